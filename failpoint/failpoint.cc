@@ -1,0 +1,91 @@
+#include "failpoint/failpoint.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace tacc {
+
+absl::StatusOr<std::unique_ptr<Failpoints>> Failpoints::Parse(const std::string& text) {
+  auto result = std::make_unique<Failpoints>();
+  absl::MutexLock lock(&result->mutex_);
+  for (absl::string_view entry : absl::StrSplit(text, ';', absl::SkipWhitespace())) {
+    entry = absl::StripAsciiWhitespace(entry);
+    auto bad = [&entry](const std::string& why) {
+      return absl::InvalidArgumentError(absl::StrCat("TACC_FAILPOINTS: \"", entry, "\": ", why,
+                                                     "; write name=kill, name=error or name=sleep:SECONDS, each with an "
+                                                     "optional @COUNT"));
+    };
+    const std::pair<std::string, std::string> name_action = absl::StrSplit(entry, absl::MaxSplits('=', 1));
+    if (name_action.first.empty()) return bad("the name is empty");
+    const std::vector<std::string> action_count = absl::StrSplit(name_action.second, '@');
+    Point point;
+    if (action_count.size() > 2) return bad("more than one @");
+    if (action_count.size() == 2 && (!absl::SimpleAtoi(action_count[1], &point.at) || point.at < 1)) {
+      return bad("the count is not a positive number");
+    }
+    absl::string_view action = action_count[0];
+    if (action == "kill") {
+      point.action = Action::kKill;
+    } else if (action == "error") {
+      point.action = Action::kError;
+    } else if (absl::ConsumePrefix(&action, "sleep:")) {
+      point.action = Action::kSleep;
+      if (!absl::SimpleAtod(action, &point.seconds) || !(point.seconds >= 0 && point.seconds <= 86400)) {
+        return bad("the seconds are not a number from 0 to 86400");
+      }
+    } else {
+      return bad("unknown action");
+    }
+    if (!result->points_.emplace(name_action.first, point).second) return bad("the name is set twice");
+  }
+  return result;
+}
+
+absl::StatusOr<std::unique_ptr<Failpoints>> Failpoints::FromEnvironment() {
+#ifdef TACC_NO_FAILPOINTS
+  return std::make_unique<Failpoints>();
+#else
+  const char* text = std::getenv("TACC_FAILPOINTS");
+  return Parse(text == nullptr ? "" : text);
+#endif
+}
+
+#ifndef TACC_NO_FAILPOINTS
+absl::Status Failpoints::Hit(const std::string& name) {
+  Point point;
+  {
+    absl::MutexLock lock(&mutex_);
+    auto it = points_.find(name);
+    if (it == points_.end()) return absl::OkStatus();
+    ++it->second.hits;
+    point = it->second;
+  }
+  if (point.at != 0 && point.hits != point.at) return absl::OkStatus();
+  switch (point.action) {
+    case Action::kKill:
+      kill(getpid(), SIGKILL);
+      pause();  // The signal is on its way: nothing after this place may run.
+      break;
+    case Action::kError:
+      return absl::InternalError(absl::StrCat("failpoint ", name, " (hit ", point.hits, ")"));
+    case Action::kSleep:
+      absl::SleepFor(absl::Seconds(point.seconds));
+      break;
+  }
+  return absl::OkStatus();
+}
+#endif
+
+}  // namespace tacc

@@ -1,0 +1,55 @@
+// Named places where a test makes this process die, fail or wait.
+//
+// main reads TACC_FAILPOINTS once with FromEnvironment() and hands the object to the parts that have failpoints; a part calls
+// Hit("name") at the place and returns its error. In release builds (TACC_NO_FAILPOINTS) the variable is ignored and Hit is
+// an empty inline function.
+#ifndef FAILPOINT_FAILPOINT_H_
+#define FAILPOINT_FAILPOINT_H_
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+
+namespace tacc {
+
+class Failpoints {
+ public:
+  // No failpoint is set: every Hit returns OK.
+  Failpoints() = default;
+  Failpoints(const Failpoints&) = delete;
+  Failpoints& operator=(const Failpoints&) = delete;
+
+  // Parses "name=action[;name=action]". An action is `kill` (SIGKILL to this process), `error` (Hit returns an Internal
+  // error) or `sleep:SECONDS`; with `@N` it acts at the N-th hit only, else at each. An empty text sets nothing.
+  // InvalidArgument names the entry that does not parse.
+  static absl::StatusOr<std::unique_ptr<Failpoints>> Parse(const std::string& text);
+
+  // Parse of the environment variable TACC_FAILPOINTS; in release builds always the empty set.
+  static absl::StatusOr<std::unique_ptr<Failpoints>> FromEnvironment();
+
+  // Counts one hit of `name` and does what is set for it. Thread-safe.
+#ifdef TACC_NO_FAILPOINTS
+  absl::Status Hit(const std::string& name) { return absl::OkStatus(); }
+#else
+  absl::Status Hit(const std::string& name);
+#endif
+
+ private:
+  enum class Action { kKill, kError, kSleep };
+  struct Point {
+    Action action = Action::kError;
+    double seconds = 0;
+    int at = 0;  // Acts at this hit only; 0: at each.
+    int hits = 0;
+  };
+  absl::Mutex mutex_;
+  std::map<std::string, Point> points_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace tacc
+
+#endif  // FAILPOINT_FAILPOINT_H_
