@@ -1,0 +1,33 @@
+#include "graph/ir/program.h"
+
+namespace tacc::graph {
+
+absl::string_view Name(Level level) {
+  constexpr const char* kNames[] = {"logical", "partitioned", "scheduled", "planned"};
+  return kNames[static_cast<int>(level)];
+}
+
+absl::string_view Name(StateKind kind) {
+  constexpr const char* kNames[] = {"weight", "copy", "optimizer", "gradient", "counter"};
+  return kNames[static_cast<int>(kind)];
+}
+
+const Graph* Program::FindGraph(absl::string_view name) const {
+  for (const Graph& graph : graphs) {
+    if (name == graph.name.c_str()) return &graph;
+  }
+  return nullptr;
+}
+
+Graph* Program::FindGraph(absl::string_view name) {
+  return const_cast<Graph*>(static_cast<const Program*>(this)->FindGraph(name));
+}
+
+const State* Program::FindState(absl::string_view name) const {
+  for (const State& state : states) {
+    if (name == state.name.c_str()) return &state;
+  }
+  return nullptr;
+}
+
+}  // namespace tacc::graph

@@ -1,0 +1,69 @@
+#ifndef TACC_GRAPH_IR_PROGRAM_H_
+#define TACC_GRAPH_IR_PROGRAM_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "graph/ir/graph.h"
+
+namespace tacc::graph {
+
+// How far a program has come; each level adds facts, and the verifier checks them.
+enum class Level { kLogical, kPartitioned, kScheduled, kPlanned };
+absl::string_view Name(Level level);
+
+// What a state is for. Checkpoints hold weights and optimizer states; copies are derived from weights; gradients and counters
+// live within a step.
+enum class StateKind { kWeight, kCopy, kOptimizer, kGradient, kCounter };
+absl::string_view Name(StateKind kind);
+
+// A value that lives across calls, one copy a rank, bound by name. Names: weights/W, copies/W, exp_avg/W, exp_avg_sq/W,
+// gradients/W, counters/C with W a parameter of the model.
+struct State {
+  std::string name;
+  TensorType type;  // the rank's own
+  Placement placement;
+  StateKind kind = StateKind::kWeight;
+  // weights: "normal(STD)", "ones", "zeros", "uniform(LOW,HIGH)"; else "zeros" or "copy" (a cast of weights/W).
+  std::string init;
+  Dims stored_dims;      // weights: the shape in the model's files; the logical shape is a reshape of it
+  int64_t offset = -1;   // bytes from the start of the arena, once planned
+
+  bool operator==(const State&) const = default;
+};
+
+// One entry of a list of calls: run `graph` on micro-batch `micro_batch`, its stash in slot `slot`.
+struct Call {
+  std::string graph;
+  int64_t micro_batch = 0;
+  int64_t slot = 0;
+  bool operator==(const Call&) const = default;
+};
+
+// One stage's program: the same text for every rank of the stage. A step runs `step`'s calls in order; held-out evaluation runs
+// `eval`'s once per evaluation batch.
+// Inputs of graphs: "tokens", "targets" (i32[B,S]), "sample" (i64[B]: row index in the global batch), "step" (i64[]: updates already
+// done). Outputs of the step's last graph: "loss" (mean over the global batch's target tokens), "grad_norm", "learning_rate",
+// "target_tokens", "skipped" (1.0: the gradient norm was not finite and the update was skipped), all f32[] (f64 in an f64 program);
+// of an eval graph: "loss" (sum), "target_tokens".
+struct Program {
+  Level level = Level::kLogical;
+  Mesh mesh;
+  int stage = 0;
+  int num_stages = 1;
+  int64_t arena_bytes = -1;      // planned: states, stashes and temporaries
+  int64_t workspace_bytes = -1;  // planned: the largest need of a kernel that allocates inside
+  std::vector<State> states;
+  std::vector<Graph> graphs;
+  std::vector<Call> step;
+  std::vector<Call> eval;
+
+  const Graph* FindGraph(absl::string_view name) const;
+  Graph* FindGraph(absl::string_view name);
+  const State* FindState(absl::string_view name) const;
+};
+
+}  // namespace tacc::graph
+
+#endif  // TACC_GRAPH_IR_PROGRAM_H_

@@ -1,0 +1,136 @@
+#ifndef TACC_GRAPH_OPS_OP_H_
+#define TACC_GRAPH_OPS_OP_H_
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "graph/ir/graph.h"
+
+namespace tacc::graph {
+
+class Builder;
+
+// What the facts of an op are asked about: one node's attributes and types (logical or local).
+struct OpCall {
+  const Attrs* attrs;
+  std::vector<TensorType> operands;
+  std::vector<TensorType> results;  // empty when types are being inferred
+
+  const TensorType& in(int i) const { return operands[i]; }
+  const TensorType& out(int i) const { return results[i]; }
+  template <typename T>
+  T attr(const std::string& name, T fallback = T()) const {
+    return GetAttr<T>(*attrs, name, fallback);
+  }
+};
+
+enum class AttrKind { kInt, kFloat, kBool, kString, kInts, kFloats, kStrings };
+struct AttrSpec {
+  const char* name;
+  AttrKind kind;
+  enum Presence { kRequired, kOptional } presence = kRequired;
+};
+
+// How an op's dims relate: factors. Sharding a factor shards every dim mapped to it.
+struct Factor {
+  int64_t size = 1;
+  // The computation needs the whole extent on each rank: operands that are split there are gathered first.
+  bool replicate = false;
+};
+struct Rule {
+  static constexpr int kNone = -1;  // a dim that belongs to no factor: must be whole
+  std::vector<Factor> factors;
+  std::vector<std::vector<int>> in;   // [operand][dim] -> factor; a factor in `in` and absent from `out` is reduced by a sum
+  std::vector<std::vector<int>> out;  // [result][dim] -> factor; a factor only in `out` is made from the shard's offset
+  // Sets of operands in which the op is (jointly) linear: a pending value passes only when exactly the operands of one set are
+  // pending on the axis. matmul: {{0},{1}}; add: {{0,1}}; scale, cast to a wider type: {{0}}; norm's gradient: {{dy}}.
+  std::vector<std::vector<int>> linear_in;
+  // Operands whose padded part must be masked to zero before a reduced factor is summed; an op not named masks itself.
+  bool self_masking = false;
+
+  int AddFactor(int64_t size) {
+    factors.push_back({size, false});
+    return static_cast<int>(factors.size()) - 1;
+  }
+};
+
+// The derivative asks this for what it needs and adds nodes through `builder`.
+struct VjpCall {
+  Builder& builder;
+  const Node& node;                       // the forward node
+  const std::vector<ValueId>& cotangents;  // per result; kNoValue = zero. At least one is not.
+  std::vector<ValueId>& gradients;         // per operand, out; left kNoValue where there is none
+  const std::vector<char>& needed;         // per operand: is its gradient asked for?
+  bool needs(int operand) const { return needed[operand] != 0; }
+};
+
+// All the facts of one op. Functions may assume that arity and attributes have been checked; all but `infer` that types fit.
+struct OpDef {
+  std::string name;
+  int min_operands = 0;
+  int max_operands = 0;  // -1: any number
+  int num_results = 1;   // -1: decided by inference
+  std::vector<AttrSpec> attrs;
+
+  // Types of the results. Errors: InvalidArgument "what: got against wanted".
+  std::function<absl::StatusOr<std::vector<TensorType>>(const OpCall&)> infer;
+  // Adds the nodes of the derivative. Absent: the op has none (integers, optimizer, ...), and a cotangent that reaches it is an error,
+  // unless `no_gradient`.
+  std::function<absl::Status(VjpCall&)> derive;
+  bool no_gradient = false;  // cotangents stop here silently (comparisons, tables, masks)
+  // The sharding rule. `call` has logical types, results included.
+  std::function<absl::StatusOr<Rule>(const OpCall&)> rule;
+  // Floating-point operations (multiply and add count two), on the types given. Absent: negligible.
+  std::function<double(const OpCall&)> flops;
+  bool is_matmul = false;  // einsum and attention kinds: counted in MFU
+  // Result i aliases operand aliases[i] (same bytes, no work); -1 or absent: none. May depend on attributes: returns {} when not.
+  std::function<std::vector<int>(const OpCall&)> aliases;
+  // Result i may be written over operand reuses[i] when that has no later use; -1: none.
+  std::function<std::vector<int>(const OpCall&)> reuses;
+  // Scratch memory that the kernel takes beside its results, in bytes, for `threads` threads on a CPU.
+  std::function<int64_t(const OpCall&, int threads)> workspace_bytes;
+  bool has_side_effect = false;  // kept by dce; never merged by cse
+  bool is_collective = false;
+};
+
+// The explicit table of all ops. Passes ask it; they know no op by name unless the pass is about that op.
+class OpTable {
+ public:
+  OpTable();
+  const OpDef* Find(absl::string_view name) const;
+  // By name, for docs and tests.
+  const std::map<std::string, OpDef>& ops() const { return ops_; }
+  void Add(OpDef op);
+
+ private:
+  std::map<std::string, OpDef> ops_;
+};
+
+// Checks arity, attribute names and kinds of `op`, then infers. `dtype` attributes are checked to name a dtype.
+absl::StatusOr<std::vector<TensorType>> InferTypes(const OpDef& op, const Attrs& attrs,
+                                                   const std::vector<TensorType>& operands);
+
+// The node as an OpCall, with local types.
+OpCall CallOf(const Graph& graph, const Node& node);
+// The same with logical types (of the placements, where there are any).
+OpCall LogicalCallOf(const Graph& graph, const Node& node);
+
+// One function a family file; called by OpTable's constructor in op.cc.
+void AddLeafOps(OpTable& table);         // input param read store output constant iota
+void AddElementwiseOps(OpTable& table);  // add ... cast, activations and their gradients
+void AddShapeOps(OpTable& table);        // reshape transpose slice concat pad broadcast reduce_*
+void AddMatmulOps(OpTable& table);       // einsum einsum_accumulate
+void AddNormOps(OpTable& table);         // rms_norm layer_norm l2_normalize
+void AddAttentionOps(OpTable& table);    // attention rotary rope_table
+void AddTokenOps(OpTable& table);        // embedding cross_entropy dropout
+void AddOptimizerOps(OpTable& table);    // adamw lr_schedule sum_squares is_finite select
+void AddCollectiveOps(OpTable& table);   // all_gather reduce_scatter all_reduce all_to_all shard_slice mask_padding wait
+
+}  // namespace tacc::graph
+
+#endif  // TACC_GRAPH_OPS_OP_H_

@@ -1,0 +1,38 @@
+#ifndef TACC_WORKER_RANK_KERNEL_TABLE_H_
+#define TACC_WORKER_RANK_KERNEL_TABLE_H_
+
+#include <functional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "graph/ir/graph.h"
+#include "kernels/tensor.h"
+
+namespace tacc::worker {
+
+// One node, bound: its operands and results lie at fixed addresses in the arena.
+struct KernelRequest {
+  const graph::Node* node = nullptr;
+  std::vector<kernels::TensorView> in;
+  std::vector<kernels::TensorView> out;
+  // The logical range of each dim that this rank holds, [operand][dim] and [result][dim]: offsets of vocabulary and sequence
+  // shards, and logical bounds of padded ones.
+  std::vector<std::vector<graph::Range>> in_ranges;
+  std::vector<std::vector<graph::Range>> out_ranges;
+  int threads = 1;
+};
+
+// A prepared call: no allocation of its own beyond what the op's workspace_bytes declares.
+using Kernel = std::function<void()>;
+
+// The kernels of one device kind. Collectives, leaves and aliases are the executor's own business and never asked for.
+class KernelTable {
+ public:
+  virtual ~KernelTable() = default;
+  // Errors: Unimplemented when the device has no kernel for the op or these dtypes, naming both.
+  virtual absl::StatusOr<Kernel> Prepare(const KernelRequest& request) const = 0;
+};
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_RANK_KERNEL_TABLE_H_
