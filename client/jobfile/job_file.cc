@@ -1,0 +1,308 @@
+#include "client/jobfile/job_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <set>
+#include <system_error>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "client/jobfile/nearest_name.h"
+#include "client/jobfile/scalar.h"
+#include "client/jobfile/yaml_tree.h"
+#include "proto/tacc/v1/validate_job.h"
+#include "tacc/v1/options.pb.h"
+
+namespace tacc::client {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::EnumDescriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+constexpr size_t kMaxDiagnostics = 100;
+
+std::string Join(const std::string& path, const std::string& name) { return path.empty() ? name : absl::StrCat(path, ".", name); }
+
+// The text of a key or value of the user's, for a message.
+std::string Quoted(const std::string& text) {
+  const std::string cut = text.size() > 80 ? absl::StrCat(text.substr(0, 80), "...") : text;
+  return absl::StrCat("\"", absl::StrReplaceAll(cut, {{"\n", "\\n"}, {"\t", "\\t"}, {"\r", "\\r"}}), "\"");
+}
+
+std::vector<std::string> FieldNames(const Descriptor& type) {
+  std::vector<std::string> names;
+  for (int i = 0; i < type.field_count(); ++i) names.push_back(type.field(i)->name());
+  return names;
+}
+
+// Paths of all fields called `name`.
+void FindField(const Descriptor& type, const std::string& path, const std::string& name, std::vector<std::string>* found) {
+  for (int i = 0; i < type.field_count(); ++i) {
+    const std::string field = Join(path, type.field(i)->name());
+    if (type.field(i)->name() == name) found->push_back(field);
+    if (type.field(i)->message_type() != nullptr) FindField(*type.field(i)->message_type(), field, name, found);
+  }
+}
+
+// Names from `TrainingArguments` that a job says in another way.
+std::string OtherWay(const std::string& name) {
+  static const std::map<std::string, std::string> kOtherWays = {
+      {"gradient_accumulation_steps", "it follows from train.global_batch_size"},
+      {"num_train_epochs", "give train.max_steps"},
+      {"output_dir", "give checkpoint.dir"},
+      {"fp16", "give compute.bf16"},
+      {"num_processes", "give resources.workers"},
+      {"nproc_per_node", "give resources.workers"},
+      {"warmup_ratio", "give train.warmup_steps"},
+      {"per_device_eval_batch_size", "it is train.per_device_train_batch_size"},
+      {"model_name_or_path", "give model.path"},
+  };
+  const auto found = kOtherWays.find(name);
+  return found == kOtherWays.end() ? "" : found->second;
+}
+
+class Reader {
+ public:
+  Reader(std::string file, std::string directory) : file_(std::move(file)), directory_(std::move(directory)) {}
+
+  absl::StatusOr<v1::JobSpec> Run(const std::string& text) {
+    YamlNode root;
+    diagnostics_ = ParseYaml(text, &root);
+    if (diagnostics_.empty()) {
+      v1::JobSpec spec;
+      if (root.kind != YamlNode::Kind::kMap) {
+        diagnostics_.push_back({root.place, absl::StrCat("a job file is a map of fields (name, model, data, train, ...), this is ", KindOf(root))});
+      } else {
+        ReadMessage(root, "", &spec);
+        if (!spec.checkpoint().has_dir()) spec.mutable_checkpoint()->set_dir(Resolve("runs/" + spec.name()));
+        Validate(spec);
+      }
+      if (diagnostics_.empty()) return spec;
+    }
+    return Failure();
+  }
+
+ private:
+  void Add(const Place& place, const std::string& message) { diagnostics_.push_back({place, message}); }
+
+  void Fail(const std::string& path, const Place& place, const std::string& message) {
+    failed_.insert(path);
+    Add(place, message);
+  }
+
+  void ReadMessage(const YamlNode& node, const std::string& path, Message* message) {
+    if (node.kind != YamlNode::Kind::kMap) {
+      const std::string names = absl::StrJoin(FieldNames(*message->GetDescriptor()), ", ");
+      Fail(path, node.place,
+           node.kind == YamlNode::Kind::kNull ? absl::StrCat(path, " is empty; give fields (", names, ") or delete the line")
+                                              : absl::StrCat(path, " wants fields (", names, "), not ", KindOf(node)));
+      return;
+    }
+    for (size_t i = 0; i < node.keys.size(); ++i) {
+      const YamlNode& key = node.keys[i];
+      const YamlNode& value = node.items[i];
+      const FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(key.text);
+      if (field == nullptr) {
+        UnknownKey(key, path, *message->GetDescriptor());
+        continue;
+      }
+      const std::string name = Join(path, field->name());
+      if (field->is_repeated()) {
+        places_[name] = value.place;
+        ReadList(value, name, field, message);
+      } else if (field->message_type() != nullptr) {
+        places_[name] = key.place;
+        ReadMessage(value, name, message->GetReflection()->MutableMessage(message, field));
+      } else {
+        places_[name] = value.place;
+        ReadScalar(value, name, field, message);
+      }
+    }
+  }
+
+  void UnknownKey(const YamlNode& key, const std::string& path, const Descriptor& type) {
+    const std::string what = absl::StrCat("unknown field ", Quoted(key.text), path.empty() ? "" : absl::StrCat(" in ", path));
+    const std::string nearest = NearestName(key.text, FieldNames(type));
+    std::vector<std::string> elsewhere;
+    FindField(*v1::JobSpec::descriptor(), "", key.text, &elsewhere);
+    const std::string other = OtherWay(key.text);
+    if (!elsewhere.empty()) {
+      for (const std::string& field : elsewhere) failed_.insert(field);
+      Add(key.place, absl::StrCat(what, "; it belongs at ", absl::StrJoin(elsewhere, " or ")));
+    } else if (!other.empty()) {
+      Add(key.place, absl::StrCat(what, "; ", other));
+    } else if (!nearest.empty()) {
+      failed_.insert(Join(path, nearest));
+      Add(key.place, absl::StrCat(what, "; did you mean \"", nearest, "\"?"));
+    } else {
+      Add(key.place, absl::StrCat(what, "; there are ", absl::StrJoin(FieldNames(type), ", ")));
+    }
+  }
+
+  void ReadScalar(const YamlNode& node, const std::string& name, const FieldDescriptor* field, Message* message) {
+    const Reflection& reflection = *message->GetReflection();
+    switch (field->cpp_type()) {
+      case FieldDescriptor::CPPTYPE_INT32:
+        if (const auto value = Take(ReadInt32(node, name), name, node)) reflection.SetInt32(message, field, *value);
+        break;
+      case FieldDescriptor::CPPTYPE_DOUBLE:
+        if (const auto value = Take(ReadDouble(node, name), name, node)) reflection.SetDouble(message, field, *value);
+        break;
+      case FieldDescriptor::CPPTYPE_BOOL:
+        if (const auto value = Take(ReadBool(node, name), name, node)) reflection.SetBool(message, field, *value);
+        break;
+      case FieldDescriptor::CPPTYPE_ENUM:
+        ReadEnum(node, name, field, message);
+        break;
+      case FieldDescriptor::CPPTYPE_STRING:
+        if (const auto value = Take(ReadString(node, name), name, node)) ReadText(node, *value, name, field, message);
+        break;
+      default:
+        Fail(name, node.place, absl::StrCat(name, " has a type that a job file cannot say"));
+    }
+  }
+
+  template <typename T>
+  std::optional<T> Take(absl::StatusOr<T> value, const std::string& name, const YamlNode& node) {
+    if (value.ok()) return *std::move(value);
+    Fail(name, node.place, std::string(value.status().message()));
+    return std::nullopt;
+  }
+
+  void ReadText(const YamlNode& node, const std::string& value, const std::string& name, const FieldDescriptor* field, Message* message) {
+    const v1::FieldRule& rule = field->options().GetExtension(v1::rule);
+    std::string text = value;
+    if (rule.path() && !value.empty()) {
+      if (value == "~" || absl::StartsWith(value, "~/")) {
+        Fail(name, node.place, absl::StrCat(name, " = ", Quoted(value), " is not expanded; write the folder's whole path"));
+        return;
+      }
+      const auto& words = rule.path_word();
+      if (std::find(words.begin(), words.end(), value) == words.end()) text = Resolve(value);
+    }
+    message->GetReflection()->SetString(message, field, text);
+  }
+
+  void ReadEnum(const YamlNode& node, const std::string& name, const FieldDescriptor* field, Message* message) {
+    const EnumDescriptor& type = *field->enum_type();
+    std::vector<std::string> names;
+    for (int i = 0; i < type.value_count(); ++i) {
+      if (type.value(i)->number() == 0) continue;
+      names.push_back(EnumValueInJobFile(*type.value(i)));
+      if ((node.kind == YamlNode::Kind::kPlain || node.kind == YamlNode::Kind::kQuoted) && node.text == names.back()) {
+        message->GetReflection()->SetEnum(message, field, type.value(i));
+        return;
+      }
+    }
+    const std::string wanted = absl::StrJoin(names, ", ");
+    if (node.kind == YamlNode::Kind::kNull) {
+      Fail(name, node.place, absl::StrCat(name, " has no value; give one of ", wanted, " or delete the line"));
+    } else if (node.kind == YamlNode::Kind::kList || node.kind == YamlNode::Kind::kMap) {
+      Fail(name, node.place, absl::StrCat(name, " wants one of ", wanted, ", not ", KindOf(node)));
+    } else {
+      const std::string nearest = NearestName(node.text, names);
+      Fail(name, node.place,
+           absl::StrCat(name, " = ", Quoted(node.text), " is not one of ", wanted, nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?")));
+    }
+  }
+
+  // A list of texts, or one text.
+  void ReadList(const YamlNode& node, const std::string& name, const FieldDescriptor* field, Message* message) {
+    const auto add = [&](const YamlNode& item, const std::string& item_name) {
+      places_[item_name] = item.place;
+      if (const auto value = Take(ReadString(item, item_name), item_name, item)) message->GetReflection()->AddString(message, field, *value);
+    };
+    if (node.kind != YamlNode::Kind::kList) {
+      if (node.kind == YamlNode::Kind::kMap) {
+        Fail(name, node.place, absl::StrCat(name, " wants a list of names, not a map"));
+      } else {
+        add(node, name);
+      }
+      return;
+    }
+    for (size_t i = 0; i < node.items.size(); ++i) add(node.items[i], absl::StrCat(name, "[", i, "]"));
+  }
+
+  std::string Resolve(const std::string& path) const {
+    std::string resolved = (std::filesystem::path(directory_) / path).lexically_normal().string();
+    if (resolved.size() > 1 && resolved.back() == '/') resolved.pop_back();
+    return resolved;
+  }
+
+  // Whether something was already said about this field, a section it is in, or a field in it.
+  bool Failed(const std::string& field) const {
+    for (const std::string& failed : failed_) {
+      if (failed == field || absl::StartsWith(field, failed + ".") || absl::StartsWith(failed, field + ".")) return true;
+    }
+    return false;
+  }
+
+  void Validate(const v1::JobSpec& spec) {
+    for (const JobDiagnostic& diagnostic : ValidateJobSpec(spec)) {
+      if (Failed(diagnostic.field) || std::any_of(diagnostic.related.begin(), diagnostic.related.end(), [&](const auto& field) { return Failed(field); })) {
+        continue;
+      }
+      // A missing field has the place of the section it is missing in.
+      std::string field = diagnostic.field;
+      while (!places_.count(field) && field.find('.') != std::string::npos) field.resize(field.rfind('.'));
+      const auto place = places_.find(field);
+      Add(place == places_.end() ? Place{} : place->second, diagnostic.message);
+    }
+  }
+
+  absl::Status Failure() {
+    std::stable_sort(diagnostics_.begin(), diagnostics_.end(), [](const Diagnostic& a, const Diagnostic& b) {
+      return std::make_pair(a.place.line, a.place.column) < std::make_pair(b.place.line, b.place.column);
+    });
+    std::vector<std::string> lines;
+    for (const Diagnostic& diagnostic : diagnostics_) {
+      if (lines.size() == kMaxDiagnostics) {
+        lines.push_back(absl::StrCat(file_, ": and ", diagnostics_.size() - kMaxDiagnostics, " more"));
+        break;
+      }
+      lines.push_back(absl::StrCat(file_, ":", diagnostic.place.line, ":", diagnostic.place.column, ": ", diagnostic.message));
+    }
+    return absl::InvalidArgumentError(absl::StrJoin(lines, "\n"));
+  }
+
+  const std::string file_;
+  const std::string directory_;
+  std::vector<Diagnostic> diagnostics_;
+  // Where the fields of the file are: a section's key, a value.
+  std::map<std::string, Place> places_;
+  // Fields that something was said about.
+  std::set<std::string> failed_;
+};
+
+}  // namespace
+
+absl::StatusOr<v1::JobSpec> ParseJobFile(const std::string& text, const std::string& file, const std::string& directory) {
+  return Reader(file, directory).Run(text);
+}
+
+absl::StatusOr<v1::JobSpec> LoadJobFile(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return absl::NotFoundError(absl::StrCat(path, ": no such file; give the path of a job file (YAML)"));
+  if (!std::filesystem::is_regular_file(path, error)) return absl::InvalidArgumentError(absl::StrCat(path, ": not a file; give the path of a job file (YAML)"));
+  std::ifstream stream(path, std::ios::binary);
+  std::string text(kMaxYamlBytes + 1, '\0');
+  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!stream.is_open() || stream.bad()) return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read: ", strerror(errno)));
+  text.resize(static_cast<size_t>(stream.gcount()));
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  return ParseJobFile(text, path, absolute.lexically_normal().parent_path().string());
+}
+
+}  // namespace tacc::client

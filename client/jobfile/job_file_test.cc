@@ -1,0 +1,136 @@
+// The messages for bad files are goldens, in tests/bad_input/; here is what a good file means, and what cannot be written as a text.
+#include "client/jobfile/job_file.h"
+
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "client/jobfile/nearest_name.h"
+#include "client/jobfile/yaml_tree.h"
+#include "gmock/gmock.h"
+#include "google/protobuf/text_format.h"
+#include "google/protobuf/util/message_differencer.h"
+#include "gtest/gtest.h"
+
+namespace tacc::client {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr char kSixLines[] =
+    "name: tiny\n"
+    "model:\n"
+    "  path: model\n"
+    "data:\n"
+    "  path: data\n"
+    "train: {max_steps: 100}\n";
+
+std::string Error(const std::string& text) {
+  const auto spec = ParseJobFile(text, "job.yaml", "/home/ada");
+  return spec.ok() ? "" : std::string(spec.status().message());
+}
+
+void ExpectJob(const std::string& text, const std::string& wanted_text) {
+  const auto spec = ParseJobFile(text, "job.yaml", "/home/ada");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  v1::JobSpec wanted;
+  ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(wanted_text, &wanted));
+  EXPECT_TRUE(google::protobuf::util::MessageDifferencer::Equals(*spec, wanted)) << spec->DebugString();
+}
+
+TEST(JobFileTest, SixLinesAreAJob) {
+  ExpectJob(kSixLines,
+            "name: 'tiny' model { path: '/home/ada/model' } data { path: '/home/ada/data' } train { max_steps: 100 } "
+            "checkpoint { dir: '/home/ada/runs/tiny' }");
+}
+
+TEST(JobFileTest, ReadsEveryKindOfField) {
+  ExpectJob(
+      "name: 'a-1'\n"
+      "model: {graph: ../mlp.graph, weights: random}\n"
+      "data: {path: /data/train/, eval_path: \"./held out\", seq_len: 512}\n"
+      "train: {max_steps: 100, global_batch_size: 8, learning_rate: 3e-4, lr_scheduler_type: cosine, min_lr_ratio: .1, adam_epsilon: 1E-8}\n"
+      "compute: {bf16: false, reduce_dtype: bfloat16}\n"
+      "dist: {dp: {size: 2}, fsdp: {size: 2, wrap_layer_cls: [A, B]}}\n"
+      "checkpoint: {dir: out, resume_from_checkpoint: never}\n"
+      "resources: {workers: 4}\n"
+      "max_restarts: 0\n",
+      "name: 'a-1' model { graph: '/home/mlp.graph' weights: WEIGHTS_RANDOM } data { path: '/data/train' eval_path: '/home/ada/held out' seq_len: 512 } "
+      "train { max_steps: 100 global_batch_size: 8 learning_rate: 3e-4 lr_scheduler_type: LR_SCHEDULER_TYPE_COSINE min_lr_ratio: 0.1 adam_epsilon: 1e-8 } "
+      "compute { bf16: false reduce_dtype: REDUCE_DTYPE_BFLOAT16 } dist { dp { size: 2 } fsdp { size: 2 wrap_layer_cls: 'A' wrap_layer_cls: 'B' } } "
+      "checkpoint { dir: '/home/ada/out' resume_from_checkpoint: 'never' } resources { workers: 4 } max_restarts: 0");
+}
+
+TEST(JobFileTest, OneNameIsAListOfOne) {
+  ExpectJob(std::string(kSixLines) + "dist: {fsdp: {wrap_layer_cls: LlamaDecoderLayer}}\n",
+            "name: 'tiny' model { path: '/home/ada/model' } data { path: '/home/ada/data' } train { max_steps: 100 } "
+            "dist { fsdp { wrap_layer_cls: 'LlamaDecoderLayer' } } checkpoint { dir: '/home/ada/runs/tiny' }");
+}
+
+TEST(JobFileTest, ByteOrderMarkAndCarriageReturnsAreFine) {
+  std::string text = kSixLines;
+  for (size_t i = 0; (i = text.find('\n', i)) != std::string::npos; i += 2) text.replace(i, 1, "\r\n");
+  ExpectJob("\xef\xbb\xbf" + text,
+            "name: 'tiny' model { path: '/home/ada/model' } data { path: '/home/ada/data' } train { max_steps: 100 } "
+            "checkpoint { dir: '/home/ada/runs/tiny' }");
+}
+
+TEST(JobFileTest, LimitsSizeAndDepth) {
+  EXPECT_EQ(Error(std::string(kMaxYamlBytes + 1, '#')), "job.yaml:1:1: the file has more than 262144 bytes; is it a job file?");
+  EXPECT_THAT(Error(absl::StrCat("name: ", std::string(1000, '['))), HasSubstr("more than 16 levels of nesting"));
+  EXPECT_THAT(Error(std::string(kMaxYamlBytes, '{')), HasSubstr("levels of nesting"));
+  EXPECT_THAT(Error("name: " + std::string(100000, 'x')), HasSubstr("is not a job name"));
+  std::string many;
+  for (int i = 0; i < 1000; ++i) absl::StrAppend(&many, "key", i, ": 1\n");
+  EXPECT_THAT(Error(many), HasSubstr("job.yaml: and 904 more"));
+}
+
+TEST(JobFileTest, LoadsRelativeToTheFile) {
+  const std::string dir = testing::TempDir() + "/job_file_test";
+  std::filesystem::create_directories(dir + "/sub");
+  std::ofstream(dir + "/sub/job.yaml") << kSixLines;
+  const auto spec = LoadJobFile(dir + "/sub/../sub/job.yaml");
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->data().path(), std::filesystem::path(dir + "/sub/data").lexically_normal().string());
+  EXPECT_EQ(LoadJobFile(dir).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(LoadJobFile(dir + "/none.yaml").status().code(), absl::StatusCode::kNotFound);
+  std::filesystem::remove_all(dir);
+}
+
+// Whatever the bytes: a job or an error, no crash, no hang.
+TEST(JobFileTest, SurvivesRandomChanges) {
+  const std::string pieces[] = {":", "-", "[", "]", "{", "}", "'", "\"", "&a", "*a", "!", "|", ">", "%", "@", "\t", "\n", " ", "\xff", "\x01", "---", "...", "?", "#", "<<:", "~"};
+  std::mt19937 random(7);
+  const std::string seed = std::string(kSixLines) + "dist: {fsdp: {size: 2, wrap_layer_cls: ['A', \"B\"]}}\n";
+  int errors = 0;
+  for (int i = 0; i < 1500; ++i) {
+    std::string text = seed;
+    for (int k = 0; k < 1 + static_cast<int>(random() % 4); ++k) {
+      const size_t at = random() % text.size();
+      if (random() % 3 == 0) {
+        text.erase(at, 1 + random() % 5);
+      } else {
+        text.insert(at, pieces[random() % std::size(pieces)]);
+      }
+    }
+    const auto spec = ParseJobFile(text, "job.yaml", "/home/ada");
+    if (!spec.ok()) {
+      ++errors;
+      EXPECT_THAT(std::string(spec.status().message()), testing::StartsWith("job.yaml:")) << text;
+    }
+  }
+  EXPECT_GT(errors, 500);
+}
+
+TEST(NearestNameTest, FindsSlips) {
+  const std::vector<std::string> names = {"max_steps", "save_steps", "seed"};
+  EXPECT_EQ(NearestName("max_step", names), "max_steps");
+  EXPECT_EQ(NearestName("sede", names), "seed");
+  EXPECT_EQ(NearestName("MAX_STEPS", names), "max_steps");
+  EXPECT_EQ(NearestName("learning_rate", names), "");
+  EXPECT_EQ(NearestName("", names), "");
+}
+
+}  // namespace
+}  // namespace tacc::client

@@ -1,0 +1,334 @@
+#include "proto/tacc/v1/validate_job.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <set>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+#include "tacc/v1/options.pb.h"
+
+namespace tacc {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::Reflection;
+
+constexpr size_t kMaxNameBytes = 63;
+constexpr size_t kMaxStringBytes = 4096;
+constexpr int kMaxListEntries = 64;
+
+std::string Join(const std::string& path, const std::string& name) { return path.empty() ? name : absl::StrCat(path, ".", name); }
+
+std::string Number(double value) {
+  // Shortest form that reads back: 5e-05 rather than 5.0000000000000002e-05.
+  for (int digits = 1; digits < 17; ++digits) {
+    char text[40];
+    snprintf(text, sizeof(text), "%.*g", digits, value);
+    if (std::strtod(text, nullptr) == value) return text;
+  }
+  return absl::StrCat(value);
+}
+
+bool IsName(const std::string& name) {
+  if (name.empty() || name.size() > kMaxNameBytes || !absl::ascii_isalnum(name[0])) return false;
+  for (const char c : name) {
+    if (!absl::ascii_isalnum(c) && c != '.' && c != '_' && c != '-') return false;
+  }
+  return true;
+}
+
+// Text of the user's in a message: control characters escaped, long ones cut.
+std::string Quoted(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text.substr(0, 200)) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      static const char kHex[] = "0123456789abcdef";
+      absl::StrAppend(&out, "\\x", std::string(1, kHex[(c >> 4) & 15]), std::string(1, kHex[c & 15]));
+    } else {
+      out += c;
+    }
+  }
+  return out + (text.size() > 200 ? "...\"" : "\"");
+}
+
+class Validator {
+ public:
+  std::vector<JobDiagnostic> Run(const v1::JobSpec& spec) {
+    CheckMessage(spec, "");
+    if (spec.has_name() && !IsName(spec.name())) {
+      Add("name", absl::StrCat("name = ", Quoted(spec.name()), " is not a job name; use at most ", kMaxNameBytes,
+                               " letters, digits, '.', '_' and '-', beginning with a letter or digit"));
+    }
+    CheckModel(spec);
+    CheckTrain(spec);
+    CheckLayout(spec);
+    CheckBatch(spec);
+    if (!spec.checkpoint().has_dir()) Add("checkpoint.dir", "checkpoint.dir is missing; give the folder of the checkpoints");
+    return std::move(diagnostics_);
+  }
+
+ private:
+  void Add(const std::string& field, const std::string& message, std::vector<std::string> related = {}) {
+    diagnostics_.push_back({field, message, std::move(related)});
+  }
+
+  void CheckMessage(const Message& message, const std::string& path) {
+    const Descriptor& type = *message.GetDescriptor();
+    const Reflection& reflection = *message.GetReflection();
+    for (int i = 0; i < type.field_count(); ++i) {
+      const FieldDescriptor* field = type.field(i);
+      const v1::FieldRule& rule = field->options().GetExtension(v1::rule);
+      const std::string name = Join(path, field->name());
+      if (field->is_repeated()) {
+        CheckList(message, field, name);
+        continue;
+      }
+      if (!reflection.HasField(message, field)) {
+        if (rule.required()) Add(name, absl::StrCat(name, " is missing", MissingHint(field)));
+        continue;
+      }
+      if (field->message_type() != nullptr) {
+        CheckMessage(reflection.GetMessage(message, field), name);
+      } else {
+        CheckScalar(message, field, rule, name);
+      }
+    }
+  }
+
+  // What to write for a missing section: its required fields.
+  static std::string MissingHint(const FieldDescriptor* field) {
+    if (field->message_type() == nullptr) return "";
+    std::vector<std::string> names;
+    for (int i = 0; i < field->message_type()->field_count(); ++i) {
+      const FieldDescriptor* child = field->message_type()->field(i);
+      if (child->options().GetExtension(v1::rule).required()) names.push_back(Join(field->name(), child->name()));
+    }
+    if (field->message_type() == v1::ModelSpec::descriptor()) names = {"model.path or model.graph"};
+    return names.empty() ? "" : absl::StrCat("; give ", absl::StrJoin(names, " and "));
+  }
+
+  void CheckScalar(const Message& message, const FieldDescriptor* field, const v1::FieldRule& rule, const std::string& name) {
+    const Reflection& reflection = *message.GetReflection();
+    switch (field->cpp_type()) {
+      case FieldDescriptor::CPPTYPE_INT32:
+        CheckBounds(reflection.GetInt32(message, field), rule, name);
+        break;
+      case FieldDescriptor::CPPTYPE_DOUBLE:
+        CheckBounds(reflection.GetDouble(message, field), rule, name);
+        break;
+      case FieldDescriptor::CPPTYPE_ENUM:
+        if (reflection.GetEnumValue(message, field) == 0) Add(name, absl::StrCat(name, " is set to no value; set one or leave it out"));
+        break;
+      case FieldDescriptor::CPPTYPE_STRING:
+        CheckString(reflection.GetString(message, field), rule, name);
+        break;
+      default:
+        break;
+    }
+  }
+
+  void CheckBounds(double value, const v1::FieldRule& rule, const std::string& name) {
+    const std::string unit = rule.has_unit() ? absl::StrCat(" ", rule.unit()) : "";
+    const std::string got = absl::StrCat(name, " = ", Number(value), unit, " is ");
+    if (!std::isfinite(value)) {
+      Add(name, absl::StrCat(name, " is not a finite number; give a finite one"));
+    } else if (rule.has_min() && value < rule.min()) {
+      Add(name, absl::StrCat(got, "too small; the smallest is ", Number(rule.min())));
+    } else if (rule.has_max() && value > rule.max()) {
+      Add(name, absl::StrCat(got, "too large; the largest is ", Number(rule.max())));
+    } else if (rule.has_above() && value <= rule.above()) {
+      Add(name, absl::StrCat(got, "too small; it must be more than ", Number(rule.above())));
+    } else if (rule.has_below() && value >= rule.below()) {
+      Add(name, absl::StrCat(got, "too large; it must be less than ", Number(rule.below())));
+    }
+  }
+
+  void CheckString(const std::string& value, const v1::FieldRule& rule, const std::string& name) {
+    if (value.empty()) {
+      Add(name, absl::StrCat(name, " is empty"));
+      return;
+    }
+    if (value.size() > kMaxStringBytes) {
+      Add(name, absl::StrCat(name, " has ", value.size(), " bytes; at most ", kMaxStringBytes, " are allowed"));
+      return;
+    }
+    for (const char c : value) {
+      if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+        Add(name, absl::StrCat(name, " = ", Quoted(value), " has a control character"));
+        return;
+      }
+    }
+    if (!rule.path() || value[0] == '/') return;
+    for (const std::string& word : rule.path_word()) {
+      if (value == word) return;
+    }
+    Add(name, absl::StrCat(name, " = ", Quoted(value), " is a relative path; give an absolute one"));
+  }
+
+  void CheckList(const Message& message, const FieldDescriptor* field, const std::string& name) {
+    const Reflection& reflection = *message.GetReflection();
+    const int size = reflection.FieldSize(message, field);
+    if (size > kMaxListEntries) {
+      Add(name, absl::StrCat(name, " has ", size, " entries; at most ", kMaxListEntries, " are allowed"));
+      return;
+    }
+    std::set<std::string> seen;
+    for (int i = 0; i < size; ++i) {
+      const std::string entry = reflection.GetRepeatedString(message, field, i);
+      CheckString(entry, v1::FieldRule::default_instance(), absl::StrCat(name, "[", i, "]"));
+      if (!seen.insert(entry).second) Add(name, absl::StrCat(name, " names ", Quoted(entry), " twice"));
+    }
+  }
+
+  void CheckModel(const v1::JobSpec& spec) {
+    if (!spec.has_model()) return;
+    const v1::ModelSpec& model = spec.model();
+    if (model.has_path() && model.has_graph()) {
+      Add("model.graph", "model.path and model.graph are both given; keep one", {"model.path"});
+    } else if (!model.has_path() && !model.has_graph()) {
+      Add("model", "model.path is missing; give the folder of a Hugging Face model (or model.graph)", {"model.path", "model.graph"});
+    } else if (model.has_graph() && model.weights() == v1::WEIGHTS_PRETRAINED) {
+      Add("model.weights", "model.weights = pretrained needs model.path; the weights of model.graph are random", {"model.path", "model.graph"});
+    }
+  }
+
+  void CheckTrain(const v1::JobSpec& spec) {
+    const v1::TrainSpec& train = spec.train();
+    if (train.has_max_steps() && train.max_steps() >= 1 && train.warmup_steps() > train.max_steps()) {
+      Add("train.warmup_steps", absl::StrCat("train.warmup_steps = ", train.warmup_steps(), " is more than train.max_steps = ", train.max_steps()),
+          {"train.max_steps"});
+    }
+    if (train.has_eval_steps() && spec.has_data() && !spec.data().has_eval_path()) {
+      Add("train.eval_steps", "train.eval_steps needs data.eval_path; give the folder of the held-out data", {"data.eval_path"});
+    }
+  }
+
+  void CheckLayout(const v1::JobSpec& spec) {
+    const int64_t dp = spec.dist().dp().size(), fsdp = spec.dist().fsdp().size(), workers = spec.resources().workers();
+    if (workers < 1 || dp < 0 || fsdp < 0) return;
+    const std::vector<std::string> related = {"dist.dp.size", "dist.fsdp.size", "resources.workers"};
+    const std::string got = absl::StrCat(", but resources.workers = ", workers);
+    if (dp > 0 && fsdp > 0) {
+      if (dp * fsdp != workers) {
+        Add("resources.workers",
+            absl::StrCat("dist.dp.size ", dp, " x dist.fsdp.size ", fsdp, " = ", dp * fsdp, got, "; set resources.workers to ", dp * fsdp, " or leave it out"),
+            related);
+      }
+    } else if (dp > 0 && workers % dp != 0) {
+      Add("dist.dp.size", absl::StrCat("dist.dp.size = ", dp, " does not divide resources.workers = ", workers, "; use ", Divisors(workers)), related);
+    } else if (fsdp > 0 && workers % fsdp != 0) {
+      Add("dist.fsdp.size", absl::StrCat("dist.fsdp.size = ", fsdp, " does not divide resources.workers = ", workers, "; use ", Divisors(workers)),
+          related);
+    }
+  }
+
+  static std::string Divisors(int64_t n) {
+    std::vector<int64_t> divisors;
+    for (int64_t i = 1; i <= n && i <= 65536; ++i) {
+      if (n % i == 0) divisors.push_back(i);
+    }
+    if (divisors.size() == 1) return "1";
+    const int64_t last = divisors.back();
+    divisors.pop_back();
+    return absl::StrCat(absl::StrJoin(divisors, ", "), " or ", last);
+  }
+
+  // The global batch must be a multiple of all that is known of per_device_train_batch_size x dp x fsdp; what is not known can be 1.
+  void CheckBatch(const v1::JobSpec& spec) {
+    const v1::TrainSpec& train = spec.train();
+    if (train.global_batch_size() < 1) return;
+    uint64_t unit = 1;  // At most 2^31 x 2^16 x 2^16.
+    std::vector<std::string> terms, related;
+    const auto take = [&](const std::string& name, int64_t value, uint64_t largest) {
+      related.push_back(name);
+      if (value < 1 || static_cast<uint64_t>(value) > largest) return;
+      unit *= static_cast<uint64_t>(value);
+      terms.push_back(absl::StrCat(name, " ", value));
+    };
+    take("train.per_device_train_batch_size", train.per_device_train_batch_size(), std::numeric_limits<int32_t>::max());
+    const bool both = spec.dist().dp().has_size() && spec.dist().fsdp().has_size();
+    if (spec.resources().has_workers() && !both) {
+      take("resources.workers", spec.resources().workers(), 65536);
+    } else {
+      take("dist.dp.size", spec.dist().dp().size(), 65536);
+      take("dist.fsdp.size", spec.dist().fsdp().size(), 65536);
+    }
+    const uint64_t batch = train.global_batch_size();
+    if (batch % unit == 0) return;
+    std::vector<uint64_t> legal;
+    if (batch > unit) legal.push_back(batch / unit * unit);
+    if ((batch / unit + 1) * unit <= static_cast<uint64_t>(std::numeric_limits<int32_t>::max())) legal.push_back((batch / unit + 1) * unit);
+    const std::string product = terms.size() == 1 ? terms[0] : absl::StrCat(absl::StrJoin(terms, " x "), " = ", unit);
+    Add("train.global_batch_size",
+        absl::StrCat("train.global_batch_size = ", batch, " is not a multiple of ", product, "; use ",
+                     legal.empty() ? "smaller sizes" : absl::StrJoin(legal, " or ")),
+        std::move(related));
+  }
+
+  std::vector<JobDiagnostic> diagnostics_;
+};
+
+void FillDefaults(Message* message) {
+  const Descriptor& type = *message->GetDescriptor();
+  const Reflection& reflection = *message->GetReflection();
+  for (int i = 0; i < type.field_count(); ++i) {
+    const FieldDescriptor* field = type.field(i);
+    if (field->is_repeated()) continue;
+    if (field->message_type() != nullptr) {
+      FillDefaults(reflection.MutableMessage(message, field));
+    } else if (field->has_default_value() && !reflection.HasField(*message, field)) {
+      switch (field->cpp_type()) {
+        case FieldDescriptor::CPPTYPE_INT32:
+          reflection.SetInt32(message, field, field->default_value_int32());
+          break;
+        case FieldDescriptor::CPPTYPE_DOUBLE:
+          reflection.SetDouble(message, field, field->default_value_double());
+          break;
+        case FieldDescriptor::CPPTYPE_BOOL:
+          reflection.SetBool(message, field, field->default_value_bool());
+          break;
+        case FieldDescriptor::CPPTYPE_ENUM:
+          reflection.SetEnum(message, field, field->default_value_enum());
+          break;
+        case FieldDescriptor::CPPTYPE_STRING:
+          reflection.SetString(message, field, field->default_value_string());
+          break;
+        default:
+          GOOGLE_LOG(FATAL) << "type of " << field->full_name() << " has no case here";
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<JobDiagnostic> ValidateJobSpec(const v1::JobSpec& spec) { return Validator().Run(spec); }
+
+v1::JobSpec WithDefaults(const v1::JobSpec& spec) {
+  v1::JobSpec filled = spec;
+  FillDefaults(&filled);
+  if (filled.model().has_graph() && !filled.model().has_weights()) filled.mutable_model()->set_weights(v1::WEIGHTS_RANDOM);
+  return filled;
+}
+
+std::string EnumValueInJobFile(const google::protobuf::EnumValueDescriptor& value) {
+  // LrSchedulerType -> LR_SCHEDULER_TYPE_.
+  std::string prefix;
+  for (const char c : value.type()->name()) {
+    if (absl::ascii_isupper(c) && !prefix.empty()) prefix += '_';
+    prefix += absl::ascii_toupper(c);
+  }
+  prefix += '_';
+  absl::string_view name = value.name();
+  absl::ConsumePrefix(&name, prefix);
+  return absl::AsciiStrToLower(name);
+}
+
+}  // namespace tacc
