@@ -1,0 +1,176 @@
+#include "client/jobfile/job_docs.h"
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "google/protobuf/compiler/importer.h"
+#include "google/protobuf/descriptor.h"
+#include "proto/tacc/v1/validate_job.h"
+#include "tacc/v1/options.pb.h"
+
+namespace tacc::client {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::EnumDescriptor;
+using google::protobuf::FieldDescriptor;
+
+constexpr char kIntroduction[] = R"(# The job file
+
+<!-- Generated from proto/tacc/v1/job.proto; `ninja -C build docs` writes it. -->
+
+A job file is YAML. This one is complete:
+
+```yaml
+name: tiny
+model:
+  path: model
+data:
+  path: data
+train: {max_steps: 1000}
+```
+
+Relative paths are taken from the folder of the job file. Every mistake is reported at once, with line and column, before anything starts. YAML's
+surprises are errors: duplicate keys, `010`, `0x10`, `yes`, `on`, `~`, `.inf`, anchors, tags, values over several lines, a second document.
+)";
+
+class ErrorCollector : public google::protobuf::compiler::MultiFileErrorCollector {
+ public:
+  void AddError(const std::string& file, int line, int column, const std::string& message) override {
+    absl::StrAppend(&errors_, errors_.empty() ? "" : "\n", file, ":", line + 1, ":", column + 1, ": ", message);
+  }
+  const std::string& errors() const { return errors_; }
+
+ private:
+  std::string errors_;
+};
+
+class Writer {
+ public:
+  absl::StatusOr<std::string> Run(const Descriptor& job) {
+    out_ = kIntroduction;
+    Section(job, "");
+    if (!uncommented_.empty()) return absl::InvalidArgumentError(absl::StrCat("no comment: ", absl::StrJoin(uncommented_, ", ")));
+    return out_;
+  }
+
+ private:
+  template <typename D>
+  std::string Comment(const D& descriptor) {
+    google::protobuf::SourceLocation location;
+    std::string text;
+    if (descriptor.GetSourceLocation(&location)) text = location.leading_comments;
+    text = absl::StrReplaceAll(text, {{"\n", " "}});
+    absl::RemoveExtraAsciiWhitespace(&text);
+    if (text.empty()) uncommented_.push_back(descriptor.full_name());
+    return text;
+  }
+
+  void Section(const Descriptor& type, const std::string& path) {
+    absl::StrAppend(&out_, path.empty() ? "\n## Top level\n" : absl::StrCat("\n## `", path, "`\n"), "\n", Comment(type), "\n\n",
+                    "| field | value | default | meaning |\n| --- | --- | --- | --- |\n");
+    std::vector<const EnumDescriptor*> enums;
+    for (int i = 0; i < type.field_count(); ++i) {
+      const FieldDescriptor* field = type.field(i);
+      absl::StrAppend(&out_, "| `", field->name(), "` | ", Type(*field, path), " | ", Default(*field), " | ", Escaped(Comment(*field)), " |\n");
+      if (field->enum_type() != nullptr) enums.push_back(field->enum_type());
+    }
+    for (const EnumDescriptor* values : enums) {
+      absl::StrAppend(&out_, "\n", Comment(*values), "\n\n");
+      for (int i = 0; i < values->value_count(); ++i) {
+        if (values->value(i)->number() == 0) continue;
+        absl::StrAppend(&out_, "- `", EnumValueInJobFile(*values->value(i)), "`: ", Comment(*values->value(i)), "\n");
+      }
+    }
+    for (int i = 0; i < type.field_count(); ++i) {
+      const FieldDescriptor* field = type.field(i);
+      if (field->message_type() != nullptr) Section(*field->message_type(), path.empty() ? field->name() : absl::StrCat(path, ".", field->name()));
+    }
+  }
+
+  static std::string Escaped(const std::string& text) { return absl::StrReplaceAll(text, {{"|", "\\|"}}); }
+
+  std::string Type(const FieldDescriptor& field, const std::string& path) {
+    const v1::FieldRule& rule = field.options().GetExtension(v1::rule);
+    if (field.message_type() != nullptr) {
+      // The anchor of a heading drops dots and backticks.
+      const std::string section = path.empty() ? field.name() : absl::StrCat(path, ".", field.name());
+      return absl::StrCat("[section](#", absl::StrReplaceAll(section, {{".", ""}}), ")");
+    }
+    if (field.enum_type() != nullptr) {
+      std::vector<std::string> names;
+      for (int i = 0; i < field.enum_type()->value_count(); ++i) {
+        const auto* value = field.enum_type()->value(i);
+        if (value->number() != 0) names.push_back(absl::StrCat("`", EnumValueInJobFile(*value), "`"));
+      }
+      return absl::StrJoin(names, ", ");
+    }
+    std::string type;
+    switch (field.cpp_type()) {
+      case FieldDescriptor::CPPTYPE_INT32:
+        type = "whole number";
+        break;
+      case FieldDescriptor::CPPTYPE_DOUBLE:
+        type = "number";
+        break;
+      case FieldDescriptor::CPPTYPE_BOOL:
+        type = "`true`, `false`";
+        break;
+      default:
+        type = rule.path() ? "path" : "text";
+    }
+    if (field.is_repeated()) type = "list of text";
+    for (const std::string& word : rule.path_word()) absl::StrAppend(&type, ", `", word, "`");
+    std::vector<std::string> bounds;
+    if (rule.has_min()) bounds.push_back(absl::StrCat("at least ", rule.min()));
+    if (rule.has_above()) bounds.push_back(absl::StrCat("more than ", rule.above()));
+    if (rule.has_max()) bounds.push_back(absl::StrCat("at most ", rule.max()));
+    if (rule.has_below()) bounds.push_back(absl::StrCat("less than ", rule.below()));
+    if (rule.has_unit()) absl::StrAppend(&type, " (", rule.unit(), ")");
+    if (!bounds.empty()) absl::StrAppend(&type, ", ", absl::StrJoin(bounds, ", "));
+    return type;
+  }
+
+  static std::string Default(const FieldDescriptor& field) {
+    const v1::FieldRule& rule = field.options().GetExtension(v1::rule);
+    if (rule.required()) return "required";
+    if (rule.has_unset()) return rule.unset();
+    if (!field.has_default_value()) return "";
+    switch (field.cpp_type()) {
+      case FieldDescriptor::CPPTYPE_INT32:
+        return absl::StrCat("`", field.default_value_int32(), "`");
+      case FieldDescriptor::CPPTYPE_DOUBLE:
+        return absl::StrCat("`", field.default_value_double(), "`");
+      case FieldDescriptor::CPPTYPE_BOOL:
+        return field.default_value_bool() ? "`true`" : "`false`";
+      case FieldDescriptor::CPPTYPE_ENUM:
+        return absl::StrCat("`", EnumValueInJobFile(*field.default_value_enum()), "`");
+      default:
+        return absl::StrCat("`", field.default_value_string(), "`");
+    }
+  }
+
+  std::string out_;
+  std::vector<std::string> uncommented_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::string> JobDocs(const std::string& proto_root) {
+  google::protobuf::compiler::DiskSourceTree tree;
+  tree.MapPath("", proto_root);
+  // Holds google/protobuf/descriptor.proto.
+  tree.MapPath("", "/usr/include");
+  ErrorCollector errors;
+  google::protobuf::compiler::Importer importer(&tree, &errors);
+  const auto* file = importer.Import("tacc/v1/job.proto");
+  if (file == nullptr) return absl::InvalidArgumentError(errors.errors());
+  return Writer().Run(*file->FindMessageTypeByName("JobSpec"));
+}
+
+}  // namespace tacc::client

@@ -1,0 +1,14 @@
+// docs/job.md, from the schema.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace tacc::client {
+
+// The page about the job file as Markdown: for each section of tacc/v1/job.proto under `proto_root` its fields with type, default, bounds, unit and
+// comment. InvalidArgument when the schema does not parse or a field has no comment.
+absl::StatusOr<std::string> JobDocs(const std::string& proto_root);
+
+}  // namespace tacc::client
