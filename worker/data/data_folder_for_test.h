@@ -1,0 +1,97 @@
+// Writes small data folders for tests, independently of the Python writer.
+#ifndef WORKER_DATA_DATA_FOLDER_FOR_TEST_H_
+#define WORKER_DATA_DATA_FOLDER_FOR_TEST_H_
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+
+namespace tacc::worker {
+
+// A temporary folder, removed with the object.
+class TempDir {
+ public:
+  TempDir() {
+    std::string name = (std::filesystem::temp_directory_path() / "tacc_data_XXXXXX").string();
+    path_ = mkdtemp(name.data());
+  }
+  ~TempDir() { std::filesystem::remove_all(path_); }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+struct ShardForTest {
+  std::vector<uint32_t> tokens;
+  std::vector<uint8_t> loss_mask;  // Empty: no such column.
+  int token_bytes = 2;
+};
+
+inline void WriteFile(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+inline std::string ShardBytes(const ShardForTest& shard) {
+  const auto number = [](uint64_t value, int bytes) {
+    return std::string(reinterpret_cast<const char*>(&value), bytes);
+  };
+  const auto name = [](std::string text) {
+    text.resize(16);
+    return text;
+  };
+  const uint64_t num_tokens = shard.tokens.size();
+  const bool has_mask = !shard.loss_mask.empty();
+  std::string file =
+      "taccdata" + number(1, 4) + number(has_mask ? 2 : 1, 4) + number(num_tokens, 8) + std::string(40, '\0');
+  file += name("tokens") + number(shard.token_bytes, 8) + number(128, 8);
+  if (has_mask) file += name("loss_mask") + number(1, 8) + number(128 + num_tokens * shard.token_bytes, 8);
+  file.resize(128);
+  for (const uint32_t token : shard.tokens) file += number(token, shard.token_bytes);
+  file.append(shard.loss_mask.begin(), shard.loss_mask.end());
+  return file;
+}
+
+inline nlohmann::json IndexForTest(const std::vector<ShardForTest>& shards, int64_t vocab_size) {
+  nlohmann::json index = {
+      {"format", "tacc-data"}, {"version", 1}, {"seq_len", 8}, {"num_documents", 1}, {"fingerprint", "f00d"}};
+  index["tokenizer"] = {
+      {"fingerprint", "cafe"}, {"vocab_size", vocab_size}, {"eos_token", "<|endoftext|>"}, {"eos_token_id", 0}};
+  uint64_t num_tokens = 0, max_token_id = 0;
+  index["shards"] = nlohmann::json::array();
+  for (const ShardForTest& shard : shards) {
+    const std::string name = "0000" + std::to_string(index["shards"].size()) + ".tacc";
+    index["shards"].push_back({{"name", name},
+                               {"num_tokens", shard.tokens.size()},
+                               {"num_documents", 1},
+                               {"num_bytes", ShardBytes(shard).size()},
+                               {"sha256", ""}});
+    num_tokens += shard.tokens.size();
+    for (const uint32_t token : shard.tokens) max_token_id = std::max<uint64_t>(max_token_id, token);
+  }
+  index["num_tokens"] = num_tokens;
+  index["max_token_id"] = max_token_id;
+  return index;
+}
+
+inline void WriteDataFolder(const std::string& dir, const std::vector<ShardForTest>& shards,
+                            int64_t vocab_size = 1000) {
+  std::filesystem::create_directories(dir);
+  for (size_t i = 0; i < shards.size(); ++i)
+    WriteFile(dir + "/0000" + std::to_string(i) + ".tacc", ShardBytes(shards[i]));
+  WriteFile(dir + "/index.json", IndexForTest(shards, vocab_size).dump());
+}
+
+}  // namespace tacc::worker
+
+#endif  // WORKER_DATA_DATA_FOLDER_FOR_TEST_H_

@@ -1,0 +1,389 @@
+#include "worker/data/shards.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "nlohmann/json.hpp"
+
+namespace tacc::worker {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+static_assert(std::endian::native == std::endian::little, "shards are little-endian and read as they are");
+
+constexpr char kIndexName[] = "index.json";
+constexpr char kFormat[] = "tacc-data";
+constexpr int64_t kVersion = 1;
+constexpr char kMagic[8] = {'t', 'a', 'c', 'c', 'd', 'a', 't', 'a'};
+constexpr int64_t kHeaderBytes = 64;
+constexpr int64_t kColumnBytes = 32;
+constexpr int64_t kMaxColumns = 16;
+constexpr int64_t kMaxIndexBytes = 64 << 20;
+
+// The first 64 bytes of a shard; `num_columns` column descriptors follow.
+struct Header {
+  char magic[8];
+  uint32_t version;
+  uint32_t num_columns;
+  uint64_t num_tokens;
+  uint8_t zero[40];
+};
+static_assert(sizeof(Header) == kHeaderBytes);
+
+struct Column {
+  char name[16];  // Padded with zero bytes.
+  uint64_t element_bytes;
+  uint64_t offset;  // From the start of the file.
+};
+static_assert(sizeof(Column) == kColumnBytes);
+
+std::string PrepareAdvice(const std::string& path) {
+  return absl::StrCat("prepare it with: python -m tacc data prepare --tokenizer MODEL_DIR --input ", path, " --out ",
+                      path, ".tacc");
+}
+
+// What to say of a folder or file that has no index.
+std::string NotPrepared(const std::string& dir) {
+  std::error_code error;
+  if (!fs::exists(dir, error)) return absl::StrCat(dir, ": no such folder");
+  std::string path = dir;
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  if (!fs::is_directory(dir, error)) {
+    return absl::StrCat(dir, ": is a file, not a prepared data folder; if it is raw text, ", PrepareAdvice(path));
+  }
+  int num_entries = 0;
+  for (fs::directory_iterator entry(dir, error), end; !error && entry != end && num_entries < 1000;
+       entry.increment(error)) {
+    ++num_entries;
+    if (entry->path().extension() == ".safetensors" || entry->path().filename() == "config.json") {
+      return absl::StrCat(dir, ": has no ", kIndexName, "; it looks like a model, not like data; give the folder that ",
+                          "`python -m tacc data prepare --out` wrote");
+    }
+  }
+  if (error) return absl::StrCat(dir, ": cannot be listed: ", error.message());
+  if (num_entries == 0) return absl::StrCat(dir, ": the folder is empty; ", PrepareAdvice("TEXT"));
+  return absl::StrCat(dir, ": has no ", kIndexName, "; it looks like raw text; ", PrepareAdvice(path));
+}
+
+// Reads typed fields of one JSON object; notes what is missing or of another type.
+class Fields {
+ public:
+  Fields(const Json& object, std::string where, std::vector<std::string>* problems)
+      : object_(object), where_(std::move(where)), problems_(problems) {}
+
+  void Count(const char* key, int64_t* value) {
+    const Json* field = Find(key);
+    if (field == nullptr) return;
+    if (!field->is_number_unsigned() || field->get<uint64_t>() > INT64_MAX) {
+      problems_->push_back(absl::StrCat(where_, key, " = ", field->dump(), "; it must be an integer of at least 0"));
+      return;
+    }
+    *value = field->get<int64_t>();
+  }
+
+  void Text(const char* key, std::string* value) {
+    const Json* field = Find(key);
+    if (field == nullptr) return;
+    if (!field->is_string()) {
+      problems_->push_back(absl::StrCat(where_, key, " = ", field->dump(), "; it must be a text"));
+      return;
+    }
+    *value = field->get<std::string>();
+  }
+
+  const Json* Find(const char* key) {
+    const auto found = object_.find(key);
+    if (found == object_.end()) {
+      problems_->push_back(absl::StrCat(where_, key, " is missing"));
+      return nullptr;
+    }
+    return &*found;
+  }
+
+ private:
+  const Json& object_;
+  std::string where_;
+  std::vector<std::string>* problems_;
+};
+
+// False when the whole range could not be read; *why says so.
+bool ReadFully(int file, void* data, int64_t count, int64_t offset, std::string* why) {
+  char* out = static_cast<char*>(data);
+  while (count > 0) {
+    const ssize_t got = pread(file, out, count, offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) {
+      *why = absl::StrCat("read failed: ", std::strerror(errno));
+      return false;
+    }
+    if (got == 0) {
+      *why = absl::StrCat("the file ends at byte ", offset, ", ", count, " bytes too early");
+      return false;
+    }
+    out += got;
+    offset += got;
+    count -= got;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool Dataset::ReadIndex(const std::string& dir, DatasetInfo* info, std::vector<std::string>* problems) {
+  const std::string path = absl::StrCat(dir, "/", kIndexName);
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) {
+    problems->push_back(NotPrepared(dir));
+    return false;
+  }
+  if (const uintmax_t bytes = fs::file_size(path, error); error || bytes > kMaxIndexBytes) {
+    problems->push_back(
+        absl::StrCat(path, ": ", error ? error.message() : absl::StrCat(bytes, " bytes, larger than any index")));
+    return false;
+  }
+  std::ifstream stream(path, std::ios::binary);
+  std::ostringstream text;
+  if (!stream || !(text << stream.rdbuf())) {
+    problems->push_back(absl::StrCat(path, ": cannot be read; check its permissions"));
+    return false;
+  }
+  Json index;
+  try {
+    index = Json::parse(text.str());
+  } catch (const Json::exception& parse_error) {
+    problems->push_back(absl::StrCat(path, ": not valid JSON: ", parse_error.what(), "; prepare the data again"));
+    return false;
+  }
+  if (!index.is_object() || index.value("format", Json()) != Json(kFormat)) {
+    problems->push_back(absl::StrCat(path, ": not the index of prepared data (no \"format\": \"", kFormat, "\"); ",
+                                     PrepareAdvice(dir)));
+    return false;
+  }
+  if (index.value("version", Json()) != Json(kVersion)) {
+    problems->push_back(absl::StrCat(path, ": format version ", index.value("version", Json()).dump(),
+                                     ", this program reads version ", kVersion,
+                                     "; prepare the data again with this version's `python -m tacc data prepare`"));
+    return false;
+  }
+
+  const size_t problems_before = problems->size();
+  Fields fields(index, absl::StrCat(path, ": "), problems);
+  fields.Count("seq_len", &info->seq_len);
+  fields.Count("num_tokens", &info->num_tokens);
+  fields.Count("num_documents", &info->num_documents);
+  fields.Count("max_token_id", &info->max_token_id);
+  fields.Text("fingerprint", &info->fingerprint);
+  if (const Json* tokenizer = fields.Find("tokenizer"); tokenizer != nullptr && tokenizer->is_object()) {
+    Fields inside(*tokenizer, absl::StrCat(path, ": tokenizer."), problems);
+    inside.Text("fingerprint", &info->tokenizer_fingerprint);
+    inside.Count("vocab_size", &info->vocab_size);
+    inside.Text("eos_token", &info->eos_token);
+    inside.Count("eos_token_id", &info->eos_token_id);
+  } else if (tokenizer != nullptr) {
+    problems->push_back(absl::StrCat(path, ": tokenizer must be an object"));
+  }
+  const Json* shards = fields.Find("shards");
+  if (shards != nullptr && !shards->is_array()) problems->push_back(absl::StrCat(path, ": shards must be a list"));
+  if (problems->size() > problems_before) return false;
+
+  int64_t total_tokens = 0;
+  for (size_t i = 0; i < shards->size(); ++i) {
+    const std::string where = absl::StrCat(path, ": shards[", i, "]");
+    if (!(*shards)[i].is_object()) {
+      problems->push_back(absl::StrCat(where, " must be an object"));
+      continue;
+    }
+    ShardInfo shard;
+    Fields inside((*shards)[i], absl::StrCat(where, "."), problems);
+    inside.Text("name", &shard.name);
+    inside.Count("num_tokens", &shard.num_tokens);
+    inside.Count("num_documents", &shard.num_documents);
+    inside.Count("num_bytes", &shard.num_bytes);
+    inside.Text("sha256", &shard.sha256);
+    if (absl::StrContains(shard.name, "/") || shard.name == "..") {
+      problems->push_back(
+          absl::StrCat(where, ".name = \"", shard.name, "\"; it must be a file name inside the folder"));
+    }
+    if (shard.num_tokens > (int64_t{1} << 40) || total_tokens > (int64_t{1} << 60)) {
+      problems->push_back(absl::StrCat(where, ".num_tokens = ", shard.num_tokens, " is too large"));
+      break;
+    }
+    total_tokens += shard.num_tokens;
+    info->shards.push_back(std::move(shard));
+  }
+  if (problems->size() == problems_before && total_tokens != info->num_tokens) {
+    problems->push_back(absl::StrCat(path, ": num_tokens = ", info->num_tokens, ", but its shards have ", total_tokens,
+                                     " tokens; prepare the data again"));
+  }
+  if (problems->size() == problems_before && info->max_token_id >= std::max<int64_t>(info->vocab_size, 1)) {
+    problems->push_back(absl::StrCat(path, ": max_token_id = ", info->max_token_id,
+                                     " is not below vocab_size = ", info->vocab_size, "; prepare the data again"));
+  }
+  return problems->size() == problems_before;
+}
+
+void Dataset::OpenShard(const ShardInfo& info, Shard* shard, std::vector<std::string>* problems) {
+  const auto problem = [&](const std::string& what) {
+    problems->push_back(absl::StrCat(shard->path, ": ", what, "; copy the folder again or prepare the data again"));
+  };
+  shard->file = open(shard->path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (shard->file < 0) return problem(absl::StrCat("cannot be opened: ", std::strerror(errno)));
+  struct stat status;
+  if (fstat(shard->file, &status) != 0) return problem(std::strerror(errno));
+  if (!S_ISREG(status.st_mode)) return problem("is not a file");
+  if (status.st_size != info.num_bytes) {
+    return problem(absl::StrCat(status.st_size, " bytes, but the index says ", info.num_bytes,
+                                status.st_size < info.num_bytes ? " (cut short)" : ""));
+  }
+  Header header;
+  std::string why;
+  if (!ReadFully(shard->file, &header, sizeof(header), 0, &why)) return problem(why);
+  if (std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0)
+    return problem("not a shard of tokens (its first 8 bytes are not `taccdata`)");
+  if (header.version != kVersion) {
+    return problem(absl::StrCat("format version ", header.version, ", this program reads version ", kVersion));
+  }
+  if (static_cast<int64_t>(header.num_tokens) != info.num_tokens) {
+    return problem(absl::StrCat("the header says ", header.num_tokens, " tokens, the index ", info.num_tokens));
+  }
+  if (header.num_columns < 1 || header.num_columns > kMaxColumns) {
+    return problem(
+        absl::StrCat("the header says ", header.num_columns, " columns; 1 to ", kMaxColumns, " are possible"));
+  }
+  std::vector<Column> columns(header.num_columns);
+  if (!ReadFully(shard->file, columns.data(), columns.size() * kColumnBytes, kHeaderBytes, &why)) return problem(why);
+  const int64_t data_begin = kHeaderBytes + static_cast<int64_t>(columns.size()) * kColumnBytes;
+  for (const Column& column : columns) {
+    const std::string name(column.name, strnlen(column.name, sizeof(column.name)));
+    const bool is_tokens = name == "tokens", is_loss_mask = name == "loss_mask";
+    if (!is_tokens && !is_loss_mask) continue;  // A column this version does not know.
+    if (is_tokens ? column.element_bytes != 2 && column.element_bytes != 4 : column.element_bytes != 1) {
+      return problem(absl::StrCat("column ", name, " has elements of ", column.element_bytes, " bytes; ",
+                                  is_tokens ? "2 or 4" : "1", " wanted"));
+    }
+    const uint64_t column_bytes = header.num_tokens * column.element_bytes;
+    if (column.offset < static_cast<uint64_t>(data_begin) || column.offset > static_cast<uint64_t>(info.num_bytes) ||
+        column_bytes > info.num_bytes - column.offset) {
+      return problem(absl::StrCat("column ", name, ": ", column_bytes, " bytes at offset ", column.offset,
+                                  " do not fit a file of ", info.num_bytes, " bytes"));
+    }
+    if (is_tokens) {
+      shard->token_bytes = static_cast<int64_t>(column.element_bytes);
+      shard->tokens_offset = static_cast<int64_t>(column.offset);
+    } else {
+      shard->loss_mask_offset = static_cast<int64_t>(column.offset);
+    }
+  }
+  if (shard->token_bytes == 0) problem("has no column `tokens`");
+}
+
+absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const std::string& dir) {
+  std::unique_ptr<Dataset> dataset(new Dataset());
+  dataset->dir_ = dir;
+  std::vector<std::string> problems;
+  if (ReadIndex(dir, &dataset->info_, &problems)) {
+    int64_t first_token = 0;
+    for (const ShardInfo& info : dataset->info_.shards) {
+      Shard& shard = dataset->shards_.emplace_back();
+      shard.path = absl::StrCat(dir, "/", info.name);
+      shard.first_token = first_token;
+      shard.num_tokens = info.num_tokens;
+      first_token += info.num_tokens;
+      OpenShard(info, &shard, &problems);
+      dataset->has_loss_mask_ |= shard.loss_mask_offset != 0;
+    }
+  }
+  if (!problems.empty()) return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
+  return dataset;
+}
+
+Dataset::~Dataset() {
+  for (const Shard& shard : shards_) {
+    if (shard.file >= 0) close(shard.file);
+  }
+}
+
+size_t Dataset::FindShard(int64_t token) const {
+  const auto after = std::upper_bound(shards_.begin(), shards_.end(), token,
+                                      [](int64_t value, const Shard& shard) { return value < shard.first_token; });
+  return after - shards_.begin() - 1;
+}
+
+absl::Status Dataset::ReadTokens(int64_t first, int64_t count, int32_t* tokens) const {
+  if (first < 0 || count < 0 || first > info_.num_tokens - count) {
+    return absl::OutOfRangeError(
+        absl::StrCat(dir_, ": tokens [", first, ", ", first + count, ") of ", info_.num_tokens));
+  }
+  uint16_t narrow[8192];
+  for (size_t i = count > 0 ? FindShard(first) : 0; count > 0; ++i) {
+    const Shard& shard = shards_[i];
+    for (int64_t left = std::min(count, shard.first_token + shard.num_tokens - first); left > 0;) {
+      const bool is_narrow = shard.token_bytes == 2;
+      const int64_t piece = is_narrow ? std::min<int64_t>(left, std::size(narrow)) : left;
+      const int64_t offset = shard.tokens_offset + (first - shard.first_token) * shard.token_bytes;
+      std::string why;
+      if (!ReadFully(shard.file, is_narrow ? static_cast<void*>(narrow) : tokens, piece * shard.token_bytes, offset,
+                     &why)) {
+        return absl::DataLossError(absl::StrCat(shard.path, ": ", why));
+      }
+      if (is_narrow) std::copy_n(narrow, piece, tokens);
+      // As unsigned, so that an id of 2^31 and more is too large, not negative.
+      uint32_t largest = 0;
+      for (int64_t k = 0; k < piece; ++k) largest = std::max(largest, static_cast<uint32_t>(tokens[k]));
+      if (largest >= info_.vocab_size) {
+        return absl::DataLossError(absl::StrCat(shard.path, ": damaged: token id ", largest, " near byte ", offset,
+                                                " is not below vocab_size = ", info_.vocab_size,
+                                                "; copy it again or prepare the data again"));
+      }
+      tokens += piece;
+      first += piece;
+      left -= piece;
+      count -= piece;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Dataset::ReadLossMask(int64_t first, int64_t count, uint8_t* mask) const {
+  if (first < 0 || count < 0 || first > info_.num_tokens - count) {
+    return absl::OutOfRangeError(
+        absl::StrCat(dir_, ": tokens [", first, ", ", first + count, ") of ", info_.num_tokens));
+  }
+  for (size_t i = count > 0 ? FindShard(first) : 0; count > 0; ++i) {
+    const Shard& shard = shards_[i];
+    const int64_t piece = std::min(count, shard.first_token + shard.num_tokens - first);
+    std::string why;
+    if (shard.loss_mask_offset == 0) {
+      std::fill_n(mask, piece, 1);
+    } else if (!ReadFully(shard.file, mask, piece, shard.loss_mask_offset + (first - shard.first_token), &why)) {
+      return absl::DataLossError(absl::StrCat(shard.path, ": ", why));
+    }
+    mask += piece;
+    first += piece;
+    count -= piece;
+  }
+  return absl::OkStatus();
+}
+
+std::string EvalDir(const std::string& train_path, const std::string& eval_path) {
+  if (!eval_path.empty()) return eval_path;
+  const std::string inside = absl::StrCat(train_path, "/eval");
+  std::error_code error;
+  return fs::is_regular_file(absl::StrCat(inside, "/", kIndexName), error) ? inside : "";
+}
+
+}  // namespace tacc::worker

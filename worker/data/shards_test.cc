@@ -1,0 +1,197 @@
+#include "worker/data/shards.h"
+
+#include <functional>
+#include <numeric>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "worker/data/data_folder_for_test.h"
+
+namespace tacc::worker {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::vector<uint32_t> Iota(uint32_t first, size_t count) {
+  std::vector<uint32_t> tokens(count);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+std::string OpenError(const std::string& dir) {
+  const auto dataset = Dataset::Open(dir);
+  if (dataset.ok()) return "no error";
+  EXPECT_EQ(dataset.status().code(), absl::StatusCode::kInvalidArgument);
+  return std::string(dataset.status().message());
+}
+
+TEST(Dataset, ReadsAcrossShardsOfBothWidths) {
+  TempDir dir;
+  WriteDataFolder(dir.path(), {{Iota(0, 5)}, {Iota(5, 1)}, {Iota(6, 10), {}, 4}});
+  const auto dataset = Dataset::Open(dir.path());
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  EXPECT_EQ((*dataset)->info().num_tokens, 16);
+  EXPECT_EQ((*dataset)->info().shards.size(), 3u);
+  EXPECT_EQ((*dataset)->NumSamples(5), 3);
+  for (int64_t first = 0; first <= 16; ++first) {
+    for (int64_t count = 0; count <= 16 - first; ++count) {
+      std::vector<int32_t> tokens(count, -7);
+      ASSERT_TRUE((*dataset)->ReadTokens(first, count, tokens.data()).ok());
+      for (int64_t i = 0; i < count; ++i) EXPECT_EQ(tokens[i], first + i);
+    }
+  }
+  std::vector<int32_t> tokens(17);
+  EXPECT_EQ((*dataset)->ReadTokens(0, 17, tokens.data()).code(), absl::StatusCode::kOutOfRange);
+  EXPECT_EQ((*dataset)->ReadTokens(-1, 2, tokens.data()).code(), absl::StatusCode::kOutOfRange);
+}
+
+TEST(Dataset, LossMaskIsOneWhereAShardHasNone) {
+  TempDir dir;
+  WriteDataFolder(dir.path(), {{Iota(0, 3)}, {Iota(3, 3), {1, 0, 1}}});
+  const auto dataset = Dataset::Open(dir.path());
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  EXPECT_TRUE((*dataset)->has_loss_mask());
+  std::vector<uint8_t> mask(5);
+  ASSERT_TRUE((*dataset)->ReadLossMask(1, 5, mask.data()).ok());
+  EXPECT_EQ(mask, (std::vector<uint8_t>{1, 1, 1, 0, 1}));
+}
+
+TEST(Dataset, PathsThatAreNoPreparedData) {
+  TempDir dir;
+  EXPECT_THAT(OpenError(dir.path() + "/none"), HasSubstr("/none: no such folder"));
+  EXPECT_THAT(OpenError(dir.path()), HasSubstr("the folder is empty"));
+  WriteFile(dir.path() + "/corpus.txt", "hello");
+  EXPECT_THAT(
+      OpenError(dir.path()),
+      AllOf(HasSubstr(
+          "it looks like raw text; prepare it with: python -m tacc data prepare --tokenizer MODEL_DIR --input " +
+          dir.path() + " --out " + dir.path() + ".tacc")));
+  EXPECT_THAT(OpenError(dir.path() + "/corpus.txt"), HasSubstr("python -m tacc data prepare"));
+  WriteFile(dir.path() + "/config.json", "{}");
+  EXPECT_THAT(OpenError(dir.path()), HasSubstr("looks like a model"));
+}
+
+// Each damage to index.json, with what the error must say.
+TEST(Dataset, DamagedIndex) {
+  struct Case {
+    std::function<void(nlohmann::json&)> damage;
+    std::string message;
+  };
+  const std::vector<Case> cases = {
+      {[](nlohmann::json& index) { index = 3; }, "not the index of prepared data"},
+      {[](nlohmann::json& index) { index["format"] = "parquet"; }, "not the index of prepared data"},
+      {[](nlohmann::json& index) { index["version"] = 2; }, "format version 2, this program reads version 1"},
+      {[](nlohmann::json& index) { index.erase("version"); }, "format version null"},
+      {[](nlohmann::json& index) { index.erase("num_tokens"); }, "num_tokens is missing"},
+      {[](nlohmann::json& index) { index["num_tokens"] = -1; }, "num_tokens = -1; it must be an integer"},
+      {[](nlohmann::json& index) { index["num_tokens"] = 1.5; }, "num_tokens = 1.5; it must be an integer"},
+      {[](nlohmann::json& index) { index["num_tokens"] = 7; }, "num_tokens = 7, but its shards have 6 tokens"},
+      {[](nlohmann::json& index) { index["fingerprint"] = 1; }, "fingerprint = 1; it must be a text"},
+      {[](nlohmann::json& index) { index["tokenizer"] = "gpt2"; }, "tokenizer must be an object"},
+      {[](nlohmann::json& index) { index["tokenizer"].erase("vocab_size"); }, "tokenizer.vocab_size is missing"},
+      {[](nlohmann::json& index) { index["max_token_id"] = 1000; },
+       "max_token_id = 1000 is not below vocab_size = 1000"},
+      {[](nlohmann::json& index) { index["shards"] = 1; }, "shards must be a list"},
+      {[](nlohmann::json& index) { index["shards"][1] = 1; }, "shards[1] must be an object"},
+      {[](nlohmann::json& index) { index["shards"][1].erase("name"); }, "shards[1].name is missing"},
+      {[](nlohmann::json& index) { index["shards"][0]["name"] = "../x"; }, "must be a file name inside the folder"},
+      {[](nlohmann::json& index) { index["shards"][0]["num_tokens"] = INT64_MAX; }, "is too large"},
+      {[](nlohmann::json& index) { index["shards"][0]["name"] = "x.tacc"; }, "x.tacc: cannot be opened: No such file"},
+      {[](nlohmann::json& index) { index["shards"][0]["num_bytes"] = 1000; },
+       "134 bytes, but the index says 1000 (cut short)"},
+  };
+  for (const Case& c : cases) {
+    TempDir dir;
+    const std::vector<ShardForTest> shards = {{{1, 2, 3}}, {{4, 5, 6}}};
+    WriteDataFolder(dir.path(), shards);
+    nlohmann::json index = IndexForTest(shards, 1000);
+    c.damage(index);
+    WriteFile(dir.path() + "/index.json", index.dump());
+    EXPECT_THAT(OpenError(dir.path()), HasSubstr(c.message));
+  }
+  TempDir dir;
+  WriteDataFolder(dir.path(), {{{1, 2, 3}}});
+  WriteFile(dir.path() + "/index.json", "{\"format\": ");
+  EXPECT_THAT(OpenError(dir.path()), HasSubstr("index.json: not valid JSON"));
+}
+
+TEST(Dataset, ReportsAllProblemsAtOnce) {
+  TempDir dir;
+  WriteDataFolder(dir.path(), {{{1}}, {{2}}, {{3}}});
+  std::filesystem::remove(dir.path() + "/00000.tacc");
+  std::filesystem::resize_file(dir.path() + "/00002.tacc", 100);
+  EXPECT_THAT(OpenError(dir.path()),
+              AllOf(HasSubstr("00000.tacc: cannot be opened"), HasSubstr("00002.tacc: 100 bytes")));
+}
+
+// Each damage to the bytes of a shard, with what the error must say.
+TEST(Dataset, DamagedShard) {
+  struct Case {
+    size_t offset;
+    std::string bytes;
+    std::string message;
+  };
+  const std::string huge = "\xff\xff\xff\xff\xff\xff\xff\x7f";
+  const std::vector<Case> cases = {
+      {0, "PK", "not a shard of tokens"},
+      {8, std::string("\x09", 1), "format version 9, this program reads version 1"},
+      {12, std::string("\0\0\0\0", 4), "0 columns; 1 to 16 are possible"},
+      {12, "\xff\xff\xff\xff", "4294967295 columns"},
+      {12, std::string("\x10\0\0\0", 4), "the file ends at byte"},
+      {16, std::string("\x04", 1), "the header says 4 tokens, the index 3"},
+      {64, "chunks", "has no column `tokens`"},
+      {80, std::string("\x03", 1), "column tokens has elements of 3 bytes; 2 or 4 wanted"},
+      {88, huge, "column tokens: 6 bytes at offset 9223372036854775807 do not fit a file of 137 bytes"},
+      {88, std::string("\x20\0\0\0\0\0\0\0", 8), "column tokens: 6 bytes at offset 32 do not fit"},
+      {112, std::string("\x02", 1), "column loss_mask has elements of 2 bytes; 1 wanted"},
+      {120, std::string("\x88", 1), "column loss_mask: 3 bytes at offset 136 do not fit"},
+  };
+  for (const Case& c : cases) {
+    TempDir dir;
+    const ShardForTest shard = {{1, 2, 3}, {1, 1, 1}};
+    WriteDataFolder(dir.path(), {shard});
+    std::string bytes = ShardBytes(shard);
+    bytes.replace(c.offset, c.bytes.size(), c.bytes);
+    WriteFile(dir.path() + "/00000.tacc", bytes);
+    EXPECT_THAT(OpenError(dir.path()), AllOf(HasSubstr("00000.tacc: "), HasSubstr(c.message)));
+  }
+}
+
+TEST(Dataset, AnIdAboveTheVocabularyIsDataLoss) {
+  TempDir dir;
+  for (const uint32_t bad : {1000u, 0xffffffffu}) {
+    const ShardForTest good = {{1, 2, 3}, {}, 4}, damaged = {{1, bad, 3}, {}, 4};
+    WriteDataFolder(dir.path(), {good});
+    WriteFile(dir.path() + "/00000.tacc", ShardBytes(damaged));
+    const auto dataset = Dataset::Open(dir.path());
+    ASSERT_TRUE(dataset.ok()) << dataset.status();
+    int32_t tokens[3];
+    const absl::Status read = (*dataset)->ReadTokens(0, 3, tokens);
+    EXPECT_EQ(read.code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(std::string(read.message()), HasSubstr(" is not below vocab_size = 1000"));
+  }
+}
+
+TEST(Dataset, AFileCutShortWhileOpenIsDataLoss) {
+  TempDir dir;
+  WriteDataFolder(dir.path(), {{Iota(0, 100)}});
+  const auto dataset = Dataset::Open(dir.path());
+  ASSERT_TRUE(dataset.ok());
+  std::filesystem::resize_file(dir.path() + "/00000.tacc", 150);
+  int32_t tokens[100];
+  const absl::Status read = (*dataset)->ReadTokens(0, 100, tokens);
+  EXPECT_EQ(read.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(read.message()), HasSubstr("00000.tacc: the file ends at byte 150"));
+}
+
+TEST(EvalDir, IsTheGivenOneOrInsideTheTrainingData) {
+  TempDir dir;
+  EXPECT_EQ(EvalDir(dir.path(), "/data/held-out"), "/data/held-out");
+  EXPECT_EQ(EvalDir(dir.path(), ""), "");
+  WriteDataFolder(dir.path() + "/eval", {{{1}}});
+  EXPECT_EQ(EvalDir(dir.path(), ""), dir.path() + "/eval");
+}
+
+}  // namespace
+}  // namespace tacc::worker
