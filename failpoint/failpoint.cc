@@ -23,9 +23,10 @@ absl::StatusOr<std::unique_ptr<Failpoints>> Failpoints::Parse(const std::string&
   for (absl::string_view entry : absl::StrSplit(text, ';', absl::SkipWhitespace())) {
     entry = absl::StripAsciiWhitespace(entry);
     auto bad = [&entry](const std::string& why) {
-      return absl::InvalidArgumentError(absl::StrCat("TACC_FAILPOINTS: \"", entry, "\": ", why,
-                                                     "; write name=kill, name=error or name=sleep:SECONDS, each with an "
-                                                     "optional @COUNT"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("TACC_FAILPOINTS: \"", entry, "\": ", why,
+                       "; write name=kill, name=error or name=sleep:SECONDS, each with an "
+                       "optional @COUNT"));
     };
     const std::pair<std::string, std::string> name_action = absl::StrSplit(entry, absl::MaxSplits('=', 1));
     if (name_action.first.empty()) return bad("the name is empty");

@@ -1,8 +1,8 @@
 // Named places where a test makes this process die, fail or wait.
 //
-// main reads TACC_FAILPOINTS once with FromEnvironment() and hands the object to the parts that have failpoints; a part calls
-// Hit("name") at the place and returns its error. In release builds (TACC_NO_FAILPOINTS) the variable is ignored and Hit is
-// an empty inline function.
+// main reads TACC_FAILPOINTS once with FromEnvironment() and hands the object to the parts that have failpoints; a part
+// calls Hit("name") at the place and returns its error. In release builds (TACC_NO_FAILPOINTS) the variable is ignored
+// and Hit is an empty inline function.
 #ifndef FAILPOINT_FAILPOINT_H_
 #define FAILPOINT_FAILPOINT_H_
 

@@ -72,8 +72,8 @@ TEST(FailpointsTest, ReadsTheEnvironment) {
 #endif
 
 TEST(FailpointsTest, BadTextIsNamed) {
-  for (const char* text : {"a", "a=", "=kill", "a=explode", "a=kill@0", "a=kill@x", "a=kill@1@2", "a=sleep:", "a=sleep:-1",
-                           "a=sleep:nan", "a=kill;a=error"}) {
+  for (const char* text : {"a", "a=", "=kill", "a=explode", "a=kill@0", "a=kill@x", "a=kill@1@2",
+                           "a=sleep:", "a=sleep:-1", "a=sleep:nan", "a=kill;a=error"}) {
     auto points = Failpoints::Parse(text);
     ASSERT_FALSE(points.ok()) << text;
     EXPECT_THAT(std::string(points.status().message()), HasSubstr("TACC_FAILPOINTS: \"")) << text;

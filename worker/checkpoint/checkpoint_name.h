@@ -1,0 +1,28 @@
+// The names of checkpoint directories: step-00000200.a1 is step 200 of attempt 1.
+#ifndef WORKER_CHECKPOINT_CHECKPOINT_NAME_H_
+#define WORKER_CHECKPOINT_CHECKPOINT_NAME_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/types/optional.h"
+
+namespace tacc::worker {
+
+struct CheckpointId {
+  int64_t step = 0;
+  int64_t attempt = 0;
+};
+
+// Returns "step-00000200.a1": the step in at least eight digits, the attempt in as many as it needs.
+std::string CheckpointName(const CheckpointId& id);
+
+// Returns ".tmp-" + CheckpointName(id): the directory in which a checkpoint is written before it is renamed.
+std::string TemporaryCheckpointName(const CheckpointId& id);
+
+// Returns the id when `name` is exactly what CheckpointName makes of it, else nothing.
+absl::optional<CheckpointId> ParseCheckpointName(const std::string& name);
+
+}  // namespace tacc::worker
+
+#endif  // WORKER_CHECKPOINT_CHECKPOINT_NAME_H_

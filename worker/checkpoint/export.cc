@@ -1,0 +1,267 @@
+#include "worker/checkpoint/export.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "nlohmann/json.hpp"
+#include "worker/checkpoint/element.h"
+#include "worker/checkpoint/posix_file.h"
+#include "worker/checkpoint/reader.h"
+#include "worker/checkpoint/safetensors.h"
+
+namespace tacc::worker {
+namespace {
+
+constexpr char kWeightsPrefix[] = "weights/";
+constexpr int64_t kMaxConfigBytes = 16 << 20;
+// Elements converted at a time; bounds the memory of an export at 24 MiB beside one row of a tensor.
+constexpr int64_t kChunkElements = 4 << 20;
+
+// Everything beside config.json and weights that from_pretrained of a model or tokenizer reads.
+constexpr const char* kCopiedFiles[] = {
+    "added_tokens.json", "chat_template.jinja",     "chat_template.json",      "generation_config.json",
+    "merges.txt",        "sentencepiece.bpe.model", "special_tokens_map.json", "spiece.model",
+    "tokenizer.json",    "tokenizer.model",         "tokenizer_config.json",   "vocab.json",
+    "vocab.txt"};
+
+bool IsCopied(const std::string& name) {
+  return absl::EndsWith(name, ".py") ||
+         std::find(std::begin(kCopiedFiles), std::end(kCopiedFiles), name) != std::end(kCopiedFiles);
+}
+
+bool IsWritten(const std::string& name) {
+  return name == "config.json" || name == "model.safetensors.index.json" || IsCopied(name) ||
+         (absl::StartsWith(name, "model") && absl::EndsWith(name, ".safetensors"));
+}
+
+// Returns the safetensors dtype that the text of config.json asks for.
+absl::StatusOr<std::string> ConfigDtype(const std::string& text, const std::string& path) {
+  const nlohmann::json config = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!config.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": not a JSON object"));
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    const auto it = config.find(key);
+    if (it == config.end() || it->is_null()) continue;
+    const std::string value = it->is_string() ? it->get<std::string>() : it->dump();
+    const absl::string_view name = absl::StripPrefix(value, "torch.");
+    if (name == "float32") return std::string("F32");
+    if (name == "bfloat16") return std::string("BF16");
+    if (name == "float16") return std::string("F16");
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": ", key, " is \"", value, "\"; weights can be exported as float32, bfloat16 or float16"));
+  }
+  return std::string("F32");
+}
+
+absl::Status CopyFile(const std::string& from, const std::string& to) {
+  absl::StatusOr<std::unique_ptr<MappedFile>> source = MappedFile::Open(from);
+  if (!source.ok()) return source.status();
+  absl::StatusOr<std::unique_ptr<OutputFile>> target = OutputFile::Create(to);
+  if (!target.ok()) return target.status();
+  if (absl::Status status = (*target)->Append((*source)->data(), (*source)->num_bytes()); !status.ok()) return status;
+  return (*target)->Finish();
+}
+
+absl::Status CopyModelFiles(const std::string& model_dir, const std::string& out_dir) {
+  const absl::StatusOr<std::vector<std::string>> names = ListDirectory(model_dir);
+  if (!names.ok()) return names.status();
+  for (const std::string& name : *names) {
+    if (name != "config.json" && !IsCopied(name)) continue;
+    absl::Status status = CopyFile(absl::StrCat(model_dir, "/", name), absl::StrCat(out_dir, "/", name));
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+struct OutputTensor {
+  std::string source;  // In the checkpoint.
+  SafetensorsWriter::Tensor tensor;
+  int64_t num_bytes = 0;
+};
+
+absl::StatusOr<std::vector<OutputTensor>> ChooseTensors(const Checkpoint& checkpoint, const std::string& dtype) {
+  std::vector<OutputTensor> tensors;
+  for (const auto& [name, tensor] : checkpoint.manifest().tensors) {
+    if (!absl::StartsWith(name, kWeightsPrefix)) continue;
+    if (tensor.dtype != "F32") {
+      return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": tensor \"", name, "\" is ", tensor.dtype,
+                                                     ", but weights are kept as F32"));
+    }
+    OutputTensor output;
+    output.source = name;
+    output.tensor = {name.substr(sizeof(kWeightsPrefix) - 1), dtype, tensor.stored_shape};
+    output.num_bytes = *NumElements(tensor.shape) * *DtypeBytes(dtype);
+    tensors.push_back(std::move(output));
+  }
+  if (tensors.empty()) return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": holds no weights"));
+  return tensors;
+}
+
+// Appends a tensor's elements in logical row-major order, which is also the stored order.
+absl::Status AppendTensor(const Checkpoint& checkpoint, const OutputTensor& output, SafetensorsWriter* writer) {
+  const std::vector<int64_t>& shape = checkpoint.manifest().tensors.at(output.source).shape;
+  Rectangle part = WholeTensor(shape);
+  const int64_t rows = shape.empty() ? 1 : shape[0];
+  const int64_t elements = *NumElements(shape);
+  if (elements == 0) return absl::OkStatus();
+  const int64_t row_elements = elements / rows;
+  const int64_t rows_at_once = std::clamp<int64_t>(kChunkElements / row_elements, 1, rows);
+  std::vector<float> values(rows_at_once * row_elements);
+  std::vector<char> bytes(values.size() * *DtypeBytes(output.tensor.dtype));
+  for (int64_t row = 0; row < rows; row += rows_at_once) {
+    const int64_t num_rows = std::min(rows_at_once, rows - row);
+    if (!shape.empty()) {
+      part.offset[0] = row;
+      part.shape[0] = num_rows;
+    }
+    const int64_t count = num_rows * row_elements;
+    if (absl::Status status = checkpoint.Read(output.source, part, values.data()); !status.ok()) return status;
+    absl::Status status = ConvertFromFloat(output.tensor.dtype, values.data(), count, bytes.data());
+    if (!status.ok()) return status;
+    status = writer->Append(bytes.data(), count * *DtypeBytes(output.tensor.dtype));
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+// Returns how many of the tensors go into each file: as many as fit, at least one.
+std::vector<size_t> SplitIntoFiles(const std::vector<OutputTensor>& tensors, int64_t max_file_bytes) {
+  std::vector<size_t> counts;
+  int64_t file_bytes = 0;
+  for (const OutputTensor& tensor : tensors) {
+    if (counts.empty() || file_bytes + tensor.num_bytes > max_file_bytes) {
+      counts.push_back(0);
+      file_bytes = 0;
+    }
+    ++counts.back();
+    file_bytes += tensor.num_bytes;
+  }
+  return counts;
+}
+
+absl::Status WriteWeights(const Checkpoint& checkpoint, const std::vector<OutputTensor>& tensors,
+                          int64_t max_file_bytes, const std::string& out_dir) {
+  const std::vector<size_t> counts = SplitIntoFiles(tensors, max_file_bytes);
+  nlohmann::json index;
+  int64_t total_bytes = 0;
+  size_t next = 0;
+  for (size_t file = 0; file < counts.size(); ++file) {
+    const std::string name = counts.size() == 1
+                                 ? "model.safetensors"
+                                 : absl::StrFormat("model-%05d-of-%05d.safetensors", file + 1, counts.size());
+    std::vector<SafetensorsWriter::Tensor> declared;
+    for (size_t i = next; i < next + counts[file]; ++i) declared.push_back(tensors[i].tensor);
+    absl::StatusOr<std::unique_ptr<SafetensorsWriter>> writer =
+        SafetensorsWriter::Create(absl::StrCat(out_dir, "/", name), declared, {{"format", "pt"}});
+    if (!writer.ok()) return writer.status();
+    for (const size_t end = next + counts[file]; next < end; ++next) {
+      if (absl::Status status = AppendTensor(checkpoint, tensors[next], writer->get()); !status.ok()) return status;
+      index["weight_map"][tensors[next].tensor.name] = name;
+      total_bytes += tensors[next].num_bytes;
+    }
+    if (absl::StatusOr<FileHash> hash = (*writer)->Finish(); !hash.ok()) return hash.status();
+  }
+  if (counts.size() == 1) return absl::OkStatus();
+  index["metadata"]["total_size"] = total_bytes;
+  return WriteSmallFile(absl::StrCat(out_dir, "/model.safetensors.index.json"), index.dump(2) + "\n");
+}
+
+// OK when `path` does not exist or holds nothing but what an export writes.
+absl::Status CheckReplaceable(const std::string& path) {
+  const absl::StatusOr<std::vector<std::string>> names = ListDirectory(path);
+  if (absl::IsNotFound(names.status())) {
+    std::error_code ignored;
+    if (!std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) return absl::OkStatus();
+    return absl::AlreadyExistsError(absl::StrCat(path, ": exists and is not a directory"));
+  }
+  if (!names.ok()) return names.status();
+  for (const std::string& name : *names) {
+    if (IsWritten(name)) continue;
+    return absl::AlreadyExistsError(
+        absl::StrCat(path, ": exists and holds \"", name, "\", which no export writes; export to another directory"));
+  }
+  return absl::OkStatus();
+}
+
+// Puts the finished directory in the place of `out_dir`.
+absl::Status MoveIntoPlace(const std::string& temporary, const std::string& out_dir) {
+  if (rename(temporary.c_str(), out_dir.c_str()) == 0) return absl::OkStatus();
+  if (errno != ENOTEMPTY && errno != EEXIST) {
+    return ErrnoStatus(errno, absl::StrCat(temporary, ": cannot be renamed to ", out_dir));
+  }
+  // An earlier export is there. The exchange is atomic; then `temporary` is the old one.
+  if (renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, out_dir.c_str(), RENAME_EXCHANGE) != 0) {
+    // Not every file system can exchange: remove, then rename.
+    if (absl::Status status = RemoveTree(out_dir); !status.ok()) return status;
+    if (rename(temporary.c_str(), out_dir.c_str()) != 0) {
+      return ErrnoStatus(errno, absl::StrCat(temporary, ": cannot be renamed to ", out_dir));
+    }
+    return absl::OkStatus();
+  }
+  return RemoveTree(temporary);
+}
+
+}  // namespace
+
+absl::StatusOr<ExportResult> ExportCheckpoint(const ExportRequest& request) {
+  absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(request.checkpoint);
+  if (!checkpoint.ok()) return checkpoint.status();
+  std::string dtype = "F32";
+  if (!request.model_dir.empty()) {
+    const std::string config_path = absl::StrCat(request.model_dir, "/config.json");
+    const absl::StatusOr<std::string> config = ReadSmallFile(config_path, kMaxConfigBytes);
+    if (!config.ok()) return absl::InvalidArgumentError(config.status().message());
+    absl::StatusOr<std::string> config_dtype = ConfigDtype(*config, config_path);
+    if (!config_dtype.ok()) return config_dtype.status();
+    dtype = *std::move(config_dtype);
+  }
+  absl::StatusOr<std::vector<OutputTensor>> tensors = ChooseTensors(**checkpoint, dtype);
+  if (!tensors.ok()) return tensors.status();
+
+  std::error_code error;
+  std::filesystem::path out = std::filesystem::absolute(request.out_dir, error).lexically_normal();
+  if (!out.has_filename()) out = out.parent_path();  // A trailing slash.
+  if (!request.model_dir.empty() && std::filesystem::equivalent(out, request.model_dir, error)) {
+    return absl::AlreadyExistsError(
+        absl::StrCat(out.string(), ": is the model's own directory; export to another one"));
+  }
+  if (absl::Status status = CheckReplaceable(out.string()); !status.ok()) return status;
+  if (absl::Status status = (*checkpoint)->VerifyData(0, 1); !status.ok()) return status;
+  std::filesystem::create_directories(out.parent_path(), error);
+  if (error) return ErrnoStatus(error.value(), absl::StrCat(out.parent_path().string(), ": cannot be created"));
+
+  const std::string temporary = (out.parent_path() / absl::StrCat(".tmp-export-", out.filename().string())).string();
+  const auto write = [&]() -> absl::Status {
+    if (absl::Status status = RemoveTree(temporary); !status.ok()) return status;
+    if (absl::Status status = MakeDirectory(temporary); !status.ok()) return status;
+    if (!request.model_dir.empty()) {
+      if (absl::Status status = CopyModelFiles(request.model_dir, temporary); !status.ok()) return status;
+    }
+    absl::Status status = WriteWeights(**checkpoint, *tensors, request.max_file_bytes, temporary);
+    if (!status.ok()) return status;
+    if (status = SyncDirectory(temporary); !status.ok()) return status;
+    if (status = MoveIntoPlace(temporary, out.string()); !status.ok()) return status;
+    return SyncDirectory(out.parent_path().string());
+  };
+  if (absl::Status status = write(); !status.ok()) {
+    (void)RemoveTree(temporary);
+    return status;
+  }
+  ExportResult result{static_cast<int64_t>(tensors->size()), 0, dtype};
+  for (const OutputTensor& tensor : *tensors) result.num_bytes += tensor.num_bytes;
+  return result;
+}
+
+}  // namespace tacc::worker

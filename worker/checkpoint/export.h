@@ -1,0 +1,40 @@
+// Export of a checkpoint as a plain Hugging Face model directory.
+#ifndef WORKER_CHECKPOINT_EXPORT_H_
+#define WORKER_CHECKPOINT_EXPORT_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace tacc::worker {
+
+struct ExportRequest {
+  std::string checkpoint;  // Path of a step-N.aK directory.
+  std::string model_dir;  // The model that was trained; empty for one without a directory (a text graph): weights only.
+  std::string out_dir;    // Its missing parents are made.
+  // Weights over this size are written as several files and an index; transformers' own default.
+  int64_t max_file_bytes = 5'000'000'000;
+};
+
+struct ExportResult {
+  int64_t num_tensors = 0;
+  int64_t num_bytes = 0;  // Of the weights.
+  std::string dtype;      // "F32", "BF16" or "F16".
+};
+
+// Writes config.json (byte for byte), the tokenizer's files, generation_config.json and Python files of model_dir, and
+// the checkpoint's weights under their own names, in their stored shapes and the config's dtype (`dtype`, else
+// `torch_dtype`, else fp32). A weight that is tied to another exists once in the checkpoint and so in the export. Equal
+// input gives equal bytes, and an export trained for no step and exported again is equal to itself.
+//
+// The directory appears complete or not at all. An existing out_dir is replaced when it holds nothing but what an
+// export writes, else AlreadyExists names the foreign file. The checkpoint's checksums are verified first.
+// InvalidArgument: a damaged checkpoint or a config.json that is missing or not usable; ResourceExhausted: the disk is
+// full.
+absl::StatusOr<ExportResult> ExportCheckpoint(const ExportRequest& request);
+
+}  // namespace tacc::worker
+
+#endif  // WORKER_CHECKPOINT_EXPORT_H_

@@ -1,0 +1,169 @@
+#include "worker/checkpoint/export.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "nlohmann/json.hpp"
+#include "worker/checkpoint/model_weights.h"
+#include "worker/checkpoint/reader.h"
+#include "worker/checkpoint/test_directory.h"
+#include "worker/checkpoint/writer.h"
+
+namespace tacc::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Logical [3, 4, 2], stored [12, 2]; and a vector.
+const std::vector<int64_t> kFused = {3, 4, 2};
+
+std::vector<float> Random(size_t count) {
+  std::mt19937 random(3);
+  std::vector<float> values(count);
+  for (float& value : values) value = std::normal_distribution<float>()(random);
+  return values;
+}
+
+// Writes step 1 of attempt 1 from the given weights (cut over two ranks) and returns its path.
+std::string WriteCheckpoint(const std::string& directory, const std::vector<float>& fused,
+                            const std::vector<float>& norm) {
+  const std::vector<float> moment(24, 0.5f);
+  std::vector<float> parts[2] = {std::vector<float>(12), std::vector<float>(12)};
+  for (int rank = 0; rank < 2; ++rank) {
+    const Rectangle half = {{0, rank * 2, 0}, {3, 2, 2}};
+    CopyIntersection(reinterpret_cast<const char*>(fused.data()), WholeTensor(kFused),
+                     reinterpret_cast<char*>(parts[rank].data()), half, 4);
+    std::vector<ShardTensor> tensors = {{"weights/layers.0.fused", "F32", kFused, {12, 2}, half, parts[rank].data()},
+                                        {"exp_avg/layers.0.fused", "F32", kFused, {12, 2}, half, moment.data()}};
+    if (rank == 0) tensors.push_back({"weights/a_norm", "F32", {5}, {5}, {{0}, {5}}, norm.data()});
+    EXPECT_TRUE(WriteShard(directory, {1, 1}, rank, tensors, nullptr).ok());
+  }
+  Manifest manifest;
+  manifest.step = 1;
+  manifest.attempt = 1;
+  const auto committed = CommitCheckpoint(directory, manifest, 2, nullptr);
+  EXPECT_TRUE(committed.ok()) << committed.status();
+  return directory + "/step-00000001.a1";
+}
+
+class ExportTest : public ::testing::Test {
+ protected:
+  ExportTest() : model_(directory_.File("model")), run_(directory_.File("run")) {
+    for (const std::string& path : {model_, run_}) EXPECT_TRUE(MakeDirectory(path).ok());
+    TestDirectory::Write(model_ + "/config.json", "{ \"torch_dtype\" : \"bfloat16\",\n \"x\": 1.0 }");
+    TestDirectory::Write(model_ + "/tokenizer.json", "tokenizer");
+    TestDirectory::Write(model_ + "/generation_config.json", "{}");
+    TestDirectory::Write(model_ + "/modeling_x.py", "pass");
+    TestDirectory::Write(model_ + "/pytorch_model.bin", "pickle");
+    checkpoint_ = WriteCheckpoint(run_, Random(24), Random(5));
+  }
+
+  TestDirectory directory_;
+  std::string model_;
+  std::string run_;
+  std::string checkpoint_;
+};
+
+TEST_F(ExportTest, WritesAPlainDirectory) {
+  const auto result = ExportCheckpoint({checkpoint_, model_, directory_.File("deep/out/")});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->dtype, "BF16");
+  EXPECT_EQ(result->num_tensors, 2);
+  EXPECT_EQ(result->num_bytes, 58);
+  const std::string out = directory_.File("deep/out");
+  EXPECT_EQ(TestDirectory::Names(out),
+            (std::vector<std::string>{"config.json", "generation_config.json", "model.safetensors", "modeling_x.py",
+                                      "tokenizer.json"}));
+  EXPECT_EQ(TestDirectory::Names(directory_.File("deep")), std::vector<std::string>{"out"});
+  EXPECT_EQ(TestDirectory::Read(out + "/config.json"), TestDirectory::Read(model_ + "/config.json"));
+  const auto file = SafetensorsFile::Open(out + "/model.safetensors");
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ((*file)->header().metadata.at("format"), "pt");
+  EXPECT_EQ((*file)->header().tensors.at("layers.0.fused").shape, (std::vector<int64_t>{12, 2}));
+  EXPECT_EQ((*file)->header().tensors.at("layers.0.fused").dtype, "BF16");
+}
+
+TEST_F(ExportTest, KeepsFp32BitsAndSplitsLargeFilesWithAnIndex) {
+  TestDirectory::Write(model_ + "/config.json", "{}");
+  const std::string out = directory_.File("out");
+  ASSERT_TRUE(ExportCheckpoint({checkpoint_, model_, out, /*max_file_bytes=*/50}).ok());
+  EXPECT_EQ(TestDirectory::Read(out + "/model.safetensors.index.json"),
+            "{\n  \"metadata\": {\n    \"total_size\": 116\n  },\n  \"weight_map\": {\n"
+            "    \"a_norm\": \"model-00001-of-00002.safetensors\",\n"
+            "    \"layers.0.fused\": \"model-00002-of-00002.safetensors\"\n  }\n}\n");
+  const auto model = ModelWeights::Open(out);
+  ASSERT_TRUE(model.ok()) << model.status();
+  std::vector<float> fused(24);
+  ASSERT_TRUE((*model)->ReadFloat("layers.0.fused", kFused, WholeTensor(kFused), fused.data()).ok());
+  EXPECT_EQ(fused, Random(24));
+}
+
+// Training for no step and exporting again gives the same bytes.
+TEST_F(ExportTest, ExportOfAnImportOfAnExportIsByteEqual) {
+  for (const char* config :
+       {"{\"dtype\":\"bfloat16\"}", "{\"torch_dtype\":\"torch.float16\"}", "{\"torch_dtype\":null}"}) {
+    TestDirectory::Write(model_ + "/config.json", config);
+    const std::string first = directory_.File("first");
+    ASSERT_TRUE(ExportCheckpoint({checkpoint_, model_, first}).ok());
+    const auto model = ModelWeights::Open(first);
+    ASSERT_TRUE(model.ok());
+    std::vector<float> fused(24), norm(5);
+    ASSERT_TRUE((*model)->ReadFloat("layers.0.fused", kFused, WholeTensor(kFused), fused.data()).ok());
+    ASSERT_TRUE((*model)->ReadFloat("a_norm", {5}, WholeTensor({5}), norm.data()).ok());
+    TestDirectory second_run;
+    const std::string second = directory_.File("second");
+    ASSERT_TRUE(ExportCheckpoint({WriteCheckpoint(second_run.path(), fused, norm), first, second}).ok());
+    for (const std::string& name : TestDirectory::Names(first)) {
+      EXPECT_EQ(TestDirectory::Read(first + "/" + name), TestDirectory::Read(second + "/" + name)) << name;
+    }
+    EXPECT_EQ(TestDirectory::Names(first), TestDirectory::Names(second));
+  }
+}
+
+TEST_F(ExportTest, ReplacesAnEarlierExportOnly) {
+  const std::string out = directory_.File("out");
+  ASSERT_TRUE(ExportCheckpoint({checkpoint_, model_, out}).ok());
+  TestDirectory::Write(model_ + "/config.json", "{}");
+  ASSERT_TRUE(ExportCheckpoint({checkpoint_, model_, out}).ok());
+  EXPECT_EQ(TestDirectory::Read(out + "/config.json"), "{}");
+  TestDirectory::Write(out + "/thesis.txt", "years of work");
+  const auto refused = ExportCheckpoint({checkpoint_, model_, out});
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("holds \"thesis.txt\""));
+  EXPECT_EQ(ExportCheckpoint({checkpoint_, model_, model_}).status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(ExportCheckpoint({checkpoint_, model_, model_ + "/config.json"}).status().code(),
+            absl::StatusCode::kAlreadyExists);
+}
+
+TEST_F(ExportTest, DamageAndBadConfigsAreRefusedAndLeaveNothing) {
+  const auto message = [&] {
+    const auto result = ExportCheckpoint({checkpoint_, model_, directory_.File("out")});
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument) << result.status();
+    return std::string(result.status().message());
+  };
+  TestDirectory::Write(model_ + "/config.json", "{\"dtype\": \"float8\"}");
+  EXPECT_THAT(message(), HasSubstr("dtype is \"float8\""));
+  TestDirectory::Write(model_ + "/config.json", "[");
+  EXPECT_THAT(message(), HasSubstr("config.json: not a JSON object"));
+  ASSERT_TRUE(RemoveTree(model_ + "/config.json").ok());
+  EXPECT_THAT(message(), HasSubstr("config.json: cannot be opened"));
+  TestDirectory::Write(model_ + "/config.json", "{}");
+  const std::string shard = checkpoint_ + "/rank-00001.safetensors";
+  std::string content = TestDirectory::Read(shard);
+  content.back() ^= 1;
+  TestDirectory::Write(shard, content);
+  EXPECT_THAT(message(), HasSubstr("rank-00001.safetensors: SHA-256"));
+  EXPECT_EQ(TestDirectory::Names(directory_.path()), (std::vector<std::string>{"model", "run"}));
+}
+
+TEST_F(ExportTest, AGraphWithoutAModelDirectoryGivesWeightsOnly) {
+  const auto result = ExportCheckpoint({checkpoint_, "", directory_.File("out")});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->dtype, "F32");
+  EXPECT_EQ(TestDirectory::Names(directory_.File("out")), std::vector<std::string>{"model.safetensors"});
+}
+
+}  // namespace
+}  // namespace tacc::worker

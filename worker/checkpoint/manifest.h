@@ -1,0 +1,77 @@
+// The manifest of a checkpoint: what training state it is, and which files hold which part of which tensor
+// (docs/contracts.md).
+#ifndef WORKER_CHECKPOINT_MANIFEST_H_
+#define WORKER_CHECKPOINT_MANIFEST_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/checkpoint/rectangle.h"
+
+namespace tacc::worker {
+
+inline constexpr char kManifestFileName[] = "manifest.json";
+
+// What must be equal for a run to go on from a checkpoint.
+struct RunIdentity {
+  std::string model;  // Hex digest.
+  std::string data;   // Hex digest.
+  int64_t seq_len = 0;
+  int64_t global_batch_size = 0;
+  uint64_t seed = 0;
+};
+
+struct ManifestFile {
+  std::string name;  // Inside the checkpoint's directory.
+  int64_t num_bytes = 0;
+  std::string sha256;  // 64 hex digits.
+};
+
+// One rectangle of a logical tensor. In its file it is a tensor of the logical tensor's name and of the rectangle's
+// shape.
+struct ManifestSlice {
+  std::string file;
+  Rectangle rectangle;
+};
+
+struct ManifestTensor {
+  std::string dtype;                  // As in safetensors.
+  std::vector<int64_t> shape;         // Logical: what the slices cut.
+  std::vector<int64_t> stored_shape;  // As in the model's safetensors: a reshape of the logical shape.
+  std::vector<ManifestSlice> slices;  // Each element is in exactly one.
+};
+
+struct Manifest {
+  std::string version;  // Of the program that wrote it.
+  std::string job;
+  int64_t step = 0;
+  int64_t attempt = 0;
+  RunIdentity identity;
+  std::map<std::string, int64_t> layout;  // Mesh axis -> size.
+  int64_t cursor_step = 0;                // Steps whose data has been consumed.
+  std::vector<ManifestFile> files;
+  std::map<std::string, ManifestTensor> tensors;
+};
+
+// Returns the JSON text, ending in a newline. Equal manifests give equal texts.
+std::string ManifestToJson(const Manifest& manifest);
+
+// kComplete: the slices of each tensor hold all of it. kPart: they may hold a part (the description of one rank's
+// shard).
+enum class ManifestSlices { kComplete, kPart };
+
+// Parses and checks: format 1, every field there and of its type, and CheckManifest. `path` is for messages.
+// InvalidArgument names path, field and tensor.
+absl::StatusOr<Manifest> ManifestFromJson(const std::string& text, const std::string& path, ManifestSlices slices);
+
+// Checks that file names are plain and hashes well-formed, and that slices are in listed files (one of a tensor in
+// each), inside their tensors and disjoint.
+absl::Status CheckManifest(const Manifest& manifest, const std::string& path, ManifestSlices slices);
+
+}  // namespace tacc::worker
+
+#endif  // WORKER_CHECKPOINT_MANIFEST_H_

@@ -1,0 +1,119 @@
+#include "worker/checkpoint/model_weights.h"
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "worker/checkpoint/element.h"
+
+namespace tacc::worker {
+namespace {
+
+constexpr int64_t kMaxIndexBytes = 100'000'000;
+
+bool Exists(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+// Returns tensor name -> file name.
+absl::StatusOr<std::map<std::string, std::string>> ReadIndex(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadSmallFile(path, kMaxIndexBytes);
+  if (!text.ok()) return text.status();
+  const nlohmann::json index = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": not a JSON object with a \"weight_map\""));
+  }
+  std::map<std::string, std::string> weight_map;
+  for (const auto& item : index["weight_map"].items()) {
+    const std::string file = item.value().is_string() ? item.value().get<std::string>() : "";
+    if (file.empty() || file.find('/') != std::string::npos || file == "..") {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": weight_map \"", item.key(), "\" is not a file name"));
+    }
+    weight_map.emplace(item.key(), file);
+  }
+  return weight_map;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Open(const std::string& directory) {
+  const std::string single = absl::StrCat(directory, "/model.safetensors");
+  const std::string index = absl::StrCat(directory, "/model.safetensors.index.json");
+  std::unique_ptr<ModelWeights> model(new ModelWeights());
+  model->directory_ = directory;
+  std::map<std::string, std::string> wanted;
+  std::vector<std::string> paths;
+  if (Exists(single)) {
+    paths.push_back(single);
+  } else if (Exists(index)) {
+    absl::StatusOr<std::map<std::string, std::string>> weight_map = ReadIndex(index);
+    if (!weight_map.ok()) return weight_map.status();
+    wanted = *std::move(weight_map);
+    std::map<std::string, bool> names;
+    for (const auto& [tensor, file] : wanted) names[file] = true;
+    for (const auto& [file, unused] : names) paths.push_back(absl::StrCat(directory, "/", file));
+  } else {
+    return absl::NotFoundError(
+        absl::StrCat(directory, ": has neither model.safetensors nor model.safetensors.index.json"));
+  }
+  for (const std::string& path : paths) {
+    absl::StatusOr<std::unique_ptr<SafetensorsFile>> file = SafetensorsFile::Open(path);
+    if (!file.ok()) {
+      if (!absl::IsNotFound(file.status())) return file.status();
+      return absl::InvalidArgumentError(absl::StrCat(file.status().message(), " (named by ", index, ")"));
+    }
+    for (const auto& [name, entry] : (*file)->header().tensors) {
+      const auto [it, is_new] = model->tensors_.emplace(name, Tensor{file->get(), &entry});
+      if (!is_new) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(path, ": tensor \"", name, "\" is also in ", it->second.file->path()));
+      }
+    }
+    model->files_.push_back(*std::move(file));
+  }
+  for (const auto& [name, file] : wanted) {
+    const auto it = model->tensors_.find(name);
+    if (it == model->tensors_.end() || it->second.file->path() != absl::StrCat(directory, "/", file)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(directory, "/", file, ": tensor \"", name, "\" is missing (named by ", index, ")"));
+    }
+  }
+  return model;
+}
+
+absl::Status ModelWeights::ReadFloat(const std::string& name, const std::vector<int64_t>& logical_shape,
+                                     const Rectangle& rectangle, float* out) const {
+  const auto it = tensors_.find(name);
+  if (it == tensors_.end()) return absl::NotFoundError(absl::StrCat(directory_, ": no tensor \"", name, "\""));
+  const SafetensorsEntry& entry = *it->second.entry;
+  const auto where = [&] { return absl::StrCat(it->second.file->path(), ": tensor \"", name, "\": "); };
+  const absl::optional<int64_t> elements = NumElements(logical_shape);
+  if (!elements.has_value() || *elements != *NumElements(entry.shape)) {
+    return absl::InvalidArgumentError(absl::StrCat(where(), "stored shape ", ShapeText(entry.shape),
+                                                   " cannot be read as ", ShapeText(logical_shape)));
+  }
+  if (!IsInside(rectangle, logical_shape)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where(), RectangleText(rectangle), " is not inside ", ShapeText(logical_shape)));
+  }
+  const int64_t count = *NumElements(rectangle.shape);
+  if (count == 0) return absl::OkStatus();
+  const int64_t element_bytes = *DtypeBytes(entry.dtype);
+  const char* data = it->second.file->Data(entry);
+  // fp32 is copied in place; other dtypes go through a buffer of the rectangle's size in their own bytes.
+  std::vector<char> buffer;
+  char* target = reinterpret_cast<char*>(out);
+  if (entry.dtype != "F32") {
+    buffer.resize(count * element_bytes);
+    target = buffer.data();
+  }
+  CopyIntersection(data, WholeTensor(logical_shape), target, rectangle, element_bytes);
+  if (entry.dtype == "F32") return absl::OkStatus();
+  const absl::Status status = ConvertToFloat(entry.dtype, buffer.data(), count, out);
+  return status.ok() ? status : absl::InvalidArgumentError(absl::StrCat(where(), status.message()));
+}
+
+}  // namespace tacc::worker

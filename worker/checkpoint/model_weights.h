@@ -1,0 +1,47 @@
+// The weights of a Hugging Face model directory: model.safetensors, or the files named by model.safetensors.index.json.
+#ifndef WORKER_CHECKPOINT_MODEL_WEIGHTS_H_
+#define WORKER_CHECKPOINT_MODEL_WEIGHTS_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/checkpoint/rectangle.h"
+#include "worker/checkpoint/safetensors.h"
+
+namespace tacc::worker {
+
+// Immutable, thread-safe.
+class ModelWeights {
+ public:
+  struct Tensor {
+    const SafetensorsFile* file;
+    const SafetensorsEntry* entry;
+  };
+
+  // NotFound when the directory has neither file; InvalidArgument names a damaged file, a file or tensor that the index
+  // names but is not there, and a tensor that two files have.
+  static absl::StatusOr<std::unique_ptr<ModelWeights>> Open(const std::string& directory);
+
+  // All tensors by name; a directory in one file has exactly that file's.
+  const std::map<std::string, Tensor>& tensors() const { return tensors_; }
+
+  // Reads a rectangle of a tensor as fp32, dense and row-major. `logical_shape` is how the caller sees the tensor: the
+  // stored shape or a reshape of it. `out` holds the rectangle's elements. NotFound, InvalidArgument name the tensor.
+  absl::Status ReadFloat(const std::string& name, const std::vector<int64_t>& logical_shape, const Rectangle& rectangle,
+                         float* out) const;
+
+ private:
+  ModelWeights() = default;
+  std::string directory_;
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::map<std::string, Tensor> tensors_;
+};
+
+}  // namespace tacc::worker
+
+#endif  // WORKER_CHECKPOINT_MODEL_WEIGHTS_H_

@@ -1,0 +1,99 @@
+// Files as checkpoints need them: written through to the disk, hashed on the way, every error a Status that names the
+// file.
+#ifndef WORKER_CHECKPOINT_POSIX_FILE_H_
+#define WORKER_CHECKPOINT_POSIX_FILE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/checkpoint/sha256.h"
+
+namespace tacc::worker {
+
+// Returns "<what>: <text of the errno>". A full disk, quota or file size limit is ResourceExhausted, a missing file
+// NotFound, missing rights or a read-only file system PermissionDenied, anything else Internal.
+absl::Status ErrnoStatus(int error, const std::string& what);
+
+// A new file being written. Not thread-safe. When it is destroyed before Finish the file stays as it is.
+class OutputFile {
+ public:
+  // Creates the file, or empties it when it exists.
+  static absl::StatusOr<std::unique_ptr<OutputFile>> Create(const std::string& path);
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  // Writes `num_bytes` bytes at the end and hashes them.
+  absl::Status Append(const void* data, size_t num_bytes);
+
+  // Forces the content to the disk and closes the file.
+  absl::Status Finish();
+
+  const std::string& path() const { return path_; }
+  int64_t num_bytes() const { return num_bytes_; }
+  // The SHA-256 of all appended bytes, 64 hex digits. Valid once, after Finish.
+  std::string HexDigest() { return sha256_.HexDigest(); }
+
+ private:
+  OutputFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  std::string path_;
+  int fd_;
+  int64_t num_bytes_ = 0;
+  Sha256 sha256_;
+};
+
+// A file mapped for reading. The pages come from the disk when they are touched; another process that truncates the
+// file meanwhile ends this process with SIGBUS, as with any mapping.
+class MappedFile {
+ public:
+  static absl::StatusOr<std::unique_ptr<MappedFile>> Open(const std::string& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  const char* data() const { return data_; }
+  int64_t num_bytes() const { return num_bytes_; }
+
+ private:
+  MappedFile(std::string path, const char* data, int64_t num_bytes)
+      : path_(std::move(path)), data_(data), num_bytes_(num_bytes) {}
+  std::string path_;
+  const char* data_;
+  int64_t num_bytes_;
+};
+
+// Returns the file's content; InvalidArgument when it is larger than `max_bytes`.
+absl::StatusOr<std::string> ReadSmallFile(const std::string& path, int64_t max_bytes);
+
+// Creates or replaces the file and forces it to the disk.
+absl::Status WriteSmallFile(const std::string& path, const std::string& content);
+
+// Returns the file's SHA-256, 64 hex digits, and its size.
+struct FileHash {
+  int64_t num_bytes = 0;
+  std::string sha256;
+};
+absl::StatusOr<FileHash> HashFile(const std::string& path);
+
+// Forces the directory's entries (creations, renames, removals) to the disk.
+absl::Status SyncDirectory(const std::string& path);
+
+// Makes one directory; one that exists already is fine.
+absl::Status MakeDirectory(const std::string& path);
+
+// Returns the names in a directory, sorted, without "." and "..".
+absl::StatusOr<std::vector<std::string>> ListDirectory(const std::string& path);
+
+// Removes a file or a directory with all below it; one that does not exist is fine. Links are removed, not followed.
+absl::Status RemoveTree(const std::string& path);
+
+}  // namespace tacc::worker
+
+#endif  // WORKER_CHECKPOINT_POSIX_FILE_H_

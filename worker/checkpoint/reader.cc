@@ -1,0 +1,127 @@
+#include "worker/checkpoint/reader.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/checkpoint/posix_file.h"
+
+namespace tacc::worker {
+namespace {
+
+constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
+
+absl::Status CheckFile(const SafetensorsFile& file, const ManifestFile& listed) {
+  if (file.num_bytes() != listed.num_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(file.path(), ": ", file.num_bytes(), " bytes but the manifest says ",
+                                                   listed.num_bytes, "; the file is damaged"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSlice(const SafetensorsFile& file, const std::string& name, const ManifestTensor& tensor,
+                        const ManifestSlice& slice) {
+  const auto it = file.header().tensors.find(name);
+  if (it == file.header().tensors.end()) {
+    return absl::InvalidArgumentError(absl::StrCat(file.path(), ": tensor \"", name, "\" is missing"));
+  }
+  if (it->second.dtype != tensor.dtype || it->second.shape != slice.rectangle.shape) {
+    return absl::InvalidArgumentError(absl::StrCat(file.path(), ": tensor \"", name, "\" is ", it->second.dtype,
+                                                   ShapeText(it->second.shape), " but the manifest says ", tensor.dtype,
+                                                   ShapeText(slice.rectangle.shape)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(path, ignored))
+    return absl::NotFoundError(absl::StrCat(path, ": no such checkpoint"));
+  const std::string manifest_path = absl::StrCat(path, "/", kManifestFileName);
+  const absl::StatusOr<std::string> text = ReadSmallFile(manifest_path, kMaxManifestBytes);
+  if (absl::IsNotFound(text.status())) {
+    return absl::InvalidArgumentError(absl::StrCat(manifest_path, ": missing; the checkpoint is not complete"));
+  }
+  if (!text.ok()) return text.status();
+  absl::StatusOr<Manifest> manifest = ManifestFromJson(*text, manifest_path, ManifestSlices::kComplete);
+  if (!manifest.ok()) return manifest.status();
+  std::unique_ptr<Checkpoint> checkpoint(new Checkpoint(path, *std::move(manifest)));
+  for (const ManifestFile& listed : checkpoint->manifest_.files) {
+    const std::string file_path = absl::StrCat(path, "/", listed.name);
+    absl::StatusOr<std::unique_ptr<SafetensorsFile>> file = SafetensorsFile::Open(file_path);
+    if (absl::IsNotFound(file.status())) {
+      return absl::InvalidArgumentError(absl::StrCat(file_path, ": missing; the checkpoint is damaged"));
+    }
+    if (!file.ok()) return file.status();
+    if (absl::Status status = CheckFile(**file, listed); !status.ok()) return status;
+    checkpoint->files_[listed.name] = *std::move(file);
+  }
+  for (const auto& [name, tensor] : checkpoint->manifest_.tensors) {
+    for (const ManifestSlice& slice : tensor.slices) {
+      absl::Status status = CheckSlice(*checkpoint->files_.at(slice.file), name, tensor, slice);
+      if (!status.ok()) return status;
+    }
+  }
+  return checkpoint;
+}
+
+absl::Status Checkpoint::VerifyData(size_t first, size_t stride) const {
+  for (size_t i = first; i < manifest_.files.size(); i += stride) {
+    const ManifestFile& listed = manifest_.files[i];
+    const std::string file_path = absl::StrCat(path_, "/", listed.name);
+    const absl::StatusOr<FileHash> hash = HashFile(file_path);
+    if (!hash.ok()) return hash.status();
+    if (hash->num_bytes != listed.num_bytes || hash->sha256 != listed.sha256) {
+      return absl::InvalidArgumentError(absl::StrCat(file_path, ": SHA-256 ", hash->sha256, " but the manifest says ",
+                                                     listed.sha256, "; the file is damaged"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Checkpoint::Read(const std::string& name, const Rectangle& rectangle, void* out) const {
+  const auto it = manifest_.tensors.find(name);
+  if (it == manifest_.tensors.end()) return absl::NotFoundError(absl::StrCat(path_, ": no tensor \"", name, "\""));
+  const ManifestTensor& tensor = it->second;
+  if (!IsInside(rectangle, tensor.shape)) {
+    return absl::InvalidArgumentError(absl::StrCat(path_, ": tensor \"", name, "\": ", RectangleText(rectangle),
+                                                   " is not inside ", ShapeText(tensor.shape)));
+  }
+  // The manifest is checked: the slices are disjoint and hold everything, so the copies fill the rectangle exactly.
+  const int64_t element_bytes = *DtypeBytes(tensor.dtype);
+  for (const ManifestSlice& slice : tensor.slices) {
+    const SafetensorsFile& file = *files_.at(slice.file);
+    CopyIntersection(file.Data(file.header().tensors.at(name)), slice.rectangle, static_cast<char*>(out), rectangle,
+                     element_bytes);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status VerifyCheckpoint(const std::string& path) {
+  const absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(path);
+  return checkpoint.ok() ? (*checkpoint)->VerifyData(0, 1) : checkpoint.status();
+}
+
+absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(const std::string& checkpoint_dir, CheckpointCheck check) {
+  const absl::StatusOr<std::vector<std::string>> names = ListDirectory(checkpoint_dir);
+  if (!names.ok()) return names.status();
+  std::vector<CheckpointEntry> entries;
+  for (const std::string& name : *names) {
+    const absl::optional<CheckpointId> id = ParseCheckpointName(name);
+    if (!id.has_value()) continue;
+    const std::string path = absl::StrCat(checkpoint_dir, "/", name);
+    entries.push_back(
+        {*id, name, check == CheckpointCheck::kData ? VerifyCheckpoint(path) : Checkpoint::Open(path).status()});
+  }
+  std::sort(entries.begin(), entries.end(), [](const CheckpointEntry& a, const CheckpointEntry& b) {
+    return std::tie(a.id.step, a.id.attempt) > std::tie(b.id.step, b.id.attempt);
+  });
+  return entries;
+}
+
+}  // namespace tacc::worker

@@ -1,0 +1,62 @@
+// Reading checkpoints: which of a directory can be trusted, and any rectangle of any tensor from whatever slices exist.
+#ifndef WORKER_CHECKPOINT_READER_H_
+#define WORKER_CHECKPOINT_READER_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/checkpoint/checkpoint_name.h"
+#include "worker/checkpoint/manifest.h"
+#include "worker/checkpoint/safetensors.h"
+
+namespace tacc::worker {
+
+// An opened checkpoint. Immutable, thread-safe.
+class Checkpoint {
+ public:
+  // Opens `path` (.../step-N.aK) and checks everything but the data's checksums: the manifest, that each file is there
+  // with its size, and that its tensors are those of the manifest. NotFound: no such directory; InvalidArgument names
+  // the damaged or missing file.
+  static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  const Manifest& manifest() const { return manifest_; }
+
+  // Checks the SHA-256 of the files first, first + stride, ... of the manifest, so that several ranks can share the
+  // work; VerifyData(0, 1) checks all. InvalidArgument names the damaged file.
+  absl::Status VerifyData(size_t first, size_t stride) const;
+
+  // Reads a rectangle of a logical tensor to `out`, dense and row-major, in the tensor's own dtype. NotFound,
+  // InvalidArgument name the tensor.
+  absl::Status Read(const std::string& name, const Rectangle& rectangle, void* out) const;
+
+ private:
+  Checkpoint(std::string path, Manifest manifest) : path_(std::move(path)), manifest_(std::move(manifest)) {}
+  std::string path_;
+  Manifest manifest_;
+  std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;
+};
+
+// Open and VerifyData of all files.
+absl::Status VerifyCheckpoint(const std::string& path);
+
+struct CheckpointEntry {
+  CheckpointId id;
+  std::string name;
+  absl::Status status;  // OK: can be used. InvalidArgument: damaged; says which file.
+};
+
+// Lists the checkpoints of a directory, newest first (by step, then attempt), damaged ones with their error; unfinished
+// ones and other files are left out. kStructure opens each (Checkpoint::Open); kData also reads all data and checks its
+// SHA-256.
+enum class CheckpointCheck { kStructure, kData };
+absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(const std::string& checkpoint_dir, CheckpointCheck check);
+
+}  // namespace tacc::worker
+
+#endif  // WORKER_CHECKPOINT_READER_H_

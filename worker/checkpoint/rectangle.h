@@ -1,0 +1,45 @@
+// Axis-aligned boxes of a tensor's index space, and copying between row-major buffers that hold such boxes.
+#ifndef WORKER_CHECKPOINT_RECTANGLE_H_
+#define WORKER_CHECKPOINT_RECTANGLE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/types/optional.h"
+#include "absl/types/span.h"
+
+namespace tacc::worker {
+
+// Elements offset[d] <= index[d] < offset[d] + shape[d] of a tensor; both have one entry per dim, none for a scalar.
+struct Rectangle {
+  std::vector<int64_t> offset;
+  std::vector<int64_t> shape;
+};
+
+// Returns the product of the extents: 1 for a scalar. Nothing when an extent is negative or the product overflows.
+absl::optional<int64_t> NumElements(absl::Span<const int64_t> shape);
+
+// Returns "[4096,512]".
+std::string ShapeText(absl::Span<const int64_t> shape);
+
+// Returns "[4096,512] at [0,0]".
+std::string RectangleText(const Rectangle& rectangle);
+
+// Returns the rectangle of the whole tensor of this shape.
+Rectangle WholeTensor(absl::Span<const int64_t> shape);
+
+// True when the rectangle has the tensor's number of dims and lies inside it.
+bool IsInside(const Rectangle& rectangle, absl::Span<const int64_t> tensor_shape);
+
+// Returns the common part of two rectangles with equally many dims; nothing when it is empty.
+absl::optional<Rectangle> Intersect(const Rectangle& a, const Rectangle& b);
+
+// Copies the common part of `source` and `target` from one buffer to the other. Each buffer holds its rectangle, dense
+// and row-major, elements of `element_bytes`. Returns the number of elements copied.
+int64_t CopyIntersection(const char* source_data, const Rectangle& source, char* target_data, const Rectangle& target,
+                         int64_t element_bytes);
+
+}  // namespace tacc::worker
+
+#endif  // WORKER_CHECKPOINT_RECTANGLE_H_

@@ -1,0 +1,75 @@
+#include "worker/rank/status_block.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace tacc::worker {
+namespace {
+
+// Of the process that runs the test, also in a child it forks.
+const pid_t kTestPid = getpid();
+
+std::string Name(const std::string& suffix) { return absl::StrCat("/tacc-test-", kTestPid, "-", suffix); }
+
+TEST(StatusBlockTest, AnotherProcessSeesTheRank) {
+  auto daemon = StatusBlock::Create(Name("a"), 3);
+  ASSERT_TRUE(daemon.ok()) << daemon.status();
+  const pid_t child = fork();
+  if (child == 0) {
+    auto rank = StatusBlock::Open(Name("a"));
+    if (!rank.ok()) _exit(1);
+    (*rank)->SetStep(int64_t{1} << 40);
+    (*rank)->SetNode(2, 77, NodeState::kInCollective);
+    _exit(0);
+  }
+  int exit_status = 0;
+  ASSERT_EQ(waitpid(child, &exit_status, 0), child);
+  ASSERT_EQ(exit_status, 0);
+  const RankStatus status = (*daemon)->Sample();
+  EXPECT_EQ(status.attempt, 3);
+  EXPECT_EQ(status.step, int64_t{1} << 40);
+  EXPECT_EQ(status.call, 2);
+  EXPECT_EQ(status.node, 77);
+  EXPECT_EQ(status.state, NodeState::kInCollective);
+  EXPECT_EQ(status.heartbeat, 1u);
+}
+
+TEST(StatusBlockTest, TheNameGoesWithTheMaker) {
+  {
+    auto first = StatusBlock::Create(Name("b"), 1);
+    ASSERT_TRUE(first.ok());
+    EXPECT_TRUE(StatusBlock::Open(Name("b")).ok());
+    EXPECT_TRUE(StatusBlock::Open(Name("b")).ok());
+  }
+  EXPECT_EQ(StatusBlock::Open(Name("b")).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(StatusBlockTest, LeftoversAreReplacedOrRemoved) {
+  const pid_t child = fork();
+  if (child == 0) {
+    (void)StatusBlock::Create(Name("c"), 1)->release();
+    (void)StatusBlock::Create(Name("d"), 1)->release();
+    _exit(0);
+  }
+  int exit_status = 0;
+  ASSERT_EQ(waitpid(child, &exit_status, 0), child);
+  EXPECT_TRUE(StatusBlock::Open(Name("c")).ok());
+  EXPECT_EQ((*StatusBlock::Create(Name("c"), 2))->Sample().attempt, 2);
+  RemoveStatusBlocks(Name(""));
+  EXPECT_FALSE(StatusBlock::Open(Name("d")).ok());
+}
+
+TEST(StatusBlockTest, AnUnknownStateReadsAsIdle) {
+  auto block = StatusBlock::Create(Name("e"), 1);
+  ASSERT_TRUE(block.ok());
+  (*block)->fields()->state.store(99);
+  EXPECT_EQ((*block)->Sample().state, NodeState::kIdle);
+  (*block)->fields()->magic.store(0);
+  EXPECT_EQ(StatusBlock::Open(Name("e")).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace tacc::worker
