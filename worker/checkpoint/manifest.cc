@@ -29,11 +29,6 @@ class FieldReader {
     return value.get<std::string>();
   }
   int64_t Count(const char* key) { return CountOf(Value(key), key); }
-  uint64_t Unsigned(const char* key) {
-    const json& value = Value(key);
-    if (!value.is_number_unsigned()) return Fail(key, "not a non-negative integer"), 0;
-    return value.get<uint64_t>();
-  }
   std::vector<int64_t> Counts(const char* key) {
     const json& value = Value(key);
     if (!value.is_array()) return Fail(key, "not a list"), std::vector<int64_t>();
@@ -160,21 +155,17 @@ std::string ManifestToJson(const Manifest& manifest) {
                      {"stored_shape", tensor.stored_shape},
                      {"slices", std::move(slices)}};
   }
-  const ordered_json result = {{"format", kFormat},
-                               {"version", manifest.version},
-                               {"job", manifest.job},
-                               {"step", manifest.step},
-                               {"attempt", manifest.attempt},
-                               {"identity",
-                                {{"model", manifest.identity.model},
-                                 {"data", manifest.identity.data},
-                                 {"seq_len", manifest.identity.seq_len},
-                                 {"global_batch_size", manifest.identity.global_batch_size},
-                                 {"seed", manifest.identity.seed}}},
-                               {"layout", manifest.layout},
-                               {"cursor", {{"step", manifest.cursor_step}}},
-                               {"files", std::move(files)},
-                               {"tensors", std::move(tensors)}};
+  const ordered_json result = {
+      {"format", kFormat},
+      {"version", manifest.version},
+      {"job", manifest.job},
+      {"step", manifest.step},
+      {"attempt", manifest.attempt},
+      {"identity", ordered_json::parse(manifest.identity, nullptr, /*allow_exceptions=*/false)},
+      {"layout", manifest.layout},
+      {"cursor", {{"step", manifest.cursor_step}}},
+      {"files", std::move(files)},
+      {"tensors", std::move(tensors)}};
   return result.dump() + "\n";
 }
 
@@ -194,12 +185,7 @@ absl::StatusOr<Manifest> ManifestFromJson(const std::string& text, const std::st
   manifest.job = fields.String("job");
   manifest.step = fields.Count("step");
   manifest.attempt = fields.Count("attempt");
-  FieldReader identity(fields.Object("identity"), path + ": identity", &status);
-  manifest.identity.model = identity.String("model");
-  manifest.identity.data = identity.String("data");
-  manifest.identity.seq_len = identity.Count("seq_len");
-  manifest.identity.global_batch_size = identity.Count("global_batch_size");
-  manifest.identity.seed = identity.Unsigned("seed");
+  manifest.identity = fields.Object("identity").dump();
   for (const auto& item : fields.Object("layout").items())
     manifest.layout[item.key()] = fields.CountOf(item.value(), item.key());
   manifest.cursor_step = FieldReader(fields.Object("cursor"), path + ": cursor", &status).Count("step");
@@ -217,6 +203,9 @@ absl::StatusOr<Manifest> ManifestFromJson(const std::string& text, const std::st
 }
 
 absl::Status CheckManifest(const Manifest& manifest, const std::string& path, ManifestSlices slices) {
+  if (!json::parse(manifest.identity, nullptr, /*allow_exceptions=*/false).is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": the identity is not a JSON object"));
+  }
   std::set<std::string> files;
   for (const ManifestFile& file : manifest.files) {
     if (!IsPlainFileName(file.name)) {

@@ -16,15 +16,6 @@ namespace tacc::worker {
 
 inline constexpr char kManifestFileName[] = "manifest.json";
 
-// What must be equal for a run to go on from a checkpoint.
-struct RunIdentity {
-  std::string model;  // Hex digest.
-  std::string data;   // Hex digest.
-  int64_t seq_len = 0;
-  int64_t global_batch_size = 0;
-  uint64_t seed = 0;
-};
-
 struct ManifestFile {
   std::string name;  // Inside the checkpoint's directory.
   int64_t num_bytes = 0;
@@ -50,14 +41,16 @@ struct Manifest {
   std::string job;
   int64_t step = 0;
   int64_t attempt = 0;
-  RunIdentity identity;
+  // JSON object of what must be equal for a run to go on from here, as the start file gives it; compared by the
+  // coordinator.
+  std::string identity = "{}";
   std::map<std::string, int64_t> layout;  // Mesh axis -> size.
   int64_t cursor_step = 0;                // Steps whose data has been consumed.
   std::vector<ManifestFile> files;
   std::map<std::string, ManifestTensor> tensors;
 };
 
-// Returns the JSON text, ending in a newline. Equal manifests give equal texts.
+// Returns the JSON text, ending in a newline. Equal manifests give equal texts. `identity` must be a JSON object.
 std::string ManifestToJson(const Manifest& manifest);
 
 // kComplete: the slices of each tensor hold all of it. kPart: they may hold a part (the description of one rank's

@@ -16,7 +16,7 @@ Manifest Example() {
   manifest.job = "quickstart-1";
   manifest.step = 200;
   manifest.attempt = 1;
-  manifest.identity = {"aa", "bb", 512, 8, UINT64_MAX};
+  manifest.identity = R"({"data":"bb","model":"aa","seed":18446744073709551615})";
   manifest.layout = {{"dp", 1}, {"fsdp", 2}};
   manifest.cursor_step = 200;
   manifest.files = {{"rank-00000.safetensors", 10, std::string(64, 'a')},
@@ -31,7 +31,7 @@ TEST(ManifestTest, RoundTrips) {
   const auto parsed = ManifestFromJson(text, "m", ManifestSlices::kComplete);
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(ManifestToJson(*parsed), text);
-  EXPECT_EQ(parsed->identity.seed, UINT64_MAX);
+  EXPECT_EQ(parsed->identity, Example().identity);
   EXPECT_EQ(parsed->layout.at("fsdp"), 2);
   EXPECT_EQ(parsed->tensors.at("weights/w").slices[1].rectangle.offset, (std::vector<int64_t>{2, 0}));
 }
@@ -42,7 +42,8 @@ TEST(ManifestTest, EachFieldIsNeededAndTyped) {
   const nlohmann::json flat = whole.flatten();
   for (const auto& item : flat.items()) {
     const nlohmann::json::json_pointer pointer(item.key());
-    if (pointer.parent_pointer().to_string() == "/layout") continue;  // Any axes may be there.
+    const std::string parent = pointer.parent_pointer().to_string();
+    if (parent == "/layout" || parent == "/identity") continue;  // Anything may be there.
     for (const bool remove : {true, false}) {
       nlohmann::json changed = whole;
       if (remove && changed.at(pointer.parent_pointer()).is_object()) {
@@ -93,6 +94,12 @@ TEST(ManifestTest, RefusesFileNamesThatLeaveTheDirectory) {
     EXPECT_THAT(std::string(CheckManifest(manifest, "m", ManifestSlices::kComplete).message()),
                 HasSubstr("not a plain file name"));
   }
+}
+
+TEST(ManifestTest, RefusesAnIdentityThatIsNotAnObject) {
+  Manifest manifest = Example();
+  manifest.identity = "[1]";
+  EXPECT_THAT(std::string(CheckManifest(manifest, "m", ManifestSlices::kComplete).message()), HasSubstr("identity"));
 }
 
 TEST(ManifestTest, AnotherFormatIsNamed) {
