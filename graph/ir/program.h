@@ -33,6 +33,9 @@ struct State {
   bool operator==(const State&) const = default;
 };
 
+// The graph that updates weights and optimizer states. It works on them where they rest; every other graph uses weights whole.
+inline constexpr char kUpdateGraph[] = "update";
+
 // One entry of a list of calls: run `graph` on micro-batch `micro_batch`, its stash in slot `slot`.
 struct Call {
   std::string graph;

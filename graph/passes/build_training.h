@@ -1,0 +1,43 @@
+#ifndef TACC_GRAPH_PASSES_BUILD_TRAINING_H_
+#define TACC_GRAPH_PASSES_BUILD_TRAINING_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "graph/ir/program.h"
+#include "graph/ops/op.h"
+
+namespace tacc::graph {
+
+struct TrainingOptions {
+  int64_t accumulation = 1;  // micro-batches per step
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.999;
+  double adam_epsilon = 1e-8;
+  double weight_decay = 0.0;   // on weights stored with two dims or more
+  double max_grad_norm = 1.0;  // clips the global norm; 0: off
+  std::string lr_scheduler_type = "cosine";
+  double learning_rate = 0.0;
+  int64_t warmup_steps = 0;
+  int64_t max_steps = 0;
+  double min_lr_ratio = 0.0;
+};
+
+// A whole training step as a logical program, from a forward graph whose outputs are "loss" (a sum over target tokens) and
+// "target_tokens". Graphs: `begin` (zeroes the accumulators; only with accumulation), `forward_backward`, `update`, `eval`.
+//
+// - `param "W"` becomes `read "weights/W"`; a param that is only ever cast to a narrower type is read from "copies/W" in that type,
+//   which the update writes beside the fp32 master.
+// - The backward's seed is 1 and losses are sums; the update divides by the global batch's target tokens, which are known only after
+//   the last micro-batch. So any split of a global batch gives the same update.
+// - Gradients accumulate in fp32 into "gradients/W".
+// - The update: global norm, clipping as torch.nn.utils.clip_grad_norm_, learning rate, AdamW as torch.optim.AdamW. A norm that is not
+//   finite leaves every state as it is and sets output "skipped".
+//
+// Errors: InvalidArgument when an output is missing or the loss does not depend on a parameter, naming it.
+absl::StatusOr<Program> BuildTraining(const Graph& forward, const OpTable& ops, const TrainingOptions& options);
+
+}  // namespace tacc::graph
+
+#endif  // TACC_GRAPH_PASSES_BUILD_TRAINING_H_

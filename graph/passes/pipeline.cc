@@ -1,0 +1,78 @@
+#include "graph/passes/pipeline.h"
+
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "graph/ir/status_macros.h"
+#include "graph/passes/mixed_precision.h"
+#include "graph/passes/simplify.h"
+#include "graph/verify/verify.h"
+
+namespace tacc::graph {
+namespace {
+
+Step ForEachGraph(std::string name, std::function<void(Graph&)> run) {
+  return {std::move(name), [run = std::move(run)](Program& program) {
+            for (Graph& graph : program.graphs) run(graph);
+            return absl::OkStatus();
+          }};
+}
+
+}  // namespace
+
+std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& ops, MemoryUse* memory) {
+  const Step cse = ForEachGraph("cse", [&ops](Graph& graph) { EliminateCommonSubexpressions(graph, ops); });
+  const Step dce = ForEachGraph("dce", [&ops](Graph& graph) { EliminateDeadCode(graph, ops); });
+  std::vector<Step> steps;
+  if (options.compute_dtype != DType::kF32) {
+    steps.push_back({"mixed-precision", [&](Program& program) -> absl::Status {
+                       TACC_ASSIGN_OR_RETURN(program.graphs[0], MixedPrecision(program.graphs[0], ops, options.compute_dtype));
+                       return absl::OkStatus();
+                     }});
+    steps.push_back(ForEachGraph("fold-casts", [&ops](Graph& graph) { FoldCasts(graph, ops); }));
+  }
+  steps.push_back({"build-training", [&](Program& program) -> absl::Status {
+                     TACC_ASSIGN_OR_RETURN(program, BuildTraining(program.graphs[0], ops, options.training));
+                     return absl::OkStatus();
+                   }});
+  steps.push_back(ForEachGraph("fold-casts", [&ops](Graph& graph) { FoldCasts(graph, ops); }));
+  steps.push_back(cse);
+  steps.push_back(dce);
+  steps.push_back({"partition", [&](Program& program) -> absl::Status {
+                     TACC_ASSIGN_OR_RETURN(program, Partition(program, ops, options.partition));
+                     return absl::OkStatus();
+                   }});
+  steps.push_back(ForEachGraph("fuse-accumulation", [](Graph& graph) { FuseAccumulation(graph); }));
+  steps.push_back(cse);
+  steps.push_back(dce);
+  steps.push_back({"schedule", [&](Program& program) { return Schedule(program, ops, options.schedule); }});
+  steps.push_back({"plan-memory", [&options, &ops, memory](Program& program) -> absl::Status {
+                     TACC_ASSIGN_OR_RETURN(*memory, PlanMemory(program, ops, options.threads));
+                     return absl::OkStatus();
+                   }});
+  return steps;
+}
+
+absl::Status RunPipeline(const std::vector<Step>& steps, const OpTable& ops, const PipelineObserver& observer, Program& program) {
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    absl::Status status = steps[i].run(program);
+    if (status.ok()) status = Verify(program, ops);
+    if (!status.ok()) {
+      return absl::Status(status.code(), absl::StrCat(steps[i].name, ": ", status.message()));
+    }
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (observer.after_step) observer.after_step(static_cast<int>(i), steps[i], seconds, program);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Compiled> Compile(const Graph& forward, const OpTable& ops, const CompileOptions& options,
+                                 const PipelineObserver& observer) {
+  Compiled compiled;
+  compiled.program.graphs = {forward};
+  TACC_RETURN_IF_ERROR(RunPipeline(BuildPipeline(options, ops, &compiled.memory), ops, observer, compiled.program));
+  return compiled;
+}
+
+}  // namespace tacc::graph

@@ -1,0 +1,58 @@
+#ifndef TACC_GRAPH_PASSES_PIPELINE_H_
+#define TACC_GRAPH_PASSES_PIPELINE_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "graph/ir/program.h"
+#include "graph/ops/op.h"
+#include "graph/passes/build_training.h"
+#include "graph/passes/partition.h"
+#include "graph/passes/plan_memory.h"
+#include "graph/passes/schedule.h"
+
+namespace tacc::graph {
+
+// Everything that decides a compilation.
+struct CompileOptions {
+  TrainingOptions training;
+  DType compute_dtype = DType::kF32;  // of matrix products and attention
+  PartitionOptions partition;
+  ScheduleOptions schedule;
+  int threads = 1;  // of a rank
+};
+
+// One step of a pipeline: a name (kebab case, as in tacc-opt --passes) and what it does to the program.
+struct Step {
+  std::string name;
+  std::function<absl::Status(Program&)> run;
+};
+
+// What to do around each step.
+struct PipelineObserver {
+  // After each step, with its index: dumps, timing.
+  std::function<void(int index, const Step& step, double seconds, const Program& program)> after_step;
+};
+
+// The way from a forward graph (a logical program whose only graph is `forward`) to a planned program, as a table of contents:
+//   mixed-precision, build-training, fold-casts, cse, dce, partition, fuse-accumulation, cse, dce, schedule, plan-memory
+// `memory` receives what plan-memory found. Both references must outlive the steps.
+std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& ops, MemoryUse* memory);
+
+// Runs the steps; verifies the program after each. Errors carry the step's name.
+absl::Status RunPipeline(const std::vector<Step>& steps, const OpTable& ops, const PipelineObserver& observer, Program& program);
+
+// The whole way at once.
+struct Compiled {
+  Program program;
+  MemoryUse memory;
+};
+absl::StatusOr<Compiled> Compile(const Graph& forward, const OpTable& ops, const CompileOptions& options,
+                                 const PipelineObserver& observer = {});
+
+}  // namespace tacc::graph
+
+#endif  // TACC_GRAPH_PASSES_PIPELINE_H_

@@ -1,0 +1,258 @@
+#include "graph/passes/plan_memory.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "graph/ir/status_macros.h"
+
+namespace tacc::graph {
+namespace {
+
+int64_t Align(int64_t bytes) { return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
+
+// A place in memory that one or more values share.
+struct Place {
+  int64_t bytes = 0;
+  int first = 0;
+  int last = 0;
+  int64_t fixed_offset = -1;  // a state's place
+  std::string state;          // the state whose content it starts with, when fixed
+};
+
+class GraphPlanner {
+ public:
+  GraphPlanner(Graph& graph, const std::map<std::string, const State*>& states, const OpTable& ops)
+      : graph_(graph), states_(states), ops_(ops) {}
+
+  // Offsets of values relative to `base`; returns the bytes used from there.
+  int64_t Run(int64_t base, std::vector<MemoryUse::Buffer>& buffers) {
+    FindUses();
+    BuildPlaces();
+    PlaceStored();
+    std::vector<BufferLife> lives;
+    std::vector<int> temporaries;
+    for (size_t p = 0; p < places_.size(); ++p) {
+      if (places_[p].fixed_offset >= 0) continue;
+      lives.push_back({places_[p].bytes, places_[p].first, places_[p].last});
+      temporaries.push_back(static_cast<int>(p));
+    }
+    const Assignment assignment = AssignOffsets(lives);
+    for (size_t i = 0; i < temporaries.size(); ++i) places_[temporaries[i]].fixed_offset = base + assignment.offsets[i];
+    for (size_t v = 0; v < graph_.values.size(); ++v) {
+      if (place_of_[v] >= 0) graph_.values[v].offset = places_[place_of_[v]].fixed_offset + within_[v];
+    }
+    std::vector<char> named(places_.size(), 0);
+    for (const Node& node : graph_.nodes) {
+      for (ValueId v : node.results) {
+        const int p = place_of_[v];
+        if (named[p] || !places_[p].state.empty()) continue;
+        named[p] = 1;
+        buffers.push_back({absl::StrCat(graph_.name, " %", graph_.values[v].name, node.module.empty() ? "" : " @", node.module), places_[p].bytes});
+      }
+    }
+    return assignment.bytes;
+  }
+
+ private:
+  void FindUses() {
+    const int end = static_cast<int>(graph_.nodes.size());
+    last_use_.assign(graph_.values.size(), -1);
+    std::map<ValueId, ValueId> started;  // result of an asynchronous collective -> its operand
+    for (int i = 0; i < end; ++i) {
+      const Node& node = graph_.nodes[i];
+      for (ValueId v : node.operands) {
+        last_use_[v] = node.op == "output" ? end : std::max(last_use_[v], i);
+        if (auto it = started.find(v); node.op == "wait" && it != started.end()) {
+          last_use_[it->second] = std::max(last_use_[it->second], i);
+        }
+      }
+      if (node.op == "store") stored_to_.emplace(node.operands[0], node.symbol);
+      if (node.op == "read") reads_[node.symbol].push_back(node.results[0]);
+      if (GetAttr<bool>(node.attrs, "async")) started[node.results[0]] = node.operands[0];
+    }
+  }
+
+  void BuildPlaces() {
+    place_of_.assign(graph_.values.size(), -1);
+    within_.assign(graph_.values.size(), 0);
+    for (int i = 0; i < static_cast<int>(graph_.nodes.size()); ++i) {
+      const Node& node = graph_.nodes[i];
+      if (node.op == "read") {
+        const State* state = states_.at(node.symbol);
+        NewPlace(node.results[0], i);
+        places_.back().fixed_offset = state->offset;
+        places_.back().state = node.symbol;
+        continue;
+      }
+      const OpDef* def = ops_.Find(node.op);
+      const OpCall call = CallOf(graph_, node);
+      const std::vector<int> aliases = def->aliases ? def->aliases(call) : std::vector<int>();
+      const std::vector<int> reuses = def->reuses ? def->reuses(call) : std::vector<int>();
+      for (size_t r = 0; r < node.results.size(); ++r) {
+        const ValueId v = node.results[r];
+        if (r < aliases.size() && aliases[r] >= 0) {
+          const ValueId operand = node.operands[aliases[r]];
+          Share(v, place_of_[operand], within_[operand] + AliasOffset(node, call), i);
+        } else if (r < reuses.size() && reuses[r] >= 0 && MayOverwrite(node, node.operands[reuses[r]], v, i)) {
+          Share(v, place_of_[node.operands[reuses[r]]], within_[node.operands[reuses[r]]], i);
+        } else {
+          NewPlace(v, i);
+        }
+      }
+    }
+  }
+
+  // A leading slice starts where its first row starts; other aliases start with their operand.
+  static int64_t AliasOffset(const Node& node, const OpCall& call) {
+    if (node.op != "slice") return 0;
+    int64_t row = ByteSize(call.in(0).dtype);
+    for (int d = static_cast<int>(GetAttr<int64_t>(node.attrs, "dim")) + 1; d < call.in(0).rank(); ++d) row *= call.in(0).dims[d];
+    return row * GetAttr<int64_t>(node.attrs, "start");
+  }
+
+  void NewPlace(ValueId v, int node) {
+    Place place;
+    place.bytes = graph_.type(v).bytes();
+    place.first = node;
+    place.last = std::max(node, last_use_[v]);
+    place_of_[v] = static_cast<int>(places_.size());
+    places_.push_back(std::move(place));
+    members_.push_back({v});
+  }
+
+  void Share(ValueId v, int place, int64_t within, int node) {
+    place_of_[v] = place;
+    within_[v] = within;
+    places_[place].last = std::max({places_[place].last, node, last_use_[v]});
+    members_[place].push_back(v);
+  }
+
+  // The operand's place may take the result: nothing reads any value in it after this node, and if it is a state's, the result is
+  // what will be stored there.
+  bool MayOverwrite(const Node& node, ValueId operand, ValueId result, int index) const {
+    const Place& place = places_[place_of_[operand]];
+    if (graph_.type(operand).bytes() != graph_.type(result).bytes()) return false;
+    for (ValueId member : members_[place_of_[operand]]) {
+      if (last_use_[member] > index) return false;
+      // Two operands of one node in one place: only the one that is overwritten may lie there.
+      if (member != operand && std::find(node.operands.begin(), node.operands.end(), member) != node.operands.end()) return false;
+    }
+    if (std::count(node.operands.begin(), node.operands.end(), operand) > 1) return false;
+    if (place.fixed_offset < 0) return place.bytes == graph_.type(result).bytes();
+    if (StoredTo(result) != place.state) return false;
+    return !ReadLater(place.state, index);
+  }
+
+  // The state that the value is stored to, or "".
+  std::string StoredTo(ValueId v) const {
+    auto it = stored_to_.find(v);
+    return it == stored_to_.end() ? "" : it->second;
+  }
+
+  // Is a read of the state, made anywhere, still used after node `index`?
+  bool ReadLater(const std::string& state, int index) const {
+    auto it = reads_.find(state);
+    return it != reads_.end() &&
+           std::any_of(it->second.begin(), it->second.end(), [&](ValueId v) { return last_use_[v] > index; });
+  }
+
+  // Values made for a state go straight to its place.
+  void PlaceStored() {
+    for (const Node& node : graph_.nodes) {
+      if (node.op != "store") continue;
+      const ValueId v = node.operands[0];
+      Place& place = places_[place_of_[v]];
+      const State* state = states_.at(node.symbol);
+      if (place.fixed_offset >= 0 || within_[v] != 0 || place.bytes != state->type.bytes()) continue;
+      // The whole life of the place must come after the last use of the old content.
+      bool old_content_needed = false;
+      for (ValueId read : reads_[node.symbol]) old_content_needed |= places_[place_of_[read]].last >= place.first;
+      if (old_content_needed) continue;
+      place.fixed_offset = state->offset;
+      place.state = node.symbol;
+    }
+  }
+
+  Graph& graph_;
+  const std::map<std::string, const State*>& states_;
+  const OpTable& ops_;
+  std::vector<int> last_use_;
+  std::map<ValueId, std::string> stored_to_;
+  std::map<std::string, std::vector<ValueId>> reads_;  // of each state
+  std::vector<Place> places_;
+  std::vector<std::vector<ValueId>> members_;  // of each place
+  std::vector<int> place_of_;
+  std::vector<int64_t> within_;  // byte offset of a value in its place
+};
+
+}  // namespace
+
+Assignment AssignOffsets(const std::vector<BufferLife>& buffers) {
+  Assignment result;
+  result.offsets.assign(buffers.size(), 0);
+  std::vector<int> order(buffers.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return buffers[a].bytes > buffers[b].bytes; });
+  std::vector<int> placed;  // by offset
+  for (int b : order) {
+    const int64_t bytes = Align(buffers[b].bytes);
+    if (bytes == 0) continue;
+    int64_t offset = 0;
+    for (int other : placed) {
+      if (buffers[other].last < buffers[b].first || buffers[b].last < buffers[other].first) continue;
+      if (result.offsets[other] >= offset + bytes) break;  // sorted by offset: the gap before `other` fits
+      offset = std::max(offset, result.offsets[other] + Align(buffers[other].bytes));
+    }
+    result.offsets[b] = offset;
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), b,
+                                   [&](int x, int y) { return result.offsets[x] < result.offsets[y]; }),
+                  b);
+    result.bytes = std::max(result.bytes, offset + bytes);
+  }
+  return result;
+}
+
+absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, int threads) {
+  MemoryUse use;
+  std::vector<MemoryUse::Buffer> buffers;
+  std::map<std::string, const State*> states;
+  int64_t offset = 0;
+  for (State& state : program.states) {
+    state.offset = offset;
+    const int64_t bytes = state.type.bytes();
+    offset += Align(bytes);
+    switch (state.kind) {
+      case StateKind::kWeight: use.weights_bytes += bytes; break;
+      case StateKind::kCopy: use.copies_bytes += bytes; break;
+      case StateKind::kOptimizer: use.optimizer_bytes += bytes; break;
+      case StateKind::kGradient: use.gradients_bytes += bytes; break;
+      case StateKind::kCounter: break;
+    }
+    states[state.name] = &state;
+    buffers.push_back({absl::StrCat("state ", state.name), bytes});
+  }
+  for (Graph& graph : program.graphs) {
+    for (const Node& node : graph.nodes) {
+      const OpDef* def = ops.Find(node.op);
+      if (def == nullptr) return absl::InvalidArgumentError(absl::StrCat(graph.name, ": unknown op '", node.op, "'"));
+      if ((node.op == "read" || node.op == "store") && states.count(node.symbol) == 0) {
+        return absl::InvalidArgumentError(absl::StrCat(graph.name, ": no state is named \"", node.symbol, "\""));
+      }
+      if (def->workspace_bytes) use.workspace_bytes = std::max(use.workspace_bytes, def->workspace_bytes(CallOf(graph, node), threads));
+    }
+    use.temporaries_bytes = std::max(use.temporaries_bytes, GraphPlanner(graph, states, ops).Run(offset, buffers));
+  }
+  use.arena_bytes = offset + use.temporaries_bytes;
+  std::partial_sort(buffers.begin(), buffers.begin() + std::min<size_t>(3, buffers.size()), buffers.end(),
+                    [](const MemoryUse::Buffer& a, const MemoryUse::Buffer& b) { return a.bytes > b.bytes; });
+  buffers.resize(std::min<size_t>(3, buffers.size()));
+  use.largest = std::move(buffers);
+  program.arena_bytes = use.arena_bytes;
+  program.workspace_bytes = use.workspace_bytes;
+  program.level = Level::kPlanned;
+  return use;
+}
+
+}  // namespace tacc::graph

@@ -1,0 +1,147 @@
+#include "graph/passes/schedule.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace tacc::graph {
+namespace {
+
+// Index of the unit that holds each module path; the rest is unit -1.
+class Units {
+ public:
+  explicit Units(const std::vector<std::string>& units) : units_(units) {}
+
+  int Of(const std::string& module) {
+    auto [it, inserted] = cache_.try_emplace(module, -1);
+    if (inserted) {
+      for (size_t i = 0; i < units_.size(); ++i) {
+        if (module == units_[i] || absl::StartsWith(module, absl::StrCat(units_[i], "."))) it->second = static_cast<int>(i);
+      }
+    }
+    return it->second;
+  }
+
+ private:
+  const std::vector<std::string>& units_;
+  std::map<std::string, int> cache_;
+};
+
+bool IsStateGather(const Graph& graph, const std::vector<int>& producers, const Node& node) {
+  return node.op == "all_gather" && producers[node.operands[0]] >= 0 && graph.nodes[producers[node.operands[0]]].op == "read";
+}
+
+// The run of one unit that each node belongs to: runs are numbered in line order. Leaves and gathers of weights take the run of what
+// follows them.
+std::vector<int> Runs(const Graph& graph, Units& units, const std::vector<char>& neutral) {
+  std::vector<int> runs(graph.nodes.size(), 0);
+  int run = 0;
+  int unit = -2;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (!neutral[i]) {
+      const int next = units.Of(graph.nodes[i].module);
+      if (unit != -2 && next != unit) ++run;
+      unit = next;
+    }
+    runs[i] = run;
+  }
+  return runs;
+}
+
+void ScheduleGraph(Graph& graph, const ScheduleOptions& options) {
+  Units units(options.units);
+  const std::vector<int> producers = graph.Producers();
+  std::vector<char> neutral(graph.nodes.size(), 0);
+  std::vector<char> gather(graph.nodes.size(), 0);
+  bool any_gather = false;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    gather[i] = IsStateGather(graph, producers, node);
+    any_gather |= gather[i] != 0;
+    neutral[i] = gather[i] || node.op == "read" || node.op == "input" || node.op == "constant";
+  }
+  if (!any_gather) return;
+  const std::vector<int> runs = Runs(graph, units, neutral);
+  const int num_runs = runs.back() + 1;
+
+  // One gather for each run that uses the weight.
+  std::vector<std::vector<Node>> starts(num_runs + 1);  // at the head of a run
+  std::map<ValueId, std::map<int, ValueId>> gathered;   // gathered value -> run -> value to use there
+  std::map<ValueId, Node> gathers;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (gather[i]) gathers[graph.nodes[i].results[0]] = graph.nodes[i];
+  }
+  std::vector<std::vector<std::pair<int, ValueId>>> first_uses(num_runs);  // per run: (node index, gathered value), in order of first use
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    for (ValueId v : graph.nodes[i].operands) {
+      if (gathers.count(v) == 0) continue;
+      auto [it, inserted] = gathered[v].try_emplace(runs[i], kNoValue);
+      if (inserted) first_uses[runs[i]].emplace_back(static_cast<int>(i), v);
+    }
+  }
+  std::vector<std::vector<Node>> before(graph.nodes.size());  // right before a node
+  std::map<ValueId, int> repeats;
+  for (int run = 0; run < num_runs; ++run) {
+    for (const auto& [index, v] : first_uses[run]) {
+      Node start = gathers.at(v);
+      start.recompute = repeats[v]++;
+      const Value original = graph.values[v];
+      if (start.recompute > 0) {
+        start.results[0] = graph.AddValue(original.name, original.type);
+        graph.values[start.results[0]].placement = original.placement;
+      }
+      ValueId ready = start.results[0];
+      if (options.prefetch_units > 0) {
+        start.attrs["async"] = true;
+        Node wait;
+        wait.op = "wait";
+        wait.operands = {start.results[0]};
+        wait.module = start.module;
+        wait.recompute = start.recompute;
+        ready = graph.AddValue(original.name, original.type);
+        graph.values[ready].placement = original.placement;
+        wait.results = {ready};
+        starts[std::max(0, run - options.prefetch_units)].push_back(std::move(start));
+        before[index].push_back(std::move(wait));
+      } else {
+        before[index].push_back(std::move(start));
+      }
+      gathered[v][run] = ready;
+    }
+  }
+  // The states that gathers read come first: a gather may start before the line that held its read.
+  std::vector<char> hoisted(graph.nodes.size(), 0);
+  for (const auto& [v, node] : gathers) hoisted[producers[node.operands[0]]] = 1;
+  std::vector<Node> nodes;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (hoisted[i]) nodes.push_back(graph.nodes[i]);
+  }
+  int run = -1;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    Node& node = graph.nodes[i];
+    while (run < runs[i]) {
+      ++run;
+      for (Node& start : starts[run]) nodes.push_back(std::move(start));
+    }
+    if (hoisted[i] || gather[i]) continue;
+    for (Node& n : before[i]) nodes.push_back(std::move(n));
+    for (ValueId& v : node.operands) {
+      if (auto it = gathered.find(v); it != gathered.end()) v = it->second.at(runs[i]);
+    }
+    nodes.push_back(std::move(node));
+  }
+  graph.nodes = std::move(nodes);
+  graph.CompactValues();
+}
+
+}  // namespace
+
+absl::Status Schedule(Program& program, const OpTable& ops, const ScheduleOptions& options) {
+  for (Graph& graph : program.graphs) ScheduleGraph(graph, options);
+  program.level = Level::kScheduled;
+  return absl::OkStatus();
+}
+
+}  // namespace tacc::graph

@@ -1,0 +1,30 @@
+#ifndef TACC_GRAPH_PASSES_SCHEDULE_H_
+#define TACC_GRAPH_PASSES_SCHEDULE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "graph/ir/program.h"
+#include "graph/ops/op.h"
+
+namespace tacc::graph {
+
+struct ScheduleOptions {
+  // Module paths whose weights are gathered and freed together (decoder layers); all other modules form one more unit.
+  std::vector<std::string> units;
+  // How many units ahead a gather starts; 0: where it is first used, and the rank waits for it.
+  int prefetch_units = 1;
+};
+
+// Orders the collectives of a partitioned program.
+// - A weight gathered from a state is freed when the line leaves its unit and gathered again (recompute=1, 2, ...) when a later run of that
+//   unit, the backward, needs it: so no more than the units in flight are whole at once.
+// - Gathers start `prefetch_units` runs of units before their first use (async=true) and are waited for there, so that they overlap with
+//   compute.
+// Must come after partition and the simplifications (moving earlier would change what propagation sees), before memory planning.
+absl::Status Schedule(Program& program, const OpTable& ops, const ScheduleOptions& options);
+
+}  // namespace tacc::graph
+
+#endif  // TACC_GRAPH_PASSES_SCHEDULE_H_

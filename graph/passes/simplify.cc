@@ -1,0 +1,110 @@
+#include "graph/passes/simplify.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "graph/ir/text.h"
+
+namespace tacc::graph {
+namespace {
+
+void Compact(Graph& graph, const std::vector<char>& dead) {
+  std::vector<Node> nodes;
+  nodes.reserve(graph.nodes.size());
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (!dead[i]) nodes.push_back(std::move(graph.nodes[i]));
+  }
+  graph.nodes = std::move(nodes);
+  graph.CompactValues();
+}
+
+}  // namespace
+
+bool EliminateDeadCode(Graph& graph, const OpTable& ops) {
+  std::vector<char> used(graph.values.size(), 0);
+  std::vector<char> dead(graph.nodes.size(), 0);
+  bool changed = false;
+  for (int i = static_cast<int>(graph.nodes.size()) - 1; i >= 0; --i) {
+    const Node& node = graph.nodes[i];
+    const OpDef* def = ops.Find(node.op);
+    const bool live = def == nullptr || def->has_side_effect ||
+                      std::any_of(node.results.begin(), node.results.end(), [&](ValueId v) { return used[v] != 0; });
+    if (!live) {
+      dead[i] = 1;
+      changed = true;
+      continue;
+    }
+    for (ValueId v : node.operands) used[v] = 1;
+  }
+  if (changed) Compact(graph, dead);
+  return changed;
+}
+
+bool EliminateCommonSubexpressions(Graph& graph, const OpTable& ops) {
+  std::map<std::string, size_t> seen;
+  std::map<std::string, int> stores;  // state -> stores so far
+  std::vector<ValueId> replacement(graph.values.size());
+  for (size_t v = 0; v < replacement.size(); ++v) replacement[v] = static_cast<ValueId>(v);
+  std::vector<char> dead(graph.nodes.size(), 0);
+  bool changed = false;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    Node& node = graph.nodes[i];
+    for (ValueId& v : node.operands) v = replacement[v];
+    const OpDef* def = ops.Find(node.op);
+    if (node.op == "store") ++stores[node.symbol];
+    if (def == nullptr || def->has_side_effect) continue;
+    std::string key = absl::StrCat(node.op, "|", node.symbol, "|", node.recompute, "|");
+    if (node.op == "read") absl::StrAppend(&key, stores[node.symbol]);
+    if (!node.operands.empty()) absl::StrAppend(&key, "@", node.module);
+    for (ValueId v : node.operands) absl::StrAppend(&key, "|", v);
+    for (const auto& [name, attr] : node.attrs) absl::StrAppend(&key, "|", name, "=", Print(attr));
+    for (ValueId v : node.results) {
+      absl::StrAppend(&key, ":", graph.type(v).ToString());
+      if (graph.values[v].placement.has_value()) {
+        for (const AxisList& axes : graph.values[v].placement->sharding.dims) absl::StrAppend(&key, "[", absl::StrJoin(axes, "+"), "]");
+        absl::StrAppend(&key, "p", absl::StrJoin(graph.values[v].placement->sharding.pending, "+"));
+      }
+    }
+    const auto [it, inserted] = seen.emplace(std::move(key), i);
+    if (inserted) continue;
+    const Node& first = graph.nodes[it->second];
+    for (size_t r = 0; r < node.results.size(); ++r) replacement[node.results[r]] = first.results[r];
+    dead[i] = 1;
+    changed = true;
+  }
+  if (changed) Compact(graph, dead);
+  return changed;
+}
+
+bool FuseAccumulation(Graph& graph) {
+  std::vector<int> num_uses(graph.values.size(), 0);
+  for (const Node& node : graph.nodes) {
+    for (ValueId v : node.operands) ++num_uses[v];
+  }
+  const std::vector<int> producers = graph.Producers();
+  std::vector<char> dead(graph.nodes.size(), 0);
+  bool changed = false;
+  for (Node& node : graph.nodes) {
+    if (node.op != "add") continue;
+    const ValueId acc = node.operands[0], product = node.operands[1];
+    if (num_uses[product] != 1 || producers[product] < 0 || !(graph.type(acc) == graph.type(product))) continue;
+    const Node& einsum = graph.nodes[producers[product]];
+    const DType dtype = graph.type(acc).dtype;
+    if (einsum.op != "einsum" || dtype != AccumulationType(dtype)) continue;
+    // The accumulator must be in its final state before the product is made: an `add` of a read just before it.
+    const int acc_producer = producers[acc];
+    if (acc_producer < 0 || graph.nodes[acc_producer].op != "read") continue;
+    node.op = "einsum_accumulate";
+    node.attrs = {{"spec", einsum.attrs.at("spec")}};
+    node.operands = {acc, einsum.operands[0], einsum.operands[1]};
+    dead[producers[product]] = 1;
+    changed = true;
+  }
+  if (changed) Compact(graph, dead);
+  return changed;
+}
+
+}  // namespace tacc::graph
