@@ -1,0 +1,163 @@
+#include "graph/planner/planner.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "graph/ir/status_macros.h"
+
+namespace tacc::graph {
+namespace {
+
+// Samples a device holds at once when the job says nothing: enough rows for full matrix products, small enough for any memory.
+constexpr int64_t kDefaultMicroBatch = 4;
+constexpr size_t kMaxMicroBatches = 6;
+
+std::vector<int64_t> Divisors(int64_t n) {
+  std::vector<int64_t> divisors;
+  for (int64_t d = 1; d * d <= n; ++d) {
+    if (n % d != 0) continue;
+    divisors.push_back(d);
+    if (d * d != n) divisors.push_back(n / d);
+  }
+  std::sort(divisors.begin(), divisors.end());
+  return divisors;
+}
+
+struct MeshSizes {
+  int64_t dp = 1;
+  int64_t fsdp = 1;
+};
+
+absl::StatusOr<std::vector<MeshSizes>> Meshes(const PlanRequest& request) {
+  const int64_t world = request.world;
+  std::vector<MeshSizes> meshes;
+  for (int64_t fsdp : Divisors(world)) {
+    const MeshSizes mesh{world / fsdp, fsdp};
+    if (request.dp.has_value() && *request.dp != mesh.dp) continue;
+    if (request.fsdp.has_value() && *request.fsdp != mesh.fsdp) continue;
+    meshes.push_back(mesh);
+  }
+  if (!meshes.empty()) return meshes;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "dist.dp.size x dist.fsdp.size must be the number of workers, ", world, "; got dp.size ",
+      request.dp.has_value() ? absl::StrCat(*request.dp) : "unset", " and fsdp.size ",
+      request.fsdp.has_value() ? absl::StrCat(*request.fsdp) : "unset", "; each may be ", absl::StrJoin(Divisors(world), ", ")));
+}
+
+// Micro-batches to try, largest first.
+absl::StatusOr<std::vector<int64_t>> MicroBatches(const PlanRequest& request) {
+  const int64_t world = request.world;
+  if (!request.global_batch.has_value()) return std::vector<int64_t>{request.micro_batch.value_or(kDefaultMicroBatch)};
+  const int64_t global = *request.global_batch;
+  if (global % world != 0) {
+    const int64_t below = global / world * world;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "train.global_batch_size = ", global, " does not divide over ", world, " workers; nearest legal values: ",
+        below > 0 ? absl::StrCat(below, " and ") : "", below + world));
+  }
+  const int64_t rows = global / world;
+  if (request.micro_batch.has_value()) {
+    if (rows % *request.micro_batch == 0) return std::vector<int64_t>{*request.micro_batch};
+    return absl::InvalidArgumentError(absl::StrCat(
+        "train.per_device_train_batch_size = ", *request.micro_batch, " does not divide the ", rows, " samples of a worker (global_batch_size ",
+        global, " over ", world, " workers); use ", absl::StrJoin(Divisors(rows), ", ")));
+  }
+  std::vector<int64_t> sizes = Divisors(rows);
+  std::reverse(sizes.begin(), sizes.end());
+  // Large micro-batches first, as long as they are reasonable; always the smallest, which needs the least memory.
+  if (sizes.size() > kMaxMicroBatches) {
+    const int64_t smallest = sizes.back();
+    sizes.resize(kMaxMicroBatches - 1);
+    sizes.push_back(smallest);
+  }
+  return sizes;
+}
+
+std::vector<DType> Precisions(const PlanRequest& request) {
+  if (request.bf16.has_value()) return {*request.bf16 ? DType::kBF16 : DType::kF32};
+  // The probe decides: bf16 only where the device is clearly faster in it (a CPU without bf16 units is slower).
+  const auto& peaks = request.device.matmul_flops_per_second;
+  const auto f32 = peaks.find(DType::kF32), bf16 = peaks.find(DType::kBF16);
+  if (f32 != peaks.end() && bf16 != peaks.end() && bf16->second > 1.3 * f32->second) return {DType::kBF16};
+  return {DType::kF32};
+}
+
+}  // namespace
+
+absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& plan, const ForwardModel& model, const OpTable& ops,
+                                     const PipelineObserver& observer) {
+  CompileOptions options;
+  options.training = request.training;
+  options.training.accumulation = plan.accumulation;
+  options.compute_dtype = plan.compute_dtype;
+  options.partition.mesh = plan.mesh;
+  options.partition.batch_axes = {plan.mesh.Find("dp"), plan.mesh.Find("fsdp")};
+  options.partition.at_rest_axes = {plan.mesh.Find("fsdp")};
+  options.schedule.units = model.units;
+  options.schedule.prefetch_units = static_cast<int>(plan.prefetch_units);
+  options.threads = static_cast<int>(plan.threads);
+  return Compile(model.forward, ops, options, observer);
+}
+
+absl::StatusOr<std::vector<Candidate>> PlanCandidates(const PlanRequest& request, const ForwardBuilder& model, const OpTable& ops) {
+  TACC_ASSIGN_OR_RETURN(const std::vector<MeshSizes> meshes, Meshes(request));
+  TACC_ASSIGN_OR_RETURN(const std::vector<int64_t> micro_batches, MicroBatches(request));
+  std::vector<Candidate> candidates;
+  for (int64_t micro_batch : micro_batches) {
+    TACC_ASSIGN_OR_RETURN(const ForwardModel forward, model(micro_batch * request.world, request.seq_len));
+    for (const MeshSizes& sizes : meshes) {
+      for (DType precision : Precisions(request)) {
+        Candidate candidate;
+        Plan& plan = candidate.plan;
+        plan.mesh = {{{"dp", sizes.dp}, {"fsdp", sizes.fsdp}}};
+        plan.compute_dtype = precision;
+        plan.seq_len = request.seq_len;
+        plan.micro_batch = micro_batch;
+        plan.accumulation = request.global_batch.value_or(micro_batch * request.world) / (micro_batch * request.world);
+        plan.threads = request.device.threads;
+        PipelineObserver observer;
+        observer.after_step = [&](int, const Step& step, double, const Program& program) {
+          if (step.name == "build-training") candidate.model_flops = ModelFlops(program, ops);
+        };
+        TACC_ASSIGN_OR_RETURN(Compiled compiled, CompilePlan(request, plan, forward, ops, observer));
+        candidate.memory = compiled.memory;
+        candidate.cost = EstimateStep(compiled.program, ops, request.device);
+        candidate.num_parameters = forward.num_parameters;
+        plan.total_bytes = compiled.memory.arena_bytes + compiled.memory.workspace_bytes + kRuntimeBytes;
+        plan.step_seconds = candidate.cost.seconds();
+        candidate.fits = request.device.memory_bytes == 0 || plan.total_bytes <= request.device.memory_bytes;
+        candidates.push_back(std::move(candidate));
+      }
+    }
+  }
+  std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+    if (a.fits != b.fits) return a.fits;
+    if (!a.fits) return a.plan.total_bytes < b.plan.total_bytes;
+    return a.plan.step_seconds < b.plan.step_seconds;
+  });
+  return candidates;
+}
+
+absl::Status DoesNotFit(const PlanRequest& request, const Candidate& smallest) {
+  auto mib = [](int64_t bytes) { return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20)); };
+  std::string largest;
+  for (const MemoryUse::Buffer& buffer : smallest.memory.largest) {
+    absl::StrAppend(&largest, largest.empty() ? "" : "; ", buffer.name, " ", mib(buffer.bytes));
+  }
+  std::vector<std::string> help;
+  if (smallest.plan.micro_batch > 1) help.push_back("a smaller train.per_device_train_batch_size");
+  if (smallest.plan.mesh.axes[1].size < request.world) help.push_back("a larger dist.fsdp.size");
+  help.push_back("more workers (fsdp shards weights and optimizer over them)");
+  help.push_back("a shorter data.seq_len");
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the model does not fit: a worker needs ", mib(smallest.plan.total_bytes), " (weights ",
+      mib(smallest.memory.weights_bytes + smallest.memory.copies_bytes), ", gradients ", mib(smallest.memory.gradients_bytes), ", optimizer ",
+      mib(smallest.memory.optimizer_bytes), ", activations and temporaries ", mib(smallest.memory.temporaries_bytes), ", workspace ",
+      mib(smallest.memory.workspace_bytes), ", runtime ", mib(kRuntimeBytes), ") and has ", mib(request.device.memory_bytes),
+      "; largest buffers: ", largest, "; what would help: ", absl::StrJoin(help, ", ")));
+}
+
+}  // namespace tacc::graph

@@ -1,0 +1,65 @@
+#ifndef TACC_GRAPH_PLANNER_PLANNER_H_
+#define TACC_GRAPH_PLANNER_PLANNER_H_
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "graph/analysis/cost.h"
+#include "graph/ir/plan.h"
+#include "graph/passes/pipeline.h"
+
+namespace tacc::graph {
+
+// A model for a given number of rows: the planner tries several.
+struct ForwardModel {
+  Graph forward;
+  // Module paths whose weights are gathered together (dist.fsdp.wrap_layer_cls).
+  std::vector<std::string> units;
+  int64_t num_parameters = 0;
+};
+using ForwardBuilder = std::function<absl::StatusOr<ForwardModel>(int64_t batch, int64_t seq_len)>;
+
+// What the job says; absent: the planner decides.
+struct PlanRequest {
+  TrainingOptions training;  // accumulation is the planner's
+  int64_t world = 1;         // ranks
+  std::optional<int64_t> dp;
+  std::optional<int64_t> fsdp;
+  std::optional<int64_t> global_batch;
+  std::optional<int64_t> micro_batch;  // per device
+  std::optional<bool> bf16;
+  int64_t seq_len = 0;
+  DeviceProfile device;
+};
+
+// One layout with what it needs and what it is predicted to take.
+struct Candidate {
+  Plan plan;
+  MemoryUse memory;
+  StepCost cost;
+  double model_flops = 0;  // of a step, for MFU
+  int64_t num_parameters = 0;
+  bool fits = false;
+};
+
+// Memory of a rank outside the arena and workspace once it runs: code, LibTorch's and Gloo's own state, the loader's buffers.
+inline constexpr int64_t kRuntimeBytes = int64_t{96} << 20;
+
+// All candidates that the request allows, the best first: those that fit by predicted step time, then the others by memory.
+// Candidates: dp x fsdp = world, micro-batches that divide the rows of a device, precisions. Exact bytes: every candidate is compiled.
+// Errors: InvalidArgument when the request contradicts itself (nearest legal values named) or the model cannot be built.
+absl::StatusOr<std::vector<Candidate>> PlanCandidates(const PlanRequest& request, const ForwardBuilder& model, const OpTable& ops);
+
+// The program of a candidate.
+absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& plan, const ForwardModel& model, const OpTable& ops,
+                                     const PipelineObserver& observer = {});
+
+// "does not fit": needed and available bytes, the three largest buffers, what would help.
+absl::Status DoesNotFit(const PlanRequest& request, const Candidate& smallest);
+
+}  // namespace tacc::graph
+
+#endif  // TACC_GRAPH_PLANNER_PLANNER_H_

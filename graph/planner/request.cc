@@ -1,0 +1,205 @@
+#include "graph/planner/request.h"
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "graph/ir/status_macros.h"
+
+namespace tacc::graph {
+namespace {
+
+using nlohmann::json;
+
+// The value at a path such as "job.train.max_steps", or null.
+const json* Find(const json& root, absl::string_view path) {
+  const json* at = &root;
+  size_t begin = 0;
+  while (begin <= path.size()) {
+    size_t end = path.find('.', begin);
+    if (end == absl::string_view::npos) end = path.size();
+    const std::string key(path.substr(begin, end - begin));
+    if (!at->is_object()) return nullptr;
+    auto it = at->find(key);
+    if (it == at->end()) return nullptr;
+    at = &*it;
+    begin = end + 1;
+  }
+  return at->is_null() ? nullptr : at;
+}
+
+class Reader {
+ public:
+  explicit Reader(const json& root) : root_(root) {}
+
+  template <typename T>
+  void Get(absl::string_view path, T* out) {
+    if (const json* value = Find(root_, path)) Take(path, *value, out);
+  }
+  template <typename T>
+  void Get(absl::string_view path, std::optional<T>* out) {
+    if (const json* value = Find(root_, path)) Take(path, *value, &out->emplace());
+  }
+  // An enum value PREFIX_WORD as "word".
+  void GetEnum(absl::string_view path, absl::string_view prefix, std::string* out) {
+    std::string text;
+    Get(path, &text);
+    if (text.empty()) return;
+    *out = absl::AsciiStrToLower(text.rfind(std::string(prefix), 0) == 0 ? text.substr(prefix.size()) : text);
+  }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  template <typename T>
+  void Take(absl::string_view path, const json& value, T* out) {
+    bool fits = false;
+    if constexpr (std::is_same_v<T, bool>) {
+      fits = value.is_boolean();
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      fits = value.is_string();
+    } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+      fits = value.is_array();
+    } else if constexpr (std::is_integral_v<T>) {
+      // Protobuf JSON writes 64-bit integers as strings.
+      if (value.is_string()) {
+        int64_t parsed = 0;
+        if (absl::SimpleAtoi(value.get<std::string>(), &parsed)) {
+          *out = static_cast<T>(parsed);
+          return;
+        }
+      }
+      fits = value.is_number_integer();
+    } else {
+      fits = value.is_number();
+    }
+    if (fits) {
+      *out = value.get<T>();
+    } else if (status_.ok()) {
+      status_ = absl::InvalidArgumentError(absl::StrCat("compile request: ", path, " has a wrong type: ", value.dump()));
+    }
+  }
+
+  const json& root_;
+  absl::Status status_;
+};
+
+json MemoryJson(const Candidate& c) {
+  json largest = json::array();
+  for (const MemoryUse::Buffer& buffer : c.memory.largest) largest.push_back({{"name", buffer.name}, {"bytes", buffer.bytes}});
+  return {{"arena_bytes", c.memory.arena_bytes},
+          {"workspace_bytes", c.memory.workspace_bytes},
+          {"weights_bytes", c.memory.weights_bytes + c.memory.copies_bytes},
+          {"gradients_bytes", c.memory.gradients_bytes},
+          {"optimizer_bytes", c.memory.optimizer_bytes},
+          {"temporaries_bytes", c.memory.temporaries_bytes},
+          {"runtime_bytes", kRuntimeBytes},
+          {"total_bytes", c.plan.total_bytes},
+          {"largest", std::move(largest)}};
+}
+
+double PeakFlops(const DeviceProfile& device, DType dtype) {
+  auto it = device.matmul_flops_per_second.find(dtype);
+  return it == device.matmul_flops_per_second.end() ? 0.0 : it->second;
+}
+
+json CandidateJson(const CompileRequest& request, const Candidate& c) {
+  json mesh = json::object();
+  for (const Mesh::Axis& axis : c.plan.mesh.axes) mesh[axis.name] = axis.size;
+  const double peak = PeakFlops(request.plan.device, c.plan.compute_dtype);
+  const double seconds = c.plan.step_seconds;
+  const double tokens = static_cast<double>(c.plan.global_batch() * c.plan.seq_len);
+  return {{"world", c.plan.num_ranks()},
+          {"mesh", std::move(mesh)},
+          {"precision", std::string(Name(c.plan.compute_dtype))},
+          {"per_device_train_batch_size", c.plan.micro_batch},
+          {"global_batch_size", c.plan.global_batch()},
+          {"accumulation", c.plan.accumulation},
+          {"seq_len", c.plan.seq_len},
+          {"threads", c.plan.threads},
+          {"num_parameters", c.num_parameters},
+          {"flops_per_step", c.model_flops},
+          {"matmul_flops_per_rank", c.cost.matmul_flops},
+          {"memory", MemoryJson(c)},
+          {"available_bytes", request.plan.device.memory_bytes},
+          {"fits", c.fits},
+          {"predicted_step_seconds", seconds},
+          {"predicted_compute_seconds", c.cost.compute_seconds},
+          {"predicted_communication_seconds", c.cost.communication_seconds},
+          {"predicted_tokens_per_second", seconds > 0 ? tokens / seconds : 0.0},
+          {"predicted_mfu", seconds > 0 && peak > 0 ? c.model_flops / (seconds * peak * static_cast<double>(c.plan.num_ranks())) : 0.0},
+          {"communication_bytes_per_rank", c.cost.sent_bytes},
+          {"num_collectives", c.cost.num_collectives},
+          {"peak_flops_per_second", peak}};
+}
+
+}  // namespace
+
+absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
+  const json root = json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  if (root.is_discarded() || !root.is_object()) return absl::InvalidArgumentError("compile request: not a JSON object");
+  CompileRequest request;
+  PlanRequest& plan = request.plan;
+  TrainingOptions& train = plan.training;
+  Reader r(root);
+  r.Get("job.model.path", &request.model_path);
+  r.Get("job.model.graph", &request.graph_path);
+  r.GetEnum("job.model.weights", "WEIGHTS_", &request.weights);
+  r.Get("job.data.seq_len", &plan.seq_len);
+  r.Get("job.train.max_steps", &train.max_steps);
+  r.Get("job.train.global_batch_size", &plan.global_batch);
+  r.Get("job.train.per_device_train_batch_size", &plan.micro_batch);
+  r.Get("job.train.learning_rate", &train.learning_rate);
+  r.GetEnum("job.train.lr_scheduler_type", "LR_SCHEDULER_TYPE_", &train.lr_scheduler_type);
+  r.Get("job.train.warmup_steps", &train.warmup_steps);
+  r.Get("job.train.min_lr_ratio", &train.min_lr_ratio);
+  r.Get("job.train.weight_decay", &train.weight_decay);
+  r.Get("job.train.adam_beta1", &train.adam_beta1);
+  r.Get("job.train.adam_beta2", &train.adam_beta2);
+  r.Get("job.train.adam_epsilon", &train.adam_epsilon);
+  r.Get("job.train.max_grad_norm", &train.max_grad_norm);
+  r.Get("job.train.seed", &request.seed);
+  r.Get("job.compute.bf16", &plan.bf16);
+  r.Get("job.dist.dp.size", &plan.dp);
+  r.Get("job.dist.fsdp.size", &plan.fsdp);
+  r.Get("job.dist.fsdp.wrap_layer_cls", &request.wrap_layer_cls);
+  r.Get("data.vocab_size", &request.vocab_size);
+  int64_t workers = plan.dp.value_or(1) * plan.fsdp.value_or(1);
+  r.Get("job.resources.workers", &workers);
+  plan.world = workers;
+  r.Get("world", &plan.world);
+  DeviceProfile& device = plan.device;
+  r.Get("device.name", &device.name);
+  r.Get("device.kind", &device.kind);
+  r.Get("device.model", &device.model);
+  r.Get("device.threads", &device.threads);
+  r.Get("device.memory_bytes", &device.memory_bytes);
+  r.Get("device.memory_bytes_per_second", &device.memory_bytes_per_second);
+  r.Get("device.link_bytes_per_second", &device.link_bytes_per_second);
+  r.Get("device.link_latency_seconds", &device.link_latency_seconds);
+  for (DType dtype : {DType::kF32, DType::kBF16}) {
+    double peak = 0;
+    r.Get(absl::StrCat("device.matmul_flops_per_second.", Name(dtype)), &peak);
+    if (peak > 0) device.matmul_flops_per_second[dtype] = peak;
+  }
+  TACC_RETURN_IF_ERROR(r.status());
+  if (request.model_path.empty() == request.graph_path.empty()) {
+    return absl::InvalidArgumentError("compile request: give one of job.model.path and job.model.graph");
+  }
+  if (plan.world < 1) return absl::InvalidArgumentError(absl::StrCat("compile request: world = ", plan.world, "; wanted at least 1"));
+  return request;
+}
+
+std::string SummaryJson(const CompileRequest& request, const Candidate& candidate, absl::string_view fingerprint) {
+  json summary = CandidateJson(request, candidate);
+  summary["fingerprint"] = std::string(fingerprint);
+  return summary.dump(1);
+}
+
+std::string CandidatesJson(const CompileRequest& request, const std::vector<Candidate>& candidates) {
+  json list = json::array();
+  for (const Candidate& candidate : candidates) list.push_back(CandidateJson(request, candidate));
+  return json({{"candidates", std::move(list)}}).dump(1);
+}
+
+}  // namespace tacc::graph

@@ -1,0 +1,34 @@
+#ifndef TACC_GRAPH_PLANNER_REQUEST_H_
+#define TACC_GRAPH_PLANNER_REQUEST_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "graph/planner/planner.h"
+
+namespace tacc::graph {
+
+// The compile request of docs/contracts.md: the job, the device, the data's facts.
+struct CompileRequest {
+  PlanRequest plan;
+  std::string model_path;        // a Hugging Face directory, or
+  std::string graph_path;        // a text graph
+  std::string weights = "auto";  // pretrained, random, auto
+  std::vector<std::string> wrap_layer_cls;
+  uint64_t seed = 42;            // of dropout
+  int64_t vocab_size = 0;        // of the data; 0: unknown
+};
+
+// Errors: InvalidArgument naming the field.
+absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view json);
+
+// summary.json of docs/contracts.md.
+std::string SummaryJson(const CompileRequest& request, const Candidate& candidate, absl::string_view fingerprint);
+// {"candidates": [...]}: the best first.
+std::string CandidatesJson(const CompileRequest& request, const std::vector<Candidate>& candidates);
+
+}  // namespace tacc::graph
+
+#endif  // TACC_GRAPH_PLANNER_REQUEST_H_
