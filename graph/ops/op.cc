@@ -89,6 +89,7 @@ absl::StatusOr<std::vector<TensorType>> InferTypes(const OpDef& op, const Attrs&
         " operands, got ", n));
   }
   TACC_RETURN_IF_ERROR(CheckAttrs(op, attrs));
+  if (op.infer == nullptr) return absl::InvalidArgumentError(absl::StrCat(op.name, ": its type is declared, not inferred"));
   OpCall call{&attrs, operands, {}};
   auto results = op.infer(call);
   if (!results.ok()) {

@@ -1,0 +1,54 @@
+// Ops of partitioned graphs. Logically each is the identity: types are inferred as the operand's, and placements tell what moves.
+//   all_gather      over=[axes] dim=d   dim d is no longer split over the axes, its minor ones
+//   reduce_scatter  over=[axes] dim=d   a sum pending on the axes becomes whole, and dim d split over them, minor
+//   all_reduce      over=[axes]         a sum pending on the axes becomes whole
+//   all_to_all      over=[axes] split_dim=s concat_dim=c   the axes move from dim c to dim s
+//   shard_slice     over=[axes] dim=d   the rank keeps its own part of dim d; no communication
+//   mask_padding                        padding becomes zero on all dims; no communication
+//   wait                                the result of a collective started with async=true, which is not usable before
+#include "graph/ops/facts.h"
+
+namespace tacc::graph {
+namespace {
+
+OpDef Identity(const char* name) {
+  OpDef op;
+  op.name = name;
+  op.min_operands = op.max_operands = 1;
+  op.infer = [](const OpCall& call) -> absl::StatusOr<Types> { return Types{call.in(0)}; };
+  return op;
+}
+
+OpDef Collective(const char* name, std::vector<AttrSpec> attrs) {
+  OpDef op = Identity(name);
+  op.is_collective = true;
+  op.attrs = std::move(attrs);
+  op.attrs.push_back({"over", AttrKind::kStrings});
+  op.attrs.push_back({"async", AttrKind::kBool, AttrSpec::kOptional});
+  return op;
+}
+
+}  // namespace
+
+void AddCollectiveOps(OpTable& table) {
+  table.Add(Collective("all_gather", {{"dim", AttrKind::kInt}}));
+  table.Add(Collective("reduce_scatter", {{"dim", AttrKind::kInt}}));
+  OpDef all_reduce = Collective("all_reduce", {});
+  all_reduce.reuses = ReuseIfSameType(0);
+  table.Add(all_reduce);
+  table.Add(Collective("all_to_all", {{"split_dim", AttrKind::kInt}, {"concat_dim", AttrKind::kInt}}));
+
+  OpDef shard_slice = Identity("shard_slice");
+  shard_slice.attrs = {{"over", AttrKind::kStrings}, {"dim", AttrKind::kInt}};
+  table.Add(shard_slice);
+
+  OpDef mask_padding = Identity("mask_padding");
+  mask_padding.reuses = ReuseIfSameType(0);
+  table.Add(mask_padding);
+
+  OpDef wait = Identity("wait");
+  wait.aliases = [](const OpCall&) { return std::vector<int>{0}; };
+  table.Add(wait);
+}
+
+}  // namespace tacc::graph

@@ -1,0 +1,179 @@
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "graph/ir/text.h"
+#include "graph/ops/op.h"
+#include "gtest/gtest.h"
+
+namespace tacc::graph {
+namespace {
+
+// "add f32[2] f32[2] key=value": the types inferred, "f32[2], f32[]", or the error.
+std::string Infer(const OpTable& ops, const std::string& text) {
+  std::string graph_text = "tacc.graph 1\n";
+  std::vector<std::string> names, rest;
+  const std::vector<std::string> words = absl::StrSplit(text, ' ');
+  for (size_t i = 1; i < words.size(); ++i) {
+    if (absl::StrContains(words[i], "=")) {
+      rest.push_back(words[i]);
+      continue;
+    }
+    names.push_back(absl::StrCat("%a", names.size()));
+    absl::StrAppend(&graph_text, names.back(), " = input \"x\" : ", words[i], "\n");
+  }
+  absl::StrAppend(&graph_text, words[0], " ", absl::StrJoin(names, ", "), " ", absl::StrJoin(rest, " "), "\n");
+  auto graph = ParseGraph(graph_text, {});
+  if (!graph.ok()) return std::string(graph.status().message());
+  const Node& node = graph->nodes.back();
+  const OpDef* op = ops.Find(node.op);
+  if (op == nullptr) return absl::StrCat("no op ", node.op);
+  auto types = InferTypes(*op, node.attrs, CallOf(*graph, node).operands);
+  if (!types.ok()) return std::string(types.status().message());
+  return absl::StrJoin(*types, ", ", [](std::string* out, const TensorType& t) { absl::StrAppend(out, t.ToString()); });
+}
+
+struct Case {
+  const char* text;
+  const char* wanted;
+};
+
+TEST(Infer, ResultTypes) {
+  const Case cases[] = {
+      {"einsum f32[2,3,5] f32[7,5] spec=\"bsk,nk->bsn\"", "f32[2,3,7]"},
+      {"einsum bf16[2,3,5] bf16[7,5] spec=\"bsk,nk->bsn\" dtype=f32", "f32[2,3,7]"},
+      {"einsum_accumulate f32[7,5] bf16[2,3,7] bf16[2,3,5] spec=\"bsn,bsk->nk\"", "f32[7,5]"},
+      {"add bf16[2,3] f32[3]", "f32[2,3]"},
+      {"add f16[2,3] bf16[3]", "f16[2,3]"},
+      {"mul f64[2,3] f32[]", "f64[2,3]"},
+      {"add i32[2] i32[2]", "i32[2]"},
+      {"silu bf16[4]", "bf16[4]"},
+      {"gelu_grad f32[4] f32[4] approximate=tanh", "f32[4]"},
+      {"clamp f32[4] min=-1.0 max=1", "f32[4]"},
+      {"cast i64[] dtype=f64", "f64[]"},
+      {"swiglu_grad f32[4] f32[4] f32[4]", "f32[4], f32[4]"},
+      {"select f32[] bf16[3] bf16[3]", "bf16[3]"},
+      {"reshape f32[2,6] shape=[2,3,2]", "f32[2,3,2]"},
+      {"transpose f32[2,3,4] perm=[2,0,1]", "f32[4,2,3]"},
+      {"slice f32[2,6] dim=1 start=2 limit=5", "f32[2,3]"},
+      {"pad f32[2,3] dim=1 low=2 high=1", "f32[2,6]"},
+      {"concat f32[2,3] f32[2,1] dim=1", "f32[2,4]"},
+      {"broadcast f32[3] shape=[2,3,4] dims=[1]", "f32[2,3,4]"},
+      {"reduce_sum f32[2,3,4] dims=[0,2]", "f32[3]"},
+      {"reduce_max bf16[2,3] dims=[1]", "bf16[2]"},
+      {"rms_norm bf16[2,3,8] f32[8] eps=1e-05", "bf16[2,3,8], f32[2,3]"},
+      {"rms_norm f32[2,3,8] f32[8] eps=1e-05 dtype=bf16", "bf16[2,3,8], f32[2,3]"},
+      {"rms_norm_grad bf16[2,3,8] bf16[2,3,8] bf16[8] f32[2,3]", "bf16[2,3,8], f32[8]"},
+      {"layer_norm f32[2,8] eps=1e-05", "f32[2,8], f32[2], f32[2]"},
+      {"layer_norm_grad f32[2,8] f32[2,8] f32[2] f32[2] affine=none", "f32[2,8]"},
+      {"layer_norm_grad f32[2,8] f32[2,8] f32[2] f32[2] f32[8] affine=weight_bias", "f32[2,8], f32[8], f32[8]"},
+      {"l2_normalize f32[2,8] eps=1e-07", "f32[2,8], f32[2]"},
+      {"l2_normalize_grad f32[2,8] f32[2,8] f32[2] eps=1e-07", "f32[2,8]"},
+      {"rope_table inv_freq=[1.0,0.5] length=7", "f32[7,2], f32[7,2]"},
+      {"rotary bf16[2,7,3,8] f32[7,2] f32[7,2] style=half", "bf16[2,7,3,8]"},
+      {"attention bf16[2,5,6,8] bf16[2,5,3,8] bf16[2,5,3,8] causal=true scale=0.5", "bf16[2,5,6,8], f32[2,6,5]"},
+      {"attention_grad f32[2,5,6,8] f32[2,5,6,8] f32[2,5,3,8] f32[2,5,3,8] f32[2,5,6,8] f32[2,6,5] causal=true scale=0.5",
+       "f32[2,5,6,8], f32[2,5,3,8], f32[2,5,3,8]"},
+      {"embedding f32[11,4] i32[2,3] dtype=bf16", "bf16[2,3,4]"},
+      {"embedding_grad bf16[2,3,4] i32[2,3] vocab_size=11", "f32[11,4]"},
+      {"cross_entropy bf16[2,3,11] i32[2,3]", "f32[], f32[], f32[2,3]"},
+      {"cross_entropy_grad bf16[2,3,11] i32[2,3] f32[2,3] f32[]", "bf16[2,3,11]"},
+      {"dropout f32[2,3] i64[] i64[2] rate=0.1 key=3 seed=42", "f32[2,3]"},
+      {"sum_squares bf16[2,3]", "f32[]"},
+      {"is_finite f64[]", "f64[]"},
+      {"adamw f32[4] f32[4] f32[4] f32[4] f32[] f32[] f32[] f32[] beta1=0.9 beta2=0.99 epsilon=1e-8 weight_decay=0 copy=bf16",
+       "f32[4], f32[4], f32[4], bf16[4]"},
+      {"lr_schedule i64[] type=cosine learning_rate=0.1 warmup_steps=2 max_steps=9 min_lr_ratio=0.1", "f32[]"},
+      {"constant value=1 dtype=f32 shape=[2,3]", "f32[2,3]"},
+      {"iota dim=1 dtype=i32 shape=[2,3]", "i32[2,3]"},
+      {"all_gather f32[2] dim=0 over=[dp]", "f32[2]"},
+      {"wait f32[2]", "f32[2]"},
+      {"store f32[2]", ""},
+  };
+  const OpTable ops;
+  for (const Case& c : cases) EXPECT_EQ(Infer(ops, c.text), c.wanted) << c.text;
+}
+
+TEST(Infer, ErrorsNameWhatAndWanted) {
+  const Case cases[] = {
+      {"silu f32[2] f32[2]", "silu takes 1 operands, got 2"},
+      {"concat dim=0", "concat takes 1 or more operands, got 0"},
+      {"layer_norm eps=1", "layer_norm takes 1 to 3 operands, got 0"},
+      {"scale f32[2]", "scale: attribute factor (a number) is missing"},
+      {"scale f32[2] factor=2.0 axis=1", "scale: unknown attribute axis; it takes factor"},
+      {"scale f32[2] factor=wide", "scale: attribute factor=wide; wanted a number"},
+      {"cast f32[2] dtype=f31", "unknown dtype 'f31'; use bool, i32, i64, bf16, f16, f32 or f64"},
+      {"input", "input: its type is declared, not inferred"},
+      {"silu i32[2]", "silu: x is i32[2]; wanted bf16, f16, f32 or f64 elements"},
+      {"silu_grad f32[2] bf16[2]", "silu_grad: dy is bf16[2]; wanted f32[2]"},
+      {"add f32[2,3] f32[2]", "add: b is f32[2]; wanted the dims of a, [2,3], or the last of them"},
+      {"add f32[3] f32[2,3]", "add: b is f32[2,3]; wanted the dims of a, [3], or the last of them"},
+      {"add f32[2] i32[2]", "add: b is i32[2]; wanted elements of type f32"},
+      {"add bool[2] bool[2]", "add: a is bool[2]; wanted numbers"},
+      {"gelu f32[2] approximate=fast", "gelu: approximate=fast; wanted none or tanh"},
+      {"clamp f32[2] min=2.0 max=1.0", "clamp: min=2 is above max=1"},
+      {"swiglu f32[2] f32[3]", "swiglu: up is f32[3]; wanted f32[2]"},
+      {"select f32[2] f32[2] f32[2]", "select: cond is f32[2]; wanted a floating or bool scalar"},
+      {"einsum f32[2,3] f32[4,3] spec=\"ik,jk\"", "einsum: spec=\"ik,jk\": wanted the form \"bsk,nk->bsn\""},
+      {"einsum f32[2,3] f32[4,3] spec=\"i1,jk->ij\"", "einsum: spec=\"i1,jk->ij\": '1' is no letter"},
+      {"einsum f32[2,3] f32[4,3] spec=\"ii,ji->ij\"", "einsum: spec=\"ii,ji->ij\": letter 'i' is repeated in one tensor"},
+      {"einsum f32[2,3] f32[4,3] spec=\"ik,jl->ij\"", "einsum: spec=\"ik,jl->ij\": letter 'k' is in one tensor only"},
+      {"einsum f32[2,3] f32[4,5] spec=\"ik,jk->ij\"", "einsum: 'k' is 3 in a, f32[2,3], but 5 in b, f32[4,5]"},
+      {"einsum f32[2] f32[4,5] spec=\"ik,jk->ij\"", "einsum: a is f32[2]; wanted 2 dims for \"ik\""},
+      {"einsum f32[2,3] bf16[4,3] spec=\"ik,jk->ij\"", "einsum: b is bf16[4,3]; wanted elements of a's type, f32"},
+      {"einsum_accumulate bf16[2,4] bf16[2,3] bf16[4,3] spec=\"ik,jk->ij\"", "einsum_accumulate: acc is bf16[2,4]; wanted f32[2,4]"},
+      {"reshape f32[2,3] shape=[7]", "reshape: shape=[7] of x, f32[2,3]: the numbers of elements differ"},
+      {"transpose f32[2,3] perm=[0,0]", "transpose: perm=[0,0] is no permutation of the 2 dims of x"},
+      {"slice f32[2,3] dim=2 start=0 limit=1", "slice: dim=2 of f32[2,3]; wanted 0 to 1"},
+      {"slice f32[2,3] dim=1 start=1 limit=4", "slice: start=1 limit=4 of dim 1, which has 3 elements"},
+      {"pad f32[2] dim=0 low=-1 high=0", "pad: low=-1 high=0; wanted 0 or more"},
+      {"concat f32[2,3] f32[3,3] dim=1", "concat: operand 1 is f32[3,3]; wanted f32[2,3]"},
+      {"broadcast f32[3] shape=[2,4] dims=[1]", "broadcast: x is f32[3]; wanted dims [4]"},
+      {"broadcast f32[4,2] shape=[2,4] dims=[1,0]", "broadcast: dims=[1,0] must ascend"},
+      {"reduce_sum f32[2] dims=[1]", "reduce_sum: dims[0]=1 of f32[2]; wanted 0 to 0"},
+      {"reduce_max f32[2,0] dims=[1]", "reduce_max: dim 1 of x, f32[2,0], is empty: it has no maximum"},
+      {"rms_norm f32[] f32[8] eps=1e-5", "rms_norm: x is f32[]; wanted at least one dim"},
+      {"rms_norm f32[2,8] f32[2] eps=1e-5", "rms_norm: w is f32[2]; wanted dims [8]"},
+      {"rms_norm_grad f32[2,8] f32[2,8] f32[8] f32[8]", "rms_norm_grad: rstd is f32[8]; wanted f32[2]"},
+      {"layer_norm f32[2,8] f32[8] f32[2] eps=1e-5", "layer_norm: b is f32[2]; wanted dims [8]"},
+      {"layer_norm_grad f32[2,8] f32[2,8] f32[2] f32[2] affine=some",
+       "layer_norm_grad: affine=some; wanted none, weight or weight_bias"},
+      {"layer_norm_grad f32[2,8] f32[2,8] f32[2] f32[2] affine=weight",
+       "layer_norm_grad: affine=weight takes 5 operands, got 4"},
+      {"l2_normalize_grad f32[2,8] f32[2,8] f32[8] eps=1e-7", "l2_normalize_grad: rnorm is f32[8]; wanted f32[2]"},
+      {"rope_table inv_freq=[1.0] length=-1", "rope_table: length=-1; wanted 0 or more"},
+      {"rotary f32[2,7,3,8] f32[7,5] f32[7,5] style=half",
+       "rotary: cos is f32[7,5]; wanted dims [7,up to 4] for x, f32[2,7,3,8]"},
+      {"rotary f32[2,7,3,8] f32[7,4] f32[7,4] style=whole", "rotary: style=whole; wanted half or interleaved"},
+      {"attention f32[2,5,6,8] f32[2,5,4,8] f32[2,5,4,8] causal=true scale=0.5",
+       "attention: q has 6 heads and k 4; wanted a multiple"},
+      {"attention f32[2,5,6,8] f32[2,4,6,8] f32[2,4,6,8] causal=true scale=0.5",
+       "attention: causal=true with 5 queries and 4 keys; wanted as many"},
+      {"attention f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2,8] causal=true scale=0.5 alibi_slopes=[0.5]",
+       "attention: alibi_slopes has 1 entries; wanted one for each of 2 heads"},
+      {"attention f32[2,5,2,8] f32[3,5,2,8] f32[2,5,2,8] causal=true scale=0.5",
+       "attention: k is f32[3,5,2,8]; wanted f32[2,5,2,8]"},
+      {"attention_grad f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2,8] f32[2,5,2] causal=true scale=0.5",
+       "attention_grad: lse is f32[2,5,2]; wanted f32[2,2,5]"},
+      {"embedding f32[11,4] i64[2,3]", "embedding: ids is i64[2,3]; wanted i32 elements"},
+      {"embedding f32[11] i32[2,3]", "embedding: table is f32[11]; wanted 2 dims"},
+      {"embedding_grad f32[2,3,4] i32[3,2] vocab_size=5", "embedding_grad: ids is i32[3,2]; wanted dims [2,3]"},
+      {"cross_entropy f32[2,3,11] i32[2]", "cross_entropy: targets is i32[2]; wanted dims [2,3]"},
+      {"cross_entropy_grad f32[2,3,11] i32[2,3] f32[2,3] f32[1]", "cross_entropy_grad: dloss is f32[1]; wanted f32[]"},
+      {"dropout f32[2,3] i64[] i64[3] rate=0.1 key=3 seed=42", "dropout: sample is i64[3]; wanted i64[2]"},
+      {"dropout f32[2,3] i64[] i64[2] rate=1.0 key=3 seed=42", "dropout: rate=1; wanted at least 0 and below 1"},
+      {"adamw bf16[4] bf16[4] f32[4] f32[4] f32[] f32[] f32[] f32[] beta1=0.9 beta2=0.99 epsilon=1e-8 weight_decay=0",
+       "adamw: m is bf16[4]; wanted f32[4]"},
+      {"adamw f32[4] f32[4] f32[4] f32[4] f32[1] f32[] f32[] f32[] beta1=0.9 beta2=0.99 epsilon=1e-8 weight_decay=0",
+       "adamw: lr is f32[1]; wanted a floating scalar"},
+      {"lr_schedule i64[] type=square learning_rate=0.1 warmup_steps=2 max_steps=9 min_lr_ratio=0.1",
+       "lr_schedule: type=square; wanted cosine, linear or constant"},
+      {"constant value=1 dtype=f32 shape=[-2]", "constant: shape=[-2] has a negative dim"},
+      {"iota dim=2 dtype=i32 shape=[2,3]", "iota: dim=2 of a shape of 2 dims"},
+  };
+  const OpTable ops;
+  for (const Case& c : cases) EXPECT_EQ(Infer(ops, c.text), c.wanted) << c.text;
+}
+
+}  // namespace
+}  // namespace tacc::graph

@@ -1,0 +1,65 @@
+// Leaves and ends: input param read store output constant iota.
+#include "absl/strings/str_cat.h"
+#include "graph/ir/status_macros.h"
+#include "graph/ops/facts.h"
+
+namespace tacc::graph {
+namespace {
+
+absl::StatusOr<Types> InferFromShape(const OpCall& call) {
+  TensorType type{DTypeAttr(call, DType::kF32), call.attr<std::vector<int64_t>>("shape")};
+  for (int64_t d : type.dims) {
+    if (d < 0) return absl::InvalidArgumentError(absl::StrCat("shape=", DimsToString(type.dims), " has a negative dim"));
+  }
+  return Types{type};
+}
+
+// Every dim is a factor that only the result has: any shard is made on the spot.
+absl::StatusOr<Rule> OutputOnlyRule(const OpCall& call) { return PointwiseRule(call, {}); }
+
+OpDef End(const char* name) {
+  OpDef op;
+  op.name = name;
+  op.min_operands = op.max_operands = 1;
+  op.num_results = 0;
+  op.has_side_effect = true;
+  op.infer = [](const OpCall&) -> absl::StatusOr<Types> { return Types{}; };
+  return op;
+}
+
+}  // namespace
+
+void AddLeafOps(OpTable& table) {
+  for (const char* name : {"input", "param", "read"}) {
+    OpDef op;
+    op.name = name;
+    op.no_gradient = true;
+    if (op.name == "param") op.attrs = {{"init", AttrKind::kString, AttrSpec::kOptional}, {"stored", AttrKind::kInts, AttrSpec::kOptional}};
+    table.Add(op);
+  }
+  table.Add(End("output"));
+  table.Add(End("store"));
+
+  OpDef constant;
+  constant.name = "constant";
+  constant.attrs = {{"value", AttrKind::kFloat}, {"dtype", AttrKind::kString}, {"shape", AttrKind::kInts}};
+  constant.infer = InferFromShape;
+  constant.rule = OutputOnlyRule;
+  constant.no_gradient = true;
+  table.Add(constant);
+
+  OpDef iota;  // the index along `dim`
+  iota.name = "iota";
+  iota.attrs = {{"dim", AttrKind::kInt}, {"dtype", AttrKind::kString}, {"shape", AttrKind::kInts}};
+  iota.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    TACC_ASSIGN_OR_RETURN(Types types, InferFromShape(call));
+    const int64_t dim = call.attr<int64_t>("dim");
+    if (dim < 0 || dim >= types[0].rank()) return absl::InvalidArgumentError(absl::StrCat("dim=", dim, " of a shape of ", types[0].rank(), " dims"));
+    return types;
+  };
+  iota.rule = OutputOnlyRule;
+  iota.no_gradient = true;
+  table.Add(iota);
+}
+
+}  // namespace tacc::graph

@@ -1,0 +1,188 @@
+// rms_norm layer_norm l2_normalize and their gradients, over the last dim.
+#include "absl/strings/str_cat.h"
+#include "graph/ir/status_macros.h"
+#include "graph/ops/builder.h"
+#include "graph/ops/facts.h"
+
+namespace tacc::graph {
+namespace {
+
+absl::Status WantRows(absl::string_view name, const TensorType& x) {
+  TACC_RETURN_IF_ERROR(WantFloating(name, x));
+  return x.rank() >= 1 ? absl::OkStatus() : Wanted(name, x, "at least one dim");
+}
+
+// One number a row, in x's accumulation type.
+TensorType RowType(const TensorType& x) { return {AccumulationType(x.dtype), Dims(x.dims.begin(), x.dims.end() - 1)}; }
+
+absl::Status WantWeight(absl::string_view name, const TensorType& w, const TensorType& x) {
+  TACC_RETURN_IF_ERROR(WantFloating(name, w));
+  return WantDims(name, w, {x.dims.back()});
+}
+
+// A gradient of a weight, summed over all rows.
+TensorType WeightGradientType(const TensorType& x) { return {AccumulationType(x.dtype), {x.dims.back()}}; }
+
+TensorType ResultType(const OpCall& call) { return {DTypeAttr(call, call.in(0).dtype), call.in(0).dims}; }
+
+// A factor per dim of x; the last is needed whole. `in` and `out` tell each tensor's part: 'x' all dims, 'r' one number a row,
+// 'w' a weight over the last dim.
+Rule NormRule(const Dims& x, absl::string_view in, absl::string_view out, std::vector<std::vector<int>> linear_in) {
+  Rule rule;
+  const std::vector<int> all = AddFactors(rule, x);
+  rule.factors[all.back()].replicate = true;
+  auto dims = [&](char part) { return part == 'x' ? all : part == 'r' ? Leading(all) : std::vector<int>{all.back()}; };
+  for (char part : in) rule.in.push_back(dims(part));
+  for (char part : out) rule.out.push_back(dims(part));
+  rule.linear_in = std::move(linear_in);
+  return rule;
+}
+
+void AddRmsNorm(OpTable& table) {
+  OpDef op;
+  op.name = "rms_norm";
+  op.min_operands = op.max_operands = 2;
+  op.num_results = 2;
+  op.attrs = {{"eps", AttrKind::kFloat}, {"dtype", AttrKind::kString, AttrSpec::kOptional}};
+  op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    TACC_RETURN_IF_ERROR(WantRows("x", call.in(0)));
+    TACC_RETURN_IF_ERROR(WantWeight("w", call.in(1), call.in(0)));
+    TACC_RETURN_IF_ERROR(WantFloating("y", ResultType(call)));
+    return Types{ResultType(call), RowType(call.in(0))};
+  };
+  op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> { return NormRule(call.in(0).dims, "xw", "xr", {}); };
+  op.derive = [](VjpCall& call) {
+    TACC_RETURN_IF_ERROR(NoCotangent(call, 1, "rstd"));
+    Builder& b = call.builder;
+    const ValueId x = call.node.operands[0], w = call.node.operands[1];
+    const ValueId dy = b.Cast(call.cotangents[0], b.type(x).dtype);
+    call.gradients = b.AddMany("rms_norm_grad", {dy, x, w, call.node.results[1]}, {}, 2);
+    return absl::OkStatus();
+  };
+  table.Add(op);
+
+  OpDef grad;
+  grad.name = "rms_norm_grad";
+  grad.min_operands = grad.max_operands = 4;
+  grad.num_results = 2;
+  grad.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    const TensorType& x = call.in(1);
+    TACC_RETURN_IF_ERROR(WantRows("x", x));
+    TACC_RETURN_IF_ERROR(WantType("dy", call.in(0), x));
+    TACC_RETURN_IF_ERROR(WantWeight("w", call.in(2), x));
+    TACC_RETURN_IF_ERROR(WantType("rstd", call.in(3), RowType(x)));
+    return Types{x, WeightGradientType(x)};
+  };
+  grad.rule = [](const OpCall& call) -> absl::StatusOr<Rule> { return NormRule(call.in(1).dims, "xxwr", "xw", {{0}}); };
+  table.Add(grad);
+}
+
+void AddLayerNorm(OpTable& table) {
+  OpDef op;
+  op.name = "layer_norm";
+  op.min_operands = 1;
+  op.max_operands = 3;
+  op.num_results = 3;
+  op.attrs = {{"eps", AttrKind::kFloat}, {"dtype", AttrKind::kString, AttrSpec::kOptional}};
+  op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    TACC_RETURN_IF_ERROR(WantRows("x", call.in(0)));
+    for (size_t i = 1; i < call.operands.size(); ++i) TACC_RETURN_IF_ERROR(WantWeight(i == 1 ? "w" : "b", call.operands[i], call.in(0)));
+    TACC_RETURN_IF_ERROR(WantFloating("y", ResultType(call)));
+    return Types{ResultType(call), RowType(call.in(0)), RowType(call.in(0))};
+  };
+  op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
+    return NormRule(call.in(0).dims, absl::string_view("xww").substr(0, call.operands.size()), "xrr", {});
+  };
+  op.derive = [](VjpCall& call) {
+    TACC_RETURN_IF_ERROR(NoCotangent(call, 1, "mean"));
+    TACC_RETURN_IF_ERROR(NoCotangent(call, 2, "rstd"));
+    Builder& b = call.builder;
+    const Node& node = call.node;
+    constexpr const char* kAffine[] = {"none", "weight", "weight_bias"};
+    const int num_weights = static_cast<int>(node.operands.size()) - 1;
+    std::vector<ValueId> operands = {b.Cast(call.cotangents[0], b.type(node.operands[0]).dtype), node.operands[0], node.results[1], node.results[2]};
+    if (num_weights > 0) operands.push_back(node.operands[1]);
+    call.gradients = b.AddMany("layer_norm_grad", operands, {{"affine", std::string(kAffine[num_weights])}}, 1 + num_weights);
+    return absl::OkStatus();
+  };
+  table.Add(op);
+
+  OpDef grad;
+  grad.name = "layer_norm_grad";
+  grad.min_operands = 4;
+  grad.max_operands = 5;
+  grad.num_results = -1;
+  grad.attrs = {{"affine", AttrKind::kString}};
+  grad.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    const TensorType& x = call.in(1);
+    TACC_RETURN_IF_ERROR(WantRows("x", x));
+    TACC_RETURN_IF_ERROR(WantType("dy", call.in(0), x));
+    TACC_RETURN_IF_ERROR(WantType("mean", call.in(2), RowType(x)));
+    TACC_RETURN_IF_ERROR(WantType("rstd", call.in(3), RowType(x)));
+    const std::string affine = call.attr<std::string>("affine");
+    if (affine != "none" && affine != "weight" && affine != "weight_bias") {
+      return absl::InvalidArgumentError(absl::StrCat("affine=", affine, "; wanted none, weight or weight_bias"));
+    }
+    const size_t wanted = affine == "none" ? 4 : 5;
+    if (call.operands.size() != wanted) {
+      return absl::InvalidArgumentError(absl::StrCat("affine=", affine, " takes ", wanted, " operands, got ", call.operands.size()));
+    }
+    Types results{x};
+    if (affine != "none") {
+      TACC_RETURN_IF_ERROR(WantWeight("w", call.in(4), x));
+      results.push_back(WeightGradientType(x));
+    }
+    if (affine == "weight_bias") results.push_back(WeightGradientType(x));
+    return results;
+  };
+  grad.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
+    return NormRule(call.in(1).dims, absl::string_view("xxrrw").substr(0, call.operands.size()),
+                    absl::string_view("xww").substr(0, call.results.size()), {{0}});
+  };
+  table.Add(grad);
+}
+
+void AddL2Normalize(OpTable& table) {
+  OpDef op;
+  op.name = "l2_normalize";
+  op.min_operands = op.max_operands = 1;
+  op.num_results = 2;
+  op.attrs = {{"eps", AttrKind::kFloat}};
+  op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    TACC_RETURN_IF_ERROR(WantRows("x", call.in(0)));
+    return Types{call.in(0), RowType(call.in(0))};
+  };
+  op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> { return NormRule(call.in(0).dims, "x", "xr", {}); };
+  op.derive = [](VjpCall& call) {
+    TACC_RETURN_IF_ERROR(NoCotangent(call, 1, "rnorm"));
+    Builder& b = call.builder;
+    const ValueId x = call.node.operands[0];
+    call.gradients[0] = b.Add("l2_normalize_grad", {b.Cast(call.cotangents[0], b.type(x).dtype), x, call.node.results[1]}, call.node.attrs);
+    return absl::OkStatus();
+  };
+  table.Add(op);
+
+  OpDef grad;
+  grad.name = "l2_normalize_grad";
+  grad.min_operands = grad.max_operands = 3;
+  grad.attrs = {{"eps", AttrKind::kFloat}};
+  grad.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    const TensorType& x = call.in(1);
+    TACC_RETURN_IF_ERROR(WantRows("x", x));
+    TACC_RETURN_IF_ERROR(WantType("dy", call.in(0), x));
+    TACC_RETURN_IF_ERROR(WantType("rnorm", call.in(2), RowType(x)));
+    return Types{x};
+  };
+  grad.rule = [](const OpCall& call) -> absl::StatusOr<Rule> { return NormRule(call.in(1).dims, "xxr", "x", {{0}}); };
+  table.Add(grad);
+}
+
+}  // namespace
+
+void AddNormOps(OpTable& table) {
+  AddRmsNorm(table);
+  AddLayerNorm(table);
+  AddL2Normalize(table);
+}
+
+}  // namespace tacc::graph
