@@ -1,0 +1,1 @@
+"""Python side of tacc: prepares data, converts models."""

@@ -1,0 +1,35 @@
+"""`python -m tacc COMMAND`."""
+
+import argparse
+import signal
+import sys
+
+from tacc import convert, data
+from tacc.errors import InputError
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tacc", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    data.add_commands(commands)
+    convert.add_command(commands)
+    args = parser.parse_args(argv)
+    # So that a terminated command removes what it has written so far.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        args.run(args)
+    except InputError as error:
+        for line in str(error).splitlines():
+            print(f"error: {line}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"error: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""Writes data folders: index.json and shards of token ids. docs/data.md is the format."""
+
+import hashlib
+import json
+import os
+import struct
+from pathlib import Path
+
+import numpy as np
+
+FORMAT = "tacc-data"
+VERSION = 1
+MAGIC = b"taccdata"
+DATA_OFFSET = 128  # Header of 64 bytes, one column descriptor of 32, zeros: columns begin at a multiple of 64.
+DEFAULT_SHARD_TOKENS = 1 << 29
+
+
+def file_sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class DatasetWriter:
+    """Writes one stream of tokens into `folder`, cut into shards of at most `shard_tokens` tokens."""
+
+    def __init__(self, folder: Path, vocab_size: int, shard_tokens: int = DEFAULT_SHARD_TOKENS):
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._vocab_size = vocab_size
+        self._dtype = np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+        self._shard_tokens = shard_tokens
+        self._shards: list[dict] = []
+        self._file = None
+        self._shard_num_tokens = 0
+        self._shard_num_documents = 0
+        self._max_token_id = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(shard["num_tokens"] for shard in self._shards) + self._shard_num_tokens
+
+    @property
+    def num_documents(self) -> int:
+        return sum(shard["num_documents"] for shard in self._shards) + self._shard_num_documents
+
+    def append(self, tokens: np.ndarray) -> None:
+        """Appends one document, its EOS included. It may cross into further shards; it counts where it begins."""
+        tokens = tokens.astype(self._dtype, copy=False)
+        self._max_token_id = max(self._max_token_id, int(tokens.max(initial=0)))
+        is_begin = True
+        while len(tokens) > 0:
+            if self._shard_num_tokens == self._shard_tokens:
+                self._end_shard()
+            if self._file is None:
+                self._file = open(self._shard_path(), "wb", buffering=1 << 20)
+                self._file.write(bytes(DATA_OFFSET))
+            part = tokens[: self._shard_tokens - self._shard_num_tokens]
+            self._file.write(part.tobytes())
+            self._shard_num_tokens += len(part)
+            self._shard_num_documents += is_begin
+            is_begin = False
+            tokens = tokens[len(part) :]
+
+    def _shard_path(self) -> Path:
+        return self._folder / f"{len(self._shards):05d}.tacc"
+
+    def _end_shard(self) -> None:
+        path = self._shard_path()
+        self._file.seek(0)
+        self._file.write(struct.pack("<8sIIQ40x", MAGIC, VERSION, 1, self._shard_num_tokens))
+        self._file.write(struct.pack("<16sQQ", b"tokens", self._dtype.itemsize, DATA_OFFSET))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._file = None
+        self._shards.append(
+            {
+                "name": path.name,
+                "num_tokens": self._shard_num_tokens,
+                "num_documents": self._shard_num_documents,
+                "num_bytes": path.stat().st_size,
+                "sha256": file_sha256(path),
+            }
+        )
+        self._shard_num_tokens = 0
+        self._shard_num_documents = 0
+
+    def close(self, *, tokenizer: dict, seq_len: int) -> dict:
+        """Writes index.json and returns it. `tokenizer`: fingerprint, eos_token, eos_token_id."""
+        if self._file is not None:
+            self._end_shard()
+        hashes = "".join(shard["sha256"] + "\n" for shard in self._shards)
+        index = {
+            "format": FORMAT,
+            "version": VERSION,
+            "seq_len": seq_len,
+            "num_tokens": self.num_tokens,
+            "num_documents": self.num_documents,
+            "max_token_id": self._max_token_id,
+            "fingerprint": hashlib.sha256(hashes.encode()).hexdigest(),
+            "tokenizer": {**tokenizer, "vocab_size": self._vocab_size},
+            "shards": self._shards,
+        }
+        with open(self._folder / "index.json", "w", encoding="utf-8") as file:
+            json.dump(index, file, indent=2)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        return index

@@ -1,0 +1,288 @@
+"""`python -m tacc data prepare`, against a plain reading of the input and of docs/data.md."""
+
+import collections
+import filecmp
+import hashlib
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from data_folder import STORY, read_documents, read_stream, write_corpus
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from tacc import corpus
+
+
+def run(*args, ok=True, cwd=None):
+    result = subprocess.run([sys.executable, "-m", "tacc", "data", "prepare", *map(str, args)], capture_output=True, text=True, cwd=cwd)
+    assert (result.returncode == 0) == ok, result.stdout + result.stderr
+    assert "Traceback" not in result.stderr
+    return result
+
+
+def fails(*args):
+    result = run(*args, ok=False)
+    assert result.returncode == 2 and result.stdout == ""
+    assert all(line.startswith("error: ") for line in result.stderr.splitlines()), result.stderr
+    return result.stderr
+
+
+@pytest.fixture(scope="module")
+def tokenizer_dir(tmp_path_factory):
+    """A tokenizer trained on the stories."""
+    root = tmp_path_factory.mktemp("tokenizer")
+    write_corpus(root / "text")
+    run("--train-tokenizer", 300, "--input", root / "text", "--out", root / "data", "--processes", 1)
+    return root / "data" / "tokenizer"
+
+
+def encode_all(tokenizer_dir, texts):
+    tokenizer = Tokenizer.from_file(str(tokenizer_dir / "tokenizer.json"))
+    return [tuple(tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
+
+
+def test_documents_are_shuffled_and_joined_with_eos(tmp_path, tokenizer_dir):
+    texts = write_corpus(tmp_path / "text")
+    run("--tokenizer", tokenizer_dir, "--input", tmp_path / "text", "--out", tmp_path / "data")
+    want = encode_all(tokenizer_dir, texts)
+    got = read_documents(tmp_path / "data")
+    assert collections.Counter(got) == collections.Counter(want)
+    assert got != want, "the order of the input"
+    index = json.loads((tmp_path / "data" / "index.json").read_text())
+    assert index["num_documents"] == len(texts)
+    assert index["num_tokens"] == sum(len(document) + 1 for document in want)
+    assert index["max_token_id"] == max(max(document) for document in want)
+    shard = tmp_path / "data" / "00000.tacc"
+    assert index["shards"][0]["sha256"] == hashlib.sha256(shard.read_bytes()).hexdigest()
+    tokenizer = (tmp_path / "data" / "tokenizer" / "tokenizer.json").read_bytes()
+    assert index["tokenizer"]["fingerprint"] == hashlib.sha256(tokenizer).hexdigest()
+    assert tokenizer == (tokenizer_dir / "tokenizer.json").read_bytes()
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["00000.tacc", "index.json", "tokenizer"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "text"], "nothing else is left"
+
+
+def test_same_seed_same_bytes_whatever_the_processes(tmp_path, tokenizer_dir):
+    write_corpus(tmp_path / "text")
+    (tmp_path / "text" / "more.jsonl").write_text("".join(json.dumps({"text": f"{i} {STORY}"}) + "\n" for i in range(100)))
+
+    def prepare(name, *args):
+        run("--tokenizer", tokenizer_dir, "--input", tmp_path / "text", "--out", tmp_path / name, "--eval-fraction", 0.1, *args)
+        return tmp_path / name
+
+    one, three, other = prepare("1", "--processes", 1), prepare("3", "--processes", 3), prepare("other", "--seed", 7, "--processes", 1)
+    for name in ("index.json", "00000.tacc", "eval/index.json", "eval/00000.tacc", "tokenizer/tokenizer.json"):
+        assert filecmp.cmp(one / name, three / name, shallow=False), name
+    assert read_stream(one).tolist() != read_stream(other).tolist()
+
+
+def test_training_a_tokenizer_is_reproducible_and_transformers_loads_it(tmp_path):
+    texts = write_corpus(tmp_path / "text")
+    for name in ("a", "b"):
+        run("--train-tokenizer", 320, "--input", tmp_path / "text", "--out", tmp_path / name, "--processes", 1)
+    assert filecmp.cmp(tmp_path / "a/tokenizer/tokenizer.json", tmp_path / "b/tokenizer/tokenizer.json", shallow=False)
+
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "a" / "tokenizer")
+    assert len(tokenizer) == 320 and tokenizer.is_fast
+    assert tokenizer.eos_token == "<|endoftext|>" and tokenizer.eos_token_id == 0
+    for text in (*texts[:3], "naïve 漢字 \t\r\n  🙂", "    def f(x):\n        return x\n"):
+        assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    assert tuple(tokenizer(texts[5])["input_ids"]) in read_documents(tmp_path / "a")
+
+
+def test_eval_fraction_holds_out_whole_documents(tmp_path, tokenizer_dir):
+    texts = write_corpus(tmp_path / "text", 200)
+    run("--tokenizer", tokenizer_dir, "--input", tmp_path / "text", "--out", tmp_path / "data", "--eval-fraction", 0.1)
+    train, held_out = read_documents(tmp_path / "data"), read_documents(tmp_path / "data" / "eval")
+    assert collections.Counter(train + held_out) == collections.Counter(encode_all(tokenizer_dir, texts))
+    share = sum(map(len, held_out)) / sum(map(len, train + held_out))
+    assert 0.1 <= share <= 0.12
+    assert json.loads((tmp_path / "data/eval/index.json").read_text())["tokenizer"]["vocab_size"] == 300
+
+
+@pytest.mark.parametrize("num_documents", [1, 2])
+def test_eval_fraction_of_few_documents_is_cut_off_the_end_of_one(tmp_path, tokenizer_dir, num_documents):
+    texts = [STORY * 50 + f"the end {i}" for i in range(num_documents)]
+    for i, text in enumerate(texts):
+        (tmp_path / f"{i}.txt").write_text(text)
+    run("--tokenizer", tokenizer_dir, "--input", *(tmp_path / f"{i}.txt" for i in range(num_documents)), "--out", tmp_path / "data", "--eval-fraction", 0.05)
+    train, held_out = read_documents(tmp_path / "data"), read_documents(tmp_path / "data" / "eval")
+    want = encode_all(tokenizer_dir, texts)
+    assert len(held_out) == 1 and len(train) == num_documents
+    assert collections.Counter(train) + collections.Counter() != collections.Counter(want)
+    assert any(document + held_out[0] in want for document in train)
+    assert len(held_out[0]) == round(0.05 * sum(map(len, want)))
+
+
+def test_shard_borders_lose_no_tokens(tmp_path, tokenizer_dir):
+    write_corpus(tmp_path / "text")
+    for name, size in (("one", 1 << 20), ("many", 97)):
+        run("--tokenizer", tokenizer_dir, "--input", tmp_path / "text", "--out", tmp_path / name, "--shard-tokens", size, "--processes", 1)
+    index = json.loads((tmp_path / "many" / "index.json").read_text())
+    assert len(index["shards"]) > 10
+    assert {shard["num_tokens"] for shard in index["shards"][:-1]} == {97}
+    assert sum(shard["num_documents"] for shard in index["shards"]) == index["num_documents"] == 40
+    assert read_stream(tmp_path / "many").tolist() == read_stream(tmp_path / "one").tolist()
+
+
+def test_jsonl_of_several_pieces(tmp_path, tokenizer_dir, monkeypatch):
+    """Lines on both sides of a piece's border, read by different processes in the real run, are each read once."""
+    texts = [f"{i}: " + "x" * (i * 7 % 113) for i in range(500)]
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("\ufeff" + "\n\n".join(json.dumps({"id": i, "body": text}, ensure_ascii=i % 2 == 0) for i, text in enumerate(texts)))
+    for piece_bytes in (1, 50, 1000, 1 << 20):
+        monkeypatch.setattr(corpus, "JSONL_PIECE_BYTES", piece_bytes)
+        files = corpus.find_files([str(path)], [], [])
+        assert [text for task in corpus.plan_tasks(files) for text in corpus.read_documents(task, "body", corpus.Counts())] == texts
+    run("--tokenizer", tokenizer_dir, "--input", path, "--text-field", "body", "--out", tmp_path / "data")
+    assert collections.Counter(read_documents(tmp_path / "data")) == collections.Counter(encode_all(tokenizer_dir, texts))
+
+
+def test_long_text_is_cut_at_line_ends_or_between_characters(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "MAX_DOCUMENT_BYTES", 100)
+    lines, no_lines = "a line of words\n" * 40, "漢字" * 200
+    for text in (lines, no_lines):
+        (tmp_path / "t.txt").write_text(text)
+        files = corpus.find_files([str(tmp_path / "t.txt")], [], [])
+        counts = corpus.Counts()
+        pieces = [piece for task in corpus.plan_tasks(files) for piece in corpus.read_documents(task, "text", counts)]
+        assert "".join(pieces) == text and len(pieces) > 5 and not counts.undecodable
+        assert all(len(piece.encode()) <= 100 for piece in pieces)
+        if text is lines:
+            assert all(piece.endswith("\n") for piece in pieces)
+
+
+def test_source_tree(tmp_path, tokenizer_dir):
+    tree = tmp_path / "tree"
+    for folder in ("a/b", ".git", "__pycache__", "a/node_modules", "old"):
+        (tree / folder).mkdir(parents=True)
+    (tree / "a/b/main.py").write_text("print('hello')\n")
+    (tree / "a/readme.md").write_text("# Hello\n")
+    (tree / "a/empty.py").write_text("\n \n")
+    (tree / "a/latin.py").write_bytes(b"# caf\xe9\n")
+    (tree / "a/binary.dat").write_bytes(b"\0\1\2")
+    (tree / "a/records.jsonl").write_text('{"text": "one"}\n{"text": ""}\n{"text": "half \\ud83d pair"}\n')
+    (tree / ".git/config").write_text("secret")
+    (tree / "__pycache__/x.txt").write_text("secret")
+    (tree / "a/node_modules/x.js").write_text("secret")
+    (tree / "old/index.json").write_text("{}")
+    (tree / "old/00000.tacc").write_text("secret")
+    os.symlink(tree / "a/readme.md", tree / "link.md")
+    result = run("--tokenizer", tokenizer_dir, "--input", tree, "--out", tmp_path / "all")
+    texts = ["print('hello')\n", "# Hello\n", "one", "half \ufffd pair"]
+    assert collections.Counter(read_documents(tmp_path / "all")) == collections.Counter(encode_all(tokenizer_dir, texts))
+    assert "warning: skipped 2 empty documents" in result.stderr
+    assert "warning: skipped 2 files that are not UTF-8 text: " in result.stderr and "latin.py" in result.stderr
+    assert "1 records hold half of a surrogate pair" in result.stderr
+    assert "\r" not in result.stderr, "no progress bar outside a terminal"
+    run("--tokenizer", tokenizer_dir, "--input", tree, tree / "a/b/main.py", "--include", "*.py", "--exclude", "a/empty*", "--out", tmp_path / "py")
+    assert read_documents(tmp_path / "py") == encode_all(tokenizer_dir, texts[:1]), "a file given twice is read once"
+
+
+def test_ids_above_65535_take_four_bytes(tmp_path):
+    folder = tmp_path / "tokenizer"
+    folder.mkdir()
+    words = {f"w{i}": i for i in range(70_000)} | {"<eos>": 70_000, "<unk>": 70_001}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.enable_truncation(2)  # As some published tokenizers ask for; a corpus is never truncated.
+    tokenizer.enable_padding(length=5)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<eos>", "__type": "AddedToken"}}))
+    (tmp_path / "t.txt").write_text("w1 w69999 w5 w65536")
+    run("--tokenizer", folder, "--input", tmp_path / "t.txt", "--out", tmp_path / "data")
+    assert read_stream(tmp_path / "data").tolist() == [1, 69_999, 5, 65_536, 70_000]
+
+
+def test_eos_may_come_from_the_models_configuration_or_the_command(tmp_path, tokenizer_dir):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "tokenizer.json").write_bytes((tokenizer_dir / "tokenizer.json").read_bytes())
+    (tmp_path / "t.txt").write_text("hello")
+    message = fails("--tokenizer", folder, "--input", tmp_path / "t.txt", "--out", tmp_path / "x")
+    assert "the tokenizer has no EOS token" in message and "--eos-token" in message
+    message = fails("--tokenizer", folder, "--input", tmp_path / "t.txt", "--out", tmp_path / "x", "--eos-token", "<nope>")
+    assert "'<nope>' is not in the vocabulary" in message
+    run("--tokenizer", folder, "--input", tmp_path / "t.txt", "--out", tmp_path / "named", "--eos-token", "!")
+    (folder / "config.json").write_text('{"eos_token_id": [1, 2]}')
+    run("--tokenizer", folder, "--input", tmp_path / "t.txt", "--out", tmp_path / "configured")
+    assert read_stream(tmp_path / "named")[-1] == read_stream(tmp_path / "configured")[-1] == 1
+    # The folder of the result says it too, so that it can be used again.
+    index = json.loads((tmp_path / "configured/index.json").read_text())
+    assert index["tokenizer"]["eos_token"] == "!"
+
+
+def test_bad_input_is_named(tmp_path, tokenizer_dir):
+    text = tmp_path / "t.txt"
+    text.write_text("hello world")
+    out = tmp_path / "out"
+    trained = ("--train-tokenizer", 300)
+
+    assert "nothing.txt: no such file or folder" in fails(*trained, "--input", tmp_path / "nothing.txt", text, "--out", out)
+    assert "no such folder" in fails("--tokenizer", tmp_path / "none", "--input", text, "--out", out)
+    assert "has no tokenizer.json; write one with" in fails("--tokenizer", tmp_path, "--input", text, "--out", out)
+    assert "must be at least 257" in fails("--train-tokenizer", 256, "--input", text, "--out", out)
+    problems = fails(*trained, "--eval-fraction", 1, "--seq-len", 0, "--input", text, "--out", out).splitlines()
+    assert len(problems) == 2 and "--eval-fraction 1.0: must be at least 0 and below 1" in problems[0]
+
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "tokenizer.json").write_text("{")
+    assert "not a tokenizer" in fails("--tokenizer", broken, "--input", text, "--out", out)
+
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "no input text: no files found" in fails(*trained, "--input", empty, "--out", out)
+    (empty / "e.txt").write_text("")
+    assert "no input text: 1 files found, all of them empty" in fails(*trained, "--input", empty, "--out", out)
+    (empty / "e.txt").write_text(" \n")
+    (empty / "b.txt").write_bytes(b"\xff\xfe")
+    message = fails("--tokenizer", tokenizer_dir, "--input", empty, "--out", out)
+    assert "no input text: 1 empty documents and 1 files that are not UTF-8 text were skipped" in message
+
+    records = tmp_path / "r.jsonl"
+    for line, want in (
+        ("{", "r.jsonl:3: not a JSON record"),
+        ("[1]", "r.jsonl:3: a JSON list"),
+        ('{"content": "a"}', 'r.jsonl:3: no field "text"; its fields: "content"; say which is the text with --text-field'),
+        ('{"text": 3}', 'r.jsonl:3: field "text" is not a text'),
+        ("[" * 100_000, "r.jsonl:3: not a JSON record"),
+    ):
+        records.write_text('{"text": "a"}\n\n' + line + "\n")
+        assert want in fails("--tokenizer", tokenizer_dir, "--input", records, "--out", out), line[:20]
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken", "empty", "r.jsonl", "t.txt"], "nothing was left behind"
+    out.mkdir()
+    (out / "mine").write_text("keep")
+    message = fails(*trained, "--input", text, "--out", out)
+    assert "is there already and is not empty; choose another --out, or delete the folder first" in message
+    assert (out / "mine").read_text() == "keep"
+    assert "is not a folder" in fails(*trained, "--input", text, "--out", text)
+
+
+def test_usage_errors_exit_with_2(tmp_path):
+    for args in ((), ("--input", "x", "--out", "y"), ("--tokenizer", "a", "--train-tokenizer", "300", "--input", "x", "--out", "y")):
+        assert run(*args, ok=False).returncode == 2
+
+
+def test_memory_is_bounded_by_buckets(tmp_path, monkeypatch):
+    """Several buckets give every document once, in an order that mixes the input."""
+    from tacc import shuffle
+
+    monkeypatch.setattr(shuffle, "BUCKET_TEXT_BYTES", 100)
+    shuffler = shuffle.Shuffler(tmp_path / "s", np.dtype("<u2"), seed=1, text_bytes=1000)
+    lengths = np.arange(1, 101)
+    for begin in range(0, 100, 10):
+        part = lengths[begin : begin + 10]
+        shuffler.add(np.concatenate([np.full(n, n, "<u2") for n in part]), part)
+    assert len(list((tmp_path / "s").iterdir())) == 11
+    documents = list(shuffler.documents())
+    assert sorted(number for number, _ in documents) == list(range(100))
+    assert all(tokens.tolist() == [number + 1] * (number + 1) for number, tokens in documents)
+    numbers = [number for number, _ in documents]
+    assert abs(np.corrcoef(numbers, range(100))[0, 1]) < 0.4
+    assert not list((tmp_path / "s").iterdir())
