@@ -15,6 +15,14 @@ build: setup
 test: build
 	@cd $(BUILD) && ctest --output-on-failure --no-tests=error -j $(JOBS)
 
+# Prepares the Python standard library's sources as a corpus, then trains examples/quickstart on two CPU workers.
+QUICKSTART_DATA := examples/quickstart/data
+quickstart: build
+	@test -f $(QUICKSTART_DATA)/index.json || $(PYTHON) -m tacc data prepare --train-tokenizer 8192 \
+	  --input "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_paths()["stdlib"])')" \
+	  --out $(QUICKSTART_DATA) --eval-fraction 0.02
+	@$(BUILD)/taccctl submit --local --follow examples/quickstart/job.yaml
+
 lint: setup
 	@scripts/lint
 
