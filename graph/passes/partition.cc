@@ -146,7 +146,10 @@ class GraphPartitioner {
         for (size_t d = 0; d < maps[i].size(); ++d) {
           const int f = maps[i][d];
           if (f == Rule::kNone) continue;
-          if (f < 0 || f >= static_cast<int>(rule.factors.size()) || rule.factors[f].size != types[i].dims[d]) return false;
+          if (f < 0 || f >= static_cast<int>(rule.factors.size())) return false;
+          const Factor& factor = rule.factors[f];
+          const bool multiple = factor.even && factor.size > 0 && types[i].dims[d] % factor.size == 0;
+          if (factor.size != types[i].dims[d] && !multiple) return false;
         }
       }
       return true;
@@ -176,13 +179,19 @@ class GraphPartitioner {
         if (f == Rule::kNone || rule.factors[f].replicate || !IsPrefix(axes[f], s.dims[d])) continue;
         for (size_t k = axes[f].size(); k < s.dims[d].size(); ++k) {
           const int axis = s.dims[d][k];
-          if (owner.count(axis) != 0) break;
+          if (owner.count(axis) != 0 || (rule.factors[f].even && !Divides(rule.factors[f].size, axes[f], axis))) break;
           owner[axis] = f;
           axes[f].push_back(axis);
         }
       }
     }
     return axes;
+  }
+
+  // Does splitting the extent over the axes and one more leave no padding?
+  bool Divides(int64_t extent, AxisList axes, int axis) const {
+    axes.push_back(axis);
+    return !IsPadded(extent, axes, mesh_);
   }
 
   // Weights and copies are used whole in every graph but the update, which works on them where they rest.

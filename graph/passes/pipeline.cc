@@ -6,7 +6,6 @@
 #include "graph/ir/status_macros.h"
 #include "graph/passes/mixed_precision.h"
 #include "graph/passes/simplify.h"
-#include "graph/verify/verify.h"
 
 namespace tacc::graph {
 namespace {
@@ -56,9 +55,7 @@ std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& op
 absl::Status RunPipeline(const std::vector<Step>& steps, const OpTable& ops, const PipelineObserver& observer, Program& program) {
   for (size_t i = 0; i < steps.size(); ++i) {
     const auto start = std::chrono::steady_clock::now();
-    absl::Status status = steps[i].run(program);
-    if (status.ok()) status = Verify(program, ops);
-    if (!status.ok()) {
+    if (absl::Status status = steps[i].run(program); !status.ok()) {
       return absl::Status(status.code(), absl::StrCat(steps[i].name, ": ", status.message()));
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

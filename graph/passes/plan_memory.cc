@@ -94,7 +94,7 @@ class GraphPlanner {
         const ValueId v = node.results[r];
         if (r < aliases.size() && aliases[r] >= 0) {
           const ValueId operand = node.operands[aliases[r]];
-          Share(v, place_of_[operand], within_[operand] + AliasOffset(node, call), i);
+          Share(v, place_of_[operand], within_[operand] + (def->alias_offset_bytes ? def->alias_offset_bytes(call) : 0), i);
         } else if (r < reuses.size() && reuses[r] >= 0 && MayOverwrite(node, node.operands[reuses[r]], v, i)) {
           Share(v, place_of_[node.operands[reuses[r]]], within_[node.operands[reuses[r]]], i);
         } else {
@@ -102,14 +102,6 @@ class GraphPlanner {
         }
       }
     }
-  }
-
-  // A leading slice starts where its first row starts; other aliases start with their operand.
-  static int64_t AliasOffset(const Node& node, const OpCall& call) {
-    if (node.op != "slice") return 0;
-    int64_t row = ByteSize(call.in(0).dtype);
-    for (int d = static_cast<int>(GetAttr<int64_t>(node.attrs, "dim")) + 1; d < call.in(0).rank(); ++d) row *= call.in(0).dims[d];
-    return row * GetAttr<int64_t>(node.attrs, "start");
   }
 
   void NewPlace(ValueId v, int node) {
@@ -130,7 +122,7 @@ class GraphPlanner {
   }
 
   // The operand's place may take the result: nothing reads any value in it after this node, and if it is a state's, the result is
-  // what will be stored there.
+  // what will be stored there or the state is not needed any more.
   bool MayOverwrite(const Node& node, ValueId operand, ValueId result, int index) const {
     const Place& place = places_[place_of_[operand]];
     if (graph_.type(operand).bytes() != graph_.type(result).bytes()) return false;
@@ -141,8 +133,14 @@ class GraphPlanner {
     }
     if (std::count(node.operands.begin(), node.operands.end(), operand) > 1) return false;
     if (place.fixed_offset < 0) return place.bytes == graph_.type(result).bytes();
-    if (StoredTo(result) != place.state) return false;
-    return !ReadLater(place.state, index);
+    if (ReadLater(place.state, index)) return false;
+    return StoredTo(result) == place.state || DiesHere(place.state);
+  }
+
+  // Gradients and counters live within a step, and the update is the last to read them: it may write over them.
+  bool DiesHere(const std::string& state) const {
+    const StateKind kind = states_.at(state)->kind;
+    return graph_.name == kUpdateGraph && (kind == StateKind::kGradient || kind == StateKind::kCounter);
   }
 
   // The state that the value is stored to, or "".

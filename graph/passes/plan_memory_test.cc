@@ -1,0 +1,96 @@
+#include "graph/passes/plan_memory.h"
+
+#include <random>
+
+#include "graph/ir/text.h"
+#include "graph/passes/pipeline.h"
+#include "graph/passes/test_model.h"
+#include "gtest/gtest.h"
+
+namespace tacc::graph {
+namespace {
+
+TEST(AssignOffsets, OverlappingLivesGetDisjointPlaces) {
+  std::mt19937 random(1);
+  for (int trial = 0; trial < 20; ++trial) {
+    std::vector<BufferLife> buffers;
+    int64_t most_alive = 0;
+    for (int i = 0; i < 100; ++i) {
+      const int first = static_cast<int>(random() % 50);
+      buffers.push_back({static_cast<int64_t>(random() % 1000), first, first + static_cast<int>(random() % 10)});
+    }
+    const Assignment a = AssignOffsets(buffers);
+    for (int t = 0; t < 60; ++t) {
+      int64_t alive = 0;
+      for (const BufferLife& b : buffers) alive += b.first <= t && t <= b.last ? b.bytes : 0;
+      most_alive = std::max(most_alive, alive);
+    }
+    EXPECT_GE(a.bytes, most_alive);
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      EXPECT_EQ(a.offsets[i] % kArenaAlignment, 0);
+      EXPECT_LE(a.offsets[i] + buffers[i].bytes, a.bytes);
+      for (size_t j = 0; j < i; ++j) {
+        const bool same_time = buffers[i].first <= buffers[j].last && buffers[j].first <= buffers[i].last;
+        const bool same_place = a.offsets[i] < a.offsets[j] + buffers[j].bytes && a.offsets[j] < a.offsets[i] + buffers[i].bytes;
+        EXPECT_FALSE(same_time && same_place && buffers[i].bytes > 0 && buffers[j].bytes > 0);
+      }
+    }
+  }
+}
+
+TEST(AssignOffsets, OneAfterTheOtherShareAPlace) {
+  const Assignment a = AssignOffsets({{100, 0, 1}, {100, 2, 3}, {64, 1, 2}});
+  EXPECT_EQ(a.bytes, 128 + 64);
+}
+
+// Compiles the test model; one mesh for all tests here.
+Compiled CompileTestModel(int64_t dp, int64_t fsdp, int64_t accumulation) {
+  const OpTable ops;
+  ParseOptions parse;
+  parse.symbols = {{"B", 2 * dp * fsdp}, {"S", 6}};
+  auto forward = ParseGraph(TestModelText(), parse);
+  EXPECT_TRUE(forward.ok()) << forward.status();
+  CompileOptions options;
+  options.training.accumulation = accumulation;
+  options.partition.mesh = {{{"dp", dp}, {"fsdp", fsdp}}};
+  options.partition.batch_axes = {0, 1};
+  options.partition.at_rest_axes = {1};
+  options.schedule.units = {"layers.0", "layers.1"};
+  auto compiled = Compile(*forward, ops, options);
+  EXPECT_TRUE(compiled.ok()) << compiled.status();
+  return *std::move(compiled);
+}
+
+TEST(PlanMemory, StoresAreFree) {
+  const Compiled compiled = CompileTestModel(1, 1, 2);
+  for (const char* name : {"forward_backward", "update"}) {
+    const Graph* graph = compiled.program.FindGraph(name);
+    for (const Node& node : graph->nodes) {
+      if (node.op != "store") continue;
+      EXPECT_EQ(graph->values[node.operands[0]].offset, compiled.program.FindState(node.symbol)->offset) << name << " " << node.symbol;
+    }
+  }
+}
+
+TEST(PlanMemory, GradientsAreReducedInPlace) {
+  const Compiled compiled = CompileTestModel(2, 1, 1);
+  const Graph* update = compiled.program.FindGraph("update");
+  int all_reduces = 0;
+  for (const Node& node : update->nodes) {
+    if (node.op != "all_reduce" || update->type(node.operands[0]).rank() == 0) continue;
+    ++all_reduces;
+    EXPECT_EQ(update->values[node.operands[0]].offset, update->values[node.results[0]].offset);
+  }
+  EXPECT_GT(all_reduces, 10);
+}
+
+TEST(PlanMemory, ShardsAddUp) {
+  const MemoryUse one = CompileTestModel(1, 1, 1).memory, two = CompileTestModel(1, 2, 1).memory;
+  EXPECT_EQ(two.weights_bytes * 2, one.weights_bytes);
+  EXPECT_EQ(two.optimizer_bytes, 2 * two.weights_bytes);
+  EXPECT_EQ(one.largest.size(), 3u);
+  EXPECT_EQ(one.arena_bytes % kArenaAlignment, 0);
+}
+
+}  // namespace
+}  // namespace tacc::graph
