@@ -14,6 +14,6 @@ set_target_properties(c10 PROPERTIES IMPORTED_LOCATION ${TORCH_DIR}/lib/libc10.s
 add_library(torch_cpu SHARED IMPORTED)
 set_target_properties(torch_cpu PROPERTIES
   IMPORTED_LOCATION ${TORCH_DIR}/lib/libtorch_cpu.so
-  INTERFACE_COMPILE_OPTIONS "-idirafter;${TORCH_DIR}/include;-idirafter;${TORCH_DIR}/include/torch/csrc/api/include;-fopenmp"
+  INTERFACE_COMPILE_OPTIONS "SHELL:-idirafter ${TORCH_DIR}/include;SHELL:-idirafter ${TORCH_DIR}/include/torch/csrc/api/include;-fopenmp"
   INTERFACE_LINK_OPTIONS "-Wl,-rpath,${TORCH_DIR}/lib;-Wl,-rpath-link,${TORCH_DIR}/lib;-Wl,-rpath-link,${TACC_SITE_PACKAGES}/nvidia/cu13/lib;-Wl,--unresolved-symbols=ignore-in-shared-libs"
   INTERFACE_LINK_LIBRARIES "c10;${TORCH_DIR}/lib/libgomp.so.1")

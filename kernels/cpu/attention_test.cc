@@ -1,0 +1,76 @@
+#include "kernels/cpu/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/reference/buffer.h"
+#include "kernels/reference/reference.h"
+
+namespace tacc::kernels::cpu {
+namespace {
+
+using reference::Buffer;
+using reference::MaxError;
+using reference::Random;
+using reference::Rounded;
+using reference::Tensor;
+
+struct Case {
+  int64_t b, s, h, k, d;
+};
+const Case kCases[] = {{1, 1, 1, 1, 1},    {2, 7, 3, 3, 5},   {1, 70, 4, 2, 16}, {2, 33, 6, 1, 8},
+                       {1, 130, 2, 2, 64}, {1, 600, 1, 1, 4}, {0, 4, 2, 2, 8}};
+constexpr DType kFloats[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF64};
+
+double Tolerance(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return 0.04;  // probabilities are rounded to bf16 before they meet v
+    case DType::kF16:
+      return 0.006;
+    case DType::kF32:
+      return 2e-5;
+    default:
+      return 1e-9;
+  }
+}
+
+TEST(Attention, MatchesTheReferenceForwardAndBackward) {
+  for (const Case& c : kCases) {
+    for (DType dtype : kFloats) {
+      for (const bool causal : {true, false}) {
+        for (const bool alibi : {false, true}) {
+          if (c.s == 600 && (alibi || dtype == DType::kF64)) continue;  // several blocks of keys
+          const Dims q_dims{c.b, c.s, c.h, c.d}, k_dims{c.b, c.s, c.k, c.d};
+          const Tensor q = Rounded(Random(q_dims, 1, 2), dtype), k = Rounded(Random(k_dims, 2, 2), dtype);
+          const Tensor v = Rounded(Random(k_dims, 3), dtype), dout = Rounded(Random(q_dims, 4), dtype);
+          AttentionParameters parameters{.causal = causal, .scale = 1 / std::sqrt(static_cast<double>(c.d))};
+          if (alibi) {
+            for (int64_t h = 0; h < c.h; ++h) parameters.alibi_slopes.push_back(std::pow(2.0, -8.0 * (h + 1) / c.h));
+          }
+          const auto want = reference::Attention(q, k, v, causal, parameters.scale, parameters.alibi_slopes);
+          const auto gradient =
+              reference::AttentionGrad(dout, q, k, v, causal, parameters.scale, parameters.alibi_slopes);
+          const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+          const Buffer bq(dtype, q), bk(dtype, k), bv(dtype, v), bd(dtype, dout), out(dtype, q_dims);
+          const Buffer lse(wide, Dims{c.b, c.h, c.s}), dq(dtype, q_dims), dk(dtype, k_dims), dv(dtype, k_dims);
+          Attention(bq, bk, bv, parameters, out, lse);
+          const std::string what = std::string(Name(dtype)) + (causal ? " causal" : "") + (alibi ? " alibi" : "") +
+                                   " s " + std::to_string(c.s) + " h " + std::to_string(c.h);
+          EXPECT_LE(MaxError(out.ToTensor(), want.out, 1), Tolerance(dtype)) << what;
+          EXPECT_LE(MaxError(lse.ToTensor(), want.lse, 1), Tolerance(dtype)) << what;
+          AttentionGrad(bd, bq, bk, bv, out, lse, parameters, dq, dk, dv);
+          EXPECT_LE(MaxError(dq.ToTensor(), gradient.dq, 1), Tolerance(dtype)) << what;
+          EXPECT_LE(MaxError(dk.ToTensor(), gradient.dk, 1), 2 * Tolerance(dtype)) << what;
+          EXPECT_LE(MaxError(dv.ToTensor(), gradient.dv, 1), 2 * Tolerance(dtype)) << what;
+          EXPECT_TRUE(out.GuardsIntact() && lse.GuardsIntact() && dq.GuardsIntact() && dk.GuardsIntact() &&
+                      dv.GuardsIntact());
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tacc::kernels::cpu

@@ -1,0 +1,24 @@
+// Dropout by a counter-based generator, so that the mask of an element depends on where it is in the global batch,
+// never on who computes it.
+#ifndef TACC_KERNELS_CPU_DROPOUT_H_
+#define TACC_KERNELS_CPU_DROPOUT_H_
+
+#include "kernels/tensor.h"
+
+namespace tacc::kernels::cpu {
+
+struct DropoutParameters {
+  double rate = 0;  // probability of dropping, in [0, 1)
+  int64_t key = 0;  // one per place in the model
+  int64_t seed = 0;
+};
+
+// y = x / (1 - rate) where kept, 0 where dropped. x, y [B, ...]; sample i64 [B]: the global sample index of each row.
+// Element i of a row is kept iff word i % 4 of Philox4x32-10(counter = (i / 4, sample, step), key = (seed, key)) is at
+// least rate * 2^32. The derivative is the same call on dy.
+void Dropout(const TensorView& x, const TensorView& step, const TensorView& sample, const DropoutParameters& parameters,
+             const TensorView& y);
+
+}  // namespace tacc::kernels::cpu
+
+#endif  // TACC_KERNELS_CPU_DROPOUT_H_

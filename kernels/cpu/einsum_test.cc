@@ -1,0 +1,125 @@
+#include "kernels/cpu/einsum.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/reference/buffer.h"
+#include "kernels/reference/reference.h"
+
+namespace tacc::kernels::cpu {
+namespace {
+
+using reference::Buffer;
+using reference::MaxError;
+using reference::Random;
+using reference::Rounded;
+using reference::Tensor;
+
+struct Case {
+  const char* spec;
+  Dims a, b, y;
+  bool permutes;  // some tensor's letters are not in groups
+};
+
+const Case kCases[] = {
+    {"bsk,nk->bsn", {2, 9, 33}, {17, 33}, {2, 9, 17}, false},        // linear layer
+    {"bsn,nk->bsk", {2, 9, 17}, {17, 33}, {2, 9, 33}, false},        // its dX
+    {"bsn,bsk->nk", {2, 9, 17}, {2, 9, 33}, {17, 33}, false},        // its dW
+    {"bsk,bsn->nk", {2, 9, 33}, {2, 9, 17}, {17, 33}, false},        // dW, operands the other way round
+    {"bsk,khd->bshd", {2, 9, 33}, {33, 3, 5}, {2, 9, 3, 5}, false},  // fused heads
+    {"bshd,khd->bsk", {2, 9, 3, 5}, {33, 3, 5}, {2, 9, 33}, false},
+    {"bsk,chdk->cbshd", {2, 9, 11}, {3, 4, 5, 11}, {3, 2, 9, 4, 5}, true},  // W_pack
+    {"bik,bkj->bij", {3, 5, 7}, {3, 7, 6}, {3, 5, 6}, false},               // batched
+    {"bik,bjk->bij", {3, 50, 70}, {3, 60, 70}, {3, 50, 60}, false},
+    {"bki,bkj->bji", {3, 50, 70}, {3, 50, 60}, {3, 60, 70}, false},
+    {"bihd,bjhd->bhij", {2, 6, 3, 8}, {2, 7, 3, 8}, {2, 3, 6, 7}, true},
+    {"mbk,nbk->bmn", {6, 3, 8}, {7, 3, 8}, {3, 6, 7}, false},
+    {"mbk,nbk->mbn", {6, 3, 8}, {7, 3, 8}, {6, 3, 7}, false},  // result rows apart
+    {"mkb,nkb->bmn", {6, 8, 3}, {7, 8, 3}, {3, 6, 7}, true},   // batch innermost
+    {"bm,bn->bmn", {3, 6}, {3, 7}, {3, 6, 7}, false},          // outer product
+    {"k,k->", {19}, {19}, {}, false},                          // dot product
+    {"b,b->b", {19}, {19}, {19}, false},
+    {"m,n->mn", {5}, {4}, {5, 4}, false},
+    {"mk,k->m", {5, 4}, {4}, {5}, false},
+    {"k,kn->n", {4}, {4, 5}, {5}, false},
+    {"mk,kn->mn", {0, 4}, {4, 5}, {0, 5}, false},
+    {"mk,kn->mn", {3, 0}, {0, 5}, {3, 5}, false},
+    {"mk,kn->nm", {30, 40}, {40, 50}, {50, 30}, false},
+    {"mkl,lnk->mn", {3, 4, 5}, {5, 6, 4}, {3, 6}, true},
+    {"mk,kn->mn", {1, 1}, {1, 1}, {1, 1}, false},
+};
+
+double Tolerance(DType a, DType b, DType y, double k) {
+  if (y == DType::kBF16 || (a == DType::kBF16 && b == DType::kBF16)) return 1.0 / 128;
+  if (y == DType::kF16) return 1.0 / 1024;
+  if (y == DType::kF64 && (a == DType::kF64 || b == DType::kF64)) return 1e-12;
+  return 1e-6 * std::sqrt(k + 1);
+}
+
+TEST(Einsum, MatchesTheReference) {
+  const DType kTypes[][3] = {
+      {DType::kF32, DType::kF32, DType::kF32},    {DType::kF64, DType::kF64, DType::kF64},
+      {DType::kBF16, DType::kBF16, DType::kBF16}, {DType::kBF16, DType::kBF16, DType::kF32},
+      {DType::kF32, DType::kBF16, DType::kF32},   {DType::kF16, DType::kF16, DType::kF16},
+      {DType::kF64, DType::kF32, DType::kF64},
+  };
+  for (const Case& c : kCases) {
+    for (const auto& [a_type, b_type, y_type] : kTypes) {
+      const Tensor a = Rounded(Random(c.a, 1), a_type), b = Rounded(Random(c.b, 2), b_type);
+      const Tensor want = reference::Einsum(c.spec, a, b);
+      const Buffer ba(a_type, a), bb(b_type, b), y(y_type, c.y);
+      auto kernel = EinsumKernel::Prepare(c.spec, ba, bb, y);
+      ASSERT_TRUE(kernel.ok()) << kernel.status();
+      const EinsumPlan& plan = kernel->plan();
+      EXPECT_EQ(!plan.left.perm.empty() || !plan.right.perm.empty() || !plan.result.perm.empty(), c.permutes) << c.spec;
+      kernel->Run(ba, bb, y);
+      const double tolerance = Tolerance(a_type, b_type, y_type, static_cast<double>(plan.k));
+      EXPECT_LE(MaxError(y.ToTensor(), want, 1), tolerance)
+          << c.spec << " " << Name(a_type) << " " << Name(b_type) << " " << Name(y_type);
+      EXPECT_TRUE(y.GuardsIntact());
+      if (y_type == DType::kBF16 || y_type == DType::kF16) continue;
+      const Tensor start = Rounded(Random(c.y, 3), y_type);
+      Tensor sum = want;
+      for (int64_t i = 0; i < sum.size(); ++i) sum[i] += start[i];
+      const Buffer acc(y_type, start), other(y_type, c.y);
+      kernel->RunAccumulate(acc, ba, bb, other);
+      EXPECT_LE(MaxError(other.ToTensor(), sum, 1), tolerance) << c.spec;
+      kernel->RunAccumulate(acc, ba, bb, acc);  // in place
+      EXPECT_EQ(acc.ToTensor().values, other.ToTensor().values) << c.spec;
+    }
+  }
+}
+
+TEST(Einsum, ModelSizedBf16ProductIsRoundedOnce) {
+  const Tensor x = Rounded(Random({64, 512}, 1), DType::kBF16), w = Rounded(Random({96, 512}, 2), DType::kBF16);
+  const Buffer bx(DType::kBF16, x), bw(DType::kBF16, w), y(DType::kBF16, Dims{64, 96});
+  auto kernel = EinsumKernel::Prepare("mk,nk->mn", bx, bw, y);
+  ASSERT_TRUE(kernel.ok());
+  kernel->Run(bx, bw, y);
+  EXPECT_LE(MaxError(y.ToTensor(), reference::Einsum("mk,nk->mn", x, w), 1e-2), 1.0 / 250);
+}
+
+TEST(PlanEinsum, RefusesBadSpecs) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"ab->ab", "want the form"},
+      {"ab,bc", "want the form"},
+      {"abc,bc->ac", "names 3 dims, the operand has 2"},
+      {"aa,bc->ac", "letter a is twice"},
+      {"ab,cd->ad", "letter b is in one operand only"},
+      {"ab,bc->az", "letter z of the result"},
+      {"ab,bc->aac", "letter a of the result"},
+  };
+  for (const auto& [spec, message] : cases) {
+    const auto plan = PlanEinsum(spec, {2, 3}, {3, 4});
+    ASSERT_FALSE(plan.ok()) << spec;
+    EXPECT_NE(plan.status().message().find(message), absl::string_view::npos) << plan.status();
+  }
+  const auto plan = PlanEinsum("ab,bc->ac", {2, 3}, {4, 5});
+  ASSERT_FALSE(plan.ok());
+  EXPECT_NE(plan.status().message().find("letter b is 3 in the first operand and 4 in the second"),
+            absl::string_view::npos);
+}
+
+}  // namespace
+}  // namespace tacc::kernels::cpu

@@ -1,0 +1,36 @@
+// Norms over the last dim. Legend: R rows (all leading dims), N features.
+// Statistics (mean, rstd) are stored in the dtype of their views: f32, or f64 in an f64 run.
+#ifndef TACC_KERNELS_CPU_NORM_H_
+#define TACC_KERNELS_CPU_NORM_H_
+
+#include "kernels/tensor.h"
+
+namespace tacc::kernels::cpu {
+
+// y = cast(x * rstd, dtype of x) * w with rstd = 1 / sqrt(mean(x^2) + eps). x, y [R,N]; w [N]; rstd [R].
+void RmsNorm(const TensorView& x, const TensorView& w, double eps, const TensorView& y, const TensorView& rstd);
+
+// dx [R,N], dw [N] (summed over rows in an order fixed by the dims alone).
+void RmsNormGrad(const TensorView& dy, const TensorView& x, const TensorView& w, const TensorView& rstd,
+                 const TensorView& dx, const TensorView& dw);
+
+// y = (x - mean) * rstd [* w [+ b]]; a view with null data is an absent weight or bias.
+void LayerNorm(const TensorView& x, const TensorView& w, const TensorView& b, double eps, const TensorView& y,
+               const TensorView& mean, const TensorView& rstd);
+
+// Null data: no weight (w), gradient not wanted (dw, db).
+void LayerNormGrad(const TensorView& dy, const TensorView& x, const TensorView& mean, const TensorView& rstd,
+                   const TensorView& w, const TensorView& dx, const TensorView& dw, const TensorView& db);
+
+// y = x * rnorm with rnorm = 1 / max(|x|, eps), one a row.
+void L2Normalize(const TensorView& x, double eps, const TensorView& y, const TensorView& rnorm);
+void L2NormalizeGrad(const TensorView& dy, const TensorView& x, const TensorView& rnorm, double eps,
+                     const TensorView& dx);
+
+// Scratch of RmsNormGrad and LayerNormGrad: num_sums (1: dw, 2: dw and db) partial sums in the compute dtype (f32,
+// f64).
+int64_t NormGradWorkspaceBytes(int64_t num_rows, int64_t row_length, int num_sums, DType compute);
+
+}  // namespace tacc::kernels::cpu
+
+#endif  // TACC_KERNELS_CPU_NORM_H_

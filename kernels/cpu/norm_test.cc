@@ -1,0 +1,144 @@
+#include "kernels/cpu/norm.h"
+
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include "kernels/reference/buffer.h"
+#include "kernels/reference/reference.h"
+
+namespace tacc::kernels::cpu {
+namespace {
+
+using reference::Buffer;
+using reference::MaxError;
+using reference::Random;
+using reference::Rounded;
+using reference::Tensor;
+
+struct Shape {
+  Dims x;
+  int64_t n;
+};
+const Shape kShapes[] = {{{1, 1}, 1},       {{2, 3, 17}, 17},  {{5, 512}, 512},
+                         {{200, 513}, 513}, {{3, 1600}, 1600}, {{0, 8}, 8}};
+constexpr DType kFloats[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF64};
+
+double Tolerance(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return 1.0 / 100;  // rms_norm rounds twice, as Hugging Face's does
+    case DType::kF16:
+      return 1.0 / 800;
+    case DType::kF32:
+      return 1e-5;
+    default:
+      return 1e-11;
+  }
+}
+
+DType Wide(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
+Dims Rows(const Dims& x) { return Dims(x.begin(), x.end() - 1); }
+
+TEST(RmsNorm, MatchesTheReference) {
+  for (const Shape& shape : kShapes) {
+    for (DType dtype : kFloats) {
+      const Tensor x = Rounded(Random(shape.x, 1, 3), dtype), w = Rounded(Random({shape.n}, 2), dtype);
+      const Tensor dy = Rounded(Random(shape.x, 3), dtype);
+      const auto want = reference::RmsNorm(x, w, 1e-5);
+      const auto gradient = reference::RmsNormGrad(dy, x, w, 1e-5);
+      const Buffer bx(dtype, x), bw(dtype, w), bd(dtype, dy), y(dtype, shape.x), rstd(Wide(dtype), Rows(shape.x));
+      RmsNorm(bx, bw, 1e-5, y, rstd);
+      EXPECT_LE(MaxError(y.ToTensor(), want.y, 1e-2), Tolerance(dtype)) << Name(dtype);
+      EXPECT_LE(MaxError(rstd.ToTensor(), want.rstd, 1e-2), Tolerance(Wide(dtype)));
+      const Buffer dx(dtype, shape.x), dw(Wide(dtype), Dims{shape.n}), again(Wide(dtype), Dims{shape.n});
+      RmsNormGrad(bd, bx, bw, rstd, dx, dw);
+      EXPECT_LE(MaxError(dx.ToTensor(), gradient.dx, 1e-1), Tolerance(dtype)) << Name(dtype);
+      EXPECT_LE(MaxError(dw.ToTensor(), gradient.dw, 1), Tolerance(Wide(dtype))) << Name(dtype);
+      const int threads = omp_get_max_threads();
+      omp_set_num_threads(3);
+      RmsNormGrad(bd, bx, bw, rstd, bx, again);  // dx over x
+      omp_set_num_threads(threads);
+      EXPECT_EQ(dw.ToTensor().values, again.ToTensor().values);
+      EXPECT_EQ(dx.ToTensor().values, bx.ToTensor().values);
+      EXPECT_TRUE(y.GuardsIntact() && dx.GuardsIntact() && dw.GuardsIntact() && rstd.GuardsIntact());
+    }
+  }
+}
+
+TEST(RmsNorm, MixesDtypes) {
+  const Tensor x = Random({4, 100}, 1), w = Random({100}, 2);
+  const Buffer bx(DType::kF32, x), bw(DType::kBF16, w), y(DType::kBF16, Dims{4, 100}), rstd(DType::kF32, Dims{4});
+  RmsNorm(bx, bw, 1e-5, y, rstd);
+  EXPECT_LE(MaxError(y.ToTensor(), reference::RmsNorm(Rounded(x, DType::kF32), Rounded(w, DType::kBF16), 1e-5).y, 1e-2),
+            Tolerance(DType::kBF16));
+}
+
+TEST(RmsNorm, RoundsTheNormalisedValueAsHuggingFaceDoes) {
+  const Tensor x = Rounded(Random({1, 64}, 1), DType::kBF16), w = Random({64}, 2);
+  const Buffer bx(DType::kBF16, x), bw(DType::kF32, w), y(DType::kF32, Dims{1, 64}), rstd(DType::kF32, Dims{1});
+  RmsNorm(bx, bw, 1e-5, y, rstd);
+  Tensor want(x.dims);
+  for (int64_t i = 0; i < 64; ++i) want[i] = x[i] * rstd.ToTensor()[0];
+  want = Rounded(Rounded(want, DType::kF32), DType::kBF16);
+  for (int64_t i = 0; i < 64; ++i) want[i] *= bw.ToTensor()[i];
+  EXPECT_LE(MaxError(y.ToTensor(), want, 1e-6), 1e-7);
+}
+
+TEST(LayerNorm, MatchesTheReferenceWithAndWithoutWeights) {
+  for (const Shape& shape : kShapes) {
+    for (DType dtype : kFloats) {
+      for (int affine = 0; affine < 3; ++affine) {
+        Tensor x = Random(shape.x, 1, 3);
+        for (double& v : x.values) v += 2;
+        x = Rounded(x, dtype);
+        const Tensor w = Rounded(Random({shape.n}, 2), dtype), b = Rounded(Random({shape.n}, 4), dtype);
+        const Tensor dy = Rounded(Random(shape.x, 3), dtype);
+        const Tensor none;
+        const auto want = reference::LayerNorm(x, affine > 0 ? w : none, affine > 1 ? b : none, 1e-5);
+        const auto gradient = reference::LayerNormGrad(dy, x, affine > 0 ? w : none, 1e-5);
+        const Buffer bx(dtype, x), bw(dtype, w), bb(dtype, b), bd(dtype, dy), y(dtype, shape.x), dx(dtype, shape.x);
+        const Buffer mean(Wide(dtype), Rows(shape.x)), rstd(Wide(dtype), Rows(shape.x));
+        const Buffer dw(Wide(dtype), Dims{shape.n}), db(Wide(dtype), Dims{shape.n});
+        const TensorView absent;
+        LayerNorm(bx, affine > 0 ? bw : absent, affine > 1 ? bb : absent, 1e-5, y, mean, rstd);
+        EXPECT_LE(MaxError(y.ToTensor(), want.y, 1e-1), Tolerance(dtype)) << Name(dtype) << " n " << shape.n;
+        EXPECT_LE(MaxError(mean.ToTensor(), want.mean, 1e-1), Tolerance(Wide(dtype)));
+        EXPECT_LE(MaxError(rstd.ToTensor(), want.rstd, 1e-1), Tolerance(Wide(dtype)));
+        LayerNormGrad(bd, bx, mean, rstd, affine > 0 ? bw : absent, dx, affine > 0 ? dw : absent,
+                      affine > 1 ? db : absent);
+        // With one feature dx is 0 and what is left is the rounding of dy, times rstd = 1 / sqrt(eps).
+        const double floor = shape.n == 1 ? 30 : 1e-1;
+        EXPECT_LE(MaxError(dx.ToTensor(), gradient.dx, floor), 2 * Tolerance(dtype)) << Name(dtype) << " n " << shape.n;
+        if (affine > 0) {
+          EXPECT_LE(MaxError(dw.ToTensor(), gradient.dw, 1), 2 * Tolerance(Wide(dtype)));
+        }
+        if (affine > 1) {
+          EXPECT_LE(MaxError(db.ToTensor(), gradient.db, 1), Tolerance(Wide(dtype)));
+        }
+        EXPECT_TRUE(y.GuardsIntact() && dx.GuardsIntact() && dw.GuardsIntact() && db.GuardsIntact());
+      }
+    }
+  }
+}
+
+TEST(L2Normalize, MatchesTheReferenceAlsoBelowEps) {
+  for (const Shape& shape : kShapes) {
+    for (DType dtype : kFloats) {
+      Tensor x = Random(shape.x, 1);
+      for (int64_t i = 0; i < x.size() && i < shape.n; ++i) x[i] *= 1e-5;  // the first row's norm is under eps
+      x = Rounded(x, dtype);
+      const Tensor dy = Rounded(Random(shape.x, 3), dtype);
+      const double eps = 1e-2;
+      const Buffer bx(dtype, x), bd(dtype, dy), y(dtype, shape.x), dx(dtype, shape.x),
+          rnorm(Wide(dtype), Rows(shape.x));
+      L2Normalize(bx, eps, y, rnorm);
+      EXPECT_LE(MaxError(y.ToTensor(), reference::L2Normalize(x, eps).y, 1e-2), Tolerance(dtype));
+      L2NormalizeGrad(bd, bx, rnorm, eps, dx);
+      EXPECT_LE(MaxError(dx.ToTensor(), reference::L2NormalizeGrad(dy, x, eps).dx, 1e-1), 2 * Tolerance(dtype))
+          << Name(dtype) << " n " << shape.n;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tacc::kernels::cpu

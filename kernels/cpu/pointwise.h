@@ -1,0 +1,52 @@
+// Elementwise kernels and whole-tensor reductions. y may be one of the inputs in place when dtypes agree.
+// f64 inputs are computed in f64, bf16 and f16 in f32; the dtype of y is what its view says.
+#ifndef TACC_KERNELS_CPU_POINTWISE_H_
+#define TACC_KERNELS_CPU_POINTWISE_H_
+
+#include "kernels/cpu/simd/loops.h"
+#include "kernels/tensor.h"
+
+namespace tacc::kernels::cpu {
+
+using simd::BinaryOp;
+using simd::UnaryGradOp;
+using simd::UnaryOp;
+
+// Parameters of scale (factor), add_scalar (value), clamp (min, max).
+struct UnaryParameters {
+  double p0 = 0;
+  double p1 = 0;
+};
+
+// y[i] = op(x[i]); as many elements in y as in x. kCast converts any dtype to any other.
+void Unary(UnaryOp op, const TensorView& x, const TensorView& y, UnaryParameters parameters = {});
+
+// dx[i] = dy[i] * op'(x[i]).
+void UnaryGrad(UnaryGradOp op, const TensorView& x, const TensorView& dy, const TensorView& dx,
+               UnaryParameters parameters = {});
+
+// y = op(a, b); b has a's dims or their trailing part (bias [N], scalar []).
+void Binary(BinaryOp op, const TensorView& a, const TensorView& b, const TensorView& y);
+
+// y = silu(gate) * up, and its gradients.
+void Swiglu(const TensorView& gate, const TensorView& up, const TensorView& y);
+void SwigluGrad(const TensorView& gate, const TensorView& up, const TensorView& dy, const TensorView& dgate,
+                const TensorView& dup);
+
+// y = a if cond[] != 0, else b; cond is a scalar, all of a, b and y have one dtype and dims.
+void Select(const TensorView& cond, const TensorView& a, const TensorView& b, const TensorView& y);
+
+// y[] = 1 if every element of x is finite, else 0.
+void IsFinite(const TensorView& x, const TensorView& y);
+
+// y[] = sum of the squares of the elements of x inside `bounds`: extents from the first element of each dim, at most
+// those of x (what lies outside is padding). Sums have f64 accumulators and an order fixed by the dims alone.
+void SumSquares(const TensorView& x, const Dims& bounds, const TensorView& y);
+
+// Every element of y becomes value; y[i] = i along `dim`.
+void Fill(double value, const TensorView& y);
+void Iota(int dim, const TensorView& y);
+
+}  // namespace tacc::kernels::cpu
+
+#endif  // TACC_KERNELS_CPU_POINTWISE_H_

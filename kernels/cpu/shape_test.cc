@@ -1,0 +1,135 @@
+#include "kernels/cpu/shape.h"
+
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <cmath>
+
+#include "kernels/reference/buffer.h"
+#include "kernels/reference/reference.h"
+
+namespace tacc::kernels::cpu {
+namespace {
+
+using reference::Buffer;
+using reference::MaxError;
+using reference::Random;
+using reference::Rounded;
+using reference::Tensor;
+using Index = std::vector<int64_t>;
+
+constexpr DType kSizes[] = {DType::kBool, DType::kBF16, DType::kF32, DType::kF64};
+
+TEST(Transpose, MovesEveryElement) {
+  const std::pair<Dims, Dims> cases[] = {
+      {{70, 130}, {1, 0}},
+      {{3, 50, 40}, {0, 2, 1}},
+      {{3, 5, 40}, {1, 0, 2}},
+      {{3, 50, 40}, {2, 1, 0}},
+      {{4, 6, 3, 8}, {0, 2, 1, 3}},
+      {{4, 6, 3, 8}, {3, 1, 0, 2}},
+      {{1, 9, 1, 4}, {2, 3, 0, 1}},
+      {{}, {}},
+      {{5, 0}, {1, 0}},
+  };
+  for (const auto& [dims, perm] : cases) {
+    for (DType dtype : kSizes) {
+      const Tensor x = Rounded(Random(dims, 3), dtype);
+      Dims y_dims;
+      for (int64_t p : perm) y_dims.push_back(dims[static_cast<int>(p)]);
+      const Buffer in(dtype, x), out(dtype, y_dims);
+      Transpose(in, perm, out);
+      const Dims order = perm;
+      const Tensor want = reference::Gather(in.ToTensor(), y_dims, [&](const Index& i) {
+        Index source(i.size());
+        for (size_t d = 0; d < i.size(); ++d) source[order[static_cast<int>(d)]] = i[d];
+        return source;
+      });
+      EXPECT_EQ(out.ToTensor().values, want.values);
+      EXPECT_TRUE(out.GuardsIntact());
+    }
+  }
+}
+
+TEST(SliceConcatPad, AreInverses) {
+  const Dims dims{5, 7, 9};
+  for (int dim = 0; dim < 3; ++dim) {
+    for (DType dtype : kSizes) {
+      const Buffer x(dtype, Random(dims, 4));
+      Dims first_dims = dims, second_dims = dims;
+      first_dims[dim] = 2;
+      second_dims[dim] = dims[dim] - 2;
+      const Buffer first(dtype, first_dims), second(dtype, second_dims), whole(dtype, dims);
+      Slice(x, dim, 0, first);
+      Slice(x, dim, 2, second);
+      Concat({first, second}, dim, whole);
+      EXPECT_EQ(whole.ToTensor().values, x.ToTensor().values);
+      // Padding what was cut off with zeros and masking it give the same.
+      const Buffer padded(dtype, dims);
+      Pad(first, dim, 0, padded);
+      Dims bounds = dims;
+      bounds[dim] = 2;
+      MaskPadding(whole, bounds);
+      EXPECT_EQ(padded.ToTensor().values, whole.ToTensor().values);
+      const Buffer back(dtype, second_dims);
+      Pad(second, dim, 2, padded);
+      Slice(padded, dim, 2, back);
+      EXPECT_EQ(back.ToTensor().values, second.ToTensor().values);
+      const Buffer zeros(dtype, first_dims);
+      Slice(padded, dim, 0, zeros);
+      EXPECT_EQ(zeros.ToTensor().values, std::vector<double>(first_dims.Product(), 0.0));
+      EXPECT_TRUE(first.GuardsIntact() && whole.GuardsIntact() && padded.GuardsIntact());
+    }
+  }
+}
+
+TEST(Broadcast, RepeatsTheDimsNotNamed) {
+  const Tensor x = Random({3, 4}, 5);
+  const Buffer in(DType::kF32, x), y(DType::kF32, Dims{3, 5, 4, 2});
+  Broadcast(in, {0, 2}, y);
+  const Tensor want = reference::Gather(in.ToTensor(), {3, 5, 4, 2}, [](const Index& i) { return Index{i[0], i[2]}; });
+  EXPECT_EQ(y.ToTensor().values, want.values);
+  const Buffer scalar(DType::kF32, Tensor(Dims{}, {2.0})), many(DType::kF32, Dims{100});
+  Broadcast(scalar, {}, many);
+  EXPECT_EQ(many.ToTensor().values, std::vector<double>(100, 2.0));
+}
+
+TEST(Reduce, MatchesTheReferenceForAnyDims) {
+  const std::pair<Dims, std::vector<int>> cases[] = {
+      {{4, 6, 5}, {0}},    {{4, 6, 5}, {1}},       {{4, 6, 5}, {2}},          {{4, 6, 5}, {0, 1}}, {{4, 6, 5}, {0, 2}},
+      {{4, 6, 5}, {1, 2}}, {{4, 6, 5}, {0, 1, 2}}, {{2000, 300}, {0}},        {{3, 70000}, {1}},   {{200000}, {0}},
+      {{4, 0, 5}, {1}},    {{1, 1, 7}, {0, 1}},    {{2, 3, 4, 5, 6}, {1, 3}}, {{3, 4}, {}},
+  };
+  for (const auto& [dims, reduced] : cases) {
+    for (DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
+      const Tensor x = Rounded(Random(dims, 6), dtype);
+      const Dims reduced_dims(reduced.begin(), reduced.end());
+      const Tensor sum = reference::ReduceSum(x, reduced), max = reference::ReduceMax(x, reduced);
+      const DType result = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+      const Buffer in(dtype, x), y(result, sum.dims), again(result, sum.dims);
+      const int threads = omp_get_max_threads();
+      ReduceSum(in, reduced_dims, y);
+      omp_set_num_threads(5);
+      ReduceSum(in, reduced_dims, again);
+      omp_set_num_threads(threads);
+      EXPECT_LE(MaxError(y.ToTensor(), sum, 1), result == DType::kF64 ? 1e-12 : 1e-6);
+      EXPECT_EQ(y.ToTensor().values, again.ToTensor().values);
+      ReduceMax(in, reduced_dims, y);
+      EXPECT_LE(MaxError(y.ToTensor(), max, 1e-300), 0);
+      EXPECT_TRUE(y.GuardsIntact());
+    }
+  }
+}
+
+TEST(ReduceMax, NanWins) {
+  for (const Dims& dims : {Dims{0}, Dims{1}}) {
+    const Buffer x(DType::kF32, Tensor({2, 2}, {1, std::nan(""), 3, 4})), y(DType::kF32, Dims{2});
+    ReduceMax(x, dims, y);
+    int nans = 0;
+    for (double v : y.ToTensor().values) nans += std::isnan(v);
+    EXPECT_EQ(nans, 1);
+  }
+}
+
+}  // namespace
+}  // namespace tacc::kernels::cpu

@@ -1,0 +1,149 @@
+// Loops: the innermost loops of the CPU kernels, compiled once for each instruction set (baseline x86-64-v2, AVX2 with
+// FMA, AVX-512) and chosen at run time. They know ranges of elements or rows, nothing of threads or allocation: the
+// kernels in kernels/cpu cut the work and call them.
+//
+// Every loop takes arrays of any floating dtype (integers where said) and computes in f64 if one of its inputs is f64,
+// otherwise in f32. Ranges are [begin, end) in elements, or in rows of `n` elements. An output may be exactly one of
+// the inputs of the same dtype (in place), never a shifted overlap.
+#ifndef TACC_KERNELS_CPU_SIMD_LOOPS_H_
+#define TACC_KERNELS_CPU_SIMD_LOOPS_H_
+
+#include <cstdint>
+
+#include "kernels/tensor.h"
+
+namespace tacc::kernels::simd {
+
+struct In {
+  const void* data = nullptr;
+  DType dtype = DType::kF32;
+};
+
+struct Out {
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+};
+
+// p0 and p1 are the parameters of kScale (factor), kAddScalar (value) and kClamp (min, max).
+enum class UnaryOp {
+  kCast,
+  kNeg,
+  kExp,
+  kLog,
+  kSqrt,
+  kRsqrt,
+  kReciprocal,
+  kTanh,
+  kSigmoid,
+  kRelu,
+  kSilu,
+  kSquare,
+  kGelu,
+  kGeluTanh,
+  kScale,
+  kAddScalar,
+  kClamp
+};
+enum class UnaryGradOp { kTanh, kRelu, kSilu, kSigmoid, kGelu, kGeluTanh, kClamp };
+enum class BinaryOp { kAdd, kSub, kMul, kDiv, kMaximum, kMinimum };
+
+// Norms over rows of n elements. Unused arrays have null data.
+struct NormRows {
+  int64_t n = 0;
+  double eps = 0;
+  In x, w, b;
+  Out y, mean, rstd;  // mean and rstd: one element a row (l2: rstd is 1 / max(norm, eps))
+};
+
+struct NormGradRows {
+  int64_t n = 0;
+  double eps = 0;  // l2 only
+  In dy, x, w, mean, rstd;
+  Out dx;
+  // Sums over the rows of this call, added to what is there; n elements of the compute type (f64 if an input is f64,
+  // else f32), or null.
+  void* dw = nullptr;
+  void* db = nullptr;
+};
+
+struct RotaryRows {  // rows are tokens
+  int64_t num_heads = 0, head_dim = 0, sequence = 0;
+  int64_t half = 0;          // rotary dims / 2 = cos.dims[1]
+  bool interleaved = false;  // pairs (2i, 2i+1) instead of (i, i + half)
+  double sign = 1;           // -1 for the inverse
+  In x, cos, sin;
+  Out y;
+};
+
+struct CrossEntropyRows {  // rows are tokens
+  int64_t vocabulary = 0, offset = 0;
+  In logits;
+  const int32_t* targets = nullptr;
+  In lse;  // gradient only
+  double dloss = 0;
+  Out out;  // forward: lse, one a row; gradient: dlogits
+};
+
+struct AdamW {
+  In w, m, v, g;
+  Out w_out, m_out, v_out, copy;  // copy may be null
+  double beta1 = 0, beta2 = 0, epsilon = 0;
+  double decay = 1;           // 1 - learning_rate * weight_decay
+  double step_size = 0;       // learning_rate / (1 - beta1^count)
+  double inv_sqrt_bias2 = 1;  // 1 / sqrt(1 - beta2^count)
+  double grad_scale = 1;
+};
+
+struct DropoutRows {  // rows are samples
+  int64_t n = 0;
+  uint32_t threshold = 0;  // an element is dropped when its random number is below
+  double scale = 1;
+  uint32_t key0 = 0, key1 = 0;
+  int64_t step = 0;
+  const int64_t* samples = nullptr;
+  In x;
+  Out y;
+};
+
+struct Loops {
+  const char* name;
+  // x and y may be integers or bool (kCast), integers (kNeg, kRelu, kSquare, kScale, kAddScalar, kClamp).
+  void (*unary)(UnaryOp op, double p0, double p1, In x, Out y, int64_t begin, int64_t end);
+  void (*unary_grad)(UnaryGradOp op, double p0, double p1, In x, In dy, Out dx, int64_t begin, int64_t end);
+  // Element i of b is b[i % b_period]. Integers if all are.
+  void (*binary)(BinaryOp op, In a, In b, int64_t b_period, Out y, int64_t begin, int64_t end);
+  void (*swiglu)(In gate, In up, Out y, int64_t begin, int64_t end);
+  void (*swiglu_grad)(In gate, In up, In dy, Out dgate, Out dup, int64_t begin, int64_t end);
+  // Sums with f64 accumulators.
+  double (*sum)(In x, int64_t begin, int64_t end);
+  double (*sum_squares)(In x, int64_t begin, int64_t end);
+  double (*max)(In x, int64_t begin, int64_t end);  // -inf for an empty range; NaN if there is one
+  bool (*is_finite)(In x, int64_t begin, int64_t end);
+  // acc[i] += x[offset + i] and acc[i] = max(acc[i], x[offset + i]) for i < n.
+  void (*accumulate_f64)(double* acc, In x, int64_t offset, int64_t n);
+  void (*accumulate_f32)(float* acc, In x, int64_t offset, int64_t n);
+  void (*accumulate_max)(double* acc, In x, int64_t offset, int64_t n);
+  void (*rms_norm)(const NormRows& rows, int64_t begin, int64_t end);
+  void (*rms_norm_grad)(const NormGradRows& rows, int64_t begin, int64_t end);
+  void (*layer_norm)(const NormRows& rows, int64_t begin, int64_t end);
+  void (*layer_norm_grad)(const NormGradRows& rows, int64_t begin, int64_t end);
+  void (*l2_normalize)(const NormRows& rows, int64_t begin, int64_t end);
+  void (*l2_normalize_grad)(const NormGradRows& rows, int64_t begin, int64_t end);
+  void (*rotary)(const RotaryRows& rows, int64_t begin, int64_t end);
+  void (*cross_entropy)(const CrossEntropyRows& rows, int64_t begin, int64_t end);
+  void (*cross_entropy_grad)(const CrossEntropyRows& rows, int64_t begin, int64_t end);
+  void (*adamw)(const AdamW& update, int64_t begin, int64_t end);
+  void (*dropout)(const DropoutRows& rows, int64_t begin, int64_t end);
+};
+
+// The loops of the best instruction set this processor has. The environment variable TACC_CPU_ISA=baseline|avx2|avx512
+// lowers the choice (results of another machine, tests); a set that the processor lacks, or another word, is ignored.
+const Loops& BestLoops();
+
+extern const Loops kBaselineLoops;
+extern const Loops kAvx2Loops;
+extern const Loops kAvx512Loops;
+
+}  // namespace tacc::kernels::simd
+
+#endif  // TACC_KERNELS_CPU_SIMD_LOOPS_H_

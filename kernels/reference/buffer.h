@@ -1,0 +1,42 @@
+// Buffer: memory of any dtype filled from, and read back as, reference tensors. For tests and benchmarks.
+#ifndef TACC_KERNELS_REFERENCE_BUFFER_H_
+#define TACC_KERNELS_REFERENCE_BUFFER_H_
+
+#include <vector>
+
+#include "kernels/reference/tensor.h"
+#include "kernels/tensor.h"
+
+namespace tacc::kernels::reference {
+
+class Buffer {
+ public:
+  // Every byte is 0xAB. The data start only at a multiple of the element size, and a guard lies on both sides.
+  Buffer(DType dtype, const Dims& dims);
+  // Holds the values, rounded to the dtype (nearest, ties to even).
+  Buffer(DType dtype, const Tensor& tensor);
+
+  TensorView view() const { return view_; }
+  operator TensorView() const { return view_; }  // NOLINT: tests read better
+
+  Tensor ToTensor() const;
+  // True while nothing was written outside the tensor.
+  bool GuardsIntact() const;
+
+ private:
+  std::vector<char> bytes_;
+  TensorView view_;
+};
+
+// The values as the dtype can hold them.
+Tensor Rounded(const Tensor& tensor, DType dtype);
+
+// Deterministic values in [-scale, scale].
+Tensor Random(const Dims& dims, uint64_t seed, double scale = 1);
+
+// The largest |got - want| / (|want| + floor); infinity if one is NaN and the other not, or infinities differ.
+double MaxError(const Tensor& got, const Tensor& want, double floor);
+
+}  // namespace tacc::kernels::reference
+
+#endif  // TACC_KERNELS_REFERENCE_BUFFER_H_
