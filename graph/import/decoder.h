@@ -1,0 +1,122 @@
+#ifndef TACC_GRAPH_IMPORT_DECODER_H_
+#define TACC_GRAPH_IMPORT_DECODER_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "graph/import/rope.h"
+#include "graph/ir/graph.h"
+#include "graph/ops/op.h"
+
+namespace tacc::graph {
+
+// Names of a family's modules, as in its safetensors: a weight is NAME.weight, a bias NAME.bias. In `layer`, {layer} is the layer's
+// number, {group} and {member} its place in groups of DecoderSpec::layers_per_group. The rest of a layer's names are relative to it;
+// an empty name is not there.
+struct DecoderNames {
+  std::string base;  // module that some files leave out of the names, as "transformer."
+  std::string embedding = "model.embed_tokens";
+  std::string embedding_norm;
+  std::string positions;
+  std::string layer = "model.layers.{layer}";
+  std::string final_norm = "model.norm";
+  std::string head = "lm_head";
+
+  std::string attention = "self_attn";  // module path of the attention's computation; empty: the layer's own
+  std::string attention_norm = "input_layernorm";
+  std::string q = "self_attn.q_proj", k = "self_attn.k_proj", v = "self_attn.v_proj";
+  std::string qkv;  // fused
+  std::string q_norm, k_norm;
+  std::string attention_out = "self_attn.o_proj";
+  std::string mlp = "mlp";
+  std::string mlp_norm = "post_attention_layernorm";
+  std::string gate = "mlp.gate_proj", up = "mlp.up_proj", down = "mlp.down_proj";
+  std::string up_gate;  // fused, up first
+};
+
+// What a norm has to learn.
+enum class Affine { kNone, kWeight, kWeightBias };
+
+struct NormSpec {
+  enum Kind { kRms, kLayer } kind = kRms;
+  Affine affine = Affine::kWeight;
+  double eps = 1e-6;
+};
+
+enum class Bias { kNone, kPresent };
+
+// Initial values of random weights (State::init).
+struct DecoderInit {
+  std::string embedding, positions, head;
+  std::string input;                                       // q, k, v, gate, up
+  std::function<std::string(int64_t)> attention_out, down;  // by layer
+};
+
+// Every fact of a decoder-only transformer that its graph depends on. Letters: B batch, S sequence, N hidden size, H heads, K key-value
+// heads, D head size, I intermediate size, V rows of the vocabulary.
+struct DecoderSpec {
+  std::string family;
+  DecoderNames names;
+  DecoderInit init;
+
+  int64_t vocab_rows = 0;     // V
+  int64_t hidden_size = 0;    // N
+  int64_t num_layers = 0;
+  int64_t num_heads = 0;      // H
+  int64_t num_kv_heads = 0;   // K
+  int64_t head_dim = 0;       // D
+  int64_t intermediate_size = 0;  // I
+  int64_t layers_per_group = 1;
+  int64_t max_seq_len = 0;    // 0: any
+
+  NormSpec norm;
+  enum NormPlace { kNormBefore, kNormAfter } norm_place = kNormBefore;       // of the branch
+  enum ResidualFrom { kFromInput, kFromNorm } residual_from = kFromInput;    // what the branch is added to
+  std::optional<NormSpec> embedding_norm;
+
+  // How q, k and v lie in the files: three matrices, one after the other in one, or [H, 3, D] in one.
+  enum QkvLayout { kSeparate, kStacked, kInterleaved } qkv_layout = kSeparate;
+  Bias qkv_bias = Bias::kNone;
+  Bias attention_out_bias = Bias::kNone;
+  std::optional<double> clip_qkv;
+  std::optional<NormSpec> qk_norm;
+  enum QkNormOver { kHeadDim, kAllHeads } qk_norm_over = kHeadDim;
+
+  std::optional<Rotary> rotary;
+  std::vector<double> alibi_slopes;  // empty: none
+  int64_t learned_positions = 0;     // rows; 0: none
+
+  enum MlpKind { kPlain, kGated, kGatedFused } mlp_kind = kGated;
+  enum Activation { kSilu, kGelu, kGeluTanh, kRelu } activation = kSilu;
+  Bias mlp_bias = Bias::kNone;
+
+  double embedding_dropout = 0;
+  double residual_dropout = 0;
+
+  enum Head { kOwnHead, kTiedHead, kNormalizedHead } head = kOwnHead;  // kNormalizedHead: rows of length 1, Baichuan 2's NormHead
+  Bias head_bias = Bias::kNone;
+  double logit_scale = 1.0;
+
+  // Module path of a layer.
+  std::string LayerPath(int64_t layer) const;
+  bool has_dropout() const { return embedding_dropout > 0 || residual_dropout > 0; }
+};
+
+struct DecoderBuildOptions {
+  int64_t batch = 1;
+  int64_t seq_len = 1;
+  int64_t dropout_seed = 0;
+  enum Outputs { kLoss, kLogits } outputs = kLoss;
+};
+
+// The forward graph in f32. Inputs: "tokens" i32[B,S]; with kLoss "targets" i32[B,S] (-1: ignored); with dropout "step" i64[] and
+// "sample" i64[B]. Outputs: "loss" (sum of the cross-entropy over targets >= 0) and "target_tokens" (their number), or "logits".
+absl::StatusOr<Graph> BuildDecoder(const DecoderSpec& spec, const DecoderBuildOptions& options, const OpTable& ops);
+
+}  // namespace tacc::graph
+
+#endif  // TACC_GRAPH_IMPORT_DECODER_H_

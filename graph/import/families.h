@@ -1,0 +1,47 @@
+#ifndef TACC_GRAPH_IMPORT_FAMILIES_H_
+#define TACC_GRAPH_IMPORT_FAMILIES_H_
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "graph/import/config_reader.h"
+#include "graph/import/decoder.h"
+#include "nlohmann/json.hpp"
+
+namespace tacc::graph {
+
+// One row of the table of model families: how its config.json becomes a DecoderSpec.
+struct Family {
+  std::string name;
+  std::vector<std::string> model_types;    // values of config.json's model_type
+  std::vector<std::string> architectures;  // its language models
+  std::vector<std::string> layer_classes;  // classes of its decoder layers, for dist.fsdp.wrap_layer_cls
+  DecoderNames names;
+  std::set<std::string> harmless;  // keys of its config.json, beside those of HarmlessKeys(), that do not change what is computed
+  // Reads the rest; problems stay in the reader.
+  void (*read)(ConfigReader& config, int64_t seq_len, DecoderSpec& spec);
+};
+
+// All families, in the order in which documents list them.
+std::vector<Family> Families();
+
+// Keys of any family's config.json that do not change what training computes.
+std::set<std::string> HarmlessKeys();
+
+struct ReadFamily {
+  Family family;
+  DecoderSpec spec;
+  std::string weights_dtype;          // "F32", "BF16", "F16", "F64" when config.json names one, else empty
+  std::set<std::string> used_keys;    // keys that were read
+};
+
+// Finds the family and reads config.json. Errors: InvalidArgument with every problem, one a line: unknown keys, values out of range,
+// features that are not supported, each by name.
+absl::StatusOr<ReadFamily> ReadModelConfig(const nlohmann::json& config, int64_t seq_len);
+
+}  // namespace tacc::graph
+
+#endif  // TACC_GRAPH_IMPORT_FAMILIES_H_

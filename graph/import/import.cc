@@ -1,0 +1,126 @@
+#include "graph/import/import.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "graph/import/decoder.h"
+#include "graph/import/families.h"
+#include "graph/import/json_file.h"
+#include "graph/import/weights.h"
+#include "graph/ir/status_macros.h"
+
+namespace tacc::graph {
+namespace {
+
+constexpr int64_t kMaxConfigBytes = 10 << 20;
+
+// Every line of the message with the folder before it.
+absl::Status InFolder(const std::string& dir, const absl::Status& status) {
+  std::string message;
+  const std::string text(status.message());
+  for (size_t begin = 0; begin <= text.size();) {
+    size_t end = text.find('\n', begin);
+    if (end == std::string::npos) end = text.size();
+    absl::StrAppend(&message, message.empty() ? "" : "\n", dir, "/", text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return absl::Status(status.code(), message);
+}
+
+std::vector<WantedTensor> WantedTensors(const Graph& graph) {
+  std::vector<WantedTensor> wanted;
+  for (const Node& node : graph.nodes) {
+    if (node.op != "param") continue;
+    wanted.push_back({node.symbol, GetAttr<std::vector<int64_t>>(node.attrs, "stored", graph.type(node.results[0]).dims)});
+  }
+  return wanted;
+}
+
+// Some files leave the base model's prefix out of their names, as "h.0.mlp..." for "transformer.h.0.mlp...".
+void MatchNames(const StoredWeights& stored, DecoderNames* names) {
+  if (names->base.empty() || stored.tensors.count(absl::StrCat(names->embedding, ".weight")) > 0) return;
+  const std::string bare(absl::StripPrefix(names->embedding, names->base));
+  if (stored.tensors.count(absl::StrCat(bare, ".weight")) == 0) return;
+  for (std::string* name : {&names->embedding, &names->embedding_norm, &names->positions, &names->layer, &names->final_norm, &names->head}) {
+    *name = std::string(absl::StripPrefix(*name, names->base));
+  }
+}
+
+absl::StatusOr<ImportOptions::Weights> DecideWeights(const std::string& dir, const ImportOptions& options, const StoredWeights& stored) {
+  if (options.weights == ImportOptions::Weights::kRandom) return ImportOptions::Weights::kRandom;
+  if (stored.kind == StoredWeights::kSafetensors) return ImportOptions::Weights::kPretrained;
+  if (stored.kind == StoredWeights::kPickledOnly) {
+    return absl::InvalidArgumentError(absl::StrCat(dir, " has only pickled weights, which can run code when they are read. Convert them once:\n"
+                                                   "  python -m tacc convert ", dir, " --out ", dir, "-safetensors\n"
+                                                   "  and use that folder, or set model.weights: random"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(dir, " has no model.safetensors; to train from scratch set model.weights: random"));
+}
+
+absl::Status CheckLayerClasses(const std::vector<std::string>& asked, const std::vector<std::string>& known, const std::string& family) {
+  for (const std::string& name : asked) {
+    if (std::count(known.begin(), known.end(), name) > 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat("dist.fsdp.wrap_layer_cls: \"", name, "\" is no class of family ", family,
+                                                   " that can be a unit; wanted ", absl::StrJoin(known, " or ")));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOptions& options, const OpTable& ops) {
+  if (!std::filesystem::is_directory(dir)) {
+    return absl::NotFoundError(absl::StrCat(dir, ": wanted the folder of a Hugging Face model, with config.json"));
+  }
+  if (options.batch < 1 || options.seq_len < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("batch = ", options.batch, ", seq_len = ", options.seq_len, "; wanted at least 1 each"));
+  }
+  TACC_ASSIGN_OR_RETURN(const nlohmann::json config, ReadJsonFile(absl::StrCat(dir, "/config.json"), kMaxConfigBytes));
+  absl::StatusOr<ReadFamily> read = ReadModelConfig(config, options.seq_len);
+  if (!read.ok()) return InFolder(dir, read.status());
+  DecoderSpec& spec = read->spec;
+  TACC_RETURN_IF_ERROR(CheckLayerClasses(options.wrap_layer_cls, read->family.layer_classes, spec.family));
+
+  StoredWeights stored;
+  if (options.weights != ImportOptions::Weights::kRandom) {
+    TACC_ASSIGN_OR_RETURN(stored, ReadStoredWeights(dir));
+  }
+  ImportedModel model;
+  TACC_ASSIGN_OR_RETURN(model.weights, DecideWeights(dir, options, stored));
+  if (model.weights == ImportOptions::Weights::kPretrained) MatchNames(stored, &spec.names);
+
+  DecoderBuildOptions build;
+  build.batch = options.batch;
+  build.seq_len = options.seq_len;
+  build.dropout_seed = static_cast<int64_t>(options.seed & 0x7fffffffffffffff);
+  build.outputs = options.outputs == ImportOptions::Outputs::kLoss ? DecoderBuildOptions::kLoss : DecoderBuildOptions::kLogits;
+  TACC_ASSIGN_OR_RETURN(model.forward, BuildDecoder(spec, build, ops));
+
+  const std::vector<WantedTensor> wanted = WantedTensors(model.forward);
+  for (const WantedTensor& tensor : wanted) model.num_parameters += TensorType{DType::kF32, tensor.dims}.num_elements();
+  if (model.weights == ImportOptions::Weights::kPretrained) {
+    WeightsCheck check;
+    check.wanted = wanted;
+    check.dtype = read->weights_dtype;
+    check.ignorable = [&](const std::string& name) {
+      // A copy of the embedding, and tables that older versions stored.
+      return (spec.head == DecoderSpec::kTiedHead && name == absl::StrCat(spec.names.head, ".weight")) ||
+             absl::EndsWith(name, ".rotary_emb.inv_freq");
+    };
+    const absl::Status status = CheckWeights(stored, check);
+    if (!status.ok()) return InFolder(dir, status);
+  }
+  model.family = spec.family;
+  model.vocab_size = spec.vocab_rows;
+  model.num_layers = spec.num_layers;
+  model.max_seq_len = spec.max_seq_len;
+  model.layer_classes = read->family.layer_classes;
+  for (int64_t layer = 0; layer < spec.num_layers; ++layer) model.units.push_back(spec.LayerPath(layer));
+  return model;
+}
+
+}  // namespace tacc::graph

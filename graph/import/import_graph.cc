@@ -1,0 +1,234 @@
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "graph/import/import.h"
+#include "graph/import/json_file.h"
+#include "graph/ir/status_macros.h"
+#include "graph/ir/text.h"
+
+namespace tacc::graph {
+namespace {
+
+constexpr int64_t kMaxGraphBytes = 100 << 20;
+
+// Where the nodes of a graph text stand: its lines with text, after the header, hold one node each.
+class NodePlaces {
+ public:
+  NodePlaces(const std::string& text, const std::string& file) : file_(file) {
+    int number = 0;
+    for (absl::string_view line : absl::StrSplit(text, '\n')) {
+      ++number;
+      const absl::string_view stripped = absl::StripAsciiWhitespace(line);
+      if (stripped.empty() || stripped[0] == '#') continue;
+      lines_.push_back({number, static_cast<int>(stripped.data() - line.data()) + 1, std::string(line)});
+    }
+    if (!lines_.empty()) lines_.erase(lines_.begin());  // tacc.graph 1
+  }
+
+  // "file:line:col: what", the line, a caret.
+  absl::Status Error(size_t node, const std::string& what) const {
+    if (node >= lines_.size()) return absl::InvalidArgumentError(absl::StrCat(file_, ": ", what));
+    const Line& line = lines_[node];
+    return absl::InvalidArgumentError(absl::StrCat(file_, ":", line.number, ":", line.column, ": ", what, "\n  ", line.text, "\n  ",
+                                                   std::string(line.column - 1, ' '), "^"));
+  }
+  absl::Status AtEnd(const std::string& what) const {
+    return absl::InvalidArgumentError(absl::StrCat(file_, ":", lines_.empty() ? 1 : lines_.back().number, ":1: ", what));
+  }
+
+ private:
+  struct Line {
+    int number, column;
+    std::string text;
+  };
+  std::string file_;
+  std::vector<Line> lines_;
+};
+
+struct WantedInput {
+  TensorType type;
+  const char* meaning;
+};
+
+class GraphChecker {
+ public:
+  GraphChecker(const Graph& graph, const NodePlaces& places, const ImportOptions& options, const OpTable& ops)
+      : graph_(graph), places_(places), ops_(ops) {
+    const TensorType ids = {DType::kI32, {options.batch, options.seq_len}};
+    inputs_ = {{"tokens", {ids, "token ids, i32[B,S]"}},
+               {"targets", {ids, "the next tokens, -1 where there is none, i32[B,S]"}},
+               {"step", {{DType::kI64, {}}, "updates already done, i64[]"}},
+               {"sample", {{DType::kI64, {options.batch}}, "row numbers in the global batch, i64[B]"}}};
+  }
+
+  absl::Status Check() {
+    std::set<std::string> inputs, outputs, params;
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      const Node& node = graph_.nodes[i];
+      if (node.op == "input") {
+        TACC_RETURN_IF_ERROR(CheckInput(i));
+        inputs.insert(node.symbol);
+      } else if (node.op == "param") {
+        if (!params.insert(node.symbol).second) return places_.Error(i, absl::StrCat("param \"", node.symbol, "\" is declared twice"));
+        TACC_RETURN_IF_ERROR(CheckParam(i));
+      } else if (node.op == "output") {
+        TACC_RETURN_IF_ERROR(CheckOutput(i));
+        if (!outputs.insert(node.symbol).second) return places_.Error(i, absl::StrCat("output \"", node.symbol, "\" is given twice"));
+      } else {
+        TACC_RETURN_IF_ERROR(CheckNode(i));
+      }
+    }
+    for (const char* name : {"tokens", "targets"}) {
+      if (inputs.count(name) > 0) continue;
+      return places_.AtEnd(absl::StrCat("the graph has no input \"", name, "\" (", inputs_.at(name).meaning, ")"));
+    }
+    for (const char* name : {"loss", "target_tokens"}) {
+      if (outputs.count(name) > 0) continue;
+      return places_.AtEnd(absl::StrCat("the graph has no output \"", name,
+                                        "\"; a model ends with `output \"loss\"` (a sum over target tokens) and `output \"target_tokens\"` (their number)"));
+    }
+    if (params.empty()) return places_.AtEnd("the graph has no param, so there is nothing to train");
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status CheckInput(size_t i) const {
+    const Node& node = graph_.nodes[i];
+    const auto it = inputs_.find(node.symbol);
+    if (it == inputs_.end()) {
+      return places_.Error(i, absl::StrCat("no input is called \"", node.symbol, "\"; there are tokens, targets, step and sample"));
+    }
+    if (node.results.size() != 1) return places_.Error(i, "an input has one result");
+    const TensorType& type = graph_.type(node.results[0]);
+    if (type == it->second.type) return absl::OkStatus();
+    return places_.Error(i, absl::StrCat("input \"", node.symbol, "\" is ", type.ToString(), "; wanted ", it->second.type.ToString(), " (",
+                                         it->second.meaning, ")"));
+  }
+
+  absl::Status CheckParam(size_t i) const {
+    const Node& node = graph_.nodes[i];
+    if (node.results.size() != 1) return places_.Error(i, "a param has one result");
+    const TensorType& type = graph_.type(node.results[0]);
+    if (node.symbol.empty()) return places_.Error(i, "a param needs a quoted name");
+    if (type.dtype != DType::kF32) return places_.Error(i, absl::StrCat("param \"", node.symbol, "\" is ", type.ToString(), "; wanted f32"));
+    for (const auto& [key, value] : node.attrs) {
+      const bool fits = (key == "init" && std::holds_alternative<std::string>(value)) ||
+                        (key == "stored" && std::holds_alternative<std::vector<int64_t>>(value));
+      if (!fits) return places_.Error(i, absl::StrCat("param takes init=\"...\" and stored=[...], got ", key, "=", Print(value)));
+    }
+    TensorType stored = type;
+    stored.dims = GetAttr<std::vector<int64_t>>(node.attrs, "stored", type.dims);
+    if (stored.num_elements() == type.num_elements()) return absl::OkStatus();
+    return places_.Error(i, absl::StrCat("stored=", DimsToString(stored.dims), " is no reshape of ", type.ToString()));
+  }
+
+  absl::Status CheckOutput(size_t i) const {
+    const Node& node = graph_.nodes[i];
+    if (node.symbol != "loss" && node.symbol != "target_tokens") {
+      return places_.Error(i, absl::StrCat("no output is called \"", node.symbol, "\"; there are loss and target_tokens"));
+    }
+    if (node.operands.size() != 1) return places_.Error(i, "an output has one operand");
+    const TensorType wanted = {DType::kF32, {}};
+    const TensorType& type = graph_.type(node.operands[0]);
+    if (type == wanted) return absl::OkStatus();
+    return places_.Error(i, absl::StrCat("output \"", node.symbol, "\" is ", type.ToString(), "; wanted ", wanted.ToString()));
+  }
+
+  absl::Status CheckNode(size_t i) const {
+    const Node& node = graph_.nodes[i];
+    const OpDef* op = ops_.Find(node.op);
+    if (op == nullptr) return places_.Error(i, absl::StrCat("unknown op '", node.op, "'"));
+    if (op->is_collective || op->has_side_effect || node.op == "read") {
+      return places_.Error(i, absl::StrCat("op '", node.op, "' is not for a model's graph; the compiler adds it"));
+    }
+    const OpCall call = CallOf(graph_, node);
+    const absl::StatusOr<std::vector<TensorType>> inferred = InferTypes(*op, node.attrs, call.operands);
+    if (!inferred.ok()) return places_.Error(i, std::string(inferred.status().message()));
+    if (inferred->size() != node.results.size()) {
+      return places_.Error(i, absl::StrCat(node.op, " has ", inferred->size(), " results, the line names ", node.results.size()));
+    }
+    for (size_t r = 0; r < inferred->size(); ++r) {
+      if ((*inferred)[r] == call.results[r]) continue;
+      return places_.Error(i, absl::StrCat("the type of %", graph_.values[node.results[r]].name, " is written ", call.results[r].ToString(), ", but ",
+                                           node.op, " makes ", (*inferred)[r].ToString()));
+    }
+    return absl::OkStatus();
+  }
+
+  const Graph& graph_;
+  const NodePlaces& places_;
+  const OpTable& ops_;
+  std::map<std::string, WantedInput> inputs_;
+};
+
+// Ids below this are safe in each table that the tokens look up and in each loss.
+int64_t VocabularyOf(const Graph& graph) {
+  int64_t vocab_size = 0;
+  auto limit = [&](int64_t rows) { vocab_size = vocab_size == 0 ? rows : std::min(vocab_size, rows); };
+  for (const Node& node : graph.nodes) {
+    if (node.op == "embedding") limit(graph.type(node.operands[0]).dims[0]);
+    if (node.op == "cross_entropy") limit(graph.type(node.operands[0]).dims.back());
+  }
+  return vocab_size;
+}
+
+// The module path up to its first number, or "".
+std::string UnitOf(const std::string& module) {
+  std::string unit;
+  for (absl::string_view part : absl::StrSplit(module, '.')) {
+    absl::StrAppend(&unit, unit.empty() ? "" : ".", part);
+    if (!part.empty() && std::all_of(part.begin(), part.end(), absl::ascii_isdigit)) return unit;
+  }
+  return "";
+}
+
+}  // namespace
+
+absl::StatusOr<ImportedModel> ImportGraphText(const std::string& text, const std::string& file, const ImportOptions& options,
+                                              const OpTable& ops) {
+  if (options.batch < 1 || options.seq_len < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("batch = ", options.batch, ", seq_len = ", options.seq_len, "; wanted at least 1 each"));
+  }
+  if (options.weights == ImportOptions::Weights::kPretrained) {
+    return absl::InvalidArgumentError(absl::StrCat(file, ": a graph text has no pretrained weights; set model.weights: random"));
+  }
+  if (!options.wrap_layer_cls.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("dist.fsdp.wrap_layer_cls: a graph text has no classes; its units are its module paths up "
+                                                   "to the first number, as @layers.0. Remove the option"));
+  }
+  if (options.outputs != ImportOptions::Outputs::kLoss) return absl::InvalidArgumentError(absl::StrCat(file, ": a graph text has the outputs it has"));
+  ParseOptions parse;
+  parse.file = file;
+  parse.symbols = {{"B", options.batch}, {"S", options.seq_len}};
+  ImportedModel model;
+  absl::StatusOr<Graph> parsed = ParseGraph(text, parse);
+  if (!parsed.ok()) {
+    // The line and its caret are indented, as everywhere in import: they continue the message.
+    return absl::Status(parsed.status().code(), absl::StrReplaceAll(parsed.status().message(), {{"\n", "\n  "}}));
+  }
+  model.forward = *std::move(parsed);
+  model.forward.name = "forward";
+  const NodePlaces places(text, file);
+  TACC_RETURN_IF_ERROR(GraphChecker(model.forward, places, options, ops).Check());
+  model.family = "graph";
+  model.vocab_size = VocabularyOf(model.forward);
+  for (const Node& node : model.forward.nodes) {
+    if (node.op == "param") model.num_parameters += model.forward.type(node.results[0]).num_elements();
+    const std::string unit = UnitOf(node.module);
+    if (!unit.empty() && std::count(model.units.begin(), model.units.end(), unit) == 0) model.units.push_back(unit);
+  }
+  return model;
+}
+
+absl::StatusOr<ImportedModel> ImportGraphFile(const std::string& path, const ImportOptions& options, const OpTable& ops) {
+  TACC_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxGraphBytes));
+  return ImportGraphText(text, path, options, ops);
+}
+
+}  // namespace tacc::graph

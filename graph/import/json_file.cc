@@ -1,0 +1,102 @@
+#include "graph/import/json_file.h"
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "graph/ir/status_macros.h"
+
+namespace tacc::graph {
+namespace {
+
+constexpr int kMaxDepth = 100;
+
+std::string Place(const std::string& text, const std::string& path, size_t byte) {
+  size_t line = 1, column = 1;
+  for (size_t i = 0; i + 1 < byte && i < text.size(); ++i) {
+    column = text[i] == '\n' ? 1 : column + 1;
+    line += text[i] == '\n';
+  }
+  return absl::StrCat(path, ":", line, ":", column);
+}
+
+// Checks the events of a parse: keys given twice, depth. Builds nothing.
+class Checker : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(std::size_t) override { return Enter(); }
+  bool start_array(std::size_t) override { return Enter(); }
+  bool end_object() override { return Leave(); }
+  bool end_array() override { return Leave(); }
+  bool key(string_t& name) override {
+    if (keys_.back().insert(name).second) return true;
+    problem_ = absl::StrCat("the key \"", name, "\" is given twice in one object");
+    return false;
+  }
+  bool parse_error(std::size_t position, const std::string& last_token, const nlohmann::json::exception&) override {
+    position_ = position;
+    problem_ = absl::StrCat("not JSON at \"", last_token.substr(last_token.size() > 40 ? last_token.size() - 40 : 0), "\"");
+    return false;
+  }
+  const std::string& problem() const { return problem_; }
+  size_t position() const { return position_; }
+
+ private:
+  bool Enter() {
+    keys_.emplace_back();
+    if (keys_.size() <= kMaxDepth) return true;
+    problem_ = absl::StrCat("nested deeper than ", kMaxDepth, " levels");
+    return false;
+  }
+  bool Leave() {
+    keys_.pop_back();
+    return true;
+  }
+
+  std::vector<std::set<std::string>> keys_;
+  std::string problem_;
+  size_t position_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadTextFile(const std::string& path, int64_t max_bytes) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return absl::NotFoundError(absl::StrCat(path, ": there is no such file"));
+  if (!std::filesystem::is_regular_file(path, error)) return absl::InvalidArgumentError(absl::StrCat(path, ": not a file"));
+  const uintmax_t size = std::filesystem::file_size(path, error);
+  if (error) return absl::InvalidArgumentError(absl::StrCat(path, ": ", error.message()));
+  if (size > static_cast<uintmax_t>(max_bytes)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": ", size, " bytes; the limit is ", max_bytes));
+  }
+  std::ifstream in(path, std::ios::binary);
+  std::string text(size, '\0');
+  if (!in || !in.read(text.data(), static_cast<std::streamsize>(size))) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read"));
+  }
+  return text;
+}
+
+absl::StatusOr<nlohmann::json> ParseJson(const std::string& text, const std::string& path) {
+  Checker checker;
+  if (!nlohmann::json::sax_parse(text, &checker)) {
+    const std::string place = checker.position() > 0 ? Place(text, path, checker.position()) : path;
+    return absl::InvalidArgumentError(absl::StrCat(place, ": ", checker.problem()));
+  }
+  return nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+}
+
+absl::StatusOr<nlohmann::json> ReadJsonFile(const std::string& path, int64_t max_bytes) {
+  TACC_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, max_bytes));
+  return ParseJson(text, path);
+}
+
+}  // namespace tacc::graph

@@ -1,0 +1,209 @@
+#include "graph/import/rope.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+
+namespace tacc::graph {
+namespace {
+
+constexpr double kPi = 3.14159265358979323846;
+constexpr double kAny = 1e30;
+
+// base^exponent rounded to fp32 once.
+float Power(double base, double exponent) { return static_cast<float>(std::pow(base, exponent)); }
+
+// theta^(2i/dim) in fp32.
+std::vector<float> PositionFrequencies(float theta, int64_t dim) {
+  std::vector<float> result;
+  for (int64_t i = 0; i < dim; i += 2) result.push_back(Power(theta, static_cast<float>(i) / static_cast<float>(dim)));
+  return result;
+}
+
+std::vector<float> InverseFrequencies(float theta, int64_t dim) {
+  std::vector<float> result = PositionFrequencies(theta, dim);
+  for (float& f : result) f = 1.0f / f;
+  return result;
+}
+
+Rotary ToRotary(const std::vector<float>& inv_freq, double attention_scale) {
+  return Rotary{std::vector<double>(inv_freq.begin(), inv_freq.end()), attention_scale};
+}
+
+struct Yarn {
+  double factor, attention_factor;
+  double beta_fast, beta_slow;
+  double original_length;
+  enum Bounds { kWholeBounds, kExactBounds } bounds;
+};
+
+Rotary YarnRotary(double theta, int64_t dim, const Yarn& yarn) {
+  auto correction_dim = [&](double rotations) {
+    return dim * std::log(yarn.original_length / (rotations * 2 * kPi)) / (2 * std::log(theta));
+  };
+  double low = correction_dim(yarn.beta_fast);
+  double high = correction_dim(yarn.beta_slow);
+  if (yarn.bounds == Yarn::kWholeBounds) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, static_cast<double>(dim - 1));
+  if (low == high) high += 0.001;
+  const std::vector<float> frequency = PositionFrequencies(static_cast<float>(theta), dim);
+  std::vector<float> result;
+  for (size_t i = 0; i < frequency.size(); ++i) {
+    const float ramp = (static_cast<float>(i) - static_cast<float>(low)) / static_cast<float>(high - low);
+    const float extrapolation_share = 1.0f - std::clamp(ramp, 0.0f, 1.0f);
+    const float extrapolation = 1.0f / frequency[i];
+    const float interpolation = 1.0f / (static_cast<float>(yarn.factor) * frequency[i]);
+    result.push_back(interpolation * (1.0f - extrapolation_share) + extrapolation * extrapolation_share);
+  }
+  return ToRotary(result, yarn.attention_factor);
+}
+
+struct Llama3 {
+  double factor, low_freq_factor, high_freq_factor, original_length;
+};
+
+Rotary Llama3Rotary(double theta, int64_t dim, const Llama3& llama3) {
+  const float low_wavelength = static_cast<float>(llama3.original_length / llama3.low_freq_factor);
+  const float high_wavelength = static_cast<float>(llama3.original_length / llama3.high_freq_factor);
+  const float factor = static_cast<float>(llama3.factor);
+  std::vector<float> result;
+  for (float f : InverseFrequencies(static_cast<float>(theta), dim)) {
+    const float wavelength = (1.0f / f) * static_cast<float>(2 * kPi);
+    if (wavelength > low_wavelength) {
+      f = f / factor;
+    } else if (!(wavelength < high_wavelength)) {
+      const float smooth = ((1.0f / wavelength) * static_cast<float>(llama3.original_length) -
+                            static_cast<float>(llama3.low_freq_factor)) /
+                           static_cast<float>(llama3.high_freq_factor - llama3.low_freq_factor);
+      f = (1.0f - smooth) * f / factor + smooth * f;
+    }
+    result.push_back(f);
+  }
+  return ToRotary(result, 1.0);
+}
+
+double YarnAttentionFactor(ConfigReader& rope, double factor) {
+  const auto given = rope.OptionalFloat("attention_factor", 0, kAny);
+  const double mscale = rope.Float("mscale", 0, kAny, 0.0);
+  const double mscale_all_dim = rope.Float("mscale_all_dim", 0, kAny, 0.0);
+  if (given.has_value()) return *given;
+  auto get = [&](double m) { return factor <= 1 ? 1.0 : 0.1 * m * std::log(factor) + 1.0; };
+  return mscale != 0 && mscale_all_dim != 0 ? get(mscale) / get(mscale_all_dim) : get(1.0);
+}
+
+// The object that holds the kind and its numbers: rope_parameters (transformers 5) or rope_scaling (4), or null.
+const nlohmann::json* RotaryObject(ConfigReader& config) {
+  const nlohmann::json* scaling = config.Object("rope_scaling");
+  const nlohmann::json* parameters = config.Object("rope_parameters");
+  if (scaling != nullptr && parameters != nullptr) {
+    config.Fail("rope_scaling", "rope_parameters is given too, and says the same in transformers 5; keep one of them");
+  }
+  return scaling != nullptr ? scaling : parameters;
+}
+
+std::string Kind(const nlohmann::json& object) {
+  for (const char* key : {"rope_type", "type"}) {
+    auto it = object.find(key);
+    if (it != object.end() && it->is_string()) return it->get<std::string>();
+  }
+  return "default";
+}
+
+}  // namespace
+
+Rotary PlainRotary(double theta, int64_t dim) {
+  return ToRotary(InverseFrequencies(static_cast<float>(theta), dim), 1.0);
+}
+
+bool IsDynamicRotary(ConfigReader& config) {
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (!config.Has(key)) continue;
+    const nlohmann::json* object = config.Object(key);
+    if (object != nullptr && Kind(*object) == "dynamic") return true;
+  }
+  return false;
+}
+
+Rotary ReadRotary(ConfigReader& config, const RotaryModel& model) {
+  const int64_t dim = model.head_dim;
+  const double outer_theta = config.Float("rope_theta", 1e-6, kAny, model.default_theta);
+  config.RefuseUnless("partial_rotary_factor", 1.0, "this family rotates whole heads; only 1.0 is possible");
+  const nlohmann::json* object = RotaryObject(config);
+  if (object == nullptr) return PlainRotary(outer_theta, dim);
+
+  ConfigReader rope(*object, absl::StrCat("config.json: ", config.Has("rope_scaling") ? "rope_scaling" : "rope_parameters"));
+  const std::string old_kind = rope.String("type", "default");
+  const std::string kind = rope.String("rope_type", old_kind);
+  if (rope.Has("type") && old_kind != kind) rope.Fail("type", absl::StrCat("rope_type says \"", kind, "\""));
+  rope.RefuseUnless("partial_rotary_factor", 1.0, "this family rotates whole heads; only 1.0 is possible");
+  const double theta = rope.Float("rope_theta", 1e-6, kAny, outer_theta);
+  Rotary rotary = PlainRotary(theta, dim);
+  const auto max_length = static_cast<double>(model.max_position_embeddings);
+  if (kind == "linear") {
+    const auto factor = static_cast<float>(rope.Float("factor", 1e-6, kAny));
+    for (double& f : rotary.inv_freq) f = static_cast<float>(f) / factor;
+  } else if (kind == "dynamic") {
+    const double factor = rope.Float("factor", 1e-6, kAny);
+    if (model.seq_len > model.max_position_embeddings && dim > 2) {
+      // transformers holds the length in a tensor here, so the base is an fp32 number.
+      const float stretch = static_cast<float>(factor) * static_cast<float>(model.seq_len) / static_cast<float>(max_length) -
+                            static_cast<float>(factor - 1);
+      rotary = PlainRotary(static_cast<float>(theta) * Power(stretch, static_cast<double>(dim) / static_cast<double>(dim - 2)), dim);
+    }
+  } else if (kind == "llama3") {
+    Llama3 llama3;
+    llama3.factor = rope.Float("factor", 1e-6, kAny);
+    llama3.low_freq_factor = rope.Float("low_freq_factor", 1e-6, kAny);
+    llama3.high_freq_factor = rope.Float("high_freq_factor", 1e-6, kAny);
+    llama3.original_length = rope.Float("original_max_position_embeddings", 1, kAny, max_length);
+    rotary = Llama3Rotary(theta, dim, llama3);
+  } else if (kind == "yarn") {
+    Yarn yarn;
+    yarn.original_length = rope.Float("original_max_position_embeddings", 1, kAny, max_length);
+    yarn.factor = rope.Float("factor", 1e-6, kAny, max_length / yarn.original_length);
+    yarn.attention_factor = YarnAttentionFactor(rope, yarn.factor);
+    yarn.beta_fast = rope.Float("beta_fast", 0, kAny, 32.0);
+    yarn.beta_slow = rope.Float("beta_slow", 0, kAny, 1.0);
+    if (yarn.beta_fast == 0) yarn.beta_fast = 32.0;
+    if (yarn.beta_slow == 0) yarn.beta_slow = 1.0;
+    yarn.bounds = rope.Bool("truncate", true) ? Yarn::kWholeBounds : Yarn::kExactBounds;
+    rotary = YarnRotary(theta, dim, yarn);
+  } else if (kind != "default") {
+    rope.Fail("rope_type", absl::StrCat("the kind \"", kind, "\" is not supported; wanted one of default, dynamic, linear, llama3, yarn"));
+    config.Adopt(rope);
+    return rotary;  // an unknown kind's own keys would only be noise
+  }
+  rope.Finish(absl::StrCat("rotary embeddings of kind ", kind)).IgnoreError();
+  config.Adopt(rope);
+  return rotary;
+}
+
+std::vector<double> AlibiSlopes(int64_t num_heads) {
+  int64_t power_of_two = 1;
+  while (power_of_two * 2 <= num_heads) power_of_two *= 2;
+  auto base = [](int64_t heads) {
+    return static_cast<float>(std::exp2(-std::exp2(-(std::log2(static_cast<double>(heads)) - 3))));
+  };
+  std::vector<double> slopes;
+  for (int64_t i = 1; i <= power_of_two; ++i) slopes.push_back(Power(base(power_of_two), static_cast<double>(i)));
+  for (int64_t i = 1; static_cast<int64_t>(slopes.size()) < num_heads; i += 2) {
+    slopes.push_back(Power(base(2 * power_of_two), static_cast<double>(i)));
+  }
+  return slopes;
+}
+
+std::vector<double> OlmoAlibiSlopes(int64_t num_heads, double max_bias) {
+  std::vector<double> slopes;
+  for (int64_t h = 1; h <= num_heads; ++h) {
+    const float exponent = static_cast<float>(h) * static_cast<float>(max_bias / static_cast<double>(num_heads));
+    slopes.push_back(1.0f / Power(2.0, exponent));
+  }
+  return slopes;
+}
+
+}  // namespace tacc::graph

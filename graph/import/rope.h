@@ -1,0 +1,45 @@
+#ifndef TACC_GRAPH_IMPORT_ROPE_H_
+#define TACC_GRAPH_IMPORT_ROPE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "graph/import/config_reader.h"
+
+namespace tacc::graph {
+
+// The facts of a rotary embedding: the frequency of each pair of dims, in fp32 precision, and the factor on cosine and sine.
+struct Rotary {
+  std::vector<double> inv_freq;  // head_dim / 2
+  double attention_scale = 1.0;
+};
+
+// Plain rotary embedding: 1 / theta^(2i/dim).
+Rotary PlainRotary(double theta, int64_t dim);
+
+// What the scaled kinds need to know of the model.
+struct RotaryModel {
+  int64_t head_dim = 0;
+  int64_t seq_len = 0;
+  int64_t max_position_embeddings = 0;
+  double default_theta = 10000.0;
+};
+
+// Reads rope_theta and rope_parameters (or the older rope_scaling) as transformers 5 does, and computes frequencies as it does, in fp32
+// and in its order of operations. Kinds: default, linear, dynamic, llama3, yarn; any other is refused by name.
+// Sources: Peng et al., YaRN, arXiv 2309.00071, section 3; transformers, modeling_rope_utils.py.
+Rotary ReadRotary(ConfigReader& config, const RotaryModel& model);
+
+// True when the configuration's kind is `dynamic`, which stretches to any length.
+bool IsDynamicRotary(ConfigReader& config);
+
+// ALiBi's slope of each head, for a number of heads that need not be a power of two.
+// Source: Press et al., Train Short, Test Long, arXiv 2108.12409, section 3, and its published code.
+std::vector<double> AlibiSlopes(int64_t num_heads);
+
+// The slopes of `ai2-olmo`: 2^-(max_bias h / heads) for head h = 1...
+std::vector<double> OlmoAlibiSlopes(int64_t num_heads, double max_bias);
+
+}  // namespace tacc::graph
+
+#endif  // TACC_GRAPH_IMPORT_ROPE_H_

@@ -1,0 +1,204 @@
+#include "graph/import/weights.h"
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "graph/import/json_file.h"
+#include "graph/ir/status_macros.h"
+#include "nlohmann/json.hpp"
+
+namespace tacc::graph {
+namespace {
+
+constexpr uint64_t kMaxHeaderBytes = 100 << 20;  // the format's own limit
+constexpr int64_t kMaxIndexBytes = 100 << 20;
+constexpr int kMaxListed = 20;
+
+// Bytes of one element, or 0 for a dtype that safetensors does not have.
+int64_t StoredByteSize(const std::string& dtype) {
+  static constexpr struct { const char* name; int64_t bytes; } kTypes[] = {
+      {"F64", 8}, {"I64", 8}, {"U64", 8}, {"F32", 4}, {"I32", 4}, {"U32", 4}, {"F16", 2}, {"BF16", 2}, {"I16", 2}, {"U16", 2},
+      {"I8", 1}, {"U8", 1}, {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1}};
+  for (const auto& type : kTypes) {
+    if (dtype == type.name) return type.bytes;
+  }
+  return 0;
+}
+
+absl::Status Damaged(const std::string& path, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
+}
+
+// One entry of a header. `data_bytes` is the length of what follows the header.
+absl::StatusOr<StoredTensor> ParseEntry(const std::string& path, const std::string& name, const nlohmann::json& entry, int64_t data_bytes) {
+  auto bad = [&](const std::string& what) { return Damaged(path, absl::StrCat("tensor \"", name, "\": ", what)); };
+  if (!entry.is_object() || !entry.contains("dtype") || !entry["dtype"].is_string() || !entry.contains("shape") ||
+      !entry["shape"].is_array() || !entry.contains("data_offsets") || !entry["data_offsets"].is_array() ||
+      entry["data_offsets"].size() != 2) {
+    return bad("the header's entry is not dtype, shape and data_offsets");
+  }
+  StoredTensor tensor;
+  tensor.dtype = entry["dtype"].get<std::string>();
+  const int64_t element_bytes = StoredByteSize(tensor.dtype);
+  if (element_bytes == 0) return bad(absl::StrCat("unknown dtype \"", tensor.dtype, "\""));
+  int64_t bytes = element_bytes;
+  for (const auto& dim : entry["shape"]) {
+    if (!dim.is_number_unsigned() || dim.get<uint64_t>() > uint64_t{1} << 48) return bad("a dim is not a size");
+    tensor.dims.push_back(static_cast<int64_t>(dim.get<uint64_t>()));
+    if (tensor.dims.back() != 0 && bytes > (int64_t{1} << 60) / tensor.dims.back()) return bad("the shape is too large");
+    bytes *= tensor.dims.back();
+  }
+  for (const auto& offset : entry["data_offsets"]) {
+    if (!offset.is_number_unsigned() || offset.get<uint64_t>() > uint64_t{1} << 60) return bad("an offset is not a size");
+  }
+  const int64_t begin = entry["data_offsets"][0].get<int64_t>();
+  const int64_t end = entry["data_offsets"][1].get<int64_t>();
+  if (end - begin != bytes) {
+    return bad(absl::StrCat(end - begin, " bytes by its offsets, but ", tensor.dtype, DimsToString(tensor.dims), " has ", bytes));
+  }
+  if (end > data_bytes) {
+    return Damaged(path, absl::StrCat("the file is cut short: tensor \"", name, "\" ends at byte ", end, " of the data, which has ",
+                                      data_bytes, " bytes; fetch the file again"));
+  }
+  return tensor;
+}
+
+absl::Status ReadHeader(const std::string& dir, const std::string& file, StoredWeights* weights) {
+  const std::string path = absl::StrCat(dir, "/", file);
+  std::error_code error;
+  const uintmax_t size = std::filesystem::file_size(path, error);
+  std::ifstream in(path, std::ios::binary);
+  if (error || !in) return Damaged(path, "cannot be opened");
+  unsigned char prefix[8];
+  if (size < 8 || !in.read(reinterpret_cast<char*>(prefix), 8)) return Damaged(path, absl::StrCat("not a safetensors file: ", size, " bytes"));
+  uint64_t header_bytes = 0;
+  for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | prefix[i];
+  if (header_bytes > kMaxHeaderBytes) return Damaged(path, absl::StrCat("not a safetensors file: its header would have ", header_bytes, " bytes"));
+  if (8 + header_bytes > size) {
+    return Damaged(path, absl::StrCat("the file is cut short inside its header: ", size, " bytes, the header needs ", 8 + header_bytes,
+                                      "; fetch the file again"));
+  }
+  std::string header(header_bytes, '\0');
+  if (!in.read(header.data(), static_cast<std::streamsize>(header_bytes))) return Damaged(path, "cannot be read");
+  const nlohmann::json json = nlohmann::json::parse(header, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return Damaged(path, "not a safetensors file: its header is not a JSON object");
+  const auto data_bytes = static_cast<int64_t>(size - 8 - header_bytes);
+  for (const auto& item : json.items()) {
+    if (item.key() == "__metadata__") continue;
+    TACC_ASSIGN_OR_RETURN(StoredTensor tensor, ParseEntry(path, item.key(), item.value(), data_bytes));
+    tensor.file = file;
+    const auto [it, inserted] = weights->tensors.emplace(item.key(), std::move(tensor));
+    if (!inserted) return Damaged(path, absl::StrCat("tensor \"", item.key(), "\" is also in ", it->second.file));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadIndexed(const std::string& dir, const std::string& index_path, StoredWeights* weights) {
+  TACC_ASSIGN_OR_RETURN(const nlohmann::json index, ReadJsonFile(index_path, kMaxIndexBytes));
+  const auto map = index.is_object() ? index.find("weight_map") : index.end();
+  if (map == index.end() || !map->is_object()) return Damaged(index_path, "has no object weight_map");
+  std::set<std::string> files;
+  for (const auto& item : map->items()) {
+    if (!item.value().is_string()) return Damaged(index_path, absl::StrCat("weight_map: \"", item.key(), "\" names no file"));
+    const std::string file = item.value().get<std::string>();
+    if (file.empty() || file.find('/') != std::string::npos || file == "..") {
+      return Damaged(index_path, absl::StrCat("weight_map: \"", file, "\" is not the name of a file beside it"));
+    }
+    files.insert(file);
+  }
+  std::vector<std::string> missing;
+  for (const std::string& file : files) {
+    if (!std::filesystem::exists(absl::StrCat(dir, "/", file))) missing.push_back(file);
+  }
+  if (!missing.empty()) return Damaged(index_path, absl::StrCat("names files that are not there: ", absl::StrJoin(missing, ", ")));
+  for (const std::string& file : files) TACC_RETURN_IF_ERROR(ReadHeader(dir, file, weights));
+  for (const auto& item : map->items()) {
+    const auto it = weights->tensors.find(item.key());
+    if (it == weights->tensors.end() || it->second.file != item.value().get<std::string>()) {
+      return Damaged(index_path, absl::StrCat("says that tensor \"", item.key(), "\" is in ", item.value().get<std::string>(), ", but it is ",
+                                              it == weights->tensors.end() ? "in none of the files" : absl::StrCat("in ", it->second.file)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Collects problems of one kind; the first ones are listed, the rest counted.
+class Problems {
+ public:
+  void Add(std::string problem) {
+    if (++count_ <= kMaxListed) lines_.push_back(std::move(problem));
+  }
+  void AppendTo(std::vector<std::string>* all) const {
+    all->insert(all->end(), lines_.begin(), lines_.end());
+    if (count_ > kMaxListed) all->push_back(absl::StrCat("... and ", count_ - kMaxListed, " more like the last one"));
+  }
+
+ private:
+  int count_ = 0;
+  std::vector<std::string> lines_;
+};
+
+}  // namespace
+
+absl::StatusOr<StoredWeights> ReadStoredWeights(const std::string& dir) {
+  StoredWeights weights;
+  const std::string single = absl::StrCat(dir, "/model.safetensors");
+  const std::string index = absl::StrCat(dir, "/model.safetensors.index.json");
+  if (std::filesystem::exists(single)) {
+    weights.kind = StoredWeights::kSafetensors;
+    TACC_RETURN_IF_ERROR(ReadHeader(dir, "model.safetensors", &weights));
+    return weights;
+  }
+  if (std::filesystem::exists(index)) {
+    weights.kind = StoredWeights::kSafetensors;
+    TACC_RETURN_IF_ERROR(ReadIndexed(dir, index, &weights));
+    return weights;
+  }
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(dir, error)) {
+    const std::string extension = entry.path().extension().string();
+    if (extension == ".safetensors") {
+      return Damaged(entry.path().string(), "a folder with several safetensors files needs model.safetensors.index.json; a single one is named model.safetensors");
+    }
+    if (extension == ".bin" || extension == ".pt" || extension == ".pth") weights.kind = StoredWeights::kPickledOnly;
+  }
+  return weights;
+}
+
+absl::Status CheckWeights(const StoredWeights& stored, const WeightsCheck& check) {
+  Problems missing, unexpected, shapes, dtypes;
+  std::set<std::string> wanted;
+  for (const WantedTensor& tensor : check.wanted) {
+    wanted.insert(tensor.name);
+    const auto it = stored.tensors.find(tensor.name);
+    if (it == stored.tensors.end()) {
+      missing.Add(absl::StrCat("*.safetensors: tensor \"", tensor.name, "\" ", DimsToString(tensor.dims), " is missing"));
+      continue;
+    }
+    const StoredTensor& found = it->second;
+    if (found.dims != tensor.dims) {
+      shapes.Add(absl::StrCat(found.file, ": tensor \"", tensor.name, "\" has shape ", DimsToString(found.dims), ", but by config.json it is ",
+                              DimsToString(tensor.dims)));
+    }
+    if (found.dtype != "F32" && found.dtype != "BF16" && found.dtype != "F16" && found.dtype != "F64") {
+      dtypes.Add(absl::StrCat(found.file, ": tensor \"", tensor.name, "\" is ", found.dtype, "; wanted F32, BF16, F16 or F64"));
+    } else if (!check.dtype.empty() && found.dtype != check.dtype) {
+      dtypes.Add(absl::StrCat(found.file, ": tensor \"", tensor.name, "\" is ", found.dtype, ", but config.json says dtype ", check.dtype,
+                              "; correct or remove that key"));
+    }
+  }
+  for (const auto& [name, tensor] : stored.tensors) {
+    if (wanted.count(name) > 0 || check.ignorable(name)) continue;
+    unexpected.Add(absl::StrCat(tensor.file, ": tensor \"", name, "\" ", DimsToString(tensor.dims), " is not part of the model that config.json describes"));
+  }
+  std::vector<std::string> all;
+  for (const Problems* problems : {&missing, &unexpected, &shapes, &dtypes}) problems->AppendTo(&all);
+  return all.empty() ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrJoin(all, "\n"));
+}
+
+}  // namespace tacc::graph

@@ -1,0 +1,47 @@
+#ifndef TACC_GRAPH_IMPORT_WEIGHTS_H_
+#define TACC_GRAPH_IMPORT_WEIGHTS_H_
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "graph/ir/type.h"
+
+namespace tacc::graph {
+
+struct StoredTensor {
+  std::string file;   // name of the file in the folder
+  std::string dtype;  // as in safetensors: "F32", "BF16", ...
+  Dims dims;
+};
+
+// What the headers of a model folder's weight files say.
+struct StoredWeights {
+  enum Kind { kNone, kSafetensors, kPickledOnly } kind = kNone;
+  std::map<std::string, StoredTensor> tensors;  // by name
+};
+
+// Reads the headers of model.safetensors, or of the files that model.safetensors.index.json names. Reads no weights. Errors:
+// InvalidArgument naming the file: truncated, not safetensors, a tensor twice, the index and the files differ.
+absl::StatusOr<StoredWeights> ReadStoredWeights(const std::string& dir);
+
+struct WantedTensor {
+  std::string name;
+  Dims dims;  // as stored
+};
+
+struct WeightsCheck {
+  std::vector<WantedTensor> wanted;
+  std::function<bool(const std::string&)> ignorable;  // names that may be there, unused
+  std::string dtype;                                   // of config.json, or empty
+};
+
+// Compares names, shapes and dtypes. Errors: InvalidArgument with every problem, one a line.
+absl::Status CheckWeights(const StoredWeights& stored, const WeightsCheck& check);
+
+}  // namespace tacc::graph
+
+#endif  // TACC_GRAPH_IMPORT_WEIGHTS_H_
