@@ -1,0 +1,27 @@
+#include "worker/daemon/rotating_log.h"
+
+#include <gtest/gtest.h>
+
+#include "worker/checkpoint/test_directory.h"
+
+namespace tacc::worker {
+namespace {
+
+TEST(RotatingLogTest, KeepsTheLastLinesWithinTheBound) {
+  TestDirectory directory;
+  const std::string path = directory.File("rank.log");
+  for (int i = 0; i < 100; ++i) {
+    auto log = RotatingLog::Open(path, 100);  // Opened anew: the size on disk counts.
+    ASSERT_TRUE(log.ok());
+    (*log)->Line("line " + std::to_string(i));
+  }
+  const std::string content = TestDirectory::Read(path + ".1") + TestDirectory::Read(path);
+  EXPECT_EQ(TestDirectory::Names(directory.path()).size(), 2u);
+  EXPECT_LE(content.size(), 220u);
+  EXPECT_EQ(content.substr(content.size() - 16), "line 98\nline 99\n");
+}
+
+TEST(RotatingLogTest, AMissingFolderIsNamed) { EXPECT_FALSE(RotatingLog::Open("/nonexistent/rank.log", 100).ok()); }
+
+}  // namespace
+}  // namespace tacc::worker

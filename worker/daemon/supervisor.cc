@@ -1,0 +1,194 @@
+#include "worker/daemon/supervisor.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+
+namespace tacc::worker {
+namespace {
+
+constexpr size_t kLastLogLines = 20;
+// A message of log lines stays small, and a flood of lines is not one message each.
+constexpr size_t kLogLinesPerReport = 200;
+
+Action Simple(Action::Kind kind) {
+  Action action;
+  action.kind = kind;
+  return action;
+}
+
+}  // namespace
+
+void Supervisor::AddExit(const RankKey& key, ExitReport exit, double now) {
+  Report report;
+  report.key = key;
+  report.kind = ReportKind::kExit;
+  report.time = now;
+  report.exit = std::move(exit);
+  reports_.Add(std::move(report));
+}
+
+Supervisor::Actions Supervisor::Begin(RankStart start) {
+  running_ = start.key;
+  kill_sent_ = false;
+  killed_on_request_ = false;
+  last_log_lines_.clear();
+  metrics_.clear();
+  Action action;
+  action.kind = Action::Kind::kSpawn;
+  action.start = std::move(start);
+  return {std::move(action)};
+}
+
+Supervisor::Actions Supervisor::StartRank(RankStart start, double now) {
+  // Asked again after a reconnect: it runs, waits to run, or its exit is on its way.
+  if (reports_.IsHeld(start.key) || running_ == start.key || (next_.has_value() && next_->key == start.key)) return {};
+  if (is_stopping_) {
+    ExitReport exit;
+    exit.start_error = "the worker is ending";
+    AddExit(start.key, std::move(exit), now);
+    return {};
+  }
+  const RankKey& current = next_.has_value() ? next_->key : running_.value_or(RankKey());
+  if (current.job == start.key.job && current.attempt > start.key.attempt) {
+    ExitReport exit;
+    exit.start_error = absl::StrCat("attempt ", current.attempt, " is newer than attempt ", start.key.attempt);
+    AddExit(start.key, std::move(exit), now);
+    return {};
+  }
+  if (!running_.has_value()) return Begin(std::move(start));
+  // The coordinator says whose the device is: what runs now is over.
+  if (next_.has_value()) {
+    ExitReport exit;
+    exit.start_error = absl::StrCat("replaced by ", start.key.Text(), " before it started");
+    AddExit(next_->key, std::move(exit), now);
+  }
+  next_ = std::move(start);
+  return Kill();
+}
+
+Supervisor::Actions Supervisor::KillRank(const RankKey& key, double now) {
+  if (running_ == key) {
+    killed_on_request_ = true;
+    return Kill();
+  }
+  ExitReport exit;
+  exit.killed = true;
+  if (next_.has_value() && next_->key == key) {
+    exit.start_error = "killed before it started";
+    next_.reset();
+  } else if (reports_.IsHeld(key)) {
+    return {};  // Its exit is on its way.
+  } else {
+    exit.killed = false;
+    exit.start_error = "not known to this worker";
+  }
+  AddExit(key, std::move(exit), now);
+  return {};
+}
+
+Supervisor::Actions Supervisor::RankCommand(const RankKey& key, std::string line) {
+  if (running_ != key || kill_sent_) return {};
+  Action action;
+  action.kind = Action::Kind::kWriteLine;
+  action.line = std::move(line);
+  return {std::move(action)};
+}
+
+Supervisor::Actions Supervisor::StartFailed(const std::string& error, double now) {
+  if (!running_.has_value()) return {};
+  ExitReport exit;
+  exit.start_error = error;
+  exit.killed = killed_on_request_;
+  AddExit(*running_, std::move(exit), now);
+  running_.reset();
+  if (!next_.has_value()) return {};
+  RankStart next = *std::move(next_);
+  next_.reset();
+  return Begin(std::move(next));
+}
+
+void Supervisor::EventLine(const std::string& line, double now) {
+  if (!running_.has_value()) return;
+  const nlohmann::json event = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const auto name = event.is_object() ? event.find("event") : event.end();
+  if (name == event.end() || !name->is_string()) {
+    LogLine(line, now);  // Something a library printed.
+    return;
+  }
+  Report report;
+  report.key = *running_;
+  report.time = now;
+  report.event = line;
+  report.kind = *name == "step" ? ReportKind::kStepMetric : ReportKind::kEvent;
+  for (const auto& item : event.items()) {
+    if (item.value().is_number()) metrics_[item.key()] = item.value().get<double>();
+  }
+  FlushLogs(now);
+  reports_.Add(std::move(report));
+}
+
+void Supervisor::LogLine(const std::string& line, double now) {
+  if (!running_.has_value()) return;
+  last_log_lines_.push_back(line);
+  if (last_log_lines_.size() > kLastLogLines) last_log_lines_.pop_front();
+  pending_logs_.push_back(line);
+  if (pending_logs_.size() >= kLogLinesPerReport) FlushLogs(now);
+}
+
+void Supervisor::FlushLogs(double now) {
+  if (pending_logs_.empty() || !running_.has_value()) return;
+  Report report;
+  report.key = *running_;
+  report.time = now;
+  report.kind = ReportKind::kLog;
+  report.log_lines = std::move(pending_logs_);
+  pending_logs_.clear();
+  reports_.Add(std::move(report));
+}
+
+Supervisor::Actions Supervisor::Exited(const ProcessEnd& end, double now) {
+  if (!running_.has_value()) return {};
+  FlushLogs(now);
+  ExitReport exit;
+  exit.exit_code = end.exit_code;
+  exit.signal = end.signal;
+  exit.last_log_lines.assign(last_log_lines_.begin(), last_log_lines_.end());
+  exit.killed = killed_on_request_;
+  AddExit(*running_, std::move(exit), now);
+  running_.reset();
+  if (!next_.has_value()) return {};
+  RankStart next = *std::move(next_);
+  next_.reset();
+  return Begin(std::move(next));
+}
+
+Supervisor::Actions Supervisor::Stop(double now) {
+  is_stopping_ = true;
+  if (next_.has_value()) {
+    ExitReport exit;
+    exit.start_error = "the worker is ending";
+    AddExit(next_->key, std::move(exit), now);
+    next_.reset();
+  }
+  if (!running_.has_value() || kill_sent_) return {};
+  return {Simple(Action::Kind::kCloseStdin)};
+}
+
+Supervisor::Actions Supervisor::Kill() {
+  if (!running_.has_value() || kill_sent_) return {};
+  kill_sent_ = true;
+  return {Simple(Action::Kind::kKill)};
+}
+
+std::vector<HeldRank> Supervisor::Held() const {
+  std::vector<HeldRank> held = reports_.Held();
+  for (const absl::optional<RankKey>& key :
+       {running_, next_.has_value() ? absl::optional<RankKey>(next_->key) : absl::nullopt}) {
+    if (key.has_value() && !reports_.IsHeld(*key)) held.push_back({*key, false});
+  }
+  return held;
+}
+
+}  // namespace tacc::worker

@@ -1,0 +1,92 @@
+// The rules of one device: at most one rank process, older ones killed and reaped before a newer one starts, everything
+// that happens to a rank reported once and in order. Pure: no clock, process or connection; the caller does the
+// actions.
+#ifndef WORKER_DAEMON_SUPERVISOR_H_
+#define WORKER_DAEMON_SUPERVISOR_H_
+
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/types/optional.h"
+#include "worker/daemon/rank_key.h"
+#include "worker/daemon/report_buffer.h"
+
+namespace tacc::worker {
+
+struct RankStart {
+  RankKey key;
+  std::string start_json;  // As the coordinator sent it.
+  std::string program_text;
+};
+
+// How a process ended: exactly one of both.
+struct ProcessEnd {
+  absl::optional<int> exit_code;
+  int signal = 0;
+};
+
+struct Action {
+  enum class Kind {
+    kSpawn,       // Start `start`; then Started or StartFailed is called.
+    kKill,        // SIGKILL the running process and its group; Exited is called once it is reaped.
+    kCloseStdin,  // Ask the running process to end.
+    kWriteLine,   // Write `line` to the running process's stdin.
+  };
+  Kind kind;
+  RankStart start;
+  std::string line;
+};
+
+// Not thread-safe. `now` is seconds since the epoch, for the times in reports; it need not be steady. Every method
+// returns the actions to do, in order.
+class Supervisor {
+ public:
+  using Actions = std::vector<Action>;
+  explicit Supervisor(const ReportBuffer::Limits& limits) : reports_(limits) {}
+
+  // From the coordinator.
+  Actions StartRank(RankStart start, double now);
+  Actions KillRank(const RankKey& key, double now);
+  Actions RankCommand(const RankKey& key, std::string line);
+
+  // From the process.
+  Actions StartFailed(const std::string& error, double now);
+  void EventLine(const std::string& line, double now);
+  void LogLine(const std::string& line, double now);
+  Actions Exited(const ProcessEnd& end, double now);
+
+  // Forwards log lines that wait for company; called a few times a second.
+  void FlushLogs(double now);
+
+  // The daemon ends: no rank starts any more; the running one is asked to end. Kill() ends it.
+  Actions Stop(double now);
+  Actions Kill();
+
+  // Every rank that runs, waits to run, or has reports that were not acknowledged.
+  std::vector<HeldRank> Held() const;
+  // The rank whose process has not been reaped.
+  const absl::optional<RankKey>& running() const { return running_; }
+  ReportBuffer& reports() { return reports_; }
+  // The last step event of the running rank, for metrics: numeric fields by name.
+  const std::map<std::string, double>& metrics() const { return metrics_; }
+
+ private:
+  void AddExit(const RankKey& key, ExitReport exit, double now);
+  Actions Begin(RankStart start);
+
+  ReportBuffer reports_;
+  absl::optional<RankKey> running_;
+  bool kill_sent_ = false;
+  bool killed_on_request_ = false;
+  bool is_stopping_ = false;
+  absl::optional<RankStart> next_;  // Starts when the running one is reaped.
+  std::vector<std::string> pending_logs_;
+  std::deque<std::string> last_log_lines_;
+  std::map<std::string, double> metrics_;
+};
+
+}  // namespace tacc::worker
+
+#endif  // WORKER_DAEMON_SUPERVISOR_H_
