@@ -33,12 +33,26 @@ Supervisor::Actions Supervisor::Begin(RankStart start) {
   running_ = start.key;
   kill_sent_ = false;
   killed_on_request_ = false;
+  said_end_ = false;
   last_log_lines_.clear();
   metrics_.clear();
   Action action;
   action.kind = Action::Kind::kSpawn;
   action.start = std::move(start);
   return {std::move(action)};
+}
+
+Supervisor::Actions Supervisor::BeginNext() {
+  if (!next_.has_value()) return {};
+  RankStart next = *std::move(next_);
+  next_.reset();
+  Actions actions = Begin(std::move(next));
+  for (std::string& line : next_lines_) {
+    actions.push_back(Simple(Action::Kind::kWriteLine));
+    actions.back().line = std::move(line);
+  }
+  next_lines_.clear();
+  return actions;
 }
 
 Supervisor::Actions Supervisor::StartRank(RankStart start, double now) {
@@ -65,6 +79,7 @@ Supervisor::Actions Supervisor::StartRank(RankStart start, double now) {
     AddExit(next_->key, std::move(exit), now);
   }
   next_ = std::move(start);
+  next_lines_.clear();
   return Kill();
 }
 
@@ -89,9 +104,12 @@ Supervisor::Actions Supervisor::KillRank(const RankKey& key, double now) {
 }
 
 Supervisor::Actions Supervisor::RankCommand(const RankKey& key, std::string line) {
+  if (next_.has_value() && next_->key == key) {
+    next_lines_.push_back(std::move(line));
+    return {};
+  }
   if (running_ != key || kill_sent_) return {};
-  Action action;
-  action.kind = Action::Kind::kWriteLine;
+  Action action = Simple(Action::Kind::kWriteLine);
   action.line = std::move(line);
   return {std::move(action)};
 }
@@ -103,10 +121,7 @@ Supervisor::Actions Supervisor::StartFailed(const std::string& error, double now
   exit.killed = killed_on_request_;
   AddExit(*running_, std::move(exit), now);
   running_.reset();
-  if (!next_.has_value()) return {};
-  RankStart next = *std::move(next_);
-  next_.reset();
-  return Begin(std::move(next));
+  return BeginNext();
 }
 
 void Supervisor::EventLine(const std::string& line, double now) {
@@ -122,6 +137,7 @@ void Supervisor::EventLine(const std::string& line, double now) {
   report.time = now;
   report.event = line;
   report.kind = *name == "step" ? ReportKind::kStepMetric : ReportKind::kEvent;
+  said_end_ = said_end_ || *name == "finished" || *name == "stopped";
   for (const auto& item : event.items()) {
     if (item.value().is_number()) metrics_[item.key()] = item.value().get<double>();
   }
@@ -155,13 +171,11 @@ Supervisor::Actions Supervisor::Exited(const ProcessEnd& end, double now) {
   exit.exit_code = end.exit_code;
   exit.signal = end.signal;
   exit.last_log_lines.assign(last_log_lines_.begin(), last_log_lines_.end());
-  exit.killed = killed_on_request_;
+  // One that had come to its end by itself just then was not killed.
+  exit.killed = killed_on_request_ && !(said_end_ && end.exit_code == 0);
   AddExit(*running_, std::move(exit), now);
   running_.reset();
-  if (!next_.has_value()) return {};
-  RankStart next = *std::move(next_);
-  next_.reset();
-  return Begin(std::move(next));
+  return BeginNext();
 }
 
 Supervisor::Actions Supervisor::Stop(double now) {
@@ -173,6 +187,7 @@ Supervisor::Actions Supervisor::Stop(double now) {
     next_.reset();
   }
   if (!running_.has_value() || kill_sent_) return {};
+  killed_on_request_ = true;
   return {Simple(Action::Kind::kCloseStdin)};
 }
 

@@ -75,13 +75,16 @@ class Supervisor {
  private:
   void AddExit(const RankKey& key, ExitReport exit, double now);
   Actions Begin(RankStart start);
+  Actions BeginNext();
 
   ReportBuffer reports_;
   absl::optional<RankKey> running_;
   bool kill_sent_ = false;
-  bool killed_on_request_ = false;
+  bool killed_on_request_ = false;  // By KillRank, or because the daemon ends.
+  bool said_end_ = false;           // The event `finished` or `stopped` was seen.
   bool is_stopping_ = false;
-  absl::optional<RankStart> next_;  // Starts when the running one is reaped.
+  absl::optional<RankStart> next_;       // Starts when the running one is reaped.
+  std::vector<std::string> next_lines_;  // Commands for it.
   std::vector<std::string> pending_logs_;
   std::deque<std::string> last_log_lines_;
   std::map<std::string, double> metrics_;

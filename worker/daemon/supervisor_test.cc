@@ -78,7 +78,8 @@ TEST(SupervisorTest, AnOlderAttemptIsReapedBeforeANewerStarts) {
   EXPECT_EQ(Text(supervisor.StartRank(Start("j", 2), 1)), "kill;");
   EXPECT_EQ(Text(supervisor.StartRank(Start("j", 2), 1)), "");
   EXPECT_EQ(Text(supervisor.RankCommand({"j", 1, 0}, "x")), "");
-  EXPECT_EQ(Text(supervisor.Exited(Signal(9), 2)), "spawn j.a2;");
+  EXPECT_EQ(Text(supervisor.RankCommand({"j", 2, 0}, "y")), "");
+  EXPECT_EQ(Text(supervisor.Exited(Signal(9), 2)), "spawn j.a2;write y;");
   EXPECT_EQ(Reports(&supervisor), "j.a1 1 exit code=- signal=9\n");
 }
 
@@ -147,6 +148,15 @@ TEST(SupervisorTest, KillOfARankThatWaitsToStart) {
             "j.a1 1 exit code=- signal=9\n");
 }
 
+TEST(SupervisorTest, ARankThatFinishesWhileItIsKilledHasFinished) {
+  Supervisor supervisor({});
+  supervisor.StartRank(Start("j", 1), 1);
+  supervisor.EventLine(R"({"event":"finished"})", 1);
+  supervisor.KillRank({"j", 1, 0}, 1);
+  supervisor.Exited(Code(0), 2);
+  EXPECT_EQ(Reports(&supervisor), "j.a1 1 {\"event\":\"finished\"}\nj.a1 2 exit code=0 signal=0\n");
+}
+
 TEST(SupervisorTest, AStartThatFailsIsAnExitAndTheNextStarts) {
   Supervisor supervisor({});
   supervisor.StartRank(Start("j", 1), 1);
@@ -165,7 +175,7 @@ TEST(SupervisorTest, StopAsksThenKillsAndStartsNothing) {
   EXPECT_EQ(Text(supervisor.Exited(Signal(9), 2)), "");
   EXPECT_EQ(Reports(&supervisor),
             "j.a2 1 exit code=- signal=0 error=the worker is ending\n"
-            "j.a1 1 exit code=- signal=9\n");
+            "j.a1 1 exit code=- signal=9 killed\n");
   EXPECT_EQ(Text(supervisor.Stop(3)), "");
 }
 

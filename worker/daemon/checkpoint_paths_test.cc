@@ -1,0 +1,160 @@
+#include "worker/daemon/checkpoint_paths.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "worker/checkpoint/test_directory.h"
+#include "worker/checkpoint/writer.h"
+
+namespace tacc::worker {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr char kOwner[] = R"({"job":"quickstart-2","name":"quickstart"})";
+
+void WriteCheckpoint(const std::string& directory, int64_t step, int64_t attempt) {
+  const float value = 1;
+  ASSERT_TRUE(
+      WriteShard(directory, {step, attempt}, 0, {{"weights/w", "F32", {1}, {1}, {{0}, {1}}, &value}}, nullptr).ok());
+  Manifest manifest;
+  manifest.step = step;
+  manifest.attempt = attempt;
+  manifest.identity = R"({"seed":42})";
+  ASSERT_TRUE(CommitCheckpoint(directory, manifest, 1, nullptr).ok());
+}
+
+v1::CheckPaths Request(const std::string& directory, v1::CheckPathsMode mode) {
+  v1::CheckPaths request;
+  request.set_request(5);
+  request.set_checkpoint_dir(directory);
+  request.set_owner(kOwner);
+  request.set_mode(mode);
+  return request;
+}
+
+TEST(CheckPathsTest, ClaimMakesTheDirectoryAndExpectSeesIt) {
+  TestDirectory directory;
+  const std::string runs = directory.File("runs/quickstart");
+  v1::CheckPathsResult result = CheckPaths(Request(runs, v1::CHECK_PATHS_MODE_CLAIM), 0);
+  EXPECT_EQ(result.request(), 5u);
+  EXPECT_THAT(result.errors(), IsEmpty());
+  EXPECT_EQ(result.previous_owner(), "");
+  EXPECT_EQ(result.max_attempt(), 0);
+  EXPECT_EQ(TestDirectory::Read(runs + "/job.json"), kOwner);
+  EXPECT_THAT(TestDirectory::Names(runs), ElementsAre("job.json"));
+  EXPECT_THAT(CheckPaths(Request(runs, v1::CHECK_PATHS_MODE_EXPECT), 0).errors(), IsEmpty());
+  EXPECT_EQ(CheckPaths(Request(runs, v1::CHECK_PATHS_MODE_CLAIM), 0).previous_owner(), kOwner);
+}
+
+TEST(CheckPathsTest, AnotherJobIsRefused) {
+  TestDirectory directory;
+  TestDirectory::Write(directory.File("job.json"), R"({"job":"other-1","name":"other"})");
+  const auto claimed = CheckPaths(Request(directory.path(), v1::CHECK_PATHS_MODE_CLAIM), 0);
+  EXPECT_THAT(claimed.errors(),
+              ElementsAre(HasSubstr("belongs to job \"other\" (other-1); choose another checkpoint.dir")));
+  EXPECT_EQ(TestDirectory::Read(directory.File("job.json")), R"({"job":"other-1","name":"other"})");
+  const auto expected = CheckPaths(Request(directory.path(), v1::CHECK_PATHS_MODE_EXPECT), 0);
+  EXPECT_THAT(expected.errors(), ElementsAre(HasSubstr("must be on a file system that all workers share")));
+  TestDirectory::Write(directory.File("job.json"), "{");
+  EXPECT_THAT(CheckPaths(Request(directory.path(), v1::CHECK_PATHS_MODE_CLAIM), 0).errors(),
+              ElementsAre(HasSubstr("job.json: damaged")));
+}
+
+TEST(CheckPathsTest, EachBadPathIsNamed) {
+  TestDirectory directory;
+  TestDirectory::Write(directory.File("file"), "x");
+  v1::CheckPaths request = Request(directory.File("file/runs"), v1::CHECK_PATHS_MODE_CLAIM);
+  request.add_readable(directory.path());
+  request.add_readable(directory.File("missing"));
+  request.set_resume_path(directory.File("step-00000001.a1"));
+  const auto result = CheckPaths(request, 0);
+  EXPECT_THAT(result.errors(),
+              ElementsAre(HasSubstr("/missing: No such file"), HasSubstr("file/runs: cannot be made")));
+  ASSERT_EQ(result.checkpoints_size(), 1);
+  EXPECT_THAT(result.checkpoints(0).damage(), HasSubstr("no such checkpoint"));
+  EXPECT_THAT(CheckPaths(Request("runs", v1::CHECK_PATHS_MODE_CLAIM), 0).errors(),
+              ElementsAre(HasSubstr("not an absolute path")));
+}
+
+TEST(CheckPathsTest, ListsCheckpointsAttemptsAndTheExport) {
+  TestDirectory directory;
+  const std::string runs = directory.File("runs");
+  ASSERT_TRUE(MakeDirectory(runs).ok());
+  WriteCheckpoint(runs, 10, 1);
+  WriteCheckpoint(runs, 20, 3);
+  WriteCheckpoint(directory.path(), 7, 2);
+  ASSERT_TRUE(MakeDirectory(runs + "/.tmp-step-00000030.a9").ok());
+  TestDirectory::Write(runs + "/step-00000010.a1/rank-00000.safetensors", "short");
+  v1::CheckPaths request = Request(runs, v1::CHECK_PATHS_MODE_CLAIM);
+  request.set_resume_path(directory.File("step-00000007.a2"));
+  request.set_export_dir(runs + "/hf");
+  auto result = CheckPaths(request, 0);
+  EXPECT_THAT(result.errors(), IsEmpty());
+  EXPECT_EQ(result.max_attempt(), 9);
+  EXPECT_FALSE(result.exported());
+  ASSERT_EQ(result.checkpoints_size(), 3);
+  EXPECT_EQ(result.checkpoints(0).name(), "step-00000010.a1");
+  EXPECT_THAT(result.checkpoints(0).damage(), HasSubstr("rank-00000.safetensors"));
+  EXPECT_EQ(result.checkpoints(1).name(), "step-00000020.a3");
+  EXPECT_EQ(result.checkpoints(1).step(), 20);
+  EXPECT_EQ(result.checkpoints(1).attempt(), 3);
+  EXPECT_EQ(result.checkpoints(1).identity(), R"({"seed":42})");
+  EXPECT_GT(result.checkpoints(1).size_bytes(), 0);
+  EXPECT_EQ(result.checkpoints(1).damage(), "");
+  EXPECT_EQ(result.checkpoints(2).name(), directory.File("step-00000007.a2"));
+  EXPECT_EQ(result.checkpoints(2).step(), 7);
+  ASSERT_TRUE(MakeDirectory(runs + "/hf").ok());
+  TestDirectory::Write(runs + "/hf/config.json", "{}");
+  EXPECT_TRUE(CheckPaths(request, 0).exported());
+}
+
+TEST(DeleteCheckpointsTest, DeletesOnlyCheckpointsOfTheDirectory) {
+  TestDirectory directory;
+  for (const char* name : {"step-00000001.a1", "step-00000002.a1", "hf", "runs"}) {
+    ASSERT_TRUE(MakeDirectory(directory.File(name)).ok());
+    TestDirectory::Write(directory.File(name) + "/file", "x");
+  }
+  ASSERT_EQ(symlink(directory.File("hf").c_str(), directory.File("step-00000003.a1").c_str()), 0);
+  v1::DeleteCheckpoints request;
+  request.set_request(8);
+  request.set_checkpoint_dir(directory.path());
+  for (const char* name :
+       {"step-00000001.a1", "hf", "../x", "", ".", "step-00000009.a1", "step-00000003.a1", "runs/step-00000001.a1"}) {
+    request.add_names(name);
+  }
+  const auto result = DeleteCheckpoints(request);
+  EXPECT_EQ(result.request(), 8u);
+  EXPECT_THAT(result.deleted(), ElementsAre("step-00000001.a1"));
+  EXPECT_EQ(result.errors_size(), 7);
+  EXPECT_THAT(TestDirectory::Names(directory.path()),
+              ElementsAre("hf", "runs", "step-00000002.a1", "step-00000003.a1"));
+  EXPECT_EQ(TestDirectory::Read(directory.File("hf/file")), "x");
+  request.set_checkpoint_dir("relative");
+  EXPECT_THAT(DeleteCheckpoints(request).errors(), ElementsAre(HasSubstr("not an absolute path")));
+}
+
+TEST(DeleteCheckpointsTest, CollectsOlderAttemptsThatWereNeverLogged) {
+  TestDirectory directory;
+  for (const char* name : {"step-00000001.a1", "step-00000002.a2", "step-00000003.a2", ".tmp-step-00000004.a3",
+                           "step-00000005.a4", "hf"}) {
+    ASSERT_TRUE(MakeDirectory(directory.File(name)).ok());
+  }
+  v1::DeleteCheckpoints request;
+  request.set_checkpoint_dir(directory.path());
+  request.set_first_attempt(2);
+  request.set_older_than_attempt(4);
+  request.add_keep("step-00000003.a2");
+  const auto result = DeleteCheckpoints(request);
+  EXPECT_THAT(result.errors(), IsEmpty());
+  EXPECT_THAT(result.deleted(), ElementsAre(".tmp-step-00000004.a3", "step-00000002.a2"));
+  EXPECT_THAT(TestDirectory::Names(directory.path()),
+              ElementsAre("hf", "step-00000001.a1", "step-00000003.a2", "step-00000005.a4"));
+}
+
+}  // namespace
+}  // namespace tacc::worker

@@ -1,0 +1,33 @@
+// What this daemon's device can do, measured once by `tacc-rank --probe` and remembered in the state directory.
+#ifndef WORKER_DAEMON_DEVICE_PROBE_H_
+#define WORKER_DAEMON_DEVICE_PROBE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "tacc/v1/worker.pb.h"
+
+namespace tacc::worker {
+
+struct ProbeRequest {
+  std::string rank_path;  // tacc-rank.
+  std::string version;    // Of this build.
+  std::string device;     // "cpu".
+  int num_threads = 1;
+  std::string cpu_model;
+  std::string cache_path;  // File that remembers the last probe.
+  double timeout_seconds = 120;
+};
+
+// Returns the profile, from the file when it was measured by the same tacc-rank with the same CPU model and threads,
+// else by running the probe. Its memory_bytes is what the probe saw; the caller sets its own. DeadlineExceeded,
+// FailedPrecondition carry what the probe said.
+absl::StatusOr<v1::DeviceProfile> ProbeDevice(const ProbeRequest& request);
+
+// Parses the probe's JSON (docs/contracts.md). InvalidArgument names the field.
+absl::StatusOr<v1::DeviceProfile> ParseDeviceProfile(const std::string& text);
+
+}  // namespace tacc::worker
+
+#endif  // WORKER_DAEMON_DEVICE_PROBE_H_
