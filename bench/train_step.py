@@ -1,0 +1,185 @@
+"""Compares a whole training step (clipping and AdamW included) with PyTorch on this machine's CPU; prints a table of ratios.
+
+Shape: OLMo, 8 layers, hidden 512, 8 heads, MLP 1408 (SwiGLU), vocabulary 32,000, batch 4 x 512. One rank of two threads against eager
+(autocast in bf16) and torch.compile; two ranks of one thread against FSDP2. Each side is a process of its own; sides take turns (A B A B);
+the first 5 steps of a run are warm-up, the figure is the median of 20. Memory is VmHWM over that after the libraries are loaded.
+"""
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+WARM_UP, COUNTED = 5, 20
+BATCH, SEQ, VOCAB = 4, 512, 32_000
+CONFIG = {
+    "architectures": ["OlmoForCausalLM"],
+    "model_type": "olmo",
+    "hidden_size": 512,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "intermediate_size": 1408,
+    "vocab_size": VOCAB,
+    "max_position_embeddings": 2048,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "bos_token_id": None,
+    "eos_token_id": 0,
+    "pad_token_id": 1,
+    "initializer_range": 0.02,
+}
+
+
+def write_inputs(folder: Path) -> None:
+    """A model directory, a data folder and the same tokens as a NumPy file."""
+    sys.path.insert(0, str(ROOT / "client/python"))
+    from tacc.shards import DatasetWriter
+
+    (folder / "model").mkdir()
+    (folder / "model/config.json").write_text(json.dumps(CONFIG))
+    # Ids of a Zipf-like distribution, so that the embedding sees repeats as in text.
+    rng = np.random.default_rng(0)
+    tokens = np.minimum(rng.zipf(1.2, size=(WARM_UP + COUNTED) * BATCH * SEQ), VOCAB) - 1
+    np.save(folder / "tokens.npy", tokens.reshape(-1, BATCH, SEQ))
+    writer = DatasetWriter(folder / "data", VOCAB)
+    writer.append(tokens)
+    writer.close(tokenizer={"fingerprint": "", "eos_token": "", "eos_token_id": 0}, seq_len=SEQ)
+
+
+def run_torch(folder: Path, mode: str, precision: str, threads: int, world: int) -> dict:
+    command = [sys.executable, str(ROOT / "bench/torch_train.py"), "--model", str(folder / "model"), "--tokens", str(folder / "tokens.npy"),
+               "--mode", mode, "--precision", precision, "--threads", str(threads), "--steps", str(WARM_UP + COUNTED)]
+    env = dict(os.environ, OMP_NUM_THREADS=str(threads))
+    if world == 1:
+        return json.loads(subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1])
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    processes = []
+    for rank in range(world):
+        rank_env = dict(env, RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        processes.append(subprocess.Popen(command, env=rank_env, stdout=subprocess.PIPE))
+    outputs = [p.communicate()[0] for p in processes]
+    for p in processes:
+        if p.returncode != 0:
+            raise SystemExit(f"{' '.join(command)} failed")
+    return json.loads(outputs[0].splitlines()[-1])
+
+
+def peak_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def compile_program(folder: Path, build: Path, precision: str, threads: int, world: int) -> Path:
+    out = folder / f"program-{precision}-{world}"
+    if out.exists():
+        return out
+    request = {
+        "job": {"name": "bench", "model": {"path": str(folder / "model"), "weights": "WEIGHTS_RANDOM"},
+                "data": {"path": str(folder / "data"), "seq_len": SEQ},
+                "train": {"max_steps": WARM_UP + COUNTED, "global_batch_size": BATCH, "per_device_train_batch_size": BATCH // world,
+                          "learning_rate": 3e-4, "lr_scheduler_type": "LR_SCHEDULER_TYPE_CONSTANT", "weight_decay": 0.1, "seed": 1,
+                          "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "max_grad_norm": 1.0},
+                "compute": {"bf16": precision == "bf16"}, "dist": {"dp": {"size": 1}, "fsdp": {"size": world}}},
+        "world": world,
+        "device": {"name": "cpu", "kind": "cpu", "threads": threads, "memory_bytes": 0,
+                   "matmul_flops_per_second": {"f32": 1e11, "bf16": 1e11}, "memory_bytes_per_second": 1e10, "link_bytes_per_second": 1e9,
+                   "link_latency_seconds": 1e-4},
+        "data": {"vocab_size": VOCAB},
+    }
+    (folder / "request.json").write_text(json.dumps(request))
+    subprocess.run([build / "tacc-plan", "compile", "--request", folder / "request.json", "--out", out], check=True)
+    return out
+
+
+def run_tacc(folder: Path, build: Path, precision: str, threads: int, world: int) -> dict:
+    program = compile_program(folder, build, precision, threads, world)
+    runs = tempfile.mkdtemp(dir=folder)
+    ranks = []
+    for rank in range(world):
+        start = {
+            "version": subprocess.run([build / "tacc-rank", "--version"], check=True, capture_output=True, text=True).stdout.split()[1],
+            "job": "bench", "attempt": 1, "rank": rank, "world": world, "device": "cpu", "threads": threads, "memory_bytes": 0,
+            "advertise": "127.0.0.1", "program": str(program / "stage0.program"), "model_dir": str(folder / "model"), "weights": "random",
+            "seed": 1, "data": {"path": str(folder / "data"), "eval_path": "", "seq_len": SEQ, "global_batch_size": BATCH},
+            "train": {"max_steps": WARM_UP + COUNTED, "eval_steps": 1_000_000},
+            "checkpoint": {"dir": runs, "save_steps": 1_000_000, "resume": "", "export": ""}, "collective_timeout_seconds": 300,
+        }
+        path = Path(runs) / f"start-{rank}.json"
+        path.write_text(json.dumps(start))
+        ranks.append(subprocess.Popen([build / "tacc-rank", "--start", path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                      env=dict(os.environ, OMP_NUM_THREADS=str(threads))))
+    result = {"seconds": [], "loaded_bytes": 0, "peak_bytes": 0}
+    for line in ranks[0].stdout:
+        event = json.loads(line)
+        if event["event"] == "started":
+            result["loaded_bytes"] = peak_bytes(ranks[0].pid)
+        elif event["event"] == "listening":
+            for other in ranks[1:]:
+                other.stdin.write(json.dumps({"command": "rendezvous", "host": "127.0.0.1", "port": event["port"]}) + "\n")
+                other.stdin.flush()
+        elif event["event"] == "step":
+            result["seconds"].append(event["seconds"])
+            result["loss"] = event["loss"]
+            result["peak_bytes"] = peak_bytes(ranks[0].pid)
+        elif event["event"] == "failed":
+            raise SystemExit(f"tacc-rank failed: {event['message']}")
+    for p in ranks:
+        p.stdout.close() if p is ranks[0] else p.stdout.read()
+        p.wait()
+    return result
+
+
+def figure(runs: list[dict]) -> tuple[float, int]:
+    """Median seconds of the counted steps of all runs, and the largest peak over the loaded libraries."""
+    seconds = [s for run in runs for s in run["seconds"][WARM_UP:]]
+    return statistics.median(seconds), max(run["peak_bytes"] - run["loaded_bytes"] for run in runs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=Path, default=ROOT / "build")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--precisions", default="f32,bf16")
+    parser.add_argument("--worlds", default="1,2")
+    parser.add_argument("--modes", default="eager,compile")
+    args = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_inputs(folder)
+        for world in map(int, args.worlds.split(",")):
+            threads = 2 // world
+            modes = args.modes.split(",") if world == 1 else ["fsdp2"]
+            for precision in args.precisions.split(","):
+                sides: dict[str, list[dict]] = {mode: [] for mode in ["tacc", *modes]}
+                for _ in range(args.rounds):
+                    for mode, runs in sides.items():
+                        runs.append(run_tacc(folder, args.build, precision, threads, world) if mode == "tacc"
+                                    else run_torch(folder, mode, precision, threads, world))
+                ours, our_bytes = figure(sides["tacc"])
+                for mode in modes:
+                    theirs, their_bytes = figure(sides[mode])
+                    rows.append((world, precision, mode, BATCH * SEQ / ours, BATCH * SEQ / theirs, theirs / ours, our_bytes / 2**20,
+                                 their_bytes / 2**20, our_bytes / their_bytes))
+                    print(f"ranks {world} {precision} against {mode}: {rows[-1][5]:.2f}x tokens/s, {rows[-1][8]:.2f}x memory", file=sys.stderr)
+    print("| ranks | precision | against | tacc tokens/s | its tokens/s | ratio | tacc MiB | its MiB | ratio |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    for world, precision, mode, ours, theirs, speed, our_mib, their_mib, memory in rows:
+        print(f"| {world} | {precision} | {mode} | {ours:.0f} | {theirs:.0f} | {speed:.2f} | {our_mib:.0f} | {their_mib:.0f} | {memory:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
