@@ -20,7 +20,8 @@ void AddRopeTable(OpTable& table) {
     const int64_t length = call.attr<int64_t>("length");
     if (length < 0) return absl::InvalidArgumentError(absl::StrCat("length=", length, "; wanted 0 or more"));
     const auto* inv_freq = std::get_if<std::vector<double>>(&call.attrs->at("inv_freq"));
-    const TensorType type{DTypeAttr(call, DType::kF32), {length, inv_freq == nullptr ? 0 : static_cast<int64_t>(inv_freq->size())}};
+    const TensorType type{DTypeAttr(call, DType::kF32),
+                          {length, inv_freq == nullptr ? 0 : static_cast<int64_t>(inv_freq->size())}};
     if (AccumulationType(type.dtype) != type.dtype) return Wanted("the table", type, "f32 or f64 elements");
     return Types{type, type};
   };
@@ -65,7 +66,8 @@ void AddRotary(OpTable& table) {
   };
   op.reuses = ReuseIfSameType(0);
   op.derive = [](VjpCall& call) {
-    if (call.needs(1) || call.needs(2)) return absl::UnimplementedError("rotary has no derivative with respect to its tables");
+    if (call.needs(1) || call.needs(2))
+      return absl::UnimplementedError("rotary has no derivative with respect to its tables");
     Builder& b = call.builder;
     const Node& node = call.node;
     Attrs attrs = node.attrs;
@@ -89,23 +91,27 @@ absl::Status CheckAttention(const OpCall& call, int first) {
   TACC_RETURN_IF_ERROR(WantType("k", k, wanted));
   TACC_RETURN_IF_ERROR(WantType("v", v, k));
   if (k.dims[2] <= 0 || q.dims[2] % k.dims[2] != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("q has ", q.dims[2], " heads and k ", k.dims[2], "; wanted a multiple"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("q has ", q.dims[2], " heads and k ", k.dims[2], "; wanted a multiple"));
   }
   if (call.attr<bool>("causal") && q.dims[1] != k.dims[1]) {
-    return absl::InvalidArgumentError(absl::StrCat("causal=true with ", q.dims[1], " queries and ", k.dims[1], " keys; wanted as many"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("causal=true with ", q.dims[1], " queries and ", k.dims[1], " keys; wanted as many"));
   }
   if (call.attrs->count("alibi_slopes") > 0) {
     const auto* slopes = std::get_if<std::vector<double>>(&call.attrs->at("alibi_slopes"));
     const int64_t count = slopes == nullptr ? 0 : static_cast<int64_t>(slopes->size());
-    if (count != q.dims[2]) return absl::InvalidArgumentError(absl::StrCat("alibi_slopes has ", count, " entries; wanted one for each of ", q.dims[2], " heads"));
+    if (count != q.dims[2])
+      return absl::InvalidArgumentError(
+          absl::StrCat("alibi_slopes has ", count, " entries; wanted one for each of ", q.dims[2], " heads"));
   }
   return absl::OkStatus();
 }
 
 TensorType LogSumExpType(const TensorType& q) { return {AccumulationType(q.dtype), {q.dims[0], q.dims[2], q.dims[1]}}; }
 
-// Batch and heads may be split; sequences and the head dim are needed whole. Query heads follow their kv head, so with fewer kv heads
-// only an even cut of these keeps groups together.
+// Batch and heads may be split; sequences and the head dim are needed whole. Query heads follow their kv head, so with
+// fewer kv heads only an even cut of these keeps groups together.
 struct AttentionFactors {
   Rule rule;
   std::vector<int> q, k, lse;
@@ -114,7 +120,8 @@ AttentionFactors MakeAttentionFactors(const TensorType& q, const TensorType& k) 
   AttentionFactors f;
   const int batch = f.rule.AddFactor(q.dims[0]), heads = f.rule.AddFactor(k.dims[2]);
   f.rule.factors[heads].even = q.dims[2] != k.dims[2];
-  const int queries = f.rule.AddFactor(q.dims[1]), keys = f.rule.AddFactor(k.dims[1]), depth = f.rule.AddFactor(q.dims[3]);
+  const int queries = f.rule.AddFactor(q.dims[1]), keys = f.rule.AddFactor(k.dims[1]),
+            depth = f.rule.AddFactor(q.dims[3]);
   for (int whole : {queries, keys, depth}) f.rule.factors[whole].replicate = true;
   f.q = {batch, queries, heads, depth};
   f.k = {batch, keys, heads, depth};
@@ -133,7 +140,9 @@ void AddAttention(OpTable& table) {
   op.name = "attention";
   op.min_operands = op.max_operands = 3;
   op.num_results = 2;
-  op.attrs = {{"causal", AttrKind::kBool}, {"scale", AttrKind::kFloat}, {"alibi_slopes", AttrKind::kFloats, AttrSpec::kOptional}};
+  op.attrs = {{"causal", AttrKind::kBool},
+              {"scale", AttrKind::kFloat},
+              {"alibi_slopes", AttrKind::kFloats, AttrSpec::kOptional}};
   op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
     TACC_RETURN_IF_ERROR(CheckAttention(call, 0));
     return Types{call.in(0), LogSumExpType(call.in(0))};
@@ -152,7 +161,8 @@ void AddAttention(OpTable& table) {
     const Node& node = call.node;
     const ValueId q = node.operands[0];
     call.gradients = b.AddMany("attention_grad",
-                               {b.Cast(call.cotangents[0], b.type(q).dtype), q, node.operands[1], node.operands[2], node.results[0], node.results[1]},
+                               {b.Cast(call.cotangents[0], b.type(q).dtype), q, node.operands[1], node.operands[2],
+                                node.results[0], node.results[1]},
                                node.attrs, 3);
     return absl::OkStatus();
   };

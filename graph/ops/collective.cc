@@ -1,4 +1,5 @@
-// Ops of partitioned graphs. Logically each is the identity: types are inferred as the operand's, and placements tell what moves.
+// Ops of partitioned graphs. Logically each is the identity: types are inferred as the operand's, and placements tell
+// what moves.
 //   all_gather      over=[axes] dim=d   dim d is no longer split over the axes, its minor ones
 //   reduce_scatter  over=[axes] dim=d   a sum pending on the axes becomes whole, and dim d split over them, minor
 //   all_reduce      over=[axes]         a sum pending on the axes becomes whole

@@ -6,7 +6,9 @@
 namespace tacc::graph {
 
 absl::StatusOr<EinsumSpec> ParseEinsum(absl::string_view spec) {
-  auto error = [&](absl::string_view what) { return absl::InvalidArgumentError(absl::StrCat("spec=\"", spec, "\": ", what)); };
+  auto error = [&](absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat("spec=\"", spec, "\": ", what));
+  };
   const size_t comma = spec.find(','), arrow = spec.find("->");
   if (comma == absl::string_view::npos || arrow == absl::string_view::npos || comma > arrow) {
     return error("wanted the form \"bsk,nk->bsn\"");
@@ -18,7 +20,8 @@ absl::StatusOr<EinsumSpec> ParseEinsum(absl::string_view spec) {
     for (size_t i = 0; i < part->size(); ++i) {
       const char c = (*part)[i];
       if (!absl::ascii_isalpha(c)) return error(absl::StrCat("'", std::string(1, c), "' is no letter"));
-      if (part->find(c, i + 1) != std::string::npos) return error(absl::StrCat("letter '", std::string(1, c), "' is repeated in one tensor"));
+      if (part->find(c, i + 1) != std::string::npos)
+        return error(absl::StrCat("letter '", std::string(1, c), "' is repeated in one tensor"));
       const int count = has(out.a, c) + has(out.b, c) + has(out.y, c);
       if (count < 2) return error(absl::StrCat("letter '", std::string(1, c), "' is in one tensor only"));
     }
@@ -26,17 +29,20 @@ absl::StatusOr<EinsumSpec> ParseEinsum(absl::string_view spec) {
   return out;
 }
 
-absl::StatusOr<std::map<char, int64_t>> EinsumExtents(const EinsumSpec& spec, const TensorType& a, const TensorType& b) {
+absl::StatusOr<std::map<char, int64_t>> EinsumExtents(const EinsumSpec& spec, const TensorType& a,
+                                                      const TensorType& b) {
   std::map<char, int64_t> extents;
   for (const auto& [letters, type, name] : {std::tuple(&spec.a, &a, "a"), std::tuple(&spec.b, &b, "b")}) {
     if (type->rank() != static_cast<int>(letters->size())) {
-      return absl::InvalidArgumentError(absl::StrCat(name, " is ", type->ToString(), "; wanted ", letters->size(), " dims for \"", *letters, "\""));
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " is ", type->ToString(), "; wanted ", letters->size(), " dims for \"", *letters, "\""));
     }
     for (size_t i = 0; i < letters->size(); ++i) {
       const auto [it, inserted] = extents.emplace((*letters)[i], type->dims[i]);
       if (!inserted && it->second != type->dims[i]) {
-        return absl::InvalidArgumentError(absl::StrCat("'", std::string(1, (*letters)[i]), "' is ", it->second, " in a, ", a.ToString(),
-                                                       ", but ", type->dims[i], " in b, ", b.ToString()));
+        return absl::InvalidArgumentError(absl::StrCat("'", std::string(1, (*letters)[i]), "' is ", it->second,
+                                                       " in a, ", a.ToString(), ", but ", type->dims[i], " in b, ",
+                                                       b.ToString()));
       }
     }
   }

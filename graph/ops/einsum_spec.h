@@ -10,19 +10,20 @@
 
 namespace tacc::graph {
 
-// "bsk,nk->bsn": one letter a dim. A letter in both operands and the result is batch, in both operands only contracted, in one operand
-// and the result free.
+// "bsk,nk->bsn": one letter a dim. A letter in both operands and the result is batch, in both operands only contracted,
+// in one operand and the result free.
 struct EinsumSpec {
   std::string a;
   std::string b;
   std::string y;
 };
 
-// Errors: InvalidArgument when the text has another form, a letter is repeated in one part, is in one operand only, or in the result
-// only.
+// Errors: InvalidArgument when the text has another form, a letter is repeated in one part, is in one operand only, or
+// in the result only.
 absl::StatusOr<EinsumSpec> ParseEinsum(absl::string_view spec);
 
-// The extent of each letter. Errors: InvalidArgument when a rank is not the number of letters or extents of a letter differ.
+// The extent of each letter. Errors: InvalidArgument when a rank is not the number of letters or extents of a letter
+// differ.
 absl::StatusOr<std::map<char, int64_t>> EinsumExtents(const EinsumSpec& spec, const TensorType& a, const TensorType& b);
 
 }  // namespace tacc::graph

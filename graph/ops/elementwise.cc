@@ -71,13 +71,17 @@ absl::StatusOr<Types> InferBinary(const OpCall& call) {
   return Types{{a.dtype == b.dtype ? a.dtype : Promote(a.dtype, b.dtype), a.dims}};
 }
 
-// The gradient `da` of b's larger partner, summed over the dims that b does not have.
+// The gradient of an operand from one with the result's dims: summed, in the accumulation type, over those that the
+// operand lacks.
 ValueId SumToRank(Builder& b, ValueId gradient, ValueId operand) {
   const int extra = b.type(gradient).rank() - b.type(operand).rank();
   if (extra <= 0) return b.Cast(gradient, b.type(operand).dtype);
   std::vector<int64_t> dims;
   for (int i = 0; i < extra; ++i) dims.push_back(i);
-  return b.Cast(b.Add("reduce_sum", {gradient}, {{"dims", dims}}), b.type(operand).dtype);
+  Attrs attrs = {{"dims", dims}};
+  const DType dtype = b.type(gradient).dtype, sum = AccumulationType(dtype);
+  if (sum != dtype) attrs["dtype"] = std::string(Name(sum));
+  return b.Add("reduce_sum", {gradient}, std::move(attrs));
 }
 
 using MakeBinaryGradient = std::function<ValueId(Builder&, const Node&, ValueId dy)>;
@@ -108,7 +112,9 @@ ValueId WhereGreater(Builder& b, const Node& node, ValueId dy) {
 void AddArithmetic(OpTable& table) {
   const MakeBinaryGradient same = [](Builder&, const Node&, ValueId dy) { return dy; };
   const MakeBinaryGradient negated = [](Builder& b, const Node&, ValueId dy) { return b.Add("neg", {dy}); };
-  const MakeBinaryGradient other = [](Builder& b, const Node& node, ValueId dy) { return b.Add("sub", {dy, WhereGreater(b, node, dy)}); };
+  const MakeBinaryGradient other = [](Builder& b, const Node& node, ValueId dy) {
+    return b.Add("sub", {dy, WhereGreater(b, node, dy)});
+  };
   table.Add(Binary("add", {{0, 1}}, same, same));
   table.Add(Binary("sub", {{0, 1}}, same, negated));
   table.Add(Binary(
@@ -126,9 +132,13 @@ void AddArithmetic(OpTable& table) {
 
 void AddUnaries(OpTable& table) {
   table.Add(Unary("neg", {{0}}, [](Builder& b, const Node&, ValueId dy) { return b.Add("neg", {dy}); }));
-  table.Add(Unary("exp", {}, [](Builder& b, const Node& node, ValueId dy) { return b.Add("mul", {dy, node.results[0]}); }));
-  table.Add(Unary("log", {}, [](Builder& b, const Node& node, ValueId dy) { return b.Add("div", {dy, node.operands[0]}); }));
-  table.Add(Unary("sqrt", {}, [](Builder& b, const Node& node, ValueId dy) { return b.Scale(b.Add("div", {dy, node.results[0]}), 0.5); }));
+  table.Add(
+      Unary("exp", {}, [](Builder& b, const Node& node, ValueId dy) { return b.Add("mul", {dy, node.results[0]}); }));
+  table.Add(
+      Unary("log", {}, [](Builder& b, const Node& node, ValueId dy) { return b.Add("div", {dy, node.operands[0]}); }));
+  table.Add(Unary("sqrt", {}, [](Builder& b, const Node& node, ValueId dy) {
+    return b.Scale(b.Add("div", {dy, node.results[0]}), 0.5);
+  }));
   table.Add(Unary("rsqrt", {}, [](Builder& b, const Node& node, ValueId dy) {  // y' = -y^3 / 2
     const ValueId y = node.results[0];
     return b.Scale(b.Add("mul", {dy, b.Add("mul", {b.Add("square", {y}), y})}), -0.5);
@@ -136,15 +146,20 @@ void AddUnaries(OpTable& table) {
   table.Add(Unary("reciprocal", {}, [](Builder& b, const Node& node, ValueId dy) {
     return b.Add("neg", {b.Add("mul", {dy, b.Add("square", {node.results[0]})})});
   }));
-  table.Add(Unary("square", {}, [](Builder& b, const Node& node, ValueId dy) { return b.Scale(b.Add("mul", {dy, node.operands[0]}), 2.0); }));
+  table.Add(Unary("square", {}, [](Builder& b, const Node& node, ValueId dy) {
+    return b.Scale(b.Add("mul", {dy, node.operands[0]}), 2.0);
+  }));
 
   for (const char* name : {"tanh", "sigmoid", "relu", "silu"}) {
     const std::string grad = absl::StrCat(name, "_grad");
-    table.Add(Unary(name, {}, [grad](Builder& b, const Node& node, ValueId dy) { return b.Add(grad, {node.operands[0], dy}); }));
+    table.Add(Unary(name, {},
+                    [grad](Builder& b, const Node& node, ValueId dy) { return b.Add(grad, {node.operands[0], dy}); }));
     table.Add(UnaryGrad(grad.c_str()));
   }
 
-  OpDef gelu = Unary("gelu", {}, [](Builder& b, const Node& node, ValueId dy) { return b.Add("gelu_grad", {node.operands[0], dy}, node.attrs); });
+  OpDef gelu = Unary("gelu", {}, [](Builder& b, const Node& node, ValueId dy) {
+    return b.Add("gelu_grad", {node.operands[0], dy}, node.attrs);
+  });
   OpDef gelu_grad = UnaryGrad("gelu_grad");
   for (OpDef* op : {&gelu, &gelu_grad}) {
     op->attrs = {{"approximate", AttrKind::kString}};
@@ -158,7 +173,8 @@ void AddUnaries(OpTable& table) {
     table.Add(*op);
   }
 
-  OpDef scale = Unary("scale", {{0}}, [](Builder& b, const Node& node, ValueId dy) { return b.Add("scale", {dy}, node.attrs); });
+  OpDef scale =
+      Unary("scale", {{0}}, [](Builder& b, const Node& node, ValueId dy) { return b.Add("scale", {dy}, node.attrs); });
   scale.attrs = {{"factor", AttrKind::kFloat}};
   table.Add(scale);
 
@@ -166,13 +182,16 @@ void AddUnaries(OpTable& table) {
   add_scalar.attrs = {{"value", AttrKind::kFloat}};
   table.Add(add_scalar);
 
-  OpDef clamp = Unary("clamp", {}, [](Builder& b, const Node& node, ValueId dy) { return b.Add("clamp_grad", {node.operands[0], dy}, node.attrs); });
+  OpDef clamp = Unary("clamp", {}, [](Builder& b, const Node& node, ValueId dy) {
+    return b.Add("clamp_grad", {node.operands[0], dy}, node.attrs);
+  });
   OpDef clamp_grad = UnaryGrad("clamp_grad");
   for (OpDef* op : {&clamp, &clamp_grad}) {
     op->attrs = {{"min", AttrKind::kFloat}, {"max", AttrKind::kFloat}};
     op->infer = [infer = op->infer](const OpCall& call) -> absl::StatusOr<Types> {
       if (!(call.attr<double>("min") <= call.attr<double>("max"))) {
-        return absl::InvalidArgumentError(absl::StrCat("min=", call.attr<double>("min"), " is above max=", call.attr<double>("max")));
+        return absl::InvalidArgumentError(
+            absl::StrCat("min=", call.attr<double>("min"), " is above max=", call.attr<double>("max")));
       }
       return infer(call);
     };
@@ -191,7 +210,9 @@ void AddCast(OpTable& table) {
   op.name = "cast";
   op.min_operands = op.max_operands = 1;
   op.attrs = {{"dtype", AttrKind::kString}};
-  op.infer = [](const OpCall& call) -> absl::StatusOr<Types> { return Types{{DTypeAttr(call, DType::kF32), call.in(0).dims}}; };
+  op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    return Types{{DTypeAttr(call, DType::kF32), call.in(0).dims}};
+  };
   op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
     return PointwiseRule(call, Widens(call.in(0).dtype, call.out(0).dtype) ? LinearIn{{0}} : LinearIn{});
   };

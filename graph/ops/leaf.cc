@@ -9,7 +9,8 @@ namespace {
 absl::StatusOr<Types> InferFromShape(const OpCall& call) {
   TensorType type{DTypeAttr(call, DType::kF32), call.attr<std::vector<int64_t>>("shape")};
   for (int64_t d : type.dims) {
-    if (d < 0) return absl::InvalidArgumentError(absl::StrCat("shape=", DimsToString(type.dims), " has a negative dim"));
+    if (d < 0)
+      return absl::InvalidArgumentError(absl::StrCat("shape=", DimsToString(type.dims), " has a negative dim"));
   }
   return Types{type};
 }
@@ -34,7 +35,8 @@ void AddLeafOps(OpTable& table) {
     OpDef op;
     op.name = name;
     op.no_gradient = true;
-    if (op.name == "param") op.attrs = {{"init", AttrKind::kString, AttrSpec::kOptional}, {"stored", AttrKind::kInts, AttrSpec::kOptional}};
+    if (op.name == "param")
+      op.attrs = {{"init", AttrKind::kString, AttrSpec::kOptional}, {"stored", AttrKind::kInts, AttrSpec::kOptional}};
     table.Add(op);
   }
   table.Add(End("output"));
@@ -54,7 +56,8 @@ void AddLeafOps(OpTable& table) {
   iota.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
     TACC_ASSIGN_OR_RETURN(Types types, InferFromShape(call));
     const int64_t dim = call.attr<int64_t>("dim");
-    if (dim < 0 || dim >= types[0].rank()) return absl::InvalidArgumentError(absl::StrCat("dim=", dim, " of a shape of ", types[0].rank(), " dims"));
+    if (dim < 0 || dim >= types[0].rank())
+      return absl::InvalidArgumentError(absl::StrCat("dim=", dim, " of a shape of ", types[0].rank(), " dims"));
     return types;
   };
   iota.rule = OutputOnlyRule;

@@ -54,7 +54,8 @@ double ProductFlops(const OpCall& call, int a) {
   return flops;
 }
 
-// The gradient of the right operand, usually a weight, comes in the accumulation type: it is summed over micro-batches and ranks.
+// The gradient of the right operand, usually a weight, comes in the accumulation type: it is summed over micro-batches
+// and ranks.
 absl::Status DeriveEinsum(VjpCall& call) {
   Builder& b = call.builder;
   const ValueId x = call.node.operands[0], w = call.node.operands[1];

@@ -25,8 +25,8 @@ TensorType WeightGradientType(const TensorType& x) { return {AccumulationType(x.
 
 TensorType ResultType(const OpCall& call) { return {DTypeAttr(call, call.in(0).dtype), call.in(0).dims}; }
 
-// A factor per dim of x; the last is needed whole. `in` and `out` tell each tensor's part: 'x' all dims, 'r' one number a row,
-// 'w' a weight over the last dim.
+// A factor per dim of x; the last is needed whole. `in` and `out` tell each tensor's part: 'x' all dims, 'r' one number
+// a row, 'w' a weight over the last dim.
 Rule NormRule(const Dims& x, absl::string_view in, absl::string_view out, std::vector<std::vector<int>> linear_in) {
   Rule rule;
   const std::vector<int> all = AddFactors(rule, x);
@@ -86,7 +86,8 @@ void AddLayerNorm(OpTable& table) {
   op.attrs = {{"eps", AttrKind::kFloat}, {"dtype", AttrKind::kString, AttrSpec::kOptional}};
   op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
     TACC_RETURN_IF_ERROR(WantRows("x", call.in(0)));
-    for (size_t i = 1; i < call.operands.size(); ++i) TACC_RETURN_IF_ERROR(WantWeight(i == 1 ? "w" : "b", call.operands[i], call.in(0)));
+    for (size_t i = 1; i < call.operands.size(); ++i)
+      TACC_RETURN_IF_ERROR(WantWeight(i == 1 ? "w" : "b", call.operands[i], call.in(0)));
     TACC_RETURN_IF_ERROR(WantFloating("y", ResultType(call)));
     return Types{ResultType(call), RowType(call.in(0)), RowType(call.in(0))};
   };
@@ -100,9 +101,11 @@ void AddLayerNorm(OpTable& table) {
     const Node& node = call.node;
     constexpr const char* kAffine[] = {"none", "weight", "weight_bias"};
     const int num_weights = static_cast<int>(node.operands.size()) - 1;
-    std::vector<ValueId> operands = {b.Cast(call.cotangents[0], b.type(node.operands[0]).dtype), node.operands[0], node.results[1], node.results[2]};
+    std::vector<ValueId> operands = {b.Cast(call.cotangents[0], b.type(node.operands[0]).dtype), node.operands[0],
+                                     node.results[1], node.results[2]};
     if (num_weights > 0) operands.push_back(node.operands[1]);
-    call.gradients = b.AddMany("layer_norm_grad", operands, {{"affine", std::string(kAffine[num_weights])}}, 1 + num_weights);
+    call.gradients =
+        b.AddMany("layer_norm_grad", operands, {{"affine", std::string(kAffine[num_weights])}}, 1 + num_weights);
     return absl::OkStatus();
   };
   table.Add(op);
@@ -125,7 +128,8 @@ void AddLayerNorm(OpTable& table) {
     }
     const size_t wanted = affine == "none" ? 4 : 5;
     if (call.operands.size() != wanted) {
-      return absl::InvalidArgumentError(absl::StrCat("affine=", affine, " takes ", wanted, " operands, got ", call.operands.size()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("affine=", affine, " takes ", wanted, " operands, got ", call.operands.size()));
     }
     Types results{x};
     if (affine != "none") {
@@ -157,7 +161,8 @@ void AddL2Normalize(OpTable& table) {
     TACC_RETURN_IF_ERROR(NoCotangent(call, 1, "rnorm"));
     Builder& b = call.builder;
     const ValueId x = call.node.operands[0];
-    call.gradients[0] = b.Add("l2_normalize_grad", {b.Cast(call.cotangents[0], b.type(x).dtype), x, call.node.results[1]}, call.node.attrs);
+    call.gradients[0] = b.Add("l2_normalize_grad",
+                              {b.Cast(call.cotangents[0], b.type(x).dtype), x, call.node.results[1]}, call.node.attrs);
     return absl::OkStatus();
   };
   table.Add(op);

@@ -21,7 +21,8 @@ absl::Status CheckDim(absl::string_view name, int64_t dim, const TensorType& x) 
 absl::Status CheckDimList(const Ints& dims, const TensorType& type) {
   for (size_t i = 0; i < dims.size(); ++i) {
     TACC_RETURN_IF_ERROR(CheckDim(absl::StrCat("dims[", i, "]"), dims[i], type));
-    if (i > 0 && dims[i] <= dims[i - 1]) return absl::InvalidArgumentError(absl::StrCat("dims=", DimsToString(dims), " must ascend"));
+    if (i > 0 && dims[i] <= dims[i - 1])
+      return absl::InvalidArgumentError(absl::StrCat("dims=", DimsToString(dims), " must ascend"));
   }
   return absl::OkStatus();
 }
@@ -57,8 +58,8 @@ void AddReshape(OpTable& table) {
     }
     return Types{y};
   };
-  // Dims pair up in groups of equal products. A dim alone in its group keeps its sharding; where dims merge or split the leading one
-  // does, if it is cut evenly.
+  // Dims pair up in groups of equal products. A dim alone in its group keeps its sharding; where dims merge or split
+  // the leading one does, if it is cut evenly.
   op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
     const Dims& x = call.in(0).dims;
     const Dims& y = call.out(0).dims;
@@ -110,7 +111,8 @@ void AddTranspose(OpTable& table) {
     Ints all(call.in(0).rank());
     std::iota(all.begin(), all.end(), 0);
     if (sorted != all) {
-      return absl::InvalidArgumentError(absl::StrCat("perm=", DimsToString(perm), " is no permutation of the ", all.size(), " dims of x"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("perm=", DimsToString(perm), " is no permutation of the ", all.size(), " dims of x"));
     }
     TensorType y{call.in(0).dtype, {}};
     for (int64_t p : perm) y.dims.push_back(call.in(0).dims[p]);
@@ -141,16 +143,20 @@ void AddSlice(OpTable& table) {
   op.min_operands = op.max_operands = 1;
   op.attrs = {{"dim", AttrKind::kInt}, {"start", AttrKind::kInt}, {"limit", AttrKind::kInt}};
   op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
-    const int64_t dim = call.attr<int64_t>("dim"), start = call.attr<int64_t>("start"), limit = call.attr<int64_t>("limit");
+    const int64_t dim = call.attr<int64_t>("dim"), start = call.attr<int64_t>("start"),
+                  limit = call.attr<int64_t>("limit");
     TensorType y = call.in(0);
     TACC_RETURN_IF_ERROR(CheckDim("dim", dim, y));
     if (start < 0 || limit < start || limit > y.dims[dim]) {
-      return absl::InvalidArgumentError(absl::StrCat("start=", start, " limit=", limit, " of dim ", dim, ", which has ", y.dims[dim], " elements"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("start=", start, " limit=", limit, " of dim ", dim, ", which has ", y.dims[dim], " elements"));
     }
     y.dims[dim] = limit - start;
     return Types{y};
   };
-  op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> { return AllButOneRule(call, call.attr<int64_t>("dim"), {{0}}); };
+  op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
+    return AllButOneRule(call, call.attr<int64_t>("dim"), {{0}});
+  };
   // Contiguous when nothing before the dim is larger than 1.
   op.aliases = [](const OpCall& call) {
     const auto begin = call.in(0).dims.begin();
@@ -167,8 +173,9 @@ void AddSlice(OpTable& table) {
     const Attrs& attrs = call.node.attrs;
     const int64_t dim = GetAttr<int64_t>(attrs, "dim");
     const int64_t extent = call.builder.type(call.node.operands[0]).dims[dim];
-    call.gradients[0] = call.builder.Add("pad", {call.cotangents[0]},
-                                         {{"dim", dim}, {"low", GetAttr<int64_t>(attrs, "start")}, {"high", extent - GetAttr<int64_t>(attrs, "limit")}});
+    call.gradients[0] = call.builder.Add(
+        "pad", {call.cotangents[0]},
+        {{"dim", dim}, {"low", GetAttr<int64_t>(attrs, "start")}, {"high", extent - GetAttr<int64_t>(attrs, "limit")}});
     return absl::OkStatus();
   };
   table.Add(op);
@@ -183,11 +190,14 @@ void AddPad(OpTable& table) {
     const int64_t dim = call.attr<int64_t>("dim"), low = call.attr<int64_t>("low"), high = call.attr<int64_t>("high");
     TensorType y = call.in(0);
     TACC_RETURN_IF_ERROR(CheckDim("dim", dim, y));
-    if (low < 0 || high < 0) return absl::InvalidArgumentError(absl::StrCat("low=", low, " high=", high, "; wanted 0 or more"));
+    if (low < 0 || high < 0)
+      return absl::InvalidArgumentError(absl::StrCat("low=", low, " high=", high, "; wanted 0 or more"));
     y.dims[dim] += low + high;
     return Types{y};
   };
-  op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> { return AllButOneRule(call, call.attr<int64_t>("dim"), {{0}}); };
+  op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
+    return AllButOneRule(call, call.attr<int64_t>("dim"), {{0}});
+  };
   op.derive = [](VjpCall& call) {
     const int64_t dim = GetAttr<int64_t>(call.node.attrs, "dim"), low = GetAttr<int64_t>(call.node.attrs, "low");
     const int64_t extent = call.builder.type(call.node.operands[0]).dims[dim];
@@ -226,7 +236,8 @@ void AddConcat(OpTable& table) {
     int64_t start = 0;
     for (size_t i = 0; i < call.node.operands.size(); ++i) {
       const int64_t limit = start + call.builder.type(call.node.operands[i]).dims[dim];
-      if (call.needs(static_cast<int>(i))) call.gradients[i] = call.builder.Slice(call.cotangents[0], dim, start, limit);
+      if (call.needs(static_cast<int>(i)))
+        call.gradients[i] = call.builder.Slice(call.cotangents[0], dim, start, limit);
       start = limit;
     }
     return absl::OkStatus();
@@ -275,8 +286,9 @@ OpDef Reduction(const char* name) {
     TACC_RETURN_IF_ERROR(WantFloating("x", x));
     const Ints dims = call.attr<Ints>("dims");
     TACC_RETURN_IF_ERROR(CheckDimList(dims, x));
-    TensorType y{x.dtype, {}};
+    TensorType y{DTypeAttr(call, x.dtype), {}};
     for (int64_t d : DimsNotIn(dims, x.rank())) y.dims.push_back(x.dims[d]);
+    TACC_RETURN_IF_ERROR(WantFloating("y", y));
     return Types{y};
   };
   return op;
@@ -299,13 +311,15 @@ ValueId Repeat(Builder& b, const Node& node, ValueId dy) {
 
 void AddReductions(OpTable& table) {
   OpDef sum = Reduction("reduce_sum");
+  sum.attrs.push_back({"dtype", AttrKind::kString, AttrSpec::kOptional});
   sum.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
     Rule rule = ReductionRule(call);
-    rule.linear_in = {{0}};
+    if (ByteSize(call.out(0).dtype) >= ByteSize(call.in(0).dtype)) rule.linear_in = {{0}};
     return rule;
   };
   sum.derive = [](VjpCall& call) {
-    call.gradients[0] = Repeat(call.builder, call.node, call.cotangents[0]);
+    Builder& b = call.builder;
+    call.gradients[0] = Repeat(b, call.node, b.Cast(call.cotangents[0], b.type(call.node.operands[0]).dtype));
     return absl::OkStatus();
   };
   table.Add(sum);
@@ -314,7 +328,8 @@ void AddReductions(OpTable& table) {
   max.infer = [infer = max.infer](const OpCall& call) -> absl::StatusOr<Types> {
     for (int64_t d : call.attr<Ints>("dims")) {
       if (d >= 0 && d < call.in(0).rank() && call.in(0).dims[d] == 0) {
-        return absl::InvalidArgumentError(absl::StrCat("dim ", d, " of x, ", call.in(0).ToString(), ", is empty: it has no maximum"));
+        return absl::InvalidArgumentError(
+            absl::StrCat("dim ", d, " of x, ", call.in(0).ToString(), ", is empty: it has no maximum"));
       }
     }
     return infer(call);
@@ -330,7 +345,8 @@ void AddReductions(OpTable& table) {
     const ValueId x = call.node.operands[0], y = call.node.results[0];
     const ValueId below = b.Add("relu_grad", {b.Add("sub", {Repeat(b, call.node, y), x}), b.Constant(1.0, b.type(x))});
     const ValueId at = b.Add("add_scalar", {b.Add("neg", {below})}, {{"value", 1.0}});
-    const ValueId share = b.Add("div", {b.Cast(call.cotangents[0], b.type(y).dtype), b.Add("reduce_sum", {at}, call.node.attrs)});
+    const ValueId share =
+        b.Add("div", {b.Cast(call.cotangents[0], b.type(y).dtype), b.Add("reduce_sum", {at}, call.node.attrs)});
     call.gradients[0] = b.Add("mul", {at, Repeat(b, call.node, share)});
     return absl::OkStatus();
   };

@@ -60,7 +60,8 @@ void AddEmbedding(OpTable& table) {
     if (dy.rank() == 0) return Wanted("dy", dy, "at least one dim");
     TACC_RETURN_IF_ERROR(WantDims("ids", ids, Dims(dy.dims.begin(), dy.dims.end() - 1)));
     const int64_t vocab_size = call.attr<int64_t>("vocab_size");
-    if (vocab_size < 0) return absl::InvalidArgumentError(absl::StrCat("vocab_size=", vocab_size, "; wanted 0 or more"));
+    if (vocab_size < 0)
+      return absl::InvalidArgumentError(absl::StrCat("vocab_size=", vocab_size, "; wanted 0 or more"));
     return Types{{AccumulationType(dy.dtype), {vocab_size, dy.dims.back()}}};
   };
   grad.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
@@ -90,13 +91,14 @@ void AddCrossEntropy(OpTable& table) {
     const DType dtype = AccumulationType(logits.dtype);
     return Types{{dtype, {}}, {dtype, {}}, {dtype, tokens}};
   };
+  // A token of padding would count, and zero is a target as any other: only even cuts.
   op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
     Rule rule;
     const std::vector<int> logits = AddFactors(rule, call.in(0).dims);
+    for (Factor& factor : rule.factors) factor.even = true;
     rule.factors[logits.back()].replicate = true;
     rule.in = {logits, Leading(logits)};
     rule.out = {{}, {}, Leading(logits)};
-    rule.self_masking = true;
     return rule;
   };
   op.derive = [](VjpCall& call) {
@@ -104,7 +106,8 @@ void AddCrossEntropy(OpTable& table) {
     if (call.cotangents[0] == kNoValue) return absl::OkStatus();  // the count depends on no parameter
     Builder& b = call.builder;
     const ValueId dloss = b.Cast(call.cotangents[0], b.type(call.node.results[0]).dtype);
-    call.gradients[0] = b.Add("cross_entropy_grad", {call.node.operands[0], call.node.operands[1], call.node.results[2], dloss});
+    call.gradients[0] =
+        b.Add("cross_entropy_grad", {call.node.operands[0], call.node.operands[1], call.node.results[2], dloss});
     return absl::OkStatus();
   };
   table.Add(op);
@@ -136,7 +139,8 @@ void AddCrossEntropy(OpTable& table) {
   table.Add(grad);
 }
 
-// The keep mask of an element is a function of (seed, step, key, sample[b], index within the row), so any split gives the same.
+// The keep mask of an element is a function of (seed, step, key, sample[b], index within the row), so any split of the
+// batch gives the same.
 void AddDropout(OpTable& table) {
   OpDef op;
   op.name = "dropout";
@@ -149,12 +153,14 @@ void AddDropout(OpTable& table) {
     TACC_RETURN_IF_ERROR(WantType("step", call.in(1), {DType::kI64, {}}));
     TACC_RETURN_IF_ERROR(WantType("sample", call.in(2), {DType::kI64, {x.dims[0]}}));
     const double rate = call.attr<double>("rate");
-    if (!(rate >= 0 && rate < 1)) return absl::InvalidArgumentError(absl::StrCat("rate=", rate, "; wanted at least 0 and below 1"));
+    if (!(rate >= 0 && rate < 1))
+      return absl::InvalidArgumentError(absl::StrCat("rate=", rate, "; wanted at least 0 and below 1"));
     return Types{x};
   };
   op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
     Rule rule;
     const std::vector<int> x = AddFactors(rule, call.in(0).dims);
+    for (size_t i = 1; i < x.size(); ++i) rule.factors[x[i]].replicate = true;
     rule.in = {x, {}, {x[0]}};
     rule.out = {x};
     rule.linear_in = {{0}};

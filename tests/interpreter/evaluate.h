@@ -1,0 +1,55 @@
+#ifndef TACC_TESTS_INTERPRETER_EVALUATE_H_
+#define TACC_TESTS_INTERPRETER_EVALUATE_H_
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "graph/ir/graph.h"
+#include "tests/interpreter/array.h"
+
+namespace tacc::interpreter {
+
+// One node on one rank: what the op is defined to compute, in plain loops over doubles.
+struct Request {
+  const graph::Node* node = nullptr;
+  std::vector<const Array*> in;
+  std::vector<graph::TensorType> out_types;  // the rank's own
+  // The logical range that the rank holds of each dim of each operand and result.
+  std::vector<std::vector<graph::Range>> in_ranges;
+  std::vector<std::vector<graph::Range>> out_ranges;
+
+  template <typename T>
+  T attr(const std::string& name, T fallback = T()) const {
+    return graph::GetAttr<T>(node->attrs, name, fallback);
+  }
+  const Dims& out_dims(int i) const { return out_types[i].dims; }
+  Array NewResult(int i, double value = 0) const { return Array::Filled(out_types[i].dims, value); }
+};
+
+using Results = std::vector<Array>;
+using Evaluator = std::function<Results(const Request&)>;
+
+// All ops but leaves, ends and collectives. Values of a padded part are undefined, as a kernel's.
+class EvaluatorTable {
+ public:
+  EvaluatorTable();
+  // Errors: Unimplemented for an op that has no evaluator.
+  absl::StatusOr<Results> Evaluate(const Request& request) const;
+  void Add(const std::string& op, Evaluator evaluator) { evaluators_[op] = std::move(evaluator); }
+  bool Has(const std::string& op) const { return evaluators_.count(op) > 0; }
+
+ private:
+  std::map<std::string, Evaluator> evaluators_;
+};
+
+void AddPointwiseEvaluators(EvaluatorTable& table);
+void AddShapeEvaluators(EvaluatorTable& table);
+void AddModelEvaluators(EvaluatorTable& table);     // einsum, norms, attention, tokens
+void AddTrainingEvaluators(EvaluatorTable& table);  // cross_entropy, dropout, optimizer
+
+}  // namespace tacc::interpreter
+
+#endif  // TACC_TESTS_INTERPRETER_EVALUATE_H_

@@ -1,0 +1,262 @@
+#include <cmath>
+#include <map>
+
+#include "graph/ops/einsum_spec.h"
+#include "tests/interpreter/evaluate.h"
+
+namespace tacc::interpreter {
+namespace {
+
+// y += einsum(a, b)
+void AddProduct(const std::string& text, const Array& a, const Array& b, Array& y) {
+  const graph::EinsumSpec spec = *graph::ParseEinsum(text);
+  std::map<char, int64_t> extents;
+  for (size_t i = 0; i < spec.a.size(); ++i) extents[spec.a[i]] = a.dims[i];
+  for (size_t i = 0; i < spec.b.size(); ++i) extents[spec.b[i]] = b.dims[i];
+  std::string letters;
+  Dims dims;
+  for (const auto& [letter, extent] : extents) {
+    letters += letter;
+    dims.push_back(extent);
+  }
+  auto pick = [&](const std::string& part, const Dims& index) {
+    Dims out;
+    for (char c : part) out.push_back(index[letters.find(c)]);
+    return out;
+  };
+  ForEachIndex(dims, [&](const Dims& index) {
+    y.at(pick(spec.y, index)) += a.at(pick(spec.a, index)) * b.at(pick(spec.b, index));
+  });
+}
+
+Results Einsum(const Request& r) {
+  Array y = r.NewResult(0);
+  AddProduct(r.attr<std::string>("spec"), *r.in[0], *r.in[1], y);
+  return {std::move(y)};
+}
+
+Results EinsumAccumulate(const Request& r) {
+  Array y = *r.in[0];
+  AddProduct(r.attr<std::string>("spec"), *r.in[1], *r.in[2], y);
+  return {std::move(y)};
+}
+
+int64_t Rows(const Array& x) { return x.dims.back() == 0 ? 0 : x.size() / x.dims.back(); }
+
+Results RmsNorm(const Request& r) {
+  const Array &x = *r.in[0], &w = *r.in[1];
+  const int64_t n = x.dims.back();
+  Array y = r.NewResult(0), rstd = r.NewResult(1);
+  for (int64_t i = 0; i < Rows(x); ++i) {
+    double sum = 0;
+    for (int64_t j = 0; j < n; ++j) sum += x.values[i * n + j] * x.values[i * n + j];
+    rstd.values[i] = 1 / std::sqrt(sum / n + r.attr<double>("eps"));
+    for (int64_t j = 0; j < n; ++j) y.values[i * n + j] = x.values[i * n + j] * rstd.values[i] * w.values[j];
+  }
+  return {std::move(y), std::move(rstd)};
+}
+
+Results RmsNormGrad(const Request& r) {
+  const Array &dy = *r.in[0], &x = *r.in[1], &w = *r.in[2], &rstd = *r.in[3];
+  const int64_t n = x.dims.back();
+  Array dx = r.NewResult(0), dw = r.NewResult(1);
+  for (int64_t i = 0; i < Rows(x); ++i) {
+    double dot = 0;  // mean of (dy w) * xhat
+    for (int64_t j = 0; j < n; ++j)
+      dot += dy.values[i * n + j] * w.values[j] * x.values[i * n + j] * rstd.values[i] / n;
+    for (int64_t j = 0; j < n; ++j) {
+      const double xhat = x.values[i * n + j] * rstd.values[i];
+      dx.values[i * n + j] = rstd.values[i] * (dy.values[i * n + j] * w.values[j] - xhat * dot);
+      dw.values[j] += dy.values[i * n + j] * xhat;
+    }
+  }
+  return {std::move(dx), std::move(dw)};
+}
+
+Results LayerNorm(const Request& r) {
+  const Array& x = *r.in[0];
+  const int64_t n = x.dims.back();
+  Array y = r.NewResult(0), mean = r.NewResult(1), rstd = r.NewResult(2);
+  for (int64_t i = 0; i < Rows(x); ++i) {
+    double sum = 0, squares = 0;
+    for (int64_t j = 0; j < n; ++j) sum += x.values[i * n + j];
+    mean.values[i] = sum / n;
+    for (int64_t j = 0; j < n; ++j) squares += std::pow(x.values[i * n + j] - mean.values[i], 2);
+    rstd.values[i] = 1 / std::sqrt(squares / n + r.attr<double>("eps"));
+    for (int64_t j = 0; j < n; ++j) {
+      const double xhat = (x.values[i * n + j] - mean.values[i]) * rstd.values[i];
+      const double w = r.in.size() > 1 ? r.in[1]->values[j] : 1, b = r.in.size() > 2 ? r.in[2]->values[j] : 0;
+      y.values[i * n + j] = xhat * w + b;
+    }
+  }
+  return {std::move(y), std::move(mean), std::move(rstd)};
+}
+
+Results LayerNormGrad(const Request& r) {
+  const Array &dy = *r.in[0], &x = *r.in[1], &mean = *r.in[2], &rstd = *r.in[3];
+  const int64_t n = x.dims.back();
+  Results results;
+  for (size_t i = 0; i < r.out_types.size(); ++i) results.push_back(r.NewResult(static_cast<int>(i)));
+  for (int64_t i = 0; i < Rows(x); ++i) {
+    auto xhat = [&](int64_t j) { return (x.values[i * n + j] - mean.values[i]) * rstd.values[i]; };
+    auto dxhat = [&](int64_t j) { return dy.values[i * n + j] * (r.in.size() > 4 ? r.in[4]->values[j] : 1); };
+    double sum = 0, dot = 0;
+    for (int64_t j = 0; j < n; ++j) {
+      sum += dxhat(j) / n;
+      dot += dxhat(j) * xhat(j) / n;
+    }
+    for (int64_t j = 0; j < n; ++j) {
+      results[0].values[i * n + j] = rstd.values[i] * (dxhat(j) - sum - xhat(j) * dot);
+      if (results.size() > 1) results[1].values[j] += dy.values[i * n + j] * xhat(j);
+      if (results.size() > 2) results[2].values[j] += dy.values[i * n + j];
+    }
+  }
+  return results;
+}
+
+Results L2Normalize(const Request& r) {
+  const Array& x = *r.in[0];
+  const int64_t n = x.dims.back();
+  Array y = r.NewResult(0), rnorm = r.NewResult(1);
+  for (int64_t i = 0; i < Rows(x); ++i) {
+    double sum = 0;
+    for (int64_t j = 0; j < n; ++j) sum += x.values[i * n + j] * x.values[i * n + j];
+    rnorm.values[i] = 1 / std::max(std::sqrt(sum), r.attr<double>("eps"));
+    for (int64_t j = 0; j < n; ++j) y.values[i * n + j] = x.values[i * n + j] * rnorm.values[i];
+  }
+  return {std::move(y), std::move(rnorm)};
+}
+
+Results L2NormalizeGrad(const Request& r) {
+  const Array &dy = *r.in[0], &x = *r.in[1], &rnorm = *r.in[2];
+  const int64_t n = x.dims.back();
+  Array dx = r.NewResult(0);
+  for (int64_t i = 0; i < Rows(x); ++i) {
+    // At or below eps the divisor is a constant.
+    const bool constant = rnorm.values[i] >= 1 / r.attr<double>("eps");
+    double dot = 0;
+    for (int64_t j = 0; j < n && !constant; ++j) dot += dy.values[i * n + j] * x.values[i * n + j] * rnorm.values[i];
+    for (int64_t j = 0; j < n; ++j) {
+      dx.values[i * n + j] = rnorm.values[i] * (dy.values[i * n + j] - x.values[i * n + j] * rnorm.values[i] * dot);
+    }
+  }
+  return {std::move(dx)};
+}
+
+Results RopeTable(const Request& r) {
+  const std::vector<double> inv_freq = r.attr<std::vector<double>>("inv_freq");
+  Array cos = r.NewResult(0), sin = r.NewResult(1);
+  ForEachIndex(cos.dims, [&](const Dims& index) {
+    const double angle = static_cast<double>(r.out_ranges[0][0].begin + index[0]) * inv_freq[index[1]];
+    cos.at(index) = std::cos(angle) * r.attr<double>("attention_scale", 1.0);
+    sin.at(index) = std::sin(angle) * r.attr<double>("attention_scale", 1.0);
+  });
+  return {std::move(cos), std::move(sin)};
+}
+
+Results Rotary(const Request& r) {
+  const Array &x = *r.in[0], &cos = *r.in[1], &sin = *r.in[2];
+  const int64_t half = cos.dims[1];
+  const bool interleaved = r.attr<std::string>("style") == "interleaved";
+  Array y = x;
+  ForEachIndex({x.dims[0], x.dims[1], x.dims[2], half}, [&](const Dims& index) {
+    const int64_t j = index[3];
+    Dims first = index, second = index;
+    first[3] = interleaved ? 2 * j : j;
+    second[3] = interleaved ? 2 * j + 1 : j + half;
+    const double c = cos.at({index[1], j}), s = sin.at({index[1], j}) * (r.attr<bool>("inverse") ? -1 : 1);
+    y.at(first) = x.at(first) * c - x.at(second) * s;
+    y.at(second) = x.at(second) * c + x.at(first) * s;
+  });
+  return {std::move(y)};
+}
+
+// Scores and their bounds of one attention call. Heads are local; ALiBi's slopes are indexed by the logical head.
+class Scores {
+ public:
+  Scores(const Request& r, const Array& q, const Array& k, int64_t first_head)
+      : q_(q), k_(k), scale_(r.attr<double>("scale")), causal_(r.attr<bool>("causal")), first_head_(first_head) {
+    if (r.node->attrs.count("alibi_slopes") > 0) slopes_ = r.attr<std::vector<double>>("alibi_slopes");
+    if (k.dims[2] > 0) group_ = q.dims[2] / k.dims[2];
+  }
+  int64_t kv_head(int64_t h) const { return h / group_; }
+  int64_t num_keys(int64_t i) const { return causal_ ? i + 1 : k_.dims[1]; }
+  double scale() const { return scale_; }
+  double at(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    double dot = 0;
+    for (int64_t d = 0; d < q_.dims[3]; ++d) dot += q_.at({b, i, h, d}) * k_.at({b, j, kv_head(h), d});
+    const size_t logical_head = static_cast<size_t>(first_head_ + h);
+    const double slope = logical_head < slopes_.size() ? slopes_[logical_head] : 0;
+    return dot * scale_ + slope * static_cast<double>(j - i);
+  }
+
+ private:
+  const Array& q_;
+  const Array& k_;
+  double scale_;
+  bool causal_;
+  int64_t first_head_;
+  int64_t group_ = 1;
+  std::vector<double> slopes_;
+};
+
+Results Attention(const Request& r) {
+  const Array &q = *r.in[0], &k = *r.in[1], &v = *r.in[2];
+  const Scores scores(r, q, k, r.in_ranges[0][2].begin);
+  Array out = r.NewResult(0), lse = r.NewResult(1);
+  ForEachIndex(lse.dims, [&](const Dims& index) {
+    const int64_t b = index[0], h = index[1], i = index[2];
+    double max = -INFINITY, sum = 0;
+    for (int64_t j = 0; j < scores.num_keys(i); ++j) max = std::max(max, scores.at(b, h, i, j));
+    for (int64_t j = 0; j < scores.num_keys(i); ++j) sum += std::exp(scores.at(b, h, i, j) - max);
+    lse.at(index) = max + std::log(sum);
+    for (int64_t j = 0; j < scores.num_keys(i); ++j) {
+      const double p = std::exp(scores.at(b, h, i, j) - lse.at(index));
+      for (int64_t d = 0; d < q.dims[3]; ++d) out.at({b, i, h, d}) += p * v.at({b, j, scores.kv_head(h), d});
+    }
+  });
+  return {std::move(out), std::move(lse)};
+}
+
+Results AttentionGrad(const Request& r) {
+  const Array &dout = *r.in[0], &q = *r.in[1], &k = *r.in[2], &v = *r.in[3], &out = *r.in[4], &lse = *r.in[5];
+  const Scores scores(r, q, k, r.in_ranges[1][2].begin);
+  const int64_t depth = q.dims[3];
+  Array dq = r.NewResult(0), dk = r.NewResult(1), dv = r.NewResult(2);
+  ForEachIndex(lse.dims, [&](const Dims& index) {
+    const int64_t b = index[0], h = index[1], i = index[2], kv = scores.kv_head(h);
+    double delta = 0;
+    for (int64_t d = 0; d < depth; ++d) delta += dout.at({b, i, h, d}) * out.at({b, i, h, d});
+    for (int64_t j = 0; j < scores.num_keys(i); ++j) {
+      const double p = std::exp(scores.at(b, h, i, j) - lse.at(index));
+      double dp = 0;
+      for (int64_t d = 0; d < depth; ++d) dp += dout.at({b, i, h, d}) * v.at({b, j, kv, d});
+      const double ds = p * (dp - delta) * scores.scale();
+      for (int64_t d = 0; d < depth; ++d) {
+        dq.at({b, i, h, d}) += ds * k.at({b, j, kv, d});
+        dk.at({b, j, kv, d}) += ds * q.at({b, i, h, d});
+        dv.at({b, j, kv, d}) += p * dout.at({b, i, h, d});
+      }
+    }
+  });
+  return {std::move(dq), std::move(dk), std::move(dv)};
+}
+
+}  // namespace
+
+void AddModelEvaluators(EvaluatorTable& table) {
+  table.Add("einsum", Einsum);
+  table.Add("einsum_accumulate", EinsumAccumulate);
+  table.Add("rms_norm", RmsNorm);
+  table.Add("rms_norm_grad", RmsNormGrad);
+  table.Add("layer_norm", LayerNorm);
+  table.Add("layer_norm_grad", LayerNormGrad);
+  table.Add("l2_normalize", L2Normalize);
+  table.Add("l2_normalize_grad", L2NormalizeGrad);
+  table.Add("rope_table", RopeTable);
+  table.Add("rotary", Rotary);
+  table.Add("attention", Attention);
+  table.Add("attention_grad", AttentionGrad);
+}
+
+}  // namespace tacc::interpreter

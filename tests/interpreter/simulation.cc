@@ -1,0 +1,249 @@
+#include "tests/interpreter/simulation.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "graph/ir/status_macros.h"
+#include "graph/ir/text.h"
+
+namespace tacc::interpreter {
+namespace {
+
+using graph::Placement;
+using graph::ValueId;
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+Placement PlacementOf(const graph::Value& value) {
+  if (value.placement.has_value()) return *value.placement;
+  return {value.type, graph::Sharding::Replicated(value.type.rank())};
+}
+
+bool IsCollective(const std::string& op) {
+  return op == "all_gather" || op == "reduce_scatter" || op == "all_reduce" || op == "all_to_all" ||
+         op == "shard_slice";
+}
+
+// Executes one graph; leaves and ends go through callbacks.
+class GraphRun {
+ public:
+  using ReadLeaf = std::function<absl::StatusOr<Shards>(const graph::Node&, const Placement&)>;
+  using WriteEnd = std::function<absl::Status(const graph::Node&, const Shards&, const Placement&)>;
+
+  GraphRun(const graph::Graph& graph, const graph::Mesh& mesh, const EvaluatorTable& evaluators, ReadLeaf read,
+           WriteEnd write)
+      : graph_(graph), mesh_(mesh), evaluators_(evaluators), read_(std::move(read)), write_(std::move(write)) {
+    values_.resize(graph.values.size());
+  }
+
+  absl::Status Run() {
+    for (const graph::Node& node : graph_.nodes) {
+      if (absl::Status status = Visit(node); !status.ok()) {
+        return absl::Status(status.code(), absl::StrCat(graph::Print(graph_, node, mesh_), ": ", status.message()));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  Placement placement(ValueId v) const { return PlacementOf(graph_.values[v]); }
+
+  absl::Status Visit(const graph::Node& node) {
+    if (node.op == "input" || node.op == "param" || node.op == "read") {
+      TACC_ASSIGN_OR_RETURN(values_[node.results[0]], read_(node, placement(node.results[0])));
+      return absl::OkStatus();
+    }
+    if (node.op == "output" || node.op == "store")
+      return write_(node, values_[node.operands[0]], placement(node.operands[0]));
+    if (IsCollective(node.op)) {
+      Exchange(node);
+    } else if (node.op == "wait" || node.op == "mask_padding") {
+      values_[node.results[0]] = values_[node.operands[0]];
+    } else {
+      TACC_RETURN_IF_ERROR(Compute(node));
+    }
+    // Padding has no defined value, except that a mask has just made it zero.
+    for (ValueId v : node.results) {
+      for (int64_t rank = 0; rank < mesh_.num_ranks(); ++rank) {
+        if (node.op == "wait") continue;
+        FillPadding(values_[v][rank], Ranges(placement(v), mesh_, rank), node.op == "mask_padding" ? 0 : kNaN);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Compute(const graph::Node& node) {
+    for (ValueId v : node.results) values_[v].resize(mesh_.num_ranks());
+    for (int64_t rank = 0; rank < mesh_.num_ranks(); ++rank) {
+      Request request;
+      request.node = &node;
+      for (ValueId v : node.operands) {
+        request.in.push_back(&values_[v][rank]);
+        request.in_ranges.push_back(Ranges(placement(v), mesh_, rank));
+      }
+      for (ValueId v : node.results) {
+        request.out_types.push_back(graph_.values[v].type);
+        request.out_ranges.push_back(Ranges(placement(v), mesh_, rank));
+      }
+      TACC_ASSIGN_OR_RETURN(Results results, evaluators_.Evaluate(request));
+      for (size_t i = 0; i < node.results.size(); ++i) {
+        if (results[i].dims != graph_.type(node.results[i]).dims) {
+          return absl::InternalError(
+              absl::StrCat("result ", i, " has dims ", graph::DimsToString(results[i].dims), " on rank ", rank));
+        }
+        values_[node.results[i]][rank] = std::move(results[i]);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // The ranks that differ from `rank` only on the axes named.
+  std::vector<int64_t> Group(int64_t rank, const std::vector<std::string>& over) const {
+    const std::vector<int64_t> own = mesh_.Coordinates(rank);
+    std::vector<int64_t> group;
+    for (int64_t other = 0; other < mesh_.num_ranks(); ++other) {
+      const std::vector<int64_t> coordinates = mesh_.Coordinates(other);
+      bool same = true;
+      for (size_t a = 0; a < mesh_.axes.size(); ++a) {
+        if (std::find(over.begin(), over.end(), mesh_.axes[a].name) == over.end()) same &= own[a] == coordinates[a];
+      }
+      if (same) group.push_back(other);
+    }
+    return group;
+  }
+
+  // Every collective is: take each element of the own logical range from the members of the group that hold it, and sum
+  // if it is a reduction.
+  void Exchange(const graph::Node& node) {
+    const bool sums = node.op == "reduce_scatter" || node.op == "all_reduce";
+    const Placement from = placement(node.operands[0]), to = placement(node.results[0]);
+    const Shards& source = values_[node.operands[0]];
+    Shards result;
+    for (int64_t rank = 0; rank < mesh_.num_ranks(); ++rank) {
+      const std::vector<graph::Range> own = Ranges(to, mesh_, rank);
+      Array local = Array::Filled(graph::LocalDims(to.global.dims, to.sharding, mesh_), kNaN);
+      const std::vector<int64_t> group =
+          node.op == "shard_slice" ? std::vector<int64_t>{rank}
+                                   : Group(rank, graph::GetAttr<std::vector<std::string>>(node.attrs, "over"));
+      bool first = true;
+      for (int64_t member : group) {
+        const std::vector<graph::Range> theirs = Ranges(from, mesh_, member);
+        Dims begin, end;
+        for (size_t d = 0; d < own.size(); ++d) {
+          begin.push_back(std::max(own[d].begin, theirs[d].begin));
+          end.push_back(std::min(own[d].end, theirs[d].end));
+        }
+        ForEachIndex(begin, end, [&](const Dims& index) {
+          Dims to_index = index, from_index = index;
+          for (size_t d = 0; d < own.size(); ++d) {
+            to_index[d] -= own[d].begin;
+            from_index[d] -= theirs[d].begin;
+          }
+          const double value = source[member].at(from_index);
+          local.at(to_index) = sums && !first ? local.at(to_index) + value : value;
+        });
+        first = false;
+      }
+      result.push_back(std::move(local));
+    }
+    values_[node.results[0]] = std::move(result);
+  }
+
+  const graph::Graph& graph_;
+  const graph::Mesh& mesh_;
+  const EvaluatorTable& evaluators_;
+  ReadLeaf read_;
+  WriteEnd write_;
+  std::vector<Shards> values_;
+};
+
+absl::StatusOr<const Array*> Find(const Arrays& arrays, const std::string& name, const Dims& dims) {
+  auto it = arrays.find(name);
+  if (it == arrays.end()) return absl::InvalidArgumentError(absl::StrCat("no value is given for \"", name, "\""));
+  if (it->second.dims != dims) {
+    return absl::InvalidArgumentError(absl::StrCat("the value given for \"", name, "\" has dims ",
+                                                   graph::DimsToString(it->second.dims), "; wanted ",
+                                                   graph::DimsToString(dims)));
+  }
+  return &it->second;
+}
+
+}  // namespace
+
+absl::StatusOr<Arrays> RunGraph(const graph::Graph& graph, const graph::Mesh& mesh, const Arrays& leaves) {
+  const EvaluatorTable evaluators;
+  Random random(1);
+  Arrays ends;
+  GraphRun run(
+      graph, mesh, evaluators,
+      [&](const graph::Node& node, const Placement& placement) -> absl::StatusOr<Shards> {
+        TACC_ASSIGN_OR_RETURN(const Array* array, Find(leaves, node.symbol, placement.global.dims));
+        return Scatter(*array, placement, mesh, random);
+      },
+      [&](const graph::Node& node, const Shards& shards, const Placement& placement) -> absl::Status {
+        TACC_ASSIGN_OR_RETURN(ends[node.symbol], Assemble(shards, placement, mesh));
+        return absl::OkStatus();
+      });
+  TACC_RETURN_IF_ERROR(run.Run());
+  return ends;
+}
+
+Simulation::Simulation(const graph::Program& program) : program_(program), random_(1) {
+  for (const graph::State& state : program.states) {
+    const Array initial = Array::Filled(state.placement.global.dims, state.init == "ones" ? 1 : 0);
+    // Zeros are zero on each rank, also where a sum is pending.
+    Placement placement = state.placement;
+    placement.sharding.pending.clear();
+    states_[state.name] = Scatter(initial, placement, program.mesh, random_);
+  }
+}
+
+absl::Status Simulation::SetState(const std::string& name, const Array& logical) {
+  const graph::State* state = program_.FindState(name);
+  if (state == nullptr) return absl::InvalidArgumentError(absl::StrCat("no state is named \"", name, "\""));
+  if (logical.dims != state->placement.global.dims) {
+    return absl::InvalidArgumentError(absl::StrCat("state \"", name, "\" is ", state->placement.global.ToString(),
+                                                   ", not ", graph::DimsToString(logical.dims)));
+  }
+  states_[name] = Scatter(logical, state->placement, program_.mesh, random_);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Array> Simulation::GetState(const std::string& name) const {
+  const graph::State* state = program_.FindState(name);
+  if (state == nullptr) return absl::InvalidArgumentError(absl::StrCat("no state is named \"", name, "\""));
+  auto array = Assemble(states_.at(name), state->placement, program_.mesh);
+  if (!array.ok())
+    return absl::Status(array.status().code(), absl::StrCat("state \"", name, "\": ", array.status().message()));
+  return array;
+}
+
+absl::Status Simulation::Run(const std::vector<graph::Call>& calls, const std::function<Arrays(int64_t)>& inputs) {
+  for (const graph::Call& call : calls) {
+    const graph::Graph* graph = program_.FindGraph(call.graph);
+    if (graph == nullptr) return absl::InvalidArgumentError(absl::StrCat("no graph is named ", call.graph));
+    const Arrays given = inputs(call.micro_batch);
+    GraphRun run(
+        *graph, program_.mesh, evaluators_,
+        [&](const graph::Node& node, const Placement& placement) -> absl::StatusOr<Shards> {
+          if (node.op == "read") return states_.at(node.symbol);
+          TACC_ASSIGN_OR_RETURN(const Array* array, Find(given, node.symbol, placement.global.dims));
+          return Scatter(*array, placement, program_.mesh, random_);
+        },
+        [&](const graph::Node& node, const Shards& shards, const Placement& placement) -> absl::Status {
+          if (node.op == "store") {
+            states_[node.symbol] = shards;
+            return absl::OkStatus();
+          }
+          TACC_ASSIGN_OR_RETURN(outputs_[node.symbol], Assemble(shards, placement, program_.mesh));
+          return absl::OkStatus();
+        });
+    if (absl::Status status = run.Run(); !status.ok()) {
+      return absl::Status(status.code(), absl::StrCat("graph ", call.graph, ": ", status.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tacc::interpreter
