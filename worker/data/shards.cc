@@ -33,6 +33,7 @@ constexpr int64_t kHeaderBytes = 64;
 constexpr int64_t kColumnBytes = 32;
 constexpr int64_t kMaxColumns = 16;
 constexpr int64_t kMaxIndexBytes = 64 << 20;
+constexpr int64_t kMaxVocabSize = 1 << 26;
 
 // The first 64 bytes of a shard; `num_columns` column descriptors follow.
 struct Header {
@@ -164,8 +165,8 @@ bool Dataset::ReadIndex(const std::string& dir, DatasetInfo* info, std::vector<s
   Json index;
   try {
     index = Json::parse(text.str());
-  } catch (const Json::exception& parse_error) {
-    problems->push_back(absl::StrCat(path, ": not valid JSON: ", parse_error.what(), "; prepare the data again"));
+  } catch (const Json::parse_error& error) {  // Its own text would quote the bytes, which may be no UTF-8.
+    problems->push_back(absl::StrCat(path, ": not valid JSON at byte ", error.byte, "; prepare the data again"));
     return false;
   }
   if (!index.is_object() || index.value("format", Json()) != Json(kFormat)) {
@@ -228,6 +229,9 @@ bool Dataset::ReadIndex(const std::string& dir, DatasetInfo* info, std::vector<s
   if (problems->size() == problems_before && total_tokens != info->num_tokens) {
     problems->push_back(absl::StrCat(path, ": num_tokens = ", info->num_tokens, ", but its shards have ", total_tokens,
                                      " tokens; prepare the data again"));
+  }
+  if (info->vocab_size > kMaxVocabSize) {
+    problems->push_back(absl::StrCat(path, ": tokenizer.vocab_size = ", info->vocab_size, "; at most ", kMaxVocabSize));
   }
   if (problems->size() == problems_before && info->max_token_id >= std::max<int64_t>(info->vocab_size, 1)) {
     problems->push_back(absl::StrCat(path, ": max_token_id = ", info->max_token_id,
@@ -377,13 +381,6 @@ absl::Status Dataset::ReadLossMask(int64_t first, int64_t count, uint8_t* mask) 
     count -= piece;
   }
   return absl::OkStatus();
-}
-
-std::string EvalDir(const std::string& train_path, const std::string& eval_path) {
-  if (!eval_path.empty()) return eval_path;
-  const std::string inside = absl::StrCat(train_path, "/eval");
-  std::error_code error;
-  return fs::is_regular_file(absl::StrCat(inside, "/", kIndexName), error) ? inside : "";
 }
 
 }  // namespace tacc::worker

@@ -85,10 +85,6 @@ class Dataset {
   bool has_loss_mask_ = false;
 };
 
-// Where the held-out data of a job is: eval_path, or, when it is empty, `eval` in the folder of the training data,
-// which `data prepare --eval-fraction` writes; empty when there is none.
-std::string EvalDir(const std::string& train_path, const std::string& eval_path);
-
 }  // namespace tacc::worker
 
 #endif  // WORKER_DATA_SHARDS_H_
