@@ -1,0 +1,157 @@
+#include "graph/ops/op_cases.h"
+
+#include <cmath>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "graph/ir/status_macros.h"
+#include "graph/ir/text.h"
+
+namespace tacc::graph {
+
+absl::StatusOr<OpCase> ParseOpCase(const OpTable& ops, const std::string& text) {
+  std::string lines = "tacc.graph 1\n";
+  std::vector<std::string> names, attrs;
+  const std::vector<std::string> words = absl::StrSplit(text, ' ');
+  for (size_t i = 1; i < words.size(); ++i) {
+    if (absl::StrContains(words[i], "=")) {
+      attrs.push_back(words[i]);
+      continue;
+    }
+    names.push_back(absl::StrCat("%a", names.size()));
+    absl::StrAppend(&lines, names.back(), " = input \"a", names.size() - 1, "\" : ", words[i], "\n");
+  }
+  absl::StrAppend(&lines, words[0], " ", absl::StrJoin(names, ", "), " ", absl::StrJoin(attrs, " "), "\n");
+  OpCase out;
+  out.text = text;
+  TACC_ASSIGN_OR_RETURN(out.graph, ParseGraph(lines, {}));
+  out.node = static_cast<int>(out.graph.nodes.size()) - 1;
+  const Node& parsed = out.op_node();
+  const OpDef* op = ops.Find(parsed.op);
+  if (op == nullptr) return absl::NotFoundError(absl::StrCat("no op ", parsed.op));
+  TACC_ASSIGN_OR_RETURN(const std::vector<TensorType> types,
+                        InferTypes(*op, parsed.attrs, CallOf(out.graph, parsed).operands));
+  for (size_t i = 0; i < types.size(); ++i) {
+    const ValueId v = out.graph.AddValue("r", types[i]);
+    out.graph.nodes[out.node].results.push_back(v);
+    Node end;
+    end.op = "output";
+    end.symbol = absl::StrCat("r", i);
+    end.operands = {v};
+    out.graph.nodes.push_back(end);
+  }
+  return out;
+}
+
+std::vector<std::string> OpCaseTexts() {
+  std::vector<std::string> texts;
+  for (const char* op : {"add", "sub", "mul", "div", "maximum", "minimum"}) {
+    for (const char* operands : {"f64[3,5] f64[3,5]", "f64[3,2,5] f64[5]", "f64[3,5] f64[]"}) {
+      texts.push_back(absl::StrCat(op, " ", operands));
+    }
+  }
+  for (const char* op : {"neg", "exp", "log", "sqrt", "rsqrt", "reciprocal", "square", "tanh", "sigmoid", "relu",
+                         "silu", "sum_squares", "is_finite"}) {
+    texts.push_back(absl::StrCat(op, " f64[3,5]"));
+  }
+  for (const char* op : {"tanh_grad", "sigmoid_grad", "relu_grad", "silu_grad"}) {
+    texts.push_back(absl::StrCat(op, " f64[3,5] f64[3,5]"));
+  }
+  for (const char* text : {
+           "gelu f64[3,5] approximate=none",
+           "gelu f64[3,5] approximate=tanh",
+           "gelu_grad f64[3,5] f64[3,5] approximate=none",
+           "gelu_grad f64[3,5] f64[3,5] approximate=tanh",
+           "scale f64[3,5] factor=-1.5",
+           "add_scalar f64[3,5] value=0.5",
+           "clamp f64[3,5] min=-0.5 max=0.7",
+           "clamp_grad f64[3,5] f64[3,5] min=-0.5 max=0.7",
+           "cast f64[3,5] dtype=f32",
+           "cast f32[3,5] dtype=f64",
+           "swiglu f64[3,5] f64[3,5]",
+           "swiglu_grad f64[3,5] f64[3,5] f64[3,5]",
+           "select f64[] f64[3,5] f64[3,5]",
+           "einsum f64[2,3,5] f64[7,5] spec=\"bsk,nk->bsn\"",
+           "einsum f64[3,2,5] f64[3,5,4] spec=\"zik,zkj->zij\"",
+           "einsum f64[3,5] f64[2,4] spec=\"ik,jl->ijkl\"",
+           "einsum f64[2,3,2,4] f64[2,4,5] spec=\"bshd,hdn->bsn\"",
+           "einsum_accumulate f64[7,5] f64[2,3,7] f64[2,3,5] spec=\"bsn,bsk->nk\"",
+           "reshape f64[3,8] shape=[3,2,4]",
+           "reshape f64[3,2,4] shape=[3,8]",
+           "reshape f64[6,4] shape=[4,6]",
+           "reshape f64[1,5,3] shape=[5,1,3]",
+           "transpose f64[2,3,5] perm=[2,0,1]",
+           "slice f64[6,3] dim=0 start=1 limit=4",
+           "slice f64[3,6] dim=1 start=2 limit=5",
+           "pad f64[3,5] dim=1 low=2 high=1",
+           "concat f64[3,2] f64[3,1] f64[3,4] dim=1",
+           "broadcast f64[3,5] shape=[3,2,5] dims=[0,2]",
+           "broadcast f64[] shape=[3] dims=[]",
+           "reduce_sum f64[3,4,5] dims=[0,2]",
+           "reduce_max f64[3,4,5] dims=[1]",
+           "rms_norm f64[2,3,5] f64[5] eps=1e-05",
+           "rms_norm f64[5,5] f64[5] eps=1e-05",
+           "rms_norm_grad f64[3,5] f64[3,5] f64[5] f64[3]",
+           "layer_norm f64[3,5] eps=1e-05",
+           "layer_norm f64[3,5] f64[5] eps=1e-05",
+           "layer_norm f64[3,2,5] f64[5] f64[5] eps=1e-05",
+           "layer_norm_grad f64[3,5] f64[3,5] f64[3] f64[3] affine=none",
+           "layer_norm_grad f64[3,5] f64[3,5] f64[3] f64[3] f64[5] affine=weight",
+           "layer_norm_grad f64[3,5] f64[3,5] f64[3] f64[3] f64[5] affine=weight_bias",
+           "l2_normalize f64[3,5] eps=1e-12",
+           "l2_normalize f64[3,5] eps=10.0",
+           "l2_normalize_grad f64[3,5] f64[3,5] f64[3] eps=1e-12",
+           "rope_table inv_freq=[1.0,0.1,0.01] length=5 attention_scale=1.5 dtype=f64",
+           "rotary f64[3,5,2,6] f64[5,3] f64[5,3] style=half",
+           "rotary f64[3,5,2,6] f64[5,2] f64[5,2] style=interleaved inverse=true",
+           "attention f64[3,5,3,2] f64[3,5,3,2] f64[3,5,3,2] causal=true scale=0.7",
+           "attention f64[1,4,4,3] f64[1,4,2,3] f64[1,4,2,3] causal=true scale=0.7 alibi_slopes=[0.5,0.25,0.1,0.3]",
+           "attention f64[2,3,2,2] f64[2,4,2,2] f64[2,4,2,2] causal=false scale=0.7",
+           "attention_grad f64[3,5,3,2] f64[3,5,3,2] f64[3,5,3,2] f64[3,5,3,2] f64[3,5,3,2] f64[3,3,5] causal=true "
+           "scale=0.7",
+           "attention_grad f64[1,4,4,3] f64[1,4,4,3] f64[1,4,2,3] f64[1,4,2,3] f64[1,4,4,3] f64[1,4,4] causal=true "
+           "scale=0.7 alibi_slopes=[0.5,0.25,0.1,0.3]",
+           "embedding f64[7,5] i32[3,4]",
+           "embedding_grad f64[3,4,5] i32[3,4] vocab_size=7",
+           "cross_entropy f64[4,3,7] i32[4,3]",
+           "cross_entropy_grad f64[3,4,7] i32[3,4] f64[3,4] f64[]",
+           "dropout f64[3,4,5] i64[] i64[3] rate=0.4 key=3 seed=42",
+           "adamw f64[3,5] f64[3,5] f64[3,5] f64[3,5] f64[] f64[] f64[] f64[] beta1=0.9 beta2=0.99 epsilon=1e-08 "
+           "weight_decay=0.1 copy=bf16",
+           "lr_schedule i64[] type=cosine learning_rate=0.1 warmup_steps=2 max_steps=9 min_lr_ratio=0.1",
+           "constant value=1.5 dtype=f64 shape=[3,5]",
+           "iota dim=1 dtype=i64 shape=[3,5]",
+       }) {
+    texts.push_back(text);
+  }
+  return texts;
+}
+
+interpreter::Arrays RandomLeaves(const OpCase& op_case, interpreter::Random& random) {
+  static const std::set<std::string> kPositive = {"log", "sqrt", "rsqrt", "reciprocal", "div", "adamw"};
+  const Node& node = op_case.op_node();
+  std::normal_distribution<double> normal;
+  interpreter::Arrays leaves;
+  for (size_t i = 0; i < node.operands.size(); ++i) {
+    const TensorType& type = op_case.graph.type(node.operands[i]);
+    interpreter::Array array = interpreter::Array::Filled(type.dims, 0);
+    for (int64_t k = 0; k < array.size(); ++k) {
+      double& x = array.values[k];
+      if (type.dtype == DType::kI32) {
+        x = static_cast<double>(random() % 7);
+        if (node.op.rfind("cross_entropy", 0) == 0 && random() % 4 == 0) x = -1;  // not counted
+      } else if (type.dtype == DType::kI64) {
+        x = static_cast<double>(type.rank() == 0 ? 3 : 10 + k);
+      } else {
+        x = kPositive.count(node.op) > 0 ? 0.5 + std::abs(normal(random)) : normal(random);
+      }
+    }
+    leaves[absl::StrCat("a", i)] = std::move(array);
+  }
+  return leaves;
+}
+
+}  // namespace tacc::graph
