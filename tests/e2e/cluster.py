@@ -1,0 +1,150 @@
+"""Starts a coordinator and workers of the build under test, and talks to them through taccctl. Everything lives in one folder."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("TACC_BUILD", ROOT / "build"))
+sys.path.insert(0, str(ROOT / "client/python"))
+
+TINY_MODEL = {
+    "architectures": ["OlmoForCausalLM"], "model_type": "olmo", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "intermediate_size": 48, "vocab_size": 97, "max_position_embeddings": 64, "hidden_act": "silu",
+    "tie_word_embeddings": False, "bos_token_id": None, "eos_token_id": 0, "pad_token_id": 1, "initializer_range": 0.05,
+}
+
+
+def write_model(folder: Path, **changes) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({**TINY_MODEL, **changes}))
+    return folder
+
+
+def write_data(folder: Path, *, vocab_size: int = 97, num_tokens: int = 4096, period: int = 256, seed: int = 0) -> Path:
+    """A short cycle of random tokens, repeated: a small model learns it in a few steps."""
+    import numpy as np
+    from tacc.shards import DatasetWriter
+
+    cycle = np.random.default_rng(seed).integers(2, vocab_size, size=period)
+    writer = DatasetWriter(folder, vocab_size)
+    writer.append(np.resize(cycle, num_tokens))
+    writer.close(tokenizer={"fingerprint": "", "eos_token": "", "eos_token_id": 0}, seq_len=16)
+    return folder
+
+
+def write_job(folder: Path, *, name: str = "tiny", workers: int = 2, **changes) -> Path:
+    """A job file with its model and data beside it. Keyword arguments replace sections' keys: train={"max_steps": 9}."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "model").exists():
+        write_model(folder / "model")
+    if not (folder / "data").exists():
+        write_data(folder / "data")
+    job = {
+        "name": name,
+        "model": {"path": "model", "weights": "random"},
+        "data": {"path": "data", "seq_len": 16},
+        "train": {"max_steps": 12, "global_batch_size": 8, "learning_rate": 0.003, "seed": 3},
+        "compute": {"bf16": False},
+        "dist": {"dp": {"size": 1}, "fsdp": {"size": workers}},
+        "checkpoint": {"save_steps": 4},
+        "resources": {"workers": workers},
+    }
+    for section, values in changes.items():
+        if isinstance(values, dict):
+            job[section] = {**job.get(section, {}), **values}
+        else:
+            job[section] = values
+    path = folder / f"{name}.yaml"
+    path.write_text(json.dumps(job, indent=1))  # JSON is YAML
+    return path
+
+
+class Process:
+    """A child that prints one line when it is up."""
+
+    def __init__(self, command: list, log: Path, ready: str, env: dict | None = None):
+        self.log = log
+        with open(log, "ab") as stderr:
+            self.popen = subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, stderr=stderr, text=True,
+                                          env={**os.environ, **(env or {})})
+        line = self.popen.stdout.readline().strip()
+        if not line.startswith(ready):
+            self.stop()
+            raise AssertionError(f"{command[0]}: wanted '{ready} ...', got '{line}'; log:\n{log.read_text()[-3000:]}")
+        self.answer = line[len(ready):].strip()
+
+    def kill(self) -> None:
+        self.popen.send_signal(signal.SIGKILL)
+        self.popen.wait()
+
+    def stop(self) -> int:
+        if self.popen.poll() is None:
+            self.popen.terminate()
+            try:
+                self.popen.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        self.popen.stdout.close()
+        return self.popen.returncode
+
+
+class Cluster:
+    def __init__(self, folder: Path, *, workers: int = 2, worker_env: dict | None = None, coordinator_env: dict | None = None):
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.coordinator_env = coordinator_env
+        self.address = "127.0.0.1:0"
+        self.workers: dict[str, Process] = {}
+        self.start_coordinator()
+        for i in range(workers):
+            self.start_worker(f"w{i}", env=worker_env)
+
+    def start_coordinator(self) -> None:
+        self.coordinator = Process([BUILD / "tacc-coordinator", "--listen", self.address, "--state-dir", self.folder / "coordinator"],
+                                   self.folder / "coordinator.log", "listening", env=self.coordinator_env)
+        self.address = self.coordinator.answer
+
+    def start_worker(self, name: str, env: dict | None = None) -> None:
+        self.workers[name] = Process(
+            [BUILD / "tacc-worker", "--coordinator", self.address, "--name", name, "--device", "cpu", "--threads", "1", "--memory", str(2 << 30),
+             "--advertise", "127.0.0.1", "--state-dir", self.folder / name],
+            self.folder / f"{name}.log", "attached", env=env)
+
+    def ctl(self, *arguments, check: bool = True, timeout: float = 120, env: dict | None = None) -> subprocess.CompletedProcess:
+        result = subprocess.run([str(BUILD / "taccctl"), *map(str, arguments)], capture_output=True, text=True, timeout=timeout,
+                                env={**os.environ, "TACC_ADDRESS": self.address, **(env or {})})
+        if check and result.returncode != 0:
+            raise AssertionError(f"taccctl {' '.join(map(str, arguments))}: exit {result.returncode}\n{result.stdout}\n{result.stderr}\n{self.logs()}")
+        return result
+
+    def json(self, *arguments) -> dict:
+        return json.loads(self.ctl(*arguments, "-o", "json").stdout)
+
+    def wait(self, predicate, what: str, timeout: float = 60):
+        """The first true value of predicate(), polled."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            value = predicate()
+            if value:
+                return value
+            time.sleep(0.1)
+        raise AssertionError(f"timed out waiting for {what}\n{self.logs()}")
+
+    def logs(self) -> str:
+        return "\n".join(f"== {log.name}\n{log.read_text()[-3000:]}" for log in sorted(self.folder.glob("*.log")))
+
+    def stop(self) -> None:
+        for worker in self.workers.values():
+            worker.stop()
+        self.coordinator.stop()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
