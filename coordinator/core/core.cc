@@ -1,0 +1,334 @@
+#include "coordinator/core/core.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/check_spec.h"
+#include "google/protobuf/util/message_differencer.h"
+
+namespace tacc::coordinator {
+namespace {
+
+constexpr size_t kMaxRequestIdBytes = 128;
+constexpr size_t kMaxOpenJobs = 10000;
+
+template <class... Ts>
+struct Overloaded : Ts... {
+  using Ts::operator()...;
+};
+template <class... Ts>
+Overloaded(Ts...) -> Overloaded<Ts...>;
+
+std::string CheckpointDir(const JobState& job) { return job.spec.checkpoint().dir(); }
+
+}  // namespace
+
+Core::Core(Options options, DescribeInstruction describe)
+    : options_(std::move(options)), describe_(std::move(describe)), members_(options_.lease_seconds, options_.version) {}
+
+// ---- Replay.
+
+absl::Status Core::Replay(const v1::Fact& fact) {
+  if (fact.has_job_accepted()) {
+    if (jobs_.count(fact.job()) != 0) return absl::InternalError(absl::StrCat("the log accepts job ", fact.job(), " twice"));
+    const v1::JobAccepted& accepted = fact.job_accepted();
+    by_request_[accepted.request_id()] = fact.job();
+    last_number_ = std::max(last_number_, accepted.number());
+    queue_[accepted.number()] = fact.job();
+    return Apply(fact, &jobs_[fact.job()]);
+  }
+  auto job = jobs_.find(fact.job());
+  if (job == jobs_.end()) return absl::InternalError(absl::StrCat("the log names job ", fact.job(), ", which it never accepted"));
+  absl::Status status = Apply(fact, &job->second);
+  if (job->second.ended.has_value()) queue_.erase(job->second.number);
+  return status;
+}
+
+void Core::ReplaySequence(const v1::RankId& id, uint64_t sequence) {
+  auto job = jobs_.find(id.job());
+  if (job == jobs_.end() || !job->second.attempt.has_value()) return;
+  AttemptState& attempt = *job->second.attempt;
+  if (attempt.number != id.attempt() || id.rank() < 0 || id.rank() >= static_cast<int>(attempt.ranks.size())) return;
+  attempt.ranks[id.rank()].stored_sequence = sequence;
+  attempt.ranks[id.rank()].seen_sequence = sequence;
+}
+
+void Core::ReplayStep(const std::string& job, const v1::StepMetrics& step) {
+  auto it = jobs_.find(job);
+  if (it != jobs_.end()) NoteStep(step, &it->second);
+}
+
+void Core::ReplayEval(const std::string& job, const v1::EvalMetrics& eval) {
+  auto it = jobs_.find(job);
+  if (it != jobs_.end()) NoteEval(eval, &it->second);
+}
+
+void Core::Resume(Time now) {
+  for (const auto& [number, id] : queue_) {
+    JobState& job = jobs_[id];
+    if (!job.Active()) continue;
+    job.running_told = job.attempt->AllReady();
+    for (const RankState& rank : job.attempt->ranks) {
+      if (!rank.ended.has_value()) members_.Expect(now.steady, rank.worker)->reserved = id;
+    }
+  }
+}
+
+// ---- Inputs.
+
+Decisions Core::Handle(Time now, const Input& input) {
+  now_ = now;
+  out_.clear();
+  std::visit(Overloaded{
+                 [this](const Tick&) { OnTick(); },
+                 [this](const SubmitJob& submit) { OnSubmit(submit); },
+                 [this](const CancelJob& cancel) { OnCancel(cancel); },
+                 [this](const CompileDone& done) { OnCompileDone(done); },
+                 [this](const CompileFailed& failed) { OnCompileFailed(failed); },
+                 [this](const WorkerAttached& attached) { OnAttached(attached); },
+                 [this](const WorkerDetached& detached) { OnDetached(detached.session); },
+                 [this](const WorkerMessage& message) { OnMessage(message); },
+             },
+             input);
+  Schedule();
+  return std::move(out_);
+}
+
+void Core::OnSubmit(const SubmitJob& submit) {
+  auto reply = [&](absl::Status status, const std::string& job, bool existed) {
+    out_.push_back(Reply{submit.tag, std::move(status), job, existed});
+  };
+  if (auto it = by_request_.find(submit.request_id); it != by_request_.end()) {
+    const JobState& job = jobs_[it->second];
+    if (google::protobuf::util::MessageDifferencer::Equals(job.spec, submit.spec)) return reply(absl::OkStatus(), job.id, true);
+    return reply(absl::AlreadyExistsError(
+                     absl::StrCat("request id ", submit.request_id, " belongs to job ", job.id, ", which is not the same job")),
+                 job.id, true);
+  }
+  if (submit.request_id.size() > kMaxRequestIdBytes) {
+    return reply(absl::InvalidArgumentError(absl::StrCat("request_id has ", submit.request_id.size(), " bytes, at most ",
+                                                         kMaxRequestIdBytes)),
+                 "", false);
+  }
+  if (absl::Status status = CheckSpec(submit.spec); !status.ok()) return reply(status, "", false);
+  if (queue_.size() >= kMaxOpenJobs) {
+    return reply(absl::ResourceExhaustedError(absl::StrCat(queue_.size(), " jobs have not ended, which is the limit")), "", false);
+  }
+  for (const auto& [number, id] : queue_) {
+    if (CheckpointDir(jobs_[id]) == submit.spec.checkpoint().dir()) {
+      return reply(absl::InvalidArgumentError(absl::StrCat("checkpoint.dir ", submit.spec.checkpoint().dir(), " is used by job ", id,
+                                                           ", which has not ended; cancel it or give another folder")),
+                   "", false);
+    }
+  }
+  int serial = 1;
+  while (jobs_.count(absl::StrCat(submit.spec.name(), "-", serial)) != 0) ++serial;
+  v1::Fact fact;
+  fact.set_job(absl::StrCat(submit.spec.name(), "-", serial));
+  fact.mutable_job_accepted()->set_request_id(submit.request_id);
+  *fact.mutable_job_accepted()->mutable_spec() = submit.spec;
+  fact.mutable_job_accepted()->set_number(++last_number_);
+  JobState* job = &jobs_[fact.job()];
+  by_request_[submit.request_id] = fact.job();
+  queue_[last_number_] = fact.job();
+  Log(job, std::move(fact));
+  Tell(*job, "accepted", absl::StrCat("accepted as ", job->id));
+  reply(absl::OkStatus(), job->id, false);
+}
+
+void Core::OnCancel(const CancelJob& cancel) {
+  auto reply = [&](absl::Status status, const std::string& job) { out_.push_back(Reply{cancel.tag, std::move(status), job, true}); };
+  JobState* job = const_cast<JobState*>(Find(cancel.job));
+  if (job == nullptr) return reply(absl::NotFoundError(absl::StrCat("no job ", cancel.job)), "");
+  if (job->ended.has_value()) return reply(absl::OkStatus(), job->id);
+  const v1::CancelMode mode = cancel.mode == v1::CANCEL_MODE_CHECKPOINT ? v1::CANCEL_MODE_CHECKPOINT : v1::CANCEL_MODE_NOW;
+  // A second call may only be harsher.
+  if (!job->cancel.has_value() || (*job->cancel == v1::CANCEL_MODE_CHECKPOINT && mode == v1::CANCEL_MODE_NOW)) {
+    v1::Fact fact;
+    fact.mutable_cancel_requested()->set_mode(mode);
+    Log(job, std::move(fact));
+    Tell(*job, "cancelling", mode == v1::CANCEL_MODE_CHECKPOINT ? "cancelled: the ranks write a checkpoint and stop" : "cancelled");
+    if (job->Active()) {
+      Advance(job);
+    } else {
+      if (job->compiling) out_.push_back(StopCompile{job->id});
+      job->compiling = false;
+      AbandonPathCheck(job);
+      EndJob(job, v1::PHASE_CANCELLED, "cancelled before it ran", v1::FAILURE_CODE_UNSPECIFIED, {});
+    }
+  }
+  reply(absl::OkStatus(), job->id);
+}
+
+void Core::OnCompileDone(const CompileDone& done) {
+  JobState* job = FindOpen(done.job);
+  if (job == nullptr || !job->compiling) return;
+  job->compiling = false;
+  Summary summary;
+  if (absl::Status status = Summary::Parse(done.summary, &summary); !status.ok()) {
+    return EndJob(job, v1::PHASE_FAILED, std::string(status.message()), v1::FAILURE_CODE_COMPILE, {});
+  }
+  v1::Fact fact;
+  v1::JobCompiled* compiled = fact.mutable_job_compiled();
+  compiled->set_summary(done.summary);
+  compiled->set_data(done.data);
+  compiled->set_identity(done.identity);
+  compiled->set_seconds(done.seconds);
+  *compiled->mutable_device() = job->compile.device();
+  Log(job, std::move(fact));
+  const v1::PlanSummary& plan = job->summary.plan;
+  Tell(*job, "compiled",
+       absl::StrCat("compiled for ", plan.world(), plan.world() == 1 ? " worker" : " workers", " in ", plan.precision(), ", ",
+                    plan.num_parameters(), " parameters"));
+}
+
+void Core::OnCompileFailed(const CompileFailed& failed) {
+  JobState* job = FindOpen(failed.job);
+  if (job == nullptr || !job->compiling) return;
+  job->compiling = false;
+  EndJob(job, v1::PHASE_FAILED, failed.message, failed.code, {});
+}
+
+void Core::EndJob(JobState* job, v1::Phase phase, const std::string& reason, v1::FailureCode code,
+                  const std::vector<std::string>& log_lines) {
+  v1::Fact fact;
+  v1::JobEnded* ended = fact.mutable_job_ended();
+  ended->set_phase(phase);
+  ended->set_reason(reason);
+  ended->set_failure_code(code);
+  for (const std::string& line : log_lines) ended->add_last_log_lines(line);
+  Log(job, std::move(fact));
+  queue_.erase(job->number);
+  Release(job->id);
+  job->reason.clear();
+  job->check.reset();
+  const char* verb = phase == v1::PHASE_FINISHED ? "finished" : phase == v1::PHASE_CANCELLED ? "cancelled" : "failed";
+  Tell(*job, "ended", absl::StrCat(verb, ": ", reason));
+}
+
+// ---- Scheduling.
+
+void Core::SetWaiting(JobState* job, const std::string& reason) {
+  if (job->reason == reason) return;
+  job->reason = reason;
+  Tell(*job, "waiting", absl::StrCat("waiting: ", reason));
+}
+
+void Core::ScheduleCompiles() {
+  for (const auto& [number, id] : queue_) {
+    JobState* job = &jobs_[id];
+    if (job->compiled || job->compiling) continue;
+    const int world = job->World();
+    const auto device = DeviceToCompileFor(members_, world);
+    if (!device.has_value()) {
+      int free = 0;
+      for (const auto& [name, worker] : members_.workers()) free += worker.Free() ? 1 : 0;
+      const int needed = std::max(world, 1);
+      SetWaiting(job, absl::StrCat("needs ", needed, needed == 1 ? " worker, " : " workers, ", free, " free"));
+      continue;
+    }
+    job->reason.clear();
+    job->compiling = true;
+    *job->compile.mutable_device() = *device;
+    Tell(*job, "compiling", "compiling");
+    out_.push_back(StartCompile{job->id, world, *device});
+  }
+}
+
+void Core::Schedule() {
+  ScheduleCompiles();
+  // First come, first served: a job that waits for workers holds up those behind it, so that a large job is not starved by small ones.
+  std::string ahead;
+  std::vector<std::string> ids;
+  for (const auto& [number, id] : queue_) ids.push_back(id);
+  for (const std::string& id : ids) {
+    JobState* job = &jobs_[id];
+    if (!job->compiled || job->compiling || job->Active() || job->check.has_value()) continue;
+    if (!ahead.empty()) {
+      SetWaiting(job, absl::StrCat("behind ", ahead, ", which waits for workers"));
+      continue;
+    }
+    Choice choice = Place(members_, *job);
+    if (!choice.workers.empty()) {
+      job->reason.clear();
+      StartPathCheck(job, choice.workers);
+    } else if (choice.recompile_for.has_value()) {
+      job->reason.clear();
+      job->compiling = true;
+      *job->compile.mutable_device() = *choice.recompile_for;
+      Tell(*job, "compiling", "compiling again: the free workers are not of the kind that it was compiled for");
+      out_.push_back(StartCompile{job->id, job->World(), *choice.recompile_for});
+      ahead = id;
+    } else {
+      SetWaiting(job, choice.reason);
+      ahead = id;
+    }
+  }
+}
+
+// ---- Output.
+
+void Core::Log(JobState* job, v1::Fact fact) {
+  fact.set_time(now_.wall);
+  if (fact.job().empty()) fact.set_job(job->id);
+  const absl::Status status = Apply(fact, job);
+  if (!status.ok()) {
+    // A decision that does not fit the state is a bug of ours: it must not reach the log, where it would stop every later start.
+    Tell(*job, "warning", std::string(status.message()));
+    return;
+  }
+  out_.push_back(LogFact{std::move(fact)});
+}
+
+void Core::Tell(const JobState& job, const std::string& type, const std::string& message) {
+  StoreEvent store;
+  store.job = job.id;
+  store.event.set_time(now_.wall);
+  store.event.set_type(type);
+  store.event.set_message(message);
+  store.event.set_phase(job.Phase());
+  if (job.attempt.has_value()) {
+    store.event.set_attempt(job.attempt->number);
+    store.event.set_step(job.attempt->step);
+  }
+  out_.push_back(std::move(store));
+}
+
+void Core::Send(const Worker& worker, v1::AttachResponse message) {
+  if (worker.session != 0) out_.push_back(SendToWorker{worker.session, std::move(message)});
+}
+
+void Core::Release(const std::string& job) {
+  for (auto& [name, worker] : members_.workers()) {
+    if (worker.reserved == job) worker.reserved.clear();
+  }
+}
+
+// ---- Look-ups.
+
+const JobState* Core::Find(const std::string& id_or_name) const {
+  auto it = jobs_.find(id_or_name);
+  if (it != jobs_.end()) return &it->second;
+  const JobState* newest = nullptr;
+  for (const auto& [id, job] : jobs_) {
+    if (job.spec.name() == id_or_name && (newest == nullptr || job.number > newest->number)) newest = &job;
+  }
+  return newest;
+}
+
+JobState* Core::FindOpen(const std::string& id) {
+  auto it = jobs_.find(id);
+  return it == jobs_.end() || it->second.ended.has_value() ? nullptr : &it->second;
+}
+
+RankState* Core::FindRank(const Worker& worker, const v1::RankId& id, JobState** job) {
+  JobState* found = FindOpen(id.job());
+  if (found == nullptr || !found->Active() || found->attempt->number != id.attempt()) return nullptr;
+  if (id.rank() < 0 || id.rank() >= static_cast<int>(found->attempt->ranks.size())) return nullptr;
+  RankState& rank = found->attempt->ranks[id.rank()];
+  if (rank.worker != worker.name) return nullptr;
+  *job = found;
+  return &rank;
+}
+
+}  // namespace tacc::coordinator

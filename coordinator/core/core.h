@@ -1,0 +1,124 @@
+// The coordinator's state machine: one input in, decisions out (decisions 12 and 13 of the design). Deterministic: the same inputs at the same times give
+// the same decisions. Durable state changes by facts only: each decided fact is applied at once and handed out as LogFact; after a restart
+// Replay applies the stored ones, and workers that register again bring the rest.
+//
+// Not thread-safe. Invariants:
+//   1. At most one attempt of a job is active, and the next starts only when every rank of it has ended: reaped, or its worker's lease is over.
+//   2. A worker holds ranks of one attempt at most (`reserved`).
+//   3. A report of a rank that is not of the active attempt, or comes from another worker than the placement's, changes nothing.
+#ifndef COORDINATOR_CORE_CORE_H_
+#define COORDINATOR_CORE_CORE_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordinator/core/hang.h"
+#include "coordinator/core/job_state.h"
+#include "coordinator/core/membership.h"
+#include "coordinator/core/placement.h"
+#include "coordinator/core/rank_event.h"
+#include "coordinator/core/types.h"
+
+namespace tacc::coordinator {
+
+class Core {
+ public:
+  struct Options {
+    std::string version;
+    double lease_seconds = 10;
+    double heartbeat_seconds = 1;
+    // A worker has this long to look at paths (a network file system may be slow).
+    double path_check_seconds = 60;
+    double collective_timeout_seconds = 300;
+  };
+  Core(Options options, DescribeInstruction describe);
+
+  // ---- Replay, before the first Handle, in stored order.
+  absl::Status Replay(const v1::Fact& fact);
+  void ReplaySequence(const v1::RankId& id, uint64_t sequence);
+  void ReplayStep(const std::string& job, const v1::StepMetrics& step);
+  void ReplayEval(const std::string& job, const v1::EvalMetrics& eval);
+  // Replay is over: each worker with a rank of an active attempt gets one full lease.
+  void Resume(Time now);
+
+  Decisions Handle(Time now, const Input& input);
+
+  // ---- Reading.
+  const std::map<std::string, JobState>& jobs() const { return jobs_; }
+  const Membership& members() const { return members_; }
+  // By id, or the newest of that name; nullptr when there is none.
+  const JobState* Find(const std::string& id_or_name) const;
+
+ private:
+  // core.cc: jobs.
+  void OnSubmit(const SubmitJob& submit);
+  void OnCancel(const CancelJob& cancel);
+  void OnCompileDone(const CompileDone& done);
+  void OnCompileFailed(const CompileFailed& failed);
+  void EndJob(JobState* job, v1::Phase phase, const std::string& reason, v1::FailureCode code,
+              const std::vector<std::string>& log_lines);
+  // Starts what can start: compiles, path checks.
+  void Schedule();
+  void ScheduleCompiles();
+  void SetWaiting(JobState* job, const std::string& reason);
+
+  // start.cc: from a gang to a running attempt.
+  void StartPathCheck(JobState* job, const std::vector<std::string>& workers);
+  void SendPathCheck(JobState* job, const std::string& worker, bool expecting);
+  void OnPathsChecked(Worker* worker, const v1::CheckPathsResult& result);
+  void AbandonPathCheck(JobState* job);
+  void StartAttempt(JobState* job);
+  void SendRendezvous(JobState* job, int rank);
+
+  // workers.cc: membership and messages of workers.
+  void OnAttached(const WorkerAttached& attached);
+  void OnDetached(uint64_t session);
+  void OnMessage(const WorkerMessage& message);
+  void OnHeartbeat(Worker* worker, const v1::Heartbeat& heartbeat);
+  void OnTick();
+  // A worker is gone, or came back without its rank.
+  void LoseRanks(const std::string& worker, const std::string& why);
+  // Sends again what a worker that reattached may have missed.
+  void CatchUp(Worker* worker, JobState* job, int rank);
+
+  // ranks.cc: reports of ranks, the end of attempts.
+  void OnReport(Worker* worker, const v1::RankReport& report);
+  void OnRankEvent(JobState* job, int rank, const RankEvent& event);
+  void OnExited(JobState* job, int rank, const v1::RankExited& exited);
+  void OnCheckpoint(JobState* job, v1::Checkpoint checkpoint);
+  void OnWarning(JobState* job, int rank, const RankEvent& event);
+  void OnDeleted(const v1::DeleteCheckpointsResult& result);
+  // Kills what has to go, and ends the attempt when all ranks have ended.
+  void Advance(JobState* job);
+  void EndAttempt(JobState* job);
+
+  // Output.
+  void Log(JobState* job, v1::Fact fact);
+  void Tell(const JobState& job, const std::string& type, const std::string& message);
+  void Send(const Worker& worker, v1::AttachResponse message);
+  void Release(const std::string& job);
+
+  JobState* FindOpen(const std::string& id);
+  // The rank of an active attempt, on this worker; nullptr otherwise.
+  RankState* FindRank(const Worker& worker, const v1::RankId& id, JobState** job);
+
+  const Options options_;
+  const DescribeInstruction describe_;
+  Membership members_;
+  std::map<std::string, JobState> jobs_;
+  std::map<std::string, std::string> by_request_;  // Request id -> job id.
+  std::map<int64_t, std::string> queue_;           // Jobs that have not ended, by number.
+  int64_t last_number_ = 0;
+  uint64_t last_request_ = 0;
+
+  // During Handle.
+  Time now_;
+  Decisions out_;
+};
+
+}  // namespace tacc::coordinator
+
+#endif  // COORDINATOR_CORE_CORE_H_

@@ -1,0 +1,254 @@
+#include "coordinator/core/job_state.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+
+namespace tacc::coordinator {
+namespace {
+
+// Steps behind the medians that `get` shows.
+constexpr size_t kRecentSteps = 100;
+
+absl::Status Misfit(const JobState& job, const std::string& what) {
+  return absl::InternalError(absl::StrCat("the log does not fit together: job ", job.id, ": ", what));
+}
+
+template <typename T>
+T NumberOr(const nlohmann::json& object, const char* key, T fallback) {
+  auto it = object.find(key);
+  return it != object.end() && it->is_number() ? it->get<T>() : fallback;
+}
+
+std::string StringOr(const nlohmann::json& object, const char* key) {
+  auto it = object.find(key);
+  return it != object.end() && it->is_string() ? it->get<std::string>() : std::string();
+}
+
+// The current attempt, when the fact is about it.
+AttemptState* Current(JobState* job, int number) {
+  if (!job->attempt.has_value() || job->attempt->number != number) return nullptr;
+  return &*job->attempt;
+}
+
+absl::Status ApplyAttemptStarted(const v1::Fact& fact, JobState* job) {
+  const v1::AttemptStarted& started = fact.attempt_started();
+  if (job->Active()) return Misfit(*job, "an attempt starts while another runs");
+  if (started.placement().empty()) return Misfit(*job, "an attempt without ranks");
+  AttemptState attempt;
+  attempt.number = started.attempt();
+  attempt.resume = started.resume();
+  attempt.peak_flops_per_second = started.peak_flops_per_second();
+  attempt.best_step_before = started.best_step();
+  for (const v1::Placement& placement : started.placement()) {
+    RankState rank;
+    rank.worker = placement.worker();
+    rank.instance = placement.instance();
+    rank.advertise = placement.advertise();
+    attempt.ranks.push_back(std::move(rank));
+  }
+  for (const v1::Checkpoint& checkpoint : started.adopted()) {
+    job->checkpoints.push_back(checkpoint);
+    job->best_step = std::max(job->best_step, checkpoint.step());
+  }
+  if (job->first_attempt == 0) {
+    job->first_attempt = attempt.number;
+    job->started_time = fact.time();
+  }
+  job->attempt = std::move(attempt);
+  return absl::OkStatus();
+}
+
+absl::Status ApplyAttemptEnded(const v1::Fact& fact, JobState* job) {
+  const v1::AttemptEnded& ended = fact.attempt_ended();
+  AttemptState* attempt = Current(job, ended.attempt());
+  if (attempt == nullptr || attempt->over) return Misfit(*job, "the end of an attempt that does not run");
+  attempt->over = true;
+  attempt->step = std::max(attempt->step, ended.step());
+  job->best_step = std::max(job->best_step, attempt->step);
+  if (ended.cause().empty()) return absl::OkStatus();
+  v1::Restart restart;
+  restart.set_attempt(ended.attempt());
+  restart.set_time(fact.time());
+  restart.set_cause(ended.cause());
+  restart.set_step(attempt->step);
+  job->restarts.push_back(restart);
+  if (attempt->step > attempt->best_step_before) {
+    job->restarts_without_progress = 0;
+    job->counted_before = false;
+  }
+  if (ended.counted()) {
+    if (job->counted_before) ++job->restarts_without_progress;
+    job->counted_before = true;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Summary::Parse(const std::string& text, Summary* out) {
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return absl::InvalidArgumentError("summary.json of tacc-plan is not a JSON object");
+  v1::PlanSummary plan;
+  plan.set_world(NumberOr<int>(json, "world", 0));
+  if (plan.world() < 1) return absl::InvalidArgumentError("summary.json of tacc-plan: world must be a positive number");
+  if (json.contains("mesh") && json["mesh"].is_object()) {
+    for (const auto& [axis, size] : json["mesh"].items()) {
+      if (size.is_number()) (*plan.mutable_mesh())[axis] = size.get<int>();
+    }
+  }
+  plan.set_precision(StringOr(json, "precision"));
+  plan.set_per_device_train_batch_size(NumberOr<int>(json, "per_device_train_batch_size", 0));
+  plan.set_global_batch_size(NumberOr<int>(json, "global_batch_size", 0));
+  plan.set_accumulation(NumberOr<int>(json, "accumulation", 0));
+  plan.set_seq_len(NumberOr<int>(json, "seq_len", 0));
+  plan.set_num_parameters(NumberOr<int64_t>(json, "num_parameters", 0));
+  plan.set_flops_per_step(NumberOr<double>(json, "flops_per_step", 0));
+  plan.set_predicted_step_seconds(NumberOr<double>(json, "predicted_step_seconds", 0));
+  if (json.contains("memory") && json["memory"].is_object()) {
+    for (const auto& [key, bytes] : json["memory"].items()) {
+      std::string kind = key;
+      if (kind.size() > 6 && kind.compare(kind.size() - 6, 6, "_bytes") == 0) kind.resize(kind.size() - 6);
+      if (bytes.is_number()) (*plan.mutable_memory_bytes())[kind] = bytes.get<int64_t>();
+    }
+  }
+  plan.set_communication_bytes_per_rank(NumberOr<int64_t>(json, "communication_bytes_per_rank", 0));
+  plan.set_fingerprint(StringOr(json, "fingerprint"));
+  out->plan = std::move(plan);
+  return absl::OkStatus();
+}
+
+bool AttemptState::AllReady() const {
+  return std::all_of(ranks.begin(), ranks.end(), [](const RankState& rank) { return rank.ready; });
+}
+
+bool AttemptState::AllEnded() const {
+  return std::all_of(ranks.begin(), ranks.end(), [](const RankState& rank) { return rank.ended.has_value(); });
+}
+
+bool AttemptState::Failing() const {
+  if (!condemned.empty()) return true;
+  return std::any_of(ranks.begin(), ranks.end(), [](const RankState& rank) {
+    return rank.ended.has_value() &&
+           (rank.ended->end() == v1::RANK_END_FAILED || rank.ended->end() == v1::RANK_END_LOST ||
+            rank.ended->end() == v1::RANK_END_KILLED);
+  });
+}
+
+v1::Phase JobState::Phase() const {
+  if (ended.has_value()) return ended->phase();
+  if (Active()) {
+    if (cancel.has_value()) return v1::PHASE_CANCELLING;
+    if (attempt->Failing()) return v1::PHASE_RESTARTING;
+    return attempt->AllReady() ? v1::PHASE_RUNNING : v1::PHASE_STARTING;
+  }
+  if (check.has_value()) return v1::PHASE_STARTING;
+  if (compiling) return v1::PHASE_COMPILING;
+  return compiled || !reason.empty() ? v1::PHASE_WAITING : v1::PHASE_SUBMITTED;
+}
+
+int JobState::World() const { return compiled ? summary.plan.world() : RequestedWorld(spec); }
+
+int RequestedWorld(const v1::JobSpec& spec) {
+  if (spec.resources().has_workers()) return spec.resources().workers();
+  const v1::DistSpec& dist = spec.dist();
+  if (!dist.dp().has_size() && !dist.fsdp().has_size()) return 0;
+  const int64_t dp = dist.dp().has_size() ? dist.dp().size() : 1;
+  const int64_t fsdp = dist.fsdp().has_size() ? dist.fsdp().size() : 1;
+  return static_cast<int>(std::min<int64_t>(dp * fsdp, 65536));
+}
+
+absl::Status Apply(const v1::Fact& fact, JobState* job) {
+  switch (fact.fact_case()) {
+    case v1::Fact::kJobAccepted:
+      job->id = fact.job();
+      job->request_id = fact.job_accepted().request_id();
+      job->spec = fact.job_accepted().spec();
+      job->number = fact.job_accepted().number();
+      job->submitted_time = fact.time();
+      return absl::OkStatus();
+    case v1::Fact::kJobCompiled:
+      job->compiled = true;
+      job->compile = fact.job_compiled();
+      return Summary::Parse(job->compile.summary(), &job->summary);
+    case v1::Fact::kAttemptStarted:
+      return ApplyAttemptStarted(fact, job);
+    case v1::Fact::kRankListening: {
+      AttemptState* attempt = Current(job, fact.rank_listening().attempt());
+      if (attempt == nullptr) return Misfit(*job, "a listening rank of another attempt");
+      attempt->host = fact.rank_listening().host();
+      attempt->port = fact.rank_listening().port();
+      return absl::OkStatus();
+    }
+    case v1::Fact::kRankReady: {
+      const v1::RankReady& ready = fact.rank_ready();
+      AttemptState* attempt = Current(job, ready.attempt());
+      if (attempt == nullptr || ready.rank() < 0 || ready.rank() >= static_cast<int>(attempt->ranks.size())) {
+        return Misfit(*job, "a ready rank of another attempt");
+      }
+      RankState& rank = attempt->ranks[ready.rank()];
+      rank.ready = true;
+      rank.resumed_from = ready.resumed_from();
+      rank.arena_bytes = ready.arena_bytes();
+      rank.load_seconds = ready.load_seconds();
+      attempt->step = std::max(attempt->step, ready.step());
+      return absl::OkStatus();
+    }
+    case v1::Fact::kRankEnded: {
+      const v1::RankEnded& ended = fact.rank_ended();
+      AttemptState* attempt = Current(job, ended.attempt());
+      if (attempt == nullptr || ended.rank() < 0 || ended.rank() >= static_cast<int>(attempt->ranks.size())) {
+        return Misfit(*job, "the end of a rank of another attempt");
+      }
+      attempt->ranks[ended.rank()].ended = ended;
+      attempt->ranks[ended.rank()].sample.reset();
+      return absl::OkStatus();
+    }
+    case v1::Fact::kAttemptCondemned: {
+      AttemptState* attempt = Current(job, fact.attempt_condemned().attempt());
+      if (attempt == nullptr) return Misfit(*job, "another attempt is condemned");
+      attempt->condemned = fact.attempt_condemned().cause();
+      return absl::OkStatus();
+    }
+    case v1::Fact::kAttemptEnded:
+      return ApplyAttemptEnded(fact, job);
+    case v1::Fact::kCheckpointCommitted:
+      job->checkpoints.push_back(fact.checkpoint_committed().checkpoint());
+      return absl::OkStatus();
+    case v1::Fact::kCheckpointsDropped:
+      for (const std::string& name : fact.checkpoints_dropped().names()) {
+        std::erase_if(job->checkpoints, [&](const v1::Checkpoint& checkpoint) { return checkpoint.name() == name; });
+        if (job->Active() && job->attempt->resume == name) job->attempt->resume_damaged = true;
+      }
+      return absl::OkStatus();
+    case v1::Fact::kCancelRequested:
+      job->cancel = fact.cancel_requested().mode();
+      return absl::OkStatus();
+    case v1::Fact::kModelExported:
+      job->exported_path = fact.model_exported().path();
+      return absl::OkStatus();
+    case v1::Fact::kJobEnded:
+      job->ended = fact.job_ended();
+      job->ended_time = fact.time();
+      return absl::OkStatus();
+    case v1::Fact::FACT_NOT_SET:
+      break;
+  }
+  return Misfit(*job, "a fact of a kind that this version does not know");
+}
+
+void NoteStep(const v1::StepMetrics& step, JobState* job) {
+  job->best_step = std::max(job->best_step, step.step());
+  job->skipped_steps += step.skipped();
+  job->last_step = step;
+  if (job->attempt.has_value() && job->attempt->number == step.attempt()) {
+    job->attempt->step = std::max(job->attempt->step, step.step());
+    job->attempt->recent.push_back(step);
+    if (job->attempt->recent.size() > kRecentSteps) job->attempt->recent.pop_front();
+  }
+}
+
+void NoteEval(const v1::EvalMetrics& eval, JobState* job) { job->last_eval = eval; }
+
+}  // namespace tacc::coordinator

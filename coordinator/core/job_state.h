@@ -1,0 +1,134 @@
+// The state of one job. The durable part changes by Apply(fact) only, in replay as in life; the rest is known again from workers after a restart.
+#ifndef COORDINATOR_CORE_JOB_STATE_H_
+#define COORDINATOR_CORE_JOB_STATE_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tacc/v1/coordinator.pb.h"
+#include "tacc/v1/fact.pb.h"
+#include "tacc/v1/worker.pb.h"
+
+namespace tacc::coordinator {
+
+// What the core needs of tacc-plan's summary.json, and what is shown.
+struct Summary {
+  v1::PlanSummary plan;
+  // Parses; unknown keys are ignored. InvalidArgument when it is not an object or `world` is not positive.
+  static absl::Status Parse(const std::string& text, Summary* out);
+};
+
+struct RankState {
+  // Durable.
+  std::string worker;
+  std::string instance;
+  std::string advertise;
+  bool ready = false;
+  std::string resumed_from;
+  int64_t arena_bytes = 0;
+  double load_seconds = 0;
+  std::optional<v1::RankEnded> ended;
+  // Durable, kept by the store beside the facts.
+  uint64_t stored_sequence = 0;
+
+  // Volatile.
+  uint64_t seen_sequence = 0;  // Reports up to here were acted upon.
+  // Event `failed`, `finished` or `stopped`: reports from it on are acknowledged with the exit only, so that a coordinator that dies
+  // in between hears them again.
+  std::string last_word;
+  std::string failed_code;
+  std::string failed_message;
+  std::optional<v1::RankSample> sample;
+  bool kill_sent = false;
+  bool stop_sent = false;
+};
+
+struct AttemptState {
+  int number = 0;
+  std::vector<RankState> ranks;
+  std::string resume;
+  double peak_flops_per_second = 0;
+  int64_t best_step_before = 0;
+  std::string host;  // Rendezvous; empty until rank 0 listens.
+  int port = 0;
+  std::string condemned;  // Cause, when the coordinator ended it.
+  bool resume_damaged = false;  // The checkpoint it was to resume from was dropped as damaged.
+  bool over = false;            // AttemptEnded.
+  int64_t step = 0;       // Reached by this attempt.
+  // Newest step seconds, for medians; volatile.
+  std::deque<v1::StepMetrics> recent;
+
+  bool AllReady() const;
+  bool AllEnded() const;
+  // Some rank failed or is lost, or it is condemned: all ranks must go.
+  bool Failing() const;
+};
+
+// A look at the workers' paths before an attempt; volatile.
+struct PathCheck {
+  std::vector<std::string> workers;  // By rank.
+  std::map<uint64_t, std::string> pending;  // Request -> worker.
+  bool expecting = false;                   // CLAIM is done.
+  std::string owner;
+  v1::CheckPathsResult claim;
+  double deadline = 0;  // Steady.
+};
+
+struct JobState {
+  // Durable.
+  std::string id;
+  std::string request_id;
+  v1::JobSpec spec;
+  int64_t number = 0;
+  double submitted_time = 0;
+  double started_time = 0;
+  double ended_time = 0;
+  bool compiled = false;
+  v1::JobCompiled compile;
+  Summary summary;
+  int first_attempt = 0;
+  std::optional<AttemptState> attempt;
+  std::vector<v1::Restart> restarts;
+  int restarts_without_progress = 0;
+  bool counted_before = false;  // The attempt before this one ended by a counted failure.
+  std::vector<v1::Checkpoint> checkpoints;  // Oldest first.
+  std::optional<v1::CancelMode> cancel;
+  std::string exported_path;
+  std::optional<v1::JobEnded> ended;
+
+  // Durable by the metric table.
+  int64_t best_step = 0;
+  std::optional<v1::StepMetrics> last_step;
+  std::optional<v1::EvalMetrics> last_eval;
+  int64_t skipped_steps = 0;
+
+  // Volatile.
+  bool compiling = false;
+  std::optional<PathCheck> check;
+  std::string reason;  // Why it waits.
+  std::map<uint64_t, std::vector<std::string>> deleting;  // DeleteCheckpoints in flight: request -> names.
+  bool running_told = false;
+
+  bool Active() const { return attempt.has_value() && !attempt->over; }
+  v1::Phase Phase() const;
+  int World() const;
+};
+
+// Ranks that the job asks for: resources.workers, or dp.size x fsdp.size when one of them is given; 0 when the planner decides.
+int RequestedWorld(const v1::JobSpec& spec);
+
+// Changes `job` by one fact of it. Internal when the fact does not fit the state (a damaged log).
+absl::Status Apply(const v1::Fact& fact, JobState* job);
+
+// Newest metrics of a job: live, and when the store is read back.
+void NoteStep(const v1::StepMetrics& step, JobState* job);
+void NoteEval(const v1::EvalMetrics& eval, JobState* job);
+
+}  // namespace tacc::coordinator
+
+#endif  // COORDINATOR_CORE_JOB_STATE_H_

@@ -1,0 +1,104 @@
+#include "coordinator/core/membership.h"
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace tacc::coordinator {
+namespace {
+
+constexpr size_t kMaxNameBytes = 128;
+
+}  // namespace
+
+RankKey KeyOf(const v1::RankId& id) { return {id.job(), id.attempt(), id.rank()}; }
+
+v1::RankId IdOf(const std::string& job, int attempt, int rank) {
+  v1::RankId id;
+  id.set_job(job);
+  id.set_attempt(attempt);
+  id.set_rank(rank);
+  return id;
+}
+
+absl::StatusOr<Membership::Attached> Membership::Attach(double now, uint64_t session, const v1::Register& registration) {
+  const std::string& name = registration.name();
+  if (registration.version() != version_) {
+    return absl::FailedPreconditionError(absl::StrCat("worker ", name, " is version ", registration.version(),
+                                                      ", the coordinator is version ", version_,
+                                                      "; run the same version on all machines"));
+  }
+  if (name.empty() || name.size() > kMaxNameBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a worker's name must have 1 to ", kMaxNameBytes, " bytes, this one has ", name.size()));
+  }
+  if (registration.instance().empty()) return absl::InvalidArgumentError(absl::StrCat("worker ", name, ": no instance"));
+  if (registration.device().kind().empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("worker ", name, ": no device profile"));
+  }
+  auto [it, inserted] = workers_.try_emplace(name);
+  Worker& worker = it->second;
+  Attached attached;
+  if (!inserted && worker.Attached()) {
+    if (worker.instance != registration.instance()) {
+      return absl::AlreadyExistsError(absl::StrCat("worker ", name,
+                                                   " is attached already, by another daemon; give this one another --name "
+                                                   "or stop the other"));
+    }
+    attached.replaced_session = worker.session;
+  }
+  attached.new_instance = worker.instance != registration.instance();
+  worker.name = name;
+  worker.instance = registration.instance();
+  worker.device = registration.device();
+  worker.version = registration.version();
+  worker.advertise = registration.advertise();
+  worker.session = session;
+  worker.last_heard = now;
+  worker.held.clear();
+  for (const v1::HeldRank& held : registration.ranks()) {
+    if (held.running()) worker.held.insert(KeyOf(held.id()));
+  }
+  attached.worker = &worker;
+  return attached;
+}
+
+void Membership::Detach(uint64_t session) {
+  if (Worker* worker = BySession(session)) worker->session = 0;
+}
+
+Worker* Membership::Expect(double now, const std::string& name) {
+  auto [it, inserted] = workers_.try_emplace(name);
+  if (inserted) {
+    it->second.name = name;
+    it->second.last_heard = now;
+  }
+  return &it->second;
+}
+
+Worker* Membership::BySession(uint64_t session) {
+  if (session == 0) return nullptr;
+  for (auto& [name, worker] : workers_) {
+    if (worker.session == session) return &worker;
+  }
+  return nullptr;
+}
+
+Worker* Membership::ByName(const std::string& name) {
+  auto it = workers_.find(name);
+  return it == workers_.end() ? nullptr : &it->second;
+}
+
+std::vector<Worker> Membership::Expire(double now) {
+  std::vector<Worker> expired;
+  for (auto it = workers_.begin(); it != workers_.end();) {
+    if (now - it->second.last_heard > lease_seconds_) {
+      expired.push_back(it->second);
+      it = workers_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  return expired;
+}
+
+}  // namespace tacc::coordinator

@@ -1,0 +1,112 @@
+#include "coordinator/core/placement.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace tacc::coordinator {
+namespace {
+
+int64_t Need(const JobState& job) {
+  auto it = job.summary.plan.memory_bytes().find("total");
+  return it == job.summary.plan.memory_bytes().end() ? 0 : it->second;
+}
+
+std::string Workers(int count) { return absl::StrCat(count, count == 1 ? " worker" : " workers"); }
+
+}  // namespace
+
+v1::DeviceProfile Weakest(const std::vector<v1::DeviceProfile>& devices) {
+  v1::DeviceProfile weakest = devices.front();
+  for (const v1::DeviceProfile& device : devices) {
+    weakest.set_threads(std::min(weakest.threads(), device.threads()));
+    weakest.set_memory_bytes(std::min(weakest.memory_bytes(), device.memory_bytes()));
+    weakest.set_memory_bytes_per_second(std::min(weakest.memory_bytes_per_second(), device.memory_bytes_per_second()));
+    weakest.set_link_bytes_per_second(std::min(weakest.link_bytes_per_second(), device.link_bytes_per_second()));
+    weakest.set_link_latency_seconds(std::max(weakest.link_latency_seconds(), device.link_latency_seconds()));
+    auto& flops = *weakest.mutable_matmul_flops_per_second();
+    for (auto it = flops.begin(); it != flops.end();) {
+      auto other = device.matmul_flops_per_second().find(it->first);
+      if (other == device.matmul_flops_per_second().end()) {
+        it = flops.erase(it);
+      } else {
+        it->second = std::min(it->second, other->second);
+        ++it;
+      }
+    }
+  }
+  return weakest;
+}
+
+std::optional<v1::DeviceProfile> DeviceToCompileFor(const Membership& members, int world) {
+  const size_t wanted = std::max(world, 1);
+  for (const char* kind : {"cuda", "cpu"}) {
+    std::vector<v1::DeviceProfile> free, busy;
+    for (const auto& [name, worker] : members.workers()) {
+      if (!worker.Attached() || worker.device.kind() != kind) continue;
+      (worker.Free() ? free : busy).push_back(worker.device);
+    }
+    free.insert(free.end(), busy.begin(), busy.end());
+    if (free.size() < wanted) continue;
+    free.resize(wanted);
+    return Weakest(free);
+  }
+  return std::nullopt;
+}
+
+bool Fits(const JobState& job, const v1::DeviceProfile& device) {
+  const v1::DeviceProfile& compiled = job.compile.device();
+  if (device.kind() != compiled.kind() || device.threads() != compiled.threads()) return false;
+  if (device.memory_bytes() < std::min(compiled.memory_bytes(), Need(job))) return false;
+  const std::string& precision = job.summary.plan.precision();
+  return compiled.matmul_flops_per_second().count(precision) == 0 || device.matmul_flops_per_second().count(precision) != 0;
+}
+
+Choice Place(const Membership& members, const JobState& job) {
+  Choice choice;
+  const int world = job.World();
+  std::vector<const Worker*> fitting;
+  int num_free = 0;
+  int num_attached = 0;
+  for (const auto& [name, worker] : members.workers()) {
+    if (worker.Attached()) ++num_attached;
+    if (!worker.Free()) continue;
+    ++num_free;
+    if (Fits(job, worker.device)) fitting.push_back(&worker);
+  }
+  if (static_cast<int>(fitting.size()) >= world) {
+    for (int rank = 0; rank < world; ++rank) choice.workers.push_back(fitting[rank]->name);
+    return choice;
+  }
+  if (num_free >= world) {
+    for (const char* kind : {"cuda", "cpu"}) {
+      std::vector<v1::DeviceProfile> devices;
+      for (const auto& [name, worker] : members.workers()) {
+        if (worker.Free() && worker.device.kind() == kind && static_cast<int>(devices.size()) < world) {
+          devices.push_back(worker.device);
+        }
+      }
+      if (static_cast<int>(devices.size()) == world) {
+        choice.recompile_for = Weakest(devices);
+        return choice;
+      }
+    }
+  }
+  choice.reason = absl::StrCat("needs ", Workers(world), ", ", num_free, " free");
+  if (num_attached < world) absl::StrAppend(&choice.reason, " (", num_attached, " attached)");
+  return choice;
+}
+
+double PeakFlopsPerSecond(const Membership& members, const std::vector<std::string>& workers, const std::string& precision) {
+  double sum = 0;
+  for (const std::string& name : workers) {
+    auto worker = members.workers().find(name);
+    if (worker == members.workers().end()) return 0;
+    auto peak = worker->second.device.matmul_flops_per_second().find(precision);
+    if (peak == worker->second.device.matmul_flops_per_second().end()) return 0;
+    sum += peak->second;
+  }
+  return sum;
+}
+
+}  // namespace tacc::coordinator

@@ -1,0 +1,42 @@
+// Which workers a job's ranks get. Pure functions.
+#ifndef COORDINATOR_CORE_PLACEMENT_H_
+#define COORDINATOR_CORE_PLACEMENT_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/job_state.h"
+#include "coordinator/core/membership.h"
+#include "tacc/v1/worker.pb.h"
+
+namespace tacc::coordinator {
+
+// The profile that every one of `devices` (one kind, at least one) can live up to: the least memory, threads and speed, and only the
+// dtypes that all have.
+v1::DeviceProfile Weakest(const std::vector<v1::DeviceProfile>& devices);
+
+// The device to compile a job of `world` ranks (0: unknown, taken as 1) for: the weakest of the workers it would get. Nothing when fewer than
+// `world` workers of one kind are attached. Free workers come before busy ones, "cuda" before "cpu", then names in order.
+std::optional<v1::DeviceProfile> DeviceToCompileFor(const Membership& members, int world);
+
+// Whether a program compiled for job.compile.device may run on `device`.
+bool Fits(const JobState& job, const v1::DeviceProfile& device);
+
+struct Choice {
+  // By rank; empty: not now.
+  std::vector<std::string> workers;
+  // Enough workers are free, but not for the program as compiled: compile again for this device.
+  std::optional<v1::DeviceProfile> recompile_for;
+  // Why not now, for people: "needs 2 workers, 1 free".
+  std::string reason;
+};
+// A gang for a compiled job: all of its ranks or none.
+Choice Place(const Membership& members, const JobState& job);
+
+// Sum of the peaks, in FLOP/s, of the workers in `precision` ("f32", "bf16").
+double PeakFlopsPerSecond(const Membership& members, const std::vector<std::string>& workers, const std::string& precision);
+
+}  // namespace tacc::coordinator
+
+#endif  // COORDINATOR_CORE_PLACEMENT_H_

@@ -1,0 +1,339 @@
+// Reports of ranks, and what they mean for their attempt.
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/core.h"
+#include "coordinator/core/start_file.h"
+
+namespace tacc::coordinator {
+namespace {
+
+// Exit codes of tacc-rank that no restart can cure.
+constexpr int kExitBadInput = 2;
+constexpr int kExitNonfinite = 3;
+constexpr size_t kMaxEventText = 2000;
+
+std::string Shorten(const std::string& text) {
+  return text.size() <= kMaxEventText ? text : absl::StrCat(text.substr(0, kMaxEventText), "...");
+}
+
+// How much a rank's end says about the cause: the lower, the more. Ranks that wait for one that died fail in a collective.
+int Order(const v1::RankEnded& ended) {
+  switch (ended.end()) {
+    case v1::RANK_END_FAILED:
+      if (ended.has_exit_code() && (ended.exit_code() == kExitBadInput || ended.exit_code() == kExitNonfinite)) return 0;
+      return ended.code() == "collective" ? 3 : 1;
+    case v1::RANK_END_LOST:
+      return 2;
+    case v1::RANK_END_KILLED:
+      return 4;
+    default:
+      return 5;
+  }
+}
+
+std::string Describe(const v1::RankEnded& ended, const std::string& worker) {
+  std::string text = absl::StrCat("rank ", ended.rank(), " on ", worker, ": ");
+  if (ended.end() == v1::RANK_END_LOST) return absl::StrCat(text, "lost, ", ended.message());
+  if (ended.end() == v1::RANK_END_KILLED) return absl::StrCat(text, "killed by its daemon");
+  if (ended.signal() != 0) {
+    absl::StrAppend(&text, "killed by signal ", ended.signal());
+    if (const char* name = sigabbrev_np(ended.signal())) absl::StrAppend(&text, " (SIG", name, ")");
+  } else if (ended.has_exit_code()) {
+    absl::StrAppend(&text, "exit ", ended.exit_code());
+  } else {
+    absl::StrAppend(&text, "did not start");
+  }
+  if (!ended.message().empty()) absl::StrAppend(&text, ": ", ended.message());
+  return text;
+}
+
+}  // namespace
+
+void Core::OnReport(Worker* worker, const v1::RankReport& report) {
+  auto acknowledge = [&](uint64_t sequence) {
+    v1::AttachResponse ack;
+    *ack.mutable_ack()->mutable_id() = report.id();
+    ack.mutable_ack()->set_sequence(sequence);
+    Send(*worker, std::move(ack));
+  };
+  if (report.has_exited()) worker->held.erase(KeyOf(report.id()));
+  JobState* job = nullptr;
+  RankState* rank = FindRank(*worker, report.id(), &job);
+  if (rank == nullptr || rank->ended.has_value()) return acknowledge(report.sequence());
+  if (report.sequence() <= rank->seen_sequence) {
+    if (report.sequence() <= rank->stored_sequence) acknowledge(rank->stored_sequence);
+    return;
+  }
+  rank->seen_sequence = report.sequence();
+  const int index = report.id().rank();
+  if (report.has_log()) {
+    out_.push_back(StoreLog{report.id(), report.log()});
+  } else if (report.has_event()) {
+    auto event = ParseRankEvent(report.event());
+    if (event.ok()) {
+      OnRankEvent(job, index, *event);
+    } else {
+      Tell(*job, "warning", absl::StrCat("rank ", index, ": ", std::string(event.status().message()), ": ", Shorten(report.event())));
+    }
+  }
+  if (report.has_exited() || rank->last_word.empty()) {
+    rank->stored_sequence = report.sequence();
+    out_.push_back(StoreSequence{report.id(), report.sequence()});
+  }
+  const bool stored = rank->stored_sequence == report.sequence();
+  if (report.has_exited()) OnExited(job, index, report.exited());
+  // `rank` may be gone from here on: the attempt may have ended.
+  if (stored) acknowledge(report.sequence());
+}
+
+void Core::OnRankEvent(JobState* job, int index, const RankEvent& event) {
+  AttemptState& attempt = *job->attempt;
+  RankState& rank = attempt.ranks[index];
+  if (event.event == "listening" && index == 0) {
+    v1::Fact fact;
+    fact.mutable_rank_listening()->set_attempt(attempt.number);
+    fact.mutable_rank_listening()->set_host(rank.advertise);
+    fact.mutable_rank_listening()->set_port(event.port);
+    Log(job, std::move(fact));
+    for (size_t other = 1; other < attempt.ranks.size(); ++other) SendRendezvous(job, static_cast<int>(other));
+  } else if (event.event == "ready") {
+    v1::Fact fact;
+    v1::RankReady* ready = fact.mutable_rank_ready();
+    ready->set_attempt(attempt.number);
+    ready->set_rank(index);
+    ready->set_step(event.step);
+    ready->set_resumed_from(event.resumed_from);
+    ready->set_arena_bytes(event.arena_bytes);
+    ready->set_load_seconds(event.load_seconds);
+    Log(job, std::move(fact));
+    if (attempt.AllReady() && !job->running_told) {
+      job->running_told = true;
+      Tell(*job, "running", absl::StrCat("running from step ", event.step));
+    }
+  } else if (event.event == "step" && index == 0) {
+    v1::StepMetrics metrics = event.metrics;
+    metrics.set_attempt(attempt.number);
+    const double flops = job->summary.plan.flops_per_step();
+    const double available = metrics.seconds() * attempt.peak_flops_per_second;
+    if (flops > 0 && available > 0) metrics.set_mfu(flops / available);
+    NoteStep(metrics, job);
+    out_.push_back(StoreStep{job->id, metrics});
+    if (metrics.skipped() != 0) {
+      Tell(*job, "warning", absl::StrCat("step ", metrics.step(), ": the gradient norm is not finite; the update was skipped"));
+    }
+  } else if (event.event == "eval" && index == 0) {
+    v1::EvalMetrics eval = event.eval;
+    eval.set_attempt(attempt.number);
+    NoteEval(eval, job);
+    out_.push_back(StoreEval{job->id, eval});
+  } else if (event.event == "checkpoint" && index == 0) {
+    OnCheckpoint(job, event.checkpoint);
+  } else if (event.event == "warning") {
+    OnWarning(job, index, event);
+  } else if (event.event == "exported" && index == 0) {
+    v1::Fact fact;
+    fact.mutable_model_exported()->set_path(event.path);
+    Log(job, std::move(fact));
+    Tell(*job, "exported", absl::StrCat("exported to ", event.path));
+  } else if (event.event == "failed") {
+    rank.last_word = event.event;
+    rank.failed_code = event.code;
+    rank.failed_message = Shorten(event.message);
+  } else if (event.event == "finished" || event.event == "stopped") {
+    rank.last_word = event.event;
+    attempt.step = std::max(attempt.step, event.step);
+  } else if (event.event == "log") {
+    v1::RankLog log;
+    log.set_time(event.time);
+    log.add_lines(event.message);
+    out_.push_back(StoreLog{IdOf(job->id, attempt.number, index), log});
+  }
+}
+
+void Core::OnWarning(JobState* job, int index, const RankEvent& event) {
+  const std::string& resume = job->attempt->resume;
+  if (event.code == "checkpoint_damaged" && !resume.empty() && !job->attempt->resume_damaged) {
+    v1::Fact fact;
+    fact.mutable_checkpoints_dropped()->add_names(resume);
+    fact.mutable_checkpoints_dropped()->set_why("damaged");
+    Log(job, std::move(fact));
+  }
+  Tell(*job, "warning", absl::StrCat("rank ", index, ": ", event.code, ": ", Shorten(event.message)));
+}
+
+void Core::OnCheckpoint(JobState* job, v1::Checkpoint checkpoint) {
+  for (const v1::Checkpoint& other : job->checkpoints) {
+    if (other.name() == checkpoint.name()) return;
+  }
+  if (checkpoint.name().empty() || checkpoint.name().find('/') != std::string::npos) {
+    return Tell(*job, "warning", absl::StrCat("rank 0 names a checkpoint \"", Shorten(checkpoint.name()), "\", which is no folder name"));
+  }
+  const AttemptState& attempt = *job->attempt;
+  checkpoint.set_attempt(attempt.number);
+  v1::Fact fact;
+  *fact.mutable_checkpoint_committed()->mutable_checkpoint() = checkpoint;
+  Log(job, std::move(fact));
+  Tell(*job, "checkpoint", absl::StrCat("checkpoint ", checkpoint.name(), ", ", checkpoint.size_bytes(), " bytes"));
+
+  const size_t limit = std::max(1, job->spec.checkpoint().save_total_limit());
+  v1::AttachResponse message;
+  v1::DeleteCheckpoints* request = message.mutable_delete_checkpoints();
+  const size_t excess = job->checkpoints.size() > limit ? job->checkpoints.size() - limit : 0;
+  for (size_t i = 0; i < job->checkpoints.size(); ++i) {
+    if (i < excess) {
+      request->add_names(job->checkpoints[i].name());
+    } else {
+      request->add_keep(job->checkpoints[i].name());
+    }
+  }
+  const bool leftovers = attempt.number > job->first_attempt;
+  if (excess == 0 && !leftovers) return;
+  request->set_request(++last_request_);
+  request->set_checkpoint_dir(job->spec.checkpoint().dir());
+  request->set_first_attempt(job->first_attempt);
+  if (leftovers) request->set_older_than_attempt(attempt.number);
+  job->deleting[last_request_] = {request->names().begin(), request->names().end()};
+  if (const Worker* worker = members_.ByName(attempt.ranks[0].worker)) Send(*worker, std::move(message));
+}
+
+void Core::OnDeleted(const v1::DeleteCheckpointsResult& result) {
+  for (auto& [id, job] : jobs_) {
+    auto deleting = job.deleting.find(result.request());
+    if (deleting == job.deleting.end()) continue;
+    v1::Fact fact;
+    fact.mutable_checkpoints_dropped()->set_why("deleted");
+    std::string text;
+    for (const std::string& name : result.deleted()) {
+      absl::StrAppend(&text, text.empty() ? "" : ", ", name);
+      for (const std::string& asked : deleting->second) {
+        if (asked == name) fact.mutable_checkpoints_dropped()->add_names(name);
+      }
+    }
+    if (!fact.checkpoints_dropped().names().empty()) Log(&job, std::move(fact));
+    if (!text.empty()) Tell(job, "checkpoint_deleted", absl::StrCat("deleted ", Shorten(text)));
+    for (const std::string& error : result.errors()) Tell(job, "warning", absl::StrCat("deleting checkpoints: ", Shorten(error)));
+    job.deleting.erase(deleting);
+    return;
+  }
+}
+
+void Core::OnExited(JobState* job, int index, const v1::RankExited& exited) {
+  RankState& rank = job->attempt->ranks[index];
+  v1::Fact fact;
+  v1::RankEnded* ended = fact.mutable_rank_ended();
+  ended->set_attempt(job->attempt->number);
+  ended->set_rank(index);
+  if (exited.has_exit_code()) ended->set_exit_code(exited.exit_code());
+  ended->set_signal(exited.signal());
+  ended->set_step(job->attempt->step);
+  ended->set_code(rank.failed_code);
+  ended->set_message(rank.failed_message);
+  for (const std::string& line : exited.last_log_lines()) {
+    if (ended->last_log_lines_size() < 20) ended->add_last_log_lines(Shorten(line));
+  }
+  if (exited.killed()) {
+    ended->set_end(v1::RANK_END_KILLED);
+  } else if (!exited.start_error().empty()) {
+    ended->set_end(v1::RANK_END_FAILED);
+    ended->set_code("start");
+    ended->set_message(Shorten(exited.start_error()));
+  } else if (exited.has_exit_code() && exited.exit_code() == 0 && rank.last_word == "finished") {
+    ended->set_end(v1::RANK_END_FINISHED);
+  } else if (exited.has_exit_code() && exited.exit_code() == 0 && rank.last_word == "stopped") {
+    ended->set_end(v1::RANK_END_STOPPED);
+  } else {
+    ended->set_end(v1::RANK_END_FAILED);
+    if (exited.has_exit_code() && exited.exit_code() == 0) ended->set_message("it ended without a word");
+  }
+  Log(job, std::move(fact));
+  Advance(job);
+}
+
+void Core::Advance(JobState* job) {
+  if (!job->Active()) return;
+  AttemptState& attempt = *job->attempt;
+  const bool must_go = attempt.Failing() || (job->cancel.has_value() && *job->cancel == v1::CANCEL_MODE_NOW);
+  for (size_t i = 0; i < attempt.ranks.size(); ++i) {
+    RankState& rank = attempt.ranks[i];
+    if (rank.ended.has_value()) continue;
+    const Worker* worker = members_.ByName(rank.worker);
+    if (worker == nullptr || !worker->Attached()) continue;  // CatchUp or the lease sees to it.
+    const v1::RankId id = IdOf(job->id, attempt.number, static_cast<int>(i));
+    v1::AttachResponse message;
+    if (must_go && !rank.kill_sent) {
+      rank.kill_sent = true;
+      *message.mutable_kill_rank()->mutable_id() = id;
+      Send(*worker, std::move(message));
+    } else if (!must_go && job->cancel.has_value() && !rank.stop_sent) {
+      rank.stop_sent = true;
+      *message.mutable_rank_command()->mutable_id() = id;
+      message.mutable_rank_command()->set_line(StopLine());
+      Send(*worker, std::move(message));
+    }
+  }
+  if (attempt.AllEnded()) EndAttempt(job);
+}
+
+void Core::EndAttempt(JobState* job) {
+  const AttemptState& attempt = *job->attempt;
+  const RankState* culprit = &attempt.ranks[0];
+  bool all_finished = true;
+  bool any_stopped = false;
+  for (const RankState& rank : attempt.ranks) {
+    if (Order(*rank.ended) < Order(*culprit->ended)) culprit = &rank;
+    all_finished = all_finished && rank.ended->end() == v1::RANK_END_FINISHED;
+    any_stopped = any_stopped || rank.ended->end() == v1::RANK_END_STOPPED;
+  }
+  const v1::RankEnded end = *culprit->ended;
+  const std::vector<std::string> log_lines(end.last_log_lines().begin(), end.last_log_lines().end());
+  const bool failed = end.end() == v1::RANK_END_FAILED;
+  std::string cause;
+  if (!attempt.condemned.empty()) {
+    cause = attempt.condemned;
+  } else if (!all_finished) {
+    cause = Order(end) < 5 ? Describe(end, culprit->worker) : absl::StrCat("stopped at step ", attempt.step);
+  }
+
+  v1::Fact fact;
+  v1::AttemptEnded* ended = fact.mutable_attempt_ended();
+  ended->set_attempt(attempt.number);
+  if (!job->cancel.has_value()) ended->set_cause(cause);
+  ended->set_step(attempt.step);
+  ended->set_counted(!job->cancel.has_value() && (failed || !attempt.condemned.empty()) && !attempt.resume_damaged);
+  const bool counted = ended->counted();
+  Log(job, std::move(fact));
+  Release(job->id);
+
+  if (all_finished) {
+    return EndJob(job, v1::PHASE_FINISHED, absl::StrCat("trained to step ", attempt.step), v1::FAILURE_CODE_UNSPECIFIED, {});
+  }
+  if (job->cancel.has_value()) {
+    std::string reason = absl::StrCat(any_stopped ? "stopped" : "cancelled", " at step ", attempt.step);
+    if (!job->checkpoints.empty()) absl::StrAppend(&reason, ", last checkpoint ", job->checkpoints.back().name());
+    return EndJob(job, v1::PHASE_CANCELLED, reason, v1::FAILURE_CODE_UNSPECIFIED, {});
+  }
+  const bool path_damaged = attempt.resume_damaged && job->spec.checkpoint().resume_from_checkpoint() == attempt.resume;
+  if (failed && end.has_exit_code() && attempt.condemned.empty() && (!attempt.resume_damaged || path_damaged)) {
+    if (end.exit_code() == kExitBadInput || path_damaged) {
+      return EndJob(job, v1::PHASE_FAILED, cause, v1::FAILURE_CODE_BAD_INPUT, log_lines);
+    }
+    if (end.exit_code() == kExitNonfinite) return EndJob(job, v1::PHASE_FAILED, cause, v1::FAILURE_CODE_NONFINITE, log_lines);
+  }
+  if (counted && job->restarts_without_progress >= job->spec.max_restarts()) {
+    const int restarts = job->restarts_without_progress;
+    return EndJob(job, v1::PHASE_FAILED,
+                  absl::StrCat(cause, " (after ", restarts, restarts == 1 ? " restart" : " restarts", " without a new step)"),
+                  v1::FAILURE_CODE_RESTARTS, log_lines);
+  }
+  std::string text = cause;
+  if (counted) {
+    absl::StrAppend(&text, "; restart ", job->restarts_without_progress + 1, " of ", job->spec.max_restarts());
+  } else {
+    absl::StrAppend(&text, "; it starts again");
+  }
+  if (!job->checkpoints.empty()) absl::StrAppend(&text, " from ", job->checkpoints.back().name());
+  Tell(*job, "restarting", text);
+}
+
+}  // namespace tacc::coordinator

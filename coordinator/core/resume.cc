@@ -1,0 +1,131 @@
+#include "coordinator/core/resume.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+
+namespace tacc::coordinator {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// What to call an entry of the identity in messages, and what else its change means.
+std::string Label(const std::string& key) {
+  if (key == "model") return "the model";
+  if (key == "data") return "data.path (its tokens)";
+  if (key == "seq_len") return "data.seq_len";
+  if (key == "global_batch_size") return "train.global_batch_size";
+  if (key == "seed") return "train.seed";
+  return key;
+}
+
+// Empty when the checkpoint carries on the job's training, else what differs, both values named.
+std::string Difference(const std::string& job_identity, const v1::FoundCheckpoint& found) {
+  const Json mine = Json::parse(job_identity, nullptr, /*allow_exceptions=*/false);
+  const Json theirs = Json::parse(found.identity(), nullptr, /*allow_exceptions=*/false);
+  if (!mine.is_object()) return "";
+  if (!theirs.is_object()) return "its manifest has no identity";
+  std::string text;
+  for (const auto& [key, value] : mine.items()) {
+    const Json other = theirs.contains(key) ? theirs[key] : Json();
+    if (other == value) continue;
+    absl::StrAppend(&text, text.empty() ? "" : "; ", Label(key), " was ", other.dump(), " and is now ", value.dump());
+  }
+  return text;
+}
+
+v1::Checkpoint FromFound(const v1::FoundCheckpoint& found) {
+  v1::Checkpoint checkpoint;
+  checkpoint.set_name(found.name());
+  checkpoint.set_step(found.step());
+  checkpoint.set_attempt(found.attempt());
+  checkpoint.set_size_bytes(found.size_bytes());
+  return checkpoint;
+}
+
+const v1::FoundCheckpoint* Find(const v1::CheckPathsResult& found, const std::string& name) {
+  for (const v1::FoundCheckpoint& checkpoint : found.checkpoints()) {
+    if (checkpoint.name() == name) return &checkpoint;
+  }
+  return nullptr;
+}
+
+void Finish(const JobState& job, const v1::CheckPathsResult& found, Resume* resume) {
+  const bool exported = found.exported() || !job.spec.model().has_path();
+  resume->finished = !resume->from.empty() && resume->step >= job.spec.train().max_steps() && exported;
+}
+
+// A job's first start in a folder with a history.
+void ResumeFromEarlierJob(const JobState& job, const v1::CheckPathsResult& found, Resume* resume) {
+  std::vector<const v1::FoundCheckpoint*> whole;
+  for (const v1::FoundCheckpoint& checkpoint : found.checkpoints()) {
+    if (!checkpoint.name().empty() && checkpoint.name()[0] == '/') continue;  // A PATH outside the folder.
+    if (job.first_attempt != 0 && checkpoint.attempt() >= job.first_attempt) continue;
+    if (!checkpoint.damage().empty()) {
+      resume->notes.push_back(absl::StrCat("checkpoint ", checkpoint.name(), " is not used: ", checkpoint.damage()));
+      continue;
+    }
+    whole.push_back(&checkpoint);
+  }
+  if (whole.empty()) return;
+  std::sort(whole.begin(), whole.end(), [](const auto* a, const auto* b) {
+    return std::make_pair(a->step(), a->attempt()) < std::make_pair(b->step(), b->attempt());
+  });
+  const std::string difference = Difference(job.compile.identity(), *whole.back());
+  if (!difference.empty()) {
+    resume->error = absl::StrCat("cannot resume from ", job.spec.checkpoint().dir(), "/", whole.back()->name(), ": ", difference,
+                                 "; change it back, give another checkpoint.dir, or set resume_from_checkpoint: never");
+    return;
+  }
+  for (const auto* checkpoint : whole) {
+    if (Difference(job.compile.identity(), *checkpoint).empty()) resume->adopted.push_back(FromFound(*checkpoint));
+  }
+  resume->from = whole.back()->name();
+  resume->step = whole.back()->step();
+}
+
+}  // namespace
+
+Resume ChooseResume(const JobState& job, const v1::CheckPathsResult& found) {
+  Resume resume;
+  for (auto it = job.checkpoints.rbegin(); it != job.checkpoints.rend(); ++it) {
+    const v1::FoundCheckpoint* there = Find(found, it->name());
+    if (there == nullptr || !there->damage().empty()) {
+      resume.damaged.push_back(it->name());
+      resume.notes.push_back(absl::StrCat("checkpoint ", it->name(), " is not used: ",
+                                          there == nullptr ? "it is gone from the folder" : there->damage()));
+      continue;
+    }
+    resume.from = it->name();
+    resume.step = it->step();
+    Finish(job, found, &resume);
+    return resume;
+  }
+  if (!resume.damaged.empty()) {
+    resume.notes.push_back("no whole checkpoint is left: training begins again from the initial weights");
+  }
+  const std::string& mode = job.spec.checkpoint().resume_from_checkpoint();
+  if (mode == "never") return resume;
+  if (mode == "auto") {
+    if (job.first_attempt == 0) ResumeFromEarlierJob(job, found, &resume);
+    Finish(job, found, &resume);
+    return resume;
+  }
+  const v1::FoundCheckpoint* there = Find(found, mode);
+  const std::string prefix = job.spec.checkpoint().dir() + "/";
+  if (there == nullptr && mode.compare(0, prefix.size(), prefix) == 0) there = Find(found, mode.substr(prefix.size()));
+  if (there == nullptr) {
+    resume.error = absl::StrCat("checkpoint.resume_from_checkpoint: no checkpoint at ", mode);
+  } else if (!there->damage().empty()) {
+    resume.error = absl::StrCat("checkpoint.resume_from_checkpoint: ", mode, ": ", there->damage());
+  } else if (const std::string difference = Difference(job.compile.identity(), *there); !difference.empty()) {
+    resume.error = absl::StrCat("checkpoint.resume_from_checkpoint: cannot resume from ", mode, ": ", difference);
+  } else {
+    resume.from = there->name();
+    resume.step = there->step();
+  }
+  return resume;
+}
+
+}  // namespace tacc::coordinator

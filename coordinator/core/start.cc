@@ -1,0 +1,150 @@
+// From a gang of workers to ranks: paths are checked on every worker, the checkpoint to resume from is chosen, ranks are started and introduced.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "coordinator/core/core.h"
+#include "coordinator/core/resume.h"
+#include "coordinator/core/start_file.h"
+
+namespace tacc::coordinator {
+
+void Core::StartPathCheck(JobState* job, const std::vector<std::string>& workers) {
+  PathCheck check;
+  check.workers = workers;
+  check.owner = OwnerText(job->spec, job->id);
+  check.deadline = now_.steady + options_.path_check_seconds;
+  job->check = std::move(check);
+  for (const std::string& name : workers) members_.ByName(name)->reserved = job->id;
+  SendPathCheck(job, workers.front(), /*expecting=*/false);
+}
+
+void Core::SendPathCheck(JobState* job, const std::string& worker, bool expecting) {
+  v1::AttachResponse message;
+  v1::CheckPaths* request = message.mutable_check_paths();
+  request->set_request(++last_request_);
+  const v1::JobSpec& spec = job->spec;
+  for (const std::string& path : {spec.model().path(), spec.data().path(), spec.data().eval_path()}) {
+    if (!path.empty()) request->add_readable(path);
+  }
+  request->set_checkpoint_dir(spec.checkpoint().dir());
+  request->set_owner(job->check->owner);
+  request->set_mode(expecting ? v1::CHECK_PATHS_MODE_EXPECT : v1::CHECK_PATHS_MODE_CLAIM);
+  const std::string& resume = spec.checkpoint().resume_from_checkpoint();
+  if (!resume.empty() && resume[0] == '/') request->set_resume_path(resume);
+  if (!expecting) request->set_export_dir(ExportDir(spec));
+  job->check->pending[last_request_] = worker;
+  Send(*members_.ByName(worker), std::move(message));
+}
+
+void Core::AbandonPathCheck(JobState* job) {
+  if (!job->check.has_value()) return;
+  job->check.reset();
+  Release(job->id);
+}
+
+void Core::OnPathsChecked(Worker* worker, const v1::CheckPathsResult& result) {
+  JobState* job = nullptr;
+  for (const auto& [number, id] : queue_) {
+    JobState& candidate = jobs_[id];
+    if (!candidate.check.has_value()) continue;
+    auto pending = candidate.check->pending.find(result.request());
+    if (pending == candidate.check->pending.end() || pending->second != worker->name) continue;
+    candidate.check->pending.erase(pending);
+    job = &candidate;
+    break;
+  }
+  if (job == nullptr) return;
+  if (!result.errors().empty()) {
+    const std::string reason = absl::StrCat("worker ", worker->name, ": ", absl::StrJoin(result.errors(), "; "));
+    AbandonPathCheck(job);
+    return EndJob(job, v1::PHASE_FAILED, reason, v1::FAILURE_CODE_BAD_INPUT, {});
+  }
+  if (!job->check->expecting) {
+    job->check->expecting = true;
+    job->check->claim = result;
+    for (size_t rank = 1; rank < job->check->workers.size(); ++rank) {
+      SendPathCheck(job, job->check->workers[rank], /*expecting=*/true);
+    }
+  }
+  if (job->check->pending.empty()) StartAttempt(job);
+}
+
+void Core::StartAttempt(JobState* job) {
+  const PathCheck check = std::move(*job->check);
+  job->check.reset();
+  const coordinator::Resume resume = ChooseResume(*job, check.claim);
+  for (const std::string& note : resume.notes) Tell(*job, "warning", note);
+  if (!resume.damaged.empty()) {
+    v1::Fact fact;
+    for (const std::string& name : resume.damaged) fact.mutable_checkpoints_dropped()->add_names(name);
+    fact.mutable_checkpoints_dropped()->set_why("damaged");
+    Log(job, std::move(fact));
+  }
+  if (!resume.error.empty()) return EndJob(job, v1::PHASE_FAILED, resume.error, v1::FAILURE_CODE_BAD_INPUT, {});
+  if (resume.finished) {
+    if (!resume.adopted.empty()) {
+      v1::Fact fact;
+      *fact.mutable_checkpoint_committed()->mutable_checkpoint() = resume.adopted.back();
+      Log(job, std::move(fact));
+    }
+    if (check.claim.exported() && job->exported_path.empty()) {
+      v1::Fact fact;
+      fact.mutable_model_exported()->set_path(ExportDir(job->spec));
+      Log(job, std::move(fact));
+    }
+    return EndJob(job, v1::PHASE_FINISHED,
+                  absl::StrCat("already trained to step ", resume.step, " (", resume.from, "); to train further raise train.max_steps (",
+                               job->spec.train().max_steps(), ") and submit again"),
+                  v1::FAILURE_CODE_UNSPECIFIED, {});
+  }
+  if (job->first_attempt == 0 && !resume.from.empty()) {
+    for (const std::string& change : ChangedSettings(check.claim.previous_owner(), check.owner)) {
+      Tell(*job, "resumed", absl::StrCat("changed since the last run: ", change));
+    }
+  }
+
+  v1::Fact fact;
+  v1::AttemptStarted* started = fact.mutable_attempt_started();
+  const int before = job->attempt.has_value() ? job->attempt->number : 0;
+  started->set_attempt(std::max(before, check.claim.max_attempt()) + 1);
+  for (size_t rank = 0; rank < check.workers.size(); ++rank) {
+    const Worker& worker = *members_.ByName(check.workers[rank]);
+    v1::Placement* placement = started->add_placement();
+    placement->set_rank(static_cast<int>(rank));
+    placement->set_worker(worker.name);
+    placement->set_instance(worker.instance);
+    placement->set_advertise(worker.advertise);
+  }
+  started->set_resume(resume.from);
+  for (const v1::Checkpoint& checkpoint : resume.adopted) *started->add_adopted() = checkpoint;
+  started->set_peak_flops_per_second(PeakFlopsPerSecond(members_, check.workers, job->summary.plan.precision()));
+  started->set_best_step(job->best_step);
+  Log(job, std::move(fact));
+  job->running_told = false;
+
+  std::string text = absl::StrCat("attempt ", job->attempt->number, " on ", absl::StrJoin(check.workers, ", "));
+  absl::StrAppend(&text, resume.from.empty() ? ", from the initial weights" : ", from ", resume.from);
+  Tell(*job, "attempt_started", text);
+  for (size_t i = 0; i < check.workers.size(); ++i) {
+    const int rank = static_cast<int>(i);
+    Worker* worker = members_.ByName(check.workers[i]);
+    const v1::RankId id = IdOf(job->id, job->attempt->number, rank);
+    worker->held.insert(KeyOf(id));
+    v1::AttachResponse message;
+    *message.mutable_start_rank()->mutable_id() = id;
+    message.mutable_start_rank()->set_start(StartFile(*job, rank, options_.version, options_.collective_timeout_seconds));
+    Send(*worker, std::move(message));
+  }
+}
+
+void Core::SendRendezvous(JobState* job, int rank) {
+  const Worker* worker = members_.ByName(job->attempt->ranks[rank].worker);
+  if (worker == nullptr) return;
+  v1::AttachResponse message;
+  *message.mutable_rank_command()->mutable_id() = IdOf(job->id, job->attempt->number, rank);
+  message.mutable_rank_command()->set_line(RendezvousLine(job->attempt->host, job->attempt->port));
+  Send(*worker, std::move(message));
+}
+
+}  // namespace tacc::coordinator

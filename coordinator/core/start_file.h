@@ -1,0 +1,28 @@
+// The JSON texts that go out with an attempt: start file, rank commands, owner of the checkpoint folder (docs/contracts.md).
+#ifndef COORDINATOR_CORE_START_FILE_H_
+#define COORDINATOR_CORE_START_FILE_H_
+
+#include <string>
+
+#include "coordinator/core/job_state.h"
+
+namespace tacc::coordinator {
+
+// Start file of one rank of job.attempt. The daemon adds program, device, threads, memory_bytes and advertise.
+std::string StartFile(const JobState& job, int rank, const std::string& version, double collective_timeout_seconds);
+
+// Line for the stdin of ranks other than 0.
+std::string RendezvousLine(const std::string& host, int port);
+std::string StopLine();
+
+// checkpoint.dir/job.json: the owner, and those settings that may change from one job to the next in the same folder.
+std::string OwnerText(const v1::JobSpec& spec, const std::string& job_id);
+// Settings in which two owner texts differ, one line for people each: "train.max_steps 100 -> 200".
+std::vector<std::string> ChangedSettings(const std::string& before, const std::string& after);
+
+// Folder of the exported model; empty for a hand-written graph, which has no Hugging Face form.
+std::string ExportDir(const v1::JobSpec& spec);
+
+}  // namespace tacc::coordinator
+
+#endif  // COORDINATOR_CORE_START_FILE_H_

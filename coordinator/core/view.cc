@@ -1,0 +1,135 @@
+#include "coordinator/core/view.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace tacc::coordinator {
+namespace {
+
+double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+v1::Measured Measure(const AttemptState& attempt) {
+  v1::Measured measured;
+  std::vector<double> seconds, tokens, mfu, wait, communication;
+  for (const v1::StepMetrics& step : attempt.recent) {
+    seconds.push_back(step.seconds());
+    tokens.push_back(step.tokens_per_second());
+    if (step.has_mfu()) mfu.push_back(step.mfu());
+    wait.push_back(step.data_wait_seconds());
+    communication.push_back(step.communication_seconds());
+  }
+  measured.set_step_seconds(Median(seconds));
+  measured.set_tokens_per_second(Median(tokens));
+  measured.set_mfu(Median(mfu));
+  measured.set_data_wait_seconds(Median(wait));
+  measured.set_communication_seconds(Median(communication));
+  measured.set_num_steps(static_cast<int>(attempt.recent.size()));
+  for (const RankState& rank : attempt.ranks) measured.set_arena_bytes(std::max(measured.arena_bytes(), rank.arena_bytes));
+  return measured;
+}
+
+const char* StateOf(const RankState& rank) {
+  if (rank.ended.has_value()) return "exited";
+  if (rank.ready) return "running";
+  return rank.seen_sequence == 0 ? "starting" : "loading";
+}
+
+std::string ReasonOf(const JobState& job) {
+  switch (job.Phase()) {
+    case v1::PHASE_WAITING:
+      return job.reason;
+    case v1::PHASE_STARTING:
+      return job.check.has_value() ? "workers look at the job's paths" : "ranks load and connect";
+    case v1::PHASE_RESTARTING:
+      if (!job.attempt->condemned.empty()) return job.attempt->condemned;
+      return "a rank has ended; the others are being reaped";
+    case v1::PHASE_CANCELLING:
+      return *job.cancel == v1::CANCEL_MODE_CHECKPOINT ? "the ranks write a checkpoint and stop" : "the ranks are being killed";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
+v1::Job ViewJob(const JobState& job) {
+  v1::Job view;
+  view.set_id(job.id);
+  view.set_name(job.spec.name());
+  view.set_request_id(job.request_id);
+  view.set_phase(job.Phase());
+  view.set_reason(ReasonOf(job));
+  *view.mutable_spec() = job.spec;
+  int64_t step = job.best_step;
+  if (job.Active()) step = job.attempt->step;
+  if (!job.checkpoints.empty()) step = std::max(step, job.checkpoints.back().step());
+  view.set_step(step);
+  view.set_max_steps(job.spec.train().max_steps());
+  if (view.max_steps() > 0) view.set_percent(std::min(100.0, 100.0 * static_cast<double>(step) / view.max_steps()));
+  if (job.last_step.has_value()) *view.mutable_last_step() = *job.last_step;
+  if (job.last_eval.has_value()) *view.mutable_last_eval() = *job.last_eval;
+  view.set_skipped_steps(job.skipped_steps);
+  for (const v1::Restart& restart : job.restarts) *view.add_restarts() = restart;
+  view.set_restarts_without_progress(job.restarts_without_progress);
+  for (const v1::Checkpoint& checkpoint : job.checkpoints) *view.add_checkpoints() = checkpoint;
+  if (!job.checkpoints.empty()) *view.mutable_last_checkpoint() = job.checkpoints.back();
+  view.set_exported_path(job.exported_path);
+  view.set_checkpoint_dir(job.spec.checkpoint().dir());
+  if (job.compiled) {
+    *view.mutable_plan() = job.summary.plan;
+    view.mutable_plan()->set_compile_seconds(job.compile.seconds());
+  }
+  if (job.attempt.has_value()) {
+    const AttemptState& attempt = *job.attempt;
+    view.set_attempt(attempt.number);
+    view.mutable_plan()->set_peak_flops_per_second(attempt.peak_flops_per_second);
+    *view.mutable_measured() = Measure(attempt);
+    if (job.Phase() == v1::PHASE_RUNNING && !attempt.recent.empty()) {
+      view.set_eta_seconds(static_cast<double>(std::max<int64_t>(0, view.max_steps() - step)) * view.measured().step_seconds());
+    }
+    for (size_t i = 0; i < attempt.ranks.size(); ++i) {
+      const RankState& rank = attempt.ranks[i];
+      v1::RankView* out = view.add_ranks();
+      out->set_rank(static_cast<int>(i));
+      out->set_worker(rank.worker);
+      out->set_state(StateOf(rank));
+      out->set_resumed_from(rank.resumed_from);
+      out->set_arena_bytes(rank.arena_bytes);
+      out->set_load_seconds(rank.load_seconds);
+    }
+  }
+  view.set_submitted_time(job.submitted_time);
+  view.set_started_time(job.started_time);
+  view.set_ended_time(job.ended_time);
+  if (job.ended.has_value()) {
+    view.set_reason(job.ended->reason());
+    view.set_failure_code(job.ended->failure_code());
+    *view.mutable_last_log_lines() = job.ended->last_log_lines();
+  }
+  return view;
+}
+
+v1::WorkerView ViewWorker(const Worker& worker, double steady_now) {
+  v1::WorkerView view;
+  view.set_name(worker.name);
+  view.set_state(!worker.Attached() ? "lost" : worker.Free() ? "idle" : "busy");
+  *view.mutable_device() = worker.device;
+  view.set_advertise(worker.advertise);
+  view.set_version(worker.version);
+  if (!worker.held.empty()) {
+    view.set_job(std::get<0>(*worker.held.begin()));
+    view.set_attempt(std::get<1>(*worker.held.begin()));
+    view.set_rank(std::get<2>(*worker.held.begin()));
+  }
+  view.set_seconds_since_heartbeat(steady_now - worker.last_heard);
+  return view;
+}
+
+}  // namespace tacc::coordinator

@@ -1,0 +1,18 @@
+// What clients see of the state. Pure functions.
+#ifndef COORDINATOR_CORE_VIEW_H_
+#define COORDINATOR_CORE_VIEW_H_
+
+#include "coordinator/core/job_state.h"
+#include "coordinator/core/membership.h"
+#include "tacc/v1/coordinator.pb.h"
+
+namespace tacc::coordinator {
+
+// All of Job but the cursor, which the store knows.
+v1::Job ViewJob(const JobState& job);
+
+v1::WorkerView ViewWorker(const Worker& worker, double steady_now);
+
+}  // namespace tacc::coordinator
+
+#endif  // COORDINATOR_CORE_VIEW_H_
