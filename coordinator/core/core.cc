@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/core/check_spec.h"
 #include "google/protobuf/util/message_differencer.h"
+#include "proto/tacc/v1/validate_job.h"
 
 namespace tacc::coordinator {
 namespace {
@@ -110,7 +110,12 @@ void Core::OnSubmit(const SubmitJob& submit) {
                                                          kMaxRequestIdBytes)),
                  "", false);
   }
-  if (absl::Status status = CheckSpec(submit.spec); !status.ok()) return reply(status, "", false);
+  // A coordinator trusts no client.
+  std::string wrong;
+  for (const JobDiagnostic& diagnostic : ValidateJobSpec(submit.spec)) {
+    absl::StrAppend(&wrong, wrong.empty() ? "" : "\n", diagnostic.message);
+  }
+  if (!wrong.empty()) return reply(absl::InvalidArgumentError(wrong), "", false);
   if (queue_.size() >= kMaxOpenJobs) {
     return reply(absl::ResourceExhaustedError(absl::StrCat(queue_.size(), " jobs have not ended, which is the limit")), "", false);
   }

@@ -1,0 +1,206 @@
+#include "coordinator/compile/compiler.h"
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "coordinator/compile/request.h"
+
+namespace tacc::coordinator {
+namespace {
+
+constexpr size_t kMaxQueue = 10100;
+constexpr size_t kMaxErrorText = 16 << 10;
+constexpr int kExitBadInput = 2;
+
+absl::Status WriteFile(const std::string& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out << text;
+  out.close();
+  if (!out) return absl::InternalError(absl::StrCat("cannot write ", path, ": ", strerror(errno)));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  if (!in) return absl::InternalError(absl::StrCat("cannot read ", path));
+  return text.str();
+}
+
+// The lines "error: ..." of a tool's stderr, without the word; without such lines, its last lines.
+std::string ErrorText(const std::string& err) {
+  std::string text;
+  for (absl::string_view line : absl::StrSplit(err, '\n', absl::SkipWhitespace())) {
+    if (absl::ConsumePrefix(&line, "error: ")) absl::StrAppend(&text, text.empty() ? "" : "\n", line);
+  }
+  if (text.empty()) text = err.size() > 2000 ? err.substr(err.size() - 2000) : err;
+  if (text.size() > kMaxErrorText) text.resize(kMaxErrorText);
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text;
+}
+
+std::string BaseName(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+}  // namespace
+
+Compiler::Compiler(Options options) : options_(std::move(options)), thread_([this] { Loop(); }) {}
+
+Compiler::~Compiler() { Shutdown(); }
+
+void Compiler::Shutdown() {
+  std::deque<std::shared_ptr<Work>> left;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+    left.swap(queue_);
+    if (running_ != nullptr) running_->cancel = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  for (const auto& work : left) {
+    work->cancel = true;
+    work->run(work->cancel);
+  }
+}
+
+void Compiler::Loop() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+    if (stopping_) return;
+    running_ = queue_.front();
+    queue_.pop_front();
+    lock.unlock();
+    running_->run(running_->cancel);
+    lock.lock();
+    running_ = nullptr;
+  }
+}
+
+void Compiler::Start(const StartCompile& start, const v1::JobSpec& spec, Done done) {
+  auto work = std::make_shared<Work>();
+  work->job = start.job;
+  work->run = [this, start, spec, done = std::move(done)](const std::atomic<bool>& cancel) {
+    if (cancel) return;
+    const std::string dir = absl::StrCat(options_.jobs_dir, "/", start.job);
+    const auto began = std::chrono::steady_clock::now();
+    auto compiled = [&]() -> absl::StatusOr<CompileDone> {
+      absl::StatusOr<std::string> output = CheckAndRun(spec, start.world, start.device, dir, /*compile=*/true, cancel);
+      if (!output.ok()) return output.status();
+      CompileDone result;
+      result.job = start.job;
+      for (const auto& [name, text] : {std::pair{"summary.json", &result.summary}, std::pair{"data.json", &result.data}}) {
+        absl::StatusOr<std::string> read = ReadFile(absl::StrCat(dir, "/", name));
+        if (!read.ok()) return read.status();
+        *text = *std::move(read);
+      }
+      absl::StatusOr<std::string> program = ReadProgram(start.job);
+      if (!program.ok()) return program.status();
+      absl::StatusOr<std::string> identity = Identity(spec, result.summary, result.data, *program);
+      if (!identity.ok()) return identity.status();
+      result.identity = *std::move(identity);
+      result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+      return result;
+    }();
+    if (cancel) return;
+    if (compiled.ok()) return done(*std::move(compiled));
+    const bool bad_input = absl::IsInvalidArgument(compiled.status());
+    done(CompileFailed{start.job, std::string(compiled.status().message()),
+                       bad_input ? v1::FAILURE_CODE_BAD_INPUT : v1::FAILURE_CODE_COMPILE});
+  };
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (stopping_) return;
+  queue_.push_back(std::move(work));
+  wake_.notify_all();
+}
+
+void Compiler::Stop(const std::string& job) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::erase_if(queue_, [&](const std::shared_ptr<Work>& work) { return work->job == job; });
+  if (running_ != nullptr && running_->job == job) running_->cancel = true;
+}
+
+void Compiler::Plan(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device, Planned planned) {
+  auto work = std::make_shared<Work>();
+  work->run = [this, spec, world, device, planned](const std::atomic<bool>& cancel) {
+    if (cancel) return planned(absl::CancelledError("the coordinator is stopping"));
+    std::string dir = absl::StrCat(options_.jobs_dir, "/.plan-XXXXXX");
+    if (mkdtemp(dir.data()) == nullptr) return planned(absl::InternalError(absl::StrCat("cannot make ", dir, ": ", strerror(errno))));
+    planned(CheckAndRun(spec, world, device, dir, /*compile=*/false, cancel));
+    std::error_code ignored;
+    std::filesystem::remove_all(dir, ignored);
+  };
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (stopping_ || queue_.size() >= kMaxQueue) {
+    const bool stopping = stopping_;
+    lock.unlock();
+    return planned(stopping ? absl::CancelledError("the coordinator is stopping")
+                            : absl::ResourceExhaustedError("too many jobs wait for the compiler"));
+  }
+  queue_.push_back(std::move(work));
+  wake_.notify_all();
+}
+
+absl::StatusOr<std::string> Compiler::ReadProgram(const std::string& job) const {
+  return ReadFile(absl::StrCat(options_.jobs_dir, "/", job, "/stage0.program"));
+}
+
+absl::StatusOr<std::string> Compiler::CheckAndRun(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device,
+                                                  const std::string& dir, bool compile, const std::atomic<bool>& cancel) {
+  std::error_code error;
+  std::filesystem::create_directories(dir, error);
+  if (error) return absl::InternalError(absl::StrCat("cannot make ", dir, ": ", error.message()));
+  std::vector<std::string> check = {options_.data_binary, "check", "--data", spec.data().path()};
+  auto add = [&check](const std::string& flag, const std::string& value) {
+    if (value.empty()) return;
+    check.push_back(flag);
+    check.push_back(value);
+  };
+  add("--eval", spec.data().eval_path());
+  add("--seq-len", spec.data().has_seq_len() ? absl::StrCat(spec.data().seq_len()) : "");
+  add("--model", spec.model().path());
+  absl::StatusOr<std::string> data = RunTool(check, dir, cancel);
+  if (!data.ok()) return data.status();
+  absl::StatusOr<std::string> request = CompileRequest(spec, world, device, *data);
+  if (!request.ok()) return request.status();
+  const std::string request_path = absl::StrCat(dir, "/request.json");
+  for (const auto& [path, text] : {std::pair{request_path, &*request}, std::pair{absl::StrCat(dir, "/data.json"), &*data}}) {
+    if (absl::Status status = WriteFile(path, *text); !status.ok()) return status;
+  }
+  std::vector<std::string> plan = {options_.plan_binary, compile ? "compile" : "plan", "--request", request_path};
+  if (compile) {
+    plan.push_back("--out");
+    plan.push_back(dir);
+  }
+  return RunTool(plan, dir, cancel);
+}
+
+absl::StatusOr<std::string> Compiler::RunTool(const std::vector<std::string>& arguments, const std::string& dir,
+                                              const std::atomic<bool>& cancel) {
+  absl::StatusOr<ChildResult> result = RunChild(arguments, options_.limits, cancel);
+  if (!result.ok()) return result.status();
+  const std::string tool = absl::StrCat(BaseName(arguments[0]), " ", arguments[1]);
+  (void)WriteFile(absl::StrCat(dir, "/", BaseName(arguments[0]), ".log"), result->err);
+  if (result->cancelled) return absl::CancelledError(absl::StrCat(tool, " was stopped"));
+  if (result->timed_out) {
+    return absl::DeadlineExceededError(absl::StrCat(tool, " took longer than ", options_.limits.seconds, " s and was killed"));
+  }
+  if (result->output_too_long) return absl::InternalError(absl::StrCat(tool, " printed more than ", options_.limits.output_bytes, " bytes"));
+  if (result->exit_code == 0) return std::move(result->out);
+  const std::string text = ErrorText(result->err);
+  if (result->exit_code == kExitBadInput) return absl::InvalidArgumentError(text.empty() ? absl::StrCat(tool, ": exit 2") : text);
+  const std::string how = result->signal != 0 ? absl::StrCat("was ended by signal ", result->signal) : absl::StrCat("exit ", result->exit_code);
+  return absl::InternalError(absl::StrCat(tool, ": ", how, " (memory limit ", options_.limits.memory_bytes >> 20, " MiB)",
+                                          text.empty() ? "" : ": ", text));
+}
+
+}  // namespace tacc::coordinator

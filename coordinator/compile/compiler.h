@@ -1,0 +1,72 @@
+// Checks data, plans and compiles jobs in child processes, so that a crash, a hang or hunger for memory there costs one job and never a heartbeat.
+#ifndef COORDINATOR_COMPILE_COMPILER_H_
+#define COORDINATOR_COMPILE_COMPILER_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "absl/status/statusor.h"
+#include "coordinator/compile/child.h"
+#include "coordinator/core/types.h"
+#include "tacc/v1/job.pb.h"
+
+namespace tacc::coordinator {
+
+// Thread-safe. Works off one request after the other on a thread of its own.
+class Compiler {
+ public:
+  struct Options {
+    std::string plan_binary;  // tacc-plan
+    std::string data_binary;  // tacc-data
+    std::string jobs_dir;     // What is made for job ID lies in jobs_dir/ID.
+    ChildLimits limits;
+  };
+  // Called on the compiler's thread, once per Start that was not stopped.
+  using Done = std::function<void(Input)>;
+  using Planned = std::function<void(absl::StatusOr<std::string>)>;
+
+  explicit Compiler(Options options);
+  ~Compiler();  // Shutdown.
+
+  // Kills the running child and ends the thread. Starts in the queue are dropped without a call, plans are answered with Cancelled. Idempotent.
+  void Shutdown();
+
+  void Start(const StartCompile& start, const v1::JobSpec& spec, Done done);
+  void Stop(const std::string& job);
+  // `tacc-plan plan`: candidates as JSON. InvalidArgument: bad input, as tacc-plan says it. ResourceExhausted: too many wait already.
+  void Plan(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device, Planned planned);
+
+  // Program text of a compiled job.
+  absl::StatusOr<std::string> ReadProgram(const std::string& job) const;
+
+ private:
+  struct Work {
+    std::string job;  // Empty: a Plan.
+    std::function<void(const std::atomic<bool>& cancel)> run;
+    std::atomic<bool> cancel{false};
+  };
+
+  void Loop();
+  // Runs the check of the data, writes the request into `dir`, runs tacc-plan. Returns its stdout.
+  absl::StatusOr<std::string> CheckAndRun(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device, const std::string& dir,
+                                          bool compile, const std::atomic<bool>& cancel);
+  absl::StatusOr<std::string> RunTool(const std::vector<std::string>& arguments, const std::string& dir, const std::atomic<bool>& cancel);
+
+  const Options options_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::shared_ptr<Work>> queue_;
+  std::shared_ptr<Work> running_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace tacc::coordinator
+
+#endif  // COORDINATOR_COMPILE_COMPILER_H_

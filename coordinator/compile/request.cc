@@ -1,0 +1,89 @@
+#include "coordinator/compile/request.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "google/protobuf/util/json_util.h"
+#include "graph/ir/text.h"
+#include "nlohmann/json.hpp"
+#include "proto/tacc/v1/validate_job.h"
+
+namespace tacc::coordinator {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+// FNV-1a, 64 bits: tells shapes apart, guards against nobody.
+uint64_t Hash(const std::string& text) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device, const std::string& data) {
+  const Json facts = Json::parse(data, nullptr, /*allow_exceptions=*/false);
+  if (!facts.is_object()) return absl::InternalError("tacc-data check did not print a JSON object");
+  v1::JobSpec full = WithDefaults(spec);
+  if (!full.data().has_seq_len() && facts.contains("seq_len") && facts["seq_len"].is_number_integer()) {
+    full.mutable_data()->set_seq_len(facts["seq_len"].get<int>());
+  }
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  std::string job;
+  if (auto status = google::protobuf::util::MessageToJsonString(full, &job, options); !status.ok()) {
+    return absl::InternalError(absl::StrCat("job as JSON: ", std::string(status.message())));
+  }
+  Json request;
+  request["job"] = Json::parse(job, nullptr, /*allow_exceptions=*/false);
+  if (world > 0) request["world"] = world;
+  Json flops = Json::object();
+  std::vector<std::pair<std::string, double>> sorted(device.matmul_flops_per_second().begin(), device.matmul_flops_per_second().end());
+  std::sort(sorted.begin(), sorted.end());
+  for (const auto& [dtype, value] : sorted) flops[dtype] = value;
+  request["device"] = {{"name", device.name()},
+                       {"kind", device.kind()},
+                       {"model", device.model()},
+                       {"threads", device.threads()},
+                       {"memory_bytes", device.memory_bytes()},
+                       {"matmul_flops_per_second", flops},
+                       {"memory_bytes_per_second", device.memory_bytes_per_second()},
+                       {"link_bytes_per_second", device.link_bytes_per_second()},
+                       {"link_latency_seconds", device.link_latency_seconds()}};
+  request["data"] = facts;
+  return Dump(request);
+}
+
+absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const std::string& summary, const std::string& data, const std::string& program) {
+  auto parsed = graph::ParseProgram(program, {.file = "stage0.program"});
+  if (!parsed.ok()) return absl::InternalError(absl::StrCat("tacc-plan wrote a program that does not parse: ", std::string(parsed.status().message())));
+  const Json plan = Json::parse(summary, nullptr, /*allow_exceptions=*/false);
+  const Json facts = Json::parse(data, nullptr, /*allow_exceptions=*/false);
+  if (!plan.is_object() || !facts.is_object()) return absl::InternalError("summary.json or the output of tacc-data check is not a JSON object");
+  std::vector<std::string> weights;
+  int64_t parameters = 0;
+  for (const graph::State& state : parsed->states) {
+    if (state.kind != graph::StateKind::kWeight) continue;
+    int64_t elements = 1;
+    for (const int64_t dim : state.placement.global.dims) elements *= dim;
+    parameters += elements;
+    weights.push_back(absl::StrCat(state.name, " ", absl::StrJoin(state.placement.global.dims, ",")));
+  }
+  std::sort(weights.begin(), weights.end());
+  Json identity;
+  identity["model"] = absl::StrFormat("%d parameters, shapes %016x", parameters, Hash(absl::StrJoin(weights, "\n")));
+  identity["data"] = absl::StrCat(facts.value("num_tokens", int64_t{0}), " tokens, ", facts.value("fingerprint", std::string()));
+  identity["seq_len"] = plan.value("seq_len", 0);
+  identity["global_batch_size"] = plan.value("global_batch_size", 0);
+  identity["seed"] = spec.train().seed();
+  return Dump(identity);
+}
+
+}  // namespace tacc::coordinator

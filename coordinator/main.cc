@@ -1,0 +1,138 @@
+// tacc-coordinator: takes jobs, compiles them, drives workers.
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "coordinator/service/server.h"
+#include "failpoint/failpoint.h"
+#include "spdlog/sinks/stdout_color_sinks.h"
+#include "spdlog/spdlog.h"
+
+namespace {
+
+constexpr int kExitBadUsage = 2;
+
+int Fail(const std::string& message, int code) {
+  std::fprintf(stderr, "error: %s\n", message.c_str());
+  return code;
+}
+
+std::string DefaultStateDir() {
+  const char* state = std::getenv("XDG_STATE_HOME");
+  if (state != nullptr && state[0] == '/') return std::string(state) + "/tacc/coordinator";
+  const char* home = std::getenv("HOME");
+  return std::string(home != nullptr ? home : "/var/lib") + "/.local/state/tacc/coordinator";
+}
+
+// What ends the process: a signal, the end of the parent, a client's Shutdown, or a failure.
+class StopRequest {
+ public:
+  StopRequest() : event_(eventfd(0, EFD_CLOEXEC)) {}
+  void Set(const absl::Status& status) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (status_.ok()) status_ = status;
+    }
+    const uint64_t one = 1;
+    if (write(event_, &one, sizeof(one)) < 0) std::_Exit(1);
+  }
+  absl::Status Wait(int signal_fd, int parent_fd) {
+    while (true) {
+      // A negative descriptor is ignored.
+      pollfd fds[3] = {{event_, POLLIN, 0}, {signal_fd, POLLIN, 0}, {parent_fd, POLLIN, 0}};
+      poll(fds, 3, -1);
+      if (fds[0].revents != 0) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        return status_;
+      }
+      if (fds[1].revents != 0) return absl::OkStatus();
+      if (fds[2].revents != 0) {
+        char ignored[64];
+        if (read(parent_fd, ignored, sizeof(ignored)) <= 0) return absl::OkStatus();
+      }
+    }
+  }
+
+ private:
+  const int event_;
+  std::mutex mutex_;
+  absl::Status status_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // gRPC's own log would only repeat, in its own words, what is said in ours.
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+  spdlog::set_default_logger(spdlog::stderr_color_mt("coordinator"));
+  spdlog::set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");
+
+  tacc::coordinator::ServerOptions options;
+  options.version = TACC_VERSION;
+  options.state_dir = DefaultStateDir();
+  int parent_fd = -1;
+  bool insecure = false;
+  CLI::App app{"Takes training jobs, compiles them and drives the workers."};
+  app.set_version_flag("--version", std::string("tacc-coordinator ") + TACC_VERSION);
+  app.add_option("--listen", options.listen, "HOST:PORT for clients and workers; port 0 takes a free one")->capture_default_str();
+  app.add_option("--state-dir", options.state_dir, "Where jobs and metrics are kept")->capture_default_str();
+  app.add_option("--metrics-listen", options.metrics_listen, "HOST:PORT for /metrics, /healthz and /readyz; none by default");
+  app.add_flag("--insecure", insecure, "Allow addresses that other machines can reach; traffic is not encrypted");
+  app.add_option("--collective-timeout", options.collective_timeout_seconds, "Seconds without progress after which an attempt is a hang")
+      ->capture_default_str()
+      ->check(CLI::Range(1.0, 86400.0));
+  app.add_option("--compile-seconds", options.compile_limits.seconds, "Seconds that the compilation of a job may take")
+      ->capture_default_str()
+      ->check(CLI::Range(1.0, 86400.0));
+  app.add_option("--exit-with-parent-fd", parent_fd, "End when this file descriptor reads end-of-file")->check(CLI::Range(0, 1 << 20));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    return Fail(std::string(error.what()) + "; see tacc-coordinator --help", kExitBadUsage);
+  }
+  if (insecure) options.exposure = tacc::coordinator::ServerOptions::Exposure::kInsecure;
+
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return Fail("cannot read /proc/self/exe: " + error.message(), 1);
+  options.plan_binary = self.parent_path() / "tacc-plan";
+  options.data_binary = self.parent_path() / "tacc-data";
+  options.state_dir = std::filesystem::absolute(options.state_dir);
+
+  auto failpoints = tacc::Failpoints::FromEnvironment();
+  if (!failpoints.ok()) return Fail(std::string(failpoints.status().message()), kExitBadUsage);
+
+  // Before any thread starts, so that all inherit the mask.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  sigprocmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  const int signal_fd = signalfd(-1, &signals, SFD_CLOEXEC);
+
+  StopRequest stop;
+  auto server = tacc::coordinator::Server::Start(options, failpoints->get(), [&stop](const absl::Status& status) { stop.Set(status); });
+  if (!server.ok()) return Fail(std::string(server.status().message()), kExitBadUsage);
+  std::printf("listening %s\n", (*server)->address().c_str());
+  std::fflush(stdout);
+  spdlog::info("tacc-coordinator {} listens on {}, state in {}", options.version, (*server)->address(), options.state_dir);
+  if (!(*server)->metrics_address().empty()) spdlog::info("metrics on http://{}/metrics", (*server)->metrics_address());
+
+  const absl::Status status = stop.Wait(signal_fd, parent_fd);
+  spdlog::info("stopping");
+  server->reset();
+  if (!status.ok()) return Fail(std::string(status.message()) + "; the coordinator cannot go on without its log", 1);
+  return 0;
+}

@@ -1,0 +1,49 @@
+// /metrics, /healthz and /readyz over HTTP. Every value is read from the core at the time of the scrape.
+#ifndef COORDINATOR_METRICS_METRICS_H_
+#define COORDINATOR_METRICS_METRICS_H_
+
+#include <prometheus/collectable.h>
+#include <prometheus/metric_family.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "coordinator/core/core.h"
+
+namespace tacc::coordinator {
+
+struct MetricsInput {
+  std::string version;
+  Time now;
+  double commits = 0;
+  double commit_seconds = 0;
+};
+
+// All families, in a fixed order. Jobs that ended more than `kEndedJobSeconds` ago are left out, so that labels do not pile up.
+constexpr double kEndedJobSeconds = 900;
+std::vector<prometheus::MetricFamily> CollectMetrics(const Core& core, const MetricsInput& input);
+
+// Serves until it is destroyed.
+class MetricsServer {
+ public:
+  using Collect = std::function<std::vector<prometheus::MetricFamily>()>;
+  // `address` is HOST:PORT, port 0: a free one. `ready` answers /readyz (200 or 503). FailedPrecondition: cannot listen there.
+  static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& address, Collect collect, std::function<bool()> ready);
+  ~MetricsServer();
+
+  // HOST:PORT that it listens on.
+  const std::string& address() const { return address_; }
+
+ private:
+  struct Impl;
+  MetricsServer();
+  std::unique_ptr<Impl> impl_;
+  std::string address_;
+};
+
+}  // namespace tacc::coordinator
+
+#endif  // COORDINATOR_METRICS_METRICS_H_

@@ -1,0 +1,76 @@
+#include <CivetServer.h>
+#include <prometheus/text_serializer.h>
+
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/metrics/metrics.h"
+
+namespace tacc::coordinator {
+namespace {
+
+struct Answer {
+  int code = 200;
+  std::string type = "text/plain; charset=utf-8";
+  std::string body;
+};
+
+class Handler : public CivetHandler {
+ public:
+  explicit Handler(std::function<Answer()> answer) : answer_(std::move(answer)) {}
+  bool handleGet(CivetServer* server, mg_connection* connection) override {
+    const Answer answer = answer_();
+    const char* reason = answer.code == 200 ? "OK" : "Service Unavailable";
+    mg_printf(connection, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n", answer.code, reason,
+              answer.type.c_str(), answer.body.size());
+    mg_write(connection, answer.body.data(), answer.body.size());
+    return true;
+  }
+
+ private:
+  const std::function<Answer()> answer_;
+};
+
+}  // namespace
+
+struct MetricsServer::Impl {
+  std::vector<std::unique_ptr<Handler>> handlers;
+  std::unique_ptr<CivetServer> server;  // Ends before the handlers.
+};
+
+MetricsServer::MetricsServer() : impl_(std::make_unique<Impl>()) {}
+
+MetricsServer::~MetricsServer() = default;
+
+absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string& address, Collect collect,
+                                                                    std::function<bool()> ready) {
+  std::unique_ptr<MetricsServer> metrics(new MetricsServer());
+  Impl& impl = *metrics->impl_;
+  const std::vector<std::string> options = {"listening_ports",    address, "num_threads", "2",
+                                            "request_timeout_ms", "10000", "enable_keep_alive", "no"};
+  try {
+    impl.server = std::make_unique<CivetServer>(options);
+  } catch (const std::exception& error) {
+    return absl::FailedPreconditionError(absl::StrCat("cannot listen on ", address, " for metrics: is the port in use? Choose another with "
+                                                      "--metrics-listen"));
+  }
+  auto serve = [&impl](const std::string& path, std::function<Answer()> answer) {
+    impl.handlers.push_back(std::make_unique<Handler>(std::move(answer)));
+    impl.server->addHandler(path, impl.handlers.back().get());
+  };
+  serve("/metrics", [collect = std::move(collect)] {
+    std::ostringstream text;
+    prometheus::TextSerializer().Serialize(text, collect());
+    return Answer{200, "text/plain; version=0.0.4; charset=utf-8", text.str()};
+  });
+  serve("/healthz", [] { return Answer{200, "text/plain", "ok\n"}; });
+  serve("/readyz", [ready = std::move(ready)] {
+    return ready() ? Answer{200, "text/plain", "ready\n"} : Answer{503, "text/plain", "not ready\n"};
+  });
+  const std::vector<int> ports = impl.server->getListeningPorts();
+  metrics->address_ = absl::StrCat(address.substr(0, address.rfind(':')), ":", ports.empty() ? 0 : ports.front());
+  return metrics;
+}
+
+}  // namespace tacc::coordinator

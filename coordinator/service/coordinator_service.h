@@ -1,0 +1,62 @@
+// gRPC side of CoordinatorService: handlers translate and return, the loop answers.
+#ifndef COORDINATOR_SERVICE_COORDINATOR_SERVICE_H_
+#define COORDINATOR_SERVICE_COORDINATOR_SERVICE_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "coordinator/service/loop.h"
+#include "tacc/v1/coordinator.grpc.pb.h"
+
+namespace tacc::coordinator {
+
+class CoordinatorHandlers : public v1::CoordinatorService::CallbackService {
+ public:
+  struct Options {
+    std::string version;
+    std::string state_dir;
+    std::string metrics_address;
+    int max_streams = 1000;  // Watch and Logs streams at a time.
+  };
+  // `shutdown` is called once Shutdown was asked for.
+  CoordinatorHandlers(Options options, std::function<void()> shutdown) : options_(std::move(options)), shutdown_(std::move(shutdown)) {}
+  // Must be called before the server starts; both outlive the server.
+  void set_loop(Loop* loop, Compiler* compiler) {
+    loop_ = loop;
+    compiler_ = compiler;
+  }
+
+  grpc::ServerUnaryReactor* Submit(grpc::CallbackServerContext* context, const v1::SubmitRequest* request,
+                                   v1::SubmitResponse* response) override;
+  grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context, const v1::GetRequest* request,
+                                v1::GetResponse* response) override;
+  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context, const v1::ListRequest* request,
+                                 v1::ListResponse* response) override;
+  grpc::ServerUnaryReactor* Cancel(grpc::CallbackServerContext* context, const v1::CancelRequest* request,
+                                   v1::CancelResponse* response) override;
+  grpc::ServerWriteReactor<v1::WatchResponse>* Watch(grpc::CallbackServerContext* context, const v1::WatchRequest* request) override;
+  grpc::ServerWriteReactor<v1::LogsResponse>* Logs(grpc::CallbackServerContext* context, const v1::LogsRequest* request) override;
+  grpc::ServerUnaryReactor* Plan(grpc::CallbackServerContext* context, const v1::PlanRequest* request,
+                                 v1::PlanResponse* response) override;
+  grpc::ServerUnaryReactor* ListWorkers(grpc::CallbackServerContext* context, const v1::ListWorkersRequest* request,
+                                        v1::ListWorkersResponse* response) override;
+  grpc::ServerUnaryReactor* GetVersion(grpc::CallbackServerContext* context, const v1::GetVersionRequest* request,
+                                       v1::GetVersionResponse* response) override;
+  grpc::ServerUnaryReactor* Shutdown(grpc::CallbackServerContext* context, const v1::ShutdownRequest* request,
+                                     v1::ShutdownResponse* response) override;
+
+ private:
+  const Options options_;
+  const std::function<void()> shutdown_;
+  Loop* loop_ = nullptr;
+  Compiler* compiler_ = nullptr;
+  std::atomic<int> num_streams_{0};
+};
+
+}  // namespace tacc::coordinator
+
+#endif  // COORDINATOR_SERVICE_COORDINATOR_SERVICE_H_

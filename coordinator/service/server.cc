@@ -1,0 +1,213 @@
+#include "coordinator/service/server.h"
+
+#include <fcntl.h>
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/resource_quota.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <future>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/compile/instructions.h"
+#include "coordinator/metrics/metrics.h"
+#include "coordinator/service/coordinator_service.h"
+#include "coordinator/service/loop.h"
+#include "coordinator/service/worker_service.h"
+#include "spdlog/spdlog.h"
+
+namespace tacc::coordinator {
+namespace {
+
+// The largest messages are programs, which only go out, and job specs, which are small.
+constexpr int kMaxReceivedBytes = 8 << 20;
+constexpr size_t kMaxGrpcMemoryBytes = size_t{2} << 30;
+constexpr int kMaxStreamsPerConnection = 256;
+constexpr int kKeepaliveMilliseconds = 20000;
+constexpr int64_t kMaxLogFileBytes = 16 << 20;
+constexpr auto kShutdownGrace = std::chrono::milliseconds(200);
+
+double Seconds(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+Time Now() { return {Seconds(CLOCK_MONOTONIC), Seconds(CLOCK_REALTIME)}; }
+
+bool IsLoopback(const std::string& address) {
+  const std::string host = address.substr(0, address.rfind(':'));
+  return host == "localhost" || host == "[::1]" || absl::StartsWith(host, "127.");
+}
+
+absl::Status CheckAddress(const std::string& flag, const std::string& address, ServerOptions::Exposure exposure) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos || colon == 0 || colon + 1 == address.size() ||
+      address.find_first_not_of("0123456789", colon + 1) != std::string::npos) {
+    return absl::InvalidArgumentError(absl::StrCat(flag, " ", address, ": give HOST:PORT"));
+  }
+  if (IsLoopback(address)) return absl::OkStatus();
+  if (exposure == ServerOptions::Exposure::kLoopbackOnly) {
+    return absl::InvalidArgumentError(absl::StrCat(flag, " ", address, " can be reached from other machines, and traffic is neither encrypted nor ",
+                                                   "authenticated; add --insecure if the network is trusted"));
+  }
+  spdlog::warn("{} {} can be reached from other machines: whoever reaches it can run jobs, and traffic is not encrypted (--insecure)", flag,
+               address);
+  return absl::OkStatus();
+}
+
+// A lock on the state directory, held while the descriptor is open.
+class DirectoryLock {
+ public:
+  ~DirectoryLock() {
+    if (fd_ >= 0) close(fd_);
+  }
+  absl::Status Take(const std::string& dir) {
+    std::error_code error;
+    std::filesystem::create_directories(dir, error);
+    if (error) return absl::FailedPreconditionError(absl::StrCat("state directory ", dir, ": cannot make it: ", error.message()));
+    chmod(dir.c_str(), 0700);
+    const std::string path = absl::StrCat(dir, "/lock");
+    fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd_ < 0) return absl::FailedPreconditionError(absl::StrCat("state directory: cannot write ", path, ": ", strerror(errno)));
+    if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+      return absl::FailedPreconditionError(absl::StrCat("state directory ", dir, " is in use by another coordinator; stop it, or give another ",
+                                                        "--state-dir"));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  int fd_ = -1;
+};
+
+}  // namespace
+
+// Members end in reverse order.
+struct Server::Impl {
+  DirectoryLock lock;
+  std::unique_ptr<Store> store;
+  std::unique_ptr<LogFiles> logs;
+  std::unique_ptr<Compiler> compiler;
+  std::unique_ptr<Core> core;
+  WorkerHandlers worker_handlers;
+  std::unique_ptr<CoordinatorHandlers> handlers;
+  std::unique_ptr<Loop> loop;
+  std::unique_ptr<MetricsServer> metrics;
+  std::unique_ptr<grpc::Server> grpc;
+  std::atomic<bool> ready{false};
+};
+
+Server::Server() : impl_(std::make_unique<Impl>()) {}
+
+Server::~Server() {
+  impl_->ready = false;
+  impl_->metrics.reset();
+  if (impl_->compiler != nullptr) impl_->compiler->Shutdown();
+  if (impl_->grpc != nullptr) impl_->grpc->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
+  if (impl_->loop != nullptr) impl_->loop->Stop();
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Failpoints* failpoints,
+                                                      std::function<void(const absl::Status&)> stop) {
+  if (absl::Status status = CheckAddress("--listen", options.listen, options.exposure); !status.ok()) return status;
+  if (!options.metrics_listen.empty()) {
+    absl::Status status = CheckAddress("--metrics-listen", options.metrics_listen, options.exposure);
+    if (!status.ok()) return status;
+  }
+  std::unique_ptr<Server> server(new Server());
+  Impl& impl = *server->impl_;
+  if (absl::Status status = impl.lock.Take(options.state_dir); !status.ok()) return status;
+  const std::string jobs_dir = absl::StrCat(options.state_dir, "/jobs");
+  std::error_code error;
+  std::filesystem::create_directories(jobs_dir, error);
+  if (error) return absl::FailedPreconditionError(absl::StrCat("cannot make ", jobs_dir, ": ", error.message()));
+
+  auto store = Store::Open(absl::StrCat(options.state_dir, "/tacc.db"), Store::Options(), failpoints);
+  if (!store.ok()) return store.status();
+  impl.store = *std::move(store);
+  impl.logs = std::make_unique<LogFiles>(jobs_dir, kMaxLogFileBytes);
+  impl.compiler = std::make_unique<Compiler>(
+      Compiler::Options{options.plan_binary, options.data_binary, jobs_dir, options.compile_limits});
+  Core::Options core_options;
+  core_options.version = options.version;
+  core_options.lease_seconds = options.lease_seconds;
+  core_options.collective_timeout_seconds = options.collective_timeout_seconds;
+  impl.core = std::make_unique<Core>(core_options, [compiler = impl.compiler.get()](const std::string& job, int call, int node) {
+    absl::StatusOr<std::string> program = compiler->ReadProgram(job);
+    return DescribeNode(program.ok() ? *program : std::string(), call, node);
+  });
+  if (absl::Status status = impl.store->Load(impl.core.get()); !status.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat("state directory ", options.state_dir, ": ", std::string(status.message())));
+  }
+
+  Loop::Parts parts;
+  parts.core = impl.core.get();
+  parts.store = impl.store.get();
+  parts.compiler = impl.compiler.get();
+  parts.logs = impl.logs.get();
+  parts.workers = &impl.worker_handlers;
+  parts.clock = Now;
+  parts.fatal = stop;
+  impl.loop = std::make_unique<Loop>(std::move(parts));
+  impl.worker_handlers.set_loop(impl.loop.get());
+
+  if (!options.metrics_listen.empty()) {
+    auto collect = [loop = impl.loop.get(), version = options.version] {
+      auto promise = std::make_shared<std::promise<std::vector<prometheus::MetricFamily>>>();
+      auto future = promise->get_future();
+      loop->Read([promise, version](const Loop::View& view) {
+        promise->set_value(CollectMetrics(view.core, {version, view.now, static_cast<double>(view.stats.commits), view.stats.commit_seconds}));
+      });
+      if (future.wait_for(std::chrono::seconds(5)) != std::future_status::ready) return std::vector<prometheus::MetricFamily>();
+      return future.get();
+    };
+    auto metrics = MetricsServer::Start(options.metrics_listen, collect, [&impl] { return impl.ready.load(); });
+    if (!metrics.ok()) return metrics.status();
+    impl.metrics = *std::move(metrics);
+    server->metrics_address_ = impl.metrics->address();
+  }
+
+  impl.handlers = std::make_unique<CoordinatorHandlers>(
+      CoordinatorHandlers::Options{options.version, options.state_dir, server->metrics_address_}, [stop] { stop(absl::OkStatus()); });
+  impl.handlers->set_loop(impl.loop.get(), impl.compiler.get());
+
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ResourceQuota quota("tacc-coordinator");
+  quota.Resize(kMaxGrpcMemoryBytes);
+  grpc::ServerBuilder builder;
+  int port = 0;
+  // Without this two coordinators could share a port, and each would get half of the calls.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMilliseconds);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
+  builder.SetMaxReceiveMessageSize(kMaxReceivedBytes);
+  builder.SetResourceQuota(quota);
+  builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&impl.worker_handlers);
+  builder.RegisterService(impl.handlers.get());
+  impl.loop->Start();
+  impl.grpc = builder.BuildAndStart();
+  if (impl.grpc == nullptr || port == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot listen on ", options.listen, ": is the port in use by another coordinator? Choose another with --listen"));
+  }
+  server->address_ = absl::StrCat(options.listen.substr(0, options.listen.rfind(':')), ":", port);
+  impl.ready = true;
+  return server;
+}
+
+}  // namespace tacc::coordinator

@@ -1,0 +1,53 @@
+// The whole coordinator in one process: state directory, loop, compiler, gRPC and HTTP.
+#ifndef COORDINATOR_SERVICE_SERVER_H_
+#define COORDINATOR_SERVICE_SERVER_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "coordinator/compile/child.h"
+#include "failpoint/failpoint.h"
+
+namespace tacc::coordinator {
+
+struct ServerOptions {
+  std::string version;
+  std::string listen = "127.0.0.1:7070";  // HOST:PORT; port 0: a free one.
+  std::string metrics_listen;             // HOST:PORT; empty: no HTTP.
+  std::string state_dir;                  // Made when missing.
+  // Needed for an address that is not of the loopback.
+  enum class Exposure { kLoopbackOnly, kInsecure } exposure = Exposure::kLoopbackOnly;
+  std::string plan_binary;
+  std::string data_binary;
+  ChildLimits compile_limits;
+  double lease_seconds = 10;
+  double collective_timeout_seconds = 300;
+};
+
+class Server {
+ public:
+  // `stop` is called, on any thread, when the process should end: `OK` a client asked for it, else why it cannot go on. `failpoints` outlives the server.
+  // FailedPrecondition or InvalidArgument: it cannot start (address, state directory, another coordinator).
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options, Failpoints* failpoints,
+                                                       std::function<void(const absl::Status&)> stop);
+  // Ends all streams, stores what is decided, and stops. Ranks go on training.
+  ~Server();
+
+  // HOST:PORT.
+  const std::string& address() const { return address_; }
+  const std::string& metrics_address() const { return metrics_address_; }
+
+ private:
+  struct Impl;
+  Server();
+  std::unique_ptr<Impl> impl_;
+  std::string address_;
+  std::string metrics_address_;
+};
+
+}  // namespace tacc::coordinator
+
+#endif  // COORDINATOR_SERVICE_SERVER_H_
