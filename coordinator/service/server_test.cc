@@ -21,7 +21,6 @@ class ServerTest : public ::testing::Test {
   void SetUp() override {
     options_.version = "0.1.0";
     options_.listen = "127.0.0.1:0";
-    options_.metrics_listen = "127.0.0.1:0";
     options_.state_dir = dir_.path() + "/state";
     options_.plan_binary = dir_.Script("tacc-plan", FakePlan(1));
     options_.data_binary = dir_.Script("tacc-data", FakeData());
@@ -252,7 +251,6 @@ TEST_F(ServerTest, APortInUseIsSaid) {
   ServerOptions options = options_;
   options.state_dir = dir_.path() + "/state2";
   options.listen = server_->address();
-  options.metrics_listen = "";
   auto second = Server::Start(options, &failpoints_, [](const absl::Status&) {});
   ASSERT_FALSE(second.ok());
   EXPECT_THAT(std::string(second.status().message()), HasSubstr("cannot listen on 127.0.0.1:"));
