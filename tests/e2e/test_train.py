@@ -1,0 +1,85 @@
+"""A job from taccctl to a Hugging Face folder, and the same losses whatever the layout."""
+
+import json
+
+import pytest
+
+from cluster import Cluster, write_job
+
+
+def points(cluster: Cluster, job: str) -> list[dict]:
+    """The step metrics of a job that has ended, in order of steps."""
+    lines = cluster.ctl("watch", job, "-o", "json").stdout.splitlines()
+    return [p for p in map(json.loads, lines) if "grad_norm" in p]
+
+
+def submit_and_wait(cluster: Cluster, path, timeout: float = 120) -> str:
+    result = cluster.ctl("submit", path, "-o", "json", timeout=30)
+    job = json.loads(result.stdout.splitlines()[-1])["id"]
+    cluster.ctl("watch", job, "-o", "json", "--timeout", timeout, timeout=timeout + 10)
+    return job
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with Cluster(tmp_path_factory.mktemp("cluster"), workers=2) as c:
+        yield c
+
+
+@pytest.fixture(scope="module")
+def one_rank(cluster, tmp_path_factory):
+    """The losses of an undisturbed run on one worker."""
+    folder = tmp_path_factory.mktemp("one")
+    job = submit_and_wait(cluster, write_job(folder, name="one", workers=1))
+    return points(cluster, job)
+
+
+def check_same(got: list[dict], want: list[dict]) -> None:
+    assert [p["step"] for p in got] == [p["step"] for p in want]
+    for g, w in zip(got, want):
+        assert g["batch_hash"] == w["batch_hash"]
+        assert g["loss"] == pytest.approx(w["loss"], rel=1e-6)
+
+
+def test_one_rank_learns_and_counts(one_rank):
+    assert [p["step"] for p in one_rank] == list(range(1, 13))
+    assert one_rank[-1]["loss"] < 0.9 * one_rank[0]["loss"]
+    assert all(0 < p["mfu"] < 1 for p in one_rank)
+
+
+@pytest.mark.parametrize("changes", [
+    {"dist": {"dp": {"size": 1}, "fsdp": {"size": 2}}},
+    {"dist": {"dp": {"size": 2}, "fsdp": {"size": 1}}},
+    {"dist": {"dp": {"size": 1}, "fsdp": {"size": 2}}, "train": {"per_device_train_batch_size": 1}},
+])
+def test_layouts_equal_one_rank(cluster, one_rank, tmp_path, changes):
+    job = submit_and_wait(cluster, write_job(tmp_path, name="layout", workers=2, **changes))
+    check_same(points(cluster, job), one_rank)
+
+
+def test_resume_on_another_layout(cluster, one_rank, tmp_path):
+    checkpoints = {"dir": str(tmp_path / "runs"), "save_steps": 4}
+    first = submit_and_wait(cluster, write_job(tmp_path, name="first", workers=2, train={"max_steps": 6, "lr_scheduler_type": "constant"},
+                                               checkpoint=checkpoints))
+    got = points(cluster, first)
+    second = submit_and_wait(cluster, write_job(tmp_path, name="first", workers=1, train={"max_steps": 12, "lr_scheduler_type": "constant"},
+                                                checkpoint=checkpoints))
+    got += points(cluster, second)
+    reference = submit_and_wait(cluster, write_job(tmp_path, name="reference", workers=1, train={"lr_scheduler_type": "constant"}))
+    check_same(got, points(cluster, reference))
+
+
+def test_export_loads_in_transformers(cluster, tmp_path):
+    job = submit_and_wait(cluster, write_job(tmp_path, name="export", workers=2))
+    exported = cluster.json("get", job)["exported_path"]
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(exported)
+    assert sum(p.numel() for p in model.parameters()) > 10_000
+
+
+def test_finished_job_again_says_how_to_go_on(cluster, tmp_path):
+    path = write_job(tmp_path, name="again", workers=1)
+    submit_and_wait(cluster, path)
+    result = cluster.ctl("submit", "--follow", path)
+    assert "max_steps" in result.stdout + result.stderr
