@@ -23,6 +23,15 @@ quickstart: build
 	  --out $(QUICKSTART_DATA) --eval-fraction 0.02
 	@$(BUILD)/taccctl submit --local --follow examples/quickstart/job.yaml
 
+# Side by side with PyTorch and with the parts' own baselines; prints tables of ratios (bench/README.md). Takes about half an hour.
+bench: build
+	@$(PYTHON) bench/train_step.py --build $(BUILD)
+	@$(PYTHON) bench/compile.py --build $(BUILD)
+
+# Kills of rank, daemon and coordinator at random moments, 20 of each; the seed is printed.
+soak: build
+	@TACC_BUILD=$(CURDIR)/$(BUILD) TACC_KILLS=20 $(PYTHON) -m pytest -q -s -p no:cacheprovider tests/e2e/test_faults.py
+
 lint: setup
 	@scripts/lint
 
