@@ -5,8 +5,11 @@ import filecmp
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -262,6 +265,49 @@ def test_bad_input_is_named(tmp_path, tokenizer_dir):
     assert "is there already and is not empty; choose another --out, or delete the folder first" in message
     assert (out / "mine").read_text() == "keep"
     assert "is not a folder" in fails(*trained, "--input", text, "--out", text)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_ends_all_processes_and_leaves_nothing(tmp_path, tokenizer_dir, number):
+    (tmp_path / "t.txt").write_text(STORY * 100_000)
+    command = [sys.executable, "-m", "tacc", "data", "prepare", "--tokenizer", tokenizer_dir, "--input", tmp_path / "t.txt", "--processes", "2"]
+    process = subprocess.Popen([*command, "--out", tmp_path / "out"], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not any(path.stat().st_size > 0 for path in tmp_path.glob(".out.*/shuffle/*")):  # First results are there.
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(number)
+    errors = process.communicate(timeout=60)[1]
+    assert "Traceback" not in errors
+    assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[number]
+    while members(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not members(process.pid)
+    if number != signal.SIGKILL:
+        assert [path.name for path in tmp_path.iterdir()] == ["t.txt"]
+
+
+def members(group):
+    """Processes of a process group."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group and fields[0] != "Z":
+            found.append(stat.parent.name)
+    return found
+
+
+def test_a_full_disk_is_an_error(tmp_path, tokenizer_dir):
+    """A limit on the size of a file stands for the disk."""
+    write_corpus(tmp_path / "text", 200)
+    limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); from tacc.__main__ import main; sys.exit(main())"
+    command = ["data", "prepare", "--tokenizer", tokenizer_dir, "--input", tmp_path / "text", "--out", tmp_path / "out", "--processes", "1"]
+    result = subprocess.run([sys.executable, "-c", limited, *command], capture_output=True, text=True)
+    assert result.returncode == 1 and result.stderr.startswith("error: ") and "File too large" in result.stderr, result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]
 
 
 def test_usage_errors_exit_with_2(tmp_path):

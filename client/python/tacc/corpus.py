@@ -45,18 +45,18 @@ class Piece:
 
 @dataclass
 class Counts:
-    """What happened while reading. `undecodable` has (path) once per file or piece."""
+    """What happened while reading. `undecodable` has the paths, in order, of files that are not text, whole or in part."""
 
     documents: int = 0
     empty: int = 0
     surrogates: int = 0
-    undecodable: list[str] = field(default_factory=list)
+    undecodable: dict[str, None] = field(default_factory=dict)
 
     def add(self, other: "Counts") -> None:
         self.documents += other.documents
         self.empty += other.empty
         self.surrogates += other.surrogates
-        self.undecodable += other.undecodable
+        self.undecodable |= other.undecodable
 
 
 def find_files(inputs: list[str], include: list[str], exclude: list[str]) -> list[TextFile]:
@@ -170,7 +170,7 @@ def _read_text(piece: Piece, counts: Counts) -> Iterator[str]:
             raise ValueError("binary")
         text = data.decode("utf-8")
     except ValueError:
-        counts.undecodable.append(piece.file.path)
+        counts.undecodable[piece.file.path] = None
         return
     yield text.removeprefix("\ufeff") if piece.begin == 0 else text
 

@@ -1,9 +1,13 @@
 """`python -m tacc data prepare`: turns text into a data folder (docs/data.md)."""
 
 import argparse
+import contextlib
 import multiprocessing
+import multiprocessing.connection
 import os
+import signal
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -79,8 +83,12 @@ def prepare(options: PrepareOptions) -> Prepared:
         dtype = np.dtype("<u2" if facts.vocab_size <= 1 << 16 else "<u4")
         shuffler = Shuffler(folder / "shuffle", dtype, options.seed, text_bytes)
         counts = Counts()
-        with Progress("tokenizing", text_bytes) as progress:
-            for encoded in _encode_all(corpus.plan_tasks(files), folder / "tokenizer", dtype, options):
+        tasks = corpus.plan_tasks(files)
+        with (
+            Progress("tokenizing", text_bytes) as progress,
+            contextlib.closing(_encode_all(tasks, folder / "tokenizer", dtype, options)) as results,
+        ):
+            for encoded in results:
                 shuffler.add(encoded.tokens, encoded.lengths)
                 counts.add(encoded.counts)
                 progress.add(encoded.num_bytes)
@@ -88,7 +96,10 @@ def prepare(options: PrepareOptions) -> Prepared:
             raise InputError(f"no input text: {_skipped(counts)}")
         train, held_out = _write(shuffler, facts, folder, options)
         (folder / "shuffle").rmdir()
-    num_cut = sum(not file.is_jsonl and file.num_bytes > corpus.MAX_DOCUMENT_BYTES for file in files)
+    num_cut = sum(
+        not file.is_jsonl and file.num_bytes > corpus.MAX_DOCUMENT_BYTES and file.path not in counts.undecodable
+        for file in files
+    )
     return Prepared(train, held_out, counts, num_cut, text_bytes)
 
 
@@ -178,8 +189,15 @@ _encoder: Encoder | None = None  # In a child process.
 
 def _start_child(tokenizer_path: str, dtype: np.dtype, text_field: str) -> None:
     global _encoder
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # One process per core already.
     _encoder = Encoder(open_tokenizer(Path(tokenizer_path)), dtype, text_field)
+
+
+def _end_with_parent() -> None:
+    multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
+    os._exit(1)
 
 
 def _encode_in_child(task: list[Piece]) -> Encoded:
@@ -248,7 +266,7 @@ def _report(prepared: Prepared, options: PrepareOptions, seconds: float) -> None
     if counts.empty:
         warn(f"skipped {counts.empty:,} empty documents")
     if counts.undecodable:
-        names = ", ".join(counts.undecodable[:3]) + (", ..." if len(counts.undecodable) > 3 else "")
+        names = ", ".join(list(counts.undecodable)[:3]) + (", ..." if len(counts.undecodable) > 3 else "")
         warn(f"skipped {len(counts.undecodable):,} files that are not UTF-8 text: {names}")
     if counts.surrogates:
         warn(f"{counts.surrogates:,} records hold half of a surrogate pair; it was replaced by U+FFFD")
