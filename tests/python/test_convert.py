@@ -43,7 +43,9 @@ def same(got, want):
     assert set(got) == set(want)
     for name, tensor in want.items():
         assert got[name].dtype == tensor.dtype and got[name].shape == tensor.shape
-        assert torch.equal(got[name].contiguous().view(-1).view(torch.uint8), tensor.contiguous().view(-1).view(torch.uint8)), name
+        assert torch.equal(
+            got[name].contiguous().view(-1).view(torch.uint8), tensor.contiguous().view(-1).view(torch.uint8)
+        ), name
 
 
 @pytest.mark.parametrize("zip_format", [True, False])
@@ -65,7 +67,11 @@ def test_single_file(tmp_path, zip_format):
     result = run(source, "--out", tmp_path / "out")
     assert result.returncode == 0, result.stderr
     same(load_file(tmp_path / "out" / "model.safetensors"), state)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["config.json", "model.safetensors", "tokenizer.model"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.model",
+    ]
     assert (tmp_path / "out" / "tokenizer.model").read_bytes() == b"\0tokens"
 
 
@@ -89,7 +95,9 @@ def test_sharded_with_index(tmp_path):
     (source / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": weight_map}))
     assert "names tensors that its files do not hold: d" in fails(source, "--out", tmp_path / "out2")
     (source / "pytorch_model-00002-of-00002.bin").unlink()
-    assert "names files that are not there: pytorch_model-00002-of-00002.bin" in fails(source, "--out", tmp_path / "out2")
+    assert "names files that are not there: pytorch_model-00002-of-00002.bin" in fails(
+        source, "--out", tmp_path / "out2"
+    )
     assert not (tmp_path / "out2").exists()
 
 
@@ -113,7 +121,14 @@ def test_transformers_model_keeps_its_logits(tmp_path):
     from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
     for tied in (True, False):
-        config = LlamaConfig(hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=50, tie_word_embeddings=tied)
+        config = LlamaConfig(
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            vocab_size=50,
+            tie_word_embeddings=tied,
+        )
         torch.manual_seed(0)
         model = LlamaForCausalLM(config).eval()
         source = tmp_path / f"in-{tied}"
@@ -152,7 +167,10 @@ def test_bad_input_is_named(tmp_path):
     ):
         torch.save(state, source / "pytorch_model.bin")
         assert want in fails(source, "--out", out)
-    whole = (torch.save({"w": torch.ones(1000)}, source / "pytorch_model.bin"), (source / "pytorch_model.bin").read_bytes())[1]
+    whole = (
+        torch.save({"w": torch.ones(1000)}, source / "pytorch_model.bin"),
+        (source / "pytorch_model.bin").read_bytes(),
+    )[1]
     for damaged in (whole[: len(whole) // 2], b"", b"not weights at all"):
         (source / "pytorch_model.bin").write_bytes(damaged)
         assert "pytorch_model.bin: " in fails(source, "--out", out)

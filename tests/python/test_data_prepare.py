@@ -20,7 +20,9 @@ from tacc import corpus
 
 
 def run(*args, ok=True, cwd=None):
-    result = subprocess.run([sys.executable, "-m", "tacc", "data", "prepare", *map(str, args)], capture_output=True, text=True, cwd=cwd)
+    result = subprocess.run(
+        [sys.executable, "-m", "tacc", "data", "prepare", *map(str, args)], capture_output=True, text=True, cwd=cwd
+    )
     assert (result.returncode == 0) == ok, result.stdout + result.stderr
     assert "Traceback" not in result.stderr
     return result
@@ -69,13 +71,29 @@ def test_documents_are_shuffled_and_joined_with_eos(tmp_path, tokenizer_dir):
 
 def test_same_seed_same_bytes_whatever_the_processes(tmp_path, tokenizer_dir):
     write_corpus(tmp_path / "text")
-    (tmp_path / "text" / "more.jsonl").write_text("".join(json.dumps({"text": f"{i} {STORY}"}) + "\n" for i in range(100)))
+    (tmp_path / "text" / "more.jsonl").write_text(
+        "".join(json.dumps({"text": f"{i} {STORY}"}) + "\n" for i in range(100))
+    )
 
     def prepare(name, *args):
-        run("--tokenizer", tokenizer_dir, "--input", tmp_path / "text", "--out", tmp_path / name, "--eval-fraction", 0.1, *args)
+        run(
+            "--tokenizer",
+            tokenizer_dir,
+            "--input",
+            tmp_path / "text",
+            "--out",
+            tmp_path / name,
+            "--eval-fraction",
+            0.1,
+            *args,
+        )
         return tmp_path / name
 
-    one, three, other = prepare("1", "--processes", 1), prepare("3", "--processes", 3), prepare("other", "--seed", 7, "--processes", 1)
+    one, three, other = (
+        prepare("1", "--processes", 1),
+        prepare("3", "--processes", 3),
+        prepare("other", "--seed", 7, "--processes", 1),
+    )
     for name in ("index.json", "00000.tacc", "eval/index.json", "eval/00000.tacc", "tokenizer/tokenizer.json"):
         assert filecmp.cmp(one / name, three / name, shallow=False), name
     assert read_stream(one).tolist() != read_stream(other).tolist()
@@ -112,7 +130,16 @@ def test_eval_fraction_of_few_documents_is_cut_off_the_end_of_one(tmp_path, toke
     texts = [STORY * 50 + f"the end {i}" for i in range(num_documents)]
     for i, text in enumerate(texts):
         (tmp_path / f"{i}.txt").write_text(text)
-    run("--tokenizer", tokenizer_dir, "--input", *(tmp_path / f"{i}.txt" for i in range(num_documents)), "--out", tmp_path / "data", "--eval-fraction", 0.05)
+    run(
+        "--tokenizer",
+        tokenizer_dir,
+        "--input",
+        *(tmp_path / f"{i}.txt" for i in range(num_documents)),
+        "--out",
+        tmp_path / "data",
+        "--eval-fraction",
+        0.05,
+    )
     train, held_out = read_documents(tmp_path / "data"), read_documents(tmp_path / "data" / "eval")
     want = encode_all(tokenizer_dir, texts)
     assert len(held_out) == 1 and len(train) == num_documents
@@ -124,7 +151,18 @@ def test_eval_fraction_of_few_documents_is_cut_off_the_end_of_one(tmp_path, toke
 def test_shard_borders_lose_no_tokens(tmp_path, tokenizer_dir):
     write_corpus(tmp_path / "text")
     for name, size in (("one", 1 << 20), ("many", 97)):
-        run("--tokenizer", tokenizer_dir, "--input", tmp_path / "text", "--out", tmp_path / name, "--shard-tokens", size, "--processes", 1)
+        run(
+            "--tokenizer",
+            tokenizer_dir,
+            "--input",
+            tmp_path / "text",
+            "--out",
+            tmp_path / name,
+            "--shard-tokens",
+            size,
+            "--processes",
+            1,
+        )
     index = json.loads((tmp_path / "many" / "index.json").read_text())
     assert len(index["shards"]) > 10
     assert {shard["num_tokens"] for shard in index["shards"][:-1]} == {97}
@@ -136,13 +174,20 @@ def test_jsonl_of_several_pieces(tmp_path, tokenizer_dir, monkeypatch):
     """Lines on both sides of a piece's border, read by different processes in the real run, are each read once."""
     texts = [f"{i}: " + "x" * (i * 7 % 113) for i in range(500)]
     path = tmp_path / "corpus.jsonl"
-    path.write_text("\ufeff" + "\n\n".join(json.dumps({"id": i, "body": text}, ensure_ascii=i % 2 == 0) for i, text in enumerate(texts)))
+    path.write_text(
+        "\ufeff"
+        + "\n\n".join(json.dumps({"id": i, "body": text}, ensure_ascii=i % 2 == 0) for i, text in enumerate(texts))
+    )
     for piece_bytes in (1, 50, 1000, 1 << 20):
         monkeypatch.setattr(corpus, "JSONL_PIECE_BYTES", piece_bytes)
         files = corpus.find_files([str(path)], [], [])
-        assert [text for task in corpus.plan_tasks(files) for text in corpus.read_documents(task, "body", corpus.Counts())] == texts
+        assert [
+            text for task in corpus.plan_tasks(files) for text in corpus.read_documents(task, "body", corpus.Counts())
+        ] == texts
     run("--tokenizer", tokenizer_dir, "--input", path, "--text-field", "body", "--out", tmp_path / "data")
-    assert collections.Counter(read_documents(tmp_path / "data")) == collections.Counter(encode_all(tokenizer_dir, texts))
+    assert collections.Counter(read_documents(tmp_path / "data")) == collections.Counter(
+        encode_all(tokenizer_dir, texts)
+    )
 
 
 def test_long_text_is_cut_at_line_ends_or_between_characters(tmp_path, monkeypatch):
@@ -177,12 +222,26 @@ def test_source_tree(tmp_path, tokenizer_dir):
     os.symlink(tree / "a/readme.md", tree / "link.md")
     result = run("--tokenizer", tokenizer_dir, "--input", tree, "--out", tmp_path / "all")
     texts = ["print('hello')\n", "# Hello\n", "one", "half \ufffd pair"]
-    assert collections.Counter(read_documents(tmp_path / "all")) == collections.Counter(encode_all(tokenizer_dir, texts))
+    assert collections.Counter(read_documents(tmp_path / "all")) == collections.Counter(
+        encode_all(tokenizer_dir, texts)
+    )
     assert "warning: skipped 2 empty documents" in result.stderr
     assert "warning: skipped 2 files that are not UTF-8 text: " in result.stderr and "latin.py" in result.stderr
     assert "1 records hold half of a surrogate pair" in result.stderr
     assert "\r" not in result.stderr, "no progress bar outside a terminal"
-    run("--tokenizer", tokenizer_dir, "--input", tree, tree / "a/b/main.py", "--include", "*.py", "--exclude", "a/empty*", "--out", tmp_path / "py")
+    run(
+        "--tokenizer",
+        tokenizer_dir,
+        "--input",
+        tree,
+        tree / "a/b/main.py",
+        "--include",
+        "*.py",
+        "--exclude",
+        "a/empty*",
+        "--out",
+        tmp_path / "py",
+    )
     assert read_documents(tmp_path / "py") == encode_all(tokenizer_dir, texts[:1]), "a file given twice is read once"
 
 
@@ -195,7 +254,9 @@ def test_ids_above_65535_take_four_bytes(tmp_path):
     tokenizer.enable_truncation(2)  # As some published tokenizers ask for; a corpus is never truncated.
     tokenizer.enable_padding(length=5)
     tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<eos>", "__type": "AddedToken"}}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"eos_token": {"content": "<eos>", "__type": "AddedToken"}})
+    )
     (tmp_path / "t.txt").write_text("w1 w69999 w5 w65536")
     run("--tokenizer", folder, "--input", tmp_path / "t.txt", "--out", tmp_path / "data")
     assert read_stream(tmp_path / "data").tolist() == [1, 69_999, 5, 65_536, 70_000]
@@ -208,7 +269,9 @@ def test_eos_may_come_from_the_models_configuration_or_the_command(tmp_path, tok
     (tmp_path / "t.txt").write_text("hello")
     message = fails("--tokenizer", folder, "--input", tmp_path / "t.txt", "--out", tmp_path / "x")
     assert "the tokenizer has no EOS token" in message and "--eos-token" in message
-    message = fails("--tokenizer", folder, "--input", tmp_path / "t.txt", "--out", tmp_path / "x", "--eos-token", "<nope>")
+    message = fails(
+        "--tokenizer", folder, "--input", tmp_path / "t.txt", "--out", tmp_path / "x", "--eos-token", "<nope>"
+    )
     assert "'<nope>' is not in the vocabulary" in message
     run("--tokenizer", folder, "--input", tmp_path / "t.txt", "--out", tmp_path / "named", "--eos-token", "!")
     (folder / "config.json").write_text('{"eos_token_id": [1, 2]}')
@@ -225,7 +288,9 @@ def test_bad_input_is_named(tmp_path, tokenizer_dir):
     out = tmp_path / "out"
     trained = ("--train-tokenizer", 300)
 
-    assert "nothing.txt: no such file or folder" in fails(*trained, "--input", tmp_path / "nothing.txt", text, "--out", out)
+    assert "nothing.txt: no such file or folder" in fails(
+        *trained, "--input", tmp_path / "nothing.txt", text, "--out", out
+    )
     assert "no such folder" in fails("--tokenizer", tmp_path / "none", "--input", text, "--out", out)
     assert "has no tokenizer.json; write one with" in fails("--tokenizer", tmp_path, "--input", text, "--out", out)
     assert "must be at least 257" in fails("--train-tokenizer", 256, "--input", text, "--out", out)
@@ -251,14 +316,22 @@ def test_bad_input_is_named(tmp_path, tokenizer_dir):
     for line, want in (
         ("{", "r.jsonl:3: not a JSON record"),
         ("[1]", "r.jsonl:3: a JSON list"),
-        ('{"content": "a"}', 'r.jsonl:3: no field "text"; its fields: "content"; say which is the text with --text-field'),
+        (
+            '{"content": "a"}',
+            'r.jsonl:3: no field "text"; its fields: "content"; say which is the text with --text-field',
+        ),
         ('{"text": 3}', 'r.jsonl:3: field "text" is not a text'),
         ("[" * 100_000, "r.jsonl:3: not a JSON record"),
     ):
         records.write_text('{"text": "a"}\n\n' + line + "\n")
         assert want in fails("--tokenizer", tokenizer_dir, "--input", records, "--out", out), line[:20]
 
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken", "empty", "r.jsonl", "t.txt"], "nothing was left behind"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "broken",
+        "empty",
+        "r.jsonl",
+        "t.txt",
+    ], "nothing was left behind"
     out.mkdir()
     (out / "mine").write_text("keep")
     message = fails(*trained, "--input", text, "--out", out)
@@ -270,8 +343,22 @@ def test_bad_input_is_named(tmp_path, tokenizer_dir):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_ends_all_processes_and_leaves_nothing(tmp_path, tokenizer_dir, number):
     (tmp_path / "t.txt").write_text(STORY * 100_000)
-    command = [sys.executable, "-m", "tacc", "data", "prepare", "--tokenizer", tokenizer_dir, "--input", tmp_path / "t.txt", "--processes", "2"]
-    process = subprocess.Popen([*command, "--out", tmp_path / "out"], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    command = [
+        sys.executable,
+        "-m",
+        "tacc",
+        "data",
+        "prepare",
+        "--tokenizer",
+        tokenizer_dir,
+        "--input",
+        tmp_path / "t.txt",
+        "--processes",
+        "2",
+    ]
+    process = subprocess.Popen(
+        [*command, "--out", tmp_path / "out"], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     deadline = time.monotonic() + 60
     while not any(path.stat().st_size > 0 for path in tmp_path.glob(".out.*/shuffle/*")):  # First results are there.
         assert process.poll() is None and time.monotonic() < deadline
@@ -303,15 +390,33 @@ def members(group):
 def test_a_full_disk_is_an_error(tmp_path, tokenizer_dir):
     """A limit on the size of a file stands for the disk."""
     write_corpus(tmp_path / "text", 200)
-    limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); from tacc.__main__ import main; sys.exit(main())"
-    command = ["data", "prepare", "--tokenizer", tokenizer_dir, "--input", tmp_path / "text", "--out", tmp_path / "out", "--processes", "1"]
+    limited = "import resource, sys; from tacc.__main__ import main\n"
+    limited += "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); sys.exit(main())"
+    command = [
+        "data",
+        "prepare",
+        "--tokenizer",
+        tokenizer_dir,
+        "--input",
+        tmp_path / "text",
+        "--out",
+        tmp_path / "out",
+        "--processes",
+        "1",
+    ]
     result = subprocess.run([sys.executable, "-c", limited, *command], capture_output=True, text=True)
-    assert result.returncode == 1 and result.stderr.startswith("error: ") and "File too large" in result.stderr, result.stderr
+    assert (
+        result.returncode == 1 and result.stderr.startswith("error: ") and "File too large" in result.stderr
+    ), result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["text"]
 
 
 def test_usage_errors_exit_with_2(tmp_path):
-    for args in ((), ("--input", "x", "--out", "y"), ("--tokenizer", "a", "--train-tokenizer", "300", "--input", "x", "--out", "y")):
+    for args in (
+        (),
+        ("--input", "x", "--out", "y"),
+        ("--tokenizer", "a", "--train-tokenizer", "300", "--input", "x", "--out", "y"),
+    ):
         assert run(*args, ok=False).returncode == 2
 
 

@@ -1,4 +1,4 @@
-"""`tacc-data` on folders that `python -m tacc data prepare` wrote, against the order and hash as docs/data.md defines them."""
+"""`tacc-data` on prepared folders, against the order and hash as docs/data.md defines them."""
 
 import json
 import math
@@ -39,8 +39,30 @@ def errors(*args):
 def data(tmp_path_factory):
     root = tmp_path_factory.mktemp("data")
     write_corpus(root / "text", 100)
-    subprocess.run([sys.executable, "-m", "tacc", "data", "prepare", "--train-tokenizer", "300", "--input", root / "text", "--out", root / "data",
-                    "--eval-fraction", "0.1", "--shard-tokens", "1000", "--seq-len", "33", "--processes", "1"], check=True)
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "tacc",
+            "data",
+            "prepare",
+            "--train-tokenizer",
+            "300",
+            "--input",
+            root / "text",
+            "--out",
+            root / "data",
+            "--eval-fraction",
+            "0.1",
+            "--shard-tokens",
+            "1000",
+            "--seq-len",
+            "33",
+            "--processes",
+            "1",
+        ],
+        check=True,
+    )
     return root / "data"
 
 
@@ -78,14 +100,22 @@ def test_show_gives_the_documented_order_and_hash(data):
     num_samples = len(stream) // 20
     seen = []
     for step in (1, 2, 3, 50, 1_000_000_000):
-        shown = output("show", "--data", data, "--seq-len", 20, "--global-batch-size", 6, "--seed", 7, "--step", step, "--json")
+        shown = output(
+            "show", "--data", data, "--seq-len", 20, "--global-batch-size", 6, "--seed", 7, "--step", step, "--json"
+        )
         samples = [sample_at((step - 1) * 6 + k, num_samples, 7) for k in range(6)]
-        assert shown == {"step": step, "batch_hash": batch_hash(shown["tokens"]), "samples": samples,
-                         "tokens": [stream[k * 20 : k * 20 + 20].tolist() for k in samples]}
+        assert shown == {
+            "step": step,
+            "batch_hash": batch_hash(shown["tokens"]),
+            "samples": samples,
+            "tokens": [stream[k * 20 : k * 20 + 20].tolist() for k in samples],
+        }
         seen.append(shown["batch_hash"])
     assert len(set(seen)) == len(seen)
     text = tacc_data("show", "--data", data, "--seq-len", 20, "--global-batch-size", 6, "--seed", 7, "--step", 3).stdout
-    shown = output("show", "--data", data, "--seq-len", 20, "--global-batch-size", 6, "--seed", 7, "--step", 3, "--json")
+    shown = output(
+        "show", "--data", data, "--seq-len", 20, "--global-batch-size", 6, "--seed", 7, "--step", 3, "--json"
+    )
     assert [[int(token) for token in line.split(" ")] for line in text.splitlines()] == shown["tokens"]
     assert len(output("show", "--data", data, "--global-batch-size", 1, "--step", 1, "--json")["tokens"][0]) == 33
 
@@ -102,9 +132,27 @@ def test_held_out_data_is_shown_in_order(data):
     last = -(-num_samples // 4)
     rows = []
     for step in range(1, last + 1):
-        rows += output("show", "--data", data, "--split", "eval", "--seq-len", 20, "--global-batch-size", 4, "--step", step, "--json")["tokens"]
+        rows += output(
+            "show",
+            "--data",
+            data,
+            "--split",
+            "eval",
+            "--seq-len",
+            20,
+            "--global-batch-size",
+            4,
+            "--step",
+            step,
+            "--json",
+        )["tokens"]
     assert rows == stream[: num_samples * 20].reshape(-1, 20).tolist()
-    assert f"the held-out data has {last} batches" in errors("show", "--data", data, "--split", "eval", "--seq-len", 20, "--global-batch-size", 4, "--step", last + 1)[0]
+    assert (
+        f"the held-out data has {last} batches"
+        in errors(
+            "show", "--data", data, "--split", "eval", "--seq-len", 20, "--global-batch-size", 4, "--step", last + 1
+        )[0]
+    )
 
 
 def test_info(data):
@@ -120,9 +168,28 @@ def test_info(data):
 
 def test_check_of_good_data(data):
     num_tokens, eval_tokens = len(read_stream(data)), len(read_stream(data / "eval"))
-    summary = output("check", "--data", data, "--eval", data / "eval", "--seq-len", 20, "--global-batch-size", 8, "--vocab-size", 300, "--full")
-    assert summary == {"vocab_size": 300, "seq_len": 20, "num_tokens": num_tokens, "num_samples": num_tokens // 20, "eval_tokens": eval_tokens,
-                       "fingerprint": json.loads((data / "index.json").read_text())["fingerprint"]}
+    summary = output(
+        "check",
+        "--data",
+        data,
+        "--eval",
+        data / "eval",
+        "--seq-len",
+        20,
+        "--global-batch-size",
+        8,
+        "--vocab-size",
+        300,
+        "--full",
+    )
+    assert summary == {
+        "vocab_size": 300,
+        "seq_len": 20,
+        "num_tokens": num_tokens,
+        "num_samples": num_tokens // 20,
+        "eval_tokens": eval_tokens,
+        "fingerprint": json.loads((data / "index.json").read_text())["fingerprint"],
+    }
     assert output("check", "--data", data)["seq_len"] == 33
     assert output("check", "--data", data)["eval_tokens"] == 0
 
@@ -134,7 +201,9 @@ def test_check_against_a_model(data, tmp_path):
     tokenizer = json.loads((data / "tokenizer/tokenizer.json").read_text())
     # Another layout of the file, other padding, merges as pairs or texts: still the same tokenizer.
     tokenizer["padding"] = {"strategy": "BatchLongest"}
-    tokenizer["model"]["merges"] = [" ".join(merge) if isinstance(merge, list) else merge.split(" ") for merge in tokenizer["model"]["merges"]]
+    tokenizer["model"]["merges"] = [
+        " ".join(merge) if isinstance(merge, list) else merge.split(" ") for merge in tokenizer["model"]["merges"]
+    ]
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
     output("check", "--data", data, "--eval", data / "eval", "--model", tmp_path)
     tokenizer["model"]["merges"].reverse()
@@ -145,8 +214,21 @@ def test_check_against_a_model(data, tmp_path):
 
 
 def test_check_names_every_problem(data, tmp_path):
-    problems = errors("check", "--data", data, "--eval", tmp_path / "none", "--seq-len", 1000, "--global-batch-size", 100, "--vocab-size", 256,
-                      "--tokenizer-fingerprint", "beef")
+    problems = errors(
+        "check",
+        "--data",
+        data,
+        "--eval",
+        tmp_path / "none",
+        "--seq-len",
+        1000,
+        "--global-batch-size",
+        100,
+        "--vocab-size",
+        256,
+        "--tokenizer-fingerprint",
+        "beef",
+    )
     assert len(problems) == 4, problems
     assert "none: no such folder" in problems[0]
     assert "samples of seq_len = 1000, but one global batch needs 100 (100000 tokens)" in problems[1]
@@ -161,7 +243,10 @@ def test_check_of_damaged_data(data, tmp_path):
 
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/a.txt").write_text("hello")
-    assert "it looks like raw text; prepare it with: python -m tacc data prepare" in errors("check", "--data", tmp_path / "raw")[0]
+    assert (
+        "it looks like raw text; prepare it with: python -m tacc data prepare"
+        in errors("check", "--data", tmp_path / "raw")[0]
+    )
 
     folder = damaged("flipped")
     with open(folder / "00001.tacc", "r+b") as file:
@@ -194,7 +279,9 @@ def test_a_page_of_nonsense_never_crashes(data, tmp_path):
             bad = bytearray(good)
             for place in random.integers(0, min(len(bad), 200 if name.endswith(".tacc") else len(bad)), 3):
                 bad[place] = random.integers(0, 256)
-            (folder / name).write_bytes(bytes(bad[: random.integers(1, len(bad) + 1)] if random.random() < 0.2 else bad))
+            (folder / name).write_bytes(
+                bytes(bad[: random.integers(1, len(bad) + 1)] if random.random() < 0.2 else bad)
+            )
             assert tacc_data("info", "--data", folder).returncode in (0, 2)
         (folder / name).write_bytes(good)
 
@@ -202,8 +289,25 @@ def test_a_page_of_nonsense_never_crashes(data, tmp_path):
 def test_the_worked_example_of_the_docs(tmp_path):
     (tmp_path / "a.txt").write_text("Hi")
     (tmp_path / "b.txt").write_text("By")
-    subprocess.run([sys.executable, "-m", "tacc", "data", "prepare", "--train-tokenizer", "257", "--input", tmp_path / "a.txt", tmp_path / "b.txt",
-                    "--out", tmp_path / "out", "--seq-len", "4"], check=True)
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "tacc",
+            "data",
+            "prepare",
+            "--train-tokenizer",
+            "257",
+            "--input",
+            tmp_path / "a.txt",
+            tmp_path / "b.txt",
+            "--out",
+            tmp_path / "out",
+            "--seq-len",
+            "4",
+        ],
+        check=True,
+    )
     page = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
     shown = bytearray(140)
     for line in page.splitlines():
@@ -211,7 +315,9 @@ def test_the_worked_example_of_the_docs(tmp_path):
             row = bytes.fromhex(line[8:58].replace(" ", ""))
             shown[int(line[:8], 16) : int(line[:8], 16) + len(row)] = row
     assert (tmp_path / "out/00000.tacc").read_bytes() == bytes(shown)
-    text = tacc_data("show", "--data", tmp_path / "out", "--seq-len", 3, "--global-batch-size", 2, "--seed", 42, "--step", 1).stdout
+    text = tacc_data(
+        "show", "--data", tmp_path / "out", "--seq-len", 3, "--global-batch-size", 2, "--seed", 42, "--step", 1
+    ).stdout
     assert f"```\n{text}```" in page
 
 
@@ -221,4 +327,7 @@ def test_usage(data):
     assert "--step" in errors("show", "--data", data, "--global-batch-size", 1, "--step", 0)[0]
     assert errors("show")[0].endswith("see --help")
     assert errors("frobnicate")
-    assert "no held-out data" in errors("show", "--data", data / "eval", "--split", "eval", "--global-batch-size", 1, "--step", 1)[0]
+    assert (
+        "no held-out data"
+        in errors("show", "--data", data / "eval", "--split", "eval", "--global-batch-size", 1, "--step", 1)[0]
+    )

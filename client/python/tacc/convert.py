@@ -18,7 +18,7 @@ NOT_COPIED = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".inde
 def convert(source: Path, out: Path) -> list[Path]:
     """Writes `out`, a copy of the model folder `source` with its weights as safetensors; returns their files.
 
-    The weights are unpickled with weights_only=True: no code in them is run. One file of weights is in memory at a time.
+    The weights are unpickled with weights_only=True: no code in them is run. One file of them is in memory at a time.
     """
     files, index = _weight_files(source)
     drops_tied = _ties_embeddings(source)
@@ -60,7 +60,9 @@ def _weight_files(source: Path) -> tuple[list[Path], dict | None]:
             raise InputError(f"{source / INDEX}: not an index of weights: {error!r}") from error
         missing = [name for name in names if not (source / name).is_file()]
         if missing:
-            raise InputError(f"{source / INDEX}: names files that are not there: {', '.join(missing)}; download them again")
+            raise InputError(
+                f"{source / INDEX}: names files that are not there: {', '.join(missing)}; download them again"
+            )
         return [source / name for name in names], index
     if (source / SINGLE).is_file():
         return [source / SINGLE], None
@@ -86,7 +88,13 @@ def _convert_file(file: Path, target: Path, drops_tied: bool) -> dict[str, int]:
     state = _load(file)
     tensors, metadata, places = {}, {"format": "pt"}, {}
     for name, tensor in state.items():
-        place = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
+        place = (
+            tensor.untyped_storage().data_ptr(),
+            tensor.storage_offset(),
+            tensor.shape,
+            tensor.stride(),
+            tensor.dtype,
+        )
         first = places.setdefault(place, name) if tensor.numel() > 0 else name
         if first != name and drops_tied:
             # As Hugging Face does: one name of a tied tensor is stored, the other is in the metadata.
@@ -104,7 +112,11 @@ def _convert_file(file: Path, target: Path, drops_tied: bool) -> dict[str, int]:
             raise RuntimeError(f"{target}: reading back gives other tensors than were written")
         for name, tensor in tensors.items():
             back = written.get_tensor(name)
-            if back.dtype != tensor.dtype or back.shape != tensor.shape or not torch.equal(_bytes(back), _bytes(tensor)):
+            if (
+                back.dtype != tensor.dtype
+                or back.shape != tensor.shape
+                or not torch.equal(_bytes(back), _bytes(tensor))
+            ):
                 raise RuntimeError(f"{target}: tensor {name} reads back different from {file}; is the disk in order?")
     return {name: tensor.numel() * tensor.element_size() for name, tensor in tensors.items()}
 
@@ -142,7 +154,9 @@ def _load(file: Path) -> dict:
                 state = torch.load(file, map_location="cpu", weights_only=True)  # The format before PyTorch 1.6.
     except pickle.UnpicklingError as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"{file}: holds more than weights, so it is not read (unpickling it could run code): {reason}") from error
+        raise InputError(
+            f"{file}: holds more than weights, so it is not read (unpickling it could run code): {reason}"
+        ) from error
     except OSError:
         raise
     except Exception as error:  # A damaged pickle can raise anything.
@@ -175,9 +189,11 @@ def add_command(commands: argparse._SubParsersAction) -> None:
     parser = commands.add_parser(
         "convert",
         help="turn pickled weights into safetensors",
-        description="Copies a model folder that has only pickled weights (pytorch_model.bin), with safetensors instead. "
-        "No code in the pickle is run.",
+        description="Copies a model folder that has only pickled weights (pytorch_model.bin), with safetensors "
+        "instead. No code in the pickle is run.",
     )
     parser.add_argument("source", type=Path, metavar="DIR", help="the model's folder")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the new folder; it must not exist or be empty")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="the new folder; it must not exist or be empty"
+    )
     parser.set_defaults(run=_run)

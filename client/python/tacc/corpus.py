@@ -1,7 +1,7 @@
 """Finds input files and reads them as documents.
 
-A text file is one document; a line of a JSON-lines file is one. Files are handled in byte ranges of bounded size (pieces),
-so that one huge file is read by several processes, and memory does not grow with it.
+A text file is one document; a line of a JSON-lines file is one. Files are handled in byte ranges of bounded size
+(pieces), so that one huge file is read by several processes, and memory does not grow with it.
 """
 
 import fnmatch
@@ -45,7 +45,7 @@ class Piece:
 
 @dataclass
 class Counts:
-    """What happened while reading. `undecodable` has the paths, in order, of files that are not text, whole or in part."""
+    """What happened while reading. `undecodable` has the paths of files that are not text, whole or in part."""
 
     documents: int = 0
     empty: int = 0

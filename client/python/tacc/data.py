@@ -108,7 +108,9 @@ def _check(options: PrepareOptions) -> None:
     if not 0 <= options.eval_fraction < 1:
         problems.append(f"--eval-fraction {options.eval_fraction}: must be at least 0 and below 1")
     if options.train_tokenizer is not None and options.train_tokenizer < MIN_VOCAB_SIZE:
-        problems.append(f"--train-tokenizer {options.train_tokenizer}: must be at least {MIN_VOCAB_SIZE} (256 bytes and EOS)")
+        problems.append(
+            f"--train-tokenizer {options.train_tokenizer}: must be at least {MIN_VOCAB_SIZE} (256 bytes and EOS)"
+        )
     if options.train_tokenizer is not None and options.eos_token is not None:
         problems.append("--eos-token goes with --tokenizer; a trained tokenizer has the EOS token " + END_OF_TEXT)
     for name, value in (("seq-len", options.seq_len), ("shard-tokens", options.shard_tokens)):
@@ -204,7 +206,9 @@ def _encode_in_child(task: list[Piece]) -> Encoded:
     return _encoder.encode(task)
 
 
-def _encode_all(tasks: Iterable[list[Piece]], tokenizer: Path, dtype: np.dtype, options: PrepareOptions) -> Iterator[Encoded]:
+def _encode_all(
+    tasks: Iterable[list[Piece]], tokenizer: Path, dtype: np.dtype, options: PrepareOptions
+) -> Iterator[Encoded]:
     """Encodes in parallel and gives the results in the order of the tasks, with few of them in memory."""
     path = tokenizer / "tokenizer.json"
     processes = options.processes or len(os.sched_getaffinity(0))
@@ -232,12 +236,18 @@ def _encode_all(tasks: Iterable[list[Piece]], tokenizer: Path, dtype: np.dtype, 
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _write(shuffler: Shuffler, facts: TokenizerFacts, folder: Path, options: PrepareOptions) -> tuple[dict, dict | None]:
+def _write(
+    shuffler: Shuffler, facts: TokenizerFacts, folder: Path, options: PrepareOptions
+) -> tuple[dict, dict | None]:
     held_out, held_out_tails = shuffler.held_out(options.eval_fraction) if options.eval_fraction > 0 else (set(), {})
     if options.eval_fraction > 0 and not held_out and not any(held_out_tails.values()):
         raise InputError("--eval-fraction: the input is one document of one token; there is nothing to hold out")
     train = shards.DatasetWriter(folder, facts.vocab_size, options.shard_tokens)
-    evaluation = shards.DatasetWriter(folder / "eval", facts.vocab_size, options.shard_tokens) if options.eval_fraction > 0 else None
+    evaluation = (
+        shards.DatasetWriter(folder / "eval", facts.vocab_size, options.shard_tokens)
+        if options.eval_fraction > 0
+        else None
+    )
     eos = np.array([facts.eos_token_id])
     with Progress("writing", int(shuffler.lengths.sum())) as progress:
         for number, tokens in shuffler.documents():
@@ -255,7 +265,9 @@ def _write(shuffler: Shuffler, facts: TokenizerFacts, folder: Path, options: Pre
 
 
 def _skipped(counts: Counts) -> str:
-    return f"{counts.empty:,} empty documents and {len(counts.undecodable):,} files that are not UTF-8 text were skipped"
+    return (
+        f"{counts.empty:,} empty documents and {len(counts.undecodable):,} files that are not UTF-8 text were skipped"
+    )
 
 
 def _report(prepared: Prepared, options: PrepareOptions, seconds: float) -> None:
@@ -271,15 +283,23 @@ def _report(prepared: Prepared, options: PrepareOptions, seconds: float) -> None
     if counts.surrogates:
         warn(f"{counts.surrogates:,} records hold half of a surrogate pair; it was replaced by U+FFFD")
     if prepared.num_cut_files:
-        warn(f"{prepared.num_cut_files:,} files of more than {corpus.MAX_DOCUMENT_BYTES >> 20} MiB were cut at line ends into several documents")
+        warn(
+            f"{prepared.num_cut_files:,} files of more than {corpus.MAX_DOCUMENT_BYTES >> 20} MiB "
+            "were cut at line ends into several documents"
+        )
     train = prepared.train
     for index, name in ((train, "training"), (prepared.eval, "held-out")):
         if index is not None and index["num_tokens"] < index["seq_len"]:
-            warn(f"the {name} data has {index['num_tokens']:,} tokens, less than one sample of {index['seq_len']:,}; "
-                 "set a shorter data.seq_len in the job")
+            warn(
+                f"the {name} data has {index['num_tokens']:,} tokens, less than one sample of {index['seq_len']:,}; "
+                "set a shorter data.seq_len in the job"
+            )
     held_out = f" and {prepared.eval['num_tokens']:,} held-out tokens" if prepared.eval else " tokens"
-    print(f"{options.out}: {train['num_tokens']:,} training{held_out} of {counts.documents:,} documents, "
-          f"vocabulary {train['tokenizer']['vocab_size']:,}, from {prepared.text_bytes / 1e6:.1f} MB of text in {seconds:.1f} s")
+    print(
+        f"{options.out}: {train['num_tokens']:,} training{held_out} of {counts.documents:,} documents, "
+        f"vocabulary {train['tokenizer']['vocab_size']:,}, "
+        f"from {prepared.text_bytes / 1e6:.1f} MB of text in {seconds:.1f} s"
+    )
 
 
 def _run_prepare(args: argparse.Namespace) -> None:
@@ -308,26 +328,69 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
     parser = actions.add_parser(
         "prepare",
         help="turn text into a data folder",
-        description="Turns text into a data folder: documents are tokenized, shuffled once and joined with the EOS token. "
-        "A text file is one document, a line of a .jsonl file is one. docs/data.md describes the folder.",
+        description="Turns text into a data folder: documents are tokenized, shuffled once and joined with the "
+        "EOS token. A text file is one document, a line of a .jsonl file is one. docs/data.md describes the folder.",
     )
     tokenizer = parser.add_mutually_exclusive_group(required=True)
     tokenizer.add_argument("--tokenizer", type=Path, metavar="DIR", help="folder with the model's tokenizer.json")
-    tokenizer.add_argument("--train-tokenizer", type=int, metavar="N", help="train a byte-level BPE of N tokens on the input")
-    parser.add_argument("--input", nargs="+", required=True, action="extend", metavar="PATH",
-                        help="text files, .jsonl files, or folders of them (hidden and binary files and folders such as __pycache__ are skipped)")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the data folder; it must not exist or be empty")
-    parser.add_argument("--text-field", default="text", metavar="NAME", help="field of a .jsonl record that is the text (default: text)")
-    parser.add_argument("--include", action="append", default=[], metavar="GLOB",
-                        help="of folders, take only files whose name or path below the folder matches, as '*.py'; can be repeated")
-    parser.add_argument("--exclude", action="append", default=[], metavar="GLOB", help="of folders, leave out such files; can be repeated")
-    parser.add_argument("--eval-fraction", type=float, default=0.0, metavar="F",
-                        help="hold out documents with this fraction of the tokens, in DIR/eval (default: 0, none)")
-    parser.add_argument("--seq-len", type=int, default=DEFAULT_SEQ_LEN, metavar="N",
-                        help=f"length of a sample for jobs that set no data.seq_len (default: {DEFAULT_SEQ_LEN})")
-    parser.add_argument("--eos-token", metavar="TOKEN", help="token that ends a document (default: the tokenizer's own)")
+    tokenizer.add_argument(
+        "--train-tokenizer", type=int, metavar="N", help="train a byte-level BPE of N tokens on the input"
+    )
+    parser.add_argument(
+        "--input",
+        nargs="+",
+        required=True,
+        action="extend",
+        metavar="PATH",
+        help="text files, .jsonl files, or folders of them (hidden and binary files and folders such as __pycache__ "
+        "are skipped)",
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="the data folder; it must not exist or be empty"
+    )
+    parser.add_argument(
+        "--text-field", default="text", metavar="NAME", help="field of a .jsonl record that is the text (default: text)"
+    )
+    parser.add_argument(
+        "--include",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="of folders, take only files whose name or path below the folder matches, as '*.py'; can be repeated",
+    )
+    parser.add_argument(
+        "--exclude",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="of folders, leave out such files; can be repeated",
+    )
+    parser.add_argument(
+        "--eval-fraction",
+        type=float,
+        default=0.0,
+        metavar="F",
+        help="hold out documents with this fraction of the tokens, in DIR/eval (default: 0, none)",
+    )
+    parser.add_argument(
+        "--seq-len",
+        type=int,
+        default=DEFAULT_SEQ_LEN,
+        metavar="N",
+        help=f"length of a sample for jobs that set no data.seq_len (default: {DEFAULT_SEQ_LEN})",
+    )
+    parser.add_argument(
+        "--eos-token", metavar="TOKEN", help="token that ends a document (default: the tokenizer's own)"
+    )
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help=f"of the shuffle (default: {DEFAULT_SEED})")
-    parser.add_argument("--processes", type=int, default=0, metavar="N", help="default: one per core; the result does not depend on it")
-    parser.add_argument("--shard-tokens", type=int, default=shards.DEFAULT_SHARD_TOKENS, metavar="N",
-                        help=f"most tokens in one file (default: {shards.DEFAULT_SHARD_TOKENS})")
+    parser.add_argument(
+        "--processes", type=int, default=0, metavar="N", help="default: one per core; the result does not depend on it"
+    )
+    parser.add_argument(
+        "--shard-tokens",
+        type=int,
+        default=shards.DEFAULT_SHARD_TOKENS,
+        metavar="N",
+        help=f"most tokens in one file (default: {shards.DEFAULT_SHARD_TOKENS})",
+    )
     parser.set_defaults(run=_run_prepare)

@@ -1,7 +1,7 @@
 """Shuffles documents of tokens through files, in bounded memory.
 
-Each document goes to a bucket by a hash of (seed, its number); a bucket is small enough for memory and is put in the order of
-a second hash. The result is a function of the seed and the documents alone.
+Each document goes to a bucket by a hash of (seed, its number); a bucket is small enough for memory and is put in the
+order of a second hash. The result is a function of the seed and the documents alone.
 """
 
 from array import array
@@ -73,9 +73,9 @@ class Shuffler:
     def held_out(self, fraction: float) -> tuple[set[int], dict[int, int]]:
         """The documents to hold out, whole, and those of which only so many last tokens are held out.
 
-        Whole documents in the order of a hash until they reach the fraction of all tokens. A document longer than a tenth of
-        the corpus (and than the fraction) is not taken whole; when the others do not reach half of the fraction, the end of
-        one such document makes up for it.
+        Whole documents in the order of a hash until they reach the fraction of all tokens. A document longer than a
+        tenth of the corpus (and than the fraction) is not taken whole; when the others do not reach half of the
+        fraction, the end of one such document makes up for it.
         """
         lengths = self.lengths.astype(np.int64)
         total = int(lengths.sum())

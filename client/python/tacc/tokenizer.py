@@ -40,16 +40,21 @@ def load_tokenizer(folder: Path, eos_token: str | None) -> TokenizerFacts:
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise InputError(
-            f"{folder}: has no tokenizer.json; write one with: python -c \"from transformers import AutoTokenizer; "
+            f'{folder}: has no tokenizer.json; write one with: python -c "from transformers import AutoTokenizer; '
             f"AutoTokenizer.from_pretrained('{folder}').save_pretrained('NEW_DIR')\", then give --tokenizer NEW_DIR"
         )
     tokenizer = open_tokenizer(path)
     eos_token = eos_token or _configured_eos(folder, tokenizer)
     if eos_token is None:
-        raise InputError(f"{folder}: the tokenizer has no EOS token (no eos_token in tokenizer_config.json); name one with --eos-token")
+        raise InputError(
+            f"{folder}: the tokenizer has no EOS token (no eos_token in tokenizer_config.json); "
+            "name one with --eos-token"
+        )
     eos_token_id = tokenizer.token_to_id(eos_token)
     if eos_token_id is None:
-        raise InputError(f"{path}: the EOS token {eos_token!r} is not in the vocabulary; name one that is with --eos-token")
+        raise InputError(
+            f"{path}: the EOS token {eos_token!r} is not in the vocabulary; name one that is with --eos-token"
+        )
     vocab_size = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
     return TokenizerFacts(file_sha256(path), vocab_size, eos_token, eos_token_id)
 
@@ -119,4 +124,6 @@ def train_tokenizer(documents: Iterable[str], vocab_size: int, folder: Path) -> 
         "model_max_length": int(1e30),
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    (folder / "special_tokens_map.json").write_text(json.dumps({"eos_token": END_OF_TEXT}, indent=2) + "\n", encoding="utf-8")
+    (folder / "special_tokens_map.json").write_text(
+        json.dumps({"eos_token": END_OF_TEXT}, indent=2) + "\n", encoding="utf-8"
+    )
