@@ -15,12 +15,14 @@ build: setup
 test: build
 	@cd $(BUILD) && ctest --output-on-failure --no-tests=error -j $(JOBS)
 
-# Prepares the Python standard library's sources as a corpus, then trains examples/quickstart on two CPU workers.
+# Prepares the Python standard library's sources as a corpus, then trains examples/quickstart on two CPU workers. The tokenizer
+# goes into the model's folder, from where it comes along to the exported model.
 QUICKSTART_DATA := examples/quickstart/data
 quickstart: build
 	@test -f $(QUICKSTART_DATA)/index.json || $(PYTHON) -m tacc data prepare --train-tokenizer 8192 \
 	  --input "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_paths()["stdlib"])')" \
-	  --out $(QUICKSTART_DATA) --eval-fraction 0.02
+	  --include '*.py' --out $(QUICKSTART_DATA) --eval-fraction 0.02 --seq-len 256
+	@cp $(QUICKSTART_DATA)/tokenizer/* examples/quickstart/model/
 	@$(BUILD)/taccctl submit --local --follow examples/quickstart/job.yaml
 
 # Side by side with PyTorch and with the parts' own baselines; prints tables of ratios (bench/README.md). Takes about half an hour.
