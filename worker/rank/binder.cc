@@ -1,0 +1,225 @@
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "graph/ir/status_macros.h"
+#include "worker/rank/bound_graph.h"
+
+namespace tacc::worker {
+namespace {
+
+using kernels::TensorView;
+
+bool IsCollective(const std::string& op) {
+  return op == "all_gather" || op == "reduce_scatter" || op == "all_reduce" || op == "all_to_all";
+}
+
+Kernel CopyBytes(const TensorView& from, const TensorView& to) {
+  return [from = from.data, to = to.data, bytes = from.bytes()] { std::memmove(to, from, bytes); };
+}
+
+Kernel MaskPadding(const TensorView& from, const TensorView& to, std::vector<Region> padding) {
+  return [from = from.data, to = to.data, bytes = from.bytes(), padding = std::move(padding)] {
+    if (from != to) std::memmove(to, from, bytes);
+    for (const Region& region : padding) ClearRegion(region);
+  };
+}
+
+}  // namespace
+
+absl::StatusOr<TensorView> Executor::Binder::ViewOf(const graph::TensorType& type, char* data) const {
+  if (type.rank() > kernels::Dims::kMaxRank) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(type.ToString(), " has ", type.rank(), " dims; kernels take at most ", kernels::Dims::kMaxRank));
+  }
+  return TensorView{data, static_cast<kernels::DType>(type.dtype), kernels::Dims(type.dims.begin(), type.dims.end())};
+}
+
+// With an arena the planned place, else new memory.
+absl::StatusOr<char*> Executor::Binder::Memory(int64_t offset, int64_t bytes) {
+  if (const Arena* arena = executor_.options_.arena; arena != nullptr) {
+    if (offset < 0 || bytes > arena->arena_bytes() || offset > arena->arena_bytes() - bytes) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "offset ", offset, " of ", bytes, " bytes is not inside the arena of ", arena->arena_bytes(), " bytes"));
+    }
+    return arena->data() + offset;
+  }
+  constexpr int64_t kAlign = 64;
+  executor_.owned_.push_back(std::make_unique<char[]>(bytes + kAlign));
+  char* data = executor_.owned_.back().get();
+  return data + (kAlign - reinterpret_cast<uintptr_t>(data) % kAlign) % kAlign;
+}
+
+absl::Status Executor::Binder::Bind() {
+  TACC_RETURN_IF_ERROR(BindStates());
+  for (const graph::Graph& graph : program_.graphs) TACC_RETURN_IF_ERROR(BindGraph(graph));
+  for (const std::vector<graph::Call>* calls : {&program_.step, &program_.eval}) {
+    for (const graph::Call& call : *calls) {
+      if (executor_.graphs_.count(call.graph) == 0) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("a call names the graph '", call.graph, "', which the program does not have"));
+      }
+      if (call.micro_batch < 0)
+        return absl::InvalidArgumentError(absl::StrCat("call ", call.graph, ": negative micro_batch"));
+      executor_.num_micro_batches_ = std::max(executor_.num_micro_batches_, call.micro_batch + 1);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::Binder::BindStates() {
+  for (const graph::State& state : program_.states) {
+    absl::StatusOr<char*> data = Memory(state.offset, state.type.bytes());
+    if (!data.ok())
+      return absl::Status(data.status().code(), absl::StrCat("state ", state.name, ": ", data.status().message()));
+    TACC_ASSIGN_OR_RETURN(executor_.states_[state.name], ViewOf(state.type, *data));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::Binder::BindGraph(const graph::Graph& graph) {
+  std::unique_ptr<BoundGraph>& slot = executor_.graphs_[graph.name];
+  slot = std::make_unique<BoundGraph>();
+  BoundGraph& bound = *slot;
+  bound.graph = &graph;
+  views_.assign(graph.values.size(), TensorView());
+  tickets_.assign(graph.values.size(), nullptr);
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (absl::Status status = BindNode(graph, static_cast<int>(i), bound); !status.ok()) {
+      Instruction instruction;
+      instruction.node = static_cast<int>(i);
+      return executor_.Annotate(bound, instruction, status);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::Binder::PlaceResults(const graph::Graph& graph, const graph::Node& node) {
+  const std::vector<int> aliases =
+      executor_.options_.aliases ? executor_.options_.aliases(graph, node) : std::vector<int>();
+  for (size_t r = 0; r < node.results.size(); ++r) {
+    const graph::Value& value = graph.values[node.results[r]];
+    const bool aliases_whole = executor_.options_.arena == nullptr && r < aliases.size() && aliases[r] >= 0 &&
+                               graph.type(node.operands[aliases[r]]).bytes() == value.type.bytes();
+    char* data = nullptr;
+    if (aliases_whole) {
+      data = views_[node.operands[aliases[r]]].as<char>();
+    } else {
+      TACC_ASSIGN_OR_RETURN(data, Memory(value.offset, value.type.bytes()));
+    }
+    TACC_ASSIGN_OR_RETURN(views_[node.results[r]], ViewOf(value.type, data));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::Binder::BindInput(const graph::Graph& graph, const graph::Node& node, Instruction& instruction) {
+  const graph::Value& value = graph.values[node.results[0]];
+  std::vector<Input>& inputs = executor_.inputs_;
+  const auto it =
+      std::find_if(inputs.begin(), inputs.end(), [&](const Input& input) { return input.name == node.symbol; });
+  instruction.kind = Instruction::Kind::kInput;
+  instruction.input = static_cast<int>(it - inputs.begin());
+  instruction.view = views_[node.results[0]];
+  if (it == inputs.end()) {
+    inputs.push_back({node.symbol, value});
+  } else if (it->value.type != value.type || it->value.placement != value.placement) {
+    return absl::InvalidArgumentError(absl::StrCat("input \"", node.symbol, "\" is ", value.type.ToString(),
+                                                   " here but ", it->value.type.ToString(), " in another graph"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::Binder::BindNode(const graph::Graph& graph, int index, BoundGraph& bound) {
+  const graph::Node& node = graph.nodes[index];
+  TACC_RETURN_IF_ERROR(PlaceResults(graph, node));
+  Instruction instruction;
+  instruction.node = index;
+  const auto in = [&](int i) -> const TensorView& { return views_[node.operands[i]]; };
+  const auto out = [&](int i) -> const TensorView& { return views_[node.results[i]]; };
+
+  if (node.op == "input") {
+    TACC_RETURN_IF_ERROR(BindInput(graph, node, instruction));
+  } else if (node.op == "output") {
+    const graph::Value& value = graph.values[node.operands[0]];
+    if (in(0).size() != 1 || !kernels::IsFloat(in(0).dtype) || kernels::SizeOf(in(0).dtype) < 4) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("output \"", node.symbol, "\" is ", value.type.ToString(), "; wanted f32[] or f64[]"));
+    }
+    if (value.placement.has_value() && !value.placement->sharding.pending.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("output \"", node.symbol, "\" is a pending sum; it must be reduced first"));
+    }
+    instruction.kind = Instruction::Kind::kOutput;
+    instruction.view = in(0);
+    instruction.output = &executor_.outputs_[node.symbol];
+  } else if (node.op == "read" || node.op == "store") {
+    const auto state = executor_.states_.find(node.symbol);
+    if (state == executor_.states_.end())
+      return absl::InvalidArgumentError(absl::StrCat("no state is named \"", node.symbol, "\""));
+    const TensorView& value = node.op == "read" ? out(0) : in(0);
+    if (value.dtype != state->second.dtype || !(value.dims == state->second.dims)) {
+      return absl::InvalidArgumentError(absl::StrCat("\"", node.symbol, "\" has another type than the state"));
+    }
+    if (value.data == state->second.data) return absl::OkStatus();
+    instruction.kernel = node.op == "read" ? CopyBytes(state->second, value) : CopyBytes(value, state->second);
+  } else if (IsCollective(node.op)) {
+    TACC_ASSIGN_OR_RETURN(CollectiveCall call,
+                          BindCollective(graph, node, program_.mesh, executor_.options_.rank, in(0), out(0)));
+    if (call.members.size() > 1 && executor_.options_.collectives == nullptr) {
+      return absl::InvalidArgumentError("a collective in a program that runs without other ranks");
+    }
+    if (call.members.size() == 1) {
+      if (in(0).dtype != out(0).dtype || in(0).bytes() != out(0).bytes()) {
+        return absl::InternalError("a collective over one rank that changes the type");
+      }
+      if (in(0).data == out(0).data) return absl::OkStatus();
+      instruction.kernel = CopyBytes(in(0), out(0));
+    } else {
+      instruction.call = std::make_unique<CollectiveCall>(std::move(call));
+      instruction.kind = Instruction::Kind::kCollective;
+      if (graph::GetAttr<bool>(node.attrs, "async")) {
+        instruction.kind = Instruction::Kind::kStart;
+        instruction.ticket = std::make_shared<Collectives::Ticket>(0);
+        tickets_[node.results[0]] = instruction.ticket;
+      }
+    }
+  } else if (node.op == "wait") {
+    if (in(0).data != out(0).data) return absl::InvalidArgumentError("wait must alias its operand");
+    instruction.ticket = tickets_[node.operands[0]];
+    if (instruction.ticket == nullptr) return absl::OkStatus();
+    instruction.kind = Instruction::Kind::kWait;
+  } else if (node.op == "shard_slice") {
+    TACC_ASSIGN_OR_RETURN(const LocalCopy copy,
+                          BindShardSlice(graph, node, program_.mesh, executor_.options_.rank, in(0), out(0)));
+    instruction.kernel = [copy] { CopyRegion(copy.from, copy.to); };
+  } else if (node.op == "mask_padding") {
+    instruction.kernel = MaskPadding(
+        in(0), out(0), PaddingOf(graph.values[node.results[0]], program_.mesh, executor_.options_.rank, out(0)));
+  } else {
+    const std::vector<int> aliases =
+        executor_.options_.aliases ? executor_.options_.aliases(graph, node) : std::vector<int>();
+    if (!aliases.empty() && aliases[0] >= 0 && node.results.size() == 1) {
+      // The planner gives an alias its operand's bytes.
+      const TensorView& operand = in(aliases[0]);
+      const char* data = out(0).as<char>();
+      if (data >= operand.as<char>() && data + out(0).bytes() <= operand.as<char>() + operand.bytes())
+        return absl::OkStatus();
+    }
+    KernelRequest request;
+    request.node = &node;
+    request.threads = executor_.options_.threads;
+    for (graph::ValueId v : node.operands) {
+      request.in.push_back(views_[v]);
+      request.in_ranges.push_back(RangesOf(graph.values[v], program_.mesh, executor_.options_.rank));
+    }
+    for (graph::ValueId v : node.results) {
+      request.out.push_back(views_[v]);
+      request.out_ranges.push_back(RangesOf(graph.values[v], program_.mesh, executor_.options_.rank));
+    }
+    TACC_ASSIGN_OR_RETURN(instruction.kernel, executor_.options_.kernels->Prepare(request));
+  }
+  bound.instructions.push_back(std::move(instruction));
+  return absl::OkStatus();
+}
+
+}  // namespace tacc::worker

@@ -1,0 +1,57 @@
+// The executor's inside: what a graph becomes when it is bound. Included by executor.cc and binder.cc only.
+#ifndef TACC_WORKER_RANK_BOUND_GRAPH_H_
+#define TACC_WORKER_RANK_BOUND_GRAPH_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "worker/rank/executor.h"
+
+namespace tacc::worker {
+
+struct Executor::Instruction {
+  enum class Kind { kKernel, kInput, kOutput, kCollective, kStart, kWait };
+  Kind kind = Kind::kKernel;
+  int node = 0;                          // Index in the graph: what is published and named in errors.
+  Kernel kernel;                         // kKernel
+  int input = 0;                         // kInput: index in inputs()
+  double* output = nullptr;              // kOutput: where the scalar goes
+  kernels::TensorView view;              // kInput, kOutput
+  std::unique_ptr<CollectiveCall> call;  // kCollective, kStart
+  // kStart, kWait: the ticket they share.
+  std::shared_ptr<Collectives::Ticket> ticket;
+  // Measured while profiling.
+  mutable int64_t count = 0;
+  mutable double seconds = 0;
+};
+
+struct Executor::BoundGraph {
+  const graph::Graph* graph = nullptr;
+  std::vector<Instruction> instructions;
+};
+
+// Binds the states and graphs of one program.
+class Executor::Binder {
+ public:
+  explicit Binder(Executor& executor) : executor_(executor), program_(*executor.options_.program) {}
+  absl::Status Bind();
+
+ private:
+  absl::Status BindStates();
+  absl::Status BindGraph(const graph::Graph& graph);
+  absl::Status BindNode(const graph::Graph& graph, int index, BoundGraph& bound);
+  absl::Status BindInput(const graph::Graph& graph, const graph::Node& node, Instruction& instruction);
+  absl::Status PlaceResults(const graph::Graph& graph, const graph::Node& node);
+  absl::StatusOr<kernels::TensorView> ViewOf(const graph::TensorType& type, char* data) const;
+  absl::StatusOr<char*> Memory(int64_t offset, int64_t bytes);
+
+  Executor& executor_;
+  const graph::Program& program_;
+  std::vector<kernels::TensorView> views_;                     // Of the values of the graph being bound.
+  std::vector<std::shared_ptr<Collectives::Ticket>> tickets_;  // By value: the collective under way that makes it.
+};
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_RANK_BOUND_GRAPH_H_

@@ -1,0 +1,384 @@
+#include "worker/rank/collectives.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "graph/ir/status_macros.h"
+#include "worker/rank/sum_kernels.h"
+
+namespace tacc::worker {
+namespace {
+
+constexpr uint32_t kTag = 1;  // One for all: messages between two ranks keep their order.
+// Up to this size an all-reduce sends the whole tensor to everyone: one round of messages instead of two.
+constexpr int64_t kSmallAllReduceBytes = 32 << 10;
+constexpr int64_t kPieceElements = 64;  // Pieces of an all-reduce start at multiples of it.
+
+double Now() { return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()); }
+
+// Copies the bytes [begin, begin + count) of the region to or from `flat`.
+template <typename Copy>
+void ForEachRun(const Region& region, int64_t begin, int64_t count, const Copy& copy) {
+  int64_t done = 0;
+  while (done < count) {
+    const int64_t run = (begin + done) / region.run_bytes;
+    const int64_t within = (begin + done) % region.run_bytes;
+    const int64_t n = std::min(region.run_bytes - within, count - done);
+    copy(region.data + run * region.stride_bytes + within, done, n);
+    done += n;
+  }
+}
+
+void Pack(const Region& region, int64_t begin, int64_t count, char* flat) {
+  ForEachRun(region, begin, count, [flat](char* data, int64_t at, int64_t n) { std::memcpy(flat + at, data, n); });
+}
+
+void Unpack(const char* flat, int64_t begin, int64_t count, const Region& region) {
+  ForEachRun(region, begin, count, [flat](char* data, int64_t at, int64_t n) { std::memcpy(data, flat + at, n); });
+}
+
+Region Flat(void* data, int64_t bytes) { return {static_cast<char*>(data), bytes > 0 ? 1 : 0, bytes, bytes}; }
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+absl::Status WaitAll(std::vector<std::unique_ptr<Message>>& messages) {
+  for (std::unique_ptr<Message>& message : messages) TACC_RETURN_IF_ERROR(message->Wait());
+  messages.clear();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void CopyRegion(const Region& from, const Region& to) {
+  if (from.bytes() == 0 || (from.data == to.data && from.stride_bytes == to.stride_bytes)) return;
+  if (from.IsContiguous()) {
+    Unpack(from.data, 0, from.bytes(), to);
+  } else {
+    ForEachRun(from, 0, from.bytes(), [&to](char* data, int64_t at, int64_t n) { Unpack(data, at, n, to); });
+  }
+}
+
+// Runs one call on the thread that asks. Every message of a call has at most ChunkBytes, whichever way its two sides
+// lie in memory, so that both sides cut alike.
+class Collectives::Engine {
+ public:
+  Engine() : staging_(std::make_unique_for_overwrite<char[]>(kStagingBytes)) {}
+
+  void Connect(Transport* transport) { transport_ = transport; }
+
+  absl::Status Execute(const CollectiveCall& call) {
+    switch (call.kind) {
+      case CollectiveCall::Kind::kExchange:
+        return Exchange(call);
+      case CollectiveCall::Kind::kReduceScatter:
+        return ReduceScatter(call);
+      case CollectiveCall::Kind::kAllReduce:
+        return AllReduce(call);
+    }
+    return absl::InternalError("unknown kind of collective");
+  }
+
+  int64_t bytes_sent() const { return bytes_sent_; }
+
+ private:
+  // For each member two chunks received and one packed to send; then the own chunk and the sum.
+  static int64_t ChunkBytes(size_t num_members) {
+    return std::max<int64_t>(kStagingBytes / (3 * static_cast<int64_t>(num_members) + 2) / 64 * 64, 64);
+  }
+
+  absl::Status Send(int peer, const char* data, int64_t bytes, std::vector<std::unique_ptr<Message>>& messages) {
+    TACC_ASSIGN_OR_RETURN(std::unique_ptr<Message> message, transport_->Send(peer, kTag, data, bytes));
+    messages.push_back(std::move(message));
+    bytes_sent_ += bytes;
+    return absl::OkStatus();
+  }
+
+  absl::Status Receive(int peer, char* data, int64_t bytes, std::vector<std::unique_ptr<Message>>& messages) {
+    TACC_ASSIGN_OR_RETURN(std::unique_ptr<Message> message, transport_->Receive(peer, kTag, data, bytes));
+    messages.push_back(std::move(message));
+    return absl::OkStatus();
+  }
+
+  absl::Status Exchange(const CollectiveCall& call) {
+    const int n = static_cast<int>(call.members.size());
+    const int64_t chunk = ChunkBytes(call.members.size());
+    std::vector<std::unique_ptr<Message>> whole;  // Between contiguous memory: all under way at once.
+    int64_t rounds = 0;
+    for (int i = 0; i < n; ++i) {
+      if (i == call.me) continue;
+      const Region& to = call.receive[i];
+      if (to.IsContiguous()) {
+        for (int64_t at = 0; at < to.bytes(); at += chunk) {
+          TACC_RETURN_IF_ERROR(Receive(call.members[i], to.data + at, std::min(chunk, to.bytes() - at), whole));
+        }
+      } else {
+        rounds = std::max(rounds, CeilDiv(to.bytes(), chunk));
+      }
+    }
+    // Each rank starts with its right neighbour, so that not all send to the same one first.
+    for (int k = 1; k < n; ++k) {
+      const int i = (call.me + k) % n;
+      const Region& from = call.send[i];
+      if (from.IsContiguous()) {
+        for (int64_t at = 0; at < from.bytes(); at += chunk) {
+          TACC_RETURN_IF_ERROR(Send(call.members[i], from.data + at, std::min(chunk, from.bytes() - at), whole));
+        }
+      } else {
+        rounds = std::max(rounds, CeilDiv(from.bytes(), chunk));
+      }
+    }
+    if (call.send[call.me].bytes() > 0) CopyRegion(call.send[call.me], call.receive[call.me]);
+    for (int64_t round = 0; round < rounds; ++round) {
+      const int64_t at = round * chunk;
+      std::vector<std::unique_ptr<Message>> messages;
+      const auto strided = [&](const Region& region) { return !region.IsContiguous() && region.bytes() > at; };
+      for (int i = 0; i < n; ++i) {
+        if (i == call.me || !strided(call.receive[i])) continue;
+        TACC_RETURN_IF_ERROR(
+            Receive(call.members[i], Stage(i, chunk), std::min(chunk, call.receive[i].bytes() - at), messages));
+      }
+      for (int i = 0; i < n; ++i) {
+        if (i == call.me || !strided(call.send[i])) continue;
+        const int64_t bytes = std::min(chunk, call.send[i].bytes() - at);
+        Pack(call.send[i], at, bytes, Stage(n + i, chunk));
+        TACC_RETURN_IF_ERROR(Send(call.members[i], Stage(n + i, chunk), bytes, messages));
+      }
+      TACC_RETURN_IF_ERROR(WaitAll(messages));
+      for (int i = 0; i < n; ++i) {
+        if (i == call.me || !strided(call.receive[i])) continue;
+        Unpack(Stage(i, chunk), at, std::min(chunk, call.receive[i].bytes() - at), call.receive[i]);
+      }
+    }
+    return WaitAll(whole);
+  }
+
+  absl::Status ReduceScatter(const CollectiveCall& call) {
+    const int n = static_cast<int>(call.members.size());
+    const kernels::DType sum_type = SumType(call.send_dtype);
+    const int64_t element = kernels::SizeOf(call.send_dtype);
+    const int64_t sum_element = kernels::SizeOf(sum_type);
+    const int64_t result_element = kernels::SizeOf(call.receive_dtype);
+    const int64_t chunk = ChunkBytes(call.members.size());
+    const int64_t chunk_elements = chunk / std::max(sum_element, element);
+    const Region& result = call.receive[0];
+    const int64_t my_elements = result.bytes() / result_element;
+    int64_t rounds = CeilDiv(my_elements, chunk_elements);
+    for (int i = 0; i < n; ++i) rounds = std::max(rounds, CeilDiv(call.send[i].bytes() / element, chunk_elements));
+
+    const auto count = [&](int64_t elements, int64_t round) {
+      return std::clamp<int64_t>(elements - round * chunk_elements, 0, chunk_elements);
+    };
+    // Staging: [0, n) and [n, 2n) received in even and odd rounds, [2n, 3n) packed to send, 3n the own part, 3n + 1 the
+    // sum.
+    std::vector<std::unique_ptr<Message>> receives[2];
+    const auto post_receives = [&](int64_t round) -> absl::Status {
+      const int64_t elements = count(my_elements, round);
+      if (elements == 0) return absl::OkStatus();
+      for (int i = 0; i < n; ++i) {
+        if (i == call.me) continue;
+        TACC_RETURN_IF_ERROR(Receive(call.members[i], Stage(static_cast<int>(round % 2) * n + i, chunk),
+                                     elements * element, receives[round % 2]));
+      }
+      return absl::OkStatus();
+    };
+    TACC_RETURN_IF_ERROR(post_receives(0));
+    for (int64_t round = 0; round < rounds; ++round) {
+      if (round + 1 < rounds) TACC_RETURN_IF_ERROR(post_receives(round + 1));
+      std::vector<std::unique_ptr<Message>> sends;
+      for (int k = 1; k < n; ++k) {
+        const int i = (call.me + k) % n;
+        const Region& from = call.send[i];
+        const int64_t bytes = count(from.bytes() / element, round) * element;
+        if (bytes == 0) continue;
+        const int64_t at = round * chunk_elements * element;
+        const char* data = from.data + at;
+        if (!from.IsContiguous()) {
+          Pack(from, at, bytes, Stage(2 * n + i, chunk));
+          data = Stage(2 * n + i, chunk);
+        }
+        TACC_RETURN_IF_ERROR(Send(call.members[i], data, bytes, sends));
+      }
+      TACC_RETURN_IF_ERROR(WaitAll(receives[round % 2]));
+      // A result over the operand (small all-reduces) must not overtake its own sends.
+      TACC_RETURN_IF_ERROR(WaitAll(sends));
+      const int64_t elements = count(my_elements, round);
+      if (elements == 0) continue;
+      const int64_t first = round * chunk_elements;
+      const Region& own = call.send[call.me];
+      const char* own_data = own.data + first * element;
+      if (!own.IsContiguous()) {
+        Pack(own, first * element, elements * element, Stage(3 * n, chunk));
+        own_data = Stage(3 * n, chunk);
+      }
+      // The accumulator may be the result itself, but not while the own part that it covers is still to be added.
+      const bool direct = result.IsContiguous() && call.receive_dtype == sum_type &&
+                          (call.me == 0 || own_data != result.data + first * element);
+      char* sum = direct ? result.data + first * sum_element : Stage(3 * n + 1, chunk);
+      for (int i = 0; i < n; ++i) {
+        const char* x = i == call.me ? own_data : Stage(static_cast<int>(round % 2) * n + i, chunk);
+        if (i > 0) {
+          AddElements(call.send_dtype, x, sum, elements);
+        } else if (x != sum) {
+          CopyElements(call.send_dtype, x, sum, elements);
+        }
+      }
+      if (direct) continue;
+      const char* rounded = sum;
+      if (call.receive_dtype != sum_type) {
+        RoundElements(sum_type, sum, call.receive_dtype, Stage(3 * n, chunk),
+                      elements);  // The own part has been added.
+        rounded = Stage(3 * n, chunk);
+      }
+      Unpack(rounded, first * result_element, elements * result_element, result);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AllReduce(const CollectiveCall& call) {
+    const int n = static_cast<int>(call.members.size());
+    const int64_t element = kernels::SizeOf(call.send_dtype);
+    const int64_t result_element = kernels::SizeOf(call.receive_dtype);
+    const int64_t elements = call.send[0].bytes() / element;
+    CollectiveCall sum = call;
+    sum.kind = CollectiveCall::Kind::kReduceScatter;
+    if (n == 1 || elements * 8 <= std::min(kSmallAllReduceBytes, ChunkBytes(call.members.size()))) {
+      sum.send.assign(n, call.send[0]);
+      return ReduceScatter(sum);
+    }
+    const int64_t piece = CeilDiv(CeilDiv(elements, n), kPieceElements) * kPieceElements;
+    const auto part = [&](const Region& whole, int i, int64_t size) {
+      const int64_t begin = std::min(elements, i * piece), end = std::min(elements, begin + piece);
+      return Flat(whole.data + begin * size, (end - begin) * size);
+    };
+    CollectiveCall gather = call;
+    gather.kind = CollectiveCall::Kind::kExchange;
+    sum.send.clear();
+    gather.receive.clear();
+    for (int i = 0; i < n; ++i) {
+      sum.send.push_back(part(call.send[0], i, element));
+      gather.receive.push_back(part(call.receive[0], i, result_element));
+    }
+    sum.receive = {gather.receive[call.me]};
+    gather.send.assign(n, sum.receive[0]);
+    TACC_RETURN_IF_ERROR(ReduceScatter(sum));
+    return Exchange(gather);
+  }
+
+  char* Stage(int slot, int64_t chunk) const { return staging_.get() + slot * chunk; }
+
+  Transport* transport_ = nullptr;
+  std::unique_ptr<char[]> staging_;
+  int64_t bytes_sent_ = 0;
+};
+
+Collectives::Collectives(int rank, int world) : rank_(rank), world_(world), engine_(std::make_unique<Engine>()) {}
+
+void Collectives::Connect(Transport* transport) { engine_->Connect(transport); }
+
+Collectives::~Collectives() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stop_ = true;
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void Collectives::Loop() {
+  while (true) {
+    const CollectiveCall* call = nullptr;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(this, &Collectives::HasWork));
+      if (stop_) return;
+      call = queue_.front();
+    }
+    const double begin = Now();
+    const absl::Status status = engine_->Execute(*call);
+    const double seconds = Now() - begin;
+    absl::MutexLock lock(&mutex_);
+    queue_.pop_front();
+    ++num_done_;
+    status_.Update(status);
+    stats_.busy_seconds += seconds;
+    stats_.bytes_sent = engine_->bytes_sent();
+    if (!status_.ok()) {
+      // What was to follow cannot be trusted to meet its counterpart.
+      num_done_ = num_started_;
+      queue_.clear();
+    }
+  }
+}
+
+Collectives::Ticket Collectives::Start(const CollectiveCall* call) {
+  if (!thread_.joinable()) thread_ = std::thread([this] { Loop(); });
+  absl::MutexLock lock(&mutex_);
+  ++stats_.num_calls;
+  ++num_started_;
+  if (status_.ok()) {
+    queue_.push_back(call);
+  } else {
+    num_done_ = num_started_;
+  }
+  return num_started_;
+}
+
+absl::Status Collectives::Wait(Ticket ticket) {
+  const double begin = Now();
+  absl::MutexLock lock(&mutex_);
+  const auto done = [this, ticket]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return num_done_ >= ticket; };
+  mutex_.Await(absl::Condition(&done));
+  stats_.wait_seconds += Now() - begin;
+  return status_;
+}
+
+absl::Status Collectives::Run(const CollectiveCall& call) {
+  bool is_idle = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!status_.ok()) return status_;
+    is_idle = num_done_ == num_started_;
+    if (is_idle) {
+      ++stats_.num_calls;
+      ++num_started_;
+    }
+  }
+  if (!is_idle) return Wait(Start(&call));
+  const double begin = Now();
+  const absl::Status status = engine_->Execute(call);
+  const double seconds = Now() - begin;
+  absl::MutexLock lock(&mutex_);
+  ++num_done_;
+  status_.Update(status);
+  stats_.busy_seconds += seconds;
+  stats_.wait_seconds += seconds;
+  stats_.bytes_sent = engine_->bytes_sent();
+  return status_;
+}
+
+absl::StatusOr<std::vector<std::vector<uint64_t>>> Collectives::GatherHost(const std::vector<uint64_t>& values) {
+  std::vector<std::vector<uint64_t>> all(world_, std::vector<uint64_t>(values.size()));
+  all[rank_] = values;
+  if (world_ == 1) return all;
+  CollectiveCall call;
+  const int64_t bytes = static_cast<int64_t>(values.size() * sizeof(uint64_t));
+  for (int r = 0; r < world_; ++r) {
+    call.members.push_back(r);
+    call.send.push_back(Flat(all[rank_].data(), bytes));
+    call.receive.push_back(Flat(all[r].data(), bytes));
+  }
+  call.me = rank_;
+  TACC_RETURN_IF_ERROR(Run(call));
+  return all;
+}
+
+absl::Status Collectives::Barrier() { return GatherHost({0}).status(); }
+
+CollectiveStats Collectives::stats() const {
+  absl::MutexLock lock(&mutex_);
+  return stats_;
+}
+
+}  // namespace tacc::worker

@@ -1,0 +1,125 @@
+#ifndef TACC_WORKER_RANK_COLLECTIVES_H_
+#define TACC_WORKER_RANK_COLLECTIVES_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "kernels/tensor.h"
+#include "worker/rank/transport.h"
+
+namespace tacc::worker {
+
+// Part of a tensor in memory: `runs` pieces of `run_bytes`, their starts `stride_bytes` apart. A slice of a dense
+// tensor along one dim is one; a slice of its first dim has one run.
+struct Region {
+  char* data = nullptr;
+  int64_t runs = 0;
+  int64_t run_bytes = 0;
+  int64_t stride_bytes = 0;
+
+  int64_t bytes() const { return runs * run_bytes; }
+  bool IsContiguous() const { return runs <= 1 || stride_bytes == run_bytes; }
+};
+
+// Copies between regions of equal size that do not overlap (or are the same memory, cut alike: then nothing moves).
+void CopyRegion(const Region& from, const Region& to);
+
+// One collective, bound: what this rank sends to and takes from whom. Made once per node by BindCollective.
+struct CollectiveCall {
+  enum class Kind {
+    kExchange,       // send[i] goes to members[i], receive[i] is filled by it
+    kReduceScatter,  // send[i] goes to members[i]; the sum of what the members sent to this rank, in their order, goes
+                     // to receive[0]
+    kAllReduce,  // the sum of the members' send[0], in their order, goes to receive[0]; both contiguous, the same place
+                 // or apart
+  };
+  Kind kind = Kind::kExchange;
+  std::vector<int> members;  // Ranks, ascending, this one among them.
+  int me = 0;                // This rank's index in members.
+  // Empty regions (no bytes) move nothing. The entry of `me` in an exchange is a local copy; when both sides are the
+  // same memory, none.
+  std::vector<Region> send;
+  std::vector<Region> receive;
+  // Of the elements sent and of the result of a sum. Sums are kept in f32 (f64 for f64, the type itself for integers).
+  kernels::DType send_dtype = kernels::DType::kF32;
+  kernels::DType receive_dtype = kernels::DType::kF32;
+};
+
+struct CollectiveStats {
+  int64_t num_calls = 0;
+  int64_t bytes_sent = 0;   // Payload, by this rank.
+  double busy_seconds = 0;  // In which a collective was running, overlapped with compute or not.
+  double wait_seconds = 0;  // In which the caller of Run and Wait was blocked.
+};
+
+// The collectives of one rank. They run one at a time, in the order of Start, on a thread of their own: the order is
+// total, across groups too, so ranks that start the same collectives in the same order never wait for each other in a
+// circle. (A Run while nothing else is in flight runs on the calling thread: a hand-over costs more than a small
+// message.) Sums are taken in the order of ranks in f32, so results do not depend on time and are the same bits on
+// every rank.
+//
+// Staging for strided regions and sums: at most kStagingBytes, taken at Create.
+//
+// All methods are called by one thread. After an error nothing more can be done than to destroy the object.
+class Collectives {
+ public:
+  static constexpr int64_t kStagingBytes = 8 << 20;
+
+  using Ticket = int64_t;
+
+  // Programs can be bound to it before the ranks are connected.
+  Collectives(int rank, int world);
+  ~Collectives();
+  Collectives(const Collectives&) = delete;
+  Collectives& operator=(const Collectives&) = delete;
+
+  // Before the first call, in a world of more than one. `transport` must outlive the object.
+  void Connect(Transport* transport);
+
+  int rank() const { return rank_; }
+  int world() const { return world_; }
+
+  // Starts `call`, which must stay until it is waited for.
+  Ticket Start(const CollectiveCall* call);
+  // Returns when it has ended. Unavailable names the rank that did not answer.
+  absl::Status Wait(Ticket ticket);
+  // Start and Wait.
+  absl::Status Run(const CollectiveCall& call);
+
+  // Returns rank r's `values` in [r]: the way ranks agree on small things.
+  absl::StatusOr<std::vector<std::vector<uint64_t>>> GatherHost(const std::vector<uint64_t>& values);
+  // Returns when every rank is here.
+  absl::Status Barrier();
+
+  CollectiveStats stats() const;
+
+ private:
+  class Engine;
+
+  void Loop();
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stop_ || !queue_.empty(); }
+
+  const int rank_;
+  const int world_;
+  std::unique_ptr<Engine> engine_;
+  mutable absl::Mutex mutex_;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<const CollectiveCall*> queue_ ABSL_GUARDED_BY(mutex_);
+  int64_t num_started_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t num_done_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);  // The first error.
+  CollectiveStats stats_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;  // Started with the first Start.
+};
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_RANK_COLLECTIVES_H_

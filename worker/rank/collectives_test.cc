@@ -1,0 +1,258 @@
+#include "worker/rank/collectives.h"
+
+#include <functional>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "graph/ir/text.h"
+#include "gtest/gtest.h"
+#include "worker/rank/bind_collective.h"
+#include "worker/rank/in_process_transport.h"
+
+namespace tacc::worker {
+namespace {
+
+using kernels::DType;
+using kernels::TensorView;
+
+constexpr absl::Duration kTimeout = absl::Seconds(20);
+
+// Runs `body` as each of `world` ranks.
+void RunRanks(int world, const std::function<void(int, Collectives&)>& body) {
+  auto transports = MakeInProcessTransports(world, kTimeout);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world; ++rank) {
+    threads.emplace_back([&, rank] {
+      Collectives collectives(rank, world);
+      collectives.Connect(transports[rank].get());
+      body(rank, collectives);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// One collective over types given in the text form; logical values are their flat index plus 1, summands of a pending
+// value are that times (rank + 1).
+class CollectiveCase {
+ public:
+  CollectiveCase(const std::string& mesh, const std::string& op, const std::string& from, const std::string& to)
+      : program_(*graph::ParseProgram(absl::StrCat("tacc.program 1 partitioned\nmesh ", mesh,
+                                                   "\nstage 0 of 1\ngraph g {\n  %x = input \"x\" : ", from,
+                                                   "\n  %y = ", op, " : ", to, "\n}\nstep {\n}\n"),
+                                      {})) {}
+
+  void Check() const {
+    const graph::Graph& graph = program_.graphs[0];
+    const int world = static_cast<int>(program_.mesh.num_ranks());
+    double factor = 1;
+    if (!graph.values[0].placement->sharding.pending.empty()) {
+      // The summands over the pending axes; here always all ranks.
+      factor = world * (world + 1) / 2.0;
+    }
+    RunRanks(world, [&](int rank, Collectives& collectives) {
+      std::vector<char> in = Fill(graph.values[0], rank, factor == 1 ? 1.0 : rank + 1.0),
+                        out(graph.values[1].type.bytes(), 0);
+      const TensorView x = View(graph.values[0], in), y = View(graph.values[1], out);
+      auto call = BindCollective(graph, graph.nodes[1], program_.mesh, rank, x, y);
+      ASSERT_TRUE(call.ok()) << call.status();
+      // Once inline, once on the collectives' thread.
+      for (int repeat = 0; repeat < 2; ++repeat) {
+        std::fill(out.begin(), out.end(), 0);
+        const absl::Status status = repeat == 0 ? collectives.Run(*call) : collectives.Wait(collectives.Start(&*call));
+        ASSERT_TRUE(status.ok()) << status;
+        EXPECT_EQ(out, Fill(graph.values[1], rank, factor)) << "rank " << rank;
+      }
+    });
+  }
+
+ private:
+  static TensorView View(const graph::Value& value, std::vector<char>& memory) {
+    return {memory.data(), static_cast<DType>(value.type.dtype),
+            kernels::Dims(value.type.dims.begin(), value.type.dims.end())};
+  }
+
+  // f32 only. Padding is 0.
+  std::vector<char> Fill(const graph::Value& value, int rank, double factor) const {
+    std::vector<char> memory(value.type.bytes(), 0);
+    float* data = reinterpret_cast<float*>(memory.data());
+    const std::vector<graph::Range> ranges = RangesOf(value, program_.mesh, rank);
+    const graph::Dims& local = value.type.dims;
+    const graph::Dims& global = value.placement->global.dims;
+    for (int64_t i = 0; i < value.type.num_elements(); ++i) {
+      int64_t rest = i, flat = 0, stride = 1;
+      bool inside = true;
+      for (int d = static_cast<int>(local.size()) - 1; d >= 0; --d) {
+        const int64_t index = ranges[d].begin + rest % local[d];
+        inside = inside && index < ranges[d].end;
+        flat += index * stride;
+        stride *= global[d];
+        rest /= local[d];
+      }
+      if (inside) data[i] = static_cast<float>(static_cast<double>(flat + 1) * factor);
+    }
+    return memory;
+  }
+
+  graph::Program program_;
+};
+
+TEST(Collectives, AllGatherOfFirstDim) {
+  CollectiveCase("fsdp=2", "all_gather %x over=[fsdp] dim=0", "f32[4,3] of f32[8,3] shard=[fsdp,-]",
+                 "f32[8,3] of f32[8,3] shard=[-,-]")
+      .Check();
+}
+
+TEST(Collectives, AllGatherOfUnevenDims) {
+  CollectiveCase("fsdp=3", "all_gather %x over=[fsdp] dim=0", "f32[3,2] of f32[7,2] shard=[fsdp,-]",
+                 "f32[7,2] of f32[7,2] shard=[-,-]")
+      .Check();
+  // More ranks than rows: some have none.
+  CollectiveCase("fsdp=4", "all_gather %x over=[fsdp] dim=0", "f32[1,5] of f32[2,5] shard=[fsdp,-]",
+                 "f32[2,5] of f32[2,5] shard=[-,-]")
+      .Check();
+  CollectiveCase("fsdp=3", "all_gather %x over=[fsdp] dim=1", "f32[2,3] of f32[2,7] shard=[-,fsdp]",
+                 "f32[2,7] of f32[2,7] shard=[-,-]")
+      .Check();
+}
+
+TEST(Collectives, AllGatherOverOneOfTwoAxes) {
+  CollectiveCase("dp=2 fsdp=2", "all_gather %x over=[fsdp] dim=0", "f32[2,3] of f32[7,3] shard=[dp+fsdp,-]",
+                 "f32[4,3] of f32[7,3] shard=[dp,-]")
+      .Check();
+  CollectiveCase("dp=2 fsdp=2", "all_gather %x over=[dp,fsdp] dim=0", "f32[2,3] of f32[7,3] shard=[dp+fsdp,-]",
+                 "f32[7,3] of f32[7,3] shard=[-,-]")
+      .Check();
+}
+
+TEST(Collectives, ReduceScatter) {
+  CollectiveCase("fsdp=2", "reduce_scatter %x over=[fsdp] dim=0", "f32[8,3] of f32[8,3] shard=[-,-] pending=[fsdp]",
+                 "f32[4,3] of f32[8,3] shard=[fsdp,-]")
+      .Check();
+  CollectiveCase("fsdp=3", "reduce_scatter %x over=[fsdp] dim=1", "f32[2,7] of f32[2,7] shard=[-,-] pending=[fsdp]",
+                 "f32[2,3] of f32[2,7] shard=[-,fsdp]")
+      .Check();
+  CollectiveCase("fsdp=4", "reduce_scatter %x over=[fsdp] dim=0", "f32[2,5] of f32[2,5] shard=[-,-] pending=[fsdp]",
+                 "f32[1,5] of f32[2,5] shard=[fsdp,-]")
+      .Check();
+}
+
+TEST(Collectives, AllReduceSmallAndLarge) {
+  CollectiveCase("fsdp=3", "all_reduce %x over=[fsdp]", "f32[] of f32[] shard=[] pending=[fsdp]",
+                 "f32[] of f32[] shard=[]")
+      .Check();
+  CollectiveCase("fsdp=3", "all_reduce %x over=[fsdp]", "f32[101,333] of f32[101,333] shard=[-,-] pending=[fsdp]",
+                 "f32[101,333] of f32[101,333] shard=[-,-]")
+      .Check();
+}
+
+TEST(Collectives, AllToAllMovesAnAxis) {
+  CollectiveCase("cp=2", "all_to_all %x over=[cp] split_dim=1 concat_dim=0", "f32[2,6] of f32[4,6] shard=[cp,-]",
+                 "f32[4,3] of f32[4,6] shard=[-,cp]")
+      .Check();
+}
+
+// More than one chunk of staging, strided and contiguous, in place.
+TEST(Collectives, LargeTensors) {
+  CollectiveCase("fsdp=2", "all_gather %x over=[fsdp] dim=1", "f32[1500,1000] of f32[1500,2000] shard=[-,fsdp]",
+                 "f32[1500,2000] of f32[1500,2000] shard=[-,-]")
+      .Check();
+  CollectiveCase("fsdp=2", "reduce_scatter %x over=[fsdp] dim=0",
+                 "f32[2001,1500] of f32[2001,1500] shard=[-,-] pending=[fsdp]",
+                 "f32[1001,1500] of f32[2001,1500] shard=[fsdp,-]")
+      .Check();
+}
+
+TEST(Collectives, AllReduceInPlaceIsTheSameBitsEverywhere) {
+  constexpr int kWorld = 3;
+  for (const int64_t n : {5, 100'003}) {
+    std::vector<std::vector<float>> values(kWorld, std::vector<float>(n));
+    std::vector<float> expected(n);
+    for (int64_t i = 0; i < n; ++i) {
+      for (int r = 0; r < kWorld; ++r) values[r][i] = 1.0f / static_cast<float>(1 + (i * 7 + r * 13) % 101);
+      expected[i] = values[0][i] + values[1][i] + values[2][i];
+    }
+    RunRanks(kWorld, [&](int rank, Collectives& collectives) {
+      CollectiveCall call;
+      call.kind = CollectiveCall::Kind::kAllReduce;
+      call.members = {0, 1, 2};
+      call.me = rank;
+      const int64_t bytes = n * static_cast<int64_t>(sizeof(float));
+      call.send = call.receive = {Region{reinterpret_cast<char*>(values[rank].data()), 1, bytes, bytes}};
+      ASSERT_TRUE(collectives.Run(call).ok());
+      EXPECT_EQ(values[rank], expected);
+    });
+  }
+}
+
+// bf16 summands add up in f32: 1 + 2^-9 + 2^-9 would stay 1 if each sum were rounded.
+TEST(Collectives, Bf16SumsAreKeptInF32) {
+  constexpr int kWorld = 3;
+  RunRanks(kWorld, [&](int rank, Collectives& collectives) {
+    uint16_t mine[3];
+    std::fill(mine, mine + 3, rank == 0 ? 0x3f80 : 0x3b00);  // 1, 2^-9, 2^-9
+    float sum = 0;
+    CollectiveCall call;
+    call.kind = CollectiveCall::Kind::kReduceScatter;
+    call.members = {0, 1, 2};
+    call.me = rank;
+    call.send_dtype = DType::kBF16;
+    for (uint16_t& x : mine) call.send.push_back({reinterpret_cast<char*>(&x), 1, 2, 2});
+    call.receive = {Region{reinterpret_cast<char*>(&sum), 1, 4, 4}};
+    ASSERT_TRUE(collectives.Run(call).ok());
+    EXPECT_EQ(sum, 1.0f + 1.0f / 256);
+  });
+}
+
+TEST(Collectives, StartedOnesRunInOrderAndOverlap) {
+  RunRanks(2, [&](int rank, Collectives& collectives) {
+    std::vector<uint64_t> in(8), out(16);
+    std::vector<CollectiveCall> calls(8);
+    std::vector<Collectives::Ticket> tickets;
+    for (int i = 0; i < 8; ++i) {
+      in[i] = 10 * i + rank;
+      const auto at = [](uint64_t& x) { return Region{reinterpret_cast<char*>(&x), 1, 8, 8}; };
+      calls[i].members = {0, 1};
+      calls[i].me = rank;
+      calls[i].send = {at(in[i]), at(in[i])};
+      calls[i].receive = {at(out[2 * i]), at(out[2 * i + 1])};
+      tickets.push_back(collectives.Start(&calls[i]));
+    }
+    auto gathered = collectives.GatherHost({100u + rank});  // Behind the started ones.
+    ASSERT_TRUE(gathered.ok());
+    EXPECT_EQ((*gathered)[1][0], 101u);
+    for (int i = 7; i >= 0; --i) ASSERT_TRUE(collectives.Wait(tickets[i]).ok());
+    for (int i = 0; i < 8; ++i) {
+      EXPECT_EQ(out[2 * i], 10u * i);
+      EXPECT_EQ(out[2 * i + 1], 10u * i + 1);
+    }
+    EXPECT_EQ(collectives.stats().bytes_sent, 9 * 8);
+    EXPECT_EQ(collectives.stats().num_calls, 9);
+  });
+}
+
+TEST(Collectives, ARankThatDoesNotAnswerIsNamed) {
+  auto transports = MakeInProcessTransports(2, absl::Milliseconds(50));
+  Collectives collectives(0, 2);
+  collectives.Connect(transports[0].get());
+  const absl::Status status = collectives.Barrier();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(status.message().find("rank 1"), absl::string_view::npos) << status;
+  EXPECT_FALSE(collectives.Barrier().ok());  // The error sticks.
+}
+
+TEST(Collectives, OverlapOfOperandAndResultIsRefused) {
+  const auto program = graph::ParseProgram(
+      "tacc.program 1 partitioned\nmesh fsdp=2\nstage 0 of 1\ngraph g {\n  %x = input \"x\" : f32[2] of f32[4] "
+      "shard=[fsdp]\n"
+      "  %y = all_gather %x over=[fsdp] dim=0 : f32[4] of f32[4] shard=[-]\n}\nstep {\n}\n",
+      {});
+  ASSERT_TRUE(program.ok()) << program.status();
+  float memory[4];
+  const graph::Graph& graph = program->graphs[0];
+  const auto call =
+      BindCollective(graph, graph.nodes[1], program->mesh, 0, {memory, DType::kF32, {2}}, {memory, DType::kF32, {4}});
+  EXPECT_EQ(call.status().message(), "all_gather: operand and result overlap");
+}
+
+}  // namespace
+}  // namespace tacc::worker

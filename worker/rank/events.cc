@@ -1,0 +1,35 @@
+#include "worker/rank/events.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace tacc::worker {
+
+void EventWriter::Write(const std::string& event, nlohmann::json fields) {
+  fields["event"] = event;
+  fields["time"] = absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
+  // Texts from file names may not be UTF-8; a line must be.
+  const std::string line = fields.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  absl::MutexLock lock(&mutex_);
+  size_t done = 0;
+  while (done < line.size()) {
+    const ssize_t n = write(fd_, line.data() + done, line.size() - done);
+    if (n < 0 && errno != EINTR) return;
+    if (n > 0) done += n;
+  }
+}
+
+void EventWriter::Warning(const std::string& code, const std::string& message) {
+  Write("warning", {{"code", code}, {"message", message}});
+}
+
+void EventWriter::Failed(const std::string& code, const std::string& message) {
+  Write("failed", {{"code", code}, {"message", message}});
+}
+
+void EventWriter::Log(const std::string& message) { Write("log", {{"level", "info"}, {"message", message}}); }
+
+}  // namespace tacc::worker

@@ -1,0 +1,44 @@
+#ifndef TACC_WORKER_RANK_GLOO_TRANSPORT_H_
+#define TACC_WORKER_RANK_GLOO_TRANSPORT_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "worker/rank/transport.h"
+
+namespace tacc::worker {
+
+struct Endpoint {
+  std::string host;
+  int port = 0;
+};
+
+// Hosts the TCPStore of one attempt, on the advertised address only. Lives as long as the ranks talk. Internal: no free
+// port, no such address.
+class RendezvousServer {
+ public:
+  virtual ~RendezvousServer() = default;
+  virtual int port() const = 0;
+  static absl::StatusOr<std::unique_ptr<RendezvousServer>> Start(const std::string& advertise, int world,
+                                                                 absl::Duration timeout);
+};
+
+struct GlooOptions {
+  int rank = 0;
+  int world = 1;
+  int64_t attempt = 1;
+  std::string advertise;   // The address that this rank listens on for its peers: an IP address.
+  Endpoint store;          // Where rank 0's server listens.
+  absl::Duration timeout;  // Of connecting, and of each wait for a peer.
+};
+
+// Point-to-point messages by LibTorch's c10d over Gloo's TCP transport: no copies, no threads beside Gloo's own. All
+// ranks of the attempt call it; returns when all are connected. Unavailable: a peer or the store did not answer in
+// time.
+absl::StatusOr<std::unique_ptr<Transport>> ConnectGloo(const GlooOptions& options);
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_RANK_GLOO_TRANSPORT_H_

@@ -1,0 +1,114 @@
+#include "worker/rank/in_process_transport.h"
+
+#include <cstring>
+#include <deque>
+#include <map>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+
+namespace tacc::worker {
+namespace {
+
+struct Entry {
+  const void* source = nullptr;
+  void* target = nullptr;
+  size_t num_bytes = 0;
+  bool done = false;
+  absl::Status status;
+};
+
+// Sends and receives that wait for their counterpart, by (sender, receiver, tag).
+struct Exchange {
+  using Key = std::tuple<int, int, uint32_t>;
+  struct Queue {
+    std::deque<std::shared_ptr<Entry>> sends;
+    std::deque<std::shared_ptr<Entry>> receives;
+  };
+  absl::Mutex mutex;
+  std::map<Key, Queue> queues ABSL_GUARDED_BY(mutex);
+
+  void Match(Queue& queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    while (!queue.sends.empty() && !queue.receives.empty()) {
+      Entry& send = *queue.sends.front();
+      Entry& receive = *queue.receives.front();
+      if (send.num_bytes == receive.num_bytes) {
+        std::memcpy(receive.target, send.source, send.num_bytes);
+      } else {
+        send.status = receive.status = absl::InternalError(
+            absl::StrCat("a message of ", send.num_bytes, " bytes meets a receive of ", receive.num_bytes));
+      }
+      send.done = receive.done = true;
+      queue.sends.pop_front();
+      queue.receives.pop_front();
+    }
+  }
+};
+
+class InProcessMessage : public Message {
+ public:
+  InProcessMessage(std::shared_ptr<Exchange> exchange, std::shared_ptr<Entry> entry, int peer, absl::Duration timeout)
+      : exchange_(std::move(exchange)), entry_(std::move(entry)), peer_(peer), timeout_(timeout) {}
+
+  absl::Status Wait() override {
+    absl::MutexLock lock(&exchange_->mutex);
+    if (!exchange_->mutex.AwaitWithTimeout(absl::Condition(&entry_->done), timeout_)) {
+      return absl::UnavailableError(
+          absl::StrCat("no answer from rank ", peer_, " for ", absl::FormatDuration(timeout_)));
+    }
+    return entry_->status;
+  }
+
+ private:
+  std::shared_ptr<Exchange> exchange_;
+  std::shared_ptr<Entry> entry_;
+  int peer_;
+  absl::Duration timeout_;
+};
+
+class InProcessTransport : public Transport {
+ public:
+  InProcessTransport(std::shared_ptr<Exchange> exchange, int rank, int world, absl::Duration timeout)
+      : exchange_(std::move(exchange)), rank_(rank), world_(world), timeout_(timeout) {}
+
+  int rank() const override { return rank_; }
+  int world() const override { return world_; }
+
+  absl::StatusOr<std::unique_ptr<Message>> Send(int peer, uint32_t tag, const void* data, size_t num_bytes) override {
+    auto entry = std::make_shared<Entry>(Entry{data, nullptr, num_bytes});
+    absl::MutexLock lock(&exchange_->mutex);
+    Exchange::Queue& queue = exchange_->queues[{rank_, peer, tag}];
+    queue.sends.push_back(entry);
+    exchange_->Match(queue);
+    return std::make_unique<InProcessMessage>(exchange_, entry, peer, timeout_);
+  }
+
+  absl::StatusOr<std::unique_ptr<Message>> Receive(int peer, uint32_t tag, void* data, size_t num_bytes) override {
+    auto entry = std::make_shared<Entry>(Entry{nullptr, data, num_bytes});
+    absl::MutexLock lock(&exchange_->mutex);
+    Exchange::Queue& queue = exchange_->queues[{peer, rank_, tag}];
+    queue.receives.push_back(entry);
+    exchange_->Match(queue);
+    return std::make_unique<InProcessMessage>(exchange_, entry, peer, timeout_);
+  }
+
+ private:
+  std::shared_ptr<Exchange> exchange_;
+  int rank_;
+  int world_;
+  absl::Duration timeout_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Transport>> MakeInProcessTransports(int world, absl::Duration timeout) {
+  auto exchange = std::make_shared<Exchange>();
+  std::vector<std::unique_ptr<Transport>> transports;
+  for (int rank = 0; rank < world; ++rank) {
+    transports.push_back(std::make_unique<InProcessTransport>(exchange, rank, world, timeout));
+  }
+  return transports;
+}
+
+}  // namespace tacc::worker

@@ -1,0 +1,18 @@
+#ifndef TACC_WORKER_RANK_IN_PROCESS_TRANSPORT_H_
+#define TACC_WORKER_RANK_IN_PROCESS_TRANSPORT_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "worker/rank/transport.h"
+
+namespace tacc::worker {
+
+// `world` ranks that are threads of this process: messages are copied from the sender's memory. For tests of anything
+// above Transport. A Wait that lasts longer than `timeout` fails, as it would between processes.
+std::vector<std::unique_ptr<Transport>> MakeInProcessTransports(int world, absl::Duration timeout);
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_RANK_IN_PROCESS_TRANSPORT_H_

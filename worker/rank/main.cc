@@ -1,0 +1,73 @@
+// tacc-rank: one rank of one attempt of a job, or the probe of this machine.
+#include <csignal>
+#include <cstdio>
+#include <iostream>
+
+#include "CLI/CLI.hpp"
+#include "failpoint/failpoint.h"
+#include "graph/ops/op.h"
+#include "worker/rank/c10_allocator.h"
+#include "worker/rank/cpu_kernels.h"
+#include "worker/rank/run.h"
+#include "worker/rank/runtime.h"
+
+namespace {
+
+constexpr char kVersion[] = TACC_VERSION;
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // Before LibTorch allocates anything; lives until the process ends.
+  static tacc::worker::WorkspaceAllocator allocator;
+  c10::SetAllocator(c10::DeviceType::CPU, &allocator, /*priority=*/1);
+  signal(SIGPIPE, SIG_IGN);
+
+  CLI::App app("Runs one rank of a tacc job. Started by tacc-worker.", "tacc-rank");
+  app.set_version_flag("--version", std::string("tacc-rank ") + kVersion);
+  bool probe = false;
+  int threads = 1;
+  std::string device = "cpu";
+  tacc::worker::RunOptions options;
+  CLI::Option* probe_flag = app.add_flag("--probe", probe, "Measure this machine, print one JSON object and end");
+  app.add_option("--device", device, "Device to probe")->check(CLI::IsMember({"cpu"}))->needs(probe_flag);
+  app.add_option("--threads", threads, "Threads to probe with")->check(CLI::Range(1, 4096))->needs(probe_flag);
+  CLI::Option* start =
+      app.add_option("--start", options.start_file, "Start file of the rank (docs/contracts.md)")->excludes(probe_flag);
+  app.add_option("--status-shm", options.status_shm, "Name of the shared memory that shows where the rank is")
+      ->needs(start);
+  app.add_option("--profile", options.profile_path, "Write the seconds spent by op and module to this file at the end")
+      ->needs(start);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? tacc::worker::kExitOk : tacc::worker::kExitBadInput;
+  }
+  if (probe) {
+    std::cout << tacc::worker::ProbeDevice(threads) << std::endl;
+    return tacc::worker::kExitOk;
+  }
+  if (options.start_file.empty()) {
+    std::cerr << "error: tacc-rank needs --start FILE or --probe\n";
+    return tacc::worker::kExitBadInput;
+  }
+  absl::StatusOr<std::unique_ptr<tacc::Failpoints>> failpoints = tacc::Failpoints::FromEnvironment();
+  if (!failpoints.ok()) {
+    std::cerr << "error: " << failpoints.status().message() << "\n";
+    return tacc::worker::kExitBadInput;
+  }
+  const tacc::graph::OpTable ops;
+  options.version = kVersion;
+  options.aliases = [&ops](const tacc::graph::Graph& graph, const tacc::graph::Node& node) {
+    const tacc::graph::OpDef* op = ops.Find(node.op);
+    return op != nullptr && op->aliases ? op->aliases(tacc::graph::CallOf(graph, node)) : std::vector<int>();
+  };
+  options.allocator = &allocator;
+  options.failpoints = failpoints->get();
+  const tacc::worker::CpuKernelTable kernels;
+  options.kernels = &kernels;
+  const int code = tacc::worker::RunRank(options);
+  std::fflush(nullptr);
+  // Threads of libraries and the command reader are still there: no destructors.
+  _exit(code);
+}

@@ -1,0 +1,506 @@
+#include "worker/rank/run.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "graph/ir/status_macros.h"
+#include "graph/ir/text.h"
+#include "worker/checkpoint/export.h"
+#include "worker/checkpoint/posix_file.h"
+#include "worker/checkpoint/reader.h"
+#include "worker/rank/arena.h"
+#include "worker/rank/batches.h"
+#include "worker/rank/checkpointer.h"
+#include "worker/rank/commands.h"
+#include "worker/rank/events.h"
+#include "worker/rank/gloo_transport.h"
+#include "worker/rank/runtime.h"
+#include "worker/rank/start_file.h"
+
+namespace tacc::worker {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kMaxProgramBytes = 512 << 20;
+// Updates skipped in a row because the gradient norm was not finite, before the run gives up.
+constexpr int kMaxSkippedInARow = 10;
+
+double Seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+// Why a run ended early: the code of the `failed` event, which decides the exit code.
+struct Failure {
+  const char* code;
+  std::string message;
+};
+
+int ExitCode(const std::string& code) {
+  if (code == "bad_input") return kExitBadInput;
+  return code == "nonfinite" ? kExitNonfinite : kExitError;
+}
+
+// The code for a status of the loop.
+const char* CodeOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+      return "collective";
+    case absl::StatusCode::kResourceExhausted:
+      return "memory";
+    default:
+      return "internal";
+  }
+}
+
+// The same while loading, where what does not fit is the input's fault.
+const char* LoadCodeOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kUnimplemented:
+    case absl::StatusCode::kPermissionDenied:
+      return "bad_input";
+    default:
+      return CodeOf(status);
+  }
+}
+
+class RankRun {
+ public:
+  RankRun(const RunOptions& options, StartFile start, EventWriter* events, CommandReader* commands)
+      : options_(options),
+        start_(std::move(start)),
+        events_(*events),
+        commands_(*commands),
+        collectives_(start_.rank, start_.world) {}
+
+  // The exit code; a failure has been reported.
+  int Run() {
+    const double begin = Seconds();
+    if (absl::Status status = LoadAndConnect(); !status.ok())
+      return Fail(LoadCodeOf(status), std::string(status.message()));
+    json ready = {{"step", steps_done_},
+                  {"resumed_from", resumed_from_},
+                  {"load_seconds", Seconds() - begin},
+                  {"arena_bytes", arena_ == nullptr ? 0 : arena_->arena_bytes()}};
+    events_.Write("ready", std::move(ready));
+    if (!options_.profile_path.empty()) executor_->StartProfile();
+    absl::Status status = Train();
+    WriteProfile();
+    if (!status.ok())
+      return Fail(failure_code_ != nullptr ? failure_code_ : CodeOf(status), std::string(status.message()));
+    events_.Write(stopped_ ? "stopped" : "finished", {{"step", steps_done_}});
+    return kExitOk;
+  }
+
+ private:
+  int Fail(const char* code, const std::string& message) {
+    events_.Failed(code, message);
+    return ExitCode(code);
+  }
+
+  // --- Loading ---
+
+  absl::Status LoadAndConnect() {
+    TACC_RETURN_IF_ERROR(OpenStatusBlock());
+    TACC_RETURN_IF_ERROR(LoadProgram());
+    if (start_.world > 1 && start_.rank == 0) {
+      TACC_ASSIGN_OR_RETURN(server_, RendezvousServer::Start(start_.advertise, start_.world, timeout()));
+      events_.Write("listening", {{"port", server_->port()}});
+    }
+    TACC_RETURN_IF_ERROR(Hit("before_load"));
+    TACC_RETURN_IF_ERROR(Bind());
+    const absl::Status loaded = LoadStates();
+    if (start_.world > 1) TACC_RETURN_IF_ERROR(Connect());
+    TACC_RETURN_IF_ERROR(AgreeOnStates(loaded));
+    TACC_RETURN_IF_ERROR(Hit("after_load"));
+    return OpenData();
+  }
+
+  absl::Status Hit(const char* failpoint) {
+    return options_.failpoints == nullptr ? absl::OkStatus() : options_.failpoints->Hit(failpoint);
+  }
+
+  absl::Duration timeout() const { return absl::Seconds(start_.collective_timeout_seconds); }
+
+  absl::Status OpenStatusBlock() {
+    if (options_.status_shm.empty()) return absl::OkStatus();
+    TACC_ASSIGN_OR_RETURN(status_block_, StatusBlock::Open(options_.status_shm));
+    return absl::OkStatus();
+  }
+
+  absl::Status LoadProgram() {
+    TACC_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(start_.program, kMaxProgramBytes));
+    graph::ParseOptions parse;
+    parse.file = start_.program;
+    TACC_ASSIGN_OR_RETURN(program_, graph::ParseProgram(text, parse));
+    if (program_.mesh.num_ranks() != start_.world) {
+      return absl::InvalidArgumentError(absl::StrCat(start_.program, ": its mesh ", program_.mesh.ToString(), " has ",
+                                                     program_.mesh.num_ranks(), " ranks, but world = ", start_.world));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Bind() {
+    ConfigureThreads(start_.threads);
+    ExecutorOptions executor;
+    executor.program = &program_;
+    executor.rank = start_.rank;
+    executor.threads = start_.threads;
+    executor.kernels = options_.kernels;
+    executor.aliases = options_.aliases;
+    executor.collectives = &collectives_;
+    executor.status = status_block_.get();
+    executor.failpoints = options_.failpoints;
+    if (program_.level == graph::Level::kPlanned) {
+      const int64_t needed = program_.arena_bytes + program_.workspace_bytes;
+      if (start_.memory_bytes > 0 && needed > start_.memory_bytes) {
+        return absl::ResourceExhaustedError(absl::StrCat("the program needs ", needed, " bytes (arena ",
+                                                         program_.arena_bytes, ", workspace ", program_.workspace_bytes,
+                                                         "), but this rank has ", start_.memory_bytes));
+      }
+      TACC_ASSIGN_OR_RETURN(arena_, Arena::Create(program_.arena_bytes, program_.workspace_bytes));
+      if (options_.allocator != nullptr && program_.workspace_bytes > 0)
+        options_.allocator->SetWorkspace(arena_->workspace());
+      executor.arena = arena_.get();
+    }
+    TACC_ASSIGN_OR_RETURN(executor_, Executor::Create(executor));
+    states_ = std::make_unique<RankStates>(&program_, start_.rank,
+                                           [this](const std::string& name) { return executor_->state(name); });
+    checkpointer_ =
+        std::make_unique<Checkpointer>(&start_, &program_, states_.get(), &collectives_, &events_, options_.failpoints);
+    return absl::OkStatus();
+  }
+
+  std::string ResumePath() const {
+    return absl::StartsWith(start_.resume, "/") ? start_.resume
+                                                : absl::StrCat(start_.checkpoint_dir, "/", start_.resume);
+  }
+
+  absl::Status LoadStates() {
+    if (!start_.resume.empty()) return LoadCheckpoint(ResumePath());
+    if (start_.weights == StartFile::Weights::kRandom) return states_->Initialize(nullptr, start_.seed);
+    TACC_ASSIGN_OR_RETURN(const std::unique_ptr<ModelWeights> weights, ModelWeights::Open(start_.model_dir));
+    return states_->Initialize(weights.get(), start_.seed);
+  }
+
+  absl::Status LoadCheckpoint(const std::string& path) {
+    TACC_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(path));
+    // The ranks share the work of reading everything once.
+    TACC_RETURN_IF_ERROR(checkpoint->VerifyData(start_.rank, start_.world));
+    TACC_RETURN_IF_ERROR(states_->Load(*checkpoint));
+    steps_done_ = checkpoint->manifest().step;
+    resumed_from_ = path.substr(path.rfind('/') + 1);
+    return absl::OkStatus();
+  }
+
+  absl::Status Connect() {
+    Endpoint store{start_.advertise, server_ == nullptr ? 0 : server_->port()};
+    if (start_.rank != 0) {
+      TACC_ASSIGN_OR_RETURN(store, commands_.WaitForRendezvous(timeout()));
+    }
+    GlooOptions gloo;
+    gloo.rank = start_.rank;
+    gloo.world = start_.world;
+    gloo.attempt = start_.attempt;
+    gloo.advertise = start_.advertise;
+    gloo.store = store;
+    gloo.timeout = timeout();
+    TACC_ASSIGN_OR_RETURN(transport_, ConnectGloo(gloo));
+    collectives_.Connect(transport_.get());
+    return absl::OkStatus();
+  }
+
+  // All ranks begin with the same states, or none does. A checkpoint that any rank finds damaged is left for the one
+  // before it, unless the user named it by its path.
+  absl::Status AgreeOnStates(absl::Status loaded) {
+    while (true) {
+      TACC_ASSIGN_OR_RETURN(const auto all,
+                            collectives_.GatherHost({loaded.ok() ? 1u : 0u, static_cast<uint64_t>(steps_done_)}));
+      const auto failed = std::find_if(all.begin(), all.end(), [](const auto& flags) { return flags[0] == 0; });
+      if (failed == all.end()) return absl::OkStatus();
+      const int failed_rank = static_cast<int>(failed - all.begin());
+      if (loaded.ok()) {
+        loaded = absl::InvalidArgumentError(
+            absl::StrCat("rank ", failed_rank, " cannot load the states; its own event says why"));
+      } else if (!start_.resume.empty()) {
+        events_.Warning("checkpoint_damaged", std::string(loaded.message()));
+      }
+      if (start_.resume.empty() || absl::StartsWith(start_.resume, "/")) return loaded;
+      TACC_ASSIGN_OR_RETURN(const std::string older, OlderCheckpoint(start_.resume));
+      if (older.empty()) return loaded;
+      start_.resume = older;
+      loaded = LoadCheckpoint(ResumePath());
+    }
+  }
+
+  // The newest checkpoint before `name` whose structure is whole; empty when there is none. The same on every rank:
+  // they see one directory.
+  absl::StatusOr<std::string> OlderCheckpoint(const std::string& name) const {
+    TACC_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
+                          ListCheckpoints(start_.checkpoint_dir, CheckpointCheck::kStructure));
+    bool is_older = false;
+    for (const CheckpointEntry& entry : entries) {
+      if (is_older && entry.status.ok()) return entry.name;
+      is_older = is_older || entry.name == name;
+    }
+    return std::string();
+  }
+
+  absl::Status OpenData() {
+    BatchOptions batches;
+    batches.program = &program_;
+    batches.rank = start_.rank;
+    batches.num_micro_batches = executor_->num_micro_batches();
+    batches.inputs = &executor_->inputs();
+    batches.seq_len = start_.seq_len;
+    batches.global_batch_size = start_.global_batch_size;
+    batches.seed = start_.seed;
+    TACC_ASSIGN_OR_RETURN(dataset_, Dataset::Open(start_.data_path));
+    TACC_ASSIGN_OR_RETURN(train_batches_, TrainBatches::Create(batches, dataset_.get(), steps_done_));
+    const std::string eval_dir = EvalDir(start_.data_path, start_.eval_path);
+    if (!executor_->has_eval() || eval_dir.empty()) return absl::OkStatus();
+    TACC_ASSIGN_OR_RETURN(eval_dataset_, Dataset::Open(eval_dir));
+    TACC_ASSIGN_OR_RETURN(eval_batches_, EvalBatches::Create(batches, eval_dataset_.get()));
+    return absl::OkStatus();
+  }
+
+  // --- Training ---
+
+  absl::Status Train() {
+    if (status_block_ != nullptr) status_block_->SetStep(steps_done_);
+    const int64_t first_step = steps_done_;
+    while (true) {
+      const bool is_last = steps_done_ >= start_.max_steps;
+      const double begin = Seconds();
+      const absl::Status data = is_last ? absl::OkStatus() : train_batches_->Next();
+      const double data_wait = Seconds() - begin;
+      TACC_RETURN_IF_ERROR(Agree(data));
+      if (stopped_) return SaveOnce();
+      if (checkpoint_wanted_) TACC_RETURN_IF_ERROR(SaveOnce());
+      if (is_last) return Finish(first_step);
+      TACC_RETURN_IF_ERROR(Step(begin, data_wait));
+      const bool at_end = steps_done_ >= start_.max_steps;
+      if (at_end || (start_.eval_steps > 0 && steps_done_ % start_.eval_steps == 0)) TACC_RETURN_IF_ERROR(Evaluate());
+      if (start_.save_steps > 0 && steps_done_ % start_.save_steps == 0 && !at_end) TACC_RETURN_IF_ERROR(SaveOnce());
+    }
+  }
+
+  // The ranks tell each other what they were asked for and what they read.
+  absl::Status Agree(const absl::Status& data) {
+    const CommandCounts counts = commands_.counts();
+    const uint64_t hash = data.ok() ? train_batches_->hash() : 0;
+    TACC_ASSIGN_OR_RETURN(const auto all,
+                          collectives_.GatherHost({counts.checkpoints, counts.stops, hash, data.ok() ? 0u : 1u}));
+    TACC_RETURN_IF_ERROR(data);
+    uint64_t checkpoints = 0;
+    batch_hash_ = 0;
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      checkpoints = std::max(checkpoints, all[rank][0]);
+      stopped_ = stopped_ || all[rank][1] > 0;
+      batch_hash_ += all[rank][2];
+      if (all[rank][3] != 0)
+        return absl::InternalError(absl::StrCat("rank ", rank, " cannot read its data; its own event says why"));
+    }
+    checkpoint_wanted_ = checkpoints > checkpoints_done_;
+    checkpoints_done_ = checkpoints;
+    return absl::OkStatus();
+  }
+
+  absl::Status Step(double begin, double data_wait) {
+    const double communication_before = collectives_.stats().wait_seconds;
+    TACC_RETURN_IF_ERROR(executor_->RunStep(train_batches_->inputs()));
+    ++steps_done_;
+    if (status_block_ != nullptr) status_block_->SetStep(steps_done_);
+    const double seconds = Seconds() - begin;
+    TACC_ASSIGN_OR_RETURN(const double loss, executor_->Output("loss"));
+    TACC_ASSIGN_OR_RETURN(const double grad_norm, executor_->Output("grad_norm"));
+    TACC_ASSIGN_OR_RETURN(const double learning_rate, executor_->Output("learning_rate"));
+    TACC_ASSIGN_OR_RETURN(const double target_tokens, executor_->Output("target_tokens"));
+    TACC_ASSIGN_OR_RETURN(const double skipped, executor_->Output("skipped"));
+    const int64_t tokens = start_.global_batch_size * start_.seq_len;
+    if (start_.rank == 0) {
+      events_.Write("step", {{"step", steps_done_},
+                             {"loss", loss},
+                             {"grad_norm", grad_norm},
+                             {"learning_rate", learning_rate},
+                             {"tokens", tokens},
+                             {"target_tokens", static_cast<int64_t>(target_tokens)},
+                             {"seconds", seconds},
+                             {"data_wait_seconds", data_wait},
+                             {"communication_seconds", collectives_.stats().wait_seconds - communication_before},
+                             {"tokens_per_second", static_cast<double>(tokens) / seconds},
+                             {"batch_hash", HashText(batch_hash_)},
+                             {"skipped", skipped != 0 ? 1 : 0}});
+    }
+    skipped_in_a_row_ = skipped != 0 ? skipped_in_a_row_ + 1 : 0;
+    if (skipped_in_a_row_ == 0) return absl::OkStatus();
+    if (start_.rank == 0) {
+      events_.Warning("nonfinite",
+                      absl::StrCat("step ", steps_done_, ": the gradient norm is not finite; the update was skipped (",
+                                   skipped_in_a_row_, " in a row)"));
+    }
+    return skipped_in_a_row_ < kMaxSkippedInARow ? absl::OkStatus() : StopAsNonfinite();
+  }
+
+  // Every rank sees the same norm; the one to name is the first whose own part of the loss or of the gradients is not
+  // finite.
+  absl::Status StopAsNonfinite() {
+    bool loss_ok = true, gradients_ok = true;
+    for (const graph::State& state : program_.states) {
+      if (state.kind == graph::StateKind::kCounter) loss_ok = loss_ok && IsFinite(executor_->state(state.name));
+      if (state.kind == graph::StateKind::kGradient)
+        gradients_ok = gradients_ok && IsFinite(executor_->state(state.name));
+    }
+    TACC_ASSIGN_OR_RETURN(const auto all, collectives_.GatherHost({loss_ok ? 0u : 1u, gradients_ok ? 0u : 1u}));
+    std::string place = "every rank's loss and gradients are finite, their sum is not";
+    for (const int what : {1, 0}) {
+      for (size_t rank = all.size(); rank-- > 0;) {
+        if (all[rank][what] != 0)
+          place = absl::StrCat("first on rank ", rank, ", in its ", what == 0 ? "loss" : "gradients");
+      }
+    }
+    failure_code_ = "nonfinite";
+    return absl::InternalError(absl::StrCat(
+        "the gradient norm was not finite in ", kMaxSkippedInARow, " steps in a row, the last is step ", steps_done_,
+        ", batch ", HashText(batch_hash_), "; ", place,
+        ". The last checkpoint is from before; lower the learning rate or look at the batch with `taccctl data show`"));
+  }
+
+  static bool IsFinite(const kernels::TensorView& view) {
+    for (int64_t i = 0; i < view.size(); ++i) {
+      if (view.dtype == kernels::DType::kF32 && !std::isfinite(view.as<float>()[i])) return false;
+      if (view.dtype == kernels::DType::kF64 && !std::isfinite(view.as<double>()[i])) return false;
+    }
+    return true;
+  }
+
+  absl::Status Evaluate() {
+    if (eval_batches_ == nullptr) return absl::OkStatus();
+    const double begin = Seconds();
+    double loss = 0, target_tokens = 0;
+    for (int64_t i = 0; i < eval_batches_->num_batches(); ++i) {
+      TACC_ASSIGN_OR_RETURN(const std::vector<const void*>* inputs, eval_batches_->Read(i));
+      TACC_RETURN_IF_ERROR(executor_->RunEval(*inputs));
+      TACC_ASSIGN_OR_RETURN(const double batch_loss, executor_->Output("loss"));
+      TACC_ASSIGN_OR_RETURN(const double batch_tokens, executor_->Output("target_tokens"));
+      loss += batch_loss;
+      target_tokens += batch_tokens;
+    }
+    if (start_.rank == 0 && target_tokens > 0) {
+      events_.Write("eval", {{"step", steps_done_},
+                             {"eval_loss", loss / target_tokens},
+                             {"target_tokens", static_cast<int64_t>(target_tokens)},
+                             {"seconds", Seconds() - begin}});
+    }
+    return absl::OkStatus();
+  }
+
+  // A checkpoint of the states as they are, unless this attempt has one.
+  absl::Status SaveOnce() {
+    if (start_.checkpoint_dir.empty() || checkpointer_->last_saved_step() == steps_done_) return absl::OkStatus();
+    return checkpointer_->Save(steps_done_);
+  }
+
+  absl::Status Finish(int64_t first_step) {
+    if (start_.checkpoint_dir.empty()) return absl::OkStatus();
+    std::string checkpoint = start_.resume.empty() ? "" : ResumePath();
+    if (steps_done_ > first_step || checkpoint.empty()) {
+      TACC_RETURN_IF_ERROR(SaveOnce());
+      if (checkpointer_->last_saved_step() != steps_done_) {
+        return absl::InternalError(absl::StrCat("the last checkpoint, of step ", steps_done_,
+                                                ", could not be written; see the warning before"));
+      }
+      checkpoint = checkpointer_->last_saved_path();
+    }
+    if (start_.rank != 0 || start_.export_dir.empty()) return absl::OkStatus();
+    ExportRequest request;
+    request.checkpoint = checkpoint;
+    request.model_dir = start_.model_dir;
+    request.out_dir = start_.export_dir;
+    TACC_RETURN_IF_ERROR(ExportCheckpoint(request).status());
+    events_.Write("exported", {{"path", start_.export_dir}});
+    return absl::OkStatus();
+  }
+
+  void WriteProfile() {
+    if (options_.profile_path.empty()) return;
+    json nodes = json::array();
+    for (const ProfileEntry& entry : executor_->Profile()) {
+      nodes.push_back({{"op", entry.op}, {"module", entry.module}, {"count", entry.count}, {"seconds", entry.seconds}});
+    }
+    const CollectiveStats stats = collectives_.stats();
+    json profile = {{"nodes", nodes},
+                    {"collectives",
+                     {{"calls", stats.num_calls},
+                      {"bytes_sent", stats.bytes_sent},
+                      {"busy_seconds", stats.busy_seconds},
+                      {"wait_seconds", stats.wait_seconds}}}};
+    if (options_.allocator != nullptr) {
+      const WorkspaceAllocator::Stats memory = options_.allocator->stats();
+      profile["workspace"] = {{"bytes", program_.workspace_bytes},
+                              {"highest_bytes", memory.heap.highest_bytes},
+                              {"fallbacks", memory.num_fallbacks},
+                              {"fallback_bytes", memory.fallback_bytes},
+                              {"largest_fallback_bytes", memory.largest_fallback_bytes}};
+    }
+    std::ofstream(options_.profile_path) << profile.dump(1) << "\n";
+  }
+
+  const RunOptions& options_;
+  StartFile start_;
+  EventWriter& events_;
+  CommandReader& commands_;
+  std::unique_ptr<StatusBlock> status_block_;
+  graph::Program program_;
+  std::unique_ptr<RendezvousServer> server_;
+  std::unique_ptr<Transport> transport_;
+  Collectives collectives_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<RankStates> states_;
+  std::unique_ptr<Checkpointer> checkpointer_;
+  std::unique_ptr<Dataset> dataset_;
+  std::unique_ptr<TrainBatches> train_batches_;
+  std::unique_ptr<Dataset> eval_dataset_;
+  std::unique_ptr<EvalBatches> eval_batches_;
+
+  int64_t steps_done_ = 0;
+  std::string resumed_from_;
+  uint64_t batch_hash_ = 0;
+  uint64_t checkpoints_done_ = 0;  // Of the checkpoint commands.
+  bool checkpoint_wanted_ = false;
+  bool stopped_ = false;
+  int skipped_in_a_row_ = 0;
+  const char* failure_code_ = nullptr;
+};
+
+}  // namespace
+
+int RunRank(const RunOptions& options) {
+  EventWriter events(options.event_fd);
+  events.Write("started", {{"pid", getpid()}, {"version", options.version}});
+  absl::StatusOr<StartFile> start = ReadStartFile(options.start_file);
+  if (!start.ok()) {
+    events.Failed("bad_input", std::string(start.status().message()));
+    return kExitBadInput;
+  }
+  if (start->version != options.version) {
+    events.Failed("bad_input", absl::StrCat("the start file is of version ", start->version, ", tacc-rank is ",
+                                            options.version, "; install the same version everywhere"));
+    return kExitBadInput;
+  }
+  // Outlives the run by design: its thread may be in read() until the process ends.
+  CommandReader commands(options.command_fd, &events, [] { _exit(kExitError); });
+  return RankRun(options, *std::move(start), &events, &commands).Run();
+}
+
+}  // namespace tacc::worker

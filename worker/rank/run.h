@@ -1,0 +1,39 @@
+#ifndef TACC_WORKER_RANK_RUN_H_
+#define TACC_WORKER_RANK_RUN_H_
+
+#include <string>
+
+#include "absl/types/span.h"
+#include "failpoint/failpoint.h"
+#include "worker/rank/c10_allocator.h"
+#include "worker/rank/executor.h"
+#include "worker/rank/kernel_table.h"
+
+namespace tacc::worker {
+
+// Exit codes of a rank.
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitError = 1;
+inline constexpr int kExitBadInput = 2;
+inline constexpr int kExitNonfinite = 3;
+
+struct RunOptions {
+  std::string start_file;
+  std::string version;       // Of this program.
+  std::string status_shm;    // Empty: none.
+  std::string profile_path;  // Where the seconds by op and module go at the end; empty: not measured.
+  const KernelTable* kernels = nullptr;
+  AliasFunction aliases;
+  WorkspaceAllocator* allocator = nullptr;  // Installed as LibTorch's.
+  Failpoints* failpoints = nullptr;
+  int command_fd = 0;
+  int event_fd = 1;
+};
+
+// One rank of one attempt from start file to exit: the protocol of docs/contracts.md. Returns the exit code; the reason
+// of a non-zero one has been sent as a `failed` event.
+int RunRank(const RunOptions& options);
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_RANK_RUN_H_

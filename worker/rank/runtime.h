@@ -1,0 +1,19 @@
+#ifndef TACC_WORKER_RANK_RUNTIME_H_
+#define TACC_WORKER_RANK_RUNTIME_H_
+
+#include <string>
+
+namespace tacc::worker {
+
+// Sets the number of threads of LibTorch, MKL and OpenMP, and makes each of them (and every thread that the caller
+// starts later) flush denormal numbers to zero: they cost a hundred times a normal one.
+void ConfigureThreads(int threads);
+
+// What the device is and does, as the JSON object `device` of docs/contracts.md: peak of the matrix product (best of
+// several shapes, about two seconds a dtype), memory bandwidth, memory, loopback link. `threads` are used for all of
+// it. Takes about six seconds.
+std::string ProbeDevice(int threads);
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_RANK_RUNTIME_H_

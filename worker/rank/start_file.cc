@@ -1,0 +1,142 @@
+#include "worker/rank/start_file.h"
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "worker/checkpoint/posix_file.h"
+
+namespace tacc::worker {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kMaxStartFileBytes = 1 << 20;
+
+// Reads fields of one object; the first problem sticks.
+class Fields {
+ public:
+  Fields(const json* object, std::string where, absl::Status* status)
+      : object_(object), where_(std::move(where)), status_(status) {}
+
+  Fields Object(const char* name) const {
+    const json* value = Find(name);
+    if (value != nullptr && !value->is_object()) Fail(name, "an object", *value);
+    return Fields(value != nullptr && value->is_object() ? value : nullptr, absl::StrCat(where_, name, "."), status_);
+  }
+
+  std::string String(const char* name) const {
+    const json* value = Find(name);
+    if (value == nullptr) return "";
+    if (!value->is_string()) {
+      Fail(name, "a string", *value);
+      return "";
+    }
+    return value->get<std::string>();
+  }
+
+  int64_t Int(const char* name, int64_t least) const {
+    const json* value = Find(name);
+    if (value == nullptr) return least;
+    if (!value->is_number_integer() || value->get<int64_t>() < least) {
+      Fail(name, absl::StrCat("a whole number of at least ", least), *value);
+      return least;
+    }
+    return value->get<int64_t>();
+  }
+
+  uint64_t Unsigned(const char* name) const {
+    const json* value = Find(name);
+    if (value == nullptr) return 0;
+    if (!value->is_number_unsigned()) {
+      Fail(name, "a whole number of at least 0", *value);
+      return 0;
+    }
+    return value->get<uint64_t>();
+  }
+
+  double Positive(const char* name) const {
+    const json* value = Find(name);
+    if (value == nullptr) return 1;
+    if (!value->is_number() || !(value->get<double>() > 0)) {
+      Fail(name, "a positive number", *value);
+      return 1;
+    }
+    return value->get<double>();
+  }
+
+  std::string Text(const char* name) const {
+    const json* value = Find(name);
+    if (value == nullptr) return "{}";
+    if (!value->is_object()) Fail(name, "an object", *value);
+    return value->dump();
+  }
+
+  void Fail(const char* name, const std::string& wanted, const json& got) const {
+    status_->Update(
+        absl::InvalidArgumentError(absl::StrCat(where_, name, " is ", got.dump().substr(0, 80), "; wanted ", wanted)));
+  }
+
+ private:
+  const json* Find(const char* name) const {
+    if (object_ == nullptr) return nullptr;
+    const auto it = object_->find(name);
+    if (it != object_->end()) return &*it;
+    status_->Update(absl::InvalidArgumentError(absl::StrCat(where_, name, " is missing")));
+    return nullptr;
+  }
+
+  const json* object_;
+  std::string where_;
+  absl::Status* status_;
+};
+
+}  // namespace
+
+absl::StatusOr<StartFile> ReadStartFile(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadSmallFile(path, kMaxStartFileBytes);
+  if (!text.ok()) return absl::InvalidArgumentError(absl::StrCat("start file: ", text.status().message()));
+  const json root = json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!root.is_object()) return absl::InvalidArgumentError(absl::StrCat("start file ", path, ": not a JSON object"));
+  absl::Status status;
+  const Fields fields(&root, absl::StrCat("start file ", path, ": "), &status);
+  StartFile start;
+  start.version = fields.String("version");
+  start.job = fields.String("job");
+  start.attempt = fields.Int("attempt", 1);
+  start.rank = static_cast<int>(fields.Int("rank", 0));
+  start.world = static_cast<int>(fields.Int("world", 1));
+  start.device = fields.String("device");
+  start.threads = static_cast<int>(fields.Int("threads", 1));
+  start.memory_bytes = fields.Int("memory_bytes", 0);
+  start.advertise = fields.String("advertise");
+  start.program = fields.String("program");
+  start.model_dir = fields.String("model_dir");
+  const std::string weights = fields.String("weights");
+  if (weights == "pretrained") {
+    start.weights = StartFile::Weights::kPretrained;
+  } else if (weights != "random") {
+    fields.Fail("weights", "\"pretrained\" or \"random\"", weights);
+  }
+  start.seed = fields.Unsigned("seed");
+  const Fields data = fields.Object("data");
+  start.data_path = data.String("path");
+  start.eval_path = data.String("eval_path");
+  start.seq_len = data.Int("seq_len", 1);
+  start.global_batch_size = data.Int("global_batch_size", 1);
+  const Fields train = fields.Object("train");
+  start.max_steps = train.Int("max_steps", 0);
+  start.eval_steps = train.Int("eval_steps", 0);
+  const Fields checkpoint = fields.Object("checkpoint");
+  start.checkpoint_dir = checkpoint.String("dir");
+  start.save_steps = checkpoint.Int("save_steps", 0);
+  start.resume = checkpoint.String("resume");
+  start.export_dir = checkpoint.String("export");
+  start.identity = fields.Text("identity");
+  start.collective_timeout_seconds = fields.Positive("collective_timeout_seconds");
+  if (!status.ok()) return status;
+  if (start.rank >= start.world) fields.Fail("rank", absl::StrCat("less than world = ", start.world), start.rank);
+  if (start.device != "cpu") fields.Fail("device", "\"cpu\"", start.device);
+  if (!status.ok()) return status;
+  return start;
+}
+
+}  // namespace tacc::worker

@@ -1,0 +1,52 @@
+#ifndef TACC_WORKER_RANK_START_FILE_H_
+#define TACC_WORKER_RANK_START_FILE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace tacc::worker {
+
+// What one rank of one attempt is to do: the start file of docs/contracts.md, field by field.
+struct StartFile {
+  enum class Weights { kPretrained, kRandom };
+
+  std::string version;
+  std::string job;
+  int64_t attempt = 1;
+  int rank = 0;
+  int world = 1;
+  std::string device;
+  int threads = 1;
+  int64_t memory_bytes = 0;
+  std::string advertise;
+  std::string program;    // Path.
+  std::string model_dir;  // Empty: none.
+  Weights weights = Weights::kRandom;
+  uint64_t seed = 0;
+
+  std::string data_path;
+  std::string eval_path;  // Empty: `eval` in data_path, if there.
+  int64_t seq_len = 0;
+  int64_t global_batch_size = 0;
+
+  int64_t max_steps = 0;
+  int64_t eval_steps = 0;  // 0: at the end only.
+
+  std::string checkpoint_dir;
+  int64_t save_steps = 0;  // 0: at the end only.
+  std::string resume;      // A checkpoint's name in checkpoint_dir, an absolute path, or empty.
+  std::string export_dir;  // Empty: none.
+
+  std::string identity = "{}";  // JSON object, goes into each manifest as it is.
+  double collective_timeout_seconds = 300;
+};
+
+// InvalidArgument: the file cannot be read, is not JSON, lacks a field or has one of another type or out of range; path
+// and field are named.
+absl::StatusOr<StartFile> ReadStartFile(const std::string& path);
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_RANK_START_FILE_H_

@@ -1,0 +1,250 @@
+#include "worker/rank/states.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "graph/ir/status_macros.h"
+#include "kernels/cpu/random_init.h"
+#include "worker/checkpoint/element.h"
+#include "worker/rank/bind_collective.h"
+
+namespace tacc::worker {
+namespace {
+
+using graph::State;
+using graph::StateKind;
+using kernels::DType;
+using kernels::TensorView;
+
+const char* SafetensorsName(DType dtype) {
+  switch (dtype) {
+    case DType::kBool:
+      return "BOOL";
+    case DType::kI32:
+      return "I32";
+    case DType::kI64:
+      return "I64";
+    case DType::kBF16:
+      return "BF16";
+    case DType::kF16:
+      return "F16";
+    case DType::kF32:
+      return "F32";
+    case DType::kF64:
+      return "F64";
+  }
+  return "";
+}
+
+// "weights/a.b" -> "a.b".
+std::string ParameterOf(const std::string& state_name) { return state_name.substr(state_name.find('/') + 1); }
+
+bool IsSaved(const State& state) { return state.kind == StateKind::kWeight || state.kind == StateKind::kOptimizer; }
+
+// The whole local tensor, padding included, at the place of `logical`.
+Rectangle LocalBox(const Rectangle& logical, const TensorView& view) {
+  return {logical.offset, std::vector<int64_t>(view.dims.begin(), view.dims.end())};
+}
+
+absl::Status ConvertInto(const float* from, int64_t count, DType dtype, char* to) {
+  if (dtype != DType::kF64) return ConvertFromFloat(SafetensorsName(dtype), from, count, to);
+  for (int64_t i = 0; i < count; ++i) {
+    const double value = from[i];
+    std::memcpy(to + i * sizeof(value), &value, sizeof(value));
+  }
+  return absl::OkStatus();
+}
+
+// A number list in parentheses after `name`: "normal(0.02)" -> {0.02}.
+bool ParseCall(const std::string& text, const std::string& name, size_t num_arguments, std::vector<double>* arguments) {
+  absl::string_view rest = text;
+  if (!absl::ConsumePrefix(&rest, absl::StrCat(name, "(")) || !absl::ConsumeSuffix(&rest, ")")) return false;
+  for (absl::string_view part : absl::StrSplit(rest, ',')) {
+    double value = 0;
+    if (!absl::SimpleAtod(part, &value)) return false;
+    arguments->push_back(value);
+  }
+  return arguments->size() == num_arguments;
+}
+
+}  // namespace
+
+Rectangle RankStates::RectangleOf(const State& state) const {
+  graph::Value value;
+  value.type = state.type;
+  value.placement = state.placement;
+  Rectangle rectangle;
+  for (const graph::Range& range : RangesOf(value, program_.mesh, rank_)) {
+    rectangle.offset.push_back(range.begin);
+    rectangle.shape.push_back(range.end - range.begin);
+  }
+  return rectangle;
+}
+
+// Ranks that hold the same rectangle differ on axes that do not shard the state only.
+bool RankStates::IsFirstReplica(const State& state) const {
+  const std::vector<int64_t> coordinates = program_.mesh.Coordinates(rank_);
+  for (size_t axis = 0; axis < coordinates.size(); ++axis) {
+    if (coordinates[axis] != 0 && !state.placement.sharding.Uses(static_cast<int>(axis))) return false;
+  }
+  return true;
+}
+
+void RankStates::ClearAll() {
+  for (const State& state : program_.states) {
+    const TensorView view = views_(state.name);
+    std::memset(view.data, 0, view.bytes());
+  }
+}
+
+// The init of a weight over a rectangle of it.
+absl::Status RankStates::ReadRandom(const State& weight, const Rectangle& wanted, uint64_t seed, float* out) {
+  namespace cpu = kernels::cpu;
+  const graph::Dims& dims = weight.placement.global.dims;
+  const kernels::Dims extent(wanted.shape.begin(), wanted.shape.end());
+  const cpu::Rectangle rectangle{kernels::Dims(dims.begin(), dims.end()),
+                                 kernels::Dims(wanted.offset.begin(), wanted.offset.end()), extent};
+  const cpu::RandomKey key{seed, cpu::HashName(ParameterOf(weight.name))};
+  const TensorView view{out, DType::kF32, extent};
+  std::vector<double> arguments;
+  if (weight.init == "zeros" || weight.init == "ones") {
+    cpu::RandomInit(cpu::Distribution::kConstant, weight.init == "ones" ? 1.0 : 0.0, 0.0, key, rectangle, view);
+  } else if (ParseCall(weight.init, "normal", 1, &arguments)) {
+    cpu::RandomInit(cpu::Distribution::kNormal, 0.0, arguments[0], key, rectangle, view);
+  } else if (ParseCall(weight.init, "uniform", 2, &arguments)) {
+    cpu::RandomInit(cpu::Distribution::kUniform, arguments[0], arguments[1], key, rectangle, view);
+  } else {
+    return absl::InvalidArgumentError(
+        absl::StrCat("state \"", weight.name, "\": init \"", weight.init,
+                     "\" is not known; use normal(STD), uniform(LOW,HIGH), ones or zeros"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RankStates::Fill(const State& state, const State& source, const ReadFloat& read) {
+  const Rectangle mine = RectangleOf(state);
+  const TensorView view = views_(state.name);
+  const int64_t count = NumElements(mine.shape).value_or(0);
+  if (count == 0) return absl::OkStatus();
+  const bool is_whole = count == view.size();
+  if (is_whole && view.dtype == DType::kF32) return read(source, mine, view.as<float>());
+  std::vector<float> values(count);
+  TACC_RETURN_IF_ERROR(read(source, mine, values.data()));
+  const int64_t element = kernels::SizeOf(view.dtype);
+  std::vector<char> converted(is_whole ? 0 : count * element);
+  char* target = is_whole ? view.as<char>() : converted.data();
+  TACC_RETURN_IF_ERROR(ConvertInto(values.data(), count, view.dtype, target));
+  if (!is_whole) CopyIntersection(converted.data(), mine, view.as<char>(), LocalBox(mine, view), element);
+  return absl::OkStatus();
+}
+
+absl::Status RankStates::FillCopies(const ReadFloat& read) {
+  for (const State& state : program_.states) {
+    if (state.kind != StateKind::kCopy) continue;
+    const std::string weight_name = absl::StrCat("weights/", ParameterOf(state.name));
+    const State* weight = program_.FindState(weight_name);
+    if (weight == nullptr)
+      return absl::InvalidArgumentError(
+          absl::StrCat("state \"", state.name, "\" is a copy, but there is no \"", weight_name, "\""));
+    const TensorView from = views_(weight_name);
+    const TensorView to = views_(state.name);
+    if (weight->placement.sharding == state.placement.sharding && from.dtype == DType::kF32) {
+      TACC_RETURN_IF_ERROR(ConvertInto(from.as<float>(), from.size(), to.dtype, to.as<char>()));
+    } else {
+      TACC_RETURN_IF_ERROR(Fill(state, *weight, read));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RankStates::Initialize(const ModelWeights* weights, uint64_t seed) {
+  ClearAll();
+  const ReadFloat read = [&](const State& weight, const Rectangle& rectangle, float* out) {
+    if (weights == nullptr) return ReadRandom(weight, rectangle, seed, out);
+    return weights->ReadFloat(ParameterOf(weight.name), weight.placement.global.dims, rectangle, out);
+  };
+  for (const State& state : program_.states) {
+    if (state.kind == StateKind::kWeight) TACC_RETURN_IF_ERROR(Fill(state, state, read));
+  }
+  return FillCopies(read);
+}
+
+absl::Status RankStates::Load(const Checkpoint& checkpoint) {
+  ClearAll();
+  const ReadFloat read = [&](const State& state, const Rectangle& rectangle, float* out) -> absl::Status {
+    const std::string& name = state.name;
+    const auto it = checkpoint.manifest().tensors.find(name);
+    if (it == checkpoint.manifest().tensors.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": no tensor \"", name, "\""));
+    }
+    if (it->second.shape != state.placement.global.dims) {
+      return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": tensor \"", name, "\" is ",
+                                                     ShapeText(it->second.shape), ", the model's is ",
+                                                     ShapeText(state.placement.global.dims)));
+    }
+    if (it->second.dtype == "F32") return checkpoint.Read(name, rectangle, out);
+    const int64_t count = NumElements(rectangle.shape).value_or(0);
+    TACC_ASSIGN_OR_RETURN(const int64_t element, DtypeBytes(it->second.dtype));
+    std::vector<char> raw(count * element);
+    TACC_RETURN_IF_ERROR(checkpoint.Read(name, rectangle, raw.data()));
+    return ConvertToFloat(it->second.dtype, raw.data(), count, out);
+  };
+  for (const State& state : program_.states) {
+    if (IsSaved(state)) TACC_RETURN_IF_ERROR(Fill(state, state, read));
+  }
+  return FillCopies(read);
+}
+
+RankStates::Shard RankStates::MakeShard() const {
+  Shard shard;
+  for (const State& state : program_.states) {
+    if (!IsSaved(state) || !IsFirstReplica(state)) continue;
+    ShardTensor tensor;
+    tensor.name = state.name;
+    tensor.rectangle = RectangleOf(state);
+    const int64_t count = NumElements(tensor.rectangle.shape).value_or(0);
+    if (count == 0) continue;
+    const TensorView view = views_(state.name);
+    const int64_t element = kernels::SizeOf(view.dtype);
+    tensor.dtype = SafetensorsName(view.dtype);
+    tensor.shape = state.placement.global.dims;
+    const State* weight = program_.FindState(absl::StrCat("weights/", ParameterOf(state.name)));
+    tensor.stored_shape = weight != nullptr && NumElements(weight->stored_dims) == NumElements(tensor.shape)
+                              ? weight->stored_dims
+                              : tensor.shape;
+    tensor.data = view.data;
+    // Padding after the last row leaves the rest dense; anywhere else it must be cut out.
+    const bool is_prefix =
+        std::equal(view.dims.begin() + std::min(view.dims.rank(), 1), view.dims.end(),
+                   tensor.rectangle.shape.begin() + std::min<size_t>(tensor.rectangle.shape.size(), 1));
+    if (!is_prefix) {
+      shard.copies.emplace_back(count * element);
+      CopyIntersection(view.as<char>(), LocalBox(tensor.rectangle, view), shard.copies.back().data(), tensor.rectangle,
+                       element);
+      tensor.data = shard.copies.back().data();
+    }
+    shard.num_bytes += count * element;
+    shard.tensors.push_back(std::move(tensor));
+  }
+  return shard;
+}
+
+RankStates::Shard RankStates::MakeSnapshot() const {
+  Shard shard = MakeShard();
+  for (ShardTensor& tensor : shard.tensors) {
+    const auto is_copy = [&](const std::vector<char>& copy) { return copy.data() == tensor.data; };
+    if (std::any_of(shard.copies.begin(), shard.copies.end(), is_copy)) continue;
+    const int64_t bytes = NumElements(tensor.rectangle.shape).value_or(0) * DtypeBytes(tensor.dtype).value_or(0);
+    const char* data = static_cast<const char*>(tensor.data);
+    shard.copies.emplace_back(data, data + bytes);
+    tensor.data = shard.copies.back().data();
+  }
+  return shard;
+}
+
+}  // namespace tacc::worker

@@ -1,0 +1,70 @@
+#ifndef TACC_WORKER_RANK_STATES_H_
+#define TACC_WORKER_RANK_STATES_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "graph/ir/program.h"
+#include "kernels/tensor.h"
+#include "worker/checkpoint/model_weights.h"
+#include "worker/checkpoint/reader.h"
+#include "worker/checkpoint/writer.h"
+
+namespace tacc::worker {
+
+// A state's memory on this rank, by name (Executor::state).
+using StateViews = std::function<kernels::TensorView(const std::string&)>;
+
+// The states of one rank of a program: how they begin, and how they get into and out of checkpoints. Any layout reads
+// what any other wrote: a rank reads its own rectangle of each logical tensor.
+class RankStates {
+ public:
+  // `program` must outlive the object.
+  RankStates(const graph::Program* program, int64_t rank, StateViews views)
+      : program_(*program), rank_(rank), views_(std::move(views)) {}
+
+  // Weights from a model's files, or, without `weights`, random by each state's `init`, keyed by seed, name and logical
+  // index: the same for any layout. Copies are cast from them, all else becomes zero. Padding becomes zero.
+  // InvalidArgument, NotFound: a tensor is missing or has another shape; both sides are named.
+  absl::Status Initialize(const ModelWeights* weights, uint64_t seed);
+
+  // Weights and optimizer states from a checkpoint; the rest as Initialize. InvalidArgument: the checkpoint's tensors
+  // are not the program's.
+  absl::Status Load(const Checkpoint& checkpoint);
+
+  // What this rank writes: weights and optimizer states of which it is the first replica, without padding. `tensors`
+  // point into the states' own memory where that is dense, else into `copies`.
+  struct Shard {
+    std::vector<ShardTensor> tensors;
+    std::deque<std::vector<char>> copies;
+    int64_t num_bytes = 0;
+  };
+  Shard MakeShard() const;
+  // The same, all of it copied: the states may change while it is written. Bytes of memory: Shard::num_bytes.
+  Shard MakeSnapshot() const;
+
+ private:
+  // Reads a rectangle of a state's logical tensor as fp32, dense.
+  using ReadFloat = std::function<absl::Status(const graph::State& state, const Rectangle& rectangle, float* out)>;
+
+  static absl::Status ReadRandom(const graph::State& weight, const Rectangle& wanted, uint64_t seed, float* out);
+  Rectangle RectangleOf(const graph::State& state) const;
+  bool IsFirstReplica(const graph::State& state) const;
+  void ClearAll();
+  // Fills this rank's part of `state` with the values of `source`.
+  absl::Status Fill(const graph::State& state, const graph::State& source, const ReadFloat& read);
+  absl::Status FillCopies(const ReadFloat& read);
+
+  const graph::Program& program_;
+  int64_t rank_;
+  StateViews views_;
+};
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_RANK_STATES_H_
