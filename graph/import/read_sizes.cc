@@ -43,8 +43,9 @@ double ReadDropout(ConfigReader& config, const std::string& key, double fallback
 }
 
 void RefuseAttentionDropout(ConfigReader& config, double fallback) {
-  if (config.Float("attention_dropout", 0.0, 1.0, fallback) == 0.0) return;
-  config.Fail("attention_dropout", absl::StrCat(config.Has("attention_dropout") ? "" : absl::StrCat("its default of ", fallback, " applies, but "),
+  const bool given = config.Has("attention_dropout");
+  if (config.Float("attention_dropout", 0.0, 1.0, given ? 0.0 : fallback) == 0.0) return;
+  config.Fail("attention_dropout", absl::StrCat(given ? "" : absl::StrCat("its default of ", fallback, " applies, but "),
                                                 "dropout inside attention is not supported; set it to 0"));
 }
 

@@ -153,7 +153,7 @@ Rotary ReadRotary(ConfigReader& config, const RotaryModel& model) {
       // transformers holds the length in a tensor here, so the base is an fp32 number.
       const float stretch = static_cast<float>(factor) * static_cast<float>(model.seq_len) / static_cast<float>(max_length) -
                             static_cast<float>(factor - 1);
-      rotary = PlainRotary(static_cast<float>(theta) * Power(stretch, static_cast<double>(dim) / static_cast<double>(dim - 2)), dim);
+      rotary = PlainRotary(static_cast<float>(theta) * Power(stretch, static_cast<float>(static_cast<double>(dim) / static_cast<double>(dim - 2))), dim);
     }
   } else if (kind == "llama3") {
     Llama3 llama3;

@@ -1,0 +1,278 @@
+// Every key of config.json is used, harmless by a written list, or refused by name.
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "graph/import/families.h"
+#include "graph/ir/status_macros.h"
+#include "graph/ir/text.h"
+#include "gtest/gtest.h"
+
+namespace tacc::graph {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+constexpr int64_t kSeqLen = 8;
+
+json BaseConfig(const std::string& family) {
+  json config = {{"model_type", family}, {"vocab_size", 50}, {"hidden_size", 24}, {"intermediate_size", 20}, {"num_hidden_layers", 2},
+                 {"num_attention_heads", 4}, {"max_position_embeddings", 32}};
+  if (family == "bloom") return {{"model_type", "bloom"}, {"vocab_size", 50}, {"hidden_size", 24}, {"n_layer", 2}, {"n_head", 4}};
+  if (family == "hf_olmo") {
+    return {{"model_type", "hf_olmo"}, {"vocab_size", 50}, {"embedding_size", 52}, {"d_model", 24}, {"n_layers", 2}, {"n_heads", 4},
+            {"max_sequence_length", 32}, {"attention_dropout", 0.0}, {"rope", true}};
+  }
+  return config;
+}
+
+json With(json config, const json& changes) {
+  for (const auto& item : changes.items()) config[item.key()] = item.value();
+  return config;
+}
+
+// One changed key, and what else the configuration needs for it to matter.
+struct Flip {
+  std::string key;
+  json value;
+  json others = json::object();
+};
+
+json Rope(const json& parameters) { return {{"rope_parameters", parameters}}; }
+
+std::vector<Flip> CommonFlips() {
+  return {{"model_type", "gpt2"}, {"architectures", {"LlamaForSequenceClassification"}}, {"dtype", "int8"}, {"torch_dtype", "float8"},
+          {"quantization_config", {{"bits", 4}}}, {"pruned_heads", {{"0", {1}}}}, {"is_encoder_decoder", true}, {"is_decoder", true},
+          {"add_cross_attention", true}, {"cross_attention_hidden_size", 8}, {"use_bfloat16", true}, {"chunk_size_feed_forward", 2},
+          {"tf_legacy_loss", true}, {"tie_encoder_decoder", true}, {"vocab_size", 49}};
+}
+
+std::vector<Flip> RotaryFlips() {
+  const json llama3 = {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 16}};
+  const json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 100}};
+  std::vector<Flip> flips = {{"max_position_embeddings", 7}, {"rope_theta", 500.0}, {"partial_rotary_factor", 0.5},
+                             {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}},
+                             {"rope_scaling", {{"type", "dynamic"}, {"factor", 3.0}},
+                              {{"max_position_embeddings", 4}, {"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}}}},
+                             {"rope_scaling", {{"type", "longrope"}}},
+                             {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}, Rope({{"rope_type", "default"}})},
+                             {"rope_scaling", {{"type", "linear"}, {"rope_type", "dynamic"}, {"factor", 2.0}}},
+                             {"rope_scaling", {{"type", "linear"}}},
+                             {"rope_scaling", "linear"},
+                             {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 77.0}}},
+                             {"rope_parameters", {{"rope_type", "default"}, {"partial_rotary_factor", 0.5}}},
+                             {"rope_parameters", {{"rope_type", "default"}, {"surprise", 1}}}};
+  for (const char* key : {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}) {
+    flips.push_back({"rope_parameters", With(llama3, {{key, 3}}), Rope(llama3)});
+  }
+  for (const auto& [key, value] : std::map<std::string, json>{{"factor", 5.0}, {"attention_factor", 1.5}, {"beta_fast", 5.0}, {"beta_slow", 3.0},
+                                                              {"original_max_position_embeddings", 300}, {"truncate", false},
+                                                              {"mscale", 0.5}, {"mscale_all_dim", 0.7}}) {
+    json base = yarn;
+    if (key == "mscale") base["mscale_all_dim"] = 0.9;
+    if (key == "mscale_all_dim") base["mscale"] = 0.9;
+    flips.push_back({"rope_parameters", With(base, {{key, value}}), With(Rope(base), {{"head_dim", 32}})});
+  }
+  return flips;
+}
+
+std::vector<Flip> LlamaLikeFlips() {
+  std::vector<Flip> flips = RotaryFlips();
+  for (const Flip& flip : std::vector<Flip>{{"hidden_size", 32}, {"intermediate_size", 21}, {"num_hidden_layers", 3}, {"num_attention_heads", 2},
+                                            {"num_key_value_heads", 2}, {"num_key_value_heads", 3}, {"head_dim", 8}, {"hidden_act", "gelu"},
+                                            {"hidden_act", "mish"}, {"initializer_range", 0.1}, {"attention_bias", true},
+                                            {"attention_dropout", 0.1}, {"tie_word_embeddings", true}}) {
+    flips.push_back(flip);
+  }
+  return flips;
+}
+
+std::vector<Flip> FlipsOf(const std::string& family) {
+  std::vector<Flip> flips = CommonFlips();
+  auto add = [&](const std::vector<Flip>& more) { flips.insert(flips.end(), more.begin(), more.end()); };
+  if (family == "llama") {
+    add(LlamaLikeFlips());
+    add({{"mlp_bias", true}, {"rms_norm_eps", 1e-5}});
+  } else if (family == "qwen3") {
+    add(LlamaLikeFlips());
+    add({{"rms_norm_eps", 1e-5}, {"use_sliding_window", true}, {"layer_types", {"full_attention"}},
+         {"layer_types", {"full_attention", "sliding_attention"}}});
+  } else if (family == "olmo") {
+    add(LlamaLikeFlips());
+    add({{"clip_qkv", 8.0}});
+  } else if (family == "bloom") {
+    add({{"hidden_size", 32}, {"n_embed", 32}, {"n_layer", 3}, {"num_hidden_layers", 3}, {"n_head", 2}, {"num_attention_heads", 2},
+         {"n_inner", 5}, {"layer_norm_epsilon", 1e-6}, {"initializer_range", 0.1}, {"apply_residual_connection_post_layernorm", true},
+         {"hidden_dropout", 0.1}, {"attention_dropout", 0.1}, {"tie_word_embeddings", false}});
+  } else if (family == "baichuan") {
+    add({{"hidden_size", 32}, {"intermediate_size", 21}, {"num_hidden_layers", 3}, {"num_attention_heads", 2}, {"hidden_act", "relu"},
+         {"initializer_range", 0.1}, {"rms_norm_eps", 1e-5}, {"max_position_embeddings", 7}, {"max_position_embeddings", nullptr},
+         {"model_max_length", 7, {{"max_position_embeddings", nullptr}}}, {"norm_head", true}, {"tie_word_embeddings", true},
+         {"z_loss_weight", 0.001}});
+  } else {
+    const json no_rope = {{"rope", false}};
+    const json gated_inits = {{"init_fn", "full_megatron"}};
+    add({{"d_model", 32}, {"n_layers", 3}, {"n_heads", 2}, {"n_kv_heads", 2}, {"multi_query_attention", true}, {"mlp_ratio", 6},
+         {"multi_query_attention", true, {{"n_kv_heads", 4}}}, {"mlp_hidden_size", 20}, {"mlp_hidden_size", 21}, {"activation_type", "gelu"},
+         {"activation_type", "geglu"}, {"block_type", "llama"}, {"block_group_size", 2}, {"block_group_size", 3}, {"alibi", true}, {"alibi", true, no_rope},
+         {"alibi_bias_max", 4.0, {{"rope", false}, {"alibi", true}}}, {"rope", false}, {"rope_theta", 500}, {"max_sequence_length", 7},
+         {"max_sequence_length", 9, no_rope}, {"attention_dropout", 0.1}, {"attention_dropout", nullptr}, {"residual_dropout", 0.2},
+         {"embedding_dropout", 0.2}, {"embedding_layer_norm", true}, {"layer_norm_type", "rms"}, {"layer_norm_type", "amd_compatible"},
+         {"layer_norm_with_affine", false}, {"layer_norm_eps", 1e-6}, {"attention_layer_norm", true},
+         {"attention_layer_norm_with_affine", false, {{"attention_layer_norm", true}}}, {"include_bias", false}, {"bias_for_layer_norm", false},
+         {"scale_logits", true}, {"vocab_size", 53}, {"vocab_size", 49, {{"embedding_size", nullptr}}}, {"embedding_size", 60}, {"weight_tying", false},
+         {"init_fn", "mitchell"}, {"init_fn", "kaiming_normal"}, {"init_std", 0.1}, {"init_cutoff_factor", 2.0}, {"emb_init_std", 0.3},
+         {"scale_emb_init", true, gated_inits}, {"clip_qkv", 8.0}, {"norm_after", true}});
+    // Alone it changes nothing: rows are counted by embedding_size.
+    flips.erase(std::find_if(flips.begin(), flips.end(), [](const Flip& f) { return f.key == "vocab_size" && f.value == 49 && f.others.empty(); }));
+  }
+  return flips;
+}
+
+absl::StatusOr<std::string> TextOf(const json& config) {
+  TACC_ASSIGN_OR_RETURN(const ReadFamily read, ReadModelConfig(config, kSeqLen));
+  DecoderBuildOptions options;
+  options.batch = 2;
+  options.seq_len = kSeqLen;
+  TACC_ASSIGN_OR_RETURN(const Graph graph, BuildDecoder(read.spec, options, OpTable()));
+  return Print(graph);
+}
+
+class FamilyTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(FamilyTest, UnknownKeyIsRefusedByName) {
+  json config = BaseConfig(GetParam());
+  ASSERT_TRUE(TextOf(config).ok()) << TextOf(config).status();
+  config["surprise"] = 3;
+  config["another_one"] = nullptr;
+  const absl::Status status = TextOf(config).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("config.json: surprise = 3: this key is not known"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("config.json: another_one = null: this key is not known"));
+}
+
+TEST_P(FamilyTest, EveryUsedKeyMatters) {
+  const json base = BaseConfig(GetParam());
+  std::set<std::string> flipped;
+  for (const Flip& flip : FlipsOf(GetParam())) {
+    flipped.insert(flip.key);
+    const json before = With(base, flip.others);
+    const json after = With(before, {{flip.key, flip.value}});
+    const absl::StatusOr<std::string> changed = TextOf(after);
+    if (!changed.ok()) {
+      EXPECT_TRUE(absl::IsInvalidArgument(changed.status())) << changed.status();
+      EXPECT_THAT(std::string(changed.status().message()), HasSubstr(flip.key)) << "the error must name the key";
+      continue;
+    }
+    const absl::StatusOr<std::string> original = TextOf(before);
+    ASSERT_TRUE(original.ok()) << flip.key << ": " << original.status();
+    EXPECT_TRUE(*original != *changed) << flip.key << " = " << flip.value << " changes nothing";
+  }
+  const absl::StatusOr<ReadFamily> read = ReadModelConfig(base, kSeqLen);
+  ASSERT_TRUE(read.ok());
+  for (const std::string& key : read->used_keys) EXPECT_EQ(flipped.count(key), 1u) << key << " is read, but no case changes it";
+}
+
+TEST_P(FamilyTest, HarmlessKeysChangeNothing) {
+  const json base = BaseConfig(GetParam());
+  const absl::StatusOr<std::string> original = TextOf(base);
+  std::set<std::string> keys = HarmlessKeys();
+  for (const Family& family : Families()) {
+    if (family.name == GetParam()) keys.insert(family.harmless.begin(), family.harmless.end());
+  }
+  for (const std::string& key : keys) {
+    const absl::StatusOr<std::string> changed = TextOf(With(base, {{key, 7}}));
+    ASSERT_TRUE(changed.ok()) << key << ": " << changed.status();
+    EXPECT_TRUE(*original == *changed) << key;
+  }
+}
+
+TEST_P(FamilyTest, AllProblemsAreListedAtOnce) {
+  const json config = With(BaseConfig(GetParam()), {{"surprise", 1}, {"architectures", 3}, {"torch_dtype", "int7"}, {"is_decoder", true}});
+  const std::string message(TextOf(config).status().message());
+  EXPECT_EQ(std::count(message.begin(), message.end(), '\n') + 1, 4) << message;
+  EXPECT_THAT(message, HasSubstr("config.json: architectures = 3: wanted a list of strings"));
+}
+
+// Multiply-adds of the matrix products, counted by hand: projections of each layer, attention's two products under a causal mask
+// (half of them), and the head.
+TEST_P(FamilyTest, FlopsMatchHandFormula) {
+  json config = BaseConfig(GetParam());
+  const double batch = 3, seq = 8, hidden = 24, heads = 4, layers = 2;
+  double kv_heads = 4, head_dim = 6, inner = 20, mlp_matrices = 3, rows = 50;
+  if (GetParam() == "llama") {
+    kv_heads = 2;
+    config["num_key_value_heads"] = 2;
+  }
+  if (GetParam() == "qwen3") {
+    head_dim = 10;
+    config["head_dim"] = 10;
+  }
+  if (GetParam() == "bloom") {
+    inner = 96;
+    mlp_matrices = 2;
+  }
+  if (GetParam() == "hf_olmo") {
+    inner = 48;  // half of 4 x 24
+    rows = 52;
+    kv_heads = 1;
+    config["n_kv_heads"] = 1;
+  }
+  const absl::StatusOr<ReadFamily> read = ReadModelConfig(config, kSeqLen);
+  ASSERT_TRUE(read.ok()) << read.status();
+  const OpTable ops;
+  DecoderBuildOptions options;
+  options.batch = 3;
+  options.seq_len = kSeqLen;
+  const absl::StatusOr<Graph> graph = BuildDecoder(read->spec, options, ops);
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  double counted = 0;
+  for (const Node& node : graph->nodes) {
+    const OpDef* op = ops.Find(node.op);
+    if (op->is_matmul) counted += op->flops(CallOf(*graph, node));
+  }
+  const double per_token_layer = hidden * (heads + 2 * kv_heads) * head_dim + heads * head_dim * hidden + mlp_matrices * hidden * inner;
+  const double attention = 2 * heads * head_dim * seq / 2;  // per token
+  const double by_hand = 2 * batch * seq * (layers * (per_token_layer + attention) + hidden * rows);
+  EXPECT_NEAR(counted, by_hand, 1e-3 * by_hand);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, FamilyTest, testing::Values("llama", "qwen3", "olmo", "hf_olmo", "bloom", "baichuan"),
+                         [](const auto& info) { return info.param; });
+
+TEST(ReadModelConfigTest, OldOlmoIsNotTransformersOlmo) {
+  json config = BaseConfig("hf_olmo");
+  config["model_type"] = "olmo";
+  const absl::StatusOr<ReadFamily> read = ReadModelConfig(config, kSeqLen);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->family.name, "hf_olmo");
+}
+
+TEST(ReadModelConfigTest, BaichuanIsToldApart) {
+  json config = BaseConfig("baichuan");
+  absl::StatusOr<ReadFamily> read = ReadModelConfig(config, kSeqLen);
+  ASSERT_TRUE(read.ok());
+  EXPECT_TRUE(read->spec.rotary.has_value());
+  EXPECT_EQ(read->spec.head, DecoderSpec::kOwnHead);
+  config["vocab_size"] = 125696;
+  config.erase("max_position_embeddings");
+  read = ReadModelConfig(config, kSeqLen);
+  ASSERT_TRUE(read.ok());
+  EXPECT_FALSE(read->spec.rotary.has_value());
+  EXPECT_EQ(read->spec.alibi_slopes.size(), 4u);
+  EXPECT_EQ(read->spec.head, DecoderSpec::kNormalizedHead);
+}
+
+TEST(ReadModelConfigTest, DropoutNeedsItsInputs) {
+  const json config = With(BaseConfig("bloom"), {{"hidden_dropout", 0.25}});
+  const absl::StatusOr<std::string> text = TextOf(config);
+  ASSERT_TRUE(text.ok());
+  EXPECT_THAT(*text, HasSubstr("input \"step\" : i64[]"));
+  EXPECT_THAT(*text, HasSubstr("input \"sample\" : i64[2]"));
+  EXPECT_THAT(*text, HasSubstr("key=3 rate=0.25 seed=0"));
+}
+
+}  // namespace
+}  // namespace tacc::graph

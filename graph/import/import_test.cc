@@ -1,0 +1,301 @@
+#include "graph/import/import.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "graph/ir/text.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace tacc::graph {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+using Tensors = std::map<std::string, std::pair<std::string, Dims>>;  // name -> dtype, shape
+
+class ModelFolder {
+ public:
+  ModelFolder() {
+    path_ = std::filesystem::temp_directory_path() / absl::StrCat("tacc_import_test.", getpid(), ".", ++count_);
+    std::filesystem::create_directories(path_);
+  }
+  ~ModelFolder() { std::filesystem::remove_all(path_); }
+  std::string path() const { return path_.string(); }
+
+  void Write(const std::string& name, const std::string& text) const {
+    std::ofstream(path_ / name, std::ios::binary) << text;
+  }
+  void WriteConfig(const json& config) const { Write("config.json", config.dump()); }
+
+  static std::string Safetensors(const Tensors& tensors) {
+    json header = json::object();
+    int64_t offset = 0;
+    for (const auto& [name, type] : tensors) {
+      const int64_t element = type.first == "F32" || type.first == "I32" ? 4 : type.first == "F64" ? 8 : 2;
+      const int64_t bytes = element * TensorType{DType::kF32, type.second}.num_elements();
+      header[name] = {{"dtype", type.first}, {"shape", type.second}, {"data_offsets", {offset, offset + bytes}}};
+      offset += bytes;
+    }
+    const std::string text = header.dump();
+    std::string file;
+    for (int i = 0; i < 8; ++i) file += static_cast<char>(text.size() >> (8 * i) & 0xff);
+    return absl::StrCat(file, text, std::string(offset, '\0'));
+  }
+  void WriteTensors(const Tensors& tensors) const { Write("model.safetensors", Safetensors(tensors)); }
+
+ private:
+  inline static int count_ = 0;
+  std::filesystem::path path_;
+};
+
+json LlamaConfig() {
+  return {{"model_type", "llama"}, {"vocab_size", 11}, {"hidden_size", 8}, {"intermediate_size", 6}, {"num_hidden_layers", 1},
+          {"num_attention_heads", 2}, {"num_key_value_heads", 1}, {"max_position_embeddings", 32}};
+}
+
+Tensors LlamaTensors() {
+  const std::string layer = "model.layers.0.";
+  return {{"model.embed_tokens.weight", {"F32", {11, 8}}},
+          {layer + "self_attn.q_proj.weight", {"F32", {8, 8}}},
+          {layer + "self_attn.k_proj.weight", {"F32", {4, 8}}},
+          {layer + "self_attn.v_proj.weight", {"F32", {4, 8}}},
+          {layer + "self_attn.o_proj.weight", {"F32", {8, 8}}},
+          {layer + "mlp.gate_proj.weight", {"F32", {6, 8}}},
+          {layer + "mlp.up_proj.weight", {"F32", {6, 8}}},
+          {layer + "mlp.down_proj.weight", {"F32", {8, 6}}},
+          {layer + "input_layernorm.weight", {"F32", {8}}},
+          {layer + "post_attention_layernorm.weight", {"F32", {8}}},
+          {"model.norm.weight", {"F32", {8}}},
+          {"lm_head.weight", {"F32", {11, 8}}}};
+}
+
+class ImportTest : public testing::Test {
+ protected:
+  absl::StatusOr<ImportedModel> Import(ImportOptions::Weights weights = ImportOptions::Weights::kAuto) {
+    ImportOptions options;
+    options.batch = 2;
+    options.seq_len = 4;
+    options.weights = weights;
+    return ImportModel(folder_.path(), options, ops_);
+  }
+  std::string Error(ImportOptions::Weights weights = ImportOptions::Weights::kAuto) {
+    const absl::Status status = Import(weights).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status) || absl::IsNotFound(status)) << status;
+    return absl::StrReplaceAll(status.message(), {{folder_.path(), "DIR"}});
+  }
+
+  OpTable ops_;
+  ModelFolder folder_;
+};
+
+TEST_F(ImportTest, PretrainedWhenThereAreSafetensors) {
+  folder_.WriteConfig(LlamaConfig());
+  folder_.WriteTensors(LlamaTensors());
+  const absl::StatusOr<ImportedModel> model = Import();
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->weights, ImportOptions::Weights::kPretrained);
+  EXPECT_EQ(model->family, "llama");
+  EXPECT_EQ(model->vocab_size, 11);
+  EXPECT_EQ(model->num_parameters, 2 * 11 * 8 + 2 * 64 + 2 * 32 + 3 * 48 + 3 * 8);
+  EXPECT_THAT(model->units, testing::ElementsAre("model.layers.0"));
+  EXPECT_THAT(model->layer_classes, testing::ElementsAre("LlamaDecoderLayer"));
+  const std::string text = Print(model->forward);
+  EXPECT_THAT(text, HasSubstr("param \"model.layers.0.self_attn.k_proj.weight\" init=\"normal(0.02)\" stored=[4,8] : f32[1,4,8]"));
+  EXPECT_THAT(text, HasSubstr("output \"loss\""));
+  EXPECT_THAT(text, HasSubstr("output \"target_tokens\""));
+}
+
+TEST_F(ImportTest, WithoutWeightsAsksForRandom) {
+  folder_.WriteConfig(LlamaConfig());
+  EXPECT_EQ(Error(), "DIR has no model.safetensors; to train from scratch set model.weights: random");
+  EXPECT_TRUE(Import(ImportOptions::Weights::kRandom).ok());
+}
+
+TEST_F(ImportTest, PickledWeightsAreConverted) {
+  folder_.WriteConfig(LlamaConfig());
+  folder_.Write("pytorch_model.bin", "PK");
+  EXPECT_THAT(Error(), HasSubstr("python -m tacc convert DIR --out DIR-safetensors"));
+}
+
+TEST_F(ImportTest, ListsAllProblemsOfTheWeights) {
+  json config = LlamaConfig();
+  config["dtype"] = "float32";
+  folder_.WriteConfig(config);
+  Tensors tensors = LlamaTensors();
+  tensors.erase("model.norm.weight");
+  tensors["model.layers.1.mlp.up_proj.weight"] = {"F32", {6, 8}};
+  tensors["model.embed_tokens.weight"].second = {12, 8};
+  tensors["lm_head.weight"].first = "I32";
+  tensors["model.layers.0.mlp.gate_proj.weight"].first = "BF16";
+  folder_.WriteTensors(tensors);
+  EXPECT_EQ(Error(),
+            "DIR/*.safetensors: tensor \"model.norm.weight\" [8] is missing\n"
+            "DIR/model.safetensors: tensor \"model.layers.1.mlp.up_proj.weight\" [6,8] is not part of the model that config.json describes\n"
+            "DIR/model.safetensors: tensor \"model.embed_tokens.weight\" has shape [12,8], but by config.json it is [11,8]\n"
+            "DIR/model.safetensors: tensor \"model.layers.0.mlp.gate_proj.weight\" is BF16, but config.json says dtype F32; correct or remove that key\n"
+            "DIR/model.safetensors: tensor \"lm_head.weight\" is I32; wanted F32, BF16, F16 or F64");
+}
+
+TEST_F(ImportTest, DamagedFilesAreNamed) {
+  folder_.WriteConfig(LlamaConfig());
+  const std::string whole = ModelFolder::Safetensors(LlamaTensors());
+  folder_.Write("model.safetensors", whole.substr(0, whole.size() - 1));
+  EXPECT_THAT(Error(), HasSubstr("DIR/model.safetensors: the file is cut short: tensor \"model.norm.weight\""));
+  folder_.Write("model.safetensors", whole.substr(0, 100));
+  EXPECT_THAT(Error(), HasSubstr("DIR/model.safetensors: the file is cut short inside its header: 100 bytes"));
+  folder_.Write("model.safetensors", "abc");
+  EXPECT_THAT(Error(), HasSubstr("not a safetensors file: 3 bytes"));
+  folder_.Write("model.safetensors", std::string(200, 'x'));
+  EXPECT_THAT(Error(), HasSubstr("not a safetensors file: its header would have"));
+  folder_.Write("model.safetensors", std::string("\x04\0\0\0\0\0\0\0[1,]", 12));
+  EXPECT_THAT(Error(), HasSubstr("its header is not a JSON object"));
+}
+
+TEST_F(ImportTest, ShardedFiles) {
+  folder_.WriteConfig(LlamaConfig());
+  Tensors first = LlamaTensors(), second;
+  second["lm_head.weight"] = first["lm_head.weight"];
+  first.erase("lm_head.weight");
+  json map;
+  for (const auto& entry : first) map[entry.first] = "model-00001-of-00002.safetensors";
+  map["lm_head.weight"] = "model-00002-of-00002.safetensors";
+  folder_.Write("model.safetensors.index.json", json({{"weight_map", map}}).dump());
+  folder_.Write("model-00001-of-00002.safetensors", ModelFolder::Safetensors(first));
+  EXPECT_THAT(Error(), HasSubstr("names files that are not there: model-00002-of-00002.safetensors"));
+  folder_.Write("model-00002-of-00002.safetensors", ModelFolder::Safetensors(second));
+  EXPECT_TRUE(Import().ok()) << Import().status();
+  map["lm_head.weight"] = "../../etc/passwd";
+  folder_.Write("model.safetensors.index.json", json({{"weight_map", map}}).dump());
+  EXPECT_THAT(Error(), HasSubstr("is not the name of a file beside it"));
+}
+
+TEST_F(ImportTest, TiedHeadAndOldTablesMayBeStored) {
+  json config = LlamaConfig();
+  config["tie_word_embeddings"] = true;
+  folder_.WriteConfig(config);
+  Tensors tensors = LlamaTensors();
+  tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = {"F32", {2}};
+  folder_.WriteTensors(tensors);
+  const absl::StatusOr<ImportedModel> model = Import();
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_THAT(Print(model->forward), Not(HasSubstr("lm_head.weight")));
+}
+
+TEST_F(ImportTest, NamesWithoutTheBasePrefixAreKept) {
+  folder_.WriteConfig({{"model_type", "bloom"}, {"vocab_size", 11}, {"hidden_size", 4}, {"n_layer", 1}, {"n_head", 2}});
+  const absl::StatusOr<ImportedModel> random = Import(ImportOptions::Weights::kRandom);
+  ASSERT_TRUE(random.ok()) << random.status();
+  Tensors tensors;
+  for (const Node& node : random->forward.nodes) {
+    if (node.op != "param") continue;
+    const Dims dims = GetAttr<std::vector<int64_t>>(node.attrs, "stored", random->forward.type(node.results[0]).dims);
+    tensors[node.symbol.substr(std::string("transformer.").size())] = {"F32", dims};
+  }
+  folder_.WriteTensors(tensors);
+  const absl::StatusOr<ImportedModel> model = Import();
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_THAT(Print(model->forward), HasSubstr("param \"h.0.mlp.dense_h_to_4h.weight\""));
+  EXPECT_THAT(model->units, testing::ElementsAre("h.0"));
+}
+
+TEST_F(ImportTest, UnknownLayerClassListsTheModels) {
+  folder_.WriteConfig(LlamaConfig());
+  ImportOptions options;
+  options.weights = ImportOptions::Weights::kRandom;
+  options.wrap_layer_cls = {"LlamaDecoderLayer", "BloomBlock"};
+  EXPECT_EQ(ImportModel(folder_.path(), options, ops_).status().message(),
+            "dist.fsdp.wrap_layer_cls: \"BloomBlock\" is no class of family llama that can be a unit; wanted LlamaDecoderLayer");
+}
+
+TEST_F(ImportTest, ConfigThatIsNoConfig) {
+  EXPECT_EQ(Error(), "DIR/config.json: there is no such file");
+  folder_.Write("config.json", "{\"a\": 1,\n \"b\": }");
+  EXPECT_THAT(Error(), HasSubstr("DIR/config.json:2:7: not JSON"));
+  folder_.Write("config.json", "{\"a\": 1, \"a\": 2}");
+  EXPECT_THAT(Error(), HasSubstr("the key \"a\" is given twice"));
+  folder_.Write("config.json", std::string(200, '['));
+  EXPECT_THAT(Error(), HasSubstr("nested deeper than 100 levels"));
+  folder_.Write("config.json", "[1]");
+  EXPECT_THAT(Error(), HasSubstr("wanted an object"));
+  folder_.Write("config.json", "{\"model_type\": \"mamba\"}");
+  EXPECT_THAT(Error(), HasSubstr("model_type = \"mamba\": no such family of models is known; known are llama, qwen3, olmo, hf_olmo, bloom, baichuan"));
+}
+
+constexpr char kGraph[] = R"TEXT(# A bigram model.
+tacc.graph 1
+
+%tokens = input "tokens" : i32[B,S]
+%targets = input "targets" : i32[B,S]
+%table = param "table.weight" init="normal(0.02)" : f32[9,9]
+%logits = embedding %table, %tokens : f32[B,S,9] @layers.0.table
+%loss, %count, %lse = cross_entropy %logits, %targets : f32[], f32[], f32[B,S]
+output "loss" %loss
+output "target_tokens" %count
+)TEXT";
+
+class ImportGraphTest : public testing::Test {
+ protected:
+  absl::StatusOr<ImportedModel> Import(const std::string& text) {
+    ImportOptions options;
+    options.batch = 2;
+    options.seq_len = 4;
+    return ImportGraphText(text, "m.graph", options, ops_);
+  }
+  // The error of kGraph with `from` replaced by `to`.
+  std::string Error(const std::string& from, const std::string& to) {
+    const std::string text = absl::StrReplaceAll(kGraph, {{from, to}});
+    EXPECT_NE(text, kGraph) << from;
+    const absl::Status status = Import(text).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    return std::string(status.message());
+  }
+  OpTable ops_;
+};
+
+TEST_F(ImportGraphTest, BindsSymbols) {
+  const absl::StatusOr<ImportedModel> model = Import(kGraph);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->vocab_size, 9);
+  EXPECT_EQ(model->num_parameters, 81);
+  EXPECT_THAT(model->units, testing::ElementsAre("layers.0"));
+  EXPECT_THAT(Print(model->forward), HasSubstr("f32[2,4,9]"));
+}
+
+TEST_F(ImportGraphTest, ErrorsNameLineAndColumn) {
+  EXPECT_EQ(Error("embedding %table", "embeding %table"),
+            "m.graph:7:1: unknown op 'embeding'\n  %logits = embeding %table, %tokens : f32[B,S,9] @layers.0.table\n  ^");
+  EXPECT_THAT(Error("f32[B,S,9]", "f32[B,S,8]"), HasSubstr("m.graph:7:1: the type of %logits is written f32[2,4,8], but embedding makes f32[2,4,9]"));
+  EXPECT_THAT(Error("\"tokens\" : i32[B,S]", "\"tokens\" : i64[B,S]"),
+              HasSubstr("m.graph:4:1: input \"tokens\" is i64[2,4]; wanted i32[2,4] (token ids, i32[B,S])"));
+  EXPECT_THAT(Error("input \"targets\"", "input \"labels\""), HasSubstr("m.graph:5:1: no input is called \"labels\""));
+  EXPECT_THAT(Error("output \"loss\" %loss\n", ""), HasSubstr("the graph has no output \"loss\""));
+  EXPECT_THAT(Error("output \"loss\" %loss", "output \"loss\" %lse"), HasSubstr("m.graph:9:1: output \"loss\" is f32[2,4]; wanted f32[]"));
+  EXPECT_THAT(Error("f32[9,9]", "bf16[9,9]"), HasSubstr("m.graph:6:1: param \"table.weight\" is bf16[9,9]; wanted f32"));
+  EXPECT_THAT(Error("init=\"normal(0.02)\"", "std=0.02"), HasSubstr("m.graph:6:1: param takes init=\"...\" and stored=[...], got std=0.02"));
+  EXPECT_THAT(Error("init=\"normal(0.02)\"", "stored=[80]"), HasSubstr("m.graph:6:1: stored=[80] is no reshape of f32[9,9]"));
+  EXPECT_THAT(Error("%loss, %count, %lse = cross_entropy %logits, %targets : f32[], f32[], f32[B,S]",
+                    "%loss, %count = cross_entropy %logits, %targets : f32[], f32[]"),
+              HasSubstr("m.graph:8:1: cross_entropy has 3 results, the line names 2"));
+  EXPECT_THAT(Error("[9,9]", "[V,9]"), HasSubstr("m.graph:6:57: the dim 'V' has no value here; known names: B, S\n  %table"));
+  EXPECT_THAT(Error("output \"target_tokens\" %count", "store \"weights/x\" %count"), HasSubstr("is not for a model's graph"));
+}
+
+TEST_F(ImportGraphTest, HasNoPretrainedWeightsAndNoClasses) {
+  ImportOptions options;
+  options.weights = ImportOptions::Weights::kPretrained;
+  EXPECT_THAT(std::string(ImportGraphText(kGraph, "m.graph", options, ops_).status().message()), HasSubstr("set model.weights: random"));
+  options.weights = ImportOptions::Weights::kAuto;
+  options.wrap_layer_cls = {"Layer"};
+  EXPECT_THAT(std::string(ImportGraphText(kGraph, "m.graph", options, ops_).status().message()), HasSubstr("dist.fsdp.wrap_layer_cls"));
+}
+
+}  // namespace
+}  // namespace tacc::graph

@@ -1,0 +1,76 @@
+"""Imported graphs mean what the reference models compute: logits and loss in float64, by an interpreter that shares no code with ours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+import torch_interpreter
+from references import GRAPH_CASES, Case, KeepDouble, bloom_slopes_in_double, build, in_double, inv_freq_of, loss_of, make_tokens, save, stored_names
+
+PLAN = Path(os.environ["TACC_BUILD"]) / "tacc-plan"
+
+
+def tolerance_of(case: Case) -> float:
+    """Of float64 rounding, but where the reference itself is less exact."""
+    if case.family == "bloom":
+        return 1e-7  # its GELU writes sqrt(2/pi) with eight digits
+    return 1e-7 if case.name == "dynamic rope, stretched" else 1e-10  # its table is made anew in fp32
+
+
+def use_reference_frequencies(case: Case, module: torch.nn.Module, nodes: list[torch_interpreter.Node]) -> None:
+    """The fp32 frequencies may differ in the last bit, by the processor's power function. Checks that, then takes the reference's."""
+    wanted = inv_freq_of(case, module)
+    tables = [node for node in nodes if node.op == "rope_table"]
+    assert len(tables) == (wanted is not None)
+    for node in tables:
+        ours = torch.tensor(node.attrs["inv_freq"], dtype=torch.float64)
+        assert (ours - wanted).abs().max() <= 4e-7 * wanted.abs().max() and ((ours - wanted) / wanted).abs().max() <= 4e-7
+        node.attrs["inv_freq"] = wanted.tolist()
+
+
+def graph_text(folder: Path, case: Case, outputs: str) -> str:
+    command = [PLAN, "import", "--model", folder, "--batch", str(case.batch), "--seq-len", str(case.seq_len), "--outputs", outputs]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+@pytest.mark.parametrize("case", GRAPH_CASES, ids=lambda c: f"{c.family}: {c.name}")
+def test_logits_loss_and_gradients(case: Case, tmp_path: Path):
+    reference = build(case, seed=11)
+    save(case, reference, tmp_path)
+    (tokens, targets), = make_tokens(case, seed=7)
+    targets[0, 2] = -1
+    undo = bloom_slopes_in_double()
+    try:
+        double = in_double(case, reference)
+        with KeepDouble():
+            wanted = double(tokens)
+            loss = loss_of(wanted, targets)
+            loss.backward()
+    finally:
+        undo()
+
+    params = {name: p.detach().double().requires_grad_() for name, p in stored_names(reference).items()}
+    inputs = {"tokens": tokens.int(), "targets": targets.int()}
+    run = {}
+    for kind in ("logits", "loss"):
+        nodes = torch_interpreter.parse(graph_text(tmp_path, case, kind))
+        use_reference_frequencies(case, double, nodes)
+        run[kind] = torch_interpreter.run(nodes, inputs, params)
+    logits, outputs = run["logits"]["logits"], run["loss"]
+    count = int((targets >= 0).sum())
+    assert outputs["target_tokens"].item() == count
+    tolerance = tolerance_of(case)
+    assert (logits - wanted).norm() <= tolerance * wanted.norm()
+    assert abs(outputs["loss"].item() / count - loss.item()) <= tolerance * loss.item()
+
+    (outputs["loss"] / count).backward()
+    for name, parameter in stored_names(double).items():
+        difference = (params[name].grad - parameter.grad).norm()
+        assert difference <= 10 * tolerance * parameter.grad.norm() + 1e-14, name

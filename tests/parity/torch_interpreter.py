@@ -1,0 +1,207 @@
+"""Runs a logical graph in text form with PyTorch, op by op, in float64 by default: an oracle of what a graph means that shares no code
+with the compiler or the kernels. The text form is described in graph/ir/text.h, the ops in graph/ops/."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\[[^\]]*\]|[^\s,=]+|,|=')
+_DTYPES = {"bool": torch.bool, "i32": torch.int32, "i64": torch.int64, "bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "f64": torch.float64}
+
+
+@dataclass
+class Node:
+    op: str
+    symbol: str = ""
+    operands: list[str] = field(default_factory=list)
+    results: list[str] = field(default_factory=list)
+    attrs: dict = field(default_factory=dict)
+    dims: list[list[int]] = field(default_factory=list)  # of the results
+    module: str = ""
+
+
+def _value(text: str):
+    if text.startswith("["):
+        return [_value(item) for item in text[1:-1].split(",") if item]
+    if text.startswith('"'):
+        return text[1:-1]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return {"true": True, "false": False}.get(text, text)
+
+
+def parse(text: str) -> list[Node]:
+    lines = text.splitlines()
+    assert lines[0].split() == ["tacc.graph", "1"], lines[0]
+    nodes = []
+    for line in lines[1:]:
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        results = []
+        if line.startswith("%"):
+            left, line = line.split(" = ", 1)
+            results = [name.strip() for name in left.split(",")]
+        module = ""
+        if match := re.search(r" @(\S+)$", line):
+            module, line = match.group(1), line[: match.start()]
+        types = ""
+        if match := re.search(r" : ((?:(?:bool|i32|i64|bf16|f16|f32|f64)\[[^\]]*\](?:, )?)+)$", line):
+            types, line = match.group(1), line[: match.start()]
+        tokens = [t for t in _TOKEN.findall(line) if t != ","]
+        node = Node(tokens[0], results=results, module=module)
+        at = 1
+        while at < len(tokens):
+            if at + 1 < len(tokens) and tokens[at + 1] == "=":
+                node.attrs[tokens[at]] = _value(tokens[at + 2])
+                at += 3
+                continue
+            if tokens[at].startswith("%"):
+                node.operands.append(tokens[at])
+            else:
+                node.symbol = _value(tokens[at])
+            at += 1
+        node.dims = [[int(d) for d in dims.split(",") if d] for dims in re.findall(r"\w+\[([^\]]*)\]", types)]
+        nodes.append(node)
+    return nodes
+
+
+def _aligned(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return b.reshape([1] * (a.dim() - b.dim()) + list(b.shape))
+
+
+def _rope_table(node: Node, dtype: torch.dtype):
+    inv_freq = torch.tensor(node.attrs["inv_freq"], dtype=torch.float64)
+    phase = torch.arange(node.attrs["length"], dtype=torch.float64)[:, None] * inv_freq
+    scale = node.attrs.get("attention_scale", 1.0)
+    return [(phase.cos() * scale).to(dtype), (phase.sin() * scale).to(dtype)]
+
+
+def _rotary(node: Node, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
+    assert node.attrs["style"] == "half" and not node.attrs.get("inverse", False)
+    half = cos.shape[1]
+    a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    cos, sin = cos[None, :, None, :], sin[None, :, None, :]
+    return [torch.cat([a * cos - b * sin, b * cos + a * sin, rest], dim=-1)]
+
+
+def _attention(node: Node, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor):
+    repeats = q.shape[2] // k.shape[2]
+    k, v = k.repeat_interleave(repeats, dim=2), v.repeat_interleave(repeats, dim=2)
+    scores = torch.einsum("bihd,bjhd->bhij", q, k) * node.attrs["scale"]
+    i, j = torch.arange(q.shape[1])[:, None], torch.arange(k.shape[1])[None, :]
+    if "alibi_slopes" in node.attrs:
+        slopes = torch.tensor(node.attrs["alibi_slopes"], dtype=scores.dtype)
+        scores = scores + slopes[:, None, None] * (j - i)
+    if node.attrs["causal"]:
+        scores = scores.masked_fill(j > i, float("-inf"))
+    return [torch.einsum("bhij,bjhd->bihd", scores.softmax(-1), v), scores.logsumexp(-1)]
+
+
+def _norm(node: Node, operands: list[torch.Tensor]):
+    x, rest = operands[0], operands[1:]
+    mean = torch.zeros_like(x[..., :1]) if node.op == "rms_norm" else x.mean(-1, keepdim=True)
+    rstd = ((x - mean).square().mean(-1, keepdim=True) + node.attrs["eps"]).rsqrt()
+    y = (x - mean) * rstd
+    if rest:
+        y = y * rest[0]
+    if len(rest) > 1:
+        y = y + rest[1]
+    statistics = [rstd.squeeze(-1)] if node.op == "rms_norm" else [mean.squeeze(-1), rstd.squeeze(-1)]
+    return [y, *statistics]
+
+
+def _cross_entropy(logits: torch.Tensor, targets: torch.Tensor):
+    lse = logits.logsumexp(-1)
+    counted = targets >= 0
+    picked = logits.gather(-1, targets.clamp(min=0).long()[..., None]).squeeze(-1)
+    return [torch.where(counted, lse - picked, 0.0).sum(), counted.sum().to(logits.dtype), lse]
+
+
+_ELEMENTWISE = {
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "maximum": torch.maximum, "minimum": torch.minimum,
+}
+_UNARY = {
+    "neg": torch.neg, "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "reciprocal": torch.reciprocal,
+    "tanh": torch.tanh, "sigmoid": torch.sigmoid, "relu": torch.relu, "silu": F.silu, "square": torch.square,
+}
+
+
+def _run_node(node: Node, x: list[torch.Tensor], dtype: torch.dtype) -> list[torch.Tensor]:
+    a = node.attrs
+    if node.op in _ELEMENTWISE:
+        return [_ELEMENTWISE[node.op](x[0], _aligned(x[0], x[1]))]
+    if node.op in _UNARY:
+        return [_UNARY[node.op](x[0])]
+    match node.op:
+        case "einsum":
+            return [torch.einsum(a["spec"], x[0], x[1])]
+        case "gelu":
+            return [F.gelu(x[0], approximate=a["approximate"])]
+        case "swiglu":
+            return [F.silu(x[0]) * x[1]]
+        case "scale":
+            return [x[0] * a["factor"]]
+        case "add_scalar":
+            return [x[0] + a["value"]]
+        case "clamp":
+            return [x[0].clamp(a["min"], a["max"])]
+        case "reshape":
+            return [x[0].reshape(a["shape"])]
+        case "transpose":
+            return [x[0].permute(a["perm"])]
+        case "slice":
+            return [x[0].narrow(a["dim"], a["start"], a["limit"] - a["start"])]
+        case "concat":
+            return [torch.cat(x, dim=a["dim"])]
+        case "reduce_sum":
+            return [x[0].sum(a["dims"])]
+        case "constant":
+            return [torch.full(a["shape"], a["value"], dtype=dtype)]
+        case "rms_norm" | "layer_norm":
+            return _norm(node, x)
+        case "l2_normalize":
+            norm = x[0].norm(dim=-1, keepdim=True).clamp(min=a["eps"])
+            return [x[0] / norm, norm.reciprocal().squeeze(-1)]
+        case "rope_table":
+            return _rope_table(node, dtype)
+        case "rotary":
+            return _rotary(node, *x)
+        case "attention":
+            return _attention(node, *x)
+        case "embedding":
+            return [F.embedding(x[1].long(), x[0])]
+        case "cross_entropy":
+            return _cross_entropy(*x)
+        case "dropout":
+            return [x[0]]  # as in evaluation
+    raise NotImplementedError(node.op)
+
+
+def run(nodes: list[Node], inputs: dict[str, torch.Tensor], params: dict[str, torch.Tensor], dtype: torch.dtype = torch.float64) -> dict[str, torch.Tensor]:
+    """The graph's outputs by name. `params` as stored, by name; floating tensors are taken in `dtype`. Differentiable."""
+    values: dict[str, torch.Tensor] = {}
+    outputs = {}
+    for node in nodes:
+        operands = [values[name] for name in node.operands]
+        if node.op == "input":
+            results = [inputs[node.symbol]]
+        elif node.op == "param":
+            weight = params[node.symbol]
+            assert list(weight.shape) == node.attrs.get("stored", node.dims[0]), node.symbol
+            results = [weight.to(dtype).reshape(node.dims[0])]
+        elif node.op == "output":
+            outputs[node.symbol] = operands[0]
+            continue
+        else:
+            results = _run_node(node, operands, dtype)
+        assert [list(r.shape) for r in results] == node.dims, (node.op, node.module, [r.shape for r in results], node.dims)
+        values.update(zip(node.results, results))
+    return outputs
