@@ -266,7 +266,7 @@ class RankRun {
     batches.seed = start_.seed;
     TACC_ASSIGN_OR_RETURN(dataset_, Dataset::Open(start_.data_path));
     TACC_ASSIGN_OR_RETURN(train_batches_, TrainBatches::Create(batches, dataset_.get(), steps_done_));
-    const std::string eval_dir = EvalDir(start_.data_path, start_.eval_path);
+    const std::string& eval_dir = start_.eval_path;
     if (!executor_->has_eval() || eval_dir.empty()) return absl::OkStatus();
     TACC_ASSIGN_OR_RETURN(eval_dataset_, Dataset::Open(eval_dir));
     TACC_ASSIGN_OR_RETURN(eval_batches_, EvalBatches::Create(batches, eval_dataset_.get()));

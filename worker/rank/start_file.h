@@ -27,7 +27,7 @@ struct StartFile {
   uint64_t seed = 0;
 
   std::string data_path;
-  std::string eval_path;  // Empty: `eval` in data_path, if there.
+  std::string eval_path;  // Empty: no evaluation.
   int64_t seq_len = 0;
   int64_t global_batch_size = 0;
 
