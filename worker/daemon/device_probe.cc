@@ -48,8 +48,12 @@ absl::StatusOr<std::string> RunProbe(const ProbeRequest& request) {
   std::string out, err;
   bool out_open = true, err_open = true;
   while (absl::Now() < deadline) {
-    pollfd polled[2] = {{child.stdout_fd(), POLLIN, 0}, {child.stderr_fd(), POLLIN, 0}};
-    poll(polled, 2, 20);
+    std::vector<pollfd> polled = {{child.stdout_fd(), POLLIN, 0}, {child.stderr_fd(), POLLIN, 0}};
+    for (int fd : request.end_descriptors) polled.push_back({fd, POLLIN, 0});
+    poll(polled.data(), polled.size(), 20);
+    for (size_t i = 2; i < polled.size(); ++i) {
+      if (polled[i].revents != 0) return absl::CancelledError("asked to end during the device probe");
+    }
     if (out_open) out_open = child.ReadStdout(&out);
     if (err_open) err_open = child.ReadStderr(&err);
     if (static_cast<int64_t>(out.size() + err.size()) > kMaxProbeBytes) break;

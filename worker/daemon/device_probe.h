@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "tacc/v1/worker.pb.h"
@@ -18,11 +19,12 @@ struct ProbeRequest {
   std::string cpu_model;
   std::string cache_path;  // File that remembers the last probe.
   double timeout_seconds = 120;
+  std::vector<int> end_descriptors;  // The probe is given up when one of these is readable or at its end of file.
 };
 
 // Returns the profile, from the file when it was measured by the same tacc-rank with the same CPU model and threads,
 // else by running the probe. Its memory_bytes is what the probe saw; the caller sets its own. DeadlineExceeded,
-// FailedPrecondition carry what the probe said.
+// FailedPrecondition carry what the probe said; Cancelled: given up.
 absl::StatusOr<v1::DeviceProfile> ProbeDevice(const ProbeRequest& request);
 
 // Parses the probe's JSON (docs/contracts.md). InvalidArgument names the field.

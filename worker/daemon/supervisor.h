@@ -69,6 +69,7 @@ class Supervisor {
   // The rank whose process has not been reaped.
   const absl::optional<RankKey>& running() const { return running_; }
   ReportBuffer& reports() { return reports_; }
+  const ReportBuffer& reports() const { return reports_; }
   // The last step event of the running rank, for metrics: numeric fields by name.
   const std::map<std::string, double>& metrics() const { return metrics_; }
 

@@ -1,0 +1,310 @@
+#include "worker/daemon/daemon.h"
+
+#include <errno.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <limits>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "worker/daemon/checkpoint_paths.h"
+#include "worker/daemon/coordinator_link.h"
+#include "worker/daemon/inbox.h"
+#include "worker/daemon/messages.h"
+#include "worker/daemon/metrics_server.h"
+#include "worker/daemon/path_thread.h"
+#include "worker/daemon/rotating_log.h"
+#include "worker/daemon/steady_clock.h"
+#include "worker/daemon/supervisor.h"
+
+namespace tacc::worker {
+namespace {
+
+// Two files of this size at most.
+constexpr int64_t kMaxLogBytes = 16 << 20;
+// Log lines wait this long for company; also the longest the loop sleeps.
+constexpr double kLogFlushSeconds = 0.2;
+// A process that has closed its pipes is about to be reaped.
+constexpr double kReapSeconds = 0.005;
+// Network file systems show a new file to other hosts after up to a few seconds.
+constexpr double kPathPatienceSeconds = 5;
+constexpr double kMaxLoopSilenceSeconds = 10;
+
+std::string RandomInstance() {
+  std::random_device device;
+  return absl::StrFormat("%08x%08x", device(), device());
+}
+
+class Daemon {
+ public:
+  Daemon(const DaemonOptions& options, StateDirectory* state, spdlog::logger* logger, RotatingLog* rank_log,
+         MetricsServer* metrics)
+      : options_(options),
+        logger_(logger),
+        metrics_(metrics),
+        instance_(RandomInstance()),
+        supervisor_({}),
+        host_(options.place, state, &supervisor_, rank_log),
+        link_(options.coordinator, [this] { inbox_.Post({}); }) {}
+
+  absl::Status Run() {
+    while (!IsOver()) {
+      Wait();
+      const double now = SteadySeconds();
+      host_.Turn();
+      TakeAnswers();
+      for (CoordinatorLink::Event& event : link_.Poll(now, [this] { return Registration(); })) Handle(std::move(event));
+      supervisor_.FlushLogs(WallSeconds());
+      KeepStopping(now);
+      SendNext(now);
+      Publish(now);
+    }
+    return result_;
+  }
+
+ private:
+  // What another thread tells the loop: an answer about paths, or nothing but "look".
+  struct Letter {
+    uint64_t registration = 0;  // During which it was asked.
+    absl::optional<v1::AttachRequest> answer;
+  };
+
+  bool IsStopping() const { return stop_at_.has_value(); }
+
+  bool IsOver() const {
+    if (!IsStopping() || supervisor_.running().has_value()) return false;
+    return !link_.IsRegistered() || supervisor_.reports().IsEmpty() ||
+           SteadySeconds() >= *stop_at_ + options_.stop_seconds + options_.flush_seconds;
+  }
+
+  void Wait() {
+    const double now = SteadySeconds();
+    double wait = host_.IsEnding() ? kReapSeconds : kLogFlushSeconds;
+    wait = std::min(wait, link_.NextDue() - now);
+    if (link_.IsRegistered()) wait = std::min(wait, next_heartbeat_ - now);
+    std::vector<pollfd> descriptors = host_.PollDescriptors();
+    descriptors.push_back({inbox_.fd(), POLLIN, 0});
+    const size_t first_end = descriptors.size();
+    if (!IsStopping()) {
+      for (int fd : options_.end_descriptors) descriptors.push_back({fd, POLLIN, 0});
+    }
+    // Rounded up: waking a moment too early would turn in vain.
+    const int timeout_millis = static_cast<int>(std::max(0.0, wait) * 1000) + 1;
+    if (poll(descriptors.data(), descriptors.size(), timeout_millis) < 0) return;
+    for (size_t i = first_end; i < descriptors.size(); ++i) {
+      if (descriptors[i].revents != 0 && !IsStopping()) Stop("asked to end", absl::OkStatus());
+    }
+  }
+
+  void Stop(const std::string& why, absl::Status result) {
+    if (IsStopping()) return;
+    logger_->info("ending: {}", why);
+    result_ = std::move(result);
+    stop_at_ = SteadySeconds();
+    host_.Do(supervisor_.Stop(WallSeconds()));
+  }
+
+  void KeepStopping(double now) {
+    if (IsStopping() && now >= *stop_at_ + options_.stop_seconds) host_.Do(supervisor_.Kill());
+  }
+
+  v1::Register Registration() {
+    v1::Register registration;
+    registration.set_name(options_.name);
+    registration.set_instance(instance_);
+    registration.set_version(options_.version);
+    *registration.mutable_device() = options_.device;
+    registration.set_advertise(options_.place.advertise);
+    for (const HeldRank& held : supervisor_.Held()) {
+      v1::HeldRank* rank = registration.add_ranks();
+      *rank->mutable_id() = ToRankId(held.key);
+      rank->set_running(!held.has_exited);
+    }
+    return registration;
+  }
+
+  void TakeAnswers() {
+    for (Letter& letter : inbox_.Take()) {
+      // A question of an earlier stream is asked again if it still matters.
+      if (letter.answer.has_value() && letter.registration == num_registrations_)
+        answers_.push_back(*std::move(letter.answer));
+    }
+  }
+
+  void Ask(std::function<v1::AttachRequest()> question) {
+    const uint64_t registration = num_registrations_;
+    paths_.Run([this, registration, question = std::move(question)] { inbox_.Post({registration, question()}); });
+  }
+
+  void Handle(CoordinatorLink::Event event) {
+    switch (event.kind) {
+      case CoordinatorLink::Event::Kind::kRegistered:
+        ++num_registrations_;
+        answers_.clear();
+        supervisor_.reports().Rewind();
+        heartbeat_seconds_ =
+            event.response.registered().heartbeat_seconds() > 0 ? event.response.registered().heartbeat_seconds() : 1;
+        next_heartbeat_ = SteadySeconds();
+        last_trouble_.clear();
+        logger_->info("registered with the coordinator at {} as {}", options_.coordinator, options_.name);
+        if (num_registrations_ == 1 && options_.on_attached) options_.on_attached();
+        break;
+      case CoordinatorLink::Event::Kind::kDisconnected: {
+        const std::string trouble = std::string(event.status.message());
+        // The same trouble at each of many tries is one line.
+        if (trouble != last_trouble_)
+          logger_->warn("no coordinator at {}: {}; trying again", options_.coordinator, trouble);
+        last_trouble_ = trouble;
+        break;
+      }
+      case CoordinatorLink::Event::Kind::kRefused:
+        Stop("the coordinator refuses this worker", event.status);
+        break;
+      case CoordinatorLink::Event::Kind::kMessage:
+        HandleMessage(std::move(event.response));
+        break;
+    }
+  }
+
+  void HandleMessage(v1::AttachResponse message) {
+    switch (message.message_case()) {
+      case v1::AttachResponse::kStartRank: {
+        RankStart start;
+        start.key = FromRankId(message.start_rank().id());
+        start.start_json = std::move(*message.mutable_start_rank()->mutable_start());
+        start.program_text = std::move(*message.mutable_start_rank()->mutable_program());
+        logger_->info("asked to start {}", start.key.Text());
+        host_.Do(supervisor_.StartRank(std::move(start), WallSeconds()));
+        break;
+      }
+      case v1::AttachResponse::kRankCommand:
+        host_.Do(supervisor_.RankCommand(FromRankId(message.rank_command().id()), message.rank_command().line()));
+        break;
+      case v1::AttachResponse::kKillRank: {
+        const RankKey key = FromRankId(message.kill_rank().id());
+        logger_->info("asked to kill {}", key.Text());
+        host_.Do(supervisor_.KillRank(key, WallSeconds()));
+        break;
+      }
+      case v1::AttachResponse::kAck:
+        supervisor_.reports().Acknowledge(FromRankId(message.ack().id()), message.ack().sequence());
+        break;
+      case v1::AttachResponse::kCheckPaths:
+        Ask([request = message.check_paths()] {
+          v1::AttachRequest answer;
+          *answer.mutable_check_paths_result() = CheckPaths(request, kPathPatienceSeconds);
+          return answer;
+        });
+        break;
+      case v1::AttachResponse::kDeleteCheckpoints:
+        Ask([request = message.delete_checkpoints()] {
+          v1::AttachRequest answer;
+          *answer.mutable_delete_checkpoints_result() = DeleteCheckpoints(request);
+          return answer;
+        });
+        break;
+      case v1::AttachResponse::kRegistered:  // Handled as its own kind of event.
+      case v1::AttachResponse::MESSAGE_NOT_SET:
+        break;
+    }
+  }
+
+  // Sends one message if the stream takes one: the stream wakes the loop when it takes the next.
+  void SendNext(double now) {
+    if (!link_.CanSend()) return;
+    v1::AttachRequest message;
+    if (now >= next_heartbeat_) {
+      next_heartbeat_ = now + heartbeat_seconds_;
+      *message.mutable_heartbeat() = HeartbeatNow(now);
+    } else if (!answers_.empty()) {
+      message = std::move(answers_.front());
+      answers_.pop_front();
+    } else if (const Report* report = supervisor_.reports().Next()) {
+      *message.mutable_rank_report() = ToRankReport(*report);
+    } else {
+      return;
+    }
+    link_.Send(std::move(message));
+  }
+
+  v1::Heartbeat HeartbeatNow(double now) {
+    v1::Heartbeat heartbeat;
+    const absl::optional<RankHost::Sample> sample = host_.TakeSample(now);
+    if (!sample.has_value() || !supervisor_.running().has_value()) return heartbeat;
+    v1::RankSample* out = heartbeat.mutable_sample();
+    *out->mutable_id() = ToRankId(*supervisor_.running());
+    out->set_step(sample->status.step + 1);
+    out->set_call(static_cast<int32_t>(sample->status.call));
+    out->set_node(static_cast<int32_t>(sample->status.node));
+    out->set_in_collective(sample->status.state == NodeState::kInCollective);
+    out->set_still_seconds(sample->still_seconds);
+    return heartbeat;
+  }
+
+  void Publish(double now) {
+    if (metrics_ == nullptr || now < next_publish_) return;
+    next_publish_ = now + kLogFlushSeconds;
+    DaemonSnapshot snapshot;
+    snapshot.version = options_.version;
+    snapshot.worker = options_.name;
+    snapshot.is_attached = link_.IsRegistered();
+    snapshot.loop_time = now;
+    snapshot.num_threads = options_.place.num_threads;
+    snapshot.memory_bytes = options_.place.memory_bytes;
+    snapshot.held_report_bytes = supervisor_.reports().num_bytes();
+    snapshot.dropped_reports = supervisor_.reports().num_dropped();
+    snapshot.ranks_started = host_.ranks_started();
+    if (supervisor_.running().has_value()) {
+      snapshot.job = supervisor_.running()->job;
+      snapshot.rank = supervisor_.running()->rank;
+      snapshot.rank_metrics = supervisor_.metrics();
+    }
+    if (const absl::optional<RankHost::Sample> sample = host_.TakeSample(now); sample.has_value()) {
+      snapshot.steps_done = sample->status.step;
+      snapshot.still_seconds = sample->still_seconds;
+    }
+    metrics_->Publish(std::move(snapshot));
+  }
+
+  const DaemonOptions& options_;
+  spdlog::logger* const logger_;
+  MetricsServer* const metrics_;
+  const std::string instance_;
+  Supervisor supervisor_;
+  RankHost host_;
+  uint64_t num_registrations_ = 0;
+  double heartbeat_seconds_ = 1;
+  double next_heartbeat_ = 0;
+  double next_publish_ = 0;
+  std::deque<v1::AttachRequest> answers_;
+  std::string last_trouble_;
+  absl::optional<double> stop_at_;  // Steady seconds at which the end began.
+  absl::Status result_;
+  Inbox<Letter> inbox_;
+  // After the inbox: both post into it until they are destroyed.
+  CoordinatorLink link_;
+  PathThread paths_;
+};
+
+}  // namespace
+
+absl::Status RunDaemon(const DaemonOptions& options, StateDirectory* state, spdlog::logger* logger) {
+  absl::StatusOr<std::unique_ptr<RotatingLog>> rank_log = RotatingLog::Open(state->LogPath(), kMaxLogBytes);
+  if (!rank_log.ok()) return rank_log.status();
+  std::unique_ptr<MetricsServer> metrics;
+  if (!options.metrics_listen.empty()) {
+    absl::StatusOr<std::unique_ptr<MetricsServer>> started =
+        MetricsServer::Start(options.metrics_listen, kMaxLoopSilenceSeconds);
+    if (!started.ok()) return started.status();
+    metrics = *std::move(started);
+    logger->info("metrics at http://{}/metrics", metrics->address());
+  }
+  return Daemon(options, state, logger, rank_log->get(), metrics.get()).Run();
+}
+
+}  // namespace tacc::worker

@@ -1,0 +1,41 @@
+// tacc-worker: owns one device, runs at most one rank on it, and tells the coordinator.
+#ifndef WORKER_DAEMON_DAEMON_H_
+#define WORKER_DAEMON_DAEMON_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "spdlog/logger.h"
+#include "tacc/v1/worker.pb.h"
+#include "worker/daemon/rank_host.h"
+#include "worker/daemon/state_directory.h"
+
+namespace tacc::worker {
+
+struct DaemonOptions {
+  std::string version;
+  std::string coordinator;  // HOST:PORT.
+  std::string name;
+  std::string metrics_listen;  // HOST:PORT; empty: no metrics.
+  RankPlace place;
+  v1::DeviceProfile device;  // With this daemon's name, threads and memory.
+  // The daemon ends when one of these descriptors is readable or at its end of file.
+  std::vector<int> end_descriptors;
+  // How long a rank may take to end by itself when the daemon ends.
+  double stop_seconds = 2;
+  // How long the last reports may take to reach the coordinator then.
+  double flush_seconds = 1;
+  // Called once, when first registered.
+  std::function<void()> on_attached;
+};
+
+// Runs until an end descriptor says so (OK; the rank is killed and reaped) or the coordinator refuses this daemon
+// (FailedPrecondition, InvalidArgument: its words). FailedPrecondition also when metrics_listen cannot be used.
+absl::Status RunDaemon(const DaemonOptions& options, StateDirectory* state, spdlog::logger* logger);
+
+}  // namespace tacc::worker
+
+#endif  // WORKER_DAEMON_DAEMON_H_

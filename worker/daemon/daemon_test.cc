@@ -1,0 +1,467 @@
+// The daemon against a coordinator and a rank made for the test: the real stream, processes and files.
+#include "worker/daemon/daemon.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <deque>
+#include <fstream>
+#include <functional>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "nlohmann/json.hpp"
+#include "spdlog/sinks/null_sink.h"
+#include "tacc/v1/worker.grpc.pb.h"
+#include "worker/checkpoint/test_directory.h"
+
+namespace tacc::worker {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Says what it was given, one event a command, and ends as it is told or when its stdin ends.
+constexpr char kRankScript[] = R"(#!/bin/bash
+echo '{"event":"started","pid":'$$'}'
+echo "threads $OMP_NUM_THREADS" >&2
+cp "$2" "$(dirname "$0")/seen-start.json"
+cp "$(dirname "$2")/stage.program" "$(dirname "$0")/seen-program"
+test -e "/dev/shm$4" && echo "status block" >&2
+step=0
+while read -r line; do
+  case "$line" in
+    exit*) echo "bye" >&2; echo '{"event":"finished","step":'$step'}'; exit ${line#exit };;
+    die) kill -9 $$;;
+    step) step=$((step + 1)); echo '{"event":"step","step":'$step',"loss":2.5}';;
+    *) echo "got $line" >&2;;
+  esac
+done
+echo "stdin closed" >&2
+exit 1
+)";
+
+// Keeps what it receives; answers with what the test tells it to.
+class FakeCoordinator : public v1::WorkerService::Service {
+ public:
+  ~FakeCoordinator() override { Stop(); }
+
+  void Start() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(absl::StrCat("127.0.0.1:", port_), grpc::InsecureServerCredentials(), &port_);
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+    ASSERT_NE(server_, nullptr);
+  }
+  void Stop() {
+    if (server_ == nullptr) return;
+    server_->Shutdown(std::chrono::system_clock::now());
+    server_->Wait();
+    server_ = nullptr;
+  }
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+
+  grpc::Status Attach(grpc::ServerContext* context,
+                      grpc::ServerReaderWriter<v1::AttachResponse, v1::AttachRequest>* stream) override {
+    v1::AttachRequest message;
+    if (!stream->Read(&message) || !message.has_register_())
+      return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "no Register");
+    {
+      absl::MutexLock lock(&mutex_);
+      registrations_.push_back(message.register_());
+      if (!refusal_.ok()) return refusal_;
+      v1::AttachResponse welcome;
+      welcome.mutable_registered()->set_lease_seconds(10);
+      welcome.mutable_registered()->set_heartbeat_seconds(0.1);
+      stream->Write(welcome);
+      stream_ = stream;
+    }
+    while (stream->Read(&message)) {
+      absl::MutexLock lock(&mutex_);
+      received_.push_back(message);
+      if (message.has_rank_report() && acknowledges_) {
+        v1::AttachResponse ack;
+        *ack.mutable_ack()->mutable_id() = message.rank_report().id();
+        ack.mutable_ack()->set_sequence(message.rank_report().sequence());
+        stream->Write(ack);
+      }
+    }
+    absl::MutexLock lock(&mutex_);
+    stream_ = nullptr;
+    return grpc::Status::OK;
+  }
+
+  void Send(const v1::AttachResponse& message) {
+    absl::MutexLock lock(&mutex_);
+    if (stream_ != nullptr) stream_->Write(message);
+  }
+  void Refuse(grpc::Status status) {
+    absl::MutexLock lock(&mutex_);
+    refusal_ = std::move(status);
+  }
+  void Acknowledge(bool on) {
+    absl::MutexLock lock(&mutex_);
+    acknowledges_ = on;
+  }
+  std::vector<v1::Register> registrations() {
+    absl::MutexLock lock(&mutex_);
+    return registrations_;
+  }
+  std::vector<v1::AttachRequest> received() {
+    absl::MutexLock lock(&mutex_);
+    return received_;
+  }
+  // Every report, as "attempt:sequence what".
+  std::vector<std::string> Reports() {
+    std::vector<std::string> texts;
+    for (const v1::AttachRequest& message : received()) {
+      if (!message.has_rank_report()) continue;
+      const v1::RankReport& report = message.rank_report();
+      std::string text = absl::StrCat(report.id().attempt(), ":", report.sequence(), " ");
+      if (report.has_event()) {
+        text += nlohmann::json::parse(report.event())["event"].get<std::string>();
+      } else if (report.has_log()) {
+        text += "log";
+        for (const std::string& line : report.log().lines()) text += " [" + line + "]";
+      } else {
+        const v1::RankExited& exited = report.exited();
+        absl::StrAppend(&text, "exit ", exited.has_exit_code() ? absl::StrCat(exited.exit_code()) : "-", " ",
+                        exited.signal(), exited.killed() ? " killed" : "",
+                        exited.start_error().empty() ? "" : " " + exited.start_error());
+      }
+      texts.push_back(text);
+    }
+    return texts;
+  }
+
+ private:
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+  absl::Mutex mutex_;
+  grpc::ServerReaderWriter<v1::AttachResponse, v1::AttachRequest>* stream_ = nullptr;
+  grpc::Status refusal_;
+  bool acknowledges_ = true;
+  std::vector<v1::Register> registrations_;
+  std::vector<v1::AttachRequest> received_;
+};
+
+class DaemonTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    signal(SIGPIPE, SIG_IGN);
+    coordinator_.Start();
+    TestDirectory::Write(directory_.File("rank"), kRankScript);
+    chmod(directory_.File("rank").c_str(), 0755);
+    ASSERT_EQ(pipe(end_pipe_), 0);
+    options_.version = "1.0";
+    options_.coordinator = coordinator_.address();
+    options_.name = "w0";
+    options_.place = {directory_.File("rank"), "cpu", 3, 4096, "127.0.0.1"};
+    options_.device.set_model("test CPU");
+    options_.end_descriptors = {end_pipe_[0]};
+    options_.stop_seconds = 0.5;
+    options_.on_attached = [this] { ++num_attached_; };
+  }
+  void TearDown() override {
+    EndDaemon();
+    coordinator_.Stop();
+    close(end_pipe_[0]);
+    close(end_pipe_[1]);
+  }
+
+  void StartDaemon() {
+    auto state = StateDirectory::Open(directory_.File("state"), 0);
+    ASSERT_TRUE(state.ok()) << state.status();
+    state_ = *std::move(state);
+    thread_ = std::thread([this] {
+      spdlog::logger logger("test", std::make_shared<spdlog::sinks::null_sink_mt>());
+      result_ = RunDaemon(options_, state_.get(), &logger);
+    });
+  }
+  void EndDaemon() {
+    if (!thread_.joinable()) return;
+    ASSERT_EQ(write(end_pipe_[1], "x", 1), 1);
+    thread_.join();
+    state_.reset();
+  }
+  // Waits until `condition` holds, at most ten seconds.
+  void Until(const std::string& what, const std::function<bool()>& condition) {
+    const absl::Time deadline = absl::Now() + absl::Seconds(10);
+    while (!condition()) {
+      ASSERT_LT(absl::Now(), deadline) << "waited in vain for " << what << ": "
+                                       << ::testing::PrintToString(coordinator_.Reports());
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+  }
+  void UntilReport(const std::string& text) {
+    Until(text, [&] {
+      for (const std::string& report : coordinator_.Reports()) {
+        if (report.find(text) != std::string::npos) return true;
+      }
+      return false;
+    });
+  }
+  void UntilRegistered(size_t times) {
+    Until("registration", [&] { return coordinator_.registrations().size() >= times; });
+  }
+
+  static v1::RankId Id(int attempt) {
+    v1::RankId id;
+    id.set_job("job-1");
+    id.set_attempt(attempt);
+    return id;
+  }
+  void StartRank(int attempt) {
+    v1::AttachResponse message;
+    *message.mutable_start_rank()->mutable_id() = Id(attempt);
+    message.mutable_start_rank()->set_start(R"({"job":"job-1","program":"","threads":0})");
+    message.mutable_start_rank()->set_program("tacc.graph 1\n");
+    coordinator_.Send(message);
+  }
+  void Command(int attempt, const std::string& line) {
+    v1::AttachResponse message;
+    *message.mutable_rank_command()->mutable_id() = Id(attempt);
+    message.mutable_rank_command()->set_line(line);
+    coordinator_.Send(message);
+  }
+  void KillRank(int attempt) {
+    v1::AttachResponse message;
+    *message.mutable_kill_rank()->mutable_id() = Id(attempt);
+    coordinator_.Send(message);
+  }
+
+  TestDirectory directory_;
+  FakeCoordinator coordinator_;
+  DaemonOptions options_;
+  std::unique_ptr<StateDirectory> state_;
+  int end_pipe_[2] = {-1, -1};
+  std::thread thread_;
+  absl::Status result_;
+  std::atomic<int> num_attached_ = 0;
+};
+
+TEST_F(DaemonTest, ARankFromStartToExit) {
+  StartDaemon();
+  UntilRegistered(1);
+  const v1::Register registration = coordinator_.registrations()[0];
+  EXPECT_EQ(registration.name(), "w0");
+  EXPECT_EQ(registration.version(), "1.0");
+  EXPECT_EQ(registration.advertise(), "127.0.0.1");
+  EXPECT_EQ(registration.device().model(), "test CPU");
+  EXPECT_EQ(registration.instance().size(), 16u);
+  StartRank(1);
+  UntilReport("status block");
+  const auto start = nlohmann::json::parse(TestDirectory::Read(directory_.File("seen-start.json")));
+  EXPECT_EQ(start["job"], "job-1");
+  EXPECT_EQ(start["threads"], 3);
+  EXPECT_EQ(start["memory_bytes"], 4096);
+  EXPECT_EQ(start["device"], "cpu");
+  EXPECT_EQ(start["advertise"], "127.0.0.1");
+  EXPECT_EQ(start["program"], state_->ProgramPath());
+  EXPECT_EQ(TestDirectory::Read(directory_.File("seen-program")), "tacc.graph 1\n");
+  Until("a sample", [&] {
+    for (const v1::AttachRequest& message : coordinator_.received()) {
+      if (message.heartbeat().has_sample() && message.heartbeat().sample().id().attempt() == 1) {
+        return message.heartbeat().sample().step() == 1;
+      }
+    }
+    return false;
+  });
+  Command(1, "step");
+  Command(1, "exit 0");
+  UntilReport("exit 0 0");
+  std::vector<std::string> events;
+  for (const std::string& report : coordinator_.Reports()) {
+    if (report.find("log") == std::string::npos) events.push_back(report.substr(report.find(' ') + 1));
+  }
+  EXPECT_THAT(events, ElementsAre("started", "step", "finished", "exit 0 0"));
+  EXPECT_EQ(num_attached_, 1);
+  Until("cleaning",
+        [&] { return TestDirectory::Names(state_->path()) == std::vector<std::string>({"lock", "rank.log", "run"}); });
+  EXPECT_TRUE(TestDirectory::Names(state_->path() + "/run").empty());
+  EXPECT_THAT(TestDirectory::Read(state_->LogPath()), HasSubstr("threads 3\nstatus block\nbye\n--- exit code 0\n"));
+  EndDaemon();
+  EXPECT_TRUE(result_.ok()) << result_;
+}
+
+TEST_F(DaemonTest, ADeadRankIsReportedWithItsLastLines) {
+  StartDaemon();
+  UntilRegistered(1);
+  StartRank(1);
+  Command(1, "some words");
+  Command(1, "die");
+  UntilReport("exit - 9");
+  EXPECT_THAT(coordinator_.received().back().rank_report().exited().last_log_lines(),
+              ElementsAre("threads 3", "status block", "got some words"));
+}
+
+TEST_F(DaemonTest, AnOlderAttemptIsGoneBeforeANewerStarts) {
+  StartDaemon();
+  UntilRegistered(1);
+  StartRank(1);
+  UntilReport("started");
+  StartRank(2);
+  Until("attempt 2 to start", [&] {
+    for (const std::string& report : coordinator_.Reports()) {
+      if (report[0] == '2' && report.find(" started") != std::string::npos) return true;
+    }
+    return false;
+  });
+  KillRank(2);
+  KillRank(2);
+  KillRank(7);
+  UntilReport("7:1 exit - 0 not known to this worker");
+  UntilReport("exit - 9 killed");
+  std::vector<std::string> order;
+  for (const std::string& report : coordinator_.Reports()) {
+    if (report.find("log") == std::string::npos)
+      order.push_back(report.substr(0, 2) + report.substr(report.find(' ') + 1));
+  }
+  EXPECT_EQ(order[0], "1:started");
+  EXPECT_EQ(order[1], "1:exit - 9");
+  EXPECT_EQ(order[2], "2:started");
+}
+
+TEST_F(DaemonTest, ARankThatCannotStartIsReported) {
+  options_.place.rank_path = "/nonexistent/tacc-rank";
+  StartDaemon();
+  UntilRegistered(1);
+  StartRank(1);
+  UntilReport("1:1 exit - 0 /nonexistent/tacc-rank: cannot be started: No such file or directory");
+  v1::AttachResponse message;
+  *message.mutable_start_rank()->mutable_id() = Id(2);
+  message.mutable_start_rank()->set_start("[");
+  coordinator_.Send(message);
+  UntilReport("2:1 exit - 0 the start file is not a JSON object");
+}
+
+// With the coordinator away the rank goes on; afterwards every event is there, in order, without a gap.
+TEST_F(DaemonTest, NothingIsLostWhileTheCoordinatorIsAway) {
+  StartDaemon();
+  UntilRegistered(1);
+  StartRank(1);
+  UntilReport("started");
+  coordinator_.Acknowledge(false);
+  for (int i = 0; i < 5; ++i) Command(1, "step");
+  Until("five steps", [&] {
+    int steps = 0;
+    for (const std::string& report : coordinator_.Reports()) steps += report.find(" step") != std::string::npos;
+    return steps == 5;
+  });
+  coordinator_.Stop();
+  const size_t before = coordinator_.Reports().size();
+  absl::SleepFor(absl::Milliseconds(300));
+  coordinator_.Acknowledge(true);
+  coordinator_.Start();
+  UntilRegistered(2);
+  const v1::Register again = coordinator_.registrations()[1];
+  EXPECT_EQ(again.instance(), coordinator_.registrations()[0].instance());
+  ASSERT_EQ(again.ranks_size(), 1);
+  EXPECT_EQ(again.ranks(0).id().attempt(), 1);
+  EXPECT_TRUE(again.ranks(0).running());
+  // Once more for an answer: a start asked again changes nothing.
+  Until("the resent steps", [&] { return coordinator_.Reports().size() > before; });
+  StartRank(1);
+  Command(1, "step");
+  Command(1, "exit 0");
+  UntilReport("exit 0 0");
+  std::map<int, std::string> by_sequence;
+  for (const std::string& report : coordinator_.Reports()) {
+    const int sequence = std::stoi(report.substr(2));
+    const auto [it, is_new] = by_sequence.emplace(sequence, report);
+    EXPECT_EQ(it->second, report);
+  }
+  int expected = 1, steps = 0;
+  for (const auto& [sequence, report] : by_sequence) {
+    EXPECT_EQ(sequence, expected++);
+    steps += report.find(" step") != std::string::npos;
+  }
+  EXPECT_EQ(steps, 6);
+  EXPECT_EQ(num_attached_, 1);
+}
+
+TEST_F(DaemonTest, PathsAndCheckpoints) {
+  StartDaemon();
+  UntilRegistered(1);
+  v1::AttachResponse check;
+  check.mutable_check_paths()->set_request(11);
+  check.mutable_check_paths()->add_readable("/nonexistent/model");
+  coordinator_.Send(check);
+  v1::AttachResponse remove;
+  remove.mutable_delete_checkpoints()->set_request(12);
+  remove.mutable_delete_checkpoints()->set_checkpoint_dir("relative");
+  coordinator_.Send(remove);
+  Until("answers", [&] {
+    int answers = 0;
+    for (const v1::AttachRequest& message : coordinator_.received()) {
+      if (message.has_check_paths_result()) {
+        EXPECT_EQ(message.check_paths_result().request(), 11u);
+        EXPECT_THAT(message.check_paths_result().errors(), ElementsAre(HasSubstr("/nonexistent/model")));
+        ++answers;
+      }
+      if (message.has_delete_checkpoints_result()) {
+        EXPECT_EQ(message.delete_checkpoints_result().request(), 12u);
+        ++answers;
+      }
+    }
+    return answers == 2;
+  });
+}
+
+TEST_F(DaemonTest, TheEndKillsAndReapsARankAndSaysSo) {
+  StartDaemon();
+  UntilRegistered(1);
+  StartRank(1);
+  UntilReport("started");
+  EndDaemon();
+  EXPECT_TRUE(result_.ok());
+  UntilReport("exit 1 0 killed");  // It saw its stdin close.
+}
+
+TEST_F(DaemonTest, TheEndKillsAStubbornRank) {
+  TestDirectory::Write(directory_.File("rank"), "#!/bin/sh\necho '{\"event\":\"started\"}'\nexec sleep 100\n");
+  StartDaemon();
+  UntilRegistered(1);
+  StartRank(1);
+  UntilReport("started");
+  const absl::Time start = absl::Now();
+  EndDaemon();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(3));
+  UntilReport("exit - 9 killed");
+}
+
+TEST_F(DaemonTest, ARefusalEndsTheDaemonWithTheCoordinatorsWords) {
+  coordinator_.Refuse(grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "worker 1.0, coordinator 2.0"));
+  StartDaemon();
+  thread_.join();
+  EXPECT_EQ(result_.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(result_.message(), "worker 1.0, coordinator 2.0");
+  EXPECT_EQ(num_attached_, 0);
+}
+
+TEST_F(DaemonTest, ATakenNameIsTriedAgain) {
+  coordinator_.Refuse(grpc::Status(grpc::StatusCode::ALREADY_EXISTS, "another daemon is called w0"));
+  StartDaemon();
+  UntilRegistered(2);
+  coordinator_.Refuse(grpc::Status::OK);
+  Until("attached", [&] { return num_attached_ == 1; });
+}
+
+TEST_F(DaemonTest, AMetricsAddressThatCannotBeUsedIsAnError) {
+  options_.metrics_listen = "192.0.2.1:1";
+  StartDaemon();
+  thread_.join();
+  EXPECT_EQ(result_.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(result_.message()), HasSubstr("--metrics-listen 192.0.2.1:1"));
+}
+
+}  // namespace
+}  // namespace tacc::worker

@@ -1,0 +1,245 @@
+// tacc-worker: the daemon of one device.
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "spdlog/logger.h"
+#include "spdlog/sinks/stdout_sinks.h"
+#include "worker/daemon/daemon.h"
+#include "worker/daemon/device_probe.h"
+#include "worker/daemon/machine_limits.h"
+#include "worker/daemon/network_address.h"
+#include "worker/daemon/state_directory.h"
+
+namespace tacc::worker {
+namespace {
+
+constexpr int kExitError = 1;
+constexpr int kExitUsage = 2;
+// Without --memory: what the kernel, this daemon and others are left of the machine or the cgroup's limit.
+constexpr double kMemoryShare = 0.9;
+// How long a rank of a killed daemon may take to end by itself.
+constexpr double kOldRankSeconds = 3;
+constexpr size_t kMaxNameBytes = 128;
+
+struct Flags {
+  std::string coordinator = "127.0.0.1:7070";
+  std::string device = "cpu";
+  int threads = 0;
+  std::string memory;
+  std::string advertise;
+  std::string state_dir;
+  std::string metrics_listen;
+  std::string name;
+  bool insecure = false;
+  int parent_fd = -1;
+};
+
+int Fail(int code, const absl::Status& status) {
+  std::fprintf(stderr, "error: %s\n", std::string(status.message()).c_str());
+  return code;
+}
+
+absl::Status CheckDevice(const std::string& device) {
+  if (device == "cpu") return absl::OkStatus();
+  if (absl::StartsWith(device, "cuda:") && device.size() > 5 &&
+      device.find_first_not_of("0123456789", 5) == std::string::npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--device ", device, ": this build has no CUDA module; use --device cpu"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat("--device ", device, ": not a device; write cpu or cuda:N"));
+}
+
+// Loopback, or --insecure; warns of the latter.
+absl::Status CheckExposed(const char* flag, const std::string& value, const std::string& host, const Flags& flags,
+                          spdlog::logger* logger) {
+  if (IsLoopback(host)) return absl::OkStatus();
+  if (!flags.insecure) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, " ", value, ": not a loopback address, and traffic is neither encrypted nor authenticated; ",
+                     "add --insecure on a network that you trust"));
+  }
+  logger->warn("{} {}: traffic is neither encrypted nor authenticated (--insecure)", flag, value);
+  return absl::OkStatus();
+}
+
+std::string HostName() {
+  char name[256] = "host";
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+absl::StatusOr<std::string> DefaultStateDir(const std::string& name) {
+  if (const char* state = std::getenv("XDG_STATE_HOME"); state != nullptr && state[0] == '/')
+    return absl::StrCat(state, "/tacc/", name);
+  if (const char* home = std::getenv("HOME"); home != nullptr && home[0] == '/')
+    return absl::StrCat(home, "/.local/state/tacc/", name);
+  return absl::InvalidArgumentError("--state-dir: HOME is not set; give the directory");
+}
+
+absl::Status CheckName(const std::string& name) {
+  const bool is_plain =
+      name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == std::string::npos;
+  if (!name.empty() && name.size() <= kMaxNameBytes && is_plain && name != "." && name != "..") return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--name ", name, ": a name is at most ", kMaxNameBytes,
+                                                 " letters, digits, dots, dashes and underscores"));
+}
+
+// Fills in what was not given and checks all of it.
+absl::StatusOr<DaemonOptions> MakeOptions(Flags* flags, spdlog::logger* logger) {
+  DaemonOptions options;
+  options.version = TACC_VERSION;
+  options.coordinator = flags->coordinator;
+  if (absl::Status status = CheckDevice(flags->device); !status.ok()) return status;
+  const absl::StatusOr<HostPort> coordinator = ParseHostPort(flags->coordinator);
+  if (!coordinator.ok() || coordinator->port == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--coordinator: \"", flags->coordinator, "\" is not HOST:PORT, for example 127.0.0.1:7070"));
+  }
+  if (absl::Status status = CheckExposed("--coordinator", flags->coordinator, coordinator->host, *flags, logger);
+      !status.ok())
+    return status;
+  if (flags->advertise.empty()) {
+    absl::StatusOr<std::string> own = LocalAddressTowards(*coordinator);
+    if (!own.ok())
+      return absl::InvalidArgumentError(
+          absl::StrCat("--advertise: ", own.status().message(), "; give this machine's address"));
+    flags->advertise = *std::move(own);
+  }
+  if (absl::Status status = CheckExposed("--advertise", flags->advertise, flags->advertise, *flags, logger);
+      !status.ok())
+    return status;
+  if (!flags->metrics_listen.empty()) {
+    const absl::StatusOr<HostPort> listen = ParseHostPort(flags->metrics_listen);
+    if (!listen.ok()) return absl::InvalidArgumentError(absl::StrCat("--metrics-listen: ", listen.status().message()));
+    absl::Status status = CheckExposed("--metrics-listen", flags->metrics_listen, listen->host, *flags, logger);
+    if (!status.ok()) return status;
+  }
+  if (flags->name.empty()) flags->name = absl::StrCat(HostName(), "-", flags->device);
+  if (absl::Status status = CheckName(flags->name); !status.ok()) return status;
+  if (flags->state_dir.empty()) {
+    absl::StatusOr<std::string> state_dir = DefaultStateDir(flags->name);
+    if (!state_dir.ok()) return state_dir.status();
+    flags->state_dir = *std::move(state_dir);
+  }
+  const MachineLimits limits = ReadMachineLimits("", AffinityCpus());
+  options.place.num_threads = flags->threads != 0 ? flags->threads : limits.num_cpus;
+  options.place.memory_bytes = static_cast<int64_t>(static_cast<double>(limits.memory_bytes) * kMemoryShare);
+  if (!flags->memory.empty()) {
+    const absl::StatusOr<int64_t> memory = ParseBytes(flags->memory);
+    if (!memory.ok()) return absl::InvalidArgumentError(absl::StrCat("--memory: ", memory.status().message()));
+    options.place.memory_bytes = *memory;
+  }
+  if (options.place.memory_bytes <= 0) return absl::InvalidArgumentError("--memory: must be more than 0");
+  if (options.place.num_threads > limits.num_cpus) {
+    logger->warn("--threads {}: only {} CPUs may be used here", options.place.num_threads, limits.num_cpus);
+  }
+  options.name = flags->name;
+  options.metrics_listen = flags->metrics_listen;
+  options.place.device = flags->device;
+  options.place.advertise = flags->advertise;
+  return options;
+}
+
+int Main(int argc, char** argv, const std::string& rank_path) {
+  Flags flags;
+  CLI::App app("Runs ranks of training jobs on one device for a coordinator.", "tacc-worker");
+  app.set_version_flag("--version", "tacc-worker " TACC_VERSION);
+  app.add_option("--coordinator", flags.coordinator, "HOST:PORT of the coordinator")
+      ->envname("TACC_ADDRESS")
+      ->capture_default_str();
+  app.add_option("--device", flags.device, "Device of this daemon: cpu or cuda:N")->capture_default_str();
+  app.add_option("--threads", flags.threads, "Threads of a rank; default: the CPUs that this process may use")
+      ->check(CLI::Range(1, 4096));
+  app.add_option("--memory", flags.memory,
+                 "Memory of a rank, such as 4GiB; default: nine tenths of the machine's or the cgroup's limit");
+  app.add_option("--advertise", flags.advertise,
+                 "Address at which ranks of other machines reach this one; default: that of the interface towards the "
+                 "coordinator");
+  app.add_option("--state-dir", flags.state_dir, "Directory of this daemon alone; default: ~/.local/state/tacc/NAME");
+  app.add_option("--metrics-listen", flags.metrics_listen,
+                 "HOST:PORT for /metrics, /healthz and /readyz; default: none");
+  app.add_option("--name", flags.name, "Name of this worker, unique among the coordinator's; default: HOSTNAME-DEVICE");
+  app.add_flag("--insecure", flags.insecure, "Allow addresses that are not loopback; traffic is not encrypted");
+  app.add_option("--exit-with-parent-fd", flags.parent_fd, "End when this file descriptor reads end-of-file")
+      ->check(CLI::NonNegativeNumber);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {
+    return app.exit(success);
+  } catch (const CLI::ParseError& error) {
+    return Fail(kExitUsage, absl::InvalidArgumentError(absl::StrCat(error.what(), "; see tacc-worker --help")));
+  }
+  if (flags.parent_fd >= 0 && fcntl(flags.parent_fd, F_SETFD, FD_CLOEXEC) != 0) {
+    return Fail(kExitUsage, absl::InvalidArgumentError(absl::StrCat("--exit-with-parent-fd ", flags.parent_fd,
+                                                                    ": not an open file descriptor")));
+  }
+  // Signals are read from a descriptor; blocked here, before any thread starts, they are so in all of them.
+  signal(SIGPIPE, SIG_IGN);
+  sigset_t ending;
+  sigemptyset(&ending);
+  sigaddset(&ending, SIGTERM);
+  sigaddset(&ending, SIGINT);
+  sigprocmask(SIG_BLOCK, &ending, nullptr);
+  const int signal_fd = signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK);
+
+  spdlog::logger logger("tacc-worker", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  logger.flush_on(spdlog::level::info);
+  absl::StatusOr<DaemonOptions> options = MakeOptions(&flags, &logger);
+  if (!options.ok()) return Fail(kExitUsage, options.status());
+  options->place.rank_path = rank_path;
+  options->end_descriptors = {signal_fd};
+  if (flags.parent_fd >= 0) options->end_descriptors.push_back(flags.parent_fd);
+
+  absl::StatusOr<std::unique_ptr<StateDirectory>> state = StateDirectory::Open(flags.state_dir, kOldRankSeconds);
+  if (!state.ok()) return Fail(kExitUsage, state.status());
+  ProbeRequest probe;
+  probe.rank_path = rank_path;
+  probe.version = options->version;
+  probe.device = flags.device;
+  probe.num_threads = options->place.num_threads;
+  probe.cpu_model = CpuModel("");
+  probe.cache_path = (*state)->ProbePath();
+  probe.end_descriptors = options->end_descriptors;
+  logger.info("measuring {} with {} threads", flags.device, probe.num_threads);
+  absl::StatusOr<v1::DeviceProfile> device = ProbeDevice(probe);
+  if (absl::IsCancelled(device.status())) return 0;
+  if (!device.ok()) return Fail(kExitError, device.status());
+  options->device = *std::move(device);
+  options->device.set_name(flags.device);
+  options->device.set_threads(options->place.num_threads);
+  options->device.set_memory_bytes(options->place.memory_bytes);
+  options->on_attached = [&flags] {
+    std::printf("attached %s\n", flags.name.c_str());
+    std::fflush(stdout);
+  };
+  const absl::Status status = RunDaemon(*options, state->get(), &logger);
+  if (!status.ok()) return Fail(kExitUsage, status);
+  logger.info("ended");
+  return 0;
+}
+
+}  // namespace
+}  // namespace tacc::worker
+
+int main(int argc, char** argv) {
+  // Pipes to children must not get the numbers of the standard streams.
+  int fd = open("/dev/null", O_RDWR);
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDWR);
+  if (fd >= 0) close(fd);
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return tacc::worker::Main(argc, argv, (self.parent_path() / "tacc-rank").string());
+}

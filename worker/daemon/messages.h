@@ -1,0 +1,17 @@
+// Between the daemon's own types and the messages of worker.proto.
+#ifndef WORKER_DAEMON_MESSAGES_H_
+#define WORKER_DAEMON_MESSAGES_H_
+
+#include "tacc/v1/worker.pb.h"
+#include "worker/daemon/rank_key.h"
+#include "worker/daemon/report_buffer.h"
+
+namespace tacc::worker {
+
+RankKey FromRankId(const v1::RankId& id);
+v1::RankId ToRankId(const RankKey& key);
+v1::RankReport ToRankReport(const Report& report);
+
+}  // namespace tacc::worker
+
+#endif  // WORKER_DAEMON_MESSAGES_H_

@@ -1,0 +1,29 @@
+// HOST:PORT texts and this machine's own addresses.
+#ifndef WORKER_DAEMON_NETWORK_ADDRESS_H_
+#define WORKER_DAEMON_NETWORK_ADDRESS_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace tacc::worker {
+
+struct HostPort {
+  std::string host;  // Without the brackets of IPv6.
+  int port = 0;
+};
+
+// Parses "HOST:PORT" or "[IPV6]:PORT", port 0 to 65535. InvalidArgument says what is wrong.
+absl::StatusOr<HostPort> ParseHostPort(const std::string& text);
+
+// True for "localhost" and the loopback addresses written as numbers; other names may be anywhere.
+bool IsLoopback(const std::string& host);
+
+// Returns the address of this machine from which packets to `target` leave. It is what other machines can reach, unlike
+// the own host name, which many systems resolve to a loopback address. Sends nothing. Unavailable: the name does not
+// resolve or there is no route.
+absl::StatusOr<std::string> LocalAddressTowards(const HostPort& target);
+
+}  // namespace tacc::worker
+
+#endif  // WORKER_DAEMON_NETWORK_ADDRESS_H_

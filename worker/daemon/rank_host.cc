@@ -1,0 +1,152 @@
+#include "worker/daemon/rank_host.h"
+
+#include <deque>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "worker/daemon/rank_environment.h"
+#include "worker/daemon/steady_clock.h"
+
+namespace tacc::worker {
+namespace {
+
+// An event is a few hundred bytes; this bounds a message to the coordinator.
+constexpr size_t kMaxEventBytes = 1 << 20;
+constexpr size_t kMaxLogLineBytes = 4096;
+
+bool IsSamePlace(const RankStatus& a, const RankStatus& b) {
+  return a.attempt == b.attempt && a.step == b.step && a.call == b.call && a.node == b.node;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> CompleteStart(const std::string& start_json, const std::string& program_path,
+                                          const RankPlace& place) {
+  nlohmann::ordered_json start = nlohmann::ordered_json::parse(start_json, nullptr, /*allow_exceptions=*/false);
+  if (!start.is_object()) return absl::InvalidArgumentError("the start file is not a JSON object");
+  start["program"] = program_path;
+  start["device"] = place.device;
+  start["threads"] = place.num_threads;
+  start["memory_bytes"] = place.memory_bytes;
+  start["advertise"] = place.advertise;
+  return start.dump() + "\n";
+}
+
+RankHost::~RankHost() {
+  if (child_ == nullptr) return;
+  child_.reset();
+  status_block_.reset();
+  state_->ClearRank();
+}
+
+absl::Status RankHost::Spawn(const RankStart& start) {
+  const absl::StatusOr<std::string> start_text = CompleteStart(start.start_json, state_->ProgramPath(), place_);
+  if (!start_text.ok()) return start_text.status();
+  if (absl::Status status = state_->WriteStartFiles(*start_text, start.program_text); !status.ok()) return status;
+  const std::string block_name = absl::StrCat(state_->status_block_prefix(), start.key.attempt, "-", start.key.rank);
+  absl::StatusOr<std::unique_ptr<StatusBlock>> block = StatusBlock::Create(block_name, start.key.attempt);
+  if (!block.ok()) return block.status();
+  absl::StatusOr<std::unique_ptr<ChildProcess>> child =
+      ChildProcess::Start({place_.rank_path, "--start", state_->StartPath(), "--status-shm", block_name},
+                          RankEnvironment(place_.num_threads));
+  if (!child.ok()) return child.status();
+  // Without the record a daemon that is killed relies on the rank seeing its stdin close.
+  (void)state_->RecordRank((*child)->pid());
+  child_ = *std::move(child);
+  status_block_ = *std::move(block);
+  out_lines_.emplace(kMaxEventBytes);
+  err_lines_.emplace(kMaxLogLineBytes);
+  last_status_ = RankStatus();
+  still_since_ = SteadySeconds();
+  ++ranks_started_;
+  LogLines({absl::StrCat("--- ", start.key.Text(), " pid ", child_->pid())});
+  return absl::OkStatus();
+}
+
+void RankHost::Do(Supervisor::Actions actions) {
+  std::deque<Action> queue(std::make_move_iterator(actions.begin()), std::make_move_iterator(actions.end()));
+  while (!queue.empty()) {
+    const Action action = std::move(queue.front());
+    queue.pop_front();
+    switch (action.kind) {
+      case Action::Kind::kSpawn: {
+        const absl::Status status = Spawn(action.start);
+        if (status.ok()) break;
+        state_->ClearRank();
+        // What was to follow was for the rank that did not start.
+        queue.clear();
+        for (Action& next : supervisor_->StartFailed(std::string(status.message()), WallSeconds()))
+          queue.push_back(std::move(next));
+        break;
+      }
+      case Action::Kind::kKill:
+        if (child_ != nullptr) child_->Kill();
+        break;
+      case Action::Kind::kCloseStdin:
+        if (child_ != nullptr) child_->CloseStdin();
+        break;
+      case Action::Kind::kWriteLine:
+        if (child_ != nullptr) child_->WriteLine(action.line);
+        break;
+    }
+  }
+}
+
+std::vector<pollfd> RankHost::PollDescriptors() const {
+  std::vector<pollfd> descriptors;
+  if (child_ == nullptr) return descriptors;
+  if (child_->stdout_fd() >= 0) descriptors.push_back({child_->stdout_fd(), POLLIN, 0});
+  if (child_->stderr_fd() >= 0) descriptors.push_back({child_->stderr_fd(), POLLIN, 0});
+  if (child_->WantsToWrite()) descriptors.push_back({child_->stdin_fd(), POLLOUT, 0});
+  return descriptors;
+}
+
+void RankHost::LogLines(const std::vector<std::string>& lines) {
+  if (log_ == nullptr) return;
+  for (const std::string& line : lines) log_->Line(line);
+}
+
+void RankHost::HandleOutput(const std::string& out, const std::string& err) {
+  const std::vector<std::string> log_lines = err_lines_->Add(err.data(), err.size());
+  LogLines(log_lines);
+  for (const std::string& line : log_lines) supervisor_->LogLine(line, WallSeconds());
+  for (const std::string& line : out_lines_->Add(out.data(), out.size())) supervisor_->EventLine(line, WallSeconds());
+}
+
+void RankHost::Turn() {
+  if (child_ == nullptr) return;
+  child_->FlushStdin();
+  // Asked before reading: what a process wrote before its end is then read in this turn.
+  const absl::optional<ProcessEnd> end = child_->TryReap();
+  while (true) {
+    std::string out, err;
+    child_->ReadStdout(&out);
+    child_->ReadStderr(&err);
+    HandleOutput(out, err);
+    if (!end.has_value() || (out.empty() && err.empty())) break;
+  }
+  if (!end.has_value()) return;
+  const std::vector<std::string> last_log_lines = err_lines_->Finish();
+  LogLines(last_log_lines);
+  for (const std::string& line : last_log_lines) supervisor_->LogLine(line, WallSeconds());
+  for (const std::string& line : out_lines_->Finish()) supervisor_->EventLine(line, WallSeconds());
+  LogLines({end->exit_code.has_value() ? absl::StrCat("--- exit code ", *end->exit_code)
+                                       : absl::StrCat("--- signal ", end->signal)});
+  child_.reset();
+  status_block_.reset();
+  state_->ClearRank();
+  Do(supervisor_->Exited(*end, WallSeconds()));
+}
+
+absl::optional<RankHost::Sample> RankHost::TakeSample(double now) {
+  if (status_block_ == nullptr) return absl::nullopt;
+  Sample sample;
+  sample.status = status_block_->Sample();
+  if (!IsSamePlace(sample.status, last_status_)) still_since_ = now;
+  last_status_ = sample.status;
+  sample.still_seconds = now - still_since_;
+  return sample;
+}
+
+}  // namespace tacc::worker

@@ -1,0 +1,83 @@
+// Runs the rank processes that the supervisor asks for: start files, status block, pipes, log file. Reads what they say
+// and tells the supervisor.
+#ifndef WORKER_DAEMON_RANK_HOST_H_
+#define WORKER_DAEMON_RANK_HOST_H_
+
+#include <poll.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/types/optional.h"
+#include "worker/daemon/child_process.h"
+#include "worker/daemon/line_splitter.h"
+#include "worker/daemon/rotating_log.h"
+#include "worker/daemon/state_directory.h"
+#include "worker/daemon/supervisor.h"
+#include "worker/rank/status_block.h"
+
+namespace tacc::worker {
+
+// What a rank of this daemon gets; the daemon sets these fields of its start file.
+struct RankPlace {
+  std::string rank_path;  // tacc-rank.
+  std::string device;
+  int num_threads = 1;
+  int64_t memory_bytes = 0;
+  std::string advertise;
+};
+
+// Returns the start file's JSON with the daemon's fields set. InvalidArgument when it is not a JSON object.
+absl::StatusOr<std::string> CompleteStart(const std::string& start_json, const std::string& program_path,
+                                          const RankPlace& place);
+
+// Not thread-safe. Destroying it kills and reaps the process.
+class RankHost {
+ public:
+  // The pointers outlive it; `log` may be null.
+  RankHost(RankPlace place, StateDirectory* state, Supervisor* supervisor, RotatingLog* log)
+      : place_(std::move(place)), state_(state), supervisor_(supervisor), log_(log) {}
+  ~RankHost();
+
+  // Does the supervisor's actions.
+  void Do(Supervisor::Actions actions);
+
+  // Descriptors to wait for; none when no process runs.
+  std::vector<pollfd> PollDescriptors() const;
+  // True when the process has closed its pipes and is about to be reaped: look again within milliseconds.
+  bool IsEnding() const { return child_ != nullptr && child_->stdout_fd() < 0 && child_->stderr_fd() < 0; }
+  // Reads and writes what is possible now, and reaps.
+  void Turn();
+
+  // Takes a sample of the status block at `now` (steady seconds). Nothing when no process runs.
+  struct Sample {
+    RankStatus status;
+    double still_seconds = 0;
+  };
+  absl::optional<Sample> TakeSample(double now);
+
+  uint64_t ranks_started() const { return ranks_started_; }
+
+ private:
+  absl::Status Spawn(const RankStart& start);
+  void HandleOutput(const std::string& out, const std::string& err);
+  void LogLines(const std::vector<std::string>& lines);
+
+  const RankPlace place_;
+  StateDirectory* const state_;
+  Supervisor* const supervisor_;
+  RotatingLog* const log_;
+  std::unique_ptr<ChildProcess> child_;
+  std::unique_ptr<StatusBlock> status_block_;
+  absl::optional<LineSplitter> out_lines_;
+  absl::optional<LineSplitter> err_lines_;
+  RankStatus last_status_;
+  double still_since_ = 0;
+  uint64_t ranks_started_ = 0;
+};
+
+}  // namespace tacc::worker
+
+#endif  // WORKER_DAEMON_RANK_HOST_H_
