@@ -10,13 +10,13 @@
 namespace tacc::client {
 namespace {
 
-// The first word that is no option, when no subcommand has that name; "" otherwise.
-std::string UnknownSubcommand(const CLI::App& app, const std::vector<std::string>& arguments) {
+// The first word that is no option, when it is none of `names`; "" otherwise.
+std::string UnknownSubcommand(const std::vector<std::string>& names, const std::vector<std::string>& arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i] == "--address" || arguments[i] == "-o" || arguments[i] == "--output") {
       ++i;
     } else if (!arguments[i].empty() && arguments[i][0] != '-') {
-      return app.get_subcommand_no_throw(arguments[i]) == nullptr ? arguments[i] : "";
+      return std::find(names.begin(), names.end(), arguments[i]) == names.end() ? arguments[i] : "";
     }
   }
   return "";
@@ -55,9 +55,9 @@ int RunTaccctl(const std::vector<std::string>& arguments, Context& context) {
   try {
     app.parse(reversed);
   } catch (const CLI::ParseError& error) {
-    if (const std::string unknown = UnknownSubcommand(app, arguments); !unknown.empty()) {
-      std::vector<std::string> names;
-      for (const CLI::App* command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
+    std::vector<std::string> names;
+    for (const CLI::App* command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
+    if (const std::string unknown = UnknownSubcommand(names, arguments); !unknown.empty()) {
       const std::string nearest = NearestName(unknown, names);
       context.err << "unknown subcommand \"" << unknown << "\"; " << (nearest.empty() ? "see taccctl --help" : "did you mean \"" + nearest + "\"?") << std::endl;
       return kExitBadInput;
