@@ -40,7 +40,9 @@ class PartitionCheck {
       const Value& value = graph_.values[v];
       if (!value.placement.has_value())
         return absl::InvalidArgumentError(absl::StrCat("%", value.name, " has no `of TYPE shard=[...]`"));
-      TACC_RETURN_IF_ERROR(CheckPlacement(value.type, *value.placement, mesh_, absl::StrCat("%", value.name)));
+      if (absl::Status status = CheckPlacement(value.type, *value.placement, mesh_); !status.ok()) {
+        return absl::InvalidArgumentError(absl::StrCat("%", value.name, ": ", status.message()));
+      }
     }
     TACC_RETURN_IF_ERROR(CheckWaits(node));
     if (node.op == "output") {
@@ -83,42 +85,55 @@ class PartitionCheck {
 
   absl::Status CheckRule(const Node& node, const OpDef& def) {
     TACC_ASSIGN_OR_RETURN(const Rule rule, def.rule(LogicalCallOf(graph_, node)));
-    std::vector<AxisList> axes(rule.factors.size());
-    std::vector<std::string> first(rule.factors.size());  // where each factor was seen first
-    auto take = [&](const std::vector<std::vector<int>>& maps, const std::vector<ValueId>& values) -> absl::Status {
-      for (size_t i = 0; i < values.size(); ++i) {
-        const std::string name = absl::StrCat("%", graph_.values[values[i]].name);
-        for (size_t d = 0; d < maps[i].size(); ++d) {
-          const AxisList& here = sharding(values[i]).dims[d];
-          const int f = maps[i][d];
-          const std::string place = absl::StrCat("dim ", d, " of ", name);
-          if ((f == Rule::kNone || rule.factors[f].replicate) && !here.empty()) {
-            return absl::InvalidArgumentError(
-                absl::StrCat(place, " is split over ", AxisText(mesh_, here), ", but is needed whole"));
-          }
-          if (f == Rule::kNone) continue;
-          if (rule.factors[f].even && IsPadded(rule.factors[f].size, here, mesh_)) {
-            return absl::InvalidArgumentError(absl::StrCat(place, " is split over ", AxisText(mesh_, here),
-                                                           ", which does not divide ", rule.factors[f].size));
-          }
-          if (first[f].empty()) {
-            axes[f] = here;
-            first[f] = place;
-          } else if (axes[f] != here) {
-            return absl::InvalidArgumentError(absl::StrCat(first[f], " is split over ", AxisText(mesh_, axes[f]),
-                                                           ", but ", place, " over ", AxisText(mesh_, here),
-                                                           "; they must agree"));
-          }
+    FactorAxes factors{std::vector<AxisList>(rule.factors.size()), std::vector<Place>(rule.factors.size())};
+    TACC_RETURN_IF_ERROR(TakeAxes(rule, rule.in, node.operands, factors));
+    TACC_RETURN_IF_ERROR(TakeAxes(rule, rule.out, node.results, factors));
+    for (int axis = 0; axis < static_cast<int>(mesh_.axes.size()); ++axis) {
+      TACC_RETURN_IF_ERROR(CheckAxis(node, rule, factors.axes, axis));
+    }
+    return rule.self_masking ? absl::OkStatus() : CheckMasks(node, rule, factors.axes);
+  }
+
+  struct Place {
+    ValueId value = kNoValue;
+    size_t dim = 0;
+  };
+  struct FactorAxes {
+    std::vector<AxisList> axes;
+    std::vector<Place> first;  // where each factor was seen first
+  };
+  std::string Text(const Place& place) const {
+    return absl::StrCat("dim ", place.dim, " of %", graph_.values[place.value].name);
+  }
+
+  // What splits each factor, from the values that `maps` belongs to.
+  absl::Status TakeAxes(const Rule& rule, const std::vector<std::vector<int>>& maps, const std::vector<ValueId>& values,
+                        FactorAxes& factors) const {
+    for (size_t i = 0; i < values.size(); ++i) {
+      for (size_t d = 0; d < maps[i].size(); ++d) {
+        const AxisList& here = sharding(values[i]).dims[d];
+        const Place place{values[i], d};
+        const int f = maps[i][d];
+        if ((f == Rule::kNone || rule.factors[f].replicate) && !here.empty()) {
+          return absl::InvalidArgumentError(
+              absl::StrCat(Text(place), " is split over ", AxisText(mesh_, here), ", but is needed whole"));
+        }
+        if (f == Rule::kNone) continue;
+        if (rule.factors[f].even && IsPadded(rule.factors[f].size, here, mesh_)) {
+          return absl::InvalidArgumentError(absl::StrCat(Text(place), " is split over ", AxisText(mesh_, here),
+                                                         ", which does not divide ", rule.factors[f].size));
+        }
+        if (factors.first[f].value == kNoValue) {
+          factors.axes[f] = here;
+          factors.first[f] = place;
+        } else if (factors.axes[f] != here) {
+          return absl::InvalidArgumentError(absl::StrCat(Text(factors.first[f]), " is split over ",
+                                                         AxisText(mesh_, factors.axes[f]), ", but ", Text(place),
+                                                         " over ", AxisText(mesh_, here), "; they must agree"));
         }
       }
-      return absl::OkStatus();
-    };
-    TACC_RETURN_IF_ERROR(take(rule.in, node.operands));
-    TACC_RETURN_IF_ERROR(take(rule.out, node.results));
-    for (int axis = 0; axis < static_cast<int>(mesh_.axes.size()); ++axis) {
-      TACC_RETURN_IF_ERROR(CheckAxis(node, rule, axes, axis));
     }
-    return rule.self_masking ? absl::OkStatus() : CheckMasks(node, rule, axes);
+    return absl::OkStatus();
   }
 
   static bool InOperands(const Rule& rule, int factor) {
@@ -269,9 +284,8 @@ class PartitionCheck {
 
 }  // namespace
 
-absl::Status CheckPlacement(const TensorType& local, const Placement& placement, const Mesh& mesh,
-                            absl::string_view what) {
-  auto error = [&](absl::string_view text) { return absl::InvalidArgumentError(absl::StrCat(what, ": ", text)); };
+absl::Status CheckPlacement(const TensorType& local, const Placement& placement, const Mesh& mesh) {
+  auto error = [](absl::string_view text) { return absl::InvalidArgumentError(text); };
   const Sharding& s = placement.sharding;
   if (static_cast<int>(s.dims.size()) != placement.global.rank())
     return error("shard= has not as many dims as the type");

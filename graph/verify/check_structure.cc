@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <unordered_set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -51,7 +52,8 @@ class StructureCheck {
 
   absl::Status Run() {
     made_.assign(graph_.values.size(), 0);
-    std::set<std::string> names;
+    std::unordered_set<std::string> names;
+    names.reserve(graph_.values.size());
     for (const Value& value : graph_.values) {
       if (!names.insert(value.name).second)
         return absl::InvalidArgumentError(absl::StrCat("two values are named %", value.name));
@@ -154,7 +156,7 @@ class StructureCheck {
   const OpTable& ops_;
   Level level_;
   std::vector<char> made_;
-  std::set<std::string> symbols_;
+  std::unordered_set<std::string> symbols_;
 };
 
 }  // namespace
@@ -177,7 +179,7 @@ absl::Status CheckStructure(const Graph& graph, const OpTable& ops, Level level)
   return StructureCheck(graph, ops, level).Run();
 }
 
-absl::Status CheckBindings(const Graph& graph, const Program& program) {
+absl::Status CheckBindings(const Graph& graph, const Program& program, const StateIndex& states) {
   static const std::map<std::string, std::pair<DType, int>> kInputs = {{"tokens", {DType::kI32, 2}},
                                                                        {"targets", {DType::kI32, 2}},
                                                                        {"sample", {DType::kI64, 1}},
@@ -198,8 +200,9 @@ absl::Status CheckBindings(const Graph& graph, const Program& program) {
       }
     }
     if (node.op != "read" && node.op != "store") continue;
-    const State* state = program.FindState(node.symbol);
-    if (state == nullptr) return NodeError(graph, node, "no state has this name");
+    const auto found = states.find(node.symbol);
+    if (found == states.end()) return NodeError(graph, node, "no state has this name");
+    const State* state = found->second;
     const Value& value = graph.values[node.op == "read" ? node.results[0] : node.operands[0]];
     const Placement placement =
         value.placement.value_or(Placement{value.type, Sharding::Replicated(value.type.rank())});

@@ -2,6 +2,7 @@
 #define TACC_GRAPH_VERIFY_CHECKS_H_
 
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,12 +22,14 @@ absl::Status NodeError(const Graph& graph, const Node& node, absl::string_view w
 // types are checked on the logical types of the placements.
 absl::Status CheckStructure(const Graph& graph, const OpTable& ops, Level level);
 
-// Inputs' names and types; reads and stores against the states.
-absl::Status CheckBindings(const Graph& graph, const Program& program);
+// A program's states by name (a linear search for each line is slow on a large model).
+using StateIndex = std::unordered_map<std::string, const State*>;
 
-// A placement by itself: local dims, axes. `what` names it.
-absl::Status CheckPlacement(const TensorType& local, const Placement& placement, const Mesh& mesh,
-                            absl::string_view what);
+// Inputs' names and types; reads and stores against the states.
+absl::Status CheckBindings(const Graph& graph, const Program& program, const StateIndex& states);
+
+// A placement by itself: local dims, axes.
+absl::Status CheckPlacement(const TensorType& local, const Placement& placement, const Mesh& mesh);
 
 // Placements of all values, rules, collectives, waits.
 absl::Status CheckPartition(const Graph& graph, const OpTable& ops, const Mesh& mesh);

@@ -10,7 +10,7 @@
 namespace tacc::graph {
 namespace {
 
-absl::Status CheckState(const State& state, const Program& program) {
+absl::Status CheckState(const State& state, const Program& program, const StateIndex& states) {
   const std::string what = absl::StrCat("state \"", state.name, "\"");
   static constexpr struct {
     StateKind kind;
@@ -37,11 +37,13 @@ absl::Status CheckState(const State& state, const Program& program) {
                                                      state.placement.global.ToString()));
     }
   }
-  if (state.kind == StateKind::kCopy && program.FindState(absl::StrCat("weights/", state.name.substr(7))) == nullptr) {
+  if (state.kind == StateKind::kCopy && states.count(absl::StrCat("weights/", state.name.substr(7))) == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(what, " is a copy, but there is no \"weights/", state.name.substr(7), "\""));
   }
-  TACC_RETURN_IF_ERROR(CheckPlacement(state.type, state.placement, program.mesh, what));
+  if (absl::Status status = CheckPlacement(state.type, state.placement, program.mesh); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(what, ": ", status.message()));
+  }
   const bool may_be_pending = state.kind == StateKind::kGradient || state.kind == StateKind::kCounter;
   if (!state.placement.sharding.pending.empty() && !may_be_pending) {
     return absl::InvalidArgumentError(absl::StrCat(what, " is pending; only gradients and counters may be"));
@@ -63,13 +65,13 @@ absl::Status CheckCalls(const Program& program, absl::string_view list, const st
 }
 
 absl::Status InGraph(const Graph& graph, absl::Status status) {
-  if (status.ok()) return status;
+  if (status.ok() || graph.name.empty()) return status;
   return absl::Status(status.code(), absl::StrCat("graph ", graph.name, ": ", status.message()));
 }
 
-absl::Status CheckGraph(const Graph& graph, const Program& program, const OpTable& ops) {
+absl::Status CheckGraph(const Graph& graph, const Program& program, const StateIndex& states, const OpTable& ops) {
   TACC_RETURN_IF_ERROR(CheckStructure(graph, ops, program.level));
-  TACC_RETURN_IF_ERROR(CheckBindings(graph, program));
+  TACC_RETURN_IF_ERROR(CheckBindings(graph, program, states));
   if (program.level == Level::kLogical) return absl::OkStatus();
   return CheckPartition(graph, ops, program.mesh);
 }
@@ -83,18 +85,18 @@ absl::Status Verify(const Program& program, const OpTable& ops) {
     return absl::InvalidArgumentError(
         absl::StrCat("stage ", program.stage, " of ", program.num_stages, "; stages count from 0"));
   }
-  std::set<std::string> names;
+  StateIndex states;
   for (const State& state : program.states) {
-    if (!names.insert(state.name).second) {
+    if (!states.emplace(state.name, &state).second) {
       return absl::InvalidArgumentError(absl::StrCat("state \"", state.name, "\" is declared twice"));
     }
-    TACC_RETURN_IF_ERROR(CheckState(state, program));
   }
-  names.clear();
+  for (const State& state : program.states) TACC_RETURN_IF_ERROR(CheckState(state, program, states));
+  std::set<std::string> names;
   for (const Graph& graph : program.graphs) {
     if (!names.insert(graph.name).second)
       return absl::InvalidArgumentError(absl::StrCat("graph ", graph.name, " is defined twice"));
-    TACC_RETURN_IF_ERROR(InGraph(graph, CheckGraph(graph, program, ops)));
+    TACC_RETURN_IF_ERROR(InGraph(graph, CheckGraph(graph, program, states, ops)));
   }
   TACC_RETURN_IF_ERROR(CheckCalls(program, "step", program.step));
   TACC_RETURN_IF_ERROR(CheckCalls(program, "eval", program.eval));
