@@ -3,6 +3,7 @@
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
 #include "graph/ops/facts.h"
+#include "graph/ops/workspace.h"
 
 namespace tacc::graph {
 namespace {
@@ -155,6 +156,7 @@ void AddAttention(OpTable& table) {
   };
   op.flops = [](const OpCall& call) { return AttentionFlops(call.in(0), call.in(1), 2, call); };
   op.is_matmul = true;
+  op.workspace_bytes = [](const OpCall& call, int threads) { return AttentionWorkspaceBytes(call.in(0), call.in(1), threads); };
   op.derive = [](VjpCall& call) {
     TACC_RETURN_IF_ERROR(NoCotangent(call, 1, "lse"));
     Builder& b = call.builder;
@@ -191,6 +193,7 @@ void AddAttention(OpTable& table) {
   // Twice the forward's: the recomputation of the scores is not counted.
   grad.flops = [](const OpCall& call) { return AttentionFlops(call.in(1), call.in(2), 4, call); };
   grad.is_matmul = true;
+  grad.workspace_bytes = [](const OpCall& call, int threads) { return AttentionGradWorkspaceBytes(call.in(1), call.in(2), threads); };
   table.Add(grad);
 }
 

@@ -4,6 +4,7 @@
 #include "graph/ops/builder.h"
 #include "graph/ops/einsum_spec.h"
 #include "graph/ops/facts.h"
+#include "graph/ops/workspace.h"
 
 namespace tacc::graph {
 namespace {
@@ -54,6 +55,12 @@ double ProductFlops(const OpCall& call, int a) {
   return flops;
 }
 
+using Workspace = int64_t (*)(const EinsumSpec&, const TensorType&, const TensorType&, const TensorType&, int);
+int64_t ProductWorkspace(const OpCall& call, int a, int threads, Workspace workspace) {
+  const auto spec = ParseEinsum(call.attr<std::string>("spec"));
+  return spec.ok() ? workspace(*spec, call.in(a), call.in(a + 1), call.out(0), threads) : 0;
+}
+
 // The gradient of the right operand, usually a weight, comes in the accumulation type: it is summed over micro-batches
 // and ranks.
 absl::Status DeriveEinsum(VjpCall& call) {
@@ -91,6 +98,7 @@ void AddMatmulOps(OpTable& table) {
   };
   einsum.flops = [](const OpCall& call) { return ProductFlops(call, 0); };
   einsum.is_matmul = true;
+  einsum.workspace_bytes = [](const OpCall& call, int threads) { return ProductWorkspace(call, 0, threads, EinsumWorkspaceBytes); };
   table.Add(einsum);
 
   OpDef accumulate;
@@ -110,6 +118,9 @@ void AddMatmulOps(OpTable& table) {
   };
   accumulate.flops = [](const OpCall& call) { return ProductFlops(call, 1); };
   accumulate.is_matmul = true;
+  accumulate.workspace_bytes = [](const OpCall& call, int threads) {
+    return ProductWorkspace(call, 1, threads, EinsumAccumulateWorkspaceBytes);
+  };
   accumulate.reuses = ReuseIfSameType(0);
   table.Add(accumulate);
 }

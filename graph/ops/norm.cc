@@ -3,6 +3,7 @@
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
 #include "graph/ops/facts.h"
+#include "graph/ops/workspace.h"
 
 namespace tacc::graph {
 namespace {
@@ -74,6 +75,7 @@ void AddRmsNorm(OpTable& table) {
     return Types{x, WeightGradientType(x)};
   };
   grad.rule = [](const OpCall& call) -> absl::StatusOr<Rule> { return NormRule(call.in(1).dims, "xxwr", "xw", {{0}}); };
+  grad.workspace_bytes = [](const OpCall& call, int) { return NormGradWorkspaceBytes(call.in(1), 1); };
   table.Add(grad);
 }
 
@@ -142,6 +144,9 @@ void AddLayerNorm(OpTable& table) {
   grad.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
     return NormRule(call.in(1).dims, absl::string_view("xxrrw").substr(0, call.operands.size()),
                     absl::string_view("xww").substr(0, call.results.size()), {{0}});
+  };
+  grad.workspace_bytes = [](const OpCall& call, int) {
+    return NormGradWorkspaceBytes(call.in(1), static_cast<int>(call.results.size()) - 1);
   };
   table.Add(grad);
 }

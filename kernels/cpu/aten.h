@@ -1,4 +1,4 @@
-// The border to LibTorch: dtypes as its options, and how much memory its operators take from the allocator.
+// The border to LibTorch: dtypes as its tensor options.
 #ifndef TACC_KERNELS_CPU_ATEN_H_
 #define TACC_KERNELS_CPU_ATEN_H_
 
@@ -27,10 +27,6 @@ inline c10::TensorOptions AtenOptions(DType dtype) {
   }
   return c10::kFloat;
 }
-
-// Upper bound of what a (batched) product takes through LibTorch's allocator. f32 and f64: nothing. bf16: oneDNN's
-// scratch pad of packed operands; the bound was measured with a counting allocator (aten_test), LibTorch 2.11.
-int64_t AtenMatmulWorkspaceBytes(int64_t batch, int64_t m, int64_t n, int64_t k, DType dtype);
 
 }  // namespace tacc::kernels::cpu
 

@@ -18,13 +18,13 @@ namespace tacc::kernels::cpu {
 namespace {
 
 struct Shape {
-  int64_t b, s, h, k, d, group;
+  int64_t b, s, t, h, k, d, group;
 };
 
 Shape Check(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionParameters& parameters) {
   TACC_KERNEL_CHECK(q.dims.rank() == 4 && k.dims.rank() == 4 && k.dims == v.dims);
-  const Shape shape{q.dims[0], q.dims[1], q.dims[2], k.dims[2], q.dims[3], q.dims[2] / k.dims[2]};
-  TACC_KERNEL_CHECK(k.dims[0] == shape.b && k.dims[1] == shape.s && k.dims[3] == shape.d);
+  const Shape shape{q.dims[0], q.dims[1], k.dims[1], q.dims[2], k.dims[2], q.dims[3], q.dims[2] / k.dims[2]};
+  TACC_KERNEL_CHECK(k.dims[0] == shape.b && k.dims[3] == shape.d && (!parameters.causal || shape.t == shape.s));
   TACC_KERNEL_CHECK(shape.h % shape.k == 0 && q.dtype == k.dtype && q.dtype == v.dtype);
   TACC_KERNEL_CHECK(parameters.alibi_slopes.empty() || static_cast<int64_t>(parameters.alibi_slopes.size()) == shape.h);
   return shape;
@@ -51,7 +51,7 @@ void Copy(const at::Tensor& from, const at::Tensor& to) {
   StridedCopy(AtenDims(from), from.element_size(), from.data_ptr(), AtenStrides(from), to.data_ptr(), AtenStrides(to));
 }
 
-// Softmax does not change when a row of scores is shifted, so slope * j stands for slope * (j - i): a [1,H,1,S] mask
+// Softmax does not change when a row of scores is shifted, so slope * j stands for slope * (j - i): a [1,H,1,T] mask
 // that LibTorch broadcasts over the queries. Only lse must be shifted back.
 class Alibi {
  public:
@@ -59,15 +59,15 @@ class Alibi {
       : shape_(shape),
         slopes_(parameters.alibi_slopes),
         dtype_(dtype == DType::kF64 ? DType::kF64 : DType::kF32),
-        scratch_(slopes_.empty() ? 0 : shape.h * shape.s * SizeOf(dtype_)) {
+        scratch_(slopes_.empty() ? 0 : shape.h * shape.t * SizeOf(dtype_)) {
     if (slopes_.empty()) return;
     for (int64_t h = 0; h < shape.h; ++h) {
-      for (int64_t j = 0; j < shape.s; ++j) {
+      for (int64_t j = 0; j < shape.t; ++j) {
         const double value = slopes_[h] * static_cast<double>(j);
         if (dtype_ == DType::kF64) {
-          static_cast<double*>(scratch_.data())[h * shape.s + j] = value;
+          static_cast<double*>(scratch_.data())[h * shape.t + j] = value;
         } else {
-          static_cast<float*>(scratch_.data())[h * shape.s + j] = static_cast<float>(value);
+          static_cast<float*>(scratch_.data())[h * shape.t + j] = static_cast<float>(value);
         }
       }
     }
@@ -75,8 +75,8 @@ class Alibi {
 
   std::optional<at::Tensor> Mask(int64_t g) const {
     if (slopes_.empty()) return std::nullopt;
-    return at::from_blob(static_cast<char*>(scratch_.data()) + g * shape_.s * SizeOf(dtype_),
-                         {1, shape_.k, 1, shape_.s}, {shape_.h * shape_.s, shape_.group * shape_.s, shape_.s, 1},
+    return at::from_blob(static_cast<char*>(scratch_.data()) + g * shape_.t * SizeOf(dtype_),
+                         {1, shape_.k, 1, shape_.t}, {shape_.h * shape_.t, shape_.group * shape_.t, shape_.t, 1},
                          AtenOptions(dtype_));
   }
 
@@ -138,6 +138,7 @@ void Attention(const TensorView& q, const TensorView& k, const TensorView& v, co
   TACC_KERNEL_CHECK(out.dims == q.dims && out.dtype == q.dtype && lse.size() == shape.b * shape.h * shape.s);
   TACC_KERNEL_CHECK(lse.dtype == (q.dtype == DType::kF64 ? DType::kF64 : DType::kF32));
   if (q.size() == 0) return;
+  TACC_KERNEL_CHECK(shape.t > 0);
   const Alibi alibi(shape, parameters, q.dtype);
   for (int64_t g = 0; g < shape.group; ++g) {
     const auto [result, result_lse] =
@@ -155,7 +156,10 @@ void AttentionGrad(const TensorView& dout, const TensorView& q, const TensorView
   const Shape shape = Check(q, k, v, parameters);
   TACC_KERNEL_CHECK(dout.dims == q.dims && out.dims == q.dims && dq.dims == q.dims && dk.dims == k.dims &&
                     dv.dims == k.dims && lse.size() == shape.b * shape.h * shape.s);
-  if (q.size() == 0) return;
+  if (q.size() == 0) {
+    Fill(0, dk);
+    return Fill(0, dv);
+  }
   const Alibi alibi(shape, parameters, q.dtype);
   Scratch shifted(parameters.alibi_slopes.empty() ? 0 : lse.bytes());
   void* lse_data = lse.data;
@@ -175,18 +179,6 @@ void AttentionGrad(const TensorView& dout, const TensorView& q, const TensorView
   }
   dk_sum.Finish();
   dv_sum.Finish();
-}
-
-int64_t AttentionWorkspaceBytes(const Dims& q, const Dims& k, DType dtype, int threads) {
-  const int64_t group_q = q.Product() / (q[2] / k[2]) * SizeOf(dtype);
-  return 4 * group_q + 4 * k.Product() * SizeOf(dtype) + q[0] * q[1] * q[2] * 16 + threads * (int64_t{4} << 20);
-}
-
-int64_t AttentionGradWorkspaceBytes(const Dims& q, const Dims& k, DType dtype, int threads) {
-  const int64_t group_q = q.Product() / (q[2] / k[2]) * SizeOf(dtype);
-  const int64_t group_sums = q[2] == k[2] ? 0 : 2 * k.Product() * (SizeOf(dtype) + 8);
-  return 4 * group_q + 6 * k.Product() * SizeOf(dtype) + group_sums + q[0] * q[1] * q[2] * 24 +
-         threads * (int64_t{8} << 20);
 }
 
 }  // namespace tacc::kernels::cpu

@@ -1,5 +1,5 @@
 // Softmax attention without a [S,S] matrix, on LibTorch's flash attention for CPU.
-// Legend: B batch, S sequence, H query heads, K key/value heads (H % K == 0), D head dim.
+// Legend: B batch, S queries, T keys (T = S when causal), H query heads, K key/value heads (H % K == 0), D head dim.
 #ifndef TACC_KERNELS_CPU_ATTENTION_H_
 #define TACC_KERNELS_CPU_ATTENTION_H_
 
@@ -17,7 +17,7 @@ struct AttentionParameters {
 };
 
 // out [B,S,H,D] = softmax(scale * q k^T + alibi) v per head; lse [B,H,S] (f32, or f64 with f64 operands) = log of the
-// sum of exp of the scores. q [B,S,H,D], k and v [B,S,K,D]; query head h reads key/value head h / (H/K). q, k, v and
+// sum of exp of the scores. q [B,S,H,D], k and v [B,T,K,D]; query head h reads key/value head h / (H/K). q, k, v and
 // out have one dtype.
 void Attention(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionParameters& parameters,
                const TensorView& out, const TensorView& lse);
@@ -26,10 +26,6 @@ void Attention(const TensorView& q, const TensorView& k, const TensorView& v, co
 void AttentionGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
                    const TensorView& out, const TensorView& lse, const AttentionParameters& parameters,
                    const TensorView& dq, const TensorView& dk, const TensorView& dv);
-
-// Upper bounds of the memory taken while running, LibTorch's included, for q's and k's dims and `threads` threads.
-int64_t AttentionWorkspaceBytes(const Dims& q, const Dims& k, DType dtype, int threads);
-int64_t AttentionGradWorkspaceBytes(const Dims& q, const Dims& k, DType dtype, int threads);
 
 }  // namespace tacc::kernels::cpu
 

@@ -72,5 +72,22 @@ TEST(Attention, MatchesTheReferenceForwardAndBackward) {
   }
 }
 
+TEST(Attention, TakesOtherNumbersOfKeysThanQueries) {
+  const Dims q_dims{2, 5, 4, 8}, k_dims{2, 11, 2, 8};
+  const Tensor q = Random(q_dims, 1), k = Random(k_dims, 2), v = Random(k_dims, 3), dout = Random(q_dims, 4);
+  const auto gradient = reference::AttentionGrad(dout, q, k, v, false, 0.3, {});
+  const Buffer bq(DType::kF64, q), bk(DType::kF64, k), bv(DType::kF64, v), bd(DType::kF64, dout),
+      out(DType::kF64, q_dims);
+  const Buffer lse(DType::kF64, Dims{2, 4, 5}), dq(DType::kF64, q_dims), dk(DType::kF64, k_dims),
+      dv(DType::kF64, k_dims);
+  const AttentionParameters parameters{.causal = false, .scale = 0.3};
+  Attention(bq, bk, bv, parameters, out, lse);
+  EXPECT_LE(MaxError(out.ToTensor(), reference::Attention(q, k, v, false, 0.3, {}).out, 1), 1e-9);
+  AttentionGrad(bd, bq, bk, bv, out, lse, parameters, dq, dk, dv);
+  EXPECT_LE(MaxError(dq.ToTensor(), gradient.dq, 1), 1e-9);
+  EXPECT_LE(MaxError(dk.ToTensor(), gradient.dk, 1), 1e-9);
+  EXPECT_LE(MaxError(dv.ToTensor(), gradient.dv, 1), 1e-9);
+}
+
 }  // namespace
 }  // namespace tacc::kernels::cpu

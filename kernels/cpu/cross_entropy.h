@@ -1,5 +1,6 @@
 // Cross-entropy over the last dim. Legend: T tokens (all leading dims), V the local part of the vocabulary, which
-// starts at `offset` of the whole one. A target < 0 does not count.
+// starts at `offset` of the whole one. A target < 0 does not count, nor does one
+// outside `bounds`: the extents of targets that exist, from the first element of each dim (the rest is padding).
 #ifndef TACC_KERNELS_CPU_CROSS_ENTROPY_H_
 #define TACC_KERNELS_CPU_CROSS_ENTROPY_H_
 
@@ -9,13 +10,13 @@ namespace tacc::kernels::cpu {
 
 // lse [T] = log(sum(exp(logits))); loss [] = sum over the counted targets of lse - logits[target - offset] (a target
 // outside the local part contributes lse only); count [] = how many count. logits [T,V], targets i32 [T].
-void CrossEntropy(const TensorView& logits, const TensorView& targets, int64_t offset, const TensorView& loss,
-                  const TensorView& count, const TensorView& lse);
+void CrossEntropy(const TensorView& logits, const TensorView& targets, int64_t offset, const Dims& bounds,
+                  const TensorView& loss, const TensorView& count, const TensorView& lse);
 
 // dlogits = (exp(logits - lse) - onehot(target - offset)) * dloss[], 0 where the target does not count. May overwrite
 // logits when dtypes agree.
 void CrossEntropyGrad(const TensorView& logits, const TensorView& targets, const TensorView& lse,
-                      const TensorView& dloss, int64_t offset, const TensorView& dlogits);
+                      const TensorView& dloss, int64_t offset, const Dims& bounds, const TensorView& dlogits);
 
 }  // namespace tacc::kernels::cpu
 

@@ -13,11 +13,18 @@ struct DropoutParameters {
   int64_t seed = 0;
 };
 
-// y = x / (1 - rate) where kept, 0 where dropped. x, y [B, ...]; sample i64 [B]: the global sample index of each row.
-// Element i of a row is kept iff word i % 4 of Philox4x32-10(counter = (i / 4, sample, step), key = (seed, key)) is at
-// least rate * 2^32. The derivative is the same call on dy.
-void Dropout(const TensorView& x, const TensorView& step, const TensorView& sample, const DropoutParameters& parameters,
-             const TensorView& y);
+// The part of each sample that x holds: logical dims of a sample, and the index of x's first element in it. Without
+// dims, x holds whole samples.
+struct SamplePart {
+  Dims logical;
+  Dims offset;
+};
+
+// y = x / (1 - rate) where kept, 0 where dropped. x, y [B, ...]; sample i64 [B]: the global index of each sample.
+// Element i of a sample is kept iff word i % 4 of Philox4x32-10(counter = (i / 4, sample, step), key = (seed, key)) is
+// at least rate * 2^32. The derivative is the same call on dy.
+void Dropout(const TensorView& x, const TensorView& step, const TensorView& sample, const SamplePart& part,
+             const DropoutParameters& parameters, const TensorView& y);
 
 }  // namespace tacc::kernels::cpu
 

@@ -101,16 +101,6 @@ absl::StatusOr<EinsumKernel> EinsumKernel::Prepare(const std::string& spec, cons
   return kernel;
 }
 
-int64_t EinsumKernel::workspace_bytes() const {
-  const EinsumView& a_view = plan_.swapped ? plan_.right : plan_.left;
-  const EinsumView& b_view = plan_.swapped ? plan_.left : plan_.right;
-  int64_t bytes = CopyBytesOf(a_view, a_dims_, a_type_, compute_) + CopyBytesOf(b_view, b_dims_, b_type_, compute_) +
-                  CopyBytesOf(plan_.result, plan_.result_dims, y_type_, compute_);
-  // An accumulating run that cannot add in place keeps the product apart, once more as y wants it.
-  if (!ResultIsDirect() || compute_ == DType::kBF16) bytes += Align(plan_.result_dims.Product() * SizeOf(y_type_));
-  return bytes + AtenMatmulWorkspaceBytes(plan_.batch, plan_.m, plan_.n, plan_.k, compute_);
-}
-
 void EinsumKernel::Product(const TensorView& a, const TensorView& b, void* result, double beta) const {
   TACC_KERNEL_CHECK(a.dims == a_dims_ && b.dims == b_dims_ && a.dtype == a_type_ && b.dtype == b_type_);
   const TensorView& left = plan_.swapped ? b : a;

@@ -25,9 +25,6 @@ class EinsumKernel {
   // y = acc + einsum(a, b); acc has y's dtype and dims and may be y.
   void RunAccumulate(const TensorView& acc, const TensorView& a, const TensorView& b, const TensorView& y) const;
 
-  // Upper bound of the scratch memory that a run takes, LibTorch's own included.
-  int64_t workspace_bytes() const;
-
   const EinsumPlan& plan() const { return plan_; }
   DType compute_type() const { return compute_; }
 

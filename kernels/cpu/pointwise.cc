@@ -140,12 +140,12 @@ void Fill(double value, const TensorView& y) {
   });
 }
 
-void Iota(int dim, const TensorView& y) {
+void Iota(int dim, int64_t first, const TensorView& y) {
   TACC_KERNEL_CHECK(dim >= 0 && dim < y.dims.rank());
   const int64_t inner = y.dims.Product(dim + 1, y.dims.rank()), extent = y.dims[dim], n = y.size();
   const int64_t size = SizeOf(y.dtype);
   for (int64_t i = 0; i < n; ++i) {
-    WriteScalar(static_cast<double>(i / inner % extent), TensorView{y.as<char>() + i * size, y.dtype, {}});
+    WriteScalar(static_cast<double>(first + i / inner % extent), TensorView{y.as<char>() + i * size, y.dtype, {}});
   }
 }
 

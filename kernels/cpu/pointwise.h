@@ -43,9 +43,11 @@ void IsFinite(const TensorView& x, const TensorView& y);
 // those of x (what lies outside is padding). Sums have f64 accumulators and an order fixed by the dims alone.
 void SumSquares(const TensorView& x, const Dims& bounds, const TensorView& y);
 
-// Every element of y becomes value; y[i] = i along `dim`.
+// Every element of y becomes value.
 void Fill(double value, const TensorView& y);
-void Iota(int dim, const TensorView& y);
+
+// y = first + index along `dim`.
+void Iota(int dim, int64_t first, const TensorView& y);
 
 }  // namespace tacc::kernels::cpu
 

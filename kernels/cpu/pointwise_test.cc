@@ -297,10 +297,10 @@ TEST(Fill, SetsEveryElement) {
     EXPECT_TRUE(y.GuardsIntact());
   }
   const Buffer iota(DType::kI32, Dims{2, 3});
-  Iota(1, iota);
+  Iota(1, 0, iota);
   EXPECT_EQ(iota.ToTensor().values, (std::vector<double>{0, 1, 2, 0, 1, 2}));
-  Iota(0, iota);
-  EXPECT_EQ(iota.ToTensor().values, (std::vector<double>{0, 0, 0, 1, 1, 1}));
+  Iota(0, 5, iota);
+  EXPECT_EQ(iota.ToTensor().values, (std::vector<double>{5, 5, 5, 6, 6, 6}));
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 
 namespace tacc::kernels::cpu {
 
-void RopeTable(const std::vector<double>& inv_freq, double attention_scale, const TensorView& cos,
+void RopeTable(const std::vector<double>& inv_freq, double attention_scale, int64_t first, const TensorView& cos,
                const TensorView& sin) {
   const int64_t half = static_cast<int64_t>(inv_freq.size());
   TACC_KERNEL_CHECK(cos.dims.rank() == 2 && cos.dims == sin.dims && cos.dims[1] == half && cos.dtype == sin.dtype);
@@ -16,11 +16,11 @@ void RopeTable(const std::vector<double>& inv_freq, double attention_scale, cons
     for (int64_t i = 0; i < half; ++i) {
       const int64_t index = position * half + i;
       if (cos.dtype == DType::kF64) {
-        const double angle = static_cast<double>(position) * inv_freq[i];
+        const double angle = static_cast<double>(first + position) * inv_freq[i];
         cos.as<double>()[index] = std::cos(angle) * attention_scale;
         sin.as<double>()[index] = std::sin(angle) * attention_scale;
       } else {
-        const float angle = static_cast<float>(position) * static_cast<float>(inv_freq[i]);
+        const float angle = static_cast<float>(first + position) * static_cast<float>(inv_freq[i]);
         cos.as<float>()[index] = static_cast<float>(std::cos(static_cast<double>(angle)) * attention_scale);
         sin.as<float>()[index] = static_cast<float>(std::sin(static_cast<double>(angle)) * attention_scale);
       }

@@ -13,9 +13,9 @@ namespace tacc::kernels::cpu {
 enum class RotaryStyle { kHalf, kInterleaved };
 enum class RotaryDirection { kForward, kInverse };
 
-// cos, sin [S, R/2]: of position * inv_freq[i], times attention_scale. Positions count from 0. Angles are computed in
-// f32 (position * inv_freq rounded once, as Hugging Face does) unless the views are f64.
-void RopeTable(const std::vector<double>& inv_freq, double attention_scale, const TensorView& cos,
+// cos, sin [S, R/2]: of position * inv_freq[i], times attention_scale. Positions count from `first`. Angles are
+// computed in f32 (position * inv_freq rounded once, as Hugging Face does) unless the views are f64.
+void RopeTable(const std::vector<double>& inv_freq, double attention_scale, int64_t first, const TensorView& cos,
                const TensorView& sin);
 
 // y = x [B,S,H,D] with the first R = 2 * cos.dims[1] elements of each head rotated, the rest copied. In place allowed.

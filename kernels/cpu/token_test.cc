@@ -50,7 +50,7 @@ TEST(Rotary, MatchesTheReferenceAndItsInverseUndoesIt) {
         const Dims dims{2, 5, 3, d};
         const Tensor x = Rounded(Random(dims, d), dtype);
         const Buffer cos(Wide(dtype), Dims{5, half}), sin(Wide(dtype), Dims{5, half}), in(dtype, x), y(dtype, dims);
-        RopeTable(inv_freq, 1.25, cos, sin);
+        RopeTable(inv_freq, 1.25, 0, cos, sin);
         for (int64_t p = 0; p < 5; ++p) {
           EXPECT_NEAR(cos.ToTensor()[p * half + half - 1], 1.25 * std::cos(p * inv_freq[half - 1]), 1e-6);
           EXPECT_NEAR(sin.ToTensor()[p * half], 1.25 * std::sin(static_cast<double>(p)), 1e-6);
@@ -94,15 +94,15 @@ TEST(CrossEntropy, MatchesTheReference) {
         const Tensor logits = Rounded(Random({5, v}, v, 20), dtype);
         const auto want = reference::CrossEntropy(logits, targets, offset);
         const Buffer x(dtype, logits), loss(Wide(dtype), Dims{}), count(Wide(dtype), Dims{}), lse(Wide(dtype), Dims{5});
-        CrossEntropy(x, Ids(targets), offset, loss, count, lse);
+        CrossEntropy(x, Ids(targets), offset, {5}, loss, count, lse);
         EXPECT_NEAR(loss.ToTensor()[0], want.loss, 2e-5 * (1 + std::fabs(want.loss)));
         EXPECT_EQ(count.ToTensor()[0], 3);
         EXPECT_LE(MaxError(lse.ToTensor(), want.lse, 1), 1e-6);
         const Buffer dloss(DType::kF32, Tensor(Dims{}, {0.5})), dx(dtype, Dims{5, v});
         const Tensor gradient = reference::CrossEntropyGrad(logits, targets, want.lse, 0.5, offset);
-        CrossEntropyGrad(x, Ids(targets), lse, dloss, offset, dx);
+        CrossEntropyGrad(x, Ids(targets), lse, dloss, offset, {5}, dx);
         EXPECT_LE(MaxError(dx.ToTensor(), gradient, 1e-2), 10 * Tolerance(dtype)) << Name(dtype) << " v " << v;
-        CrossEntropyGrad(x, Ids(targets), lse, dloss, offset, x);  // over the logits
+        CrossEntropyGrad(x, Ids(targets), lse, dloss, offset, {5}, x);  // over the logits
         EXPECT_EQ(x.ToTensor().values, dx.ToTensor().values);
         EXPECT_TRUE(dx.GuardsIntact() && lse.GuardsIntact());
       }
@@ -110,17 +110,32 @@ TEST(CrossEntropy, MatchesTheReference) {
   }
 }
 
+TEST(CrossEntropy, LeavesOutPadding) {
+  std::vector<int32_t> targets = {0, 1, 2, 3, 0, 1}, existing = {0, 1, -1, 3, 0, -1};
+  const TensorView ids{targets.data(), DType::kI32, {2, 3}};
+  const Tensor logits = Rounded(Random({2, 3, 4}, 5), DType::kF32);
+  const auto want = reference::CrossEntropy(logits, existing, 0);
+  const Buffer x(DType::kF32, logits), loss(DType::kF32, Dims{}), count(DType::kF32, Dims{}),
+      lse(DType::kF32, Dims{2, 3});
+  CrossEntropy(x, ids, 0, {2, 2}, loss, count, lse);
+  EXPECT_NEAR(loss.ToTensor()[0], want.loss, 1e-5);
+  EXPECT_EQ(count.ToTensor()[0], 4);
+  const Buffer dloss(DType::kF32, Tensor(Dims{}, {1.0})), dx(DType::kF32, Dims{2, 3, 4});
+  CrossEntropyGrad(x, ids, lse, dloss, 0, {2, 2}, dx);
+  EXPECT_LE(MaxError(dx.ToTensor(), reference::CrossEntropyGrad(logits, existing, want.lse, 1, 0), 1e-1), 1e-5);
+}
+
 TEST(CrossEntropy, TakesMinusInfinityAndShowsNan) {
   std::vector<int32_t> targets = {1};
   const Buffer loss(DType::kF32, Dims{}), count(DType::kF32, Dims{}), lse(DType::kF32, Dims{1});
   const Buffer masked(DType::kF32, Tensor({1, 3}, {-kInfinity, 1, -kInfinity}));
-  CrossEntropy(masked, Ids(targets), 0, loss, count, lse);
+  CrossEntropy(masked, Ids(targets), 0, {1}, loss, count, lse);
   EXPECT_FLOAT_EQ(loss.ToTensor()[0], 0);
   const Buffer large(DType::kF32, Tensor({1, 3}, {3e38, 3e38, -3e38}));
-  CrossEntropy(large, Ids(targets), 0, loss, count, lse);
+  CrossEntropy(large, Ids(targets), 0, {1}, loss, count, lse);
   EXPECT_TRUE(std::isfinite(loss.ToTensor()[0]));
   const Buffer broken(DType::kF32, Tensor({1, 3}, {1, std::nan(""), 2}));
-  CrossEntropy(broken, Ids(targets), 0, loss, count, lse);
+  CrossEntropy(broken, Ids(targets), 0, {1}, loss, count, lse);
   EXPECT_TRUE(std::isnan(loss.ToTensor()[0]));
 }
 
@@ -134,7 +149,7 @@ TEST(Dropout, FollowsPhiloxAndDoesNotSeeTheSharding) {
   const Tensor x = Random({3, n}, 1);
   for (DType dtype : kFloats) {
     const Buffer in(dtype, x), y(dtype, Dims{3, n});
-    Dropout(in, step_view, {samples.data(), DType::kI64, {3}}, parameters, y);
+    Dropout(in, step_view, {samples.data(), DType::kI64, {3}}, {}, parameters, y);
     const Tensor values = in.ToTensor(), got = y.ToTensor();
     int64_t kept = 0;
     Tensor want(x.dims);
@@ -152,8 +167,19 @@ TEST(Dropout, FollowsPhiloxAndDoesNotSeeTheSharding) {
     // The third row alone, as another rank would hold it.
     const Buffer row_in(dtype, Tensor({1, n}, std::vector<double>(x.values.begin() + 2 * n, x.values.end())));
     const Buffer row_out(dtype, Dims{1, n});
-    Dropout(row_in, step_view, {&samples[2], DType::kI64, {1}}, parameters, row_out);
+    Dropout(row_in, step_view, {&samples[2], DType::kI64, {1}}, {}, parameters, row_out);
     EXPECT_EQ(row_out.ToTensor().values, std::vector<double>(got.values.begin() + 2 * n, got.values.end()));
+    // A part of every sample: 17 x 61 elements, of which columns 10 to 40 of rows 3 to 8.
+    const Dims sample_dims{17, 61};
+    const Tensor wide({3, 17, 61}, x.values);
+    const auto cut = [&](const Tensor& from) {
+      return reference::Gather(from, {3, 5, 30}, [](const std::vector<int64_t>& i) {
+        return std::vector<int64_t>{i[0], i[1] + 3, i[2] + 10};
+      });
+    };
+    const Buffer part_in(dtype, cut(wide)), part_out(dtype, Dims{3, 5, 30});
+    Dropout(part_in, step_view, {samples.data(), DType::kI64, {3}}, {sample_dims, {3, 10}}, parameters, part_out);
+    EXPECT_EQ(part_out.ToTensor().values, cut(Tensor({3, 17, 61}, got.values)).values);
   }
 }
 

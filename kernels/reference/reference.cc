@@ -233,14 +233,14 @@ namespace {
 // Probabilities of one query row, and log of the sum of exp.
 std::vector<double> Row(const Tensor& q, const Tensor& k, int64_t b, int64_t h, int64_t i, bool causal, double scale,
                         const std::vector<double>& slopes, double* lse) {
-  const int64_t s = q.dims[1], heads = q.dims[2], kv_heads = k.dims[2], d = q.dims[3];
+  const int64_t s = q.dims[1], t = k.dims[1], heads = q.dims[2], kv_heads = k.dims[2], d = q.dims[3];
   const int64_t kv = h / (heads / kv_heads);
-  std::vector<double> p(s, -kInfinity);
+  std::vector<double> p(t, -kInfinity);
   double maximum = -kInfinity;
-  for (int64_t j = 0; j < (causal ? i + 1 : s); ++j) {
+  for (int64_t j = 0; j < (causal ? i + 1 : t); ++j) {
     double score = 0;
     for (int64_t e = 0; e < d; ++e) {
-      score += q[((b * s + i) * heads + h) * d + e] * k[((b * s + j) * kv_heads + kv) * d + e];
+      score += q[((b * s + i) * heads + h) * d + e] * k[((b * t + j) * kv_heads + kv) * d + e];
     }
     p[j] = score * scale + (slopes.empty() ? 0 : slopes[h] * static_cast<double>(j - i));
     maximum = std::max(maximum, p[j]);
@@ -256,16 +256,16 @@ std::vector<double> Row(const Tensor& q, const Tensor& k, int64_t b, int64_t h, 
 
 AttentionResult Attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, double scale,
                           const std::vector<double>& slopes) {
-  const int64_t s = q.dims[1], heads = q.dims[2], kv_heads = k.dims[2], d = q.dims[3];
+  const int64_t s = q.dims[1], t = k.dims[1], heads = q.dims[2], kv_heads = k.dims[2], d = q.dims[3];
   AttentionResult result{Tensor(q.dims), Tensor(Dims{q.dims[0], heads, s})};
   for (int64_t b = 0; b < q.dims[0]; ++b) {
     for (int64_t h = 0; h < heads; ++h) {
       for (int64_t i = 0; i < s; ++i) {
         const std::vector<double> p = Row(q, k, b, h, i, causal, scale, slopes, &result.lse[(b * heads + h) * s + i]);
-        for (int64_t j = 0; j < s; ++j) {
+        for (int64_t j = 0; j < t; ++j) {
           for (int64_t e = 0; e < d; ++e) {
             result.out[((b * s + i) * heads + h) * d + e] +=
-                p[j] * v[((b * s + j) * kv_heads + h / (heads / kv_heads)) * d + e];
+                p[j] * v[((b * t + j) * kv_heads + h / (heads / kv_heads)) * d + e];
           }
         }
       }
@@ -276,7 +276,7 @@ AttentionResult Attention(const Tensor& q, const Tensor& k, const Tensor& v, boo
 
 AttentionGradient AttentionGrad(const Tensor& dout, const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
                                 double scale, const std::vector<double>& slopes) {
-  const int64_t s = q.dims[1], heads = q.dims[2], kv_heads = k.dims[2], d = q.dims[3];
+  const int64_t s = q.dims[1], t = k.dims[1], heads = q.dims[2], kv_heads = k.dims[2], d = q.dims[3];
   AttentionGradient result{Tensor(q.dims), Tensor(k.dims), Tensor(v.dims)};
   for (int64_t b = 0; b < q.dims[0]; ++b) {
     for (int64_t h = 0; h < heads; ++h) {
@@ -285,18 +285,18 @@ AttentionGradient AttentionGrad(const Tensor& dout, const Tensor& q, const Tenso
         double lse = 0;
         const std::vector<double> p = Row(q, k, b, h, i, causal, scale, slopes, &lse);
         const int64_t query = ((b * s + i) * heads + h) * d;
-        std::vector<double> dp(s);
+        std::vector<double> dp(t);
         double sum = 0;
-        for (int64_t j = 0; j < s; ++j) {
-          const int64_t key = ((b * s + j) * kv_heads + kv) * d;
+        for (int64_t j = 0; j < t; ++j) {
+          const int64_t key = ((b * t + j) * kv_heads + kv) * d;
           for (int64_t e = 0; e < d; ++e) {
             dp[j] += dout[query + e] * v[key + e];
             result.dv[key + e] += p[j] * dout[query + e];
           }
           sum += dp[j] * p[j];
         }
-        for (int64_t j = 0; j < s; ++j) {
-          const int64_t key = ((b * s + j) * kv_heads + kv) * d;
+        for (int64_t j = 0; j < t; ++j) {
+          const int64_t key = ((b * t + j) * kv_heads + kv) * d;
           const double ds = p[j] * (dp[j] - sum) * scale;
           for (int64_t e = 0; e < d; ++e) {
             result.dq[query + e] += ds * k[key + e];

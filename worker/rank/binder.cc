@@ -211,6 +211,9 @@ absl::Status Executor::Binder::BindNode(const graph::Graph& graph, int index, Bo
     for (graph::ValueId v : node.operands) {
       request.in.push_back(views_[v]);
       request.in_ranges.push_back(RangesOf(graph.values[v], program_.mesh, executor_.options_.rank));
+      const graph::Dims& logical =
+          graph.values[v].placement ? graph.values[v].placement->global.dims : graph.values[v].type.dims;
+      request.in_logical.push_back(kernels::Dims(logical.begin(), logical.end()));
     }
     for (graph::ValueId v : node.results) {
       request.out.push_back(views_[v]);

@@ -19,6 +19,8 @@ struct KernelRequest {
   // shards, and logical bounds of padded ones.
   std::vector<std::vector<graph::Range>> in_ranges;
   std::vector<std::vector<graph::Range>> out_ranges;
+  // The logical dims of each operand. May be left empty when all are whole.
+  std::vector<kernels::Dims> in_logical;
   int threads = 1;
 };
 

@@ -94,13 +94,14 @@ struct AdamW {
   double grad_scale = 1;
 };
 
-struct DropoutRows {  // rows are samples
+// Neighbours in one sample, x and y from the first of them.
+struct DropoutRun {
   int64_t n = 0;
+  int64_t position = 0;  // of the first one in the sample's logical elements
+  int64_t sample = 0, step = 0;
+  uint32_t key0 = 0, key1 = 0;
   uint32_t threshold = 0;  // an element is dropped when its random number is below
   double scale = 1;
-  uint32_t key0 = 0, key1 = 0;
-  int64_t step = 0;
-  const int64_t* samples = nullptr;
   In x;
   Out y;
 };
@@ -133,7 +134,7 @@ struct Loops {
   void (*cross_entropy)(const CrossEntropyRows& rows, int64_t begin, int64_t end);
   void (*cross_entropy_grad)(const CrossEntropyRows& rows, int64_t begin, int64_t end);
   void (*adamw)(const AdamW& update, int64_t begin, int64_t end);
-  void (*dropout)(const DropoutRows& rows, int64_t begin, int64_t end);
+  void (*dropout)(const DropoutRun& run);
 };
 
 // The loops of the best instruction set this processor has. The environment variable TACC_CPU_ISA=baseline|avx2|avx512

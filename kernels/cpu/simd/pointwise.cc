@@ -296,37 +296,39 @@ TACC_INLINE void Philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint
 }
 
 template <typename C>
-void DropoutOf(const DropoutRows& rows, int64_t begin, int64_t end) {
+void DropoutOf(const DropoutRun& run) {
   Buffer<C> bx, by;
   alignas(64) uint32_t r0[kBlock / 4], r1[kBlock / 4], r2[kBlock / 4], r3[kBlock / 4], random[kBlock];
-  const C scale = static_cast<C>(rows.scale);
-  const uint32_t step = static_cast<uint32_t>(rows.step), threshold = rows.threshold;
-  const uint32_t step_high = static_cast<uint32_t>(static_cast<uint64_t>(rows.step) >> 32);
-  for (int64_t row = begin; row < end; ++row) {
-    const uint64_t sample = static_cast<uint64_t>(rows.samples[row]);
-    const uint32_t high = step_high ^ static_cast<uint32_t>(sample >> 32) * 0x85EBCA6Bu;
-    for (int64_t i = 0; i < rows.n; i += kBlock) {
-      const int64_t n = Min(kBlock, rows.n - i);
-      const uint64_t first = static_cast<uint64_t>(i) / 4;  // i is a multiple of kBlock
-      const uint32_t first_low = static_cast<uint32_t>(first);
-      const uint32_t last = high ^ static_cast<uint32_t>(first >> 32) * 0xC2B2AE35u;
+  const C scale = static_cast<C>(run.scale);
+  const uint64_t sample = static_cast<uint64_t>(run.sample);
+  const uint32_t step = static_cast<uint32_t>(run.step), threshold = run.threshold;
+  const uint32_t high =
+      static_cast<uint32_t>(static_cast<uint64_t>(run.step) >> 32) ^ static_cast<uint32_t>(sample >> 32) * 0x85EBCA6Bu;
+  // Philox makes four words at a time: blocks start at logical positions that are multiples of four.
+  const int64_t lead = run.position & 3;
+  for (int64_t i = -lead; i < run.n; i += kBlock) {
+    const uint64_t first = static_cast<uint64_t>(run.position + i) / 4;
+    const uint32_t first_low = static_cast<uint32_t>(first);
+    const uint32_t last = high ^ static_cast<uint32_t>(first >> 32) * 0xC2B2AE35u;
 #pragma omp simd
-      for (int64_t j = 0; j < kBlock / 4; ++j) {
-        Philox(first_low + static_cast<uint32_t>(j), static_cast<uint32_t>(sample), step, last, rows.key0, rows.key1,
-               &r0[j], &r1[j], &r2[j], &r3[j]);
-      }
-      for (int64_t j = 0; j < kBlock / 4; ++j) {
-        random[4 * j] = r0[j];
-        random[4 * j + 1] = r1[j];
-        random[4 * j + 2] = r2[j];
-        random[4 * j + 3] = r3[j];
-      }
-      const C* px = Load<C>(rows.x, row * rows.n + i, n, bx);
-      C* py = Target<C>(rows.y, row * rows.n + i, by);
-#pragma omp simd
-      for (int64_t j = 0; j < n; ++j) py[j] = random[j] < threshold ? C(0) : px[j] * scale;
-      Store<C>(rows.y, row * rows.n + i, n, py);
+    for (int64_t j = 0; j < kBlock / 4; ++j) {
+      Philox(first_low + static_cast<uint32_t>(j), static_cast<uint32_t>(sample), step, last, run.key0, run.key1,
+             &r0[j], &r1[j], &r2[j], &r3[j]);
     }
+    for (int64_t j = 0; j < kBlock / 4; ++j) {
+      random[4 * j] = r0[j];
+      random[4 * j + 1] = r1[j];
+      random[4 * j + 2] = r2[j];
+      random[4 * j + 3] = r3[j];
+    }
+    const int64_t start = i < 0 ? 0 : i;
+    const uint32_t* words = random + (start - i);
+    const int64_t n = Min(i + kBlock, run.n) - start;
+    const C* px = Load<C>(run.x, start, n, bx);
+    C* py = Target<C>(run.y, start, by);
+#pragma omp simd
+    for (int64_t j = 0; j < n; ++j) py[j] = words[j] < threshold ? C(0) : px[j] * scale;
+    Store<C>(run.y, start, n, py);
   }
 }
 
@@ -403,9 +405,9 @@ void AdamWUpdate(const AdamW& update, int64_t begin, int64_t end) {
   AdamWOf<float>(update, begin, end);
 }
 
-void Dropout(const DropoutRows& rows, int64_t begin, int64_t end) {
-  if (IsF64(rows.x)) return DropoutOf<double>(rows, begin, end);
-  DropoutOf<float>(rows, begin, end);
+void Dropout(const DropoutRun& run) {
+  if (IsF64(run.x)) return DropoutOf<double>(run);
+  DropoutOf<float>(run);
 }
 
 }  // namespace tacc::kernels::simd::TACC_ISA

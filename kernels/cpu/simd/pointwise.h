@@ -19,7 +19,7 @@ void AccumulateF64(double* acc, In x, int64_t offset, int64_t n);
 void AccumulateF32(float* acc, In x, int64_t offset, int64_t n);
 void AccumulateMax(double* acc, In x, int64_t offset, int64_t n);
 void AdamWUpdate(const AdamW& update, int64_t begin, int64_t end);
-void Dropout(const DropoutRows& rows, int64_t begin, int64_t end);
+void Dropout(const DropoutRun& run);
 
 }  // namespace tacc::kernels::simd::TACC_ISA
 

@@ -1,0 +1,30 @@
+#ifndef TACC_GRAPH_OPS_WORKSPACE_H_
+#define TACC_GRAPH_OPS_WORKSPACE_H_
+
+#include <cstdint>
+
+#include "graph/ops/einsum_spec.h"
+#include "graph/ops/op.h"
+
+// Scratch bytes of the CPU's kernels, LibTorch's own included: upper bounds, which worker/rank's cpu_kernels_test holds
+// against what is really taken. A bf16 product on a processor without bf16 multiplication converts its operands to f32
+// and takes more; what does not fit the planned workspace then comes from the system.
+namespace tacc::graph {
+
+// einsum(a, b) -> y.
+int64_t EinsumWorkspaceBytes(const EinsumSpec& spec, const TensorType& a, const TensorType& b, const TensorType& y,
+                             int threads);
+// y = acc + einsum(a, b), acc of y's type.
+int64_t EinsumAccumulateWorkspaceBytes(const EinsumSpec& spec, const TensorType& a, const TensorType& b,
+                                       const TensorType& y, int threads);
+
+// q [B,S,H,D], k [B,T,K,D].
+int64_t AttentionWorkspaceBytes(const TensorType& q, const TensorType& k, int threads);
+int64_t AttentionGradWorkspaceBytes(const TensorType& q, const TensorType& k, int threads);
+
+// Gradients of rms_norm and layer_norm with `num_sums` gradients of weights over the last dim of x.
+int64_t NormGradWorkspaceBytes(const TensorType& x, int num_sums);
+
+}  // namespace tacc::graph
+
+#endif  // TACC_GRAPH_OPS_WORKSPACE_H_

@@ -1,0 +1,250 @@
+// The CPU's kernels, bound as the executor binds them, against the interpreter of tests/, op by op; and the memory they
+// take against what the ops' workspace_bytes promise.
+#include "worker/rank/cpu_kernels.h"
+
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "graph/ops/op_cases.h"
+#include "kernels/cpu/counting_allocator.h"
+#include "kernels/reference/buffer.h"
+#include "tests/interpreter/evaluate.h"
+
+namespace tacc::worker {
+namespace {
+
+using graph::OpCase;
+using graph::Range;
+using graph::TensorType;
+using interpreter::Array;
+using kernels::Dims;
+using kernels::reference::Buffer;
+using kernels::reference::MaxError;
+using kernels::reference::Tensor;
+
+using Ranges = std::vector<std::vector<Range>>;
+
+Dims DimsOf(const TensorType& type) { return Dims(type.dims.begin(), type.dims.end()); }
+kernels::DType DTypeOf(const TensorType& type) { return static_cast<kernels::DType>(type.dtype); }
+
+Ranges Whole(const std::vector<TensorType>& types) {
+  Ranges ranges;
+  for (const TensorType& type : types) {
+    ranges.emplace_back();
+    for (int64_t d : type.dims) ranges.back().push_back({0, d});
+  }
+  return ranges;
+}
+
+// One op with random operands, run by the kernel and by the interpreter.
+class Trial {
+ public:
+  explicit Trial(const std::string& text) : case_(*graph::ParseOpCase(ops_, text)) {
+    const graph::OpCall call = graph::CallOf(case_.graph, case_.op_node());
+    interpreter::Random random(1);
+    const interpreter::Arrays leaves = graph::RandomLeaves(case_, random);
+    for (size_t i = 0; i < call.operands.size(); ++i) {
+      const TensorType& type = call.operands[i];
+      in_.emplace_back(DTypeOf(type), Tensor(DimsOf(type), leaves.at(absl::StrCat("a", i)).values));
+      // As rounded to the operand's type.
+      arrays_.push_back({type.dims, in_.back().ToTensor().values});
+    }
+    for (const TensorType& type : call.results) out_.emplace_back(DTypeOf(type), DimsOf(type));
+    request_.node = &case_.op_node();
+    for (const Buffer& buffer : in_) request_.in.push_back(buffer);
+    for (const Buffer& buffer : out_) request_.out.push_back(buffer);
+    request_.in_ranges = Whole(call.operands);
+    request_.out_ranges = Whole(call.results);
+  }
+
+  KernelRequest& request() { return request_; }
+  Array& array(size_t operand) { return arrays_[operand]; }
+  const Buffer& in(size_t operand) const { return in_[operand]; }
+  Tensor result(size_t i) const { return out_[i].ToTensor(); }
+
+  // Runs both and expects equal results.
+  void Check(double tolerance) {
+    const absl::StatusOr<Kernel> kernel = CpuKernelTable().Prepare(request_);
+    ASSERT_TRUE(kernel.ok()) << kernel.status();
+    (*kernel)();
+    interpreter::Request wanted;
+    wanted.node = request_.node;
+    for (const Array& array : arrays_) wanted.in.push_back(&array);
+    wanted.out_types = graph::CallOf(case_.graph, case_.op_node()).results;
+    wanted.in_ranges = request_.in_ranges;
+    wanted.out_ranges = request_.out_ranges;
+    const absl::StatusOr<interpreter::Results> results = interpreter::EvaluatorTable().Evaluate(wanted);
+    ASSERT_TRUE(results.ok()) << results.status();
+    for (size_t i = 0; i < out_.size(); ++i) {
+      Tensor want(out_[i].view().dims, (*results)[i].values);
+      EXPECT_LE(MaxError(out_[i].ToTensor(), Rounded(want, out_[i].view().dtype), 1), tolerance)
+          << case_.text << ", result " << i;
+      EXPECT_TRUE(out_[i].GuardsIntact()) << case_.text;
+    }
+    for (const Buffer& buffer : in_) EXPECT_TRUE(buffer.GuardsIntact()) << case_.text;
+  }
+
+  // Bytes that a run takes beyond its operands and results, and what the op promises.
+  int64_t TakenBytes() {
+    const absl::StatusOr<Kernel> kernel = CpuKernelTable().Prepare(request_);
+    EXPECT_TRUE(kernel.ok()) << kernel.status();
+    (*kernel)();
+    kernels::cpu::ResetPeak();
+    (*kernel)();
+    return kernels::cpu::PeakBytes();
+  }
+  int64_t PromisedBytes(int threads) const {
+    const graph::OpDef* op = ops_.Find(request_.node->op);
+    return op->workspace_bytes ? op->workspace_bytes(graph::CallOf(case_.graph, case_.op_node()), threads) : 0;
+  }
+
+ private:
+  graph::OpTable ops_;
+  OpCase case_;
+  std::vector<Buffer> in_, out_;
+  std::vector<Array> arrays_;
+  KernelRequest request_;
+};
+
+TEST(CpuKernels, EveryOpHasAKernel) {
+  const std::vector<std::string> kernels = CpuKernelTable::Ops();
+  const graph::OpTable ops;
+  for (const auto& [name, op] : ops.ops()) {
+    const bool leaf = name == "input" || name == "param" || name == "read" || name == "output" || name == "store";
+    const bool executors_own = op.is_collective || name == "shard_slice" || name == "wait";
+    EXPECT_EQ(std::count(kernels.begin(), kernels.end(), name), leaf || executors_own ? 0 : 1) << name;
+  }
+  for (const std::string& name : kernels) EXPECT_NE(ops.Find(name), nullptr) << name;
+}
+
+TEST(CpuKernels, EqualTheInterpreter) {
+  for (const std::string& text : graph::OpCaseTexts()) {
+    Trial(text).Check(1e-9);
+    Trial(absl::StrReplaceAll(text, {{"f64", "f32"}})).Check(2e-5);
+  }
+}
+
+TEST(CpuKernels, RefusesAnUnknownOp) {
+  Trial trial("neg f32[3]");
+  graph::Node node = *trial.request().node;
+  node.op = "frobnicate";
+  trial.request().node = &node;
+  const absl::StatusOr<Kernel> kernel = CpuKernelTable().Prepare(trial.request());
+  EXPECT_EQ(kernel.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(kernel.status().message(), "the CPU has no kernel for frobnicate(f32)");
+}
+
+TEST(CpuKernels, TakeTheShardsOffsets) {
+  Trial embedding("embedding f64[3,5] i32[3,4]");  // rows 2, 3, 4 of a larger table
+  embedding.request().in_ranges[0][0] = {2, 5};
+  embedding.Check(1e-12);
+  Trial embedding_grad("embedding_grad f64[3,4,5] i32[3,4] vocab_size=3");
+  embedding_grad.request().out_ranges[0][0] = {2, 5};
+  embedding_grad.Check(1e-12);
+  Trial rope("rope_table inv_freq=[1.0,0.1] length=5 dtype=f64");
+  for (auto& ranges : rope.request().out_ranges) ranges[0] = {10, 15};
+  rope.Check(1e-12);
+  Trial iota("iota dim=0 dtype=i64 shape=[3,5]");
+  iota.request().out_ranges[0][0] = {6, 9};
+  iota.Check(0);
+  Trial alibi("attention f64[1,4,2,3] f64[1,4,2,3] f64[1,4,2,3] causal=true scale=0.7 alibi_slopes=[0.5,0.25]");
+  for (auto& ranges : alibi.request().in_ranges) ranges[2] = {1, 3};  // heads 1 and (padding) 2
+  alibi.Check(1e-9);
+}
+
+TEST(CpuKernels, LeaveOutPadding) {
+  Trial sum("sum_squares f64[4,5]");
+  sum.request().in_ranges[0] = {{4, 7}, {0, 5}};
+  sum.Check(1e-12);
+  Trial loss("cross_entropy f64[4,3,7] i32[4,3]");
+  loss.request().in_ranges[0] = {{4, 6}, {0, 3}, {0, 7}};
+  loss.request().in_ranges[1] = {{4, 6}, {0, 3}};
+  for (int64_t i = 6; i < 12; ++i) loss.array(1).values[i] = -1;  // not counted
+  loss.Check(1e-9);
+  Trial mask("neg f64[4,3]");  // mask_padding has no case of its own
+  graph::Node node = *mask.request().node;
+  node.op = "mask_padding";
+  mask.request().node = &node;
+  mask.request().in_ranges[0] = {{4, 6}, {0, 3}};
+  const absl::StatusOr<Kernel> kernel = CpuKernelTable().Prepare(mask.request());
+  ASSERT_TRUE(kernel.ok());
+  (*kernel)();
+  for (int64_t i = 0; i < 12; ++i) EXPECT_EQ(mask.result(0)[i], i < 6 ? mask.array(0).values[i] : 0);
+}
+
+TEST(CpuKernels, DropoutOfAPartOfASampleEqualsTheWholes) {
+  Trial whole("dropout f64[3,8,10] i64[] i64[3] rate=0.4 key=3 seed=42");
+  whole.Check(1e-12);
+  Trial part("dropout f64[3,4,5] i64[] i64[3] rate=0.4 key=3 seed=42");
+  const Buffer& x = part.in(0);
+  const auto index = [](int64_t b, int64_t s, int64_t n) { return (b * 8 + s + 4) * 10 + n + 5; };
+  for (int64_t i = 0; i < 60; ++i) x.view().as<double>()[i] = whole.array(0).values[index(i / 20, i / 5 % 4, i % 5)];
+  part.request().in_ranges[0] = {{0, 3}, {4, 8}, {5, 10}};
+  part.request().in_logical = {{3, 8, 10}, {}, {3}};
+  const absl::StatusOr<Kernel> kernel = CpuKernelTable().Prepare(part.request());
+  ASSERT_TRUE(kernel.ok());
+  (*kernel)();
+  for (int64_t i = 0; i < 60; ++i) {
+    EXPECT_EQ(part.result(0)[i], whole.result(0)[index(i / 20, i / 5 % 4, i % 5)]);
+  }
+}
+
+TEST(CpuKernels, TakeNoMoreMemoryThanTheOpsPromise) {
+  kernels::cpu::InstallCountingAllocator();
+  const int threads_before = omp_get_max_threads();
+  std::vector<std::string> texts = graph::OpCaseTexts();
+  for (const std::string& text : graph::OpCaseTexts()) {
+    // In bf16, rows' statistics, sums and learning rates are f32.
+    if (text.find("einsum ") == 0) texts.push_back(absl::StrReplaceAll(text, {{"f64", "bf16"}}));
+  }
+  for (const char* type : {"f32", "bf16", "f16"}) {
+    for (const char* shape : {"512,256] T[1000,256]", "256,64] T[4000,64]", "64,1500] T[64,1500]"}) {
+      texts.push_back(absl::StrReplaceAll(absl::StrCat("einsum T[", shape, " spec=\"mk,nk->mn\""), {{"T", type}}));
+      texts.push_back(
+          absl::StrReplaceAll(absl::StrCat("einsum T[", shape, " spec=\"mk,nk->mn\" dtype=f32"), {{"T", type}}));
+      texts.push_back(absl::StrReplaceAll(absl::StrCat("einsum T[", shape, " spec=\"mk,nk->nm\""), {{"T", type}}));
+    }
+    for (const char* shape : {"512,256] T[512,1000]", "1500,64] T[1500,64]"}) {
+      texts.push_back(
+          absl::StrReplaceAll(absl::StrCat("einsum T[", shape, " spec=\"km,kn->mn\" dtype=f32"), {{"T", type}}));
+      texts.push_back(
+          absl::StrReplaceAll(absl::StrCat("einsum_accumulate f32[", shape[0] == '5' ? "256,1000] T[" : "64,64] T[",
+                                           shape, " spec=\"km,kn->mn\""),
+                              {{"T", type}}));
+    }
+    texts.push_back(absl::StrReplaceAll("einsum T[6,80,30] T[7,80,30] spec=\"mkb,nkb->bmn\"", {{"T", type}}));
+    texts.push_back(absl::StrReplaceAll("einsum T[3,60,4,16] T[3,70,4,16] spec=\"bihd,bjhd->bhij\"", {{"T", type}}));
+    for (const char* shape : {"2,200,4,64] T[2,200,4,64] T[2,200,4,64]", "1,800,2,64] T[1,800,1,64] T[1,800,1,64]",
+                              "2,50,8,32] T[2,50,2,32] T[2,50,2,32]", "1,100,3,80] T[1,100,3,80] T[1,100,3,80]"}) {
+      const std::string q = absl::StrCat("T[", std::string(shape).substr(0, std::string(shape).find(']') + 1));
+      const std::string tail = absl::StrCat("T[", shape, " causal=true scale=0.1");
+      texts.push_back(absl::StrReplaceAll(absl::StrCat("attention ", tail), {{"T", type}}));
+      const std::string s = shape[2] == '2'   ? "2,4,200"
+                            : shape[2] == '8' ? "1,2,800"
+                            : shape[2] == '5' ? "2,8,50"
+                                              : "1,3,100";
+      texts.push_back(absl::StrReplaceAll(
+          absl::StrCat("attention_grad ", q, " T[", shape, " ", q, " f32[", s, "] causal=true scale=0.1"),
+          {{"T", type}}));
+    }
+    texts.push_back(absl::StrReplaceAll("rms_norm_grad T[300,512] T[300,512] T[512] f32[300]", {{"T", type}}));
+    texts.push_back(absl::StrReplaceAll(
+        "layer_norm_grad T[3000,100] T[3000,100] f32[3000] f32[3000] T[100] affine=weight_bias", {{"T", type}}));
+  }
+  for (const std::string& text : texts) {
+    Trial trial(text);
+    for (int threads : {1, 2, 4}) {
+      omp_set_num_threads(threads);
+      EXPECT_LE(trial.TakenBytes(), trial.PromisedBytes(threads)) << text << " with " << threads << " threads";
+    }
+  }
+  omp_set_num_threads(threads_before);
+}
+
+}  // namespace
+}  // namespace tacc::worker
