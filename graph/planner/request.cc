@@ -160,6 +160,8 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   r.Get("job.train.max_grad_norm", &train.max_grad_norm);
   r.Get("job.train.seed", &request.seed);
   r.Get("job.compute.bf16", &plan.bf16);
+  std::string reduce_dtype = "float32";
+  r.GetEnum("job.compute.reduce_dtype", "REDUCE_DTYPE_", &reduce_dtype);
   r.Get("job.dist.dp.size", &plan.dp);
   r.Get("job.dist.fsdp.size", &plan.fsdp);
   r.Get("job.dist.fsdp.wrap_layer_cls", &request.wrap_layer_cls);
@@ -183,6 +185,10 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
     if (peak > 0) device.matmul_flops_per_second[dtype] = peak;
   }
   TACC_RETURN_IF_ERROR(r.status());
+  if (reduce_dtype != "float32") {
+    return absl::InvalidArgumentError(absl::StrCat("compute.reduce_dtype: ", reduce_dtype,
+                                                   " is not available on CPU workers, which sum in fp32; leave it out or write float32"));
+  }
   if (request.model_path.empty() == request.graph_path.empty()) {
     return absl::InvalidArgumentError("compile request: give one of job.model.path and job.model.graph");
   }

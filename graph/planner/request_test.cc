@@ -1,0 +1,97 @@
+#include "graph/planner/request.h"
+
+#include "graph/ir/text.h"
+#include "graph/passes/test_model.h"
+#include "gtest/gtest.h"
+
+namespace tacc::graph {
+namespace {
+
+constexpr char kRequest[] = R"({"job": {"name": "t", "model": {"path": "/m", "weights": "WEIGHTS_RANDOM"}, "data": {"seq_len": 6},
+ "train": {"max_steps": 10, "global_batch_size": 8, "learning_rate": 0.001, "lr_scheduler_type": "LR_SCHEDULER_TYPE_COSINE"},
+ "dist": {"fsdp": {"wrap_layer_cls": ["A"]}}}, "world": 2,
+ "device": {"threads": 1, "memory_bytes": "8000000000", "matmul_flops_per_second": {"f32": 1e11, "bf16": 2e11}, "memory_bytes_per_second": 1e10,
+ "link_bytes_per_second": 1e9, "link_latency_seconds": 1e-4}})";
+
+ForwardBuilder TestModel() {
+  return [](int64_t batch, int64_t seq_len) -> absl::StatusOr<ForwardModel> {
+    ParseOptions options;
+    options.symbols = {{"B", batch}, {"S", seq_len}};
+    auto graph = ParseGraph(TestModelText(), options);
+    if (!graph.ok()) return graph.status();
+    return ForwardModel{*std::move(graph), {"layers.0", "layers.1"}, 1};
+  };
+}
+
+CompileRequest Parse(const std::string& text) {
+  auto request = ParseCompileRequest(text);
+  EXPECT_TRUE(request.ok()) << request.status();
+  return *std::move(request);
+}
+
+std::string Replaced(std::string text, const std::string& from, const std::string& to) {
+  return text.replace(text.find(from), from.size(), to);
+}
+
+TEST(CompileRequest, ReadsTheJob) {
+  const CompileRequest request = Parse(kRequest);
+  EXPECT_EQ(request.weights, "random");
+  EXPECT_EQ(request.plan.training.lr_scheduler_type, "cosine");
+  EXPECT_EQ(request.plan.device.memory_bytes, 8000000000);
+  EXPECT_EQ(request.wrap_layer_cls, std::vector<std::string>{"A"});
+  EXPECT_FALSE(request.plan.dp.has_value());
+}
+
+TEST(CompileRequest, RefusesWhatItCannotDo) {
+  EXPECT_EQ(ParseCompileRequest("[]").status().message(), "compile request: not a JSON object");
+  EXPECT_EQ(ParseCompileRequest(Replaced(kRequest, "\"max_steps\": 10", "\"max_steps\": \"x\"")).status().message(),
+            "compile request: job.train.max_steps has a wrong type: \"x\"");
+  EXPECT_EQ(ParseCompileRequest(Replaced(kRequest, "\"dist\"", "\"compute\": {\"reduce_dtype\": \"REDUCE_DTYPE_BFLOAT16\"}, \"dist\"")).status().message(),
+            "compute.reduce_dtype: bfloat16 is not available on CPU workers, which sum in fp32; leave it out or write float32");
+}
+
+TEST(Planner, TriesEveryMeshAndMicroBatch) {
+  const OpTable ops;
+  const CompileRequest request = Parse(kRequest);
+  auto candidates = PlanCandidates(request.plan, TestModel(), ops);
+  ASSERT_TRUE(candidates.ok()) << candidates.status();
+  EXPECT_EQ(candidates->size(), 6u);  // dp2, fsdp2 x micro-batches 4, 2, 1
+  for (const Candidate& c : *candidates) {
+    EXPECT_EQ(c.plan.global_batch(), 8);
+    EXPECT_EQ(c.plan.compute_dtype, DType::kBF16);  // twice as fast on this device
+    EXPECT_EQ(c.model_flops, candidates->front().model_flops);
+    EXPECT_LE(candidates->front().plan.step_seconds, c.plan.step_seconds);
+  }
+}
+
+TEST(Planner, NamesTheNearestLegalSizes) {
+  const OpTable ops;
+  PlanRequest plan = Parse(kRequest).plan;
+  plan.global_batch = 7;
+  EXPECT_EQ(PlanCandidates(plan, TestModel(), ops).status().message(),
+            "train.global_batch_size = 7 does not divide over 2 workers; nearest legal values: 6 and 8");
+  plan.global_batch = 8;
+  plan.micro_batch = 3;
+  EXPECT_EQ(PlanCandidates(plan, TestModel(), ops).status().message(),
+            "train.per_device_train_batch_size = 3 does not divide the 4 samples of a worker (global_batch_size 8 over 2 workers); use 1, 2, 4");
+  plan.micro_batch = 4;
+  plan.fsdp = 3;
+  EXPECT_EQ(PlanCandidates(plan, TestModel(), ops).status().message(),
+            "dist.dp.size x dist.fsdp.size must be the number of workers, 2; got dp.size unset and fsdp.size 3; each may be 1, 2");
+}
+
+TEST(Planner, SaysWhatWouldFit) {
+  const OpTable ops;
+  PlanRequest plan = Parse(kRequest).plan;
+  plan.device.memory_bytes = 1000;
+  auto candidates = PlanCandidates(plan, TestModel(), ops);
+  ASSERT_TRUE(candidates.ok());
+  EXPECT_FALSE(candidates->front().fits);
+  const std::string message(DoesNotFit(plan, candidates->front()).message());
+  for (const char* part : {"the model does not fit: a worker needs ", "has 0.0 MiB", "largest buffers: ", "what would help: more workers"}) {
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  }
+}
+
+}  // namespace
+}  // namespace tacc::graph
