@@ -131,8 +131,12 @@ int main(int argc, char** argv) {
   if (!(*server)->metrics_address().empty()) spdlog::info("metrics on http://{}/metrics", (*server)->metrics_address());
 
   const absl::Status status = stop.Wait(signal_fd, parent_fd);
+  if (!status.ok()) {
+    // Calls that wait for what could not be stored have no answer: an orderly end would wait for them.
+    Fail(std::string(status.message()) + "; the coordinator cannot go on without its log", 1);
+    std::_Exit(1);
+  }
   spdlog::info("stopping");
   server->reset();
-  if (!status.ok()) return Fail(std::string(status.message()) + "; the coordinator cannot go on without its log", 1);
   return 0;
 }

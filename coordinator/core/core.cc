@@ -159,7 +159,12 @@ void Core::OnCancel(const CancelJob& cancel) {
       if (job->compiling) out_.push_back(StopCompile{job->id});
       job->compiling = false;
       AbandonPathCheck(job);
-      EndJob(job, v1::PHASE_CANCELLED, "cancelled before it ran", v1::FAILURE_CODE_UNSPECIFIED, {});
+      std::string reason = "cancelled before it ran";
+      if (job->attempt.has_value()) {
+        reason = absl::StrCat("cancelled at step ", job->best_step, " while it waited");
+        if (!job->checkpoints.empty()) absl::StrAppend(&reason, ", last checkpoint ", job->checkpoints.back().name());
+      }
+      EndJob(job, v1::PHASE_CANCELLED, reason, v1::FAILURE_CODE_UNSPECIFIED, {});
     }
   }
   reply(absl::OkStatus(), job->id);
@@ -216,7 +221,7 @@ void Core::EndJob(JobState* job, v1::Phase phase, const std::string& reason, v1:
 void Core::SetWaiting(JobState* job, const std::string& reason) {
   if (job->reason == reason) return;
   job->reason = reason;
-  Tell(*job, "waiting", absl::StrCat("waiting: ", reason));
+  Tell(*job, "waiting", reason);
 }
 
 void Core::ScheduleCompiles() {

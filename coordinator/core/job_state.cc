@@ -201,8 +201,10 @@ absl::Status Apply(const v1::Fact& fact, JobState* job) {
       if (attempt == nullptr || ended.rank() < 0 || ended.rank() >= static_cast<int>(attempt->ranks.size())) {
         return Misfit(*job, "the end of a rank of another attempt");
       }
-      attempt->ranks[ended.rank()].ended = ended;
-      attempt->ranks[ended.rank()].sample.reset();
+      RankState& rank = attempt->ranks[ended.rank()];
+      for (const RankState& other : attempt->ranks) rank.end_order += other.ended.has_value() ? 1 : 0;
+      rank.ended = ended;
+      rank.sample.reset();
       return absl::OkStatus();
     }
     case v1::Fact::kAttemptCondemned: {
@@ -231,6 +233,10 @@ absl::Status Apply(const v1::Fact& fact, JobState* job) {
     case v1::Fact::kJobEnded:
       job->ended = fact.job_ended();
       job->ended_time = fact.time();
+      // The end of the last attempt was the job's, and no restart.
+      if (!job->restarts.empty() && job->attempt.has_value() && job->restarts.back().attempt() == job->attempt->number) {
+        job->restarts.pop_back();
+      }
       return absl::OkStatus();
     case v1::Fact::FACT_NOT_SET:
       break;

@@ -33,6 +33,7 @@ struct RankState {
   int64_t arena_bytes = 0;
   double load_seconds = 0;
   std::optional<v1::RankEnded> ended;
+  int end_order = 0;  // 0: the first of its attempt to end.
   // Durable, kept by the store beside the facts.
   uint64_t stored_sequence = 0;
 

@@ -56,7 +56,7 @@ std::optional<v1::DeviceProfile> DeviceToCompileFor(const Membership& members, i
 
 bool Fits(const JobState& job, const v1::DeviceProfile& device) {
   const v1::DeviceProfile& compiled = job.compile.device();
-  if (device.kind() != compiled.kind() || device.threads() != compiled.threads()) return false;
+  if (device.kind() != compiled.kind() || device.threads() < compiled.threads()) return false;
   if (device.memory_bytes() < std::min(compiled.memory_bytes(), Need(job))) return false;
   const std::string& precision = job.summary.plan.precision();
   return compiled.matmul_flops_per_second().count(precision) == 0 || device.matmul_flops_per_second().count(precision) != 0;

@@ -1,5 +1,7 @@
 // Reports of ranks, and what they mean for their attempt.
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/core.h"
@@ -281,7 +283,8 @@ void Core::EndAttempt(JobState* job) {
   bool all_finished = true;
   bool any_stopped = false;
   for (const RankState& rank : attempt.ranks) {
-    if (Order(*rank.ended) < Order(*culprit->ended)) culprit = &rank;
+    const auto key = [](const RankState& r) { return std::make_pair(Order(*r.ended), r.end_order); };
+    if (key(rank) < key(*culprit)) culprit = &rank;
     all_finished = all_finished && rank.ended->end() == v1::RANK_END_FINISHED;
     any_stopped = any_stopped || rank.ended->end() == v1::RANK_END_STOPPED;
   }

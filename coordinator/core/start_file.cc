@@ -29,6 +29,7 @@ std::string StartFile(const JobState& job, int rank, const std::string& version,
   start["attempt"] = job.attempt->number;
   start["rank"] = rank;
   start["world"] = job.attempt->ranks.size();
+  start["threads"] = job.compile.device().threads();
   start["model_dir"] = spec.model().path();
   start["weights"] = WeightsOf(spec);
   start["seed"] = spec.train().seed();

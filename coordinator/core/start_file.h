@@ -8,7 +8,7 @@
 
 namespace tacc::coordinator {
 
-// Start file of one rank of job.attempt. The daemon adds program, device, threads, memory_bytes and advertise.
+// Start file of one rank of job.attempt. The daemon adds program, device, memory_bytes and advertise.
 std::string StartFile(const JobState& job, int rank, const std::string& version, double collective_timeout_seconds);
 
 // Line for the stdin of ranks other than 0.

@@ -189,7 +189,7 @@ void Loop::CarryOut(Decision* decision, std::set<std::string>* touched) {
   } else if (const auto* stop = std::get_if<StopCompile>(decision)) {
     parts_.compiler->Stop(stop->job);
   } else if (const auto* event = std::get_if<StoreEvent>(decision)) {
-    spdlog::info("{}: {}", event->job, event->event.message());
+    spdlog::info("{} {}: {}", event->job, event->event.type(), event->event.message());
     touched->insert(event->job);
   } else if (const auto* step = std::get_if<StoreStep>(decision)) {
     touched->insert(step->job);

@@ -1,5 +1,6 @@
 #include "worker/daemon/rank_host.h"
 
+#include <algorithm>
 #include <deque>
 #include <utility>
 
@@ -27,7 +28,10 @@ absl::StatusOr<std::string> CompleteStart(const std::string& start_json, const s
   if (!start.is_object()) return absl::InvalidArgumentError("the start file is not a JSON object");
   start["program"] = program_path;
   start["device"] = place.device;
-  start["threads"] = place.num_threads;
+  // The program is planned for the threads of the weakest worker of its gang.
+  const auto planned = start.find("threads");
+  const int num_planned = planned != start.end() && planned->is_number_integer() ? planned->get<int>() : 0;
+  start["threads"] = num_planned > 0 ? std::min(num_planned, place.num_threads) : place.num_threads;
   start["memory_bytes"] = place.memory_bytes;
   start["advertise"] = place.advertise;
   return start.dump() + "\n";

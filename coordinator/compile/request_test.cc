@@ -1,0 +1,90 @@
+#include "coordinator/compile/request.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "coordinator/compile/instructions.h"
+#include "nlohmann/json.hpp"
+
+namespace tacc::coordinator {
+namespace {
+
+constexpr char kProgram[] = R"program(tacc.program 1 planned
+mesh dp=1 fsdp=2
+stage 0 of 1
+arena bytes=4096 workspace=0
+state "weights/fc.weight" : f32[64,256] of f32[128,256] shard=[fsdp,-] kind=weight init="normal(0.02)" stored=[128,256] at=0
+graph forward_backward {
+  %w.1 = read "weights/fc.weight" : f32[64,256] of f32[128,256] shard=[fsdp,-] at=0 @fc
+}
+graph eval {
+  %e.1 = read "weights/fc.weight" : f32[64,256] of f32[128,256] shard=[fsdp,-] at=0 @fc
+}
+step {
+  call forward_backward micro_batch=0 slot=0
+}
+eval {
+  call eval micro_batch=0 slot=0
+}
+)program";
+
+v1::JobSpec Spec() {
+  v1::JobSpec spec;
+  spec.set_name("toy");
+  spec.mutable_model()->set_path("/m");
+  spec.mutable_train()->set_max_steps(7);
+  return spec;
+}
+
+TEST(CompileRequestTest, FillsInDefaultsAndTheLengthOfTheData) {
+  v1::DeviceProfile device;
+  device.set_kind("cpu");
+  device.set_memory_bytes(int64_t{8} << 30);
+  (*device.mutable_matmul_flops_per_second())["bf16"] = 2.5e11;
+  auto text = CompileRequest(Spec(), 2, device, R"({"vocab_size": 100, "seq_len": 64})");
+  ASSERT_TRUE(text.ok()) << text.status();
+  const auto request = nlohmann::json::parse(*text);
+  EXPECT_EQ(request["world"], 2);
+  EXPECT_EQ(request["job"]["train"]["max_steps"], 7);
+  EXPECT_EQ(request["job"]["train"]["adam_beta2"], 0.999);
+  EXPECT_EQ(request["job"]["data"]["seq_len"], 64);
+  EXPECT_EQ(request["device"]["memory_bytes"], int64_t{8} << 30);
+  EXPECT_EQ(request["device"]["matmul_flops_per_second"]["bf16"], 2.5e11);
+  EXPECT_EQ(request["data"]["vocab_size"], 100);
+  auto open = CompileRequest(Spec(), 0, device, "{}");
+  ASSERT_TRUE(open.ok());
+  EXPECT_FALSE(nlohmann::json::parse(*open).contains("world"));
+  EXPECT_FALSE(CompileRequest(Spec(), 2, device, "not JSON").ok());
+}
+
+TEST(IdentityTest, DependsOnLogicalShapesAndNotOnTheLayout) {
+  const std::string summary = R"({"seq_len": 64, "global_batch_size": 8})";
+  const std::string data = R"({"num_tokens": 1000, "fingerprint": "ab"})";
+  auto two = Identity(Spec(), summary, data, kProgram);
+  ASSERT_TRUE(two.ok()) << two.status();
+  std::string whole = kProgram;
+  for (const auto& [from, to] : {std::pair<std::string, std::string>{"fsdp=2", "fsdp=1"}, {"f32[64,256] of", "f32[128,256] of"}, {"[fsdp,-]", "[-,-]"}}) {
+    for (size_t at = whole.find(from); at != std::string::npos; at = whole.find(from, at + to.size())) whole.replace(at, from.size(), to);
+  }
+  auto one = Identity(Spec(), summary, data, whole);
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_EQ(*one, *two);
+  const auto identity = nlohmann::json::parse(*one);
+  EXPECT_EQ(identity["data"], "1000 tokens, ab");
+  EXPECT_EQ(identity["seed"], 42);
+  EXPECT_THAT(identity["model"].get<std::string>(), ::testing::StartsWith("32768 parameters, shapes "));
+  std::string renamed = whole;
+  for (size_t at = renamed.find("fc.weight"); at != std::string::npos; at = renamed.find("fc.weight", at + 1)) renamed.replace(at, 2, "gc");
+  EXPECT_NE(*Identity(Spec(), summary, data, renamed), *one);
+}
+
+TEST(DescribeNodeTest, NamesOpValueGraphAndModule) {
+  EXPECT_EQ(DescribeNode(kProgram, 0, 0), "read %w.1 in forward_backward (fc)");
+  EXPECT_EQ(DescribeNode(kProgram, 1, 0), "read %e.1 in eval (fc)");
+  EXPECT_EQ(DescribeNode(kProgram, 0, 99), "call 0 node 99");
+  EXPECT_EQ(DescribeNode(kProgram, -1, 0), "call -1 node 0");
+  EXPECT_EQ(DescribeNode("garbage", 1, 2), "call 1 node 2");
+}
+
+}  // namespace
+}  // namespace tacc::coordinator

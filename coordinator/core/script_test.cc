@@ -1,0 +1,511 @@
+// Runs testdata/*.script: each block is a command, `----`, and all decisions that the core takes on it. `coordinator_core_script_test --rewrite` writes the
+// outputs anew: only commit a difference that you can explain.
+//
+// Commands (RANK is JOB/ATTEMPT/RANK; reports are numbered by themselves, `seq=N` sends a number again):
+//   submit NAME [workers=N] [max_steps=N] [max_restarts=N] [limit=N] [dir=D] [request=R] [resume=auto|never|PATH]
+//   cancel JOB now|checkpoint        compiled JOB [world=N] [need=BYTES]      compile_failed JOB bad_input|bug MESSAGE
+//   attach W [instance=I] [version=V] [kind=K] [threads=N] [memory=N] [running=RANK] [held=RANK]     detach W
+//   paths W [max_attempt=N] [exported] [owner=TEXT] [error=TEXT] [NAME:step=N:attempt=N[:seed=N][:damaged] ...]    answers the last check_paths to W
+//   event RANK JSON    step RANK N    checkpoint RANK N    ready RANK [STEP]    exit RANK CODE|signal=N|killed|start=TEXT [log=LINE]
+//   beat W [RANK step=N call=N node=N still=S [collective]]    deleted W [NAME ...]    tick SECONDS [alive=W,W]
+//   restart      a coordinator with nothing but what was logged        job JOB      workers
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <sstream>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "coordinator/core/core.h"
+#include "coordinator/core/view.h"
+#include "nlohmann/json.hpp"
+
+namespace tacc::coordinator {
+namespace {
+
+bool rewrite = false;
+
+std::string Identity(int seed) {
+  return absl::StrCat(R"({"model":"100 parameters","data":"1000 tokens, f","seq_len":64,"global_batch_size":8,"seed":)", seed, "}");
+}
+
+std::string RankName(const v1::RankId& id) { return absl::StrCat(id.job(), "/", id.attempt(), "/", id.rank()); }
+
+v1::RankId ParseRank(const std::string& text) {
+  const std::vector<std::string> parts = absl::StrSplit(text, '/');
+  return IdOf(parts.at(0), std::stoi(parts.at(1)), std::stoi(parts.at(2)));
+}
+
+// Arguments of a command: words, and key=value pairs.
+struct Arguments {
+  std::vector<std::string> words;
+  std::map<std::string, std::string> values;
+
+  explicit Arguments(const std::string& line) {
+    for (const std::string& word : std::vector<std::string>(absl::StrSplit(line, ' ', absl::SkipEmpty()))) {
+      const size_t equals = word.find('=');
+      if (equals == std::string::npos || word.find(':') < equals || word[0] == '{') {
+        words.push_back(word);
+      } else {
+        values[word.substr(0, equals)] = word.substr(equals + 1);
+      }
+    }
+  }
+  std::string Text(const std::string& key, const std::string& fallback = "") const {
+    auto it = values.find(key);
+    return it == values.end() ? fallback : it->second;
+  }
+  // Words are joined by "_".
+  std::string Words(const std::string& key) const { return absl::StrReplaceAll(Text(key), {{"_", " "}}); }
+  int64_t Int(const std::string& key, int64_t fallback) const {
+    auto it = values.find(key);
+    return it == values.end() ? fallback : std::stoll(it->second);
+  }
+};
+
+class Script {
+ public:
+  Script() { MakeCore(); }
+
+  std::string Run(const std::string& command) {
+    const Arguments args(command);
+    const std::string& name = args.words.at(0);
+    const std::string subject = args.words.size() > 1 ? args.words[1] : "";
+    if (name == "submit") return Feed(Submit(subject, args));
+    if (name == "cancel") {
+      return Feed(CancelJob{++tag_, subject, args.words.at(2) == "now" ? v1::CANCEL_MODE_NOW : v1::CANCEL_MODE_CHECKPOINT});
+    }
+    if (name == "compiled") return Feed(Compiled(subject, args));
+    if (name == "compile_failed") {
+      std::vector<std::string> rest(args.words.begin() + 3, args.words.end());
+      return Feed(CompileFailed{subject, absl::StrJoin(rest, " "),
+                                args.words.at(2) == "bad_input" ? v1::FAILURE_CODE_BAD_INPUT : v1::FAILURE_CODE_COMPILE});
+    }
+    if (name == "attach") return Feed(Attach(subject, args));
+    if (name == "detach") return Feed(WorkerDetached{sessions_[subject]});
+    if (name == "paths") return Feed(Paths(subject, args));
+    if (name == "event") return Feed(Event(args.words.at(1), command.substr(command.find('{'))));
+    if (name == "step" || name == "checkpoint" || name == "ready") {
+      return Feed(Event(subject, Json(name, args.words.size() > 2 ? args.words[2] : "0", ParseRank(subject))));
+    }
+    if (name == "exit") return Feed(Exit(subject, args));
+    if (name == "beat") return Feed(Beat(subject, args));
+    if (name == "deleted") return Feed(Deleted(subject, args));
+    if (name == "tick") return TickFor(std::stod(subject), args);
+    if (name == "restart") return Restart();
+    if (name == "job") return ShowJob(subject);
+    if (name == "workers") return ShowWorkers();
+    return absl::StrCat("no such command: ", name, "\n");
+  }
+
+ private:
+  void MakeCore() {
+    Core::Options options;
+    options.version = "0.1.0";
+    core_ = std::make_unique<Core>(options, [](const std::string& job, int call, int node) {
+      return absl::StrCat("all_gather %", node, " of call ", call);
+    });
+  }
+
+  std::string Feed(const Input& input) {
+    std::string text;
+    for (const Decision& decision : core_->Handle(now_, input)) {
+      Remember(decision);
+      absl::StrAppend(&text, Print(decision));
+    }
+    return text.empty() ? "(nothing)\n" : text;
+  }
+
+  // ---- Inputs.
+
+  Input Submit(const std::string& name, const Arguments& args) {
+    SubmitJob submit;
+    submit.tag = ++tag_;
+    submit.request_id = args.Text("request", absl::StrCat("r", tag_));
+    submit.spec.set_name(name);
+    submit.spec.mutable_model()->set_path("/models/m");
+    submit.spec.mutable_data()->set_path("/data/d");
+    submit.spec.mutable_train()->set_max_steps(static_cast<int>(args.Int("max_steps", 100)));
+    submit.spec.mutable_checkpoint()->set_dir(args.Text("dir", absl::StrCat("/runs/", name)));
+    if (args.values.count("resume")) submit.spec.mutable_checkpoint()->set_resume_from_checkpoint(args.Text("resume"));
+    if (args.values.count("limit")) submit.spec.mutable_checkpoint()->set_save_total_limit(static_cast<int>(args.Int("limit", 2)));
+    if (args.values.count("workers")) submit.spec.mutable_resources()->set_workers(static_cast<int>(args.Int("workers", 1)));
+    if (args.values.count("max_restarts")) submit.spec.set_max_restarts(static_cast<int>(args.Int("max_restarts", 3)));
+    return submit;
+  }
+
+  Input Compiled(const std::string& job, const Arguments& args) {
+    CompileDone done;
+    done.job = job;
+    const int64_t world = args.Int("world", core_->Find(job)->spec.resources().workers());
+    done.summary = absl::StrCat(R"({"world":)", world, R"(,"precision":"f32","num_parameters":100,"flops_per_step":1e9,"seq_len":64,)",
+                                R"("global_batch_size":8,"memory":{"total_bytes":)", args.Int("need", 1000), "}}");
+    done.data = "{}";
+    done.identity = Identity(42);
+    done.seconds = 1;
+    return done;
+  }
+
+  Input Attach(const std::string& name, const Arguments& args) {
+    WorkerAttached attached;
+    attached.session = ++last_session_;
+    sessions_[name] = attached.session;
+    names_[attached.session] = name;
+    v1::Register& registration = attached.registration;
+    registration.set_name(name);
+    registration.set_instance(args.Text("instance", "i1"));
+    registration.set_version(args.Text("version", "0.1.0"));
+    registration.set_advertise(absl::StrCat("host-", name));
+    v1::DeviceProfile* device = registration.mutable_device();
+    device->set_kind(args.Text("kind", "cpu"));
+    device->set_threads(static_cast<int>(args.Int("threads", 1)));
+    device->set_memory_bytes(args.Int("memory", 4000));
+    (*device->mutable_matmul_flops_per_second())["f32"] = 1e10;
+    for (const char* key : {"running", "held"}) {
+      if (args.values.count(key) == 0) continue;
+      v1::HeldRank* held = registration.add_ranks();
+      *held->mutable_id() = ParseRank(args.Text(key));
+      held->set_running(std::string(key) == "running");
+    }
+    return attached;
+  }
+
+  Input Paths(const std::string& worker, const Arguments& args) {
+    WorkerMessage message{sessions_[worker], {}};
+    v1::CheckPathsResult* result = message.message.mutable_check_paths_result();
+    result->set_request(checks_[worker]);
+    result->set_max_attempt(static_cast<int>(args.Int("max_attempt", 0)));
+    result->set_previous_owner(args.Text("owner"));
+    if (args.values.count("error")) result->add_errors(args.Words("error"));
+    for (size_t i = 2; i < args.words.size(); ++i) {
+      if (args.words[i] == "exported") {
+        result->set_exported(true);
+        continue;
+      }
+      v1::FoundCheckpoint* found = result->add_checkpoints();
+      const std::vector<std::string> parts = absl::StrSplit(args.words[i], ':');
+      found->set_name(parts[0]);
+      int seed = 42;
+      for (size_t k = 1; k < parts.size(); ++k) {
+        const std::vector<std::string> pair = absl::StrSplit(parts[k], '=');
+        if (pair[0] == "step") found->set_step(std::stoll(pair[1]));
+        if (pair[0] == "attempt") found->set_attempt(std::stoi(pair[1]));
+        if (pair[0] == "seed") seed = std::stoi(pair[1]);
+        if (pair[0] == "damaged") found->set_damage("rank-00000.safetensors has 10 bytes, the manifest says 20");
+      }
+      found->set_identity(Identity(seed));
+    }
+    return message;
+  }
+
+  v1::RankReport* NewReport(const std::string& rank, WorkerMessage* message) {
+    const v1::RankId id = ParseRank(rank);
+    const std::string worker = placed_[rank];
+    message->session = sessions_[worker];
+    v1::RankReport* report = message->message.mutable_rank_report();
+    *report->mutable_id() = id;
+    report->set_sequence(++sequences_[rank]);
+    return report;
+  }
+
+  Input Event(const std::string& rank, const std::string& json) {
+    // "event toy-1/1/0@3 {...}" sends number 3 (again).
+    const std::vector<std::string> parts = absl::StrSplit(rank, '@');
+    WorkerMessage message;
+    v1::RankReport* report = NewReport(parts[0], &message);
+    if (parts.size() == 2) {
+      report->set_sequence(std::stoull(parts[1]));
+      sequences_[parts[0]] = std::max<uint64_t>(sequences_[parts[0]] - 1, report->sequence());
+    }
+    report->set_event(json);
+    return message;
+  }
+
+  static std::string Json(const std::string& event, const std::string& step, const v1::RankId& id) {
+    const std::string head = absl::StrCat(R"({"event":")", event, R"(","time":1,"step":)", step);
+    if (event == "step") {
+      return absl::StrCat(head, R"(,"loss":2.5,"grad_norm":1,"learning_rate":0.1,"tokens":512,"target_tokens":500,"seconds":0.5,)",
+                          R"("data_wait_seconds":0.01,"communication_seconds":0.02,"tokens_per_second":1024,"skipped":0})");
+    }
+    if (event == "checkpoint") {
+      return absl::StrCat(head, R"(,"path":"step-)", step, ".a", id.attempt(), R"(","bytes":100,"seconds":0.4,"stall_seconds":0.1})");
+    }
+    return absl::StrCat(head, R"(,"resumed_from":"","arena_bytes":4096,"load_seconds":1})");
+  }
+
+  Input Exit(const std::string& rank, const Arguments& args) {
+    WorkerMessage message;
+    v1::RankExited* exited = NewReport(rank, &message)->mutable_exited();
+    if (args.values.count("signal")) {
+      exited->set_signal(static_cast<int>(args.Int("signal", 0)));
+    } else if (args.values.count("start")) {
+      exited->set_start_error(args.Words("start"));
+    } else if (args.words.at(2) == "killed") {
+      exited->set_signal(9);
+      exited->set_killed(true);
+    } else {
+      exited->set_exit_code(std::stoi(args.words.at(2)));
+    }
+    if (args.values.count("log")) exited->add_last_log_lines(args.Words("log"));
+    return message;
+  }
+
+  Input Beat(const std::string& worker, const Arguments& args) {
+    WorkerMessage message{sessions_[worker], {}};
+    v1::Heartbeat* beat = message.message.mutable_heartbeat();
+    if (args.words.size() > 2) {
+      v1::RankSample* sample = beat->mutable_sample();
+      *sample->mutable_id() = ParseRank(args.words[2]);
+      sample->set_step(args.Int("step", 0));
+      sample->set_call(static_cast<int>(args.Int("call", 0)));
+      sample->set_node(static_cast<int>(args.Int("node", 0)));
+      sample->set_still_seconds(static_cast<double>(args.Int("still", 0)));
+      sample->set_in_collective(args.words.size() > 3 && args.words[3] == "collective");
+    }
+    return message;
+  }
+
+  Input Deleted(const std::string& worker, const Arguments& args) {
+    WorkerMessage message{sessions_[worker], {}};
+    v1::DeleteCheckpointsResult* result = message.message.mutable_delete_checkpoints_result();
+    result->set_request(deletes_[worker]);
+    for (size_t i = 2; i < args.words.size(); ++i) result->add_deleted(args.words[i]);
+    return message;
+  }
+
+  std::string TickFor(double seconds, const Arguments& args) {
+    std::string text;
+    const std::vector<std::string> alive = absl::StrSplit(args.Text("alive"), ',', absl::SkipEmpty());
+    for (double left = seconds; left > 0; left -= 1) {
+      now_.steady += std::min(left, 1.0);
+      now_.wall += std::min(left, 1.0);
+      for (const std::string& worker : alive) {
+        WorkerMessage message{sessions_[worker], {}};
+        message.message.mutable_heartbeat();
+        const std::string out = Feed(message);
+        if (out != "(nothing)\n") absl::StrAppend(&text, out);
+      }
+      const std::string out = Feed(Tick{});
+      if (out != "(nothing)\n") absl::StrAppend(&text, out);
+    }
+    return text.empty() ? "(nothing)\n" : text;
+  }
+
+  std::string Restart() {
+    MakeCore();
+    now_.steady = 5000;  // Another machine's clock, for all that the core may know.
+    for (const v1::Fact& fact : facts_) {
+      const absl::Status status = core_->Replay(fact);
+      if (!status.ok()) return absl::StrCat(status.ToString(), "\n");
+    }
+    for (const auto& [rank, sequence] : stored_) core_->ReplaySequence(ParseRank(rank), sequence);
+    for (const auto& [job, step] : last_steps_) core_->ReplayStep(job, step);
+    core_->Resume(now_);
+    sessions_.clear();
+    return Feed(Tick{});
+  }
+
+  // What the store and the daemons would remember.
+  void Remember(const Decision& decision) {
+    if (const auto* log = std::get_if<LogFact>(&decision)) {
+      // As a store would: through bytes.
+      v1::Fact fact;
+      fact.ParseFromString(log->fact.SerializeAsString());
+      facts_.push_back(fact);
+      if (fact.has_attempt_started()) {
+        for (const auto& placement : fact.attempt_started().placement()) {
+          placed_[absl::StrCat(fact.job(), "/", fact.attempt_started().attempt(), "/", placement.rank())] = placement.worker();
+        }
+      }
+    } else if (const auto* sequence = std::get_if<StoreSequence>(&decision)) {
+      stored_[RankName(sequence->id)] = sequence->sequence;
+    } else if (const auto* step = std::get_if<StoreStep>(&decision)) {
+      last_steps_[step->job] = step->step;
+    } else if (const auto* send = std::get_if<SendToWorker>(&decision)) {
+      const std::string& worker = names_[send->session];
+      if (send->message.has_check_paths()) checks_[worker] = send->message.check_paths().request();
+      if (send->message.has_delete_checkpoints()) deletes_[worker] = send->message.delete_checkpoints().request();
+    }
+  }
+
+  // ---- Outputs.
+
+  std::string Print(const Decision& decision) {
+    if (const auto* log = std::get_if<LogFact>(&decision)) return PrintFact(log->fact);
+    if (const auto* step = std::get_if<StoreStep>(&decision)) {
+      return absl::StrCat("point ", step->job, " step ", step->step.step(), " attempt ", step->step.attempt(), " mfu ", step->step.mfu(), "\n");
+    }
+    if (const auto* eval = std::get_if<StoreEval>(&decision)) {
+      return absl::StrCat("point ", eval->job, " eval ", eval->eval.step(), " loss ", eval->eval.eval_loss(), "\n");
+    }
+    if (const auto* event = std::get_if<StoreEvent>(&decision)) {
+      return absl::StrCat("event ", event->job, " ", event->event.type(), ": ", event->event.message(), "\n");
+    }
+    if (const auto* sequence = std::get_if<StoreSequence>(&decision)) {
+      return absl::StrCat("sequence ", RankName(sequence->id), " ", sequence->sequence, "\n");
+    }
+    if (const auto* line = std::get_if<StoreLog>(&decision)) {
+      return absl::StrCat("lines ", RankName(line->id), " ", absl::StrJoin(line->log.lines(), "|"), "\n");
+    }
+    if (const auto* compile = std::get_if<StartCompile>(&decision)) {
+      return absl::StrCat("compile ", compile->job, " world=", compile->world, " threads=", compile->device.threads(), " memory=",
+                          compile->device.memory_bytes(), "\n");
+    }
+    if (const auto* stop = std::get_if<StopCompile>(&decision)) return absl::StrCat("stop compile ", stop->job, "\n");
+    if (const auto* send = std::get_if<SendToWorker>(&decision)) return PrintSend(names_[send->session], send->message);
+    if (const auto* close = std::get_if<CloseSession>(&decision)) {
+      return absl::StrCat("close ", names_[close->session], " ", close->status.ToString(), "\n");
+    }
+    const auto& reply = std::get<Reply>(decision);
+    return absl::StrCat("reply ", reply.status.ToString(), " ", reply.job, reply.existed ? " (existed)" : "", "\n");
+  }
+
+  static std::string PrintFact(const v1::Fact& fact) {
+    const auto* field = v1::Fact::descriptor()->FindFieldByNumber(fact.fact_case());
+    std::string text = absl::StrCat("log ", fact.job(), " ", field->name());
+    const auto& message = fact.GetReflection()->GetMessage(fact, field);
+    if (fact.has_job_accepted()) return absl::StrCat(text, " number: ", fact.job_accepted().number(), "\n");
+    if (fact.has_job_compiled()) return absl::StrCat(text, "\n");
+    const std::string body = message.ShortDebugString();
+    return absl::StrCat(text, body.empty() ? "" : " ", body, "\n");
+  }
+
+  static std::string PrintSend(const std::string& worker, const v1::AttachResponse& message) {
+    std::string text = absl::StrCat("send ", worker, " ");
+    switch (message.message_case()) {
+      case v1::AttachResponse::kRegistered:
+        return text + "registered\n";
+      case v1::AttachResponse::kCheckPaths:
+        return absl::StrCat(text, "check_paths ", message.check_paths().mode() == v1::CHECK_PATHS_MODE_CLAIM ? "claim" : "expect", " ",
+                            absl::StrJoin(message.check_paths().readable(), " "), "\n");
+      case v1::AttachResponse::kStartRank: {
+        const auto start = nlohmann::json::parse(message.start_rank().start());
+        return absl::StrCat(text, "start_rank ", RankName(message.start_rank().id()), " of ", start["world"].get<int>(), " resume=\"",
+                            start["checkpoint"]["resume"].get<std::string>(), "\"\n");
+      }
+      case v1::AttachResponse::kRankCommand:
+        return absl::StrCat(text, "command ", RankName(message.rank_command().id()), " ", message.rank_command().line(), "\n");
+      case v1::AttachResponse::kKillRank:
+        return absl::StrCat(text, "kill ", RankName(message.kill_rank().id()), "\n");
+      case v1::AttachResponse::kDeleteCheckpoints: {
+        const auto& request = message.delete_checkpoints();
+        absl::StrAppend(&text, "delete ", absl::StrJoin(request.names(), " "), " keep ", absl::StrJoin(request.keep(), " "));
+        if (request.older_than_attempt() != 0) {
+          absl::StrAppend(&text, " and attempts ", request.first_attempt(), " to below ", request.older_than_attempt());
+        }
+        return text + "\n";
+      }
+      case v1::AttachResponse::kAck:
+        return absl::StrCat(text, "ack ", RankName(message.ack().id()), " ", message.ack().sequence(), "\n");
+      case v1::AttachResponse::MESSAGE_NOT_SET:
+        break;
+    }
+    return text + "?\n";
+  }
+
+  std::string ShowJob(const std::string& name) {
+    const JobState* job = core_->Find(name);
+    if (job == nullptr) return "no such job\n";
+    const v1::Job view = ViewJob(*job);
+    std::string text = absl::StrCat(view.id(), " ", v1::Phase_Name(view.phase()), " \"", view.reason(), "\" step ", view.step(), "/",
+                                    view.max_steps(), " attempt ", view.attempt(), " restarts ", view.restarts_size(), "\n");
+    for (const v1::Restart& restart : view.restarts()) absl::StrAppend(&text, "  restart: ", restart.cause(), "\n");
+    for (const v1::Checkpoint& checkpoint : view.checkpoints()) absl::StrAppend(&text, "  checkpoint: ", checkpoint.name(), "\n");
+    if (view.failure_code() != 0) absl::StrAppend(&text, "  ", v1::FailureCode_Name(view.failure_code()), "\n");
+    for (const std::string& line : view.last_log_lines()) absl::StrAppend(&text, "  log: ", line, "\n");
+    return text;
+  }
+
+  std::string ShowWorkers() {
+    std::string text;
+    for (const auto& [name, worker] : core_->members().workers()) {
+      const v1::WorkerView view = ViewWorker(worker, now_.steady);
+      absl::StrAppend(&text, name, " ", view.state(), view.job().empty() ? "" : " ", view.job(), "\n");
+    }
+    return text.empty() ? "(none)\n" : text;
+  }
+
+  std::unique_ptr<Core> core_;
+  Time now_{100, 1000};
+  uint64_t tag_ = 0;
+  uint64_t last_session_ = 0;
+  std::map<std::string, uint64_t> sessions_;  // Worker -> newest session.
+  std::map<uint64_t, std::string> names_;
+  std::map<std::string, uint64_t> checks_, deletes_;
+  std::map<std::string, uint64_t> sequences_;  // RANK -> last number sent.
+  std::map<std::string, std::string> placed_;  // RANK -> worker.
+  std::vector<v1::Fact> facts_;
+  std::map<std::string, uint64_t> stored_;
+  std::map<std::string, v1::StepMetrics> last_steps_;
+};
+
+// Runs a file and returns it with the outputs that were.
+std::string RunFile(const std::string& text) {
+  Script script;
+  std::string result;
+  bool expected = false;  // In the old output, which ends at an empty line.
+  for (const std::string& line : std::vector<std::string>(absl::StrSplit(text, '\n'))) {
+    if (expected) {
+      expected = !line.empty();
+      if (!expected) result += "\n";
+      continue;
+    }
+    if (line == "----") {
+      expected = true;
+      continue;
+    }
+    if (line.empty() || line[0] == '#') {
+      absl::StrAppend(&result, line, "\n");
+      continue;
+    }
+    absl::StrAppend(&result, line, "\n----\n", script.Run(line));
+  }
+  while (result.size() > 1 && result[result.size() - 1] == '\n' && result[result.size() - 2] == '\n') result.pop_back();
+  return result;
+}
+
+class ScriptTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(ScriptTest, DecidesAsWritten) {
+  std::ifstream in(GetParam());
+  std::stringstream text;
+  text << in.rdbuf();
+  ASSERT_FALSE(text.str().empty()) << GetParam();
+  const std::string result = RunFile(text.str());
+  if (rewrite) {
+    std::ofstream(GetParam()) << result;
+  } else {
+    EXPECT_EQ(result, text.str());
+  }
+}
+
+std::vector<std::string> Files() {
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator("coordinator/core/testdata")) {
+    if (entry.path().extension() == ".script") files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+INSTANTIATE_TEST_SUITE_P(Core, ScriptTest, ::testing::ValuesIn(Files()), [](const auto& info) {
+  std::string name = std::filesystem::path(info.param).stem();
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+}  // namespace
+}  // namespace tacc::coordinator
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  tacc::coordinator::rewrite = argc > 1 && std::string(argv[1]) == "--rewrite";
+  return RUN_ALL_TESTS();
+}
