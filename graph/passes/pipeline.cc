@@ -6,6 +6,7 @@
 #include "graph/ir/status_macros.h"
 #include "graph/passes/mixed_precision.h"
 #include "graph/passes/simplify.h"
+#include "graph/verify/verify.h"
 
 namespace tacc::graph {
 namespace {
@@ -53,10 +54,15 @@ std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& op
 }
 
 absl::Status RunPipeline(const std::vector<Step>& steps, const OpTable& ops, const PipelineObserver& observer, Program& program) {
+  TACC_RETURN_IF_ERROR(Verify(program, ops));
   for (size_t i = 0; i < steps.size(); ++i) {
     const auto start = std::chrono::steady_clock::now();
     if (absl::Status status = steps[i].run(program); !status.ok()) {
       return absl::Status(status.code(), absl::StrCat(steps[i].name, ": ", status.message()));
+    }
+    const bool verify = observer.verification == PipelineObserver::Verification::kEachStep;
+    if (absl::Status status = verify ? Verify(program, ops) : absl::OkStatus(); !status.ok()) {
+      return absl::InternalError(absl::StrCat("after ", steps[i].name, ": ", status.message()));
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (observer.after_step) observer.after_step(static_cast<int>(i), steps[i], seconds, program);

@@ -33,6 +33,9 @@ struct Step {
 
 // What to do around each step.
 struct PipelineObserver {
+  // What is verified: the program that comes in, and what each step makes of it; or only the first, for a planner that compiles many
+  // candidates to throw them away.
+  enum class Verification { kEachStep, kInput } verification = Verification::kEachStep;
   // After each step, with its index: dumps, timing.
   std::function<void(int index, const Step& step, double seconds, const Program& program)> after_step;
 };
@@ -42,7 +45,8 @@ struct PipelineObserver {
 // `memory` receives what plan-memory found. Both references must outlive the steps.
 std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& ops, MemoryUse* memory);
 
-// Runs the steps; verifies the program after each. Errors carry the step's name.
+// Verifies the program and runs the steps, verifying after each. Errors carry the step's name; Internal: a step made a program that does
+// not verify.
 absl::Status RunPipeline(const std::vector<Step>& steps, const OpTable& ops, const PipelineObserver& observer, Program& program);
 
 // The whole way at once.

@@ -119,6 +119,7 @@ absl::StatusOr<std::vector<Candidate>> PlanCandidates(const PlanRequest& request
         plan.accumulation = request.global_batch.value_or(micro_batch * request.world) / (micro_batch * request.world);
         plan.threads = request.device.threads;
         PipelineObserver observer;
+        observer.verification = PipelineObserver::Verification::kInput;  // the candidate that is taken is compiled again
         observer.after_step = [&](int, const Step& step, double, const Program& program) {
           if (step.name == "build-training") candidate.model_flops = ModelFlops(program, ops);
         };

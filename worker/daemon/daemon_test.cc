@@ -2,7 +2,6 @@
 #include "worker/daemon/daemon.h"
 
 #include <gmock/gmock.h>
-#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -19,8 +18,8 @@
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
 #include "spdlog/sinks/null_sink.h"
-#include "tacc/v1/worker.grpc.pb.h"
 #include "worker/checkpoint/test_directory.h"
+#include "worker/daemon/fake_coordinator.h"
 
 namespace tacc::worker {
 namespace {
@@ -47,111 +46,6 @@ done
 echo "stdin closed" >&2
 exit 1
 )";
-
-// Keeps what it receives; answers with what the test tells it to.
-class FakeCoordinator : public v1::WorkerService::Service {
- public:
-  ~FakeCoordinator() override { Stop(); }
-
-  void Start() {
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort(absl::StrCat("127.0.0.1:", port_), grpc::InsecureServerCredentials(), &port_);
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-    builder.RegisterService(this);
-    server_ = builder.BuildAndStart();
-    ASSERT_NE(server_, nullptr);
-  }
-  void Stop() {
-    if (server_ == nullptr) return;
-    server_->Shutdown(std::chrono::system_clock::now());
-    server_->Wait();
-    server_ = nullptr;
-  }
-  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
-
-  grpc::Status Attach(grpc::ServerContext* context,
-                      grpc::ServerReaderWriter<v1::AttachResponse, v1::AttachRequest>* stream) override {
-    v1::AttachRequest message;
-    if (!stream->Read(&message) || !message.has_register_())
-      return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "no Register");
-    {
-      absl::MutexLock lock(&mutex_);
-      registrations_.push_back(message.register_());
-      if (!refusal_.ok()) return refusal_;
-      v1::AttachResponse welcome;
-      welcome.mutable_registered()->set_lease_seconds(10);
-      welcome.mutable_registered()->set_heartbeat_seconds(0.1);
-      stream->Write(welcome);
-      stream_ = stream;
-    }
-    while (stream->Read(&message)) {
-      absl::MutexLock lock(&mutex_);
-      received_.push_back(message);
-      if (message.has_rank_report() && acknowledges_) {
-        v1::AttachResponse ack;
-        *ack.mutable_ack()->mutable_id() = message.rank_report().id();
-        ack.mutable_ack()->set_sequence(message.rank_report().sequence());
-        stream->Write(ack);
-      }
-    }
-    absl::MutexLock lock(&mutex_);
-    stream_ = nullptr;
-    return grpc::Status::OK;
-  }
-
-  void Send(const v1::AttachResponse& message) {
-    absl::MutexLock lock(&mutex_);
-    if (stream_ != nullptr) stream_->Write(message);
-  }
-  void Refuse(grpc::Status status) {
-    absl::MutexLock lock(&mutex_);
-    refusal_ = std::move(status);
-  }
-  void Acknowledge(bool on) {
-    absl::MutexLock lock(&mutex_);
-    acknowledges_ = on;
-  }
-  std::vector<v1::Register> registrations() {
-    absl::MutexLock lock(&mutex_);
-    return registrations_;
-  }
-  std::vector<v1::AttachRequest> received() {
-    absl::MutexLock lock(&mutex_);
-    return received_;
-  }
-  // Every report, as "attempt:sequence what".
-  std::vector<std::string> Reports() {
-    std::vector<std::string> texts;
-    for (const v1::AttachRequest& message : received()) {
-      if (!message.has_rank_report()) continue;
-      const v1::RankReport& report = message.rank_report();
-      std::string text = absl::StrCat(report.id().attempt(), ":", report.sequence(), " ");
-      if (report.has_event()) {
-        text += nlohmann::json::parse(report.event())["event"].get<std::string>();
-      } else if (report.has_log()) {
-        text += "log";
-        for (const std::string& line : report.log().lines()) text += " [" + line + "]";
-      } else {
-        const v1::RankExited& exited = report.exited();
-        absl::StrAppend(&text, "exit ", exited.has_exit_code() ? absl::StrCat(exited.exit_code()) : "-", " ",
-                        exited.signal(), exited.killed() ? " killed" : "",
-                        exited.start_error().empty() ? "" : " " + exited.start_error());
-      }
-      texts.push_back(text);
-    }
-    return texts;
-  }
-
- private:
-  int port_ = 0;
-  std::unique_ptr<grpc::Server> server_;
-  absl::Mutex mutex_;
-  grpc::ServerReaderWriter<v1::AttachResponse, v1::AttachRequest>* stream_ = nullptr;
-  grpc::Status refusal_;
-  bool acknowledges_ = true;
-  std::vector<v1::Register> registrations_;
-  std::vector<v1::AttachRequest> received_;
-};
 
 class DaemonTest : public ::testing::Test {
  protected:
@@ -213,31 +107,6 @@ class DaemonTest : public ::testing::Test {
     Until("registration", [&] { return coordinator_.registrations().size() >= times; });
   }
 
-  static v1::RankId Id(int attempt) {
-    v1::RankId id;
-    id.set_job("job-1");
-    id.set_attempt(attempt);
-    return id;
-  }
-  void StartRank(int attempt) {
-    v1::AttachResponse message;
-    *message.mutable_start_rank()->mutable_id() = Id(attempt);
-    message.mutable_start_rank()->set_start(R"({"job":"job-1","program":"","threads":0})");
-    message.mutable_start_rank()->set_program("tacc.graph 1\n");
-    coordinator_.Send(message);
-  }
-  void Command(int attempt, const std::string& line) {
-    v1::AttachResponse message;
-    *message.mutable_rank_command()->mutable_id() = Id(attempt);
-    message.mutable_rank_command()->set_line(line);
-    coordinator_.Send(message);
-  }
-  void KillRank(int attempt) {
-    v1::AttachResponse message;
-    *message.mutable_kill_rank()->mutable_id() = Id(attempt);
-    coordinator_.Send(message);
-  }
-
   TestDirectory directory_;
   FakeCoordinator coordinator_;
   DaemonOptions options_;
@@ -257,7 +126,7 @@ TEST_F(DaemonTest, ARankFromStartToExit) {
   EXPECT_EQ(registration.advertise(), "127.0.0.1");
   EXPECT_EQ(registration.device().model(), "test CPU");
   EXPECT_EQ(registration.instance().size(), 16u);
-  StartRank(1);
+  coordinator_.StartRank(1);
   UntilReport("status block");
   const auto start = nlohmann::json::parse(TestDirectory::Read(directory_.File("seen-start.json")));
   EXPECT_EQ(start["job"], "job-1");
@@ -275,8 +144,8 @@ TEST_F(DaemonTest, ARankFromStartToExit) {
     }
     return false;
   });
-  Command(1, "step");
-  Command(1, "exit 0");
+  coordinator_.Command(1, "step");
+  coordinator_.Command(1, "exit 0");
   UntilReport("exit 0 0");
   std::vector<std::string> events;
   for (const std::string& report : coordinator_.Reports()) {
@@ -295,9 +164,9 @@ TEST_F(DaemonTest, ARankFromStartToExit) {
 TEST_F(DaemonTest, ADeadRankIsReportedWithItsLastLines) {
   StartDaemon();
   UntilRegistered(1);
-  StartRank(1);
-  Command(1, "some words");
-  Command(1, "die");
+  coordinator_.StartRank(1);
+  coordinator_.Command(1, "some words");
+  coordinator_.Command(1, "die");
   UntilReport("exit - 9");
   EXPECT_THAT(coordinator_.received().back().rank_report().exited().last_log_lines(),
               ElementsAre("threads 3", "status block", "got some words"));
@@ -306,18 +175,18 @@ TEST_F(DaemonTest, ADeadRankIsReportedWithItsLastLines) {
 TEST_F(DaemonTest, AnOlderAttemptIsGoneBeforeANewerStarts) {
   StartDaemon();
   UntilRegistered(1);
-  StartRank(1);
+  coordinator_.StartRank(1);
   UntilReport("started");
-  StartRank(2);
+  coordinator_.StartRank(2);
   Until("attempt 2 to start", [&] {
     for (const std::string& report : coordinator_.Reports()) {
       if (report[0] == '2' && report.find(" started") != std::string::npos) return true;
     }
     return false;
   });
-  KillRank(2);
-  KillRank(2);
-  KillRank(7);
+  coordinator_.KillRank(2);
+  coordinator_.KillRank(2);
+  coordinator_.KillRank(7);
   UntilReport("7:1 exit - 0 not known to this worker");
   UntilReport("exit - 9 killed");
   std::vector<std::string> order;
@@ -334,10 +203,10 @@ TEST_F(DaemonTest, ARankThatCannotStartIsReported) {
   options_.place.rank_path = "/nonexistent/tacc-rank";
   StartDaemon();
   UntilRegistered(1);
-  StartRank(1);
+  coordinator_.StartRank(1);
   UntilReport("1:1 exit - 0 /nonexistent/tacc-rank: cannot be started: No such file or directory");
   v1::AttachResponse message;
-  *message.mutable_start_rank()->mutable_id() = Id(2);
+  *message.mutable_start_rank()->mutable_id() = FakeCoordinator::Id(2);
   message.mutable_start_rank()->set_start("[");
   coordinator_.Send(message);
   UntilReport("2:1 exit - 0 the start file is not a JSON object");
@@ -347,10 +216,10 @@ TEST_F(DaemonTest, ARankThatCannotStartIsReported) {
 TEST_F(DaemonTest, NothingIsLostWhileTheCoordinatorIsAway) {
   StartDaemon();
   UntilRegistered(1);
-  StartRank(1);
+  coordinator_.StartRank(1);
   UntilReport("started");
   coordinator_.Acknowledge(false);
-  for (int i = 0; i < 5; ++i) Command(1, "step");
+  for (int i = 0; i < 5; ++i) coordinator_.Command(1, "step");
   Until("five steps", [&] {
     int steps = 0;
     for (const std::string& report : coordinator_.Reports()) steps += report.find(" step") != std::string::npos;
@@ -369,9 +238,9 @@ TEST_F(DaemonTest, NothingIsLostWhileTheCoordinatorIsAway) {
   EXPECT_TRUE(again.ranks(0).running());
   // Once more for an answer: a start asked again changes nothing.
   Until("the resent steps", [&] { return coordinator_.Reports().size() > before; });
-  StartRank(1);
-  Command(1, "step");
-  Command(1, "exit 0");
+  coordinator_.StartRank(1);
+  coordinator_.Command(1, "step");
+  coordinator_.Command(1, "exit 0");
   UntilReport("exit 0 0");
   std::map<int, std::string> by_sequence;
   for (const std::string& report : coordinator_.Reports()) {
@@ -419,7 +288,7 @@ TEST_F(DaemonTest, PathsAndCheckpoints) {
 TEST_F(DaemonTest, TheEndKillsAndReapsARankAndSaysSo) {
   StartDaemon();
   UntilRegistered(1);
-  StartRank(1);
+  coordinator_.StartRank(1);
   UntilReport("started");
   EndDaemon();
   EXPECT_TRUE(result_.ok());
@@ -430,7 +299,7 @@ TEST_F(DaemonTest, TheEndKillsAStubbornRank) {
   TestDirectory::Write(directory_.File("rank"), "#!/bin/sh\necho '{\"event\":\"started\"}'\nexec sleep 100\n");
   StartDaemon();
   UntilRegistered(1);
-  StartRank(1);
+  coordinator_.StartRank(1);
   UntilReport("started");
   const absl::Time start = absl::Now();
   EndDaemon();

@@ -196,6 +196,7 @@ int Main(int argc, char** argv, const std::string& rank_path) {
   const int signal_fd = signalfd(-1, &ending, SFD_CLOEXEC | SFD_NONBLOCK);
 
   spdlog::logger logger("tacc-worker", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  logger.set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");
   logger.flush_on(spdlog::level::info);
   absl::StatusOr<DaemonOptions> options = MakeOptions(&flags, &logger);
   if (!options.ok()) return Fail(kExitUsage, options.status());

@@ -1,0 +1,43 @@
+// taccctl cancel JOB: stops a job, after a checkpoint unless told otherwise.
+#include <memory>
+
+#include "client/taccctl/coordinator_client.h"
+#include "client/taccctl/exit_code.h"
+#include "client/taccctl/follow.h"
+#include "client/taccctl/job_text.h"
+#include "client/taccctl/message_json.h"
+#include "client/taccctl/subcommands.h"
+
+namespace tacc::client {
+namespace {
+
+struct CancelOptions {
+  std::string job;
+  bool now = false;
+};
+
+int Cancel(const CancelOptions& options, const GlobalOptions& global, Context& context) {
+  const absl::StatusOr<std::string> address = CoordinatorAddress(global, context);
+  if (!address.ok()) return Fail(address.status(), &context);
+  CoordinatorClient client(*address, &context.interrupt);
+  const absl::StatusOr<v1::Job> job = client.Cancel(options.job, options.now ? v1::CANCEL_MODE_NOW : v1::CANCEL_MODE_CHECKPOINT);
+  if (!job.ok()) return Fail(job.status(), &context);
+  if (global.form == OutputForm::kJson) {
+    context.out << JsonLine(MessageJson(*job));
+  } else {
+    context.out << job->id() << ": " << PhaseText(job->phase()) << "\n";
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddCancel(CLI::App* app, const GlobalOptions* global, Action* action) {
+  CLI::App* command = app->add_subcommand("cancel", "Stop a job; it writes a checkpoint first");
+  const auto options = std::make_shared<CancelOptions>();
+  command->add_option("job", options->job, "Id of the job, or a name: its newest job")->required()->type_name("JOB");
+  command->add_flag("--now", options->now, "Kill the ranks, without a checkpoint");
+  command->callback([=] { *action = [=](Context& context) { return Cancel(*options, *global, context); }; });
+}
+
+}  // namespace tacc::client

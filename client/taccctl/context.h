@@ -1,0 +1,42 @@
+// What a command gets from the process: streams, environment, signals. main fills it in; tests give their own.
+#pragma once
+
+#include <map>
+#include <ostream>
+#include <string>
+
+#include "client/taccctl/interrupt.h"
+
+namespace tacc::client {
+
+struct Context {
+  // Data, and everything else.
+  std::ostream& out;
+  std::ostream& err;
+  // A person watches: a progress line is drawn on `err`.
+  bool err_is_terminal = false;
+  // Width of the terminal.
+  int columns = 80;
+  // Environment variables.
+  std::map<std::string, std::string> environment;
+  // Folder of this binary; tacc-coordinator and the others are beside it.
+  std::string binary_dir;
+  Interrupt& interrupt;
+
+  // The variable's value, "" when it is not set.
+  std::string Variable(const std::string& name) const {
+    const auto found = environment.find(name);
+    return found == environment.end() ? "" : found->second;
+  }
+};
+
+enum class OutputForm { kTable, kJson };
+
+// Options that every command takes.
+struct GlobalOptions {
+  // Empty: TACC_ADDRESS, else what `taccctl up` started, else 127.0.0.1:7070.
+  std::string address;
+  OutputForm form = OutputForm::kTable;
+};
+
+}  // namespace tacc::client

@@ -1,0 +1,106 @@
+// taccctl down: stops what `up` started and removes its state.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/taccctl/coordinator_client.h"
+#include "client/taccctl/exit_code.h"
+#include "client/taccctl/follow.h"
+#include "client/taccctl/message_json.h"
+#include "client/taccctl/subcommands.h"
+#include "client/taccctl/up_state.h"
+
+namespace tacc::client {
+namespace {
+
+constexpr double kCancelSeconds = 120;
+constexpr int kStopMilliseconds = 10000;
+
+// Stops jobs that have not ended, after a checkpoint; says which.
+void CancelJobs(const std::string& address, Context& context) {
+  CoordinatorClient client(address, &context.interrupt);
+  const absl::StatusOr<std::vector<v1::Job>> jobs = client.List(1000);
+  if (!jobs.ok()) return;
+  std::vector<std::string> stopped;
+  for (const v1::Job& job : *jobs) {
+    if (!HasEnded(job.phase()) && client.Cancel(job.id(), v1::CANCEL_MODE_CHECKPOINT).ok()) stopped.push_back(job.id());
+  }
+  if (stopped.empty()) return;
+  context.err << "stopping " << absl::StrJoin(stopped, ", ") << " after a checkpoint" << std::endl;
+  for (const std::string& id : stopped) {
+    v1::WatchRequest request;
+    request.set_job(id);
+    const absl::Status status = client.Watch(request, kCancelSeconds, [](const v1::WatchResponse&) {});
+    if (!status.ok()) return;
+  }
+}
+
+// SIGTERM to all, SIGKILL to those that are still there after ten seconds.
+void StopProcesses(const std::vector<UpProcess>& processes) {
+  const auto signal_all = [&](int signal) {
+    for (const UpProcess& process : processes) {
+      if (IsRunning(process)) kill(process.pid, signal);
+    }
+  };
+  const auto all_gone = [&](int milliseconds) {
+    for (int waited = 0; waited <= milliseconds; waited += 20) {
+      bool running = false;
+      for (const UpProcess& process : processes) running = running || IsRunning(process);
+      if (!running) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    return false;
+  };
+  signal_all(SIGTERM);
+  if (all_gone(kStopMilliseconds)) return;
+  signal_all(SIGKILL);
+  all_gone(kStopMilliseconds);
+}
+
+int Down(const GlobalOptions& global, Context& context) {
+  const std::string directory = UpDirectory(context);
+  const absl::StatusOr<UpState> state = ReadUpState(directory);
+  if (!state.ok()) return Fail(state.status(), &context);
+  const int lock = open((directory + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (lock < 0 || flock(lock, LOCK_EX | LOCK_NB) != 0) {
+    if (lock >= 0) close(lock);
+    return Fail(absl::FailedPreconditionError(absl::StrCat("another `taccctl up` or `down` is at work in ", directory)), &context);
+  }
+  CancelJobs(state->address, context);
+  std::vector<UpProcess> workers, others;
+  for (const UpProcess& process : state->processes) (absl::StartsWith(process.name, "worker-") ? workers : others).push_back(process);
+  // Workers end their ranks; the coordinator hears of it.
+  StopProcesses(workers);
+  StopProcesses(others);
+  std::error_code error;
+  std::filesystem::remove_all(directory, error);
+  close(lock);
+  // The folders above, when nothing else is in them.
+  std::error_code ignored;
+  std::filesystem::remove(std::filesystem::path(directory).parent_path(), ignored);
+  if (error) return Fail(absl::InternalError(absl::StrCat("cannot remove ", directory, ": ", error.message())), &context);
+  if (global.form == OutputForm::kJson) {
+    context.out << JsonLine({{"address", state->address}, {"stopped", state->processes.size()}});
+  } else {
+    context.err << "stopped the coordinator at " << state->address << " and its workers; checkpoints stay where they are" << std::endl;
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddDown(CLI::App* app, const GlobalOptions* global, Action* action) {
+  CLI::App* command = app->add_subcommand("down", "Stop what `taccctl up` started, jobs after a checkpoint; their list goes, checkpoints stay");
+  command->callback([=] { *action = [=](Context& context) { return Down(*global, context); }; });
+}
+
+}  // namespace tacc::client

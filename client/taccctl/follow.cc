@@ -1,0 +1,103 @@
+#include "client/taccctl/follow.h"
+
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "client/taccctl/exit_code.h"
+#include "client/taccctl/message_json.h"
+#include "client/taccctl/progress.h"
+#include "client/taccctl/table.h"
+#include "client/taccctl/units.h"
+
+namespace tacc::client {
+
+absl::StatusOr<v1::Job> FollowJob(const v1::Job& job, const FollowOptions& options, CoordinatorClient* client, Context* context) {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  const auto left = [&] { return options.timeout_seconds - std::chrono::duration<double>(Clock::now() - start).count(); };
+  const absl::Status timed_out =
+      absl::DeadlineExceededError(absl::StrCat(job.id(), " has not ended after ", FormatNumber(options.timeout_seconds, 6), " s; it goes on"));
+  Progress progress(context, options.form, job.max_steps());
+  v1::WatchRequest request;
+  request.set_job(job.id());
+  request.set_cursor(options.cursor);
+  Backoff backoff;
+  bool away = false;
+  int seen = context->interrupt.count();
+  while (true) {
+    if (options.timeout_seconds > 0 && left() <= 0) return timed_out;
+    absl::Status status = client->Watch(request, options.timeout_seconds > 0 ? left() : 0, [&](const v1::WatchResponse& item) {
+      if (away) progress.Note("the coordinator is back");
+      away = false;
+      backoff.Reset();
+      request.set_cursor(item.cursor());
+      progress.Take(item);
+    });
+    if (status.ok()) {
+      absl::StatusOr<v1::Job> ended = client->Get(job.id());
+      if (ended.ok() && HasEnded(ended->phase())) {
+        progress.Finish();
+        return ended;
+      }
+      status = ended.ok() ? absl::UnavailableError("the stream ended") : ended.status();
+    }
+    if (!context->interrupt.aborted().ok()) return context->interrupt.aborted();
+    if (options.timeout_seconds > 0 && left() <= 0.01) return timed_out;
+    if (const int count = context->interrupt.count(); count > seen) {
+      seen = count;
+      if (!options.on_interrupt || !options.on_interrupt(count)) return absl::CancelledError("interrupted");
+      continue;
+    }
+    if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
+    if (!away) progress.Note(absl::StrCat("the coordinator at ", client->address(), " is away; the job goes on, trying to reconnect"));
+    away = true;
+    context->interrupt.WaitFor(backoff.Next(), seen);
+  }
+}
+
+int ReportOutcome(const v1::Job& job, OutputForm form, Context* context) {
+  if (form == OutputForm::kJson) {
+    nlohmann::ordered_json line = {{"kind", "job"}};
+    line.update(MessageJson(job));
+    context->out << JsonLine(line) << std::flush;
+  }
+  std::ostream& err = context->err;
+  const std::string reason = job.reason().empty() ? "" : absl::StrCat(": ", Printable(job.reason()));
+  switch (job.phase()) {
+    case v1::PHASE_FINISHED:
+      err << job.id() << " finished" << reason << "\n";
+      if (!job.exported_path().empty()) err << "model:       " << Printable(job.exported_path()) << "\n";
+      break;
+    case v1::PHASE_CANCELLED:
+      err << job.id() << " was cancelled at step " << job.step() << reason << "\n";
+      break;
+    case v1::PHASE_FAILED:
+      err << job.id() << " failed" << reason << "\n";
+      for (const std::string& line : job.last_log_lines()) err << "  | " << Printable(line) << "\n";
+      break;
+    default:
+      err << job.id() << " has not ended" << reason << "\n";
+  }
+  if (job.has_last_checkpoint()) {
+    err << "checkpoint:  " << Printable(job.checkpoint_dir()) << "/" << Printable(job.last_checkpoint().name()) << " (step " << job.last_checkpoint().step()
+        << ")\n";
+  }
+  return OutcomeOf(job);
+}
+
+int Fail(const absl::Status& status, Context* context) {
+  // Each line is a message of its own (a job file has many), and none is marked twice.
+  context->err << std::string(status.message()) << std::endl;
+  return ExitCodeOf(status);
+}
+
+int FollowExit(const absl::StatusOr<v1::Job>& job, const std::string& job_id, OutputForm form, Context* context) {
+  if (job.ok()) return ReportOutcome(*job, form, context);
+  if (absl::IsCancelled(job.status())) {
+    context->err << "\ndetached; " << job_id << " goes on. Back to it: taccctl watch " << job_id << "\nStop it: taccctl cancel " << job_id << std::endl;
+    return kExitError;
+  }
+  return Fail(job.status(), context);
+}
+
+}  // namespace tacc::client

@@ -1,0 +1,37 @@
+// Following a job to its end, over lost connections and restarts of the coordinator.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "client/taccctl/context.h"
+#include "client/taccctl/coordinator_client.h"
+
+namespace tacc::client {
+
+struct FollowOptions {
+  OutputForm form = OutputForm::kTable;
+  // Items after this cursor.
+  uint64_t cursor = 0;
+  // 0: no limit.
+  double timeout_seconds = 0;
+  // Called when the user interrupts, with how often they did so far; following goes on when it returns true. Unset: an interrupt ends it.
+  std::function<bool(int)> on_interrupt;
+};
+
+// Shows what happens to `job` until it has ended, and returns it as it is then. Reconnects for as long as it takes, from where it was. Errors: Cancelled
+// when interrupted, DeadlineExceeded after the timeout, what Interrupt::Abort was given, or what the coordinator says (NotFound).
+absl::StatusOr<v1::Job> FollowJob(const v1::Job& job, const FollowOptions& options, CoordinatorClient* client, Context* context);
+
+// Tells the person how the job ended, with what to do next, and returns the exit code.
+int ReportOutcome(const v1::Job& job, OutputForm form, Context* context);
+
+// What a command ends with after FollowJob.
+int FollowExit(const absl::StatusOr<v1::Job>& job, const std::string& job_id, OutputForm form, Context* context);
+
+// Prints `status` on stderr, and returns its exit code.
+int Fail(const absl::Status& status, Context* context);
+
+}  // namespace tacc::client

@@ -1,0 +1,49 @@
+// Ctrl-C and other reasons to leave what is being waited for.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+
+#include "absl/status/status.h"
+
+namespace tacc::client {
+
+// What asks a running command to stop waiting. Thread-safe; main raises it from the thread that takes signals, never from a signal handler.
+class Interrupt {
+ public:
+  // The user wants to leave (SIGINT, SIGTERM): counted, and the current hook is called.
+  void Raise();
+  // The command cannot go on, because of `status` (not OK); the first one stays. The current hook is called.
+  void Abort(const absl::Status& status);
+
+  // How often Raise was called.
+  int count() const;
+  // What Abort was given, OK before.
+  absl::Status aborted() const;
+
+  // Sleeps; returns early with true when Raise was called more than `seen` times, or Abort.
+  bool WaitFor(double seconds, int seen) const;
+
+  // While it lives, `function` is called by Raise and Abort, on their thread and under a lock: it must be short and call no method of Interrupt.
+  // Only one at a time.
+  class Hook {
+   public:
+    Hook(Interrupt* interrupt, std::function<void()> function);
+    ~Hook();
+    Hook(const Hook&) = delete;
+    Hook& operator=(const Hook&) = delete;
+
+   private:
+    Interrupt* interrupt_;
+  };
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  int count_ = 0;
+  absl::Status aborted_;
+  std::function<void()> hook_;
+};
+
+}  // namespace tacc::client

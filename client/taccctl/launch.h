@@ -1,0 +1,47 @@
+// Starting a coordinator and workers on this machine (docs/contracts.md, "Processes").
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "client/taccctl/machine.h"
+#include "client/taccctl/process.h"
+
+namespace tacc::client {
+
+struct LaunchOptions {
+  // Folder of the binaries.
+  std::string binary_dir;
+  // Must exist; states go into folders in it, logs into files.
+  std::string directory;
+  Lifetime lifetime = Lifetime::kWithParent;
+  // Of each worker.
+  WorkerShare share;
+  // Names of workers are PREFIX-0, PREFIX-1, ...
+  std::string worker_prefix = "local";
+};
+
+struct LaunchedCoordinator {
+  std::unique_ptr<ChildProcess> process;
+  // HOST:PORT at which it serves.
+  std::string address;
+};
+
+// Starts tacc-coordinator and waits until it serves. `listen` may have port 0; `metrics_listen` as well. Errors: InvalidArgument with what the
+// coordinator said (a port in use), Internal when it ended otherwise.
+absl::StatusOr<LaunchedCoordinator> LaunchCoordinator(const LaunchOptions& options, const std::string& listen, const std::string& metrics_listen);
+
+// Starts tacc-worker number `index`; does not wait until it is attached.
+absl::StatusOr<std::unique_ptr<ChildProcess>> LaunchWorker(const LaunchOptions& options, const std::string& coordinator, int index);
+
+// Waits until the worker is attached. Errors as LaunchCoordinator.
+absl::Status WaitUntilAttached(const LaunchOptions& options, int index, ChildProcess* worker);
+
+std::string CoordinatorLog(const LaunchOptions& options);
+std::string WorkerLog(const LaunchOptions& options, int index);
+
+// Why `name` ended, from its log: its `error:` lines, else its last lines. InvalidArgument when it exited with 2.
+absl::Status WhyEnded(const std::string& name, const ProcessEnd& end, const std::string& log_path);
+
+}  // namespace tacc::client

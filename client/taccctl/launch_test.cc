@@ -1,0 +1,153 @@
+#include <sys/wait.h>
+// Processes, and what is built of them, with scripts in the place of the daemons.
+#include "client/taccctl/launch.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "client/taccctl/local_cluster.h"
+#include "client/taccctl/up_state.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tacc::client {
+namespace {
+
+using testing::HasSubstr;
+
+// Waits for the end of descriptor 3, as the daemons do.
+constexpr char kUntilParentEnds[] = "cat <&3 >/dev/null\n";
+
+class LaunchTest : public testing::Test {
+ protected:
+  LaunchTest() {
+    directory_ = testing::TempDir() + "/launch_test_" + std::to_string(getpid()) + testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::create_directories(directory_);
+    options_.binary_dir = directory_;
+    options_.directory = directory_;
+    options_.share = {2, 1000000, false};
+  }
+  ~LaunchTest() override { std::filesystem::remove_all(directory_); }
+
+  void WriteTool(const std::string& name, const std::string& script) {
+    const std::string path = directory_ + "/" + name;
+    std::ofstream(path) << "#!/bin/sh\n" << script;
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  }
+
+  static bool Soon(const std::function<bool()>& condition) {
+    for (int i = 0; i < 500; ++i) {
+      if (condition()) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return false;
+  }
+
+  std::string directory_;
+  LaunchOptions options_;
+};
+
+TEST_F(LaunchTest, TheCoordinatorSaysWhereItServes) {
+  WriteTool("tacc-coordinator", std::string("echo \"$@\" >&2; echo listening 127.0.0.1:4321\n") + kUntilParentEnds);
+  const auto coordinator = LaunchCoordinator(options_, "127.0.0.1:0", "127.0.0.1:0");
+  ASSERT_TRUE(coordinator.ok()) << coordinator.status();
+  EXPECT_EQ(coordinator->address, "127.0.0.1:4321");
+  EXPECT_EQ(LastLines(CoordinatorLog(options_), 5).at(0), "--listen 127.0.0.1:0 --state-dir " + directory_ +
+                                                              "/coordinator --metrics-listen 127.0.0.1:0 --exit-with-parent-fd 3");
+}
+
+TEST_F(LaunchTest, TheWorkerGetsItsShare) {
+  WriteTool("tacc-worker", std::string("echo \"$@\" >&2; echo attached local-1\n") + kUntilParentEnds);
+  const auto worker = LaunchWorker(options_, "127.0.0.1:1", 1);
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  EXPECT_TRUE(WaitUntilAttached(options_, 1, worker->get()).ok());
+  EXPECT_THAT(LastLines(WorkerLog(options_, 1), 5).at(0), HasSubstr("--name local-1 --device cpu --threads 2 --memory 1000000 --advertise 127.0.0.1"));
+}
+
+TEST_F(LaunchTest, AChildEndsWithItsParent) {
+  // A child process of the test starts the tool and is killed.
+  WriteTool("tacc-worker", std::string("echo attached local-0\n") + kUntilParentEnds + "touch \"$(dirname \"$0\")/gone\"\n");
+  const pid_t parent = fork();
+  if (parent == 0) {
+    const auto worker = LaunchWorker(options_, "127.0.0.1:1", 0);
+    if (worker.ok() && WaitUntilAttached(options_, 0, worker->get()).ok()) raise(SIGKILL);
+    _exit(1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(parent, &status, 0), parent);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  EXPECT_TRUE(Soon([&] { return std::filesystem::exists(directory_ + "/gone"); }));
+}
+
+TEST_F(LaunchTest, AnErrorOfTheStartIsPassedOn) {
+  WriteTool("tacc-coordinator", "echo 'error: port 7070 is in use' >&2; exit 2\n");
+  const auto refused = LaunchCoordinator(options_, "127.0.0.1:7070", "127.0.0.1:0");
+  EXPECT_EQ(refused.status(), absl::InvalidArgumentError("tacc-coordinator: port 7070 is in use"));
+  WriteTool("tacc-coordinator", "echo oops >&2; kill -9 $$\n");
+  const auto killed = LaunchCoordinator(options_, "127.0.0.1:0", "127.0.0.1:0");
+  EXPECT_EQ(killed.status().code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(std::string(killed.status().message()), HasSubstr("killed by signal 9"));
+  EXPECT_THAT(std::string(killed.status().message()), HasSubstr("| oops"));
+}
+
+TEST_F(LaunchTest, TheClusterStartsAKilledWorkerAgain) {
+  WriteTool("tacc-coordinator", std::string("echo listening 127.0.0.1:4321\n") + kUntilParentEnds);
+  WriteTool("tacc-worker", std::string("echo $$ >> \"$(dirname \"$0\")/pids\"; echo attached x\n") + kUntilParentEnds);
+  const auto pids = [&] { return LastLines(directory_ + "/pids", 10); };
+  Interrupt interrupt;
+  {
+    const auto cluster = LocalCluster::Start(options_, 1, &interrupt);
+    ASSERT_TRUE(cluster.ok()) << cluster.status();
+    ASSERT_TRUE(Soon([&] { return pids().size() == 1; }));
+    kill(std::stoi(pids()[0]), SIGKILL);
+    ASSERT_TRUE(Soon([&] { return pids().size() == 2; }));
+    EXPECT_TRUE(interrupt.aborted().ok());
+  }
+  EXPECT_EQ(LookAtProcess("worker", std::stoi(pids()[1])).start_ticks, 0u);
+}
+
+TEST_F(LaunchTest, TheClusterGivesUpOnBadInput) {
+  WriteTool("tacc-coordinator", std::string("echo listening 127.0.0.1:4321\n") + kUntilParentEnds);
+  WriteTool("tacc-worker", "echo 'error: version 0.2.0, the coordinator has 0.1.0' >&2; exit 2\n");
+  Interrupt interrupt;
+  const auto cluster = LocalCluster::Start(options_, 1, &interrupt);
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  EXPECT_TRUE(Soon([&] { return !interrupt.aborted().ok(); }));
+  EXPECT_EQ(interrupt.aborted(), absl::InvalidArgumentError("tacc-worker local-0: version 0.2.0, the coordinator has 0.1.0"));
+}
+
+TEST_F(LaunchTest, RunProgramKeepsBothStreams) {
+  WriteTool("tool", "echo out; echo err >&2; exit 3\n");
+  const auto output = RunProgram(directory_ + "/tool", {}, 10, 1000);
+  ASSERT_TRUE(output.ok()) << output.status();
+  EXPECT_EQ(output->out, "out\n");
+  EXPECT_EQ(output->err, "err\n");
+  EXPECT_EQ(output->end.exit_code, 3);
+  WriteTool("tool", "exec sleep 60\n");
+  EXPECT_EQ(RunProgram(directory_ + "/tool", {}, 0.2, 1000).status().code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(LaunchTest, UpStateRoundTrips) {
+  EXPECT_EQ(ReadUpState(directory_).status().code(), absl::StatusCode::kNotFound);
+  const UpProcess self = LookAtProcess("self", getpid());
+  EXPECT_TRUE(IsRunning(self));
+  ASSERT_TRUE(WriteUpState(directory_, {"127.0.0.1:1", {self}}).ok());
+  const auto state = ReadUpState(directory_);
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_EQ(state->address, "127.0.0.1:1");
+  EXPECT_TRUE(IsRunning(state->processes.at(0)));
+  // Another process with the same number.
+  UpProcess later = self;
+  ++later.start_ticks;
+  EXPECT_FALSE(IsRunning(later));
+  std::ofstream(directory_ + "/up.json") << "{\"address\": 5}";
+  EXPECT_EQ(ReadUpState(directory_).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace tacc::client

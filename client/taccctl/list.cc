@@ -1,0 +1,43 @@
+// taccctl list: the jobs, newest first.
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "client/taccctl/coordinator_client.h"
+#include "client/taccctl/exit_code.h"
+#include "client/taccctl/follow.h"
+#include "client/taccctl/job_text.h"
+#include "client/taccctl/message_json.h"
+#include "client/taccctl/subcommands.h"
+#include "client/taccctl/table.h"
+#include "client/taccctl/units.h"
+
+namespace tacc::client {
+namespace {
+
+int List(int limit, const GlobalOptions& global, Context& context) {
+  const absl::StatusOr<std::string> address = CoordinatorAddress(global, context);
+  if (!address.ok()) return Fail(address.status(), &context);
+  CoordinatorClient client(*address, &context.interrupt);
+  const absl::StatusOr<std::vector<v1::Job>> jobs = client.List(limit);
+  if (!jobs.ok()) return Fail(jobs.status(), &context);
+  std::vector<std::vector<std::string>> rows;
+  for (const v1::Job& job : *jobs) {
+    if (global.form == OutputForm::kJson) context.out << JsonLine(MessageJson(job));
+    rows.push_back({job.id(), PhaseText(job.phase()), absl::StrCat(job.step(), "/", job.max_steps()),
+                    job.has_last_step() ? FormatNumber(job.last_step().loss(), 5) : "-", job.has_eta_seconds() ? FormatDuration(job.eta_seconds()) : "-",
+                    FormatTime(job.submitted_time()), job.reason()});
+  }
+  if (global.form == OutputForm::kTable) PrintTable({"JOB", "PHASE", "STEPS", "LOSS", "ETA", "SUBMITTED", "REASON"}, rows, context.out);
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddList(CLI::App* app, const GlobalOptions* global, Action* action) {
+  CLI::App* command = app->add_subcommand("list", "List the jobs, newest first");
+  const auto limit = std::make_shared<int>(100);
+  command->add_option("--limit", *limit, "At most this many")->check(CLI::Range(1, 1000))->capture_default_str();
+  command->callback([=] { *action = [=](Context& context) { return List(*limit, *global, context); }; });
+}
+
+}  // namespace tacc::client

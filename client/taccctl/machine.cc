@@ -1,0 +1,130 @@
+#include "client/taccctl/machine.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <sstream>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+
+namespace tacc::client {
+namespace {
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream stream(path);
+  std::stringstream text;
+  text << stream.rdbuf();
+  return text.str();
+}
+
+// The number in a file that holds one, or -1 ("max", missing).
+int64_t ReadNumber(const std::string& path) {
+  int64_t number = -1;
+  return absl::SimpleAtoi(absl::StripAsciiWhitespace(ReadAll(path)), &number) ? number : -1;
+}
+
+// Folders from `path` up to the hierarchy's root, in `mount`. A limit anywhere on the way counts.
+std::vector<std::string> Ancestors(const std::string& mount, std::string path) {
+  std::vector<std::string> folders;
+  while (true) {
+    folders.push_back(mount + path);
+    if (path.empty() || path == "/") return folders;
+    path.resize(path.rfind('/'));
+  }
+}
+
+struct Limits {
+  double cpus = std::numeric_limits<double>::infinity();
+  int64_t memory_bytes = std::numeric_limits<int64_t>::max();
+
+  void TakeCpus(double quota, double period) {
+    if (quota > 0 && period > 0) cpus = std::min(cpus, quota / period);
+  }
+  void TakeMemory(int64_t limit, int64_t used) {
+    if (limit >= 0) memory_bytes = std::min(memory_bytes, std::max<int64_t>(0, limit - std::max<int64_t>(0, used)));
+  }
+};
+
+// Used memory less the page cache, which is given back under pressure.
+int64_t UsedV2(const std::string& folder) {
+  int64_t cache = 0;
+  for (absl::string_view line : absl::StrSplit(ReadAll(folder + "/memory.stat"), '\n')) {
+    if (absl::ConsumePrefix(&line, "inactive_file ")) (void)absl::SimpleAtoi(line, &cache);
+  }
+  return ReadNumber(folder + "/memory.current") - cache;
+}
+
+Limits CgroupLimits(const std::string& root) {
+  Limits limits;
+  const std::string mount = root + "sys/fs/cgroup";
+  for (const absl::string_view line : absl::StrSplit(ReadAll(root + "proc/self/cgroup"), '\n', absl::SkipEmpty())) {
+    // HIERARCHY:CONTROLLERS:PATH; version 2 has no controllers.
+    const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (parts.size() != 3) continue;
+    if (parts[1].empty()) {
+      for (const std::string& folder : Ancestors(mount, parts[2])) {
+        const std::vector<std::string> quota = absl::StrSplit(absl::StripAsciiWhitespace(ReadAll(folder + "/cpu.max")), ' ');
+        double value = 0, period = 0;
+        if (quota.size() == 2 && absl::SimpleAtod(quota[0], &value) && absl::SimpleAtod(quota[1], &period)) limits.TakeCpus(value, period);
+        limits.TakeMemory(ReadNumber(folder + "/memory.max"), UsedV2(folder));
+      }
+      continue;
+    }
+    for (const absl::string_view controller : absl::StrSplit(parts[1], ',')) {
+      if (controller == "cpu") {
+        for (const std::string& folder : Ancestors(mount + "/cpu", parts[2])) {
+          limits.TakeCpus(static_cast<double>(ReadNumber(folder + "/cpu.cfs_quota_us")), static_cast<double>(ReadNumber(folder + "/cpu.cfs_period_us")));
+        }
+      } else if (controller == "memory") {
+        for (const std::string& folder : Ancestors(mount + "/memory", parts[2])) {
+          limits.TakeMemory(ReadNumber(folder + "/memory.limit_in_bytes"), ReadNumber(folder + "/memory.usage_in_bytes"));
+        }
+      }
+    }
+  }
+  return limits;
+}
+
+int64_t MemAvailableBytes(const std::string& root) {
+  for (const absl::string_view line : absl::StrSplit(ReadAll(root + "proc/meminfo"), '\n')) {
+    absl::string_view rest = line;
+    int64_t kib = 0;
+    if (absl::ConsumePrefix(&rest, "MemAvailable:") && absl::ConsumeSuffix(&rest, "kB") && absl::SimpleAtoi(absl::StripAsciiWhitespace(rest), &kib)) {
+      return kib * 1024;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+Machine LookAtMachine(const std::string& root, int affinity_cpus) {
+  const Limits limits = CgroupLimits(root);
+  Machine machine;
+  machine.num_cpus = std::max(1, static_cast<int>(std::min<double>(affinity_cpus, limits.cpus)));
+  machine.available_memory_bytes = std::min(MemAvailableBytes(root), limits.memory_bytes);
+  return machine;
+}
+
+Machine ThisMachine() {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  const int count = sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
+  return LookAtMachine("/", count);
+}
+
+WorkerShare ShareOut(const Machine& machine, int num_workers) {
+  WorkerShare share;
+  share.threads = std::max(1, machine.num_cpus / num_workers);
+  share.memory_bytes = machine.available_memory_bytes / 10 * 9 / num_workers;
+  share.oversubscribed = num_workers > machine.num_cpus;
+  return share;
+}
+
+}  // namespace tacc::client

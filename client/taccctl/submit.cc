@@ -1,0 +1,191 @@
+// taccctl submit JOB.YAML: hands a job to the coordinator, or with --local trains it on this machine.
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "client/jobfile/job_file.h"
+#include "client/taccctl/coordinator_client.h"
+#include "client/taccctl/exit_code.h"
+#include "client/taccctl/follow.h"
+#include "client/taccctl/local_cluster.h"
+#include "client/taccctl/message_json.h"
+#include "client/taccctl/subcommands.h"
+#include "client/taccctl/units.h"
+
+namespace tacc::client {
+namespace {
+
+struct SubmitOptions {
+  std::string file;
+  bool local = false;
+  bool follow = false;
+  double timeout_seconds = 0;
+  std::string request_id;
+  // Of each local worker; unset: an equal share.
+  int threads = 0;
+  std::string memory;
+};
+
+// The workers that a job needs; where it does not say, one CPU worker with all threads.
+int NumWorkers(const v1::JobSpec& spec) {
+  if (spec.resources().has_workers()) return spec.resources().workers();
+  return (spec.dist().dp().has_size() ? spec.dist().dp().size() : 1) * (spec.dist().fsdp().has_size() ? spec.dist().fsdp().size() : 1);
+}
+
+void PrintNext(const v1::Job& job, const GlobalOptions& global, Context& context) {
+  const std::string command = global.address.empty() ? "taccctl" : absl::StrCat("taccctl --address ", global.address);
+  context.err << "Next:\n"
+              << "  " << command << " watch " << job.id() << "\n"
+              << "  " << command << " get " << job.id() << "\n"
+              << "  " << command << " logs --follow " << job.id() << "\n"
+              << "  " << command << " cancel " << job.id() << std::endl;
+}
+
+int SubmitRemote(const SubmitOptions& options, const v1::JobSpec& spec, const GlobalOptions& global, Context& context) {
+  const absl::StatusOr<std::string> address = CoordinatorAddress(global, context);
+  if (!address.ok()) return Fail(address.status(), &context);
+  CoordinatorClient client(*address, &context.interrupt);
+  const absl::StatusOr<v1::SubmitResponse> response = client.Submit(spec, options.request_id.empty() ? NewRequestId() : options.request_id);
+  if (!response.ok()) return Fail(response.status(), &context);
+  const v1::Job& job = response->job();
+  if (global.form == OutputForm::kJson) {
+    nlohmann::ordered_json line = {{"kind", "submitted"}};
+    line.update(MessageJson(job));
+    context.out << JsonLine(line) << std::flush;
+  } else {
+    context.out << job.id() << std::endl;
+  }
+  if (response->existed()) context.err << "the request id was known: this is the job that it made" << std::endl;
+  PrintNext(job, global, context);
+  if (!options.follow) return kExitOk;
+  FollowOptions follow;
+  follow.form = global.form;
+  follow.timeout_seconds = options.timeout_seconds;
+  return FollowExit(FollowJob(job, follow, &client, &context), job.id(), global.form, &context);
+}
+
+// A folder that is removed again, unless it is kept.
+class ScratchFolder {
+ public:
+  static absl::StatusOr<std::unique_ptr<ScratchFolder>> Make(const Context& context) {
+    const std::string base = context.Variable("TMPDIR").empty() ? "/tmp" : context.Variable("TMPDIR");
+    std::string path = base + "/tacc-local-XXXXXX";
+    if (mkdtemp(path.data()) == nullptr) return absl::InternalError(absl::StrCat("cannot make a folder in ", base, "; set TMPDIR to one that is writable"));
+    return std::unique_ptr<ScratchFolder>(new ScratchFolder(path));
+  }
+  ~ScratchFolder() {
+    std::error_code ignored;
+    if (!keep_) std::filesystem::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+  void Keep() { keep_ = true; }
+
+ private:
+  explicit ScratchFolder(const std::string& path) : path_(path) {}
+  const std::string path_;
+  bool keep_ = false;
+};
+
+absl::StatusOr<LaunchOptions> LocalOptions(const SubmitOptions& options, int num_workers, const std::string& directory, Context& context) {
+  LaunchOptions launch;
+  launch.binary_dir = context.binary_dir;
+  launch.directory = directory;
+  launch.share = ShareOut(ThisMachine(), num_workers);
+  if (options.threads > 0) launch.share.threads = options.threads;
+  if (!options.memory.empty()) {
+    const absl::StatusOr<int64_t> memory = ParseBytes(options.memory);
+    if (!memory.ok()) return absl::InvalidArgumentError(absl::StrCat("--memory: ", memory.status().message()));
+    launch.share.memory_bytes = *memory;
+  }
+  return launch;
+}
+
+int FollowLocal(const SubmitOptions& options, const v1::JobSpec& spec, const std::string& address, OutputForm form, Context& context) {
+  CoordinatorClient client(address, &context.interrupt);
+  const absl::StatusOr<v1::SubmitResponse> response = client.Submit(spec, NewRequestId());
+  if (!response.ok()) return Fail(context.interrupt.aborted().ok() ? response.status() : context.interrupt.aborted(), &context);
+  const v1::Job& job = response->job();
+  FollowOptions follow;
+  follow.form = form;
+  follow.timeout_seconds = options.timeout_seconds;
+  follow.on_interrupt = [&](int count) {
+    if (count > 2) return false;
+    context.err << (count == 1 ? "\nstopping after a checkpoint; again to stop at once" : "\nstopping at once") << std::endl;
+    // When the coordinator is away the stream's reconnection goes on, and a further Ctrl-C leaves.
+    const absl::StatusOr<v1::Job> cancelled = client.Cancel(job.id(), count == 1 ? v1::CANCEL_MODE_CHECKPOINT : v1::CANCEL_MODE_NOW);
+    if (!cancelled.ok()) context.err << std::string(cancelled.status().message()) << std::endl;
+    return true;
+  };
+  const absl::StatusOr<v1::Job> ended = FollowJob(job, follow, &client, &context);
+  if (ended.ok()) {
+    const int code = ReportOutcome(*ended, form, &context);
+    if (code == kExitJobCancelled) context.err << "Next:\n  taccctl submit --local " << options.file << "   # goes on from the checkpoint" << std::endl;
+    return code;
+  }
+  if (absl::IsCancelled(ended.status())) {
+    context.err << job.id() << " was stopped without a checkpoint" << std::endl;
+    return kExitJobCancelled;
+  }
+  return Fail(ended.status(), &context);
+}
+
+int SubmitLocal(const SubmitOptions& options, const v1::JobSpec& spec, const GlobalOptions& global, Context& context) {
+  const absl::StatusOr<std::unique_ptr<ScratchFolder>> scratch = ScratchFolder::Make(context);
+  if (!scratch.ok()) return Fail(scratch.status(), &context);
+  const int num_workers = NumWorkers(spec);
+  const absl::StatusOr<LaunchOptions> launch = LocalOptions(options, num_workers, (*scratch)->path(), context);
+  if (!launch.ok()) return Fail(launch.status(), &context);
+  if (launch->share.oversubscribed) {
+    context.err << "warning: " << num_workers << " workers share " << ThisMachine().num_cpus << " CPUs and take turns; expect it to be slow" << std::endl;
+  }
+  int code = kExitError;
+  {
+    const absl::StatusOr<std::unique_ptr<LocalCluster>> cluster = LocalCluster::Start(*launch, num_workers, &context.interrupt);
+    if (!cluster.ok()) {
+      code = Fail(cluster.status(), &context);
+    } else if (context.interrupt.count() > 0) {
+      context.err << "stopped before the job began" << std::endl;
+      code = kExitJobCancelled;
+    } else {
+      code = FollowLocal(options, spec, (*cluster)->address(), global.form, context);
+    }
+  }
+  if (code == kExitJobFailed || code == kExitError) {
+    (*scratch)->Keep();
+    context.err << "logs:        " << (*scratch)->path() << std::endl;
+  }
+  return code;
+}
+
+int Submit(const SubmitOptions& options, const GlobalOptions& global, Context& context) {
+  if (!options.local && (options.threads > 0 || !options.memory.empty())) {
+    return Fail(absl::InvalidArgumentError("--threads and --memory are of the workers that --local starts; give --local as well"), &context);
+  }
+  if (options.local && (!global.address.empty() || !options.request_id.empty())) {
+    return Fail(absl::InvalidArgumentError("--local starts a coordinator of its own; leave --address and --request-id out"), &context);
+  }
+  const absl::StatusOr<v1::JobSpec> spec = LoadJobFile(options.file);
+  if (!spec.ok()) {
+    Fail(spec.status(), &context);
+    return kExitBadInput;
+  }
+  return options.local ? SubmitLocal(options, *spec, global, context) : SubmitRemote(options, *spec, global, context);
+}
+
+}  // namespace
+
+void AddSubmit(CLI::App* app, const GlobalOptions* global, Action* action) {
+  CLI::App* command = app->add_subcommand("submit", "Submit a job file; prints the job's id");
+  const auto options = std::make_shared<SubmitOptions>();
+  command->add_option("file", options->file, "The job file (docs/job.md)")->required()->type_name("JOB.YAML");
+  command->add_flag("--local", options->local, "Train on this machine: starts a coordinator and workers for this job and follows it; Ctrl-C stops after a checkpoint");
+  command->add_flag("--follow", options->follow, "Follow the job to its end and exit with its outcome");
+  command->add_option("--timeout", options->timeout_seconds, "Seconds to follow at most; exit code 7 after that")->check(CLI::PositiveNumber);
+  command->add_option("--request-id", options->request_id, "Submitting again with the same id and job gives the same job (default: a new one)");
+  command->add_option("--threads", options->threads, "Threads of each local worker (default: the CPUs are shared out)")->check(CLI::Range(1, 4096));
+  command->add_option("--memory", options->memory, "Memory of each local worker, as 4GiB (default: the free memory is shared out)");
+  command->callback([=] { *action = [=](Context& context) { return Submit(*options, *global, context); }; });
+}
+
+}  // namespace tacc::client

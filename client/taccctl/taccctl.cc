@@ -1,0 +1,71 @@
+#include "client/taccctl/taccctl.h"
+
+#include <algorithm>
+
+#include "CLI/CLI.hpp"
+#include "client/jobfile/nearest_name.h"
+#include "client/taccctl/exit_code.h"
+#include "client/taccctl/subcommands.h"
+
+namespace tacc::client {
+namespace {
+
+// The first word that is no option, when it is none of `names`; "" otherwise.
+std::string UnknownSubcommand(const std::vector<std::string>& names, const std::vector<std::string>& arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == "--address" || arguments[i] == "-o" || arguments[i] == "--output") {
+      ++i;
+    } else if (!arguments[i].empty() && arguments[i][0] != '-') {
+      return std::find(names.begin(), names.end(), arguments[i]) == names.end() ? arguments[i] : "";
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+int RunTaccctl(const std::vector<std::string>& arguments, Context& context) {
+  CLI::App app("Trains models with tacc.", "taccctl");
+  GlobalOptions global;
+  Action action;
+  std::string form = "table";
+  app.set_version_flag("--version", "taccctl " TACC_VERSION);
+  app.add_option("--address", global.address, "HOST:PORT of the coordinator (default: TACC_ADDRESS, else that of `taccctl up`, else 127.0.0.1:7070)");
+  app.add_option("-o,--output", form, "table (for people) or json")->check(CLI::IsMember({"table", "json"}))->type_name("FORM");
+  app.require_subcommand(1);
+  // Global options may stand after the subcommand.
+  app.fallthrough();
+  app.footer("Exit codes: 0 ok, 2 bad usage or job file, 3 not found, 5 coordinator unreachable, 6 conflict, 7 timed out, 100 job failed, 101 job cancelled, "
+             "1 else.");
+  AddSubmit(&app, &global, &action);
+  AddGet(&app, &global, &action);
+  AddList(&app, &global, &action);
+  AddWatch(&app, &global, &action);
+  AddEvents(&app, &global, &action);
+  AddLogs(&app, &global, &action);
+  AddCancel(&app, &global, &action);
+  AddWorkers(&app, &global, &action);
+  AddPlan(&app, &global, &action);
+  AddExport(&app, &global, &action);
+  AddData(&app, &global, &action);
+  AddUp(&app, &global, &action);
+  AddDown(&app, &global, &action);
+  AddVersion(&app, &global, &action);
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+  try {
+    app.parse(reversed);
+  } catch (const CLI::ParseError& error) {
+    std::vector<std::string> names;
+    for (const CLI::App* command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
+    if (const std::string unknown = UnknownSubcommand(names, arguments); !unknown.empty()) {
+      const std::string nearest = NearestName(unknown, names);
+      context.err << "unknown subcommand \"" << unknown << "\"; " << (nearest.empty() ? "see taccctl --help" : "did you mean \"" + nearest + "\"?") << std::endl;
+      return kExitBadInput;
+    }
+    return app.exit(error, context.out, context.err) == 0 ? kExitOk : kExitBadInput;
+  }
+  global.form = form == "json" ? OutputForm::kJson : OutputForm::kTable;
+  return action(context);
+}
+
+}  // namespace tacc::client

@@ -1,0 +1,476 @@
+// Whole commands against a fake coordinator: exit codes, what goes to stdout and what to stderr.
+#include "client/taccctl/taccctl.h"
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "absl/strings/str_split.h"
+#include "client/taccctl/fake_coordinator.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace tacc::client {
+namespace {
+
+using nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+class TaccctlTest : public testing::Test {
+ protected:
+  TaccctlTest() {
+    directory_ = testing::TempDir() + "taccctl_test_" + std::to_string(getpid()) + testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::create_directories(directory_);
+    environment_ = {{"TACC_ADDRESS", server_.address()}, {"XDG_STATE_HOME", directory_}, {"HOME", directory_}, {"TZ", "UTC"}};
+    job_.set_id("tiny-1");
+    job_.set_name("tiny");
+    job_.set_max_steps(10);
+    job_.set_phase(v1::PHASE_RUNNING);
+    server_.get = [this](const v1::GetRequest& request, v1::GetResponse* response) {
+      if (request.job() != "tiny-1" && request.job() != "tiny") return grpc::Status(grpc::StatusCode::NOT_FOUND, "no job \"" + request.job() + "\"");
+      *response->mutable_job() = job_;
+      return grpc::Status::OK;
+    };
+    server_.watch = [this](grpc::ServerContext*, const v1::WatchRequest& request, grpc::ServerWriter<v1::WatchResponse>* writer) {
+      for (const v1::WatchResponse& item : items_) {
+        if (item.cursor() > request.cursor()) writer->Write(item);
+      }
+      return grpc::Status::OK;
+    };
+  }
+  ~TaccctlTest() override { std::filesystem::remove_all(directory_); }
+
+  int Run(const std::vector<std::string>& arguments) {
+    std::ostringstream out, err;
+    Context context{out, err, false, 80, environment_, directory_, interrupt_};
+    const int code = RunTaccctl(arguments, context);
+    out_ = out.str();
+    err_ = err.str();
+    return code;
+  }
+
+  std::string WriteFile(const std::string& name, const std::string& text) {
+    const std::string path = directory_ + "/" + name;
+    std::ofstream(path) << text;
+    return path;
+  }
+
+  std::string JobFile() { return WriteFile("job.yaml", "name: tiny\nmodel: {path: m}\ndata: {path: d}\ntrain: {max_steps: 10}\n"); }
+
+  // A program beside taccctl.
+  void WriteTool(const std::string& name, const std::string& script) {
+    const std::string path = WriteFile(name, "#!/bin/sh\n" + script);
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  }
+
+  void AddStep(int step, double loss) {
+    v1::WatchResponse item;
+    item.set_cursor(items_.size() + 1);
+    item.mutable_step()->set_step(step);
+    item.mutable_step()->set_loss(loss);
+    item.mutable_step()->set_grad_norm(0.1);
+    item.mutable_step()->set_learning_rate(3e-4);
+    item.mutable_step()->set_tokens_per_second(8192);
+    item.mutable_step()->set_mfu(0.413);
+    items_.push_back(item);
+  }
+
+  void AddEvent(const std::string& type, const std::string& message) {
+    v1::WatchResponse item;
+    item.set_cursor(items_.size() + 1);
+    item.mutable_event()->set_type(type);
+    item.mutable_event()->set_message(message);
+    items_.push_back(item);
+  }
+
+  FakeCoordinator server_;
+  Interrupt interrupt_;
+  std::string directory_;
+  std::map<std::string, std::string> environment_;
+  v1::Job job_;
+  std::vector<v1::WatchResponse> items_;
+  std::string out_, err_;
+};
+
+TEST_F(TaccctlTest, BadUsageIsTwo) {
+  EXPECT_EQ(Run({}), 2);
+  EXPECT_EQ(Run({"get"}), 2);
+  EXPECT_EQ(Run({"list", "--no-such-option"}), 2);
+  EXPECT_EQ(Run({"list", "-o", "xml"}), 2);
+  EXPECT_EQ(Run({"sumbit", "x.yaml"}), 2);
+  EXPECT_EQ(err_, "unknown subcommand \"sumbit\"; did you mean \"submit\"?\n");
+  EXPECT_EQ(out_, "");
+  EXPECT_EQ(Run({"--address", "nowhere", "list"}), 2);
+  EXPECT_EQ(err_, "--address = \"nowhere\" is not HOST:PORT, as 127.0.0.1:7070\n");
+}
+
+TEST_F(TaccctlTest, HelpAndVersionAreZero) {
+  EXPECT_EQ(Run({"--help"}), 0);
+  EXPECT_THAT(out_, HasSubstr("submit"));
+  EXPECT_EQ(Run({"submit", "--help"}), 0);
+  EXPECT_EQ(Run({"--version"}), 0);
+  EXPECT_EQ(out_, "taccctl 0.1.0\n");
+  EXPECT_EQ(Run({"version", "-o", "json"}), 0);
+  EXPECT_EQ(json::parse(out_)["coordinator"]["version"], "0.1.0");
+}
+
+TEST_F(TaccctlTest, UnreachableIsFive) {
+  server_.Stop();
+  EXPECT_EQ(Run({"list"}), 5);
+  EXPECT_EQ(out_, "");
+  EXPECT_THAT(err_, StartsWith("no coordinator at " + server_.address()));
+  EXPECT_EQ(Run({"submit", JobFile()}), 5);
+  EXPECT_EQ(Run({"watch", "tiny-1"}), 5);
+  EXPECT_EQ(Run({"version"}), 0);
+  EXPECT_THAT(out_, HasSubstr("none at"));
+}
+
+TEST_F(TaccctlTest, ABadJobFileIsTwoAndNothingIsSent) {
+  server_.submit = [](const v1::SubmitRequest&, v1::SubmitResponse*) {
+    ADD_FAILURE() << "sent";
+    return grpc::Status::OK;
+  };
+  const std::string path = WriteFile("bad.yaml", "name: tiny\nmodle: {path: m}\ndata: {path: d}\ntrain: {max_steps: ten}\n");
+  EXPECT_EQ(Run({"submit", path}), 2);
+  EXPECT_EQ(out_, "");
+  EXPECT_EQ(err_, path + ":2:1: unknown field \"modle\"; did you mean \"model\"?\n" + path + ":4:20: train.max_steps = ten is not a whole number\n");
+  EXPECT_EQ(Run({"submit", directory_ + "/none.yaml"}), 2);
+  EXPECT_THAT(err_, HasSubstr("no such file"));
+  EXPECT_EQ(Run({"submit", JobFile(), "--threads", "2"}), 2);
+}
+
+TEST_F(TaccctlTest, SubmitPrintsTheIdAndTheNextCommands) {
+  v1::SubmitRequest sent;
+  server_.submit = [&](const v1::SubmitRequest& request, v1::SubmitResponse* response) {
+    sent = request;
+    *response->mutable_job() = job_;
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(Run({"submit", JobFile()}), 0);
+  EXPECT_EQ(out_, "tiny-1\n");
+  EXPECT_EQ(err_, "Next:\n  taccctl watch tiny-1\n  taccctl get tiny-1\n  taccctl logs --follow tiny-1\n  taccctl cancel tiny-1\n");
+  EXPECT_EQ(sent.spec().model().path(), directory_ + "/m");
+  EXPECT_EQ(sent.request_id().size(), 32u);
+  EXPECT_EQ(Run({"submit", JobFile(), "-o", "json"}), 0);
+  EXPECT_EQ(json::parse(out_)["id"], "tiny-1");
+}
+
+TEST_F(TaccctlTest, TheCoordinatorsRefusalIsTwoOrSix) {
+  server_.submit = [](const v1::SubmitRequest&, v1::SubmitResponse*) { return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "model.path: no config.json"); };
+  EXPECT_EQ(Run({"submit", JobFile()}), 2);
+  EXPECT_EQ(err_, "model.path: no config.json\n");
+  server_.submit = [](const v1::SubmitRequest&, v1::SubmitResponse*) { return grpc::Status(grpc::StatusCode::ALREADY_EXISTS, "another job"); };
+  EXPECT_EQ(Run({"submit", JobFile(), "--request-id", "a"}), 6);
+}
+
+TEST_F(TaccctlTest, FollowingReportsTheOutcome) {
+  AddEvent("accepted", "hello");
+  AddStep(1, 3.5);
+  AddStep(10, 0.1);
+  server_.submit = [&](const v1::SubmitRequest&, v1::SubmitResponse* response) {
+    *response->mutable_job() = job_;
+    return grpc::Status::OK;
+  };
+  const auto outcome = [&](v1::Phase phase, v1::FailureCode code) {
+    job_.set_phase(phase);
+    job_.set_failure_code(code);
+    job_.set_reason("because");
+    return Run({"submit", JobFile(), "--follow"});
+  };
+  EXPECT_EQ(outcome(v1::PHASE_FINISHED, v1::FAILURE_CODE_UNSPECIFIED), 0);
+  EXPECT_THAT(std::vector<std::string>(absl::StrSplit(out_, '\n')),
+              ElementsAre("tiny-1", "  accepted: hello", StartsWith("step 1/10 10.0%  loss 3.5  8.19k tokens/s  MFU 41.3%"),
+                          StartsWith("step 10/10 100.0%  loss 0.1"), ""));
+  EXPECT_THAT(err_, HasSubstr("tiny-1 finished: because\n"));
+  EXPECT_THAT(err_, Not(HasSubstr("\x1b")));
+  EXPECT_EQ(outcome(v1::PHASE_FAILED, v1::FAILURE_CODE_RESTARTS), 100);
+  EXPECT_EQ(outcome(v1::PHASE_FAILED, v1::FAILURE_CODE_BAD_INPUT), 2);
+  EXPECT_EQ(outcome(v1::PHASE_CANCELLED, v1::FAILURE_CODE_UNSPECIFIED), 101);
+}
+
+TEST_F(TaccctlTest, AFailureShowsTheLastLogLines) {
+  job_.set_phase(v1::PHASE_FAILED);
+  job_.set_failure_code(v1::FAILURE_CODE_RESTARTS);
+  job_.add_last_log_lines("boom \x1b[31m");
+  EXPECT_EQ(Run({"watch", "tiny"}), 100);
+  EXPECT_EQ(err_, "tiny-1 failed\n  | boom  [31m\n");
+}
+
+TEST_F(TaccctlTest, WatchAsJsonRoundTripsFloats) {
+  AddStep(1, 0.1 + 0.2);
+  AddEvent("ended", "done");
+  job_.set_phase(v1::PHASE_FINISHED);
+  EXPECT_EQ(Run({"watch", "tiny-1", "-o", "json"}), 0);
+  const std::vector<std::string> lines = absl::StrSplit(out_, '\n');
+  ASSERT_EQ(lines.size(), 4u);
+  const json step = json::parse(lines[0]);
+  EXPECT_EQ(step["kind"], "step");
+  EXPECT_EQ(step["step"], 1);
+  EXPECT_EQ(step["loss"].get<double>(), 0.1 + 0.2);
+  EXPECT_EQ(step["learning_rate"].get<double>(), 3e-4);
+  EXPECT_EQ(step["mfu"].get<double>(), 0.413);
+  EXPECT_TRUE(step.contains("grad_norm") && step.contains("tokens_per_second"));
+  EXPECT_EQ(json::parse(lines[1])["type"], "ended");
+  EXPECT_EQ(json::parse(lines[2])["phase"], "finished");
+}
+
+TEST_F(TaccctlTest, NonFiniteNumbersAreNull) {
+  AddStep(1, std::numeric_limits<double>::quiet_NaN());
+  job_.set_phase(v1::PHASE_FINISHED);
+  EXPECT_EQ(Run({"watch", "tiny-1", "-o", "json"}), 0);
+  EXPECT_TRUE(json::parse(std::vector<std::string>(absl::StrSplit(out_, '\n'))[0])["loss"].is_null());
+}
+
+TEST_F(TaccctlTest, UnknownJobIsThree) {
+  EXPECT_EQ(Run({"get", "other"}), 3);
+  EXPECT_EQ(err_, "no job \"other\"\n");
+  EXPECT_EQ(Run({"watch", "other"}), 3);
+}
+
+TEST_F(TaccctlTest, WatchTimesOutWithSeven) {
+  server_.watch = [](grpc::ServerContext* context, const v1::WatchRequest&, grpc::ServerWriter<v1::WatchResponse>*) {
+    while (!context->IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return grpc::Status::CANCELLED;
+  };
+  EXPECT_EQ(Run({"watch", "tiny-1", "--timeout", "0.3"}), 7);
+  EXPECT_EQ(err_, "tiny-1 has not ended after 0.3 s; it goes on\n");
+}
+
+TEST_F(TaccctlTest, AnInterruptDetachesAndDoesNotCancel) {
+  server_.cancel = [](const v1::CancelRequest&, v1::CancelResponse*) {
+    ADD_FAILURE() << "cancelled";
+    return grpc::Status::OK;
+  };
+  server_.watch = [this](grpc::ServerContext* context, const v1::WatchRequest&, grpc::ServerWriter<v1::WatchResponse>*) {
+    interrupt_.Raise();
+    while (!context->IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return grpc::Status::CANCELLED;
+  };
+  EXPECT_EQ(Run({"watch", "tiny-1"}), 1);
+  EXPECT_THAT(err_, HasSubstr("detached; tiny-1 goes on"));
+}
+
+TEST_F(TaccctlTest, WatchReconnectsFromWhereItWas) {
+  AddStep(1, 3);
+  AddStep(2, 2);
+  AddStep(3, 1);
+  int calls = 0;
+  std::thread restarter;
+  server_.watch = [&](grpc::ServerContext* context, const v1::WatchRequest& request, grpc::ServerWriter<v1::WatchResponse>* writer) {
+    if (++calls == 1) {
+      writer->Write(items_[0]);
+      writer->Write(items_[1]);
+      restarter = std::thread([this] {
+        server_.Stop();
+        std::this_thread::sleep_for(std::chrono::milliseconds(300));
+        server_.StartAgain();
+      });
+      while (!context->IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      return grpc::Status::CANCELLED;
+    }
+    EXPECT_EQ(request.cursor(), 2u);
+    writer->Write(items_[2]);
+    job_.set_phase(v1::PHASE_FINISHED);
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(Run({"watch", "tiny-1", "-o", "json"}), 0);
+  restarter.join();
+  std::vector<int> steps;
+  for (const std::string& line : std::vector<std::string>(absl::StrSplit(out_, '\n', absl::SkipEmpty()))) {
+    if (json::parse(line)["kind"] == "step") steps.push_back(json::parse(line)["step"]);
+  }
+  EXPECT_THAT(steps, ElementsAre(1, 2, 3));
+  EXPECT_THAT(err_, HasSubstr("is away"));
+  EXPECT_THAT(err_, HasSubstr("is back"));
+}
+
+TEST_F(TaccctlTest, ListIsATableOrLines) {
+  server_.list = [&](const v1::ListRequest& request, v1::ListResponse* response) {
+    EXPECT_EQ(request.limit(), 100);
+    *response->add_jobs() = job_;
+    response->add_jobs()->set_id("longer-name-2");
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(Run({"list"}), 0);
+  EXPECT_EQ(out_,
+            "JOB            PHASE        STEPS  LOSS  ETA  SUBMITTED  REASON\n"
+            "tiny-1         running      0/10   -     -               \n"
+            "longer-name-2  unspecified  0/0    -     -               \n");
+  EXPECT_EQ(Run({"-o", "json", "list"}), 0);
+  EXPECT_EQ(json::parse(out_.substr(0, out_.find('\n')))["phase"], "running");
+}
+
+TEST_F(TaccctlTest, GetShowsWhatIsKnown) {
+  job_.set_step(5);
+  job_.set_percent(50);
+  job_.set_eta_seconds(65);
+  job_.set_reason("attempt 2");
+  job_.mutable_last_step()->set_step(5);
+  job_.mutable_last_step()->set_loss(2.5);
+  v1::Restart* restart = job_.add_restarts();
+  restart->set_attempt(1);
+  restart->set_cause("rank 1 on a: killed by signal 9");
+  job_.mutable_plan()->set_predicted_step_seconds(0.5);
+  job_.mutable_measured()->set_step_seconds(0.55);
+  job_.mutable_last_checkpoint()->set_name("step-00000004.a1");
+  EXPECT_EQ(Run({"get", "tiny"}), 0);
+  for (const char* text : {"running (attempt 2)", "5/10 (50.0%), ETA 1:05", "loss 2.5", "restart after attempt 1", "killed by signal 9", "step-00000004.a1",
+                           "step             0.5 s      0.55 s"}) {
+    EXPECT_THAT(out_, HasSubstr(text));
+  }
+  EXPECT_EQ(Run({"get", "tiny", "-o", "json"}), 0);
+  EXPECT_EQ(json::parse(out_)["restarts"][0]["attempt"], 1);
+}
+
+TEST_F(TaccctlTest, Workers) {
+  server_.workers = [](const v1::ListWorkersRequest&, v1::ListWorkersResponse* response) {
+    v1::WorkerView* worker = response->add_workers();
+    worker->set_name("a");
+    worker->set_state("idle");
+    worker->mutable_device()->set_memory_bytes(int64_t{4} << 30);
+    (*worker->mutable_device()->mutable_matmul_flops_per_second())["f32"] = 9.3e10;
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(Run({"workers"}), 0);
+  EXPECT_THAT(out_, HasSubstr("4.0 GiB"));
+  EXPECT_THAT(out_, HasSubstr("f32 93GFLOP/s"));
+  EXPECT_EQ(Run({"workers", "-o", "json"}), 0);
+  EXPECT_EQ(json::parse(out_)["device"]["memory_bytes"], int64_t{4} << 30);
+}
+
+TEST_F(TaccctlTest, EventsEndWithoutFollowing) {
+  AddEvent("accepted", "one");
+  AddEvent("waiting", "needs 2 workers, 0 free");
+  server_.watch = [this](grpc::ServerContext*, const v1::WatchRequest& request, grpc::ServerWriter<v1::WatchResponse>* writer) {
+    EXPECT_TRUE(request.no_follow() && request.no_metrics());
+    for (const auto& item : items_) writer->Write(item);
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(Run({"events", "tiny-1"}), 0);
+  EXPECT_THAT(out_, HasSubstr("waiting   needs 2 workers, 0 free\n"));
+}
+
+TEST_F(TaccctlTest, LogsPrintLines) {
+  server_.logs = [](grpc::ServerContext*, const v1::LogsRequest& request, grpc::ServerWriter<v1::LogsResponse>* writer) {
+    EXPECT_EQ(request.rank(), 1);
+    EXPECT_EQ(request.tail(), 5);
+    v1::LogsResponse response;
+    v1::LogLine* line = response.add_lines();
+    line->set_attempt(2);
+    line->set_rank(1);
+    line->set_text("bind took 1 s");
+    writer->Write(response);
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(Run({"logs", "tiny-1", "--rank", "1", "--tail", "5"}), 0);
+  EXPECT_EQ(out_, " [2/1] bind took 1 s\n");
+}
+
+TEST_F(TaccctlTest, CancelWritesACheckpointUnlessNow) {
+  std::vector<v1::CancelMode> modes;
+  server_.cancel = [&](const v1::CancelRequest& request, v1::CancelResponse* response) {
+    modes.push_back(request.mode());
+    *response->mutable_job() = job_;
+    response->mutable_job()->set_phase(v1::PHASE_CANCELLING);
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(Run({"cancel", "tiny-1"}), 0);
+  EXPECT_EQ(out_, "tiny-1: cancelling\n");
+  EXPECT_EQ(Run({"cancel", "tiny-1", "--now"}), 0);
+  EXPECT_THAT(modes, ElementsAre(v1::CANCEL_MODE_CHECKPOINT, v1::CANCEL_MODE_NOW));
+}
+
+TEST_F(TaccctlTest, PlanPrintsCandidates) {
+  server_.plan = [](const v1::PlanRequest&, v1::PlanResponse* response) {
+    response->set_candidates_json(
+        R"({"candidates": [{"mesh": {"dp": 1, "fsdp": 2}, "precision": "f32", "per_device_train_batch_size": 4, "accumulation": 2, "fits": true,
+            "memory": {"weights_bytes": 1048576, "total_bytes": 4194304}, "predicted_step_seconds": 0.25}]})");
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(Run({"plan", JobFile()}), 0);
+  EXPECT_THAT(out_, HasSubstr("dp=1 fsdp=2  f32        4 x 2  1.0 MiB"));
+  EXPECT_EQ(Run({"plan", JobFile(), "-o", "json"}), 0);
+  EXPECT_EQ(json::parse(out_)["predicted_step_seconds"], 0.25);
+  server_.plan = [](const v1::PlanRequest&, v1::PlanResponse*) { return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "does not fit"); };
+  EXPECT_EQ(Run({"plan", JobFile()}), 2);
+}
+
+TEST_F(TaccctlTest, PlanHereRunsTheTools) {
+  WriteTool("tacc-rank", R"(echo '{"name": "cpu", "kind": "cpu"}')");
+  WriteTool("tacc-data", R"(echo '{"vocab_size": 10, "seq_len": 16}')");
+  WriteTool("tacc-plan", R"(cp "$3" "$(dirname "$0")/request.json"; echo '{"candidates": []}')");
+  EXPECT_EQ(Run({"plan", "--local", JobFile()}), 0) << err_;
+  std::ifstream stream(directory_ + "/request.json");
+  const json request = json::parse(stream);
+  EXPECT_EQ(request["job"]["train"]["max_steps"], 10);
+  EXPECT_EQ(request["job"]["train"]["adam_beta1"], 0.9);
+  EXPECT_EQ(request["job"]["data"]["seq_len"], 16);
+  EXPECT_GT(request["device"]["memory_bytes"].get<int64_t>(), 0);
+  WriteTool("tacc-plan", "echo 'error: does not fit' >&2; exit 2");
+  EXPECT_EQ(Run({"plan", "--local", JobFile()}), 2);
+  EXPECT_EQ(err_, "does not fit\n");
+  std::filesystem::remove(directory_ + "/tacc-plan");
+  EXPECT_EQ(Run({"plan", "--local", JobFile()}), 1);
+  EXPECT_THAT(err_, HasSubstr("is missing; it belongs beside taccctl"));
+}
+
+TEST_F(TaccctlTest, ExportTakesTheNewestCheckpoint) {
+  WriteTool("tacc-data", R"(echo "$@" > "$(dirname "$0")/arguments")");
+  EXPECT_EQ(Run({"export", "tiny", "--out", directory_ + "/hf"}), 6);
+  EXPECT_EQ(err_, "tiny-1 has no checkpoint yet\n");
+  job_.set_checkpoint_dir("/runs/tiny");
+  job_.mutable_spec()->mutable_model()->set_path("/m");
+  for (int step : {4, 8}) {
+    job_.add_checkpoints()->set_step(step);
+    job_.mutable_checkpoints(job_.checkpoints_size() - 1)->set_name("step-0000000" + std::to_string(step) + ".a1");
+  }
+  const auto arguments = [&] {
+    std::ifstream stream(directory_ + "/arguments");
+    std::string line;
+    std::getline(stream, line);
+    return line;
+  };
+  EXPECT_EQ(Run({"export", "tiny", "--out", directory_ + "/hf"}), 0) << err_;
+  EXPECT_EQ(out_, directory_ + "/hf\n");
+  EXPECT_EQ(arguments(), "export --checkpoint /runs/tiny/step-00000008.a1 --model /m --out " + directory_ + "/hf");
+  EXPECT_EQ(Run({"export", "tiny", "--out", "/hf", "--step", "4"}), 0);
+  EXPECT_THAT(arguments(), HasSubstr("step-00000004.a1"));
+  EXPECT_EQ(Run({"export", "tiny", "--out", "/hf", "--step", "5"}), 3);
+  EXPECT_EQ(err_, "tiny-1 has no checkpoint of step 5; there are 4, 8\n");
+  EXPECT_EQ(Run({"export", "/runs/other/step-1.a1", "--out", "/hf"}), 2);
+}
+
+TEST_F(TaccctlTest, DataShowAsksForTheBatchOfTheStep) {
+  WriteTool("tacc-data", R"(echo "$@")");
+  job_.mutable_spec()->mutable_data()->set_path("/d");
+  job_.mutable_plan()->set_seq_len(16);
+  job_.mutable_plan()->set_global_batch_size(8);
+  EXPECT_EQ(Run({"data", "show", "tiny", "--step", "3"}), 0) << err_;
+  EXPECT_EQ(out_, "show --data /d --global-batch-size 8 --seed 42 --step 3 --seq-len 16\n");
+  EXPECT_EQ(Run({"data", "show", JobFile()}), 2);
+  EXPECT_THAT(err_, HasSubstr("--global-batch-size"));
+  EXPECT_EQ(Run({"data", "show", JobFile(), "--global-batch-size", "4", "-o", "json"}), 0);
+  EXPECT_EQ(out_, "show --data " + directory_ + "/d --global-batch-size 4 --seed 42 --step 1 --json\n");
+}
+
+TEST_F(TaccctlTest, DownWithoutUpIsThree) {
+  EXPECT_EQ(Run({"down"}), 3);
+  EXPECT_EQ(err_, "`taccctl up` has not started anything\n");
+}
+
+TEST_F(TaccctlTest, LocalSaysWhatTheCoordinatorSaid) {
+  environment_["TMPDIR"] = directory_;
+  WriteTool("tacc-coordinator", "echo 'error: the state directory is in use' >&2; exit 2");
+  EXPECT_EQ(Run({"submit", "--local", JobFile()}), 2);
+  EXPECT_EQ(err_, "tacc-coordinator: the state directory is in use\n");
+  for (const auto& entry : std::filesystem::directory_iterator(directory_)) EXPECT_THAT(entry.path().string(), Not(HasSubstr("tacc-local-")));
+}
+
+}  // namespace
+}  // namespace tacc::client

@@ -1,0 +1,74 @@
+#include "client/taccctl/units.h"
+
+#include <cmath>
+#include <cstdio>
+#include <ctime>
+#include <iterator>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace tacc::client {
+
+std::string FormatBytes(double bytes) {
+  static const char* const kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  size_t unit = 0;
+  while (std::fabs(bytes) >= 1024 && unit + 1 < std::size(kUnits)) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? absl::StrFormat("%.0f B", bytes) : absl::StrFormat("%.1f %s", bytes, kUnits[unit]);
+}
+
+std::string FormatDuration(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0 || seconds > 1e12) return "-";
+  const int64_t s = static_cast<int64_t>(seconds + 0.5);
+  const int64_t days = s / 86400, hours = s / 3600 % 24, minutes = s / 60 % 60;
+  if (days > 0) return absl::StrFormat("%d d %02d:%02d", days, hours, minutes);
+  if (hours > 0) return absl::StrFormat("%d:%02d:%02d", hours, minutes, s % 60);
+  return absl::StrFormat("%d:%02d", minutes, s % 60);
+}
+
+std::string FormatTime(double seconds_since_epoch) {
+  if (!(seconds_since_epoch > 0) || seconds_since_epoch > 1e12) return "";
+  const time_t time = static_cast<time_t>(seconds_since_epoch);
+  struct tm local;
+  char text[32];
+  if (localtime_r(&time, &local) == nullptr || strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &local) == 0) return "";
+  return text;
+}
+
+std::string FormatCount(double value) {
+  static const char* const kSuffixes[] = {"", "k", "M", "G", "T", "P"};
+  size_t suffix = 0;
+  while (std::fabs(value) >= 999.5 && suffix + 1 < std::size(kSuffixes)) {
+    value /= 1000;
+    ++suffix;
+  }
+  return absl::StrCat(FormatNumber(value, 3), kSuffixes[suffix]);
+}
+
+std::string FormatNumber(double value, int digits) { return absl::StrFormat("%.*g", digits, value); }
+
+std::string FormatPercent(double fraction) { return absl::StrFormat("%.1f%%", fraction * 100); }
+
+absl::StatusOr<int64_t> ParseBytes(const std::string& text) {
+  static const struct {
+    const char* suffix;
+    double factor;
+  } kUnits[] = {{"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}, {"kB", 1e3}, {"KB", 1e3},
+                {"MB", 1e6},     {"GB", 1e9},        {"TB", 1e12},          {"B", 1},                 {"", 1}};
+  size_t digits = 0;
+  while (digits < text.size() && (absl::ascii_isdigit(text[digits]) || text[digits] == '.')) ++digits;
+  double number = 0;
+  if (digits > 0 && absl::SimpleAtod(text.substr(0, digits), &number)) {
+    for (const auto& unit : kUnits) {
+      if (text.substr(digits) == unit.suffix && number * unit.factor >= 1 && number * unit.factor < 9e18) return static_cast<int64_t>(number * unit.factor);
+    }
+  }
+  return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not a size; write it as 4GiB, 500MB or in bytes"));
+}
+
+}  // namespace tacc::client

@@ -1,0 +1,77 @@
+#include "client/taccctl/up_state.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "nlohmann/json.hpp"
+
+namespace tacc::client {
+namespace {
+
+std::string StatePath(const std::string& directory) { return directory + "/up.json"; }
+
+}  // namespace
+
+std::string UpDirectory(const Context& context) {
+  const std::string state_home = context.Variable("XDG_STATE_HOME");
+  if (!state_home.empty() && state_home[0] == '/') return state_home + "/tacc/up";
+  return context.Variable("HOME") + "/.local/state/tacc/up";
+}
+
+absl::StatusOr<UpState> ReadUpState(const std::string& directory) {
+  std::ifstream stream(StatePath(directory));
+  if (!stream) return absl::NotFoundError("`taccctl up` has not started anything");
+  const nlohmann::json json = nlohmann::json::parse(stream, nullptr, false);
+  const absl::Status damaged = absl::InvalidArgumentError(absl::StrCat(StatePath(directory), " is damaged; remove it"));
+  if (!json.is_object() || !json.value("address", nlohmann::json()).is_string() || !json.value("processes", nlohmann::json()).is_array()) return damaged;
+  UpState state;
+  state.address = json["address"];
+  for (const auto& entry : json["processes"]) {
+    if (!entry.is_object() || !entry.contains("name") || !entry["name"].is_string() || !entry.contains("pid") || !entry["pid"].is_number_integer() ||
+        !entry.contains("start_ticks") || !entry["start_ticks"].is_number_unsigned() || entry["pid"].get<int64_t>() < 2) {
+      return damaged;
+    }
+    state.processes.push_back({entry["name"], entry["pid"], entry["start_ticks"]});
+  }
+  return state;
+}
+
+absl::Status WriteUpState(const std::string& directory, const UpState& state) {
+  nlohmann::ordered_json json = {{"address", state.address}, {"processes", nlohmann::json::array()}};
+  for (const UpProcess& process : state.processes) {
+    json["processes"].push_back({{"name", process.name}, {"pid", process.pid}, {"start_ticks", process.start_ticks}});
+  }
+  const std::string path = StatePath(directory), temporary = path + ".tmp";
+  std::ofstream stream(temporary);
+  stream << json.dump(2) << "\n";
+  stream.close();
+  if (!stream || rename(temporary.c_str(), path.c_str()) != 0) return absl::InternalError(absl::StrCat("cannot write ", path));
+  return absl::OkStatus();
+}
+
+UpProcess LookAtProcess(const std::string& name, pid_t pid) {
+  UpProcess process{name, pid, 0};
+  std::ifstream stream(absl::StrCat("/proc/", pid, "/stat"));
+  std::stringstream text;
+  text << stream.rdbuf();
+  // PID (NAME) STATE PPID ...; the name may hold anything. Start time is field 22.
+  const std::string stat = text.str();
+  const size_t end = stat.rfind(") ");
+  if (end == std::string::npos) return process;
+  const std::vector<std::string> fields = absl::StrSplit(stat.substr(end + 2), ' ');
+  if (fields.size() > 19 && fields[0] != "Z" && fields[0] != "X") (void)absl::SimpleAtoi(fields[19], &process.start_ticks);
+  return process;
+}
+
+bool IsRunning(const UpProcess& process) {
+  return process.start_ticks != 0 && LookAtProcess(process.name, process.pid).start_ticks == process.start_ticks;
+}
+
+}  // namespace tacc::client

@@ -1,0 +1,48 @@
+// taccctl workers: the workers that are attached.
+#include "absl/strings/str_cat.h"
+#include "client/taccctl/coordinator_client.h"
+#include "client/taccctl/exit_code.h"
+#include "client/taccctl/follow.h"
+#include "client/taccctl/message_json.h"
+#include "client/taccctl/subcommands.h"
+#include "client/taccctl/table.h"
+#include "client/taccctl/units.h"
+
+namespace tacc::client {
+namespace {
+
+std::string Speed(const v1::DeviceProfile& device) {
+  std::string text;
+  for (const char* dtype : {"f32", "bf16"}) {
+    const auto flops = device.matmul_flops_per_second().find(dtype);
+    if (flops == device.matmul_flops_per_second().end()) continue;
+    absl::StrAppend(&text, text.empty() ? "" : ", ", dtype, " ", FormatCount(flops->second), "FLOP/s");
+  }
+  return text;
+}
+
+int Workers(const GlobalOptions& global, Context& context) {
+  const absl::StatusOr<std::string> address = CoordinatorAddress(global, context);
+  if (!address.ok()) return Fail(address.status(), &context);
+  CoordinatorClient client(*address, &context.interrupt);
+  const absl::StatusOr<std::vector<v1::WorkerView>> workers = client.ListWorkers();
+  if (!workers.ok()) return Fail(workers.status(), &context);
+  std::vector<std::vector<std::string>> rows;
+  for (const v1::WorkerView& worker : *workers) {
+    if (global.form == OutputForm::kJson) context.out << JsonLine(MessageJson(worker));
+    const v1::DeviceProfile& device = worker.device();
+    rows.push_back({worker.name(), worker.state(), device.name(), absl::StrCat(device.threads()), FormatBytes(static_cast<double>(device.memory_bytes())),
+                    Speed(device), worker.advertise(), worker.job().empty() ? "-" : absl::StrCat(worker.job(), " rank ", worker.rank()), device.model()});
+  }
+  if (global.form == OutputForm::kTable) PrintTable({"WORKER", "STATE", "DEVICE", "THREADS", "MEMORY", "MATMUL", "ADDRESS", "RUNS", "MODEL"}, rows, context.out);
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddWorkers(CLI::App* app, const GlobalOptions* global, Action* action) {
+  CLI::App* command = app->add_subcommand("workers", "List the workers");
+  command->callback([=] { *action = [=](Context& context) { return Workers(*global, context); }; });
+}
+
+}  // namespace tacc::client

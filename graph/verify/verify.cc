@@ -1,0 +1,107 @@
+#include "graph/verify/verify.h"
+
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "graph/ir/status_macros.h"
+#include "graph/verify/checks.h"
+
+namespace tacc::graph {
+namespace {
+
+absl::Status CheckState(const State& state, const Program& program, const StateIndex& states) {
+  const std::string what = absl::StrCat("state \"", state.name, "\"");
+  static constexpr struct {
+    StateKind kind;
+    const char* prefixes[2];
+  } kKinds[] = {{StateKind::kWeight, {"weights/", nullptr}},
+                {StateKind::kCopy, {"copies/", nullptr}},
+                {StateKind::kOptimizer, {"exp_avg/", "exp_avg_sq/"}},
+                {StateKind::kGradient, {"gradients/", nullptr}},
+                {StateKind::kCounter, {"counters/", nullptr}}};
+  for (const auto& kind : kKinds) {
+    if (kind.kind != state.kind) continue;
+    bool fits = false;
+    for (const char* prefix : kind.prefixes) fits |= prefix != nullptr && absl::StartsWith(state.name, prefix);
+    if (!fits) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(what, ": kind=", Name(state.kind), "; the name must begin with ", kind.prefixes[0]));
+    }
+  }
+  if (!state.stored_dims.empty()) {
+    const TensorType stored{state.type.dtype, state.stored_dims};
+    if (stored.num_elements() != state.placement.global.num_elements()) {
+      return absl::InvalidArgumentError(absl::StrCat(what, ": stored=", DimsToString(state.stored_dims),
+                                                     " has not the number of elements of ",
+                                                     state.placement.global.ToString()));
+    }
+  }
+  if (state.kind == StateKind::kCopy && states.count(absl::StrCat("weights/", state.name.substr(7))) == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, " is a copy, but there is no \"weights/", state.name.substr(7), "\""));
+  }
+  if (absl::Status status = CheckPlacement(state.type, state.placement, program.mesh); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(what, ": ", status.message()));
+  }
+  const bool may_be_pending = state.kind == StateKind::kGradient || state.kind == StateKind::kCounter;
+  if (!state.placement.sharding.pending.empty() && !may_be_pending) {
+    return absl::InvalidArgumentError(absl::StrCat(what, " is pending; only gradients and counters may be"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckCalls(const Program& program, absl::string_view list, const std::vector<Call>& calls) {
+  for (const Call& call : calls) {
+    if (program.FindGraph(call.graph) == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(list, ": call of ", call.graph, ", but no graph has that name"));
+    }
+    if (call.micro_batch < 0 || call.slot < 0) {
+      return absl::InvalidArgumentError(absl::StrCat(list, ": call of ", call.graph, " with micro_batch=",
+                                                     call.micro_batch, " slot=", call.slot, "; wanted 0 or more"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status InGraph(const Graph& graph, absl::Status status) {
+  if (status.ok() || graph.name.empty()) return status;
+  return absl::Status(status.code(), absl::StrCat("graph ", graph.name, ": ", status.message()));
+}
+
+absl::Status CheckGraph(const Graph& graph, const Program& program, const StateIndex& states, const OpTable& ops) {
+  TACC_RETURN_IF_ERROR(CheckStructure(graph, ops, program.level));
+  TACC_RETURN_IF_ERROR(CheckBindings(graph, program, states));
+  if (program.level == Level::kLogical) return absl::OkStatus();
+  return CheckPartition(graph, ops, program.mesh);
+}
+
+}  // namespace
+
+absl::Status VerifyGraph(const Graph& graph, const OpTable& ops) { return CheckStructure(graph, ops, Level::kLogical); }
+
+absl::Status Verify(const Program& program, const OpTable& ops) {
+  if (program.num_stages < 1 || program.stage < 0 || program.stage >= program.num_stages) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("stage ", program.stage, " of ", program.num_stages, "; stages count from 0"));
+  }
+  StateIndex states;
+  for (const State& state : program.states) {
+    if (!states.emplace(state.name, &state).second) {
+      return absl::InvalidArgumentError(absl::StrCat("state \"", state.name, "\" is declared twice"));
+    }
+  }
+  for (const State& state : program.states) TACC_RETURN_IF_ERROR(CheckState(state, program, states));
+  std::set<std::string> names;
+  for (const Graph& graph : program.graphs) {
+    if (!names.insert(graph.name).second)
+      return absl::InvalidArgumentError(absl::StrCat("graph ", graph.name, " is defined twice"));
+    TACC_RETURN_IF_ERROR(InGraph(graph, CheckGraph(graph, program, states, ops)));
+  }
+  TACC_RETURN_IF_ERROR(CheckCalls(program, "step", program.step));
+  TACC_RETURN_IF_ERROR(CheckCalls(program, "eval", program.eval));
+  if (program.level == Level::kPlanned) TACC_RETURN_IF_ERROR(CheckMemory(program, ops));
+  return absl::OkStatus();
+}
+
+}  // namespace tacc::graph
