@@ -75,12 +75,11 @@ struct CoordinatorClient::Connection {
   }
 
   template <typename Response>
-  absl::Status Read(grpc::ClientContext* context, grpc::ClientReader<Response>* reader, Interrupt* interrupt, const std::string& address,
+  absl::Status Read(grpc::ClientContext* context, grpc::ClientReader<Response>* reader, Interrupt* interrupt, int* seen, const std::string& address,
                     const std::function<void(const Response&)>& take) {
-    const int seen = interrupt->count();
     grpc::Status status;
     {
-      const Interrupt::Hook hook(interrupt, [context] { context->TryCancel(); });
+      const Interrupt::Hook hook(interrupt, *seen, [context] { context->TryCancel(); });
       Response response;
       while (reader->Read(&response)) {
         was_connected = true;
@@ -88,7 +87,10 @@ struct CoordinatorClient::Connection {
       }
       status = reader->Finish();
     }
-    if (!status.ok() && (interrupt->count() > seen || !interrupt->aborted().ok())) return absl::CancelledError("interrupted");
+    if (!status.ok() && (interrupt->count() > *seen || !interrupt->aborted().ok())) {
+      *seen = interrupt->count();
+      return absl::CancelledError("interrupted");
+    }
     if (status.ok()) return absl::OkStatus();
     // A server that goes away while it streams is reported in several ways.
     if (status.error_code() == grpc::StatusCode::CANCELLED || status.error_code() == grpc::StatusCode::UNKNOWN) {
@@ -99,7 +101,7 @@ struct CoordinatorClient::Connection {
 };
 
 CoordinatorClient::CoordinatorClient(const std::string& address, Interrupt* interrupt)
-    : address_(address), interrupt_(interrupt), connection_(std::make_unique<Connection>(address)) {}
+    : address_(address), interrupt_(interrupt), interrupts_seen_(interrupt->count()), connection_(std::make_unique<Connection>(address)) {}
 
 CoordinatorClient::~CoordinatorClient() = default;
 
@@ -169,13 +171,13 @@ absl::Status CoordinatorClient::Watch(const v1::WatchRequest& request, double de
   grpc::ClientContext context;
   if (deadline_seconds > 0) context.set_deadline(After(deadline_seconds));
   const auto reader = connection_->stub->Watch(&context, request);
-  return connection_->Read<v1::WatchResponse>(&context, reader.get(), interrupt_, address_, take);
+  return connection_->Read<v1::WatchResponse>(&context, reader.get(), interrupt_, &interrupts_seen_, address_, take);
 }
 
 absl::Status CoordinatorClient::Logs(const v1::LogsRequest& request, const std::function<void(const v1::LogsResponse&)>& take) {
   grpc::ClientContext context;
   const auto reader = connection_->stub->Logs(&context, request);
-  return connection_->Read<v1::LogsResponse>(&context, reader.get(), interrupt_, address_, take);
+  return connection_->Read<v1::LogsResponse>(&context, reader.get(), interrupt_, &interrupts_seen_, address_, take);
 }
 
 double Backoff::Next() {

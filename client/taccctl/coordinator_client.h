@@ -33,6 +33,9 @@ class CoordinatorClient {
   absl::StatusOr<v1::GetVersionResponse> GetVersion();
   absl::Status Shutdown();
 
+  // How many interrupts streams have ended for, or there were when the client was made. Each later one ends one stream, also one that begins after it.
+  int interrupts_seen() const { return interrupts_seen_; }
+
   // Streams, each message given to `take`; return when the stream ends, `deadline_seconds` (0: none) have passed, or Interrupt is raised or aborted.
   absl::Status Watch(const v1::WatchRequest& request, double deadline_seconds, const std::function<void(const v1::WatchResponse&)>& take);
   absl::Status Logs(const v1::LogsRequest& request, const std::function<void(const v1::LogsResponse&)>& take);
@@ -41,6 +44,7 @@ class CoordinatorClient {
   struct Connection;
   std::string address_;
   Interrupt* interrupt_;
+  int interrupts_seen_;
   std::unique_ptr<Connection> connection_;
 };
 

@@ -23,7 +23,7 @@ absl::StatusOr<v1::Job> FollowJob(const v1::Job& job, const FollowOptions& optio
   request.set_cursor(options.cursor);
   Backoff backoff;
   bool away = false;
-  int seen = context->interrupt.count();
+  int seen = client->interrupts_seen();
   while (true) {
     if (options.timeout_seconds > 0 && left() <= 0) return timed_out;
     absl::Status status = client->Watch(request, options.timeout_seconds > 0 ? left() : 0, [&](const v1::WatchResponse& item) {

@@ -34,8 +34,9 @@ bool Interrupt::WaitFor(double seconds, int seen) const {
   return changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return count_ > seen || !aborted_.ok(); });
 }
 
-Interrupt::Hook::Hook(Interrupt* interrupt, std::function<void()> function) : interrupt_(interrupt) {
+Interrupt::Hook::Hook(Interrupt* interrupt, int seen, std::function<void()> function) : interrupt_(interrupt) {
   const std::lock_guard<std::mutex> lock(interrupt_->mutex_);
+  if (interrupt_->count_ > seen || !interrupt_->aborted_.ok()) function();
   interrupt_->hook_ = std::move(function);
 }
 

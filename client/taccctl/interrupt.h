@@ -25,11 +25,11 @@ class Interrupt {
   // Sleeps; returns early with true when Raise was called more than `seen` times, or Abort.
   bool WaitFor(double seconds, int seen) const;
 
-  // While it lives, `function` is called by Raise and Abort, on their thread and under a lock: it must be short and call no method of Interrupt.
-  // Only one at a time.
+  // While it lives, `function` is called by Raise and Abort, on their thread and under a lock: it must be short and call no method of Interrupt. Called
+  // at once when Raise was called more than `seen` times before, or Abort. Only one at a time.
   class Hook {
    public:
-    Hook(Interrupt* interrupt, std::function<void()> function);
+    Hook(Interrupt* interrupt, int seen, std::function<void()> function);
     ~Hook();
     Hook(const Hook&) = delete;
     Hook& operator=(const Hook&) = delete;

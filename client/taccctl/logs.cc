@@ -33,7 +33,7 @@ int Logs(const LogsOptions& options, const GlobalOptions& global, Context& conte
   int64_t shown = 0;
   bool connected = false, away = false;
   Backoff backoff;
-  const int seen = context.interrupt.count();
+  const int seen = client.interrupts_seen();
   while (true) {
     int64_t received = 0;
     const absl::Status status = client.Logs(request, [&](const v1::LogsResponse& response) {

@@ -103,6 +103,10 @@ absl::StatusOr<LaunchOptions> LocalOptions(const SubmitOptions& options, int num
 
 int FollowLocal(const SubmitOptions& options, const v1::JobSpec& spec, const std::string& address, OutputForm form, Context& context) {
   CoordinatorClient client(address, &context.interrupt);
+  if (context.interrupt.count() > 0) {
+    context.err << "stopped before the job began" << std::endl;
+    return kExitJobCancelled;
+  }
   const absl::StatusOr<v1::SubmitResponse> response = client.Submit(spec, NewRequestId());
   if (!response.ok()) return Fail(context.interrupt.aborted().ok() ? response.status() : context.interrupt.aborted(), &context);
   const v1::Job& job = response->job();
@@ -144,9 +148,6 @@ int SubmitLocal(const SubmitOptions& options, const v1::JobSpec& spec, const Glo
     const absl::StatusOr<std::unique_ptr<LocalCluster>> cluster = LocalCluster::Start(*launch, num_workers, &context.interrupt);
     if (!cluster.ok()) {
       code = Fail(cluster.status(), &context);
-    } else if (context.interrupt.count() > 0) {
-      context.err << "stopped before the job began" << std::endl;
-      code = kExitJobCancelled;
     } else {
       code = FollowLocal(options, spec, (*cluster)->address(), global.form, context);
     }
