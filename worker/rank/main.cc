@@ -22,6 +22,7 @@ int main(int argc, char** argv) {
   static tacc::worker::WorkspaceAllocator allocator;
   c10::SetAllocator(c10::DeviceType::CPU, &allocator, /*priority=*/1);
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // A file over its size limit is an error of write, as a full disk.
 
   CLI::App app("Runs one rank of a tacc job. Started by tacc-worker.", "tacc-rank");
   app.set_version_flag("--version", std::string("tacc-rank ") + kVersion);

@@ -235,7 +235,7 @@ class RankRun {
         events_.Warning("checkpoint_damaged", std::string(loaded.message()));
       }
       if (start_.resume.empty() || absl::StartsWith(start_.resume, "/")) return loaded;
-      TACC_ASSIGN_OR_RETURN(const std::string older, OlderCheckpoint(start_.resume));
+      const std::string older = OlderCheckpoint(start_.resume);
       if (older.empty()) return loaded;
       start_.resume = older;
       loaded = LoadCheckpoint(ResumePath());
@@ -244,15 +244,15 @@ class RankRun {
 
   // The newest checkpoint before `name` whose structure is whole; empty when there is none. The same on every rank:
   // they see one directory.
-  absl::StatusOr<std::string> OlderCheckpoint(const std::string& name) const {
-    TACC_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
-                          ListCheckpoints(start_.checkpoint_dir, CheckpointCheck::kStructure));
+  std::string OlderCheckpoint(const std::string& name) const {
+    const auto entries = ListCheckpoints(start_.checkpoint_dir, CheckpointCheck::kStructure);
+    if (!entries.ok()) return "";
     bool is_older = false;
-    for (const CheckpointEntry& entry : entries) {
+    for (const CheckpointEntry& entry : *entries) {
       if (is_older && entry.status.ok()) return entry.name;
       is_older = is_older || entry.name == name;
     }
-    return std::string();
+    return "";
   }
 
   absl::Status OpenData() {

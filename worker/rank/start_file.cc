@@ -63,9 +63,10 @@ class Fields {
     return value->get<double>();
   }
 
-  std::string Text(const char* name) const {
+  // An object that may be absent, as text.
+  std::string ObjectText(const char* name) const {
+    if (object_ == nullptr || !object_->contains(name)) return "{}";
     const json* value = Find(name);
-    if (value == nullptr) return "{}";
     if (!value->is_object()) Fail(name, "an object", *value);
     return value->dump();
   }
@@ -130,7 +131,7 @@ absl::StatusOr<StartFile> ReadStartFile(const std::string& path) {
   start.save_steps = checkpoint.Int("save_steps", 0);
   start.resume = checkpoint.String("resume");
   start.export_dir = checkpoint.String("export");
-  start.identity = fields.Text("identity");
+  start.identity = fields.ObjectText("identity");
   start.collective_timeout_seconds = fields.Positive("collective_timeout_seconds");
   if (!status.ok()) return status;
   if (start.rank >= start.world) fields.Fail("rank", absl::StrCat("less than world = ", start.world), start.rank);

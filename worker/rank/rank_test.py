@@ -1,0 +1,362 @@
+"""Runs tacc-rank as its daemon does: start file, commands on stdin, events on stdout."""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("TACC_BUILD", ROOT / "build"))
+sys.path.insert(0, str(ROOT / "client/python"))
+
+SEQ, BATCH, VOCAB = 16, 12, 97
+MODEL = {
+    "architectures": ["OlmoForCausalLM"], "model_type": "olmo", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "intermediate_size": 48, "vocab_size": VOCAB, "max_position_embeddings": 64, "hidden_act": "silu",
+    "tie_word_embeddings": False, "bos_token_id": None, "eos_token_id": 0, "pad_token_id": 1, "initializer_range": 0.05,
+}
+VERSION = subprocess.run([BUILD / "tacc-rank", "--version"], check=True, capture_output=True, text=True).stdout.split()[1]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory) -> Path:
+    """A model directory and data: a short cycle of tokens, which a small model learns in a few steps."""
+    from tacc.shards import DatasetWriter
+
+    folder = tmp_path_factory.mktemp("inputs")
+    (folder / "model").mkdir()
+    (folder / "model/config.json").write_text(json.dumps(MODEL))
+    for name, count in (("data", 4096), ("eval", 500)):
+        writer = DatasetWriter(folder / name, VOCAB)
+        writer.append(np.resize(np.random.default_rng(0).integers(2, VOCAB, size=256), count))
+        writer.close(tokenizer={"fingerprint": "", "eos_token": "", "eos_token_id": 0}, seq_len=SEQ)
+    return folder
+
+
+def compile_program(inputs: Path, *, dp: int = 1, fsdp: int = 1, accumulation: int = 1, max_steps: int = 12) -> Path:
+    out = inputs / f"program-{dp}-{fsdp}-{accumulation}-{max_steps}"
+    if not out.exists():
+        world = dp * fsdp
+        request = {
+            "job": {"name": "t", "model": {"path": str(inputs / "model"), "weights": "WEIGHTS_RANDOM"},
+                    "data": {"path": str(inputs / "data"), "seq_len": SEQ},
+                    "train": {"max_steps": max_steps, "global_batch_size": BATCH, "learning_rate": 3e-3, "seed": 3,
+                              "per_device_train_batch_size": BATCH // world // accumulation},
+                    "compute": {"bf16": False}, "dist": {"dp": {"size": dp}, "fsdp": {"size": fsdp}}},
+            "world": world,
+            "device": {"name": "cpu", "kind": "cpu", "threads": 1, "memory_bytes": 4 << 30, "matmul_flops_per_second": {"f32": 1e11, "bf16": 1e11},
+                       "memory_bytes_per_second": 1e10, "link_bytes_per_second": 1e9, "link_latency_seconds": 1e-4},
+            "data": {"vocab_size": VOCAB, "num_tokens": 4096, "eval_tokens": 500},
+        }
+        path = inputs / f"{out.name}.json"
+        path.write_text(json.dumps(request))
+        subprocess.run([BUILD / "tacc-plan", "compile", "--request", path, "--out", out], check=True)
+    return out / "stage0.program"
+
+
+class Attempt:
+    """The ranks of one attempt."""
+
+    def __init__(self, inputs: Path, folder: Path, program: Path, *, world: int = 1, attempt: int = 1, max_steps: int = 12,
+                 resume: str = "", export: str = "", save_steps: int = 4, failpoints: dict[int, str] | None = None, changes: dict | None = None):
+        folder.mkdir(exist_ok=True)
+        self.events: list[list[dict]] = [[] for _ in range(world)]
+        self.ranks = []
+        for rank in range(world):
+            start = {
+                "version": VERSION, "job": "t-1", "attempt": attempt, "rank": rank, "world": world, "device": "cpu", "threads": 1,
+                "memory_bytes": 4 << 30, "advertise": "127.0.0.1", "program": str(program), "model_dir": str(inputs / "model"),
+                "weights": "random", "seed": 3,
+                "data": {"path": str(inputs / "data"), "eval_path": str(inputs / "eval"), "seq_len": SEQ, "global_batch_size": BATCH},
+                "train": {"max_steps": max_steps, "eval_steps": 6},
+                "checkpoint": {"dir": str(folder), "save_steps": save_steps, "resume": resume, "export": export},
+                "identity": {"model": "a", "seed": 3}, "collective_timeout_seconds": 60, **(changes or {}),
+            }
+            path = folder.parent / f"start-{folder.name}-{attempt}-{rank}.json"
+            path.write_text(json.dumps(start))
+            env = {**os.environ, "OMP_WAIT_POLICY": "passive", "TACC_FAILPOINTS": (failpoints or {}).get(rank, "")}
+            self.ranks.append(subprocess.Popen([BUILD / "tacc-rank", "--start", path], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                               stderr=subprocess.PIPE, text=True, env=env))
+
+    def send(self, **command) -> None:
+        for rank in self.ranks:
+            try:
+                rank.stdin.write(json.dumps(command) + "\n")
+                rank.stdin.flush()
+            except BrokenPipeError:
+                pass
+
+    def run(self, on_event=None) -> list[int]:
+        """Reads all events; returns the exit codes."""
+        for line in self.ranks[0].stdout:
+            event = json.loads(line)
+            self.events[0].append(event)
+            if event["event"] == "listening":
+                for rank in self.ranks[1:]:
+                    rank.stdin.write(json.dumps({"command": "rendezvous", "host": "127.0.0.1", "port": event["port"]}) + "\n")
+                    rank.stdin.flush()
+            if on_event is not None:
+                on_event(event)
+        codes = [self.ranks[0].wait(60)]
+        for index, rank in enumerate(self.ranks[1:], 1):
+            if codes[0] < 0:
+                rank.kill()  # As the coordinator does when one rank has died.
+            self.events[index] = [json.loads(line) for line in rank.stdout]
+            codes.append(rank.wait(60))
+        for rank in self.ranks:
+            for stream in (rank.stdin, rank.stdout, rank.stderr):
+                try:
+                    stream.close()
+                except BrokenPipeError:
+                    pass
+        return codes
+
+    def of(self, kind: str, rank: int = 0) -> list[dict]:
+        return [e for e in self.events[rank] if e["event"] == kind]
+
+    def losses(self) -> dict[int, float]:
+        return {e["step"]: e["loss"] for e in self.of("step")}
+
+
+def read_weights(checkpoint: Path) -> dict[str, np.ndarray]:
+    """The logical tensors, put together from the slices as the manifest says."""
+    from safetensors.numpy import load_file
+
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    files = {f["name"]: load_file(checkpoint / f["name"]) for f in manifest["files"]}
+    tensors = {}
+    for name, tensor in manifest["tensors"].items():
+        whole = np.full(tensor["shape"], np.nan, np.float32)
+        for s in tensor["slices"]:
+            index = tuple(slice(o, o + n) for o, n in zip(s["offset"], s["shape"]))
+            whole[index] = files[s["file"]][name]
+        tensors[name] = whole
+    return tensors
+
+
+def digest(checkpoint: Path) -> str:
+    tensors = read_weights(checkpoint)
+    return hashlib.sha256(b"".join(tensors[n].tobytes() for n in sorted(tensors))).hexdigest()
+
+
+def train(inputs: Path, folder: Path, **options) -> Attempt:
+    layout = {k: options.pop(k) for k in ("dp", "fsdp", "accumulation") if k in options}
+    program = compile_program(inputs, **layout, max_steps=12)
+    attempt = Attempt(inputs, folder, program, world=layout.get("dp", 1) * layout.get("fsdp", 1), **options)
+    assert attempt.run() == [0] * len(attempt.ranks), attempt.events
+    return attempt
+
+
+@pytest.fixture(scope="module")
+def whole(inputs, tmp_path_factory) -> tuple[Attempt, Path]:
+    """An undisturbed run on one rank."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    return train(inputs, folder, export=str(folder.parent / "hf")), folder
+
+
+@pytest.fixture(scope="module")
+def two(inputs, tmp_path_factory) -> tuple[Attempt, Path]:
+    """The same on two ranks with sharded parameters."""
+    folder = tmp_path_factory.mktemp("two") / "run"
+    return train(inputs, folder, fsdp=2), folder
+
+
+def test_events_of_one_rank(whole):
+    attempt, folder = whole
+    kinds = [e["event"] for e in attempt.events[0]]
+    assert kinds == (["started", "ready"] + ["step"] * 4 + ["checkpoint"] + ["step"] * 2 + ["eval"] + ["step"] * 2 + ["checkpoint"]
+                     + ["step"] * 4 + ["eval", "checkpoint", "exported", "finished"])
+    assert all(isinstance(e["time"], float) for e in attempt.events[0])
+    step = attempt.of("step")[0]
+    assert set(step) == {"event", "time", "step", "loss", "grad_norm", "learning_rate", "tokens", "target_tokens", "seconds",
+                         "data_wait_seconds", "communication_seconds", "tokens_per_second", "batch_hash", "skipped"}
+    assert step["step"] == 1 and step["tokens"] == 192 and step["target_tokens"] == 180 and step["skipped"] == 0
+    losses = list(attempt.losses().values())
+    assert losses[0] == pytest.approx(np.log(VOCAB), rel=0.05)
+    assert losses[-1] < 0.9 * losses[0]
+    # 500 tokens are 31 samples: 15 targets each.
+    assert [e["target_tokens"] for e in attempt.of("eval")] == [31 * 15] * 2
+    assert attempt.of("ready")[0]["step"] == 0
+    assert [e["path"] for e in attempt.of("checkpoint")] == [f"step-{n:08}.a1" for n in (4, 8, 12)]
+    assert (folder.parent / "hf/model.safetensors").exists()
+
+
+def test_batch_hash_is_that_of_data_show(inputs, whole):
+    shown = subprocess.run([BUILD / "tacc-data", "show", "--data", inputs / "data", "--seq-len", str(SEQ), "--global-batch-size", str(BATCH),
+                            "--seed", "3", "--step", "5", "--json"], check=True, capture_output=True, text=True)
+    assert json.loads(shown.stdout)["batch_hash"] == whole[0].of("step")[4]["batch_hash"]
+
+
+@pytest.mark.parametrize("layout", [{"fsdp": 2}, {"dp": 2}, {"fsdp": 3}, {"accumulation": 4}, {"fsdp": 2, "accumulation": 2}], ids=str)
+def test_layouts_equal_one_rank(inputs, whole, two, tmp_path, layout):
+    attempt = two[0] if layout == {"fsdp": 2} else train(inputs, tmp_path / "run", **layout)
+    want = whole[0]
+    for step, loss in want.losses().items():
+        assert attempt.losses()[step] == pytest.approx(loss, rel=1e-6), step
+    assert [e["batch_hash"] for e in attempt.of("step")] == [e["batch_hash"] for e in want.of("step")]
+    assert attempt.of("eval")[-1]["eval_loss"] == pytest.approx(want.of("eval")[-1]["eval_loss"], rel=1e-6)
+
+
+@pytest.mark.parametrize("rank, point", [(0, "in_collective=kill@600"), (1, "in_collective=kill@700"), (1, "before_shard_write=kill@2"),
+                                         (0, "after_shard_write=kill@2")])
+def test_killed_run_resumes_to_the_same_bits(inputs, two, tmp_path, rank, point):
+    undisturbed, undisturbed_folder = two
+    program = compile_program(inputs, fsdp=2)
+    folder = tmp_path / "run"
+    first = Attempt(inputs, folder, program, world=2, failpoints={rank: point})
+    codes = first.run()
+    assert codes[rank] == -signal.SIGKILL
+    last = first.of("checkpoint")[-1]["path"]
+    assert sorted(p.name for p in folder.iterdir() if p.name.startswith("step-"))[-1] == last
+    second = Attempt(inputs, folder, program, world=2, attempt=2, resume=last)
+    assert second.run() == [0, 0], second.events
+    assert second.of("ready")[0]["resumed_from"] == last
+    joined = {**{s: x for s, x in first.losses().items() if s <= second.of("ready")[0]["step"]}, **second.losses()}
+    assert joined == undisturbed.losses()
+    assert digest(folder / "step-00000012.a2") == digest(undisturbed_folder / "step-00000012.a1")
+    assert not [p for p in folder.iterdir() if p.name.startswith(".tmp")]
+
+
+@pytest.mark.parametrize("point", ["before_manifest=kill@2", "before_rename=kill@2", "after_rename=kill@2"])
+def test_a_commit_cut_short_leaves_a_usable_checkpoint(inputs, whole, tmp_path, point):
+    program = compile_program(inputs)
+    folder = tmp_path / "run"
+    assert Attempt(inputs, folder, program, failpoints={0: point}).run() == [-signal.SIGKILL]
+    last = sorted(p.name for p in folder.iterdir() if p.name.startswith("step-"))[-1]
+    assert last == ("step-00000008.a1" if point.startswith("after_rename") else "step-00000004.a1")
+    second = Attempt(inputs, folder, program, attempt=2, resume=last)
+    assert second.run() == [0]
+    assert digest(folder / "step-00000012.a2") == digest(whole[1] / "step-00000012.a1")
+
+
+def test_resume_on_another_layout(inputs, two, tmp_path):
+    sharded, folder = two
+    one = train(inputs, tmp_path / "one", attempt=2, resume=str(folder / "step-00000004.a1"))
+    assert one.of("ready")[0] | {"time": 0} == one.of("ready")[0] | {"time": 0, "step": 4, "resumed_from": "step-00000004.a1"}
+    for step, loss in one.losses().items():
+        assert loss == pytest.approx(sharded.losses()[step], rel=1e-6)
+    assert [e["batch_hash"] for e in one.of("step")] == [e["batch_hash"] for e in sharded.of("step")[4:]]
+
+
+def test_a_damaged_checkpoint_is_left_for_the_one_before(inputs, two, tmp_path):
+    shutil.copytree(two[1], tmp_path / "run")
+    shard = tmp_path / "run/step-00000012.a1/rank-00001.safetensors"
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    second = Attempt(inputs, tmp_path / "run", compile_program(inputs, fsdp=2), world=2, attempt=2, resume="step-00000012.a1")
+    assert second.run() == [0, 0], second.events
+    warnings = second.of("warning") + second.of("warning", 1)
+    assert any(w["code"] == "checkpoint_damaged" and str(shard) in w["message"] for w in warnings), warnings
+    assert second.of("ready")[0]["resumed_from"] == second.of("ready", 1)[0]["resumed_from"] == "step-00000008.a1"
+    # A checkpoint that the user named is refused instead.
+    third = Attempt(inputs, tmp_path / "run", compile_program(inputs), attempt=3, resume=str(shard.parent))
+    assert third.run() == [2]
+    assert third.of("failed")[0]["code"] == "bad_input" and str(shard) in third.of("failed")[0]["message"]
+
+
+def test_stop_and_checkpoint_commands(inputs, tmp_path):
+    program = compile_program(inputs, fsdp=2, max_steps=100_000)
+    attempt = Attempt(inputs, tmp_path / "run", program, world=2, max_steps=100_000, save_steps=100_000,
+                      changes={"train": {"max_steps": 100_000, "eval_steps": 100_000}})
+
+    def react(event):
+        if event["event"] == "step" and event["step"] == 3:
+            attempt.send(command="checkpoint")
+        if event["event"] == "checkpoint" and event["step"] < 30:
+            attempt.send(command="no such thing")
+            attempt.send(command="stop")
+
+    assert attempt.run(react) == [0, 0]
+    checkpoints = [e["step"] for e in attempt.of("checkpoint")]
+    stopped = attempt.of("stopped")[0]["step"]
+    assert len(checkpoints) == 2 and checkpoints[0] >= 3 and checkpoints[1] == stopped
+    assert attempt.of("stopped", 1)[0]["step"] == stopped
+    assert "no such thing" in attempt.of("log")[0]["message"]
+
+
+def test_end_of_stdin_ends_the_rank(inputs, tmp_path):
+    program = compile_program(inputs, max_steps=100_000)
+    attempt = Attempt(inputs, tmp_path / "run", program, max_steps=100_000)
+    assert attempt.run(lambda e: attempt.ranks[0].stdin.close() if e["event"] == "step" and e["step"] == 2 else None) == [1]
+
+
+def test_a_checkpoint_that_cannot_be_written_is_a_warning(inputs, tmp_path):
+    attempt = train(inputs, tmp_path / "run", fsdp=2, failpoints={1: "after_shard_write=error@1"})
+    assert attempt.of("warning", 1)[0]["code"] == "checkpoint_failed"
+    assert [e["step"] for e in attempt.of("checkpoint")] == [8, 12]
+    assert not [p for p in (tmp_path / "run").iterdir() if p.name.startswith(".tmp")]
+
+
+def test_full_disk_stops_neither_training_nor_reporting(inputs, tmp_path):
+    program = compile_program(inputs)
+    script = f"ulimit -f 8; exec {BUILD / 'tacc-rank'} --start $0"
+    attempt = Attempt(inputs, tmp_path / "run", program)
+    attempt.ranks[0].kill()
+    attempt.run()
+    start = next(tmp_path.glob("start-*.json"))
+    rank = subprocess.Popen(["bash", "-c", script, start], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    events = [json.loads(line) for line in rank.stdout]
+    assert rank.wait(60) == 1  # The last checkpoint is the result.
+    rank.stdin.close()
+    rank.stdout.close()
+    assert [e["step"] for e in events if e["event"] == "step"] == list(range(1, 13))
+    assert [e["code"] for e in events if e["event"] == "warning"] == ["checkpoint_failed"] * 3
+    assert "step 12" in events[-1]["message"]
+
+
+def test_ten_nonfinite_steps_stop_the_run(inputs, tmp_path):
+    text = compile_program(inputs, fsdp=2).read_text()
+    program = tmp_path / "bad.program"
+    program.write_text(text.replace('init="normal(0.05)"', 'init="normal(1e38)"'))
+    attempt = Attempt(inputs, tmp_path / "run", program, world=2)
+    assert attempt.run() == [3, 3]
+    failed = attempt.of("failed")[0]
+    assert failed["code"] == "nonfinite"
+    assert "step 10" in failed["message"] and attempt.of("step")[9]["batch_hash"] in failed["message"] and "rank 0" in failed["message"]
+    assert [e["skipped"] for e in attempt.of("step")] == [1] * 10
+
+
+def test_a_lost_peer_is_named(inputs, tmp_path):
+    program = compile_program(inputs, fsdp=2)
+    attempt = Attempt(inputs, tmp_path / "run", program, world=2, failpoints={1: "in_collective=kill@100"})
+    assert attempt.run() == [1, -signal.SIGKILL]
+    failed = attempt.of("failed")[0]
+    assert failed["code"] == "collective" and "rank 1" in failed["message"] and "@" in failed["message"]
+
+
+@pytest.mark.parametrize("change, words", [
+    ({"version": "9.9.9"}, ["9.9.9", VERSION]),
+    ({"seed": -1}, ["seed is -1"]),
+    ({"world": 2, "rank": 0}, ["mesh dp=1 fsdp=1", "world = 2"]),
+    ({"data": {"path": "/nowhere", "eval_path": "", "seq_len": SEQ, "global_batch_size": BATCH}}, ["/nowhere"]),
+    ({"data": {"path": "DATA", "eval_path": "", "seq_len": 32, "global_batch_size": BATCH}}, ["tokens", "32"]),
+    ({"data": {"path": "DATA", "eval_path": "", "seq_len": SEQ, "global_batch_size": 18}}, ["global_batch_size = 18"]),
+    ({"weights": "pretrained"}, ["model.safetensors"]),
+    ({"program": "/nowhere.program"}, ["/nowhere.program"]),
+    ({"checkpoint": {"dir": "/nowhere", "save_steps": 1, "resume": "step-00000001.a1", "export": ""}}, ["/nowhere/step-00000001.a1"]),
+    ({"memory_bytes": 1000}, ["1000"]),
+], ids=lambda x: str(x)[:40])
+def test_bad_input(inputs, tmp_path, change, words):
+    if isinstance(change.get("data"), dict):
+        change = {"data": {**change["data"], "path": change["data"]["path"].replace("DATA", str(inputs / "data"))}}
+    attempt = Attempt(inputs, tmp_path / "run", compile_program(inputs), changes=change)
+    want = 1 if "memory_bytes" in change else 2
+    assert attempt.run() == [want], attempt.events
+    failed = attempt.of("failed")[0]
+    assert failed["code"] == ("memory" if want == 1 else "bad_input")
+    for word in words:
+        assert word in failed["message"]
+
+
+def test_usage_errors():
+    for arguments in ([], ["--start"], ["--no-such"], ["--probe", "--threads", "0"]):
+        result = subprocess.run([BUILD / "tacc-rank", *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        assert result.returncode == 2 and result.stderr and not result.stdout
