@@ -17,13 +17,16 @@ using Attr = std::variant<int64_t, double, bool, std::string, std::vector<int64_
 using Attrs = std::map<std::string, Attr>;
 
 // The attribute as T, or `fallback` when it is absent. The type must be right: inference has checked it.
-// An integer stands in for a double.
+// An integer stands in for a double, and [] for an empty list of anything.
 template <typename T>
 T GetAttr(const Attrs& attrs, const std::string& name, T fallback = T()) {
   auto it = attrs.find(name);
   if (it == attrs.end()) return fallback;
   if constexpr (std::is_same_v<T, double>) {
     if (const auto* i = std::get_if<int64_t>(&it->second)) return static_cast<double>(*i);
+  }
+  if constexpr (std::is_same_v<T, std::vector<double>> || std::is_same_v<T, std::vector<std::string>>) {
+    if (const auto* ints = std::get_if<std::vector<int64_t>>(&it->second); ints != nullptr && ints->empty()) return T();
   }
   return std::get<T>(it->second);
 }

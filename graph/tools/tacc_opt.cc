@@ -1,0 +1,153 @@
+// tacc-opt: text in, named passes, text out. For tests and for looking at what a pass does.
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <map>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "graph/ir/status_macros.h"
+#include "graph/ir/text.h"
+#include "graph/passes/pipeline.h"
+#include "graph/verify/verify.h"
+
+namespace tacc::graph {
+namespace {
+
+constexpr int kBadInput = 2;
+constexpr int kBug = 1;
+
+struct Arguments {
+  std::string file;
+  std::vector<std::string> passes;
+  std::vector<std::string> mesh;     // axis=size
+  std::vector<std::string> symbols;  // name=value
+  std::string compute_dtype = "f32";
+  CompileOptions options;
+};
+
+// "name=number" items. `option` names the option in errors.
+absl::StatusOr<std::vector<std::pair<std::string, int64_t>>> ParsePairs(const std::vector<std::string>& items,
+                                                                        const char* option) {
+  std::vector<std::pair<std::string, int64_t>> pairs;
+  for (const std::string& item : items) {
+    const std::vector<std::string> parts = absl::StrSplit(item, '=');
+    int64_t value = 0;
+    if (parts.size() != 2 || parts[0].empty() || !absl::SimpleAtoi(parts[1], &value) || value < 1) {
+      return absl::InvalidArgumentError(absl::StrCat(option, ": '", item, "'; wanted NAME=NUMBER, at least 1"));
+    }
+    pairs.emplace_back(parts[0], value);
+  }
+  return pairs;
+}
+
+absl::StatusOr<std::string> ReadText(const std::string& file) {
+  if (file == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
+  std::ifstream in(file);
+  if (!in) return absl::InvalidArgumentError(absl::StrCat(file, ": cannot be read"));
+  return std::string(std::istreambuf_iterator<char>(in), {});
+}
+
+// A single graph is a logical program of one graph.
+absl::StatusOr<Program> ParseText(const std::string& text, const ParseOptions& options) {
+  if (absl::StrContains(text.substr(0, text.find('\n', text.find("tacc."))), "tacc.program")) {
+    return ParseProgram(text, options);
+  }
+  Program program;
+  TACC_ASSIGN_OR_RETURN(Graph graph, ParseGraph(text, options));
+  program.graphs.push_back(std::move(graph));
+  return program;
+}
+
+std::string PrintText(const Program& program) {
+  const bool single = program.graphs.size() == 1 && program.graphs[0].name.empty() && program.level == Level::kLogical;
+  return single ? Print(program.graphs[0]) : Print(program);
+}
+
+absl::StatusOr<std::vector<Step>> SelectSteps(const std::vector<std::string>& names, std::vector<Step> pipeline) {
+  std::map<std::string, Step> by_name;
+  for (Step& step : pipeline) by_name.emplace(step.name, step);
+  std::vector<Step> steps;
+  for (const std::string& name : names) {
+    auto it = by_name.find(name);
+    if (it == by_name.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--passes: no pass is named '", name, "'; there are ",
+          absl::StrJoin(by_name, ", ", [](std::string* out, const auto& item) { absl::StrAppend(out, item.first); })));
+    }
+    steps.push_back(it->second);
+  }
+  return steps;
+}
+
+absl::StatusOr<std::string> Run(Arguments arguments) {
+  ParseOptions parse;
+  parse.file = arguments.file == "-" ? "<stdin>" : arguments.file;
+  TACC_ASSIGN_OR_RETURN(const auto symbols, ParsePairs(arguments.symbols, "--symbols"));
+  parse.symbols.insert(symbols.begin(), symbols.end());
+  TACC_ASSIGN_OR_RETURN(const auto axes, ParsePairs(arguments.mesh, "--mesh"));
+  PartitionOptions& partition = arguments.options.partition;
+  for (const auto& [name, size] : axes) {
+    const int axis = static_cast<int>(partition.mesh.axes.size());
+    if (partition.mesh.Find(name) >= 0)
+      return absl::InvalidArgumentError(absl::StrCat("--mesh: ", name, " is given twice"));
+    partition.mesh.axes.push_back({name, size});
+    if (name == "dp" || name == "fsdp") partition.batch_axes.push_back(axis);
+    if (name == "fsdp") partition.at_rest_axes.push_back(axis);
+  }
+  TACC_ASSIGN_OR_RETURN(arguments.options.compute_dtype, ParseDType(arguments.compute_dtype));
+  TACC_ASSIGN_OR_RETURN(const std::string text, ReadText(arguments.file));
+  TACC_ASSIGN_OR_RETURN(Program program, ParseText(text, parse));
+  if (program.graphs.empty()) return absl::InvalidArgumentError(absl::StrCat(parse.file, ": there is no graph in it"));
+  const OpTable ops;
+  MemoryUse memory;
+  TACC_ASSIGN_OR_RETURN(const std::vector<Step> steps,
+                        SelectSteps(arguments.passes, BuildPipeline(arguments.options, ops, &memory)));
+  TACC_RETURN_IF_ERROR(RunPipeline(steps, ops, {}, program));
+  return PrintText(program);
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Reads a graph or program in text form, verifies it, runs passes (verified after each) and prints it.",
+               "tacc-opt");
+  app.set_version_flag("--version", "tacc-opt " TACC_VERSION);
+  Arguments arguments;
+  TrainingOptions& training = arguments.options.training;
+  ScheduleOptions& schedule = arguments.options.schedule;
+  app.add_option("file", arguments.file, "text file, or - for standard input")->required();
+  app.add_option("--passes", arguments.passes, "passes to run, in this order")->delimiter(',');
+  app.add_option("--symbols", arguments.symbols, "values of dims written as names: B=4,S=8")->delimiter(',');
+  app.add_option("--mesh", arguments.mesh, "partition: mesh axes, major to minor: dp=2,fsdp=2")->delimiter(',');
+  app.add_option("--compute-dtype", arguments.compute_dtype, "mixed-precision: dtype of matrix products");
+  app.add_option("--accumulation", training.accumulation, "build-training: micro-batches of a step")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--learning-rate", training.learning_rate, "build-training");
+  app.add_option("--max-steps", training.max_steps, "build-training");
+  app.add_option("--max-grad-norm", training.max_grad_norm, "build-training: 0 for no clipping");
+  app.add_option("--units", schedule.units, "schedule: module paths gathered and freed together")->delimiter(',');
+  app.add_option("--prefetch-units", schedule.prefetch_units, "schedule: units ahead that a gather starts")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--threads", arguments.options.threads, "plan-memory: threads of a rank")->check(CLI::PositiveNumber);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kBadInput;
+  }
+  const absl::StatusOr<std::string> text = Run(std::move(arguments));
+  if (text.ok()) {
+    std::cout << *text << std::flush;
+    return 0;
+  }
+  std::cerr << "error: " << text.status().message() << "\n";
+  return absl::IsInternal(text.status()) ? kBug : kBadInput;
+}
+
+}  // namespace
+}  // namespace tacc::graph
+
+int main(int argc, char** argv) { return tacc::graph::Main(argc, argv); }
