@@ -113,7 +113,10 @@ class FakeDaemon {
     Disconnect();
     context_ = std::make_unique<grpc::ClientContext>();
     stub_ = v1::WorkerService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
-    stream_ = stub_->Attach(context_.get());
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      stream_ = stub_->Attach(context_.get());
+    }
     v1::AttachRequest request;
     v1::Register* registration = request.mutable_register_();
     registration->set_name(name_);
@@ -153,8 +156,22 @@ class FakeDaemon {
     if (context_ != nullptr) context_->TryCancel();
     if (reader_.joinable()) reader_.join();
     if (beater_.joinable()) beater_.join();
+    std::lock_guard<std::mutex> lock(mutex_);
     if (stream_ != nullptr) stream_->Finish();
     stream_.reset();
+  }
+  bool connected() const { return connected_; }
+
+  // A running rank that was not taken before; false when there is none now.
+  bool TakeRank(v1::RankId* id) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (auto& [key, rank] : ranks_) {
+      if (!rank.running || rank.taken) continue;
+      rank.taken = true;
+      *id = rank.id;
+      return true;
+    }
+    return false;
   }
 
   // The newest rank that was started here and runs; waits for it.
@@ -241,6 +258,7 @@ class FakeDaemon {
   struct Rank {
     v1::RankId id;
     bool running = true;
+    bool taken = false;
     uint64_t sequence = 0;
   };
   static std::string Key(const v1::RankId& id) { return absl::StrCat(id.job(), "/", id.attempt(), "/", id.rank()); }

@@ -1,0 +1,125 @@
+#include "coordinator/metrics/metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netdb.h>
+#include <prometheus/text_serializer.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <sstream>
+
+namespace tacc::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// A coordinator with one job that has run a step.
+class MetricsTest : public ::testing::Test {
+ protected:
+  MetricsTest() : core_(Core::Options{"0.1.0"}, nullptr) {
+    v1::Fact accepted;
+    accepted.set_job("toy-1");
+    accepted.mutable_job_accepted()->set_number(1);
+    accepted.mutable_job_accepted()->mutable_spec()->set_name("toy");
+    accepted.mutable_job_accepted()->mutable_spec()->mutable_train()->set_max_steps(100);
+    Replay(accepted);
+    v1::Fact compiled;
+    compiled.mutable_job_compiled()->set_summary(R"({"world": 1, "predicted_step_seconds": 0.25})");
+    Replay(compiled);
+    v1::Fact started;
+    started.mutable_attempt_started()->set_attempt(1);
+    started.mutable_attempt_started()->add_placement()->set_worker("w0");
+    Replay(started);
+    v1::Fact ready;
+    ready.mutable_rank_ready()->set_attempt(1);
+    ready.mutable_rank_ready()->set_arena_bytes(4096);
+    Replay(ready);
+    v1::StepMetrics step;
+    step.set_step(7);
+    step.set_attempt(1);
+    step.set_loss(2.5);
+    step.set_mfu(0.4);
+    step.set_seconds(0.5);
+    step.set_communication_seconds(0.125);
+    step.set_tokens_per_second(1024);
+    core_.ReplayStep("toy-1", step);
+  }
+  void Replay(v1::Fact fact) {
+    fact.set_job("toy-1");
+    fact.set_time(1000);
+    ASSERT_TRUE(core_.Replay(fact).ok());
+  }
+  std::string Text(double wall) {
+    std::ostringstream text;
+    prometheus::TextSerializer().Serialize(text, CollectMetrics(core_, {"0.1.0", {1, wall}, 3, 0.5}));
+    return text.str();
+  }
+
+  Core core_;
+};
+
+TEST_F(MetricsTest, ShowsJobsAndWorkers) {
+  const std::string text = Text(1000);
+  for (const char* line :
+       {"tacc_build_info{version=\"0.1.0\"} 1", "tacc_jobs{state=\"running\"} 1", "tacc_jobs{state=\"failed\"} 0", "tacc_workers{state=\"idle\"} 0",
+        "tacc_job_state{training_job=\"toy-1\",state=\"running\"} 1", "tacc_job_step{training_job=\"toy-1\"} 7",
+        "tacc_job_loss{training_job=\"toy-1\"} 2.5", "tacc_job_mfu_ratio{training_job=\"toy-1\"} 0.4",
+        "tacc_job_step_seconds{training_job=\"toy-1\"} 0.5", "tacc_job_communication_seconds{training_job=\"toy-1\"} 0.125",
+        "tacc_job_tokens_per_second{training_job=\"toy-1\"} 1024", "tacc_job_restarts_total{training_job=\"toy-1\"} 0",
+        "tacc_job_predicted_step_seconds{training_job=\"toy-1\"} 0.25", "tacc_job_arena_bytes{training_job=\"toy-1\",rank=\"0\"} 4096",
+        "tacc_coordinator_commits_total 3", "# TYPE tacc_job_restarts_total counter"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+  EXPECT_THAT(text, Not(HasSubstr("tacc_job_eval_loss")));  // None yet.
+}
+
+TEST_F(MetricsTest, ForgetsJobsThatEndedLongAgo) {
+  v1::Fact ended;
+  ended.mutable_job_ended()->set_phase(v1::PHASE_FAILED);
+  Replay(ended);
+  EXPECT_THAT(Text(1000 + kEndedJobSeconds - 1), HasSubstr("training_job"));
+  EXPECT_THAT(Text(1000 + kEndedJobSeconds + 1), Not(HasSubstr("training_job")));
+  EXPECT_THAT(Text(1000 + kEndedJobSeconds + 1), HasSubstr("tacc_jobs{state=\"failed\"} 1"));
+}
+
+std::string HttpGet(const std::string& address, const std::string& path) {
+  const size_t colon = address.rfind(':');
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(address.substr(0, colon).c_str(), address.substr(colon + 1).c_str(), &hints, &found) != 0) return "no address";
+  const int fd = socket(found->ai_family, found->ai_socktype, 0);
+  std::string text;
+  if (connect(fd, found->ai_addr, found->ai_addrlen) == 0) {
+    const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";
+    if (write(fd, request.data(), request.size()) > 0) {
+      char buffer[4096];
+      for (ssize_t got; (got = read(fd, buffer, sizeof(buffer))) > 0;) text.append(buffer, static_cast<size_t>(got));
+    }
+  }
+  close(fd);
+  freeaddrinfo(found);
+  return text;
+}
+
+TEST_F(MetricsTest, ServesMetricsHealthAndReadiness) {
+  std::atomic<bool> ready{false};
+  auto server = MetricsServer::Start(
+      "127.0.0.1:0", [this] { return CollectMetrics(core_, {"0.1.0", {1, 1000}, 3, 0.5}); }, [&] { return ready.load(); });
+  ASSERT_TRUE(server.ok()) << server.status();
+  EXPECT_THAT(HttpGet((*server)->address(), "/metrics"), HasSubstr("tacc_job_loss{training_job=\"toy-1\"} 2.5"));
+  EXPECT_THAT(HttpGet((*server)->address(), "/healthz"), HasSubstr("200 OK"));
+  EXPECT_THAT(HttpGet((*server)->address(), "/readyz"), HasSubstr("503"));
+  ready = true;
+  EXPECT_THAT(HttpGet((*server)->address(), "/readyz"), HasSubstr("200 OK"));
+  EXPECT_THAT(HttpGet((*server)->address(), "/other"), HasSubstr("404"));
+  auto second = MetricsServer::Start((*server)->address(), [] { return std::vector<prometheus::MetricFamily>(); }, [] { return true; });
+  ASSERT_FALSE(second.ok());
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("cannot listen on 127.0.0.1:"));
+}
+
+}  // namespace
+}  // namespace tacc::coordinator
