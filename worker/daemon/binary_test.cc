@@ -56,7 +56,7 @@ class BinaryTest : public ::testing::Test {
 
   void Start(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), Path("tacc-worker"));
-    auto worker = ChildProcess::Start(arguments, {});
+    auto worker = ChildProcess::Start(arguments, {{"XDG_CACHE_HOME", Path("cache")}});
     ASSERT_TRUE(worker.ok()) << worker.status();
     worker_ = *std::move(worker);
     out_.clear();

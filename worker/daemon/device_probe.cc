@@ -1,11 +1,16 @@
 #include "worker/daemon/device_probe.h"
 
 #include <poll.h>
+#include <stdio.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
-#include <cmath>
+#include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <memory>
+#include <system_error>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -72,7 +77,28 @@ absl::StatusOr<std::string> RunProbe(const ProbeRequest& request) {
       absl::StrCat(request.rank_path, " --probe did not end within ", request.timeout_seconds, " s"));
 }
 
+// Another daemon may read or write the file at the same time. Without it the next start measures again.
+void WriteCache(const std::string& path, const std::string& content) {
+  std::error_code ignored;
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
+  const std::string temporary = absl::StrCat(path, ".", getpid());
+  if (WriteSmallFile(temporary, content).ok() && rename(temporary.c_str(), path.c_str()) == 0) return;
+  (void)RemoveTree(temporary);
+}
+
 }  // namespace
+
+std::string ProbeCachePath(const std::string& state_dir, const std::string& device, int num_threads) {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  std::string directory = state_dir;
+  if (cache != nullptr && cache[0] == '/') {
+    directory = absl::StrCat(cache, "/tacc");
+  } else if (home != nullptr && home[0] == '/') {
+    directory = absl::StrCat(home, "/.cache/tacc");
+  }
+  return absl::StrCat(directory, "/probe-", device, "-", num_threads, ".json");
+}
 
 absl::StatusOr<v1::DeviceProfile> ParseDeviceProfile(const std::string& text) {
   const json probe = json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -130,8 +156,7 @@ absl::StatusOr<v1::DeviceProfile> ProbeDevice(const ProbeRequest& request) {
   if (!profile.ok())
     return absl::FailedPreconditionError(absl::StrCat(request.rank_path, ": ", profile.status().message()));
   const json cached = {{"key", key}, {"probe", json::parse(*text)}};
-  // Without the file the next start measures again.
-  (void)WriteSmallFile(request.cache_path, cached.dump() + "\n");
+  WriteCache(request.cache_path, cached.dump() + "\n");
   return profile;
 }
 

@@ -1,4 +1,4 @@
-// What this daemon's device can do, measured once by `tacc-rank --probe` and remembered in the state directory.
+// What this daemon's device can do, measured once by `tacc-rank --probe` and remembered.
 #ifndef WORKER_DAEMON_DEVICE_PROBE_H_
 #define WORKER_DAEMON_DEVICE_PROBE_H_
 
@@ -26,6 +26,11 @@ struct ProbeRequest {
 // else by running the probe. Its memory_bytes is what the probe saw; the caller sets its own. DeadlineExceeded,
 // FailedPrecondition carry what the probe said; Cancelled: given up.
 absl::StatusOr<v1::DeviceProfile> ProbeDevice(const ProbeRequest& request);
+
+// Returns the file for ProbeRequest::cache_path: one for each device and number of threads, in the user's cache
+// directory, so that daemons with fresh state directories need not measure again; in `state_dir` when the environment
+// names no such directory.
+std::string ProbeCachePath(const std::string& state_dir, const std::string& device, int num_threads);
 
 // Parses the probe's JSON (docs/contracts.md). InvalidArgument names the field.
 absl::StatusOr<v1::DeviceProfile> ParseDeviceProfile(const std::string& text);

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cstdlib>
+
 #include "worker/checkpoint/test_directory.h"
 
 namespace tacc::worker {
@@ -27,7 +29,7 @@ class DeviceProbeTest : public ::testing::Test {
     request.device = "cpu";
     request.num_threads = 2;
     request.cpu_model = "AMD";
-    request.cache_path = directory_.File("probe.json");
+    request.cache_path = directory_.File("cache/probe.json");
     return request;
   }
   size_t Runs() { return TestDirectory::Read(directory_.File("runs")).size() / 4; }
@@ -67,6 +69,18 @@ TEST_F(DeviceProbeTest, FailuresSayWhatTheProbeSaid) {
   EXPECT_EQ(ProbeDevice(slow).status().code(), absl::StatusCode::kDeadlineExceeded);
   slow.rank_path = "/nonexistent/tacc-rank";
   EXPECT_THAT(std::string(ProbeDevice(slow).status().message()), HasSubstr("/nonexistent/tacc-rank"));
+}
+
+TEST(ProbeCachePathTest, IsTheUsersCacheOrTheStateDirectory) {
+  const std::string home = std::getenv("HOME") != nullptr ? std::getenv("HOME") : "";
+  setenv("HOME", "/home/u", 1);
+  setenv("XDG_CACHE_HOME", "/cache", 1);
+  EXPECT_EQ(ProbeCachePath("/state", "cpu", 2), "/cache/tacc/probe-cpu-2.json");
+  unsetenv("XDG_CACHE_HOME");
+  EXPECT_EQ(ProbeCachePath("/state", "cpu", 2), "/home/u/.cache/tacc/probe-cpu-2.json");
+  unsetenv("HOME");
+  EXPECT_EQ(ProbeCachePath("/state", "cpu", 2), "/state/probe-cpu-2.json");
+  if (!home.empty()) setenv("HOME", home.c_str(), 1);
 }
 
 TEST(ParseDeviceProfileTest, EachFieldIsNeeded) {

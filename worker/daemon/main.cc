@@ -212,7 +212,7 @@ int Main(int argc, char** argv, const std::string& rank_path) {
   probe.device = flags.device;
   probe.num_threads = options->place.num_threads;
   probe.cpu_model = CpuModel("");
-  probe.cache_path = (*state)->ProbePath();
+  probe.cache_path = ProbeCachePath((*state)->path(), flags.device, probe.num_threads);
   probe.end_descriptors = options->end_descriptors;
   logger.info("measuring {} with {} threads", flags.device, probe.num_threads);
   absl::StatusOr<v1::DeviceProfile> device = ProbeDevice(probe);

@@ -25,6 +25,8 @@ namespace tacc::worker {
 namespace {
 
 constexpr int kStartTimeField = 22;
+// From SIGKILL to the end of a process that is not stuck.
+constexpr double kKillSeconds = 30;
 
 // Returns the start time of a live process (clock ticks since boot), which with the id names it uniquely; empty when
 // there is none or it is a zombie.
@@ -39,17 +41,17 @@ std::string StartTime(pid_t pid) {
   return fields[kStartTimeField - 3];
 }
 
-void EndOldRank(const std::string& record_path, double patience_seconds) {
+absl::Status EndOldRank(const std::string& record_path, double patience_seconds) {
   const absl::StatusOr<std::string> text = ReadSmallFile(record_path, 4096);
-  if (!text.ok()) return;
+  if (!text.ok()) return absl::OkStatus();
   const nlohmann::json record = nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!record.is_object() || !record.contains("pid") || !record["pid"].is_number_integer() ||
       !record.contains("start_time") || !record["start_time"].is_string()) {
-    return;
+    return absl::OkStatus();
   }
   const pid_t pid = record["pid"].get<pid_t>();
   const std::string start_time = record["start_time"].get<std::string>();
-  if (pid <= 1 || start_time.empty()) return;
+  if (pid <= 1 || start_time.empty()) return absl::OkStatus();
   const absl::Time kill_at = absl::Now() + absl::Seconds(patience_seconds);
   bool is_killed = false;
   // A killed process can stay for a while in a system call that cannot be interrupted; no rank may start before it is
@@ -60,8 +62,14 @@ void EndOldRank(const std::string& record_path, double patience_seconds) {
       kill(pid, SIGKILL);
       is_killed = true;
     }
+    if (absl::Now() >= kill_at + absl::Seconds(kKillSeconds)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the rank of an earlier daemon, process ", pid,
+                       ", cannot be killed; it may hang in a file system or a driver"));
+    }
     absl::SleepFor(absl::Milliseconds(20));
   }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -87,7 +95,8 @@ absl::StatusOr<std::unique_ptr<StateDirectory>> StateDirectory::Open(const std::
   hash.Update(real_path.data(), real_path.size());
   std::unique_ptr<StateDirectory> directory(
       new StateDirectory(real_path, lock_fd, absl::StrCat("/tacc-", hash.HexDigest().substr(0, 16), "-")));
-  EndOldRank(absl::StrCat(real_path, "/rank.json"), patience_seconds);
+  if (absl::Status status = EndOldRank(absl::StrCat(real_path, "/rank.json"), patience_seconds); !status.ok())
+    return status;
   directory->ClearRank();
   // Found out now rather than when the first rank starts.
   const std::string run = absl::StrCat(real_path, "/run");

@@ -3,7 +3,6 @@
 //   lock         held while the daemon runs
 //   rank.json    {"pid": ..., "start_time": ...} of the running rank process
 //   run/         start file and program of the running rank
-//   probe.json   what the device probe measured, and for which machine
 //   rank.log(.1) stderr of the ranks
 #ifndef WORKER_DAEMON_STATE_DIRECTORY_H_
 #define WORKER_DAEMON_STATE_DIRECTORY_H_
@@ -23,7 +22,8 @@ class StateDirectory {
  public:
   // Makes the directory when it is missing, takes the lock and clears leftovers: a rank process that still runs is
   // given `patience_seconds` to see that its stdin has closed, then killed; its files and status blocks are removed.
-  // AlreadyExists: another daemon holds the lock; other codes: the directory cannot be made or written.
+  // AlreadyExists: another daemon holds the lock; FailedPrecondition: the old rank cannot be killed; other codes: the
+  // directory cannot be made or written.
   static absl::StatusOr<std::unique_ptr<StateDirectory>> Open(const std::string& path, double patience_seconds);
   ~StateDirectory();
   StateDirectory(const StateDirectory&) = delete;
@@ -32,7 +32,6 @@ class StateDirectory {
   const std::string& path() const { return path_; }
   std::string StartPath() const { return path_ + "/run/start.json"; }
   std::string ProgramPath() const { return path_ + "/run/stage.program"; }
-  std::string ProbePath() const { return path_ + "/probe.json"; }
   std::string LogPath() const { return path_ + "/rank.log"; }
   // Begins the names of all status blocks of this directory's daemon: "/tacc-<hash>-".
   const std::string& status_block_prefix() const { return status_block_prefix_; }
