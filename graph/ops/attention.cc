@@ -156,7 +156,9 @@ void AddAttention(OpTable& table) {
   };
   op.flops = [](const OpCall& call) { return AttentionFlops(call.in(0), call.in(1), 2, call); };
   op.is_matmul = true;
-  op.workspace_bytes = [](const OpCall& call, int threads) { return AttentionWorkspaceBytes(call.in(0), call.in(1), threads); };
+  op.workspace_bytes = [](const OpCall& call, int threads) {
+    return AttentionWorkspaceBytes(call.in(0), call.in(1), threads);
+  };
   op.derive = [](VjpCall& call) {
     TACC_RETURN_IF_ERROR(NoCotangent(call, 1, "lse"));
     Builder& b = call.builder;
@@ -193,7 +195,9 @@ void AddAttention(OpTable& table) {
   // Twice the forward's: the recomputation of the scores is not counted.
   grad.flops = [](const OpCall& call) { return AttentionFlops(call.in(1), call.in(2), 4, call); };
   grad.is_matmul = true;
-  grad.workspace_bytes = [](const OpCall& call, int threads) { return AttentionGradWorkspaceBytes(call.in(1), call.in(2), threads); };
+  grad.workspace_bytes = [](const OpCall& call, int threads) {
+    return AttentionGradWorkspaceBytes(call.in(1), call.in(2), threads);
+  };
   table.Add(grad);
 }
 

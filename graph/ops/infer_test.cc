@@ -61,6 +61,7 @@ TEST(Infer, ResultTypes) {
       {"broadcast f32[3] shape=[2,3,4] dims=[1]", "f32[2,3,4]"},
       {"reduce_sum f32[2,3,4] dims=[0,2]", "f32[3]"},
       {"reduce_max bf16[2,3] dims=[1]", "bf16[2]"},
+      {"reduce_sum bf16[2,3] dims=[1] dtype=f32", "f32[2]"},
       {"rms_norm bf16[2,3,8] f32[8] eps=1e-05", "bf16[2,3,8], f32[2,3]"},
       {"rms_norm f32[2,3,8] f32[8] eps=1e-05 dtype=bf16", "bf16[2,3,8], f32[2,3]"},
       {"rms_norm_grad bf16[2,3,8] bf16[2,3,8] bf16[8] f32[2,3]", "bf16[2,3,8], f32[8]"},
@@ -174,6 +175,9 @@ TEST(Infer, ErrorsNameWhatAndWanted) {
       {"lr_schedule i64[] type=square learning_rate=0.1 warmup_steps=2 max_steps=9 min_lr_ratio=0.1",
        "lr_schedule: type=square; wanted cosine, linear or constant"},
       {"constant value=1 dtype=f32 shape=[-2]", "constant: shape=[-2] has a negative dim"},
+      {"broadcast f32[] shape=[4294967296,4294967296] dims=[]",
+       "broadcast: the result f32[4294967296,4294967296] has more than 2^50 elements"},
+      {"pad f32[2] dim=0 low=9223372036854775807 high=1", "pad: low=9223372036854775807 high=1 is too large"},
       {"iota dim=2 dtype=i32 shape=[2,3]", "iota: dim=2 of a shape of 2 dims"},
   };
   const OpTable ops;

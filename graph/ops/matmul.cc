@@ -98,7 +98,9 @@ void AddMatmulOps(OpTable& table) {
   };
   einsum.flops = [](const OpCall& call) { return ProductFlops(call, 0); };
   einsum.is_matmul = true;
-  einsum.workspace_bytes = [](const OpCall& call, int threads) { return ProductWorkspace(call, 0, threads, EinsumWorkspaceBytes); };
+  einsum.workspace_bytes = [](const OpCall& call, int threads) {
+    return ProductWorkspace(call, 0, threads, EinsumWorkspaceBytes);
+  };
   table.Add(einsum);
 
   OpDef accumulate;

@@ -29,6 +29,21 @@ bool HasKind(const Attr& attr, AttrKind kind) {
   return false;
 }
 
+// Attributes may ask for tensors of any size; text that is parsed has the same limit.
+absl::Status CheckSizes(const std::vector<TensorType>& results) {
+  constexpr int64_t kMaxElements = int64_t{1} << 50;
+  for (const TensorType& type : results) {
+    int64_t elements = 1;
+    for (int64_t d : type.dims) {
+      if (d > 0 && elements > kMaxElements / d) {
+        return absl::InvalidArgumentError(absl::StrCat("the result ", type.ToString(), " has more than 2^50 elements"));
+      }
+      elements *= d;
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckAttrs(const OpDef& op, const Attrs& attrs) {
   for (const AttrSpec& spec : op.attrs) {
     if (spec.presence == AttrSpec::kRequired && attrs.count(spec.name) == 0) {
@@ -92,8 +107,8 @@ absl::StatusOr<std::vector<TensorType>> InferTypes(const OpDef& op, const Attrs&
   if (op.infer == nullptr) return absl::InvalidArgumentError(absl::StrCat(op.name, ": its type is declared, not inferred"));
   OpCall call{&attrs, operands, {}};
   auto results = op.infer(call);
-  if (!results.ok()) {
-    return absl::Status(results.status().code(), absl::StrCat(op.name, ": ", results.status().message()));
+  if (absl::Status status = results.ok() ? CheckSizes(*results) : results.status(); !status.ok()) {
+    return absl::Status(status.code(), absl::StrCat(op.name, ": ", status.message()));
   }
   return results;
 }

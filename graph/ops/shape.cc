@@ -192,6 +192,10 @@ void AddPad(OpTable& table) {
     TACC_RETURN_IF_ERROR(CheckDim("dim", dim, y));
     if (low < 0 || high < 0)
       return absl::InvalidArgumentError(absl::StrCat("low=", low, " high=", high, "; wanted 0 or more"));
+    constexpr int64_t kMax = int64_t{1} << 50;
+    if (low > kMax || high > kMax) {
+      return absl::InvalidArgumentError(absl::StrCat("low=", low, " high=", high, " is too large"));
+    }
     y.dims[dim] += low + high;
     return Types{y};
   };
