@@ -64,14 +64,9 @@ int64_t ProductBytes(const TensorType& a, const TensorType& b, int threads) {
 
 DType ComputeType(DType dtype) { return dtype == DType::kF16 ? DType::kF32 : dtype; }
 
-// LibTorch's flash attention works on blocks of queries (by their number) and of 512 keys.
-struct Blocks {
-  int64_t queries, keys;
-};
-Blocks BlocksOf(const TensorType& q, const TensorType& k) {
-  const int64_t size = q.dims[1] >= 768 ? 256 : q.dims[1] >= 192 ? 64 : 32;
-  return {std::min(size, q.dims[1]), std::min<int64_t>(512, k.dims[1])};
-}
+// Attention's blocks, as kernels/cpu/simd/loops.h has them.
+constexpr int64_t kQueryBlock = 48, kKeyBlock = 64;
+int64_t RoundUp(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
 
 }  // namespace
 
@@ -94,30 +89,15 @@ int64_t EinsumAccumulateWorkspaceBytes(const EinsumSpec& spec, const TensorType&
 }
 
 int64_t AttentionWorkspaceBytes(const TensorType& q, const TensorType& k, int threads) {
-  if (q.num_elements() == 0 || k.num_elements() == 0) return kSmall;
-  const int64_t groups = q.dims[2] / k.dims[2], depth = q.dims[3];
-  const bool narrow = ByteSize(q.dtype) == 2;
-  const int64_t wide = ByteSize(AccumulationType(q.dtype));
-  const auto [queries, keys] = BlocksOf(q, k);
-  const int64_t results = (q.bytes() + q.num_elements() / depth * wide) / groups;
-  const int64_t thread = queries * keys * (wide + (narrow ? 2 : 0)) + queries * (depth + 2) * wide;
-  const int64_t alibi = q.dims[2] * k.dims[1] * wide;
-  return kSmall + results + threads * (thread + 4096) + alibi;
+  const int64_t d = q.dims[3], padded = RoundUp(d, 16), keys = RoundUp(k.dims[1], kKeyBlock);
+  const int64_t thread = keys * (d + padded) + (kKeyBlock + 2 * kQueryBlock) * padded + kQueryBlock * kKeyBlock;
+  return kSmall + threads * RoundUp(thread * ByteSize(AccumulationType(q.dtype)), 64);
 }
 
 int64_t AttentionGradWorkspaceBytes(const TensorType& q, const TensorType& k, int threads) {
-  if (q.num_elements() == 0 || k.num_elements() == 0) return kSmall;
-  const int64_t groups = q.dims[2] / k.dims[2], depth = q.dims[3];
-  const bool narrow = ByteSize(q.dtype) == 2;
-  const int64_t wide = ByteSize(AccumulationType(q.dtype));
-  const auto [queries, keys] = BlocksOf(q, k);
-  int64_t results = q.bytes() / groups + 2 * k.bytes() + 2 * q.num_elements() / depth * wide;
-  // One group of query heads after the other: operands made dense, sums of dk and dv kept wide.
-  if (groups > 1) results += 2 * q.bytes() / groups + 2 * k.bytes() + 2 * k.num_elements() * wide;
-  int64_t thread = queries * keys * 2 * (wide + (narrow ? 2 : 0));
-  if (narrow) thread += 2 * (queries + 2 * keys) * depth * wide;
-  const int64_t alibi = (q.dims[2] * k.dims[1] + q.num_elements() / depth) * wide;
-  return kSmall + results + threads * (thread + thread / 4 + 4096) + alibi;
+  const int64_t d = q.dims[3], padded = RoundUp(d, 16), keys = RoundUp(k.dims[1], kKeyBlock);
+  const int64_t thread = keys * (2 * d + 3 * padded) + 3 * kQueryBlock * padded + 2 * kQueryBlock * kKeyBlock;
+  return kSmall + threads * RoundUp(thread * ByteSize(AccumulationType(q.dtype)), 64);
 }
 
 int64_t NormGradWorkspaceBytes(const TensorType& x, int num_sums) {

@@ -18,7 +18,7 @@ int64_t EinsumWorkspaceBytes(const EinsumSpec& spec, const TensorType& a, const 
 int64_t EinsumAccumulateWorkspaceBytes(const EinsumSpec& spec, const TensorType& a, const TensorType& b,
                                        const TensorType& y, int threads);
 
-// q [B,S,H,D], k [B,T,K,D].
+// q [B,S,H,D], k [B,T,K,D]: for each thread the keys and values of one head, and blocks.
 int64_t AttentionWorkspaceBytes(const TensorType& q, const TensorType& k, int threads);
 int64_t AttentionGradWorkspaceBytes(const TensorType& q, const TensorType& k, int threads);
 

@@ -1,4 +1,4 @@
-// Softmax attention without a [S,S] matrix, on LibTorch's flash attention for CPU.
+// Softmax attention without a [S,T] matrix: blocks of scores that stay in cache.
 // Legend: B batch, S queries, T keys (T = S when causal), H query heads, K key/value heads (H % K == 0), D head dim.
 #ifndef TACC_KERNELS_CPU_ATTENTION_H_
 #define TACC_KERNELS_CPU_ATTENTION_H_
@@ -26,6 +26,10 @@ void Attention(const TensorView& q, const TensorView& k, const TensorView& v, co
 void AttentionGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
                    const TensorView& out, const TensorView& lse, const AttentionParameters& parameters,
                    const TensorView& dq, const TensorView& dk, const TensorView& dv);
+
+// Scratch of both: for each thread the keys and values of one head, and blocks.
+int64_t AttentionWorkspaceBytes(int64_t t, int64_t d, DType dtype, int threads);
+int64_t AttentionGradWorkspaceBytes(int64_t t, int64_t d, DType dtype, int threads);
 
 }  // namespace tacc::kernels::cpu
 

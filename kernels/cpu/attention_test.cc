@@ -1,6 +1,7 @@
 #include "kernels/cpu/attention.h"
 
 #include <gtest/gtest.h>
+#include <omp.h>
 
 #include <cmath>
 
@@ -23,16 +24,17 @@ const Case kCases[] = {{1, 1, 1, 1, 1},    {2, 7, 3, 3, 5},   {1, 70, 4, 2, 16},
                        {1, 130, 2, 2, 64}, {1, 600, 1, 1, 4}, {0, 4, 2, 2, 8}};
 constexpr DType kFloats[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF64};
 
+// Half a unit in the last place of the results, and the f32 (f64) sums.
 double Tolerance(DType dtype) {
   switch (dtype) {
     case DType::kBF16:
-      return 0.04;  // probabilities are rounded to bf16 before they meet v
+      return 1.0 / 200;
     case DType::kF16:
-      return 0.006;
+      return 1.0 / 1800;
     case DType::kF32:
-      return 2e-5;
+      return 1e-5;
     default:
-      return 1e-9;
+      return 1e-11;
   }
 }
 
@@ -70,6 +72,29 @@ TEST(Attention, MatchesTheReferenceForwardAndBackward) {
       }
     }
   }
+}
+
+TEST(Attention, IsTheSameToTheBitForAnyNumberOfThreads) {
+  const Dims q_dims{2, 150, 4, 24}, k_dims{2, 150, 2, 24};
+  const Buffer q(DType::kF32, Random(q_dims, 1)), k(DType::kF32, Random(k_dims, 2)), v(DType::kF32, Random(k_dims, 3));
+  const AttentionParameters parameters{.causal = true, .scale = 0.2};
+  const int threads_before = omp_get_max_threads();
+  std::vector<std::vector<double>> results;
+  for (int threads : {1, 3, 16}) {
+    omp_set_num_threads(threads);
+    const Buffer out(DType::kF32, q_dims), lse(DType::kF32, Dims{2, 4, 150}), dq(DType::kF32, q_dims);
+    const Buffer dk(DType::kF32, k_dims), dv(DType::kF32, k_dims);
+    Attention(q, k, v, parameters, out, lse);
+    AttentionGrad(q, q, k, v, out, lse, parameters, dq, dk, dv);
+    results.emplace_back();
+    for (const Buffer* buffer : {&out, &lse, &dq, &dk, &dv}) {
+      const Tensor tensor = buffer->ToTensor();
+      results.back().insert(results.back().end(), tensor.values.begin(), tensor.values.end());
+    }
+  }
+  omp_set_num_threads(threads_before);
+  EXPECT_EQ(results[0], results[1]);
+  EXPECT_EQ(results[0], results[2]);
 }
 
 TEST(Attention, TakesOtherNumbersOfKeysThanQueries) {

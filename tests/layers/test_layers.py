@@ -31,7 +31,7 @@ ALLOWED = {
 }
 # Libraries from outside, by the first component of an include, that only these folders may use.
 CONFINED = {
-    "ATen": ["kernels", "worker/rank"], "c10": ["kernels", "worker/rank"], "torch": ["kernels", "worker/rank"],
+    "ATen": ["kernels", "worker/rank", "bench"], "c10": ["kernels", "worker/rank"], "torch": ["kernels", "worker/rank"],
     "grpcpp": ["worker/daemon", "coordinator", "client", "tests"], "google": ["proto", "worker/daemon", "coordinator", "client", "tests"],
     "prometheus": ["worker/daemon", "coordinator"], "yaml-cpp": ["client"], "sqlite3.h": ["coordinator"],
 }

@@ -106,6 +106,31 @@ struct DropoutRun {
   Out y;
 };
 
+// Attention over q [B,S,H,D] and k, v [B,T,K,D]; a task is one batch and one key/value head with its query heads.
+struct AttentionHeads {
+  static constexpr int64_t kQueryBlock = 48;  // a multiple of the product's rows; blocks of scores stay in L1
+  static constexpr int64_t kKeyBlock = 64;
+  static constexpr int64_t Padded(int64_t d) { return (d + 15) / 16 * 16; }
+  static constexpr int64_t RoundKeys(int64_t t) { return (t + kKeyBlock - 1) / kKeyBlock * kKeyBlock; }
+  // Elements of the compute type (f32, f64) that a task needs.
+  static constexpr int64_t ForwardScratch(int64_t t, int64_t d) {
+    return RoundKeys(t) * (d + Padded(d)) + (kKeyBlock + 2 * kQueryBlock) * Padded(d) + kQueryBlock * kKeyBlock;
+  }
+  static constexpr int64_t BackwardScratch(int64_t t, int64_t d) {
+    return RoundKeys(t) * (2 * d + 3 * Padded(d)) + 3 * kQueryBlock * Padded(d) + 2 * kQueryBlock * kKeyBlock;
+  }
+
+  int64_t s = 0, t = 0, num_heads = 0, num_kv_heads = 0, d = 0;
+  bool causal = false;
+  double scale = 1;
+  const double* slopes = nullptr;  // one a query head, or null
+  In q, k, v;
+  Out y;                    // forward: the result; backward: dq
+  Out out;                  // forward: lse [B,H,S]
+  In dout, out_value, lse;  // backward
+  Out dk, dv;
+};
+
 struct Loops {
   const char* name;
   // x and y may be integers or bool (kCast), integers (kNeg, kRelu, kSquare, kScale, kAddScalar, kClamp).
@@ -135,6 +160,9 @@ struct Loops {
   void (*cross_entropy_grad)(const CrossEntropyRows& rows, int64_t begin, int64_t end);
   void (*adamw)(const AdamW& update, int64_t begin, int64_t end);
   void (*dropout)(const DropoutRun& run);
+  // Blocks of queries [first, limit) of batch b and key/value head kv. Scratch is aligned to 64 bytes.
+  void (*attention)(const AttentionHeads& heads, int64_t b, int64_t kv, int64_t first, int64_t limit, void* scratch);
+  void (*attention_grad)(const AttentionHeads& heads, int64_t b, int64_t kv, void* scratch);
 };
 
 // The loops of the best instruction set this processor has. The environment variable TACC_CPU_ISA=baseline|avx2|avx512

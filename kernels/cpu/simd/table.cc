@@ -1,3 +1,4 @@
+#include "kernels/cpu/simd/attention.h"
 #include "kernels/cpu/simd/pointwise.h"
 #include "kernels/cpu/simd/rows.h"
 
@@ -32,6 +33,8 @@ const Loops TACC_ISA_LOOPS = {
     .cross_entropy_grad = TACC_ISA::CrossEntropyGrad,
     .adamw = TACC_ISA::AdamWUpdate,
     .dropout = TACC_ISA::Dropout,
+    .attention = TACC_ISA::AttentionForward,
+    .attention_grad = TACC_ISA::AttentionBackward,
 };
 
 }  // namespace tacc::kernels::simd
