@@ -127,7 +127,7 @@ absl::StatusOr<std::vector<Candidate>> PlanCandidates(const PlanRequest& request
         candidate.memory = compiled.memory;
         candidate.cost = EstimateStep(compiled.program, ops, request.device);
         candidate.num_parameters = forward.num_parameters;
-        plan.total_bytes = compiled.memory.arena_bytes + compiled.memory.workspace_bytes + kRuntimeBytes;
+        plan.total_bytes = compiled.memory.arena_bytes + compiled.memory.workspace_bytes + kIdleBytes + kBufferBytes;
         plan.step_seconds = candidate.cost.seconds();
         candidate.fits = request.device.memory_bytes == 0 || plan.total_bytes <= request.device.memory_bytes;
         candidates.push_back(std::move(candidate));
@@ -157,7 +157,7 @@ absl::Status DoesNotFit(const PlanRequest& request, const Candidate& smallest) {
       "the model does not fit: a worker needs ", mib(smallest.plan.total_bytes), " (weights ",
       mib(smallest.memory.weights_bytes + smallest.memory.copies_bytes), ", gradients ", mib(smallest.memory.gradients_bytes), ", optimizer ",
       mib(smallest.memory.optimizer_bytes), ", activations and temporaries ", mib(smallest.memory.temporaries_bytes), ", workspace ",
-      mib(smallest.memory.workspace_bytes), ", runtime ", mib(kRuntimeBytes), ") and has ", mib(request.device.memory_bytes),
+      mib(smallest.memory.workspace_bytes), ", libraries and buffers ", mib(kIdleBytes + kBufferBytes), ") and has ", mib(request.device.memory_bytes),
       "; largest buffers: ", largest, "; what would help: ", absl::StrJoin(help, ", ")));
 }
 

@@ -45,8 +45,10 @@ struct Candidate {
   bool fits = false;
 };
 
-// Memory of a rank outside the arena and workspace once it runs: code, LibTorch's and Gloo's own state, the loader's buffers.
-inline constexpr int64_t kRuntimeBytes = int64_t{96} << 20;
+// Memory of a rank beside the arena and the workspace. Idle: its libraries loaded, no program bound (VmHWM of tacc-rank at its `started`
+// event, LibTorch 2.11, x86-64). Buffers: staging of collectives, batches read ahead, what Gloo keeps.
+inline constexpr int64_t kIdleBytes = int64_t{116} << 20;
+inline constexpr int64_t kBufferBytes = int64_t{8} << 20;
 
 // All candidates that the request allows, the best first: those that fit by predicted step time, then the others by memory.
 // Candidates: dp x fsdp = world, micro-batches that divide the rows of a device, precisions. Exact bytes: every candidate is compiled.

@@ -93,7 +93,8 @@ json MemoryJson(const Candidate& c) {
           {"gradients_bytes", c.memory.gradients_bytes},
           {"optimizer_bytes", c.memory.optimizer_bytes},
           {"temporaries_bytes", c.memory.temporaries_bytes},
-          {"runtime_bytes", kRuntimeBytes},
+          {"buffers_bytes", kBufferBytes},
+          {"idle_bytes", kIdleBytes},
           {"total_bytes", c.plan.total_bytes},
           {"largest", std::move(largest)}};
 }

@@ -128,6 +128,6 @@ def test_coordinator_killed(undisturbed, tmp_path, kill):
         time.sleep(moments.uniform(0, 3))
         cluster.start_coordinator()
         finish(cluster, job, 200)
-        assert len(cluster.json("list")["jobs"]) == 1
+        assert len(cluster.ctl("list", "-o", "json").stdout.splitlines()) == 1
         assert points(cluster, job) == undisturbed[1]  # no point missing, none doubled, no restart
         check(cluster, job, undisturbed)

@@ -89,7 +89,7 @@ def test_memory_is_the_prediction(tmp_path, world, precision):
     late = [b for t, b in result["allocations"] if result["steps"][1] < t < result["steps"][-1] and b not in ALLOWED_AFTER_STEP_3]
     assert not late, f"allocations of 64 KiB or more after step 2: {late}"
     memory = result["summary"]["memory"]
-    predicted = memory["arena_bytes"] + memory["workspace_bytes"] + memory["runtime_bytes"]
+    predicted = memory["total_bytes"] - memory["idle_bytes"]
     measured = result["peak_bytes"] - result["idle_bytes"]
     print(f"ranks {world} {precision}: measured {measured / MIB:.1f} MiB, predicted {predicted / MIB:.1f} MiB")
     assert abs(measured - predicted) <= max(0.02 * predicted, 16 * MIB)
