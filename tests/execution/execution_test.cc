@@ -1,0 +1,258 @@
+// Compiled programs on the executor with the CPU's kernels, ranks being threads of this process: a planned program in a
+// poisoned arena against the same program with memory of its own for every value, and every layout against one rank.
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "graph/ir/text.h"
+#include "graph/passes/pipeline.h"
+#include "graph/passes/test_model.h"
+#include "gtest/gtest.h"
+#include "worker/rank/arena.h"
+#include "worker/rank/cpu_kernels.h"
+#include "worker/rank/executor.h"
+#include "worker/rank/in_process_transport.h"
+#include "worker/rank/states.h"
+
+namespace tacc::worker {
+namespace {
+
+constexpr int64_t kGlobalBatch = 12, kSeq = 6, kVocab = 13;
+constexpr int kSteps = 4;
+
+struct Layout {
+  int64_t dp, fsdp, accumulation;
+  graph::DType compute_dtype = graph::DType::kF32;
+};
+
+std::string Name(const Layout& l) {
+  return absl::StrCat("dp", l.dp, "_fsdp", l.fsdp, "_accumulation", l.accumulation,
+                      l.compute_dtype == graph::DType::kBF16 ? "_bf16" : "");
+}
+
+graph::Program CompileLayout(const Layout& layout, const graph::OpTable& ops) {
+  graph::ParseOptions parse;
+  parse.symbols = {{"B", kGlobalBatch / layout.accumulation}, {"S", kSeq}};
+  const auto forward = graph::ParseGraph(graph::TestModelText(), parse);
+  EXPECT_TRUE(forward.ok()) << forward.status();
+  graph::CompileOptions options;
+  options.training.accumulation = layout.accumulation;
+  options.training.learning_rate = 1e-2;
+  options.training.max_steps = 10;
+  options.training.weight_decay = 0.1;
+  options.training.max_grad_norm = 0.5;
+  options.compute_dtype = layout.compute_dtype;
+  options.partition.mesh = {{{"dp", layout.dp}, {"fsdp", layout.fsdp}}};
+  options.partition.batch_axes = {0, 1};
+  options.partition.at_rest_axes = {1};
+  options.schedule.units = {"layers.0", "layers.1"};
+  const auto compiled = graph::Compile(*forward, ops, options);
+  EXPECT_TRUE(compiled.ok()) << compiled.status();
+  return compiled->program;
+}
+
+struct Result {
+  std::vector<double> losses, norms;
+  double eval_loss = 0;
+  std::map<std::string, std::vector<float>> weights;  // Logical.
+  std::vector<int64_t> highest_touched;               // By rank.
+};
+
+struct Batch {
+  std::vector<int32_t> tokens, targets;
+  std::vector<int64_t> sample;
+};
+
+// Rows [first, first + rows) of the global batch of `step`; one target in five is ignored, so ranks hold different
+// counts.
+Batch MakeBatch(int step, int64_t first, int64_t rows) {
+  Batch batch;
+  for (int64_t r = first; r < first + rows; ++r) {
+    std::mt19937 random(static_cast<uint32_t>(step * 1000 + r));
+    batch.sample.push_back(r);
+    for (int64_t s = 0; s < kSeq; ++s) {
+      batch.tokens.push_back(static_cast<int32_t>(random() % kVocab));
+      const uint32_t target = random();
+      batch.targets.push_back(target % 5 == 0 ? -1 : static_cast<int32_t>(target % kVocab));
+    }
+  }
+  return batch;
+}
+
+enum class Memory { kPlanned, kOwn };
+
+// One rank of a run.
+class Rank {
+ public:
+  Rank(const graph::Program& program, const graph::OpTable& ops, int rank, Transport* transport, Memory memory)
+      : program_(program), rank_(rank), collectives_(rank, static_cast<int>(program.mesh.num_ranks())) {
+    collectives_.Connect(transport);
+    ExecutorOptions options;
+    options.program = &program;
+    options.rank = rank;
+    options.kernels = &kernels_;
+    options.aliases = [&ops](const graph::Graph& graph, const graph::Node& node) {
+      const graph::OpDef* op = ops.Find(node.op);
+      return op->aliases ? op->aliases(graph::CallOf(graph, node)) : std::vector<int>();
+    };
+    options.collectives = &collectives_;
+    if (memory == Memory::kPlanned) {
+      arena_ = *Arena::Create(program.arena_bytes, program.workspace_bytes);
+      arena_->Poison();
+      options.arena = arena_.get();
+    }
+    auto executor = Executor::Create(options);
+    if (!executor.ok()) {
+      ADD_FAILURE() << executor.status();
+      return;
+    }
+    executor_ = *std::move(executor);
+    RankStates states(&program, rank, [this](const std::string& name) { return executor_->state(name); });
+    const absl::Status status = states.Initialize(nullptr, 7);
+    EXPECT_TRUE(status.ok()) << status;
+    // Padding has no defined value: nothing may read it.
+    for (const graph::State& state : program.states) {
+      graph::Value value{"", state.type, state.placement};
+      for (const Region& region : PaddingOf(value, program.mesh, rank, executor_->state(state.name))) {
+        for (int64_t i = 0; i < region.runs; ++i)
+          std::memset(region.data + i * region.stride_bytes, 0xff, region.run_bytes);
+      }
+    }
+  }
+
+  bool ok() const { return executor_ != nullptr; }
+
+  void Train(Result& result) {
+    const int64_t micro_batches = executor_->num_micro_batches();
+    const int64_t logical_rows = kGlobalBatch / micro_batches;
+    const int64_t world = program_.mesh.num_ranks();
+    const int64_t rows = logical_rows / world;
+    for (int step = 0; step < kSteps; ++step) {
+      const int64_t steps_done = step;
+      std::vector<Batch> batches;
+      for (int64_t m = 0; m < micro_batches; ++m)
+        batches.push_back(MakeBatch(step, m * logical_rows + rank_ * rows, rows));
+      std::vector<std::vector<const void*>> inputs;
+      for (const Batch& batch : batches) inputs.push_back(Pointers(batch, &steps_done));
+      const absl::Status status = executor_->RunStep(inputs);
+      ASSERT_TRUE(status.ok()) << status;
+      ASSERT_EQ(*executor_->Output("skipped"), 0.0);
+      if (rank_ != 0) continue;
+      result.losses.push_back(*executor_->Output("loss"));
+      result.norms.push_back(*executor_->Output("grad_norm"));
+    }
+    const int64_t none = 0;
+    for (int64_t m = 0; m < micro_batches; ++m) {
+      const Batch batch = MakeBatch(99, m * logical_rows + rank_ * rows, rows);
+      ASSERT_TRUE(executor_->RunEval(Pointers(batch, &none)).ok());
+      if (rank_ == 0) result.eval_loss += *executor_->Output("loss");
+    }
+    if (arena_ != nullptr) result.highest_touched[rank_] = arena_->HighestTouched();
+  }
+
+  // Puts this rank's part of the weights into the logical ones; one rank at a time.
+  void CollectWeights(Result& result) {
+    RankStates states(&program_, rank_, [this](const std::string& name) { return executor_->state(name); });
+    for (const ShardTensor& tensor : states.MakeShard().tensors) {
+      std::vector<float>& whole = result.weights[tensor.name];
+      whole.resize(*NumElements(tensor.shape));
+      CopyIntersection(static_cast<const char*>(tensor.data), tensor.rectangle, reinterpret_cast<char*>(whole.data()),
+                       WholeTensor(tensor.shape), sizeof(float));
+    }
+  }
+
+ private:
+  std::vector<const void*> Pointers(const Batch& batch, const int64_t* step) const {
+    std::vector<const void*> pointers;
+    for (const Executor::Input& input : executor_->inputs()) {
+      pointers.push_back(input.name == "tokens"    ? static_cast<const void*>(batch.tokens.data())
+                         : input.name == "targets" ? static_cast<const void*>(batch.targets.data())
+                         : input.name == "sample"  ? static_cast<const void*>(batch.sample.data())
+                                                   : static_cast<const void*>(step));
+    }
+    return pointers;
+  }
+
+  const graph::Program& program_;
+  const int rank_;
+  const CpuKernelTable kernels_;
+  Collectives collectives_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<Executor> executor_;
+};
+
+Result Train(const graph::Program& program, const graph::OpTable& ops, Memory memory) {
+  const int world = static_cast<int>(program.mesh.num_ranks());
+  Result result;
+  result.highest_touched.resize(world);
+  auto transports = MakeInProcessTransports(world, absl::Seconds(60));
+  std::vector<std::unique_ptr<Rank>> ranks(world);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world; ++rank) {
+    threads.emplace_back([&, rank] {
+      ranks[rank] = std::make_unique<Rank>(program, ops, rank, transports[rank].get(), memory);
+      if (ranks[rank]->ok()) ranks[rank]->Train(result);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& rank : ranks) {
+    if (rank->ok()) rank->CollectWeights(result);
+  }
+  return result;
+}
+
+class ExecutionTest : public testing::TestWithParam<Layout> {};
+
+// The planner's offsets change where values lie and nothing else; what it planned is what is used.
+TEST_P(ExecutionTest, PlannedMemoryGivesTheSameBits) {
+  const graph::OpTable ops;
+  const graph::Program program = CompileLayout(GetParam(), ops);
+  const Result planned = Train(program, ops, Memory::kPlanned), own = Train(program, ops, Memory::kOwn);
+  ASSERT_EQ(planned.losses.size(), static_cast<size_t>(kSteps));
+  EXPECT_EQ(planned.losses, own.losses);
+  EXPECT_EQ(planned.norms, own.norms);
+  EXPECT_EQ(planned.eval_loss, own.eval_loss);
+  EXPECT_EQ(planned.weights, own.weights);
+  for (const int64_t bytes : planned.highest_touched) {
+    EXPECT_LE(bytes, program.arena_bytes);
+    EXPECT_GT(bytes, program.arena_bytes - graph::kArenaAlignment);
+  }
+}
+
+TEST_P(ExecutionTest, EqualsOneRank) {
+  const Layout layout = GetParam();
+  const graph::OpTable ops;
+  const Result one = Train(CompileLayout({1, 1, 1, layout.compute_dtype}, ops), ops, Memory::kPlanned);
+  const Result many = Train(CompileLayout(layout, ops), ops, Memory::kPlanned);
+  ASSERT_EQ(one.losses.size(), static_cast<size_t>(kSteps));
+  ASSERT_EQ(many.losses.size(), static_cast<size_t>(kSteps));
+  EXPECT_LT(one.losses.back(), one.losses.front());
+  // f32: only the order of sums differs. bf16: each rank rounds its own part of a weight's gradient, 2^-8 relative, and
+  // updates follow.
+  const bool is_f32 = layout.compute_dtype == graph::DType::kF32;
+  const double loss_tolerance = is_f32 ? 1e-6 : 1e-2, norm_tolerance = is_f32 ? 1e-5 : 2e-2,
+               weight_tolerance = is_f32 ? 2e-5 : 2e-2;
+  for (int step = 0; step < kSteps; ++step) {
+    EXPECT_NEAR(many.losses[step], one.losses[step], loss_tolerance * one.losses[step]) << step;
+    EXPECT_NEAR(many.norms[step], one.norms[step], norm_tolerance * one.norms[step]) << step;
+  }
+  EXPECT_NEAR(many.eval_loss, one.eval_loss, loss_tolerance * one.eval_loss);
+  ASSERT_EQ(many.weights.size(), one.weights.size());
+  for (const auto& [name, weight] : one.weights) {
+    const std::vector<float>& other = many.weights.at(name);
+    ASSERT_EQ(other.size(), weight.size()) << name;
+    for (size_t i = 0; i < weight.size(); ++i)
+      ASSERT_NEAR(other[i], weight[i], weight_tolerance) << name << "[" << i << "]";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, ExecutionTest,
+                         testing::Values(Layout{1, 1, 1}, Layout{1, 1, 4}, Layout{2, 1, 1}, Layout{1, 2, 1},
+                                         Layout{1, 3, 1}, Layout{1, 3, 4}, Layout{2, 2, 1}, Layout{2, 3, 2},
+                                         Layout{1, 4, 1}, Layout{1, 2, 1, graph::DType::kBF16}),
+                         [](const testing::TestParamInfo<Layout>& info) { return Name(info.param); });
+
+}  // namespace
+}  // namespace tacc::worker
