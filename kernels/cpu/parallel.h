@@ -16,21 +16,22 @@ void ParallelFor(int64_t n, int64_t grain, const Body& body) {
   if (n <= 0) return;
   if (grain < 1) grain = 1;
   const int64_t num_grains = (n + grain - 1) / grain;
-  int64_t num_threads = omp_in_parallel() ? 1 : omp_get_max_threads();
-  if (num_threads > num_grains) num_threads = num_grains;
-  if (num_threads <= 1) {
+  if (num_grains == 1 || omp_in_parallel() || omp_get_max_threads() == 1) {
     body(int64_t{0}, n);
     return;
   }
-#pragma omp parallel num_threads(num_threads)
+  // Always the whole team, idle threads included: OpenMP's runtime ends and makes threads when its size changes.
+#pragma omp parallel
   {
-    // The runtime may grant fewer threads than asked for.
-    const int64_t actual = omp_get_num_threads();
+    const int64_t team = omp_get_num_threads();
+    const int64_t used = team < num_grains ? team : num_grains;
     const int64_t id = omp_get_thread_num();
-    const int64_t begin = num_grains * id / actual * grain;
-    int64_t end = num_grains * (id + 1) / actual * grain;
-    if (end > n) end = n;
-    if (begin < end) body(begin, end);
+    if (id < used) {
+      const int64_t begin = num_grains * id / used * grain;
+      int64_t end = num_grains * (id + 1) / used * grain;
+      if (end > n) end = n;
+      if (begin < end) body(begin, end);
+    }
   }
 }
 
