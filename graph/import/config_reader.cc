@@ -25,7 +25,8 @@ std::string BoundsText(const std::string& min, const std::string& max, bool has_
 
 }  // namespace
 
-ConfigReader::ConfigReader(const nlohmann::json& object, std::string place) : object_(object), place_(std::move(place)) {}
+ConfigReader::ConfigReader(const nlohmann::json& object, std::string place)
+    : object_(object), place_(std::move(place)) {}
 
 const nlohmann::json* ConfigReader::Find(const std::string& key) {
   used_.insert(key);
@@ -146,8 +147,9 @@ absl::Status ConfigReader::Finish(const std::string& owner) {
     finished_ = true;
     for (const auto& item : object_.items()) {
       if (used_.count(item.key()) > 0 || harmless_.count(item.key()) > 0) continue;
-      Fail(item.key(), absl::StrCat("this key is not known to ", owner,
-                                    "; it may change what the model computes, so it is refused. Remove it if it does not"));
+      Fail(item.key(),
+           absl::StrCat("this key is not known to ", owner,
+                        "; it may change what the model computes, so it is refused. Remove it if it does not"));
     }
   }
   if (problems_.empty()) return absl::OkStatus();

@@ -13,9 +13,9 @@
 
 namespace tacc::graph {
 
-// Reads a JSON object key by key and remembers which keys it was asked for, so that no key is passed over in silence: Finish fails for
-// each key that was neither read nor declared harmless. Problems are collected; a getter that fails returns its fallback. A key whose
-// value is null counts as absent.
+// Reads a JSON object key by key and remembers which keys it was asked for, so that no key is passed over in silence:
+// Finish fails for each key that was neither read nor declared harmless. Problems are collected; a getter that fails
+// returns its fallback. A key whose value is null counts as absent.
 class ConfigReader {
  public:
   // `place` begins every message, as "config.json".

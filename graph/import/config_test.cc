@@ -17,12 +17,21 @@ using ::testing::HasSubstr;
 constexpr int64_t kSeqLen = 8;
 
 json BaseConfig(const std::string& family) {
-  json config = {{"model_type", family}, {"vocab_size", 50}, {"hidden_size", 24}, {"intermediate_size", 20}, {"num_hidden_layers", 2},
-                 {"num_attention_heads", 4}, {"max_position_embeddings", 32}};
-  if (family == "bloom") return {{"model_type", "bloom"}, {"vocab_size", 50}, {"hidden_size", 24}, {"n_layer", 2}, {"n_head", 4}};
+  json config = {{"model_type", family},         {"vocab_size", 50},       {"hidden_size", 24},
+                 {"intermediate_size", 20},      {"num_hidden_layers", 2}, {"num_attention_heads", 4},
+                 {"max_position_embeddings", 32}};
+  if (family == "bloom")
+    return {{"model_type", "bloom"}, {"vocab_size", 50}, {"hidden_size", 24}, {"n_layer", 2}, {"n_head", 4}};
   if (family == "hf_olmo") {
-    return {{"model_type", "hf_olmo"}, {"vocab_size", 50}, {"embedding_size", 52}, {"d_model", 24}, {"n_layers", 2}, {"n_heads", 4},
-            {"max_sequence_length", 32}, {"attention_dropout", 0.0}, {"rope", true}};
+    return {{"model_type", "hf_olmo"},
+            {"vocab_size", 50},
+            {"embedding_size", 52},
+            {"d_model", 24},
+            {"n_layers", 2},
+            {"n_heads", 4},
+            {"max_sequence_length", 32},
+            {"attention_dropout", 0.0},
+            {"rope", true}};
   }
   return config;
 }
@@ -42,34 +51,57 @@ struct Flip {
 json Rope(const json& parameters) { return {{"rope_parameters", parameters}}; }
 
 std::vector<Flip> CommonFlips() {
-  return {{"model_type", "gpt2"}, {"architectures", {"LlamaForSequenceClassification"}}, {"dtype", "int8"}, {"torch_dtype", "float8"},
-          {"quantization_config", {{"bits", 4}}}, {"pruned_heads", {{"0", {1}}}}, {"is_encoder_decoder", true}, {"is_decoder", true},
-          {"add_cross_attention", true}, {"cross_attention_hidden_size", 8}, {"use_bfloat16", true}, {"chunk_size_feed_forward", 2},
-          {"tf_legacy_loss", true}, {"tie_encoder_decoder", true}, {"vocab_size", 49}};
+  return {{"model_type", "gpt2"},
+          {"architectures", {"LlamaForSequenceClassification"}},
+          {"dtype", "int8"},
+          {"torch_dtype", "float8"},
+          {"quantization_config", {{"bits", 4}}},
+          {"pruned_heads", {{"0", {1}}}},
+          {"is_encoder_decoder", true},
+          {"is_decoder", true},
+          {"add_cross_attention", true},
+          {"cross_attention_hidden_size", 8},
+          {"use_bfloat16", true},
+          {"chunk_size_feed_forward", 2},
+          {"tf_legacy_loss", true},
+          {"tie_encoder_decoder", true},
+          {"vocab_size", 49}};
 }
 
 std::vector<Flip> RotaryFlips() {
-  const json llama3 = {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
+  const json llama3 = {{"rope_type", "llama3"},
+                       {"factor", 8.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
                        {"original_max_position_embeddings", 16}};
   const json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 100}};
-  std::vector<Flip> flips = {{"max_position_embeddings", 7}, {"rope_theta", 500.0}, {"partial_rotary_factor", 0.5},
-                             {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}},
-                             {"rope_scaling", {{"type", "dynamic"}, {"factor", 3.0}},
-                              {{"max_position_embeddings", 4}, {"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}}}},
-                             {"rope_scaling", {{"type", "longrope"}}},
-                             {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}, Rope({{"rope_type", "default"}})},
-                             {"rope_scaling", {{"type", "linear"}, {"rope_type", "dynamic"}, {"factor", 2.0}}},
-                             {"rope_scaling", {{"type", "linear"}}},
-                             {"rope_scaling", "linear"},
-                             {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 77.0}}},
-                             {"rope_parameters", {{"rope_type", "default"}, {"partial_rotary_factor", 0.5}}},
-                             {"rope_parameters", {{"rope_type", "default"}, {"surprise", 1}}}};
+  std::vector<Flip> flips = {
+      {"max_position_embeddings", 7},
+      {"rope_theta", 500.0},
+      {"partial_rotary_factor", 0.5},
+      {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}},
+      {"rope_scaling",
+       {{"type", "dynamic"}, {"factor", 3.0}},
+       {{"max_position_embeddings", 4}, {"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}}}},
+      {"rope_scaling", {{"type", "longrope"}}},
+      {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}, Rope({{"rope_type", "default"}})},
+      {"rope_scaling", {{"type", "linear"}, {"rope_type", "dynamic"}, {"factor", 2.0}}},
+      {"rope_scaling", {{"type", "linear"}}},
+      {"rope_scaling", "linear"},
+      {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 77.0}}},
+      {"rope_parameters", {{"rope_type", "default"}, {"partial_rotary_factor", 0.5}}},
+      {"rope_parameters", {{"rope_type", "default"}, {"surprise", 1}}}};
   for (const char* key : {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}) {
     flips.push_back({"rope_parameters", With(llama3, {{key, 3}}), Rope(llama3)});
   }
-  for (const auto& [key, value] : std::map<std::string, json>{{"factor", 5.0}, {"attention_factor", 1.5}, {"beta_fast", 5.0}, {"beta_slow", 3.0},
-                                                              {"original_max_position_embeddings", 300}, {"truncate", false},
-                                                              {"mscale", 0.5}, {"mscale_all_dim", 0.7}}) {
+  for (const auto& [key, value] : std::map<std::string, json>{{"factor", 5.0},
+                                                              {"attention_factor", 1.5},
+                                                              {"beta_fast", 5.0},
+                                                              {"beta_slow", 3.0},
+                                                              {"original_max_position_embeddings", 300},
+                                                              {"truncate", false},
+                                                              {"mscale", 0.5},
+                                                              {"mscale_all_dim", 0.7}}) {
     json base = yarn;
     if (key == "mscale") base["mscale_all_dim"] = 0.9;
     if (key == "mscale_all_dim") base["mscale"] = 0.9;
@@ -80,10 +112,19 @@ std::vector<Flip> RotaryFlips() {
 
 std::vector<Flip> LlamaLikeFlips() {
   std::vector<Flip> flips = RotaryFlips();
-  for (const Flip& flip : std::vector<Flip>{{"hidden_size", 32}, {"intermediate_size", 21}, {"num_hidden_layers", 3}, {"num_attention_heads", 2},
-                                            {"num_key_value_heads", 2}, {"num_key_value_heads", 3}, {"head_dim", 8}, {"hidden_act", "gelu"},
-                                            {"hidden_act", "mish"}, {"initializer_range", 0.1}, {"attention_bias", true},
-                                            {"attention_dropout", 0.1}, {"tie_word_embeddings", true}}) {
+  for (const Flip& flip : std::vector<Flip>{{"hidden_size", 32},
+                                            {"intermediate_size", 21},
+                                            {"num_hidden_layers", 3},
+                                            {"num_attention_heads", 2},
+                                            {"num_key_value_heads", 2},
+                                            {"num_key_value_heads", 3},
+                                            {"head_dim", 8},
+                                            {"hidden_act", "gelu"},
+                                            {"hidden_act", "mish"},
+                                            {"initializer_range", 0.1},
+                                            {"attention_bias", true},
+                                            {"attention_dropout", 0.1},
+                                            {"tie_word_embeddings", true}}) {
     flips.push_back(flip);
   }
   return flips;
@@ -97,36 +138,94 @@ std::vector<Flip> FlipsOf(const std::string& family) {
     add({{"mlp_bias", true}, {"rms_norm_eps", 1e-5}});
   } else if (family == "qwen3") {
     add(LlamaLikeFlips());
-    add({{"rms_norm_eps", 1e-5}, {"use_sliding_window", true}, {"layer_types", {"full_attention"}},
+    add({{"rms_norm_eps", 1e-5},
+         {"use_sliding_window", true},
+         {"layer_types", {"full_attention"}},
          {"layer_types", {"full_attention", "sliding_attention"}}});
   } else if (family == "olmo") {
     add(LlamaLikeFlips());
     add({{"clip_qkv", 8.0}});
   } else if (family == "bloom") {
-    add({{"hidden_size", 32}, {"n_embed", 32}, {"n_layer", 3}, {"num_hidden_layers", 3}, {"n_head", 2}, {"num_attention_heads", 2},
-         {"n_inner", 5}, {"layer_norm_epsilon", 1e-6}, {"initializer_range", 0.1}, {"apply_residual_connection_post_layernorm", true},
-         {"hidden_dropout", 0.1}, {"attention_dropout", 0.1}, {"tie_word_embeddings", false}});
+    add({{"hidden_size", 32},
+         {"n_embed", 32},
+         {"n_layer", 3},
+         {"num_hidden_layers", 3},
+         {"n_head", 2},
+         {"num_attention_heads", 2},
+         {"n_inner", 5},
+         {"layer_norm_epsilon", 1e-6},
+         {"initializer_range", 0.1},
+         {"apply_residual_connection_post_layernorm", true},
+         {"hidden_dropout", 0.1},
+         {"attention_dropout", 0.1},
+         {"tie_word_embeddings", false}});
   } else if (family == "baichuan") {
-    add({{"hidden_size", 32}, {"intermediate_size", 21}, {"num_hidden_layers", 3}, {"num_attention_heads", 2}, {"hidden_act", "relu"},
-         {"initializer_range", 0.1}, {"rms_norm_eps", 1e-5}, {"max_position_embeddings", 7}, {"max_position_embeddings", nullptr},
-         {"model_max_length", 7, {{"max_position_embeddings", nullptr}}}, {"norm_head", true}, {"tie_word_embeddings", true},
+    add({{"hidden_size", 32},
+         {"intermediate_size", 21},
+         {"num_hidden_layers", 3},
+         {"num_attention_heads", 2},
+         {"hidden_act", "relu"},
+         {"initializer_range", 0.1},
+         {"rms_norm_eps", 1e-5},
+         {"max_position_embeddings", 7},
+         {"max_position_embeddings", nullptr},
+         {"model_max_length", 7, {{"max_position_embeddings", nullptr}}},
+         {"norm_head", true},
+         {"tie_word_embeddings", true},
          {"z_loss_weight", 0.001}});
   } else {
     const json no_rope = {{"rope", false}};
     const json gated_inits = {{"init_fn", "full_megatron"}};
-    add({{"d_model", 32}, {"n_layers", 3}, {"n_heads", 2}, {"n_kv_heads", 2}, {"multi_query_attention", true}, {"mlp_ratio", 6},
-         {"multi_query_attention", true, {{"n_kv_heads", 4}}}, {"mlp_hidden_size", 20}, {"mlp_hidden_size", 21}, {"activation_type", "gelu"},
-         {"activation_type", "geglu"}, {"block_type", "llama"}, {"block_group_size", 2}, {"block_group_size", 3}, {"alibi", true}, {"alibi", true, no_rope},
-         {"alibi_bias_max", 4.0, {{"rope", false}, {"alibi", true}}}, {"rope", false}, {"rope_theta", 500}, {"max_sequence_length", 7},
-         {"max_sequence_length", 9, no_rope}, {"attention_dropout", 0.1}, {"attention_dropout", nullptr}, {"residual_dropout", 0.2},
-         {"embedding_dropout", 0.2}, {"embedding_layer_norm", true}, {"layer_norm_type", "rms"}, {"layer_norm_type", "amd_compatible"},
-         {"layer_norm_with_affine", false}, {"layer_norm_eps", 1e-6}, {"attention_layer_norm", true},
-         {"attention_layer_norm_with_affine", false, {{"attention_layer_norm", true}}}, {"include_bias", false}, {"bias_for_layer_norm", false},
-         {"scale_logits", true}, {"vocab_size", 53}, {"vocab_size", 49, {{"embedding_size", nullptr}}}, {"embedding_size", 60}, {"weight_tying", false},
-         {"init_fn", "mitchell"}, {"init_fn", "kaiming_normal"}, {"init_std", 0.1}, {"init_cutoff_factor", 2.0}, {"emb_init_std", 0.3},
-         {"scale_emb_init", true, gated_inits}, {"clip_qkv", 8.0}, {"norm_after", true}});
+    add({{"d_model", 32},
+         {"n_layers", 3},
+         {"n_heads", 2},
+         {"n_kv_heads", 2},
+         {"multi_query_attention", true},
+         {"mlp_ratio", 6},
+         {"multi_query_attention", true, {{"n_kv_heads", 4}}},
+         {"mlp_hidden_size", 20},
+         {"mlp_hidden_size", 21},
+         {"activation_type", "gelu"},
+         {"activation_type", "geglu"},
+         {"block_type", "llama"},
+         {"block_group_size", 2},
+         {"block_group_size", 3},
+         {"alibi", true},
+         {"alibi", true, no_rope},
+         {"alibi_bias_max", 4.0, {{"rope", false}, {"alibi", true}}},
+         {"rope", false},
+         {"rope_theta", 500},
+         {"max_sequence_length", 7},
+         {"max_sequence_length", 9, no_rope},
+         {"attention_dropout", 0.1},
+         {"attention_dropout", nullptr},
+         {"residual_dropout", 0.2},
+         {"embedding_dropout", 0.2},
+         {"embedding_layer_norm", true},
+         {"layer_norm_type", "rms"},
+         {"layer_norm_type", "amd_compatible"},
+         {"layer_norm_with_affine", false},
+         {"layer_norm_eps", 1e-6},
+         {"attention_layer_norm", true},
+         {"attention_layer_norm_with_affine", false, {{"attention_layer_norm", true}}},
+         {"include_bias", false},
+         {"bias_for_layer_norm", false},
+         {"scale_logits", true},
+         {"vocab_size", 53},
+         {"vocab_size", 49, {{"embedding_size", nullptr}}},
+         {"embedding_size", 60},
+         {"weight_tying", false},
+         {"init_fn", "mitchell"},
+         {"init_fn", "kaiming_normal"},
+         {"init_std", 0.1},
+         {"init_cutoff_factor", 2.0},
+         {"emb_init_std", 0.3},
+         {"scale_emb_init", true, gated_inits},
+         {"clip_qkv", 8.0},
+         {"norm_after", true}});
     // Alone it changes nothing: rows are counted by embedding_size.
-    flips.erase(std::find_if(flips.begin(), flips.end(), [](const Flip& f) { return f.key == "vocab_size" && f.value == 49 && f.others.empty(); }));
+    flips.erase(std::find_if(flips.begin(), flips.end(),
+                             [](const Flip& f) { return f.key == "vocab_size" && f.value == 49 && f.others.empty(); }));
   }
   return flips;
 }
@@ -172,7 +271,8 @@ TEST_P(FamilyTest, EveryUsedKeyMatters) {
   }
   const absl::StatusOr<ReadFamily> read = ReadModelConfig(base, kSeqLen);
   ASSERT_TRUE(read.ok());
-  for (const std::string& key : read->used_keys) EXPECT_EQ(flipped.count(key), 1u) << key << " is read, but no case changes it";
+  for (const std::string& key : read->used_keys)
+    EXPECT_EQ(flipped.count(key), 1u) << key << " is read, but no case changes it";
 }
 
 TEST_P(FamilyTest, HarmlessKeysChangeNothing) {
@@ -190,14 +290,15 @@ TEST_P(FamilyTest, HarmlessKeysChangeNothing) {
 }
 
 TEST_P(FamilyTest, AllProblemsAreListedAtOnce) {
-  const json config = With(BaseConfig(GetParam()), {{"surprise", 1}, {"architectures", 3}, {"torch_dtype", "int7"}, {"is_decoder", true}});
+  const json config = With(BaseConfig(GetParam()),
+                           {{"surprise", 1}, {"architectures", 3}, {"torch_dtype", "int7"}, {"is_decoder", true}});
   const std::string message(TextOf(config).status().message());
   EXPECT_EQ(std::count(message.begin(), message.end(), '\n') + 1, 4) << message;
   EXPECT_THAT(message, HasSubstr("config.json: architectures = 3: wanted a list of strings"));
 }
 
-// Multiply-adds of the matrix products, counted by hand: projections of each layer, attention's two products under a causal mask
-// (half of them), and the head.
+// Multiply-adds of the matrix products, counted by hand: projections of each layer, attention's two products under a
+// causal mask (half of them), and the head.
 TEST_P(FamilyTest, FlopsMatchHandFormula) {
   json config = BaseConfig(GetParam());
   const double batch = 3, seq = 8, hidden = 24, heads = 4, layers = 2;
@@ -233,13 +334,15 @@ TEST_P(FamilyTest, FlopsMatchHandFormula) {
     const OpDef* op = ops.Find(node.op);
     if (op->is_matmul) counted += op->flops(CallOf(*graph, node));
   }
-  const double per_token_layer = hidden * (heads + 2 * kv_heads) * head_dim + heads * head_dim * hidden + mlp_matrices * hidden * inner;
+  const double per_token_layer =
+      hidden * (heads + 2 * kv_heads) * head_dim + heads * head_dim * hidden + mlp_matrices * hidden * inner;
   const double attention = 2 * heads * head_dim * seq / 2;  // per token
   const double by_hand = 2 * batch * seq * (layers * (per_token_layer + attention) + hidden * rows);
   EXPECT_NEAR(counted, by_hand, 1e-3 * by_hand);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, FamilyTest, testing::Values("llama", "qwen3", "olmo", "hf_olmo", "bloom", "baichuan"),
+INSTANTIATE_TEST_SUITE_P(Families, FamilyTest,
+                         testing::Values("llama", "qwen3", "olmo", "hf_olmo", "bloom", "baichuan"),
                          [](const auto& info) { return info.param; });
 
 TEST(ReadModelConfigTest, OldOlmoIsNotTransformersOlmo) {
@@ -272,6 +375,81 @@ TEST(ReadModelConfigTest, DropoutNeedsItsInputs) {
   EXPECT_THAT(*text, HasSubstr("input \"step\" : i64[]"));
   EXPECT_THAT(*text, HasSubstr("input \"sample\" : i64[2]"));
   EXPECT_THAT(*text, HasSubstr("key=3 rate=0.25 seed=0"));
+}
+
+// Published configurations, whole, with the number of parameters that their model cards and weight files have.
+struct Published {
+  const char* name;
+  const char* config;
+  int64_t num_parameters;
+};
+
+const Published kPublished[] = {
+    {"OLMo-1B",
+     R"({"activation_type": "swiglu", "alibi": false, "alibi_bias_max": 8.0, "architectures": ["OLMoForCausalLM"],
+      "attention_dropout": 0.0, "attention_layer_norm": false, "attention_layer_norm_with_affine": false,
+      "bias_for_layer_norm": false, "block_group_size": 1, "block_type": "sequential", "clip_qkv": null, "d_model": 2048,
+      "embedding_dropout": 0.0, "embedding_size": 50304, "eos_token_id": 50279, "flash_attention": true, "include_bias": false,
+      "init_cutoff_factor": null, "init_device": "meta", "init_fn": "mitchell", "init_std": 0.02, "layer_norm_type": "default",
+      "layer_norm_with_affine": false, "max_sequence_length": 2048, "mlp_hidden_size": 16384, "mlp_ratio": 8,
+      "model_type": "hf_olmo", "multi_query_attention": false, "n_heads": 16, "n_layers": 16, "pad_token_id": 1,
+      "precision": "amp_bf16", "residual_dropout": 0.0, "rope": true, "rope_full_precision": true, "scale_logits": false,
+      "transformers_version": "4.37.1", "use_cache": true, "vocab_size": 50280, "weight_tying": true})",
+     1176764416},
+    {"Llama-3.1-8B",
+     R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 128000,
+      "eos_token_id": 128001, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
+      "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "llama", "num_attention_heads": 32,
+      "num_hidden_layers": 32, "num_key_value_heads": 8, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+      "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+      "rope_theta": 500000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.43.0.dev0",
+      "use_cache": true, "vocab_size": 128256})",
+     8030261248},
+    {"Qwen3-0.6B",
+     R"({"architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 151643,
+      "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024, "initializer_range": 0.02,
+      "intermediate_size": 3072, "max_position_embeddings": 40960, "max_window_layers": 28, "model_type": "qwen3",
+      "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": null,
+      "rope_theta": 1000000, "sliding_window": null, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+      "transformers_version": "4.51.0", "use_cache": true, "use_sliding_window": false, "vocab_size": 151936})",
+     596049920},
+    {"bloom-560m",
+     R"({"apply_residual_connection_post_layernorm": false, "attention_dropout": 0.0, "attention_softmax_in_fp32": true,
+      "bias_dropout_fusion": true, "bos_token_id": 1, "eos_token_id": 2, "hidden_dropout": 0.0, "initializer_range": 0.02,
+      "layer_norm_epsilon": 1e-05, "masked_softmax_fusion": true, "model_type": "bloom", "n_embed": 1024, "n_inner": null,
+      "n_layer": 24, "num_attention_heads": 16, "offset_alibi": 100, "pad_token_id": 3, "pretraining_tp": 1, "skip_bias_add": true,
+      "skip_bias_add_qkv": false, "transformers_version": "4.20.0", "unk_token_id": 0, "use_cache": true, "vocab_size": 250880})",
+     559214592},
+    {"Baichuan2-7B",
+     R"({"architectures": ["BaichuanForCausalLM"], "auto_map": {"AutoConfig": "configuration_baichuan.BaichuanConfig"},
+      "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+      "intermediate_size": 11008, "max_position_embeddings": 4096, "model_max_length": 4096, "model_type": "baichuan",
+      "num_attention_heads": 32, "num_hidden_layers": 32, "pad_token_id": 0, "rms_norm_eps": 1e-06,
+      "_from_model_config": true, "tie_word_embeddings": false, "tokenizer_class": "BaichuanTokenizer",
+      "torch_dtype": "bfloat16", "transformers_version": "4.29.2", "use_cache": true, "vocab_size": 125696})",
+     7505973248},
+    {"Baichuan-13B",
+     R"({"_from_model_config": true, "architectures": ["BaichuanForCausalLM"], "bos_token_id": 1, "eos_token_id": 2,
+      "gradient_checkpointing": [false], "hidden_act": "silu", "hidden_size": 5120, "initializer_range": 0.02,
+      "intermediate_size": 13696, "model_max_length": 4096, "model_type": "baichuan", "num_attention_heads": 40,
+      "num_hidden_layers": 40, "pad_token_id": 0, "rms_norm_eps": 1e-06, "tie_word_embeddings": false,
+      "torch_dtype": "bfloat16", "transformers_version": "4.29.2", "use_cache": true, "vocab_size": 64000})",
+     13264901120},
+};
+
+TEST(ReadModelConfigTest, PublishedModelsHaveTheirParameters) {
+  for (const Published& published : kPublished) {
+    const absl::StatusOr<ReadFamily> read = ReadModelConfig(json::parse(published.config), kSeqLen);
+    ASSERT_TRUE(read.ok()) << published.name << ": " << read.status();
+    const absl::StatusOr<Graph> graph = BuildDecoder(read->spec, DecoderBuildOptions(), OpTable());
+    ASSERT_TRUE(graph.ok()) << published.name << ": " << graph.status();
+    int64_t num_parameters = 0;
+    for (const Node& node : graph->nodes) {
+      if (node.op == "param") num_parameters += graph->type(node.results[0]).num_elements();
+    }
+    EXPECT_EQ(num_parameters, published.num_parameters) << published.name;
+  }
 }
 
 }  // namespace

@@ -33,7 +33,8 @@ class DecoderBuilder {
     graph_.name = "forward";
     const Dims tokens_dims = {options_.batch, options_.seq_len};
     tokens_ = b_.Leaf("input", "tokens", {DType::kI32, tokens_dims});
-    if (options_.outputs == DecoderBuildOptions::kLoss) targets_ = b_.Leaf("input", "targets", {DType::kI32, tokens_dims});
+    if (options_.outputs == DecoderBuildOptions::kLoss)
+      targets_ = b_.Leaf("input", "targets", {DType::kI32, tokens_dims});
     if (spec_.has_dropout()) {
       step_ = b_.Leaf("input", "step", {DType::kI64, {}});
       sample_ = b_.Leaf("input", "sample", {DType::kI64, {options_.batch}});
@@ -70,15 +71,17 @@ class DecoderBuilder {
     return b_.Leaf("param", name, {DType::kF32, std::move(dims)}, std::move(attrs));
   }
 
-  // x times the matrix NAME.weight, by `spec`; `out` are the dims it makes, `in` those it takes, both as the logical weight has them.
-  ValueId Project(const std::string& name, const std::string& spec, ValueId x, const Dims& out, const Dims& in, Bias bias,
-                  const std::string& init) {
+  // x times the matrix NAME.weight, by `spec`; `out` are the dims it makes, `in` those it takes, both as the logical
+  // weight has them.
+  ValueId Project(const std::string& name, const std::string& spec, ValueId x, const Dims& out, const Dims& in,
+                  Bias bias, const std::string& init) {
     b_.SetModule(name);
     Dims dims = out;
     dims.insert(dims.end(), in.begin(), in.end());
     const ValueId weight = Param(absl::StrCat(name, ".weight"), dims, {Product(out), Product(in)}, init);
     ValueId y = b_.Einsum(spec, x, weight);
-    if (bias == Bias::kPresent) y = b_.Add("add", {y, Param(absl::StrCat(name, ".bias"), out, {Product(out)}, "zeros")});
+    if (bias == Bias::kPresent)
+      y = b_.Add("add", {y, Param(absl::StrCat(name, ".bias"), out, {Product(out)}, "zeros")});
     return y;
   }
 
@@ -116,7 +119,8 @@ class DecoderBuilder {
     if (spec_.learned_positions > 0) {
       b_.SetModule(names.positions);
       const Dims table_dims = {spec_.learned_positions, spec_.hidden_size};
-      const ValueId table = Param(absl::StrCat(names.positions, ".weight"), table_dims, table_dims, spec_.init.positions);
+      const ValueId table =
+          Param(absl::StrCat(names.positions, ".weight"), table_dims, table_dims, spec_.init.positions);
       x = b_.Add("add", {x, b_.Slice(table, 0, 0, options_.seq_len)});
     }
     b_.SetModule(names.embedding);
@@ -125,8 +129,7 @@ class DecoderBuilder {
 
   ValueId Layer(int64_t layer, ValueId x) {
     const std::string path = spec_.LayerPath(layer);
-    x = Branch(path, Join(path, spec_.names.attention_norm), x,
-               [&](ValueId h) { return Attention(path, layer, h); });
+    x = Branch(path, Join(path, spec_.names.attention_norm), x, [&](ValueId h) { return Attention(path, layer, h); });
     return Branch(path, Join(path, spec_.names.mlp_norm), x, [&](ValueId h) { return Mlp(path, layer, h); });
   }
 
@@ -145,7 +148,8 @@ class DecoderBuilder {
     return b_.Add("add", {residual, Dropout(y, spec_.residual_dropout)});
   }
 
-  // Part `part` of the dim `dim` (of extent `parts` when they are single entries): [start, limit), with the dim dropped when it is 1.
+  // Part `part` of the dim `dim` (of extent `parts` when they are single entries): [start, limit), with the dim dropped
+  // when it is 1.
   ValueId Part(ValueId x, int64_t dim, int64_t start, int64_t limit) {
     ValueId y = b_.Slice(x, dim, start, limit);
     if (limit - start > 1) return y;
@@ -219,10 +223,14 @@ class DecoderBuilder {
 
   ValueId Activate(ValueId x) {
     switch (spec_.activation) {
-      case DecoderSpec::kSilu: return b_.Add("silu", {x});
-      case DecoderSpec::kGelu: return b_.Add("gelu", {x}, {{"approximate", std::string("none")}});
-      case DecoderSpec::kGeluTanh: return b_.Add("gelu", {x}, {{"approximate", std::string("tanh")}});
-      case DecoderSpec::kRelu: return b_.Add("relu", {x});
+      case DecoderSpec::kSilu:
+        return b_.Add("silu", {x});
+      case DecoderSpec::kGelu:
+        return b_.Add("gelu", {x}, {{"approximate", std::string("none")}});
+      case DecoderSpec::kGeluTanh:
+        return b_.Add("gelu", {x}, {{"approximate", std::string("tanh")}});
+      case DecoderSpec::kRelu:
+        return b_.Add("relu", {x});
     }
     return x;
   }
@@ -249,7 +257,8 @@ class DecoderBuilder {
       b_.SetModule(Join(path, names.mlp));
       h = Gate(gate, up);
     } else {
-      const ValueId gate = Project(Join(path, names.gate), "bsk,nk->bsn", x, {inner}, in, spec_.mlp_bias, spec_.init.input);
+      const ValueId gate =
+          Project(Join(path, names.gate), "bsk,nk->bsn", x, {inner}, in, spec_.mlp_bias, spec_.init.input);
       const ValueId up = Project(Join(path, names.up), "bsk,nk->bsn", x, {inner}, in, spec_.mlp_bias, spec_.init.input);
       b_.SetModule(Join(path, names.mlp));
       h = Gate(gate, up);

@@ -14,9 +14,9 @@
 
 namespace tacc::graph {
 
-// Names of a family's modules, as in its safetensors: a weight is NAME.weight, a bias NAME.bias. In `layer`, {layer} is the layer's
-// number, {group} and {member} its place in groups of DecoderSpec::layers_per_group. The rest of a layer's names are relative to it;
-// an empty name is not there.
+// Names of a family's modules, as in its safetensors: a weight is NAME.weight, a bias NAME.bias. In `layer`, {layer} is
+// the layer's number, {group} and {member} its place in groups of DecoderSpec::layers_per_group. The rest of a layer's
+// names are relative to it; an empty name is not there.
 struct DecoderNames {
   std::string base;  // module that some files leave out of the names, as "transformer."
   std::string embedding = "model.embed_tokens";
@@ -52,30 +52,30 @@ enum class Bias { kNone, kPresent };
 // Initial values of random weights (State::init).
 struct DecoderInit {
   std::string embedding, positions, head;
-  std::string input;                                       // q, k, v, gate, up
+  std::string input;                                        // q, k, v, gate, up
   std::function<std::string(int64_t)> attention_out, down;  // by layer
 };
 
-// Every fact of a decoder-only transformer that its graph depends on. Letters: B batch, S sequence, N hidden size, H heads, K key-value
-// heads, D head size, I intermediate size, V rows of the vocabulary.
+// Every fact of a decoder-only transformer that its graph depends on. Letters: B batch, S sequence, N hidden size, H
+// heads, K key-value heads, D head size, I intermediate size, V rows of the vocabulary.
 struct DecoderSpec {
   std::string family;
   DecoderNames names;
   DecoderInit init;
 
-  int64_t vocab_rows = 0;     // V
-  int64_t hidden_size = 0;    // N
+  int64_t vocab_rows = 0;   // V
+  int64_t hidden_size = 0;  // N
   int64_t num_layers = 0;
-  int64_t num_heads = 0;      // H
-  int64_t num_kv_heads = 0;   // K
-  int64_t head_dim = 0;       // D
+  int64_t num_heads = 0;          // H
+  int64_t num_kv_heads = 0;       // K
+  int64_t head_dim = 0;           // D
   int64_t intermediate_size = 0;  // I
   int64_t layers_per_group = 1;
-  int64_t max_seq_len = 0;    // 0: any
+  int64_t max_seq_len = 0;  // 0: any
 
   NormSpec norm;
-  enum NormPlace { kNormBefore, kNormAfter } norm_place = kNormBefore;       // of the branch
-  enum ResidualFrom { kFromInput, kFromNorm } residual_from = kFromInput;    // what the branch is added to
+  enum NormPlace { kNormBefore, kNormAfter } norm_place = kNormBefore;     // of the branch
+  enum ResidualFrom { kFromInput, kFromNorm } residual_from = kFromInput;  // what the branch is added to
   std::optional<NormSpec> embedding_norm;
 
   // How q, k and v lie in the files: three matrices, one after the other in one, or [H, 3, D] in one.
@@ -97,7 +97,11 @@ struct DecoderSpec {
   double embedding_dropout = 0;
   double residual_dropout = 0;
 
-  enum Head { kOwnHead, kTiedHead, kNormalizedHead } head = kOwnHead;  // kNormalizedHead: rows of length 1, Baichuan 2's NormHead
+  enum Head {
+    kOwnHead,
+    kTiedHead,
+    kNormalizedHead
+  } head = kOwnHead;  // kNormalizedHead: rows of length 1, Baichuan 2's NormHead
   Bias head_bias = Bias::kNone;
   double logit_scale = 1.0;
 
@@ -113,8 +117,9 @@ struct DecoderBuildOptions {
   enum Outputs { kLoss, kLogits } outputs = kLoss;
 };
 
-// The forward graph in f32. Inputs: "tokens" i32[B,S]; with kLoss "targets" i32[B,S] (-1: ignored); with dropout "step" i64[] and
-// "sample" i64[B]. Outputs: "loss" (sum of the cross-entropy over targets >= 0) and "target_tokens" (their number), or "logits".
+// The forward graph in f32. Inputs: "tokens" i32[B,S]; with kLoss "targets" i32[B,S] (-1: ignored); with dropout "step"
+// i64[] and "sample" i64[B]. Outputs: "loss" (sum of the cross-entropy over targets >= 0) and "target_tokens" (their
+// number), or "logits".
 absl::StatusOr<Graph> BuildDecoder(const DecoderSpec& spec, const DecoderBuildOptions& options, const OpTable& ops);
 
 }  // namespace tacc::graph

@@ -10,8 +10,8 @@
 namespace tacc::graph {
 namespace {
 
-// The parts that transformers' own families share. Layers of all of them are initialised alike: matrices and embeddings normal,
-// biases zero, norms one.
+// The parts that transformers' own families share. Layers of all of them are initialised alike: matrices and embeddings
+// normal, biases zero, norms one.
 void ReadTransformersInit(ConfigReader& config, DecoderSpec& spec) {
   const std::string init = NormalInit(config.Float("initializer_range", 0.0, 1.0, 0.02));
   spec.init = {init, init, init, init, [init](int64_t) { return init; }, [init](int64_t) { return init; }};
@@ -64,11 +64,14 @@ void ReadQwen3(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
   spec.qk_norm_over = DecoderSpec::kHeadDim;
   config.RefuseUnless("use_sliding_window", false, "attention over a sliding window is not supported");
   const std::vector<std::string> layer_types = config.Strings("layer_types");
-  const auto odd = std::find_if(layer_types.begin(), layer_types.end(), [](const auto& t) { return t != "full_attention"; });
+  const auto odd =
+      std::find_if(layer_types.begin(), layer_types.end(), [](const auto& t) { return t != "full_attention"; });
   if (odd != layer_types.end()) {
-    config.Fail("layer_types", absl::StrCat("layers of type \"", *odd, "\" are not supported, only \"full_attention\""));
+    config.Fail("layer_types",
+                absl::StrCat("layers of type \"", *odd, "\" are not supported, only \"full_attention\""));
   } else if (!layer_types.empty() && static_cast<int64_t>(layer_types.size()) != spec.num_layers) {
-    config.Fail("layer_types", absl::StrCat("has ", layer_types.size(), " entries for num_hidden_layers = ", spec.num_layers));
+    config.Fail("layer_types",
+                absl::StrCat("has ", layer_types.size(), " entries for num_hidden_layers = ", spec.num_layers));
   }
 }
 
@@ -101,8 +104,8 @@ void ReadBloom(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
   spec.head = config.Bool("tie_word_embeddings", true) ? DecoderSpec::kTiedHead : DecoderSpec::kOwnHead;
 }
 
-// Baichuan 7B has max_position_embeddings and rotary embeddings; 13B has only model_max_length, and ALiBi. NormHead came with
-// Baichuan 2, which no key tells from Baichuan 1: known by its vocabulary, or by a key of our own, norm_head.
+// Baichuan 7B has max_position_embeddings and rotary embeddings; 13B has only model_max_length, and ALiBi. NormHead
+// came with Baichuan 2, which no key tells from Baichuan 1: known by its vocabulary, or by a key of our own, norm_head.
 void ReadBaichuan(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
   constexpr int64_t kBaichuan2Vocabulary = 125696;
   ReadTransformersInit(config, spec);
@@ -117,7 +120,8 @@ void ReadBaichuan(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
   if (config.Has("max_position_embeddings")) {
     spec.max_seq_len = config.Int("max_position_embeddings", 1, kMaxLength, 4096);
     if (spec.head_dim % 2 != 0) {
-      config.Fail("num_attention_heads", absl::StrCat("rotary embeddings need heads of even size, got ", spec.head_dim));
+      config.Fail("num_attention_heads",
+                  absl::StrCat("rotary embeddings need heads of even size, got ", spec.head_dim));
     } else {
       spec.rotary = PlainRotary(10000.0, spec.head_dim);
     }
@@ -164,19 +168,46 @@ DecoderNames BaichuanNames() {
 std::vector<Family> Families() {
   return {
       // pretraining_tp: a way of splitting the same products.
-      {"llama", {"llama"}, {"LlamaForCausalLM", "LLaMAForCausalLM"}, {"LlamaDecoderLayer"}, DecoderNames(), {"pretraining_tp"}, ReadLlama},
+      {"llama",
+       {"llama"},
+       {"LlamaForCausalLM", "LLaMAForCausalLM"},
+       {"LlamaDecoderLayer"},
+       DecoderNames(),
+       {"pretraining_tp"},
+       ReadLlama},
       // sliding_window, max_window_layers: nothing without use_sliding_window.
-      {"qwen3", {"qwen3"}, {"Qwen3ForCausalLM"}, {"Qwen3DecoderLayer"}, Qwen3Names(), {"sliding_window", "max_window_layers"}, ReadQwen3},
+      {"qwen3",
+       {"qwen3"},
+       {"Qwen3ForCausalLM"},
+       {"Qwen3DecoderLayer"},
+       Qwen3Names(),
+       {"sliding_window", "max_window_layers"},
+       ReadQwen3},
       {"olmo", {"olmo"}, {"OlmoForCausalLM"}, {"OlmoDecoderLayer"}, DecoderNames(), {}, ReadOlmo},
-      {"hf_olmo", {"hf_olmo", "olmo"}, {"OLMoForCausalLM"}, {"OLMoSequentialBlock", "OlmoSequentialBlock", "OLMoBlock"},
-       NativeOlmoNames(), NativeOlmoHarmlessKeys(), ReadNativeOlmo},
-      // attention_softmax_in_fp32 and below: choices of kernels in Megatron; pretraining_tp, slow_but_exact: order of the same sums;
+      {"hf_olmo",
+       {"hf_olmo", "olmo"},
+       {"OLMoForCausalLM"},
+       {"OLMoSequentialBlock", "OlmoSequentialBlock", "OLMoBlock"},
+       NativeOlmoNames(),
+       NativeOlmoHarmlessKeys(),
+       ReadNativeOlmo},
+      // attention_softmax_in_fp32 and below: choices of kernels in Megatron; pretraining_tp, slow_but_exact: order of
+      // the same sums;
       // seq_length: the length it was trained at, which ALiBi does not limit.
-      {"bloom", {"bloom"}, {"BloomForCausalLM"}, {"BloomBlock"}, BloomNames(),
+      {"bloom",
+       {"bloom"},
+       {"BloomForCausalLM"},
+       {"BloomBlock"},
+       BloomNames(),
        {"attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "offset_alibi", "skip_bias_add",
         "skip_bias_add_qkv", "pretraining_tp", "slow_but_exact", "seq_length", "unk_token_id"},
        ReadBloom},
-      {"baichuan", {"baichuan"}, {"BaichuanForCausalLM", "BaiChuanForCausalLM"}, {"DecoderLayer", "BaichuanLayer"}, BaichuanNames(), {},
+      {"baichuan",
+       {"baichuan"},
+       {"BaichuanForCausalLM", "BaiChuanForCausalLM"},
+       {"DecoderLayer", "BaichuanLayer"},
+       BaichuanNames(),
+       {},
        ReadBaichuan},
   };
 }
@@ -207,17 +238,18 @@ std::set<std::string> HarmlessKeys() {
   return {
       // Which program wrote the file, and where it lay.
       "_name_or_path", "_from_model_config", "auto_map", "transformers_version", "tokenizer_class", "_commit_hash",
-      // Tokens with a meaning. Samples are packed, so no padding is ever computed; each row of the embedding is trained.
+      // Tokens with a meaning. Samples are packed, so no padding is ever computed; each row of the embedding is
+      // trained.
       "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id", "decoder_start_token_id",
       // What a forward pass hands out, and how it is computed in PyTorch.
       "use_cache", "return_dict", "output_attentions", "output_hidden_states", "torchscript", "gradient_checkpointing",
       "_attn_implementation", "attn_implementation", "use_flash_attention", "_flash_attn_2_enabled",
       // Generation.
-      "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty", "temperature",
-      "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
-      "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "output_scores", "return_dict_in_generate",
-      "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty",
-      "suppress_tokens", "begin_suppress_tokens",
+      "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty",
+      "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
+      "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "output_scores",
+      "return_dict_in_generate", "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values",
+      "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens",
       // Other tasks.
       "task_specific_params", "problem_type", "finetuning_task", "id2label", "label2id", "prefix"};
 }
@@ -231,16 +263,18 @@ absl::StatusOr<ReadFamily> ReadModelConfig(const nlohmann::json& config, int64_t
   if (!found.has_value()) {
     std::vector<std::string> known;
     for (const Family& family : Families()) known.push_back(family.name);
-    return absl::InvalidArgumentError(absl::StrCat(
-        "config.json: model_type = ", model_type.empty() ? "absent" : absl::StrCat("\"", model_type, "\""),
-        ": no such family of models is known; known are ", absl::StrJoin(known, ", "), ". A graph text (model.graph) can say any model"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("config.json: model_type = ", model_type.empty() ? "absent" : absl::StrCat("\"", model_type, "\""),
+                     ": no such family of models is known; known are ", absl::StrJoin(known, ", "),
+                     ". A graph text (model.graph) can say any model"));
   }
   result.family = *std::move(found);
   const Family& family = result.family;
   const std::vector<std::string> architectures = reader.Strings("architectures");
-  const bool is_language_model = architectures.empty() || std::any_of(architectures.begin(), architectures.end(), [&](const auto& a) {
-    return std::count(family.architectures.begin(), family.architectures.end(), a) > 0;
-  });
+  const bool is_language_model =
+      architectures.empty() || std::any_of(architectures.begin(), architectures.end(), [&](const auto& a) {
+        return std::count(family.architectures.begin(), family.architectures.end(), a) > 0;
+      });
   if (!is_language_model) {
     reader.Fail("architectures", absl::StrCat("is not the language model of family ", family.name, "; wanted ",
                                               absl::StrJoin(family.architectures, " or ")));
@@ -248,7 +282,8 @@ absl::StatusOr<ReadFamily> ReadModelConfig(const nlohmann::json& config, int64_t
   for (const char* key : {"quantization_config", "pruned_heads"}) {
     reader.RefuseUnless(key, nlohmann::json::object(), "models changed in this way are not supported");
   }
-  for (const char* key : {"is_encoder_decoder", "is_decoder", "add_cross_attention", "cross_attention_hidden_size", "use_bfloat16"}) {
+  for (const char* key :
+       {"is_encoder_decoder", "is_decoder", "add_cross_attention", "cross_attention_hidden_size", "use_bfloat16"}) {
     reader.RefuseUnless(key, false, "only plain decoders are supported");
   }
   reader.RefuseUnless("chunk_size_feed_forward", 0, "not supported");
@@ -262,10 +297,11 @@ absl::StatusOr<ReadFamily> ReadModelConfig(const nlohmann::json& config, int64_t
   spec.names = family.names;
   family.read(reader, seq_len, spec);
   if (spec.max_seq_len > 0 && seq_len > spec.max_seq_len) {
-    const char* key = family.name == "hf_olmo" ? "max_sequence_length"
+    const char* key = family.name == "hf_olmo"                                             ? "max_sequence_length"
                       : reader.Has("max_position_embeddings") || family.name != "baichuan" ? "max_position_embeddings"
-                                                                                         : "model_max_length";
-    reader.Fail(key, absl::StrCat("the model takes at most ", spec.max_seq_len, " tokens, but samples have data.seq_len = ", seq_len));
+                                                                                           : "model_max_length";
+    reader.Fail(key, absl::StrCat("the model takes at most ", spec.max_seq_len,
+                                  " tokens, but samples have data.seq_len = ", seq_len));
   }
   result.used_keys = reader.used();
   auto status = reader.Finish(absl::StrCat("family ", family.name));

@@ -20,7 +20,8 @@ struct Family {
   std::vector<std::string> architectures;  // its language models
   std::vector<std::string> layer_classes;  // classes of its decoder layers, for dist.fsdp.wrap_layer_cls
   DecoderNames names;
-  std::set<std::string> harmless;  // keys of its config.json, beside those of HarmlessKeys(), that do not change what is computed
+  std::set<std::string>
+      harmless;  // keys of its config.json, beside those of HarmlessKeys(), that do not change what is computed
   // Reads the rest; problems stay in the reader.
   void (*read)(ConfigReader& config, int64_t seq_len, DecoderSpec& spec);
 };
@@ -34,12 +35,12 @@ std::set<std::string> HarmlessKeys();
 struct ReadFamily {
   Family family;
   DecoderSpec spec;
-  std::string weights_dtype;          // "F32", "BF16", "F16", "F64" when config.json names one, else empty
-  std::set<std::string> used_keys;    // keys that were read
+  std::string weights_dtype;        // "F32", "BF16", "F16", "F64" when config.json names one, else empty
+  std::set<std::string> used_keys;  // keys that were read
 };
 
-// Finds the family and reads config.json. Errors: InvalidArgument with every problem, one a line: unknown keys, values out of range,
-// features that are not supported, each by name.
+// Finds the family and reads config.json. Errors: InvalidArgument with every problem, one a line: unknown keys, values
+// out of range, features that are not supported, each by name.
 absl::StatusOr<ReadFamily> ReadModelConfig(const nlohmann::json& config, int64_t seq_len);
 
 }  // namespace tacc::graph

@@ -35,7 +35,8 @@ std::vector<WantedTensor> WantedTensors(const Graph& graph) {
   std::vector<WantedTensor> wanted;
   for (const Node& node : graph.nodes) {
     if (node.op != "param") continue;
-    wanted.push_back({node.symbol, GetAttr<std::vector<int64_t>>(node.attrs, "stored", graph.type(node.results[0]).dims)});
+    wanted.push_back(
+        {node.symbol, GetAttr<std::vector<int64_t>>(node.attrs, "stored", graph.type(node.results[0]).dims)});
   }
   return wanted;
 }
@@ -45,27 +46,36 @@ void MatchNames(const StoredWeights& stored, DecoderNames* names) {
   if (names->base.empty() || stored.tensors.count(absl::StrCat(names->embedding, ".weight")) > 0) return;
   const std::string bare(absl::StripPrefix(names->embedding, names->base));
   if (stored.tensors.count(absl::StrCat(bare, ".weight")) == 0) return;
-  for (std::string* name : {&names->embedding, &names->embedding_norm, &names->positions, &names->layer, &names->final_norm, &names->head}) {
+  for (std::string* name : {&names->embedding, &names->embedding_norm, &names->positions, &names->layer,
+                            &names->final_norm, &names->head}) {
     *name = std::string(absl::StripPrefix(*name, names->base));
   }
 }
 
-absl::StatusOr<ImportOptions::Weights> DecideWeights(const std::string& dir, const ImportOptions& options, const StoredWeights& stored) {
+absl::StatusOr<ImportOptions::Weights> DecideWeights(const std::string& dir, const ImportOptions& options,
+                                                     const StoredWeights& stored) {
   if (options.weights == ImportOptions::Weights::kRandom) return ImportOptions::Weights::kRandom;
   if (stored.kind == StoredWeights::kSafetensors) return ImportOptions::Weights::kPretrained;
   if (stored.kind == StoredWeights::kPickledOnly) {
-    return absl::InvalidArgumentError(absl::StrCat(dir, " has only pickled weights, which can run code when they are read. Convert them once:\n"
-                                                   "  python -m tacc convert ", dir, " --out ", dir, "-safetensors\n"
-                                                   "  and use that folder, or set model.weights: random"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(dir,
+                     " has only pickled weights, which can run code when they are read. Convert them once:\n"
+                     "  python -m tacc convert ",
+                     dir, " --out ", dir,
+                     "-safetensors\n"
+                     "  and use that folder, or set model.weights: random"));
   }
-  return absl::InvalidArgumentError(absl::StrCat(dir, " has no model.safetensors; to train from scratch set model.weights: random"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(dir, " has no model.safetensors; to train from scratch set model.weights: random"));
 }
 
-absl::Status CheckLayerClasses(const std::vector<std::string>& asked, const std::vector<std::string>& known, const std::string& family) {
+absl::Status CheckLayerClasses(const std::vector<std::string>& asked, const std::vector<std::string>& known,
+                               const std::string& family) {
   for (const std::string& name : asked) {
     if (std::count(known.begin(), known.end(), name) > 0) continue;
-    return absl::InvalidArgumentError(absl::StrCat("dist.fsdp.wrap_layer_cls: \"", name, "\" is no class of family ", family,
-                                                   " that can be a unit; wanted ", absl::StrJoin(known, " or ")));
+    return absl::InvalidArgumentError(absl::StrCat("dist.fsdp.wrap_layer_cls: \"", name, "\" is no class of family ",
+                                                   family, " that can be a unit; wanted ",
+                                                   absl::StrJoin(known, " or ")));
   }
   return absl::OkStatus();
 }
@@ -77,7 +87,8 @@ absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOp
     return absl::NotFoundError(absl::StrCat(dir, ": wanted the folder of a Hugging Face model, with config.json"));
   }
   if (options.batch < 1 || options.seq_len < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("batch = ", options.batch, ", seq_len = ", options.seq_len, "; wanted at least 1 each"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("batch = ", options.batch, ", seq_len = ", options.seq_len, "; wanted at least 1 each"));
   }
   TACC_ASSIGN_OR_RETURN(const nlohmann::json config, ReadJsonFile(absl::StrCat(dir, "/config.json"), kMaxConfigBytes));
   absl::StatusOr<ReadFamily> read = ReadModelConfig(config, options.seq_len);
@@ -97,7 +108,8 @@ absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOp
   build.batch = options.batch;
   build.seq_len = options.seq_len;
   build.dropout_seed = static_cast<int64_t>(options.seed & 0x7fffffffffffffff);
-  build.outputs = options.outputs == ImportOptions::Outputs::kLoss ? DecoderBuildOptions::kLoss : DecoderBuildOptions::kLogits;
+  build.outputs =
+      options.outputs == ImportOptions::Outputs::kLoss ? DecoderBuildOptions::kLoss : DecoderBuildOptions::kLogits;
   TACC_ASSIGN_OR_RETURN(model.forward, BuildDecoder(spec, build, ops));
 
   const std::vector<WantedTensor> wanted = WantedTensors(model.forward);

@@ -11,7 +11,8 @@
 
 namespace tacc::graph {
 
-// In errors of this folder each line is a problem of its own, but a line indented by two spaces continues the one above.
+// In errors of this folder each line is a problem of its own, but a line indented by two spaces continues the one
+// above.
 
 struct ImportOptions {
   int64_t batch = 1;    // B, rows of a micro-batch over all ranks
@@ -25,30 +26,33 @@ struct ImportOptions {
 };
 
 struct ImportedModel {
-  // In f32. Inputs "tokens" i32[B,S]; "targets" i32[B,S], -1 = ignored (not with kLogits); with dropout "step" i64[] and "sample" i64[B].
-  // Leaves `param "NAME"`, NAME as in the model's safetensors, with init= and, where the logical shape is a reshape of the stored one,
-  // stored=. Outputs "loss" (sum over target tokens) and "target_tokens", or "logits" f32[B,S,V].
+  // In f32. Inputs "tokens" i32[B,S]; "targets" i32[B,S], -1 = ignored (not with kLogits); with dropout "step" i64[]
+  // and "sample" i64[B]. Leaves `param "NAME"`, NAME as in the model's safetensors, with init= and, where the logical
+  // shape is a reshape of the stored one, stored=. Outputs "loss" (sum over target tokens) and "target_tokens", or
+  // "logits" f32[B,S,V].
   Graph forward;
   std::string family;  // "llama", ..., or "graph"
   // Where the initial weights come from; never kAuto.
   ImportOptions::Weights weights = ImportOptions::Weights::kRandom;
-  int64_t vocab_size = 0;   // token ids must be less
-  int64_t num_layers = 0;   // decoder layers; 0 for a graph text
+  int64_t vocab_size = 0;  // token ids must be less
+  int64_t num_layers = 0;  // decoder layers; 0 for a graph text
   int64_t num_parameters = 0;
-  int64_t max_seq_len = 0;  // 0: no limit
+  int64_t max_seq_len = 0;                 // 0: no limit
   std::vector<std::string> layer_classes;  // names that wrap_layer_cls accepts
   std::vector<std::string> units;          // module paths whose weights FSDP gathers together: the decoder layers
 };
 
-// A Hugging Face folder: config.json, and the headers of its safetensors. Errors: InvalidArgument with every problem, one a line; NotFound
-// when there is no such folder or no config.json.
+// A Hugging Face folder: config.json, and the headers of its safetensors. Errors: InvalidArgument with every problem,
+// one a line; NotFound when there is no such folder or no config.json.
 absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOptions& options, const OpTable& ops);
 
-// A graph in text form with the inputs and outputs above; B and S may stand for dims of types. Its units are its module paths up to the
-// first number, as layers.0 for layers.0.mlp. Errors: InvalidArgument "file:line:col: what"; NotFound when there is no such file.
-absl::StatusOr<ImportedModel> ImportGraphFile(const std::string& path, const ImportOptions& options, const OpTable& ops);
-absl::StatusOr<ImportedModel> ImportGraphText(const std::string& text, const std::string& file, const ImportOptions& options,
+// A graph in text form with the inputs and outputs above; B and S may stand for dims of types. Its units are its module
+// paths up to the first number, as layers.0 for layers.0.mlp. Errors: InvalidArgument "file:line:col: what"; NotFound
+// when there is no such file.
+absl::StatusOr<ImportedModel> ImportGraphFile(const std::string& path, const ImportOptions& options,
                                               const OpTable& ops);
+absl::StatusOr<ImportedModel> ImportGraphText(const std::string& text, const std::string& file,
+                                              const ImportOptions& options, const OpTable& ops);
 
 }  // namespace tacc::graph
 

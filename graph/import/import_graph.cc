@@ -35,11 +35,12 @@ class NodePlaces {
   absl::Status Error(size_t node, const std::string& what) const {
     if (node >= lines_.size()) return absl::InvalidArgumentError(absl::StrCat(file_, ": ", what));
     const Line& line = lines_[node];
-    return absl::InvalidArgumentError(absl::StrCat(file_, ":", line.number, ":", line.column, ": ", what, "\n  ", line.text, "\n  ",
-                                                   std::string(line.column - 1, ' '), "^"));
+    return absl::InvalidArgumentError(absl::StrCat(file_, ":", line.number, ":", line.column, ": ", what, "\n  ",
+                                                   line.text, "\n  ", std::string(line.column - 1, ' '), "^"));
   }
   absl::Status AtEnd(const std::string& what) const {
-    return absl::InvalidArgumentError(absl::StrCat(file_, ":", lines_.empty() ? 1 : lines_.back().number, ":1: ", what));
+    return absl::InvalidArgumentError(
+        absl::StrCat(file_, ":", lines_.empty() ? 1 : lines_.back().number, ":1: ", what));
   }
 
  private:
@@ -75,11 +76,13 @@ class GraphChecker {
         TACC_RETURN_IF_ERROR(CheckInput(i));
         inputs.insert(node.symbol);
       } else if (node.op == "param") {
-        if (!params.insert(node.symbol).second) return places_.Error(i, absl::StrCat("param \"", node.symbol, "\" is declared twice"));
+        if (!params.insert(node.symbol).second)
+          return places_.Error(i, absl::StrCat("param \"", node.symbol, "\" is declared twice"));
         TACC_RETURN_IF_ERROR(CheckParam(i));
       } else if (node.op == "output") {
         TACC_RETURN_IF_ERROR(CheckOutput(i));
-        if (!outputs.insert(node.symbol).second) return places_.Error(i, absl::StrCat("output \"", node.symbol, "\" is given twice"));
+        if (!outputs.insert(node.symbol).second)
+          return places_.Error(i, absl::StrCat("output \"", node.symbol, "\" is given twice"));
       } else {
         TACC_RETURN_IF_ERROR(CheckNode(i));
       }
@@ -91,7 +94,8 @@ class GraphChecker {
     for (const char* name : {"loss", "target_tokens"}) {
       if (outputs.count(name) > 0) continue;
       return places_.AtEnd(absl::StrCat("the graph has no output \"", name,
-                                        "\"; a model ends with `output \"loss\"` (a sum over target tokens) and `output \"target_tokens\"` (their number)"));
+                                        "\"; a model ends with `output \"loss\"` (a sum over target tokens) and "
+                                        "`output \"target_tokens\"` (their number)"));
     }
     if (params.empty()) return places_.AtEnd("the graph has no param, so there is nothing to train");
     return absl::OkStatus();
@@ -102,13 +106,14 @@ class GraphChecker {
     const Node& node = graph_.nodes[i];
     const auto it = inputs_.find(node.symbol);
     if (it == inputs_.end()) {
-      return places_.Error(i, absl::StrCat("no input is called \"", node.symbol, "\"; there are tokens, targets, step and sample"));
+      return places_.Error(
+          i, absl::StrCat("no input is called \"", node.symbol, "\"; there are tokens, targets, step and sample"));
     }
     if (node.results.size() != 1) return places_.Error(i, "an input has one result");
     const TensorType& type = graph_.type(node.results[0]);
     if (type == it->second.type) return absl::OkStatus();
-    return places_.Error(i, absl::StrCat("input \"", node.symbol, "\" is ", type.ToString(), "; wanted ", it->second.type.ToString(), " (",
-                                         it->second.meaning, ")"));
+    return places_.Error(i, absl::StrCat("input \"", node.symbol, "\" is ", type.ToString(), "; wanted ",
+                                         it->second.type.ToString(), " (", it->second.meaning, ")"));
   }
 
   absl::Status CheckParam(size_t i) const {
@@ -116,11 +121,14 @@ class GraphChecker {
     if (node.results.size() != 1) return places_.Error(i, "a param has one result");
     const TensorType& type = graph_.type(node.results[0]);
     if (node.symbol.empty()) return places_.Error(i, "a param needs a quoted name");
-    if (type.dtype != DType::kF32) return places_.Error(i, absl::StrCat("param \"", node.symbol, "\" is ", type.ToString(), "; wanted f32"));
+    if (type.dtype != DType::kF32)
+      return places_.Error(i, absl::StrCat("param \"", node.symbol, "\" is ", type.ToString(), "; wanted f32"));
     for (const auto& [key, value] : node.attrs) {
       const bool fits = (key == "init" && std::holds_alternative<std::string>(value)) ||
                         (key == "stored" && std::holds_alternative<std::vector<int64_t>>(value));
-      if (!fits) return places_.Error(i, absl::StrCat("param takes init=\"...\" and stored=[...], got ", key, "=", Print(value)));
+      if (!fits)
+        return places_.Error(i,
+                             absl::StrCat("param takes init=\"...\" and stored=[...], got ", key, "=", Print(value)));
     }
     TensorType stored = type;
     stored.dims = GetAttr<std::vector<int64_t>>(node.attrs, "stored", type.dims);
@@ -131,13 +139,15 @@ class GraphChecker {
   absl::Status CheckOutput(size_t i) const {
     const Node& node = graph_.nodes[i];
     if (node.symbol != "loss" && node.symbol != "target_tokens") {
-      return places_.Error(i, absl::StrCat("no output is called \"", node.symbol, "\"; there are loss and target_tokens"));
+      return places_.Error(i,
+                           absl::StrCat("no output is called \"", node.symbol, "\"; there are loss and target_tokens"));
     }
     if (node.operands.size() != 1) return places_.Error(i, "an output has one operand");
     const TensorType wanted = {DType::kF32, {}};
     const TensorType& type = graph_.type(node.operands[0]);
     if (type == wanted) return absl::OkStatus();
-    return places_.Error(i, absl::StrCat("output \"", node.symbol, "\" is ", type.ToString(), "; wanted ", wanted.ToString()));
+    return places_.Error(
+        i, absl::StrCat("output \"", node.symbol, "\" is ", type.ToString(), "; wanted ", wanted.ToString()));
   }
 
   absl::Status CheckNode(size_t i) const {
@@ -151,12 +161,14 @@ class GraphChecker {
     const absl::StatusOr<std::vector<TensorType>> inferred = InferTypes(*op, node.attrs, call.operands);
     if (!inferred.ok()) return places_.Error(i, std::string(inferred.status().message()));
     if (inferred->size() != node.results.size()) {
-      return places_.Error(i, absl::StrCat(node.op, " has ", inferred->size(), " results, the line names ", node.results.size()));
+      return places_.Error(
+          i, absl::StrCat(node.op, " has ", inferred->size(), " results, the line names ", node.results.size()));
     }
     for (size_t r = 0; r < inferred->size(); ++r) {
       if ((*inferred)[r] == call.results[r]) continue;
-      return places_.Error(i, absl::StrCat("the type of %", graph_.values[node.results[r]].name, " is written ", call.results[r].ToString(), ", but ",
-                                           node.op, " makes ", (*inferred)[r].ToString()));
+      return places_.Error(
+          i, absl::StrCat("the type of %", graph_.values[node.results[r]].name, " is written ",
+                          call.results[r].ToString(), ", but ", node.op, " makes ", (*inferred)[r].ToString()));
     }
     return absl::OkStatus();
   }
@@ -190,19 +202,23 @@ std::string UnitOf(const std::string& module) {
 
 }  // namespace
 
-absl::StatusOr<ImportedModel> ImportGraphText(const std::string& text, const std::string& file, const ImportOptions& options,
-                                              const OpTable& ops) {
+absl::StatusOr<ImportedModel> ImportGraphText(const std::string& text, const std::string& file,
+                                              const ImportOptions& options, const OpTable& ops) {
   if (options.batch < 1 || options.seq_len < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("batch = ", options.batch, ", seq_len = ", options.seq_len, "; wanted at least 1 each"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("batch = ", options.batch, ", seq_len = ", options.seq_len, "; wanted at least 1 each"));
   }
   if (options.weights == ImportOptions::Weights::kPretrained) {
-    return absl::InvalidArgumentError(absl::StrCat(file, ": a graph text has no pretrained weights; set model.weights: random"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(file, ": a graph text has no pretrained weights; set model.weights: random"));
   }
   if (!options.wrap_layer_cls.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("dist.fsdp.wrap_layer_cls: a graph text has no classes; its units are its module paths up "
-                                                   "to the first number, as @layers.0. Remove the option"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("dist.fsdp.wrap_layer_cls: a graph text has no classes; its units are its module paths up "
+                     "to the first number, as @layers.0. Remove the option"));
   }
-  if (options.outputs != ImportOptions::Outputs::kLoss) return absl::InvalidArgumentError(absl::StrCat(file, ": a graph text has the outputs it has"));
+  if (options.outputs != ImportOptions::Outputs::kLoss)
+    return absl::InvalidArgumentError(absl::StrCat(file, ": a graph text has the outputs it has"));
   ParseOptions parse;
   parse.file = file;
   parse.symbols = {{"B", options.batch}, {"S", options.seq_len}};
@@ -226,7 +242,8 @@ absl::StatusOr<ImportedModel> ImportGraphText(const std::string& text, const std
   return model;
 }
 
-absl::StatusOr<ImportedModel> ImportGraphFile(const std::string& path, const ImportOptions& options, const OpTable& ops) {
+absl::StatusOr<ImportedModel> ImportGraphFile(const std::string& path, const ImportOptions& options,
+                                              const OpTable& ops) {
   TACC_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxGraphBytes));
   return ImportGraphText(text, path, options, ops);
 }

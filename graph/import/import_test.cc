@@ -57,8 +57,10 @@ class ModelFolder {
 };
 
 json LlamaConfig() {
-  return {{"model_type", "llama"}, {"vocab_size", 11}, {"hidden_size", 8}, {"intermediate_size", 6}, {"num_hidden_layers", 1},
-          {"num_attention_heads", 2}, {"num_key_value_heads", 1}, {"max_position_embeddings", 32}};
+  return {{"model_type", "llama"},    {"vocab_size", 11},
+          {"hidden_size", 8},         {"intermediate_size", 6},
+          {"num_hidden_layers", 1},   {"num_attention_heads", 2},
+          {"num_key_value_heads", 1}, {"max_position_embeddings", 32}};
 }
 
 Tensors LlamaTensors() {
@@ -108,7 +110,9 @@ TEST_F(ImportTest, PretrainedWhenThereAreSafetensors) {
   EXPECT_THAT(model->units, testing::ElementsAre("model.layers.0"));
   EXPECT_THAT(model->layer_classes, testing::ElementsAre("LlamaDecoderLayer"));
   const std::string text = Print(model->forward);
-  EXPECT_THAT(text, HasSubstr("param \"model.layers.0.self_attn.k_proj.weight\" init=\"normal(0.02)\" stored=[4,8] : f32[1,4,8]"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("param \"model.layers.0.self_attn.k_proj.weight\" init=\"normal(0.02)\" stored=[4,8] : f32[1,4,8]"));
   EXPECT_THAT(text, HasSubstr("output \"loss\""));
   EXPECT_THAT(text, HasSubstr("output \"target_tokens\""));
 }
@@ -136,12 +140,15 @@ TEST_F(ImportTest, ListsAllProblemsOfTheWeights) {
   tensors["lm_head.weight"].first = "I32";
   tensors["model.layers.0.mlp.gate_proj.weight"].first = "BF16";
   folder_.WriteTensors(tensors);
-  EXPECT_EQ(Error(),
-            "DIR/*.safetensors: tensor \"model.norm.weight\" [8] is missing\n"
-            "DIR/model.safetensors: tensor \"model.layers.1.mlp.up_proj.weight\" [6,8] is not part of the model that config.json describes\n"
-            "DIR/model.safetensors: tensor \"model.embed_tokens.weight\" has shape [12,8], but by config.json it is [11,8]\n"
-            "DIR/model.safetensors: tensor \"model.layers.0.mlp.gate_proj.weight\" is BF16, but config.json says dtype F32; correct or remove that key\n"
-            "DIR/model.safetensors: tensor \"lm_head.weight\" is I32; wanted F32, BF16, F16 or F64");
+  EXPECT_EQ(
+      Error(),
+      "DIR/*.safetensors: tensor \"model.norm.weight\" [8] is missing\n"
+      "DIR/model.safetensors: tensor \"model.layers.1.mlp.up_proj.weight\" [6,8] is not part of the model that "
+      "config.json describes\n"
+      "DIR/model.safetensors: tensor \"model.embed_tokens.weight\" has shape [12,8], but by config.json it is [11,8]\n"
+      "DIR/model.safetensors: tensor \"model.layers.0.mlp.gate_proj.weight\" is BF16, but config.json says dtype F32; "
+      "correct or remove that key\n"
+      "DIR/model.safetensors: tensor \"lm_head.weight\" is I32; wanted F32, BF16, F16 or F64");
 }
 
 TEST_F(ImportTest, DamagedFilesAreNamed) {
@@ -212,7 +219,8 @@ TEST_F(ImportTest, UnknownLayerClassListsTheModels) {
   options.weights = ImportOptions::Weights::kRandom;
   options.wrap_layer_cls = {"LlamaDecoderLayer", "BloomBlock"};
   EXPECT_EQ(ImportModel(folder_.path(), options, ops_).status().message(),
-            "dist.fsdp.wrap_layer_cls: \"BloomBlock\" is no class of family llama that can be a unit; wanted LlamaDecoderLayer");
+            "dist.fsdp.wrap_layer_cls: \"BloomBlock\" is no class of family llama that can be a unit; wanted "
+            "LlamaDecoderLayer");
 }
 
 TEST_F(ImportTest, ConfigThatIsNoConfig) {
@@ -226,7 +234,8 @@ TEST_F(ImportTest, ConfigThatIsNoConfig) {
   folder_.Write("config.json", "[1]");
   EXPECT_THAT(Error(), HasSubstr("wanted an object"));
   folder_.Write("config.json", "{\"model_type\": \"mamba\"}");
-  EXPECT_THAT(Error(), HasSubstr("model_type = \"mamba\": no such family of models is known; known are llama, qwen3, olmo, hf_olmo, bloom, baichuan"));
+  EXPECT_THAT(Error(), HasSubstr("model_type = \"mamba\": no such family of models is known; known are llama, qwen3, "
+                                 "olmo, hf_olmo, bloom, baichuan"));
 }
 
 constexpr char kGraph[] = R"TEXT(# A bigram model.
@@ -270,31 +279,41 @@ TEST_F(ImportGraphTest, BindsSymbols) {
 }
 
 TEST_F(ImportGraphTest, ErrorsNameLineAndColumn) {
-  EXPECT_EQ(Error("embedding %table", "embeding %table"),
-            "m.graph:7:1: unknown op 'embeding'\n  %logits = embeding %table, %tokens : f32[B,S,9] @layers.0.table\n  ^");
-  EXPECT_THAT(Error("f32[B,S,9]", "f32[B,S,8]"), HasSubstr("m.graph:7:1: the type of %logits is written f32[2,4,8], but embedding makes f32[2,4,9]"));
+  EXPECT_EQ(
+      Error("embedding %table", "embeding %table"),
+      "m.graph:7:1: unknown op 'embeding'\n  %logits = embeding %table, %tokens : f32[B,S,9] @layers.0.table\n  ^");
+  EXPECT_THAT(Error("f32[B,S,9]", "f32[B,S,8]"),
+              HasSubstr("m.graph:7:1: the type of %logits is written f32[2,4,8], but embedding makes f32[2,4,9]"));
   EXPECT_THAT(Error("\"tokens\" : i32[B,S]", "\"tokens\" : i64[B,S]"),
               HasSubstr("m.graph:4:1: input \"tokens\" is i64[2,4]; wanted i32[2,4] (token ids, i32[B,S])"));
   EXPECT_THAT(Error("input \"targets\"", "input \"labels\""), HasSubstr("m.graph:5:1: no input is called \"labels\""));
   EXPECT_THAT(Error("output \"loss\" %loss\n", ""), HasSubstr("the graph has no output \"loss\""));
-  EXPECT_THAT(Error("output \"loss\" %loss", "output \"loss\" %lse"), HasSubstr("m.graph:9:1: output \"loss\" is f32[2,4]; wanted f32[]"));
-  EXPECT_THAT(Error("f32[9,9]", "bf16[9,9]"), HasSubstr("m.graph:6:1: param \"table.weight\" is bf16[9,9]; wanted f32"));
-  EXPECT_THAT(Error("init=\"normal(0.02)\"", "std=0.02"), HasSubstr("m.graph:6:1: param takes init=\"...\" and stored=[...], got std=0.02"));
-  EXPECT_THAT(Error("init=\"normal(0.02)\"", "stored=[80]"), HasSubstr("m.graph:6:1: stored=[80] is no reshape of f32[9,9]"));
+  EXPECT_THAT(Error("output \"loss\" %loss", "output \"loss\" %lse"),
+              HasSubstr("m.graph:9:1: output \"loss\" is f32[2,4]; wanted f32[]"));
+  EXPECT_THAT(Error("f32[9,9]", "bf16[9,9]"),
+              HasSubstr("m.graph:6:1: param \"table.weight\" is bf16[9,9]; wanted f32"));
+  EXPECT_THAT(Error("init=\"normal(0.02)\"", "std=0.02"),
+              HasSubstr("m.graph:6:1: param takes init=\"...\" and stored=[...], got std=0.02"));
+  EXPECT_THAT(Error("init=\"normal(0.02)\"", "stored=[80]"),
+              HasSubstr("m.graph:6:1: stored=[80] is no reshape of f32[9,9]"));
   EXPECT_THAT(Error("%loss, %count, %lse = cross_entropy %logits, %targets : f32[], f32[], f32[B,S]",
                     "%loss, %count = cross_entropy %logits, %targets : f32[], f32[]"),
               HasSubstr("m.graph:8:1: cross_entropy has 3 results, the line names 2"));
-  EXPECT_THAT(Error("[9,9]", "[V,9]"), HasSubstr("m.graph:6:57: the dim 'V' has no value here; known names: B, S\n  %table"));
-  EXPECT_THAT(Error("output \"target_tokens\" %count", "store \"weights/x\" %count"), HasSubstr("is not for a model's graph"));
+  EXPECT_THAT(Error("[9,9]", "[V,9]"),
+              HasSubstr("m.graph:6:57: the dim 'V' has no value here; known names: B, S\n  %table"));
+  EXPECT_THAT(Error("output \"target_tokens\" %count", "store \"weights/x\" %count"),
+              HasSubstr("is not for a model's graph"));
 }
 
 TEST_F(ImportGraphTest, HasNoPretrainedWeightsAndNoClasses) {
   ImportOptions options;
   options.weights = ImportOptions::Weights::kPretrained;
-  EXPECT_THAT(std::string(ImportGraphText(kGraph, "m.graph", options, ops_).status().message()), HasSubstr("set model.weights: random"));
+  EXPECT_THAT(std::string(ImportGraphText(kGraph, "m.graph", options, ops_).status().message()),
+              HasSubstr("set model.weights: random"));
   options.weights = ImportOptions::Weights::kAuto;
   options.wrap_layer_cls = {"Layer"};
-  EXPECT_THAT(std::string(ImportGraphText(kGraph, "m.graph", options, ops_).status().message()), HasSubstr("dist.fsdp.wrap_layer_cls"));
+  EXPECT_THAT(std::string(ImportGraphText(kGraph, "m.graph", options, ops_).status().message()),
+              HasSubstr("dist.fsdp.wrap_layer_cls"));
 }
 
 }  // namespace

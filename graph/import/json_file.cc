@@ -43,7 +43,8 @@ class Checker : public nlohmann::json_sax<nlohmann::json> {
   }
   bool parse_error(std::size_t position, const std::string& last_token, const nlohmann::json::exception&) override {
     position_ = position;
-    problem_ = absl::StrCat("not JSON at \"", last_token.substr(last_token.size() > 40 ? last_token.size() - 40 : 0), "\"");
+    problem_ =
+        absl::StrCat("not JSON at \"", last_token.substr(last_token.size() > 40 ? last_token.size() - 40 : 0), "\"");
     return false;
   }
   const std::string& problem() const { return problem_; }
@@ -71,7 +72,8 @@ class Checker : public nlohmann::json_sax<nlohmann::json> {
 absl::StatusOr<std::string> ReadTextFile(const std::string& path, int64_t max_bytes) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return absl::NotFoundError(absl::StrCat(path, ": there is no such file"));
-  if (!std::filesystem::is_regular_file(path, error)) return absl::InvalidArgumentError(absl::StrCat(path, ": not a file"));
+  if (!std::filesystem::is_regular_file(path, error))
+    return absl::InvalidArgumentError(absl::StrCat(path, ": not a file"));
   const uintmax_t size = std::filesystem::file_size(path, error);
   if (error) return absl::InvalidArgumentError(absl::StrCat(path, ": ", error.message()));
   if (size > static_cast<uintmax_t>(max_bytes)) {

@@ -19,7 +19,9 @@ enum class InitFn { kNormal, kMitchell, kFullMegatron };
 
 void ReadInit(ConfigReader& config, DecoderSpec& spec) {
   const auto fn = config.Choice<InitFn>(
-      "init_fn", {{"normal", InitFn::kNormal}, {"mitchell", InitFn::kMitchell}, {"full_megatron", InitFn::kFullMegatron}}, "normal");
+      "init_fn",
+      {{"normal", InitFn::kNormal}, {"mitchell", InitFn::kMitchell}, {"full_megatron", InitFn::kFullMegatron}},
+      "normal");
   const double std = config.Float("init_std", 0, 100, 0.02);
   std::optional<double> cutoff = config.OptionalFloat("init_cutoff_factor", 1e-3, 100);
   if (fn != InitFn::kNormal && !cutoff.has_value()) cutoff = 3.0;
@@ -42,7 +44,10 @@ void ReadInit(ConfigReader& config, DecoderSpec& spec) {
     out = down = [std, layers](int64_t) { return std / std::sqrt(2 * layers); };
   }
   if (embedding_std.has_value() && *embedding_std > 0) embedding = *embedding_std;
-  spec.init = {CutNormal(embedding, cutoff), CutNormal(positions, cutoff), CutNormal(head, cutoff), CutNormal(input, cutoff),
+  spec.init = {CutNormal(embedding, cutoff),
+               CutNormal(positions, cutoff),
+               CutNormal(head, cutoff),
+               CutNormal(input, cutoff),
                [out, cutoff](int64_t layer) { return CutNormal(out(layer), cutoff); },
                [down, cutoff](int64_t layer) { return CutNormal(down(layer), cutoff); }};
 }
@@ -62,7 +67,8 @@ void ReadKvHeads(ConfigReader& config, DecoderSpec& spec) {
 
 void ReadNorms(ConfigReader& config, DecoderSpec& spec) {
   const auto kind = config.Choice<NormSpec::Kind>(
-      "layer_norm_type", {{"default", NormSpec::kLayer}, {"low_precision", NormSpec::kLayer}, {"rms", NormSpec::kRms}}, "default");
+      "layer_norm_type", {{"default", NormSpec::kLayer}, {"low_precision", NormSpec::kLayer}, {"rms", NormSpec::kRms}},
+      "default");
   const bool linear_bias = config.Bool("include_bias", true);
   const bool norm_bias = config.Bool("bias_for_layer_norm", linear_bias);
   const Affine learned = norm_bias ? Affine::kWeightBias : Affine::kWeight;
@@ -70,7 +76,8 @@ void ReadNorms(ConfigReader& config, DecoderSpec& spec) {
   spec.norm = {kind, config.Bool("layer_norm_with_affine", true) ? learned : Affine::kNone, eps};
   if (config.Bool("embedding_layer_norm", false)) spec.embedding_norm = spec.norm;
   const bool qk_affine = config.Bool("attention_layer_norm_with_affine", true);
-  if (config.Bool("attention_layer_norm", false)) spec.qk_norm = NormSpec{kind, qk_affine ? learned : Affine::kNone, eps};
+  if (config.Bool("attention_layer_norm", false))
+    spec.qk_norm = NormSpec{kind, qk_affine ? learned : Affine::kNone, eps};
   spec.qk_norm_over = DecoderSpec::kAllHeads;
   if (config.Bool("norm_after", false)) spec.norm_place = DecoderSpec::kNormAfter;
   spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = spec.head_bias = linear_bias ? Bias::kPresent : Bias::kNone;
@@ -98,14 +105,17 @@ void ReadMlp(ConfigReader& config, DecoderSpec& spec) {
   enum class Kind { kSwiglu, kGelu, kRelu };
   const int64_t ratio = config.Int("mlp_ratio", 1, 1024, 4);
   int64_t width = config.Int("mlp_hidden_size", 1, kMaxWidth, ratio * spec.hidden_size);
-  const Kind kind = config.Choice<Kind>("activation_type", {{"swiglu", Kind::kSwiglu}, {"gelu", Kind::kGelu}, {"relu", Kind::kRelu}}, "swiglu");
+  const Kind kind = config.Choice<Kind>(
+      "activation_type", {{"swiglu", Kind::kSwiglu}, {"gelu", Kind::kGelu}, {"relu", Kind::kRelu}}, "swiglu");
   if (kind == Kind::kSwiglu) {
     if (width % 2 != 0) config.Fail("mlp_hidden_size", absl::StrCat(width, " is odd; SwiGLU halves it"));
     width /= 2;  // gate and value share it
   }
   spec.intermediate_size = std::max<int64_t>(1, width);
   spec.mlp_kind = kind == Kind::kSwiglu ? DecoderSpec::kGatedFused : DecoderSpec::kPlain;
-  spec.activation = kind == Kind::kSwiglu ? DecoderSpec::kSilu : kind == Kind::kGelu ? DecoderSpec::kGelu : DecoderSpec::kRelu;
+  spec.activation = kind == Kind::kSwiglu ? DecoderSpec::kSilu
+                    : kind == Kind::kGelu ? DecoderSpec::kGelu
+                                          : DecoderSpec::kRelu;
 }
 
 }  // namespace
@@ -132,8 +142,8 @@ DecoderNames NativeOlmoNames() {
 }
 
 std::set<std::string> NativeOlmoHarmlessKeys() {
-  // flash_attention: another kernel; rope_full_precision: rotary embeddings are always computed in fp32 here; init_device: where weights
-  // are drawn; precision: overridden by the trainer.
+  // flash_attention: another kernel; rope_full_precision: rotary embeddings are always computed in fp32 here;
+  // init_device: where weights are drawn; precision: overridden by the trainer.
   return {"flash_attention", "rope_full_precision", "init_device", "precision"};
 }
 
@@ -151,8 +161,10 @@ void ReadNativeOlmo(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
   }
   const int64_t vocab_size = config.Int("vocab_size", 1, kMaxVocabulary, 50257);
   // An absent key takes the class's default; null means vocab_size.
-  spec.vocab_rows = config.Int("embedding_size", 1, kMaxVocabulary, config.Present("embedding_size") ? vocab_size : 50304);
-  if (spec.vocab_rows < vocab_size) config.Fail("embedding_size", absl::StrCat("is less than vocab_size = ", vocab_size));
+  spec.vocab_rows =
+      config.Int("embedding_size", 1, kMaxVocabulary, config.Present("embedding_size") ? vocab_size : 50304);
+  if (spec.vocab_rows < vocab_size)
+    config.Fail("embedding_size", absl::StrCat("is less than vocab_size = ", vocab_size));
   ReadNorms(config, spec);
   ReadPositions(config, spec);
   ReadMlp(config, spec);

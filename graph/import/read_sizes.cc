@@ -25,7 +25,8 @@ void SetHeadDim(ConfigReader& config, const std::string& heads_key, DecoderSpec&
   spec.head_dim = std::max<int64_t>(1, spec.hidden_size / spec.num_heads);
 }
 
-int64_t ReadRenamed(ConfigReader& config, const std::string& key, const std::string& other, int64_t max, int64_t fallback) {
+int64_t ReadRenamed(ConfigReader& config, const std::string& key, const std::string& other, int64_t max,
+                    int64_t fallback) {
   const auto first = config.OptionalInt(key, 1, max);
   const auto second = config.OptionalInt(other, 1, max);
   if (first.has_value() && second.has_value() && *first != *second) {
@@ -45,8 +46,9 @@ double ReadDropout(ConfigReader& config, const std::string& key, double fallback
 void RefuseAttentionDropout(ConfigReader& config, double fallback) {
   const bool given = config.Has("attention_dropout");
   if (config.Float("attention_dropout", 0.0, 1.0, given ? 0.0 : fallback) == 0.0) return;
-  config.Fail("attention_dropout", absl::StrCat(given ? "" : absl::StrCat("its default of ", fallback, " applies, but "),
-                                                "dropout inside attention is not supported; set it to 0"));
+  config.Fail("attention_dropout",
+              absl::StrCat(given ? "" : absl::StrCat("its default of ", fallback, " applies, but "),
+                           "dropout inside attention is not supported; set it to 0"));
 }
 
 DecoderSpec::Activation ReadActivation(ConfigReader& config, const std::string& key, const std::string& fallback) {
@@ -60,8 +62,6 @@ DecoderSpec::Activation ReadActivation(ConfigReader& config, const std::string& 
                                                 fallback);
 }
 
-std::string NormalInit(double std) {
-  return std == 0 ? "zeros" : absl::StrCat("normal(", Print(Attr(std)), ")");
-}
+std::string NormalInit(double std) { return std == 0 ? "zeros" : absl::StrCat("normal(", Print(Attr(std)), ")"); }
 
 }  // namespace tacc::graph

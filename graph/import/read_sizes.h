@@ -19,13 +19,15 @@ struct HeadKeys {
   std::string heads, kv_heads, head_dim;
 };
 
-// Reads heads, key-value heads and head size; kv_heads defaults to heads, head_dim to hidden size / heads (or spec.head_dim when set).
+// Reads heads, key-value heads and head size; kv_heads defaults to heads, head_dim to hidden size / heads (or
+// spec.head_dim when set).
 void ReadHeads(ConfigReader& config, const HeadKeys& keys, int64_t default_heads, DecoderSpec& spec);
 // head_dim = hidden_size / num_heads, which must divide.
 void SetHeadDim(ConfigReader& config, const std::string& heads_key, DecoderSpec& spec);
 
 // A size that goes by two names. Both at once must agree.
-int64_t ReadRenamed(ConfigReader& config, const std::string& key, const std::string& other, int64_t max, int64_t fallback);
+int64_t ReadRenamed(ConfigReader& config, const std::string& key, const std::string& other, int64_t max,
+                    int64_t fallback);
 Bias ReadBias(ConfigReader& config, const std::string& key, Bias fallback);
 double ReadDropout(ConfigReader& config, const std::string& key, double fallback);
 // Dropout inside attention is refused, by name.

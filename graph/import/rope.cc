@@ -136,7 +136,8 @@ Rotary ReadRotary(ConfigReader& config, const RotaryModel& model) {
   const nlohmann::json* object = RotaryObject(config);
   if (object == nullptr) return PlainRotary(outer_theta, dim);
 
-  ConfigReader rope(*object, absl::StrCat("config.json: ", config.Has("rope_scaling") ? "rope_scaling" : "rope_parameters"));
+  ConfigReader rope(*object,
+                    absl::StrCat("config.json: ", config.Has("rope_scaling") ? "rope_scaling" : "rope_parameters"));
   const std::string old_kind = rope.String("type", "default");
   const std::string kind = rope.String("rope_type", old_kind);
   if (rope.Has("type") && old_kind != kind) rope.Fail("type", absl::StrCat("rope_type says \"", kind, "\""));
@@ -151,9 +152,13 @@ Rotary ReadRotary(ConfigReader& config, const RotaryModel& model) {
     const double factor = rope.Float("factor", 1e-6, kAny);
     if (model.seq_len > model.max_position_embeddings && dim > 2) {
       // transformers holds the length in a tensor here, so the base is an fp32 number.
-      const float stretch = static_cast<float>(factor) * static_cast<float>(model.seq_len) / static_cast<float>(max_length) -
-                            static_cast<float>(factor - 1);
-      rotary = PlainRotary(static_cast<float>(theta) * Power(stretch, static_cast<float>(static_cast<double>(dim) / static_cast<double>(dim - 2))), dim);
+      const float stretch =
+          static_cast<float>(factor) * static_cast<float>(model.seq_len) / static_cast<float>(max_length) -
+          static_cast<float>(factor - 1);
+      rotary =
+          PlainRotary(static_cast<float>(theta) *
+                          Power(stretch, static_cast<float>(static_cast<double>(dim) / static_cast<double>(dim - 2))),
+                      dim);
     }
   } else if (kind == "llama3") {
     Llama3 llama3;
@@ -174,7 +179,8 @@ Rotary ReadRotary(ConfigReader& config, const RotaryModel& model) {
     yarn.bounds = rope.Bool("truncate", true) ? Yarn::kWholeBounds : Yarn::kExactBounds;
     rotary = YarnRotary(theta, dim, yarn);
   } else if (kind != "default") {
-    rope.Fail("rope_type", absl::StrCat("the kind \"", kind, "\" is not supported; wanted one of default, dynamic, linear, llama3, yarn"));
+    rope.Fail("rope_type", absl::StrCat("the kind \"", kind,
+                                        "\" is not supported; wanted one of default, dynamic, linear, llama3, yarn"));
     config.Adopt(rope);
     return rotary;  // an unknown kind's own keys would only be noise
   }

@@ -8,7 +8,8 @@
 
 namespace tacc::graph {
 
-// The facts of a rotary embedding: the frequency of each pair of dims, in fp32 precision, and the factor on cosine and sine.
+// The facts of a rotary embedding: the frequency of each pair of dims, in fp32 precision, and the factor on cosine and
+// sine.
 struct Rotary {
   std::vector<double> inv_freq;  // head_dim / 2
   double attention_scale = 1.0;
@@ -25,9 +26,9 @@ struct RotaryModel {
   double default_theta = 10000.0;
 };
 
-// Reads rope_theta and rope_parameters (or the older rope_scaling) as transformers 5 does, and computes frequencies as it does, in fp32
-// and in its order of operations. Kinds: default, linear, dynamic, llama3, yarn; any other is refused by name.
-// Sources: Peng et al., YaRN, arXiv 2309.00071, section 3; transformers, modeling_rope_utils.py.
+// Reads rope_theta and rope_parameters (or the older rope_scaling) as transformers 5 does, and computes frequencies as
+// it does, in fp32 and in its order of operations. Kinds: default, linear, dynamic, llama3, yarn; any other is refused
+// by name. Sources: Peng et al., YaRN, arXiv 2309.00071, section 3; transformers, modeling_rope_utils.py.
 Rotary ReadRotary(ConfigReader& config, const RotaryModel& model);
 
 // True when the configuration's kind is `dynamic`, which stretches to any length.

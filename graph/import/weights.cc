@@ -21,9 +21,11 @@ constexpr int kMaxListed = 20;
 
 // Bytes of one element, or 0 for a dtype that safetensors does not have.
 int64_t StoredByteSize(const std::string& dtype) {
-  static constexpr struct { const char* name; int64_t bytes; } kTypes[] = {
-      {"F64", 8}, {"I64", 8}, {"U64", 8}, {"F32", 4}, {"I32", 4}, {"U32", 4}, {"F16", 2}, {"BF16", 2}, {"I16", 2}, {"U16", 2},
-      {"I8", 1}, {"U8", 1}, {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1}};
+  static constexpr struct {
+    const char* name;
+    int64_t bytes;
+  } kTypes[] = {{"F64", 8}, {"I64", 8}, {"U64", 8}, {"F32", 4}, {"I32", 4},  {"U32", 4},     {"F16", 2},    {"BF16", 2},
+                {"I16", 2}, {"U16", 2}, {"I8", 1},  {"U8", 1},  {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1}};
   for (const auto& type : kTypes) {
     if (dtype == type.name) return type.bytes;
   }
@@ -35,7 +37,8 @@ absl::Status Damaged(const std::string& path, const std::string& what) {
 }
 
 // One entry of a header. `data_bytes` is the length of what follows the header.
-absl::StatusOr<StoredTensor> ParseEntry(const std::string& path, const std::string& name, const nlohmann::json& entry, int64_t data_bytes) {
+absl::StatusOr<StoredTensor> ParseEntry(const std::string& path, const std::string& name, const nlohmann::json& entry,
+                                        int64_t data_bytes) {
   auto bad = [&](const std::string& what) { return Damaged(path, absl::StrCat("tensor \"", name, "\": ", what)); };
   if (!entry.is_object() || !entry.contains("dtype") || !entry["dtype"].is_string() || !entry.contains("shape") ||
       !entry["shape"].is_array() || !entry.contains("data_offsets") || !entry["data_offsets"].is_array() ||
@@ -50,20 +53,23 @@ absl::StatusOr<StoredTensor> ParseEntry(const std::string& path, const std::stri
   for (const auto& dim : entry["shape"]) {
     if (!dim.is_number_unsigned() || dim.get<uint64_t>() > uint64_t{1} << 48) return bad("a dim is not a size");
     tensor.dims.push_back(static_cast<int64_t>(dim.get<uint64_t>()));
-    if (tensor.dims.back() != 0 && bytes > (int64_t{1} << 60) / tensor.dims.back()) return bad("the shape is too large");
+    if (tensor.dims.back() != 0 && bytes > (int64_t{1} << 60) / tensor.dims.back())
+      return bad("the shape is too large");
     bytes *= tensor.dims.back();
   }
   for (const auto& offset : entry["data_offsets"]) {
-    if (!offset.is_number_unsigned() || offset.get<uint64_t>() > uint64_t{1} << 60) return bad("an offset is not a size");
+    if (!offset.is_number_unsigned() || offset.get<uint64_t>() > uint64_t{1} << 60)
+      return bad("an offset is not a size");
   }
   const int64_t begin = entry["data_offsets"][0].get<int64_t>();
   const int64_t end = entry["data_offsets"][1].get<int64_t>();
   if (end - begin != bytes) {
-    return bad(absl::StrCat(end - begin, " bytes by its offsets, but ", tensor.dtype, DimsToString(tensor.dims), " has ", bytes));
+    return bad(absl::StrCat(end - begin, " bytes by its offsets, but ", tensor.dtype, DimsToString(tensor.dims),
+                            " has ", bytes));
   }
   if (end > data_bytes) {
-    return Damaged(path, absl::StrCat("the file is cut short: tensor \"", name, "\" ends at byte ", end, " of the data, which has ",
-                                      data_bytes, " bytes; fetch the file again"));
+    return Damaged(path, absl::StrCat("the file is cut short: tensor \"", name, "\" ends at byte ", end,
+                                      " of the data, which has ", data_bytes, " bytes; fetch the file again"));
   }
   return tensor;
 }
@@ -75,13 +81,15 @@ absl::Status ReadHeader(const std::string& dir, const std::string& file, StoredW
   std::ifstream in(path, std::ios::binary);
   if (error || !in) return Damaged(path, "cannot be opened");
   unsigned char prefix[8];
-  if (size < 8 || !in.read(reinterpret_cast<char*>(prefix), 8)) return Damaged(path, absl::StrCat("not a safetensors file: ", size, " bytes"));
+  if (size < 8 || !in.read(reinterpret_cast<char*>(prefix), 8))
+    return Damaged(path, absl::StrCat("not a safetensors file: ", size, " bytes"));
   uint64_t header_bytes = 0;
   for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | prefix[i];
-  if (header_bytes > kMaxHeaderBytes) return Damaged(path, absl::StrCat("not a safetensors file: its header would have ", header_bytes, " bytes"));
+  if (header_bytes > kMaxHeaderBytes)
+    return Damaged(path, absl::StrCat("not a safetensors file: its header would have ", header_bytes, " bytes"));
   if (8 + header_bytes > size) {
-    return Damaged(path, absl::StrCat("the file is cut short inside its header: ", size, " bytes, the header needs ", 8 + header_bytes,
-                                      "; fetch the file again"));
+    return Damaged(path, absl::StrCat("the file is cut short inside its header: ", size, " bytes, the header needs ",
+                                      8 + header_bytes, "; fetch the file again"));
   }
   std::string header(header_bytes, '\0');
   if (!in.read(header.data(), static_cast<std::streamsize>(header_bytes))) return Damaged(path, "cannot be read");
@@ -104,7 +112,8 @@ absl::Status ReadIndexed(const std::string& dir, const std::string& index_path, 
   if (map == index.end() || !map->is_object()) return Damaged(index_path, "has no object weight_map");
   std::set<std::string> files;
   for (const auto& item : map->items()) {
-    if (!item.value().is_string()) return Damaged(index_path, absl::StrCat("weight_map: \"", item.key(), "\" names no file"));
+    if (!item.value().is_string())
+      return Damaged(index_path, absl::StrCat("weight_map: \"", item.key(), "\" names no file"));
     const std::string file = item.value().get<std::string>();
     if (file.empty() || file.find('/') != std::string::npos || file == "..") {
       return Damaged(index_path, absl::StrCat("weight_map: \"", file, "\" is not the name of a file beside it"));
@@ -115,13 +124,16 @@ absl::Status ReadIndexed(const std::string& dir, const std::string& index_path, 
   for (const std::string& file : files) {
     if (!std::filesystem::exists(absl::StrCat(dir, "/", file))) missing.push_back(file);
   }
-  if (!missing.empty()) return Damaged(index_path, absl::StrCat("names files that are not there: ", absl::StrJoin(missing, ", ")));
+  if (!missing.empty())
+    return Damaged(index_path, absl::StrCat("names files that are not there: ", absl::StrJoin(missing, ", ")));
   for (const std::string& file : files) TACC_RETURN_IF_ERROR(ReadHeader(dir, file, weights));
   for (const auto& item : map->items()) {
     const auto it = weights->tensors.find(item.key());
     if (it == weights->tensors.end() || it->second.file != item.value().get<std::string>()) {
-      return Damaged(index_path, absl::StrCat("says that tensor \"", item.key(), "\" is in ", item.value().get<std::string>(), ", but it is ",
-                                              it == weights->tensors.end() ? "in none of the files" : absl::StrCat("in ", it->second.file)));
+      return Damaged(
+          index_path,
+          absl::StrCat("says that tensor \"", item.key(), "\" is in ", item.value().get<std::string>(), ", but it is ",
+                       it == weights->tensors.end() ? "in none of the files" : absl::StrCat("in ", it->second.file)));
     }
   }
   return absl::OkStatus();
@@ -163,7 +175,9 @@ absl::StatusOr<StoredWeights> ReadStoredWeights(const std::string& dir) {
   for (const auto& entry : std::filesystem::directory_iterator(dir, error)) {
     const std::string extension = entry.path().extension().string();
     if (extension == ".safetensors") {
-      return Damaged(entry.path().string(), "a folder with several safetensors files needs model.safetensors.index.json; a single one is named model.safetensors");
+      return Damaged(entry.path().string(),
+                     "a folder with several safetensors files needs model.safetensors.index.json; a single one is "
+                     "named model.safetensors");
     }
     if (extension == ".bin" || extension == ".pt" || extension == ".pth") weights.kind = StoredWeights::kPickledOnly;
   }
@@ -177,24 +191,27 @@ absl::Status CheckWeights(const StoredWeights& stored, const WeightsCheck& check
     wanted.insert(tensor.name);
     const auto it = stored.tensors.find(tensor.name);
     if (it == stored.tensors.end()) {
-      missing.Add(absl::StrCat("*.safetensors: tensor \"", tensor.name, "\" ", DimsToString(tensor.dims), " is missing"));
+      missing.Add(
+          absl::StrCat("*.safetensors: tensor \"", tensor.name, "\" ", DimsToString(tensor.dims), " is missing"));
       continue;
     }
     const StoredTensor& found = it->second;
     if (found.dims != tensor.dims) {
-      shapes.Add(absl::StrCat(found.file, ": tensor \"", tensor.name, "\" has shape ", DimsToString(found.dims), ", but by config.json it is ",
-                              DimsToString(tensor.dims)));
+      shapes.Add(absl::StrCat(found.file, ": tensor \"", tensor.name, "\" has shape ", DimsToString(found.dims),
+                              ", but by config.json it is ", DimsToString(tensor.dims)));
     }
     if (found.dtype != "F32" && found.dtype != "BF16" && found.dtype != "F16" && found.dtype != "F64") {
-      dtypes.Add(absl::StrCat(found.file, ": tensor \"", tensor.name, "\" is ", found.dtype, "; wanted F32, BF16, F16 or F64"));
+      dtypes.Add(absl::StrCat(found.file, ": tensor \"", tensor.name, "\" is ", found.dtype,
+                              "; wanted F32, BF16, F16 or F64"));
     } else if (!check.dtype.empty() && found.dtype != check.dtype) {
-      dtypes.Add(absl::StrCat(found.file, ": tensor \"", tensor.name, "\" is ", found.dtype, ", but config.json says dtype ", check.dtype,
-                              "; correct or remove that key"));
+      dtypes.Add(absl::StrCat(found.file, ": tensor \"", tensor.name, "\" is ", found.dtype,
+                              ", but config.json says dtype ", check.dtype, "; correct or remove that key"));
     }
   }
   for (const auto& [name, tensor] : stored.tensors) {
     if (wanted.count(name) > 0 || check.ignorable(name)) continue;
-    unexpected.Add(absl::StrCat(tensor.file, ": tensor \"", name, "\" ", DimsToString(tensor.dims), " is not part of the model that config.json describes"));
+    unexpected.Add(absl::StrCat(tensor.file, ": tensor \"", name, "\" ", DimsToString(tensor.dims),
+                                " is not part of the model that config.json describes"));
   }
   std::vector<std::string> all;
   for (const Problems* problems : {&missing, &unexpected, &shapes, &dtypes}) problems->AppendTo(&all);

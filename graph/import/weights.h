@@ -24,8 +24,8 @@ struct StoredWeights {
   std::map<std::string, StoredTensor> tensors;  // by name
 };
 
-// Reads the headers of model.safetensors, or of the files that model.safetensors.index.json names. Reads no weights. Errors:
-// InvalidArgument naming the file: truncated, not safetensors, a tensor twice, the index and the files differ.
+// Reads the headers of model.safetensors, or of the files that model.safetensors.index.json names. Reads no weights.
+// Errors: InvalidArgument naming the file: truncated, not safetensors, a tensor twice, the index and the files differ.
 absl::StatusOr<StoredWeights> ReadStoredWeights(const std::string& dir);
 
 struct WantedTensor {
@@ -36,7 +36,7 @@ struct WantedTensor {
 struct WeightsCheck {
   std::vector<WantedTensor> wanted;
   std::function<bool(const std::string&)> ignorable;  // names that may be there, unused
-  std::string dtype;                                   // of config.json, or empty
+  std::string dtype;                                  // of config.json, or empty
 };
 
 // Compares names, shapes and dtypes. Errors: InvalidArgument with every problem, one a line.

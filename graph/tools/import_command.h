@@ -10,8 +10,8 @@
 namespace tacc::graph {
 
 // `tacc-plan import`: the forward graph of a model folder or of a graph text, in text form.
-absl::StatusOr<std::string> ImportCommand(const std::string& model_dir, const std::string& graph_file, const ImportOptions& options,
-                                          const OpTable& ops);
+absl::StatusOr<std::string> ImportCommand(const std::string& model_dir, const std::string& graph_file,
+                                          const ImportOptions& options, const OpTable& ops);
 
 }  // namespace tacc::graph
 

@@ -1,4 +1,5 @@
-// tacc-plan: from a model and a job to a plan and a program. A child of the coordinator, so that a crash here fails one job.
+// tacc-plan: from a model and a job to a plan and a program. A child of the coordinator, so that a crash here fails one
+// job.
 #include <iostream>
 #include <map>
 #include <string>
@@ -49,17 +50,19 @@ int Main(int argc, char** argv) {
   ImportOptions options;
   CLI::App* import = app.add_subcommand("import", "print the forward graph of a model in text form");
   CLI::Option* model_option = import->add_option("--model", model, "folder of a Hugging Face model");
-  CLI::Option* graph_option = import->add_option("--graph", graph, "file of a graph in text form")->excludes(model_option);
+  CLI::Option* graph_option =
+      import->add_option("--graph", graph, "file of a graph in text form")->excludes(model_option);
   import->add_option("--batch", options.batch, "rows of a micro-batch")->required();
   import->add_option("--seq-len", options.seq_len, "tokens of a row")->required();
   import->add_option("--seed", options.seed, "seed of dropout");
   import->add_option("--weights", options.weights, "where the initial weights come from")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, ImportOptions::Weights>{{"auto", ImportOptions::Weights::kAuto},
-                                                                                        {"pretrained", ImportOptions::Weights::kPretrained},
-                                                                                        {"random", ImportOptions::Weights::kRandom}}));
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, ImportOptions::Weights>{{"auto", ImportOptions::Weights::kAuto},
+                                                        {"pretrained", ImportOptions::Weights::kPretrained},
+                                                        {"random", ImportOptions::Weights::kRandom}}));
   import->add_option("--outputs", options.outputs, "what the graph computes")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, ImportOptions::Outputs>{{"loss", ImportOptions::Outputs::kLoss},
-                                                                                        {"logits", ImportOptions::Outputs::kLogits}}));
+      ->transform(CLI::CheckedTransformer(std::map<std::string, ImportOptions::Outputs>{
+          {"loss", ImportOptions::Outputs::kLoss}, {"logits", ImportOptions::Outputs::kLogits}}));
   try {
     app.parse(argc, argv);
     if (*import && !*model_option && !*graph_option) throw CLI::RequiredError("--model or --graph");

@@ -1,5 +1,5 @@
-"""Baichuan 7B and 13B in plain PyTorch, written from the models' descriptions: the reference of the parity tests, because transformers
-has no such class. 7B: rotary embeddings. 13B: ALiBi. Baichuan 2: the rows of the head have length 1."""
+"""Baichuan 7B and 13B in plain PyTorch, written from the models' descriptions: the reference of the parity tests,
+because transformers has no such class. 7B: rotary embeddings. 13B: ALiBi. Baichuan 2: rows of the head have length 1."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ class RmsNorm(nn.Module):
 
     def forward(self, x):
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        return self.weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)).to(x.dtype)
+        normal = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return self.weight * normal.to(x.dtype)
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """Head h of 2^n heads: 2^(-8h/2^n). Else those of the power of two below, then every second one of the power above."""
+    """Head h of 2^n heads: 2^(-8h/2^n). Else those of the power of two below, then every second of the one above."""
     below = 1 << (heads.bit_length() - 1)
     slopes = [2.0 ** (-8.0 * h / below) for h in range(1, below + 1)]
     return slopes + [2.0 ** (-8.0 * h / (2 * below)) for h in range(1, 2 * below + 1, 2)][: heads - below]
@@ -44,7 +45,8 @@ def alibi_slopes(heads: int) -> list[float]:
 def rotate(x: torch.Tensor) -> torch.Tensor:
     """x: [B, H, S, D]."""
     half = x.shape[-1] // 2
-    inv_freq = (1.0 / 10000.0 ** (torch.arange(0, 2 * half, 2, dtype=torch.float32) / (2 * half))).double()  # published in fp32
+    exponents = torch.arange(0, 2 * half, 2, dtype=torch.float32) / (2 * half)
+    inv_freq = (1.0 / 10000.0**exponents).double()  # fp32 numbers in the published code
     phase = torch.arange(x.shape[2], dtype=torch.float64)[:, None] * inv_freq
     table = torch.float64 if x.dtype == torch.float64 else torch.float32
     cos, sin = phase.cos().to(table), phase.sin().to(table)

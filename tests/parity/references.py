@@ -1,5 +1,5 @@
-"""The reference models of the parity tests: small, odd-sized ones of each family, with random weights that no initialisation hides
-behind (norm weights are not one, biases not zero)."""
+"""The reference models of the parity tests, with random weights that no initialisation hides behind: norm weights are
+not one, biases not zero."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import math
 import sys
 import types
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -19,93 +18,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from baichuan_reference import Baichuan, BaichuanShape
+from cases import Case
 
-
-@dataclass
-class Case:
-    family: str
-    name: str
-    config: dict  # config.json
-    batch: int
-    seq_len: int
-    sequence_key: str = "max_position_embeddings"
-
-
-def _llama(vocab, hidden, inner, layers, heads, kv_heads, **more):
-    return {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": vocab, "hidden_size": hidden, "intermediate_size": inner,
-            "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads, "max_position_embeddings": 64, **more}
-
-
-def _bloom(vocab, hidden, layers, heads, **more):
-    return {"model_type": "bloom", "architectures": ["BloomForCausalLM"], "vocab_size": vocab, "hidden_size": hidden, "n_layer": layers, "n_head": heads, **more}
-
-
-def _native_olmo(vocab, rows, width, layers, heads, **more):
-    return {"model_type": "hf_olmo", "architectures": ["OLMoForCausalLM"], "vocab_size": vocab, "embedding_size": rows, "d_model": width,
-            "n_layers": layers, "n_heads": heads, "max_sequence_length": 48, "attention_dropout": 0.0, "residual_dropout": 0.0,
-            "embedding_dropout": 0.0, **more}
-
-
-def _baichuan(vocab, hidden, inner, layers, heads, **more):
-    return {"model_type": "baichuan", "architectures": ["BaichuanForCausalLM"], "vocab_size": vocab, "hidden_size": hidden, "intermediate_size": inner,
-            "num_hidden_layers": layers, "num_attention_heads": heads, "rms_norm_eps": 1e-6, **more}
-
-
-# Three shapes a family for training; sizes are odd where the model allows.
-TRAINING_CASES = [
-    Case("llama", "grouped heads, llama3 rope", _llama(97, 36, 51, 2, 6, 2, rope_theta=500.0, rope_scaling={
-        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}), 3, 17),
-    Case("llama", "biases, own head size, tied", _llama(61, 30, 43, 3, 5, 5, head_dim=14, attention_bias=True, mlp_bias=True,
-                                                        tie_word_embeddings=True, rms_norm_eps=1e-5), 2, 23),
-    Case("llama", "one kv head, linear rope", _llama(131, 42, 77, 2, 7, 1, rope_parameters={
-        "rope_type": "linear", "factor": 2.5, "rope_theta": 3000.0}), 3, 11),
-    Case("qwen3", "grouped heads", {**_llama(101, 33, 57, 2, 3, 1, head_dim=10), "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}, 3, 19),
-    Case("qwen3", "tied", {**_llama(73, 40, 45, 2, 4, 2, head_dim=14, tie_word_embeddings=True), "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}, 2, 13),
-    Case("qwen3", "biases, yarn", {**_llama(89, 35, 63, 3, 5, 5, head_dim=8, attention_bias=True, rope_parameters={
-        "rope_type": "yarn", "factor": 4.0, "rope_theta": 900.0, "original_max_position_embeddings": 16}), "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}, 3, 21),
-    Case("olmo", "plain", {**_llama(103, 36, 55, 2, 6, 6), "model_type": "olmo", "architectures": ["OlmoForCausalLM"], "pad_token_id": None}, 3, 17),
-    Case("olmo", "clipped, grouped heads", {**_llama(67, 30, 41, 3, 3, 1, clip_qkv=0.4), "model_type": "olmo", "architectures": ["OlmoForCausalLM"], "pad_token_id": None}, 2, 29),
-    Case("olmo", "tied, biases", {**_llama(79, 42, 35, 2, 7, 7, tie_word_embeddings=True, attention_bias=True), "model_type": "olmo",
-                                  "architectures": ["OlmoForCausalLM"], "pad_token_id": None}, 3, 9),
-    Case("hf_olmo", "as OLMo-1B", _native_olmo(99, 101, 36, 2, 6, mlp_ratio=8, weight_tying=True, rope=True, include_bias=False,
-                                               layer_norm_with_affine=False), 3, 17, "max_sequence_length"),
-    Case("hf_olmo", "grouped heads, rms, clipped, own head", _native_olmo(83, None, 40, 2, 5, n_kv_heads=1, mlp_hidden_size=54, weight_tying=False,
-                                                                          rope=True, layer_norm_type="rms", clip_qkv=0.5, scale_logits=True,
-                                                                          attention_layer_norm=True), 2, 15, "max_sequence_length"),
-    Case("hf_olmo", "ALiBi, gelu, norm after, biases", _native_olmo(71, 73, 33, 3, 3, alibi=True, activation_type="gelu", mlp_hidden_size=47, norm_after=True,
-                                                                    embedding_layer_norm=True, weight_tying=True), 3, 13, "max_sequence_length"),
-    Case("bloom", "eight heads", _bloom(107, 40, 2, 8), 3, 17),
-    Case("bloom", "five heads, own head", _bloom(71, 35, 3, 5, tie_word_embeddings=False), 2, 21),
-    Case("bloom", "residual after norm", _bloom(83, 33, 2, 3, apply_residual_connection_post_layernorm=True, layer_norm_epsilon=1e-6), 3, 9),
-    Case("baichuan", "7B", _baichuan(95, 36, 51, 2, 6, max_position_embeddings=64), 3, 17),
-    Case("baichuan", "13B, NormHead", _baichuan(77, 35, 47, 2, 5, model_max_length=64, norm_head=True), 2, 19),
-    Case("baichuan", "7B, NormHead", _baichuan(113, 30, 63, 3, 3, max_position_embeddings=64, model_max_length=64, norm_head=True), 3, 11),
-]
-
-# More features, compared by their logits only.
-GRAPH_CASES = TRAINING_CASES + [
-    Case("llama", "dynamic rope, stretched", _llama(51, 24, 31, 2, 4, 2, rope_scaling={"type": "dynamic", "factor": 3.0}) | {"max_position_embeddings": 8}, 2, 21),
-    Case("llama", "dynamic rope, not stretched", _llama(51, 24, 31, 2, 4, 2, rope_scaling={"type": "dynamic", "factor": 3.0}), 2, 21),
-    Case("llama", "yarn with mscale", _llama(51, 24, 31, 1, 2, 1, rope_scaling={
-        "rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8, "mscale": 0.7, "mscale_all_dim": 0.5, "beta_fast": 16.0, "beta_slow": 2.0,
-        "truncate": False}), 2, 30),
-    Case("llama", "yarn with attention factor", _llama(51, 48, 31, 1, 2, 1, rope_scaling={
-        "rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32, "attention_factor": 1.25}), 2, 30),
-    Case("llama", "llama3 rope, head size 64", _llama(51, 128, 31, 1, 2, 1, rope_theta=500000.0, rope_scaling={
-        "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}), 1, 40),
-    Case("llama", "gelu", _llama(51, 24, 31, 2, 4, 4, hidden_act="gelu"), 2, 9),
-    Case("llama", "gelu tanh", _llama(51, 24, 31, 2, 4, 4, hidden_act="gelu_pytorch_tanh"), 2, 9),
-    Case("llama", "relu", _llama(51, 24, 31, 2, 4, 4, hidden_act="relu"), 2, 9),
-    Case("hf_olmo", "learned positions, relu", _native_olmo(71, None, 33, 2, 3, activation_type="relu", mlp_hidden_size=47), 3, 13, "max_sequence_length"),
-    Case("hf_olmo", "block groups, low precision norm", _native_olmo(71, None, 36, 4, 3, rope=True, block_group_size=2, layer_norm_type="low_precision",
-                                                                     bias_for_layer_norm=False), 2, 13, "max_sequence_length"),
-    Case("hf_olmo", "multi-query, q and k norms without weights", _native_olmo(71, None, 36, 2, 3, rope=True, multi_query_attention=True, rope_theta=500,
-                                                                               attention_layer_norm=True, attention_layer_norm_with_affine=False), 2, 13, "max_sequence_length"),
-    Case("hf_olmo", "rms without weights", _native_olmo(71, None, 36, 2, 3, rope=True, layer_norm_type="rms", layer_norm_with_affine=False,
-                                                        layer_norm_eps=1e-6), 2, 13, "max_sequence_length"),
-    Case("hf_olmo", "ALiBi of another size", _native_olmo(71, None, 40, 2, 5, alibi=True, alibi_bias_max=6.0), 2, 13, "max_sequence_length"),
-    Case("bloom", "twelve heads", _bloom(107, 48, 1, 12), 2, 31),
-]
+torch.set_num_threads(1)  # the models are tiny, and tests run beside each other
 
 
 def _import_native_olmo():
@@ -152,8 +67,9 @@ def _make(case: Case) -> nn.Module:
         return NativeOlmo(case.config)
     if case.family == "baichuan":
         c = case.config
-        return Baichuan(BaichuanShape(c["vocab_size"], c["hidden_size"], c["intermediate_size"], c["num_hidden_layers"], c["num_attention_heads"],
-                                      c["rms_norm_eps"], alibi="max_position_embeddings" not in c, norm_head=c.get("norm_head", False)))
+        sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+        kinds = {"alibi": "max_position_embeddings" not in c, "norm_head": c.get("norm_head", False)}
+        return Baichuan(BaichuanShape(**{key: c[key] for key in sizes}, rms_norm_eps=c["rms_norm_eps"], **kinds))
     return TransformersModel(case.config)
 
 
@@ -187,11 +103,12 @@ def save(case: Case, module: nn.Module, folder: Path) -> None:
     """A Hugging Face folder that `tacc` reads."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(case.config, indent=2))
-    save_file({name: p.detach().contiguous() for name, p in stored_names(module).items()}, folder / "model.safetensors", metadata={"format": "pt"})
+    tensors = {name: parameter.detach().contiguous() for name, parameter in stored_names(module).items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 class KeepDouble(TorchFunctionMode):
-    """In a float64 run, passes over the models' own casts to float32, so that the run is float64 throughout."""
+    """In a float64 run, passes over the models' own casts to float32, so that it is float64 throughout."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
@@ -205,7 +122,7 @@ class KeepDouble(TorchFunctionMode):
 
 
 def in_double(case: Case, module: nn.Module) -> nn.Module:
-    """A float64 copy; run it under KeepDouble. Tables that the models hold in fp32 outside their buffers are made anew."""
+    """A float64 copy; run it under KeepDouble. Tables that models hold in fp32 outside their buffers are made anew."""
     module = copy.deepcopy(module).double()
     if case.family == "hf_olmo":
         _double_olmo_tables(module.model)
@@ -267,7 +184,11 @@ def inv_freq_of(case: Case, module: nn.Module) -> torch.Tensor | None:
     """The frequencies of the reference's rotary embedding, in float64, or None."""
     if case.family in ("llama", "qwen3", "olmo"):
         return module.inner.model.rotary_emb.inv_freq.double()
-    dim = case.config.get("hidden_size", case.config.get("d_model", 0)) // case.config.get("num_attention_heads", case.config.get("n_heads", 1))
-    if case.config.get("rope", False) or (case.family == "baichuan" and "max_position_embeddings" in case.config):
-        return (1.0 / case.config.get("rope_theta", 10000.0) ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)).double()
-    return None
+    config = case.config
+    if config.get("rope", False):
+        dim = config["d_model"] // config["n_heads"]
+    elif case.family == "baichuan" and "max_position_embeddings" in config:
+        dim = config["hidden_size"] // config["num_attention_heads"]
+    else:
+        return None
+    return (1.0 / config.get("rope_theta", 10000.0) ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)).double()

@@ -1,5 +1,5 @@
-"""Runs a logical graph in text form with PyTorch, op by op, in float64 by default: an oracle of what a graph means that shares no code
-with the compiler or the kernels. The text form is described in graph/ir/text.h, the ops in graph/ops/."""
+"""Runs a logical graph in text form with PyTorch, op by op, in float64 by default: an oracle of what a graph means
+that shares no code with the compiler or the kernels. graph/ir/text.h describes the text form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\[[^\]]*\]|[^\s,=]+|,|=')
-_DTYPES = {"bool": torch.bool, "i32": torch.int32, "i64": torch.int64, "bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32, "f64": torch.float64}
 
 
 @dataclass
@@ -125,19 +124,17 @@ def _cross_entropy(logits: torch.Tensor, targets: torch.Tensor):
     return [torch.where(counted, lse - picked, 0.0).sum(), counted.sum().to(logits.dtype), lse]
 
 
-_ELEMENTWISE = {
-    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div, "maximum": torch.maximum, "minimum": torch.minimum,
-}
+_BINARY = {name: getattr(torch, name) for name in ("add", "sub", "mul", "div", "maximum", "minimum")}
 _UNARY = {
-    "neg": torch.neg, "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "reciprocal": torch.reciprocal,
-    "tanh": torch.tanh, "sigmoid": torch.sigmoid, "relu": torch.relu, "silu": F.silu, "square": torch.square,
-}
+    name: getattr(torch, name)
+    for name in ("neg", "exp", "log", "sqrt", "rsqrt", "reciprocal", "tanh", "sigmoid", "relu", "square")
+} | {"silu": F.silu}
 
 
 def _run_node(node: Node, x: list[torch.Tensor], dtype: torch.dtype) -> list[torch.Tensor]:
     a = node.attrs
-    if node.op in _ELEMENTWISE:
-        return [_ELEMENTWISE[node.op](x[0], _aligned(x[0], x[1]))]
+    if node.op in _BINARY:
+        return [_BINARY[node.op](x[0], _aligned(x[0], x[1]))]
     if node.op in _UNARY:
         return [_UNARY[node.op](x[0])]
     match node.op:
@@ -185,8 +182,13 @@ def _run_node(node: Node, x: list[torch.Tensor], dtype: torch.dtype) -> list[tor
     raise NotImplementedError(node.op)
 
 
-def run(nodes: list[Node], inputs: dict[str, torch.Tensor], params: dict[str, torch.Tensor], dtype: torch.dtype = torch.float64) -> dict[str, torch.Tensor]:
-    """The graph's outputs by name. `params` as stored, by name; floating tensors are taken in `dtype`. Differentiable."""
+def run(
+    nodes: list[Node],
+    inputs: dict[str, torch.Tensor],
+    params: dict[str, torch.Tensor],
+    dtype: torch.dtype = torch.float64,
+) -> dict[str, torch.Tensor]:
+    """The graph's outputs by name. `params` as stored, by name, taken in `dtype`. Differentiable."""
     values: dict[str, torch.Tensor] = {}
     outputs = {}
     for node in nodes:
@@ -202,6 +204,6 @@ def run(nodes: list[Node], inputs: dict[str, torch.Tensor], params: dict[str, to
             continue
         else:
             results = _run_node(node, operands, dtype)
-        assert [list(r.shape) for r in results] == node.dims, (node.op, node.module, [r.shape for r in results], node.dims)
+        assert [list(r.shape) for r in results] == node.dims, (node, [r.shape for r in results])
         values.update(zip(node.results, results))
     return outputs

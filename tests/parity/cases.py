@@ -1,0 +1,176 @@
+"""The models of the parity tests: small ones of each family, in many shapes, odd where the family allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Case:
+    family: str
+    name: str
+    config: dict  # config.json
+    batch: int
+    seq_len: int
+    # Draws of the weights, of which the one with the median ratio of bf16 deviations counts. More than one where one
+    # says little: a clip makes the gradient jump where rounding crosses its bound, and biases are rounded once more than by
+    # autocast, which brings the ratio near 1.2, give or take 0.2.
+    bf16_draws: int = 1
+
+
+def _sizes(vocab: int, hidden: int, inner: int, layers: int, heads: int) -> dict:
+    return {
+        "vocab_size": vocab,
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+    }
+
+
+def _rotary(
+    family: str, name: str, sizes: dict, kv_heads: int, batch: int, seq_len: int, draws: int = 1, **more
+) -> Case:
+    """LLaMA, Qwen 3 and OLMo of transformers."""
+    architecture = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM", "olmo": "OlmoForCausalLM"}[family]
+    config = {"model_type": family, "architectures": [architecture], "num_key_value_heads": kv_heads, **sizes}
+    config |= {"max_position_embeddings": 64, "pad_token_id": None, "eos_token_id": 0}
+    return Case(family, name, config | more, batch, seq_len, draws)
+
+
+def _native_olmo(
+    name: str, rows: int | None, sizes: tuple, batch: int, seq_len: int, draws: int = 1, **more
+) -> Case:
+    vocab, width, layers, heads = sizes
+    config = {"model_type": "hf_olmo", "architectures": ["OLMoForCausalLM"]}
+    config |= {"vocab_size": vocab, "embedding_size": rows, "d_model": width, "n_layers": layers, "n_heads": heads}
+    config |= {"max_sequence_length": 48, "attention_dropout": 0.0, "residual_dropout": 0.0, "embedding_dropout": 0.0}
+    return Case("hf_olmo", name, config | more, batch, seq_len, draws)
+
+
+def _bloom(name: str, sizes: tuple, batch: int, seq_len: int, **more) -> Case:
+    vocab, hidden, layers, heads = sizes
+    config = {"model_type": "bloom", "architectures": ["BloomForCausalLM"]}
+    config |= {"vocab_size": vocab, "hidden_size": hidden, "n_layer": layers, "n_head": heads}
+    return Case("bloom", name, config | more, batch, seq_len)
+
+
+def _baichuan(name: str, sizes: dict, batch: int, seq_len: int, **more) -> Case:
+    config = {"model_type": "baichuan", "architectures": ["BaichuanForCausalLM"], "rms_norm_eps": 1e-6}
+    return Case("baichuan", name, config | sizes | more, batch, seq_len)
+
+
+def _llama3_rope(factor: float, original_length: int) -> dict:
+    return {
+        "rope_type": "llama3",
+        "factor": factor,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": original_length,
+    }
+
+
+def _yarn_rope(factor: float, original_length: int, **more) -> dict:
+    return {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original_length, **more}
+
+
+# Three of each family, for training.
+TRAINING_CASES = [
+    _rotary(
+        "llama", "grouped heads, llama3 rope", _sizes(97, 36, 51, 2, 6), 2, 3, 17,
+        rope_theta=500.0, rope_scaling=_llama3_rope(8.0, 32),
+    ),
+    _rotary(
+        "llama", "biases, own head size, tied", _sizes(61, 50, 43, 3, 5), 5, 2, 23, draws=5,
+        head_dim=14, attention_bias=True, mlp_bias=True, tie_word_embeddings=True, rms_norm_eps=1e-5,
+    ),
+    _rotary(
+        "llama", "one kv head, linear rope", _sizes(131, 42, 77, 2, 7), 1, 3, 11,
+        rope_parameters={"rope_type": "linear", "factor": 2.5, "rope_theta": 3000.0},
+    ),
+    _rotary("qwen3", "grouped heads", _sizes(101, 33, 57, 2, 3), 1, 3, 19, head_dim=10),
+    _rotary("qwen3", "tied", _sizes(73, 40, 45, 2, 4), 2, 2, 13, head_dim=14, tie_word_embeddings=True),
+    _rotary(
+        "qwen3", "biases, yarn", _sizes(89, 35, 63, 3, 5), 5, 3, 21, draws=5,
+        head_dim=8, attention_bias=True, rope_parameters=_yarn_rope(4.0, 16, rope_theta=900.0),
+    ),
+    _rotary("olmo", "plain", _sizes(103, 36, 55, 2, 6), 6, 3, 17),
+    _rotary("olmo", "clipped, grouped heads", _sizes(67, 54, 41, 3, 3), 1, 2, 29, draws=5, clip_qkv=0.4),
+    _rotary(
+        "olmo", "tied, biases", _sizes(79, 70, 65, 2, 7), 7, 3, 9, draws=5,
+        tie_word_embeddings=True, attention_bias=True,
+    ),
+    _native_olmo(
+        "as OLMo-1B", 101, (99, 36, 2, 6), 3, 17,
+        mlp_ratio=8, weight_tying=True, rope=True, include_bias=False, layer_norm_with_affine=False,
+    ),
+    _native_olmo(
+        "grouped heads, rms, clipped, own head", None, (83, 50, 2, 5), 2, 15, draws=5,
+        n_kv_heads=1, mlp_hidden_size=54, weight_tying=False, rope=True, layer_norm_type="rms", clip_qkv=0.5,
+        attention_layer_norm=True,
+    ),
+    _native_olmo(
+        "ALiBi, gelu, norm after, biases", 73, (71, 33, 3, 3), 3, 13, draws=5,
+        alibi=True, activation_type="gelu", mlp_hidden_size=47, norm_after=True, embedding_layer_norm=True,
+        weight_tying=True,
+    ),
+    _bloom("eight heads", (107, 64, 2, 8), 3, 17),
+    _bloom("five heads, own head", (71, 45, 3, 5), 2, 21, tie_word_embeddings=False),
+    _bloom(
+        "residual after norm", (83, 51, 2, 3), 3, 9,
+        apply_residual_connection_post_layernorm=True, layer_norm_epsilon=1e-6,
+    ),
+    _baichuan("7B", _sizes(95, 36, 51, 2, 6), 3, 17, max_position_embeddings=64),
+    _baichuan("13B, NormHead", _sizes(77, 35, 47, 2, 5), 2, 19, model_max_length=64, norm_head=True),
+    _baichuan(
+        "7B, NormHead", _sizes(113, 30, 63, 3, 3), 3, 11,
+        max_position_embeddings=64, model_max_length=64, norm_head=True,
+    ),
+]
+
+_SMALL = _sizes(51, 24, 31, 2, 4)
+_SMALL_OLMO = (71, 36, 2, 3)
+STRETCHED = "dynamic rope, stretched"
+
+# More features, for which the graph alone is compared.
+GRAPH_CASES = TRAINING_CASES + [
+    _rotary(
+        "llama", STRETCHED, _SMALL, 2, 2, 21,
+        rope_scaling={"type": "dynamic", "factor": 3.0}, max_position_embeddings=8,
+    ),
+    _rotary("llama", "dynamic rope, not stretched", _SMALL, 2, 2, 21, rope_scaling={"type": "dynamic", "factor": 3.0}),
+    _rotary(
+        "llama", "yarn with mscale", _sizes(51, 24, 31, 1, 2), 1, 2, 30,
+        rope_scaling=_yarn_rope(8.0, 8, mscale=0.7, mscale_all_dim=0.5, beta_fast=16.0, beta_slow=2.0, truncate=False),
+    ),
+    _rotary(
+        "llama", "yarn with attention factor", _sizes(51, 48, 31, 1, 2), 1, 2, 30,
+        rope_scaling=_yarn_rope(2.0, 32, attention_factor=1.25),
+    ),
+    _rotary(
+        "llama", "llama3 rope, head size 64", _sizes(51, 128, 31, 1, 2), 1, 1, 40,
+        rope_theta=500000.0, rope_scaling=_llama3_rope(32.0, 16),
+    ),
+    _rotary("llama", "gelu", _SMALL, 4, 2, 9, hidden_act="gelu"),
+    _rotary("llama", "gelu tanh", _SMALL, 4, 2, 9, hidden_act="gelu_pytorch_tanh"),
+    _rotary("llama", "relu", _SMALL, 4, 2, 9, hidden_act="relu"),
+    _native_olmo(
+        "learned positions, relu", None, (71, 33, 2, 3), 3, 13, activation_type="relu", mlp_hidden_size=47
+    ),
+    _native_olmo(
+        "block groups, low precision norm", None, (71, 36, 4, 3), 2, 13,
+        rope=True, block_group_size=2, layer_norm_type="low_precision", bias_for_layer_norm=False,
+    ),
+    _native_olmo(
+        "multi-query, q and k norms without weights", None, _SMALL_OLMO, 2, 13,
+        rope=True, multi_query_attention=True, rope_theta=500, attention_layer_norm=True,
+        attention_layer_norm_with_affine=False,
+    ),
+    _native_olmo(
+        "rms without weights", None, _SMALL_OLMO, 2, 13,
+        rope=True, layer_norm_type="rms", layer_norm_with_affine=False, layer_norm_eps=1e-6,
+    ),
+    _native_olmo("scaled logits", None, _SMALL_OLMO, 2, 13, rope=True, scale_logits=True),
+    _native_olmo("ALiBi of another size", None, (71, 40, 2, 5), 2, 13, alibi=True, alibi_bias_max=6.0),
+    _bloom("twelve heads", (107, 48, 1, 12), 2, 31),
+]

@@ -1,0 +1,159 @@
+"""Twenty AdamW steps of a reference model and of ours, on the same batches."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from cases import Case
+from references import KeepDouble, bloom_slopes_in_double, in_double, loss_of, stored_names
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ["TACC_BUILD"])
+sys.path.insert(0, str(ROOT / "client/python"))
+
+NUM_STEPS = 20
+LEARNING_RATE = 3e-4
+WEIGHT_DECAY = 0.1
+SEED = 5
+NUM_BATCHES = 2  # in the cycle
+
+
+@dataclass
+class Run:
+    losses: list[float] = field(default_factory=list)
+    gradients: dict[str, torch.Tensor] = field(default_factory=dict)  # of the first step, in float64, as stored
+
+
+def write_data(case: Case, folder: Path) -> Path:
+    from tacc.shards import DatasetWriter
+
+    vocab_size = case.config["vocab_size"]
+    writer = DatasetWriter(folder, vocab_size)
+    writer.append(np.random.default_rng(3).integers(0, vocab_size, size=NUM_BATCHES * case.batch * case.seq_len))
+    writer.close(tokenizer={"fingerprint": "", "eos_token": "", "eos_token_id": 0}, seq_len=case.seq_len)
+    return folder
+
+
+def batches(case: Case, data: Path) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """(tokens, targets) of each step, as `tacc-data show` prints them; labels shift inside the row."""
+    result = []
+    for step in range(1, NUM_STEPS + 1):
+        options = ["--data", data, "--global-batch-size", case.batch, "--seed", SEED, "--step", step, "--json"]
+        command = [str(word) for word in (BUILD / "tacc-data", "show", *options)]
+        shown = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        tokens = torch.tensor(shown["tokens"])
+        targets = torch.full_like(tokens, -1)
+        targets[:, :-1] = tokens[:, 1:]
+        result.append((tokens, targets))
+    return result
+
+
+def reference_run(case: Case, module: nn.Module, steps: list[tuple[torch.Tensor, torch.Tensor]], precision: str) -> Run:
+    """`precision`: fp64, fp32 or bf16 (autocast)."""
+    run = Run()
+    with contextlib.ExitStack() as stack:
+        if precision == "fp64":
+            stack.callback(bloom_slopes_in_double())
+            module = in_double(case, module)
+            stack.enter_context(KeepDouble())
+        names = stored_names(module)
+        matrices = [p for p in names.values() if p.dim() >= 2]
+        vectors = [p for p in names.values() if p.dim() < 2]
+        groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
+        optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE)
+        for tokens, targets in steps:
+            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+                logits = module(tokens)
+            loss = loss_of(logits, targets)
+            optimizer.zero_grad()
+            loss.backward()
+            if not run.gradients:
+                run.gradients = {name: p.grad.double().clone() for name, p in names.items()}
+            optimizer.step()
+            run.losses.append(loss.item())
+    return run
+
+
+def _request(case: Case, model: Path, data: Path, precision: str, max_steps: int, beta1: float) -> dict:
+    train = {"max_steps": max_steps, "global_batch_size": case.batch, "per_device_train_batch_size": case.batch}
+    train |= {"learning_rate": LEARNING_RATE, "lr_scheduler_type": "LR_SCHEDULER_TYPE_CONSTANT", "seed": SEED}
+    train |= {"weight_decay": WEIGHT_DECAY, "adam_beta1": beta1, "max_grad_norm": 0}
+    job = {
+        "name": "parity",
+        "model": {"path": str(model), "weights": "WEIGHTS_PRETRAINED"},
+        "data": {"path": str(data), "seq_len": case.seq_len},
+        "train": train,
+        "compute": {"bf16": precision == "bf16"},
+        "dist": {"dp": {"size": 1}, "fsdp": {"size": 1}},
+    }
+    device = {"name": "cpu", "kind": "cpu", "model": "any", "threads": 1, "memory_bytes": 4 << 30}
+    device |= {"matmul_flops_per_second": {"f32": 1e11, "bf16": 1e11}, "memory_bytes_per_second": 1e10}
+    device |= {"link_bytes_per_second": 1e9, "link_latency_seconds": 1e-4}
+    facts = {"vocab_size": case.config["vocab_size"], "num_tokens": 1000, "eval_tokens": 0}
+    return {"job": job, "world": 1, "device": device, "data": facts}
+
+
+def _start_file(case: Case, model: Path, data: Path, folder: Path, max_steps: int) -> dict:
+    start = {"version": "0.1.0", "job": "parity-1", "attempt": 1, "rank": 0, "world": 1, "device": "cpu", "threads": 1}
+    start |= {"memory_bytes": 4 << 30, "advertise": "127.0.0.1", "program": str(folder / "stage0.program")}
+    start |= {"model_dir": str(model), "weights": "pretrained", "seed": SEED, "collective_timeout_seconds": 60}
+    shape = {"seq_len": case.seq_len, "global_batch_size": case.batch}
+    start["data"] = {"path": str(data), "eval_path": "", **shape}
+    start["train"] = {"max_steps": max_steps, "eval_steps": 1000}
+    start["checkpoint"] = {"dir": str(folder / "checkpoints"), "save_steps": 1000, "resume": "", "export": ""}
+    start["identity"] = {"model": "parity", "data": "parity", **shape, "seed": SEED}
+    return start
+
+
+def _run_rank(
+    case: Case, model: Path, data: Path, folder: Path, precision: str, max_steps: int, beta1: float
+) -> list[float]:
+    (folder / "checkpoints").mkdir(parents=True)
+    request, start = folder / "request.json", folder / "start.json"
+    request.write_text(json.dumps(_request(case, model, data, precision, max_steps, beta1)))
+    start.write_text(json.dumps(_start_file(case, model, data, folder, max_steps)))
+    compile_command = [BUILD / "tacc-plan", "compile", "--request", request, "--out", folder]
+    compiled = subprocess.run(compile_command, capture_output=True, text=True)
+    assert compiled.returncode == 0, compiled.stderr
+    log = folder / "rank.log"
+    with open(log, "w") as stderr, subprocess.Popen(
+        [BUILD / "tacc-rank", "--start", start], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True
+    ) as rank:
+        try:
+            lines = rank.stdout.read().splitlines()  # its stdin stays open meanwhile: the rank ends when that closes
+            code = rank.wait(timeout=60)
+        finally:
+            rank.kill()
+    assert code == 0, "\n".join([f"exit {code}", *lines[-5:], log.read_text()])
+    events = [json.loads(line) for line in lines]
+    losses = [event["loss"] for event in events if event["event"] == "step"]
+    assert len(losses) == max_steps, lines
+    return losses
+
+
+def our_gradients(
+    case: Case, module: nn.Module, model: Path, data: Path, folder: Path, precision: str
+) -> dict[str, torch.Tensor]:
+    """The first step's, as the first moment of a run of one step with adam_beta1 = 0."""
+    _run_rank(case, model, data, folder, precision, 1, 0.0)
+    saved = load_file(folder / "checkpoints/step-00000001.a1/rank-00000.safetensors")
+    moments = {name.removeprefix("exp_avg/"): value for name, value in saved.items() if name.startswith("exp_avg/")}
+    names = stored_names(module)
+    assert set(moments) == set(names)
+    return {name: moments[name].double().reshape(parameter.shape) for name, parameter in names.items()}
+
+
+def our_run(case: Case, module: nn.Module, model: Path, data: Path, folder: Path, precision: str) -> Run:
+    losses = _run_rank(case, model, data, folder / f"{precision}-losses", precision, NUM_STEPS, 0.9)
+    return Run(losses, our_gradients(case, module, model, data, folder / f"{precision}-gradients", precision))

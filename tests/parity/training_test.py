@@ -1,0 +1,97 @@
+"""Training as the reference implementations train: gradients of the first step and losses of twenty AdamW steps.
+
+fp32: our distance from a float64 run of the reference is at most twice that of the reference's own fp32 run, plus 1e-7
+of the norm. bf16: our distance from our fp32 run is at most 1.5 times that of PyTorch's autocast from its own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from cases import TRAINING_CASES, Case
+from references import build, save
+from training import Run, batches, our_run, reference_run, write_data
+
+TABLE = Path(os.environ["TACC_BUILD"]) / "parity.txt"
+WIDTHS = (10, 40, 19, 23, 23, 23, 23)
+HEADER = [
+    "Parity with the reference implementations: relative distances, ours / the reference's own",
+    "fp32: from a float64 run, limit 2x; bf16: from the fp32 run, limit 1.5x",
+    ("family", "model", "loss", "fp32 gradient", "fp32 losses", "bf16 gradient", "bf16 losses"),
+]
+
+
+def _format(row) -> str:
+    return row if isinstance(row, str) else "".join(cell.ljust(width) for cell, width in zip(row, WIDTHS)).rstrip()
+
+
+@pytest.fixture(scope="module")
+def table():
+    rows = []
+    yield rows
+    text = "\n".join(map(_format, HEADER + rows)) + "\n"
+    TABLE.write_text(text)
+    print("\n" + text)
+
+
+def _flat(run: Run) -> torch.Tensor:
+    return torch.cat([run.gradients[name].flatten() for name in sorted(run.gradients)])
+
+
+def _losses(run: Run) -> torch.Tensor:
+    return torch.tensor(run.losses, dtype=torch.float64)
+
+
+QUANTITIES = {"gradient": _flat, "losses": _losses}
+
+
+def _bf16_distances(runs: dict[str, Run]) -> dict[str, float]:
+    return {name: (of(runs["bf16"]) - of(runs["fp32"])).norm().item() for name, of in QUANTITIES.items()}
+
+
+def _median(draws: list[tuple[dict, dict]], quantity: str) -> tuple[float, float]:
+    """(ours, autocast's), of the draw with the median ratio."""
+    pairs = sorted(((ours[quantity], own[quantity]) for ours, own in draws), key=lambda pair: pair[0] / pair[1])
+    return pairs[len(pairs) // 2]
+
+
+@pytest.mark.parametrize("case", TRAINING_CASES, ids=lambda c: f"{c.family}: {c.name}")
+def test_training(case: Case, tmp_path: Path, table: list[str]):
+    data = write_data(case, tmp_path / "data")
+    steps = batches(case, data)
+    draws = []
+    for seed in range(case.bf16_draws):
+        folder = tmp_path / f"draw-{seed}"
+        save(case, build(case, seed), folder / "model")
+        reference = {p: reference_run(case, build(case, seed), steps, p) for p in ("fp32", "bf16")}
+        ours = {p: our_run(case, build(case, seed), folder / "model", data, folder, p) for p in ("fp32", "bf16")}
+        draws.append((_bf16_distances(ours), _bf16_distances(reference)))
+    exact = reference_run(case, build(case, seed), steps, "fp64")  # fp32 is compared on the last draw
+    assert exact.losses[-1] <= 0.9 * exact.losses[0], "the loss must fall by a tenth, or the test says little"
+    row = [case.family, case.name, f"{exact.losses[0]:.3f} -> {exact.losses[-1]:.3f}"]
+    failures = []
+    for name, of in QUANTITIES.items():
+        norm = of(exact).norm().item()
+        distance = (of(ours["fp32"]) - of(exact)).norm().item()
+        own = (of(reference["fp32"]) - of(exact)).norm().item()
+        row.append(f"{distance / norm:.2e} / {own / norm:.2e}")
+        if distance > 2 * own + 1e-7 * norm:
+            failures.append(f"fp32 {name}: {distance} > 2 x {own} + 1e-7 x {norm}")
+    for name, of in QUANTITIES.items():
+        norm = of(exact).norm().item()
+        distance, own = _median(draws, name)
+        row.append(f"{distance / norm:.2e} / {own / norm:.2e}")
+        if distance > 1.5 * own:
+            failures.append(f"bf16 {name}: {distance} > 1.5 x {own}")
+    table.append(row)
+
+    norm = _flat(exact).norm().item()
+    for name, wanted in exact.gradients.items():
+        distance = (ours["fp32"].gradients[name] - wanted).norm().item()
+        allowed = 2 * (reference["fp32"].gradients[name] - wanted).norm().item() + 1e-7 * norm
+        if distance > allowed:
+            failures.append(f"fp32 gradient of {name}: {distance} > {allowed}")
+    assert not failures, "\n".join(failures)
