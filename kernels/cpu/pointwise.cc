@@ -32,6 +32,18 @@ double BlockedSum(int64_t n, int64_t min_block, const F& f) {
   return total;
 }
 
+// A clamp's bounds as x's dtype has them: the clamped values of a narrow x lie on the rounded bounds, and belong inside.
+UnaryParameters RoundedBounds(UnaryParameters bounds, DType dtype) {
+  if (dtype != DType::kBF16 && dtype != DType::kF16) return bounds;
+  float wide[2] = {static_cast<float>(bounds.p0), static_cast<float>(bounds.p1)};
+  uint16_t narrow[2];
+  const TensorView wide_view{wide, DType::kF32, {2}}, narrow_view{narrow, dtype, {2}};
+  const simd::Loops& loops = simd::BestLoops();
+  loops.unary(UnaryOp::kCast, 0, 0, In(wide_view), Out(narrow_view), 0, 2);
+  loops.unary(UnaryOp::kCast, 0, 0, In(narrow_view), Out(wide_view), 0, 2);
+  return {.p0 = wide[0], .p1 = wide[1]};
+}
+
 }  // namespace
 
 void Unary(UnaryOp op, const TensorView& x, const TensorView& y, UnaryParameters parameters) {
@@ -47,6 +59,7 @@ void UnaryGrad(UnaryGradOp op, const TensorView& x, const TensorView& dy, const 
                UnaryParameters parameters) {
   const int64_t n = x.size();
   TACC_KERNEL_CHECK(dy.size() == n && dx.size() == n);
+  if (op == UnaryGradOp::kClamp) parameters = RoundedBounds(parameters, x.dtype);
   const simd::Loops& loops = simd::BestLoops();
   ParallelFor(n, kGrain, [&](int64_t begin, int64_t end) {
     loops.unary_grad(op, parameters.p0, parameters.p1, In(x), In(dy), Out(dx), begin, end);

@@ -177,6 +177,16 @@ TEST(UnaryGrad, IsTheDerivative) {
   }
 }
 
+TEST(UnaryGrad, ClampsBoundsAreThoseOfTheDtype) {
+  const Tensor x({4}, {-0.4, 0.4, 0.5, 0.0}), dy({4}, {1, 2, 4, 8});
+  for (DType dtype : kFloats) {
+    const Buffer in(dtype, x), d(dtype, dy), out(dtype, x.dims);
+    const double bound = dtype == DType::kF32 ? static_cast<double>(0.4f) : 0.4;
+    UnaryGrad(UnaryGradOp::kClamp, in, d, out, {.p0 = -bound, .p1 = bound});
+    EXPECT_EQ(MaxError(out.ToTensor(), Tensor({4}, {1, 2, 0, 8}), 1e-300), 0) << Name(dtype);
+  }
+}
+
 TEST(Binary, BroadcastsTheTrailingDims) {
   const std::pair<BinaryOp, std::function<double(double, double)>> cases[] = {
       {BinaryOp::kAdd, [](double a, double b) { return a + b; }},
