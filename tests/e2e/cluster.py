@@ -94,8 +94,11 @@ class Process:
 
 
 class Cluster:
-    def __init__(self, folder: Path, *, workers: int = 2, worker_env: dict | None = None, coordinator_env: dict | None = None):
+    def __init__(self, folder: Path, *, workers: int = 2, worker_env: dict | None = None, coordinator_env: dict | None = None,
+                 memory: str = str(2 << 30), metrics: bool = False):
         self.folder = folder
+        self.memory = memory
+        self.metrics = ["--metrics-listen", "127.0.0.1:0"] if metrics else []
         folder.mkdir(parents=True, exist_ok=True)
         self.coordinator_env = coordinator_env
         self.address = "127.0.0.1:0"
@@ -105,14 +108,14 @@ class Cluster:
             self.start_worker(f"w{i}", env=worker_env)
 
     def start_coordinator(self) -> None:
-        self.coordinator = Process([BUILD / "tacc-coordinator", "--listen", self.address, "--state-dir", self.folder / "coordinator"],
+        self.coordinator = Process([BUILD / "tacc-coordinator", "--listen", self.address, "--state-dir", self.folder / "coordinator", *self.metrics],
                                    self.folder / "coordinator.log", "listening", env=self.coordinator_env)
         self.address = self.coordinator.answer
 
     def start_worker(self, name: str, env: dict | None = None) -> None:
         self.workers[name] = Process(
-            [BUILD / "tacc-worker", "--coordinator", self.address, "--name", name, "--device", "cpu", "--threads", "1", "--memory", str(2 << 30),
-             "--advertise", "127.0.0.1", "--state-dir", self.folder / name],
+            [BUILD / "tacc-worker", "--coordinator", self.address, "--name", name, "--device", "cpu", "--threads", "1", "--memory", self.memory,
+             "--advertise", "127.0.0.1", "--state-dir", self.folder / name, *self.metrics],
             self.folder / f"{name}.log", "attached", env=env)
 
     def ctl(self, *arguments, check: bool = True, timeout: float = 120, env: dict | None = None) -> subprocess.CompletedProcess:
@@ -124,6 +127,21 @@ class Cluster:
 
     def json(self, *arguments) -> dict:
         return json.loads(self.ctl(*arguments, "-o", "json").stdout)
+
+    def submit(self, path: Path) -> str:
+        """The id of the job."""
+        return json.loads(self.ctl("submit", path, "-o", "json").stdout.splitlines()[0])["id"]
+
+    def finish(self, job: str, timeout: float = 200) -> subprocess.CompletedProcess:
+        """Follows a job to its end, whatever that is."""
+        return self.ctl("watch", job, "-o", "json", "--timeout", timeout, timeout=timeout + 30, check=False)
+
+    def points(self, job: str) -> list[dict]:
+        """The step metrics of a job that has ended."""
+        return [p for p in map(json.loads, self.ctl("watch", job, "-o", "json", check=False).stdout.splitlines()) if "grad_norm" in p]
+
+    def events(self, job: str) -> list[dict]:
+        return [json.loads(line) for line in self.ctl("events", job, "-o", "json").stdout.splitlines()]
 
     def wait(self, predicate, what: str, timeout: float = 60):
         """The first true value of predicate(), polled."""
