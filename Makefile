@@ -22,7 +22,7 @@ QUICKSTART_DATA := examples/quickstart/data
 quickstart: build
 	@test -f $(QUICKSTART_DATA)/index.json || $(PYTHON) -m tacc data prepare --train-tokenizer 8192 \
 	  --input "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_paths()["stdlib"])')" \
-	  --include '*.py' --out $(QUICKSTART_DATA) --eval-fraction 0.02 --seq-len 256
+	  --include '*.py' --out $(QUICKSTART_DATA) --eval-fraction 0.01 --seq-len 256
 	@cp $(QUICKSTART_DATA)/tokenizer/* examples/quickstart/model/
 	@$(BUILD)/taccctl submit --local --follow examples/quickstart/job.yaml
 
@@ -30,6 +30,7 @@ quickstart: build
 bench: build
 	@$(PYTHON) bench/train_step.py --build $(BUILD)
 	@$(PYTHON) bench/compile.py --build $(BUILD)
+	@test ! -f $(QUICKSTART_DATA)/index.json || $(PYTHON) bench/quickstart_parity.py --build $(BUILD)
 
 # Kills of rank, daemon and coordinator at random moments, 20 of each; the seed is printed.
 soak: build
