@@ -120,6 +120,7 @@ int main(int argc, char** argv) {
   sigaddset(&signals, SIGINT);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // A write beyond a file size limit is an error like a full disk.
   const int signal_fd = signalfd(-1, &signals, SFD_CLOEXEC);
 
   StopRequest stop;
@@ -131,12 +132,8 @@ int main(int argc, char** argv) {
   if (!(*server)->metrics_address().empty()) spdlog::info("metrics on http://{}/metrics", (*server)->metrics_address());
 
   const absl::Status status = stop.Wait(signal_fd, parent_fd);
-  if (!status.ok()) {
-    // Calls that wait for what could not be stored have no answer: an orderly end would wait for them.
-    Fail(std::string(status.message()) + "; the coordinator cannot go on without its log", 1);
-    std::_Exit(1);
-  }
   spdlog::info("stopping");
   server->reset();
+  if (!status.ok()) return Fail(std::string(status.message()) + "; the coordinator cannot go on without its log", 1);
   return 0;
 }

@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "coordinator/compile/request.h"
+#include "coordinator/core/utf8.h"
 
 namespace tacc::coordinator {
 namespace {
@@ -43,7 +44,7 @@ std::string ErrorText(const std::string& err) {
     if (absl::ConsumePrefix(&line, "error: ")) absl::StrAppend(&text, text.empty() ? "" : "\n", line);
   }
   if (text.empty()) text = err.size() > 2000 ? err.substr(err.size() - 2000) : err;
-  if (text.size() > kMaxErrorText) text.resize(kMaxErrorText);
+  text = ValidUtf8(text, kMaxErrorText);
   while (!text.empty() && text.back() == '\n') text.pop_back();
   return text;
 }
@@ -91,19 +92,30 @@ void Compiler::Start(const StartCompile& start, const v1::JobSpec& spec, Done do
   work->job = start.job;
   work->run = [this, start, spec, done = std::move(done)](const std::atomic<bool>& cancel) {
     if (cancel) return;
-    const std::string dir = absl::StrCat(options_.jobs_dir, "/", start.job);
     const auto began = std::chrono::steady_clock::now();
     auto compiled = [&]() -> absl::StatusOr<CompileDone> {
+      // A new folder each time: what an earlier compilation made stays whole until the log names another.
+      const std::string job_dir = absl::StrCat(options_.jobs_dir, "/", start.job);
+      std::error_code error;
+      std::filesystem::create_directories(job_dir, error);
+      std::string directory;
+      for (int number = 1; !error && (directory.empty() || !std::filesystem::create_directory(absl::StrCat(job_dir, "/", directory), error));
+           ++number) {
+        directory = absl::StrCat("compile-", number);
+      }
+      if (error) return absl::InternalError(absl::StrCat("cannot make a folder in ", job_dir, ": ", error.message()));
+      const std::string dir = absl::StrCat(job_dir, "/", directory);
       absl::StatusOr<std::string> output = CheckAndRun(spec, start.world, start.device, dir, /*compile=*/true, cancel);
       if (!output.ok()) return output.status();
       CompileDone result;
       result.job = start.job;
+      result.directory = directory;
       for (const auto& [name, text] : {std::pair{"summary.json", &result.summary}, std::pair{"data.json", &result.data}}) {
         absl::StatusOr<std::string> read = ReadFile(absl::StrCat(dir, "/", name));
         if (!read.ok()) return read.status();
         *text = *std::move(read);
       }
-      absl::StatusOr<std::string> program = ReadProgram(start.job);
+      absl::StatusOr<std::string> program = ReadProgram(start.job, directory);
       if (!program.ok()) return program.status();
       absl::StatusOr<std::string> identity = Identity(spec, result.summary, result.data, *program);
       if (!identity.ok()) return identity.status();
@@ -150,8 +162,8 @@ void Compiler::Plan(const v1::JobSpec& spec, int world, const v1::DeviceProfile&
   wake_.notify_all();
 }
 
-absl::StatusOr<std::string> Compiler::ReadProgram(const std::string& job) const {
-  return ReadFile(absl::StrCat(options_.jobs_dir, "/", job, "/stage0.program"));
+absl::StatusOr<std::string> Compiler::ReadProgram(const std::string& job, const std::string& directory) const {
+  return ReadFile(absl::StrCat(options_.jobs_dir, "/", job, "/", directory, "/stage0.program"));
 }
 
 absl::StatusOr<std::string> Compiler::CheckAndRun(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device,

@@ -24,7 +24,7 @@ class Compiler {
   struct Options {
     std::string plan_binary;  // tacc-plan
     std::string data_binary;  // tacc-data
-    std::string jobs_dir;     // What is made for job ID lies in jobs_dir/ID.
+    std::string jobs_dir;     // What is made for job ID lies in jobs_dir/ID/compile-N, N counting its compilations.
     ChildLimits limits;
   };
   // Called on the compiler's thread, once per Start that was not stopped.
@@ -42,8 +42,8 @@ class Compiler {
   // `tacc-plan plan`: candidates as JSON. InvalidArgument: bad input, as tacc-plan says it. ResourceExhausted: too many wait already.
   void Plan(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device, Planned planned);
 
-  // Program text of a compiled job.
-  absl::StatusOr<std::string> ReadProgram(const std::string& job) const;
+  // Program text of a compiled job. `directory` as in CompileDone.
+  absl::StatusOr<std::string> ReadProgram(const std::string& job, const std::string& directory) const;
 
  private:
   struct Work {

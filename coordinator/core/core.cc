@@ -19,6 +19,11 @@ struct Overloaded : Ts... {
 template <class... Ts>
 Overloaded(Ts...) -> Overloaded<Ts...>;
 
+// What of a device decides whether a job compiles for it.
+std::string DeviceKey(const v1::DeviceProfile& device) {
+  return absl::StrCat(device.kind(), "/", device.threads(), "/", device.memory_bytes());
+}
+
 std::string CheckpointDir(const JobState& job) { return job.spec.checkpoint().dir(); }
 
 }  // namespace
@@ -184,7 +189,8 @@ void Core::OnCompileDone(const CompileDone& done) {
   compiled->set_data(done.data);
   compiled->set_identity(done.identity);
   compiled->set_seconds(done.seconds);
-  *compiled->mutable_device() = job->compile.device();
+  compiled->set_directory(done.directory);
+  *compiled->mutable_device() = job->compiling_for;
   Log(job, std::move(fact));
   const v1::PlanSummary& plan = job->summary.plan;
   Tell(*job, "compiled",
@@ -196,6 +202,12 @@ void Core::OnCompileFailed(const CompileFailed& failed) {
   JobState* job = FindOpen(failed.job);
   if (job == nullptr || !job->compiling) return;
   job->compiling = false;
+  if (job->compiled) {
+    // It has run or could run elsewhere: workers that it does not fit on do not end it.
+    job->refused[DeviceKey(job->compiling_for)] = failed.message;
+    Tell(*job, "warning", absl::StrCat("does not compile for the free workers: ", failed.message));
+    return;
+  }
   EndJob(job, v1::PHASE_FAILED, failed.message, failed.code, {});
 }
 
@@ -239,7 +251,7 @@ void Core::ScheduleCompiles() {
     }
     job->reason.clear();
     job->compiling = true;
-    *job->compile.mutable_device() = *device;
+    job->compiling_for = *device;
     Tell(*job, "compiling", "compiling");
     out_.push_back(StartCompile{job->id, world, *device});
   }
@@ -262,10 +274,13 @@ void Core::Schedule() {
     if (!choice.workers.empty()) {
       job->reason.clear();
       StartPathCheck(job, choice.workers);
+    } else if (choice.recompile_for.has_value() && job->refused.count(DeviceKey(*choice.recompile_for)) != 0) {
+      SetWaiting(job, absl::StrCat("needs other workers than those that are free: ", job->refused[DeviceKey(*choice.recompile_for)]));
+      ahead = id;
     } else if (choice.recompile_for.has_value()) {
       job->reason.clear();
       job->compiling = true;
-      *job->compile.mutable_device() = *choice.recompile_for;
+      job->compiling_for = *choice.recompile_for;
       Tell(*job, "compiling", "compiling again: the free workers are not of the kind that it was compiled for");
       out_.push_back(StartCompile{job->id, job->World(), *choice.recompile_for});
       ahead = id;

@@ -32,7 +32,7 @@ std::optional<std::string> FindHang(const JobState& job, double timeout_seconds,
   if (last < 0) return std::nullopt;
   const v1::RankSample& waits = *attempt.ranks[last].sample;
   const v1::RankSample& least = *attempt.ranks[missing].sample;
-  const std::string instruction = describe(job.id, waits.call(), waits.node());
+  const std::string instruction = describe(job, waits.call(), waits.node());
   const std::string where = absl::StrCat(instruction, " of step ", waits.step());
   if (Position(least) == Position(waits) && least.in_collective()) {
     return absl::StrCat("no progress for ", timeout_seconds, " s: all ranks wait in ", where,
@@ -42,7 +42,7 @@ std::optional<std::string> FindHang(const JobState& job, double timeout_seconds,
   for (const RankState& rank : attempt.ranks) waiting += Position(*rank.sample) == Position(waits) && rank.sample->in_collective();
   return absl::StrCat("no progress for ", timeout_seconds, " s: rank ", missing, " on ", attempt.ranks[missing].worker,
                       " did not enter ", where, ", where ", waiting, waiting == 1 ? " rank waits" : " ranks wait",
-                      "; it stands at ", describe(job.id, least.call(), least.node()), " of step ", least.step());
+                      "; it stands at ", describe(job, least.call(), least.node()), " of step ", least.step());
 }
 
 }  // namespace tacc::coordinator

@@ -110,6 +110,9 @@ struct JobState {
 
   // Volatile.
   bool compiling = false;
+  v1::DeviceProfile compiling_for;
+  // Devices that the compiler refused for this compiled job, and why: it waits for others.
+  std::map<std::string, std::string> refused;
   std::optional<PathCheck> check;
   std::string reason;  // Why it waits.
   std::map<uint64_t, std::vector<std::string>> deleting;  // DeleteCheckpoints in flight: request -> names.

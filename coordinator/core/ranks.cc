@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/start_file.h"
+#include "coordinator/core/utf8.h"
 
 namespace tacc::coordinator {
 namespace {
@@ -16,7 +17,8 @@ constexpr int kExitNonfinite = 3;
 constexpr size_t kMaxEventText = 2000;
 
 std::string Shorten(const std::string& text) {
-  return text.size() <= kMaxEventText ? text : absl::StrCat(text.substr(0, kMaxEventText), "...");
+  const std::string valid = ValidUtf8(text, kMaxEventText);
+  return text.size() <= kMaxEventText ? valid : absl::StrCat(valid, "...");
 }
 
 // How much a rank's end says about the cause: the lower, the more. Ranks that wait for one that died fail in a collective.
@@ -195,6 +197,7 @@ void Core::OnCheckpoint(JobState* job, v1::Checkpoint checkpoint) {
   request->set_checkpoint_dir(job->spec.checkpoint().dir());
   request->set_first_attempt(job->first_attempt);
   if (leftovers) request->set_older_than_attempt(attempt.number);
+  job->deleting.clear();  // What an earlier request did not delete is in this one.
   job->deleting[last_request_] = {request->names().begin(), request->names().end()};
   if (const Worker* worker = members_.ByName(attempt.ranks[0].worker)) Send(*worker, std::move(message));
 }

@@ -109,7 +109,7 @@ class Script {
   void MakeCore() {
     Core::Options options;
     options.version = "0.1.0";
-    core_ = std::make_unique<Core>(options, [](const std::string& job, int call, int node) {
+    core_ = std::make_unique<Core>(options, [](const JobState& job, int call, int node) {
       return absl::StrCat("all_gather %", node, " of call ", call);
     });
   }

@@ -40,6 +40,7 @@ struct CompileDone {
   std::string summary;   // summary.json of tacc-plan.
   std::string data;      // Output of tacc-data check.
   std::string identity;  // JSON object.
+  std::string directory;  // Of the compiler's output, in the job's folder.
   double seconds = 0;
 };
 struct CompileFailed {

@@ -126,7 +126,7 @@ class FakeDaemon {
     registration->mutable_device()->set_name("cpu");
     registration->mutable_device()->set_kind("cpu");
     registration->mutable_device()->set_threads(1);
-    registration->mutable_device()->set_memory_bytes(int64_t{4} << 30);
+    registration->mutable_device()->set_memory_bytes(memory_bytes);
     (*registration->mutable_device()->mutable_matmul_flops_per_second())["f32"] = 1e10;
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -252,6 +252,7 @@ class FakeDaemon {
   // What it registers with, and finds in checkpoint folders.
   std::string instance = "i1";
   std::string version = "0.1.0";
+  int64_t memory_bytes = int64_t{4} << 30;
   v1::CheckPathsResult found;
 
  private:

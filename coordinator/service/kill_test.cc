@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -41,8 +42,8 @@ class Coordinator {
     if (pid_ > 0) Kill();
   }
 
-  // Waits until it listens. It may die of its failpoint at any time after.
-  void Start(const std::string& failpoints) {
+  // Waits until it listens. It may die of its failpoint at any time after. With `parent_fd`, it ends when that reads end-of-file.
+  void Start(const std::string& failpoints, int parent_fd = -1) {
     int out[2];
     ASSERT_EQ(pipe2(out, O_CLOEXEC), 0);
     posix_spawn_file_actions_t actions;
@@ -51,6 +52,11 @@ class Coordinator {
     posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, (dir_.path() + "/log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
     const std::string state = dir_.path() + "/state";
     std::vector<std::string> words = {binary_, "--listen", address_, "--state-dir", state};
+    if (parent_fd >= 0) {
+      words.push_back("--exit-with-parent-fd");
+      words.push_back("7");
+      posix_spawn_file_actions_adddup2(&actions, parent_fd, 7);
+    }
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
@@ -85,10 +91,18 @@ class Coordinator {
   }
   int Terminate() {
     kill(pid_, SIGTERM);
+    return Wait();
+  }
+  int Wait() {
     int status = 0;
     waitpid(pid_, &status, 0);
     pid_ = 0;
     return status;
+  }
+  // Files may grow to `bytes`; RLIM_INFINITY: as they like.
+  void LimitFiles(rlim_t bytes) {
+    const rlimit limit{bytes, RLIM_INFINITY};
+    ASSERT_EQ(prlimit(pid_, RLIMIT_FSIZE, &limit, nullptr), 0);
   }
   const std::string& address() const { return address_; }
   const TestDirectory& dir() const { return dir_; }
@@ -215,6 +229,45 @@ TEST(KillTest, AtDrawnMomentsLosesAndDoublesNothing) {
   std::printf("TACC_SEED=%u\n", seed);
   std::mt19937 random(seed);
   for (int i = 0; i < 3; ++i) RunWithKill("", static_cast<int>(random() % 300));
+}
+
+// Its own disk is full: it waits, acknowledges nothing, and loses nothing.
+TEST(FullDiskTest, IsWaitedFor) {
+  Coordinator coordinator;
+  ASSERT_NO_FATAL_FAILURE(coordinator.Start(""));
+  Client client(coordinator.address());
+  FakeDaemon daemon("w0");
+  ASSERT_TRUE(daemon.Connect(coordinator.address()).ok());
+  ASSERT_TRUE(client.Submit(TestSpec("toy", coordinator.dir().path() + "/runs", 1)));
+  const v1::RankId rank = daemon.WaitForRank(1);
+  daemon.Ready(rank, 0);
+  ASSERT_TRUE(WaitUntil([&] { return daemon.NumUnacknowledged() == 0; }));
+  ASSERT_NO_FATAL_FAILURE(coordinator.LimitFiles(4096));
+  for (int step = 1; step <= kSteps; ++step) daemon.Step(rank, step);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  EXPECT_EQ(daemon.NumUnacknowledged(), size_t{kSteps});
+  ASSERT_NO_FATAL_FAILURE(coordinator.LimitFiles(RLIM_INFINITY));
+  daemon.Checkpoint(rank, kSteps);
+  daemon.Finish(rank, kSteps);
+  ASSERT_TRUE(WaitUntil([&] {
+    const std::vector<v1::Job> jobs = client.List();
+    return jobs.size() == 1 && jobs[0].phase() == v1::PHASE_FINISHED;
+  }));
+  int points = 0;
+  for (const v1::WatchResponse& item : client.Watch("toy-1")) points += item.has_step() ? 1 : 0;
+  EXPECT_EQ(points, kSteps);
+}
+
+TEST(SignalTest, EndsWithItsParent) {
+  int parent[2];
+  ASSERT_EQ(pipe2(parent, O_CLOEXEC), 0);
+  Coordinator coordinator;
+  ASSERT_NO_FATAL_FAILURE(coordinator.Start("", parent[0]));
+  close(parent[0]);
+  close(parent[1]);
+  const int status = coordinator.Wait();
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(SignalTest, EndsCleanlyOnSigterm) {

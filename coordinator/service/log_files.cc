@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "coordinator/core/utf8.h"
 
 namespace tacc::coordinator {
 namespace {
@@ -40,30 +41,11 @@ bool ParseLine(const std::string& line, v1::LogLine* out) {
   return true;
 }
 
-// Protobuf strings are UTF-8; what a rank writes need not be.
+// One line of what a rank wrote, which need not be text.
 std::string Clean(const std::string& line) {
-  std::string text = line.substr(0, kMaxLineBytes);
-  bool ascii = true;
-  for (char& c : text) {
-    if (c == '\n' || c == '\0') c = ' ';
-    if (static_cast<unsigned char>(c) >= 0x80) ascii = false;
-  }
-  if (ascii) return text;
-  std::string valid;
-  for (size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    const size_t length = lead < 0x80 ? 1 : lead >= 0xc2 && lead < 0xe0 ? 2 : lead >= 0xe0 && lead < 0xf0 ? 3 : lead >= 0xf0 && lead < 0xf5 ? 4 : 0;
-    bool good = length != 0 && i + length <= text.size();
-    for (size_t k = 1; good && k < length; ++k) good = (static_cast<unsigned char>(text[i + k]) & 0xc0) == 0x80;
-    if (good) {
-      valid.append(text, i, length);
-      i += length;
-    } else {
-      valid += '?';
-      ++i;
-    }
-  }
-  return valid;
+  std::string text = ValidUtf8(line, kMaxLineBytes);
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
 }
 
 }  // namespace

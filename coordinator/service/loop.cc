@@ -36,7 +36,16 @@ void Loop::Start() {
   thread_ = std::thread([this] { Run(); });
 }
 
+void Loop::Close() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    closing_ = true;
+  }
+  wake_.notify_all();
+}
+
 void Loop::Stop() {
+  Close();
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
@@ -120,7 +129,7 @@ void Loop::Flush() {
   Decisions decisions;
   decisions.swap(pending_);
   urgent_ = false;
-  if (broken_) return;
+  if (broken_) return RefuseAll(decisions);
   std::set<std::string> touched;
   bool any = false;
   for (const Decision& decision : decisions) {
@@ -133,10 +142,10 @@ void Loop::Flush() {
   }
   if (any) {
     const double before = parts_.clock().steady;
-    if (absl::Status status = parts_.store->Commit(decisions); !status.ok()) {
+    if (absl::Status status = WriteDown(decisions); !status.ok()) {
       broken_ = true;
       parts_.fatal(status);
-      return;
+      return RefuseAll(decisions);
     }
     ++stats_.commits;
     stats_.commit_seconds += parts_.clock().steady - before;
@@ -159,11 +168,40 @@ void Loop::Flush() {
   for (const auto& watcher : woken) watcher->Wake();
 }
 
+absl::Status Loop::WriteDown(const Decisions& decisions) {
+  for (int tries = 0;; ++tries) {
+    absl::Status status = parts_.store->Commit(decisions);
+    if (!absl::IsResourceExhausted(status)) return status;
+    if (tries % 10 == 0) spdlog::error("{}; training goes on, and nothing is decided until there is room", std::string(status.message()));
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (closing_ || wake_.wait_for(lock, std::chrono::seconds(1), [this] { return closing_; })) return status;
+  }
+}
+
+void Loop::Answer(const Reply& reply) {
+  std::function<void(const Reply&)> call;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto it = replies_.find(reply.tag);
+    if (it == replies_.end()) return;
+    call = std::move(it->second);
+    replies_.erase(it);
+  }
+  call(reply);
+}
+
+void Loop::RefuseAll(const Decisions& decisions) {
+  for (const Decision& decision : decisions) {
+    const auto* reply = std::get_if<Reply>(&decision);
+    if (reply != nullptr) Answer({reply->tag, absl::UnavailableError("the coordinator cannot store anything and is stopping"), "", false});
+  }
+}
+
 void Loop::CarryOut(Decision* decision, std::set<std::string>* touched) {
   if (auto* send = std::get_if<SendToWorker>(decision)) {
     if (send->message.has_start_rank()) {
       const std::string& job = send->message.start_rank().id().job();
-      absl::StatusOr<std::string> program = parts_.compiler->ReadProgram(job);
+      absl::StatusOr<std::string> program = parts_.compiler->ReadProgram(job, parts_.core->Find(job)->compile.directory());
       if (program.ok()) {
         send->message.mutable_start_rank()->set_program(*std::move(program));
       } else {
@@ -174,15 +212,7 @@ void Loop::CarryOut(Decision* decision, std::set<std::string>* touched) {
   } else if (const auto* close = std::get_if<CloseSession>(decision)) {
     parts_.workers->Close(close->session, close->status);
   } else if (const auto* reply = std::get_if<Reply>(decision)) {
-    std::function<void(const Reply&)> call;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      auto it = replies_.find(reply->tag);
-      if (it == replies_.end()) return;
-      call = std::move(it->second);
-      replies_.erase(it);
-    }
-    call(*reply);
+    Answer(*reply);
   } else if (const auto* compile = std::get_if<StartCompile>(decision)) {
     const JobState* job = parts_.core->Find(compile->job);
     parts_.compiler->Start(*compile, job->spec, [this](Input done) { Post(std::move(done)); });

@@ -54,7 +54,8 @@ class Loop {
     LogFiles* logs = nullptr;
     WorkerOutlet* workers = nullptr;
     std::function<Time()> clock;
-    // Decisions could not be stored: the process must end, for it may not act on what it cannot remember.
+    // Decisions could not be stored: the process must end, for it may not act on what it cannot remember. Calls that wait are answered with Unavailable.
+    // Not called for a full disk: that is waited for, while training goes on and workers keep their reports.
     std::function<void(const absl::Status&)> fatal;
   };
   explicit Loop(Parts parts);
@@ -62,6 +63,8 @@ class Loop {
 
   // The rest of a restart: asks again for compiles that were under way. Then the thread runs.
   void Start();
+  // From now on a disk that fails is not waited for.
+  void Close();
   // Handles what is queued, then ends the thread. Idempotent.
   void Stop();
 
@@ -94,6 +97,10 @@ class Loop {
   void Handle(Item* item);
   // Stores the decisions made so far and carries them out.
   void Flush();
+  // Waits while the disk is full.
+  absl::Status WriteDown(const Decisions& decisions);
+  void Answer(const Reply& reply);
+  void RefuseAll(const Decisions& decisions);
   void CarryOut(Decision* decision, std::set<std::string>* touched);
   View MakeView() const { return {*parts_.core, *parts_.store, *parts_.logs, parts_.clock(), stats_}; }
 
@@ -105,6 +112,7 @@ class Loop {
   std::multimap<std::string, std::weak_ptr<Watcher>> watchers_;
   uint64_t last_tag_ = 0;
   bool stopping_ = false;
+  bool closing_ = false;
   std::thread thread_;
 
   // Of the loop's thread.

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <filesystem>
 #include <future>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -113,9 +114,12 @@ Server::Server() : impl_(std::make_unique<Impl>()) {}
 
 Server::~Server() {
   impl_->ready = false;
-  impl_->metrics.reset();
+  if (impl_->loop != nullptr) impl_->loop->Close();
+  // civetweb takes up to two seconds to end: meanwhile the rest ends as well.
+  std::thread http([this] { impl_->metrics.reset(); });
   if (impl_->compiler != nullptr) impl_->compiler->Shutdown();
   if (impl_->grpc != nullptr) impl_->grpc->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
+  http.join();
   if (impl_->loop != nullptr) impl_->loop->Stop();
 }
 
@@ -144,8 +148,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   core_options.version = options.version;
   core_options.lease_seconds = options.lease_seconds;
   core_options.collective_timeout_seconds = options.collective_timeout_seconds;
-  impl.core = std::make_unique<Core>(core_options, [compiler = impl.compiler.get()](const std::string& job, int call, int node) {
-    absl::StatusOr<std::string> program = compiler->ReadProgram(job);
+  impl.core = std::make_unique<Core>(core_options, [compiler = impl.compiler.get()](const JobState& job, int call, int node) {
+    absl::StatusOr<std::string> program = compiler->ReadProgram(job.id, job.compile.directory());
     return DescribeNode(program.ok() ? *program : std::string(), call, node);
   });
   if (absl::Status status = impl.store->Load(impl.core.get()); !status.ok()) {

@@ -2,6 +2,7 @@
 #include "coordinator/service/server.h"
 
 #include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -239,6 +240,44 @@ TEST_F(ServerTest, KeepsJobsOverARestartAndAdoptsTheRank) {
   EXPECT_THAT(Steps(WatchAll("toy-1", 0)), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 9, 10));
   EXPECT_EQ(daemon.Starts().size(), 1u);
   EXPECT_EQ(Get("toy-1").attempt(), 1);
+}
+
+TEST_F(ServerTest, AnswersHealthChecks) {
+  grpc::GenericStub stub(grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  grpc::Slice empty("", 0);
+  auto call = stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::ByteBuffer(&empty, 1), &queue);
+  call->StartCall();
+  grpc::ByteBuffer response;
+  grpc::Status status;
+  call->Finish(&response, &status, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  ASSERT_TRUE(queue.Next(&tag, &ok));
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  grpc::Slice bytes;
+  ASSERT_TRUE(response.DumpToSingleSlice(&bytes).ok());
+  EXPECT_EQ(std::string(bytes.begin(), bytes.end()), "\x08\x01");  // status: SERVING
+}
+
+TEST_F(ServerTest, AProgramThatDoesNotFitOnTheFreeWorkersWaitsForOthers) {
+  v1::SubmitResponse submitted;
+  ASSERT_TRUE(Submit(TestSpec("toy", dir_.path() + "/runs", 1), "r1", &submitted).ok());
+  FakeDaemon large("large");
+  ASSERT_TRUE(large.Connect(server_->address()).ok());
+  const v1::RankId rank = large.WaitForRank(1);
+  dir_.Script("tacc-plan", "echo 'error: model does not fit: needs 2000 B, has 1000 B' >&2\nexit 2\n");
+  FakeDaemon small("small");
+  small.memory_bytes = 1000;
+  ASSERT_TRUE(small.Connect(server_->address()).ok());
+  large.Disconnect();
+  FakeDaemon reborn("large");  // Its daemon died and comes back; the rank is gone.
+  reborn.instance = "i2";
+  reborn.memory_bytes = 1000;
+  ASSERT_TRUE(WaitUntil([&] { return reborn.Connect(server_->address()).ok(); }));
+  ASSERT_TRUE(WaitUntil([&] { return Get("toy-1").reason().find("needs other workers") == 0; })) << Get("toy-1").ShortDebugString();
+  EXPECT_EQ(Get("toy-1").reason(), "needs other workers than those that are free: model does not fit: needs 2000 B, has 1000 B");
 }
 
 TEST_F(ServerTest, OneStateDirectoryHasOneCoordinator) {

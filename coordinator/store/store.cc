@@ -119,7 +119,10 @@ absl::Status Store::CreateTables() {
 }
 
 absl::Status Store::Error(const std::string& doing) {
-  return absl::InternalError(absl::StrCat("database: ", doing, ": ", sqlite3_errmsg(db_)));
+  const std::string message = absl::StrCat("database: ", doing, ": ", sqlite3_errmsg(db_));
+  const int code = sqlite3_errcode(db_) & 0xff;
+  if (code == SQLITE_FULL || code == SQLITE_IOERR || code == SQLITE_BUSY) return absl::ResourceExhaustedError(message);
+  return absl::InternalError(message);
 }
 
 absl::Status Store::Execute(const char* sql) {

@@ -42,7 +42,8 @@ class Store {
   // Gives `core` everything that was stored, in order.
   absl::Status Load(Core* core);
 
-  // Stores what is to be stored of `decisions`, in one transaction. On error nothing of it is stored.
+  // Stores what is to be stored of `decisions`, in one transaction. On error nothing of it is stored; ResourceExhausted: the disk is full or fails, which may
+  // pass.
   // Failpoints before_log_commit and after_log_commit, when there is a fact among them.
   absl::Status Commit(const Decisions& decisions);
 
