@@ -8,6 +8,12 @@
 #include "coordinator/core/start_file.h"
 
 namespace tacc::coordinator {
+namespace {
+
+// A rank's own time-out of a collective only says that it waited. It comes later than the coordinator's look at all ranks, which names the one that is missing.
+constexpr double kRankTimeoutAfterSeconds = 30;
+
+}  // namespace
 
 void Core::StartPathCheck(JobState* job, const std::vector<std::string>& workers) {
   PathCheck check;
@@ -133,7 +139,8 @@ void Core::StartAttempt(JobState* job) {
     worker->held.insert(KeyOf(id));
     v1::AttachResponse message;
     *message.mutable_start_rank()->mutable_id() = id;
-    message.mutable_start_rank()->set_start(StartFile(*job, rank, options_.version, options_.collective_timeout_seconds));
+    message.mutable_start_rank()->set_start(StartFile(*job, rank, options_.version,
+                                                options_.collective_timeout_seconds + kRankTimeoutAfterSeconds));
     Send(*worker, std::move(message));
   }
 }
