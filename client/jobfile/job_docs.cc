@@ -35,8 +35,9 @@ data:
 train: {max_steps: 1000}
 ```
 
-Relative paths are taken from the folder of the job file. Every mistake is reported at once, with line and column, before anything starts. YAML's
-surprises are errors: duplicate keys, `010`, `0x10`, `yes`, `on`, `~`, `.inf`, anchors, tags, values over several lines, a second document.
+Relative paths are taken from the folder of the job file. Every mistake is reported at once, with line and column,
+before anything starts. YAML's surprises are errors: duplicate keys, `010`, `0x10`, `yes`, `on`, `~`, `.inf`, anchors,
+tags, values over several lines, a second document.
 )";
 
 class ErrorCollector : public google::protobuf::compiler::MultiFileErrorCollector {
@@ -55,7 +56,8 @@ class Writer {
   absl::StatusOr<std::string> Run(const Descriptor& job) {
     out_ = kIntroduction;
     Section(job, "");
-    if (!uncommented_.empty()) return absl::InvalidArgumentError(absl::StrCat("no comment: ", absl::StrJoin(uncommented_, ", ")));
+    if (!uncommented_.empty())
+      return absl::InvalidArgumentError(absl::StrCat("no comment: ", absl::StrJoin(uncommented_, ", ")));
     return out_;
   }
 
@@ -72,12 +74,13 @@ class Writer {
   }
 
   void Section(const Descriptor& type, const std::string& path) {
-    absl::StrAppend(&out_, path.empty() ? "\n## Top level\n" : absl::StrCat("\n## `", path, "`\n"), "\n", Comment(type), "\n\n",
-                    "| field | value | default | meaning |\n| --- | --- | --- | --- |\n");
+    absl::StrAppend(&out_, path.empty() ? "\n## Top level\n" : absl::StrCat("\n## `", path, "`\n"), "\n", Comment(type),
+                    "\n\n", "| field | value | default | meaning |\n| --- | --- | --- | --- |\n");
     std::vector<const EnumDescriptor*> enums;
     for (int i = 0; i < type.field_count(); ++i) {
       const FieldDescriptor* field = type.field(i);
-      absl::StrAppend(&out_, "| `", field->name(), "` | ", Type(*field, path), " | ", Default(*field), " | ", Escaped(Comment(*field)), " |\n");
+      absl::StrAppend(&out_, "| `", field->name(), "` | ", Type(*field, path), " | ", Default(*field), " | ",
+                      Escaped(Comment(*field)), " |\n");
       if (field->enum_type() != nullptr) enums.push_back(field->enum_type());
     }
     for (const EnumDescriptor* values : enums) {
@@ -89,7 +92,8 @@ class Writer {
     }
     for (int i = 0; i < type.field_count(); ++i) {
       const FieldDescriptor* field = type.field(i);
-      if (field->message_type() != nullptr) Section(*field->message_type(), path.empty() ? field->name() : absl::StrCat(path, ".", field->name()));
+      if (field->message_type() != nullptr)
+        Section(*field->message_type(), path.empty() ? field->name() : absl::StrCat(path, ".", field->name()));
     }
   }
 

@@ -7,8 +7,8 @@
 
 namespace tacc::client {
 
-// The page about the job file as Markdown: for each section of tacc/v1/job.proto under `proto_root` its fields with type, default, bounds, unit and
-// comment. InvalidArgument when the schema does not parse or a field has no comment.
+// The page about the job file as Markdown: for each section of tacc/v1/job.proto under `proto_root` its fields with
+// type, default, bounds, unit and comment. InvalidArgument when the schema does not parse or a field has no comment.
 absl::StatusOr<std::string> JobDocs(const std::string& proto_root);
 
 }  // namespace tacc::client

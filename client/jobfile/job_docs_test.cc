@@ -21,7 +21,10 @@ TEST(JobDocsTest, ThePageIsFresh) {
 TEST(JobDocsTest, SaysWhatAFieldIs) {
   const absl::StatusOr<std::string> page = JobDocs("proto");
   ASSERT_TRUE(page.ok()) << page.status();
-  EXPECT_THAT(*page, testing::HasSubstr("| `adam_beta2` | number, at least 0, less than 1 | `0.999` | Decay rate of AdamW's second moment. |\n"));
+  EXPECT_THAT(
+      *page,
+      testing::HasSubstr(
+          "| `adam_beta2` | number, at least 0, less than 1 | `0.999` | Decay rate of AdamW's second moment. |\n"));
   EXPECT_THAT(*page, testing::HasSubstr("- `cosine`: Half a cosine"));
 }
 

@@ -33,7 +33,9 @@ using google::protobuf::Reflection;
 
 constexpr size_t kMaxDiagnostics = 100;
 
-std::string Join(const std::string& path, const std::string& name) { return path.empty() ? name : absl::StrCat(path, ".", name); }
+std::string Join(const std::string& path, const std::string& name) {
+  return path.empty() ? name : absl::StrCat(path, ".", name);
+}
 
 // The text of a key or value of the user's, for a message.
 std::string Quoted(const std::string& text) {
@@ -48,7 +50,8 @@ std::vector<std::string> FieldNames(const Descriptor& type) {
 }
 
 // Paths of all fields called `name`.
-void FindField(const Descriptor& type, const std::string& path, const std::string& name, std::vector<std::string>* found) {
+void FindField(const Descriptor& type, const std::string& path, const std::string& name,
+               std::vector<std::string>* found) {
   for (int i = 0; i < type.field_count(); ++i) {
     const std::string field = Join(path, type.field(i)->name());
     if (type.field(i)->name() == name) found->push_back(field);
@@ -56,21 +59,27 @@ void FindField(const Descriptor& type, const std::string& path, const std::strin
   }
 }
 
-// Names from `TrainingArguments` that a job says in another way.
-std::string OtherWay(const std::string& name) {
-  static const std::map<std::string, std::string> kOtherWays = {
-      {"gradient_accumulation_steps", "it follows from train.global_batch_size"},
-      {"num_train_epochs", "give train.max_steps"},
-      {"output_dir", "give checkpoint.dir"},
-      {"fp16", "give compute.bf16"},
-      {"num_processes", "give resources.workers"},
-      {"nproc_per_node", "give resources.workers"},
-      {"warmup_ratio", "give train.warmup_steps"},
-      {"per_device_eval_batch_size", "it is train.per_device_train_batch_size"},
-      {"model_name_or_path", "give model.path"},
+// How a job says what another tool has a field for.
+struct OtherWay {
+  std::string text;
+  // The field to give; "" when there is none.
+  std::string field;
+};
+
+OtherWay FindOtherWay(const std::string& name) {
+  static const std::map<std::string, OtherWay> kOtherWays = {
+      {"gradient_accumulation_steps", {"it follows from train.global_batch_size", ""}},
+      {"per_device_eval_batch_size", {"it is train.per_device_train_batch_size", ""}},
+      {"num_train_epochs", {"give train.max_steps", "train.max_steps"}},
+      {"warmup_ratio", {"give train.warmup_steps", "train.warmup_steps"}},
+      {"output_dir", {"give checkpoint.dir", "checkpoint.dir"}},
+      {"fp16", {"give compute.bf16", "compute.bf16"}},
+      {"num_processes", {"give resources.workers", "resources.workers"}},
+      {"nproc_per_node", {"give resources.workers", "resources.workers"}},
+      {"model_name_or_path", {"give model.path", "model.path"}},
   };
   const auto found = kOtherWays.find(name);
-  return found == kOtherWays.end() ? "" : found->second;
+  return found == kOtherWays.end() ? OtherWay() : found->second;
 }
 
 class Reader {
@@ -83,7 +92,9 @@ class Reader {
     if (diagnostics_.empty()) {
       v1::JobSpec spec;
       if (root.kind != YamlNode::Kind::kMap) {
-        diagnostics_.push_back({root.place, absl::StrCat("a job file is a map of fields (name, model, data, train, ...), this is ", KindOf(root))});
+        diagnostics_.push_back(
+            {root.place,
+             absl::StrCat("a job file is a map of fields (name, model, data, train, ...), this is ", KindOf(root))});
       } else {
         ReadMessage(root, "", &spec);
         if (!spec.checkpoint().has_dir()) spec.mutable_checkpoint()->set_dir(Resolve("runs/" + spec.name()));
@@ -106,8 +117,9 @@ class Reader {
     if (node.kind != YamlNode::Kind::kMap) {
       const std::string names = absl::StrJoin(FieldNames(*message->GetDescriptor()), ", ");
       Fail(path, node.place,
-           node.kind == YamlNode::Kind::kNull ? absl::StrCat(path, " is empty; give fields (", names, ") or delete the line")
-                                              : absl::StrCat(path, " wants fields (", names, "), not ", KindOf(node)));
+           node.kind == YamlNode::Kind::kNull
+               ? absl::StrCat(path, " is empty; give fields (", names, ") or delete the line")
+               : absl::StrCat(path, " wants fields (", names, "), not ", KindOf(node)));
       return;
     }
     for (size_t i = 0; i < node.keys.size(); ++i) {
@@ -133,16 +145,18 @@ class Reader {
   }
 
   void UnknownKey(const YamlNode& key, const std::string& path, const Descriptor& type) {
-    const std::string what = absl::StrCat("unknown field ", Quoted(key.text), path.empty() ? "" : absl::StrCat(" in ", path));
+    const std::string what =
+        absl::StrCat("unknown field ", Quoted(key.text), path.empty() ? "" : absl::StrCat(" in ", path));
     const std::string nearest = NearestName(key.text, FieldNames(type));
     std::vector<std::string> elsewhere;
     FindField(*v1::JobSpec::descriptor(), "", key.text, &elsewhere);
-    const std::string other = OtherWay(key.text);
+    const OtherWay other = FindOtherWay(key.text);
     if (!elsewhere.empty()) {
       for (const std::string& field : elsewhere) failed_.insert(field);
       Add(key.place, absl::StrCat(what, "; it belongs at ", absl::StrJoin(elsewhere, " or ")));
-    } else if (!other.empty()) {
-      Add(key.place, absl::StrCat(what, "; ", other));
+    } else if (!other.text.empty()) {
+      if (!other.field.empty()) failed_.insert(other.field);
+      Add(key.place, absl::StrCat(what, "; ", other.text));
     } else if (!nearest.empty()) {
       failed_.insert(Join(path, nearest));
       Add(key.place, absl::StrCat(what, "; did you mean \"", nearest, "\"?"));
@@ -181,12 +195,14 @@ class Reader {
     return std::nullopt;
   }
 
-  void ReadText(const YamlNode& node, const std::string& value, const std::string& name, const FieldDescriptor* field, Message* message) {
+  void ReadText(const YamlNode& node, const std::string& value, const std::string& name, const FieldDescriptor* field,
+                Message* message) {
     const v1::FieldRule& rule = field->options().GetExtension(v1::rule);
     std::string text = value;
     if (rule.path() && !value.empty()) {
       if (value == "~" || absl::StartsWith(value, "~/")) {
-        Fail(name, node.place, absl::StrCat(name, " = ", Quoted(value), " is not expanded; write the folder's whole path"));
+        Fail(name, node.place,
+             absl::StrCat(name, " = ", Quoted(value), " is not expanded; write the folder's whole path"));
         return;
       }
       const auto& words = rule.path_word();
@@ -214,7 +230,8 @@ class Reader {
     } else {
       const std::string nearest = NearestName(node.text, names);
       Fail(name, node.place,
-           absl::StrCat(name, " = ", Quoted(node.text), " is not one of ", wanted, nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?")));
+           absl::StrCat(name, " = ", Quoted(node.text), " is not one of ", wanted,
+                        nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?")));
     }
   }
 
@@ -222,7 +239,8 @@ class Reader {
   void ReadList(const YamlNode& node, const std::string& name, const FieldDescriptor* field, Message* message) {
     const auto add = [&](const YamlNode& item, const std::string& item_name) {
       places_[item_name] = item.place;
-      if (const auto value = Take(ReadString(item, item_name), item_name, item)) message->GetReflection()->AddString(message, field, *value);
+      if (const auto value = Take(ReadString(item, item_name), item_name, item))
+        message->GetReflection()->AddString(message, field, *value);
     };
     if (node.kind != YamlNode::Kind::kList) {
       if (node.kind == YamlNode::Kind::kMap) {
@@ -244,14 +262,16 @@ class Reader {
   // Whether something was already said about this field, a section it is in, or a field in it.
   bool Failed(const std::string& field) const {
     for (const std::string& failed : failed_) {
-      if (failed == field || absl::StartsWith(field, failed + ".") || absl::StartsWith(failed, field + ".")) return true;
+      if (failed == field || absl::StartsWith(field, failed + ".") || absl::StartsWith(failed, field + "."))
+        return true;
     }
     return false;
   }
 
   void Validate(const v1::JobSpec& spec) {
     for (const JobDiagnostic& diagnostic : ValidateJobSpec(spec)) {
-      if (Failed(diagnostic.field) || std::any_of(diagnostic.related.begin(), diagnostic.related.end(), [&](const auto& field) { return Failed(field); })) {
+      if (Failed(diagnostic.field) || std::any_of(diagnostic.related.begin(), diagnostic.related.end(),
+                                                  [&](const auto& field) { return Failed(field); })) {
         continue;
       }
       // A missing field has the place of the section it is missing in.
@@ -272,7 +292,8 @@ class Reader {
         lines.push_back(absl::StrCat(file_, ": and ", diagnostics_.size() - kMaxDiagnostics, " more"));
         break;
       }
-      lines.push_back(absl::StrCat(file_, ":", diagnostic.place.line, ":", diagnostic.place.column, ": ", diagnostic.message));
+      lines.push_back(
+          absl::StrCat(file_, ":", diagnostic.place.line, ":", diagnostic.place.column, ": ", diagnostic.message));
     }
     return absl::InvalidArgumentError(absl::StrJoin(lines, "\n"));
   }
@@ -288,18 +309,22 @@ class Reader {
 
 }  // namespace
 
-absl::StatusOr<v1::JobSpec> ParseJobFile(const std::string& text, const std::string& file, const std::string& directory) {
+absl::StatusOr<v1::JobSpec> ParseJobFile(const std::string& text, const std::string& file,
+                                         const std::string& directory) {
   return Reader(file, directory).Run(text);
 }
 
 absl::StatusOr<v1::JobSpec> LoadJobFile(const std::string& path) {
   std::error_code error;
-  if (!std::filesystem::exists(path, error)) return absl::NotFoundError(absl::StrCat(path, ": no such file; give the path of a job file (YAML)"));
-  if (!std::filesystem::is_regular_file(path, error)) return absl::InvalidArgumentError(absl::StrCat(path, ": not a file; give the path of a job file (YAML)"));
+  if (!std::filesystem::exists(path, error))
+    return absl::NotFoundError(absl::StrCat(path, ": no such file; give the path of a job file (YAML)"));
+  if (!std::filesystem::is_regular_file(path, error))
+    return absl::InvalidArgumentError(absl::StrCat(path, ": not a file; give the path of a job file (YAML)"));
   std::ifstream stream(path, std::ios::binary);
   std::string text(kMaxYamlBytes + 1, '\0');
   stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!stream.is_open() || stream.bad()) return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read: ", strerror(errno)));
+  if (!stream.is_open() || stream.bad())
+    return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read: ", strerror(errno)));
   text.resize(static_cast<size_t>(stream.gcount()));
   const std::filesystem::path absolute = std::filesystem::absolute(path, error);
   return ParseJobFile(text, path, absolute.lexically_normal().parent_path().string());

@@ -1,4 +1,5 @@
-// The messages for bad files are goldens, in tests/bad_input/; here is what a good file means, and what cannot be written as a text.
+// The messages for bad files are goldens, in tests/bad_input/; here is what a good file means, and what cannot be
+// written as a text.
 #include "client/jobfile/job_file.h"
 
 #include <filesystem>
@@ -50,15 +51,19 @@ TEST(JobFileTest, ReadsEveryKindOfField) {
       "name: 'a-1'\n"
       "model: {graph: ../mlp.graph, weights: random}\n"
       "data: {path: /data/train/, eval_path: \"./held out\", seq_len: 512}\n"
-      "train: {max_steps: 100, global_batch_size: 8, learning_rate: 3e-4, lr_scheduler_type: cosine, min_lr_ratio: .1, adam_epsilon: 1E-8}\n"
+      "train: {max_steps: 100, global_batch_size: 8, learning_rate: 3e-4, lr_scheduler_type: cosine, min_lr_ratio: .1, "
+      "adam_epsilon: 1E-8}\n"
       "compute: {bf16: false, reduce_dtype: bfloat16}\n"
       "dist: {dp: {size: 2}, fsdp: {size: 2, wrap_layer_cls: [A, B]}}\n"
       "checkpoint: {dir: out, resume_from_checkpoint: never}\n"
       "resources: {workers: 4}\n"
       "max_restarts: 0\n",
-      "name: 'a-1' model { graph: '/home/mlp.graph' weights: WEIGHTS_RANDOM } data { path: '/data/train' eval_path: '/home/ada/held out' seq_len: 512 } "
-      "train { max_steps: 100 global_batch_size: 8 learning_rate: 3e-4 lr_scheduler_type: LR_SCHEDULER_TYPE_COSINE min_lr_ratio: 0.1 adam_epsilon: 1e-8 } "
-      "compute { bf16: false reduce_dtype: REDUCE_DTYPE_BFLOAT16 } dist { dp { size: 2 } fsdp { size: 2 wrap_layer_cls: 'A' wrap_layer_cls: 'B' } } "
+      "name: 'a-1' model { graph: '/home/mlp.graph' weights: WEIGHTS_RANDOM } data { path: '/data/train' eval_path: "
+      "'/home/ada/held out' seq_len: 512 } "
+      "train { max_steps: 100 global_batch_size: 8 learning_rate: 3e-4 lr_scheduler_type: LR_SCHEDULER_TYPE_COSINE "
+      "min_lr_ratio: 0.1 adam_epsilon: 1e-8 } "
+      "compute { bf16: false reduce_dtype: REDUCE_DTYPE_BFLOAT16 } dist { dp { size: 2 } fsdp { size: 2 "
+      "wrap_layer_cls: 'A' wrap_layer_cls: 'B' } } "
       "checkpoint { dir: '/home/ada/out' resume_from_checkpoint: 'never' } resources { workers: 4 } max_restarts: 0");
 }
 
@@ -77,7 +82,8 @@ TEST(JobFileTest, ByteOrderMarkAndCarriageReturnsAreFine) {
 }
 
 TEST(JobFileTest, LimitsSizeAndDepth) {
-  EXPECT_EQ(Error(std::string(kMaxYamlBytes + 1, '#')), "job.yaml:1:1: the file has more than 262144 bytes; is it a job file?");
+  EXPECT_EQ(Error(std::string(kMaxYamlBytes + 1, '#')),
+            "job.yaml:1:1: the file has more than 262144 bytes; is it a job file?");
   EXPECT_THAT(Error(absl::StrCat("name: ", std::string(1000, '['))), HasSubstr("more than 16 levels of nesting"));
   EXPECT_THAT(Error(std::string(kMaxYamlBytes, '{')), HasSubstr("levels of nesting"));
   EXPECT_THAT(Error("name: " + std::string(100000, 'x')), HasSubstr("is not a job name"));
@@ -100,7 +106,8 @@ TEST(JobFileTest, LoadsRelativeToTheFile) {
 
 // Whatever the bytes: a job or an error, no crash, no hang.
 TEST(JobFileTest, SurvivesRandomChanges) {
-  const std::string pieces[] = {":", "-", "[", "]", "{", "}", "'", "\"", "&a", "*a", "!", "|", ">", "%", "@", "\t", "\n", " ", "\xff", "\x01", "---", "...", "?", "#", "<<:", "~"};
+  const std::string pieces[] = {":", "-", "[",  "]",  "{", "}",    "'",    "\"",  "&a",  "*a", "!", "|",   ">",
+                                "%", "@", "\t", "\n", " ", "\xff", "\x01", "---", "...", "?",  "#", "<<:", "~"};
   std::mt19937 random(7);
   const std::string seed = std::string(kSixLines) + "dist: {fsdp: {size: 2, wrap_layer_cls: ['A', \"B\"]}}\n";
   int errors = 0;

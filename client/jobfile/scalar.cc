@@ -42,7 +42,9 @@ bool LooksLikeNumber(const std::string& text) {
          text.find_first_of("0123456789") != std::string::npos;
 }
 
-bool LooksLikeInfOrNan(const std::string& text) { return Matches(absl::AsciiStrToLower(text), "[-+]?\\.?(inf|nan|infinity)"); }
+bool LooksLikeInfOrNan(const std::string& text) {
+  return Matches(absl::AsciiStrToLower(text), "[-+]?\\.?(inf|nan|infinity)");
+}
 
 absl::Status Wrong(const std::string& name, const YamlNode& node, const std::string& why) {
   return absl::InvalidArgumentError(absl::StrCat(name, " = ", Shown(node.text), why));
@@ -50,7 +52,8 @@ absl::Status Wrong(const std::string& name, const YamlNode& node, const std::str
 
 // Errors that all numbers share; `wanted` is "a whole number" or "a number".
 absl::Status CheckNumber(const YamlNode& node, const std::string& name, const std::string& wanted) {
-  if (node.kind == YamlNode::Kind::kNull) return absl::InvalidArgumentError(absl::StrCat(name, " has no value; give ", wanted, " or delete the line"));
+  if (node.kind == YamlNode::Kind::kNull)
+    return absl::InvalidArgumentError(absl::StrCat(name, " has no value; give ", wanted, " or delete the line"));
   if (node.kind == YamlNode::Kind::kList || node.kind == YamlNode::Kind::kMap) {
     return absl::InvalidArgumentError(absl::StrCat(name, " wants ", wanted, ", not ", KindOf(node)));
   }
@@ -63,13 +66,19 @@ absl::Status CheckNumber(const YamlNode& node, const std::string& name, const st
   if (Matches(text, "[-+]?0[xX][0-9a-fA-F]{1,8}")) {
     return Wrong(name, node, absl::StrCat(" is hexadecimal; write ", std::strtoll(text.c_str(), nullptr, 16)));
   }
-  if (Matches(text, "0o[0-7]{1,10}")) return Wrong(name, node, absl::StrCat(" is octal; write ", std::strtoll(text.c_str() + 2, nullptr, 8)));
+  if (Matches(text, "0o[0-7]{1,10}"))
+    return Wrong(name, node, absl::StrCat(" is octal; write ", std::strtoll(text.c_str() + 2, nullptr, 8)));
   if (Matches(text, "-?0[0-9]{1,10}")) {
-    const std::string octal = text.find_first_of("89") == std::string::npos ? absl::StrCat(" or ", std::strtoll(text.c_str(), nullptr, 8)) : "";
-    return Wrong(name, node, absl::StrCat(" has a leading zero, which some read as octal; write ", std::strtoll(text.c_str(), nullptr, 10), octal));
+    const std::string octal = text.find_first_of("89") == std::string::npos
+                                  ? absl::StrCat(" or ", std::strtoll(text.c_str(), nullptr, 8))
+                                  : "";
+    return Wrong(name, node,
+                 absl::StrCat(" has a leading zero, which some read as octal; write ",
+                              std::strtoll(text.c_str(), nullptr, 10), octal));
   }
   if (Matches(text, "[-+]?[0-9][0-9_.]*_[0-9_.]*")) {
-    return Wrong(name, node, absl::StrCat(" has underscores; write ", absl::StrReplaceAll(text, {{"_", ""}, {"+", ""}})));
+    return Wrong(name, node,
+                 absl::StrCat(" has underscores; write ", absl::StrReplaceAll(text, {{"_", ""}, {"+", ""}})));
   }
   return absl::OkStatus();
 }
@@ -101,7 +110,9 @@ absl::StatusOr<int32_t> ReadInt32(const YamlNode& node, const std::string& name)
     const long long value = std::strtoll(text.c_str(), nullptr, 10);
     constexpr int32_t kMin = std::numeric_limits<int32_t>::min(), kMax = std::numeric_limits<int32_t>::max();
     if (errno != 0 || value < kMin || value > kMax) {
-      return Wrong(name, node, text[0] == '-' ? absl::StrCat(" is too small; the smallest is ", kMin) : absl::StrCat(" is too large; the largest is ", kMax));
+      return Wrong(name, node,
+                   text[0] == '-' ? absl::StrCat(" is too small; the smallest is ", kMin)
+                                  : absl::StrCat(" is too large; the largest is ", kMax));
     }
     return static_cast<int32_t>(value);
   }
@@ -109,7 +120,9 @@ absl::StatusOr<int32_t> ReadInt32(const YamlNode& node, const std::string& name)
   if (LooksLikeNumber(text)) {
     const double value = std::strtod(text.c_str(), nullptr);
     const bool whole = std::isfinite(value) && value == std::floor(value) && std::fabs(value) < 2147483648.0;
-    return Wrong(name, node, absl::StrCat(" is not a whole number", whole ? absl::StrCat("; write ", static_cast<int64_t>(value)) : ""));
+    return Wrong(
+        name, node,
+        absl::StrCat(" is not a whole number", whole ? absl::StrCat("; write ", static_cast<int64_t>(value)) : ""));
   }
   return Wrong(name, node, " is not a whole number");
 }
@@ -119,7 +132,8 @@ absl::StatusOr<double> ReadDouble(const YamlNode& node, const std::string& name)
   if (!checked.ok()) return checked;
   const std::string& text = node.text;
   if (!Matches(text, "-?((0|[1-9][0-9]*)(\\.[0-9]*)?|\\.[0-9]+)([eE][-+]?[0-9]+)?")) {
-    if (Matches(text, "\\+[0-9.][0-9.eE+-]*")) return Wrong(name, node, absl::StrCat(" has a sign; write ", text.substr(1)));
+    if (Matches(text, "\\+[0-9.][0-9.eE+-]*"))
+      return Wrong(name, node, absl::StrCat(" has a sign; write ", text.substr(1)));
     return Wrong(name, node, " is not a number");
   }
   const double value = std::strtod(text.c_str(), nullptr);
@@ -128,7 +142,8 @@ absl::StatusOr<double> ReadDouble(const YamlNode& node, const std::string& name)
 }
 
 absl::StatusOr<bool> ReadBool(const YamlNode& node, const std::string& name) {
-  if (node.kind == YamlNode::Kind::kNull) return absl::InvalidArgumentError(absl::StrCat(name, " has no value; give true or false, or delete the line"));
+  if (node.kind == YamlNode::Kind::kNull)
+    return absl::InvalidArgumentError(absl::StrCat(name, " has no value; give true or false, or delete the line"));
   if (node.kind == YamlNode::Kind::kPlain && node.text == "true") return true;
   if (node.kind == YamlNode::Kind::kPlain && node.text == "false") return false;
   if (node.kind == YamlNode::Kind::kList || node.kind == YamlNode::Kind::kMap) {
@@ -136,10 +151,13 @@ absl::StatusOr<bool> ReadBool(const YamlNode& node, const std::string& name) {
   }
   const std::optional<bool> word = BooleanWord(node.text);
   if (node.kind == YamlNode::Kind::kQuoted) {
-    return absl::InvalidArgumentError(absl::StrCat(name, " = \"", Shown(node.text), "\" is text, wanted true or false",
-                                                   word.has_value() ? absl::StrCat("; write ", *word ? "true" : "false", " without quotes") : ""));
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " = \"", Shown(node.text), "\" is text, wanted true or false",
+                     word.has_value() ? absl::StrCat("; write ", *word ? "true" : "false", " without quotes") : ""));
   }
-  return Wrong(name, node, word.has_value() ? absl::StrCat(" is not true or false; write ", *word ? "true" : "false") : " is not true or false");
+  return Wrong(name, node,
+               word.has_value() ? absl::StrCat(" is not true or false; write ", *word ? "true" : "false")
+                                : " is not true or false");
 }
 
 absl::StatusOr<std::string> ReadString(const YamlNode& node, const std::string& name) {
@@ -157,7 +175,8 @@ absl::StatusOr<std::string> ReadString(const YamlNode& node, const std::string& 
   if (LooksLikeNumber(node.text) || LooksLikeInfOrNan(node.text)) {
     return Wrong(name, node, absl::StrCat(" is a number, wanted text; write \"", Shown(node.text), "\""));
   }
-  if (BooleanWord(node.text).has_value()) return Wrong(name, node, absl::StrCat(" is a boolean in YAML, wanted text; write \"", Shown(node.text), "\""));
+  if (BooleanWord(node.text).has_value())
+    return Wrong(name, node, absl::StrCat(" is a boolean in YAML, wanted text; write \"", Shown(node.text), "\""));
   return node.text;
 }
 

@@ -9,7 +9,8 @@
 
 namespace tacc::client {
 
-// Each reads a scalar node as the value of field `name`. InvalidArgument says what is wrong and what to write, beginning with the field's name.
+// Each reads a scalar node as the value of field `name`. InvalidArgument says what is wrong and what to write,
+// beginning with the field's name.
 
 // A decimal whole number without quotes, leading zeros, sign +, exponent or underscores.
 absl::StatusOr<int32_t> ReadInt32(const YamlNode& node, const std::string& name);

@@ -89,7 +89,8 @@ struct Stop {};
 
 class TreeBuilder : public YAML::EventHandler {
  public:
-  TreeBuilder(const std::string& text, YamlNode* root, std::vector<Diagnostic>* diagnostics) : text_(text), root_(root), diagnostics_(diagnostics) {}
+  TreeBuilder(const std::string& text, YamlNode* root, std::vector<Diagnostic>* diagnostics)
+      : text_(text), root_(root), diagnostics_(diagnostics) {}
 
   int num_documents() const { return num_documents_; }
 
@@ -108,18 +109,21 @@ class TreeBuilder : public YAML::EventHandler {
     Leaf(YamlNode::Kind::kNull, mark, "", 0);
   }
 
-  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, const std::string& value) override {
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
     const bool plain = tag == "?";
     if (!plain && tag != "!") CheckTag(mark, tag);
     CheckOneLine(mark, plain, value);
     Leaf(plain ? YamlNode::Kind::kPlain : YamlNode::Kind::kQuoted, mark, value, anchor);
   }
 
-  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, YAML::EmitterStyle::value) override {
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
     Open(YamlNode::Kind::kList, mark, tag, anchor);
   }
   void OnSequenceEnd() override { Close(); }
-  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, YAML::EmitterStyle::value) override {
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
     Open(YamlNode::Kind::kMap, mark, tag, anchor);
   }
   void OnMapEnd() override { Close(); }
@@ -149,13 +153,15 @@ class TreeBuilder : public YAML::EventHandler {
     if (mark.pos < 0 || start >= text_.size()) return;
     const char first = text_[start];
     if (plain) {
-      if (text_.compare(start, value.size(), value) != 0) Add(mark, "the value goes over several lines; write it on one, or check the indentation");
+      if (text_.compare(start, value.size(), value) != 0)
+        Add(mark, "the value goes over several lines; write it on one, or check the indentation");
     } else if (first == '|' || first == '>') {
       Add(mark, "values over several lines are not supported; write it on one line");
     } else if (first == '\'' || first == '"') {
       size_t i = start + 1;
       while (i < text_.size() && text_[i] != '\n' && text_[i] != first) i += (first == '"' && text_[i] == '\\') ? 2 : 1;
-      if (i >= text_.size() || text_[i] != first) Add(mark, absl::StrCat("the quote (", std::string(1, first), ") does not close on this line"));
+      if (i >= text_.size() || text_[i] != first)
+        Add(mark, absl::StrCat("the quote (", std::string(1, first), ") does not close on this line"));
     }
   }
 
@@ -215,7 +221,8 @@ class TreeBuilder : public YAML::EventHandler {
     }
     for (const YamlNode& other : map->keys) {
       if (other.text != key.text) continue;
-      Add(key.place, absl::StrCat("\"", key.text.substr(0, 100), "\" is given twice, first at line ", other.place.line, "; keep one"));
+      Add(key.place, absl::StrCat("\"", key.text.substr(0, 100), "\" is given twice, first at line ", other.place.line,
+                                  "; keep one"));
       return;
     }
     // An empty value has the place of whatever comes next.
@@ -251,7 +258,8 @@ std::vector<Diagnostic> ParseYaml(const std::string& text, YamlNode* root) {
   } catch (const YAML::Exception& error) {
     diagnostics.push_back({Place{error.mark.line + 1, error.mark.column + 1}, SyntaxMessage(error.msg)});
   }
-  if (builder.num_documents() == 0 && diagnostics.empty()) diagnostics.push_back({Place{}, "the file is empty"});
+  if (diagnostics.empty() && (builder.num_documents() == 0 || root->kind == YamlNode::Kind::kNull))
+    diagnostics.push_back({Place{}, "the file is empty"});
   return diagnostics;
 }
 

@@ -33,9 +33,10 @@ struct YamlNode {
 inline constexpr size_t kMaxYamlBytes = 256 * 1024;
 inline constexpr int kMaxYamlDepth = 16;
 
-// Reads `text` into `*root` and returns what is wrong, empty when nothing is; `*root` holds what could be read. Refused: more than kMaxYamlBytes, more
-// than kMaxYamlDepth levels, bytes that are not UTF-8, control characters, tabs in the indentation, no document or a second one, anchors, aliases, tags,
-// merge keys, duplicate keys, keys that are not text, values over several lines, quotes that do not close. Any bytes are safe.
+// Reads `text` into `*root` and returns what is wrong, empty when nothing is; `*root` holds what could be read.
+// Refused: more than kMaxYamlBytes, more than kMaxYamlDepth levels, bytes that are not UTF-8, control characters, tabs
+// in the indentation, no document or a second one, anchors, aliases, tags, merge keys, duplicate keys, keys that are
+// not text, values over several lines, quotes that do not close. Any bytes are safe.
 std::vector<Diagnostic> ParseYaml(const std::string& text, YamlNode* root);
 
 }  // namespace tacc::client

@@ -20,7 +20,8 @@ int Cancel(const CancelOptions& options, const GlobalOptions& global, Context& c
   const absl::StatusOr<std::string> address = CoordinatorAddress(global, context);
   if (!address.ok()) return Fail(address.status(), &context);
   CoordinatorClient client(*address, &context.interrupt);
-  const absl::StatusOr<v1::Job> job = client.Cancel(options.job, options.now ? v1::CANCEL_MODE_NOW : v1::CANCEL_MODE_CHECKPOINT);
+  const absl::StatusOr<v1::Job> job =
+      client.Cancel(options.job, options.now ? v1::CANCEL_MODE_NOW : v1::CANCEL_MODE_CHECKPOINT);
   if (!job.ok()) return Fail(job.status(), &context);
   if (global.form == OutputForm::kJson) {
     context.out << JsonLine(MessageJson(*job));

@@ -26,7 +26,8 @@ absl::Status ToStatus(const grpc::Status& status) {
 }
 
 std::chrono::system_clock::time_point After(double seconds) {
-  return std::chrono::system_clock::now() + std::chrono::duration_cast<std::chrono::system_clock::duration>(std::chrono::duration<double>(seconds));
+  return std::chrono::system_clock::now() +
+         std::chrono::duration_cast<std::chrono::system_clock::duration>(std::chrono::duration<double>(seconds));
 }
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
@@ -44,7 +45,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
 }  // namespace
 
 struct CoordinatorClient::Connection {
-  explicit Connection(const std::string& address) : channel(MakeChannel(address)), stub(v1::CoordinatorService::NewStub(channel)) {}
+  explicit Connection(const std::string& address)
+      : channel(MakeChannel(address)), stub(v1::CoordinatorService::NewStub(channel)) {}
 
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<v1::CoordinatorService::Stub> stub;
@@ -58,14 +60,16 @@ struct CoordinatorClient::Connection {
       }
       return ToStatus(status);
     }
-    if (was_connected) return absl::UnavailableError(absl::StrCat("lost the coordinator at ", address, ": ", status.error_message()));
+    if (was_connected)
+      return absl::UnavailableError(absl::StrCat("lost the coordinator at ", address, ": ", status.error_message()));
     return absl::UnavailableError(absl::StrCat("no coordinator at ", address, " (", status.error_message(),
                                                "); start one with `taccctl up`, or set TACC_ADDRESS to where it is"));
   }
 
   template <typename Request, typename Response>
-  absl::StatusOr<Response> Call(grpc::Status (v1::CoordinatorService::Stub::*method)(grpc::ClientContext*, const Request&, Response*), const Request& request,
-                                double seconds, const std::string& address) {
+  absl::StatusOr<Response> Call(grpc::Status (v1::CoordinatorService::Stub::*method)(grpc::ClientContext*,
+                                                                                     const Request&, Response*),
+                                const Request& request, double seconds, const std::string& address) {
     grpc::ClientContext context;
     context.set_deadline(After(seconds));
     Response response;
@@ -76,8 +80,8 @@ struct CoordinatorClient::Connection {
   }
 
   template <typename Response>
-  absl::Status Read(grpc::ClientContext* context, grpc::ClientReader<Response>* reader, Interrupt* interrupt, int* seen, const std::string& address,
-                    const std::function<void(const Response&)>& take) {
+  absl::Status Read(grpc::ClientContext* context, grpc::ClientReader<Response>* reader, Interrupt* interrupt, int* seen,
+                    const std::string& address, const std::function<void(const Response&)>& take) {
     grpc::Status status;
     {
       const Interrupt::Hook hook(interrupt, *seen, [context] { context->TryCancel(); });
@@ -102,7 +106,10 @@ struct CoordinatorClient::Connection {
 };
 
 CoordinatorClient::CoordinatorClient(const std::string& address, Interrupt* interrupt)
-    : address_(address), interrupt_(interrupt), interrupts_seen_(interrupt->count()), connection_(std::make_unique<Connection>(address)) {}
+    : address_(address),
+      interrupt_(interrupt),
+      interrupts_seen_(interrupt->count()),
+      connection_(std::make_unique<Connection>(address)) {}
 
 CoordinatorClient::~CoordinatorClient() = default;
 
@@ -154,7 +161,8 @@ absl::StatusOr<v1::PlanResponse> CoordinatorClient::Plan(const v1::JobSpec& spec
 }
 
 absl::StatusOr<std::vector<v1::WorkerView>> CoordinatorClient::ListWorkers() {
-  auto response = connection_->Call(&v1::CoordinatorService::Stub::ListWorkers, v1::ListWorkersRequest(), kCallSeconds, address_);
+  auto response =
+      connection_->Call(&v1::CoordinatorService::Stub::ListWorkers, v1::ListWorkersRequest(), kCallSeconds, address_);
   if (!response.ok()) return response.status();
   return std::vector<v1::WorkerView>(response->workers().begin(), response->workers().end());
 }
@@ -164,7 +172,8 @@ absl::StatusOr<v1::GetVersionResponse> CoordinatorClient::GetVersion() {
 }
 
 absl::Status CoordinatorClient::Shutdown() {
-  return connection_->Call(&v1::CoordinatorService::Stub::Shutdown, v1::ShutdownRequest(), kCallSeconds, address_).status();
+  return connection_->Call(&v1::CoordinatorService::Stub::Shutdown, v1::ShutdownRequest(), kCallSeconds, address_)
+      .status();
 }
 
 absl::Status CoordinatorClient::Watch(const v1::WatchRequest& request, double deadline_seconds,
@@ -175,7 +184,8 @@ absl::Status CoordinatorClient::Watch(const v1::WatchRequest& request, double de
   return connection_->Read<v1::WatchResponse>(&context, reader.get(), interrupt_, &interrupts_seen_, address_, take);
 }
 
-absl::Status CoordinatorClient::Logs(const v1::LogsRequest& request, const std::function<void(const v1::LogsResponse&)>& take) {
+absl::Status CoordinatorClient::Logs(const v1::LogsRequest& request,
+                                     const std::function<void(const v1::LogsResponse&)>& take) {
   grpc::ClientContext context;
   const auto reader = connection_->stub->Logs(&context, request);
   return connection_->Read<v1::LogsResponse>(&context, reader.get(), interrupt_, &interrupts_seen_, address_, take);
@@ -200,7 +210,8 @@ absl::StatusOr<std::string> CoordinatorAddress(const GlobalOptions& options, con
   }
   const size_t colon = address.rfind(':');
   int port = 0;
-  if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 || port > 65535) {
+  if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 ||
+      port > 65535) {
     return absl::InvalidArgumentError(absl::StrCat(source, " = \"", address, "\" is not HOST:PORT, as 127.0.0.1:7070"));
   }
   return address;

@@ -15,7 +15,8 @@ namespace tacc::client {
 
 class CoordinatorClient {
  public:
-  // The coordinator at `address` (HOST:PORT). Does not connect yet. `interrupt` ends what is under way (Cancelled); it must outlive the client.
+  // The coordinator at `address` (HOST:PORT). Does not connect yet. `interrupt` ends what is under way (Cancelled); it
+  // must outlive the client.
   CoordinatorClient(const std::string& address, Interrupt* interrupt);
   ~CoordinatorClient();
 
@@ -33,11 +34,14 @@ class CoordinatorClient {
   absl::StatusOr<v1::GetVersionResponse> GetVersion();
   absl::Status Shutdown();
 
-  // How many interrupts streams have ended for, or there were when the client was made. Each later one ends one stream, also one that begins after it.
+  // How many interrupts streams have ended for, or there were when the client was made. Each later one ends one stream,
+  // also one that begins after it.
   int interrupts_seen() const { return interrupts_seen_; }
 
-  // Streams, each message given to `take`; return when the stream ends, `deadline_seconds` (0: none) have passed, or Interrupt is raised or aborted.
-  absl::Status Watch(const v1::WatchRequest& request, double deadline_seconds, const std::function<void(const v1::WatchResponse&)>& take);
+  // Streams, each message given to `take`; return when the stream ends, `deadline_seconds` (0: none) have passed, or
+  // Interrupt is raised or aborted.
+  absl::Status Watch(const v1::WatchRequest& request, double deadline_seconds,
+                     const std::function<void(const v1::WatchResponse&)>& take);
   absl::Status Logs(const v1::LogsRequest& request, const std::function<void(const v1::LogsResponse&)>& take);
 
  private:
@@ -60,7 +64,8 @@ class Backoff {
   double seconds_ = 0;
 };
 
-// The address that a command uses: --address, else TACC_ADDRESS, else that of `taccctl up`, else 127.0.0.1:7070. InvalidArgument when it is not HOST:PORT.
+// The address that a command uses: --address, else TACC_ADDRESS, else that of `taccctl up`, else 127.0.0.1:7070.
+// InvalidArgument when it is not HOST:PORT.
 absl::StatusOr<std::string> CoordinatorAddress(const GlobalOptions& options, const Context& context);
 
 // A request id that nobody else makes.

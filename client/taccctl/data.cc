@@ -28,7 +28,9 @@ struct Order {
   int seed = 0;
 };
 
-Order OrderOf(const v1::JobSpec& spec) { return {spec.data().path(), spec.data().seq_len(), spec.train().global_batch_size(), spec.train().seed()}; }
+Order OrderOf(const v1::JobSpec& spec) {
+  return {spec.data().path(), spec.data().seq_len(), spec.train().global_batch_size(), spec.train().seed()};
+}
 
 absl::StatusOr<Order> FindOrder(const std::string& name, const GlobalOptions& global, Context& context) {
   if (LooksLikeFile(name)) {
@@ -55,11 +57,19 @@ int DataShow(const DataShowOptions& options, const GlobalOptions& global, Contex
   if (!order.ok()) return Fail(order.status(), &context);
   if (options.global_batch_size > 0) order->global_batch_size = options.global_batch_size;
   if (order->global_batch_size < 1) {
-    return Fail(absl::InvalidArgumentError("train.global_batch_size is the planner's to decide; give --global-batch-size, or the id of a job that was planned"),
+    return Fail(absl::InvalidArgumentError("train.global_batch_size is the planner's to decide; give "
+                                           "--global-batch-size, or the id of a job that was planned"),
                 &context);
   }
-  std::vector<std::string> arguments = {"show",   "--data", order->path,   "--global-batch-size", absl::StrCat(order->global_batch_size),
-                                        "--seed", absl::StrCat(order->seed), "--step",              absl::StrCat(options.step)};
+  std::vector<std::string> arguments = {"show",
+                                        "--data",
+                                        order->path,
+                                        "--global-batch-size",
+                                        absl::StrCat(order->global_batch_size),
+                                        "--seed",
+                                        absl::StrCat(order->seed),
+                                        "--step",
+                                        absl::StrCat(options.step)};
   if (order->seq_len > 0) arguments.insert(arguments.end(), {"--seq-len", absl::StrCat(order->seq_len)});
   if (global.form == OutputForm::kJson) arguments.push_back("--json");
   const absl::StatusOr<std::string> out = RunTool("tacc-data", arguments, 600, context);
@@ -78,8 +88,13 @@ void AddData(CLI::App* app, const GlobalOptions* global, Action* action) {
   command->fallthrough();
   const auto options = std::make_shared<DataShowOptions>();
   command->add_option("job", options->job, "Id or name of a job, or a job file")->required()->type_name("JOB|JOB.YAML");
-  command->add_option("--step", options->step, "The step; 1 is the first")->check(CLI::PositiveNumber)->capture_default_str();
-  command->add_option("--global-batch-size", options->global_batch_size, "Rows of a batch, where a job file leaves it to the planner")->check(CLI::PositiveNumber);
+  command->add_option("--step", options->step, "The step; 1 is the first")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--global-batch-size", options->global_batch_size,
+                   "Rows of a batch, where a job file leaves it to the planner")
+      ->check(CLI::PositiveNumber);
   command->callback([=] { *action = [=](Context& context) { return DataShow(*options, *global, context); }; });
 }
 

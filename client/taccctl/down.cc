@@ -73,11 +73,13 @@ int Down(const GlobalOptions& global, Context& context) {
   const int lock = open((directory + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (lock < 0 || flock(lock, LOCK_EX | LOCK_NB) != 0) {
     if (lock >= 0) close(lock);
-    return Fail(absl::FailedPreconditionError(absl::StrCat("another `taccctl up` or `down` is at work in ", directory)), &context);
+    return Fail(absl::FailedPreconditionError(absl::StrCat("another `taccctl up` or `down` is at work in ", directory)),
+                &context);
   }
   CancelJobs(state->address, context);
   std::vector<UpProcess> workers, others;
-  for (const UpProcess& process : state->processes) (absl::StartsWith(process.name, "worker-") ? workers : others).push_back(process);
+  for (const UpProcess& process : state->processes)
+    (absl::StartsWith(process.name, "worker-") ? workers : others).push_back(process);
   // Workers end their ranks; the coordinator hears of it.
   StopProcesses(workers);
   StopProcesses(others);
@@ -87,11 +89,13 @@ int Down(const GlobalOptions& global, Context& context) {
   // The folders above, when nothing else is in them.
   std::error_code ignored;
   std::filesystem::remove(std::filesystem::path(directory).parent_path(), ignored);
-  if (error) return Fail(absl::InternalError(absl::StrCat("cannot remove ", directory, ": ", error.message())), &context);
+  if (error)
+    return Fail(absl::InternalError(absl::StrCat("cannot remove ", directory, ": ", error.message())), &context);
   if (global.form == OutputForm::kJson) {
     context.out << JsonLine({{"address", state->address}, {"stopped", state->processes.size()}});
   } else {
-    context.err << "stopped the coordinator at " << state->address << " and its workers; checkpoints stay where they are" << std::endl;
+    context.err << "stopped the coordinator at " << state->address
+                << " and its workers; checkpoints stay where they are" << std::endl;
   }
   return kExitOk;
 }
@@ -99,7 +103,8 @@ int Down(const GlobalOptions& global, Context& context) {
 }  // namespace
 
 void AddDown(CLI::App* app, const GlobalOptions* global, Action* action) {
-  CLI::App* command = app->add_subcommand("down", "Stop what `taccctl up` started, jobs after a checkpoint; their list goes, checkpoints stay");
+  CLI::App* command = app->add_subcommand(
+      "down", "Stop what `taccctl up` started, jobs after a checkpoint; their list goes, checkpoints stay");
   command->callback([=] { *action = [=](Context& context) { return Down(*global, context); }; });
 }
 

@@ -26,7 +26,8 @@ int Events(const std::string& job, const GlobalOptions& global, Context& context
     if (!item.has_event()) return;
     const v1::JobEvent& event = item.event();
     if (global.form == OutputForm::kJson) context.out << JsonLine(MessageJson(event));
-    rows.push_back({FormatTime(event.time()), event.attempt() > 0 ? absl::StrCat(event.attempt()) : "-", absl::StrCat(event.step()), event.type(), event.message()});
+    rows.push_back({FormatTime(event.time()), event.attempt() > 0 ? absl::StrCat(event.attempt()) : "-",
+                    absl::StrCat(event.step()), event.type(), event.message()});
   });
   if (!status.ok()) return Fail(status, &context);
   if (global.form == OutputForm::kTable) PrintTable({"TIME", "ATTEMPT", "STEP", "EVENT", "MESSAGE"}, rows, context.out);

@@ -36,6 +36,8 @@ int OutcomeOf(const v1::Job& job) {
   }
 }
 
-bool HasEnded(v1::Phase phase) { return phase == v1::PHASE_FINISHED || phase == v1::PHASE_FAILED || phase == v1::PHASE_CANCELLED; }
+bool HasEnded(v1::Phase phase) {
+  return phase == v1::PHASE_FINISHED || phase == v1::PHASE_FAILED || phase == v1::PHASE_CANCELLED;
+}
 
 }  // namespace tacc::client

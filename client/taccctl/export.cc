@@ -34,7 +34,8 @@ absl::StatusOr<Source> FromJob(const ExportOptions& options, const GlobalOptions
   CoordinatorClient client(*address, &context.interrupt);
   const absl::StatusOr<v1::Job> job = client.Get(options.source);
   if (!job.ok()) return job.status();
-  if (job->checkpoints().empty()) return absl::FailedPreconditionError(absl::StrCat(job->id(), " has no checkpoint yet"));
+  if (job->checkpoints().empty())
+    return absl::FailedPreconditionError(absl::StrCat(job->id(), " has no checkpoint yet"));
   const v1::Checkpoint* chosen = &job->checkpoints(job->checkpoints_size() - 1);
   if (options.step > 0) {
     chosen = nullptr;
@@ -43,7 +44,9 @@ absl::StatusOr<Source> FromJob(const ExportOptions& options, const GlobalOptions
       steps.push_back(checkpoint.step());
       if (checkpoint.step() == options.step) chosen = &checkpoint;
     }
-    if (chosen == nullptr) return absl::NotFoundError(absl::StrCat(job->id(), " has no checkpoint of step ", options.step, "; there are ", absl::StrJoin(steps, ", ")));
+    if (chosen == nullptr)
+      return absl::NotFoundError(absl::StrCat(job->id(), " has no checkpoint of step ", options.step, "; there are ",
+                                              absl::StrJoin(steps, ", ")));
   }
   return Source{absl::StrCat(job->checkpoint_dir(), "/", chosen->name()), job->spec().model().path()};
 }
@@ -57,11 +60,14 @@ int Export(const ExportOptions& options, const GlobalOptions& global, Context& c
     source = *found;
     if (!options.model.empty()) source.model = options.model;
   } else if (options.step > 0) {
-    return Fail(absl::InvalidArgumentError("--step chooses among a job's checkpoints; give the folder of the checkpoint alone"), &context);
+    return Fail(
+        absl::InvalidArgumentError("--step chooses among a job's checkpoints; give the folder of the checkpoint alone"),
+        &context);
   }
-  if (source.model.empty()) return Fail(absl::InvalidArgumentError("give --model, the folder of the model that was trained: its config.json and tokenizer come along"), &context);
-  const absl::StatusOr<std::string> out =
-      RunTool("tacc-data", {"export", "--checkpoint", source.checkpoint, "--model", source.model, "--out", options.out}, kExportSeconds, context);
+  std::vector<std::string> arguments = {"export", "--checkpoint", source.checkpoint, "--out", options.out};
+  // A model that was written as a graph has no folder.
+  if (!source.model.empty()) arguments.insert(arguments.end(), {"--model", source.model});
+  const absl::StatusOr<std::string> out = RunTool("tacc-data", arguments, kExportSeconds, context);
   if (!out.ok()) return Fail(out.status(), &context);
   const std::string path = std::filesystem::absolute(options.out, ignored).lexically_normal().string();
   if (global.form == OutputForm::kJson) {
@@ -75,11 +81,17 @@ int Export(const ExportOptions& options, const GlobalOptions& global, Context& c
 }  // namespace
 
 void AddExport(CLI::App* app, const GlobalOptions* global, Action* action) {
-  CLI::App* command = app->add_subcommand("export", "Write a checkpoint as a plain Hugging Face folder; prints its path");
+  CLI::App* command =
+      app->add_subcommand("export", "Write a checkpoint as a plain Hugging Face folder; prints its path");
   const auto options = std::make_shared<ExportOptions>();
-  command->add_option("source", options->source, "Id or name of a job (its newest checkpoint), or the folder of a checkpoint")->required()->type_name("JOB|DIR");
+  command
+      ->add_option("source", options->source,
+                   "Id or name of a job (its newest checkpoint), or the folder of a checkpoint")
+      ->required()
+      ->type_name("JOB|DIR");
   command->add_option("--out", options->out, "Folder to write")->required()->type_name("DIR");
-  command->add_option("--model", options->model, "Folder of the model that was trained (default: the job's)")->type_name("DIR");
+  command->add_option("--model", options->model, "Folder of the model that was trained (default: the job's)")
+      ->type_name("DIR");
   command->add_option("--step", options->step, "The job's checkpoint of this step")->check(CLI::PositiveNumber);
   command->callback([=] { *action = [=](Context& context) { return Export(*options, *global, context); }; });
 }

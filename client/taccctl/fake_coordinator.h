@@ -30,7 +30,8 @@ class FakeCoordinator : public v1::CoordinatorService::Service {
   std::function<grpc::Status(const v1::CancelRequest&, v1::CancelResponse*)> cancel;
   std::function<grpc::Status(const v1::PlanRequest&, v1::PlanResponse*)> plan;
   std::function<grpc::Status(const v1::ListWorkersRequest&, v1::ListWorkersResponse*)> workers;
-  std::function<grpc::Status(grpc::ServerContext*, const v1::WatchRequest&, grpc::ServerWriter<v1::WatchResponse>*)> watch;
+  std::function<grpc::Status(grpc::ServerContext*, const v1::WatchRequest&, grpc::ServerWriter<v1::WatchResponse>*)>
+      watch;
   std::function<grpc::Status(grpc::ServerContext*, const v1::LogsRequest&, grpc::ServerWriter<v1::LogsResponse>*)> logs;
 
   grpc::Status Submit(grpc::ServerContext*, const v1::SubmitRequest* request, v1::SubmitResponse* response) override {
@@ -48,16 +49,20 @@ class FakeCoordinator : public v1::CoordinatorService::Service {
   grpc::Status Plan(grpc::ServerContext*, const v1::PlanRequest* request, v1::PlanResponse* response) override {
     return plan ? plan(*request, response) : grpc::Status::OK;
   }
-  grpc::Status ListWorkers(grpc::ServerContext*, const v1::ListWorkersRequest* request, v1::ListWorkersResponse* response) override {
+  grpc::Status ListWorkers(grpc::ServerContext*, const v1::ListWorkersRequest* request,
+                           v1::ListWorkersResponse* response) override {
     return workers ? workers(*request, response) : grpc::Status::OK;
   }
-  grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request, grpc::ServerWriter<v1::WatchResponse>* writer) override {
+  grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
+                     grpc::ServerWriter<v1::WatchResponse>* writer) override {
     return watch ? watch(context, *request, writer) : grpc::Status::OK;
   }
-  grpc::Status Logs(grpc::ServerContext* context, const v1::LogsRequest* request, grpc::ServerWriter<v1::LogsResponse>* writer) override {
+  grpc::Status Logs(grpc::ServerContext* context, const v1::LogsRequest* request,
+                    grpc::ServerWriter<v1::LogsResponse>* writer) override {
     return logs ? logs(context, *request, writer) : grpc::Status::OK;
   }
-  grpc::Status GetVersion(grpc::ServerContext*, const v1::GetVersionRequest*, v1::GetVersionResponse* response) override {
+  grpc::Status GetVersion(grpc::ServerContext*, const v1::GetVersionRequest*,
+                          v1::GetVersionResponse* response) override {
     response->set_version("0.1.0");
     return grpc::Status::OK;
   }

@@ -11,12 +11,15 @@
 
 namespace tacc::client {
 
-absl::StatusOr<v1::Job> FollowJob(const v1::Job& job, const FollowOptions& options, CoordinatorClient* client, Context* context) {
+absl::StatusOr<v1::Job> FollowJob(const v1::Job& job, const FollowOptions& options, CoordinatorClient* client,
+                                  Context* context) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
-  const auto left = [&] { return options.timeout_seconds - std::chrono::duration<double>(Clock::now() - start).count(); };
-  const absl::Status timed_out =
-      absl::DeadlineExceededError(absl::StrCat(job.id(), " has not ended after ", FormatNumber(options.timeout_seconds, 6), " s; it goes on"));
+  const auto left = [&] {
+    return options.timeout_seconds - std::chrono::duration<double>(Clock::now() - start).count();
+  };
+  const absl::Status timed_out = absl::DeadlineExceededError(
+      absl::StrCat(job.id(), " has not ended after ", FormatNumber(options.timeout_seconds, 6), " s; it goes on"));
   Progress progress(context, options.form, job.max_steps());
   v1::WatchRequest request;
   request.set_job(job.id());
@@ -26,13 +29,14 @@ absl::StatusOr<v1::Job> FollowJob(const v1::Job& job, const FollowOptions& optio
   int seen = client->interrupts_seen();
   while (true) {
     if (options.timeout_seconds > 0 && left() <= 0) return timed_out;
-    absl::Status status = client->Watch(request, options.timeout_seconds > 0 ? left() : 0, [&](const v1::WatchResponse& item) {
-      if (away) progress.Note("the coordinator is back");
-      away = false;
-      backoff.Reset();
-      request.set_cursor(item.cursor());
-      progress.Take(item);
-    });
+    absl::Status status =
+        client->Watch(request, options.timeout_seconds > 0 ? left() : 0, [&](const v1::WatchResponse& item) {
+          if (away) progress.Note("the coordinator is back");
+          away = false;
+          backoff.Reset();
+          request.set_cursor(item.cursor());
+          progress.Take(item);
+        });
     if (status.ok()) {
       absl::StatusOr<v1::Job> ended = client->Get(job.id());
       if (ended.ok() && HasEnded(ended->phase())) {
@@ -49,7 +53,9 @@ absl::StatusOr<v1::Job> FollowJob(const v1::Job& job, const FollowOptions& optio
       continue;
     }
     if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
-    if (!away) progress.Note(absl::StrCat("the coordinator at ", client->address(), " is away; the job goes on, trying to reconnect"));
+    if (!away)
+      progress.Note(
+          absl::StrCat("the coordinator at ", client->address(), " is away; the job goes on, trying to reconnect"));
     away = true;
     context->interrupt.WaitFor(backoff.Next(), seen);
   }
@@ -79,8 +85,8 @@ int ReportOutcome(const v1::Job& job, OutputForm form, Context* context) {
       err << job.id() << " has not ended" << reason << "\n";
   }
   if (job.has_last_checkpoint()) {
-    err << "checkpoint:  " << Printable(job.checkpoint_dir()) << "/" << Printable(job.last_checkpoint().name()) << " (step " << job.last_checkpoint().step()
-        << ")\n";
+    err << "checkpoint:  " << Printable(job.checkpoint_dir()) << "/" << Printable(job.last_checkpoint().name())
+        << " (step " << job.last_checkpoint().step() << ")\n";
   }
   return OutcomeOf(job);
 }
@@ -94,7 +100,8 @@ int Fail(const absl::Status& status, Context* context) {
 int FollowExit(const absl::StatusOr<v1::Job>& job, const std::string& job_id, OutputForm form, Context* context) {
   if (job.ok()) return ReportOutcome(*job, form, context);
   if (absl::IsCancelled(job.status())) {
-    context->err << "\ndetached; " << job_id << " goes on. Back to it: taccctl watch " << job_id << "\nStop it: taccctl cancel " << job_id << std::endl;
+    context->err << "\ndetached; " << job_id << " goes on. Back to it: taccctl watch " << job_id
+                 << "\nStop it: taccctl cancel " << job_id << std::endl;
     return kExitError;
   }
   return Fail(job.status(), context);

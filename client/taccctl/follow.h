@@ -17,13 +17,16 @@ struct FollowOptions {
   uint64_t cursor = 0;
   // 0: no limit.
   double timeout_seconds = 0;
-  // Called when the user interrupts, with how often they did so far; following goes on when it returns true. Unset: an interrupt ends it.
+  // Called when the user interrupts, with how often they did so far; following goes on when it returns true. Unset: an
+  // interrupt ends it.
   std::function<bool(int)> on_interrupt;
 };
 
-// Shows what happens to `job` until it has ended, and returns it as it is then. Reconnects for as long as it takes, from where it was. Errors: Cancelled
-// when interrupted, DeadlineExceeded after the timeout, what Interrupt::Abort was given, or what the coordinator says (NotFound).
-absl::StatusOr<v1::Job> FollowJob(const v1::Job& job, const FollowOptions& options, CoordinatorClient* client, Context* context);
+// Shows what happens to `job` until it has ended, and returns it as it is then. Reconnects for as long as it takes,
+// from where it was. Errors: Cancelled when interrupted, DeadlineExceeded after the timeout, what Interrupt::Abort was
+// given, or what the coordinator says (NotFound).
+absl::StatusOr<v1::Job> FollowJob(const v1::Job& job, const FollowOptions& options, CoordinatorClient* client,
+                                  Context* context);
 
 // Tells the person how the job ended, with what to do next, and returns the exit code.
 int ReportOutcome(const v1::Job& job, OutputForm form, Context* context);

@@ -30,7 +30,8 @@ int Get(const std::string& name, const GlobalOptions& global, Context& context) 
 }  // namespace
 
 void AddGet(CLI::App* app, const GlobalOptions* global, Action* action) {
-  CLI::App* command = app->add_subcommand("get", "Show one job: phase and reason, progress, metrics, restarts, checkpoints, measured beside predicted");
+  CLI::App* command = app->add_subcommand(
+      "get", "Show one job: phase and reason, progress, metrics, restarts, checkpoints, measured beside predicted");
   const auto name = std::make_shared<std::string>();
   command->add_option("job", *name, "Id of the job, or a name: its newest job")->required()->type_name("JOB");
   command->callback([=] { *action = [=](Context& context) { return Get(*name, *global, context); }; });

@@ -31,7 +31,8 @@ absl::Status Interrupt::aborted() const {
 
 bool Interrupt::WaitFor(double seconds, int seen) const {
   std::unique_lock<std::mutex> lock(mutex_);
-  return changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return count_ > seen || !aborted_.ok(); });
+  return changed_.wait_for(lock, std::chrono::duration<double>(seconds),
+                           [&] { return count_ > seen || !aborted_.ok(); });
 }
 
 Interrupt::Hook::Hook(Interrupt* interrupt, int seen, std::function<void()> function) : interrupt_(interrupt) {

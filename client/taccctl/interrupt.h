@@ -9,7 +9,8 @@
 
 namespace tacc::client {
 
-// What asks a running command to stop waiting. Thread-safe; main raises it from the thread that takes signals, never from a signal handler.
+// What asks a running command to stop waiting. Thread-safe; main raises it from the thread that takes signals, never
+// from a signal handler.
 class Interrupt {
  public:
   // The user wants to leave (SIGINT, SIGTERM): counted, and the current hook is called.
@@ -25,8 +26,9 @@ class Interrupt {
   // Sleeps; returns early with true when Raise was called more than `seen` times, or Abort.
   bool WaitFor(double seconds, int seen) const;
 
-  // While it lives, `function` is called by Raise and Abort, on their thread and under a lock: it must be short and call no method of Interrupt. Called
-  // at once when Raise was called more than `seen` times before, or Abort. Only one at a time.
+  // While it lives, `function` is called by Raise and Abort, on their thread and under a lock: it must be short and
+  // call no method of Interrupt. Called at once when Raise was called more than `seen` times before, or Abort. Only one
+  // at a time.
   class Hook {
    public:
     Hook(Interrupt* interrupt, int seen, std::function<void()> function);

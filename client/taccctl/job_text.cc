@@ -22,8 +22,10 @@ std::string StepsText(const v1::Job& job) {
 }
 
 std::string MetricsText(const v1::StepMetrics& step) {
-  std::string text = absl::StrCat("step ", step.step(), ": loss ", FormatNumber(step.loss(), 5), ", grad_norm ", FormatNumber(step.grad_norm(), 4),
-                                  ", learning_rate ", FormatNumber(step.learning_rate(), 4), ", ", FormatCount(step.tokens_per_second()), " tokens/s");
+  std::string text =
+      absl::StrCat("step ", step.step(), ": loss ", FormatNumber(step.loss(), 5), ", grad_norm ",
+                   FormatNumber(step.grad_norm(), 4), ", learning_rate ", FormatNumber(step.learning_rate(), 4), ", ",
+                   FormatCount(step.tokens_per_second()), " tokens/s");
   if (step.has_mfu()) absl::StrAppend(&text, ", MFU ", FormatPercent(step.mfu()));
   return text;
 }
@@ -32,8 +34,9 @@ std::string LayoutText(const v1::PlanSummary& plan) {
   const std::map<std::string, int32_t> mesh(plan.mesh().begin(), plan.mesh().end());
   std::vector<std::string> axes;
   for (const auto& [axis, size] : mesh) axes.push_back(absl::StrCat(axis, "=", size));
-  return absl::StrCat(plan.world(), " ranks (", absl::StrJoin(axes, " "), "), ", plan.precision(), ", batch ", plan.global_batch_size(), " = ",
-                      plan.per_device_train_batch_size(), " a rank, ", plan.accumulation(), " times, x ", plan.seq_len(), " tokens; ",
+  return absl::StrCat(plan.world(), " ranks (", absl::StrJoin(axes, " "), "), ", plan.precision(), ", batch ",
+                      plan.global_batch_size(), " = ", plan.per_device_train_batch_size(), " a rank, ",
+                      plan.accumulation(), " times, x ", plan.seq_len(), " tokens; ",
                       FormatCount(static_cast<double>(plan.num_parameters())), " parameters");
 }
 
@@ -46,7 +49,8 @@ void PrintMeasured(const v1::Job& job, std::ostream& out) {
   const auto arena = plan.memory_bytes().find("arena");
   std::vector<std::vector<std::string>> rows = {
       {"step", seconds(plan.predicted_step_seconds()), seconds(measured.step_seconds())},
-      {"arena of a rank", bytes(arena == plan.memory_bytes().end() ? 0 : static_cast<double>(arena->second)), bytes(static_cast<double>(measured.arena_bytes()))},
+      {"arena of a rank", bytes(arena == plan.memory_bytes().end() ? 0 : static_cast<double>(arena->second)),
+       bytes(static_cast<double>(measured.arena_bytes()))},
       {"MFU",
        plan.predicted_step_seconds() > 0 && plan.peak_flops_per_second() > 0
            ? FormatPercent(plan.flops_per_step() / plan.predicted_step_seconds() / plan.peak_flops_per_second())
@@ -67,7 +71,8 @@ std::string PhaseText(v1::Phase phase) {
 void PrintJob(const v1::Job& job, std::ostream& out) {
   Fields fields = {
       {"job", job.id()},
-      {"phase", job.reason().empty() ? PhaseText(job.phase()) : absl::StrCat(PhaseText(job.phase()), " (", job.reason(), ")")},
+      {"phase",
+       job.reason().empty() ? PhaseText(job.phase()) : absl::StrCat(PhaseText(job.phase()), " (", job.reason(), ")")},
       {"steps", StepsText(job)},
       {"submitted", FormatTime(job.submitted_time())},
       {"started", FormatTime(job.started_time())},
@@ -75,25 +80,31 @@ void PrintJob(const v1::Job& job, std::ostream& out) {
   };
   if (job.has_last_step()) fields.emplace_back("metrics", MetricsText(job.last_step()));
   if (job.has_last_eval()) {
-    fields.emplace_back("held-out", absl::StrCat("step ", job.last_eval().step(), ": loss ", FormatNumber(job.last_eval().eval_loss(), 5)));
+    fields.emplace_back("held-out", absl::StrCat("step ", job.last_eval().step(), ": loss ",
+                                                 FormatNumber(job.last_eval().eval_loss(), 5)));
   }
-  if (job.skipped_steps() > 0) fields.emplace_back("skipped", absl::StrCat(job.skipped_steps(), " steps (gradient norm not finite)"));
+  if (job.skipped_steps() > 0)
+    fields.emplace_back("skipped", absl::StrCat(job.skipped_steps(), " steps (gradient norm not finite)"));
   if (job.has_plan()) fields.emplace_back("layout", LayoutText(job.plan()));
   fields.emplace_back("checkpoints", job.checkpoint_dir());
   if (job.has_last_checkpoint()) {
     const v1::Checkpoint& last = job.last_checkpoint();
-    fields.emplace_back("last checkpoint", absl::StrCat(last.name(), ", ", FormatBytes(static_cast<double>(last.size_bytes())), ", ", FormatTime(last.time())));
+    fields.emplace_back("last checkpoint",
+                        absl::StrCat(last.name(), ", ", FormatBytes(static_cast<double>(last.size_bytes())), ", ",
+                                     FormatTime(last.time())));
   }
   fields.emplace_back("model", job.exported_path());
   fields.emplace_back("attempt", job.attempt() > 0 ? absl::StrCat(job.attempt()) : "");
   PrintFields(fields, out);
   for (const v1::Restart& restart : job.restarts()) {
-    out << Printable(absl::StrCat("restart after attempt ", restart.attempt(), " at step ", restart.step(), ", ", FormatTime(restart.time()), ": ", restart.cause()))
+    out << Printable(absl::StrCat("restart after attempt ", restart.attempt(), " at step ", restart.step(), ", ",
+                                  FormatTime(restart.time()), ": ", restart.cause()))
         << "\n";
   }
   if (!job.ranks().empty()) {
     std::vector<std::vector<std::string>> rows;
-    for (const v1::RankView& rank : job.ranks()) rows.push_back({absl::StrCat(rank.rank()), rank.worker(), rank.state(), rank.resumed_from()});
+    for (const v1::RankView& rank : job.ranks())
+      rows.push_back({absl::StrCat(rank.rank()), rank.worker(), rank.state(), rank.resumed_from()});
     out << "\n";
     PrintTable({"rank", "worker", "state", "resumed from"}, rows, out);
   }

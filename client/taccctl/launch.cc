@@ -14,11 +14,15 @@ constexpr double kStartSeconds = 30;
 constexpr double kAttachSeconds = 90;
 
 // The first line of stdout without `prefix`.
-absl::StatusOr<std::string> ReadyLine(const std::string& name, const std::string& prefix, const std::string& log_path, double seconds, ChildProcess* child) {
+absl::StatusOr<std::string> ReadyLine(const std::string& name, const std::string& prefix, const std::string& log_path,
+                                      double seconds, ChildProcess* child) {
   absl::StatusOr<std::string> line = child->ReadLine(seconds);
   if (absl::IsUnavailable(line.status()) && child->Wait(5)) return WhyEnded(name, child->end(), log_path);
-  if (!line.ok()) return absl::InternalError(absl::StrCat(name, " is not ready after ", seconds, " s (", line.status().message(), "); its log is ", log_path));
-  if (!absl::StartsWith(*line, prefix)) return absl::InternalError(absl::StrCat(name, " printed \"", *line, "\", wanted \"", prefix, "...\""));
+  if (!line.ok())
+    return absl::InternalError(absl::StrCat(name, " is not ready after ", seconds, " s (", line.status().message(),
+                                            "); its log is ", log_path));
+  if (!absl::StartsWith(*line, prefix))
+    return absl::InternalError(absl::StrCat(name, " printed \"", *line, "\", wanted \"", prefix, "...\""));
   return line->substr(prefix.size());
 }
 
@@ -26,7 +30,9 @@ absl::StatusOr<std::string> ReadyLine(const std::string& name, const std::string
 
 std::string CoordinatorLog(const LaunchOptions& options) { return options.directory + "/coordinator.log"; }
 
-std::string WorkerLog(const LaunchOptions& options, int index) { return absl::StrCat(options.directory, "/worker-", index, ".log"); }
+std::string WorkerLog(const LaunchOptions& options, int index) {
+  return absl::StrCat(options.directory, "/worker-", index, ".log");
+}
 
 absl::Status WhyEnded(const std::string& name, const ProcessEnd& end, const std::string& log_path) {
   const std::vector<std::string> lines = LastLines(log_path, 20);
@@ -35,26 +41,32 @@ absl::Status WhyEnded(const std::string& name, const ProcessEnd& end, const std:
     absl::string_view message = line;
     if (absl::ConsumePrefix(&message, "error: ")) errors.push_back(std::string(message));
   }
-  if (end.exit_code == 2 && !errors.empty()) return absl::InvalidArgumentError(absl::StrCat(name, ": ", absl::StrJoin(errors, "\n")));
-  const std::string text = absl::StrCat(name, " ", end.Text(), "; its log is ", log_path, lines.empty() ? " (empty)" : " and ends with:\n  | ",
-                                        absl::StrJoin(lines, "\n  | "));
+  if (end.exit_code == 2 && !errors.empty())
+    return absl::InvalidArgumentError(absl::StrCat(name, ": ", absl::StrJoin(errors, "\n")));
+  const std::string text =
+      absl::StrCat(name, " ", end.Text(), "; its log is ", log_path,
+                   lines.empty() ? " (empty)" : " and ends with:\n  | ", absl::StrJoin(lines, "\n  | "));
   return end.exit_code == 2 ? absl::InvalidArgumentError(text) : absl::InternalError(text);
 }
 
-absl::StatusOr<LaunchedCoordinator> LaunchCoordinator(const LaunchOptions& options, const std::string& listen, const std::string& metrics_listen) {
+absl::StatusOr<LaunchedCoordinator> LaunchCoordinator(const LaunchOptions& options, const std::string& listen,
+                                                      const std::string& metrics_listen) {
   ProcessOptions process;
   process.binary = options.binary_dir + "/tacc-coordinator";
-  process.arguments = {"--listen", listen, "--state-dir", options.directory + "/coordinator", "--metrics-listen", metrics_listen};
+  process.arguments = {"--listen",         listen,        "--state-dir", options.directory + "/coordinator",
+                       "--metrics-listen", metrics_listen};
   process.lifetime = options.lifetime;
   process.log_path = CoordinatorLog(options);
   absl::StatusOr<std::unique_ptr<ChildProcess>> child = ChildProcess::Start(process);
   if (!child.ok()) return child.status();
-  absl::StatusOr<std::string> address = ReadyLine("tacc-coordinator", "listening ", process.log_path, kStartSeconds, child->get());
+  absl::StatusOr<std::string> address =
+      ReadyLine("tacc-coordinator", "listening ", process.log_path, kStartSeconds, child->get());
   if (!address.ok()) return address.status();
   return LaunchedCoordinator{*std::move(child), *std::move(address)};
 }
 
-absl::StatusOr<std::unique_ptr<ChildProcess>> LaunchWorker(const LaunchOptions& options, const std::string& coordinator, int index) {
+absl::StatusOr<std::unique_ptr<ChildProcess>> LaunchWorker(const LaunchOptions& options, const std::string& coordinator,
+                                                           int index) {
   ProcessOptions process;
   process.binary = options.binary_dir + "/tacc-worker";
   process.arguments = {"--coordinator", coordinator,
@@ -70,7 +82,9 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> LaunchWorker(const LaunchOptions& 
 }
 
 absl::Status WaitUntilAttached(const LaunchOptions& options, int index, ChildProcess* worker) {
-  return ReadyLine(absl::StrCat("tacc-worker ", options.worker_prefix, "-", index), "attached ", WorkerLog(options, index), kAttachSeconds, worker).status();
+  return ReadyLine(absl::StrCat("tacc-worker ", options.worker_prefix, "-", index), "attached ",
+                   WorkerLog(options, index), kAttachSeconds, worker)
+      .status();
 }
 
 }  // namespace tacc::client

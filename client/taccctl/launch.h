@@ -28,12 +28,14 @@ struct LaunchedCoordinator {
   std::string address;
 };
 
-// Starts tacc-coordinator and waits until it serves. `listen` may have port 0; `metrics_listen` as well. Errors: InvalidArgument with what the
-// coordinator said (a port in use), Internal when it ended otherwise.
-absl::StatusOr<LaunchedCoordinator> LaunchCoordinator(const LaunchOptions& options, const std::string& listen, const std::string& metrics_listen);
+// Starts tacc-coordinator and waits until it serves. `listen` may have port 0; `metrics_listen` as well. Errors:
+// InvalidArgument with what the coordinator said (a port in use), Internal when it ended otherwise.
+absl::StatusOr<LaunchedCoordinator> LaunchCoordinator(const LaunchOptions& options, const std::string& listen,
+                                                      const std::string& metrics_listen);
 
 // Starts tacc-worker number `index`; does not wait until it is attached.
-absl::StatusOr<std::unique_ptr<ChildProcess>> LaunchWorker(const LaunchOptions& options, const std::string& coordinator, int index);
+absl::StatusOr<std::unique_ptr<ChildProcess>> LaunchWorker(const LaunchOptions& options, const std::string& coordinator,
+                                                           int index);
 
 // Waits until the worker is attached. Errors as LaunchCoordinator.
 absl::Status WaitUntilAttached(const LaunchOptions& options, int index, ChildProcess* worker);

@@ -1,7 +1,5 @@
 #include <sys/wait.h>
 // Processes, and what is built of them, with scripts in the place of the daemons.
-#include "client/taccctl/launch.h"
-
 #include <signal.h>
 #include <unistd.h>
 
@@ -10,6 +8,7 @@
 #include <fstream>
 #include <thread>
 
+#include "client/taccctl/launch.h"
 #include "client/taccctl/local_cluster.h"
 #include "client/taccctl/up_state.h"
 #include "gmock/gmock.h"
@@ -26,7 +25,8 @@ constexpr char kUntilParentEnds[] = "cat <&3 >/dev/null\n";
 class LaunchTest : public testing::Test {
  protected:
   LaunchTest() {
-    directory_ = testing::TempDir() + "/launch_test_" + std::to_string(getpid()) + testing::UnitTest::GetInstance()->current_test_info()->name();
+    directory_ = testing::TempDir() + "/launch_test_" + std::to_string(getpid()) +
+                 testing::UnitTest::GetInstance()->current_test_info()->name();
     std::filesystem::create_directories(directory_);
     options_.binary_dir = directory_;
     options_.directory = directory_;
@@ -57,8 +57,9 @@ TEST_F(LaunchTest, TheCoordinatorSaysWhereItServes) {
   const auto coordinator = LaunchCoordinator(options_, "127.0.0.1:0", "127.0.0.1:0");
   ASSERT_TRUE(coordinator.ok()) << coordinator.status();
   EXPECT_EQ(coordinator->address, "127.0.0.1:4321");
-  EXPECT_EQ(LastLines(CoordinatorLog(options_), 5).at(0), "--listen 127.0.0.1:0 --state-dir " + directory_ +
-                                                              "/coordinator --metrics-listen 127.0.0.1:0 --exit-with-parent-fd 3");
+  EXPECT_EQ(LastLines(CoordinatorLog(options_), 5).at(0),
+            "--listen 127.0.0.1:0 --state-dir " + directory_ +
+                "/coordinator --metrics-listen 127.0.0.1:0 --exit-with-parent-fd 3");
 }
 
 TEST_F(LaunchTest, TheWorkerGetsItsShare) {
@@ -66,12 +67,14 @@ TEST_F(LaunchTest, TheWorkerGetsItsShare) {
   const auto worker = LaunchWorker(options_, "127.0.0.1:1", 1);
   ASSERT_TRUE(worker.ok()) << worker.status();
   EXPECT_TRUE(WaitUntilAttached(options_, 1, worker->get()).ok());
-  EXPECT_THAT(LastLines(WorkerLog(options_, 1), 5).at(0), HasSubstr("--name local-1 --device cpu --threads 2 --memory 1000000 --advertise 127.0.0.1"));
+  EXPECT_THAT(LastLines(WorkerLog(options_, 1), 5).at(0),
+              HasSubstr("--name local-1 --device cpu --threads 2 --memory 1000000 --advertise 127.0.0.1"));
 }
 
 TEST_F(LaunchTest, AChildEndsWithItsParent) {
   // A child process of the test starts the tool and is killed.
-  WriteTool("tacc-worker", std::string("echo attached local-0\n") + kUntilParentEnds + "touch \"$(dirname \"$0\")/gone\"\n");
+  WriteTool("tacc-worker",
+            std::string("echo attached local-0\n") + kUntilParentEnds + "touch \"$(dirname \"$0\")/gone\"\n");
   const pid_t parent = fork();
   if (parent == 0) {
     const auto worker = LaunchWorker(options_, "127.0.0.1:1", 0);
@@ -118,7 +121,8 @@ TEST_F(LaunchTest, TheClusterGivesUpOnBadInput) {
   const auto cluster = LocalCluster::Start(options_, 1, &interrupt);
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   EXPECT_TRUE(Soon([&] { return !interrupt.aborted().ok(); }));
-  EXPECT_EQ(interrupt.aborted(), absl::InvalidArgumentError("tacc-worker local-0: version 0.2.0, the coordinator has 0.1.0"));
+  EXPECT_EQ(interrupt.aborted(),
+            absl::InvalidArgumentError("tacc-worker local-0: version 0.2.0, the coordinator has 0.1.0"));
 }
 
 TEST_F(LaunchTest, RunProgramKeepsBothStreams) {

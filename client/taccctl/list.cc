@@ -24,10 +24,12 @@ int List(int limit, const GlobalOptions& global, Context& context) {
   for (const v1::Job& job : *jobs) {
     if (global.form == OutputForm::kJson) context.out << JsonLine(MessageJson(job));
     rows.push_back({job.id(), PhaseText(job.phase()), absl::StrCat(job.step(), "/", job.max_steps()),
-                    job.has_last_step() ? FormatNumber(job.last_step().loss(), 5) : "-", job.has_eta_seconds() ? FormatDuration(job.eta_seconds()) : "-",
-                    FormatTime(job.submitted_time()), job.reason()});
+                    job.has_last_step() ? FormatNumber(job.last_step().loss(), 5) : "-",
+                    job.has_eta_seconds() ? FormatDuration(job.eta_seconds()) : "-", FormatTime(job.submitted_time()),
+                    job.reason()});
   }
-  if (global.form == OutputForm::kTable) PrintTable({"JOB", "PHASE", "STEPS", "LOSS", "ETA", "SUBMITTED", "REASON"}, rows, context.out);
+  if (global.form == OutputForm::kTable)
+    PrintTable({"JOB", "PHASE", "STEPS", "LOSS", "ETA", "SUBMITTED", "REASON"}, rows, context.out);
   return kExitOk;
 }
 

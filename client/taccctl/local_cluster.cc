@@ -15,7 +15,8 @@ constexpr double kStopSeconds = 10;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const LaunchOptions& options, int num_workers, Interrupt* interrupt) {
+absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const LaunchOptions& options, int num_workers,
+                                                                  Interrupt* interrupt) {
   auto cluster = std::unique_ptr<LocalCluster>(new LocalCluster(options, interrupt));
   cluster->members_.resize(static_cast<size_t>(num_workers) + 1);
   for (size_t i = 0; i < cluster->members_.size(); ++i) {
@@ -53,16 +54,21 @@ absl::Status LocalCluster::StartMember(size_t i) {
     return worker.status();
   }
   // Started again, it is where the workers look for it.
-  absl::StatusOr<LaunchedCoordinator> coordinator = LaunchCoordinator(options_, address_.empty() ? "127.0.0.1:0" : address_, "127.0.0.1:0");
+  absl::StatusOr<LaunchedCoordinator> coordinator =
+      LaunchCoordinator(options_, address_.empty() ? "127.0.0.1:0" : address_, "127.0.0.1:0");
   if (!coordinator.ok()) return coordinator.status();
   members_[i].process = std::move(coordinator->process);
   address_ = coordinator->address;
   return absl::OkStatus();
 }
 
-std::string LocalCluster::Name(size_t i) const { return i == 0 ? "tacc-coordinator" : absl::StrCat("tacc-worker ", options_.worker_prefix, "-", i - 1); }
+std::string LocalCluster::Name(size_t i) const {
+  return i == 0 ? "tacc-coordinator" : absl::StrCat("tacc-worker ", options_.worker_prefix, "-", i - 1);
+}
 
-std::string LocalCluster::Log(size_t i) const { return i == 0 ? CoordinatorLog(options_) : WorkerLog(options_, static_cast<int>(i) - 1); }
+std::string LocalCluster::Log(size_t i) const {
+  return i == 0 ? CoordinatorLog(options_) : WorkerLog(options_, static_cast<int>(i) - 1);
+}
 
 void LocalCluster::Supervise() {
   while (!stopping_) {

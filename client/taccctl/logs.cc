@@ -47,7 +47,8 @@ int Logs(const LogsOptions& options, const GlobalOptions& global, Context& conte
         if (global.form == OutputForm::kJson) {
           context.out << JsonLine(MessageJson(line));
         } else {
-          context.out << FormatTime(line.time()) << " [" << line.attempt() << "/" << line.rank() << "] " << Printable(line.text()) << "\n";
+          context.out << FormatTime(line.time()) << " [" << line.attempt() << "/" << line.rank() << "] "
+                      << Printable(line.text()) << "\n";
         }
       }
       context.out.flush();
@@ -58,7 +59,8 @@ int Logs(const LogsOptions& options, const GlobalOptions& global, Context& conte
       return kExitError;
     }
     // Where a tail began cannot be found again by counting.
-    if (!absl::IsUnavailable(status) || !connected || !options.follow || options.tail > 0) return Fail(status, &context);
+    if (!absl::IsUnavailable(status) || !connected || !options.follow || options.tail > 0)
+      return Fail(status, &context);
     if (!away) context.err << "the coordinator at " << client.address() << " is away; trying to reconnect" << std::endl;
     away = true;
     context.interrupt.WaitFor(backoff.Next(), seen);
@@ -68,7 +70,8 @@ int Logs(const LogsOptions& options, const GlobalOptions& global, Context& conte
 }  // namespace
 
 void AddLogs(CLI::App* app, const GlobalOptions* global, Action* action) {
-  CLI::App* command = app->add_subcommand("logs", "Show the log lines of a job's ranks, as [attempt/rank] text; Ctrl-C detaches");
+  CLI::App* command =
+      app->add_subcommand("logs", "Show the log lines of a job's ranks, as [attempt/rank] text; Ctrl-C detaches");
   const auto options = std::make_shared<LogsOptions>();
   command->add_option("job", options->job, "Id of the job, or a name: its newest job")->required()->type_name("JOB");
   command->add_option("--rank", options->rank, "Only this rank")->check(CLI::NonNegativeNumber);

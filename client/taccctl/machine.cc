@@ -69,9 +69,11 @@ Limits CgroupLimits(const std::string& root) {
     if (parts.size() != 3) continue;
     if (parts[1].empty()) {
       for (const std::string& folder : Ancestors(mount, parts[2])) {
-        const std::vector<std::string> quota = absl::StrSplit(absl::StripAsciiWhitespace(ReadAll(folder + "/cpu.max")), ' ');
+        const std::vector<std::string> quota =
+            absl::StrSplit(absl::StripAsciiWhitespace(ReadAll(folder + "/cpu.max")), ' ');
         double value = 0, period = 0;
-        if (quota.size() == 2 && absl::SimpleAtod(quota[0], &value) && absl::SimpleAtod(quota[1], &period)) limits.TakeCpus(value, period);
+        if (quota.size() == 2 && absl::SimpleAtod(quota[0], &value) && absl::SimpleAtod(quota[1], &period))
+          limits.TakeCpus(value, period);
         limits.TakeMemory(ReadNumber(folder + "/memory.max"), UsedV2(folder));
       }
       continue;
@@ -79,11 +81,13 @@ Limits CgroupLimits(const std::string& root) {
     for (const absl::string_view controller : absl::StrSplit(parts[1], ',')) {
       if (controller == "cpu") {
         for (const std::string& folder : Ancestors(mount + "/cpu", parts[2])) {
-          limits.TakeCpus(static_cast<double>(ReadNumber(folder + "/cpu.cfs_quota_us")), static_cast<double>(ReadNumber(folder + "/cpu.cfs_period_us")));
+          limits.TakeCpus(static_cast<double>(ReadNumber(folder + "/cpu.cfs_quota_us")),
+                          static_cast<double>(ReadNumber(folder + "/cpu.cfs_period_us")));
         }
       } else if (controller == "memory") {
         for (const std::string& folder : Ancestors(mount + "/memory", parts[2])) {
-          limits.TakeMemory(ReadNumber(folder + "/memory.limit_in_bytes"), ReadNumber(folder + "/memory.usage_in_bytes"));
+          limits.TakeMemory(ReadNumber(folder + "/memory.limit_in_bytes"),
+                            ReadNumber(folder + "/memory.usage_in_bytes"));
         }
       }
     }
@@ -95,7 +99,8 @@ int64_t MemAvailableBytes(const std::string& root) {
   for (const absl::string_view line : absl::StrSplit(ReadAll(root + "proc/meminfo"), '\n')) {
     absl::string_view rest = line;
     int64_t kib = 0;
-    if (absl::ConsumePrefix(&rest, "MemAvailable:") && absl::ConsumeSuffix(&rest, "kB") && absl::SimpleAtoi(absl::StripAsciiWhitespace(rest), &kib)) {
+    if (absl::ConsumePrefix(&rest, "MemAvailable:") && absl::ConsumeSuffix(&rest, "kB") &&
+        absl::SimpleAtoi(absl::StripAsciiWhitespace(rest), &kib)) {
       return kib * 1024;
     }
   }

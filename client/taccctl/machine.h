@@ -13,7 +13,8 @@ struct Machine {
   int64_t available_memory_bytes = 0;
 };
 
-// Looks under `root` ("/" but in tests) for proc and sys/fs/cgroup; `affinity_cpus` is the size of the process's affinity mask.
+// Looks under `root` ("/" but in tests) for proc and sys/fs/cgroup; `affinity_cpus` is the size of the process's
+// affinity mask.
 Machine LookAtMachine(const std::string& root, int affinity_cpus);
 
 // This machine.
@@ -27,7 +28,8 @@ struct WorkerShare {
   bool oversubscribed = false;
 };
 
-// The share of each of `num_workers`: all CPUs, and nine tenths of the memory (the rest is the coordinator's and the system's).
+// The share of each of `num_workers`: all CPUs, and nine tenths of the memory (the rest is the coordinator's and the
+// system's).
 WorkerShare ShareOut(const Machine& machine, int num_workers);
 
 }  // namespace tacc::client

@@ -45,7 +45,8 @@ ordered_json Map(const Message& message, const FieldDescriptor* field) {
   for (int i = 0; i < message.GetReflection()->FieldSize(message, field); ++i) {
     const Message& entry = message.GetReflection()->GetRepeatedMessage(message, field, i);
     const ordered_json key = Value(entry, field->message_type()->map_key(), -1);
-    entries[key.is_string() ? key.get<std::string>() : key.dump()] = Value(entry, field->message_type()->map_value(), -1);
+    entries[key.is_string() ? key.get<std::string>() : key.dump()] =
+        Value(entry, field->message_type()->map_value(), -1);
   }
   ordered_json json = ordered_json::object();
   for (auto& [key, value] : entries) json[key] = std::move(value);
@@ -63,7 +64,8 @@ ordered_json MessageJson(const Message& message) {
       json[field->name()] = Map(message, field);
     } else if (field->is_repeated()) {
       json[field->name()] = ordered_json::array();
-      for (int k = 0; k < message.GetReflection()->FieldSize(message, field); ++k) json[field->name()].push_back(Value(message, field, k));
+      for (int k = 0; k < message.GetReflection()->FieldSize(message, field); ++k)
+        json[field->name()].push_back(Value(message, field, k));
     } else if (!field->has_presence() || message.GetReflection()->HasField(message, field)) {
       json[field->name()] = Value(message, field, -1);
     }
@@ -71,6 +73,8 @@ ordered_json MessageJson(const Message& message) {
   return json;
 }
 
-std::string JsonLine(const ordered_json& json) { return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n"; }
+std::string JsonLine(const ordered_json& json) {
+  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
 
 }  // namespace tacc::client

@@ -6,8 +6,9 @@
 
 namespace tacc::client {
 
-// `message` with the schema's field names: all integers as numbers, enum values in lower case without prefix, floats in the shortest form that reads
-// back the same (non-finite ones as null), unset optional fields and sections left out, other fields always there.
+// `message` with the schema's field names: all integers as numbers, enum values in lower case without prefix, floats in
+// the shortest form that reads back the same (non-finite ones as null), unset optional fields and sections left out,
+// other fields always there.
 nlohmann::ordered_json MessageJson(const google::protobuf::Message& message);
 
 // One line, in bytes that are valid JSON whatever the text in it.

@@ -30,17 +30,21 @@ struct PlanOptions {
   bool local = false;
 };
 
-// The job, the probe of this machine shared out between the job's workers, and the facts of the data, as tacc-plan takes them.
+// The job, the probe of this machine shared out between the job's workers, and the facts of the data, as tacc-plan
+// takes them.
 absl::StatusOr<json> LocalRequest(const v1::JobSpec& spec, Context& context) {
   google::protobuf::util::JsonPrintOptions print;
   print.preserve_proto_field_names = true;
   std::string text;
-  if (!google::protobuf::util::MessageToJsonString(WithDefaults(spec), &text, print).ok()) return absl::InternalError("the job does not print as JSON");
+  if (!google::protobuf::util::MessageToJsonString(WithDefaults(spec), &text, print).ok())
+    return absl::InternalError("the job does not print as JSON");
   json request = {{"job", json::parse(text, nullptr, false)}};
-  const int num_workers = spec.resources().has_workers() ? spec.resources().workers()
-                                                         : std::max(1, spec.dist().dp().size()) * std::max(1, spec.dist().fsdp().size());
+  const int num_workers = spec.resources().has_workers()
+                              ? spec.resources().workers()
+                              : std::max(1, spec.dist().dp().size()) * std::max(1, spec.dist().fsdp().size());
   const WorkerShare share = ShareOut(ThisMachine(), num_workers);
-  const absl::StatusOr<std::string> device = RunTool("tacc-rank", {"--probe", "--device", "cpu", "--threads", absl::StrCat(share.threads)}, 120, context);
+  const absl::StatusOr<std::string> device =
+      RunTool("tacc-rank", {"--probe", "--device", "cpu", "--threads", absl::StrCat(share.threads)}, 120, context);
   if (!device.ok()) return device.status();
   request["device"] = json::parse(*device, nullptr, false);
   if (!request["device"].is_object()) return absl::InternalError("tacc-rank --probe printed no JSON object");
@@ -54,7 +58,8 @@ absl::StatusOr<json> LocalRequest(const v1::JobSpec& spec, Context& context) {
   request["data"] = json::parse(*data, nullptr, false);
   if (!request["data"].is_object()) return absl::InternalError("tacc-data check printed no JSON object");
   // The planner wants a length; where the job does not say, it is the data's.
-  if (!spec.data().has_seq_len() && request["data"].contains("seq_len")) request["job"]["data"]["seq_len"] = request["data"]["seq_len"];
+  if (!spec.data().has_seq_len() && request["data"].contains("seq_len"))
+    request["job"]["data"]["seq_len"] = request["data"]["seq_len"];
   return request;
 }
 
@@ -72,7 +77,9 @@ absl::StatusOr<std::string> PlanHere(const v1::JobSpec& spec, Context& context) 
   return out;
 }
 
-double NumberAt(const json& object, const std::string& name) { return object.is_object() && object.contains(name) && object[name].is_number() ? object[name].get<double>() : 0; }
+double NumberAt(const json& object, const std::string& name) {
+  return object.is_object() && object.contains(name) && object[name].is_number() ? object[name].get<double>() : 0;
+}
 
 void PrintCandidates(const json& candidates, std::ostream& out) {
   std::vector<std::vector<std::string>> rows;
@@ -83,25 +90,33 @@ void PrintCandidates(const json& candidates, std::ostream& out) {
     }
     const json memory = candidate.value("memory", json::object());
     const auto bytes = [&](const char* kind) { return FormatBytes(NumberAt(memory, kind)); };
-    const std::string precision = candidate.contains("precision") && candidate["precision"].is_string() ? candidate["precision"].get<std::string>() : "-";
-    rows.push_back({absl::StrJoin(axes, " "), precision,
-                    absl::StrCat(NumberAt(candidate, "per_device_train_batch_size"), " x ", NumberAt(candidate, "accumulation")), bytes("weights_bytes"),
-                    bytes("gradients_bytes"), bytes("optimizer_bytes"), bytes("stash_bytes"), bytes("temporaries_bytes"), bytes("workspace_bytes"),
-                    bytes("total_bytes"), candidate.value("fits", true) ? "yes" : "no", FormatNumber(NumberAt(candidate, "predicted_step_seconds"), 4),
-                    FormatCount(NumberAt(candidate, "predicted_tokens_per_second")), FormatPercent(NumberAt(candidate, "predicted_mfu"))});
+    const std::string precision = candidate.contains("precision") && candidate["precision"].is_string()
+                                      ? candidate["precision"].get<std::string>()
+                                      : "-";
+    rows.push_back(
+        {absl::StrJoin(axes, " "), precision,
+         absl::StrCat(NumberAt(candidate, "per_device_train_batch_size"), " x ", NumberAt(candidate, "accumulation")),
+         bytes("weights_bytes"), bytes("gradients_bytes"), bytes("optimizer_bytes"), bytes("stash_bytes"),
+         bytes("temporaries_bytes"), bytes("workspace_bytes"), bytes("total_bytes"),
+         candidate.value("fits", true) ? "yes" : "no", FormatNumber(NumberAt(candidate, "predicted_step_seconds"), 4),
+         FormatCount(NumberAt(candidate, "predicted_tokens_per_second")),
+         FormatPercent(NumberAt(candidate, "predicted_mfu"))});
   }
-  PrintTable({"MESH", "PRECISION", "BATCH", "WEIGHTS", "GRADIENTS", "OPTIMIZER", "STASH", "TEMPORARIES", "WORKSPACE", "TOTAL", "FITS", "SECONDS", "TOKENS/S", "MFU"},
+  PrintTable({"MESH", "PRECISION", "BATCH", "WEIGHTS", "GRADIENTS", "OPTIMIZER", "STASH", "TEMPORARIES", "WORKSPACE",
+              "TOTAL", "FITS", "SECONDS", "TOKENS/S", "MFU"},
              rows, out);
 }
 
-absl::StatusOr<std::string> Candidates(const PlanOptions& options, const v1::JobSpec& spec, const GlobalOptions& global, Context& context) {
+absl::StatusOr<std::string> Candidates(const PlanOptions& options, const v1::JobSpec& spec, const GlobalOptions& global,
+                                       Context& context) {
   if (options.local) return PlanHere(spec, context);
   const absl::StatusOr<std::string> address = CoordinatorAddress(global, context);
   if (!address.ok()) return address.status();
   CoordinatorClient client(*address, &context.interrupt);
   const absl::StatusOr<v1::PlanResponse> plan = client.Plan(spec);
   if (plan.ok()) return plan->candidates_json();
-  if (!absl::IsUnavailable(plan.status()) || !global.address.empty() || !context.Variable("TACC_ADDRESS").empty()) return plan.status();
+  if (!absl::IsUnavailable(plan.status()) || !global.address.empty() || !context.Variable("TACC_ADDRESS").empty())
+    return plan.status();
   context.err << "no coordinator at " << *address << "; planning for this machine" << std::endl;
   return PlanHere(spec, context);
 }
@@ -122,7 +137,9 @@ int Plan(const PlanOptions& options, const GlobalOptions& global, Context& conte
     for (const json& candidate : plan["candidates"]) context.out << candidate.dump() << "\n";
   } else {
     PrintCandidates(plan["candidates"], context.out);
-    context.err << "Bytes are of one rank; BATCH is per_device_train_batch_size x accumulation; the first row that fits is taken." << std::endl;
+    context.err << "Bytes are of one rank; BATCH is per_device_train_batch_size x accumulation; the first row that "
+                   "fits is taken."
+                << std::endl;
   }
   return kExitOk;
 }
@@ -130,10 +147,13 @@ int Plan(const PlanOptions& options, const GlobalOptions& global, Context& conte
 }  // namespace
 
 void AddPlan(CLI::App* app, const GlobalOptions* global, Action* action) {
-  CLI::App* command = app->add_subcommand("plan", "Show the layouts that the planner weighs for a job, with bytes by kind and predicted seconds; starts nothing");
+  CLI::App* command = app->add_subcommand(
+      "plan",
+      "Show the layouts that the planner weighs for a job, with bytes by kind and predicted seconds; starts nothing");
   const auto options = std::make_shared<PlanOptions>();
   command->add_option("file", options->file, "The job file (docs/job.md)")->required()->type_name("JOB.YAML");
-  command->add_flag("--local", options->local, "For this machine (default: for the coordinator's workers, where there is one)");
+  command->add_flag("--local", options->local,
+                    "For this machine (default: for the coordinator's workers, where there is one)");
   command->callback([=] { *action = [=](Context& context) { return Plan(*options, *global, context); }; });
 }
 

@@ -47,7 +47,9 @@ struct Pipe {
   }
 };
 
-absl::Status Errno(const std::string& what, int error) { return absl::InternalError(absl::StrCat(what, ": ", strerror(error))); }
+absl::Status Errno(const std::string& what, int error) {
+  return absl::InternalError(absl::StrCat(what, ": ", strerror(error)));
+}
 
 int MillisecondsUntil(Clock::time_point time) {
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(time - Clock::now()).count();
@@ -55,8 +57,8 @@ int MillisecondsUntil(Clock::time_point time) {
 }
 
 // Starts `binary`. Descriptors 0..2 are set by `actions`; none above `last_fd` is passed on.
-absl::StatusOr<pid_t> Spawn(const std::string& binary, const std::vector<std::string>& arguments, posix_spawn_file_actions_t* actions, int last_fd,
-                            short session_flag) {
+absl::StatusOr<pid_t> Spawn(const std::string& binary, const std::vector<std::string>& arguments,
+                            posix_spawn_file_actions_t* actions, int last_fd, short session_flag) {
   posix_spawn_file_actions_addclosefrom_np(actions, last_fd + 1);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
@@ -66,7 +68,8 @@ absl::StatusOr<pid_t> Spawn(const std::string& binary, const std::vector<std::st
   posix_spawnattr_setsigmask(&attributes, &none);
   posix_spawnattr_setsigdefault(&attributes, &all);
   posix_spawnattr_setpgroup(&attributes, 0);
-  posix_spawnattr_setflags(&attributes, static_cast<short>(POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | session_flag));
+  posix_spawnattr_setflags(&attributes,
+                           static_cast<short>(POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | session_flag));
   std::vector<std::string> words = {binary};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;
@@ -75,7 +78,9 @@ absl::StatusOr<pid_t> Spawn(const std::string& binary, const std::vector<std::st
   pid_t pid = -1;
   const int error = posix_spawn(&pid, binary.c_str(), actions, &attributes, argv.data(), environ);
   posix_spawnattr_destroy(&attributes);
-  if (error == ENOENT) return absl::InternalError(absl::StrCat(binary, " is missing; it belongs beside taccctl (build it, or install all of tacc)"));
+  if (error == ENOENT)
+    return absl::InternalError(
+        absl::StrCat(binary, " is missing; it belongs beside taccctl (build it, or install all of tacc)"));
   if (error != 0) return Errno(absl::StrCat("cannot start ", binary), error);
   return pid;
 }
@@ -89,7 +94,9 @@ ProcessEnd EndOf(int status) {
 
 }  // namespace
 
-std::string ProcessEnd::Text() const { return signal != 0 ? absl::StrCat("killed by signal ", signal) : absl::StrCat("exited with ", exit_code); }
+std::string ProcessEnd::Text() const {
+  return signal != 0 ? absl::StrCat("killed by signal ", signal) : absl::StrCat("exited with ", exit_code);
+}
 
 absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ProcessOptions& options) {
   Pipe output, life;
@@ -97,7 +104,8 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ProcessO
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, options.log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, options.log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND,
+                                   0644);
   posix_spawn_file_actions_adddup2(&actions, output.fds[1], STDOUT_FILENO);
   std::vector<std::string> arguments = options.arguments;
   int last_fd = STDERR_FILENO;
@@ -107,7 +115,8 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ProcessO
     last_fd = kLifeFd;
   }
   const absl::StatusOr<pid_t> pid =
-      Spawn(options.binary, arguments, &actions, last_fd, options.lifetime == Lifetime::kDetached ? POSIX_SPAWN_SETSID : POSIX_SPAWN_SETPGROUP);
+      Spawn(options.binary, arguments, &actions, last_fd,
+            options.lifetime == Lifetime::kDetached ? POSIX_SPAWN_SETSID : POSIX_SPAWN_SETPGROUP);
   posix_spawn_file_actions_destroy(&actions);
   if (!pid.ok()) return pid.status();
   auto child = std::unique_ptr<ChildProcess>(new ChildProcess());
@@ -128,7 +137,8 @@ ChildProcess::~ChildProcess() {
 }
 
 absl::StatusOr<std::string> ChildProcess::ReadLine(double seconds) {
-  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  const auto deadline =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   while (true) {
     const size_t newline = buffer_.find('\n');
     if (newline != std::string::npos) return buffer_.substr(0, newline);
@@ -147,7 +157,8 @@ absl::StatusOr<std::string> ChildProcess::ReadLine(double seconds) {
 }
 
 bool ChildProcess::Wait(double seconds) {
-  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  const auto deadline =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   while (!reaped_) {
     int status = 0;
     const pid_t pid = waitpid(pid_, &status, WNOHANG);
@@ -167,7 +178,8 @@ void ChildProcess::Signal(int signal) {
   if (!reaped_) kill(pid_, signal);
 }
 
-absl::StatusOr<ProgramOutput> RunProgram(const std::string& binary, const std::vector<std::string>& arguments, double seconds, size_t max_bytes) {
+absl::StatusOr<ProgramOutput> RunProgram(const std::string& binary, const std::vector<std::string>& arguments,
+                                         double seconds, size_t max_bytes) {
   Pipe out, err;
   if (!out.Open() || !err.Open()) return Errno("pipe", errno);
   posix_spawn_file_actions_t actions;
@@ -180,7 +192,8 @@ absl::StatusOr<ProgramOutput> RunProgram(const std::string& binary, const std::v
   if (!pid.ok()) return pid.status();
   out.Close(1);
   err.Close(1);
-  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  const auto deadline =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   ProgramOutput output;
   bool timed_out = false;
   struct pollfd waiting[2] = {{out.fds[0], POLLIN, 0}, {err.fds[0], POLLIN, 0}};

@@ -44,7 +44,8 @@ class ChildProcess {
 
   pid_t pid() const { return pid_; }
 
-  // The first line of the child's stdout without its newline. DeadlineExceeded after `seconds`; Unavailable when the child closed stdout before.
+  // The first line of the child's stdout without its newline. DeadlineExceeded after `seconds`; Unavailable when the
+  // child closed stdout before.
   absl::StatusOr<std::string> ReadLine(double seconds);
 
   // Waits up to `seconds` (0: only looks) for the child's end; true when it has ended and was reaped.
@@ -74,8 +75,10 @@ struct ProgramOutput {
   std::string err;
 };
 
-// Runs a program to its end. stdin is empty; each stream is kept up to `max_bytes`. DeadlineExceeded (and the program killed) after `seconds`.
-absl::StatusOr<ProgramOutput> RunProgram(const std::string& binary, const std::vector<std::string>& arguments, double seconds, size_t max_bytes);
+// Runs a program to its end. stdin is empty; each stream is kept up to `max_bytes`. DeadlineExceeded (and the program
+// killed) after `seconds`.
+absl::StatusOr<ProgramOutput> RunProgram(const std::string& binary, const std::vector<std::string>& arguments,
+                                         double seconds, size_t max_bytes);
 
 // Lines at the end of a file, at most `count`.
 std::vector<std::string> LastLines(const std::string& path, size_t count);

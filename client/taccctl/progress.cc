@@ -23,10 +23,12 @@ std::string KindLine(const char* kind, const google::protobuf::Message& message)
 }  // namespace
 
 std::string EventText(const v1::JobEvent& event) {
-  return Printable(absl::StrCat(FormatTime(event.time()), "  ", event.type(), event.message().empty() ? "" : ": ", event.message()));
+  return Printable(
+      absl::StrCat(FormatTime(event.time()), "  ", event.message().empty() ? event.type() : event.message()));
 }
 
-Progress::Progress(Context* context, OutputForm form, int64_t max_steps) : context_(context), form_(form), max_steps_(max_steps) {}
+Progress::Progress(Context* context, OutputForm form, int64_t max_steps)
+    : context_(context), form_(form), max_steps_(max_steps) {}
 
 Progress::~Progress() { Clear(); }
 
@@ -57,7 +59,8 @@ void Progress::TakeStep(const v1::StepMetrics& step) {
   step_seconds_ = step_seconds_ == 0 ? step.seconds() : 0.9 * step_seconds_ + 0.1 * step.seconds();
   step_printed_ = false;
   const auto now = Clock::now();
-  const Clock::duration period = context_->err_is_terminal ? Clock::duration(kDrawPeriod) : Clock::duration(kTextPeriod);
+  const Clock::duration period =
+      context_->err_is_terminal ? Clock::duration(kDrawPeriod) : Clock::duration(kTextPeriod);
   if (last_shown_.has_value() && now - *last_shown_ < period) return;
   last_shown_ = now;
   if (context_->err_is_terminal) {
@@ -71,13 +74,15 @@ void Progress::TakeStep(const v1::StepMetrics& step) {
 std::string Progress::StepText() const {
   const v1::StepMetrics& step = *step_;
   std::string text = absl::StrCat("step ", step.step(), "/", max_steps_);
-  if (max_steps_ > 0) absl::StrAppend(&text, " ", FormatPercent(static_cast<double>(step.step()) / static_cast<double>(max_steps_)));
+  if (max_steps_ > 0)
+    absl::StrAppend(&text, " ", FormatPercent(static_cast<double>(step.step()) / static_cast<double>(max_steps_)));
   absl::StrAppend(&text, "  loss ", FormatNumber(step.loss(), 5));
   if (eval_loss_.has_value()) absl::StrAppend(&text, "  held-out ", FormatNumber(*eval_loss_, 5));
   if (step.skipped() != 0) absl::StrAppend(&text, "  skipped (gradient norm not finite)");
   absl::StrAppend(&text, "  ", FormatCount(step.tokens_per_second()), " tokens/s");
   if (step.has_mfu()) absl::StrAppend(&text, "  MFU ", FormatPercent(step.mfu()));
-  if (max_steps_ > step.step()) absl::StrAppend(&text, "  ETA ", FormatDuration(step_seconds_ * static_cast<double>(max_steps_ - step.step())));
+  if (max_steps_ > step.step())
+    absl::StrAppend(&text, "  ETA ", FormatDuration(step_seconds_ * static_cast<double>(max_steps_ - step.step())));
   return text;
 }
 

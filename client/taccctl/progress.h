@@ -17,8 +17,8 @@ class Progress {
   // Clears the progress line.
   ~Progress();
 
-  // One item of Watch. JSON: one line each. Text: events and evaluations as lines; steps in the progress line, or without a terminal as a line at most
-  // every five seconds, and the last step.
+  // One item of Watch. JSON: one line each. Text: events and evaluations as lines; steps in the progress line, or
+  // without a terminal as a line at most every five seconds, and the last step.
   void Take(const v1::WatchResponse& item);
 
   // A remark for the person, on stderr.
@@ -47,7 +47,7 @@ class Progress {
   absl::optional<Clock::time_point> last_shown_;
 };
 
-// One line about an event: time, type, message.
+// One line about an event: time and message.
 std::string EventText(const v1::JobEvent& event);
 
 }  // namespace tacc::client

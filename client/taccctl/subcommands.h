@@ -1,4 +1,5 @@
-// The subcommands, one file each. Each function adds one to `app` with its options and help; when it is the one given, parsing sets `*action`.
+// The subcommands, one file each. Each function adds one to `app` with its options and help; when it is the one given,
+// parsing sets `*action`.
 #pragma once
 
 #include <functional>

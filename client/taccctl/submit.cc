@@ -30,7 +30,8 @@ struct SubmitOptions {
 // The workers that a job needs; where it does not say, one CPU worker with all threads.
 int NumWorkers(const v1::JobSpec& spec) {
   if (spec.resources().has_workers()) return spec.resources().workers();
-  return (spec.dist().dp().has_size() ? spec.dist().dp().size() : 1) * (spec.dist().fsdp().has_size() ? spec.dist().fsdp().size() : 1);
+  return (spec.dist().dp().has_size() ? spec.dist().dp().size() : 1) *
+         (spec.dist().fsdp().has_size() ? spec.dist().fsdp().size() : 1);
 }
 
 void PrintNext(const v1::Job& job, const GlobalOptions& global, Context& context) {
@@ -46,7 +47,8 @@ int SubmitRemote(const SubmitOptions& options, const v1::JobSpec& spec, const Gl
   const absl::StatusOr<std::string> address = CoordinatorAddress(global, context);
   if (!address.ok()) return Fail(address.status(), &context);
   CoordinatorClient client(*address, &context.interrupt);
-  const absl::StatusOr<v1::SubmitResponse> response = client.Submit(spec, options.request_id.empty() ? NewRequestId() : options.request_id);
+  const absl::StatusOr<v1::SubmitResponse> response =
+      client.Submit(spec, options.request_id.empty() ? NewRequestId() : options.request_id);
   if (!response.ok()) return Fail(response.status(), &context);
   const v1::Job& job = response->job();
   if (global.form == OutputForm::kJson) {
@@ -71,7 +73,9 @@ class ScratchFolder {
   static absl::StatusOr<std::unique_ptr<ScratchFolder>> Make(const Context& context) {
     const std::string base = context.Variable("TMPDIR").empty() ? "/tmp" : context.Variable("TMPDIR");
     std::string path = base + "/tacc-local-XXXXXX";
-    if (mkdtemp(path.data()) == nullptr) return absl::InternalError(absl::StrCat("cannot make a folder in ", base, "; set TMPDIR to one that is writable"));
+    if (mkdtemp(path.data()) == nullptr)
+      return absl::InternalError(
+          absl::StrCat("cannot make a folder in ", base, "; set TMPDIR to one that is writable"));
     return std::unique_ptr<ScratchFolder>(new ScratchFolder(path));
   }
   ~ScratchFolder() {
@@ -87,7 +91,8 @@ class ScratchFolder {
   bool keep_ = false;
 };
 
-absl::StatusOr<LaunchOptions> LocalOptions(const SubmitOptions& options, int num_workers, const std::string& directory, Context& context) {
+absl::StatusOr<LaunchOptions> LocalOptions(const SubmitOptions& options, int num_workers, const std::string& directory,
+                                           Context& context) {
   LaunchOptions launch;
   launch.binary_dir = context.binary_dir;
   launch.directory = directory;
@@ -101,30 +106,36 @@ absl::StatusOr<LaunchOptions> LocalOptions(const SubmitOptions& options, int num
   return launch;
 }
 
-int FollowLocal(const SubmitOptions& options, const v1::JobSpec& spec, const std::string& address, OutputForm form, Context& context) {
+int FollowLocal(const SubmitOptions& options, const v1::JobSpec& spec, const std::string& address, OutputForm form,
+                Context& context) {
   CoordinatorClient client(address, &context.interrupt);
   if (context.interrupt.count() > 0) {
     context.err << "stopped before the job began" << std::endl;
     return kExitJobCancelled;
   }
   const absl::StatusOr<v1::SubmitResponse> response = client.Submit(spec, NewRequestId());
-  if (!response.ok()) return Fail(context.interrupt.aborted().ok() ? response.status() : context.interrupt.aborted(), &context);
+  if (!response.ok())
+    return Fail(context.interrupt.aborted().ok() ? response.status() : context.interrupt.aborted(), &context);
   const v1::Job& job = response->job();
   FollowOptions follow;
   follow.form = form;
   follow.timeout_seconds = options.timeout_seconds;
   follow.on_interrupt = [&](int count) {
     if (count > 2) return false;
-    context.err << (count == 1 ? "\nstopping after a checkpoint; again to stop at once" : "\nstopping at once") << std::endl;
+    context.err << (count == 1 ? "\nstopping after a checkpoint; again to stop at once" : "\nstopping at once")
+                << std::endl;
     // When the coordinator is away the stream's reconnection goes on, and a further Ctrl-C leaves.
-    const absl::StatusOr<v1::Job> cancelled = client.Cancel(job.id(), count == 1 ? v1::CANCEL_MODE_CHECKPOINT : v1::CANCEL_MODE_NOW);
+    const absl::StatusOr<v1::Job> cancelled =
+        client.Cancel(job.id(), count == 1 ? v1::CANCEL_MODE_CHECKPOINT : v1::CANCEL_MODE_NOW);
     if (!cancelled.ok()) context.err << std::string(cancelled.status().message()) << std::endl;
     return true;
   };
   const absl::StatusOr<v1::Job> ended = FollowJob(job, follow, &client, &context);
   if (ended.ok()) {
     const int code = ReportOutcome(*ended, form, &context);
-    if (code == kExitJobCancelled) context.err << "Next:\n  taccctl submit --local " << options.file << "   # goes on from the checkpoint" << std::endl;
+    if (code == kExitJobCancelled)
+      context.err << "Next:\n  taccctl submit --local " << options.file << "   # goes on from the checkpoint"
+                  << std::endl;
     return code;
   }
   if (absl::IsCancelled(ended.status())) {
@@ -141,11 +152,13 @@ int SubmitLocal(const SubmitOptions& options, const v1::JobSpec& spec, const Glo
   const absl::StatusOr<LaunchOptions> launch = LocalOptions(options, num_workers, (*scratch)->path(), context);
   if (!launch.ok()) return Fail(launch.status(), &context);
   if (launch->share.oversubscribed) {
-    context.err << "warning: " << num_workers << " workers share " << ThisMachine().num_cpus << " CPUs and take turns; expect it to be slow" << std::endl;
+    context.err << "warning: " << num_workers << " workers share " << ThisMachine().num_cpus
+                << " CPUs and take turns; expect it to be slow" << std::endl;
   }
   int code = kExitError;
   {
-    const absl::StatusOr<std::unique_ptr<LocalCluster>> cluster = LocalCluster::Start(*launch, num_workers, &context.interrupt);
+    const absl::StatusOr<std::unique_ptr<LocalCluster>> cluster =
+        LocalCluster::Start(*launch, num_workers, &context.interrupt);
     if (!cluster.ok()) {
       code = Fail(cluster.status(), &context);
     } else {
@@ -161,10 +174,14 @@ int SubmitLocal(const SubmitOptions& options, const v1::JobSpec& spec, const Glo
 
 int Submit(const SubmitOptions& options, const GlobalOptions& global, Context& context) {
   if (!options.local && (options.threads > 0 || !options.memory.empty())) {
-    return Fail(absl::InvalidArgumentError("--threads and --memory are of the workers that --local starts; give --local as well"), &context);
+    return Fail(absl::InvalidArgumentError(
+                    "--threads and --memory are of the workers that --local starts; give --local as well"),
+                &context);
   }
   if (options.local && (!global.address.empty() || !options.request_id.empty())) {
-    return Fail(absl::InvalidArgumentError("--local starts a coordinator of its own; leave --address and --request-id out"), &context);
+    return Fail(
+        absl::InvalidArgumentError("--local starts a coordinator of its own; leave --address and --request-id out"),
+        &context);
   }
   const absl::StatusOr<v1::JobSpec> spec = LoadJobFile(options.file);
   if (!spec.ok()) {
@@ -180,12 +197,18 @@ void AddSubmit(CLI::App* app, const GlobalOptions* global, Action* action) {
   CLI::App* command = app->add_subcommand("submit", "Submit a job file; prints the job's id");
   const auto options = std::make_shared<SubmitOptions>();
   command->add_option("file", options->file, "The job file (docs/job.md)")->required()->type_name("JOB.YAML");
-  command->add_flag("--local", options->local, "Train on this machine: starts a coordinator and workers for this job and follows it; Ctrl-C stops after a checkpoint");
+  command->add_flag("--local", options->local,
+                    "Train on this machine: starts a coordinator and workers for this job and follows it; Ctrl-C stops "
+                    "after a checkpoint");
   command->add_flag("--follow", options->follow, "Follow the job to its end and exit with its outcome");
-  command->add_option("--timeout", options->timeout_seconds, "Seconds to follow at most; exit code 7 after that")->check(CLI::PositiveNumber);
-  command->add_option("--request-id", options->request_id, "Submitting again with the same id and job gives the same job (default: a new one)");
-  command->add_option("--threads", options->threads, "Threads of each local worker (default: the CPUs are shared out)")->check(CLI::Range(1, 4096));
-  command->add_option("--memory", options->memory, "Memory of each local worker, as 4GiB (default: the free memory is shared out)");
+  command->add_option("--timeout", options->timeout_seconds, "Seconds to follow at most; exit code 7 after that")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--request-id", options->request_id,
+                      "Submitting again with the same id and job gives the same job (default: a new one)");
+  command->add_option("--threads", options->threads, "Threads of each local worker (default: the CPUs are shared out)")
+      ->check(CLI::Range(1, 4096));
+  command->add_option("--memory", options->memory,
+                      "Memory of each local worker, as 4GiB (default: the free memory is shared out)");
   command->callback([=] { *action = [=](Context& context) { return Submit(*options, *global, context); }; });
 }
 

@@ -20,7 +20,8 @@ std::string Printable(const std::string& text) {
   return out;
 }
 
-void PrintTable(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows, std::ostream& out) {
+void PrintTable(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,
+                std::ostream& out) {
   std::vector<size_t> widths;
   for (size_t i = 0; i < header.size(); ++i) {
     size_t width = Width(header[i]);

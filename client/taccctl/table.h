@@ -7,9 +7,10 @@
 
 namespace tacc::client {
 
-// Prints `rows` under `header`, columns padded to the widest cell and two spaces apart; the last one is not padded. Control characters in cells become
-// spaces. Each row has as many cells as the header.
-void PrintTable(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows, std::ostream& out);
+// Prints `rows` under `header`, columns padded to the widest cell and two spaces apart; the last one is not padded.
+// Control characters in cells become spaces. Each row has as many cells as the header.
+void PrintTable(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,
+                std::ostream& out);
 
 // Prints `name: value` lines, values in one column, skipping those with an empty value.
 void PrintFields(const std::vector<std::pair<std::string, std::string>>& fields, std::ostream& out);

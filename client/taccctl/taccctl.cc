@@ -30,13 +30,19 @@ int RunTaccctl(const std::vector<std::string>& arguments, Context& context) {
   Action action;
   std::string form = "table";
   app.set_version_flag("--version", "taccctl " TACC_VERSION);
-  app.add_option("--address", global.address, "HOST:PORT of the coordinator (default: TACC_ADDRESS, else that of `taccctl up`, else 127.0.0.1:7070)");
-  app.add_option("-o,--output", form, "table (for people) or json")->check(CLI::IsMember({"table", "json"}))->type_name("FORM");
+  app.add_option(
+      "--address", global.address,
+      "HOST:PORT of the coordinator (default: TACC_ADDRESS, else that of `taccctl up`, else 127.0.0.1:7070)");
+  app.add_option("-o,--output", form, "table (for people) or json")
+      ->check(CLI::IsMember({"table", "json"}))
+      ->type_name("FORM");
   app.require_subcommand(1);
   // Global options may stand after the subcommand.
   app.fallthrough();
-  app.footer("Exit codes: 0 ok, 2 bad usage or job file, 3 not found, 5 coordinator unreachable, 6 conflict, 7 timed out, 100 job failed, 101 job cancelled, "
-             "1 else.");
+  app.footer(
+      "Exit codes: 0 ok, 2 bad usage or job file, 3 not found, 5 coordinator unreachable, 6 conflict, 7 timed out, 100 "
+      "job failed, 101 job cancelled, "
+      "1 else.");
   AddSubmit(&app, &global, &action);
   AddGet(&app, &global, &action);
   AddList(&app, &global, &action);
@@ -59,7 +65,8 @@ int RunTaccctl(const std::vector<std::string>& arguments, Context& context) {
     for (const CLI::App* command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
     if (const std::string unknown = UnknownSubcommand(names, arguments); !unknown.empty()) {
       const std::string nearest = NearestName(unknown, names);
-      context.err << "unknown subcommand \"" << unknown << "\"; " << (nearest.empty() ? "see taccctl --help" : "did you mean \"" + nearest + "\"?") << std::endl;
+      context.err << "unknown subcommand \"" << unknown << "\"; "
+                  << (nearest.empty() ? "see taccctl --help" : "did you mean \"" + nearest + "\"?") << std::endl;
       return kExitBadInput;
     }
     return app.exit(error, context.out, context.err) == 0 ? kExitOk : kExitBadInput;

@@ -25,19 +25,23 @@ using testing::StartsWith;
 class TaccctlTest : public testing::Test {
  protected:
   TaccctlTest() {
-    directory_ = testing::TempDir() + "taccctl_test_" + std::to_string(getpid()) + testing::UnitTest::GetInstance()->current_test_info()->name();
+    directory_ = testing::TempDir() + "taccctl_test_" + std::to_string(getpid()) +
+                 testing::UnitTest::GetInstance()->current_test_info()->name();
     std::filesystem::create_directories(directory_);
-    environment_ = {{"TACC_ADDRESS", server_.address()}, {"XDG_STATE_HOME", directory_}, {"HOME", directory_}, {"TZ", "UTC"}};
+    environment_ = {
+        {"TACC_ADDRESS", server_.address()}, {"XDG_STATE_HOME", directory_}, {"HOME", directory_}, {"TZ", "UTC"}};
     job_.set_id("tiny-1");
     job_.set_name("tiny");
     job_.set_max_steps(10);
     job_.set_phase(v1::PHASE_RUNNING);
     server_.get = [this](const v1::GetRequest& request, v1::GetResponse* response) {
-      if (request.job() != "tiny-1" && request.job() != "tiny") return grpc::Status(grpc::StatusCode::NOT_FOUND, "no job \"" + request.job() + "\"");
+      if (request.job() != "tiny-1" && request.job() != "tiny")
+        return grpc::Status(grpc::StatusCode::NOT_FOUND, "no job \"" + request.job() + "\"");
       *response->mutable_job() = job_;
       return grpc::Status::OK;
     };
-    server_.watch = [this](grpc::ServerContext*, const v1::WatchRequest& request, grpc::ServerWriter<v1::WatchResponse>* writer) {
+    server_.watch = [this](grpc::ServerContext*, const v1::WatchRequest& request,
+                           grpc::ServerWriter<v1::WatchResponse>* writer) {
       for (const v1::WatchResponse& item : items_) {
         if (item.cursor() > request.cursor()) writer->Write(item);
       }
@@ -61,7 +65,9 @@ class TaccctlTest : public testing::Test {
     return path;
   }
 
-  std::string JobFile() { return WriteFile("job.yaml", "name: tiny\nmodel: {path: m}\ndata: {path: d}\ntrain: {max_steps: 10}\n"); }
+  std::string JobFile() {
+    return WriteFile("job.yaml", "name: tiny\nmodel: {path: m}\ndata: {path: d}\ntrain: {max_steps: 10}\n");
+  }
 
   // A program beside taccctl.
   void WriteTool(const std::string& name, const std::string& script) {
@@ -136,10 +142,12 @@ TEST_F(TaccctlTest, ABadJobFileIsTwoAndNothingIsSent) {
     ADD_FAILURE() << "sent";
     return grpc::Status::OK;
   };
-  const std::string path = WriteFile("bad.yaml", "name: tiny\nmodle: {path: m}\ndata: {path: d}\ntrain: {max_steps: ten}\n");
+  const std::string path =
+      WriteFile("bad.yaml", "name: tiny\nmodle: {path: m}\ndata: {path: d}\ntrain: {max_steps: ten}\n");
   EXPECT_EQ(Run({"submit", path}), 2);
   EXPECT_EQ(out_, "");
-  EXPECT_EQ(err_, path + ":2:1: unknown field \"modle\"; did you mean \"model\"?\n" + path + ":4:20: train.max_steps = ten is not a whole number\n");
+  EXPECT_EQ(err_, path + ":2:1: unknown field \"modle\"; did you mean \"model\"?\n" + path +
+                      ":4:20: train.max_steps = ten is not a whole number\n");
   EXPECT_EQ(Run({"submit", directory_ + "/none.yaml"}), 2);
   EXPECT_THAT(err_, HasSubstr("no such file"));
   EXPECT_EQ(Run({"submit", JobFile(), "--threads", "2"}), 2);
@@ -154,7 +162,9 @@ TEST_F(TaccctlTest, SubmitPrintsTheIdAndTheNextCommands) {
   };
   EXPECT_EQ(Run({"submit", JobFile()}), 0);
   EXPECT_EQ(out_, "tiny-1\n");
-  EXPECT_EQ(err_, "Next:\n  taccctl watch tiny-1\n  taccctl get tiny-1\n  taccctl logs --follow tiny-1\n  taccctl cancel tiny-1\n");
+  EXPECT_EQ(
+      err_,
+      "Next:\n  taccctl watch tiny-1\n  taccctl get tiny-1\n  taccctl logs --follow tiny-1\n  taccctl cancel tiny-1\n");
   EXPECT_EQ(sent.spec().model().path(), directory_ + "/m");
   EXPECT_EQ(sent.request_id().size(), 32u);
   EXPECT_EQ(Run({"submit", JobFile(), "-o", "json"}), 0);
@@ -162,10 +172,14 @@ TEST_F(TaccctlTest, SubmitPrintsTheIdAndTheNextCommands) {
 }
 
 TEST_F(TaccctlTest, TheCoordinatorsRefusalIsTwoOrSix) {
-  server_.submit = [](const v1::SubmitRequest&, v1::SubmitResponse*) { return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "model.path: no config.json"); };
+  server_.submit = [](const v1::SubmitRequest&, v1::SubmitResponse*) {
+    return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "model.path: no config.json");
+  };
   EXPECT_EQ(Run({"submit", JobFile()}), 2);
   EXPECT_EQ(err_, "model.path: no config.json\n");
-  server_.submit = [](const v1::SubmitRequest&, v1::SubmitResponse*) { return grpc::Status(grpc::StatusCode::ALREADY_EXISTS, "another job"); };
+  server_.submit = [](const v1::SubmitRequest&, v1::SubmitResponse*) {
+    return grpc::Status(grpc::StatusCode::ALREADY_EXISTS, "another job");
+  };
   EXPECT_EQ(Run({"submit", JobFile(), "--request-id", "a"}), 6);
 }
 
@@ -184,9 +198,10 @@ TEST_F(TaccctlTest, FollowingReportsTheOutcome) {
     return Run({"submit", JobFile(), "--follow"});
   };
   EXPECT_EQ(outcome(v1::PHASE_FINISHED, v1::FAILURE_CODE_UNSPECIFIED), 0);
-  EXPECT_THAT(std::vector<std::string>(absl::StrSplit(out_, '\n')),
-              ElementsAre("tiny-1", "  accepted: hello", StartsWith("step 1/10 10.0%  loss 3.5  8.19k tokens/s  MFU 41.3%"),
-                          StartsWith("step 10/10 100.0%  loss 0.1"), ""));
+  EXPECT_THAT(
+      std::vector<std::string>(absl::StrSplit(out_, '\n')),
+      ElementsAre("tiny-1", "  hello", StartsWith("step 1/10 10.0%  loss 3.5  8.19k tokens/s  MFU 41.3%"),
+                  StartsWith("step 10/10 100.0%  loss 0.1"), ""));
   EXPECT_THAT(err_, HasSubstr("tiny-1 finished: because\n"));
   EXPECT_THAT(err_, Not(HasSubstr("\x1b")));
   EXPECT_EQ(outcome(v1::PHASE_FAILED, v1::FAILURE_CODE_RESTARTS), 100);
@@ -247,7 +262,8 @@ TEST_F(TaccctlTest, AnInterruptDetachesAndDoesNotCancel) {
     ADD_FAILURE() << "cancelled";
     return grpc::Status::OK;
   };
-  server_.watch = [this](grpc::ServerContext* context, const v1::WatchRequest&, grpc::ServerWriter<v1::WatchResponse>*) {
+  server_.watch = [this](grpc::ServerContext* context, const v1::WatchRequest&,
+                         grpc::ServerWriter<v1::WatchResponse>*) {
     interrupt_.Raise();
     while (!context->IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     return grpc::Status::CANCELLED;
@@ -262,7 +278,8 @@ TEST_F(TaccctlTest, WatchReconnectsFromWhereItWas) {
   AddStep(3, 1);
   int calls = 0;
   std::thread restarter;
-  server_.watch = [&](grpc::ServerContext* context, const v1::WatchRequest& request, grpc::ServerWriter<v1::WatchResponse>* writer) {
+  server_.watch = [&](grpc::ServerContext* context, const v1::WatchRequest& request,
+                      grpc::ServerWriter<v1::WatchResponse>* writer) {
     if (++calls == 1) {
       writer->Write(items_[0]);
       writer->Write(items_[1]);
@@ -320,8 +337,8 @@ TEST_F(TaccctlTest, GetShowsWhatIsKnown) {
   job_.mutable_measured()->set_step_seconds(0.55);
   job_.mutable_last_checkpoint()->set_name("step-00000004.a1");
   EXPECT_EQ(Run({"get", "tiny"}), 0);
-  for (const char* text : {"running (attempt 2)", "5/10 (50.0%), ETA 1:05", "loss 2.5", "restart after attempt 1", "killed by signal 9", "step-00000004.a1",
-                           "step             0.5 s      0.55 s"}) {
+  for (const char* text : {"running (attempt 2)", "5/10 (50.0%), ETA 1:05", "loss 2.5", "restart after attempt 1",
+                           "killed by signal 9", "step-00000004.a1", "step             0.5 s      0.55 s"}) {
     EXPECT_THAT(out_, HasSubstr(text));
   }
   EXPECT_EQ(Run({"get", "tiny", "-o", "json"}), 0);
@@ -347,7 +364,8 @@ TEST_F(TaccctlTest, Workers) {
 TEST_F(TaccctlTest, EventsEndWithoutFollowing) {
   AddEvent("accepted", "one");
   AddEvent("waiting", "needs 2 workers, 0 free");
-  server_.watch = [this](grpc::ServerContext*, const v1::WatchRequest& request, grpc::ServerWriter<v1::WatchResponse>* writer) {
+  server_.watch = [this](grpc::ServerContext*, const v1::WatchRequest& request,
+                         grpc::ServerWriter<v1::WatchResponse>* writer) {
     EXPECT_TRUE(request.no_follow() && request.no_metrics());
     for (const auto& item : items_) writer->Write(item);
     return grpc::Status::OK;
@@ -357,7 +375,8 @@ TEST_F(TaccctlTest, EventsEndWithoutFollowing) {
 }
 
 TEST_F(TaccctlTest, LogsPrintLines) {
-  server_.logs = [](grpc::ServerContext*, const v1::LogsRequest& request, grpc::ServerWriter<v1::LogsResponse>* writer) {
+  server_.logs = [](grpc::ServerContext*, const v1::LogsRequest& request,
+                    grpc::ServerWriter<v1::LogsResponse>* writer) {
     EXPECT_EQ(request.rank(), 1);
     EXPECT_EQ(request.tail(), 5);
     v1::LogsResponse response;
@@ -389,7 +408,8 @@ TEST_F(TaccctlTest, CancelWritesACheckpointUnlessNow) {
 TEST_F(TaccctlTest, PlanPrintsCandidates) {
   server_.plan = [](const v1::PlanRequest&, v1::PlanResponse* response) {
     response->set_candidates_json(
-        R"({"candidates": [{"mesh": {"dp": 1, "fsdp": 2}, "precision": "f32", "per_device_train_batch_size": 4, "accumulation": 2, "fits": true,
+        R"({"candidates": [{"mesh": {"dp": 1, "fsdp": 2}, "precision": "f32", "per_device_train_batch_size": 4,
+            "accumulation": 2, "fits": true,
             "memory": {"weights_bytes": 1048576, "total_bytes": 4194304}, "predicted_step_seconds": 0.25}]})");
     return grpc::Status::OK;
   };
@@ -397,7 +417,9 @@ TEST_F(TaccctlTest, PlanPrintsCandidates) {
   EXPECT_THAT(out_, HasSubstr("dp=1 fsdp=2  f32        4 x 2  1.0 MiB"));
   EXPECT_EQ(Run({"plan", JobFile(), "-o", "json"}), 0);
   EXPECT_EQ(json::parse(out_)["predicted_step_seconds"], 0.25);
-  server_.plan = [](const v1::PlanRequest&, v1::PlanResponse*) { return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "does not fit"); };
+  server_.plan = [](const v1::PlanRequest&, v1::PlanResponse*) {
+    return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "does not fit");
+  };
   EXPECT_EQ(Run({"plan", JobFile()}), 2);
 }
 
@@ -438,12 +460,14 @@ TEST_F(TaccctlTest, ExportTakesTheNewestCheckpoint) {
   };
   EXPECT_EQ(Run({"export", "tiny", "--out", directory_ + "/hf"}), 0) << err_;
   EXPECT_EQ(out_, directory_ + "/hf\n");
-  EXPECT_EQ(arguments(), "export --checkpoint /runs/tiny/step-00000008.a1 --model /m --out " + directory_ + "/hf");
+  EXPECT_EQ(arguments(), "export --checkpoint /runs/tiny/step-00000008.a1 --out " + directory_ + "/hf --model /m");
   EXPECT_EQ(Run({"export", "tiny", "--out", "/hf", "--step", "4"}), 0);
   EXPECT_THAT(arguments(), HasSubstr("step-00000004.a1"));
   EXPECT_EQ(Run({"export", "tiny", "--out", "/hf", "--step", "5"}), 3);
   EXPECT_EQ(err_, "tiny-1 has no checkpoint of step 5; there are 4, 8\n");
-  EXPECT_EQ(Run({"export", "/runs/other/step-1.a1", "--out", "/hf"}), 2);
+  EXPECT_EQ(Run({"export", "/runs/other/step-1.a1", "--out", "/hf"}), 0);
+  EXPECT_EQ(arguments(), "export --checkpoint /runs/other/step-1.a1 --out /hf");
+  EXPECT_EQ(Run({"export", "/runs/other/step-1.a1", "--out", "/hf", "--step", "4"}), 2);
 }
 
 TEST_F(TaccctlTest, DataShowAsksForTheBatchOfTheStep) {
@@ -469,7 +493,8 @@ TEST_F(TaccctlTest, LocalSaysWhatTheCoordinatorSaid) {
   WriteTool("tacc-coordinator", "echo 'error: the state directory is in use' >&2; exit 2");
   EXPECT_EQ(Run({"submit", "--local", JobFile()}), 2);
   EXPECT_EQ(err_, "tacc-coordinator: the state directory is in use\n");
-  for (const auto& entry : std::filesystem::directory_iterator(directory_)) EXPECT_THAT(entry.path().string(), Not(HasSubstr("tacc-local-")));
+  for (const auto& entry : std::filesystem::directory_iterator(directory_))
+    EXPECT_THAT(entry.path().string(), Not(HasSubstr("tacc-local-")));
 }
 
 }  // namespace

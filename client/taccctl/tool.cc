@@ -17,15 +17,19 @@ constexpr size_t kMaxOutputBytes = size_t{1} << 30;
 
 }  // namespace
 
-absl::StatusOr<std::string> RunTool(const std::string& name, const std::vector<std::string>& arguments, double seconds, const Context& context) {
-  absl::StatusOr<ProgramOutput> output = RunProgram(context.binary_dir + "/" + name, arguments, seconds, kMaxOutputBytes);
+absl::StatusOr<std::string> RunTool(const std::string& name, const std::vector<std::string>& arguments, double seconds,
+                                    const Context& context) {
+  absl::StatusOr<ProgramOutput> output =
+      RunProgram(context.binary_dir + "/" + name, arguments, seconds, kMaxOutputBytes);
   if (!output.ok()) return output.status();
   if (output->end.exit_code == 0) return std::move(output->out);
   std::vector<std::string> errors;
   for (absl::string_view line : absl::StrSplit(output->err, '\n', absl::SkipEmpty())) {
     if (absl::ConsumePrefix(&line, "error: ")) errors.push_back(std::string(line));
   }
-  const std::string text = errors.empty() ? absl::StrCat(name, " ", output->end.Text(), ": ", absl::StripAsciiWhitespace(output->err)) : absl::StrJoin(errors, "\n");
+  const std::string text =
+      errors.empty() ? absl::StrCat(name, " ", output->end.Text(), ": ", absl::StripAsciiWhitespace(output->err))
+                     : absl::StrJoin(errors, "\n");
   return output->end.exit_code == 2 ? absl::InvalidArgumentError(text) : absl::InternalError(text);
 }
 

@@ -9,9 +9,10 @@
 
 namespace tacc::client {
 
-// What `binary_dir/name ARGUMENTS` printed. Errors: InvalidArgument with its `error:` lines when it exited with 2, Internal with its stderr when it ended
-// badly otherwise, DeadlineExceeded after `seconds`.
-absl::StatusOr<std::string> RunTool(const std::string& name, const std::vector<std::string>& arguments, double seconds, const Context& context);
+// What `binary_dir/name ARGUMENTS` printed. Errors: InvalidArgument with its `error:` lines when it exited with 2,
+// Internal with its stderr when it ended badly otherwise, DeadlineExceeded after `seconds`.
+absl::StatusOr<std::string> RunTool(const std::string& name, const std::vector<std::string>& arguments, double seconds,
+                                    const Context& context);
 
 // Whether an argument is a path (it has a slash, ends in .yaml or .yml, or exists) rather than the name of a job.
 bool LooksLikeFile(const std::string& argument);

@@ -36,7 +36,8 @@ std::string FormatTime(double seconds_since_epoch) {
   const time_t time = static_cast<time_t>(seconds_since_epoch);
   struct tm local;
   char text[32];
-  if (localtime_r(&time, &local) == nullptr || strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &local) == 0) return "";
+  if (localtime_r(&time, &local) == nullptr || strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S", &local) == 0)
+    return "";
   return text;
 }
 
@@ -58,14 +59,24 @@ absl::StatusOr<int64_t> ParseBytes(const std::string& text) {
   static const struct {
     const char* suffix;
     double factor;
-  } kUnits[] = {{"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}, {"kB", 1e3}, {"KB", 1e3},
-                {"MB", 1e6},     {"GB", 1e9},        {"TB", 1e12},          {"B", 1},                 {"", 1}};
+  } kUnits[] = {{"KiB", 1024.0},
+                {"MiB", 1048576.0},
+                {"GiB", 1073741824.0},
+                {"TiB", 1099511627776.0},
+                {"kB", 1e3},
+                {"KB", 1e3},
+                {"MB", 1e6},
+                {"GB", 1e9},
+                {"TB", 1e12},
+                {"B", 1},
+                {"", 1}};
   size_t digits = 0;
   while (digits < text.size() && (absl::ascii_isdigit(text[digits]) || text[digits] == '.')) ++digits;
   double number = 0;
   if (digits > 0 && absl::SimpleAtod(text.substr(0, digits), &number)) {
     for (const auto& unit : kUnits) {
-      if (text.substr(digits) == unit.suffix && number * unit.factor >= 1 && number * unit.factor < 9e18) return static_cast<int64_t>(number * unit.factor);
+      if (text.substr(digits) == unit.suffix && number * unit.factor >= 1 && number * unit.factor < 9e18)
+        return static_cast<int64_t>(number * unit.factor);
     }
   }
   return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not a size; write it as 4GiB, 500MB or in bytes"));

@@ -28,12 +28,15 @@ TEST(UnitsTest, ParsesSizes) {
   EXPECT_EQ(*ParseBytes("4GiB"), int64_t{4} << 30);
   EXPECT_EQ(*ParseBytes("1.5kB"), 1500);
   EXPECT_EQ(*ParseBytes("4096"), 4096);
-  for (const char* bad : {"", "GiB", "4 GiB", "4gigs", "-1", "0", "1e30", "99999999TiB"}) EXPECT_FALSE(ParseBytes(bad).ok()) << bad;
+  for (const char* bad : {"", "GiB", "4 GiB", "4gigs", "-1", "0", "1e30", "99999999TiB"})
+    EXPECT_FALSE(ParseBytes(bad).ok()) << bad;
 }
 
 class MachineTest : public testing::Test {
  protected:
-  MachineTest() : root_(testing::TempDir() + "/machine_test_" + testing::UnitTest::GetInstance()->current_test_info()->name() + "/") {}
+  MachineTest()
+      : root_(testing::TempDir() + "/machine_test_" + testing::UnitTest::GetInstance()->current_test_info()->name() +
+              "/") {}
   ~MachineTest() override { std::filesystem::remove_all(root_); }
   void Write(const std::string& path, const std::string& text) {
     std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());

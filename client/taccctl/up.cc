@@ -33,7 +33,8 @@ struct UpOptions {
 // Held while a command changes what is up.
 class UpLock {
  public:
-  explicit UpLock(const std::string& directory) : fd_(open((directory + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)) {
+  explicit UpLock(const std::string& directory)
+      : fd_(open((directory + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)) {
     held_ = fd_ >= 0 && flock(fd_, LOCK_EX | LOCK_NB) == 0;
   }
   ~UpLock() {
@@ -66,7 +67,8 @@ struct Members {
   }
 };
 
-absl::StatusOr<std::string> StartAll(const UpOptions& options, const LaunchOptions& launch, Context& context, Members* members) {
+absl::StatusOr<std::string> StartAll(const UpOptions& options, const LaunchOptions& launch, Context& context,
+                                     Members* members) {
   absl::StatusOr<LaunchedCoordinator> coordinator = LaunchCoordinator(launch, options.listen, options.metrics_listen);
   if (!coordinator.ok()) return coordinator.status();
   members->processes.emplace_back("coordinator", std::move(coordinator->process));
@@ -77,7 +79,8 @@ absl::StatusOr<std::string> StartAll(const UpOptions& options, const LaunchOptio
   }
   for (int i = 0; i < options.workers; ++i) {
     if (context.interrupt.count() > 0) return absl::CancelledError("interrupted; what was started is stopped again");
-    const absl::Status attached = WaitUntilAttached(launch, i, members->processes[static_cast<size_t>(i) + 1].second.get());
+    const absl::Status attached =
+        WaitUntilAttached(launch, i, members->processes[static_cast<size_t>(i) + 1].second.get());
     if (!attached.ok()) return attached;
   }
   return coordinator->address;
@@ -87,13 +90,20 @@ int Up(const UpOptions& options, const GlobalOptions& global, Context& context) 
   const std::string directory = UpDirectory(context);
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  if (error) return Fail(absl::InternalError(absl::StrCat("cannot make ", directory, ": ", error.message(), "; set XDG_STATE_HOME")), &context);
+  if (error)
+    return Fail(
+        absl::InternalError(absl::StrCat("cannot make ", directory, ": ", error.message(), "; set XDG_STATE_HOME")),
+        &context);
   std::filesystem::permissions(directory, std::filesystem::perms::owner_all, error);
   const UpLock lock(directory);
-  if (!lock.held()) return Fail(absl::InvalidArgumentError(absl::StrCat("another `taccctl up` or `down` is at work in ", directory)), &context);
+  if (!lock.held())
+    return Fail(absl::InvalidArgumentError(absl::StrCat("another `taccctl up` or `down` is at work in ", directory)),
+                &context);
   const absl::StatusOr<UpState> before = ReadUpState(directory);
   if (before.ok() && std::any_of(before->processes.begin(), before->processes.end(), IsRunning)) {
-    return Fail(absl::InvalidArgumentError(absl::StrCat("already up at ", before->address, "; stop it with `taccctl down`")), &context);
+    return Fail(
+        absl::InvalidArgumentError(absl::StrCat("already up at ", before->address, "; stop it with `taccctl down`")),
+        &context);
   }
   LaunchOptions launch;
   launch.binary_dir = context.binary_dir;
@@ -104,7 +114,8 @@ int Up(const UpOptions& options, const GlobalOptions& global, Context& context) 
   if (options.threads > 0) launch.share.threads = options.threads;
   if (!options.memory.empty()) {
     const absl::StatusOr<int64_t> memory = ParseBytes(options.memory);
-    if (!memory.ok()) return Fail(absl::InvalidArgumentError(absl::StrCat("--memory: ", memory.status().message())), &context);
+    if (!memory.ok())
+      return Fail(absl::InvalidArgumentError(absl::StrCat("--memory: ", memory.status().message())), &context);
     launch.share.memory_bytes = *memory;
   }
   Members members;
@@ -120,7 +131,8 @@ int Up(const UpOptions& options, const GlobalOptions& global, Context& context) 
   const absl::StatusOr<v1::GetVersionResponse> version = client.GetVersion();
   const std::string metrics = version.ok() ? version->metrics_address() : "";
   if (global.form == OutputForm::kJson) {
-    context.out << JsonLine({{"address", *address}, {"metrics_address", metrics}, {"workers", options.workers}, {"state_dir", directory}});
+    context.out << JsonLine(
+        {{"address", *address}, {"metrics_address", metrics}, {"workers", options.workers}, {"state_dir", directory}});
   } else {
     PrintFields({{"coordinator", *address},
                  {"metrics", metrics.empty() ? "" : absl::StrCat("http://", metrics, "/metrics")},
@@ -136,13 +148,20 @@ int Up(const UpOptions& options, const GlobalOptions& global, Context& context) 
 }  // namespace
 
 void AddUp(CLI::App* app, const GlobalOptions* global, Action* action) {
-  CLI::App* command = app->add_subcommand("up", "Start a coordinator and CPU workers on this machine; they stay until `taccctl down`");
+  CLI::App* command =
+      app->add_subcommand("up", "Start a coordinator and CPU workers on this machine; they stay until `taccctl down`");
   const auto options = std::make_shared<UpOptions>();
-  command->add_option("--listen", options->listen, "HOST:PORT of the coordinator, port 0 for a free one")->capture_default_str();
-  command->add_option("--metrics-listen", options->metrics_listen, "HOST:PORT of /metrics, port 0 for a free one")->capture_default_str();
-  command->add_option("--workers", options->workers, "Number of workers")->check(CLI::Range(1, 256))->capture_default_str();
-  command->add_option("--threads", options->threads, "Threads of each worker (default: the CPUs are shared out)")->check(CLI::Range(1, 4096));
-  command->add_option("--memory", options->memory, "Memory of each worker, as 4GiB (default: the free memory is shared out)");
+  command->add_option("--listen", options->listen, "HOST:PORT of the coordinator, port 0 for a free one")
+      ->capture_default_str();
+  command->add_option("--metrics-listen", options->metrics_listen, "HOST:PORT of /metrics, port 0 for a free one")
+      ->capture_default_str();
+  command->add_option("--workers", options->workers, "Number of workers")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  command->add_option("--threads", options->threads, "Threads of each worker (default: the CPUs are shared out)")
+      ->check(CLI::Range(1, 4096));
+  command->add_option("--memory", options->memory,
+                      "Memory of each worker, as 4GiB (default: the free memory is shared out)");
   command->callback([=] { *action = [=](Context& context) { return Up(*options, *global, context); }; });
 }
 

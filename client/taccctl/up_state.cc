@@ -30,12 +30,15 @@ absl::StatusOr<UpState> ReadUpState(const std::string& directory) {
   if (!stream) return absl::NotFoundError("`taccctl up` has not started anything");
   const nlohmann::json json = nlohmann::json::parse(stream, nullptr, false);
   const absl::Status damaged = absl::InvalidArgumentError(absl::StrCat(StatePath(directory), " is damaged; remove it"));
-  if (!json.is_object() || !json.value("address", nlohmann::json()).is_string() || !json.value("processes", nlohmann::json()).is_array()) return damaged;
+  if (!json.is_object() || !json.value("address", nlohmann::json()).is_string() ||
+      !json.value("processes", nlohmann::json()).is_array())
+    return damaged;
   UpState state;
   state.address = json["address"];
   for (const auto& entry : json["processes"]) {
-    if (!entry.is_object() || !entry.contains("name") || !entry["name"].is_string() || !entry.contains("pid") || !entry["pid"].is_number_integer() ||
-        !entry.contains("start_ticks") || !entry["start_ticks"].is_number_unsigned() || entry["pid"].get<int64_t>() < 2) {
+    if (!entry.is_object() || !entry.contains("name") || !entry["name"].is_string() || !entry.contains("pid") ||
+        !entry["pid"].is_number_integer() || !entry.contains("start_ticks") ||
+        !entry["start_ticks"].is_number_unsigned() || entry["pid"].get<int64_t>() < 2) {
       return damaged;
     }
     state.processes.push_back({entry["name"], entry["pid"], entry["start_ticks"]});
@@ -52,7 +55,8 @@ absl::Status WriteUpState(const std::string& directory, const UpState& state) {
   std::ofstream stream(temporary);
   stream << json.dump(2) << "\n";
   stream.close();
-  if (!stream || rename(temporary.c_str(), path.c_str()) != 0) return absl::InternalError(absl::StrCat("cannot write ", path));
+  if (!stream || rename(temporary.c_str(), path.c_str()) != 0)
+    return absl::InternalError(absl::StrCat("cannot write ", path));
   return absl::OkStatus();
 }
 
@@ -66,7 +70,8 @@ UpProcess LookAtProcess(const std::string& name, pid_t pid) {
   const size_t end = stat.rfind(") ");
   if (end == std::string::npos) return process;
   const std::vector<std::string> fields = absl::StrSplit(stat.substr(end + 2), ' ');
-  if (fields.size() > 19 && fields[0] != "Z" && fields[0] != "X") (void)absl::SimpleAtoi(fields[19], &process.start_ticks);
+  if (fields.size() > 19 && fields[0] != "Z" && fields[0] != "X")
+    (void)absl::SimpleAtoi(fields[19], &process.start_ticks);
   return process;
 }
 

@@ -28,10 +28,12 @@ int Watch(const WatchOptions& options, const GlobalOptions& global, Context& con
 }  // namespace
 
 void AddWatch(CLI::App* app, const GlobalOptions* global, Action* action) {
-  CLI::App* command = app->add_subcommand("watch", "Follow a job to its end: events and metrics from its beginning; Ctrl-C detaches");
+  CLI::App* command =
+      app->add_subcommand("watch", "Follow a job to its end: events and metrics from its beginning; Ctrl-C detaches");
   const auto options = std::make_shared<WatchOptions>();
   command->add_option("job", options->job, "Id of the job, or a name: its newest job")->required()->type_name("JOB");
-  command->add_option("--timeout", options->timeout_seconds, "Seconds to follow at most; exit code 7 after that")->check(CLI::PositiveNumber);
+  command->add_option("--timeout", options->timeout_seconds, "Seconds to follow at most; exit code 7 after that")
+      ->check(CLI::PositiveNumber);
   command->callback([=] { *action = [=](Context& context) { return Watch(*options, *global, context); }; });
 }
 

@@ -31,10 +31,13 @@ int Workers(const GlobalOptions& global, Context& context) {
   for (const v1::WorkerView& worker : *workers) {
     if (global.form == OutputForm::kJson) context.out << JsonLine(MessageJson(worker));
     const v1::DeviceProfile& device = worker.device();
-    rows.push_back({worker.name(), worker.state(), device.name(), absl::StrCat(device.threads()), FormatBytes(static_cast<double>(device.memory_bytes())),
-                    Speed(device), worker.advertise(), worker.job().empty() ? "-" : absl::StrCat(worker.job(), " rank ", worker.rank()), device.model()});
+    rows.push_back({worker.name(), worker.state(), device.name(), absl::StrCat(device.threads()),
+                    FormatBytes(static_cast<double>(device.memory_bytes())), Speed(device), worker.advertise(),
+                    worker.job().empty() ? "-" : absl::StrCat(worker.job(), " rank ", worker.rank()), device.model()});
   }
-  if (global.form == OutputForm::kTable) PrintTable({"WORKER", "STATE", "DEVICE", "THREADS", "MEMORY", "MATMUL", "ADDRESS", "RUNS", "MODEL"}, rows, context.out);
+  if (global.form == OutputForm::kTable)
+    PrintTable({"WORKER", "STATE", "DEVICE", "THREADS", "MEMORY", "MATMUL", "ADDRESS", "RUNS", "MODEL"}, rows,
+               context.out);
   return kExitOk;
 }
 

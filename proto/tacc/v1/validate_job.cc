@@ -24,9 +24,12 @@ constexpr size_t kMaxNameBytes = 63;
 constexpr size_t kMaxStringBytes = 4096;
 constexpr int kMaxListEntries = 64;
 
-std::string Join(const std::string& path, const std::string& name) { return path.empty() ? name : absl::StrCat(path, ".", name); }
+std::string Join(const std::string& path, const std::string& name) {
+  return path.empty() ? name : absl::StrCat(path, ".", name);
+}
 
 std::string Number(double value) {
+  if (value == std::floor(value) && std::fabs(value) < 1e15) return absl::StrCat(static_cast<int64_t>(value));
   // Shortest form that reads back: 5e-05 rather than 5.0000000000000002e-05.
   for (int digits = 1; digits < 17; ++digits) {
     char text[40];
@@ -62,7 +65,7 @@ class Validator {
  public:
   std::vector<JobDiagnostic> Run(const v1::JobSpec& spec) {
     CheckMessage(spec, "");
-    if (spec.has_name() && !IsName(spec.name())) {
+    if (!spec.name().empty() && !IsName(spec.name())) {
       Add("name", absl::StrCat("name = ", Quoted(spec.name()), " is not a job name; use at most ", kMaxNameBytes,
                                " letters, digits, '.', '_' and '-', beginning with a letter or digit"));
     }
@@ -70,7 +73,8 @@ class Validator {
     CheckTrain(spec);
     CheckLayout(spec);
     CheckBatch(spec);
-    if (!spec.checkpoint().has_dir()) Add("checkpoint.dir", "checkpoint.dir is missing; give the folder of the checkpoints");
+    if (!spec.checkpoint().has_dir())
+      Add("checkpoint.dir", "checkpoint.dir is missing; give the folder of the checkpoints");
     return std::move(diagnostics_);
   }
 
@@ -114,7 +118,8 @@ class Validator {
     return names.empty() ? "" : absl::StrCat("; give ", absl::StrJoin(names, " and "));
   }
 
-  void CheckScalar(const Message& message, const FieldDescriptor* field, const v1::FieldRule& rule, const std::string& name) {
+  void CheckScalar(const Message& message, const FieldDescriptor* field, const v1::FieldRule& rule,
+                   const std::string& name) {
     const Reflection& reflection = *message.GetReflection();
     switch (field->cpp_type()) {
       case FieldDescriptor::CPPTYPE_INT32:
@@ -124,7 +129,8 @@ class Validator {
         CheckBounds(reflection.GetDouble(message, field), rule, name);
         break;
       case FieldDescriptor::CPPTYPE_ENUM:
-        if (reflection.GetEnumValue(message, field) == 0) Add(name, absl::StrCat(name, " is set to no value; set one or leave it out"));
+        if (reflection.GetEnumValue(message, field) == 0)
+          Add(name, absl::StrCat(name, " is set to no value; set one or leave it out"));
         break;
       case FieldDescriptor::CPPTYPE_STRING:
         CheckString(reflection.GetString(message, field), rule, name);
@@ -193,20 +199,25 @@ class Validator {
     if (model.has_path() && model.has_graph()) {
       Add("model.graph", "model.path and model.graph are both given; keep one", {"model.path"});
     } else if (!model.has_path() && !model.has_graph()) {
-      Add("model", "model.path is missing; give the folder of a Hugging Face model (or model.graph)", {"model.path", "model.graph"});
+      Add("model", "model.path is missing; give the folder of a Hugging Face model (or model.graph)",
+          {"model.path", "model.graph"});
     } else if (model.has_graph() && model.weights() == v1::WEIGHTS_PRETRAINED) {
-      Add("model.weights", "model.weights = pretrained needs model.path; the weights of model.graph are random", {"model.path", "model.graph"});
+      Add("model.weights", "model.weights = pretrained needs model.path; the weights of model.graph are random",
+          {"model.path", "model.graph"});
     }
   }
 
   void CheckTrain(const v1::JobSpec& spec) {
     const v1::TrainSpec& train = spec.train();
     if (train.has_max_steps() && train.max_steps() >= 1 && train.warmup_steps() > train.max_steps()) {
-      Add("train.warmup_steps", absl::StrCat("train.warmup_steps = ", train.warmup_steps(), " is more than train.max_steps = ", train.max_steps()),
+      Add("train.warmup_steps",
+          absl::StrCat("train.warmup_steps = ", train.warmup_steps(),
+                       " is more than train.max_steps = ", train.max_steps()),
           {"train.max_steps"});
     }
     if (train.has_eval_steps() && spec.has_data() && !spec.data().has_eval_path()) {
-      Add("train.eval_steps", "train.eval_steps needs data.eval_path; give the folder of the held-out data", {"data.eval_path"});
+      Add("train.eval_steps", "train.eval_steps needs data.eval_path; give the folder of the held-out data",
+          {"data.eval_path"});
     }
   }
 
@@ -218,13 +229,19 @@ class Validator {
     if (dp > 0 && fsdp > 0) {
       if (dp * fsdp != workers) {
         Add("resources.workers",
-            absl::StrCat("dist.dp.size ", dp, " x dist.fsdp.size ", fsdp, " = ", dp * fsdp, got, "; set resources.workers to ", dp * fsdp, " or leave it out"),
+            absl::StrCat("dist.dp.size ", dp, " x dist.fsdp.size ", fsdp, " = ", dp * fsdp, got,
+                         "; set resources.workers to ", dp * fsdp, " or leave it out"),
             related);
       }
     } else if (dp > 0 && workers % dp != 0) {
-      Add("dist.dp.size", absl::StrCat("dist.dp.size = ", dp, " does not divide resources.workers = ", workers, "; use ", Divisors(workers)), related);
+      Add("dist.dp.size",
+          absl::StrCat("dist.dp.size = ", dp, " does not divide resources.workers = ", workers, "; use ",
+                       Divisors(workers)),
+          related);
     } else if (fsdp > 0 && workers % fsdp != 0) {
-      Add("dist.fsdp.size", absl::StrCat("dist.fsdp.size = ", fsdp, " does not divide resources.workers = ", workers, "; use ", Divisors(workers)),
+      Add("dist.fsdp.size",
+          absl::StrCat("dist.fsdp.size = ", fsdp, " does not divide resources.workers = ", workers, "; use ",
+                       Divisors(workers)),
           related);
     }
   }
@@ -240,7 +257,8 @@ class Validator {
     return absl::StrCat(absl::StrJoin(divisors, ", "), " or ", last);
   }
 
-  // The global batch must be a multiple of all that is known of per_device_train_batch_size x dp x fsdp; what is not known can be 1.
+  // The global batch must be a multiple of all that is known of per_device_train_batch_size x dp x fsdp; what is not
+  // known can be 1.
   void CheckBatch(const v1::JobSpec& spec) {
     const v1::TrainSpec& train = spec.train();
     if (train.global_batch_size() < 1) return;
@@ -264,7 +282,8 @@ class Validator {
     if (batch % unit == 0) return;
     std::vector<uint64_t> legal;
     if (batch > unit) legal.push_back(batch / unit * unit);
-    if ((batch / unit + 1) * unit <= static_cast<uint64_t>(std::numeric_limits<int32_t>::max())) legal.push_back((batch / unit + 1) * unit);
+    if ((batch / unit + 1) * unit <= static_cast<uint64_t>(std::numeric_limits<int32_t>::max()))
+      legal.push_back((batch / unit + 1) * unit);
     const std::string product = terms.size() == 1 ? terms[0] : absl::StrCat(absl::StrJoin(terms, " x "), " = ", unit);
     Add("train.global_batch_size",
         absl::StrCat("train.global_batch_size = ", batch, " is not a multiple of ", product, "; use ",
@@ -314,7 +333,8 @@ std::vector<JobDiagnostic> ValidateJobSpec(const v1::JobSpec& spec) { return Val
 v1::JobSpec WithDefaults(const v1::JobSpec& spec) {
   v1::JobSpec filled = spec;
   FillDefaults(&filled);
-  if (filled.model().has_graph() && !filled.model().has_weights()) filled.mutable_model()->set_weights(v1::WEIGHTS_RANDOM);
+  if (filled.model().has_graph() && !filled.model().has_weights())
+    filled.mutable_model()->set_weights(v1::WEIGHTS_RANDOM);
   return filled;
 }
 

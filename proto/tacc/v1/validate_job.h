@@ -1,4 +1,5 @@
-// Checks of a JobSpec that need neither model nor data nor machine. Run by the client on a job file and again by the coordinator on what it receives.
+// Checks of a JobSpec that need neither model nor data nor machine. Run by the client on a job file and again by the
+// coordinator on what it receives.
 #pragma once
 
 #include <string>
@@ -18,15 +19,17 @@ struct JobDiagnostic {
   std::vector<std::string> related;
 };
 
-// All that is wrong with `spec`, in the order of the schema, empty when nothing is: required fields, bounds of the schema, finite numbers, absolute
-// paths, and the checks across fields (batch size against layout, layout against workers, model.path against model.graph, ...). Any bytes are safe.
+// All that is wrong with `spec`, in the order of the schema, empty when nothing is: required fields, bounds of the
+// schema, finite numbers, absolute paths, and the checks across fields (batch size against layout, layout against
+// workers, model.path against model.graph, ...). Any bytes are safe.
 std::vector<JobDiagnostic> ValidateJobSpec(const v1::JobSpec& spec);
 
-// `spec` with each unset field that has a default in the schema set to it, and model.weights of a hand-written graph set to random. What is still
-// unset then is for the planner to decide. Idempotent.
+// `spec` with each unset field that has a default in the schema set to it, and model.weights of a hand-written graph
+// set to random. What is still unset then is for the planner to decide. Idempotent.
 v1::JobSpec WithDefaults(const v1::JobSpec& spec);
 
-// `value` as the job file writes it: an enum value in lower case without its prefix ("LR_SCHEDULER_TYPE_COSINE" -> "cosine").
+// `value` as the job file writes it: an enum value in lower case without its prefix ("LR_SCHEDULER_TYPE_COSINE" ->
+// "cosine").
 std::string EnumValueInJobFile(const google::protobuf::EnumValueDescriptor& value);
 
 }  // namespace tacc

@@ -13,7 +13,8 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 
 constexpr char kMinimal[] =
-    "name: 'tiny' model { path: '/m' weights: WEIGHTS_RANDOM } data { path: '/d' } train { max_steps: 10 } checkpoint { dir: '/c' } ";
+    "name: 'tiny' model { path: '/m' weights: WEIGHTS_RANDOM } data { path: '/d' } train { max_steps: 10 } checkpoint "
+    "{ dir: '/c' } ";
 
 v1::JobSpec Job(const std::string& more) {
   v1::JobSpec spec;
@@ -38,64 +39,88 @@ std::vector<std::string> Messages(const std::string& more) {
 TEST(ValidateJobTest, AcceptsTheSmallestJob) { EXPECT_THAT(Messages(""), IsEmpty()); }
 
 TEST(ValidateJobTest, NamesEachMissingField) {
-  EXPECT_THAT(Messages(v1::JobSpec()), ElementsAre("name is missing", "model is missing; give model.path or model.graph", "data is missing; give data.path",
-                                                   "train is missing; give train.max_steps",
-                                                   "checkpoint.dir is missing; give the folder of the checkpoints"));
+  EXPECT_THAT(Messages(v1::JobSpec()),
+              ElementsAre("name is missing", "model is missing; give model.path or model.graph",
+                          "data is missing; give data.path", "train is missing; give train.max_steps",
+                          "checkpoint.dir is missing; give the folder of the checkpoints"));
 }
 
 TEST(ValidateJobTest, ChecksBounds) {
-  EXPECT_THAT(Messages("train { max_steps: 0 }"), ElementsAre("train.max_steps = 0 steps is too small; the smallest is 1"));
-  EXPECT_THAT(Messages("train { learning_rate: 0 }"), ElementsAre("train.learning_rate = 0 is too small; it must be more than 0"));
-  EXPECT_THAT(Messages("train { adam_beta2: 1 }"), ElementsAre("train.adam_beta2 = 1 is too large; it must be less than 1"));
-  EXPECT_THAT(Messages("train { min_lr_ratio: 1.5 }"), ElementsAre("train.min_lr_ratio = 1.5 is too large; the largest is 1"));
-  EXPECT_THAT(Messages("train { weight_decay: nan }"), ElementsAre("train.weight_decay is not a finite number; give a finite one"));
-  EXPECT_THAT(Messages("checkpoint { save_total_limit: 1 }"), ElementsAre("checkpoint.save_total_limit = 1 is too small; the smallest is 2"));
+  EXPECT_THAT(Messages("train { max_steps: 0 }"),
+              ElementsAre("train.max_steps = 0 steps is too small; the smallest is 1"));
+  EXPECT_THAT(Messages("train { learning_rate: 0 }"),
+              ElementsAre("train.learning_rate = 0 is too small; it must be more than 0"));
+  EXPECT_THAT(Messages("train { adam_beta2: 1 }"),
+              ElementsAre("train.adam_beta2 = 1 is too large; it must be less than 1"));
+  EXPECT_THAT(Messages("train { min_lr_ratio: 1.5 }"),
+              ElementsAre("train.min_lr_ratio = 1.5 is too large; the largest is 1"));
+  EXPECT_THAT(Messages("train { weight_decay: nan }"),
+              ElementsAre("train.weight_decay is not a finite number; give a finite one"));
+  EXPECT_THAT(Messages("checkpoint { save_total_limit: 1 }"),
+              ElementsAre("checkpoint.save_total_limit = 1 is too small; the smallest is 2"));
 }
 
 TEST(ValidateJobTest, ChecksText) {
-  EXPECT_THAT(Messages("name: 'a b'"), ElementsAre("name = \"a b\" is not a job name; use at most 63 letters, digits, '.', '_' and '-', beginning with a "
-                                                   "letter or digit"));
-  EXPECT_THAT(Messages("data { path: 'd' }"), ElementsAre("data.path = \"d\" is a relative path; give an absolute one"));
+  EXPECT_THAT(
+      Messages("name: 'a b'"),
+      ElementsAre(
+          "name = \"a b\" is not a job name; use at most 63 letters, digits, '.', '_' and '-', beginning with a "
+          "letter or digit"));
+  EXPECT_THAT(Messages("data { path: 'd' }"),
+              ElementsAre("data.path = \"d\" is a relative path; give an absolute one"));
   EXPECT_THAT(Messages("data { path: '/d\\n' }"), ElementsAre("data.path = \"/d\\x0a\" has a control character"));
   EXPECT_THAT(Messages("checkpoint { resume_from_checkpoint: 'never' }"), IsEmpty());
-  EXPECT_THAT(Messages("checkpoint { resume_from_checkpoint: 'sometimes' }"),
-              ElementsAre("checkpoint.resume_from_checkpoint = \"sometimes\" is a relative path; give an absolute one"));
-  EXPECT_THAT(Messages("dist { fsdp { wrap_layer_cls: 'A' wrap_layer_cls: 'A' } }"), ElementsAre("dist.fsdp.wrap_layer_cls names \"A\" twice"));
+  EXPECT_THAT(
+      Messages("checkpoint { resume_from_checkpoint: 'sometimes' }"),
+      ElementsAre("checkpoint.resume_from_checkpoint = \"sometimes\" is a relative path; give an absolute one"));
+  EXPECT_THAT(Messages("dist { fsdp { wrap_layer_cls: 'A' wrap_layer_cls: 'A' } }"),
+              ElementsAre("dist.fsdp.wrap_layer_cls names \"A\" twice"));
 }
 
 TEST(ValidateJobTest, ChecksTheModel) {
   EXPECT_THAT(Messages("model { graph: '/g' }"), ElementsAre("model.path and model.graph are both given; keep one"));
   v1::JobSpec spec = Job("");
   spec.mutable_model()->clear_path();
-  EXPECT_THAT(Messages(spec), ElementsAre("model.path is missing; give the folder of a Hugging Face model (or model.graph)"));
+  EXPECT_THAT(Messages(spec),
+              ElementsAre("model.path is missing; give the folder of a Hugging Face model (or model.graph)"));
   spec.mutable_model()->set_graph("/g");
   EXPECT_THAT(Messages(spec), IsEmpty());
   spec.mutable_model()->set_weights(v1::WEIGHTS_PRETRAINED);
-  EXPECT_THAT(Messages(spec), ElementsAre("model.weights = pretrained needs model.path; the weights of model.graph are random"));
+  EXPECT_THAT(Messages(spec),
+              ElementsAre("model.weights = pretrained needs model.path; the weights of model.graph are random"));
 }
 
 TEST(ValidateJobTest, ChecksTheLayout) {
   EXPECT_THAT(Messages("dist { dp { size: 2 } fsdp { size: 2 } } resources { workers: 4 }"), IsEmpty());
   EXPECT_THAT(Messages("dist { dp { size: 2 } fsdp { size: 2 } } resources { workers: 2 }"),
-              ElementsAre("dist.dp.size 2 x dist.fsdp.size 2 = 4, but resources.workers = 2; set resources.workers to 4 or leave it out"));
+              ElementsAre("dist.dp.size 2 x dist.fsdp.size 2 = 4, but resources.workers = 2; set resources.workers to "
+                          "4 or leave it out"));
   EXPECT_THAT(Messages("dist { fsdp { size: 4 } } resources { workers: 6 }"),
               ElementsAre("dist.fsdp.size = 4 does not divide resources.workers = 6; use 1, 2, 3 or 6"));
 }
 
 TEST(ValidateJobTest, ChecksTheBatch) {
-  EXPECT_THAT(Messages("train { global_batch_size: 16 per_device_train_batch_size: 4 } dist { dp { size: 2 } fsdp { size: 2 } }"), IsEmpty());
+  EXPECT_THAT(
+      Messages(
+          "train { global_batch_size: 16 per_device_train_batch_size: 4 } dist { dp { size: 2 } fsdp { size: 2 } }"),
+      IsEmpty());
   EXPECT_THAT(Messages("train { global_batch_size: 10 per_device_train_batch_size: 4 } dist { fsdp { size: 2 } }"),
-              ElementsAre("train.global_batch_size = 10 is not a multiple of train.per_device_train_batch_size 4 x dist.fsdp.size 2 = 8; use 8 or 16"));
+              ElementsAre("train.global_batch_size = 10 is not a multiple of train.per_device_train_batch_size 4 x "
+                          "dist.fsdp.size 2 = 8; use 8 or 16"));
   EXPECT_THAT(Messages("train { global_batch_size: 3 } resources { workers: 4 }"),
               ElementsAre("train.global_batch_size = 3 is not a multiple of resources.workers 4; use 4"));
-  EXPECT_THAT(Messages("train { global_batch_size: 1 per_device_train_batch_size: 2147483647 } dist { dp { size: 65536 } fsdp { size: 65536 } }"),
-              ElementsAre("train.global_batch_size = 1 is not a multiple of train.per_device_train_batch_size 2147483647 x dist.dp.size 65536 x "
+  EXPECT_THAT(Messages("train { global_batch_size: 1 per_device_train_batch_size: 2147483647 } dist { dp { size: 65536 "
+                       "} fsdp { size: 65536 } }"),
+              ElementsAre("train.global_batch_size = 1 is not a multiple of train.per_device_train_batch_size "
+                          "2147483647 x dist.dp.size 65536 x "
                           "dist.fsdp.size 65536 = 9223372032559808512; use smaller sizes"));
 }
 
 TEST(ValidateJobTest, ChecksTheSteps) {
-  EXPECT_THAT(Messages("train { warmup_steps: 11 }"), ElementsAre("train.warmup_steps = 11 is more than train.max_steps = 10"));
-  EXPECT_THAT(Messages("train { eval_steps: 5 }"), ElementsAre("train.eval_steps needs data.eval_path; give the folder of the held-out data"));
+  EXPECT_THAT(Messages("train { warmup_steps: 11 }"),
+              ElementsAre("train.warmup_steps = 11 is more than train.max_steps = 10"));
+  EXPECT_THAT(Messages("train { eval_steps: 5 }"),
+              ElementsAre("train.eval_steps needs data.eval_path; give the folder of the held-out data"));
 }
 
 TEST(ValidateJobTest, DefaultsComeFromTheSchema) {
