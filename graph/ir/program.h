@@ -25,7 +25,7 @@ struct State {
   TensorType type;  // the rank's own
   Placement placement;
   StateKind kind = StateKind::kWeight;
-  // weights: "normal(STD)", "ones", "zeros", "uniform(LOW,HIGH)"; else "zeros" or "copy" (a cast of weights/W).
+  // weights: "normal(STD)", "truncated_normal(STD,BOUND)" (no value beyond +-BOUND), "ones", "zeros", "uniform(LOW,HIGH)"; else "zeros" or "copy" (a cast of weights/W).
   std::string init;
   Dims stored_dims;      // weights: the shape in the model's files; the logical shape is a reshape of it
   int64_t offset = -1;   // bytes from the start of the arena, once planned

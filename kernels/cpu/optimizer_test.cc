@@ -126,6 +126,27 @@ TEST(RandomInit, HasTheAskedDistribution) {
   EXPECT_EQ(constant.ToTensor().values, (std::vector<double>{1, 1, 1}));
 }
 
+TEST(RandomInit, TruncatedNormalKeepsItsShapeWithinTheBound) {
+  const Dims dims = {200, 500};
+  const Buffer y(DType::kF64, dims);
+  RandomInit(Distribution::kTruncatedNormal, 0.5, 0.75, {1, 2}, {dims, {0, 0}, dims}, y);
+  const Tensor values = y.ToTensor();
+  double sum = 0, squares = 0, inside = 0, largest = 0;
+  for (double v : values.values) {
+    sum += v;
+    squares += v * v;
+    inside += std::abs(v) < 0.5;
+    largest = std::max(largest, std::abs(v));
+  }
+  const double n = static_cast<double>(values.size());
+  EXPECT_LE(largest, 0.75);
+  EXPECT_GT(largest, 0.749);
+  EXPECT_NEAR(sum / n, 0, 0.005);
+  // At a = 1.5: variance 1 - 2 a phi(a) / (2 Phi(a) - 1) = 0.551524, share within one standard deviation 0.682689 / 0.866386.
+  EXPECT_NEAR(squares / n, 0.25 * 0.551524, 0.002);
+  EXPECT_NEAR(inside / n, 0.787974, 0.006);
+}
+
 TEST(RandomInit, BitsAreFixedForAllMachines) {
   const Buffer y(DType::kF32, Dims{4});
   RandomInit(Distribution::kNormal, 0, 1, {42, HashName("w")}, {{4}, {0}, {4}}, y);

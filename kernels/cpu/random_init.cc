@@ -67,6 +67,18 @@ double InverseNormal(double p) {
   return p < 0.5 ? value : -value;
 }
 
+// The normal distribution function at x < 0, by bisection of its inverse: so it has the same bits on every machine,
+// too.
+double NormalBelow(double x) {
+  double low = 0, high = 0.5;
+  for (int i = 0; i < 200 && low < high; ++i) {
+    const double middle = low + (high - low) / 2;
+    if (middle <= low || middle >= high) break;
+    (InverseNormal(middle) < x ? low : high) = middle;
+  }
+  return high;
+}
+
 }  // namespace
 
 uint64_t HashName(const std::string& name) {
@@ -90,6 +102,7 @@ void RandomInit(Distribution distribution, double first, double second, const Ra
   const Strides logical = DenseStrides(rectangle.logical);
   const simd::Loops& loops = simd::BestLoops();
   const DType wide = y.dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+  const double tail = distribution == Distribution::kTruncatedNormal ? NormalBelow(-second / first) : 0;
   ParallelFor(y.num_rows(), 1 + 4096 / (n + 1), [&](int64_t begin, int64_t end) {
     constexpr int64_t kBlock = 256;
     double values[kBlock];
@@ -111,7 +124,9 @@ void RandomInit(Distribution distribution, double first, double second, const Ra
             if (distribution != Distribution::kConstant) {
               const double u = Uniform01(stream, static_cast<uint64_t>(start + i + j));
               value = distribution == Distribution::kNormal ? first + second * InverseNormal(u)
-                                                            : first + (second - first) * u;
+                      : distribution == Distribution::kTruncatedNormal
+                          ? first * InverseNormal(tail + (1 - 2 * tail) * u)
+                          : first + (second - first) * u;
             }
           }
           values[j] = wide == DType::kF64 ? value : static_cast<double>(static_cast<float>(value));

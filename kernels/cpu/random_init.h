@@ -25,9 +25,11 @@ struct Rectangle {
 };
 
 enum class Distribution {
-  kNormal,   // first = mean, second = standard deviation
-  kUniform,  // [first, second)
-  kConstant  // first
+  kNormal,           // first = mean, second = standard deviation
+  kTruncatedNormal,  // mean 0, first = standard deviation before the cut, second = bound: only values in [-second,
+                     // second]
+  kUniform,          // [first, second)
+  kConstant          // first
 };
 
 // Fills y (f32, f64, or narrower: rounded from f32) with the rectangle's values. y.dims are at least rectangle.extent.

@@ -1,5 +1,5 @@
 """Baichuan 7B and 13B in plain PyTorch, written from the models' descriptions: the reference of the parity tests,
-because transformers has no such class. 7B: rotary embeddings. 13B: ALiBi. Baichuan 2: rows of the head have length 1."""
+because transformers has no such class. 7B: rotary embeddings. 13B: ALiBi. Baichuan 2: head rows have length 1."""
 
 from __future__ import annotations
 

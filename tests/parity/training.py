@@ -85,13 +85,13 @@ def reference_run(case: Case, module: nn.Module, steps: list[tuple[torch.Tensor,
     return run
 
 
-def _request(case: Case, model: Path, data: Path, precision: str, max_steps: int, beta1: float) -> dict:
+def _request(case: Case, model: dict, data: Path, precision: str, max_steps: int, beta1: float) -> dict:
     train = {"max_steps": max_steps, "global_batch_size": case.batch, "per_device_train_batch_size": case.batch}
     train |= {"learning_rate": LEARNING_RATE, "lr_scheduler_type": "LR_SCHEDULER_TYPE_CONSTANT", "seed": SEED}
     train |= {"weight_decay": WEIGHT_DECAY, "adam_beta1": beta1, "max_grad_norm": 0}
     job = {
         "name": "parity",
-        "model": {"path": str(model), "weights": "WEIGHTS_PRETRAINED"},
+        "model": model,
         "data": {"path": str(data), "seq_len": case.seq_len},
         "train": train,
         "compute": {"bf16": precision == "bf16"},
@@ -104,10 +104,11 @@ def _request(case: Case, model: Path, data: Path, precision: str, max_steps: int
     return {"job": job, "world": 1, "device": device, "data": facts}
 
 
-def _start_file(case: Case, model: Path, data: Path, folder: Path, max_steps: int) -> dict:
+def _start_file(case: Case, model: dict, data: Path, folder: Path, max_steps: int) -> dict:
     start = {"version": "0.1.0", "job": "parity-1", "attempt": 1, "rank": 0, "world": 1, "device": "cpu", "threads": 1}
     start |= {"memory_bytes": 4 << 30, "advertise": "127.0.0.1", "program": str(folder / "stage0.program")}
-    start |= {"model_dir": str(model), "weights": "pretrained", "seed": SEED, "collective_timeout_seconds": 60}
+    weights = "pretrained" if model["weights"] == "WEIGHTS_PRETRAINED" else "random"
+    start |= {"model_dir": model.get("path", ""), "weights": weights, "seed": SEED, "collective_timeout_seconds": 60}
     shape = {"seq_len": case.seq_len, "global_batch_size": case.batch}
     start["data"] = {"path": str(data), "eval_path": "", **shape}
     start["train"] = {"max_steps": max_steps, "eval_steps": 1000}
@@ -116,9 +117,10 @@ def _start_file(case: Case, model: Path, data: Path, folder: Path, max_steps: in
     return start
 
 
-def _run_rank(
-    case: Case, model: Path, data: Path, folder: Path, precision: str, max_steps: int, beta1: float
+def run_rank(
+    case: Case, model: dict, data: Path, folder: Path, precision: str, max_steps: int, beta1: float
 ) -> list[float]:
+    """The losses of `max_steps` steps on one rank. `model`: section `model` of the job. Checkpoints lie in `folder`."""
     (folder / "checkpoints").mkdir(parents=True)
     request, start = folder / "request.json", folder / "start.json"
     request.write_text(json.dumps(_request(case, model, data, precision, max_steps, beta1)))
@@ -142,11 +144,15 @@ def _run_rank(
     return losses
 
 
+def _pretrained(model: Path) -> dict:
+    return {"path": str(model), "weights": "WEIGHTS_PRETRAINED"}
+
+
 def our_gradients(
     case: Case, module: nn.Module, model: Path, data: Path, folder: Path, precision: str
 ) -> dict[str, torch.Tensor]:
     """The first step's, as the first moment of a run of one step with adam_beta1 = 0."""
-    _run_rank(case, model, data, folder, precision, 1, 0.0)
+    run_rank(case, _pretrained(model), data, folder, precision, 1, 0.0)
     saved = load_file(folder / "checkpoints/step-00000001.a1/rank-00000.safetensors")
     moments = {name.removeprefix("exp_avg/"): value for name, value in saved.items() if name.startswith("exp_avg/")}
     names = stored_names(module)
@@ -155,5 +161,5 @@ def our_gradients(
 
 
 def our_run(case: Case, module: nn.Module, model: Path, data: Path, folder: Path, precision: str) -> Run:
-    losses = _run_rank(case, model, data, folder / f"{precision}-losses", precision, NUM_STEPS, 0.9)
+    losses = run_rank(case, _pretrained(model), data, folder / f"{precision}-losses", precision, NUM_STEPS, 0.9)
     return Run(losses, our_gradients(case, module, model, data, folder / f"{precision}-gradients", precision))

@@ -116,12 +116,14 @@ absl::Status RankStates::ReadRandom(const State& weight, const Rectangle& wanted
     cpu::RandomInit(cpu::Distribution::kConstant, weight.init == "ones" ? 1.0 : 0.0, 0.0, key, rectangle, view);
   } else if (ParseCall(weight.init, "normal", 1, &arguments)) {
     cpu::RandomInit(cpu::Distribution::kNormal, 0.0, arguments[0], key, rectangle, view);
+  } else if (ParseCall(weight.init, "truncated_normal", 2, &arguments) && arguments[0] > 0 && arguments[1] > 0) {
+    cpu::RandomInit(cpu::Distribution::kTruncatedNormal, arguments[0], arguments[1], key, rectangle, view);
   } else if (ParseCall(weight.init, "uniform", 2, &arguments)) {
     cpu::RandomInit(cpu::Distribution::kUniform, arguments[0], arguments[1], key, rectangle, view);
   } else {
-    return absl::InvalidArgumentError(
-        absl::StrCat("state \"", weight.name, "\": init \"", weight.init,
-                     "\" is not known; use normal(STD), uniform(LOW,HIGH), ones or zeros"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "state \"", weight.name, "\": init \"", weight.init,
+        "\" is not known; use normal(STD), truncated_normal(STD,BOUND), uniform(LOW,HIGH), ones or zeros"));
   }
   return absl::OkStatus();
 }
