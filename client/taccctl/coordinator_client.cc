@@ -33,7 +33,8 @@ std::chrono::system_clock::time_point After(double seconds) {
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
-  // By this name gRPC means how long one attempt to connect may take: a loaded machine needs more than the pause between two attempts.
+  // By this name gRPC means how long one attempt to connect may take: a loaded machine needs more than the pause
+  // between two attempts.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
   // A coordinator is reached directly, whatever http_proxy says.

@@ -198,10 +198,9 @@ TEST_F(TaccctlTest, FollowingReportsTheOutcome) {
     return Run({"submit", JobFile(), "--follow"});
   };
   EXPECT_EQ(outcome(v1::PHASE_FINISHED, v1::FAILURE_CODE_UNSPECIFIED), 0);
-  EXPECT_THAT(
-      std::vector<std::string>(absl::StrSplit(out_, '\n')),
-      ElementsAre("tiny-1", "  hello", StartsWith("step 1/10 10.0%  loss 3.5  8.19k tokens/s  MFU 41.3%"),
-                  StartsWith("step 10/10 100.0%  loss 0.1"), ""));
+  EXPECT_THAT(std::vector<std::string>(absl::StrSplit(out_, '\n')),
+              ElementsAre("tiny-1", "  hello", StartsWith("step 1/10 10.0%  loss 3.5  8.19k tokens/s  MFU 41.3%"),
+                          StartsWith("step 10/10 100.0%  loss 0.1"), ""));
   EXPECT_THAT(err_, HasSubstr("tiny-1 finished: because\n"));
   EXPECT_THAT(err_, Not(HasSubstr("\x1b")));
   EXPECT_EQ(outcome(v1::PHASE_FAILED, v1::FAILURE_CODE_RESTARTS), 100);
