@@ -1,0 +1,263 @@
+"""taccctl as its users run it: a service that stays, and training with --local. Nothing stays behind."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from cluster import BUILD, write_job
+
+LONG = {"train": {"max_steps": 1_000_000}, "checkpoint": {"save_steps": 1_000_000}}
+
+
+def until(predicate, what: str, timeout: float = 90):
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        if value := predicate():
+            return value
+        time.sleep(0.1)
+    raise AssertionError(f"timed out waiting for {what}")
+
+
+class Shell:
+    """Runs taccctl with a state folder of its own. Every process that descends from it is known by a mark in its environment."""
+
+    def __init__(self, folder: Path):
+        self.mark = f"TACC_TEST_MARK={uuid.uuid4()}"
+        self.state = folder / "state"
+        self.env = {k: v for k, v in os.environ.items() if k != "TACC_ADDRESS"}
+        self.env.update([self.mark.split("=")], XDG_STATE_HOME=str(self.state), TMPDIR=str(folder))
+
+    def start(self, *arguments, stdout=subprocess.PIPE) -> subprocess.Popen:
+        return subprocess.Popen([str(BUILD / "taccctl"), *map(str, arguments)], stdout=stdout, stderr=subprocess.PIPE, text=True, env=self.env)
+
+    def run(self, *arguments, code: int = 0, env: dict | None = None) -> subprocess.CompletedProcess:
+        result = subprocess.run([str(BUILD / "taccctl"), *map(str, arguments)], capture_output=True, text=True, timeout=240,
+                                env={**self.env, **(env or {})})
+        assert result.returncode == code, f"taccctl {arguments}: exit {result.returncode}, wanted {code}\n{result.stdout}\n{result.stderr}"
+        return result
+
+    def json(self, *arguments) -> dict:
+        return json.loads(self.run(*arguments, "-o", "json").stdout)
+
+    def processes(self, name: str = "") -> dict[int, str]:
+        """Pid and command line of what descends from this shell and runs."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                if self.mark.encode() in (folder / "environ").read_bytes().split(b"\0") and words[0].decode().endswith(name):
+                    found[int(folder.name)] = b" ".join(words).decode()
+            except OSError:
+                continue  # it has ended, or is not ours
+        return found
+
+    def nothing_left(self) -> None:
+        until(lambda: not self.processes(), f"the end of {self.processes()}", 30)
+
+    def step(self, job: str) -> int:
+        return self.json("get", job).get("step", 0)
+
+
+def lines(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory):
+    shell = Shell(tmp_path_factory.mktemp("service"))
+    shell.up = shell.json("up", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--workers", "2", "--threads", "1", "--memory", "2GiB")
+    try:
+        yield shell
+    finally:
+        shell.run("down")
+        shell.nothing_left()
+
+
+@pytest.fixture
+def running(shell, tmp_path):
+    """A job that trains until it is told otherwise."""
+    job = shell.json("submit", write_job(tmp_path, name="long", **LONG))["id"]
+    until(lambda: shell.step(job) > 0, "a step")
+    yield job
+    shell.run("cancel", "--now", job)
+    until(lambda: shell.json("get", job)["phase"] in ("cancelled", "failed", "finished"), "the end of the job")
+    until(lambda: all(w["state"] == "idle" for w in lines(shell.run("workers", "-o", "json").stdout)), "idle workers")
+
+
+def test_submit_prints_the_id_and_commands_to_paste(shell, tmp_path):
+    result = shell.run("submit", write_job(tmp_path, name="pasted"))
+    job = result.stdout.strip()
+    assert job.startswith("pasted") and "\n" not in job
+    pasted = [line.split()[1:] for line in result.stderr.splitlines() if line.startswith("  taccctl ")]
+    assert {command[0] for command in pasted} == {"watch", "get", "logs", "cancel"}
+    watch, get, logs, _ = pasted
+    shell.run(*watch)
+    text = shell.run(*get).stdout
+    assert "finished" in text and "12/12" in text and "100" in text
+    shell.run(*logs)
+    assert shell.run("cancel", job).stdout == f"{job}: finished\n"  # it had ended
+    rerun = shell.run("submit", "--follow", tmp_path / "pasted.yaml")
+    assert "max_steps" in rerun.stderr, rerun.stderr
+
+
+def test_json_lines_when_following(shell, tmp_path):
+    result = shell.run("submit", "--follow", "-o", "json", write_job(tmp_path, name="lines"))
+    points = [p for p in lines(result.stdout) if "grad_norm" in p]
+    assert [p["step"] for p in points] == list(range(1, 13))
+    for point in points:
+        assert {"step", "loss", "grad_norm", "learning_rate", "tokens_per_second", "mfu"} <= set(point)
+        assert 0 < point["mfu"] < 1
+    job = lines(result.stdout)[0]["id"]
+    events = lines(shell.run("events", job, "-o", "json").stdout)
+    assert all({"time", "type", "message"} <= set(event) for event in events)
+    assert [event["type"] for event in events if event["type"] in ("accepted", "running", "ended")] == ["accepted", "running", "ended"]
+    assert events[-1]["message"].startswith("finished")
+
+
+def test_request_id_makes_one_job(shell, tmp_path):
+    path = write_job(tmp_path, name="once")
+    first = shell.run("submit", "--request-id", "the-one", path)
+    again = shell.run("submit", "--request-id", "the-one", path)
+    assert first.stdout == again.stdout
+    shell.run("watch", "once")
+
+
+def test_second_shell(shell, running, tmp_path):
+    """List, workers, get, logs, metrics, a job that waits, cancel; the first shell watches."""
+    watcher = shell.start("watch", running, "-o", "json", stdout=subprocess.DEVNULL)
+    waiting = shell.json("submit", write_job(tmp_path / "b", name="behind"))["id"]
+    until(lambda: "needs 2 workers, 0 free" in shell.json("get", waiting).get("reason", ""), "the reason why it waits")
+    jobs = {job["id"]: job["phase"] for job in lines(shell.run("list", "-o", "json").stdout)}
+    assert jobs[running] == "running"
+    assert running in shell.run("list").stdout
+    workers = lines(shell.run("workers", "-o", "json").stdout)
+    assert [w["state"] for w in workers] == ["busy", "busy"] and {w["job"] for w in workers} == {running}
+    assert workers[0]["name"] in shell.run("workers").stdout
+    metrics = subprocess.run(["curl", "-sf", f"http://{shell.up['metrics_address']}/metrics"], capture_output=True, text=True, timeout=60)
+    assert f'tacc_job_state{{training_job="{running}",state="running"}} 1' in metrics.stdout
+    shell.run("cancel", running)
+    _, errors = watcher.communicate(timeout=120)
+    assert watcher.returncode == 101, errors
+    ended = shell.json("get", running)
+    assert ended["phase"] == "cancelled" and ended["last_checkpoint"]["step"] == ended["step"] > 0
+    shell.run("watch", waiting)
+
+
+def test_interrupt_in_watch_only_detaches(shell, running):
+    for command in (["watch", running], ["logs", "--follow", running]):
+        watcher = shell.start(*command)
+        # Threads exist once gRPC runs; a signal before that would be of the shell's own kind.
+        until(lambda: len(list(Path(f"/proc/{watcher.pid}/task").iterdir())) > 3, "the client's start")
+        watcher.send_signal(signal.SIGINT)
+        _, errors = watcher.communicate(timeout=60)
+        assert watcher.returncode == 1 and "detached" in errors, errors
+        before = shell.step(running)
+        until(lambda: shell.step(running) > before, "further steps")
+
+
+def test_failed_job(shell, tmp_path):
+    job = shell.json("submit", write_job(tmp_path, name="fails", max_restarts=0, **LONG))["id"]
+    until(lambda: shell.step(job) > 0, "a step")
+    os.kill(next(iter(shell.processes("tacc-rank"))), signal.SIGKILL)
+    watched = shell.run("watch", job, code=100)
+    assert "SIGKILL" in watched.stderr or "signal 9" in watched.stderr, watched.stderr
+    assert shell.json("get", job)["phase"] == "failed"
+
+
+def test_exit_codes_without_a_job(shell):
+    assert "nobody" in shell.run("get", "nobody", code=3).stderr
+    shell.run("cancel", "nobody", code=3)
+    shell.run("watch", "nobody", code=3)
+    away = shell.run("list", code=5, env={"TACC_ADDRESS": "127.0.0.1:1"})
+    assert "127.0.0.1:1" in away.stderr and away.stdout == ""
+    shell.run("frobnicate", code=2)
+    shell.run("submit", "/nowhere.yaml", code=2)
+
+
+def test_timeout_in_watch(shell, running):
+    shell.run("watch", running, "--timeout", "1", code=7)
+
+
+def test_up_twice_and_port_in_use(shell, tmp_path):
+    twice = shell.run("up", code=2)
+    assert shell.up["address"] in twice.stderr and "taccctl down" in twice.stderr
+    other = Shell(tmp_path)
+    for flag, address in (("--listen", shell.up["address"]), ("--metrics-listen", shell.up["metrics_address"])):
+        free = "--metrics-listen" if flag == "--listen" else "--listen"
+        taken = other.run("up", flag, address, free, "127.0.0.1:0", "--workers", "1", code=2)
+        assert address in taken.stderr and taken.stdout == "", taken.stderr
+        other.nothing_left()
+    other.run("down", code=3)
+
+
+def test_plan_data_export_version(shell, tmp_path):
+    path = write_job(tmp_path, name="tools")
+    candidates = lines(shell.run("plan", path, "-o", "json").stdout)
+    assert any(c["fits"] for c in candidates) and all("predicted_step_seconds" in c and c["memory"]["total_bytes"] > 0 for c in candidates)
+    assert "fsdp=2" in shell.run("plan", path).stdout
+    shown = shell.json("data", "show", path, "--step", "3")
+    assert len(shown["tokens"]) == 8 and all(len(row) in (16, 17) for row in shown["tokens"])
+    rows = shell.run("data", "show", path, "--step", "3").stdout.splitlines()
+    assert [[int(t) for t in row.split()] for row in rows] == shown["tokens"]
+    result = shell.run("submit", "--follow", "-o", "json", path)
+    point = next(p for p in lines(result.stdout) if p.get("step") == 3 and "grad_norm" in p)
+    assert point["batch_hash"] == shown["batch_hash"]
+    exported = shell.run("export", "tools", "--out", tmp_path / "hf").stdout.strip()
+    job = shell.json("get", "tools")
+    assert (Path(exported) / "model.safetensors").read_bytes() == (Path(job["exported_path"]) / "model.safetensors").read_bytes()
+    version = shell.json("version")
+    assert version["client"] == version["coordinator"]["version"] and version["address"] == shell.up["address"]
+
+
+def test_local_killed_leaves_no_process(tmp_path):
+    shell = Shell(tmp_path)
+    local = shell.start("submit", "--local", "-o", "json", "--threads", "1", "--memory", "2GiB", write_job(tmp_path, name="killed", **LONG))
+    for line in local.stdout:
+        if "grad_norm" in line:
+            break
+    assert len(shell.processes("tacc-rank")) == 2 and len(shell.processes("tacc-worker")) == 2
+    local.kill()
+    local.communicate()
+    shell.nothing_left()
+
+
+def test_local_interrupted_goes_on_when_run_again(tmp_path):
+    shell = Shell(tmp_path)
+    command = ("submit", "--local", "-o", "json", "--threads", "1", "--memory", "2GiB")
+    path = write_job(tmp_path, name="resumed", train={"max_steps": 1_000_000}, checkpoint={"save_steps": 1_000_000})
+    local = shell.start(*command, path)
+    seen = 0
+    for line in local.stdout:
+        if "grad_norm" in line and (seen := json.loads(line)["step"]) == 5:
+            local.send_signal(signal.SIGINT)
+            break
+    rest, errors = local.communicate(timeout=120)
+    assert local.returncode == 101 and "after a checkpoint" in errors, errors
+    stopped = max([p["step"] for p in lines(rest) if "grad_norm" in p], default=seen)
+    shell.nothing_left()
+
+    max_steps = stopped + 7
+    again = shell.run(*command, write_job(tmp_path, name="resumed", train={"max_steps": max_steps}))
+    steps = [p["step"] for p in lines(again.stdout) if "grad_norm" in p]
+    assert steps == list(range(stopped + 1, max_steps + 1))
+    finished = shell.run(*command, path.with_name("resumed.yaml"))
+    assert "max_steps" in finished.stderr and not [p for p in lines(finished.stdout) if "grad_norm" in p]
+    shell.nothing_left()
+
+
+def test_down_stops_a_running_job_after_a_checkpoint(tmp_path):
+    shell = Shell(tmp_path)
+    address = shell.json("up", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--workers", "1", "--threads", "1", "--memory", "2GiB")["address"]
+    job = shell.json("submit", write_job(tmp_path, name="downed", workers=1, **LONG))["id"]
+    until(lambda: shell.step(job) > 0, "a step")
+    shell.run("down")
+    shell.nothing_left()
+    assert not shell.state.exists() or not list(shell.state.rglob("*")), list(shell.state.rglob("*"))
+    shell.run("list", code=5, env={"TACC_ADDRESS": address})
+    assert list((tmp_path / "runs/downed").glob("step-*/manifest.json"))
