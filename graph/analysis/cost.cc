@@ -26,8 +26,8 @@ int64_t SentBytes(const Graph& graph, const Node& node, const Mesh& mesh) {
   for (const std::string& name : GetAttr<std::vector<std::string>>(node.attrs, "over")) axes.push_back(mesh.Find(name));
   const int64_t n = NumShards(mesh, axes);
   if (node.op == "all_gather") return (n - 1) * graph.type(node.operands[0]).bytes();
-  if (node.op == "reduce_scatter") return (n - 1) * graph.type(node.results[0]).bytes();
-  if (node.op == "all_reduce") return 2 * (n - 1) * graph.type(node.operands[0]).bytes() / n;
+  if (node.op == "reduce_scatter") return (n - 1) * graph.type(node.results[0]).num_elements() * ByteSize(graph.type(node.operands[0]).dtype);
+  if (node.op == "all_reduce") return (n - 1) * (graph.type(node.operands[0]).bytes() + graph.type(node.results[0]).bytes()) / n;
   if (node.op == "all_to_all") return (n - 1) * graph.type(node.operands[0]).bytes() / n;
   return 0;
 }

@@ -29,12 +29,23 @@ OpDef Collective(const char* name, std::vector<AttrSpec> attrs) {
   return op;
 }
 
+// dtype=: of the sum, when the summands travel in a narrower one.
+OpDef Reduction(const char* name) {
+  OpDef op = Collective(name, {{"dtype", AttrKind::kString, AttrSpec::kOptional}});
+  op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    return Types{{DTypeAttr(call, call.in(0).dtype), call.in(0).dims}};
+  };
+  return op;
+}
+
 }  // namespace
 
 void AddCollectiveOps(OpTable& table) {
   table.Add(Collective("all_gather", {{"dim", AttrKind::kInt}}));
-  table.Add(Collective("reduce_scatter", {{"dim", AttrKind::kInt}}));
-  OpDef all_reduce = Collective("all_reduce", {});
+  OpDef reduce_scatter = Reduction("reduce_scatter");
+  reduce_scatter.attrs.push_back({"dim", AttrKind::kInt});
+  table.Add(reduce_scatter);
+  OpDef all_reduce = Reduction("all_reduce");
   all_reduce.reuses = ReuseIfSameType(0);
   table.Add(all_reduce);
   table.Add(Collective("all_to_all", {{"split_dim", AttrKind::kInt}, {"concat_dim", AttrKind::kInt}}));

@@ -209,12 +209,14 @@ void AddCast(OpTable& table) {
   OpDef op;
   op.name = "cast";
   op.min_operands = op.max_operands = 1;
-  op.attrs = {{"dtype", AttrKind::kString}};
+  // of_summands=true: a pending operand passes to a narrower type too; each rank rounds its summand (gradients reduced in bf16 by request).
+  op.attrs = {{"dtype", AttrKind::kString}, {"of_summands", AttrKind::kBool, AttrSpec::kOptional}};
   op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
     return Types{{DTypeAttr(call, DType::kF32), call.in(0).dims}};
   };
   op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
-    return PointwiseRule(call, Widens(call.in(0).dtype, call.out(0).dtype) ? LinearIn{{0}} : LinearIn{});
+    const bool passes = Widens(call.in(0).dtype, call.out(0).dtype) || call.attr<bool>("of_summands");
+    return PointwiseRule(call, passes ? LinearIn{{0}} : LinearIn{});
   };
   op.reuses = ReuseIfSameType(0);
   op.derive = [](VjpCall& call) {

@@ -77,6 +77,7 @@ bool FoldCasts(Graph& graph, const OpTable& ops) {
     const DType to = graph.type(node.results[0]).dtype;
     producer.attrs["dtype"] = std::string(Name(to));
     graph.values[v].type.dtype = to;
+    if (graph.values[v].placement.has_value()) graph.values[v].placement->global.dtype = to;
     replacement[node.results[0]] = v;
     dead[i] = 1;
     changed = true;

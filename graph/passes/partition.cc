@@ -38,6 +38,7 @@ class GraphPartitioner {
     out_.name = logical.name;
     homes_.resize(logical.values.size(), kNoValue);
     producers_ = logical.Producers();
+    FindGradients();
   }
 
   absl::StatusOr<Graph> Run() {
@@ -252,7 +253,7 @@ class GraphPartitioner {
       made.emplace_back(target, v);
       return v;
     }
-    v = ResolvePending(v, global, target);
+    v = ResolvePending(v, global, target, is_gradient_[logical] != 0);
     v = MoveAxes(v, global, target);
     v = SliceFree(v, global, target);
     v = GatherExtra(v, global, target);
@@ -261,13 +262,36 @@ class GraphPartitioner {
     return v;
   }
 
+  // What is summed over ranks on the way to a gradient, or read from one.
+  void FindGradients() {
+    is_gradient_.assign(logical_.values.size(), 0);
+    for (const Node& node : logical_.nodes) {
+      if (node.op != "read" && node.op != "store") continue;
+      const State* state = program_.FindState(node.symbol);
+      if (state == nullptr || state->kind != StateKind::kGradient) continue;
+      const ValueId v = node.op == "read" ? node.results[0] : node.operands[0];
+      is_gradient_[v] = 1;
+      if (const Node* producer = Producer(v); producer != nullptr && producer->op == "add") {
+        for (ValueId operand : producer->operands) is_gradient_[operand] = 1;
+      }
+    }
+  }
+
+  // The summands as they travel; unchanged unless a gradient is asked to travel narrower.
+  ValueId Narrowed(ValueId v, const TensorType& global, bool gradient, Attrs* attrs) {
+    if (!gradient || ByteSize(options_.reduce_dtype) >= ByteSize(global.dtype)) return v;
+    (*attrs)["dtype"] = std::string(Name(global.dtype));
+    return Emit("cast", v, {options_.reduce_dtype, global.dims}, sharding(v),
+                {{"dtype", std::string(Name(options_.reduce_dtype))}, {"of_summands", true}});
+  }
+
   // A node without operands (a constant, a table) is made in the sharding that is needed. Only zero may be made pending.
   static bool CanBeMadeAnywhere(const Node& node, const Sharding& target) {
     if (!node.operands.empty() || !node.symbol.empty() || node.results.size() != 1) return false;
     return target.pending.empty() || (node.op == "constant" && GetAttr<double>(node.attrs, "value") == 0.0);
   }
 
-  ValueId ResolvePending(ValueId v, const TensorType& global, const Sharding& target) {
+  ValueId ResolvePending(ValueId v, const TensorType& global, const Sharding& target, bool gradient) {
     // On the dims that the target splits next: reduce_scatter.
     for (size_t d = 0; d < target.dims.size(); ++d) {
       Sharding s = sharding(v);
@@ -281,7 +305,9 @@ class GraphPartitioner {
         s.dims[d].push_back(axis);
         Remove(s.pending, axis);
       }
-      v = Emit("reduce_scatter", v, global, s, {{"over", AxisNames(mesh_, over)}, {"dim", static_cast<int64_t>(d)}});
+      Attrs attrs = {{"over", AxisNames(mesh_, over)}, {"dim", static_cast<int64_t>(d)}};
+      v = Narrowed(v, global, gradient, &attrs);
+      v = Emit("reduce_scatter", v, global, s, std::move(attrs));
     }
     Sharding s = sharding(v);
     AxisList over;
@@ -290,7 +316,9 @@ class GraphPartitioner {
     }
     if (over.empty()) return v;
     for (int axis : over) Remove(s.pending, axis);
-    return Emit("all_reduce", v, global, s, {{"over", AxisNames(mesh_, over)}});
+    Attrs attrs = {{"over", AxisNames(mesh_, over)}};
+    v = Narrowed(v, global, gradient, &attrs);
+    return Emit("all_reduce", v, global, s, std::move(attrs));
   }
 
   // An axis that only moves from one dim to another: all_to_all.
@@ -381,6 +409,7 @@ class GraphPartitioner {
   Graph out_;
   std::vector<ValueId> homes_;  // logical value -> the partitioned value it was made as
   std::map<ValueId, std::vector<std::pair<Sharding, ValueId>>> resharded_;
+  std::vector<char> is_gradient_;
   std::vector<int> producers_;  // logical value -> index of its node
 };
 

@@ -16,6 +16,8 @@ struct PartitionOptions {
   AxisList batch_axes;
   // Axes that shard weights, copies, moments and gradients at rest (ZeRO-3); the value is gathered where it is used.
   AxisList at_rest_axes;
+  // In which gradients travel to be summed; the sum itself is kept in fp32.
+  DType reduce_dtype = DType::kF32;
 };
 
 // How a tensor of these dims lies at rest: the axes on the first dim whose padding wastes at most 1 %, else on the dim that wastes least.

@@ -42,6 +42,9 @@ std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& op
                      TACC_ASSIGN_OR_RETURN(program, Partition(program, ops, options.partition));
                      return absl::OkStatus();
                    }});
+  if (options.partition.reduce_dtype != DType::kF32) {
+    steps.push_back(ForEachGraph("fold-casts", [&ops](Graph& graph) { FoldCasts(graph, ops); }));
+  }
   steps.push_back(ForEachGraph("fuse-accumulation", [](Graph& graph) { FuseAccumulation(graph); }));
   steps.push_back(cse);
   steps.push_back(dce);

@@ -31,6 +31,7 @@ struct PlanRequest {
   std::optional<int64_t> global_batch;
   std::optional<int64_t> micro_batch;  // per device
   std::optional<bool> bf16;
+  DType reduce_dtype = DType::kF32;
   int64_t seq_len = 0;
   DeviceProfile device;
 };

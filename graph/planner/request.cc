@@ -186,10 +186,7 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
     if (peak > 0) device.matmul_flops_per_second[dtype] = peak;
   }
   TACC_RETURN_IF_ERROR(r.status());
-  if (reduce_dtype != "float32") {
-    return absl::InvalidArgumentError(absl::StrCat("compute.reduce_dtype: ", reduce_dtype,
-                                                   " is not available on CPU workers, which sum in fp32; leave it out or write float32"));
-  }
+  if (reduce_dtype == "bfloat16") plan.reduce_dtype = DType::kBF16;
   if (request.model_path.empty() == request.graph_path.empty()) {
     return absl::InvalidArgumentError("compile request: give one of job.model.path and job.model.graph");
   }

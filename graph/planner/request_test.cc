@@ -46,8 +46,21 @@ TEST(CompileRequest, RefusesWhatItCannotDo) {
   EXPECT_EQ(ParseCompileRequest("[]").status().message(), "compile request: not a JSON object");
   EXPECT_EQ(ParseCompileRequest(Replaced(kRequest, "\"max_steps\": 10", "\"max_steps\": \"x\"")).status().message(),
             "compile request: job.train.max_steps has a wrong type: \"x\"");
-  EXPECT_EQ(ParseCompileRequest(Replaced(kRequest, "\"dist\"", "\"compute\": {\"reduce_dtype\": \"REDUCE_DTYPE_BFLOAT16\"}, \"dist\"")).status().message(),
-            "compute.reduce_dtype: bfloat16 is not available on CPU workers, which sum in fp32; leave it out or write float32");
+}
+
+TEST(CompileRequest, GradientsMayTravelNarrower) {
+  const OpTable ops;
+  const CompileRequest request = Parse(Replaced(kRequest, "\"dist\"", "\"compute\": {\"reduce_dtype\": \"REDUCE_DTYPE_BFLOAT16\", \"bf16\": false}, \"dist\""));
+  for (int64_t fsdp : {1, 2}) {
+    PlanRequest plan = request.plan;
+    plan.fsdp = fsdp;
+    auto narrow = PlanCandidates(plan, TestModel(), ops);
+    ASSERT_TRUE(narrow.ok()) << narrow.status();
+    plan.reduce_dtype = DType::kF32;
+    auto wide = PlanCandidates(plan, TestModel(), ops);
+    ASSERT_TRUE(wide.ok()) << wide.status();
+    EXPECT_LT(narrow->front().cost.sent_bytes, 0.9 * wide->front().cost.sent_bytes);
+  }
 }
 
 TEST(Planner, TriesEveryMeshAndMicroBatch) {
