@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "client/taccctl/exit_code.h"
 #include "client/taccctl/message_json.h"
 #include "client/taccctl/progress.h"
@@ -68,7 +69,11 @@ int ReportOutcome(const v1::Job& job, OutputForm form, Context* context) {
     context->out << JsonLine(line) << std::flush;
   }
   std::ostream& err = context->err;
-  const std::string reason = job.reason().empty() ? "" : absl::StrCat(": ", Printable(job.reason()));
+  // Several mistakes, or one with a command to paste, stand on lines of their own.
+  std::string reason;
+  for (absl::string_view line : absl::StrSplit(job.reason(), '\n', absl::SkipWhitespace())) {
+    absl::StrAppend(&reason, reason.empty() ? ": " : "\n  ", Printable(std::string(line)));
+  }
   switch (job.phase()) {
     case v1::PHASE_FINISHED:
       err << job.id() << " finished" << reason << "\n";

@@ -37,11 +37,13 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   return text.str();
 }
 
-// The lines "error: ..." of a tool's stderr, without the word; without such lines, its last lines.
+// The lines "error: ..." of a tool's stderr, without the word, each with the lines that go on with it (a command to
+// run, a caret under the place); without such lines, its last lines.
 std::string ErrorText(const std::string& err) {
   std::string text;
   for (absl::string_view line : absl::StrSplit(err, '\n', absl::SkipWhitespace())) {
-    if (absl::ConsumePrefix(&line, "error: ")) absl::StrAppend(&text, text.empty() ? "" : "\n", line);
+    const bool is_first = absl::ConsumePrefix(&line, "error: ");
+    if (is_first || !text.empty()) absl::StrAppend(&text, text.empty() ? "" : "\n", line);
   }
   if (text.empty()) text = err.size() > 2000 ? err.substr(err.size() - 2000) : err;
   text = ValidUtf8(text, kMaxErrorText);

@@ -1,0 +1,240 @@
+"""Jobs that cannot run end with exit code 2, a message that names the place and what to do, and no rank started. What can go on, goes on."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cluster import Cluster, write_data, write_job, write_model
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with Cluster(tmp_path_factory.mktemp("cluster"), workers=2) as c:
+        yield c
+
+
+@pytest.fixture(scope="module")
+def pretrained(cluster, tmp_path_factory):
+    """A model folder with weights: what a job exported."""
+    job = cluster.submit(write_job(tmp_path_factory.mktemp("pretrained"), name="pretrained", workers=1, train={"max_steps": 1}))
+    assert cluster.finish(job).returncode == 0
+    return Path(cluster.json("get", job)["exported_path"])
+
+
+def refused(cluster: Cluster, path: Path, *parts) -> str:
+    """Submits and follows; exit code 2 with all `parts` in the message, and no rank was started."""
+    result = cluster.ctl("submit", "--follow", path, check=False)
+    message = result.stderr
+    print(message)
+    assert result.returncode == 2, f"exit {result.returncode}\n{result.stdout}\n{message}\n{cluster.logs()}"
+    for part in parts:
+        assert str(part) in message, f"no '{part}' in:\n{message}"
+    if result.stdout.strip():  # it was accepted: the coordinator found out
+        assert "attempt_started" not in [e["type"] for e in cluster.events(result.stdout.split()[0])]
+    cluster.wait(lambda: all(w["state"] == "idle" for w in workers(cluster)), "idle workers")
+    return message
+
+
+def workers(cluster: Cluster) -> list[dict]:
+    return [json.loads(line) for line in cluster.ctl("workers", "-o", "json").stdout.splitlines()]
+
+
+def copy(folder: Path, to: Path) -> Path:
+    to.mkdir(parents=True)
+    for file in folder.iterdir():
+        (to / file.name).write_bytes(file.read_bytes())
+    return to
+
+
+# Models
+
+def test_model_folder_missing(cluster, tmp_path):
+    refused(cluster, write_job(tmp_path, model={"path": "nowhere"}), tmp_path / "nowhere")
+
+
+def test_pretrained_without_safetensors(cluster, tmp_path):
+    path = write_job(tmp_path, model={"path": "model", "weights": "pretrained"})
+    refused(cluster, path, tmp_path / "model", "safetensors", "weights: random")
+
+
+def test_pickled_weights(cluster, tmp_path):
+    path = write_job(tmp_path, model={"path": "model", "weights": "pretrained"})
+    (tmp_path / "model/pytorch_model.bin").write_bytes(b"PK\3\4")
+    refused(cluster, path, tmp_path / "model", "python -m tacc convert")
+
+
+def test_truncated_safetensors(cluster, pretrained, tmp_path):
+    model = copy(pretrained, tmp_path / "model")
+    weights = model / "model.safetensors"
+    os.truncate(weights, weights.stat().st_size - 100)
+    refused(cluster, write_job(tmp_path, model={"weights": "pretrained"}), weights, "bytes")
+
+
+def test_wrong_shapes(cluster, pretrained, tmp_path):
+    model = copy(pretrained, tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "intermediate_size": 64}))
+    refused(cluster, write_job(tmp_path, model={"weights": "pretrained"}), "mlp", "48", "64")
+
+
+def test_mistake_in_a_graph_text(cluster, tmp_path):
+    path = write_job(tmp_path)
+    job = json.loads(path.read_text())
+    job["model"] = {"graph": "net.graph", "weights": "random"}
+    path.write_text(json.dumps(job))
+    (tmp_path / "net.graph").write_text('tacc.graph 1\n%x = input "tokens" : i32[8,16\n')
+    message = refused(cluster, path, f"{tmp_path / 'net.graph'}:2:")
+    assert "^" in message.splitlines()[-1], message
+
+
+def test_does_not_fit(tmp_path):
+    with Cluster(tmp_path / "small", workers=1, memory="64MiB") as small:
+        write_model(tmp_path / "model", hidden_size=1024, intermediate_size=4096, num_hidden_layers=4)
+        message = refused(small, write_job(tmp_path, workers=1, dist={}), "64", "MiB")
+        assert "needs" in message and "embed" in message or "largest" in message, message
+
+
+# Data
+
+def test_raw_text(cluster, tmp_path):
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus/book.txt").write_text("Once upon a time.\n")
+    refused(cluster, write_job(tmp_path, data={"path": "corpus"}), tmp_path / "corpus", "python -m tacc data prepare", "--input")
+
+
+def test_data_folder_missing(cluster, tmp_path):
+    refused(cluster, write_job(tmp_path, data={"path": "nowhere"}), tmp_path / "nowhere")
+
+
+def test_tokens_of_another_vocabulary(cluster, tmp_path):
+    write_data(tmp_path / "data", vocab_size=500)
+    refused(cluster, write_job(tmp_path), tmp_path / "data", "vocabulary has 97", "data prepare --tokenizer")
+
+
+def test_tokenizer_of_another_model(cluster, tmp_path):
+    path = write_job(tmp_path)
+    index = json.loads((tmp_path / "data/index.json").read_text())
+    index["tokenizer"]["fingerprint"] = "0123456789abcdef"
+    (tmp_path / "data/index.json").write_text(json.dumps(index))
+    (tmp_path / "model/tokenizer.json").write_text(json.dumps({"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}))
+    refused(cluster, path, "tokenizer", tmp_path / "model")
+
+
+def test_too_little_data(cluster, tmp_path):
+    write_data(tmp_path / "data", num_tokens=10)
+    refused(cluster, write_job(tmp_path), tmp_path / "data", "10 tokens", "16")
+
+
+# Paths and checkpoint folders
+
+def test_checkpoint_folder_cannot_be_made(cluster, tmp_path):
+    (tmp_path / "file").write_text("")
+    refused(cluster, write_job(tmp_path, checkpoint={"dir": "file/runs"}), "worker w", tmp_path / "file")
+
+
+def test_checkpoint_folder_not_writable(cluster, tmp_path):
+    """Root may write everywhere but on a file system that is mounted read-only."""
+    refused(cluster, write_job(tmp_path, checkpoint={"dir": "/proc/sys/runs"}), "worker w", "/proc/sys/runs")
+
+
+def test_checkpoint_folder_of_another_job(cluster, tmp_path):
+    shared = {"dir": str(tmp_path / "runs")}
+    cluster.finish(cluster.submit(write_job(tmp_path, name="first", workers=1, train={"max_steps": 1}, checkpoint=shared)))
+    refused(cluster, write_job(tmp_path, name="second", checkpoint=shared), tmp_path / "runs", "first")
+
+
+# Resume
+
+@pytest.fixture(scope="module")
+def half(cluster, tmp_path_factory):
+    """A folder with a job that ended at step 4, with two checkpoints."""
+    folder = tmp_path_factory.mktemp("half")
+    job = cluster.submit(write_job(folder, name="half", workers=1, train={"max_steps": 4}, checkpoint={"save_steps": 2}))
+    assert cluster.finish(job).returncode == 0
+    return folder
+
+
+def test_changes_that_cannot_be_resumed(cluster, half):
+    def changed(*parts, **changes):
+        changes = {"train": {"max_steps": 8}, **changes}
+        changes["train"] = {"max_steps": 8, **changes["train"]}
+        refused(cluster, write_job(half, name="half", workers=1, **changes), "cannot resume", *parts)
+
+    changed("train.seed", 3, 4, train={"seed": 4})
+    changed("train.global_batch_size", 8, 4, train={"global_batch_size": 4})
+    changed("data.seq_len", 16, 8, data={"seq_len": 8})
+    if not (half / "other-data").exists():
+        write_data(half / "other-data", seed=1)
+        write_model(half / "other-model", hidden_size=64)
+    changed("data.path", data={"path": "other-data"})
+    changed("the model", "parameters", model={"path": "other-model"})
+
+
+def test_changes_that_are_accepted_and_logged(cluster, half):
+    job = cluster.submit(write_job(half, name="half", workers=2, train={"max_steps": 6, "learning_rate": 0.001}, checkpoint={"save_steps": 3}))
+    assert cluster.finish(job).returncode == 0
+    assert [p["step"] for p in cluster.points(job)] == [5, 6]
+    told = "\n".join(e["message"] for e in cluster.events(job))
+    for change in ("max_steps", "learning_rate", "save_steps", "fsdp"):
+        assert change in told, told
+
+
+def test_damaged_checkpoint_gives_way_to_the_one_before(cluster, tmp_path):
+    first = cluster.submit(write_job(tmp_path, name="damaged", workers=1, train={"max_steps": 4}, checkpoint={"save_steps": 2}))
+    assert cluster.finish(first).returncode == 0
+    newest = sorted((tmp_path / "runs/damaged").glob("step-*"))[-1]
+    shard = newest / "rank-00000.safetensors"
+    with open(shard, "r+b") as file:
+        file.seek(shard.stat().st_size - 50)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    job = cluster.submit(write_job(tmp_path, name="damaged", workers=1, train={"max_steps": 6}, checkpoint={"save_steps": 2}))
+    assert cluster.finish(job).returncode == 0
+    told = "\n".join(e["message"] for e in cluster.events(job))
+    assert str(newest.name) in told and "rank-00000.safetensors" in told, told
+    assert [p["step"] for p in cluster.points(job)] == [3, 4, 5, 6]
+
+
+# Troubles on the way
+
+@pytest.fixture
+def tiny_disk(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", disk], capture_output=True, text=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"needs a file system of its own: {mounted.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+def test_full_disk_does_not_stop_training(cluster, tiny_disk, tmp_path):
+    runs = tiny_disk / "runs"
+    path = write_job(tmp_path, name="full", workers=1, checkpoint={"dir": str(runs), "save_steps": 20}, train={"max_steps": 1_000_000})
+    with open(tiny_disk / "filler", "wb") as filler:
+        filler.write(b"\0" * 300_000)
+    job = cluster.submit(path)
+    told = cluster.wait(lambda: [e["message"] for e in cluster.events(job) if "No space left" in e["message"]], "an event that the disk is full")
+    assert str(runs) in told[0], told
+    step = cluster.json("get", job)["step"]
+    cluster.wait(lambda: cluster.json("get", job)["step"] > step + 20, "further steps")
+    (tiny_disk / "filler").unlink()
+    cluster.wait(lambda: cluster.json("get", job).get("last_checkpoint"), "a checkpoint, once there is space")
+    assert cluster.json("get", job)["restarts"] == []
+    cluster.ctl("cancel", "--now", job)
+    assert cluster.finish(job).returncode == 101
+
+
+def test_gradients_that_stay_not_finite_stop_the_job(cluster, tmp_path):
+    job = cluster.submit(write_job(tmp_path, name="diverges", workers=2, train={"max_steps": 40, "learning_rate": 1e30}, checkpoint={"save_steps": 100}))
+    result = cluster.finish(job)
+    assert result.returncode == 100
+    view = cluster.json("get", job)
+    assert view["phase"] == "failed" and view["restarts"] == []
+    assert "not finite" in view["reason"] and "step" in view["reason"] and "rank" in view["reason"] and "batch" in view["reason"], view["reason"]
+    skipped = [p["step"] for p in cluster.points(job) if p["skipped"]]
+    assert len(skipped) == 10
