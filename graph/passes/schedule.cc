@@ -18,7 +18,8 @@ class Units {
     auto [it, inserted] = cache_.try_emplace(module, -1);
     if (inserted) {
       for (size_t i = 0; i < units_.size(); ++i) {
-        if (module == units_[i] || absl::StartsWith(module, absl::StrCat(units_[i], "."))) it->second = static_cast<int>(i);
+        if (module == units_[i] || absl::StartsWith(module, absl::StrCat(units_[i], ".")))
+          it->second = static_cast<int>(i);
       }
     }
     return it->second;
@@ -30,11 +31,12 @@ class Units {
 };
 
 bool IsStateGather(const Graph& graph, const std::vector<int>& producers, const Node& node) {
-  return node.op == "all_gather" && producers[node.operands[0]] >= 0 && graph.nodes[producers[node.operands[0]]].op == "read";
+  return node.op == "all_gather" && producers[node.operands[0]] >= 0 &&
+         graph.nodes[producers[node.operands[0]]].op == "read";
 }
 
-// The run of one unit that each node belongs to: runs are numbered in line order. Leaves and gathers of weights take the run of what
-// follows them.
+// The run of one unit that each node belongs to: runs are numbered in line order. Leaves and gathers of weights take
+// the run of what follows them.
 std::vector<int> Runs(const Graph& graph, Units& units, const std::vector<char>& neutral) {
   std::vector<int> runs(graph.nodes.size(), 0);
   int run = 0;
@@ -73,7 +75,8 @@ void ScheduleGraph(Graph& graph, const ScheduleOptions& options) {
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     if (gather[i]) gathers[graph.nodes[i].results[0]] = graph.nodes[i];
   }
-  std::vector<std::vector<std::pair<int, ValueId>>> first_uses(num_runs);  // per run: (node index, gathered value), in order of first use
+  std::vector<std::vector<std::pair<int, ValueId>>> first_uses(
+      num_runs);  // per run: (node index, gathered value), in order of first use
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     for (ValueId v : graph.nodes[i].operands) {
       if (gathers.count(v) == 0) continue;
@@ -136,10 +139,98 @@ void ScheduleGraph(Graph& graph, const ScheduleOptions& options) {
   graph.CompactValues();
 }
 
+// A gradient on its way to its accumulator: the reduction, and the nodes that carry the sum into the state (add to the
+// accumulator, store).
+struct Reduction {
+  int node;
+  std::vector<int> carriers;
+};
+
+// The reductions whose sum goes nowhere but to a state.
+std::vector<Reduction> FindReductions(const Graph& graph) {
+  std::vector<std::vector<int>> users(graph.values.size());
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    for (ValueId v : graph.nodes[i].operands) users[v].push_back(static_cast<int>(i));
+  }
+  std::vector<Reduction> reductions;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (graph.nodes[i].op != "reduce_scatter") continue;
+    Reduction reduction{static_cast<int>(i), {}};
+    ValueId v = graph.nodes[i].results[0];
+    bool stored = false;
+    while (!stored && users[v].size() == 1) {
+      const int user = users[v][0];
+      const Node& node = graph.nodes[user];
+      reduction.carriers.push_back(user);
+      stored = node.op == "store";
+      if (stored) break;
+      if (node.op != "add" || node.results.size() != 1) break;
+      v = node.results[0];
+    }
+    if (stored) reductions.push_back(std::move(reduction));
+  }
+  return reductions;
+}
+
+// Reductions of gradients start where the gradient is complete and are waited for when the line has left the next run
+// of a unit, so that they overlap with that run's compute. The whole gradients of one unit more stay in memory
+// meanwhile.
+void DelayReductions(Graph& graph, const ScheduleOptions& options) {
+  const std::vector<Reduction> reductions = FindReductions(graph);
+  if (reductions.empty()) return;
+  Units units(options.units);
+  std::vector<char> neutral(graph.nodes.size(), 0);
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    neutral[i] = node.op == "all_gather" || node.op == "wait" || node.op == "read" || node.op == "input" ||
+                 node.op == "constant";
+  }
+  const std::vector<int> runs = Runs(graph, units, neutral);
+  const int num_runs = runs.back() + 1;
+  std::vector<char> moved(graph.nodes.size(), 0);
+  std::vector<std::vector<Node>> at_head(num_runs + 1);  // of a run; the last: at the end
+  for (const Reduction& reduction : reductions) {
+    Node& start = graph.nodes[reduction.node];
+    std::vector<Node>& place = at_head[std::min(runs[reduction.node] + 2, num_runs)];
+    start.attrs["async"] = true;
+    const Value sum = graph.values[start.results[0]];
+    Node wait;
+    wait.op = "wait";
+    wait.operands = start.results;
+    wait.module = start.module;
+    wait.results = {graph.AddValue(sum.name, sum.type)};
+    graph.values[wait.results[0]].placement = sum.placement;
+    for (int carrier : reduction.carriers) {
+      for (ValueId& v : graph.nodes[carrier].operands) {
+        if (v == start.results[0]) v = wait.results[0];
+      }
+    }
+    place.push_back(std::move(wait));
+    for (int carrier : reduction.carriers) {
+      place.push_back(graph.nodes[carrier]);
+      moved[carrier] = 1;
+    }
+  }
+  std::vector<Node> nodes;
+  int run = -1;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    while (run < runs[i]) {
+      ++run;
+      for (Node& node : at_head[run]) nodes.push_back(std::move(node));
+    }
+    if (!moved[i]) nodes.push_back(std::move(graph.nodes[i]));
+  }
+  for (Node& node : at_head[num_runs]) nodes.push_back(std::move(node));
+  graph.nodes = std::move(nodes);
+}
+
 }  // namespace
 
 absl::Status Schedule(Program& program, const OpTable& ops, const ScheduleOptions& options) {
-  for (Graph& graph : program.graphs) ScheduleGraph(graph, options);
+  for (Graph& graph : program.graphs) {
+    ScheduleGraph(graph, options);
+    if (options.prefetch_units > 0) DelayReductions(graph, options);
+  }
   program.level = Level::kScheduled;
   return absl::OkStatus();
 }

@@ -18,11 +18,15 @@ struct ScheduleOptions {
 };
 
 // Orders the collectives of a partitioned program.
-// - A weight gathered from a state is freed when the line leaves its unit and gathered again (recompute=1, 2, ...) when a later run of that
+// - A weight gathered from a state is freed when the line leaves its unit and gathered again (recompute=1, 2, ...) when
+// a later run of that
 //   unit, the backward, needs it: so no more than the units in flight are whole at once.
-// - Gathers start `prefetch_units` runs of units before their first use (async=true) and are waited for there, so that they overlap with
+// - Gathers start `prefetch_units` runs of units before their first use (async=true) and are waited for there, so that
+// they overlap with
 //   compute.
-// Must come after partition and the simplifications (moving earlier would change what propagation sees), before memory planning.
+// - Reductions of gradients are asynchronous as well, unless prefetch_units is 0: they are waited for one run of a unit
+// later. Must come after partition and the simplifications (moving earlier would change what propagation sees), before
+// memory planning.
 absl::Status Schedule(Program& program, const OpTable& ops, const ScheduleOptions& options);
 
 }  // namespace tacc::graph
