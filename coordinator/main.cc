@@ -84,17 +84,21 @@ int main(int argc, char** argv) {
   bool insecure = false;
   CLI::App app{"Takes training jobs, compiles them and drives the workers."};
   app.set_version_flag("--version", std::string("tacc-coordinator ") + TACC_VERSION);
-  app.add_option("--listen", options.listen, "HOST:PORT for clients and workers; port 0 takes a free one")->capture_default_str();
+  app.add_option("--listen", options.listen, "HOST:PORT for clients and workers; port 0 takes a free one")
+      ->capture_default_str();
   app.add_option("--state-dir", options.state_dir, "Where jobs and metrics are kept")->capture_default_str();
-  app.add_option("--metrics-listen", options.metrics_listen, "HOST:PORT for /metrics, /healthz and /readyz; none by default");
+  app.add_option("--metrics-listen", options.metrics_listen,
+                 "HOST:PORT for /metrics, /healthz and /readyz; none by default");
   app.add_flag("--insecure", insecure, "Allow addresses that other machines can reach; traffic is not encrypted");
-  app.add_option("--collective-timeout", options.collective_timeout_seconds, "Seconds without progress after which an attempt is a hang")
+  app.add_option("--collective-timeout", options.collective_timeout_seconds,
+                 "Seconds without progress after which an attempt is a hang")
       ->capture_default_str()
       ->check(CLI::Range(1.0, 86400.0));
   app.add_option("--compile-seconds", options.compile_limits.seconds, "Seconds that the compilation of a job may take")
       ->capture_default_str()
       ->check(CLI::Range(1.0, 86400.0));
-  app.add_option("--exit-with-parent-fd", parent_fd, "End when this file descriptor reads end-of-file")->check(CLI::Range(0, 1 << 20));
+  app.add_option("--exit-with-parent-fd", parent_fd, "End when this file descriptor reads end-of-file")
+      ->check(CLI::Range(0, 1 << 20));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -124,11 +128,13 @@ int main(int argc, char** argv) {
   const int signal_fd = signalfd(-1, &signals, SFD_CLOEXEC);
 
   StopRequest stop;
-  auto server = tacc::coordinator::Server::Start(options, failpoints->get(), [&stop](const absl::Status& status) { stop.Set(status); });
+  auto server = tacc::coordinator::Server::Start(options, failpoints->get(),
+                                                 [&stop](const absl::Status& status) { stop.Set(status); });
   if (!server.ok()) return Fail(std::string(server.status().message()), kExitBadUsage);
   std::printf("listening %s\n", (*server)->address().c_str());
   std::fflush(stdout);
-  spdlog::info("tacc-coordinator {} listens on {}, state in {}", options.version, (*server)->address(), options.state_dir);
+  spdlog::info("tacc-coordinator {} listens on {}, state in {}", options.version, (*server)->address(),
+               options.state_dir);
   if (!(*server)->metrics_address().empty()) spdlog::info("metrics on http://{}/metrics", (*server)->metrics_address());
 
   const absl::Status status = stop.Wait(signal_fd, parent_fd);

@@ -12,7 +12,7 @@
 namespace tacc::coordinator {
 
 struct ChildLimits {
-  double seconds = 120;  // Of wall time and of CPU time.
+  double seconds = 120;                     // Of wall time and of CPU time.
   int64_t memory_bytes = int64_t{8} << 30;  // Address space.
   size_t output_bytes = 16 << 20;           // Of stdout; of stderr the last 64 KiB are kept.
 };
@@ -28,8 +28,8 @@ struct ChildResult {
   double seconds = 0;
 };
 
-// `arguments[0]` is the path of the program. Blocks until the child is reaped; when `*cancel` becomes true or a limit is passed its process group is
-// killed. NotFound: the program cannot be started.
+// `arguments[0]` is the path of the program. Blocks until the child is reaped; when `*cancel` becomes true or a limit
+// is passed its process group is killed. NotFound: the program cannot be started.
 absl::StatusOr<ChildResult> RunChild(const std::vector<std::string>& arguments, const ChildLimits& limits,
                                      const std::atomic<bool>& cancel);
 

@@ -11,7 +11,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-absl::StatusOr<ChildResult> Shell(const std::string& script, const ChildLimits& limits, const std::atomic<bool>& cancel) {
+absl::StatusOr<ChildResult> Shell(const std::string& script, const ChildLimits& limits,
+                                  const std::atomic<bool>& cancel) {
   return RunChild({"/bin/sh", "-c", script}, limits, cancel);
 }
 

@@ -1,4 +1,5 @@
-// Checks data, plans and compiles jobs in child processes, so that a crash, a hang or hunger for memory there costs one job and never a heartbeat.
+// Checks data, plans and compiles jobs in child processes, so that a crash, a hang or hunger for memory there costs one
+// job and never a heartbeat.
 #ifndef COORDINATOR_COMPILE_COMPILER_H_
 #define COORDINATOR_COMPILE_COMPILER_H_
 
@@ -34,12 +35,14 @@ class Compiler {
   explicit Compiler(Options options);
   ~Compiler();  // Shutdown.
 
-  // Kills the running child and ends the thread. Starts in the queue are dropped without a call, plans are answered with Cancelled. Idempotent.
+  // Kills the running child and ends the thread. Starts in the queue are dropped without a call, plans are answered
+  // with Cancelled. Idempotent.
   void Shutdown();
 
   void Start(const StartCompile& start, const v1::JobSpec& spec, Done done);
   void Stop(const std::string& job);
-  // `tacc-plan plan`: candidates as JSON. InvalidArgument: bad input, as tacc-plan says it. ResourceExhausted: too many wait already.
+  // `tacc-plan plan`: candidates as JSON. InvalidArgument: bad input, as tacc-plan says it. ResourceExhausted: too many
+  // wait already.
   void Plan(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device, Planned planned);
 
   // Program text of a compiled job. `directory` as in CompileDone.
@@ -54,9 +57,10 @@ class Compiler {
 
   void Loop();
   // Runs the check of the data, writes the request into `dir`, runs tacc-plan. Returns its stdout.
-  absl::StatusOr<std::string> CheckAndRun(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device, const std::string& dir,
-                                          bool compile, const std::atomic<bool>& cancel);
-  absl::StatusOr<std::string> RunTool(const std::vector<std::string>& arguments, const std::string& dir, const std::atomic<bool>& cancel);
+  absl::StatusOr<std::string> CheckAndRun(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device,
+                                          const std::string& dir, bool compile, const std::atomic<bool>& cancel);
+  absl::StatusOr<std::string> RunTool(const std::vector<std::string>& arguments, const std::string& dir,
+                                      const std::atomic<bool>& cancel);
 
   const Options options_;
   std::mutex mutex_;

@@ -28,7 +28,8 @@ uint64_t Hash(const std::string& text) {
 
 }  // namespace
 
-absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device, const std::string& data) {
+absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device,
+                                           const std::string& data) {
   const Json facts = Json::parse(data, nullptr, /*allow_exceptions=*/false);
   if (!facts.is_object()) return absl::InternalError("tacc-data check did not print a JSON object");
   v1::JobSpec full = WithDefaults(spec);
@@ -45,7 +46,8 @@ absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, int world, c
   request["job"] = Json::parse(job, nullptr, /*allow_exceptions=*/false);
   if (world > 0) request["world"] = world;
   Json flops = Json::object();
-  std::vector<std::pair<std::string, double>> sorted(device.matmul_flops_per_second().begin(), device.matmul_flops_per_second().end());
+  std::vector<std::pair<std::string, double>> sorted(device.matmul_flops_per_second().begin(),
+                                                     device.matmul_flops_per_second().end());
   std::sort(sorted.begin(), sorted.end());
   for (const auto& [dtype, value] : sorted) flops[dtype] = value;
   request["device"] = {{"name", device.name()},
@@ -61,12 +63,16 @@ absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, int world, c
   return Dump(request);
 }
 
-absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const std::string& summary, const std::string& data, const std::string& program) {
+absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const std::string& summary, const std::string& data,
+                                     const std::string& program) {
   auto parsed = graph::ParseProgram(program, {.file = "stage0.program"});
-  if (!parsed.ok()) return absl::InternalError(absl::StrCat("tacc-plan wrote a program that does not parse: ", std::string(parsed.status().message())));
+  if (!parsed.ok())
+    return absl::InternalError(
+        absl::StrCat("tacc-plan wrote a program that does not parse: ", std::string(parsed.status().message())));
   const Json plan = Json::parse(summary, nullptr, /*allow_exceptions=*/false);
   const Json facts = Json::parse(data, nullptr, /*allow_exceptions=*/false);
-  if (!plan.is_object() || !facts.is_object()) return absl::InternalError("summary.json or the output of tacc-data check is not a JSON object");
+  if (!plan.is_object() || !facts.is_object())
+    return absl::InternalError("summary.json or the output of tacc-data check is not a JSON object");
   std::vector<std::string> weights;
   int64_t parameters = 0;
   for (const graph::State& state : parsed->states) {
@@ -79,7 +85,8 @@ absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const std::string&
   std::sort(weights.begin(), weights.end());
   Json identity;
   identity["model"] = absl::StrFormat("%d parameters, shapes %016x", parameters, Hash(absl::StrJoin(weights, "\n")));
-  identity["data"] = absl::StrCat(facts.value("num_tokens", int64_t{0}), " tokens, ", facts.value("fingerprint", std::string()));
+  identity["data"] =
+      absl::StrCat(facts.value("num_tokens", int64_t{0}), " tokens, ", facts.value("fingerprint", std::string()));
   identity["seq_len"] = plan.value("seq_len", 0);
   identity["global_batch_size"] = plan.value("global_batch_size", 0);
   identity["seed"] = spec.train().seed();

@@ -10,13 +10,15 @@
 
 namespace tacc::coordinator {
 
-// Request of tacc-plan. `data` is the output of tacc-data check; its seq_len fills in an unset data.seq_len, and defaults of the schema are filled in.
-// `world` 0: left to the planner.
-absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device, const std::string& data);
+// Request of tacc-plan. `data` is the output of tacc-data check; its seq_len fills in an unset data.seq_len, and
+// defaults of the schema are filled in. `world` 0: left to the planner.
+absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device,
+                                           const std::string& data);
 
-// What checkpoints of the job carry as `identity`: values that must not change for a resume to be a continuation. `program` is the text of its program, of
-// which names and logical shapes of the weights count.
-absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const std::string& summary, const std::string& data, const std::string& program);
+// What checkpoints of the job carry as `identity`: values that must not change for a resume to be a continuation.
+// `program` is the text of its program, of which names and logical shapes of the weights count.
+absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const std::string& summary, const std::string& data,
+                                     const std::string& program);
 
 }  // namespace tacc::coordinator
 

@@ -63,8 +63,11 @@ TEST(IdentityTest, DependsOnLogicalShapesAndNotOnTheLayout) {
   auto two = Identity(Spec(), summary, data, kProgram);
   ASSERT_TRUE(two.ok()) << two.status();
   std::string whole = kProgram;
-  for (const auto& [from, to] : {std::pair<std::string, std::string>{"fsdp=2", "fsdp=1"}, {"f32[64,256] of", "f32[128,256] of"}, {"[fsdp,-]", "[-,-]"}}) {
-    for (size_t at = whole.find(from); at != std::string::npos; at = whole.find(from, at + to.size())) whole.replace(at, from.size(), to);
+  for (const auto& [from, to] : {std::pair<std::string, std::string>{"fsdp=2", "fsdp=1"},
+                                 {"f32[64,256] of", "f32[128,256] of"},
+                                 {"[fsdp,-]", "[-,-]"}}) {
+    for (size_t at = whole.find(from); at != std::string::npos; at = whole.find(from, at + to.size()))
+      whole.replace(at, from.size(), to);
   }
   auto one = Identity(Spec(), summary, data, whole);
   ASSERT_TRUE(one.ok()) << one.status();
@@ -74,7 +77,8 @@ TEST(IdentityTest, DependsOnLogicalShapesAndNotOnTheLayout) {
   EXPECT_EQ(identity["seed"], 42);
   EXPECT_THAT(identity["model"].get<std::string>(), ::testing::StartsWith("32768 parameters, shapes "));
   std::string renamed = whole;
-  for (size_t at = renamed.find("fc.weight"); at != std::string::npos; at = renamed.find("fc.weight", at + 1)) renamed.replace(at, 2, "gc");
+  for (size_t at = renamed.find("fc.weight"); at != std::string::npos; at = renamed.find("fc.weight", at + 1))
+    renamed.replace(at, 2, "gc");
   EXPECT_NE(*Identity(Spec(), summary, data, renamed), *one);
 }
 

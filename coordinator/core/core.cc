@@ -29,13 +29,16 @@ std::string CheckpointDir(const JobState& job) { return job.spec.checkpoint().di
 }  // namespace
 
 Core::Core(Options options, DescribeInstruction describe)
-    : options_(std::move(options)), describe_(std::move(describe)), members_(options_.lease_seconds, options_.version) {}
+    : options_(std::move(options)),
+      describe_(std::move(describe)),
+      members_(options_.lease_seconds, options_.version) {}
 
 // ---- Replay.
 
 absl::Status Core::Replay(const v1::Fact& fact) {
   if (fact.has_job_accepted()) {
-    if (jobs_.count(fact.job()) != 0) return absl::InternalError(absl::StrCat("the log accepts job ", fact.job(), " twice"));
+    if (jobs_.count(fact.job()) != 0)
+      return absl::InternalError(absl::StrCat("the log accepts job ", fact.job(), " twice"));
     const v1::JobAccepted& accepted = fact.job_accepted();
     by_request_[accepted.request_id()] = fact.job();
     last_number_ = std::max(last_number_, accepted.number());
@@ -43,7 +46,8 @@ absl::Status Core::Replay(const v1::Fact& fact) {
     return Apply(fact, &jobs_[fact.job()]);
   }
   auto job = jobs_.find(fact.job());
-  if (job == jobs_.end()) return absl::InternalError(absl::StrCat("the log names job ", fact.job(), ", which it never accepted"));
+  if (job == jobs_.end())
+    return absl::InternalError(absl::StrCat("the log names job ", fact.job(), ", which it never accepted"));
   absl::Status status = Apply(fact, &job->second);
   if (job->second.ended.has_value()) queue_.erase(job->second.number);
   return status;
@@ -105,14 +109,15 @@ void Core::OnSubmit(const SubmitJob& submit) {
   };
   if (auto it = by_request_.find(submit.request_id); it != by_request_.end()) {
     const JobState& job = jobs_[it->second];
-    if (google::protobuf::util::MessageDifferencer::Equals(job.spec, submit.spec)) return reply(absl::OkStatus(), job.id, true);
-    return reply(absl::AlreadyExistsError(
-                     absl::StrCat("request id ", submit.request_id, " belongs to job ", job.id, ", which is not the same job")),
+    if (google::protobuf::util::MessageDifferencer::Equals(job.spec, submit.spec))
+      return reply(absl::OkStatus(), job.id, true);
+    return reply(absl::AlreadyExistsError(absl::StrCat("request id ", submit.request_id, " belongs to job ", job.id,
+                                                       ", which is not the same job")),
                  job.id, true);
   }
   if (submit.request_id.size() > kMaxRequestIdBytes) {
-    return reply(absl::InvalidArgumentError(absl::StrCat("request_id has ", submit.request_id.size(), " bytes, at most ",
-                                                         kMaxRequestIdBytes)),
+    return reply(absl::InvalidArgumentError(
+                     absl::StrCat("request_id has ", submit.request_id.size(), " bytes, at most ", kMaxRequestIdBytes)),
                  "", false);
   }
   // A coordinator trusts no client.
@@ -122,13 +127,15 @@ void Core::OnSubmit(const SubmitJob& submit) {
   }
   if (!wrong.empty()) return reply(absl::InvalidArgumentError(wrong), "", false);
   if (queue_.size() >= kMaxOpenJobs) {
-    return reply(absl::ResourceExhaustedError(absl::StrCat(queue_.size(), " jobs have not ended, which is the limit")), "", false);
+    return reply(absl::ResourceExhaustedError(absl::StrCat(queue_.size(), " jobs have not ended, which is the limit")),
+                 "", false);
   }
   for (const auto& [number, id] : queue_) {
     if (CheckpointDir(jobs_[id]) == submit.spec.checkpoint().dir()) {
-      return reply(absl::InvalidArgumentError(absl::StrCat("checkpoint.dir ", submit.spec.checkpoint().dir(), " is used by job ", id,
-                                                           ", which has not ended; cancel it or give another folder")),
-                   "", false);
+      return reply(
+          absl::InvalidArgumentError(absl::StrCat("checkpoint.dir ", submit.spec.checkpoint().dir(), " is used by job ",
+                                                  id, ", which has not ended; cancel it or give another folder")),
+          "", false);
     }
   }
   int serial = 1;
@@ -147,17 +154,21 @@ void Core::OnSubmit(const SubmitJob& submit) {
 }
 
 void Core::OnCancel(const CancelJob& cancel) {
-  auto reply = [&](absl::Status status, const std::string& job) { out_.push_back(Reply{cancel.tag, std::move(status), job, true}); };
+  auto reply = [&](absl::Status status, const std::string& job) {
+    out_.push_back(Reply{cancel.tag, std::move(status), job, true});
+  };
   JobState* job = const_cast<JobState*>(Find(cancel.job));
   if (job == nullptr) return reply(absl::NotFoundError(absl::StrCat("no job ", cancel.job)), "");
   if (job->ended.has_value()) return reply(absl::OkStatus(), job->id);
-  const v1::CancelMode mode = cancel.mode == v1::CANCEL_MODE_CHECKPOINT ? v1::CANCEL_MODE_CHECKPOINT : v1::CANCEL_MODE_NOW;
+  const v1::CancelMode mode =
+      cancel.mode == v1::CANCEL_MODE_CHECKPOINT ? v1::CANCEL_MODE_CHECKPOINT : v1::CANCEL_MODE_NOW;
   // A second call may only be harsher.
   if (!job->cancel.has_value() || (*job->cancel == v1::CANCEL_MODE_CHECKPOINT && mode == v1::CANCEL_MODE_NOW)) {
     v1::Fact fact;
     fact.mutable_cancel_requested()->set_mode(mode);
     Log(job, std::move(fact));
-    Tell(*job, "cancelling", mode == v1::CANCEL_MODE_CHECKPOINT ? "cancelled: the ranks write a checkpoint and stop" : "cancelled");
+    Tell(*job, "cancelling",
+         mode == v1::CANCEL_MODE_CHECKPOINT ? "cancelled: the ranks write a checkpoint and stop" : "cancelled");
     if (job->Active()) {
       Advance(job);
     } else {
@@ -194,8 +205,8 @@ void Core::OnCompileDone(const CompileDone& done) {
   Log(job, std::move(fact));
   const v1::PlanSummary& plan = job->summary.plan;
   Tell(*job, "compiled",
-       absl::StrCat("compiled for ", plan.world(), plan.world() == 1 ? " worker" : " workers", " in ", plan.precision(), ", ",
-                    plan.num_parameters(), " parameters"));
+       absl::StrCat("compiled for ", plan.world(), plan.world() == 1 ? " worker" : " workers", " in ", plan.precision(),
+                    ", ", plan.num_parameters(), " parameters"));
 }
 
 void Core::OnCompileFailed(const CompileFailed& failed) {
@@ -259,7 +270,8 @@ void Core::ScheduleCompiles() {
 
 void Core::Schedule() {
   ScheduleCompiles();
-  // First come, first served: a job that waits for workers holds up those behind it, so that a large job is not starved by small ones.
+  // First come, first served: a job that waits for workers holds up those behind it, so that a large job is not starved
+  // by small ones.
   std::string ahead;
   std::vector<std::string> ids;
   for (const auto& [number, id] : queue_) ids.push_back(id);
@@ -275,7 +287,8 @@ void Core::Schedule() {
       job->reason.clear();
       StartPathCheck(job, choice.workers);
     } else if (choice.recompile_for.has_value() && job->refused.count(DeviceKey(*choice.recompile_for)) != 0) {
-      SetWaiting(job, absl::StrCat("needs other workers than those that are free: ", job->refused[DeviceKey(*choice.recompile_for)]));
+      SetWaiting(job, absl::StrCat("needs other workers than those that are free: ",
+                                   job->refused[DeviceKey(*choice.recompile_for)]));
       ahead = id;
     } else if (choice.recompile_for.has_value()) {
       job->reason.clear();
@@ -298,7 +311,8 @@ void Core::Log(JobState* job, v1::Fact fact) {
   if (fact.job().empty()) fact.set_job(job->id);
   const absl::Status status = Apply(fact, job);
   if (!status.ok()) {
-    // A decision that does not fit the state is a bug of ours: it must not reach the log, where it would stop every later start.
+    // A decision that does not fit the state is a bug of ours: it must not reach the log, where it would stop every
+    // later start.
     Tell(*job, "warning", std::string(status.message()));
     return;
   }

@@ -7,7 +7,9 @@
 namespace tacc::coordinator {
 namespace {
 
-std::tuple<int64_t, int, int> Position(const v1::RankSample& sample) { return {sample.step(), sample.call(), sample.node()}; }
+std::tuple<int64_t, int, int> Position(const v1::RankSample& sample) {
+  return {sample.step(), sample.call(), sample.node()};
+}
 
 }  // namespace
 
@@ -39,7 +41,8 @@ std::optional<std::string> FindHang(const JobState& job, double timeout_seconds,
                         "; the network between the workers may be down");
   }
   int waiting = 0;
-  for (const RankState& rank : attempt.ranks) waiting += Position(*rank.sample) == Position(waits) && rank.sample->in_collective();
+  for (const RankState& rank : attempt.ranks)
+    waiting += Position(*rank.sample) == Position(waits) && rank.sample->in_collective();
   return absl::StrCat("no progress for ", timeout_seconds, " s: rank ", missing, " on ", attempt.ranks[missing].worker,
                       " did not enter ", where, ", where ", waiting, waiting == 1 ? " rank waits" : " ranks wait",
                       "; it stands at ", describe(job, least.call(), least.node()), " of step ", least.step());

@@ -11,11 +11,13 @@
 
 namespace tacc::coordinator {
 
-// What an instruction of a job's program is called: "all_gather %w.3 (layers.0.mlp)". `call` and `node` as in the status block.
+// What an instruction of a job's program is called: "all_gather %w.3 (layers.0.mlp)". `call` and `node` as in the
+// status block.
 using DescribeInstruction = std::function<std::string(const JobState& job, int call, int node)>;
 
-// A hang is: every rank has stood still for `timeout_seconds`, and at least one of them inside a collective. Returns one line that names the rank
-// that is furthest behind and the instruction that the others wait in; nothing when there is no hang or a rank has sent no sample yet.
+// A hang is: every rank has stood still for `timeout_seconds`, and at least one of them inside a collective. Returns
+// one line that names the rank that is furthest behind and the instruction that the others wait in; nothing when there
+// is no hang or a rank has sent no sample yet.
 std::optional<std::string> FindHang(const JobState& job, double timeout_seconds, const DescribeInstruction& describe);
 
 }  // namespace tacc::coordinator

@@ -234,7 +234,8 @@ absl::Status Apply(const v1::Fact& fact, JobState* job) {
       job->ended = fact.job_ended();
       job->ended_time = fact.time();
       // The end of the last attempt was the job's, and no restart.
-      if (!job->restarts.empty() && job->attempt.has_value() && job->restarts.back().attempt() == job->attempt->number) {
+      if (!job->restarts.empty() && job->attempt.has_value() &&
+          job->restarts.back().attempt() == job->attempt->number) {
         job->restarts.pop_back();
       }
       return absl::OkStatus();

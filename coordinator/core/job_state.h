@@ -1,4 +1,5 @@
-// The state of one job. The durable part changes by Apply(fact) only, in replay as in life; the rest is known again from workers after a restart.
+// The state of one job. The durable part changes by Apply(fact) only, in replay as in life; the rest is known again
+// from workers after a restart.
 #ifndef COORDINATOR_CORE_JOB_STATE_H_
 #define COORDINATOR_CORE_JOB_STATE_H_
 
@@ -39,8 +40,8 @@ struct RankState {
 
   // Volatile.
   uint64_t seen_sequence = 0;  // Reports up to here were acted upon.
-  // Event `failed`, `finished` or `stopped`: reports from it on are acknowledged with the exit only, so that a coordinator that dies
-  // in between hears them again.
+  // Event `failed`, `finished` or `stopped`: reports from it on are acknowledged with the exit only, so that a
+  // coordinator that dies in between hears them again.
   std::string last_word;
   std::string failed_code;
   std::string failed_message;
@@ -57,10 +58,10 @@ struct AttemptState {
   int64_t best_step_before = 0;
   std::string host;  // Rendezvous; empty until rank 0 listens.
   int port = 0;
-  std::string condemned;  // Cause, when the coordinator ended it.
+  std::string condemned;        // Cause, when the coordinator ended it.
   bool resume_damaged = false;  // The checkpoint it was to resume from was dropped as damaged.
   bool over = false;            // AttemptEnded.
-  int64_t step = 0;       // Reached by this attempt.
+  int64_t step = 0;             // Reached by this attempt.
   // Newest step seconds, for medians; volatile.
   std::deque<v1::StepMetrics> recent;
 
@@ -72,7 +73,7 @@ struct AttemptState {
 
 // A look at the workers' paths before an attempt; volatile.
 struct PathCheck {
-  std::vector<std::string> workers;  // By rank.
+  std::vector<std::string> workers;         // By rank.
   std::map<uint64_t, std::string> pending;  // Request -> worker.
   bool expecting = false;                   // CLAIM is done.
   std::string owner;
@@ -96,7 +97,7 @@ struct JobState {
   std::optional<AttemptState> attempt;
   std::vector<v1::Restart> restarts;
   int restarts_without_progress = 0;
-  bool counted_before = false;  // The attempt before this one ended by a counted failure.
+  bool counted_before = false;              // The attempt before this one ended by a counted failure.
   std::vector<v1::Checkpoint> checkpoints;  // Oldest first.
   std::optional<v1::CancelMode> cancel;
   std::string exported_path;
@@ -114,7 +115,7 @@ struct JobState {
   // Devices that the compiler refused for this compiled job, and why: it waits for others.
   std::map<std::string, std::string> refused;
   std::optional<PathCheck> check;
-  std::string reason;  // Why it waits.
+  std::string reason;                                     // Why it waits.
   std::map<uint64_t, std::vector<std::string>> deleting;  // DeleteCheckpoints in flight: request -> names.
   bool running_told = false;
 
@@ -123,7 +124,8 @@ struct JobState {
   int World() const;
 };
 
-// Ranks that the job asks for: resources.workers, or dp.size x fsdp.size when one of them is given; 0 when the planner decides.
+// Ranks that the job asks for: resources.workers, or dp.size x fsdp.size when one of them is given; 0 when the planner
+// decides.
 int RequestedWorld(const v1::JobSpec& spec);
 
 // Changes `job` by one fact of it. Internal when the fact does not fit the state (a damaged log).

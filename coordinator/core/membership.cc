@@ -20,7 +20,8 @@ v1::RankId IdOf(const std::string& job, int attempt, int rank) {
   return id;
 }
 
-absl::StatusOr<Membership::Attached> Membership::Attach(double now, uint64_t session, const v1::Register& registration) {
+absl::StatusOr<Membership::Attached> Membership::Attach(double now, uint64_t session,
+                                                        const v1::Register& registration) {
   const std::string& name = registration.name();
   if (registration.version() != version_) {
     return absl::FailedPreconditionError(absl::StrCat("worker ", name, " is version ", registration.version(),
@@ -31,7 +32,8 @@ absl::StatusOr<Membership::Attached> Membership::Attach(double now, uint64_t ses
     return absl::InvalidArgumentError(
         absl::StrCat("a worker's name must have 1 to ", kMaxNameBytes, " bytes, this one has ", name.size()));
   }
-  if (registration.instance().empty()) return absl::InvalidArgumentError(absl::StrCat("worker ", name, ": no instance"));
+  if (registration.instance().empty())
+    return absl::InvalidArgumentError(absl::StrCat("worker ", name, ": no instance"));
   if (registration.device().kind().empty()) {
     return absl::InvalidArgumentError(absl::StrCat("worker ", name, ": no device profile"));
   }
@@ -40,9 +42,10 @@ absl::StatusOr<Membership::Attached> Membership::Attach(double now, uint64_t ses
   Attached attached;
   if (!inserted && worker.Attached()) {
     if (worker.instance != registration.instance()) {
-      return absl::AlreadyExistsError(absl::StrCat("worker ", name,
-                                                   " is attached already, by another daemon; give this one another --name "
-                                                   "or stop the other"));
+      return absl::AlreadyExistsError(
+          absl::StrCat("worker ", name,
+                       " is attached already, by another daemon; give this one another --name "
+                       "or stop the other"));
     }
     attached.replaced_session = worker.session;
   }

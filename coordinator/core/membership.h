@@ -43,7 +43,8 @@ class Membership {
     uint64_t replaced_session = 0;  // A stream of the same daemon that this one replaces; 0: none.
     bool new_instance = false;      // Another process than before, or the first.
   };
-  // InvalidArgument: a bad registration. FailedPrecondition: another version. AlreadyExists: another live daemon has the name.
+  // InvalidArgument: a bad registration. FailedPrecondition: another version. AlreadyExists: another live daemon has
+  // the name.
   absl::StatusOr<Attached> Attach(double now, uint64_t session, const v1::Register& registration);
   void Detach(uint64_t session);
   // A worker that the log names; it gets one full lease from `now`.

@@ -59,7 +59,8 @@ bool Fits(const JobState& job, const v1::DeviceProfile& device) {
   if (device.kind() != compiled.kind() || device.threads() < compiled.threads()) return false;
   if (device.memory_bytes() < std::min(compiled.memory_bytes(), Need(job))) return false;
   const std::string& precision = job.summary.plan.precision();
-  return compiled.matmul_flops_per_second().count(precision) == 0 || device.matmul_flops_per_second().count(precision) != 0;
+  return compiled.matmul_flops_per_second().count(precision) == 0 ||
+         device.matmul_flops_per_second().count(precision) != 0;
 }
 
 Choice Place(const Membership& members, const JobState& job) {
@@ -97,7 +98,8 @@ Choice Place(const Membership& members, const JobState& job) {
   return choice;
 }
 
-double PeakFlopsPerSecond(const Membership& members, const std::vector<std::string>& workers, const std::string& precision) {
+double PeakFlopsPerSecond(const Membership& members, const std::vector<std::string>& workers,
+                          const std::string& precision) {
   double sum = 0;
   for (const std::string& name : workers) {
     auto worker = members.workers().find(name);

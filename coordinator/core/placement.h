@@ -12,12 +12,13 @@
 
 namespace tacc::coordinator {
 
-// The profile that every one of `devices` (one kind, at least one) can live up to: the least memory, threads and speed, and only the
-// dtypes that all have.
+// The profile that every one of `devices` (one kind, at least one) can live up to: the least memory, threads and speed,
+// and only the dtypes that all have.
 v1::DeviceProfile Weakest(const std::vector<v1::DeviceProfile>& devices);
 
-// The device to compile a job of `world` ranks (0: unknown, taken as 1) for: the weakest of the workers it would get. Nothing when fewer than
-// `world` workers of one kind are attached. Free workers come before busy ones, "cuda" before "cpu", then names in order.
+// The device to compile a job of `world` ranks (0: unknown, taken as 1) for: the weakest of the workers it would get.
+// Nothing when fewer than `world` workers of one kind are attached. Free workers come before busy ones, "cuda" before
+// "cpu", then names in order.
 std::optional<v1::DeviceProfile> DeviceToCompileFor(const Membership& members, int world);
 
 // Whether a program compiled for job.compile.device may run on `device`.
@@ -35,7 +36,8 @@ struct Choice {
 Choice Place(const Membership& members, const JobState& job);
 
 // Sum of the peaks, in FLOP/s, of the workers in `precision` ("f32", "bf16").
-double PeakFlopsPerSecond(const Membership& members, const std::vector<std::string>& workers, const std::string& precision);
+double PeakFlopsPerSecond(const Membership& members, const std::vector<std::string>& workers,
+                          const std::string& precision);
 
 }  // namespace tacc::coordinator
 

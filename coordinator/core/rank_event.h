@@ -14,16 +14,16 @@ struct RankEvent {
   std::string event;  // "started", "listening", ...
   double time = 0;
   int64_t step = 0;
-  int port = 0;                // listening
-  std::string resumed_from;    // ready
-  int64_t arena_bytes = 0;     // ready
-  double load_seconds = 0;     // ready
-  std::string code;            // warning, failed
-  std::string message;         // warning, failed, log
-  std::string path;            // checkpoint, exported
-  v1::StepMetrics metrics;     // step
-  v1::EvalMetrics eval;        // eval
-  v1::Checkpoint checkpoint;   // checkpoint
+  int port = 0;               // listening
+  std::string resumed_from;   // ready
+  int64_t arena_bytes = 0;    // ready
+  double load_seconds = 0;    // ready
+  std::string code;           // warning, failed
+  std::string message;        // warning, failed, log
+  std::string path;           // checkpoint, exported
+  v1::StepMetrics metrics;    // step
+  v1::EvalMetrics eval;       // eval
+  v1::Checkpoint checkpoint;  // checkpoint
 };
 
 // InvalidArgument: not a JSON object with `event`, a number that is not one, or a field of the event missing.

@@ -21,11 +21,13 @@ std::string Shorten(const std::string& text) {
   return text.size() <= kMaxEventText ? valid : absl::StrCat(valid, "...");
 }
 
-// How much a rank's end says about the cause: the lower, the more. Ranks that wait for one that died fail in a collective.
+// How much a rank's end says about the cause: the lower, the more. Ranks that wait for one that died fail in a
+// collective.
 int Order(const v1::RankEnded& ended) {
   switch (ended.end()) {
     case v1::RANK_END_FAILED:
-      if (ended.has_exit_code() && (ended.exit_code() == kExitBadInput || ended.exit_code() == kExitNonfinite)) return 0;
+      if (ended.has_exit_code() && (ended.exit_code() == kExitBadInput || ended.exit_code() == kExitNonfinite))
+        return 0;
       return ended.code() == "collective" ? 3 : 1;
     case v1::RANK_END_LOST:
       return 2;
@@ -78,7 +80,8 @@ void Core::OnReport(Worker* worker, const v1::RankReport& report) {
     if (event.ok()) {
       OnRankEvent(job, index, *event);
     } else {
-      Tell(*job, "warning", absl::StrCat("rank ", index, ": ", std::string(event.status().message()), ": ", Shorten(report.event())));
+      Tell(*job, "warning",
+           absl::StrCat("rank ", index, ": ", std::string(event.status().message()), ": ", Shorten(report.event())));
     }
   }
   if (report.has_exited() || rank->last_word.empty()) {
@@ -124,7 +127,8 @@ void Core::OnRankEvent(JobState* job, int index, const RankEvent& event) {
     NoteStep(metrics, job);
     out_.push_back(StoreStep{job->id, metrics});
     if (metrics.skipped() != 0) {
-      Tell(*job, "warning", absl::StrCat("step ", metrics.step(), ": the gradient norm is not finite; the update was skipped"));
+      Tell(*job, "warning",
+           absl::StrCat("step ", metrics.step(), ": the gradient norm is not finite; the update was skipped"));
     }
   } else if (event.event == "eval" && index == 0) {
     v1::EvalMetrics eval = event.eval;
@@ -171,7 +175,9 @@ void Core::OnCheckpoint(JobState* job, v1::Checkpoint checkpoint) {
     if (other.name() == checkpoint.name()) return;
   }
   if (checkpoint.name().empty() || checkpoint.name().find('/') != std::string::npos) {
-    return Tell(*job, "warning", absl::StrCat("rank 0 names a checkpoint \"", Shorten(checkpoint.name()), "\", which is no folder name"));
+    return Tell(
+        *job, "warning",
+        absl::StrCat("rank 0 names a checkpoint \"", Shorten(checkpoint.name()), "\", which is no folder name"));
   }
   const AttemptState& attempt = *job->attempt;
   checkpoint.set_attempt(attempt.number);
@@ -217,7 +223,8 @@ void Core::OnDeleted(const v1::DeleteCheckpointsResult& result) {
     }
     if (!fact.checkpoints_dropped().names().empty()) Log(&job, std::move(fact));
     if (!text.empty()) Tell(job, "checkpoint_deleted", absl::StrCat("deleted ", Shorten(text)));
-    for (const std::string& error : result.errors()) Tell(job, "warning", absl::StrCat("deleting checkpoints: ", Shorten(error)));
+    for (const std::string& error : result.errors())
+      Tell(job, "warning", absl::StrCat("deleting checkpoints: ", Shorten(error)));
     job.deleting.erase(deleting);
     return;
   }
@@ -312,7 +319,8 @@ void Core::EndAttempt(JobState* job) {
   Release(job->id);
 
   if (all_finished) {
-    return EndJob(job, v1::PHASE_FINISHED, absl::StrCat("trained to step ", attempt.step), v1::FAILURE_CODE_UNSPECIFIED, {});
+    return EndJob(job, v1::PHASE_FINISHED, absl::StrCat("trained to step ", attempt.step), v1::FAILURE_CODE_UNSPECIFIED,
+                  {});
   }
   if (job->cancel.has_value()) {
     std::string reason = absl::StrCat(any_stopped ? "stopped" : "cancelled", " at step ", attempt.step);
@@ -324,13 +332,15 @@ void Core::EndAttempt(JobState* job) {
     if (end.exit_code() == kExitBadInput || path_damaged) {
       return EndJob(job, v1::PHASE_FAILED, cause, v1::FAILURE_CODE_BAD_INPUT, log_lines);
     }
-    if (end.exit_code() == kExitNonfinite) return EndJob(job, v1::PHASE_FAILED, cause, v1::FAILURE_CODE_NONFINITE, log_lines);
+    if (end.exit_code() == kExitNonfinite)
+      return EndJob(job, v1::PHASE_FAILED, cause, v1::FAILURE_CODE_NONFINITE, log_lines);
   }
   if (counted && job->restarts_without_progress >= job->spec.max_restarts()) {
     const int restarts = job->restarts_without_progress;
-    return EndJob(job, v1::PHASE_FAILED,
-                  absl::StrCat(cause, " (after ", restarts, restarts == 1 ? " restart" : " restarts", " without a new step)"),
-                  v1::FAILURE_CODE_RESTARTS, log_lines);
+    return EndJob(
+        job, v1::PHASE_FAILED,
+        absl::StrCat(cause, " (after ", restarts, restarts == 1 ? " restart" : " restarts", " without a new step)"),
+        v1::FAILURE_CODE_RESTARTS, log_lines);
   }
   std::string text = cause;
   if (counted) {

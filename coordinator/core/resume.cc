@@ -74,8 +74,9 @@ void ResumeFromEarlierJob(const JobState& job, const v1::CheckPathsResult& found
   });
   const std::string difference = Difference(job.compile.identity(), *whole.back());
   if (!difference.empty()) {
-    resume->error = absl::StrCat("cannot resume from ", job.spec.checkpoint().dir(), "/", whole.back()->name(), ": ", difference,
-                                 "; change it back, give another checkpoint.dir, or set resume_from_checkpoint: never");
+    resume->error =
+        absl::StrCat("cannot resume from ", job.spec.checkpoint().dir(), "/", whole.back()->name(), ": ", difference,
+                     "; change it back, give another checkpoint.dir, or set resume_from_checkpoint: never");
     return;
   }
   for (const auto* checkpoint : whole) {

@@ -1,4 +1,5 @@
-// From which checkpoint an attempt starts. A pure function of the job and of what its workers found in the checkpoint folder.
+// From which checkpoint an attempt starts. A pure function of the job and of what its workers found in the checkpoint
+// folder.
 #ifndef COORDINATOR_CORE_RESUME_H_
 #define COORDINATOR_CORE_RESUME_H_
 
@@ -27,9 +28,9 @@ struct Resume {
 };
 
 // Rules, the first that applies:
-//   the newest whole checkpoint that this job has logged (folders of its own attempts that were never logged do not count);
-//   resume_from_checkpoint PATH: that one; never: none;
-//   auto: the newest whole one that an earlier job left in the folder, all such being adopted.
+//   the newest whole checkpoint that this job has logged (folders of its own attempts that were never logged do not
+//   count); resume_from_checkpoint PATH: that one; never: none; auto: the newest whole one that an earlier job left in
+//   the folder, all such being adopted.
 // A checkpoint of an earlier job must have this job's identity; the error names both values.
 Resume ChooseResume(const JobState& job, const v1::CheckPathsResult& found);
 

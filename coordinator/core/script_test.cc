@@ -1,14 +1,15 @@
-// Runs testdata/*.script: each block is a command, `----`, and all decisions that the core takes on it. `coordinator_core_script_test --rewrite` writes the
-// outputs anew: only commit a difference that you can explain.
+// Runs testdata/*.script: each block is a command, `----`, and all decisions that the core takes on it.
+// `coordinator_core_script_test --rewrite` writes the outputs anew: only commit a difference that you can explain.
 //
 // Commands (RANK is JOB/ATTEMPT/RANK; reports are numbered by themselves, `seq=N` sends a number again):
 //   submit NAME [workers=N] [max_steps=N] [max_restarts=N] [limit=N] [dir=D] [request=R] [resume=auto|never|PATH]
 //   cancel JOB now|checkpoint        compiled JOB [world=N] [need=BYTES]      compile_failed JOB bad_input|bug MESSAGE
 //   attach W [instance=I] [version=V] [kind=K] [threads=N] [memory=N] [running=RANK] [held=RANK]     detach W
-//   paths W [max_attempt=N] [exported] [owner=TEXT] [error=TEXT] [NAME:step=N:attempt=N[:seed=N][:damaged] ...]    answers the last check_paths to W
-//   event RANK JSON    step RANK N    checkpoint RANK N    ready RANK [STEP]    exit RANK CODE|signal=N|killed|start=TEXT [log=LINE]
-//   beat W [RANK step=N call=N node=N still=S [collective]]    deleted W [NAME ...]    tick SECONDS [alive=W,W]
-//   restart      a coordinator with nothing but what was logged        job JOB      workers
+//   paths W [max_attempt=N] [exported] [owner=TEXT] [error=TEXT] [NAME:step=N:attempt=N[:seed=N][:damaged] ...] answers
+//   the last check_paths to W event RANK JSON    step RANK N    checkpoint RANK N    ready RANK [STEP]    exit RANK
+//   CODE|signal=N|killed|start=TEXT [log=LINE] beat W [RANK step=N call=N node=N still=S [collective]]    deleted W
+//   [NAME ...]    tick SECONDS [alive=W,W] restart      a coordinator with nothing but what was logged        job JOB
+//   workers
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,7 +34,8 @@ namespace {
 bool rewrite = false;
 
 std::string Identity(int seed) {
-  return absl::StrCat(R"({"model":"100 parameters","data":"1000 tokens, f","seq_len":64,"global_batch_size":8,"seed":)", seed, "}");
+  return absl::StrCat(R"({"model":"100 parameters","data":"1000 tokens, f","seq_len":64,"global_batch_size":8,"seed":)",
+                      seed, "}");
 }
 
 std::string RankName(const v1::RankId& id) { return absl::StrCat(id.job(), "/", id.attempt(), "/", id.rank()); }
@@ -80,13 +82,15 @@ class Script {
     const std::string subject = args.words.size() > 1 ? args.words[1] : "";
     if (name == "submit") return Feed(Submit(subject, args));
     if (name == "cancel") {
-      return Feed(CancelJob{++tag_, subject, args.words.at(2) == "now" ? v1::CANCEL_MODE_NOW : v1::CANCEL_MODE_CHECKPOINT});
+      return Feed(
+          CancelJob{++tag_, subject, args.words.at(2) == "now" ? v1::CANCEL_MODE_NOW : v1::CANCEL_MODE_CHECKPOINT});
     }
     if (name == "compiled") return Feed(Compiled(subject, args));
     if (name == "compile_failed") {
       std::vector<std::string> rest(args.words.begin() + 3, args.words.end());
-      return Feed(CompileFailed{subject, absl::StrJoin(rest, " "),
-                                args.words.at(2) == "bad_input" ? v1::FAILURE_CODE_BAD_INPUT : v1::FAILURE_CODE_COMPILE});
+      return Feed(
+          CompileFailed{subject, absl::StrJoin(rest, " "),
+                        args.words.at(2) == "bad_input" ? v1::FAILURE_CODE_BAD_INPUT : v1::FAILURE_CODE_COMPILE});
     }
     if (name == "attach") return Feed(Attach(subject, args));
     if (name == "detach") return Feed(WorkerDetached{sessions_[subject]});
@@ -135,8 +139,10 @@ class Script {
     submit.spec.mutable_train()->set_max_steps(static_cast<int>(args.Int("max_steps", 100)));
     submit.spec.mutable_checkpoint()->set_dir(args.Text("dir", absl::StrCat("/runs/", name)));
     if (args.values.count("resume")) submit.spec.mutable_checkpoint()->set_resume_from_checkpoint(args.Text("resume"));
-    if (args.values.count("limit")) submit.spec.mutable_checkpoint()->set_save_total_limit(static_cast<int>(args.Int("limit", 2)));
-    if (args.values.count("workers")) submit.spec.mutable_resources()->set_workers(static_cast<int>(args.Int("workers", 1)));
+    if (args.values.count("limit"))
+      submit.spec.mutable_checkpoint()->set_save_total_limit(static_cast<int>(args.Int("limit", 2)));
+    if (args.values.count("workers"))
+      submit.spec.mutable_resources()->set_workers(static_cast<int>(args.Int("workers", 1)));
     if (args.values.count("max_restarts")) submit.spec.set_max_restarts(static_cast<int>(args.Int("max_restarts", 3)));
     return submit;
   }
@@ -145,7 +151,8 @@ class Script {
     CompileDone done;
     done.job = job;
     const int64_t world = args.Int("world", core_->Find(job)->spec.resources().workers());
-    done.summary = absl::StrCat(R"({"world":)", world, R"(,"precision":"f32","num_parameters":100,"flops_per_step":1e9,"seq_len":64,)",
+    done.summary = absl::StrCat(R"({"world":)", world,
+                                R"(,"precision":"f32","num_parameters":100,"flops_per_step":1e9,"seq_len":64,)",
                                 R"("global_batch_size":8,"memory":{"total_bytes":)", args.Int("need", 1000), "}}");
     done.data = "{}";
     done.identity = Identity(42);
@@ -231,11 +238,13 @@ class Script {
   static std::string Json(const std::string& event, const std::string& step, const v1::RankId& id) {
     const std::string head = absl::StrCat(R"({"event":")", event, R"(","time":1,"step":)", step);
     if (event == "step") {
-      return absl::StrCat(head, R"(,"loss":2.5,"grad_norm":1,"learning_rate":0.1,"tokens":512,"target_tokens":500,"seconds":0.5,)",
-                          R"("data_wait_seconds":0.01,"communication_seconds":0.02,"tokens_per_second":1024,"skipped":0})");
+      return absl::StrCat(
+          head, R"(,"loss":2.5,"grad_norm":1,"learning_rate":0.1,"tokens":512,"target_tokens":500,"seconds":0.5,)",
+          R"("data_wait_seconds":0.01,"communication_seconds":0.02,"tokens_per_second":1024,"skipped":0})");
     }
     if (event == "checkpoint") {
-      return absl::StrCat(head, R"(,"path":"step-)", step, ".a", id.attempt(), R"(","bytes":100,"seconds":0.4,"stall_seconds":0.1})");
+      return absl::StrCat(head, R"(,"path":"step-)", step, ".a", id.attempt(),
+                          R"(","bytes":100,"seconds":0.4,"stall_seconds":0.1})");
     }
     return absl::StrCat(head, R"(,"resumed_from":"","arena_bytes":4096,"load_seconds":1})");
   }
@@ -321,7 +330,8 @@ class Script {
       facts_.push_back(fact);
       if (fact.has_attempt_started()) {
         for (const auto& placement : fact.attempt_started().placement()) {
-          placed_[absl::StrCat(fact.job(), "/", fact.attempt_started().attempt(), "/", placement.rank())] = placement.worker();
+          placed_[absl::StrCat(fact.job(), "/", fact.attempt_started().attempt(), "/", placement.rank())] =
+              placement.worker();
         }
       }
     } else if (const auto* sequence = std::get_if<StoreSequence>(&decision)) {
@@ -340,7 +350,8 @@ class Script {
   std::string Print(const Decision& decision) {
     if (const auto* log = std::get_if<LogFact>(&decision)) return PrintFact(log->fact);
     if (const auto* step = std::get_if<StoreStep>(&decision)) {
-      return absl::StrCat("point ", step->job, " step ", step->step.step(), " attempt ", step->step.attempt(), " mfu ", step->step.mfu(), "\n");
+      return absl::StrCat("point ", step->job, " step ", step->step.step(), " attempt ", step->step.attempt(), " mfu ",
+                          step->step.mfu(), "\n");
     }
     if (const auto* eval = std::get_if<StoreEval>(&decision)) {
       return absl::StrCat("point ", eval->job, " eval ", eval->eval.step(), " loss ", eval->eval.eval_loss(), "\n");
@@ -355,8 +366,8 @@ class Script {
       return absl::StrCat("lines ", RankName(line->id), " ", absl::StrJoin(line->log.lines(), "|"), "\n");
     }
     if (const auto* compile = std::get_if<StartCompile>(&decision)) {
-      return absl::StrCat("compile ", compile->job, " world=", compile->world, " threads=", compile->device.threads(), " memory=",
-                          compile->device.memory_bytes(), "\n");
+      return absl::StrCat("compile ", compile->job, " world=", compile->world, " threads=", compile->device.threads(),
+                          " memory=", compile->device.memory_bytes(), "\n");
     }
     if (const auto* stop = std::get_if<StopCompile>(&decision)) return absl::StrCat("stop compile ", stop->job, "\n");
     if (const auto* send = std::get_if<SendToWorker>(&decision)) return PrintSend(names_[send->session], send->message);
@@ -383,20 +394,23 @@ class Script {
       case v1::AttachResponse::kRegistered:
         return text + "registered\n";
       case v1::AttachResponse::kCheckPaths:
-        return absl::StrCat(text, "check_paths ", message.check_paths().mode() == v1::CHECK_PATHS_MODE_CLAIM ? "claim" : "expect", " ",
+        return absl::StrCat(text, "check_paths ",
+                            message.check_paths().mode() == v1::CHECK_PATHS_MODE_CLAIM ? "claim" : "expect", " ",
                             absl::StrJoin(message.check_paths().readable(), " "), "\n");
       case v1::AttachResponse::kStartRank: {
         const auto start = nlohmann::json::parse(message.start_rank().start());
-        return absl::StrCat(text, "start_rank ", RankName(message.start_rank().id()), " of ", start["world"].get<int>(), " resume=\"",
-                            start["checkpoint"]["resume"].get<std::string>(), "\"\n");
+        return absl::StrCat(text, "start_rank ", RankName(message.start_rank().id()), " of ", start["world"].get<int>(),
+                            " resume=\"", start["checkpoint"]["resume"].get<std::string>(), "\"\n");
       }
       case v1::AttachResponse::kRankCommand:
-        return absl::StrCat(text, "command ", RankName(message.rank_command().id()), " ", message.rank_command().line(), "\n");
+        return absl::StrCat(text, "command ", RankName(message.rank_command().id()), " ", message.rank_command().line(),
+                            "\n");
       case v1::AttachResponse::kKillRank:
         return absl::StrCat(text, "kill ", RankName(message.kill_rank().id()), "\n");
       case v1::AttachResponse::kDeleteCheckpoints: {
         const auto& request = message.delete_checkpoints();
-        absl::StrAppend(&text, "delete ", absl::StrJoin(request.names(), " "), " keep ", absl::StrJoin(request.keep(), " "));
+        absl::StrAppend(&text, "delete ", absl::StrJoin(request.names(), " "), " keep ",
+                        absl::StrJoin(request.keep(), " "));
         if (request.older_than_attempt() != 0) {
           absl::StrAppend(&text, " and attempts ", request.first_attempt(), " to below ", request.older_than_attempt());
         }
@@ -414,10 +428,12 @@ class Script {
     const JobState* job = core_->Find(name);
     if (job == nullptr) return "no such job\n";
     const v1::Job view = ViewJob(*job);
-    std::string text = absl::StrCat(view.id(), " ", v1::Phase_Name(view.phase()), " \"", view.reason(), "\" step ", view.step(), "/",
-                                    view.max_steps(), " attempt ", view.attempt(), " restarts ", view.restarts_size(), "\n");
+    std::string text =
+        absl::StrCat(view.id(), " ", v1::Phase_Name(view.phase()), " \"", view.reason(), "\" step ", view.step(), "/",
+                     view.max_steps(), " attempt ", view.attempt(), " restarts ", view.restarts_size(), "\n");
     for (const v1::Restart& restart : view.restarts()) absl::StrAppend(&text, "  restart: ", restart.cause(), "\n");
-    for (const v1::Checkpoint& checkpoint : view.checkpoints()) absl::StrAppend(&text, "  checkpoint: ", checkpoint.name(), "\n");
+    for (const v1::Checkpoint& checkpoint : view.checkpoints())
+      absl::StrAppend(&text, "  checkpoint: ", checkpoint.name(), "\n");
     if (view.failure_code() != 0) absl::StrAppend(&text, "  ", v1::FailureCode_Name(view.failure_code()), "\n");
     for (const std::string& line : view.last_log_lines()) absl::StrAppend(&text, "  log: ", line, "\n");
     return text;

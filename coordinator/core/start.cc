@@ -1,4 +1,5 @@
-// From a gang of workers to ranks: paths are checked on every worker, the checkpoint to resume from is chosen, ranks are started and introduced.
+// From a gang of workers to ranks: paths are checked on every worker, the checkpoint to resume from is chosen, ranks
+// are started and introduced.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -10,7 +11,8 @@
 namespace tacc::coordinator {
 namespace {
 
-// A rank's own time-out of a collective only says that it waited. It comes later than the coordinator's look at all ranks, which names the one that is missing.
+// A rank's own time-out of a collective only says that it waited. It comes later than the coordinator's look at all
+// ranks, which names the one that is missing.
 constexpr double kRankTimeoutAfterSeconds = 30;
 
 }  // namespace
@@ -100,8 +102,9 @@ void Core::StartAttempt(JobState* job) {
       Log(job, std::move(fact));
     }
     return EndJob(job, v1::PHASE_FINISHED,
-                  absl::StrCat("already trained to step ", resume.step, " (", resume.from, "); to train further raise train.max_steps (",
-                               job->spec.train().max_steps(), ") and submit again"),
+                  absl::StrCat("already trained to step ", resume.step, " (", resume.from,
+                               "); to train further raise train.max_steps (", job->spec.train().max_steps(),
+                               ") and submit again"),
                   v1::FAILURE_CODE_UNSPECIFIED, {});
   }
   if (job->first_attempt == 0 && !resume.from.empty()) {
@@ -139,8 +142,8 @@ void Core::StartAttempt(JobState* job) {
     worker->held.insert(KeyOf(id));
     v1::AttachResponse message;
     *message.mutable_start_rank()->mutable_id() = id;
-    message.mutable_start_rank()->set_start(StartFile(*job, rank, options_.version,
-                                                options_.collective_timeout_seconds + kRankTimeoutAfterSeconds));
+    message.mutable_start_rank()->set_start(
+        StartFile(*job, rank, options_.version, options_.collective_timeout_seconds + kRankTimeoutAfterSeconds));
     Send(*worker, std::move(message));
   }
 }

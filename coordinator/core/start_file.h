@@ -1,4 +1,5 @@
-// The JSON texts that go out with an attempt: start file, rank commands, owner of the checkpoint folder (docs/contracts.md).
+// The JSON texts that go out with an attempt: start file, rank commands, owner of the checkpoint folder
+// (docs/contracts.md).
 #ifndef COORDINATOR_CORE_START_FILE_H_
 #define COORDINATOR_CORE_START_FILE_H_
 

@@ -1,4 +1,5 @@
-// What goes into the coordinator's core and what comes out of it. All plain values: the core has no clock, thread, socket or disk.
+// What goes into the coordinator's core and what comes out of it. All plain values: the core has no clock, thread,
+// socket or disk.
 #ifndef COORDINATOR_CORE_TYPES_H_
 #define COORDINATOR_CORE_TYPES_H_
 
@@ -37,9 +38,9 @@ struct CancelJob {
 // Answers to StartCompile.
 struct CompileDone {
   std::string job;
-  std::string summary;   // summary.json of tacc-plan.
-  std::string data;      // Output of tacc-data check.
-  std::string identity;  // JSON object.
+  std::string summary;    // summary.json of tacc-plan.
+  std::string data;       // Output of tacc-data check.
+  std::string identity;   // JSON object.
   std::string directory;  // Of the compiler's output, in the job's folder.
   double seconds = 0;
 };
@@ -115,8 +116,8 @@ struct Reply {
   bool existed = false;
 };
 
-using Decision = std::variant<LogFact, StoreStep, StoreEval, StoreEvent, StoreSequence, StoreLog, StartCompile, StopCompile,
-                              SendToWorker, CloseSession, Reply>;
+using Decision = std::variant<LogFact, StoreStep, StoreEval, StoreEvent, StoreSequence, StoreLog, StartCompile,
+                              StopCompile, SendToWorker, CloseSession, Reply>;
 using Decisions = std::vector<Decision>;
 
 }  // namespace tacc::coordinator

@@ -13,9 +13,9 @@ TEST(ValidUtf8Test, LeavesTextAlone) {
 TEST(ValidUtf8Test, ReplacesWhatIsNoCharacter) {
   EXPECT_EQ(ValidUtf8(std::string("a\0b", 3), 100), "a b");
   EXPECT_EQ(ValidUtf8("\xff\xc3 x", 100), "?? x");
-  EXPECT_EQ(ValidUtf8("\xc0\xaf", 100), "??");          // Overlong.
-  EXPECT_EQ(ValidUtf8("\xe0\x80\xaf", 100), "???");     // Overlong.
-  EXPECT_EQ(ValidUtf8("\xed\xa0\x80", 100), "???");     // Surrogate.
+  EXPECT_EQ(ValidUtf8("\xc0\xaf", 100), "??");            // Overlong.
+  EXPECT_EQ(ValidUtf8("\xe0\x80\xaf", 100), "???");       // Overlong.
+  EXPECT_EQ(ValidUtf8("\xed\xa0\x80", 100), "???");       // Surrogate.
   EXPECT_EQ(ValidUtf8("\xf4\x90\x80\x80", 100), "????");  // Above U+10FFFF.
   EXPECT_EQ(ValidUtf8("cut \xe2\x82", 100), "cut ??");
 }

@@ -31,7 +31,8 @@ v1::Measured Measure(const AttemptState& attempt) {
   measured.set_data_wait_seconds(Median(wait));
   measured.set_communication_seconds(Median(communication));
   measured.set_num_steps(static_cast<int>(attempt.recent.size()));
-  for (const RankState& rank : attempt.ranks) measured.set_arena_bytes(std::max(measured.arena_bytes(), rank.arena_bytes));
+  for (const RankState& rank : attempt.ranks)
+    measured.set_arena_bytes(std::max(measured.arena_bytes(), rank.arena_bytes));
   return measured;
 }
 
@@ -51,7 +52,8 @@ std::string ReasonOf(const JobState& job) {
       if (!job.attempt->condemned.empty()) return job.attempt->condemned;
       return "a rank has ended; the others are being reaped";
     case v1::PHASE_CANCELLING:
-      return *job.cancel == v1::CANCEL_MODE_CHECKPOINT ? "the ranks write a checkpoint and stop" : "the ranks are being killed";
+      return *job.cancel == v1::CANCEL_MODE_CHECKPOINT ? "the ranks write a checkpoint and stop"
+                                                       : "the ranks are being killed";
     default:
       return "";
   }
@@ -92,7 +94,8 @@ v1::Job ViewJob(const JobState& job) {
     view.mutable_plan()->set_peak_flops_per_second(attempt.peak_flops_per_second);
     *view.mutable_measured() = Measure(attempt);
     if (job.Phase() == v1::PHASE_RUNNING && !attempt.recent.empty()) {
-      view.set_eta_seconds(static_cast<double>(std::max<int64_t>(0, view.max_steps() - step)) * view.measured().step_seconds());
+      view.set_eta_seconds(static_cast<double>(std::max<int64_t>(0, view.max_steps() - step)) *
+                           view.measured().step_seconds());
     }
     for (size_t i = 0; i < attempt.ranks.size(); ++i) {
       const RankState& rank = attempt.ranks[i];

@@ -58,7 +58,8 @@ void Core::CatchUp(Worker* worker, JobState* job, int rank_index) {
   RankState& rank = job->attempt->ranks[rank_index];
   rank.kill_sent = false;
   rank.stop_sent = false;
-  // Reports that were acted upon but not acknowledged come again and count as new ones only if their effect was not stored.
+  // Reports that were acted upon but not acknowledged come again and count as new ones only if their effect was not
+  // stored.
   rank.seen_sequence = std::max(rank.seen_sequence, rank.stored_sequence);
   if (!job->attempt->host.empty() && rank_index != 0 && !rank.ready) SendRendezvous(job, rank_index);
   Advance(job);
@@ -96,8 +97,9 @@ void Core::OnMessage(const WorkerMessage& message) {
     case v1::AttachRequest::MESSAGE_NOT_SET:
       break;
   }
-  out_.push_back(CloseSession{message.session, absl::InvalidArgumentError(absl::StrCat(
-                                                   "worker ", worker->name, " sent a message that has no place in its stream"))});
+  out_.push_back(
+      CloseSession{message.session, absl::InvalidArgumentError(absl::StrCat(
+                                        "worker ", worker->name, " sent a message that has no place in its stream"))});
   OnDetached(message.session);
 }
 
@@ -121,9 +123,11 @@ void Core::OnTick() {
     JobState& job = jobs_[id];
     if (job.check.has_value() && now_.steady > job.check->deadline) {
       std::string silent;
-      for (const auto& [request, worker] : job.check->pending) absl::StrAppend(&silent, silent.empty() ? "" : ", ", worker);
-      Tell(job, "warning", absl::StrCat("worker ", silent, " did not answer for ", options_.path_check_seconds,
-                                        " s when asked for the job's paths; is a file system stuck? Trying again"));
+      for (const auto& [request, worker] : job.check->pending)
+        absl::StrAppend(&silent, silent.empty() ? "" : ", ", worker);
+      Tell(job, "warning",
+           absl::StrCat("worker ", silent, " did not answer for ", options_.path_check_seconds,
+                        " s when asked for the job's paths; is a file system stuck? Trying again"));
       AbandonPathCheck(&job);
     }
     if (job.Phase() != v1::PHASE_RUNNING) continue;

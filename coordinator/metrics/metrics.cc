@@ -45,7 +45,9 @@ class Families {
 };
 
 // "PHASE_RUNNING" -> "running".
-std::string StateName(int phase) { return absl::AsciiStrToLower(v1::Phase_Name(static_cast<v1::Phase>(phase)).substr(6)); }
+std::string StateName(int phase) {
+  return absl::AsciiStrToLower(v1::Phase_Name(static_cast<v1::Phase>(phase)).substr(6));
+}
 
 void AddJob(const JobState& job, Families* out) {
   const v1::Job view = ViewJob(job);
@@ -63,31 +65,37 @@ void AddJob(const JobState& job, Families* out) {
   if (view.has_last_step()) {
     const v1::StepMetrics& step = view.last_step();
     out->Gauge("tacc_job_loss", "Training loss of the last step, nats per target token.", step.loss(), labels);
-    out->Gauge("tacc_job_gradient_norm", "Global norm of the last step's gradient, before clipping.", step.grad_norm(), labels);
+    out->Gauge("tacc_job_gradient_norm", "Global norm of the last step's gradient, before clipping.", step.grad_norm(),
+               labels);
     out->Gauge("tacc_job_learning_rate", "Learning rate of the last step.", step.learning_rate(), labels);
-    out->Gauge("tacc_job_tokens_per_second", "Tokens per second of the last step, over all ranks.", step.tokens_per_second(), labels);
+    out->Gauge("tacc_job_tokens_per_second", "Tokens per second of the last step, over all ranks.",
+               step.tokens_per_second(), labels);
     if (step.has_mfu()) {
-      out->Gauge("tacc_job_mfu_ratio", "Model FLOPs utilisation of the last step, 0 to 1: the model's FLOPs over what all devices could do.",
+      out->Gauge("tacc_job_mfu_ratio",
+                 "Model FLOPs utilisation of the last step, 0 to 1: the model's FLOPs over what all devices could do.",
                  step.mfu(), labels);
     }
     out->Gauge("tacc_job_step_seconds", "Duration of the last step.", step.seconds(), labels);
-    out->Gauge("tacc_job_data_wait_seconds", "Time that the last step waited for data.", step.data_wait_seconds(), labels);
-    out->Gauge("tacc_job_communication_seconds", "Time that the last step waited for collectives.", step.communication_seconds(), labels);
+    out->Gauge("tacc_job_data_wait_seconds", "Time that the last step waited for data.", step.data_wait_seconds(),
+               labels);
+    out->Gauge("tacc_job_communication_seconds", "Time that the last step waited for collectives.",
+               step.communication_seconds(), labels);
   }
   if (view.has_last_eval()) {
-    out->Gauge("tacc_job_eval_loss", "Loss of the last evaluation on held-out data, nats per target token.", view.last_eval().eval_loss(),
-               labels);
+    out->Gauge("tacc_job_eval_loss", "Loss of the last evaluation on held-out data, nats per target token.",
+               view.last_eval().eval_loss(), labels);
   }
   if (view.has_last_checkpoint()) {
-    out->Gauge("tacc_job_checkpoint_step", "Step of the last checkpoint.", static_cast<double>(view.last_checkpoint().step()), labels);
-    out->Gauge("tacc_job_checkpoint_bytes", "Size of the last checkpoint.", static_cast<double>(view.last_checkpoint().size_bytes()),
-               labels);
+    out->Gauge("tacc_job_checkpoint_step", "Step of the last checkpoint.",
+               static_cast<double>(view.last_checkpoint().step()), labels);
+    out->Gauge("tacc_job_checkpoint_bytes", "Size of the last checkpoint.",
+               static_cast<double>(view.last_checkpoint().size_bytes()), labels);
     out->Gauge("tacc_job_checkpoint_stall_seconds", "Time that training stood still for the last checkpoint.",
                view.last_checkpoint().stall_seconds(), labels);
   }
   if (view.has_plan() && view.plan().predicted_step_seconds() > 0) {
-    out->Gauge("tacc_job_predicted_step_seconds", "Duration of a step as the planner predicted it.", view.plan().predicted_step_seconds(),
-               labels);
+    out->Gauge("tacc_job_predicted_step_seconds", "Duration of a step as the planner predicted it.",
+               view.plan().predicted_step_seconds(), labels);
   }
   for (const v1::RankView& rank : view.ranks()) {
     if (rank.arena_bytes() == 0) continue;
@@ -104,11 +112,13 @@ std::vector<MetricFamily> CollectMetrics(const Core& core, const MetricsInput& i
   std::map<int, int> jobs;
   for (int phase = v1::Phase_MIN + 1; phase <= v1::Phase_MAX; ++phase) jobs[phase] = 0;
   for (const auto& [id, job] : core.jobs()) ++jobs[job.Phase()];
-  for (const auto& [phase, count] : jobs) out.Gauge("tacc_jobs", "Jobs by state.", count, {{"state", StateName(phase)}});
+  for (const auto& [phase, count] : jobs)
+    out.Gauge("tacc_jobs", "Jobs by state.", count, {{"state", StateName(phase)}});
   std::map<std::string, int> workers = {{"busy", 0}, {"idle", 0}, {"lost", 0}};
   for (const auto& [name, worker] : core.members().workers()) ++workers[ViewWorker(worker, input.now.steady).state()];
   for (const auto& [state, count] : workers) out.Gauge("tacc_workers", "Workers by state.", count, {{"state", state}});
-  out.Counter("tacc_coordinator_commits_total", "Transactions written to the coordinator's database.", input.commits, {});
+  out.Counter("tacc_coordinator_commits_total", "Transactions written to the coordinator's database.", input.commits,
+              {});
   out.Counter("tacc_coordinator_commit_seconds_total", "Time spent in them.", input.commit_seconds, {});
   for (const auto& [id, job] : core.jobs()) {
     if (job.ended.has_value() && input.now.wall - job.ended_time > kEndedJobSeconds) continue;

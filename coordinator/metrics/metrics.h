@@ -22,7 +22,8 @@ struct MetricsInput {
   double commit_seconds = 0;
 };
 
-// All families, in a fixed order. Jobs that ended more than `kEndedJobSeconds` ago are left out, so that labels do not pile up.
+// All families, in a fixed order. Jobs that ended more than `kEndedJobSeconds` ago are left out, so that labels do not
+// pile up.
 constexpr double kEndedJobSeconds = 900;
 std::vector<prometheus::MetricFamily> CollectMetrics(const Core& core, const MetricsInput& input);
 
@@ -30,8 +31,10 @@ std::vector<prometheus::MetricFamily> CollectMetrics(const Core& core, const Met
 class MetricsServer {
  public:
   using Collect = std::function<std::vector<prometheus::MetricFamily>()>;
-  // `address` is HOST:PORT, port 0: a free one. `ready` answers /readyz (200 or 503). FailedPrecondition: cannot listen there.
-  static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& address, Collect collect, std::function<bool()> ready);
+  // `address` is HOST:PORT, port 0: a free one. `ready` answers /readyz (200 or 503). FailedPrecondition: cannot listen
+  // there.
+  static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& address, Collect collect,
+                                                              std::function<bool()> ready);
   ~MetricsServer();
 
   // HOST:PORT that it listens on.

@@ -22,8 +22,8 @@ class Handler : public CivetHandler {
   bool handleGet(CivetServer* server, mg_connection* connection) override {
     const Answer answer = answer_();
     const char* reason = answer.code == 200 ? "OK" : "Service Unavailable";
-    mg_printf(connection, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n", answer.code, reason,
-              answer.type.c_str(), answer.body.size());
+    mg_printf(connection, "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n",
+              answer.code, reason, answer.type.c_str(), answer.body.size());
     mg_write(connection, answer.body.data(), answer.body.size());
     return true;
   }
@@ -47,12 +47,13 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::s
                                                                     std::function<bool()> ready) {
   std::unique_ptr<MetricsServer> metrics(new MetricsServer());
   Impl& impl = *metrics->impl_;
-  const std::vector<std::string> options = {"listening_ports",    address, "num_threads", "2",
+  const std::vector<std::string> options = {"listening_ports",    address, "num_threads",       "2",
                                             "request_timeout_ms", "10000", "enable_keep_alive", "no"};
   try {
     impl.server = std::make_unique<CivetServer>(options);
   } catch (const std::exception& error) {
-    return absl::FailedPreconditionError(absl::StrCat("cannot listen on ", address, " for metrics: is the port in use? Choose another with "
+    return absl::FailedPreconditionError(absl::StrCat("cannot listen on ", address,
+                                                      " for metrics: is the port in use? Choose another with "
                                                       "--metrics-listen"));
   }
   auto serve = [&impl](const std::string& path, std::function<Answer()> answer) {

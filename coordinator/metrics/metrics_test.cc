@@ -64,13 +64,15 @@ class MetricsTest : public ::testing::Test {
 TEST_F(MetricsTest, ShowsJobsAndWorkers) {
   const std::string text = Text(1000);
   for (const char* line :
-       {"tacc_build_info{version=\"0.1.0\"} 1", "tacc_jobs{state=\"running\"} 1", "tacc_jobs{state=\"failed\"} 0", "tacc_workers{state=\"idle\"} 0",
-        "tacc_job_state{training_job=\"toy-1\",state=\"running\"} 1", "tacc_job_step{training_job=\"toy-1\"} 7",
-        "tacc_job_loss{training_job=\"toy-1\"} 2.5", "tacc_job_mfu_ratio{training_job=\"toy-1\"} 0.4",
-        "tacc_job_step_seconds{training_job=\"toy-1\"} 0.5", "tacc_job_communication_seconds{training_job=\"toy-1\"} 0.125",
+       {"tacc_build_info{version=\"0.1.0\"} 1", "tacc_jobs{state=\"running\"} 1", "tacc_jobs{state=\"failed\"} 0",
+        "tacc_workers{state=\"idle\"} 0", "tacc_job_state{training_job=\"toy-1\",state=\"running\"} 1",
+        "tacc_job_step{training_job=\"toy-1\"} 7", "tacc_job_loss{training_job=\"toy-1\"} 2.5",
+        "tacc_job_mfu_ratio{training_job=\"toy-1\"} 0.4", "tacc_job_step_seconds{training_job=\"toy-1\"} 0.5",
+        "tacc_job_communication_seconds{training_job=\"toy-1\"} 0.125",
         "tacc_job_tokens_per_second{training_job=\"toy-1\"} 1024", "tacc_job_restarts_total{training_job=\"toy-1\"} 0",
-        "tacc_job_predicted_step_seconds{training_job=\"toy-1\"} 0.25", "tacc_job_arena_bytes{training_job=\"toy-1\",rank=\"0\"} 4096",
-        "tacc_coordinator_commits_total 3", "# TYPE tacc_job_restarts_total counter"}) {
+        "tacc_job_predicted_step_seconds{training_job=\"toy-1\"} 0.25",
+        "tacc_job_arena_bytes{training_job=\"toy-1\",rank=\"0\"} 4096", "tacc_coordinator_commits_total 3",
+        "# TYPE tacc_job_restarts_total counter"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
   EXPECT_THAT(text, Not(HasSubstr("tacc_job_eval_loss")));  // None yet.
@@ -90,7 +92,8 @@ std::string HttpGet(const std::string& address, const std::string& path) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  if (getaddrinfo(address.substr(0, colon).c_str(), address.substr(colon + 1).c_str(), &hints, &found) != 0) return "no address";
+  if (getaddrinfo(address.substr(0, colon).c_str(), address.substr(colon + 1).c_str(), &hints, &found) != 0)
+    return "no address";
   const int fd = socket(found->ai_family, found->ai_socktype, 0);
   std::string text;
   if (connect(fd, found->ai_addr, found->ai_addrlen) == 0) {
@@ -108,7 +111,8 @@ std::string HttpGet(const std::string& address, const std::string& path) {
 TEST_F(MetricsTest, ServesMetricsHealthAndReadiness) {
   std::atomic<bool> ready{false};
   auto server = MetricsServer::Start(
-      "127.0.0.1:0", [this] { return CollectMetrics(core_, {"0.1.0", {1, 1000}, 3, 0.5}); }, [&] { return ready.load(); });
+      "127.0.0.1:0", [this] { return CollectMetrics(core_, {"0.1.0", {1, 1000}, 3, 0.5}); },
+      [&] { return ready.load(); });
   ASSERT_TRUE(server.ok()) << server.status();
   EXPECT_THAT(HttpGet((*server)->address(), "/metrics"), HasSubstr("tacc_job_loss{training_job=\"toy-1\"} 2.5"));
   EXPECT_THAT(HttpGet((*server)->address(), "/healthz"), HasSubstr("200 OK"));
@@ -116,7 +120,8 @@ TEST_F(MetricsTest, ServesMetricsHealthAndReadiness) {
   ready = true;
   EXPECT_THAT(HttpGet((*server)->address(), "/readyz"), HasSubstr("200 OK"));
   EXPECT_THAT(HttpGet((*server)->address(), "/other"), HasSubstr("404"));
-  auto second = MetricsServer::Start((*server)->address(), [] { return std::vector<prometheus::MetricFamily>(); }, [] { return true; });
+  auto second = MetricsServer::Start((*server)->address(), [] { return std::vector<prometheus::MetricFamily>(); },
+                                     [] { return true; });
   ASSERT_FALSE(second.ok());
   EXPECT_THAT(std::string(second.status().message()), HasSubstr("cannot listen on 127.0.0.1:"));
 }

@@ -49,11 +49,12 @@ grpc::ServerUnaryReactor* Finished(grpc::CallbackServerContext* context, const g
 
 }  // namespace
 
-grpc::ServerUnaryReactor* CoordinatorHandlers::Submit(grpc::CallbackServerContext* context, const v1::SubmitRequest* request,
-                                                      v1::SubmitResponse* response) {
+grpc::ServerUnaryReactor* CoordinatorHandlers::Submit(grpc::CallbackServerContext* context,
+                                                      const v1::SubmitRequest* request, v1::SubmitResponse* response) {
   if (request->spec().ByteSizeLong() > kMaxSpecBytes) {
     return Finished(context, grpc::Status(grpc::StatusCode::INVALID_ARGUMENT,
-                                          absl::StrCat("the job has ", request->spec().ByteSizeLong(), " bytes, at most ", kMaxSpecBytes)));
+                                          absl::StrCat("the job has ", request->spec().ByteSizeLong(),
+                                                       " bytes, at most ", kMaxSpecBytes)));
   }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   SubmitJob submit;
@@ -82,8 +83,8 @@ grpc::ServerUnaryReactor* CoordinatorHandlers::Get(grpc::CallbackServerContext* 
   return reactor;
 }
 
-grpc::ServerUnaryReactor* CoordinatorHandlers::List(grpc::CallbackServerContext* context, const v1::ListRequest* request,
-                                                    v1::ListResponse* response) {
+grpc::ServerUnaryReactor* CoordinatorHandlers::List(grpc::CallbackServerContext* context,
+                                                    const v1::ListRequest* request, v1::ListResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Read([reactor, request, response](const Loop::View& view) {
     const std::set<int> phases(request->phases().begin(), request->phases().end());
@@ -100,8 +101,8 @@ grpc::ServerUnaryReactor* CoordinatorHandlers::List(grpc::CallbackServerContext*
   return reactor;
 }
 
-grpc::ServerUnaryReactor* CoordinatorHandlers::Cancel(grpc::CallbackServerContext* context, const v1::CancelRequest* request,
-                                                      v1::CancelResponse* response) {
+grpc::ServerUnaryReactor* CoordinatorHandlers::Cancel(grpc::CallbackServerContext* context,
+                                                      const v1::CancelRequest* request, v1::CancelResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   CancelJob cancel;
   cancel.job = request->job();
@@ -142,7 +143,8 @@ grpc::ServerWriteReactor<v1::WatchResponse>* CoordinatorHandlers::Watch(grpc::Ca
   if (num_streams_ > options_.max_streams) {
     stream->Fail(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many open streams"));
   } else if (request->no_events() && request->no_metrics()) {
-    stream->Fail(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "no_events and no_metrics: nothing is left to watch"));
+    stream->Fail(
+        grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "no_events and no_metrics: nothing is left to watch"));
   } else {
     loop_->Read([stream, state, name = request->job()](const Loop::View& view) {
       const JobState* job = view.core.Find(name);
@@ -211,8 +213,8 @@ grpc::ServerWriteReactor<v1::LogsResponse>* CoordinatorHandlers::Logs(grpc::Call
   return stream.get();
 }
 
-grpc::ServerUnaryReactor* CoordinatorHandlers::Plan(grpc::CallbackServerContext* context, const v1::PlanRequest* request,
-                                                    v1::PlanResponse* response) {
+grpc::ServerUnaryReactor* CoordinatorHandlers::Plan(grpc::CallbackServerContext* context,
+                                                    const v1::PlanRequest* request, v1::PlanResponse* response) {
   std::string wrong;
   for (const JobDiagnostic& diagnostic : ValidateJobSpec(request->spec())) {
     absl::StrAppend(&wrong, wrong.empty() ? "" : "\n", diagnostic.message);
@@ -223,9 +225,9 @@ grpc::ServerUnaryReactor* CoordinatorHandlers::Plan(grpc::CallbackServerContext*
     const int world = RequestedWorld(request->spec());
     const auto device = DeviceToCompileFor(view.core.members(), world);
     if (!device.has_value()) {
-      return reactor->Finish(grpc::Status(
-          grpc::StatusCode::FAILED_PRECONDITION,
-          absl::StrCat("a plan needs the devices of ", std::max(world, 1), " workers of one kind; attach workers or plan with --local")));
+      return reactor->Finish(grpc::Status(grpc::StatusCode::FAILED_PRECONDITION,
+                                          absl::StrCat("a plan needs the devices of ", std::max(world, 1),
+                                                       " workers of one kind; attach workers or plan with --local")));
     }
     compiler_->Plan(request->spec(), world, *device, [reactor, response](absl::StatusOr<std::string> planned) {
       if (!planned.ok()) return reactor->Finish(ToGrpc(planned.status()));
@@ -236,17 +238,20 @@ grpc::ServerUnaryReactor* CoordinatorHandlers::Plan(grpc::CallbackServerContext*
   return reactor;
 }
 
-grpc::ServerUnaryReactor* CoordinatorHandlers::ListWorkers(grpc::CallbackServerContext* context, const v1::ListWorkersRequest* request,
+grpc::ServerUnaryReactor* CoordinatorHandlers::ListWorkers(grpc::CallbackServerContext* context,
+                                                           const v1::ListWorkersRequest* request,
                                                            v1::ListWorkersResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Read([reactor, response](const Loop::View& view) {
-    for (const auto& [name, worker] : view.core.members().workers()) *response->add_workers() = ViewWorker(worker, view.now.steady);
+    for (const auto& [name, worker] : view.core.members().workers())
+      *response->add_workers() = ViewWorker(worker, view.now.steady);
     reactor->Finish(grpc::Status::OK);
   });
   return reactor;
 }
 
-grpc::ServerUnaryReactor* CoordinatorHandlers::GetVersion(grpc::CallbackServerContext* context, const v1::GetVersionRequest* request,
+grpc::ServerUnaryReactor* CoordinatorHandlers::GetVersion(grpc::CallbackServerContext* context,
+                                                          const v1::GetVersionRequest* request,
                                                           v1::GetVersionResponse* response) {
   response->set_version(options_.version);
   response->set_pid(getpid());
@@ -255,7 +260,8 @@ grpc::ServerUnaryReactor* CoordinatorHandlers::GetVersion(grpc::CallbackServerCo
   return Finished(context, grpc::Status::OK);
 }
 
-grpc::ServerUnaryReactor* CoordinatorHandlers::Shutdown(grpc::CallbackServerContext* context, const v1::ShutdownRequest* request,
+grpc::ServerUnaryReactor* CoordinatorHandlers::Shutdown(grpc::CallbackServerContext* context,
+                                                        const v1::ShutdownRequest* request,
                                                         v1::ShutdownResponse* response) {
   grpc::ServerUnaryReactor* reactor = Finished(context, grpc::Status::OK);
   shutdown_();

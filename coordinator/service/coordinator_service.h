@@ -23,7 +23,8 @@ class CoordinatorHandlers : public v1::CoordinatorService::CallbackService {
     int max_streams = 1000;  // Watch and Logs streams at a time.
   };
   // `shutdown` is called once Shutdown was asked for.
-  CoordinatorHandlers(Options options, std::function<void()> shutdown) : options_(std::move(options)), shutdown_(std::move(shutdown)) {}
+  CoordinatorHandlers(Options options, std::function<void()> shutdown)
+      : options_(std::move(options)), shutdown_(std::move(shutdown)) {}
   // Must be called before the server starts; both outlive the server.
   void set_loop(Loop* loop, Compiler* compiler) {
     loop_ = loop;
@@ -38,8 +39,10 @@ class CoordinatorHandlers : public v1::CoordinatorService::CallbackService {
                                  v1::ListResponse* response) override;
   grpc::ServerUnaryReactor* Cancel(grpc::CallbackServerContext* context, const v1::CancelRequest* request,
                                    v1::CancelResponse* response) override;
-  grpc::ServerWriteReactor<v1::WatchResponse>* Watch(grpc::CallbackServerContext* context, const v1::WatchRequest* request) override;
-  grpc::ServerWriteReactor<v1::LogsResponse>* Logs(grpc::CallbackServerContext* context, const v1::LogsRequest* request) override;
+  grpc::ServerWriteReactor<v1::WatchResponse>* Watch(grpc::CallbackServerContext* context,
+                                                     const v1::WatchRequest* request) override;
+  grpc::ServerWriteReactor<v1::LogsResponse>* Logs(grpc::CallbackServerContext* context,
+                                                   const v1::LogsRequest* request) override;
   grpc::ServerUnaryReactor* Plan(grpc::CallbackServerContext* context, const v1::PlanRequest* request,
                                  v1::PlanResponse* response) override;
   grpc::ServerUnaryReactor* ListWorkers(grpc::CallbackServerContext* context, const v1::ListWorkersRequest* request,

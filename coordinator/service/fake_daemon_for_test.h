@@ -56,7 +56,9 @@ inline std::string FakePlan(int world) {
 if [ "$1" = plan ]; then echo '[{"world": 1}]'; exit 0; fi
 dir="$5"
 cat > "$dir/summary.json" <<'END'
-{"world": )sh", world, R"sh(, "mesh": {"dp": 1, "fsdp": )sh", world, R"sh(}, "precision": "f32", "per_device_train_batch_size": 4, "global_batch_size": 8,
+{"world": )sh",
+                      world, R"sh(, "mesh": {"dp": 1, "fsdp": )sh", world,
+                      R"sh(}, "precision": "f32", "per_device_train_batch_size": 4, "global_batch_size": 8,
  "accumulation": 1, "seq_len": 64, "num_parameters": 32768, "flops_per_step": 1e9, "memory": {"arena_bytes": 1000, "total_bytes": 2000},
  "predicted_step_seconds": 0.5, "communication_bytes_per_rank": 10, "peak_flops_per_second": 1e10, "fingerprint": "abc"}
 END
@@ -102,7 +104,8 @@ inline bool WaitUntil(const std::function<bool()>& done) {
   return false;
 }
 
-// Keeps unacknowledged reports over reconnects, as a daemon does. Answers CheckPaths and KillRank by itself; ranks do what the test says.
+// Keeps unacknowledged reports over reconnects, as a daemon does. Answers CheckPaths and KillRank by itself; ranks do
+// what the test says.
 class FakeDaemon {
  public:
   explicit FakeDaemon(std::string name) : name_(std::move(name)) {}
@@ -186,7 +189,8 @@ class FakeDaemon {
         }
       }
       return false;
-    })) << name_ << " has no rank of attempt " << attempt;
+    })) << name_
+        << " has no rank of attempt " << attempt;
     return id;
   }
 
@@ -196,17 +200,21 @@ class FakeDaemon {
     Report(id, &request);
   }
   void Step(const v1::RankId& id, int step) {
-    Event(id, absl::StrCat(R"({"event":"step","time":1,"step":)", step, R"(,"loss":)", 4.0 / step,
-                           R"(,"grad_norm":1.5,"learning_rate":3e-4,"tokens":512,"target_tokens":500,"seconds":0.5,"data_wait_seconds":0.001,)",
-                           R"("communication_seconds":0.02,"tokens_per_second":1024,"batch_hash":"0123456789abcdef","skipped":0})"));
+    Event(
+        id,
+        absl::StrCat(
+            R"({"event":"step","time":1,"step":)", step, R"(,"loss":)", 4.0 / step,
+            R"(,"grad_norm":1.5,"learning_rate":3e-4,"tokens":512,"target_tokens":500,"seconds":0.5,"data_wait_seconds":0.001,)",
+            R"("communication_seconds":0.02,"tokens_per_second":1024,"batch_hash":"0123456789abcdef","skipped":0})"));
   }
   void Checkpoint(const v1::RankId& id, int step) {
-    Event(id, absl::StrCat(R"({"event":"checkpoint","time":1,"step":)", step, R"(,"path":"step-)", step, ".a", id.attempt(),
-                           R"(","bytes":100,"seconds":0.1,"stall_seconds":0.05})"));
+    Event(id, absl::StrCat(R"({"event":"checkpoint","time":1,"step":)", step, R"(,"path":"step-)", step, ".a",
+                           id.attempt(), R"(","bytes":100,"seconds":0.1,"stall_seconds":0.05})"));
   }
   void Ready(const v1::RankId& id, int step) {
     if (id.rank() == 0) Event(id, R"({"event":"listening","time":1,"port":29500})");
-    Event(id, absl::StrCat(R"({"event":"ready","time":1,"step":)", step, R"(,"resumed_from":"","arena_bytes":4096,"load_seconds":0.1})"));
+    Event(id, absl::StrCat(R"({"event":"ready","time":1,"step":)", step,
+                           R"(,"resumed_from":"","arena_bytes":4096,"load_seconds":0.1})"));
   }
   void Finish(const v1::RankId& id, int step) {
     Event(id, absl::StrCat(R"({"event":"finished","time":1,"step":)", step, "}"));
@@ -296,7 +304,8 @@ class FakeDaemon {
       } else if (message.has_delete_checkpoints()) {
         v1::AttachRequest answer;
         answer.mutable_delete_checkpoints_result()->set_request(message.delete_checkpoints().request());
-        for (const std::string& name : message.delete_checkpoints().names()) answer.mutable_delete_checkpoints_result()->add_deleted(name);
+        for (const std::string& name : message.delete_checkpoints().names())
+          answer.mutable_delete_checkpoints_result()->add_deleted(name);
         stream_->Write(answer);
       } else if (message.has_ack()) {
         const std::string key = Key(message.ack().id());

@@ -1,5 +1,5 @@
-// The real binary is killed with SIGKILL at its failpoints and at drawn moments, and started again on the same state directory. No job is lost or run
-// twice, no metric point is missing or doubled.
+// The real binary is killed with SIGKILL at its failpoints and at drawn moments, and started again on the same state
+// directory. No job is lost or run twice, no metric point is missing or doubled.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -42,14 +42,16 @@ class Coordinator {
     if (pid_ > 0) Kill();
   }
 
-  // Waits until it listens. It may die of its failpoint at any time after. With `parent_fd`, it ends when that reads end-of-file.
+  // Waits until it listens. It may die of its failpoint at any time after. With `parent_fd`, it ends when that reads
+  // end-of-file.
   void Start(const std::string& failpoints, int parent_fd = -1) {
     int out[2];
     ASSERT_EQ(pipe2(out, O_CLOEXEC), 0);
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
-    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, (dir_.path() + "/log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, (dir_.path() + "/log").c_str(),
+                                     O_WRONLY | O_CREAT | O_APPEND, 0600);
     const std::string state = dir_.path() + "/state";
     std::vector<std::string> words = {binary_, "--listen", address_, "--state-dir", state};
     if (parent_fd >= 0) {
@@ -122,7 +124,8 @@ class Client {
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
     arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 20);
     arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 100);
-    stub_ = v1::CoordinatorService::NewStub(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+    stub_ = v1::CoordinatorService::NewStub(
+        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
   }
   bool Submit(const v1::JobSpec& spec) {
     grpc::ClientContext context;
@@ -154,7 +157,8 @@ class Client {
   std::unique_ptr<v1::CoordinatorService::Stub> stub_;
 };
 
-// Runs a job to its end while the coordinator dies by `failpoints`, or of a kill after `kill_after_ms` when that is not negative.
+// Runs a job to its end while the coordinator dies by `failpoints`, or of a kill after `kill_after_ms` when that is not
+// negative.
 void RunWithKill(const std::string& failpoints, int kill_after_ms) {
   SCOPED_TRACE(absl::StrCat("failpoints \"", failpoints, "\", kill after ", kill_after_ms, " ms"));
   Coordinator coordinator;
@@ -169,7 +173,8 @@ void RunWithKill(const std::string& failpoints, int kill_after_ms) {
   int step = -1;  // Of `rank`; -1: no rank.
   const auto start = std::chrono::steady_clock::now();
   for (int round = 0; round < 4000 && !finished; ++round) {
-    const auto elapsed = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start).count();
+    const auto elapsed =
+        std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start).count();
     if (kill_after_ms >= 0 && deaths == 0 && elapsed >= kill_after_ms) {
       coordinator.Kill();
       ++deaths;
@@ -207,13 +212,15 @@ void RunWithKill(const std::string& failpoints, int kill_after_ms) {
     if (item.has_step()) ++points[{item.step().attempt(), item.step().step()}];
   }
   for (int i = 1; i <= kSteps; ++i) EXPECT_EQ((points[{jobs[0].attempt(), i}]), 1) << "step " << i;
-  for (const auto& [point, count] : points) EXPECT_EQ(count, 1) << "step " << point.second << " of attempt " << point.first;
+  for (const auto& [point, count] : points)
+    EXPECT_EQ(count, 1) << "step " << point.second << " of attempt " << point.first;
   // Only a start that was decided and never sent costs an attempt.
   EXPECT_LE(jobs[0].attempt(), 2);
   EXPECT_EQ(jobs[0].last_checkpoint().step(), kSteps);
 }
 
-// Facts of the run come in at least these transactions: accepted, compiled, started, listening, ready, two checkpoints, end. (Some may share one.)
+// Facts of the run come in at least these transactions: accepted, compiled, started, listening, ready, two checkpoints,
+// end. (Some may share one.)
 class FailpointTest : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
 
 TEST_P(FailpointTest, LosesAndDoublesNothing) {
@@ -221,7 +228,8 @@ TEST_P(FailpointTest, LosesAndDoublesNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Commits, FailpointTest,
-                         ::testing::Combine(::testing::Values("before_log_commit", "after_log_commit"), ::testing::Values(1, 2, 3, 4, 5, 6)));
+                         ::testing::Combine(::testing::Values("before_log_commit", "after_log_commit"),
+                                            ::testing::Values(1, 2, 3, 4, 5, 6)));
 
 TEST(KillTest, AtDrawnMomentsLosesAndDoublesNothing) {
   const char* text = std::getenv("TACC_SEED");

@@ -65,7 +65,8 @@ absl::Status LogFiles::Append(const v1::RankId& id, const v1::RankLog& log) {
   Files& files = Open(id.job());
   std::string text;
   for (const std::string& line : log.lines()) {
-    absl::StrAppend(&text, absl::StrFormat("%.3f", log.time()), "\t", id.attempt(), "\t", id.rank(), "\t", Clean(line), "\n");
+    absl::StrAppend(&text, absl::StrFormat("%.3f", log.time()), "\t", id.attempt(), "\t", id.rank(), "\t", Clean(line),
+                    "\n");
   }
   const std::string path = Path(id.job());
   std::error_code ignored;

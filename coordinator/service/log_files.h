@@ -1,4 +1,5 @@
-// The ranks' log lines on disk: jobs_dir/ID/ranks.log and, when that is full, ranks.log.1 before it. Bounded; the oldest lines go.
+// The ranks' log lines on disk: jobs_dir/ID/ranks.log and, when that is full, ranks.log.1 before it. Bounded; the
+// oldest lines go.
 #ifndef COORDINATOR_SERVICE_LOG_FILES_H_
 #define COORDINATOR_SERVICE_LOG_FILES_H_
 
@@ -18,7 +19,8 @@ namespace tacc::coordinator {
 class LogFiles {
  public:
   // A file is closed and moved aside at `max_file_bytes`.
-  LogFiles(std::string jobs_dir, int64_t max_file_bytes) : jobs_dir_(std::move(jobs_dir)), max_file_bytes_(max_file_bytes) {}
+  LogFiles(std::string jobs_dir, int64_t max_file_bytes)
+      : jobs_dir_(std::move(jobs_dir)), max_file_bytes_(max_file_bytes) {}
 
   absl::Status Append(const v1::RankId& id, const v1::RankLog& log);
 
@@ -26,7 +28,8 @@ class LogFiles {
     std::vector<v1::LogLine> lines;
     int64_t next = 0;  // Position to go on from; equal to the one asked for at the end of the log.
   };
-  // Lines from `position` (0: the oldest kept) on, about 256 KiB of them. Positions mean something until this process ends.
+  // Lines from `position` (0: the oldest kept) on, about 256 KiB of them. Positions mean something until this process
+  // ends.
   absl::StatusOr<Page> Read(const std::string& job, int64_t position);
 
  private:

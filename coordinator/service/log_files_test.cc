@@ -73,7 +73,9 @@ TEST_F(LogFilesTest, DropsTheOldestFile) {
 
 TEST_F(LogFilesTest, KeepsBytesThatAreNoTextOutOfTheMessages) {
   LogFiles logs(dir_, 1 << 20);
-  ASSERT_TRUE(logs.Append(IdOf("toy-1", 1, 0), Lines({"a\nb", std::string("nul\0byte", 8), "bad \xff\xc3 good \xc3\xa4", std::string(9000, 'x')})).ok());
+  ASSERT_TRUE(logs.Append(IdOf("toy-1", 1, 0), Lines({"a\nb", std::string("nul\0byte", 8), "bad \xff\xc3 good \xc3\xa4",
+                                                      std::string(9000, 'x')}))
+                  .ok());
   int64_t position = 0;
   const std::vector<std::string> lines = Read(&logs, &position);
   EXPECT_THAT(lines, ElementsAre("a b", "nul byte", "bad ?? good \xc3\xa4", std::string(4096, 'x')));

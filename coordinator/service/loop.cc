@@ -172,7 +172,8 @@ absl::Status Loop::WriteDown(const Decisions& decisions) {
   for (int tries = 0;; ++tries) {
     absl::Status status = parts_.store->Commit(decisions);
     if (!absl::IsResourceExhausted(status)) return status;
-    if (tries % 10 == 0) spdlog::error("{}; training goes on, and nothing is decided until there is room", std::string(status.message()));
+    if (tries % 10 == 0)
+      spdlog::error("{}; training goes on, and nothing is decided until there is room", std::string(status.message()));
     std::unique_lock<std::mutex> lock(mutex_);
     if (closing_ || wake_.wait_for(lock, std::chrono::seconds(1), [this] { return closing_; })) return status;
   }
@@ -193,7 +194,8 @@ void Loop::Answer(const Reply& reply) {
 void Loop::RefuseAll(const Decisions& decisions) {
   for (const Decision& decision : decisions) {
     const auto* reply = std::get_if<Reply>(&decision);
-    if (reply != nullptr) Answer({reply->tag, absl::UnavailableError("the coordinator cannot store anything and is stopping"), "", false});
+    if (reply != nullptr)
+      Answer({reply->tag, absl::UnavailableError("the coordinator cannot store anything and is stopping"), "", false});
   }
 }
 
@@ -201,11 +203,13 @@ void Loop::CarryOut(Decision* decision, std::set<std::string>* touched) {
   if (auto* send = std::get_if<SendToWorker>(decision)) {
     if (send->message.has_start_rank()) {
       const std::string& job = send->message.start_rank().id().job();
-      absl::StatusOr<std::string> program = parts_.compiler->ReadProgram(job, parts_.core->Find(job)->compile.directory());
+      absl::StatusOr<std::string> program =
+          parts_.compiler->ReadProgram(job, parts_.core->Find(job)->compile.directory());
       if (program.ok()) {
         send->message.mutable_start_rank()->set_program(*std::move(program));
       } else {
-        spdlog::error("job {}: {}; its ranks will refuse the empty program", job, std::string(program.status().message()));
+        spdlog::error("job {}: {}; its ranks will refuse the empty program", job,
+                      std::string(program.status().message()));
       }
     }
     parts_.workers->Send(send->session, std::move(send->message));

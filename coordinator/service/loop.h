@@ -54,8 +54,9 @@ class Loop {
     LogFiles* logs = nullptr;
     WorkerOutlet* workers = nullptr;
     std::function<Time()> clock;
-    // Decisions could not be stored: the process must end, for it may not act on what it cannot remember. Calls that wait are answered with Unavailable.
-    // Not called for a full disk: that is waited for, while training goes on and workers keep their reports.
+    // Decisions could not be stored: the process must end, for it may not act on what it cannot remember. Calls that
+    // wait are answered with Unavailable. Not called for a full disk: that is waited for, while training goes on and
+    // workers keep their reports.
     std::function<void(const absl::Status&)> fatal;
   };
   explicit Loop(Parts parts);
@@ -120,7 +121,7 @@ class Loop {
   bool urgent_ = false;       // Something in pending_ is waited for.
   double pending_since_ = 0;  // Steady.
   double last_tick_ = 0;
-  bool broken_ = false;       // A commit failed.
+  bool broken_ = false;  // A commit failed.
   LoopStats stats_;
 };
 

@@ -84,7 +84,9 @@ class PageStream : public grpc::ServerWriteReactor<Response>,
  private:
   enum class State { kIdle, kReading, kWriting, kFinished };
 
-  PageStream(Loop* loop, ReadPage read, std::atomic<int>* open) : loop_(loop), read_(std::move(read)), open_(open) { ++*open_; }
+  PageStream(Loop* loop, ReadPage read, std::atomic<int>* open) : loop_(loop), read_(std::move(read)), open_(open) {
+    ++*open_;
+  }
 
   void PullLocked() {
     state_ = State::kReading;

@@ -60,11 +60,14 @@ absl::Status CheckAddress(const std::string& flag, const std::string& address, S
   }
   if (IsLoopback(address)) return absl::OkStatus();
   if (exposure == ServerOptions::Exposure::kLoopbackOnly) {
-    return absl::InvalidArgumentError(absl::StrCat(flag, " ", address, " can be reached from other machines, and traffic is neither encrypted nor ",
-                                                   "authenticated; add --insecure if the network is trusted"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, " ", address, " can be reached from other machines, and traffic is neither encrypted nor ",
+                     "authenticated; add --insecure if the network is trusted"));
   }
-  spdlog::warn("{} {} can be reached from other machines: whoever reaches it can run jobs, and traffic is not encrypted (--insecure)", flag,
-               address);
+  spdlog::warn(
+      "{} {} can be reached from other machines: whoever reaches it can run jobs, and traffic is not encrypted "
+      "(--insecure)",
+      flag, address);
   return absl::OkStatus();
 }
 
@@ -77,14 +80,17 @@ class DirectoryLock {
   absl::Status Take(const std::string& dir) {
     std::error_code error;
     std::filesystem::create_directories(dir, error);
-    if (error) return absl::FailedPreconditionError(absl::StrCat("state directory ", dir, ": cannot make it: ", error.message()));
+    if (error)
+      return absl::FailedPreconditionError(
+          absl::StrCat("state directory ", dir, ": cannot make it: ", error.message()));
     chmod(dir.c_str(), 0700);
     const std::string path = absl::StrCat(dir, "/lock");
     fd_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd_ < 0) return absl::FailedPreconditionError(absl::StrCat("state directory: cannot write ", path, ": ", strerror(errno)));
+    if (fd_ < 0)
+      return absl::FailedPreconditionError(absl::StrCat("state directory: cannot write ", path, ": ", strerror(errno)));
     if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
-      return absl::FailedPreconditionError(absl::StrCat("state directory ", dir, " is in use by another coordinator; stop it, or give another ",
-                                                        "--state-dir"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "state directory ", dir, " is in use by another coordinator; stop it, or give another ", "--state-dir"));
     }
     return absl::OkStatus();
   }
@@ -148,12 +154,14 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   core_options.version = options.version;
   core_options.lease_seconds = options.lease_seconds;
   core_options.collective_timeout_seconds = options.collective_timeout_seconds;
-  impl.core = std::make_unique<Core>(core_options, [compiler = impl.compiler.get()](const JobState& job, int call, int node) {
-    absl::StatusOr<std::string> program = compiler->ReadProgram(job.id, job.compile.directory());
-    return DescribeNode(program.ok() ? *program : std::string(), call, node);
-  });
+  impl.core =
+      std::make_unique<Core>(core_options, [compiler = impl.compiler.get()](const JobState& job, int call, int node) {
+        absl::StatusOr<std::string> program = compiler->ReadProgram(job.id, job.compile.directory());
+        return DescribeNode(program.ok() ? *program : std::string(), call, node);
+      });
   if (absl::Status status = impl.store->Load(impl.core.get()); !status.ok()) {
-    return absl::FailedPreconditionError(absl::StrCat("state directory ", options.state_dir, ": ", std::string(status.message())));
+    return absl::FailedPreconditionError(
+        absl::StrCat("state directory ", options.state_dir, ": ", std::string(status.message())));
   }
 
   Loop::Parts parts;
@@ -172,9 +180,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
       auto promise = std::make_shared<std::promise<std::vector<prometheus::MetricFamily>>>();
       auto future = promise->get_future();
       loop->Read([promise, version](const Loop::View& view) {
-        promise->set_value(CollectMetrics(view.core, {version, view.now, static_cast<double>(view.stats.commits), view.stats.commit_seconds}));
+        promise->set_value(CollectMetrics(
+            view.core, {version, view.now, static_cast<double>(view.stats.commits), view.stats.commit_seconds}));
       });
-      if (future.wait_for(std::chrono::seconds(5)) != std::future_status::ready) return std::vector<prometheus::MetricFamily>();
+      if (future.wait_for(std::chrono::seconds(5)) != std::future_status::ready)
+        return std::vector<prometheus::MetricFamily>();
       return future.get();
     };
     auto metrics = MetricsServer::Start(options.metrics_listen, collect, [&impl] { return impl.ready.load(); });
@@ -184,7 +194,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   }
 
   impl.handlers = std::make_unique<CoordinatorHandlers>(
-      CoordinatorHandlers::Options{options.version, options.state_dir, server->metrics_address_}, [stop] { stop(absl::OkStatus()); });
+      CoordinatorHandlers::Options{options.version, options.state_dir, server->metrics_address_},
+      [stop] { stop(absl::OkStatus()); });
   impl.handlers->set_loop(impl.loop.get(), impl.compiler.get());
 
   grpc::EnableDefaultHealthCheckService(true);
@@ -207,7 +218,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   impl.grpc = builder.BuildAndStart();
   if (impl.grpc == nullptr || port == 0) {
     return absl::FailedPreconditionError(
-        absl::StrCat("cannot listen on ", options.listen, ": is the port in use by another coordinator? Choose another with --listen"));
+        absl::StrCat("cannot listen on ", options.listen,
+                     ": is the port in use by another coordinator? Choose another with --listen"));
   }
   server->address_ = absl::StrCat(options.listen.substr(0, options.listen.rfind(':')), ":", port);
   impl.ready = true;

@@ -29,8 +29,9 @@ struct ServerOptions {
 
 class Server {
  public:
-  // `stop` is called, on any thread, when the process should end: `OK` a client asked for it, else why it cannot go on. `failpoints` outlives the server.
-  // FailedPrecondition or InvalidArgument: it cannot start (address, state directory, another coordinator).
+  // `stop` is called, on any thread, when the process should end: `OK` a client asked for it, else why it cannot go on.
+  // `failpoints` outlives the server. FailedPrecondition or InvalidArgument: it cannot start (address, state directory,
+  // another coordinator).
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options, Failpoints* failpoints,
                                                        std::function<void(const absl::Status&)> stop);
   // Ends all streams, stores what is decided, and stops. Ranks go on training.

@@ -31,7 +31,8 @@ class ServerTest : public ::testing::Test {
     auto server = Server::Start(options_, &failpoints_, [](const absl::Status&) {});
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
-    stub_ = v1::CoordinatorService::NewStub(grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
+    stub_ =
+        v1::CoordinatorService::NewStub(grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
   }
   grpc::Status Submit(const v1::JobSpec& spec, const std::string& request_id, v1::SubmitResponse* response) {
     grpc::ClientContext context;
@@ -276,8 +277,10 @@ TEST_F(ServerTest, AProgramThatDoesNotFitOnTheFreeWorkersWaitsForOthers) {
   reborn.instance = "i2";
   reborn.memory_bytes = 1000;
   ASSERT_TRUE(WaitUntil([&] { return reborn.Connect(server_->address()).ok(); }));
-  ASSERT_TRUE(WaitUntil([&] { return Get("toy-1").reason().find("needs other workers") == 0; })) << Get("toy-1").ShortDebugString();
-  EXPECT_EQ(Get("toy-1").reason(), "needs other workers than those that are free: model does not fit: needs 2000 B, has 1000 B");
+  ASSERT_TRUE(WaitUntil([&] { return Get("toy-1").reason().find("needs other workers") == 0; }))
+      << Get("toy-1").ShortDebugString();
+  EXPECT_EQ(Get("toy-1").reason(),
+            "needs other workers than those that are free: model does not fit: needs 2000 B, has 1000 B");
 }
 
 TEST_F(ServerTest, OneStateDirectoryHasOneCoordinator) {

@@ -71,7 +71,8 @@ class WorkerStream : public grpc::ServerBidiReactor<v1::AttachRequest, v1::Attac
     if (!outgoing_.empty()) StartWrite(&outgoing_.front());
   }
 
-  // Ends the stream with `status`; when a write is under way, which may never end, by cancelling it. Later calls do nothing.
+  // Ends the stream with `status`; when a write is under way, which may never end, by cancelling it. Later calls do
+  // nothing.
   void End(const grpc::Status& status) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (ending_) return;
@@ -119,7 +120,8 @@ class WorkerStream : public grpc::ServerBidiReactor<v1::AttachRequest, v1::Attac
   grpc::Status status_;
 };
 
-grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachResponse>* WorkerHandlers::Attach(grpc::CallbackServerContext* context) {
+grpc::ServerBidiReactor<v1::AttachRequest, v1::AttachResponse>* WorkerHandlers::Attach(
+    grpc::CallbackServerContext* context) {
   std::shared_ptr<WorkerStream> stream;
   bool full = false;
   {

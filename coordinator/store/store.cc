@@ -42,11 +42,13 @@ class Store::Statement {
     return *this;
   }
   Statement& Bind(const std::string& text) {
-    if (status_.ok()) sqlite3_bind_text(statement_, ++index_, text.data(), static_cast<int>(text.size()), SQLITE_TRANSIENT);
+    if (status_.ok())
+      sqlite3_bind_text(statement_, ++index_, text.data(), static_cast<int>(text.size()), SQLITE_TRANSIENT);
     return *this;
   }
   Statement& BindBlob(const std::string& bytes) {
-    if (status_.ok()) sqlite3_bind_blob(statement_, ++index_, bytes.data(), static_cast<int>(bytes.size()), SQLITE_TRANSIENT);
+    if (status_.ok())
+      sqlite3_bind_blob(statement_, ++index_, bytes.data(), static_cast<int>(bytes.size()), SQLITE_TRANSIENT);
     return *this;
   }
   // True: a row is there to read.
@@ -74,10 +76,12 @@ class Store::Statement {
 
 absl::StatusOr<std::unique_ptr<Store>> Store::Open(const std::string& path, Options options, Failpoints* failpoints) {
   sqlite3* db = nullptr;
-  const int result = sqlite3_open_v2(path.c_str(), &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);
+  const int result =
+      sqlite3_open_v2(path.c_str(), &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);
   std::unique_ptr<Store> store(new Store(db, options, failpoints));
   if (result != SQLITE_OK) {
-    return absl::FailedPreconditionError(absl::StrCat(path, ": cannot open: ", db == nullptr ? "no memory" : sqlite3_errmsg(db)));
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, ": cannot open: ", db == nullptr ? "no memory" : sqlite3_errmsg(db)));
   }
   for (const char* sql : {"PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL", "PRAGMA foreign_keys=ON"}) {
     if (absl::Status status = store->Execute(sql); !status.ok()) {
@@ -101,8 +105,8 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(const std::string& path, Opti
   } else if (application != kApplicationId) {
     return absl::FailedPreconditionError(absl::StrCat(path, " is a database of another program"));
   } else if (version != kSchemaVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, " has schema ", version, ", this coordinator knows schema ", kSchemaVersion, "; run the newer version"));
+    return absl::FailedPreconditionError(absl::StrCat(path, " has schema ", version, ", this coordinator knows schema ",
+                                                      kSchemaVersion, "; run the newer version"));
   }
   return store;
 }
@@ -159,8 +163,9 @@ absl::Status Store::Load(Core* core) {
     auto row = sequences.Step();
     if (!row.ok()) return row.status();
     if (!*row) break;
-    core->ReplaySequence(IdOf(sequences.Bytes(0), static_cast<int>(sequences.Int(1)), static_cast<int>(sequences.Int(2))),
-                         static_cast<uint64_t>(sequences.Int(3)));
+    core->ReplaySequence(
+        IdOf(sequences.Bytes(0), static_cast<int>(sequences.Int(1)), static_cast<int>(sequences.Int(2))),
+        static_cast<uint64_t>(sequences.Int(3)));
   }
   // The newest point of each kind, and all skipped ones, which are counted.
   Statement points(this,
@@ -204,12 +209,14 @@ absl::Status Store::WriteAll(const Decisions& decisions, bool* has_fact) {
         status = Statement(this, "DELETE FROM sequences WHERE job = ?").Bind(log->fact.job()).Run();
       }
     } else if (const auto* event = std::get_if<StoreEvent>(&decision)) {
-      status = WriteRecord(event->job, kEvent, event->event.step(), event->event.attempt(), 0, event->event.SerializeAsString());
+      status = WriteRecord(event->job, kEvent, event->event.step(), event->event.attempt(), 0,
+                           event->event.SerializeAsString());
     } else if (const auto* step = std::get_if<StoreStep>(&decision)) {
       status = WriteRecord(step->job, kStep, step->step.step(), step->step.attempt(), step->step.skipped(),
                            step->step.SerializeAsString());
     } else if (const auto* eval = std::get_if<StoreEval>(&decision)) {
-      status = WriteRecord(eval->job, kEval, eval->eval.step(), eval->eval.attempt(), 0, eval->eval.SerializeAsString());
+      status =
+          WriteRecord(eval->job, kEval, eval->eval.step(), eval->eval.attempt(), 0, eval->eval.SerializeAsString());
     } else if (const auto* sequence = std::get_if<StoreSequence>(&decision)) {
       status = Statement(this,
                          "INSERT INTO sequences (job, attempt, rank, sequence) VALUES (?, ?, ?, ?) "
@@ -225,7 +232,8 @@ absl::Status Store::WriteAll(const Decisions& decisions, bool* has_fact) {
   return absl::OkStatus();
 }
 
-absl::Status Store::WriteRecord(const std::string& job, int kind, int64_t step, int attempt, int skipped, const std::string& payload) {
+absl::Status Store::WriteRecord(const std::string& job, int kind, int64_t step, int attempt, int skipped,
+                                const std::string& payload) {
   absl::Status status = Statement(this,
                                   "INSERT OR IGNORE INTO records (job, kind, step, attempt, skipped, payload) "
                                   "VALUES (?, ?, ?, ?, ?, ?)")
@@ -276,11 +284,12 @@ absl::Status Store::Thin(const std::string& job) {
   }
   // Doubling the stride keeps what an earlier thinning kept: points stay evenly spread.
   for (int64_t stride = 2; count > options_.max_points * 3 / 4 && stride < (int64_t{1} << 40); stride *= 2) {
-    absl::Status status = Statement(this, "DELETE FROM records WHERE job = ? AND kind = 1 AND skipped = 0 AND step < ? AND step % ? != 0")
-                              .Bind(job)
-                              .Bind(newest - options_.max_points / 10)
-                              .Bind(stride)
-                              .Run();
+    absl::Status status =
+        Statement(this, "DELETE FROM records WHERE job = ? AND kind = 1 AND skipped = 0 AND step < ? AND step % ? != 0")
+            .Bind(job)
+            .Bind(newest - options_.max_points / 10)
+            .Bind(stride)
+            .Run();
     if (!status.ok()) return status;
     count -= sqlite3_changes64(db_);
   }
@@ -292,7 +301,8 @@ absl::StatusOr<std::vector<v1::WatchResponse>> Store::Read(const Selection& sele
   if (selection.kinds == Selection::Kinds::kEvents) {
     sql = "SELECT cursor, kind, payload FROM records WHERE job = ? AND cursor > ? AND kind = 0 ORDER BY cursor LIMIT ?";
   } else if (selection.kinds == Selection::Kinds::kMetrics) {
-    sql = "SELECT cursor, kind, payload FROM records WHERE job = ? AND cursor > ? AND kind != 0 ORDER BY cursor LIMIT ?";
+    sql =
+        "SELECT cursor, kind, payload FROM records WHERE job = ? AND cursor > ? AND kind != 0 ORDER BY cursor LIMIT ?";
   }
   std::vector<v1::WatchResponse> records;
   Statement select(this, sql);

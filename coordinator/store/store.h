@@ -1,8 +1,9 @@
-// The coordinator's memory: a SQLite file (WAL, synchronous=FULL) with the log of decided facts, and beside it events, metric points and the
-// sequence numbers up to which workers' reports were acted upon.
+// The coordinator's memory: a SQLite file (WAL, synchronous=FULL) with the log of decided facts, and beside it events,
+// metric points and the sequence numbers up to which workers' reports were acted upon.
 //
-// One batch of decisions is one transaction: a metric point, the fact that came of it and the sequence number of its report are stored all or none,
-// so that what a worker sends again after a crash is neither lost nor doubled. Not thread-safe.
+// One batch of decisions is one transaction: a metric point, the fact that came of it and the sequence number of its
+// report are stored all or none, so that what a worker sends again after a crash is neither lost nor doubled. Not
+// thread-safe.
 #ifndef COORDINATOR_STORE_STORE_H_
 #define COORDINATOR_STORE_STORE_H_
 
@@ -27,13 +28,15 @@ namespace tacc::coordinator {
 class Store {
  public:
   struct Options {
-    // Step points kept of a job. Above it older ones are thinned out evenly; the newest tenth and skipped steps are never thinned.
+    // Step points kept of a job. Above it older ones are thinned out evenly; the newest tenth and skipped steps are
+    // never thinned.
     int64_t max_points = 20000;
     // Events kept of a job: the newest.
     int64_t max_events = 10000;
   };
 
-  // Opens or makes the file. FailedPrecondition: it is another program's, or of a newer version. `failpoints` outlives the store.
+  // Opens or makes the file. FailedPrecondition: it is another program's, or of a newer version. `failpoints` outlives
+  // the store.
   static absl::StatusOr<std::unique_ptr<Store>> Open(const std::string& path, Options options, Failpoints* failpoints);
   ~Store();
   Store(const Store&) = delete;
@@ -42,9 +45,9 @@ class Store {
   // Gives `core` everything that was stored, in order.
   absl::Status Load(Core* core);
 
-  // Stores what is to be stored of `decisions`, in one transaction. On error nothing of it is stored; ResourceExhausted: the disk is full or fails, which may
-  // pass.
-  // Failpoints before_log_commit and after_log_commit, when there is a fact among them.
+  // Stores what is to be stored of `decisions`, in one transaction. On error nothing of it is stored;
+  // ResourceExhausted: the disk is full or fails, which may pass. Failpoints before_log_commit and after_log_commit,
+  // when there is a fact among them.
   absl::Status Commit(const Decisions& decisions);
 
   struct Selection {
@@ -66,7 +69,8 @@ class Store {
   absl::Status Prepare(const char* sql, sqlite3_stmt** out);
   absl::Status CreateTables();
   absl::Status WriteAll(const Decisions& decisions, bool* has_fact);
-  absl::Status WriteRecord(const std::string& job, int kind, int64_t step, int attempt, int skipped, const std::string& payload);
+  absl::Status WriteRecord(const std::string& job, int kind, int64_t step, int attempt, int skipped,
+                           const std::string& payload);
   absl::Status CountUp(const std::string& job, int kind);
   absl::Status Thin(const std::string& job);
   absl::Status Error(const std::string& doing);
@@ -75,7 +79,8 @@ class Store {
   const Options options_;
   Failpoints* const failpoints_;
   std::map<std::string, sqlite3_stmt*> prepared_;  // By SQL text.
-  // Records by job and kind (events, steps), counted when first needed. Rough after a failed transaction, which only thins a bit early.
+  // Records by job and kind (events, steps), counted when first needed. Rough after a failed transaction, which only
+  // thins a bit early.
   std::map<std::pair<std::string, int>, int64_t> counts_;
 };
 

@@ -61,7 +61,8 @@ class StoreTest : public ::testing::Test {
     EXPECT_TRUE(records.ok()) << records.status();
     std::vector<std::string> names;
     for (const v1::WatchResponse& record : *records) {
-      names.push_back(record.has_event() ? record.event().message() : absl::StrCat(record.step().step(), ".a", record.step().attempt()));
+      names.push_back(record.has_event() ? record.event().message()
+                                         : absl::StrCat(record.step().step(), ".a", record.step().attempt()));
     }
     return names;
   }
@@ -100,7 +101,10 @@ TEST_F(StoreTest, ThinsOldPointsOutEvenlyAndKeepsTheNewest) {
   options.max_points = 100;
   Open(options, &no_failpoints_);
   for (int step = 1; step <= 1000; step += 4) {
-    ASSERT_TRUE(store_->Commit({Step("a-1", step, 1), Step("a-1", step + 1, 1), Step("a-1", step + 2, 1), Step("a-1", step + 3, 1)}).ok());
+    ASSERT_TRUE(store_
+                    ->Commit({Step("a-1", step, 1), Step("a-1", step + 1, 1), Step("a-1", step + 2, 1),
+                              Step("a-1", step + 3, 1)})
+                    .ok());
   }
   const std::vector<std::string> kept = Records("a-1");
   EXPECT_LE(kept.size(), 100u);

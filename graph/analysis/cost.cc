@@ -26,8 +26,10 @@ int64_t SentBytes(const Graph& graph, const Node& node, const Mesh& mesh) {
   for (const std::string& name : GetAttr<std::vector<std::string>>(node.attrs, "over")) axes.push_back(mesh.Find(name));
   const int64_t n = NumShards(mesh, axes);
   if (node.op == "all_gather") return (n - 1) * graph.type(node.operands[0]).bytes();
-  if (node.op == "reduce_scatter") return (n - 1) * graph.type(node.results[0]).num_elements() * ByteSize(graph.type(node.operands[0]).dtype);
-  if (node.op == "all_reduce") return (n - 1) * (graph.type(node.operands[0]).bytes() + graph.type(node.results[0]).bytes()) / n;
+  if (node.op == "reduce_scatter")
+    return (n - 1) * graph.type(node.results[0]).num_elements() * ByteSize(graph.type(node.operands[0]).dtype);
+  if (node.op == "all_reduce")
+    return (n - 1) * (graph.type(node.operands[0]).bytes() + graph.type(node.results[0]).bytes()) / n;
   if (node.op == "all_to_all") return (n - 1) * graph.type(node.operands[0]).bytes() / n;
   return 0;
 }
@@ -57,7 +59,8 @@ StepCost EstimateStep(const Program& program, const OpTable& ops, const DevicePr
       if (const int64_t sent = SentBytes(graph, node, program.mesh); sent > 0) {
         cost.sent_bytes += sent;
         ++cost.num_collectives;
-        cost.communication_seconds += device.link_latency_seconds + static_cast<double>(sent) / std::max(device.link_bytes_per_second, 1.0);
+        cost.communication_seconds +=
+            device.link_latency_seconds + static_cast<double>(sent) / std::max(device.link_bytes_per_second, 1.0);
         continue;
       }
       const OpCall call = CallOf(graph, node);

@@ -13,25 +13,25 @@ namespace tacc::graph {
 // What a device can do; measured by `tacc-rank --probe`.
 struct DeviceProfile {
   std::string name;
-  std::string kind;   // "cpu"
+  std::string kind;  // "cpu"
   std::string model;
   int64_t threads = 1;
   int64_t memory_bytes = 0;
   std::map<DType, double> matmul_flops_per_second;
   double memory_bytes_per_second = 0;
-  double link_bytes_per_second = 0;   // to another rank
-  double link_latency_seconds = 0;    // of one collective
+  double link_bytes_per_second = 0;  // to another rank
+  double link_latency_seconds = 0;   // of one collective
 };
 
-// Matrix-product FLOPs of one training step of the model (attention causal, repeats by re-gather or remat not counted): the numerator
-// of MFU. For a logical program.
+// Matrix-product FLOPs of one training step of the model (attention causal, repeats by re-gather or remat not counted):
+// the numerator of MFU. For a logical program.
 double ModelFlops(const Program& program, const OpTable& ops);
 
 struct StepCost {
-  double matmul_flops = 0;           // of a rank, repeats included
-  double compute_seconds = 0;        // roofline: each node max(FLOPs / peak, bytes / bandwidth)
+  double matmul_flops = 0;     // of a rank, repeats included
+  double compute_seconds = 0;  // roofline: each node max(FLOPs / peak, bytes / bandwidth)
   double communication_seconds = 0;
-  int64_t sent_bytes = 0;            // by a rank
+  int64_t sent_bytes = 0;  // by a rank
   int64_t num_collectives = 0;
   // Compute and communication share a CPU's cores, so they add up.
   double seconds() const { return compute_seconds + communication_seconds; }
@@ -39,8 +39,8 @@ struct StepCost {
 // A partitioned (or later) program's step on this device.
 StepCost EstimateStep(const Program& program, const OpTable& ops, const DeviceProfile& device);
 
-// Bytes that one rank sends for a collective, over the ranks of `over`: all_gather (n-1) x its part, reduce_scatter (n-1) x the part it
-// gets, all_reduce both, all_to_all (n-1)/n of its operand. 0 for other ops.
+// Bytes that one rank sends for a collective, over the ranks of `over`: all_gather (n-1) x its part, reduce_scatter
+// (n-1) x the part it gets, all_reduce both, all_to_all (n-1)/n of its operand. 0 for other ops.
 int64_t SentBytes(const Graph& graph, const Node& node, const Mesh& mesh);
 
 }  // namespace tacc::graph

@@ -10,7 +10,8 @@ ValueId Graph::AddValue(absl::string_view hint, TensorType type) {
   Value value;
   const size_t dot = hint.rfind('.');
   // Clones of a clone keep one number.
-  if (dot != absl::string_view::npos && dot > 0 && hint.find_first_not_of("0123456789", dot + 1) == absl::string_view::npos) {
+  if (dot != absl::string_view::npos && dot > 0 &&
+      hint.find_first_not_of("0123456789", dot + 1) == absl::string_view::npos) {
     hint = hint.substr(0, dot);
   }
   value.name = absl::StrCat(hint, ".", next_name_++);

@@ -4,8 +4,8 @@
 #include <unordered_map>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
@@ -50,7 +50,8 @@ class Lexer {
       ++at_;
       token->kind = c == '%' ? Token::kValue : Token::kModule;
       token->text = TakeName();
-      if (token->text.empty()) return Error(token->position, absl::StrCat("a name must follow '", std::string(1, c), "'"));
+      if (token->text.empty())
+        return Error(token->position, absl::StrCat("a name must follow '", std::string(1, c), "'"));
       return absl::OkStatus();
     }
     if (c == '"') return TakeString(token);
@@ -96,15 +97,13 @@ class Lexer {
     }
     const size_t column = position - begin;
     std::string caret = column < 200 ? absl::StrCat("\n", std::string(column, ' '), "^") : "";
-    return absl::InvalidArgumentError(
-        absl::StrCat(file_, ":", line, ":", column + 1, ": ", what, "\n", source, caret));
+    return absl::InvalidArgumentError(absl::StrCat(file_, ":", line, ":", column + 1, ": ", what, "\n", source, caret));
   }
 
  private:
   std::string TakeName() {
     const size_t begin = at_;
-    while (at_ < text_.size() &&
-           (absl::ascii_isalnum(text_[at_]) || text_[at_] == '_' || text_[at_] == '.')) {
+    while (at_ < text_.size() && (absl::ascii_isalnum(text_[at_]) || text_[at_] == '_' || text_[at_] == '.')) {
       ++at_;
     }
     return std::string(text_.substr(begin, at_ - begin));
@@ -202,7 +201,8 @@ class Parser {
     }
     TACC_RETURN_IF_ERROR(Advance());
     if (token_.kind != Token::kInt || token_.integer != 1) {
-      return Error(absl::StrCat("version ", token_.text, " of the text form is not known; this program reads version 1"));
+      return Error(
+          absl::StrCat("version ", token_.text, " of the text form is not known; this program reads version 1"));
     }
     return Advance();
   }
@@ -252,7 +252,8 @@ class Parser {
       values_.clear();
       max_suffix_ = -1;
       while (!IsPunct("}")) {
-        if (token_.kind == Token::kEnd) return lexer_.Error(place.position, absl::StrCat("graph ", graph.name, " has no closing '}'"));
+        if (token_.kind == Token::kEnd)
+          return lexer_.Error(place.position, absl::StrCat("graph ", graph.name, " has no closing '}'"));
         TACC_RETURN_IF_ERROR(ParseNode(&graph));
       }
       TACC_RETURN_IF_ERROR(Advance());
@@ -262,8 +263,8 @@ class Parser {
     }
     if (word == "step") return ParseCalls(&program->step);
     if (word == "eval") return ParseCalls(&program->eval);
-    return lexer_.Error(place.position,
-                        absl::StrCat("unknown section '", word, "'; wanted mesh, stage, arena, state, graph, step or eval"));
+    return lexer_.Error(place.position, absl::StrCat("unknown section '", word,
+                                                     "'; wanted mesh, stage, arena, state, graph, step or eval"));
   }
 
   absl::Status ParseMesh(Program* program) {
@@ -274,8 +275,11 @@ class Parser {
       TACC_RETURN_IF_ERROR(Advance());
       TACC_RETURN_IF_ERROR(Expect("="));
       TACC_RETURN_IF_ERROR(ParseInt(&axis.size));
-      if (axis.size < 1) return lexer_.Error(place, absl::StrCat("mesh axis ", axis.name, " has size ", axis.size, "; wanted at least 1"));
-      if (program->mesh.Find(axis.name) >= 0) return lexer_.Error(place, absl::StrCat("mesh axis ", axis.name, " is given twice"));
+      if (axis.size < 1)
+        return lexer_.Error(place,
+                            absl::StrCat("mesh axis ", axis.name, " has size ", axis.size, "; wanted at least 1"));
+      if (program->mesh.Find(axis.name) >= 0)
+        return lexer_.Error(place, absl::StrCat("mesh axis ", axis.name, " is given twice"));
       program->mesh.axes.push_back(axis);
     }
     return EndOfLine();
@@ -287,7 +291,8 @@ class Parser {
     const size_t place = token_.position;
     if (token_.kind != Token::kString) return Error("wanted the state's name in quotes");
     state.name = token_.text;
-    if (program->FindState(state.name) != nullptr) return Error(absl::StrCat("state \"", state.name, "\" is defined twice"));
+    if (program->FindState(state.name) != nullptr)
+      return Error(absl::StrCat("state \"", state.name, "\" is defined twice"));
     TACC_RETURN_IF_ERROR(Advance());
     TACC_RETURN_IF_ERROR(Expect(":"));
     Value value;
@@ -304,7 +309,8 @@ class Parser {
     for (const auto& [key, attr] : attrs) {
       if (key == "kind" && std::holds_alternative<std::string>(attr)) {
         bool found = false;
-        for (StateKind k : {StateKind::kWeight, StateKind::kCopy, StateKind::kOptimizer, StateKind::kGradient, StateKind::kCounter}) {
+        for (StateKind k :
+             {StateKind::kWeight, StateKind::kCopy, StateKind::kOptimizer, StateKind::kGradient, StateKind::kCounter}) {
           if (Name(k) == std::get<std::string>(attr).c_str()) {
             state.kind = k;
             found = true;
@@ -321,7 +327,9 @@ class Parser {
       } else if (key == "at" && std::holds_alternative<int64_t>(attr)) {
         state.offset = std::get<int64_t>(attr);
       } else {
-        return lexer_.Error(place, absl::StrCat("attribute '", key, "' of a state is unknown or of a wrong type; wanted kind, init, stored, at"));
+        return lexer_.Error(place,
+                            absl::StrCat("attribute '", key,
+                                         "' of a state is unknown or of a wrong type; wanted kind, init, stored, at"));
       }
     }
     program->states.push_back(std::move(state));
@@ -431,7 +439,8 @@ class Parser {
       TACC_RETURN_IF_ERROR(ExpectKey("shard"));
       TACC_RETURN_IF_ERROR(ParseShard(&placement.sharding));
       if (static_cast<int>(placement.sharding.dims.size()) != placement.global.rank()) {
-        return Error(absl::StrCat("shard= names ", placement.sharding.dims.size(), " dims of a tensor of rank ", placement.global.rank()));
+        return Error(absl::StrCat("shard= names ", placement.sharding.dims.size(), " dims of a tensor of rank ",
+                                  placement.global.rank()));
       }
       if (token_.kind == Token::kWord && token_.text == "pending") {
         TACC_RETURN_IF_ERROR(ExpectKey("pending"));
@@ -519,7 +528,8 @@ class Parser {
     if (token_.kind != Token::kWord) return Error("wanted the name of a mesh axis");
     *axis = mesh_ == nullptr ? -1 : mesh_->Find(token_.text);
     if (*axis < 0) {
-      return Error(absl::StrCat("'", token_.text, "' is no axis of the mesh (", mesh_ == nullptr ? "" : mesh_->ToString(), ")"));
+      return Error(
+          absl::StrCat("'", token_.text, "' is no axis of the mesh (", mesh_ == nullptr ? "" : mesh_->ToString(), ")"));
     }
     return Advance();
   }
@@ -563,15 +573,22 @@ class Parser {
       *attr = std::move(list);
       return true;
     };
-    if (!all(int64_t{}) && !all(std::string{}) && !all(double{})) return Error("the items of a list must be of one kind");
+    if (!all(int64_t{}) && !all(std::string{}) && !all(double{}))
+      return Error("the items of a list must be of one kind");
     return Advance();
   }
 
   absl::Status ParseScalarAttr(Attr* attr) {
     switch (token_.kind) {
-      case Token::kInt: *attr = token_.integer; break;
-      case Token::kFloat: *attr = token_.number; break;
-      case Token::kString: *attr = token_.text; break;
+      case Token::kInt:
+        *attr = token_.integer;
+        break;
+      case Token::kFloat:
+        *attr = token_.number;
+        break;
+      case Token::kString:
+        *attr = token_.text;
+        break;
       case Token::kWord:
         if (token_.text == "true" || token_.text == "false") {
           *attr = token_.text == "true";
@@ -579,7 +596,8 @@ class Parser {
           *attr = token_.text;
         }
         break;
-      default: return Error("wanted a value: a number, true, false, a word or a quoted string");
+      default:
+        return Error("wanted a value: a number, true, false, a word or a quoted string");
     }
     return Advance();
   }
@@ -608,7 +626,8 @@ class Parser {
     return Advance();
   }
   absl::Status EndOfLine() {
-    if (token_.kind != Token::kNewline && token_.kind != Token::kEnd) return Error("unexpected text at the end of the line");
+    if (token_.kind != Token::kNewline && token_.kind != Token::kEnd)
+      return Error("unexpected text at the end of the line");
     return SkipNewlines();
   }
   absl::Status SkipNewlines() {
@@ -628,7 +647,8 @@ class Parser {
 
 absl::Status CheckSize(absl::string_view text, const ParseOptions& options) {
   if (static_cast<int64_t>(text.size()) > kMaxTextBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(options.file, ": ", text.size(), " bytes of text; the limit is ", kMaxTextBytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat(options.file, ": ", text.size(), " bytes of text; the limit is ", kMaxTextBytes));
   }
   return absl::OkStatus();
 }

@@ -17,12 +17,9 @@ struct IntField {
   const char* key;
   int64_t Plan::*field;
 };
-constexpr IntField kIntFields[] = {{"seq_len", &Plan::seq_len},
-                                   {"micro_batch", &Plan::micro_batch},
-                                   {"accumulation", &Plan::accumulation},
-                                   {"threads", &Plan::threads},
-                                   {"prefetch_units", &Plan::prefetch_units},
-                                   {"total_bytes", &Plan::total_bytes}};
+constexpr IntField kIntFields[] = {
+    {"seq_len", &Plan::seq_len}, {"micro_batch", &Plan::micro_batch},       {"accumulation", &Plan::accumulation},
+    {"threads", &Plan::threads}, {"prefetch_units", &Plan::prefetch_units}, {"total_bytes", &Plan::total_bytes}};
 
 absl::Status ParseMesh(const std::vector<std::string>& words, Mesh* mesh) {
   for (size_t i = 1; i < words.size(); ++i) {
@@ -59,7 +56,8 @@ absl::Status ParseLine(const std::vector<std::string>& words, Plan* plan) {
 }  // namespace
 
 std::string PrintPlan(const Plan& plan) {
-  std::string out = absl::StrCat(kHeader, "\nmesh ", plan.mesh.ToString(), "\ncompute_dtype ", Name(plan.compute_dtype), "\n");
+  std::string out =
+      absl::StrCat(kHeader, "\nmesh ", plan.mesh.ToString(), "\ncompute_dtype ", Name(plan.compute_dtype), "\n");
   for (const IntField& field : kIntFields) absl::StrAppend(&out, field.key, " ", plan.*field.field, "\n");
   absl::StrAppend(&out, "step_seconds ", Print(Attr(plan.step_seconds)), "\n");
   return out;

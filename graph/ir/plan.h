@@ -10,18 +10,18 @@
 
 namespace tacc::graph {
 
-// How a job runs: what the planner decided and what it predicts. Text form: "tacc.plan 1" and a `key value` line each, in this order;
-// PrintPlan(ParsePlan(t)) == t.
+// How a job runs: what the planner decided and what it predicts. Text form: "tacc.plan 1" and a `key value` line each,
+// in this order; PrintPlan(ParsePlan(t)) == t.
 struct Plan {
-  Mesh mesh;                      // axes dp, fsdp
+  Mesh mesh;  // axes dp, fsdp
   DType compute_dtype = DType::kF32;
-  int64_t seq_len = 0;            // tokens a sample
-  int64_t micro_batch = 0;        // samples a device and call
-  int64_t accumulation = 1;       // micro-batches a step
-  int64_t threads = 1;            // of a rank
-  int64_t prefetch_units = 1;     // units that a gather starts ahead of its use
-  int64_t total_bytes = 0;        // predicted memory of a rank
-  double step_seconds = 0;        // predicted
+  int64_t seq_len = 0;         // tokens a sample
+  int64_t micro_batch = 0;     // samples a device and call
+  int64_t accumulation = 1;    // micro-batches a step
+  int64_t threads = 1;         // of a rank
+  int64_t prefetch_units = 1;  // units that a gather starts ahead of its use
+  int64_t total_bytes = 0;     // predicted memory of a rank
+  double step_seconds = 0;     // predicted
 
   int64_t num_ranks() const { return mesh.num_ranks(); }
   int64_t global_batch() const { return micro_batch * mesh.num_ranks() * accumulation; }

@@ -21,7 +21,8 @@ TEST(Plan, PrintOfParseIsIdentity) {
 
 TEST(Plan, ErrorsNameTheLine) {
   EXPECT_EQ(ParsePlan("hello").status().message(), "plan line 1: wanted 'tacc.plan 1'");
-  EXPECT_EQ(ParsePlan("tacc.plan 1\nmesh dp\n").status().message(), "plan line 2: 'dp' is no mesh axis; wanted name=size");
+  EXPECT_EQ(ParsePlan("tacc.plan 1\nmesh dp\n").status().message(),
+            "plan line 2: 'dp' is no mesh axis; wanted name=size");
   EXPECT_EQ(ParsePlan("tacc.plan 1\nseq_len x\n").status().message(), "plan line 2: 'x' is not a whole number");
   EXPECT_EQ(ParsePlan("tacc.plan 1\nsize 3\n").status().message(), "plan line 2: unknown key 'size'");
 }

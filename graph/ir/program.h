@@ -13,8 +13,8 @@ namespace tacc::graph {
 enum class Level { kLogical, kPartitioned, kScheduled, kPlanned };
 absl::string_view Name(Level level);
 
-// What a state is for. Checkpoints hold weights and optimizer states; copies are derived from weights; gradients and counters
-// live within a step.
+// What a state is for. Checkpoints hold weights and optimizer states; copies are derived from weights; gradients and
+// counters live within a step.
 enum class StateKind { kWeight, kCopy, kOptimizer, kGradient, kCounter };
 absl::string_view Name(StateKind kind);
 
@@ -25,15 +25,17 @@ struct State {
   TensorType type;  // the rank's own
   Placement placement;
   StateKind kind = StateKind::kWeight;
-  // weights: "normal(STD)", "truncated_normal(STD,BOUND)" (no value beyond +-BOUND), "ones", "zeros", "uniform(LOW,HIGH)"; else "zeros" or "copy" (a cast of weights/W).
+  // weights: "normal(STD)", "truncated_normal(STD,BOUND)" (no value beyond +-BOUND), "ones", "zeros",
+  // "uniform(LOW,HIGH)"; else "zeros" or "copy" (a cast of weights/W).
   std::string init;
-  Dims stored_dims;      // weights: the shape in the model's files; the logical shape is a reshape of it
-  int64_t offset = -1;   // bytes from the start of the arena, once planned
+  Dims stored_dims;     // weights: the shape in the model's files; the logical shape is a reshape of it
+  int64_t offset = -1;  // bytes from the start of the arena, once planned
 
   bool operator==(const State&) const = default;
 };
 
-// The graph that updates weights and optimizer states. It works on them where they rest; every other graph uses weights whole.
+// The graph that updates weights and optimizer states. It works on them where they rest; every other graph uses weights
+// whole.
 inline constexpr char kUpdateGraph[] = "update";
 
 // One entry of a list of calls: run `graph` on micro-batch `micro_batch`, its stash in slot `slot`.
@@ -44,12 +46,12 @@ struct Call {
   bool operator==(const Call&) const = default;
 };
 
-// One stage's program: the same text for every rank of the stage. A step runs `step`'s calls in order; held-out evaluation runs
-// `eval`'s once per evaluation batch.
-// Inputs of graphs: "tokens", "targets" (i32[B,S]), "sample" (i64[B]: row index in the global batch), "step" (i64[]: updates already
-// done). Outputs of the step's last graph: "loss" (mean over the global batch's target tokens), "grad_norm", "learning_rate",
-// "target_tokens", "skipped" (1.0: the gradient norm was not finite and the update was skipped), all f32[] (f64 in an f64 program);
-// of an eval graph: "loss" (sum), "target_tokens".
+// One stage's program: the same text for every rank of the stage. A step runs `step`'s calls in order; held-out
+// evaluation runs `eval`'s once per evaluation batch. Inputs of graphs: "tokens", "targets" (i32[B,S]), "sample"
+// (i64[B]: row index in the global batch), "step" (i64[]: updates already done). Outputs of the step's last graph:
+// "loss" (mean over the global batch's target tokens), "grad_norm", "learning_rate", "target_tokens", "skipped" (1.0:
+// the gradient norm was not finite and the update was skipped), all f32[] (f64 in an f64 program); of an eval graph:
+// "loss" (sum), "target_tokens".
 struct Program {
   Level level = Level::kLogical;
   Mesh mesh;

@@ -40,8 +40,7 @@ std::vector<int64_t> Mesh::Coordinates(int64_t rank) const {
 }
 
 std::string Mesh::ToString() const {
-  return absl::StrJoin(axes, " ",
-                       [](std::string* out, const Axis& a) { absl::StrAppend(out, a.name, "=", a.size); });
+  return absl::StrJoin(axes, " ", [](std::string* out, const Axis& a) { absl::StrAppend(out, a.name, "=", a.size); });
 }
 
 int64_t NumShards(const Mesh& mesh, const AxisList& axes) {
@@ -55,20 +54,19 @@ bool Sharding::IsReplicated() const {
 }
 
 bool Sharding::Uses(int axis) const {
-  return std::any_of(dims.begin(), dims.end(), [axis](const AxisList& axes) {
-    return std::find(axes.begin(), axes.end(), axis) != axes.end();
-  });
+  return std::any_of(dims.begin(), dims.end(),
+                     [axis](const AxisList& axes) { return std::find(axes.begin(), axes.end(), axis) != axes.end(); });
 }
 
 bool Sharding::IsPending(int axis) const { return std::find(pending.begin(), pending.end(), axis) != pending.end(); }
 
 std::string Sharding::ToString(const Mesh& mesh) const {
-  std::string out =
-      absl::StrCat("[", absl::StrJoin(dims, ",",
-                                      [&](std::string* s, const AxisList& axes) {
-                                        absl::StrAppend(s, axes.empty() ? "-" : AxisNames(mesh, axes, "+"));
-                                      }),
-                   "]");
+  std::string out = absl::StrCat("[",
+                                 absl::StrJoin(dims, ",",
+                                               [&](std::string* s, const AxisList& axes) {
+                                                 absl::StrAppend(s, axes.empty() ? "-" : AxisNames(mesh, axes, "+"));
+                                               }),
+                                 "]");
   if (!pending.empty()) absl::StrAppend(&out, " pending=[", AxisNames(mesh, pending, ","), "]");
   return out;
 }

@@ -35,9 +35,9 @@ using AxisList = std::vector<int>;
 // Product of the axes' sizes.
 int64_t NumShards(const Mesh& mesh, const AxisList& axes);
 
-// How a logical tensor lies on a mesh: for each dim the axes that split it, and the axes on which the value is pending (each
-// rank holds a summand). An axis not named replicates. A dim's extent E over axes n1, n2 gives local ceil(ceil(E/n1)/n2): every
-// shard is one contiguous logical range, the last ones may be padded.
+// How a logical tensor lies on a mesh: for each dim the axes that split it, and the axes on which the value is pending
+// (each rank holds a summand). An axis not named replicates. A dim's extent E over axes n1, n2 gives local
+// ceil(ceil(E/n1)/n2): every shard is one contiguous logical range, the last ones may be padded.
 struct Sharding {
   std::vector<AxisList> dims;
   AxisList pending;  // sorted ascending

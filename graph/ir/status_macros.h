@@ -7,8 +7,8 @@
 #include "absl/status/statusor.h"
 
 // Returns from the function when `expr` (an absl::Status) is an error.
-#define TACC_RETURN_IF_ERROR(expr)                          \
-  do {                                                      \
+#define TACC_RETURN_IF_ERROR(expr)                                                   \
+  do {                                                                               \
     if (absl::Status tacc_status_ = (expr); !tacc_status_.ok()) return tacc_status_; \
   } while (false)
 

@@ -22,8 +22,8 @@ namespace tacc::graph {
 //   mesh dp=1 fsdp=2
 //   stage 0 of 1
 //   arena bytes=4096 workspace=0
-//   state "weights/fc.weight" : f32[128,64] of f32[256,64] shard=[fsdp,-] kind=weight init="normal(0.02)" stored=[256,64] at=0
-//   graph forward_backward {
+//   state "weights/fc.weight" : f32[128,64] of f32[256,64] shard=[fsdp,-] kind=weight init="normal(0.02)"
+//   stored=[256,64] at=0 graph forward_backward {
 //     %w.1 = read "weights/fc.weight" : f32[128,64] of f32[256,64] shard=[fsdp,-] at=0
 //   }
 //   step {
@@ -33,8 +33,8 @@ namespace tacc::graph {
 //     call eval micro_batch=0 slot=0
 //   }
 //
-// A line is `[%r, ...] = op ["symbol"] [%a, ...] [key=value ...] [: type [of type shard=[..] [pending=[..]]] [at=N], ...] [@module]
-// [recompute=N]`. `#` starts a comment. Floats are in shortest round-trip form.
+// A line is `[%r, ...] = op ["symbol"] [%a, ...] [key=value ...] [: type [of type shard=[..] [pending=[..]]] [at=N],
+// ...] [@module] [recompute=N]`. `#` starts a comment. Floats are in shortest round-trip form.
 std::string Print(const Graph& graph);
 std::string Print(const Program& program);
 // A node as Print writes it, without indentation.
@@ -46,8 +46,8 @@ struct ParseOptions {
   std::map<std::string, int64_t> symbols;  // values of dims written as names
 };
 
-// Errors: InvalidArgument "file:line:col: what" followed by the line and a caret. Only the syntax and the names are checked here;
-// graph/verify checks the rest.
+// Errors: InvalidArgument "file:line:col: what" followed by the line and a caret. Only the syntax and the names are
+// checked here; graph/verify checks the rest.
 absl::StatusOr<Graph> ParseGraph(absl::string_view text, const ParseOptions& options);
 absl::StatusOr<Program> ParseProgram(absl::string_view text, const ParseOptions& options);
 

@@ -54,19 +54,25 @@ struct BadCase {
 
 TEST(Text, ErrorsNameThePlace) {
   const BadCase cases[] = {
-      {"tacc.graph 2\n", "f:1:12: version 2 of the text form is not known; this program reads version 1\ntacc.graph 2\n           ^"},
-      {"tacc.graph 1\n%y = silu %x : f32[2]\n", "f:2:11: %x is used before any line defines it\n%y = silu %x : f32[2]\n          ^"},
+      {"tacc.graph 2\n",
+       "f:1:12: version 2 of the text form is not known; this program reads version 1\ntacc.graph 2\n           ^"},
+      {"tacc.graph 1\n%y = silu %x : f32[2]\n",
+       "f:2:11: %x is used before any line defines it\n%y = silu %x : f32[2]\n          ^"},
       {"tacc.graph 1\n%x = input \"a\" : f31[2]\n",
-       "f:2:18: unknown dtype 'f31'; use bool, i32, i64, bf16, f16, f32 or f64\n%x = input \"a\" : f31[2]\n                 ^"},
-      {"tacc.graph 1\n%x = input \"a : f32[2]\n", "f:2:12: this string has no closing quote\n%x = input \"a : f32[2]\n           ^"},
+       "f:2:18: unknown dtype 'f31'; use bool, i32, i64, bf16, f16, f32 or f64\n%x = input \"a\" : f31[2]\n            "
+       "     ^"},
+      {"tacc.graph 1\n%x = input \"a : f32[2]\n",
+       "f:2:12: this string has no closing quote\n%x = input \"a : f32[2]\n           ^"},
       {"tacc.graph 1\n%x = input \"a\" : f32[B]\n",
        "f:2:22: the dim 'B' has no value here; known names: none\n%x = input \"a\" : f32[B]\n                     ^"},
       {"tacc.graph 1\n%x = input \"a\" : f32[2]\n%x = input \"b\" : f32[2]\n",
        "f:3:1: %x is already defined\n%x = input \"b\" : f32[2]\n^"},
       {"tacc.graph 1\n%x = input \"a\"\n",
-       "f:2:15: input defines 1 results but gives 0 types; write one type after ':' for each\n%x = input \"a\"\n              ^"},
+       "f:2:15: input defines 1 results but gives 0 types; write one type after ':' for each\n%x = input \"a\"\n       "
+       "       ^"},
       {"tacc.graph 1\n%x = input \"a\" n=99999999999999999999 : f32[2]\n",
-       "f:2:18: '99999999999999999999' is not a number that fits\n%x = input \"a\" n=99999999999999999999 : f32[2]\n                 ^"},
+       "f:2:18: '99999999999999999999' is not a number that fits\n%x = input \"a\" n=99999999999999999999 : f32[2]\n   "
+       "              ^"},
       {"hello\n", "f:1:1: the text must start with 'tacc.graph 1'\nhello\n^"},
   };
   for (const BadCase& c : cases) {

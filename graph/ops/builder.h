@@ -11,8 +11,9 @@
 
 namespace tacc::graph {
 
-// Appends nodes to a graph with inferred types. The first error sticks: later calls return kNoValue (a node with a kNoValue operand
-// is not made), and `status()` tells it with op and module path. So a builder of a model reads as the model, and asks once.
+// Appends nodes to a graph with inferred types. The first error sticks: later calls return kNoValue (a node with a
+// kNoValue operand is not made), and `status()` tells it with op and module path. So a builder of a model reads as the
+// model, and asks once.
 class Builder {
  public:
   Builder(Graph& graph, const OpTable& ops) : graph_(graph), ops_(ops) {}
@@ -27,13 +28,15 @@ class Builder {
   // A node with any number of results (kNoValue entries on error, `expected` of them).
   std::vector<ValueId> AddMany(absl::string_view op, std::vector<ValueId> operands, Attrs attrs, int expected);
 
-  // input, param and read have no inference: their type is declared. Attributes of param: init (see State::init), stored (dims in the
-  // model's files, when another shape).
+  // input, param and read have no inference: their type is declared. Attributes of param: init (see State::init),
+  // stored (dims in the model's files, when another shape).
   ValueId Leaf(absl::string_view op, absl::string_view symbol, TensorType type, Attrs attrs = {});
   // output and store.
   void End(absl::string_view op, absl::string_view symbol, ValueId value);
 
-  ValueId Einsum(absl::string_view spec, ValueId a, ValueId b) { return Add("einsum", {a, b}, {{"spec", std::string(spec)}}); }
+  ValueId Einsum(absl::string_view spec, ValueId a, ValueId b) {
+    return Add("einsum", {a, b}, {{"spec", std::string(spec)}});
+  }
   ValueId Scale(ValueId x, double factor) { return Add("scale", {x}, {{"factor", factor}}); }
   ValueId Cast(ValueId x, DType dtype);  // x itself when it has that dtype
   ValueId Reshape(ValueId x, Dims shape);

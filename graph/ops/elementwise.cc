@@ -209,7 +209,8 @@ void AddCast(OpTable& table) {
   OpDef op;
   op.name = "cast";
   op.min_operands = op.max_operands = 1;
-  // of_summands=true: a pending operand passes to a narrower type too; each rank rounds its summand (gradients reduced in bf16 by request).
+  // of_summands=true: a pending operand passes to a narrower type too; each rank rounds its summand (gradients reduced
+  // in bf16 by request).
   op.attrs = {{"dtype", AttrKind::kString}, {"of_summands", AttrKind::kBool, AttrSpec::kOptional}};
   op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
     return Types{{DTypeAttr(call, DType::kF32), call.in(0).dims}};

@@ -18,13 +18,20 @@ bool HasKind(const Attr& attr, AttrKind kind) {
   const auto* ints = std::get_if<std::vector<int64_t>>(&attr);
   const bool empty_list = ints != nullptr && ints->empty();
   switch (kind) {
-    case AttrKind::kInt: return std::holds_alternative<int64_t>(attr);
-    case AttrKind::kFloat: return std::holds_alternative<double>(attr) || std::holds_alternative<int64_t>(attr);
-    case AttrKind::kBool: return std::holds_alternative<bool>(attr);
-    case AttrKind::kString: return std::holds_alternative<std::string>(attr);
-    case AttrKind::kInts: return ints != nullptr;
-    case AttrKind::kFloats: return std::holds_alternative<std::vector<double>>(attr) || empty_list;
-    case AttrKind::kStrings: return std::holds_alternative<std::vector<std::string>>(attr) || empty_list;
+    case AttrKind::kInt:
+      return std::holds_alternative<int64_t>(attr);
+    case AttrKind::kFloat:
+      return std::holds_alternative<double>(attr) || std::holds_alternative<int64_t>(attr);
+    case AttrKind::kBool:
+      return std::holds_alternative<bool>(attr);
+    case AttrKind::kString:
+      return std::holds_alternative<std::string>(attr);
+    case AttrKind::kInts:
+      return ints != nullptr;
+    case AttrKind::kFloats:
+      return std::holds_alternative<std::vector<double>>(attr) || empty_list;
+    case AttrKind::kStrings:
+      return std::holds_alternative<std::vector<std::string>>(attr) || empty_list;
   }
   return false;
 }
@@ -47,7 +54,8 @@ absl::Status CheckSizes(const std::vector<TensorType>& results) {
 absl::Status CheckAttrs(const OpDef& op, const Attrs& attrs) {
   for (const AttrSpec& spec : op.attrs) {
     if (spec.presence == AttrSpec::kRequired && attrs.count(spec.name) == 0) {
-      return absl::InvalidArgumentError(absl::StrCat(op.name, ": attribute ", spec.name, " (", KindName(spec.kind), ") is missing"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(op.name, ": attribute ", spec.name, " (", KindName(spec.kind), ") is missing"));
     }
   }
   for (const auto& [key, value] : attrs) {
@@ -98,13 +106,16 @@ absl::StatusOr<std::vector<TensorType>> InferTypes(const OpDef& op, const Attrs&
                                                    const std::vector<TensorType>& operands) {
   const int n = static_cast<int>(operands.size());
   if (n < op.min_operands || (op.max_operands >= 0 && n > op.max_operands)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        op.name, " takes ", op.min_operands,
-        op.max_operands < 0 ? " or more" : op.max_operands == op.min_operands ? "" : absl::StrCat(" to ", op.max_operands),
-        " operands, got ", n));
+    return absl::InvalidArgumentError(absl::StrCat(op.name, " takes ", op.min_operands,
+                                                   op.max_operands < 0 ? " or more"
+                                                   : op.max_operands == op.min_operands
+                                                       ? ""
+                                                       : absl::StrCat(" to ", op.max_operands),
+                                                   " operands, got ", n));
   }
   TACC_RETURN_IF_ERROR(CheckAttrs(op, attrs));
-  if (op.infer == nullptr) return absl::InvalidArgumentError(absl::StrCat(op.name, ": its type is declared, not inferred"));
+  if (op.infer == nullptr)
+    return absl::InvalidArgumentError(absl::StrCat(op.name, ": its type is declared, not inferred"));
   OpCall call{&attrs, operands, {}};
   auto results = op.infer(call);
   if (absl::Status status = results.ok() ? CheckSizes(*results) : results.status(); !status.ok()) {

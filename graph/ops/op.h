@@ -41,23 +41,25 @@ struct Factor {
   int64_t size = 1;
   // The computation needs the whole extent on each rank: operands that are split there are gathered first.
   bool replicate = false;
-  // May be split only into a number of shards that divides `size`: dims mapped to it are multiples of it and must be cut at the same
-  // places (q and kv heads, merged dims).
+  // May be split only into a number of shards that divides `size`: dims mapped to it are multiples of it and must be
+  // cut at the same places (q and kv heads, merged dims).
   bool even = false;
 };
 struct Rule {
   static constexpr int kNone = -1;  // a dim that belongs to no factor: must be whole
   std::vector<Factor> factors;
-  std::vector<std::vector<int>> in;   // [operand][dim] -> factor; one in `in` and absent from out[r] is reduced by a sum in result r
+  std::vector<std::vector<int>>
+      in;  // [operand][dim] -> factor; one in `in` and absent from out[r] is reduced by a sum in result r
   std::vector<std::vector<int>> out;  // [result][dim] -> factor; a factor only in `out` is made from the shard's offset
-  // Sets of operands in which the op is (jointly) linear: a pending value passes only when exactly the operands of one set are
-  // pending on the axis. matmul: {{0},{1}}; add: {{0,1}}; scale, cast to a wider type: {{0}}; norm's gradient: {{dy}}.
+  // Sets of operands in which the op is (jointly) linear: a pending value passes only when exactly the operands of one
+  // set are pending on the axis. matmul: {{0},{1}}; add: {{0,1}}; scale, cast to a wider type: {{0}}; norm's gradient:
+  // {{dy}}.
   std::vector<std::vector<int>> linear_in;
-  // Operands that are summands of the result as they are: where a reduced factor is split over an axis, they must be pending on it
-  // (the accumulator of einsum_accumulate).
+  // Operands that are summands of the result as they are: where a reduced factor is split over an axis, they must be
+  // pending on it (the accumulator of einsum_accumulate).
   std::vector<int> addends;
-  // The kernel honours the logical bounds of reduced factors. Without it, each operand that carries a padded reduced factor must be
-  // masked to zero first.
+  // The kernel honours the logical bounds of reduced factors. Without it, each operand that carries a padded reduced
+  // factor must be masked to zero first.
   bool self_masking = false;
 
   int AddFactor(int64_t size) {
@@ -69,14 +71,15 @@ struct Rule {
 // The derivative asks this for what it needs and adds nodes through `builder`.
 struct VjpCall {
   Builder& builder;
-  const Node& node;                       // the forward node
+  const Node& node;                        // the forward node
   const std::vector<ValueId>& cotangents;  // per result; kNoValue = zero. At least one is not.
   std::vector<ValueId>& gradients;         // per operand, out; left kNoValue where there is none
   const std::vector<char>& needed;         // per operand: is its gradient asked for?
   bool needs(int operand) const { return needed[operand] != 0; }
 };
 
-// All the facts of one op. Functions may assume that arity and attributes have been checked; all but `infer` that types fit.
+// All the facts of one op. Functions may assume that arity and attributes have been checked; all but `infer` that types
+// fit.
 struct OpDef {
   std::string name;
   int min_operands = 0;
@@ -84,12 +87,12 @@ struct OpDef {
   int num_results = 1;   // -1: decided by inference
   std::vector<AttrSpec> attrs;
 
-  // Types of the results. Errors: InvalidArgument "what: got against wanted". Attributes are logical also in a partitioned graph, so
-  // inference is asked about logical types (LogicalCallOf); local types follow from the placements. Absent: the node declares its
-  // types (input, param, read).
+  // Types of the results. Errors: InvalidArgument "what: got against wanted". Attributes are logical also in a
+  // partitioned graph, so inference is asked about logical types (LogicalCallOf); local types follow from the
+  // placements. Absent: the node declares its types (input, param, read).
   std::function<absl::StatusOr<std::vector<TensorType>>(const OpCall&)> infer;
-  // Adds the nodes of the derivative. Absent: the op has none (integers, optimizer, ...), and a cotangent that reaches it is an error,
-  // unless `no_gradient`.
+  // Adds the nodes of the derivative. Absent: the op has none (integers, optimizer, ...), and a cotangent that reaches
+  // it is an error, unless `no_gradient`.
   std::function<absl::Status(VjpCall&)> derive;
   bool no_gradient = false;  // cotangents stop here silently (comparisons, tables, masks)
   // The sharding rule. `call` has logical types, results included.
@@ -97,7 +100,8 @@ struct OpDef {
   // Floating-point operations (multiply and add count two), on the types given. Absent: negligible.
   std::function<double(const OpCall&)> flops;
   bool is_matmul = false;  // einsum and attention kinds: counted in MFU
-  // Result i aliases operand aliases[i] (same bytes, no work); -1 or absent: none. May depend on attributes: returns {} when not.
+  // Result i aliases operand aliases[i] (same bytes, no work); -1 or absent: none. May depend on attributes: returns {}
+  // when not.
   std::function<std::vector<int>(const OpCall&)> aliases;
   // Where an aliasing result begins, in bytes from the start of its operand. Absent: 0.
   std::function<int64_t(const OpCall&)> alias_offset_bytes;
@@ -140,7 +144,7 @@ void AddNormOps(OpTable& table);         // rms_norm layer_norm l2_normalize
 void AddAttentionOps(OpTable& table);    // attention rotary rope_table
 void AddTokenOps(OpTable& table);        // embedding cross_entropy dropout
 void AddOptimizerOps(OpTable& table);    // adamw lr_schedule sum_squares is_finite
-void AddCollectiveOps(OpTable& table);   // all_gather reduce_scatter all_reduce all_to_all shard_slice mask_padding wait
+void AddCollectiveOps(OpTable& table);  // all_gather reduce_scatter all_reduce all_to_all shard_slice mask_padding wait
 
 }  // namespace tacc::graph
 

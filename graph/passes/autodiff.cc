@@ -48,8 +48,9 @@ absl::StatusOr<std::vector<ValueId>> Differentiate(Graph& graph, const OpTable& 
     const OpDef* def = ops.Find(node.op);
     if (def->no_gradient) continue;
     if (def->derive == nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(node.op, " at ", node.module.empty() ? "the top level" : node.module,
-                                                     " has no derivative, but the loss depends on parameters through it"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(node.op, " at ", node.module.empty() ? "the top level" : node.module,
+                       " has no derivative, but the loss depends on parameters through it"));
     }
     builder.SetModule(node.module);
     std::vector<ValueId> gradients(node.operands.size(), kNoValue);

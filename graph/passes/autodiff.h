@@ -9,9 +9,10 @@
 
 namespace tacc::graph {
 
-// Appends to `graph` the nodes that compute d(loss)/d(value) for each of `values` by reverse accumulation, and returns the gradients
-// (kNoValue where the loss does not depend on the value). `loss` is a floating scalar; its cotangent is 1. A backward node has the
-// module path of the forward node it belongs to. Nodes between are visited once, in reverse line order.
+// Appends to `graph` the nodes that compute d(loss)/d(value) for each of `values` by reverse accumulation, and returns
+// the gradients (kNoValue where the loss does not depend on the value). `loss` is a floating scalar; its cotangent
+// is 1. A backward node has the module path of the forward node it belongs to. Nodes between are visited once, in
+// reverse line order.
 //
 // Errors: InvalidArgument naming node and module when a cotangent reaches an op without a derivative.
 absl::StatusOr<std::vector<ValueId>> Differentiate(Graph& graph, const OpTable& ops, ValueId loss,

@@ -15,8 +15,8 @@ namespace {
 
 struct Parameter {
   std::string name;
-  TensorType type;            // of the master weight
-  DType use = DType::kF32;    // in which the model reads it
+  TensorType type;          // of the master weight
+  DType use = DType::kF32;  // in which the model reads it
   Dims stored_dims;
   std::string init;
 
@@ -63,7 +63,8 @@ absl::StatusOr<std::vector<Parameter>> CollectParameters(const Graph& graph) {
     p.name = node.symbol;
     p.type = graph.type(v);
     p.use = p.type.dtype;
-    if (!plain_use[v] && casts[v].size() == 1 && ByteSize(*casts[v].begin()) < ByteSize(p.type.dtype)) p.use = *casts[v].begin();
+    if (!plain_use[v] && casts[v].size() == 1 && ByteSize(*casts[v].begin()) < ByteSize(p.type.dtype))
+      p.use = *casts[v].begin();
     p.stored_dims = GetAttr<std::vector<int64_t>>(node.attrs, "stored", p.type.dims);
     p.init = GetAttr<std::string>(node.attrs, "init", "normal(0.02)");
     parameters.push_back(std::move(p));
@@ -124,10 +125,13 @@ class TrainingBuilder {
     for (const char* output : {"loss", "target_tokens"}) {
       const ValueId v = forward_.Output(output);
       if (v == kNoValue) {
-        return absl::InvalidArgumentError(absl::StrCat("the forward graph has no output \"", output, "\"; a training graph ends with `output \"loss\"` and `output \"target_tokens\"`"));
+        return absl::InvalidArgumentError(
+            absl::StrCat("the forward graph has no output \"", output,
+                         "\"; a training graph ends with `output \"loss\"` and `output \"target_tokens\"`"));
       }
       if (forward_.type(v).rank() != 0 || !IsFloating(forward_.type(v).dtype)) {
-        return absl::InvalidArgumentError(absl::StrCat("output \"", output, "\" is ", forward_.type(v).ToString(), "; wanted a floating scalar"));
+        return absl::InvalidArgumentError(
+            absl::StrCat("output \"", output, "\" is ", forward_.type(v).ToString(), "; wanted a floating scalar"));
       }
     }
     scalar_ = forward_.type(forward_.Output("loss"));
@@ -158,9 +162,11 @@ class TrainingBuilder {
       State weight = MakeState(WeightState(p.name), p.type, StateKind::kWeight, p.init);
       weight.stored_dims = p.stored_dims;
       program_.states.push_back(std::move(weight));
-      if (p.has_copy()) program_.states.push_back(MakeState(CopyState(p.name), {p.use, p.type.dims}, StateKind::kCopy, "copy"));
+      if (p.has_copy())
+        program_.states.push_back(MakeState(CopyState(p.name), {p.use, p.type.dims}, StateKind::kCopy, "copy"));
       for (const char* moment : {"exp_avg/", "exp_avg_sq/"}) {
-        program_.states.push_back(MakeState(absl::StrCat(moment, p.name), GradientType(p), StateKind::kOptimizer, "zeros"));
+        program_.states.push_back(
+            MakeState(absl::StrCat(moment, p.name), GradientType(p), StateKind::kOptimizer, "zeros"));
       }
       program_.states.push_back(MakeState(GradientState(p.name), GradientType(p), StateKind::kGradient, "zeros"));
     }
@@ -213,7 +219,8 @@ class TrainingBuilder {
     for (size_t i = 0; i < parameters_.size(); ++i) {
       const Parameter& p = parameters_[i];
       if (gradients[i] == kNoValue) {
-        return absl::InvalidArgumentError(absl::StrCat("the loss does not depend on parameter \"", p.name, "\"; remove it from the graph"));
+        return absl::InvalidArgumentError(
+            absl::StrCat("the loss does not depend on parameter \"", p.name, "\"; remove it from the graph"));
       }
       accumulate(GradientState(p.name), GradientType(p), gradients[i]);
     }
@@ -249,7 +256,8 @@ class TrainingBuilder {
     ValueId grad_scale = b.Add("reciprocal", {target_tokens});
     if (options_.max_grad_norm > 0) {
       // min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_.
-      const ValueId ratio = b.Scale(b.Add("reciprocal", {b.Add("add_scalar", {grad_norm}, {{"value", 1e-6}})}), options_.max_grad_norm);
+      const ValueId ratio =
+          b.Scale(b.Add("reciprocal", {b.Add("add_scalar", {grad_norm}, {{"value", 1e-6}})}), options_.max_grad_norm);
       grad_scale = b.Add("mul", {grad_scale, b.Add("minimum", {ratio, b.Constant(1.0, scalar_)})});
     }
     const ValueId learning_rate = b.Cast(b.Add("lr_schedule", {step},
@@ -270,8 +278,8 @@ class TrainingBuilder {
       if (p.has_copy()) attrs["copy"] = std::string(Name(p.use));
       const std::vector<ValueId> results =
           b.AddMany("adamw",
-                    {b.Leaf("read", WeightState(p.name), p.type), b.Leaf("read", m, GradientType(p)), b.Leaf("read", v, GradientType(p)),
-                     gradients[i], learning_rate, grad_scale, apply, count},
+                    {b.Leaf("read", WeightState(p.name), p.type), b.Leaf("read", m, GradientType(p)),
+                     b.Leaf("read", v, GradientType(p)), gradients[i], learning_rate, grad_scale, apply, count},
                     std::move(attrs), p.has_copy() ? 4 : 3);
       b.End("store", WeightState(p.name), results[0]);
       b.End("store", m, results[1]);

@@ -24,15 +24,19 @@ struct TrainingOptions {
   double min_lr_ratio = 0.0;
 };
 
-// A whole training step as a logical program, from a forward graph whose outputs are "loss" (a sum over target tokens) and
-// "target_tokens". Graphs: `begin` (zeroes the accumulators; only with accumulation), `forward_backward`, `update`, `eval`.
+// A whole training step as a logical program, from a forward graph whose outputs are "loss" (a sum over target tokens)
+// and "target_tokens". Graphs: `begin` (zeroes the accumulators; only with accumulation), `forward_backward`, `update`,
+// `eval`.
 //
-// - `param "W"` becomes `read "weights/W"`; a param that is only ever cast to a narrower type is read from "copies/W" in that type,
+// - `param "W"` becomes `read "weights/W"`; a param that is only ever cast to a narrower type is read from "copies/W"
+// in that type,
 //   which the update writes beside the fp32 master.
-// - The backward's seed is 1 and losses are sums; the update divides by the global batch's target tokens, which are known only after
+// - The backward's seed is 1 and losses are sums; the update divides by the global batch's target tokens, which are
+// known only after
 //   the last micro-batch. So any split of a global batch gives the same update.
 // - Gradients accumulate in fp32 into "gradients/W".
-// - The update: global norm, clipping as torch.nn.utils.clip_grad_norm_, learning rate, AdamW as torch.optim.AdamW. A norm that is not
+// - The update: global norm, clipping as torch.nn.utils.clip_grad_norm_, learning rate, AdamW as torch.optim.AdamW. A
+// norm that is not
 //   finite leaves every state as it is and sets output "skipped".
 //
 // Errors: InvalidArgument when an output is missing or the loss does not depend on a parameter, naming it.

@@ -70,9 +70,9 @@ bool FoldCasts(Graph& graph, const OpTable& ops) {
     Node& producer = graph.nodes[producers[v]];
     if (producer.op == "cast" || producer.results[0] != v || !IsFloating(graph.type(v).dtype)) continue;
     const OpDef* def = ops.Find(producer.op);
-    const bool writes_any_type = def != nullptr && std::any_of(def->attrs.begin(), def->attrs.end(), [](const AttrSpec& a) {
-      return absl::string_view(a.name) == "dtype";
-    });
+    const bool writes_any_type =
+        def != nullptr && std::any_of(def->attrs.begin(), def->attrs.end(),
+                                      [](const AttrSpec& a) { return absl::string_view(a.name) == "dtype"; });
     if (!writes_any_type) continue;
     const DType to = graph.type(node.results[0]).dtype;
     producer.attrs["dtype"] = std::string(Name(to));

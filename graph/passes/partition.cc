@@ -45,8 +45,9 @@ class GraphPartitioner {
     for (const Node& node : logical_.nodes) {
       node_ = &node;
       if (absl::Status status = Visit(node); !status.ok()) {
-        return absl::Status(status.code(), absl::StrCat(logical_.name, ": ", node.op, " at ",
-                                                        node.module.empty() ? "the top level" : node.module, ": ", status.message()));
+        return absl::Status(status.code(),
+                            absl::StrCat(logical_.name, ": ", node.op, " at ",
+                                         node.module.empty() ? "the top level" : node.module, ": ", status.message()));
       }
     }
     return std::move(out_);
@@ -165,7 +166,8 @@ class GraphPartitioner {
   std::vector<AxisList> AssignFactors(const Node& node, const Rule& rule) const {
     std::vector<size_t> order;
     for (size_t i = 0; i < node.operands.size(); ++i) {
-      // A weight enters as it is used (whole over the axes that shard it at rest): the weight is gathered, never the activation.
+      // A weight enters as it is used (whole over the axes that shard it at rest): the weight is gathered, never the
+      // activation.
       if (!EntersWhole(node.operands[i])) order.push_back(i);
     }
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
@@ -202,7 +204,9 @@ class GraphPartitioner {
     const StateKind kind = program_.FindState(producer->symbol)->kind;
     return kind == StateKind::kWeight || kind == StateKind::kCopy;
   }
-  const Node* Producer(ValueId logical) const { return producers_[logical] < 0 ? nullptr : &logical_.nodes[producers_[logical]]; }
+  const Node* Producer(ValueId logical) const {
+    return producers_[logical] < 0 ? nullptr : &logical_.nodes[producers_[logical]];
+  }
 
   // The pending axes that may pass through the node.
   AxisList KeptPending(const Node& node, const Rule& rule, const std::vector<AxisList>& axes) const {
@@ -226,7 +230,8 @@ class GraphPartitioner {
   }
 
   // Zeroes what padding an operand carries on factors that the node sums over.
-  ValueId MaskReducedPadding(ValueId v, const Rule& rule, int operand, const OpCall& call, const std::vector<AxisList>& axes) {
+  ValueId MaskReducedPadding(ValueId v, const Rule& rule, int operand, const OpCall& call,
+                             const std::vector<AxisList>& axes) {
     for (size_t d = 0; d < rule.in[operand].size(); ++d) {
       const int f = rule.in[operand][d];
       if (f == Rule::kNone || axes[f].empty()) continue;
@@ -285,7 +290,8 @@ class GraphPartitioner {
                 {{"dtype", std::string(Name(options_.reduce_dtype))}, {"of_summands", true}});
   }
 
-  // A node without operands (a constant, a table) is made in the sharding that is needed. Only zero may be made pending.
+  // A node without operands (a constant, a table) is made in the sharding that is needed. Only zero may be made
+  // pending.
   static bool CanBeMadeAnywhere(const Node& node, const Sharding& target) {
     if (!node.operands.empty() || !node.symbol.empty() || node.results.size() != 1) return false;
     return target.pending.empty() || (node.op == "constant" && GetAttr<double>(node.attrs, "value") == 0.0);
@@ -329,12 +335,15 @@ class GraphPartitioner {
       const int axis = s.dims[from].back();
       if (Contains(target.dims[from], axis)) continue;
       for (size_t to = 0; to < target.dims.size(); ++to) {
-        if (to == from || !IsPrefix(s.dims[to], target.dims[to]) || target.dims[to].size() <= s.dims[to].size()) continue;
+        if (to == from || !IsPrefix(s.dims[to], target.dims[to]) || target.dims[to].size() <= s.dims[to].size())
+          continue;
         if (target.dims[to][s.dims[to].size()] != axis) continue;
         s.dims[from].pop_back();
         s.dims[to].push_back(axis);
         v = Emit("all_to_all", v, global, s,
-                 {{"over", AxisNames(mesh_, {axis})}, {"split_dim", static_cast<int64_t>(to)}, {"concat_dim", static_cast<int64_t>(from)}});
+                 {{"over", AxisNames(mesh_, {axis})},
+                  {"split_dim", static_cast<int64_t>(to)},
+                  {"concat_dim", static_cast<int64_t>(from)}});
         break;
       }
     }
@@ -347,7 +356,8 @@ class GraphPartitioner {
       Sharding s = sharding(v);
       if (!IsPrefix(s.dims[d], target.dims[d])) continue;
       AxisList over;
-      for (size_t k = s.dims[d].size(); k < target.dims[d].size() && !s.Uses(target.dims[d][k]) && !s.IsPending(target.dims[d][k]); ++k) {
+      for (size_t k = s.dims[d].size();
+           k < target.dims[d].size() && !s.Uses(target.dims[d][k]) && !s.IsPending(target.dims[d][k]); ++k) {
         over.push_back(target.dims[d][k]);
       }
       if (over.empty()) continue;
@@ -424,7 +434,8 @@ Sharding AtRestSharding(const Dims& dims, const Mesh& mesh, const AxisList& axes
   for (size_t d = 0; d < dims.size(); ++d) {
     Sharding candidate = Sharding::Replicated(static_cast<int>(dims.size()));
     candidate.dims[d] = axes;
-    const double waste = static_cast<double>(LocalDims(dims, candidate, mesh)[d]) * shards / std::max<int64_t>(dims[d], 1);
+    const double waste =
+        static_cast<double>(LocalDims(dims, candidate, mesh)[d]) * shards / std::max<int64_t>(dims[d], 1);
     if (waste <= 1.01) {
       best = d;
       break;

@@ -26,7 +26,8 @@ std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& op
   std::vector<Step> steps;
   if (options.compute_dtype != DType::kF32) {
     steps.push_back({"mixed-precision", [&](Program& program) -> absl::Status {
-                       TACC_ASSIGN_OR_RETURN(program.graphs[0], MixedPrecision(program.graphs[0], ops, options.compute_dtype));
+                       TACC_ASSIGN_OR_RETURN(program.graphs[0],
+                                             MixedPrecision(program.graphs[0], ops, options.compute_dtype));
                        return absl::OkStatus();
                      }});
     steps.push_back(ForEachGraph("fold-casts", [&ops](Graph& graph) { FoldCasts(graph, ops); }));
@@ -56,7 +57,8 @@ std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& op
   return steps;
 }
 
-absl::Status RunPipeline(const std::vector<Step>& steps, const OpTable& ops, const PipelineObserver& observer, Program& program) {
+absl::Status RunPipeline(const std::vector<Step>& steps, const OpTable& ops, const PipelineObserver& observer,
+                         Program& program) {
   TACC_RETURN_IF_ERROR(Verify(program, ops));
   for (size_t i = 0; i < steps.size(); ++i) {
     const auto start = std::chrono::steady_clock::now();

@@ -33,21 +33,24 @@ struct Step {
 
 // What to do around each step.
 struct PipelineObserver {
-  // What is verified: the program that comes in, and what each step makes of it; or only the first, for a planner that compiles many
-  // candidates to throw them away.
+  // What is verified: the program that comes in, and what each step makes of it; or only the first, for a planner that
+  // compiles many candidates to throw them away.
   enum class Verification { kEachStep, kInput } verification = Verification::kEachStep;
   // After each step, with its index: dumps, timing.
   std::function<void(int index, const Step& step, double seconds, const Program& program)> after_step;
 };
 
-// The way from a forward graph (a logical program whose only graph is `forward`) to a planned program, as a table of contents:
-//   mixed-precision, build-training, fold-casts, cse, dce, partition, fuse-accumulation, cse, dce, schedule, plan-memory
+// The way from a forward graph (a logical program whose only graph is `forward`) to a planned program, as a table of
+// contents:
+//   mixed-precision, build-training, fold-casts, cse, dce, partition, fuse-accumulation, cse, dce, schedule,
+//   plan-memory
 // `memory` receives what plan-memory found. Both references must outlive the steps.
 std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& ops, MemoryUse* memory);
 
-// Verifies the program and runs the steps, verifying after each. Errors carry the step's name; Internal: a step made a program that does
-// not verify.
-absl::Status RunPipeline(const std::vector<Step>& steps, const OpTable& ops, const PipelineObserver& observer, Program& program);
+// Verifies the program and runs the steps, verifying after each. Errors carry the step's name; Internal: a step made a
+// program that does not verify.
+absl::Status RunPipeline(const std::vector<Step>& steps, const OpTable& ops, const PipelineObserver& observer,
+                         Program& program);
 
 // The whole way at once.
 struct Compiled {

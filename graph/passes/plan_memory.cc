@@ -49,7 +49,9 @@ class GraphPlanner {
         const int p = place_of_[v];
         if (named[p] || !places_[p].state.empty()) continue;
         named[p] = 1;
-        buffers.push_back({absl::StrCat(graph_.name, " %", graph_.values[v].name, node.module.empty() ? "" : " @", node.module), places_[p].bytes});
+        buffers.push_back(
+            {absl::StrCat(graph_.name, " %", graph_.values[v].name, node.module.empty() ? "" : " @", node.module),
+             places_[p].bytes});
       }
     }
     return assignment.bytes;
@@ -94,7 +96,8 @@ class GraphPlanner {
         const ValueId v = node.results[r];
         if (r < aliases.size() && aliases[r] >= 0) {
           const ValueId operand = node.operands[aliases[r]];
-          Share(v, place_of_[operand], within_[operand] + (def->alias_offset_bytes ? def->alias_offset_bytes(call) : 0), i);
+          Share(v, place_of_[operand], within_[operand] + (def->alias_offset_bytes ? def->alias_offset_bytes(call) : 0),
+                i);
         } else if (r < reuses.size() && reuses[r] >= 0 && MayOverwrite(node, node.operands[reuses[r]], v, i)) {
           Share(v, place_of_[node.operands[reuses[r]]], within_[node.operands[reuses[r]]], i);
         } else {
@@ -121,15 +124,16 @@ class GraphPlanner {
     members_[place].push_back(v);
   }
 
-  // The operand's place may take the result: nothing reads any value in it after this node, and if it is a state's, the result is
-  // what will be stored there or the state is not needed any more.
+  // The operand's place may take the result: nothing reads any value in it after this node, and if it is a state's, the
+  // result is what will be stored there or the state is not needed any more.
   bool MayOverwrite(const Node& node, ValueId operand, ValueId result, int index) const {
     const Place& place = places_[place_of_[operand]];
     if (graph_.type(operand).bytes() != graph_.type(result).bytes()) return false;
     for (ValueId member : members_[place_of_[operand]]) {
       if (last_use_[member] > index) return false;
       // Two operands of one node in one place: only the one that is overwritten may lie there.
-      if (member != operand && std::find(node.operands.begin(), node.operands.end(), member) != node.operands.end()) return false;
+      if (member != operand && std::find(node.operands.begin(), node.operands.end(), member) != node.operands.end())
+        return false;
     }
     if (std::count(node.operands.begin(), node.operands.end(), operand) > 1) return false;
     if (place.fixed_offset < 0) return place.bytes == graph_.type(result).bytes();
@@ -222,11 +226,20 @@ absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, int t
     const int64_t bytes = state.type.bytes();
     offset += Align(bytes);
     switch (state.kind) {
-      case StateKind::kWeight: use.weights_bytes += bytes; break;
-      case StateKind::kCopy: use.copies_bytes += bytes; break;
-      case StateKind::kOptimizer: use.optimizer_bytes += bytes; break;
-      case StateKind::kGradient: use.gradients_bytes += bytes; break;
-      case StateKind::kCounter: break;
+      case StateKind::kWeight:
+        use.weights_bytes += bytes;
+        break;
+      case StateKind::kCopy:
+        use.copies_bytes += bytes;
+        break;
+      case StateKind::kOptimizer:
+        use.optimizer_bytes += bytes;
+        break;
+      case StateKind::kGradient:
+        use.gradients_bytes += bytes;
+        break;
+      case StateKind::kCounter:
+        break;
     }
     states[state.name] = &state;
     buffers.push_back({absl::StrCat("state ", state.name), bytes});
@@ -238,7 +251,8 @@ absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, int t
       if ((node.op == "read" || node.op == "store") && states.count(node.symbol) == 0) {
         return absl::InvalidArgumentError(absl::StrCat(graph.name, ": no state is named \"", node.symbol, "\""));
       }
-      if (def->workspace_bytes) use.workspace_bytes = std::max(use.workspace_bytes, def->workspace_bytes(CallOf(graph, node), threads));
+      if (def->workspace_bytes)
+        use.workspace_bytes = std::max(use.workspace_bytes, def->workspace_bytes(CallOf(graph, node), threads));
     }
     use.temporaries_bytes = std::max(use.temporaries_bytes, GraphPlanner(graph, states, ops).Run(offset, buffers));
   }

@@ -20,8 +20,8 @@ struct BufferLife {
 };
 
 // Offsets, multiples of kArenaAlignment, such that buffers whose lives overlap do not overlap in memory; and the peak.
-// Greedy by size, each at the lowest offset that fits. Source: Pisarchyk & Lee, "Efficient Memory Management for Deep Neural Net
-// Inference", 2020, section 5.2.
+// Greedy by size, each at the lowest offset that fits. Source: Pisarchyk & Lee, "Efficient Memory Management for Deep
+// Neural Net Inference", 2020, section 5.2.
 struct Assignment {
   std::vector<int64_t> offsets;
   int64_t bytes = 0;
@@ -29,13 +29,13 @@ struct Assignment {
 Assignment AssignOffsets(const std::vector<BufferLife>& buffers);
 
 struct MemoryUse {
-  int64_t weights_bytes = 0;     // fp32 masters
-  int64_t copies_bytes = 0;      // narrower copies
+  int64_t weights_bytes = 0;  // fp32 masters
+  int64_t copies_bytes = 0;   // narrower copies
   int64_t optimizer_bytes = 0;
   int64_t gradients_bytes = 0;
   int64_t temporaries_bytes = 0;  // the largest graph's
   int64_t workspace_bytes = 0;
-  int64_t arena_bytes = 0;        // all but the workspace
+  int64_t arena_bytes = 0;  // all but the workspace
   struct Buffer {
     std::string name;  // graph, value and module
     int64_t bytes = 0;
@@ -43,9 +43,12 @@ struct MemoryUse {
   std::vector<Buffer> largest;  // the three largest buffers, states or values
 };
 
-// Gives every state and value its place in the arena: states first, then the graphs' temporaries, which share one region.
-// - Results that alias an operand (op facts) share its place; a result may be written over an operand that has no later use.
-// - A value that is stored lies at its state's place from the start where no later line reads the old value: then the store is free.
+// Gives every state and value its place in the arena: states first, then the graphs' temporaries, which share one
+// region.
+// - Results that alias an operand (op facts) share its place; a result may be written over an operand that has no later
+// use.
+// - A value that is stored lies at its state's place from the start where no later line reads the old value: then the
+// store is free.
 // - The operand of an asynchronous collective lives until its wait.
 // `threads`: of a rank, for the kernels' workspaces.
 absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, int threads);

@@ -31,7 +31,8 @@ TEST(AssignOffsets, OverlappingLivesGetDisjointPlaces) {
       EXPECT_LE(a.offsets[i] + buffers[i].bytes, a.bytes);
       for (size_t j = 0; j < i; ++j) {
         const bool same_time = buffers[i].first <= buffers[j].last && buffers[j].first <= buffers[i].last;
-        const bool same_place = a.offsets[i] < a.offsets[j] + buffers[j].bytes && a.offsets[j] < a.offsets[i] + buffers[i].bytes;
+        const bool same_place =
+            a.offsets[i] < a.offsets[j] + buffers[j].bytes && a.offsets[j] < a.offsets[i] + buffers[i].bytes;
         EXPECT_FALSE(same_time && same_place && buffers[i].bytes > 0 && buffers[j].bytes > 0);
       }
     }
@@ -67,7 +68,8 @@ TEST(PlanMemory, StoresAreFree) {
     const Graph* graph = compiled.program.FindGraph(name);
     for (const Node& node : graph->nodes) {
       if (node.op != "store") continue;
-      EXPECT_EQ(graph->values[node.operands[0]].offset, compiled.program.FindState(node.symbol)->offset) << name << " " << node.symbol;
+      EXPECT_EQ(graph->values[node.operands[0]].offset, compiled.program.FindState(node.symbol)->offset)
+          << name << " " << node.symbol;
     }
   }
 }

@@ -64,7 +64,8 @@ bool EliminateCommonSubexpressions(Graph& graph, const OpTable& ops) {
     for (ValueId v : node.results) {
       absl::StrAppend(&key, ":", graph.type(v).ToString());
       if (graph.values[v].placement.has_value()) {
-        for (const AxisList& axes : graph.values[v].placement->sharding.dims) absl::StrAppend(&key, "[", absl::StrJoin(axes, "+"), "]");
+        for (const AxisList& axes : graph.values[v].placement->sharding.dims)
+          absl::StrAppend(&key, "[", absl::StrJoin(axes, "+"), "]");
         absl::StrAppend(&key, "p", absl::StrJoin(graph.values[v].placement->sharding.pending, "+"));
       }
     }

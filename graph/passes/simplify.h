@@ -9,13 +9,14 @@ namespace tacc::graph {
 // Removes nodes whose results nobody reads and that have no side effect. Returns whether anything changed.
 bool EliminateDeadCode(Graph& graph, const OpTable& ops);
 
-// Merges nodes that compute the same from the same operands within one module and one recompute number: later ones use the first's
-// results. Leaves merge over the whole graph; reads only while nothing stores to the state in between. Returns whether anything changed.
+// Merges nodes that compute the same from the same operands within one module and one recompute number: later ones use
+// the first's results. Leaves merge over the whole graph; reads only while nothing stores to the state in between.
+// Returns whether anything changed.
 bool EliminateCommonSubexpressions(Graph& graph, const OpTable& ops);
 
-// add(acc, einsum(a, b)) with an fp32 (or f64) accumulator becomes einsum_accumulate(acc, a, b), when nothing else reads the product and
-// it is as wide as, or a gradient cast to, the accumulator. Saves a pass over memory and the product's buffer. Returns whether anything
-// changed.
+// add(acc, einsum(a, b)) with an fp32 (or f64) accumulator becomes einsum_accumulate(acc, a, b), when nothing else
+// reads the product and it is as wide as, or a gradient cast to, the accumulator. Saves a pass over memory and the
+// product's buffer. Returns whether anything changed.
 bool FuseAccumulation(Graph& graph);
 
 }  // namespace tacc::graph

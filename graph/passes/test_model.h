@@ -5,8 +5,8 @@
 
 namespace tacc::graph {
 
-// A two-layer decoder for tests of passes: norms, rotary attention with grouped heads, SwiGLU, untied head. Dims are odd where they may
-// be. Symbols: B rows, S tokens a row.
+// A two-layer decoder for tests of passes: norms, rotary attention with grouped heads, SwiGLU, untied head. Dims are
+// odd where they may be. Symbols: B rows, S tokens a row.
 inline std::string TestModelText() {
   std::string text = R"TEXT(tacc.graph 1
 %tokens = input "tokens" : i32[B,S]

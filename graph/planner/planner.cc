@@ -11,7 +11,8 @@
 namespace tacc::graph {
 namespace {
 
-// Samples a device holds at once when the job says nothing: enough rows for full matrix products, small enough for any memory.
+// Samples a device holds at once when the job says nothing: enough rows for full matrix products, small enough for any
+// memory.
 constexpr int64_t kDefaultMicroBatch = 4;
 constexpr size_t kMaxMicroBatches = 6;
 
@@ -41,10 +42,11 @@ absl::StatusOr<std::vector<MeshSizes>> Meshes(const PlanRequest& request) {
     meshes.push_back(mesh);
   }
   if (!meshes.empty()) return meshes;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "dist.dp.size x dist.fsdp.size must be the number of workers, ", world, "; got dp.size ",
-      request.dp.has_value() ? absl::StrCat(*request.dp) : "unset", " and fsdp.size ",
-      request.fsdp.has_value() ? absl::StrCat(*request.fsdp) : "unset", "; each may be ", absl::StrJoin(Divisors(world), ", ")));
+  return absl::InvalidArgumentError(
+      absl::StrCat("dist.dp.size x dist.fsdp.size must be the number of workers, ", world, "; got dp.size ",
+                   request.dp.has_value() ? absl::StrCat(*request.dp) : "unset", " and fsdp.size ",
+                   request.fsdp.has_value() ? absl::StrCat(*request.fsdp) : "unset", "; each may be ",
+                   absl::StrJoin(Divisors(world), ", ")));
 }
 
 // Micro-batches to try, largest first.
@@ -54,16 +56,17 @@ absl::StatusOr<std::vector<int64_t>> MicroBatches(const PlanRequest& request) {
   const int64_t global = *request.global_batch;
   if (global % world != 0) {
     const int64_t below = global / world * world;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "train.global_batch_size = ", global, " does not divide over ", world, " workers; nearest legal values: ",
-        below > 0 ? absl::StrCat(below, " and ") : "", below + world));
+    return absl::InvalidArgumentError(
+        absl::StrCat("train.global_batch_size = ", global, " does not divide over ", world,
+                     " workers; nearest legal values: ", below > 0 ? absl::StrCat(below, " and ") : "", below + world));
   }
   const int64_t rows = global / world;
   if (request.micro_batch.has_value()) {
     if (rows % *request.micro_batch == 0) return std::vector<int64_t>{*request.micro_batch};
-    return absl::InvalidArgumentError(absl::StrCat(
-        "train.per_device_train_batch_size = ", *request.micro_batch, " does not divide the ", rows, " samples of a worker (global_batch_size ",
-        global, " over ", world, " workers); use ", absl::StrJoin(Divisors(rows), ", ")));
+    return absl::InvalidArgumentError(absl::StrCat("train.per_device_train_batch_size = ", *request.micro_batch,
+                                                   " does not divide the ", rows,
+                                                   " samples of a worker (global_batch_size ", global, " over ", world,
+                                                   " workers); use ", absl::StrJoin(Divisors(rows), ", ")));
   }
   std::vector<int64_t> sizes = Divisors(rows);
   std::reverse(sizes.begin(), sizes.end());
@@ -87,8 +90,8 @@ std::vector<DType> Precisions(const PlanRequest& request) {
 
 }  // namespace
 
-absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& plan, const ForwardModel& model, const OpTable& ops,
-                                     const PipelineObserver& observer) {
+absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& plan, const ForwardModel& model,
+                                     const OpTable& ops, const PipelineObserver& observer) {
   CompileOptions options;
   options.training = request.training;
   options.training.accumulation = plan.accumulation;
@@ -103,7 +106,8 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
   return Compile(model.forward, ops, options, observer);
 }
 
-absl::StatusOr<std::vector<Candidate>> PlanCandidates(const PlanRequest& request, const ForwardBuilder& model, const OpTable& ops) {
+absl::StatusOr<std::vector<Candidate>> PlanCandidates(const PlanRequest& request, const ForwardBuilder& model,
+                                                      const OpTable& ops) {
   TACC_ASSIGN_OR_RETURN(const std::vector<MeshSizes> meshes, Meshes(request));
   TACC_ASSIGN_OR_RETURN(const std::vector<int64_t> micro_batches, MicroBatches(request));
   std::vector<Candidate> candidates;
@@ -120,7 +124,8 @@ absl::StatusOr<std::vector<Candidate>> PlanCandidates(const PlanRequest& request
         plan.accumulation = request.global_batch.value_or(micro_batch * request.world) / (micro_batch * request.world);
         plan.threads = request.device.threads;
         PipelineObserver observer;
-        observer.verification = PipelineObserver::Verification::kInput;  // the candidate that is taken is compiled again
+        observer.verification =
+            PipelineObserver::Verification::kInput;  // the candidate that is taken is compiled again
         observer.after_step = [&](int, const Step& step, double, const Program& program) {
           if (step.name == "build-training") candidate.model_flops = ModelFlops(program, ops);
         };
@@ -154,12 +159,14 @@ absl::Status DoesNotFit(const PlanRequest& request, const Candidate& smallest) {
   if (smallest.plan.mesh.axes[1].size < request.world) help.push_back("a larger dist.fsdp.size");
   help.push_back("more workers (fsdp shards weights and optimizer over them)");
   help.push_back("a shorter data.seq_len");
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the model does not fit: a worker needs ", mib(smallest.plan.total_bytes), " (weights ",
-      mib(smallest.memory.weights_bytes + smallest.memory.copies_bytes), ", gradients ", mib(smallest.memory.gradients_bytes), ", optimizer ",
-      mib(smallest.memory.optimizer_bytes), ", activations and temporaries ", mib(smallest.memory.temporaries_bytes), ", workspace ",
-      mib(smallest.memory.workspace_bytes), ", libraries and buffers ", mib(kIdleBytes + kBufferBytes), ") and has ", mib(request.device.memory_bytes),
-      "; largest buffers: ", largest, "; what would help: ", absl::StrJoin(help, ", ")));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the model does not fit: a worker needs ", mib(smallest.plan.total_bytes), " (weights ",
+                   mib(smallest.memory.weights_bytes + smallest.memory.copies_bytes), ", gradients ",
+                   mib(smallest.memory.gradients_bytes), ", optimizer ", mib(smallest.memory.optimizer_bytes),
+                   ", activations and temporaries ", mib(smallest.memory.temporaries_bytes), ", workspace ",
+                   mib(smallest.memory.workspace_bytes), ", libraries and buffers ", mib(kIdleBytes + kBufferBytes),
+                   ") and has ", mib(request.device.memory_bytes), "; largest buffers: ", largest,
+                   "; what would help: ", absl::StrJoin(help, ", ")));
 }
 
 }  // namespace tacc::graph

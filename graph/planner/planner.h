@@ -46,19 +46,21 @@ struct Candidate {
   bool fits = false;
 };
 
-// Memory of a rank beside the arena and the workspace. Idle: its libraries loaded, no program bound (VmHWM of tacc-rank at its `started`
-// event, LibTorch 2.11, x86-64). Buffers: staging of collectives, batches read ahead, what Gloo keeps.
+// Memory of a rank beside the arena and the workspace. Idle: its libraries loaded, no program bound (VmHWM of tacc-rank
+// at its `started` event, LibTorch 2.11, x86-64). Buffers: staging of collectives, batches read ahead, what Gloo keeps.
 inline constexpr int64_t kIdleBytes = int64_t{116} << 20;
 inline constexpr int64_t kBufferBytes = int64_t{8} << 20;
 
-// All candidates that the request allows, the best first: those that fit by predicted step time, then the others by memory.
-// Candidates: dp x fsdp = world, micro-batches that divide the rows of a device, precisions. Exact bytes: every candidate is compiled.
-// Errors: InvalidArgument when the request contradicts itself (nearest legal values named) or the model cannot be built.
-absl::StatusOr<std::vector<Candidate>> PlanCandidates(const PlanRequest& request, const ForwardBuilder& model, const OpTable& ops);
+// All candidates that the request allows, the best first: those that fit by predicted step time, then the others by
+// memory. Candidates: dp x fsdp = world, micro-batches that divide the rows of a device, precisions. Exact bytes: every
+// candidate is compiled. Errors: InvalidArgument when the request contradicts itself (nearest legal values named) or
+// the model cannot be built.
+absl::StatusOr<std::vector<Candidate>> PlanCandidates(const PlanRequest& request, const ForwardBuilder& model,
+                                                      const OpTable& ops);
 
 // The program of a candidate.
-absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& plan, const ForwardModel& model, const OpTable& ops,
-                                     const PipelineObserver& observer = {});
+absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& plan, const ForwardModel& model,
+                                     const OpTable& ops, const PipelineObserver& observer = {});
 
 // "does not fit": needed and available bytes, the three largest buffers, what would help.
 absl::Status DoesNotFit(const PlanRequest& request, const Candidate& smallest);

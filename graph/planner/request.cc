@@ -76,7 +76,8 @@ class Reader {
     if (fits) {
       *out = value.get<T>();
     } else if (status_.ok()) {
-      status_ = absl::InvalidArgumentError(absl::StrCat("compile request: ", path, " has a wrong type: ", value.dump()));
+      status_ =
+          absl::InvalidArgumentError(absl::StrCat("compile request: ", path, " has a wrong type: ", value.dump()));
     }
   }
 
@@ -86,7 +87,8 @@ class Reader {
 
 json MemoryJson(const Candidate& c) {
   json largest = json::array();
-  for (const MemoryUse::Buffer& buffer : c.memory.largest) largest.push_back({{"name", buffer.name}, {"bytes", buffer.bytes}});
+  for (const MemoryUse::Buffer& buffer : c.memory.largest)
+    largest.push_back({{"name", buffer.name}, {"bytes", buffer.bytes}});
   return {{"arena_bytes", c.memory.arena_bytes},
           {"workspace_bytes", c.memory.workspace_bytes},
           {"weights_bytes", c.memory.weights_bytes + c.memory.copies_bytes},
@@ -128,7 +130,8 @@ json CandidateJson(const CompileRequest& request, const Candidate& c) {
           {"predicted_compute_seconds", c.cost.compute_seconds},
           {"predicted_communication_seconds", c.cost.communication_seconds},
           {"predicted_tokens_per_second", seconds > 0 ? tokens / seconds : 0.0},
-          {"predicted_mfu", seconds > 0 && peak > 0 ? c.model_flops / (seconds * peak * static_cast<double>(c.plan.num_ranks())) : 0.0},
+          {"predicted_mfu",
+           seconds > 0 && peak > 0 ? c.model_flops / (seconds * peak * static_cast<double>(c.plan.num_ranks())) : 0.0},
           {"communication_bytes_per_rank", c.cost.sent_bytes},
           {"num_collectives", c.cost.num_collectives},
           {"peak_flops_per_second", peak}};
@@ -190,7 +193,8 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   if (request.model_path.empty() == request.graph_path.empty()) {
     return absl::InvalidArgumentError("compile request: give one of job.model.path and job.model.graph");
   }
-  if (plan.world < 1) return absl::InvalidArgumentError(absl::StrCat("compile request: world = ", plan.world, "; wanted at least 1"));
+  if (plan.world < 1)
+    return absl::InvalidArgumentError(absl::StrCat("compile request: world = ", plan.world, "; wanted at least 1"));
   return request;
 }
 

@@ -17,8 +17,8 @@ struct CompileRequest {
   std::string graph_path;        // a text graph
   std::string weights = "auto";  // pretrained, random, auto
   std::vector<std::string> wrap_layer_cls;
-  uint64_t seed = 42;            // of dropout
-  int64_t vocab_size = 0;        // of the data; 0: unknown
+  uint64_t seed = 42;      // of dropout
+  int64_t vocab_size = 0;  // of the data; 0: unknown
 };
 
 // Errors: InvalidArgument naming the field.

@@ -7,7 +7,8 @@
 namespace tacc::graph {
 namespace {
 
-constexpr char kRequest[] = R"({"job": {"name": "t", "model": {"path": "/m", "weights": "WEIGHTS_RANDOM"}, "data": {"seq_len": 6},
+constexpr char kRequest[] =
+    R"({"job": {"name": "t", "model": {"path": "/m", "weights": "WEIGHTS_RANDOM"}, "data": {"seq_len": 6},
  "train": {"max_steps": 10, "global_batch_size": 8, "learning_rate": 0.001, "lr_scheduler_type": "LR_SCHEDULER_TYPE_COSINE"},
  "dist": {"fsdp": {"wrap_layer_cls": ["A"]}}}, "world": 2,
  "device": {"threads": 1, "memory_bytes": "8000000000", "matmul_flops_per_second": {"f32": 1e11, "bf16": 2e11}, "memory_bytes_per_second": 1e10,
@@ -50,7 +51,8 @@ TEST(CompileRequest, RefusesWhatItCannotDo) {
 
 TEST(CompileRequest, GradientsMayTravelNarrower) {
   const OpTable ops;
-  const CompileRequest request = Parse(Replaced(kRequest, "\"dist\"", "\"compute\": {\"reduce_dtype\": \"REDUCE_DTYPE_BFLOAT16\", \"bf16\": false}, \"dist\""));
+  const CompileRequest request = Parse(Replaced(
+      kRequest, "\"dist\"", "\"compute\": {\"reduce_dtype\": \"REDUCE_DTYPE_BFLOAT16\", \"bf16\": false}, \"dist\""));
   for (int64_t fsdp : {1, 2}) {
     PlanRequest plan = request.plan;
     plan.fsdp = fsdp;
@@ -86,11 +88,13 @@ TEST(Planner, NamesTheNearestLegalSizes) {
   plan.global_batch = 8;
   plan.micro_batch = 3;
   EXPECT_EQ(PlanCandidates(plan, TestModel(), ops).status().message(),
-            "train.per_device_train_batch_size = 3 does not divide the 4 samples of a worker (global_batch_size 8 over 2 workers); use 1, 2, 4");
+            "train.per_device_train_batch_size = 3 does not divide the 4 samples of a worker (global_batch_size 8 over "
+            "2 workers); use 1, 2, 4");
   plan.micro_batch = 4;
   plan.fsdp = 3;
   EXPECT_EQ(PlanCandidates(plan, TestModel(), ops).status().message(),
-            "dist.dp.size x dist.fsdp.size must be the number of workers, 2; got dp.size unset and fsdp.size 3; each may be 1, 2");
+            "dist.dp.size x dist.fsdp.size must be the number of workers, 2; got dp.size unset and fsdp.size 3; each "
+            "may be 1, 2");
 }
 
 TEST(Planner, SaysWhatWouldFit) {
@@ -101,7 +105,8 @@ TEST(Planner, SaysWhatWouldFit) {
   ASSERT_TRUE(candidates.ok());
   EXPECT_FALSE(candidates->front().fits);
   const std::string message(DoesNotFit(plan, candidates->front()).message());
-  for (const char* part : {"the model does not fit: a worker needs ", "has 0.0 MiB", "largest buffers: ", "what would help: more workers"}) {
+  for (const char* part : {"the model does not fit: a worker needs ", "has 0.0 MiB",
+                           "largest buffers: ", "what would help: more workers"}) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
   }
 }

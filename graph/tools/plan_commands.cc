@@ -41,8 +41,9 @@ std::string Fingerprint(const std::string& text) {
 
 absl::Status CheckVocabulary(const CompileRequest& request, int64_t vocab_size) {
   if (request.vocab_size <= vocab_size || vocab_size == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("data.path was prepared with a vocabulary of ", request.vocab_size, " tokens, the model has ",
-                                                 vocab_size, "; prepare it with the model's tokenizer"));
+  return absl::InvalidArgumentError(absl::StrCat("data.path was prepared with a vocabulary of ", request.vocab_size,
+                                                 " tokens, the model has ", vocab_size,
+                                                 "; prepare it with the model's tokenizer"));
 }
 
 ForwardBuilder MakeForwardBuilder(const CompileRequest& request, const OpTable& ops) {
@@ -55,8 +56,9 @@ ForwardBuilder MakeForwardBuilder(const CompileRequest& request, const OpTable& 
                       : request.weights == "pretrained" ? ImportOptions::Weights::kPretrained
                                                         : ImportOptions::Weights::kAuto;
     options.wrap_layer_cls = request.wrap_layer_cls;
-    TACC_ASSIGN_OR_RETURN(ImportedModel imported, request.graph_path.empty() ? ImportModel(request.model_path, options, ops)
-                                                                             : ImportGraphFile(request.graph_path, options, ops));
+    TACC_ASSIGN_OR_RETURN(ImportedModel imported, request.graph_path.empty()
+                                                      ? ImportModel(request.model_path, options, ops)
+                                                      : ImportGraphFile(request.graph_path, options, ops));
     TACC_RETURN_IF_ERROR(CheckVocabulary(request, imported.vocab_size));
     ForwardModel model;
     model.units = std::move(imported.units);
@@ -73,11 +75,13 @@ ForwardBuilder MakeForwardBuilder(const CompileRequest& request, const OpTable& 
 absl::StatusOr<std::string> PlanCommand(const std::string& request_file, const OpTable& ops) {
   TACC_ASSIGN_OR_RETURN(const std::string text, ReadFile(request_file));
   TACC_ASSIGN_OR_RETURN(const CompileRequest request, ParseCompileRequest(text));
-  TACC_ASSIGN_OR_RETURN(const std::vector<Candidate> candidates, PlanCandidates(request.plan, MakeForwardBuilder(request, ops), ops));
+  TACC_ASSIGN_OR_RETURN(const std::vector<Candidate> candidates,
+                        PlanCandidates(request.plan, MakeForwardBuilder(request, ops), ops));
   return CandidatesJson(request, candidates);
 }
 
-absl::Status CompileCommand(const std::string& request_file, const std::string& out_dir, const std::string& dump_dir, const OpTable& ops) {
+absl::Status CompileCommand(const std::string& request_file, const std::string& out_dir, const std::string& dump_dir,
+                            const OpTable& ops) {
   TACC_ASSIGN_OR_RETURN(const std::string text, ReadFile(request_file));
   TACC_ASSIGN_OR_RETURN(const CompileRequest request, ParseCompileRequest(text));
   const ForwardBuilder builder = MakeForwardBuilder(request, ops);
@@ -97,7 +101,8 @@ absl::Status CompileCommand(const std::string& request_file, const std::string& 
       dumped.Update(WriteFile(absl::StrFormat("%s/%02d.%s.txt", dump_dir, index, step.name), Print(program)));
     };
   }
-  TACC_ASSIGN_OR_RETURN(const ForwardModel model, builder(best.plan.micro_batch * request.plan.world, request.plan.seq_len));
+  TACC_ASSIGN_OR_RETURN(const ForwardModel model,
+                        builder(best.plan.micro_batch * request.plan.world, request.plan.seq_len));
   TACC_ASSIGN_OR_RETURN(const Compiled compiled, CompilePlan(request.plan, best.plan, model, ops, observer));
   TACC_RETURN_IF_ERROR(dumped);
   if (!dump_dir.empty()) TACC_RETURN_IF_ERROR(WriteFile(dump_dir + "/passes.txt", times));

@@ -9,13 +9,15 @@
 
 namespace tacc::graph {
 
-// `tacc-plan plan`: the candidates as JSON (docs/contracts.md), the best first. The best may not fit: its "fits" says so.
+// `tacc-plan plan`: the candidates as JSON (docs/contracts.md), the best first. The best may not fit: its "fits" says
+// so.
 absl::StatusOr<std::string> PlanCommand(const std::string& request_file, const OpTable& ops);
 
-// `tacc-plan compile`: writes plan.txt, stage0.program and summary.json into `out_dir` (made if it is not there); `dump_dir`, when not
-// empty, receives the program after each pass as NN.name.txt and the passes' seconds as passes.txt. Errors: InvalidArgument when the model
-// does not fit or the request contradicts the model.
-absl::Status CompileCommand(const std::string& request_file, const std::string& out_dir, const std::string& dump_dir, const OpTable& ops);
+// `tacc-plan compile`: writes plan.txt, stage0.program and summary.json into `out_dir` (made if it is not there);
+// `dump_dir`, when not empty, receives the program after each pass as NN.name.txt and the passes' seconds as
+// passes.txt. Errors: InvalidArgument when the model does not fit or the request contradicts the model.
+absl::Status CompileCommand(const std::string& request_file, const std::string& out_dir, const std::string& dump_dir,
+                            const OpTable& ops);
 
 }  // namespace tacc::graph
 

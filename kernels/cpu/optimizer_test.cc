@@ -142,7 +142,8 @@ TEST(RandomInit, TruncatedNormalKeepsItsShapeWithinTheBound) {
   EXPECT_LE(largest, 0.75);
   EXPECT_GT(largest, 0.749);
   EXPECT_NEAR(sum / n, 0, 0.005);
-  // At a = 1.5: variance 1 - 2 a phi(a) / (2 Phi(a) - 1) = 0.551524, share within one standard deviation 0.682689 / 0.866386.
+  // At a = 1.5: variance 1 - 2 a phi(a) / (2 Phi(a) - 1) = 0.551524, share within one standard deviation 0.682689 /
+  // 0.866386.
   EXPECT_NEAR(squares / n, 0.25 * 0.551524, 0.002);
   EXPECT_NEAR(inside / n, 0.787974, 0.006);
 }

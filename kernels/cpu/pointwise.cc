@@ -32,7 +32,8 @@ double BlockedSum(int64_t n, int64_t min_block, const F& f) {
   return total;
 }
 
-// A clamp's bounds as x's dtype has them: the clamped values of a narrow x lie on the rounded bounds, and belong inside.
+// A clamp's bounds as x's dtype has them: the clamped values of a narrow x lie on the rounded bounds, and belong
+// inside.
 UnaryParameters RoundedBounds(UnaryParameters bounds, DType dtype) {
   if (dtype != DType::kBF16 && dtype != DType::kF16) return bounds;
   float wide[2] = {static_cast<float>(bounds.p0), static_cast<float>(bounds.p1)};

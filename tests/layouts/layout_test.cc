@@ -1,5 +1,6 @@
-// Every layout of dp, fsdp and accumulation against one rank, on simulated ranks in double precision: what differs is the order of sums, so
-// the tolerance is a few units in the last place of f64. Padding is NaN in the simulation, so a pass that lets it in shows at once.
+// Every layout of dp, fsdp and accumulation against one rank, on simulated ranks in double precision: what differs is
+// the order of sums, so the tolerance is a few units in the last place of f64. Padding is NaN in the simulation, so a
+// pass that lets it in shows at once.
 #include <cmath>
 #include <random>
 
@@ -62,7 +63,8 @@ struct Result {
 
 Array Scalar(double x) { return Array{{}, {x}}; }
 
-// Rows [first, first + rows) of the global batch of `step`; one target in five is ignored, so ranks hold different counts.
+// Rows [first, first + rows) of the global batch of `step`; one target in five is ignored, so ranks hold different
+// counts.
 Arrays Batch(int step, int64_t first, int64_t rows) {
   Array tokens = Array::Filled({rows, kSeq}, 0), targets = tokens;
   for (int64_t r = 0; r < rows; ++r) {
@@ -121,7 +123,8 @@ absl::StatusOr<Result> Train(const Layout& layout, const OpTable& ops) {
 }
 
 void ExpectNear(double got, double want, const std::string& what) {
-  EXPECT_LE(std::abs(got - want), kTolerance * std::max(1.0, std::abs(want))) << what << ": " << got << " against " << want;
+  EXPECT_LE(std::abs(got - want), kTolerance * std::max(1.0, std::abs(want)))
+      << what << ": " << got << " against " << want;
 }
 
 class LayoutTest : public testing::TestWithParam<Layout> {};
@@ -141,14 +144,17 @@ TEST_P(LayoutTest, EqualsOneRank) {
   ExpectNear(many->eval_loss, one->eval_loss, "held-out loss");
   for (const auto& [name, weight] : one->weights) {
     ASSERT_EQ(many->weights.count(name), 1u) << name;
-    for (size_t i = 0; i < weight.values.size(); ++i) ExpectNear(many->weights.at(name).values[i], weight.values[i], name);
+    for (size_t i = 0; i < weight.values.size(); ++i)
+      ExpectNear(many->weights.at(name).values[i], weight.values[i], name);
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, LayoutTest,
-                         testing::Values(Layout{1, 1, 2}, Layout{1, 1, 4}, Layout{2, 1, 1}, Layout{3, 1, 1}, Layout{1, 2, 1}, Layout{1, 2, 2},
-                                         Layout{1, 3, 1}, Layout{1, 3, 4}, Layout{1, 2, 1, 0}, Layout{1, 2, 1, 2}, Layout{2, 2, 1}, Layout{2, 2, 2},
-                                         Layout{2, 3, 2}, Layout{1, 8, 1}, Layout{1, 1, 1, 1, DType::kBF16}, Layout{2, 2, 2, 1, DType::kBF16}),
+                         testing::Values(Layout{1, 1, 2}, Layout{1, 1, 4}, Layout{2, 1, 1}, Layout{3, 1, 1},
+                                         Layout{1, 2, 1}, Layout{1, 2, 2}, Layout{1, 3, 1}, Layout{1, 3, 4},
+                                         Layout{1, 2, 1, 0}, Layout{1, 2, 1, 2}, Layout{2, 2, 1}, Layout{2, 2, 2},
+                                         Layout{2, 3, 2}, Layout{1, 8, 1}, Layout{1, 1, 1, 1, DType::kBF16},
+                                         Layout{2, 2, 2, 1, DType::kBF16}),
                          [](const testing::TestParamInfo<Layout>& info) { return Name(info.param); });
 
 // Replicating everything would pass the test above; this one counts.
@@ -171,8 +177,8 @@ TEST_P(LayoutTest, SharesWorkMemoryAndTraffic) {
     EXPECT_NEAR(cost.sent_bytes, theory, 0.05 * theory);
   }
   if (layout.dp == 1 && layout.fsdp == 2 && layout.compute_dtype == DType::kF32) {
-    // ZeRO-3: gather in forward and backward and reduce-scatter, for every micro-batch: (n - 1) / n of the bytes each. Embedding
-    // and head are gathered once: the embedding's backward does not read it, the head's follows its forward.
+    // ZeRO-3: gather in forward and backward and reduce-scatter, for every micro-batch: (n - 1) / n of the bytes each.
+    // Embedding and head are gathered once: the embedding's backward does not read it, the head's follows its forward.
     double once = 0, all = 0;
     for (const State& state : many->program.states) {
       if (state.kind != StateKind::kWeight) continue;

@@ -15,8 +15,8 @@ struct KernelRequest {
   const graph::Node* node = nullptr;
   std::vector<kernels::TensorView> in;
   std::vector<kernels::TensorView> out;
-  // The logical range of each dim that this rank holds, [operand][dim] and [result][dim]: offsets of vocabulary and sequence
-  // shards, and logical bounds of padded ones.
+  // The logical range of each dim that this rank holds, [operand][dim] and [result][dim]: offsets of vocabulary and
+  // sequence shards, and logical bounds of padded ones.
   std::vector<std::vector<graph::Range>> in_ranges;
   std::vector<std::vector<graph::Range>> out_ranges;
   // The logical dims of each operand. May be left empty when all are whole.
