@@ -27,6 +27,17 @@ def peak_bytes(pid: int) -> int:
     raise AssertionError("no VmHWM")
 
 
+def idle_bytes(folder: Path) -> int:
+    """VmHWM of a rank with its libraries loaded that waits for its start file."""
+    os.mkfifo(folder / "never")
+    rank = subprocess.Popen([BUILD / "tacc-rank", "--start", folder / "never"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert json.loads(rank.stdout.readline())["event"] == "started"
+    peak = peak_bytes(rank.pid)
+    rank.kill()
+    rank.communicate()
+    return peak
+
+
 def run(folder: Path, world: int, precision: str) -> dict:
     write_model(folder / "model", **MODEL)
     write_data(folder / "data", vocab_size=VOCAB, num_tokens=SEQ * 100, period=4096)
@@ -50,7 +61,7 @@ def run(folder: Path, world: int, precision: str) -> dict:
             "version": subprocess.run([BUILD / "tacc-rank", "--version"], check=True, capture_output=True, text=True).stdout.split()[1],
             "job": "memory-1", "attempt": 1, "rank": rank, "world": world, "device": "cpu", "threads": 1, "memory_bytes": 0,
             "advertise": "127.0.0.1", "program": str(folder / "program/stage0.program"), "model_dir": str(folder / "model"), "weights": "random",
-            "seed": 1, "data": {"path": str(folder / "data"), "eval_path": "", "seq_len": SEQ, "global_batch_size": 16},
+            "seed": 1, "data": {"path": str(folder / "data"), "eval_path": str(folder / "data"), "seq_len": SEQ, "global_batch_size": 16},
             "train": {"max_steps": STEPS, "eval_steps": 1000}, "identity": {},
             "checkpoint": {"dir": str(folder / "runs"), "save_steps": 1000, "resume": "", "export": ""}, "collective_timeout_seconds": 60,
         }
@@ -60,18 +71,17 @@ def run(folder: Path, world: int, precision: str) -> dict:
             env |= {"LD_PRELOAD": str(BUILD / "tests/liblarge_allocations.so"), "TACC_ALLOCATIONS": str(folder / "allocations")}
         ranks.append(subprocess.Popen([BUILD / "tacc-rank", "--start", folder / f"start-{rank}.json"], stdin=subprocess.PIPE,
                                       stdout=subprocess.PIPE, text=True, env=env))
-    result = {"summary": json.loads((folder / "program/summary.json").read_text()), "steps": []}
+    result = {"summary": json.loads((folder / "program/summary.json").read_text()), "steps": [], "idle_bytes": idle_bytes(folder)}
     for line in ranks[0].stdout:
         event = json.loads(line)
         assert event["event"] != "failed", event
-        if event["event"] == "started":
-            result["idle_bytes"] = peak_bytes(ranks[0].pid)
-        elif event["event"] == "listening":
+        if event["event"] == "listening":
             for other in ranks[1:]:
                 other.stdin.write(json.dumps({"command": "rendezvous", "host": "127.0.0.1", "port": event["port"]}) + "\n")
                 other.stdin.flush()
         elif event["event"] == "step":
             result["steps"].append(event["time"])
+        if event["event"] in ("step", "eval"):
             result["peak_bytes"] = peak_bytes(ranks[0].pid)
     for rank in ranks:
         rank.stdin.close()

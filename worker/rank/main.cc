@@ -6,6 +6,7 @@
 #include "CLI/CLI.hpp"
 #include "failpoint/failpoint.h"
 #include "graph/ops/op.h"
+#include "graph/verify/verify.h"
 #include "worker/rank/c10_allocator.h"
 #include "worker/rank/cpu_kernels.h"
 #include "worker/rank/run.h"
@@ -63,6 +64,7 @@ int main(int argc, char** argv) {
     const tacc::graph::OpDef* op = ops.Find(node.op);
     return op != nullptr && op->aliases ? op->aliases(tacc::graph::CallOf(graph, node)) : std::vector<int>();
   };
+  options.verify = [&ops](const tacc::graph::Program& program) { return tacc::graph::Verify(program, ops); };
   options.allocator = &allocator;
   options.failpoints = failpoints->get();
   const tacc::worker::CpuKernelTable kernels;

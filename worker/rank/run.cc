@@ -16,6 +16,7 @@
 #include "worker/checkpoint/export.h"
 #include "worker/checkpoint/posix_file.h"
 #include "worker/checkpoint/reader.h"
+#include "worker/rank/agreement.h"
 #include "worker/rank/arena.h"
 #include "worker/rank/batches.h"
 #include "worker/rank/checkpointer.h"
@@ -122,7 +123,7 @@ class RankRun {
     if (start_.world > 1) TACC_RETURN_IF_ERROR(Connect());
     TACC_RETURN_IF_ERROR(AgreeOnStates(loaded));
     TACC_RETURN_IF_ERROR(Hit("after_load"));
-    return OpenData();
+    return AgreeOnStatus(collectives_, OpenData());
   }
 
   absl::Status Hit(const char* failpoint) {
@@ -145,6 +146,9 @@ class RankRun {
     if (program_.mesh.num_ranks() != start_.world) {
       return absl::InvalidArgumentError(absl::StrCat(start_.program, ": its mesh ", program_.mesh.ToString(), " has ",
                                                      program_.mesh.num_ranks(), " ranks, but world = ", start_.world));
+    }
+    if (absl::Status status = options_.verify(program_); !status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(start_.program, ": ", status.message()));
     }
     return absl::OkStatus();
   }
@@ -223,20 +227,12 @@ class RankRun {
   // before it, unless the user named it by its path.
   absl::Status AgreeOnStates(absl::Status loaded) {
     while (true) {
-      TACC_ASSIGN_OR_RETURN(const auto all,
-                            collectives_.GatherHost({loaded.ok() ? 1u : 0u, static_cast<uint64_t>(steps_done_)}));
-      const auto failed = std::find_if(all.begin(), all.end(), [](const auto& flags) { return flags[0] == 0; });
-      if (failed == all.end()) return absl::OkStatus();
-      const int failed_rank = static_cast<int>(failed - all.begin());
-      if (loaded.ok()) {
-        loaded = absl::InvalidArgumentError(
-            absl::StrCat("rank ", failed_rank, " cannot load the states; its own event says why"));
-      } else if (!start_.resume.empty()) {
-        events_.Warning("checkpoint_damaged", std::string(loaded.message()));
-      }
-      if (start_.resume.empty() || absl::StartsWith(start_.resume, "/")) return loaded;
+      const absl::Status agreed = AgreeOnStatus(collectives_, loaded);
+      if (agreed.ok()) return absl::OkStatus();
+      if (!loaded.ok() && !start_.resume.empty()) events_.Warning("checkpoint_damaged", std::string(loaded.message()));
+      if (start_.resume.empty() || absl::StartsWith(start_.resume, "/")) return agreed;
       const std::string older = OlderCheckpoint(start_.resume);
-      if (older.empty()) return loaded;
+      if (older.empty()) return agreed;
       start_.resume = older;
       loaded = LoadCheckpoint(ResumePath());
     }
@@ -300,15 +296,14 @@ class RankRun {
     const uint64_t hash = data.ok() ? train_batches_->hash() : 0;
     TACC_ASSIGN_OR_RETURN(const auto all,
                           collectives_.GatherHost({counts.checkpoints, counts.stops, hash, data.ok() ? 0u : 1u}));
-    TACC_RETURN_IF_ERROR(data);
+    if (std::any_of(all.begin(), all.end(), [](const auto& values) { return values[3] != 0; }))
+      return AgreeOnStatus(collectives_, data);
     uint64_t checkpoints = 0;
     batch_hash_ = 0;
     for (size_t rank = 0; rank < all.size(); ++rank) {
       checkpoints = std::max(checkpoints, all[rank][0]);
       stopped_ = stopped_ || all[rank][1] > 0;
       batch_hash_ += all[rank][2];
-      if (all[rank][3] != 0)
-        return absl::InternalError(absl::StrCat("rank ", rank, " cannot read its data; its own event says why"));
     }
     checkpoint_wanted_ = checkpoints > checkpoints_done_;
     checkpoints_done_ = checkpoints;

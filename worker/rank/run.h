@@ -1,6 +1,7 @@
 #ifndef TACC_WORKER_RANK_RUN_H_
 #define TACC_WORKER_RANK_RUN_H_
 
+#include <functional>
 #include <string>
 
 #include "absl/types/span.h"
@@ -24,6 +25,8 @@ struct RunOptions {
   std::string profile_path;  // Where the seconds by op and module go at the end; empty: not measured.
   const KernelTable* kernels = nullptr;
   AliasFunction aliases;
+  // Refuses a program that a rank could not run safely (graph::Verify).
+  std::function<absl::Status(const graph::Program&)> verify;
   WorkspaceAllocator* allocator = nullptr;  // Installed as LibTorch's.
   Failpoints* failpoints = nullptr;
   int command_fd = 0;

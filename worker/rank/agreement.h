@@ -1,0 +1,16 @@
+#ifndef TACC_WORKER_RANK_AGREEMENT_H_
+#define TACC_WORKER_RANK_AGREEMENT_H_
+
+#include "absl/status/status.h"
+#include "worker/rank/collectives.h"
+
+namespace tacc::worker {
+
+// Tells all ranks how it went on each; all call it. OK when it went well everywhere, else the same error on every rank:
+// that of the first rank that failed, named, so that whichever is read first says why. Unavailable when a rank does not
+// answer.
+absl::Status AgreeOnStatus(Collectives& collectives, const absl::Status& mine);
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_RANK_AGREEMENT_H_
