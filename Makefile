@@ -25,6 +25,7 @@ quickstart: build
 	  --include '*.py' --out $(QUICKSTART_DATA) --eval-fraction 0.01 --seq-len 256
 	@cp $(QUICKSTART_DATA)/tokenizer/* examples/quickstart/model/
 	@$(BUILD)/taccctl submit --local --follow examples/quickstart/job.yaml
+	@echo "unigram entropy of the held-out data: $$($(BUILD)/tacc-data info --data $(QUICKSTART_DATA)/eval | sed -n 's/.*entropy_nats": //p') nats (a model that only counts tokens)"
 
 # Side by side with PyTorch and with the parts' own baselines; prints tables of ratios (bench/README.md). Takes about half an hour.
 bench: build
