@@ -31,7 +31,10 @@ quickstart: build
 bench: build
 	@$(PYTHON) bench/train_step.py --build $(BUILD)
 	@$(PYTHON) bench/compile.py --build $(BUILD)
-	@test ! -f $(QUICKSTART_DATA)/index.json || $(PYTHON) bench/quickstart_parity.py --build $(BUILD)
+	@cmake --build $(BUILD) --target loader_bench
+	@test -f $(QUICKSTART_DATA)/index.json || { echo "the rest needs the quickstart's data: run make quickstart" >&2; exit 1; }
+	@$(PYTHON) bench/io.py --build $(BUILD)
+	@$(PYTHON) bench/quickstart_parity.py --build $(BUILD)
 
 # Kills of rank, daemon and coordinator at random moments, 20 of each; the seed is printed.
 soak: build

@@ -27,7 +27,7 @@ ALLOWED = {
     "coordinator": ["proto", "graph/ir", "failpoint"],
     "client": ["proto"],
     "tests": [""],
-    "bench": ["kernels"],
+    "bench": ["kernels", "worker/data"],
 }
 # Libraries from outside, by the first component of an include, that only these folders may use.
 CONFINED = {
