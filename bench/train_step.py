@@ -82,6 +82,19 @@ def peak_bytes(pid: int) -> int:
     return 0
 
 
+def idle_bytes(folder: Path, build: Path) -> int:
+    """VmHWM of a rank with its libraries loaded that waits for its start file."""
+    fifo = folder / "never"
+    if not fifo.exists():
+        os.mkfifo(fifo)
+    rank = subprocess.Popen([build / "tacc-rank", "--start", fifo], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    rank.stdout.readline()  # `started`
+    peak = peak_bytes(rank.pid)
+    rank.kill()
+    rank.communicate()
+    return peak
+
+
 def compile_program(folder: Path, build: Path, precision: str, threads: int, world: int) -> Path:
     out = folder / f"program-{precision}-{world}"
     if out.exists():
@@ -121,12 +134,10 @@ def run_tacc(folder: Path, build: Path, precision: str, threads: int, world: int
         path.write_text(json.dumps(start))
         ranks.append(subprocess.Popen([build / "tacc-rank", "--start", path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                       env=dict(os.environ, OMP_NUM_THREADS=str(threads))))
-    result = {"seconds": [], "loaded_bytes": 0, "peak_bytes": 0}
+    result = {"seconds": [], "loaded_bytes": idle_bytes(folder, build), "peak_bytes": 0}
     for line in ranks[0].stdout:
         event = json.loads(line)
-        if event["event"] == "started":
-            result["loaded_bytes"] = peak_bytes(ranks[0].pid)
-        elif event["event"] == "listening":
+        if event["event"] == "listening":
             for other in ranks[1:]:
                 other.stdin.write(json.dumps({"command": "rendezvous", "host": "127.0.0.1", "port": event["port"]}) + "\n")
                 other.stdin.flush()
