@@ -75,7 +75,8 @@ def main() -> None:
         data = (args.quickstart / "data").resolve()
         job["model"]["path"] = str((args.quickstart / "model").resolve())
         job["data"] = {"path": str(data), "seq_len": job["data"]["seq_len"]}
-        job["train"] |= {"max_steps": 8, "warmup_steps": 1}
+        job["train"] |= {"learning_rate": float(job["train"]["learning_rate"]),  # PyYAML reads 1e-3 as text
+                         "max_steps": 8, "warmup_steps": 1}
         job["checkpoint"] = {"save_steps": 4}
         (folder / "job.yaml").write_text(json.dumps(job))
         start = time.time()

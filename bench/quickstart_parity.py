@@ -39,7 +39,8 @@ def main() -> None:
         data = (args.quickstart / "data").resolve()
         job["model"] = {"path": "model", "weights": "pretrained"}
         job["data"] |= {"path": str(data), "eval_path": str(data / "eval")}
-        job["train"] |= {"max_steps": args.steps, "warmup_steps": min(args.steps, job["train"]["warmup_steps"]), "eval_steps": args.steps}
+        job["train"] |= {"learning_rate": float(job["train"]["learning_rate"]),  # PyYAML reads 1e-3 as text
+                         "max_steps": args.steps, "warmup_steps": min(args.steps, job["train"]["warmup_steps"]), "eval_steps": args.steps}
         (folder / "job.yaml").write_text(json.dumps(job))
         lines = subprocess.run([args.build / "taccctl", "submit", "--local", "--follow", "-o", "json", folder / "job.yaml"], check=True,
                                stdout=subprocess.PIPE, text=True).stdout.splitlines()
