@@ -1,0 +1,238 @@
+#include "graph/planner/cluster.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "graph/ir/status_macros.h"
+
+namespace tacc::graph {
+namespace {
+
+constexpr double kGiB = 1073741824.0;
+
+// Peaks and links are the vendors' (data sheets of the devices and of the DGX or HGX systems built with them); a
+// device's share of the network is its node's adapters over its devices. The rest is fitted (bench/published.cc) on
+// A100 and H100 and taken over for their relatives.
+Machine Preset(const char* name, const char* device, double half, double f32, double memory, double bandwidth,
+               double intra, double inter) {
+  Machine m;
+  m.name = name;
+  m.device = device;
+  m.half_flops_per_second = half;
+  m.f32_flops_per_second = f32;
+  m.memory_bytes = memory;
+  m.memory_bytes_per_second = bandwidth;
+  m.intra_bytes_per_second = intra;
+  m.inter_bytes_per_second = inter;
+  m.intra_latency_seconds = 5e-6;
+  m.inter_latency_seconds = 10e-6;
+  m.matmul_fraction = 0.8;
+  m.bandwidth_fraction = 0.8;
+  m.kernel_seconds = 5e-6;
+  return m;
+}
+
+std::string Names(const std::vector<Machine>& machines) {
+  return absl::StrJoin(machines, ", ", [](std::string* out, const Machine& m) { absl::StrAppend(out, m.name); });
+}
+
+absl::Status Wrong(absl::string_view field, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("cluster: ", field, " ", what));
+}
+
+}  // namespace
+
+double Machine::PeakFlops(DType dtype) const {
+  switch (dtype) {
+    case DType::kBF16:
+    case DType::kF16:
+      return half_flops_per_second;
+    case DType::kF32:
+      return f32_flops_per_second;
+    case DType::kF64:
+      return f32_flops_per_second / 2;
+    default:
+      return 0;
+  }
+}
+
+const std::vector<MachineConstant>& MachineConstants() {
+  static const std::vector<MachineConstant> constants{
+      {"half_flops_per_second", "FLOP/s", &Machine::half_flops_per_second, 1e9, 1e17},
+      {"f32_flops_per_second", "FLOP/s", &Machine::f32_flops_per_second, 1e9, 1e16},
+      {"memory_bytes", "bytes", &Machine::memory_bytes, 1e6, 1e13},
+      {"memory_bytes_per_second", "bytes/s", &Machine::memory_bytes_per_second, 1e8, 1e14},
+      {"intra_bytes_per_second", "bytes/s", &Machine::intra_bytes_per_second, 1e7, 1e13},
+      {"inter_bytes_per_second", "bytes/s", &Machine::inter_bytes_per_second, 1e6, 1e12},
+      {"intra_latency_seconds", "s", &Machine::intra_latency_seconds, 0, 1e-2},
+      {"inter_latency_seconds", "s", &Machine::inter_latency_seconds, 0, 1e-2},
+      {"matmul_fraction", "of peak", &Machine::matmul_fraction, 0.05, 1},
+      {"bandwidth_fraction", "of peak", &Machine::bandwidth_fraction, 0.05, 1},
+      {"kernel_seconds", "s", &Machine::kernel_seconds, 0, 1e-3},
+      {"issue_seconds", "s", &Machine::issue_seconds, 0, 1e-3}};
+  return constants;
+}
+
+std::string Describe(const Machine& machine) {
+  std::string text = absl::StrCat(machine.name, ": ", machine.device, ", ", machine.devices_per_node, " a node\n");
+  for (const MachineConstant& c : MachineConstants()) {
+    absl::StrAppendFormat(&text, "  %-26s %10.4g %s\n", c.name, machine.*c.value, c.unit);
+  }
+  return text;
+}
+
+const std::vector<Machine>& MachinePresets() {
+  static const std::vector<Machine> presets = [] {
+    std::vector<Machine> list{
+        Preset("a100-40g", "NVIDIA A100 SXM4 40 GB", 312e12, 19.5e12, 40 * kGiB, 1555e9, 300e9, 25e9),
+        Preset("a100-80g", "NVIDIA A100 SXM4 80 GB", 312e12, 19.5e12, 80 * kGiB, 2039e9, 300e9, 25e9),
+        Preset("a800", "NVIDIA A800 SXM4 80 GB", 312e12, 19.5e12, 80 * kGiB, 2039e9, 200e9, 25e9),
+        Preset("h100", "NVIDIA H100 SXM5 80 GB", 989e12, 67e12, 80 * kGiB, 3350e9, 450e9, 50e9),
+        Preset("h800", "NVIDIA H800 SXM5 80 GB", 989e12, 67e12, 80 * kGiB, 3350e9, 200e9, 50e9),
+        Preset("h200", "NVIDIA H200 SXM5 141 GB", 989e12, 67e12, 141e9, 4800e9, 450e9, 50e9),
+        Preset("b200", "NVIDIA B200 SXM6 180 GB", 2250e12, 75e12, 180e9, 7700e9, 900e9, 50e9),
+        Preset("v100", "NVIDIA V100 SXM2 32 GB", 125e12, 15.7e12, 32 * kGiB, 900e9, 150e9, 6.25e9)};
+    list.back().plan_only = true;
+    return list;
+  }();
+  return presets;
+}
+
+absl::StatusOr<Machine> FindMachine(absl::string_view name) {
+  const std::vector<Machine>& presets = MachinePresets();
+  const absl::string_view wanted = name == "a100" ? "a100-80g" : name;
+  for (const Machine& m : presets) {
+    if (m.name == wanted) return m;
+  }
+  return Wrong("machine", absl::StrCat("\"", name, "\" is not known; known: ", Names(presets)));
+}
+
+Machine MachineOf(const DeviceProfile& device) {
+  Machine m;
+  m.name = device.name.empty() ? device.kind : device.name;
+  m.device = device.model;
+  m.devices_per_node = 0;
+  auto peak = [&](DType dtype) {
+    auto it = device.matmul_flops_per_second.find(dtype);
+    return it == device.matmul_flops_per_second.end() ? 0.0 : it->second;
+  };
+  m.half_flops_per_second = peak(DType::kBF16);
+  m.f32_flops_per_second = peak(DType::kF32);
+  m.memory_bytes = static_cast<double>(device.memory_bytes);
+  m.memory_bytes_per_second = device.memory_bytes_per_second;
+  m.intra_bytes_per_second = m.inter_bytes_per_second = device.link_bytes_per_second;
+  m.intra_latency_seconds = m.inter_latency_seconds = device.link_latency_seconds;
+  return m;
+}
+
+absl::StatusOr<Cluster> MakeCluster(const Machine& machine, int64_t gpus) {
+  if (gpus < 1) return Wrong("gpus", absl::StrCat("= ", gpus, "; wanted at least 1"));
+  Cluster cluster{machine, 1};
+  const int64_t per_node = machine.devices_per_node;
+  if (per_node == 0 || gpus < per_node) {
+    cluster.machine.devices_per_node = gpus;
+  } else if (gpus % per_node == 0) {
+    cluster.num_nodes = gpus / per_node;
+  } else {
+    const int64_t below = gpus / per_node * per_node;
+    return Wrong("gpus", absl::StrCat("= ", gpus, " is not a number of whole ", machine.name, " nodes of ", per_node,
+                                      "; nearest legal values: ", below, " and ", below + per_node));
+  }
+  return cluster;
+}
+
+absl::StatusOr<Cluster> ParseCluster(absl::string_view text) {
+  using nlohmann::json;
+  const json root = json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  if (!root.is_object()) return absl::InvalidArgumentError("cluster: not a mapping of fields");
+  if (!root.contains("machine") || !root["machine"].is_string()) {
+    return Wrong("machine", absl::StrCat("is missing; known: ", Names(MachinePresets())));
+  }
+  TACC_ASSIGN_OR_RETURN(Machine machine, FindMachine(root["machine"].get<std::string>()));
+  int64_t nodes = 0, gpus = 0;
+  for (const auto& [key, value] : root.items()) {
+    if (key == "machine") continue;
+    if (key == "nodes" || key == "gpus" || key == "devices_per_node") {
+      if (!value.is_number_integer() || value.get<int64_t>() < 1 || value.get<int64_t>() > 1'000'000) {
+        return Wrong(key, absl::StrCat("= ", value.dump(), "; wanted a whole number from 1 to 1000000"));
+      }
+      (key == "nodes" ? nodes : key == "gpus" ? gpus : machine.devices_per_node) = value.get<int64_t>();
+      continue;
+    }
+    const auto& constants = MachineConstants();
+    const auto found =
+        std::find_if(constants.begin(), constants.end(), [&](const MachineConstant& c) { return key == c.name; });
+    if (found == constants.end()) {
+      return Wrong(key, absl::StrCat("is not known; known: machine, nodes, gpus, devices_per_node, ",
+                                     absl::StrJoin(constants, ", ", [](std::string* out, const MachineConstant& c) {
+                                       absl::StrAppend(out, c.name);
+                                     })));
+    }
+    const double number = value.is_number() ? value.get<double>() : std::nan("");
+    if (!(number >= found->low && number <= found->high)) {
+      return Wrong(key,
+                   absl::StrFormat("= %s; wanted %g to %g %s", value.dump(), found->low, found->high, found->unit));
+    }
+    machine.*found->value = number;
+  }
+  if (gpus > 0 && nodes > 0) return Wrong("gpus", "and nodes are both given; give one");
+  if (gpus == 0) gpus = std::max<int64_t>(nodes, 1) * machine.devices_per_node;
+  return MakeCluster(machine, gpus);
+}
+
+double KernelSeconds(const Machine& machine, DType dtype, double matmul_flops, double bytes) {
+  double seconds = bytes / std::max(machine.memory_bytes_per_second * machine.bandwidth_fraction, 1.0);
+  if (matmul_flops > 0) {
+    double peak = machine.PeakFlops(dtype);
+    if (peak <= 0) peak = machine.f32_flops_per_second;
+    seconds = std::max(seconds, matmul_flops / std::max(peak * machine.matmul_fraction, 1.0));
+  }
+  return seconds + machine.kernel_seconds;
+}
+
+GroupShape ShapeOf(const Mesh& mesh, const AxisList& axes, int64_t devices_per_node) {
+  GroupShape group;
+  int64_t stride = 1;
+  for (int axis = static_cast<int>(mesh.axes.size()) - 1; axis >= 0; --axis) {
+    const int64_t size = mesh.axes[axis].size;
+    if (std::find(axes.begin(), axes.end(), axis) != axes.end()) {
+      group.size *= size;
+      group.in_node *= devices_per_node == 0 ? size : std::clamp<int64_t>(devices_per_node / stride, 1, size);
+    }
+    stride *= size;
+  }
+  return group;
+}
+
+double CollectiveSeconds(const Machine& machine, CollectiveKind kind, double bytes, const GroupShape& group) {
+  if (group.size <= 1) return 0;
+  const double n = static_cast<double>(group.size), m = static_cast<double>(group.in_node);
+  const double nodes = static_cast<double>(group.num_nodes());
+  const double intra = std::max(machine.intra_bytes_per_second * machine.bandwidth_fraction, 1.0);
+  const double inter = std::max(machine.inter_bytes_per_second * machine.bandwidth_fraction, 1.0);
+  const bool crosses = group.num_nodes() > 1;
+  switch (kind) {
+    case CollectiveKind::kSend:
+      return group.in_node > 1 ? bytes / intra + machine.intra_latency_seconds
+                               : bytes / inter + machine.inter_latency_seconds;
+    case CollectiveKind::kAllToAll:
+      return std::max(bytes * (m - 1) / n / intra + (m - 1) * machine.intra_latency_seconds,
+                      crosses ? bytes * (n - m) / n / inter + (nodes - 1) * machine.inter_latency_seconds : 0.0);
+    default:
+      break;
+  }
+  const double bandwidth = crosses ? std::min(intra, m * inter) : intra;
+  const double transfer = bytes * (n - 1) / n / bandwidth;
+  const double ring_steps =
+      (n - nodes) * machine.intra_latency_seconds + (crosses ? (nodes - 1) * machine.inter_latency_seconds : 0.0);
+  if (kind != CollectiveKind::kAllReduce) return transfer + ring_steps;
+  const double tree_steps = (m - 1) * machine.intra_latency_seconds +
+                            (crosses ? std::ceil(std::log2(nodes)) * machine.inter_latency_seconds : 0.0);
+  return 2 * (transfer + std::min(ring_steps, tree_steps));
+}
+
+}  // namespace tacc::graph

@@ -1,0 +1,100 @@
+#ifndef TACC_GRAPH_PLANNER_CLUSTER_H_
+#define TACC_GRAPH_PLANNER_CLUSTER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "graph/analysis/cost.h"
+#include "graph/ir/sharding.h"
+#include "graph/ir/type.h"
+
+namespace tacc::graph {
+
+// A kind of machine: a node of equal devices, and the network between nodes. The doubles below are its constants, all
+// that the cost model knows of it; MachineConstants() names them with units and plausible bounds.
+struct Machine {
+  std::string name;                    // "h100"
+  std::string device;                  // "NVIDIA H100 SXM5 80 GB"
+  int64_t devices_per_node = 8;        // 0: all devices are in one node
+  bool plan_only = false;              // tacc plans for it, but has no kernels for it
+  double half_flops_per_second = 0;    // peak of dense products of bf16 (V100: f16)
+  double f32_flops_per_second = 0;     // peak of dense products of f32, without TF32
+  double memory_bytes = 0;             // of a device
+  double memory_bytes_per_second = 0;  // peak
+  double intra_bytes_per_second = 0;   // peak of a device to the rest of its node, one way
+  double inter_bytes_per_second = 0;   // peak of a device's share of its node's network, one way
+  double intra_latency_seconds = 0;    // of one step of a collective inside a node
+  double inter_latency_seconds = 0;    // of one step of a collective between nodes
+  double matmul_fraction = 1;          // of the peak that a large product reaches
+  double bandwidth_fraction = 1;       // of the peaks of memory and links that large transfers reach
+  double kernel_seconds = 0;           // that a kernel takes on the device beside its work: start, ramp and tail
+  double issue_seconds = 0;            // host time to issue a kernel; 0 where graphs are captured
+
+  // The peak in that type; 0 for types without products.
+  double PeakFlops(DType dtype) const;
+};
+
+// One of the constants: for printing, parsing and fitting.
+struct MachineConstant {
+  const char* name;  // as in Machine and in cluster.yaml
+  const char* unit;
+  double Machine::*value;
+  double low, high;  // physically plausible
+};
+// The twelve, in the order of Machine.
+const std::vector<MachineConstant>& MachineConstants();
+
+// "a100-80g: NVIDIA A100 SXM4 80 GB, 8 a node" and a line a constant: name, value, unit.
+std::string Describe(const Machine& machine);
+
+// Known machines: a100-40g a100-80g a800 h100 h800 h200 b200 v100.
+const std::vector<Machine>& MachinePresets();
+// By name; "a100" is a100-80g. Errors: InvalidArgument with the known names.
+absl::StatusOr<Machine> FindMachine(absl::string_view name);
+// What a probe measured, as a machine of one node: the probe's figures are reached ones, so the fractions are 1.
+Machine MachineOf(const DeviceProfile& device);
+
+struct Cluster {
+  Machine machine;
+  int64_t num_nodes = 1;
+
+  int64_t num_devices() const { return num_nodes * machine.devices_per_node; }
+};
+
+// cluster.yaml as JSON: {"machine": "h100", "nodes": 16} or {"machine": "h100", "gpus": 128}; beside them any constant
+// of MachineConstants() and "devices_per_node" to differ from the preset. Errors: InvalidArgument "cluster: FIELD ...",
+// with the known names or the plausible bounds.
+absl::StatusOr<Cluster> ParseCluster(absl::string_view json);
+// `gpus` devices of a preset; fewer than a node holds are one smaller node. Errors: InvalidArgument when it is neither
+// less than a node nor a number of whole nodes, with the nearest legal values.
+absl::StatusOr<Cluster> MakeCluster(const Machine& machine, int64_t gpus);
+
+// A kernel's seconds on a device: the larger of FLOPs at the reached share of the peak of `dtype` and bytes at the
+// reached bandwidth, and kernel_seconds.
+double KernelSeconds(const Machine& machine, DType dtype, double matmul_flops, double bytes);
+
+// How the ranks of a group lie on nodes, when ranks fill nodes in order.
+struct GroupShape {
+  int64_t size = 1;     // ranks
+  int64_t in_node = 1;  // of them in one node
+  int64_t num_nodes() const { return size / in_node; }
+};
+// The groups over `axes` of the mesh.
+GroupShape ShapeOf(const Mesh& mesh, const AxisList& axes, int64_t devices_per_node);
+
+enum class CollectiveKind { kAllGather, kReduceScatter, kAllReduce, kAllToAll, kSend };
+
+// Seconds of a collective that has the links of its ranks to itself; all groups of the mesh run theirs at once.
+// `bytes`: the whole tensor for all_gather (its result), reduce_scatter (its operand) and all_reduce; what a rank holds
+// for all_to_all and send. Rings, cut into as many channels as the group has devices in a node, each over its own share
+// of the network; all_reduce between nodes takes a tree where that is faster. A send crosses nodes unless in_node > 1.
+// Source: NCCL's algorithms; Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in
+// MPICH", 2005.
+double CollectiveSeconds(const Machine& machine, CollectiveKind kind, double bytes, const GroupShape& group);
+
+}  // namespace tacc::graph
+
+#endif  // TACC_GRAPH_PLANNER_CLUSTER_H_

@@ -1,0 +1,86 @@
+#include "graph/planner/cluster.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace tacc::graph {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Cluster, PresetsArePlausibleAndPrinted) {
+  EXPECT_LE(MachineConstants().size(), 12u);
+  std::set<std::string> names;
+  for (const Machine& m : MachinePresets()) {
+    EXPECT_TRUE(names.insert(m.name).second);
+    const std::string text = Describe(m);
+    for (const MachineConstant& c : MachineConstants()) {
+      EXPECT_GE(m.*c.value, c.low) << m.name << " " << c.name;
+      EXPECT_LE(m.*c.value, c.high) << m.name << " " << c.name;
+      EXPECT_THAT(text, HasSubstr(c.name));
+    }
+  }
+}
+
+TEST(Cluster, ParsesPresetsAndOverrides) {
+  auto cluster = ParseCluster(R"({"machine": "h100", "nodes": 16, "inter_bytes_per_second": 25e9})");
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  EXPECT_EQ(cluster->num_devices(), 128);
+  EXPECT_EQ(cluster->machine.inter_bytes_per_second, 25e9);
+  EXPECT_EQ(cluster->machine.half_flops_per_second, 989e12);
+  auto few = ParseCluster(R"({"machine": "a100", "gpus": 4})");
+  ASSERT_TRUE(few.ok()) << few.status();
+  EXPECT_EQ(few->machine.name, "a100-80g");
+  EXPECT_EQ(few->num_nodes, 1);
+  EXPECT_EQ(few->num_devices(), 4);
+}
+
+TEST(Cluster, SaysWhatIsWrong) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"[]", "cluster: not a mapping of fields"},
+      {R"({"nodes": 2})", "cluster: machine is missing; known: a100-40g"},
+      {R"({"machine": "h1000"})", "cluster: machine \"h1000\" is not known; known: a100-40g, a100-80g, a800, h100"},
+      {R"({"machine": "h100", "gpus": 20})", "not a number of whole h100 nodes of 8; nearest legal values: 16 and 24"},
+      {R"({"machine": "h100", "gpus": 0})", "cluster: gpus = 0; wanted a whole number from 1"},
+      {R"({"machine": "h100", "gpus": 8, "nodes": 1})", "both given"},
+      {R"({"machine": "h100", "matmul_fraction": 1.5})", "matmul_fraction = 1.5; wanted 0.05 to 1 of peak"},
+      {R"({"machine": "h100", "memory": 1})", "memory is not known; known: machine, nodes, gpus"}};
+  for (const auto& [json, message] : cases) {
+    const auto cluster = ParseCluster(json);
+    ASSERT_FALSE(cluster.ok()) << json;
+    EXPECT_THAT(std::string(cluster.status().message()), HasSubstr(message));
+  }
+}
+
+TEST(Cluster, ShapesFollowTheMesh) {
+  const Mesh mesh{{{"pp", 4}, {"dp", 2}, {"fsdp", 4}, {"tp", 4}}};
+  auto shape = [&](AxisList axes) {
+    const GroupShape g = ShapeOf(mesh, axes, 8);
+    return std::make_pair(g.size, g.in_node);
+  };
+  EXPECT_EQ(shape({3}), std::make_pair(int64_t{4}, int64_t{4}));
+  EXPECT_EQ(shape({2}), std::make_pair(int64_t{4}, int64_t{2}));
+  EXPECT_EQ(shape({1}), std::make_pair(int64_t{2}, int64_t{1}));
+  EXPECT_EQ(shape({1, 2}), std::make_pair(int64_t{8}, int64_t{2}));
+  EXPECT_EQ(shape({2, 3}), std::make_pair(int64_t{16}, int64_t{8}));
+}
+
+TEST(Cluster, CollectivesGoByTheSlowestLink) {
+  Machine m = *FindMachine("a100-80g");
+  m.bandwidth_fraction = 1;
+  m.intra_latency_seconds = m.inter_latency_seconds = 0;
+  // 7/8 of the bytes over 300 GB/s; between nodes eight devices' shares of 25 GB/s; one device a node has one share.
+  EXPECT_NEAR(CollectiveSeconds(m, CollectiveKind::kAllGather, 3e11, {8, 8}), 0.875, 1e-9);
+  EXPECT_NEAR(CollectiveSeconds(m, CollectiveKind::kAllReduce, 2e11, {16, 8}), 2 * 15.0 / 16, 1e-9);
+  EXPECT_NEAR(CollectiveSeconds(m, CollectiveKind::kReduceScatter, 25e9, {2, 1}), 0.5, 1e-9);
+  EXPECT_NEAR(CollectiveSeconds(m, CollectiveKind::kSend, 25e9, {2, 1}), 1.0, 1e-9);
+  EXPECT_EQ(CollectiveSeconds(m, CollectiveKind::kAllReduce, 1e9, {1, 1}), 0);
+  // Small messages over many nodes: a tree's steps grow with the logarithm.
+  m.inter_latency_seconds = 1e-5;
+  EXPECT_NEAR(CollectiveSeconds(m, CollectiveKind::kAllReduce, 0, {1024, 1}), 2 * 10 * 1e-5, 1e-12);
+}
+
+}  // namespace
+}  // namespace tacc::graph
