@@ -5,14 +5,6 @@
 namespace tacc::graph {
 namespace {
 
-// Nodes that cost nothing: names of states and inputs, and values that share their operand's place.
-bool IsFree(const OpDef& def, const OpCall& call, const Node& node) {
-  if (!node.symbol.empty() || node.op == "wait") return true;
-  if (!def.aliases) return false;
-  const std::vector<int> aliases = def.aliases(call);
-  return !aliases.empty() && aliases[0] >= 0;
-}
-
 double Peak(const DeviceProfile& device, DType dtype) {
   auto it = device.matmul_flops_per_second.find(dtype);
   if (it == device.matmul_flops_per_second.end()) it = device.matmul_flops_per_second.find(DType::kF32);
@@ -20,6 +12,13 @@ double Peak(const DeviceProfile& device, DType dtype) {
 }
 
 }  // namespace
+
+bool IsFree(const OpDef& def, const OpCall& call, const Node& node) {
+  if (!node.symbol.empty() || node.op == "wait") return true;
+  if (!def.aliases) return false;
+  const std::vector<int> aliases = def.aliases(call);
+  return !aliases.empty() && aliases[0] >= 0;
+}
 
 int64_t SentBytes(const Graph& graph, const Node& node, const Mesh& mesh) {
   AxisList axes;

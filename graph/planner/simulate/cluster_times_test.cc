@@ -1,0 +1,95 @@
+#include "graph/planner/simulate/cluster_times.h"
+
+#include "graph/planner/simulate/test_program.h"
+#include "gtest/gtest.h"
+
+namespace tacc::graph {
+namespace {
+
+DeviceProfile TestDevice() {
+  DeviceProfile device;
+  device.kind = "cpu";
+  device.matmul_flops_per_second[DType::kF32] = 1e9;
+  device.memory_bytes_per_second = 1e9;
+  device.link_bytes_per_second = 1e8;
+  return device;
+}
+
+Simulation MustSimulate(const Program& program, const Cluster& cluster, const OpTable& ops) {
+  auto simulation = Simulate({&program}, TimesOn(cluster, program.mesh, ops));
+  EXPECT_TRUE(simulation.ok()) << simulation.status();
+  return simulation.ok() ? *std::move(simulation) : Simulation();
+}
+
+TEST(TimesOn, WithoutOverlapASimulationIsTheRoofline) {
+  const OpTable ops;
+  for (int64_t fsdp : {1, 2, 4}) {
+    const auto program = CompileTestProgram(ops, fsdp, /*prefetch_units=*/0);
+    ASSERT_TRUE(program.ok()) << program.status();
+    const StepCost cost = EstimateStep(*program, ops, TestDevice());
+    const Simulation simulation = MustSimulate(*program, {MachineOf(TestDevice()), 1}, ops);
+    EXPECT_NEAR(simulation.step_seconds, cost.seconds(), 1e-9 * cost.seconds());
+    EXPECT_NEAR(simulation.stages[0].compute_seconds, cost.compute_seconds, 1e-9 * cost.seconds());
+    EXPECT_NEAR(simulation.stages[0].exposed_seconds, cost.communication_seconds, 1e-9 * cost.seconds());
+  }
+}
+
+TEST(TimesOn, OnACpuOverlapHidesNothing) {
+  const OpTable ops;
+  const auto plain = CompileTestProgram(ops, 2, 0), overlapped = CompileTestProgram(ops, 2, 1);
+  ASSERT_TRUE(plain.ok() && overlapped.ok());
+  const Cluster cluster{MachineOf(TestDevice()), 1};
+  const double seconds = MustSimulate(*plain, cluster, ops).step_seconds;
+  EXPECT_NEAR(MustSimulate(*overlapped, cluster, ops).step_seconds, seconds, 1e-9 * seconds);
+}
+
+TEST(TimesOn, OnAGpuItDoes) {
+  const OpTable ops;
+  const auto plain = CompileTestProgram(ops, 16, 0), overlapped = CompileTestProgram(ops, 16, 1);
+  ASSERT_TRUE(plain.ok() && overlapped.ok());
+  const auto machine = FindMachine("h100");
+  ASSERT_TRUE(machine.ok());
+  const Cluster cluster{*machine, 2};
+  const Simulation exposed = MustSimulate(*plain, cluster, ops), hidden = MustSimulate(*overlapped, cluster, ops);
+  EXPECT_NEAR(hidden.stages[0].compute_seconds, exposed.stages[0].compute_seconds, 1e-12);
+  EXPECT_LT(hidden.stages[0].exposed_seconds, 0.9 * exposed.stages[0].exposed_seconds);
+  EXPECT_GT(hidden.stages[0].communication_seconds, hidden.stages[0].exposed_seconds);
+}
+
+// The demands of an all-gather of 1 GB over `ranks` ranks, a group of them.
+NodeTime Gather(const Machine& machine, const std::vector<Mesh::Axis>& axes) {
+  static const OpTable ops;
+  Graph graph;
+  Node node;
+  node.op = "all_gather";
+  int64_t n = 1;
+  for (const Mesh::Axis& axis : axes) n *= axis.name == "fsdp" ? axis.size : 1;
+  node.operands = {graph.AddValue("part", {DType::kBF16, {500'000'000 / n}})};
+  node.results = {graph.AddValue("whole", {DType::kBF16, {500'000'000}})};
+  node.attrs = {{"dim", int64_t{0}}, {"over", std::vector<std::string>{"fsdp"}}};
+  return TimesOn({machine, 16}, {axes}, ops)(0, graph, node);
+}
+
+TEST(TimesOn, ACollectiveTakesWhatItMoves) {
+  Machine machine = *FindMachine("h100");
+  machine.intra_latency_seconds = machine.inter_latency_seconds = 0;
+  // Inside a node: the links are full, the network is not used.
+  const NodeTime inside = Gather(machine, {{"dp", 16}, {"fsdp", 8}});
+  EXPECT_NEAR(inside.seconds, 1e9 * 7 / 8 / (450e9 * machine.bandwidth_fraction), 1e-9);
+  EXPECT_NEAR(inside.link, 1, 1e-9);
+  EXPECT_EQ(inside.network, 0);
+  EXPECT_EQ(inside.device, 0);
+  EXPECT_EQ(inside.communicator, "fsdp");
+  // One rank a node: its share of the network is full, the links are free.
+  const NodeTime across = Gather(machine, {{"fsdp", 16}, {"tp", 8}});
+  EXPECT_NEAR(across.seconds, 1e9 * 15 / 16 / (50e9 * machine.bandwidth_fraction), 1e-9);
+  EXPECT_EQ(across.link, 0);
+  EXPECT_NEAR(across.network, 1, 1e-9);
+  // Eight ranks a node, on 16 nodes: 8 x 50 GB/s go out, and 400 of 450 GB/s through the links.
+  const NodeTime both = Gather(machine, {{"fsdp", 128}});
+  EXPECT_NEAR(both.network, 1, 1e-9);
+  EXPECT_NEAR(both.link, 400.0 / 450, 1e-9);
+}
+
+}  // namespace
+}  // namespace tacc::graph
