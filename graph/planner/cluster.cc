@@ -14,9 +14,9 @@ namespace {
 
 constexpr double kGiB = 1073741824.0;
 
-// Peaks and links are the vendors' (data sheets of the devices and of the DGX or HGX systems built with them); a
-// device's share of the network is its node's adapters over its devices. The rest is fitted (bench/published.cc) on
-// A100 and H100 and taken over for their relatives.
+// The arguments are the vendors' peaks (data sheets of the devices and of the DGX or HGX systems built with them); a
+// device's share of the network is its node's adapters over its devices. What is reached of them: the middle of what
+// bench/published fits on A100 and H100, taken over for their relatives.
 Machine Preset(const char* name, const char* device, double half, double f32, double memory, double bandwidth,
                double intra, double inter) {
   Machine m;
@@ -31,8 +31,9 @@ Machine Preset(const char* name, const char* device, double half, double f32, do
   m.intra_latency_seconds = 5e-6;
   m.inter_latency_seconds = 10e-6;
   m.matmul_fraction = 0.8;
-  m.bandwidth_fraction = 0.8;
-  m.kernel_seconds = 5e-6;
+  m.matmul_tile = 256;
+  m.bandwidth_fraction = 0.85;
+  m.issue_seconds = 3e-6;
   return m;
 }
 
@@ -71,8 +72,8 @@ const std::vector<MachineConstant>& MachineConstants() {
       {"intra_latency_seconds", "s", &Machine::intra_latency_seconds, 0, 1e-2},
       {"inter_latency_seconds", "s", &Machine::inter_latency_seconds, 0, 1e-2},
       {"matmul_fraction", "of peak", &Machine::matmul_fraction, 0.05, 1},
+      {"matmul_tile", "elements", &Machine::matmul_tile, 0, 1024},
       {"bandwidth_fraction", "of peak", &Machine::bandwidth_fraction, 0.05, 1},
-      {"kernel_seconds", "s", &Machine::kernel_seconds, 0, 1e-3},
       {"issue_seconds", "s", &Machine::issue_seconds, 0, 1e-3}};
   return constants;
 }
@@ -184,14 +185,22 @@ absl::StatusOr<Cluster> ParseCluster(absl::string_view text) {
   return MakeCluster(machine, gpus);
 }
 
-double KernelSeconds(const Machine& machine, DType dtype, double matmul_flops, double bytes) {
+double KernelSeconds(const Machine& machine, DType dtype, double matmul_flops, double bytes,
+                     const ProductShape& shape) {
   double seconds = bytes / std::max(machine.memory_bytes_per_second * machine.bandwidth_fraction, 1.0);
-  if (matmul_flops > 0) {
-    double peak = machine.PeakFlops(dtype);
-    if (peak <= 0) peak = machine.f32_flops_per_second;
-    seconds = std::max(seconds, matmul_flops / std::max(peak * machine.matmul_fraction, 1.0));
+  if (matmul_flops <= 0) return seconds;
+  double peak = machine.PeakFlops(dtype);
+  if (peak <= 0) peak = machine.f32_flops_per_second;
+  double inverse = 0;
+  for (double extent : {shape.rows, shape.columns, shape.depth}) {
+    if (extent > 0) inverse += 1 / extent;
   }
-  return seconds + machine.kernel_seconds;
+  return std::max(seconds,
+                  matmul_flops * (1 + machine.matmul_tile * inverse) / std::max(peak * machine.matmul_fraction, 1.0));
+}
+
+double IssuedSeconds(const Machine& machine, double device_seconds, double num_kernels) {
+  return std::cbrt(std::pow(device_seconds, 3) + std::pow(num_kernels * machine.issue_seconds, 3));
 }
 
 GroupShape ShapeOf(const Mesh& mesh, const AxisList& axes, int64_t devices_per_node) {

@@ -28,10 +28,10 @@ struct Machine {
   double inter_bytes_per_second = 0;   // peak of a device's share of its node's network, one way
   double intra_latency_seconds = 0;    // of one step of a collective inside a node
   double inter_latency_seconds = 0;    // of one step of a collective between nodes
-  double matmul_fraction = 1;          // of the peak that a large product reaches
+  double matmul_fraction = 1;          // of the peak that a product reaches whose extents are all large
+  double matmul_tile = 0;              // extent at which a product takes twice the time that its FLOPs alone would
   double bandwidth_fraction = 1;       // of the peaks of memory and links that large transfers reach
-  double kernel_seconds = 0;           // that a kernel takes on the device beside its work: start, ramp and tail
-  double issue_seconds = 0;            // host time to issue a kernel; 0 where graphs are captured
+  double issue_seconds = 0;            // between the starts of two kernels: host, or what a captured graph needs
 
   // The peak in that type; 0 for types without products.
   double PeakFlops(DType dtype) const;
@@ -44,7 +44,7 @@ struct MachineConstant {
   double Machine::*value;
   double low, high;  // physically plausible
 };
-// The twelve, in the order of Machine.
+// In the order of Machine.
 const std::vector<MachineConstant>& MachineConstants();
 
 // "a100-80g: NVIDIA A100 SXM4 80 GB, 8 a node" and a line a constant: name, value, unit.
@@ -72,9 +72,17 @@ absl::StatusOr<Cluster> ParseCluster(absl::string_view json);
 // less than a node nor a number of whole nodes, with the nearest legal values.
 absl::StatusOr<Cluster> MakeCluster(const Machine& machine, int64_t gpus);
 
-// A kernel's seconds on a device: the larger of FLOPs at the reached share of the peak of `dtype` and bytes at the
-// reached bandwidth, and kernel_seconds.
-double KernelSeconds(const Machine& machine, DType dtype, double matmul_flops, double bytes);
+// The extents of a matrix product; 0: large.
+struct ProductShape {
+  double rows = 0, columns = 0, depth = 0;
+};
+// Seconds of a kernel on a device: the larger of its FLOPs at the reached share of the peak of `dtype` (less for small
+// extents, whose tiles are partly empty and whose pipelines are short) and its bytes at the reached bandwidth.
+double KernelSeconds(const Machine& machine, DType dtype, double matmul_flops, double bytes,
+                     const ProductShape& shape = {});
+// Seconds of `num_kernels` that take `device_seconds` in all and whose issue takes issue_seconds each. Both overlap,
+// but not perfectly: the 3-norm of the two.
+double IssuedSeconds(const Machine& machine, double device_seconds, double num_kernels);
 
 // How the ranks of a group lie on nodes, when ranks fill nodes in order.
 struct GroupShape {

@@ -82,5 +82,18 @@ TEST(Cluster, CollectivesGoByTheSlowestLink) {
   EXPECT_NEAR(CollectiveSeconds(m, CollectiveKind::kAllReduce, 0, {1024, 1}), 2 * 10 * 1e-5, 1e-12);
 }
 
+TEST(Cluster, SmallProductsAreSlower) {
+  Machine m = *FindMachine("h100");
+  const double large = KernelSeconds(m, DType::kBF16, 1e12, 0);
+  EXPECT_NEAR(large, 1e12 / (989e12 * m.matmul_fraction), 1e-9);
+  EXPECT_NEAR(KernelSeconds(m, DType::kBF16, 1e12, 0, {m.matmul_tile, 0, 0}), 2 * large, 1e-9);
+  // Memory binds: 1 GB at 85 % of 3,350 GB/s.
+  EXPECT_NEAR(KernelSeconds(m, DType::kBF16, 1e9, 1e9), 1 / (3350 * m.bandwidth_fraction), 1e-9);
+  // Issue binds, then the device.
+  m.issue_seconds = 1e-5;
+  EXPECT_NEAR(IssuedSeconds(m, 1e-6, 10), 1e-4, 1e-8);
+  EXPECT_NEAR(IssuedSeconds(m, 1e-2, 10), 1e-2, 1e-6);
+}
+
 }  // namespace
 }  // namespace tacc::graph
