@@ -18,6 +18,9 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path += [str(ROOT / "tests"), str(ROOT / "client/python")]
+from bare_ranks import Training, idle_bytes  # noqa: E402
+
 WARM_UP, COUNTED = 5, 20
 BATCH, SEQ, VOCAB = 4, 512, 32_000
 CONFIG = {
@@ -41,7 +44,6 @@ CONFIG = {
 
 def write_inputs(folder: Path) -> None:
     """A model directory, a data folder and the same tokens as a NumPy file."""
-    sys.path.insert(0, str(ROOT / "client/python"))
     from tacc.shards import DatasetWriter
 
     (folder / "model").mkdir()
@@ -75,81 +77,15 @@ def run_torch(folder: Path, mode: str, precision: str, threads: int, world: int)
     return json.loads(outputs[0].splitlines()[-1])
 
 
-def peak_bytes(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
-def idle_bytes(folder: Path, build: Path) -> int:
-    """VmHWM of a rank with its libraries loaded that waits for its start file."""
-    fifo = folder / "never"
-    if not fifo.exists():
-        os.mkfifo(fifo)
-    rank = subprocess.Popen([build / "tacc-rank", "--start", fifo], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    rank.stdout.readline()  # `started`
-    peak = peak_bytes(rank.pid)
-    rank.kill()
-    rank.communicate()
-    return peak
-
-
-def compile_program(folder: Path, build: Path, precision: str, threads: int, world: int) -> Path:
-    out = folder / f"program-{precision}-{world}"
-    if out.exists():
-        return out
-    request = {
-        "job": {"name": "bench", "model": {"path": str(folder / "model"), "weights": "WEIGHTS_RANDOM"},
-                "data": {"path": str(folder / "data"), "seq_len": SEQ},
-                "train": {"max_steps": WARM_UP + COUNTED, "global_batch_size": BATCH, "per_device_train_batch_size": BATCH // world,
-                          "learning_rate": 3e-4, "lr_scheduler_type": "LR_SCHEDULER_TYPE_CONSTANT", "weight_decay": 0.1, "seed": 1,
-                          "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "max_grad_norm": 1.0},
-                "compute": {"bf16": precision == "bf16"}, "dist": {"dp": {"size": 1}, "fsdp": {"size": world}}},
-        "world": world,
-        "device": {"name": "cpu", "kind": "cpu", "threads": threads, "memory_bytes": 0,
-                   "matmul_flops_per_second": {"f32": 1e11, "bf16": 1e11}, "memory_bytes_per_second": 1e10, "link_bytes_per_second": 1e9,
-                   "link_latency_seconds": 1e-4},
-        "data": {"vocab_size": VOCAB},
-    }
-    (folder / "request.json").write_text(json.dumps(request))
-    subprocess.run([build / "tacc-plan", "compile", "--request", folder / "request.json", "--out", out], check=True)
-    return out
-
-
 def run_tacc(folder: Path, build: Path, precision: str, threads: int, world: int) -> dict:
-    program = compile_program(folder, build, precision, threads, world)
-    runs = tempfile.mkdtemp(dir=folder)
-    ranks = []
-    for rank in range(world):
-        start = {
-            "version": subprocess.run([build / "tacc-rank", "--version"], check=True, capture_output=True, text=True).stdout.split()[1],
-            "job": "bench", "attempt": 1, "rank": rank, "world": world, "device": "cpu", "threads": threads, "memory_bytes": 0,
-            "advertise": "127.0.0.1", "program": str(program / "stage0.program"), "model_dir": str(folder / "model"), "weights": "random",
-            "seed": 1, "data": {"path": str(folder / "data"), "eval_path": "", "seq_len": SEQ, "global_batch_size": BATCH},
-            "train": {"max_steps": WARM_UP + COUNTED, "eval_steps": 1_000_000},
-            "checkpoint": {"dir": runs, "save_steps": 1_000_000, "resume": "", "export": ""}, "collective_timeout_seconds": 300,
-        }
-        path = Path(runs) / f"start-{rank}.json"
-        path.write_text(json.dumps(start))
-        ranks.append(subprocess.Popen([build / "tacc-rank", "--start", path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                      env=dict(os.environ, OMP_NUM_THREADS=str(threads))))
-    result = {"seconds": [], "loaded_bytes": idle_bytes(folder, build), "peak_bytes": 0}
-    for line in ranks[0].stdout:
-        event = json.loads(line)
-        if event["event"] == "listening":
-            for other in ranks[1:]:
-                other.stdin.write(json.dumps({"command": "rendezvous", "host": "127.0.0.1", "port": event["port"]}) + "\n")
-                other.stdin.flush()
-        elif event["event"] == "step":
-            result["seconds"].append(event["seconds"])
-            result["loss"] = event["loss"]
-            result["peak_bytes"] = peak_bytes(ranks[0].pid)
-        elif event["event"] == "failed":
-            raise SystemExit(f"tacc-rank failed: {event['message']}")
-    for p in ranks:
-        p.stdout.close() if p is ranks[0] else p.stdout.read()
-        p.wait()
+    training = Training(build, folder, VOCAB, SEQ, BATCH, WARM_UP + COUNTED, precision, world, threads)
+    result = {"seconds": [], "loaded_bytes": idle_bytes(build), "peak_bytes": 0}
+    with training.start() as ranks:
+        for event in ranks.events():
+            if event["event"] == "step":
+                result["seconds"].append(event["seconds"])
+                result["loss"] = event["loss"]
+                result["peak_bytes"] = ranks.peak_bytes()
     return result
 
 

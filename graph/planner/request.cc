@@ -97,6 +97,7 @@ json MemoryJson(const Candidate& c) {
           {"temporaries_bytes", c.memory.temporaries_bytes},
           {"buffers_bytes", kBufferBytes},
           {"idle_bytes", kIdleBytes},
+          {"checkpoint_bytes", c.memory.weights_bytes + c.memory.optimizer_bytes},
           {"total_bytes", c.plan.total_bytes},
           {"largest", std::move(largest)}};
 }

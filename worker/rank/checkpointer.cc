@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
-#include "worker/checkpoint/checkpoint_name.h"
 #include "worker/checkpoint/writer.h"
 
 namespace tacc::worker {
@@ -15,9 +16,36 @@ double Seconds() { return std::chrono::duration<double>(std::chrono::steady_cloc
 
 }  // namespace
 
+absl::Status Checkpointer::Start(int64_t step) {
+  if (step == last_saved_step_ || (stage_ != Stage::kIdle && step == step_)) return absl::OkStatus();
+  const double begin = Seconds();
+  TACC_RETURN_IF_ERROR(Wait());
+  TACC_RETURN_IF_ERROR(Begin(step));
+  begin_seconds_ = begin;
+  if (MakeSnapshotMemory()) {
+    shard_ = states_.MakeSnapshot(snapshot_memory_->data());
+    Run(&Checkpointer::Write);
+  } else {
+    shard_ = states_.MakeShard();
+    Write();
+  }
+  stall_seconds_ = Seconds() - begin;
+  return absl::OkStatus();
+}
+
 absl::Status Checkpointer::Save(int64_t step) {
   const double begin = Seconds();
-  const CheckpointId id{step, start_.attempt};
+  TACC_RETURN_IF_ERROR(Wait());
+  if (step == last_saved_step_) return absl::OkStatus();
+  TACC_RETURN_IF_ERROR(Begin(step));
+  begin_seconds_ = begin;
+  stall_seconds_.reset();
+  shard_ = states_.MakeShard();
+  Write();
+  return Wait();
+}
+
+absl::Status Checkpointer::Begin(int64_t step) {
   if (!is_clean_) {
     if (start_.rank == 0) {
       if (absl::Status status = RemoveUnfinishedCheckpoints(start_.checkpoint_dir); !status.ok()) {
@@ -28,51 +56,108 @@ absl::Status Checkpointer::Save(int64_t step) {
     TACC_RETURN_IF_ERROR(collectives_.Barrier());
     is_clean_ = true;
   }
-  const absl::Status written =
-      WriteShard(start_.checkpoint_dir, id, start_.rank, states_.MakeShard().tensors, failpoints_);
-  if (!written.ok()) {
-    events_.Warning("checkpoint_failed",
-                    absl::StrCat("checkpoint of step ", step, ", rank ", start_.rank, ": ", written.message()));
+  step_ = step;
+  stage_ = Stage::kWriting;
+  return absl::OkStatus();
+}
+
+bool Checkpointer::MakeSnapshotMemory() {
+  if (snapshot_memory_ != nullptr) return true;
+  const int64_t bytes = states_.ShardBytes();
+  absl::Status status;
+  if (bytes > spare_bytes_) {
+    status = absl::ResourceExhaustedError(
+        absl::StrCat(std::max<int64_t>(spare_bytes_, 0), " of its ", start_.memory_bytes, " are free"));
+  } else if (auto memory = Arena::Create(bytes, 0); memory.ok()) {
+    snapshot_memory_ = *std::move(memory);
+  } else {
+    status = memory.status();
   }
-  TACC_ASSIGN_OR_RETURN(const auto all_written, collectives_.GatherHost({written.ok() ? 1u : 0u}));
-  const bool complete =
-      std::all_of(all_written.begin(), all_written.end(), [](const auto& flags) { return flags[0] == 1; });
-  absl::Status committed;
-  if (start_.rank == 0) {
-    if (complete) {
-      committed = Commit(step, begin);
-      if (!committed.ok()) {
-        events_.Warning("checkpoint_failed", absl::StrCat("checkpoint of step ", step, ": ", committed.message()));
-      }
-    } else if (absl::Status status = AbandonCheckpoint(start_.checkpoint_dir, id); !status.ok()) {
-      events_.Log(absl::StrCat("an unfinished checkpoint stays: ", status.message()));
-    }
+  if (!status.ok() && !has_told_no_room_) {
+    events_.Log(absl::StrCat("training stands still while checkpoints are written: rank ", start_.rank,
+                             " has no room for a copy of its states, ", bytes, " bytes: ", status.message()));
+    has_told_no_room_ = true;
   }
-  TACC_ASSIGN_OR_RETURN(const auto results, collectives_.GatherHost({complete && committed.ok() ? 1u : 0u}));
-  if (results[0][0] == 1) {
-    last_saved_step_ = step;
-    last_saved_path_ = absl::StrCat(start_.checkpoint_dir, "/", CheckpointName(id));
+  return status.ok();
+}
+
+absl::Status Checkpointer::Wait() {
+  while (stage_ != Stage::kIdle) {
+    JoinThread();
+    TACC_ASSIGN_OR_RETURN(const auto all, collectives_.GatherHost({static_cast<uint64_t>(progress())}));
+    std::vector<Progress> ranks;
+    for (const std::vector<uint64_t>& values : all) ranks.push_back(static_cast<Progress>(values[0]));
+    Advance(ranks);
   }
   return absl::OkStatus();
 }
 
-absl::Status Checkpointer::Commit(int64_t step, double begin_seconds) {
+void Checkpointer::Advance(absl::Span<const Progress> ranks) {
+  if (stage_ == Stage::kWriting) {
+    if (std::count(ranks.begin(), ranks.end(), Progress::kBusy) > 0) return;
+    JoinThread();
+    shard_ = {};
+    is_complete_ = std::count(ranks.begin(), ranks.end(), Progress::kFailed) == 0;
+    stage_ = Stage::kEnding;
+    if (start_.rank == 0) Run(&Checkpointer::End);
+  } else if (stage_ == Stage::kEnding) {
+    if (ranks[0] == Progress::kBusy) return;
+    JoinThread();
+    stage_ = Stage::kIdle;
+    if (!is_complete_ || ranks[0] == Progress::kFailed) return;
+    last_saved_step_ = step_;
+    last_saved_path_ = absl::StrCat(start_.checkpoint_dir, "/", CheckpointName(id()));
+  }
+}
+
+void Checkpointer::Run(void (Checkpointer::*part)()) {
+  progress_ = Progress::kBusy;
+  thread_ = std::thread(part, this);
+}
+
+void Checkpointer::JoinThread() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void Checkpointer::Write() {
+  const absl::Status status = WriteShard(start_.checkpoint_dir, id(), start_.rank, shard_.tensors, failpoints_);
+  if (!status.ok()) {
+    events_.Warning("checkpoint_failed",
+                    absl::StrCat("checkpoint of step ", step_, ", rank ", start_.rank, ": ", status.message()));
+  }
+  progress_ = status.ok() ? Progress::kDone : Progress::kFailed;
+}
+
+void Checkpointer::End() {
+  absl::Status status;
+  if (is_complete_) {
+    status = Commit();
+    if (!status.ok()) {
+      events_.Warning("checkpoint_failed", absl::StrCat("checkpoint of step ", step_, ": ", status.message()));
+    }
+  } else if (absl::Status abandoned = AbandonCheckpoint(start_.checkpoint_dir, id()); !abandoned.ok()) {
+    events_.Log(absl::StrCat("an unfinished checkpoint stays: ", abandoned.message()));
+  }
+  progress_ = status.ok() ? Progress::kDone : Progress::kFailed;
+}
+
+absl::Status Checkpointer::Commit() {
   Manifest manifest;
   manifest.version = start_.version;
   manifest.job = start_.job;
-  manifest.step = step;
+  manifest.step = step_;
   manifest.attempt = start_.attempt;
   manifest.identity = start_.identity;
   for (const graph::Mesh::Axis& axis : program_.mesh.axes) manifest.layout[axis.name] = axis.size;
-  manifest.cursor_step = step;
+  manifest.cursor_step = step_;
   TACC_ASSIGN_OR_RETURN(const CommittedCheckpoint committed,
                         CommitCheckpoint(start_.checkpoint_dir, std::move(manifest), start_.world, failpoints_));
-  const double seconds = Seconds() - begin_seconds;
-  events_.Write("checkpoint", {{"step", step},
+  const double seconds = Seconds() - begin_seconds_;
+  events_.Write("checkpoint", {{"step", step_},
                                {"path", committed.name},
                                {"bytes", committed.num_bytes},
                                {"seconds", seconds},
-                               {"stall_seconds", seconds}});
+                               {"stall_seconds", stall_seconds_.value_or(seconds)}});
   return absl::OkStatus();
 }
 

@@ -1,12 +1,19 @@
 #ifndef TACC_WORKER_RANK_CHECKPOINTER_H_
 #define TACC_WORKER_RANK_CHECKPOINTER_H_
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <thread>
 
 #include "absl/status/status.h"
+#include "absl/types/optional.h"
+#include "absl/types/span.h"
 #include "failpoint/failpoint.h"
 #include "graph/ir/program.h"
+#include "worker/checkpoint/checkpoint_name.h"
+#include "worker/rank/arena.h"
 #include "worker/rank/collectives.h"
 #include "worker/rank/events.h"
 #include "worker/rank/start_file.h"
@@ -14,22 +21,47 @@
 
 namespace tacc::worker {
 
-// Writes the checkpoints of one attempt. All ranks call Save at the same steps; each writes its shard, rank 0 commits.
+// Writes the checkpoints of one attempt: the states are copied at a step boundary, and a thread writes the copy while
+// training goes on. One checkpoint is under way at most. All ranks call each method at the same steps.
+//
+// Every rank writes its shard; when all have, rank 0 commits (manifest, rename). The ranks agree on how far it is where
+// they talk anyway: at each step boundary each tells the others its progress() and hands all answers to Advance, so the
+// threads that write send nothing themselves.
+//
+// A failure on any rank leaves no checkpoint and is a warning event, not an error: training can go on, and
+// last_saved_step stays.
 class Checkpointer {
  public:
-  // All must outlive the object.
+  // All must outlive the object. `spare_bytes`: memory that a copy of the states may take.
   Checkpointer(const StartFile* start, const graph::Program* program, const RankStates* states,
-               Collectives* collectives, EventWriter* events, Failpoints* failpoints)
+               Collectives* collectives, EventWriter* events, Failpoints* failpoints, int64_t spare_bytes)
       : start_(*start),
         program_(*program),
         states_(*states),
         collectives_(*collectives),
         events_(*events),
-        failpoints_(failpoints) {}
+        failpoints_(failpoints),
+        spare_bytes_(spare_bytes) {}
+  // Waits for what this rank's thread writes.
+  ~Checkpointer() { JoinThread(); }
 
-  // Writes the states as they are after `step` updates. A failure on any rank leaves no checkpoint and is a warning
-  // event, not an error: training can go on, and last_saved_step stays. Unavailable: another rank does not answer.
+  // Starts a checkpoint of the states as they are after `step` updates; nothing when there is one of them or it is
+  // under way. Waits for an older one. The copy takes as much memory as this rank's shard, from the first checkpoint
+  // on; where that is more than `spare_bytes`, this rank's shard is written before Start returns, and a log event says
+  // so once. Unavailable: another rank does not answer.
+  absl::Status Start(int64_t step);
+
+  // The same, without a copy, and returns when it is committed or has failed: for states after which nothing follows.
   absl::Status Save(int64_t step);
+
+  // Returns when no checkpoint is under way.
+  absl::Status Wait();
+
+  // How this rank's part of the checkpoint under way stands; kDone also when there is none.
+  enum class Progress : uint64_t { kBusy, kDone, kFailed };
+  Progress progress() const { return progress_.load(); }
+  // Takes the progress() of all ranks, by rank, as they were at one step boundary.
+  void Advance(absl::Span<const Progress> ranks);
 
   // The step of the newest checkpoint of this attempt, -1 when there is none.
   int64_t last_saved_step() const { return last_saved_step_; }
@@ -37,7 +69,18 @@ class Checkpointer {
   const std::string& last_saved_path() const { return last_saved_path_; }
 
  private:
-  absl::Status Commit(int64_t step, double begin_seconds);
+  enum class Stage { kIdle, kWriting, kEnding };
+
+  CheckpointId id() const { return {step_, start_.attempt}; }
+  absl::Status Begin(int64_t step);
+  // False when there is no room for it.
+  bool MakeSnapshotMemory();
+  // The parts of the work; each reports its failure and sets progress_.
+  void Write();
+  void End();
+  void Run(void (Checkpointer::*part)());
+  void JoinThread();
+  absl::Status Commit();
 
   const StartFile& start_;
   const graph::Program& program_;
@@ -45,7 +88,21 @@ class Checkpointer {
   Collectives& collectives_;
   EventWriter& events_;
   Failpoints* failpoints_;
-  bool is_clean_ = false;
+  const int64_t spare_bytes_;
+
+  bool is_clean_ = false;  // What killed attempts left has been removed.
+  bool has_told_no_room_ = false;
+  std::unique_ptr<Arena> snapshot_memory_;
+
+  Stage stage_ = Stage::kIdle;
+  int64_t step_ = -1;  // Of the checkpoint under way.
+  RankStates::Shard shard_;
+  bool is_complete_ = false;  // All ranks have written their shards.
+  double begin_seconds_ = 0;
+  absl::optional<double> stall_seconds_;  // Nothing: training stands still until the end.
+  std::thread thread_;                    // Does a part of it.
+  std::atomic<Progress> progress_{Progress::kDone};
+
   int64_t last_saved_step_ = -1;
   std::string last_saved_path_;
 };

@@ -148,6 +148,11 @@ def read_weights(checkpoint: Path) -> dict[str, np.ndarray]:
     return tensors
 
 
+def newest(folder: Path) -> str:
+    """The newest checkpoint; one may be there whose event was not written any more."""
+    return max(p.name for p in folder.iterdir() if p.name.startswith("step-"))
+
+
 def digest(checkpoint: Path) -> str:
     tensors = read_weights(checkpoint)
     return hashlib.sha256(b"".join(tensors[n].tobytes() for n in sorted(tensors))).hexdigest()
@@ -178,8 +183,13 @@ def two(inputs, tmp_path_factory) -> tuple[Attempt, Path]:
 def test_events_of_one_rank(whole):
     attempt, folder = whole
     kinds = [e["event"] for e in attempt.events[0]]
-    assert kinds == (["started", "ready"] + ["step"] * 4 + ["checkpoint"] + ["step"] * 2 + ["eval"] + ["step"] * 2
-                     + ["checkpoint"] + ["step"] * 4 + ["eval", "checkpoint", "exported", "finished"])
+    # A checkpoint is written while training goes on: its event comes when it does.
+    assert [k for k in kinds if k != "checkpoint"] == (["started", "ready"] + ["step"] * 6 + ["eval"] + ["step"] * 6
+                                                       + ["eval", "exported", "finished"])
+    for checkpoint in attempt.of("checkpoint"):
+        before = attempt.events[0][:attempt.events[0].index(checkpoint)]
+        assert sum(e["event"] == "step" for e in before) >= checkpoint["step"]
+    assert kinds[-3] == "checkpoint"
     assert all(isinstance(e["time"], float) for e in attempt.events[0])
     step = attempt.of("step")[0]
     assert set(step) == {"event", "time", "step", "loss", "grad_norm", "learning_rate", "tokens", "target_tokens",
@@ -223,8 +233,8 @@ def test_killed_run_resumes_to_the_same_bits(inputs, two, tmp_path, rank, point)
     first = Attempt(inputs, folder, program, world=2, failpoints={rank: point})
     codes = first.run()
     assert codes[rank] == -signal.SIGKILL
-    last = first.of("checkpoint")[-1]["path"]
-    assert sorted(p.name for p in folder.iterdir() if p.name.startswith("step-"))[-1] == last
+    last = newest(folder)
+    assert last and all(e["path"] <= last for e in first.of("checkpoint"))
     second = Attempt(inputs, folder, program, world=2, attempt=2, resume=last)
     assert second.run() == [0, 0], second.events
     assert second.of("ready")[0]["resumed_from"] == last
@@ -239,11 +249,22 @@ def test_a_commit_cut_short_leaves_a_usable_checkpoint(inputs, whole, tmp_path, 
     program = compile_program(inputs)
     folder = tmp_path / "run"
     assert Attempt(inputs, folder, program, failpoints={0: point}).run() == [-signal.SIGKILL]
-    last = sorted(p.name for p in folder.iterdir() if p.name.startswith("step-"))[-1]
+    last = newest(folder)
     assert last == ("step-00000008.a1" if point.startswith("after_rename") else "step-00000004.a1")
     second = Attempt(inputs, folder, program, attempt=2, resume=last)
     assert second.run() == [0]
     assert digest(folder / "step-00000012.a2") == digest(whole[1] / "step-00000012.a1")
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(inputs, two, tmp_path):
+    attempt = train(inputs, tmp_path / "run", fsdp=2, failpoints={1: "before_shard_write=sleep:1@1"})
+    first = attempt.of("checkpoint")[0]
+    at = attempt.events[0].index(first)
+    # Up to the next checkpoint, which waits for this one.
+    assert [e["step"] for e in attempt.events[0][:at] if e["event"] == "step"] == list(range(1, 9))
+    assert first["stall_seconds"] < 0.5 and first["seconds"] > 1
+    for name in ("step-00000004.a1", "step-00000008.a1", "step-00000012.a1"):
+        assert digest(tmp_path / "run" / name) == digest(two[1] / name)
 
 
 def test_resume_on_another_layout(inputs, two, tmp_path):

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -179,9 +180,17 @@ class RankRun {
     TACC_ASSIGN_OR_RETURN(executor_, Executor::Create(executor));
     states_ = std::make_unique<RankStates>(&program_, start_.rank,
                                            [this](const std::string& name) { return executor_->state(name); });
-    checkpointer_ =
-        std::make_unique<Checkpointer>(&start_, &program_, states_.get(), &collectives_, &events_, options_.failpoints);
+    checkpointer_ = std::make_unique<Checkpointer>(&start_, &program_, states_.get(), &collectives_, &events_,
+                                                   options_.failpoints, SpareBytes());
     return absl::OkStatus();
+  }
+
+  // Memory that this rank may take beside its libraries and its program.
+  int64_t SpareBytes() const {
+    if (start_.memory_bytes == 0) return std::numeric_limits<int64_t>::max();
+    // Nothing has touched the arena yet.
+    const int64_t planned = arena_ == nullptr ? 0 : program_.arena_bytes + program_.workspace_bytes;
+    return start_.memory_bytes - planned - ResidentBytes();
   }
 
   std::string ResumePath() const {
@@ -280,31 +289,36 @@ class RankRun {
       const absl::Status data = is_last ? absl::OkStatus() : train_batches_->Next();
       const double data_wait = Seconds() - begin;
       TACC_RETURN_IF_ERROR(Agree(data));
-      if (stopped_) return SaveOnce();
-      if (checkpoint_wanted_) TACC_RETURN_IF_ERROR(SaveOnce());
+      if (stopped_) return SavesCheckpoints() ? checkpointer_->Save(steps_done_) : absl::OkStatus();
+      if (checkpoint_wanted_ && !is_last) TACC_RETURN_IF_ERROR(StartCheckpoint());
       if (is_last) return Finish(first_step);
       TACC_RETURN_IF_ERROR(Step(begin, data_wait));
       const bool at_end = steps_done_ >= start_.max_steps;
       if (at_end || (start_.eval_steps > 0 && steps_done_ % start_.eval_steps == 0)) TACC_RETURN_IF_ERROR(Evaluate());
-      if (start_.save_steps > 0 && steps_done_ % start_.save_steps == 0 && !at_end) TACC_RETURN_IF_ERROR(SaveOnce());
+      if (start_.save_steps > 0 && steps_done_ % start_.save_steps == 0 && !at_end)
+        TACC_RETURN_IF_ERROR(StartCheckpoint());
     }
   }
 
-  // The ranks tell each other what they were asked for and what they read.
+  // The ranks tell each other what they were asked for, what they read, and how far their part of a checkpoint is.
   absl::Status Agree(const absl::Status& data) {
     const CommandCounts counts = commands_.counts();
     const uint64_t hash = data.ok() ? train_batches_->hash() : 0;
-    TACC_ASSIGN_OR_RETURN(const auto all,
-                          collectives_.GatherHost({counts.checkpoints, counts.stops, hash, data.ok() ? 0u : 1u}));
+    const uint64_t progress = static_cast<uint64_t>(checkpointer_->progress());
+    TACC_ASSIGN_OR_RETURN(const auto all, collectives_.GatherHost(
+                                              {counts.checkpoints, counts.stops, hash, data.ok() ? 0u : 1u, progress}));
     if (std::any_of(all.begin(), all.end(), [](const auto& values) { return values[3] != 0; }))
       return AgreeOnStatus(collectives_, data);
     uint64_t checkpoints = 0;
+    std::vector<Checkpointer::Progress> saving;
     batch_hash_ = 0;
     for (size_t rank = 0; rank < all.size(); ++rank) {
       checkpoints = std::max(checkpoints, all[rank][0]);
       stopped_ = stopped_ || all[rank][1] > 0;
       batch_hash_ += all[rank][2];
+      saving.push_back(static_cast<Checkpointer::Progress>(all[rank][4]));
     }
+    checkpointer_->Advance(saving);
     checkpoint_wanted_ = checkpoints > checkpoints_done_;
     checkpoints_done_ = checkpoints;
     return absl::OkStatus();
@@ -363,6 +377,8 @@ class RankRun {
           place = absl::StrCat("first on rank ", rank, ", in its ", what == 0 ? "loss" : "gradients");
       }
     }
+    // The states of the one under way are good ones.
+    TACC_RETURN_IF_ERROR(checkpointer_->Wait());
     failure_code_ = "nonfinite";
     return absl::InternalError(absl::StrCat(
         "the gradient norm was not finite in ", kMaxSkippedInARow, " steps in a row, the last is step ", steps_done_,
@@ -399,17 +415,16 @@ class RankRun {
     return absl::OkStatus();
   }
 
-  // A checkpoint of the states as they are, unless this attempt has one.
-  absl::Status SaveOnce() {
-    if (start_.checkpoint_dir.empty() || checkpointer_->last_saved_step() == steps_done_) return absl::OkStatus();
-    return checkpointer_->Save(steps_done_);
-  }
+  bool SavesCheckpoints() const { return !start_.checkpoint_dir.empty(); }
+
+  // A checkpoint of the states as they are, written while training goes on.
+  absl::Status StartCheckpoint() { return SavesCheckpoints() ? checkpointer_->Start(steps_done_) : absl::OkStatus(); }
 
   absl::Status Finish(int64_t first_step) {
-    if (start_.checkpoint_dir.empty()) return absl::OkStatus();
+    if (!SavesCheckpoints()) return absl::OkStatus();
     std::string checkpoint = start_.resume.empty() ? "" : ResumePath();
     if (steps_done_ > first_step || checkpoint.empty()) {
-      TACC_RETURN_IF_ERROR(SaveOnce());
+      TACC_RETURN_IF_ERROR(checkpointer_->Save(steps_done_));
       if (checkpointer_->last_saved_step() != steps_done_) {
         return absl::InternalError(absl::StrCat("the last checkpoint, of step ", steps_done_,
                                                 ", could not be written; see the warning before"));

@@ -149,7 +149,13 @@ std::string ProcValue(const char* path, const std::string& key) {
   return "";
 }
 
+int64_t ProcBytes(const char* path, const std::string& key) {
+  return std::strtoll(ProcValue(path, key).c_str(), nullptr, 10) * 1024;  // "kB"
+}
+
 }  // namespace
+
+int64_t ResidentBytes() { return ProcBytes("/proc/self/status", "VmRSS"); }
 
 void ConfigureThreads(int threads) {
   at::set_num_threads(threads);
@@ -168,8 +174,8 @@ std::string ProbeDevice(int threads) {
       {"kind", "cpu"},
       {"model", ProcValue("/proc/cpuinfo", "model name")},
       {"threads", threads},
-      {"memory_bytes", std::strtoll(ProcValue("/proc/meminfo", "MemTotal").c_str(), nullptr, 10) * 1024},
-      {"memory_free_bytes", std::strtoll(ProcValue("/proc/meminfo", "MemAvailable").c_str(), nullptr, 10) * 1024},
+      {"memory_bytes", ProcBytes("/proc/meminfo", "MemTotal")},
+      {"memory_free_bytes", ProcBytes("/proc/meminfo", "MemAvailable")},
       {"matmul_flops_per_second",
        {{"f32", MatmulPeak(at::kFloat, kSecondsPerDtype)}, {"bf16", MatmulPeak(at::kBFloat16, kSecondsPerDtype)}}},
       {"memory_bytes_per_second", MemoryBandwidth(threads)},

@@ -51,6 +51,15 @@ Rectangle LocalBox(const Rectangle& logical, const TensorView& view) {
   return {logical.offset, std::vector<int64_t>(view.dims.begin(), view.dims.end())};
 }
 
+int64_t BytesOf(const ShardTensor& tensor) {
+  return NumElements(tensor.rectangle.shape).value_or(0) * DtypeBytes(tensor.dtype).value_or(0);
+}
+
+// Copies the logical part of a local tensor, dense.
+void CopyOut(const TensorView& view, const Rectangle& logical, char* to) {
+  CopyIntersection(view.as<char>(), LocalBox(logical, view), to, logical, kernels::SizeOf(view.dtype));
+}
+
 absl::Status ConvertInto(const float* from, int64_t count, DType dtype, char* to) {
   if (dtype != DType::kF64) return ConvertFromFloat(SafetensorsName(dtype), from, count, to);
   for (int64_t i = 0; i < count; ++i) {
@@ -202,49 +211,54 @@ absl::Status RankStates::Load(const Checkpoint& checkpoint) {
   return FillCopies(read);
 }
 
-RankStates::Shard RankStates::MakeShard() const {
-  Shard shard;
+std::vector<ShardTensor> RankStates::DescribeShard() const {
+  std::vector<ShardTensor> tensors;
   for (const State& state : program_.states) {
     if (!IsSaved(state) || !IsFirstReplica(state)) continue;
     ShardTensor tensor;
     tensor.name = state.name;
     tensor.rectangle = RectangleOf(state);
-    const int64_t count = NumElements(tensor.rectangle.shape).value_or(0);
-    if (count == 0) continue;
-    const TensorView view = views_(state.name);
-    const int64_t element = kernels::SizeOf(view.dtype);
-    tensor.dtype = SafetensorsName(view.dtype);
+    if (NumElements(tensor.rectangle.shape).value_or(0) == 0) continue;
+    tensor.dtype = SafetensorsName(views_(state.name).dtype);
     tensor.shape = state.placement.global.dims;
     const State* weight = program_.FindState(absl::StrCat("weights/", ParameterOf(state.name)));
     tensor.stored_shape = weight != nullptr && NumElements(weight->stored_dims) == NumElements(tensor.shape)
                               ? weight->stored_dims
                               : tensor.shape;
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+int64_t RankStates::ShardBytes() const {
+  int64_t bytes = 0;
+  for (const ShardTensor& tensor : DescribeShard()) bytes += BytesOf(tensor);
+  return bytes;
+}
+
+RankStates::Shard RankStates::MakeShard() const {
+  Shard shard{DescribeShard(), {}};
+  for (ShardTensor& tensor : shard.tensors) {
+    const TensorView view = views_(tensor.name);
     tensor.data = view.data;
     // Padding after the last row leaves the rest dense; anywhere else it must be cut out.
     const bool is_prefix =
         std::equal(view.dims.begin() + std::min(view.dims.rank(), 1), view.dims.end(),
                    tensor.rectangle.shape.begin() + std::min<size_t>(tensor.rectangle.shape.size(), 1));
-    if (!is_prefix) {
-      shard.copies.emplace_back(count * element);
-      CopyIntersection(view.as<char>(), LocalBox(tensor.rectangle, view), shard.copies.back().data(), tensor.rectangle,
-                       element);
-      tensor.data = shard.copies.back().data();
-    }
-    shard.num_bytes += count * element;
-    shard.tensors.push_back(std::move(tensor));
+    if (is_prefix) continue;
+    shard.copies.emplace_back(BytesOf(tensor));
+    CopyOut(view, tensor.rectangle, shard.copies.back().data());
+    tensor.data = shard.copies.back().data();
   }
   return shard;
 }
 
-RankStates::Shard RankStates::MakeSnapshot() const {
-  Shard shard = MakeShard();
+RankStates::Shard RankStates::MakeSnapshot(char* memory) const {
+  Shard shard{DescribeShard(), {}};
   for (ShardTensor& tensor : shard.tensors) {
-    const auto is_copy = [&](const std::vector<char>& copy) { return copy.data() == tensor.data; };
-    if (std::any_of(shard.copies.begin(), shard.copies.end(), is_copy)) continue;
-    const int64_t bytes = NumElements(tensor.rectangle.shape).value_or(0) * DtypeBytes(tensor.dtype).value_or(0);
-    const char* data = static_cast<const char*>(tensor.data);
-    shard.copies.emplace_back(data, data + bytes);
-    tensor.data = shard.copies.back().data();
+    CopyOut(views_(tensor.name), tensor.rectangle, memory);
+    tensor.data = memory;
+    memory += BytesOf(tensor);
   }
   return shard;
 }

@@ -37,16 +37,17 @@ class RankStates {
   // are not the program's.
   absl::Status Load(const Checkpoint& checkpoint);
 
-  // What this rank writes: weights and optimizer states of which it is the first replica, without padding. `tensors`
-  // point into the states' own memory where that is dense, else into `copies`.
+  // What this rank writes: weights and optimizer states of which it is the first replica, without padding.
   struct Shard {
     std::vector<ShardTensor> tensors;
-    std::deque<std::vector<char>> copies;
-    int64_t num_bytes = 0;
+    std::deque<std::vector<char>> copies;  // Of what is not dense in the states' own memory.
   };
+  // `tensors` point into the states' own memory or into `copies`.
   Shard MakeShard() const;
-  // The same, all of it copied: the states may change while it is written. Bytes of memory: Shard::num_bytes.
-  Shard MakeSnapshot() const;
+  // Bytes of all tensors of the shard.
+  int64_t ShardBytes() const;
+  // The shard, all of it copied to `memory` of ShardBytes(): the states may change while it is written.
+  Shard MakeSnapshot(char* memory) const;
 
  private:
   // Reads a rectangle of a state's logical tensor as fp32, dense.
@@ -55,6 +56,8 @@ class RankStates {
   static absl::Status ReadRandom(const graph::State& weight, const Rectangle& wanted, uint64_t seed, float* out);
   Rectangle RectangleOf(const graph::State& state) const;
   bool IsFirstReplica(const graph::State& state) const;
+  // The shard without data.
+  std::vector<ShardTensor> DescribeShard() const;
   void ClearAll();
   // Fills this rank's part of `state` with the values of `source`.
   absl::Status Fill(const graph::State& state, const graph::State& source, const ReadFloat& read);
