@@ -117,6 +117,7 @@ Machine MachineOf(const DeviceProfile& device) {
   m.name = device.name.empty() ? device.kind : device.name;
   m.device = device.model;
   m.devices_per_node = 0;
+  m.shares_cores = device.kind == "cpu";
   auto peak = [&](DType dtype) {
     auto it = device.matmul_flops_per_second.find(dtype);
     return it == device.matmul_flops_per_second.end() ? 0.0 : it->second;
@@ -128,6 +129,20 @@ Machine MachineOf(const DeviceProfile& device) {
   m.intra_bytes_per_second = m.inter_bytes_per_second = device.link_bytes_per_second;
   m.intra_latency_seconds = m.inter_latency_seconds = device.link_latency_seconds;
   return m;
+}
+
+DeviceProfile ProfileOf(const Machine& machine) {
+  DeviceProfile device;
+  device.name = machine.name;
+  device.kind = machine.shares_cores ? "cpu" : "cuda";
+  device.model = machine.device;
+  device.memory_bytes = static_cast<int64_t>(machine.memory_bytes);
+  device.matmul_flops_per_second[DType::kF32] = machine.f32_flops_per_second * machine.matmul_fraction;
+  device.matmul_flops_per_second[DType::kBF16] = machine.half_flops_per_second * machine.matmul_fraction;
+  device.memory_bytes_per_second = machine.memory_bytes_per_second * machine.bandwidth_fraction;
+  device.link_bytes_per_second = machine.intra_bytes_per_second * machine.bandwidth_fraction;
+  device.link_latency_seconds = machine.intra_latency_seconds;
+  return device;
 }
 
 absl::StatusOr<Cluster> MakeCluster(const Machine& machine, int64_t gpus) {

@@ -20,6 +20,7 @@ struct Machine {
   std::string device;                  // "NVIDIA H100 SXM5 80 GB"
   int64_t devices_per_node = 8;        // 0: all devices are in one node
   bool plan_only = false;              // tacc plans for it, but has no kernels for it
+  bool shares_cores = false;           // a CPU: what moves bytes takes cores from what computes
   double half_flops_per_second = 0;    // peak of dense products of bf16 (V100: f16)
   double f32_flops_per_second = 0;     // peak of dense products of f32, without TF32
   double memory_bytes = 0;             // of a device
@@ -56,6 +57,8 @@ const std::vector<Machine>& MachinePresets();
 absl::StatusOr<Machine> FindMachine(absl::string_view name);
 // What a probe measured, as a machine of one node: the probe's figures are reached ones, so the fractions are 1.
 Machine MachineOf(const DeviceProfile& device);
+// A device of the machine, as a probe would find it: what it reaches of its peaks.
+DeviceProfile ProfileOf(const Machine& machine);
 
 struct Cluster {
   Machine machine;

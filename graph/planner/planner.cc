@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "graph/ir/status_macros.h"
+#include "graph/planner/simulate/cluster_times.h"
 
 namespace tacc::graph {
 namespace {
@@ -134,7 +135,10 @@ absl::StatusOr<std::vector<Candidate>> PlanCandidates(const PlanRequest& request
         candidate.cost = EstimateStep(compiled.program, ops, request.device);
         candidate.num_parameters = forward.num_parameters;
         plan.total_bytes = compiled.memory.arena_bytes + compiled.memory.workspace_bytes + kIdleBytes + kBufferBytes;
-        plan.step_seconds = candidate.cost.seconds();
+        const NodeTimes times = TimesOn(request.cluster, plan.mesh, ops);
+        TACC_ASSIGN_OR_RETURN(const Simulation simulation, Simulate({&compiled.program}, times));
+        candidate.times = simulation.stages[0];
+        plan.step_seconds = simulation.step_seconds;
         candidate.fits = request.device.memory_bytes == 0 || plan.total_bytes <= request.device.memory_bytes;
         candidates.push_back(std::move(candidate));
       }

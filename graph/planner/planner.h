@@ -10,6 +10,8 @@
 #include "graph/analysis/cost.h"
 #include "graph/ir/plan.h"
 #include "graph/passes/pipeline.h"
+#include "graph/planner/cluster.h"
+#include "graph/planner/simulate/simulate.h"
 
 namespace tacc::graph {
 
@@ -34,6 +36,7 @@ struct PlanRequest {
   DType reduce_dtype = DType::kF32;
   int64_t seq_len = 0;
   DeviceProfile device;
+  Cluster cluster;  // of `world` such devices
 };
 
 // One layout with what it needs and what it is predicted to take.
@@ -41,6 +44,7 @@ struct Candidate {
   Plan plan;
   MemoryUse memory;
   StepCost cost;
+  StageTimes times;        // simulated, of the stage that is busy longest
   double model_flops = 0;  // of a step, for MFU
   int64_t num_parameters = 0;
   bool fits = false;
@@ -52,9 +56,9 @@ inline constexpr int64_t kIdleBytes = int64_t{116} << 20;
 inline constexpr int64_t kBufferBytes = int64_t{8} << 20;
 
 // All candidates that the request allows, the best first: those that fit by predicted step time, then the others by
-// memory. Candidates: dp x fsdp = world, micro-batches that divide the rows of a device, precisions. Exact bytes: every
-// candidate is compiled. Errors: InvalidArgument when the request contradicts itself (nearest legal values named) or
-// the model cannot be built.
+// memory. Candidates: dp x fsdp = world, micro-batches that divide the rows of a device, precisions. Every candidate is
+// compiled, for exact bytes, and simulated. Errors: InvalidArgument when the request contradicts itself (nearest legal
+// values named) or the model cannot be built.
 absl::StatusOr<std::vector<Candidate>> PlanCandidates(const PlanRequest& request, const ForwardBuilder& model,
                                                       const OpTable& ops);
 

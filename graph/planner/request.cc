@@ -102,15 +102,10 @@ json MemoryJson(const Candidate& c) {
           {"largest", std::move(largest)}};
 }
 
-double PeakFlops(const DeviceProfile& device, DType dtype) {
-  auto it = device.matmul_flops_per_second.find(dtype);
-  return it == device.matmul_flops_per_second.end() ? 0.0 : it->second;
-}
-
 json CandidateJson(const CompileRequest& request, const Candidate& c) {
   json mesh = json::object();
   for (const Mesh::Axis& axis : c.plan.mesh.axes) mesh[axis.name] = axis.size;
-  const double peak = PeakFlops(request.plan.device, c.plan.compute_dtype);
+  const double peak = request.plan.cluster.machine.PeakFlops(c.plan.compute_dtype);
   const double seconds = c.plan.step_seconds;
   const double tokens = static_cast<double>(c.plan.global_batch() * c.plan.seq_len);
   return {{"world", c.plan.num_ranks()},
@@ -128,8 +123,10 @@ json CandidateJson(const CompileRequest& request, const Candidate& c) {
           {"available_bytes", request.plan.device.memory_bytes},
           {"fits", c.fits},
           {"predicted_step_seconds", seconds},
-          {"predicted_compute_seconds", c.cost.compute_seconds},
-          {"predicted_communication_seconds", c.cost.communication_seconds},
+          {"predicted_compute_seconds", c.times.compute_seconds},
+          {"predicted_communication_seconds", c.times.communication_seconds},
+          {"predicted_exposed_communication_seconds", c.times.exposed_seconds},
+          {"predicted_idle_seconds", c.times.idle_seconds},
           {"predicted_tokens_per_second", seconds > 0 ? tokens / seconds : 0.0},
           {"predicted_mfu",
            seconds > 0 && peak > 0 ? c.model_flops / (seconds * peak * static_cast<double>(c.plan.num_ranks())) : 0.0},
@@ -190,12 +187,19 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
     if (peak > 0) device.matmul_flops_per_second[dtype] = peak;
   }
   TACC_RETURN_IF_ERROR(r.status());
+  if (plan.world < 1)
+    return absl::InvalidArgumentError(absl::StrCat("compile request: world = ", plan.world, "; wanted at least 1"));
+  if (const json* cluster = Find(root, "cluster")) {
+    TACC_ASSIGN_OR_RETURN(plan.cluster, ParseCluster(cluster->dump()));
+    plan.world = plan.cluster.num_devices();
+    device = ProfileOf(plan.cluster.machine);
+  } else {
+    TACC_ASSIGN_OR_RETURN(plan.cluster, MakeCluster(MachineOf(device), plan.world));
+  }
   if (reduce_dtype == "bfloat16") plan.reduce_dtype = DType::kBF16;
   if (request.model_path.empty() == request.graph_path.empty()) {
     return absl::InvalidArgumentError("compile request: give one of job.model.path and job.model.graph");
   }
-  if (plan.world < 1)
-    return absl::InvalidArgumentError(absl::StrCat("compile request: world = ", plan.world, "; wanted at least 1"));
   return request;
 }
 

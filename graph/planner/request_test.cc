@@ -1,11 +1,14 @@
 #include "graph/planner/request.h"
 
+#include "gmock/gmock.h"
 #include "graph/ir/text.h"
 #include "graph/passes/test_model.h"
 #include "gtest/gtest.h"
 
 namespace tacc::graph {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr char kRequest[] =
     R"({"job": {"name": "t", "model": {"path": "/m", "weights": "WEIGHTS_RANDOM"}, "data": {"seq_len": 6},
@@ -41,6 +44,17 @@ TEST(CompileRequest, ReadsTheJob) {
   EXPECT_EQ(request.plan.device.memory_bytes, 8000000000);
   EXPECT_EQ(request.wrap_layer_cls, std::vector<std::string>{"A"});
   EXPECT_FALSE(request.plan.dp.has_value());
+}
+
+TEST(CompileRequest, AClusterStandsForTheDevice) {
+  const std::string text = kRequest;
+  const std::string cluster = text.substr(0, text.find("\"world\"")) + R"("cluster": {"machine": "h100", "gpus": 16}})";
+  const CompileRequest request = Parse(cluster);
+  EXPECT_EQ(request.plan.world, 16);
+  EXPECT_EQ(request.plan.cluster.num_nodes, 2);
+  EXPECT_EQ(request.plan.device.kind, "cuda");
+  EXPECT_EQ(request.plan.device.memory_bytes, int64_t{80} << 30);
+  EXPECT_THAT(ParseCompileRequest(Replaced(cluster, "h100", "h10")).status().message(), HasSubstr("h10"));
 }
 
 TEST(CompileRequest, RefusesWhatItCannotDo) {

@@ -47,8 +47,6 @@ NodeTimes TimesOn(const Cluster& cluster, const Mesh& mesh, const OpTable& ops) 
     NodeTime time;
     const OpDef* def = ops.Find(node.op);
     if (def == nullptr) return time;
-    // On a CPU whoever moves bytes takes the core from who computes, and one thread runs all collectives.
-    const bool is_cpu = machine.devices_per_node == 0;
     if (def->is_collective) {
       AxisList axes;
       const auto over = GetAttr<std::vector<std::string>>(node.attrs, "over");
@@ -56,13 +54,14 @@ NodeTimes TimesOn(const Cluster& cluster, const Mesh& mesh, const OpTable& ops) 
       const GroupShape group = ShapeOf(mesh, axes, machine.devices_per_node);
       const std::optional<Traffic> traffic = TrafficOf(graph, node, group.size);
       if (!traffic.has_value()) return time;
-      time.communicator = is_cpu ? "all ranks" : absl::StrJoin(over, " ");
+      // On a CPU one thread runs all collectives.
+      time.communicator = machine.shares_cores ? "all" : absl::StrJoin(over, " ");
       time.seconds = CollectiveSeconds(machine, traffic->kind, traffic->bytes, group);
       if (time.seconds <= 0) return time;
       const Wires wires = WiresOf(machine, *traffic, group);
       time.link = wires.link / time.seconds;
       time.network = wires.network / time.seconds;
-      time.device = is_cpu ? 1 : 0;
+      time.device = machine.shares_cores ? 1 : 0;
       return time;
     }
     time.device = 1;
