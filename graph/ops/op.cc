@@ -88,6 +88,7 @@ OpTable::OpTable() {
   AddNormOps(*this);
   AddAttentionOps(*this);
   AddTokenOps(*this);
+  AddExpertOps(*this);
   AddOptimizerOps(*this);
   AddCollectiveOps(*this);
 }

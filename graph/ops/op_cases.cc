@@ -116,6 +116,21 @@ std::vector<std::string> OpCaseTexts() {
            "scale=0.7 alibi_slopes=[0.5,0.25,0.1,0.3]",
            "embedding f64[7,5] i32[3,4]",
            "embedding_grad f64[3,4,5] i32[3,4] vocab_size=7",
+           "softmax f64[3,5]",
+           "softmax_grad f64[3,5] f64[3,5]",
+           "top_k f64[3,2,5] k=2",
+           "top_k f64[3,5] k=3 normalize=true",
+           "top_k_grad f64[3,2] f64[3,5] i32[3,2]",
+           "top_k_grad f64[3,2,2] f64[3,2,5] i32[3,2,2] normalize=true",
+           "expert_counts i32[3,4,2] num_experts=6 dtype=f64",
+           "expert_matmul f64[3,3,5] i32[3,3,2] f64[4,6,5] num_experts=4",
+           "expert_matmul f64[3,3,2,5] i32[3,3,2] f64[4,6,5] num_experts=4 sum_slots=true",
+           "expert_matmul f64[3,2,6] i32[3,2] f64[6,6,5] num_experts=6 transposed=true",
+           "expert_matmul f64[3,6] i32[3,4] f64[6,6,5] num_experts=6 transposed=true sum_slots=true",
+           "expert_matmul_grad f64[3,3,5] f64[3,3,2,6] i32[3,3,2] num_experts=4",
+           "expert_matmul_grad f64[3,2,5] f64[3,3] i32[3,2] num_experts=6",
+           "mul_rows f64[3,2,5] f64[3,2]",
+           "dot_rows f64[3,2,5] f64[3,2,5]",
            "cross_entropy f64[4,3,7] i32[4,3]",
            "cross_entropy_grad f64[3,4,7] i32[3,4] f64[3,4] f64[]",
            "dropout f64[3,4,5] i64[] i64[3] rate=0.4 key=3 seed=42",
@@ -131,7 +146,8 @@ std::vector<std::string> OpCaseTexts() {
 }
 
 interpreter::Arrays RandomLeaves(const OpCase& op_case, interpreter::Random& random) {
-  static const std::set<std::string> kPositive = {"log", "sqrt", "rsqrt", "reciprocal", "div", "adamw"};
+  static const std::set<std::string> kPositive = {"log", "sqrt",  "rsqrt", "reciprocal",
+                                                  "div", "adamw", "top_k", "top_k_grad"};
   const Node& node = op_case.op_node();
   std::normal_distribution<double> normal;
   interpreter::Arrays leaves;
@@ -141,7 +157,9 @@ interpreter::Arrays RandomLeaves(const OpCase& op_case, interpreter::Random& ran
     for (int64_t k = 0; k < array.size(); ++k) {
       double& x = array.values[k];
       if (type.dtype == DType::kI32) {
-        x = static_cast<double>(random() % 7);
+        // Ids of experts: some of a slot, different ones; the last is not there in the smaller cases.
+        const bool top_k = node.op.rfind("top_k", 0) == 0;
+        x = static_cast<double>(top_k ? (k % 2 == 0 ? random() % 3 : 3 + random() % 2) : random() % 7);
         if (node.op.rfind("cross_entropy", 0) == 0 && random() % 4 == 0) x = -1;  // not counted
       } else if (type.dtype == DType::kI64) {
         x = static_cast<double>(type.rank() == 0 ? 3 : 10 + k);

@@ -194,6 +194,14 @@ TEST(Rule, AllowsWhatLayoutsNeed) {
   EXPECT_EQ(RuleText(ops, "attention f32[2,5,6,4] f32[2,5,3,4] f32[2,5,3,4] causal=true scale=0.5"),
             "[0,2,1,4][0,3,1,4][0,3,1,4]->[0,2,1,4][0,1,2] even 1 of 3 whole 2 whole 3 whole 4");
   EXPECT_EQ(RuleText(ops, "embedding f32[7,5] i32[2,3]"), "[3,2][0,1]->[0,1,2] linear [0]");
+  // Experts are a reduced factor that no slot has: where they are split, each rank sums what its own give.
+  EXPECT_EQ(RuleText(ops, "expert_matmul f32[3,9,5] i32[3,9,2] f32[4,6,5] num_experts=4"),
+            "[0,1,4][0,1,2][3,5,4]->[0,1,2,5] even 2 of 2 even 3 of 4 linear [0] linear [2]");
+  EXPECT_EQ(RuleText(ops, "expert_matmul f32[3,2,6] i32[3,2] f32[4,6,5] num_experts=4 transposed=true sum_slots=true"),
+            "[0,1,3][0,1][2,3,4]->[0,4] even 1 of 2 even 2 of 4 linear [0] linear [2]");
+  EXPECT_EQ(RuleText(ops, "expert_matmul_grad f32[3,2,6] f32[3,5] i32[3,2] num_experts=4"),
+            "[0,1,3][0,4][0,1]->[2,3,4] even 1 of 2 even 2 of 4 linear [0] linear [1]");
+  EXPECT_EQ(RuleText(ops, "mul_rows f32[3,5] f32[3]"), "[0,1][0]->[0,1] linear [0] linear [1]");
   EXPECT_EQ(RuleText(ops, "cross_entropy f32[2,3,7] i32[2,3]"),
             "[0,1,2][0,1]->[][][0,1] even 0 of 2 even 1 of 3 whole 2 even 2 of 7");
 }

@@ -68,6 +68,11 @@ DType ComputeType(DType dtype) { return dtype == DType::kF16 ? DType::kF32 : dty
 constexpr int64_t kQueryBlock = 48, kKeyBlock = 64;
 int64_t RoundUp(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
 
+// Rows of one expert that are gathered and multiplied at a time, as kernels/cpu/expert.h has them.
+constexpr int64_t kExpertRows = 1024;
+// Slots sorted by expert; the count of each expert fits into kSmall.
+int64_t OrderBytes(const TensorType& ids) { return kSmall + 4 * ids.num_elements(); }
+
 }  // namespace
 
 int64_t EinsumWorkspaceBytes(const EinsumSpec& spec, const TensorType& a, const TensorType& b, const TensorType& y,
@@ -98,6 +103,23 @@ int64_t AttentionGradWorkspaceBytes(const TensorType& q, const TensorType& k, in
   const int64_t d = q.dims[3], padded = RoundUp(d, 16), keys = RoundUp(k.dims[1], kKeyBlock);
   const int64_t thread = keys * (2 * d + 3 * padded) + 3 * kQueryBlock * padded + 2 * kQueryBlock * kKeyBlock;
   return kSmall + threads * RoundUp(thread * ByteSize(AccumulationType(q.dtype)), 64);
+}
+
+int64_t ExpertMatmulWorkspaceBytes(const TensorType& ids, const TensorType& x, const TensorType& w, const TensorType& y,
+                                   int threads) {
+  const int64_t rows = std::min(kExpertRows, ids.num_elements());
+  const TensorType block_x{x.dtype, {rows, x.dims.back()}}, block_w{w.dtype, {y.dims.back(), x.dims.back()}};
+  const TensorType block_y{x.dtype, {rows, y.dims.back()}};
+  return OrderBytes(ids) + block_x.bytes() + block_y.bytes() +
+         EinsumWorkspaceBytes({"rn", "mn", "rm"}, block_x, block_w, block_y, threads);
+}
+
+int64_t ExpertMatmulGradWorkspaceBytes(const TensorType& ids, const TensorType& a, const TensorType& b, int threads) {
+  const int64_t rows = std::min(kExpertRows, ids.num_elements());
+  const TensorType block_a{a.dtype, {rows, a.dims.back()}}, block_b{b.dtype, {rows, b.dims.back()}};
+  const TensorType y{AccumulationType(a.dtype), {a.dims.back(), b.dims.back()}};
+  return OrderBytes(ids) + block_a.bytes() + block_b.bytes() +
+         EinsumAccumulateWorkspaceBytes({"rm", "rn", "mn"}, block_a, block_b, y, threads);
 }
 
 int64_t NormGradWorkspaceBytes(const TensorType& x, int num_sums) {

@@ -22,6 +22,12 @@ int64_t EinsumAccumulateWorkspaceBytes(const EinsumSpec& spec, const TensorType&
 int64_t AttentionWorkspaceBytes(const TensorType& q, const TensorType& k, int threads);
 int64_t AttentionGradWorkspaceBytes(const TensorType& q, const TensorType& k, int threads);
 
+// expert_matmul(x, ids, w) -> y, and its gradient of w from rows a and b: the order of the slots, and a block of sorted
+// rows.
+int64_t ExpertMatmulWorkspaceBytes(const TensorType& ids, const TensorType& x, const TensorType& w, const TensorType& y,
+                                   int threads);
+int64_t ExpertMatmulGradWorkspaceBytes(const TensorType& ids, const TensorType& a, const TensorType& b, int threads);
+
 // Gradients of rms_norm and layer_norm with `num_sums` gradients of weights over the last dim of x.
 int64_t NormGradWorkspaceBytes(const TensorType& x, int num_sums);
 

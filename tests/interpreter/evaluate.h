@@ -48,6 +48,7 @@ class EvaluatorTable {
 void AddPointwiseEvaluators(EvaluatorTable& table);
 void AddShapeEvaluators(EvaluatorTable& table);
 void AddModelEvaluators(EvaluatorTable& table);     // einsum, norms, attention, tokens
+void AddExpertEvaluators(EvaluatorTable& table);    // softmax, top_k, experts
 void AddTrainingEvaluators(EvaluatorTable& table);  // cross_entropy, dropout, optimizer
 
 }  // namespace tacc::interpreter

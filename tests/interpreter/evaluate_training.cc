@@ -173,6 +173,7 @@ EvaluatorTable::EvaluatorTable() {
   AddPointwiseEvaluators(*this);
   AddShapeEvaluators(*this);
   AddModelEvaluators(*this);
+  AddExpertEvaluators(*this);
   AddTrainingEvaluators(*this);
 }
 

@@ -12,6 +12,7 @@
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/einsum.h"
 #include "kernels/cpu/embedding.h"
+#include "kernels/cpu/expert.h"
 #include "kernels/cpu/lr_schedule.h"
 #include "kernels/cpu/norm.h"
 #include "kernels/cpu/pointwise.h"
@@ -262,6 +263,55 @@ absl::StatusOr<Kernel> EmbeddingGrad(const Binding& b) {
   });
 }
 
+absl::StatusOr<Kernel> Softmax(const Binding& b) {
+  return Kernel([x = b.in(0), y = b.out(0)] { cpu::Softmax(x, y); });
+}
+
+absl::StatusOr<Kernel> SoftmaxGrad(const Binding& b) {
+  return Kernel([dy = b.in(0), y = b.in(1), dx = b.out(0)] { cpu::SoftmaxGrad(dy, y, dx); });
+}
+
+cpu::TopKWeights TopKWeightsOf(const Binding& b) {
+  return b.attr<bool>("normalize") ? cpu::TopKWeights::kNormalized : cpu::TopKWeights::kPlain;
+}
+
+absl::StatusOr<Kernel> TopK(const Binding& b) {
+  return Kernel(
+      [kind = TopKWeightsOf(b), p = b.in(0), weights = b.out(0), ids = b.out(1)] { cpu::TopK(p, kind, weights, ids); });
+}
+
+absl::StatusOr<Kernel> TopKGrad(const Binding& b) {
+  return Kernel([kind = TopKWeightsOf(b), dw = b.in(0), p = b.in(1), ids = b.in(2), dp = b.out(0)] {
+    cpu::TopKGrad(dw, p, ids, kind, dp);
+  });
+}
+
+absl::StatusOr<Kernel> ExpertCounts(const Binding& b) {
+  return Kernel([ids = b.in(0), counts = b.out(0)] { cpu::ExpertCounts(ids, counts); });
+}
+
+absl::StatusOr<Kernel> ExpertMatmul(const Binding& b) {
+  const cpu::ExpertWeights kind =
+      b.attr<bool>("transposed") ? cpu::ExpertWeights::kTransposed : cpu::ExpertWeights::kPlain;
+  return Kernel([kind, offset = b.in_begin(2, 0), x = b.in(0), ids = b.in(1), w = b.in(2), y = b.out(0)] {
+    cpu::ExpertMatmul(x, ids, w, kind, offset, y);
+  });
+}
+
+absl::StatusOr<Kernel> ExpertMatmulGrad(const Binding& b) {
+  return Kernel([offset = b.out_begin(0, 0), x = b.in(0), dy = b.in(1), ids = b.in(2), dw = b.out(0)] {
+    cpu::ExpertMatmulGrad(x, dy, ids, offset, dw);
+  });
+}
+
+absl::StatusOr<Kernel> MulRows(const Binding& b) {
+  return Kernel([x = b.in(0), w = b.in(1), y = b.out(0)] { cpu::MulRows(x, w, y); });
+}
+
+absl::StatusOr<Kernel> DotRows(const Binding& b) {
+  return Kernel([x = b.in(0), z = b.in(1), y = b.out(0)] { cpu::DotRows(x, z, y); });
+}
+
 absl::StatusOr<Kernel> CrossEntropy(const Binding& b) {
   const int vocabulary = b.in(0).dims.rank() - 1;
   return Kernel([offset = b.in_begin(0, vocabulary), bounds = b.in_bounds(1), logits = b.in(0), targets = b.in(1),
@@ -347,12 +397,16 @@ const std::map<std::string, Prepare>& Table() {
       {"cross_entropy", CrossEntropy},
       {"cross_entropy_grad", CrossEntropyGrad},
       {"div", Binary<BinaryOp::kDiv>},
+      {"dot_rows", DotRows},
       {"dropout", Dropout},
       {"einsum", Einsum},
       {"einsum_accumulate", EinsumAccumulate},
       {"embedding", Embedding},
       {"embedding_grad", EmbeddingGrad},
       {"exp", Unary<UnaryOp::kExp>},
+      {"expert_counts", ExpertCounts},
+      {"expert_matmul", ExpertMatmul},
+      {"expert_matmul_grad", ExpertMatmulGrad},
       {"gelu", Gelu},
       {"gelu_grad", GeluGrad},
       {"iota", Iota},
@@ -367,6 +421,7 @@ const std::map<std::string, Prepare>& Table() {
       {"maximum", Binary<BinaryOp::kMaximum>},
       {"minimum", Binary<BinaryOp::kMinimum>},
       {"mul", Binary<BinaryOp::kMul>},
+      {"mul_rows", MulRows},
       {"neg", Unary<UnaryOp::kNeg>},
       {"pad", Pad},
       {"reciprocal", Unary<UnaryOp::kReciprocal>},
@@ -387,6 +442,8 @@ const std::map<std::string, Prepare>& Table() {
       {"silu", Unary<UnaryOp::kSilu>},
       {"silu_grad", UnaryGrad<UnaryGradOp::kSilu>},
       {"slice", Slice},
+      {"softmax", Softmax},
+      {"softmax_grad", SoftmaxGrad},
       {"sqrt", Unary<UnaryOp::kSqrt>},
       {"square", Unary<UnaryOp::kSquare>},
       {"sub", Binary<BinaryOp::kSub>},
@@ -395,6 +452,8 @@ const std::map<std::string, Prepare>& Table() {
       {"swiglu_grad", SwigluGrad},
       {"tanh", Unary<UnaryOp::kTanh>},
       {"tanh_grad", UnaryGrad<UnaryGradOp::kTanh>},
+      {"top_k", TopK},
+      {"top_k_grad", TopKGrad},
       {"transpose", Transpose},
   };
   return table;

@@ -146,6 +146,12 @@ TEST(CpuKernels, TakeTheShardsOffsets) {
   Trial embedding_grad("embedding_grad f64[3,4,5] i32[3,4] vocab_size=3");
   embedding_grad.request().out_ranges[0][0] = {2, 5};
   embedding_grad.Check(1e-12);
+  Trial experts("expert_matmul f64[3,5] i32[3,2] f64[3,4,5] num_experts=3");  // experts 2, 3, 4 of more
+  experts.request().in_ranges[2][0] = {2, 5};
+  experts.Check(1e-12);
+  Trial experts_grad("expert_matmul_grad f64[3,4] f64[3,5] i32[3,2] num_experts=3");
+  experts_grad.request().out_ranges[0][0] = {2, 5};
+  experts_grad.Check(1e-12);
   Trial rope("rope_table inv_freq=[1.0,0.1] length=5 dtype=f64");
   for (auto& ranges : rope.request().out_ranges) ranges[0] = {10, 15};
   rope.Check(1e-12);
@@ -232,6 +238,12 @@ TEST(CpuKernels, TakeNoMoreMemoryThanTheOpsPromise) {
           absl::StrCat("attention_grad ", q, " T[", shape, " ", q, " f32[", s, "] causal=true scale=0.1"),
           {{"T", type}}));
     }
+    texts.push_back(absl::StrReplaceAll("expert_matmul T[900,64] i32[900,2] T[7,300,64] num_experts=7", {{"T", type}}));
+    texts.push_back(absl::StrReplaceAll(
+        "expert_matmul T[2000,2,300] i32[2000,2] T[7,300,64] num_experts=7 transposed=true sum_slots=true",
+        {{"T", type}}));
+    texts.push_back(
+        absl::StrReplaceAll("expert_matmul_grad T[2000,2,300] T[2000,64] i32[2000,2] num_experts=2", {{"T", type}}));
     texts.push_back(absl::StrReplaceAll("rms_norm_grad T[300,512] T[300,512] T[512] f32[300]", {{"T", type}}));
     texts.push_back(absl::StrReplaceAll(
         "layer_norm_grad T[3000,100] T[3000,100] f32[3000] f32[3000] T[100] affine=weight_bias", {{"T", type}}));

@@ -1,0 +1,379 @@
+// softmax top_k expert_counts expert_matmul mul_rows dot_rows and their gradients: mixtures of experts. Dims: [T...]
+// any token dims, K slots of a token (the experts it goes to), E experts, N and M features.
+//
+// Tokens stay where they are: a product of every slot with its expert's matrix has the slots' own dims, so its sharding
+// follows from its dims as any other op's, and no expert has a capacity. Kernels sort slots by expert inside.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "graph/ir/status_macros.h"
+#include "graph/ops/builder.h"
+#include "graph/ops/facts.h"
+#include "graph/ops/workspace.h"
+
+namespace tacc::graph {
+namespace {
+
+Dims With(Dims dims, int64_t last) {
+  dims.push_back(last);
+  return dims;
+}
+std::vector<int> With(std::vector<int> factors, int last) {
+  factors.push_back(last);
+  return factors;
+}
+Dims WithoutLast(Dims dims) {
+  dims.pop_back();
+  return dims;
+}
+
+absl::Status WantIds(const TensorType& ids) {
+  return ids.dtype == DType::kI32 && ids.rank() > 0 ? absl::OkStatus()
+                                                    : Wanted("ids", ids, "i32 elements, one a slot of a token");
+}
+
+absl::Status WantVector(absl::string_view name, const TensorType& x) {
+  TACC_RETURN_IF_ERROR(WantFloating(name, x));
+  return x.rank() > 0 ? absl::OkStatus() : Wanted(name, x, "at least one dim");
+}
+
+absl::Status WantProbabilities(const TensorType& p) {
+  TACC_RETURN_IF_ERROR(WantVector("p", p));
+  return AccumulationType(p.dtype) == p.dtype ? absl::OkStatus() : Wanted("p", p, "f32 or f64 elements");
+}
+
+absl::Status WantPositive(absl::string_view name, int64_t value) {
+  return value > 0 ? absl::OkStatus()
+                   : absl::InvalidArgumentError(absl::StrCat(name, "=", value, "; wanted 1 or more"));
+}
+
+// One factor a dim of x, the last of them whole.
+Rule RowRule(const OpCall& call, std::vector<std::vector<int>> linear_in) {
+  Rule rule;
+  const std::vector<int> x = AddFactors(rule, call.in(0).dims);
+  rule.factors[x.back()].replicate = true;
+  for (size_t i = 0; i < call.operands.size(); ++i) rule.in.push_back(x);
+  rule.out = {x};
+  rule.linear_in = std::move(linear_in);
+  return rule;
+}
+
+// y = exp(x) / sum of exp(x), over the last dim.
+void AddSoftmax(OpTable& table) {
+  OpDef op;
+  op.name = "softmax";
+  op.min_operands = op.max_operands = 1;
+  op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    TACC_RETURN_IF_ERROR(WantVector("x", call.in(0)));
+    return Types{{AccumulationType(call.in(0).dtype), call.in(0).dims}};
+  };
+  op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> { return RowRule(call, {}); };
+  op.reuses = ReuseIfSameType(0);
+  op.derive = [](VjpCall& call) {
+    Builder& b = call.builder;
+    const ValueId y = call.node.results[0];
+    call.gradients[0] = b.Add("softmax_grad", {b.Cast(call.cotangents[0], b.type(y).dtype), y});
+    return absl::OkStatus();
+  };
+  table.Add(op);
+
+  OpDef grad;  // dx = y (dy - sum of dy y)
+  grad.name = "softmax_grad";
+  grad.min_operands = grad.max_operands = 2;
+  grad.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    TACC_RETURN_IF_ERROR(WantVector("dy", call.in(0)));
+    if (AccumulationType(call.in(0).dtype) != call.in(0).dtype) return Wanted("dy", call.in(0), "f32 or f64 elements");
+    TACC_RETURN_IF_ERROR(WantType("y", call.in(1), call.in(0)));
+    return Types{call.in(0)};
+  };
+  grad.rule = [](const OpCall& call) -> absl::StatusOr<Rule> { return RowRule(call, {{0}}); };
+  grad.reuses = ReuseIfSameType(0);
+  table.Add(grad);
+}
+
+// The k largest of each row of p [T..., E], largest first, of equal ones the lower index; with normalize divided by
+// their sum.
+void AddTopK(OpTable& table) {
+  OpDef op;
+  op.name = "top_k";
+  op.min_operands = op.max_operands = 1;
+  op.num_results = 2;
+  op.attrs = {{"k", AttrKind::kInt}, {"normalize", AttrKind::kBool, AttrSpec::kOptional}};
+  op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    const TensorType& p = call.in(0);
+    TACC_RETURN_IF_ERROR(WantProbabilities(p));
+    const int64_t k = call.attr<int64_t>("k");
+    if (k < 1 || k > p.dims.back())
+      return absl::InvalidArgumentError(absl::StrCat("k=", k, "; wanted 1 to ", p.dims.back(), ", the last dim of p"));
+    const Dims slots = With(WithoutLast(p.dims), k);
+    return Types{{p.dtype, slots}, {DType::kI32, slots}};
+  };
+  op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
+    Rule rule = RowRule(call, {});
+    const std::vector<int> slots = With(Leading(rule.in[0]), Rule::kNone);
+    rule.out = {slots, slots};
+    return rule;
+  };
+  op.derive = [](VjpCall& call) {
+    Builder& b = call.builder;
+    const Node& node = call.node;
+    Attrs attrs;
+    if (GetAttr<bool>(node.attrs, "normalize")) attrs["normalize"] = true;
+    call.gradients[0] = b.Add(
+        "top_k_grad", {b.Cast(call.cotangents[0], b.type(node.operands[0]).dtype), node.operands[0], node.results[1]},
+        std::move(attrs));
+    return absl::OkStatus();
+  };
+  table.Add(op);
+
+  OpDef grad;  // dw, p, ids -> dp, zero where nothing was chosen
+  grad.name = "top_k_grad";
+  grad.min_operands = grad.max_operands = 3;
+  grad.attrs = {{"normalize", AttrKind::kBool, AttrSpec::kOptional}};
+  grad.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    const TensorType &dw = call.in(0), &p = call.in(1);
+    TACC_RETURN_IF_ERROR(WantProbabilities(p));
+    TACC_RETURN_IF_ERROR(WantIds(call.in(2)));
+    TACC_RETURN_IF_ERROR(WantDims("ids", call.in(2), With(WithoutLast(p.dims), call.in(2).dims.back())));
+    TACC_RETURN_IF_ERROR(WantType("dw", dw, {p.dtype, call.in(2).dims}));
+    return Types{p};
+  };
+  grad.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
+    Rule rule;
+    const std::vector<int> p = AddFactors(rule, call.in(1).dims);
+    rule.factors[p.back()].replicate = true;
+    const std::vector<int> slots = With(Leading(p), Rule::kNone);
+    rule.in = {slots, p, slots};
+    rule.out = {p};
+    rule.linear_in = {{0}};
+    return rule;
+  };
+  table.Add(grad);
+}
+
+// How many slots go to each expert, as numbers of dtype f32 (or `dtype`).
+void AddExpertCounts(OpTable& table) {
+  OpDef op;
+  op.name = "expert_counts";
+  op.min_operands = op.max_operands = 1;
+  op.attrs = {{"num_experts", AttrKind::kInt}, {"dtype", AttrKind::kString, AttrSpec::kOptional}};
+  op.no_gradient = true;
+  op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    TACC_RETURN_IF_ERROR(WantIds(call.in(0)));
+    TACC_RETURN_IF_ERROR(WantPositive("num_experts", call.attr<int64_t>("num_experts")));
+    const TensorType counts{DTypeAttr(call, DType::kF32), {call.attr<int64_t>("num_experts")}};
+    if (AccumulationType(counts.dtype) != counts.dtype) return Wanted("the result", counts, "f32 or f64 elements");
+    return Types{counts};
+  };
+  // A slot of padding would count: only even cuts.
+  op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
+    Rule rule;
+    rule.in = {AddFactors(rule, call.in(0).dims)};
+    for (Factor& factor : rule.factors) factor.even = true;
+    rule.out = {{Rule::kNone}};
+    return rule;
+  };
+  table.Add(op);
+}
+
+// The dims of an operand that has one row of features for each token, [T..., N], or for each slot, [T..., K, N].
+enum class Rows { kToken, kSlot };
+
+absl::StatusOr<Rows> RowsOf(absl::string_view name, const TensorType& x, const TensorType& ids) {
+  TACC_RETURN_IF_ERROR(WantVector(name, x));
+  const Dims rows = WithoutLast(x.dims);
+  if (rows == ids.dims) return Rows::kSlot;
+  if (rows == WithoutLast(ids.dims)) return Rows::kToken;
+  return Wanted(name, x, absl::StrCat("a row for each slot or token of ids, ", ids.ToString()));
+}
+
+// Factors of the slots' dims: [T..., K]. Tokens are padded with rows of zeros where they are summed over; a padded slot
+// would be one more of its token's.
+std::vector<int> AddSlotFactors(Rule& rule, const TensorType& ids) {
+  const std::vector<int> slots = AddFactors(rule, ids.dims);
+  rule.factors[slots.back()].even = true;
+  return slots;
+}
+std::vector<int> RowFactors(Rows rows, const std::vector<int>& slots, int features) {
+  return With(rows == Rows::kSlot ? slots : Leading(slots), features);
+}
+
+// Experts are cut at whole experts. A rank that holds some of them sums their slots' rows and takes the others as zero.
+int AddExpertFactor(Rule& rule, int64_t num_experts) {
+  const int experts = rule.AddFactor(num_experts);
+  rule.factors[experts].even = true;
+  return experts;
+}
+
+// y of a slot = its expert's matrix times its row: w [E, M, N] over N, or with transposed over M. x has a row a token
+// (which all its slots take) or a slot; y a row a slot, or with sum_slots a token: the sum over its slots, in the
+// accumulation type. Slots of ids outside the experts give zero.
+void AddExpertMatmul(OpTable& table) {
+  OpDef op;
+  op.name = "expert_matmul";
+  op.min_operands = op.max_operands = 3;
+  op.attrs = {{"transposed", AttrKind::kBool, AttrSpec::kOptional},
+              {"sum_slots", AttrKind::kBool, AttrSpec::kOptional},
+              {"num_experts", AttrKind::kInt}};
+  op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    const TensorType &x = call.in(0), &ids = call.in(1), &w = call.in(2);
+    TACC_RETURN_IF_ERROR(WantIds(ids));
+    TACC_RETURN_IF_ERROR(RowsOf("x", x, ids).status());
+    TACC_RETURN_IF_ERROR(WantPositive("num_experts", call.attr<int64_t>("num_experts")));
+    TACC_RETURN_IF_ERROR(WantRank("w", w, 3));
+    const bool transposed = call.attr<bool>("transposed");
+    const int64_t n = x.dims.back(), m = w.dims[transposed ? 2 : 1];
+    const Dims dims =
+        transposed ? Dims{call.attr<int64_t>("num_experts"), n, m} : Dims{call.attr<int64_t>("num_experts"), m, n};
+    TACC_RETURN_IF_ERROR(WantType("w", w, {x.dtype, dims}));
+    if (call.attr<bool>("sum_slots")) return Types{{AccumulationType(x.dtype), With(WithoutLast(ids.dims), m)}};
+    return Types{{x.dtype, With(ids.dims, m)}};
+  };
+  op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
+    const bool transposed = call.attr<bool>("transposed");
+    TACC_ASSIGN_OR_RETURN(const Rows rows, RowsOf("x", call.in(0), call.in(1)));
+    Rule rule;
+    const std::vector<int> slots = AddSlotFactors(rule, call.in(1));
+    const int experts = AddExpertFactor(rule, call.in(2).dims[0]);
+    const int n = rule.AddFactor(call.in(0).dims.back()), m = rule.AddFactor(call.out(0).dims.back());
+    rule.in = {RowFactors(rows, slots, n), slots,
+               transposed ? std::vector<int>{experts, n, m} : std::vector<int>{experts, m, n}};
+    rule.out = {RowFactors(call.attr<bool>("sum_slots") ? Rows::kToken : Rows::kSlot, slots, m)};
+    rule.linear_in = {{0}, {2}};
+    return rule;
+  };
+  op.flops = [](const OpCall& call) {
+    const double part = static_cast<double>(call.in(2).dims[0]) / call.attr<int64_t>("num_experts");
+    return 2.0 * part * call.in(1).num_elements() * call.in(2).dims[1] * call.in(2).dims[2];
+  };
+  op.is_matmul = true;
+  op.workspace_bytes = [](const OpCall& call, int threads) {
+    return ExpertMatmulWorkspaceBytes(call.in(1), call.in(0), call.in(2), call.out(0), threads);
+  };
+  op.derive = [](VjpCall& call) {
+    Builder& b = call.builder;
+    const Node& node = call.node;
+    const ValueId x = node.operands[0], ids = node.operands[1], w = node.operands[2];
+    const bool transposed = GetAttr<bool>(node.attrs, "transposed");
+    const bool token_rows = b.type(x).rank() == b.type(ids).rank();
+    const ValueId dy = b.Cast(call.cotangents[0], b.type(x).dtype);
+    if (call.needs(0)) {
+      Attrs attrs = {{"num_experts", node.attrs.at("num_experts")}};
+      if (!transposed) attrs["transposed"] = true;
+      if (token_rows) attrs["sum_slots"] = true;
+      call.gradients[0] = b.Add("expert_matmul", {dy, ids, w}, std::move(attrs));
+    }
+    if (call.needs(2)) {
+      call.gradients[2] = b.Add("expert_matmul_grad", {transposed ? x : dy, transposed ? dy : x, ids},
+                                {{"num_experts", node.attrs.at("num_experts")}});
+    }
+    return absl::OkStatus();
+  };
+  table.Add(op);
+
+  // a, b, ids -> [E, M, N] in the accumulation type: of each expert, the sum over its slots of a's row times b's.
+  OpDef grad;
+  grad.name = "expert_matmul_grad";
+  grad.min_operands = grad.max_operands = 3;
+  grad.attrs = {{"num_experts", AttrKind::kInt}};
+  grad.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    const TensorType &a = call.in(0), &b = call.in(1), &ids = call.in(2);
+    TACC_RETURN_IF_ERROR(WantIds(ids));
+    TACC_RETURN_IF_ERROR(RowsOf("a", a, ids).status());
+    TACC_RETURN_IF_ERROR(RowsOf("b", b, ids).status());
+    if (a.dtype != b.dtype) return Wanted("b", b, absl::StrCat("elements of a's type, ", Name(a.dtype)));
+    TACC_RETURN_IF_ERROR(WantPositive("num_experts", call.attr<int64_t>("num_experts")));
+    return Types{{AccumulationType(a.dtype), {call.attr<int64_t>("num_experts"), a.dims.back(), b.dims.back()}}};
+  };
+  grad.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
+    TACC_ASSIGN_OR_RETURN(const Rows a_rows, RowsOf("a", call.in(0), call.in(2)));
+    TACC_ASSIGN_OR_RETURN(const Rows b_rows, RowsOf("b", call.in(1), call.in(2)));
+    Rule rule;
+    const std::vector<int> slots = AddSlotFactors(rule, call.in(2));
+    const int experts = AddExpertFactor(rule, call.out(0).dims[0]);
+    const int m = rule.AddFactor(call.in(0).dims.back()), n = rule.AddFactor(call.in(1).dims.back());
+    rule.in = {RowFactors(a_rows, slots, m), RowFactors(b_rows, slots, n), slots};
+    rule.out = {{experts, m, n}};
+    rule.linear_in = {{0}, {1}};
+    return rule;
+  };
+  grad.flops = [](const OpCall& call) {
+    const double part = static_cast<double>(call.out(0).dims[0]) / call.attr<int64_t>("num_experts");
+    return 2.0 * part * call.in(2).num_elements() * call.out(0).dims[1] * call.out(0).dims[2];
+  };
+  grad.is_matmul = true;
+  grad.workspace_bytes = [](const OpCall& call, int threads) {
+    return ExpertMatmulGradWorkspaceBytes(call.in(2), call.in(0), call.in(1), threads);
+  };
+  table.Add(grad);
+}
+
+// y = x times a number for each row: w has x's dims but the last. And its gradient of w, dot_rows: the product of two
+// rows, in the accumulation type.
+void AddRowScaling(OpTable& table) {
+  OpDef op;
+  op.name = "mul_rows";
+  op.min_operands = op.max_operands = 2;
+  op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    const TensorType &x = call.in(0), &w = call.in(1);
+    TACC_RETURN_IF_ERROR(WantVector("x", x));
+    TACC_RETURN_IF_ERROR(WantFloating("w", w));
+    TACC_RETURN_IF_ERROR(WantDims("w", w, WithoutLast(x.dims)));
+    return Types{x};
+  };
+  op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
+    Rule rule;
+    const std::vector<int> x = AddFactors(rule, call.in(0).dims);
+    rule.in = {x, Leading(x)};
+    rule.out = {x};
+    rule.linear_in = {{0}, {1}};
+    return rule;
+  };
+  op.reuses = ReuseIfSameType(0);
+  op.derive = [](VjpCall& call) {
+    Builder& b = call.builder;
+    const ValueId x = call.node.operands[0], w = call.node.operands[1];
+    const ValueId dy = b.Cast(call.cotangents[0], b.type(x).dtype);
+    if (call.needs(0)) call.gradients[0] = b.Add("mul_rows", {dy, w});
+    if (call.needs(1)) call.gradients[1] = b.Add("dot_rows", {dy, x});
+    return absl::OkStatus();
+  };
+  table.Add(op);
+
+  OpDef dot;
+  dot.name = "dot_rows";
+  dot.min_operands = dot.max_operands = 2;
+  dot.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    TACC_RETURN_IF_ERROR(WantVector("a", call.in(0)));
+    TACC_RETURN_IF_ERROR(WantType("b", call.in(1), call.in(0)));
+    return Types{{AccumulationType(call.in(0).dtype), WithoutLast(call.in(0).dims)}};
+  };
+  dot.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
+    Rule rule;
+    const std::vector<int> a = AddFactors(rule, call.in(0).dims);
+    rule.in = {a, a};
+    rule.out = {Leading(a)};
+    rule.linear_in = {{0}, {1}};
+    return rule;
+  };
+  dot.derive = [](VjpCall& call) {
+    Builder& b = call.builder;
+    for (int i = 0; i < 2; ++i) {
+      if (call.needs(i)) call.gradients[i] = b.Add("mul_rows", {call.node.operands[1 - i], call.cotangents[0]});
+    }
+    return absl::OkStatus();
+  };
+  table.Add(dot);
+}
+
+}  // namespace
+
+void AddExpertOps(OpTable& table) {
+  AddSoftmax(table);
+  AddTopK(table);
+  AddExpertCounts(table);
+  AddExpertMatmul(table);
+  AddRowScaling(table);
+}
+
+}  // namespace tacc::graph

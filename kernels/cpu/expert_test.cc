@@ -1,0 +1,160 @@
+#include "kernels/cpu/expert.h"
+
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/reference/buffer.h"
+#include "kernels/reference/expert.h"
+
+namespace tacc::kernels::cpu {
+namespace {
+
+using reference::Buffer;
+using reference::MaxError;
+using reference::Random;
+using reference::Rounded;
+using reference::Tensor;
+
+constexpr DType kFloats[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF64};
+
+DType Wide(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
+// Of a product of a few hundred terms of size 1, rounded to the dtype.
+double Tolerance(DType dtype) {
+  return dtype == DType::kBF16 ? 1e-2 : dtype == DType::kF16 ? 2e-3 : dtype == DType::kF32 ? 1e-5 : 1e-12;
+}
+
+TensorView Ids(std::vector<int32_t>& ids, const Dims& dims) { return {ids.data(), DType::kI32, dims}; }
+
+// Some outside [0, experts), and expert 1 most often, so that it fills several blocks of rows.
+std::vector<int32_t> SomeIds(int64_t slots, int32_t experts) {
+  std::vector<int32_t> ids;
+  uint32_t state = 12345;
+  for (int64_t s = 0; s < slots; ++s) {
+    state = state * 1664525 + 1013904223;
+    ids.push_back((state >> 16) % 3 == 0 ? static_cast<int32_t>((state >> 18) % (experts + 2)) - 1 : 1);
+  }
+  return ids;
+}
+
+TEST(Softmax, MatchesTheReferenceAndItsDerivative) {
+  for (int64_t n : {1, 7, 300}) {
+    for (DType dtype : kFloats) {
+      const Tensor x = Rounded(Random({5, n}, 1, 4), dtype);
+      const Buffer in(dtype, x), y(Wide(dtype), Dims{5, n});
+      Softmax(in, y);
+      EXPECT_LE(MaxError(y.ToTensor(), reference::Softmax(x), 1e-3), 1e-5);
+      const Tensor dy = Rounded(Random({5, n}, 2), Wide(dtype));
+      const Buffer d(Wide(dtype), dy);
+      SoftmaxGrad(d, y, d);  // in place
+      EXPECT_LE(MaxError(d.ToTensor(), reference::SoftmaxGrad(dy, x), 1e-2), 2e-5);
+      EXPECT_TRUE(y.GuardsIntact() && d.GuardsIntact());
+    }
+  }
+  const double infinity = std::numeric_limits<double>::infinity();
+  const Buffer large(DType::kF32, Tensor(Dims{1, 3}, {-infinity, 1e30, 1e30})), y(DType::kF32, Dims{1, 3});
+  Softmax(large, y);
+  EXPECT_EQ(y.ToTensor().values, (std::vector<double>{0, 0.5, 0.5}));
+}
+
+TEST(TopK, TakesTheLargestAndOfEqualOnesTheFirst) {
+  const Buffer p(DType::kF32, Tensor(Dims{2, 5}, {0.25, 0.5, 0.0625, 0.5, 0.25, 0, 0, 0, 0, 1}));
+  const Buffer weights(DType::kF32, Dims{2, 3});
+  std::vector<int32_t> ids(6);
+  TopK(p, TopKWeights::kPlain, weights, Ids(ids, {2, 3}));
+  EXPECT_EQ(ids, (std::vector<int32_t>{1, 3, 0, 4, 0, 1}));
+  EXPECT_EQ(weights.ToTensor().values, (std::vector<double>{0.5, 0.5, 0.25, 1, 0, 0}));
+  TopK(p, TopKWeights::kNormalized, weights, Ids(ids, {2, 3}));
+  EXPECT_LE(MaxError(weights.ToTensor(), Tensor(Dims{2, 3}, {0.4, 0.4, 0.2, 1, 0, 0}), 1), 1e-7);
+}
+
+TEST(TopK, OfRowsThatAreNotNumbersGivesValidIds) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const Buffer p(DType::kF32, Tensor(Dims{1, 3}, {nan, nan, nan})), weights(DType::kF32, Dims{1, 2});
+  std::vector<int32_t> ids(2);
+  TopK(p, TopKWeights::kPlain, weights, Ids(ids, {1, 2}));
+  EXPECT_EQ(ids, (std::vector<int32_t>{0, 1}));
+}
+
+TEST(ExpertMatmul, MatchesTheReferenceInBlocksOfRows) {
+  constexpr int64_t kExperts = 4, kSlots = 2;
+  for (int64_t tokens : {int64_t{1}, int64_t{37}, kExpertRows + 5}) {
+    for (const auto& [n, m] : {std::pair<int64_t, int64_t>{5, 3}, {64, 33}}) {
+      for (DType dtype : kFloats) {
+        std::vector<int32_t> ids = SomeIds(tokens * kSlots, kExperts), shifted = ids;
+        for (int32_t& id : shifted) id += 7;
+        const TensorView id_view = Ids(ids, {tokens, kSlots}), shifted_view = Ids(shifted, {tokens, kSlots});
+        const Tensor x = Rounded(Random({tokens, n}, 1), dtype), w = Rounded(Random({kExperts, m, n}, 2), dtype);
+        Tensor transposed(Dims{kExperts, n, m});
+        for (int64_t e = 0; e < kExperts; ++e) {
+          for (int64_t i = 0; i < m * n; ++i) transposed[e * m * n + i % n * m + i / n] = w[e * m * n + i];
+        }
+        const Tensor want = reference::ExpertProducts(x, ids, w);
+        const Buffer x_in(dtype, x), w_in(dtype, w), t_in(dtype, transposed);
+        const Buffer y(dtype, Dims{tokens, kSlots, m}), sum(Wide(dtype), Dims{tokens, m});
+        ExpertMatmul(x_in, id_view, w_in, ExpertWeights::kPlain, 0, y);
+        EXPECT_LE(MaxError(y.ToTensor(), want, 1), Tolerance(dtype));
+        ExpertMatmul(x_in, shifted_view, t_in, ExpertWeights::kTransposed, 7, sum);
+        // Each summand, of size 4 or so, is rounded to the dtype; they may cancel.
+        EXPECT_LE(MaxError(sum.ToTensor(), reference::SumSlots(want), 4), Tolerance(dtype));
+        EXPECT_TRUE(y.GuardsIntact() && sum.GuardsIntact());
+
+        const Tensor dy = Rounded(Random({tokens, kSlots, m}, 3), dtype);
+        const Buffer dy_in(dtype, dy), dw(Wide(dtype), Dims{kExperts, m, n});
+        ExpertMatmulGrad(dy_in, x_in, id_view, 0, dw);
+        const double scale = std::max<double>(1, std::sqrt(tokens));  // of a sum over the tokens
+        EXPECT_LE(MaxError(dw.ToTensor(), reference::ExpertOuterProducts(dy, x, ids, kExperts), scale),
+                  Tolerance(dtype));
+        EXPECT_TRUE(dw.GuardsIntact());
+      }
+    }
+  }
+}
+
+TEST(ExpertMatmul, SumsAreTheSameForAnyNumberOfThreads) {
+  constexpr int64_t kTokens = 300, kSlots = 3, kExperts = 5, kN = 9, kM = 200;
+  std::vector<int32_t> ids = SomeIds(kTokens * kSlots, kExperts);  // a token has an expert more than once
+  const Buffer x(DType::kF32, Random({kTokens, kN}, 1)), w(DType::kF32, Random({kExperts, kM, kN}, 2));
+  const int threads_before = omp_get_max_threads();
+  std::vector<double> first;
+  for (int threads : {1, 2, 4}) {
+    omp_set_num_threads(threads);
+    const Buffer y(DType::kF32, Dims{kTokens, kM});
+    ExpertMatmul(x, Ids(ids, {kTokens, kSlots}), w, ExpertWeights::kPlain, 0, y);
+    if (first.empty()) first = y.ToTensor().values;
+    EXPECT_EQ(y.ToTensor().values, first);
+  }
+  omp_set_num_threads(threads_before);
+}
+
+TEST(ExpertCounts, LeavesOutWhatIsNoExpert) {
+  std::vector<int32_t> ids = {2, 0, 2, -1, 7, 2};
+  const Buffer counts(DType::kF32, Dims{4});
+  ExpertCounts(Ids(ids, {3, 2}), counts);
+  EXPECT_EQ(counts.ToTensor().values, (std::vector<double>{1, 0, 3, 0}));
+}
+
+TEST(Rows, AreScaledAndMultiplied) {
+  for (int64_t n : {1, 5, 1300}) {
+    for (DType dtype : kFloats) {
+      const Tensor x = Rounded(Random({7, n}, 1), dtype), z = Rounded(Random({7, n}, 2), dtype);
+      const Tensor w = Rounded(Random({7}, 3), Wide(dtype));
+      Tensor scaled(x.dims), dots(Dims{7});
+      for (int64_t i = 0; i < x.size(); ++i) {
+        scaled[i] = x[i] * w[i / n];
+        dots[i / n] += x[i] * z[i];
+      }
+      const Buffer in(dtype, x), other(dtype, z), weights(Wide(dtype), w), dot(Wide(dtype), Dims{7});
+      DotRows(in, other, dot);
+      EXPECT_LE(MaxError(dot.ToTensor(), dots, 1), 1e-5);
+      MulRows(in, weights, in);  // in place
+      EXPECT_LE(MaxError(in.ToTensor(), scaled, 1e-2), Tolerance(dtype));
+      EXPECT_TRUE(in.GuardsIntact() && dot.GuardsIntact());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tacc::kernels::cpu

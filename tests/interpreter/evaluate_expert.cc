@@ -1,0 +1,160 @@
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "tests/interpreter/evaluate.h"
+
+namespace tacc::interpreter {
+namespace {
+
+int64_t Last(const Array& x) { return x.dims.back(); }
+int64_t Rows(const Array& x) { return Last(x) == 0 ? 0 : x.size() / Last(x); }
+
+Results Softmax(const Request& r) {
+  const Array& x = *r.in[0];
+  const int64_t n = Last(x);
+  Array y = r.NewResult(0);
+  for (int64_t i = 0; i < Rows(x); ++i) {
+    double max = -INFINITY, sum = 0;
+    for (int64_t j = 0; j < n; ++j) max = std::max(max, x.values[i * n + j]);
+    for (int64_t j = 0; j < n; ++j) sum += std::exp(x.values[i * n + j] - max);
+    for (int64_t j = 0; j < n; ++j) y.values[i * n + j] = std::exp(x.values[i * n + j] - max) / sum;
+  }
+  return {std::move(y)};
+}
+
+Results SoftmaxGrad(const Request& r) {
+  const Array &dy = *r.in[0], &y = *r.in[1];
+  const int64_t n = Last(y);
+  Array dx = r.NewResult(0);
+  for (int64_t i = 0; i < Rows(y); ++i) {
+    double dot = 0;
+    for (int64_t j = 0; j < n; ++j) dot += dy.values[i * n + j] * y.values[i * n + j];
+    for (int64_t j = 0; j < n; ++j) dx.values[i * n + j] = y.values[i * n + j] * (dy.values[i * n + j] - dot);
+  }
+  return {std::move(dx)};
+}
+
+Results TopK(const Request& r) {
+  const Array& p = *r.in[0];
+  const int64_t n = Last(p), k = r.attr<int64_t>("k");
+  Array weights = r.NewResult(0), ids = r.NewResult(1);
+  for (int64_t i = 0; i < Rows(p); ++i) {
+    std::vector<int64_t> order(n);
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int64_t a, int64_t b) { return p.values[i * n + a] > p.values[i * n + b]; });
+    double sum = 0;
+    for (int64_t j = 0; j < k; ++j) sum += p.values[i * n + order[j]];
+    for (int64_t j = 0; j < k; ++j) {
+      weights.values[i * k + j] = p.values[i * n + order[j]] / (r.attr<bool>("normalize") ? sum : 1);
+      ids.values[i * k + j] = static_cast<double>(order[j]);
+    }
+  }
+  return {std::move(weights), std::move(ids)};
+}
+
+// The entry of a row that slot `id` means, or -1: padding holds anything.
+int64_t Index(double id, int64_t first, int64_t count) {
+  return id >= first && id < first + count ? static_cast<int64_t>(id) - first : -1;
+}
+
+Results TopKGrad(const Request& r) {
+  const Array &dw = *r.in[0], &p = *r.in[1], &ids = *r.in[2];
+  const int64_t n = Last(p), k = Last(ids);
+  const bool normalize = r.attr<bool>("normalize");
+  Array dp = r.NewResult(0);
+  for (int64_t i = 0; i < Rows(p); ++i) {
+    double sum = 0, dot = 0;
+    for (int64_t j = 0; j < k; ++j) {
+      const int64_t e = Index(ids.values[i * k + j], 0, n);
+      if (e < 0) continue;
+      sum += p.values[i * n + e];
+      dot += dw.values[i * k + j] * p.values[i * n + e];
+    }
+    for (int64_t j = 0; j < k; ++j) {
+      const int64_t e = Index(ids.values[i * k + j], 0, n);
+      if (e < 0) continue;
+      const double d = dw.values[i * k + j];
+      dp.values[i * n + e] += normalize ? (d - dot / sum) / sum : d;
+    }
+  }
+  return {std::move(dp)};
+}
+
+Results ExpertCounts(const Request& r) {
+  Array counts = r.NewResult(0);
+  for (double id : r.in[0]->values) {
+    const int64_t e = Index(id, 0, counts.size());
+    if (e >= 0) counts.values[e] += 1;
+  }
+  return {std::move(counts)};
+}
+
+// The row of `x`, which has one a slot or one a token, for a slot.
+int64_t RowOf(const Array& x, const Array& ids, int64_t slot) {
+  return x.dims.size() == ids.dims.size() ? slot / Last(ids) : slot;
+}
+
+Results ExpertMatmul(const Request& r) {
+  const Array &x = *r.in[0], &ids = *r.in[1], &w = *r.in[2];
+  const bool transposed = r.attr<bool>("transposed");
+  Array y = r.NewResult(0);
+  const int64_t n = Last(x), m = Last(y);
+  for (int64_t slot = 0; slot < ids.size(); ++slot) {
+    const int64_t e = Index(ids.values[slot], r.in_ranges[2][0].begin, w.dims[0]);
+    if (e < 0) continue;
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        y.values[RowOf(y, ids, slot) * m + i] +=
+            (transposed ? w.at({e, j, i}) : w.at({e, i, j})) * x.values[RowOf(x, ids, slot) * n + j];
+      }
+    }
+  }
+  return {std::move(y)};
+}
+
+Results ExpertMatmulGrad(const Request& r) {
+  const Array &a = *r.in[0], &b = *r.in[1], &ids = *r.in[2];
+  Array dw = r.NewResult(0);
+  const int64_t m = Last(a), n = Last(b);
+  for (int64_t slot = 0; slot < ids.size(); ++slot) {
+    const int64_t e = Index(ids.values[slot], r.out_ranges[0][0].begin, dw.dims[0]);
+    if (e < 0) continue;
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t j = 0; j < n; ++j)
+        dw.at({e, i, j}) += a.values[RowOf(a, ids, slot) * m + i] * b.values[RowOf(b, ids, slot) * n + j];
+    }
+  }
+  return {std::move(dw)};
+}
+
+Results MulRows(const Request& r) {
+  const Array &x = *r.in[0], &w = *r.in[1];
+  Array y = r.NewResult(0);
+  for (int64_t i = 0; i < x.size(); ++i) y.values[i] = x.values[i] * w.values[i / Last(x)];
+  return {std::move(y)};
+}
+
+Results DotRows(const Request& r) {
+  const Array &a = *r.in[0], &b = *r.in[1];
+  Array y = r.NewResult(0);
+  for (int64_t i = 0; i < a.size(); ++i) y.values[i / Last(a)] += a.values[i] * b.values[i];
+  return {std::move(y)};
+}
+
+}  // namespace
+
+void AddExpertEvaluators(EvaluatorTable& table) {
+  table.Add("softmax", Softmax);
+  table.Add("softmax_grad", SoftmaxGrad);
+  table.Add("top_k", TopK);
+  table.Add("top_k_grad", TopKGrad);
+  table.Add("expert_counts", ExpertCounts);
+  table.Add("expert_matmul", ExpertMatmul);
+  table.Add("expert_matmul_grad", ExpertMatmulGrad);
+  table.Add("mul_rows", MulRows);
+  table.Add("dot_rows", DotRows);
+}
+
+}  // namespace tacc::interpreter
