@@ -125,10 +125,16 @@ class GraphChecker {
       return places_.Error(i, absl::StrCat("param \"", node.symbol, "\" is ", type.ToString(), "; wanted f32"));
     for (const auto& [key, value] : node.attrs) {
       const bool fits = (key == "init" && std::holds_alternative<std::string>(value)) ||
-                        (key == "stored" && std::holds_alternative<std::vector<int64_t>>(value));
+                        (key == "stored" && std::holds_alternative<std::vector<int64_t>>(value)) ||
+                        (key == "axes" && std::holds_alternative<std::vector<std::string>>(value));
       if (!fits)
-        return places_.Error(i,
-                             absl::StrCat("param takes init=\"...\" and stored=[...], got ", key, "=", Print(value)));
+        return places_.Error(i, absl::StrCat("param takes init=\"...\", stored=[...] and axes=[NAME,...], got ", key,
+                                             "=", Print(value)));
+    }
+    const auto axes = GetAttr<std::vector<std::string>>(node.attrs, "axes");
+    if (!axes.empty() && static_cast<int>(axes.size()) != type.rank()) {
+      return places_.Error(
+          i, absl::StrCat("axes= has ", axes.size(), " names for the ", type.rank(), " dims of ", type.ToString()));
     }
     TensorType stored = type;
     stored.dims = GetAttr<std::vector<int64_t>>(node.attrs, "stored", type.dims);

@@ -293,7 +293,7 @@ TEST_F(ImportGraphTest, ErrorsNameLineAndColumn) {
   EXPECT_THAT(Error("f32[9,9]", "bf16[9,9]"),
               HasSubstr("m.graph:6:1: param \"table.weight\" is bf16[9,9]; wanted f32"));
   EXPECT_THAT(Error("init=\"normal(0.02)\"", "std=0.02"),
-              HasSubstr("m.graph:6:1: param takes init=\"...\" and stored=[...], got std=0.02"));
+              HasSubstr("m.graph:6:1: param takes init=\"...\", stored=[...] and axes=[NAME,...], got std=0.02"));
   EXPECT_THAT(Error("init=\"normal(0.02)\"", "stored=[80]"),
               HasSubstr("m.graph:6:1: stored=[80] is no reshape of f32[9,9]"));
   EXPECT_THAT(Error("%loss, %count, %lse = cross_entropy %logits, %targets : f32[], f32[], f32[B,S]",

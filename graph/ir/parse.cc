@@ -324,12 +324,14 @@ class Parser {
         state.init = std::get<std::string>(attr);
       } else if (key == "stored" && std::holds_alternative<std::vector<int64_t>>(attr)) {
         state.stored_dims = std::get<std::vector<int64_t>>(attr);
+      } else if (key == "axes" && std::holds_alternative<std::vector<std::string>>(attr)) {
+        state.axes = std::get<std::vector<std::string>>(attr);
       } else if (key == "at" && std::holds_alternative<int64_t>(attr)) {
         state.offset = std::get<int64_t>(attr);
       } else {
-        return lexer_.Error(place,
-                            absl::StrCat("attribute '", key,
-                                         "' of a state is unknown or of a wrong type; wanted kind, init, stored, at"));
+        return lexer_.Error(
+            place, absl::StrCat("attribute '", key,
+                                "' of a state is unknown or of a wrong type; wanted kind, init, stored, axes, at"));
       }
     }
     program->states.push_back(std::move(state));

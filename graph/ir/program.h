@@ -28,11 +28,17 @@ struct State {
   // weights: "normal(STD)", "truncated_normal(STD,BOUND)" (no value beyond +-BOUND), "ones", "zeros",
   // "uniform(LOW,HIGH)"; else "zeros" or "copy" (a cast of weights/W).
   std::string init;
-  Dims stored_dims;     // weights: the shape in the model's files; the logical shape is a reshape of it
+  Dims stored_dims;  // weights: the shape in the model's files; the logical shape is a reshape of it
+  // weights: what each dim is (see kLogicalAxes), from which a layout takes how it is split in use; or empty.
+  std::vector<std::string> axes;
   int64_t offset = -1;  // bytes from the start of the arena, once planned
 
   bool operator==(const State&) const = default;
 };
+
+// Names of dims of weights, with which a layout says what it splits: vocab, embed (the model's width), heads, kv_heads,
+// head_dim, mlp, experts. Other names are allowed and are never split by default.
+inline constexpr const char* kLogicalAxes[] = {"vocab", "embed", "heads", "kv_heads", "head_dim", "mlp", "experts"};
 
 // The graph that updates weights and optimizer states. It works on them where they rest; every other graph uses weights
 // whole.

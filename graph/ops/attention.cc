@@ -112,15 +112,18 @@ absl::Status CheckAttention(const OpCall& call, int first) {
 TensorType LogSumExpType(const TensorType& q) { return {AccumulationType(q.dtype), {q.dims[0], q.dims[2], q.dims[1]}}; }
 
 // Batch and heads may be split; sequences and the head dim are needed whole. Query heads follow their kv head, so with
-// fewer kv heads only an even cut of these keeps groups together.
+// fewer kv heads only an even cut keeps groups together.
 struct AttentionFactors {
   Rule rule;
   std::vector<int> q, k, lse;
 };
 AttentionFactors MakeAttentionFactors(const TensorType& q, const TensorType& k) {
   AttentionFactors f;
-  const int batch = f.rule.AddFactor(q.dims[0]), heads = f.rule.AddFactor(k.dims[2]);
-  f.rule.factors[heads].even = q.dims[2] != k.dims[2];
+  const int batch = f.rule.AddFactor(q.dims[0]), heads = f.rule.AddFactor(q.dims[2]);
+  if (q.dims[2] != k.dims[2]) {
+    f.rule.factors[heads].even = true;
+    f.rule.factors[heads].groups = k.dims[2];
+  }
   const int queries = f.rule.AddFactor(q.dims[1]), keys = f.rule.AddFactor(k.dims[1]),
             depth = f.rule.AddFactor(q.dims[3]);
   for (int whole : {queries, keys, depth}) f.rule.factors[whole].replicate = true;

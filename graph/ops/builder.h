@@ -29,7 +29,7 @@ class Builder {
   std::vector<ValueId> AddMany(absl::string_view op, std::vector<ValueId> operands, Attrs attrs, int expected);
 
   // input, param and read have no inference: their type is declared. Attributes of param: init (see State::init),
-  // stored (dims in the model's files, when another shape).
+  // stored (dims in the model's files, when another shape), axes (what each dim is, see State::axes).
   ValueId Leaf(absl::string_view op, absl::string_view symbol, TensorType type, Attrs attrs = {});
   // output and store.
   void End(absl::string_view op, absl::string_view symbol, ValueId value);

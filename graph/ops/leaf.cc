@@ -36,7 +36,9 @@ void AddLeafOps(OpTable& table) {
     op.name = name;
     op.no_gradient = true;
     if (op.name == "param")
-      op.attrs = {{"init", AttrKind::kString, AttrSpec::kOptional}, {"stored", AttrKind::kInts, AttrSpec::kOptional}};
+      op.attrs = {{"init", AttrKind::kString, AttrSpec::kOptional},
+                  {"stored", AttrKind::kInts, AttrSpec::kOptional},
+                  {"axes", AttrKind::kStrings, AttrSpec::kOptional}};
     table.Add(op);
   }
   table.Add(End("output"));

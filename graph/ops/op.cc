@@ -125,6 +125,18 @@ absl::StatusOr<std::vector<TensorType>> InferTypes(const OpDef& op, const Attrs&
   return results;
 }
 
+AxisList DimAxes(const Factor& factor, int64_t extent, const AxisList& axes, const Mesh& mesh) {
+  if (factor.groups == 0 || extent != factor.groups || extent == factor.size) return axes;
+  AxisList taken;
+  int64_t shards = 1;
+  for (int axis : axes) {
+    shards *= mesh.axes[axis].size;
+    if (extent % shards != 0) break;
+    taken.push_back(axis);
+  }
+  return taken;
+}
+
 OpCall CallOf(const Graph& graph, const Node& node) {
   OpCall call{&node.attrs, {}, {}};
   for (ValueId v : node.operands) call.operands.push_back(graph.values[v].type);

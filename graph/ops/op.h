@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "graph/ir/graph.h"
+#include "graph/ir/sharding.h"
 
 namespace tacc::graph {
 
@@ -42,8 +43,16 @@ struct Factor {
   // The computation needs the whole extent on each rank: operands that are split there are gathered first.
   bool replicate = false;
   // May be split only into a number of shards that divides `size`: dims mapped to it are multiples of it and must be
-  // cut at the same places (q and kv heads, merged dims).
+  // cut at the same places (merged dims).
   bool even = false;
+  // Dims of this smaller extent hold one entry for a group of the factor's (kv heads and query heads): they take the
+  // longest prefix of the factor's axes that divides it and are whole over the rest. There may be a rest only when the
+  // prefix leaves one group a shard. 0: none.
+  int64_t groups = 0;
+  // The extent is the number of shards of that factor, and it is split as that is: one entry a shard.
+  int one_per_shard_of = -1;
+  // With `replicate`: a layout may split it all the same, then the op is replaced by what OpDef::expand makes.
+  bool expandable = false;
 };
 struct Rule {
   static constexpr int kNone = -1;  // a dim that belongs to no factor: must be whole
@@ -78,6 +87,15 @@ struct VjpCall {
   bool needs(int operand) const { return needed[operand] != 0; }
 };
 
+// OpDef::expand adds nodes through `builder` that compute the node's results from its operands with expandable factors
+// split into shards[factor] (1: not split).
+struct ExpandCall {
+  Builder& builder;
+  const Node& node;
+  const std::vector<int64_t>& shards;
+  std::vector<ValueId>& results;  // per result, out
+};
+
 // All the facts of one op. Functions may assume that arity and attributes have been checked; all but `infer` that types
 // fit.
 struct OpDef {
@@ -97,6 +115,8 @@ struct OpDef {
   bool no_gradient = false;  // cotangents stop here silently (comparisons, tables, masks)
   // The sharding rule. `call` has logical types, results included.
   std::function<absl::StatusOr<Rule>(const OpCall&)> rule;
+  // For rules with expandable factors. `call` is asked about logical types; the nodes made are logical too.
+  std::function<absl::Status(ExpandCall&)> expand;
   // Floating-point operations (multiply and add count two), on the types given. Absent: negligible.
   std::function<double(const OpCall&)> flops;
   bool is_matmul = false;  // einsum and attention kinds: counted in MFU
@@ -112,6 +132,9 @@ struct OpDef {
   bool has_side_effect = false;  // kept by dce; never merged by cse
   bool is_collective = false;
 };
+
+// The axes that a dim of extent `extent` takes when `factor`, to which it is mapped, is split over `axes`.
+AxisList DimAxes(const Factor& factor, int64_t extent, const AxisList& axes, const Mesh& mesh);
 
 // The explicit table of all ops. Passes ask it; they know no op by name unless the pass is about that op.
 class OpTable {
@@ -142,7 +165,7 @@ void AddShapeOps(OpTable& table);        // reshape transpose slice concat pad b
 void AddMatmulOps(OpTable& table);       // einsum einsum_accumulate
 void AddNormOps(OpTable& table);         // rms_norm layer_norm l2_normalize
 void AddAttentionOps(OpTable& table);    // attention rotary rope_table
-void AddTokenOps(OpTable& table);        // embedding cross_entropy dropout
+void AddTokenOps(OpTable& table);        // embedding cross_entropy logsumexp dropout
 void AddExpertOps(OpTable& table);       // softmax top_k expert_matmul mul_rows
 void AddOptimizerOps(OpTable& table);    // adamw lr_schedule sum_squares is_finite
 void AddCollectiveOps(OpTable& table);  // all_gather reduce_scatter all_reduce all_to_all shard_slice mask_padding wait

@@ -133,6 +133,10 @@ std::vector<std::string> OpCaseTexts() {
            "dot_rows f64[3,2,5] f64[3,2,5]",
            "cross_entropy f64[4,3,7] i32[4,3]",
            "cross_entropy_grad f64[3,4,7] i32[3,4] f64[3,4] f64[]",
+           "logsumexp f64[3,2,7] parts=1",
+           "logsumexp f64[3,2,7] parts=2",
+           "logsumexp f64[3,2,7] parts=4",
+           "cross_entropy_sum f64[4,4,7] i32[4,4] f64[4,4]",
            "dropout f64[3,4,5] i64[] i64[3] rate=0.4 key=3 seed=42",
            "adamw f64[3,5] f64[3,5] f64[3,5] f64[3,5] f64[] f64[] f64[] f64[] beta1=0.9 beta2=0.99 epsilon=1e-08 "
            "weight_decay=0.1 copy=bf16",

@@ -33,14 +33,34 @@ Graph PartitionByRule(const OpCase& c, const Rule& rule, const Mesh& mesh, const
     placement.sharding.pending = pending;
     for (size_t d = 0; d < factors.size(); ++d) {
       for (size_t axis = 0; axis < uses.size(); ++axis) {
-        if (uses[axis].factor >= 0 && uses[axis].factor == factors[d])
+        const int f = factors[d];
+        if (f < 0 || uses[axis].factor < 0) continue;
+        if (uses[axis].factor == f || uses[axis].factor == rule.factors[f].one_per_shard_of)
           placement.sharding.dims[d].push_back(static_cast<int>(axis));
+      }
+      if (factors[d] >= 0) {
+        AxisList& axes = placement.sharding.dims[d];
+        axes = DimAxes(rule.factors[factors[d]], placement.global.dims[d], axes, mesh);
       }
     }
     value.type.dims = LocalDims(placement.global.dims, placement.sharding, mesh);
     value.placement = placement;
   };
   auto reduced = [&](int factor, size_t result) { return !Contains(rule.out[result], factor); };
+  auto splits = [&](size_t axis, size_t result) {
+    for (size_t d = 0; d < rule.out[result].size(); ++d) {
+      const int f = rule.out[result][d];
+      if (f < 0) continue;
+      AxisList axes;
+      for (size_t a = 0; a < uses.size(); ++a) {
+        if (uses[a].factor == f || (uses[a].factor >= 0 && uses[a].factor == rule.factors[f].one_per_shard_of))
+          axes.push_back(static_cast<int>(a));
+      }
+      const AxisList taken = DimAxes(rule.factors[f], c.graph.type(node.results[result]).dims[d], axes, mesh);
+      if (Contains(taken, static_cast<int>(axis))) return true;
+    }
+    return false;
+  };
   std::vector<Node> masks;
   for (size_t i = 0; i < node.operands.size(); ++i) {
     AxisList pending;
@@ -69,7 +89,7 @@ Graph PartitionByRule(const OpCase& c, const Rule& rule, const Mesh& mesh, const
       const int f = uses[axis].factor;
       const bool in_operand =
           std::any_of(rule.in.begin(), rule.in.end(), [f](const std::vector<int>& in) { return Contains(in, f); });
-      if (!uses[axis].pending.empty() || (f >= 0 && in_operand && reduced(f, r)))
+      if (!uses[axis].pending.empty() || (f >= 0 && in_operand && !splits(axis, r)))
         pending.push_back(static_cast<int>(axis));
     }
     place(node.results[r], rule.out[r], pending);
@@ -97,7 +117,8 @@ class RuleCheck {
 
     std::vector<AxisUse> uses;
     for (size_t f = 0; f < rule->factors.size(); ++f) {
-      if (!rule->factors[f].replicate) uses.push_back({static_cast<int>(f), {}});
+      if (!rule->factors[f].replicate && rule->factors[f].one_per_shard_of < 0)
+        uses.push_back({static_cast<int>(f), {}});
     }
     for (const std::vector<int>& set : rule->linear_in) uses.push_back({-1, set});
     for (const AxisUse& use : uses) {
@@ -120,6 +141,12 @@ class RuleCheck {
         if (uses[axis].factor == static_cast<int>(f)) axes.push_back(static_cast<int>(axis));
       }
       if (rule.factors[f].even && IsPadded(rule.factors[f].size, axes, mesh)) return;
+      const int64_t groups = rule.factors[f].groups;
+      const AxisList of_groups = DimAxes(rule.factors[f], groups, axes, mesh);
+      if (groups > 0 && of_groups.size() != axes.size() && NumShards(mesh, of_groups) != groups) return;
+      for (const Factor& other : rule.factors) {
+        if (other.one_per_shard_of == static_cast<int>(f) && other.size != NumShards(mesh, axes)) return;
+      }
     }
     const Graph graph = PartitionByRule(c, rule, mesh, uses);
     const auto parts = interpreter::RunGraph(graph, mesh, leaves);
@@ -171,6 +198,7 @@ std::string RuleText(const OpTable& ops, const std::string& text) {
   for (size_t f = 0; f < rule->factors.size(); ++f) {
     if (rule->factors[f].replicate) absl::StrAppend(&out, " whole ", f);
     if (rule->factors[f].even) absl::StrAppend(&out, " even ", f, " of ", rule->factors[f].size);
+    if (rule->factors[f].groups > 0) absl::StrAppend(&out, " groups ", rule->factors[f].groups);
   }
   for (const std::vector<int>& set : rule->linear_in)
     absl::StrAppend(&out, " linear ", DimsToString(Dims(set.begin(), set.end())));
@@ -192,7 +220,7 @@ TEST(Rule, AllowsWhatLayoutsNeed) {
   EXPECT_EQ(RuleText(ops, "rms_norm_grad f32[2,5] f32[2,5] f32[5] f32[2]"),
             "[0,1][0,1][1][0]->[0,1][1] whole 1 linear [0]");
   EXPECT_EQ(RuleText(ops, "attention f32[2,5,6,4] f32[2,5,3,4] f32[2,5,3,4] causal=true scale=0.5"),
-            "[0,2,1,4][0,3,1,4][0,3,1,4]->[0,2,1,4][0,1,2] even 1 of 3 whole 2 whole 3 whole 4");
+            "[0,2,1,4][0,3,1,4][0,3,1,4]->[0,2,1,4][0,1,2] even 1 of 6 groups 3 whole 2 whole 3 whole 4");
   EXPECT_EQ(RuleText(ops, "embedding f32[7,5] i32[2,3]"), "[3,2][0,1]->[0,1,2] linear [0]");
   // Experts are a reduced factor that no slot has: where they are split, each rank sums what its own give.
   EXPECT_EQ(RuleText(ops, "expert_matmul f32[3,9,5] i32[3,9,2] f32[4,6,5] num_experts=4"),

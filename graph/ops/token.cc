@@ -97,9 +97,20 @@ void AddCrossEntropy(OpTable& table) {
     const std::vector<int> logits = AddFactors(rule, call.in(0).dims);
     for (Factor& factor : rule.factors) factor.even = true;
     rule.factors[logits.back()].replicate = true;
+    rule.factors[logits.back()].expandable = true;
     rule.in = {logits, Leading(logits)};
     rule.out = {{}, {}, Leading(logits)};
     return rule;
+  };
+  // With a split vocabulary: a logsumexp for each shard, these combined, and the loss by the shard that has the target.
+  op.expand = [](ExpandCall& call) {
+    Builder& b = call.builder;
+    const ValueId logits = call.node.operands[0], targets = call.node.operands[1];
+    const ValueId parts = b.Add("logsumexp", {logits}, {{"parts", call.shards.back()}});
+    const ValueId lse = b.Reshape(b.Add("logsumexp", {parts}, {{"parts", int64_t{1}}}), b.type(targets).dims);
+    call.results = b.AddMany("cross_entropy_sum", {logits, targets, lse}, {}, 2);
+    call.results.push_back(lse);
+    return absl::OkStatus();
   };
   op.derive = [](VjpCall& call) {
     TACC_RETURN_IF_ERROR(NoCotangent(call, 2, "lse"));
@@ -129,7 +140,6 @@ void AddCrossEntropy(OpTable& table) {
   grad.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
     Rule rule;
     const std::vector<int> logits = AddFactors(rule, call.in(0).dims);
-    rule.factors[logits.back()].replicate = true;
     rule.in = {logits, Leading(logits), Leading(logits), {}};
     rule.out = {logits};
     rule.linear_in = {{3}};
@@ -139,8 +149,67 @@ void AddCrossEntropy(OpTable& table) {
   table.Add(grad);
 }
 
-// The keep mask of an element is a function of (seed, step, key, sample[b], index within the row), so any split of the
-// batch gives the same.
+// The pieces of a cross-entropy whose vocabulary is split.
+void AddSplitCrossEntropy(OpTable& table) {
+  // y[..., i] = log(sum(exp(x))) over the i-th of `parts` pieces of the last dim, each of ceil(V / parts).
+  OpDef lse;
+  lse.name = "logsumexp";
+  lse.min_operands = lse.max_operands = 1;
+  lse.attrs = {{"parts", AttrKind::kInt}};
+  lse.no_gradient = true;
+  lse.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    const TensorType& x = call.in(0);
+    TACC_RETURN_IF_ERROR(WantFloating("x", x));
+    if (x.rank() == 0) return Wanted("x", x, "at least one dim");
+    const int64_t parts = call.attr<int64_t>("parts");
+    if (parts < 1) return absl::InvalidArgumentError(absl::StrCat("parts=", parts, "; wanted 1 or more"));
+    return Types{{AccumulationType(x.dtype), With(Dims(x.dims.begin(), x.dims.end() - 1), parts)}};
+  };
+  lse.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
+    Rule rule;
+    const std::vector<int> x = AddFactors(rule, call.in(0).dims);
+    const int parts = rule.AddFactor(call.out(0).dims.back());
+    rule.factors[parts].one_per_shard_of = x.back();
+    std::vector<int> y = Leading(x);
+    y.push_back(parts);
+    rule.in = {x};
+    rule.out = {y};
+    rule.self_masking = true;
+    return rule;
+  };
+  table.Add(lse);
+
+  // loss = sum over counted targets within the logits' vocabulary of lse - logits[target]; how many they are.
+  OpDef sum;
+  sum.name = "cross_entropy_sum";
+  sum.min_operands = sum.max_operands = 3;
+  sum.num_results = 2;
+  sum.no_gradient = true;
+  sum.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    const TensorType &logits = call.in(0), &targets = call.in(1);
+    TACC_RETURN_IF_ERROR(WantFloating("logits", logits));
+    if (logits.rank() == 0) return Wanted("logits", logits, "at least one dim");
+    TACC_RETURN_IF_ERROR(WantIds("targets", targets));
+    const Dims tokens(logits.dims.begin(), logits.dims.end() - 1);
+    TACC_RETURN_IF_ERROR(WantDims("targets", targets, tokens));
+    const DType dtype = AccumulationType(logits.dtype);
+    TACC_RETURN_IF_ERROR(WantType("lse", call.in(2), {dtype, tokens}));
+    return Types{{dtype, {}}, {dtype, {}}};
+  };
+  sum.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
+    Rule rule;
+    const std::vector<int> logits = AddFactors(rule, call.in(0).dims);
+    for (int token : Leading(logits)) rule.factors[token].even = true;
+    rule.in = {logits, Leading(logits), Leading(logits)};
+    rule.out = {{}, {}};
+    rule.self_masking = true;
+    return rule;
+  };
+  table.Add(sum);
+}
+
+// The keep mask of an element is a function of (seed, step, key, sample[b], index within the row), so any split gives
+// the same.
 void AddDropout(OpTable& table) {
   OpDef op;
   op.name = "dropout";
@@ -160,7 +229,6 @@ void AddDropout(OpTable& table) {
   op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
     Rule rule;
     const std::vector<int> x = AddFactors(rule, call.in(0).dims);
-    for (size_t i = 1; i < x.size(); ++i) rule.factors[x[i]].replicate = true;
     rule.in = {x, {}, {x[0]}};
     rule.out = {x};
     rule.linear_in = {{0}};
@@ -182,6 +250,7 @@ void AddDropout(OpTable& table) {
 void AddTokenOps(OpTable& table) {
   AddEmbedding(table);
   AddCrossEntropy(table);
+  AddSplitCrossEntropy(table);
   AddDropout(table);
 }
 

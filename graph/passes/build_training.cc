@@ -18,6 +18,7 @@ struct Parameter {
   TensorType type;          // of the master weight
   DType use = DType::kF32;  // in which the model reads it
   Dims stored_dims;
+  std::vector<std::string> axes;
   std::string init;
 
   bool has_copy() const { return use != type.dtype; }
@@ -66,6 +67,7 @@ absl::StatusOr<std::vector<Parameter>> CollectParameters(const Graph& graph) {
     if (!plain_use[v] && casts[v].size() == 1 && ByteSize(*casts[v].begin()) < ByteSize(p.type.dtype))
       p.use = *casts[v].begin();
     p.stored_dims = GetAttr<std::vector<int64_t>>(node.attrs, "stored", p.type.dims);
+    p.axes = GetAttr<std::vector<std::string>>(node.attrs, "axes");
     p.init = GetAttr<std::string>(node.attrs, "init", "normal(0.02)");
     parameters.push_back(std::move(p));
   }
@@ -161,6 +163,7 @@ class TrainingBuilder {
     for (const Parameter& p : parameters_) {
       State weight = MakeState(WeightState(p.name), p.type, StateKind::kWeight, p.init);
       weight.stored_dims = p.stored_dims;
+      weight.axes = p.axes;
       program_.states.push_back(std::move(weight));
       if (p.has_copy())
         program_.states.push_back(MakeState(CopyState(p.name), {p.use, p.type.dims}, StateKind::kCopy, "copy"));

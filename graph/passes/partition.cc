@@ -6,6 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
+#include "graph/ops/builder.h"
+#include "graph/passes/units.h"
 
 namespace tacc::graph {
 namespace {
@@ -30,20 +32,43 @@ std::vector<std::string> AxisNames(const Mesh& mesh, const AxisList& axes) {
   return names;
 }
 
+// The parameter that a state belongs to: the name after "weights/", "gradients/", ...
+std::string ParameterOf(const State& state) { return state.name.substr(state.name.find('/') + 1); }
+
+// Axes on which the sums that are carried across calls are pending where they are made.
+using PendingByState = std::map<std::string, AxisList>;
+
 // Partitions one graph.
 class GraphPartitioner {
  public:
-  GraphPartitioner(const Graph& logical, const Program& program, const OpTable& ops, const PartitionOptions& options)
-      : logical_(logical), program_(program), ops_(ops), options_(options), mesh_(options.mesh) {
+  // `in_use`: by parameter. With `sums`, nothing is carried across calls: where a gradient or a counter is complete,
+  // its pending axes are noted there.
+  GraphPartitioner(const Graph& logical, const Program& program, const OpTable& ops, const PartitionOptions& options,
+                   const std::map<std::string, Sharding>& in_use, PendingByState* sums)
+      : nodes_(logical.nodes),
+        producers_(logical.Producers()),
+        program_(program),
+        ops_(ops),
+        options_(options),
+        mesh_(options.mesh),
+        in_use_(in_use),
+        sums_(sums),
+        units_(options.units) {
+    logical_.name = logical.name;
+    logical_.values = logical.values;
     out_.name = logical.name;
     homes_.resize(logical.values.size(), kNoValue);
-    producers_ = logical.Producers();
     FindGradients();
   }
 
   absl::StatusOr<Graph> Run() {
-    for (const Node& node : logical_.nodes) {
+    int unit = -2;
+    for (const Node& node : nodes_) {
       node_ = &node;
+      if (const int next = units_.Of(node.module); !IsLeaf(node) && next != unit) {
+        unit = next;
+        ++run_;
+      }
       if (absl::Status status = Visit(node); !status.ok()) {
         return absl::Status(status.code(),
                             absl::StrCat(logical_.name, ": ", node.op, " at ",
@@ -55,36 +80,79 @@ class GraphPartitioner {
 
  private:
   const Sharding& sharding(ValueId v) const { return out_.values[v].placement->sharding; }
+  const Sharding& home(ValueId logical) const { return sharding(homes_[logical]); }
+  static bool IsLeaf(const Node& node) { return node.operands.empty(); }
 
   absl::Status Visit(const Node& node) {
     if (node.op == "input") {
       Sharding s = Sharding::Replicated(logical_.type(node.results[0]).rank());
       if (!s.dims.empty()) s.dims[0] = options_.batch_axes;
+      if (s.dims.size() > 1) s.dims[1] = options_.sequence_axes;
       homes_[node.results[0]] = EmitLeaf(node, s);
       return absl::OkStatus();
     }
-    if (node.op == "read") {
+    if (node.op == "read" || node.op == "store") {
       const State* state = program_.FindState(node.symbol);
       if (state == nullptr) return absl::InvalidArgumentError(absl::StrCat("no state is named \"", node.symbol, "\""));
-      homes_[node.results[0]] = EmitLeaf(node, state->placement.sharding);
-      return absl::OkStatus();
-    }
-    if (node.op == "store") {
-      const State* state = program_.FindState(node.symbol);
-      if (state == nullptr) return absl::InvalidArgumentError(absl::StrCat("no state is named \"", node.symbol, "\""));
-      const ValueId v = Reshard(node.operands[0], state->placement.sharding);
-      if (sharding(v) != state->placement.sharding) {
-        return absl::InternalError(absl::StrCat("the value for \"", node.symbol, "\" is ", sharding(v).ToString(mesh_),
-                                                " and cannot become ", state->placement.sharding.ToString(mesh_)));
-      }
-      EmitEnd(node, v);
-      return absl::OkStatus();
+      return node.op == "read" ? VisitRead(node, *state) : VisitStore(node, *state);
     }
     if (node.op == "output") {
       EmitEnd(node, Reshard(node.operands[0], Sharding::Replicated(logical_.type(node.operands[0]).rank())));
       return absl::OkStatus();
     }
-    return VisitOp(node);
+    if (sums_ != nullptr && node.op == "add" && IsCarriedSum(node.operands[0])) {
+      homes_[node.results[0]] = homes_[node.operands[1]];
+      return absl::OkStatus();
+    }
+    TACC_RETURN_IF_ERROR(VisitOp(node));
+    return ApplyHome(node);
+  }
+
+  absl::Status VisitRead(const Node& node, const State& state) {
+    const ValueId v = node.results[0];
+    homes_[v] = EmitLeaf(node, state.placement.sharding);
+    // A gradient is brought to where its update takes place, once, before its norm is taken.
+    if (logical_.name == kUpdateGraph && state.kind == StateKind::kGradient) {
+      const State* moment = program_.FindState(absl::StrCat("exp_avg/", ParameterOf(state)));
+      if (moment != nullptr) homes_[v] = Reshard(v, moment->placement.sharding);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status VisitStore(const Node& node, const State& state) {
+    if (sums_ != nullptr && (state.kind == StateKind::kGradient || state.kind == StateKind::kCounter)) {
+      AxisList& sum = (*sums_)[state.name];
+      for (int axis : home(node.operands[0]).pending) {
+        if (!Contains(sum, axis)) sum.push_back(axis);
+      }
+      return absl::OkStatus();
+    }
+    const ValueId v = Reshard(node.operands[0], state.placement.sharding);
+    if (sharding(v) != state.placement.sharding) {
+      return absl::InternalError(absl::StrCat("the value for \"", node.symbol, "\" is ", sharding(v).ToString(mesh_),
+                                              " and cannot become ", state.placement.sharding.ToString(mesh_)));
+    }
+    EmitEnd(node, v);
+    return absl::OkStatus();
+  }
+
+  // Is the value what a gradient's or counter's state held before this call?
+  bool IsCarriedSum(ValueId logical) const {
+    const Node* producer = Producer(logical);
+    if (producer == nullptr || producer->op != "read") return false;
+    const State* state = program_.FindState(producer->symbol);
+    return state != nullptr && (state->kind == StateKind::kGradient || state->kind == StateKind::kCounter);
+  }
+
+  // Keeps the residual stream where the plan wants it.
+  absl::Status ApplyHome(const Node& node) {
+    if (!options_.residual.has_value() || node.module != options_.residual->module) return absl::OkStatus();
+    for (ValueId v : node.results) {
+      if (static_cast<size_t>(logical_.type(v).rank()) != options_.residual->dims.size()) continue;
+      homes_[v] = Reshard(v, {options_.residual->dims, {}});
+      residual_dims_ = logical_.type(v).dims;
+    }
+    return absl::OkStatus();
   }
 
   absl::Status VisitOp(const Node& node) {
@@ -95,17 +163,27 @@ class GraphPartitioner {
     TACC_ASSIGN_OR_RETURN(const Rule rule, def->rule(call));
     TACC_RETURN_IF_ERROR(CheckRule(rule, call));
 
-    const std::vector<AxisList> axes = AssignFactors(node, rule);
-    const AxisList kept = KeptPending(node, rule, axes);
+    std::vector<AxisList> axes = AssignFactors(node, rule, call);
+    AxisList kept = KeptPending(node, rule, axes);
+    if (ResolveAtHome(node, rule, call, kept, axes)) kept = KeptPending(node, rule, axes);
+    for (size_t f = 0; f < axes.size(); ++f) {
+      if (rule.factors[f].expandable && !axes[f].empty()) return Expand(node, *def, axes);
+    }
 
     std::vector<ValueId> operands;
+    AxisList reduced;  // axes of factors that operands have
     for (size_t i = 0; i < node.operands.size(); ++i) {
       Sharding target = Sharding::Replicated(call.in(i).rank());
       for (int d = 0; d < call.in(i).rank(); ++d) {
-        if (rule.in[i][d] != Rule::kNone) target.dims[d] = axes[rule.in[i][d]];
+        const int f = rule.in[i][d];
+        if (f == Rule::kNone) continue;
+        target.dims[d] = DimAxes(rule.factors[f], call.in(i).dims[d], axes[f], mesh_);
+        for (int axis : axes[f]) {
+          if (!Contains(reduced, axis)) reduced.push_back(axis);
+        }
       }
       for (int axis : kept) {
-        if (sharding(homes_[node.operands[i]]).IsPending(axis)) target.pending.push_back(axis);
+        if (home(node.operands[i]).IsPending(axis)) target.pending.push_back(axis);
       }
       ValueId v = Reshard(node.operands[i], target);
       if (!rule.self_masking) v = MaskReducedPadding(v, rule, static_cast<int>(i), call, axes);
@@ -116,27 +194,40 @@ class GraphPartitioner {
     emitted.operands = std::move(operands);
     for (size_t r = 0; r < node.results.size(); ++r) {
       Sharding s = Sharding::Replicated(call.out(r).rank());
-      std::vector<char> in_result(rule.factors.size(), 0);
       for (int d = 0; d < call.out(r).rank(); ++d) {
         const int f = rule.out[r][d];
-        if (f == Rule::kNone) continue;
-        s.dims[d] = axes[f];
-        in_result[f] = 1;
+        if (f != Rule::kNone) s.dims[d] = DimAxes(rule.factors[f], call.out(r).dims[d], axes[f], mesh_);
       }
       s.pending = kept;
-      for (size_t i = 0; i < node.operands.size(); ++i) {
-        for (int f : rule.in[i]) {
-          if (f == Rule::kNone || in_result[f]) continue;
-          for (int axis : axes[f]) {
-            if (!Contains(s.pending, axis)) s.pending.push_back(axis);
-          }
-        }
+      for (int axis : reduced) {
+        if (!s.Uses(axis)) s.pending.push_back(axis);
       }
       std::sort(s.pending.begin(), s.pending.end());
       emitted.results[r] = AddValue(logical_.values[node.results[r]].name, call.out(r), s);
       homes_[node.results[r]] = emitted.results[r];
     }
     out_.nodes.push_back(std::move(emitted));
+    return absl::OkStatus();
+  }
+
+  // Replaces the node by those that its op makes of it, and goes on with these.
+  absl::Status Expand(const Node& node, const OpDef& def, const std::vector<AxisList>& axes) {
+    std::vector<int64_t> shards;
+    for (const AxisList& list : axes) shards.push_back(NumShards(mesh_, list));
+    std::vector<ValueId> results(node.results.size(), kNoValue);
+    Builder builder(logical_, ops_);
+    builder.SetModule(node.module);
+    builder.SetRecompute(node.recompute);
+    ExpandCall call{builder, node, shards, results};
+    TACC_RETURN_IF_ERROR(def.expand(call));
+    TACC_RETURN_IF_ERROR(builder.status());
+    const std::vector<Node> made = std::move(logical_.nodes);
+    logical_.nodes.clear();
+    homes_.resize(logical_.values.size(), kNoValue);
+    gradient_of_.resize(logical_.values.size());
+    producers_.resize(logical_.values.size(), -1);
+    for (const Node& part : made) TACC_RETURN_IF_ERROR(VisitOp(part));
+    for (size_t r = 0; r < results.size(); ++r) homes_[node.results[r]] = homes_[results[r]];
     return absl::OkStatus();
   }
 
@@ -151,7 +242,8 @@ class GraphPartitioner {
           if (f < 0 || f >= static_cast<int>(rule.factors.size())) return false;
           const Factor& factor = rule.factors[f];
           const bool multiple = factor.even && factor.size > 0 && types[i].dims[d] % factor.size == 0;
-          if (factor.size != types[i].dims[d] && !multiple) return false;
+          const bool groups = factor.groups > 0 && types[i].dims[d] == factor.groups;
+          if (factor.size != types[i].dims[d] && !multiple && !groups) return false;
         }
       }
       return true;
@@ -162,50 +254,96 @@ class GraphPartitioner {
     return absl::OkStatus();
   }
 
-  // Axes for each factor, from what the operands are: the largest operand first, so that it stays where it is.
-  std::vector<AxisList> AssignFactors(const Node& node, const Rule& rule) const {
-    std::vector<size_t> order;
+  // A wish to split dims as `dims` say, `factors` being the factors they are mapped to.
+  struct Proposal {
+    bool from_weight = false;
+    int64_t bytes = 0;
+    const std::vector<int>* factors = nullptr;
+    const std::vector<AxisList>* dims = nullptr;
+  };
+
+  // Axes for each factor. Weights come first, as they are used, and their gradients, which are to lie alike: so the
+  // weight is gathered over the axes that shard it at rest, and the activation over those that split the weight. Then
+  // the operands as they are, the largest first, so that it stays where it is.
+  std::vector<AxisList> AssignFactors(const Node& node, const Rule& rule, const OpCall& call) const {
+    std::vector<Proposal> proposals;
     for (size_t i = 0; i < node.operands.size(); ++i) {
-      // A weight enters as it is used (whole over the axes that shard it at rest): the weight is gathered, never the
-      // activation.
-      if (!EntersWhole(node.operands[i])) order.push_back(i);
+      const Sharding* in_use = InUse(node.operands[i]);
+      proposals.push_back({in_use != nullptr, call.in(i).bytes(), &rule.in[i],
+                           in_use != nullptr ? &in_use->dims : &home(node.operands[i]).dims});
     }
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-      return logical_.type(node.operands[a]).bytes() > logical_.type(node.operands[b]).bytes();
+    for (size_t r = 0; r < node.results.size(); ++r) {
+      const std::string& parameter = gradient_of_[node.results[r]];
+      const auto it = in_use_.find(parameter);
+      if (!parameter.empty() && it != in_use_.end() && it->second.dims.size() == rule.out[r].size())
+        proposals.push_back({true, call.out(r).bytes(), &rule.out[r], &it->second.dims});
+    }
+    std::stable_sort(proposals.begin(), proposals.end(), [](const Proposal& a, const Proposal& b) {
+      return a.from_weight != b.from_weight ? a.from_weight : a.bytes > b.bytes;
     });
     std::vector<AxisList> axes(rule.factors.size());
-    std::map<int, int> owner;  // axis -> factor
-    for (size_t i : order) {
-      const Sharding& s = sharding(homes_[node.operands[i]]);
-      for (size_t d = 0; d < s.dims.size(); ++d) {
-        const int f = rule.in[i][d];
-        if (f == Rule::kNone || rule.factors[f].replicate || !IsPrefix(axes[f], s.dims[d])) continue;
-        for (size_t k = axes[f].size(); k < s.dims[d].size(); ++k) {
-          const int axis = s.dims[d][k];
-          if (owner.count(axis) != 0 || (rule.factors[f].even && !Divides(rule.factors[f].size, axes[f], axis))) break;
-          owner[axis] = f;
-          axes[f].push_back(axis);
-        }
-      }
+    for (const Proposal& proposal : proposals) Take(proposal, rule, axes);
+    for (size_t f = 0; f < axes.size(); ++f) {
+      const int whole = rule.factors[f].one_per_shard_of;
+      if (whole < 0) continue;
+      if (NumShards(mesh_, axes[whole]) != rule.factors[f].size) axes[whole].clear();
+      axes[f] = axes[whole];
     }
     return axes;
   }
 
-  // Does splitting the extent over the axes and one more leave no padding?
-  bool Divides(int64_t extent, AxisList axes, int axis) const {
-    axes.push_back(axis);
-    return !IsPadded(extent, axes, mesh_);
+  void Take(const Proposal& proposal, const Rule& rule, std::vector<AxisList>& axes) const {
+    for (size_t d = 0; d < proposal.dims->size(); ++d) {
+      const int f = (*proposal.factors)[d];
+      const AxisList& wanted = (*proposal.dims)[d];
+      if (f == Rule::kNone || (rule.factors[f].replicate && !rule.factors[f].expandable) ||
+          rule.factors[f].one_per_shard_of >= 0 || !IsPrefix(axes[f], wanted))
+        continue;
+      for (size_t k = axes[f].size(); k < wanted.size(); ++k) {
+        const bool held =
+            std::any_of(axes.begin(), axes.end(), [axis = wanted[k]](const AxisList& a) { return Contains(a, axis); });
+        if (held || !MaySplit(rule.factors[f], axes[f], wanted[k])) break;
+        axes[f].push_back(wanted[k]);
+      }
+    }
   }
 
-  // Weights and copies are used whole in every graph but the update, which works on them where they rest.
-  bool EntersWhole(ValueId logical) const {
+  // May the factor be split over one more axis?
+  bool MaySplit(const Factor& factor, AxisList axes, int axis) const {
+    axes.push_back(axis);
+    if (factor.even && IsPadded(factor.size, axes, mesh_)) return false;
+    if (factor.groups == 0) return true;
+    const AxisList of_groups = DimAxes(factor, factor.groups, axes, mesh_);
+    return of_groups.size() == axes.size() || NumShards(mesh_, of_groups) == factor.groups;
+  }
+
+  // What must be summed and would be summed whole is summed at the residual's home instead, if it has its dims. True
+  // when the factors changed.
+  bool ResolveAtHome(const Node& node, const Rule& rule, const OpCall& call, const AxisList& kept,
+                     std::vector<AxisList>& axes) const {
+    const std::vector<AxisList> before = axes;
+    for (size_t i = 0; i < node.operands.size(); ++i) {
+      if (residual_dims_.empty() || call.in(i).dims != residual_dims_) continue;
+      for (int axis : home(node.operands[i]).pending) {
+        if (Contains(kept, axis)) continue;
+        Take({false, 0, &rule.in[i], &options_.residual->dims}, rule, axes);
+        break;
+      }
+    }
+    return axes != before;
+  }
+
+  // How the weight that the value is read from is used; null for other values, and in the update, which works on
+  // weights where they rest.
+  const Sharding* InUse(ValueId logical) const {
     const Node* producer = Producer(logical);
-    if (logical_.name == kUpdateGraph || producer == nullptr || producer->op != "read") return false;
-    const StateKind kind = program_.FindState(producer->symbol)->kind;
-    return kind == StateKind::kWeight || kind == StateKind::kCopy;
+    if (logical_.name == kUpdateGraph || producer == nullptr || producer->op != "read") return nullptr;
+    const State* state = program_.FindState(producer->symbol);
+    if (state->kind != StateKind::kWeight && state->kind != StateKind::kCopy) return nullptr;
+    return &in_use_.at(ParameterOf(*state));
   }
   const Node* Producer(ValueId logical) const {
-    return producers_[logical] < 0 ? nullptr : &logical_.nodes[producers_[logical]];
+    return producers_[logical] < 0 ? nullptr : &nodes_[producers_[logical]];
   }
 
   // The pending axes that may pass through the node.
@@ -217,7 +355,7 @@ class GraphPartitioner {
       std::vector<int> pending;
       int64_t pending_bytes = 0;
       for (size_t i = 0; i < node.operands.size(); ++i) {
-        if (!sharding(homes_[node.operands[i]]).IsPending(axis)) continue;
+        if (!home(node.operands[i]).IsPending(axis)) continue;
         pending.push_back(static_cast<int>(i));
         pending_bytes = std::max(pending_bytes, logical_.type(node.operands[i]).bytes());
       }
@@ -244,40 +382,48 @@ class GraphPartitioner {
     return v;
   }
 
-  // The value in the sharding asked for, by the fewest collectives; made once a graph.
+  // The value in the sharding asked for, by the fewest collectives; made once while the line stays in a unit. Weights
+  // are gathered once a graph: the schedule says when again.
   ValueId Reshard(ValueId logical, const Sharding& target) {
-    auto& made = resharded_[logical];
-    for (const auto& [s, v] : made) {
-      if (s == target) return v;
-    }
     ValueId v = homes_[logical];
     if (sharding(v) == target) return v;
-    const TensorType& global = logical_.type(logical);
-    if (const Node* producer = Producer(logical); producer != nullptr && CanBeMadeAnywhere(*producer, target)) {
-      v = EmitLeaf(*producer, target);
-      made.emplace_back(target, v);
-      return v;
+    std::vector<Resharded>& made = resharded_[logical];
+    const Node* producer = Producer(logical);
+    const bool lasts = producer != nullptr && IsLeaf(*producer);
+    int times = 0;
+    for (const Resharded& r : made) {
+      if (r.sharding != target) continue;
+      if (lasts || r.run == run_) return r.value;
+      ++times;
     }
-    v = ResolvePending(v, global, target, is_gradient_[logical] != 0);
-    v = MoveAxes(v, global, target);
-    v = SliceFree(v, global, target);
-    v = GatherExtra(v, global, target);
-    v = SliceFree(v, global, target);
-    made.emplace_back(target, v);
+    if (producer != nullptr && CanBeMadeAnywhere(*producer, target)) {
+      v = EmitLeaf(*producer, target);
+    } else {
+      const TensorType& global = logical_.type(logical);
+      const size_t first = out_.nodes.size();
+      v = ResolvePending(v, global, target, !gradient_of_[logical].empty());
+      v = MoveAxes(v, global, target);
+      v = SliceFree(v, global, target);
+      v = GatherExtra(v, global, target);
+      v = SliceFree(v, global, target);
+      for (size_t i = first; i < out_.nodes.size(); ++i) out_.nodes[i].recompute += times;
+    }
+    made.push_back({target, v, run_});
     return v;
   }
 
   // What is summed over ranks on the way to a gradient, or read from one.
   void FindGradients() {
-    is_gradient_.assign(logical_.values.size(), 0);
-    for (const Node& node : logical_.nodes) {
+    gradient_of_.assign(homes_.size(), "");
+    for (const Node& node : nodes_) {
       if (node.op != "read" && node.op != "store") continue;
       const State* state = program_.FindState(node.symbol);
       if (state == nullptr || state->kind != StateKind::kGradient) continue;
       const ValueId v = node.op == "read" ? node.results[0] : node.operands[0];
-      is_gradient_[v] = 1;
+      const std::string parameter = ParameterOf(*state);
+      gradient_of_[v] = parameter;
       if (const Node* producer = Producer(v); producer != nullptr && producer->op == "add") {
-        for (ValueId operand : producer->operands) is_gradient_[operand] = 1;
+        for (ValueId operand : producer->operands) gradient_of_[operand] = parameter;
       }
     }
   }
@@ -379,20 +525,20 @@ class GraphPartitioner {
     return v;
   }
 
-  ValueId AddValue(const std::string& hint, const TensorType& global, const Sharding& s) {
+  ValueId AddValue(const std::string& hint, const TensorType& global, Sharding s) {
     const ValueId v = out_.AddValue(hint, {global.dtype, LocalDims(global.dims, s, mesh_)});
-    out_.values[v].placement = Placement{global, s};
+    out_.values[v].placement = Placement{global, std::move(s)};
     return v;
   }
 
-  ValueId Emit(const char* op, ValueId operand, const TensorType& global, const Sharding& s, Attrs attrs) {
+  ValueId Emit(const char* op, ValueId operand, const TensorType& global, Sharding s, Attrs attrs) {
     Node node;
     node.op = op;
     node.operands = {operand};
     node.attrs = std::move(attrs);
     node.module = node_->module;
     node.recompute = node_->recompute;
-    node.results = {AddValue(op, global, s)};
+    node.results = {AddValue(op, global, std::move(s))};
     out_.nodes.push_back(std::move(node));
     return out_.nodes.back().results[0];
   }
@@ -410,72 +556,131 @@ class GraphPartitioner {
     out_.nodes.push_back(std::move(end));
   }
 
-  const Graph& logical_;
-  const Program& program_;  // states have their shardings
+  struct Resharded {
+    Sharding sharding;
+    ValueId value;
+    int run;
+  };
+
+  const std::vector<Node> nodes_;
+  std::vector<int> producers_;  // logical value -> index of its node in nodes_, or -1
+  Graph logical_;               // its values; its nodes are those being expanded
+  const Program& program_;      // states have their shardings
   const OpTable& ops_;
   const PartitionOptions& options_;
   const Mesh& mesh_;
+  const std::map<std::string, Sharding>& in_use_;
+  PendingByState* const sums_;
+  Units units_;
+  int run_ = 0;  // counts the stretches of the line that lie in one unit
   const Node* node_ = nullptr;
   Graph out_;
+  Dims residual_dims_;
   std::vector<ValueId> homes_;  // logical value -> the partitioned value it was made as
-  std::map<ValueId, std::vector<std::pair<Sharding, ValueId>>> resharded_;
-  std::vector<char> is_gradient_;
-  std::vector<int> producers_;  // logical value -> index of its node
+  std::map<ValueId, std::vector<Resharded>> resharded_;
+  std::vector<std::string> gradient_of_;  // logical value -> the parameter whose gradient, or summand of it, it is
 };
 
 }  // namespace
 
-Sharding AtRestSharding(const Dims& dims, const Mesh& mesh, const AxisList& axes) {
-  Sharding s = Sharding::Replicated(static_cast<int>(dims.size()));
+Sharding AtRestSharding(const Dims& dims, const Mesh& mesh, const Sharding& in_use, const AxisList& axes) {
   const int64_t shards = NumShards(mesh, axes);
-  if (shards == 1 || dims.empty()) return s;
-  size_t best = 0;
+  if (shards == 1 || dims.empty()) return in_use;
+  const Dims used = LocalDims(dims, in_use, mesh);
+  Sharding best = in_use;
   double best_waste = 1e30;
   for (size_t d = 0; d < dims.size(); ++d) {
-    Sharding candidate = Sharding::Replicated(static_cast<int>(dims.size()));
-    candidate.dims[d] = axes;
+    Sharding candidate = in_use;
+    candidate.dims[d].insert(candidate.dims[d].end(), axes.begin(), axes.end());
     const double waste =
-        static_cast<double>(LocalDims(dims, candidate, mesh)[d]) * shards / std::max<int64_t>(dims[d], 1);
-    if (waste <= 1.01) {
-      best = d;
-      break;
-    }
+        static_cast<double>(LocalDims(dims, candidate, mesh)[d]) * shards / std::max<int64_t>(used[d], 1);
     if (waste < best_waste) {
-      best = d;
+      best = candidate;
       best_waste = waste;
     }
+    if (waste <= 1.01) break;
   }
-  s.dims[best] = axes;
-  return s;
+  return best;
 }
+
+namespace {
+
+// How each weight is used, by parameter.
+std::map<std::string, Sharding> InUseShardings(const Program& program, const PartitionOptions& options) {
+  std::map<std::string, Sharding> in_use;
+  for (const State& state : program.states) {
+    if (state.kind != StateKind::kWeight) continue;
+    Sharding s = Sharding::Replicated(state.placement.global.rank());
+    for (size_t d = 0; d < state.axes.size(); ++d) {
+      const auto it = options.in_use_axes.find(state.axes[d]);
+      if (it == options.in_use_axes.end()) continue;
+      for (int axis : it->second) {
+        if (!s.Uses(axis)) s.dims[d].push_back(axis);
+      }
+    }
+    in_use[ParameterOf(state)] = std::move(s);
+  }
+  return in_use;
+}
+
+// Does the layout shard this state at rest beyond its use?
+bool ShardedAtRest(const State& state, const Program& program, int zero_stage) {
+  switch (state.kind) {
+    case StateKind::kOptimizer:
+      return true;
+    case StateKind::kGradient:
+      return zero_stage >= 2;
+    case StateKind::kCopy:
+      return zero_stage >= 3;
+    case StateKind::kWeight:  // a master beside a copy is only the optimizer's
+      return zero_stage >= 3 || program.FindState(absl::StrCat("copies/", ParameterOf(state))) != nullptr;
+    case StateKind::kCounter:
+      return false;
+  }
+  return false;
+}
+
+}  // namespace
 
 absl::StatusOr<Program> Partition(const Program& program, const OpTable& ops, const PartitionOptions& requested) {
   PartitionOptions options = requested;
-  for (AxisList* axes : {&options.batch_axes, &options.at_rest_axes}) {
-    std::erase_if(*axes, [&](int axis) { return options.mesh.axes[axis].size == 1; });
+  auto drop_trivial = [&](AxisList& axes) {
+    std::erase_if(axes, [&](int axis) { return options.mesh.axes[axis].size == 1; });
+  };
+  for (AxisList* axes : {&options.batch_axes, &options.sequence_axes, &options.at_rest_axes}) drop_trivial(*axes);
+  for (auto& [name, axes] : options.in_use_axes) drop_trivial(axes);
+  if (options.residual.has_value()) {
+    for (AxisList& axes : options.residual->dims) drop_trivial(axes);
   }
   Program out = program;
   out.level = Level::kPartitioned;
   out.mesh = options.mesh;
   out.graphs.clear();
+  const std::map<std::string, Sharding> in_use = InUseShardings(program, options);
   for (State& state : out.states) {
-    const Dims& dims = state.placement.global.dims;
-    if (state.kind == StateKind::kCounter) {
-      state.placement.sharding.pending = options.batch_axes;
-    } else {
-      state.placement.sharding = AtRestSharding(dims, options.mesh, options.at_rest_axes);
-      if (state.kind == StateKind::kGradient) {
-        for (int axis : options.batch_axes) {
-          if (!state.placement.sharding.Uses(axis)) state.placement.sharding.pending.push_back(axis);
-        }
-      }
+    if (state.kind == StateKind::kCounter) continue;
+    const Sharding& used = in_use.at(ParameterOf(state));
+    state.placement.sharding =
+        ShardedAtRest(state, program, options.zero_stage)
+            ? AtRestSharding(state.placement.global.dims, options.mesh, used, options.at_rest_axes)
+            : used;
+  }
+  // Sums that are carried across calls stay pending on the axes on which they are made so and that do not shard them.
+  PendingByState sums;
+  for (const Graph& graph : program.graphs) {
+    if (graph.name == kUpdateGraph) continue;
+    TACC_RETURN_IF_ERROR(GraphPartitioner(graph, out, ops, options, in_use, &sums).Run().status());
+  }
+  for (State& state : out.states) {
+    Sharding& s = state.placement.sharding;
+    for (int axis : sums[state.name]) {
+      if (!s.Uses(axis)) s.pending.push_back(axis);
     }
-    AxisList& pending = state.placement.sharding.pending;
-    std::sort(pending.begin(), pending.end());
-    state.type.dims = LocalDims(dims, state.placement.sharding, options.mesh);
+    std::sort(s.pending.begin(), s.pending.end());
+    state.type.dims = LocalDims(state.placement.global.dims, s, options.mesh);
   }
   for (const Graph& graph : program.graphs) {
-    TACC_ASSIGN_OR_RETURN(Graph partitioned, GraphPartitioner(graph, out, ops, options).Run());
+    TACC_ASSIGN_OR_RETURN(Graph partitioned, GraphPartitioner(graph, out, ops, options, in_use, nullptr).Run());
     out.graphs.push_back(std::move(partitioned));
   }
   return out;

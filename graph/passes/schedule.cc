@@ -3,32 +3,10 @@
 #include <algorithm>
 #include <map>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
+#include "graph/passes/units.h"
 
 namespace tacc::graph {
 namespace {
-
-// Index of the unit that holds each module path; the rest is unit -1.
-class Units {
- public:
-  explicit Units(const std::vector<std::string>& units) : units_(units) {}
-
-  int Of(const std::string& module) {
-    auto [it, inserted] = cache_.try_emplace(module, -1);
-    if (inserted) {
-      for (size_t i = 0; i < units_.size(); ++i) {
-        if (module == units_[i] || absl::StartsWith(module, absl::StrCat(units_[i], ".")))
-          it->second = static_cast<int>(i);
-      }
-    }
-    return it->second;
-  }
-
- private:
-  const std::vector<std::string>& units_;
-  std::map<std::string, int> cache_;
-};
 
 bool IsStateGather(const Graph& graph, const std::vector<int>& producers, const Node& node) {
   return node.op == "all_gather" && producers[node.operands[0]] >= 0 &&

@@ -100,6 +100,7 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
   options.partition.mesh = plan.mesh;
   options.partition.batch_axes = {plan.mesh.Find("dp"), plan.mesh.Find("fsdp")};
   options.partition.at_rest_axes = {plan.mesh.Find("fsdp")};
+  options.partition.units = model.units;
   options.partition.reduce_dtype = request.reduce_dtype;
   options.schedule.units = model.units;
   options.schedule.prefetch_units = static_cast<int>(plan.prefetch_units);

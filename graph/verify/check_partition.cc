@@ -86,8 +86,16 @@ class PartitionCheck {
   absl::Status CheckRule(const Node& node, const OpDef& def) {
     TACC_ASSIGN_OR_RETURN(const Rule rule, def.rule(LogicalCallOf(graph_, node)));
     FactorAxes factors{std::vector<AxisList>(rule.factors.size()), std::vector<Place>(rule.factors.size())};
-    TACC_RETURN_IF_ERROR(TakeAxes(rule, rule.in, node.operands, factors));
-    TACC_RETURN_IF_ERROR(TakeAxes(rule, rule.out, node.results, factors));
+    for (Extents extents : {Extents::kWhole, Extents::kGroups}) {
+      TACC_RETURN_IF_ERROR(TakeAxes(rule, rule.in, node.operands, extents, factors));
+      TACC_RETURN_IF_ERROR(TakeAxes(rule, rule.out, node.results, extents, factors));
+    }
+    for (size_t f = 0; f < rule.factors.size(); ++f) {
+      const int whole = rule.factors[f].one_per_shard_of;
+      if (whole < 0 || factors.axes[f] == factors.axes[whole]) continue;
+      return absl::InvalidArgumentError(absl::StrCat(Text(factors.first[f]), " has one entry for each shard of ",
+                                                     Text(factors.first[whole]), "; they must be split alike"));
+    }
     for (int axis = 0; axis < static_cast<int>(mesh_.axes.size()); ++axis) {
       TACC_RETURN_IF_ERROR(CheckAxis(node, rule, factors.axes, axis));
     }
@@ -106,12 +114,19 @@ class PartitionCheck {
     return absl::StrCat("dim ", place.dim, " of %", graph_.values[place.value].name);
   }
 
-  // What splits each factor, from the values that `maps` belongs to.
+  // What splits each factor, from the values that `maps` belongs to: first where a dim has the factor's extent, then
+  // where it has one entry a group.
+  enum class Extents { kWhole, kGroups };
   absl::Status TakeAxes(const Rule& rule, const std::vector<std::vector<int>>& maps, const std::vector<ValueId>& values,
-                        FactorAxes& factors) const {
+                        Extents extents, FactorAxes& factors) const {
     for (size_t i = 0; i < values.size(); ++i) {
       for (size_t d = 0; d < maps[i].size(); ++d) {
         const AxisList& here = sharding(values[i]).dims[d];
+        const int64_t extent = graph_.values[values[i]].placement->global.dims[d];
+        const Factor* factor = maps[i][d] == Rule::kNone ? nullptr : &rule.factors[maps[i][d]];
+        const bool groups =
+            factor != nullptr && factor->groups > 0 && extent == factor->groups && extent != factor->size;
+        if (groups != (extents == Extents::kGroups)) continue;
         const Place place{values[i], d};
         const int f = maps[i][d];
         if ((f == Rule::kNone || rule.factors[f].replicate) && !here.empty()) {
@@ -122,6 +137,12 @@ class PartitionCheck {
         if (rule.factors[f].even && IsPadded(rule.factors[f].size, here, mesh_)) {
           return absl::InvalidArgumentError(absl::StrCat(Text(place), " is split over ", AxisText(mesh_, here),
                                                          ", which does not divide ", rule.factors[f].size));
+        }
+        if (groups) {
+          if (here == DimAxes(rule.factors[f], extent, factors.axes[f], mesh_)) continue;
+          return absl::InvalidArgumentError(absl::StrCat(
+              Text(place), " is split over ", AxisText(mesh_, here), ", but ", Text(factors.first[f]), " over ",
+              AxisText(mesh_, factors.axes[f]), "; it must take as much of that as divides ", extent));
         }
         if (factors.first[f].value == kNoValue) {
           factors.axes[f] = here;
@@ -158,7 +179,7 @@ class PartitionCheck {
     const bool passes = std::find(rule.linear_in.begin(), rule.linear_in.end(), pending) != rule.linear_in.end();
     for (size_t r = 0; r < node.results.size(); ++r) {
       const Value& result = graph_.values[node.results[r]];
-      const bool reduced = holder >= 0 && InOperands(rule, holder) && !Contains(rule.out[r], holder);
+      const bool reduced = holder >= 0 && InOperands(rule, holder) && !result.placement->sharding.Uses(axis);
       const bool got = result.placement->sharding.IsPending(axis);
       if (holder >= 0) {
         const std::vector<int> wanted = reduced ? rule.addends : std::vector<int>();

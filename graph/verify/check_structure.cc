@@ -131,6 +131,13 @@ class StructureCheck {
             absl::StrCat("stored must be dims with as many elements as ", graph_.type(node.results[0]).ToString()));
       }
     }
+    if (node.attrs.count("axes") > 0) {
+      const auto* axes = std::get_if<std::vector<std::string>>(&node.attrs.at("axes"));
+      if (axes == nullptr || static_cast<int>(axes->size()) != graph_.type(node.results[0]).rank()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("axes must be one name for each dim of ", graph_.type(node.results[0]).ToString()));
+      }
+    }
     return absl::OkStatus();
   }
 

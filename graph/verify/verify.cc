@@ -37,6 +37,11 @@ absl::Status CheckState(const State& state, const Program& program, const StateI
                                                      state.placement.global.ToString()));
     }
   }
+  if (!state.axes.empty() && static_cast<int>(state.axes.size()) != state.placement.global.rank()) {
+    return absl::InvalidArgumentError(absl::StrCat(what, ": axes= has ", state.axes.size(), " names for the ",
+                                                   state.placement.global.rank(), " dims of ",
+                                                   state.placement.global.ToString()));
+  }
   if (state.kind == StateKind::kCopy && states.count(absl::StrCat("weights/", state.name.substr(7))) == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(what, " is a copy, but there is no \"weights/", state.name.substr(7), "\""));

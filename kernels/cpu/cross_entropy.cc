@@ -1,5 +1,6 @@
 #include "kernels/cpu/cross_entropy.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/cpu/parallel.h"
@@ -31,6 +32,7 @@ void CrossEntropy(const TensorView& logits, const TensorView& targets, int64_t o
   TACC_KERNEL_CHECK(targets.size() == tokens && lse.size() == tokens && targets.dtype == DType::kI32);
   TACC_KERNEL_CHECK(bounds.rank() == targets.dims.rank());
   const simd::CrossEntropyRows rows{.vocabulary = vocabulary,
+                                    .pitch = vocabulary,
                                     .offset = offset,
                                     .logits = In(logits),
                                     .targets = targets.as<int32_t>(),
@@ -49,12 +51,47 @@ void CrossEntropy(const TensorView& logits, const TensorView& targets, int64_t o
   WriteScalar(counted, count);
 }
 
+void LogSumExp(const TensorView& x, int64_t valid, const TensorView& y) {
+  const int64_t num_rows = x.num_rows(), pitch = x.row_length(), parts = y.row_length();
+  TACC_KERNEL_CHECK(y.num_rows() == num_rows && parts > 0 && valid <= pitch);
+  const int64_t part = (pitch + parts - 1) / parts;
+  for (int64_t p = 0; p < parts; ++p) {
+    const int64_t first = p * part;
+    simd::CrossEntropyRows rows{.vocabulary = std::max<int64_t>(0, std::min(part, valid - first)),
+                                .pitch = pitch,
+                                .first = first,
+                                .logits = In(x),
+                                .out = Out(y),
+                                .out_pitch = parts,
+                                .out_first = p};
+    ParallelFor(num_rows, 1 + 16384 / (part + 1),
+                [&](int64_t begin, int64_t end) { simd::BestLoops().cross_entropy(rows, begin, end); });
+  }
+}
+
+void CrossEntropySum(const TensorView& logits, const TensorView& targets, const TensorView& lse, int64_t offset,
+                     int64_t valid, const Dims& bounds, const TensorView& loss, const TensorView& count) {
+  const int64_t tokens = logits.num_rows(), pitch = logits.row_length();
+  TACC_KERNEL_CHECK(targets.size() == tokens && lse.size() == tokens && targets.dtype == DType::kI32);
+  TACC_KERNEL_CHECK(bounds.rank() == targets.dims.rank() && valid <= pitch);
+  double total = 0, counted = 0;
+  for (int64_t i = 0; i < tokens; ++i) {
+    const int64_t target = targets.as<int32_t>()[i] - offset;
+    if (target < 0 || target >= valid || targets.as<int32_t>()[i] < 0 || !Exists(targets.dims, bounds, i)) continue;
+    total += Element(lse, i) - Element(logits, i * pitch + target);
+    counted += 1;
+  }
+  WriteScalar(total, loss);
+  WriteScalar(counted, count);
+}
+
 void CrossEntropyGrad(const TensorView& logits, const TensorView& targets, const TensorView& lse,
                       const TensorView& dloss, int64_t offset, const Dims& bounds, const TensorView& dlogits) {
   const int64_t tokens = logits.num_rows(), vocabulary = logits.row_length();
   TACC_KERNEL_CHECK(targets.size() == tokens && lse.size() == tokens && targets.dtype == DType::kI32);
   TACC_KERNEL_CHECK(dlogits.size() == logits.size() && bounds.rank() == targets.dims.rank());
   const simd::CrossEntropyRows rows{.vocabulary = vocabulary,
+                                    .pitch = vocabulary,
                                     .offset = offset,
                                     .logits = In(logits),
                                     .targets = targets.as<int32_t>(),

@@ -20,6 +20,7 @@ struct Request {
   // The logical range that the rank holds of each dim of each operand and result.
   std::vector<std::vector<graph::Range>> in_ranges;
   std::vector<std::vector<graph::Range>> out_ranges;
+  std::vector<Dims> in_logical;  // logical dims of each operand
 
   template <typename T>
   T attr(const std::string& name, T fallback = T()) const {

@@ -58,14 +58,47 @@ Results CrossEntropy(const Request& r) {
   return {std::move(loss), std::move(count), std::move(lse)};
 }
 
+Results LogSumExp(const Request& r) {
+  const Array& x = *r.in[0];
+  Array y = r.NewResult(0);
+  const int64_t n = x.dims.back(), parts = y.dims.back(), part = (n + parts - 1) / parts;
+  const graph::Range held = r.in_ranges[0].back();
+  const int64_t valid = held.end - held.begin;
+  for (int64_t t = 0; t * parts < y.size(); ++t) {
+    for (int64_t p = 0; p < parts; ++p) {
+      double max = -INFINITY, sum = 0;
+      const int64_t end = std::min((p + 1) * part, valid);
+      for (int64_t j = p * part; j < end; ++j) max = std::max(max, x.values[t * n + j]);
+      for (int64_t j = p * part; j < end; ++j) sum += std::exp(x.values[t * n + j] - (std::isinf(max) ? 0 : max));
+      y.values[t * parts + p] = max + std::log(sum);
+    }
+  }
+  return {std::move(y)};
+}
+
+Results CrossEntropySum(const Request& r) {
+  const Array &logits = *r.in[0], &targets = *r.in[1], &lse = *r.in[2];
+  const int64_t n = logits.dims.back();
+  const graph::Range vocabulary = r.in_ranges[0].back();
+  Array loss = r.NewResult(0), count = r.NewResult(1);
+  for (int64_t t = 0; t < targets.size(); ++t) {
+    const double target = targets.values[t];
+    if (std::isnan(target)) loss.values[0] = kNaN;
+    if (!(target >= static_cast<double>(vocabulary.begin) && target < static_cast<double>(vocabulary.end))) continue;
+    loss.values[0] += lse.values[t] - logits.values[t * n + static_cast<int64_t>(target) - vocabulary.begin];
+    count.values[0] += 1;
+  }
+  return {std::move(loss), std::move(count)};
+}
+
 Results CrossEntropyGrad(const Request& r) {
   const Array &logits = *r.in[0], &targets = *r.in[1], &lse = *r.in[2], &dloss = *r.in[3];
-  const int64_t n = logits.dims.back();
+  const int64_t n = logits.dims.back(), first = r.in_ranges[0].back().begin;
   Array dlogits = r.NewResult(0);
   for (int64_t t = 0; t < targets.size(); ++t) {
     if (!(targets.values[t] >= 0)) continue;
     for (int64_t j = 0; j < n; ++j) {
-      const double onehot = j == static_cast<int64_t>(targets.values[t]) ? 1 : 0;
+      const double onehot = j + first == static_cast<int64_t>(targets.values[t]) ? 1 : 0;
       dlogits.values[t * n + j] = (std::exp(logits.values[t * n + j] - lse.values[t]) - onehot) * dloss.values[0];
     }
   }
@@ -84,6 +117,18 @@ uint32_t Philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key, in
   return counter[word];
 }
 
+// For each element of one sample's part, in order, its index within the whole sample.
+std::vector<int64_t> SampleIndex(const Request& r) {
+  const Dims& local = r.in[0]->dims;
+  std::vector<int64_t> index;
+  ForEachIndex(Dims(local.begin() + 1, local.end()), [&](const Dims& at) {
+    int64_t i = 0;
+    for (size_t d = 0; d < at.size(); ++d) i = i * r.in_logical[0][d + 1] + r.in_ranges[0][d + 1].begin + at[d];
+    index.push_back(i);
+  });
+  return index;
+}
+
 // Keyed as the CPU kernel for steps, samples and rows below 2^32.
 Results Dropout(const Request& r) {
   const Array &x = *r.in[0], &step = *r.in[1], &sample = *r.in[2];
@@ -94,13 +139,16 @@ Results Dropout(const Request& r) {
   const auto threshold = static_cast<uint32_t>(rate * 4294967296.0);
   Array y = r.NewResult(0);
   const int64_t row = x.dims[0] == 0 ? 0 : x.size() / x.dims[0];
+  // Index within the whole sample of the i-th element of the part of it.
+  const std::vector<int64_t> index = SampleIndex(r);
   for (int64_t b = 0; b < x.dims[0]; ++b) {
     if (std::isnan(sample.values[b])) continue;  // padding
-    for (int64_t i = 0; i < row; ++i) {
+    for (int64_t k = 0; k < row; ++k) {
+      const int64_t i = index[k];
       const uint32_t random = Philox({static_cast<uint32_t>(i / 4), static_cast<uint32_t>(sample.values[b]),
                                       static_cast<uint32_t>(step.values[0]), 0},
                                      key, static_cast<int>(i % 4));
-      y.values[b * row + i] = random < threshold ? 0 : x.values[b * row + i] / (1 - rate);
+      y.values[b * row + k] = random < threshold ? 0 : x.values[b * row + k] / (1 - rate);
     }
   }
   return {std::move(y)};
@@ -162,6 +210,8 @@ void AddTrainingEvaluators(EvaluatorTable& table) {
   table.Add("embedding_grad", EmbeddingGrad);
   table.Add("cross_entropy", CrossEntropy);
   table.Add("cross_entropy_grad", CrossEntropyGrad);
+  table.Add("cross_entropy_sum", CrossEntropySum);
+  table.Add("logsumexp", LogSumExp);
   table.Add("dropout", Dropout);
   table.Add("sum_squares", SumSquares);
   table.Add("is_finite", IsFinite);

@@ -81,6 +81,7 @@ class GraphRun {
       for (ValueId v : node.operands) {
         request.in.push_back(&values_[v][rank]);
         request.in_ranges.push_back(Ranges(placement(v), mesh_, rank));
+        request.in_logical.push_back(placement(v).global.dims);
       }
       for (ValueId v : node.results) {
         request.out_types.push_back(graph_.values[v].type);

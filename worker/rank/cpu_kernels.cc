@@ -319,6 +319,17 @@ absl::StatusOr<Kernel> CrossEntropy(const Binding& b) {
                  lse = b.out(2)] { cpu::CrossEntropy(logits, targets, offset, bounds, loss, count, lse); });
 }
 
+absl::StatusOr<Kernel> LogSumExp(const Binding& b) {
+  return Kernel([valid = b.in_bounds(0).back(), x = b.in(0), y = b.out(0)] { cpu::LogSumExp(x, valid, y); });
+}
+
+absl::StatusOr<Kernel> CrossEntropySum(const Binding& b) {
+  const int vocabulary = b.in(0).dims.rank() - 1;
+  return Kernel([offset = b.in_begin(0, vocabulary), valid = b.in_bounds(0).back(), bounds = b.in_bounds(1),
+                 logits = b.in(0), targets = b.in(1), lse = b.in(2), loss = b.out(0),
+                 count = b.out(1)] { cpu::CrossEntropySum(logits, targets, lse, offset, valid, bounds, loss, count); });
+}
+
 absl::StatusOr<Kernel> CrossEntropyGrad(const Binding& b) {
   const int vocabulary = b.in(0).dims.rank() - 1;
   return Kernel([offset = b.in_begin(0, vocabulary), bounds = b.in_bounds(1), logits = b.in(0), targets = b.in(1),
@@ -396,6 +407,7 @@ const std::map<std::string, Prepare>& Table() {
       {"constant", Constant},
       {"cross_entropy", CrossEntropy},
       {"cross_entropy_grad", CrossEntropyGrad},
+      {"cross_entropy_sum", CrossEntropySum},
       {"div", Binary<BinaryOp::kDiv>},
       {"dot_rows", DotRows},
       {"dropout", Dropout},
@@ -416,6 +428,7 @@ const std::map<std::string, Prepare>& Table() {
       {"layer_norm", LayerNorm},
       {"layer_norm_grad", LayerNormGrad},
       {"log", Unary<UnaryOp::kLog>},
+      {"logsumexp", LogSumExp},
       {"lr_schedule", LrSchedule},
       {"mask_padding", MaskPadding},
       {"maximum", Binary<BinaryOp::kMaximum>},

@@ -76,12 +76,16 @@ struct RotaryRows {  // rows are tokens
 };
 
 struct CrossEntropyRows {  // rows are tokens
-  int64_t vocabulary = 0, offset = 0;
+  int64_t vocabulary = 0;  // elements of a row of logits that count, from `first` of the row on
+  int64_t pitch = 0;       // from one row of logits to the next
+  int64_t first = 0;
+  int64_t offset = 0;  // of the first of them in the whole vocabulary
   In logits;
   const int32_t* targets = nullptr;
   In lse;  // gradient only
   double dloss = 0;
-  Out out;  // forward: lse, one a row; gradient: dlogits
+  Out out;                               // forward: lse; gradient: dlogits
+  int64_t out_pitch = 1, out_first = 0;  // forward: from one row's lse to the next, and of the first
 };
 
 struct AdamW {

@@ -69,7 +69,7 @@ void CrossEntropyOf(const CrossEntropyRows& r, int64_t begin, int64_t end) {
     double sum = 0;
     for (int64_t i = 0; i < r.vocabulary; i += kBlock) {
       const int64_t n = Min(kBlock, r.vocabulary - i);
-      const C* x = Load<C>(r.logits, row * r.vocabulary + i, n, bx);
+      const C* x = Load<C>(r.logits, row * r.pitch + r.first + i, n, bx);
       C block_max = maximum;
 #pragma omp simd reduction(max : block_max)
       for (int64_t j = 0; j < n; ++j) block_max = x[j] > block_max ? x[j] : block_max;
@@ -83,7 +83,7 @@ void CrossEntropyOf(const CrossEntropyRows& r, int64_t begin, int64_t end) {
       for (int64_t j = 0; j < n; ++j) block_sum += Exp(x[j] - shift);
       sum += static_cast<double>(block_sum);
     }
-    StoreOne<C>(r.out, row, static_cast<C>(static_cast<double>(maximum) + ::log(sum)));
+    StoreOne<C>(r.out, row * r.out_pitch + r.out_first, static_cast<C>(static_cast<double>(maximum) + ::log(sum)));
   }
 }
 
@@ -97,7 +97,7 @@ void CrossEntropyGradOf(const CrossEntropyRows& r, int64_t begin, int64_t end) {
     const C lse = LoadOne<C>(r.lse, row);
     for (int64_t i = 0; i < r.vocabulary; i += kBlock) {
       const int64_t n = Min(kBlock, r.vocabulary - i);
-      const int64_t offset = row * r.vocabulary + i;
+      const int64_t offset = row * r.pitch + i;
       C* y = Target<C>(r.out, offset, by);
       if (counted) {
         const C* x = Load<C>(r.logits, offset, n, bx);
