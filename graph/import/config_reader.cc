@@ -58,11 +58,8 @@ std::optional<T> ConfigReader::Number(const std::string& key, T min, T max) {
   return std::nullopt;
 }
 
-int64_t ConfigReader::Int(const std::string& key, int64_t min, int64_t max, std::optional<int64_t> fallback) {
-  const auto number = OptionalInt(key, min, max);
-  if (number.has_value()) return *number;
-  if (!fallback.has_value() && Find(key) == nullptr) Fail(key, "this key is required");
-  return fallback.value_or(min);
+int64_t ConfigReader::Int(const std::string& key, int64_t min, int64_t max, int64_t fallback) {
+  return OptionalInt(key, min, max).value_or(fallback);
 }
 
 std::optional<int64_t> ConfigReader::OptionalInt(const std::string& key, int64_t min, int64_t max) {
@@ -133,8 +130,12 @@ void ConfigReader::Fail(const std::string& key, const std::string& what) {
                                           : absl::StrCat(place_, ": ", key, " = ", Shown(*it), ": ", what));
 }
 
-void ConfigReader::FailChoice(const std::string& key, const std::string& value, const std::vector<std::string>& names) {
-  Fail(key, absl::StrCat("not supported; wanted one of ", absl::StrJoin(names, ", ")));
+void ConfigReader::FailChoice(const std::string& key, const std::vector<std::string>& names) {
+  std::vector<std::string> shown;  // "" stands for the absent key
+  for (const std::string& name : names) {
+    if (!name.empty()) shown.push_back(name);
+  }
+  Fail(key, absl::StrCat("not supported; wanted one of ", absl::StrJoin(shown, ", ")));
 }
 
 void ConfigReader::Adopt(ConfigReader& nested) {

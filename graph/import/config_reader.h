@@ -24,8 +24,8 @@ class ConfigReader {
   bool Has(const std::string& key);
   // True also when the value is null.
   bool Present(const std::string& key);
-  // Without a fallback the key is required. Bounds are inclusive.
-  int64_t Int(const std::string& key, int64_t min, int64_t max, std::optional<int64_t> fallback = std::nullopt);
+  // Bounds are inclusive. Without a fallback the key is required.
+  int64_t Int(const std::string& key, int64_t min, int64_t max, int64_t fallback);
   std::optional<int64_t> OptionalInt(const std::string& key, int64_t min, int64_t max);
   double Float(const std::string& key, double min, double max, std::optional<double> fallback = std::nullopt);
   std::optional<double> OptionalFloat(const std::string& key, double min, double max);
@@ -39,7 +39,7 @@ class ConfigReader {
     if (it != values.end()) return it->second;
     std::vector<std::string> names;
     for (const auto& entry : values) names.push_back(entry.first);
-    FailChoice(key, value, names);
+    FailChoice(key, names);
     return values.at(fallback);
   }
   std::vector<std::string> Strings(const std::string& key);
@@ -62,7 +62,7 @@ class ConfigReader {
 
  private:
   const nlohmann::json* Find(const std::string& key);
-  void FailChoice(const std::string& key, const std::string& value, const std::vector<std::string>& names);
+  void FailChoice(const std::string& key, const std::vector<std::string>& names);
   template <typename T>
   std::optional<T> Number(const std::string& key, T min, T max);
 

@@ -16,10 +16,10 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kSeqLen = 8;
 
+const std::set<std::string> kLlamaLike = {"llama", "mistral", "qwen2", "qwen3", "olmo",
+                                          "olmo2", "granite", "glm",   "glm4"};
+
 json BaseConfig(const std::string& family) {
-  json config = {{"model_type", family},         {"vocab_size", 50},       {"hidden_size", 24},
-                 {"intermediate_size", 20},      {"num_hidden_layers", 2}, {"num_attention_heads", 4},
-                 {"max_position_embeddings", 32}};
   if (family == "bloom")
     return {{"model_type", "bloom"}, {"vocab_size", 50}, {"hidden_size", 24}, {"n_layer", 2}, {"n_head", 4}};
   if (family == "hf_olmo") {
@@ -33,6 +33,23 @@ json BaseConfig(const std::string& family) {
             {"attention_dropout", 0.0},
             {"rope", true}};
   }
+  if (family == "chatglm") {
+    return {{"model_type", "chatglm"},
+            {"padded_vocab_size", 50},
+            {"hidden_size", 24},
+            {"ffn_hidden_size", 20},
+            {"num_layers", 2},
+            {"num_attention_heads", 4},
+            {"kv_channels", 8},
+            {"multi_query_attention", true},
+            {"multi_query_group_num", 2},
+            {"seq_length", 32}};
+  }
+  json config = {{"model_type", family},         {"vocab_size", 50},       {"hidden_size", 24},
+                 {"intermediate_size", 20},      {"num_hidden_layers", 2}, {"num_attention_heads", 4},
+                 {"max_position_embeddings", 32}};
+  if (kLlamaLike.count(family) > 0) config["num_key_value_heads"] = 4;
+  if (family == "glm" || family == "glm4") config["head_dim"] = 8;
   return config;
 }
 
@@ -64,11 +81,10 @@ std::vector<Flip> CommonFlips() {
           {"use_bfloat16", true},
           {"chunk_size_feed_forward", 2},
           {"tf_legacy_loss", true},
-          {"tie_encoder_decoder", true},
-          {"vocab_size", 49}};
+          {"tie_encoder_decoder", true}};
 }
 
-std::vector<Flip> RotaryFlips() {
+std::vector<Flip> RotaryFlips(const json& partial_factor) {
   const json llama3 = {{"rope_type", "llama3"},
                        {"factor", 8.0},
                        {"low_freq_factor", 1.0},
@@ -78,7 +94,9 @@ std::vector<Flip> RotaryFlips() {
   std::vector<Flip> flips = {
       {"max_position_embeddings", 7},
       {"rope_theta", 500.0},
-      {"partial_rotary_factor", 0.5},
+      {"partial_rotary_factor", partial_factor},
+      {"partial_rotary_factor", 0},
+      {"partial_rotary_factor", 1.5},
       {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}},
       {"rope_scaling",
        {{"type", "dynamic"}, {"factor", 3.0}},
@@ -89,7 +107,10 @@ std::vector<Flip> RotaryFlips() {
       {"rope_scaling", {{"type", "linear"}}},
       {"rope_scaling", "linear"},
       {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 77.0}}},
-      {"rope_parameters", {{"rope_type", "default"}, {"partial_rotary_factor", 0.5}}},
+      {"rope_parameters", {{"rope_type", "default"}, {"partial_rotary_factor", partial_factor}}},
+      {"rope_parameters", {{"rope_type", "default"}, {"partial_rotary_factor", 0}}},
+      {"rope_parameters", With(llama3, {{"low_freq_factor", 4.0}}), Rope(llama3)},
+      {"rope_parameters", With(yarn, {{"rope_theta", 1.0}}), Rope(yarn)},
       {"rope_parameters", {{"rope_type", "default"}, {"surprise", 1}}}};
   for (const char* key : {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}) {
     flips.push_back({"rope_parameters", With(llama3, {{key, 3}}), Rope(llama3)});
@@ -105,24 +126,25 @@ std::vector<Flip> RotaryFlips() {
     json base = yarn;
     if (key == "mscale") base["mscale_all_dim"] = 0.9;
     if (key == "mscale_all_dim") base["mscale"] = 0.9;
-    flips.push_back({"rope_parameters", With(base, {{key, value}}), With(Rope(base), {{"head_dim", 32}})});
+    flips.push_back({"rope_parameters", With(base, {{key, value}}), With(Rope(base), {{"head_dim", 64}})});
   }
   return flips;
 }
 
-std::vector<Flip> LlamaLikeFlips() {
-  std::vector<Flip> flips = RotaryFlips();
-  for (const Flip& flip : std::vector<Flip>{{"hidden_size", 32},
+std::vector<Flip> LlamaLikeFlips(const json& partial_factor) {
+  std::vector<Flip> flips = RotaryFlips(partial_factor);
+  for (const Flip& flip : std::vector<Flip>{{"vocab_size", 49},
+                                            {"hidden_size", 32},
                                             {"intermediate_size", 21},
                                             {"num_hidden_layers", 3},
                                             {"num_attention_heads", 2},
                                             {"num_key_value_heads", 2},
                                             {"num_key_value_heads", 3},
-                                            {"head_dim", 8},
+                                            {"head_dim", 10},
+                                            {"head_dim", 1 << 19},
                                             {"hidden_act", "gelu"},
                                             {"hidden_act", "mish"},
                                             {"initializer_range", 0.1},
-                                            {"attention_bias", true},
                                             {"attention_dropout", 0.1},
                                             {"tie_word_embeddings", true}}) {
     flips.push_back(flip);
@@ -133,20 +155,64 @@ std::vector<Flip> LlamaLikeFlips() {
 std::vector<Flip> FlipsOf(const std::string& family) {
   std::vector<Flip> flips = CommonFlips();
   auto add = [&](const std::vector<Flip>& more) { flips.insert(flips.end(), more.begin(), more.end()); };
-  if (family == "llama") {
-    add(LlamaLikeFlips());
-    add({{"mlp_bias", true}, {"rms_norm_eps", 1e-5}});
-  } else if (family == "qwen3") {
-    add(LlamaLikeFlips());
-    add({{"rms_norm_eps", 1e-5},
-         {"use_sliding_window", true},
+  const bool is_glm = family == "glm" || family == "glm4";
+  if (kLlamaLike.count(family) > 0) {
+    add(LlamaLikeFlips(is_glm ? 0.25 : 0.5));
+    if (family != "olmo") add({{"rms_norm_eps", 1e-3}});
+    if (family != "mistral" && family != "qwen2") add({{"attention_bias", !is_glm}});
+  }
+  if (family == "llama" || family == "granite") add({{"mlp_bias", true}});
+  if (family == "olmo") add({{"clip_qkv", 8.0}});
+  if (family == "mistral") add({{"sliding_window", 7}, {"sliding_window", 0}});
+  if (family == "granite") {
+    add({{"embedding_multiplier", 12.0},
+         {"residual_multiplier", 0.22},
+         {"attention_multiplier", 0.015625},
+         {"logits_scaling", 8.0},
+         {"logits_scaling", 0}});
+  }
+  if (family == "qwen2") add({{"use_mrope", true}});
+  if (family == "qwen2" || family == "qwen3") {
+    add({{"use_sliding_window", true, {{"sliding_window", 7}, {"max_window_layers", 1}}},
+         {"sliding_window", 7, {{"use_sliding_window", true}, {"max_window_layers", 1}}},
+         {"max_window_layers", 1, {{"use_sliding_window", true}, {"sliding_window", 7}}},
          {"layer_types", {"full_attention"}},
-         {"layer_types", {"full_attention", "sliding_attention"}}});
-  } else if (family == "olmo") {
-    add(LlamaLikeFlips());
-    add({{"clip_qkv", 8.0}});
+         {"layer_types", {"full_attention", "sliding_attention"}},
+         {"layer_types",
+          {"full_attention", "sliding_attention"},
+          {{"use_sliding_window", true}, {"sliding_window", 7}}},
+         {"layer_types", {"full_attention", "chunked_attention"}}});
+  }
+  if (family == "chatglm") {
+    add({{"padded_vocab_size", 49},
+         {"hidden_size", 32},
+         {"ffn_hidden_size", 21},
+         {"num_layers", 3},
+         {"num_hidden_layers", 3},
+         {"num_attention_heads", 2},
+         {"kv_channels", 16},
+         {"kv_channels", 6},
+         {"kv_channels", nullptr, {{"hidden_size", 48}}},
+         {"multi_query_attention", false},
+         {"multi_query_group_num", 1},
+         {"multi_query_group_num", 3},
+         {"add_bias_linear", true},
+         {"add_qkv_bias", true},
+         {"rope_ratio", 16},
+         {"original_rope", false},
+         {"seq_length", 7},
+         {"layernorm_epsilon", 1e-3},
+         {"rmsnorm", false},
+         {"apply_residual_connection_post_layernorm", true},
+         {"post_layer_norm", false},
+         {"hidden_dropout", 0.1},
+         {"attention_dropout", 0.1},
+         {"tie_word_embeddings", true},
+         {"quantization_bit", 4},
+         {"pre_seq_len", 128}});
   } else if (family == "bloom") {
-    add({{"hidden_size", 32},
+    add({{"vocab_size", 49},
+         {"hidden_size", 32},
          {"n_embed", 32},
          {"n_layer", 3},
          {"num_hidden_layers", 3},
@@ -160,7 +226,8 @@ std::vector<Flip> FlipsOf(const std::string& family) {
          {"attention_dropout", 0.1},
          {"tie_word_embeddings", false}});
   } else if (family == "baichuan") {
-    add({{"hidden_size", 32},
+    add({{"vocab_size", 49},
+         {"hidden_size", 32},
          {"intermediate_size", 21},
          {"num_hidden_layers", 3},
          {"num_attention_heads", 2},
@@ -173,7 +240,7 @@ std::vector<Flip> FlipsOf(const std::string& family) {
          {"norm_head", true},
          {"tie_word_embeddings", true},
          {"z_loss_weight", 0.001}});
-  } else {
+  } else if (family == "hf_olmo") {
     const json no_rope = {{"rope", false}};
     const json gated_inits = {{"init_fn", "full_megatron"}};
     add({{"d_model", 32},
@@ -223,9 +290,6 @@ std::vector<Flip> FlipsOf(const std::string& family) {
          {"scale_emb_init", true, gated_inits},
          {"clip_qkv", 8.0},
          {"norm_after", true}});
-    // Alone it changes nothing: rows are counted by embedding_size.
-    flips.erase(std::find_if(flips.begin(), flips.end(),
-                             [](const Flip& f) { return f.key == "vocab_size" && f.value == 49 && f.others.empty(); }));
   }
   return flips;
 }
@@ -303,13 +367,15 @@ TEST_P(FamilyTest, FlopsMatchHandFormula) {
   json config = BaseConfig(GetParam());
   const double batch = 3, seq = 8, hidden = 24, heads = 4, layers = 2;
   double kv_heads = 4, head_dim = 6, inner = 20, mlp_matrices = 3, rows = 50;
-  if (GetParam() == "llama") {
+  if (kLlamaLike.count(GetParam()) > 0) {
     kv_heads = 2;
     config["num_key_value_heads"] = 2;
-  }
-  if (GetParam() == "qwen3") {
     head_dim = 10;
     config["head_dim"] = 10;
+  }
+  if (GetParam() == "chatglm") {
+    kv_heads = 2;
+    head_dim = 8;
   }
   if (GetParam() == "bloom") {
     inner = 96;
@@ -341,9 +407,33 @@ TEST_P(FamilyTest, FlopsMatchHandFormula) {
   EXPECT_NEAR(counted, by_hand, 1e-3 * by_hand);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, FamilyTest,
-                         testing::Values("llama", "qwen3", "olmo", "hf_olmo", "bloom", "baichuan"),
+std::vector<std::string> FamilyNames() {
+  std::vector<std::string> names;
+  for (const Family& family : Families()) names.push_back(family.name);
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, FamilyTest, testing::ValuesIn(FamilyNames()),
                          [](const auto& info) { return info.param; });
+
+// A window that holds a whole sample leaves nothing out.
+TEST(ReadModelConfigTest, LargeWindowsChangeNothing) {
+  const json mistral = With(BaseConfig("mistral"), {{"sliding_window", nullptr}});
+  for (const json& window : {json(kSeqLen), json(4096)}) {
+    EXPECT_EQ(TextOf(With(mistral, {{"sliding_window", window}})).value(), TextOf(mistral).value());
+  }
+  const json qwen2 = BaseConfig("qwen2");
+  const json sliding = With(qwen2, {{"use_sliding_window", true}, {"max_window_layers", 0}});
+  EXPECT_EQ(TextOf(With(sliding, {{"sliding_window", kSeqLen}})).value(), TextOf(qwen2).value());
+  EXPECT_EQ(TextOf(With(sliding, {{"sliding_window", nullptr}})).value(), TextOf(qwen2).value());
+  EXPECT_EQ(
+      TextOf(With(sliding, {{"sliding_window", 1}, {"layer_types", {"full_attention", "full_attention"}}})).value(),
+      TextOf(qwen2).value());
+  EXPECT_EQ(
+      TextOf(With(BaseConfig("mistral"), {{"sliding_window", 7}})).status().message(),
+      "config.json: sliding_window = 7: all layers attend over a window of 7 tokens, which is supported only where "
+      "it holds a whole sample, and samples have data.seq_len = 8");
+}
 
 TEST(ReadModelConfigTest, OldOlmoIsNotTransformersOlmo) {
   json config = BaseConfig("hf_olmo");
@@ -414,6 +504,58 @@ const Published kPublished[] = {
       "rope_theta": 1000000, "sliding_window": null, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
       "transformers_version": "4.51.0", "use_cache": true, "use_sliding_window": false, "vocab_size": 151936})",
      596049920},
+    {"Mistral-7B-v0.1",
+     R"({"architectures": ["MistralForCausalLM"], "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
+      "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336, "max_position_embeddings": 32768,
+      "model_type": "mistral", "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+      "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "sliding_window": 4096, "tie_word_embeddings": false,
+      "torch_dtype": "bfloat16", "transformers_version": "4.34.0.dev0", "use_cache": true, "vocab_size": 32000})",
+     7241732096},
+    {"Qwen2.5-0.5B",
+     R"({"architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 151643, "eos_token_id": 151643,
+      "hidden_act": "silu", "hidden_size": 896, "initializer_range": 0.02, "intermediate_size": 4864,
+      "max_position_embeddings": 32768, "max_window_layers": 24, "model_type": "qwen2", "num_attention_heads": 14,
+      "num_hidden_layers": 24, "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
+      "sliding_window": 32768, "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.40.1",
+      "use_cache": true, "use_mrope": false, "use_sliding_window": false, "vocab_size": 151936})",
+     494032768},
+    {"OLMo-2-1124-7B",
+     R"({"architectures": ["Olmo2ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "eos_token_id": 100257,
+      "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 11008,
+      "max_position_embeddings": 4096, "model_type": "olmo2", "num_attention_heads": 32, "num_hidden_layers": 32,
+      "num_key_value_heads": 32, "pad_token_id": 100277, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 500000,
+      "tie_word_embeddings": false, "torch_dtype": "float32", "transformers_version": "4.47.0.dev0", "use_cache": true,
+      "vocab_size": 100352})",
+     7298617344},
+    {"granite-3.0-2b-base",
+     R"({"architectures": ["GraniteForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+      "attention_multiplier": 0.015625, "bos_token_id": 0, "embedding_multiplier": 12.0, "eos_token_id": 0,
+      "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192,
+      "logits_scaling": 8.0, "max_position_embeddings": 4096, "mlp_bias": false, "model_type": "granite",
+      "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 8, "pad_token_id": 0,
+      "residual_multiplier": 0.22, "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 10000,
+      "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.46.0.dev0", "use_cache": true,
+      "vocab_size": 49155})",
+     2533531648},
+    {"glm-4-9b-hf",
+     R"({"architectures": ["GlmForCausalLM"], "attention_bias": true, "attention_dropout": 0.0, "eos_token_id": [151329, 151336],
+      "head_dim": 128, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 13696,
+      "max_position_embeddings": 8192, "model_type": "glm", "num_attention_heads": 32, "num_hidden_layers": 40,
+      "num_key_value_heads": 2, "pad_token_id": 151329, "rms_norm_eps": 1.5625e-07, "rope_theta": 10000.0,
+      "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.47.0.dev0", "use_cache": true,
+      "vocab_size": 151552})",
+     9399951360},
+    {"chatglm3-6b",
+     R"({"_name_or_path": "THUDM/chatglm3-6b", "model_type": "chatglm", "architectures": ["ChatGLMModel"],
+      "auto_map": {"AutoConfig": "configuration_chatglm.ChatGLMConfig"}, "add_bias_linear": false, "add_qkv_bias": true,
+      "apply_query_key_layer_scaling": true, "apply_residual_connection_post_layernorm": false, "attention_dropout": 0.0,
+      "attention_softmax_in_fp32": true, "bias_dropout_fusion": true, "ffn_hidden_size": 13696,
+      "fp32_residual_connection": false, "hidden_dropout": 0.0, "hidden_size": 4096, "kv_channels": 128,
+      "layernorm_epsilon": 1e-05, "multi_query_attention": true, "multi_query_group_num": 2, "num_attention_heads": 32,
+      "num_layers": 28, "original_rope": true, "padded_vocab_size": 65024, "post_layer_norm": true, "rmsnorm": true,
+      "seq_length": 8192, "use_cache": true, "torch_dtype": "float16", "transformers_version": "4.27.1",
+      "tie_word_embeddings": false, "eos_token_id": 2, "pad_token_id": 0})",
+     6243584000},
     {"bloom-560m",
      R"({"apply_residual_connection_post_layernorm": false, "attention_dropout": 0.0, "attention_softmax_in_fp32": true,
       "bias_dropout_fusion": true, "bos_token_id": 1, "eos_token_id": 2, "hidden_dropout": 0.0, "initializer_range": 0.02,
@@ -441,7 +583,8 @@ const Published kPublished[] = {
 TEST(ReadModelConfigTest, PublishedModelsHaveTheirParameters) {
   for (const Published& published : kPublished) {
     const absl::StatusOr<ReadFamily> read = ReadModelConfig(json::parse(published.config), kSeqLen);
-    ASSERT_TRUE(read.ok()) << published.name << ": " << read.status();
+    EXPECT_TRUE(read.ok()) << published.name << ": " << read.status();
+    if (!read.ok()) continue;
     const absl::StatusOr<Graph> graph = BuildDecoder(read->spec, DecoderBuildOptions(), OpTable());
     ASSERT_TRUE(graph.ok()) << published.name << ": " << graph.status();
     int64_t num_parameters = 0;

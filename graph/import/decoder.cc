@@ -115,6 +115,7 @@ class DecoderBuilder {
     const Dims dims = {spec_.vocab_rows, spec_.hidden_size};
     embedding_ = Param(absl::StrCat(names.embedding, ".weight"), dims, dims, spec_.init.embedding);
     ValueId x = b_.Add("embedding", {embedding_, tokens_});
+    x = Scaled(x, spec_.embedding_scale);
     if (spec_.embedding_norm.has_value()) x = Norm(names.embedding_norm, *spec_.embedding_norm, x);
     if (spec_.learned_positions > 0) {
       b_.SetModule(names.positions);
@@ -128,33 +129,31 @@ class DecoderBuilder {
   }
 
   ValueId Layer(int64_t layer, ValueId x) {
+    const DecoderNames& names = spec_.names;
     const std::string path = spec_.LayerPath(layer);
-    x = Branch(path, Join(path, spec_.names.attention_norm), x, [&](ValueId h) { return Attention(path, layer, h); });
-    return Branch(path, Join(path, spec_.names.mlp_norm), x, [&](ValueId h) { return Mlp(path, layer, h); });
+    x = Branch(path, names.attention_norm, names.attention_post_norm, x,
+               [&](ValueId h) { return Attention(path, layer, h); });
+    return Branch(path, names.mlp_norm, names.mlp_post_norm, x, [&](ValueId h) { return Mlp(path, layer, h); });
   }
 
-  // x + dropout(branch(norm(x))), or what the family makes of it.
+  // x + dropout(post_norm(branch(norm(x)))), or what the family makes of it.
   template <typename F>
-  ValueId Branch(const std::string& path, const std::string& norm_name, ValueId x, F branch) {
-    ValueId y = x, residual = x;
-    if (spec_.norm_place == DecoderSpec::kNormBefore) {
-      y = Norm(norm_name, spec_.norm, x);
-      if (spec_.residual_from == DecoderSpec::kFromNorm) residual = y;
-      y = branch(y);
-    } else {
-      y = Norm(norm_name, spec_.norm, branch(x));
-    }
+  ValueId Branch(const std::string& path, const std::string& norm, const std::string& post_norm, ValueId x, F branch) {
+    const ValueId h = norm.empty() ? x : Norm(Join(path, norm), spec_.norm, x);
+    ValueId y = branch(h);
+    if (!post_norm.empty()) y = Norm(Join(path, post_norm), spec_.norm, y);
     b_.SetModule(path);
-    return b_.Add("add", {residual, Dropout(y, spec_.residual_dropout)});
+    const ValueId residual = spec_.residual_from == DecoderSpec::kFromNorm ? h : x;
+    return b_.Add("add", {residual, Scaled(Dropout(y, spec_.residual_dropout), spec_.residual_scale)});
   }
 
-  // Part `part` of the dim `dim` (of extent `parts` when they are single entries): [start, limit), with the dim dropped
-  // when it is 1.
-  ValueId Part(ValueId x, int64_t dim, int64_t start, int64_t limit) {
-    ValueId y = b_.Slice(x, dim, start, limit);
-    if (limit - start > 1) return y;
+  ValueId Scaled(ValueId x, double factor) { return factor == 1.0 ? x : b_.Scale(x, factor); }
+
+  // Entry `index` of the dim, which is dropped.
+  ValueId Entry(ValueId x, int64_t dim, int64_t index) {
+    const ValueId y = b_.Slice(x, dim, index, index + 1);
     Dims dims = b_.type(y).dims;
-    if (dim < static_cast<int64_t>(dims.size())) dims.erase(dims.begin() + dim);
+    if (dim < static_cast<int64_t>(dims.size())) dims.erase(dims.begin() + dim);  // unless there was an error
     return b_.Reshape(y, dims);
   }
 
@@ -178,11 +177,11 @@ class DecoderBuilder {
     const std::string name = Join(path, names.qkv);
     if (spec_.qkv_layout == DecoderSpec::kInterleaved) {
       const ValueId qkv = Clip(Project(name, "bsk,htdk->bshtd", x, {heads, 3, d}, in, spec_.qkv_bias, init));
-      return {Part(qkv, 3, 0, 1), Part(qkv, 3, 1, 2), Part(qkv, 3, 2, 3)};
+      return {Entry(qkv, 3, 0), Entry(qkv, 3, 1), Entry(qkv, 3, 2)};
     }
     if (heads == kv_heads) {
       const ValueId qkv = Clip(Project(name, "bsk,thdk->bsthd", x, {3, heads, d}, in, spec_.qkv_bias, init));
-      return {Part(qkv, 2, 0, 1), Part(qkv, 2, 1, 2), Part(qkv, 2, 2, 3)};
+      return {Entry(qkv, 2, 0), Entry(qkv, 2, 1), Entry(qkv, 2, 2)};
     }
     const ValueId qkv = Clip(Project(name, "bsk,hdk->bshd", x, {heads + 2 * kv_heads, d}, in, spec_.qkv_bias, init));
     return {b_.Slice(qkv, 2, 0, heads), b_.Slice(qkv, 2, heads, heads + kv_heads),
@@ -211,10 +210,11 @@ class DecoderBuilder {
     qkv.k = QkNorm(Join(path, names.k_norm), qkv.k);
     b_.SetModule(Join(path, names.attention));
     if (spec_.rotary.has_value()) {
-      qkv.q = b_.Add("rotary", {qkv.q, cos_, sin_}, {{"style", std::string("half")}});
-      qkv.k = b_.Add("rotary", {qkv.k, cos_, sin_}, {{"style", std::string("half")}});
+      const std::string style = spec_.rotary->pairs == Rotary::kHalves ? "half" : "interleaved";
+      for (ValueId* x : {&qkv.q, &qkv.k}) *x = b_.Add("rotary", {*x, cos_, sin_}, {{"style", style}});
     }
-    Attrs attrs = {{"causal", true}, {"scale", 1.0 / std::sqrt(static_cast<double>(spec_.head_dim))}};
+    const double scale = spec_.attention_scale.value_or(1.0 / std::sqrt(static_cast<double>(spec_.head_dim)));
+    Attrs attrs = {{"causal", true}, {"scale", scale}};
     if (!spec_.alibi_slopes.empty()) attrs["alibi_slopes"] = spec_.alibi_slopes;
     const ValueId out = b_.AddMany("attention", {qkv.q, qkv.k, qkv.v}, attrs, 2)[0];
     return Project(Join(path, names.attention_out), "bshd,nhd->bsn", out, {spec_.hidden_size},
@@ -249,11 +249,12 @@ class DecoderBuilder {
       h = Project(Join(path, names.up), "bsk,nk->bsn", x, {inner}, in, spec_.mlp_bias, spec_.init.input);
       b_.SetModule(Join(path, names.mlp));
       h = Activate(h);
-    } else if (spec_.mlp_kind == DecoderSpec::kGatedFused) {
+    } else if (spec_.mlp_kind != DecoderSpec::kGated) {
       const ValueId both =
-          Project(Join(path, names.up_gate), "bsk,tik->bsti", x, {2, inner}, in, spec_.mlp_bias, spec_.init.input);
-      const ValueId up = Part(both, 2, 0, 1);
-      const ValueId gate = Part(both, 2, 1, 2);
+          Project(Join(path, names.fused_mlp), "bsk,tik->bsti", x, {2, inner}, in, spec_.mlp_bias, spec_.init.input);
+      const int64_t gate_index = spec_.mlp_kind == DecoderSpec::kGateUp ? 0 : 1;
+      const ValueId up = Entry(both, 2, 1 - gate_index);
+      const ValueId gate = Entry(both, 2, gate_index);
       b_.SetModule(Join(path, names.mlp));
       h = Gate(gate, up);
     } else {
@@ -283,7 +284,7 @@ class DecoderBuilder {
       }
       logits = b_.Einsum("bsk,nk->bsn", x, weight);
     }
-    return spec_.logit_scale == 1.0 ? logits : b_.Scale(logits, spec_.logit_scale);
+    return Scaled(logits, spec_.logit_scale);
   }
 
   const DecoderSpec& spec_;

@@ -16,7 +16,7 @@ namespace tacc::graph {
 
 // Names of a family's modules, as in its safetensors: a weight is NAME.weight, a bias NAME.bias. In `layer`, {layer} is
 // the layer's number, {group} and {member} its place in groups of DecoderSpec::layers_per_group. The rest of a layer's
-// names are relative to it; an empty name is not there.
+// names are relative to it. A norm with an empty name is not there.
 struct DecoderNames {
   std::string base;  // module that some files leave out of the names, as "transformer."
   std::string embedding = "model.embed_tokens";
@@ -26,16 +26,18 @@ struct DecoderNames {
   std::string final_norm = "model.norm";
   std::string head = "lm_head";
 
-  std::string attention = "self_attn";  // module path of the attention's computation; empty: the layer's own
-  std::string attention_norm = "input_layernorm";
+  std::string attention = "self_attn";             // module path of the attention's computation; empty: the layer's own
+  std::string attention_norm = "input_layernorm";  // before the branch
+  std::string attention_post_norm;                 // on what the branch adds
   std::string q = "self_attn.q_proj", k = "self_attn.k_proj", v = "self_attn.v_proj";
   std::string qkv;  // fused
   std::string q_norm, k_norm;
   std::string attention_out = "self_attn.o_proj";
   std::string mlp = "mlp";
-  std::string mlp_norm = "post_attention_layernorm";
+  std::string mlp_norm = "post_attention_layernorm";  // before the branch
+  std::string mlp_post_norm;                          // on what the branch adds
   std::string gate = "mlp.gate_proj", up = "mlp.up_proj", down = "mlp.down_proj";
-  std::string up_gate;  // fused, up first
+  std::string fused_mlp;  // up and gate in one
 };
 
 // What a norm has to learn.
@@ -74,11 +76,10 @@ struct DecoderSpec {
   int64_t max_seq_len = 0;  // 0: any
 
   NormSpec norm;
-  enum NormPlace { kNormBefore, kNormAfter } norm_place = kNormBefore;     // of the branch
   enum ResidualFrom { kFromInput, kFromNorm } residual_from = kFromInput;  // what the branch is added to
   std::optional<NormSpec> embedding_norm;
 
-  // How q, k and v lie in the files: three matrices, one after the other in one, or [H, 3, D] in one.
+  // How q, k and v lie in the files: three matrices, one after the other in one, or [H, 3, D] in one (K = H).
   enum QkvLayout { kSeparate, kStacked, kInterleaved } qkv_layout = kSeparate;
   Bias qkv_bias = Bias::kNone;
   Bias attention_out_bias = Bias::kNone;
@@ -86,22 +87,23 @@ struct DecoderSpec {
   std::optional<NormSpec> qk_norm;
   enum QkNormOver { kHeadDim, kAllHeads } qk_norm_over = kHeadDim;
 
+  std::optional<double> attention_scale;  // of scores; absent: 1 / sqrt(D)
   std::optional<Rotary> rotary;
   std::vector<double> alibi_slopes;  // empty: none
   int64_t learned_positions = 0;     // rows; 0: none
 
-  enum MlpKind { kPlain, kGated, kGatedFused } mlp_kind = kGated;
+  // up alone; gate and up; both in one, the gate first; both in one, up first.
+  enum MlpKind { kPlain, kGated, kGateUp, kUpGate } mlp_kind = kGated;
   enum Activation { kSilu, kGelu, kGeluTanh, kRelu } activation = kSilu;
   Bias mlp_bias = Bias::kNone;
 
+  double embedding_scale = 1.0;
+  double residual_scale = 1.0;  // of what a branch adds
   double embedding_dropout = 0;
   double residual_dropout = 0;
 
-  enum Head {
-    kOwnHead,
-    kTiedHead,
-    kNormalizedHead
-  } head = kOwnHead;  // kNormalizedHead: rows of length 1, Baichuan 2's NormHead
+  // Of its own; the embedding; of its own with rows of length 1 (Baichuan 2's NormHead).
+  enum Head { kOwnHead, kTiedHead, kNormalizedHead } head = kOwnHead;
   Bias head_bias = Bias::kNone;
   double logit_scale = 1.0;
 

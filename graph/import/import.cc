@@ -69,6 +69,16 @@ absl::StatusOr<ImportOptions::Weights> DecideWeights(const std::string& dir, con
       absl::StrCat(dir, " has no model.safetensors; to train from scratch set model.weights: random"));
 }
 
+// Keeps the elements of any activation inside int64.
+absl::Status CheckTokens(const ImportOptions& options, const DecoderSpec& spec) {
+  constexpr int64_t kMaxElements = int64_t{1} << 56;
+  const int64_t width = std::max({spec.vocab_rows, spec.hidden_size, 2 * spec.intermediate_size,
+                                  (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim});
+  if (options.seq_len <= kMaxElements / width / options.batch) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("batch = ", options.batch, " of seq_len = ", options.seq_len,
+                                                 " tokens is too large for a model with rows of ", width));
+}
+
 absl::Status CheckLayerClasses(const std::vector<std::string>& asked, const std::vector<std::string>& known,
                                const std::string& family) {
   for (const std::string& name : asked) {
@@ -94,6 +104,7 @@ absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOp
   absl::StatusOr<ReadFamily> read = ReadModelConfig(config, options.seq_len);
   if (!read.ok()) return InFolder(dir, read.status());
   DecoderSpec& spec = read->spec;
+  TACC_RETURN_IF_ERROR(CheckTokens(options, spec));
   TACC_RETURN_IF_ERROR(CheckLayerClasses(options.wrap_layer_cls, read->family.layer_classes, spec.family));
 
   StoredWeights stored;
@@ -121,7 +132,7 @@ absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOp
     check.ignorable = [&](const std::string& name) {
       // A copy of the embedding, and tables that older versions stored.
       return (spec.head == DecoderSpec::kTiedHead && name == absl::StrCat(spec.names.head, ".weight")) ||
-             absl::EndsWith(name, ".rotary_emb.inv_freq");
+             absl::EndsWith(name, ".inv_freq");
     };
     const absl::Status status = CheckWeights(stored, check);
     if (!status.ok()) return InFolder(dir, status);

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "graph/import/read_sizes.h"
+#include "graph/import/config_parts.h"
 #include "graph/ir/text.h"
 
 namespace tacc::graph {
@@ -56,12 +56,9 @@ void ReadInit(ConfigReader& config, DecoderSpec& spec) {
 void ReadKvHeads(ConfigReader& config, DecoderSpec& spec) {
   const bool has_old = config.Has("multi_query_attention");
   const int64_t old = config.Bool("multi_query_attention", false) ? 1 : spec.num_heads;
-  spec.num_kv_heads = config.Int("n_kv_heads", 1, kMaxWidth, old);
+  SetKvHeads(config, "n_kv_heads", "n_heads", config.Int("n_kv_heads", 1, kMaxWidth, old), spec);
   if (has_old && spec.num_kv_heads != old) {
     config.Fail("n_kv_heads", absl::StrCat("multi_query_attention asks for ", old));
-  }
-  if (spec.num_heads % spec.num_kv_heads != 0) {
-    config.Fail("n_kv_heads", absl::StrCat("does not divide n_heads = ", spec.num_heads));
   }
 }
 
@@ -79,12 +76,15 @@ void ReadNorms(ConfigReader& config, DecoderSpec& spec) {
   if (config.Bool("attention_layer_norm", false))
     spec.qk_norm = NormSpec{kind, qk_affine ? learned : Affine::kNone, eps};
   spec.qk_norm_over = DecoderSpec::kAllHeads;
-  if (config.Bool("norm_after", false)) spec.norm_place = DecoderSpec::kNormAfter;
+  if (config.Bool("norm_after", false)) {  // of a branch: on what it adds
+    std::swap(spec.names.attention_norm, spec.names.attention_post_norm);
+    std::swap(spec.names.mlp_norm, spec.names.mlp_post_norm);
+  }
   spec.qkv_bias = spec.attention_out_bias = spec.mlp_bias = spec.head_bias = linear_bias ? Bias::kPresent : Bias::kNone;
 }
 
-void ReadPositions(ConfigReader& config, DecoderSpec& spec) {
-  spec.max_seq_len = config.Int("max_sequence_length", 1, kMaxLength, 1024);
+void ReadPositions(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
+  ReadMaxLength(config, "max_sequence_length", 1024, seq_len, spec);
   const bool alibi = config.Bool("alibi", false);
   const bool rope = config.Bool("rope", false);
   const double max_bias = config.Float("alibi_bias_max", 1e-6, 1e6, 8.0);
@@ -94,9 +94,8 @@ void ReadPositions(ConfigReader& config, DecoderSpec& spec) {
     spec.alibi_slopes = OlmoAlibiSlopes(spec.num_heads, max_bias);
   } else if (!rope) {
     spec.learned_positions = spec.max_seq_len;
-  } else if (spec.head_dim % 2 != 0) {
-    config.Fail("n_heads", absl::StrCat("rotary embeddings need heads of even size, got ", spec.head_dim));
   } else {
+    CheckEvenHeads(config, "n_heads", spec.head_dim);
     spec.rotary = PlainRotary(theta, spec.head_dim);
   }
 }
@@ -112,7 +111,7 @@ void ReadMlp(ConfigReader& config, DecoderSpec& spec) {
     width /= 2;  // gate and value share it
   }
   spec.intermediate_size = std::max<int64_t>(1, width);
-  spec.mlp_kind = kind == Kind::kSwiglu ? DecoderSpec::kGatedFused : DecoderSpec::kPlain;
+  spec.mlp_kind = kind == Kind::kSwiglu ? DecoderSpec::kUpGate : DecoderSpec::kPlain;
   spec.activation = kind == Kind::kSwiglu ? DecoderSpec::kSilu
                     : kind == Kind::kGelu ? DecoderSpec::kGelu
                                           : DecoderSpec::kRelu;
@@ -136,7 +135,7 @@ DecoderNames NativeOlmoNames() {
   names.k_norm = "k_norm";
   names.attention_out = "attn_out";
   names.mlp_norm = "ff_norm";
-  names.up_gate = names.up = "ff_proj";
+  names.fused_mlp = names.up = "ff_proj";
   names.down = "ff_out";
   return names;
 }
@@ -166,7 +165,7 @@ void ReadNativeOlmo(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
   if (spec.vocab_rows < vocab_size)
     config.Fail("embedding_size", absl::StrCat("is less than vocab_size = ", vocab_size));
   ReadNorms(config, spec);
-  ReadPositions(config, spec);
+  ReadPositions(config, seq_len, spec);
   ReadMlp(config, spec);
   spec.qkv_layout = DecoderSpec::kStacked;
   spec.clip_qkv = config.OptionalFloat("clip_qkv", 1e-30, 1e30);

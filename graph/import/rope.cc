@@ -28,7 +28,10 @@ std::vector<float> InverseFrequencies(float theta, int64_t dim) {
 }
 
 Rotary ToRotary(const std::vector<float>& inv_freq, double attention_scale) {
-  return Rotary{std::vector<double>(inv_freq.begin(), inv_freq.end()), attention_scale};
+  Rotary rotary;
+  rotary.inv_freq.assign(inv_freq.begin(), inv_freq.end());
+  rotary.attention_scale = attention_scale;
+  return rotary;
 }
 
 struct Yarn {
@@ -106,12 +109,28 @@ const nlohmann::json* RotaryObject(ConfigReader& config) {
   return scaling != nullptr ? scaling : parameters;
 }
 
-std::string Kind(const nlohmann::json& object) {
-  for (const char* key : {"rope_type", "type"}) {
-    auto it = object.find(key);
-    if (it != object.end() && it->is_string()) return it->get<std::string>();
+// How many dims of a head are rotated, of which an odd last one pairs with the next.
+int64_t ReadRotaryDim(ConfigReader& config, ConfigReader* rope, const RotaryModel& model) {
+  if (!model.partial_factor.has_value()) {
+    for (ConfigReader* reader : {&config, rope}) {
+      if (reader != nullptr)
+        reader->RefuseUnless("partial_rotary_factor", 1.0, "this family rotates whole heads; only 1.0 is possible");
+    }
+    return model.head_dim;
   }
-  return "default";
+  double factor = config.Float("partial_rotary_factor", 0, 1, *model.partial_factor);
+  ConfigReader* reader = &config;
+  if (rope != nullptr) {
+    if (rope->Has("partial_rotary_factor")) reader = rope;
+    factor = rope->Float("partial_rotary_factor", 0, 1, factor);
+  }
+  const auto dim = static_cast<int64_t>(static_cast<double>(model.head_dim) * factor);
+  if (dim < 1 || (dim + 1) / 2 * 2 > model.head_dim) {
+    reader->Fail("partial_rotary_factor", absl::StrCat("rotates ", dim, " of the ", model.head_dim,
+                                                       " dims of a head; wanted at least one pair, and no more than "
+                                                       "there are"));
+  }
+  return dim;
 }
 
 }  // namespace
@@ -120,28 +139,17 @@ Rotary PlainRotary(double theta, int64_t dim) {
   return ToRotary(InverseFrequencies(static_cast<float>(theta), dim), 1.0);
 }
 
-bool IsDynamicRotary(ConfigReader& config) {
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    if (!config.Has(key)) continue;
-    const nlohmann::json* object = config.Object(key);
-    if (object != nullptr && Kind(*object) == "dynamic") return true;
-  }
-  return false;
-}
-
 Rotary ReadRotary(ConfigReader& config, const RotaryModel& model) {
-  const int64_t dim = model.head_dim;
   const double outer_theta = config.Float("rope_theta", 1e-6, kAny, model.default_theta);
-  config.RefuseUnless("partial_rotary_factor", 1.0, "this family rotates whole heads; only 1.0 is possible");
   const nlohmann::json* object = RotaryObject(config);
-  if (object == nullptr) return PlainRotary(outer_theta, dim);
+  if (object == nullptr) return PlainRotary(outer_theta, ReadRotaryDim(config, nullptr, model));
 
   ConfigReader rope(*object,
                     absl::StrCat("config.json: ", config.Has("rope_scaling") ? "rope_scaling" : "rope_parameters"));
   const std::string old_kind = rope.String("type", "default");
   const std::string kind = rope.String("rope_type", old_kind);
   if (rope.Has("type") && old_kind != kind) rope.Fail("type", absl::StrCat("rope_type says \"", kind, "\""));
-  rope.RefuseUnless("partial_rotary_factor", 1.0, "this family rotates whole heads; only 1.0 is possible");
+  const int64_t dim = ReadRotaryDim(config, &rope, model);
   const double theta = rope.Float("rope_theta", 1e-6, kAny, outer_theta);
   Rotary rotary = PlainRotary(theta, dim);
   const auto max_length = static_cast<double>(model.max_position_embeddings);
@@ -160,15 +168,22 @@ Rotary ReadRotary(ConfigReader& config, const RotaryModel& model) {
                           Power(stretch, static_cast<float>(static_cast<double>(dim) / static_cast<double>(dim - 2))),
                       dim);
     }
+    rotary.any_length = true;
   } else if (kind == "llama3") {
     Llama3 llama3;
     llama3.factor = rope.Float("factor", 1e-6, kAny);
     llama3.low_freq_factor = rope.Float("low_freq_factor", 1e-6, kAny);
     llama3.high_freq_factor = rope.Float("high_freq_factor", 1e-6, kAny);
     llama3.original_length = rope.Float("original_max_position_embeddings", 1, kAny, max_length);
+    if (llama3.high_freq_factor <= llama3.low_freq_factor) {
+      rope.Fail("high_freq_factor", absl::StrCat("wanted more than low_freq_factor = ", llama3.low_freq_factor));
+    }
     rotary = Llama3Rotary(theta, dim, llama3);
   } else if (kind == "yarn") {
     Yarn yarn;
+    if (theta <= 1) {
+      (rope.Has("rope_theta") ? rope : config).Fail("rope_theta", "rotary embeddings of kind yarn need more than 1");
+    }
     yarn.original_length = rope.Float("original_max_position_embeddings", 1, kAny, max_length);
     yarn.factor = rope.Float("factor", 1e-6, kAny, max_length / yarn.original_length);
     yarn.attention_factor = YarnAttentionFactor(rope, yarn.factor);

@@ -2,6 +2,7 @@
 #define TACC_GRAPH_IMPORT_ROPE_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "graph/import/config_reader.h"
@@ -9,13 +10,15 @@
 namespace tacc::graph {
 
 // The facts of a rotary embedding: the frequency of each pair of dims, in fp32 precision, and the factor on cosine and
-// sine.
+// sine. Dims of a head beyond the pairs are not rotated.
 struct Rotary {
-  std::vector<double> inv_freq;  // head_dim / 2
+  std::vector<double> inv_freq;  // one a pair
   double attention_scale = 1.0;
+  enum Pairs { kHalves, kNeighbours } pairs = kHalves;  // dims i and i + n of 2n, or 2i and 2i + 1
+  bool any_length = false;                              // stretched to the samples' length
 };
 
-// Plain rotary embedding: 1 / theta^(2i/dim).
+// Plain rotary embedding of the first `dim` dims: 1 / theta^(2i/dim).
 Rotary PlainRotary(double theta, int64_t dim);
 
 // What the scaled kinds need to know of the model.
@@ -24,15 +27,16 @@ struct RotaryModel {
   int64_t seq_len = 0;
   int64_t max_position_embeddings = 0;
   double default_theta = 10000.0;
+  // Default of partial_rotary_factor, the share of a head's dims that is rotated; absent: whole heads, the key is
+  // refused.
+  std::optional<double> partial_factor;
 };
 
 // Reads rope_theta and rope_parameters (or the older rope_scaling) as transformers 5 does, and computes frequencies as
 // it does, in fp32 and in its order of operations. Kinds: default, linear, dynamic, llama3, yarn; any other is refused
-// by name. Sources: Peng et al., YaRN, arXiv 2309.00071, section 3; transformers, modeling_rope_utils.py.
+// by name. Pairs are those of the family: kHalves is returned. Sources: Peng et al., YaRN, arXiv 2309.00071, section 3;
+// transformers, modeling_rope_utils.py.
 Rotary ReadRotary(ConfigReader& config, const RotaryModel& model);
-
-// True when the configuration's kind is `dynamic`, which stretches to any length.
-bool IsDynamicRotary(ConfigReader& config);
 
 // ALiBi's slope of each head, for a number of heads that need not be a power of two.
 // Source: Press et al., Train Short, Test Long, arXiv 2108.12409, section 3, and its published code.

@@ -17,6 +17,10 @@ class Case:
     # autocast, which brings the ratio near 1.2, give or take 0.2.
     bf16_draws: int = 1
 
+    @property
+    def vocab_size(self) -> int:
+        return self.config.get("vocab_size") or self.config["padded_vocab_size"]
+
 
 def _sizes(vocab: int, hidden: int, inner: int, layers: int, heads: int) -> dict:
     return {
@@ -31,9 +35,9 @@ def _sizes(vocab: int, hidden: int, inner: int, layers: int, heads: int) -> dict
 def _rotary(
     family: str, name: str, sizes: dict, kv_heads: int, batch: int, seq_len: int, draws: int = 1, **more
 ) -> Case:
-    """LLaMA, Qwen 3 and OLMo of transformers."""
-    architecture = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM", "olmo": "OlmoForCausalLM"}[family]
-    config = {"model_type": family, "architectures": [architecture], "num_key_value_heads": kv_heads, **sizes}
+    """The families of transformers with LLaMA's keys."""
+    config = {"model_type": family, "architectures": [f"{family.capitalize()}ForCausalLM"], **sizes}
+    config |= {"num_key_value_heads": kv_heads}
     config |= {"max_position_embeddings": 64, "pad_token_id": None, "eos_token_id": 0}
     return Case(family, name, config | more, batch, seq_len, draws)
 
@@ -53,6 +57,15 @@ def _bloom(name: str, sizes: tuple, batch: int, seq_len: int, **more) -> Case:
     config = {"model_type": "bloom", "architectures": ["BloomForCausalLM"]}
     config |= {"vocab_size": vocab, "hidden_size": hidden, "n_layer": layers, "n_head": heads}
     return Case("bloom", name, config | more, batch, seq_len)
+
+
+def _chatglm(name: str, sizes: tuple, groups: int | None, batch: int, seq_len: int, draws: int = 1, **more) -> Case:
+    vocab, hidden, inner, layers, heads = sizes
+    config = {"model_type": "chatglm", "architectures": ["ChatGLMModel"], "padded_vocab_size": vocab}
+    config |= {"hidden_size": hidden, "ffn_hidden_size": inner, "num_layers": layers, "num_attention_heads": heads}
+    if groups is not None:
+        config |= {"multi_query_attention": True, "multi_query_group_num": groups}
+    return Case("chatglm", name, config | {"seq_length": 64} | more, batch, seq_len, draws)
 
 
 def _baichuan(name: str, sizes: dict, batch: int, seq_len: int, **more) -> Case:
@@ -100,6 +113,49 @@ TRAINING_CASES = [
         "olmo", "tied, biases", _sizes(79, 70, 65, 2, 7), 7, 3, 9, draws=5,
         tie_word_embeddings=True, attention_bias=True,
     ),
+    _rotary("mistral", "grouped heads, wide window", _sizes(91, 48, 53, 2, 6), 3, 3, 17, sliding_window=17),
+    _rotary("mistral", "own head size", _sizes(85, 35, 49, 2, 5), 1, 2, 23, head_dim=12, sliding_window=None),
+    _rotary("mistral", "tied", _sizes(63, 54, 37, 3, 3), 3, 3, 13, tie_word_embeddings=True, rope_theta=700.0),
+    _rotary("qwen2", "grouped heads", _sizes(81, 60, 57, 2, 6), 2, 3, 15, draws=3),
+    _rotary("qwen2", "tied", _sizes(69, 50, 45, 3, 5), 1, 2, 27, draws=3, tie_word_embeddings=True),
+    _rotary(
+        "qwen2", "yarn, window of no layer", _sizes(87, 42, 65, 2, 3), 3, 3, 19, draws=3,
+        rope_scaling=_yarn_rope(4.0, 16), use_sliding_window=True, sliding_window=4, max_window_layers=2,
+    ),
+    _rotary("olmo2", "plain", _sizes(93, 36, 55, 2, 6), 6, 3, 17),
+    _rotary("olmo2", "grouped heads, tied", _sizes(75, 50, 41, 3, 5), 1, 2, 21, tie_word_embeddings=True),
+    _rotary("olmo2", "biases", _sizes(117, 42, 67, 2, 3), 3, 3, 11, draws=3, attention_bias=True, rms_norm_eps=1e-6),
+    _rotary(
+        "granite", "all multipliers", _sizes(99, 36, 53, 2, 6), 2, 3, 17,
+        embedding_multiplier=7.0, residual_multiplier=0.45, attention_multiplier=0.3, logits_scaling=0.6,
+    ),
+    _rotary(
+        "granite", "biases, tied", _sizes(65, 50, 47, 3, 5), 5, 2, 19, draws=3,
+        attention_bias=True, mlp_bias=True, tie_word_embeddings=True, embedding_multiplier=3.0, attention_multiplier=0.2,
+    ),
+    _rotary(
+        "granite", "branches subtracted", _sizes(121, 42, 39, 2, 7), 1, 3, 13,
+        residual_multiplier=-0.7, attention_multiplier=0.8, logits_scaling=0.9,
+    ),
+    _rotary("glm", "grouped heads", _sizes(95, 39, 51, 2, 6), 2, 3, 17, draws=3, head_dim=12),
+    _rotary(
+        "glm", "no biases, a quarter rotated, tied", _sizes(71, 33, 43, 3, 3), 1, 2, 25,
+        head_dim=16, attention_bias=False, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 900.0, "partial_rotary_factor": 0.25},
+    ),
+    _rotary(
+        "glm", "an odd share rotated", _sizes(105, 45, 57, 2, 5), 5, 3, 11, draws=3,
+        head_dim=10, partial_rotary_factor=0.7, hidden_act="gelu",
+    ),
+    _rotary("glm4", "grouped heads", _sizes(97, 39, 49, 2, 6), 3, 3, 15, draws=3, head_dim=12),
+    _rotary(
+        "glm4", "no biases, tied", _sizes(73, 35, 45, 3, 5), 1, 2, 23,
+        head_dim=8, attention_bias=False, tie_word_embeddings=True,
+    ),
+    _rotary(
+        "glm4", "whole heads, linear rope", _sizes(109, 33, 61, 2, 3), 3, 3, 13, draws=3,
+        head_dim=14, partial_rotary_factor=1.0, rope_scaling={"rope_type": "linear", "factor": 2.0},
+    ),
     _native_olmo(
         "as OLMo-1B", 101, (99, 36, 2, 6), 3, 17,
         mlp_ratio=8, weight_tying=True, rope=True, include_bias=False, layer_norm_with_affine=False,
@@ -113,6 +169,15 @@ TRAINING_CASES = [
         "ALiBi, gelu, norm after, biases", 73, (71, 33, 3, 3), 3, 13, draws=5,
         alibi=True, activation_type="gelu", mlp_hidden_size=47, norm_after=True, embedding_layer_norm=True,
         weight_tying=True,
+    ),
+    _chatglm("as ChatGLM3", (75, 57, 51, 2, 6), 2, 3, 17, draws=3, kv_channels=12, add_qkv_bias=True),
+    _chatglm(
+        "one query group, biases, stretched rope", (67, 55, 47, 3, 5), 1, 2, 23, draws=3,
+        kv_channels=8, add_bias_linear=True, rope_ratio=50,
+    ),
+    _chatglm(
+        "own keys and values, layer norm, residual after norm", (113, 33, 63, 2, 3), None, 3, 11, draws=3,
+        kv_channels=16, rmsnorm=False, apply_residual_connection_post_layernorm=True,
     ),
     _bloom("eight heads", (107, 64, 2, 8), 3, 17),
     _bloom("five heads, own head", (71, 45, 3, 5), 2, 21, tie_word_embeddings=False),

@@ -19,6 +19,8 @@ from torch.overrides import TorchFunctionMode
 
 from baichuan_reference import Baichuan, BaichuanShape
 from cases import Case
+from chatglm_reference import ChatGlm
+from chatglm_reference import inv_freq as chatglm_inv_freq
 
 torch.set_num_threads(1)  # the models are tiny, and tests run beside each other
 
@@ -65,6 +67,8 @@ class TransformersModel(nn.Module):
 def _make(case: Case) -> nn.Module:
     if case.family == "hf_olmo":
         return NativeOlmo(case.config)
+    if case.family == "chatglm":
+        return ChatGlm(case.config)
     if case.family == "baichuan":
         c = case.config
         sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
@@ -154,7 +158,7 @@ def make_tokens(case: Case, seed: int, batches: int = 1) -> list[tuple[torch.Ten
     generator = torch.Generator().manual_seed(seed)
     result = []
     for _ in range(batches):
-        tokens = torch.randint(0, case.config["vocab_size"], (case.batch, case.seq_len), generator=generator)
+        tokens = torch.randint(0, case.vocab_size, (case.batch, case.seq_len), generator=generator)
         targets = torch.full_like(tokens, -1)
         targets[:, :-1] = tokens[:, 1:]
         result.append((tokens, targets))
@@ -182,9 +186,11 @@ def bloom_slopes_in_double() -> Callable[[], None]:
 
 def inv_freq_of(case: Case, module: nn.Module) -> torch.Tensor | None:
     """The frequencies of the reference's rotary embedding, in float64, or None."""
-    if case.family in ("llama", "qwen3", "olmo"):
+    if isinstance(module, TransformersModel) and case.family != "bloom":
         return module.inner.model.rotary_emb.inv_freq.double()
     config = case.config
+    if case.family == "chatglm":
+        return chatglm_inv_freq(config).double()
     if config.get("rope", False):
         dim = config["d_model"] // config["n_heads"]
     elif case.family == "baichuan" and "max_position_embeddings" in config:

@@ -84,11 +84,15 @@ def _rope_table(node: Node, dtype: torch.dtype):
 
 
 def _rotary(node: Node, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
-    assert node.attrs["style"] == "half" and not node.attrs.get("inverse", False)
-    half = cos.shape[1]
-    a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    assert not node.attrs.get("inverse", False)
+    pairs = cos.shape[1]
+    layout = {"half": (2, pairs), "interleaved": (pairs, 2)}[node.attrs["style"]]
+    member = -2 if node.attrs["style"] == "half" else -1  # the dim that tells the two of a pair apart
+    turned, rest = x[..., : 2 * pairs].unflatten(-1, layout), x[..., 2 * pairs :]
+    a, b = turned.select(member, 0), turned.select(member, 1)
     cos, sin = cos[None, :, None, :], sin[None, :, None, :]
-    return [torch.cat([a * cos - b * sin, b * cos + a * sin, rest], dim=-1)]
+    turned = torch.stack([a * cos - b * sin, b * cos + a * sin], dim=member).flatten(-2)
+    return [torch.cat([turned, rest], dim=-1)]
 
 
 def _attention(node: Node, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor):

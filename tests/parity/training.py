@@ -38,9 +38,8 @@ class Run:
 def write_data(case: Case, folder: Path) -> Path:
     from tacc.shards import DatasetWriter
 
-    vocab_size = case.config["vocab_size"]
-    writer = DatasetWriter(folder, vocab_size)
-    writer.append(np.random.default_rng(3).integers(0, vocab_size, size=NUM_BATCHES * case.batch * case.seq_len))
+    writer = DatasetWriter(folder, case.vocab_size)
+    writer.append(np.random.default_rng(3).integers(0, case.vocab_size, size=NUM_BATCHES * case.batch * case.seq_len))
     writer.close(tokenizer={"fingerprint": "", "eos_token": "", "eos_token_id": 0}, seq_len=case.seq_len)
     return folder
 
@@ -85,9 +84,11 @@ def reference_run(case: Case, module: nn.Module, steps: list[tuple[torch.Tensor,
     return run
 
 
-def _request(case: Case, model: dict, data: Path, precision: str, max_steps: int, beta1: float) -> dict:
+def _request(
+    case: Case, model: dict, data: Path, precision: str, max_steps: int, beta1: float, learning_rate: float
+) -> dict:
     train = {"max_steps": max_steps, "global_batch_size": case.batch, "per_device_train_batch_size": case.batch}
-    train |= {"learning_rate": LEARNING_RATE, "lr_scheduler_type": "LR_SCHEDULER_TYPE_CONSTANT", "seed": SEED}
+    train |= {"learning_rate": learning_rate, "lr_scheduler_type": "LR_SCHEDULER_TYPE_CONSTANT", "seed": SEED}
     train |= {"weight_decay": WEIGHT_DECAY, "adam_beta1": beta1, "max_grad_norm": 0}
     job = {
         "name": "parity",
@@ -100,7 +101,7 @@ def _request(case: Case, model: dict, data: Path, precision: str, max_steps: int
     device = {"name": "cpu", "kind": "cpu", "model": "any", "threads": 1, "memory_bytes": 4 << 30}
     device |= {"matmul_flops_per_second": {"f32": 1e11, "bf16": 1e11}, "memory_bytes_per_second": 1e10}
     device |= {"link_bytes_per_second": 1e9, "link_latency_seconds": 1e-4}
-    facts = {"vocab_size": case.config["vocab_size"], "num_tokens": 1000, "eval_tokens": 0}
+    facts = {"vocab_size": case.vocab_size, "num_tokens": 1000, "eval_tokens": 0}
     return {"job": job, "world": 1, "device": device, "data": facts}
 
 
@@ -118,12 +119,19 @@ def _start_file(case: Case, model: dict, data: Path, folder: Path, max_steps: in
 
 
 def run_rank(
-    case: Case, model: dict, data: Path, folder: Path, precision: str, max_steps: int, beta1: float
+    case: Case,
+    model: dict,
+    data: Path,
+    folder: Path,
+    precision: str,
+    max_steps: int,
+    beta1: float,
+    learning_rate: float = LEARNING_RATE,
 ) -> list[float]:
     """The losses of `max_steps` steps on one rank. `model`: section `model` of the job. Checkpoints lie in `folder`."""
     (folder / "checkpoints").mkdir(parents=True)
     request, start = folder / "request.json", folder / "start.json"
-    request.write_text(json.dumps(_request(case, model, data, precision, max_steps, beta1)))
+    request.write_text(json.dumps(_request(case, model, data, precision, max_steps, beta1, learning_rate)))
     start.write_text(json.dumps(_start_file(case, model, data, folder, max_steps)))
     compile_command = [BUILD / "tacc-plan", "compile", "--request", request, "--out", folder]
     compiled = subprocess.run(compile_command, capture_output=True, text=True)
@@ -144,7 +152,7 @@ def run_rank(
     return losses
 
 
-def _pretrained(model: Path) -> dict:
+def pretrained(model: Path) -> dict:
     return {"path": str(model), "weights": "WEIGHTS_PRETRAINED"}
 
 
@@ -152,7 +160,7 @@ def our_gradients(
     case: Case, module: nn.Module, model: Path, data: Path, folder: Path, precision: str
 ) -> dict[str, torch.Tensor]:
     """The first step's, as the first moment of a run of one step with adam_beta1 = 0."""
-    run_rank(case, _pretrained(model), data, folder, precision, 1, 0.0)
+    run_rank(case, pretrained(model), data, folder, precision, 1, 0.0)
     saved = load_file(folder / "checkpoints/step-00000001.a1/rank-00000.safetensors")
     moments = {name.removeprefix("exp_avg/"): value for name, value in saved.items() if name.startswith("exp_avg/")}
     names = stored_names(module)
@@ -161,5 +169,5 @@ def our_gradients(
 
 
 def our_run(case: Case, module: nn.Module, model: Path, data: Path, folder: Path, precision: str) -> Run:
-    losses = run_rank(case, _pretrained(model), data, folder / f"{precision}-losses", precision, NUM_STEPS, 0.9)
+    losses = run_rank(case, pretrained(model), data, folder / f"{precision}-losses", precision, NUM_STEPS, 0.9)
     return Run(losses, our_gradients(case, module, model, data, folder / f"{precision}-gradients", precision))

@@ -1,0 +1,107 @@
+#include "graph/import/config_parts.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "graph/ir/text.h"
+
+namespace tacc::graph {
+
+void SetKvHeads(ConfigReader& config, const std::string& key, const std::string& heads_key, int64_t count,
+                DecoderSpec& spec) {
+  spec.num_kv_heads = count;
+  if (spec.num_heads % count == 0) return;
+  config.Fail(key, absl::StrCat(count, " key-value heads do not divide ", heads_key, " = ", spec.num_heads));
+}
+
+void ReadHeadDim(ConfigReader& config, const std::string& key, const std::string& heads_key, int64_t fallback,
+                 DecoderSpec& spec) {
+  const int64_t head_dim = config.OptionalInt(key, 1, kMaxWidth).value_or(fallback);
+  if (head_dim == 0) return SetHeadDim(config, heads_key, spec);
+  spec.head_dim = head_dim;
+  if (spec.num_heads * head_dim > kMaxWidth) {
+    config.Fail(key, absl::StrCat(spec.num_heads, " heads of ", head_dim, " are wider than ", kMaxWidth));
+  }
+}
+
+void SetHeadDim(ConfigReader& config, const std::string& heads_key, DecoderSpec& spec) {
+  if (spec.hidden_size % spec.num_heads != 0) {
+    config.Fail(heads_key, absl::StrCat(spec.num_heads, " heads do not divide the hidden size ", spec.hidden_size));
+  }
+  spec.head_dim = std::max<int64_t>(1, spec.hidden_size / spec.num_heads);
+}
+
+void CheckEvenHeads(ConfigReader& config, const std::string& heads_key, int64_t head_dim) {
+  if (head_dim % 2 == 0) return;
+  config.Fail(heads_key, absl::StrCat("rotary embeddings need heads of even size, got ", head_dim));
+}
+
+void ReadMaxLength(ConfigReader& config, const std::string& key, int64_t fallback, int64_t seq_len, DecoderSpec& spec) {
+  spec.max_seq_len = config.Int(key, 1, kMaxLength, fallback);
+  CheckLength(config, key, seq_len, spec);
+}
+
+void CheckLength(ConfigReader& config, const std::string& key, int64_t seq_len, const DecoderSpec& spec) {
+  if (seq_len <= spec.max_seq_len) return;
+  config.Fail(key, absl::StrCat("the model takes at most ", spec.max_seq_len,
+                                " tokens, but samples have data.seq_len = ", seq_len));
+}
+
+NormSpec ReadRmsNorm(ConfigReader& config, const std::string& key, double fallback_eps) {
+  return {NormSpec::kRms, Affine::kWeight, config.Float(key, 0, 1, fallback_eps)};
+}
+
+void ReadGatedMlp(ConfigReader& config, int64_t default_intermediate, DecoderSpec& spec) {
+  spec.intermediate_size = config.Int("intermediate_size", 1, kMaxWidth, default_intermediate);
+  spec.activation = ReadActivation(config, "hidden_act", "silu");
+}
+
+void ReadTransformersInit(ConfigReader& config, DecoderSpec& spec) {
+  const std::string init = NormalInit(config.Float("initializer_range", 0.0, 1.0, 0.02));
+  spec.init = {init, init, init, init, [init](int64_t) { return init; }, [init](int64_t) { return init; }};
+}
+
+void ReadTiedHead(ConfigReader& config, bool fallback, DecoderSpec& spec) {
+  spec.head = config.Bool("tie_word_embeddings", fallback) ? DecoderSpec::kTiedHead : DecoderSpec::kOwnHead;
+}
+
+int64_t ReadRenamed(ConfigReader& config, const std::string& key, const std::string& other, int64_t max,
+                    int64_t fallback) {
+  const auto first = config.OptionalInt(key, 1, max);
+  const auto second = config.OptionalInt(other, 1, max);
+  if (first.has_value() && second.has_value() && *first != *second) {
+    config.Fail(other, absl::StrCat("says another size than ", key, " = ", *first));
+  }
+  return first.value_or(second.value_or(fallback));
+}
+
+Bias ReadBias(ConfigReader& config, const std::string& key, Bias fallback) {
+  return config.Bool(key, fallback == Bias::kPresent) ? Bias::kPresent : Bias::kNone;
+}
+
+double ReadDropout(ConfigReader& config, const std::string& key, double fallback) {
+  return config.Float(key, 0.0, 0.999, fallback);
+}
+
+void RefuseAttentionDropout(ConfigReader& config, double fallback) {
+  const bool given = config.Has("attention_dropout");
+  if (config.Float("attention_dropout", 0.0, 1.0, given ? 0.0 : fallback) == 0.0) return;
+  config.Fail("attention_dropout",
+              absl::StrCat(given ? "" : absl::StrCat("its default of ", fallback, " applies, but "),
+                           "dropout inside attention is not supported; set it to 0"));
+}
+
+DecoderSpec::Activation ReadActivation(ConfigReader& config, const std::string& key, const std::string& fallback) {
+  return config.Choice<DecoderSpec::Activation>(key,
+                                                {{"silu", DecoderSpec::kSilu},
+                                                 {"swish", DecoderSpec::kSilu},
+                                                 {"gelu", DecoderSpec::kGelu},
+                                                 {"gelu_new", DecoderSpec::kGeluTanh},
+                                                 {"gelu_pytorch_tanh", DecoderSpec::kGeluTanh},
+                                                 {"relu", DecoderSpec::kRelu}},
+                                                fallback);
+}
+
+std::string NormalInit(double std) { return std == 0 ? "zeros" : absl::StrCat("normal(", Print(Attr(std)), ")"); }
+
+}  // namespace tacc::graph

@@ -1,0 +1,58 @@
+#ifndef TACC_GRAPH_IMPORT_CONFIG_PARTS_H_
+#define TACC_GRAPH_IMPORT_CONFIG_PARTS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "graph/import/config_reader.h"
+#include "graph/import/decoder.h"
+
+namespace tacc::graph {
+
+// Limits that keep the elements of any weight inside int64, and ids inside int32.
+inline constexpr int64_t kMaxWidth = int64_t{1} << 20;
+inline constexpr int64_t kMaxVocabulary = int64_t{1} << 28;
+inline constexpr int64_t kMaxLayers = 10000;
+inline constexpr int64_t kMaxLength = int64_t{1} << 30;
+
+// Parts of config.json that several families share, each read into the spec. `seq_len` is the job's.
+
+// spec.num_kv_heads = `count`, which must divide the heads.
+void SetKvHeads(ConfigReader& config, const std::string& key, const std::string& heads_key, int64_t count,
+                DecoderSpec& spec);
+// spec.head_dim from `key`, or `fallback`; 0: hidden size / heads, which must divide. All heads together have a width
+// of at most kMaxWidth.
+void ReadHeadDim(ConfigReader& config, const std::string& key, const std::string& heads_key, int64_t fallback,
+                 DecoderSpec& spec);
+// spec.head_dim = hidden size / heads.
+void SetHeadDim(ConfigReader& config, const std::string& heads_key, DecoderSpec& spec);
+// Fails when a rotary embedding cannot pair the dims of a head.
+void CheckEvenHeads(ConfigReader& config, const std::string& heads_key, int64_t head_dim);
+// spec.max_seq_len, which must reach to `seq_len`.
+void ReadMaxLength(ConfigReader& config, const std::string& key, int64_t fallback, int64_t seq_len, DecoderSpec& spec);
+// Fails `key` when `seq_len` is more than spec.max_seq_len.
+void CheckLength(ConfigReader& config, const std::string& key, int64_t seq_len, const DecoderSpec& spec);
+// Root mean square norms with weights.
+NormSpec ReadRmsNorm(ConfigReader& config, const std::string& key, double fallback_eps);
+// intermediate_size, hidden_act.
+void ReadGatedMlp(ConfigReader& config, int64_t default_intermediate, DecoderSpec& spec);
+// initializer_range: matrices and embeddings normal, biases zero, norms one, in all layers alike.
+void ReadTransformersInit(ConfigReader& config, DecoderSpec& spec);
+// Key `tie_word_embeddings`.
+void ReadTiedHead(ConfigReader& config, bool fallback, DecoderSpec& spec);
+
+// A size that goes by two names. Both at once must agree.
+int64_t ReadRenamed(ConfigReader& config, const std::string& key, const std::string& other, int64_t max,
+                    int64_t fallback);
+Bias ReadBias(ConfigReader& config, const std::string& key, Bias fallback);
+double ReadDropout(ConfigReader& config, const std::string& key, double fallback);
+// Dropout inside attention is refused, by name.
+void RefuseAttentionDropout(ConfigReader& config, double fallback);
+DecoderSpec::Activation ReadActivation(ConfigReader& config, const std::string& key, const std::string& fallback);
+
+// "normal(STD)".
+std::string NormalInit(double std);
+
+}  // namespace tacc::graph
+
+#endif  // TACC_GRAPH_IMPORT_CONFIG_PARTS_H_
