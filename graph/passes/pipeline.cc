@@ -39,6 +39,10 @@ std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& op
   steps.push_back(ForEachGraph("fold-casts", [&ops](Graph& graph) { FoldCasts(graph, ops); }));
   steps.push_back(cse);
   steps.push_back(dce);
+  steps.push_back({"remat", [&](Program& program) {
+                     Rematerialize(program, options.remat);
+                     return absl::OkStatus();
+                   }});
   steps.push_back({"partition", [&](Program& program) -> absl::Status {
                      TACC_ASSIGN_OR_RETURN(program, Partition(program, ops, options.partition));
                      return absl::OkStatus();

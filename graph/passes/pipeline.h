@@ -12,6 +12,7 @@
 #include "graph/passes/build_training.h"
 #include "graph/passes/partition.h"
 #include "graph/passes/plan_memory.h"
+#include "graph/passes/remat.h"
 #include "graph/passes/schedule.h"
 
 namespace tacc::graph {
@@ -20,6 +21,7 @@ namespace tacc::graph {
 struct CompileOptions {
   TrainingOptions training;
   DType compute_dtype = DType::kF32;  // of matrix products and attention
+  RematOptions remat;
   PartitionOptions partition;
   ScheduleOptions schedule;
   int threads = 1;  // of a rank
@@ -42,7 +44,7 @@ struct PipelineObserver {
 
 // The way from a forward graph (a logical program whose only graph is `forward`) to a planned program, as a table of
 // contents:
-//   mixed-precision, build-training, fold-casts, cse, dce, partition, fuse-accumulation, cse, dce, schedule,
+//   mixed-precision, build-training, fold-casts, cse, dce, remat, partition, fuse-accumulation, cse, dce, schedule,
 //   plan-memory
 // `memory` receives what plan-memory found. Both references must outlive the steps.
 std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& ops, MemoryUse* memory);

@@ -129,6 +129,8 @@ int Main(int argc, char** argv) {
   app.add_option("--learning-rate", training.learning_rate, "build-training");
   app.add_option("--max-steps", training.max_steps, "build-training");
   app.add_option("--max-grad-norm", training.max_grad_norm, "build-training: 0 for no clipping");
+  app.add_option("--remat-units", arguments.options.remat.units, "remat: module paths whose activations are not kept")
+      ->delimiter(',');
   app.add_option("--units", schedule.units, "schedule: module paths gathered and freed together")->delimiter(',');
   app.add_option("--prefetch-units", schedule.prefetch_units, "schedule: units ahead that a gather starts")
       ->check(CLI::NonNegativeNumber);
