@@ -101,7 +101,8 @@ void Compiler::Start(const StartCompile& start, const v1::JobSpec& spec, Done do
       std::error_code error;
       std::filesystem::create_directories(job_dir, error);
       std::string directory;
-      for (int number = 1; !error && (directory.empty() || !std::filesystem::create_directory(absl::StrCat(job_dir, "/", directory), error));
+      for (int number = 1; !error && (directory.empty() ||
+                                      !std::filesystem::create_directory(absl::StrCat(job_dir, "/", directory), error));
            ++number) {
         directory = absl::StrCat("compile-", number);
       }
@@ -112,7 +113,8 @@ void Compiler::Start(const StartCompile& start, const v1::JobSpec& spec, Done do
       CompileDone result;
       result.job = start.job;
       result.directory = directory;
-      for (const auto& [name, text] : {std::pair{"summary.json", &result.summary}, std::pair{"data.json", &result.data}}) {
+      for (const auto& [name, text] :
+           {std::pair{"summary.json", &result.summary}, std::pair{"data.json", &result.data}}) {
         absl::StatusOr<std::string> read = ReadFile(absl::StrCat(dir, "/", name));
         if (!read.ok()) return read.status();
         *text = *std::move(read);
@@ -148,7 +150,8 @@ void Compiler::Plan(const v1::JobSpec& spec, int world, const v1::DeviceProfile&
   work->run = [this, spec, world, device, planned](const std::atomic<bool>& cancel) {
     if (cancel) return planned(absl::CancelledError("the coordinator is stopping"));
     std::string dir = absl::StrCat(options_.jobs_dir, "/.plan-XXXXXX");
-    if (mkdtemp(dir.data()) == nullptr) return planned(absl::InternalError(absl::StrCat("cannot make ", dir, ": ", strerror(errno))));
+    if (mkdtemp(dir.data()) == nullptr)
+      return planned(absl::InternalError(absl::StrCat("cannot make ", dir, ": ", strerror(errno))));
     planned(CheckAndRun(spec, world, device, dir, /*compile=*/false, cancel));
     std::error_code ignored;
     std::filesystem::remove_all(dir, ignored);
@@ -169,7 +172,8 @@ absl::StatusOr<std::string> Compiler::ReadProgram(const std::string& job, const 
 }
 
 absl::StatusOr<std::string> Compiler::CheckAndRun(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device,
-                                                  const std::string& dir, bool compile, const std::atomic<bool>& cancel) {
+                                                  const std::string& dir, bool compile,
+                                                  const std::atomic<bool>& cancel) {
   std::error_code error;
   std::filesystem::create_directories(dir, error);
   if (error) return absl::InternalError(absl::StrCat("cannot make ", dir, ": ", error.message()));
@@ -187,7 +191,8 @@ absl::StatusOr<std::string> Compiler::CheckAndRun(const v1::JobSpec& spec, int w
   absl::StatusOr<std::string> request = CompileRequest(spec, world, device, *data);
   if (!request.ok()) return request.status();
   const std::string request_path = absl::StrCat(dir, "/request.json");
-  for (const auto& [path, text] : {std::pair{request_path, &*request}, std::pair{absl::StrCat(dir, "/data.json"), &*data}}) {
+  for (const auto& [path, text] :
+       {std::pair{request_path, &*request}, std::pair{absl::StrCat(dir, "/data.json"), &*data}}) {
     if (absl::Status status = WriteFile(path, *text); !status.ok()) return status;
   }
   std::vector<std::string> plan = {options_.plan_binary, compile ? "compile" : "plan", "--request", request_path};
@@ -206,15 +211,19 @@ absl::StatusOr<std::string> Compiler::RunTool(const std::vector<std::string>& ar
   (void)WriteFile(absl::StrCat(dir, "/", BaseName(arguments[0]), ".log"), result->err);
   if (result->cancelled) return absl::CancelledError(absl::StrCat(tool, " was stopped"));
   if (result->timed_out) {
-    return absl::DeadlineExceededError(absl::StrCat(tool, " took longer than ", options_.limits.seconds, " s and was killed"));
+    return absl::DeadlineExceededError(
+        absl::StrCat(tool, " took longer than ", options_.limits.seconds, " s and was killed"));
   }
-  if (result->output_too_long) return absl::InternalError(absl::StrCat(tool, " printed more than ", options_.limits.output_bytes, " bytes"));
+  if (result->output_too_long)
+    return absl::InternalError(absl::StrCat(tool, " printed more than ", options_.limits.output_bytes, " bytes"));
   if (result->exit_code == 0) return std::move(result->out);
   const std::string text = ErrorText(result->err);
-  if (result->exit_code == kExitBadInput) return absl::InvalidArgumentError(text.empty() ? absl::StrCat(tool, ": exit 2") : text);
-  const std::string how = result->signal != 0 ? absl::StrCat("was ended by signal ", result->signal) : absl::StrCat("exit ", result->exit_code);
-  return absl::InternalError(absl::StrCat(tool, ": ", how, " (memory limit ", options_.limits.memory_bytes >> 20, " MiB)",
-                                          text.empty() ? "" : ": ", text));
+  if (result->exit_code == kExitBadInput)
+    return absl::InvalidArgumentError(text.empty() ? absl::StrCat(tool, ": exit 2") : text);
+  const std::string how = result->signal != 0 ? absl::StrCat("was ended by signal ", result->signal)
+                                              : absl::StrCat("exit ", result->exit_code);
+  return absl::InternalError(absl::StrCat(tool, ": ", how, " (memory limit ", options_.limits.memory_bytes >> 20,
+                                          " MiB)", text.empty() ? "" : ": ", text));
 }
 
 }  // namespace tacc::coordinator
