@@ -10,6 +10,8 @@
 namespace tacc::client {
 
 struct Context {
+  // How taccctl was called, for commands to paste.
+  std::string program;
   // Data, and everything else.
   std::ostream& out;
   std::ostream& err;

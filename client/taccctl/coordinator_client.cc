@@ -206,8 +206,14 @@ absl::StatusOr<std::string> CoordinatorAddress(const GlobalOptions& options, con
     source = "TACC_ADDRESS";
   }
   if (address.empty()) {
-    const absl::StatusOr<UpState> up = ReadUpState(UpDirectory(context));
-    return up.ok() ? up->address : "127.0.0.1:7070";
+    const std::string directory = UpDirectory(context);
+    const absl::StatusOr<UpState> up = ReadUpState(directory);
+    if (!up.ok()) return "127.0.0.1:7070";
+    for (const std::string& name : EndedProcesses(*up)) {
+      context.err << "warning: " << name << ", which `taccctl up` started, has ended (its log is " << directory << "/"
+                  << name << ".log); `taccctl up` starts it again" << std::endl;
+    }
+    return up->address;
   }
   const size_t colon = address.rfind(':');
   int port = 0;

@@ -65,7 +65,7 @@ class Backoff {
 };
 
 // The address that a command uses: --address, else TACC_ADDRESS, else that of `taccctl up`, else 127.0.0.1:7070.
-// InvalidArgument when it is not HOST:PORT.
+// InvalidArgument when it is not HOST:PORT. Warns on stderr of what `taccctl up` started and has ended since.
 absl::StatusOr<std::string> CoordinatorAddress(const GlobalOptions& options, const Context& context);
 
 // A request id that nobody else makes.

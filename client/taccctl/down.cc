@@ -1,8 +1,5 @@
 // taccctl down: stops what `up` started and removes its state.
-#include <fcntl.h>
 #include <signal.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
@@ -70,12 +67,10 @@ int Down(const GlobalOptions& global, Context& context) {
   const std::string directory = UpDirectory(context);
   const absl::StatusOr<UpState> state = ReadUpState(directory);
   if (!state.ok()) return Fail(state.status(), &context);
-  const int lock = open((directory + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (lock < 0 || flock(lock, LOCK_EX | LOCK_NB) != 0) {
-    if (lock >= 0) close(lock);
+  const UpLock lock(directory);
+  if (!lock.held())
     return Fail(absl::FailedPreconditionError(absl::StrCat("another `taccctl up` or `down` is at work in ", directory)),
                 &context);
-  }
   CancelJobs(state->address, context);
   std::vector<UpProcess> workers, others;
   for (const UpProcess& process : state->processes)
@@ -85,7 +80,6 @@ int Down(const GlobalOptions& global, Context& context) {
   StopProcesses(others);
   std::error_code error;
   std::filesystem::remove_all(directory, error);
-  close(lock);
   // The folders above, when nothing else is in them.
   std::error_code ignored;
   std::filesystem::remove(std::filesystem::path(directory).parent_path(), ignored);

@@ -105,8 +105,8 @@ int Fail(const absl::Status& status, Context* context) {
 int FollowExit(const absl::StatusOr<v1::Job>& job, const std::string& job_id, OutputForm form, Context* context) {
   if (job.ok()) return ReportOutcome(*job, form, context);
   if (absl::IsCancelled(job.status())) {
-    context->err << "\ndetached; " << job_id << " goes on. Back to it: taccctl watch " << job_id
-                 << "\nStop it: taccctl cancel " << job_id << std::endl;
+    context->err << "\ndetached; " << job_id << " goes on. Back to it: " << context->program << " watch " << job_id
+                 << "\nStop it: " << context->program << " cancel " << job_id << std::endl;
     return kExitError;
   }
   return Fail(job.status(), context);

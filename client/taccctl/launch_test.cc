@@ -140,15 +140,26 @@ TEST_F(LaunchTest, UpStateRoundTrips) {
   EXPECT_EQ(ReadUpState(directory_).status().code(), absl::StatusCode::kNotFound);
   const UpProcess self = LookAtProcess("self", getpid());
   EXPECT_TRUE(IsRunning(self));
-  ASSERT_TRUE(WriteUpState(directory_, {"127.0.0.1:1", {self}}).ok());
-  const auto state = ReadUpState(directory_);
-  ASSERT_TRUE(state.ok()) << state.status();
-  EXPECT_EQ(state->address, "127.0.0.1:1");
-  EXPECT_TRUE(IsRunning(state->processes.at(0)));
   // Another process with the same number.
   UpProcess later = self;
+  later.name = "later";
   ++later.start_ticks;
-  EXPECT_FALSE(IsRunning(later));
+  ASSERT_TRUE(
+      WriteUpState(directory_, {"127.0.0.1:1", "127.0.0.1:2", "host", 3, int64_t{1} << 40, {self, later, {"never"}}})
+          .ok());
+  // One that was never started has no place in the file.
+  EXPECT_EQ(ReadUpState(directory_).status().code(), absl::StatusCode::kInvalidArgument);
+  ASSERT_TRUE(
+      WriteUpState(directory_, {"127.0.0.1:1", "127.0.0.1:2", "host", 3, int64_t{1} << 40, {self, later}}).ok());
+  const auto up = ReadUpState(directory_);
+  ASSERT_TRUE(up.ok()) << up.status();
+  EXPECT_EQ(up->address, "127.0.0.1:1");
+  EXPECT_EQ(up->metrics_address, "127.0.0.1:2");
+  EXPECT_EQ(up->worker_prefix, "host");
+  EXPECT_EQ(up->threads, 3);
+  EXPECT_EQ(up->memory_bytes, int64_t{1} << 40);
+  EXPECT_TRUE(IsRunning(up->processes.at(0)));
+  EXPECT_THAT(EndedProcesses(*up), testing::ElementsAre("later"));
   std::ofstream(directory_ + "/up.json") << "{\"address\": 5}";
   EXPECT_EQ(ReadUpState(directory_).status().code(), absl::StatusCode::kInvalidArgument);
 }

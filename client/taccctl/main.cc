@@ -48,10 +48,14 @@ int main(int argc, char** argv) {
     while (sigwait(&signals, &signal) == 0) interrupt->Raise();
   }).detach();
   std::error_code error;
-  tacc::client::Context context{
-      std::cout, std::cerr,     isatty(STDERR_FILENO) == 1,
-      Columns(), Environment(), std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string(),
-      *interrupt};
+  tacc::client::Context context{argv[0],
+                                std::cout,
+                                std::cerr,
+                                isatty(STDERR_FILENO) == 1,
+                                Columns(),
+                                Environment(),
+                                std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string(),
+                                *interrupt};
   const int code = tacc::client::RunTaccctl(std::vector<std::string>(argv + 1, argv + argc), context);
   std::cout.flush();
   // Not through static destructors: gRPC's threads may still hold on to them.

@@ -39,9 +39,7 @@ absl::StatusOr<json> LocalRequest(const v1::JobSpec& spec, Context& context) {
   if (!google::protobuf::util::MessageToJsonString(WithDefaults(spec), &text, print).ok())
     return absl::InternalError("the job does not print as JSON");
   json request = {{"job", json::parse(text, nullptr, false)}};
-  const int num_workers = spec.resources().has_workers()
-                              ? spec.resources().workers()
-                              : std::max(1, spec.dist().dp().size()) * std::max(1, spec.dist().fsdp().size());
+  const int num_workers = std::max(1, RequestedWorld(spec));
   const WorkerShare share = ShareOut(ThisMachine(), num_workers);
   const absl::StatusOr<std::string> device =
       RunTool("tacc-rank", {"--probe", "--device", "cpu", "--threads", absl::StrCat(share.threads)}, 120, context);
@@ -52,6 +50,8 @@ absl::StatusOr<json> LocalRequest(const v1::JobSpec& spec, Context& context) {
   std::vector<std::string> arguments = {"check", "--data", spec.data().path()};
   if (spec.data().has_eval_path()) arguments.insert(arguments.end(), {"--eval", spec.data().eval_path()});
   if (spec.data().has_seq_len()) arguments.insert(arguments.end(), {"--seq-len", absl::StrCat(spec.data().seq_len())});
+  if (spec.train().has_global_batch_size())
+    arguments.insert(arguments.end(), {"--global-batch-size", absl::StrCat(spec.train().global_batch_size())});
   if (spec.model().has_path()) arguments.insert(arguments.end(), {"--model", spec.model().path()});
   const absl::StatusOr<std::string> data = RunTool("tacc-data", arguments, 600, context);
   if (!data.ok()) return data.status();

@@ -1,4 +1,5 @@
 // taccctl submit JOB.YAML: hands a job to the coordinator, or with --local trains it on this machine.
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "client/taccctl/message_json.h"
 #include "client/taccctl/subcommands.h"
 #include "client/taccctl/units.h"
+#include "proto/tacc/v1/validate_job.h"
 
 namespace tacc::client {
 namespace {
@@ -27,15 +29,9 @@ struct SubmitOptions {
   std::string memory;
 };
 
-// The workers that a job needs; where it does not say, one CPU worker with all threads.
-int NumWorkers(const v1::JobSpec& spec) {
-  if (spec.resources().has_workers()) return spec.resources().workers();
-  return (spec.dist().dp().has_size() ? spec.dist().dp().size() : 1) *
-         (spec.dist().fsdp().has_size() ? spec.dist().fsdp().size() : 1);
-}
-
 void PrintNext(const v1::Job& job, const GlobalOptions& global, Context& context) {
-  const std::string command = global.address.empty() ? "taccctl" : absl::StrCat("taccctl --address ", global.address);
+  const std::string command =
+      absl::StrCat(context.program, global.address.empty() ? "" : " --address ", global.address);
   context.err << "Next:\n"
               << "  " << command << " watch " << job.id() << "\n"
               << "  " << command << " get " << job.id() << "\n"
@@ -134,8 +130,8 @@ int FollowLocal(const SubmitOptions& options, const v1::JobSpec& spec, const std
   if (ended.ok()) {
     const int code = ReportOutcome(*ended, form, &context);
     if (code == kExitJobCancelled)
-      context.err << "Next:\n  taccctl submit --local " << options.file << "   # goes on from the checkpoint"
-                  << std::endl;
+      context.err << "Next:\n  " << context.program << " submit --local " << options.file
+                  << "   # goes on from the checkpoint" << std::endl;
     return code;
   }
   if (absl::IsCancelled(ended.status())) {
@@ -148,7 +144,8 @@ int FollowLocal(const SubmitOptions& options, const v1::JobSpec& spec, const std
 int SubmitLocal(const SubmitOptions& options, const v1::JobSpec& spec, const GlobalOptions& global, Context& context) {
   const absl::StatusOr<std::unique_ptr<ScratchFolder>> scratch = ScratchFolder::Make(context);
   if (!scratch.ok()) return Fail(scratch.status(), &context);
-  const int num_workers = NumWorkers(spec);
+  // Where the job does not say, one CPU worker with all threads.
+  const int num_workers = std::max(1, RequestedWorld(spec));
   const absl::StatusOr<LaunchOptions> launch = LocalOptions(options, num_workers, (*scratch)->path(), context);
   if (!launch.ok()) return Fail(launch.status(), &context);
   if (launch->share.oversubscribed) {

@@ -52,7 +52,7 @@ class TaccctlTest : public testing::Test {
 
   int Run(const std::vector<std::string>& arguments) {
     std::ostringstream out, err;
-    Context context{out, err, false, 80, environment_, directory_, interrupt_};
+    Context context{"taccctl", out, err, false, 80, environment_, directory_, interrupt_};
     const int code = RunTaccctl(arguments, context);
     out_ = out.str();
     err_ = err.str();

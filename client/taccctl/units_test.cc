@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "client/taccctl/coordinator_client.h"
 #include "client/taccctl/machine.h"
 #include "gtest/gtest.h"
 
@@ -22,6 +23,13 @@ TEST(UnitsTest, Formats) {
   EXPECT_EQ(FormatCount(9.3e10), "93G");
   EXPECT_EQ(FormatPercent(0.413), "41.3%");
   EXPECT_EQ(FormatTime(0), "");
+}
+
+TEST(BackoffTest, DoublesFromTwoTenthsToTwoSeconds) {
+  Backoff backoff;
+  for (const double wanted : {0.2, 0.4, 0.8, 1.6, 2.0, 2.0}) EXPECT_DOUBLE_EQ(backoff.Next(), wanted);
+  backoff.Reset();
+  EXPECT_DOUBLE_EQ(backoff.Next(), 0.2);
 }
 
 TEST(UnitsTest, ParsesSizes) {

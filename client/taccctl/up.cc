@@ -1,14 +1,12 @@
-// taccctl up: a coordinator and workers on this machine that stay.
-#include <fcntl.h>
+// taccctl up: a coordinator and workers on this machine that stay. Run again, it starts what has ended.
 #include <signal.h>
-#include <sys/file.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/taccctl/coordinator_client.h"
 #include "client/taccctl/exit_code.h"
 #include "client/taccctl/follow.h"
@@ -28,23 +26,8 @@ struct UpOptions {
   int workers = 2;
   int threads = 0;
   std::string memory;
-};
-
-// Held while a command changes what is up.
-class UpLock {
- public:
-  explicit UpLock(const std::string& directory)
-      : fd_(open((directory + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)) {
-    held_ = fd_ >= 0 && flock(fd_, LOCK_EX | LOCK_NB) == 0;
-  }
-  ~UpLock() {
-    if (fd_ >= 0) close(fd_);
-  }
-  bool held() const { return held_; }
-
- private:
-  const int fd_;
-  bool held_ = false;
+  // Some option was given.
+  bool any_given = false;
 };
 
 std::string HostName() {
@@ -52,38 +35,74 @@ std::string HostName() {
   return gethostname(name, sizeof(name) - 1) == 0 && name[0] != 0 ? name : "local";
 }
 
-// All processes of one `up`; stopped again unless they are released.
+// What one `up` starts; stopped again unless it is released.
 struct Members {
-  std::vector<std::pair<std::string, std::unique_ptr<ChildProcess>>> processes;
+  std::vector<std::unique_ptr<ChildProcess>> processes;
   bool released = false;
   ~Members() {
     if (released) return;
-    for (auto it = processes.rbegin(); it != processes.rend(); ++it) it->second->Signal(SIGTERM);
+    for (auto it = processes.rbegin(); it != processes.rend(); ++it) (*it)->Signal(SIGTERM);
     for (auto it = processes.rbegin(); it != processes.rend(); ++it) {
-      if (it->second->Wait(10)) continue;
-      it->second->Signal(SIGKILL);
-      it->second->Wait(10);
+      if ((*it)->Wait(10)) continue;
+      (*it)->Signal(SIGKILL);
+      (*it)->Wait(10);
     }
   }
 };
 
-absl::StatusOr<std::string> StartAll(const UpOptions& options, const LaunchOptions& launch, Context& context,
-                                     Members* members) {
-  absl::StatusOr<LaunchedCoordinator> coordinator = LaunchCoordinator(launch, options.listen, options.metrics_listen);
-  if (!coordinator.ok()) return coordinator.status();
-  members->processes.emplace_back("coordinator", std::move(coordinator->process));
-  for (int i = 0; i < options.workers; ++i) {
-    absl::StatusOr<std::unique_ptr<ChildProcess>> worker = LaunchWorker(launch, coordinator->address, i);
-    if (!worker.ok()) return worker.status();
-    members->processes.emplace_back(absl::StrCat("worker-", i), *std::move(worker));
+// What an `up` with these options starts; nothing of it runs yet.
+absl::StatusOr<UpState> NewState(const UpOptions& options) {
+  UpState state;
+  state.address = options.listen;
+  state.metrics_address = options.metrics_listen;
+  state.worker_prefix = HostName();
+  const WorkerShare share = ShareOut(ThisMachine(), options.workers);
+  state.threads = options.threads > 0 ? options.threads : share.threads;
+  state.memory_bytes = share.memory_bytes;
+  if (!options.memory.empty()) {
+    const absl::StatusOr<int64_t> memory = ParseBytes(options.memory);
+    if (!memory.ok()) return absl::InvalidArgumentError(absl::StrCat("--memory: ", memory.status().message()));
+    state.memory_bytes = *memory;
   }
-  for (int i = 0; i < options.workers; ++i) {
+  state.processes.push_back({"coordinator"});
+  for (int i = 0; i < options.workers; ++i) state.processes.push_back({absl::StrCat("worker-", i)});
+  return state;
+}
+
+// Starts the processes of `state` that do not run, and waits until they are ready.
+absl::Status StartEnded(const std::string& directory, Context& context, UpState* state, Members* members) {
+  LaunchOptions launch;
+  launch.binary_dir = context.binary_dir;
+  launch.directory = directory;
+  launch.lifetime = Lifetime::kDetached;
+  launch.worker_prefix = state->worker_prefix;
+  launch.share.threads = state->threads;
+  launch.share.memory_bytes = state->memory_bytes;
+  std::vector<std::pair<int, ChildProcess*>> workers;
+  for (size_t i = 0; i < state->processes.size(); ++i) {
+    UpProcess& process = state->processes[i];
+    if (IsRunning(process)) continue;
+    const int worker = static_cast<int>(i) - 1;
+    if (i == 0) {
+      absl::StatusOr<LaunchedCoordinator> coordinator =
+          LaunchCoordinator(launch, state->address, state->metrics_address);
+      if (!coordinator.ok()) return coordinator.status();
+      state->address = coordinator->address;
+      members->processes.push_back(std::move(coordinator->process));
+    } else {
+      absl::StatusOr<std::unique_ptr<ChildProcess>> started = LaunchWorker(launch, state->address, worker);
+      if (!started.ok()) return started.status();
+      members->processes.push_back(*std::move(started));
+      workers.emplace_back(worker, members->processes.back().get());
+    }
+    process = LookAtProcess(process.name, members->processes.back()->pid());
+  }
+  for (const auto& [worker, process] : workers) {
     if (context.interrupt.count() > 0) return absl::CancelledError("interrupted; what was started is stopped again");
-    const absl::Status attached =
-        WaitUntilAttached(launch, i, members->processes[static_cast<size_t>(i) + 1].second.get());
+    const absl::Status attached = WaitUntilAttached(launch, worker, process);
     if (!attached.ok()) return attached;
   }
-  return coordinator->address;
+  return absl::OkStatus();
 }
 
 int Up(const UpOptions& options, const GlobalOptions& global, Context& context) {
@@ -97,59 +116,60 @@ int Up(const UpOptions& options, const GlobalOptions& global, Context& context) 
   std::filesystem::permissions(directory, std::filesystem::perms::owner_all, error);
   const UpLock lock(directory);
   if (!lock.held())
-    return Fail(absl::InvalidArgumentError(absl::StrCat("another `taccctl up` or `down` is at work in ", directory)),
+    return Fail(absl::FailedPreconditionError(absl::StrCat("another `taccctl up` or `down` is at work in ", directory)),
                 &context);
-  const absl::StatusOr<UpState> before = ReadUpState(directory);
-  if (before.ok() && std::any_of(before->processes.begin(), before->processes.end(), IsRunning)) {
+  absl::StatusOr<UpState> state = ReadUpState(directory);
+  if (!state.ok() && !absl::IsNotFound(state.status())) return Fail(state.status(), &context);
+  const std::vector<std::string> ended = state.ok() ? EndedProcesses(*state) : std::vector<std::string>();
+  const bool running = state.ok() && ended.size() < state->processes.size();
+  if (running && (ended.empty() || options.any_given)) {
     return Fail(
-        absl::InvalidArgumentError(absl::StrCat("already up at ", before->address, "; stop it with `taccctl down`")),
+        absl::InvalidArgumentError(absl::StrCat(
+            "already up at ", state->address,
+            ended.empty() ? "" : absl::StrCat(" but for ", absl::StrJoin(ended, ", ")), "; stop it with `taccctl down`",
+            ended.empty() ? "" : ", or start again what has ended with `taccctl up` without options")),
         &context);
   }
-  LaunchOptions launch;
-  launch.binary_dir = context.binary_dir;
-  launch.directory = directory;
-  launch.lifetime = Lifetime::kDetached;
-  launch.worker_prefix = HostName();
-  launch.share = ShareOut(ThisMachine(), options.workers);
-  if (options.threads > 0) launch.share.threads = options.threads;
-  if (!options.memory.empty()) {
-    const absl::StatusOr<int64_t> memory = ParseBytes(options.memory);
-    if (!memory.ok())
-      return Fail(absl::InvalidArgumentError(absl::StrCat("--memory: ", memory.status().message())), &context);
-    launch.share.memory_bytes = *memory;
-  }
+  if (!running) state = NewState(options);
+  if (!state.ok()) return Fail(state.status(), &context);
   Members members;
-  const absl::StatusOr<std::string> address = StartAll(options, launch, context, &members);
-  if (!address.ok()) return Fail(address.status(), &context);
-  UpState state;
-  state.address = *address;
-  for (const auto& [name, process] : members.processes) state.processes.push_back(LookAtProcess(name, process->pid()));
-  const absl::Status written = WriteUpState(directory, state);
-  if (!written.ok()) return Fail(written, &context);
+  if (const absl::Status started = StartEnded(directory, context, &*state, &members); !started.ok())
+    return Fail(started, &context);
+  CoordinatorClient client(state->address, &context.interrupt);
+  if (const absl::StatusOr<v1::GetVersionResponse> version = client.GetVersion(); version.ok())
+    state->metrics_address = version->metrics_address();
+  if (const absl::Status written = WriteUpState(directory, *state); !written.ok()) return Fail(written, &context);
   members.released = true;
-  CoordinatorClient client(*address, &context.interrupt);
-  const absl::StatusOr<v1::GetVersionResponse> version = client.GetVersion();
-  const std::string metrics = version.ok() ? version->metrics_address() : "";
+  const std::string& metrics = state->metrics_address;
+  const size_t num_workers = state->processes.size() - 1;
+  if (running) context.err << "started again: " << absl::StrJoin(ended, ", ") << std::endl;
   if (global.form == OutputForm::kJson) {
-    context.out << JsonLine(
-        {{"address", *address}, {"metrics_address", metrics}, {"workers", options.workers}, {"state_dir", directory}});
+    context.out << JsonLine({{"address", state->address},
+                             {"metrics_address", metrics},
+                             {"workers", num_workers},
+                             {"state_dir", directory}});
   } else {
-    PrintFields({{"coordinator", *address},
+    PrintFields({{"coordinator", state->address},
                  {"metrics", metrics.empty() ? "" : absl::StrCat("http://", metrics, "/metrics")},
-                 {"workers", absl::StrCat(options.workers, " x ", launch.share.threads, " threads, ",
-                                          FormatBytes(static_cast<double>(launch.share.memory_bytes)))},
+                 {"workers", absl::StrCat(num_workers, " x ", state->threads, " threads, ",
+                                          FormatBytes(static_cast<double>(state->memory_bytes)))},
                  {"logs", directory}},
                 context.out);
   }
-  context.err << "Next:\n  taccctl submit JOB.YAML\n  taccctl workers\n  taccctl down" << std::endl;
+  context.err << "Next:\n";
+  for (const char* command : {"submit JOB.YAML", "workers", "down"})
+    context.err << "  " << context.program << " " << command << "\n";
+  context.err << std::flush;
   return kExitOk;
 }
 
 }  // namespace
 
 void AddUp(CLI::App* app, const GlobalOptions* global, Action* action) {
-  CLI::App* command =
-      app->add_subcommand("up", "Start a coordinator and CPU workers on this machine; they stay until `taccctl down`");
+  CLI::App* command = app->add_subcommand(
+      "up",
+      "Start a coordinator and CPU workers on this machine; they stay until `taccctl down`. Run again "
+      "without options it starts those that have ended");
   const auto options = std::make_shared<UpOptions>();
   command->add_option("--listen", options->listen, "HOST:PORT of the coordinator, port 0 for a free one")
       ->capture_default_str();
@@ -162,7 +182,12 @@ void AddUp(CLI::App* app, const GlobalOptions* global, Action* action) {
       ->check(CLI::Range(1, 4096));
   command->add_option("--memory", options->memory,
                       "Memory of each worker, as 4GiB (default: the free memory is shared out)");
-  command->callback([=] { *action = [=](Context& context) { return Up(*options, *global, context); }; });
+  command->callback([=] {
+    for (const CLI::Option* option : command->get_options()) {
+      if (option != command->get_help_ptr() && option->count() > 0) options->any_given = true;
+    }
+    *action = [=](Context& context) { return Up(*options, *global, context); };
+  });
 }
 
 }  // namespace tacc::client

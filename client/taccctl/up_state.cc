@@ -1,5 +1,7 @@
 #include "client/taccctl/up_state.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -25,29 +27,42 @@ std::string UpDirectory(const Context& context) {
   return context.Variable("HOME") + "/.local/state/tacc/up";
 }
 
+UpLock::UpLock(const std::string& directory)
+    : fd_(open((directory + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)),
+      held_(fd_ >= 0 && flock(fd_, LOCK_EX | LOCK_NB) == 0) {}
+
+UpLock::~UpLock() {
+  if (fd_ >= 0) close(fd_);
+}
+
 absl::StatusOr<UpState> ReadUpState(const std::string& directory) {
   std::ifstream stream(StatePath(directory));
   if (!stream) return absl::NotFoundError("`taccctl up` has not started anything");
   const nlohmann::json json = nlohmann::json::parse(stream, nullptr, false);
-  const absl::Status damaged = absl::InvalidArgumentError(absl::StrCat(StatePath(directory), " is damaged; remove it"));
-  if (!json.is_object() || !json.value("address", nlohmann::json()).is_string() ||
-      !json.value("processes", nlohmann::json()).is_array())
-    return damaged;
+  const absl::Status damaged = absl::InvalidArgumentError(
+      absl::StrCat(StatePath(directory), " is damaged; stop what runs in ", directory, " by hand and remove it"));
   UpState state;
-  state.address = json["address"];
-  for (const auto& entry : json["processes"]) {
-    if (!entry.is_object() || !entry.contains("name") || !entry["name"].is_string() || !entry.contains("pid") ||
-        !entry["pid"].is_number_integer() || !entry.contains("start_ticks") ||
-        !entry["start_ticks"].is_number_unsigned() || entry["pid"].get<int64_t>() < 2) {
-      return damaged;
+  try {
+    state.address = json.at("address");
+    state.metrics_address = json.at("metrics_address");
+    state.worker_prefix = json.at("worker_prefix");
+    state.threads = json.at("threads");
+    state.memory_bytes = json.at("memory_bytes");
+    for (const auto& entry : json.at("processes")) {
+      UpProcess process{entry.at("name"), entry.at("pid"), entry.at("start_ticks")};
+      if (process.pid < 2) return damaged;
+      state.processes.push_back(std::move(process));
     }
-    state.processes.push_back({entry["name"], entry["pid"], entry["start_ticks"]});
+  } catch (const nlohmann::json::exception&) {
+    return damaged;
   }
   return state;
 }
 
 absl::Status WriteUpState(const std::string& directory, const UpState& state) {
-  nlohmann::ordered_json json = {{"address", state.address}, {"processes", nlohmann::json::array()}};
+  nlohmann::ordered_json json = {
+      {"address", state.address}, {"metrics_address", state.metrics_address}, {"worker_prefix", state.worker_prefix},
+      {"threads", state.threads}, {"memory_bytes", state.memory_bytes},       {"processes", nlohmann::json::array()}};
   for (const UpProcess& process : state.processes) {
     json["processes"].push_back({{"name", process.name}, {"pid", process.pid}, {"start_ticks", process.start_ticks}});
   }
@@ -77,6 +92,14 @@ UpProcess LookAtProcess(const std::string& name, pid_t pid) {
 
 bool IsRunning(const UpProcess& process) {
   return process.start_ticks != 0 && LookAtProcess(process.name, process.pid).start_ticks == process.start_ticks;
+}
+
+std::vector<std::string> EndedProcesses(const UpState& state) {
+  std::vector<std::string> names;
+  for (const UpProcess& process : state.processes) {
+    if (!IsRunning(process)) names.push_back(process.name);
+  }
+  return names;
 }
 
 }  // namespace tacc::client

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "proto/tacc/v1/validate_job.h"
 
 namespace tacc::coordinator {
 namespace {
@@ -149,15 +150,6 @@ v1::Phase JobState::Phase() const {
 }
 
 int JobState::World() const { return compiled ? summary.plan.world() : RequestedWorld(spec); }
-
-int RequestedWorld(const v1::JobSpec& spec) {
-  if (spec.resources().has_workers()) return spec.resources().workers();
-  const v1::DistSpec& dist = spec.dist();
-  if (!dist.dp().has_size() && !dist.fsdp().has_size()) return 0;
-  const int64_t dp = dist.dp().has_size() ? dist.dp().size() : 1;
-  const int64_t fsdp = dist.fsdp().has_size() ? dist.fsdp().size() : 1;
-  return static_cast<int>(std::min<int64_t>(dp * fsdp, 65536));
-}
 
 absl::Status Apply(const v1::Fact& fact, JobState* job) {
   switch (fact.fact_case()) {

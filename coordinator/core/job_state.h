@@ -124,10 +124,6 @@ struct JobState {
   int World() const;
 };
 
-// Ranks that the job asks for: resources.workers, or dp.size x fsdp.size when one of them is given; 0 when the planner
-// decides.
-int RequestedWorld(const v1::JobSpec& spec);
-
 // Changes `job` by one fact of it. Internal when the fact does not fit the state (a damaged log).
 absl::Status Apply(const v1::Fact& fact, JobState* job);
 

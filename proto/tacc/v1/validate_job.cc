@@ -1,5 +1,6 @@
 #include "proto/tacc/v1/validate_job.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -23,6 +24,8 @@ using google::protobuf::Reflection;
 constexpr size_t kMaxNameBytes = 63;
 constexpr size_t kMaxStringBytes = 4096;
 constexpr int kMaxListEntries = 64;
+// As `max` of resources.workers.
+constexpr int64_t kMaxWorld = 65536;
 
 std::string Join(const std::string& path, const std::string& name) {
   return path.empty() ? name : absl::StrCat(path, ".", name);
@@ -336,6 +339,15 @@ v1::JobSpec WithDefaults(const v1::JobSpec& spec) {
   if (filled.model().has_graph() && !filled.model().has_weights())
     filled.mutable_model()->set_weights(v1::WEIGHTS_RANDOM);
   return filled;
+}
+
+int RequestedWorld(const v1::JobSpec& spec) {
+  if (spec.resources().has_workers()) return spec.resources().workers();
+  const v1::DistSpec& dist = spec.dist();
+  if (!dist.dp().has_size() && !dist.fsdp().has_size()) return 0;
+  const int64_t dp = dist.dp().has_size() ? dist.dp().size() : 1;
+  const int64_t fsdp = dist.fsdp().has_size() ? dist.fsdp().size() : 1;
+  return static_cast<int>(std::min<int64_t>(dp * fsdp, kMaxWorld));
 }
 
 std::string EnumValueInJobFile(const google::protobuf::EnumValueDescriptor& value) {

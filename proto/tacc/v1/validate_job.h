@@ -28,6 +28,10 @@ std::vector<JobDiagnostic> ValidateJobSpec(const v1::JobSpec& spec);
 // set to random. What is still unset then is for the planner to decide. Idempotent.
 v1::JobSpec WithDefaults(const v1::JobSpec& spec);
 
+// Ranks that the job asks for: resources.workers, else the product of the sizes under `dist` that are given; 0 when
+// none is given.
+int RequestedWorld(const v1::JobSpec& spec);
+
 // `value` as the job file writes it: an enum value in lower case without its prefix ("LR_SCHEDULER_TYPE_COSINE" ->
 // "cosine").
 std::string EnumValueInJobFile(const google::protobuf::EnumValueDescriptor& value);

@@ -144,6 +144,13 @@ TEST(ValidateJobTest, AGraphHasRandomWeights) {
   EXPECT_EQ(WithDefaults(spec).model().weights(), v1::WEIGHTS_RANDOM);
 }
 
+TEST(ValidateJobTest, RequestedWorld) {
+  EXPECT_EQ(RequestedWorld(Job("")), 0);
+  EXPECT_EQ(RequestedWorld(Job("dist { fsdp { size: 4 } }")), 4);
+  EXPECT_EQ(RequestedWorld(Job("dist { dp { size: 3 } fsdp { size: 4 } }")), 12);
+  EXPECT_EQ(RequestedWorld(Job("dist { fsdp { size: 2 } } resources { workers: 8 }")), 8);
+}
+
 TEST(ValidateJobTest, EnumValuesInTheJobFile) {
   EXPECT_EQ(EnumValueInJobFile(*v1::LrSchedulerType_descriptor()->FindValueByNumber(1)), "cosine");
   EXPECT_EQ(EnumValueInJobFile(*v1::ReduceDtype_descriptor()->FindValueByNumber(1)), "float32");
