@@ -97,6 +97,12 @@ int main(int argc, char** argv) {
   app.add_option("--compile-seconds", options.compile_limits.seconds, "Seconds that the compilation of a job may take")
       ->capture_default_str()
       ->check(CLI::Range(1.0, 86400.0));
+  app.add_option(
+         "--keep-jobs", options.max_ended_jobs,
+         "Ended jobs to remember; of more the one that ended first is forgotten, with its metrics and logs (its "
+         "checkpoints stay)")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000000));
   app.add_option("--exit-with-parent-fd", parent_fd, "End when this file descriptor reads end-of-file")
       ->check(CLI::Range(0, 1 << 20));
   try {

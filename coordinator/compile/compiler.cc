@@ -119,6 +119,7 @@ void Compiler::Start(const StartCompile& start, const v1::JobSpec& spec, Done do
         if (!read.ok()) return read.status();
         *text = *std::move(read);
       }
+      if (absl::Status status = CheckBatchAgainstData(spec, result.summary, result.data); !status.ok()) return status;
       absl::StatusOr<std::string> program = ReadProgram(start.job, directory);
       if (!program.ok()) return program.status();
       absl::StatusOr<std::string> identity = Identity(spec, result.summary, result.data, *program);
@@ -167,6 +168,11 @@ void Compiler::Plan(const v1::JobSpec& spec, int world, const v1::DeviceProfile&
   wake_.notify_all();
 }
 
+void Compiler::Forget(const std::string& job) const {
+  std::error_code ignored;  // What is left is removed when the coordinator starts again.
+  std::filesystem::remove_all(absl::StrCat(options_.jobs_dir, "/", job), ignored);
+}
+
 absl::StatusOr<std::string> Compiler::ReadProgram(const std::string& job, const std::string& directory) const {
   return ReadFile(absl::StrCat(options_.jobs_dir, "/", job, "/", directory, "/stage0.program"));
 }
@@ -185,6 +191,8 @@ absl::StatusOr<std::string> Compiler::CheckAndRun(const v1::JobSpec& spec, int w
   };
   add("--eval", spec.data().eval_path());
   add("--seq-len", spec.data().has_seq_len() ? absl::StrCat(spec.data().seq_len()) : "");
+  add("--global-batch-size",
+      spec.train().has_global_batch_size() ? absl::StrCat(spec.train().global_batch_size()) : "");
   add("--model", spec.model().path());
   absl::StatusOr<std::string> data = RunTool(check, dir, cancel);
   if (!data.ok()) return data.status();

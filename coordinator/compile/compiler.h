@@ -45,6 +45,9 @@ class Compiler {
   // wait already.
   void Plan(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device, Planned planned);
 
+  // Removes the folder of a job that is not being compiled.
+  void Forget(const std::string& job) const;
+
   // Program text of a compiled job. `directory` as in CompileDone.
   absl::StatusOr<std::string> ReadProgram(const std::string& job, const std::string& directory) const;
 

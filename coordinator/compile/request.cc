@@ -63,6 +63,18 @@ absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, int world, c
   return Dump(request);
 }
 
+absl::Status CheckBatchAgainstData(const v1::JobSpec& spec, const std::string& summary, const std::string& data) {
+  const Json plan = Json::parse(summary, nullptr, /*allow_exceptions=*/false);
+  const Json facts = Json::parse(data, nullptr, /*allow_exceptions=*/false);
+  if (!plan.is_object() || !facts.is_object() || !facts.contains("num_samples")) return absl::OkStatus();
+  const int64_t batch = plan.value("global_batch_size", int64_t{0}), samples = facts.value("num_samples", int64_t{0});
+  if (batch <= samples) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      spec.data().path(), ": too little data: ", facts.value("num_tokens", int64_t{0}), " tokens make ", samples,
+      " samples of seq_len = ", plan.value("seq_len", int64_t{0}), ", but the planned global batch has ", batch,
+      "; prepare more text, lower data.seq_len, or set train.global_batch_size to at most ", samples));
+}
+
 absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const std::string& summary, const std::string& data,
                                      const std::string& program) {
   auto parsed = graph::ParseProgram(program, {.file = "stage0.program"});
@@ -90,6 +102,8 @@ absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const std::string&
   identity["seq_len"] = plan.value("seq_len", 0);
   identity["global_batch_size"] = plan.value("global_batch_size", 0);
   identity["seed"] = spec.train().seed();
+  identity["model_path"] = spec.model().has_graph() ? spec.model().graph() : spec.model().path();
+  identity["data_path"] = spec.data().path();
   return Dump(identity);
 }
 

@@ -15,7 +15,12 @@ namespace tacc::coordinator {
 absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device,
                                            const std::string& data);
 
-// What checkpoints of the job carry as `identity`: values that must not change for a resume to be a continuation.
+// InvalidArgument when the global batch, as planned, has more samples than the data: each update
+// would hold the same ones several times.
+absl::Status CheckBatchAgainstData(const v1::JobSpec& spec, const std::string& summary, const std::string& data);
+
+// What checkpoints of the job carry as `identity`: values that must not change for a resume to be a continuation, and
+// beside them, for messages, the paths of model and data, which may.
 // `program` is the text of its program, of which names and logical shapes of the weights count.
 absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const std::string& summary, const std::string& data,
                                      const std::string& program);

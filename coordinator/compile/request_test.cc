@@ -57,6 +57,17 @@ TEST(CompileRequestTest, FillsInDefaultsAndTheLengthOfTheData) {
   EXPECT_FALSE(CompileRequest(Spec(), 2, device, "not JSON").ok());
 }
 
+TEST(CheckBatchAgainstDataTest, NoSampleIsTwiceInAnUpdate) {
+  const std::string data = R"({"num_tokens": 200, "num_samples": 12})";
+  EXPECT_TRUE(CheckBatchAgainstData(Spec(), R"({"seq_len": 16, "global_batch_size": 12})", data).ok());
+  const absl::Status status = CheckBatchAgainstData(Spec(), R"({"seq_len": 16, "global_batch_size": 16})", data);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(std::string(status.message()),
+            Spec().data().path() +
+                ": too little data: 200 tokens make 12 samples of seq_len = 16, but the planned global batch has 16; "
+                "prepare more text, lower data.seq_len, or set train.global_batch_size to at most 12");
+}
+
 TEST(IdentityTest, DependsOnLogicalShapesAndNotOnTheLayout) {
   const std::string summary = R"({"seq_len": 64, "global_batch_size": 8})";
   const std::string data = R"({"num_tokens": 1000, "fingerprint": "ab"})";
@@ -75,6 +86,8 @@ TEST(IdentityTest, DependsOnLogicalShapesAndNotOnTheLayout) {
   const auto identity = nlohmann::json::parse(*one);
   EXPECT_EQ(identity["data"], "1000 tokens, ab");
   EXPECT_EQ(identity["seed"], 42);
+  EXPECT_EQ(identity["model_path"], Spec().model().path());
+  EXPECT_EQ(identity["data_path"], Spec().data().path());
   EXPECT_THAT(identity["model"].get<std::string>(), ::testing::StartsWith("32768 parameters, shapes "));
   std::string renamed = whole;
   for (size_t at = renamed.find("fc.weight"); at != std::string::npos; at = renamed.find("fc.weight", at + 1))

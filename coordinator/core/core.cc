@@ -1,7 +1,10 @@
 #include "coordinator/core/core.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "proto/tacc/v1/validate_job.h"
@@ -22,6 +25,18 @@ Overloaded(Ts...) -> Overloaded<Ts...>;
 // What of a device decides whether a job compiles for it.
 std::string DeviceKey(const v1::DeviceProfile& device) {
   return absl::StrCat(device.kind(), "/", device.threads(), "/", device.memory_bytes());
+}
+
+// NAME-N, N one more than the largest among the jobs of that name that are known.
+std::string NewId(const std::map<std::string, JobState>& jobs, const std::string& name) {
+  const std::string prefix = absl::StrCat(name, "-");
+  int64_t largest = 0;
+  for (auto it = jobs.lower_bound(prefix); it != jobs.end() && absl::StartsWith(it->first, prefix); ++it) {
+    int64_t number = 0;
+    if (it->second.spec.name() == name && absl::SimpleAtoi(it->first.substr(prefix.size()), &number))
+      largest = std::max(largest, number);
+  }
+  return absl::StrCat(prefix, largest + 1);
 }
 
 std::string CheckpointDir(const JobState& job) { return job.spec.checkpoint().dir(); }
@@ -49,7 +64,10 @@ absl::Status Core::Replay(const v1::Fact& fact) {
   if (job == jobs_.end())
     return absl::InternalError(absl::StrCat("the log names job ", fact.job(), ", which it never accepted"));
   absl::Status status = Apply(fact, &job->second);
-  if (job->second.ended.has_value()) queue_.erase(job->second.number);
+  if (fact.has_job_ended()) {
+    queue_.erase(job->second.number);
+    ended_.push_back(fact.job());
+  }
   return status;
 }
 
@@ -100,6 +118,7 @@ Decisions Core::Handle(Time now, const Input& input) {
              },
              input);
   Schedule();
+  ForgetEndedJobs();
   return std::move(out_);
 }
 
@@ -138,10 +157,8 @@ void Core::OnSubmit(const SubmitJob& submit) {
           "", false);
     }
   }
-  int serial = 1;
-  while (jobs_.count(absl::StrCat(submit.spec.name(), "-", serial)) != 0) ++serial;
   v1::Fact fact;
-  fact.set_job(absl::StrCat(submit.spec.name(), "-", serial));
+  fact.set_job(NewId(jobs_, submit.spec.name()));
   fact.mutable_job_accepted()->set_request_id(submit.request_id);
   *fact.mutable_job_accepted()->mutable_spec() = submit.spec;
   fact.mutable_job_accepted()->set_number(++last_number_);
@@ -232,6 +249,7 @@ void Core::EndJob(JobState* job, v1::Phase phase, const std::string& reason, v1:
   for (const std::string& line : log_lines) ended->add_last_log_lines(line);
   Log(job, std::move(fact));
   queue_.erase(job->number);
+  ended_.push_back(job->id);
   Release(job->id);
   job->reason.clear();
   job->check.reset();
@@ -340,6 +358,16 @@ void Core::Send(const Worker& worker, v1::AttachResponse message) {
 void Core::Release(const std::string& job) {
   for (auto& [name, worker] : members_.workers()) {
     if (worker.reserved == job) worker.reserved.clear();
+  }
+}
+
+void Core::ForgetEndedJobs() {
+  while (ended_.size() > options_.max_ended_jobs) {
+    auto job = jobs_.find(ended_.front());
+    by_request_.erase(job->second.request_id);
+    out_.push_back(ForgetJob{job->first});
+    jobs_.erase(job);
+    ended_.pop_front();
   }
 }
 

@@ -13,6 +13,7 @@
 #define COORDINATOR_CORE_CORE_H_
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <string>
 #include <vector>
@@ -36,6 +37,8 @@ class Core {
     // A worker has this long to look at paths (a network file system may be slow).
     double path_check_seconds = 60;
     double collective_timeout_seconds = 300;
+    // Ended jobs that are kept, at least 1; of more the one that ended first is forgotten.
+    size_t max_ended_jobs = 1000;
   };
   Core(Options options, DescribeInstruction describe);
 
@@ -103,6 +106,8 @@ class Core {
   void Tell(const JobState& job, const std::string& type, const std::string& message);
   void Send(const Worker& worker, v1::AttachResponse message);
   void Release(const std::string& job);
+  // Forgets the jobs that ended first while there are more than are kept.
+  void ForgetEndedJobs();
 
   JobState* FindOpen(const std::string& id);
   // The rank of an active attempt, on this worker; nullptr otherwise.
@@ -114,6 +119,7 @@ class Core {
   std::map<std::string, JobState> jobs_;
   std::map<std::string, std::string> by_request_;  // Request id -> job id.
   std::map<int64_t, std::string> queue_;           // Jobs that have not ended, by number.
+  std::deque<std::string> ended_;                  // Jobs that have, in the order in which they did.
   int64_t last_number_ = 0;
   uint64_t last_request_ = 0;
 

@@ -301,6 +301,7 @@ void Core::EndAttempt(JobState* job) {
   const v1::RankEnded end = *culprit->ended;
   const std::vector<std::string> log_lines(end.last_log_lines().begin(), end.last_log_lines().end());
   const bool failed = end.end() == v1::RANK_END_FAILED;
+  const bool lost = end.end() == v1::RANK_END_LOST;
   std::string cause;
   if (!attempt.condemned.empty()) {
     cause = attempt.condemned;
@@ -313,7 +314,9 @@ void Core::EndAttempt(JobState* job) {
   ended->set_attempt(attempt.number);
   if (!job->cancel.has_value()) ended->set_cause(cause);
   ended->set_step(attempt.step);
-  ended->set_counted(!job->cancel.has_value() && (failed || !attempt.condemned.empty()) && !attempt.resume_damaged);
+  // A lost worker counts as well: it may be the job that brings its machine down. One that was shut down does not.
+  ended->set_counted(!job->cancel.has_value() && (failed || lost || !attempt.condemned.empty()) &&
+                     !attempt.resume_damaged);
   const bool counted = ended->counted();
   Log(job, std::move(fact));
   Release(job->id);

@@ -13,11 +13,19 @@ using Json = nlohmann::ordered_json;
 // What to call an entry of the identity in messages, and what else its change means.
 std::string Label(const std::string& key) {
   if (key == "model") return "the model";
-  if (key == "data") return "data.path (its tokens)";
+  if (key == "data") return "data.path";
   if (key == "seq_len") return "data.seq_len";
   if (key == "global_batch_size") return "train.global_batch_size";
   if (key == "seed") return "train.seed";
   return key;
+}
+
+// An entry's value, with the path of what it was taken from where the identity tells.
+std::string Describe(const Json& identity, const std::string& key) {
+  const Json value = identity.contains(key) ? identity[key] : Json();
+  const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  const auto path = identity.find(absl::StrCat(key, "_path"));
+  return path != identity.end() && path->is_string() ? absl::StrCat(path->get<std::string>(), " (", text, ")") : text;
 }
 
 // Empty when the checkpoint carries on the job's training, else what differs, both values named.
@@ -28,9 +36,11 @@ std::string Difference(const std::string& job_identity, const v1::FoundCheckpoin
   if (!theirs.is_object()) return "its manifest has no identity";
   std::string text;
   for (const auto& [key, value] : mine.items()) {
-    const Json other = theirs.contains(key) ? theirs[key] : Json();
-    if (other == value) continue;
-    absl::StrAppend(&text, text.empty() ? "" : "; ", Label(key), " was ", other.dump(), " and is now ", value.dump());
+    // The same tokens may lie elsewhere.
+    if (key == "model_path" || key == "data_path") continue;
+    if (theirs.contains(key) && theirs[key] == value) continue;
+    absl::StrAppend(&text, text.empty() ? "" : "; ", Label(key), " was ", Describe(theirs, key), " and is now ",
+                    Describe(mine, key));
   }
   return text;
 }

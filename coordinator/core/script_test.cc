@@ -8,8 +8,8 @@
 //   paths W [max_attempt=N] [exported] [owner=TEXT] [error=TEXT] [NAME:step=N:attempt=N[:seed=N][:damaged] ...] answers
 //   the last check_paths to W event RANK JSON    step RANK N    checkpoint RANK N    ready RANK [STEP]    exit RANK
 //   CODE|signal=N|killed|start=TEXT [log=LINE] beat W [RANK step=N call=N node=N still=S [collective]]    deleted W
-//   [NAME ...]    tick SECONDS [alive=W,W] restart      a coordinator with nothing but what was logged        job JOB
-//   workers
+//   [NAME ...]    tick SECONDS [alive=W,W] restart [keep=N]    a coordinator with nothing but what was logged, which
+//   keeps N ended jobs    job JOB    workers
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -74,7 +74,7 @@ struct Arguments {
 
 class Script {
  public:
-  Script() { MakeCore(); }
+  Script() { MakeCore(Core::Options().max_ended_jobs); }
 
   std::string Run(const std::string& command) {
     const Arguments args(command);
@@ -103,15 +103,16 @@ class Script {
     if (name == "beat") return Feed(Beat(subject, args));
     if (name == "deleted") return Feed(Deleted(subject, args));
     if (name == "tick") return TickFor(std::stod(subject), args);
-    if (name == "restart") return Restart();
+    if (name == "restart") return Restart(args);
     if (name == "job") return ShowJob(subject);
     if (name == "workers") return ShowWorkers();
     return absl::StrCat("no such command: ", name, "\n");
   }
 
  private:
-  void MakeCore() {
+  void MakeCore(size_t max_ended_jobs) {
     Core::Options options;
+    options.max_ended_jobs = max_ended_jobs;
     options.version = "0.1.0";
     core_ = std::make_unique<Core>(options, [](const JobState& job, int call, int node) {
       return absl::StrCat("all_gather %", node, " of call ", call);
@@ -307,8 +308,8 @@ class Script {
     return text.empty() ? "(nothing)\n" : text;
   }
 
-  std::string Restart() {
-    MakeCore();
+  std::string Restart(const Arguments& args) {
+    MakeCore(static_cast<size_t>(args.Int("keep", static_cast<int64_t>(Core::Options().max_ended_jobs))));
     now_.steady = 5000;  // Another machine's clock, for all that the core may know.
     for (const v1::Fact& fact : facts_) {
       const absl::Status status = core_->Replay(fact);
@@ -338,6 +339,9 @@ class Script {
       stored_[RankName(sequence->id)] = sequence->sequence;
     } else if (const auto* step = std::get_if<StoreStep>(&decision)) {
       last_steps_[step->job] = step->step;
+    } else if (const auto* forget = std::get_if<ForgetJob>(&decision)) {
+      std::erase_if(facts_, [&](const v1::Fact& fact) { return fact.job() == forget->job; });
+      last_steps_.erase(forget->job);
     } else if (const auto* send = std::get_if<SendToWorker>(&decision)) {
       const std::string& worker = names_[send->session];
       if (send->message.has_check_paths()) checks_[worker] = send->message.check_paths().request();
@@ -369,6 +373,7 @@ class Script {
       return absl::StrCat("compile ", compile->job, " world=", compile->world, " threads=", compile->device.threads(),
                           " memory=", compile->device.memory_bytes(), "\n");
     }
+    if (const auto* forget = std::get_if<ForgetJob>(&decision)) return absl::StrCat("forget ", forget->job, "\n");
     if (const auto* stop = std::get_if<StopCompile>(&decision)) return absl::StrCat("stop compile ", stop->job, "\n");
     if (const auto* send = std::get_if<SendToWorker>(&decision)) return PrintSend(names_[send->session], send->message);
     if (const auto* close = std::get_if<CloseSession>(&decision)) {

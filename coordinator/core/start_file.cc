@@ -1,9 +1,11 @@
 #include "coordinator/core/start_file.h"
 
+#include <set>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "proto/tacc/v1/validate_job.h"
 
 namespace tacc::coordinator {
 namespace {
@@ -11,6 +13,53 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+// The scalar fields that are set, by their paths: "train.max_steps".
+void Flatten(const google::protobuf::Message& message, const std::string& prefix, Json* out) {
+  using google::protobuf::FieldDescriptor;
+  std::vector<const FieldDescriptor*> fields;
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  reflection.ListFields(message, &fields);
+  for (const FieldDescriptor* field : fields) {
+    const std::string name = absl::StrCat(prefix, field->name());
+    if (field->is_repeated()) {
+      for (int i = 0; i < reflection.FieldSize(message, field); ++i)
+        (*out)[name].push_back(reflection.GetRepeatedString(message, field, i));
+      continue;
+    }
+    switch (field->cpp_type()) {
+      case FieldDescriptor::CPPTYPE_MESSAGE:
+        Flatten(reflection.GetMessage(message, field), absl::StrCat(name, "."), out);
+        break;
+      case FieldDescriptor::CPPTYPE_INT32:
+        (*out)[name] = reflection.GetInt32(message, field);
+        break;
+      case FieldDescriptor::CPPTYPE_DOUBLE:
+        (*out)[name] = reflection.GetDouble(message, field);
+        break;
+      case FieldDescriptor::CPPTYPE_BOOL:
+        (*out)[name] = reflection.GetBool(message, field);
+        break;
+      case FieldDescriptor::CPPTYPE_ENUM:
+        (*out)[name] = EnumValueInJobFile(*reflection.GetEnum(message, field));
+        break;
+      default:
+        (*out)[name] = reflection.GetString(message, field);
+        break;
+    }
+  }
+}
+
+// Settings in an owner text, those of options that its version did not know at their defaults; empty when it has none.
+Json SettingsOf(const std::string& owner) {
+  const Json json = Json::parse(owner, nullptr, /*allow_exceptions=*/false);
+  Json settings = Json::object();
+  if (!json.is_object() || !json.contains("settings") || !json["settings"].is_object()) return settings;
+  Flatten(WithDefaults(v1::JobSpec()), "", &settings);
+  settings.erase("checkpoint.resume_from_checkpoint");
+  settings.update(json["settings"]);
+  return settings;
+}
 
 const char* WeightsOf(const v1::JobSpec& spec) {
   if (spec.model().has_weights()) return spec.model().weights() == v1::WEIGHTS_RANDOM ? "random" : "pretrained";
@@ -55,29 +104,24 @@ std::string RendezvousLine(const std::string& host, int port) {
 std::string StopLine() { return Dump(Json{{"command", "stop"}}); }
 
 std::string OwnerText(const v1::JobSpec& spec, const std::string& job_id) {
-  Json settings;
-  settings["train.max_steps"] = spec.train().max_steps();
-  settings["train.learning_rate"] = spec.train().learning_rate();
-  settings["train.per_device_train_batch_size"] = spec.train().per_device_train_batch_size();
-  settings["checkpoint.save_steps"] = spec.checkpoint().save_steps();
-  settings["checkpoint.save_total_limit"] = spec.checkpoint().save_total_limit();
-  settings["resources.workers"] = spec.resources().workers();
-  settings["dist.dp.size"] = spec.dist().dp().size();
-  settings["dist.fsdp.size"] = spec.dist().fsdp().size();
+  Json settings = Json::object();
+  Flatten(WithDefaults(spec), "", &settings);
+  for (const char* key : {"name", "checkpoint.dir", "checkpoint.resume_from_checkpoint"}) settings.erase(key);
   return Dump(Json{{"job", job_id}, {"name", spec.name()}, {"settings", settings}});
 }
 
 std::vector<std::string> ChangedSettings(const std::string& before, const std::string& after) {
+  const Json old_settings = SettingsOf(before), new_settings = SettingsOf(after);
+  if (old_settings.empty() || new_settings.empty()) return {};
+  std::set<std::string> keys;
+  for (const Json* settings : {&old_settings, &new_settings}) {
+    for (const auto& [key, value] : settings->items()) keys.insert(key);
+  }
   std::vector<std::string> changes;
-  const Json old_owner = Json::parse(before, nullptr, /*allow_exceptions=*/false);
-  const Json new_owner = Json::parse(after, nullptr, /*allow_exceptions=*/false);
-  if (!old_owner.is_object() || !old_owner.contains("settings") || !old_owner["settings"].is_object()) return changes;
-  if (!new_owner.is_object() || !new_owner.contains("settings")) return changes;
-  const Json& old_settings = old_owner["settings"];
-  for (const auto& [key, value] : new_owner["settings"].items()) {
-    if (!old_settings.contains(key) || old_settings[key] == value) continue;
-    auto show = [](const Json& json) { return json == 0 ? std::string("unset") : json.dump(); };
-    changes.push_back(absl::StrCat(key, " ", show(old_settings[key]), " -> ", show(value)));
+  for (const std::string& key : keys) {
+    const auto show = [&](const Json& settings) { return settings.contains(key) ? settings[key].dump() : "unset"; };
+    const std::string was = show(old_settings), is = show(new_settings);
+    if (was != is) changes.push_back(absl::StrCat(key, " ", was, " -> ", is));
   }
   return changes;
 }

@@ -4,6 +4,7 @@
 #define COORDINATOR_CORE_START_FILE_H_
 
 #include <string>
+#include <vector>
 
 #include "coordinator/core/job_state.h"
 
@@ -16,9 +17,11 @@ std::string StartFile(const JobState& job, int rank, const std::string& version,
 std::string RendezvousLine(const std::string& host, int port);
 std::string StopLine();
 
-// checkpoint.dir/job.json: the owner, and those settings that may change from one job to the next in the same folder.
+// checkpoint.dir/job.json: the owner, and all settings of its job, to tell what changed from one job to the next in the
+// same folder.
 std::string OwnerText(const v1::JobSpec& spec, const std::string& job_id);
-// Settings in which two owner texts differ, one line for people each: "train.max_steps 100 -> 200".
+// Settings in which two owner texts differ, one line for people each: "train.max_steps 100 -> 200",
+// "dist.dp.size unset -> 2".
 std::vector<std::string> ChangedSettings(const std::string& before, const std::string& after);
 
 // Folder of the exported model; empty for a hand-written graph, which has no Hugging Face form.

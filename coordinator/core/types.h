@@ -92,6 +92,10 @@ struct StoreLog {
   v1::RankId id;
   v1::RankLog log;
 };
+// Everything stored about an ended job goes: facts, events, metrics, logs, its folder. Checkpoints stay.
+struct ForgetJob {
+  std::string job;
+};
 struct StartCompile {
   std::string job;
   int world = 0;  // 0: the planner decides.
@@ -116,8 +120,8 @@ struct Reply {
   bool existed = false;
 };
 
-using Decision = std::variant<LogFact, StoreStep, StoreEval, StoreEvent, StoreSequence, StoreLog, StartCompile,
-                              StopCompile, SendToWorker, CloseSession, Reply>;
+using Decision = std::variant<LogFact, StoreStep, StoreEval, StoreEvent, StoreSequence, StoreLog, ForgetJob,
+                              StartCompile, StopCompile, SendToWorker, CloseSession, Reply>;
 using Decisions = std::vector<Decision>;
 
 }  // namespace tacc::coordinator

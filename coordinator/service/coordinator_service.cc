@@ -34,6 +34,17 @@ v1::Job FullView(const JobState& job, Store& store) {
   return view;
 }
 
+// Answers with the job of that id or name.
+template <typename Response>
+void ReadJob(Loop* loop, grpc::ServerUnaryReactor* reactor, const std::string& name, Response* response) {
+  loop->Read([reactor, name, response](const Loop::View& view) {
+    const JobState* job = view.core.Find(name);
+    if (job == nullptr) return reactor->Finish(NoJob(name));
+    *response->mutable_job() = FullView(*job, view.store);
+    reactor->Finish(grpc::Status::OK);
+  });
+}
+
 std::string RandomRequestId() {
   std::random_device random;
   const uint64_t high = (uint64_t{random()} << 32) | random();
@@ -62,11 +73,8 @@ grpc::ServerUnaryReactor* CoordinatorHandlers::Submit(grpc::CallbackServerContex
   submit.spec = request->spec();
   loop_->Ask(std::move(submit), [this, reactor, response](const Reply& reply) {
     if (!reply.status.ok()) return reactor->Finish(ToGrpc(reply.status));
-    loop_->Read([reactor, response, job = reply.job, existed = reply.existed](const Loop::View& view) {
-      *response->mutable_job() = FullView(*view.core.Find(job), view.store);
-      response->set_existed(existed);
-      reactor->Finish(grpc::Status::OK);
-    });
+    response->set_existed(reply.existed);
+    ReadJob(loop_, reactor, reply.job, response);
   });
   return reactor;
 }
@@ -74,12 +82,7 @@ grpc::ServerUnaryReactor* CoordinatorHandlers::Submit(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* CoordinatorHandlers::Get(grpc::CallbackServerContext* context, const v1::GetRequest* request,
                                                    v1::GetResponse* response) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  loop_->Read([reactor, request, response](const Loop::View& view) {
-    const JobState* job = view.core.Find(request->job());
-    if (job == nullptr) return reactor->Finish(NoJob(request->job()));
-    *response->mutable_job() = FullView(*job, view.store);
-    reactor->Finish(grpc::Status::OK);
-  });
+  ReadJob(loop_, reactor, request->job(), response);
   return reactor;
 }
 
@@ -109,10 +112,7 @@ grpc::ServerUnaryReactor* CoordinatorHandlers::Cancel(grpc::CallbackServerContex
   cancel.mode = request->mode();
   loop_->Ask(std::move(cancel), [this, reactor, response](const Reply& reply) {
     if (!reply.status.ok()) return reactor->Finish(ToGrpc(reply.status));
-    loop_->Read([reactor, response, job = reply.job](const Loop::View& view) {
-      *response->mutable_job() = FullView(*view.core.Find(job), view.store);
-      reactor->Finish(grpc::Status::OK);
-    });
+    ReadJob(loop_, reactor, reply.job, response);
   });
   return reactor;
 }

@@ -113,4 +113,10 @@ absl::StatusOr<LogFiles::Page> LogFiles::Read(const std::string& job, int64_t po
   return page;
 }
 
+void LogFiles::Forget(const std::string& job) {
+  std::error_code ignored;
+  for (const char* suffix : {"", ".1"}) std::filesystem::remove(Path(job) + suffix, ignored);
+  files_.erase(job);
+}
+
 }  // namespace tacc::coordinator

@@ -32,6 +32,9 @@ class LogFiles {
   // ends.
   absl::StatusOr<Page> Read(const std::string& job, int64_t position);
 
+  // Removes the job's lines.
+  void Forget(const std::string& job);
+
  private:
   struct Files {
     int64_t old_bytes = 0;      // Of ranks.log.1.

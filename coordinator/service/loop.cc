@@ -22,7 +22,7 @@ bool Urgent(const Decision& decision) {
 bool Stored(const Decision& decision) {
   return std::holds_alternative<LogFact>(decision) || std::holds_alternative<StoreStep>(decision) ||
          std::holds_alternative<StoreEval>(decision) || std::holds_alternative<StoreEvent>(decision) ||
-         std::holds_alternative<StoreSequence>(decision);
+         std::holds_alternative<StoreSequence>(decision) || std::holds_alternative<ForgetJob>(decision);
 }
 
 }  // namespace
@@ -203,8 +203,9 @@ void Loop::CarryOut(Decision* decision, std::set<std::string>* touched) {
   if (auto* send = std::get_if<SendToWorker>(decision)) {
     if (send->message.has_start_rank()) {
       const std::string& job = send->message.start_rank().id().job();
-      absl::StatusOr<std::string> program =
-          parts_.compiler->ReadProgram(job, parts_.core->Find(job)->compile.directory());
+      const JobState* state = parts_.core->Find(job);
+      if (state == nullptr) return;  // Ended and forgotten since.
+      absl::StatusOr<std::string> program = parts_.compiler->ReadProgram(job, state->compile.directory());
       if (program.ok()) {
         send->message.mutable_start_rank()->set_program(*std::move(program));
       } else {
@@ -219,7 +220,13 @@ void Loop::CarryOut(Decision* decision, std::set<std::string>* touched) {
     Answer(*reply);
   } else if (const auto* compile = std::get_if<StartCompile>(decision)) {
     const JobState* job = parts_.core->Find(compile->job);
+    if (job == nullptr) return;  // Ended and forgotten since.
     parts_.compiler->Start(*compile, job->spec, [this](Input done) { Post(std::move(done)); });
+  } else if (const auto* forget = std::get_if<ForgetJob>(decision)) {
+    parts_.logs->Forget(forget->job);
+    parts_.compiler->Forget(forget->job);
+    touched->insert(forget->job);
+    spdlog::info("{} is forgotten: it ended before the jobs that are kept", forget->job);
   } else if (const auto* stop = std::get_if<StopCompile>(decision)) {
     parts_.compiler->Stop(stop->job);
   } else if (const auto* event = std::get_if<StoreEvent>(decision)) {

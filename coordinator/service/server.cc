@@ -99,6 +99,14 @@ class DirectoryLock {
   int fd_ = -1;
 };
 
+// What a coordinator that was killed left behind: folders of forgotten jobs and of plans.
+void RemoveStrayFolders(const std::string& jobs_dir, const Core& core) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(jobs_dir, ignored)) {
+    if (core.jobs().count(entry.path().filename().string()) == 0) std::filesystem::remove_all(entry.path(), ignored);
+  }
+}
+
 }  // namespace
 
 // Members end in reverse order.
@@ -154,6 +162,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   core_options.version = options.version;
   core_options.lease_seconds = options.lease_seconds;
   core_options.collective_timeout_seconds = options.collective_timeout_seconds;
+  core_options.max_ended_jobs = static_cast<size_t>(options.max_ended_jobs);
   impl.core =
       std::make_unique<Core>(core_options, [compiler = impl.compiler.get()](const JobState& job, int call, int node) {
         absl::StatusOr<std::string> program = compiler->ReadProgram(job.id, job.compile.directory());
@@ -163,6 +172,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     return absl::FailedPreconditionError(
         absl::StrCat("state directory ", options.state_dir, ": ", std::string(status.message())));
   }
+  RemoveStrayFolders(jobs_dir, *impl.core);
 
   Loop::Parts parts;
   parts.core = impl.core.get();

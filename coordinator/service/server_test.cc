@@ -243,6 +243,17 @@ TEST_F(ServerTest, KeepsJobsOverARestartAndAdoptsTheRank) {
   EXPECT_EQ(Get("toy-1").attempt(), 1);
 }
 
+TEST_F(ServerTest, RefusesAMessageThatIsTooLong) {
+  v1::JobSpec spec = TestSpec("toy", dir_.path() + "/runs", 1);
+  spec.mutable_model()->set_path("/" + std::string(2 << 20, 'm'));
+  v1::SubmitResponse response;
+  const grpc::Status spec_too_long = Submit(spec, "long", &response);
+  EXPECT_EQ(spec_too_long.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(spec_too_long.error_message(), HasSubstr("bytes, at most 1048576"));
+  spec.mutable_model()->set_path("/" + std::string(9 << 20, 'm'));
+  EXPECT_EQ(Submit(spec, "longer", &response).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
 TEST_F(ServerTest, AnswersHealthChecks) {
   grpc::GenericStub stub(grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
   grpc::ClientContext context;
@@ -260,6 +271,37 @@ TEST_F(ServerTest, AnswersHealthChecks) {
   grpc::Slice bytes;
   ASSERT_TRUE(response.DumpToSingleSlice(&bytes).ok());
   EXPECT_EQ(std::string(bytes.begin(), bytes.end()), "\x08\x01");  // status: SERVING
+}
+
+TEST_F(ServerTest, ReflectionListsTheServices) {
+  grpc::GenericStub stub(grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  const auto next = [&queue] {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue.Next(&tag, &ok) && ok;
+  };
+  auto call = stub.PrepareCall(&context, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", &queue);
+  call->StartCall(nullptr);
+  ASSERT_TRUE(next());
+  grpc::Slice list_services("\x3a\x00", 2);  // list_services: ""
+  call->Write(grpc::ByteBuffer(&list_services, 1), nullptr);
+  ASSERT_TRUE(next());
+  grpc::ByteBuffer response;
+  call->Read(&response, nullptr);
+  ASSERT_TRUE(next());
+  grpc::Slice bytes;
+  ASSERT_TRUE(response.DumpToSingleSlice(&bytes).ok());
+  const std::string text(bytes.begin(), bytes.end());
+  EXPECT_THAT(text, HasSubstr("tacc.v1.CoordinatorService"));
+  EXPECT_THAT(text, HasSubstr("tacc.v1.WorkerService"));
+  call->WritesDone(nullptr);
+  ASSERT_TRUE(next());
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  ASSERT_TRUE(next());
+  EXPECT_TRUE(status.ok()) << status.error_message();
 }
 
 TEST_F(ServerTest, AProgramThatDoesNotFitOnTheFreeWorkersWaitsForOthers) {

@@ -226,6 +226,12 @@ absl::Status Store::WriteAll(const Decisions& decisions, bool* has_fact) {
                    .Bind(sequence->id.rank())
                    .Bind(static_cast<int64_t>(sequence->sequence))
                    .Run();
+    } else if (const auto* forget = std::get_if<ForgetJob>(&decision)) {
+      for (const char* sql : {"DELETE FROM facts WHERE job = ?", "DELETE FROM records WHERE job = ?",
+                              "DELETE FROM sequences WHERE job = ?"}) {
+        if (status.ok()) status = Statement(this, sql).Bind(forget->job).Run();
+      }
+      for (const int kind : {kEvent, kStep}) counts_.erase({forget->job, kind});
     }
     if (!status.ok()) return status;
   }

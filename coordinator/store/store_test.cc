@@ -124,6 +124,20 @@ TEST_F(StoreTest, KeepsTheNewestEvents) {
   EXPECT_EQ(Records("a-1").back(), "e100");
 }
 
+TEST_F(StoreTest, ForgetsAJobAndNoOther) {
+  StoreSequence sequence;
+  sequence.id = IdOf("a-1", 1, 0);
+  sequence.sequence = 7;
+  ASSERT_TRUE(store_->Commit({Accepted("a-1", 1), Event("a-1", "gone"), Step("a-1", 1, 1), sequence}).ok());
+  ASSERT_TRUE(store_->Commit({Accepted("b-1", 2), Event("b-1", "kept"), ForgetJob{"a-1"}}).ok());
+  EXPECT_THAT(Records("a-1"), ElementsAre());
+  EXPECT_THAT(Records("b-1"), ElementsAre("kept"));
+  Core core(Core::Options{"0.1.0"}, nullptr);
+  ASSERT_TRUE(store_->Load(&core).ok());
+  EXPECT_EQ(core.Find("a-1"), nullptr);
+  EXPECT_NE(core.Find("b-1"), nullptr);
+}
+
 TEST_F(StoreTest, AFailureBeforeTheCommitStoresNothing) {
   auto failpoints = Failpoints::Parse("before_log_commit=error@1");
   ASSERT_TRUE(failpoints.ok());

@@ -128,6 +128,19 @@ def test_too_little_data(cluster, tmp_path):
     refused(cluster, write_job(tmp_path), tmp_path / "data", "10 tokens", "16")
 
 
+def test_less_data_than_a_global_batch(cluster, tmp_path):
+    """A sample twice in one update would be silently weighted twice."""
+    write_data(tmp_path / "data", num_tokens=7 * 16)
+    path = write_job(tmp_path)
+    refused(cluster, path, tmp_path / "data", "112 tokens make 7 samples", "one global batch needs 8 (128 tokens)", "prepare more text", "global_batch_size")
+    planned = cluster.ctl("plan", path, check=False)
+    assert planned.returncode == 2 and "needs 8" in planned.stderr, planned.stderr
+    job = json.loads(path.read_text())
+    del job["train"]["global_batch_size"]
+    path.write_text(json.dumps(job))
+    refused(cluster, path, tmp_path / "data", "7 samples", "the planned global batch has 8", "at most 7")
+
+
 # Paths and checkpoint folders
 
 def test_checkpoint_folder_cannot_be_made(cluster, tmp_path):
@@ -169,8 +182,8 @@ def test_changes_that_cannot_be_resumed(cluster, half):
     if not (half / "other-data").exists():
         write_data(half / "other-data", seed=1)
         write_model(half / "other-model", hidden_size=64)
-    changed("data.path", data={"path": "other-data"})
-    changed("the model", "parameters", model={"path": "other-model"})
+    changed("data.path", half / "data", half / "other-data", "tokens", data={"path": "other-data"})
+    changed("the model", half / "model", half / "other-model", "parameters", model={"path": "other-model"})
 
 
 def test_changes_that_are_accepted_and_logged(cluster, half):
