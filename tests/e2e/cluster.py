@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -142,6 +143,10 @@ class Cluster:
 
     def events(self, job: str) -> list[dict]:
         return [json.loads(line) for line in self.ctl("events", job, "-o", "json").stdout.splitlines()]
+
+    def metrics_of(self, worker: str) -> str:
+        """Address of a worker's /metrics, in a cluster with metrics."""
+        return re.search(r"metrics at http://([^/]+)/metrics", (self.folder / f"{worker}.log").read_text()).group(1)
 
     def wait(self, predicate, what: str, timeout: float = 60):
         """The first true value of predicate(), polled."""

@@ -7,8 +7,10 @@ import hashlib
 import json
 import os
 import random
+import re
 import signal
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -131,3 +133,91 @@ def test_coordinator_killed(undisturbed, tmp_path, kill):
         assert len(cluster.ctl("list", "-o", "json").stdout.splitlines()) == 1
         assert points(cluster, job) == undisturbed[1]  # no point missing, none doubled, no restart
         check(cluster, job, undisturbed)
+
+
+RANK_FAILPOINTS = ["before_shard_write", "after_shard_write", "before_manifest", "after_manifest", "before_rename", "after_rename", "in_collective"]
+
+
+@pytest.mark.parametrize("kill", range(KILLS))
+def test_rank_killed_at_a_failpoint(undisturbed, tmp_path, kill):
+    """A checkpoint that is cut anywhere gives way to the one before it."""
+    moments = random.Random(SEED + 3000 + kill)
+    name = RANK_FAILPOINTS[(SEED + kill) % len(RANK_FAILPOINTS)]
+    # There are eight checkpoints, and more than a thousand collectives between two of them.
+    failpoint = f"{name}=kill@{moments.randrange(1, 3000 if name == 'in_collective' else 8)}"
+    print(failpoint)
+    with Cluster(tmp_path / "cluster", workers=2, worker_env={"TACC_FAILPOINTS": failpoint}) as cluster:
+        job = submit(cluster, write(tmp_path, "faults"))
+        cause = cluster.wait(lambda: cluster.json("get", job)["restarts"], f"the rank's death at {failpoint}", 120)[0]["cause"]
+        assert "SIGKILL" in cause, cause
+        for worker in list(cluster.workers):  # no more failpoints
+            cluster.workers[worker].stop()
+            cluster.start_worker(worker)
+        finish(cluster, job, 200)
+        check(cluster, job, undisturbed)
+
+
+@pytest.mark.parametrize("kill", range(KILLS))
+def test_coordinator_killed_at_a_failpoint(undisturbed, tmp_path, kill):
+    """Just before, or just after, a decision is on disk."""
+    moments = random.Random(SEED + 4000 + kill)
+    failpoint = f"{moments.choice(['before', 'after'])}_log_commit=kill@{moments.randrange(3, 15)}"
+    print(failpoint)
+    with Cluster(tmp_path / "cluster", workers=2, coordinator_env={"TACC_FAILPOINTS": failpoint}) as cluster:
+        job = submit(cluster, write(tmp_path, "faults"))
+        cluster.wait(lambda: cluster.coordinator.popen.poll() is not None, f"the coordinator's end at {failpoint}")
+        cluster.coordinator_env = None
+        cluster.start_coordinator()
+        finish(cluster, job, 200)
+        assert len(cluster.ctl("list", "-o", "json").stdout.splitlines()) == 1
+        assert points(cluster, job) == undisturbed[1]
+        check(cluster, job, undisturbed)
+
+
+def test_training_goes_on_without_the_coordinator(tmp_path):
+    with Cluster(tmp_path / "cluster", workers=2, metrics=True) as cluster:
+        job = submit(cluster, write_job(tmp_path, name="alone", train={"max_steps": 1_000_000}, checkpoint={"save_steps": 1_000_000}))
+        cluster.wait(lambda: step(cluster, job) > 0, "a step")
+        cluster.coordinator.kill()
+        seen = [step_of_rank(cluster, "w0")]
+        for _ in range(4):
+            time.sleep(5)
+            seen.append(step_of_rank(cluster, "w0"))
+        assert all(later > earlier for earlier, later in zip(seen, seen[1:])), seen
+        cluster.start_coordinator()
+        cluster.wait(lambda: step(cluster, job) >= seen[-1], "the steps that were made meanwhile")
+        cluster.ctl("cancel", job)
+        cluster.finish(job)
+        assert cluster.json("get", job)["restarts"] == []
+        steps = [p["step"] for p in cluster.points(job)]
+        assert steps == list(range(1, steps[-1] + 1)), "a metric point is missing or doubled"
+
+
+def step_of_rank(cluster: Cluster, worker: str) -> int:
+    text = urllib.request.urlopen(f"http://{cluster.metrics_of(worker)}/metrics", timeout=20).read().decode()
+    return int(float(re.search(r"^tacc_rank_step{.*} (\S+)$", text, re.M).group(1)))
+
+
+def test_restarts_without_a_new_step_end_the_job(tmp_path):
+    with Cluster(tmp_path / "cluster", workers=1, worker_env={"TACC_FAILPOINTS": "after_load=kill"}) as cluster:
+        job = submit(cluster, write_job(tmp_path, name="stuck", workers=1, max_restarts=2))
+        assert cluster.finish(job).returncode == 100
+        view = cluster.json("get", job)
+        assert view["failure_code"] == "restarts" and len(view["restarts"]) == 2, view
+        assert "SIGKILL" in view["reason"] and "after 2 restarts without a new step" in view["reason"]
+        assert len(view["last_log_lines"]) <= 20
+
+
+def test_a_worker_that_dies_again_and_again_ends_the_job(tmp_path):
+    """Whatever takes the daemon down with its rank may be the job's doing."""
+    with Cluster(tmp_path / "cluster", workers=1) as cluster:
+        job = submit(cluster, write_job(tmp_path, name="deadly", workers=1, max_restarts=1, train={"max_steps": 1_000_000},
+                                        checkpoint={"save_steps": 1_000_000}))
+        for attempt, far in ((1, 500), (2, 0)):
+            cluster.wait(lambda: (view := cluster.json("get", job))["phase"] == "running" and view["attempt"] == attempt and view["step"] >= far,
+                         f"attempt {attempt}")
+            cluster.workers["w0"].kill()
+            cluster.start_worker("w0")
+        assert cluster.finish(job).returncode == 100
+        view = cluster.json("get", job)
+        assert "lost" in view["reason"] and "after 1 restart without a new step" in view["reason"], view["reason"]

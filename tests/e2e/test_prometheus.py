@@ -76,8 +76,7 @@ def running(tmp_path_factory):
         cluster.wait(lambda: cluster.json("get", cluster.job).get("last_checkpoint"), "a checkpoint", 120)
         cluster.targets = {"coordinator": cluster.json("version")["coordinator"]["metrics_address"]}
         for name in cluster.workers:
-            log = (cluster.folder / f"{name}.log").read_text()
-            cluster.targets[name] = re.search(r"metrics at http://([^/]+)/metrics", log).group(1)
+            cluster.targets[name] = cluster.metrics_of(name)
         yield cluster
         cluster.ctl("cancel", "--now", cluster.job)
 

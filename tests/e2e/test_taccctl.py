@@ -1,220 +1,366 @@
-"""taccctl as a user has it: everything on this machine, by --local and by up and down."""
+"""taccctl as its users run it: a service that stays, and training with --local. Nothing stays behind."""
 
 import json
 import os
+import shutil
 import signal
-import socket
 import subprocess
 import time
-import urllib.request
+import uuid
 from pathlib import Path
 
 import pytest
 
-from cluster import BUILD, write_job
+from cluster import BUILD, ROOT, write_data, write_job
+
+UP = ("up", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--threads", "1", "--memory", "2GiB")
+LONG = {"train": {"max_steps": 1_000_000}, "checkpoint": {"save_steps": 1_000_000}}
 
 
-def descendants(pid: int) -> dict[int, str]:
-    """The processes below `pid`, with their names."""
-    parents, names = {}, {}
+def until(predicate, what: str, timeout: float = 90):
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        if value := predicate():
+            return value
+        time.sleep(0.1)
+    raise AssertionError(f"timed out waiting for {what}")
+
+
+class Shell:
+    """Runs taccctl with a state folder of its own. Every process that descends from it is known by a mark in its environment."""
+
+    def __init__(self, folder: Path):
+        self.mark = f"TACC_TEST_MARK={uuid.uuid4()}"
+        self.state = folder / "state"
+        self.env = {k: v for k, v in os.environ.items() if k != "TACC_ADDRESS"}
+        self.env.update([self.mark.split("=")], XDG_STATE_HOME=str(self.state), TMPDIR=str(folder))
+
+    def start(self, *arguments, stdout=subprocess.PIPE) -> subprocess.Popen:
+        return subprocess.Popen([str(BUILD / "taccctl"), *map(str, arguments)], stdout=stdout, stderr=subprocess.PIPE, text=True, env=self.env)
+
+    def run(self, *arguments, code: int = 0, env: dict | None = None) -> subprocess.CompletedProcess:
+        result = subprocess.run([str(BUILD / "taccctl"), *map(str, arguments)], capture_output=True, text=True, timeout=240,
+                                env={**self.env, **(env or {})})
+        assert result.returncode == code, f"taccctl {arguments}: exit {result.returncode}, wanted {code}\n{result.stdout}\n{result.stderr}"
+        return result
+
+    def json(self, *arguments) -> dict:
+        return json.loads(self.run(*arguments, "-o", "json").stdout)
+
+    def processes(self, name: str = "") -> dict[int, str]:
+        """Pid and command line of what descends from this shell and runs."""
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                if self.mark.encode() in (folder / "environ").read_bytes().split(b"\0") and words[0].decode().endswith(name):
+                    found[int(folder.name)] = b" ".join(words).decode()
+            except OSError:
+                continue  # it has ended, or is not ours
+        return found
+
+    def nothing_left(self) -> None:
+        until(lambda: not self.processes(), f"the end of {self.processes()}", 30)
+
+    def step(self, job: str) -> int:
+        return self.json("get", job).get("step", 0)
+
+
+def lines(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def wait_for_step(local: subprocess.Popen, step: int) -> int:
+    """Reads JSON lines of a following command up to this step or one after it."""
+    for line in local.stdout:
+        if "grad_norm" in line and (seen := json.loads(line)["step"]) >= step:
+            return seen
+    raise AssertionError(f"ended before step {step}: {local.stderr.read()}")
+
+
+def descendants(pid: int) -> set[int]:
+    parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            text = stat.read_text()
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
         except OSError:
-            continue
-        child = int(stat.parent.name)
-        names[child] = text[text.index("(") + 1:text.rindex(")")]
-        parents[child] = int(text[text.rindex(")") + 2:].split()[1])
-    found: dict[int, str] = {}
+            continue  # it has ended
+    found: set[int] = set()
     level = {pid}
     while level:
         level = {child for child, parent in parents.items() if parent in level}
-        found |= {child: names[child] for child in level}
+        found |= level
     return found
 
 
-def gone(pids, seconds: float = 15) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if not any(is_running(pid) for pid in pids):
-            return True
-        time.sleep(0.05)
-    return False
-
-
-def is_running(pid: int) -> bool:
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory):
+    shell = Shell(tmp_path_factory.mktemp("service"))
+    shell.up = shell.json(*UP, "--workers", "2")
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def wait_for(condition, seconds: float, what: str):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if (value := condition()):
-            return value
-        time.sleep(0.05)
-    raise AssertionError(f"not within {seconds} s: {what}")
+        yield shell
+    finally:
+        shell.run("down")
+        shell.nothing_left()
 
 
 @pytest.fixture
-def env(tmp_path):
-    """Nothing of the user's: state and scratch folders of the test's own."""
-    (tmp_path / "tmp").mkdir()
-    variables = {k: v for k, v in os.environ.items() if k != "TACC_ADDRESS"}
-    return {**variables, "XDG_STATE_HOME": str(tmp_path / "state"), "TMPDIR": str(tmp_path / "tmp")}
+def running(shell, tmp_path):
+    """A job that trains until it is told otherwise."""
+    job = shell.json("submit", write_job(tmp_path, name="long", **LONG))["id"]
+    until(lambda: shell.step(job) > 0, "a step")
+    yield job
+    shell.run("cancel", "--now", job)
+    until(lambda: shell.json("get", job)["phase"] in ("cancelled", "failed", "finished"), "the end of the job")
+    until(lambda: all(w["state"] == "idle" for w in lines(shell.run("workers", "-o", "json").stdout)), "idle workers")
 
 
-def ctl(env, *arguments, timeout: float = 180) -> subprocess.CompletedProcess:
-    return subprocess.run([str(BUILD / "taccctl"), *map(str, arguments)], capture_output=True, text=True, timeout=timeout, env=env)
+def test_submit_prints_the_id_and_commands_to_paste(shell, tmp_path):
+    result = shell.run("submit", write_job(tmp_path, name="pasted"))
+    job = result.stdout.strip()
+    assert job.startswith("pasted") and "\n" not in job
+    pasted = [line.split()[1:] for line in result.stderr.splitlines() if line.startswith(f"  {BUILD / 'taccctl'} ")]
+    assert {command[0] for command in pasted} == {"watch", "get", "logs", "cancel"}
+    watch, get, logs, _ = pasted
+    shell.run(*watch)
+    text = shell.run(*get).stdout
+    assert "finished" in text and "12/12" in text and "100" in text
+    shell.run(*logs)
+    assert shell.run("cancel", job).stdout == f"{job}: finished\n"  # it had ended
+    rerun = shell.run("submit", "--follow", tmp_path / "pasted.yaml")
+    assert "max_steps" in rerun.stderr, rerun.stderr
 
 
-def local(env, job, log: Path) -> subprocess.Popen:
-    with open(log, "wb") as stream:
-        return subprocess.Popen([str(BUILD / "taccctl"), "submit", "--local", str(job), "-o", "json"], stdout=stream, stderr=subprocess.PIPE, text=True,
-                                env=env)
+def test_json_lines_when_following(shell, tmp_path):
+    result = shell.run("submit", "--follow", "-o", "json", write_job(tmp_path, name="lines"))
+    points = [p for p in lines(result.stdout) if "grad_norm" in p]
+    assert [p["step"] for p in points] == list(range(1, 13))
+    for point in points:
+        assert {"step", "loss", "grad_norm", "learning_rate", "tokens_per_second", "mfu"} <= set(point)
+        assert 0 < point["mfu"] < 1
+    job = lines(result.stdout)[0]["id"]
+    events = lines(shell.run("events", job, "-o", "json").stdout)
+    assert all({"time", "type", "message"} <= set(event) for event in events)
+    assert [event["type"] for event in events if event["type"] in ("accepted", "running", "ended")] == ["accepted", "running", "ended"]
+    assert events[-1]["message"].startswith("finished")
 
 
-def steps(log: Path) -> list[int]:
-    lines = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
-    return [line["step"] for line in lines if line["kind"] == "step"]
+def test_request_id_makes_one_job(shell, tmp_path):
+    path = write_job(tmp_path, name="once")
+    first = shell.run("submit", "--request-id", "the-one", path)
+    again = shell.run("submit", "--request-id", "the-one", path)
+    assert first.stdout == again.stdout
+    shell.run("watch", "once")
 
 
-# Long enough to be interrupted.
-LONG = {"train": {"max_steps": 100000}, "checkpoint": {"save_steps": 1000}}
+def test_second_shell(shell, running, tmp_path):
+    """List, workers, get, logs, metrics, a job that waits, cancel; the first shell watches."""
+    watcher = shell.start("watch", running, "-o", "json", stdout=subprocess.DEVNULL)
+    waiting = shell.json("submit", write_job(tmp_path / "b", name="behind"))["id"]
+    until(lambda: "needs 2 workers, 0 free" in shell.json("get", waiting).get("reason", ""), "the reason why it waits")
+    jobs = {job["id"]: job["phase"] for job in lines(shell.run("list", "-o", "json").stdout)}
+    assert jobs[running] == "running"
+    assert running in shell.run("list").stdout
+    workers = lines(shell.run("workers", "-o", "json").stdout)
+    assert [w["state"] for w in workers] == ["busy", "busy"] and {w["job"] for w in workers} == {running}
+    assert workers[0]["name"] in shell.run("workers").stdout
+    metrics = subprocess.run(["curl", "-sf", f"http://{shell.up['metrics_address']}/metrics"], capture_output=True, text=True, timeout=60)
+    assert f'tacc_job_state{{training_job="{running}",state="running"}} 1' in metrics.stdout
+    shell.run("cancel", running)
+    _, errors = watcher.communicate(timeout=120)
+    assert watcher.returncode == 101, errors
+    ended = shell.json("get", running)
+    assert ended["phase"] == "cancelled" and ended["last_checkpoint"]["step"] == ended["step"] > 0
+    shell.run("watch", waiting)
 
 
-def test_local_trains_and_leaves_nothing(tmp_path, env):
-    result = ctl(env, "submit", "--local", "--follow", write_job(tmp_path, workers=2))
-    assert result.returncode == 0, result.stderr
+def test_interrupt_in_watch_only_detaches(shell, running):
+    for command in (["watch", running], ["logs", "--follow", running]):
+        watcher = shell.start(*command)
+        # Threads exist once gRPC runs; a signal before that would be of the shell's own kind.
+        until(lambda: len(list(Path(f"/proc/{watcher.pid}/task").iterdir())) > 3, "the client's start")
+        watcher.send_signal(signal.SIGINT)
+        _, errors = watcher.communicate(timeout=60)
+        assert watcher.returncode == 1 and "detached" in errors, errors
+        before = shell.step(running)
+        until(lambda: shell.step(running) > before, "further steps")
+
+
+def test_failed_job(shell, tmp_path):
+    job = shell.json("submit", write_job(tmp_path, name="fails", max_restarts=0, **LONG))["id"]
+    until(lambda: shell.step(job) > 0, "a step")
+    os.kill(next(iter(shell.processes("tacc-rank"))), signal.SIGKILL)
+    watched = shell.run("watch", job, code=100)
+    assert "SIGKILL" in watched.stderr or "signal 9" in watched.stderr, watched.stderr
+    assert shell.json("get", job)["phase"] == "failed"
+
+
+def test_exit_codes_without_a_job(shell):
+    assert "nobody" in shell.run("get", "nobody", code=3).stderr
+    shell.run("cancel", "nobody", code=3)
+    shell.run("watch", "nobody", code=3)
+    away = shell.run("list", code=5, env={"TACC_ADDRESS": "127.0.0.1:1"})
+    assert "127.0.0.1:1" in away.stderr and away.stdout == ""
+    shell.run("frobnicate", code=2)
+    shell.run("submit", "/nowhere.yaml", code=2)
+
+
+def test_timeout_in_watch(shell, running):
+    shell.run("watch", running, "--timeout", "1", code=7)
+
+
+def test_up_twice_and_port_in_use(shell, tmp_path):
+    twice = shell.run("up", code=2)
+    assert shell.up["address"] in twice.stderr and "taccctl down" in twice.stderr
+    other = Shell(tmp_path)
+    for flag, address in (("--listen", shell.up["address"]), ("--metrics-listen", shell.up["metrics_address"])):
+        free = "--metrics-listen" if flag == "--listen" else "--listen"
+        taken = other.run("up", flag, address, free, "127.0.0.1:0", "--workers", "1", code=2)
+        assert address in taken.stderr and taken.stdout == "", taken.stderr
+        other.nothing_left()
+    other.run("down", code=3)
+
+
+def test_plan_data_export_version(shell, tmp_path):
+    path = write_job(tmp_path, name="tools")
+    candidates = lines(shell.run("plan", path, "-o", "json").stdout)
+    assert any(c["fits"] for c in candidates) and all("predicted_step_seconds" in c and c["memory"]["total_bytes"] > 0 for c in candidates)
+    assert "fsdp=2" in shell.run("plan", path).stdout
+    shown = shell.json("data", "show", path, "--step", "3")
+    assert len(shown["tokens"]) == 8 and all(len(row) in (16, 17) for row in shown["tokens"])
+    rows = shell.run("data", "show", path, "--step", "3").stdout.splitlines()
+    assert [[int(t) for t in row.split()] for row in rows] == shown["tokens"]
+    result = shell.run("submit", "--follow", "-o", "json", path)
+    point = next(p for p in lines(result.stdout) if p.get("step") == 3 and "grad_norm" in p)
+    assert point["batch_hash"] == shown["batch_hash"]
+    exported = shell.run("export", "tools", "--out", tmp_path / "hf").stdout.strip()
+    assert shell.json("data", "show", "tools", "--step", "3") == shown
+    job = shell.json("get", "tools")
+    assert (Path(exported) / "model.safetensors").read_bytes() == (Path(job["exported_path"]) / "model.safetensors").read_bytes()
+    version = shell.json("version")
+    assert version["client"] == version["coordinator"]["version"] and version["address"] == shell.up["address"]
+
+
+def test_local_trains_and_leaves_nothing(tmp_path):
+    shell = Shell(tmp_path)
+    result = shell.run("submit", "--local", "--follow", write_job(tmp_path, name="local"))
     assert "step 12/12 100.0%" in result.stdout
     assert "\x1b" not in result.stdout + result.stderr
-    assert (tmp_path / "runs/tiny/hf/config.json").exists()
-    assert list((tmp_path / "tmp").iterdir()) == []
-    # A finished job run again is fine.
-    assert ctl(env, "submit", "--local", write_job(tmp_path, workers=2)).returncode == 0
+    assert (tmp_path / "runs/local/hf/config.json").exists()
+    assert not list(tmp_path.glob("tacc-*")), "the scratch folder stays behind"
+    shell.nothing_left()
 
 
-def test_ctrl_c_stops_after_a_checkpoint_and_a_rerun_goes_on(tmp_path, env):
-    job, log = write_job(tmp_path, workers=2, **LONG), tmp_path / "log"
-    process = local(env, job, log)
-    wait_for(lambda: len(steps(log)) >= 3, 60, "three steps")
-    children = descendants(process.pid)
-    assert sorted(name for name in children.values() if name.startswith("tacc")) == ["tacc-coordinato", "tacc-rank", "tacc-rank", "tacc-worker", "tacc-worker"]
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 101, err
-    assert "stopping after a checkpoint" in err
-    assert gone(children)
-    last = steps(log)[-1]
-    names = [path.name for path in (tmp_path / "runs/tiny").glob("step-*")]
-    assert f"step-{last:08}.a1" in names
-    process = local(env, job, tmp_path / "log2")
+def test_local_killed_leaves_no_process(tmp_path):
+    shell = Shell(tmp_path)
+    local = shell.start("submit", "--local", "-o", "json", "--threads", "1", "--memory", "2GiB", write_job(tmp_path, name="killed", **LONG))
+    wait_for_step(local, 1)
+    names = sorted(Path(command.split()[0]).name for command in shell.processes().values())
+    assert names == ["tacc-coordinator", "tacc-rank", "tacc-rank", "tacc-worker", "tacc-worker", "taccctl"]
+    assert set(shell.processes()) == descendants(local.pid) | {local.pid}
+    local.kill()
+    local.communicate()
+    shell.nothing_left()
+
+
+def test_local_interrupted_goes_on_when_run_again(tmp_path):
+    shell = Shell(tmp_path)
+    command = ("submit", "--local", "-o", "json", "--threads", "1", "--memory", "2GiB")
+    path = write_job(tmp_path, name="resumed", **LONG)
+    local = shell.start(*command, path)
+    seen = wait_for_step(local, 5)
+    local.send_signal(signal.SIGINT)
+    rest, errors = local.communicate(timeout=120)
+    assert local.returncode == 101 and "stopping after a checkpoint" in errors, errors
+    stopped = max([p["step"] for p in lines(rest) if "grad_norm" in p], default=seen)
+    assert [folder.name for folder in (tmp_path / "runs/resumed").glob("step-*")] == [f"step-{stopped:08}.a1"]
+    shell.nothing_left()
+
+    max_steps = stopped + 7
+    again = shell.run(*command, write_job(tmp_path, name="resumed", train={"max_steps": max_steps}))
+    steps = [p["step"] for p in lines(again.stdout) if "grad_norm" in p]
+    assert steps == list(range(stopped + 1, max_steps + 1))
+    finished = shell.run(*command, path.with_name("resumed.yaml"))
+    assert "max_steps" in finished.stderr and not [p for p in lines(finished.stdout) if "grad_norm" in p]
+    shell.nothing_left()
+
+
+def test_local_starts_again_what_is_killed(tmp_path):
+    shell = Shell(tmp_path)
+    path = write_job(tmp_path, name="again", train={"max_steps": 1_000_000}, checkpoint={"save_steps": 20})
+    local = shell.start("submit", "--local", "-o", "json", "--threads", "1", "--memory", "2GiB", path)
+    done = [wait_for_step(local, 30)]
+    for name in ("tacc-coordinator", "tacc-worker"):
+        os.kill(next(iter(shell.processes(name))), signal.SIGKILL)
+        done.append(wait_for_step(local, done[-1] + 60))
+    local.send_signal(signal.SIGINT)
+    local.communicate(timeout=120)
+    assert local.returncode == 101
+    shell.nothing_left()
+
+
+def test_plan_without_a_coordinator(tmp_path):
+    assert "dp=1 fsdp=1" in Shell(tmp_path).run("plan", "--local", write_job(tmp_path, workers=1)).stdout
+
+
+def test_graph_of_the_examples(tmp_path):
+    """A model written by hand: the example's own job file, on less data and for fewer steps."""
+    shell = Shell(tmp_path)
+    shutil.copytree(ROOT / "examples/graph", tmp_path / "graph", ignore=shutil.ignore_patterns("runs"))
+    write_data(tmp_path / "quickstart/data", vocab_size=8192, num_tokens=16 * 256, period=64)
+    write_data(tmp_path / "quickstart/data/eval", vocab_size=8192, num_tokens=256, period=64)
+    job = tmp_path / "graph/job.yaml"
+    job.write_text(job.read_text().replace("max_steps: 200", "max_steps: 12"))
+    result = shell.run("submit", "--local", "-o", "json", "--threads", "1", "--memory", "2GiB", job)
+    losses = [p["loss"] for p in lines(result.stdout) if "grad_norm" in p]
+    assert len(losses) == 12 and losses[-1] < 0.9 * losses[0]
+    evals = [p for p in lines(result.stdout) if "eval_loss" in p]
+    assert [p["step"] for p in evals] == [12] and evals[0]["eval_loss"] < losses[0]
+    ended = lines(result.stdout)[-1]
+    assert ended["phase"] == "finished" and ended["exported_path"] == "", "a graph has no Hugging Face form"
+
+
+def test_up_again_starts_what_has_ended(tmp_path):
+    """A worker that dies is told of by every command; `up` brings it back, and the job goes on by itself."""
+    shell = Shell(tmp_path)
+    started = shell.json(*UP, "--workers", "2")
     try:
-        wait_for(lambda: steps(tmp_path / "log2"), 60, "a step")
-        assert steps(tmp_path / "log2")[0] == last + 1
+        before = shell.processes("tacc-worker")
+        job = shell.json("submit", write_job(tmp_path, name="repaired", checkpoint={"save_steps": 5}, train={"max_steps": 1_000_000}))["id"]
+        until(lambda: "last_checkpoint" in shell.json("get", job), "a checkpoint")
+        killed = next(iter(before))
+        os.kill(killed, signal.SIGKILL)
+        until(lambda: killed not in shell.processes("tacc-worker"), "the worker's end")
+        for command in (["get", job], ["workers"], ["list"]):
+            told = shell.run(*command).stderr
+            assert "has ended" in told and "worker-" in told and "`taccctl up` starts it again" in told, told
+        refused = shell.run("up", "--workers", "3", code=2).stderr
+        assert "but for worker-" in refused and "without options" in refused, refused
+        again = shell.run("up", "-o", "json")
+        assert json.loads(again.stdout) == started and "started again: worker-" in again.stderr
+        assert len(shell.processes("tacc-worker")) == 2
+        restarted = until(lambda: (found := shell.json("get", job))["restarts"] and found["phase"] == "running" and found, "the job's next attempt")
+        assert "lost" in restarted["restarts"][0]["cause"]
+        # The coordinator as well, where it was and with what it knew.
+        coordinator = next(iter(shell.processes("tacc-coordinator")))
+        os.kill(coordinator, signal.SIGKILL)
+        until(lambda: coordinator not in shell.processes("tacc-coordinator"), "the coordinator's end")
+        assert "coordinator, which `taccctl up` started, has ended" in shell.run("get", job, code=5).stderr
+        assert json.loads(shell.run("up", "-o", "json").stdout) == started
+        step = shell.step(job)
+        until(lambda: shell.step(job) > step, "further steps")
     finally:
-        process.terminate()
-        process.communicate(timeout=60)
-    assert process.returncode == 101
+        shell.run("down")
+    shell.nothing_left()
 
 
-def test_nothing_outlives_a_killed_taccctl(tmp_path, env):
-    log = tmp_path / "log"
-    process = local(env, write_job(tmp_path, workers=2, **LONG), log)
-    wait_for(lambda: steps(log), 60, "a step")
-    children = descendants(process.pid)
-    assert len(children) >= 5
-    process.kill()
-    process.communicate()
-    assert gone(children)
-
-
-def test_a_killed_worker_and_coordinator_come_back(tmp_path, env):
-    log = tmp_path / "log"
-    process = local(env, write_job(tmp_path, workers=2, train={"max_steps": 3000}, checkpoint={"save_steps": 20}), log)
-    try:
-        wait_for(lambda: len(steps(log)) >= 30, 60, "thirty steps")
-        for name in ("tacc-coordinato", "tacc-worker"):
-            before = len(steps(log))
-            os.kill(next(pid for pid, n in descendants(process.pid).items() if n == name), signal.SIGKILL)
-            wait_for(lambda: len(steps(log)) > before + 100, 90, f"steps after the {name} was killed")
-        done = steps(log)
-        assert sorted(set(done)) == list(range(1, max(done) + 1))
-    finally:
-        process.terminate()
-        process.communicate(timeout=60)
-
-
-def free_address() -> str:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{s.getsockname()[1]}"
-
-
-def test_up_and_down(tmp_path, env):
-    address = free_address()
-    up = ctl(env, "up", "--listen", address, "--metrics-listen", "127.0.0.1:0", "--workers", "2", "--threads", "1", "--memory", "1GiB", "-o", "json")
-    assert up.returncode == 0, up.stderr
-    try:
-        started = json.loads(up.stdout)
-        assert started["address"] == address
-        again = ctl(env, "up", "--listen", free_address())
-        assert (again.returncode, again.stderr) == (2, f"already up at {address}; stop it with `taccctl down`\n")
-        # Commands find it without TACC_ADDRESS.
-        workers = [json.loads(line) for line in ctl(env, "workers", "-o", "json").stdout.splitlines()]
-        assert [w["state"] for w in workers] == ["idle", "idle"]
-        submitted = ctl(env, "submit", write_job(tmp_path, workers=2, **LONG))
-        assert (submitted.returncode, submitted.stdout) == (0, "tiny-1\n"), submitted.stderr
-        get = lambda: json.loads(ctl(env, "get", "tiny-1", "-o", "json").stdout)
-        wait_for(lambda: get()["step"] >= 5, 60, "five steps")
-        assert "running" in ctl(env, "list").stdout
-        assert "attempt 1" in ctl(env, "events", "tiny-1").stdout
-        assert ctl(env, "watch", "tiny-1", "--timeout", "1").returncode == 7
-        assert ctl(env, "get", "other-1").returncode == 3
-        metrics = urllib.request.urlopen(f"http://{started['metrics_address']}/metrics", timeout=10).read().decode()
-        assert 'training_job="' in metrics
-        assert ctl(env, "cancel", "tiny-1").returncode == 0
-        assert ctl(env, "watch", "tiny-1", "-o", "json").returncode == 101
-        out = tmp_path / "exported"
-        exported = ctl(env, "export", "tiny-1", "--out", out)
-        assert (exported.returncode, exported.stdout) == (0, f"{out}\n"), exported.stderr
-        assert (out / "config.json").exists()
-        shown = ctl(env, "data", "show", "tiny-1", "--step", "2", "-o", "json")
-        assert shown.returncode == 0, shown.stderr
-        watched = [json.loads(line) for line in ctl(env, "watch", "tiny-1", "-o", "json").stdout.splitlines()]
-        assert json.loads(shown.stdout)["batch_hash"] == next(p["batch_hash"] for p in watched if p["kind"] == "step" and p["step"] == 2)
-        planned = ctl(env, "plan", tmp_path / "tiny.yaml", "-o", "json")
-        assert planned.returncode == 0, planned.stderr
-        assert json.loads(planned.stdout.splitlines()[0])["memory"]["total_bytes"] > 0
-        pids = [p["pid"] for p in json.loads((tmp_path / "state/tacc/up/up.json").read_text())["processes"]]
-        assert len(pids) == 3
-        # One that is running is stopped, too.
-        assert ctl(env, "submit", write_job(tmp_path, name="second", workers=2, **LONG)).returncode == 0
-        wait_for(lambda: json.loads(ctl(env, "get", "second", "-o", "json").stdout)["step"] >= 1, 60, "a step")
-    finally:
-        down = ctl(env, "down")
-    assert down.returncode == 0, down.stderr
-    assert "stopping second-" in down.stderr
-    assert gone(pids, 1)
-    assert list((tmp_path / "state").rglob("*")) == []
-    assert ctl(env, "down").returncode == 3
-    assert ctl(env, "list").returncode == 5
-
-
-def test_up_on_a_port_in_use(tmp_path, env):
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        s.listen()
-        address = f"127.0.0.1:{s.getsockname()[1]}"
-        up = ctl(env, "up", "--listen", address, "--metrics-listen", "127.0.0.1:0")
-        assert up.returncode == 2, up.stderr
-        assert address in up.stderr
-        assert ctl(env, "down").returncode == 3
-
-
-def test_plan_without_a_coordinator(tmp_path, env):
-    planned = ctl(env, "plan", "--local", write_job(tmp_path, workers=1))
-    assert planned.returncode == 0, planned.stderr
-    assert "dp=1 fsdp=1" in planned.stdout
+def test_down_stops_a_running_job_after_a_checkpoint(tmp_path):
+    shell = Shell(tmp_path)
+    address = shell.json(*UP, "--workers", "1")["address"]
+    job = shell.json("submit", write_job(tmp_path, name="downed", workers=1, **LONG))["id"]
+    until(lambda: shell.step(job) > 0, "a step")
+    shell.run("down")
+    shell.nothing_left()
+    assert not shell.state.exists() or not list(shell.state.rglob("*")), list(shell.state.rglob("*"))
+    shell.run("list", code=5, env={"TACC_ADDRESS": address})
+    assert list((tmp_path / "runs/downed").glob("step-*/manifest.json"))
