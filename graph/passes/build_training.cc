@@ -21,7 +21,8 @@ struct Parameter {
   std::vector<std::string> axes;
   std::string init;
 
-  bool has_copy() const { return use != type.dtype; }
+  bool has_copy = false;
+
   bool decays() const { return stored_dims.size() >= 2; }
 };
 
@@ -40,7 +41,7 @@ State MakeState(std::string name, TensorType type, StateKind kind, std::string i
 }
 
 // The parameters in line order; `use` is a narrower type when every reader casts to it.
-absl::StatusOr<std::vector<Parameter>> CollectParameters(const Graph& graph) {
+absl::StatusOr<std::vector<Parameter>> CollectParameters(const Graph& graph, const TrainingOptions& options) {
   std::vector<std::set<DType>> casts(graph.values.size());
   std::vector<char> plain_use(graph.values.size(), 0);
   for (const Node& node : graph.nodes) {
@@ -66,6 +67,7 @@ absl::StatusOr<std::vector<Parameter>> CollectParameters(const Graph& graph) {
     p.use = p.type.dtype;
     if (!plain_use[v] && casts[v].size() == 1 && ByteSize(*casts[v].begin()) < ByteSize(p.type.dtype))
       p.use = *casts[v].begin();
+    p.has_copy = options.keep_copies && p.use != p.type.dtype;
     p.stored_dims = GetAttr<std::vector<int64_t>>(node.attrs, "stored", p.type.dims);
     p.axes = GetAttr<std::vector<std::string>>(node.attrs, "axes");
     p.init = GetAttr<std::string>(node.attrs, "init", "normal(0.02)");
@@ -85,9 +87,9 @@ void BindParameters(const std::map<std::string, const Parameter*>& parameters, G
     if (node.op == "param") {
       const Parameter& p = *parameters.at(node.symbol);
       node.op = "read";
-      node.symbol = p.has_copy() ? CopyState(p.name) : WeightState(p.name);
+      node.symbol = p.has_copy ? CopyState(p.name) : WeightState(p.name);
       node.attrs.clear();
-      graph.values[node.results[0]].type.dtype = p.use;
+      if (p.has_copy) graph.values[node.results[0]].type.dtype = p.use;
     } else if (node.op == "cast" && graph.type(node.operands[0]).dtype == graph.type(node.results[0]).dtype) {
       replacement[node.results[0]] = node.operands[0];
       continue;
@@ -137,7 +139,7 @@ class TrainingBuilder {
       }
     }
     scalar_ = forward_.type(forward_.Output("loss"));
-    TACC_ASSIGN_OR_RETURN(parameters_, CollectParameters(forward_));
+    TACC_ASSIGN_OR_RETURN(parameters_, CollectParameters(forward_, options_));
     if (parameters_.empty()) return absl::InvalidArgumentError("the forward graph has no param to train");
     for (const Parameter& p : parameters_) by_name_[p.name] = &p;
     AddStates();
@@ -165,7 +167,7 @@ class TrainingBuilder {
       weight.stored_dims = p.stored_dims;
       weight.axes = p.axes;
       program_.states.push_back(std::move(weight));
-      if (p.has_copy())
+      if (p.has_copy)
         program_.states.push_back(MakeState(CopyState(p.name), {p.use, p.type.dims}, StateKind::kCopy, "copy"));
       for (const char* moment : {"exp_avg/", "exp_avg_sq/"}) {
         program_.states.push_back(
@@ -278,16 +280,16 @@ class TrainingBuilder {
                      {"beta2", options_.adam_beta2},
                      {"epsilon", options_.adam_epsilon},
                      {"weight_decay", p.decays() ? options_.weight_decay : 0.0}};
-      if (p.has_copy()) attrs["copy"] = std::string(Name(p.use));
+      if (p.has_copy) attrs["copy"] = std::string(Name(p.use));
       const std::vector<ValueId> results =
           b.AddMany("adamw",
                     {b.Leaf("read", WeightState(p.name), p.type), b.Leaf("read", m, GradientType(p)),
                      b.Leaf("read", v, GradientType(p)), gradients[i], learning_rate, grad_scale, apply, count},
-                    std::move(attrs), p.has_copy() ? 4 : 3);
+                    std::move(attrs), p.has_copy ? 4 : 3);
       b.End("store", WeightState(p.name), results[0]);
       b.End("store", m, results[1]);
       b.End("store", v, results[2]);
-      if (p.has_copy()) b.End("store", CopyState(p.name), results[3]);
+      if (p.has_copy) b.End("store", CopyState(p.name), results[3]);
     }
     b.End("output", "loss", b.Add("div", {loss, target_tokens}));
     b.End("output", "grad_norm", grad_norm);

@@ -22,15 +22,16 @@ struct TrainingOptions {
   int64_t warmup_steps = 0;
   int64_t max_steps = 0;
   double min_lr_ratio = 0.0;
+  // Keep narrower copies of the weights that are only read so. Without: such a weight is cast where it is used.
+  bool keep_copies = false;
 };
 
 // A whole training step as a logical program, from a forward graph whose outputs are "loss" (a sum over target tokens)
 // and "target_tokens". Graphs: `begin` (zeroes the accumulators; only with accumulation), `forward_backward`, `update`,
 // `eval`.
 //
-// - `param "W"` becomes `read "weights/W"`; a param that is only ever cast to a narrower type is read from "copies/W"
-// in that type,
-//   which the update writes beside the fp32 master.
+// - `param "W"` becomes `read "weights/W"`; with keep_copies a param that is only ever cast to a narrower type is read
+// from "copies/W" in that type, which the update writes beside the fp32 master.
 // - The backward's seed is 1 and losses are sums; the update divides by the global batch's target tokens, which are
 // known only after
 //   the last micro-batch. So any split of a global batch gives the same update.

@@ -111,6 +111,9 @@ class GraphPartitioner {
   absl::Status VisitRead(const Node& node, const State& state) {
     const ValueId v = node.results[0];
     homes_[v] = EmitLeaf(node, state.placement.sharding);
+    const bool is_weight = state.kind == StateKind::kWeight || state.kind == StateKind::kCopy;
+    // The update works on weights where they rest.
+    if (is_weight && logical_.name != kUpdateGraph) weight_of_[v] = ParameterOf(state);
     // A gradient is brought to where its update takes place, once, before its norm is taken.
     if (logical_.name == kUpdateGraph && state.kind == StateKind::kGradient) {
       const State* moment = program_.FindState(absl::StrCat("exp_avg/", ParameterOf(state)));
@@ -163,6 +166,16 @@ class GraphPartitioner {
     TACC_ASSIGN_OR_RETURN(const Rule rule, def->rule(call));
     TACC_RETURN_IF_ERROR(CheckRule(rule, call));
 
+    if (NarrowsWeight(node, rule, call)) {
+      weight_of_[node.results[0]] = weight_of_[node.operands[0]];
+      const Sharding rests = home(node.operands[0]);
+      Node emitted = node;
+      emitted.operands = {homes_[node.operands[0]]};
+      emitted.results = {AddValue(logical_.values[node.results[0]].name, call.out(0), rests)};
+      homes_[node.results[0]] = emitted.results[0];
+      out_.nodes.push_back(std::move(emitted));
+      return absl::OkStatus();
+    }
     std::vector<AxisList> axes = AssignFactors(node, rule, call);
     AxisList kept = KeptPending(node, rule, axes);
     if (ResolveAtHome(node, rule, call, kept, axes)) kept = KeptPending(node, rule, axes);
@@ -225,6 +238,7 @@ class GraphPartitioner {
     logical_.nodes.clear();
     homes_.resize(logical_.values.size(), kNoValue);
     gradient_of_.resize(logical_.values.size());
+    weight_of_.resize(logical_.values.size());
     producers_.resize(logical_.values.size(), -1);
     for (const Node& part : made) TACC_RETURN_IF_ERROR(VisitOp(part));
     for (size_t r = 0; r < results.size(); ++r) homes_[node.results[r]] = homes_[results[r]];
@@ -333,14 +347,16 @@ class GraphPartitioner {
     return axes != before;
   }
 
-  // How the weight that the value is read from is used; null for other values, and in the update, which works on
-  // weights where they rest.
+  // How the weight that the value is, is used; null for other values.
   const Sharding* InUse(ValueId logical) const {
-    const Node* producer = Producer(logical);
-    if (logical_.name == kUpdateGraph || producer == nullptr || producer->op != "read") return nullptr;
-    const State* state = program_.FindState(producer->symbol);
-    if (state->kind != StateKind::kWeight && state->kind != StateKind::kCopy) return nullptr;
-    return &in_use_.at(ParameterOf(*state));
+    const std::string& parameter = weight_of_[logical];
+    return parameter.empty() ? nullptr : &in_use_.at(parameter);
+  }
+  // Does the node make a weight smaller, element by element? Then it works where the weight rests, and less is
+  // gathered.
+  bool NarrowsWeight(const Node& node, const Rule& rule, const OpCall& call) const {
+    return node.operands.size() == 1 && node.results.size() == 1 && InUse(node.operands[0]) != nullptr &&
+           rule.in[0] == rule.out[0] && call.out(0).bytes() < call.in(0).bytes();
   }
   const Node* Producer(ValueId logical) const {
     return producers_[logical] < 0 ? nullptr : &nodes_[producers_[logical]];
@@ -415,6 +431,7 @@ class GraphPartitioner {
   // What is summed over ranks on the way to a gradient, or read from one.
   void FindGradients() {
     gradient_of_.assign(homes_.size(), "");
+    weight_of_.assign(homes_.size(), "");
     for (const Node& node : nodes_) {
       if (node.op != "read" && node.op != "store") continue;
       const State* state = program_.FindState(node.symbol);
@@ -578,6 +595,7 @@ class GraphPartitioner {
   Dims residual_dims_;
   std::vector<ValueId> homes_;  // logical value -> the partitioned value it was made as
   std::map<ValueId, std::vector<Resharded>> resharded_;
+  std::vector<std::string> weight_of_;    // logical value -> the parameter that it is, as read or narrower, or ""
   std::vector<std::string> gradient_of_;  // logical value -> the parameter whose gradient, or summand of it, it is
 };
 

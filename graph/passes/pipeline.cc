@@ -33,7 +33,10 @@ std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& op
     steps.push_back(ForEachGraph("fold-casts", [&ops](Graph& graph) { FoldCasts(graph, ops); }));
   }
   steps.push_back({"build-training", [&](Program& program) -> absl::Status {
-                     TACC_ASSIGN_OR_RETURN(program, BuildTraining(program.graphs[0], ops, options.training));
+                     TrainingOptions training = options.training;
+                     // Where masters are sharded and weights in use are not, the copies are what is used.
+                     training.keep_copies = options.partition.zero_stage < 3;
+                     TACC_ASSIGN_OR_RETURN(program, BuildTraining(program.graphs[0], ops, training));
                      return absl::OkStatus();
                    }});
   steps.push_back(ForEachGraph("fold-casts", [&ops](Graph& graph) { FoldCasts(graph, ops); }));

@@ -1,19 +1,28 @@
 #include "graph/passes/schedule.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <set>
 
 #include "graph/passes/units.h"
 
 namespace tacc::graph {
 namespace {
 
-bool IsStateGather(const Graph& graph, const std::vector<int>& producers, const Node& node) {
-  return node.op == "all_gather" && producers[node.operands[0]] >= 0 &&
-         graph.nodes[producers[node.operands[0]]].op == "read";
+// Which nodes bring a state's value into the form that it is used in: casts and gathers of what a `read` gives.
+std::vector<char> FindFetches(const Graph& graph, const std::vector<int>& producers) {
+  std::vector<char> fetches(graph.nodes.size(), 0);
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    if (node.op != "all_gather" && node.op != "cast") continue;
+    const int producer = producers[node.operands[0]];
+    fetches[i] = producer >= 0 && (graph.nodes[producer].op == "read" || fetches[producer]);
+  }
+  return fetches;
 }
 
-// The run of one unit that each node belongs to: runs are numbered in line order. Leaves and gathers of weights take
+// The run of one unit that each node belongs to: runs are numbered in line order. Leaves and fetches of weights take
 // the run of what follows them.
 std::vector<int> Runs(const Graph& graph, Units& units, const std::vector<char>& neutral) {
   std::vector<int> runs(graph.nodes.size(), 0);
@@ -30,71 +39,76 @@ std::vector<int> Runs(const Graph& graph, Units& units, const std::vector<char>&
   return runs;
 }
 
-void ScheduleGraph(Graph& graph, const ScheduleOptions& options) {
+// Fetches each weight for each run of a unit that uses it, so that it is dropped in between.
+void ScheduleFetches(Graph& graph, const ScheduleOptions& options) {
   Units units(options.units);
   const std::vector<int> producers = graph.Producers();
+  const std::vector<char> fetch = FindFetches(graph, producers);
+  if (std::find(fetch.begin(), fetch.end(), 1) == fetch.end()) return;
   std::vector<char> neutral(graph.nodes.size(), 0);
-  std::vector<char> gather(graph.nodes.size(), 0);
-  bool any_gather = false;
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
-    gather[i] = IsStateGather(graph, producers, node);
-    any_gather |= gather[i] != 0;
-    neutral[i] = gather[i] || node.op == "read" || node.op == "input" || node.op == "constant";
+    neutral[i] = fetch[i] || node.op == "read" || node.op == "input" || node.op == "constant";
   }
-  if (!any_gather) return;
   const std::vector<int> runs = Runs(graph, units, neutral);
   const int num_runs = runs.back() + 1;
 
-  // One gather for each run that uses the weight.
   std::vector<std::vector<Node>> starts(num_runs + 1);  // at the head of a run
-  std::map<ValueId, std::map<int, ValueId>> gathered;   // gathered value -> run -> value to use there
-  std::map<ValueId, Node> gathers;
-  for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    if (gather[i]) gathers[graph.nodes[i].results[0]] = graph.nodes[i];
-  }
+  std::map<ValueId, std::map<int, ValueId>> fetched;    // fetched value -> run -> value to use there
   std::vector<std::vector<std::pair<int, ValueId>>> first_uses(
-      num_runs);  // per run: (node index, gathered value), in order of first use
+      num_runs);  // per run: (node index, fetched value), in order of first use
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (fetch[i]) continue;
     for (ValueId v : graph.nodes[i].operands) {
-      if (gathers.count(v) == 0) continue;
-      auto [it, inserted] = gathered[v].try_emplace(runs[i], kNoValue);
+      if (producers[v] < 0 || !fetch[producers[v]]) continue;
+      auto [it, inserted] = fetched[v].try_emplace(runs[i], kNoValue);
       if (inserted) first_uses[runs[i]].emplace_back(static_cast<int>(i), v);
     }
   }
+  std::vector<char> hoisted(graph.nodes.size(), 0);
   std::vector<std::vector<Node>> before(graph.nodes.size());  // right before a node
   std::map<ValueId, int> repeats;
+  std::set<ValueId> made;
+  const std::vector<Node> original = graph.nodes;
   for (int run = 0; run < num_runs; ++run) {
     for (const auto& [index, v] : first_uses[run]) {
-      Node start = gathers.at(v);
-      start.recompute = repeats[v]++;
-      const Value original = graph.values[v];
-      if (start.recompute > 0) {
-        start.results[0] = graph.AddValue(original.name, original.type);
-        graph.values[start.results[0]].placement = original.placement;
+      // From the read to the value.
+      std::vector<Node> chain;
+      for (int i = producers[v]; fetch[i]; i = producers[original[i].operands[0]]) chain.push_back(original[i]);
+      std::reverse(chain.begin(), chain.end());
+      hoisted[producers[chain.front().operands[0]]] = 1;
+      const int recompute = repeats[v]++;
+      for (size_t i = 0; i < chain.size(); ++i) {
+        Node& node = chain[i];
+        node.recompute = recompute;
+        if (i > 0) node.operands = chain[i - 1].results;
+        if (made.insert(node.results[0]).second) continue;
+        const Value like = graph.values[node.results[0]];
+        node.results = {graph.AddValue(like.name, like.type)};
+        graph.values[node.results[0]].placement = like.placement;
       }
-      ValueId ready = start.results[0];
-      if (options.prefetch_units > 0) {
-        start.attrs["async"] = true;
+      ValueId ready = chain.back().results[0];
+      const bool ahead = options.prefetch_units > 0 && chain.back().op == "all_gather";
+      std::vector<Node>& place = ahead ? starts[std::max(0, run - options.prefetch_units)] : before[index];
+      if (ahead) {
+        Node& gather = chain.back();
+        gather.attrs["async"] = true;
+        const Value like = graph.values[ready];
         Node wait;
         wait.op = "wait";
-        wait.operands = {start.results[0]};
-        wait.module = start.module;
-        wait.recompute = start.recompute;
-        ready = graph.AddValue(original.name, original.type);
-        graph.values[ready].placement = original.placement;
+        wait.operands = gather.results;
+        wait.module = gather.module;
+        wait.recompute = recompute;
+        ready = graph.AddValue(like.name, like.type);
+        graph.values[ready].placement = like.placement;
         wait.results = {ready};
-        starts[std::max(0, run - options.prefetch_units)].push_back(std::move(start));
         before[index].push_back(std::move(wait));
-      } else {
-        before[index].push_back(std::move(start));
       }
-      gathered[v][run] = ready;
+      std::move(chain.begin(), chain.end(), std::back_inserter(place));
+      fetched[v][run] = ready;
     }
   }
-  // The states that gathers read come first: a gather may start before the line that held its read.
-  std::vector<char> hoisted(graph.nodes.size(), 0);
-  for (const auto& [v, node] : gathers) hoisted[producers[node.operands[0]]] = 1;
+  // The states that are fetched come first: a gather may start before the line that held its read.
   std::vector<Node> nodes;
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     if (hoisted[i]) nodes.push_back(graph.nodes[i]);
@@ -106,10 +120,10 @@ void ScheduleGraph(Graph& graph, const ScheduleOptions& options) {
       ++run;
       for (Node& start : starts[run]) nodes.push_back(std::move(start));
     }
-    if (hoisted[i] || gather[i]) continue;
+    if (hoisted[i] || fetch[i]) continue;
     for (Node& n : before[i]) nodes.push_back(std::move(n));
     for (ValueId& v : node.operands) {
-      if (auto it = gathered.find(v); it != gathered.end()) v = it->second.at(runs[i]);
+      if (auto it = fetched.find(v); it != fetched.end()) v = it->second.at(runs[i]);
     }
     nodes.push_back(std::move(node));
   }
@@ -157,11 +171,11 @@ void DelayReductions(Graph& graph, const ScheduleOptions& options) {
   const std::vector<Reduction> reductions = FindReductions(graph);
   if (reductions.empty()) return;
   Units units(options.units);
+  const std::vector<char> fetch = FindFetches(graph, graph.Producers());
   std::vector<char> neutral(graph.nodes.size(), 0);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
-    neutral[i] = node.op == "all_gather" || node.op == "wait" || node.op == "read" || node.op == "input" ||
-                 node.op == "constant";
+    neutral[i] = fetch[i] || node.op == "wait" || node.op == "read" || node.op == "input" || node.op == "constant";
   }
   const std::vector<int> runs = Runs(graph, units, neutral);
   const int num_runs = runs.back() + 1;
@@ -206,7 +220,7 @@ void DelayReductions(Graph& graph, const ScheduleOptions& options) {
 
 absl::Status Schedule(Program& program, const OpTable& ops, const ScheduleOptions& options) {
   for (Graph& graph : program.graphs) {
-    ScheduleGraph(graph, options);
+    ScheduleFetches(graph, options);
     if (options.prefetch_units > 0) DelayReductions(graph, options);
   }
   program.level = Level::kScheduled;

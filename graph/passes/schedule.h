@@ -17,13 +17,12 @@ struct ScheduleOptions {
   int prefetch_units = 1;
 };
 
-// Orders the collectives of a partitioned program.
-// - A weight gathered from a state is freed when the line leaves its unit and gathered again (recompute=1, 2, ...) when
-// a later run of that
-//   unit, the backward, needs it: so no more than the units in flight are whole at once.
+// Orders a partitioned program.
+// - A weight in the form it is used in (cast, gathered from a state) is freed when the line leaves its unit and made
+// again (recompute=1, 2, ...) when a later run of that unit, the backward, needs it: so no more than the units in
+// flight are held so at once.
 // - Gathers start `prefetch_units` runs of units before their first use (async=true) and are waited for there, so that
-// they overlap with
-//   compute.
+// they overlap with compute.
 // - Reductions of gradients are asynchronous as well, unless prefetch_units is 0: they are waited for one run of a unit
 // later. Must come after partition and the simplifications (moving earlier would change what propagation sees), before
 // memory planning.
