@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
@@ -21,12 +22,18 @@ struct Place {
   std::string state;          // the state whose content it starts with, when fixed
 };
 
+// What a graph does with a state that lies among the temporaries.
+enum class Carries { kMakes, kUses, kKeeps };
+
 class GraphPlanner {
  public:
-  GraphPlanner(Graph& graph, const std::map<std::string, const State*>& states, const OpTable& ops)
-      : graph_(graph), states_(states), ops_(ops) {}
+  // `carried`: the states among the temporaries that are alive in this graph: made in it, read for the last time, or
+  // kept for a later one.
+  GraphPlanner(Graph& graph, std::map<std::string, State*>& states, std::map<std::string, Carries> carried,
+               const OpTable& ops)
+      : graph_(graph), states_(states), carried_(std::move(carried)), ops_(ops) {}
 
-  // Offsets of values relative to `base`; returns the bytes used from there.
+  // Offsets of values relative to `base`, and of the states that are made here; returns the bytes used from there.
   int64_t Run(int64_t base, std::vector<MemoryUse::Buffer>& buffers) {
     FindUses();
     BuildPlaces();
@@ -38,8 +45,21 @@ class GraphPlanner {
       lives.push_back({places_[p].bytes, places_[p].first, places_[p].last});
       temporaries.push_back(static_cast<int>(p));
     }
+    for (const auto& [name, how] : carried_) {
+      if (how == Carries::kMakes) continue;
+      int last = how == Carries::kKeeps ? static_cast<int>(graph_.nodes.size()) : 0;
+      for (const Place& place : places_) {
+        if (place.state == name) last = std::max(last, place.last);
+      }
+      const State& state = *states_.at(name);
+      lives.push_back({state.type.bytes(), 0, last, state.offset - base});
+    }
     const Assignment assignment = AssignOffsets(lives);
-    for (size_t i = 0; i < temporaries.size(); ++i) places_[temporaries[i]].fixed_offset = base + assignment.offsets[i];
+    for (size_t i = 0; i < temporaries.size(); ++i) {
+      Place& place = places_[temporaries[i]];
+      place.fixed_offset = base + assignment.offsets[i];
+      if (!place.state.empty()) states_.at(place.state)->offset = place.fixed_offset;
+    }
     for (size_t v = 0; v < graph_.values.size(); ++v) {
       if (place_of_[v] >= 0) graph_.values[v].offset = places_[place_of_[v]].fixed_offset + within_[v];
     }
@@ -162,11 +182,16 @@ class GraphPlanner {
 
   // Values made for a state go straight to its place.
   void PlaceStored() {
-    for (const Node& node : graph_.nodes) {
+    for (int i = 0; i < static_cast<int>(graph_.nodes.size()); ++i) {
+      const Node& node = graph_.nodes[i];
       if (node.op != "store") continue;
       const ValueId v = node.operands[0];
       Place& place = places_[place_of_[v]];
       const State* state = states_.at(node.symbol);
+      if (const auto it = carried_.find(node.symbol); it != carried_.end() && it->second == Carries::kMakes) {
+        PlaceMade(v, i, *state);
+        continue;
+      }
       if (place.fixed_offset >= 0 || within_[v] != 0 || place.bytes != state->type.bytes()) continue;
       // The whole life of the place must come after the last use of the old content.
       bool old_content_needed = false;
@@ -177,8 +202,30 @@ class GraphPlanner {
     }
   }
 
+  // A state that begins here lies where its value is made, from there to the end of the graph; else in a place of its
+  // own from the store on.
+  void PlaceMade(ValueId v, int store, const State& state) {
+    const int end = static_cast<int>(graph_.nodes.size());
+    Place& place = places_[place_of_[v]];
+    const bool alone = place.fixed_offset < 0 && place.state.empty() && within_[v] == 0 &&
+                       place.bytes == state.type.bytes() && members_[place_of_[v]].back() == v;
+    if (alone) {
+      place.last = end;
+      place.state = state.name;
+      return;
+    }
+    Place own;
+    own.bytes = state.type.bytes();
+    own.first = store;
+    own.last = end;
+    own.state = state.name;
+    places_.push_back(std::move(own));
+    members_.emplace_back();
+  }
+
   Graph& graph_;
-  const std::map<std::string, const State*>& states_;
+  std::map<std::string, State*>& states_;
+  const std::map<std::string, Carries> carried_;
   const OpTable& ops_;
   std::vector<int> last_use_;
   std::map<ValueId, std::string> stored_to_;
@@ -197,12 +244,14 @@ Assignment AssignOffsets(const std::vector<BufferLife>& buffers) {
   std::vector<int> order(buffers.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return buffers[a].bytes > buffers[b].bytes; });
+  std::stable_partition(order.begin(), order.end(), [&](int b) { return buffers[b].pinned >= 0; });
   std::vector<int> placed;  // by offset
   for (int b : order) {
     const int64_t bytes = Align(buffers[b].bytes);
     if (bytes == 0) continue;
-    int64_t offset = 0;
+    int64_t offset = std::max<int64_t>(0, buffers[b].pinned);
     for (int other : placed) {
+      if (buffers[b].pinned >= 0) break;
       if (buffers[other].last < buffers[b].first || buffers[b].last < buffers[other].first) continue;
       if (result.offsets[other] >= offset + bytes) break;  // sorted by offset: the gap before `other` fits
       offset = std::max(offset, result.offsets[other] + Align(buffers[other].bytes));
@@ -216,15 +265,67 @@ Assignment AssignOffsets(const std::vector<BufferLife>& buffers) {
   return result;
 }
 
+namespace {
+
+bool Touches(const Graph& graph, const char* op, const std::string& state) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                     [&](const Node& node) { return node.op == op && node.symbol == state; });
+}
+
+// For each gradient that is stored by one call of a step, before any call reads it: what the called graphs do with it.
+// By graph, then state.
+using CarriedByGraph = std::map<std::string, std::map<std::string, Carries>>;
+CarriedByGraph FindCarried(const Program& program) {
+  CarriedByGraph carried;
+  for (const State& state : program.states) {
+    if (state.kind != StateKind::kGradient) continue;
+    int made = -1, last_read = -1;
+    bool carries = true;
+    for (int i = 0; i < static_cast<int>(program.step.size()); ++i) {
+      const Graph& graph = *program.FindGraph(program.step[i].graph);
+      const bool reads = Touches(graph, "read", state.name), stores = Touches(graph, "store", state.name);
+      if (stores) {
+        carries &= made < 0 && !reads;
+        made = i;
+      }
+      if (reads) {
+        carries &= made >= 0;
+        last_read = i;
+      }
+    }
+    for (const Call& call : program.eval) {
+      const Graph& graph = *program.FindGraph(call.graph);
+      carries &= !Touches(graph, "read", state.name) && !Touches(graph, "store", state.name);
+    }
+    if (!carries || made < 0 || last_read <= made) continue;
+    // A graph that is called for other reasons as well would have to keep it always.
+    std::map<std::string, Carries> by_graph;
+    for (int i = made; i <= last_read && carries; ++i) {
+      const Carries how = i == made ? Carries::kMakes : i == last_read ? Carries::kUses : Carries::kKeeps;
+      carries &= by_graph.emplace(program.step[i].graph, how).second || by_graph.at(program.step[i].graph) == how;
+    }
+    if (!carries) continue;
+    for (const auto& [graph, how] : by_graph) carried[graph][state.name] = how;
+  }
+  return carried;
+}
+
+}  // namespace
+
 absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, int threads) {
   MemoryUse use;
   std::vector<MemoryUse::Buffer> buffers;
-  std::map<std::string, const State*> states;
-  int64_t offset = 0;
+  std::map<std::string, State*> states;
+  const CarriedByGraph carried = FindCarried(program);
+  std::set<std::string> among_temporaries;
+  for (const auto& [graph, list] : carried) {
+    for (const auto& [state, how] : list) among_temporaries.insert(state);
+  }
+  int64_t offset = 0, carried_bytes = 0;
   for (State& state : program.states) {
     state.offset = offset;
     const int64_t bytes = state.type.bytes();
-    offset += Align(bytes);
+    (among_temporaries.count(state.name) > 0 ? carried_bytes : offset) += Align(bytes);
     switch (state.kind) {
       case StateKind::kWeight:
         use.weights_bytes += bytes;
@@ -244,7 +345,16 @@ absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, int t
     states[state.name] = &state;
     buffers.push_back({absl::StrCat("state ", state.name), bytes});
   }
-  for (Graph& graph : program.graphs) {
+  // Graphs that make a state among the temporaries come before those that find it there.
+  std::vector<Graph*> order;
+  for (Graph& graph : program.graphs) order.push_back(&graph);
+  std::stable_partition(order.begin(), order.end(), [&](const Graph* graph) {
+    const auto it = carried.find(graph->name);
+    return it != carried.end() && std::any_of(it->second.begin(), it->second.end(),
+                                              [](const auto& entry) { return entry.second == Carries::kMakes; });
+  });
+  for (Graph* each : order) {
+    Graph& graph = *each;
     for (const Node& node : graph.nodes) {
       const OpDef* def = ops.Find(node.op);
       if (def == nullptr) return absl::InvalidArgumentError(absl::StrCat(graph.name, ": unknown op '", node.op, "'"));
@@ -254,9 +364,12 @@ absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, int t
       if (def->workspace_bytes)
         use.workspace_bytes = std::max(use.workspace_bytes, def->workspace_bytes(CallOf(graph, node), threads));
     }
-    use.temporaries_bytes = std::max(use.temporaries_bytes, GraphPlanner(graph, states, ops).Run(offset, buffers));
+    const auto it = carried.find(graph.name);
+    GraphPlanner planner(graph, states, it == carried.end() ? std::map<std::string, Carries>() : it->second, ops);
+    use.temporaries_bytes = std::max(use.temporaries_bytes, planner.Run(offset, buffers));
   }
   use.arena_bytes = offset + use.temporaries_bytes;
+  use.temporaries_bytes -= std::min(use.temporaries_bytes, carried_bytes);
   std::partial_sort(buffers.begin(), buffers.begin() + std::min<size_t>(3, buffers.size()), buffers.end(),
                     [](const MemoryUse::Buffer& a, const MemoryUse::Buffer& b) { return a.bytes > b.bytes; });
   buffers.resize(std::min<size_t>(3, buffers.size()));

@@ -17,6 +17,7 @@ struct BufferLife {
   int64_t bytes = 0;
   int first = 0;
   int last = 0;
+  int64_t pinned = -1;  // an offset that it must have; such buffers do not overlap each other
 };
 
 // Offsets, multiples of kArenaAlignment, such that buffers whose lives overlap do not overlap in memory; and the peak.
@@ -33,7 +34,7 @@ struct MemoryUse {
   int64_t copies_bytes = 0;   // narrower copies
   int64_t optimizer_bytes = 0;
   int64_t gradients_bytes = 0;
-  int64_t temporaries_bytes = 0;  // the largest graph's
+  int64_t temporaries_bytes = 0;  // the largest graph's, beside gradients
   int64_t workspace_bytes = 0;
   int64_t arena_bytes = 0;  // all but the workspace
   struct Buffer {
@@ -44,7 +45,8 @@ struct MemoryUse {
 };
 
 // Gives every state and value its place in the arena: states first, then the graphs' temporaries, which share one
-// region.
+// region. A gradient that is stored once a step, before anything reads it, lies among the temporaries from there to its
+// last reader: what a forward keeps for the backward lies where gradients will.
 // - Results that alias an operand (op facts) share its place; a result may be written over an operand that has no later
 // use.
 // - A value that is stored lies at its state's place from the start where no later line reads the old value: then the
