@@ -1,0 +1,47 @@
+#ifndef TACC_BENCH_PUBLISHED_FIT_H_
+#define TACC_BENCH_PUBLISHED_FIT_H_
+
+#include <string>
+#include <vector>
+
+#include "bench/published/rows.h"
+
+namespace tacc::bench {
+
+// Predicted seconds of a row. Where the micro-batch was not published: the planner's pick, the fastest micro-batch and
+// interleaving that fit the machine's memory.
+double Predict(const Row& row, const graph::Machine& machine, const graph::Execution& execution);
+
+// The table's machine with what its data sheet does not say (fractions, tile, latencies, issue) fitted to `rows`: the
+// most probable constants, given that each is within a factor of the machine's own (in log, one standard deviation is
+// 0.1 for fractions, 0.5 for tile and latencies, 1.2 for issue) and that predictions are off by 5 % and now and then by
+// far more (Huber's loss). Stays within the constants' plausible bounds.
+graph::Machine Fit(const Table& table, const std::vector<const Row*>& rows);
+
+// Predicted seconds of each row by the fit to ...
+struct Trial {
+  const Row* row;
+  double predicted = 0;
+  double error() const { return predicted / row->seconds - 1; }
+};
+// Fitted on each model in turn and tried on all the others: every (fit, row of another model).
+struct Comparison {
+  std::vector<Trial> trials;
+  std::vector<graph::Machine> machines;  // of each model's fit
+  std::vector<std::string> models;
+  double mean_absolute_error = 0, largest_error = 0;
+};
+Comparison Compare(const Table& table);
+
+// The planner's pick among the measured layouts of each group of at least two, by the fits on the other models.
+struct Pick {
+  std::string group;
+  const Row* picked;
+  const Row* best;
+  double cost() const { return picked->seconds / best->seconds - 1; }
+};
+std::vector<Pick> Picks(const Table& table);
+
+}  // namespace tacc::bench
+
+#endif  // TACC_BENCH_PUBLISHED_FIT_H_

@@ -1,0 +1,77 @@
+// Prints the cost model against published step times, row by row: fitted on one model of a table and tried on the
+// others, in turn.
+#include <cmath>
+#include <iostream>
+#include <map>
+
+#include "absl/strings/str_format.h"
+#include "bench/published/fit.h"
+
+namespace tacc::bench {
+namespace {
+
+int Main(int argc, char** argv) {
+  if (argc < 2) {
+    std::cerr << "usage: published FOLDER [-v]\n";
+    return 2;
+  }
+  const bool all_rows = argc > 2;
+  const auto tables = ReadTables(argv[1]);
+  if (!tables.ok()) {
+    std::cerr << "error: " << tables.status().message() << "\n";
+    return 2;
+  }
+  for (const Table& table : *tables) {
+    const Comparison c = Compare(table);
+    std::cout << "== " << table.name << "\n";
+    for (size_t i = 0; i < c.models.size(); ++i) {
+      std::cout << "fitted on " << c.models[i] << ": ";
+      for (const graph::MachineConstant& constant : graph::MachineConstants()) {
+        std::cout << absl::StrFormat("%s %.4g %s; ", constant.name, c.machines[i].*constant.value, constant.unit);
+      }
+      std::cout << "\n";
+    }
+    // A row is tried by the fit of every other model: print the mean and the extremes.
+    std::map<const Row*, std::vector<const Trial*>> by_row;
+    for (const Trial& trial : c.trials) by_row[trial.row].push_back(&trial);
+    int beyond = 0;
+    if (all_rows) std::cout << "measured s  predicted s  error      row\n";
+    for (const Row& row : table.rows) {
+      double mean = 0;
+      for (const Trial* trial : by_row[&row]) mean += trial->error() / static_cast<double>(by_row[&row].size());
+      if (std::abs(mean) > 0.25) ++beyond;
+      if (all_rows || std::abs(mean) > 0.25) {
+        std::cout << absl::StrFormat("%10.4f  %11.4f  %+6.1f %%  %s, %s\n", row.seconds, row.seconds * (1 + mean),
+                                     100 * mean, row.group, row.layout.ToString());
+      }
+    }
+    std::cout << absl::StrFormat(
+        "mean absolute error %.2f %% (bar %.0f %%), largest %.1f %%; rows beyond 25 %%: %d of %d%s\n",
+        100 * c.mean_absolute_error, 100 * table.bar, 100 * c.largest_error, beyond, table.rows.size(),
+        table.calculon.empty() ? "" : "; Calculon, uncalibrated: " + table.calculon);
+    const std::vector<Pick> picks = Picks(table);
+    double worst = 0;
+    int good = 0;
+    for (const Pick& pick : picks) {
+      worst = std::max(worst, pick.cost());
+      if (pick.cost() <= 0.02) {
+        ++good;
+        continue;
+      }
+      std::cout << absl::StrFormat("pick of %s: %s, %.4f s, %+.1f %% of the best, %s\n", pick.group,
+                                   pick.picked->layout.ToString(), pick.picked->seconds, 100 * pick.cost(),
+                                   pick.best->layout.ToString());
+    }
+    if (!picks.empty()) {
+      std::cout << absl::StrFormat("picks within 2 %% of the best measured: %d of %d, worst %+.1f %%\n", good,
+                                   picks.size(), 100 * worst);
+    }
+    std::cout << "\n";
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace tacc::bench
+
+int main(int argc, char** argv) { return tacc::bench::Main(argc, argv); }

@@ -1,0 +1,347 @@
+#include "graph/planner/estimate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace tacc::graph {
+namespace {
+
+// Matrix FLOPs that a device does in the time of one exponential, about: 989e12 against 3.9e12 a second on H100.
+// Source: Shah et al., "FlashAttention-3", 2024, section 2.
+constexpr double kFlopsOfExponential = 256;
+
+double Local(const Extent& extent, const Layout& l, bool sequence_sharded) {
+  const double tokens = extent.size * static_cast<double>(l.micro_batch) / static_cast<double>(l.cp);
+  switch (extent.split) {
+    case Split::kNone:
+      return extent.size;
+    case Split::kTokens:
+      return tokens;
+    case Split::kHome:
+      return sequence_sharded ? tokens / static_cast<double>(l.tp) : tokens;
+    case Split::kTensor:
+      return extent.size / static_cast<double>(l.tp);
+    case Split::kExpert:
+      return extent.size / static_cast<double>(l.ep);
+  }
+  return extent.size;
+}
+
+// A rank's share of an amount of one sample that is split over a region.
+double RegionShare(Split region, const Layout& l, bool sequence_sharded) {
+  const double samples = static_cast<double>(l.micro_batch) / static_cast<double>(l.cp);
+  const bool over_tp = region == Split::kTensor || region == Split::kExpert || sequence_sharded;
+  return over_tp ? samples / static_cast<double>(l.tp) : samples;
+}
+
+double WeightShare(Split region, const Layout& l) {
+  if (region == Split::kTensor) return 1.0 / static_cast<double>(l.tp);
+  if (region == Split::kExpert) return 1.0 / static_cast<double>(l.tp * l.ep);
+  return 1.0;
+}
+
+// Elements of a rank's parameters in use.
+double InUse(const ParameterCount& p, const Layout& l) {
+  return p.whole + p.tensor / static_cast<double>(l.tp) + p.expert / static_cast<double>(l.tp * l.ep);
+}
+
+struct Groups {
+  GroupShape tp, cp, ep, fsdp;
+  GroupShape replicas;         // of a shard of a parameter: gradients are summed over them once a step
+  GroupShape expert_replicas;  // the same of an expert's
+};
+Groups GroupsOf(const Layout& l, int64_t devices_per_node) {
+  const Mesh mesh = l.mesh();
+  auto shape = [&](const AxisList& axes) { return ShapeOf(mesh, axes, devices_per_node); };
+  // Axes by their place in Layout::mesh().
+  return {shape({5}), shape({4}), shape({3}), shape({2}), shape({1, 3, 4}), shape({1, 4})};
+}
+
+// Seconds of one micro-batch in one unit.
+struct UnitSeconds {
+  double compute = 0, recompute = 0, tensor = 0, context = 0, expert = 0, data = 0;
+  double total() const { return compute + tensor + context + expert + data; }
+  void Add(const UnitSeconds& o, double times) {
+    compute += times * o.compute;
+    recompute += times * o.recompute;
+    tensor += times * o.tensor;
+    context += times * o.context;
+    expert += times * o.expert;
+    data += times * o.data;
+  }
+};
+
+class Estimator {
+ public:
+  Estimator(const Cluster& cluster, const Layout& layout, const Execution& execution)
+      : m_(cluster.machine), l_(layout), x_(execution), g_(GroupsOf(layout, cluster.machine.devices_per_node)) {}
+
+  UnitSeconds Unit(const UnitWork& unit) const {
+    const Phase forward = Run(unit.forward), backward = Run(unit.backward);
+    const double repeats = l_.recompute && unit.is_layer ? 2 : 1;
+    const double device = repeats * (forward.device + forward.tensor) + backward.device + backward.tensor;
+    const double kernels = repeats * forward.kernels + backward.kernels;
+    const double issued = IssuedSeconds(m_, device, kernels);
+    UnitSeconds s;
+    s.tensor = repeats * forward.tensor + backward.tensor;
+    s.compute = issued - s.tensor;
+    s.recompute = device > 0 ? s.compute * (repeats - 1) * forward.device / device : 0;
+    s.context = repeats * forward.context + backward.context;
+    s.expert = repeats * forward.expert + backward.expert;
+    // ZeRO-3: weights are gathered before the forward, again before the backward where they were dropped, and gradients
+    // reduced after the backward of every micro-batch.
+    if (l_.fsdp > 1) {
+      const double elements = InUse(unit.parameters, l_);
+      const double gather = CollectiveSeconds(m_, CollectiveKind::kAllGather, elements * x_.weight_bytes, g_.fsdp);
+      const double reduce =
+          CollectiveSeconds(m_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, g_.fsdp);
+      const double traffic = gather * (l_.reshard ? 2 : 1) + reduce;
+      s.data = traffic - std::min(traffic * x_.overlap_data, s.compute);
+    }
+    return s;
+  }
+
+  // Reduction of gradients over the replicas once a step (and the gathering of weights after a sharded update), less
+  // what the backward of the last micro-batch hides.
+  double DataOnce(const ParameterCount& p, double backward_seconds) const {
+    const ParameterCount experts{0, 0, p.expert}, others{p.whole, p.tensor, 0};
+    const double traffic = Replicate(others, g_.replicas) + Replicate(experts, g_.expert_replicas);
+    return traffic - std::min(traffic * x_.overlap_data, backward_seconds);
+  }
+
+  double Update(const ParameterCount& p) const {
+    double elements = InUse(p, l_) / static_cast<double>(l_.fsdp);
+    if (x_.optimizer_sharded) elements /= static_cast<double>(l_.dp * l_.ep * l_.cp);
+    return KernelSeconds(m_, DType::kF32, 0, elements * x_.update_traffic_bytes);
+  }
+
+  // One way between two stages.
+  double Send(double bytes_of_sample) const {
+    double bytes = bytes_of_sample * static_cast<double>(l_.micro_batch) / static_cast<double>(l_.cp);
+    bytes *= (1 - x_.send_share_of_tp) + x_.send_share_of_tp / static_cast<double>(l_.tp);
+    // Stages are the major-most axis: neighbours are on one node only when all stages are.
+    const bool crosses = m_.devices_per_node > 0 && l_.num_ranks() > m_.devices_per_node;
+    return CollectiveSeconds(m_, CollectiveKind::kSend, bytes, {2, crosses ? 1 : 2});
+  }
+
+ private:
+  struct Phase {
+    double device = 0, tensor = 0, context = 0, expert = 0, kernels = 0;
+  };
+
+  double Replicate(const ParameterCount& p, const GroupShape& group) const {
+    const double elements = InUse(p, l_) / static_cast<double>(l_.fsdp);
+    const double gathered = x_.optimizer_sharded ? x_.weight_bytes : x_.gradient_bytes;
+    return CollectiveSeconds(m_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, group) +
+           CollectiveSeconds(m_, CollectiveKind::kAllGather, elements * gathered, group);
+  }
+
+  Phase Run(const PhaseWork& work) const {
+    Phase phase;
+    for (const KernelWork& k : work.kernels) {
+      const double share = RegionShare(k.region, l_, x_.sequence_sharded);
+      ProductShape shape;
+      if (k.flops > 0) {
+        shape = {Local(k.rows, l_, x_.sequence_sharded), Local(k.columns, l_, x_.sequence_sharded),
+                 Local(k.depth, l_, x_.sequence_sharded)};
+      }
+      phase.device += KernelSeconds(m_, k.dtype, (k.flops + kFlopsOfExponential * k.exponentials) * share,
+                                    k.sample_bytes * share + k.weight_bytes * WeightShare(k.region, l_), shape);
+    }
+    phase.kernels = static_cast<double>(work.kernels.size());
+    const double samples = static_cast<double>(l_.micro_batch) / static_cast<double>(l_.cp);
+    if (l_.tp > 1) {
+      // A gather and a reduce-scatter where activations are sequence-sharded; an all-reduce for every two of them
+      // where not: the same bytes.
+      const int collectives = work.gathers + work.scatters;
+      const double bytes = work.gather_bytes + work.scatter_bytes;
+      if (collectives > 0) {
+        const double each = bytes * samples / collectives;
+        phase.tensor = x_.sequence_sharded
+                           ? collectives * CollectiveSeconds(m_, CollectiveKind::kAllGather, each, g_.tp)
+                           : collectives / 2.0 * CollectiveSeconds(m_, CollectiveKind::kAllReduce, each, g_.tp);
+        phase.kernels += x_.sequence_sharded ? collectives : collectives / 2.0;
+      }
+      phase.tensor -= std::min(phase.tensor * x_.overlap_tensor, phase.device);
+    }
+    if (l_.cp > 1 && work.ring_bytes > 0) {
+      const double step_bytes = work.ring_bytes * samples / static_cast<double>(l_.tp);
+      const double steps = static_cast<double>(l_.cp - 1);
+      const double ring =
+          steps * CollectiveSeconds(m_, CollectiveKind::kSend, step_bytes, {2, std::min<int64_t>(g_.cp.in_node, 2)});
+      phase.context = std::max(0.0, ring - AttentionSeconds(work));
+    }
+    if (l_.ep > 1 && work.exchange_bytes > 0) {
+      phase.expert = CollectiveSeconds(m_, CollectiveKind::kAllToAll,
+                                       work.exchange_bytes * samples / static_cast<double>(l_.tp), g_.ep);
+    }
+    return phase;
+  }
+
+  // Of the kernels that a ring hides behind: all products of the phase that have no weights.
+  double AttentionSeconds(const PhaseWork& work) const {
+    double seconds = 0;
+    for (const KernelWork& k : work.kernels) {
+      if (k.flops > 0 && k.weight_bytes == 0) {
+        seconds += KernelSeconds(m_, k.dtype, k.flops * RegionShare(k.region, l_, x_.sequence_sharded), 0);
+      }
+    }
+    return seconds;
+  }
+
+  const Machine& m_;
+  const Layout& l_;
+  const Execution& x_;
+  const Groups g_;
+};
+
+// What one stage holds.
+struct Stage {
+  UnitSeconds slot;  // of one micro-batch
+  ParameterCount parameters;
+};
+
+// `take` units of this kind lie on this stage. Layers go evenly to the stages; what comes before them to the first,
+// what comes after to the last.
+template <typename Visit>
+void ForEachPart(const ModelWork& model, int64_t pp, const Visit& visit) {
+  int64_t done = 0;  // layers before
+  for (size_t u = 0; u < model.units.size(); ++u) {
+    const UnitWork& unit = model.units[u];
+    for (int64_t left = unit.count; left > 0;) {
+      int64_t stage = 0, take = left;
+      if (pp > 1) {
+        stage = std::min(pp - 1, done * pp / model.num_layers);
+        const int64_t end = ((stage + 1) * model.num_layers + pp - 1) / pp;
+        if (unit.is_layer) take = std::clamp<int64_t>(end - done, 1, left);
+      }
+      visit(stage, u, take);
+      if (unit.is_layer) done += take;
+      left -= take;
+    }
+  }
+}
+
+}  // namespace
+
+Mesh Layout::mesh() const { return {{{"pp", pp}, {"dp", dp}, {"fsdp", fsdp}, {"ep", ep}, {"cp", cp}, {"tp", tp}}}; }
+
+std::string Layout::ToString() const {
+  std::string text;
+  for (const Mesh::Axis& axis : mesh().axes) {
+    if (axis.size > 1) absl::StrAppend(&text, text.empty() ? "" : " ", axis.name, "=", axis.size);
+  }
+  if (text.empty()) text = "one rank";
+  absl::StrAppend(&text, ", micro-batch ", micro_batch, " x ", accumulation);
+  if (pp > 1) {
+    if (schedule == Schedule1F1B::kPlain) absl::StrAppend(&text, ", 1f1b");
+    if (schedule == Schedule1F1B::kInterleaved) absl::StrAppend(&text, ", interleaved 1f1b x ", chunks);
+    if (schedule == Schedule1F1B::kZeroBubble) absl::StrAppend(&text, ", zero-bubble");
+  }
+  if (recompute) absl::StrAppend(&text, ", gc");
+  if (fsdp > 1 && !reshard) absl::StrAppend(&text, ", weights kept");
+  return text;
+}
+
+StepEstimate EstimateStep(const ModelWork& model, const Cluster& cluster, const Layout& l, const Execution& x) {
+  const Estimator estimator(cluster, l, x);
+  std::vector<UnitSeconds> seconds;
+  for (const UnitWork& unit : model.units) seconds.push_back(estimator.Unit(unit));
+  std::vector<Stage> stages(l.pp);
+  ForEachPart(model, l.pp, [&](int64_t stage, size_t unit, int64_t count) {
+    stages[stage].slot.Add(seconds[unit], static_cast<double>(count));
+    stages[stage].parameters.Add(model.units[unit].parameters, static_cast<double>(count));
+  });
+  UnitSeconds sum;
+  size_t slowest = 0;
+  for (size_t i = 0; i < stages.size(); ++i) {
+    sum.Add(stages[i].slot, 1);
+    if (stages[i].slot.total() > stages[slowest].slot.total()) slowest = i;
+  }
+  const Stage& stage = stages[slowest];
+  const double n = static_cast<double>(l.accumulation), chunks = static_cast<double>(std::max<int64_t>(l.chunks, 1));
+  const double slot = stage.slot.total();
+
+  StepEstimate e;
+  e.compute = n * stage.slot.compute;
+  e.recompute = n * stage.slot.recompute;
+  e.tensor = n * stage.slot.tensor;
+  e.context = n * stage.slot.context;
+  e.expert = n * stage.slot.expert;
+  e.data = n * stage.slot.data;
+  if (l.pp > 1) {
+    double boundary = 0;
+    for (const UnitWork& unit : model.units) boundary = std::max(boundary, unit.input_bytes);
+    const double send = estimator.Send(boundary);
+    // One exchange each way a micro-batch and chunk; filling and draining waits for every hop.
+    e.sends = 2 * n * chunks * send * (1 - x.overlap_sends);
+    const double fill = (sum.total() - slot) / chunks;
+    // Zero-bubble: weight gradients, about a third of a slot, fill two thirds of it.
+    e.bubble =
+        fill * (l.schedule == Schedule1F1B::kZeroBubble ? 1.0 / 3 : 1.0) + 2 * static_cast<double>(l.pp - 1) * send;
+    // What the slowest stage is slower than the mean was counted as compute; name it.
+    const double mean = sum.total() / static_cast<double>(l.pp);
+    e.imbalance = n * (slot - mean);
+    const double scale = slot > 0 ? mean / slot : 1;
+    for (double* part : {&e.compute, &e.recompute, &e.tensor, &e.context, &e.expert, &e.data}) *part *= scale;
+  }
+  e.data += estimator.DataOnce(stage.parameters, stage.slot.compute * 0.5);
+  e.update = estimator.Update(stage.parameters);
+  e.seconds = e.compute + e.communication() + e.imbalance + e.bubble + e.update;
+  return e;
+}
+
+MemoryEstimate EstimateMemory(const ModelWork& model, const Layout& l, const Execution& x) {
+  struct Part {
+    ParameterCount parameters;
+    double largest = 0, kept = 0, saved = 0, working = 0;
+  };
+  std::vector<Part> parts(l.pp);
+  const double home = RegionShare(Split::kHome, l, x.sequence_sharded), tensor = RegionShare(Split::kTensor, l, true);
+  ForEachPart(model, l.pp, [&](int64_t stage, size_t u, int64_t count) {
+    const UnitWork& unit = model.units[u];
+    Part& part = parts[stage];
+    part.parameters.Add(unit.parameters, static_cast<double>(count));
+    part.largest = std::max(part.largest, InUse(unit.parameters, l));
+    const double saved = unit.saved_home_bytes * home + unit.saved_tensor_bytes * tensor;
+    const double working = unit.working_home_bytes * home + unit.working_tensor_bytes * tensor;
+    const bool repeated = l.recompute && unit.is_layer;
+    part.kept += static_cast<double>(count) * (repeated ? unit.input_bytes * home : saved);
+    part.working = std::max(part.working, working + (repeated ? saved : 0));
+  });
+  MemoryEstimate fullest;
+  const double fsdp = static_cast<double>(l.fsdp);
+  for (int64_t stage = 0; stage < l.pp; ++stage) {
+    const Part& part = parts[stage];
+    const double elements = InUse(part.parameters, l) / fsdp;
+    MemoryEstimate e;
+    e.weights = 4 * elements;
+    e.gradients = 4 * elements;
+    e.optimizer = 8 * elements;
+    if (x.optimizer_sharded) {
+      const double replicas = static_cast<double>(l.dp * l.ep * l.cp);
+      e.weights /= replicas;
+      e.optimizer /= replicas;
+    }
+    const bool copies = x.compute != DType::kF32;
+    const double width = static_cast<double>(ByteSize(x.compute));
+    if (copies) e.copies = width * elements;
+    // The unit in use and the next one, whole.
+    if (l.fsdp > 1) e.copies += width * (l.reshard ? 2 * part.largest : InUse(part.parameters, l));
+    double in_flight = static_cast<double>(std::min<int64_t>(l.accumulation, l.pp - stage));
+    if (l.schedule == Schedule1F1B::kInterleaved && l.pp > 1) {
+      const double pp = static_cast<double>(l.pp);
+      in_flight = std::min<double>(static_cast<double>(l.accumulation),
+                                   pp - static_cast<double>(stage) + (pp - 1) / static_cast<double>(l.chunks));
+    }
+    e.activations = part.kept * in_flight;
+    e.temporaries = part.working;
+    if (e.total() > fullest.total()) fullest = e;
+  }
+  return fullest;
+}
+
+}  // namespace tacc::graph

@@ -1,0 +1,75 @@
+#ifndef TACC_GRAPH_PLANNER_ESTIMATE_H_
+#define TACC_GRAPH_PLANNER_ESTIMATE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "graph/ir/sharding.h"
+#include "graph/planner/cluster.h"
+#include "graph/planner/work.h"
+
+namespace tacc::graph {
+
+enum class Schedule1F1B { kPlain, kInterleaved, kZeroBubble };
+
+// How a model is laid out and run. The mesh is pp dp fsdp ep cp tp, major to minor.
+struct Layout {
+  int64_t pp = 1, dp = 1, fsdp = 1, ep = 1, cp = 1, tp = 1;
+  int64_t micro_batch = 1;   // samples of a rank and call
+  int64_t accumulation = 1;  // micro-batches of a step
+  Schedule1F1B schedule = Schedule1F1B::kPlain;
+  int64_t chunks = 1;      // parts of the model on each stage (interleaved)
+  bool recompute = false;  // every unit's forward runs again before its backward; only its input is kept
+  bool reshard = true;     // weights gathered over fsdp are dropped after the forward and gathered again
+
+  int64_t num_ranks() const { return pp * dp * fsdp * ep * cp * tp; }
+  int64_t batch_ranks() const { return dp * fsdp * ep; }
+  int64_t global_batch() const { return micro_batch * batch_ranks() * accumulation; }
+  Mesh mesh() const;
+  std::string ToString() const;  // "pp=2 dp=4 tp=8, micro-batch 1 x 16, 1f1b, gc"; axes of size 1 left out
+  bool operator==(const Layout&) const = default;
+};
+
+// Facts of the program that runs: tacc's by default; bench/published describes those of others.
+struct Execution {
+  DType compute = DType::kBF16;
+  bool sequence_sharded = true;      // norms and residuals are split over tp
+  bool optimizer_sharded = false;    // over dp too (ZeRO-1)
+  double overlap_data = 1;           // share of dp and fsdp traffic that compute hides, where there is compute
+  double overlap_tensor = 0;         // of tp traffic
+  double overlap_sends = 1;          // of pipeline sends
+  double send_share_of_tp = 1;       // 1: each tp rank sends its part of a stage's output; 0: each sends all of it
+  double gradient_bytes = 4;         // an element, when reduced
+  double weight_bytes = 2;           // an element, when gathered
+  double update_traffic_bytes = 30;  // an element: what the optimizer reads and writes
+};
+
+// Where the seconds of a step go, on the slowest stage; they add up to `seconds`.
+struct StepEstimate {
+  double seconds = 0;
+  double compute = 0;    // kernels, or the host that issues them where that is slower; recomputation included
+  double recompute = 0;  // of compute: the repeated forwards
+  double tensor = 0, context = 0, expert = 0, data = 0, sends = 0;  // exposed communication
+  double imbalance = 0;                                             // waiting for the slowest stage
+  double bubble = 0;                                                // filling and draining the pipeline
+  double update = 0;
+  double communication() const { return tensor + context + expert + data + sends; }
+};
+StepEstimate EstimateStep(const ModelWork& model, const Cluster& cluster, const Layout& layout,
+                          const Execution& execution);
+
+// Bytes of the fullest rank, by kind, without kIdleBytes and kBufferBytes.
+struct MemoryEstimate {
+  double weights = 0;  // fp32 masters
+  double copies = 0;   // in the compute type, and what fsdp gathers
+  double gradients = 0;
+  double optimizer = 0;
+  double activations = 0;  // kept from forward to backward, times the micro-batches in flight
+  double temporaries = 0;
+  double total() const { return weights + copies + gradients + optimizer + activations + temporaries; }
+};
+MemoryEstimate EstimateMemory(const ModelWork& model, const Layout& layout, const Execution& execution);
+
+}  // namespace tacc::graph
+
+#endif  // TACC_GRAPH_PLANNER_ESTIMATE_H_

@@ -1,0 +1,92 @@
+#ifndef TACC_GRAPH_PLANNER_WORK_H_
+#define TACC_GRAPH_PLANNER_WORK_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "graph/ir/type.h"
+
+namespace tacc::graph {
+
+// What a model asks of a machine, for any layout: amounts of one sample (a row of the batch), whole, with the way each
+// is split. Made from a graph by AnalyzeModel, or by hand for a program that is not ours (bench/published).
+
+// Which part of a layout splits an extent or a kernel.
+enum class Split {
+  kNone,    // nothing
+  kTokens,  // cp, and the micro-batch multiplies it
+  kHome,    // cp, and tp where norms and residuals are sequence-sharded; the micro-batch multiplies it
+  kTensor,  // tp
+  kExpert,  // ep
+};
+
+struct Extent {
+  double size = 0;  // 0: large
+  Split split = Split::kNone;
+};
+
+// One kernel of a unit.
+struct KernelWork {
+  DType dtype = DType::kF32;
+  Split region =
+      Split::kHome;  // kHome; kTensor: heads, mlp or vocabulary are split, tokens only over cp; kExpert: both
+  double flops = 0;  // of matrix products
+  Extent rows, columns, depth;  // of the product
+  double sample_bytes = 0;      // activations read and written
+  double weight_bytes = 0;      // read whatever the number of samples
+};
+
+// A direction of a unit's work.
+struct PhaseWork {
+  std::vector<KernelWork> kernels;
+  // Activations that all tp ranks need whole (gathers), and partial sums over tp (scatters): bytes of whole tensors.
+  double gather_bytes = 0, scatter_bytes = 0;
+  int gathers = 0, scatters = 0;
+  double ring_bytes = 0;      // keys and values that go around cp
+  double exchange_bytes = 0;  // tokens that go to experts, there and back
+};
+
+// Elements of parameters, by what splits them in use.
+struct ParameterCount {
+  double whole = 0, tensor = 0, expert = 0;
+  double total() const { return whole + tensor + expert; }
+  void Add(const ParameterCount& o, double times) {
+    whole += times * o.whole;
+    tensor += times * o.tensor;
+    expert += times * o.expert;
+  }
+};
+
+// A part of the model that is gathered, recomputed and cut at: a decoder layer, what comes before, what comes after.
+struct UnitWork {
+  std::string name;
+  int64_t count = 1;      // consecutive ones of equal structure
+  bool is_layer = false;  // pp cuts between layers
+  PhaseWork forward, backward;
+  ParameterCount parameters;
+  int num_parameters = 0;           // tensors
+  double input_bytes = 0;           // that comes from the unit before; split as kHome
+  double saved_home_bytes = 0;      // kept from forward to backward, split as kHome
+  double saved_tensor_bytes = 0;    // the same, split as kTensor
+  double working_home_bytes = 0;    // temporaries at the peak of the backward beside what is saved
+  double working_tensor_bytes = 0;  // the same, split as kTensor
+};
+
+struct ModelWork {
+  std::vector<UnitWork> units;  // in the order of the model
+  int64_t seq_len = 0;
+  // What tp, cp and ep must divide; 0: no limit.
+  int64_t num_heads = 0, num_kv_heads = 0, num_experts = 0;
+  int64_t num_layers = 0;  // units that pp is cut at
+  double model_flops = 0;  // of a sample: forward and backward, attention causal, nothing twice
+  double num_parameters() const {
+    double total = 0;
+    for (const UnitWork& unit : units) total += static_cast<double>(unit.count) * unit.parameters.total();
+    return total;
+  }
+};
+
+}  // namespace tacc::graph
+
+#endif  // TACC_GRAPH_PLANNER_WORK_H_
