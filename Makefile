@@ -31,6 +31,8 @@ quickstart: build
 bench: build
 	@$(PYTHON) bench/train_step.py --build $(BUILD)
 	@$(PYTHON) bench/compile.py --build $(BUILD)
+	@cmake --build $(BUILD) --target published
+	@$(BUILD)/published bench/data
 	@cmake --build $(BUILD) --target loader_bench
 	@test -f $(QUICKSTART_DATA)/index.json || { echo "the rest needs the quickstart's data: run make quickstart" >&2; exit 1; }
 	@$(PYTHON) bench/io.py --build $(BUILD)

@@ -11,11 +11,10 @@ namespace tacc::bench {
 namespace {
 
 int Main(int argc, char** argv) {
-  if (argc < 2) {
-    std::cerr << "usage: published FOLDER [-v]\n";
+  if (argc != 2) {
+    std::cerr << "usage: published FOLDER\n";
     return 2;
   }
-  const bool all_rows = argc > 2;
   const auto tables = ReadTables(argv[1]);
   if (!tables.ok()) {
     std::cerr << "error: " << tables.status().message() << "\n";
@@ -31,19 +30,17 @@ int Main(int argc, char** argv) {
       }
       std::cout << "\n";
     }
-    // A row is tried by the fit of every other model: print the mean and the extremes.
+    // A row is tried by the fit of every other model: print the mean.
     std::map<const Row*, std::vector<const Trial*>> by_row;
     for (const Trial& trial : c.trials) by_row[trial.row].push_back(&trial);
     int beyond = 0;
-    if (all_rows) std::cout << "measured s  predicted s  error      row\n";
+    std::cout << "measured s  predicted s  error      row\n";
     for (const Row& row : table.rows) {
       double mean = 0;
       for (const Trial* trial : by_row[&row]) mean += trial->error() / static_cast<double>(by_row[&row].size());
       if (std::abs(mean) > 0.25) ++beyond;
-      if (all_rows || std::abs(mean) > 0.25) {
-        std::cout << absl::StrFormat("%10.4f  %11.4f  %+6.1f %%  %s, %s\n", row.seconds, row.seconds * (1 + mean),
-                                     100 * mean, row.group, row.layout.ToString());
-      }
+      std::cout << absl::StrFormat("%10.4f  %11.4f  %+6.1f %%  %s, %s\n", row.seconds, row.seconds * (1 + mean),
+                                   100 * mean, row.group, row.layout.ToString());
     }
     std::cout << absl::StrFormat(
         "mean absolute error %.2f %% (bar %.0f %%), largest %.1f %%; rows beyond 25 %%: %d of %d%s\n",

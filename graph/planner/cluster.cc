@@ -215,7 +215,7 @@ double KernelSeconds(const Machine& machine, DType dtype, double matmul_flops, d
 }
 
 double IssuedSeconds(const Machine& machine, double device_seconds, double num_kernels) {
-  return std::cbrt(std::pow(device_seconds, 3) + std::pow(num_kernels * machine.issue_seconds, 3));
+  return std::pow(std::pow(device_seconds, 4) + std::pow(num_kernels * machine.issue_seconds, 4), 0.25);
 }
 
 GroupShape ShapeOf(const Mesh& mesh, const AxisList& axes, int64_t devices_per_node) {

@@ -84,7 +84,7 @@ struct ProductShape {
 double KernelSeconds(const Machine& machine, DType dtype, double matmul_flops, double bytes,
                      const ProductShape& shape = {});
 // Seconds of `num_kernels` that take `device_seconds` in all and whose issue takes issue_seconds each. Both overlap,
-// but not perfectly: the 3-norm of the two.
+// but not perfectly: the 4-norm of the two.
 double IssuedSeconds(const Machine& machine, double device_seconds, double num_kernels);
 
 // How the ranks of a group lie on nodes, when ranks fill nodes in order.

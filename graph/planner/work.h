@@ -30,8 +30,9 @@ struct Extent {
 struct KernelWork {
   DType dtype = DType::kF32;
   Split region =
-      Split::kHome;  // kHome; kTensor: heads, mlp or vocabulary are split, tokens only over cp; kExpert: both
-  double flops = 0;  // of matrix products
+      Split::kHome;         // kHome; kTensor: heads, mlp or vocabulary are split, tokens only over cp; kExpert: both
+  double flops = 0;         // of matrix products
+  double exponentials = 0;  // of an attention whose scores stay on the device's cores
   Extent rows, columns, depth;  // of the product
   double sample_bytes = 0;      // activations read and written
   double weight_bytes = 0;      // read whatever the number of samples

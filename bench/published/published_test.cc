@@ -1,0 +1,49 @@
+// The cost model against published step times: every table's constants fitted on one model and tried on the others.
+#include <gtest/gtest.h>
+
+#include "bench/published/fit.h"
+
+namespace tacc::bench {
+namespace {
+
+std::vector<Table> Tables() {
+  auto tables = ReadTables("bench/data");
+  EXPECT_TRUE(tables.ok()) << tables.status();
+  return tables.ok() ? *tables : std::vector<Table>();
+}
+
+TEST(Published, OtherModelsArePredictedWithinTheBars) {
+  for (const Table& table : Tables()) {
+    const Comparison c = Compare(table);
+    EXPECT_GE(c.trials.size(), table.rows.size());
+    EXPECT_LE(c.mean_absolute_error, table.bar) << table.name;
+    for (const graph::Machine& machine : c.machines) {
+      for (const graph::MachineConstant& constant : graph::MachineConstants()) {
+        EXPECT_GE(machine.*constant.value, constant.low) << table.name << " " << constant.name;
+        EXPECT_LE(machine.*constant.value, constant.high) << table.name << " " << constant.name;
+      }
+    }
+  }
+}
+
+// Measurements on rented A100 nodes have rows that differ from their neighbours by half; those of NVIDIA do not.
+TEST(Published, NoRowOfDgxAndMegatronIsFarOff) {
+  const std::vector<Table> tables = Tables();
+  ASSERT_EQ(tables.size(), 4u);
+  for (size_t i : {2, 3}) EXPECT_LE(Compare(tables[i]).largest_error, 0.25) << tables[i].name;
+}
+
+TEST(Published, PicksTheBestMeasuredLayoutOfALargeCluster) {
+  const std::vector<Table> tables = Tables();
+  ASSERT_FALSE(tables.empty());
+  const std::vector<Pick> picks = Picks(tables[0]);
+  EXPECT_EQ(picks.size(), 2u);
+  for (const Pick& pick : picks) EXPECT_LE(pick.cost(), 0.02) << pick.group << ": " << pick.picked->layout.ToString();
+}
+
+TEST(Published, SaysWhichFileIsMissing) {
+  EXPECT_EQ(ReadTables("nowhere").status().message(), "nowhere/vtrain_multi_node_a100.csv: cannot be opened");
+}
+
+}  // namespace
+}  // namespace tacc::bench

@@ -1,0 +1,362 @@
+#include "graph/planner/analyze.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "graph/analysis/cost.h"
+#include "graph/ir/status_macros.h"
+#include "graph/passes/pipeline.h"
+#include "graph/passes/units.h"
+
+namespace tacc::graph {
+namespace {
+
+// What a dim is to a layout.
+enum class Kind : char { kPlain, kToken, kTensor, kExpert };
+using Kinds = std::vector<Kind>;
+
+Kind KindOf(const std::string& axis) {
+  if (axis == "experts") return Kind::kExpert;
+  if (axis == "vocab" || axis == "heads" || axis == "kv_heads" || axis == "mlp") return Kind::kTensor;
+  return Kind::kPlain;
+}
+
+bool Has(const Kinds& kinds, Kind kind) { return std::find(kinds.begin(), kinds.end(), kind) != kinds.end(); }
+
+// The step's program up to where a layout would come in.
+absl::StatusOr<Program> LogicalProgram(const Graph& forward, DType compute, const OpTable& ops) {
+  CompileOptions options;
+  options.compute_dtype = compute;
+  MemoryUse memory;
+  std::vector<Step> steps = BuildPipeline(options, ops, &memory);
+  steps.erase(std::find_if(steps.begin(), steps.end(), [](const Step& s) { return s.name == "partition"; }),
+              steps.end());
+  PipelineObserver observer;
+  observer.verification = PipelineObserver::Verification::kInput;
+  Program program;
+  program.graphs = {forward};
+  TACC_RETURN_IF_ERROR(RunPipeline(steps, ops, observer, program));
+  return program;
+}
+
+class Analysis {
+ public:
+  Analysis(const Program& program, const std::vector<std::string>& units, const OpTable& ops)
+      : program_(program),
+        graph_(*program.FindGraph("forward_backward")),
+        units_(units),
+        ops_(ops),
+        kinds_(graph_.values.size()),
+        pending_(graph_.values.size(), false),
+        root_(graph_.values.size()),
+        maker_(graph_.values.size(), -1),
+        work_(units.size() + 2) {
+    for (size_t v = 0; v < root_.size(); ++v) root_[v] = static_cast<ValueId>(v);
+    // The forward ends where it counts the loss.
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      const Node& node = graph_.nodes[i];
+      if (node.op == "store" && absl::StartsWith(node.symbol, "counters/")) last_forward_ = i;
+    }
+  }
+
+  absl::StatusOr<std::vector<UnitWork>> Run() {
+    FindParts();
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) TACC_RETURN_IF_ERROR(Visit(i));
+    Activations();
+    std::vector<UnitWork> merged;
+    for (size_t u = 0; u < work_.size(); ++u) {
+      work_[u].is_layer = u > 0 && u + 1 < work_.size();
+      if (!merged.empty() && work_[u].is_layer && Key(merged.back()) == Key(work_[u])) {
+        ++merged.back().count;
+      } else {
+        merged.push_back(work_[u]);
+      }
+    }
+    return merged;
+  }
+
+ private:
+  // 0: before the layers, then the layers, then after. A module outside the layers lies where its first node does.
+  void FindParts() {
+    bool past_first = false;
+    int last = 0;
+    part_.resize(graph_.nodes.size());
+    std::map<std::string, int> outside;
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      const std::string& module = graph_.nodes[i].module;
+      const int unit = units_.Of(module);
+      if (unit >= 0) {
+        part_[i] = last = unit + 1;
+        past_first = true;
+      } else if (module.empty()) {
+        part_[i] = i > last_forward_ ? last : 0;
+      } else {
+        const int here = past_first ? static_cast<int>(work_.size()) - 1 : 0;
+        part_[i] = last = outside.try_emplace(module, here).first->second;
+      }
+    }
+  }
+
+  absl::Status Visit(size_t i) {
+    const Node& node = graph_.nodes[i];
+    const OpDef* def = ops_.Find(node.op);
+    if (def == nullptr) return absl::InternalError(absl::StrCat("analyze: no op ", node.op));
+    const OpCall call = CallOf(graph_, node);
+    for (ValueId result : node.results) {
+      kinds_[result].assign(graph_.type(result).dims.size(), Kind::kPlain);
+      maker_[result] = static_cast<int>(i);
+    }
+    if (node.op == "input") {
+      Kinds& kinds = kinds_[node.results[0]];
+      for (size_t d = 0; d < kinds.size() && d < 2; ++d) kinds[d] = Kind::kToken;
+      return absl::OkStatus();
+    }
+    if (node.op == "read") {
+      Read(node, i);
+      return absl::OkStatus();
+    }
+    if (!def->rule || node.results.empty()) return absl::OkStatus();
+    TACC_ASSIGN_OR_RETURN(const Rule rule, def->rule(call));
+    Kinds factors(rule.factors.size(), Kind::kPlain);
+    for (size_t o = 0; o < rule.in.size(); ++o) {
+      for (size_t d = 0; d < rule.in[o].size(); ++d) {
+        const int f = rule.in[o][d];
+        if (f != Rule::kNone && factors[f] == Kind::kPlain) factors[f] = kinds_[node.operands[o]][d];
+      }
+    }
+    for (size_t r = 0; r < rule.out.size(); ++r) {
+      for (size_t d = 0; d < rule.out[r].size(); ++d) {
+        if (rule.out[r][d] != Rule::kNone) kinds_[node.results[r]][d] = factors[rule.out[r][d]];
+      }
+    }
+    Communicate(node, rule, factors, Phase(i));
+    if (def->aliases) {
+      const std::vector<int> aliases = def->aliases(call);
+      if (!aliases.empty() && aliases[0] >= 0) {
+        root_[node.results[0]] = root_[node.operands[aliases[0]]];
+        return absl::OkStatus();
+      }
+    }
+    AddKernel(node, *def, call, rule, factors, Phase(i));
+    return absl::OkStatus();
+  }
+
+  void Read(const Node& node, size_t i) {
+    const size_t slash = node.symbol.find('/');
+    const State* weight = program_.FindState(absl::StrCat("weights", node.symbol.substr(slash)));
+    if (weight == nullptr) return;
+    Kinds& kinds = kinds_[node.results[0]];
+    for (size_t d = 0; d < kinds.size() && d < weight->axes.size(); ++d) kinds[d] = KindOf(weight->axes[d]);
+    if (!counted_.insert(weight->name).second) return;
+    UnitWork& unit = work_[part_[i]];
+    const double elements = static_cast<double>(weight->type.num_elements());
+    ++unit.num_parameters;
+    if (Has(kinds, Kind::kExpert)) {
+      unit.parameters.expert += elements;
+    } else if (Has(kinds, Kind::kTensor)) {
+      unit.parameters.tensor += elements;
+    } else {
+      unit.parameters.whole += elements;
+    }
+  }
+
+  PhaseWork& Phase(size_t i) {
+    UnitWork& unit = work_[part_[i]];
+    return i <= last_forward_ ? unit.forward : unit.backward;
+  }
+
+  bool IsActivation(ValueId v) const {
+    const TensorType& type = graph_.type(v);
+    return type.rank() >= 3 && IsFloating(type.dtype) && Has(kinds_[v], Kind::kToken);
+  }
+  double Bytes(ValueId v) const { return static_cast<double>(graph_.type(v).bytes()); }
+
+  // What tp, cp and ep send around this node.
+  void Communicate(const Node& node, const Rule& rule, const Kinds& factors, PhaseWork& phase) {
+    const bool tensor = Has(factors, Kind::kTensor);
+    // A sum over tp goes on through ops that are linear in it; else it is scattered here.
+    std::vector<int> pending;
+    for (size_t o = 0; o < node.operands.size(); ++o) {
+      if (pending_[node.operands[o]]) pending.push_back(static_cast<int>(o));
+    }
+    const bool passes = !pending.empty() && !tensor &&
+                        std::find(rule.linear_in.begin(), rule.linear_in.end(), pending) != rule.linear_in.end();
+    if (!passes) {
+      for (int o : pending) {
+        pending_[node.operands[o]] = false;
+        ++phase.scatters;
+        phase.scatter_bytes += Bytes(node.operands[o]);
+      }
+    }
+    if (tensor) {
+      for (ValueId v : node.operands) {
+        if (IsActivation(v) && !Has(kinds_[v], Kind::kTensor) && gathered_.insert({v, &phase}).second) {
+          ++phase.gathers;
+          phase.gather_bytes += Bytes(v);
+        }
+      }
+    }
+    for (size_t r = 0; r < rule.out.size(); ++r) {
+      const ValueId v = node.results[r];
+      bool reduced = false;
+      for (size_t f = 0; f < factors.size(); ++f) {
+        if (factors[f] != Kind::kTensor) continue;
+        reduced |= std::find(rule.out[r].begin(), rule.out[r].end(), static_cast<int>(f)) == rule.out[r].end();
+      }
+      pending_[v] = IsActivation(v) && !Has(kinds_[v], Kind::kTensor) && (passes || reduced);
+    }
+    if (absl::StartsWith(node.op, "attention")) {
+      const bool gradient = node.op != "attention";
+      const size_t keys = gradient ? 2 : 1;
+      phase.ring_bytes += (gradient ? 2 : 1) * (Bytes(node.operands[keys]) + Bytes(node.operands[keys + 1]));
+    }
+    if (Has(factors, Kind::kExpert)) {
+      for (ValueId v : node.operands) {
+        if (IsActivation(v) && !Has(kinds_[v], Kind::kExpert)) phase.exchange_bytes += Bytes(node.results[0]);
+      }
+    }
+  }
+
+  void AddKernel(const Node& node, const OpDef& def, const OpCall& call, const Rule& rule, const Kinds& factors,
+                 PhaseWork& phase) {
+    KernelWork k;
+    k.dtype = call.operands.empty() ? DType::kF32 : call.in(0).dtype;
+    k.region = Has(factors, Kind::kExpert)   ? Split::kExpert
+               : Has(factors, Kind::kTensor) ? Split::kTensor
+                                             : Split::kHome;
+    auto count = [&](ValueId v) { (Has(kinds_[v], Kind::kToken) ? k.sample_bytes : k.weight_bytes) += Bytes(v); };
+    for (ValueId v : node.operands) count(v);
+    for (ValueId v : node.results) count(v);
+    if (def.is_matmul && def.flops) {
+      k.flops = def.flops(call);
+      if (rule.in.size() == 2 && rule.out.size() == 1) {
+        Extents(rule, factors, k);
+      } else if (absl::StartsWith(node.op, "attention")) {
+        const Dims& q = call.in(node.op == "attention" ? 0 : 1).dims;
+        const double scores = static_cast<double>(q[0] * q[2]) * static_cast<double>(q[1]) * static_cast<double>(q[1]);
+        k.exponentials = call.attr<bool>("causal") ? scores / 2 : scores;
+        k.weight_bytes = 0;
+      }
+    }
+    phase.kernels.push_back(k);
+  }
+
+  static void Extents(const Rule& rule, const Kinds& factors, KernelWork& k) {
+    for (size_t f = 0; f < factors.size(); ++f) {
+      auto in = [&](const std::vector<int>& list) {
+        return std::find(list.begin(), list.end(), static_cast<int>(f)) != list.end();
+      };
+      const bool a = in(rule.in[0]), b = in(rule.in[1]), y = in(rule.out[0]);
+      Extent* extent = a && b && !y ? &k.depth : a && !b ? &k.rows : b && !a ? &k.columns : nullptr;
+      if (extent == nullptr) continue;
+      const double size = static_cast<double>(rule.factors[f].size);
+      extent->size = extent->size == 0 ? size : extent->size * size;
+      if (factors[f] == Kind::kToken) extent->split = Split::kTokens;
+      if (factors[f] == Kind::kTensor) extent->split = Split::kTensor;
+      if (factors[f] == Kind::kExpert) extent->split = Split::kExpert;
+    }
+  }
+
+  // What each unit takes in, keeps for its backward, and needs beside at the backward's peak.
+  void Activations() {
+    std::vector<int> last_use(graph_.values.size(), -1);
+    std::set<std::pair<ValueId, int>> entered;
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      for (ValueId operand : graph_.nodes[i].operands) {
+        const ValueId v = root_[operand];
+        last_use[v] = static_cast<int>(i);
+        if (i <= last_forward_ && IsActivation(v) && maker_[v] >= 0 && part_[maker_[v]] != part_[i] &&
+            entered.insert({v, part_[i]}).second) {
+          work_[part_[i]].input_bytes += Bytes(v);
+        }
+      }
+    }
+    std::map<int, std::vector<ValueId>> ends;  // values by the node that reads them last
+    for (size_t v = 0; v < graph_.values.size(); ++v) {
+      const int made = maker_[v];
+      if (root_[v] != static_cast<ValueId>(v) || made < 0 || !Has(kinds_[v], Kind::kToken)) continue;
+      if (!graph_.nodes[made].symbol.empty()) continue;
+      if (static_cast<size_t>(made) <= last_forward_) {
+        if (last_use[v] <= static_cast<int>(last_forward_)) continue;
+        UnitWork& unit = work_[part_[made]];
+        (Has(kinds_[v], Kind::kTensor) ? unit.saved_tensor_bytes : unit.saved_home_bytes) += Bytes(v);
+      } else {
+        ends[last_use[v]].push_back(static_cast<ValueId>(v));
+      }
+    }
+    double home = 0, tensor = 0;
+    for (size_t i = last_forward_ + 1; i < graph_.nodes.size(); ++i) {
+      for (ValueId v : graph_.nodes[i].results) {
+        if (root_[v] == v && Has(kinds_[v], Kind::kToken)) (Has(kinds_[v], Kind::kTensor) ? tensor : home) += Bytes(v);
+      }
+      UnitWork& unit = work_[part_[i]];
+      if (home + tensor > unit.working_home_bytes + unit.working_tensor_bytes) {
+        unit.working_home_bytes = home;
+        unit.working_tensor_bytes = tensor;
+      }
+      for (ValueId v : ends[static_cast<int>(i)]) (Has(kinds_[v], Kind::kTensor) ? tensor : home) -= Bytes(v);
+    }
+  }
+
+  // Equal for units that a layout treats alike.
+  static std::string Key(const UnitWork& u) {
+    std::string key = absl::StrCat(u.parameters.whole, " ", u.parameters.tensor, " ", u.parameters.expert, " ",
+                                   u.input_bytes, " ", u.saved_home_bytes, " ", u.saved_tensor_bytes);
+    for (const PhaseWork* phase : {&u.forward, &u.backward}) {
+      absl::StrAppend(&key, " | ", phase->gather_bytes, " ", phase->scatter_bytes, " ", phase->exchange_bytes);
+      for (const KernelWork& k : phase->kernels) {
+        absl::StrAppend(&key, " ", k.flops, " ", k.sample_bytes, " ", k.weight_bytes);
+      }
+    }
+    return key;
+  }
+
+  const Program& program_;
+  const Graph& graph_;
+  Units units_;
+  const OpTable& ops_;
+  size_t last_forward_ = 0;
+  std::vector<int> part_;      // of a node
+  std::vector<Kinds> kinds_;   // of a value's dims
+  std::vector<bool> pending_;  // on tp
+  std::vector<ValueId> root_;  // what it aliases
+  std::vector<int> maker_;     // node
+  std::set<std::pair<ValueId, const PhaseWork*>> gathered_;
+  std::set<std::string> counted_;
+  std::vector<UnitWork> work_;
+};
+
+// The least extent of that name in the weights; 0 where there is none.
+int64_t LeastExtent(const Program& program, absl::string_view axis) {
+  int64_t least = 0;
+  for (const State& state : program.states) {
+    for (size_t d = 0; d < state.axes.size(); ++d) {
+      const int64_t extent = state.placement.global.dims[d];
+      if (state.axes[d] == axis && (least == 0 || extent < least)) least = extent;
+    }
+  }
+  return least;
+}
+
+}  // namespace
+
+absl::StatusOr<ModelWork> AnalyzeModel(const Graph& forward, const std::vector<std::string>& units, DType compute,
+                                       const OpTable& ops) {
+  TACC_ASSIGN_OR_RETURN(const Program program, LogicalProgram(forward, compute, ops));
+  ModelWork model;
+  TACC_ASSIGN_OR_RETURN(model.units, Analysis(program, units, ops).Run());
+  for (const Node& node : forward.nodes) {
+    if (node.op == "input" && node.symbol == "tokens") model.seq_len = forward.type(node.results[0]).dims[1];
+  }
+  model.num_heads = LeastExtent(program, "heads");
+  model.num_kv_heads = LeastExtent(program, "kv_heads");
+  model.num_experts = LeastExtent(program, "experts");
+  model.num_layers = static_cast<int64_t>(units.size());
+  model.model_flops = ModelFlops(program, ops);
+  return model;
+}
+
+}  // namespace tacc::graph

@@ -1,0 +1,129 @@
+#include "graph/planner/estimate.h"
+
+#include <gtest/gtest.h>
+
+namespace tacc::graph {
+namespace {
+
+// A model of eight layers, each one product of 1e12 FLOPs a sample and direction, and as many bytes of everything as
+// are easy to count with.
+ModelWork EasyModel() {
+  UnitWork layer;
+  layer.name = "layer";
+  layer.count = 8;
+  layer.is_layer = true;
+  KernelWork product;
+  product.dtype = DType::kBF16;
+  product.region = Split::kTensor;
+  product.flops = 1e12;
+  layer.forward.kernels = {product};
+  layer.backward.kernels = {product, product};
+  for (PhaseWork* phase : {&layer.forward, &layer.backward}) {
+    phase->gathers = phase->scatters = 1;
+    phase->gather_bytes = phase->scatter_bytes = 1e8;
+  }
+  layer.parameters.tensor = 1e8;
+  layer.input_bytes = 1e8;
+  layer.saved_home_bytes = 1e8;
+  layer.saved_tensor_bytes = 4e8;
+  ModelWork model;
+  model.units = {layer};
+  model.num_layers = 8;
+  model.num_heads = 8;
+  model.seq_len = 2048;
+  return model;
+}
+
+// 1e14 FLOP/s and links of 1e11 and 1e10 bytes/s, without latencies.
+Cluster EasyCluster() {
+  Machine m;
+  m.name = "easy";
+  m.half_flops_per_second = 1e14;
+  m.f32_flops_per_second = 1e14;
+  m.memory_bytes = 1e11;
+  m.memory_bytes_per_second = 1e12;
+  m.intra_bytes_per_second = 1e11;
+  m.inter_bytes_per_second = 1e10;
+  return {m, 4};
+}
+
+Layout Of(int64_t pp, int64_t dp, int64_t tp, int64_t accumulation) {
+  Layout l;
+  l.pp = pp;
+  l.dp = dp;
+  l.tp = tp;
+  l.accumulation = accumulation;
+  return l;
+}
+
+void ExpectSumsUp(const StepEstimate& e) {
+  EXPECT_NEAR(e.seconds, e.compute + e.communication() + e.imbalance + e.bubble + e.update, 1e-12);
+}
+
+TEST(Estimate, OneDeviceTakesItsFlopsAndTheUpdate) {
+  const StepEstimate e = EstimateStep(EasyModel(), EasyCluster(), Of(1, 1, 1, 4), {});
+  EXPECT_NEAR(e.compute, 4 * 8 * 3e12 / 1e14, 1e-9);
+  EXPECT_NEAR(e.update, 8e8 * 30 / 1e12, 1e-9);
+  EXPECT_EQ(e.communication(), 0);
+  ExpectSumsUp(e);
+}
+
+TEST(Estimate, TensorParallelDividesProductsAndSendsActivations) {
+  const StepEstimate e = EstimateStep(EasyModel(), EasyCluster(), Of(1, 1, 8, 1), {});
+  EXPECT_NEAR(e.compute, 8 * 3e12 / 1e14 / 8, 1e-9);
+  // Four collectives of 1e8 bytes a layer, 7/8 of each over 1e11 bytes/s.
+  EXPECT_NEAR(e.tensor, 8 * 4 * 1e8 * 7 / 8 / 1e11, 1e-9);
+  ExpectSumsUp(e);
+}
+
+TEST(Estimate, PipelineWaitsForFillAndDrain) {
+  Layout l = Of(4, 1, 1, 8);
+  const StepEstimate plain = EstimateStep(EasyModel(), EasyCluster(), l, {});
+  const double slot = 2 * 3e12 / 1e14, send = 1e8 / 1e11;
+  EXPECT_NEAR(plain.compute, 8 * slot, 1e-9);
+  EXPECT_NEAR(plain.bubble, 3 * slot + 2 * 3 * send, 1e-9);
+  ExpectSumsUp(plain);
+  l.schedule = Schedule1F1B::kInterleaved;
+  l.chunks = 2;
+  EXPECT_NEAR(EstimateStep(EasyModel(), EasyCluster(), l, {}).bubble, 3 * slot / 2 + 2 * 3 * send, 1e-9);
+  l.schedule = Schedule1F1B::kZeroBubble;
+  l.chunks = 1;
+  EXPECT_NEAR(EstimateStep(EasyModel(), EasyCluster(), l, {}).bubble, 3 * slot / 3 + 2 * 3 * send, 1e-9);
+}
+
+TEST(Estimate, RecomputationCostsAForwardAndSavesMemory) {
+  Layout l = Of(1, 1, 1, 1);
+  const StepEstimate kept = EstimateStep(EasyModel(), EasyCluster(), l, {});
+  const MemoryEstimate all = EstimateMemory(EasyModel(), l, {});
+  l.recompute = true;
+  const StepEstimate repeated = EstimateStep(EasyModel(), EasyCluster(), l, {});
+  const MemoryEstimate inputs = EstimateMemory(EasyModel(), l, {});
+  EXPECT_NEAR(repeated.recompute, 8e12 / 1e14, 1e-9);
+  EXPECT_NEAR(repeated.seconds - kept.seconds, repeated.recompute, 1e-9);
+  EXPECT_NEAR(all.activations, 8 * 5e8, 1);
+  EXPECT_NEAR(inputs.activations, 8 * 1e8, 1);
+  EXPECT_NEAR(inputs.temporaries, 5e8, 1);  // one layer's at a time
+}
+
+TEST(Estimate, ShardedWeightsTravelWhereComputeDoesNotHideThem) {
+  Execution exposed;
+  exposed.overlap_data = 0;
+  Layout l;
+  l.fsdp = 8;
+  const StepEstimate e = EstimateStep(EasyModel(), EasyCluster(), l, exposed);
+  // Gathered twice in two bytes, reduced in four: 8 bytes an element.
+  EXPECT_NEAR(e.data, 8 * 1e8 * 8 * 7 / 8 / 1e11, 1e-9);
+  EXPECT_EQ(EstimateStep(EasyModel(), EasyCluster(), l, {}).data, 0);
+  const MemoryEstimate sharded = EstimateMemory(EasyModel(), l, {});
+  EXPECT_NEAR(sharded.weights + sharded.gradients + sharded.optimizer, 16 * 8e8 / 8, 1);
+}
+
+TEST(Estimate, LayoutsPrint) {
+  Layout l = Of(2, 4, 8, 16);
+  l.recompute = true;
+  EXPECT_EQ(l.ToString(), "pp=2 dp=4 tp=8, micro-batch 1 x 16, 1f1b, gc");
+  EXPECT_EQ(Layout{}.ToString(), "one rank, micro-batch 1 x 1");
+}
+
+}  // namespace
+}  // namespace tacc::graph

@@ -1,0 +1,61 @@
+#ifndef TACC_GRAPH_PLANNER_SEARCH_H_
+#define TACC_GRAPH_PLANNER_SEARCH_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "graph/planner/cluster.h"
+#include "graph/planner/estimate.h"
+#include "graph/planner/work.h"
+
+namespace tacc::graph {
+
+// What is asked for; absent: the search decides.
+struct SearchRequest {
+  Cluster cluster;
+  int64_t global_batch = 1;  // samples
+  std::optional<int64_t> pp, dp, fsdp, ep, cp, tp, micro_batch;
+  std::optional<bool> recompute;
+  double available_bytes = 0;  // of a rank, for what EstimateMemory counts
+  Execution execution;
+  size_t num_best = 10;  // layouts to return
+};
+
+// A layout with what is estimated of it.
+struct Scored {
+  Layout layout;
+  StepEstimate step;
+  MemoryEstimate memory;
+};
+// Why a mesh lost, in one line: it cannot fit, or is slower than the best and mostly because of what.
+struct Loser {
+  Layout layout;  // the best of its mesh
+  std::string why;
+};
+struct SearchResult {
+  std::vector<Scored> best;   // fastest first; empty when none fits
+  std::vector<Loser> losers;  // one a mesh, fastest first, then those that cannot fit by memory
+  int64_t num_meshes = 0;
+  int64_t num_layouts = 0;  // estimated in full
+  int64_t num_pruned = 0;   // by a bound on memory or time
+};
+
+// All legal meshes x micro-batches x schedules x gc x reshard of the model on the cluster. Legal: pp dp fsdp ep cp tp
+// multiply to the devices; tp divides the heads and lies in a node; ep divides the experts; cp leaves an even number of
+// equal blocks of the sequence; pp is at most the layers; the ranks of the batch times the micro-batch divide the
+// batch. A layout is dropped early when its weights alone do not fit, or when even its matrix products at full speed
+// take longer than the best found.
+// Errors: InvalidArgument when what is asked for cannot be, with the field, the reason and the nearest legal values.
+absl::StatusOr<SearchResult> Search(const ModelWork& model, const SearchRequest& request);
+
+// "128.0 GiB of 74.5 GiB: weights ..., ...": why the memory is not enough.
+std::string DescribeMemory(const MemoryEstimate& memory);
+// "compute 71.2 % (recomputed 17.1 %), tensor 8.0 %, bubble 4.1 %, ...": parts of at least 0.05 % of the step.
+std::string DescribeStep(const StepEstimate& step);
+
+}  // namespace tacc::graph
+
+#endif  // TACC_GRAPH_PLANNER_SEARCH_H_

@@ -1,0 +1,108 @@
+#include "graph/planner/search.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+namespace tacc::graph {
+namespace {
+
+using ::testing::HasSubstr;
+
+ModelWork Decoder(int64_t layers) {
+  UnitWork layer;
+  layer.name = "layer";
+  layer.count = layers;
+  layer.is_layer = true;
+  KernelWork product;
+  product.dtype = DType::kBF16;
+  product.region = Split::kTensor;
+  product.flops = 2e12;
+  layer.forward.kernels = {product};
+  layer.backward.kernels = {product, product};
+  layer.forward.gathers = layer.forward.scatters = layer.backward.gathers = layer.backward.scatters = 2;
+  layer.forward.gather_bytes = layer.forward.scatter_bytes = layer.backward.gather_bytes =
+      layer.backward.scatter_bytes = 6e7;
+  layer.parameters.tensor = 4e8;
+  layer.input_bytes = 3e7;
+  layer.saved_home_bytes = 1e8;
+  layer.saved_tensor_bytes = 3e8;
+  ModelWork model;
+  model.units = {layer};
+  model.num_layers = layers;
+  model.num_heads = 24;
+  model.seq_len = 4096;
+  return model;
+}
+
+SearchRequest On(int64_t gpus) {
+  SearchRequest r;
+  r.cluster = *MakeCluster(*FindMachine("h100"), gpus);
+  r.global_batch = 512;
+  r.available_bytes = r.cluster.machine.memory_bytes;
+  return r;
+}
+
+TEST(Search, FindsAFittingLayoutAndSaysWhyOthersLost) {
+  const ModelWork model = Decoder(32);  // 12.8 B parameters: 205 GB of states
+  const SearchRequest request = On(64);
+  const auto result = Search(model, request);
+  ASSERT_TRUE(result.ok()) << result.status();
+  ASSERT_FALSE(result->best.empty());
+  EXPECT_LE(result->best.size(), request.num_best);
+  for (size_t i = 0; i < result->best.size(); ++i) {
+    const Scored& s = result->best[i];
+    EXPECT_EQ(s.layout.num_ranks(), 64);
+    EXPECT_EQ(s.layout.global_batch(), 512);
+    EXPECT_LE(s.memory.total(), request.available_bytes);
+    EXPECT_GE(s.step.seconds, result->best[i == 0 ? 0 : i - 1].step.seconds);
+  }
+  EXPECT_EQ(static_cast<int64_t>(result->losers.size()), result->num_meshes - 1);
+  for (const Loser& loser : result->losers) EXPECT_FALSE(loser.why.empty()) << loser.layout.ToString();
+  EXPECT_THAT(result->losers.front().why, HasSubstr("x the best"));
+  EXPECT_THAT(result->losers.back().why, HasSubstr("does not fit"));
+}
+
+// Pruning must not lose anything: the same best as when each mesh is searched alone.
+TEST(Search, PruningKeepsTheBest) {
+  const ModelWork model = Decoder(32);
+  const auto all = Search(model, On(16));
+  ASSERT_TRUE(all.ok()) << all.status();
+  double best = 1e30;
+  for (int64_t pp : {1, 2, 4, 8, 16}) {
+    for (int64_t tp : {1, 2, 4, 8}) {
+      SearchRequest request = On(16);
+      request.pp = pp;
+      request.tp = tp;
+      const auto part = Search(model, request);
+      if (part.ok() && !part->best.empty()) best = std::min(best, part->best[0].step.seconds);
+    }
+  }
+  EXPECT_EQ(all->best[0].step.seconds, best);
+}
+
+TEST(Search, SaysWhatIsWrong) {
+  const ModelWork model = Decoder(32);
+  auto message = [&](const std::function<void(SearchRequest&)>& change) {
+    SearchRequest request = On(64);
+    change(request);
+    const auto result = Search(model, request);
+    return std::string(result.status().message());
+  };
+  EXPECT_EQ(message([](SearchRequest& r) { r.tp = 5; }),
+            "dist.tp.size = 5 does not divide the 64 devices; nearest legal values: 4 and 8");
+  EXPECT_EQ(message([](SearchRequest& r) { r.tp = 16; }),
+            "dist.tp.size = 16 does not divide the 24 attention heads; nearest legal values: 8");
+  EXPECT_EQ(message([](SearchRequest& r) { r.pp = 64; }),
+            "dist.pp.size = 64 is more than the 32 layers; nearest legal values: 32");
+  EXPECT_EQ(message([](SearchRequest& r) { r.ep = 2; }),
+            "dist.ep.size = 2 is given for a model without experts; nearest legal values: 1");
+  EXPECT_THAT(message([](SearchRequest& r) { r.dp = 64, r.fsdp = 2; }),
+              HasSubstr("no mesh of 64 devices fits dp=64 fsdp=2"));
+  EXPECT_THAT(message([](SearchRequest& r) { r.global_batch = 100, r.dp = 64; }),
+              HasSubstr("batches that fit any mesh: 64 and 128"));
+}
+
+}  // namespace
+}  // namespace tacc::graph
