@@ -31,8 +31,9 @@ quickstart: build
 bench: build
 	@$(PYTHON) bench/train_step.py --build $(BUILD)
 	@$(PYTHON) bench/compile.py --build $(BUILD)
-	@cmake --build $(BUILD) --target published
+	@cmake --build $(BUILD) --target published search_bench
 	@$(BUILD)/published bench/data
+	@$(BUILD)/search_bench
 	@cmake --build $(BUILD) --target loader_bench
 	@test -f $(QUICKSTART_DATA)/index.json || { echo "the rest needs the quickstart's data: run make quickstart" >&2; exit 1; }
 	@$(PYTHON) bench/io.py --build $(BUILD)

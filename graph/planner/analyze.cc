@@ -98,6 +98,15 @@ class Analysis {
         part_[i] = last = outside.try_emplace(module, here).first->second;
       }
     }
+    // A leaf without a module belongs to its first reader.
+    std::vector<int> reader(graph_.values.size(), -1);
+    for (size_t i = graph_.nodes.size(); i-- > 0;) {
+      const Node& node = graph_.nodes[i];
+      if (node.operands.empty() && node.module.empty() && node.results.size() == 1 && reader[node.results[0]] >= 0) {
+        part_[i] = part_[reader[node.results[0]]];
+      }
+      for (ValueId v : node.operands) reader[v] = static_cast<int>(i);
+    }
   }
 
   absl::Status Visit(size_t i) {
@@ -177,7 +186,7 @@ class Analysis {
   // What tp, cp and ep send around this node.
   void Communicate(const Node& node, const Rule& rule, const Kinds& factors, PhaseWork& phase) {
     const bool tensor = Has(factors, Kind::kTensor);
-    // A sum over tp goes on through ops that are linear in it; else it is scattered here.
+    // A sum over tp goes on through ops that are linear in it; else it is scattered where it was made.
     std::vector<int> pending;
     for (size_t o = 0; o < node.operands.size(); ++o) {
       if (pending_[node.operands[o]]) pending.push_back(static_cast<int>(o));
@@ -186,9 +195,11 @@ class Analysis {
                         std::find(rule.linear_in.begin(), rule.linear_in.end(), pending) != rule.linear_in.end();
     if (!passes) {
       for (int o : pending) {
-        pending_[node.operands[o]] = false;
-        ++phase.scatters;
-        phase.scatter_bytes += Bytes(node.operands[o]);
+        const ValueId v = node.operands[o];
+        pending_[v] = false;
+        PhaseWork& maker = Phase(maker_[v]);
+        ++maker.scatters;
+        maker.scatter_bytes += Bytes(v);
       }
     }
     if (tensor) {
