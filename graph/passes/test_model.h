@@ -5,9 +5,9 @@
 
 namespace tacc::graph {
 
-// A two-layer decoder for tests of passes: norms, rotary attention with grouped heads, SwiGLU, untied head. Dims are
+// A decoder for tests of passes: norms, rotary attention with grouped heads, SwiGLU, untied head. Dims are
 // odd where they may be. Symbols: B rows, S tokens a row.
-inline std::string TestModelText() {
+inline std::string TestModelText(int num_layers = 2) {
   std::string text = R"TEXT(tacc.graph 1
 %tokens = input "tokens" : i32[B,S]
 %targets = input "targets" : i32[B,S]
@@ -15,7 +15,7 @@ inline std::string TestModelText() {
 %table = param "embed.weight" axes=[vocab,embed] init="normal(0.5)" : f32[13,8]
 %h0 = embedding %table, %tokens : f32[B,S,8] @embed
 )TEXT";
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < num_layers; ++i) {
     std::string layer = R"TEXT(%nw$ = param "layers.$.norm.weight" axes=[embed] init=ones : f32[8] @layers.$.norm
 %n$, %r$ = rms_norm %h$, %nw$ eps=1e-05 : f32[B,S,8], f32[B,S] @layers.$.norm
 %wq$ = param "layers.$.q.weight" axes=[heads,head_dim,embed] init="normal(0.5)" stored=[8,8] : f32[4,2,8] @layers.$.attn
@@ -49,8 +49,9 @@ inline std::string TestModelText() {
       }
     }
   }
-  return text + R"TEXT(%wh = param "head.weight" axes=[vocab,embed] init="normal(0.5)" : f32[13,8]
-%logits = einsum %h2, %wh spec="bsk,vk->bsv" : f32[B,S,13] @head
+  text += R"TEXT(%wh = param "head.weight" axes=[vocab,embed] init="normal(0.5)" : f32[13,8]
+)TEXT";
+  return text + "%logits = einsum %h" + std::to_string(num_layers) + R"TEXT(, %wh spec="bsk,vk->bsv" : f32[B,S,13] @head
 %loss, %count, %lse = cross_entropy %logits, %targets : f32[], f32[], f32[B,S]
 output "loss" %loss
 output "target_tokens" %count

@@ -1,0 +1,75 @@
+#include "graph/planner/compose.h"
+
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "graph/ir/text.h"
+#include "graph/passes/test_model.h"
+#include "graph/verify/verify.h"
+
+namespace tacc::graph {
+namespace {
+
+ForwardModel Model(int num_layers, int64_t rows) {
+  ParseOptions options;
+  options.symbols = {{"B", rows}, {"S", 6}};
+  auto graph = ParseGraph(TestModelText(num_layers), options);
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  ForwardModel model;
+  model.forward = *graph;
+  for (int i = 0; i < num_layers; ++i) model.units.push_back(absl::StrCat("layers.", i));
+  return model;
+}
+
+TEST(Compose, KeptLayersAreTheSmallerModel) {
+  const ForwardModel large = Model(5, 4);
+  const auto kept = KeepLayers(large.forward, large.units, 2);
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  EXPECT_EQ(kept->nodes.size(), Model(2, 4).forward.nodes.size());
+  Program program;
+  program.graphs = {*kept};
+  const OpTable ops;
+  EXPECT_TRUE(Verify(program, ops).ok());
+}
+
+TEST(Compose, LayersThatDifferAreRefused) {
+  ForwardModel model = Model(4, 4);
+  model.forward.nodes.erase(model.forward.nodes.end() - 6);
+  EXPECT_EQ(KeepLayers(model.forward, model.units, 2).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(Compose, IsWithinOnePercentOfTheRealPlan) {
+  const OpTable ops;
+  for (const auto& [dp, fsdp] :
+       {std::pair<int64_t, int64_t>(4, 1), std::pair<int64_t, int64_t>(1, 4), std::pair<int64_t, int64_t>(2, 2)}) {
+    for (int64_t micro_batch : {2, 16}) {
+      for (int64_t accumulation : {1, 4}) {
+        for (DType dtype : {DType::kF32, DType::kBF16}) {
+          PlanRequest request;
+          request.world = dp * fsdp;
+          request.training.max_steps = 10;
+          Plan plan;
+          plan.mesh = {{{"dp", dp}, {"fsdp", fsdp}}};
+          plan.compute_dtype = dtype;
+          plan.seq_len = 6;
+          plan.micro_batch = micro_batch;
+          plan.accumulation = accumulation;
+          const ForwardModel model = Model(12, micro_batch * request.world);
+          const auto composed = ComposeMemory(request, plan, model, ops);
+          ASSERT_TRUE(composed.ok()) << composed.status();
+          PipelineObserver observer;
+          observer.verification = PipelineObserver::Verification::kInput;
+          const auto real = CompilePlan(request, plan, model, ops, observer);
+          ASSERT_TRUE(real.ok()) << real.status();
+          const double bytes = static_cast<double>(real->memory.arena_bytes + real->memory.workspace_bytes);
+          EXPECT_NEAR(static_cast<double>(composed->arena_bytes + composed->workspace_bytes), bytes, 0.01 * bytes)
+              << "dp=" << dp << " fsdp=" << fsdp << " micro-batch " << micro_batch << " x " << accumulation << " "
+              << Name(dtype);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tacc::graph
