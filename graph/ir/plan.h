@@ -13,7 +13,7 @@ namespace tacc::graph {
 // How a job runs: what the planner decided and what it predicts. Text form: "tacc.plan 1" and a `key value` line each,
 // in this order; PrintPlan(ParsePlan(t)) == t.
 struct Plan {
-  Mesh mesh;  // axes dp, fsdp
+  Mesh mesh;  // axes pp, dp, fsdp, ep, cp, tp, tpq; those of size 1 may be missing
   DType compute_dtype = DType::kF32;
   int64_t seq_len = 0;         // tokens a sample
   int64_t micro_batch = 0;     // samples a device and call
@@ -24,7 +24,15 @@ struct Plan {
   double step_seconds = 0;     // predicted
 
   int64_t num_ranks() const { return mesh.num_ranks(); }
-  int64_t global_batch() const { return micro_batch * mesh.num_ranks() * accumulation; }
+  // Ranks that different samples go to.
+  int64_t num_data_ranks() const {
+    int64_t ranks = 1;
+    for (const Mesh::Axis& axis : mesh.axes) {
+      if (axis.name == "dp" || axis.name == "fsdp" || axis.name == "ep") ranks *= axis.size;
+    }
+    return ranks;
+  }
+  int64_t global_batch() const { return micro_batch * num_data_ranks() * accumulation; }
   bool operator==(const Plan&) const = default;
 };
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "graph/ir/status_macros.h"
+#include "graph/passes/layout.h"
 #include "graph/planner/simulate/cluster_times.h"
 
 namespace tacc::graph {
@@ -28,46 +29,54 @@ std::vector<int64_t> Divisors(int64_t n) {
   return divisors;
 }
 
-struct MeshSizes {
-  int64_t dp = 1;
-  int64_t fsdp = 1;
-};
+std::string Got(const char* field, const std::optional<int64_t>& size) {
+  return absl::StrCat(field, " ", size.has_value() ? absl::StrCat(*size) : "unset");
+}
 
-absl::StatusOr<std::vector<MeshSizes>> Meshes(const PlanRequest& request) {
-  const int64_t world = request.world;
-  std::vector<MeshSizes> meshes;
-  for (int64_t fsdp : Divisors(world)) {
-    const MeshSizes mesh{world / fsdp, fsdp};
-    if (request.dp.has_value() && *request.dp != mesh.dp) continue;
-    if (request.fsdp.has_value() && *request.fsdp != mesh.fsdp) continue;
-    meshes.push_back(mesh);
+// The meshes of dp and fsdp over the ranks that tensor parallelism leaves.
+absl::StatusOr<std::vector<Mesh>> DataMeshes(const PlanRequest& request) {
+  if (request.tp < 1 || request.world % request.tp != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("dist.tp.size = ", request.tp, " does not divide the ",
+                                                   request.world, " workers; use ",
+                                                   absl::StrJoin(Divisors(request.world), ", ")));
+  }
+  const int64_t ranks = request.world / request.tp;
+  std::vector<Mesh> meshes;
+  for (int64_t fsdp : Divisors(ranks)) {
+    if (request.dp.has_value() && *request.dp != ranks / fsdp) continue;
+    if (request.fsdp.has_value() && *request.fsdp != fsdp) continue;
+    meshes.push_back({{{"dp", ranks / fsdp}, {"fsdp", fsdp}}});
   }
   if (!meshes.empty()) return meshes;
-  return absl::InvalidArgumentError(
-      absl::StrCat("dist.dp.size x dist.fsdp.size must be the number of workers, ", world, "; got dp.size ",
-                   request.dp.has_value() ? absl::StrCat(*request.dp) : "unset", " and fsdp.size ",
-                   request.fsdp.has_value() ? absl::StrCat(*request.fsdp) : "unset", "; each may be ",
-                   absl::StrJoin(Divisors(world), ", ")));
+  return absl::InvalidArgumentError(absl::StrCat("dist.dp.size x dist.fsdp.size must be the number of workers",
+                                                 request.tp > 1 ? " / dist.tp.size" : "", ", ", ranks, "; got ",
+                                                 Got("dp.size", request.dp), " and ", Got("fsdp.size", request.fsdp),
+                                                 "; each may be ", absl::StrJoin(Divisors(ranks), ", ")));
+}
+
+// What samples are divided over, for errors.
+const char* Groups(const PlanRequest& request) {
+  return request.tp > 1 ? " groups of workers (workers / dist.tp.size)" : " workers";
 }
 
 // Micro-batches to try, largest first.
 absl::StatusOr<std::vector<int64_t>> MicroBatches(const PlanRequest& request) {
-  const int64_t world = request.world;
+  const int64_t ranks = request.world / request.tp;  // that different samples go to
   if (!request.global_batch.has_value()) return std::vector<int64_t>{request.micro_batch.value_or(kDefaultMicroBatch)};
   const int64_t global = *request.global_batch;
-  if (global % world != 0) {
-    const int64_t below = global / world * world;
+  if (global % ranks != 0) {
+    const int64_t below = global / ranks * ranks;
     return absl::InvalidArgumentError(
-        absl::StrCat("train.global_batch_size = ", global, " does not divide over ", world,
-                     " workers; nearest legal values: ", below > 0 ? absl::StrCat(below, " and ") : "", below + world));
+        absl::StrCat("train.global_batch_size = ", global, " does not divide over ", ranks, Groups(request),
+                     "; nearest legal values: ", below > 0 ? absl::StrCat(below, " and ") : "", below + ranks));
   }
-  const int64_t rows = global / world;
+  const int64_t rows = global / ranks;
   if (request.micro_batch.has_value()) {
     if (rows % *request.micro_batch == 0) return std::vector<int64_t>{*request.micro_batch};
     return absl::InvalidArgumentError(absl::StrCat("train.per_device_train_batch_size = ", *request.micro_batch,
                                                    " does not divide the ", rows,
-                                                   " samples of a worker (global_batch_size ", global, " over ", world,
-                                                   " workers); use ", absl::StrJoin(Divisors(rows), ", ")));
+                                                   " samples of a worker (global_batch_size ", global, " over ", ranks,
+                                                   Groups(request), "); use ", absl::StrJoin(Divisors(rows), ", ")));
   }
   std::vector<int64_t> sizes = Divisors(rows);
   std::reverse(sizes.begin(), sizes.end());
@@ -97,9 +106,7 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
   options.training = request.training;
   options.training.accumulation = plan.accumulation;
   options.compute_dtype = plan.compute_dtype;
-  options.partition.mesh = plan.mesh;
-  options.partition.batch_axes = {plan.mesh.Find("dp"), plan.mesh.Find("fsdp")};
-  options.partition.at_rest_axes = {plan.mesh.Find("fsdp")};
+  options.partition = LayoutOf(plan.mesh, model.residual_module);
   options.partition.units = model.units;
   options.partition.reduce_dtype = request.reduce_dtype;
   options.schedule.units = model.units;
@@ -110,20 +117,24 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
 
 absl::StatusOr<std::vector<Candidate>> PlanCandidates(const PlanRequest& request, const ForwardBuilder& model,
                                                       const OpTable& ops) {
-  TACC_ASSIGN_OR_RETURN(const std::vector<MeshSizes> meshes, Meshes(request));
+  TACC_ASSIGN_OR_RETURN(const std::vector<Mesh> meshes, DataMeshes(request));
   TACC_ASSIGN_OR_RETURN(const std::vector<int64_t> micro_batches, MicroBatches(request));
   std::vector<Candidate> candidates;
   for (int64_t micro_batch : micro_batches) {
-    TACC_ASSIGN_OR_RETURN(const ForwardModel forward, model(micro_batch * request.world, request.seq_len));
-    for (const MeshSizes& sizes : meshes) {
+    TACC_ASSIGN_OR_RETURN(const ForwardModel forward,
+                          model(micro_batch * (request.world / request.tp), request.seq_len));
+    TACC_ASSIGN_OR_RETURN(const std::vector<Mesh::Axis> tensor_axes, TensorAxes(forward.forward, request.tp));
+    for (const Mesh& mesh : meshes) {
       for (DType precision : Precisions(request)) {
         Candidate candidate;
         Plan& plan = candidate.plan;
-        plan.mesh = {{{"dp", sizes.dp}, {"fsdp", sizes.fsdp}}};
+        plan.mesh = mesh;
+        plan.mesh.axes.insert(plan.mesh.axes.end(), tensor_axes.begin(), tensor_axes.end());
         plan.compute_dtype = precision;
         plan.seq_len = request.seq_len;
         plan.micro_batch = micro_batch;
-        plan.accumulation = request.global_batch.value_or(micro_batch * request.world) / (micro_batch * request.world);
+        const int64_t rows = micro_batch * plan.num_data_ranks();
+        plan.accumulation = request.global_batch.value_or(rows) / rows;
         plan.threads = request.device.threads;
         PipelineObserver observer;
         observer.verification =

@@ -20,6 +20,8 @@ struct ForwardModel {
   Graph forward;
   // Module paths whose weights are gathered together (dist.fsdp.wrap_layer_cls).
   std::vector<std::string> units;
+  // Whose result [B,S,N] the residual stream begins with; may be empty.
+  std::string residual_module = "";
   int64_t num_parameters = 0;
 };
 using ForwardBuilder = std::function<absl::StatusOr<ForwardModel>(int64_t batch, int64_t seq_len)>;
@@ -30,6 +32,7 @@ struct PlanRequest {
   int64_t world = 1;         // ranks
   std::optional<int64_t> dp;
   std::optional<int64_t> fsdp;
+  int64_t tp = 1;
   std::optional<int64_t> global_batch;
   std::optional<int64_t> micro_batch;  // per device
   std::optional<bool> bf16;
@@ -56,9 +59,9 @@ inline constexpr int64_t kIdleBytes = int64_t{116} << 20;
 inline constexpr int64_t kBufferBytes = int64_t{8} << 20;
 
 // All candidates that the request allows, the best first: those that fit by predicted step time, then the others by
-// memory. Candidates: dp x fsdp = world, micro-batches that divide the rows of a device, precisions. Every candidate is
-// compiled, for exact bytes, and simulated. Errors: InvalidArgument when the request contradicts itself (nearest legal
-// values named) or the model cannot be built.
+// memory. Candidates: dp x fsdp x tp = world, micro-batches that divide the rows of a device, precisions. Every
+// candidate is compiled, for exact bytes, and simulated. Errors: InvalidArgument when the request contradicts itself
+// (nearest legal values named) or the model cannot be built.
 absl::StatusOr<std::vector<Candidate>> PlanCandidates(const PlanRequest& request, const ForwardBuilder& model,
                                                       const OpTable& ops);
 

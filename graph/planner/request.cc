@@ -166,6 +166,7 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   r.GetEnum("job.compute.reduce_dtype", "REDUCE_DTYPE_", &reduce_dtype);
   r.Get("job.dist.dp.size", &plan.dp);
   r.Get("job.dist.fsdp.size", &plan.fsdp);
+  r.Get("job.dist.tp.size", &plan.tp);
   r.Get("job.dist.fsdp.wrap_layer_cls", &request.wrap_layer_cls);
   r.Get("data.vocab_size", &request.vocab_size);
   int64_t workers = plan.dp.value_or(1) * plan.fsdp.value_or(1);

@@ -23,7 +23,12 @@ ForwardBuilder TestModel() {
     options.symbols = {{"B", batch}, {"S", seq_len}};
     auto graph = ParseGraph(TestModelText(), options);
     if (!graph.ok()) return graph.status();
-    return ForwardModel{*std::move(graph), {"layers.0", "layers.1"}, 1};
+    ForwardModel model;
+    model.forward = *std::move(graph);
+    model.units = {"layers.0", "layers.1"};
+    model.residual_module = "embed";
+    model.num_parameters = 1;
+    return model;
   };
 }
 
@@ -109,6 +114,26 @@ TEST(Planner, NamesTheNearestLegalSizes) {
   EXPECT_EQ(PlanCandidates(plan, TestModel(), ops).status().message(),
             "dist.dp.size x dist.fsdp.size must be the number of workers, 2; got dp.size unset and fsdp.size 3; each "
             "may be 1, 2");
+}
+
+TEST(Planner, CutsTensorParallelismByTheModelsHeads) {
+  const OpTable ops;
+  PlanRequest plan = Parse(kRequest).plan;
+  plan.world = 8;
+  plan.tp = 4;
+  auto candidates = PlanCandidates(plan, TestModel(), ops);
+  ASSERT_TRUE(candidates.ok()) << candidates.status();
+  for (const Candidate& c : *candidates) {
+    // 4 heads and 2 kv heads: each kv head is held by two ranks.
+    EXPECT_THAT(c.plan.mesh.ToString(), testing::AnyOf("dp=2 fsdp=1 tp=2 tpq=2", "dp=1 fsdp=2 tp=2 tpq=2"));
+    EXPECT_EQ(c.plan.global_batch(), 8);
+  }
+  plan.tp = 8;
+  EXPECT_EQ(PlanCandidates(plan, TestModel(), ops).status().message(),
+            "dist.tp.size = 8 does not divide the model's 4 heads and 2 kv heads; use 1, 2, 4");
+  plan.tp = 3;
+  EXPECT_EQ(PlanCandidates(plan, TestModel(), ops).status().message(),
+            "dist.tp.size = 3 does not divide the 8 workers; use 1, 2, 4, 8");
 }
 
 TEST(Planner, SaysWhatWouldFit) {

@@ -102,7 +102,7 @@ absl::Status CompileCommand(const std::string& request_file, const std::string& 
     };
   }
   TACC_ASSIGN_OR_RETURN(const ForwardModel model,
-                        builder(best.plan.micro_batch * request.plan.world, request.plan.seq_len));
+                        builder(best.plan.micro_batch * best.plan.num_data_ranks(), request.plan.seq_len));
   TACC_ASSIGN_OR_RETURN(const Compiled compiled, CompilePlan(request.plan, best.plan, model, ops, observer));
   TACC_RETURN_IF_ERROR(dumped);
   if (!dump_dir.empty()) TACC_RETURN_IF_ERROR(WriteFile(dump_dir + "/passes.txt", times));

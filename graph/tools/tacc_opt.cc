@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
+#include "graph/passes/layout.h"
 #include "graph/passes/pipeline.h"
 #include "graph/verify/verify.h"
 
@@ -28,6 +29,7 @@ struct Arguments {
   std::vector<std::string> mesh;     // axis=size
   std::vector<std::string> symbols;  // name=value
   std::string compute_dtype = "f32";
+  std::string residual_module;
   CompileOptions options;
 };
 
@@ -91,15 +93,13 @@ absl::StatusOr<std::string> Run(Arguments arguments) {
   TACC_ASSIGN_OR_RETURN(const auto symbols, ParsePairs(arguments.symbols, "--symbols"));
   parse.symbols.insert(symbols.begin(), symbols.end());
   TACC_ASSIGN_OR_RETURN(const auto axes, ParsePairs(arguments.mesh, "--mesh"));
-  PartitionOptions& partition = arguments.options.partition;
+  Mesh mesh;
   for (const auto& [name, size] : axes) {
-    const int axis = static_cast<int>(partition.mesh.axes.size());
-    if (partition.mesh.Find(name) >= 0)
-      return absl::InvalidArgumentError(absl::StrCat("--mesh: ", name, " is given twice"));
-    partition.mesh.axes.push_back({name, size});
-    if (name == "dp" || name == "fsdp") partition.batch_axes.push_back(axis);
-    if (name == "fsdp") partition.at_rest_axes.push_back(axis);
+    if (mesh.Find(name) >= 0) return absl::InvalidArgumentError(absl::StrCat("--mesh: ", name, " is given twice"));
+    mesh.axes.push_back({name, size});
   }
+  arguments.options.partition = LayoutOf(mesh, arguments.residual_module);
+  arguments.options.partition.units = arguments.options.schedule.units;
   TACC_ASSIGN_OR_RETURN(arguments.options.compute_dtype, ParseDType(arguments.compute_dtype));
   TACC_ASSIGN_OR_RETURN(const std::string text, ReadText(arguments.file));
   TACC_ASSIGN_OR_RETURN(Program program, ParseText(text, parse));
@@ -123,6 +123,8 @@ int Main(int argc, char** argv) {
   app.add_option("--passes", arguments.passes, "passes to run, in this order")->delimiter(',');
   app.add_option("--symbols", arguments.symbols, "values of dims written as names: B=4,S=8")->delimiter(',');
   app.add_option("--mesh", arguments.mesh, "partition: mesh axes, major to minor: dp=2,fsdp=2")->delimiter(',');
+  app.add_option("--residual-module", arguments.residual_module,
+                 "partition: module whose result the residual stream begins with");
   app.add_option("--compute-dtype", arguments.compute_dtype, "mixed-precision: dtype of matrix products");
   app.add_option("--accumulation", training.accumulation, "build-training: micro-batches of a step")
       ->check(CLI::PositiveNumber);
@@ -131,7 +133,8 @@ int Main(int argc, char** argv) {
   app.add_option("--max-grad-norm", training.max_grad_norm, "build-training: 0 for no clipping");
   app.add_option("--remat-units", arguments.options.remat.units, "remat: module paths whose activations are not kept")
       ->delimiter(',');
-  app.add_option("--units", schedule.units, "schedule: module paths gathered and freed together")->delimiter(',');
+  app.add_option("--units", schedule.units, "partition, schedule: module paths gathered and freed together")
+      ->delimiter(',');
   app.add_option("--prefetch-units", schedule.prefetch_units, "schedule: units ahead that a gather starts")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--threads", arguments.options.threads, "plan-memory: threads of a rank")->check(CLI::PositiveNumber);

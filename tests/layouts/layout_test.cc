@@ -1,6 +1,8 @@
 // Every layout of dp, fsdp and accumulation against one rank, on simulated ranks in double precision: what differs is
 // the order of sums, so the tolerance is a few units in the last place of f64. Padding is NaN in the simulation, so a
 // pass that lets it in shows at once.
+#include "graph/passes/layout.h"
+
 #include <cmath>
 #include <random>
 
@@ -55,13 +57,9 @@ absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops)
   options.training.weight_decay = 0.1;
   options.training.max_grad_norm = 0.5;  // below the norm at hand, so that clipping matters
   options.compute_dtype = layout.compute_dtype;
-  options.partition.mesh = {{{"dp", layout.dp}, {"fsdp", layout.fsdp}, {"tp", layout.tp}, {"tpq", layout.tpq}}};
-  options.partition.batch_axes = {0, 1};
-  options.partition.at_rest_axes = {1};
+  options.partition =
+      LayoutOf(Mesh{{{"dp", layout.dp}, {"fsdp", layout.fsdp}, {"tp", layout.tp}, {"tpq", layout.tpq}}}, "embed");
   options.partition.zero_stage = layout.zero_stage;
-  for (const char* axis : {"vocab", "heads", "mlp"}) options.partition.in_use_axes[axis] = {2, 3};
-  options.partition.in_use_axes["kv_heads"] = {2};
-  options.partition.residual = {"embed", {{0, 1}, {2, 3}, {}}};
   options.partition.units = {"layers.0", "layers.1"};
   options.schedule.units = {"layers.0", "layers.1"};
   options.schedule.prefetch_units = layout.prefetch_units;

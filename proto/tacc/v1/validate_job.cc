@@ -224,27 +224,47 @@ class Validator {
     }
   }
 
+  // The sizes of the layout that the job sets.
+  struct AxisSize {
+    const char* field;
+    int64_t size;
+  };
+  static std::vector<AxisSize> SetSizes(const v1::DistSpec& dist) {
+    std::vector<AxisSize> sizes;
+    if (dist.dp().has_size()) sizes.push_back({"dist.dp.size", dist.dp().size()});
+    if (dist.fsdp().has_size()) sizes.push_back({"dist.fsdp.size", dist.fsdp().size()});
+    if (dist.tp().has_size()) sizes.push_back({"dist.tp.size", dist.tp().size()});
+    return sizes;
+  }
+
   void CheckLayout(const v1::JobSpec& spec) {
-    const int64_t dp = spec.dist().dp().size(), fsdp = spec.dist().fsdp().size(), workers = spec.resources().workers();
-    if (workers < 1 || dp < 0 || fsdp < 0) return;
-    const std::vector<std::string> related = {"dist.dp.size", "dist.fsdp.size", "resources.workers"};
-    const std::string got = absl::StrCat(", but resources.workers = ", workers);
-    if (dp > 0 && fsdp > 0) {
-      if (dp * fsdp != workers) {
-        Add("resources.workers",
-            absl::StrCat("dist.dp.size ", dp, " x dist.fsdp.size ", fsdp, " = ", dp * fsdp, got,
-                         "; set resources.workers to ", dp * fsdp, " or leave it out"),
-            related);
-      }
-    } else if (dp > 0 && workers % dp != 0) {
-      Add("dist.dp.size",
-          absl::StrCat("dist.dp.size = ", dp, " does not divide resources.workers = ", workers, "; use ",
+    const int64_t workers = spec.resources().workers();
+    const std::vector<AxisSize> sizes = SetSizes(spec.dist());
+    if (workers < 1 || sizes.empty()) return;
+    std::vector<std::string> related, terms;
+    int64_t product = 1;
+    for (const AxisSize& axis : sizes) {
+      if (axis.size < 1 || axis.size > kMaxWorld) return;
+      product = std::min<int64_t>(product * axis.size, int64_t{1} << 40);
+      related.push_back(axis.field);
+      terms.push_back(absl::StrCat(axis.field, " ", axis.size));
+    }
+    related.push_back("resources.workers");
+    if (spec.dist().dp().has_size() && spec.dist().fsdp().has_size()) {
+      if (product == workers) return;
+      Add("resources.workers",
+          absl::StrCat(absl::StrJoin(terms, " x "), " = ", product, ", but resources.workers = ", workers,
+                       "; set resources.workers to ", product, " or leave it out"),
+          related);
+    } else if (workers % product != 0 && sizes.size() == 1) {
+      Add(sizes[0].field,
+          absl::StrCat(sizes[0].field, " = ", product, " does not divide resources.workers = ", workers, "; use ",
                        Divisors(workers)),
           related);
-    } else if (fsdp > 0 && workers % fsdp != 0) {
-      Add("dist.fsdp.size",
-          absl::StrCat("dist.fsdp.size = ", fsdp, " does not divide resources.workers = ", workers, "; use ",
-                       Divisors(workers)),
+    } else if (workers % product != 0) {
+      Add(sizes[0].field,
+          absl::StrCat(absl::StrJoin(terms, " x "), " = ", product, " does not divide resources.workers = ", workers,
+                       "; the product may be ", Divisors(workers)),
           related);
     }
   }
@@ -275,8 +295,9 @@ class Validator {
     };
     take("train.per_device_train_batch_size", train.per_device_train_batch_size(), std::numeric_limits<int32_t>::max());
     const bool both = spec.dist().dp().has_size() && spec.dist().fsdp().has_size();
-    if (spec.resources().has_workers() && !both) {
-      take("resources.workers", spec.resources().workers(), 65536);
+    const int64_t tp = std::max(1, spec.dist().tp().size());
+    if (spec.resources().has_workers() && !both && spec.resources().workers() % tp == 0) {
+      take(tp == 1 ? "resources.workers" : "resources.workers / dist.tp.size", spec.resources().workers() / tp, 65536);
     } else {
       take("dist.dp.size", spec.dist().dp().size(), 65536);
       take("dist.fsdp.size", spec.dist().fsdp().size(), 65536);
@@ -344,10 +365,13 @@ v1::JobSpec WithDefaults(const v1::JobSpec& spec) {
 int RequestedWorld(const v1::JobSpec& spec) {
   if (spec.resources().has_workers()) return spec.resources().workers();
   const v1::DistSpec& dist = spec.dist();
-  if (!dist.dp().has_size() && !dist.fsdp().has_size()) return 0;
-  const int64_t dp = dist.dp().has_size() ? dist.dp().size() : 1;
-  const int64_t fsdp = dist.fsdp().has_size() ? dist.fsdp().size() : 1;
-  return static_cast<int>(std::min<int64_t>(dp * fsdp, kMaxWorld));
+  if (!dist.dp().has_size() && !dist.fsdp().has_size() && !dist.tp().has_size()) return 0;
+  int64_t world = 1;
+  for (int64_t size : {dist.dp().has_size() ? dist.dp().size() : 1, dist.fsdp().has_size() ? dist.fsdp().size() : 1,
+                       dist.tp().has_size() ? dist.tp().size() : 1}) {
+    world = std::min<int64_t>(world * size, kMaxWorld);
+  }
+  return static_cast<int>(world);
 }
 
 std::string EnumValueInJobFile(const google::protobuf::EnumValueDescriptor& value) {

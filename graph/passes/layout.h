@@ -1,0 +1,29 @@
+#ifndef TACC_GRAPH_PASSES_LAYOUT_H_
+#define TACC_GRAPH_PASSES_LAYOUT_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "graph/passes/partition.h"
+
+namespace tacc::graph {
+
+// What the axes of a mesh mean, in one place:
+//   dp    splits the batch
+//   fsdp  splits the batch, and states at rest
+//   ep    splits the batch, and the experts
+//   cp    splits the sequence
+//   tp    splits vocab, heads, kv_heads and mlp, and the residual stream's sequence
+//   tpq   the same but kv_heads: for fewer kv heads than ranks
+// pp and what else a mesh has is not partition's business.
+// `residual_module`: the module whose result is the residual stream, f32[B,S,embed]; "": there is none to keep split.
+PartitionOptions LayoutOf(const Mesh& mesh, const std::string& residual_module);
+
+// The axes, major to minor, into which tensor parallelism over `ranks` is cut for this model: tp alone, or tp and tpq.
+// Sizes of 1 are left out. Errors: InvalidArgument when the model's weights name no axes to split, or its heads do not
+// divide, with the legal values.
+absl::StatusOr<std::vector<Mesh::Axis>> TensorAxes(const Graph& forward, int64_t ranks);
+
+}  // namespace tacc::graph
+
+#endif  // TACC_GRAPH_PASSES_LAYOUT_H_
