@@ -15,10 +15,15 @@ namespace tacc::coordinator {
 // status block.
 using DescribeInstruction = std::function<std::string(const JobState& job, int call, int node)>;
 
-// A hang is: every rank has stood still for `timeout_seconds`, and at least one of them inside a collective. Returns
-// one line that names the rank that is furthest behind and the instruction that the others wait in; nothing when there
-// is no hang or a rank has sent no sample yet.
+// A hang of a running attempt is: every rank has stood still for `timeout_seconds`, and at least one of them inside a
+// collective. Returns one line that names the rank that is furthest behind and the instruction that the others wait in;
+// nothing when there is no hang or a rank has sent no sample yet.
 std::optional<std::string> FindHang(const JobState& job, double timeout_seconds, const DescribeInstruction& describe);
+
+// A hang of an attempt that starts is: a rank that waits for no other has stood still for `timeout_seconds`, or all
+// that are not ready wait and have. Returns one line that names the rank and what it was doing; nothing when there is
+// none.
+std::optional<std::string> FindStartHang(const JobState& job, double timeout_seconds);
 
 }  // namespace tacc::coordinator
 

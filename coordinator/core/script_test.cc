@@ -277,7 +277,9 @@ class Script {
       sample->set_call(static_cast<int>(args.Int("call", 0)));
       sample->set_node(static_cast<int>(args.Int("node", 0)));
       sample->set_still_seconds(static_cast<double>(args.Int("still", 0)));
-      sample->set_in_collective(args.words.size() > 3 && args.words[3] == "collective");
+      const std::string activity = args.words.size() > 3 ? args.words[3] : "";
+      sample->set_waits_for_ranks(activity == "collective" || activity == "meeting");
+      sample->set_activity(activity);
     }
     return message;
   }

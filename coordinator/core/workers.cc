@@ -130,8 +130,11 @@ void Core::OnTick() {
                         " s when asked for the job's paths; is a file system stuck? Trying again"));
       AbandonPathCheck(&job);
     }
-    if (job.Phase() != v1::PHASE_RUNNING) continue;
-    if (auto hang = FindHang(job, options_.collective_timeout_seconds, describe_); hang.has_value()) {
+    const double timeout = options_.collective_timeout_seconds;
+    std::optional<std::string> hang;
+    if (job.Phase() == v1::PHASE_RUNNING) hang = FindHang(job, timeout, describe_);
+    if (job.Phase() == v1::PHASE_STARTING && job.Active()) hang = FindStartHang(job, timeout);
+    if (hang.has_value()) {
       v1::Fact fact;
       fact.mutable_attempt_condemned()->set_attempt(job.attempt->number);
       fact.mutable_attempt_condemned()->set_cause(*hang);

@@ -96,12 +96,13 @@ class Process:
 
 class Cluster:
     def __init__(self, folder: Path, *, workers: int = 2, worker_env: dict | None = None, coordinator_env: dict | None = None,
-                 memory: str = str(2 << 30), metrics: bool = False):
+                 memory: str = str(2 << 30), metrics: bool = False, coordinator_options: tuple = ()):
         self.folder = folder
         self.memory = memory
         self.metrics = ["--metrics-listen", "127.0.0.1:0"] if metrics else []
         folder.mkdir(parents=True, exist_ok=True)
         self.coordinator_env = coordinator_env
+        self.coordinator_options = coordinator_options
         self.address = "127.0.0.1:0"
         self.workers: dict[str, Process] = {}
         self.start_coordinator()
@@ -109,7 +110,8 @@ class Cluster:
             self.start_worker(f"w{i}", env=worker_env)
 
     def start_coordinator(self) -> None:
-        self.coordinator = Process([BUILD / "tacc-coordinator", "--listen", self.address, "--state-dir", self.folder / "coordinator", *self.metrics],
+        self.coordinator = Process([BUILD / "tacc-coordinator", "--listen", self.address, "--state-dir", self.folder / "coordinator", *self.metrics,
+                                    *self.coordinator_options],
                                    self.folder / "coordinator.log", "listening", env=self.coordinator_env)
         self.address = self.coordinator.answer
 

@@ -221,3 +221,15 @@ def test_a_worker_that_dies_again_and_again_ends_the_job(tmp_path):
         assert cluster.finish(job).returncode == 100
         view = cluster.json("get", job)
         assert "lost" in view["reason"] and "after 1 restart without a new step" in view["reason"], view["reason"]
+
+
+def test_rank_that_hangs_while_it_loads(tmp_path):
+    """The rank and what it was doing are named, and the attempt starts again."""
+    with Cluster(tmp_path / "cluster", workers=1, coordinator_options=("--collective-timeout", "3")) as cluster:
+        cluster.start_worker("w1", env={"TACC_FAILPOINTS": "before_load=sleep:600"})
+        job = submit(cluster, write_job(tmp_path, name="stuck", workers=2))
+        restarts = cluster.wait(lambda: cluster.json("get", job)["restarts"], "a restart")
+        assert "no progress for 3 s: rank 1 on w1 stands still binding its program" in restarts[0]["cause"]
+        cluster.workers["w1"].kill()
+        cluster.start_worker("w1")
+        assert cluster.finish(job).returncode == 0

@@ -143,7 +143,7 @@ absl::Status WriteSmallFile(const std::string& path, const std::string& content)
   return (*file)->Finish();
 }
 
-absl::StatusOr<FileHash> HashFile(const std::string& path) {
+absl::StatusOr<FileHash> HashFile(const std::string& path, const std::function<void()>& progress) {
   FileDescriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (fd.get() < 0) return OpenError(path);
   Sha256 sha256;
@@ -155,6 +155,7 @@ absl::StatusOr<FileHash> HashFile(const std::string& path) {
     if (n == 0) break;
     sha256.Update(buffer.data(), n);
     result.num_bytes += n;
+    if (progress) progress();
   }
   result.sha256 = sha256.HexDigest();
   return result;

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -75,12 +76,12 @@ absl::StatusOr<std::string> ReadSmallFile(const std::string& path, int64_t max_b
 // Creates or replaces the file and forces it to the disk.
 absl::Status WriteSmallFile(const std::string& path, const std::string& content);
 
-// Returns the file's SHA-256, 64 hex digits, and its size.
+// Returns the file's SHA-256, 64 hex digits, and its size. `progress`, if set, is called for each piece read.
 struct FileHash {
   int64_t num_bytes = 0;
   std::string sha256;
 };
-absl::StatusOr<FileHash> HashFile(const std::string& path);
+absl::StatusOr<FileHash> HashFile(const std::string& path, const std::function<void()>& progress = nullptr);
 
 // Forces the directory's entries (creations, renames, removals) to the disk.
 absl::Status SyncDirectory(const std::string& path);

@@ -70,11 +70,11 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& 
   return checkpoint;
 }
 
-absl::Status Checkpoint::VerifyData(size_t first, size_t stride) const {
+absl::Status Checkpoint::VerifyData(size_t first, size_t stride, const std::function<void()>& progress) const {
   for (size_t i = first; i < manifest_.files.size(); i += stride) {
     const ManifestFile& listed = manifest_.files[i];
     const std::string file_path = absl::StrCat(path_, "/", listed.name);
-    const absl::StatusOr<FileHash> hash = HashFile(file_path);
+    const absl::StatusOr<FileHash> hash = HashFile(file_path, progress);
     if (!hash.ok()) return hash.status();
     if (hash->num_bytes != listed.num_bytes || hash->sha256 != listed.sha256) {
       return absl::InvalidArgumentError(absl::StrCat(file_path, ": SHA-256 ", hash->sha256, " but the manifest says ",

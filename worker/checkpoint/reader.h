@@ -3,6 +3,7 @@
 #define WORKER_CHECKPOINT_READER_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -28,8 +29,9 @@ class Checkpoint {
   const Manifest& manifest() const { return manifest_; }
 
   // Checks the SHA-256 of the files first, first + stride, ... of the manifest, so that several ranks can share the
-  // work; VerifyData(0, 1) checks all. InvalidArgument names the damaged file.
-  absl::Status VerifyData(size_t first, size_t stride) const;
+  // work; VerifyData(0, 1) checks all. `progress`, if set, is called for each piece read. InvalidArgument names the
+  // damaged file.
+  absl::Status VerifyData(size_t first, size_t stride, const std::function<void()>& progress = nullptr) const;
 
   // Reads a rectangle of a logical tensor to `out`, dense and row-major, in the tensor's own dtype. NotFound,
   // InvalidArgument name the tensor.

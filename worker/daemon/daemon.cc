@@ -241,7 +241,9 @@ class Daemon {
     out->set_step(sample->status.step + 1);
     out->set_call(static_cast<int32_t>(sample->status.call));
     out->set_node(static_cast<int32_t>(sample->status.node));
-    out->set_in_collective(sample->status.state == NodeState::kInCollective);
+    const Activity activity = sample->status.activity;
+    out->set_waits_for_ranks(activity == Activity::kInCollective || activity == Activity::kMeeting);
+    out->set_activity(ActivityText(activity));
     out->set_still_seconds(sample->still_seconds);
     return heartbeat;
   }

@@ -16,10 +16,6 @@ namespace {
 constexpr size_t kMaxEventBytes = 1 << 20;
 constexpr size_t kMaxLogLineBytes = 4096;
 
-bool IsSamePlace(const RankStatus& a, const RankStatus& b) {
-  return a.attempt == b.attempt && a.step == b.step && a.call == b.call && a.node == b.node;
-}
-
 }  // namespace
 
 absl::StatusOr<std::string> CompleteStart(const std::string& start_json, const std::string& program_path,
@@ -147,7 +143,7 @@ absl::optional<RankHost::Sample> RankHost::TakeSample(double now) {
   if (status_block_ == nullptr) return absl::nullopt;
   Sample sample;
   sample.status = status_block_->Sample();
-  if (!IsSamePlace(sample.status, last_status_)) still_since_ = now;
+  if (sample.status.heartbeat != last_status_.heartbeat) still_since_ = now;
   last_status_ = sample.status;
   sample.still_seconds = now - still_since_;
   return sample;

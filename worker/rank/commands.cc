@@ -50,14 +50,11 @@ void CommandReader::Handle(const std::string& line, State& state, EventWriter* e
   }
 }
 
-absl::StatusOr<Endpoint> CommandReader::WaitForRendezvous(absl::Duration timeout) {
+Endpoint CommandReader::WaitForRendezvous() {
   absl::MutexLock lock(&state_->mutex);
   State* state = state_.get();
   const auto arrived = [state]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return state->endpoint.has_value(); };
-  if (!state->mutex.AwaitWithTimeout(absl::Condition(&arrived), timeout)) {
-    return absl::DeadlineExceededError(absl::StrCat("no rendezvous command for ", absl::FormatDuration(timeout),
-                                                    ": rank 0 is not up, or its worker cannot be reached"));
-  }
+  state->mutex.Await(absl::Condition(&arrived));
   return *state->endpoint;
 }
 

@@ -7,9 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 #include "absl/types/optional.h"
 #include "worker/rank/events.h"
 #include "worker/rank/gloo_transport.h"
@@ -34,8 +32,8 @@ class CommandReader {
   // Leaves the thread to the process's end: it may sit in read().
   ~CommandReader();
 
-  // Waits for `rendezvous`. DeadlineExceeded after `timeout`.
-  absl::StatusOr<Endpoint> WaitForRendezvous(absl::Duration timeout);
+  // Waits for `rendezvous`.
+  Endpoint WaitForRendezvous();
 
   CommandCounts counts();
 

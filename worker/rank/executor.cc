@@ -45,7 +45,7 @@ absl::Status Executor::Annotate(const BoundGraph& graph, const Instruction& inst
 
 absl::Status Executor::RunCollective(const Instruction& instruction, uint32_t call_index) {
   if (options_.status != nullptr) {
-    options_.status->SetNode(call_index, static_cast<uint32_t>(instruction.node), NodeState::kInCollective);
+    options_.status->SetNode(call_index, static_cast<uint32_t>(instruction.node), Activity::kInCollective);
   }
   if (options_.failpoints != nullptr) TACC_RETURN_IF_ERROR(options_.failpoints->Hit("in_collective"));
   switch (instruction.kind) {
@@ -64,7 +64,7 @@ absl::Status Executor::RunCollective(const Instruction& instruction, uint32_t ca
 absl::Status Executor::RunGraph(const BoundGraph& graph, uint32_t call_index, const std::vector<const void*>& inputs) {
   for (const Instruction& instruction : graph.instructions) {
     if (options_.status != nullptr) {
-      options_.status->SetNode(call_index, static_cast<uint32_t>(instruction.node), NodeState::kRunning);
+      options_.status->SetNode(call_index, static_cast<uint32_t>(instruction.node), Activity::kInNode);
     }
     const double begin = is_profiling_ ? Seconds() : 0;
     switch (instruction.kind) {
@@ -99,7 +99,7 @@ absl::Status Executor::RunStep(const std::vector<std::vector<const void*>>& inpu
   for (const graph::Call& call : options_.program->step) {
     TACC_RETURN_IF_ERROR(RunGraph(*graphs_.at(call.graph), index++, inputs.at(call.micro_batch)));
   }
-  if (options_.status != nullptr) options_.status->SetState(NodeState::kIdle);
+  if (options_.status != nullptr) options_.status->SetActivity(Activity::kBetweenSteps);
   return absl::OkStatus();
 }
 
@@ -107,7 +107,7 @@ absl::Status Executor::RunEval(const std::vector<const void*>& inputs) {
   uint32_t index = static_cast<uint32_t>(options_.program->step.size());
   for (const graph::Call& call : options_.program->eval)
     TACC_RETURN_IF_ERROR(RunGraph(*graphs_.at(call.graph), index++, inputs));
-  if (options_.status != nullptr) options_.status->SetState(NodeState::kIdle);
+  if (options_.status != nullptr) options_.status->SetActivity(Activity::kBetweenSteps);
   return absl::OkStatus();
 }
 

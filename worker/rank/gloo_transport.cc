@@ -16,10 +16,14 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "graph/ir/status_macros.h"
 
 namespace tacc::worker {
 namespace {
+
+// How soon a rank sees that the last of the others has loaded.
+constexpr absl::Duration kPollInterval = absl::Milliseconds(20);
 
 std::chrono::milliseconds Milliseconds(absl::Duration duration) {
   return std::chrono::milliseconds(absl::ToInt64Milliseconds(duration));
@@ -154,6 +158,10 @@ absl::StatusOr<std::unique_ptr<Transport>> ConnectGloo(const GlooOptions& option
     auto tcp = c10::make_intrusive<c10d::TCPStore>(options.store.host, store_options);
     c10::intrusive_ptr<c10d::Store> store =
         c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("attempt", options.attempt), tcp);
+    std::vector<std::string> loaded;
+    for (int rank = 0; rank < options.world; ++rank) loaded.push_back(absl::StrCat("loaded/", rank));
+    store->set(loaded[options.rank], std::vector<uint8_t>{1});
+    while (!store->check(loaded)) absl::SleepFor(kPollInterval);
     auto gloo_options = c10d::ProcessGroupGloo::Options::create(Milliseconds(options.timeout));
     gloo_options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname(options.advertise)};
     gloo_options->threads = 1;

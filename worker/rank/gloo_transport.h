@@ -31,12 +31,12 @@ struct GlooOptions {
   int64_t attempt = 1;
   std::string advertise;   // The address that this rank listens on for its peers: an IP address.
   Endpoint store;          // Where rank 0's server listens.
-  absl::Duration timeout;  // Of connecting, and of each wait for a peer.
+  absl::Duration timeout;  // Of connecting once all are there, and of each wait for a peer.
 };
 
 // Point-to-point messages by LibTorch's c10d over Gloo's TCP transport: no copies, no threads beside Gloo's own. All
-// ranks of the attempt call it; returns when all are connected. Unavailable: a peer or the store did not answer in
-// time.
+// ranks of the attempt call it, each once it has loaded; waits without limit until all do (the coordinator knows which
+// of them stands still), and returns when all are connected. Unavailable: a peer or the store did not answer in time.
 absl::StatusOr<std::unique_ptr<Transport>> ConnectGloo(const GlooOptions& options);
 
 }  // namespace tacc::worker

@@ -118,13 +118,28 @@ class RankRun {
       TACC_ASSIGN_OR_RETURN(server_, RendezvousServer::Start(start_.advertise, start_.world, timeout()));
       events_.Write("listening", {{"port", server_->port()}});
     }
+    Now(Activity::kBinding);
     TACC_RETURN_IF_ERROR(Hit("before_load"));
     TACC_RETURN_IF_ERROR(Bind());
     const absl::Status loaded = LoadStates();
+    Now(Activity::kMeeting);
     if (start_.world > 1) TACC_RETURN_IF_ERROR(Connect());
     TACC_RETURN_IF_ERROR(AgreeOnStates(loaded));
     TACC_RETURN_IF_ERROR(Hit("after_load"));
-    return AgreeOnStatus(collectives_, OpenData());
+    Now(Activity::kOpeningData);
+    const absl::Status opened = OpenData();
+    Now(Activity::kMeeting);
+    TACC_RETURN_IF_ERROR(AgreeOnStatus(collectives_, opened));
+    Now(Activity::kBetweenSteps);
+    return absl::OkStatus();
+  }
+
+  void Now(Activity activity) {
+    if (status_block_ != nullptr) status_block_->SetActivity(activity);
+  }
+
+  void Beat() {
+    if (status_block_ != nullptr) status_block_->Beat();
   }
 
   absl::Status Hit(const char* failpoint) {
@@ -178,8 +193,8 @@ class RankRun {
       executor.arena = arena_.get();
     }
     TACC_ASSIGN_OR_RETURN(executor_, Executor::Create(executor));
-    states_ = std::make_unique<RankStates>(&program_, start_.rank,
-                                           [this](const std::string& name) { return executor_->state(name); });
+    states_ = std::make_unique<RankStates>(
+        &program_, start_.rank, [this](const std::string& name) { return executor_->state(name); }, [this] { Beat(); });
     checkpointer_ = std::make_unique<Checkpointer>(&start_, &program_, states_.get(), &collectives_, &events_,
                                                    options_.failpoints, SpareBytes());
     return absl::OkStatus();
@@ -200,15 +215,17 @@ class RankRun {
 
   absl::Status LoadStates() {
     if (!start_.resume.empty()) return LoadCheckpoint(ResumePath());
+    Now(Activity::kLoadingWeights);
     if (start_.weights == StartFile::Weights::kRandom) return states_->Initialize(nullptr, start_.seed);
     TACC_ASSIGN_OR_RETURN(const std::unique_ptr<ModelWeights> weights, ModelWeights::Open(start_.model_dir));
     return states_->Initialize(weights.get(), start_.seed);
   }
 
   absl::Status LoadCheckpoint(const std::string& path) {
+    Now(Activity::kLoadingCheckpoint);
     TACC_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(path));
     // The ranks share the work of reading everything once.
-    TACC_RETURN_IF_ERROR(checkpoint->VerifyData(start_.rank, start_.world));
+    TACC_RETURN_IF_ERROR(checkpoint->VerifyData(start_.rank, start_.world, [this] { Beat(); }));
     TACC_RETURN_IF_ERROR(states_->Load(*checkpoint));
     steps_done_ = checkpoint->manifest().step;
     resumed_from_ = path.substr(path.rfind('/') + 1);
@@ -217,9 +234,7 @@ class RankRun {
 
   absl::Status Connect() {
     Endpoint store{start_.advertise, server_ == nullptr ? 0 : server_->port()};
-    if (start_.rank != 0) {
-      TACC_ASSIGN_OR_RETURN(store, commands_.WaitForRendezvous(timeout()));
-    }
+    if (start_.rank != 0) store = commands_.WaitForRendezvous();
     GlooOptions gloo;
     gloo.rank = start_.rank;
     gloo.world = start_.world;
@@ -244,6 +259,7 @@ class RankRun {
       if (older.empty()) return agreed;
       start_.resume = older;
       loaded = LoadCheckpoint(ResumePath());
+      Now(Activity::kMeeting);
     }
   }
 

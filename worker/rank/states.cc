@@ -138,6 +138,7 @@ absl::Status RankStates::ReadRandom(const State& weight, const Rectangle& wanted
 }
 
 absl::Status RankStates::Fill(const State& state, const State& source, const ReadFloat& read) {
+  if (progress_) progress_();
   const Rectangle mine = RectangleOf(state);
   const TensorView view = views_(state.name);
   const int64_t count = NumElements(mine.shape).value_or(0);

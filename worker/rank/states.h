@@ -24,9 +24,9 @@ using StateViews = std::function<kernels::TensorView(const std::string&)>;
 // what any other wrote: a rank reads its own rectangle of each logical tensor.
 class RankStates {
  public:
-  // `program` must outlive the object.
-  RankStates(const graph::Program* program, int64_t rank, StateViews views)
-      : program_(*program), rank_(rank), views_(std::move(views)) {}
+  // `program` must outlive the object. `progress`, if set, is called before each state that is filled.
+  RankStates(const graph::Program* program, int64_t rank, StateViews views, std::function<void()> progress = nullptr)
+      : program_(*program), rank_(rank), views_(std::move(views)), progress_(std::move(progress)) {}
 
   // Weights from a model's files, or, without `weights`, random by each state's `init`, keyed by seed, name and logical
   // index: the same for any layout. Copies are cast from them, all else becomes zero. Padding becomes zero.
@@ -66,6 +66,7 @@ class RankStates {
   const graph::Program& program_;
   int64_t rank_;
   StateViews views_;
+  std::function<void()> progress_;
 };
 
 }  // namespace tacc::worker

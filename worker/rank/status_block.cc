@@ -30,6 +30,30 @@ absl::StatusOr<StatusFields*> Map(const std::string& name, int fd) {
 
 }  // namespace
 
+const char* ActivityText(Activity activity) {
+  switch (activity) {
+    case Activity::kStarting:
+      return "reading its program";
+    case Activity::kBinding:
+      return "binding its program";
+    case Activity::kLoadingWeights:
+      return "loading weights";
+    case Activity::kLoadingCheckpoint:
+      return "loading a checkpoint";
+    case Activity::kMeeting:
+      return "waiting for the other ranks";
+    case Activity::kOpeningData:
+      return "opening the data";
+    case Activity::kBetweenSteps:
+      return "between two steps";
+    case Activity::kInNode:
+      return "in an instruction";
+    case Activity::kInCollective:
+      return "in a collective";
+  }
+  return "";
+}
+
 absl::StatusOr<std::unique_ptr<StatusBlock>> StatusBlock::Create(const std::string& name, int64_t attempt) {
   shm_unlink(name.c_str());
   const int fd = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -83,8 +107,8 @@ RankStatus StatusBlock::Sample() const {
   status.call = fields_->call.load(std::memory_order_relaxed);
   status.node = fields_->node.load(std::memory_order_relaxed);
   // A damaged value must not become an enum that nothing handles.
-  const uint32_t state = fields_->state.load(std::memory_order_relaxed);
-  if (state <= static_cast<uint32_t>(NodeState::kInCollective)) status.state = static_cast<NodeState>(state);
+  const uint32_t activity = fields_->activity.load(std::memory_order_relaxed);
+  if (activity <= static_cast<uint32_t>(Activity::kInCollective)) status.activity = static_cast<Activity>(activity);
   status.heartbeat = fields_->heartbeat.load(std::memory_order_relaxed);
   return status;
 }

@@ -13,23 +13,33 @@
 
 namespace tacc::worker {
 
-enum class NodeState : uint32_t {
-  kIdle = 0,          // Outside a step: loading, waiting for the rendezvous, writing a checkpoint.
-  kRunning = 1,       // In the node.
-  kInCollective = 2,  // In the node's collective, perhaps waiting for other ranks.
+// What a rank does.
+enum class Activity : uint32_t {
+  kStarting = 0,  // Reading its start file and program.
+  kBinding = 1,
+  kLoadingWeights = 2,
+  kLoadingCheckpoint = 3,
+  kMeeting = 4,  // Waiting until the other ranks have loaded, connecting to them, agreeing with them.
+  kOpeningData = 5,
+  kBetweenSteps = 6,  // Reading a batch, agreeing with the others, copying or writing a checkpoint, exporting.
+  kInNode = 7,
+  kInCollective = 8,  // In the node's collective, perhaps waiting for other ranks.
 };
+
+// For people: "loading weights".
+const char* ActivityText(Activity activity);
 
 // The layout. Every field is written alone, relaxed; a reader may see fields of neighbouring instructions together.
 // 4-byte fields where a CUDA graph writes them.
 struct StatusFields {
   std::atomic<uint32_t> magic;  // kStatusMagic once the segment is ready.
   std::atomic<uint32_t> attempt;
-  std::atomic<uint64_t> step;   // Steps done.
-  std::atomic<uint32_t> call;   // Index in the program's list of calls.
-  std::atomic<uint32_t> node;   // Index of the node in the call's graph.
-  std::atomic<uint32_t> state;  // A NodeState.
+  std::atomic<uint64_t> step;      // Steps done.
+  std::atomic<uint32_t> call;      // Index in the program's list of calls.
+  std::atomic<uint32_t> node;      // Index of the node in the call's graph.
+  std::atomic<uint32_t> activity;  // An Activity.
   std::atomic<uint32_t> reserved0;
-  std::atomic<uint64_t> heartbeat;  // Grows with each instruction.
+  std::atomic<uint64_t> heartbeat;  // Grows with each instruction, and while it loads.
   uint8_t reserved1[24];
 };
 static_assert(sizeof(StatusFields) == 64);
@@ -43,7 +53,7 @@ struct RankStatus {
   int64_t step = 0;
   int64_t call = 0;
   int64_t node = 0;
-  NodeState state = NodeState::kIdle;
+  Activity activity = Activity::kStarting;
   uint64_t heartbeat = 0;
 };
 
@@ -60,13 +70,17 @@ class StatusBlock {
   StatusBlock& operator=(const StatusBlock&) = delete;
 
   // For the rank: says where it is. Cheap enough for every instruction (three stores).
-  void SetNode(uint32_t call, uint32_t node, NodeState state) {
+  void SetNode(uint32_t call, uint32_t node, Activity activity) {
     fields_->call.store(call, std::memory_order_relaxed);
     fields_->node.store(node, std::memory_order_relaxed);
-    SetState(state);
+    SetActivity(activity);
   }
-  void SetState(NodeState state) {
-    fields_->state.store(static_cast<uint32_t>(state), std::memory_order_relaxed);
+  void SetActivity(Activity activity) {
+    fields_->activity.store(static_cast<uint32_t>(activity), std::memory_order_relaxed);
+    Beat();
+  }
+  // Says that it goes on.
+  void Beat() {
     fields_->heartbeat.store(fields_->heartbeat.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
   void SetStep(int64_t steps_done) { fields_->step.store(steps_done, std::memory_order_relaxed); }

@@ -22,7 +22,7 @@ TEST(StatusBlockTest, AnotherProcessSeesTheRank) {
     auto rank = StatusBlock::Open(Name("a"));
     if (!rank.ok()) _exit(1);
     (*rank)->SetStep(int64_t{1} << 40);
-    (*rank)->SetNode(2, 77, NodeState::kInCollective);
+    (*rank)->SetNode(2, 77, Activity::kInCollective);
     _exit(0);
   }
   int exit_status = 0;
@@ -33,7 +33,7 @@ TEST(StatusBlockTest, AnotherProcessSeesTheRank) {
   EXPECT_EQ(status.step, int64_t{1} << 40);
   EXPECT_EQ(status.call, 2);
   EXPECT_EQ(status.node, 77);
-  EXPECT_EQ(status.state, NodeState::kInCollective);
+  EXPECT_EQ(status.activity, Activity::kInCollective);
   EXPECT_EQ(status.heartbeat, 1u);
 }
 
@@ -62,11 +62,11 @@ TEST(StatusBlockTest, LeftoversAreReplacedOrRemoved) {
   EXPECT_FALSE(StatusBlock::Open(Name("d")).ok());
 }
 
-TEST(StatusBlockTest, AnUnknownStateReadsAsIdle) {
+TEST(StatusBlockTest, AnUnknownActivityReadsAsStarting) {
   auto block = StatusBlock::Create(Name("e"), 1);
   ASSERT_TRUE(block.ok());
-  (*block)->fields()->state.store(99);
-  EXPECT_EQ((*block)->Sample().state, NodeState::kIdle);
+  (*block)->fields()->activity.store(99);
+  EXPECT_EQ((*block)->Sample().activity, Activity::kStarting);
   (*block)->fields()->magic.store(0);
   EXPECT_EQ(StatusBlock::Open(Name("e")).status().code(), absl::StatusCode::kInvalidArgument);
 }
