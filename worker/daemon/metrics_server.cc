@@ -19,22 +19,23 @@ namespace {
 
 using Labels = std::vector<prometheus::ClientMetric::Label>;
 
-// Numbers of a rank's events that are worth a series: field of the event, name, help.
+// Numbers of a rank's events that are worth a series: event and field, name, help.
 struct RankMetric {
-  const char* field;
+  const char* number;
   const char* name;
   const char* help;
 };
 constexpr RankMetric kRankMetrics[] = {
-    {"loss", "tacc_rank_loss", "Training loss of the last step, nats per target token."},
-    {"eval_loss", "tacc_rank_eval_loss", "Loss of the last evaluation on held-out data, nats per target token."},
-    {"grad_norm", "tacc_rank_gradient_norm", "Global norm of the last step's gradient, before clipping."},
-    {"learning_rate", "tacc_rank_learning_rate", "Learning rate of the last step."},
-    {"seconds", "tacc_rank_step_seconds", "Duration of the last step."},
-    {"data_wait_seconds", "tacc_rank_data_wait_seconds", "Time that the last step waited for data."},
-    {"communication_seconds", "tacc_rank_communication_seconds", "Time that the last step waited for collectives."},
-    {"tokens_per_second", "tacc_rank_tokens_per_second", "Tokens per second of the last step, over all ranks."},
-    {"arena_bytes", "tacc_rank_arena_bytes", "Size of the rank's memory arena."},
+    {"step.loss", "tacc_rank_loss", "Training loss of the last step, nats per target token."},
+    {"eval.eval_loss", "tacc_rank_eval_loss", "Loss of the last evaluation on held-out data, nats per target token."},
+    {"step.grad_norm", "tacc_rank_gradient_norm", "Global norm of the last step's gradient, before clipping."},
+    {"step.learning_rate", "tacc_rank_learning_rate", "Learning rate of the last step."},
+    {"step.seconds", "tacc_rank_step_seconds", "Duration of the last step."},
+    {"step.data_wait_seconds", "tacc_rank_data_wait_seconds", "Time that the last step waited for data."},
+    {"step.communication_seconds", "tacc_rank_communication_seconds",
+     "Time that the last step waited for collectives."},
+    {"step.tokens_per_second", "tacc_rank_tokens_per_second", "Tokens per second of the last step, over all ranks."},
+    {"ready.arena_bytes", "tacc_rank_arena_bytes", "Size of the rank's memory arena."},
 };
 
 void AddFamily(const std::string& name, const std::string& help, prometheus::MetricType type, double value,
@@ -76,7 +77,7 @@ std::vector<prometheus::MetricFamily> Families(const DaemonSnapshot& snapshot) {
         rank);
   gauge("tacc_rank_still_seconds", "How long the rank has been in the same instruction.", snapshot.still_seconds, rank);
   for (const RankMetric& metric : kRankMetrics) {
-    const auto it = snapshot.rank_metrics.find(metric.field);
+    const auto it = snapshot.rank_metrics.find(metric.number);
     if (it != snapshot.rank_metrics.end()) gauge(metric.name, metric.help, it->second, rank);
   }
   return families;

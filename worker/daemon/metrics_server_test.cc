@@ -67,7 +67,7 @@ TEST(MetricsServerTest, SeriesOfTheWorkerAndOfItsRank) {
   snapshot.job = "job-1";
   snapshot.rank = 1;
   snapshot.steps_done = 7;
-  snapshot.rank_metrics = {{"loss", 2.5}, {"port", 29500}};
+  snapshot.rank_metrics = {{"step.loss", 2.5}, {"checkpoint.seconds", 29500}};
   (*server)->Publish(snapshot);
   text = Get(**server, "/metrics");
   EXPECT_THAT(text, HasSubstr("tacc_worker_rank_running{worker=\"w0\"} 1\n"));

@@ -139,7 +139,8 @@ void Supervisor::EventLine(const std::string& line, double now) {
   report.kind = *name == "step" ? ReportKind::kStepMetric : ReportKind::kEvent;
   said_end_ = said_end_ || *name == "finished" || *name == "stopped";
   for (const auto& item : event.items()) {
-    if (item.value().is_number()) metrics_[item.key()] = item.value().get<double>();
+    if (item.value().is_number())
+      metrics_[absl::StrCat(name->get<std::string>(), ".", item.key())] = item.value().get<double>();
   }
   FlushLogs(now);
   reports_.Add(std::move(report));

@@ -70,7 +70,7 @@ class Supervisor {
   const absl::optional<RankKey>& running() const { return running_; }
   ReportBuffer& reports() { return reports_; }
   const ReportBuffer& reports() const { return reports_; }
-  // The last step event of the running rank, for metrics: numeric fields by name.
+  // The numbers of the running rank's last event of each kind, for metrics: "step.loss", "eval.seconds".
   const std::map<std::string, double>& metrics() const { return metrics_; }
 
  private:

@@ -59,15 +59,17 @@ TEST(SupervisorTest, ARankFromStartToExit) {
   supervisor.LogLine("hello", 2);
   supervisor.EventLine(R"({"event":"step","loss":2.5})", 2);
   supervisor.EventLine("not json", 2);
+  supervisor.EventLine(R"({"event":"eval","loss":7})", 2);
   EXPECT_EQ(Text(supervisor.RankCommand({"j", 1, 0}, "x")), "write x;");
   EXPECT_EQ(Text(supervisor.RankCommand({"j", 2, 0}, "x")), "");
-  EXPECT_EQ(supervisor.metrics().at("loss"), 2.5);
+  EXPECT_EQ(supervisor.metrics().at("step.loss"), 2.5);
   EXPECT_EQ(Text(supervisor.Exited(Code(3), 3)), "");
   EXPECT_EQ(Reports(&supervisor),
             "j.a1 1 log [hello]\n"
             "j.a1 2 {\"event\":\"step\",\"loss\":2.5}\n"
             "j.a1 3 log [not json]\n"
-            "j.a1 4 exit code=3 signal=0\n");
+            "j.a1 4 {\"event\":\"eval\",\"loss\":7}\n"
+            "j.a1 5 exit code=3 signal=0\n");
   EXPECT_FALSE(supervisor.running().has_value());
   EXPECT_EQ(Text(supervisor.StartRank(Start("j", 1), 4)), "");  // Its exit is not acknowledged yet.
 }
