@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "client/taccctl/machine.h"
+#include "client/taccctl/share_out.h"
 #include "client/taccctl/process.h"
 
 namespace tacc::client {

@@ -1,12 +1,11 @@
 #include "client/taccctl/units.h"
 
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <ctime>
 #include <iterator>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
@@ -54,32 +53,5 @@ std::string FormatCount(double value) {
 std::string FormatNumber(double value, int digits) { return absl::StrFormat("%.*g", digits, value); }
 
 std::string FormatPercent(double fraction) { return absl::StrFormat("%.1f%%", fraction * 100); }
-
-absl::StatusOr<int64_t> ParseBytes(const std::string& text) {
-  static const struct {
-    const char* suffix;
-    double factor;
-  } kUnits[] = {{"KiB", 1024.0},
-                {"MiB", 1048576.0},
-                {"GiB", 1073741824.0},
-                {"TiB", 1099511627776.0},
-                {"kB", 1e3},
-                {"KB", 1e3},
-                {"MB", 1e6},
-                {"GB", 1e9},
-                {"TB", 1e12},
-                {"B", 1},
-                {"", 1}};
-  size_t digits = 0;
-  while (digits < text.size() && (absl::ascii_isdigit(text[digits]) || text[digits] == '.')) ++digits;
-  double number = 0;
-  if (digits > 0 && absl::SimpleAtod(text.substr(0, digits), &number)) {
-    for (const auto& unit : kUnits) {
-      if (text.substr(digits) == unit.suffix && number * unit.factor >= 1 && number * unit.factor < 9e18)
-        return static_cast<int64_t>(number * unit.factor);
-    }
-  }
-  return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not a size; write it as 4GiB, 500MB or in bytes"));
-}
 
 }  // namespace tacc::client

@@ -1,10 +1,7 @@
 // Numbers with units, for people.
 #pragma once
 
-#include <cstdint>
 #include <string>
-
-#include "absl/status/statusor.h"
 
 namespace tacc::client {
 
@@ -20,8 +17,5 @@ std::string FormatCount(double value);
 std::string FormatNumber(double value, int digits);
 // "12.3%".
 std::string FormatPercent(double fraction);
-
-// A size in bytes: "4GiB", "500MB", "4096" (KiB, MiB, GiB, TiB and kB, MB, GB, TB). InvalidArgument otherwise.
-absl::StatusOr<int64_t> ParseBytes(const std::string& text);
 
 }  // namespace tacc::client

@@ -15,11 +15,11 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "machine/machine.h"
 #include "spdlog/logger.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "worker/daemon/daemon.h"
 #include "worker/daemon/device_probe.h"
-#include "worker/daemon/machine_limits.h"
 #include "worker/daemon/network_address.h"
 #include "worker/daemon/state_directory.h"
 
@@ -134,17 +134,17 @@ absl::StatusOr<DaemonOptions> MakeOptions(Flags* flags, spdlog::logger* logger) 
     if (!state_dir.ok()) return state_dir.status();
     flags->state_dir = *std::move(state_dir);
   }
-  const MachineLimits limits = ReadMachineLimits("", AffinityCpus());
-  options.place.num_threads = flags->threads != 0 ? flags->threads : limits.num_cpus;
-  options.place.memory_bytes = static_cast<int64_t>(static_cast<double>(limits.memory_bytes) * kMemoryShare);
+  const Machine machine = ThisMachine();
+  options.place.num_threads = flags->threads != 0 ? flags->threads : machine.num_cpus;
+  options.place.memory_bytes = static_cast<int64_t>(static_cast<double>(machine.memory_bytes) * kMemoryShare);
   if (!flags->memory.empty()) {
     const absl::StatusOr<int64_t> memory = ParseBytes(flags->memory);
     if (!memory.ok()) return absl::InvalidArgumentError(absl::StrCat("--memory: ", memory.status().message()));
     options.place.memory_bytes = *memory;
   }
   if (options.place.memory_bytes <= 0) return absl::InvalidArgumentError("--memory: must be more than 0");
-  if (options.place.num_threads > limits.num_cpus) {
-    logger->warn("--threads {}: only {} CPUs may be used here", options.place.num_threads, limits.num_cpus);
+  if (options.place.num_threads > machine.num_cpus) {
+    logger->warn("--threads {}: only {} CPUs may be used here", options.place.num_threads, machine.num_cpus);
   }
   options.name = flags->name;
   options.metrics_listen = flags->metrics_listen;
@@ -211,7 +211,7 @@ int Main(int argc, char** argv, const std::string& rank_path) {
   probe.version = options->version;
   probe.device = flags.device;
   probe.num_threads = options->place.num_threads;
-  probe.cpu_model = CpuModel("");
+  probe.cpu_model = ThisMachine().cpu_model;
   probe.cache_path = ProbeCachePath((*state)->path(), flags.device, probe.num_threads);
   probe.end_descriptors = options->end_descriptors;
   logger.info("measuring {} with {} threads", flags.device, probe.num_threads);

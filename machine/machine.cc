@@ -1,4 +1,4 @@
-#include "client/taccctl/machine.h"
+#include "machine/machine.h"
 
 #include <sched.h>
 
@@ -6,14 +6,16 @@
 #include <fstream>
 #include <limits>
 #include <sstream>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
-namespace tacc::client {
+namespace tacc {
 namespace {
 
 std::string ReadAll(const std::string& path) {
@@ -42,12 +44,15 @@ std::vector<std::string> Ancestors(const std::string& mount, std::string path) {
 struct Limits {
   double cpus = std::numeric_limits<double>::infinity();
   int64_t memory_bytes = std::numeric_limits<int64_t>::max();
+  int64_t available_memory_bytes = std::numeric_limits<int64_t>::max();
 
   void TakeCpus(double quota, double period) {
     if (quota > 0 && period > 0) cpus = std::min(cpus, quota / period);
   }
   void TakeMemory(int64_t limit, int64_t used) {
-    if (limit >= 0) memory_bytes = std::min(memory_bytes, std::max<int64_t>(0, limit - std::max<int64_t>(0, used)));
+    if (limit < 0) return;
+    memory_bytes = std::min(memory_bytes, limit);
+    available_memory_bytes = std::min(available_memory_bytes, std::max<int64_t>(0, limit - std::max<int64_t>(0, used)));
   }
 };
 
@@ -95,16 +100,19 @@ Limits CgroupLimits(const std::string& root) {
   return limits;
 }
 
-int64_t MemAvailableBytes(const std::string& root) {
-  for (const absl::string_view line : absl::StrSplit(ReadAll(root + "proc/meminfo"), '\n')) {
-    absl::string_view rest = line;
-    int64_t kib = 0;
-    if (absl::ConsumePrefix(&rest, "MemAvailable:") && absl::ConsumeSuffix(&rest, "kB") &&
-        absl::SimpleAtoi(absl::StripAsciiWhitespace(rest), &kib)) {
-      return kib * 1024;
-    }
+// The value of a "key : value" line of a file in /proc; empty when there is none.
+std::string ProcValue(const std::string& path, const std::string& key) {
+  for (const absl::string_view line : absl::StrSplit(ReadAll(path), '\n')) {
+    const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(line, absl::MaxSplits(':', 1));
+    if (absl::StripAsciiWhitespace(parts.first) == key) return std::string(absl::StripAsciiWhitespace(parts.second));
   }
-  return 0;
+  return "";
+}
+
+int64_t MeminfoBytes(const std::string& root, const std::string& key) {
+  const std::string value = ProcValue(root + "proc/meminfo", key);
+  int64_t kib = 0;
+  return absl::SimpleAtoi(absl::StripSuffix(value, " kB"), &kib) ? kib * 1024 : 0;
 }
 
 }  // namespace
@@ -112,8 +120,11 @@ int64_t MemAvailableBytes(const std::string& root) {
 Machine LookAtMachine(const std::string& root, int affinity_cpus) {
   const Limits limits = CgroupLimits(root);
   Machine machine;
+  if (std::string model = ProcValue(root + "proc/cpuinfo", "model name"); !model.empty())
+    machine.cpu_model = std::move(model);
   machine.num_cpus = std::max(1, static_cast<int>(std::min<double>(affinity_cpus, limits.cpus)));
-  machine.available_memory_bytes = std::min(MemAvailableBytes(root), limits.memory_bytes);
+  machine.memory_bytes = std::min(MeminfoBytes(root, "MemTotal"), limits.memory_bytes);
+  machine.available_memory_bytes = std::min(MeminfoBytes(root, "MemAvailable"), limits.available_memory_bytes);
   return machine;
 }
 
@@ -124,12 +135,31 @@ Machine ThisMachine() {
   return LookAtMachine("/", count);
 }
 
-WorkerShare ShareOut(const Machine& machine, int num_workers) {
-  WorkerShare share;
-  share.threads = std::max(1, machine.num_cpus / num_workers);
-  share.memory_bytes = machine.available_memory_bytes / 10 * 9 / num_workers;
-  share.oversubscribed = num_workers > machine.num_cpus;
-  return share;
+absl::StatusOr<int64_t> ParseBytes(const std::string& text) {
+  static const struct {
+    const char* suffix;
+    double factor;
+  } kUnits[] = {{"KiB", 1024.0},
+                {"MiB", 1048576.0},
+                {"GiB", 1073741824.0},
+                {"TiB", 1099511627776.0},
+                {"kB", 1e3},
+                {"KB", 1e3},
+                {"MB", 1e6},
+                {"GB", 1e9},
+                {"TB", 1e12},
+                {"B", 1},
+                {"", 1}};
+  size_t digits = 0;
+  while (digits < text.size() && (absl::ascii_isdigit(text[digits]) || text[digits] == '.')) ++digits;
+  double number = 0;
+  if (digits > 0 && absl::SimpleAtod(text.substr(0, digits), &number)) {
+    for (const auto& unit : kUnits) {
+      if (text.substr(digits) == unit.suffix && number * unit.factor >= 1 && number * unit.factor < 9e18)
+        return static_cast<int64_t>(number * unit.factor);
+    }
+  }
+  return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not a size; write it as 4GiB, 500MB or in bytes"));
 }
 
-}  // namespace tacc::client
+}  // namespace tacc

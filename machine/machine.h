@@ -1,0 +1,35 @@
+// What this machine is and lets this process use, cgroup limits respected.
+#ifndef MACHINE_MACHINE_H_
+#define MACHINE_MACHINE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace tacc {
+
+struct Machine {
+  std::string cpu_model = "unknown CPU";
+  // CPUs: the least of the affinity mask and the cgroups' quotas (rounded down), at least 1.
+  int num_cpus = 1;
+  // The least of the machine's memory and the cgroups' limits.
+  int64_t memory_bytes = 0;
+  // What of it can still be taken: the least of MemAvailable and what the cgroups leave.
+  int64_t available_memory_bytes = 0;
+};
+
+// Looks under `root` ("/" but in tests) for proc and sys/fs/cgroup, version 1 and 2, limits of every level;
+// `affinity_cpus` is the size of the process's affinity mask.
+Machine LookAtMachine(const std::string& root, int affinity_cpus);
+
+// This machine.
+Machine ThisMachine();
+
+// A size in bytes: "4GiB", "1.5GB", "4096" (KiB, MiB, GiB, TiB; kB, MB, GB, TB; B), at least 1. InvalidArgument
+// otherwise.
+absl::StatusOr<int64_t> ParseBytes(const std::string& text);
+
+}  // namespace tacc
+
+#endif  // MACHINE_MACHINE_H_
