@@ -109,8 +109,9 @@ std::string ProcValue(const std::string& path, const std::string& key) {
   return "";
 }
 
-int64_t MeminfoBytes(const std::string& root, const std::string& key) {
-  const std::string value = ProcValue(root + "proc/meminfo", key);
+// The same where it is a number of KiB; 0 when there is none.
+int64_t ProcBytes(const std::string& path, const std::string& key) {
+  const std::string value = ProcValue(path, key);
   int64_t kib = 0;
   return absl::SimpleAtoi(absl::StripSuffix(value, " kB"), &kib) ? kib * 1024 : 0;
 }
@@ -123,8 +124,9 @@ Machine LookAtMachine(const std::string& root, int affinity_cpus) {
   if (std::string model = ProcValue(root + "proc/cpuinfo", "model name"); !model.empty())
     machine.cpu_model = std::move(model);
   machine.num_cpus = std::max(1, static_cast<int>(std::min<double>(affinity_cpus, limits.cpus)));
-  machine.memory_bytes = std::min(MeminfoBytes(root, "MemTotal"), limits.memory_bytes);
-  machine.available_memory_bytes = std::min(MeminfoBytes(root, "MemAvailable"), limits.available_memory_bytes);
+  machine.memory_bytes = std::min(ProcBytes(root + "proc/meminfo", "MemTotal"), limits.memory_bytes);
+  machine.available_memory_bytes =
+      std::min(ProcBytes(root + "proc/meminfo", "MemAvailable"), limits.available_memory_bytes);
   return machine;
 }
 
@@ -134,6 +136,8 @@ Machine ThisMachine() {
   const int count = sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
   return LookAtMachine("/", count);
 }
+
+int64_t ResidentBytes() { return ProcBytes("/proc/self/status", "VmRSS"); }
 
 absl::StatusOr<int64_t> ParseBytes(const std::string& text) {
   static const struct {

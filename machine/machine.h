@@ -26,6 +26,9 @@ Machine LookAtMachine(const std::string& root, int affinity_cpus);
 // This machine.
 Machine ThisMachine();
 
+// Memory that this process holds now, shared libraries included; 0 when the system does not say.
+int64_t ResidentBytes();
+
 // A size in bytes: "4GiB", "1.5GB", "4096" (KiB, MiB, GiB, TiB; kB, MB, GB, TB; B), at least 1. InvalidArgument
 // otherwise.
 absl::StatusOr<int64_t> ParseBytes(const std::string& text);

@@ -85,6 +85,9 @@ TEST(MachineNowTest, IsAMachine) {
   const Machine machine = ThisMachine();
   EXPECT_GE(machine.num_cpus, 1);
   EXPECT_GT(machine.available_memory_bytes, 1 << 20);
+  EXPECT_GE(machine.memory_bytes, machine.available_memory_bytes);
+  EXPECT_GT(ResidentBytes(), 1 << 20);
+  EXPECT_LT(ResidentBytes(), machine.memory_bytes);
 }
 
 }  // namespace

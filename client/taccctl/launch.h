@@ -5,8 +5,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "client/taccctl/share_out.h"
 #include "client/taccctl/process.h"
+#include "client/taccctl/share_out.h"
 
 namespace tacc::client {
 

@@ -23,7 +23,7 @@ ALLOWED = {
     "worker/data": ["failpoint"],
     "worker/data/tool": ["worker/data", "worker/checkpoint"],
     "worker/checkpoint": ["failpoint"],
-    "worker/rank": ["graph/ir", "graph/ops", "graph/verify", "kernels", "worker/data", "worker/checkpoint", "failpoint"],
+    "worker/rank": ["machine", "graph/ir", "graph/ops", "graph/verify", "kernels", "worker/data", "worker/checkpoint", "failpoint"],
     "worker/daemon": ["proto", "machine", "worker/rank/status_block.h", "worker/checkpoint", "failpoint"],
     "coordinator": ["proto", "graph/ir", "failpoint"],
     "client": ["proto", "machine"],

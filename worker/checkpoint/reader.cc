@@ -102,12 +102,7 @@ absl::Status Checkpoint::Read(const std::string& name, const Rectangle& rectangl
   return absl::OkStatus();
 }
 
-absl::Status VerifyCheckpoint(const std::string& path) {
-  const absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(path);
-  return checkpoint.ok() ? (*checkpoint)->VerifyData(0, 1) : checkpoint.status();
-}
-
-absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(const std::string& checkpoint_dir, CheckpointCheck check) {
+absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(const std::string& checkpoint_dir) {
   const absl::StatusOr<std::vector<std::string>> names = ListDirectory(checkpoint_dir);
   if (!names.ok()) return names.status();
   std::vector<CheckpointEntry> entries;
@@ -115,8 +110,7 @@ absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(const std::string& 
     const absl::optional<CheckpointId> id = ParseCheckpointName(name);
     if (!id.has_value()) continue;
     const std::string path = absl::StrCat(checkpoint_dir, "/", name);
-    entries.push_back(
-        {*id, name, check == CheckpointCheck::kData ? VerifyCheckpoint(path) : Checkpoint::Open(path).status()});
+    entries.push_back({*id, name, Checkpoint::Open(path).status()});
   }
   std::sort(entries.begin(), entries.end(), [](const CheckpointEntry& a, const CheckpointEntry& b) {
     return std::tie(a.id.step, a.id.attempt) > std::tie(b.id.step, b.id.attempt);

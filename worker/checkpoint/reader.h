@@ -44,20 +44,15 @@ class Checkpoint {
   std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;
 };
 
-// Open and VerifyData of all files.
-absl::Status VerifyCheckpoint(const std::string& path);
-
 struct CheckpointEntry {
   CheckpointId id;
   std::string name;
   absl::Status status;  // OK: can be used. InvalidArgument: damaged; says which file.
 };
 
-// Lists the checkpoints of a directory, newest first (by step, then attempt), damaged ones with their error; unfinished
-// ones and other files are left out. kStructure opens each (Checkpoint::Open); kData also reads all data and checks its
-// SHA-256.
-enum class CheckpointCheck { kStructure, kData };
-absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(const std::string& checkpoint_dir, CheckpointCheck check);
+// Opens the checkpoints of a directory (Checkpoint::Open: the data's checksums are not verified) and lists them, newest
+// first (by step, then attempt), damaged ones with their error; unfinished ones and other files are left out.
+absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(const std::string& checkpoint_dir);
 
 }  // namespace tacc::worker
 

@@ -1,6 +1,7 @@
 #include "worker/checkpoint/safetensors.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <set>
 #include <utility>
@@ -237,8 +238,9 @@ absl::Status SafetensorsWriter::Append(const void* data, int64_t num_bytes) {
 
 absl::StatusOr<FileHash> SafetensorsWriter::Finish() {
   if (missing_bytes_ != 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(file_->path(), ": appended ", -missing_bytes_, " bytes more than the header declares"));
+    return absl::FailedPreconditionError(absl::StrCat(file_->path(), ": appended ", std::abs(missing_bytes_), " bytes ",
+                                                      missing_bytes_ > 0 ? "fewer" : "more",
+                                                      " than the header declares"));
   }
   if (absl::Status status = file_->Finish(); !status.ok()) return status;
   return FileHash{file_->num_bytes(), file_->HexDigest()};

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "machine/clock.h"
 #include "worker/daemon/checkpoint_paths.h"
 #include "worker/daemon/coordinator_link.h"
 #include "worker/daemon/inbox.h"
@@ -19,7 +20,6 @@
 #include "worker/daemon/metrics_server.h"
 #include "worker/daemon/path_thread.h"
 #include "worker/daemon/rotating_log.h"
-#include "worker/daemon/steady_clock.h"
 #include "worker/daemon/supervisor.h"
 
 namespace tacc::worker {

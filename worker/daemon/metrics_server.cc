@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "worker/daemon/steady_clock.h"
+#include "machine/clock.h"
 
 namespace tacc::worker {
 namespace {

@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
+#include "machine/clock.h"
 #include "worker/daemon/network_address.h"
-#include "worker/daemon/steady_clock.h"
 
 namespace tacc::worker {
 namespace {

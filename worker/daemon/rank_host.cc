@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "machine/clock.h"
 #include "nlohmann/json.hpp"
 #include "worker/daemon/rank_environment.h"
-#include "worker/daemon/steady_clock.h"
 
 namespace tacc::worker {
 namespace {

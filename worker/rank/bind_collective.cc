@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
+#include "worker/rank/sum_kernels.h"
 
 namespace tacc::worker {
 namespace {
@@ -100,6 +101,12 @@ absl::StatusOr<CollectiveCall> BindCollective(const graph::Graph& graph, const g
   call.send_dtype = in.dtype;
   call.receive_dtype = out.dtype;
   const size_t n = call.members.size();
+
+  const bool sums = node.op == "all_reduce" || node.op == "reduce_scatter";
+  if (sums && (!CanSum(in.dtype) || !CanRound(SumType(in.dtype), out.dtype))) {
+    return absl::UnimplementedError(
+        absl::StrCat(node.op, " of ", kernels::Name(in.dtype), " into ", kernels::Name(out.dtype)));
+  }
 
   if (node.op == "all_reduce") {
     if (in.data != out.data && Overlap(in, out)) return Bug(node, "operand and result overlap");

@@ -207,7 +207,6 @@ absl::Status Executor::Binder::BindNode(const graph::Graph& graph, int index, Bo
     }
     KernelRequest request;
     request.node = &node;
-    request.threads = executor_.options_.threads;
     for (graph::ValueId v : node.operands) {
       request.in.push_back(views_[v]);
       request.in_ranges.push_back(RangesOf(graph.values[v], program_.mesh, executor_.options_.rank));

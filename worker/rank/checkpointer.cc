@@ -1,24 +1,18 @@
 #include "worker/rank/checkpointer.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
+#include "machine/clock.h"
 #include "worker/checkpoint/writer.h"
 
 namespace tacc::worker {
-namespace {
-
-double Seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-}  // namespace
-
 absl::Status Checkpointer::Start(int64_t step) {
   if (step == last_saved_step_ || (stage_ != Stage::kIdle && step == step_)) return absl::OkStatus();
-  const double begin = Seconds();
+  const double begin = SteadySeconds();
   TACC_RETURN_IF_ERROR(Wait());
   TACC_RETURN_IF_ERROR(Begin(step));
   begin_seconds_ = begin;
@@ -29,12 +23,12 @@ absl::Status Checkpointer::Start(int64_t step) {
     shard_ = states_.MakeShard();
     Write();
   }
-  stall_seconds_ = Seconds() - begin;
+  stall_seconds_ = SteadySeconds() - begin;
   return absl::OkStatus();
 }
 
 absl::Status Checkpointer::Save(int64_t step) {
-  const double begin = Seconds();
+  const double begin = SteadySeconds();
   TACC_RETURN_IF_ERROR(Wait());
   if (step == last_saved_step_) return absl::OkStatus();
   TACC_RETURN_IF_ERROR(Begin(step));
@@ -152,7 +146,7 @@ absl::Status Checkpointer::Commit() {
   manifest.cursor_step = step_;
   TACC_ASSIGN_OR_RETURN(const CommittedCheckpoint committed,
                         CommitCheckpoint(start_.checkpoint_dir, std::move(manifest), start_.world, failpoints_));
-  const double seconds = Seconds() - begin_seconds_;
+  const double seconds = SteadySeconds() - begin_seconds_;
   events_.Write("checkpoint", {{"step", step_},
                                {"path", committed.name},
                                {"bytes", committed.num_bytes},

@@ -4,9 +4,8 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "graph/ir/status_macros.h"
+#include "machine/clock.h"
 #include "worker/rank/sum_kernels.h"
 
 namespace tacc::worker {
@@ -18,8 +17,6 @@ constexpr int64_t kSmallAllReduceBytes = 32 << 10;
 // Plain exchanges whose messages are posted together.
 constexpr size_t kMaxTogether = 16;
 constexpr int64_t kPieceElements = 64;  // Pieces of an all-reduce start at multiples of it.
-
-double Now() { return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()); }
 
 // Copies the bytes [begin, begin + count) of the region to or from `flat`.
 template <typename Copy>
@@ -321,7 +318,7 @@ void Collectives::Loop() {
         calls.push_back(call);
       }
     }
-    double begin = Now();
+    double begin = SteadySeconds();
     std::vector<Messages> messages(calls.size());
     absl::Status status;
     if (calls.size() > 1) {
@@ -329,7 +326,7 @@ void Collectives::Loop() {
     }
     for (size_t i = 0; i < calls.size(); ++i) {
       if (status.ok()) status = calls.size() > 1 ? WaitAll(messages[i]) : engine_->Execute(*calls[i]);
-      const double end = Now();
+      const double end = SteadySeconds();
       absl::MutexLock lock(&mutex_);
       queue_.pop_front();
       ++num_done_;
@@ -360,11 +357,11 @@ Collectives::Ticket Collectives::Start(const CollectiveCall* call) {
 }
 
 absl::Status Collectives::Wait(Ticket ticket) {
-  const double begin = Now();
+  const double begin = SteadySeconds();
   absl::MutexLock lock(&mutex_);
   const auto done = [this, ticket]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return num_done_ >= ticket; };
   mutex_.Await(absl::Condition(&done));
-  stats_.wait_seconds += Now() - begin;
+  stats_.wait_seconds += SteadySeconds() - begin;
   return status_;
 }
 
@@ -380,9 +377,9 @@ absl::Status Collectives::Run(const CollectiveCall& call) {
     }
   }
   if (!is_idle) return Wait(Start(&call));
-  const double begin = Now();
+  const double begin = SteadySeconds();
   const absl::Status status = engine_->Execute(call);
-  const double seconds = Now() - begin;
+  const double seconds = SteadySeconds() - begin;
   absl::MutexLock lock(&mutex_);
   ++num_done_;
   status_.Update(status);

@@ -3,14 +3,13 @@
 #include <errno.h>
 #include <unistd.h>
 
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
+#include "machine/clock.h"
 
 namespace tacc::worker {
 
 void EventWriter::Write(const std::string& event, nlohmann::json fields) {
   fields["event"] = event;
-  fields["time"] = absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
+  fields["time"] = WallSeconds();
   // Texts from file names may not be UTF-8; a line must be.
   const std::string line = fields.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   absl::MutexLock lock(&mutex_);

@@ -1,19 +1,17 @@
 #include "worker/rank/executor.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
+#include "machine/clock.h"
 #include "worker/rank/bound_graph.h"
 
 namespace tacc::worker {
 namespace {
-
-double Seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 double ReadScalar(const kernels::TensorView& view) {
   return view.dtype == kernels::DType::kF64 ? *view.as<double>() : static_cast<double>(*view.as<float>());
@@ -66,7 +64,7 @@ absl::Status Executor::RunGraph(const BoundGraph& graph, uint32_t call_index, co
     if (options_.status != nullptr) {
       options_.status->SetNode(call_index, static_cast<uint32_t>(instruction.node), Activity::kInNode);
     }
-    const double begin = is_profiling_ ? Seconds() : 0;
+    const double begin = is_profiling_ ? SteadySeconds() : 0;
     switch (instruction.kind) {
       case Instruction::Kind::kKernel:
         // The one border where what LibTorch throws becomes a status.
@@ -87,7 +85,7 @@ absl::Status Executor::RunGraph(const BoundGraph& graph, uint32_t call_index, co
           return Annotate(graph, instruction, status);
     }
     if (is_profiling_) {
-      instruction.seconds += Seconds() - begin;
+      instruction.seconds += SteadySeconds() - begin;
       ++instruction.count;
     }
   }

@@ -27,7 +27,6 @@ using AliasFunction = std::function<std::vector<int>(const graph::Graph&, const 
 struct ExecutorOptions {
   const graph::Program* program = nullptr;  // Must outlive the executor, as all that follows.
   int64_t rank = 0;
-  int threads = 1;
   const KernelTable* kernels = nullptr;
   AliasFunction aliases;
   Collectives* collectives = nullptr;  // May be null when the program has none.

@@ -21,7 +21,6 @@ struct KernelRequest {
   std::vector<std::vector<graph::Range>> out_ranges;
   // The logical dims of each operand. May be left empty when all are whole.
   std::vector<kernels::Dims> in_logical;
-  int threads = 1;
 };
 
 // A prepared call: no allocation of its own beyond what the op's workspace_bytes declares.

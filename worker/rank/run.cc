@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -14,6 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
+#include "machine/clock.h"
+#include "machine/machine.h"
 #include "worker/checkpoint/export.h"
 #include "worker/checkpoint/posix_file.h"
 #include "worker/checkpoint/reader.h"
@@ -35,8 +36,6 @@ using nlohmann::json;
 constexpr int64_t kMaxProgramBytes = 512 << 20;
 // Updates skipped in a row because the gradient norm was not finite, before the run gives up.
 constexpr int kMaxSkippedInARow = 10;
-
-double Seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 // Why a run ended early: the code of the `failed` event, which decides the exit code.
 struct Failure {
@@ -86,12 +85,12 @@ class RankRun {
 
   // The exit code; a failure has been reported.
   int Run() {
-    const double begin = Seconds();
+    const double begin = SteadySeconds();
     if (absl::Status status = LoadAndConnect(); !status.ok())
       return Fail(LoadCodeOf(status), std::string(status.message()));
     json ready = {{"step", steps_done_},
                   {"resumed_from", resumed_from_},
-                  {"load_seconds", Seconds() - begin},
+                  {"load_seconds", SteadySeconds() - begin},
                   {"arena_bytes", arena_ == nullptr ? 0 : arena_->arena_bytes()}};
     events_.Write("ready", std::move(ready));
     if (!options_.profile_path.empty()) executor_->StartProfile();
@@ -174,7 +173,6 @@ class RankRun {
     ExecutorOptions executor;
     executor.program = &program_;
     executor.rank = start_.rank;
-    executor.threads = start_.threads;
     executor.kernels = options_.kernels;
     executor.aliases = options_.aliases;
     executor.collectives = &collectives_;
@@ -266,7 +264,7 @@ class RankRun {
   // The newest checkpoint before `name` whose structure is whole; empty when there is none. The same on every rank:
   // they see one directory.
   std::string OlderCheckpoint(const std::string& name) const {
-    const auto entries = ListCheckpoints(start_.checkpoint_dir, CheckpointCheck::kStructure);
+    const auto entries = ListCheckpoints(start_.checkpoint_dir);
     if (!entries.ok()) return "";
     bool is_older = false;
     for (const CheckpointEntry& entry : *entries) {
@@ -301,9 +299,9 @@ class RankRun {
     const int64_t first_step = steps_done_;
     while (true) {
       const bool is_last = steps_done_ >= start_.max_steps;
-      const double begin = Seconds();
+      const double begin = SteadySeconds();
       const absl::Status data = is_last ? absl::OkStatus() : train_batches_->Next();
-      const double data_wait = Seconds() - begin;
+      const double data_wait = SteadySeconds() - begin;
       TACC_RETURN_IF_ERROR(Agree(data));
       if (stopped_) return SavesCheckpoints() ? checkpointer_->Save(steps_done_) : absl::OkStatus();
       if (checkpoint_wanted_ && !is_last) TACC_RETURN_IF_ERROR(StartCheckpoint());
@@ -345,7 +343,7 @@ class RankRun {
     TACC_RETURN_IF_ERROR(executor_->RunStep(train_batches_->inputs()));
     ++steps_done_;
     if (status_block_ != nullptr) status_block_->SetStep(steps_done_);
-    const double seconds = Seconds() - begin;
+    const double seconds = SteadySeconds() - begin;
     TACC_ASSIGN_OR_RETURN(const double loss, executor_->Output("loss"));
     TACC_ASSIGN_OR_RETURN(const double grad_norm, executor_->Output("grad_norm"));
     TACC_ASSIGN_OR_RETURN(const double learning_rate, executor_->Output("learning_rate"));
@@ -412,7 +410,7 @@ class RankRun {
 
   absl::Status Evaluate() {
     if (eval_batches_ == nullptr) return absl::OkStatus();
-    const double begin = Seconds();
+    const double begin = SteadySeconds();
     double loss = 0, target_tokens = 0;
     for (int64_t i = 0; i < eval_batches_->num_batches(); ++i) {
       TACC_ASSIGN_OR_RETURN(const std::vector<const void*>* inputs, eval_batches_->Read(i));
@@ -426,7 +424,7 @@ class RankRun {
       events_.Write("eval", {{"step", steps_done_},
                              {"eval_loss", loss / target_tokens},
                              {"target_tokens", static_cast<int64_t>(target_tokens)},
-                             {"seconds", Seconds() - begin}});
+                             {"seconds", SteadySeconds() - begin}});
     }
     return absl::OkStatus();
   }

@@ -14,19 +14,17 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
 #include <thread>
 #include <vector>
 
+#include "machine/clock.h"
+#include "machine/machine.h"
 #include "nlohmann/json.hpp"
 
 namespace tacc::worker {
 namespace {
-
-double Seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 constexpr unsigned kFlushToZeroAndDenormalsAreZero = 0x8040;
 
@@ -40,13 +38,13 @@ double MatmulPeak(at::ScalarType dtype, double seconds) {
     const at::Tensor a = at::ones({m, k}, dtype), b = at::ones({n, k}, dtype).t();
     at::Tensor c = at::empty({m, n}, dtype);
     const double flops = 2.0 * static_cast<double>(m) * static_cast<double>(k) * static_cast<double>(n);
-    const double end = Seconds() + seconds / kShapes.size();
+    const double end = SteadySeconds() + seconds / kShapes.size();
     at::mm_out(c, a, b);
     do {
-      const double begin = Seconds();
+      const double begin = SteadySeconds();
       at::mm_out(c, a, b);
-      best = std::max(best, flops / (Seconds() - begin));
-    } while (Seconds() < end);
+      best = std::max(best, flops / (SteadySeconds() - begin));
+    } while (SteadySeconds() < end);
   }
   return best;
 }
@@ -59,10 +57,10 @@ double MemoryBandwidth(int threads) {
   float* ys = y.data();
   double best = 0;
   for (int repeat = 0; repeat < 8; ++repeat) {
-    const double begin = Seconds();
+    const double begin = SteadySeconds();
 #pragma omp parallel for simd num_threads(threads) schedule(static)
     for (int64_t i = 0; i < n; ++i) ys[i] = 0.5f * xs[i] + ys[i];
-    best = std::max(best, 3.0 * static_cast<double>(n) * sizeof(float) / (Seconds() - begin));
+    best = std::max(best, 3.0 * static_cast<double>(n) * sizeof(float) / (SteadySeconds() - begin));
   }
   return best;
 }
@@ -120,14 +118,14 @@ Link MeasureLoopback() {
     });
     std::vector<char> buffer(kBlock);
     bool ok = true;
-    double begin = Seconds();
+    double begin = SteadySeconds();
     for (int i = 0; ok && i < kPings; ++i)
       ok = SendAll(client, buffer.data(), 1) && ReceiveAll(client, buffer.data(), 1);
-    if (ok) link.latency_seconds = (Seconds() - begin) / kPings / 2;
-    begin = Seconds();
+    if (ok) link.latency_seconds = (SteadySeconds() - begin) / kPings / 2;
+    begin = SteadySeconds();
     for (int i = 0; ok && i < kBlocks; ++i) ok = SendAll(client, buffer.data(), kBlock);
     ok = ok && ReceiveAll(client, buffer.data(), 1);
-    if (ok) link.bytes_per_second = static_cast<double>(kBlock) * kBlocks / (Seconds() - begin);
+    if (ok) link.bytes_per_second = static_cast<double>(kBlock) * kBlocks / (SteadySeconds() - begin);
     shutdown(client, SHUT_RDWR);
     echo.join();
     if (server >= 0) close(server);
@@ -137,25 +135,7 @@ Link MeasureLoopback() {
   return link;
 }
 
-// A line "key : value" of a file in /proc.
-std::string ProcValue(const char* path, const std::string& key) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    const size_t colon = line.find(':');
-    if (colon == std::string::npos || line.compare(0, key.size(), key) != 0) continue;
-    const size_t begin = line.find_first_not_of(" \t", colon + 1);
-    return begin == std::string::npos ? "" : line.substr(begin);
-  }
-  return "";
-}
-
-int64_t ProcBytes(const char* path, const std::string& key) {
-  return std::strtoll(ProcValue(path, key).c_str(), nullptr, 10) * 1024;  // "kB"
-}
-
 }  // namespace
-
-int64_t ResidentBytes() { return ProcBytes("/proc/self/status", "VmRSS"); }
 
 void ConfigureThreads(int threads) {
   at::set_num_threads(threads);
@@ -169,13 +149,13 @@ std::string ProbeDevice(int threads) {
   ConfigureThreads(threads);
   constexpr double kSecondsPerDtype = 2.0;
   const Link link = MeasureLoopback();
+  const Machine machine = ThisMachine();
   const nlohmann::json device = {
       {"name", "cpu"},
       {"kind", "cpu"},
-      {"model", ProcValue("/proc/cpuinfo", "model name")},
+      {"model", machine.cpu_model},
       {"threads", threads},
-      {"memory_bytes", ProcBytes("/proc/meminfo", "MemTotal")},
-      {"memory_free_bytes", ProcBytes("/proc/meminfo", "MemAvailable")},
+      {"memory_bytes", machine.memory_bytes},
       {"matmul_flops_per_second",
        {{"f32", MatmulPeak(at::kFloat, kSecondsPerDtype)}, {"bf16", MatmulPeak(at::kBFloat16, kSecondsPerDtype)}}},
       {"memory_bytes_per_second", MemoryBandwidth(threads)},

@@ -1,7 +1,6 @@
 #ifndef TACC_WORKER_RANK_RUNTIME_H_
 #define TACC_WORKER_RANK_RUNTIME_H_
 
-#include <cstdint>
 #include <string>
 
 namespace tacc::worker {
@@ -9,9 +8,6 @@ namespace tacc::worker {
 // Sets the number of threads of LibTorch, MKL and OpenMP, and makes each of them (and every thread that the caller
 // starts later) flush denormal numbers to zero: they cost a hundred times a normal one.
 void ConfigureThreads(int threads);
-
-// Memory of this process now, shared libraries included; 0 when the system does not say.
-int64_t ResidentBytes();
 
 // What the device is and does, as the JSON object `device` of docs/contracts.md: peak of the matrix product (best of
 // several shapes, about two seconds a dtype), memory bandwidth, memory, loopback link. `threads` are used for all of

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "worker/checkpoint/posix_file.h"
 #include "worker/checkpoint/sha256.h"
 
 namespace tacc::worker {
@@ -86,6 +87,20 @@ void CheckTokenizer(const Dataset& dataset, const std::string& model, std::vecto
                                    dataset.info().tokenizer_fingerprint.substr(0, 12), ", vocabulary of ",
                                    dataset.info().vocab_size, ") than the model's ", path, " (fingerprint ",
                                    fingerprint.substr(0, 12), "); ", kPrepareAgain, model));
+}
+
+// Reads every shard and compares its SHA-256 with the index.
+absl::Status VerifyChecksums(const Dataset& dataset) {
+  for (const ShardInfo& shard : dataset.info().shards) {
+    const std::string path = absl::StrCat(dataset.dir(), "/", shard.name);
+    const absl::StatusOr<FileHash> hash = HashFile(path);
+    if (!hash.ok()) return hash.status();
+    if (hash->sha256 != shard.sha256) {
+      return absl::DataLossError(absl::StrCat(path, ": damaged: its SHA-256 is ", hash->sha256, ", the index says ",
+                                              shard.sha256, "; copy the folder again or prepare the data again"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 // The largest id that the model takes, plus one; 0 when its configuration does not say.
@@ -167,24 +182,6 @@ CheckResult CheckData(const CheckRequest& request) {
                     {"eval_tokens", eval == nullptr ? 0 : eval->info().num_tokens},
                     {"fingerprint", train->info().fingerprint}};
   return result;
-}
-
-absl::Status VerifyChecksums(const Dataset& dataset) {
-  std::vector<char> buffer(1 << 20);
-  for (const ShardInfo& shard : dataset.info().shards) {
-    const std::string path = absl::StrCat(dataset.dir(), "/", shard.name);
-    std::ifstream stream(path, std::ios::binary);
-    Sha256 sha256;
-    while (stream.read(buffer.data(), static_cast<std::streamsize>(buffer.size())) || stream.gcount() > 0) {
-      sha256.Update(buffer.data(), stream.gcount());
-    }
-    if (!stream.eof()) return absl::DataLossError(absl::StrCat(path, ": cannot be read to its end"));
-    if (const std::string digest = sha256.HexDigest(); digest != shard.sha256) {
-      return absl::DataLossError(absl::StrCat(path, ": damaged: its SHA-256 is ", digest, ", the index says ",
-                                              shard.sha256, "; copy the folder again or prepare the data again"));
-    }
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace tacc::worker

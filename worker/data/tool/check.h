@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "nlohmann/json.hpp"
 #include "worker/data/shards.h"
 
@@ -32,9 +31,6 @@ struct CheckResult {
 };
 
 CheckResult CheckData(const CheckRequest& request);
-
-// Reads every shard and compares its SHA-256 with the index.
-absl::Status VerifyChecksums(const Dataset& dataset);
 
 }  // namespace tacc::worker
 

@@ -6,6 +6,9 @@
 
 namespace tacc::worker {
 
+namespace {
+
+// 0 for an empty stream.
 absl::StatusOr<double> UnigramEntropy(const Dataset& dataset) {
   std::vector<int64_t> counts(dataset.info().max_token_id + 1);
   std::vector<int32_t> tokens(1 << 16);
@@ -27,6 +30,8 @@ absl::StatusOr<double> UnigramEntropy(const Dataset& dataset) {
   }
   return entropy;
 }
+
+}  // namespace
 
 absl::StatusOr<nlohmann::ordered_json> Summarize(const Dataset& dataset) {
   const absl::StatusOr<double> entropy = UnigramEntropy(dataset);

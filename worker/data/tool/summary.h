@@ -8,11 +8,8 @@
 
 namespace tacc::worker {
 
-// Entropy in nats of the distribution of single token ids: the loss of a model that knows only how frequent each token
-// is. Reads every token. DataLoss as Dataset::ReadTokens; 0 for an empty stream.
-absl::StatusOr<double> UnigramEntropy(const Dataset& dataset);
-
-// The facts of the index and the unigram entropy.
+// The facts of the index, and the entropy in nats of the distribution of single token ids: the loss of a model that
+// knows only how frequent each token is. Reads every token. DataLoss as Dataset::ReadTokens.
 absl::StatusOr<nlohmann::ordered_json> Summarize(const Dataset& dataset);
 
 }  // namespace tacc::worker
