@@ -79,6 +79,7 @@ graph::Execution MegatronDeepSpeed() {
   x.sequence_sharded = false;
   x.overlap_data = x.overlap_tensor = x.overlap_sends = 0;
   x.gradient_bytes = 2;
+  x.keeps_copies = x.keeps_gradients = true;
   x.update_traffic_bytes = 34;  // fp16 gradient, fp32 copy, moments, master, fp16 weight
   return x;
 }
@@ -120,6 +121,7 @@ absl::StatusOr<Table> DgxH100(const std::string& path) {
   TACC_ASSIGN_OR_RETURN(table.machine, graph::FindMachine("h100"));
   table.machine.issue_seconds = kEagerIssueSeconds;
   table.execution.optimizer_sharded = true;
+  table.execution.keeps_copies = table.execution.keeps_gradients = true;
   table.execution.overlap_tensor = 0.75;  // in as many pieces as tp ranks, four: all but one hide
   table.execution.gradient_bytes = 2;
   for (const Values& values : csv) {

@@ -326,11 +326,14 @@ MemoryEstimate EstimateMemory(const ModelWork& model, const Layout& l, const Exe
       e.weights /= replicas;
       e.optimizer /= replicas;
     }
-    const bool copies = x.compute != DType::kF32;
     const double width = static_cast<double>(ByteSize(x.compute));
-    if (copies) e.copies = width * elements;
-    // The unit in use and the next one, whole.
-    if (l.fsdp > 1) e.copies += width * (l.reshard ? 2 * part.largest : InUse(part.parameters, l));
+    if (x.keeps_copies) e.copies = width * elements;
+    // The unit in use, whole, and the next one where it is gathered ahead.
+    if (l.fsdp > 1) {
+      e.copies += width * (l.reshard ? 2 * part.largest : InUse(part.parameters, l));
+    } else if (!x.keeps_copies && x.compute != DType::kF32) {
+      e.copies += width * part.largest;
+    }
     double in_flight = static_cast<double>(std::min<int64_t>(l.accumulation, l.pp - stage));
     if (l.schedule == Schedule1F1B::kInterleaved && l.pp > 1) {
       const double pp = static_cast<double>(l.pp);
@@ -339,6 +342,9 @@ MemoryEstimate EstimateMemory(const ModelWork& model, const Layout& l, const Exe
     }
     e.activations = part.kept * in_flight;
     e.temporaries = part.working;
+    if (l.accumulation == 1 && l.pp == 1 && !x.keeps_gradients) {
+      e.gradients = std::max(0.0, e.gradients - e.activations);
+    }
     if (e.total() > fullest.total()) fullest = e;
   }
   return fullest;

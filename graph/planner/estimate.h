@@ -42,6 +42,8 @@ struct Execution {
   double gradient_bytes = 4;         // an element, when reduced
   double weight_bytes = 2;           // an element, when gathered
   double update_traffic_bytes = 30;  // an element: what the optimizer reads and writes
+  bool keeps_copies = false;     // weights in the compute type lie beside the masters; else they are cast where used
+  bool keeps_gradients = false;  // also with one micro-batch a step; else they take the place of used activations
 };
 
 // Where the seconds of a step go, on the slowest stage; they add up to `seconds`.

@@ -114,6 +114,7 @@ TEST(Estimate, ShardedWeightsTravelWhereComputeDoesNotHideThem) {
   // Gathered twice in two bytes, reduced in four: 8 bytes an element.
   EXPECT_NEAR(e.data, 8 * 1e8 * 8 * 7 / 8 / 1e11, 1e-9);
   EXPECT_EQ(EstimateStep(EasyModel(), EasyCluster(), l, {}).data, 0);
+  l.accumulation = 2;
   const MemoryEstimate sharded = EstimateMemory(EasyModel(), l, {});
   EXPECT_NEAR(sharded.weights + sharded.gradients + sharded.optimizer, 16 * 8e8 / 8, 1);
 }
