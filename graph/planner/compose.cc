@@ -88,6 +88,7 @@ absl::StatusOr<MemoryUse> ComposeMemory(const PlanRequest& request, const Plan& 
       return whole.memory;
     }
     part.forward = *std::move(cut);
+    part.residual_module = model.residual_module;
     part.units.assign(model.units.begin(), model.units.begin() + static_cast<int64_t>(keep));
     TACC_ASSIGN_OR_RETURN(const Compiled compiled, CompilePlan(request, plan, part, ops, observer));
     of_layers[keep - 2] = compiled.memory;

@@ -8,6 +8,8 @@
 #include "absl/strings/str_join.h"
 #include "graph/ir/status_macros.h"
 #include "graph/passes/layout.h"
+#include "graph/planner/analyze.h"
+#include "graph/planner/finalists.h"
 #include "graph/planner/simulate/cluster_times.h"
 
 namespace tacc::graph {
@@ -17,6 +19,9 @@ namespace {
 // memory.
 constexpr int64_t kDefaultMicroBatch = 4;
 constexpr size_t kMaxMicroBatches = 6;
+
+// How many plans are compiled: fewer for deep models, whose compilation takes longer.
+size_t MaxCompiled(size_t num_layers) { return std::clamp<size_t>(400 / std::max<size_t>(num_layers, 1), 3, 12); }
 
 std::vector<int64_t> Divisors(int64_t n) {
   std::vector<int64_t> divisors;
@@ -34,13 +39,12 @@ std::string Got(const char* field, const std::optional<int64_t>& size) {
 }
 
 // The meshes of dp and fsdp over the ranks that tensor parallelism leaves.
-absl::StatusOr<std::vector<Mesh>> DataMeshes(const PlanRequest& request) {
-  if (request.tp < 1 || request.world % request.tp != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("dist.tp.size = ", request.tp, " does not divide the ",
-                                                   request.world, " workers; use ",
-                                                   absl::StrJoin(Divisors(request.world), ", ")));
+absl::StatusOr<std::vector<Mesh>> DataMeshes(const PlanRequest& request, int64_t tp) {
+  if (tp < 1 || request.world % tp != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("dist.tp.size = ", tp, " does not divide the ", request.world,
+                                                   " workers; use ", absl::StrJoin(Divisors(request.world), ", ")));
   }
-  const int64_t ranks = request.world / request.tp;
+  const int64_t ranks = request.world / tp;
   std::vector<Mesh> meshes;
   for (int64_t fsdp : Divisors(ranks)) {
     if (request.dp.has_value() && *request.dp != ranks / fsdp) continue;
@@ -49,25 +53,23 @@ absl::StatusOr<std::vector<Mesh>> DataMeshes(const PlanRequest& request) {
   }
   if (!meshes.empty()) return meshes;
   return absl::InvalidArgumentError(absl::StrCat("dist.dp.size x dist.fsdp.size must be the number of workers",
-                                                 request.tp > 1 ? " / dist.tp.size" : "", ", ", ranks, "; got ",
+                                                 tp > 1 ? " / dist.tp.size" : "", ", ", ranks, "; got ",
                                                  Got("dp.size", request.dp), " and ", Got("fsdp.size", request.fsdp),
                                                  "; each may be ", absl::StrJoin(Divisors(ranks), ", ")));
 }
 
 // What samples are divided over, for errors.
-const char* Groups(const PlanRequest& request) {
-  return request.tp > 1 ? " groups of workers (workers / dist.tp.size)" : " workers";
-}
+const char* Groups(int64_t tp) { return tp > 1 ? " groups of workers (workers / dist.tp.size)" : " workers"; }
 
 // Micro-batches to try, largest first.
-absl::StatusOr<std::vector<int64_t>> MicroBatches(const PlanRequest& request) {
-  const int64_t ranks = request.world / request.tp;  // that different samples go to
+absl::StatusOr<std::vector<int64_t>> MicroBatches(const PlanRequest& request, int64_t tp) {
+  const int64_t ranks = request.world / tp;  // that different samples go to
   if (!request.global_batch.has_value()) return std::vector<int64_t>{request.micro_batch.value_or(kDefaultMicroBatch)};
   const int64_t global = *request.global_batch;
   if (global % ranks != 0) {
     const int64_t below = global / ranks * ranks;
     return absl::InvalidArgumentError(
-        absl::StrCat("train.global_batch_size = ", global, " does not divide over ", ranks, Groups(request),
+        absl::StrCat("train.global_batch_size = ", global, " does not divide over ", ranks, Groups(tp),
                      "; nearest legal values: ", below > 0 ? absl::StrCat(below, " and ") : "", below + ranks));
   }
   const int64_t rows = global / ranks;
@@ -76,7 +78,7 @@ absl::StatusOr<std::vector<int64_t>> MicroBatches(const PlanRequest& request) {
     return absl::InvalidArgumentError(absl::StrCat("train.per_device_train_batch_size = ", *request.micro_batch,
                                                    " does not divide the ", rows,
                                                    " samples of a worker (global_batch_size ", global, " over ", ranks,
-                                                   Groups(request), "); use ", absl::StrJoin(Divisors(rows), ", ")));
+                                                   Groups(tp), "); use ", absl::StrJoin(Divisors(rows), ", ")));
   }
   std::vector<int64_t> sizes = Divisors(rows);
   std::reverse(sizes.begin(), sizes.end());
@@ -98,6 +100,75 @@ std::vector<DType> Precisions(const PlanRequest& request) {
   return {DType::kF32};
 }
 
+// Sizes of tp to try. Where the job does not say: on a known machine all that divide a node, on probed devices 1.
+std::vector<int64_t> TensorSizes(const PlanRequest& request) {
+  if (request.tp.has_value()) return {*request.tp};
+  if (request.cluster.machine.issue_seconds == 0) return {1};
+  std::vector<int64_t> sizes;
+  for (int64_t size : Divisors(request.world)) {
+    if (size <= request.cluster.machine.devices_per_node) sizes.push_back(size);
+  }
+  return sizes;
+}
+
+// Every plan that the request and the model allow; those of equal rows follow each other.
+absl::StatusOr<std::vector<Plan>> LegalPlans(const PlanRequest& request, const ForwardModel& model) {
+  std::vector<Plan> plans;
+  absl::Status first_error;
+  for (int64_t tp : TensorSizes(request)) {
+    const absl::StatusOr<std::vector<Mesh>> meshes = DataMeshes(request, tp);
+    first_error.Update(meshes.status());
+    if (!meshes.ok()) continue;
+    const absl::StatusOr<std::vector<int64_t>> micro_batches = MicroBatches(request, tp);
+    first_error.Update(micro_batches.status());
+    if (!micro_batches.ok()) continue;
+    const absl::StatusOr<std::vector<Mesh::Axis>> tensor_axes = TensorAxes(model.forward, tp);
+    first_error.Update(tensor_axes.status());
+    if (!tensor_axes.ok()) continue;
+    for (int64_t micro_batch : *micro_batches) {
+      for (const Mesh& mesh : *meshes) {
+        for (DType precision : Precisions(request)) {
+          Plan& plan = plans.emplace_back();
+          plan.mesh = mesh;
+          plan.mesh.axes.insert(plan.mesh.axes.end(), tensor_axes->begin(), tensor_axes->end());
+          plan.compute_dtype = precision;
+          plan.seq_len = request.seq_len;
+          plan.micro_batch = micro_batch;
+          const int64_t rows = micro_batch * plan.num_data_ranks();
+          plan.accumulation = request.global_batch.value_or(rows) / rows;
+          plan.threads = request.device.threads;
+        }
+      }
+    }
+  }
+  if (plans.empty()) return first_error;
+  return plans;
+}
+
+// Compiled, for exact bytes, and simulated.
+absl::StatusOr<Candidate> MakeCandidate(const PlanRequest& request, const Plan& plan, const ForwardModel& forward,
+                                        const OpTable& ops) {
+  Candidate candidate;
+  candidate.plan = plan;
+  PipelineObserver observer;
+  observer.verification = PipelineObserver::Verification::kInput;  // the candidate that is taken is compiled again
+  observer.after_step = [&](int, const Step& step, double, const Program& program) {
+    if (step.name == "build-training") candidate.model_flops = ModelFlops(program, ops);
+  };
+  TACC_ASSIGN_OR_RETURN(const Compiled compiled, CompilePlan(request, plan, forward, ops, observer));
+  candidate.memory = compiled.memory;
+  candidate.cost = EstimateStep(compiled.program, ops, request.device);
+  candidate.num_parameters = forward.num_parameters;
+  candidate.plan.total_bytes =
+      compiled.memory.arena_bytes + compiled.memory.workspace_bytes + kIdleBytes + kBufferBytes;
+  const NodeTimes times = TimesOn(request.cluster, plan.mesh, ops);
+  TACC_ASSIGN_OR_RETURN(const Simulation simulation, Simulate({&compiled.program}, times));
+  candidate.times = simulation.stages[0];
+  candidate.plan.step_seconds = simulation.step_seconds;
+  candidate.fits = request.device.memory_bytes == 0 || candidate.plan.total_bytes <= request.device.memory_bytes;
+  return candidate;
+}
+
 }  // namespace
 
 absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& plan, const ForwardModel& model,
@@ -117,44 +188,23 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
 
 absl::StatusOr<std::vector<Candidate>> PlanCandidates(const PlanRequest& request, const ForwardBuilder& model,
                                                       const OpTable& ops) {
-  TACC_ASSIGN_OR_RETURN(const std::vector<Mesh> meshes, DataMeshes(request));
-  TACC_ASSIGN_OR_RETURN(const std::vector<int64_t> micro_batches, MicroBatches(request));
+  TACC_ASSIGN_OR_RETURN(const ForwardModel one_row, model(1, request.seq_len));
+  TACC_ASSIGN_OR_RETURN(std::vector<Plan> plans, LegalPlans(request, one_row));
+  if (const size_t limit = MaxCompiled(one_row.units.size()); plans.size() > limit) {
+    TACC_ASSIGN_OR_RETURN(const ModelWork work,
+                          AnalyzeModel(one_row.forward, one_row.units, plans[0].compute_dtype, ops));
+    plans = Finalists(work, request.cluster, std::move(plans), limit);
+  }
   std::vector<Candidate> candidates;
-  for (int64_t micro_batch : micro_batches) {
-    TACC_ASSIGN_OR_RETURN(const ForwardModel forward,
-                          model(micro_batch * (request.world / request.tp), request.seq_len));
-    TACC_ASSIGN_OR_RETURN(const std::vector<Mesh::Axis> tensor_axes, TensorAxes(forward.forward, request.tp));
-    for (const Mesh& mesh : meshes) {
-      for (DType precision : Precisions(request)) {
-        Candidate candidate;
-        Plan& plan = candidate.plan;
-        plan.mesh = mesh;
-        plan.mesh.axes.insert(plan.mesh.axes.end(), tensor_axes.begin(), tensor_axes.end());
-        plan.compute_dtype = precision;
-        plan.seq_len = request.seq_len;
-        plan.micro_batch = micro_batch;
-        const int64_t rows = micro_batch * plan.num_data_ranks();
-        plan.accumulation = request.global_batch.value_or(rows) / rows;
-        plan.threads = request.device.threads;
-        PipelineObserver observer;
-        observer.verification =
-            PipelineObserver::Verification::kInput;  // the candidate that is taken is compiled again
-        observer.after_step = [&](int, const Step& step, double, const Program& program) {
-          if (step.name == "build-training") candidate.model_flops = ModelFlops(program, ops);
-        };
-        TACC_ASSIGN_OR_RETURN(Compiled compiled, CompilePlan(request, plan, forward, ops, observer));
-        candidate.memory = compiled.memory;
-        candidate.cost = EstimateStep(compiled.program, ops, request.device);
-        candidate.num_parameters = forward.num_parameters;
-        plan.total_bytes = compiled.memory.arena_bytes + compiled.memory.workspace_bytes + kIdleBytes + kBufferBytes;
-        const NodeTimes times = TimesOn(request.cluster, plan.mesh, ops);
-        TACC_ASSIGN_OR_RETURN(const Simulation simulation, Simulate({&compiled.program}, times));
-        candidate.times = simulation.stages[0];
-        plan.step_seconds = simulation.step_seconds;
-        candidate.fits = request.device.memory_bytes == 0 || plan.total_bytes <= request.device.memory_bytes;
-        candidates.push_back(std::move(candidate));
-      }
+  ForwardModel forward;
+  int64_t rows = 0;  // of `forward`; plans of equal rows follow each other
+  for (const Plan& plan : plans) {
+    if (rows != plan.micro_batch * plan.num_data_ranks()) {
+      rows = plan.micro_batch * plan.num_data_ranks();
+      TACC_ASSIGN_OR_RETURN(forward, model(rows, request.seq_len));
     }
+    TACC_ASSIGN_OR_RETURN(Candidate candidate, MakeCandidate(request, plan, forward, ops));
+    candidates.push_back(std::move(candidate));
   }
   std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
     if (a.fits != b.fits) return a.fits;

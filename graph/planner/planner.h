@@ -32,7 +32,7 @@ struct PlanRequest {
   int64_t world = 1;         // ranks
   std::optional<int64_t> dp;
   std::optional<int64_t> fsdp;
-  int64_t tp = 1;
+  std::optional<int64_t> tp;
   std::optional<int64_t> global_batch;
   std::optional<int64_t> micro_batch;  // per device
   std::optional<bool> bf16;
@@ -58,10 +58,10 @@ struct Candidate {
 inline constexpr int64_t kIdleBytes = int64_t{116} << 20;
 inline constexpr int64_t kBufferBytes = int64_t{8} << 20;
 
-// All candidates that the request allows, the best first: those that fit by predicted step time, then the others by
-// memory. Candidates: dp x fsdp x tp = world, micro-batches that divide the rows of a device, precisions. Every
-// candidate is compiled, for exact bytes, and simulated. Errors: InvalidArgument when the request contradicts itself
-// (nearest legal values named) or the model cannot be built.
+// Candidates, the best first: those that fit by predicted step time, then the others by memory. Of all that the request
+// allows (dp x fsdp x tp = world, micro-batches that divide the rows of a device, precisions), those that estimates say
+// are worth it (Finalists) are compiled, for exact bytes, and simulated. Errors: InvalidArgument when the request
+// contradicts itself (nearest legal values named) or the model cannot be built.
 absl::StatusOr<std::vector<Candidate>> PlanCandidates(const PlanRequest& request, const ForwardBuilder& model,
                                                       const OpTable& ops);
 
