@@ -5,30 +5,30 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-
 namespace tacc::graph {
 
 // The units of a model (module paths of layers): which one a module path belongs to.
 class Units {
  public:
-  explicit Units(const std::vector<std::string>& units) : units_(units) {}
+  explicit Units(const std::vector<std::string>& units) {
+    for (size_t i = 0; i < units.size(); ++i) units_[units[i]] = static_cast<int>(i);
+  }
 
-  // Index of the unit that holds the module; -1: none does.
+  // Index of the unit that holds the module, the innermost one; -1: none does.
   int Of(const std::string& module) {
     auto [it, inserted] = cache_.try_emplace(module, -1);
-    if (inserted) {
-      for (size_t i = 0; i < units_.size(); ++i) {
-        if (module == units_[i] || absl::StartsWith(module, absl::StrCat(units_[i], ".")))
-          it->second = static_cast<int>(i);
-      }
+    if (!inserted) return it->second;
+    for (size_t end = module.size(); end != std::string::npos && end > 0; end = module.rfind('.', end - 1)) {
+      auto unit = units_.find(module.substr(0, end));
+      if (unit == units_.end()) continue;
+      it->second = unit->second;
+      break;
     }
     return it->second;
   }
 
  private:
-  const std::vector<std::string>& units_;
+  std::map<std::string, int> units_;
   std::map<std::string, int> cache_;
 };
 

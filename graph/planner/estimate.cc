@@ -94,10 +94,13 @@ class Estimator {
     // ZeRO-3: weights are gathered before the forward, again before the backward where they were dropped, and gradients
     // reduced after the backward of every micro-batch.
     if (l_.fsdp > 1) {
-      const double elements = InUse(unit.parameters, l_);
-      const double gather = CollectiveSeconds(m_, CollectiveKind::kAllGather, elements * x_.weight_bytes, g_.fsdp);
+      // One collective a tensor.
+      const double tensors = std::max(1, unit.num_parameters);
+      const double elements = InUse(unit.parameters, l_) / tensors;
+      const double gather =
+          tensors * CollectiveSeconds(m_, CollectiveKind::kAllGather, elements * x_.weight_bytes, g_.fsdp);
       const double reduce =
-          CollectiveSeconds(m_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, g_.fsdp);
+          tensors * CollectiveSeconds(m_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, g_.fsdp);
       const double traffic = gather * (l_.reshard ? 2 : 1) + reduce;
       s.data = traffic - std::min(traffic * x_.overlap_data, s.compute);
     }

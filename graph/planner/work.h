@@ -66,7 +66,7 @@ struct UnitWork {
   bool is_layer = false;  // pp cuts between layers
   PhaseWork forward, backward;
   ParameterCount parameters;
-  int num_parameters = 0;           // tensors
+  int num_parameters = 0;           // tensors, each gathered by a collective of its own; 0: all by one
   double input_bytes = 0;           // that comes from the unit before; split as kHome
   double saved_home_bytes = 0;      // kept from forward to backward, split as kHome
   double saved_tensor_bytes = 0;    // the same, split as kTensor
