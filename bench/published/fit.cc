@@ -5,6 +5,8 @@
 #include <limits>
 #include <map>
 
+#include "graph/planner/search.h"
+
 namespace tacc::bench {
 namespace {
 
@@ -204,6 +206,18 @@ std::vector<Pick> Picks(const Table& table) {
     picks.push_back(pick);
   }
   return picks;
+}
+
+double OwnPick(const Row& row, const Machine& machine, const graph::Execution& execution) {
+  graph::SearchRequest request;
+  request.cluster.machine = machine;
+  request.cluster.num_nodes = row.layout.num_ranks() / machine.devices_per_node;
+  request.global_batch = row.layout.global_batch();
+  request.available_bytes = machine.memory_bytes;
+  request.execution = execution;
+  const auto result = graph::Search(WorkOf(row.shape), request);
+  if (!result.ok() || result->best.empty()) return std::numeric_limits<double>::infinity();
+  return result->best[0].step.seconds;
 }
 
 }  // namespace tacc::bench

@@ -42,6 +42,9 @@ struct Pick {
 };
 std::vector<Pick> Picks(const Table& table);
 
+// Seconds of the planner's own layout for a row's model, devices and batch, by its own estimate; infinity: none fits.
+double OwnPick(const Row& row, const graph::Machine& machine, const graph::Execution& execution);
+
 }  // namespace tacc::bench
 
 #endif  // TACC_BENCH_PUBLISHED_FIT_H_

@@ -63,6 +63,13 @@ int Main(int argc, char** argv) {
       std::cout << absl::StrFormat("picks within 2 %% of the best measured: %d of %d, worst %+.1f %%\n", good,
                                    picks.size(), 100 * worst);
     }
+    for (const Row& row : table.rows) {
+      if (row.layout_is_whole) continue;
+      const double own = OwnPick(row, table.machine, table.execution);
+      const double published = Predict(row, table.machine, table.execution);
+      std::cout << absl::StrFormat("own pick for %s: %.2f s, the published mesh %.2f s (%+.1f %%)\n", row.group, own,
+                                   published, 100 * (own / published - 1));
+    }
     std::cout << "\n";
   }
   return 0;

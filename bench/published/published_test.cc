@@ -41,6 +41,16 @@ TEST(Published, PicksTheBestMeasuredLayoutOfALargeCluster) {
   for (const Pick& pick : picks) EXPECT_LE(pick.cost(), 0.02) << pick.group << ": " << pick.picked->layout.ToString();
 }
 
+TEST(Published, OwnPicksAreNoSlowerThanMegatrons) {
+  const std::vector<Table> tables = Tables();
+  ASSERT_EQ(tables.size(), 4u);
+  const Table& megatron = tables[3];
+  for (const Row& row : megatron.rows) {
+    const double published = Predict(row, megatron.machine, megatron.execution);
+    EXPECT_LE(OwnPick(row, megatron.machine, megatron.execution), published) << row.group;
+  }
+}
+
 TEST(Published, SaysWhichFileIsMissing) {
   EXPECT_EQ(ReadTables("nowhere").status().message(), "nowhere/vtrain_multi_node_a100.csv: cannot be opened");
 }

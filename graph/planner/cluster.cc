@@ -14,11 +14,11 @@ namespace {
 
 constexpr double kGiB = 1073741824.0;
 
-// The arguments are the vendors' peaks (data sheets of the devices and of the DGX or HGX systems built with them); a
-// device's share of the network is its node's adapters over its devices. What is reached of them: the middle of what
+// The arguments are the vendors' peaks (data sheets of the devices and of the DGX or HGX systems built with them; a
+// device's share of the network is its node's adapters over its devices), then what products reach of them: what
 // bench/published fits on A100 and H100, taken over for their relatives.
 Machine Preset(const char* name, const char* device, double half, double f32, double memory, double bandwidth,
-               double intra, double inter) {
+               double intra, double inter, double fraction, double tile) {
   Machine m;
   m.name = name;
   m.device = device;
@@ -30,8 +30,8 @@ Machine Preset(const char* name, const char* device, double half, double f32, do
   m.inter_bytes_per_second = inter;
   m.intra_latency_seconds = 5e-6;
   m.inter_latency_seconds = 10e-6;
-  m.matmul_fraction = 0.8;
-  m.matmul_tile = 256;
+  m.matmul_fraction = fraction;
+  m.matmul_tile = tile;
   m.bandwidth_fraction = 0.85;
   m.issue_seconds = 3e-6;
   return m;
@@ -89,14 +89,14 @@ std::string Describe(const Machine& machine) {
 const std::vector<Machine>& MachinePresets() {
   static const std::vector<Machine> presets = [] {
     std::vector<Machine> list{
-        Preset("a100-40g", "NVIDIA A100 SXM4 40 GB", 312e12, 19.5e12, 40 * kGiB, 1555e9, 300e9, 25e9),
-        Preset("a100-80g", "NVIDIA A100 SXM4 80 GB", 312e12, 19.5e12, 80 * kGiB, 2039e9, 300e9, 25e9),
-        Preset("a800", "NVIDIA A800 SXM4 80 GB", 312e12, 19.5e12, 80 * kGiB, 2039e9, 200e9, 25e9),
-        Preset("h100", "NVIDIA H100 SXM5 80 GB", 989e12, 67e12, 80 * kGiB, 3350e9, 450e9, 50e9),
-        Preset("h800", "NVIDIA H800 SXM5 80 GB", 989e12, 67e12, 80 * kGiB, 3350e9, 200e9, 50e9),
-        Preset("h200", "NVIDIA H200 SXM5 141 GB", 989e12, 67e12, 141e9, 4800e9, 450e9, 50e9),
-        Preset("b200", "NVIDIA B200 SXM6 180 GB", 2250e12, 75e12, 180e9, 7700e9, 900e9, 50e9),
-        Preset("v100", "NVIDIA V100 SXM2 32 GB", 125e12, 15.7e12, 32 * kGiB, 900e9, 150e9, 6.25e9)};
+        Preset("a100-40g", "NVIDIA A100 SXM4 40 GB", 312e12, 19.5e12, 40 * kGiB, 1555e9, 300e9, 25e9, 0.78, 230),
+        Preset("a100-80g", "NVIDIA A100 SXM4 80 GB", 312e12, 19.5e12, 80 * kGiB, 2039e9, 300e9, 25e9, 0.78, 230),
+        Preset("a800", "NVIDIA A800 SXM4 80 GB", 312e12, 19.5e12, 80 * kGiB, 2039e9, 200e9, 25e9, 0.78, 230),
+        Preset("h100", "NVIDIA H100 SXM5 80 GB", 989e12, 67e12, 80 * kGiB, 3350e9, 450e9, 50e9, 0.72, 400),
+        Preset("h800", "NVIDIA H800 SXM5 80 GB", 989e12, 67e12, 80 * kGiB, 3350e9, 200e9, 50e9, 0.72, 400),
+        Preset("h200", "NVIDIA H200 SXM5 141 GB", 989e12, 67e12, 141e9, 4800e9, 450e9, 50e9, 0.72, 400),
+        Preset("b200", "NVIDIA B200 SXM6 180 GB", 2250e12, 75e12, 180e9, 7700e9, 900e9, 50e9, 0.72, 400),
+        Preset("v100", "NVIDIA V100 SXM2 32 GB", 125e12, 15.7e12, 32 * kGiB, 900e9, 150e9, 6.25e9, 0.78, 230)};
     list.back().plan_only = true;
     return list;
   }();

@@ -17,6 +17,7 @@ ForwardModel Model(int num_layers, int64_t rows) {
   EXPECT_TRUE(graph.ok()) << graph.status();
   ForwardModel model;
   model.forward = *graph;
+  model.residual_module = "embed";
   for (int i = 0; i < num_layers; ++i) model.units.push_back(absl::StrCat("layers.", i));
   return model;
 }
@@ -40,32 +41,33 @@ TEST(Compose, LayersThatDifferAreRefused) {
 
 TEST(Compose, IsWithinOnePercentOfTheRealPlan) {
   const OpTable ops;
-  for (const auto& [dp, fsdp] :
-       {std::pair<int64_t, int64_t>(4, 1), std::pair<int64_t, int64_t>(1, 4), std::pair<int64_t, int64_t>(2, 2)}) {
-    for (int64_t micro_batch : {2, 16}) {
-      for (int64_t accumulation : {1, 4}) {
-        for (DType dtype : {DType::kF32, DType::kBF16}) {
-          PlanRequest request;
-          request.world = dp * fsdp;
-          request.training.max_steps = 10;
-          Plan plan;
-          plan.mesh = {{{"dp", dp}, {"fsdp", fsdp}}};
-          plan.compute_dtype = dtype;
-          plan.seq_len = 6;
-          plan.micro_batch = micro_batch;
-          plan.accumulation = accumulation;
-          const ForwardModel model = Model(12, micro_batch * request.world);
-          const auto composed = ComposeMemory(request, plan, model, ops);
-          ASSERT_TRUE(composed.ok()) << composed.status();
-          PipelineObserver observer;
-          observer.verification = PipelineObserver::Verification::kInput;
-          const auto real = CompilePlan(request, plan, model, ops, observer);
-          ASSERT_TRUE(real.ok()) << real.status();
-          const double bytes = static_cast<double>(real->memory.arena_bytes + real->memory.workspace_bytes);
-          EXPECT_NEAR(static_cast<double>(composed->arena_bytes + composed->workspace_bytes), bytes, 0.01 * bytes)
-              << "dp=" << dp << " fsdp=" << fsdp << " micro-batch " << micro_batch << " x " << accumulation << " "
-              << Name(dtype);
-        }
+  struct Sizes {
+    int64_t dp, fsdp, tp;
+  };
+  for (const auto& [dp, fsdp, tp] : {Sizes{4, 1, 1}, Sizes{1, 4, 1}, Sizes{2, 2, 1}, Sizes{1, 1, 2}, Sizes{1, 2, 2}}) {
+    const int64_t micro_batch = 8;
+    for (int64_t accumulation : {1, 4}) {
+      for (DType dtype : {DType::kF32, DType::kBF16}) {
+        PlanRequest request;
+        request.world = dp * fsdp * tp;
+        request.training.max_steps = 10;
+        Plan plan;
+        plan.mesh = {{{"dp", dp}, {"fsdp", fsdp}, {"tp", tp}}};
+        plan.compute_dtype = dtype;
+        plan.seq_len = 6;
+        plan.micro_batch = micro_batch;
+        plan.accumulation = accumulation;
+        const ForwardModel model = Model(12, micro_batch * dp * fsdp);
+        const auto composed = ComposeMemory(request, plan, model, ops);
+        ASSERT_TRUE(composed.ok()) << composed.status();
+        PipelineObserver observer;
+        observer.verification = PipelineObserver::Verification::kInput;
+        const auto real = CompilePlan(request, plan, model, ops, observer);
+        ASSERT_TRUE(real.ok()) << real.status();
+        const double bytes = static_cast<double>(real->memory.arena_bytes + real->memory.workspace_bytes);
+        EXPECT_NEAR(static_cast<double>(composed->arena_bytes + composed->workspace_bytes), bytes, 0.01 * bytes)
+            << "dp=" << dp << " fsdp=" << fsdp << " tp=" << tp << " micro-batch " << micro_batch << " x "
+            << accumulation << " " << Name(dtype);
       }
     }
   }
