@@ -407,6 +407,36 @@ TEST_P(FamilyTest, FlopsMatchHandFormula) {
   EXPECT_NEAR(counted, by_hand, 1e-3 * by_hand);
 }
 
+// Every dim of a weight that layouts may split says what it is, by its extent.
+TEST_P(FamilyTest, WeightsSayWhatTheirDimsAre) {
+  json config = BaseConfig(GetParam());
+  if (kLlamaLike.count(GetParam()) > 0) config["num_key_value_heads"] = 2;
+  const absl::StatusOr<ReadFamily> read = ReadModelConfig(config, kSeqLen);
+  ASSERT_TRUE(read.ok()) << read.status();
+  const DecoderSpec& spec = read->spec;
+  const std::map<std::string, int64_t> extents = {{"vocab", spec.vocab_rows},      {"embed", spec.hidden_size},
+                                                  {"heads", spec.num_heads},       {"kv_heads", spec.num_kv_heads},
+                                                  {"mlp", spec.intermediate_size}, {"head_dim", spec.head_dim}};
+  const absl::StatusOr<Graph> graph = BuildDecoder(spec, DecoderBuildOptions(), OpTable());
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  int64_t num_products = 0;
+  for (const Node& node : graph->nodes) {
+    if (node.op != "param") continue;
+    const Dims& dims = graph->type(node.results[0]).dims;
+    const auto axes = GetAttr<std::vector<std::string>>(node.attrs, "axes");
+    ASSERT_EQ(axes.size(), dims.size()) << node.symbol;
+    int num_split = 0;
+    for (size_t d = 0; d < dims.size(); ++d) {
+      if (!axes[d].empty()) EXPECT_EQ(extents.at(axes[d]), dims[d]) << node.symbol << " dim " << d;
+      num_split += axes[d] == "vocab" || axes[d] == "heads" || axes[d] == "kv_heads" || axes[d] == "mlp" ? 1 : 0;
+    }
+    if (dims.size() < 2) continue;
+    EXPECT_EQ(num_split, 1) << node.symbol << ": tensor parallelism splits one dim of each matrix";
+    ++num_products;
+  }
+  EXPECT_GE(num_products, 1 + 4 * spec.num_layers);
+}
+
 std::vector<std::string> FamilyNames() {
   std::vector<std::string> names;
   for (const Family& family : Families()) names.push_back(family.name);

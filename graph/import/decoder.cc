@@ -18,9 +18,16 @@ std::string ModuleOf(const std::string& name) {
   return dot == std::string::npos ? name : name.substr(0, dot);
 }
 
-int64_t Product(const Dims& dims) {
+// A dim of a weight: its extent, and what it is (State::axes); "" is nothing that a layout splits.
+struct WeightDim {
+  int64_t size;
+  const char* axis;
+};
+using WeightDims = std::vector<WeightDim>;
+
+int64_t Product(const WeightDims& dims) {
   int64_t product = 1;
-  for (int64_t d : dims) product *= d;
+  for (const WeightDim& d : dims) product *= d.size;
   return product;
 }
 
@@ -51,7 +58,7 @@ class DecoderBuilder {
       sin_ = table[1];
     }
     for (int64_t layer = 0; layer < spec_.num_layers; ++layer) x = Layer(layer, x);
-    const ValueId logits = Head(Norm(spec_.names.final_norm, spec_.norm, x));
+    const ValueId logits = Head(Norm(spec_.names.final_norm, spec_.norm, x, Hidden()));
     if (options_.outputs == DecoderBuildOptions::kLogits) {
       b_.End("output", "logits", logits);
     } else {
@@ -65,35 +72,47 @@ class DecoderBuilder {
 
  private:
   // A weight under its name in the files. `stored` is its shape there.
-  ValueId Param(const std::string& name, Dims dims, const Dims& stored, const std::string& init) {
-    Attrs attrs = {{"init", init}};
-    if (stored != dims) attrs["stored"] = stored;
-    return b_.Leaf("param", name, {DType::kF32, std::move(dims)}, std::move(attrs));
+  ValueId Param(const std::string& name, const WeightDims& dims, const Dims& stored, const std::string& init) {
+    Dims sizes;
+    std::vector<std::string> axes;
+    for (const WeightDim& d : dims) {
+      sizes.push_back(d.size);
+      axes.push_back(d.axis);
+    }
+    Attrs attrs = {{"axes", axes}, {"init", init}};
+    if (stored != sizes) attrs["stored"] = stored;
+    return b_.Leaf("param", name, {DType::kF32, std::move(sizes)}, std::move(attrs));
   }
 
+  WeightDim Hidden() const { return {spec_.hidden_size, "embed"}; }
+  WeightDim Heads() const { return {spec_.num_heads, "heads"}; }
+  WeightDim HeadDim() const { return {spec_.head_dim, "head_dim"}; }
+  WeightDim Inner() const { return {spec_.intermediate_size, "mlp"}; }
+  WeightDim Vocabulary() const { return {spec_.vocab_rows, "vocab"}; }
+
   // x times the matrix NAME.weight, by `spec`; `out` are the dims it makes, `in` those it takes, both as the logical
-  // weight has them.
-  ValueId Project(const std::string& name, const std::string& spec, ValueId x, const Dims& out, const Dims& in,
-                  Bias bias, const std::string& init) {
+  // weight has them. `rows`: "[BEGIN:END]" where it is only those rows of the stored matrix.
+  ValueId Project(const std::string& name, const std::string& spec, ValueId x, const WeightDims& out,
+                  const WeightDims& in, Bias bias, const std::string& init, const std::string& rows = "") {
     b_.SetModule(name);
-    Dims dims = out;
+    WeightDims dims = out;
     dims.insert(dims.end(), in.begin(), in.end());
-    const ValueId weight = Param(absl::StrCat(name, ".weight"), dims, {Product(out), Product(in)}, init);
+    const ValueId weight = Param(absl::StrCat(name, ".weight", rows), dims, {Product(out), Product(in)}, init);
     ValueId y = b_.Einsum(spec, x, weight);
     if (bias == Bias::kPresent)
-      y = b_.Add("add", {y, Param(absl::StrCat(name, ".bias"), out, {Product(out)}, "zeros")});
+      y = b_.Add("add", {y, Param(absl::StrCat(name, ".bias", rows), out, {Product(out)}, "zeros")});
     return y;
   }
 
-  ValueId Norm(const std::string& name, const NormSpec& norm, ValueId x) {
+  // Over the last dim of x, which `dim` is.
+  ValueId Norm(const std::string& name, const NormSpec& norm, ValueId x, const WeightDim& dim) {
     b_.SetModule(name);
-    const Dims dims = {b_.type(x).dims.empty() ? 0 : b_.type(x).dims.back()};
     const Attrs attrs = {{"eps", norm.eps}};
     ValueId weight = kNoValue, bias = kNoValue;
-    if (norm.affine != Affine::kNone) weight = Param(absl::StrCat(name, ".weight"), dims, dims, "ones");
-    if (norm.affine == Affine::kWeightBias) bias = Param(absl::StrCat(name, ".bias"), dims, dims, "zeros");
+    if (norm.affine != Affine::kNone) weight = Param(absl::StrCat(name, ".weight"), {dim}, {dim.size}, "ones");
+    if (norm.affine == Affine::kWeightBias) bias = Param(absl::StrCat(name, ".bias"), {dim}, {dim.size}, "zeros");
     if (norm.kind == NormSpec::kRms) {
-      if (weight == kNoValue) weight = b_.Constant(1.0, {DType::kF32, dims});
+      if (weight == kNoValue) weight = b_.Constant(1.0, {DType::kF32, {dim.size}});
       const ValueId y = b_.AddMany("rms_norm", {x, weight}, attrs, 2)[0];
       return bias == kNoValue ? y : b_.Add("add", {y, bias});
     }
@@ -112,16 +131,15 @@ class DecoderBuilder {
   ValueId Embed() {
     const DecoderNames& names = spec_.names;
     b_.SetModule(names.embedding);
-    const Dims dims = {spec_.vocab_rows, spec_.hidden_size};
-    embedding_ = Param(absl::StrCat(names.embedding, ".weight"), dims, dims, spec_.init.embedding);
+    embedding_ = Param(absl::StrCat(names.embedding, ".weight"), {Vocabulary(), Hidden()},
+                       {spec_.vocab_rows, spec_.hidden_size}, spec_.init.embedding);
     ValueId x = b_.Add("embedding", {embedding_, tokens_});
     x = Scaled(x, spec_.embedding_scale);
-    if (spec_.embedding_norm.has_value()) x = Norm(names.embedding_norm, *spec_.embedding_norm, x);
+    if (spec_.embedding_norm.has_value()) x = Norm(names.embedding_norm, *spec_.embedding_norm, x, Hidden());
     if (spec_.learned_positions > 0) {
       b_.SetModule(names.positions);
-      const Dims table_dims = {spec_.learned_positions, spec_.hidden_size};
-      const ValueId table =
-          Param(absl::StrCat(names.positions, ".weight"), table_dims, table_dims, spec_.init.positions);
+      const ValueId table = Param(absl::StrCat(names.positions, ".weight"), {{spec_.learned_positions, ""}, Hidden()},
+                                  {spec_.learned_positions, spec_.hidden_size}, spec_.init.positions);
       x = b_.Add("add", {x, b_.Slice(table, 0, 0, options_.seq_len)});
     }
     b_.SetModule(names.embedding);
@@ -139,9 +157,9 @@ class DecoderBuilder {
   // x + dropout(post_norm(branch(norm(x)))), or what the family makes of it.
   template <typename F>
   ValueId Branch(const std::string& path, const std::string& norm, const std::string& post_norm, ValueId x, F branch) {
-    const ValueId h = norm.empty() ? x : Norm(Join(path, norm), spec_.norm, x);
+    const ValueId h = norm.empty() ? x : Norm(Join(path, norm), spec_.norm, x, Hidden());
     ValueId y = branch(h);
-    if (!post_norm.empty()) y = Norm(Join(path, post_norm), spec_.norm, y);
+    if (!post_norm.empty()) y = Norm(Join(path, post_norm), spec_.norm, y, Hidden());
     b_.SetModule(path);
     const ValueId residual = spec_.residual_from == DecoderSpec::kFromNorm ? h : x;
     return b_.Add("add", {residual, Scaled(Dropout(y, spec_.residual_dropout), spec_.residual_scale)});
@@ -163,29 +181,39 @@ class DecoderBuilder {
 
   Qkv ProjectQkv(const std::string& path, ValueId x) {
     const DecoderNames& names = spec_.names;
-    const int64_t heads = spec_.num_heads, kv_heads = spec_.num_kv_heads, d = spec_.head_dim;
-    const Dims in = {spec_.hidden_size};
+    const WeightDim kv_heads = {spec_.num_kv_heads, "kv_heads"};
     const std::string& init = spec_.init.input;
     if (spec_.qkv_layout == DecoderSpec::kSeparate) {
-      auto project = [&](const std::string& name, int64_t h) {
-        return Clip(Project(Join(path, name), "bsk,hdk->bshd", x, {h, d}, in, spec_.qkv_bias, init));
+      auto project = [&](const std::string& name, const WeightDim& heads) {
+        return Clip(
+            Project(Join(path, name), "bsk,hdk->bshd", x, {heads, HeadDim()}, {Hidden()}, spec_.qkv_bias, init));
       };
-      const ValueId q = project(names.q, heads);
+      const ValueId q = project(names.q, Heads());
       const ValueId k = project(names.k, kv_heads);
       return {q, k, project(names.v, kv_heads)};
     }
-    const std::string name = Join(path, names.qkv);
+    auto project = [&](const char* spec, const WeightDims& out, const std::string& rows = "") {
+      return Clip(Project(Join(path, names.qkv), spec, x, out, {Hidden()}, spec_.qkv_bias, init, rows));
+    };
     if (spec_.qkv_layout == DecoderSpec::kInterleaved) {
-      const ValueId qkv = Clip(Project(name, "bsk,htdk->bshtd", x, {heads, 3, d}, in, spec_.qkv_bias, init));
+      const ValueId qkv = project("bsk,htdk->bshtd", {Heads(), {3, ""}, HeadDim()});
       return {Entry(qkv, 3, 0), Entry(qkv, 3, 1), Entry(qkv, 3, 2)};
     }
-    if (heads == kv_heads) {
-      const ValueId qkv = Clip(Project(name, "bsk,thdk->bsthd", x, {3, heads, d}, in, spec_.qkv_bias, init));
+    if (kv_heads.size == spec_.num_heads) {
+      const ValueId qkv = project("bsk,thdk->bsthd", {{3, ""}, Heads(), HeadDim()});
       return {Entry(qkv, 2, 0), Entry(qkv, 2, 1), Entry(qkv, 2, 2)};
     }
-    const ValueId qkv = Clip(Project(name, "bsk,hdk->bshd", x, {heads + 2 * kv_heads, d}, in, spec_.qkv_bias, init));
-    return {b_.Slice(qkv, 2, 0, heads), b_.Slice(qkv, 2, heads, heads + kv_heads),
-            b_.Slice(qkv, 2, heads + kv_heads, heads + 2 * kv_heads)};
+    // No reshape of these rows has q, k and v of the same group in one rectangle: they are three weights.
+    int64_t begin = 0;
+    auto part = [&](const WeightDim& heads) {
+      const int64_t end = begin + heads.size * spec_.head_dim;
+      const std::string rows = absl::StrCat("[", begin, ":", end, "]");
+      begin = end;
+      return project("bsk,hdk->bshd", {heads, HeadDim()}, rows);
+    };
+    const ValueId q = part(Heads());
+    const ValueId k = part(kv_heads);
+    return {q, k, part(kv_heads)};
   }
 
   ValueId Clip(ValueId x) {
@@ -195,12 +223,12 @@ class DecoderBuilder {
 
   ValueId QkNorm(const std::string& name, ValueId x) {
     if (!spec_.qk_norm.has_value()) return x;
-    if (spec_.qk_norm_over == DecoderSpec::kHeadDim) return Norm(name, *spec_.qk_norm, x);
+    if (spec_.qk_norm_over == DecoderSpec::kHeadDim) return Norm(name, *spec_.qk_norm, x, HeadDim());
     const Dims dims = b_.type(x).dims;
-    if (dims.size() != 4) return x;
+    if (dims.size() != 4) return x;  // there was an error
     b_.SetModule(name);
     const ValueId flat = b_.Reshape(x, {dims[0], dims[1], dims[2] * dims[3]});
-    return b_.Reshape(Norm(name, *spec_.qk_norm, flat), dims);
+    return b_.Reshape(Norm(name, *spec_.qk_norm, flat, {dims[2] * dims[3], ""}), dims);
   }
 
   ValueId Attention(const std::string& path, int64_t layer, ValueId x) {
@@ -217,8 +245,8 @@ class DecoderBuilder {
     Attrs attrs = {{"causal", true}, {"scale", scale}};
     if (!spec_.alibi_slopes.empty()) attrs["alibi_slopes"] = spec_.alibi_slopes;
     const ValueId out = b_.AddMany("attention", {qkv.q, qkv.k, qkv.v}, attrs, 2)[0];
-    return Project(Join(path, names.attention_out), "bshd,nhd->bsn", out, {spec_.hidden_size},
-                   {spec_.num_heads, spec_.head_dim}, spec_.attention_out_bias, spec_.init.attention_out(layer));
+    return Project(Join(path, names.attention_out), "bshd,nhd->bsn", out, {Hidden()}, {Heads(), HeadDim()},
+                   spec_.attention_out_bias, spec_.init.attention_out(layer));
   }
 
   ValueId Activate(ValueId x) {
@@ -242,16 +270,15 @@ class DecoderBuilder {
 
   ValueId Mlp(const std::string& path, int64_t layer, ValueId x) {
     const DecoderNames& names = spec_.names;
-    const Dims in = {spec_.hidden_size};
-    const int64_t inner = spec_.intermediate_size;
+    const WeightDims in = {Hidden()};
     ValueId h = kNoValue;
     if (spec_.mlp_kind == DecoderSpec::kPlain) {
-      h = Project(Join(path, names.up), "bsk,nk->bsn", x, {inner}, in, spec_.mlp_bias, spec_.init.input);
+      h = Project(Join(path, names.up), "bsk,nk->bsn", x, {Inner()}, in, spec_.mlp_bias, spec_.init.input);
       b_.SetModule(Join(path, names.mlp));
       h = Activate(h);
     } else if (spec_.mlp_kind != DecoderSpec::kGated) {
-      const ValueId both =
-          Project(Join(path, names.fused_mlp), "bsk,tik->bsti", x, {2, inner}, in, spec_.mlp_bias, spec_.init.input);
+      const ValueId both = Project(Join(path, names.fused_mlp), "bsk,tik->bsti", x, {{2, ""}, Inner()}, in,
+                                   spec_.mlp_bias, spec_.init.input);
       const int64_t gate_index = spec_.mlp_kind == DecoderSpec::kGateUp ? 0 : 1;
       const ValueId up = Entry(both, 2, 1 - gate_index);
       const ValueId gate = Entry(both, 2, gate_index);
@@ -259,27 +286,27 @@ class DecoderBuilder {
       h = Gate(gate, up);
     } else {
       const ValueId gate =
-          Project(Join(path, names.gate), "bsk,nk->bsn", x, {inner}, in, spec_.mlp_bias, spec_.init.input);
-      const ValueId up = Project(Join(path, names.up), "bsk,nk->bsn", x, {inner}, in, spec_.mlp_bias, spec_.init.input);
+          Project(Join(path, names.gate), "bsk,nk->bsn", x, {Inner()}, in, spec_.mlp_bias, spec_.init.input);
+      const ValueId up =
+          Project(Join(path, names.up), "bsk,nk->bsn", x, {Inner()}, in, spec_.mlp_bias, spec_.init.input);
       b_.SetModule(Join(path, names.mlp));
       h = Gate(gate, up);
     }
-    return Project(Join(path, names.down), "bsk,nk->bsn", h, {spec_.hidden_size}, {inner}, spec_.mlp_bias,
+    return Project(Join(path, names.down), "bsk,nk->bsn", h, {Hidden()}, {Inner()}, spec_.mlp_bias,
                    spec_.init.down(layer));
   }
 
   ValueId Head(ValueId x) {
     const std::string& name = spec_.names.head;
-    const Dims out = {spec_.vocab_rows}, in = {spec_.hidden_size};
     ValueId logits = kNoValue;
     if (spec_.head == DecoderSpec::kOwnHead) {
-      logits = Project(name, "bsk,nk->bsn", x, out, in, spec_.head_bias, spec_.init.head);
+      logits = Project(name, "bsk,nk->bsn", x, {Vocabulary()}, {Hidden()}, spec_.head_bias, spec_.init.head);
     } else {
       b_.SetModule(name);
       ValueId weight = embedding_;
       if (spec_.head == DecoderSpec::kNormalizedHead) {
-        const Dims dims = {spec_.vocab_rows, spec_.hidden_size};
-        weight = Param(absl::StrCat(name, ".weight"), dims, dims, spec_.init.head);
+        weight = Param(absl::StrCat(name, ".weight"), {Vocabulary(), Hidden()}, {spec_.vocab_rows, spec_.hidden_size},
+                       spec_.init.head);
         weight = b_.AddMany("l2_normalize", {weight}, {{"eps", 1e-12}}, 2)[0];
       }
       logits = b_.Einsum("bsk,nk->bsn", x, weight);

@@ -119,7 +119,8 @@ struct DecoderBuildOptions {
   enum Outputs { kLoss, kLogits } outputs = kLoss;
 };
 
-// The forward graph in f32. Inputs: "tokens" i32[B,S]; with kLoss "targets" i32[B,S] (-1: ignored); with dropout "step"
+// The forward graph in f32, weights with their `axes`. The residual stream begins as the result of rank 3 of the module
+// names.embedding. Inputs: "tokens" i32[B,S]; with kLoss "targets" i32[B,S] (-1: ignored); with dropout "step"
 // i64[] and "sample" i64[B]. Outputs: "loss" (sum of the cross-entropy over targets >= 0) and "target_tokens" (their
 // number), or "logits".
 absl::StatusOr<Graph> BuildDecoder(const DecoderSpec& spec, const DecoderBuildOptions& options, const OpTable& ops);

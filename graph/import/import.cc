@@ -31,12 +31,20 @@ absl::Status InFolder(const std::string& dir, const absl::Status& status) {
   return absl::Status(status.code(), message);
 }
 
+// The tensors that the parameters lie in; those named NAME[BEGIN:END] are rows of one.
 std::vector<WantedTensor> WantedTensors(const Graph& graph) {
   std::vector<WantedTensor> wanted;
+  std::map<std::string, size_t> index;
   for (const Node& node : graph.nodes) {
     if (node.op != "param") continue;
-    wanted.push_back(
-        {node.symbol, GetAttr<std::vector<int64_t>>(node.attrs, "stored", graph.type(node.results[0]).dims)});
+    const Dims dims = GetAttr<std::vector<int64_t>>(node.attrs, "stored", graph.type(node.results[0]).dims);
+    const std::string name = node.symbol.substr(0, node.symbol.find('['));
+    const auto [it, inserted] = index.emplace(name, wanted.size());
+    if (inserted) {
+      wanted.push_back({name, dims});
+    } else {
+      wanted[it->second].dims[0] += dims[0];
+    }
   }
   return wanted;
 }
@@ -79,13 +87,12 @@ absl::Status CheckTokens(const ImportOptions& options, const DecoderSpec& spec) 
                                                  " tokens is too large for a model with rows of ", width));
 }
 
-absl::Status CheckLayerClasses(const std::vector<std::string>& asked, const std::vector<std::string>& known,
-                               const std::string& family) {
+absl::Status CheckLayerClasses(const std::string& option, const std::vector<std::string>& asked,
+                               const std::vector<std::string>& known, const std::string& family) {
   for (const std::string& name : asked) {
     if (std::count(known.begin(), known.end(), name) > 0) continue;
-    return absl::InvalidArgumentError(absl::StrCat("dist.fsdp.wrap_layer_cls: \"", name, "\" is no class of family ",
-                                                   family, " that can be a unit; wanted ",
-                                                   absl::StrJoin(known, " or ")));
+    return absl::InvalidArgumentError(absl::StrCat(option, ": \"", name, "\" is no class of family ", family,
+                                                   " that can be a unit; wanted ", absl::StrJoin(known, " or ")));
   }
   return absl::OkStatus();
 }
@@ -93,7 +100,8 @@ absl::Status CheckLayerClasses(const std::vector<std::string>& asked, const std:
 }  // namespace
 
 absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOptions& options, const OpTable& ops) {
-  if (!std::filesystem::is_directory(dir)) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(dir, ignored)) {
     return absl::NotFoundError(absl::StrCat(dir, ": wanted the folder of a Hugging Face model, with config.json"));
   }
   if (options.batch < 1 || options.seq_len < 1) {
@@ -105,7 +113,9 @@ absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOp
   if (!read.ok()) return InFolder(dir, read.status());
   DecoderSpec& spec = read->spec;
   TACC_RETURN_IF_ERROR(CheckTokens(options, spec));
-  TACC_RETURN_IF_ERROR(CheckLayerClasses(options.wrap_layer_cls, read->family.layer_classes, spec.family));
+  const std::vector<std::string>& classes = read->family.layer_classes;
+  TACC_RETURN_IF_ERROR(CheckLayerClasses("dist.fsdp.wrap_layer_cls", options.wrap_layer_cls, classes, spec.family));
+  TACC_RETURN_IF_ERROR(CheckLayerClasses("memory.gc_cls", options.gc_cls, classes, spec.family));
 
   StoredWeights stored;
   if (options.weights != ImportOptions::Weights::kRandom) {
@@ -142,6 +152,7 @@ absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOp
   model.num_layers = spec.num_layers;
   model.max_seq_len = spec.max_seq_len;
   model.layer_classes = read->family.layer_classes;
+  model.residual_module = spec.names.embedding;
   for (int64_t layer = 0; layer < spec.num_layers; ++layer) model.units.push_back(spec.LayerPath(layer));
   return model;
 }

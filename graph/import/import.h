@@ -20,16 +20,17 @@ struct ImportOptions {
   // kAuto: pretrained when the folder has safetensors, else an error that asks for random.
   enum class Weights { kAuto, kPretrained, kRandom } weights = Weights::kAuto;
   uint64_t seed = 0;  // of dropout
-  // Classes whose instances are the units of FSDP; empty: the decoder layers.
-  std::vector<std::string> wrap_layer_cls;
+  // Classes whose instances are the units of FSDP, and those that compute their activations again; empty: the decoder
+  // layers, and so far no other class is possible.
+  std::vector<std::string> wrap_layer_cls, gc_cls;
   enum class Outputs { kLoss, kLogits } outputs = Outputs::kLoss;
 };
 
 struct ImportedModel {
   // In f32. Inputs "tokens" i32[B,S]; "targets" i32[B,S], -1 = ignored (not with kLogits); with dropout "step" i64[]
-  // and "sample" i64[B]. Leaves `param "NAME"`, NAME as in the model's safetensors, with init= and, where the logical
-  // shape is a reshape of the stored one, stored=. Outputs "loss" (sum over target tokens) and "target_tokens", or
-  // "logits" f32[B,S,V].
+  // and "sample" i64[B]. Leaves `param "NAME"`, NAME as in the model's safetensors (NAME[BEGIN:END] for those rows of
+  // it), with init=, axes= and, where the logical shape is a reshape of the stored one, stored=. Outputs "loss" (sum
+  // over target tokens) and "target_tokens", or "logits" f32[B,S,V].
   Graph forward;
   std::string family;  // "llama", ..., or "graph"
   // Where the initial weights come from; never kAuto.
@@ -38,8 +39,9 @@ struct ImportedModel {
   int64_t num_layers = 0;  // decoder layers; 0 for a graph text
   int64_t num_parameters = 0;
   int64_t max_seq_len = 0;                 // 0: no limit
-  std::vector<std::string> layer_classes;  // names that wrap_layer_cls accepts
-  std::vector<std::string> units;          // module paths whose weights FSDP gathers together: the decoder layers
+  std::vector<std::string> layer_classes;  // names that wrap_layer_cls and gc_cls accept
+  std::vector<std::string> units;          // module paths of the decoder layers
+  std::string residual_module;             // whose result [B,S,N] the residual stream begins with; may be empty
 };
 
 // A Hugging Face folder: config.json, and the headers of its safetensors. Errors: InvalidArgument with every problem,

@@ -218,10 +218,12 @@ absl::StatusOr<ImportedModel> ImportGraphText(const std::string& text, const std
     return absl::InvalidArgumentError(
         absl::StrCat(file, ": a graph text has no pretrained weights; set model.weights: random"));
   }
-  if (!options.wrap_layer_cls.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("dist.fsdp.wrap_layer_cls: a graph text has no classes; its units are its module paths up "
-                     "to the first number, as @layers.0. Remove the option"));
+  for (const auto& [option, classes] :
+       {std::pair("dist.fsdp.wrap_layer_cls", options.wrap_layer_cls), std::pair("memory.gc_cls", options.gc_cls)}) {
+    if (classes.empty()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(option,
+                                                   ": a graph text has no classes; its units are its module paths up "
+                                                   "to the first number, as @layers.0. Remove the option"));
   }
   if (options.outputs != ImportOptions::Outputs::kLoss)
     return absl::InvalidArgumentError(absl::StrCat(file, ": a graph text has the outputs it has"));
@@ -241,6 +243,7 @@ absl::StatusOr<ImportedModel> ImportGraphText(const std::string& text, const std
   model.family = "graph";
   model.vocab_size = VocabularyOf(model.forward);
   for (const Node& node : model.forward.nodes) {
+    if (node.op == "embedding" && model.residual_module.empty()) model.residual_module = node.module;
     if (node.op == "param") model.num_parameters += model.forward.type(node.results[0]).num_elements();
     const std::string unit = UnitOf(node.module);
     if (!unit.empty() && std::count(model.units.begin(), model.units.end(), unit) == 0) model.units.push_back(unit);

@@ -110,9 +110,9 @@ TEST_F(ImportTest, PretrainedWhenThereAreSafetensors) {
   EXPECT_THAT(model->units, testing::ElementsAre("model.layers.0"));
   EXPECT_THAT(model->layer_classes, testing::ElementsAre("LlamaDecoderLayer"));
   const std::string text = Print(model->forward);
-  EXPECT_THAT(
-      text,
-      HasSubstr("param \"model.layers.0.self_attn.k_proj.weight\" init=\"normal(0.02)\" stored=[4,8] : f32[1,4,8]"));
+  EXPECT_THAT(text, HasSubstr("param \"model.layers.0.self_attn.k_proj.weight\" axes=[kv_heads,head_dim,embed] "
+                              "init=\"normal(0.02)\" stored=[4,8] : f32[1,4,8]"));
+  EXPECT_EQ(model->residual_module, "model.embed_tokens");
   EXPECT_THAT(text, HasSubstr("output \"loss\""));
   EXPECT_THAT(text, HasSubstr("output \"target_tokens\""));
 }
@@ -182,6 +182,9 @@ TEST_F(ImportTest, ShardedFiles) {
   map["lm_head.weight"] = "../../etc/passwd";
   folder_.Write("model.safetensors.index.json", json({{"weight_map", map}}).dump());
   EXPECT_THAT(Error(), HasSubstr("is not the name of a file beside it"));
+  map["lm_head.weight"] = std::string(300, 'x');  // longer than a file name may be
+  folder_.Write("model.safetensors.index.json", json({{"weight_map", map}}).dump());
+  EXPECT_THAT(Error(), HasSubstr("names files that are not there: xxx"));
 }
 
 TEST_F(ImportTest, TiedHeadAndOldTablesMayBeStored) {
@@ -213,6 +216,16 @@ TEST_F(ImportTest, NamesWithoutTheBasePrefixAreKept) {
   EXPECT_THAT(model->units, testing::ElementsAre("h.0"));
 }
 
+TEST_F(ImportTest, BatchesBeyondAnyMemoryAreRefused) {
+  folder_.WriteConfig(LlamaConfig());
+  ImportOptions options;
+  options.weights = ImportOptions::Weights::kRandom;
+  options.batch = int64_t{1} << 52;
+  options.seq_len = 32;
+  EXPECT_EQ(ImportModel(folder_.path(), options, ops_).status().message(),
+            "batch = 4503599627370496 of seq_len = 32 tokens is too large for a model with rows of 16");
+}
+
 TEST_F(ImportTest, UnknownLayerClassListsTheModels) {
   folder_.WriteConfig(LlamaConfig());
   ImportOptions options;
@@ -221,6 +234,10 @@ TEST_F(ImportTest, UnknownLayerClassListsTheModels) {
   EXPECT_EQ(ImportModel(folder_.path(), options, ops_).status().message(),
             "dist.fsdp.wrap_layer_cls: \"BloomBlock\" is no class of family llama that can be a unit; wanted "
             "LlamaDecoderLayer");
+  options.wrap_layer_cls = {};
+  options.gc_cls = {"BloomBlock"};
+  EXPECT_THAT(std::string(ImportModel(folder_.path(), options, ops_).status().message()),
+              HasSubstr("memory.gc_cls: \"BloomBlock\" is no class of family llama"));
 }
 
 TEST_F(ImportTest, ConfigThatIsNoConfig) {

@@ -36,6 +36,12 @@ absl::Status Damaged(const std::string& path, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
 }
 
+// Never throws: a name that no file can have is not there.
+bool Exists(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
 // One entry of a header. `data_bytes` is the length of what follows the header.
 absl::StatusOr<StoredTensor> ParseEntry(const std::string& path, const std::string& name, const nlohmann::json& entry,
                                         int64_t data_bytes) {
@@ -122,7 +128,7 @@ absl::Status ReadIndexed(const std::string& dir, const std::string& index_path, 
   }
   std::vector<std::string> missing;
   for (const std::string& file : files) {
-    if (!std::filesystem::exists(absl::StrCat(dir, "/", file))) missing.push_back(file);
+    if (!Exists(absl::StrCat(dir, "/", file))) missing.push_back(file);
   }
   if (!missing.empty())
     return Damaged(index_path, absl::StrCat("names files that are not there: ", absl::StrJoin(missing, ", ")));
@@ -161,18 +167,19 @@ absl::StatusOr<StoredWeights> ReadStoredWeights(const std::string& dir) {
   StoredWeights weights;
   const std::string single = absl::StrCat(dir, "/model.safetensors");
   const std::string index = absl::StrCat(dir, "/model.safetensors.index.json");
-  if (std::filesystem::exists(single)) {
+  if (Exists(single)) {
     weights.kind = StoredWeights::kSafetensors;
     TACC_RETURN_IF_ERROR(ReadHeader(dir, "model.safetensors", &weights));
     return weights;
   }
-  if (std::filesystem::exists(index)) {
+  if (Exists(index)) {
     weights.kind = StoredWeights::kSafetensors;
     TACC_RETURN_IF_ERROR(ReadIndexed(dir, index, &weights));
     return weights;
   }
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(dir, error)) {
+  for (std::filesystem::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
+    const std::filesystem::directory_entry& entry = *it;
     const std::string extension = entry.path().extension().string();
     if (extension == ".safetensors") {
       return Damaged(entry.path().string(),

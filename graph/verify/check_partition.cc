@@ -167,7 +167,7 @@ class PartitionCheck {
     const std::string& name = mesh_.axes[axis].name;
     int holder = -1;
     for (int f = 0; f < static_cast<int>(axes.size()); ++f) {
-      if (!Contains(axes[f], axis)) continue;
+      if (!Contains(axes[f], axis) || rule.factors[f].one_per_shard_of >= 0) continue;  // that holds it with another
       if (holder >= 0)
         return absl::InvalidArgumentError(absl::StrCat("axis ", name, " splits two independent dims of one op"));
       holder = f;

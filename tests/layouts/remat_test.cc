@@ -68,6 +68,8 @@ struct Case {
   int num_layers;
   int num_repeated;  // units whose activations are computed again: the first ones
   int64_t fsdp = 1;
+  DType compute_dtype = DType::kF32;
+  int64_t accumulation = 1;
 };
 
 struct Outcome {
@@ -79,6 +81,8 @@ Outcome CompileCase(const Case& c, const OpTable& ops) {
   CompileOptions options;
   options.training.learning_rate = 1e-2;
   options.training.max_steps = 10;
+  options.training.accumulation = c.accumulation;
+  options.compute_dtype = c.compute_dtype;
   options.partition.mesh = {{{"dp", 1}, {"fsdp", c.fsdp}}};
   options.partition.batch_axes = {0, 1};
   options.partition.at_rest_axes = {1};
@@ -107,6 +111,8 @@ std::map<std::string, Array> Train(const Program& program) {
     Array weight = Array::Filled(state.placement.global.dims, 0);
     for (double& x : weight.values) x = normal(random);
     EXPECT_TRUE(simulation.SetState(state.name, weight).ok());
+    const std::string copy = absl::StrCat("copies/", state.name.substr(8));
+    if (program.FindState(copy) != nullptr) EXPECT_TRUE(simulation.SetState(copy, weight).ok());
   }
   for (int step = 0; step < 2; ++step) {
     const absl::Status status = simulation.Run(program.step, [&](int64_t) {
@@ -130,10 +136,10 @@ std::map<std::string, Array> Train(const Program& program) {
 
 TEST(RematTest, ComputesTheSameToTheBit) {
   const OpTable ops;
-  for (int64_t fsdp : {1, 2}) {
-    const auto kept = Train(CompileCase({3, 0, fsdp}, ops).compiled.program);
+  for (const auto& [fsdp, dtype] : {std::pair(1, DType::kF32), std::pair(2, DType::kF32), std::pair(2, DType::kBF16)}) {
+    const auto kept = Train(CompileCase({3, 0, fsdp, dtype}, ops).compiled.program);
     for (int num_repeated : {1, 3}) {
-      const auto repeated = Train(CompileCase({3, num_repeated, fsdp}, ops).compiled.program);
+      const auto repeated = Train(CompileCase({3, num_repeated, fsdp, dtype}, ops).compiled.program);
       ASSERT_EQ(kept.size(), repeated.size());
       for (const auto& [name, weight] : kept) EXPECT_EQ(repeated.at(name).values, weight.values) << name;
     }
@@ -141,11 +147,12 @@ TEST(RematTest, ComputesTheSameToTheBit) {
 }
 
 // Kept from the forward: of each repeated layer its input alone. So a layer more costs that, once there are enough of
-// them that the peak is in the backward.
+// them that the peak is in the backward. (With accumulation gradients are states, so that temporaries are activations.)
 TEST(RematTest, KeepsOnlyWhatEntersAUnit) {
   const OpTable ops;
   auto temporaries = [&](int num_layers, int num_repeated) {
-    return CompileCase({num_layers, num_repeated}, ops).compiled.memory.temporaries_bytes;
+    const Case c = {num_layers, num_repeated, /*fsdp=*/1, DType::kF32, /*accumulation=*/2};
+    return CompileCase(c, ops).compiled.memory.temporaries_bytes;
   };
   const int64_t input_bytes = kBatch * kSeq * kWidth * 4;
   EXPECT_EQ(temporaries(9, 9) - temporaries(6, 6), 3 * input_bytes);

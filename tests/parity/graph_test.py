@@ -78,3 +78,41 @@ def test_logits_loss_and_gradients(case: Case, tmp_path: Path):
     for name, parameter in stored_names(double).items():
         difference = (params[name].grad - parameter.grad).norm()
         assert difference <= 10 * tolerance * parameter.grad.norm() + 1e-14, name
+
+
+def test_chatglm_reference_is_glm_in_other_words():
+    """Our reference for ChatGLM against transformers' class for the same models in their later format."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    case = next(case for case in GRAPH_CASES if case.name == "as ChatGLM3")
+    c, chatglm = case.config, build(case, seed=5).state_dict()
+    heads = (c["num_attention_heads"], c["multi_query_group_num"])
+    glm_config = AutoConfig.for_model(
+        "glm", vocab_size=c["padded_vocab_size"], hidden_size=c["hidden_size"], intermediate_size=c["ffn_hidden_size"],
+        num_hidden_layers=c["num_layers"], num_attention_heads=heads[0], num_key_value_heads=heads[1],
+        head_dim=c["kv_channels"], rms_norm_eps=1e-5, max_position_embeddings=64, pad_token_id=None,
+    )
+    names = {
+        "transformer.embedding.word_embeddings": "model.embed_tokens",
+        "transformer.encoder.final_layernorm": "model.norm",
+        "transformer.encoder.layers": "model.layers",
+        "transformer.output_layer": "lm_head",
+        "self_attention.dense": "self_attn.o_proj",
+        "mlp.dense_h_to_4h": "mlp.gate_up_proj",
+        "mlp.dense_4h_to_h": "mlp.down_proj",
+    }
+    weights = {}
+    for name, value in chatglm.items():
+        for old, new in names.items():
+            name = name.replace(old, new)
+        if "self_attention.query_key_value" not in name:
+            weights[name] = value
+            continue
+        rows = [c["kv_channels"] * count for count in (heads[0], heads[1], heads[1])]
+        for letter, part in zip("qkv", value.split(rows)):
+            weights[name.replace("self_attention.query_key_value", f"self_attn.{letter}_proj")] = part
+    glm = AutoModelForCausalLM.from_config(glm_config, attn_implementation="eager")
+    glm.load_state_dict(weights)
+    (tokens, _), = make_tokens(case, seed=7)
+    wanted, got = glm(tokens, use_cache=False).logits, build(case, seed=5)(tokens)
+    assert (got - wanted).norm() <= 1e-6 * wanted.norm()

@@ -200,7 +200,11 @@ def run(
         if node.op == "input":
             results = [inputs[node.symbol]]
         elif node.op == "param":
-            weight = params[node.symbol]
+            name, _, rows = node.symbol.partition("[")  # NAME[begin:end]: these rows of it
+            weight = params[name]
+            if rows:
+                begin, end = map(int, rows.removesuffix("]").split(":"))
+                weight = weight[begin:end]
             assert list(weight.shape) == node.attrs.get("stored", node.dims[0]), node.symbol
             results = [weight.to(dtype).reshape(node.dims[0])]
         elif node.op == "output":

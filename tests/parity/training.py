@@ -156,13 +156,24 @@ def pretrained(model: Path) -> dict:
     return {"path": str(model), "weights": "WEIGHTS_PRETRAINED"}
 
 
+def _merge_rows(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Rows NAME[begin:end] of one tensor, put together, flat."""
+    parts: dict[str, dict[int, torch.Tensor]] = {}
+    for name, value in tensors.items():
+        whole, _, rows = name.partition("[")
+        parts.setdefault(whole, {})[int(rows.split(":")[0]) if rows else 0] = value.flatten()
+    return {name: torch.cat([value for _, value in sorted(rows.items())]) for name, rows in parts.items()}
+
+
 def our_gradients(
     case: Case, module: nn.Module, model: Path, data: Path, folder: Path, precision: str
 ) -> dict[str, torch.Tensor]:
     """The first step's, as the first moment of a run of one step with adam_beta1 = 0."""
     run_rank(case, pretrained(model), data, folder, precision, 1, 0.0)
     saved = load_file(folder / "checkpoints/step-00000001.a1/rank-00000.safetensors")
-    moments = {name.removeprefix("exp_avg/"): value for name, value in saved.items() if name.startswith("exp_avg/")}
+    moments = _merge_rows(
+        {name.removeprefix("exp_avg/"): value for name, value in saved.items() if name.startswith("exp_avg/")}
+    )
     names = stored_names(module)
     assert set(moments) == set(names)
     return {name: moments[name].double().reshape(parameter.shape) for name, parameter in names.items()}

@@ -21,6 +21,7 @@
 #include "worker/checkpoint/posix_file.h"
 #include "worker/checkpoint/reader.h"
 #include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/tensor_rows.h"
 
 namespace tacc::worker {
 namespace {
@@ -86,32 +87,50 @@ absl::Status CopyModelFiles(const std::string& model_dir, const std::string& out
 }
 
 struct OutputTensor {
-  std::string source;  // In the checkpoint.
+  std::vector<std::string> sources;  // In the checkpoint: one, or the rows of the tensor in order.
   SafetensorsWriter::Tensor tensor;
   int64_t num_bytes = 0;
 };
 
 absl::StatusOr<std::vector<OutputTensor>> ChooseTensors(const Checkpoint& checkpoint, const std::string& dtype) {
-  std::vector<OutputTensor> tensors;
+  // By tensor of the model, then by first row.
+  std::map<std::string, std::map<int64_t, std::string>> sources;
   for (const auto& [name, tensor] : checkpoint.manifest().tensors) {
     if (!absl::StartsWith(name, kWeightsPrefix)) continue;
     if (tensor.dtype != "F32") {
       return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": tensor \"", name, "\" is ", tensor.dtype,
                                                      ", but weights are kept as F32"));
     }
+    const absl::optional<TensorRows> rows = ParseTensorRows(name);
+    sources[rows.has_value() ? rows->tensor : name].emplace(rows.has_value() ? rows->begin : 0, name);
+  }
+  std::vector<OutputTensor> tensors;
+  for (const auto& [name, parts] : sources) {
     OutputTensor output;
-    output.source = name;
-    output.tensor = {name.substr(sizeof(kWeightsPrefix) - 1), dtype, tensor.stored_shape};
-    output.num_bytes = *NumElements(tensor.shape) * *DtypeBytes(dtype);
+    output.tensor = {name.substr(sizeof(kWeightsPrefix) - 1), dtype, {}};
+    std::vector<int64_t>& shape = output.tensor.shape;
+    for (const auto& [begin, source] : parts) {
+      std::vector<int64_t> part = checkpoint.manifest().tensors.at(source).stored_shape;
+      const int64_t num_rows = output.sources.empty() ? 0 : shape[0];
+      if (begin != num_rows) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(checkpoint.path(), ": rows ", num_rows, " to ", begin, " of \"", name, "\" are missing"));
+      }
+      if (begin > 0) part[0] += num_rows;
+      shape = std::move(part);
+      output.sources.push_back(source);
+    }
+    output.num_bytes = *NumElements(shape) * *DtypeBytes(dtype);
     tensors.push_back(std::move(output));
   }
   if (tensors.empty()) return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": holds no weights"));
   return tensors;
 }
 
-// Appends a tensor's elements in logical row-major order, which is also the stored order.
-absl::Status AppendTensor(const Checkpoint& checkpoint, const OutputTensor& output, SafetensorsWriter* writer) {
-  const std::vector<int64_t>& shape = checkpoint.manifest().tensors.at(output.source).shape;
+// Appends the elements of a tensor of the checkpoint in logical row-major order, which is also the stored order.
+absl::Status AppendTensor(const Checkpoint& checkpoint, const std::string& source, const std::string& dtype,
+                          SafetensorsWriter* writer) {
+  const std::vector<int64_t>& shape = checkpoint.manifest().tensors.at(source).shape;
   Rectangle part = WholeTensor(shape);
   const int64_t rows = shape.empty() ? 1 : shape[0];
   const int64_t elements = *NumElements(shape);
@@ -119,7 +138,7 @@ absl::Status AppendTensor(const Checkpoint& checkpoint, const OutputTensor& outp
   const int64_t row_elements = elements / rows;
   const int64_t rows_at_once = std::clamp<int64_t>(kChunkElements / row_elements, 1, rows);
   std::vector<float> values(rows_at_once * row_elements);
-  std::vector<char> bytes(values.size() * *DtypeBytes(output.tensor.dtype));
+  std::vector<char> bytes(values.size() * *DtypeBytes(dtype));
   for (int64_t row = 0; row < rows; row += rows_at_once) {
     const int64_t num_rows = std::min(rows_at_once, rows - row);
     if (!shape.empty()) {
@@ -127,10 +146,10 @@ absl::Status AppendTensor(const Checkpoint& checkpoint, const OutputTensor& outp
       part.shape[0] = num_rows;
     }
     const int64_t count = num_rows * row_elements;
-    if (absl::Status status = checkpoint.Read(output.source, part, values.data()); !status.ok()) return status;
-    absl::Status status = ConvertFromFloat(output.tensor.dtype, values.data(), count, bytes.data());
+    if (absl::Status status = checkpoint.Read(source, part, values.data()); !status.ok()) return status;
+    absl::Status status = ConvertFromFloat(dtype, values.data(), count, bytes.data());
     if (!status.ok()) return status;
-    status = writer->Append(bytes.data(), count * *DtypeBytes(output.tensor.dtype));
+    status = writer->Append(bytes.data(), count * *DtypeBytes(dtype));
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -167,7 +186,10 @@ absl::Status WriteWeights(const Checkpoint& checkpoint, const std::vector<Output
         SafetensorsWriter::Create(absl::StrCat(out_dir, "/", name), declared, {{"format", "pt"}});
     if (!writer.ok()) return writer.status();
     for (const size_t end = next + counts[file]; next < end; ++next) {
-      if (absl::Status status = AppendTensor(checkpoint, tensors[next], writer->get()); !status.ok()) return status;
+      for (const std::string& source : tensors[next].sources) {
+        absl::Status status = AppendTensor(checkpoint, source, tensors[next].tensor.dtype, writer->get());
+        if (!status.ok()) return status;
+      }
       index["weight_map"][tensors[next].tensor.name] = name;
       total_bytes += tensors[next].num_bytes;
     }

@@ -100,6 +100,39 @@ TEST_F(ExportTest, KeepsFp32BitsAndSplitsLargeFilesWithAnIndex) {
   EXPECT_EQ(fused, Random(24));
 }
 
+TEST_F(ExportTest, PutsTheRowsOfATensorTogether) {
+  const std::vector<float> values = Random(24);
+  auto write = [&](const std::string& run, const std::vector<std::pair<int64_t, int64_t>>& parts) {
+    std::vector<ShardTensor> tensors;
+    for (const auto& [begin, end] : parts) {
+      tensors.push_back({"weights/qkv[" + std::to_string(begin) + ":" + std::to_string(end) + "]",
+                         "F32",
+                         {end - begin, 2},
+                         {end - begin, 2},
+                         {{0, 0}, {end - begin, 2}},
+                         values.data() + 2 * begin});
+    }
+    EXPECT_TRUE(MakeDirectory(run).ok());
+    EXPECT_TRUE(WriteShard(run, {1, 1}, 0, tensors, nullptr).ok());
+    Manifest manifest;
+    manifest.step = manifest.attempt = 1;
+    EXPECT_TRUE(CommitCheckpoint(run, manifest, 1, nullptr).ok());
+    return run + "/step-00000001.a1";
+  };
+  TestDirectory::Write(model_ + "/config.json", "{}");
+  const std::string out = directory_.File("out");
+  const auto result = ExportCheckpoint({write(directory_.File("rows"), {{0, 2}, {2, 10}, {10, 12}}), model_, out});
+  ASSERT_TRUE(result.ok()) << result.status();
+  const auto model = ModelWeights::Open(out);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model.value()->tensors().size(), 1u);
+  std::vector<float> read(24);
+  ASSERT_TRUE((*model)->ReadFloat("qkv", {12, 2}, WholeTensor({12, 2}), read.data()).ok());
+  EXPECT_EQ(read, values);
+  const auto gap = ExportCheckpoint({write(directory_.File("gap"), {{0, 2}, {10, 12}}), model_, out});
+  EXPECT_THAT(std::string(gap.status().message()), HasSubstr("rows 2 to 10 of \"weights/qkv\" are missing"));
+}
+
 // Training for no step and exporting again gives the same bytes.
 TEST_F(ExportTest, ExportOfAnImportOfAnExportIsByteEqual) {
   for (const char* config :

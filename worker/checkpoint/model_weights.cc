@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/element.h"
+#include "worker/checkpoint/tensor_rows.h"
 
 namespace tacc::worker {
 namespace {
@@ -86,13 +87,25 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Open(const std::stri
 
 absl::Status ModelWeights::ReadFloat(const std::string& name, const std::vector<int64_t>& logical_shape,
                                      const Rectangle& rectangle, float* out) const {
-  const auto it = tensors_.find(name);
+  const absl::optional<TensorRows> rows = ParseTensorRows(name);
+  const auto it = tensors_.find(rows.has_value() ? rows->tensor : name);
   if (it == tensors_.end()) return absl::NotFoundError(absl::StrCat(directory_, ": no tensor \"", name, "\""));
   const SafetensorsEntry& entry = *it->second.entry;
+  std::vector<int64_t> stored_shape = entry.shape;
+  int64_t first_element = 0;
+  if (rows.has_value()) {
+    if (stored_shape.empty() || rows->end > stored_shape[0]) {
+      return absl::InvalidArgumentError(absl::StrCat(it->second.file->path(), ": tensor \"", rows->tensor,
+                                                     "\" has shape ", ShapeText(entry.shape), ", no rows ", rows->begin,
+                                                     " to ", rows->end));
+    }
+    first_element = rows->begin * (*NumElements(entry.shape) / stored_shape[0]);
+    stored_shape[0] = rows->end - rows->begin;
+  }
   const auto where = [&] { return absl::StrCat(it->second.file->path(), ": tensor \"", name, "\": "); };
   const absl::optional<int64_t> elements = NumElements(logical_shape);
-  if (!elements.has_value() || *elements != *NumElements(entry.shape)) {
-    return absl::InvalidArgumentError(absl::StrCat(where(), "stored shape ", ShapeText(entry.shape),
+  if (!elements.has_value() || *elements != *NumElements(stored_shape)) {
+    return absl::InvalidArgumentError(absl::StrCat(where(), "stored shape ", ShapeText(stored_shape),
                                                    " cannot be read as ", ShapeText(logical_shape)));
   }
   if (!IsInside(rectangle, logical_shape)) {
@@ -102,7 +115,7 @@ absl::Status ModelWeights::ReadFloat(const std::string& name, const std::vector<
   const int64_t count = *NumElements(rectangle.shape);
   if (count == 0) return absl::OkStatus();
   const int64_t element_bytes = *DtypeBytes(entry.dtype);
-  const char* data = it->second.file->Data(entry);
+  const char* data = it->second.file->Data(entry) + first_element * element_bytes;
   // fp32 is copied in place; other dtypes go through a buffer of the rectangle's size in their own bytes.
   std::vector<char> buffer;
   char* target = reinterpret_cast<char*>(out);

@@ -30,8 +30,9 @@ class ModelWeights {
   // All tensors by name; a directory in one file has exactly that file's.
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
 
-  // Reads a rectangle of a tensor as fp32, dense and row-major. `logical_shape` is how the caller sees the tensor: the
-  // stored shape or a reshape of it. `out` holds the rectangle's elements. NotFound, InvalidArgument name the tensor.
+  // Reads a rectangle of a tensor, or of some of its rows (tensor_rows.h), as fp32, dense and row-major.
+  // `logical_shape` is how the caller sees it: the stored shape or a reshape of it. `out` holds the rectangle's
+  // elements. NotFound, InvalidArgument name the tensor.
   absl::Status ReadFloat(const std::string& name, const std::vector<int64_t>& logical_shape, const Rectangle& rectangle,
                          float* out) const;
 

@@ -38,6 +38,21 @@ TEST(ModelWeightsTest, ReadsRectanglesOfAReshape) {
   }
 }
 
+TEST(ModelWeightsTest, ReadsSomeOfTheRows) {
+  for (const char* dtype : {"F32", "BF16"}) {
+    TestDirectory directory;
+    WriteCounting(directory.File("model.safetensors"), "w", dtype, {6, 2});
+    const auto model = ModelWeights::Open(directory.path());
+    ASSERT_TRUE(model.ok()) << model.status();
+    std::vector<float> out(4);
+    ASSERT_TRUE((*model)->ReadFloat("w[2:6]", {2, 2, 2}, {{0, 1, 0}, {2, 1, 2}}, out.data()).ok());
+    EXPECT_EQ(out, (std::vector<float>{6, 7, 10, 11})) << dtype;
+    EXPECT_THAT(std::string((*model)->ReadFloat("w[2:7]", {5, 2}, {{0, 0}, {1, 1}}, out.data()).message()),
+                HasSubstr("tensor \"w\" has shape [6,2], no rows 2 to 7"));
+    EXPECT_EQ((*model)->ReadFloat("w[2]", {1}, {{0}, {1}}, out.data()).code(), absl::StatusCode::kNotFound);
+  }
+}
+
 TEST(ModelWeightsTest, BadReadsNameTheTensor) {
   TestDirectory directory;
   WriteCounting(directory.File("model.safetensors"), "w", "F32", {6, 2});

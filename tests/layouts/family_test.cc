@@ -1,0 +1,134 @@
+// The weights of every family say what their dims are, so that tensor parallelism follows: two ranks train as one does,
+// in double precision, and share the work of the matrix products.
+#include <cmath>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "graph/analysis/cost.h"
+#include "graph/import/families.h"
+#include "graph/ir/status_macros.h"
+#include "graph/passes/layout.h"
+#include "graph/passes/pipeline.h"
+#include "gtest/gtest.h"
+#include "tests/interpreter/simulation.h"
+
+namespace tacc::graph {
+namespace {
+
+using interpreter::Array;
+using interpreter::Arrays;
+using nlohmann::json;
+
+constexpr int64_t kBatch = 2, kSeq = 6, kVocab = 22;
+constexpr double kTolerance = 1e-11;
+
+json Config(const std::string& family) {
+  if (family == "bloom")
+    return {{"model_type", "bloom"}, {"vocab_size", kVocab}, {"hidden_size", 16}, {"n_layer", 2}, {"n_head", 4}};
+  if (family == "hf_olmo") {
+    return {{"model_type", "hf_olmo"},
+            {"vocab_size", kVocab},
+            {"embedding_size", kVocab},
+            {"d_model", 16},
+            {"n_layers", 2},
+            {"n_heads", 4},
+            {"residual_dropout", 0.0},
+            {"embedding_dropout", 0.0},
+            {"attention_dropout", 0.0},
+            {"rope", true},
+            {"mlp_hidden_size", 36},
+            {"weight_tying", false}};
+  }
+  if (family == "chatglm") {
+    return {{"model_type", "chatglm"},
+            {"padded_vocab_size", kVocab},
+            {"hidden_size", 16},
+            {"ffn_hidden_size", 18},
+            {"num_layers", 2},
+            {"num_attention_heads", 4},
+            {"kv_channels", 8},
+            {"seq_length", 32},
+            {"multi_query_attention", true},
+            {"multi_query_group_num", 2},
+            {"add_qkv_bias", true}};
+  }
+  json config = {{"model_type", family},         {"vocab_size", kVocab},   {"hidden_size", 16},
+                 {"intermediate_size", 18},      {"num_hidden_layers", 2}, {"num_attention_heads", 4},
+                 {"max_position_embeddings", 32}};
+  if (family == "baichuan") return config;
+  config["num_key_value_heads"] = 2;
+  config["head_dim"] = 6;
+  return config;
+}
+
+absl::StatusOr<Compiled> CompileFor(const std::string& family, int64_t tp, const OpTable& ops) {
+  TACC_ASSIGN_OR_RETURN(const ReadFamily read, ReadModelConfig(Config(family), kSeq));
+  DecoderBuildOptions build;
+  build.batch = kBatch;
+  build.seq_len = kSeq;
+  TACC_ASSIGN_OR_RETURN(const Graph forward, BuildDecoder(read.spec, build, ops));
+  CompileOptions options;
+  options.training.learning_rate = 1e-2;
+  options.training.lr_scheduler_type = "constant";
+  options.partition = LayoutOf({{{"tp", tp}}}, read.spec.names.embedding);
+  for (int64_t i = 0; i < read.spec.num_layers; ++i) options.partition.units.push_back(read.spec.LayerPath(i));
+  options.schedule.units = options.partition.units;
+  return Compile(forward, ops, options);
+}
+
+// Losses of three steps.
+std::vector<double> Train(const Program& program) {
+  interpreter::Simulation simulation(program);
+  for (const State& state : program.states) {
+    if (state.kind != StateKind::kWeight) continue;
+    std::mt19937 random(static_cast<uint32_t>(state.name.size()));
+    std::normal_distribution<double> normal(state.init == "ones" ? 1.0 : 0.0, 0.3);
+    Array weight = Array::Filled(state.placement.global.dims, 0);
+    for (double& x : weight.values) x = normal(random);
+    EXPECT_TRUE(simulation.SetState(state.name, weight).ok());
+  }
+  std::mt19937 random(7);
+  std::vector<double> losses;
+  for (int step = 0; step < 3; ++step) {
+    const absl::Status status = simulation.Run(program.step, [&](int64_t) {
+      Arrays inputs;
+      for (const char* name : {"tokens", "targets"}) {
+        inputs[name] = Array::Filled({kBatch, kSeq}, 0);
+        for (double& x : inputs[name].values) x = static_cast<double>(random() % kVocab);
+      }
+      inputs["step"] = Array{{}, {static_cast<double>(step)}};
+      return inputs;
+    });
+    EXPECT_TRUE(status.ok()) << status;
+    if (!status.ok()) return losses;
+    losses.push_back(simulation.outputs().at("loss").values[0]);
+  }
+  return losses;
+}
+
+class FamilyLayoutTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(FamilyLayoutTest, TwoRanksTrainAsOneAndShareTheWork) {
+  const OpTable ops;
+  const absl::StatusOr<Compiled> one = CompileFor(GetParam(), 1, ops), two = CompileFor(GetParam(), 2, ops);
+  ASSERT_TRUE(one.ok()) << one.status();
+  ASSERT_TRUE(two.ok()) << two.status();
+  const std::vector<double> wanted = Train(one->program), got = Train(two->program);
+  ASSERT_EQ(wanted.size(), got.size());
+  EXPECT_NE(wanted.front(), wanted.back());
+  for (size_t i = 0; i < wanted.size(); ++i) EXPECT_LE(std::abs(got[i] - wanted[i]), kTolerance * wanted[i]) << i;
+  auto flops = [&](const Compiled& c) { return EstimateStep(c.program, ops, DeviceProfile()).matmul_flops; };
+  EXPECT_LE(flops(*two), 1.05 / 2 * flops(*one));
+}
+
+std::vector<std::string> FamilyNames() {
+  std::vector<std::string> names;
+  for (const Family& family : Families()) names.push_back(family.name);
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, FamilyLayoutTest, testing::ValuesIn(FamilyNames()),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace tacc::graph
