@@ -40,6 +40,7 @@ std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& op
                      return absl::OkStatus();
                    }});
   steps.push_back(ForEachGraph("fold-casts", [&ops](Graph& graph) { FoldCasts(graph, ops); }));
+  steps.push_back(ForEachGraph("concat-pads", [](Graph& graph) { ConcatenatePads(graph); }));
   steps.push_back(cse);
   steps.push_back(dce);
   steps.push_back({"remat", [&](Program& program) {

@@ -44,8 +44,8 @@ struct PipelineObserver {
 
 // The way from a forward graph (a logical program whose only graph is `forward`) to a planned program, as a table of
 // contents:
-//   mixed-precision, build-training, fold-casts, cse, dce, remat, partition, fuse-accumulation, cse, dce, schedule,
-//   plan-memory
+//   mixed-precision, build-training, fold-casts, concat-pads, cse, dce, remat, partition, fuse-accumulation, cse, dce,
+//   schedule, plan-memory
 // `memory` receives what plan-memory found. Both references must outlive the steps.
 std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& ops, MemoryUse* memory);
 

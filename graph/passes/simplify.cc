@@ -80,6 +80,68 @@ bool EliminateCommonSubexpressions(Graph& graph, const OpTable& ops) {
   return changed;
 }
 
+namespace {
+
+// The pads that the sum `root` adds up, by where their content begins in the dim; empty when it adds anything else, or
+// when something else reads one of the summands. `nodes` receives the indices of all nodes but the root.
+std::map<int64_t, const Node*> SummedPads(const Graph& graph, const std::vector<int>& producers,
+                                          const std::vector<int>& num_uses, const Node& root, std::vector<int>& nodes) {
+  std::map<int64_t, const Node*> pads;
+  std::vector<const Node*> sums = {&root};
+  while (!sums.empty()) {
+    const Node& sum = *sums.back();
+    sums.pop_back();
+    for (ValueId v : sum.operands) {
+      const int producer = producers[v];
+      if (producer < 0 || num_uses[v] != 1 || !(graph.type(v) == graph.type(root.results[0]))) return {};
+      nodes.push_back(producer);
+      const Node& node = graph.nodes[producer];
+      if (node.op == "add") {
+        sums.push_back(&node);
+      } else if (node.op != "pad" || !pads.emplace(GetAttr<int64_t>(node.attrs, "low"), &node).second) {
+        return {};
+      }
+    }
+  }
+  return pads;
+}
+
+}  // namespace
+
+bool ConcatenatePads(Graph& graph) {
+  std::vector<int> num_uses(graph.values.size(), 0);
+  for (const Node& node : graph.nodes) {
+    for (ValueId v : node.operands) ++num_uses[v];
+  }
+  const std::vector<int> producers = graph.Producers();
+  std::vector<char> dead(graph.nodes.size(), 0);
+  bool changed = false;
+  // Backwards, so that the whole of a sum comes before its parts.
+  for (int i = static_cast<int>(graph.nodes.size()) - 1; i >= 0; --i) {
+    Node& node = graph.nodes[i];
+    if (node.op != "add" || dead[i]) continue;
+    std::vector<int> summands;
+    const std::map<int64_t, const Node*> pads = SummedPads(graph, producers, num_uses, node, summands);
+    if (pads.empty()) continue;
+    const int64_t dim = GetAttr<int64_t>(pads.begin()->second->attrs, "dim");
+    int64_t end = 0;
+    std::vector<ValueId> parts;
+    for (const auto& [low, pad] : pads) {
+      if (GetAttr<int64_t>(pad->attrs, "dim") != dim || low != end) break;
+      parts.push_back(pad->operands[0]);
+      end += graph.type(parts.back()).dims[dim];
+    }
+    if (parts.size() != pads.size() || end != graph.type(node.results[0]).dims[dim]) continue;
+    for (int summand : summands) dead[summand] = 1;
+    node.op = "concat";
+    node.operands = std::move(parts);
+    node.attrs = {{"dim", dim}};
+    changed = true;
+  }
+  if (changed) Compact(graph, dead);
+  return changed;
+}
+
 bool FuseAccumulation(Graph& graph) {
   std::vector<int> num_uses(graph.values.size(), 0);
   for (const Node& node : graph.nodes) {

@@ -14,6 +14,10 @@ bool EliminateDeadCode(Graph& graph, const OpTable& ops);
 // Returns whether anything changed.
 bool EliminateCommonSubexpressions(Graph& graph, const OpTable& ops);
 
+// A sum of pads that fill the parts of one dim, each once, becomes their concat: the gradient of a value that was taken
+// apart by slices (fused q, k and v). Saves the padded buffers and the adds. Returns whether anything changed.
+bool ConcatenatePads(Graph& graph);
+
 // add(acc, einsum(a, b)) with an fp32 (or f64) accumulator becomes einsum_accumulate(acc, a, b), when nothing else
 // reads the product and it is as wide as, or a gradient cast to, the accumulator. Saves a pass over memory and the
 // product's buffer. Returns whether anything changed.
