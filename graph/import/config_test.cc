@@ -427,7 +427,9 @@ TEST_P(FamilyTest, WeightsSayWhatTheirDimsAre) {
     ASSERT_EQ(axes.size(), dims.size()) << node.symbol;
     int num_split = 0;
     for (size_t d = 0; d < dims.size(); ++d) {
-      if (!axes[d].empty()) EXPECT_EQ(extents.at(axes[d]), dims[d]) << node.symbol << " dim " << d;
+      if (!axes[d].empty()) {
+        EXPECT_EQ(extents.at(axes[d]), dims[d]) << node.symbol << " dim " << d;
+      }
       num_split += axes[d] == "vocab" || axes[d] == "heads" || axes[d] == "kv_heads" || axes[d] == "mlp" ? 1 : 0;
     }
     if (dims.size() < 2) continue;

@@ -17,9 +17,13 @@ struct IntField {
   const char* key;
   int64_t Plan::*field;
 };
-constexpr IntField kIntFields[] = {
-    {"seq_len", &Plan::seq_len}, {"micro_batch", &Plan::micro_batch},       {"accumulation", &Plan::accumulation},
-    {"threads", &Plan::threads}, {"prefetch_units", &Plan::prefetch_units}, {"total_bytes", &Plan::total_bytes}};
+constexpr IntField kIntFields[] = {{"seq_len", &Plan::seq_len},
+                                   {"micro_batch", &Plan::micro_batch},
+                                   {"accumulation", &Plan::accumulation},
+                                   {"threads", &Plan::threads},
+                                   {"prefetch_units", &Plan::prefetch_units},
+                                   {"recompute_units", &Plan::recompute_units},
+                                   {"total_bytes", &Plan::total_bytes}};
 
 absl::Status ParseMesh(const std::vector<std::string>& words, Mesh* mesh) {
   for (size_t i = 1; i < words.size(); ++i) {

@@ -15,13 +15,14 @@ namespace tacc::graph {
 struct Plan {
   Mesh mesh;  // axes pp, dp, fsdp, ep, cp, tp, tpq; those of size 1 may be missing
   DType compute_dtype = DType::kF32;
-  int64_t seq_len = 0;         // tokens a sample
-  int64_t micro_batch = 0;     // samples a device and call
-  int64_t accumulation = 1;    // micro-batches a step
-  int64_t threads = 1;         // of a rank
-  int64_t prefetch_units = 1;  // units that a gather starts ahead of its use
-  int64_t total_bytes = 0;     // predicted memory of a rank
-  double step_seconds = 0;     // predicted
+  int64_t seq_len = 0;          // tokens a sample
+  int64_t micro_batch = 0;      // samples a device and call
+  int64_t accumulation = 1;     // micro-batches a step
+  int64_t threads = 1;          // of a rank
+  int64_t prefetch_units = 1;   // units that a gather starts ahead of its use
+  int64_t recompute_units = 0;  // the first N units (layers) compute their activations again in the backward
+  int64_t total_bytes = 0;      // predicted memory of a rank
+  double step_seconds = 0;      // predicted
 
   int64_t num_ranks() const { return mesh.num_ranks(); }
   // Ranks that different samples go to.

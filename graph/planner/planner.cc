@@ -111,8 +111,17 @@ std::vector<int64_t> TensorSizes(const PlanRequest& request) {
   return sizes;
 }
 
+absl::StatusOr<int64_t> RecomputeUnits(const PlanRequest& request, const ForwardModel& model) {
+  const auto num_units = static_cast<int64_t>(model.units.size());
+  if (request.recompute_units == PlanRequest::kAllUnits) return num_units;
+  if (request.recompute_units <= num_units) return request.recompute_units;
+  return absl::InvalidArgumentError(absl::StrCat("memory.gc_cnt = ", request.recompute_units, ", but the model has ",
+                                                 num_units, " layers; use at most that"));
+}
+
 // Every plan that the request and the model allow; those of equal rows follow each other.
 absl::StatusOr<std::vector<Plan>> LegalPlans(const PlanRequest& request, const ForwardModel& model) {
+  TACC_ASSIGN_OR_RETURN(const int64_t recompute_units, RecomputeUnits(request, model));
   std::vector<Plan> plans;
   absl::Status first_error;
   for (int64_t tp : TensorSizes(request)) {
@@ -137,6 +146,7 @@ absl::StatusOr<std::vector<Plan>> LegalPlans(const PlanRequest& request, const F
           const int64_t rows = micro_batch * plan.num_data_ranks();
           plan.accumulation = request.global_batch.value_or(rows) / rows;
           plan.threads = request.device.threads;
+          plan.recompute_units = recompute_units;
         }
       }
     }
@@ -180,6 +190,7 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
   options.partition = LayoutOf(plan.mesh, model.residual_module);
   options.partition.units = model.units;
   options.partition.reduce_dtype = request.reduce_dtype;
+  options.remat.units.assign(model.units.begin(), model.units.begin() + plan.recompute_units);
   options.schedule.units = model.units;
   options.schedule.prefetch_units = static_cast<int>(plan.prefetch_units);
   options.threads = static_cast<int>(plan.threads);
@@ -224,6 +235,7 @@ absl::Status DoesNotFit(const PlanRequest& request, const Candidate& smallest) {
   if (smallest.plan.micro_batch > 1) help.push_back("a smaller train.per_device_train_batch_size");
   if (smallest.plan.mesh.axes[1].size < request.world) help.push_back("a larger dist.fsdp.size");
   help.push_back("more workers (fsdp shards weights and optimizer over them)");
+  if (smallest.plan.recompute_units == 0) help.push_back("memory.gc: true");
   help.push_back("a shorter data.seq_len");
   return absl::InvalidArgumentError(
       absl::StrCat("the model does not fit: a worker needs ", mib(smallest.plan.total_bytes), " (weights ",

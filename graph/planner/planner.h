@@ -2,6 +2,7 @@
 #define TACC_GRAPH_PLANNER_PLANNER_H_
 
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,10 +19,10 @@ namespace tacc::graph {
 // A model for a given number of rows: the planner tries several.
 struct ForwardModel {
   Graph forward;
-  // Module paths whose weights are gathered together (dist.fsdp.wrap_layer_cls).
+  // Module paths of the decoder layers: units of gathering and of recomputation.
   std::vector<std::string> units;
   // Whose result [B,S,N] the residual stream begins with; may be empty.
-  std::string residual_module = "";
+  std::string residual_module;
   int64_t num_parameters = 0;
 };
 using ForwardBuilder = std::function<absl::StatusOr<ForwardModel>(int64_t batch, int64_t seq_len)>;
@@ -37,6 +38,9 @@ struct PlanRequest {
   std::optional<int64_t> micro_batch;  // per device
   std::optional<bool> bf16;
   DType reduce_dtype = DType::kF32;
+  // The first N units compute their activations again in the backward.
+  static constexpr int64_t kAllUnits = std::numeric_limits<int64_t>::max();
+  int64_t recompute_units = 0;
   int64_t seq_len = 0;
   DeviceProfile device;
   Cluster cluster;  // of `world` such devices

@@ -115,6 +115,7 @@ json CandidateJson(const CompileRequest& request, const Candidate& c) {
           {"global_batch_size", c.plan.global_batch()},
           {"accumulation", c.plan.accumulation},
           {"seq_len", c.plan.seq_len},
+          {"recompute_units", c.plan.recompute_units},
           {"threads", c.plan.threads},
           {"num_parameters", c.num_parameters},
           {"flops_per_step", c.model_flops},
@@ -168,6 +169,11 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   r.Get("job.dist.fsdp.size", &plan.fsdp);
   r.Get("job.dist.tp.size", &plan.tp);
   r.Get("job.dist.fsdp.wrap_layer_cls", &request.wrap_layer_cls);
+  bool gc = false;
+  r.Get("job.memory.gc", &gc);
+  if (gc) plan.recompute_units = PlanRequest::kAllUnits;
+  r.Get("job.memory.gc_cls", &request.gc_cls);
+  r.Get("job.memory.gc_cnt", &plan.recompute_units);
   r.Get("data.vocab_size", &request.vocab_size);
   int64_t workers = plan.dp.value_or(1) * plan.fsdp.value_or(1);
   r.Get("job.resources.workers", &workers);

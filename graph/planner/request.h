@@ -16,7 +16,7 @@ struct CompileRequest {
   std::string model_path;        // a Hugging Face directory, or
   std::string graph_path;        // a text graph
   std::string weights = "auto";  // pretrained, random, auto
-  std::vector<std::string> wrap_layer_cls;
+  std::vector<std::string> wrap_layer_cls, gc_cls;
   uint64_t seed = 42;      // of dropout
   int64_t vocab_size = 0;  // of the data; 0: unknown
 };

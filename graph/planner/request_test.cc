@@ -1,5 +1,6 @@
 #include "graph/planner/request.h"
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "graph/ir/text.h"
 #include "graph/passes/test_model.h"
@@ -49,6 +50,24 @@ TEST(CompileRequest, ReadsTheJob) {
   EXPECT_EQ(request.plan.device.memory_bytes, 8000000000);
   EXPECT_EQ(request.wrap_layer_cls, std::vector<std::string>{"A"});
   EXPECT_FALSE(request.plan.dp.has_value());
+}
+
+TEST(CompileRequest, RecomputesWhatTheJobSays) {
+  auto with = [](const std::string& memory) {
+    return Parse(Replaced(kRequest, "\"dist\"", absl::StrCat("\"memory\": {", memory, "}, \"dist\"")));
+  };
+  EXPECT_EQ(with("\"gc\": false").plan.recompute_units, 0);
+  EXPECT_EQ(with("\"gc\": true, \"gc_cls\": [\"B\"]").gc_cls, std::vector<std::string>{"B"});
+  const OpTable ops;
+  auto units = [&](const std::string& memory) {
+    const auto candidates = PlanCandidates(with(memory).plan, TestModel(), ops);
+    EXPECT_TRUE(candidates.ok()) << candidates.status();
+    return (*candidates)[0].plan.recompute_units;
+  };
+  EXPECT_EQ(units("\"gc\": true"), 2);
+  EXPECT_EQ(units("\"gc\": true, \"gc_cnt\": 1"), 1);
+  EXPECT_EQ(PlanCandidates(with("\"gc\": true, \"gc_cnt\": 3").plan, TestModel(), ops).status().message(),
+            "memory.gc_cnt = 3, but the model has 2 layers; use at most that");
 }
 
 TEST(CompileRequest, AClusterStandsForTheDevice) {

@@ -56,12 +56,14 @@ ForwardBuilder MakeForwardBuilder(const CompileRequest& request, const OpTable& 
                       : request.weights == "pretrained" ? ImportOptions::Weights::kPretrained
                                                         : ImportOptions::Weights::kAuto;
     options.wrap_layer_cls = request.wrap_layer_cls;
+    options.gc_cls = request.gc_cls;
     TACC_ASSIGN_OR_RETURN(ImportedModel imported, request.graph_path.empty()
                                                       ? ImportModel(request.model_path, options, ops)
                                                       : ImportGraphFile(request.graph_path, options, ops));
     TACC_RETURN_IF_ERROR(CheckVocabulary(request, imported.vocab_size));
     ForwardModel model;
     model.units = std::move(imported.units);
+    model.residual_module = imported.residual_module;
     for (const Node& node : imported.forward.nodes) {
       if (node.op == "param") model.num_parameters += imported.forward.type(node.results[0]).num_elements();
     }

@@ -112,7 +112,9 @@ std::map<std::string, Array> Train(const Program& program) {
     for (double& x : weight.values) x = normal(random);
     EXPECT_TRUE(simulation.SetState(state.name, weight).ok());
     const std::string copy = absl::StrCat("copies/", state.name.substr(8));
-    if (program.FindState(copy) != nullptr) EXPECT_TRUE(simulation.SetState(copy, weight).ok());
+    if (program.FindState(copy) != nullptr) {
+      EXPECT_TRUE(simulation.SetState(copy, weight).ok());
+    }
   }
   for (int step = 0; step < 2; ++step) {
     const absl::Status status = simulation.Run(program.step, [&](int64_t) {

@@ -75,6 +75,7 @@ class Validator {
     CheckModel(spec);
     CheckTrain(spec);
     CheckLayout(spec);
+    CheckMemory(spec.memory());
     CheckBatch(spec);
     if (!spec.checkpoint().has_dir())
       Add("checkpoint.dir", "checkpoint.dir is missing; give the folder of the checkpoints");
@@ -235,6 +236,12 @@ class Validator {
     if (dist.fsdp().has_size()) sizes.push_back({"dist.fsdp.size", dist.fsdp().size()});
     if (dist.tp().has_size()) sizes.push_back({"dist.tp.size", dist.tp().size()});
     return sizes;
+  }
+
+  void CheckMemory(const v1::MemorySpec& memory) {
+    if (memory.gc()) return;
+    if (memory.gc_cls_size() > 0) Add("memory.gc_cls", "memory.gc_cls needs memory.gc: true", {"memory.gc"});
+    if (memory.has_gc_cnt()) Add("memory.gc_cnt", "memory.gc_cnt needs memory.gc: true", {"memory.gc"});
   }
 
   void CheckLayout(const v1::JobSpec& spec) {

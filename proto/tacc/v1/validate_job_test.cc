@@ -77,6 +77,14 @@ TEST(ValidateJobTest, ChecksText) {
               ElementsAre("dist.fsdp.wrap_layer_cls names \"A\" twice"));
 }
 
+TEST(ValidateJobTest, ChecksMemory) {
+  EXPECT_THAT(Messages("memory { gc: true gc_cls: 'A' gc_cnt: 3 }"), IsEmpty());
+  EXPECT_THAT(Messages("memory { gc: true gc_cnt: 0 }"),
+              ElementsAre("memory.gc_cnt = 0 layers is too small; the smallest is 1"));
+  EXPECT_THAT(Messages("memory { gc_cls: 'A' gc_cnt: 3 }"),
+              ElementsAre("memory.gc_cls needs memory.gc: true", "memory.gc_cnt needs memory.gc: true"));
+}
+
 TEST(ValidateJobTest, ChecksTheModel) {
   EXPECT_THAT(Messages("model { graph: '/g' }"), ElementsAre("model.path and model.graph are both given; keep one"));
   v1::JobSpec spec = Job("");
