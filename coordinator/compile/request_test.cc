@@ -21,10 +21,10 @@ graph eval {
   %e.1 = read "weights/fc.weight" : f32[64,256] of f32[128,256] shard=[fsdp,-] at=0 @fc
 }
 step {
-  call forward_backward micro_batch=0 slot=0
+  call forward_backward micro_batch=0
 }
 eval {
-  call eval micro_batch=0 slot=0
+  call eval micro_batch=0
 }
 )program";
 

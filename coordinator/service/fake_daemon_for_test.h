@@ -73,7 +73,7 @@ graph forward_backward {
   %w = read "weights/fc.weight" : f32[128,256] of f32[128,256] shard=[-,-] at=0 @fc
 }
 step {
-  call forward_backward micro_batch=0 slot=0
+  call forward_backward micro_batch=0
 }
 END
 )sh");

@@ -24,6 +24,10 @@ int64_t SentBytes(const Graph& graph, const Node& node, const Mesh& mesh) {
   AxisList axes;
   for (const std::string& name : GetAttr<std::vector<std::string>>(node.attrs, "over")) axes.push_back(mesh.Find(name));
   const int64_t n = NumShards(mesh, axes);
+  if (node.op == "stage_sum") {
+    const auto stages = static_cast<int64_t>(GetAttr<std::vector<int64_t>>(node.attrs, "stages").size());
+    return 2 * (stages - 1) * graph.type(node.operands[0]).bytes() / std::max<int64_t>(stages, 1);
+  }
   if (node.op == "all_gather") return (n - 1) * graph.type(node.operands[0]).bytes();
   if (node.op == "reduce_scatter")
     return (n - 1) * graph.type(node.results[0]).num_elements() * ByteSize(graph.type(node.operands[0]).dtype);
@@ -55,7 +59,9 @@ StepCost EstimateStep(const Program& program, const OpTable& ops, const DevicePr
     for (const Node& node : graph.nodes) {
       const OpDef* def = ops.Find(node.op);
       if (def == nullptr) continue;
-      if (const int64_t sent = SentBytes(graph, node, program.mesh); sent > 0) {
+      int64_t sent = SentBytes(graph, node, program.mesh);
+      if (node.op == "send") sent = program.FindState(node.symbol)->type.bytes();
+      if (sent > 0) {
         cost.sent_bytes += sent;
         ++cost.num_collectives;
         cost.communication_seconds +=

@@ -309,8 +309,8 @@ class Parser {
     for (const auto& [key, attr] : attrs) {
       if (key == "kind" && std::holds_alternative<std::string>(attr)) {
         bool found = false;
-        for (StateKind k :
-             {StateKind::kWeight, StateKind::kCopy, StateKind::kOptimizer, StateKind::kGradient, StateKind::kCounter}) {
+        for (StateKind k : {StateKind::kWeight, StateKind::kCopy, StateKind::kOptimizer, StateKind::kGradient,
+                            StateKind::kCounter, StateKind::kStash}) {
           if (Name(k) == std::get<std::string>(attr).c_str()) {
             state.kind = k;
             found = true;
@@ -318,7 +318,7 @@ class Parser {
         }
         if (!found) {
           return lexer_.Error(place, absl::StrCat("unknown kind '", std::get<std::string>(attr),
-                                                  "'; wanted weight, copy, optimizer, gradient or counter"));
+                                                  "'; wanted weight, copy, optimizer, gradient, counter or stash"));
         }
       } else if (key == "init" && std::holds_alternative<std::string>(attr)) {
         state.init = std::get<std::string>(attr);
@@ -328,10 +328,16 @@ class Parser {
         state.axes = std::get<std::vector<std::string>>(attr);
       } else if (key == "at" && std::holds_alternative<int64_t>(attr)) {
         state.offset = std::get<int64_t>(attr);
+      } else if (key == "slots" && std::holds_alternative<int64_t>(attr)) {
+        state.slots = std::get<int64_t>(attr);
+      } else if (key == "owner" && std::holds_alternative<int64_t>(attr)) {
+        state.owner = static_cast<int>(std::get<int64_t>(attr));
       } else {
         return lexer_.Error(
-            place, absl::StrCat("attribute '", key,
-                                "' of a state is unknown or of a wrong type; wanted kind, init, stored, axes, at"));
+            place,
+            absl::StrCat(
+                "attribute '", key,
+                "' of a state is unknown or of a wrong type; wanted kind, init, stored, axes, slots, owner, at"));
       }
     }
     program->states.push_back(std::move(state));
@@ -347,8 +353,6 @@ class Parser {
       TACC_RETURN_IF_ERROR(ParseWord(&call.graph));
       TACC_RETURN_IF_ERROR(ExpectKey("micro_batch"));
       TACC_RETURN_IF_ERROR(ParseInt(&call.micro_batch));
-      TACC_RETURN_IF_ERROR(ExpectKey("slot"));
-      TACC_RETURN_IF_ERROR(ParseInt(&call.slot));
       TACC_RETURN_IF_ERROR(EndOfLine());
       calls->push_back(std::move(call));
     }

@@ -63,7 +63,7 @@ void AppendCalls(const char* name, const std::vector<Call>& calls, std::string* 
   if (calls.empty()) return;
   absl::StrAppend(out, name, " {\n");
   for (const Call& call : calls) {
-    absl::StrAppend(out, "  call ", call.graph, " micro_batch=", call.micro_batch, " slot=", call.slot, "\n");
+    absl::StrAppend(out, "  call ", call.graph, " micro_batch=", call.micro_batch, "\n");
   }
   absl::StrAppend(out, "}\n");
 }
@@ -126,6 +126,8 @@ std::string Print(const Program& program) {
                     " kind=", Name(state.kind), " init=", PrintString(state.init));
     if (!state.stored_dims.empty()) absl::StrAppend(&out, " stored=", DimsToString(state.stored_dims));
     if (!state.axes.empty()) absl::StrAppend(&out, " axes=", Print(Attr(state.axes)));
+    if (state.slots != 1) absl::StrAppend(&out, " slots=", state.slots);
+    if (state.owner >= 0) absl::StrAppend(&out, " owner=", state.owner);
     if (state.offset >= 0) absl::StrAppend(&out, " at=", state.offset);
     absl::StrAppend(&out, "\n");
   }

@@ -8,8 +8,13 @@ absl::string_view Name(Level level) {
 }
 
 absl::string_view Name(StateKind kind) {
-  constexpr const char* kNames[] = {"weight", "copy", "optimizer", "gradient", "counter"};
+  constexpr const char* kNames[] = {"weight", "copy", "optimizer", "gradient", "counter", "stash"};
   return kNames[static_cast<int>(kind)];
+}
+
+int64_t SlotStride(const State& state) {
+  constexpr int64_t kAlignment = 64;
+  return (state.type.bytes() + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 const Graph* Program::FindGraph(absl::string_view name) const {

@@ -14,12 +14,15 @@ enum class Level { kLogical, kPartitioned, kScheduled, kPlanned };
 absl::string_view Name(Level level);
 
 // What a state is for. Checkpoints hold weights and optimizer states; copies are derived from weights; gradients and
-// counters live within a step.
-enum class StateKind { kWeight, kCopy, kOptimizer, kGradient, kCounter };
+// counters live within a step; a stash, within one micro-batch.
+enum class StateKind { kWeight, kCopy, kOptimizer, kGradient, kCounter, kStash };
 absl::string_view Name(StateKind kind);
 
 // A value that lives across calls, one copy a rank, bound by name. Names: weights/W, copies/W, exp_avg/W, exp_avg_sq/W,
-// gradients/W, counters/C with W a parameter of the model.
+// gradients/W, counters/C, stash/V, with W a parameter of the model and V a value.
+//
+// A stash carries a value of one micro-batch from the call that makes it to those that use it, on this stage or, by
+// send and recv, on another. It has `slots` copies: a call on micro-batch m works on copy m mod slots.
 struct State {
   std::string name;
   TensorType type;  // the rank's own
@@ -31,7 +34,10 @@ struct State {
   Dims stored_dims;  // weights: the shape in the model's files; the logical shape is a reshape of it
   // weights: what each dim is (see kLogicalAxes), from which a layout takes how it is split in use; or empty.
   std::vector<std::string> axes;
-  int64_t offset = -1;  // bytes from the start of the arena, once planned
+  int64_t offset = -1;  // bytes from the start of the arena, once planned; of a stash: of its first copy
+  int64_t slots = 1;    // copies; more than one: only of a stash
+  // The stage whose copy goes into checkpoints and counts in the norm, where the state is on several; -1: this one.
+  int owner = -1;
 
   bool operator==(const State&) const = default;
 };
@@ -40,17 +46,22 @@ struct State {
 // head_dim, mlp, experts. Other names are allowed and are never split by default.
 inline constexpr const char* kLogicalAxes[] = {"vocab", "embed", "heads", "kv_heads", "head_dim", "mlp", "experts"};
 
+// Where the copies of a stash begin, in bytes after each other.
+int64_t SlotStride(const State& state);
+
 // The graph that updates weights and optimizer states. It works on them where they rest; every other graph uses weights
 // whole.
 inline constexpr char kUpdateGraph[] = "update";
 
-// One entry of a list of calls: run `graph` on micro-batch `micro_batch`, its stash in slot `slot`.
+// One entry of a list of calls: run `graph` on micro-batch `micro_batch`.
 struct Call {
   std::string graph;
   int64_t micro_batch = 0;
-  int64_t slot = 0;
   bool operator==(const Call&) const = default;
 };
+
+// The mesh axis along which the stages lie. A rank runs the program of the stage that is its coordinate there.
+inline constexpr char kStageAxis[] = "pp";
 
 // One stage's program: the same text for every rank of the stage. A step runs `step`'s calls in order; held-out
 // evaluation runs `eval`'s once per evaluation batch. Inputs of graphs: "tokens", "targets" (i32[B,S]), "sample"

@@ -27,10 +27,10 @@ namespace tacc::graph {
 //     %w.1 = read "weights/fc.weight" : f32[128,64] of f32[256,64] shard=[fsdp,-] at=0
 //   }
 //   step {
-//     call forward_backward micro_batch=0 slot=0
+//     call forward_backward micro_batch=0
 //   }
 //   eval {
-//     call eval micro_batch=0 slot=0
+//     call eval micro_batch=0
 //   }
 //
 // A line is `[%r, ...] = op ["symbol"] [%a, ...] [key=value ...] [: type [of type shard=[..] [pending=[..]]] [at=N],

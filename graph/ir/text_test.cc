@@ -19,7 +19,7 @@ graph forward_backward {
   store "counters/loss" %b.4
 }
 step {
-  call forward_backward micro_batch=0 slot=0
+  call forward_backward micro_batch=0
 }
 )TEXT";
 

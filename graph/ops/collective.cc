@@ -7,6 +7,15 @@
 //   shard_slice     over=[axes] dim=d   the rank keeps its own part of dim d; no communication
 //   mask_padding                        padding becomes zero on all dims; no communication
 //   wait                                the result of a collective started with async=true, which is not usable before
+// Between the stages of a pipeline, which run different programs: never merged or removed, as the others count on them.
+//   stage_sum       stages=[s,...]      the sum over the stages' values; each of them has this line
+// A message goes from a stash to the stash of the same name on the rank of another
+// stage that has the same coordinates else. It is under way from the call that has `send` or `recv` to the call that
+// has `finish`: until then the stash must not change (send) or be read (recv). A channel has one sender, one receiver,
+// and keeps the order of messages.
+//   send "stash/V"    to=stage channel=n
+//   recv "stash/V"    from=stage channel=n
+//   finish "stash/V"  channel=n
 #include "graph/ops/facts.h"
 
 namespace tacc::graph {
@@ -38,6 +47,19 @@ OpDef Reduction(const char* name) {
   return op;
 }
 
+// Start or end of a message; what moves is a state's.
+OpDef MessageOp(const char* name, std::vector<AttrSpec> attrs) {
+  OpDef op;
+  op.name = name;
+  op.num_results = 0;
+  op.has_side_effect = true;
+  op.is_collective = true;
+  op.attrs = std::move(attrs);
+  op.attrs.push_back({"channel", AttrKind::kInt});
+  op.infer = [](const OpCall&) -> absl::StatusOr<Types> { return Types{}; };
+  return op;
+}
+
 }  // namespace
 
 void AddCollectiveOps(OpTable& table) {
@@ -61,6 +83,17 @@ void AddCollectiveOps(OpTable& table) {
   OpDef wait = Identity("wait");
   wait.aliases = [](const OpCall&) { return std::vector<int>{0}; };
   table.Add(wait);
+
+  OpDef stage_sum = Identity("stage_sum");
+  stage_sum.is_collective = true;
+  stage_sum.has_side_effect = true;
+  stage_sum.attrs = {{"stages", AttrKind::kInts}};
+  stage_sum.reuses = ReuseIfSameType(0);
+  table.Add(stage_sum);
+
+  table.Add(MessageOp("send", {{"to", AttrKind::kInt}}));
+  table.Add(MessageOp("recv", {{"from", AttrKind::kInt}}));
+  table.Add(MessageOp("finish", {}));
 }
 
 }  // namespace tacc::graph

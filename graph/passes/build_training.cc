@@ -149,10 +149,10 @@ class TrainingBuilder {
     TACC_ASSIGN_OR_RETURN(Graph update, Update());
     program_.graphs.push_back(std::move(update));
     program_.graphs.push_back(Eval());
-    if (accumulates()) program_.step.push_back({"begin", 0, 0});
-    for (int64_t m = 0; m < options_.accumulation; ++m) program_.step.push_back({"forward_backward", m, 0});
-    program_.step.push_back({"update", 0, 0});
-    program_.eval.push_back({"eval", 0, 0});
+    if (accumulates()) program_.step.push_back({"begin", 0});
+    for (int64_t m = 0; m < options_.accumulation; ++m) program_.step.push_back({"forward_backward", m});
+    program_.step.push_back({"update", 0});
+    program_.eval.push_back({"eval", 0});
     return std::move(program_);
   }
 

@@ -653,6 +653,7 @@ bool ShardedAtRest(const State& state, const Program& program, int zero_stage) {
     case StateKind::kWeight:  // a master beside a copy is only the optimizer's
       return zero_stage >= 3 || program.FindState(absl::StrCat("copies/", ParameterOf(state))) != nullptr;
     case StateKind::kCounter:
+    case StateKind::kStash:
       return false;
   }
   return false;

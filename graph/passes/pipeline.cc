@@ -11,74 +11,93 @@
 namespace tacc::graph {
 namespace {
 
-Step ForEachGraph(std::string name, std::function<void(Graph&)> run) {
-  return {std::move(name), [run = std::move(run)](Program& program) {
-            for (Graph& graph : program.graphs) run(graph);
+Step ForEachProgram(std::string name, std::function<absl::Status(Program&)> run) {
+  return {std::move(name), [run = std::move(run)](std::vector<Program>& stages) {
+            for (Program& program : stages) TACC_RETURN_IF_ERROR(run(program));
             return absl::OkStatus();
           }};
 }
 
+Step ForEachGraph(std::string name, std::function<void(Graph&)> run) {
+  return ForEachProgram(std::move(name), [run = std::move(run)](Program& program) {
+    for (Graph& graph : program.graphs) run(graph);
+    return absl::OkStatus();
+  });
+}
+
 }  // namespace
 
-std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& ops, MemoryUse* memory) {
+std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& ops, std::vector<MemoryUse>* memory) {
   const Step cse = ForEachGraph("cse", [&ops](Graph& graph) { EliminateCommonSubexpressions(graph, ops); });
   const Step dce = ForEachGraph("dce", [&ops](Graph& graph) { EliminateDeadCode(graph, ops); });
   std::vector<Step> steps;
   if (options.compute_dtype != DType::kF32) {
-    steps.push_back({"mixed-precision", [&](Program& program) -> absl::Status {
-                       TACC_ASSIGN_OR_RETURN(program.graphs[0],
-                                             MixedPrecision(program.graphs[0], ops, options.compute_dtype));
-                       return absl::OkStatus();
-                     }});
+    steps.push_back(ForEachProgram("mixed-precision", [&](Program& program) -> absl::Status {
+      TACC_ASSIGN_OR_RETURN(program.graphs[0], MixedPrecision(program.graphs[0], ops, options.compute_dtype));
+      return absl::OkStatus();
+    }));
     steps.push_back(ForEachGraph("fold-casts", [&ops](Graph& graph) { FoldCasts(graph, ops); }));
   }
-  steps.push_back({"build-training", [&](Program& program) -> absl::Status {
-                     TrainingOptions training = options.training;
-                     // Where masters are sharded and weights in use are not, the copies are what is used.
-                     training.keep_copies = options.partition.zero_stage < 3;
-                     TACC_ASSIGN_OR_RETURN(program, BuildTraining(program.graphs[0], ops, training));
-                     return absl::OkStatus();
-                   }});
+  steps.push_back(ForEachProgram("build-training", [&](Program& program) -> absl::Status {
+    TrainingOptions training = options.training;
+    // Where masters are sharded and weights in use are not, the copies are what is used.
+    training.keep_copies = options.partition.zero_stage < 3;
+    TACC_ASSIGN_OR_RETURN(program, BuildTraining(program.graphs[0], ops, training));
+    return absl::OkStatus();
+  }));
   steps.push_back(ForEachGraph("fold-casts", [&ops](Graph& graph) { FoldCasts(graph, ops); }));
   steps.push_back(ForEachGraph("concat-pads", [](Graph& graph) { ConcatenatePads(graph); }));
   steps.push_back(cse);
   steps.push_back(dce);
-  steps.push_back({"remat", [&](Program& program) {
-                     Rematerialize(program, options.remat);
-                     return absl::OkStatus();
-                   }});
-  steps.push_back({"partition", [&](Program& program) -> absl::Status {
-                     TACC_ASSIGN_OR_RETURN(program, Partition(program, ops, options.partition));
-                     return absl::OkStatus();
-                   }});
+  steps.push_back(ForEachProgram("remat", [&](Program& program) {
+    Rematerialize(program, options.remat);
+    return absl::OkStatus();
+  }));
+  steps.push_back(ForEachProgram("partition", [&](Program& program) -> absl::Status {
+    TACC_ASSIGN_OR_RETURN(program, Partition(program, ops, options.partition));
+    return absl::OkStatus();
+  }));
   if (options.partition.reduce_dtype != DType::kF32) {
     steps.push_back(ForEachGraph("fold-casts", [&ops](Graph& graph) { FoldCasts(graph, ops); }));
+  }
+  if (options.partition.mesh.Find(kStageAxis) >= 0) {
+    steps.push_back(cse);
+    steps.push_back(dce);
+    steps.push_back({"stages", [&](std::vector<Program>& stages) -> absl::Status {
+                       TACC_ASSIGN_OR_RETURN(stages, CutStages(stages[0], ops, options.stages));
+                       return absl::OkStatus();
+                     }});
   }
   steps.push_back(ForEachGraph("fuse-accumulation", [](Graph& graph) { FuseAccumulation(graph); }));
   steps.push_back(cse);
   steps.push_back(dce);
-  steps.push_back({"schedule", [&](Program& program) { return Schedule(program, ops, options.schedule); }});
-  steps.push_back({"plan-memory", [&options, &ops, memory](Program& program) -> absl::Status {
-                     TACC_ASSIGN_OR_RETURN(*memory, PlanMemory(program, ops, options.threads));
+  steps.push_back(
+      ForEachProgram("schedule", [&](Program& program) { return Schedule(program, ops, options.schedule); }));
+  steps.push_back({"plan-memory", [&options, &ops, memory](std::vector<Program>& stages) -> absl::Status {
+                     memory->clear();
+                     for (Program& program : stages) {
+                       TACC_ASSIGN_OR_RETURN(MemoryUse use, PlanMemory(program, ops, options.threads));
+                       memory->push_back(std::move(use));
+                     }
                      return absl::OkStatus();
                    }});
   return steps;
 }
 
 absl::Status RunPipeline(const std::vector<Step>& steps, const OpTable& ops, const PipelineObserver& observer,
-                         Program& program) {
-  TACC_RETURN_IF_ERROR(Verify(program, ops));
+                         std::vector<Program>& stages) {
+  TACC_RETURN_IF_ERROR(VerifyStages(stages, ops));
   for (size_t i = 0; i < steps.size(); ++i) {
     const auto start = std::chrono::steady_clock::now();
-    if (absl::Status status = steps[i].run(program); !status.ok()) {
+    if (absl::Status status = steps[i].run(stages); !status.ok()) {
       return absl::Status(status.code(), absl::StrCat(steps[i].name, ": ", status.message()));
     }
     const bool verify = observer.verification == PipelineObserver::Verification::kEachStep;
-    if (absl::Status status = verify ? Verify(program, ops) : absl::OkStatus(); !status.ok()) {
+    if (absl::Status status = verify ? VerifyStages(stages, ops) : absl::OkStatus(); !status.ok()) {
       return absl::InternalError(absl::StrCat("after ", steps[i].name, ": ", status.message()));
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    if (observer.after_step) observer.after_step(static_cast<int>(i), steps[i], seconds, program);
+    if (observer.after_step) observer.after_step(static_cast<int>(i), steps[i], seconds, stages);
   }
   return absl::OkStatus();
 }
@@ -86,8 +105,9 @@ absl::Status RunPipeline(const std::vector<Step>& steps, const OpTable& ops, con
 absl::StatusOr<Compiled> Compile(const Graph& forward, const OpTable& ops, const CompileOptions& options,
                                  const PipelineObserver& observer) {
   Compiled compiled;
-  compiled.program.graphs = {forward};
-  TACC_RETURN_IF_ERROR(RunPipeline(BuildPipeline(options, ops, &compiled.memory), ops, observer, compiled.program));
+  compiled.stages.resize(1);
+  compiled.stages[0].graphs = {forward};
+  TACC_RETURN_IF_ERROR(RunPipeline(BuildPipeline(options, ops, &compiled.memory), ops, observer, compiled.stages));
   return compiled;
 }
 

@@ -14,6 +14,7 @@
 #include "graph/passes/plan_memory.h"
 #include "graph/passes/remat.h"
 #include "graph/passes/schedule.h"
+#include "graph/passes/stages.h"
 
 namespace tacc::graph {
 
@@ -23,14 +24,16 @@ struct CompileOptions {
   DType compute_dtype = DType::kF32;  // of matrix products and attention
   RematOptions remat;
   PartitionOptions partition;
+  StageOptions stages;  // with a mesh that has an axis pp
   ScheduleOptions schedule;
   int threads = 1;  // of a rank
 };
 
-// One step of a pipeline: a name (kebab case, as in tacc-opt --passes) and what it does to the program.
+// One step of a pipeline: a name (kebab case, as in tacc-opt --passes) and what it does to the programs: one until
+// `stages` has made one of each stage.
 struct Step {
   std::string name;
-  std::function<absl::Status(Program&)> run;
+  std::function<absl::Status(std::vector<Program>&)> run;
 };
 
 // What to do around each step.
@@ -39,25 +42,25 @@ struct PipelineObserver {
   // compiles many candidates to throw them away.
   enum class Verification { kEachStep, kInput } verification = Verification::kEachStep;
   // After each step, with its index: dumps, timing.
-  std::function<void(int index, const Step& step, double seconds, const Program& program)> after_step;
+  std::function<void(int index, const Step& step, double seconds, const std::vector<Program>& stages)> after_step;
 };
 
 // The way from a forward graph (a logical program whose only graph is `forward`) to a planned program, as a table of
 // contents:
-//   mixed-precision, build-training, fold-casts, concat-pads, cse, dce, remat, partition, fuse-accumulation, cse, dce,
-//   schedule, plan-memory
-// `memory` receives what plan-memory found. Both references must outlive the steps.
-std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& ops, MemoryUse* memory);
+//   mixed-precision, build-training, fold-casts, concat-pads, cse, dce, remat, partition, stages, fuse-accumulation,
+//   cse, dce, schedule, plan-memory
+// `memory` receives what plan-memory found, of each stage. All references must outlive the steps.
+std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& ops, std::vector<MemoryUse>* memory);
 
-// Verifies the program and runs the steps, verifying after each. Errors carry the step's name; Internal: a step made a
+// Verifies the programs and runs the steps, verifying after each. Errors carry the step's name; Internal: a step made a
 // program that does not verify.
 absl::Status RunPipeline(const std::vector<Step>& steps, const OpTable& ops, const PipelineObserver& observer,
-                         Program& program);
+                         std::vector<Program>& stages);
 
-// The whole way at once.
+// The whole way at once: a program for each stage, and what it needs; one without a pipeline.
 struct Compiled {
-  Program program;
-  MemoryUse memory;
+  std::vector<Program> stages;
+  std::vector<MemoryUse> memory;
 };
 absl::StatusOr<Compiled> Compile(const Graph& forward, const OpTable& ops, const CompileOptions& options,
                                  const PipelineObserver& observer = {});

@@ -28,10 +28,10 @@ enum class Carries { kMakes, kUses, kKeeps };
 class GraphPlanner {
  public:
   // `carried`: the states among the temporaries that are alive in this graph: made in it, read for the last time, or
-  // kept for a later one.
+  // kept for a later one. `last_reads`: the stashes that no other graph reads or sends.
   GraphPlanner(Graph& graph, std::map<std::string, State*>& states, std::map<std::string, Carries> carried,
-               const OpTable& ops)
-      : graph_(graph), states_(states), carried_(std::move(carried)), ops_(ops) {}
+               std::set<std::string> last_reads, const OpTable& ops)
+      : graph_(graph), states_(states), carried_(std::move(carried)), last_reads_(std::move(last_reads)), ops_(ops) {}
 
   // Offsets of values relative to `base`, and of the states that are made here; returns the bytes used from there.
   int64_t Run(int64_t base, std::vector<MemoryUse::Buffer>& buffers) {
@@ -161,9 +161,11 @@ class GraphPlanner {
     return StoredTo(result) == place.state || DiesHere(place.state);
   }
 
-  // Gradients and counters live within a step, and the update is the last to read them: it may write over them.
+  // Gradients and counters live within a step, and the update is the last to read them: it may write over them. So may
+  // the only graph that reads a stash.
   bool DiesHere(const std::string& state) const {
     const StateKind kind = states_.at(state)->kind;
+    if (kind == StateKind::kStash) return last_reads_.count(state) > 0;
     return graph_.name == kUpdateGraph && (kind == StateKind::kGradient || kind == StateKind::kCounter);
   }
 
@@ -226,6 +228,7 @@ class GraphPlanner {
   Graph& graph_;
   std::map<std::string, State*>& states_;
   const std::map<std::string, Carries> carried_;
+  const std::set<std::string> last_reads_;
   const OpTable& ops_;
   std::vector<int> last_use_;
   std::map<ValueId, std::string> stored_to_;
@@ -310,6 +313,23 @@ CarriedByGraph FindCarried(const Program& program) {
   return carried;
 }
 
+// For each graph the stashes that it alone reads, and that are not sent.
+std::map<std::string, std::set<std::string>> LastReads(const Program& program) {
+  std::map<std::string, std::set<std::string>> readers;  // stash -> graphs, "" for a send
+  for (const Graph& graph : program.graphs) {
+    for (const Node& node : graph.nodes) {
+      if (node.op == "read" || node.op == "send") readers[node.symbol].insert(node.op == "read" ? graph.name : "");
+    }
+  }
+  std::map<std::string, std::set<std::string>> last_reads;
+  for (const State& state : program.states) {
+    const auto it = readers.find(state.name);
+    if (state.kind == StateKind::kStash && it != readers.end() && it->second.size() == 1)
+      last_reads[*it->second.begin()].insert(state.name);
+  }
+  return last_reads;
+}
+
 }  // namespace
 
 absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, int threads) {
@@ -325,7 +345,7 @@ absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, int t
   for (State& state : program.states) {
     state.offset = offset;
     const int64_t bytes = state.type.bytes();
-    (among_temporaries.count(state.name) > 0 ? carried_bytes : offset) += Align(bytes);
+    (among_temporaries.count(state.name) > 0 ? carried_bytes : offset) += state.slots * Align(bytes);
     switch (state.kind) {
       case StateKind::kWeight:
         use.weights_bytes += bytes;
@@ -341,9 +361,12 @@ absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, int t
         break;
       case StateKind::kCounter:
         break;
+      case StateKind::kStash:
+        use.stash_bytes += state.slots * bytes;
+        break;
     }
     states[state.name] = &state;
-    buffers.push_back({absl::StrCat("state ", state.name), bytes});
+    buffers.push_back({absl::StrCat("state ", state.name), state.slots * bytes});
   }
   // Graphs that make a state among the temporaries come before those that find it there.
   std::vector<Graph*> order;
@@ -353,6 +376,7 @@ absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, int t
     return it != carried.end() && std::any_of(it->second.begin(), it->second.end(),
                                               [](const auto& entry) { return entry.second == Carries::kMakes; });
   });
+  std::map<std::string, std::set<std::string>> last_reads = LastReads(program);
   for (Graph* each : order) {
     Graph& graph = *each;
     for (const Node& node : graph.nodes) {
@@ -365,7 +389,8 @@ absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, int t
         use.workspace_bytes = std::max(use.workspace_bytes, def->workspace_bytes(CallOf(graph, node), threads));
     }
     const auto it = carried.find(graph.name);
-    GraphPlanner planner(graph, states, it == carried.end() ? std::map<std::string, Carries>() : it->second, ops);
+    GraphPlanner planner(graph, states, it == carried.end() ? std::map<std::string, Carries>() : it->second,
+                         last_reads[graph.name], ops);
     use.temporaries_bytes = std::max(use.temporaries_bytes, planner.Run(offset, buffers));
   }
   use.arena_bytes = offset + use.temporaries_bytes;

@@ -35,6 +35,7 @@ struct MemoryUse {
   int64_t optimizer_bytes = 0;
   int64_t gradients_bytes = 0;
   int64_t temporaries_bytes = 0;  // the largest graph's, beside gradients
+  int64_t stash_bytes = 0;        // of a pipeline: all copies
   int64_t workspace_bytes = 0;
   int64_t arena_bytes = 0;  // all but the workspace
   struct Buffer {
@@ -47,6 +48,7 @@ struct MemoryUse {
 // Gives every state and value its place in the arena: states first, then the graphs' temporaries, which share one
 // region. A gradient that is stored once a step, before anything reads it, lies among the temporaries from there to its
 // last reader: what a forward keeps for the backward lies where gradients will.
+// The copies of a stash follow each other; offsets of values in it are those of the first.
 // - Results that alias an operand (op facts) share its place; a result may be written over an operand that has no later
 // use.
 // - A value that is stored lies at its state's place from the start where no later line reads the old value: then the

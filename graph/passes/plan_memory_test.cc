@@ -65,10 +65,10 @@ Compiled CompileTestModel(int64_t dp, int64_t fsdp, int64_t accumulation) {
 TEST(PlanMemory, StoresAreFree) {
   const Compiled compiled = CompileTestModel(1, 1, 2);
   for (const char* name : {"forward_backward", "update"}) {
-    const Graph* graph = compiled.program.FindGraph(name);
+    const Graph* graph = compiled.stages[0].FindGraph(name);
     for (const Node& node : graph->nodes) {
       if (node.op != "store") continue;
-      EXPECT_EQ(graph->values[node.operands[0]].offset, compiled.program.FindState(node.symbol)->offset)
+      EXPECT_EQ(graph->values[node.operands[0]].offset, compiled.stages[0].FindState(node.symbol)->offset)
           << name << " " << node.symbol;
     }
   }
@@ -76,7 +76,7 @@ TEST(PlanMemory, StoresAreFree) {
 
 TEST(PlanMemory, GradientsAreReducedInPlace) {
   const Compiled compiled = CompileTestModel(2, 1, 1);
-  const Graph* update = compiled.program.FindGraph("update");
+  const Graph* update = compiled.stages[0].FindGraph("update");
   int all_reduces = 0;
   for (const Node& node : update->nodes) {
     if (node.op != "all_reduce" || update->type(node.operands[0]).rank() == 0) continue;
@@ -87,7 +87,7 @@ TEST(PlanMemory, GradientsAreReducedInPlace) {
 }
 
 TEST(PlanMemory, ShardsAddUp) {
-  const MemoryUse one = CompileTestModel(1, 1, 1).memory, two = CompileTestModel(1, 2, 1).memory;
+  const MemoryUse one = CompileTestModel(1, 1, 1).memory[0], two = CompileTestModel(1, 2, 1).memory[0];
   EXPECT_EQ(two.weights_bytes * 2, one.weights_bytes);
   EXPECT_EQ(two.optimizer_bytes, 2 * two.weights_bytes);
   EXPECT_EQ(one.largest.size(), 3u);

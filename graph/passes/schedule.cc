@@ -5,10 +5,14 @@
 #include <map>
 #include <set>
 
+#include "absl/strings/match.h"
 #include "graph/passes/units.h"
 
 namespace tacc::graph {
 namespace {
+
+// A stash is no state to fetch from: it holds activations, and may be under way.
+bool IsStateRead(const Node& node) { return node.op == "read" && !absl::StartsWith(node.symbol, "stash/"); }
 
 // Which nodes bring a state's value into the form that it is used in: casts and gathers of what a `read` gives.
 std::vector<char> FindFetches(const Graph& graph, const std::vector<int>& producers) {
@@ -17,7 +21,7 @@ std::vector<char> FindFetches(const Graph& graph, const std::vector<int>& produc
     const Node& node = graph.nodes[i];
     if (node.op != "all_gather" && node.op != "cast") continue;
     const int producer = producers[node.operands[0]];
-    fetches[i] = producer >= 0 && (graph.nodes[producer].op == "read" || fetches[producer]);
+    fetches[i] = producer >= 0 && (IsStateRead(graph.nodes[producer]) || fetches[producer]);
   }
   return fetches;
 }

@@ -30,16 +30,16 @@ bool Has(const Kinds& kinds, Kind kind) { return std::find(kinds.begin(), kinds.
 absl::StatusOr<Program> LogicalProgram(const Graph& forward, DType compute, const OpTable& ops) {
   CompileOptions options;
   options.compute_dtype = compute;
-  MemoryUse memory;
+  std::vector<MemoryUse> memory;
   std::vector<Step> steps = BuildPipeline(options, ops, &memory);
   steps.erase(std::find_if(steps.begin(), steps.end(), [](const Step& s) { return s.name == "partition"; }),
               steps.end());
   PipelineObserver observer;
   observer.verification = PipelineObserver::Verification::kInput;
-  Program program;
-  program.graphs = {forward};
-  TACC_RETURN_IF_ERROR(RunPipeline(steps, ops, observer, program));
-  return program;
+  std::vector<Program> stages(1);
+  stages[0].graphs = {forward};
+  TACC_RETURN_IF_ERROR(RunPipeline(steps, ops, observer, stages));
+  return std::move(stages[0]);
 }
 
 class Analysis {

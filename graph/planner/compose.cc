@@ -85,13 +85,13 @@ absl::StatusOr<MemoryUse> ComposeMemory(const PlanRequest& request, const Plan& 
                                                        : absl::FailedPreconditionError("few layers");
     if (!cut.ok()) {
       TACC_ASSIGN_OR_RETURN(const Compiled whole, CompilePlan(request, plan, model, ops, observer));
-      return whole.memory;
+      return Largest(whole.memory);
     }
     part.forward = *std::move(cut);
     part.residual_module = model.residual_module;
     part.units.assign(model.units.begin(), model.units.begin() + static_cast<int64_t>(keep));
     TACC_ASSIGN_OR_RETURN(const Compiled compiled, CompilePlan(request, plan, part, ops, observer));
-    of_layers[keep - 2] = compiled.memory;
+    of_layers[keep - 2] = Largest(compiled.memory);
   }
   MemoryUse whole = of_layers[1];
   const int64_t more = static_cast<int64_t>(model.units.size()) - 3;

@@ -38,47 +38,72 @@ std::string Got(const char* field, const std::optional<int64_t>& size) {
   return absl::StrCat(field, " ", size.has_value() ? absl::StrCat(*size) : "unset");
 }
 
-// The meshes of dp and fsdp over the ranks that tensor parallelism leaves.
+// "workers / dist.pp.size / dist.tp.size" less what is 1.
+std::string Workers(const PlanRequest& request, int64_t tp) {
+  return absl::StrCat("workers", request.pp > 1 ? " / dist.pp.size" : "", tp > 1 ? " / dist.tp.size" : "");
+}
+
+// The meshes of dp and fsdp over the ranks that stages and tensor parallelism leave, with pp before them.
 absl::StatusOr<std::vector<Mesh>> DataMeshes(const PlanRequest& request, int64_t tp) {
-  if (tp < 1 || request.world % tp != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("dist.tp.size = ", tp, " does not divide the ", request.world,
-                                                   " workers; use ", absl::StrJoin(Divisors(request.world), ", ")));
+  if (request.pp < 1 || request.world % request.pp != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("dist.pp.size = ", request.pp, " does not divide the ",
+                                                   request.world, " workers; use ",
+                                                   absl::StrJoin(Divisors(request.world), ", ")));
   }
-  const int64_t ranks = request.world / tp;
+  const int64_t of_stage = request.world / request.pp;
+  if (tp < 1 || of_stage % tp != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("dist.tp.size = ", tp, " does not divide the ", of_stage,
+                                                   " workers", request.pp > 1 ? " of a stage" : "", "; use ",
+                                                   absl::StrJoin(Divisors(of_stage), ", ")));
+  }
+  const int64_t ranks = of_stage / tp;
   std::vector<Mesh> meshes;
   for (int64_t fsdp : Divisors(ranks)) {
     if (request.dp.has_value() && *request.dp != ranks / fsdp) continue;
     if (request.fsdp.has_value() && *request.fsdp != fsdp) continue;
     meshes.push_back({{{"dp", ranks / fsdp}, {"fsdp", fsdp}}});
+    if (request.pp > 1) meshes.back().axes.insert(meshes.back().axes.begin(), {kStageAxis, request.pp});
   }
   if (!meshes.empty()) return meshes;
-  return absl::InvalidArgumentError(absl::StrCat("dist.dp.size x dist.fsdp.size must be the number of workers",
-                                                 tp > 1 ? " / dist.tp.size" : "", ", ", ranks, "; got ",
+  return absl::InvalidArgumentError(absl::StrCat("dist.dp.size x dist.fsdp.size must be the number of ",
+                                                 Workers(request, tp), ", ", ranks, "; got ",
                                                  Got("dp.size", request.dp), " and ", Got("fsdp.size", request.fsdp),
                                                  "; each may be ", absl::StrJoin(Divisors(ranks), ", ")));
 }
 
 // What samples are divided over, for errors.
-const char* Groups(int64_t tp) { return tp > 1 ? " groups of workers (workers / dist.tp.size)" : " workers"; }
+std::string Groups(const PlanRequest& request, int64_t tp) {
+  return tp * request.pp > 1 ? absl::StrCat(" groups of workers (", Workers(request, tp), ")") : " workers";
+}
 
 // Micro-batches to try, largest first.
 absl::StatusOr<std::vector<int64_t>> MicroBatches(const PlanRequest& request, int64_t tp) {
-  const int64_t ranks = request.world / tp;  // that different samples go to
+  const int64_t ranks = request.world / (request.pp * tp);  // that different samples go to
   if (!request.global_batch.has_value()) return std::vector<int64_t>{request.micro_batch.value_or(kDefaultMicroBatch)};
   const int64_t global = *request.global_batch;
   if (global % ranks != 0) {
     const int64_t below = global / ranks * ranks;
     return absl::InvalidArgumentError(
-        absl::StrCat("train.global_batch_size = ", global, " does not divide over ", ranks, Groups(tp),
+        absl::StrCat("train.global_batch_size = ", global, " does not divide over ", ranks, Groups(request, tp),
                      "; nearest legal values: ", below > 0 ? absl::StrCat(below, " and ") : "", below + ranks));
   }
   const int64_t rows = global / ranks;
+  if (request.num_micro_batches.has_value()) {
+    const int64_t m = *request.num_micro_batches;
+    const int64_t size = request.micro_batch.value_or(rows / m);
+    if (size > 0 && size * m == rows) return std::vector<int64_t>{size};
+    return absl::InvalidArgumentError(absl::StrCat(
+        "dist.pp.num_micro_batches = ", m,
+        request.micro_batch.has_value() ? absl::StrCat(" of train.per_device_train_batch_size = ", size) : "",
+        " do not make the ", rows, " samples of a worker (global_batch_size ", global, " over ", ranks,
+        Groups(request, tp), "); use ", absl::StrJoin(Divisors(rows), ", ")));
+  }
   if (request.micro_batch.has_value()) {
     if (rows % *request.micro_batch == 0) return std::vector<int64_t>{*request.micro_batch};
     return absl::InvalidArgumentError(absl::StrCat("train.per_device_train_batch_size = ", *request.micro_batch,
                                                    " does not divide the ", rows,
                                                    " samples of a worker (global_batch_size ", global, " over ", ranks,
-                                                   Groups(tp), "); use ", absl::StrJoin(Divisors(rows), ", ")));
+                                                   Groups(request, tp), "); use ", absl::StrJoin(Divisors(rows), ", ")));
   }
   std::vector<int64_t> sizes = Divisors(rows);
   std::reverse(sizes.begin(), sizes.end());
@@ -105,7 +130,7 @@ std::vector<int64_t> TensorSizes(const PlanRequest& request) {
   if (request.tp.has_value()) return {*request.tp};
   if (request.cluster.machine.issue_seconds == 0) return {1};
   std::vector<int64_t> sizes;
-  for (int64_t size : Divisors(request.world)) {
+  for (int64_t size : Divisors(request.world / std::max<int64_t>(1, request.pp))) {
     if (size <= request.cluster.machine.devices_per_node) sizes.push_back(size);
   }
   return sizes;
@@ -144,7 +169,8 @@ absl::StatusOr<std::vector<Plan>> LegalPlans(const PlanRequest& request, const F
           plan.seq_len = request.seq_len;
           plan.micro_batch = micro_batch;
           const int64_t rows = micro_batch * plan.num_data_ranks();
-          plan.accumulation = request.global_batch.value_or(rows) / rows;
+          plan.accumulation =
+              request.global_batch.has_value() ? *request.global_batch / rows : request.num_micro_batches.value_or(1);
           plan.threads = request.device.threads;
           plan.recompute_units = recompute_units;
         }
@@ -162,24 +188,37 @@ absl::StatusOr<Candidate> MakeCandidate(const PlanRequest& request, const Plan& 
   candidate.plan = plan;
   PipelineObserver observer;
   observer.verification = PipelineObserver::Verification::kInput;  // the candidate that is taken is compiled again
-  observer.after_step = [&](int, const Step& step, double, const Program& program) {
-    if (step.name == "build-training") candidate.model_flops = ModelFlops(program, ops);
+  observer.after_step = [&](int, const Step& step, double, const std::vector<Program>& stages) {
+    if (step.name == "build-training") candidate.model_flops = ModelFlops(stages[0], ops);
   };
   TACC_ASSIGN_OR_RETURN(const Compiled compiled, CompilePlan(request, plan, forward, ops, observer));
-  candidate.memory = compiled.memory;
-  candidate.cost = EstimateStep(compiled.program, ops, request.device);
+  candidate.memory = Largest(compiled.memory);
   candidate.num_parameters = forward.num_parameters;
   candidate.plan.total_bytes =
-      compiled.memory.arena_bytes + compiled.memory.workspace_bytes + kIdleBytes + kBufferBytes;
+      candidate.memory.arena_bytes + candidate.memory.workspace_bytes + kIdleBytes + kBufferBytes;
+  std::vector<const Program*> stages;
+  for (const Program& program : compiled.stages) {
+    stages.push_back(&program);
+    const StepCost cost = EstimateStep(program, ops, request.device);
+    if (cost.matmul_flops >= candidate.cost.matmul_flops) candidate.cost = cost;
+  }
   const NodeTimes times = TimesOn(request.cluster, plan.mesh, ops);
-  TACC_ASSIGN_OR_RETURN(const Simulation simulation, Simulate({&compiled.program}, times));
-  candidate.times = simulation.stages[0];
+  TACC_ASSIGN_OR_RETURN(const Simulation simulation, Simulate(stages, times));
+  candidate.times = *std::max_element(
+      simulation.stages.begin(), simulation.stages.end(),
+      [](const StageTimes& a, const StageTimes& b) { return a.compute_seconds < b.compute_seconds; });
   candidate.plan.step_seconds = simulation.step_seconds;
   candidate.fits = request.device.memory_bytes == 0 || candidate.plan.total_bytes <= request.device.memory_bytes;
   return candidate;
 }
 
 }  // namespace
+
+const MemoryUse& Largest(const std::vector<MemoryUse>& stages) {
+  return *std::max_element(stages.begin(), stages.end(), [](const MemoryUse& a, const MemoryUse& b) {
+    return a.arena_bytes + a.workspace_bytes < b.arena_bytes + b.workspace_bytes;
+  });
+}
 
 absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& plan, const ForwardModel& model,
                                      const OpTable& ops, const PipelineObserver& observer) {
@@ -191,6 +230,8 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
   options.partition.units = model.units;
   options.partition.reduce_dtype = request.reduce_dtype;
   options.remat.units.assign(model.units.begin(), model.units.begin() + plan.recompute_units);
+  options.stages = request.stages;
+  options.stages.units = model.units;
   options.schedule.units = model.units;
   options.schedule.prefetch_units = static_cast<int>(plan.prefetch_units);
   options.threads = static_cast<int>(plan.threads);
@@ -233,7 +274,7 @@ absl::Status DoesNotFit(const PlanRequest& request, const Candidate& smallest) {
   }
   std::vector<std::string> help;
   if (smallest.plan.micro_batch > 1) help.push_back("a smaller train.per_device_train_batch_size");
-  if (smallest.plan.mesh.axes[1].size < request.world) help.push_back("a larger dist.fsdp.size");
+  if (smallest.plan.mesh.axes[smallest.plan.mesh.Find("fsdp")].size < smallest.plan.num_data_ranks()) help.push_back("a larger dist.fsdp.size");
   help.push_back("more workers (fsdp shards weights and optimizer over them)");
   if (smallest.plan.recompute_units == 0) help.push_back("memory.gc: true");
   help.push_back("a shorter data.seq_len");

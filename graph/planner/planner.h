@@ -34,6 +34,9 @@ struct PlanRequest {
   std::optional<int64_t> dp;
   std::optional<int64_t> fsdp;
   std::optional<int64_t> tp;
+  int64_t pp = 1;  // stages
+  std::optional<int64_t> num_micro_batches;
+  StageOptions stages;  // units are the model's
   std::optional<int64_t> global_batch;
   std::optional<int64_t> micro_batch;  // per device
   std::optional<bool> bf16;
@@ -49,8 +52,8 @@ struct PlanRequest {
 // One layout with what it needs and what it is predicted to take.
 struct Candidate {
   Plan plan;
-  MemoryUse memory;
-  StepCost cost;
+  MemoryUse memory;        // of the stage that needs most
+  StepCost cost;           // of the stage with the most FLOPs
   StageTimes times;        // simulated, of the stage that is busy longest
   double model_flops = 0;  // of a step, for MFU
   int64_t num_parameters = 0;
@@ -63,13 +66,16 @@ inline constexpr int64_t kIdleBytes = int64_t{116} << 20;
 inline constexpr int64_t kBufferBytes = int64_t{8} << 20;
 
 // Candidates, the best first: those that fit by predicted step time, then the others by memory. Of all that the request
-// allows (dp x fsdp x tp = world, micro-batches that divide the rows of a device, precisions), those that estimates say
+// allows (pp x dp x fsdp x tp = world, micro-batches that divide the rows of a device, precisions), those that estimates say
 // are worth it (Finalists) are compiled, for exact bytes, and simulated. Errors: InvalidArgument when the request
 // contradicts itself (nearest legal values named) or the model cannot be built.
 absl::StatusOr<std::vector<Candidate>> PlanCandidates(const PlanRequest& request, const ForwardBuilder& model,
                                                       const OpTable& ops);
 
-// The program of a candidate.
+// Of the stage that needs most.
+const MemoryUse& Largest(const std::vector<MemoryUse>& stages);
+
+// The programs of a candidate.
 absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& plan, const ForwardModel& model,
                                      const OpTable& ops, const PipelineObserver& observer = {});
 

@@ -94,6 +94,7 @@ json MemoryJson(const Candidate& c) {
           {"weights_bytes", c.memory.weights_bytes + c.memory.copies_bytes},
           {"gradients_bytes", c.memory.gradients_bytes},
           {"optimizer_bytes", c.memory.optimizer_bytes},
+          {"stash_bytes", c.memory.stash_bytes},
           {"temporaries_bytes", c.memory.temporaries_bytes},
           {"buffers_bytes", kBufferBytes},
           {"idle_bytes", kIdleBytes},
@@ -168,6 +169,17 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   r.Get("job.dist.dp.size", &plan.dp);
   r.Get("job.dist.fsdp.size", &plan.fsdp);
   r.Get("job.dist.tp.size", &plan.tp);
+  r.Get("job.dist.pp.size", &plan.pp);
+  r.Get("job.dist.pp.num_micro_batches", &plan.num_micro_batches);
+  r.Get("job.dist.pp.split_points", &plan.stages.split_points);
+  std::string schedule = "1f1b";
+  r.GetEnum("job.dist.pp.schedule", "PIPELINE_SCHEDULE_", &schedule);
+  for (const PipelineSchedule s :
+       {PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved, PipelineSchedule::kZeroBubble}) {
+    if (schedule == std::string(Name(s))) plan.stages.schedule = s;
+  }
+  plan.stages.num_chunks = plan.stages.schedule == PipelineSchedule::kInterleaved ? 2 : 1;
+  r.Get("job.dist.pp.num_chunks", &plan.stages.num_chunks);
   r.Get("job.dist.fsdp.wrap_layer_cls", &request.wrap_layer_cls);
   bool gc = false;
   r.Get("job.memory.gc", &gc);
@@ -175,7 +187,7 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   r.Get("job.memory.gc_cls", &request.gc_cls);
   r.Get("job.memory.gc_cnt", &plan.recompute_units);
   r.Get("data.vocab_size", &request.vocab_size);
-  int64_t workers = plan.dp.value_or(1) * plan.fsdp.value_or(1);
+  int64_t workers = plan.pp * plan.dp.value_or(1) * plan.fsdp.value_or(1);
   r.Get("job.resources.workers", &workers);
   plan.world = workers;
   r.Get("world", &plan.world);

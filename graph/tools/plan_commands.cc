@@ -32,6 +32,12 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
   return absl::OkStatus();
 }
 
+std::string PrintAll(const std::vector<Program>& stages) {
+  std::string text;
+  for (const Program& program : stages) absl::StrAppend(&text, Print(program));
+  return text;
+}
+
 // 64-bit FNV-1a: names a program in logs and caches.
 std::string Fingerprint(const std::string& text) {
   uint64_t hash = 14695981039346656037u;
@@ -98,9 +104,9 @@ absl::Status CompileCommand(const std::string& request_file, const std::string& 
   std::string times;
   absl::Status dumped;
   if (!dump_dir.empty()) {
-    observer.after_step = [&](int index, const Step& step, double seconds, const Program& program) {
+    observer.after_step = [&](int index, const Step& step, double seconds, const std::vector<Program>& stages) {
       absl::StrAppend(&times, absl::StrFormat("%02d %-20s %.4f s\n", index, step.name, seconds));
-      dumped.Update(WriteFile(absl::StrFormat("%s/%02d.%s.txt", dump_dir, index, step.name), Print(program)));
+      dumped.Update(WriteFile(absl::StrFormat("%s/%02d.%s.txt", dump_dir, index, step.name), PrintAll(stages)));
     };
   }
   TACC_ASSIGN_OR_RETURN(const ForwardModel model,
@@ -108,10 +114,11 @@ absl::Status CompileCommand(const std::string& request_file, const std::string& 
   TACC_ASSIGN_OR_RETURN(const Compiled compiled, CompilePlan(request.plan, best.plan, model, ops, observer));
   TACC_RETURN_IF_ERROR(dumped);
   if (!dump_dir.empty()) TACC_RETURN_IF_ERROR(WriteFile(dump_dir + "/passes.txt", times));
-  const std::string program = Print(compiled.program);
   TACC_RETURN_IF_ERROR(WriteFile(out_dir + "/plan.txt", PrintPlan(best.plan)));
-  TACC_RETURN_IF_ERROR(WriteFile(out_dir + "/stage0.program", program));
-  return WriteFile(out_dir + "/summary.json", SummaryJson(request, best, Fingerprint(program)));
+  for (const Program& program : compiled.stages) {
+    TACC_RETURN_IF_ERROR(WriteFile(absl::StrCat(out_dir, "/stage", program.stage, ".program"), Print(program)));
+  }
+  return WriteFile(out_dir + "/summary.json", SummaryJson(request, best, Fingerprint(PrintAll(compiled.stages))));
 }
 
 }  // namespace tacc::graph

@@ -104,12 +104,16 @@ absl::StatusOr<std::string> Run(Arguments arguments) {
   TACC_ASSIGN_OR_RETURN(const std::string text, ReadText(arguments.file));
   TACC_ASSIGN_OR_RETURN(Program program, ParseText(text, parse));
   if (program.graphs.empty()) return absl::InvalidArgumentError(absl::StrCat(parse.file, ": there is no graph in it"));
+  arguments.options.stages.units = arguments.options.schedule.units;
   const OpTable ops;
-  MemoryUse memory;
+  std::vector<MemoryUse> memory;
   TACC_ASSIGN_OR_RETURN(const std::vector<Step> steps,
                         SelectSteps(arguments.passes, BuildPipeline(arguments.options, ops, &memory)));
-  TACC_RETURN_IF_ERROR(RunPipeline(steps, ops, {}, program));
-  return PrintText(program);
+  std::vector<Program> stages = {std::move(program)};
+  TACC_RETURN_IF_ERROR(RunPipeline(steps, ops, {}, stages));
+  std::string out;
+  for (const Program& stage : stages) absl::StrAppend(&out, PrintText(stage));
+  return out;
 }
 
 int Main(int argc, char** argv) {
@@ -133,7 +137,8 @@ int Main(int argc, char** argv) {
   app.add_option("--max-grad-norm", training.max_grad_norm, "build-training: 0 for no clipping");
   app.add_option("--remat-units", arguments.options.remat.units, "remat: module paths whose activations are not kept")
       ->delimiter(',');
-  app.add_option("--units", schedule.units, "partition, schedule: module paths gathered and freed together")
+  app.add_option("--units", schedule.units,
+                 "partition, schedule: module paths gathered and freed together; stages: between which to cut")
       ->delimiter(',');
   app.add_option("--prefetch-units", schedule.prefetch_units, "schedule: units ahead that a gather starts")
       ->check(CLI::NonNegativeNumber);

@@ -87,8 +87,9 @@ class MemoryCheck {
       int repeats = 0;
       for (size_t i = 0; i < calls->size(); ++i) {
         repeats = i > 0 && (*calls)[i].graph == (*calls)[i - 1].graph ? repeats + 1 : 0;
-        if (repeats >= 2) continue;  // a third micro-batch in a row meets what the second did
         const Graph& graph = *program_.FindGraph((*calls)[i].graph);
+        if (repeats >= 2 && !has_stash_) continue;  // a third micro-batch in a row meets what the second did
+        micro_batch_ = (*calls)[i].micro_batch;
         called_.insert(graph.name);
         if (absl::Status status = RunGraph(graph); !status.ok()) return InGraph(graph, status);
       }
@@ -101,6 +102,16 @@ class MemoryCheck {
   }
 
  private:
+  // One copy of a state.
+  struct StatePlace {
+    Interval where;
+    int64_t content = -1;
+    struct UnderWay {
+      bool receives = false;
+      std::set<int64_t> channels;
+    } under_way;  // messages from or to it
+  };
+
   static absl::Status InGraph(const Graph& graph, const absl::Status& status) {
     return absl::Status(status.code(), absl::StrCat("graph ", graph.name, ": ", status.message()));
   }
@@ -122,18 +133,30 @@ class MemoryCheck {
   absl::Status PlaceStates() {
     for (const State& state : program_.states) {
       const std::string what = absl::StrCat("state \"", state.name, "\"");
-      const Interval where{state.offset, state.offset + state.type.bytes()};
-      TACC_RETURN_IF_ERROR(CheckInterval(where, what));
-      TACC_RETURN_IF_ERROR(CheckAlignment(where, what));
-      states_[state.name] = {where, next_content_++};
-      arena_.Write(where, states_[state.name].content);
+      has_stash_ = has_stash_ || state.kind == StateKind::kStash;
+      for (int64_t slot = 0; slot < state.slots; ++slot) {
+        const int64_t begin = state.offset < 0 ? state.offset : state.offset + slot * SlotStride(state);
+        const Interval where{begin, begin + state.type.bytes()};
+        TACC_RETURN_IF_ERROR(CheckInterval(where, what));
+        TACC_RETURN_IF_ERROR(CheckAlignment(where, what));
+        states_[state.name].push_back({where, next_content_++, {}});
+        arena_.Write(where, states_[state.name].back().content);
+      }
+      if (state.slots > 1) slotted_[state.offset] = &state;
     }
     for (const State& state : program_.states) {
-      const StatePlace& place = states_[state.name];
-      if (!arena_.Holds(place.where, place.content))
-        return absl::InvalidArgumentError(absl::StrCat("state \"", state.name, "\" overlaps another state"));
+      for (const StatePlace& place : states_[state.name]) {
+        if (!arena_.Holds(place.where, place.content))
+          return absl::InvalidArgumentError(absl::StrCat("state \"", state.name, "\" overlaps another state"));
+      }
     }
     return absl::OkStatus();
+  }
+
+  // The copy that the call works on.
+  StatePlace& PlaceOf(const std::string& state) {
+    std::vector<StatePlace>& copies = states_.at(state);
+    return copies[micro_batch_ % static_cast<int64_t>(copies.size())];
   }
 
   absl::Status CheckOffsets(const Graph& graph) {
@@ -157,9 +180,15 @@ class MemoryCheck {
     return absl::OkStatus();
   }
 
-  static Interval Where(const Graph& graph, ValueId v) {
+  // Offsets of values in a stash are those of its first copy.
+  Interval Where(const Graph& graph, ValueId v) const {
     const Value& value = graph.values[v];
-    return {value.offset, value.offset < 0 ? value.offset : value.offset + value.type.bytes()};
+    int64_t begin = value.offset;
+    if (auto it = slotted_.upper_bound(begin); begin >= 0 && it != slotted_.begin()) {
+      const State& state = *std::prev(it)->second;
+      if (begin < state.offset + SlotStride(state)) begin += micro_batch_ % state.slots * SlotStride(state);
+    }
+    return {begin, begin < 0 ? begin : begin + value.type.bytes()};
   }
 
   absl::Status RunGraph(const Graph& graph) {
@@ -181,7 +210,7 @@ class MemoryCheck {
       }
     }
     if (node.op == "read") {
-      const StatePlace& state = states_.at(node.symbol);
+      const StatePlace& state = PlaceOf(node.symbol);
       const ValueId v = node.results[0];
       if (Where(graph, v) != state.where) {
         return absl::InvalidArgumentError(absl::StrCat("%", graph.values[v].name, " lies at=", graph.values[v].offset,
@@ -189,11 +218,12 @@ class MemoryCheck {
       }
       if (!arena_.Holds(state.where, state.content))
         return absl::InvalidArgumentError("the state's bytes were written over and not stored again");
+      if (state.under_way.receives) return absl::InvalidArgumentError("the stash is read before its message has come");
       contents_[v] = state.content;
       return absl::OkStatus();
     }
     if (node.op == "store") {
-      StatePlace& state = states_.at(node.symbol);
+      StatePlace& state = PlaceOf(node.symbol);
       const ValueId v = node.operands[0];
       if (Where(graph, v) == state.where) {
         state.content = contents_[v];
@@ -206,6 +236,7 @@ class MemoryCheck {
       arena_.Write(state.where, state.content);
       return absl::OkStatus();
     }
+    if (node.op == "send" || node.op == "recv" || node.op == "finish") return Message(node);
     if (node.op == "wait") in_flight_.erase(node.operands[0]);
     for (size_t r = 0; r < node.results.size(); ++r) TACC_RETURN_IF_ERROR(Write(graph, node, facts, r));
     if (GetAttr<bool>(node.attrs, "async"))
@@ -244,7 +275,35 @@ class MemoryCheck {
     return absl::OkStatus();
   }
 
+  absl::Status Message(const Node& node) {
+    StatePlace& state = PlaceOf(node.symbol);
+    const int64_t channel = GetAttr<int64_t>(node.attrs, "channel");
+    if (node.op == "finish") {
+      state.under_way.channels.erase(channel);
+      if (state.under_way.channels.empty()) {
+        state.under_way.receives = false;
+        in_flight_states_.erase(&state);
+      }
+      return absl::OkStatus();
+    }
+    if (node.op == "send" && !arena_.Holds(state.where, state.content))
+      return absl::InvalidArgumentError("the state's bytes were written over and not stored again");
+    if (node.op == "recv") {
+      TACC_RETURN_IF_ERROR(CheckInFlight(state.where));
+      state.under_way.receives = true;
+      state.content = next_content_++;
+      arena_.Write(state.where, state.content);
+    }
+    state.under_way.channels.insert(channel);
+    in_flight_states_.insert(&state);
+    return absl::OkStatus();
+  }
+
   absl::Status CheckInFlight(const Interval& where) const {
+    for (const StatePlace* state : in_flight_states_) {
+      if (where.Overlaps(state->where))
+        return absl::InvalidArgumentError("writes over a stash whose message has not been waited for");
+    }
     for (const auto& [v, intervals] : in_flight_) {
       if (where.Overlaps(intervals.first) || where.Overlaps(intervals.second)) {
         return absl::InvalidArgumentError("writes over memory of a collective that has not been waited for");
@@ -253,16 +312,15 @@ class MemoryCheck {
     return absl::OkStatus();
   }
 
-  struct StatePlace {
-    Interval where;
-    int64_t content = -1;
-  };
-
   const Program& program_;
   const OpTable& ops_;
   Arena arena_;
   int64_t next_content_ = 0;
-  std::map<std::string, StatePlace> states_;
+  std::map<std::string, std::vector<StatePlace>> states_;  // by copy
+  std::map<int64_t, const State*> slotted_;                // those with several copies, by offset
+  std::set<const StatePlace*> in_flight_states_;
+  bool has_stash_ = false;
+  int64_t micro_batch_ = 0;
   std::map<std::string, std::vector<NodeFacts>> facts_;  // by graph
   std::set<std::string> called_;
   std::vector<int64_t> contents_;                               // of the values of the graph that runs

@@ -49,7 +49,7 @@ class PartitionCheck {
       return sharding(node.operands[0]).pending.empty() ? absl::OkStatus()
                                                         : absl::InvalidArgumentError("an output is still pending");
     }
-    if (node.op == "store") return absl::OkStatus();
+    if (node.op == "store" || node.op == "send" || node.op == "recv" || node.op == "finish") return absl::OkStatus();
     if (node.op == "input" || node.op == "read") {
       if (node.op == "input" && !sharding(node.results[0]).pending.empty())
         return absl::InvalidArgumentError("an input is never pending");
@@ -225,7 +225,7 @@ class PartitionCheck {
   absl::Status CheckMove(const Node& node) {
     const Sharding& from = sharding(node.operands[0]);
     const Sharding& to = sharding(node.results[0]);
-    if (node.op == "wait" || node.op == "mask_padding") {
+    if (node.op == "wait" || node.op == "mask_padding" || node.op == "stage_sum") {
       if (from == to) return absl::OkStatus();
       return absl::InvalidArgumentError(absl::StrCat("shard=", Text(to), "; wanted the operand's, ", Text(from)));
     }

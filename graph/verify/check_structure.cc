@@ -12,7 +12,8 @@ namespace tacc::graph {
 namespace {
 
 bool HasSymbol(const std::string& op) {
-  return op == "input" || op == "param" || op == "read" || op == "store" || op == "output";
+  return op == "input" || op == "param" || op == "read" || op == "store" || op == "output" || op == "send" ||
+         op == "recv" || op == "finish";
 }
 
 bool IsPartitionOp(const OpDef& def) {
@@ -186,6 +187,32 @@ absl::Status CheckStructure(const Graph& graph, const OpTable& ops, Level level)
   return StructureCheck(graph, ops, level).Run();
 }
 
+namespace {
+
+// send, recv and finish.
+absl::Status CheckMessage(const Graph& graph, const Node& node, const Program& program, const State& state) {
+  if (state.kind != StateKind::kStash) return NodeError(graph, node, "only a stash travels between stages");
+  if (node.op == "finish") return absl::OkStatus();
+  const int64_t other = GetAttr<int64_t>(node.attrs, node.op == "send" ? "to" : "from");
+  if (other >= 0 && other < program.num_stages && other != program.stage) return absl::OkStatus();
+  return NodeError(graph, node,
+                   absl::StrCat(node.op == "send" ? "to=" : "from=", other, " in stage ", program.stage, " of ",
+                                program.num_stages, "; wanted another stage"));
+}
+
+absl::Status CheckStageSum(const Graph& graph, const Node& node, const Program& program) {
+  const auto stages = GetAttr<std::vector<int64_t>>(node.attrs, "stages");
+  bool sorted = true;
+  for (size_t i = 0; i < stages.size(); ++i) sorted = sorted && (i == 0 ? stages[i] >= 0 : stages[i] > stages[i - 1]);
+  const bool has_own = std::find(stages.begin(), stages.end(), program.stage) != stages.end();
+  if (sorted && has_own && stages.back() < program.num_stages) return absl::OkStatus();
+  return NodeError(graph, node,
+                   absl::StrCat("stages=", DimsToString(stages), " in stage ", program.stage, " of ",
+                                program.num_stages, "; wanted this stage and others, ascending"));
+}
+
+}  // namespace
+
 absl::Status CheckBindings(const Graph& graph, const Program& program, const StateIndex& states) {
   static const std::map<std::string, std::pair<DType, int>> kInputs = {{"tokens", {DType::kI32, 2}},
                                                                        {"targets", {DType::kI32, 2}},
@@ -206,10 +233,16 @@ absl::Status CheckBindings(const Graph& graph, const Program& program, const Sta
                                       " dims, not ", type.ToString()));
       }
     }
-    if (node.op != "read" && node.op != "store") continue;
+    if (node.op == "stage_sum") TACC_RETURN_IF_ERROR(CheckStageSum(graph, node, program));
+    const bool is_message = node.op == "send" || node.op == "recv" || node.op == "finish";
+    if (node.op != "read" && node.op != "store" && !is_message) continue;
     const auto found = states.find(node.symbol);
     if (found == states.end()) return NodeError(graph, node, "no state has this name");
     const State* state = found->second;
+    if (is_message) {
+      TACC_RETURN_IF_ERROR(CheckMessage(graph, node, program, *state));
+      continue;
+    }
     const Value& value = graph.values[node.op == "read" ? node.results[0] : node.operands[0]];
     const Placement placement =
         value.placement.value_or(Placement{value.type, Sharding::Replicated(value.type.rank())});

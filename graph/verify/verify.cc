@@ -15,11 +15,9 @@ absl::Status CheckState(const State& state, const Program& program, const StateI
   static constexpr struct {
     StateKind kind;
     const char* prefixes[2];
-  } kKinds[] = {{StateKind::kWeight, {"weights/", nullptr}},
-                {StateKind::kCopy, {"copies/", nullptr}},
-                {StateKind::kOptimizer, {"exp_avg/", "exp_avg_sq/"}},
-                {StateKind::kGradient, {"gradients/", nullptr}},
-                {StateKind::kCounter, {"counters/", nullptr}}};
+  } kKinds[] = {{StateKind::kWeight, {"weights/", nullptr}},          {StateKind::kCopy, {"copies/", nullptr}},
+                {StateKind::kOptimizer, {"exp_avg/", "exp_avg_sq/"}}, {StateKind::kGradient, {"gradients/", nullptr}},
+                {StateKind::kCounter, {"counters/", nullptr}},        {StateKind::kStash, {"stash/", nullptr}}};
   for (const auto& kind : kKinds) {
     if (kind.kind != state.kind) continue;
     bool fits = false;
@@ -28,6 +26,10 @@ absl::Status CheckState(const State& state, const Program& program, const StateI
       return absl::InvalidArgumentError(
           absl::StrCat(what, ": kind=", Name(state.kind), "; the name must begin with ", kind.prefixes[0]));
     }
+  }
+  if (state.slots < 1 || (state.slots > 1 && state.kind != StateKind::kStash)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": slots=", state.slots, "; a stash has one or more, any other state one"));
   }
   if (!state.stored_dims.empty()) {
     const TensorType stored{state.type.dtype, state.stored_dims};
@@ -49,9 +51,10 @@ absl::Status CheckState(const State& state, const Program& program, const StateI
   if (absl::Status status = CheckPlacement(state.type, state.placement, program.mesh); !status.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(what, ": ", status.message()));
   }
-  const bool may_be_pending = state.kind == StateKind::kGradient || state.kind == StateKind::kCounter;
+  const bool may_be_pending =
+      state.kind == StateKind::kGradient || state.kind == StateKind::kCounter || state.kind == StateKind::kStash;
   if (!state.placement.sharding.pending.empty() && !may_be_pending) {
-    return absl::InvalidArgumentError(absl::StrCat(what, " is pending; only gradients and counters may be"));
+    return absl::InvalidArgumentError(absl::StrCat(what, " is pending; only gradients, counters and stashes may be"));
   }
   return absl::OkStatus();
 }
@@ -61,9 +64,9 @@ absl::Status CheckCalls(const Program& program, absl::string_view list, const st
     if (program.FindGraph(call.graph) == nullptr) {
       return absl::InvalidArgumentError(absl::StrCat(list, ": call of ", call.graph, ", but no graph has that name"));
     }
-    if (call.micro_batch < 0 || call.slot < 0) {
-      return absl::InvalidArgumentError(absl::StrCat(list, ": call of ", call.graph, " with micro_batch=",
-                                                     call.micro_batch, " slot=", call.slot, "; wanted 0 or more"));
+    if (call.micro_batch < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(list, ": call of ", call.graph, " with micro_batch=", call.micro_batch, "; wanted 0 or more"));
     }
   }
   return absl::OkStatus();
@@ -89,6 +92,11 @@ absl::Status Verify(const Program& program, const OpTable& ops) {
   if (program.num_stages < 1 || program.stage < 0 || program.stage >= program.num_stages) {
     return absl::InvalidArgumentError(
         absl::StrCat("stage ", program.stage, " of ", program.num_stages, "; stages count from 0"));
+  }
+  const int axis = program.mesh.Find(kStageAxis);
+  if (program.num_stages > 1 && (axis < 0 || program.mesh.axes[axis].size != program.num_stages)) {
+    return absl::InvalidArgumentError(absl::StrCat("stage ", program.stage, " of ", program.num_stages,
+                                                   ", but the mesh is ", program.mesh.ToString()));
   }
   StateIndex states;
   for (const State& state : program.states) {

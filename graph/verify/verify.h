@@ -1,6 +1,8 @@
 #ifndef TACC_GRAPH_VERIFY_VERIFY_H_
 #define TACC_GRAPH_VERIFY_VERIFY_H_
 
+#include <vector>
+
 #include "absl/status/status.h"
 #include "graph/ir/program.h"
 #include "graph/ops/op.h"
@@ -32,6 +34,12 @@ absl::Status VerifyGraph(const Graph& graph, const OpTable& ops);
 //   lies on an operand only where the op's facts allow it. Over the calls of two steps, no state is read after its
 //   bytes were used for something else.
 absl::Status Verify(const Program& program, const OpTable& ops);
+
+// The programs of all stages of a pipeline, in order (or one program by itself): each as above, and together:
+// - a channel has one send and one recv, which agree on stages, stash and type;
+// - a stash is read and sent only when its copy holds the call's micro-batch;
+// - run against each other, the stages end: no message and no sum over stages is waited for in a circle.
+absl::Status VerifyStages(const std::vector<Program>& stages, const OpTable& ops);
 
 }  // namespace tacc::graph
 

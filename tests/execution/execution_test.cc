@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "graph/ir/text.h"
 #include "graph/passes/pipeline.h"
 #include "graph/passes/test_model.h"
@@ -27,18 +28,27 @@ struct Layout {
   int64_t dp, fsdp, accumulation;
   graph::DType compute_dtype = graph::DType::kF32;
   graph::DType reduce_dtype = graph::DType::kF32;
+  int64_t pp = 1;
+  graph::PipelineSchedule schedule = graph::PipelineSchedule::k1F1B;
+  int chunks = 1;
 };
 
 std::string Name(const Layout& l) {
-  return absl::StrCat("dp", l.dp, "_fsdp", l.fsdp, "_accumulation", l.accumulation,
+  return absl::StrCat(l.pp > 1 ? absl::StrCat("pp", l.pp, "_", std::string(graph::Name(l.schedule)), "_") : "", "dp", l.dp, "_fsdp", l.fsdp, "_accumulation", l.accumulation,
                       l.compute_dtype == graph::DType::kBF16 ? "_bf16" : "",
                       l.reduce_dtype == graph::DType::kBF16 ? "_reduced_in_bf16" : "");
 }
 
-graph::Program CompileLayout(const Layout& layout, const graph::OpTable& ops) {
+// Enough to cut.
+int NumLayers(const Layout& layout) { return layout.pp * layout.chunks > 2 ? 4 : 2; }
+
+std::vector<graph::Program> CompileLayout(const Layout& layout, const graph::OpTable& ops, int layers = 2) {
   graph::ParseOptions parse;
   parse.symbols = {{"B", kGlobalBatch / layout.accumulation}, {"S", kSeq}};
-  const auto forward = graph::ParseGraph(graph::TestModelText(), parse);
+  // Without norms before its MLPs the model's activations grow with its depth.
+  const char* init = layers > 2 ? "normal(0.2)" : "normal(0.5)";
+  const auto forward = graph::ParseGraph(
+      absl::StrReplaceAll(graph::TestModelText(layers), {{"normal(0.5)", init}}), parse);
   EXPECT_TRUE(forward.ok()) << forward.status();
   graph::CompileOptions options;
   options.training.accumulation = layout.accumulation;
@@ -48,13 +58,19 @@ graph::Program CompileLayout(const Layout& layout, const graph::OpTable& ops) {
   options.training.max_grad_norm = 0.5;
   options.compute_dtype = layout.compute_dtype;
   options.partition.reduce_dtype = layout.reduce_dtype;
-  options.partition.mesh = {{{"dp", layout.dp}, {"fsdp", layout.fsdp}}};
-  options.partition.batch_axes = {0, 1};
-  options.partition.at_rest_axes = {1};
-  options.schedule.units = {"layers.0", "layers.1"};
+  graph::Mesh& mesh = options.partition.mesh;
+  if (layout.pp > 1) mesh.axes.push_back({"pp", layout.pp});
+  mesh.axes.push_back({"dp", layout.dp});
+  mesh.axes.push_back({"fsdp", layout.fsdp});
+  options.partition.batch_axes = {mesh.Find("dp"), mesh.Find("fsdp")};
+  options.partition.at_rest_axes = {mesh.Find("fsdp")};
+  for (int i = 0; i < layers; ++i) options.schedule.units.push_back(absl::StrCat("layers.", i));
+  options.stages.units = options.schedule.units;
+  options.stages.schedule = layout.schedule;
+  options.stages.num_chunks = layout.chunks;
   const auto compiled = graph::Compile(*forward, ops, options);
   EXPECT_TRUE(compiled.ok()) << compiled.status();
-  return compiled->program;
+  return compiled->stages;
 }
 
 struct Result {
@@ -132,13 +148,15 @@ class Rank {
   void Train(Result& result) {
     const int64_t micro_batches = executor_->num_micro_batches();
     const int64_t logical_rows = kGlobalBatch / micro_batches;
-    const int64_t world = program_.mesh.num_ranks();
-    const int64_t rows = logical_rows / world;
+    // The ranks of a stage share the rows; every stage has all of them.
+    const int64_t ranks = program_.mesh.num_ranks() / program_.num_stages;
+    const int64_t rows = logical_rows / ranks;
+    const int64_t first_row = rank_ % ranks * rows;
     for (int step = 0; step < kSteps; ++step) {
       const int64_t steps_done = step;
       std::vector<Batch> batches;
       for (int64_t m = 0; m < micro_batches; ++m)
-        batches.push_back(MakeBatch(step, m * logical_rows + rank_ * rows, rows));
+        batches.push_back(MakeBatch(step, m * logical_rows + first_row, rows));
       std::vector<std::vector<const void*>> inputs;
       for (const Batch& batch : batches) inputs.push_back(Pointers(batch, &steps_done));
       const absl::Status status = executor_->RunStep(inputs);
@@ -150,7 +168,7 @@ class Rank {
     }
     const int64_t none = 0;
     for (int64_t m = 0; m < micro_batches; ++m) {
-      const Batch batch = MakeBatch(99, m * logical_rows + rank_ * rows, rows);
+      const Batch batch = MakeBatch(99, m * logical_rows + first_row, rows);
       ASSERT_TRUE(executor_->RunEval(Pointers(batch, &none)).ok());
       if (rank_ == 0) result.eval_loss += *executor_->Output("loss");
     }
@@ -188,8 +206,13 @@ class Rank {
   std::unique_ptr<Executor> executor_;
 };
 
-Result Train(const graph::Program& program, const graph::OpTable& ops, Memory memory, uint64_t seed = 7) {
-  const int world = static_cast<int>(program.mesh.num_ranks());
+// The program of a rank.
+const graph::Program& ProgramOf(const std::vector<graph::Program>& stages, int64_t rank) {
+  return stages[rank * static_cast<int64_t>(stages.size()) / stages[0].mesh.num_ranks()];
+}
+
+Result Train(const std::vector<graph::Program>& stages, const graph::OpTable& ops, Memory memory, uint64_t seed = 7) {
+  const int world = static_cast<int>(stages[0].mesh.num_ranks());
   Result result;
   result.highest_touched.resize(world);
   auto transports = MakeInProcessTransports(world, absl::Seconds(60));
@@ -197,7 +220,7 @@ Result Train(const graph::Program& program, const graph::OpTable& ops, Memory me
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world; ++rank) {
     threads.emplace_back([&, rank] {
-      ranks[rank] = std::make_unique<Rank>(program, ops, rank, transports[rank].get(), memory, seed);
+      ranks[rank] = std::make_unique<Rank>(ProgramOf(stages, rank), ops, rank, transports[rank].get(), memory, seed);
       if (ranks[rank]->ok()) ranks[rank]->Train(result);
     });
   }
@@ -215,23 +238,25 @@ class Bf16Test : public testing::TestWithParam<Layout> {};
 // The planner's offsets change where values lie and nothing else; what it planned is what is used.
 TEST_P(PlannedTest, GivesTheSameBitsAsMemoryOfItsOwn) {
   const graph::OpTable ops;
-  const graph::Program program = CompileLayout(GetParam(), ops);
-  const Result planned = Train(program, ops, Memory::kPlanned), own = Train(program, ops, Memory::kOwn);
+  const std::vector<graph::Program> stages = CompileLayout(GetParam(), ops, NumLayers(GetParam()));
+  const Result planned = Train(stages, ops, Memory::kPlanned), own = Train(stages, ops, Memory::kOwn);
   ASSERT_EQ(planned.losses.size(), static_cast<size_t>(kSteps));
   EXPECT_EQ(planned.losses, own.losses);
   EXPECT_EQ(planned.norms, own.norms);
   EXPECT_EQ(planned.eval_loss, own.eval_loss);
   EXPECT_EQ(planned.weights, own.weights);
-  for (const int64_t bytes : planned.highest_touched) {
-    EXPECT_LE(bytes, program.arena_bytes);
-    EXPECT_GT(bytes, program.arena_bytes - graph::kArenaAlignment);
+  for (size_t rank = 0; rank < planned.highest_touched.size(); ++rank) {
+    const int64_t arena_bytes = ProgramOf(stages, static_cast<int64_t>(rank)).arena_bytes;
+    EXPECT_LE(planned.highest_touched[rank], arena_bytes);
+    EXPECT_GT(planned.highest_touched[rank], arena_bytes - graph::kArenaAlignment);
   }
 }
 
 TEST_P(ExecutionTest, EqualsOneRank) {
+  const int layers = NumLayers(GetParam());
   const graph::OpTable ops;
-  const Result one = Train(CompileLayout({1, 1, 1}, ops), ops, Memory::kPlanned);
-  const Result many = Train(CompileLayout(GetParam(), ops), ops, Memory::kPlanned);
+  const Result one = Train(CompileLayout({1, 1, 1}, ops, layers), ops, Memory::kPlanned);
+  const Result many = Train(CompileLayout(GetParam(), ops, layers), ops, Memory::kPlanned);
   ASSERT_EQ(one.losses.size(), static_cast<size_t>(kSteps));
   ASSERT_EQ(many.losses.size(), static_cast<size_t>(kSteps));
   EXPECT_LT(one.losses.back(), one.losses.front());
@@ -259,7 +284,7 @@ struct Deviation {
 constexpr int kSeeds = 8;
 
 Deviation DeviationOf(const Layout& layout, const std::vector<Result>& f32, const graph::OpTable& ops) {
-  const graph::Program program = CompileLayout(layout, ops);
+  const std::vector<graph::Program> program = CompileLayout(layout, ops);
   Deviation sum;
   int64_t num_losses = 0, num_weights = 0;
   for (int seed = 0; seed < kSeeds; ++seed) {
@@ -284,7 +309,7 @@ Deviation DeviationOf(const Layout& layout, const std::vector<Result>& f32, cons
 // gradients are rounded to be reduced. None of it may cost more than what bf16 costs one rank by itself: measured here.
 TEST_P(Bf16Test, IsAsNearToF32AsOneRankInBf16) {
   const graph::OpTable ops;
-  const graph::Program whole = CompileLayout({1, 1, 1}, ops);
+  const std::vector<graph::Program> whole = CompileLayout({1, 1, 1}, ops);
   std::vector<Result> f32;
   for (int seed = 0; seed < kSeeds; ++seed) f32.push_back(Train(whole, ops, Memory::kPlanned, seed));
   const Deviation one = DeviationOf({1, 1, 1, graph::DType::kBF16}, f32, ops);
@@ -307,6 +332,15 @@ constexpr Layout kBf16Layouts[] = {{1, 1, 4, kBF16},        {1, 2, 1, kBF16},   
 
 std::string NameOf(const testing::TestParamInfo<Layout>& info) { return Name(info.param); }
 
+constexpr Layout kPipelines[] = {
+    {1, 1, 4, kF32, kF32, 2},
+    {1, 2, 6, kF32, kF32, 2},
+    {1, 1, 6, kF32, kF32, 4, graph::PipelineSchedule::kZeroBubble},
+    {1, 2, 2, kF32, kF32, 2, graph::PipelineSchedule::kInterleaved, 2},
+};
+
+INSTANTIATE_TEST_SUITE_P(Pipelines, ExecutionTest, testing::ValuesIn(kPipelines), NameOf);
+INSTANTIATE_TEST_SUITE_P(Pipelines, PlannedTest, testing::ValuesIn(kPipelines), NameOf);
 INSTANTIATE_TEST_SUITE_P(F32, ExecutionTest, testing::ValuesIn(kF32Layouts), NameOf);
 INSTANTIATE_TEST_SUITE_P(Bf16, PlannedTest, testing::ValuesIn(kBf16Layouts), NameOf);
 INSTANTIATE_TEST_SUITE_P(F32, PlannedTest, testing::ValuesIn(kF32Layouts), NameOf);

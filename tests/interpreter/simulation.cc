@@ -1,7 +1,10 @@
 #include "tests/interpreter/simulation.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <optional>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
@@ -31,9 +34,19 @@ class GraphRun {
   using ReadLeaf = std::function<absl::StatusOr<Shards>(const graph::Node&, const Placement&)>;
   using WriteEnd = std::function<absl::Status(const graph::Node&, const Shards&, const Placement&)>;
 
+  // send, recv and finish; and a sum over stages.
+  using Communicate = std::function<absl::Status(const graph::Node&)>;
+  using SumOverStages = std::function<absl::StatusOr<Shards>(const graph::Node&, const Shards&)>;
+
   GraphRun(const graph::Graph& graph, const graph::Mesh& mesh, const EvaluatorTable& evaluators, ReadLeaf read,
-           WriteEnd write)
-      : graph_(graph), mesh_(mesh), evaluators_(evaluators), read_(std::move(read)), write_(std::move(write)) {
+           WriteEnd write, Communicate communicate = nullptr, SumOverStages sum = nullptr)
+      : graph_(graph),
+        mesh_(mesh),
+        evaluators_(evaluators),
+        read_(std::move(read)),
+        write_(std::move(write)),
+        communicate_(std::move(communicate)),
+        sum_(std::move(sum)) {
     values_.resize(graph.values.size());
   }
 
@@ -56,7 +69,10 @@ class GraphRun {
     }
     if (node.op == "output" || node.op == "store")
       return write_(node, values_[node.operands[0]], placement(node.operands[0]));
-    if (IsCollective(node.op)) {
+    if (node.op == "send" || node.op == "recv" || node.op == "finish") return communicate_(node);
+    if (node.op == "stage_sum") {
+      TACC_ASSIGN_OR_RETURN(values_[node.results[0]], sum_(node, values_[node.operands[0]]));
+    } else if (IsCollective(node.op)) {
       Exchange(node);
     } else if (node.op == "wait" || node.op == "mask_padding") {
       values_[node.results[0]] = values_[node.operands[0]];
@@ -156,6 +172,8 @@ class GraphRun {
   const EvaluatorTable& evaluators_;
   ReadLeaf read_;
   WriteEnd write_;
+  Communicate communicate_;
+  SumOverStages sum_;
   std::vector<Shards> values_;
 };
 
@@ -190,14 +208,21 @@ absl::StatusOr<Arrays> RunGraph(const graph::Graph& graph, const graph::Mesh& me
   return ends;
 }
 
-Simulation::Simulation(const graph::Program& program) : program_(program), random_(1) {
+Simulation::Simulation(const graph::Program& program, StageExchange* exchange)
+    : program_(program), mesh_(program.mesh), exchange_(exchange), random_(1) {
+  if (const int axis = mesh_.Find(graph::kStageAxis); axis >= 0 && program.num_stages > 1) mesh_.axes[axis].size = 1;
   for (const graph::State& state : program.states) {
     const Array initial = Array::Filled(state.placement.global.dims, state.init == "ones" ? 1 : 0);
     // Zeros are zero on each rank, also where a sum is pending.
     Placement placement = state.placement;
     placement.sharding.pending.clear();
-    states_[state.name] = Scatter(initial, placement, program.mesh, random_);
+    for (int64_t slot = 0; slot < state.slots; ++slot)
+      states_[KeyOf(state.name, slot)] = Scatter(initial, placement, mesh_, random_);
   }
+}
+
+std::string Simulation::KeyOf(const std::string& state, int64_t micro_batch) const {
+  return absl::StrCat(state, " ", micro_batch % program_.FindState(state)->slots);
 }
 
 absl::Status Simulation::SetState(const std::string& name, const Array& logical) {
@@ -207,43 +232,112 @@ absl::Status Simulation::SetState(const std::string& name, const Array& logical)
     return absl::InvalidArgumentError(absl::StrCat("state \"", name, "\" is ", state->placement.global.ToString(),
                                                    ", not ", graph::DimsToString(logical.dims)));
   }
-  states_[name] = Scatter(logical, state->placement, program_.mesh, random_);
+  states_[KeyOf(name, 0)] = Scatter(logical, state->placement, mesh_, random_);
   return absl::OkStatus();
 }
 
 absl::StatusOr<Array> Simulation::GetState(const std::string& name) const {
   const graph::State* state = program_.FindState(name);
   if (state == nullptr) return absl::InvalidArgumentError(absl::StrCat("no state is named \"", name, "\""));
-  auto array = Assemble(states_.at(name), state->placement, program_.mesh);
+  auto array = Assemble(states_.at(KeyOf(name, 0)), state->placement, mesh_);
   if (!array.ok())
     return absl::Status(array.status().code(), absl::StrCat("state \"", name, "\": ", array.status().message()));
   return array;
 }
 
 absl::Status Simulation::Run(const std::vector<graph::Call>& calls, const std::function<Arrays(int64_t)>& inputs) {
+  std::map<int64_t, std::string> receiving;  // channel -> stash, of messages under way to this stage
   for (const graph::Call& call : calls) {
     const graph::Graph* graph = program_.FindGraph(call.graph);
     if (graph == nullptr) return absl::InvalidArgumentError(absl::StrCat("no graph is named ", call.graph));
     const Arrays given = inputs(call.micro_batch);
     GraphRun run(
-        *graph, program_.mesh, evaluators_,
+        *graph, mesh_, evaluators_,
         [&](const graph::Node& node, const Placement& placement) -> absl::StatusOr<Shards> {
-          if (node.op == "read") return states_.at(node.symbol);
+          if (node.op == "read") return states_.at(KeyOf(node.symbol, call.micro_batch));
           TACC_ASSIGN_OR_RETURN(const Array* array, Find(given, node.symbol, placement.global.dims));
-          return Scatter(*array, placement, program_.mesh, random_);
+          return Scatter(*array, placement, mesh_, random_);
         },
         [&](const graph::Node& node, const Shards& shards, const Placement& placement) -> absl::Status {
           if (node.op == "store") {
-            states_[node.symbol] = shards;
+            states_[KeyOf(node.symbol, call.micro_batch)] = shards;
             return absl::OkStatus();
           }
-          TACC_ASSIGN_OR_RETURN(outputs_[node.symbol], Assemble(shards, placement, program_.mesh));
+          TACC_ASSIGN_OR_RETURN(outputs_[node.symbol], Assemble(shards, placement, mesh_));
           return absl::OkStatus();
+        },
+        [&](const graph::Node& node) -> absl::Status {
+          Shards& copy = states_.at(KeyOf(node.symbol, call.micro_batch));
+          const int64_t channel = graph::GetAttr<int64_t>(node.attrs, "channel");
+          if (node.op == "send") {
+            exchange_->Send(channel, call.micro_batch, copy);
+          } else if (node.op == "recv") {
+            // What lies there until the message has come must not be read.
+            for (Array& array : copy) std::fill(array.values.begin(), array.values.end(), kNaN);
+            receiving[channel] = node.symbol;
+          } else if (receiving.count(channel) > 0) {
+            TACC_ASSIGN_OR_RETURN(copy, exchange_->Receive(channel, call.micro_batch));
+          }
+          return absl::OkStatus();
+        },
+        [&](const graph::Node& node, const Shards& shards) -> absl::StatusOr<Shards> {
+          return exchange_->Sum(program_.stage, graph::GetAttr<std::vector<int64_t>>(node.attrs, "stages"), shards);
         });
     if (absl::Status status = run.Run(); !status.ok()) {
-      return absl::Status(status.code(), absl::StrCat("graph ", call.graph, ": ", status.message()));
+      return absl::Status(status.code(),
+                          absl::StrCat("stage ", program_.stage, ", graph ", call.graph, ": ", status.message()));
     }
   }
+  return absl::OkStatus();
+}
+
+PipelineSimulation::PipelineSimulation(const std::vector<graph::Program>& stages)
+    : exchange_(std::make_unique<StageExchange>()) {
+  for (const graph::Program& program : stages)
+    simulations_.push_back(std::make_unique<Simulation>(program, exchange_.get()));
+}
+
+absl::Status PipelineSimulation::SetState(const std::string& name, const Array& logical) {
+  bool found = false;
+  for (const auto& simulation : simulations_) {
+    if (simulation->program().FindState(name) == nullptr) continue;
+    found = true;
+    TACC_RETURN_IF_ERROR(simulation->SetState(name, logical));
+  }
+  return found ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrCat("no stage has a state \"", name, "\""));
+}
+
+absl::StatusOr<Array> PipelineSimulation::GetState(const std::string& name) const {
+  std::optional<Array> state;
+  for (const auto& simulation : simulations_) {
+    if (simulation->program().FindState(name) == nullptr) continue;
+    TACC_ASSIGN_OR_RETURN(Array array, simulation->GetState(name));
+    if (!state.has_value()) state = array;
+    for (size_t i = 0; i < array.values.size(); ++i) {
+      if (std::abs(array.values[i] - state->values[i]) > 1e-9 * std::max(1.0, std::abs(array.values[i])))
+        return absl::InternalError(absl::StrCat("state \"", name, "\" differs between stages"));
+    }
+  }
+  if (!state.has_value()) return absl::InvalidArgumentError(absl::StrCat("no stage has a state \"", name, "\""));
+  return *state;
+}
+
+absl::Status PipelineSimulation::Run(std::vector<graph::Call> graph::Program::*calls, const Inputs& inputs) {
+  std::vector<absl::Status> statuses(simulations_.size());
+  exchange_->Start(static_cast<int>(simulations_.size()));
+  std::vector<std::thread> threads;
+  for (size_t stage = 0; stage < simulations_.size(); ++stage) {
+    threads.emplace_back([&, stage] {
+      statuses[stage] = simulations_[stage]->Run(simulations_[stage]->program().*calls, inputs);
+      exchange_->Leave();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  // Not the stages that waited for the one that failed.
+  for (const absl::Status& status : statuses) {
+    if (!status.ok() && !absl::IsFailedPrecondition(status)) return status;
+  }
+  for (const absl::Status& status : statuses) TACC_RETURN_IF_ERROR(status);
   return absl::OkStatus();
 }
 

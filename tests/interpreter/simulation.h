@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "graph/ir/program.h"
 #include "tests/interpreter/evaluate.h"
 #include "tests/interpreter/shards.h"
+#include "tests/interpreter/stage_exchange.h"
 
 namespace tacc::interpreter {
 
@@ -22,10 +24,12 @@ using Arrays = std::map<std::string, Array>;
 // missing leaf or one of other dims; those of Assemble, naming the node.
 absl::StatusOr<Arrays> RunGraph(const graph::Graph& graph, const graph::Mesh& mesh, const Arrays& leaves);
 
-// A program of any level with its states, on the simulated ranks of its mesh.
+// A program of any level with its states, on the simulated ranks of its mesh: of one stage of a pipeline, on the ranks
+// of that stage.
 class Simulation {
  public:
-  explicit Simulation(const graph::Program& program);
+  // `exchange`: to the other stages, when there are any.
+  explicit Simulation(const graph::Program& program, StageExchange* exchange = nullptr);
 
   // States start as zeros ("ones": ones).
   absl::Status SetState(const std::string& name, const Array& logical);
@@ -37,12 +41,41 @@ class Simulation {
   // By name, of the calls so far.
   const Arrays& outputs() const { return outputs_; }
 
+  const graph::Program& program() const { return program_; }
+
  private:
+  // The copy of a state that a call on this micro-batch works on.
+  std::string KeyOf(const std::string& state, int64_t micro_batch) const;
+
   const graph::Program& program_;
+  graph::Mesh mesh_;  // of the ranks of this stage
+  StageExchange* exchange_;
   EvaluatorTable evaluators_;
   Random random_;
   std::map<std::string, Shards> states_;
   Arrays outputs_;
+};
+
+// The programs of all stages of a pipeline, each on a thread.
+class PipelineSimulation {
+ public:
+  explicit PipelineSimulation(const std::vector<graph::Program>& stages);
+
+  // On every stage that has the state. Errors as Simulation's.
+  absl::Status SetState(const std::string& name, const Array& logical);
+  // Of every stage that has the state. Internal: they differ by more than 1e-9 relative.
+  absl::StatusOr<Array> GetState(const std::string& name) const;
+
+  using Inputs = std::function<Arrays(int64_t micro_batch)>;  // called by several threads
+  absl::Status RunStep(const Inputs& inputs) { return Run(&graph::Program::step, inputs); }
+  absl::Status RunEval(const Inputs& inputs) { return Run(&graph::Program::eval, inputs); }
+  const Arrays& outputs(int stage) const { return simulations_[stage]->outputs(); }
+
+ private:
+  absl::Status Run(std::vector<graph::Call> graph::Program::*calls, const Inputs& inputs);
+
+  std::unique_ptr<StageExchange> exchange_;
+  std::vector<std::unique_ptr<Simulation>> simulations_;
 };
 
 }  // namespace tacc::interpreter

@@ -92,7 +92,7 @@ Arrays Batch(int step, int64_t first, int64_t rows) {
 absl::StatusOr<Result> Train(const Layout& layout, const OpTable& ops) {
   auto compiled = CompileLayout(layout, ops);
   if (!compiled.ok()) return compiled.status();
-  const Program& program = compiled->program;
+  const Program& program = compiled->stages[0];
   interpreter::Simulation simulation(program);
   std::mt19937 random(7);
   std::normal_distribution<double> normal(0, 0.5);
@@ -182,25 +182,25 @@ TEST_P(LayoutTest, SharesWorkMemoryAndTraffic) {
   ASSERT_TRUE(one.ok() && many.ok());
   const int64_t ranks = layout.ranks();
   const DeviceProfile device;
-  const StepCost cost = EstimateStep(many->program, ops, device);
+  const StepCost cost = EstimateStep(many->stages[0], ops, device);
   // The model's dims are odd: padding adds to what a rank has to do and to hold.
   double padding = 1;
   double gradients = 0, weights = 0;
-  for (const State& state : many->program.states) {
+  for (const State& state : many->stages[0].states) {
     if (state.kind != StateKind::kWeight) continue;
     const Sharding& s = state.placement.sharding;
     double held = static_cast<double>(state.type.num_elements());
-    for (const AxisList& axes : s.dims) held *= static_cast<double>(NumShards(many->program.mesh, axes));
+    for (const AxisList& axes : s.dims) held *= static_cast<double>(NumShards(many->stages[0].mesh, axes));
     padding = std::max(padding, held / static_cast<double>(state.placement.global.num_elements()));
     gradients += static_cast<double>(state.placement.global.num_elements()) * 4;
     weights += static_cast<double>(state.placement.global.num_elements()) *
                (layout.compute_dtype == DType::kBF16 && state.stored_dims.size() > 1 ? 2 : 4);
   }
-  EXPECT_LE(cost.matmul_flops, 1.05 * padding / ranks * EstimateStep(one->program, ops, device).matmul_flops);
+  EXPECT_LE(cost.matmul_flops, 1.05 * padding / ranks * EstimateStep(one->stages[0], ops, device).matmul_flops);
   const int64_t shards = layout.fsdp * layout.tp * layout.tpq;
-  EXPECT_LE(many->memory.optimizer_bytes, 1.05 * padding / shards * one->memory.optimizer_bytes);
+  EXPECT_LE(many->memory[0].optimizer_bytes, 1.05 * padding / shards * one->memory[0].optimizer_bytes);
   if (layout.zero_stage == 3) {
-    EXPECT_LE(many->memory.weights_bytes, 1.05 * padding / shards * one->memory.weights_bytes);
+    EXPECT_LE(many->memory[0].weights_bytes, 1.05 * padding / shards * one->memory[0].weights_bytes);
   }
   if (layout.tp * layout.tpq > 1) return;  // traffic of activations: tests of the matrix
   if (layout.fsdp == 1 && layout.dp > 1) {
@@ -219,7 +219,7 @@ TEST_P(LayoutTest, SharesWorkMemoryAndTraffic) {
     // ZeRO-3: gather in forward and backward and reduce-scatter, for every micro-batch: (n - 1) / n of the bytes each.
     // Embedding and head are gathered once: the embedding's backward does not read it, the head's follows its forward.
     double once = 0, all = 0;
-    for (const State& state : many->program.states) {
+    for (const State& state : many->stages[0].states) {
       if (state.kind != StateKind::kWeight) continue;
       const double sent = static_cast<double>(state.type.bytes()) * (layout.fsdp - 1);
       all += sent;

@@ -90,8 +90,8 @@ Outcome CompileCase(const Case& c, const OpTable& ops) {
   for (int i = 0; i < c.num_repeated; ++i) options.remat.units.push_back(absl::StrCat("layers.", i));
   Outcome outcome;
   PipelineObserver observer;
-  observer.after_step = [&](int, const Step& step, double, const Program& program) {
-    if (step.name == "remat") outcome.model_flops = ModelFlops(program, ops);
+  observer.after_step = [&](int, const Step& step, double, const std::vector<Program>& stages) {
+    if (step.name == "remat") outcome.model_flops = ModelFlops(stages[0], ops);
   };
   absl::StatusOr<Graph> forward = ParseGraph(ModelText(c.num_layers), {});
   EXPECT_TRUE(forward.ok()) << forward.status();
@@ -139,9 +139,9 @@ std::map<std::string, Array> Train(const Program& program) {
 TEST(RematTest, ComputesTheSameToTheBit) {
   const OpTable ops;
   for (const auto& [fsdp, dtype] : {std::pair(1, DType::kF32), std::pair(2, DType::kF32), std::pair(2, DType::kBF16)}) {
-    const auto kept = Train(CompileCase({3, 0, fsdp, dtype}, ops).compiled.program);
+    const auto kept = Train(CompileCase({3, 0, fsdp, dtype}, ops).compiled.stages[0]);
     for (int num_repeated : {1, 3}) {
-      const auto repeated = Train(CompileCase({3, num_repeated, fsdp, dtype}, ops).compiled.program);
+      const auto repeated = Train(CompileCase({3, num_repeated, fsdp, dtype}, ops).compiled.stages[0]);
       ASSERT_EQ(kept.size(), repeated.size());
       for (const auto& [name, weight] : kept) EXPECT_EQ(repeated.at(name).values, weight.values) << name;
     }
@@ -154,7 +154,7 @@ TEST(RematTest, KeepsOnlyWhatEntersAUnit) {
   const OpTable ops;
   auto temporaries = [&](int num_layers, int num_repeated) {
     const Case c = {num_layers, num_repeated, /*fsdp=*/1, DType::kF32, /*accumulation=*/2};
-    return CompileCase(c, ops).compiled.memory.temporaries_bytes;
+    return CompileCase(c, ops).compiled.memory[0].temporaries_bytes;
   };
   const int64_t input_bytes = kBatch * kSeq * kWidth * 4;
   EXPECT_EQ(temporaries(9, 9) - temporaries(6, 6), 3 * input_bytes);
@@ -168,7 +168,7 @@ TEST(RematTest, RepeatsTheForwardOnceAndIsNoWorkOfTheModel) {
   const Outcome kept = CompileCase({4, 0}, ops), repeated = CompileCase({4, 4}, ops);
   EXPECT_GT(kept.model_flops, 0);
   EXPECT_EQ(repeated.model_flops, kept.model_flops);
-  auto flops = [&](const Outcome& o) { return EstimateStep(o.compiled.program, ops, DeviceProfile()).matmul_flops; };
+  auto flops = [&](const Outcome& o) { return EstimateStep(o.compiled.stages[0], ops, DeviceProfile()).matmul_flops; };
   // The repeated forward: a third of the layers' work, but for the last product of each, whose result nothing reads.
   const double tokens = kBatch * kSeq;
   const double down = 2 * tokens * kWidth * 23, head = 3 * 2 * tokens * kWidth * kVocab;

@@ -14,6 +14,7 @@ struct Cut {
   int64_t logical_rows = 0;  // Bg
   graph::Range rows;         // Of this rank, in [0, Bg).
   bool is_first_replica = true;
+  bool takes_rows = true;  // Not: a stage in the middle of a pipeline.
 };
 
 absl::Status CheckInput(const Executor::Input& input, const BatchOptions& options) {
@@ -43,10 +44,17 @@ absl::StatusOr<Cut> CutOf(const BatchOptions& options) {
   const Executor::Input* tokens = nullptr;
   for (const Executor::Input& input : *options.inputs) {
     TACC_RETURN_IF_ERROR(CheckInput(input, options));
-    if (input.name == "tokens") tokens = &input;
+    if (input.name == "tokens" || (tokens == nullptr && input.value.type.rank() > 0)) tokens = &input;
   }
-  if (tokens == nullptr) return absl::InvalidArgumentError("the program has no input \"tokens\"");
+  if (options.program->num_stages == 1 && (tokens == nullptr || tokens->name != "tokens"))
+    return absl::InvalidArgumentError("the program has no input \"tokens\"");
   Cut cut;
+  if (tokens == nullptr) {
+    cut.logical_rows = options.global_batch_size / options.num_micro_batches;
+    cut.rows = {0, 1};
+    cut.is_first_replica = cut.takes_rows = false;
+    return cut;
+  }
   cut.logical_rows = tokens->value.type.dims[0];
   cut.rows = RangesOf(tokens->value, options.program->mesh, options.rank)[0];
   if (tokens->value.placement.has_value()) {
@@ -105,6 +113,11 @@ absl::StatusOr<std::unique_ptr<TrainBatches>> TrainBatches::Create(const BatchOp
   batches->next_step_ = first_step;
   batches->counts_for_hash_ = cut.is_first_replica;
   const int64_t rows = cut.rows.end - cut.rows.begin;
+  if (!cut.takes_rows) {
+    batches->inputs_.assign(options.num_micro_batches,
+                            Pointers(*options.inputs, nullptr, nullptr, nullptr, &batches->step_));
+    return batches;
+  }
   for (int64_t m = 0; m < options.num_micro_batches; ++m) {
     LoaderOptions loader;
     loader.seq_len = options.seq_len;

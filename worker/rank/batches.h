@@ -19,8 +19,8 @@ namespace tacc::worker {
 // (all ranks, one micro-batch), B global_batch_size, S seq_len.
 //
 // Micro-batch m covers the rows [m*Bg, (m+1)*Bg) of the global batch; of those the rank takes the range that the
-// sharding of dim 0 of "tokens" gives it. Inputs: tokens and targets i32[rows,S], sample i64[rows] (row in the global
-// batch), step i64[] (updates done).
+// sharding of dim 0 of "tokens" gives it. A stage of a pipeline without them goes by another input, or reads no rows.
+// Inputs: tokens and targets i32[rows,S], sample i64[rows] (row in the global batch), step i64[] (updates done).
 struct BatchOptions {
   const graph::Program* program = nullptr;
   int64_t rank = 0;
@@ -57,7 +57,7 @@ class TrainBatches {
 
   TrainBatches() = default;
 
-  std::vector<MicroBatch> micro_batches_;
+  std::vector<MicroBatch> micro_batches_;  // None on a stage that takes no rows.
   std::vector<std::vector<const void*>> inputs_;
   int64_t step_ = 0;  // The input: updates done before the batch taken last.
   int64_t next_step_ = 0;

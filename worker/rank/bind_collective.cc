@@ -49,12 +49,19 @@ absl::StatusOr<std::vector<int>> Members(const graph::Node& node, const graph::M
     if (axis < 0) return Bug(node, absl::StrCat("the mesh has no axis '", name, "'"));
     varies[axis] = 1;
   }
+  const int stage_axis = mesh.Find(graph::kStageAxis);
+  const auto stages = graph::GetAttr<std::vector<int64_t>>(node.attrs, "stages");
+  if (!stages.empty()) {
+    if (stage_axis < 0) return Bug(node, absl::StrCat("the mesh has no axis '", graph::kStageAxis, "'"));
+    varies[stage_axis] = 1;
+  }
   const std::vector<int64_t> mine = mesh.Coordinates(rank);
   std::vector<int> members;
   for (int64_t r = 0; r < mesh.num_ranks(); ++r) {
     const std::vector<int64_t> theirs = mesh.Coordinates(r);
     bool is_member = true;
     for (size_t i = 0; i < theirs.size(); ++i) is_member = is_member && (varies[i] || theirs[i] == mine[i]);
+    if (!stages.empty() && std::find(stages.begin(), stages.end(), theirs[stage_axis]) == stages.end()) continue;
     if (is_member) members.push_back(static_cast<int>(r));
   }
   return members;
@@ -102,13 +109,13 @@ absl::StatusOr<CollectiveCall> BindCollective(const graph::Graph& graph, const g
   call.receive_dtype = out.dtype;
   const size_t n = call.members.size();
 
-  const bool sums = node.op == "all_reduce" || node.op == "reduce_scatter";
+  const bool sums = node.op == "all_reduce" || node.op == "reduce_scatter" || node.op == "stage_sum";
   if (sums && (!CanSum(in.dtype) || !CanRound(SumType(in.dtype), out.dtype))) {
     return absl::UnimplementedError(
         absl::StrCat(node.op, " of ", kernels::Name(in.dtype), " into ", kernels::Name(out.dtype)));
   }
 
-  if (node.op == "all_reduce") {
+  if (node.op == "all_reduce" || node.op == "stage_sum") {
     if (in.data != out.data && Overlap(in, out)) return Bug(node, "operand and result overlap");
     if (in.data == out.data && in.dtype != out.dtype) return Bug(node, "another type cannot be written in place");
     call.kind = CollectiveCall::Kind::kAllReduce;
@@ -166,6 +173,23 @@ absl::StatusOr<CollectiveCall> BindCollective(const graph::Graph& graph, const g
     return call;
   }
   return Bug(node, "not a collective");
+}
+
+absl::StatusOr<CollectiveCall> BindMessage(const graph::Node& node, const graph::Mesh& mesh, int64_t rank,
+                                           const TensorView& state) {
+  const bool is_send = node.op == "send";
+  const int axis = mesh.Find(graph::kStageAxis);
+  const int64_t stage = graph::GetAttr<int64_t>(node.attrs, is_send ? "to" : "from", -1);
+  if (axis < 0 || stage < 0 || stage >= mesh.axes[axis].size)
+    return Bug(node, absl::StrCat("no stage ", stage, " in the mesh ", mesh.ToString()));
+  int64_t stride = 1;  // Between ranks of neighbouring stages.
+  for (size_t i = axis + 1; i < mesh.axes.size(); ++i) stride *= mesh.axes[i].size;
+  CollectiveCall call;
+  call.kind = is_send ? CollectiveCall::Kind::kSend : CollectiveCall::Kind::kReceive;
+  call.members = {static_cast<int>(rank + (stage - mesh.Coordinates(rank)[axis]) * stride)};
+  call.channel = static_cast<uint32_t>(graph::GetAttr<int64_t>(node.attrs, "channel"));
+  (is_send ? call.send : call.receive) = {Whole(state)};
+  return call;
 }
 
 absl::StatusOr<LocalCopy> BindShardSlice(const graph::Graph& graph, const graph::Node& node, const graph::Mesh& mesh,

@@ -11,7 +11,7 @@ namespace {
 using kernels::TensorView;
 
 bool IsCollective(const std::string& op) {
-  return op == "all_gather" || op == "reduce_scatter" || op == "all_reduce" || op == "all_to_all";
+  return op == "all_gather" || op == "reduce_scatter" || op == "all_reduce" || op == "all_to_all" || op == "stage_sum";
 }
 
 Kernel CopyBytes(const TensorView& from, const TensorView& to) {
@@ -35,9 +35,12 @@ absl::StatusOr<TensorView> Executor::Binder::ViewOf(const graph::TensorType& typ
   return TensorView{data, static_cast<kernels::DType>(type.dtype), kernels::Dims(type.dims.begin(), type.dims.end())};
 }
 
-// With an arena the planned place, else new memory.
 absl::StatusOr<char*> Executor::Binder::Memory(int64_t offset, int64_t bytes) {
   if (const Arena* arena = executor_.options_.arena; arena != nullptr) {
+    if (const auto it = stashes_.upper_bound(offset); it != stashes_.begin()) {
+      const graph::State& stash = *std::prev(it)->second;
+      if (offset < stash.offset + graph::SlotStride(stash)) offset += SlotOf(stash) * graph::SlotStride(stash);
+    }
     if (offset < 0 || bytes > arena->arena_bytes() || offset > arena->arena_bytes() - bytes) {
       return absl::InvalidArgumentError(absl::StrCat(
           "offset ", offset, " of ", bytes, " bytes is not inside the arena of ", arena->arena_bytes(), " bytes"));
@@ -52,35 +55,64 @@ absl::StatusOr<char*> Executor::Binder::Memory(int64_t offset, int64_t bytes) {
 
 absl::Status Executor::Binder::Bind() {
   TACC_RETURN_IF_ERROR(BindStates());
-  for (const graph::Graph& graph : program_.graphs) TACC_RETURN_IF_ERROR(BindGraph(graph));
-  for (const std::vector<graph::Call>* calls : {&program_.step, &program_.eval}) {
+  TACC_RETURN_IF_ERROR(BindCalls());
+  for (const auto& [key, message] : messages_) {
+    if (!message->is_bound)
+      return absl::InvalidArgumentError(
+          absl::StrCat("channel ", key.first, " has a finish, but neither send nor recv of copy ", key.second));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::Binder::BindCalls() {
+  for (auto [calls, bound] :
+       {std::pair{&program_.step, &executor_.step_}, std::pair{&program_.eval, &executor_.eval_}}) {
     for (const graph::Call& call : *calls) {
-      if (executor_.graphs_.count(call.graph) == 0) {
+      const graph::Graph* graph = program_.FindGraph(call.graph);
+      if (graph == nullptr) {
         return absl::InvalidArgumentError(
             absl::StrCat("a call names the graph '", call.graph, "', which the program does not have"));
       }
       if (call.micro_batch < 0)
         return absl::InvalidArgumentError(absl::StrCat("call ", call.graph, ": negative micro_batch"));
       executor_.num_micro_batches_ = std::max(executor_.num_micro_batches_, call.micro_batch + 1);
+      TACC_ASSIGN_OR_RETURN(const BoundGraph* of_call, BindGraph(*graph, call.micro_batch));
+      bound->push_back({of_call, call.micro_batch});
     }
   }
+  // A graph that is never called must fit as well.
+  for (const graph::Graph& graph : program_.graphs) TACC_RETURN_IF_ERROR(BindGraph(graph, 0).status());
   return absl::OkStatus();
 }
 
 absl::Status Executor::Binder::BindStates() {
   for (const graph::State& state : program_.states) {
-    absl::StatusOr<char*> data = Memory(state.offset, state.type.bytes());
-    if (!data.ok())
-      return absl::Status(data.status().code(), absl::StrCat("state ", state.name, ": ", data.status().message()));
-    TACC_ASSIGN_OR_RETURN(executor_.states_[state.name], ViewOf(state.type, *data));
+    states_[state.name] = &state;
+    if (state.slots < 1) return absl::InvalidArgumentError(absl::StrCat("state ", state.name, ": slots=", state.slots));
+    if (state.slots > 1 && state.offset >= 0) stashes_[state.offset] = &state;
+    for (micro_batch_ = 0; micro_batch_ < state.slots; ++micro_batch_) {
+      absl::StatusOr<char*> data = Memory(state.offset, state.type.bytes());
+      if (!data.ok())
+        return absl::Status(data.status().code(), absl::StrCat("state ", state.name, ": ", data.status().message()));
+      TACC_ASSIGN_OR_RETURN(const TensorView view, ViewOf(state.type, *data));
+      executor_.states_[state.name].push_back(view);
+    }
   }
   return absl::OkStatus();
 }
 
-absl::Status Executor::Binder::BindGraph(const graph::Graph& graph) {
-  std::unique_ptr<BoundGraph>& slot = executor_.graphs_[graph.name];
-  slot = std::make_unique<BoundGraph>();
-  BoundGraph& bound = *slot;
+absl::StatusOr<const Executor::BoundGraph*> Executor::Binder::BindGraph(const graph::Graph& graph,
+                                                                        int64_t micro_batch) {
+  micro_batch_ = micro_batch;
+  std::vector<int64_t> slots;
+  for (const graph::Node& node : graph.nodes) {
+    const auto state = node.symbol.empty() ? states_.end() : states_.find(node.symbol);
+    if (state != states_.end() && state->second->slots > 1) slots.push_back(SlotOf(*state->second));
+  }
+  std::unique_ptr<BoundGraph>& place = executor_.graphs_[{graph.name, slots}];
+  if (place != nullptr) return place.get();
+  place = std::make_unique<BoundGraph>();
+  BoundGraph& bound = *place;
   bound.graph = &graph;
   views_.assign(graph.values.size(), TensorView());
   tickets_.assign(graph.values.size(), nullptr);
@@ -91,6 +123,24 @@ absl::Status Executor::Binder::BindGraph(const graph::Graph& graph) {
       return executor_.Annotate(bound, instruction, status);
     }
   }
+  return &bound;
+}
+
+absl::Status Executor::Binder::BindMessage(const graph::Node& node, Instruction& instruction) {
+  const auto state = states_.find(node.symbol);
+  if (state == states_.end())
+    return absl::InvalidArgumentError(absl::StrCat("no state is named \"", node.symbol, "\""));
+  if (executor_.options_.collectives == nullptr)
+    return absl::InvalidArgumentError("a message in a program that runs without other ranks");
+  const int64_t slot = SlotOf(*state->second);
+  std::shared_ptr<UnderWay>& message = messages_[{graph::GetAttr<int64_t>(node.attrs, "channel"), slot}];
+  if (message == nullptr) message = std::make_shared<UnderWay>();
+  instruction.message = message;
+  instruction.kind = node.op == "finish" ? Instruction::Kind::kFinish : Instruction::Kind::kPost;
+  if (node.op == "finish") return absl::OkStatus();
+  TACC_ASSIGN_OR_RETURN(message->call, worker::BindMessage(node, program_.mesh, executor_.options_.rank,
+                                                           executor_.states_.at(node.symbol)[slot]));
+  message->is_bound = true;
   return absl::OkStatus();
 }
 
@@ -153,15 +203,18 @@ absl::Status Executor::Binder::BindNode(const graph::Graph& graph, int index, Bo
     instruction.view = in(0);
     instruction.output = &executor_.outputs_[node.symbol];
   } else if (node.op == "read" || node.op == "store") {
-    const auto state = executor_.states_.find(node.symbol);
-    if (state == executor_.states_.end())
+    const auto state = states_.find(node.symbol);
+    if (state == states_.end())
       return absl::InvalidArgumentError(absl::StrCat("no state is named \"", node.symbol, "\""));
+    const TensorView& place = executor_.states_.at(node.symbol)[SlotOf(*state->second)];
     const TensorView& value = node.op == "read" ? out(0) : in(0);
-    if (value.dtype != state->second.dtype || !(value.dims == state->second.dims)) {
+    if (value.dtype != place.dtype || !(value.dims == place.dims)) {
       return absl::InvalidArgumentError(absl::StrCat("\"", node.symbol, "\" has another type than the state"));
     }
-    if (value.data == state->second.data) return absl::OkStatus();
-    instruction.kernel = node.op == "read" ? CopyBytes(state->second, value) : CopyBytes(value, state->second);
+    if (value.data == place.data) return absl::OkStatus();
+    instruction.kernel = node.op == "read" ? CopyBytes(place, value) : CopyBytes(value, place);
+  } else if (node.op == "send" || node.op == "recv" || node.op == "finish") {
+    TACC_RETURN_IF_ERROR(BindMessage(node, instruction));
   } else if (IsCollective(node.op)) {
     TACC_ASSIGN_OR_RETURN(CollectiveCall call,
                           BindCollective(graph, node, program_.mesh, executor_.options_.rank, in(0), out(0)));

@@ -2,16 +2,25 @@
 #ifndef TACC_WORKER_RANK_BOUND_GRAPH_H_
 #define TACC_WORKER_RANK_BOUND_GRAPH_H_
 
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "worker/rank/executor.h"
 
 namespace tacc::worker {
 
+// A message between stages, from its send or recv to its finish, which may be in another graph.
+struct Executor::UnderWay {
+  CollectiveCall call;
+  Collectives::Ticket ticket = 0;
+  bool is_bound = false;
+};
+
 struct Executor::Instruction {
-  enum class Kind { kKernel, kInput, kOutput, kCollective, kStart, kWait };
+  enum class Kind { kKernel, kInput, kOutput, kCollective, kStart, kWait, kPost, kFinish };
   Kind kind = Kind::kKernel;
   int node = 0;                          // Index in the graph: what is published and named in errors.
   Kernel kernel;                         // kKernel
@@ -21,6 +30,7 @@ struct Executor::Instruction {
   std::unique_ptr<CollectiveCall> call;  // kCollective, kStart
   // kStart, kWait: the ticket they share.
   std::shared_ptr<Collectives::Ticket> ticket;
+  std::shared_ptr<UnderWay> message;  // kPost, kFinish
   // Measured while profiling.
   mutable int64_t count = 0;
   mutable double seconds = 0;
@@ -39,17 +49,26 @@ class Executor::Binder {
 
  private:
   absl::Status BindStates();
-  absl::Status BindGraph(const graph::Graph& graph);
+  absl::Status BindCalls();
+  absl::StatusOr<const BoundGraph*> BindGraph(const graph::Graph& graph, int64_t micro_batch);
+  absl::Status BindMessage(const graph::Node& node, Instruction& instruction);
+  // This micro-batch's copy of a state.
+  int64_t SlotOf(const graph::State& state) const { return micro_batch_ % state.slots; }
   absl::Status BindNode(const graph::Graph& graph, int index, BoundGraph& bound);
   absl::Status BindInput(const graph::Graph& graph, const graph::Node& node, Instruction& instruction);
   absl::Status PlaceResults(const graph::Graph& graph, const graph::Node& node);
   absl::StatusOr<kernels::TensorView> ViewOf(const graph::TensorType& type, char* data) const;
+  // With an arena the planned place, in a stash this micro-batch's copy of it; else new memory.
   absl::StatusOr<char*> Memory(int64_t offset, int64_t bytes);
 
   Executor& executor_;
   const graph::Program& program_;
+  std::map<std::string, const graph::State*> states_;          // By name.
+  std::map<int64_t, const graph::State*> stashes_;             // By offset, those with several copies.
+  int64_t micro_batch_ = 0;                                    // Of the call being bound.
   std::vector<kernels::TensorView> views_;                     // Of the values of the graph being bound.
   std::vector<std::shared_ptr<Collectives::Ticket>> tickets_;  // By value: the collective under way that makes it.
+  std::map<std::pair<int64_t, int64_t>, std::shared_ptr<UnderWay>> messages_;  // By channel and slot.
 };
 
 }  // namespace tacc::worker

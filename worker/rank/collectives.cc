@@ -11,7 +11,8 @@
 namespace tacc::worker {
 namespace {
 
-constexpr uint32_t kTag = 1;  // One for all: messages between two ranks keep their order.
+constexpr uint32_t kTag = 1;  // One for all collectives: messages between two ranks keep their order.
+constexpr uint32_t kFirstChannelTag = 2;
 // Up to this size an all-reduce sends the whole tensor to everyone: one round of messages instead of two.
 constexpr int64_t kSmallAllReduceBytes = 32 << 10;
 // Plain exchanges whose messages are posted together.
@@ -42,6 +43,10 @@ void Unpack(const char* flat, int64_t begin, int64_t count, const Region& region
 Region Flat(void* data, int64_t bytes) { return {static_cast<char*>(data), bytes > 0 ? 1 : 0, bytes, bytes}; }
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+bool IsMessage(const CollectiveCall& call) {
+  return call.kind == CollectiveCall::Kind::kSend || call.kind == CollectiveCall::Kind::kReceive;
+}
 
 using Messages = std::vector<std::unique_ptr<Message>>;
 
@@ -78,8 +83,22 @@ class Collectives::Engine {
         return ReduceScatter(call);
       case CollectiveCall::Kind::kAllReduce:
         return AllReduce(call);
+      case CollectiveCall::Kind::kSend:
+      case CollectiveCall::Kind::kReceive:
+        return absl::InternalError("a message is posted, not executed");
     }
     return absl::InternalError("unknown kind of collective");
+  }
+
+  // Starts a message; it has ended when what is returned has.
+  absl::StatusOr<std::unique_ptr<Message>> Post(const CollectiveCall& call) {
+    const int peer = call.members[0];
+    const uint32_t tag = kFirstChannelTag + call.channel;
+    if (call.kind == CollectiveCall::Kind::kReceive) {
+      return transport_->Receive(peer, tag, call.receive[0].data, call.receive[0].bytes());
+    }
+    bytes_sent_ += call.send[0].bytes();
+    return transport_->Send(peer, tag, call.send[0].data, call.send[0].bytes());
   }
 
   // True for an exchange that needs no staging: several may be under way at once.
@@ -307,16 +326,26 @@ void Collectives::Loop() {
   while (true) {
     // One call, or several plain exchanges in a row: their messages travel together, which saves a wake-up each.
     std::vector<const CollectiveCall*> calls;
+    const CollectiveCall* message = nullptr;
     {
       absl::MutexLock lock(&mutex_);
       mutex_.Await(absl::Condition(this, &Collectives::HasWork));
       if (stop_) return;
+      if (IsMessage(*queue_.front())) {
+        message = queue_.front();
+        queue_.pop_front();
+      }
       for (const CollectiveCall* call : queue_) {
+        if (message != nullptr) break;
         if (!calls.empty() &&
             (!Engine::IsPlain(*call) || !Engine::IsPlain(*calls.front()) || calls.size() == kMaxTogether))
           break;
         calls.push_back(call);
       }
+    }
+    if (message != nullptr) {
+      Post(message);
+      continue;
     }
     double begin = SteadySeconds();
     std::vector<Messages> messages(calls.size());
@@ -343,7 +372,52 @@ void Collectives::Loop() {
   }
 }
 
+void Collectives::Post(const CollectiveCall* call) {
+  absl::StatusOr<std::unique_ptr<Message>> message = engine_->Post(*call);
+  absl::MutexLock lock(&mutex_);
+  status_.Update(message.status());
+  if (message.ok()) posted_[call] = *std::move(message);
+  stats_.bytes_sent = engine_->bytes_sent();
+  ++num_done_;
+  if (status_.ok()) return;
+  num_done_ = num_started_;
+  queue_.clear();
+}
+
+absl::Status Collectives::Finish(const CollectiveCall& call, Ticket ticket) {
+  TACC_RETURN_IF_ERROR(Wait(ticket));
+  std::unique_ptr<Message> message;
+  {
+    absl::MutexLock lock(&mutex_);
+    message = std::move(posted_[&call]);
+    posted_.erase(&call);
+  }
+  if (message == nullptr) return absl::InternalError("the message has not been started");
+  const double begin = SteadySeconds();
+  const absl::Status status = message->Wait();
+  absl::MutexLock lock(&mutex_);
+  stats_.wait_seconds += SteadySeconds() - begin;
+  status_.Update(status);
+  return status_;
+}
+
 Collectives::Ticket Collectives::Start(const CollectiveCall* call) {
+  if (IsMessage(*call)) {
+    bool is_idle = false;
+    Ticket ticket = 0;
+    {
+      absl::MutexLock lock(&mutex_);
+      is_idle = num_done_ == num_started_ && status_.ok();
+      if (is_idle) {
+        ++stats_.num_calls;
+        ticket = ++num_started_;
+      }
+    }
+    if (is_idle) {
+      Post(call);
+      return ticket;
+    }
+  }
   if (!thread_.joinable()) thread_ = std::thread([this] { Loop(); });
   absl::MutexLock lock(&mutex_);
   ++stats_.num_calls;

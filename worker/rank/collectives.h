@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -40,10 +41,13 @@ struct CollectiveCall {
                      // to receive[0]
     kAllReduce,  // the sum of the members' send[0], in their order, goes to receive[0]; both contiguous, the same place
                  // or apart
+    kSend,       // send[0], contiguous, to members[0] on `channel`
+    kReceive,    // receive[0], contiguous, from members[0] on `channel`
   };
   Kind kind = Kind::kExchange;
   std::vector<int> members;  // Ranks, ascending, this one among them.
   int me = 0;                // This rank's index in members.
+  uint32_t channel = 0;      // Messages on one channel between two ranks keep their order.
   // Empty regions (no bytes) move nothing. The entry of `me` in an exchange is a local copy; when both sides are the
   // same memory, none.
   std::vector<Region> send;
@@ -68,6 +72,9 @@ struct CollectiveStats {
 //
 // Staging for strided regions and sums: at most kStagingBytes, taken at Create.
 //
+// A message (kSend, kReceive) is only posted in that order; then it travels beside everything else, and Finish waits
+// for it. So ranks that send to each other do not wait in a circle.
+//
 // All methods are called by one thread. After an error nothing more can be done than to destroy the object.
 class Collectives {
  public:
@@ -91,6 +98,8 @@ class Collectives {
   Ticket Start(const CollectiveCall* call);
   // Returns when it has ended. Unavailable names the rank that did not answer.
   absl::Status Wait(Ticket ticket);
+  // Returns when the message that `ticket` started, by `call`, has left or come.
+  absl::Status Finish(const CollectiveCall& call, Ticket ticket);
   // Start and Wait.
   absl::Status Run(const CollectiveCall& call);
 
@@ -105,6 +114,8 @@ class Collectives {
   class Engine;
 
   void Loop();
+  // Posts the message of `call` on this thread and counts it as done.
+  void Post(const CollectiveCall* call);
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stop_ || !queue_.empty(); }
 
   const int rank_;
@@ -117,6 +128,7 @@ class Collectives {
   int64_t num_done_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);  // The first error.
   CollectiveStats stats_ ABSL_GUARDED_BY(mutex_);
+  std::map<const CollectiveCall*, std::unique_ptr<Message>> posted_ ABSL_GUARDED_BY(mutex_);  // Under way.
   std::thread thread_;  // Started with the first Start.
 };
 

@@ -54,6 +54,11 @@ absl::Status Executor::RunCollective(const Instruction& instruction, uint32_t ca
       return absl::OkStatus();
     case Instruction::Kind::kWait:
       return options_.collectives->Wait(*instruction.ticket);
+    case Instruction::Kind::kPost:
+      instruction.message->ticket = options_.collectives->Start(&instruction.message->call);
+      return absl::OkStatus();
+    case Instruction::Kind::kFinish:
+      return options_.collectives->Finish(instruction.message->call, instruction.message->ticket);
     default:
       return absl::InternalError("not a collective");
   }
@@ -94,17 +99,14 @@ absl::Status Executor::RunGraph(const BoundGraph& graph, uint32_t call_index, co
 
 absl::Status Executor::RunStep(const std::vector<std::vector<const void*>>& inputs) {
   uint32_t index = 0;
-  for (const graph::Call& call : options_.program->step) {
-    TACC_RETURN_IF_ERROR(RunGraph(*graphs_.at(call.graph), index++, inputs.at(call.micro_batch)));
-  }
+  for (const BoundCall& call : step_) TACC_RETURN_IF_ERROR(RunGraph(*call.graph, index++, inputs.at(call.micro_batch)));
   if (options_.status != nullptr) options_.status->SetActivity(Activity::kBetweenSteps);
   return absl::OkStatus();
 }
 
 absl::Status Executor::RunEval(const std::vector<const void*>& inputs) {
-  uint32_t index = static_cast<uint32_t>(options_.program->step.size());
-  for (const graph::Call& call : options_.program->eval)
-    TACC_RETURN_IF_ERROR(RunGraph(*graphs_.at(call.graph), index++, inputs));
+  uint32_t index = static_cast<uint32_t>(step_.size());
+  for (const BoundCall& call : eval_) TACC_RETURN_IF_ERROR(RunGraph(*call.graph, index++, inputs));
   if (options_.status != nullptr) options_.status->SetActivity(Activity::kBetweenSteps);
   return absl::OkStatus();
 }

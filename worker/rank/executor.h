@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -68,8 +69,8 @@ class Executor {
   // One more than the largest micro-batch of the step's calls.
   int64_t num_micro_batches() const { return num_micro_batches_; }
 
-  // This rank's part of a state; `name` must exist.
-  kernels::TensorView state(const std::string& name) const { return states_.at(name); }
+  // This rank's part of a state (of a stash: the first copy); `name` must exist.
+  kernels::TensorView state(const std::string& name) const { return states_.at(name)[0]; }
 
   // Runs the step's calls. inputs[m][i]: input i of micro-batch m. Errors: Unavailable when another rank does not
   // answer; Internal when a kernel fails; both name the node. After an error states are undefined.
@@ -88,7 +89,12 @@ class Executor {
 
  private:
   struct Instruction;
+  struct UnderWay;
   struct BoundGraph;
+  struct BoundCall {
+    const BoundGraph* graph = nullptr;
+    int64_t micro_batch = 0;
+  };
   class Binder;
 
   explicit Executor(const ExecutorOptions& options);
@@ -99,9 +105,11 @@ class Executor {
   ExecutorOptions options_;
   std::vector<Input> inputs_;
   int64_t num_micro_batches_ = 0;
-  std::map<std::string, kernels::TensorView> states_;
-  std::vector<std::unique_ptr<char[]>> owned_;  // Memory of values and states without an arena.
-  std::map<std::string, std::unique_ptr<BoundGraph>> graphs_;
+  std::map<std::string, std::vector<kernels::TensorView>> states_;  // By copy.
+  std::vector<std::unique_ptr<char[]>> owned_;                      // Memory of values and states without an arena.
+  // A graph is bound once for each combination of the copies of stashes that its calls work on.
+  std::map<std::pair<std::string, std::vector<int64_t>>, std::unique_ptr<BoundGraph>> graphs_;
+  std::vector<BoundCall> step_, eval_;
   std::map<std::string, double> outputs_;
   bool is_profiling_ = false;
 };

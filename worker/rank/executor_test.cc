@@ -48,8 +48,8 @@ graph update {
   output "loss" %l
 }
 step {
-  call forward_backward micro_batch=0 slot=0
-  call update micro_batch=0 slot=0
+  call forward_backward micro_batch=0
+  call update micro_batch=0
 }
 )";
 
@@ -146,8 +146,8 @@ graph update {
   output "loss" %l.3
 }
 step {
-  call update micro_batch=1 slot=0
-  call update micro_batch=0 slot=0
+  call update micro_batch=1
+  call update micro_batch=0
 }
 )";
 
@@ -243,7 +243,7 @@ graph g {
   store "weights/b" %m
 }
 step {
-  call g micro_batch=0 slot=0
+  call g micro_batch=0
 }
 )",
                                            {});

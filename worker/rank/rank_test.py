@@ -42,16 +42,19 @@ def inputs(tmp_path_factory) -> Path:
     return folder
 
 
-def compile_program(inputs: Path, *, dp: int = 1, fsdp: int = 1, accumulation: int = 1, max_steps: int = 12) -> Path:
-    out = inputs / f"program-{dp}-{fsdp}-{accumulation}-{max_steps}"
+def compile_program(inputs: Path, *, dp: int = 1, fsdp: int = 1, pp: int = 1, schedule: str = "1F1B",
+                    accumulation: int = 1, max_steps: int = 12) -> Path:
+    """The program of the first stage; those of the others lie beside it."""
+    out = inputs / f"program-{dp}-{fsdp}-{pp}-{schedule}-{accumulation}-{max_steps}"
     if not out.exists():
-        world = dp * fsdp
+        world = dp * fsdp * pp
+        pipeline = {"pp": {"size": pp, "schedule": f"PIPELINE_SCHEDULE_{schedule}"}} if pp > 1 else {}
         request = {
             "job": {"name": "t", "model": {"path": str(inputs / "model"), "weights": "WEIGHTS_RANDOM"},
                     "data": {"path": str(inputs / "data"), "seq_len": SEQ},
                     "train": {"max_steps": max_steps, "global_batch_size": BATCH, "learning_rate": 3e-3, "seed": 3,
-                              "per_device_train_batch_size": BATCH // world // accumulation},
-                    "compute": {"bf16": False}, "dist": {"dp": {"size": dp}, "fsdp": {"size": fsdp}}},
+                              "per_device_train_batch_size": BATCH // (dp * fsdp) // accumulation},
+                    "compute": {"bf16": False}, "dist": {"dp": {"size": dp}, "fsdp": {"size": fsdp}, **pipeline}},
             "world": world,
             "device": {"name": "cpu", "kind": "cpu", "threads": 1, "memory_bytes": 4 << 30,
                        "matmul_flops_per_second": {"f32": 1e11, "bf16": 1e11},
@@ -73,10 +76,12 @@ class Attempt:
         folder.mkdir(exist_ok=True)
         self.events: list[list[dict]] = [[] for _ in range(world)]
         self.ranks = []
+        stages = len(list(program.parent.glob("stage*.program")))
         for rank in range(world):
+            stage = program.with_name(f"stage{rank * stages // world}.program")
             start = {
                 "version": VERSION, "job": "t-1", "attempt": attempt, "rank": rank, "world": world, "device": "cpu",
-                "threads": 1, "memory_bytes": 4 << 30, "advertise": "127.0.0.1", "program": str(program),
+                "threads": 1, "memory_bytes": 4 << 30, "advertise": "127.0.0.1", "program": str(stage),
                 "model_dir": str(inputs / "model"),
                 "weights": "random", "seed": 3,
                 "data": {"path": str(inputs / "data"), "eval_path": str(inputs / "eval"), "seq_len": SEQ,
@@ -159,9 +164,10 @@ def digest(checkpoint: Path) -> str:
 
 
 def train(inputs: Path, folder: Path, **options) -> Attempt:
-    layout = {k: options.pop(k) for k in ("dp", "fsdp", "accumulation") if k in options}
+    layout = {k: options.pop(k) for k in ("dp", "fsdp", "pp", "schedule", "accumulation") if k in options}
     program = compile_program(inputs, **layout, max_steps=12)
-    attempt = Attempt(inputs, folder, program, world=layout.get("dp", 1) * layout.get("fsdp", 1), **options)
+    attempt = Attempt(inputs, folder, program, world=layout.get("dp", 1) * layout.get("fsdp", 1) * layout.get("pp", 1),
+                      **options)
     assert attempt.run() == [0] * len(attempt.ranks), attempt.events
     return attempt
 
@@ -214,7 +220,8 @@ def test_batch_hash_is_that_of_data_show(inputs, whole):
 
 
 @pytest.mark.parametrize("layout", [{"fsdp": 2}, {"dp": 2}, {"fsdp": 3}, {"accumulation": 4},
-                                    {"fsdp": 2, "accumulation": 2}], ids=str)
+                                    {"fsdp": 2, "accumulation": 2}, {"pp": 2, "accumulation": 4},
+                                    {"pp": 2, "fsdp": 2, "schedule": "ZERO_BUBBLE", "accumulation": 3}], ids=str)
 def test_layouts_equal_one_rank(inputs, whole, two, tmp_path, layout):
     attempt = two[0] if layout == {"fsdp": 2} else train(inputs, tmp_path / "run", **layout)
     want = whole[0]
@@ -265,6 +272,23 @@ def test_training_goes_on_while_a_checkpoint_is_written(inputs, two, tmp_path):
     assert first["stall_seconds"] < 0.5 and first["seconds"] > 1
     for name in ("step-00000004.a1", "step-00000008.a1", "step-00000012.a1"):
         assert digest(tmp_path / "run" / name) == digest(two[1] / name)
+
+
+def test_a_pipeline_goes_on_as_another_layout_and_back(inputs, whole, tmp_path):
+    """Each stage writes its own weights; a resume takes what it needs from all of them."""
+    folder, losses, resume = tmp_path / "run", {}, ""
+    for attempt, layout in enumerate([{"pp": 2, "accumulation": 2}, {"fsdp": 2}, {"pp": 2, "accumulation": 4}], 1):
+        # The schedule of the learning rate is that of all steps.
+        program = compile_program(inputs, **layout)
+        run = Attempt(inputs, folder, program, world=2, attempt=attempt, max_steps=4 * attempt, resume=resume)
+        assert run.run() == [0, 0], run.events
+        losses |= run.losses()
+        resume = f"step-{4 * attempt:08}.a{attempt}"
+    assert losses == pytest.approx(whole[0].losses(), rel=1e-6)
+    got, want = read_weights(folder / resume), read_weights(whole[1] / "step-00000012.a1")
+    assert got.keys() == want.keys()
+    for name in want:
+        np.testing.assert_allclose(got[name], want[name], rtol=1e-3, atol=1e-5, err_msg=name)
 
 
 def test_resume_on_another_layout(inputs, two, tmp_path):

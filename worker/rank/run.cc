@@ -162,6 +162,12 @@ class RankRun {
       return absl::InvalidArgumentError(absl::StrCat(start_.program, ": its mesh ", program_.mesh.ToString(), " has ",
                                                      program_.mesh.num_ranks(), " ranks, but world = ", start_.world));
     }
+    const int stage = static_cast<int>(int64_t{start_.rank} * program_.num_stages / start_.world);
+    if (program_.stage != stage) {
+      return absl::InvalidArgumentError(absl::StrCat(start_.program, ": it is stage ", program_.stage, " of ",
+                                                     program_.num_stages, ", but rank ", start_.rank, " of ",
+                                                     start_.world, " runs stage ", stage));
+    }
     if (absl::Status status = options_.verify(program_); !status.ok()) {
       return absl::InvalidArgumentError(absl::StrCat(start_.program, ": ", status.message()));
     }

@@ -95,10 +95,12 @@ Rectangle RankStates::RectangleOf(const State& state) const {
   return rectangle;
 }
 
-// Ranks that hold the same rectangle differ on axes that do not shard the state only.
+// Ranks that hold the same rectangle differ on axes that do not shard the state only, or are on stages that share it.
 bool RankStates::IsFirstReplica(const State& state) const {
+  if (state.owner >= 0) return false;
   const std::vector<int64_t> coordinates = program_.mesh.Coordinates(rank_);
   for (size_t axis = 0; axis < coordinates.size(); ++axis) {
+    if (program_.num_stages > 1 && program_.mesh.axes[axis].name == graph::kStageAxis) continue;
     if (coordinates[axis] != 0 && !state.placement.sharding.Uses(static_cast<int>(axis))) return false;
   }
   return true;

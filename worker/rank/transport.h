@@ -10,7 +10,8 @@
 
 namespace tacc::worker {
 
-// A message on its way. Its memory must stay, and for a send stay unchanged, until Wait has returned.
+// A message on its way. Its memory must stay, and for a send stay unchanged, until Wait has returned; any thread may
+// call that.
 class Message {
  public:
   virtual ~Message() = default;

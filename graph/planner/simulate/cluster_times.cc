@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "graph/analysis/cost.h"
 
@@ -19,7 +20,7 @@ std::optional<Traffic> TrafficOf(const Graph& graph, const Node& node, int64_t g
   const auto in = [&] { return static_cast<double>(graph.type(node.operands[0]).bytes()); };
   if (node.op == "all_gather") return Traffic{CollectiveKind::kAllGather, in() * static_cast<double>(group_size)};
   if (node.op == "reduce_scatter") return Traffic{CollectiveKind::kReduceScatter, in()};
-  if (node.op == "all_reduce") return Traffic{CollectiveKind::kAllReduce, in()};
+  if (node.op == "all_reduce" || node.op == "stage_sum") return Traffic{CollectiveKind::kAllReduce, in()};
   if (node.op == "all_to_all") return Traffic{CollectiveKind::kAllToAll, in()};
   return std::nullopt;
 }
@@ -40,6 +41,19 @@ Wires WiresOf(const Machine& machine, const Traffic& traffic, const GroupShape& 
   return {m > 1 ? moved / intra : 0, crosses ? moved / (m * inter) : 0};
 }
 
+// What the stash holds goes to the neighbouring stage.
+NodeTime SendTime(const Machine& machine, const Mesh& mesh, const Graph& graph, const Node& send) {
+  NodeTime time;
+  for (const Node& node : graph.nodes) {
+    if (node.op != "store" || node.symbol != send.symbol) continue;
+    const GroupShape group = ShapeOf(mesh, {mesh.Find(kStageAxis)}, machine.devices_per_node);
+    time.seconds = CollectiveSeconds(machine, CollectiveKind::kSend,
+                                     static_cast<double>(graph.type(node.operands[0]).bytes()), group);
+    (group.in_node > 1 ? time.link : time.network) = 1;
+  }
+  return time;
+}
+
 }  // namespace
 
 NodeTimes TimesOn(const Cluster& cluster, const Mesh& mesh, const OpTable& ops) {
@@ -47,9 +61,17 @@ NodeTimes TimesOn(const Cluster& cluster, const Mesh& mesh, const OpTable& ops) 
     NodeTime time;
     const OpDef* def = ops.Find(node.op);
     if (def == nullptr) return time;
+    if (node.op == "send") return SendTime(machine, mesh, graph, node);
+    if (node.op == "recv" || node.op == "finish") return time;  // the message is the sender's
     if (def->is_collective) {
       AxisList axes;
-      const auto over = GetAttr<std::vector<std::string>>(node.attrs, "over");
+      auto over = GetAttr<std::vector<std::string>>(node.attrs, "over");
+      if (node.op == "stage_sum") {
+        const auto stages = GetAttr<std::vector<int64_t>>(node.attrs, "stages");
+        over = {kStageAxis};
+        time.meeting = absl::StrCat("sum over stages ", absl::StrJoin(stages, " "));
+        time.parties = static_cast<int>(stages.size());
+      }
       for (const std::string& name : over) axes.push_back(mesh.Find(name));
       const GroupShape group = ShapeOf(mesh, axes, machine.devices_per_node);
       const std::optional<Traffic> traffic = TrafficOf(graph, node, group.size);

@@ -11,9 +11,10 @@
 namespace tacc::graph {
 namespace {
 
-// Local nodes that follow each other, one collective, or one wait.
+// Local nodes that follow each other, one collective, one wait, one end of a message between stages, or the wait for
+// it.
 struct Block {
-  enum Kind { kLocal, kCollective, kStart, kWait } kind = kLocal;
+  enum Kind { kLocal, kCollective, kStart, kWait, kMessage, kFinish } kind = kLocal;
   int first_node = 0;
   int last_node = 0;
   NodeTime time;
@@ -24,7 +25,11 @@ std::vector<Block> Blocks(int stage, const Graph& graph, const NodeTimes& times)
   for (int i = 0; i < static_cast<int>(graph.nodes.size()); ++i) {
     const Node& node = graph.nodes[i];
     Block block{Block::kWait, i, i, {}};
-    if (node.op != "wait") {
+    if (node.op == "send" || node.op == "recv") {
+      block.kind = Block::kMessage;
+    } else if (node.op == "finish") {
+      block.kind = Block::kFinish;
+    } else if (node.op != "wait") {
       block.time = times(stage, graph, node);
       if (!block.time.communicator.empty()) {
         block.kind = GetAttr<bool>(node.attrs, "async") ? Block::kStart : Block::kCollective;
@@ -48,6 +53,14 @@ class Lowering {
 
   absl::StatusOr<Simulation> Run() {
     ranks_.resize(stages_.size());
+    for (size_t s = 0; s < stages_.size(); ++s) {
+      for (const Graph& graph : stages_[s]->graphs) {
+        for (const Node& node : graph.nodes) {
+          if (node.op == "send")
+            message_times_[GetAttr<int64_t>(node.attrs, "channel")] = times_(static_cast<int>(s), graph, node);
+        }
+      }
+    }
     for (size_t s = 0; s < stages_.size(); ++s) {
       Rank& rank = ranks_[s];
       rank.compute = tasks_.AddStream();
@@ -94,10 +107,45 @@ class Lowering {
         return absl::InvalidArgumentError(absl::StrCat("there is no graph ", program.step[c].graph, " to call"));
       std::map<ValueId, int> handles;
       for (const Block& block : blocks[graph->name]) {
+        const Node& node = graph->nodes[block.first_node];
+        const std::pair<int64_t, int64_t> message{GetAttr<int64_t>(node.attrs, "channel"), program.step[c].micro_batch};
+        if (block.kind == Block::kMessage) {
+          AddMessage(s, static_cast<int>(c), message, node.op == "send", block);
+          continue;
+        }
+        if (block.kind == Block::kFinish) {
+          const auto it = messages_.find(message);
+          if (it == messages_.end())
+            return absl::InvalidArgumentError(
+                absl::StrCat(graph->name, ", node ", block.first_node, ": nothing to finish"));
+          ranks_[s].waits.push_back(it->second);
+          continue;
+        }
         TACC_RETURN_IF_ERROR(AddBlock(s, static_cast<int>(c), *graph, block, handles));
       }
     }
     return absl::OkStatus();
+  }
+
+  // A message starts when both stages have come to their ends of it; who needs it waits at `finish`.
+  void AddMessage(int s, int call, const std::pair<int64_t, int64_t>& message, bool is_send, const Block& block) {
+    Rank& rank = ranks_[s];
+    const NodeTime& time = message_times_[message.first];
+    const auto [it, is_new] = messages_.try_emplace(message, 0);
+    if (is_new) it->second = tasks_.AddTask(time.seconds);
+    const int task = it->second;
+    if (rank.last_local >= 0) tasks_.Wait(task, rank.last_local);
+    for (int before : rank.waits) tasks_.Wait(task, before);
+    if (!is_send) return;
+    if (time.link > 0) tasks_.Take(task, rank.link, std::min(time.link, 1.0));
+    if (time.network > 0) tasks_.Take(task, rank.network, std::min(time.network, 1.0));
+    Span span;
+    span.stage = s;
+    span.call = call;
+    span.lane = Lane::kCommunication;
+    span.first_node = span.last_node = block.first_node;
+    spans_.push_back(span);
+    span_tasks_.push_back(task);
   }
 
   absl::Status AddBlock(int s, int call, const Graph& graph, const Block& block, std::map<ValueId, int>& handles) {
@@ -229,14 +277,17 @@ class Lowering {
   TaskSimulator tasks_;
   std::vector<Rank> ranks_;
   std::map<std::string, std::vector<Meeting>> meetings_;
-  std::vector<Span> spans_;  // by stage
+  std::map<int64_t, NodeTime> message_times_;            // by channel
+  std::map<std::pair<int64_t, int64_t>, int> messages_;  // (channel, micro-batch) -> task
+  std::vector<Span> spans_;                              // by stage
   std::vector<int> span_tasks_;
 };
 
 // Bytes of temporaries that hold what is still needed, at each node.
 std::vector<int64_t> LiveTemporaryBytes(const Program& program, const Graph& graph) {
   int64_t states_end = 0;
-  for (const State& state : program.states) states_end = std::max(states_end, state.offset + state.type.bytes());
+  for (const State& state : program.states)
+    states_end = std::max(states_end, state.offset + state.slots * SlotStride(state));
   const std::vector<int> last_uses = graph.LastUses();
   const int num_nodes = static_cast<int>(graph.nodes.size());
   std::vector<int> last(last_uses);
@@ -303,7 +354,7 @@ std::vector<MemoryPoint> MemoryOverTime(const Simulation& simulation, const Prog
   std::map<std::string, std::vector<int64_t>> live;
   for (const Graph& graph : program.graphs) live[graph.name] = LiveTemporaryBytes(program, graph);
   int64_t constant = std::max<int64_t>(0, program.workspace_bytes);
-  for (const State& state : program.states) constant += state.type.bytes();
+  for (const State& state : program.states) constant += state.slots * state.type.bytes();
   std::vector<MemoryPoint> points;
   for (const Span& span : simulation.timeline) {
     if (span.stage != stage || span.lane != Lane::kCompute) continue;

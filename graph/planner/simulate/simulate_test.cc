@@ -15,7 +15,7 @@ namespace {
 Program TestProgram(const std::string& nodes, int micro_batches = 1) {
   std::string text =
       absl::StrCat("tacc.program 1 scheduled\nmesh fsdp=2\nstage 0 of 1\ngraph g {\n", nodes, "}\nstep {\n");
-  for (int m = 0; m < micro_batches; ++m) absl::StrAppend(&text, "  call g micro_batch=", m, " slot=0\n");
+  for (int m = 0; m < micro_batches; ++m) absl::StrAppend(&text, "  call g micro_batch=", m, "\n");
   auto program = ParseProgram(text + "}\n", {});
   EXPECT_TRUE(program.ok()) << program.status();
   return program.ok() ? *std::move(program) : Program();

@@ -22,7 +22,7 @@ inline absl::StatusOr<Program> CompileTestProgram(const OpTable& ops, int64_t fs
   options.schedule.prefetch_units = prefetch_units;
   auto compiled = Compile(*forward, ops, options);
   if (!compiled.ok()) return compiled.status();
-  return std::move(compiled->program);
+  return std::move(compiled->stages[0]);
 }
 
 }  // namespace tacc::graph

@@ -111,8 +111,7 @@ class Tracer {
       }
       if (first < last) {
         writer_.Slice(absl::StrCat(graph.name, " ", program.step[call].micro_batch), "call", stage, kComputeThread,
-                      first, last,
-                      {{"micro_batch", program.step[call].micro_batch}, {"slot", program.step[call].slot}});
+                      first, last, {{"micro_batch", program.step[call].micro_batch}});
       }
       if (with_nodes_) {
         for (size_t i = begin; i < call_end; ++i) {

@@ -232,6 +232,7 @@ class Validator {
   };
   static std::vector<AxisSize> SetSizes(const v1::DistSpec& dist) {
     std::vector<AxisSize> sizes;
+    if (dist.pp().has_size()) sizes.push_back({"dist.pp.size", dist.pp().size()});
     if (dist.dp().has_size()) sizes.push_back({"dist.dp.size", dist.dp().size()});
     if (dist.fsdp().has_size()) sizes.push_back({"dist.fsdp.size", dist.fsdp().size()});
     if (dist.tp().has_size()) sizes.push_back({"dist.tp.size", dist.tp().size()});
@@ -245,6 +246,15 @@ class Validator {
   }
 
   void CheckLayout(const v1::JobSpec& spec) {
+    const v1::PpSpec& pipeline = spec.dist().pp();
+    const bool interleaves = pipeline.schedule() == v1::PIPELINE_SCHEDULE_INTERLEAVED;
+    if (pipeline.has_num_chunks() && (pipeline.num_chunks() > 1) != interleaves) {
+      Add("dist.pp.num_chunks",
+          absl::StrCat("dist.pp.num_chunks = ", pipeline.num_chunks(),
+                       interleaves ? " with schedule: interleaved; use 2 or more"
+                                   : " needs schedule: interleaved; set it or leave num_chunks out"),
+          {"dist.pp.num_chunks", "dist.pp.schedule"});
+    }
     const int64_t workers = spec.resources().workers();
     const std::vector<AxisSize> sizes = SetSizes(spec.dist());
     if (workers < 1 || sizes.empty()) return;
@@ -302,9 +312,10 @@ class Validator {
     };
     take("train.per_device_train_batch_size", train.per_device_train_batch_size(), std::numeric_limits<int32_t>::max());
     const bool both = spec.dist().dp().has_size() && spec.dist().fsdp().has_size();
-    const int64_t tp = std::max(1, spec.dist().tp().size());
-    if (spec.resources().has_workers() && !both && spec.resources().workers() % tp == 0) {
-      take(tp == 1 ? "resources.workers" : "resources.workers / dist.tp.size", spec.resources().workers() / tp, 65536);
+    const int64_t tp = std::max(1, spec.dist().tp().size()), pp = std::max(1, spec.dist().pp().size());
+    if (spec.resources().has_workers() && !both && spec.resources().workers() % (tp * pp) == 0) {
+      take(absl::StrCat("resources.workers", pp > 1 ? " / dist.pp.size" : "", tp > 1 ? " / dist.tp.size" : ""),
+           spec.resources().workers() / (tp * pp), 65536);
     } else {
       take("dist.dp.size", spec.dist().dp().size(), 65536);
       take("dist.fsdp.size", spec.dist().fsdp().size(), 65536);
@@ -372,10 +383,10 @@ v1::JobSpec WithDefaults(const v1::JobSpec& spec) {
 int RequestedWorld(const v1::JobSpec& spec) {
   if (spec.resources().has_workers()) return spec.resources().workers();
   const v1::DistSpec& dist = spec.dist();
-  if (!dist.dp().has_size() && !dist.fsdp().has_size() && !dist.tp().has_size()) return 0;
+  if (!dist.dp().has_size() && !dist.fsdp().has_size() && !dist.tp().has_size() && !dist.pp().has_size()) return 0;
   int64_t world = 1;
   for (int64_t size : {dist.dp().has_size() ? dist.dp().size() : 1, dist.fsdp().has_size() ? dist.fsdp().size() : 1,
-                       dist.tp().has_size() ? dist.tp().size() : 1}) {
+                       dist.tp().has_size() ? dist.tp().size() : 1, dist.pp().has_size() ? dist.pp().size() : 1}) {
     world = std::min<int64_t>(world * size, kMaxWorld);
   }
   return static_cast<int>(world);

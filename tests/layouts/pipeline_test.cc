@@ -1,0 +1,203 @@
+// Pipelines against one rank with the same micro-batches, on simulated ranks in double precision: stages are threads,
+// padding and what no message has brought are NaN.
+#include "graph/passes/pipeline.h"
+
+#include <cmath>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "graph/analysis/cost.h"
+#include "graph/ir/text.h"
+#include "graph/passes/test_model.h"
+#include "gtest/gtest.h"
+#include "tests/interpreter/simulation.h"
+
+namespace tacc::graph {
+namespace {
+
+using interpreter::Array;
+using interpreter::Arrays;
+
+constexpr int64_t kGlobalBatch = 24, kSeq = 6, kVocab = 13;
+constexpr int kSteps = 3;
+constexpr double kTolerance = 1e-11;
+
+struct Layout {
+  int64_t pp = 1, dp = 1, fsdp = 1, micro_batches = 4;
+  PipelineSchedule schedule = PipelineSchedule::k1F1B;
+  int chunks = 1;
+  bool tied = false;  // one table for embedding and head
+  DType compute_dtype = DType::kF32;
+  int64_t tp = 1;
+  int zero_stage = 3;
+  int num_repeated = 0;  // layers whose activations the backward computes again
+};
+
+std::string Name(const Layout& l) {
+  return absl::StrCat("pp", l.pp, "_dp", l.dp, "_fsdp", l.fsdp, "_m", l.micro_batches, "_",
+                      std::string(Name(l.schedule)), l.chunks > 1 ? absl::StrCat(l.chunks) : "", l.tied ? "_tied" : "",
+                      l.compute_dtype == DType::kBF16 ? "_mixed" : "", l.tp > 1 ? absl::StrCat("_tp", l.tp) : "",
+                      l.zero_stage < 3 ? absl::StrCat("_zero", l.zero_stage) : "",
+                      l.num_repeated > 0 ? absl::StrCat("_gc", l.num_repeated) : "");
+}
+
+absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops) {
+  ParseOptions parse;
+  parse.symbols = {{"B", kGlobalBatch / layout.micro_batches}, {"S", kSeq}};
+  std::string text = TestModelText(4);
+  if (layout.tied) {
+    const size_t head = text.find("%wh = param");
+    text.erase(head, text.find('\n', head) + 1 - head);
+    text = absl::StrReplaceAll(text, {{"%wh spec", "%table spec"}});
+  }
+  auto forward = ParseGraph(text, parse);
+  if (!forward.ok()) return forward.status();
+  CompileOptions options;
+  options.training.accumulation = layout.micro_batches;
+  options.training.learning_rate = 1e-2;
+  options.training.warmup_steps = 1;
+  options.training.max_steps = 10;
+  options.training.weight_decay = 0.1;
+  options.training.max_grad_norm = 0.5;  // below the norm at hand, so that clipping matters
+  options.compute_dtype = layout.compute_dtype;
+  Mesh& mesh = options.partition.mesh;
+  mesh = {{{"dp", layout.dp}, {"fsdp", layout.fsdp}, {"tp", layout.tp}}};
+  if (layout.pp > 1) mesh.axes.insert(mesh.axes.begin(), {"pp", layout.pp});
+  const AxisList batch = {mesh.Find("dp"), mesh.Find("fsdp")}, tp = {mesh.Find("tp")};
+  options.partition.batch_axes = batch;
+  options.partition.at_rest_axes = {mesh.Find("fsdp")};
+  options.partition.zero_stage = layout.zero_stage;
+  for (const char* axis : {"vocab", "heads", "kv_heads", "mlp"}) options.partition.in_use_axes[axis] = tp;
+  options.partition.residual = {"embed", {batch, tp, {}}};
+  options.schedule.units = {"layers.0", "layers.1", "layers.2", "layers.3"};
+  options.partition.units = options.schedule.units;
+  options.remat.units.assign(options.schedule.units.begin(), options.schedule.units.begin() + layout.num_repeated);
+  options.stages.units = options.schedule.units;
+  options.stages.schedule = layout.schedule;
+  options.stages.num_chunks = layout.chunks;
+  return Compile(*forward, ops, options);
+}
+
+struct Result {
+  std::vector<double> losses, norms;
+  std::map<std::string, Array> weights;
+  double eval_loss = 0;
+};
+
+// Rows [first, first + rows) of the global batch of `step`; one target in five is ignored, so micro-batches and ranks
+// hold different counts.
+Arrays Batch(int step, int64_t first, int64_t rows) {
+  Array tokens = Array::Filled({rows, kSeq}, 0), targets = tokens;
+  for (int64_t r = 0; r < rows; ++r) {
+    std::mt19937 random(static_cast<uint32_t>(step * 1000 + first + r));
+    for (int64_t s = 0; s < kSeq; ++s) {
+      tokens.at({r, s}) = static_cast<double>(random() % kVocab);
+      const uint32_t target = random();
+      targets.at({r, s}) = target % 5 == 0 ? -1.0 : static_cast<double>(target % kVocab);
+    }
+  }
+  return {{"tokens", tokens}, {"targets", targets}};
+}
+
+absl::StatusOr<Result> Train(const Layout& layout, const OpTable& ops) {
+  auto compiled = CompileLayout(layout, ops);
+  if (!compiled.ok()) return compiled.status();
+  interpreter::PipelineSimulation simulation(compiled->stages);
+  std::map<std::string, Array> weights;
+  for (const Program& program : compiled->stages) {
+    for (const State& state : program.states) {
+      if (state.kind == StateKind::kWeight) weights[state.name] = Array::Filled(state.placement.global.dims, 0);
+    }
+  }
+  for (auto& [name, weight] : weights) {
+    std::mt19937 random(static_cast<uint32_t>(std::hash<std::string>()(name)));
+    std::normal_distribution<double> normal(0, 0.5);
+    const bool is_norm = weight.dims.size() == 1;
+    for (double& x : weight.values) x = is_norm ? 1.0 : normal(random);
+    if (auto status = simulation.SetState(name, weight); !status.ok()) return status;
+    // Where the model reads a narrower copy.
+    (void)simulation.SetState(absl::StrCat("copies/", name.substr(8)), weight).ok();
+  }
+  Result result;
+  const int64_t rows = kGlobalBatch / layout.micro_batches;
+  for (int step = 0; step < kSteps; ++step) {
+    auto status = simulation.RunStep([&](int64_t micro_batch) {
+      Arrays inputs = Batch(step, micro_batch * rows, rows);
+      inputs["step"] = Array{{}, {static_cast<double>(step)}};
+      return inputs;
+    });
+    if (!status.ok()) return status;
+    for (size_t stage = 0; stage < compiled->stages.size(); ++stage) {
+      for (const auto& [name, value] : simulation.outputs(0))
+        EXPECT_EQ(simulation.outputs(static_cast<int>(stage)).at(name).values[0], value.values[0]) << name;
+    }
+    result.losses.push_back(simulation.outputs(0).at("loss").values[0]);
+    result.norms.push_back(simulation.outputs(0).at("grad_norm").values[0]);
+    EXPECT_EQ(simulation.outputs(0).at("skipped").values[0], 0.0);
+  }
+  for (const auto& [name, weight] : weights) {
+    auto trained = simulation.GetState(name);
+    if (!trained.ok()) return trained.status();
+    result.weights[name] = *std::move(trained);
+  }
+  for (int64_t m = 0; m < layout.micro_batches; ++m) {
+    auto status = simulation.RunEval([&](int64_t) { return Batch(99, m * rows, rows); });
+    if (!status.ok()) return status;
+    result.eval_loss += simulation.outputs(0).at("loss").values[0];
+  }
+  return result;
+}
+
+void ExpectNear(double got, double want, const std::string& what) {
+  EXPECT_TRUE(std::abs(got - want) <= kTolerance * std::max(1.0, std::abs(want)))
+      << what << ": " << got << " against " << want;
+}
+
+class PipelineTest : public testing::TestWithParam<Layout> {};
+
+TEST_P(PipelineTest, EqualsOneRank) {
+  const OpTable ops;
+  Layout alone;
+  alone.micro_batches = GetParam().micro_batches;
+  alone.tied = GetParam().tied;
+  const auto one = Train(alone, ops);
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_GT(one->norms[0], 0.5);  // clipping is on
+  EXPECT_NE(one->losses[0], one->losses[kSteps - 1]);
+  const auto many = Train(GetParam(), ops);
+  ASSERT_TRUE(many.ok()) << many.status();
+  for (int step = 0; step < kSteps; ++step) {
+    ExpectNear(many->losses[step], one->losses[step], absl::StrCat("loss of step ", step));
+    ExpectNear(many->norms[step], one->norms[step], absl::StrCat("norm of step ", step));
+  }
+  ExpectNear(many->eval_loss, one->eval_loss, "held-out loss");
+  ASSERT_EQ(many->weights.size(), one->weights.size());
+  for (const auto& [name, weight] : one->weights) {
+    ASSERT_EQ(many->weights.count(name), 1u) << name;
+    for (size_t i = 0; i < weight.values.size(); ++i)
+      ExpectNear(many->weights.at(name).values[i], weight.values[i], name);
+  }
+}
+
+constexpr PipelineSchedule k1F1B = PipelineSchedule::k1F1B, kInterleaved = PipelineSchedule::kInterleaved,
+                           kZeroBubble = PipelineSchedule::kZeroBubble;
+
+INSTANTIATE_TEST_SUITE_P(Layouts, PipelineTest,
+                         testing::Values(Layout{2}, Layout{2, 1, 1, 1}, Layout{4}, Layout{3, 1, 1, 6},
+                                         Layout{2, 1, 1, 4, k1F1B, 1, true}, Layout{3, 1, 1, 4, k1F1B, 1, true},
+                                         Layout{2, 2, 1, 4}, Layout{2, 1, 2, 4, k1F1B, 1, true},
+                                         Layout{2, 2, 2, 2, k1F1B, 1, true}, Layout{2, 1, 3, 4},
+                                         Layout{2, 1, 1, 4, kZeroBubble}, Layout{4, 1, 1, 6, kZeroBubble, 1, true},
+                                         Layout{2, 1, 2, 4, kZeroBubble}, Layout{2, 1, 1, 4, kInterleaved, 2},
+                                         Layout{2, 1, 2, 6, kInterleaved, 2, true},
+                                         Layout{2, 1, 2, 4, k1F1B, 1, false, DType::kBF16},
+                                         Layout{2, 1, 1, 4, k1F1B, 1, true, DType::kF32, 2},
+                                         Layout{2, 1, 2, 4, kZeroBubble, 1, false, DType::kF32, 2},
+                                         Layout{2, 2, 2, 2, kInterleaved, 2, true, DType::kF32, 1, 1},
+                                         Layout{2, 1, 2, 4, k1F1B, 1, true, DType::kF32, 1, 2},
+                                         Layout{2, 1, 2, 4, kZeroBubble, 1, false, DType::kF32, 1, 3, 4}),
+                         [](const testing::TestParamInfo<Layout>& info) { return Name(info.param); });
+
+}  // namespace
+}  // namespace tacc::graph
