@@ -52,8 +52,8 @@ absl::StatusOr<std::vector<Mesh>> DataMeshes(const PlanRequest& request, int64_t
   }
   const int64_t of_stage = request.world / request.pp;
   if (tp < 1 || of_stage % tp != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("dist.tp.size = ", tp, " does not divide the ", of_stage,
-                                                   " workers", request.pp > 1 ? " of a stage" : "", "; use ",
+    return absl::InvalidArgumentError(absl::StrCat("dist.tp.size = ", tp, " does not divide the ", of_stage, " workers",
+                                                   request.pp > 1 ? " of a stage" : "", "; use ",
                                                    absl::StrJoin(Divisors(of_stage), ", ")));
   }
   const int64_t ranks = of_stage / tp;
@@ -100,10 +100,10 @@ absl::StatusOr<std::vector<int64_t>> MicroBatches(const PlanRequest& request, in
   }
   if (request.micro_batch.has_value()) {
     if (rows % *request.micro_batch == 0) return std::vector<int64_t>{*request.micro_batch};
-    return absl::InvalidArgumentError(absl::StrCat("train.per_device_train_batch_size = ", *request.micro_batch,
-                                                   " does not divide the ", rows,
-                                                   " samples of a worker (global_batch_size ", global, " over ", ranks,
-                                                   Groups(request, tp), "); use ", absl::StrJoin(Divisors(rows), ", ")));
+    return absl::InvalidArgumentError(
+        absl::StrCat("train.per_device_train_batch_size = ", *request.micro_batch, " does not divide the ", rows,
+                     " samples of a worker (global_batch_size ", global, " over ", ranks, Groups(request, tp),
+                     "); use ", absl::StrJoin(Divisors(rows), ", ")));
   }
   std::vector<int64_t> sizes = Divisors(rows);
   std::reverse(sizes.begin(), sizes.end());
@@ -204,9 +204,9 @@ absl::StatusOr<Candidate> MakeCandidate(const PlanRequest& request, const Plan& 
   }
   const NodeTimes times = TimesOn(request.cluster, plan.mesh, ops);
   TACC_ASSIGN_OR_RETURN(const Simulation simulation, Simulate(stages, times));
-  candidate.times = *std::max_element(
-      simulation.stages.begin(), simulation.stages.end(),
-      [](const StageTimes& a, const StageTimes& b) { return a.compute_seconds < b.compute_seconds; });
+  candidate.times =
+      *std::max_element(simulation.stages.begin(), simulation.stages.end(),
+                        [](const StageTimes& a, const StageTimes& b) { return a.compute_seconds < b.compute_seconds; });
   candidate.plan.step_seconds = simulation.step_seconds;
   candidate.fits = request.device.memory_bytes == 0 || candidate.plan.total_bytes <= request.device.memory_bytes;
   return candidate;
@@ -274,7 +274,8 @@ absl::Status DoesNotFit(const PlanRequest& request, const Candidate& smallest) {
   }
   std::vector<std::string> help;
   if (smallest.plan.micro_batch > 1) help.push_back("a smaller train.per_device_train_batch_size");
-  if (smallest.plan.mesh.axes[smallest.plan.mesh.Find("fsdp")].size < smallest.plan.num_data_ranks()) help.push_back("a larger dist.fsdp.size");
+  if (smallest.plan.mesh.axes[smallest.plan.mesh.Find("fsdp")].size < smallest.plan.num_data_ranks())
+    help.push_back("a larger dist.fsdp.size");
   help.push_back("more workers (fsdp shards weights and optimizer over them)");
   if (smallest.plan.recompute_units == 0) help.push_back("memory.gc: true");
   help.push_back("a shorter data.seq_len");

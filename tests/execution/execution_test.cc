@@ -34,7 +34,8 @@ struct Layout {
 };
 
 std::string Name(const Layout& l) {
-  return absl::StrCat(l.pp > 1 ? absl::StrCat("pp", l.pp, "_", std::string(graph::Name(l.schedule)), "_") : "", "dp", l.dp, "_fsdp", l.fsdp, "_accumulation", l.accumulation,
+  return absl::StrCat(l.pp > 1 ? absl::StrCat("pp", l.pp, "_", std::string(graph::Name(l.schedule)), "_") : "", "dp",
+                      l.dp, "_fsdp", l.fsdp, "_accumulation", l.accumulation,
                       l.compute_dtype == graph::DType::kBF16 ? "_bf16" : "",
                       l.reduce_dtype == graph::DType::kBF16 ? "_reduced_in_bf16" : "");
 }
@@ -47,8 +48,8 @@ std::vector<graph::Program> CompileLayout(const Layout& layout, const graph::OpT
   parse.symbols = {{"B", kGlobalBatch / layout.accumulation}, {"S", kSeq}};
   // Without norms before its MLPs the model's activations grow with its depth.
   const char* init = layers > 2 ? "normal(0.2)" : "normal(0.5)";
-  const auto forward = graph::ParseGraph(
-      absl::StrReplaceAll(graph::TestModelText(layers), {{"normal(0.5)", init}}), parse);
+  const auto forward =
+      graph::ParseGraph(absl::StrReplaceAll(graph::TestModelText(layers), {{"normal(0.5)", init}}), parse);
   EXPECT_TRUE(forward.ok()) << forward.status();
   graph::CompileOptions options;
   options.training.accumulation = layout.accumulation;
