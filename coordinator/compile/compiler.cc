@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "coordinator/compile/request.h"
+#include "coordinator/core/job_state.h"
 #include "coordinator/core/utf8.h"
 
 namespace tacc::coordinator {
@@ -120,9 +121,16 @@ void Compiler::Start(const StartCompile& start, const v1::JobSpec& spec, Done do
         *text = *std::move(read);
       }
       if (absl::Status status = CheckBatchAgainstData(spec, result.summary, result.data); !status.ok()) return status;
-      absl::StatusOr<std::string> program = ReadProgram(start.job, directory);
-      if (!program.ok()) return program.status();
-      absl::StatusOr<std::string> identity = Identity(spec, result.summary, result.data, *program);
+      Summary summary;
+      if (absl::Status status = Summary::Parse(result.summary, &summary); !status.ok())
+        return absl::InternalError(status.message());
+      std::vector<std::string> programs;
+      for (int stage = 0; stage < summary.NumStages(); ++stage) {
+        absl::StatusOr<std::string> program = ReadProgram(start.job, directory, stage);
+        if (!program.ok()) return program.status();
+        programs.push_back(*std::move(program));
+      }
+      absl::StatusOr<std::string> identity = Identity(spec, result.summary, result.data, programs);
       if (!identity.ok()) return identity.status();
       result.identity = *std::move(identity);
       result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
@@ -173,8 +181,9 @@ void Compiler::Forget(const std::string& job) const {
   std::filesystem::remove_all(absl::StrCat(options_.jobs_dir, "/", job), ignored);
 }
 
-absl::StatusOr<std::string> Compiler::ReadProgram(const std::string& job, const std::string& directory) const {
-  return ReadFile(absl::StrCat(options_.jobs_dir, "/", job, "/", directory, "/stage0.program"));
+absl::StatusOr<std::string> Compiler::ReadProgram(const std::string& job, const std::string& directory,
+                                                  int stage) const {
+  return ReadFile(absl::StrCat(options_.jobs_dir, "/", job, "/", directory, "/stage", stage, ".program"));
 }
 
 absl::StatusOr<std::string> Compiler::CheckAndRun(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device,

@@ -48,8 +48,8 @@ class Compiler {
   // Removes the folder of a job that is not being compiled.
   void Forget(const std::string& job) const;
 
-  // Program text of a compiled job. `directory` as in CompileDone.
-  absl::StatusOr<std::string> ReadProgram(const std::string& job, const std::string& directory) const;
+  // Program text of a stage of a compiled job. `directory` as in CompileDone.
+  absl::StatusOr<std::string> ReadProgram(const std::string& job, const std::string& directory, int stage) const;
 
  private:
   struct Work {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <set>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -76,25 +77,28 @@ absl::Status CheckBatchAgainstData(const v1::JobSpec& spec, const std::string& s
 }
 
 absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const std::string& summary, const std::string& data,
-                                     const std::string& program) {
-  auto parsed = graph::ParseProgram(program, {.file = "stage0.program"});
-  if (!parsed.ok())
-    return absl::InternalError(
-        absl::StrCat("tacc-plan wrote a program that does not parse: ", std::string(parsed.status().message())));
+                                     const std::vector<std::string>& programs) {
   const Json plan = Json::parse(summary, nullptr, /*allow_exceptions=*/false);
   const Json facts = Json::parse(data, nullptr, /*allow_exceptions=*/false);
   if (!plan.is_object() || !facts.is_object())
     return absl::InternalError("summary.json or the output of tacc-data check is not a JSON object");
-  std::vector<std::string> weights;
+  // Each once: first and last stage may share one, as a tied embedding.
+  std::set<std::string> weights;
   int64_t parameters = 0;
-  for (const graph::State& state : parsed->states) {
-    if (state.kind != graph::StateKind::kWeight) continue;
-    int64_t elements = 1;
-    for (const int64_t dim : state.placement.global.dims) elements *= dim;
-    parameters += elements;
-    weights.push_back(absl::StrCat(state.name, " ", absl::StrJoin(state.placement.global.dims, ",")));
+  for (const std::string& program : programs) {
+    auto parsed = graph::ParseProgram(program, {.file = "program"});
+    if (!parsed.ok())
+      return absl::InternalError(
+          absl::StrCat("tacc-plan wrote a program that does not parse: ", std::string(parsed.status().message())));
+    for (const graph::State& state : parsed->states) {
+      if (state.kind != graph::StateKind::kWeight) continue;
+      const auto& dims = state.placement.global.dims;
+      if (!weights.insert(absl::StrCat(state.name, " ", absl::StrJoin(dims, ","))).second) continue;
+      int64_t elements = 1;
+      for (const int64_t dim : dims) elements *= dim;
+      parameters += elements;
+    }
   }
-  std::sort(weights.begin(), weights.end());
   Json identity;
   identity["model"] = absl::StrFormat("%d parameters, shapes %016x", parameters, Hash(absl::StrJoin(weights, "\n")));
   identity["data"] =

@@ -3,6 +3,7 @@
 #define COORDINATOR_COMPILE_REQUEST_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "tacc/v1/job.pb.h"
@@ -21,9 +22,9 @@ absl::Status CheckBatchAgainstData(const v1::JobSpec& spec, const std::string& s
 
 // What checkpoints of the job carry as `identity`: values that must not change for a resume to be a continuation, and
 // beside them, for messages, the paths of model and data, which may.
-// `program` is the text of its program, of which names and logical shapes of the weights count.
+// `programs` are the texts of its stages, of which names and logical shapes of the weights count.
 absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const std::string& summary, const std::string& data,
-                                     const std::string& program);
+                                     const std::vector<std::string>& programs);
 
 }  // namespace tacc::coordinator
 

@@ -71,7 +71,7 @@ TEST(CheckBatchAgainstDataTest, NoSampleIsTwiceInAnUpdate) {
 TEST(IdentityTest, DependsOnLogicalShapesAndNotOnTheLayout) {
   const std::string summary = R"({"seq_len": 64, "global_batch_size": 8})";
   const std::string data = R"({"num_tokens": 1000, "fingerprint": "ab"})";
-  auto two = Identity(Spec(), summary, data, kProgram);
+  auto two = Identity(Spec(), summary, data, {kProgram});
   ASSERT_TRUE(two.ok()) << two.status();
   std::string whole = kProgram;
   for (const auto& [from, to] : {std::pair<std::string, std::string>{"fsdp=2", "fsdp=1"},
@@ -80,7 +80,7 @@ TEST(IdentityTest, DependsOnLogicalShapesAndNotOnTheLayout) {
     for (size_t at = whole.find(from); at != std::string::npos; at = whole.find(from, at + to.size()))
       whole.replace(at, from.size(), to);
   }
-  auto one = Identity(Spec(), summary, data, whole);
+  auto one = Identity(Spec(), summary, data, {whole});
   ASSERT_TRUE(one.ok()) << one.status();
   EXPECT_EQ(*one, *two);
   const auto identity = nlohmann::json::parse(*one);
@@ -92,7 +92,9 @@ TEST(IdentityTest, DependsOnLogicalShapesAndNotOnTheLayout) {
   std::string renamed = whole;
   for (size_t at = renamed.find("fc.weight"); at != std::string::npos; at = renamed.find("fc.weight", at + 1))
     renamed.replace(at, 2, "gc");
-  EXPECT_NE(*Identity(Spec(), summary, data, renamed), *one);
+  // Stages of a pipeline, with a weight that both have.
+  EXPECT_EQ(*Identity(Spec(), summary, data, {whole, whole}), *one);
+  EXPECT_NE(*Identity(Spec(), summary, data, {renamed}), *one);
 }
 
 TEST(DescribeNodeTest, NamesOpValueGraphAndModule) {

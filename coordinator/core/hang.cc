@@ -1,8 +1,10 @@
 #include "coordinator/core/hang.h"
 
 #include <tuple>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace tacc::coordinator {
 namespace {
@@ -11,42 +13,60 @@ std::tuple<int64_t, int, int> Position(const v1::RankSample& sample) {
   return {sample.step(), sample.call(), sample.node()};
 }
 
+// Ranks of one stage, which run one program.
+struct StageRanks {
+  int last = -1;     // The one that is furthest, of those in a collective.
+  int missing = -1;  // The one that is least far.
+};
+
 }  // namespace
 
 std::optional<std::string> FindHang(const JobState& job, double timeout_seconds, const DescribeInstruction& describe) {
-  const AttemptState& attempt = *job.attempt;
-  int last = -1;     // Rank that is furthest, in a collective.
-  int missing = -1;  // Rank that is least far.
-  for (size_t i = 0; i < attempt.ranks.size(); ++i) {
-    const auto& sample = attempt.ranks[i].sample;
-    if (!sample.has_value() || sample->still_seconds() < timeout_seconds) return std::nullopt;
-    const int rank = static_cast<int>(i);
-    if (sample->waits_for_ranks() && (last < 0 || Position(*sample) > Position(*attempt.ranks[last].sample)))
-      last = rank;
-    if (missing < 0) {
-      missing = rank;
+  const std::vector<RankState>& ranks = job.attempt->ranks;
+  const auto sample = [&ranks](int rank) -> const v1::RankSample& { return *ranks[rank].sample; };
+  std::vector<StageRanks> stages(job.summary.NumStages());
+  int waiter = -1;  // A rank in a collective.
+  for (int rank = 0; rank < static_cast<int>(ranks.size()); ++rank) {
+    if (!ranks[rank].sample.has_value() || sample(rank).still_seconds() < timeout_seconds) return std::nullopt;
+    StageRanks& stage = stages[job.StageOf(rank)];
+    if (sample(rank).waits_for_ranks()) {
+      if (stage.last < 0 || Position(sample(rank)) > Position(sample(stage.last))) stage.last = rank;
+      if (waiter < 0) waiter = rank;
+    }
+    if (stage.missing < 0) {
+      stage.missing = rank;
       continue;
     }
-    const v1::RankSample& least = *attempt.ranks[missing].sample;
-    const bool behind = Position(*sample) < Position(least);
-    const bool outside = Position(*sample) == Position(least) && least.waits_for_ranks() && !sample->waits_for_ranks();
-    if (behind || outside) missing = rank;
+    const v1::RankSample& least = sample(stage.missing);
+    const bool behind = Position(sample(rank)) < Position(least);
+    const bool outside =
+        Position(sample(rank)) == Position(least) && least.waits_for_ranks() && !sample(rank).waits_for_ranks();
+    if (behind || outside) stage.missing = rank;
   }
-  if (last < 0) return std::nullopt;
-  const v1::RankSample& waits = *attempt.ranks[last].sample;
-  const v1::RankSample& least = *attempt.ranks[missing].sample;
-  const std::string instruction = describe(job, waits.call(), waits.node());
-  const std::string where = absl::StrCat(instruction, " of step ", waits.step());
-  if (Position(least) == Position(waits) && least.waits_for_ranks()) {
-    return absl::StrCat("no progress for ", timeout_seconds, " s: all ranks wait in ", where,
-                        "; the network between the workers may be down");
+  if (waiter < 0) return std::nullopt;
+  const auto place = [&](int rank) {
+    return absl::StrCat(describe(job, rank, sample(rank).call(), sample(rank).node()), " of step ",
+                        sample(rank).step());
+  };
+  const std::string head = absl::StrCat("no progress for ", timeout_seconds, " s: ");
+  for (const StageRanks& stage : stages) {
+    const v1::RankSample& least = sample(stage.missing);
+    if (least.waits_for_ranks() && Position(least) == Position(sample(stage.last))) continue;
+    // What it is missing from: a collective of its own stage, or what others wait for.
+    const int last = stage.last >= 0 ? stage.last : waiter;
+    int waiting = 0;
+    for (int rank = 0; rank < static_cast<int>(ranks.size()); ++rank) {
+      waiting += job.StageOf(rank) == job.StageOf(last) && sample(rank).waits_for_ranks() &&
+                 Position(sample(rank)) == Position(sample(last));
+    }
+    return absl::StrCat(head, "rank ", stage.missing, " on ", ranks[stage.missing].worker, " did not enter ",
+                        place(last), ", where ", waiting, waiting == 1 ? " rank waits" : " ranks wait",
+                        "; it stands at ", place(stage.missing));
   }
-  int waiting = 0;
-  for (const RankState& rank : attempt.ranks)
-    waiting += Position(*rank.sample) == Position(waits) && rank.sample->waits_for_ranks();
-  return absl::StrCat("no progress for ", timeout_seconds, " s: rank ", missing, " on ", attempt.ranks[missing].worker,
-                      " did not enter ", where, ", where ", waiting, waiting == 1 ? " rank waits" : " ranks wait",
-                      "; it stands at ", describe(job, least.call(), least.node()), " of step ", least.step());
+  std::vector<std::string> places;
+  for (const StageRanks& stage : stages) places.push_back(place(stage.last));
+  return absl::StrCat(head, "all ranks wait in ", absl::StrJoin(places, " and "),
+                      "; the network between the workers may be down");
 }
 
 std::optional<std::string> FindStartHang(const JobState& job, double timeout_seconds) {

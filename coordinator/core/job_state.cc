@@ -107,6 +107,8 @@ absl::Status Summary::Parse(const std::string& text, Summary* out) {
   plan.set_num_parameters(NumberOr<int64_t>(json, "num_parameters", 0));
   plan.set_flops_per_step(NumberOr<double>(json, "flops_per_step", 0));
   plan.set_predicted_step_seconds(NumberOr<double>(json, "predicted_step_seconds", 0));
+  plan.set_predicted_tokens_per_second(NumberOr<double>(json, "predicted_tokens_per_second", 0));
+  plan.set_predicted_communication_seconds(NumberOr<double>(json, "predicted_exposed_communication_seconds", 0));
   if (json.contains("memory") && json["memory"].is_object()) {
     for (const auto& [key, bytes] : json["memory"].items()) {
       std::string kind = key;
@@ -150,6 +152,11 @@ v1::Phase JobState::Phase() const {
 }
 
 int JobState::World() const { return compiled ? summary.plan.world() : RequestedWorld(spec); }
+
+int Summary::NumStages() const {
+  const auto pp = plan.mesh().find("pp");
+  return pp == plan.mesh().end() ? 1 : std::max(1, pp->second);
+}
 
 absl::Status Apply(const v1::Fact& fact, JobState* job) {
   switch (fact.fact_case()) {

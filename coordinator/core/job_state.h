@@ -22,6 +22,8 @@ struct Summary {
   v1::PlanSummary plan;
   // Parses; unknown keys are ignored. InvalidArgument when it is not an object or `world` is not positive.
   static absl::Status Parse(const std::string& text, Summary* out);
+  // Of the pipeline; each has a program.
+  int NumStages() const;
 };
 
 struct RankState {
@@ -46,6 +48,7 @@ struct RankState {
   std::string failed_code;
   std::string failed_message;
   std::optional<v1::RankSample> sample;
+  int64_t peak_memory_bytes = 0;  // Of the newest sample; 0: none.
   bool kill_sent = false;
   bool stop_sent = false;
 };
@@ -122,6 +125,9 @@ struct JobState {
   bool Active() const { return attempt.has_value() && !attempt->over; }
   v1::Phase Phase() const;
   int World() const;
+  // The stage of the pipeline that runs on `rank` of the compiled job: `pp` is the mesh's major axis, so stages are
+  // runs of ranks.
+  int StageOf(int rank) const { return rank * summary.NumStages() / World(); }
 };
 
 // Changes `job` by one fact of it. Internal when the fact does not fit the state (a damaged log).

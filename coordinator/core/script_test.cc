@@ -1,15 +1,24 @@
 // Runs testdata/*.script: each block is a command, `----`, and all decisions that the core takes on it.
 // `coordinator_core_script_test --rewrite` writes the outputs anew: only commit a difference that you can explain.
 //
-// Commands (RANK is JOB/ATTEMPT/RANK; reports are numbered by themselves, `seq=N` sends a number again):
+// Commands (RANK is JOB/ATTEMPT/RANK; reports are numbered by themselves, `RANK@N` sends number N again):
 //   submit NAME [workers=N] [max_steps=N] [max_restarts=N] [limit=N] [dir=D] [request=R] [resume=auto|never|PATH]
-//   cancel JOB now|checkpoint        compiled JOB [world=N] [need=BYTES]      compile_failed JOB bad_input|bug MESSAGE
-//   attach W [instance=I] [version=V] [kind=K] [threads=N] [memory=N] [running=RANK] [held=RANK]     detach W
-//   paths W [max_attempt=N] [exported] [owner=TEXT] [error=TEXT] [NAME:step=N:attempt=N[:seed=N][:damaged] ...] answers
-//   the last check_paths to W event RANK JSON    step RANK N    checkpoint RANK N    ready RANK [STEP]    exit RANK
-//   CODE|signal=N|killed|start=TEXT [log=LINE] beat W [RANK step=N call=N node=N still=S [collective]]    deleted W
-//   [NAME ...]    tick SECONDS [alive=W,W] restart [keep=N]    a coordinator with nothing but what was logged, which
-//   keeps N ended jobs    job JOB    workers
+//   cancel JOB now|checkpoint
+//   compiled JOB [world=N] [pp=N] [need=BYTES]
+//   compile_failed JOB bad_input|bug MESSAGE
+//   attach W [instance=I] [version=V] [kind=K] [threads=N] [memory=N] [running=RANK] [held=RANK]
+//   detach W
+//   paths W [max_attempt=N] [exported] [owner=TEXT] [error=TEXT] [NAME:step=N:attempt=N[:seed=N][:damaged] ...]
+//     answers the last check_paths to W
+//   event RANK JSON
+//   step RANK N, checkpoint RANK N, ready RANK [STEP]
+//   exit RANK CODE|signal=N|killed|start=TEXT [log=LINE]
+//   beat W [RANK collective|outside step=N call=N node=N still=S]
+//   deleted W [NAME ...]
+//   tick SECONDS [alive=W,W]
+//   restart [keep=N]: a coordinator with nothing but what was logged, which keeps N ended jobs
+//   job JOB
+//   workers
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -114,8 +123,9 @@ class Script {
     Core::Options options;
     options.max_ended_jobs = max_ended_jobs;
     options.version = "0.1.0";
-    core_ = std::make_unique<Core>(options, [](const JobState& job, int call, int node) {
-      return absl::StrCat("all_gather %", node, " of call ", call);
+    core_ = std::make_unique<Core>(options, [](const JobState& job, int rank, int call, int node) {
+      const std::string stage = job.summary.NumStages() > 1 ? absl::StrCat(" of stage ", job.StageOf(rank)) : "";
+      return absl::StrCat("all_gather %", node, " of call ", call, stage);
     });
   }
 
@@ -152,7 +162,7 @@ class Script {
     CompileDone done;
     done.job = job;
     const int64_t world = args.Int("world", core_->Find(job)->spec.resources().workers());
-    done.summary = absl::StrCat(R"({"world":)", world,
+    done.summary = absl::StrCat(R"({"mesh":{"pp":)", args.Int("pp", 1), R"(},"world":)", world,
                                 R"(,"precision":"f32","num_parameters":100,"flops_per_step":1e9,"seq_len":64,)",
                                 R"("global_batch_size":8,"memory":{"total_bytes":)", args.Int("need", 1000), "}}");
     done.data = "{}";
