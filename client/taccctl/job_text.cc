@@ -46,11 +46,22 @@ void PrintMeasured(const v1::Job& job, std::ostream& out) {
   const v1::Measured& measured = job.measured();
   const auto seconds = [](double value) { return value > 0 ? absl::StrCat(FormatNumber(value, 4), " s") : "-"; };
   const auto bytes = [](double value) { return value > 0 ? FormatBytes(value) : std::string("-"); };
-  const auto arena = plan.memory_bytes().find("arena");
-  std::vector<std::vector<std::string>> rows = {
+  const auto tokens = [](double value) { return value > 0 ? FormatCount(value) : std::string("-"); };
+  const auto share = [](double part, double whole) { return whole > 0 ? FormatPercent(part / whole) : "-"; };
+  const auto planned_bytes = [&plan](const char* kind) {
+    const auto found = plan.memory_bytes().find(kind);
+    return found == plan.memory_bytes().end() ? 0.0 : static_cast<double>(found->second);
+  };
+  const std::vector<std::vector<std::string>> rows = {
       {"step", seconds(plan.predicted_step_seconds()), seconds(measured.step_seconds())},
-      {"arena of a rank", bytes(arena == plan.memory_bytes().end() ? 0 : static_cast<double>(arena->second)),
-       bytes(static_cast<double>(measured.arena_bytes()))},
+      {"tokens/s", tokens(plan.predicted_tokens_per_second()), tokens(measured.tokens_per_second())},
+      {"communication", share(plan.predicted_communication_seconds(), plan.predicted_step_seconds()),
+       share(measured.communication_seconds(), measured.step_seconds())},
+      // The first checkpoint takes a copy of the states.
+      {"memory of a rank",
+       bytes(planned_bytes("total") + (job.has_last_checkpoint() ? planned_bytes("checkpoint") : 0)),
+       bytes(static_cast<double>(measured.peak_memory_bytes()))},
+      {"arena of a rank", bytes(planned_bytes("arena")), bytes(static_cast<double>(measured.arena_bytes()))},
       {"MFU",
        plan.predicted_step_seconds() > 0 && plan.peak_flops_per_second() > 0
            ? FormatPercent(plan.flops_per_step() / plan.predicted_step_seconds() / plan.peak_flops_per_second())

@@ -31,8 +31,10 @@ v1::Measured Measure(const AttemptState& attempt) {
   measured.set_data_wait_seconds(Median(wait));
   measured.set_communication_seconds(Median(communication));
   measured.set_num_steps(static_cast<int>(attempt.recent.size()));
-  for (const RankState& rank : attempt.ranks)
+  for (const RankState& rank : attempt.ranks) {
     measured.set_arena_bytes(std::max(measured.arena_bytes(), rank.arena_bytes));
+    measured.set_peak_memory_bytes(std::max(measured.peak_memory_bytes(), rank.peak_memory_bytes));
+  }
   return measured;
 }
 
@@ -106,6 +108,7 @@ v1::Job ViewJob(const JobState& job) {
       out->set_resumed_from(rank.resumed_from);
       out->set_arena_bytes(rank.arena_bytes);
       out->set_load_seconds(rank.load_seconds);
+      out->set_peak_memory_bytes(rank.peak_memory_bytes);
     }
   }
   view.set_submitted_time(job.submitted_time);

@@ -1,4 +1,6 @@
 // Workers come, go, come back, and fall silent.
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/start_file.h"
@@ -106,7 +108,10 @@ void Core::OnMessage(const WorkerMessage& message) {
 void Core::OnHeartbeat(Worker* worker, const v1::Heartbeat& heartbeat) {
   if (!heartbeat.has_sample()) return;
   JobState* job = nullptr;
-  if (RankState* rank = FindRank(*worker, heartbeat.sample().id(), &job)) rank->sample = heartbeat.sample();
+  RankState* rank = FindRank(*worker, heartbeat.sample().id(), &job);
+  if (rank == nullptr) return;
+  rank->sample = heartbeat.sample();
+  rank->peak_memory_bytes = std::max(rank->peak_memory_bytes, heartbeat.sample().peak_memory_bytes());
 }
 
 void Core::OnTick() {

@@ -245,6 +245,7 @@ class Daemon {
     out->set_waits_for_ranks(activity == Activity::kInCollective || activity == Activity::kMeeting);
     out->set_activity(ActivityText(activity));
     out->set_still_seconds(sample->still_seconds);
+    out->set_peak_memory_bytes(sample->peak_memory_bytes);
     return heartbeat;
   }
 
@@ -269,6 +270,7 @@ class Daemon {
     if (const absl::optional<RankHost::Sample> sample = host_.TakeSample(now); sample.has_value()) {
       snapshot.steps_done = sample->status.step;
       snapshot.still_seconds = sample->still_seconds;
+      snapshot.peak_memory_bytes = sample->peak_memory_bytes;
     }
     metrics_->Publish(std::move(snapshot));
   }

@@ -76,6 +76,8 @@ std::vector<prometheus::MetricFamily> Families(const DaemonSnapshot& snapshot) {
   gauge("tacc_rank_step", "Updates done, as the rank's status block says.", static_cast<double>(snapshot.steps_done),
         rank);
   gauge("tacc_rank_still_seconds", "How long the rank has been in the same instruction.", snapshot.still_seconds, rank);
+  gauge("tacc_rank_peak_memory_bytes", "Most memory that the rank's process has had resident.",
+        static_cast<double>(snapshot.peak_memory_bytes), rank);
   for (const RankMetric& metric : kRankMetrics) {
     const auto it = snapshot.rank_metrics.find(metric.number);
     if (it != snapshot.rank_metrics.end()) gauge(metric.name, metric.help, it->second, rank);

@@ -27,6 +27,7 @@ struct DaemonSnapshot {
   int rank = 0;
   int64_t steps_done = 0;
   double still_seconds = 0;
+  int64_t peak_memory_bytes = 0;
   std::map<std::string, double> rank_metrics;  // Supervisor::metrics
 };
 

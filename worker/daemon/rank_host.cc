@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,17 @@ namespace {
 // An event is a few hundred bytes; this bounds a message to the coordinator.
 constexpr size_t kMaxEventBytes = 1 << 20;
 constexpr size_t kMaxLogLineBytes = 4096;
+
+// VmHWM of a process; 0: not known.
+int64_t PeakMemoryBytes(pid_t pid) {
+  std::ifstream stream(absl::StrCat("/proc/", pid, "/status"));
+  std::string word;
+  int64_t kibibytes = 0;
+  while (stream >> word) {
+    if (word == "VmHWM:" && stream >> kibibytes) return kibibytes * 1024;
+  }
+  return 0;
+}
 
 }  // namespace
 
@@ -146,6 +158,7 @@ absl::optional<RankHost::Sample> RankHost::TakeSample(double now) {
   if (sample.status.heartbeat != last_status_.heartbeat) still_since_ = now;
   last_status_ = sample.status;
   sample.still_seconds = now - still_since_;
+  sample.peak_memory_bytes = PeakMemoryBytes(child_->pid());
   return sample;
 }
 

@@ -55,6 +55,7 @@ class RankHost {
   struct Sample {
     RankStatus status;
     double still_seconds = 0;
+    int64_t peak_memory_bytes = 0;  // VmHWM of the process; 0: not known.
   };
   absl::optional<Sample> TakeSample(double now);
 
