@@ -18,6 +18,7 @@
 #include "absl/strings/strip.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/element.h"
+#include "worker/checkpoint/model_weights.h"
 #include "worker/checkpoint/posix_file.h"
 #include "worker/checkpoint/reader.h"
 #include "worker/checkpoint/safetensors.h"
@@ -86,11 +87,30 @@ absl::Status CopyModelFiles(const std::string& model_dir, const std::string& out
   return absl::OkStatus();
 }
 
+// Rows (entries of the first dim; a scalar counts as one) of a tensor of the checkpoint.
+struct SourceRows {
+  std::string name;
+  int64_t begin = 0;
+  int64_t end = 1;
+};
+
 struct OutputTensor {
-  std::vector<std::string> sources;  // In the checkpoint: one, or the rows of the tensor in order.
+  std::vector<SourceRows> sources;  // One, or the rows of the tensor in order.
   SafetensorsWriter::Tensor tensor;
   int64_t num_bytes = 0;
 };
+
+// A stack, as the tensors of its entries.
+void AddStack(const std::string& source, const OutputTensor& stack, std::vector<OutputTensor>* tensors) {
+  for (int64_t row = 0; row < stack.tensor.shape[0]; ++row) {
+    OutputTensor entry = stack;
+    entry.sources = {{source, row, row + 1}};
+    entry.tensor.name = StackEntryName(stack.tensor.name, row);
+    entry.tensor.shape.erase(entry.tensor.shape.begin());
+    entry.num_bytes = stack.num_bytes / stack.tensor.shape[0];
+    tensors->push_back(std::move(entry));
+  }
+}
 
 absl::StatusOr<std::vector<OutputTensor>> ChooseTensors(const Checkpoint& checkpoint, const std::string& dtype) {
   // By tensor of the model, then by first row.
@@ -118,35 +138,45 @@ absl::StatusOr<std::vector<OutputTensor>> ChooseTensors(const Checkpoint& checkp
       }
       if (begin > 0) part[0] += num_rows;
       shape = std::move(part);
-      output.sources.push_back(source);
+      const std::vector<int64_t>& logical = checkpoint.manifest().tensors.at(source).shape;
+      output.sources.push_back({source, 0, logical.empty() ? 1 : logical[0]});
     }
     output.num_bytes = *NumElements(shape) * *DtypeBytes(dtype);
-    tensors.push_back(std::move(output));
+    if (!IsStack(output.tensor.name)) {
+      tensors.push_back(std::move(output));
+      continue;
+    }
+    const ManifestTensor& stack = checkpoint.manifest().tensors.at(output.sources[0].name);
+    if (stack.shape.empty() || stack.stored_shape != stack.shape) {
+      return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": stack \"", name, "\" of ",
+                                                     ShapeText(stack.shape), " has the stored shape ",
+                                                     ShapeText(stack.stored_shape), "; wanted the same"));
+    }
+    AddStack(output.sources[0].name, output, &tensors);
   }
   if (tensors.empty()) return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": holds no weights"));
   return tensors;
 }
 
-// Appends the elements of a tensor of the checkpoint in logical row-major order, which is also the stored order.
-absl::Status AppendTensor(const Checkpoint& checkpoint, const std::string& source, const std::string& dtype,
-                          SafetensorsWriter* writer) {
-  const std::vector<int64_t>& shape = checkpoint.manifest().tensors.at(source).shape;
+// Appends the elements of the rows in logical row-major order, which is also the stored order.
+absl::Status AppendRows(const Checkpoint& checkpoint, const SourceRows& source, const std::string& dtype,
+                        SafetensorsWriter* writer) {
+  const std::vector<int64_t>& shape = checkpoint.manifest().tensors.at(source.name).shape;
   Rectangle part = WholeTensor(shape);
-  const int64_t rows = shape.empty() ? 1 : shape[0];
   const int64_t elements = *NumElements(shape);
   if (elements == 0) return absl::OkStatus();
-  const int64_t row_elements = elements / rows;
-  const int64_t rows_at_once = std::clamp<int64_t>(kChunkElements / row_elements, 1, rows);
+  const int64_t row_elements = shape.empty() ? 1 : elements / shape[0];
+  const int64_t rows_at_once = std::clamp<int64_t>(kChunkElements / row_elements, 1, source.end - source.begin);
   std::vector<float> values(rows_at_once * row_elements);
   std::vector<char> bytes(values.size() * *DtypeBytes(dtype));
-  for (int64_t row = 0; row < rows; row += rows_at_once) {
-    const int64_t num_rows = std::min(rows_at_once, rows - row);
+  for (int64_t row = source.begin; row < source.end; row += rows_at_once) {
+    const int64_t num_rows = std::min(rows_at_once, source.end - row);
     if (!shape.empty()) {
       part.offset[0] = row;
       part.shape[0] = num_rows;
     }
     const int64_t count = num_rows * row_elements;
-    if (absl::Status status = checkpoint.Read(source, part, values.data()); !status.ok()) return status;
+    if (absl::Status status = checkpoint.Read(source.name, part, values.data()); !status.ok()) return status;
     absl::Status status = ConvertFromFloat(dtype, values.data(), count, bytes.data());
     if (!status.ok()) return status;
     status = writer->Append(bytes.data(), count * *DtypeBytes(dtype));
@@ -186,8 +216,8 @@ absl::Status WriteWeights(const Checkpoint& checkpoint, const std::vector<Output
         SafetensorsWriter::Create(absl::StrCat(out_dir, "/", name), declared, {{"format", "pt"}});
     if (!writer.ok()) return writer.status();
     for (const size_t end = next + counts[file]; next < end; ++next) {
-      for (const std::string& source : tensors[next].sources) {
-        absl::Status status = AppendTensor(checkpoint, source, tensors[next].tensor.dtype, writer->get());
+      for (const SourceRows& source : tensors[next].sources) {
+        absl::Status status = AppendRows(checkpoint, source, tensors[next].tensor.dtype, writer->get());
         if (!status.ok()) return status;
       }
       index["weight_map"][tensors[next].tensor.name] = name;

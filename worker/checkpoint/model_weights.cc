@@ -40,6 +40,13 @@ absl::StatusOr<std::map<std::string, std::string>> ReadIndex(const std::string& 
 
 }  // namespace
 
+bool IsStack(const std::string& name) { return name.find('*') != std::string::npos; }
+
+std::string StackEntryName(const std::string& name, int64_t entry) {
+  std::string entry_name = name;
+  return entry_name.replace(name.find('*'), 1, absl::StrCat(entry));
+}
+
 absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Open(const std::string& directory) {
   const std::string single = absl::StrCat(directory, "/model.safetensors");
   const std::string index = absl::StrCat(directory, "/model.safetensors.index.json");
@@ -87,6 +94,22 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Open(const std::stri
 
 absl::Status ModelWeights::ReadFloat(const std::string& name, const std::vector<int64_t>& logical_shape,
                                      const Rectangle& rectangle, float* out) const {
+  if (IsStack(name)) {
+    if (logical_shape.empty() || !IsInside(rectangle, logical_shape)) {
+      return absl::InvalidArgumentError(absl::StrCat(directory_, ": stack \"", name, "\": ", RectangleText(rectangle),
+                                                     " is not inside ", ShapeText(logical_shape)));
+    }
+    const std::vector<int64_t> entry_shape(logical_shape.begin() + 1, logical_shape.end());
+    const Rectangle part = {{rectangle.offset.begin() + 1, rectangle.offset.end()},
+                            {rectangle.shape.begin() + 1, rectangle.shape.end()}};
+    const int64_t entry_elements = *NumElements(part.shape);
+    for (int64_t i = 0; i < rectangle.shape[0]; ++i) {
+      const std::string entry_name = StackEntryName(name, rectangle.offset[0] + i);
+      absl::Status status = ReadFloat(entry_name, entry_shape, part, out + i * entry_elements);
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
   const absl::optional<TensorRows> rows = ParseTensorRows(name);
   const auto it = tensors_.find(rows.has_value() ? rows->tensor : name);
   if (it == tensors_.end()) return absl::NotFoundError(absl::StrCat(directory_, ": no tensor \"", name, "\""));

@@ -15,6 +15,12 @@
 
 namespace tacc::worker {
 
+// A tensor with a '*' in its name is a stack: the model's files hold one tensor for each entry of its first dim, under
+// the name with the entry's number in place of the '*' ("experts.*.up.weight" of shape [8,N,M]: "experts.0.up.weight"
+// of [N,M] to "experts.7.up.weight").
+bool IsStack(const std::string& name);
+std::string StackEntryName(const std::string& name, int64_t entry);
+
 // Immutable, thread-safe.
 class ModelWeights {
  public:
@@ -31,8 +37,8 @@ class ModelWeights {
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
 
   // Reads a rectangle of a tensor, or of some of its rows (tensor_rows.h), as fp32, dense and row-major.
-  // `logical_shape` is how the caller sees it: the stored shape or a reshape of it. `out` holds the rectangle's
-  // elements. NotFound, InvalidArgument name the tensor.
+  // `logical_shape` is how the caller sees it: the stored shape or a reshape of it (of a stack, that of an entry).
+  // `out` holds the rectangle's elements. NotFound, InvalidArgument name the tensor.
   absl::Status ReadFloat(const std::string& name, const std::vector<int64_t>& logical_shape, const Rectangle& rectangle,
                          float* out) const;
 

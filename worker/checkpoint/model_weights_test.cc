@@ -53,6 +53,23 @@ TEST(ModelWeightsTest, ReadsSomeOfTheRows) {
   }
 }
 
+TEST(ModelWeightsTest, ReadsAStackFromItsEntries) {
+  TestDirectory directory;
+  WriteCounting(directory.File("model-0.safetensors"), "e.0.w", "F32", {2, 3});
+  WriteCounting(directory.File("model-1.safetensors"), "e.1.w", "BF16", {2, 3});
+  TestDirectory::Write(directory.File("model.safetensors.index.json"),
+                       R"({"weight_map": {"e.0.w": "model-0.safetensors", "e.1.w": "model-1.safetensors"}})");
+  const auto model = ModelWeights::Open(directory.path());
+  ASSERT_TRUE(model.ok()) << model.status();
+  std::vector<float> out(8);
+  ASSERT_TRUE((*model)->ReadFloat("e.*.w", {2, 2, 3}, {{0, 0, 1}, {2, 2, 2}}, out.data()).ok());
+  EXPECT_EQ(out, (std::vector<float>{1, 2, 4, 5, 1, 2, 4, 5}));
+  EXPECT_EQ((*model)->ReadFloat("e.*.w", {3, 2, 3}, {{2, 0, 0}, {1, 1, 1}}, out.data()).message(),
+            directory.path() + ": no tensor \"e.2.w\"");
+  EXPECT_THAT(std::string((*model)->ReadFloat("e.*.w", {2, 2, 3}, {{1, 0, 0}, {2, 1, 1}}, out.data()).message()),
+              HasSubstr("stack \"e.*.w\": [2,1,1] at [1,0,0] is not inside [2,2,3]"));
+}
+
 TEST(ModelWeightsTest, BadReadsNameTheTensor) {
   TestDirectory directory;
   WriteCounting(directory.File("model.safetensors"), "w", "F32", {6, 2});
