@@ -109,6 +109,21 @@ std::vector<std::string> ConfigReader::Strings(const std::string& key) {
   return strings;
 }
 
+std::vector<int64_t> ConfigReader::Ints(const std::string& key, int64_t min, int64_t max) {
+  const nlohmann::json* value = Find(key);
+  std::vector<int64_t> numbers;
+  if (value == nullptr) return numbers;
+  bool fits = value->is_array();
+  for (size_t i = 0; fits && i < value->size(); ++i) {
+    const nlohmann::json& item = (*value)[i];
+    fits = item.is_number_integer() && item >= min && item <= max;
+    if (fits) numbers.push_back(item.get<int64_t>());
+  }
+  if (fits) return numbers;
+  Fail(key, absl::StrCat("wanted a list of whole numbers from ", min, " to ", max));
+  return {};
+}
+
 const nlohmann::json* ConfigReader::Object(const std::string& key) {
   const nlohmann::json* value = Find(key);
   if (value == nullptr || value->is_object()) return value;

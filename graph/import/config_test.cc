@@ -16,8 +16,10 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kSeqLen = 8;
 
-const std::set<std::string> kLlamaLike = {"llama", "mistral", "qwen2", "qwen3", "olmo",
-                                          "olmo2", "granite", "glm",   "glm4"};
+const std::set<std::string> kLlamaLike = {"llama",   "mistral", "qwen2", "qwen3",   "olmo",      "olmo2",
+                                          "granite", "glm",     "glm4",  "mixtral", "qwen3_moe", "olmoe"};
+
+const std::set<std::string> kMixtures = {"mixtral", "qwen3_moe", "olmoe"};
 
 json BaseConfig(const std::string& family) {
   if (family == "bloom")
@@ -50,6 +52,14 @@ json BaseConfig(const std::string& family) {
                  {"max_position_embeddings", 32}};
   if (kLlamaLike.count(family) > 0) config["num_key_value_heads"] = 4;
   if (family == "glm" || family == "glm4") config["head_dim"] = 8;
+  if (kMixtures.count(family) > 0) {
+    config["num_experts"] = 6;
+    config["num_experts_per_tok"] = 2;
+  }
+  if (family == "qwen3_moe") {
+    config["moe_intermediate_size"] = 14;
+    config["mlp_only_layers"] = {0};
+  }
   return config;
 }
 
@@ -159,10 +169,29 @@ std::vector<Flip> FlipsOf(const std::string& family) {
   if (kLlamaLike.count(family) > 0) {
     add(LlamaLikeFlips(is_glm ? 0.25 : 0.5));
     if (family != "olmo") add({{"rms_norm_eps", 1e-3}});
-    if (family != "mistral" && family != "qwen2") add({{"attention_bias", !is_glm}});
+    if (family != "mistral" && family != "qwen2" && family != "mixtral") add({{"attention_bias", !is_glm}});
+  }
+  if (kMixtures.count(family) > 0) {
+    add({{"num_experts", 5},
+         {"num_experts", 1 << 17},
+         {"num_local_experts", 5},
+         {"num_local_experts", 5, {{"num_experts", nullptr}}},
+         {"num_experts_per_tok", 3},
+         {"num_experts_per_tok", 7},
+         {"output_router_logits", true},
+         {"router_aux_loss_coef", 0.5, {{"output_router_logits", true}}}});
+    if (family != "mixtral") add({{"norm_topk_prob", true}});
+  }
+  if (family == "mixtral") add({{"router_jitter_noise", 0.1}, {"sliding_window", 7}});
+  if (family == "qwen3_moe") {
+    add({{"moe_intermediate_size", 15},
+         {"decoder_sparse_step", 3},
+         {"mlp_only_layers", json::array()},
+         {"mlp_only_layers", {"0"}},
+         {"mlp_only_layers", {-1}}});
   }
   if (family == "llama" || family == "granite") add({{"mlp_bias", true}});
-  if (family == "olmo") add({{"clip_qkv", 8.0}});
+  if (family == "olmo" || family == "olmoe") add({{"clip_qkv", 8.0}});
   if (family == "mistral") add({{"sliding_window", 7}, {"sliding_window", 0}});
   if (family == "granite") {
     add({{"embedding_multiplier", 12.0},
@@ -172,7 +201,7 @@ std::vector<Flip> FlipsOf(const std::string& family) {
          {"logits_scaling", 0}});
   }
   if (family == "qwen2") add({{"use_mrope", true}});
-  if (family == "qwen2" || family == "qwen3") {
+  if (family == "qwen2" || family == "qwen3" || family == "qwen3_moe") {
     add({{"use_sliding_window", true, {{"sliding_window", 7}, {"max_window_layers", 1}}},
          {"sliding_window", 7, {{"use_sliding_window", true}, {"max_window_layers", 1}}},
          {"max_window_layers", 1, {{"use_sliding_window", true}, {"sliding_window", 7}}},
@@ -400,10 +429,16 @@ TEST_P(FamilyTest, FlopsMatchHandFormula) {
     const OpDef* op = ops.Find(node.op);
     if (op->is_matmul) counted += op->flops(CallOf(*graph, node));
   }
-  const double per_token_layer =
-      hidden * (heads + 2 * kv_heads) * head_dim + heads * head_dim * hidden + mlp_matrices * hidden * inner;
+  const double projections = hidden * (heads + 2 * kv_heads) * head_dim + heads * head_dim * hidden;
   const double attention = 2 * heads * head_dim * seq / 2;  // per token
-  const double by_hand = 2 * batch * seq * (layers * (per_token_layer + attention) + hidden * rows);
+  double mlps = layers * mlp_matrices * hidden * inner;
+  if (kMixtures.count(GetParam()) > 0) {  // two of six experts, and the router
+    const double dense_layers = GetParam() == "qwen3_moe" ? 1 : 0;
+    mlps = dense_layers * 3 * hidden * inner;
+    if (GetParam() == "qwen3_moe") inner = 14;
+    mlps += (layers - dense_layers) * (hidden * 6 + 2 * 3 * hidden * inner);
+  }
+  const double by_hand = 2 * batch * seq * (layers * (projections + attention) + mlps + hidden * rows);
   EXPECT_NEAR(counted, by_hand, 1e-3 * by_hand);
 }
 
@@ -588,6 +623,35 @@ const Published kPublished[] = {
       "seq_length": 8192, "use_cache": true, "torch_dtype": "float16", "transformers_version": "4.27.1",
       "tie_word_embeddings": false, "eos_token_id": 2, "pad_token_id": 0})",
      6243584000},
+    {"Mixtral-8x7B",
+     R"({"architectures": ["MixtralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2,
+      "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
+      "max_position_embeddings": 32768, "model_type": "mixtral", "num_attention_heads": 32, "num_experts_per_tok": 2,
+      "num_hidden_layers": 32, "num_key_value_heads": 8, "num_local_experts": 8, "output_router_logits": false,
+      "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.02, "sliding_window": null,
+      "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.36.0.dev0", "use_cache": true,
+      "vocab_size": 32000})",
+     46702792704},
+    {"Qwen3-30B-A3B",
+     R"({"architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 151643,
+      "decoder_sparse_step": 1, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 2048,
+      "initializer_range": 0.02, "intermediate_size": 6144, "max_position_embeddings": 40960, "max_window_layers": 48,
+      "mlp_only_layers": [], "model_type": "qwen3_moe", "moe_intermediate_size": 768, "norm_topk_prob": true,
+      "num_attention_heads": 32, "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 48,
+      "num_key_value_heads": 4, "output_router_logits": false, "rms_norm_eps": 1e-06, "rope_scaling": null,
+      "rope_theta": 1000000.0, "router_aux_loss_coef": 0.001, "sliding_window": null, "tie_word_embeddings": false,
+      "torch_dtype": "bfloat16", "transformers_version": "4.51.0", "use_cache": true, "use_sliding_window": false,
+      "vocab_size": 151936})",
+     30532122624},
+    {"OLMoE-1B-7B",
+     R"({"architectures": ["OlmoeForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "clip_qkv": null,
+      "eos_token_id": 50279, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 1024,
+      "max_position_embeddings": 4096, "model_type": "olmoe", "norm_topk_prob": false, "num_attention_heads": 16,
+      "num_experts": 64, "num_experts_per_tok": 8, "num_hidden_layers": 16, "num_key_value_heads": 16,
+      "output_router_logits": false, "pad_token_id": 1, "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 10000.0,
+      "router_aux_loss_coef": 0.01, "tie_word_embeddings": false, "torch_dtype": "bfloat16", "use_cache": true,
+      "vocab_size": 50304})",
+     6919161856},
     {"bloom-560m",
      R"({"apply_residual_connection_post_layernorm": false, "attention_dropout": 0.0, "attention_softmax_in_fp32": true,
       "bias_dropout_fusion": true, "bos_token_id": 1, "eos_token_id": 2, "hidden_dropout": 0.0, "initializer_range": 0.02,

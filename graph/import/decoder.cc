@@ -63,7 +63,7 @@ class DecoderBuilder {
       b_.End("output", "logits", logits);
     } else {
       const std::vector<ValueId> loss = b_.AddMany("cross_entropy", {logits, targets_}, {}, 3);
-      b_.End("output", "loss", loss[0]);
+      b_.End("output", "loss", WithAuxLoss(loss[0], loss[1]));
       b_.End("output", "target_tokens", loss[1]);
     }
     TACC_RETURN_IF_ERROR(b_.status());
@@ -216,8 +216,8 @@ class DecoderBuilder {
     return {q, k, part(kv_heads)};
   }
 
-  ValueId Clip(ValueId x) {
-    if (!spec_.clip_qkv.has_value()) return x;
+  ValueId Clip(ValueId x, DecoderSpec::ClipPlace place = DecoderSpec::kBeforeNorm) {
+    if (!spec_.clip_qkv.has_value() || spec_.clip_place != place) return x;
     return b_.Add("clamp", {x}, {{"min", -*spec_.clip_qkv}, {"max", *spec_.clip_qkv}});
   }
 
@@ -237,6 +237,7 @@ class DecoderBuilder {
     qkv.q = QkNorm(Join(path, names.q_norm), qkv.q);
     qkv.k = QkNorm(Join(path, names.k_norm), qkv.k);
     b_.SetModule(Join(path, names.attention));
+    for (ValueId* x : {&qkv.q, &qkv.k, &qkv.v}) *x = Clip(*x, DecoderSpec::kAfterNorm);
     if (spec_.rotary.has_value()) {
       const std::string style = spec_.rotary->pairs == Rotary::kHalves ? "half" : "interleaved";
       for (ValueId* x : {&qkv.q, &qkv.k}) *x = b_.Add("rotary", {*x, cos_, sin_}, {{"style", style}});
@@ -268,7 +269,67 @@ class DecoderBuilder {
     return b_.Add("mul", {Activate(gate), up});
   }
 
+  // The stack of the experts' matrices NAME.weight.
+  ValueId ExpertWeights(const std::string& name, const WeightDim& out, const WeightDim& in, const std::string& init) {
+    b_.SetModule(ModuleOf(ModuleOf(name)));
+    const int64_t num_experts = spec_.experts->num_experts;
+    return Param(absl::StrCat(name, ".weight"), {{num_experts, "experts"}, out, in}, {num_experts, out.size, in.size},
+                 init);
+  }
+
+  // The experts of each token, whose outputs are summed. They are scaled before the last product, which is as well and
+  // leaves less to keep.
+  ValueId Experts(const std::string& path, int64_t layer, ValueId x) {
+    const DecoderNames& names = spec_.names;
+    const ExpertsSpec& experts = *spec_.experts;
+    const Attrs attrs = {{"num_experts", experts.num_experts}};
+    const WeightDim inner = {experts.intermediate_size, "mlp"};
+    const ValueId logits = Project(Join(path, names.router), "bsk,nk->bsn", x, {{experts.num_experts, ""}}, {Hidden()},
+                                   Bias::kNone, spec_.init.input);
+    const ValueId probabilities = b_.Add("softmax", {logits});
+    Attrs top_k = {{"k", experts.experts_per_token}};
+    if (experts.weights == ExpertsSpec::kNormalized) top_k["normalize"] = true;
+    const std::vector<ValueId> chosen = b_.AddMany("top_k", {probabilities}, std::move(top_k), 2);
+    const ValueId weights = chosen[0], ids = chosen[1];
+    if (experts.aux_loss_coef != 0) {
+      AddTo(b_.Add("expert_counts", {ids}, attrs), &expert_counts_);
+      AddTo(b_.Add("reduce_sum", {probabilities}, {{"dims", std::vector<int64_t>{0, 1}}}), &probability_sums_);
+    }
+    auto product = [&](const std::string& name) {
+      const ValueId w = ExpertWeights(Join(path, name), inner, Hidden(), spec_.init.input);
+      return b_.Add("expert_matmul", {x, ids, w}, attrs);
+    };
+    const ValueId gate = product(names.expert_gate);
+    const ValueId h = b_.Add("mul_rows", {Gate(gate, product(names.expert_up)), weights});
+    const ValueId w = ExpertWeights(Join(path, names.expert_down), Hidden(), inner, spec_.init.down(layer));
+    Attrs summed = attrs;
+    summed["sum_slots"] = true;
+    return b_.Add("expert_matmul", {h, ids, w}, std::move(summed));
+  }
+
+  void AddTo(ValueId value, ValueId* sum) { *sum = *sum == kNoValue ? value : b_.Add("add", {*sum, value}); }
+
+  // The load-balancing loss, times the number of targets, by which the sum of losses is divided in the end.
+  // Source: Fedus et al., Switch Transformers, arXiv 2101.03961, equations 4 to 6; over all layers as transformers has
+  // it.
+  ValueId WithAuxLoss(ValueId loss, ValueId num_targets) {
+    if (expert_counts_ == kNoValue) return loss;
+    const ExpertsSpec& experts = *spec_.experts;
+    int64_t num_layers = 0;
+    for (int64_t layer = 0; layer < spec_.num_layers; ++layer) num_layers += HasExperts(layer) ? 1 : 0;
+    const double rows = static_cast<double>(num_layers) * static_cast<double>(options_.batch * options_.seq_len);
+    const ValueId products = b_.Add("mul", {expert_counts_, b_.Scale(probability_sums_, 1 / rows)});
+    const ValueId sum = b_.Add("reduce_sum", {products}, {{"dims", std::vector<int64_t>{0}}});
+    const ValueId aux = b_.Scale(sum, experts.aux_loss_coef * static_cast<double>(experts.num_experts) / rows);
+    return b_.Add("add", {loss, b_.Add("mul", {aux, num_targets})});
+  }
+
+  bool HasExperts(int64_t layer) const {
+    return spec_.experts.has_value() && spec_.experts->dense_layers.count(layer) == 0;
+  }
+
   ValueId Mlp(const std::string& path, int64_t layer, ValueId x) {
+    if (HasExperts(layer)) return Experts(path, layer, x);
     const DecoderNames& names = spec_.names;
     const WeightDims in = {Hidden()};
     ValueId h = kNoValue;
@@ -321,6 +382,7 @@ class DecoderBuilder {
   ValueId tokens_ = kNoValue, targets_ = kNoValue, step_ = kNoValue, sample_ = kNoValue;
   ValueId cos_ = kNoValue, sin_ = kNoValue;
   ValueId embedding_ = kNoValue;
+  ValueId expert_counts_ = kNoValue, probability_sums_ = kNoValue;  // over layers
   int64_t num_dropouts_ = 0;
 };
 

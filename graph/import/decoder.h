@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,10 @@ struct DecoderNames {
   std::string mlp_post_norm;                          // on what the branch adds
   std::string gate = "mlp.gate_proj", up = "mlp.up_proj", down = "mlp.down_proj";
   std::string fused_mlp;  // up and gate in one
+  std::string router = "mlp.gate";
+  // Of each expert; the * is its number.
+  std::string expert_gate = "mlp.experts.*.gate_proj", expert_up = "mlp.experts.*.up_proj",
+              expert_down = "mlp.experts.*.down_proj";
 };
 
 // What a norm has to learn.
@@ -56,6 +61,19 @@ struct DecoderInit {
   std::string embedding, positions, head;
   std::string input;                                        // q, k, v, gate, up
   std::function<std::string(int64_t)> attention_out, down;  // by layer
+};
+
+// Gated MLPs of which a router chooses some for each token.
+struct ExpertsSpec {
+  int64_t num_experts = 0;        // E
+  int64_t experts_per_token = 0;  // the most probable ones
+  int64_t intermediate_size = 0;  // of each
+  // What an expert's output is multiplied by: its probability among all, or among those of the token.
+  enum Weights { kProbabilities, kNormalized } weights = kProbabilities;
+  // Of the load-balancing loss of a micro-batch, E times the sum over experts of (slots that it got / tokens) x (its
+  // mean probability), tokens of all layers counted together. 0: none.
+  double aux_loss_coef = 0;
+  std::set<int64_t> dense_layers;  // layers that have one MLP
 };
 
 // Every fact of a decoder-only transformer that its graph depends on. Letters: B batch, S sequence, N hidden size, H
@@ -84,6 +102,7 @@ struct DecoderSpec {
   Bias qkv_bias = Bias::kNone;
   Bias attention_out_bias = Bias::kNone;
   std::optional<double> clip_qkv;
+  enum ClipPlace { kBeforeNorm, kAfterNorm } clip_place = kBeforeNorm;
   std::optional<NormSpec> qk_norm;
   enum QkNormOver { kHeadDim, kAllHeads } qk_norm_over = kHeadDim;
 
@@ -96,6 +115,7 @@ struct DecoderSpec {
   enum MlpKind { kPlain, kGated, kGateUp, kUpGate } mlp_kind = kGated;
   enum Activation { kSilu, kGelu, kGeluTanh, kRelu } activation = kSilu;
   Bias mlp_bias = Bias::kNone;
+  std::optional<ExpertsSpec> experts;
 
   double embedding_scale = 1.0;
   double residual_scale = 1.0;  // of what a branch adds
@@ -121,8 +141,9 @@ struct DecoderBuildOptions {
 
 // The forward graph in f32, weights with their `axes`. The residual stream begins as the result of rank 3 of the module
 // names.embedding. Inputs: "tokens" i32[B,S]; with kLoss "targets" i32[B,S] (-1: ignored); with dropout "step"
-// i64[] and "sample" i64[B]. Outputs: "loss" (sum of the cross-entropy over targets >= 0) and "target_tokens" (their
-// number), or "logits".
+// i64[] and "sample" i64[B]. Outputs: "loss" (sum of the cross-entropy over targets >= 0, plus their number times the
+// experts' weighted load-balancing loss) and "target_tokens" (their number), or "logits". Params of experts are stacks:
+// [E, ...] under a name with a *, in the files one tensor for each expert.
 absl::StatusOr<Graph> BuildDecoder(const DecoderSpec& spec, const DecoderBuildOptions& options, const OpTable& ops);
 
 }  // namespace tacc::graph

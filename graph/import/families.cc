@@ -8,6 +8,7 @@
 #include "graph/import/bloom.h"
 #include "graph/import/chatglm.h"
 #include "graph/import/llama_like.h"
+#include "graph/import/mixtures.h"
 #include "graph/import/olmo_native.h"
 
 namespace tacc::graph {
@@ -34,6 +35,9 @@ std::vector<Family> Families() {
        NativeOlmoNames(),
        NativeOlmoHarmlessKeys(),
        ReadNativeOlmo},
+      {"mixtral", {"mixtral"}, {"MixtralForCausalLM"}, {"MixtralDecoderLayer"}, MixtralNames(), {}, ReadMixtral},
+      {"qwen3_moe", {"qwen3_moe"}, {"Qwen3MoeForCausalLM"}, {"Qwen3MoeDecoderLayer"}, Qwen3Names(), {}, ReadQwen3Moe},
+      {"olmoe", {"olmoe"}, {"OlmoeForCausalLM"}, {"OlmoeDecoderLayer"}, Qwen3Names(), {}, ReadOlmoe},
       {"granite", {"granite"}, {"GraniteForCausalLM"}, {"GraniteDecoderLayer"}, names, {}, ReadGranite},
       {"glm", {"glm"}, {"GlmForCausalLM"}, {"GlmDecoderLayer"}, GlmNames(), {}, ReadGlm},
       {"glm4", {"glm4"}, {"Glm4ForCausalLM"}, {"Glm4DecoderLayer"}, Glm4Names(), {}, ReadGlm},

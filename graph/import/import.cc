@@ -38,6 +38,14 @@ std::vector<WantedTensor> WantedTensors(const Graph& graph) {
   for (const Node& node : graph.nodes) {
     if (node.op != "param") continue;
     const Dims dims = GetAttr<std::vector<int64_t>>(node.attrs, "stored", graph.type(node.results[0]).dims);
+    const size_t star = node.symbol.find('*');
+    if (star != std::string::npos) {  // a stack
+      for (int64_t i = 0; i < dims[0]; ++i) {
+        std::string name = node.symbol;
+        wanted.push_back({name.replace(star, 1, absl::StrCat(i)), Dims(dims.begin() + 1, dims.end())});
+      }
+      continue;
+    }
     const std::string name = node.symbol.substr(0, node.symbol.find('['));
     const auto [it, inserted] = index.emplace(name, wanted.size());
     if (inserted) {
@@ -80,8 +88,11 @@ absl::StatusOr<ImportOptions::Weights> DecideWeights(const std::string& dir, con
 // Keeps the elements of any activation inside int64.
 absl::Status CheckTokens(const ImportOptions& options, const DecoderSpec& spec) {
   constexpr int64_t kMaxElements = int64_t{1} << 56;
-  const int64_t width = std::max({spec.vocab_rows, spec.hidden_size, 2 * spec.intermediate_size,
-                                  (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim});
+  const int64_t width =
+      std::max({spec.vocab_rows, spec.hidden_size, 2 * spec.intermediate_size,
+                (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim,
+                spec.experts.has_value() ? spec.experts->num_experts : 0,
+                spec.experts.has_value() ? spec.experts->experts_per_token * spec.experts->intermediate_size : 0});
   if (options.seq_len <= kMaxElements / width / options.batch) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("batch = ", options.batch, " of seq_len = ", options.seq_len,
                                                  " tokens is too large for a model with rows of ", width));
@@ -133,11 +144,12 @@ absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOp
       options.outputs == ImportOptions::Outputs::kLoss ? DecoderBuildOptions::kLoss : DecoderBuildOptions::kLogits;
   TACC_ASSIGN_OR_RETURN(model.forward, BuildDecoder(spec, build, ops));
 
-  const std::vector<WantedTensor> wanted = WantedTensors(model.forward);
-  for (const WantedTensor& tensor : wanted) model.num_parameters += TensorType{DType::kF32, tensor.dims}.num_elements();
+  for (const Node& node : model.forward.nodes) {
+    if (node.op == "param") model.num_parameters += model.forward.type(node.results[0]).num_elements();
+  }
   if (model.weights == ImportOptions::Weights::kPretrained) {
     WeightsCheck check;
-    check.wanted = wanted;
+    check.wanted = WantedTensors(model.forward);
     check.dtype = read->weights_dtype;
     check.ignorable = [&](const std::string& name) {
       // A copy of the embedding, and tables that older versions stored.

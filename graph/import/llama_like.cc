@@ -28,6 +28,7 @@ void ReadLlamaLike(ConfigReader& config, int64_t seq_len, const LlamaLikeDefault
   model.seq_len = seq_len;
   model.max_position_embeddings = spec.max_seq_len;
   model.partial_factor = defaults.partial_rotary_factor;
+  model.default_theta = defaults.rope_theta;
   spec.rotary = ReadRotary(config, model);
   if (spec.rotary->any_length) {
     spec.max_seq_len = 0;

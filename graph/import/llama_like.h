@@ -20,6 +20,7 @@ struct LlamaLikeDefaults {
   int64_t head_dim = 0;      // 0: hidden size / heads
   int64_t max_positions = 2048;
   std::optional<double> partial_rotary_factor = std::nullopt;  // see RotaryModel
+  double rope_theta = 10000.0;
 };
 
 // Reads what they share: all but norms, biases and the family's own keys. Sizes come first, so that the rest of a

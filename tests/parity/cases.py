@@ -42,6 +42,21 @@ def _rotary(
     return Case(family, name, config | more, batch, seq_len, draws)
 
 
+_MIXTURES = {"mixtral": "Mixtral", "qwen3_moe": "Qwen3Moe", "olmoe": "Olmoe"}
+
+
+def _mixture(
+    family: str, name: str, sizes: dict, kv_heads: int, experts: tuple, batch: int, seq_len: int, draws: int = 5, **more
+) -> Case:
+    """`experts`: how many, and how many a token takes. bf16 sends some tokens to other experts, so more draws."""
+    config = {"architectures": [f"{_MIXTURES[family]}ForCausalLM"], "output_router_logits": True}
+    config |= {"num_local_experts" if family == "mixtral" else "num_experts": experts[0]}
+    config |= {"num_experts_per_tok": experts[1], "router_aux_loss_coef": 0.05}
+    case = _rotary("llama", name, sizes, kv_heads, batch, seq_len, draws, **config | more)
+    case.family = case.config["model_type"] = family
+    return case
+
+
 def _native_olmo(
     name: str, rows: int | None, sizes: tuple, batch: int, seq_len: int, draws: int = 1, **more
 ) -> Case:
@@ -155,6 +170,27 @@ TRAINING_CASES = [
     _rotary(
         "glm4", "whole heads, linear rope", _sizes(109, 33, 61, 2, 3), 3, 3, 13, draws=3,
         head_dim=14, partial_rotary_factor=1.0, rope_scaling={"rope_type": "linear", "factor": 2.0},
+    ),
+    _mixture("mixtral", "grouped heads", _sizes(91, 36, 29, 2, 6), 2, (5, 2), 3, 17),
+    _mixture("mixtral", "one expert a token, tied", _sizes(67, 42, 37, 2, 3), 1, (3, 1), 2, 23, tie_word_embeddings=True),
+    _mixture("mixtral", "seven experts", _sizes(103, 40, 21, 3, 5), 5, (7, 3), 3, 11, router_aux_loss_coef=0.2),
+    _mixture(
+        "qwen3_moe", "grouped heads, normalized", _sizes(95, 33, 45, 2, 3), 1, (6, 3), 3, 19,
+        head_dim=10, moe_intermediate_size=23, norm_topk_prob=True,
+    ),
+    _mixture(
+        "qwen3_moe", "one dense layer", _sizes(73, 40, 51, 3, 4), 2, (5, 2), 2, 21,
+        head_dim=14, moe_intermediate_size=17, mlp_only_layers=[1],
+    ),
+    _mixture(
+        "qwen3_moe", "every second layer, biases", _sizes(85, 35, 43, 2, 5), 5, (4, 2), 3, 13,
+        head_dim=8, moe_intermediate_size=19, decoder_sparse_step=2, attention_bias=True, norm_topk_prob=True,
+    ),
+    _mixture("olmoe", "plain", _sizes(97, 36, 25, 2, 6), 6, (6, 3), 3, 17),
+    _mixture("olmoe", "clipped, grouped heads", _sizes(71, 42, 31, 2, 3), 1, (5, 2), 2, 25, clip_qkv=1.2),
+    _mixture(
+        "olmoe", "tied, normalized, no auxiliary loss", _sizes(107, 50, 27, 2, 5), 5, (7, 4), 3, 11,
+        tie_word_embeddings=True, norm_topk_prob=True, output_router_logits=False,
     ),
     _native_olmo(
         "as OLMo-1B", 101, (99, 36, 2, 6), 3, 17,

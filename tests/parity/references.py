@@ -58,10 +58,25 @@ class TransformersModel(nn.Module):
         config = copy.deepcopy(config)
         attention = "eager" if config["model_type"] == "bloom" else "sdpa"
         hf_config = AutoConfig.for_model(config.pop("model_type"), **config)
-        self.inner = AutoModelForCausalLM.from_config(hf_config, attn_implementation=attention)
+        kernels = {"experts_implementation": "eager"} if hasattr(hf_config, "num_experts_per_tok") else {}
+        self.inner = AutoModelForCausalLM.from_config(hf_config, attn_implementation=attention, **kernels)
+        self.aux_loss = 0.0  # of the last forward, weighted
 
     def forward(self, tokens):
-        return self.inner(tokens, use_cache=False).logits
+        out = self.inner(tokens, use_cache=False)
+        if getattr(self.inner.config, "output_router_logits", False):
+            loss = load_balancing_loss(out.router_logits, self.inner.config.num_experts_per_tok)
+            assert torch.isclose(loss.float(), out.aux_loss.float(), rtol=1e-5)
+            self.aux_loss = self.inner.config.router_aux_loss_coef * loss
+        return out.logits
+
+
+def load_balancing_loss(router_logits: tuple[torch.Tensor, ...], top_k: int) -> torch.Tensor:
+    """transformers' load_balancing_loss_func, but for its fp32 tables, which a float64 run must not have."""
+    probabilities = torch.cat(router_logits).softmax(-1)
+    num_experts = probabilities.shape[-1]
+    chosen = F.one_hot(probabilities.topk(top_k, dim=-1).indices, num_experts).sum(1)
+    return num_experts * (chosen.to(probabilities.dtype).mean(0) * probabilities.mean(0)).sum()
 
 
 def _make(case: Case) -> nn.Module:
@@ -97,17 +112,32 @@ def _centre(module: nn.Module, parameter: nn.Parameter) -> float:
     return 1.0 if name.endswith("weight") else 0.0
 
 
-def stored_names(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Parameters under their names in safetensors; a tied head is not stored."""
+def stored(
+    module: nn.Module, of: Callable[[nn.Parameter], torch.Tensor] = torch.Tensor.detach
+) -> dict[str, torch.Tensor]:
+    """What `of` makes of each parameter, under its name in safetensors; a tied head is not stored."""
     prefix = "inner." if isinstance(module, TransformersModel) else ""
-    return {name.removeprefix(prefix): parameter for name, parameter in module.named_parameters()}
+    tensors = {name.removeprefix(prefix): of(parameter) for name, parameter in module.named_parameters()}
+    mixtral = prefix and module.inner.config.model_type == "mixtral"
+    return {stored_name: part for name, t in tensors.items() for stored_name, part in _as_stored(name, t, mixtral)}
+
+
+def _as_stored(name: str, tensor: torch.Tensor, mixtral: bool) -> list[tuple[str, torch.Tensor]]:
+    """transformers keeps a layer's experts in one tensor, with gate and up in one; its files have one for each matrix."""
+    gate, up, down = ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj")
+    name = name.replace(".mlp.", ".block_sparse_moe.") if mixtral else name
+    base, _, last = name.rpartition(".")
+    if not base.endswith(".experts"):
+        return [(name, tensor)]
+    parts = {gate: tensor.chunk(2, 1)[0], up: tensor.chunk(2, 1)[1]} if last == "gate_up_proj" else {down: tensor}
+    return [(f"{base}.{e}.{part}.weight", t[e]) for part, t in parts.items() for e in range(tensor.shape[0])]
 
 
 def save(case: Case, module: nn.Module, folder: Path) -> None:
     """A Hugging Face folder that `tacc` reads."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(case.config, indent=2))
-    tensors = {name: parameter.detach().contiguous() for name, parameter in stored_names(module).items()}
+    tensors = {name: tensor.contiguous() for name, tensor in stored(module).items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -165,10 +195,11 @@ def make_tokens(case: Case, seed: int, batches: int = 1) -> list[tuple[torch.Ten
     return result
 
 
-def loss_of(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The mean over the targets, in the dtype of the logits or fp32, whichever is wider."""
+def loss_of(module: nn.Module, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The mean over the targets, in the dtype of the logits or fp32, whichever is wider, and what else the model has."""
     wide = torch.promote_types(logits.dtype, torch.float32)
-    return F.cross_entropy(logits.to(wide).flatten(0, 1), targets.flatten(), ignore_index=-1)
+    loss = F.cross_entropy(logits.to(wide).flatten(0, 1), targets.flatten(), ignore_index=-1)
+    return loss + getattr(module, "aux_loss", 0.0)
 
 
 def bloom_slopes_in_double() -> Callable[[], None]:

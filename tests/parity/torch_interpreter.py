@@ -128,6 +128,19 @@ def _cross_entropy(logits: torch.Tensor, targets: torch.Tensor):
     return [torch.where(counted, lse - picked, 0.0).sum(), counted.sum().to(logits.dtype), lse]
 
 
+def _expert_matmul(node: Node, x: torch.Tensor, ids: torch.Tensor, w: torch.Tensor):
+    assert not node.attrs.get("transposed", False)
+    if x.dim() == ids.dim():  # a row a token
+        x = x.unsqueeze(-2).expand(*ids.shape, -1)
+    y = torch.einsum("bskmn,bskn->bskm", w[ids], x)
+    return [y.sum(2) if node.attrs.get("sum_slots", False) else y]
+
+
+def _top_k(node: Node, p: torch.Tensor):
+    weights, ids = p.topk(node.attrs["k"], dim=-1)
+    return [weights / weights.sum(-1, keepdim=True) if node.attrs.get("normalize", False) else weights, ids]
+
+
 _BINARY = {name: getattr(torch, name) for name in ("add", "sub", "mul", "div", "maximum", "minimum")}
 _UNARY = {
     name: getattr(torch, name)
@@ -181,6 +194,16 @@ def _run_node(node: Node, x: list[torch.Tensor], dtype: torch.dtype) -> list[tor
             return [F.embedding(x[1].long(), x[0])]
         case "cross_entropy":
             return _cross_entropy(*x)
+        case "softmax":
+            return [x[0].softmax(-1)]
+        case "top_k":
+            return _top_k(node, x[0])
+        case "expert_counts":
+            return [torch.bincount(x[0].flatten(), minlength=a["num_experts"]).to(dtype)]
+        case "expert_matmul":
+            return _expert_matmul(node, *x)
+        case "mul_rows":
+            return [x[0] * x[1][..., None]]
         case "dropout":
             return [x[0]]  # as in evaluation
     raise NotImplementedError(node.op)
@@ -201,7 +224,10 @@ def run(
             results = [inputs[node.symbol]]
         elif node.op == "param":
             name, _, rows = node.symbol.partition("[")  # NAME[begin:end]: these rows of it
-            weight = params[name]
+            if "*" in name:  # a stack
+                weight = torch.stack([params[name.replace("*", str(i))] for i in range(node.dims[0][0])])
+            else:
+                weight = params[name]
             if rows:
                 begin, end = map(int, rows.removesuffix("]").split(":"))
                 weight = weight[begin:end]

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from cases import Case
-from references import KeepDouble, bloom_slopes_in_double, in_double, loss_of, stored_names
+from references import KeepDouble, bloom_slopes_in_double, in_double, loss_of, stored
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ["TACC_BUILD"])
@@ -66,19 +66,18 @@ def reference_run(case: Case, module: nn.Module, steps: list[tuple[torch.Tensor,
             stack.callback(bloom_slopes_in_double())
             module = in_double(case, module)
             stack.enter_context(KeepDouble())
-        names = stored_names(module)
-        matrices = [p for p in names.values() if p.dim() >= 2]
-        vectors = [p for p in names.values() if p.dim() < 2]
+        matrices = [p for p in module.parameters() if p.dim() >= 2]
+        vectors = [p for p in module.parameters() if p.dim() < 2]
         groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
         optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE)
         for tokens, targets in steps:
             with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
                 logits = module(tokens)
-            loss = loss_of(logits, targets)
+            loss = loss_of(module, logits, targets)
             optimizer.zero_grad()
             loss.backward()
             if not run.gradients:
-                run.gradients = {name: p.grad.double().clone() for name, p in names.items()}
+                run.gradients = stored(module, lambda p: p.grad.double().clone())
             optimizer.step()
             run.losses.append(loss.item())
     return run
@@ -171,12 +170,16 @@ def our_gradients(
     """The first step's, as the first moment of a run of one step with adam_beta1 = 0."""
     run_rank(case, pretrained(model), data, folder, precision, 1, 0.0)
     saved = load_file(folder / "checkpoints/step-00000001.a1/rank-00000.safetensors")
-    moments = _merge_rows(
-        {name.removeprefix("exp_avg/"): value for name, value in saved.items() if name.startswith("exp_avg/")}
-    )
-    names = stored_names(module)
-    assert set(moments) == set(names)
-    return {name: moments[name].double().reshape(parameter.shape) for name, parameter in names.items()}
+    moments = {}
+    for name, value in saved.items():
+        if not name.startswith("exp_avg/"):
+            continue
+        name = name.removeprefix("exp_avg/")
+        moments |= {name.replace("*", str(i)): v for i, v in enumerate(value)} if "*" in name else {name: value}
+    moments = _merge_rows(moments)
+    parameters = stored(module)
+    assert set(moments) == set(parameters)
+    return {name: moments[name].double().reshape(parameter.shape) for name, parameter in parameters.items()}
 
 
 def our_run(case: Case, module: nn.Module, model: Path, data: Path, folder: Path, precision: str) -> Run:

@@ -1,0 +1,95 @@
+#include "graph/import/mixtures.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "graph/import/config_parts.h"
+#include "graph/import/llama_like.h"
+
+namespace tacc::graph {
+namespace {
+
+constexpr int64_t kMaxExperts = int64_t{1} << 16;
+
+// What absent keys mean.
+struct ExpertDefaults {
+  int64_t num_experts, experts_per_token;
+  double aux_loss_coef;
+};
+
+// num_experts (or num_local_experts), num_experts_per_tok, and the load-balancing loss, which is part of the loss only
+// with output_router_logits.
+ExpertsSpec ReadExperts(ConfigReader& config, const ExpertDefaults& defaults) {
+  ExpertsSpec experts;
+  experts.num_experts = ReadRenamed(config, "num_experts", "num_local_experts", kMaxExperts, defaults.num_experts);
+  experts.experts_per_token = config.Int("num_experts_per_tok", 1, kMaxExperts, defaults.experts_per_token);
+  if (experts.experts_per_token > experts.num_experts) {
+    config.Fail("num_experts_per_tok", absl::StrCat(experts.experts_per_token, " experts of a token are more than the ",
+                                                    experts.num_experts, " that there are"));
+  }
+  const double coef = config.Float("router_aux_loss_coef", 0, 1e6, defaults.aux_loss_coef);
+  if (config.Bool("output_router_logits", false)) experts.aux_loss_coef = coef;
+  return experts;
+}
+
+}  // namespace
+
+void ReadMixtral(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
+  LlamaLikeDefaults defaults = {32000, 4096, 14336, 32, 32, /*num_kv_heads=*/8};
+  defaults.max_positions = 131072;
+  defaults.rope_theta = 1e6;
+  ReadLlamaLike(config, seq_len, defaults, spec);
+  spec.norm = ReadRmsNorm(config, "rms_norm_eps", 1e-5);
+  RefuseSmallWindow(config, "all layers", kMaxLength, seq_len);
+  config.RefuseUnless("router_jitter_noise", 0.0, "noise on the router's input is not supported");
+  spec.experts = ReadExperts(config, {8, 2, 0.001});
+  spec.experts->intermediate_size = spec.intermediate_size;
+  spec.experts->weights = ExpertsSpec::kNormalized;
+}
+
+void ReadQwen3Moe(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
+  LlamaLikeDefaults defaults = {151936, 2048, 6144, 24, 32, /*num_kv_heads=*/4};
+  defaults.max_positions = 32768;
+  ReadLlamaLike(config, seq_len, defaults, spec);
+  spec.norm = ReadRmsNorm(config, "rms_norm_eps", 1e-6);
+  spec.qk_norm = spec.norm;
+  spec.qk_norm_over = DecoderSpec::kHeadDim;
+  spec.qkv_bias = spec.attention_out_bias = ReadBias(config, "attention_bias", Bias::kNone);
+  RefuseSmallWindowsOfQwen(config, seq_len, spec);
+  spec.experts = ReadExperts(config, {128, 8, 0.001});
+  spec.experts->intermediate_size = config.Int("moe_intermediate_size", 1, kMaxWidth, 768);
+  if (config.Bool("norm_topk_prob", false)) spec.experts->weights = ExpertsSpec::kNormalized;
+  const int64_t sparse_step = config.Int("decoder_sparse_step", 1, kMaxLayers, 1);
+  for (int64_t layer : config.Ints("mlp_only_layers", 0, kMaxLayers)) spec.experts->dense_layers.insert(layer);
+  for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
+    if ((layer + 1) % sparse_step != 0) spec.experts->dense_layers.insert(layer);
+  }
+}
+
+void ReadOlmoe(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
+  LlamaLikeDefaults defaults = {50304, 2048, 2048, 16, 16};
+  defaults.max_positions = 4096;
+  ReadLlamaLike(config, seq_len, defaults, spec);
+  spec.norm = ReadRmsNorm(config, "rms_norm_eps", 1e-5);
+  spec.qk_norm = spec.norm;
+  spec.qk_norm_over = DecoderSpec::kAllHeads;
+  spec.qkv_bias = spec.attention_out_bias = ReadBias(config, "attention_bias", Bias::kNone);
+  spec.clip_qkv = config.OptionalFloat("clip_qkv", 1e-30, 1e30);
+  spec.clip_place = DecoderSpec::kAfterNorm;
+  spec.experts = ReadExperts(config, {64, 8, 0.01});
+  spec.experts->intermediate_size = spec.intermediate_size;
+  if (config.Bool("norm_topk_prob", false)) spec.experts->weights = ExpertsSpec::kNormalized;
+}
+
+DecoderNames MixtralNames() {
+  DecoderNames names;
+  names.mlp = "block_sparse_moe";
+  names.router = "block_sparse_moe.gate";
+  names.expert_gate = "block_sparse_moe.experts.*.w1";
+  names.expert_up = "block_sparse_moe.experts.*.w3";
+  names.expert_down = "block_sparse_moe.experts.*.w2";
+  return names;
+}
+
+}  // namespace tacc::graph
