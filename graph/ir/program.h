@@ -67,7 +67,8 @@ inline constexpr char kStageAxis[] = "pp";
 // evaluation runs `eval`'s once per evaluation batch. Inputs of graphs: "tokens", "targets" (i32[B,S]), "sample"
 // (i64[B]: row index in the global batch), "step" (i64[]: updates already done). Outputs of the step's last graph:
 // "loss" (mean over the global batch's target tokens), "grad_norm", "learning_rate", "target_tokens", "skipped" (1.0:
-// the gradient norm was not finite and the update was skipped), all f32[] (f64 in an f64 program); of an eval graph:
+// the gradient norm was not finite and the update was skipped), where experts are shared by ranks "expert_overflow"
+// (slots that found no place in a buffer, over all layers), all f32[] (f64 in an f64 program); of an eval graph:
 // "loss" (sum), "target_tokens".
 struct Program {
   Level level = Level::kLogical;

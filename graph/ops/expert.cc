@@ -198,11 +198,39 @@ std::vector<int> RowFactors(Rows rows, const std::vector<int>& slots, int featur
   return With(rows == Rows::kSlot ? slots : Leading(slots), features);
 }
 
-// Experts are cut at whole experts. A rank that holds some of them sums their slots' rows and takes the others as zero.
-int AddExpertFactor(Rule& rule, int64_t num_experts) {
-  const int experts = rule.AddFactor(num_experts);
+// With the attribute ranges_dim, entry d of that dim of ids has slots of the d-th of equally large ranges of experts
+// only (or of none), so experts and that dim may be split alike.
+absl::Status CheckRanges(const OpCall& call, const TensorType& ids, int64_t num_experts) {
+  if (call.attrs->count("ranges_dim") == 0) return absl::OkStatus();
+  const int64_t dim = call.attr<int64_t>("ranges_dim");
+  if (dim >= 0 && dim < ids.rank() - 1 && ids.dims[dim] > 0 && num_experts % ids.dims[dim] == 0)
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("ranges_dim=", dim, " of ids, ", ids.ToString(),
+                                                 "; wanted a dim before the last that divides the ", num_experts,
+                                                 " experts"));
+}
+
+// Experts are cut at whole experts. Without ranges, a rank that holds some of them sums what these give.
+int ExpertFactor(Rule& rule, const OpCall& call, const std::vector<int>& slots, int64_t num_experts) {
+  const bool ranges = call.attrs->count("ranges_dim") > 0;
+  const int experts = ranges ? slots[call.attr<int64_t>("ranges_dim")] : rule.AddFactor(num_experts);
   rule.factors[experts].even = true;
   return experts;
+}
+
+// Of products with the matrices w [., M, N], for the slots that are theirs.
+double ExpertFlops(const OpCall& call, const TensorType& ids, const TensorType& w) {
+  double slots = static_cast<double>(ids.num_elements()) * call.attr<double>("fill", 1.0);
+  if (call.attrs->count("ranges_dim") == 0)
+    slots *= static_cast<double>(w.dims[0]) / static_cast<double>(call.attr<int64_t>("num_experts"));
+  return 2.0 * slots * static_cast<double>(w.dims[1] * w.dims[2]);
+}
+
+// What both products have. fill: the share of slots that is expected to have an expert, for costs.
+std::vector<AttrSpec> ExpertAttrs() {
+  return {{"num_experts", AttrKind::kInt},
+          {"ranges_dim", AttrKind::kInt, AttrSpec::kOptional},
+          {"fill", AttrKind::kFloat, AttrSpec::kOptional}};
 }
 
 // y of a slot = its expert's matrix times its row: w [E, M, N] over N, or with transposed over M. x has a row a token
@@ -212,14 +240,15 @@ void AddExpertMatmul(OpTable& table) {
   OpDef op;
   op.name = "expert_matmul";
   op.min_operands = op.max_operands = 3;
-  op.attrs = {{"transposed", AttrKind::kBool, AttrSpec::kOptional},
-              {"sum_slots", AttrKind::kBool, AttrSpec::kOptional},
-              {"num_experts", AttrKind::kInt}};
+  op.attrs = ExpertAttrs();
+  op.attrs.push_back({"transposed", AttrKind::kBool, AttrSpec::kOptional});
+  op.attrs.push_back({"sum_slots", AttrKind::kBool, AttrSpec::kOptional});
   op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
     const TensorType &x = call.in(0), &ids = call.in(1), &w = call.in(2);
     TACC_RETURN_IF_ERROR(WantIds(ids));
     TACC_RETURN_IF_ERROR(RowsOf("x", x, ids).status());
     TACC_RETURN_IF_ERROR(WantPositive("num_experts", call.attr<int64_t>("num_experts")));
+    TACC_RETURN_IF_ERROR(CheckRanges(call, ids, call.attr<int64_t>("num_experts")));
     TACC_RETURN_IF_ERROR(WantRank("w", w, 3));
     const bool transposed = call.attr<bool>("transposed");
     const int64_t n = x.dims.back(), m = w.dims[transposed ? 2 : 1];
@@ -234,7 +263,7 @@ void AddExpertMatmul(OpTable& table) {
     TACC_ASSIGN_OR_RETURN(const Rows rows, RowsOf("x", call.in(0), call.in(1)));
     Rule rule;
     const std::vector<int> slots = AddSlotFactors(rule, call.in(1));
-    const int experts = AddExpertFactor(rule, call.in(2).dims[0]);
+    const int experts = ExpertFactor(rule, call, slots, call.in(2).dims[0]);
     const int n = rule.AddFactor(call.in(0).dims.back()), m = rule.AddFactor(call.out(0).dims.back());
     rule.in = {RowFactors(rows, slots, n), slots,
                transposed ? std::vector<int>{experts, n, m} : std::vector<int>{experts, m, n}};
@@ -242,10 +271,7 @@ void AddExpertMatmul(OpTable& table) {
     rule.linear_in = {{0}, {2}};
     return rule;
   };
-  op.flops = [](const OpCall& call) {
-    const double part = static_cast<double>(call.in(2).dims[0]) / call.attr<int64_t>("num_experts");
-    return 2.0 * part * call.in(1).num_elements() * call.in(2).dims[1] * call.in(2).dims[2];
-  };
+  op.flops = [](const OpCall& call) { return ExpertFlops(call, call.in(1), call.in(2)); };
   op.is_matmul = true;
   op.workspace_bytes = [](const OpCall& call, int threads) {
     return ExpertMatmulWorkspaceBytes(call.in(1), call.in(0), call.in(2), call.out(0), threads);
@@ -257,16 +283,15 @@ void AddExpertMatmul(OpTable& table) {
     const bool transposed = GetAttr<bool>(node.attrs, "transposed");
     const bool token_rows = b.type(x).rank() == b.type(ids).rank();
     const ValueId dy = b.Cast(call.cotangents[0], b.type(x).dtype);
-    if (call.needs(0)) {
-      Attrs attrs = {{"num_experts", node.attrs.at("num_experts")}};
-      if (!transposed) attrs["transposed"] = true;
-      if (token_rows) attrs["sum_slots"] = true;
-      call.gradients[0] = b.Add("expert_matmul", {dy, ids, w}, std::move(attrs));
-    }
-    if (call.needs(2)) {
-      call.gradients[2] = b.Add("expert_matmul_grad", {transposed ? x : dy, transposed ? dy : x, ids},
-                                {{"num_experts", node.attrs.at("num_experts")}});
-    }
+    Attrs attrs = node.attrs;
+    attrs.erase("transposed");
+    attrs.erase("sum_slots");
+    if (call.needs(2))
+      call.gradients[2] = b.Add("expert_matmul_grad", {transposed ? x : dy, transposed ? dy : x, ids}, attrs);
+    if (!call.needs(0)) return absl::OkStatus();
+    if (!transposed) attrs["transposed"] = true;
+    if (token_rows) attrs["sum_slots"] = true;
+    call.gradients[0] = b.Add("expert_matmul", {dy, ids, w}, std::move(attrs));
     return absl::OkStatus();
   };
   table.Add(op);
@@ -275,7 +300,7 @@ void AddExpertMatmul(OpTable& table) {
   OpDef grad;
   grad.name = "expert_matmul_grad";
   grad.min_operands = grad.max_operands = 3;
-  grad.attrs = {{"num_experts", AttrKind::kInt}};
+  grad.attrs = ExpertAttrs();
   grad.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
     const TensorType &a = call.in(0), &b = call.in(1), &ids = call.in(2);
     TACC_RETURN_IF_ERROR(WantIds(ids));
@@ -283,6 +308,7 @@ void AddExpertMatmul(OpTable& table) {
     TACC_RETURN_IF_ERROR(RowsOf("b", b, ids).status());
     if (a.dtype != b.dtype) return Wanted("b", b, absl::StrCat("elements of a's type, ", Name(a.dtype)));
     TACC_RETURN_IF_ERROR(WantPositive("num_experts", call.attr<int64_t>("num_experts")));
+    TACC_RETURN_IF_ERROR(CheckRanges(call, ids, call.attr<int64_t>("num_experts")));
     return Types{{AccumulationType(a.dtype), {call.attr<int64_t>("num_experts"), a.dims.back(), b.dims.back()}}};
   };
   grad.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
@@ -290,17 +316,14 @@ void AddExpertMatmul(OpTable& table) {
     TACC_ASSIGN_OR_RETURN(const Rows b_rows, RowsOf("b", call.in(1), call.in(2)));
     Rule rule;
     const std::vector<int> slots = AddSlotFactors(rule, call.in(2));
-    const int experts = AddExpertFactor(rule, call.out(0).dims[0]);
+    const int experts = ExpertFactor(rule, call, slots, call.out(0).dims[0]);
     const int m = rule.AddFactor(call.in(0).dims.back()), n = rule.AddFactor(call.in(1).dims.back());
     rule.in = {RowFactors(a_rows, slots, m), RowFactors(b_rows, slots, n), slots};
     rule.out = {{experts, m, n}};
     rule.linear_in = {{0}, {1}};
     return rule;
   };
-  grad.flops = [](const OpCall& call) {
-    const double part = static_cast<double>(call.out(0).dims[0]) / call.attr<int64_t>("num_experts");
-    return 2.0 * part * call.in(2).num_elements() * call.out(0).dims[1] * call.out(0).dims[2];
-  };
+  grad.flops = [](const OpCall& call) { return ExpertFlops(call, call.in(2), call.out(0)); };
   grad.is_matmul = true;
   grad.workspace_bytes = [](const OpCall& call, int threads) {
     return ExpertMatmulGradWorkspaceBytes(call.in(2), call.in(0), call.in(1), threads);

@@ -89,6 +89,7 @@ OpTable::OpTable() {
   AddAttentionOps(*this);
   AddTokenOps(*this);
   AddExpertOps(*this);
+  AddDispatchOps(*this);
   AddOptimizerOps(*this);
   AddCollectiveOps(*this);
 }

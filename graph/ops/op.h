@@ -167,6 +167,7 @@ void AddNormOps(OpTable& table);         // rms_norm layer_norm l2_normalize
 void AddAttentionOps(OpTable& table);    // attention rotary rope_table
 void AddTokenOps(OpTable& table);        // embedding cross_entropy logsumexp dropout
 void AddExpertOps(OpTable& table);       // softmax top_k expert_matmul mul_rows
+void AddDispatchOps(OpTable& table);     // dispatch_slots dispatch combine
 void AddOptimizerOps(OpTable& table);    // adamw lr_schedule sum_squares is_finite
 void AddCollectiveOps(OpTable& table);   // all_gather reduce_scatter all_reduce all_to_all shard_slice ... send recv
 

@@ -129,6 +129,15 @@ std::vector<std::string> OpCaseTexts() {
            "expert_matmul f64[3,6] i32[3,4] f64[6,6,5] num_experts=6 transposed=true sum_slots=true",
            "expert_matmul_grad f64[3,3,5] f64[3,3,2,6] i32[3,3,2] num_experts=4",
            "expert_matmul_grad f64[3,2,5] f64[3,3] i32[3,2] num_experts=6",
+           "expert_matmul f64[2,3,4,2,5] i32[2,3,4,2] f64[8,6,5] num_experts=8 ranges_dim=2 fill=0.5",
+           "expert_matmul f64[3,4,2,5] i32[3,4,2] f64[4,5,6] num_experts=4 ranges_dim=1 fill=0.5 transposed=true",
+           "expert_matmul_grad f64[2,3,4,2,5] f64[2,3,4,2,6] i32[2,3,4,2] num_experts=8 ranges_dim=2 fill=0.5",
+           "dispatch_slots i32[4,8,2] groups=4 destinations=2 capacity=3 num_experts=6",
+           "dispatch_slots i32[2,3,3] groups=1 destinations=3 capacity=2 num_experts=6",
+           "dispatch f64[4,8,3] i32[4,8,2] groups=4 destinations=2 capacity=3",
+           "dispatch f64[2,3,3,5] i32[2,3,3] groups=1 destinations=3 capacity=2",
+           "combine f64[4,4,2,3,3] i32[4,8,2] sum_slots=true",
+           "combine f64[2,1,3,2,5] i32[2,3,3]",
            "mul_rows f64[3,2,5] f64[3,2]",
            "dot_rows f64[3,2,5] f64[3,2,5]",
            "cross_entropy f64[4,3,7] i32[4,3]",
@@ -149,6 +158,20 @@ std::vector<std::string> OpCaseTexts() {
   return texts;
 }
 
+namespace {
+
+// An expert of the range that slot k of ids may have, or none.
+double IdOfRange(const Node& node, const TensorType& ids, int64_t k, interpreter::Random& random) {
+  const int64_t dim = GetAttr<int64_t>(node.attrs, "ranges_dim");
+  int64_t stride = 1;
+  for (int64_t d = dim + 1; d < ids.rank(); ++d) stride *= ids.dims[d];
+  const int64_t size = GetAttr<int64_t>(node.attrs, "num_experts") / ids.dims[dim];
+  if (random() % 4 == 0) return -1;
+  return static_cast<double>(k / stride % ids.dims[dim] * size + static_cast<int64_t>(random() % size));
+}
+
+}  // namespace
+
 interpreter::Arrays RandomLeaves(const OpCase& op_case, interpreter::Random& random) {
   static const std::set<std::string> kPositive = {"log", "sqrt",  "rsqrt", "reciprocal",
                                                   "div", "adamw", "top_k", "top_k_grad"};
@@ -161,10 +184,11 @@ interpreter::Arrays RandomLeaves(const OpCase& op_case, interpreter::Random& ran
     for (int64_t k = 0; k < array.size(); ++k) {
       double& x = array.values[k];
       if (type.dtype == DType::kI32) {
-        // Ids of experts: some of a slot, different ones; the last is not there in the smaller cases.
-        const bool top_k = node.op.rfind("top_k", 0) == 0;
-        x = static_cast<double>(top_k ? (k % 2 == 0 ? random() % 3 : 3 + random() % 2) : random() % 7);
-        if (node.op.rfind("cross_entropy", 0) == 0 && random() % 4 == 0) x = -1;  // not counted
+        x = static_cast<double>(random() % 7);
+        if (node.op.rfind("top_k", 0) == 0) x = static_cast<double>(k % 2 == 0 ? random() % 3 : 3 + random() % 2);
+        if (node.attrs.count("ranges_dim") > 0) x = IdOfRange(node, type, k, random);
+        if (node.op == "dispatch" || node.op == "combine") x = static_cast<double>(5 * k % 11);  // a place for one slot
+        if (node.op.rfind("cross_entropy", 0) == 0 && random() % 4 == 0) x = -1;                 // not counted
       } else if (type.dtype == DType::kI64) {
         x = static_cast<double>(type.rank() == 0 ? 3 : 10 + k);
       } else {

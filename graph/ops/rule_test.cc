@@ -229,6 +229,13 @@ TEST(Rule, AllowsWhatLayoutsNeed) {
             "[0,1,3][0,1][2,3,4]->[0,4] even 1 of 2 even 2 of 4 linear [0] linear [2]");
   EXPECT_EQ(RuleText(ops, "expert_matmul_grad f32[3,2,6] f32[3,5] i32[3,2] num_experts=4"),
             "[0,1,3][0,4][0,1]->[2,3,4] even 1 of 2 even 2 of 4 linear [0] linear [1]");
+  // With ranges the experts lie as the dim of ids that is theirs: nothing to sum.
+  EXPECT_EQ(RuleText(ops, "expert_matmul f32[3,1,2,4,5] i32[3,1,2,4] f32[6,7,5] num_experts=6 ranges_dim=2"),
+            "[0,1,2,3,4][0,1,2,3][2,5,4]->[0,1,2,3,5] even 2 of 2 even 3 of 4 linear [0] linear [2]");
+  EXPECT_EQ(RuleText(ops, "dispatch f32[4,6,5] i32[4,6,2] groups=2 destinations=2 capacity=3"),
+            "[0,1,2][0,1,-1]->[0,1,-1,-1,2] even 0 of 4 even 1 of 2 linear [0]");
+  EXPECT_EQ(RuleText(ops, "combine f32[4,2,2,3,5] i32[4,6,2] sum_slots=true"),
+            "[0,1,-1,-1,2][0,1,-1]->[0,1,2] even 0 of 4 even 1 of 2 linear [0]");
   EXPECT_EQ(RuleText(ops, "mul_rows f32[3,5] f32[3]"), "[0,1][0]->[0,1] linear [0] linear [1]");
   EXPECT_EQ(RuleText(ops, "cross_entropy f32[2,3,7] i32[2,3]"),
             "[0,1,2][0,1]->[][][0,1] even 0 of 2 even 1 of 3 whole 2 even 2 of 7");

@@ -28,6 +28,7 @@ struct Parameter {
 
 std::string WeightState(const std::string& name) { return absl::StrCat("weights/", name); }
 std::string CopyState(const std::string& name) { return absl::StrCat("copies/", name); }
+std::string CounterState(const std::string& name) { return absl::StrCat("counters/", name); }
 std::string GradientState(const std::string& name) { return absl::StrCat("gradients/", name); }
 
 State MakeState(std::string name, TensorType type, StateKind kind, std::string init) {
@@ -127,16 +128,19 @@ class TrainingBuilder {
 
   absl::StatusOr<Program> Build() {
     for (const char* output : {"loss", "target_tokens"}) {
-      const ValueId v = forward_.Output(output);
-      if (v == kNoValue) {
+      if (forward_.Output(output) != kNoValue) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("the forward graph has no output \"", output,
+                       "\"; a training graph ends with `output \"loss\"` and `output \"target_tokens\"`"));
+    }
+    for (const Node& node : forward_.nodes) {
+      if (node.op != "output") continue;
+      const TensorType& type = forward_.type(node.operands[0]);
+      if (type.rank() != 0 || !IsFloating(type.dtype)) {
         return absl::InvalidArgumentError(
-            absl::StrCat("the forward graph has no output \"", output,
-                         "\"; a training graph ends with `output \"loss\"` and `output \"target_tokens\"`"));
+            absl::StrCat("output \"", node.symbol, "\" is ", type.ToString(), "; wanted a floating scalar"));
       }
-      if (forward_.type(v).rank() != 0 || !IsFloating(forward_.type(v).dtype)) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("output \"", output, "\" is ", forward_.type(v).ToString(), "; wanted a floating scalar"));
-      }
+      totals_[node.symbol] = type;
     }
     scalar_ = forward_.type(forward_.Output("loss"));
     TACC_ASSIGN_OR_RETURN(parameters_, CollectParameters(forward_, options_));
@@ -175,9 +179,8 @@ class TrainingBuilder {
       }
       program_.states.push_back(MakeState(GradientState(p.name), GradientType(p), StateKind::kGradient, "zeros"));
     }
-    for (const char* counter : {"counters/loss", "counters/target_tokens"}) {
-      program_.states.push_back(MakeState(counter, scalar_, StateKind::kCounter, "zeros"));
-    }
+    for (const auto& [name, type] : totals_)
+      program_.states.push_back(MakeState(CounterState(name), type, StateKind::kCounter, "zeros"));
   }
 
   Graph Begin() {
@@ -200,7 +203,8 @@ class TrainingBuilder {
     Graph graph = forward_;
     graph.name = "forward_backward";
     const ValueId loss = graph.Output("loss");
-    const ValueId target_tokens = graph.Output("target_tokens");
+    std::map<std::string, ValueId> totals;
+    for (const auto& [name, type] : totals_) totals[name] = graph.Output(name);
     RemoveOutputs(graph);
     std::map<std::string, ValueId> leaves;
     for (const Node& node : graph.nodes) {
@@ -229,8 +233,7 @@ class TrainingBuilder {
       }
       accumulate(GradientState(p.name), GradientType(p), gradients[i]);
     }
-    accumulate("counters/loss", scalar_, loss);
-    accumulate("counters/target_tokens", scalar_, target_tokens);
+    for (const auto& [name, value] : totals) accumulate(CounterState(name), totals_.at(name), value);
     TACC_RETURN_IF_ERROR(builder.status());
     std::vector<Node> nodes;
     for (size_t i = 0; i < graph.nodes.size(); ++i) {
@@ -247,8 +250,9 @@ class TrainingBuilder {
     graph.name = "update";
     Builder b(graph, ops_);
     const ValueId step = b.Leaf("input", "step", {DType::kI64, {}});
-    const ValueId loss = b.Leaf("read", "counters/loss", scalar_);
-    const ValueId target_tokens = b.Leaf("read", "counters/target_tokens", scalar_);
+    std::map<std::string, ValueId> totals;
+    for (const auto& [name, type] : totals_) totals[name] = b.Leaf("read", CounterState(name), type);
+    const ValueId target_tokens = totals.at("target_tokens");
     ValueId sum_squares = kNoValue;
     std::vector<ValueId> gradients;
     for (const Parameter& p : parameters_) {
@@ -291,10 +295,12 @@ class TrainingBuilder {
       b.End("store", v, results[2]);
       if (p.has_copy) b.End("store", CopyState(p.name), results[3]);
     }
-    b.End("output", "loss", b.Add("div", {loss, target_tokens}));
+    b.End("output", "loss", b.Add("div", {totals.at("loss"), target_tokens}));
     b.End("output", "grad_norm", grad_norm);
     b.End("output", "learning_rate", learning_rate);
-    b.End("output", "target_tokens", target_tokens);
+    for (const auto& [name, value] : totals) {
+      if (name != "loss") b.End("output", name, value);
+    }
     b.End("output", "skipped", b.Add("add_scalar", {b.Add("neg", {apply})}, {{"value", 1.0}}));
     TACC_RETURN_IF_ERROR(b.status());
     return graph;
@@ -312,6 +318,7 @@ class TrainingBuilder {
   const OpTable& ops_;
   const TrainingOptions& options_;
   TensorType scalar_;
+  std::map<std::string, TensorType> totals_;  // the outputs of the forward graph, summed over a step
   std::vector<Parameter> parameters_;
   std::map<std::string, const Parameter*> by_name_;
   Program program_;

@@ -27,8 +27,8 @@ struct TrainingOptions {
 };
 
 // A whole training step as a logical program, from a forward graph whose outputs are "loss" (a sum over target tokens)
-// and "target_tokens". Graphs: `begin` (zeroes the accumulators; only with accumulation), `forward_backward`, `update`,
-// `eval`.
+// and "target_tokens", and any further scalar whose sum over a step is wanted. Graphs: `begin` (zeroes the
+// accumulators; only with accumulation), `forward_backward`, `update`, `eval`.
 //
 // - `param "W"` becomes `read "weights/W"`; with keep_copies a param that is only ever cast to a narrower type is read
 // from "copies/W" in that type, which the update writes beside the fp32 master.

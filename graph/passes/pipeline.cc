@@ -38,6 +38,12 @@ std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& op
     }));
     steps.push_back(ForEachGraph("fold-casts", [&ops](Graph& graph) { FoldCasts(graph, ops); }));
   }
+  if (options.experts.ranks > 1) {
+    steps.push_back(ForEachProgram("expert-parallel", [&](Program& program) -> absl::Status {
+      TACC_ASSIGN_OR_RETURN(program.graphs[0], ExpertParallel(program.graphs[0], ops, options.experts));
+      return absl::OkStatus();
+    }));
+  }
   steps.push_back(ForEachProgram("build-training", [&](Program& program) -> absl::Status {
     TrainingOptions training = options.training;
     // Where masters are sharded and weights in use are not, the copies are what is used.

@@ -10,6 +10,7 @@
 #include "graph/ir/program.h"
 #include "graph/ops/op.h"
 #include "graph/passes/build_training.h"
+#include "graph/passes/expert_parallel.h"
 #include "graph/passes/partition.h"
 #include "graph/passes/plan_memory.h"
 #include "graph/passes/remat.h"
@@ -22,6 +23,7 @@ namespace tacc::graph {
 struct CompileOptions {
   TrainingOptions training;
   DType compute_dtype = DType::kF32;  // of matrix products and attention
+  ExpertParallelOptions experts;
   RematOptions remat;
   PartitionOptions partition;
   StageOptions stages;  // with a mesh that has an axis pp
@@ -47,8 +49,8 @@ struct PipelineObserver {
 
 // The way from a forward graph (a logical program whose only graph is `forward`) to a planned program, as a table of
 // contents:
-//   mixed-precision, build-training, fold-casts, concat-pads, cse, dce, remat, partition, stages, fuse-accumulation,
-//   cse, dce, schedule, plan-memory
+//   mixed-precision, expert-parallel, build-training, fold-casts, concat-pads, cse, dce, remat, partition, stages,
+//   fuse-accumulation, cse, dce, schedule, plan-memory
 // `memory` receives what plan-memory found, of each stage. All references must outlive the steps.
 std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& ops, std::vector<MemoryUse>* memory);
 

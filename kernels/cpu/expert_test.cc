@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/cpu/dispatch.h"
 #include "kernels/reference/buffer.h"
 #include "kernels/reference/expert.h"
 
@@ -134,6 +135,29 @@ TEST(ExpertCounts, LeavesOutWhatIsNoExpert) {
   const Buffer counts(DType::kF32, Dims{4});
   ExpertCounts(Ids(ids, {3, 2}), counts);
   EXPECT_EQ(counts.ToTensor().values, (std::vector<double>{1, 0, 3, 0}));
+}
+
+TEST(Dispatch, FillsBuffersInTheOrderOfTheTokensAndCountsWhatDoesNotFit) {
+  // One sample of four tokens with two slots, two groups; experts 0, 1 to the first destination and 2, 3 to the second.
+  std::vector<int32_t> ids = {0, 2, 1, 0, 3, 2, 3, 9}, places(8), row_ids(8);
+  const Buffer overflow(DType::kF32, Dims{});
+  const TensorView id_view = Ids(ids, {1, 4, 2}), place_view = Ids(places, {1, 4, 2});
+  DispatchSlots(id_view, 4, place_view, Ids(row_ids, {1, 2, 2, 2}), overflow);
+  EXPECT_EQ(places, (std::vector<int32_t>{0, 2, 1, -1, 2, 3, -1, -1}));
+  EXPECT_EQ(row_ids, (std::vector<int32_t>{0, 1, 2, -1, -1, -1, 3, 2}));
+  EXPECT_EQ(overflow.ToTensor()[0], 2);  // 9 is no expert
+
+  const Buffer x(DType::kF32, Tensor(Dims{1, 4, 1}, {10, 20, 30, 40})), rows(DType::kF32, Dims{1, 2, 2, 2, 1});
+  Dispatch(x, place_view, rows);
+  EXPECT_EQ(rows.ToTensor().values, (std::vector<double>{10, 20, 10, 0, 0, 0, 30, 30}));
+  const Buffer slots(DType::kF32, Dims{1, 4, 2, 1}), sums(DType::kF32, Dims{1, 4, 1}),
+      again(DType::kF32, rows.ToTensor());
+  Combine(rows, place_view, slots);
+  EXPECT_EQ(slots.ToTensor().values, (std::vector<double>{10, 10, 20, 0, 30, 30, 0, 0}));
+  Combine(rows, place_view, sums);
+  EXPECT_EQ(sums.ToTensor().values, (std::vector<double>{20, 20, 60, 0}));
+  Dispatch(slots, place_view, rows);
+  EXPECT_EQ(rows.ToTensor().values, again.ToTensor().values);
 }
 
 TEST(Rows, AreScaledAndMultiplied) {

@@ -143,6 +143,63 @@ Results DotRows(const Request& r) {
   return {std::move(y)};
 }
 
+// Visits the slots [b, s, k] of `slots` with the index of each one's group.
+void ForEachSlot(const Array& slots, int64_t groups, const std::function<void(int64_t slot, int64_t group)>& visit) {
+  for (int64_t slot = 0; slot < slots.size(); ++slot) {
+    const int64_t token = slot / slots.dims[2], b = token / slots.dims[1], s = token % slots.dims[1];
+    visit(slot, b * groups + s * groups / slots.dims[1]);
+  }
+}
+
+Results DispatchSlots(const Request& r) {
+  const Array& ids = *r.in[0];
+  Array places = r.NewResult(0), row_ids = r.NewResult(1, -1), overflow = r.NewResult(2);
+  const int64_t groups = row_ids.dims[1], destinations = row_ids.dims[2], capacity = row_ids.dims[3];
+  const int64_t num_experts = r.attr<int64_t>("num_experts");
+  std::vector<int64_t> used(ids.dims[0] * groups * destinations, 0);
+  ForEachSlot(ids, groups, [&](int64_t slot, int64_t group) {
+    places.values[slot] = -1;
+    const int64_t e = Index(ids.values[slot], 0, num_experts);
+    if (e < 0) return;
+    const int64_t d = e / (num_experts / destinations);
+    int64_t& c = used[group * destinations + d];
+    if (c == capacity) {
+      overflow.values[0] += 1;
+      return;
+    }
+    places.values[slot] = static_cast<double>(d * capacity + c);
+    row_ids.values[(group * destinations + d) * capacity + c] = static_cast<double>(e);
+    ++c;
+  });
+  return {std::move(places), std::move(row_ids), std::move(overflow)};
+}
+
+Results Dispatch(const Request& r) {
+  const Array &x = *r.in[0], &places = *r.in[1];
+  Array rows = r.NewResult(0);
+  const int64_t n = Last(x), buffer = rows.dims[2] * rows.dims[3];
+  ForEachSlot(places, rows.dims[1], [&](int64_t slot, int64_t group) {
+    const int64_t place = Index(places.values[slot], 0, buffer);
+    if (place < 0) return;
+    for (int64_t j = 0; j < n; ++j)
+      rows.values[(group * buffer + place) * n + j] = x.values[RowOf(x, places, slot) * n + j];
+  });
+  return {std::move(rows)};
+}
+
+Results Combine(const Request& r) {
+  const Array &rows = *r.in[0], &places = *r.in[1];
+  Array y = r.NewResult(0);
+  const int64_t n = Last(y), buffer = rows.dims[2] * rows.dims[3];
+  ForEachSlot(places, rows.dims[1], [&](int64_t slot, int64_t group) {
+    const int64_t place = Index(places.values[slot], 0, buffer);
+    if (place < 0) return;
+    for (int64_t j = 0; j < n; ++j)
+      y.values[RowOf(y, places, slot) * n + j] += rows.values[(group * buffer + place) * n + j];
+  });
+  return {std::move(y)};
+}
+
 }  // namespace
 
 void AddExpertEvaluators(EvaluatorTable& table) {
@@ -155,6 +212,9 @@ void AddExpertEvaluators(EvaluatorTable& table) {
   table.Add("expert_matmul_grad", ExpertMatmulGrad);
   table.Add("mul_rows", MulRows);
   table.Add("dot_rows", DotRows);
+  table.Add("dispatch_slots", DispatchSlots);
+  table.Add("dispatch", Dispatch);
+  table.Add("combine", Combine);
 }
 
 }  // namespace tacc::interpreter

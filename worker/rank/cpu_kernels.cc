@@ -9,6 +9,7 @@
 #include "kernels/cpu/adamw.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/cross_entropy.h"
+#include "kernels/cpu/dispatch.h"
 #include "kernels/cpu/dropout.h"
 #include "kernels/cpu/einsum.h"
 #include "kernels/cpu/embedding.h"
@@ -304,6 +305,19 @@ absl::StatusOr<Kernel> ExpertMatmulGrad(const Binding& b) {
   });
 }
 
+absl::StatusOr<Kernel> DispatchSlots(const Binding& b) {
+  return Kernel([num_experts = b.attr<int64_t>("num_experts"), ids = b.in(0), places = b.out(0), row_ids = b.out(1),
+                 overflow = b.out(2)] { cpu::DispatchSlots(ids, num_experts, places, row_ids, overflow); });
+}
+
+absl::StatusOr<Kernel> Dispatch(const Binding& b) {
+  return Kernel([x = b.in(0), places = b.in(1), rows = b.out(0)] { cpu::Dispatch(x, places, rows); });
+}
+
+absl::StatusOr<Kernel> Combine(const Binding& b) {
+  return Kernel([rows = b.in(0), places = b.in(1), y = b.out(0)] { cpu::Combine(rows, places, y); });
+}
+
 absl::StatusOr<Kernel> MulRows(const Binding& b) {
   return Kernel([x = b.in(0), w = b.in(1), y = b.out(0)] { cpu::MulRows(x, w, y); });
 }
@@ -403,11 +417,14 @@ const std::map<std::string, Prepare>& Table() {
       {"cast", Unary<UnaryOp::kCast>},
       {"clamp", Clamp},
       {"clamp_grad", ClampGrad},
+      {"combine", Combine},
       {"concat", Concat},
       {"constant", Constant},
       {"cross_entropy", CrossEntropy},
       {"cross_entropy_grad", CrossEntropyGrad},
       {"cross_entropy_sum", CrossEntropySum},
+      {"dispatch", Dispatch},
+      {"dispatch_slots", DispatchSlots},
       {"div", Binary<BinaryOp::kDiv>},
       {"dot_rows", DotRows},
       {"dropout", Dropout},

@@ -1,0 +1,221 @@
+// A mixture of experts in layouts of dp, fsdp, ep, cp and tp against one rank, on simulated ranks in double precision.
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "graph/import/families.h"
+#include "graph/passes/pipeline.h"
+#include "gtest/gtest.h"
+#include "tests/interpreter/simulation.h"
+
+namespace tacc::graph {
+namespace {
+
+using interpreter::Array;
+using interpreter::Arrays;
+
+constexpr int64_t kGlobalBatch = 8, kSeq = 4, kVocab = 13, kExperts = 4, kSteps = 2;
+constexpr double kTolerance = 1e-11;
+constexpr double kNoOverflow = 2.0;  // experts / experts of a token
+
+struct Layout {
+  int64_t dp = 1, fsdp = 1, ep = 1, cp = 1, tp = 1;
+  int64_t accumulation = 1;
+  double buffer_factor = kNoOverflow;
+  int64_t expert_ranks = 0;     // of the buffers; 0: ep
+  int64_t sequence_groups = 0;  // 0: cp x tp
+
+  int64_t ranks() const { return dp * fsdp * ep * cp * tp; }
+};
+
+std::string Name(const Layout& l) {
+  std::vector<std::string> parts;
+  for (const auto& [name, size] : std::vector<std::pair<std::string, int64_t>>{{"dp", l.dp},
+                                                                               {"fsdp", l.fsdp},
+                                                                               {"ep", l.ep},
+                                                                               {"cp", l.cp},
+                                                                               {"tp", l.tp},
+                                                                               {"accumulation", l.accumulation}}) {
+    if (size > 1) parts.push_back(absl::StrCat(name, size));
+  }
+  return parts.empty() ? "one" : absl::StrJoin(parts, "_");
+}
+
+absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops) {
+  const nlohmann::json config = {
+      {"model_type", "mixtral"},      {"vocab_size", kVocab},          {"hidden_size", 8},
+      {"intermediate_size", 6},       {"num_hidden_layers", 2},        {"num_attention_heads", 4},
+      {"num_key_value_heads", 2},     {"num_local_experts", kExperts}, {"num_experts_per_tok", 2},
+      {"output_router_logits", true}, {"router_aux_loss_coef", 0.3}};
+  auto read = ReadModelConfig(config, kSeq);
+  if (!read.ok()) return read.status();
+  DecoderBuildOptions build;
+  build.batch = kGlobalBatch / layout.accumulation;
+  build.seq_len = kSeq;
+  auto forward = BuildDecoder(read->spec, build, ops);
+  if (!forward.ok()) return forward.status();
+  CompileOptions options;
+  options.training.accumulation = layout.accumulation;
+  options.training.learning_rate = 1e-2;
+  options.training.lr_scheduler_type = "constant";
+  options.training.max_steps = 10;
+  options.training.max_grad_norm = 0.5;
+  options.experts.ranks = layout.expert_ranks > 0 ? layout.expert_ranks : layout.ep;
+  options.experts.buffer_factor = layout.buffer_factor;
+  options.experts.sequence_groups = layout.sequence_groups > 0 ? layout.sequence_groups : layout.cp * layout.tp;
+  options.partition.mesh = {
+      {{"dp", layout.dp}, {"fsdp", layout.fsdp}, {"ep", layout.ep}, {"cp", layout.cp}, {"tp", layout.tp}}};
+  options.partition.batch_axes = {0, 1, 2};
+  options.partition.sequence_axes = {3};
+  options.partition.at_rest_axes = {1};
+  for (const char* axis : {"vocab", "heads", "kv_heads", "mlp"}) options.partition.in_use_axes[axis] = {4};
+  options.partition.in_use_axes["experts"] = {2};
+  options.partition.residual = {"model.embed_tokens", {{0, 1, 2}, {3, 4}, {}}};
+  options.partition.units = options.schedule.units = {"model.layers.0", "model.layers.1"};
+  return Compile(*forward, ops, options);
+}
+
+Arrays Batch(int step, int64_t first, int64_t rows) {
+  Array tokens = Array::Filled({rows, kSeq}, 0), targets = tokens;
+  for (int64_t r = 0; r < rows; ++r) {
+    std::mt19937 random(static_cast<uint32_t>(step * 1000 + first + r));
+    for (int64_t s = 0; s < kSeq; ++s) {
+      tokens.at({r, s}) = static_cast<double>(random() % kVocab);
+      const uint32_t target = random();
+      targets.at({r, s}) = target % 5 == 0 ? -1.0 : static_cast<double>(target % kVocab);
+    }
+  }
+  return {{"tokens", tokens}, {"targets", targets}, {"step", Array{{}, {static_cast<double>(step)}}}};
+}
+
+struct Result {
+  std::vector<double> losses, norms, overflows;
+  std::map<std::string, Array> weights;
+};
+
+absl::StatusOr<Result> Train(const Layout& layout, const OpTable& ops) {
+  auto compiled = CompileLayout(layout, ops);
+  if (!compiled.ok()) return compiled.status();
+  const Program& program = compiled->program;
+  interpreter::Simulation simulation(program);
+  std::mt19937 random(7);
+  std::normal_distribution<double> normal(0, 0.5);
+  for (const State& state : program.states) {
+    if (state.kind != StateKind::kWeight) continue;
+    Array weight = Array::Filled(state.placement.global.dims, 0);
+    for (double& x : weight.values) x = state.init == "ones" ? 1.0 : normal(random);
+    if (auto status = simulation.SetState(state.name, weight); !status.ok()) return status;
+  }
+  Result result;
+  const int64_t rows = kGlobalBatch / layout.accumulation;
+  for (int step = 0; step < kSteps; ++step) {
+    auto status = simulation.Run(program.step, [&](int64_t m) { return Batch(step, m * rows, rows); });
+    if (!status.ok()) return status;
+    const Arrays& outputs = simulation.outputs();
+    result.losses.push_back(outputs.at("loss").values[0]);
+    result.norms.push_back(outputs.at("grad_norm").values[0]);
+    if (outputs.count("expert_overflow") > 0) result.overflows.push_back(outputs.at("expert_overflow").values[0]);
+  }
+  for (const State& state : program.states) {
+    if (state.kind != StateKind::kWeight) continue;
+    auto weight = simulation.GetState(state.name);
+    if (!weight.ok()) return weight.status();
+    result.weights[state.name] = *std::move(weight);
+  }
+  return result;
+}
+
+void ExpectNear(double got, double want, const std::string& what) {
+  EXPECT_LE(std::abs(got - want), kTolerance * std::max(1.0, std::abs(want)))
+      << what << ": " << got << " against " << want;
+}
+
+void ExpectEqual(const absl::StatusOr<Result>& many, const absl::StatusOr<Result>& one) {
+  ASSERT_TRUE(one.ok()) << one.status();
+  ASSERT_TRUE(many.ok()) << many.status();
+  for (int step = 0; step < kSteps; ++step) {
+    ExpectNear(many->losses[step], one->losses[step], absl::StrCat("loss of step ", step));
+    ExpectNear(many->norms[step], one->norms[step], absl::StrCat("norm of step ", step));
+  }
+  for (const auto& [name, weight] : one->weights) {
+    ASSERT_EQ(many->weights.count(name), 1u) << name;
+    for (size_t i = 0; i < weight.values.size(); ++i)
+      ExpectNear(many->weights.at(name).values[i], weight.values[i], name);
+  }
+}
+
+class MixtureTest : public testing::TestWithParam<Layout> {};
+
+// The load-balancing loss is that of a micro-batch, so the one rank has the same micro-batches.
+TEST_P(MixtureTest, EqualsOneRank) {
+  const OpTable ops;
+  Layout one;
+  one.accumulation = GetParam().accumulation;
+  const auto many = Train(GetParam(), ops);
+  ExpectEqual(many, Train(one, ops));
+  if (many.ok() && GetParam().ep > 1) EXPECT_EQ(many->overflows, std::vector<double>(kSteps, 0.0));
+}
+
+TEST_P(MixtureTest, SharesWorkAndMemory) {
+  const OpTable ops;
+  const Layout layout = GetParam();
+  Layout one;
+  one.accumulation = layout.accumulation;
+  const auto whole = CompileLayout(one, ops), part = CompileLayout(layout, ops);
+  ASSERT_TRUE(whole.ok() && part.ok());
+  auto expert_flops = [&](const Program& program) {
+    double flops = 0;
+    for (const Call& call : program.step) {
+      const Graph& graph = *program.FindGraph(call.graph);
+      for (const Node& node : graph.nodes) {
+        if (node.op.rfind("expert_matmul", 0) == 0) flops += ops.Find(node.op)->flops(CallOf(graph, node));
+      }
+    }
+    return flops;
+  };
+  EXPECT_LE(expert_flops(part->program), 1.05 * expert_flops(whole->program) / static_cast<double>(layout.ranks()));
+  for (const State& state : part->program.states) {
+    if (state.name.find("experts") == std::string::npos || state.kind != StateKind::kOptimizer) continue;
+    EXPECT_EQ(state.type.num_elements() * layout.fsdp * layout.ep * layout.tp, state.placement.global.num_elements())
+        << state.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, MixtureTest,
+                         testing::Values(Layout{.dp = 2}, Layout{.fsdp = 2}, Layout{.tp = 2}, Layout{.cp = 2},
+                                         Layout{.ep = 2}, Layout{.ep = 4}, Layout{.ep = 2, .accumulation = 2},
+                                         Layout{.dp = 2, .ep = 2}, Layout{.fsdp = 2, .ep = 2, .accumulation = 2},
+                                         Layout{.ep = 2, .tp = 2}, Layout{.ep = 2, .cp = 2},
+                                         Layout{.fsdp = 2, .ep = 2, .cp = 2}, Layout{.dp = 2, .ep = 2, .tp = 2}),
+                         [](const testing::TestParamInfo<Layout>& info) { return Name(info.param); });
+
+// What overflows depends on the buffers alone, not on where they lie.
+TEST(Overflow, IsCountedAndTheSameOnOneRank) {
+  const OpTable ops;
+  Layout one = {.buffer_factor = 0.5, .expert_ranks = 2, .sequence_groups = 1};
+  const auto whole = Train(one, ops);
+  const auto many = Train({.dp = 2, .ep = 2, .buffer_factor = 0.5}, ops);
+  ExpectEqual(many, whole);
+  ASSERT_TRUE(many.ok() && whole.ok());
+  EXPECT_EQ(many->overflows, whole->overflows);
+  // Buffers for half of the slots of each of two layers.
+  EXPECT_GE(many->overflows[0], kGlobalBatch * kSeq * 2);
+  const auto none = Train({}, ops);
+  ASSERT_TRUE(none.ok());
+  EXPECT_GT(std::abs(none->losses[0] - many->losses[0]), 1e-6);
+}
+
+TEST(Overflow, RanksMustDivideExperts) {
+  const OpTable ops;
+  Graph graph;
+  EXPECT_EQ(ExpertParallel(graph, ops, {.ranks = 2}).status(),
+            absl::InvalidArgumentError("dist.ep.size = 2: the model has no experts to share; use 1"));
+  EXPECT_EQ(CompileLayout({.ep = 3}, ops).status(),
+            absl::InvalidArgumentError("expert-parallel: dist.ep.size = 3 does not divide the 4 experts of "
+                                       "model.layers.0.block_sparse_moe.experts"));
+}
+
+}  // namespace
+}  // namespace tacc::graph
