@@ -60,6 +60,7 @@ void ReadStep(Fields& fields, RankEvent& event) {
   m.set_communication_seconds(fields.Double("communication_seconds"));
   m.set_tokens_per_second(fields.Double("tokens_per_second"));
   m.set_skipped(fields.Has("skipped") ? static_cast<int>(fields.Int("skipped")) : 0);
+  if (fields.Has("expert_overflow")) m.set_expert_overflow(fields.Int("expert_overflow"));
   if (fields.Has("batch_hash")) m.set_batch_hash(fields.String("batch_hash"));
 }
 

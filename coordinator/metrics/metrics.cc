@@ -75,6 +75,11 @@ void AddJob(const JobState& job, Families* out) {
                  "Model FLOPs utilisation of the last step, 0 to 1: the model's FLOPs over what all devices could do.",
                  step.mfu(), labels);
     }
+    if (step.has_expert_overflow()) {
+      out->Gauge("tacc_job_expert_overflow_slots",
+                 "Slots of tokens, over all layers, that found no place in a buffer for experts in the last step.",
+                 static_cast<double>(step.expert_overflow()), labels);
+    }
     out->Gauge("tacc_job_step_seconds", "Duration of the last step.", step.seconds(), labels);
     out->Gauge("tacc_job_data_wait_seconds", "Time that the last step waited for data.", step.data_wait_seconds(),
                labels);

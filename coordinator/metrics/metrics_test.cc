@@ -42,6 +42,7 @@ class MetricsTest : public ::testing::Test {
     step.set_attempt(1);
     step.set_loss(2.5);
     step.set_mfu(0.4);
+    step.set_expert_overflow(6);
     step.set_seconds(0.5);
     step.set_communication_seconds(0.125);
     step.set_tokens_per_second(1024);
@@ -67,7 +68,8 @@ TEST_F(MetricsTest, ShowsJobsAndWorkers) {
        {"tacc_build_info{version=\"0.1.0\"} 1", "tacc_jobs{state=\"running\"} 1", "tacc_jobs{state=\"failed\"} 0",
         "tacc_workers{state=\"idle\"} 0", "tacc_job_state{training_job=\"toy-1\",state=\"running\"} 1",
         "tacc_job_step{training_job=\"toy-1\"} 7", "tacc_job_loss{training_job=\"toy-1\"} 2.5",
-        "tacc_job_mfu_ratio{training_job=\"toy-1\"} 0.4", "tacc_job_step_seconds{training_job=\"toy-1\"} 0.5",
+        "tacc_job_expert_overflow_slots{training_job=\"toy-1\"} 6", "tacc_job_mfu_ratio{training_job=\"toy-1\"} 0.4",
+        "tacc_job_step_seconds{training_job=\"toy-1\"} 0.5",
         "tacc_job_communication_seconds{training_job=\"toy-1\"} 0.125",
         "tacc_job_tokens_per_second{training_job=\"toy-1\"} 1024", "tacc_job_restarts_total{training_job=\"toy-1\"} 0",
         "tacc_job_predicted_step_seconds{training_job=\"toy-1\"} 0.25",

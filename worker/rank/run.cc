@@ -357,18 +357,21 @@ class RankRun {
     TACC_ASSIGN_OR_RETURN(const double skipped, executor_->Output("skipped"));
     const int64_t tokens = start_.global_batch_size * start_.seq_len;
     if (start_.rank == 0) {
-      events_.Write("step", {{"step", steps_done_},
-                             {"loss", loss},
-                             {"grad_norm", grad_norm},
-                             {"learning_rate", learning_rate},
-                             {"tokens", tokens},
-                             {"target_tokens", static_cast<int64_t>(target_tokens)},
-                             {"seconds", seconds},
-                             {"data_wait_seconds", data_wait},
-                             {"communication_seconds", collectives_.stats().wait_seconds - communication_before},
-                             {"tokens_per_second", static_cast<double>(tokens) / seconds},
-                             {"batch_hash", HashText(batch_hash_)},
-                             {"skipped", skipped != 0 ? 1 : 0}});
+      nlohmann::json event = {{"step", steps_done_},
+                              {"loss", loss},
+                              {"grad_norm", grad_norm},
+                              {"learning_rate", learning_rate},
+                              {"tokens", tokens},
+                              {"target_tokens", static_cast<int64_t>(target_tokens)},
+                              {"seconds", seconds},
+                              {"data_wait_seconds", data_wait},
+                              {"communication_seconds", collectives_.stats().wait_seconds - communication_before},
+                              {"tokens_per_second", static_cast<double>(tokens) / seconds},
+                              {"batch_hash", HashText(batch_hash_)},
+                              {"skipped", skipped != 0 ? 1 : 0}};
+      const absl::StatusOr<double> overflow = executor_->Output("expert_overflow");
+      if (overflow.ok()) event["expert_overflow"] = static_cast<int64_t>(*overflow);
+      events_.Write("step", std::move(event));
     }
     skipped_in_a_row_ = skipped != 0 ? skipped_in_a_row_ + 1 : 0;
     if (skipped_in_a_row_ == 0) return absl::OkStatus();
