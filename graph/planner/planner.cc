@@ -38,42 +38,43 @@ std::string Got(const char* field, const std::optional<int64_t>& size) {
   return absl::StrCat(field, " ", size.has_value() ? absl::StrCat(*size) : "unset");
 }
 
-// "workers / dist.pp.size / dist.tp.size" less what is 1.
-std::string Workers(const PlanRequest& request, int64_t tp) {
-  return absl::StrCat("workers", request.pp > 1 ? " / dist.pp.size" : "", tp > 1 ? " / dist.tp.size" : "");
+// "workers / dist.pp.size / dist.ep.size / dist.tp.size" less what is 1.
+std::string Workers(const PlanRequest& request, int64_t tp, int64_t ep) {
+  return absl::StrCat("workers", request.pp > 1 ? " / dist.pp.size" : "", ep > 1 ? " / dist.ep.size" : "",
+                      tp > 1 ? " / dist.tp.size" : "");
 }
 
-// The meshes of dp and fsdp over the ranks that stages and tensor parallelism leave, with pp before them.
+// What samples are divided over, for errors.
+std::string Groups(const PlanRequest& request, int64_t tp) {
+  return tp * request.pp > 1 ? absl::StrCat(" groups of workers (", Workers(request, tp, 1), ")") : " workers";
+}
+
+absl::Status CheckDivides(const char* field, int64_t size, int64_t ranks, absl::string_view what) {
+  if (size >= 1 && ranks % size == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, " = ", size, " does not divide the ", ranks, what, "; use ",
+                                                 absl::StrJoin(Divisors(ranks), ", ")));
+}
+
+// The meshes of dp and fsdp over the ranks that stages, tensor and expert parallelism leave, with pp before them.
 absl::StatusOr<std::vector<Mesh>> DataMeshes(const PlanRequest& request, int64_t tp) {
-  if (request.pp < 1 || request.world % request.pp != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("dist.pp.size = ", request.pp, " does not divide the ",
-                                                   request.world, " workers; use ",
-                                                   absl::StrJoin(Divisors(request.world), ", ")));
-  }
+  TACC_RETURN_IF_ERROR(CheckDivides("dist.pp.size", request.pp, request.world, " workers"));
   const int64_t of_stage = request.world / request.pp;
-  if (tp < 1 || of_stage % tp != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("dist.tp.size = ", tp, " does not divide the ", of_stage, " workers",
-                                                   request.pp > 1 ? " of a stage" : "", "; use ",
-                                                   absl::StrJoin(Divisors(of_stage), ", ")));
-  }
-  const int64_t ranks = of_stage / tp;
+  TACC_RETURN_IF_ERROR(CheckDivides("dist.tp.size", tp, of_stage, request.pp > 1 ? " workers of a stage" : " workers"));
+  TACC_RETURN_IF_ERROR(CheckDivides("dist.ep.size", request.ep, of_stage / tp, Groups(request, tp)));
+  const int64_t ranks = of_stage / tp / request.ep;
   std::vector<Mesh> meshes;
   for (int64_t fsdp : Divisors(ranks)) {
     if (request.dp.has_value() && *request.dp != ranks / fsdp) continue;
     if (request.fsdp.has_value() && *request.fsdp != fsdp) continue;
     meshes.push_back({{{"dp", ranks / fsdp}, {"fsdp", fsdp}}});
     if (request.pp > 1) meshes.back().axes.insert(meshes.back().axes.begin(), {kStageAxis, request.pp});
+    if (request.ep > 1) meshes.back().axes.push_back({"ep", request.ep});
   }
   if (!meshes.empty()) return meshes;
   return absl::InvalidArgumentError(absl::StrCat("dist.dp.size x dist.fsdp.size must be the number of ",
-                                                 Workers(request, tp), ", ", ranks, "; got ",
+                                                 Workers(request, tp, request.ep), ", ", ranks, "; got ",
                                                  Got("dp.size", request.dp), " and ", Got("fsdp.size", request.fsdp),
                                                  "; each may be ", absl::StrJoin(Divisors(ranks), ", ")));
-}
-
-// What samples are divided over, for errors.
-std::string Groups(const PlanRequest& request, int64_t tp) {
-  return tp * request.pp > 1 ? absl::StrCat(" groups of workers (", Workers(request, tp), ")") : " workers";
 }
 
 // Micro-batches to try, largest first.
@@ -227,6 +228,11 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
   options.training.accumulation = plan.accumulation;
   options.compute_dtype = plan.compute_dtype;
   options.partition = LayoutOf(plan.mesh, model.residual_module);
+  options.experts.buffer_factor = request.expert_buffer_factor;
+  for (const Mesh::Axis& axis : plan.mesh.axes) {
+    if (axis.name == "ep") options.experts.ranks = axis.size;
+    if (axis.name == "cp" || axis.name == "tp" || axis.name == "tpq") options.experts.sequence_groups *= axis.size;
+  }
   options.partition.units = model.units;
   options.partition.reduce_dtype = request.reduce_dtype;
   options.remat.units.assign(model.units.begin(), model.units.begin() + plan.recompute_units);

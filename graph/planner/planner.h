@@ -37,6 +37,8 @@ struct PlanRequest {
   int64_t pp = 1;  // stages
   std::optional<int64_t> num_micro_batches;
   StageOptions stages;  // units are the model's
+  int64_t ep = 1;
+  double expert_buffer_factor = 2;  // see ExpertParallelOptions
   std::optional<int64_t> global_batch;
   std::optional<int64_t> micro_batch;  // per device
   std::optional<bool> bf16;
@@ -66,7 +68,7 @@ inline constexpr int64_t kIdleBytes = int64_t{116} << 20;
 inline constexpr int64_t kBufferBytes = int64_t{8} << 20;
 
 // Candidates, the best first: those that fit by predicted step time, then the others by memory. Of all that the request
-// allows (pp x dp x fsdp x tp = world, micro-batches that divide the rows of a device, precisions), those that
+// allows (pp x dp x fsdp x ep x tp = world, micro-batches that divide the rows of a device, precisions), those that
 // estimates say are worth it (Finalists) are compiled, for exact bytes, and simulated. Errors: InvalidArgument when the
 // request contradicts itself (nearest legal values named) or the model cannot be built.
 absl::StatusOr<std::vector<Candidate>> PlanCandidates(const PlanRequest& request, const ForwardBuilder& model,

@@ -168,6 +168,8 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   r.GetEnum("job.compute.reduce_dtype", "REDUCE_DTYPE_", &reduce_dtype);
   r.Get("job.dist.dp.size", &plan.dp);
   r.Get("job.dist.fsdp.size", &plan.fsdp);
+  r.Get("job.dist.ep.size", &plan.ep);
+  r.Get("job.dist.ep.buffer_factor", &plan.expert_buffer_factor);
   r.Get("job.dist.tp.size", &plan.tp);
   r.Get("job.dist.pp.size", &plan.pp);
   r.Get("job.dist.pp.num_micro_batches", &plan.num_micro_batches);

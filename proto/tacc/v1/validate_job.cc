@@ -235,6 +235,7 @@ class Validator {
     if (dist.pp().has_size()) sizes.push_back({"dist.pp.size", dist.pp().size()});
     if (dist.dp().has_size()) sizes.push_back({"dist.dp.size", dist.dp().size()});
     if (dist.fsdp().has_size()) sizes.push_back({"dist.fsdp.size", dist.fsdp().size()});
+    if (dist.ep().has_size()) sizes.push_back({"dist.ep.size", dist.ep().size()});
     if (dist.tp().has_size()) sizes.push_back({"dist.tp.size", dist.tp().size()});
     return sizes;
   }
@@ -302,11 +303,12 @@ class Validator {
   void CheckBatch(const v1::JobSpec& spec) {
     const v1::TrainSpec& train = spec.train();
     if (train.global_batch_size() < 1) return;
-    uint64_t unit = 1;  // At most 2^31 x 2^16 x 2^16.
+    uint64_t unit = 1;
     std::vector<std::string> terms, related;
     const auto take = [&](const std::string& name, int64_t value, uint64_t largest) {
       related.push_back(name);
       if (value < 1 || static_cast<uint64_t>(value) > largest) return;
+      if (unit > (uint64_t{1} << 40)) return;  // far beyond any batch
       unit *= static_cast<uint64_t>(value);
       terms.push_back(absl::StrCat(name, " ", value));
     };
@@ -319,6 +321,7 @@ class Validator {
     } else {
       take("dist.dp.size", spec.dist().dp().size(), 65536);
       take("dist.fsdp.size", spec.dist().fsdp().size(), 65536);
+      if (spec.dist().ep().has_size()) take("dist.ep.size", spec.dist().ep().size(), 65536);
     }
     const uint64_t batch = train.global_batch_size();
     if (batch % unit == 0) return;
@@ -383,12 +386,15 @@ v1::JobSpec WithDefaults(const v1::JobSpec& spec) {
 int RequestedWorld(const v1::JobSpec& spec) {
   if (spec.resources().has_workers()) return spec.resources().workers();
   const v1::DistSpec& dist = spec.dist();
-  if (!dist.dp().has_size() && !dist.fsdp().has_size() && !dist.tp().has_size() && !dist.pp().has_size()) return 0;
-  int64_t world = 1;
-  for (int64_t size : {dist.dp().has_size() ? dist.dp().size() : 1, dist.fsdp().has_size() ? dist.fsdp().size() : 1,
-                       dist.tp().has_size() ? dist.tp().size() : 1, dist.pp().has_size() ? dist.pp().size() : 1}) {
-    world = std::min<int64_t>(world * size, kMaxWorld);
-  }
+  int64_t world = 0;  // nothing said
+  const auto take = [&world](const auto& axis) {
+    if (axis.has_size()) world = std::min<int64_t>(std::max<int64_t>(world, 1) * axis.size(), kMaxWorld);
+  };
+  take(dist.pp());
+  take(dist.dp());
+  take(dist.fsdp());
+  take(dist.ep());
+  take(dist.tp());
   return static_cast<int>(world);
 }
 
