@@ -20,6 +20,8 @@ bool IsFree(const OpDef& def, const OpCall& call, const Node& node) {
   return !aliases.empty() && aliases[0] >= 0;
 }
 
+DType ProductType(const OpCall& call) { return call.in(1).dtype; }
+
 int64_t SentBytes(const Graph& graph, const Node& node, const Mesh& mesh) {
   AxisList axes;
   for (const std::string& name : GetAttr<std::vector<std::string>>(node.attrs, "over")) axes.push_back(mesh.Find(name));
@@ -77,7 +79,7 @@ StepCost EstimateStep(const Program& program, const OpTable& ops, const DevicePr
       const double flops = def->flops ? def->flops(call) : 0;
       if (def->is_matmul) {
         cost.matmul_flops += flops;
-        seconds = std::max(seconds, flops / std::max(Peak(device, call.in(0).dtype), 1.0));
+        seconds = std::max(seconds, flops / std::max(Peak(device, ProductType(call)), 1.0));
       }
       cost.compute_seconds += seconds;
     }

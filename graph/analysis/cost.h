@@ -42,6 +42,9 @@ StepCost EstimateStep(const Program& program, const OpTable& ops, const DevicePr
 // Nodes that take no time: names of states and inputs, waits, and values that share their operand's place.
 bool IsFree(const OpDef& def, const OpCall& call, const Node& node);
 
+// The type of a product's factors (is_matmul): its speed. The first operand may be a wider sum or gradient.
+DType ProductType(const OpCall& call);
+
 // Bytes that one rank sends for a collective, over the ranks of `over`: all_gather (n-1) x its part, reduce_scatter
 // (n-1) x the part it gets, all_reduce both, all_to_all (n-1)/n of its operand. 0 for other ops.
 int64_t SentBytes(const Graph& graph, const Node& node, const Mesh& mesh);

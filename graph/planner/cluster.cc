@@ -12,6 +12,9 @@
 namespace tacc::graph {
 namespace {
 
+// What people call the common one.
+constexpr char kAlias[] = "a100";
+constexpr char kAliased[] = "a100-80g";
 constexpr double kGiB = 1073741824.0;
 
 // The arguments are the vendors' peaks (data sheets of the devices and of the DGX or HGX systems built with them; a
@@ -35,10 +38,6 @@ Machine Preset(const char* name, const char* device, double half, double f32, do
   m.bandwidth_fraction = 0.85;
   m.issue_seconds = 3e-6;
   return m;
-}
-
-std::string Names(const std::vector<Machine>& machines) {
-  return absl::StrJoin(machines, ", ", [](std::string* out, const Machine& m) { absl::StrAppend(out, m.name); });
 }
 
 absl::Status Wrong(absl::string_view field, absl::string_view what) {
@@ -104,12 +103,18 @@ const std::vector<Machine>& MachinePresets() {
 }
 
 absl::StatusOr<Machine> FindMachine(absl::string_view name) {
-  const std::vector<Machine>& presets = MachinePresets();
-  const absl::string_view wanted = name == "a100" ? "a100-80g" : name;
-  for (const Machine& m : presets) {
+  const absl::string_view wanted = name == kAlias ? kAliased : name;
+  for (const Machine& m : MachinePresets()) {
     if (m.name == wanted) return m;
   }
-  return Wrong("machine", absl::StrCat("\"", name, "\" is not known; known: ", Names(presets)));
+  return Wrong("machine", absl::StrCat("\"", name, "\" is not known; known: ", absl::StrJoin(MachineNames(), ", ")));
+}
+
+std::vector<std::string> MachineNames() {
+  std::vector<std::string> names;
+  for (const Machine& machine : MachinePresets()) names.push_back(machine.name);
+  names.push_back(kAlias);
+  return names;
 }
 
 Machine MachineOf(const DeviceProfile& device) {
@@ -166,7 +171,7 @@ absl::StatusOr<Cluster> ParseCluster(absl::string_view text) {
   const json root = json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (!root.is_object()) return absl::InvalidArgumentError("cluster: not a mapping of fields");
   if (!root.contains("machine") || !root["machine"].is_string()) {
-    return Wrong("machine", absl::StrCat("is missing; known: ", Names(MachinePresets())));
+    return Wrong("machine", absl::StrCat("is missing; known: ", absl::StrJoin(MachineNames(), ", ")));
   }
   TACC_ASSIGN_OR_RETURN(Machine machine, FindMachine(root["machine"].get<std::string>()));
   int64_t nodes = 0, gpus = 0;

@@ -55,6 +55,8 @@ std::string Describe(const Machine& machine);
 const std::vector<Machine>& MachinePresets();
 // By name; "a100" is a100-80g. Errors: InvalidArgument with the known names.
 absl::StatusOr<Machine> FindMachine(absl::string_view name);
+// All names that FindMachine takes.
+std::vector<std::string> MachineNames();
 // What a probe measured, as a machine of one node: the probe's figures are reached ones, so the fractions are 1.
 Machine MachineOf(const DeviceProfile& device);
 // A device of the machine, as a probe would find it: what it reaches of its peaks.

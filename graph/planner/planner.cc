@@ -203,7 +203,7 @@ absl::StatusOr<Candidate> MakeCandidate(const PlanRequest& request, const Plan& 
     const StepCost cost = EstimateStep(program, ops, request.device);
     if (cost.matmul_flops >= candidate.cost.matmul_flops) candidate.cost = cost;
   }
-  const NodeTimes times = TimesOn(request.cluster, plan.mesh, ops);
+  const NodeTimes times = TimesOn(request.cluster, stages, ops);
   TACC_ASSIGN_OR_RETURN(const Simulation simulation, Simulate(stages, times));
   candidate.times =
       *std::max_element(simulation.stages.begin(), simulation.stages.end(),

@@ -103,40 +103,6 @@ json MemoryJson(const Candidate& c) {
           {"largest", std::move(largest)}};
 }
 
-json CandidateJson(const CompileRequest& request, const Candidate& c) {
-  json mesh = json::object();
-  for (const Mesh::Axis& axis : c.plan.mesh.axes) mesh[axis.name] = axis.size;
-  const double peak = request.plan.cluster.machine.PeakFlops(c.plan.compute_dtype);
-  const double seconds = c.plan.step_seconds;
-  const double tokens = static_cast<double>(c.plan.global_batch() * c.plan.seq_len);
-  return {{"world", c.plan.num_ranks()},
-          {"mesh", std::move(mesh)},
-          {"precision", std::string(Name(c.plan.compute_dtype))},
-          {"per_device_train_batch_size", c.plan.micro_batch},
-          {"global_batch_size", c.plan.global_batch()},
-          {"accumulation", c.plan.accumulation},
-          {"seq_len", c.plan.seq_len},
-          {"recompute_units", c.plan.recompute_units},
-          {"threads", c.plan.threads},
-          {"num_parameters", c.num_parameters},
-          {"flops_per_step", c.model_flops},
-          {"matmul_flops_per_rank", c.cost.matmul_flops},
-          {"memory", MemoryJson(c)},
-          {"available_bytes", request.plan.device.memory_bytes},
-          {"fits", c.fits},
-          {"predicted_step_seconds", seconds},
-          {"predicted_compute_seconds", c.times.compute_seconds},
-          {"predicted_communication_seconds", c.times.communication_seconds},
-          {"predicted_exposed_communication_seconds", c.times.exposed_seconds},
-          {"predicted_idle_seconds", c.times.idle_seconds},
-          {"predicted_tokens_per_second", seconds > 0 ? tokens / seconds : 0.0},
-          {"predicted_mfu",
-           seconds > 0 && peak > 0 ? c.model_flops / (seconds * peak * static_cast<double>(c.plan.num_ranks())) : 0.0},
-          {"communication_bytes_per_rank", c.cost.sent_bytes},
-          {"num_collectives", c.cost.num_collectives},
-          {"peak_flops_per_second", peak}};
-}
-
 }  // namespace
 
 absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
@@ -146,6 +112,7 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   PlanRequest& plan = request.plan;
   TrainingOptions& train = plan.training;
   Reader r(root);
+  r.Get("job.name", &request.name);
   r.Get("job.model.path", &request.model_path);
   r.Get("job.model.graph", &request.graph_path);
   r.GetEnum("job.model.weights", "WEIGHTS_", &request.weights);
@@ -224,16 +191,44 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   return request;
 }
 
+nlohmann::json CandidateJson(const CompileRequest& request, const Candidate& c) {
+  json mesh = json::object();
+  for (const Mesh::Axis& axis : c.plan.mesh.axes) mesh[axis.name] = axis.size;
+  const double peak = request.plan.cluster.machine.PeakFlops(c.plan.compute_dtype);
+  const double seconds = c.plan.step_seconds;
+  const double tokens = static_cast<double>(c.plan.global_batch() * c.plan.seq_len);
+  return {{"world", c.plan.num_ranks()},
+          {"mesh", std::move(mesh)},
+          {"precision", std::string(Name(c.plan.compute_dtype))},
+          {"per_device_train_batch_size", c.plan.micro_batch},
+          {"global_batch_size", c.plan.global_batch()},
+          {"accumulation", c.plan.accumulation},
+          {"seq_len", c.plan.seq_len},
+          {"recompute_units", c.plan.recompute_units},
+          {"threads", c.plan.threads},
+          {"num_parameters", c.num_parameters},
+          {"flops_per_step", c.model_flops},
+          {"matmul_flops_per_rank", c.cost.matmul_flops},
+          {"memory", MemoryJson(c)},
+          {"available_bytes", request.plan.device.memory_bytes},
+          {"fits", c.fits},
+          {"predicted_step_seconds", seconds},
+          {"predicted_compute_seconds", c.times.compute_seconds},
+          {"predicted_communication_seconds", c.times.communication_seconds},
+          {"predicted_exposed_communication_seconds", c.times.exposed_seconds},
+          {"predicted_idle_seconds", c.times.idle_seconds},
+          {"predicted_tokens_per_second", seconds > 0 ? tokens / seconds : 0.0},
+          {"predicted_mfu",
+           seconds > 0 && peak > 0 ? c.model_flops / (seconds * peak * static_cast<double>(c.plan.num_ranks())) : 0.0},
+          {"communication_bytes_per_rank", c.cost.sent_bytes},
+          {"num_collectives", c.cost.num_collectives},
+          {"peak_flops_per_second", peak}};
+}
+
 std::string SummaryJson(const CompileRequest& request, const Candidate& candidate, absl::string_view fingerprint) {
   json summary = CandidateJson(request, candidate);
   summary["fingerprint"] = std::string(fingerprint);
   return summary.dump(1);
-}
-
-std::string CandidatesJson(const CompileRequest& request, const std::vector<Candidate>& candidates) {
-  json list = json::array();
-  for (const Candidate& candidate : candidates) list.push_back(CandidateJson(request, candidate));
-  return json({{"candidates", std::move(list)}}).dump(1);
 }
 
 }  // namespace tacc::graph

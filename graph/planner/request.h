@@ -1,6 +1,7 @@
 #ifndef TACC_GRAPH_PLANNER_REQUEST_H_
 #define TACC_GRAPH_PLANNER_REQUEST_H_
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@ namespace tacc::graph {
 
 // The compile request of docs/contracts.md: the job, the device, the data's facts.
 struct CompileRequest {
+  std::string name;
   PlanRequest plan;
   std::string model_path;        // a Hugging Face directory, or
   std::string graph_path;        // a text graph
@@ -26,8 +28,8 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view json);
 
 // summary.json of docs/contracts.md.
 std::string SummaryJson(const CompileRequest& request, const Candidate& candidate, absl::string_view fingerprint);
-// {"candidates": [...]}: the best first.
-std::string CandidatesJson(const CompileRequest& request, const std::vector<Candidate>& candidates);
+// An entry of `tacc-plan plan`'s candidates.
+nlohmann::json CandidateJson(const CompileRequest& request, const Candidate& candidate);
 
 }  // namespace tacc::graph
 

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
@@ -11,10 +12,16 @@
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
 #include "graph/planner/planner.h"
+#include "graph/planner/report/explain.h"
+#include "graph/planner/report/html.h"
+#include "graph/planner/report/words.h"
 #include "graph/planner/request.h"
+#include "graph/planner/simulate/trace.h"
 
 namespace tacc::graph {
 namespace {
+
+using nlohmann::json;
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -78,14 +85,64 @@ ForwardBuilder MakeForwardBuilder(const CompileRequest& request, const OpTable& 
   };
 }
 
+json MachineJson(const Machine& machine) {
+  json constants = json::object();
+  for (const MachineConstant& constant : MachineConstants()) {
+    constants[constant.name] = {{"value", machine.*constant.value}, {"unit", constant.unit}};
+  }
+  return {{"machine", machine.name},
+          {"device", machine.device},
+          {"devices_per_node", machine.devices_per_node},
+          {"plan_only", machine.plan_only},
+          {"constants", std::move(constants)}};
+}
+
+json ClusterJson(const Cluster& cluster) {
+  json text = MachineJson(cluster.machine);
+  text["nodes"] = cluster.num_nodes;
+  text["text"] = ClusterText(cluster);
+  return text;
+}
+
 }  // namespace
 
-absl::StatusOr<std::string> PlanCommand(const std::string& request_file, const OpTable& ops) {
+absl::StatusOr<std::string> PlanCommand(const std::string& request_file, const PlanOutputs& outputs,
+                                        const OpTable& ops) {
   TACC_ASSIGN_OR_RETURN(const std::string text, ReadFile(request_file));
   TACC_ASSIGN_OR_RETURN(const CompileRequest request, ParseCompileRequest(text));
-  TACC_ASSIGN_OR_RETURN(const std::vector<Candidate> candidates,
-                        PlanCandidates(request.plan, MakeForwardBuilder(request, ops), ops));
-  return CandidatesJson(request, candidates);
+  const ForwardBuilder builder = MakeForwardBuilder(request, ops);
+  TACC_ASSIGN_OR_RETURN(const std::vector<Candidate> candidates, PlanCandidates(request.plan, builder, ops));
+  TACC_ASSIGN_OR_RETURN(const Finalist best, MakeFinalist(request.plan, candidates[0], builder, ops));
+  json list = json::array();
+  for (const Candidate& candidate : candidates) {
+    list.push_back(CandidateJson(request, candidate));
+    if (list.size() > 1) list.back()["why_not"] = WhyLost(candidates[0], candidate, request.plan.device.memory_bytes);
+  }
+  list[0]["words"] = InWords(best, request.plan.training.max_steps);
+  if (!outputs.explain.empty()) {
+    TACC_ASSIGN_OR_RETURN(list[0]["explanation"], Explain(best, ops, outputs.explain));
+  }
+  if (!outputs.trace_file.empty()) {
+    std::vector<std::string> names;
+    const int64_t ranks = best.candidate.plan.num_ranks() / static_cast<int64_t>(best.stages.size());
+    for (size_t s = 0; s < best.stages.size(); ++s)
+      names.push_back(
+          absl::StrCat(best.stages.size() > 1 ? absl::StrCat("stage ", s, ": ") : "", "each of ", ranks, " ranks"));
+    TACC_RETURN_IF_ERROR(WriteFile(outputs.trace_file, TraceJson(best.simulation, best.programs(), names, best.times)));
+  }
+  if (!outputs.html_file.empty()) {
+    TACC_RETURN_IF_ERROR(WriteFile(
+        outputs.html_file, ReportHtml({request.name, request.plan.training.max_steps, &best, &candidates}, ops)));
+  }
+  return json({{"cluster", ClusterJson(request.plan.cluster)}, {"candidates", std::move(list)}}).dump(1);
+}
+
+std::string MachinesCommand() {
+  json machines = json::array();
+  for (const Machine& machine : MachinePresets()) machines.push_back(MachineJson(machine));
+  std::vector<std::string> fields = {"machine", "nodes", "gpus", "devices_per_node"};
+  for (const MachineConstant& constant : MachineConstants()) fields.push_back(constant.name);
+  return json({{"machines", std::move(machines)}, {"names", MachineNames()}, {"cluster_fields", fields}}).dump(1);
 }
 
 absl::Status CompileCommand(const std::string& request_file, const std::string& out_dir, const std::string& dump_dir,

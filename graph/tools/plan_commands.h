@@ -9,9 +9,20 @@
 
 namespace tacc::graph {
 
+// What `tacc-plan plan` says and writes of the best candidate beside the list; empty: not.
+struct PlanOutputs {
+  std::string explain;     // Explain()'s name
+  std::string trace_file;  // the simulated step, for Perfetto
+  std::string html_file;   // the report
+};
+
 // `tacc-plan plan`: the candidates as JSON (docs/contracts.md), the best first. The best may not fit: its "fits" says
 // so.
-absl::StatusOr<std::string> PlanCommand(const std::string& request_file, const OpTable& ops);
+absl::StatusOr<std::string> PlanCommand(const std::string& request_file, const PlanOutputs& outputs,
+                                        const OpTable& ops);
+
+// `tacc-plan machines`: the known machines with their constants as JSON (docs/contracts.md).
+std::string MachinesCommand();
 
 // `tacc-plan compile`: writes plan.txt, stage0.program and summary.json into `out_dir` (made if it is not there);
 // `dump_dir`, when not empty, receives the program after each pass as NN.name.txt and the passes' seconds as

@@ -40,8 +40,13 @@ int Main(int argc, char** argv) {
   app.require_subcommand(1);
 
   std::string request, out, dump, model, graph;
+  PlanOutputs outputs;
   CLI::App* plan = app.add_subcommand("plan", "print the candidate layouts of a request as JSON");
   plan->add_option("--request", request, "request file (docs/contracts.md)")->required();
+  plan->add_option("--explain", outputs.explain, "a parameter, state, value or collective of the best candidate");
+  plan->add_option("--trace", outputs.trace_file, "file for the best candidate's simulated step, as a trace (JSON)");
+  plan->add_option("--html", outputs.html_file, "file for the best candidate's report");
+  CLI::App* machines = app.add_subcommand("machines", "print the known machines and their constants as JSON");
   CLI::App* compile = app.add_subcommand("compile", "write plan.txt, stage0.program and summary.json");
   compile->add_option("--request", request, "request file (docs/contracts.md)")->required();
   compile->add_option("--out", out, "folder to write to")->required();
@@ -70,7 +75,8 @@ int Main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : kBadInput;
   }
   const OpTable ops;
-  if (*plan) return ReportText(PlanCommand(request, ops));
+  if (*plan) return ReportText(PlanCommand(request, outputs, ops));
+  if (*machines) return ReportText(MachinesCommand());
   if (*compile) return Report(CompileCommand(request, out, dump, ops));
   return ReportText(ImportCommand(model, graph, options, ops));
 }

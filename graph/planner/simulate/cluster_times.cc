@@ -1,11 +1,13 @@
 #include "graph/planner/simulate/cluster_times.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "graph/analysis/cost.h"
+#include "graph/ops/einsum_spec.h"
 
 namespace tacc::graph {
 namespace {
@@ -35,55 +37,84 @@ Wires WiresOf(const Machine& machine, const Traffic& traffic, const GroupShape& 
   const double intra = machine.intra_bytes_per_second * machine.bandwidth_fraction;
   const double inter = machine.inter_bytes_per_second * machine.bandwidth_fraction;
   const bool crosses = group.num_nodes() > 1;
+  if (traffic.kind == CollectiveKind::kSend)
+    return {crosses ? 0 : traffic.bytes / intra, crosses ? traffic.bytes / inter : 0};
   if (traffic.kind == CollectiveKind::kAllToAll)
     return {traffic.bytes * (m - 1) / n / intra, crosses ? traffic.bytes * (n - m) / n / inter : 0};
   const double moved = traffic.bytes * (n - 1) / n * (traffic.kind == CollectiveKind::kAllReduce ? 2 : 1);
   return {m > 1 ? moved / intra : 0, crosses ? moved / (m * inter) : 0};
 }
 
-// What the stash holds goes to the neighbouring stage.
-NodeTime SendTime(const Machine& machine, const Mesh& mesh, const Graph& graph, const Node& send) {
-  NodeTime time;
-  for (const Node& node : graph.nodes) {
-    if (node.op != "store" || node.symbol != send.symbol) continue;
-    const GroupShape group = ShapeOf(mesh, {mesh.Find(kStageAxis)}, machine.devices_per_node);
-    time.seconds = CollectiveSeconds(machine, CollectiveKind::kSend,
-                                     static_cast<double>(graph.type(node.operands[0]).bytes()), group);
-    (group.in_node > 1 ? time.link : time.network) = 1;
+// The extents of an einsum; large for other products, whose tiles their kernels choose.
+ProductShape ShapeOfProduct(const OpCall& call) {
+  const auto spec = ParseEinsum(call.attr<std::string>("spec"));
+  if (!spec.ok()) return {};
+  const int a = static_cast<int>(call.operands.size()) - 2;  // einsum_accumulate has the sum before
+  const auto extents = EinsumExtents(*spec, call.in(a), call.in(a + 1));
+  if (!extents.ok()) return {};
+  ProductShape shape{1, 1, 1};
+  for (const auto& [letter, extent] : *extents) {
+    const bool in_a = spec->a.find(letter) != std::string::npos, in_b = spec->b.find(letter) != std::string::npos;
+    const bool in_y = spec->y.find(letter) != std::string::npos;
+    if (in_a && in_b && in_y) continue;
+    (!in_y ? shape.depth : in_a ? shape.rows : shape.columns) *= static_cast<double>(extent);
   }
-  return time;
+  return shape;
 }
 
 }  // namespace
 
-NodeTimes TimesOn(const Cluster& cluster, const Mesh& mesh, const OpTable& ops) {
-  return [machine = cluster.machine, mesh, &ops](int, const Graph& graph, const Node& node) {
+NodeTimes TimesOn(const Cluster& cluster, const std::vector<const Program*>& stages, const OpTable& ops) {
+  std::map<std::string, int64_t> state_bytes;  // what messages carry; a stash is alike on both of its stages
+  for (const Program* program : stages) {
+    for (const State& state : program->states) state_bytes[state.name] = state.type.bytes();
+  }
+  return [machine = cluster.machine, mesh = stages[0]->mesh, num_stages = static_cast<int>(stages.size()),
+          state_bytes = std::move(state_bytes), &ops](int stage, const Graph& graph, const Node& node) {
     NodeTime time;
-    const OpDef* def = ops.Find(node.op);
-    if (def == nullptr) return time;
-    if (node.op == "send") return SendTime(machine, mesh, graph, node);
-    if (node.op == "recv" || node.op == "finish") return time;  // the message is the sender's
-    if (def->is_collective) {
-      AxisList axes;
-      auto over = GetAttr<std::vector<std::string>>(node.attrs, "over");
-      if (node.op == "stage_sum") {
-        const auto stages = GetAttr<std::vector<int64_t>>(node.attrs, "stages");
-        over = {kStageAxis};
-        time.meeting = absl::StrCat("sum over stages ", absl::StrJoin(stages, " "));
-        time.parties = static_cast<int>(stages.size());
-      }
-      for (const std::string& name : over) axes.push_back(mesh.Find(name));
-      const GroupShape group = ShapeOf(mesh, axes, machine.devices_per_node);
-      const std::optional<Traffic> traffic = TrafficOf(graph, node, group.size);
-      if (!traffic.has_value()) return time;
-      // On a CPU one thread runs all collectives.
-      time.communicator = machine.shares_cores ? "all" : absl::StrJoin(over, " ");
-      time.seconds = CollectiveSeconds(machine, traffic->kind, traffic->bytes, group);
-      if (time.seconds <= 0) return time;
-      const Wires wires = WiresOf(machine, *traffic, group);
+    const auto transfer = [&](const Traffic& traffic, const GroupShape& group, const std::string& communicator) {
+      time.communicator = communicator;
+      time.seconds = CollectiveSeconds(machine, traffic.kind, traffic.bytes, group);
+      if (time.seconds <= 0) return;
+      const Wires wires = WiresOf(machine, traffic, group);
       time.link = wires.link / time.seconds;
       time.network = wires.network / time.seconds;
       time.device = machine.shares_cores ? 1 : 0;
+    };
+    if (node.op == "send" || node.op == "recv") {
+      const bool is_send = node.op == "send";
+      const int64_t other = GetAttr<int64_t>(node.attrs, is_send ? "to" : "from");
+      const auto bytes = state_bytes.find(node.symbol);
+      const Traffic traffic{CollectiveKind::kSend, bytes == state_bytes.end() ? 0 : static_cast<double>(bytes->second)};
+      const int64_t ranks = mesh.num_ranks() / num_stages, per_node = machine.devices_per_node;
+      const bool in_node = per_node == 0 || stage * ranks / per_node == other * ranks / per_node;
+      const std::string channel = absl::StrCat("channel ", GetAttr<int64_t>(node.attrs, "channel"));
+      transfer(traffic, {2, in_node ? 2 : 1}, channel);
+      time.meeting = channel;
+      time.parties = 2;
+      if (is_send) time.sent_bytes = static_cast<int64_t>(traffic.bytes);
+      return time;
+    }
+    const OpDef* def = ops.Find(node.op);
+    if (def == nullptr) return time;
+    if (def->is_collective) {
+      AxisList axes;
+      const auto over = GetAttr<std::vector<std::string>>(node.attrs, "over");
+      for (const std::string& name : over) axes.push_back(mesh.Find(name));
+      const auto among = GetAttr<std::vector<int64_t>>(node.attrs, "stages");
+      if (const int stage_axis = mesh.Find(kStageAxis); !among.empty() && stage_axis >= 0) axes = {stage_axis};
+      GroupShape group = ShapeOf(mesh, axes, machine.devices_per_node);
+      if (!among.empty()) {
+        group.in_node = group.num_nodes() == 1 ? static_cast<int64_t>(among.size()) : 1;
+        group.size = static_cast<int64_t>(among.size());
+        time.meeting = absl::StrCat(node.op, " of stages ", absl::StrJoin(among, " "));
+        time.parties = static_cast<int>(among.size());
+      }
+      const std::optional<Traffic> traffic = TrafficOf(graph, node, group.size);
+      if (!traffic.has_value()) return time;
+      // On a CPU one thread runs all collectives.
+      transfer(*traffic, group, machine.shares_cores ? "all" : absl::StrJoin(over, " "));
+      time.sent_bytes = SentBytes(graph, node, mesh);
       return time;
     }
     time.device = 1;
@@ -92,9 +123,12 @@ NodeTimes TimesOn(const Cluster& cluster, const Mesh& mesh, const OpTable& ops) 
     double bytes = 0;
     for (const TensorType& type : call.operands) bytes += static_cast<double>(type.bytes());
     for (const TensorType& type : call.results) bytes += static_cast<double>(type.bytes());
-    const double flops = def->is_matmul && def->flops ? def->flops(call) : 0;
-    const DType dtype = call.operands.empty() ? DType::kF32 : call.in(0).dtype;
-    time.seconds = KernelSeconds(machine, dtype, flops, bytes);
+    if (def->is_matmul && def->flops) {
+      time.seconds = KernelSeconds(machine, ProductType(call), def->flops(call), bytes, ShapeOfProduct(call));
+    } else {
+      time.seconds = KernelSeconds(machine, DType::kF32, 0, bytes);
+    }
+    time.seconds = IssuedSeconds(machine, time.seconds, 1);
     return time;
   };
 }

@@ -16,7 +16,7 @@ DeviceProfile TestDevice() {
 }
 
 Simulation MustSimulate(const Program& program, const Cluster& cluster, const OpTable& ops) {
-  auto simulation = Simulate({&program}, TimesOn(cluster, program.mesh, ops));
+  auto simulation = Simulate({&program}, TimesOn(cluster, {&program}, ops));
   EXPECT_TRUE(simulation.ok()) << simulation.status();
   return simulation.ok() ? *std::move(simulation) : Simulation();
 }
@@ -68,7 +68,9 @@ NodeTime Gather(const Machine& machine, const std::vector<Mesh::Axis>& axes) {
   node.operands = {graph.AddValue("part", {DType::kBF16, {500'000'000 / n}})};
   node.results = {graph.AddValue("whole", {DType::kBF16, {500'000'000}})};
   node.attrs = {{"dim", int64_t{0}}, {"over", std::vector<std::string>{"fsdp"}}};
-  return TimesOn({machine, 16}, {axes}, ops)(0, graph, node);
+  Program program;
+  program.mesh = {axes};
+  return TimesOn({machine, 16}, {&program}, ops)(0, graph, node);
 }
 
 TEST(TimesOn, ACollectiveTakesWhatItMoves) {
@@ -90,6 +92,39 @@ TEST(TimesOn, ACollectiveTakesWhatItMoves) {
   const NodeTime both = Gather(machine, {{"fsdp", 128}});
   EXPECT_NEAR(both.network, 1, 1e-9);
   EXPECT_NEAR(both.link, 400.0 / 450, 1e-9);
+}
+
+TEST(TimesOn, AMessageTakesTheWayBetweenItsStages) {
+  // Four stages of four ranks on nodes of eight: stages 0 and 1 share a node, 1 and 2 do not.
+  const OpTable ops;
+  Machine machine = *FindMachine("h100");
+  machine.intra_latency_seconds = machine.inter_latency_seconds = 0;
+  Program program;
+  program.mesh = {{{"pp", 4}, {"dp", 4}}};
+  program.states.emplace_back();
+  program.states[0].name = "stash/h";
+  program.states[0].type = {DType::kBF16, {50'000'000}};
+  const NodeTimes times = TimesOn({machine, 2}, {&program, &program, &program, &program}, ops);
+  Graph graph;
+  Node send;
+  send.op = "send";
+  send.symbol = "stash/h";
+  send.attrs = {{"channel", int64_t{3}}, {"to", int64_t{1}}};
+  const NodeTime inside = times(0, graph, send);
+  EXPECT_NEAR(inside.seconds, 1e8 / (450e9 * machine.bandwidth_fraction), 1e-12);
+  EXPECT_EQ(inside.meeting, "channel 3");
+  EXPECT_EQ(inside.parties, 2);
+  EXPECT_EQ(inside.sent_bytes, 100'000'000);
+  EXPECT_NEAR(inside.link, 1, 1e-9);
+  EXPECT_EQ(inside.network, 0);
+  Node recv = send;
+  recv.op = "recv";
+  recv.attrs = {{"channel", int64_t{3}}, {"from", int64_t{1}}};
+  const NodeTime across = times(2, graph, recv);
+  EXPECT_NEAR(across.seconds, 1e8 / (50e9 * machine.bandwidth_fraction), 1e-12);
+  EXPECT_EQ(across.meeting, inside.meeting);
+  EXPECT_EQ(across.sent_bytes, 0);
+  EXPECT_NEAR(across.network, 1, 1e-9);
 }
 
 }  // namespace

@@ -11,28 +11,25 @@
 namespace tacc::graph {
 namespace {
 
-// Local nodes that follow each other, one collective, one wait, one end of a message between stages, or the wait for
-// it.
+// Local nodes that follow each other, one collective, or one wait.
 struct Block {
-  enum Kind { kLocal, kCollective, kStart, kWait, kMessage, kFinish } kind = kLocal;
+  enum Kind { kLocal, kCollective, kStart, kWait } kind = kLocal;
   int first_node = 0;
   int last_node = 0;
   NodeTime time;
 };
+
+bool IsMessage(const Node& node) { return node.op == "send" || node.op == "recv"; }
 
 std::vector<Block> Blocks(int stage, const Graph& graph, const NodeTimes& times) {
   std::vector<Block> blocks;
   for (int i = 0; i < static_cast<int>(graph.nodes.size()); ++i) {
     const Node& node = graph.nodes[i];
     Block block{Block::kWait, i, i, {}};
-    if (node.op == "send" || node.op == "recv") {
-      block.kind = Block::kMessage;
-    } else if (node.op == "finish") {
-      block.kind = Block::kFinish;
-    } else if (node.op != "wait") {
+    if (node.op != "wait" && node.op != "finish") {
       block.time = times(stage, graph, node);
       if (!block.time.communicator.empty()) {
-        block.kind = GetAttr<bool>(node.attrs, "async") ? Block::kStart : Block::kCollective;
+        block.kind = GetAttr<bool>(node.attrs, "async") || IsMessage(node) ? Block::kStart : Block::kCollective;
       } else {
         block.kind = Block::kLocal;
         if (!blocks.empty() && blocks.back().kind == Block::kLocal) {
@@ -53,14 +50,6 @@ class Lowering {
 
   absl::StatusOr<Simulation> Run() {
     ranks_.resize(stages_.size());
-    for (size_t s = 0; s < stages_.size(); ++s) {
-      for (const Graph& graph : stages_[s]->graphs) {
-        for (const Node& node : graph.nodes) {
-          if (node.op == "send")
-            message_times_[GetAttr<int64_t>(node.attrs, "channel")] = times_(static_cast<int>(s), graph, node);
-        }
-      }
-    }
     for (size_t s = 0; s < stages_.size(); ++s) {
       Rank& rank = ranks_[s];
       rank.compute = tasks_.AddStream();
@@ -85,12 +74,13 @@ class Lowering {
  private:
   // One stage's representative.
   struct Rank {
-    int compute = 0;                           // stream
-    std::map<std::string, int> communicators;  // streams
-    int device = 0, link = 0, network = 0;     // resources
-    std::map<std::string, size_t> met;         // times that it came to each meeting
-    int last_local = -1;                       // task on the compute stream
-    std::vector<int> waits;                    // tasks that the next on the compute stream waits for
+    int compute = 0;                                      // stream
+    std::map<std::string, int> communicators;             // streams
+    int device = 0, link = 0, network = 0;                // resources
+    std::map<std::string, size_t> met;                    // times that it came to each meeting
+    int last_local = -1;                                  // task on the compute stream
+    std::vector<int> waits;                               // tasks that the next on the compute stream waits for
+    std::map<std::pair<int64_t, int64_t>, int> messages;  // under way: channel, micro-batch -> task
   };
   struct Meeting {
     int task = 0;
@@ -107,56 +97,27 @@ class Lowering {
         return absl::InvalidArgumentError(absl::StrCat("there is no graph ", program.step[c].graph, " to call"));
       std::map<ValueId, int> handles;
       for (const Block& block : blocks[graph->name]) {
-        const Node& node = graph->nodes[block.first_node];
-        const std::pair<int64_t, int64_t> message{GetAttr<int64_t>(node.attrs, "channel"), program.step[c].micro_batch};
-        if (block.kind == Block::kMessage) {
-          AddMessage(s, static_cast<int>(c), message, node.op == "send", block);
-          continue;
-        }
-        if (block.kind == Block::kFinish) {
-          const auto it = messages_.find(message);
-          if (it == messages_.end())
-            return absl::InvalidArgumentError(
-                absl::StrCat(graph->name, ", node ", block.first_node, ": nothing to finish"));
-          ranks_[s].waits.push_back(it->second);
-          continue;
-        }
         TACC_RETURN_IF_ERROR(AddBlock(s, static_cast<int>(c), *graph, block, handles));
       }
     }
     return absl::OkStatus();
   }
 
-  // A message starts when both stages have come to their ends of it; who needs it waits at `finish`.
-  void AddMessage(int s, int call, const std::pair<int64_t, int64_t>& message, bool is_send, const Block& block) {
-    Rank& rank = ranks_[s];
-    const NodeTime& time = message_times_[message.first];
-    const auto [it, is_new] = messages_.try_emplace(message, 0);
-    if (is_new) it->second = tasks_.AddTask(time.seconds);
-    const int task = it->second;
-    if (rank.last_local >= 0) tasks_.Wait(task, rank.last_local);
-    for (int before : rank.waits) tasks_.Wait(task, before);
-    if (!is_send) return;
-    if (time.link > 0) tasks_.Take(task, rank.link, std::min(time.link, 1.0));
-    if (time.network > 0) tasks_.Take(task, rank.network, std::min(time.network, 1.0));
-    Span span;
-    span.stage = s;
-    span.call = call;
-    span.lane = Lane::kCommunication;
-    span.first_node = span.last_node = block.first_node;
-    spans_.push_back(span);
-    span_tasks_.push_back(task);
-  }
-
   absl::Status AddBlock(int s, int call, const Graph& graph, const Block& block, std::map<ValueId, int>& handles) {
     Rank& rank = ranks_[s];
     const Node& node = graph.nodes[block.first_node];
+    const auto message = [&] {
+      return std::make_pair(GetAttr<int64_t>(node.attrs, "channel"), stages_[s]->step[call].micro_batch);
+    };
     if (block.kind == Block::kWait) {
-      const auto handle = handles.find(node.operands[0]);
-      if (handle == handles.end())
+      const bool is_finish = node.op == "finish";
+      const auto handle = is_finish ? handles.end() : handles.find(node.operands[0]);
+      const auto sent = is_finish ? rank.messages.find(message()) : rank.messages.end();
+      if (handle == handles.end() && sent == rank.messages.end())
         return absl::InvalidArgumentError(
             absl::StrCat(graph.name, ", node ", block.first_node, ": nothing to wait for"));
-      rank.waits.push_back(handle->second);
+      rank.waits.push_back(is_finish ? sent->second : handle->second);
+      if (is_finish) rank.messages.erase(sent);
       return absl::OkStatus();
     }
     if (block.kind == Block::kLocal && block.time.seconds <= 0) return absl::OkStatus();
@@ -164,7 +125,11 @@ class Lowering {
     if (block.kind == Block::kStart) {
       if (rank.last_local >= 0) tasks_.Wait(task, rank.last_local);
       for (int before : rank.waits) tasks_.Wait(task, before);
-      handles[node.results[0]] = task;
+      if (IsMessage(node)) {
+        rank.messages[message()] = task;
+      } else {
+        handles[node.results[0]] = task;
+      }
     } else {
       tasks_.Append(rank.compute, task);
       for (int before : rank.waits) tasks_.Wait(task, before);
@@ -277,17 +242,23 @@ class Lowering {
   TaskSimulator tasks_;
   std::vector<Rank> ranks_;
   std::map<std::string, std::vector<Meeting>> meetings_;
-  std::map<int64_t, NodeTime> message_times_;            // by channel
-  std::map<std::pair<int64_t, int64_t>, int> messages_;  // (channel, micro-batch) -> task
-  std::vector<Span> spans_;                              // by stage
+  std::vector<Span> spans_;  // by stage
   std::vector<int> span_tasks_;
 };
 
-// Bytes of temporaries that hold what is still needed, at each node.
+// Where the states end and the temporaries begin. Gradients may lie among the temporaries; other states never do.
+int64_t StatesEnd(const Program& program) {
+  int64_t end = 0;
+  for (const State& state : program.states) {
+    if (state.kind != StateKind::kGradient)
+      end = std::max(end, state.offset + state.slots * SlotStride(state));
+  }
+  return end;
+}
+
+// Bytes of temporaries, gradients among them included, that hold what is still needed, at each node.
 std::vector<int64_t> LiveTemporaryBytes(const Program& program, const Graph& graph) {
-  int64_t states_end = 0;
-  for (const State& state : program.states)
-    states_end = std::max(states_end, state.offset + state.slots * SlotStride(state));
+  const int64_t states_end = StatesEnd(program);
   const std::vector<int> last_uses = graph.LastUses();
   const int num_nodes = static_cast<int>(graph.nodes.size());
   std::vector<int> last(last_uses);
@@ -295,6 +266,9 @@ std::vector<int64_t> LiveTemporaryBytes(const Program& program, const Graph& gra
   for (int i = 0; i < num_nodes; ++i) {
     const Node& node = graph.nodes[i];
     if (GetAttr<bool>(node.attrs, "async")) started[node.results[0]] = node.operands[0];
+    // A gradient among the temporaries is kept for a later graph.
+    if (node.op == "store" && program.FindState(node.symbol)->kind == StateKind::kGradient)
+      last[node.operands[0]] = num_nodes - 1;
     if (node.op != "wait") continue;
     if (const auto it = started.find(node.operands[0]); it != started.end())
       last[it->second] = std::max(last[it->second], i);
@@ -354,7 +328,10 @@ std::vector<MemoryPoint> MemoryOverTime(const Simulation& simulation, const Prog
   std::map<std::string, std::vector<int64_t>> live;
   for (const Graph& graph : program.graphs) live[graph.name] = LiveTemporaryBytes(program, graph);
   int64_t constant = std::max<int64_t>(0, program.workspace_bytes);
-  for (const State& state : program.states) constant += state.slots * state.type.bytes();
+  const int64_t states_end = StatesEnd(program);
+  for (const State& state : program.states) {
+    if (state.offset < states_end) constant += state.slots * state.type.bytes();
+  }
   std::vector<MemoryPoint> points;
   for (const Span& span : simulation.timeline) {
     if (span.stage != stage || span.lane != Lane::kCompute) continue;

@@ -26,6 +26,7 @@ struct NodeTime {
   // and starts when all have come to it. Empty: the ranks of one stage, which come at the same time.
   std::string meeting;
   int parties = 1;
+  int64_t sent_bytes = 0;  // by this rank, of a collective
 };
 
 using NodeTimes = std::function<NodeTime(int stage, const Graph& graph, const Node& node)>;
@@ -62,7 +63,8 @@ struct Simulation {
 // One training step of the stages' programs (scheduled or planned; one, without a pipeline), as a discrete-event
 // simulation. The ranks of a stage run the same program on devices alike, so one stands for all of them. In each:
 // - Nodes run in line order on the device. A collective waits for the nodes before it and holds up those after it,
-//   unless it is async: then it runs beside them, to its `wait`.
+//   unless it is async: then it runs beside them, to its `wait`; so does a message between stages, from `send` or
+//   `recv` to the `finish` of the same channel and micro-batch.
 // - What takes more than there is of a device, its link or its network is slowed in proportion.
 // Errors: FailedPrecondition when the stages wait for each other in a circle, or do not meet.
 absl::StatusOr<Simulation> Simulate(const std::vector<const Program*>& stages, const NodeTimes& times);

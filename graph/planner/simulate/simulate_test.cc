@@ -166,6 +166,30 @@ TEST(Simulate, APipelineHasItsBubble) {
   ExpectConserved(simulation);
 }
 
+TEST(Simulate, MessagesRunBesideComputeToTheirFinish) {
+  // Stage 0 sends after 1 s of work and goes on for 3 s; stage 1 posted its receive at once, works 2 s, and needs the
+  // message, 4 s long, at 5 s.
+  const std::string x = Line("%x = input \"x\"", "");
+  const auto message = [](const std::string& op) { return absl::StrCat("  ", op, " @s4.m\n"); };
+  const Program left = TestProgram(x + Line("%a = exp %x", "s1") + message("send \"stash/h\" to=1 channel=0") +
+                                   Line("%b = exp %a", "s3") + message("finish \"stash/h\" channel=0"));
+  const Program right = TestProgram(x + message("recv \"stash/h\" from=0 channel=0") + Line("%a = exp %x", "s2") +
+                                    message("finish \"stash/h\" channel=0") + Line("%b = exp %a", "s1"));
+  const Simulation simulation = MustSimulate({&left, &right}, [](int, const Graph&, const Node& node) {
+    NodeTime time = FromModule(node);
+    if (node.op == "send" || node.op == "recv") {
+      time.communicator = "m";
+      time.device = 0;
+    }
+    return time;
+  });
+  EXPECT_DOUBLE_EQ(simulation.step_seconds, 6);
+  EXPECT_DOUBLE_EQ(simulation.stages[0].compute_seconds, 4);
+  EXPECT_DOUBLE_EQ(simulation.stages[1].compute_seconds, 3);
+  EXPECT_DOUBLE_EQ(simulation.stages[1].exposed_seconds, 3);  // from 2 s to 5 s
+  ExpectConserved(simulation);
+}
+
 TEST(Simulate, FindsStagesThatWaitInACircle) {
   const std::string x = Line("%x = input \"x\"", "");
   const Program left = TestProgram(x + Line("%a = all_gather %x", "s1.a") + Line("%b = all_gather %x", "s1.b"));

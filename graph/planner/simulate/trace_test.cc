@@ -23,7 +23,7 @@ TEST(Trace, SlicesNestAndSumToTheSimulation) {
   const OpTable ops;
   const auto program = CompileTestProgram(ops, 16, 1);
   ASSERT_TRUE(program.ok()) << program.status();
-  const NodeTimes times = TimesOn({*FindMachine("h100"), 2}, program->mesh, ops);
+  const NodeTimes times = TimesOn({*FindMachine("h100"), 2}, {&*program}, ops);
   const auto simulation = Simulate({&*program}, times);
   ASSERT_TRUE(simulation.ok()) << simulation.status();
   const json trace =

@@ -1,0 +1,379 @@
+#include "graph/planner/report/explain.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "graph/ir/status_macros.h"
+#include "graph/ir/text.h"
+#include "graph/planner/report/words.h"
+
+namespace tacc::graph {
+namespace {
+
+constexpr size_t kMaxNames = 5;  // suggested, or listed
+constexpr int64_t kMaxListedRanks = 8;
+
+std::string Bytes(int64_t bytes) { return BytesText(static_cast<double>(bytes)); }
+
+std::string AxisNames(const Mesh& mesh, const AxisList& axes) {
+  return absl::StrJoin(axes, " and ", [&](std::string* out, int axis) {
+    absl::StrAppend(out, mesh.axes[axis].name, " (", mesh.axes[axis].size, ")");
+  });
+}
+
+class Explainer {
+ public:
+  Explainer(const Finalist& finalist, const OpTable& ops, int stage)
+      : finalist_(finalist), ops_(ops), stage_(stage), program_(finalist.stages[stage]), mesh_(program_.mesh) {}
+
+  std::string State(const struct State& state) const {
+    std::string text =
+        absl::StrCat(state.name, ": ", Name(state.kind), ", ", state.placement.global.ToString(), ", ",
+                     Bytes(state.placement.global.bytes()), " in all, ", Bytes(state.type.bytes()), " on a rank\n");
+    Placement(state.placement, "rests", text);
+    const Sharding& sharding = state.placement.sharding;
+    AxisList axes;
+    for (const AxisList& dim : sharding.dims) axes.insert(axes.end(), dim.begin(), dim.end());
+    if (NumShards(mesh_, axes) > 1) {
+      absl::StrAppend(
+          &text, "  why: ", Bytes(state.placement.global.bytes() - state.type.bytes()),
+          " less on each rank than a whole copy; the dim is one that the axes cut with the least padding\n");
+    } else {
+      absl::StrAppend(&text, "  why: no axis of the mesh ", mesh_.ToString(),
+                      " shards what rests, so each rank has all of it\n");
+    }
+    for (const Graph& graph : program_.graphs) {
+      if (std::none_of(program_.step.begin(), program_.step.end(),
+                       [&](const Call& call) { return call.graph == graph.name; }))
+        continue;
+      for (const Node& node : graph.nodes) {
+        if (node.op != "read" || node.symbol != state.name) continue;
+        Uses(graph, node.results[0], text);
+      }
+    }
+    return text;
+  }
+
+  std::string Value(const Graph& graph, const Node& node, ValueId v) const {
+    const struct Value& value = graph.values[v];
+    std::string text = absl::StrCat("%", value.name, " in ", graph.name, ": ", Print(graph, node, mesh_), "\n");
+    if (const OpDef* def = ops_.Find(node.op); def != nullptr && def->is_collective) {
+      Collective(graph, node, text);
+      return text;
+    }
+    if (value.placement.has_value()) {
+      Placement(*value.placement, "lies", text);
+      if (v == node.results[0]) WhySplit(graph, node, text);
+      for (int axis : value.placement->sharding.pending)
+        absl::StrAppend(&text, "  each rank along ", mesh_.axes[axis].name,
+                        " has a summand: ", WhyPending(graph, v, axis), "\n");
+    }
+    Uses(graph, v, text);
+    return text;
+  }
+
+  std::string Kind(const std::string& op) const {
+    std::string text;
+    for (const CommunicationRow& row : CommunicationOf(finalist_, stage_)) {
+      if (row.op != op) continue;
+      absl::StrAppend(&text, op, " of ", Name(row.cargo), " over ", row.axes, ": ", WholeText(row.count),
+                      " a step; a rank sends ", Bytes(row.sent_bytes), "; ", SecondsText(row.seconds), " in all, ",
+                      SecondsText(row.exposed), " of it not hidden by computation\n");
+      const auto longest = LongestSpan(row);
+      const Graph& graph = *program_.FindGraph(program_.step[longest->call].graph);
+      absl::StrAppend(&text, "  the longest: ");
+      const Node& node = graph.nodes[longest->first_node];
+      absl::StrAppend(&text, node.results.empty() ? node.symbol : absl::StrCat("%", graph.values[node.results[0]].name),
+                      " in ", graph.name, "\n");
+      Collective(graph, node, text);
+    }
+    return text;
+  }
+
+ private:
+  void Placement(const struct Placement& placement, const char* verb, std::string& text) const {
+    const Sharding& sharding = placement.sharding;
+    AxisList used;
+    for (size_t d = 0; d < sharding.dims.size(); ++d) {
+      const AxisList& axes = sharding.dims[d];
+      const int64_t extent = placement.global.dims[d];
+      if (NumShards(mesh_, axes) == 1) continue;
+      used.insert(used.end(), axes.begin(), axes.end());
+      const Range first = LocalRange(extent, axes, mesh_, mesh_.Coordinates(0));
+      const Range last = LocalRange(extent, axes, mesh_, mesh_.Coordinates(mesh_.num_ranks() - 1));
+      absl::StrAppend(&text, "  ", verb, " with dim ", d, " (", extent, ") split over ", AxisNames(mesh_, axes),
+                      ": rank 0 has [", first.begin, ", ", first.end, "), the last rank [", last.begin, ", ", last.end,
+                      ")", IsPadded(extent, axes, mesh_) ? ", some ranks hold padding" : "", "\n");
+    }
+    AxisList alike;
+    for (int axis = 0; axis < static_cast<int>(mesh_.axes.size()); ++axis) {
+      if (mesh_.axes[axis].size > 1 && std::find(used.begin(), used.end(), axis) == used.end() &&
+          !sharding.IsPending(axis))
+        alike.push_back(axis);
+    }
+    if (!alike.empty()) absl::StrAppend(&text, "  ", verb, " alike on the ranks along ", AxisNames(mesh_, alike), "\n");
+  }
+
+  // What the readers of a value do with it: those that move it, and a few of the others.
+  void Uses(const Graph& graph, ValueId v, std::string& text) const {
+    size_t listed = 0, others = 0;
+    for (const Node& user : graph.nodes) {
+      if (std::find(user.operands.begin(), user.operands.end(), v) == user.operands.end()) continue;
+      const OpDef* def = ops_.Find(user.op);
+      if (def != nullptr && def->is_collective && !user.results.empty()) {
+        absl::StrAppend(&text, "  moved by %", graph.values[user.results[0]].name, " in ", graph.name, "\n");
+        Collective(graph, user, text);
+      } else if (user.op == "cast") {
+        Uses(graph, user.results[0], text);
+      } else if (listed++ < kMaxNames) {
+        absl::StrAppend(&text, "  used by ",
+                        user.results.empty() ? "" : absl::StrCat("%", graph.values[user.results[0]].name, " = "),
+                        user.op, user.symbol.empty() ? "" : absl::StrCat(" \"", user.symbol, "\""), " in ", graph.name,
+                        user.module.empty() ? "" : absl::StrCat(" @", user.module), "\n");
+      } else {
+        ++others;
+      }
+    }
+    if (others > 0) absl::StrAppend(&text, "  and by ", others, " more in ", graph.name, "\n");
+  }
+
+  // The operand dims from which the result's splits come.
+  void WhySplit(const Graph& graph, const Node& node, std::string& text) const {
+    const OpDef* def = ops_.Find(node.op);
+    if (def == nullptr || !def->rule || node.operands.empty()) return;
+    const auto rule = def->rule(LogicalCallOf(graph, node));
+    if (!rule.ok() || rule->out.empty()) return;
+    const Sharding& sharding = graph.values[node.results[0]].placement->sharding;
+    for (size_t d = 0; d < sharding.dims.size() && d < rule->out[0].size(); ++d) {
+      if (sharding.dims[d].empty() || rule->out[0][d] == Rule::kNone) continue;
+      for (size_t o = 0; o < rule->in.size(); ++o) {
+        const auto dim = std::find(rule->in[o].begin(), rule->in[o].end(), rule->out[0][d]);
+        if (dim == rule->in[o].end()) continue;
+        absl::StrAppend(&text, "  why: dim ", d, " goes with dim ", dim - rule->in[o].begin(), " of %",
+                        graph.values[node.operands[o]].name, ", which is split over ",
+                        AxisNames(mesh_, sharding.dims[d]), "\n");
+        break;
+      }
+    }
+  }
+
+  // Back through what passes the sum on, to the op that split it.
+  std::string WhyPending(const Graph& graph, ValueId v, int axis) const {
+    const std::vector<int> producers = graph.Producers();
+    while (producers[v] >= 0) {
+      const Node& node = graph.nodes[producers[v]];
+      const auto pending = std::find_if(node.operands.begin(), node.operands.end(), [&](ValueId operand) {
+        const auto& placement = graph.values[operand].placement;
+        return placement.has_value() && placement->sharding.IsPending(axis);
+      });
+      if (pending != node.operands.end()) {
+        v = *pending;
+        continue;
+      }
+      if (node.op == "read") return absl::StrCat("it is summed up in ", node.symbol, " until here");
+      for (ValueId operand : node.operands) {
+        const auto& placement = graph.values[operand].placement;
+        if (!placement.has_value()) continue;
+        for (size_t d = 0; d < placement->sharding.dims.size(); ++d) {
+          const AxisList& axes = placement->sharding.dims[d];
+          if (std::find(axes.begin(), axes.end(), axis) == axes.end()) continue;
+          return absl::StrCat("%", graph.values[v].name, " (", node.op,
+                              node.module.empty() ? "" : absl::StrCat(" @", node.module), ") sums over dim ", d,
+                              " of %", graph.values[operand].name, ", which ", mesh_.axes[axis].name, " splits");
+        }
+      }
+      break;
+    }
+    return "it comes so from outside this graph";
+  }
+
+  // Why a reader of the value needs the dim whole.
+  std::string WhyWhole(const Graph& graph, ValueId v, int dim, const AxisList& axes) const {
+    for (const Node& user : graph.nodes) {
+      const auto operand = std::find(user.operands.begin(), user.operands.end(), v);
+      if (operand == user.operands.end()) continue;
+      if (user.op == "wait") return WhyWhole(graph, user.results[0], dim, axes);
+      const OpDef* def = ops_.Find(user.op);
+      if (def == nullptr || !def->rule) continue;
+      const auto rule = def->rule(LogicalCallOf(graph, user));
+      const size_t o = operand - user.operands.begin();
+      if (!rule.ok() || o >= rule->in.size() || dim >= static_cast<int>(rule->in[o].size())) continue;
+      const std::string who =
+          absl::StrCat(user.results.empty() ? "" : absl::StrCat("%", graph.values[user.results[0]].name, " ("), user.op,
+                       user.module.empty() ? "" : absl::StrCat(" @", user.module), user.results.empty() ? "" : ")");
+      const int factor = rule->in[o][dim];
+      if (factor == Rule::kNone || rule->factors[factor].replicate) return absl::StrCat(who, " needs that dim whole");
+      for (size_t other = 0; other < user.operands.size(); ++other) {
+        const auto& placement = graph.values[user.operands[other]].placement;
+        if (!placement.has_value()) continue;
+        for (size_t d = 0; d < placement->sharding.dims.size(); ++d) {
+          for (int axis : placement->sharding.dims[d]) {
+            if (std::find(axes.begin(), axes.end(), axis) != axes.end())
+              return absl::StrCat(who, " has ", mesh_.axes[axis].name, " split dim ", d, " of %",
+                                  graph.values[user.operands[other]].name,
+                                  ", so its other operands must be whole there");
+          }
+        }
+      }
+      return absl::StrCat(who, " reads it so");
+    }
+    return "the graph's result is wanted so";
+  }
+
+  // Why there is a collective, and between whom.
+  void Group(const Graph& graph, const Node& node, std::string& text) const {
+    AxisList axes;
+    for (const std::string& name : GetAttr<std::vector<std::string>>(node.attrs, "over"))
+      axes.push_back(mesh_.Find(name));
+    const ValueId from = node.operands[0], to = node.results[0];
+    if (node.op == "all_gather") {
+      const int dim = static_cast<int>(GetAttr<int64_t>(node.attrs, "dim"));
+      absl::StrAppend(&text, "    why: %", graph.values[from].name, " has dim ", dim, " split over ",
+                      AxisNames(mesh_, axes), "; ", WhyWhole(graph, to, dim, axes), "\n");
+    } else if (node.op == "reduce_scatter" || node.op == "all_reduce") {
+      for (int axis : axes) absl::StrAppend(&text, "    why: ", WhyPending(graph, from, axis), "\n");
+      absl::StrAppend(&text, "    then: ",
+                      node.op == "all_reduce" ? "every rank has the sum" : "each rank has its part of the sum", "\n");
+    } else {
+      absl::StrAppend(&text, "    why: the axes ", AxisNames(mesh_, axes), " move from one dim to another\n");
+    }
+    const int64_t per_node = finalist_.cluster.machine.devices_per_node;
+    const GroupShape group = ShapeOf(mesh_, axes, per_node);
+    const int64_t groups = mesh_.num_ranks() / group.size;
+    absl::StrAppend(&text, "    who: ",
+                    groups == 1 ? absl::StrCat("all ", WholeText(group.size), " ranks")
+                                : absl::StrCat(WholeText(groups), " groups of ", group.size, " ranks; the first is ",
+                                               GroupOf(axes)));
+    if (finalist_.cluster.num_nodes > 1)
+      absl::StrAppend(
+          &text, group.num_nodes() == 1 ? "; inside a node" : absl::StrCat("; across ", group.num_nodes(), " nodes"));
+  }
+
+  void Collective(const Graph& graph, const Node& node, std::string& text) const {
+    if (node.results.empty()) {
+      absl::StrAppend(&text, "    why: ", node.symbol,
+                      " is made on one stage and used on the next\n    who: each rank of stage ", stage_,
+                      node.op == "send" ? absl::StrCat(" sends to stage ", GetAttr<int64_t>(node.attrs, "to"))
+                                        : absl::StrCat(" receives from stage ", GetAttr<int64_t>(node.attrs, "from")));
+    } else {
+      Group(graph, node, text);
+    }
+    double seconds = 0, exposed = 0;
+    int64_t count = 0;
+    for (const Span& span : finalist_.simulation.timeline) {
+      if (span.stage != stage_ || span.lane != Lane::kCommunication) continue;
+      if (&graph.nodes[span.first_node] != &node || program_.step[span.call].graph != graph.name) continue;
+      ++count;
+      seconds += span.end - span.begin;
+      exposed += span.exposed;
+    }
+    absl::StrAppend(&text, "\n    costs: a rank sends ", Bytes(finalist_.times(stage_, graph, node).sent_bytes), ", ",
+                    SecondsText(finalist_.times(stage_, graph, node).seconds), " alone");
+    if (count > 0)
+      absl::StrAppend(&text, "; ", count, " a step: ", SecondsText(seconds), ", of which computation hides ",
+                      SecondsText(seconds - exposed));
+    absl::StrAppend(&text, "\n");
+  }
+
+  // Ranks of the group of rank 0.
+  std::string GroupOf(const AxisList& axes) const {
+    std::vector<int64_t> ranks;
+    for (int64_t rank = 0; rank < mesh_.num_ranks() && static_cast<int64_t>(ranks.size()) <= kMaxListedRanks; ++rank) {
+      const std::vector<int64_t> coordinates = mesh_.Coordinates(rank);
+      bool inside = true;
+      for (int axis = 0; axis < static_cast<int>(coordinates.size()); ++axis)
+        inside &= coordinates[axis] == 0 || std::find(axes.begin(), axes.end(), axis) != axes.end();
+      if (inside) ranks.push_back(rank);
+    }
+    const bool more = static_cast<int64_t>(ranks.size()) > kMaxListedRanks;
+    if (more) ranks.pop_back();
+    return absl::StrCat(absl::StrJoin(ranks, " "), more ? " ..." : "");
+  }
+
+  const Span* LongestSpan(const CommunicationRow& row) const {
+    const Span* longest = nullptr;
+    for (const Span& span : finalist_.simulation.timeline) {
+      if (span.stage != stage_ || span.lane != Lane::kCommunication) continue;
+      const Graph& graph = *program_.FindGraph(program_.step[span.call].graph);
+      const Node& node = graph.nodes[span.first_node];
+      const auto over = GetAttr<std::vector<std::string>>(node.attrs, "over");
+      if (node.op != row.op || (!over.empty() && absl::StrJoin(over, " ") != row.axes)) continue;
+      if (longest != nullptr && span.end - span.begin <= longest->end - longest->begin) continue;
+      if (CargoOf(graph, node) == row.cargo) longest = &span;
+    }
+    return longest;
+  }
+
+  const Finalist& finalist_;
+  const OpTable& ops_;
+  const int stage_;
+  const Program& program_;
+  const Mesh& mesh_;
+};
+
+// Length of the longest text that is in both.
+size_t LongestCommon(const std::string& a, const std::string& b) {
+  size_t longest = 0;
+  std::vector<size_t> row(b.size() + 1, 0);
+  for (char c : a) {
+    for (size_t j = b.size(); j > 0; --j) {
+      row[j] = c == b[j - 1] ? row[j - 1] + 1 : 0;
+      longest = std::max(longest, row[j]);
+    }
+  }
+  return longest;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> Explain(const Finalist& finalist, const OpTable& ops, const std::string& name) {
+  std::set<std::string> known;
+  std::map<std::string, std::string> states;  // name -> text: the same state may be on several stages
+  for (size_t s = 0; s < finalist.stages.size(); ++s) {
+    const Explainer explainer(finalist, ops, static_cast<int>(s));
+    if (const OpDef* def = ops.Find(name); def != nullptr && def->is_collective) {
+      if (std::string text = explainer.Kind(name); !text.empty()) return text;
+    }
+    for (const State& state : finalist.stages[s].states) {
+      known.insert(state.name);
+      if (state.name == name || absl::StrCat("weights/", name) == state.name) return explainer.State(state);
+      if (state.kind == StateKind::kWeight && absl::EndsWith(state.name, name))
+        states.emplace(state.name, explainer.State(state));
+    }
+    for (const Graph& graph : finalist.stages[s].graphs) {
+      for (const Node& node : graph.nodes) {
+        if (node.results.empty()) continue;
+        known.insert(absl::StrCat("%", graph.values[node.results[0]].name));
+        for (ValueId v : node.results) {
+          if (graph.values[v].name == absl::StripPrefix(name, "%")) return explainer.Value(graph, node, v);
+        }
+      }
+    }
+  }
+  if (states.size() == 1) return states.begin()->second;
+  if (!states.empty()) {
+    std::vector<std::string> names;
+    for (const auto& [state, text] : states) {
+      if (names.size() < kMaxNames) names.push_back(state);
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("--explain ", name, ": ", states.size(), " states end so: ", absl::StrJoin(names, ", "),
+                     states.size() > names.size() ? ", ..." : "", "; give more of the name"));
+  }
+  std::vector<std::string> nearest(known.begin(), known.end());
+  std::stable_sort(nearest.begin(), nearest.end(), [&](const std::string& a, const std::string& b) {
+    return LongestCommon(a, name) > LongestCommon(b, name);
+  });
+  nearest.resize(std::min(nearest.size(), kMaxNames));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--explain ", name,
+      ": no state, value or kind of collective of the program is called so; nearest: ", absl::StrJoin(nearest, ", ")));
+}
+
+}  // namespace tacc::graph

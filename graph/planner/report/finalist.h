@@ -1,0 +1,60 @@
+#ifndef TACC_GRAPH_PLANNER_REPORT_FINALIST_H_
+#define TACC_GRAPH_PLANNER_REPORT_FINALIST_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "graph/planner/planner.h"
+#include "graph/planner/simulate/simulate.h"
+
+namespace tacc::graph {
+
+// A candidate with its programs and its simulated step: all that can be said about it.
+struct Finalist {
+  Candidate candidate;
+  Cluster cluster;
+  std::vector<Program> stages;
+  NodeTimes times;
+  Simulation simulation;
+
+  std::vector<const Program*> programs() const;
+  // The stage that computes longest: the others wait for it.
+  int slowest_stage() const;
+};
+// `ops` must outlive the result.
+absl::StatusOr<Finalist> MakeFinalist(const PlanRequest& request, const Candidate& candidate,
+                                      const ForwardBuilder& model, const OpTable& ops);
+
+// What a collective carries.
+enum class Cargo { kWeights, kGradients, kActivations, kScalars };
+absl::string_view Name(Cargo cargo);
+Cargo CargoOf(const Graph& graph, const Node& collective);
+// A result of at most this many bytes counts as scalars: norms, counts, losses.
+inline constexpr int64_t kScalarBytes = 8;
+
+// Collectives of a step alike, on one rank of a stage.
+struct CommunicationRow {
+  std::string op;
+  std::string axes;  // "fsdp", "dp fsdp"
+  Cargo cargo = Cargo::kActivations;
+  int64_t count = 0;
+  int64_t sent_bytes = 0;
+  double seconds = 0;  // in which they run; overlapping ones count twice
+  double exposed = 0;  // of those: in which the rank computes nothing
+};
+// The longest first.
+std::vector<CommunicationRow> CommunicationOf(const Finalist& finalist, int stage);
+
+// Where a rank's compute goes: matrix products, attention, elementwise and norms, optimizer.
+struct ComputeRow {
+  std::string kind;
+  double seconds = 0;
+};
+// The longest first.
+std::vector<ComputeRow> ComputeOf(const Finalist& finalist, int stage, const OpTable& ops);
+
+}  // namespace tacc::graph
+
+#endif  // TACC_GRAPH_PLANNER_REPORT_FINALIST_H_

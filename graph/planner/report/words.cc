@@ -1,0 +1,222 @@
+#include "graph/planner/report/words.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace tacc::graph {
+namespace {
+
+// Parts of a step below this are not worth a word.
+constexpr double kWorthAWord = 0.005;
+
+std::string Percent(double fraction) {
+  return absl::StrFormat(fraction < 0.0995 ? "%.1f %%" : "%.0f %%", 100 * fraction);
+}
+
+std::string Plural(int64_t count, const std::string& one) {
+  return absl::StrCat(WholeText(count), " ", one, count == 1 ? "" : "s");
+}
+
+struct Kind {
+  const char* name;
+  int64_t bytes;
+};
+std::vector<Kind> MemoryKinds(const MemoryUse& memory) {
+  return {{"weights", memory.weights_bytes + memory.copies_bytes},
+          {"gradients", memory.gradients_bytes},
+          {"optimizer", memory.optimizer_bytes},
+          {"activations and temporaries", memory.temporaries_bytes},
+          {"kernels' workspace", memory.workspace_bytes}};
+}
+
+std::string CollectiveText(const CommunicationRow& row) {
+  return absl::StrCat(row.op, " of ", Name(row.cargo), " over ", row.axes);
+}
+
+}  // namespace
+
+std::string BytesText(double bytes) {
+  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  size_t unit = 0;
+  for (; std::fabs(bytes) >= 1024 && unit + 1 < std::size(kUnits); ++unit) bytes /= 1024;
+  return unit == 0 ? absl::StrFormat("%.0f B", bytes) : absl::StrFormat("%.1f %s", bytes, kUnits[unit]);
+}
+
+std::string SecondsText(double seconds) {
+  const double size = std::fabs(seconds);
+  if (size == 0) return "0 s";
+  if (size >= 100) return absl::StrFormat("%.0f s", seconds);
+  if (size >= 10) return absl::StrFormat("%.1f s", seconds);
+  if (size >= 1) return absl::StrFormat("%.2f s", seconds);
+  if (size >= 1e-3) return absl::StrFormat("%.3g ms", seconds * 1e3);
+  return absl::StrFormat("%.3g us", seconds * 1e6);
+}
+
+std::string DurationText(double seconds) {
+  if (seconds < 100) return SecondsText(seconds);
+  const int64_t minutes = std::llround(seconds / 60);
+  if (minutes < 60) return absl::StrCat(minutes, " min");
+  if (minutes < 48 * 60) return absl::StrCat(minutes / 60, " h ", minutes % 60, " min");
+  return absl::StrCat(minutes / 1440, " days ", minutes / 60 % 24, " h");
+}
+
+std::string WholeText(int64_t number) {
+  std::string digits = absl::StrCat(number);
+  for (int at = static_cast<int>(digits.size()) - 3; at > (number < 0 ? 1 : 0); at -= 3) digits.insert(at, ",");
+  return digits;
+}
+
+std::string CountText(double count) {
+  static constexpr const char* kUnits[] = {"", " thousand", " million", " billion", " trillion"};
+  size_t unit = 0;
+  for (; std::fabs(count) >= 999.5 && unit + 1 < std::size(kUnits); ++unit) count /= 1000;
+  return absl::StrFormat("%.3g%s", count, kUnits[unit]);
+}
+
+std::string DeviceWord(const Cluster& cluster) { return cluster.machine.shares_cores ? "CPU worker" : "GPU"; }
+
+std::string ClusterText(const Cluster& cluster) {
+  const Machine& machine = cluster.machine;
+  const std::string device = machine.device.empty() ? DeviceWord(cluster) : machine.device;
+  if (machine.shares_cores) return absl::StrCat(Plural(cluster.num_devices(), "CPU worker"), " (", device, ")");
+  if (cluster.num_nodes == 1) return absl::StrCat("one node of ", machine.devices_per_node, " ", device);
+  return absl::StrCat(WholeText(cluster.num_nodes), " nodes of ", machine.devices_per_node, " ", device);
+}
+
+std::string AxisInWords(const Finalist& finalist, int axis) {
+  const Mesh& mesh = finalist.candidate.plan.mesh;
+  const std::string& name = mesh.axes[axis].name;
+  const int64_t size = mesh.axes[axis].size;
+  const std::string device = DeviceWord(finalist.cluster);
+  const std::string devices = absl::StrCat(WholeText(size), " ", device, "s");
+  std::string what;
+  if (name == "dp") {
+    what = absl::StrCat("the job runs ", WholeText(size),
+                        " times over on different samples; each copy holds all of the state that it is not sharded "
+                        "over, and gradients are summed over the copies");
+  } else if (name == "fsdp") {
+    what =
+        absl::StrCat(devices, " share one copy of weights, gradients and optimizer: each keeps 1/", size,
+                     " and gathers a layer's weights just before it computes the layer; samples are split over them");
+  } else if (name == "ep") {
+    what = absl::StrCat("the experts are spread over ", devices, "; tokens travel to their experts and back");
+  } else if (name == "cp") {
+    what = absl::StrCat("each sample's tokens are split over ", devices, ", which pass keys and values around");
+  } else if (name == "pp") {
+    what = absl::StrCat("the layers are cut into ", size,
+                        " stages; micro-batches go from stage to stage, forward and then back");
+  } else {
+    what = absl::StrCat("each matrix product is cut into ", size, " parts, whose results ", devices,
+                        " exchange in every layer");
+  }
+  std::string place;
+  if (!finalist.cluster.machine.shares_cores && finalist.cluster.num_nodes > 1) {
+    const GroupShape group = ShapeOf(mesh, {axis}, finalist.cluster.machine.devices_per_node);
+    place = group.num_nodes() == 1 ? " (inside a node)"
+            : group.in_node == 1
+                ? absl::StrCat(" (across ", WholeText(group.num_nodes()), " nodes)")
+                : absl::StrCat(" (", group.in_node, " in each of ", WholeText(group.num_nodes()), " nodes)");
+  }
+  return absl::StrCat(name, "=", size, ": ", what, place, ".");
+}
+
+std::vector<std::string> InWords(const Finalist& finalist, int64_t max_steps) {
+  const Candidate& c = finalist.candidate;
+  const Plan& plan = c.plan;
+  const std::string device = DeviceWord(finalist.cluster);
+  const double seconds = finalist.simulation.step_seconds;
+  const double tokens = static_cast<double>(plan.global_batch() * plan.seq_len);
+  const double ranks = static_cast<double>(plan.num_ranks());
+  const double peak = finalist.cluster.machine.PeakFlops(plan.compute_dtype);
+  std::vector<std::string> words;
+  words.push_back(absl::StrCat(
+      "The job trains ", CountText(static_cast<double>(c.num_parameters)), " parameters in ", Name(plan.compute_dtype),
+      " on ", ClusterText(finalist.cluster), ". A step takes in ", Plural(plan.global_batch(), "sample"), " of ",
+      WholeText(plan.seq_len), " tokens: ", Plural(plan.micro_batch, "sample"), " on each ", device, " at a time",
+      plan.accumulation > 1 ? absl::StrCat(", ", WholeText(plan.accumulation), " times before the weights change")
+                            : std::string(),
+      "."));
+  std::string speed = absl::StrCat("A step takes ", SecondsText(seconds), ": ", CountText(tokens / seconds),
+                                   " tokens a second, ", CountText(tokens / seconds / ranks), " on each ", device);
+  if (peak > 0) {
+    absl::StrAppend(&speed, ", ", Percent(c.model_flops / (seconds * peak * ranks)),
+                    " of what the hardware could compute at its peak (MFU)");
+  }
+  absl::StrAppend(&speed, ". ", WholeText(max_steps), max_steps == 1 ? " step is " : " steps are ",
+                  CountText(tokens * static_cast<double>(max_steps)), " tokens and take ",
+                  DurationText(seconds * static_cast<double>(max_steps)), ".");
+  words.push_back(std::move(speed));
+  std::vector<std::string> axes;
+  for (size_t axis = 0; axis < plan.mesh.axes.size(); ++axis) {
+    if (plan.mesh.axes[axis].size > 1) axes.push_back(AxisInWords(finalist, static_cast<int>(axis)));
+  }
+  if (!axes.empty()) words.push_back(absl::StrJoin(axes, " "));
+
+  std::string memory = absl::StrCat("Each ", device, " needs ", BytesText(static_cast<double>(plan.total_bytes)));
+  if (finalist.cluster.machine.memory_bytes > 0)
+    absl::StrAppend(&memory, " of its ", BytesText(finalist.cluster.machine.memory_bytes));
+  std::vector<Kind> kinds = MemoryKinds(c.memory);
+  std::stable_sort(kinds.begin(), kinds.end(), [](const Kind& a, const Kind& b) { return a.bytes > b.bytes; });
+  std::vector<std::string> parts;
+  for (const Kind& kind : kinds) {
+    if (static_cast<double>(kind.bytes) > kWorthAWord * static_cast<double>(plan.total_bytes))
+      parts.push_back(absl::StrCat(kind.name, " ", BytesText(static_cast<double>(kind.bytes))));
+  }
+  words.push_back(absl::StrCat(memory, ": ", absl::StrJoin(parts, ", "), "."));
+
+  const int stage = finalist.slowest_stage();
+  const StageTimes& times = finalist.simulation.stages[stage];
+  std::string time = absl::StrCat("Of the step a ", device, " computes for ", Percent(times.compute_seconds / seconds));
+  if (times.exposed_seconds > kWorthAWord * seconds) {
+    absl::StrAppend(&time, ", waits for communication that nothing hides for ",
+                    Percent(times.exposed_seconds / seconds));
+    std::vector<CommunicationRow> rows = CommunicationOf(finalist, stage);
+    const auto most =
+        std::max_element(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.exposed < b.exposed; });
+    if (most != rows.end()) absl::StrAppend(&time, " (most of it ", CollectiveText(*most), ")");
+  }
+  if (times.idle_seconds > kWorthAWord * seconds)
+    absl::StrAppend(&time, ", and has nothing to do for ", Percent(times.idle_seconds / seconds),
+                    " while the pipeline fills and drains");
+  if (const double hidden = times.communication_seconds - times.exposed_seconds; hidden > kWorthAWord * seconds)
+    absl::StrAppend(
+        &time, "; ", SecondsText(hidden), " of communication ",
+        finalist.cluster.machine.shares_cores ? "run beside computation and slow it" : "hide behind computation");
+  words.push_back(absl::StrCat(time, "."));
+  return words;
+}
+
+std::string WhyLost(const Candidate& best, const Candidate& candidate, int64_t available_bytes) {
+  if (!candidate.fits) {
+    const std::vector<Kind> kinds = MemoryKinds(candidate.memory);
+    const Kind& largest =
+        *std::max_element(kinds.begin(), kinds.end(), [](const Kind& a, const Kind& b) { return a.bytes < b.bytes; });
+    return absl::StrCat("does not fit: needs ", BytesText(static_cast<double>(candidate.plan.total_bytes)), " of ",
+                        BytesText(static_cast<double>(available_bytes)), ", most for ", largest.name, " (",
+                        BytesText(static_cast<double>(largest.bytes)), ")");
+  }
+  const double slower = candidate.plan.step_seconds - best.plan.step_seconds;
+  struct Part {
+    const char* name;
+    double seconds;
+  };
+  std::vector<Part> parts{
+      {"computation", candidate.times.compute_seconds - best.times.compute_seconds},
+      {"communication that nothing hides", candidate.times.exposed_seconds - best.times.exposed_seconds},
+      {"idle pipeline", candidate.times.idle_seconds - best.times.idle_seconds}};
+  std::stable_sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.seconds > b.seconds; });
+  std::vector<std::string> causes;
+  for (const Part& part : parts) {
+    if (part.seconds > 0.1 * slower) causes.push_back(absl::StrCat("+", SecondsText(part.seconds), " ", part.name));
+  }
+  return absl::StrCat(Percent(slower / best.plan.step_seconds), " slower",
+                      causes.empty() ? "" : absl::StrCat(": ", absl::StrJoin(causes, ", ")));
+}
+
+}  // namespace tacc::graph

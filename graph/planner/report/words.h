@@ -1,0 +1,34 @@
+#ifndef TACC_GRAPH_PLANNER_REPORT_WORDS_H_
+#define TACC_GRAPH_PLANNER_REPORT_WORDS_H_
+
+#include <string>
+#include <vector>
+
+#include "graph/planner/report/finalist.h"
+
+namespace tacc::graph {
+
+// Numbers for people: "52.6 GiB"; "2.15 s", "31.0 ms", "12.0 us"; "5 h 58 min", "3 days 4 h"; "262,144"; "6.74
+// billion".
+std::string BytesText(double bytes);
+std::string SecondsText(double seconds);
+std::string DurationText(double seconds);
+std::string WholeText(int64_t number);
+std::string CountText(double count);
+// "GPU" or "CPU worker", and where the devices are: "16 nodes of 8 NVIDIA H100 SXM5 80 GB".
+std::string DeviceWord(const Cluster& cluster);
+std::string ClusterText(const Cluster& cluster);
+
+// What an axis of the mesh means for the job, a sentence or two: what its groups share or split, and where they lie.
+std::string AxisInWords(const Finalist& finalist, int axis);
+
+// What the job will do on the cluster, in plain words, a paragraph an entry: the work of a step, its time, the layout,
+// the memory, where the time goes.
+std::vector<std::string> InWords(const Finalist& finalist, int64_t max_steps);
+
+// Why `candidate` was not taken, against the best, which fits: what does not fit, or what makes it slower.
+std::string WhyLost(const Candidate& best, const Candidate& candidate, int64_t available_bytes);
+
+}  // namespace tacc::graph
+
+#endif  // TACC_GRAPH_PLANNER_REPORT_WORDS_H_
