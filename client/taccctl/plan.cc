@@ -1,124 +1,160 @@
-// taccctl plan JOB.YAML: the layouts that the planner weighs, with bytes and predicted seconds. Starts nothing.
+// taccctl plan JOB.YAML: what the planner would do with a job, in words and as a table. Starts nothing.
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "client/jobfile/cluster_file.h"
 #include "client/jobfile/job_file.h"
 #include "client/taccctl/coordinator_client.h"
 #include "client/taccctl/exit_code.h"
 #include "client/taccctl/follow.h"
 #include "client/taccctl/message_json.h"
-#include "client/taccctl/share_out.h"
+#include "client/taccctl/plan_request.h"
 #include "client/taccctl/subcommands.h"
 #include "client/taccctl/table.h"
-#include "client/taccctl/tool.h"
 #include "client/taccctl/units.h"
-#include "google/protobuf/util/json_util.h"
-#include "proto/tacc/v1/validate_job.h"
 
 namespace tacc::client {
 namespace {
 
 using nlohmann::json;
 
+// Rows of the table; the candidates after them are no better. All are in -o json.
+constexpr size_t kMaxRows = 12;
+constexpr int kMaxColumns = 100;  // of a paragraph
+
 struct PlanOptions {
   std::string file;
   bool local = false;
+  std::string cluster;
+  int gpus = 0;
+  std::string explain;
+  std::string trace;
+  std::string html;
+
+  bool needs_the_tool() const { return !explain.empty() || !trace.empty() || !html.empty(); }
+  std::vector<std::string> arguments() const {
+    std::vector<std::string> arguments;
+    for (const auto& [name, value] :
+         {std::pair("--explain", &explain), std::pair("--trace", &trace), std::pair("--html", &html)}) {
+      if (!value->empty()) arguments.insert(arguments.end(), {name, *value});
+    }
+    return arguments;
+  }
 };
-
-// The job, the probe of this machine shared out between the job's workers, and the facts of the data, as tacc-plan
-// takes them.
-absl::StatusOr<json> LocalRequest(const v1::JobSpec& spec, Context& context) {
-  google::protobuf::util::JsonPrintOptions print;
-  print.preserve_proto_field_names = true;
-  std::string text;
-  if (!google::protobuf::util::MessageToJsonString(WithDefaults(spec), &text, print).ok())
-    return absl::InternalError("the job does not print as JSON");
-  json request = {{"job", json::parse(text, nullptr, false)}};
-  const int num_workers = std::max(1, RequestedWorld(spec));
-  const WorkerShare share = ShareOut(ThisMachine(), num_workers);
-  const absl::StatusOr<std::string> device =
-      RunTool("tacc-rank", {"--probe", "--device", "cpu", "--threads", absl::StrCat(share.threads)}, 120, context);
-  if (!device.ok()) return device.status();
-  request["device"] = json::parse(*device, nullptr, false);
-  if (!request["device"].is_object()) return absl::InternalError("tacc-rank --probe printed no JSON object");
-  request["device"]["memory_bytes"] = share.memory_bytes;
-  std::vector<std::string> arguments = {"check", "--data", spec.data().path()};
-  if (spec.data().has_eval_path()) arguments.insert(arguments.end(), {"--eval", spec.data().eval_path()});
-  if (spec.data().has_seq_len()) arguments.insert(arguments.end(), {"--seq-len", absl::StrCat(spec.data().seq_len())});
-  if (spec.train().has_global_batch_size())
-    arguments.insert(arguments.end(), {"--global-batch-size", absl::StrCat(spec.train().global_batch_size())});
-  if (spec.model().has_path()) arguments.insert(arguments.end(), {"--model", spec.model().path()});
-  const absl::StatusOr<std::string> data = RunTool("tacc-data", arguments, 600, context);
-  if (!data.ok()) return data.status();
-  request["data"] = json::parse(*data, nullptr, false);
-  if (!request["data"].is_object()) return absl::InternalError("tacc-data check printed no JSON object");
-  // The planner wants a length; where the job does not say, it is the data's.
-  if (!spec.data().has_seq_len() && request["data"].contains("seq_len"))
-    request["job"]["data"]["seq_len"] = request["data"]["seq_len"];
-  return request;
-}
-
-absl::StatusOr<std::string> PlanHere(const v1::JobSpec& spec, Context& context) {
-  const absl::StatusOr<json> request = LocalRequest(spec, context);
-  if (!request.ok()) return request.status();
-  std::string path = (context.Variable("TMPDIR").empty() ? "/tmp" : context.Variable("TMPDIR")) + "/tacc-plan-XXXXXX";
-  const int fd = mkstemp(path.data());
-  if (fd < 0) return absl::InternalError(absl::StrCat("cannot write ", path));
-  close(fd);
-  std::ofstream(path) << request->dump();
-  absl::StatusOr<std::string> out = RunTool("tacc-plan", {"plan", "--request", path}, 600, context);
-  std::error_code ignored;
-  std::filesystem::remove(path, ignored);
-  return out;
-}
 
 double NumberAt(const json& object, const std::string& name) {
   return object.is_object() && object.contains(name) && object[name].is_number() ? object[name].get<double>() : 0;
 }
 
+std::string TextAt(const json& object, const std::string& name) {
+  return object.is_object() && object.contains(name) && object[name].is_string() ? object[name].get<std::string>() : "";
+}
+
+// "pp=2 dp=1 fsdp=4", from the outermost axis to the innermost.
+std::string MeshText(const json& candidate) {
+  if (!candidate.is_object() || !candidate.contains("mesh") || !candidate["mesh"].is_object()) return "-";
+  const std::vector<std::string> order = {"pp", "dp", "fsdp", "ep", "cp", "tp", "tpq"};
+  std::vector<std::pair<size_t, std::string>> axes;
+  for (const auto& [axis, size] : candidate["mesh"].items())
+    axes.emplace_back(std::find(order.begin(), order.end(), axis) - order.begin(),
+                      absl::StrCat(axis, "=", size.dump()));
+  std::stable_sort(axes.begin(), axes.end());
+  return absl::StrJoin(axes, " ", [](std::string* out, const auto& axis) { absl::StrAppend(out, axis.second); });
+}
+
 void PrintCandidates(const json& candidates, std::ostream& out) {
   std::vector<std::vector<std::string>> rows;
   for (const json& candidate : candidates) {
-    std::vector<std::string> axes;
-    if (candidate.contains("mesh") && candidate["mesh"].is_object()) {
-      for (const auto& [axis, size] : candidate["mesh"].items()) axes.push_back(absl::StrCat(axis, "=", size.dump()));
-    }
+    if (rows.size() == kMaxRows) break;
     const json memory = candidate.value("memory", json::object());
     const auto bytes = [&](const char* kind) { return FormatBytes(NumberAt(memory, kind)); };
-    const std::string precision = candidate.contains("precision") && candidate["precision"].is_string()
-                                      ? candidate["precision"].get<std::string>()
-                                      : "-";
+    const std::string precision = TextAt(candidate, "precision");
+    const std::string why_not = TextAt(candidate, "why_not");
     rows.push_back(
-        {absl::StrJoin(axes, " "), precision,
+        {MeshText(candidate), precision.empty() ? "-" : precision,
          absl::StrCat(NumberAt(candidate, "per_device_train_batch_size"), " x ", NumberAt(candidate, "accumulation")),
-         bytes("weights_bytes"), bytes("gradients_bytes"), bytes("optimizer_bytes"), bytes("stash_bytes"),
-         bytes("temporaries_bytes"), bytes("workspace_bytes"), bytes("total_bytes"),
-         candidate.value("fits", true) ? "yes" : "no", FormatNumber(NumberAt(candidate, "predicted_step_seconds"), 4),
+         bytes("weights_bytes"), bytes("gradients_bytes"), bytes("optimizer_bytes"),
+         FormatBytes(NumberAt(memory, "temporaries_bytes") + NumberAt(memory, "stash_bytes")), bytes("total_bytes"),
+         FormatNumber(NumberAt(candidate, "predicted_step_seconds"), 4),
+         FormatNumber(NumberAt(candidate, "predicted_exposed_communication_seconds"), 3),
          FormatCount(NumberAt(candidate, "predicted_tokens_per_second")),
-         FormatPercent(NumberAt(candidate, "predicted_mfu"))});
+         FormatPercent(NumberAt(candidate, "predicted_mfu")),
+         !why_not.empty()                ? why_not
+         : candidate.value("fits", true) ? "taken"
+                                         : "does not fit"});
   }
-  PrintTable({"MESH", "PRECISION", "BATCH", "WEIGHTS", "GRADIENTS", "OPTIMIZER", "STASH", "TEMPORARIES", "WORKSPACE",
-              "TOTAL", "FITS", "SECONDS", "TOKENS/S", "MFU"},
+  PrintTable({"MESH", "PRECISION", "BATCH", "WEIGHTS", "GRADIENTS", "OPTIMIZER", "ACTIVATIONS", "TOTAL", "SECONDS",
+              "EXPOSED", "TOKENS/S", "MFU", "WHY"},
              rows, out);
+}
+
+// Paragraphs, broken into lines.
+void PrintWords(const json& candidate, int columns, std::ostream& out) {
+  if (!candidate.is_object() || !candidate.contains("words") || !candidate["words"].is_array()) return;
+  const size_t width = static_cast<size_t>(std::clamp(columns, 40, kMaxColumns));
+  for (const json& paragraph : candidate["words"]) {
+    if (!paragraph.is_string()) continue;
+    std::string line;
+    for (absl::string_view word : absl::StrSplit(Printable(paragraph.get<std::string>()), ' ')) {
+      if (!line.empty() && line.size() + 1 + word.size() > width) {
+        out << line << "\n";
+        line.clear();
+      }
+      absl::StrAppend(&line, line.empty() ? "" : " ", word);
+    }
+    out << line << "\n\n";
+  }
+}
+
+absl::StatusOr<std::string> PlanHere(const PlanOptions& options, const v1::JobSpec& spec, Context& context) {
+  const absl::StatusOr<json> request = RequestForThisMachine(spec, context);
+  if (!request.ok()) return request.status();
+  return RunPlan(*request, options.arguments(), context);
+}
+
+absl::StatusOr<std::string> PlanForCluster(const PlanOptions& options, const v1::JobSpec& spec, Context& context) {
+  ClusterFile file;
+  if (options.cluster.empty()) {
+    file.cluster = {{"machine", "h100"}};
+    context.err << "--gpus without --cluster: assuming nodes of 8 H100 SXM" << std::endl;
+  } else {
+    const absl::StatusOr<KnownMachines> known = AskForMachines(context);
+    if (!known.ok()) return known.status();
+    absl::StatusOr<ClusterFile> loaded = LoadClusterFile(options.cluster, *known);
+    if (!loaded.ok()) return loaded.status();
+    file = *std::move(loaded);
+  }
+  if (options.gpus > 0) {
+    file.cluster.erase("nodes");
+    file.cluster["gpus"] = options.gpus;
+    file.places.erase("gpus");
+  }
+  const absl::StatusOr<json> request = RequestForCluster(spec, file.cluster, context);
+  if (!request.ok()) return request.status();
+  absl::StatusOr<std::string> plan = RunPlan(*request, options.arguments(), context);
+  if (plan.ok() || options.cluster.empty()) return plan;
+  return absl::Status(plan.status().code(), file.Locate(std::string(plan.status().message())));
 }
 
 absl::StatusOr<std::string> Candidates(const PlanOptions& options, const v1::JobSpec& spec, const GlobalOptions& global,
                                        Context& context) {
-  if (options.local) return PlanHere(spec, context);
+  if (!options.cluster.empty() || options.gpus > 0) return PlanForCluster(options, spec, context);
+  if (options.local) return PlanHere(options, spec, context);
   const absl::StatusOr<std::string> address = CoordinatorAddress(global, context);
   if (!address.ok()) return address.status();
   CoordinatorClient client(*address, &context.interrupt);
   const absl::StatusOr<v1::PlanResponse> plan = client.Plan(spec);
+  if (plan.ok() && options.needs_the_tool())
+    return absl::InvalidArgumentError(
+        "--explain, --trace and --html are made on this machine: add --local, --cluster FILE or --gpus N");
   if (plan.ok()) return plan->candidates_json();
   if (!absl::IsUnavailable(plan.status()) || !global.address.empty() || !context.Variable("TACC_ADDRESS").empty())
     return plan.status();
   context.err << "no coordinator at " << *address << "; planning for this machine" << std::endl;
-  return PlanHere(spec, context);
+  return PlanHere(options, spec, context);
 }
 
 int Plan(const PlanOptions& options, const GlobalOptions& global, Context& context) {
@@ -133,14 +169,25 @@ int Plan(const PlanOptions& options, const GlobalOptions& global, Context& conte
   if (!plan.is_object() || !plan.contains("candidates") || !plan["candidates"].is_array()) {
     return Fail(absl::InternalError("the planner's answer has no candidates"), &context);
   }
+  const json& candidates = plan["candidates"];
   if (global.form == OutputForm::kJson) {
-    for (const json& candidate : plan["candidates"]) context.out << candidate.dump() << "\n";
-  } else {
-    PrintCandidates(plan["candidates"], context.out);
-    context.err << "Bytes are of one rank; BATCH is per_device_train_batch_size x accumulation; the first row that "
-                   "fits is taken."
-                << std::endl;
+    for (const json& candidate : candidates) context.out << candidate.dump() << "\n";
+    return kExitOk;
   }
+  for (const std::string& file : {options.html, options.trace}) {
+    if (!file.empty()) context.err << "wrote " << file << std::endl;
+  }
+  if (!options.explain.empty() && !candidates.empty()) {
+    context.out << TextAt(candidates[0], "explanation");
+    return kExitOk;
+  }
+  if (!candidates.empty()) PrintWords(candidates[0], context.columns, context.out);
+  PrintCandidates(candidates, context.out);
+  if (candidates.size() > kMaxRows)
+    context.err << "and " << candidates.size() - kMaxRows << " more; -o json has them all\n";
+  context.err << "Predicted, not measured. Bytes are of one rank; BATCH is per_device_train_batch_size x accumulation; "
+                 "EXPOSED are seconds of communication that computation does not hide."
+              << std::endl;
   return kExitOk;
 }
 
@@ -148,12 +195,27 @@ int Plan(const PlanOptions& options, const GlobalOptions& global, Context& conte
 
 void AddPlan(CLI::App* app, const GlobalOptions* global, Action* action) {
   CLI::App* command = app->add_subcommand(
-      "plan",
-      "Show the layouts that the planner weighs for a job, with bytes by kind and predicted seconds; starts nothing");
+      "plan", "Show what the planner would do with a job: layouts, bytes and predicted seconds; starts nothing");
   const auto options = std::make_shared<PlanOptions>();
   command->add_option("file", options->file, "The job file (docs/job.md)")->required()->type_name("JOB.YAML");
-  command->add_flag("--local", options->local,
-                    "For this machine (default: for the coordinator's workers, where there is one)");
+  CLI::Option* local = command->add_flag(
+      "--local", options->local, "For this machine (default: for the coordinator's workers, where there is one)");
+  command
+      ->add_option("--cluster", options->cluster,
+                   "For the machines in this file; needs no workers, no data and no weights (docs/planning.md)")
+      ->type_name("CLUSTER.YAML")
+      ->excludes(local);
+  command->add_option("--gpus", options->gpus, "For so many GPUs: of --cluster, or H100 SXM in nodes of 8")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1'000'000))
+      ->excludes(local);
+  command
+      ->add_option("--explain", options->explain,
+                   "Say how a parameter or value lies on the devices, or why a collective is there")
+      ->type_name("NAME");
+  command->add_option("--trace", options->trace, "Write the simulated step, for ui.perfetto.dev")
+      ->type_name("OUT.JSON");
+  command->add_option("--html", options->html, "Write a report with pictures")->type_name("OUT.HTML");
   command->callback([=] { *action = [=](Context& context) { return Plan(*options, *global, context); }; });
 }
 

@@ -441,6 +441,48 @@ TEST_F(TaccctlTest, PlanHereRunsTheTools) {
   EXPECT_THAT(err_, HasSubstr("is missing; it belongs beside taccctl"));
 }
 
+// tacc-plan that knows machines, keeps the request and its arguments, and answers with one candidate.
+constexpr char kPlanTool[] = R"(
+if [ "$1" = machines ]; then echo '{"names": ["a100", "h100"], "cluster_fields": ["machine", "gpus", "nodes"]}'; exit; fi
+cp "$3" "$(dirname "$0")/request.json"; echo "$@" > "$(dirname "$0")/arguments"
+echo '{"candidates": [{"mesh": {"tp": 2, "dp": 1, "pp": 4}, "words": ["The job trains."], "explanation": "It is split.\n", "fits": true},
+ {"mesh": {"dp": 8}, "why_not": "12 % slower", "fits": true}]}')";
+
+TEST_F(TaccctlTest, PlanForGpusNeedsNothingElse) {
+  WriteTool("tacc-plan", kPlanTool);
+  const std::string job =
+      WriteFile("job.yaml", "name: tiny\nmodel: {path: m}\ndata: {path: d, seq_len: 16}\ntrain: {max_steps: 10}\n");
+  EXPECT_EQ(Run({"plan", job, "--gpus", "128"}), 0) << err_;
+  EXPECT_THAT(err_, HasSubstr("--gpus without --cluster: assuming nodes of 8 H100 SXM\n"));
+  EXPECT_THAT(out_, HasSubstr("The job trains.\n\n"));
+  EXPECT_THAT(out_, HasSubstr("pp=4 dp=1 tp=2"));
+  EXPECT_THAT(out_, HasSubstr("12 % slower"));
+  std::ifstream stream(directory_ + "/request.json");
+  const json request = json::parse(stream);
+  EXPECT_EQ(request["cluster"].dump(), R"({"gpus":128,"machine":"h100"})");
+  EXPECT_EQ(request["job"]["model"]["weights"], "WEIGHTS_RANDOM");
+  EXPECT_FALSE(request.contains("device"));
+  EXPECT_FALSE(request["job"].contains("resources"));
+  EXPECT_EQ(Run({"plan", job, "--gpus", "8", "--explain", "all_gather", "--html", "r.html"}), 0) << err_;
+  EXPECT_EQ(out_, "It is split.\n");
+  EXPECT_THAT(err_, HasSubstr("wrote r.html"));
+  std::ifstream arguments(directory_ + "/arguments");
+  std::string line;
+  std::getline(arguments, line);
+  EXPECT_THAT(line, HasSubstr("--explain all_gather --html r.html"));
+}
+
+TEST_F(TaccctlTest, PlanForAClusterNamesPlaces) {
+  WriteTool("tacc-plan", kPlanTool);
+  const std::string cluster = directory_ + "/c.yaml";
+  std::ofstream(cluster) << "machine: h10\n";
+  EXPECT_EQ(Run({"plan", JobFile(), "--cluster", cluster}), 2);
+  EXPECT_THAT(err_, HasSubstr("c.yaml:1:10: machine \"h10\" is not known; did you mean \"h100\"?"));
+  std::ofstream(cluster) << "machine: h100\ngpus: 12\n";
+  EXPECT_EQ(Run({"plan", JobFile(), "--cluster", cluster}), 2);
+  EXPECT_THAT(err_, HasSubstr("give data.seq_len"));
+}
+
 TEST_F(TaccctlTest, ExportTakesTheNewestCheckpoint) {
   WriteTool("tacc-data", R"(echo "$@" > "$(dirname "$0")/arguments")");
   EXPECT_EQ(Run({"export", "tiny", "--out", directory_ + "/hf"}), 6);

@@ -1,0 +1,126 @@
+#include "client/taccctl/plan_request.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/taccctl/share_out.h"
+#include "client/taccctl/tool.h"
+#include "google/protobuf/util/json_util.h"
+#include "proto/tacc/v1/validate_job.h"
+
+namespace tacc::client {
+namespace {
+
+using nlohmann::json;
+
+absl::StatusOr<json> JobJson(const v1::JobSpec& spec) {
+  google::protobuf::util::JsonPrintOptions print;
+  print.preserve_proto_field_names = true;
+  std::string text;
+  if (!google::protobuf::util::MessageToJsonString(WithDefaults(spec), &text, print).ok())
+    return absl::InternalError("the job does not print as JSON");
+  return json::parse(text, nullptr, false);
+}
+
+absl::StatusOr<json> DataFacts(const v1::JobSpec& spec, Context& context) {
+  std::vector<std::string> arguments = {"check", "--data", spec.data().path()};
+  if (spec.data().has_eval_path()) arguments.insert(arguments.end(), {"--eval", spec.data().eval_path()});
+  if (spec.data().has_seq_len()) arguments.insert(arguments.end(), {"--seq-len", absl::StrCat(spec.data().seq_len())});
+  if (spec.train().has_global_batch_size())
+    arguments.insert(arguments.end(), {"--global-batch-size", absl::StrCat(spec.train().global_batch_size())});
+  if (spec.model().has_path()) arguments.insert(arguments.end(), {"--model", spec.model().path()});
+  const absl::StatusOr<std::string> data = RunTool("tacc-data", arguments, 600, context);
+  if (!data.ok()) return data.status();
+  json facts = json::parse(*data, nullptr, false);
+  if (!facts.is_object()) return absl::InternalError("tacc-data check printed no JSON object");
+  return facts;
+}
+
+// The planner wants a length; where the job does not say, it is the data's.
+void TakeLength(const v1::JobSpec& spec, json& request) {
+  if (!spec.data().has_seq_len() && request["data"].contains("seq_len"))
+    request["job"]["data"]["seq_len"] = request["data"]["seq_len"];
+}
+
+}  // namespace
+
+absl::StatusOr<json> RequestForThisMachine(const v1::JobSpec& spec, Context& context) {
+  json request;
+  const absl::StatusOr<json> job = JobJson(spec);
+  if (!job.ok()) return job.status();
+  request["job"] = *job;
+  const int num_workers = std::max(1, RequestedWorld(spec));
+  const WorkerShare share = ShareOut(ThisMachine(), num_workers);
+  const absl::StatusOr<std::string> device =
+      RunTool("tacc-rank", {"--probe", "--device", "cpu", "--threads", absl::StrCat(share.threads)}, 120, context);
+  if (!device.ok()) return device.status();
+  request["device"] = json::parse(*device, nullptr, false);
+  if (!request["device"].is_object()) return absl::InternalError("tacc-rank --probe printed no JSON object");
+  request["device"]["memory_bytes"] = share.memory_bytes;
+  const absl::StatusOr<json> data = DataFacts(spec, context);
+  if (!data.ok()) return data.status();
+  request["data"] = *data;
+  TakeLength(spec, request);
+  return request;
+}
+
+absl::StatusOr<json> RequestForCluster(const v1::JobSpec& spec, const json& cluster, Context& context) {
+  json request;
+  const absl::StatusOr<json> job = JobJson(spec);
+  if (!job.ok()) return job.status();
+  request["job"] = *job;
+  request["job"].erase("resources");
+  request["job"]["model"]["weights"] = "WEIGHTS_RANDOM";
+  request["cluster"] = cluster;
+  if (spec.data().has_seq_len()) return request;
+  std::error_code ignored;
+  if (!std::filesystem::exists(spec.data().path(), ignored))
+    return absl::InvalidArgumentError(
+        absl::StrCat("the length of a sample is not known: data.seq_len is not given, and data.path (",
+                     spec.data().path(), ") is not there; give data.seq_len"));
+  const absl::StatusOr<json> data = DataFacts(spec, context);
+  if (!data.ok()) return data.status();
+  request["data"] = *data;
+  TakeLength(spec, request);
+  return request;
+}
+
+absl::StatusOr<KnownMachines> AskForMachines(Context& context) {
+  const absl::StatusOr<std::string> text = RunTool("tacc-plan", {"machines"}, 60, context);
+  if (!text.ok()) return text.status();
+  const json answer = json::parse(*text, nullptr, false);
+  KnownMachines known;
+  const auto read = [&](const char* name, std::vector<std::string>* out) {
+    if (!answer.is_object() || !answer.contains(name) || !answer[name].is_array()) return;
+    for (const json& item : answer[name]) {
+      if (item.is_string()) out->push_back(item.get<std::string>());
+    }
+  };
+  read("names", &known.machines);
+  read("cluster_fields", &known.fields);
+  if (known.machines.empty() || known.fields.empty())
+    return absl::InternalError("tacc-plan machines printed no machines");
+  return known;
+}
+
+absl::StatusOr<std::string> RunPlan(const json& request, const std::vector<std::string>& arguments, Context& context) {
+  std::string path = (context.Variable("TMPDIR").empty() ? "/tmp" : context.Variable("TMPDIR")) + "/tacc-plan-XXXXXX";
+  const int fd = mkstemp(path.data());
+  if (fd < 0) return absl::InternalError(absl::StrCat("cannot write ", path));
+  close(fd);
+  std::ofstream(path) << request.dump();
+  std::vector<std::string> all = {"plan", "--request", path};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  absl::StatusOr<std::string> out = RunTool("tacc-plan", all, 600, context);
+  std::error_code ignored;
+  std::filesystem::remove(path, ignored);
+  return out;
+}
+
+}  // namespace tacc::client

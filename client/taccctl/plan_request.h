@@ -1,0 +1,30 @@
+// What tacc-plan is asked for a job (docs/contracts.md): without a coordinator.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "client/jobfile/cluster_file.h"
+#include "client/taccctl/context.h"
+#include "tacc/v1/job.pb.h"
+
+namespace tacc::client {
+
+// For this machine: its probe, shared out between the job's workers, and the facts of the data.
+absl::StatusOr<nlohmann::json> RequestForThisMachine(const v1::JobSpec& spec, Context& context);
+
+// For a cluster that need not exist: no probe, no weights; no data either, where the job gives data.seq_len.
+// resources.workers is left out: the cluster says how many there are.
+absl::StatusOr<nlohmann::json> RequestForCluster(const v1::JobSpec& spec, const nlohmann::json& cluster,
+                                                 Context& context);
+
+// What tacc-plan knows of machines.
+absl::StatusOr<KnownMachines> AskForMachines(Context& context);
+
+// What `tacc-plan plan --request REQUEST ARGUMENTS` prints.
+absl::StatusOr<std::string> RunPlan(const nlohmann::json& request, const std::vector<std::string>& arguments,
+                                    Context& context);
+
+}  // namespace tacc::client
