@@ -18,33 +18,38 @@ class Training:
     global_batch_size: int
     max_steps: int
     precision: str = "f32"
-    world: int = 1  # Ranks, all of them fsdp.
+    world: int = 1  # Ranks: dp x fsdp.
     threads: int = 1
     memory_bytes: int = 0  # 0: no limit.
     save_steps: int = 1_000_000
     evaluates: bool = False  # At the end, on the training data.
+    dp: int = 1
+    micro_batch: int = 0  # Samples of a rank at a time; 0: all of its share of the global batch.
 
-    def compile(self) -> Path:
-        """The folder with `stage0.program` and `summary.json`."""
-        out = self.folder / f"program-{self.precision}-{self.world}"
-        if out.exists():
-            return out
-        request = {
+    def request(self, device: dict | None = None) -> dict:
+        """tacc-plan's request (docs/contracts.md); `device`: what a probe found."""
+        return {
             "job": {"name": "bare", "model": {"path": str(self.folder / "model"), "weights": "WEIGHTS_RANDOM"},
                     "data": {"path": str(self.folder / "data"), "seq_len": self.seq_len},
                     "train": {"max_steps": self.max_steps, "global_batch_size": self.global_batch_size,
-                              "per_device_train_batch_size": self.global_batch_size // self.world, "seed": 1,
+                              "per_device_train_batch_size": self.micro_batch or self.global_batch_size // self.world, "seed": 1,
                               "learning_rate": 3e-4, "lr_scheduler_type": "LR_SCHEDULER_TYPE_CONSTANT", "weight_decay": 0.1,
                               "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "max_grad_norm": 1.0},
-                    "compute": {"bf16": self.precision == "bf16"}, "dist": {"dp": {"size": 1}, "fsdp": {"size": self.world}}},
+                    "compute": {"bf16": self.precision == "bf16"}, "dist": {"dp": {"size": self.dp}, "fsdp": {"size": self.world // self.dp}}},
             "world": self.world,
-            "device": {"name": "cpu", "kind": "cpu", "threads": self.threads, "memory_bytes": 0,
+            "device": device or {"name": "cpu", "kind": "cpu", "threads": self.threads, "memory_bytes": 0,
                        "matmul_flops_per_second": {"f32": 1e11, "bf16": 1e11}, "memory_bytes_per_second": 1e10,
                        "link_bytes_per_second": 1e9, "link_latency_seconds": 1e-4},
             "data": {"vocab_size": self.vocab_size},
         }
+
+    def compile(self) -> Path:
+        """The folder with `stage0.program` and `summary.json`."""
+        out = self.folder / f"program-{self.precision}-{self.world}-{self.dp}-{self.micro_batch}"
+        if out.exists():
+            return out
         path = self.folder / f"{out.name}.json"
-        path.write_text(json.dumps(request))
+        path.write_text(json.dumps(self.request()))
         subprocess.run([self.build / "tacc-plan", "compile", "--request", path, "--out", out], check=True)
         return out
 
