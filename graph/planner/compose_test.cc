@@ -64,7 +64,7 @@ TEST(Compose, IsWithinOnePercentOfTheRealPlan) {
         observer.verification = PipelineObserver::Verification::kInput;
         const auto real = CompilePlan(request, plan, model, ops, observer);
         ASSERT_TRUE(real.ok()) << real.status();
-        const double bytes = static_cast<double>(real->memory.arena_bytes + real->memory.workspace_bytes);
+        const double bytes = static_cast<double>(real->memory[0].arena_bytes + real->memory[0].workspace_bytes);
         EXPECT_NEAR(static_cast<double>(composed->arena_bytes + composed->workspace_bytes), bytes, 0.01 * bytes)
             << "dp=" << dp << " fsdp=" << fsdp << " tp=" << tp << " micro-batch " << micro_batch << " x "
             << accumulation << " " << Name(dtype);

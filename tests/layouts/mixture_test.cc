@@ -98,7 +98,7 @@ struct Result {
 absl::StatusOr<Result> Train(const Layout& layout, const OpTable& ops) {
   auto compiled = CompileLayout(layout, ops);
   if (!compiled.ok()) return compiled.status();
-  const Program& program = compiled->program;
+  const Program& program = compiled->stages[0];
   interpreter::Simulation simulation(program);
   std::mt19937 random(7);
   std::normal_distribution<double> normal(0, 0.5);
@@ -175,8 +175,8 @@ TEST_P(MixtureTest, SharesWorkAndMemory) {
     }
     return flops;
   };
-  EXPECT_LE(expert_flops(part->program), 1.05 * expert_flops(whole->program) / static_cast<double>(layout.ranks()));
-  for (const State& state : part->program.states) {
+  EXPECT_LE(expert_flops(part->stages[0]), 1.05 * expert_flops(whole->stages[0]) / static_cast<double>(layout.ranks()));
+  for (const State& state : part->stages[0].states) {
     if (state.name.find("experts") == std::string::npos || state.kind != StateKind::kOptimizer) continue;
     EXPECT_EQ(state.type.num_elements() * layout.fsdp * layout.ep * layout.tp, state.placement.global.num_elements())
         << state.name;
