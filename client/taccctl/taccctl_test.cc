@@ -337,7 +337,7 @@ TEST_F(TaccctlTest, GetShowsWhatIsKnown) {
   job_.mutable_last_checkpoint()->set_name("step-00000004.a1");
   EXPECT_EQ(Run({"get", "tiny"}), 0);
   for (const char* text : {"running (attempt 2)", "5/10 (50.0%), ETA 1:05", "loss 2.5", "restart after attempt 1",
-                           "killed by signal 9", "step-00000004.a1", "step             0.5 s      0.55 s"}) {
+                           "killed by signal 9", "step-00000004.a1", "step              0.5 s      0.55 s"}) {
     EXPECT_THAT(out_, HasSubstr(text));
   }
   EXPECT_EQ(Run({"get", "tiny", "-o", "json"}), 0);
@@ -445,7 +445,7 @@ TEST_F(TaccctlTest, PlanHereRunsTheTools) {
 constexpr char kPlanTool[] = R"(
 if [ "$1" = machines ]; then echo '{"names": ["a100", "h100"], "cluster_fields": ["machine", "gpus", "nodes"]}'; exit; fi
 cp "$3" "$(dirname "$0")/request.json"; echo "$@" > "$(dirname "$0")/arguments"
-echo '{"candidates": [{"mesh": {"tp": 2, "dp": 1, "pp": 4}, "words": ["The job trains."], "explanation": "It is split.\n", "fits": true},
+printf '%s\n' '{"candidates": [{"mesh": {"tp": 2, "dp": 1, "pp": 4}, "words": ["The job trains."], "explanation": "It is split.\n", "fits": true},
  {"mesh": {"dp": 8}, "why_not": "12 % slower", "fits": true}]}')";
 
 TEST_F(TaccctlTest, PlanForGpusNeedsNothingElse) {

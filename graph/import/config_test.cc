@@ -452,6 +452,7 @@ TEST_P(FamilyTest, WeightsSayWhatTheirDimsAre) {
   const std::map<std::string, int64_t> extents = {{"vocab", spec.vocab_rows},      {"embed", spec.hidden_size},
                                                   {"heads", spec.num_heads},       {"kv_heads", spec.num_kv_heads},
                                                   {"mlp", spec.intermediate_size}, {"head_dim", spec.head_dim}};
+
   const absl::StatusOr<Graph> graph = BuildDecoder(spec, DecoderBuildOptions(), OpTable());
   ASSERT_TRUE(graph.ok()) << graph.status();
   int64_t num_products = 0;
@@ -460,14 +461,20 @@ TEST_P(FamilyTest, WeightsSayWhatTheirDimsAre) {
     const Dims& dims = graph->type(node.results[0]).dims;
     const auto axes = GetAttr<std::vector<std::string>>(node.attrs, "axes");
     ASSERT_EQ(axes.size(), dims.size()) << node.symbol;
+    const bool of_experts = node.symbol.find('*') != std::string::npos;
     int num_split = 0;
     for (size_t d = 0; d < dims.size(); ++d) {
-      if (!axes[d].empty()) {
+      if (of_experts && axes[d] == "mlp") {
+        EXPECT_EQ(spec.experts->intermediate_size, dims[d]) << node.symbol << " dim " << d;
+      } else if (axes[d] == "experts") {
+        EXPECT_EQ(spec.experts->num_experts, dims[d]) << node.symbol << " dim " << d;
+      } else if (!axes[d].empty()) {
         EXPECT_EQ(extents.at(axes[d]), dims[d]) << node.symbol << " dim " << d;
       }
       num_split += axes[d] == "vocab" || axes[d] == "heads" || axes[d] == "kv_heads" || axes[d] == "mlp" ? 1 : 0;
     }
-    if (dims.size() < 2) continue;
+    const bool is_router = spec.experts.has_value() && dims == Dims{spec.experts->num_experts, spec.hidden_size};
+    if (dims.size() < 2 || is_router) continue;
     EXPECT_EQ(num_split, 1) << node.symbol << ": tensor parallelism splits one dim of each matrix";
     ++num_products;
   }

@@ -8,6 +8,7 @@
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
 #include "graph/ops/facts.h"
+#include "graph/ops/workspace.h"
 
 namespace tacc::graph {
 namespace {
@@ -83,6 +84,7 @@ void AddDispatchSlots(OpTable& table) {
     f.rule.out = {f.slots(), f.buffers(), {}};
     return f.rule;
   };
+  op.workspace_bytes = [](const OpCall& call, int) { return DispatchSlotsWorkspaceBytes(call.out(1)); };
   table.Add(op);
 }
 

@@ -122,6 +122,10 @@ int64_t ExpertMatmulGradWorkspaceBytes(const TensorType& ids, const TensorType& 
          EinsumAccumulateWorkspaceBytes({"rm", "rn", "mn"}, block_a, block_b, y, threads);
 }
 
+int64_t DispatchSlotsWorkspaceBytes(const TensorType& row_ids) {
+  return kSmall + row_ids.dims[2] * static_cast<int64_t>(sizeof(int64_t));
+}
+
 int64_t NormGradWorkspaceBytes(const TensorType& x, int num_sums) {
   constexpr int64_t kMaxGroups = 64;  // partial sums of groups of rows
   const int64_t n = x.dims.back();

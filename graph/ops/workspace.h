@@ -28,6 +28,9 @@ int64_t ExpertMatmulWorkspaceBytes(const TensorType& ids, const TensorType& x, c
                                    int threads);
 int64_t ExpertMatmulGradWorkspaceBytes(const TensorType& ids, const TensorType& a, const TensorType& b, int threads);
 
+// dispatch_slots with rows of the ids i32[B,G,D,C]: how full each of the D buffers is.
+int64_t DispatchSlotsWorkspaceBytes(const TensorType& row_ids);
+
 // Gradients of rms_norm and layer_norm with `num_sums` gradients of weights over the last dim of x.
 int64_t NormGradWorkspaceBytes(const TensorType& x, int num_sums);
 

@@ -142,8 +142,8 @@ struct Reduction {
   std::vector<int> carriers;
 };
 
-// The reductions whose sum goes nowhere but to a state.
-std::vector<Reduction> FindReductions(const Graph& graph) {
+// The reductions whose sum goes nowhere but to a gradient's state.
+std::vector<Reduction> FindReductions(const Program& program, const Graph& graph) {
   std::vector<std::vector<int>> users(graph.values.size());
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     for (ValueId v : graph.nodes[i].operands) users[v].push_back(static_cast<int>(i));
@@ -158,7 +158,7 @@ std::vector<Reduction> FindReductions(const Graph& graph) {
       const int user = users[v][0];
       const Node& node = graph.nodes[user];
       reduction.carriers.push_back(user);
-      stored = node.op == "store";
+      stored = node.op == "store" && program.FindState(node.symbol)->kind == StateKind::kGradient;
       if (stored) break;
       if (node.op != "add" || node.results.size() != 1) break;
       v = node.results[0];
@@ -171,8 +171,8 @@ std::vector<Reduction> FindReductions(const Graph& graph) {
 // Reductions of gradients start where the gradient is complete and are waited for when the line has left the next run
 // of a unit, so that they overlap with that run's compute. The whole gradients of one unit more stay in memory
 // meanwhile.
-void DelayReductions(Graph& graph, const ScheduleOptions& options) {
-  const std::vector<Reduction> reductions = FindReductions(graph);
+void DelayReductions(const Program& program, Graph& graph, const ScheduleOptions& options) {
+  const std::vector<Reduction> reductions = FindReductions(program, graph);
   if (reductions.empty()) return;
   Units units(options.units);
   const std::vector<char> fetch = FindFetches(graph, graph.Producers());
@@ -225,7 +225,7 @@ void DelayReductions(Graph& graph, const ScheduleOptions& options) {
 absl::Status Schedule(Program& program, const OpTable& ops, const ScheduleOptions& options) {
   for (Graph& graph : program.graphs) {
     ScheduleFetches(graph, options);
-    if (options.prefetch_units > 0) DelayReductions(graph, options);
+    if (options.prefetch_units > 0) DelayReductions(program, graph, options);
   }
   program.level = Level::kScheduled;
   return absl::OkStatus();

@@ -58,6 +58,11 @@ json Config(const std::string& family) {
   if (family == "baichuan") return config;
   config["num_key_value_heads"] = 2;
   config["head_dim"] = 6;
+  if (family == "mixtral" || family == "qwen3_moe" || family == "olmoe") {
+    config["num_experts"] = 4;
+    config["num_experts_per_tok"] = 2;
+  }
+  if (family == "qwen3_moe") config["moe_intermediate_size"] = 10;
   return config;
 }
 

@@ -65,8 +65,10 @@ class TransformersModel(nn.Module):
     def forward(self, tokens):
         out = self.inner(tokens, use_cache=False)
         if getattr(self.inner.config, "output_router_logits", False):
-            loss = load_balancing_loss(out.router_logits, self.inner.config.num_experts_per_tok)
-            assert torch.isclose(loss.float(), out.aux_loss.float(), rtol=1e-5)
+            loss = out.aux_loss
+            if out.logits.dtype == torch.float64:
+                loss = load_balancing_loss(out.router_logits, self.inner.config.num_experts_per_tok)
+                assert torch.isclose(loss, out.aux_loss.double(), rtol=1e-5)
             self.aux_loss = self.inner.config.router_aux_loss_coef * loss
         return out.logits
 

@@ -116,7 +116,7 @@ TEST_F(BinaryTest, BadOptionsAreOneLineAndExitCodeTwo) {
       {{"--advertise", "192.0.2.1"}, "add --insecure"},
       {{"--metrics-listen", "0.0.0.0:1"}, "add --insecure"},
       {{"--memory", "4 gigs"}, "--memory: \"4 gigs\" is not a size"},
-      {{"--memory", "0"}, "must be more than 0"},
+      {{"--memory", "0"}, "--memory: \"0\" is not a size"},
       {{"--threads", "0"}, "--threads"},
       {{"--name", "a/b"}, "--name a/b"},
       {{"--state-dir", "/proc/nothing"}, "state directory /proc/nothing"},

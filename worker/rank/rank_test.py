@@ -288,7 +288,8 @@ def test_a_pipeline_goes_on_as_another_layout_and_back(inputs, whole, tmp_path):
     got, want = read_weights(folder / resume), read_weights(whole[1] / "step-00000012.a1")
     assert got.keys() == want.keys()
     for name in want:
-        np.testing.assert_allclose(got[name], want[name], rtol=1e-3, atol=1e-5, err_msg=name)
+        # Where a gradient is all but zero the order of its sums decides AdamW's sign: compared as a whole.
+        assert np.linalg.norm(got[name] - want[name]) <= 1e-3 * np.linalg.norm(want[name]), name
 
 
 def test_resume_on_another_layout(inputs, two, tmp_path):
@@ -375,7 +376,8 @@ def test_full_disk_stops_neither_training_nor_reporting(inputs, tmp_path):
 
 def test_ten_nonfinite_steps_stop_the_run(inputs, tmp_path):
     text = compile_program(inputs, fsdp=2).read_text()
-    program = tmp_path / "bad.program"
+    program = tmp_path / "bad" / "stage0.program"
+    program.parent.mkdir()
     program.write_text(text.replace('init="normal(0.05)"', 'init="normal(1e38)"'))
     attempt = Attempt(inputs, tmp_path / "run", program, world=2)
     assert attempt.run() == [3, 3]

@@ -230,6 +230,13 @@ class Validator {
     const char* field;
     int64_t size;
   };
+  static std::vector<std::string> LayoutFields() {
+    std::vector<std::string> fields = {"resources.workers"};
+    const google::protobuf::Descriptor* dist = v1::DistSpec::descriptor();
+    for (int i = 0; i < dist->field_count(); ++i)
+      fields.push_back(absl::StrCat("dist.", dist->field(i)->name(), ".size"));
+    return fields;
+  }
   static std::vector<AxisSize> SetSizes(const v1::DistSpec& dist) {
     std::vector<AxisSize> sizes;
     if (dist.pp().has_size()) sizes.push_back({"dist.pp.size", dist.pp().size()});
@@ -259,15 +266,14 @@ class Validator {
     const int64_t workers = spec.resources().workers();
     const std::vector<AxisSize> sizes = SetSizes(spec.dist());
     if (workers < 1 || sizes.empty()) return;
-    std::vector<std::string> related, terms;
+    // A mistake in any of them hides this check.
+    std::vector<std::string> related = LayoutFields(), terms;
     int64_t product = 1;
     for (const AxisSize& axis : sizes) {
       if (axis.size < 1 || axis.size > kMaxWorld) return;
       product = std::min<int64_t>(product * axis.size, int64_t{1} << 40);
-      related.push_back(axis.field);
       terms.push_back(absl::StrCat(axis.field, " ", axis.size));
     }
-    related.push_back("resources.workers");
     if (spec.dist().dp().has_size() && spec.dist().fsdp().has_size()) {
       if (product == workers) return;
       Add("resources.workers",
@@ -308,7 +314,7 @@ class Validator {
     const auto take = [&](const std::string& name, int64_t value, uint64_t largest) {
       related.push_back(name);
       if (value < 1 || static_cast<uint64_t>(value) > largest) return;
-      if (unit > (uint64_t{1} << 40)) return;  // far beyond any batch
+      if (unit > std::numeric_limits<uint64_t>::max() / static_cast<uint64_t>(value)) return;  // far beyond any batch
       unit *= static_cast<uint64_t>(value);
       terms.push_back(absl::StrCat(name, " ", value));
     };
