@@ -250,8 +250,7 @@ class Lowering {
 int64_t StatesEnd(const Program& program) {
   int64_t end = 0;
   for (const State& state : program.states) {
-    if (state.kind != StateKind::kGradient)
-      end = std::max(end, state.offset + state.slots * SlotStride(state));
+    if (state.kind != StateKind::kGradient) end = std::max(end, state.offset + state.slots * SlotStride(state));
   }
   return end;
 }
