@@ -238,14 +238,15 @@ constexpr int64_t kAttentionFlops = 2 * 2 * kBatch * kHeads * kSequence * kSeque
 void BM_Attention(benchmark::State& state) {
   const Heads h(TypeOf(state), state.range(1));
   const AttentionParameters p{.causal = true, .scale = 0.125};
-  Loop(state, kAttentionFlops, [&] { Attention(h.q.view, h.k.view, h.v.view, p, h.out.view, h.lse.view); });
+  Loop(state, kAttentionFlops, [&] { Attention(h.q.view, h.k.view, h.v.view, {}, p, h.out.view, h.lse.view); });
 }
 void BM_AttentionGrad(benchmark::State& state) {
   const Heads h(TypeOf(state), state.range(1));
   const AttentionParameters p{.causal = true, .scale = 0.125};
-  Attention(h.q.view, h.k.view, h.v.view, p, h.out.view, h.lse.view);
+  Attention(h.q.view, h.k.view, h.v.view, {}, p, h.out.view, h.lse.view);
   Loop(state, 2 * kAttentionFlops, [&] {
-    AttentionGrad(h.q.view, h.q.view, h.k.view, h.v.view, h.out.view, h.lse.view, p, h.dq.view, h.dk.view, h.dv.view);
+    AttentionGrad(h.q.view, h.q.view, h.k.view, h.v.view, h.out.view, h.lse.view, {}, p, h.dq.view, h.dk.view,
+                  h.dv.view);
   });
 }
 

@@ -1,4 +1,7 @@
-// rope_table rotary attention attention_grad. Dims: B batch, S queries, T keys, H query heads, K kv heads, D head dim.
+// positions rope_table rotary attention attention_continue attention_grad. Dims: B batch, S queries, T keys, H query
+// heads, K kv heads, D head dim.
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
@@ -8,31 +11,75 @@
 namespace tacc::graph {
 namespace {
 
+// Indices of the sequence are positions in zigzag order (graph/ir/sequence_order.h) where the attribute says so.
+absl::Status CheckZigzag(const OpCall& call, int64_t length) {
+  const int64_t n = call.attr<int64_t>("zigzag");
+  if (n >= 0 && (n == 0 || length % (2 * n) == 0)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("zigzag=", n, "; wanted a number of blocks whose double divides the ", length, " positions"));
+}
+
+// Dims of what is made for each position: [length], or with the operand document_start, i32 [B,length], one for each
+// row. Positions then count from the document's first token.
+absl::StatusOr<Dims> PositionDims(const OpCall& call) {
+  const int64_t length = call.attr<int64_t>("length");
+  if (length < 0) return absl::InvalidArgumentError(absl::StrCat("length=", length, "; wanted 0 or more"));
+  TACC_RETURN_IF_ERROR(CheckZigzag(call, length));
+  if (call.operands.empty()) return Dims{length};
+  const TensorType& start = call.in(0);
+  TACC_RETURN_IF_ERROR(WantRank("document_start", start, 2));
+  TACC_RETURN_IF_ERROR(WantType("document_start", start, {DType::kI32, {start.dims[0], length}}));
+  return start.dims;
+}
+
+// The sequence, the last dim of PositionDims, is made from the shard's offset; `trailing` dims of the results are
+// whole.
+Rule PositionRule(const OpCall& call, int trailing) {
+  Rule rule;
+  const TensorType& y = call.out(0);
+  std::vector<int> factors = AddFactors(rule, Dims(y.dims.begin(), y.dims.end() - trailing));
+  if (!call.operands.empty()) rule.in = {factors};
+  factors.resize(y.dims.size(), Rule::kNone);
+  rule.out.assign(call.results.size(), factors);
+  return rule;
+}
+
+void AddPositions(OpTable& table) {
+  OpDef op;  // the position of each index of the sequence
+  op.name = "positions";
+  op.max_operands = 1;
+  op.attrs = {{"length", AttrKind::kInt}, {"zigzag", AttrKind::kInt, AttrSpec::kOptional}};
+  op.positional = true;
+  op.no_gradient = true;
+  op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    TACC_ASSIGN_OR_RETURN(Dims dims, PositionDims(call));
+    return Types{{DType::kI32, std::move(dims)}};
+  };
+  op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> { return PositionRule(call, 0); };
+  table.Add(op);
+}
+
 void AddRopeTable(OpTable& table) {
   OpDef op;
   op.name = "rope_table";
+  op.max_operands = 1;
   op.num_results = 2;
   op.attrs = {{"inv_freq", AttrKind::kFloats},
               {"length", AttrKind::kInt},
               {"attention_scale", AttrKind::kFloat, AttrSpec::kOptional},
-              {"dtype", AttrKind::kString, AttrSpec::kOptional}};
+              {"dtype", AttrKind::kString, AttrSpec::kOptional},
+              {"zigzag", AttrKind::kInt, AttrSpec::kOptional}};
+  op.positional = true;
   op.no_gradient = true;
   op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
-    const int64_t length = call.attr<int64_t>("length");
-    if (length < 0) return absl::InvalidArgumentError(absl::StrCat("length=", length, "; wanted 0 or more"));
+    TACC_ASSIGN_OR_RETURN(Dims dims, PositionDims(call));
     const auto* inv_freq = std::get_if<std::vector<double>>(&call.attrs->at("inv_freq"));
-    const TensorType type{DTypeAttr(call, DType::kF32),
-                          {length, inv_freq == nullptr ? 0 : static_cast<int64_t>(inv_freq->size())}};
+    dims.push_back(inv_freq == nullptr ? 0 : static_cast<int64_t>(inv_freq->size()));
+    const TensorType type{DTypeAttr(call, DType::kF32), std::move(dims)};
     if (AccumulationType(type.dtype) != type.dtype) return Wanted("the table", type, "f32 or f64 elements");
     return Types{type, type};
   };
-  // The sequence is made from the shard's offset.
-  op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
-    Rule rule;
-    const int sequence = rule.AddFactor(call.out(0).dims[0]);
-    rule.out = {{sequence, Rule::kNone}, {sequence, Rule::kNone}};
-    return rule;
-  };
+  op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> { return PositionRule(call, 1); };
   table.Add(op);
 }
 
@@ -46,8 +93,13 @@ void AddRotary(OpTable& table) {
     TACC_RETURN_IF_ERROR(WantFloating("x", x));
     TACC_RETURN_IF_ERROR(WantRank("x", x, 4));
     TACC_RETURN_IF_ERROR(WantFloating("cos", cos));
-    if (cos.rank() != 2 || cos.dims[0] != x.dims[1] || 2 * cos.dims[1] > x.dims[3]) {
-      return Wanted("cos", cos, absl::StrCat("dims [", x.dims[1], ",up to ", x.dims[3] / 2, "] for x, ", x.ToString()));
+    // One table for all rows, or one for each.
+    Dims wanted(x.dims.begin() + (cos.rank() == 3 ? 0 : 1), x.dims.begin() + 2);
+    wanted.push_back(cos.rank() == 0 ? 0 : cos.dims.back());
+    if (cos.dims != wanted || 2 * wanted.back() > x.dims[3]) {
+      return Wanted("cos", cos,
+                    absl::StrCat("dims [", x.dims[1], ",up to ", x.dims[3] / 2, "] for x, ", x.ToString(),
+                                 ", or one such table a row"));
     }
     TACC_RETURN_IF_ERROR(WantType("sin", call.in(2), cos));
     const std::string style = call.attr<std::string>("style");
@@ -60,7 +112,9 @@ void AddRotary(OpTable& table) {
     Rule rule;
     const std::vector<int> x = AddFactors(rule, call.in(0).dims);
     rule.factors[x[3]].replicate = true;
-    rule.in = {x, {x[1], Rule::kNone}, {x[1], Rule::kNone}};
+    std::vector<int> table = {x[1], Rule::kNone};
+    if (call.in(1).rank() == 3) table.insert(table.begin(), x[0]);
+    rule.in = {x, table, table};
     rule.out = {x};
     rule.linear_in = {{0}};
     return rule;
@@ -80,8 +134,36 @@ void AddRotary(OpTable& table) {
   table.Add(op);
 }
 
-// Checks q, k, v (operands `q` and the two after it) and the attributes.
-absl::Status CheckAttention(const OpCall& call, int first) {
+// What the attention ops share. Attributes:
+//   causal         a query sees the keys at its own position and before
+//   alibi_slopes   slope of the head times (key's position - query's) is added to the scores
+//   zigzag         order of the sequence
+//   block, shift   queries see keys of their own block of `block` indices only, and k, v were rotated by `shift`
+//   blocks:
+//                  block b holds the keys of block b - shift, around (ring attention: graph/passes/split_sequence.h)
+//   dtype          of the results but lse
+std::vector<AttrSpec> AttentionAttrs() {
+  return {{"causal", AttrKind::kBool},
+          {"scale", AttrKind::kFloat},
+          {"alibi_slopes", AttrKind::kFloats, AttrSpec::kOptional},
+          {"zigzag", AttrKind::kInt, AttrSpec::kOptional},
+          {"block", AttrKind::kInt, AttrSpec::kOptional},
+          {"shift", AttrKind::kInt, AttrSpec::kOptional},
+          {"dtype", AttrKind::kString, AttrSpec::kOptional}};
+}
+
+// Checks the attribute `block` against a sequence of `length`.
+absl::Status CheckBlock(const OpCall& call, int64_t length) {
+  const int64_t block = call.attr<int64_t>("block"), shift = call.attr<int64_t>("shift");
+  if (block < 0 || (block > 0 && length % block != 0))
+    return absl::InvalidArgumentError(absl::StrCat("block=", block, " does not divide the sequence of ", length));
+  if (shift != 0 && (block == 0 || shift < 0 || shift >= length / block))
+    return absl::InvalidArgumentError(absl::StrCat("shift=", shift, "; wanted a number of blocks below all of them"));
+  return absl::OkStatus();
+}
+
+// Checks q, k, v (operands `q` and the two after it), document_start (operand `start`, when there) and the attributes.
+absl::Status CheckAttention(const OpCall& call, int first, int start) {
   const TensorType &q = call.in(first), &k = call.in(first + 1), &v = call.in(first + 2);
   TACC_RETURN_IF_ERROR(WantFloating("q", q));
   TACC_RETURN_IF_ERROR(WantRank("q", q, 4));
@@ -95,9 +177,18 @@ absl::Status CheckAttention(const OpCall& call, int first) {
     return absl::InvalidArgumentError(
         absl::StrCat("q has ", q.dims[2], " heads and k ", k.dims[2], "; wanted a multiple"));
   }
-  if (call.attr<bool>("causal") && q.dims[1] != k.dims[1]) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("causal=true with ", q.dims[1], " queries and ", k.dims[1], " keys; wanted as many"));
+  const bool has_start = start < static_cast<int>(call.operands.size());
+  const bool causal = call.attr<bool>("causal");
+  const bool ordered = causal || call.attr<int64_t>("zigzag") != 0 || call.attr<int64_t>("block") != 0;
+  if (ordered && q.dims[1] != k.dims[1]) {
+    return absl::InvalidArgumentError(absl::StrCat(causal ? "causal=true" : "zigzag or block", " with ", q.dims[1],
+                                                   " queries and ", k.dims[1], " keys; wanted as many"));
+  }
+  TACC_RETURN_IF_ERROR(CheckZigzag(call, q.dims[1]));
+  TACC_RETURN_IF_ERROR(CheckBlock(call, q.dims[1]));
+  if (has_start) {
+    if (!causal) return absl::InvalidArgumentError("document_start without causal=true");
+    TACC_RETURN_IF_ERROR(WantType("document_start", call.in(start), {DType::kI32, {q.dims[0], q.dims[1]}}));
   }
   if (call.attrs->count("alibi_slopes") > 0) {
     const auto* slopes = std::get_if<std::vector<double>>(&call.attrs->at("alibi_slopes"));
@@ -111,86 +202,133 @@ absl::Status CheckAttention(const OpCall& call, int first) {
 
 TensorType LogSumExpType(const TensorType& q) { return {AccumulationType(q.dtype), {q.dims[0], q.dims[2], q.dims[1]}}; }
 
-// Batch and heads may be split; sequences and the head dim are needed whole. Query heads follow their kv head, so with
-// fewer kv heads only an even cut keeps groups together.
+TensorType ResultType(const OpCall& call, const TensorType& operand) {
+  return {DTypeAttr(call, operand.dtype), operand.dims};
+}
+
+// Batch, heads and queries may be split; keys are needed whole (a causal mask and ALiBi know the shard's offset), and
+// the head dim. With blocks, queries and keys may be split together, between blocks. Query heads follow their kv head,
+// so with fewer kv heads only an even cut of these keeps groups together.
 struct AttentionFactors {
   Rule rule;
-  std::vector<int> q, k, lse;
+  std::vector<int> q, k, lse, start;
 };
-AttentionFactors MakeAttentionFactors(const TensorType& q, const TensorType& k) {
+AttentionFactors MakeAttentionFactors(const TensorType& q, const TensorType& k, const OpCall& call) {
   AttentionFactors f;
+  const int64_t block = call.attr<int64_t>("block");
   const int batch = f.rule.AddFactor(q.dims[0]), heads = f.rule.AddFactor(q.dims[2]);
   if (q.dims[2] != k.dims[2]) {
     f.rule.factors[heads].even = true;
     f.rule.factors[heads].groups = k.dims[2];
   }
-  const int queries = f.rule.AddFactor(q.dims[1]), keys = f.rule.AddFactor(k.dims[1]),
-            depth = f.rule.AddFactor(q.dims[3]);
-  for (int whole : {queries, keys, depth}) f.rule.factors[whole].replicate = true;
+  const int queries = f.rule.AddFactor(block > 0 ? q.dims[1] / block : q.dims[1]);
+  f.rule.factors[queries].even = block > 0;
+  const int keys = block > 0 ? queries : f.rule.AddFactor(k.dims[1]), depth = f.rule.AddFactor(q.dims[3]);
+  if (block == 0) f.rule.factors[keys].replicate = true;
+  f.rule.factors[depth].replicate = true;
   f.q = {batch, queries, heads, depth};
   f.k = {batch, keys, heads, depth};
   f.lse = {batch, heads, queries};
+  f.start = {batch, queries};
+  f.rule.self_masking = true;
   return f;
 }
 
-// `matmuls` products of [S,D] and [T,D] per head; a causal mask halves them.
+// `matmuls` products of queries and keys per head; a causal mask halves them.
 double AttentionFlops(const TensorType& q, const TensorType& k, int matmuls, const OpCall& call) {
-  const double product = 2.0 * static_cast<double>(q.num_elements()) * static_cast<double>(k.dims[1]);
+  const int64_t block = call.attr<int64_t>("block");
+  const double keys = static_cast<double>(block > 0 ? block : k.dims[1]);
+  const double product = 2.0 * static_cast<double>(q.num_elements()) * keys;
   return matmuls * product * (call.attr<bool>("causal") ? 0.5 : 1.0);
 }
 
-void AddAttention(OpTable& table) {
+// Pieces of the keys whose positions follow each other.
+int64_t KeyRuns(const TensorType& k, const OpCall& call) {
+  const int64_t block = call.attr<int64_t>("block"), zigzag = call.attr<int64_t>("zigzag");
+  return block > 0 ? k.dims[1] / block * (zigzag > 0 ? 2 : 1) : std::max<int64_t>(1, 2 * zigzag);
+}
+
+// `earlier`: operands earlier_out and earlier_lse follow v.
+OpDef AttentionForward(const char* name, int earlier) {
+  const int start = 3 + earlier;
   OpDef op;
-  op.name = "attention";
-  op.min_operands = op.max_operands = 3;
+  op.name = name;
+  op.min_operands = start;
+  op.max_operands = start + 1;
   op.num_results = 2;
-  op.attrs = {{"causal", AttrKind::kBool},
-              {"scale", AttrKind::kFloat},
-              {"alibi_slopes", AttrKind::kFloats, AttrSpec::kOptional}};
-  op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
-    TACC_RETURN_IF_ERROR(CheckAttention(call, 0));
-    return Types{call.in(0), LogSumExpType(call.in(0))};
+  op.attrs = AttentionAttrs();
+  op.positional = true;
+  op.infer = [=](const OpCall& call) -> absl::StatusOr<Types> {
+    TACC_RETURN_IF_ERROR(CheckAttention(call, 0, start));
+    const Types types{ResultType(call, call.in(0)), LogSumExpType(call.in(0))};
+    if (earlier > 0) {
+      TACC_RETURN_IF_ERROR(WantFloating("earlier_out", call.in(3)));
+      TACC_RETURN_IF_ERROR(WantDims("earlier_out", call.in(3), types[0].dims));
+      TACC_RETURN_IF_ERROR(WantType("earlier_lse", call.in(4), types[1]));
+    }
+    return types;
   };
-  op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
-    AttentionFactors f = MakeAttentionFactors(call.in(0), call.in(1));
+  op.rule = [=](const OpCall& call) -> absl::StatusOr<Rule> {
+    AttentionFactors f = MakeAttentionFactors(call.in(0), call.in(1), call);
     f.rule.in = {f.q, f.k, f.k};
+    if (earlier > 0) f.rule.in.insert(f.rule.in.end(), {f.q, f.lse});
+    if (static_cast<int>(call.operands.size()) > start) f.rule.in.push_back(f.start);
     f.rule.out = {f.q, f.lse};
     return f.rule;
   };
   op.flops = [](const OpCall& call) { return AttentionFlops(call.in(0), call.in(1), 2, call); };
   op.is_matmul = true;
   op.workspace_bytes = [](const OpCall& call, int threads) {
-    return AttentionWorkspaceBytes(call.in(0), call.in(1), threads);
+    return AttentionWorkspaceBytes(call.in(0), call.in(1), KeyRuns(call.in(1), call), threads);
   };
+  if (earlier > 0) {
+    op.reuses = [](const OpCall& call) { return std::vector<int>{call.in(3) == call.out(0) ? 3 : -1, 4}; };
+  }
+  return op;
+}
+
+void AddAttention(OpTable& table) {
+  OpDef op = AttentionForward("attention", 0);
   op.derive = [](VjpCall& call) {
     TACC_RETURN_IF_ERROR(NoCotangent(call, 1, "lse"));
     Builder& b = call.builder;
     const Node& node = call.node;
-    const ValueId q = node.operands[0];
-    call.gradients = b.AddMany("attention_grad",
-                               {b.Cast(call.cotangents[0], b.type(q).dtype), q, node.operands[1], node.operands[2],
-                                node.results[0], node.results[1]},
-                               node.attrs, 3);
+    std::vector<ValueId> operands = {b.Cast(call.cotangents[0], b.type(node.results[0]).dtype)};
+    operands.insert(operands.end(), node.operands.begin(), node.operands.begin() + 3);
+    operands.insert(operands.end(), node.results.begin(), node.results.end());
+    operands.insert(operands.end(), node.operands.begin() + 3, node.operands.end());
+    Attrs attrs = node.attrs;
+    attrs.erase("dtype");
+    const std::vector<ValueId> gradients = b.AddMany("attention_grad", operands, std::move(attrs), 3);
+    std::copy(gradients.begin(), gradients.end(), call.gradients.begin());
     return absl::OkStatus();
   };
   table.Add(op);
 
+  // As attention, of which earlier_out and earlier_lse are the results over other keys: the results over both.
+  table.Add(AttentionForward("attention_continue", 2));
+
+  // out and lse are those over all keys; k, v may be a part of them, then dq is this part's contribution.
   OpDef grad;
   grad.name = "attention_grad";
-  grad.min_operands = grad.max_operands = 6;
+  grad.min_operands = 6;
+  grad.max_operands = 7;
   grad.num_results = 3;
-  grad.attrs = op.attrs;
+  grad.attrs = AttentionAttrs();
+  grad.positional = true;
   grad.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
-    TACC_RETURN_IF_ERROR(CheckAttention(call, 1));
+    TACC_RETURN_IF_ERROR(CheckAttention(call, 1, 6));
     const TensorType& q = call.in(1);
-    TACC_RETURN_IF_ERROR(WantType("dout", call.in(0), q));
-    TACC_RETURN_IF_ERROR(WantType("out", call.in(4), q));
+    TACC_RETURN_IF_ERROR(WantFloating("dout", call.in(0)));
+    TACC_RETURN_IF_ERROR(WantDims("dout", call.in(0), q.dims));
+    TACC_RETURN_IF_ERROR(WantType("out", call.in(4), call.in(0)));
     TACC_RETURN_IF_ERROR(WantType("lse", call.in(5), LogSumExpType(q)));
-    return Types{q, call.in(2), call.in(3)};
+    return Types{ResultType(call, q), ResultType(call, call.in(2)), ResultType(call, call.in(3))};
   };
   grad.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
-    AttentionFactors f = MakeAttentionFactors(call.in(1), call.in(2));
+    AttentionFactors f = MakeAttentionFactors(call.in(1), call.in(2), call);
     f.rule.in = {f.q, f.q, f.k, f.k, f.q, f.lse};
+    if (call.operands.size() > 6) f.rule.in.push_back(f.start);
     f.rule.out = {f.q, f.k, f.k};
     f.rule.linear_in = {{0}};
     return f.rule;
@@ -199,7 +337,7 @@ void AddAttention(OpTable& table) {
   grad.flops = [](const OpCall& call) { return AttentionFlops(call.in(1), call.in(2), 4, call); };
   grad.is_matmul = true;
   grad.workspace_bytes = [](const OpCall& call, int threads) {
-    return AttentionGradWorkspaceBytes(call.in(1), call.in(2), threads);
+    return AttentionGradWorkspaceBytes(call.in(1), call.in(2), KeyRuns(call.in(2), call), threads);
   };
   table.Add(grad);
 }
@@ -207,6 +345,7 @@ void AddAttention(OpTable& table) {
 }  // namespace
 
 void AddAttentionOps(OpTable& table) {
+  AddPositions(table);
   AddRopeTable(table);
   AddRotary(table);
   AddAttention(table);

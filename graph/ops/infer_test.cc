@@ -163,7 +163,7 @@ TEST(Infer, ErrorsNameWhatAndWanted) {
       {"l2_normalize_grad f32[2,8] f32[2,8] f32[8] eps=1e-7", "l2_normalize_grad: rnorm is f32[8]; wanted f32[2]"},
       {"rope_table inv_freq=[1.0] length=-1", "rope_table: length=-1; wanted 0 or more"},
       {"rotary f32[2,7,3,8] f32[7,5] f32[7,5] style=half",
-       "rotary: cos is f32[7,5]; wanted dims [7,up to 4] for x, f32[2,7,3,8]"},
+       "rotary: cos is f32[7,5]; wanted dims [7,up to 4] for x, f32[2,7,3,8], or one such table a row"},
       {"rotary f32[2,7,3,8] f32[7,4] f32[7,4] style=whole", "rotary: style=whole; wanted half or interleaved"},
       {"attention f32[2,5,6,8] f32[2,5,4,8] f32[2,5,4,8] causal=true scale=0.5",
        "attention: q has 6 heads and k 4; wanted a multiple"},

@@ -35,6 +35,10 @@ void AddLeafOps(OpTable& table) {
     OpDef op;
     op.name = name;
     op.no_gradient = true;
+    if (op.name == "input") {
+      op.attrs = {{"zigzag", AttrKind::kInt, AttrSpec::kOptional}};
+      op.positional = true;
+    }
     if (op.name == "param")
       op.attrs = {{"init", AttrKind::kString, AttrSpec::kOptional},
                   {"stored", AttrKind::kInts, AttrSpec::kOptional},

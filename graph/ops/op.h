@@ -129,6 +129,9 @@ struct OpDef {
   std::function<std::vector<int>(const OpCall&)> reuses;
   // Scratch memory that the kernel takes beside its results, in bytes, for `threads` threads on a CPU.
   std::function<int64_t(const OpCall&, int threads)> workspace_bytes;
+  // What it computes depends on where its elements lie in the sequence: it takes the attribute `zigzag`
+  // (graph/ir/sequence_order.h).
+  bool positional = false;
   bool has_side_effect = false;  // kept by dce; never merged by cse
   bool is_collective = false;
 };

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "graph/ir/sequence_order.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
 
@@ -105,11 +106,29 @@ std::vector<std::string> OpCaseTexts() {
            "l2_normalize f64[3,5] eps=10.0",
            "l2_normalize_grad f64[3,5] f64[3,5] f64[3] eps=1e-12",
            "rope_table inv_freq=[1.0,0.1,0.01] length=5 attention_scale=1.5 dtype=f64",
+           "rope_table inv_freq=[1.0,0.1] length=12 zigzag=3 dtype=f64",
+           "rope_table i32[3,5] inv_freq=[1.0,0.1] length=5 dtype=f64",
+           "positions length=5",
+           "positions i32[3,8] length=8 zigzag=2",
+           "rotary f64[3,5,2,6] f64[3,5,3] f64[3,5,3] style=half",
            "rotary f64[3,5,2,6] f64[5,3] f64[5,3] style=half",
            "rotary f64[3,5,2,6] f64[5,2] f64[5,2] style=interleaved inverse=true",
            "attention f64[3,5,3,2] f64[3,5,3,2] f64[3,5,3,2] causal=true scale=0.7",
            "attention f64[1,4,4,3] f64[1,4,2,3] f64[1,4,2,3] causal=true scale=0.7 alibi_slopes=[0.5,0.25,0.1,0.3]",
            "attention f64[2,3,2,2] f64[2,4,2,2] f64[2,4,2,2] causal=false scale=0.7",
+           "attention f64[2,8,2,2] f64[2,8,1,2] f64[2,8,1,2] causal=true scale=0.7 zigzag=2",
+           "attention f64[2,5,2,2] f64[2,5,2,2] f64[2,5,2,2] i32[2,5] causal=true scale=0.7",
+           "attention f64[2,8,2,2] f64[2,8,2,2] f64[2,8,2,2] i32[2,8] causal=true scale=0.7 zigzag=2 block=4 "
+           "alibi_slopes=[0.5,0.25]",
+           "attention f64[2,8,2,2] f64[2,8,2,2] f64[2,8,2,2] causal=false scale=0.7 block=2",
+           "attention_continue f64[2,8,2,2] f64[2,8,1,2] f64[2,8,1,2] f64[2,8,2,2] f64[2,2,8] causal=true scale=0.7 "
+           "block=2 shift=3 zigzag=4",
+           "attention_continue f64[2,8,2,2] f64[2,8,2,2] f64[2,8,2,2] f64[2,8,2,2] f64[2,2,8] i32[2,8] causal=true "
+           "scale=0.7 block=2 shift=1 alibi_slopes=[0.5,0.25]",
+           "attention_grad f64[2,8,2,2] f64[2,8,2,2] f64[2,8,1,2] f64[2,8,1,2] f64[2,8,2,2] f64[2,2,8] i32[2,8] "
+           "causal=true scale=0.7 zigzag=4 block=2 shift=2",
+           "attention_grad f64[2,5,2,2] f64[2,5,2,2] f64[2,5,2,2] f64[2,5,2,2] f64[2,5,2,2] f64[2,2,5] i32[2,5] "
+           "causal=true scale=0.7",
            "attention_grad f64[3,5,3,2] f64[3,5,3,2] f64[3,5,3,2] f64[3,5,3,2] f64[3,5,3,2] f64[3,3,5] causal=true "
            "scale=0.7",
            "attention_grad f64[1,4,4,3] f64[1,4,4,3] f64[1,4,2,3] f64[1,4,2,3] f64[1,4,4,3] f64[1,4,4] causal=true "
@@ -147,6 +166,7 @@ std::vector<std::string> OpCaseTexts() {
            "logsumexp f64[3,2,7] parts=4",
            "cross_entropy_sum f64[4,4,7] i32[4,4] f64[4,4]",
            "dropout f64[3,4,5] i64[] i64[3] rate=0.4 key=3 seed=42",
+           "dropout f64[2,8,3] i64[] i64[2] rate=0.4 key=3 seed=42 zigzag=2",
            "adamw f64[3,5] f64[3,5] f64[3,5] f64[3,5] f64[] f64[] f64[] f64[] beta1=0.9 beta2=0.99 epsilon=1e-08 "
            "weight_decay=0.1 copy=bf16",
            "lr_schedule i64[] type=cosine learning_rate=0.1 warmup_steps=2 max_steps=9 min_lr_ratio=0.1",
@@ -175,6 +195,8 @@ double IdOfRange(const Node& node, const TensorType& ids, int64_t k, interpreter
 interpreter::Arrays RandomLeaves(const OpCase& op_case, interpreter::Random& random) {
   static const std::set<std::string> kPositive = {"log", "sqrt",  "rsqrt", "reciprocal",
                                                   "div", "adamw", "top_k", "top_k_grad"};
+  static const std::set<std::string> kPositional = {"attention", "attention_continue", "attention_grad", "positions",
+                                                    "rope_table"};
   const Node& node = op_case.op_node();
   std::normal_distribution<double> normal;
   interpreter::Arrays leaves;
@@ -189,6 +211,11 @@ interpreter::Arrays RandomLeaves(const OpCase& op_case, interpreter::Random& ran
         if (node.attrs.count("ranges_dim") > 0) x = IdOfRange(node, type, k, random);
         if (node.op == "dispatch" || node.op == "combine") x = static_cast<double>(5 * k % 11);  // a place for one slot
         if (node.op.rfind("cross_entropy", 0) == 0 && random() % 4 == 0) x = -1;                 // not counted
+        if (kPositional.count(node.op) > 0) {  // the start of a document, not behind its token
+          const int64_t extent = type.dims.back();
+          const SequenceOrder order{extent, GetAttr<int64_t>(node.attrs, "zigzag")};
+          x = std::min(x, static_cast<double>(order.PositionOf(k % extent)));
+        }
       } else if (type.dtype == DType::kI64) {
         x = static_cast<double>(type.rank() == 0 ? 3 : 10 + k);
       } else {

@@ -220,7 +220,9 @@ TEST(Rule, AllowsWhatLayoutsNeed) {
   EXPECT_EQ(RuleText(ops, "rms_norm_grad f32[2,5] f32[2,5] f32[5] f32[2]"),
             "[0,1][0,1][1][0]->[0,1][1] whole 1 linear [0]");
   EXPECT_EQ(RuleText(ops, "attention f32[2,5,6,4] f32[2,5,3,4] f32[2,5,3,4] causal=true scale=0.5"),
-            "[0,2,1,4][0,3,1,4][0,3,1,4]->[0,2,1,4][0,1,2] even 1 of 6 groups 3 whole 2 whole 3 whole 4");
+            "[0,2,1,4][0,3,1,4][0,3,1,4]->[0,2,1,4][0,1,2] even 1 of 6 groups 3 whole 3 whole 4");
+  EXPECT_EQ(RuleText(ops, "attention f32[2,8,6,4] f32[2,8,3,4] f32[2,8,3,4] causal=true scale=0.5 block=2"),
+            "[0,2,1,3][0,2,1,3][0,2,1,3]->[0,2,1,3][0,1,2] even 1 of 6 groups 3 even 2 of 4 whole 3");
   EXPECT_EQ(RuleText(ops, "embedding f32[7,5] i32[2,3]"), "[3,2][0,1]->[0,1,2] linear [0]");
   // Experts are a reduced factor that no slot has: where they are split, each rank sums what its own give.
   EXPECT_EQ(RuleText(ops, "expert_matmul f32[3,9,5] i32[3,9,2] f32[4,6,5] num_experts=4"),

@@ -208,13 +208,17 @@ void AddSplitCrossEntropy(OpTable& table) {
   table.Add(sum);
 }
 
-// The keep mask of an element is a function of (seed, step, key, sample[b], index within the row), so any split gives
-// the same.
+// The keep mask of an element is a function of (seed, step, key, sample[b], index within the row, by positions), so any
+// split gives the same.
 void AddDropout(OpTable& table) {
   OpDef op;
   op.name = "dropout";
   op.min_operands = op.max_operands = 3;
-  op.attrs = {{"rate", AttrKind::kFloat}, {"key", AttrKind::kInt}, {"seed", AttrKind::kInt}};
+  op.attrs = {{"rate", AttrKind::kFloat},
+              {"key", AttrKind::kInt},
+              {"seed", AttrKind::kInt},
+              {"zigzag", AttrKind::kInt, AttrSpec::kOptional}};  // of dim 1
+  op.positional = true;
   op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
     const TensorType& x = call.in(0);
     TACC_RETURN_IF_ERROR(WantFloating("x", x));

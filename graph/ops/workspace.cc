@@ -67,6 +67,8 @@ DType ComputeType(DType dtype) { return dtype == DType::kF16 ? DType::kF32 : dty
 // Attention's blocks, as kernels/cpu/simd/loops.h has them.
 constexpr int64_t kQueryBlock = 48, kKeyBlock = 64;
 int64_t RoundUp(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
+// Of keys, laid out in tiles that end with a run.
+int64_t KeyRows(const TensorType& k, int64_t runs) { return RoundUp(k.dims[1], kKeyBlock) + (runs - 1) * kKeyBlock; }
 
 // Rows of one expert that are gathered and multiplied at a time, as kernels/cpu/expert.h has them.
 constexpr int64_t kExpertRows = 1024;
@@ -93,14 +95,14 @@ int64_t EinsumAccumulateWorkspaceBytes(const EinsumSpec& spec, const TensorType&
   return bytes;
 }
 
-int64_t AttentionWorkspaceBytes(const TensorType& q, const TensorType& k, int threads) {
-  const int64_t d = q.dims[3], padded = RoundUp(d, 16), keys = RoundUp(k.dims[1], kKeyBlock);
+int64_t AttentionWorkspaceBytes(const TensorType& q, const TensorType& k, int64_t key_runs, int threads) {
+  const int64_t d = q.dims[3], padded = RoundUp(d, 16), keys = KeyRows(k, key_runs);
   const int64_t thread = keys * (d + padded) + (kKeyBlock + 2 * kQueryBlock) * padded + kQueryBlock * kKeyBlock;
   return kSmall + threads * RoundUp(thread * ByteSize(AccumulationType(q.dtype)), 64);
 }
 
-int64_t AttentionGradWorkspaceBytes(const TensorType& q, const TensorType& k, int threads) {
-  const int64_t d = q.dims[3], padded = RoundUp(d, 16), keys = RoundUp(k.dims[1], kKeyBlock);
+int64_t AttentionGradWorkspaceBytes(const TensorType& q, const TensorType& k, int64_t key_runs, int threads) {
+  const int64_t d = q.dims[3], padded = RoundUp(d, 16), keys = KeyRows(k, key_runs);
   const int64_t thread = keys * (2 * d + 3 * padded) + 3 * kQueryBlock * padded + 2 * kQueryBlock * kKeyBlock;
   return kSmall + threads * RoundUp(thread * ByteSize(AccumulationType(q.dtype)), 64);
 }

@@ -18,9 +18,10 @@ int64_t EinsumWorkspaceBytes(const EinsumSpec& spec, const TensorType& a, const 
 int64_t EinsumAccumulateWorkspaceBytes(const EinsumSpec& spec, const TensorType& a, const TensorType& b,
                                        const TensorType& y, int threads);
 
-// q [B,S,H,D], k [B,T,K,D]: for each thread the keys and values of one head, and blocks.
-int64_t AttentionWorkspaceBytes(const TensorType& q, const TensorType& k, int threads);
-int64_t AttentionGradWorkspaceBytes(const TensorType& q, const TensorType& k, int threads);
+// q [B,S,H,D], k [B,T,K,D]: for each thread the keys and values of one head, and blocks. `key_runs`: pieces of the keys
+// whose positions follow each other, at most.
+int64_t AttentionWorkspaceBytes(const TensorType& q, const TensorType& k, int64_t key_runs, int threads);
+int64_t AttentionGradWorkspaceBytes(const TensorType& q, const TensorType& k, int64_t key_runs, int threads);
 
 // expert_matmul(x, ids, w) -> y, and its gradient of w from rows a and b: the order of the slots, and a block of sorted
 // rows.

@@ -1,5 +1,5 @@
 // Softmax attention without a [S,T] matrix: blocks of scores that stay in cache.
-// Legend: B batch, S queries, T keys (T = S when causal), H query heads, K key/value heads (H % K == 0), D head dim.
+// Legend: B batch, S queries, T keys, H query heads, K key/value heads (H % K == 0), D head dim.
 #ifndef TACC_KERNELS_CPU_ATTENTION_H_
 #define TACC_KERNELS_CPU_ATTENTION_H_
 
@@ -9,27 +9,41 @@
 
 namespace tacc::kernels::cpu {
 
+// Rows of a tensor whose positions in the sequence follow each other, from `position` on.
+struct SequenceRun {
+  int64_t length = 0;
+  int64_t position = 0;
+  int64_t block = 0;  // queries see keys of runs of their own block only
+};
+
 struct AttentionParameters {
-  bool causal = true;
+  bool causal = true;  // a query sees keys at its own position and before
   double scale = 1;
-  // One a query head: slope * (j - i) is added to the score of query i and key j. Empty: none.
+  // One a query head: slope * (j - i) is added to the score of the query at position i and the key at j. Empty: none.
   std::vector<double> alibi_slopes;
+  // Where the rows of q, and those of k and v, lie in the sequence, in the order of rows. Empty: row i at position i.
+  // Rows behind the runs are padding.
+  std::vector<SequenceRun> queries, keys;
+};
+
+// What may be absent: views without data.
+struct AttentionExtras {
+  TensorView first_keys;                // i32 [B,S]: the first position that each query sees
+  TensorView earlier_out, earlier_lse;  // the results over other keys; those of this call go on from them
 };
 
 // out [B,S,H,D] = softmax(scale * q k^T + alibi) v per head; lse [B,H,S] (f32, or f64 with f64 operands) = log of the
-// sum of exp of the scores. q [B,S,H,D], k and v [B,T,K,D]; query head h reads key/value head h / (H/K). q, k, v and
-// out have one dtype.
-void Attention(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionParameters& parameters,
-               const TensorView& out, const TensorView& lse);
+// sum of exp of the scores. q [B,S,H,D], k and v [B,T,K,D] of one dtype; query head h reads key/value head h / (H/K). A
+// query that sees no key gives out 0, lse -inf.
+void Attention(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionExtras& extras,
+               const AttentionParameters& parameters, const TensorView& out, const TensorView& lse);
 
-// Gradients dq, dk, dv, with the shapes and dtype of q, k, v.
+// Gradients dq, dk, dv, with the shapes of q, k, v; `out` and `lse` are those over all keys, of which k, v may be a
+// part: then dq is that part's contribution.
 void AttentionGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
-                   const TensorView& out, const TensorView& lse, const AttentionParameters& parameters,
-                   const TensorView& dq, const TensorView& dk, const TensorView& dv);
-
-// Scratch of both: for each thread the keys and values of one head, and blocks.
-int64_t AttentionWorkspaceBytes(int64_t t, int64_t d, DType dtype, int threads);
-int64_t AttentionGradWorkspaceBytes(int64_t t, int64_t d, DType dtype, int threads);
+                   const TensorView& out, const TensorView& lse, const TensorView& first_keys,
+                   const AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
+                   const TensorView& dv);
 
 }  // namespace tacc::kernels::cpu
 

@@ -57,12 +57,12 @@ TEST(Attention, MatchesTheReferenceForwardAndBackward) {
           const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
           const Buffer bq(dtype, q), bk(dtype, k), bv(dtype, v), bd(dtype, dout), out(dtype, q_dims);
           const Buffer lse(wide, Dims{c.b, c.h, c.s}), dq(dtype, q_dims), dk(dtype, k_dims), dv(dtype, k_dims);
-          Attention(bq, bk, bv, parameters, out, lse);
+          Attention(bq, bk, bv, {}, parameters, out, lse);
           const std::string what = std::string(Name(dtype)) + (causal ? " causal" : "") + (alibi ? " alibi" : "") +
                                    " s " + std::to_string(c.s) + " h " + std::to_string(c.h);
           EXPECT_LE(MaxError(out.ToTensor(), want.out, 1), Tolerance(dtype)) << what;
           EXPECT_LE(MaxError(lse.ToTensor(), want.lse, 1), Tolerance(dtype)) << what;
-          AttentionGrad(bd, bq, bk, bv, out, lse, parameters, dq, dk, dv);
+          AttentionGrad(bd, bq, bk, bv, out, lse, {}, parameters, dq, dk, dv);
           EXPECT_LE(MaxError(dq.ToTensor(), gradient.dq, 1), Tolerance(dtype)) << what;
           EXPECT_LE(MaxError(dk.ToTensor(), gradient.dk, 1), 2 * Tolerance(dtype)) << what;
           EXPECT_LE(MaxError(dv.ToTensor(), gradient.dv, 1), 2 * Tolerance(dtype)) << what;
@@ -84,8 +84,8 @@ TEST(Attention, IsTheSameToTheBitForAnyNumberOfThreads) {
     omp_set_num_threads(threads);
     const Buffer out(DType::kF32, q_dims), lse(DType::kF32, Dims{2, 4, 150}), dq(DType::kF32, q_dims);
     const Buffer dk(DType::kF32, k_dims), dv(DType::kF32, k_dims);
-    Attention(q, k, v, parameters, out, lse);
-    AttentionGrad(q, q, k, v, out, lse, parameters, dq, dk, dv);
+    Attention(q, k, v, {}, parameters, out, lse);
+    AttentionGrad(q, q, k, v, out, lse, {}, parameters, dq, dk, dv);
     results.emplace_back();
     for (const Buffer* buffer : {&out, &lse, &dq, &dk, &dv}) {
       const Tensor tensor = buffer->ToTensor();
@@ -106,12 +106,94 @@ TEST(Attention, TakesOtherNumbersOfKeysThanQueries) {
   const Buffer lse(DType::kF64, Dims{2, 4, 5}), dq(DType::kF64, q_dims), dk(DType::kF64, k_dims),
       dv(DType::kF64, k_dims);
   const AttentionParameters parameters{.causal = false, .scale = 0.3};
-  Attention(bq, bk, bv, parameters, out, lse);
+  Attention(bq, bk, bv, {}, parameters, out, lse);
   EXPECT_LE(MaxError(out.ToTensor(), reference::Attention(q, k, v, false, 0.3, {}).out, 1), 1e-9);
-  AttentionGrad(bd, bq, bk, bv, out, lse, parameters, dq, dk, dv);
+  AttentionGrad(bd, bq, bk, bv, out, lse, {}, parameters, dq, dk, dv);
   EXPECT_LE(MaxError(dq.ToTensor(), gradient.dq, 1), 1e-9);
   EXPECT_LE(MaxError(dk.ToTensor(), gradient.dk, 1), 1e-9);
   EXPECT_LE(MaxError(dv.ToTensor(), gradient.dv, 1), 1e-9);
+}
+
+// The given rows of dim 1.
+Tensor Rows(const Tensor& x, const std::vector<int64_t>& rows) {
+  Dims dims = x.dims;
+  dims[1] = static_cast<int64_t>(rows.size());
+  return reference::Gather(x, dims, [&](const std::vector<int64_t>& index) {
+    std::vector<int64_t> from = index;
+    from[1] = rows[index[1]];
+    return from;
+  });
+}
+
+// Keys in parts, in an order of their own, as a ring of ranks sees them: the results over one part go on over the next,
+// and the gradients of the parts add up to those of the whole.
+TEST(Attention, GoesOnOverPartsOfTheKeys) {
+  const Dims q_dims{2, 140, 4, 8}, k_dims{2, 140, 2, 8};
+  const Tensor q = Random(q_dims, 1), k = Random(k_dims, 2), v = Random(k_dims, 3), dout = Random(q_dims, 4);
+  const std::vector<double> slopes = {0.5, 0.25, 0.1, 0.05};
+  const auto want = reference::Attention(q, k, v, true, 0.3, slopes);
+  const auto gradient = reference::AttentionGrad(dout, q, k, v, true, 0.3, slopes);
+  const std::vector<std::vector<SequenceRun>> parts = {{{35, 0}, {35, 105}}, {{70, 35}}};
+  for (const std::vector<SequenceRun>& queries : parts) {
+    std::vector<std::vector<int64_t>> rows;  // of the queries, then of each part of the keys
+    for (const auto& runs : {queries, parts[0], parts[1]}) {
+      rows.emplace_back();
+      for (const SequenceRun& run : runs) {
+        for (int64_t i = 0; i < run.length; ++i) rows.back().push_back(run.position + i);
+      }
+    }
+    const Buffer bq(DType::kF64, Rows(q, rows[0])), bd(DType::kF64, Rows(dout, rows[0]));
+    const Dims own_dims{2, 70, 4, 8}, key_dims{2, 70, 2, 8};
+    Buffer out(DType::kF64, own_dims), lse(DType::kF64, Dims{2, 4, 70});
+    AttentionParameters parameters{.causal = true, .scale = 0.3, .alibi_slopes = slopes, .queries = queries};
+    AttentionExtras extras;
+    // The own part first, so that each query sees a key.
+    const std::vector<size_t> order = queries[0].position == 0 ? std::vector<size_t>{0, 1} : std::vector<size_t>{1, 0};
+    for (size_t part : order) {
+      const Buffer bk(DType::kF64, Rows(k, rows[1 + part])), bv(DType::kF64, Rows(v, rows[1 + part]));
+      parameters.keys = parts[part];
+      Attention(bq, bk, bv, extras, parameters, out, lse);
+      extras = {{}, out, lse};
+    }
+    EXPECT_LE(MaxError(out.ToTensor(), Rows(want.out, rows[0]), 1), 1e-11);
+    Tensor dq(own_dims);
+    for (size_t part : order) {
+      const Buffer bk(DType::kF64, Rows(k, rows[1 + part])), bv(DType::kF64, Rows(v, rows[1 + part]));
+      const Buffer part_dq(DType::kF64, own_dims), dk(DType::kF64, key_dims), dv(DType::kF64, key_dims);
+      parameters.keys = parts[part];
+      AttentionGrad(bd, bq, bk, bv, out, lse, {}, parameters, part_dq, dk, dv);
+      const Tensor contribution = part_dq.ToTensor();
+      for (size_t i = 0; i < dq.values.size(); ++i) dq.values[i] += contribution.values[i];
+    }
+    EXPECT_LE(MaxError(dq, Rows(gradient.dq, rows[0]), 1), 1e-11);
+  }
+}
+
+// Rows of several documents give what the documents give one by one.
+TEST(Attention, StaysWithinDocuments) {
+  const std::vector<int64_t> starts = {0, 3, 67, 68, 150};
+  const Dims q_dims{1, 150, 2, 8}, k_dims{1, 150, 1, 8};
+  const Tensor q = Random(q_dims, 1), k = Random(k_dims, 2), v = Random(k_dims, 3), dout = Random(q_dims, 4);
+  std::vector<int32_t> first_keys;
+  for (size_t i = 0; i + 1 < starts.size(); ++i) first_keys.resize(starts[i + 1], static_cast<int32_t>(starts[i]));
+  const TensorView first(TensorView{first_keys.data(), DType::kI32, {1, 150}});
+  const AttentionParameters parameters{.causal = true, .scale = 0.3};
+  const Buffer bq(DType::kF64, q), bk(DType::kF64, k), bv(DType::kF64, v), bd(DType::kF64, dout);
+  const Buffer out(DType::kF64, q_dims), lse(DType::kF64, Dims{1, 2, 150}), dq(DType::kF64, q_dims);
+  const Buffer dk(DType::kF64, k_dims), dv(DType::kF64, k_dims);
+  Attention(bq, bk, bv, {first, {}, {}}, parameters, out, lse);
+  AttentionGrad(bd, bq, bk, bv, out, lse, first, parameters, dq, dk, dv);
+  for (size_t i = 0; i + 1 < starts.size(); ++i) {
+    std::vector<int64_t> rows;
+    for (int64_t row = starts[i]; row < starts[i + 1]; ++row) rows.push_back(row);
+    const Tensor own_q = Rows(q, rows), own_k = Rows(k, rows), own_v = Rows(v, rows), own_dout = Rows(dout, rows);
+    EXPECT_LE(MaxError(Rows(out.ToTensor(), rows), reference::Attention(own_q, own_k, own_v, true, 0.3, {}).out, 1),
+              1e-11);
+    const auto gradient = reference::AttentionGrad(own_dout, own_q, own_k, own_v, true, 0.3, {});
+    EXPECT_LE(MaxError(Rows(dq.ToTensor(), rows), gradient.dq, 1), 1e-11);
+    EXPECT_LE(MaxError(Rows(dk.ToTensor(), rows), gradient.dk, 1), 1e-11);
+    EXPECT_LE(MaxError(Rows(dv.ToTensor(), rows), gradient.dv, 1), 1e-11);
+  }
 }
 
 }  // namespace

@@ -14,12 +14,16 @@ void Dropout(const TensorView& x, const TensorView& step, const TensorView& samp
   const Dims own(x.dims.begin() + 1, x.dims.end());
   const Dims& logical = part.logical.empty() ? own : part.logical;
   TACC_KERNEL_CHECK(logical.rank() == own.rank() && (part.offset.empty() || part.offset.rank() == own.rank()));
+  const int64_t num_positions = static_cast<int64_t>(part.positions.size());
+  TACC_KERNEL_CHECK(num_positions == 0 ||
+                    (own.rank() >= 2 && part.offset.rank() == own.rank() && num_positions <= own[0]));
   if (x.size() == 0) return;
   // A run is dense in the logical sample too: trailing dims that are whole, until there is work enough,
   // and the one before them.
   const int rank = own.rank();
   int first = rank - 1;
-  while (first > 0 && own[first] == logical[first] && own.Product(first, rank) < 4096) --first;
+  while (first > (part.positions.empty() ? 0 : 1) && own[first] == logical[first] && own.Product(first, rank) < 4096)
+    --first;
   if (first < 0) first = 0;
   const int64_t run_length = own.Product(first, rank), runs = own.Product(0, rank == 0 ? 0 : first);
   const Strides strides = DenseStrides(logical);
@@ -40,7 +44,9 @@ void Dropout(const TensorView& x, const TensorView& step, const TensorView& samp
       run.position = start;
       int64_t index = i % runs;
       for (int d = first - 1; d >= 0; --d) {
-        run.position += index % own[d] * strides[d];
+        int64_t at = index % own[d];
+        if (d == 0 && !part.positions.empty()) at = at < num_positions ? part.positions[at] - part.offset[0] : 0;
+        run.position += at * strides[d];
         index /= own[d];
       }
       run.sample = sample.as<int64_t>()[i / runs];

@@ -3,6 +3,8 @@
 #ifndef TACC_KERNELS_CPU_DROPOUT_H_
 #define TACC_KERNELS_CPU_DROPOUT_H_
 
+#include <vector>
+
 #include "kernels/tensor.h"
 
 namespace tacc::kernels::cpu {
@@ -18,6 +20,9 @@ struct DropoutParameters {
 struct SamplePart {
   Dims logical;
   Dims offset;
+  // Where the indices of x's dim 1 lie in the sample's first dim, when not from the offset on. May be shorter than the
+  // dim: the rest is padding.
+  std::vector<int64_t> positions;
 };
 
 // y = x / (1 - rate) where kept, 0 where dropped. x, y [B, ...]; sample i64 [B]: the global index of each sample.

@@ -7,35 +7,72 @@
 
 namespace tacc::kernels::cpu {
 
-void RopeTable(const std::vector<double>& inv_freq, double attention_scale, int64_t first, const TensorView& cos,
-               const TensorView& sin) {
-  const int64_t half = static_cast<int64_t>(inv_freq.size());
-  TACC_KERNEL_CHECK(cos.dims.rank() == 2 && cos.dims == sin.dims && cos.dims[1] == half && cos.dtype == sin.dtype);
-  TACC_KERNEL_CHECK(cos.dtype == DType::kF32 || cos.dtype == DType::kF64);
-  for (int64_t position = 0; position < cos.dims[0]; ++position) {
-    for (int64_t i = 0; i < half; ++i) {
-      const int64_t index = position * half + i;
-      if (cos.dtype == DType::kF64) {
-        const double angle = static_cast<double>(first + position) * inv_freq[i];
-        cos.as<double>()[index] = std::cos(angle) * attention_scale;
-        sin.as<double>()[index] = std::sin(angle) * attention_scale;
-      } else {
-        const float angle = static_cast<float>(first + position) * static_cast<float>(inv_freq[i]);
-        cos.as<float>()[index] = static_cast<float>(std::cos(static_cast<double>(angle)) * attention_scale);
-        sin.as<float>()[index] = static_cast<float>(std::sin(static_cast<double>(angle)) * attention_scale);
+namespace {
+
+// The position at row b, index s.
+class PositionsOf {
+ public:
+  PositionsOf(const std::vector<int64_t>& given, const TensorView& document_start, int64_t length)
+      : given_(given), start_(document_start.as<int32_t>()), length_(length) {
+    TACC_KERNEL_CHECK(static_cast<int64_t>(given.size()) <= length);
+    TACC_KERNEL_CHECK(start_ == nullptr || document_start.dtype == DType::kI32);
+  }
+  int64_t at(int64_t b, int64_t s) const {
+    const int64_t position = s < static_cast<int64_t>(given_.size()) ? given_[s] : 0;
+    return start_ == nullptr ? position : position - start_[b * length_ + s];
+  }
+
+ private:
+  const std::vector<int64_t>& given_;
+  const int32_t* start_;
+  int64_t length_;
+};
+
+}  // namespace
+
+void Positions(const std::vector<int64_t>& given, const TensorView& document_start, const TensorView& positions) {
+  const int64_t length = positions.row_length();
+  const PositionsOf of(given, document_start, length);
+  for (int64_t i = 0; i < positions.size(); ++i) {
+    positions.as<int32_t>()[i] = static_cast<int32_t>(of.at(i / length, i % length));
+  }
+}
+
+void RopeTable(const std::vector<double>& inv_freq, double attention_scale, const std::vector<int64_t>& given,
+               const TensorView& document_start, const TensorView& cos, const TensorView& sin) {
+  const int64_t half = static_cast<int64_t>(inv_freq.size()), rank = cos.dims.rank();
+  TACC_KERNEL_CHECK((rank == 2 || rank == 3) && cos.dims == sin.dims && cos.dims.back() == half);
+  TACC_KERNEL_CHECK(cos.dtype == sin.dtype && (cos.dtype == DType::kF32 || cos.dtype == DType::kF64));
+  const int64_t length = cos.dims[static_cast<int>(rank) - 2];
+  const PositionsOf of(given, document_start, length);
+  ParallelFor(cos.num_rows(), 1 + 256 / (half + 1), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t position = of.at(row / length, row % length);
+      for (int64_t i = 0; i < half; ++i) {
+        const int64_t index = row * half + i;
+        if (cos.dtype == DType::kF64) {
+          const double angle = static_cast<double>(position) * inv_freq[i];
+          cos.as<double>()[index] = std::cos(angle) * attention_scale;
+          sin.as<double>()[index] = std::sin(angle) * attention_scale;
+        } else {
+          const float angle = static_cast<float>(position) * static_cast<float>(inv_freq[i]);
+          cos.as<float>()[index] = static_cast<float>(std::cos(static_cast<double>(angle)) * attention_scale);
+          sin.as<float>()[index] = static_cast<float>(std::sin(static_cast<double>(angle)) * attention_scale);
+        }
       }
     }
-  }
+  });
 }
 
 void Rotary(const TensorView& x, const TensorView& cos, const TensorView& sin, RotaryStyle style,
             RotaryDirection direction, const TensorView& y) {
-  TACC_KERNEL_CHECK(x.dims.rank() == 4 && x.dims == y.dims && cos.dims.rank() == 2 && cos.dims == sin.dims);
-  TACC_KERNEL_CHECK(cos.dims[0] == x.dims[1] && 2 * cos.dims[1] <= x.dims[3]);
+  TACC_KERNEL_CHECK(x.dims.rank() == 4 && x.dims == y.dims && cos.dims == sin.dims && 2 * cos.dims.back() <= x.dims[3]);
+  const bool each_row = cos.dims.rank() == 3;
+  TACC_KERNEL_CHECK(cos.num_rows() == (each_row ? x.dims[0] : 1) * x.dims[1]);
   const simd::RotaryRows rows{.num_heads = x.dims[2],
                               .head_dim = x.dims[3],
-                              .sequence = x.dims[1],
-                              .half = cos.dims[1],
+                              .sequence = cos.num_rows(),
+                              .half = cos.dims.back(),
                               .interleaved = style == RotaryStyle::kInterleaved,
                               .sign = direction == RotaryDirection::kInverse ? -1.0 : 1.0,
                               .x = In(x),

@@ -13,12 +13,17 @@ namespace tacc::kernels::cpu {
 enum class RotaryStyle { kHalf, kInterleaved };
 enum class RotaryDirection { kForward, kInverse };
 
-// cos, sin [S, R/2]: of position * inv_freq[i], times attention_scale. Positions count from `first`. Angles are
-// computed in f32 (position * inv_freq rounded once, as Hugging Face does) unless the views are f64.
-void RopeTable(const std::vector<double>& inv_freq, double attention_scale, int64_t first, const TensorView& cos,
-               const TensorView& sin);
+// positions i32 [S] or [B,S]: those given, less document_start i32 [B,S] where that has data. `given` may be shorter
+// than S: the rest is padding.
+void Positions(const std::vector<int64_t>& given, const TensorView& document_start, const TensorView& positions);
 
-// y = x [B,S,H,D] with the first R = 2 * cos.dims[1] elements of each head rotated, the rest copied. In place allowed.
+// cos, sin [S, R/2] or [B, S, R/2]: of position * inv_freq[i], times attention_scale; positions as above. Angles are
+// computed in f32 (position * inv_freq rounded once, as Hugging Face does) unless the views are f64.
+void RopeTable(const std::vector<double>& inv_freq, double attention_scale, const std::vector<int64_t>& given,
+               const TensorView& document_start, const TensorView& cos, const TensorView& sin);
+
+// y = x [B,S,H,D] with the first R = 2 * cos.dims.back() elements of each head rotated, the rest copied. cos and sin:
+// one table for all rows, or [B,S,R/2]. In place allowed.
 void Rotary(const TensorView& x, const TensorView& cos, const TensorView& sin, RotaryStyle style,
             RotaryDirection direction, const TensorView& y);
 

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "graph/ir/graph.h"
+#include "graph/ir/sequence_order.h"
 #include "tests/interpreter/array.h"
 
 namespace tacc::interpreter {
@@ -20,13 +21,19 @@ struct Request {
   // The logical range that the rank holds of each dim of each operand and result.
   std::vector<std::vector<graph::Range>> in_ranges;
   std::vector<std::vector<graph::Range>> out_ranges;
-  std::vector<Dims> in_logical;  // logical dims of each operand
+  // The logical dims of each operand and result.
+  std::vector<Dims> in_logical, out_logical;
 
   template <typename T>
   T attr(const std::string& name, T fallback = T()) const {
     return graph::GetAttr<T>(node->attrs, name, fallback);
   }
   const Dims& out_dims(int i) const { return out_types[i].dims; }
+  // The position of index `i` of the rank's part of a sequence that lies in `range` of `extent`.
+  int64_t Position(const graph::Range& range, int64_t extent, int64_t i, int64_t shift = 0) const {
+    const graph::SequenceOrder order{extent, attr<int64_t>("zigzag")};
+    return order.PositionOf(shift == 0 ? range.begin + i : ((range.begin + i - shift) % extent + extent) % extent);
+  }
   Array NewResult(int i, double value = 0) const { return Array::Filled(out_types[i].dims, value); }
 };
 

@@ -143,11 +143,23 @@ Results L2NormalizeGrad(const Request& r) {
   return {std::move(dx)};
 }
 
+// The position at an index of a result whose dim `dim` is the sequence, counted from the start of its document.
+double PositionAt(const Request& r, const Dims& index, size_t dim) {
+  const int64_t position = r.Position(r.out_ranges[0][dim], r.out_logical[0][dim], index[dim]);
+  return static_cast<double>(position) - (r.in.empty() ? 0.0 : r.in[0]->at({index[0], index[1]}));
+}
+
+Results Positions(const Request& r) {
+  Array y = r.NewResult(0);
+  ForEachIndex(y.dims, [&](const Dims& index) { y.at(index) = PositionAt(r, index, index.size() - 1); });
+  return {std::move(y)};
+}
+
 Results RopeTable(const Request& r) {
   const std::vector<double> inv_freq = r.attr<std::vector<double>>("inv_freq");
   Array cos = r.NewResult(0), sin = r.NewResult(1);
   ForEachIndex(cos.dims, [&](const Dims& index) {
-    const double angle = static_cast<double>(r.out_ranges[0][0].begin + index[0]) * inv_freq[index[1]];
+    const double angle = PositionAt(r, index, index.size() - 2) * inv_freq[index.back()];
     cos.at(index) = std::cos(angle) * r.attr<double>("attention_scale", 1.0);
     sin.at(index) = std::sin(angle) * r.attr<double>("attention_scale", 1.0);
   });
@@ -156,7 +168,7 @@ Results RopeTable(const Request& r) {
 
 Results Rotary(const Request& r) {
   const Array &x = *r.in[0], &cos = *r.in[1], &sin = *r.in[2];
-  const int64_t half = cos.dims[1];
+  const int64_t half = cos.dims.back();
   const bool interleaved = r.attr<std::string>("style") == "interleaved";
   Array y = x;
   ForEachIndex({x.dims[0], x.dims[1], x.dims[2], half}, [&](const Dims& index) {
@@ -164,53 +176,89 @@ Results Rotary(const Request& r) {
     Dims first = index, second = index;
     first[3] = interleaved ? 2 * j : j;
     second[3] = interleaved ? 2 * j + 1 : j + half;
-    const double c = cos.at({index[1], j}), s = sin.at({index[1], j}) * (r.attr<bool>("inverse") ? -1 : 1);
+    const Dims at = cos.dims.size() == 3 ? Dims{index[0], index[1], j} : Dims{index[1], j};
+    const double c = cos.at(at), s = sin.at(at) * (r.attr<bool>("inverse") ? -1 : 1);
     y.at(first) = x.at(first) * c - x.at(second) * s;
     y.at(second) = x.at(second) * c + x.at(first) * s;
   });
   return {std::move(y)};
 }
 
-// Scores and their bounds of one attention call. Heads are local; ALiBi's slopes are indexed by the logical head.
+// Scores and their bounds of one attention call, of which operand `q` are the queries, k follows, and operand `start`,
+// when there, is document_start. Heads are local; ALiBi's slopes are indexed by the logical head.
 class Scores {
  public:
-  Scores(const Request& r, const Array& q, const Array& k, int64_t first_head)
-      : q_(q), k_(k), scale_(r.attr<double>("scale")), causal_(r.attr<bool>("causal")), first_head_(first_head) {
+  Scores(const Request& r, size_t q, size_t start)
+      : r_(r),
+        q_(*r.in[q]),
+        k_(*r.in[q + 1]),
+        start_(start < r.in.size() ? r.in[start] : nullptr),
+        queries_(r.in_ranges[q][1]),
+        keys_(r.in_ranges[q + 1][1]),
+        num_queries_(r.in_logical[q][1]),
+        num_keys_(r.in_logical[q + 1][1]),
+        first_head_(r.in_ranges[q][2].begin) {
     if (r.node->attrs.count("alibi_slopes") > 0) slopes_ = r.attr<std::vector<double>>("alibi_slopes");
-    if (k.dims[2] > 0) group_ = q.dims[2] / k.dims[2];
+    if (k_.dims[2] > 0) group_ = q_.dims[2] / k_.dims[2];
   }
   int64_t kv_head(int64_t h) const { return h / group_; }
-  int64_t num_keys(int64_t i) const { return causal_ ? i + 1 : k_.dims[1]; }
-  double scale() const { return scale_; }
+  // Are these rows logical, not padding?
+  bool HasQuery(int64_t i) const { return i < queries_.end - queries_.begin; }
+  bool Sees(int64_t b, int64_t i, int64_t j) const {
+    if (j >= keys_.end - keys_.begin) return false;
+    const int64_t block = r_.attr<int64_t>("block");
+    if (block > 0 && (queries_.begin + i) / block != (keys_.begin + j) / block) return false;
+    if (!r_.attr<bool>("causal")) return true;
+    const int64_t key = KeyPosition(j);
+    return key <= QueryPosition(i) && (start_ == nullptr || static_cast<double>(key) >= start_->at({b, i}));
+  }
   double at(int64_t b, int64_t h, int64_t i, int64_t j) const {
     double dot = 0;
     for (int64_t d = 0; d < q_.dims[3]; ++d) dot += q_.at({b, i, h, d}) * k_.at({b, j, kv_head(h), d});
     const size_t logical_head = static_cast<size_t>(first_head_ + h);
     const double slope = logical_head < slopes_.size() ? slopes_[logical_head] : 0;
-    return dot * scale_ + slope * static_cast<double>(j - i);
+    return dot * r_.attr<double>("scale") + slope * static_cast<double>(KeyPosition(j) - QueryPosition(i));
   }
 
  private:
+  int64_t QueryPosition(int64_t i) const { return r_.Position(queries_, num_queries_, i); }
+  int64_t KeyPosition(int64_t j) const {
+    return r_.Position(keys_, num_keys_, j, r_.attr<int64_t>("shift") * r_.attr<int64_t>("block"));
+  }
+
+  const Request& r_;
   const Array& q_;
   const Array& k_;
-  double scale_;
-  bool causal_;
-  int64_t first_head_;
+  const Array* start_;
+  graph::Range queries_, keys_;
+  int64_t num_queries_, num_keys_, first_head_;
   int64_t group_ = 1;
   std::vector<double> slopes_;
 };
 
-Results Attention(const Request& r) {
+// attention; with operands earlier_out and earlier_lse attention_continue.
+Results AttentionForward(const Request& r, size_t earlier) {
   const Array &q = *r.in[0], &k = *r.in[1], &v = *r.in[2];
-  const Scores scores(r, q, k, r.in_ranges[0][2].begin);
+  const Scores scores(r, 0, 3 + earlier);
   Array out = r.NewResult(0), lse = r.NewResult(1);
   ForEachIndex(lse.dims, [&](const Dims& index) {
     const int64_t b = index[0], h = index[1], i = index[2];
-    double max = -INFINITY, sum = 0;
-    for (int64_t j = 0; j < scores.num_keys(i); ++j) max = std::max(max, scores.at(b, h, i, j));
-    for (int64_t j = 0; j < scores.num_keys(i); ++j) sum += std::exp(scores.at(b, h, i, j) - max);
-    lse.at(index) = max + std::log(sum);
-    for (int64_t j = 0; j < scores.num_keys(i); ++j) {
+    if (!scores.HasQuery(i)) return;
+    const double before = earlier > 0 ? r.in[4]->at(index) : -INFINITY;
+    double max = before;
+    for (int64_t j = 0; j < k.dims[1]; ++j) {
+      if (scores.Sees(b, i, j)) max = std::max(max, scores.at(b, h, i, j));
+    }
+    double sum = before == -INFINITY ? 0 : std::exp(before - max);
+    for (int64_t j = 0; j < k.dims[1]; ++j) {
+      if (scores.Sees(b, i, j)) sum += std::exp(scores.at(b, h, i, j) - max);
+    }
+    lse.at(index) = sum == 0 ? -INFINITY : max + std::log(sum);
+    for (int64_t d = 0; d < q.dims[3] && before != -INFINITY; ++d) {
+      out.at({b, i, h, d}) = r.in[3]->at({b, i, h, d}) * std::exp(before - lse.at(index));
+    }
+    for (int64_t j = 0; j < k.dims[1]; ++j) {
+      if (!scores.Sees(b, i, j)) continue;
       const double p = std::exp(scores.at(b, h, i, j) - lse.at(index));
       for (int64_t d = 0; d < q.dims[3]; ++d) out.at({b, i, h, d}) += p * v.at({b, j, scores.kv_head(h), d});
     }
@@ -218,20 +266,25 @@ Results Attention(const Request& r) {
   return {std::move(out), std::move(lse)};
 }
 
+Results Attention(const Request& r) { return AttentionForward(r, 0); }
+Results AttentionContinue(const Request& r) { return AttentionForward(r, 2); }
+
 Results AttentionGrad(const Request& r) {
   const Array &dout = *r.in[0], &q = *r.in[1], &k = *r.in[2], &v = *r.in[3], &out = *r.in[4], &lse = *r.in[5];
-  const Scores scores(r, q, k, r.in_ranges[1][2].begin);
+  const Scores scores(r, 1, 6);
   const int64_t depth = q.dims[3];
   Array dq = r.NewResult(0), dk = r.NewResult(1), dv = r.NewResult(2);
   ForEachIndex(lse.dims, [&](const Dims& index) {
     const int64_t b = index[0], h = index[1], i = index[2], kv = scores.kv_head(h);
+    if (!scores.HasQuery(i)) return;
     double delta = 0;
     for (int64_t d = 0; d < depth; ++d) delta += dout.at({b, i, h, d}) * out.at({b, i, h, d});
-    for (int64_t j = 0; j < scores.num_keys(i); ++j) {
+    for (int64_t j = 0; j < k.dims[1]; ++j) {
+      if (!scores.Sees(b, i, j)) continue;
       const double p = std::exp(scores.at(b, h, i, j) - lse.at(index));
       double dp = 0;
       for (int64_t d = 0; d < depth; ++d) dp += dout.at({b, i, h, d}) * v.at({b, j, kv, d});
-      const double ds = p * (dp - delta) * scores.scale();
+      const double ds = p * (dp - delta) * r.attr<double>("scale");
       for (int64_t d = 0; d < depth; ++d) {
         dq.at({b, i, h, d}) += ds * k.at({b, j, kv, d});
         dk.at({b, j, kv, d}) += ds * q.at({b, i, h, d});
@@ -253,9 +306,11 @@ void AddModelEvaluators(EvaluatorTable& table) {
   table.Add("layer_norm_grad", LayerNormGrad);
   table.Add("l2_normalize", L2Normalize);
   table.Add("l2_normalize_grad", L2NormalizeGrad);
+  table.Add("positions", Positions);
   table.Add("rope_table", RopeTable);
   table.Add("rotary", Rotary);
   table.Add("attention", Attention);
+  table.Add("attention_continue", AttentionContinue);
   table.Add("attention_grad", AttentionGrad);
 }
 

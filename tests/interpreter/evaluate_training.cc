@@ -117,18 +117,6 @@ uint32_t Philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key, in
   return counter[word];
 }
 
-// For each element of one sample's part, in order, its index within the whole sample.
-std::vector<int64_t> SampleIndex(const Request& r) {
-  const Dims& local = r.in[0]->dims;
-  std::vector<int64_t> index;
-  ForEachIndex(Dims(local.begin() + 1, local.end()), [&](const Dims& at) {
-    int64_t i = 0;
-    for (size_t d = 0; d < at.size(); ++d) i = i * r.in_logical[0][d + 1] + r.in_ranges[0][d + 1].begin + at[d];
-    index.push_back(i);
-  });
-  return index;
-}
-
 // Keyed as the CPU kernel for steps, samples and rows below 2^32.
 Results Dropout(const Request& r) {
   const Array &x = *r.in[0], &step = *r.in[1], &sample = *r.in[2];
@@ -138,19 +126,20 @@ Results Dropout(const Request& r) {
                                        static_cast<uint32_t>(r.attr<int64_t>("key"))};
   const auto threshold = static_cast<uint32_t>(rate * 4294967296.0);
   Array y = r.NewResult(0);
-  const int64_t row = x.dims[0] == 0 ? 0 : x.size() / x.dims[0];
-  // Index within the whole sample of the i-th element of the part of it.
-  const std::vector<int64_t> index = SampleIndex(r);
-  for (int64_t b = 0; b < x.dims[0]; ++b) {
-    if (std::isnan(sample.values[b])) continue;  // padding
-    for (int64_t k = 0; k < row; ++k) {
-      const int64_t i = index[k];
-      const uint32_t random = Philox({static_cast<uint32_t>(i / 4), static_cast<uint32_t>(sample.values[b]),
-                                      static_cast<uint32_t>(step.values[0]), 0},
-                                     key, static_cast<int>(i % 4));
-      y.values[b * row + k] = random < threshold ? 0 : x.values[b * row + k] / (1 - rate);
+  const Dims& logical = r.in_logical[0];
+  ForEachIndex(x.dims, [&](const Dims& index) {
+    if (std::isnan(sample.values[index[0]])) return;  // padding
+    int64_t i = 0;                                    // in the sample
+    for (size_t d = 1; d < index.size(); ++d) {
+      const graph::Range& range = r.in_ranges[0][d];
+      if (index[d] >= range.end - range.begin) return;
+      i = i * logical[d] + (d == 1 ? r.Position(range, logical[d], index[d]) : range.begin + index[d]);
     }
-  }
+    const uint32_t random = Philox({static_cast<uint32_t>(i / 4), static_cast<uint32_t>(sample.values[index[0]]),
+                                    static_cast<uint32_t>(step.values[0]), 0},
+                                   key, static_cast<int>(i % 4));
+    y.at(index) = random < threshold ? 0 : x.at(index) / (1 - rate);
+  });
   return {std::move(y)};
 }
 

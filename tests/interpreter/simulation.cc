@@ -102,6 +102,7 @@ class GraphRun {
       for (ValueId v : node.results) {
         request.out_types.push_back(graph_.values[v].type);
         request.out_ranges.push_back(Ranges(placement(v), mesh_, rank));
+        request.out_logical.push_back(placement(v).global.dims);
       }
       TACC_ASSIGN_OR_RETURN(Results results, evaluators_.Evaluate(request));
       for (size_t i = 0; i < node.results.size(); ++i) {

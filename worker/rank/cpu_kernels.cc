@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "graph/ir/sequence_order.h"
 #include "kernels/cpu/adamw.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/cross_entropy.h"
@@ -53,6 +54,29 @@ struct Binding {
   }
   int64_t out_begin(size_t result, int dim) const {
     return result < request.out_ranges.size() ? request.out_ranges[result][dim].begin : 0;
+  }
+  const Dims& logical(size_t operand) const {
+    return request.in_logical.empty() ? in(operand).dims : request.in_logical[operand];
+  }
+  graph::Range in_range(size_t operand, int dim) const {
+    return request.in_ranges.empty() ? graph::Range{0, in(operand).dims[dim]} : request.in_ranges[operand][dim];
+  }
+  // The order of a sequence of `extent`.
+  graph::SequenceOrder order(int64_t extent) const { return {extent, attr<int64_t>("zigzag")}; }
+  // Of the sequence in dim 1 of an operand of attention.
+  std::vector<cpu::SequenceRun> runs(size_t operand, int64_t shift) const {
+    std::vector<cpu::SequenceRun> runs;
+    for (const graph::PositionRun& run :
+         graph::PositionRuns(order(logical(operand)[1]), in_range(operand, 1), attr<int64_t>("block"), shift)) {
+      runs.push_back({run.length, run.position, run.block});
+    }
+    return runs;
+  }
+  // Of the sequence that is made in dim `dim` of the first result.
+  std::vector<int64_t> positions(int dim) const {
+    const int64_t length = attr<int64_t>("length");
+    const graph::Range range = request.out_ranges.empty() ? graph::Range{0, length} : request.out_ranges[0][dim];
+    return graph::Positions(order(length), range);
   }
   Dims in_bounds(size_t operand) const {
     if (operand >= request.in_ranges.size()) return in(operand).dims;
@@ -216,8 +240,14 @@ absl::StatusOr<Kernel> L2NormalizeGrad(const Binding& b) {
 
 absl::StatusOr<Kernel> RopeTable(const Binding& b) {
   return Kernel([inv_freq = b.attr<std::vector<double>>("inv_freq"), scale = b.attr<double>("attention_scale", 1.0),
-                 first = b.out_begin(0, 0), cos = b.out(0),
-                 sin = b.out(1)] { cpu::RopeTable(inv_freq, scale, first, cos, sin); });
+                 positions = b.positions(b.out(0).dims.rank() - 2), start = b.in_or_absent(0), cos = b.out(0),
+                 sin = b.out(1)] { cpu::RopeTable(inv_freq, scale, positions, start, cos, sin); });
+}
+
+absl::StatusOr<Kernel> Positions(const Binding& b) {
+  return Kernel([positions = b.positions(b.out(0).dims.rank() - 1), start = b.in_or_absent(0), y = b.out(0)] {
+    cpu::Positions(positions, start, y);
+  });
 }
 
 absl::StatusOr<Kernel> Rotary(const Binding& b) {
@@ -230,7 +260,7 @@ absl::StatusOr<Kernel> Rotary(const Binding& b) {
   });
 }
 
-// The slopes of the heads that this rank holds: `q` is the operand with the query heads in dim 2.
+// `q`: the operand with the queries; k follows. The slopes are those of the heads that this rank holds.
 cpu::AttentionParameters AttentionParametersOf(const Binding& b, size_t q) {
   cpu::AttentionParameters p{.causal = b.attr<bool>("causal"), .scale = b.attr<double>("scale")};
   const std::vector<double> slopes = b.attr<std::vector<double>>("alibi_slopes");
@@ -238,18 +268,27 @@ cpu::AttentionParameters AttentionParametersOf(const Binding& b, size_t q) {
     const size_t head = static_cast<size_t>(b.in_begin(q, 2) + h);
     p.alibi_slopes.push_back(head < slopes.size() ? slopes[head] : 0);  // a padded head has no slope
   }
+  p.queries = b.runs(q, 0);
+  p.keys = b.runs(q + 1, b.attr<int64_t>("shift"));
   return p;
 }
 
 absl::StatusOr<Kernel> Attention(const Binding& b) {
-  return Kernel([p = AttentionParametersOf(b, 0), q = b.in(0), k = b.in(1), v = b.in(2), out = b.out(0),
-                 lse = b.out(1)] { cpu::Attention(q, k, v, p, out, lse); });
+  return Kernel([p = AttentionParametersOf(b, 0), q = b.in(0), k = b.in(1), v = b.in(2),
+                 extras = cpu::AttentionExtras{b.in_or_absent(3), {}, {}}, out = b.out(0),
+                 lse = b.out(1)] { cpu::Attention(q, k, v, extras, p, out, lse); });
+}
+
+absl::StatusOr<Kernel> AttentionContinue(const Binding& b) {
+  return Kernel([p = AttentionParametersOf(b, 0), q = b.in(0), k = b.in(1), v = b.in(2),
+                 extras = cpu::AttentionExtras{b.in_or_absent(5), b.in(3), b.in(4)}, out = b.out(0),
+                 lse = b.out(1)] { cpu::Attention(q, k, v, extras, p, out, lse); });
 }
 
 absl::StatusOr<Kernel> AttentionGrad(const Binding& b) {
   return Kernel([p = AttentionParametersOf(b, 1), dout = b.in(0), q = b.in(1), k = b.in(2), v = b.in(3), out = b.in(4),
-                 lse = b.in(5), dq = b.out(0), dk = b.out(1),
-                 dv = b.out(2)] { cpu::AttentionGrad(dout, q, k, v, out, lse, p, dq, dk, dv); });
+                 lse = b.in(5), start = b.in_or_absent(6), dq = b.out(0), dk = b.out(1),
+                 dv = b.out(2)] { cpu::AttentionGrad(dout, q, k, v, out, lse, start, p, dq, dk, dv); });
 }
 
 absl::StatusOr<Kernel> Embedding(const Binding& b) {
@@ -355,10 +394,11 @@ absl::StatusOr<Kernel> Dropout(const Binding& b) {
   const cpu::DropoutParameters p{
       .rate = b.attr<double>("rate"), .key = b.attr<int64_t>("key"), .seed = b.attr<int64_t>("seed")};
   cpu::SamplePart part;
-  if (!b.request.in_logical.empty() && !b.request.in_logical[0].empty()) {
-    const Dims& logical = b.request.in_logical[0];
-    part.logical = Dims(logical.begin() + 1, logical.end());
-    for (int d = 1; d < logical.rank(); ++d) part.offset.push_back(b.in_begin(0, d));
+  const Dims& logical = b.logical(0);
+  part.logical = Dims(logical.begin() + 1, logical.end());
+  for (int d = 1; d < logical.rank(); ++d) part.offset.push_back(b.in_begin(0, d));
+  if (b.attr<int64_t>("zigzag") > 0) {
+    part.positions = graph::Positions(b.order(logical[1]), b.in_range(0, 1));
   }
   return Kernel([p, part, x = b.in(0), step = b.in(1), sample = b.in(2), y = b.out(0)] {
     cpu::Dropout(x, step, sample, part, p, y);
@@ -412,6 +452,7 @@ const std::map<std::string, Prepare>& Table() {
       {"add", Binary<BinaryOp::kAdd>},
       {"add_scalar", AddScalar},
       {"attention", Attention},
+      {"attention_continue", AttentionContinue},
       {"attention_grad", AttentionGrad},
       {"broadcast", Broadcast},
       {"cast", Unary<UnaryOp::kCast>},
@@ -454,6 +495,7 @@ const std::map<std::string, Prepare>& Table() {
       {"mul_rows", MulRows},
       {"neg", Unary<UnaryOp::kNeg>},
       {"pad", Pad},
+      {"positions", Positions},
       {"reciprocal", Unary<UnaryOp::kReciprocal>},
       {"reduce_max", ReduceMax},
       {"reduce_sum", ReduceSum},

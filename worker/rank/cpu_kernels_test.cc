@@ -78,8 +78,9 @@ class Trial {
     wanted.out_types = graph::CallOf(case_.graph, case_.op_node()).results;
     wanted.in_ranges = request_.in_ranges;
     wanted.out_ranges = request_.out_ranges;
-    for (const TensorType& type : graph::CallOf(case_.graph, case_.op_node()).operands)
-      wanted.in_logical.push_back(type.dims);
+    const graph::OpCall call = graph::CallOf(case_.graph, case_.op_node());
+    for (const TensorType& type : call.operands) wanted.in_logical.push_back(type.dims);
+    for (const TensorType& type : call.results) wanted.out_logical.push_back(type.dims);
     const absl::StatusOr<interpreter::Results> results = interpreter::EvaluatorTable().Evaluate(wanted);
     ASSERT_TRUE(results.ok()) << results.status();
     for (size_t i = 0; i < out_.size(); ++i) {

@@ -63,9 +63,11 @@ struct Running {
   C sum[kQueries];
 };
 
-// One row of scores of query `i` against keys [key, key + n): scaled, biased, and -inf where the key may not be seen.
+// One row of scores of the query at position `i` against the n keys from position `key` on: scaled, biased, and -inf
+// where the key may not be seen. `first`: the first position that the query sees.
 template <typename C>
-TACC_INLINE void FinishScores(const AttentionHeads& heads, C slope, int64_t i, int64_t key, int64_t n, C* row) {
+TACC_INLINE void FinishScores(const AttentionHeads& heads, C slope, int64_t i, int64_t first, int64_t key, int64_t n,
+                              C* row) {
   const C scale = static_cast<C>(heads.scale);
   const int64_t visible = heads.causal ? Min(n, i + 1 - key) : n;
   if (slope == 0) {
@@ -79,46 +81,77 @@ TACC_INLINE void FinishScores(const AttentionHeads& heads, C slope, int64_t i, i
     }
   }
   for (int64_t j = visible < 0 ? 0 : visible; j < kKeys; ++j) row[j] = -static_cast<C>(__builtin_inf());
+  for (int64_t j = 0, hidden = Min(first - key, kKeys); j < hidden; ++j) row[j] = -static_cast<C>(__builtin_inf());
 }
+
+// What one tile of queries sees.
+struct Sight {
+  const AttentionHeads& heads;
+  const AttentionTile& queries;
+  int64_t first[kQueries];  // of each row
+  int64_t lowest = 0;       // of all
+
+  Sight(const AttentionHeads& h, int64_t b, const AttentionTile& tile) : heads(h), queries(tile) {
+    for (int64_t i = 0; i < tile.n; ++i) {
+      first[i] = h.first_keys == nullptr ? 0 : h.first_keys[b * h.s + tile.row + i];
+      lowest = i == 0 ? first[0] : Min(lowest, first[i]);
+    }
+  }
+  bool Any(const AttentionTile& keys) const {
+    return keys.block == queries.block && keys.position + keys.n > lowest &&
+           (!heads.causal || keys.position < queries.position + queries.n);
+  }
+};
 
 template <typename C>
 void Forward(const AttentionHeads& h, int64_t b, int64_t kv, int64_t first, int64_t limit, void* scratch) {
   const int64_t group = h.num_heads / h.num_kv_heads, d = h.d, stride = AttentionHeads::Padded(d);
-  const int64_t num_key_blocks = (h.t + kKeys - 1) / kKeys;
   Cutter<C> cutter{static_cast<C*>(scratch)};
-  C* k_columns = cutter.Cut(num_key_blocks * d * kKeys);
-  C* v_rows = cutter.Cut(num_key_blocks * kKeys * stride);
+  C* k_columns = cutter.Cut(h.num_key_tiles * d * kKeys);
+  C* v_rows = cutter.Cut(h.num_key_tiles * kKeys * stride);
   C* k_rows = cutter.Cut(kKeys * stride);
   C* q_rows = cutter.Cut(kQueries * stride);
   C* scores = cutter.Cut(kQueries * kKeys);
   C* out = cutter.Cut(kQueries * stride);
   Running<C> running;
 
-  const int64_t seen = h.causal ? Min(h.t, Min(limit * kQueries, h.s)) : h.t;
-  for (int64_t block = 0; block * kKeys < seen; ++block) {
-    const int64_t key = block * kKeys, n = Min(kKeys, h.t - key);
-    LoadRows<C>(h.k, b, h.t, h.num_kv_heads, kv, d, key, n, stride, k_rows);
-    TransposeBlock<C>(k_rows, stride, n, d, k_columns + block * d * kKeys);
-    LoadRows<C>(h.v, b, h.t, h.num_kv_heads, kv, d, key, n, stride, v_rows + key * stride);
-    for (int64_t i = n * stride; i < kKeys * stride; ++i) v_rows[key * stride + i] = 0;
+  for (int64_t tile = 0; tile < h.num_key_tiles; ++tile) {
+    const AttentionTile& keys = h.key_tiles[tile];
+    bool seen = false;
+    for (int64_t i = first; i < limit && !seen; ++i) seen = Sight(h, b, h.query_tiles[i]).Any(keys);
+    if (!seen) continue;
+    LoadRows<C>(h.k, b, h.t, h.num_kv_heads, kv, d, keys.row, keys.n, stride, k_rows);
+    TransposeBlock<C>(k_rows, stride, keys.n, d, k_columns + tile * d * kKeys);
+    C* rows = v_rows + tile * kKeys * stride;
+    LoadRows<C>(h.v, b, h.t, h.num_kv_heads, kv, d, keys.row, keys.n, stride, rows);
+    for (int64_t i = keys.n * stride; i < kKeys * stride; ++i) rows[i] = 0;
   }
   for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
     const C slope = h.slopes == nullptr ? C(0) : static_cast<C>(h.slopes[head]);
-    for (int64_t query_block = first; query_block < limit; ++query_block) {
-      const int64_t query = query_block * kQueries, m = Min(kQueries, h.s - query);
-      LoadRows<C>(h.q, b, h.s, h.num_heads, head, d, query, m, stride, q_rows);
+    for (int64_t query_tile = first; query_tile < limit; ++query_tile) {
+      const AttentionTile& queries = h.query_tiles[query_tile];
+      const Sight sight(h, b, queries);
+      const int64_t m = queries.n, lse_row = (b * h.num_heads + head) * h.s + queries.row;
+      LoadRows<C>(h.q, b, h.s, h.num_heads, head, d, queries.row, m, stride, q_rows);
       for (int64_t i = 0; i < m; ++i) {
         running.maximum[i] = -static_cast<C>(__builtin_inf());
         running.sum[i] = 0;
       }
       for (int64_t i = 0; i < m * stride; ++i) out[i] = 0;
-      const int64_t end = h.causal ? Min(h.t, query + m) : h.t;
-      for (int64_t key = 0; key < end; key += kKeys) {
-        const int64_t n = Min(kKeys, h.t - key);
-        Multiply<C>({m, kKeys, d, q_rows, stride, 1, k_columns + key * d, kKeys, scores, kKeys, false});
+      if (h.earlier_lse.data != nullptr) {
+        LoadRows<C>(h.earlier_out, b, h.s, h.num_heads, head, d, queries.row, m, stride, out);
+        for (int64_t i = 0; i < m; ++i) {
+          running.maximum[i] = LoadOne<C>(h.earlier_lse, lse_row + i);
+          running.sum[i] = running.maximum[i] == -static_cast<C>(__builtin_inf()) ? C(0) : C(1);
+        }
+      }
+      for (int64_t tile = 0; tile < h.num_key_tiles; ++tile) {
+        const AttentionTile& keys = h.key_tiles[tile];
+        if (!sight.Any(keys)) continue;
+        Multiply<C>({m, kKeys, d, q_rows, stride, 1, k_columns + tile * d * kKeys, kKeys, scores, kKeys, false});
         for (int64_t i = 0; i < m; ++i) {
           C* row = scores + i * kKeys;
-          FinishScores<C>(h, slope, query + i, key, n, row);
+          FinishScores<C>(h, slope, queries.position + i, sight.first[i], keys.position, keys.n, row);
           C maximum = running.maximum[i];
 #pragma omp simd reduction(max : maximum)
           for (int64_t j = 0; j < kKeys; ++j) maximum = row[j] > maximum ? row[j] : maximum;
@@ -140,16 +173,17 @@ void Forward(const AttentionHeads& h, int64_t b, int64_t kv, int64_t first, int6
           }
           running.sum[i] += sum;
         }
-        Multiply<C>({m, stride, n, scores, kKeys, 1, v_rows + key * stride, stride, out, stride, true});
+        Multiply<C>({m, stride, keys.n, scores, kKeys, 1, v_rows + tile * kKeys * stride, stride, out, stride, true});
       }
       for (int64_t i = 0; i < m; ++i) {
-        const C inverse = C(1) / running.sum[i];
+        // A query that sees no key at all gives 0.
+        const C inverse = running.sum[i] == 0 ? C(0) : C(1) / running.sum[i];
         C* row = out + i * stride;
 #pragma omp simd
         for (int64_t j = 0; j < stride; ++j) row[j] *= inverse;
-        StoreOne<C>(h.out, (b * h.num_heads + head) * h.s + query + i, running.maximum[i] + Log(running.sum[i]));
+        StoreOne<C>(h.out, lse_row + i, running.maximum[i] + (running.sum[i] == 0 ? C(0) : Log(running.sum[i])));
       }
-      StoreRows<C>(out, stride, h.y, b, h.s, h.num_heads, head, d, query, m);
+      StoreRows<C>(out, stride, h.y, b, h.s, h.num_heads, head, d, queries.row, m);
     }
   }
 }
@@ -168,13 +202,13 @@ void RowDots(const C* a, const C* b, int64_t rows, int64_t stride, C* dots) {
 template <typename C>
 void Backward(const AttentionHeads& h, int64_t b, int64_t kv, void* scratch) {
   const int64_t group = h.num_heads / h.num_kv_heads, d = h.d, stride = AttentionHeads::Padded(d);
-  const int64_t num_key_blocks = (h.t + kKeys - 1) / kKeys, keys = num_key_blocks * kKeys;
+  const int64_t keys_rows = h.num_key_tiles * kKeys;
   Cutter<C> cutter{static_cast<C*>(scratch)};
-  C* k_columns = cutter.Cut(d * keys);
-  C* v_columns = cutter.Cut(d * keys);
-  C* k_rows = cutter.Cut(keys * stride);
-  C* dk = cutter.Cut(keys * stride);
-  C* dv = cutter.Cut(keys * stride);
+  C* k_columns = cutter.Cut(d * keys_rows);
+  C* v_columns = cutter.Cut(d * keys_rows);
+  C* k_rows = cutter.Cut(keys_rows * stride);
+  C* dk = cutter.Cut(keys_rows * stride);
+  C* dv = cutter.Cut(keys_rows * stride);
   C* q_rows = cutter.Cut(kQueries * stride);
   C* dout_rows = cutter.Cut(kQueries * stride);
   C* dq = cutter.Cut(kQueries * stride);
@@ -182,35 +216,42 @@ void Backward(const AttentionHeads& h, int64_t b, int64_t kv, void* scratch) {
   C* dp = cutter.Cut(kQueries * kKeys);
   C lse[kQueries], delta[kQueries];
 
-  for (int64_t block = 0; block < num_key_blocks; ++block) {
-    const int64_t key = block * kKeys, n = Min(kKeys, h.t - key);
-    LoadRows<C>(h.v, b, h.t, h.num_kv_heads, kv, d, key, n, stride, k_rows + key * stride);
-    TransposeBlock<C>(k_rows + key * stride, stride, n, d, v_columns + key * d);
-    LoadRows<C>(h.k, b, h.t, h.num_kv_heads, kv, d, key, n, stride, k_rows + key * stride);
-    TransposeBlock<C>(k_rows + key * stride, stride, n, d, k_columns + key * d);
+  for (int64_t tile = 0; tile < h.num_key_tiles; ++tile) {
+    const AttentionTile& keys = h.key_tiles[tile];
+    C* rows = k_rows + tile * kKeys * stride;
+    LoadRows<C>(h.v, b, h.t, h.num_kv_heads, kv, d, keys.row, keys.n, stride, rows);
+    TransposeBlock<C>(rows, stride, keys.n, d, v_columns + tile * d * kKeys);
+    LoadRows<C>(h.k, b, h.t, h.num_kv_heads, kv, d, keys.row, keys.n, stride, rows);
+    TransposeBlock<C>(rows, stride, keys.n, d, k_columns + tile * d * kKeys);
   }
-  for (int64_t i = 0; i < keys * stride; ++i) dk[i] = dv[i] = 0;
+  for (int64_t i = 0; i < keys_rows * stride; ++i) dk[i] = dv[i] = 0;
 
   for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
     const C slope = h.slopes == nullptr ? C(0) : static_cast<C>(h.slopes[head]);
     const C scale = static_cast<C>(h.scale);
-    for (int64_t query = 0; query < h.s; query += kQueries) {
-      const int64_t m = Min(kQueries, h.s - query);
-      LoadRows<C>(h.out_value, b, h.s, h.num_heads, head, d, query, m, stride, q_rows);
-      LoadRows<C>(h.dout, b, h.s, h.num_heads, head, d, query, m, stride, dout_rows);
+    for (int64_t query_tile = 0; query_tile < h.num_query_tiles; ++query_tile) {
+      const AttentionTile& queries = h.query_tiles[query_tile];
+      const Sight sight(h, b, queries);
+      const int64_t m = queries.n;
+      LoadRows<C>(h.out_value, b, h.s, h.num_heads, head, d, queries.row, m, stride, q_rows);
+      LoadRows<C>(h.dout, b, h.s, h.num_heads, head, d, queries.row, m, stride, dout_rows);
       RowDots<C>(q_rows, dout_rows, m, stride, delta);
-      LoadRows<C>(h.q, b, h.s, h.num_heads, head, d, query, m, stride, q_rows);
-      for (int64_t i = 0; i < m; ++i) lse[i] = LoadOne<C>(h.lse, (b * h.num_heads + head) * h.s + query + i);
+      LoadRows<C>(h.q, b, h.s, h.num_heads, head, d, queries.row, m, stride, q_rows);
+      for (int64_t i = 0; i < m; ++i) {
+        lse[i] = LoadOne<C>(h.lse, (b * h.num_heads + head) * h.s + queries.row + i);
+        if (lse[i] == -static_cast<C>(__builtin_inf())) lse[i] = 0;  // sees no key: all its scores are -inf
+      }
       for (int64_t i = 0; i < m * stride; ++i) dq[i] = 0;
-      const int64_t end = h.causal ? Min(h.t, query + m) : h.t;
-      for (int64_t key = 0; key < end; key += kKeys) {
-        const int64_t n = Min(kKeys, h.t - key);
+      for (int64_t tile = 0; tile < h.num_key_tiles; ++tile) {
+        const AttentionTile& keys = h.key_tiles[tile];
+        if (!sight.Any(keys)) continue;
+        const int64_t n = keys.n, key = tile * kKeys;
         Multiply<C>({m, kKeys, d, q_rows, stride, 1, k_columns + key * d, kKeys, p, kKeys, false});
         Multiply<C>({m, kKeys, d, dout_rows, stride, 1, v_columns + key * d, kKeys, dp, kKeys, false});
         for (int64_t i = 0; i < m; ++i) {
           C* p_row = p + i * kKeys;
           C* dp_row = dp + i * kKeys;
-          FinishScores<C>(h, slope, query + i, key, n, p_row);
+          FinishScores<C>(h, slope, queries.position + i, sight.first[i], keys.position, n, p_row);
           const C row_lse = lse[i], row_delta = delta[i];
 #pragma omp simd
           for (int64_t j = 0; j < kKeys; ++j) {
@@ -223,11 +264,14 @@ void Backward(const AttentionHeads& h, int64_t b, int64_t kv, void* scratch) {
         Multiply<C>({n, stride, m, dp, 1, kKeys, q_rows, stride, dk + key * stride, stride, true});
         Multiply<C>({m, stride, n, dp, kKeys, 1, k_rows + key * stride, stride, dq, stride, true});
       }
-      StoreRows<C>(dq, stride, h.y, b, h.s, h.num_heads, head, d, query, m);
+      StoreRows<C>(dq, stride, h.y, b, h.s, h.num_heads, head, d, queries.row, m);
     }
   }
-  StoreRows<C>(dk, stride, h.dk, b, h.t, h.num_kv_heads, kv, d, 0, h.t);
-  StoreRows<C>(dv, stride, h.dv, b, h.t, h.num_kv_heads, kv, d, 0, h.t);
+  for (int64_t tile = 0; tile < h.num_key_tiles; ++tile) {
+    const AttentionTile& keys = h.key_tiles[tile];
+    StoreRows<C>(dk + tile * kKeys * stride, stride, h.dk, b, h.t, h.num_kv_heads, kv, d, keys.row, keys.n);
+    StoreRows<C>(dv + tile * kKeys * stride, stride, h.dv, b, h.t, h.num_kv_heads, kv, d, keys.row, keys.n);
+  }
 }
 
 }  // namespace

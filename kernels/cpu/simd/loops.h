@@ -110,28 +110,39 @@ struct DropoutRun {
   Out y;
 };
 
+// Neighbouring rows of queries or keys at neighbouring positions of the sequence. Queries see keys of their own block.
+struct AttentionTile {
+  int64_t row = 0, n = 0, position = 0, block = 0;
+};
+
 // Attention over q [B,S,H,D] and k, v [B,T,K,D]; a task is one batch and one key/value head with its query heads.
 struct AttentionHeads {
   static constexpr int64_t kQueryBlock = 48;  // a multiple of the product's rows; blocks of scores stay in L1
   static constexpr int64_t kKeyBlock = 64;
   static constexpr int64_t Padded(int64_t d) { return (d + 15) / 16 * 16; }
-  static constexpr int64_t RoundKeys(int64_t t) { return (t + kKeyBlock - 1) / kKeyBlock * kKeyBlock; }
   // Elements of the compute type (f32, f64) that a task needs.
-  static constexpr int64_t ForwardScratch(int64_t t, int64_t d) {
-    return RoundKeys(t) * (d + Padded(d)) + (kKeyBlock + 2 * kQueryBlock) * Padded(d) + kQueryBlock * kKeyBlock;
+  static constexpr int64_t ForwardScratch(int64_t key_tiles, int64_t d) {
+    return key_tiles * kKeyBlock * (d + Padded(d)) + (kKeyBlock + 2 * kQueryBlock) * Padded(d) +
+           kQueryBlock * kKeyBlock;
   }
-  static constexpr int64_t BackwardScratch(int64_t t, int64_t d) {
-    return RoundKeys(t) * (2 * d + 3 * Padded(d)) + 3 * kQueryBlock * Padded(d) + 2 * kQueryBlock * kKeyBlock;
+  static constexpr int64_t BackwardScratch(int64_t key_tiles, int64_t d) {
+    return key_tiles * kKeyBlock * (2 * d + 3 * Padded(d)) + 3 * kQueryBlock * Padded(d) + 2 * kQueryBlock * kKeyBlock;
   }
 
   int64_t s = 0, t = 0, num_heads = 0, num_kv_heads = 0, d = 0;
   bool causal = false;
   double scale = 1;
   const double* slopes = nullptr;  // one a query head, or null
+  // Tiles of at most kQueryBlock queries and kKeyBlock keys, in the order of rows.
+  const AttentionTile* query_tiles = nullptr;
+  const AttentionTile* key_tiles = nullptr;
+  int64_t num_query_tiles = 0, num_key_tiles = 0;
+  const int32_t* first_keys = nullptr;  // [B,S]: the first position that each query sees, or null
   In q, k, v;
-  Out y;                    // forward: the result; backward: dq
-  Out out;                  // forward: lse [B,H,S]
-  In dout, out_value, lse;  // backward
+  In earlier_out, earlier_lse;  // forward: the result over other keys, to go on from, or null
+  Out y;                        // forward: the result; backward: dq
+  Out out;                      // forward: lse [B,H,S]
+  In dout, out_value, lse;      // backward
   Out dk, dv;
 };
 
@@ -164,7 +175,7 @@ struct Loops {
   void (*cross_entropy_grad)(const CrossEntropyRows& rows, int64_t begin, int64_t end);
   void (*adamw)(const AdamW& update, int64_t begin, int64_t end);
   void (*dropout)(const DropoutRun& run);
-  // Blocks of queries [first, limit) of batch b and key/value head kv. Scratch is aligned to 64 bytes.
+  // Tiles of queries [first, limit) of batch b and key/value head kv. Scratch is aligned to 64 bytes.
   void (*attention)(const AttentionHeads& heads, int64_t b, int64_t kv, int64_t first, int64_t limit, void* scratch);
   void (*attention_grad)(const AttentionHeads& heads, int64_t b, int64_t kv, void* scratch);
 };
