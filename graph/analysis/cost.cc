@@ -36,6 +36,7 @@ int64_t SentBytes(const Graph& graph, const Node& node, const Mesh& mesh) {
   if (node.op == "all_reduce")
     return (n - 1) * (graph.type(node.operands[0]).bytes() + graph.type(node.results[0]).bytes()) / n;
   if (node.op == "all_to_all") return (n - 1) * graph.type(node.operands[0]).bytes() / n;
+  if (node.op == "rotate_blocks" && n > 1) return graph.type(node.operands[0]).bytes();
   return 0;
 }
 

@@ -140,7 +140,8 @@ class DecoderBuilder {
       b_.SetModule(names.positions);
       const ValueId table = Param(absl::StrCat(names.positions, ".weight"), {{spec_.learned_positions, ""}, Hidden()},
                                   {spec_.learned_positions, spec_.hidden_size}, spec_.init.positions);
-      x = b_.Add("add", {x, b_.Slice(table, 0, 0, options_.seq_len)});
+      const ValueId positions = b_.Add("positions", {}, {{"length", options_.seq_len}});
+      x = b_.Add("add", {x, b_.Add("embedding", {table, positions})});
     }
     b_.SetModule(names.embedding);
     return Dropout(x, spec_.embedding_dropout);

@@ -13,7 +13,7 @@ namespace tacc::graph {
 // How a job runs: what the planner decided and what it predicts. Text form: "tacc.plan 1" and a `key value` line each,
 // in this order; PrintPlan(ParsePlan(t)) == t.
 struct Plan {
-  Mesh mesh;  // axes pp, dp, fsdp, ep, cp, tp, tpq; those of size 1 may be missing
+  Mesh mesh;  // axes pp, dp, fsdp, ep, cp, sp, tp, tpq; those of size 1 may be missing
   DType compute_dtype = DType::kF32;
   int64_t seq_len = 0;          // tokens a sample
   int64_t micro_batch = 0;      // samples a device and call

@@ -3,7 +3,7 @@
 namespace tacc::graph {
 
 int64_t SequenceOrder::PositionOf(int64_t index) const {
-  if (zigzag == 0) return index;
+  if (zigzag <= 1) return index;
   const int64_t chunk = extent / (2 * zigzag), i = index / chunk;
   return (i % 2 == 0 ? i / 2 : 2 * zigzag - 1 - i / 2) * chunk + index % chunk;
 }

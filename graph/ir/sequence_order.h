@@ -14,7 +14,7 @@ namespace tacc::graph {
 // section 3.3.2.
 struct SequenceOrder {
   int64_t extent = 0;
-  int64_t zigzag = 0;  // n; 0: natural. 2n divides the extent.
+  int64_t zigzag = 0;  // n; 0 and 1: natural. Otherwise 2n divides the extent.
 
   int64_t PositionOf(int64_t index) const;
 };

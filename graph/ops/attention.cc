@@ -14,7 +14,7 @@ namespace {
 // Indices of the sequence are positions in zigzag order (graph/ir/sequence_order.h) where the attribute says so.
 absl::Status CheckZigzag(const OpCall& call, int64_t length) {
   const int64_t n = call.attr<int64_t>("zigzag");
-  if (n >= 0 && (n == 0 || length % (2 * n) == 0)) return absl::OkStatus();
+  if (n >= 0 && (n <= 1 || length % (2 * n) == 0)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("zigzag=", n, "; wanted a number of blocks whose double divides the ", length, " positions"));
 }
@@ -49,7 +49,7 @@ void AddPositions(OpTable& table) {
   op.name = "positions";
   op.max_operands = 1;
   op.attrs = {{"length", AttrKind::kInt}, {"zigzag", AttrKind::kInt, AttrSpec::kOptional}};
-  op.positional = true;
+  op.positional = op.takes_document_start = true;
   op.no_gradient = true;
   op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
     TACC_ASSIGN_OR_RETURN(Dims dims, PositionDims(call));
@@ -69,7 +69,7 @@ void AddRopeTable(OpTable& table) {
               {"attention_scale", AttrKind::kFloat, AttrSpec::kOptional},
               {"dtype", AttrKind::kString, AttrSpec::kOptional},
               {"zigzag", AttrKind::kInt, AttrSpec::kOptional}};
-  op.positional = true;
+  op.positional = op.takes_document_start = true;
   op.no_gradient = true;
   op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
     TACC_ASSIGN_OR_RETURN(Dims dims, PositionDims(call));
@@ -137,11 +137,11 @@ void AddRotary(OpTable& table) {
 // What the attention ops share. Attributes:
 //   causal         a query sees the keys at its own position and before
 //   alibi_slopes   slope of the head times (key's position - query's) is added to the scores
-//   zigzag         order of the sequence
-//   block, shift   queries see keys of their own block of `block` indices only, and k, v were rotated by `shift`
-//   blocks:
-//                  block b holds the keys of block b - shift, around (ring attention: graph/passes/split_sequence.h)
-//   dtype          of the results but lse
+//   zigzag         order of the sequence (graph/ir/sequence_order.h), for a ring of as many blocks. A split of the
+//                  sequence makes ring attention of it; what the ring does not take moves to the heads (Ulysses).
+//   block, shift   a step of the ring: queries see keys of their own block of `block` indices only, and k, v were
+//                  rotated by `shift` blocks: block b holds the keys of block b - shift, around
+//   wide           results have the accumulation type of q's: they are summed further
 std::vector<AttrSpec> AttentionAttrs() {
   return {{"causal", AttrKind::kBool},
           {"scale", AttrKind::kFloat},
@@ -149,7 +149,7 @@ std::vector<AttrSpec> AttentionAttrs() {
           {"zigzag", AttrKind::kInt, AttrSpec::kOptional},
           {"block", AttrKind::kInt, AttrSpec::kOptional},
           {"shift", AttrKind::kInt, AttrSpec::kOptional},
-          {"dtype", AttrKind::kString, AttrSpec::kOptional}};
+          {"wide", AttrKind::kBool, AttrSpec::kOptional}};
 }
 
 // Checks the attribute `block` against a sequence of `length`.
@@ -203,12 +203,13 @@ absl::Status CheckAttention(const OpCall& call, int first, int start) {
 TensorType LogSumExpType(const TensorType& q) { return {AccumulationType(q.dtype), {q.dims[0], q.dims[2], q.dims[1]}}; }
 
 TensorType ResultType(const OpCall& call, const TensorType& operand) {
-  return {DTypeAttr(call, operand.dtype), operand.dims};
+  return {call.attr<bool>("wide") ? AccumulationType(operand.dtype) : operand.dtype, operand.dims};
 }
 
 // Batch, heads and queries may be split; keys are needed whole (a causal mask and ALiBi know the shard's offset), and
-// the head dim. With blocks, queries and keys may be split together, between blocks. Query heads follow their kv head,
-// so with fewer kv heads only an even cut of these keeps groups together.
+// the head dim. With zigzag or block, queries and keys may be split together, between blocks. Query heads follow their
+// kv head, so with fewer kv heads only an even cut keeps groups together.
+constexpr int kSequence = 2;  // the factor of queries
 struct AttentionFactors {
   Rule rule;
   std::vector<int> q, k, lse, start;
@@ -221,11 +222,17 @@ AttentionFactors MakeAttentionFactors(const TensorType& q, const TensorType& k, 
     f.rule.factors[heads].even = true;
     f.rule.factors[heads].groups = k.dims[2];
   }
-  const int queries = f.rule.AddFactor(block > 0 ? q.dims[1] / block : q.dims[1]);
-  f.rule.factors[queries].even = block > 0;
-  const int keys = block > 0 ? queries : f.rule.AddFactor(k.dims[1]), depth = f.rule.AddFactor(q.dims[3]);
-  if (block == 0) f.rule.factors[keys].replicate = true;
+  const int64_t ring = block > 0 ? q.dims[1] / block : call.attr<int64_t>("zigzag");
+  const int queries = f.rule.AddFactor(ring > 0 ? ring : q.dims[1]);
+  const int keys = ring > 0 ? queries : f.rule.AddFactor(k.dims[1]), depth = f.rule.AddFactor(q.dims[3]);
   f.rule.factors[depth].replicate = true;
+  if (ring == 0) {
+    f.rule.factors[keys].replicate = true;
+  } else {
+    f.rule.factors[queries].even = true;
+    f.rule.factors[queries].move_to = heads;
+    f.rule.factors[queries].replicate = f.rule.factors[queries].expandable = block == 0;
+  }
   f.q = {batch, queries, heads, depth};
   f.k = {batch, keys, heads, depth};
   f.lse = {batch, heads, queries};
@@ -245,7 +252,7 @@ double AttentionFlops(const TensorType& q, const TensorType& k, int matmuls, con
 // Pieces of the keys whose positions follow each other.
 int64_t KeyRuns(const TensorType& k, const OpCall& call) {
   const int64_t block = call.attr<int64_t>("block"), zigzag = call.attr<int64_t>("zigzag");
-  return block > 0 ? k.dims[1] / block * (zigzag > 0 ? 2 : 1) : std::max<int64_t>(1, 2 * zigzag);
+  return block > 0 ? k.dims[1] / block * (zigzag > 1 ? 2 : 1) : std::max<int64_t>(1, 2 * zigzag);
 }
 
 // `earlier`: operands earlier_out and earlier_lse follow v.
@@ -287,8 +294,126 @@ OpDef AttentionForward(const char* name, int earlier) {
   return op;
 }
 
+// The blocks of ring attention, of a node whose sequence of `length` is split into `shards`. Source: Liu et al., "Ring
+// Attention with Blockwise Transformers for Near-Infinite Context", 2023.
+class Ring {
+ public:
+  Ring(ExpandCall& call, int64_t length) : b_(call.builder), attrs_(call.node.attrs), size_(call.shards[kSequence]) {
+    block_ = length / size_;
+    attrs_["block"] = block_;
+  }
+  enum class Width { kOwn, kWide };
+
+  int64_t size() const { return size_; }
+  // Attributes of the step that has the keys rotated by `shift` blocks.
+  Attrs Step(int64_t shift, Width width) const {
+    Attrs attrs = attrs_;
+    attrs["shift"] = shift;
+    if (width == Width::kWide) attrs["wide"] = true;
+    return attrs;
+  }
+  // Each block goes to the next one's place.
+  ValueId Rotate(ValueId x) { return b_.Add("rotate_blocks", {x}, {{"dim", int64_t{1}}, {"block", block_}}); }
+
+ private:
+  Builder& b_;
+  Attrs attrs_;
+  int64_t size_, block_ = 0;
+};
+
+// The own block first; while it is computed the next one comes in.
+absl::Status ExpandAttention(ExpandCall& call) {
+  Builder& b = call.builder;
+  const Node& node = call.node;
+  const ValueId q = node.operands[0];
+  Ring ring(call, b.type(q).dims[1]);
+  ValueId k = node.operands[1], v = node.operands[2], out = kNoValue, lse = kNoValue;
+  for (int64_t shift = 0; shift < ring.size(); ++shift) {
+    const bool last = shift + 1 == ring.size();
+    const ValueId next_k = last ? kNoValue : ring.Rotate(k), next_v = last ? kNoValue : ring.Rotate(v);
+    std::vector<ValueId> operands = {q, k, v};
+    if (shift > 0) operands.insert(operands.end(), {out, lse});
+    operands.insert(operands.end(), node.operands.begin() + 3, node.operands.end());
+    const std::vector<ValueId> results = b.AddMany(shift == 0 ? "attention" : "attention_continue", operands,
+                                                   ring.Step(shift, last ? Ring::Width::kOwn : Ring::Width::kWide), 2);
+    out = results[0];
+    lse = results[1];
+    k = next_k;
+    v = next_v;
+  }
+  call.results = {out, lse};
+  return absl::OkStatus();
+}
+
+// The keys go round as in the forward; the gradients of a block's keys travel with it from its second step on, and then
+// home.
+absl::Status ExpandAttentionGrad(ExpandCall& call) {
+  Builder& b = call.builder;
+  const Node& node = call.node;
+  Ring ring(call, b.type(node.operands[1]).dims[1]);
+  std::vector<ValueId> operands = node.operands;
+  ValueId dq = kNoValue, own[2], travelling[2] = {kNoValue, kNoValue};
+  for (int64_t shift = 0; shift < ring.size(); ++shift) {
+    ValueId next[2] = {kNoValue, kNoValue};
+    // A repeat of the forward's: all blocks are never kept.
+    b.SetRecompute(node.recompute + 1);
+    for (int i = 0; i < 2 && shift + 1 < ring.size(); ++i) next[i] = ring.Rotate(operands[2 + i]);
+    b.SetRecompute(node.recompute);
+    for (ValueId& v : travelling) {
+      if (v != kNoValue) v = ring.Rotate(v);
+    }
+    const std::vector<ValueId> part = b.AddMany("attention_grad", operands, ring.Step(shift, Ring::Width::kWide), 3);
+    dq = shift == 0 ? part[0] : b.Add("add", {dq, part[0]});
+    for (int i = 0; i < 2; ++i) {
+      if (shift == 0) {
+        own[i] = part[1 + i];
+      } else {
+        travelling[i] = shift == 1 ? part[1 + i] : b.Add("add", {travelling[i], part[1 + i]});
+      }
+      operands[2 + i] = next[i];
+    }
+  }
+  call.results = {dq, b.Add("add", {own[0], ring.Rotate(travelling[0])}),
+                  b.Add("add", {own[1], ring.Rotate(travelling[1])})};
+  for (size_t i = 0; i < 3; ++i) call.results[i] = b.Cast(call.results[i], b.type(node.results[i]).dtype);
+  return absl::OkStatus();
+}
+
+// y: x [B,S,K,D] with its blocks of `block` indices of dim 1 moved on by one, the last to the first's place: what a
+// ring of ranks sends to the next.
+void AddRotateBlocks(OpTable& table) {
+  OpDef op;
+  op.name = "rotate_blocks";
+  op.min_operands = op.max_operands = 1;
+  op.attrs = {{"dim", AttrKind::kInt},
+              {"block", AttrKind::kInt},
+              {"over", AttrKind::kStrings, AttrSpec::kOptional},
+              {"async", AttrKind::kBool, AttrSpec::kOptional}};
+  op.is_collective = true;
+  op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    TACC_RETURN_IF_ERROR(WantRank("x", call.in(0), 4));
+    if (call.attr<int64_t>("dim") != 1) return absl::InvalidArgumentError("dim must be 1, the sequence");
+    if (call.attr<int64_t>("block") <= 0) return absl::InvalidArgumentError("block must be above 0");
+    TACC_RETURN_IF_ERROR(CheckBlock(call, call.in(0).dims[1]));
+    return Types{call.in(0)};
+  };
+  op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
+    Rule rule;
+    const Dims& dims = call.in(0).dims;
+    const std::vector<int> x = AddFactors(rule, {dims[0], dims[1] / call.attr<int64_t>("block"), dims[2], dims[3]});
+    rule.factors[x[1]].even = true;
+    rule.factors[x[1]].move_to = x[2];
+    rule.in = rule.out = {x};
+    rule.linear_in = {{0}};
+    return rule;
+  };
+  table.Add(op);
+}
+
 void AddAttention(OpTable& table) {
   OpDef op = AttentionForward("attention", 0);
+  op.takes_document_start = true;
+  op.expand = ExpandAttention;
   op.derive = [](VjpCall& call) {
     TACC_RETURN_IF_ERROR(NoCotangent(call, 1, "lse"));
     Builder& b = call.builder;
@@ -298,7 +423,7 @@ void AddAttention(OpTable& table) {
     operands.insert(operands.end(), node.results.begin(), node.results.end());
     operands.insert(operands.end(), node.operands.begin() + 3, node.operands.end());
     Attrs attrs = node.attrs;
-    attrs.erase("dtype");
+    attrs.erase("wide");
     const std::vector<ValueId> gradients = b.AddMany("attention_grad", operands, std::move(attrs), 3);
     std::copy(gradients.begin(), gradients.end(), call.gradients.begin());
     return absl::OkStatus();
@@ -335,6 +460,7 @@ void AddAttention(OpTable& table) {
   };
   // Twice the forward's: the recomputation of the scores is not counted.
   grad.flops = [](const OpCall& call) { return AttentionFlops(call.in(1), call.in(2), 4, call); };
+  grad.expand = ExpandAttentionGrad;
   grad.is_matmul = true;
   grad.workspace_bytes = [](const OpCall& call, int threads) {
     return AttentionGradWorkspaceBytes(call.in(1), call.in(2), KeyRuns(call.in(2), call), threads);
@@ -348,6 +474,7 @@ void AddAttentionOps(OpTable& table) {
   AddPositions(table);
   AddRopeTable(table);
   AddRotary(table);
+  AddRotateBlocks(table);
   AddAttention(table);
 }
 

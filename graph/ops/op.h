@@ -51,6 +51,8 @@ struct Factor {
   int64_t groups = 0;
   // The extent is the number of shards of that factor, and it is split as that is: one entry a shard.
   int one_per_shard_of = -1;
+  // Axes that an operand has on this factor and that it may not take go to that factor instead (sequence to heads).
+  int move_to = -1;
   // With `replicate`: a layout may split it all the same, then the op is replaced by what OpDef::expand makes.
   bool expandable = false;
 };
@@ -132,6 +134,8 @@ struct OpDef {
   // What it computes depends on where its elements lie in the sequence: it takes the attribute `zigzag`
   // (graph/ir/sequence_order.h).
   bool positional = false;
+  // Takes one more operand, document_start, with which it stays within documents (graph/passes/separate_documents.h).
+  bool takes_document_start = false;
   bool has_side_effect = false;  // kept by dce; never merged by cse
   bool is_collective = false;
 };

@@ -172,7 +172,9 @@ TEST(Rule, PartsRecombineToTheWhole) {
   const OpTable ops;
   RuleCheck check(ops);
   std::set<std::string> checked;
-  for (const std::string& text : OpCaseTexts()) {
+  std::vector<std::string> texts = OpCaseTexts();
+  texts.push_back("rotate_blocks f64[2,8,3,2] dim=1 block=2");
+  for (const std::string& text : texts) {
     checked.insert(text.substr(0, text.find(' ')));
     check.Check(text);
     if (HasFatalFailure()) return;

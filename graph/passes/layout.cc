@@ -31,15 +31,23 @@ PartitionOptions LayoutOf(const Mesh& mesh, const std::string& residual_module) 
   PartitionOptions options;
   options.mesh = mesh;
   options.batch_axes = Axes(mesh, {"dp", "fsdp", "ep"});
-  options.sequence_axes = Axes(mesh, {"cp"});
+  options.sequence_axes = Axes(mesh, {"cp", "sp"});
   options.at_rest_axes = Axes(mesh, {"fsdp"});
   const AxisList tensor = Axes(mesh, {"tp", "tpq"});
   for (const char* name : {"vocab", "heads", "mlp"}) options.in_use_axes[name] = tensor;
   options.in_use_axes["kv_heads"] = Axes(mesh, {"tp"});
   options.in_use_axes["experts"] = Axes(mesh, {"ep"});
   if (!residual_module.empty())
-    options.residual = {residual_module, {options.batch_axes, Axes(mesh, {"cp", "tp", "tpq"}), {}}};
+    options.residual = {residual_module, {options.batch_axes, Axes(mesh, {"cp", "sp", "tp", "tpq"}), {}}};
   return options;
+}
+
+int64_t SequenceBlocks(const Mesh& mesh) {
+  auto size = [&](const char* name) {
+    const int axis = mesh.Find(name);
+    return axis < 0 ? int64_t{1} : mesh.axes[axis].size;
+  };
+  return size("cp") * size("sp") > 1 ? size("cp") : 0;
 }
 
 absl::StatusOr<std::vector<Mesh::Axis>> TensorAxes(const Graph& forward, int64_t ranks) {

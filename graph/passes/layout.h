@@ -12,12 +12,16 @@ namespace tacc::graph {
 //   dp    splits the batch
 //   fsdp  splits the batch, and states at rest
 //   ep    splits the batch, and the experts
-//   cp    splits the sequence
+//   cp    splits the sequence, over a ring
+//   sp    splits the sequence, and in attention the heads (Ulysses)
 //   tp    splits vocab, heads, kv_heads and mlp, and the residual stream's sequence
 //   tpq   the same but kv_heads: for fewer kv heads than ranks
 // pp and what else a mesh has is not partition's business.
 // `residual_module`: the module whose result is the residual stream, f32[B,S,embed]; "": there is none to keep split.
 PartitionOptions LayoutOf(const Mesh& mesh, const std::string& residual_module);
+
+// CompileOptions::sequence_blocks of the mesh: the size of cp where cp or sp split the sequence, else 0.
+int64_t SequenceBlocks(const Mesh& mesh);
 
 // The axes, major to minor, into which tensor parallelism over `ranks` is cut for this model: tp alone, or tp and tpq.
 // Sizes of 1 are left out. Errors: InvalidArgument when the model's weights name no axes to split, or its heads do not

@@ -105,7 +105,24 @@ class GraphPartitioner {
       return absl::OkStatus();
     }
     TACC_RETURN_IF_ERROR(VisitOp(node));
+    TACC_RETURN_IF_ERROR(MoveBack(node));
     return ApplyHome(node);
+  }
+
+  // Where the op moved axes from one dim to another, its results go back to how the operand of the same dims lies: what
+  // follows works on the sequence again, not on heads.
+  absl::Status MoveBack(const Node& node) {
+    TACC_ASSIGN_OR_RETURN(const Rule rule, ops_.Find(node.op)->rule(CallOf(logical_, node)));
+    if (std::none_of(rule.factors.begin(), rule.factors.end(), [](const Factor& f) { return f.move_to >= 0; }))
+      return absl::OkStatus();
+    for (size_t r = 0; r < node.results.size(); ++r) {
+      const auto like = std::find(rule.in.begin(), rule.in.end(), rule.out[r]);
+      if (like == rule.in.end()) continue;
+      Sharding target = {home(node.operands[like - rule.in.begin()]).dims, home(node.results[r]).pending};
+      std::erase_if(target.pending, [&](int axis) { return target.Uses(axis); });
+      homes_[node.results[r]] = Reshard(node.results[r], target);
+    }
+    return absl::OkStatus();
   }
 
   absl::Status VisitRead(const Node& node, const State& state) {
@@ -205,6 +222,10 @@ class GraphPartitioner {
 
     Node emitted = node;
     emitted.operands = std::move(operands);
+    if (def->is_collective) {  // one with a rule moves data along its dim, over what splits that
+      const int f = rule.in[0][GetAttr<int64_t>(node.attrs, "dim")];
+      emitted.attrs["over"] = AxisNames(mesh_, axes[f]);
+    }
     for (size_t r = 0; r < node.results.size(); ++r) {
       Sharding s = Sharding::Replicated(call.out(r).rank());
       for (int d = 0; d < call.out(r).rank(); ++d) {
@@ -297,6 +318,7 @@ class GraphPartitioner {
     });
     std::vector<AxisList> axes(rule.factors.size());
     for (const Proposal& proposal : proposals) Take(proposal, rule, axes);
+    for (const Proposal& proposal : proposals) Move(proposal, rule, axes);
     for (size_t f = 0; f < axes.size(); ++f) {
       const int whole = rule.factors[f].one_per_shard_of;
       if (whole < 0) continue;
@@ -318,6 +340,23 @@ class GraphPartitioner {
             std::any_of(axes.begin(), axes.end(), [axis = wanted[k]](const AxisList& a) { return Contains(a, axis); });
         if (held || !MaySplit(rule.factors[f], axes[f], wanted[k])) break;
         axes[f].push_back(wanted[k]);
+      }
+    }
+  }
+
+  // Axes that a factor could not take go to where it says, if they divide that.
+  void Move(const Proposal& proposal, const Rule& rule, std::vector<AxisList>& axes) const {
+    for (size_t d = 0; d < proposal.dims->size(); ++d) {
+      const int f = (*proposal.factors)[d];
+      const int to = f == Rule::kNone ? -1 : rule.factors[f].move_to;
+      if (to < 0) continue;
+      for (int axis : (*proposal.dims)[d]) {
+        const bool held =
+            std::any_of(axes.begin(), axes.end(), [axis](const AxisList& a) { return Contains(a, axis); });
+        AxisList moved = axes[to];
+        moved.push_back(axis);
+        if (!held && MaySplit(rule.factors[to], axes[to], axis) && !IsPadded(rule.factors[to].size, moved, mesh_))
+          axes[to] = std::move(moved);
       }
     }
   }

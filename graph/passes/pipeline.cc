@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/passes/mixed_precision.h"
+#include "graph/passes/order_sequence.h"
 #include "graph/passes/simplify.h"
 #include "graph/verify/verify.h"
 
@@ -59,6 +60,10 @@ std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& op
     Rematerialize(program, options.remat);
     return absl::OkStatus();
   }));
+  if (options.sequence_blocks > 0) {
+    steps.push_back(ForEachProgram(
+        "order-sequence", [&](Program& program) { return OrderSequence(program, ops, options.sequence_blocks); }));
+  }
   steps.push_back(ForEachProgram("partition", [&](Program& program) -> absl::Status {
     TACC_ASSIGN_OR_RETURN(program, Partition(program, ops, options.partition));
     return absl::OkStatus();

@@ -25,6 +25,8 @@ struct CompileOptions {
   DType compute_dtype = DType::kF32;  // of matrix products and attention
   ExpertParallelOptions experts;
   RematOptions remat;
+  // Blocks of the ring over which context parallelism lays out the sequence; 1: none but Ulysses; 0: no order.
+  int64_t sequence_blocks = 0;
   PartitionOptions partition;
   StageOptions stages;  // with a mesh that has an axis pp
   ScheduleOptions schedule;
@@ -49,8 +51,8 @@ struct PipelineObserver {
 
 // The way from a forward graph (a logical program whose only graph is `forward`) to a planned program, as a table of
 // contents:
-//   mixed-precision, expert-parallel, build-training, fold-casts, concat-pads, cse, dce, remat, partition, stages,
-//   fuse-accumulation, cse, dce, schedule, plan-memory
+//   mixed-precision, expert-parallel, build-training, fold-casts, concat-pads, cse, dce, remat, order-sequence,
+//   partition, stages, fuse-accumulation, cse, dce, schedule, plan-memory
 // `memory` receives what plan-memory found, of each stage. All references must outlive the steps.
 std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& ops, std::vector<MemoryUse>* memory);
 

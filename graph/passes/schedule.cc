@@ -220,12 +220,48 @@ void DelayReductions(const Program& program, Graph& graph, const ScheduleOptions
   graph.nodes = std::move(nodes);
 }
 
+// Blocks of keys and values that go round a ring start where the partitioner put them and are waited for at their first
+// use, so that they travel while a block is computed.
+void OverlapRotations(Graph& graph) {
+  std::map<ValueId, ValueId> ready;     // started and not waited for yet -> the value to use
+  std::map<ValueId, ValueId> replaced;  // waited for
+  std::vector<Node> nodes;
+  for (Node& node : graph.nodes) {
+    for (ValueId& v : node.operands) {
+      if (auto it = ready.find(v); it != ready.end()) {
+        Node wait;
+        wait.op = "wait";
+        wait.operands = {v};
+        wait.results = {it->second};
+        wait.module = node.module;
+        wait.recompute = node.recompute;
+        nodes.push_back(std::move(wait));
+        replaced.insert(*it);
+        ready.erase(it);
+      }
+      if (auto it = replaced.find(v); it != replaced.end()) v = it->second;
+    }
+    if (node.op == "rotate_blocks") {
+      node.attrs["async"] = true;
+      const Value sent = graph.values[node.results[0]];
+      const ValueId received = graph.AddValue(sent.name, sent.type);
+      graph.values[received].placement = sent.placement;
+      ready[node.results[0]] = received;
+    }
+    nodes.push_back(std::move(node));
+  }
+  graph.nodes = std::move(nodes);
+}
+
 }  // namespace
 
 absl::Status Schedule(Program& program, const OpTable& ops, const ScheduleOptions& options) {
   for (Graph& graph : program.graphs) {
     ScheduleFetches(graph, options);
-    if (options.prefetch_units > 0) DelayReductions(program, graph, options);
+    if (options.prefetch_units > 0) {
+      DelayReductions(program, graph, options);
+      OverlapRotations(graph);
+    }
   }
   program.level = Level::kScheduled;
   return absl::OkStatus();

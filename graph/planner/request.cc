@@ -156,6 +156,7 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   r.Get("job.memory.gc_cls", &request.gc_cls);
   r.Get("job.memory.gc_cnt", &plan.recompute_units);
   r.Get("data.vocab_size", &request.vocab_size);
+  r.Get("data.separate_documents", &request.separate_documents);
   int64_t workers = plan.pp * plan.dp.value_or(1) * plan.fsdp.value_or(1);
   r.Get("job.resources.workers", &workers);
   plan.world = workers;

@@ -19,8 +19,9 @@ struct CompileRequest {
   std::string graph_path;        // a text graph
   std::string weights = "auto";  // pretrained, random, auto
   std::vector<std::string> wrap_layer_cls, gc_cls;
-  uint64_t seed = 42;      // of dropout
-  int64_t vocab_size = 0;  // of the data; 0: unknown
+  uint64_t seed = 42;               // of dropout
+  int64_t vocab_size = 0;           // of the data; 0: unknown
+  bool separate_documents = false;  // the data says where documents begin, and they are kept apart
 };
 
 // Errors: InvalidArgument naming the field.

@@ -11,6 +11,7 @@
 #include "graph/import/import.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
+#include "graph/passes/separate_documents.h"
 #include "graph/planner/planner.h"
 #include "graph/planner/report/explain.h"
 #include "graph/planner/report/html.h"
@@ -81,6 +82,9 @@ ForwardBuilder MakeForwardBuilder(const CompileRequest& request, const OpTable& 
       if (node.op == "param") model.num_parameters += imported.forward.type(node.results[0]).num_elements();
     }
     model.forward = std::move(imported.forward);
+    if (request.separate_documents) {
+      TACC_ASSIGN_OR_RETURN(model.forward, SeparateDocuments(model.forward, ops));
+    }
     return model;
   };
 }

@@ -99,6 +99,7 @@ absl::StatusOr<std::string> Run(Arguments arguments) {
     mesh.axes.push_back({name, size});
   }
   arguments.options.partition = LayoutOf(mesh, arguments.residual_module);
+  arguments.options.sequence_blocks = SequenceBlocks(mesh);
   arguments.options.partition.units = arguments.options.schedule.units;
   TACC_ASSIGN_OR_RETURN(arguments.options.compute_dtype, ParseDType(arguments.compute_dtype));
   TACC_ASSIGN_OR_RETURN(const std::string text, ReadText(arguments.file));

@@ -216,6 +216,7 @@ absl::Status CheckStageSum(const Graph& graph, const Node& node, const Program& 
 absl::Status CheckBindings(const Graph& graph, const Program& program, const StateIndex& states) {
   static const std::map<std::string, std::pair<DType, int>> kInputs = {{"tokens", {DType::kI32, 2}},
                                                                        {"targets", {DType::kI32, 2}},
+                                                                       {"document_start", {DType::kI32, 2}},
                                                                        {"sample", {DType::kI64, 1}},
                                                                        {"step", {DType::kI64, 0}}};
   std::set<std::string> stored;
@@ -223,8 +224,9 @@ absl::Status CheckBindings(const Graph& graph, const Program& program, const Sta
     if (node.op == "input") {
       auto it = kInputs.find(node.symbol);
       if (it == kInputs.end()) {
-        return NodeError(graph, node,
-                         "unknown input; there are tokens and targets (i32[B,S]), sample (i64[B]) and step (i64[])");
+        return NodeError(
+            graph, node,
+            "unknown input; there are tokens, targets and document_start (i32[B,S]), sample (i64[B]) and step (i64[])");
       }
       const TensorType& type = graph.type(node.results[0]);
       if (type.dtype != it->second.first || type.rank() != it->second.second) {

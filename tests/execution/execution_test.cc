@@ -3,10 +3,12 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "graph/ir/sequence_order.h"
 #include "absl/strings/str_replace.h"
 #include "graph/ir/text.h"
 #include "graph/passes/pipeline.h"
@@ -31,13 +33,17 @@ struct Layout {
   int64_t pp = 1;
   graph::PipelineSchedule schedule = graph::PipelineSchedule::k1F1B;
   int chunks = 1;
+  int64_t cp = 1, sp = 1;  // ring and Ulysses
+
+  bool splits_sequence() const { return cp * sp > 1; }
 };
 
 std::string Name(const Layout& l) {
   return absl::StrCat(l.pp > 1 ? absl::StrCat("pp", l.pp, "_", std::string(graph::Name(l.schedule)), "_") : "", "dp",
                       l.dp, "_fsdp", l.fsdp, "_accumulation", l.accumulation,
                       l.compute_dtype == graph::DType::kBF16 ? "_bf16" : "",
-                      l.reduce_dtype == graph::DType::kBF16 ? "_reduced_in_bf16" : "");
+                      l.reduce_dtype == graph::DType::kBF16 ? "_reduced_in_bf16" : "",
+                      l.splits_sequence() ? absl::StrCat("_cp", l.cp, "_sp", l.sp) : "");
 }
 
 // Enough to cut.
@@ -63,6 +69,10 @@ std::vector<graph::Program> CompileLayout(const Layout& layout, const graph::OpT
   if (layout.pp > 1) mesh.axes.push_back({"pp", layout.pp});
   mesh.axes.push_back({"dp", layout.dp});
   mesh.axes.push_back({"fsdp", layout.fsdp});
+  mesh.axes.push_back({"cp", layout.cp});
+  mesh.axes.push_back({"sp", layout.sp});
+  options.partition.sequence_axes = {mesh.Find("cp"), mesh.Find("sp")};
+  if (layout.splits_sequence()) options.sequence_blocks = layout.cp;
   options.partition.batch_axes = {mesh.Find("dp"), mesh.Find("fsdp")};
   options.partition.at_rest_axes = {mesh.Find("fsdp")};
   for (int i = 0; i < layers; ++i) options.schedule.units.push_back(absl::StrCat("layers.", i));
@@ -88,14 +98,19 @@ struct Batch {
 
 // Rows [first, first + rows) of the global batch of `step`; one target in five is ignored, so ranks hold different
 // counts.
-Batch MakeBatch(int step, int64_t first, int64_t rows) {
+Batch MakeBatch(int step, int64_t first, int64_t rows, const std::vector<int64_t>& positions) {
   Batch batch;
   for (int64_t r = first; r < first + rows; ++r) {
     std::mt19937 random(static_cast<uint32_t>(step * 1000 + r));
     batch.sample.push_back(r);
+    std::pair<int32_t, uint32_t> row[kSeq];
     for (int64_t s = 0; s < kSeq; ++s) {
-      batch.tokens.push_back(static_cast<int32_t>(random() % kVocab));
-      const uint32_t target = random();
+      row[s].first = static_cast<int32_t>(random() % kVocab);
+      row[s].second = random();
+    }
+    for (int64_t s : positions) {
+      batch.tokens.push_back(row[s].first);
+      const uint32_t target = row[s].second;
       batch.targets.push_back(target % 5 == 0 ? -1 : static_cast<int32_t>(target % kVocab));
     }
   }
@@ -149,15 +164,22 @@ class Rank {
   void Train(Result& result) {
     const int64_t micro_batches = executor_->num_micro_batches();
     const int64_t logical_rows = kGlobalBatch / micro_batches;
-    // The ranks of a stage share the rows; every stage has all of them.
-    const int64_t ranks = program_.mesh.num_ranks() / program_.num_stages;
-    const int64_t rows = logical_rows / ranks;
-    const int64_t first_row = rank_ % ranks * rows;
+    // The ranks of a stage share the rows, or parts of them; every stage has all.
+    const graph::Mesh& mesh = program_.mesh;
+    const int64_t ranks = mesh.num_ranks() / program_.num_stages;
+    const int64_t sharers = mesh.axes[mesh.Find("cp")].size * mesh.axes[mesh.Find("sp")].size;
+    const int64_t rows = logical_rows / (ranks / sharers), first_row = rank_ % ranks / sharers * rows;
+    std::vector<int64_t> positions(kSeq);
+    std::iota(positions.begin(), positions.end(), 0);
+    for (const Executor::Input& input : executor_->inputs()) {
+      if (input.name == "tokens" || input.name == "targets")
+        positions = graph::Positions({kSeq, input.zigzag}, RangesOf(input.value, mesh, rank_)[1]);
+    }
     for (int step = 0; step < kSteps; ++step) {
       const int64_t steps_done = step;
       std::vector<Batch> batches;
       for (int64_t m = 0; m < micro_batches; ++m)
-        batches.push_back(MakeBatch(step, m * logical_rows + first_row, rows));
+        batches.push_back(MakeBatch(step, m * logical_rows + first_row, rows, positions));
       std::vector<std::vector<const void*>> inputs;
       for (const Batch& batch : batches) inputs.push_back(Pointers(batch, &steps_done));
       const absl::Status status = executor_->RunStep(inputs);
@@ -169,7 +191,7 @@ class Rank {
     }
     const int64_t none = 0;
     for (int64_t m = 0; m < micro_batches; ++m) {
-      const Batch batch = MakeBatch(99, m * logical_rows + first_row, rows);
+      const Batch batch = MakeBatch(99, m * logical_rows + first_row, rows, positions);
       ASSERT_TRUE(executor_->RunEval(Pointers(batch, &none)).ok());
       if (rank_ == 0) result.eval_loss += *executor_->Output("loss");
     }
@@ -324,12 +346,31 @@ TEST_P(Bf16Test, IsAsNearToF32AsOneRankInBf16) {
   EXPECT_LE(many.weights, 1.5 * one.weights);
 }
 
-constexpr Layout kF32Layouts[] = {{1, 1, 1}, {1, 1, 4}, {2, 1, 1}, {1, 2, 1}, {1, 3, 1},
-                                  {1, 3, 4}, {2, 2, 1}, {2, 3, 2}, {1, 4, 1}};
+constexpr Layout kF32Layouts[] = {{1, 1, 1},
+                                  {1, 1, 4},
+                                  {2, 1, 1},
+                                  {1, 2, 1},
+                                  {1, 3, 1},
+                                  {1, 3, 4},
+                                  {2, 2, 1},
+                                  {2, 3, 2},
+                                  {1, 4, 1},
+                                  {.dp = 1, .fsdp = 1, .accumulation = 2, .cp = 3},
+                                  {.dp = 1, .fsdp = 2, .accumulation = 1, .cp = 3},
+                                  {.dp = 1, .fsdp = 1, .accumulation = 1, .cp = 3},
+                                  {.dp = 2, .fsdp = 1, .accumulation = 1, .sp = 2},
+                                  {.dp = 1, .fsdp = 1, .accumulation = 1, .cp = 3, .sp = 2}};
 constexpr graph::DType kF32 = graph::DType::kF32, kBF16 = graph::DType::kBF16;
-constexpr Layout kBf16Layouts[] = {{1, 1, 4, kBF16},        {1, 2, 1, kBF16},       {1, 3, 4, kBF16},
-                                   {2, 2, 1, kBF16},        {1, 2, 1, kF32, kBF16}, {2, 2, 1, kF32, kBF16},
-                                   {1, 3, 4, kBF16, kBF16}, {2, 2, 1, kBF16, kBF16}};
+constexpr Layout kBf16Layouts[] = {
+    {1, 1, 4, kBF16},
+    {1, 2, 1, kBF16},
+    {1, 3, 4, kBF16},
+    {2, 2, 1, kBF16},
+    {1, 2, 1, kF32, kBF16},
+    {2, 2, 1, kF32, kBF16},
+    {1, 3, 4, kBF16, kBF16},
+    {2, 2, 1, kBF16, kBF16},
+    {.dp = 1, .fsdp = 1, .accumulation = 1, .compute_dtype = graph::DType::kBF16, .cp = 3}};
 
 std::string NameOf(const testing::TestParamInfo<Layout>& info) { return Name(info.param); }
 

@@ -72,6 +72,8 @@ class GraphRun {
     if (node.op == "send" || node.op == "recv" || node.op == "finish") return communicate_(node);
     if (node.op == "stage_sum") {
       TACC_ASSIGN_OR_RETURN(values_[node.results[0]], sum_(node, values_[node.operands[0]]));
+    } else if (node.op == "rotate_blocks") {
+      TACC_RETURN_IF_ERROR(Rotate(node));
     } else if (IsCollective(node.op)) {
       Exchange(node);
     } else if (node.op == "wait" || node.op == "mask_padding") {
@@ -113,6 +115,21 @@ class GraphRun {
         values_[node.results[i]][rank] = std::move(results[i]);
       }
     }
+    return absl::OkStatus();
+  }
+
+  // Of a logical array [B,S,...] each block of the sequence at the next one's place, from whoever holds it.
+  absl::Status Rotate(const graph::Node& node) {
+    const Placement at = placement(node.operands[0]);
+    TACC_ASSIGN_OR_RETURN(const Array whole, Assemble(values_[node.operands[0]], at, mesh_));
+    const int64_t extent = whole.dims[1], block = graph::GetAttr<int64_t>(node.attrs, "block");
+    Array rotated = whole;
+    ForEachIndex(whole.dims, [&](const Dims& index) {
+      Dims to = index;
+      to[1] = (index[1] + block) % extent;
+      rotated.at(to) = whole.at(index);
+    });
+    values_[node.results[0]] = Scatter(rotated, placement(node.results[0]), mesh_, random_);
     return absl::OkStatus();
   }
 
@@ -176,7 +193,22 @@ class GraphRun {
   Communicate communicate_;
   SumOverStages sum_;
   std::vector<Shards> values_;
+  Random random_{1};
 };
+
+// What an input node holds of an array in natural order.
+Array InOrder(const graph::Node& node, const Array& array) {
+  const int64_t zigzag = graph::GetAttr<int64_t>(node.attrs, "zigzag");
+  if (zigzag <= 1) return array;
+  const graph::SequenceOrder order{array.dims[1], zigzag};
+  Array ordered = array;
+  ForEachIndex(array.dims, [&](const Dims& index) {
+    Dims from = index;
+    from[1] = order.PositionOf(index[1]);
+    ordered.at(index) = array.at(from);
+  });
+  return ordered;
+}
 
 absl::StatusOr<const Array*> Find(const Arrays& arrays, const std::string& name, const Dims& dims) {
   auto it = arrays.find(name);
@@ -199,7 +231,7 @@ absl::StatusOr<Arrays> RunGraph(const graph::Graph& graph, const graph::Mesh& me
       graph, mesh, evaluators,
       [&](const graph::Node& node, const Placement& placement) -> absl::StatusOr<Shards> {
         TACC_ASSIGN_OR_RETURN(const Array* array, Find(leaves, node.symbol, placement.global.dims));
-        return Scatter(*array, placement, mesh, random);
+        return Scatter(InOrder(node, *array), placement, mesh, random);
       },
       [&](const graph::Node& node, const Shards& shards, const Placement& placement) -> absl::Status {
         TACC_ASSIGN_OR_RETURN(ends[node.symbol], Assemble(shards, placement, mesh));
@@ -257,7 +289,7 @@ absl::Status Simulation::Run(const std::vector<graph::Call>& calls, const std::f
         [&](const graph::Node& node, const Placement& placement) -> absl::StatusOr<Shards> {
           if (node.op == "read") return states_.at(KeyOf(node.symbol, call.micro_batch));
           TACC_ASSIGN_OR_RETURN(const Array* array, Find(given, node.symbol, placement.global.dims));
-          return Scatter(*array, placement, mesh_, random_);
+          return Scatter(InOrder(node, *array), placement, mesh_, random_);
         },
         [&](const graph::Node& node, const Shards& shards, const Placement& placement) -> absl::Status {
           if (node.op == "store") {

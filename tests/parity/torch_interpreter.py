@@ -184,6 +184,8 @@ def _run_node(node: Node, x: list[torch.Tensor], dtype: torch.dtype) -> list[tor
         case "l2_normalize":
             norm = x[0].norm(dim=-1, keepdim=True).clamp(min=a["eps"])
             return [x[0] / norm, norm.reciprocal().squeeze(-1)]
+        case "positions":
+            return [torch.arange(node.attrs["length"], dtype=torch.int32)]
         case "rope_table":
             return _rope_table(node, dtype)
         case "rotary":

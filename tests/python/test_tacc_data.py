@@ -188,6 +188,7 @@ def test_check_of_good_data(data):
         "num_tokens": num_tokens,
         "num_samples": num_tokens // 20,
         "eval_tokens": eval_tokens,
+        "separate_documents": False,
         "fingerprint": json.loads((data / "index.json").read_text())["fingerprint"],
     }
     assert output("check", "--data", data)["seq_len"] == 33

@@ -36,6 +36,7 @@ struct ShardForTest {
   std::vector<uint32_t> tokens;
   std::vector<uint8_t> loss_mask;  // Empty: no such column.
   int token_bytes = 2;
+  std::vector<uint8_t> segments = {};  // Empty: no such column.
 };
 
 inline void WriteFile(const std::string& path, const std::string& bytes) {
@@ -51,14 +52,22 @@ inline std::string ShardBytes(const ShardForTest& shard) {
     return text;
   };
   const uint64_t num_tokens = shard.tokens.size();
-  const bool has_mask = !shard.loss_mask.empty();
+  std::vector<std::pair<std::string, const std::vector<uint8_t>*>> bytes;  // Columns behind the tokens.
+  if (!shard.loss_mask.empty()) bytes.emplace_back("loss_mask", &shard.loss_mask);
+  if (!shard.segments.empty()) bytes.emplace_back("segment", &shard.segments);
+  uint64_t offset = bytes.size() < 2 ? 128 : 192;
+  const uint64_t begin = offset;
   std::string file =
-      "taccdata" + number(1, 4) + number(has_mask ? 2 : 1, 4) + number(num_tokens, 8) + std::string(40, '\0');
-  file += name("tokens") + number(shard.token_bytes, 8) + number(128, 8);
-  if (has_mask) file += name("loss_mask") + number(1, 8) + number(128 + num_tokens * shard.token_bytes, 8);
-  file.resize(128);
+      "taccdata" + number(1, 4) + number(1 + bytes.size(), 4) + number(num_tokens, 8) + std::string(40, '\0');
+  file += name("tokens") + number(shard.token_bytes, 8) + number(offset, 8);
+  offset += num_tokens * shard.token_bytes;
+  for (const auto& [column, values] : bytes) {
+    file += name(column) + number(1, 8) + number(offset, 8);
+    offset += num_tokens;
+  }
+  file.resize(begin);
   for (const uint32_t token : shard.tokens) file += number(token, shard.token_bytes);
-  file.append(shard.loss_mask.begin(), shard.loss_mask.end());
+  for (const auto& [column, values] : bytes) file.append(values->begin(), values->end());
   return file;
 }
 

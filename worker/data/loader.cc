@@ -44,35 +44,52 @@ int64_t BatchReader::NumBatches() const {
   return (order_.num_samples() + options_.global_batch_size - 1) / options_.global_batch_size;
 }
 
-absl::Status BatchReader::ReadRow(int64_t sample, int32_t* tokens, int32_t* targets) const {
+absl::Status BatchReader::ReadRow(int64_t sample, int32_t* tokens, int32_t* targets, int32_t* document_starts) const {
   const int64_t length = options_.seq_len;
   if (absl::Status read = dataset_->ReadTokens(sample * length, length, tokens); !read.ok()) return read;
   std::memcpy(targets, tokens + 1, (length - 1) * sizeof(int32_t));
   targets[length - 1] = -1;
-  if (!dataset_->has_loss_mask()) return absl::OkStatus();
-  uint8_t mask[4096];
-  for (int64_t first = 1; first < length; first += sizeof(mask)) {
-    const int64_t count = std::min<int64_t>(sizeof(mask), length - first);
-    if (absl::Status read = dataset_->ReadLossMask(sample * length + first, count, mask); !read.ok()) return read;
+  if (document_starts != nullptr) std::fill_n(document_starts, length, 0);
+  uint8_t bytes[4096];
+  for (int64_t first = 1; dataset_->has_loss_mask() && first < length; first += sizeof(bytes)) {
+    const int64_t count = std::min<int64_t>(sizeof(bytes), length - first);
+    if (absl::Status read = dataset_->ReadLossMask(sample * length + first, count, bytes); !read.ok()) return read;
     for (int64_t i = 0; i < count; ++i) {
-      if (mask[i] == 0) targets[first + i - 1] = -1;
+      if (bytes[i] == 0) targets[first + i - 1] = -1;
+    }
+  }
+  int32_t start = 0;
+  uint8_t segment = 0;
+  for (int64_t first = 0; dataset_->has_segments() && first < length; first += sizeof(bytes)) {
+    const int64_t count = std::min<int64_t>(sizeof(bytes), length - first);
+    if (absl::Status read = dataset_->ReadSegments(sample * length + first, count, bytes); !read.ok()) return read;
+    for (int64_t i = 0; i < count; ++i) {
+      if (first + i > 0 && bytes[i] != segment) {
+        start = static_cast<int32_t>(first + i);
+        targets[start - 1] = -1;
+      }
+      segment = bytes[i];
+      if (document_starts != nullptr) document_starts[first + i] = start;
     }
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<BatchInfo> BatchReader::Read(int64_t step, int32_t* tokens, int32_t* targets) const {
+absl::StatusOr<BatchInfo> BatchReader::Read(int64_t step, int32_t* tokens, int32_t* targets,
+                                            int32_t* document_starts) const {
   const int64_t length = options_.seq_len;
   BatchInfo info;
   info.step = step;
   for (int64_t row = options_.first_row; row < options_.last_row; ++row, tokens += length, targets += length) {
     const int64_t sample = Sample(step, row);
+    int32_t* starts = document_starts == nullptr ? nullptr : document_starts + (row - options_.first_row) * length;
     if (sample < 0) {
       std::fill_n(tokens, length, 0);
       std::fill_n(targets, length, -1);
+      if (starts != nullptr) std::fill_n(starts, length, 0);
       continue;
     }
-    if (absl::Status read = ReadRow(sample, tokens, targets); !read.ok()) return read;
+    if (absl::Status read = ReadRow(sample, tokens, targets, starts); !read.ok()) return read;
     info.hash += RowHash(row, tokens, length);
     info.target_tokens += std::count_if(targets, targets + length, [](int32_t target) { return target >= 0; });
   }
@@ -92,6 +109,7 @@ Loader::Loader(BatchReader reader, int64_t first_step)
   for (Slot& slot : slots_) {
     slot.tokens.resize(size);
     slot.targets.resize(size);
+    slot.document_starts.resize(size);
     free_.push_back(&slot);
   }
   thread_ = std::thread([this] { ReadAhead(); });
@@ -118,13 +136,13 @@ void Loader::ReadAhead() {
       slot->step = next_step_++;
       generation = generation_;
     }
-    slot->info = reader_.Read(slot->step, slot->tokens.data(), slot->targets.data());
+    slot->info = reader_.Read(slot->step, slot->tokens.data(), slot->targets.data(), slot->document_starts.data());
     absl::MutexLock lock(&mutex_);
     (generation == generation_ ? ready_ : free_).push_back(slot);
   }
 }
 
-absl::StatusOr<BatchInfo> Loader::Next(int32_t* tokens, int32_t* targets) {
+absl::StatusOr<BatchInfo> Loader::Next(int32_t* tokens, int32_t* targets, int32_t* document_starts) {
   Slot* slot;
   {
     absl::MutexLock lock(&mutex_);
@@ -137,6 +155,9 @@ absl::StatusOr<BatchInfo> Loader::Next(int32_t* tokens, int32_t* targets) {
   if (info.ok()) {
     std::memcpy(tokens, slot->tokens.data(), slot->tokens.size() * sizeof(int32_t));
     std::memcpy(targets, slot->targets.data(), slot->targets.size() * sizeof(int32_t));
+    if (document_starts != nullptr) {
+      std::memcpy(document_starts, slot->document_starts.data(), slot->document_starts.size() * sizeof(int32_t));
+    }
   }
   {
     absl::MutexLock lock(&mutex_);

@@ -2,8 +2,10 @@
 //
 // Row k of the batch after `step` updates (0: the first batch) is sample SampleOrder(step * B + k), or, in sequential
 // order (evaluation), sample step * B + k. tokens[i] = stream[sample * S + i]; targets[i] = tokens[i + 1], shifted
-// inside the row: the last target of a row is -1 (ignored), and so is one whose loss_mask is 0. In sequential order a
-// row past the last sample is padding: tokens 0, targets -1.
+// inside the row: the last target of a row is -1 (ignored), and so is one whose loss_mask is 0, or that is the first
+// token of another document where documents are apart (column segment). document_starts[i] is the index in the row of
+// the first token of token i's document; a row begins a document, and without the column is one. In sequential order a
+// row past the last sample is padding: tokens 0, targets -1, document_starts 0.
 #ifndef WORKER_DATA_LOADER_H_
 #define WORKER_DATA_LOADER_H_
 
@@ -56,8 +58,9 @@ class BatchReader {
   // data.
   static absl::StatusOr<BatchReader> Create(const Dataset* dataset, const LoaderOptions& options);
 
-  // tokens and targets: [R, S] each, written in full. DataLoss and OutOfRange as Dataset::ReadTokens.
-  absl::StatusOr<BatchInfo> Read(int64_t step, int32_t* tokens, int32_t* targets) const;
+  // [R, S] each, written in full; document_starts may be null. DataLoss and OutOfRange as Dataset::ReadTokens.
+  absl::StatusOr<BatchInfo> Read(int64_t step, int32_t* tokens, int32_t* targets,
+                                 int32_t* document_starts = nullptr) const;
 
   // The sample at `row` of the global batch, or -1 for padding.
   int64_t Sample(int64_t step, int64_t row) const;
@@ -72,7 +75,7 @@ class BatchReader {
   BatchReader(const Dataset* dataset, const LoaderOptions& options, int64_t num_samples)
       : dataset_(dataset), options_(options), order_(num_samples, options.seed) {}
 
-  absl::Status ReadRow(int64_t sample, int32_t* tokens, int32_t* targets) const;
+  absl::Status ReadRow(int64_t sample, int32_t* tokens, int32_t* targets, int32_t* document_starts) const;
 
   const Dataset* dataset_;
   LoaderOptions options_;
@@ -89,9 +92,9 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  // Copies the next batch to tokens and targets, [R, S] each; waits when it is not read yet. An error is of this batch;
-  // the next call tries the same batch again.
-  absl::StatusOr<BatchInfo> Next(int32_t* tokens, int32_t* targets);
+  // Copies the next batch, [R, S] each; document_starts may be null. Waits when it is not read yet. An error is of this
+  // batch; the next call tries the same batch again.
+  absl::StatusOr<BatchInfo> Next(int32_t* tokens, int32_t* targets, int32_t* document_starts = nullptr);
 
   // The next batch will be the one after `step` updates.
   void Seek(int64_t step);
@@ -104,6 +107,7 @@ class Loader {
   struct Slot {
     std::vector<int32_t> tokens;
     std::vector<int32_t> targets;
+    std::vector<int32_t> document_starts;
     int64_t step = 0;
     absl::StatusOr<BatchInfo> info = BatchInfo();
   };

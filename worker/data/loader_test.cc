@@ -112,6 +112,22 @@ TEST(BatchReader, LossMaskRemovesTargets) {
   EXPECT_EQ(info->target_tokens, 5);
 }
 
+TEST(BatchReader, DocumentsThatAreApartStartAnewAndEndWithoutATarget) {
+  TempDir dir;
+  WriteDataFolder(dir.path(), {{{10, 11, 12, 13, 14}, {}, 2, {7, 7, 8, 9, 9}}, {{15, 16, 17}, {}, 2, {9, 9, 0}}});
+  const auto dataset = *Dataset::Open(dir.path());
+  EXPECT_TRUE(dataset->has_segments());
+  LoaderOptions options = Options(4, 3, 0, 3);
+  options.order = LoaderOptions::Order::kSequential;
+  const auto reader = BatchReader::Create(dataset.get(), options);
+  std::vector<int32_t> tokens(12), targets(12), starts(12, 5);
+  const auto info = reader->Read(0, tokens.data(), targets.data(), starts.data());
+  ASSERT_TRUE(info.ok()) << info.status();
+  EXPECT_EQ(targets, (std::vector<int32_t>{11, -1, -1, -1, 15, 16, -1, -1, -1, -1, -1, -1}));
+  EXPECT_EQ(starts, (std::vector<int32_t>{0, 0, 2, 3, 0, 0, 0, 3, 0, 0, 0, 0}));
+  EXPECT_EQ(info->target_tokens, 3);
+}
+
 TEST(BatchReader, SequentialOrderEndsWithPadding) {
   TempDir dir;
   const auto dataset = Counting(dir.path());

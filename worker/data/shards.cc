@@ -273,8 +273,8 @@ void Dataset::OpenShard(const ShardInfo& info, Shard* shard, std::vector<std::st
   const int64_t data_begin = kHeaderBytes + static_cast<int64_t>(columns.size()) * kColumnBytes;
   for (const Column& column : columns) {
     const std::string name(column.name, strnlen(column.name, sizeof(column.name)));
-    const bool is_tokens = name == "tokens", is_loss_mask = name == "loss_mask";
-    if (!is_tokens && !is_loss_mask) continue;  // A column this version does not know.
+    const bool is_tokens = name == "tokens", is_loss_mask = name == "loss_mask", is_segment = name == "segment";
+    if (!is_tokens && !is_loss_mask && !is_segment) continue;  // A column this version does not know.
     if (is_tokens ? column.element_bytes != 2 && column.element_bytes != 4 : column.element_bytes != 1) {
       return problem(absl::StrCat("column ", name, " has elements of ", column.element_bytes, " bytes; ",
                                   is_tokens ? "2 or 4" : "1", " wanted"));
@@ -289,7 +289,7 @@ void Dataset::OpenShard(const ShardInfo& info, Shard* shard, std::vector<std::st
       shard->token_bytes = static_cast<int64_t>(column.element_bytes);
       shard->tokens_offset = static_cast<int64_t>(column.offset);
     } else {
-      shard->loss_mask_offset = static_cast<int64_t>(column.offset);
+      (is_segment ? shard->segment_offset : shard->loss_mask_offset) = static_cast<int64_t>(column.offset);
     }
   }
   if (shard->token_bytes == 0) problem("has no column `tokens`");
@@ -309,6 +309,7 @@ absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const std::string& dir) {
       first_token += info.num_tokens;
       OpenShard(info, &shard, &problems);
       dataset->has_loss_mask_ |= shard.loss_mask_offset != 0;
+      dataset->has_segments_ |= shard.segment_offset != 0;
     }
   }
   if (!problems.empty()) return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
@@ -363,6 +364,15 @@ absl::Status Dataset::ReadTokens(int64_t first, int64_t count, int32_t* tokens) 
 }
 
 absl::Status Dataset::ReadLossMask(int64_t first, int64_t count, uint8_t* mask) const {
+  return ReadBytes(&Shard::loss_mask_offset, 1, first, count, mask);
+}
+
+absl::Status Dataset::ReadSegments(int64_t first, int64_t count, uint8_t* segments) const {
+  return ReadBytes(&Shard::segment_offset, 0, first, count, segments);
+}
+
+absl::Status Dataset::ReadBytes(int64_t Shard::*offset, uint8_t absent, int64_t first, int64_t count,
+                                uint8_t* bytes) const {
   if (first < 0 || count < 0 || first > info_.num_tokens - count) {
     return absl::OutOfRangeError(
         absl::StrCat(dir_, ": tokens [", first, ", ", first + count, ") of ", info_.num_tokens));
@@ -371,12 +381,12 @@ absl::Status Dataset::ReadLossMask(int64_t first, int64_t count, uint8_t* mask) 
     const Shard& shard = shards_[i];
     const int64_t piece = std::min(count, shard.first_token + shard.num_tokens - first);
     std::string why;
-    if (shard.loss_mask_offset == 0) {
-      std::fill_n(mask, piece, 1);
-    } else if (!ReadFully(shard.file, mask, piece, shard.loss_mask_offset + (first - shard.first_token), &why)) {
+    if (shard.*offset == 0) {
+      std::fill_n(bytes, piece, absent);
+    } else if (!ReadFully(shard.file, bytes, piece, shard.*offset + (first - shard.first_token), &why)) {
       return absl::DataLossError(absl::StrCat(shard.path, ": ", why));
     }
-    mask += piece;
+    bytes += piece;
     first += piece;
     count -= piece;
   }

@@ -60,6 +60,11 @@ class Dataset {
   // As ReadTokens: 0 where the token is never a target, else non-zero. 1 in shards without the column.
   absl::Status ReadLossMask(int64_t first, int64_t count, uint8_t* mask) const;
 
+  // Whether a shard has the column segment: documents are apart.
+  bool has_segments() const { return has_segments_; }
+  // As ReadTokens: a number that differs from the one before where a document begins. 0 in shards without the column.
+  absl::Status ReadSegments(int64_t first, int64_t count, uint8_t* segments) const;
+
  private:
   struct Shard {
     std::string path;
@@ -69,6 +74,7 @@ class Dataset {
     int64_t token_bytes = 0;  // 2 or 4.
     int64_t tokens_offset = 0;
     int64_t loss_mask_offset = 0;  // 0: no such column.
+    int64_t segment_offset = 0;    // As well.
   };
 
   Dataset() = default;
@@ -76,6 +82,8 @@ class Dataset {
   static bool ReadIndex(const std::string& dir, DatasetInfo* info, std::vector<std::string>* problems);
   // Opens one shard and checks its header.
   static void OpenShard(const ShardInfo& info, Shard* shard, std::vector<std::string>* problems);
+  // Reads a column of one byte an element, `absent` where a shard lacks it.
+  absl::Status ReadBytes(int64_t Shard::*offset, uint8_t absent, int64_t first, int64_t count, uint8_t* bytes) const;
   // Index of the shard that holds the token.
   size_t FindShard(int64_t token) const;
 
@@ -83,6 +91,7 @@ class Dataset {
   DatasetInfo info_;
   std::vector<Shard> shards_;
   bool has_loss_mask_ = false;
+  bool has_segments_ = false;
 };
 
 }  // namespace tacc::worker

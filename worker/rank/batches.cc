@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "graph/ir/sequence_order.h"
 #include "graph/ir/status_macros.h"
 #include "worker/rank/bind_collective.h"
 
@@ -11,8 +12,10 @@ namespace {
 
 // How the program cuts a batch.
 struct Cut {
-  int64_t logical_rows = 0;  // Bg
-  graph::Range rows;         // Of this rank, in [0, Bg).
+  int64_t logical_rows = 0;        // Bg
+  graph::Range rows;               // Of this rank, in [0, Bg).
+  std::vector<int64_t> positions;  // Of each row; empty: all, in order.
+  int64_t num_positions = 0;
   bool is_first_replica = true;
   bool takes_rows = true;  // Not: a stage in the middle of a pipeline.
 };
@@ -25,19 +28,16 @@ absl::Status CheckInput(const Executor::Input& input, const BatchOptions& option
     return absl::InvalidArgumentError(
         absl::StrCat("the program's input \"", input.name, "\" is ", type.ToString(), "; wanted ", wanted));
   };
-  if (input.name == "tokens" || input.name == "targets") {
-    if (type.dtype != DType::kI32 || type.rank() != 2 || global[1] != options.seq_len ||
-        type.dims[1] != options.seq_len) {
-      return fail(
-          absl::StrCat("i32[rows,", options.seq_len, "], whole in its second dim (seq_len = ", options.seq_len, ")"));
-    }
+  if (input.name == "tokens" || input.name == "targets" || input.name == "document_start") {
+    if (type.dtype != DType::kI32 || type.rank() != 2 || global[1] != options.seq_len)
+      return fail(absl::StrCat("i32[rows,", options.seq_len, "] over all ranks (seq_len = ", options.seq_len, ")"));
     return absl::OkStatus();
   }
   if (input.name == "sample")
     return type.dtype == DType::kI64 && type.rank() == 1 ? absl::OkStatus() : fail("i64[rows]");
   if (input.name == "step") return type.dtype == DType::kI64 && type.rank() == 0 ? absl::OkStatus() : fail("i64[]");
-  return absl::InvalidArgumentError(
-      absl::StrCat("the program has an input \"", input.name, "\"; known are tokens, targets, sample and step"));
+  return absl::InvalidArgumentError(absl::StrCat("the program has an input \"", input.name,
+                                                 "\"; known are tokens, targets, document_start, sample and step"));
 }
 
 absl::StatusOr<Cut> CutOf(const BatchOptions& options) {
@@ -55,14 +55,26 @@ absl::StatusOr<Cut> CutOf(const BatchOptions& options) {
     cut.is_first_replica = cut.takes_rows = false;
     return cut;
   }
+  const std::vector<graph::Range> ranges = RangesOf(tokens->value, options.program->mesh, options.rank);
   cut.logical_rows = tokens->value.type.dims[0];
-  cut.rows = RangesOf(tokens->value, options.program->mesh, options.rank)[0];
+  cut.rows = ranges[0];
+  const bool has_positions = ranges.size() > 1;  // a stage may have no more than the samples' indices
+  cut.num_positions = has_positions ? ranges[1].end - ranges[1].begin : options.seq_len;
+  if (has_positions && cut.num_positions != tokens->value.type.dims[1]) {
+    return absl::InvalidArgumentError(absl::StrCat("a sequence of ", options.seq_len,
+                                                   " tokens does not divide over the ranks: rank ", options.rank,
+                                                   " has ", cut.num_positions, " of ", tokens->value.type.dims[1]));
+  }
+  if (has_positions && (cut.num_positions != options.seq_len || tokens->zigzag > 1))
+    cut.positions = graph::Positions({options.seq_len, tokens->zigzag}, ranges[1]);
   if (tokens->value.placement.has_value()) {
     const graph::Placement& placement = *tokens->value.placement;
     cut.logical_rows = placement.global.dims[0];
     const std::vector<int64_t> coordinates = options.program->mesh.Coordinates(options.rank);
+    const graph::AxisList& of_rows = placement.sharding.dims[0];
     for (size_t axis = 0; axis < coordinates.size(); ++axis) {
-      if (coordinates[axis] != 0 && !placement.sharding.Uses(static_cast<int>(axis))) cut.is_first_replica = false;
+      const bool splits_rows = std::find(of_rows.begin(), of_rows.end(), static_cast<int>(axis)) != of_rows.end();
+      if (coordinates[axis] != 0 && !splits_rows) cut.is_first_replica = false;
     }
   }
   const int64_t local_rows = tokens->value.type.dims[0];
@@ -77,20 +89,43 @@ absl::StatusOr<Cut> CutOf(const BatchOptions& options) {
                                                      input.value.type.ToString(), " but \"tokens\" has ", local_rows,
                                                      " rows"));
     }
+    if (input.value.type.rank() > 1 &&
+        (input.value.type.dims != tokens->value.type.dims || input.zigzag != tokens->zigzag)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the program's input \"", input.name, "\" is not cut as \"tokens\" is"));
+    }
   }
   return cut;
 }
 
-std::vector<const void*> Pointers(const std::vector<Executor::Input>& inputs, const int32_t* tokens,
-                                  const int32_t* targets, const int64_t* samples, const int64_t* step) {
+std::vector<const void*> Pointers(const std::vector<Executor::Input>& inputs, const BatchColumns& columns,
+                                  const int64_t* step) {
   std::vector<const void*> pointers;
   for (const Executor::Input& input : inputs) {
-    pointers.push_back(input.name == "tokens"    ? static_cast<const void*>(tokens)
-                       : input.name == "targets" ? static_cast<const void*>(targets)
-                       : input.name == "sample"  ? static_cast<const void*>(samples)
-                                                 : static_cast<const void*>(step));
+    pointers.push_back(input.name == "tokens"           ? static_cast<const void*>(columns.tokens.data())
+                       : input.name == "targets"        ? static_cast<const void*>(columns.targets.data())
+                       : input.name == "document_start" ? static_cast<const void*>(columns.document_starts.data())
+                       : input.name == "sample"         ? static_cast<const void*>(columns.samples.data())
+                                                        : static_cast<const void*>(step));
   }
   return pointers;
+}
+
+// Memory for `rows` rows of `length` elements.
+void Resize(int64_t rows, int64_t length, BatchColumns& columns) {
+  for (std::vector<int32_t>* column : {&columns.tokens, &columns.targets, &columns.document_starts})
+    column->resize(rows * length);
+}
+
+// Takes the given positions of each row.
+void CutRows(const BatchColumns& whole, int64_t length, const std::vector<int64_t>& positions, BatchColumns& own) {
+  const size_t count = positions.size();
+  for (size_t i = 0; i < own.tokens.size(); ++i) {
+    const size_t from = i / count * length + positions[i % count];
+    own.tokens[i] = whole.tokens[from];
+    own.targets[i] = whole.targets[from];
+    own.document_starts[i] = whole.document_starts[from];
+  }
 }
 
 std::vector<int64_t> Samples(int64_t first, int64_t count) {
@@ -115,9 +150,12 @@ absl::StatusOr<std::unique_ptr<TrainBatches>> TrainBatches::Create(const BatchOp
   const int64_t rows = cut.rows.end - cut.rows.begin;
   if (!cut.takes_rows) {
     batches->inputs_.assign(options.num_micro_batches,
-                            Pointers(*options.inputs, nullptr, nullptr, nullptr, &batches->step_));
+                            Pointers(*options.inputs, {}, &batches->step_));
     return batches;
   }
+  batches->seq_len_ = options.seq_len;
+  batches->positions_ = cut.positions;
+  if (!cut.positions.empty()) Resize(rows, options.seq_len, batches->whole_);
   for (int64_t m = 0; m < options.num_micro_batches; ++m) {
     LoaderOptions loader;
     loader.seq_len = options.seq_len;
@@ -127,14 +165,12 @@ absl::StatusOr<std::unique_ptr<TrainBatches>> TrainBatches::Create(const BatchOp
     loader.seed = options.seed;
     MicroBatch micro_batch;
     TACC_ASSIGN_OR_RETURN(micro_batch.loader, Loader::Create(dataset, loader, first_step));
-    micro_batch.tokens.resize(rows * options.seq_len);
-    micro_batch.targets.resize(rows * options.seq_len);
-    micro_batch.samples = Samples(loader.first_row, rows);
+    Resize(rows, cut.num_positions, micro_batch.columns);
+    micro_batch.columns.samples = Samples(loader.first_row, rows);
     batches->micro_batches_.push_back(std::move(micro_batch));
   }
   for (const MicroBatch& m : batches->micro_batches_) {
-    batches->inputs_.push_back(
-        Pointers(*options.inputs, m.tokens.data(), m.targets.data(), m.samples.data(), &batches->step_));
+    batches->inputs_.push_back(Pointers(*options.inputs, m.columns, &batches->step_));
   }
   return batches;
 }
@@ -142,7 +178,10 @@ absl::StatusOr<std::unique_ptr<TrainBatches>> TrainBatches::Create(const BatchOp
 absl::Status TrainBatches::Next() {
   hash_ = 0;
   for (MicroBatch& m : micro_batches_) {
-    TACC_ASSIGN_OR_RETURN(const BatchInfo info, m.loader->Next(m.tokens.data(), m.targets.data()));
+    BatchColumns& read = positions_.empty() ? m.columns : whole_;
+    TACC_ASSIGN_OR_RETURN(const BatchInfo info,
+                          m.loader->Next(read.tokens.data(), read.targets.data(), read.document_starts.data()));
+    if (!positions_.empty()) CutRows(whole_, seq_len_, positions_, m.columns);
     if (info.step != next_step_) {
       return absl::InternalError(
           absl::StrCat("the loader gave the batch of step ", info.step, " instead of ", next_step_));
@@ -164,16 +203,19 @@ absl::StatusOr<std::unique_ptr<EvalBatches>> EvalBatches::Create(const BatchOpti
   TACC_ASSIGN_OR_RETURN(BatchReader reader, BatchReader::Create(dataset, loader));
   std::unique_ptr<EvalBatches> batches(new EvalBatches(std::move(reader)));
   const int64_t rows = batches->reader_.num_rows();
-  batches->tokens_.resize(rows * options.seq_len);
-  batches->targets_.resize(rows * options.seq_len);
-  batches->samples_ = Samples(cut.rows.begin, rows);
-  batches->inputs_ = Pointers(*options.inputs, batches->tokens_.data(), batches->targets_.data(),
-                              batches->samples_.data(), &batches->step_);
+  batches->positions_ = cut.positions;
+  Resize(rows, cut.num_positions, batches->columns_);
+  if (!cut.positions.empty()) Resize(rows, options.seq_len, batches->whole_);
+  batches->columns_.samples = Samples(cut.rows.begin, rows);
+  batches->inputs_ = Pointers(*options.inputs, batches->columns_, &batches->step_);
   return batches;
 }
 
 absl::StatusOr<const std::vector<const void*>*> EvalBatches::Read(int64_t index) {
-  TACC_RETURN_IF_ERROR(reader_.Read(index, tokens_.data(), targets_.data()).status());
+  BatchColumns& read = positions_.empty() ? columns_ : whole_;
+  TACC_RETURN_IF_ERROR(
+      reader_.Read(index, read.tokens.data(), read.targets.data(), read.document_starts.data()).status());
+  if (!positions_.empty()) CutRows(whole_, reader_.options().seq_len, positions_, columns_);
   return &inputs_;
 }
 

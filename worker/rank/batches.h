@@ -19,8 +19,9 @@ namespace tacc::worker {
 // (all ranks, one micro-batch), B global_batch_size, S seq_len.
 //
 // Micro-batch m covers the rows [m*Bg, (m+1)*Bg) of the global batch; of those the rank takes the range that the
-// sharding of dim 0 of "tokens" gives it. A stage of a pipeline without them goes by another input, or reads no rows.
-// Inputs: tokens and targets i32[rows,S], sample i64[rows] (row in the global batch), step i64[] (updates done).
+// sharding of dim 0 of "tokens" gives it, and of each row the positions that dim 1 and the program's order of the
+// sequence give it. A stage of a pipeline without tokens goes by another input, or reads no rows. Inputs: tokens, targets
+// and document_start i32[rows,positions], sample i64[rows] (row in the global batch), step i64[] (updates done).
 struct BatchOptions {
   const graph::Program* program = nullptr;
   int64_t rank = 0;
@@ -29,6 +30,12 @@ struct BatchOptions {
   int64_t seq_len = 0;
   int64_t global_batch_size = 0;
   uint64_t seed = 0;
+};
+
+// What one rank holds of one micro-batch.
+struct BatchColumns {
+  std::vector<int32_t> tokens, targets, document_starts;
+  std::vector<int64_t> samples;
 };
 
 // Training batches, read ahead.
@@ -50,14 +57,15 @@ class TrainBatches {
  private:
   struct MicroBatch {
     std::unique_ptr<Loader> loader;
-    std::vector<int32_t> tokens;
-    std::vector<int32_t> targets;
-    std::vector<int64_t> samples;
+    BatchColumns columns;
   };
 
   TrainBatches() = default;
 
   std::vector<MicroBatch> micro_batches_;  // None on a stage that takes no rows.
+  std::vector<int64_t> positions_;         // Of each row; empty: all, in order.
+  BatchColumns whole_;                     // Rows that are cut.
+  int64_t seq_len_ = 0;
   std::vector<std::vector<const void*>> inputs_;
   int64_t step_ = 0;  // The input: updates done before the batch taken last.
   int64_t next_step_ = 0;
@@ -78,9 +86,8 @@ class EvalBatches {
   explicit EvalBatches(BatchReader reader) : reader_(std::move(reader)) {}
 
   BatchReader reader_;
-  std::vector<int32_t> tokens_;
-  std::vector<int32_t> targets_;
-  std::vector<int64_t> samples_;
+  std::vector<int64_t> positions_;
+  BatchColumns columns_, whole_;
   int64_t step_ = 0;
   std::vector<const void*> inputs_;
 };

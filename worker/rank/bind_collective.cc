@@ -172,6 +172,20 @@ absl::StatusOr<CollectiveCall> BindCollective(const graph::Graph& graph, const g
     }
     return call;
   }
+  if (node.op == "rotate_blocks") {
+    TACC_ASSIGN_OR_RETURN(const int dim, DimAttr(node, "dim", in));
+    const int64_t extent = from.placement->global.dims[dim], block = graph::GetAttr<int64_t>(node.attrs, "block");
+    if (n < 2 || graph::IsPadded(extent, from.placement->sharding.dims[dim], mesh) || mine_in != mine_out ||
+        Extent(mine_in[dim]) != block) {
+      return Bug(node, "wanted one whole block on each rank of two or more");
+    }
+    for (size_t i = 0; i < n; ++i) {
+      const int64_t theirs = RangesOf(to, mesh, call.members[i])[dim].begin;
+      if (theirs == (mine_in[dim].begin + block) % extent) call.send[i] = Whole(in);
+      if ((theirs + block) % extent == mine_out[dim].begin) call.receive[i] = Whole(out);
+    }
+    return call;
+  }
   return Bug(node, "not a collective");
 }
 

@@ -11,10 +11,10 @@ namespace tacc::worker {
 // The logical range of each dim that `rank` holds of a value; without a placement the value's own extents.
 std::vector<graph::Range> RangesOf(const graph::Value& value, const graph::Mesh& mesh, int64_t rank);
 
-// Binds all_gather, reduce_scatter, all_reduce, all_to_all of `graph` for `rank`: its group are the ranks that differ
-// from it on the axes of `over` only; of stage_sum: in their stage only, one of `stages`. Uneven shards: only logical
-// elements are sent; what the result has beyond is left as it is. Errors: Internal for attributes, placements or an
-// overlap of operand and result that the op cannot have.
+// Binds all_gather, reduce_scatter, all_reduce, all_to_all, rotate_blocks of `graph` for `rank`: its group are the
+// ranks that differ from it on the axes of `over` only; of stage_sum: in their stage only, one of `stages`. Uneven
+// shards: only logical elements are sent; what the result has beyond is left as it is. Errors: Internal for attributes,
+// placements or an overlap of operand and result that the op cannot have.
 absl::StatusOr<CollectiveCall> BindCollective(const graph::Graph& graph, const graph::Node& node,
                                               const graph::Mesh& mesh, int64_t rank, const kernels::TensorView& in,
                                               const kernels::TensorView& out);

@@ -11,7 +11,8 @@ namespace {
 using kernels::TensorView;
 
 bool IsCollective(const std::string& op) {
-  return op == "all_gather" || op == "reduce_scatter" || op == "all_reduce" || op == "all_to_all" || op == "stage_sum";
+  return op == "all_gather" || op == "reduce_scatter" || op == "all_reduce" || op == "all_to_all" ||
+         op == "rotate_blocks" || op == "stage_sum";
 }
 
 Kernel CopyBytes(const TensorView& from, const TensorView& to) {
@@ -164,6 +165,7 @@ absl::Status Executor::Binder::PlaceResults(const graph::Graph& graph, const gra
 
 absl::Status Executor::Binder::BindInput(const graph::Graph& graph, const graph::Node& node, Instruction& instruction) {
   const graph::Value& value = graph.values[node.results[0]];
+  const int64_t zigzag = graph::GetAttr<int64_t>(node.attrs, "zigzag");
   std::vector<Input>& inputs = executor_.inputs_;
   const auto it =
       std::find_if(inputs.begin(), inputs.end(), [&](const Input& input) { return input.name == node.symbol; });
@@ -171,8 +173,8 @@ absl::Status Executor::Binder::BindInput(const graph::Graph& graph, const graph:
   instruction.input = static_cast<int>(it - inputs.begin());
   instruction.view = views_[node.results[0]];
   if (it == inputs.end()) {
-    inputs.push_back({node.symbol, value});
-  } else if (it->value.type != value.type || it->value.placement != value.placement) {
+    inputs.push_back({node.symbol, value, zigzag});
+  } else if (it->value.type != value.type || it->value.placement != value.placement || it->zigzag != zigzag) {
     return absl::InvalidArgumentError(absl::StrCat("input \"", node.symbol, "\" is ", value.type.ToString(),
                                                    " here but ", it->value.type.ToString(), " in another graph"));
   }

@@ -55,6 +55,7 @@ class Executor {
   struct Input {
     std::string name;
     graph::Value value;  // Type and placement.
+    int64_t zigzag = 0;  // Order of its dim 1 (graph/ir/sequence_order.h).
   };
 
   // Errors: InvalidArgument for a program that does not fit together (unknown state, input with two types, missing

@@ -53,6 +53,7 @@ class PrepareOptions:
     exclude: tuple[str, ...] = ()
     eval_fraction: float = 0.0
     seq_len: int = DEFAULT_SEQ_LEN
+    separate_documents: bool = False  # Write the column `segment`.
     seed: int = DEFAULT_SEED
     processes: int = 0  # 0: one for each core this process may use.
     shard_tokens: int = shards.DEFAULT_SHARD_TOKENS
@@ -242,12 +243,13 @@ def _write(
     held_out, held_out_tails = shuffler.held_out(options.eval_fraction) if options.eval_fraction > 0 else (set(), {})
     if options.eval_fraction > 0 and not held_out and not any(held_out_tails.values()):
         raise InputError("--eval-fraction: the input is one document of one token; there is nothing to hold out")
-    train = shards.DatasetWriter(folder, facts.vocab_size, options.shard_tokens)
-    evaluation = (
-        shards.DatasetWriter(folder / "eval", facts.vocab_size, options.shard_tokens)
-        if options.eval_fraction > 0
-        else None
-    )
+    def writer(path: Path) -> shards.DatasetWriter:
+        return shards.DatasetWriter(
+            path, facts.vocab_size, options.shard_tokens, separate_documents=options.separate_documents
+        )
+
+    train = writer(folder)
+    evaluation = writer(folder / "eval") if options.eval_fraction > 0 else None
     eos = np.array([facts.eos_token_id])
     with Progress("writing", int(shuffler.lengths.sum())) as progress:
         for number, tokens in shuffler.documents():
@@ -314,6 +316,7 @@ def _run_prepare(args: argparse.Namespace) -> None:
         exclude=tuple(args.exclude),
         eval_fraction=args.eval_fraction,
         seq_len=args.seq_len,
+        separate_documents=args.separate_documents,
         seed=args.seed,
         processes=args.processes,
         shard_tokens=args.shard_tokens,
@@ -381,6 +384,11 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
     )
     parser.add_argument(
         "--eos-token", metavar="TOKEN", help="token that ends a document (default: the tokenizer's own)"
+    )
+    parser.add_argument(
+        "--separate-documents",
+        action="store_true",
+        help="keep the documents of a row apart: no attention across them, positions from the start of each",
     )
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help=f"of the shuffle (default: {DEFAULT_SEED})")
     parser.add_argument(

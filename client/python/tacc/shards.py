@@ -11,7 +11,7 @@ import numpy as np
 FORMAT = "tacc-data"
 VERSION = 1
 MAGIC = b"taccdata"
-DATA_OFFSET = 128  # Header of 64 bytes, one column descriptor of 32, zeros: columns begin at a multiple of 64.
+DATA_OFFSET = 128  # Header of 64 bytes, up to two column descriptors of 32: columns begin at a multiple of 64.
 DEFAULT_SHARD_TOKENS = 1 << 29
 
 
@@ -23,7 +23,15 @@ def file_sha256(path: Path) -> str:
 class DatasetWriter:
     """Writes one stream of tokens into `folder`, cut into shards of at most `shard_tokens` tokens."""
 
-    def __init__(self, folder: Path, vocab_size: int, shard_tokens: int = DEFAULT_SHARD_TOKENS):
+    def __init__(
+        self,
+        folder: Path,
+        vocab_size: int,
+        shard_tokens: int = DEFAULT_SHARD_TOKENS,
+        *,
+        separate_documents: bool = False,
+    ):
+        """`separate_documents`: write the column `segment`."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._vocab_size = vocab_size
@@ -34,6 +42,8 @@ class DatasetWriter:
         self._shard_num_tokens = 0
         self._shard_num_documents = 0
         self._max_token_id = 0
+        self._separate_documents = separate_documents
+        self._segments: list[tuple[int, int]] = []  # Of the shard: number of a document modulo 256, its tokens.
 
     @property
     def num_tokens(self) -> int:
@@ -48,6 +58,7 @@ class DatasetWriter:
         tokens = tokens.astype(self._dtype, copy=False)
         self._max_token_id = max(self._max_token_id, int(tokens.max(initial=0)))
         is_begin = True
+        segment = self.num_documents % 256
         while len(tokens) > 0:
             if self._shard_num_tokens == self._shard_tokens:
                 self._end_shard()
@@ -56,6 +67,7 @@ class DatasetWriter:
                 self._file.write(bytes(DATA_OFFSET))
             part = tokens[: self._shard_tokens - self._shard_num_tokens]
             self._file.write(part.tobytes())
+            self._segments.append((segment, len(part)))
             self._shard_num_tokens += len(part)
             self._shard_num_documents += is_begin
             is_begin = False
@@ -66,9 +78,16 @@ class DatasetWriter:
 
     def _end_shard(self) -> None:
         path = self._shard_path()
+        columns = [(b"tokens", self._dtype.itemsize, DATA_OFFSET)]
+        if self._separate_documents:
+            columns.append((b"segment", 1, self._file.tell()))
+            for segment, length in self._segments:
+                self._file.write(bytes([segment]) * length)
+        self._segments = []
         self._file.seek(0)
-        self._file.write(struct.pack("<8sIIQ40x", MAGIC, VERSION, 1, self._shard_num_tokens))
-        self._file.write(struct.pack("<16sQQ", b"tokens", self._dtype.itemsize, DATA_OFFSET))
+        self._file.write(struct.pack("<8sIIQ40x", MAGIC, VERSION, len(columns), self._shard_num_tokens))
+        for column in columns:
+            self._file.write(struct.pack("<16sQQ", *column))
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()

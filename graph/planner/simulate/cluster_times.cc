@@ -24,6 +24,7 @@ std::optional<Traffic> TrafficOf(const Graph& graph, const Node& node, int64_t g
   if (node.op == "reduce_scatter") return Traffic{CollectiveKind::kReduceScatter, in()};
   if (node.op == "all_reduce" || node.op == "stage_sum") return Traffic{CollectiveKind::kAllReduce, in()};
   if (node.op == "all_to_all") return Traffic{CollectiveKind::kAllToAll, in()};
+  if (node.op == "rotate_blocks") return Traffic{CollectiveKind::kSend, in()};
   return std::nullopt;
 }
 
@@ -41,7 +42,9 @@ Wires WiresOf(const Machine& machine, const Traffic& traffic, const GroupShape& 
     return {crosses ? 0 : traffic.bytes / intra, crosses ? traffic.bytes / inter : 0};
   if (traffic.kind == CollectiveKind::kAllToAll)
     return {traffic.bytes * (m - 1) / n / intra, crosses ? traffic.bytes * (n - m) / n / inter : 0};
-  const double moved = traffic.bytes * (n - 1) / n * (traffic.kind == CollectiveKind::kAllReduce ? 2 : 1);
+  const double moved = traffic.kind == CollectiveKind::kSend
+                           ? traffic.bytes
+                           : traffic.bytes * (n - 1) / n * (traffic.kind == CollectiveKind::kAllReduce ? 2 : 1);
   return {m > 1 ? moved / intra : 0, crosses ? moved / (m * inter) : 0};
 }
 

@@ -180,6 +180,7 @@ CheckResult CheckData(const CheckRequest& request) {
                     {"num_tokens", train->info().num_tokens},
                     {"num_samples", train->NumSamples(seq_len)},
                     {"eval_tokens", eval == nullptr ? 0 : eval->info().num_tokens},
+                    {"separate_documents", train->has_segments()},
                     {"fingerprint", train->info().fingerprint}};
   return result;
 }
