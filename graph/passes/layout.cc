@@ -87,4 +87,45 @@ absl::StatusOr<std::vector<Mesh::Axis>> TensorAxes(const Graph& forward, int64_t
   return axes;
 }
 
+absl::StatusOr<std::vector<Mesh::Axis>> ContextAxes(const Graph& forward, int64_t ranks, int64_t ulysses,
+                                                    const std::vector<Mesh::Axis>& tensor_axes) {
+  if (ranks == 1 && ulysses == 1) return std::vector<Mesh::Axis>();
+  int64_t tp = 1, tpq = 1, length = 0;
+  for (const Mesh::Axis& axis : tensor_axes) (axis.name == "tp" ? tp : tpq) = axis.size;
+  std::vector<std::pair<int64_t, int64_t>> heads;  // of each attention: query heads, kv heads
+  for (const Node& node : forward.nodes) {
+    if (node.op == "input" && node.symbol == "tokens") length = forward.type(node.results[0]).dims.back();
+    if (node.op != "attention") continue;
+    heads.emplace_back(forward.type(node.operands[0]).dims[2], forward.type(node.operands[1]).dims[2]);
+  }
+  // Kv heads are split as far as the query heads are, or each rank has one, that others have too.
+  auto legal = [&](int64_t n) {
+    return ranks % n == 0 && length % (ranks / n == 1 ? n : 2 * ranks) == 0 &&
+           std::all_of(heads.begin(), heads.end(), [&](const std::pair<int64_t, int64_t>& h) {
+             return h.first % (tp * tpq * n) == 0 && (h.second == tp || (tpq == 1 && h.second % (tp * n) == 0));
+           });
+  };
+  if (!legal(ulysses)) {
+    std::vector<int64_t> sizes;
+    for (int64_t n = 1; n <= ranks; ++n) {
+      if (legal(n)) sizes.push_back(n);
+    }
+    std::string of;
+    if (!heads.empty()) {
+      absl::StrAppend(&of, ", ", heads[0].first, " heads and ", heads[0].second, " kv heads");
+      if (tp * tpq > 1) absl::StrAppend(&of, " over dist.tp.size = ", tp * tpq);
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "dist.cp.size = ", ranks, " with dist.sp.size = ", ulysses, " does not fit a sequence of ", length, " tokens",
+        of, "; dist.sp.size must divide dist.cp.size and the heads, and data.seq_len be a multiple of ",
+        ranks == ulysses ? "it" : "2 x dist.cp.size",
+        sizes.empty() ? "; with this dist.cp.size none does"
+                      : absl::StrCat("; dist.sp.size may be ", absl::StrJoin(sizes, ", "))));
+  }
+  std::vector<Mesh::Axis> axes;
+  if (ranks > ulysses) axes.push_back({"cp", ranks / ulysses});
+  if (ulysses > 1) axes.push_back({"sp", ulysses});
+  return axes;
+}
+
 }  // namespace tacc::graph

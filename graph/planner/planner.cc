@@ -38,15 +38,16 @@ std::string Got(const char* field, const std::optional<int64_t>& size) {
   return absl::StrCat(field, " ", size.has_value() ? absl::StrCat(*size) : "unset");
 }
 
-// "workers / dist.pp.size / dist.ep.size / dist.tp.size" less what is 1.
+// "workers / dist.pp.size / dist.ep.size / dist.cp.size / dist.tp.size" less what is 1.
 std::string Workers(const PlanRequest& request, int64_t tp, int64_t ep) {
   return absl::StrCat("workers", request.pp > 1 ? " / dist.pp.size" : "", ep > 1 ? " / dist.ep.size" : "",
-                      tp > 1 ? " / dist.tp.size" : "");
+                      request.cp > 1 ? " / dist.cp.size" : "", tp > 1 ? " / dist.tp.size" : "");
 }
 
 // What samples are divided over, for errors.
 std::string Groups(const PlanRequest& request, int64_t tp) {
-  return tp * request.pp > 1 ? absl::StrCat(" groups of workers (", Workers(request, tp, 1), ")") : " workers";
+  return tp * request.pp * request.cp > 1 ? absl::StrCat(" groups of workers (", Workers(request, tp, 1), ")")
+                                          : " workers";
 }
 
 absl::Status CheckDivides(const char* field, int64_t size, int64_t ranks, absl::string_view what) {
@@ -55,13 +56,15 @@ absl::Status CheckDivides(const char* field, int64_t size, int64_t ranks, absl::
                                                  absl::StrJoin(Divisors(ranks), ", ")));
 }
 
-// The meshes of dp and fsdp over the ranks that stages, tensor and expert parallelism leave, with pp before them.
+// The meshes of dp and fsdp over the ranks that the other axes leave, with pp before them.
 absl::StatusOr<std::vector<Mesh>> DataMeshes(const PlanRequest& request, int64_t tp) {
   TACC_RETURN_IF_ERROR(CheckDivides("dist.pp.size", request.pp, request.world, " workers"));
   const int64_t of_stage = request.world / request.pp;
   TACC_RETURN_IF_ERROR(CheckDivides("dist.tp.size", tp, of_stage, request.pp > 1 ? " workers of a stage" : " workers"));
-  TACC_RETURN_IF_ERROR(CheckDivides("dist.ep.size", request.ep, of_stage / tp, Groups(request, tp)));
-  const int64_t ranks = of_stage / tp / request.ep;
+  TACC_RETURN_IF_ERROR(CheckDivides("dist.cp.size", request.cp, of_stage / tp,
+                                    absl::StrCat(" workers", tp > 1 ? " / dist.tp.size" : "")));
+  TACC_RETURN_IF_ERROR(CheckDivides("dist.ep.size", request.ep, of_stage / tp / request.cp, Groups(request, tp)));
+  const int64_t ranks = of_stage / tp / request.cp / request.ep;
   std::vector<Mesh> meshes;
   for (int64_t fsdp : Divisors(ranks)) {
     if (request.dp.has_value() && *request.dp != ranks / fsdp) continue;
@@ -79,7 +82,7 @@ absl::StatusOr<std::vector<Mesh>> DataMeshes(const PlanRequest& request, int64_t
 
 // Micro-batches to try, largest first.
 absl::StatusOr<std::vector<int64_t>> MicroBatches(const PlanRequest& request, int64_t tp) {
-  const int64_t ranks = request.world / (request.pp * tp);  // that different samples go to
+  const int64_t ranks = request.world / (request.pp * request.cp * tp);  // that different samples go to
   if (!request.global_batch.has_value()) return std::vector<int64_t>{request.micro_batch.value_or(kDefaultMicroBatch)};
   const int64_t global = *request.global_batch;
   if (global % ranks != 0) {
@@ -160,11 +163,16 @@ absl::StatusOr<std::vector<Plan>> LegalPlans(const PlanRequest& request, const F
     const absl::StatusOr<std::vector<Mesh::Axis>> tensor_axes = TensorAxes(model.forward, tp);
     first_error.Update(tensor_axes.status());
     if (!tensor_axes.ok()) continue;
+    const absl::StatusOr<std::vector<Mesh::Axis>> context_axes =
+        ContextAxes(model.forward, request.cp, request.sp, *tensor_axes);
+    first_error.Update(context_axes.status());
+    if (!context_axes.ok()) continue;
     for (int64_t micro_batch : *micro_batches) {
       for (const Mesh& mesh : *meshes) {
         for (DType precision : Precisions(request)) {
           Plan& plan = plans.emplace_back();
           plan.mesh = mesh;
+          plan.mesh.axes.insert(plan.mesh.axes.end(), context_axes->begin(), context_axes->end());
           plan.mesh.axes.insert(plan.mesh.axes.end(), tensor_axes->begin(), tensor_axes->end());
           plan.compute_dtype = precision;
           plan.seq_len = request.seq_len;
@@ -228,10 +236,12 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
   options.training.accumulation = plan.accumulation;
   options.compute_dtype = plan.compute_dtype;
   options.partition = LayoutOf(plan.mesh, model.residual_module);
+  options.sequence_blocks = SequenceBlocks(plan.mesh);
   options.experts.buffer_factor = request.expert_buffer_factor;
   for (const Mesh::Axis& axis : plan.mesh.axes) {
     if (axis.name == "ep") options.experts.ranks = axis.size;
-    if (axis.name == "cp" || axis.name == "tp" || axis.name == "tpq") options.experts.sequence_groups *= axis.size;
+    if (axis.name == "cp" || axis.name == "sp" || axis.name == "tp" || axis.name == "tpq")
+      options.experts.sequence_groups *= axis.size;
   }
   options.partition.units = model.units;
   options.partition.reduce_dtype = request.reduce_dtype;

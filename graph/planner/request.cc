@@ -149,6 +149,9 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   }
   plan.stages.num_chunks = plan.stages.schedule == PipelineSchedule::kInterleaved ? 2 : 1;
   r.Get("job.dist.pp.num_chunks", &plan.stages.num_chunks);
+  r.Get("job.dist.sp.size", &plan.sp);
+  plan.cp = plan.sp;
+  r.Get("job.dist.cp.size", &plan.cp);
   r.Get("job.dist.fsdp.wrap_layer_cls", &request.wrap_layer_cls);
   bool gc = false;
   r.Get("job.memory.gc", &gc);
@@ -157,7 +160,7 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   r.Get("job.memory.gc_cnt", &plan.recompute_units);
   r.Get("data.vocab_size", &request.vocab_size);
   r.Get("data.separate_documents", &request.separate_documents);
-  int64_t workers = plan.pp * plan.dp.value_or(1) * plan.fsdp.value_or(1);
+  int64_t workers = plan.pp * plan.dp.value_or(1) * plan.fsdp.value_or(1) * plan.ep * plan.cp * plan.tp.value_or(1);
   r.Get("job.resources.workers", &workers);
   plan.world = workers;
   r.Get("world", &plan.world);

@@ -155,6 +155,31 @@ TEST(Planner, CutsTensorParallelismByTheModelsHeads) {
             "dist.tp.size = 3 does not divide the 8 workers; use 1, 2, 4, 8");
 }
 
+TEST(Planner, CutsTheSequence) {
+  const OpTable ops;
+  PlanRequest plan = Parse(kRequest).plan;
+  plan.world = 6;
+  plan.cp = 3;
+  auto candidates = PlanCandidates(plan, TestModel(), ops);
+  ASSERT_TRUE(candidates.ok()) << candidates.status();
+  for (const Candidate& c : *candidates) {
+    EXPECT_THAT(c.plan.mesh.ToString(), testing::AnyOf("dp=2 fsdp=1 cp=3", "dp=1 fsdp=2 cp=3"));
+    EXPECT_EQ(c.plan.global_batch(), 8);
+  }
+  plan.world = plan.cp = plan.sp = 2;
+  candidates = PlanCandidates(plan, TestModel(), ops);
+  ASSERT_TRUE(candidates.ok()) << candidates.status();
+  EXPECT_EQ(candidates->front().plan.mesh.ToString(), "dp=1 fsdp=1 sp=2");
+  plan.sp = 1;
+  EXPECT_EQ(PlanCandidates(plan, TestModel(), ops).status().message(),
+            "dist.cp.size = 2 with dist.sp.size = 1 does not fit a sequence of 6 tokens, 4 heads and 2 kv heads; "
+            "dist.sp.size must divide dist.cp.size and the heads, and data.seq_len be a multiple of 2 x dist.cp.size; "
+            "dist.sp.size may be 2");
+  plan.cp = 4;
+  EXPECT_EQ(PlanCandidates(plan, TestModel(), ops).status().message(),
+            "dist.cp.size = 4 does not divide the 2 workers; use 1, 2");
+}
+
 TEST(Planner, SaysWhatWouldFit) {
   const OpTable ops;
   PlanRequest plan = Parse(kRequest).plan;

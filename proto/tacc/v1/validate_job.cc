@@ -64,6 +64,11 @@ std::string Quoted(const std::string& text) {
   return out + (text.size() > 200 ? "...\"" : "\"");
 }
 
+// Workers that share a sample's tokens.
+int64_t ContextSize(const v1::DistSpec& dist) {
+  return std::max(1, dist.cp().has_size() ? dist.cp().size() : dist.sp().size());
+}
+
 class Validator {
  public:
   std::vector<JobDiagnostic> Run(const v1::JobSpec& spec) {
@@ -243,6 +248,11 @@ class Validator {
     if (dist.dp().has_size()) sizes.push_back({"dist.dp.size", dist.dp().size()});
     if (dist.fsdp().has_size()) sizes.push_back({"dist.fsdp.size", dist.fsdp().size()});
     if (dist.ep().has_size()) sizes.push_back({"dist.ep.size", dist.ep().size()});
+    if (dist.cp().has_size()) {
+      sizes.push_back({"dist.cp.size", dist.cp().size()});
+    } else if (dist.sp().has_size()) {
+      sizes.push_back({"dist.sp.size", dist.sp().size()});
+    }
     if (dist.tp().has_size()) sizes.push_back({"dist.tp.size", dist.tp().size()});
     return sizes;
   }
@@ -262,6 +272,13 @@ class Validator {
                        interleaves ? " with schedule: interleaved; use 2 or more"
                                    : " needs schedule: interleaved; set it or leave num_chunks out"),
           {"dist.pp.num_chunks", "dist.pp.schedule"});
+    }
+    const int64_t cp = spec.dist().cp().size(), sp = spec.dist().sp().size();
+    if (cp >= 1 && sp >= 1 && cp % sp != 0) {
+      Add("dist.sp.size",
+          absl::StrCat("dist.sp.size = ", sp, " does not divide dist.cp.size = ", cp, "; use ", Divisors(cp)),
+          {"dist.cp.size"});
+      return;
     }
     const int64_t workers = spec.resources().workers();
     const std::vector<AxisSize> sizes = SetSizes(spec.dist());
@@ -321,9 +338,12 @@ class Validator {
     take("train.per_device_train_batch_size", train.per_device_train_batch_size(), std::numeric_limits<int32_t>::max());
     const bool both = spec.dist().dp().has_size() && spec.dist().fsdp().has_size();
     const int64_t tp = std::max(1, spec.dist().tp().size()), pp = std::max(1, spec.dist().pp().size());
-    if (spec.resources().has_workers() && !both && spec.resources().workers() % (tp * pp) == 0) {
-      take(absl::StrCat("resources.workers", pp > 1 ? " / dist.pp.size" : "", tp > 1 ? " / dist.tp.size" : ""),
-           spec.resources().workers() / (tp * pp), 65536);
+    const int64_t cp = ContextSize(spec.dist()), sharers = tp * pp * cp;
+    if (spec.resources().has_workers() && !both && spec.resources().workers() % sharers == 0) {
+      const char* context = spec.dist().cp().has_size() ? " / dist.cp.size" : " / dist.sp.size";
+      take(absl::StrCat("resources.workers", pp > 1 ? " / dist.pp.size" : "", cp > 1 ? context : "",
+                        tp > 1 ? " / dist.tp.size" : ""),
+           spec.resources().workers() / sharers, 65536);
     } else {
       take("dist.dp.size", spec.dist().dp().size(), 65536);
       take("dist.fsdp.size", spec.dist().fsdp().size(), 65536);
@@ -400,6 +420,11 @@ int RequestedWorld(const v1::JobSpec& spec) {
   take(dist.dp());
   take(dist.fsdp());
   take(dist.ep());
+  if (dist.cp().has_size()) {
+    take(dist.cp());
+  } else {
+    take(dist.sp());
+  }
   take(dist.tp());
   return static_cast<int>(world);
 }

@@ -103,6 +103,14 @@ TEST(ValidateJobTest, ChecksTheLayout) {
   EXPECT_THAT(Messages("dist { dp { size: 2 } fsdp { size: 2 } } resources { workers: 2 }"),
               ElementsAre("dist.dp.size 2 x dist.fsdp.size 2 = 4, but resources.workers = 2; set resources.workers to "
                           "4 or leave it out"));
+  EXPECT_THAT(Messages("dist { cp { size: 4 } sp { size: 2 } } resources { workers: 8 }"), IsEmpty());
+  EXPECT_THAT(Messages("dist { cp { size: 4 } sp { size: 3 } }"),
+              ElementsAre("dist.sp.size = 3 does not divide dist.cp.size = 4; use 1, 2 or 4"));
+  EXPECT_THAT(Messages("dist { sp { size: 4 } } resources { workers: 6 }"),
+              ElementsAre("dist.sp.size = 4 does not divide resources.workers = 6; use 1, 2, 3 or 6"));
+  EXPECT_THAT(
+      Messages("train { global_batch_size: 3 } dist { cp { size: 2 } } resources { workers: 4 }"),
+      ElementsAre("train.global_batch_size = 3 is not a multiple of resources.workers / dist.cp.size 2; use 2 or 4"));
   EXPECT_THAT(Messages("dist { fsdp { size: 4 } } resources { workers: 6 }"),
               ElementsAre("dist.fsdp.size = 4 does not divide resources.workers = 6; use 1, 2, 3 or 6"));
 }
@@ -155,6 +163,8 @@ TEST(ValidateJobTest, AGraphHasRandomWeights) {
 TEST(ValidateJobTest, RequestedWorld) {
   EXPECT_EQ(RequestedWorld(Job("")), 0);
   EXPECT_EQ(RequestedWorld(Job("dist { fsdp { size: 4 } }")), 4);
+  EXPECT_EQ(RequestedWorld(Job("dist { fsdp { size: 4 } cp { size: 6 } sp { size: 3 } tp { size: 2 } }")), 48);
+  EXPECT_EQ(RequestedWorld(Job("dist { sp { size: 2 } }")), 2);
   EXPECT_EQ(RequestedWorld(Job("dist { dp { size: 3 } fsdp { size: 4 } }")), 12);
   EXPECT_EQ(RequestedWorld(Job("dist { fsdp { size: 2 } } resources { workers: 8 }")), 8);
 }
