@@ -448,3 +448,23 @@ def test_memory_is_bounded_by_buckets(tmp_path, monkeypatch):
     numbers = [number for number, _ in documents]
     assert abs(np.corrcoef(numbers, range(100))[0, 1]) < 0.4
     assert not list((tmp_path / "s").iterdir())
+
+
+def test_separate_documents_writes_where_documents_begin(tokenizer_dir, tmp_path):
+    write_corpus(tmp_path / "text", 300)
+    options = ("--tokenizer", tokenizer_dir, "--input", tmp_path / "text", "--shard-tokens", 1000)
+    run(*options, "--out", tmp_path / "joined")
+    run(*options, "--out", tmp_path / "apart", "--separate-documents")
+    index = json.loads((tmp_path / "apart" / "index.json").read_text())
+    tokens, segments = [], []
+    for shard in index["shards"]:
+        data = (tmp_path / "apart" / shard["name"]).read_bytes()
+        assert len(data) == shard["num_bytes"] and int.from_bytes(data[12:16], "little") == 2
+        offsets = [int.from_bytes(data[at : at + 8], "little") for at in (88, 120)]
+        assert data[96:112].rstrip(b"\0") == b"segment" and data[112] == 1
+        tokens.append(np.frombuffer(data, "<u2", shard["num_tokens"], offsets[0]))
+        segments.append(np.frombuffer(data, "u1", shard["num_tokens"], offsets[1]))
+    stream, segments = np.concatenate(tokens), np.concatenate(segments)
+    assert np.array_equal(stream, read_stream(tmp_path / "joined")), "the stream itself is the same"
+    eos = index["tokenizer"]["eos_token_id"]
+    assert np.array_equal(np.flatnonzero(np.diff(segments)), np.flatnonzero(stream == eos)[:-1])
