@@ -51,6 +51,7 @@ def test_one_rank_learns_and_counts(one_rank):
     {"dist": {"dp": {"size": 1}, "fsdp": {"size": 2}}},
     {"dist": {"dp": {"size": 2}, "fsdp": {"size": 1}}},
     {"dist": {"dp": {"size": 1}, "fsdp": {"size": 2}}, "train": {"per_device_train_batch_size": 1}},
+    {"dist": {"fsdp": {"size": 1}, "pp": {"size": 2, "num_micro_batches": 4}}},
 ])
 def test_layouts_equal_one_rank(cluster, one_rank, tmp_path, changes):
     job = submit_and_wait(cluster, write_job(tmp_path, name="layout", workers=2, **changes))
@@ -67,6 +68,21 @@ def test_resume_on_another_layout(cluster, one_rank, tmp_path):
     got += points(cluster, second)
     reference = submit_and_wait(cluster, write_job(tmp_path, name="reference", workers=1, train={"lr_scheduler_type": "constant"}))
     check_same(got, points(cluster, reference))
+
+
+def test_a_pipeline_goes_on_as_another_layout_and_back(cluster, one_rank, tmp_path):
+    """Each stage writes its own weights; a resume takes what it needs of all of them."""
+    checkpoints = {"dir": str(tmp_path / "runs"), "save_steps": 4}
+    got = []
+    for steps, changes in [(4, {"workers": 2, "dist": {"fsdp": {"size": 1}, "pp": {"size": 2, "num_micro_batches": 2}}}),
+                           (8, {"workers": 2, "dist": {"dp": {"size": 1}, "fsdp": {"size": 2}}}),
+                           (12, {"workers": 2, "dist": {"fsdp": {"size": 1}, "pp": {"size": 2, "schedule": "zero_bubble", "num_micro_batches": 4}}})]:
+        job = submit_and_wait(cluster, write_job(tmp_path, name="stages", train={"max_steps": steps, "lr_scheduler_type": "constant"},
+                                                 checkpoint=checkpoints, **changes))
+        got += points(cluster, job)
+    reference = submit_and_wait(cluster, write_job(tmp_path, name="reference", workers=1, train={"lr_scheduler_type": "constant"}))
+    check_same(got, points(cluster, reference))
+    assert cluster.json("get", job)["exported_path"]
 
 
 def test_export_loads_in_transformers(cluster, tmp_path):
