@@ -102,7 +102,7 @@ absl::StatusOr<Result> Train(const Layout& layout, const OpTable& ops,
                              const std::function<Arrays(int step)>& batch = Batch) {
   auto compiled = CompileLayout(layout, ops);
   if (!compiled.ok()) return compiled.status();
-  const Program& program = compiled->program;
+  const Program& program = compiled->stages[0];
   interpreter::Simulation simulation(program);
   std::mt19937 random(7);
   std::normal_distribution<double> normal(0, 0.5);
@@ -171,8 +171,8 @@ TEST_P(ContextTest, SharesTheWork) {
   // Over tp, 7 features and 13 tokens of the vocabulary are padded to 8 and 14.
   const double padding = layout.tp > 1 ? 8.0 / 7 : 1;
   EXPECT_LE(
-      EstimateStep(many->program, ops, device).matmul_flops,
-      1.05 * padding / static_cast<double>(layout.ranks()) * EstimateStep(one->program, ops, device).matmul_flops);
+      EstimateStep(many->stages[0], ops, device).matmul_flops,
+      1.05 * padding / static_cast<double>(layout.ranks()) * EstimateStep(one->stages[0], ops, device).matmul_flops);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -269,10 +269,10 @@ TEST(Context, ARingSendsWhatTheorySays) {
   for (int64_t n : {2, 4}) {
     const auto compiled = CompileLayout({.cp = n}, ops);
     ASSERT_TRUE(compiled.ok()) << compiled.status();
-    const Graph& graph = *compiled->program.FindGraph("forward_backward");
+    const Graph& graph = *compiled->stages[0].FindGraph("forward_backward");
     int64_t sent = 0, largest_keys = 0;
     for (const Node& node : graph.nodes) {
-      if (node.op == "rotate_blocks") sent += SentBytes(graph, node, compiled->program.mesh);
+      if (node.op == "rotate_blocks") sent += SentBytes(graph, node, compiled->stages[0].mesh);
       EXPECT_NE(node.op, "all_gather") << "keys and values go round; weights are whole";
       if (node.op.rfind("attention", 0) == 0)
         largest_keys = std::max(largest_keys, graph.type(node.operands[2]).dims[1]);
@@ -288,7 +288,7 @@ TEST(Context, UlyssesSendsWhatTheorySays) {
   const OpTable ops;
   const auto compiled = CompileLayout({.sp = 2}, ops);
   ASSERT_TRUE(compiled.ok()) << compiled.status();
-  const Graph& graph = *compiled->program.FindGraph("forward_backward");
+  const Graph& graph = *compiled->stages[0].FindGraph("forward_backward");
   int64_t exchanges = 0;
   for (const Node& node : graph.nodes) {
     exchanges += node.op == "all_to_all";
