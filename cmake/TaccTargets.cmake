@@ -1,4 +1,6 @@
 # tacc_library(name SRCS a.cc ... DEPS target ...)   a library; unit tests beside the code are added by tacc_test.
+# tacc_unity(target...)                              compiles a target's files in batches: where most of the time goes into
+#                                                    headers that every file takes (JSON, gRPC, protos).
 # tacc_binary(name SRCS ... DEPS ...)                an executable in the build folder.
 # tacc_test(name SRCS ... DEPS ... [TIMEOUT s])      a GoogleTest program, registered with CTest.
 # tacc_pytest(name FILE f.py [TIMEOUT s] [LABELS l]) a pytest file run by the .venv's Python, registered with CTest.
@@ -6,6 +8,10 @@ function(tacc_library name)
   cmake_parse_arguments(arg "" "" "SRCS;DEPS" ${ARGN})
   add_library(${name} STATIC ${arg_SRCS})
   target_link_libraries(${name} PUBLIC ${arg_DEPS})
+endfunction()
+
+function(tacc_unity)
+  set_target_properties(${ARGV} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 10)
 endfunction()
 
 function(tacc_binary name)

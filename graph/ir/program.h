@@ -66,12 +66,11 @@ inline constexpr char kStageAxis[] = "pp";
 // One stage's program: the same text for every rank of the stage. A step runs `step`'s calls in order; held-out
 // evaluation runs `eval`'s once per evaluation batch. Inputs of graphs: "tokens", "targets" and, where
 // documents are kept apart, "document_start" (i32[B,S]: index in the row of the document's first token), "sample"
-// (i64[B]: row index in the global batch), "step" (i64[]: updates already done). An input with `zigzag` holds its rows in
-// that order (sequence_order.h). Outputs of the step's last graph:
-// "loss" (mean over the global batch's target tokens), "grad_norm", "learning_rate", "target_tokens", "skipped" (1.0:
-// the gradient norm was not finite and the update was skipped), where experts are shared by ranks "expert_overflow"
-// (slots that found no place in a buffer, over all layers), all f32[] (f64 in an f64 program); of an eval graph:
-// "loss" (sum), "target_tokens".
+// (i64[B]: row index in the global batch), "step" (i64[]: updates already done). An input with `zigzag` holds its rows
+// in that order (sequence_order.h). Outputs of the step's last graph: "loss" (mean over the global batch's target
+// tokens), "grad_norm", "learning_rate", "target_tokens", "skipped" (1.0: the gradient norm was not finite and the
+// update was skipped), where experts are shared by ranks "expert_overflow" (slots that found no place in a buffer, over
+// all layers), all f32[] (f64 in an f64 program); of an eval graph: "loss" (sum), "target_tokens".
 struct Program {
   Level level = Level::kLogical;
   Mesh mesh;

@@ -39,8 +39,8 @@ struct PlanRequest {
   StageOptions stages;  // units are the model's
   int64_t ep = 1;
   double expert_buffer_factor = 2;  // see ExpertParallelOptions
-  int64_t cp = 1;  // ranks that share a sequence,
-  int64_t sp = 1;  // of which so many by Ulysses, the others in a ring
+  int64_t cp = 1;                   // ranks that share a sequence,
+  int64_t sp = 1;                   // of which so many by Ulysses, the others in a ring
   std::optional<int64_t> global_batch;
   std::optional<int64_t> micro_batch;  // per device
   std::optional<bool> bf16;

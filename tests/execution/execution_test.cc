@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "graph/ir/sequence_order.h"
 #include "absl/strings/str_replace.h"
+#include "graph/ir/sequence_order.h"
 #include "graph/ir/text.h"
 #include "graph/passes/pipeline.h"
 #include "graph/passes/test_model.h"

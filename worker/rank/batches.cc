@@ -149,8 +149,7 @@ absl::StatusOr<std::unique_ptr<TrainBatches>> TrainBatches::Create(const BatchOp
   batches->counts_for_hash_ = cut.is_first_replica;
   const int64_t rows = cut.rows.end - cut.rows.begin;
   if (!cut.takes_rows) {
-    batches->inputs_.assign(options.num_micro_batches,
-                            Pointers(*options.inputs, {}, &batches->step_));
+    batches->inputs_.assign(options.num_micro_batches, Pointers(*options.inputs, {}, &batches->step_));
     return batches;
   }
   batches->seq_len_ = options.seq_len;
