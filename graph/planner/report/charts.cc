@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -82,35 +81,41 @@ std::vector<Piece> Thinned(const std::vector<Piece>& pieces, double resolution) 
   return thin;
 }
 
-// What the stage computes: a piece for each run of a unit, or in a pipeline for each call, named by its micro-batch. A
-// unit that comes again in a call is its backward.
+// Nodes of a graph that are the forward: up to the last counter, the loss.
+int ForwardEnd(const Graph& graph, const Program& program) {
+  int end = 0;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    if (node.op == "store" && program.FindState(node.symbol)->kind == StateKind::kCounter)
+      end = static_cast<int>(i) + 1;
+  }
+  return end;
+}
+
+// What the stage computes: a piece for each run of a unit, or in a pipeline for each call, named by its micro-batch.
 std::vector<Piece> ComputePieces(const Finalist& finalist, int stage) {
   const Program& program = finalist.stages[stage];
   std::vector<Piece> pieces;
-  std::set<std::string> left;
   std::string unit;
-  int call = -1;
-  bool turned = false;
+  int call = -1, forward_end = 0;
   for (const Span& span : finalist.simulation.timeline) {
     if (span.stage != stage || span.lane != Lane::kCompute) continue;
     const Call& the_call = program.step[span.call];
     const Graph& graph = *program.FindGraph(the_call.graph);
     if (span.call != call) {
       call = span.call;
-      left.clear();
       unit = "";
-      turned = absl::StartsWith(graph.name, "backward") || absl::StartsWith(graph.name, "weight");
+      forward_end = finalist.stages.size() == 1               ? ForwardEnd(graph, program)
+                    : absl::StartsWith(graph.name, "forward") ? static_cast<int>(graph.nodes.size())
+                                                              : 0;
     }
     for (const Span& node : SplitByNode(span, graph, finalist.times)) {
       if (node.end <= node.begin) continue;
       const std::string& module = graph.nodes[node.first_node].module;
-      const std::string next = module.empty() ? unit : UnitOf(module);
-      if (next != unit) {
-        left.insert(unit);
-        unit = next;
-        turned |= left.count(unit) > 0;
-      }
-      const std::string css = graph.name == kUpdateGraph ? "update" : turned ? "backward" : "forward";
+      if (!module.empty()) unit = UnitOf(module);
+      const std::string css = graph.name == kUpdateGraph       ? "update"
+                              : node.first_node >= forward_end ? "backward"
+                                                               : "forward";
       const std::string what = css == "update"              ? "update"
                                : finalist.stages.size() > 1 ? absl::StrCat(the_call.micro_batch)
                                : unit.empty()               ? graph.name
@@ -226,7 +231,7 @@ std::string MemorySvg(const Finalist& finalist) {
                                 {"m4", "kernels' workspace", workspace}};
   const double capacity = finalist.cluster.machine.memory_bytes, total = static_cast<double>(c.plan.total_bytes);
   const double top = 1.08 * std::max(capacity, total);
-  const double height = 300, left = 74, bottom = height - 26, right = kWidth - 190;
+  const double height = 300, left = 74, bottom = height - 26, right = kWidth - 220;
   const auto y_of = [&](double bytes) { return bottom - bytes / top * (bottom - 8); };
   const auto x_of = [&](double seconds) { return left + seconds / step * (right - left); };
   std::string svg = Open(height, "memory of a rank over the step");
