@@ -7,33 +7,14 @@
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
+#include "graph/passes/axis_list.h"
+#include "graph/passes/factor_axes.h"
+#include "graph/passes/place_states.h"
+#include "graph/passes/reshard.h"
 #include "graph/passes/units.h"
 
 namespace tacc::graph {
 namespace {
-
-bool Contains(const AxisList& axes, int axis) { return std::find(axes.begin(), axes.end(), axis) != axes.end(); }
-
-void Remove(AxisList& axes, int axis) { axes.erase(std::remove(axes.begin(), axes.end(), axis), axes.end()); }
-
-bool IsPrefix(const AxisList& prefix, const AxisList& axes) {
-  return prefix.size() <= axes.size() && std::equal(prefix.begin(), prefix.end(), axes.begin());
-}
-
-size_t CommonPrefix(const AxisList& a, const AxisList& b) {
-  size_t n = 0;
-  while (n < a.size() && n < b.size() && a[n] == b[n]) ++n;
-  return n;
-}
-
-std::vector<std::string> AxisNames(const Mesh& mesh, const AxisList& axes) {
-  std::vector<std::string> names;
-  for (int axis : axes) names.push_back(mesh.axes[axis].name);
-  return names;
-}
-
-// The parameter that a state belongs to: the name after "weights/", "gradients/", ...
-std::string ParameterOf(const State& state) { return state.name.substr(state.name.find('/') + 1); }
 
 // Axes on which the sums that are carried across calls are pending where they are made.
 using PendingByState = std::map<std::string, AxisList>;
@@ -289,19 +270,11 @@ class GraphPartitioner {
     return absl::OkStatus();
   }
 
-  // A wish to split dims as `dims` say, `factors` being the factors they are mapped to.
-  struct Proposal {
-    bool from_weight = false;
-    int64_t bytes = 0;
-    const std::vector<int>* factors = nullptr;
-    const std::vector<AxisList>* dims = nullptr;
-  };
-
   // Axes for each factor. Weights come first, as they are used, and their gradients, which are to lie alike: so the
   // weight is gathered over the axes that shard it at rest, and the activation over those that split the weight. Then
   // the operands as they are, the largest first, so that it stays where it is.
   std::vector<AxisList> AssignFactors(const Node& node, const Rule& rule, const OpCall& call) const {
-    std::vector<Proposal> proposals;
+    std::vector<FactorProposal> proposals;
     for (size_t i = 0; i < node.operands.size(); ++i) {
       const Sharding* in_use = InUse(node.operands[i]);
       proposals.push_back({in_use != nullptr, call.in(i).bytes(), &rule.in[i],
@@ -313,61 +286,7 @@ class GraphPartitioner {
       if (!parameter.empty() && it != in_use_.end() && it->second.dims.size() == rule.out[r].size())
         proposals.push_back({true, call.out(r).bytes(), &rule.out[r], &it->second.dims});
     }
-    std::stable_sort(proposals.begin(), proposals.end(), [](const Proposal& a, const Proposal& b) {
-      return a.from_weight != b.from_weight ? a.from_weight : a.bytes > b.bytes;
-    });
-    std::vector<AxisList> axes(rule.factors.size());
-    for (const Proposal& proposal : proposals) Take(proposal, rule, axes);
-    for (const Proposal& proposal : proposals) Move(proposal, rule, axes);
-    for (size_t f = 0; f < axes.size(); ++f) {
-      const int whole = rule.factors[f].one_per_shard_of;
-      if (whole < 0) continue;
-      if (NumShards(mesh_, axes[whole]) != rule.factors[f].size) axes[whole].clear();
-      axes[f] = axes[whole];
-    }
-    return axes;
-  }
-
-  void Take(const Proposal& proposal, const Rule& rule, std::vector<AxisList>& axes) const {
-    for (size_t d = 0; d < proposal.dims->size(); ++d) {
-      const int f = (*proposal.factors)[d];
-      const AxisList& wanted = (*proposal.dims)[d];
-      if (f == Rule::kNone || (rule.factors[f].replicate && !rule.factors[f].expandable) ||
-          rule.factors[f].one_per_shard_of >= 0 || !IsPrefix(axes[f], wanted))
-        continue;
-      for (size_t k = axes[f].size(); k < wanted.size(); ++k) {
-        const bool held =
-            std::any_of(axes.begin(), axes.end(), [axis = wanted[k]](const AxisList& a) { return Contains(a, axis); });
-        if (held || !MaySplit(rule.factors[f], axes[f], wanted[k])) break;
-        axes[f].push_back(wanted[k]);
-      }
-    }
-  }
-
-  // Axes that a factor could not take go to where it says, if they divide that.
-  void Move(const Proposal& proposal, const Rule& rule, std::vector<AxisList>& axes) const {
-    for (size_t d = 0; d < proposal.dims->size(); ++d) {
-      const int f = (*proposal.factors)[d];
-      const int to = f == Rule::kNone ? -1 : rule.factors[f].move_to;
-      if (to < 0) continue;
-      for (int axis : (*proposal.dims)[d]) {
-        const bool held =
-            std::any_of(axes.begin(), axes.end(), [axis](const AxisList& a) { return Contains(a, axis); });
-        AxisList moved = axes[to];
-        moved.push_back(axis);
-        if (!held && MaySplit(rule.factors[to], axes[to], axis) && !IsPadded(rule.factors[to].size, moved, mesh_))
-          axes[to] = std::move(moved);
-      }
-    }
-  }
-
-  // May the factor be split over one more axis?
-  bool MaySplit(const Factor& factor, AxisList axes, int axis) const {
-    axes.push_back(axis);
-    if (factor.even && IsPadded(factor.size, axes, mesh_)) return false;
-    if (factor.groups == 0) return true;
-    const AxisList of_groups = DimAxes(factor, factor.groups, axes, mesh_);
-    return of_groups.size() == axes.size() || NumShards(mesh_, of_groups) == factor.groups;
+    return ChooseFactorAxes(rule, mesh_, std::move(proposals));
   }
 
   // What must be summed and would be summed whole is summed at the residual's home instead, if it has its dims. True
@@ -379,7 +298,7 @@ class GraphPartitioner {
       if (residual_dims_.empty() || call.in(i).dims != residual_dims_) continue;
       for (int axis : home(node.operands[i]).pending) {
         if (Contains(kept, axis)) continue;
-        Take({false, 0, &rule.in[i], &options_.residual->dims}, rule, axes);
+        TakeProposal({false, 0, &rule.in[i], &options_.residual->dims}, rule, mesh_, axes);
         break;
       }
     }
@@ -432,7 +351,7 @@ class GraphPartitioner {
         return std::find(dims.begin(), dims.end(), f) == dims.end();
       });
       if (!reduced || !IsPadded(call.in(operand).dims[d], axes[f], mesh_)) continue;
-      return Emit("mask_padding", v, call.in(operand), sharding(v), {});
+      return emitter().Emit("mask_padding", v, call.in(operand), sharding(v), {});
     }
     return v;
   }
@@ -454,13 +373,9 @@ class GraphPartitioner {
     if (producer != nullptr && CanBeMadeAnywhere(*producer, target)) {
       v = EmitLeaf(*producer, target);
     } else {
-      const TensorType& global = logical_.type(logical);
       const size_t first = out_.nodes.size();
-      v = ResolvePending(v, global, target, !gradient_of_[logical].empty());
-      v = MoveAxes(v, global, target);
-      v = SliceFree(v, global, target);
-      v = GatherExtra(v, global, target);
-      v = SliceFree(v, global, target);
+      const bool narrows = !gradient_of_[logical].empty();
+      v = emitter().Reshard(v, target, narrows ? std::optional<DType>(options_.reduce_dtype) : std::nullopt);
       for (size_t i = first; i < out_.nodes.size(); ++i) out_.nodes[i].recompute += times;
     }
     made.push_back({target, v, run_});
@@ -484,14 +399,6 @@ class GraphPartitioner {
     }
   }
 
-  // The summands as they travel; unchanged unless a gradient is asked to travel narrower.
-  ValueId Narrowed(ValueId v, const TensorType& global, bool gradient, Attrs* attrs) {
-    if (!gradient || ByteSize(options_.reduce_dtype) >= ByteSize(global.dtype)) return v;
-    (*attrs)["dtype"] = std::string(Name(global.dtype));
-    return Emit("cast", v, {options_.reduce_dtype, global.dims}, sharding(v),
-                {{"dtype", std::string(Name(options_.reduce_dtype))}, {"of_summands", true}});
-  }
-
   // A node without operands (a constant, a table) is made in the sharding that is needed. Only zero may be made
   // pending.
   static bool CanBeMadeAnywhere(const Node& node, const Sharding& target) {
@@ -499,104 +406,10 @@ class GraphPartitioner {
     return target.pending.empty() || (node.op == "constant" && GetAttr<double>(node.attrs, "value") == 0.0);
   }
 
-  ValueId ResolvePending(ValueId v, const TensorType& global, const Sharding& target, bool gradient) {
-    // On the dims that the target splits next: reduce_scatter.
-    for (size_t d = 0; d < target.dims.size(); ++d) {
-      Sharding s = sharding(v);
-      if (!IsPrefix(s.dims[d], target.dims[d])) continue;
-      AxisList over;
-      for (size_t k = s.dims[d].size(); k < target.dims[d].size() && s.IsPending(target.dims[d][k]); ++k) {
-        over.push_back(target.dims[d][k]);
-      }
-      if (over.empty()) continue;
-      for (int axis : over) {
-        s.dims[d].push_back(axis);
-        Remove(s.pending, axis);
-      }
-      Attrs attrs = {{"over", AxisNames(mesh_, over)}, {"dim", static_cast<int64_t>(d)}};
-      v = Narrowed(v, global, gradient, &attrs);
-      v = Emit("reduce_scatter", v, global, s, std::move(attrs));
-    }
-    Sharding s = sharding(v);
-    AxisList over;
-    for (int axis : s.pending) {
-      if (!Contains(target.pending, axis)) over.push_back(axis);
-    }
-    if (over.empty()) return v;
-    for (int axis : over) Remove(s.pending, axis);
-    Attrs attrs = {{"over", AxisNames(mesh_, over)}};
-    v = Narrowed(v, global, gradient, &attrs);
-    return Emit("all_reduce", v, global, s, std::move(attrs));
-  }
+  ReshardEmitter emitter() { return ReshardEmitter(mesh_, *node_, out_); }
 
-  // An axis that only moves from one dim to another: all_to_all.
-  ValueId MoveAxes(ValueId v, const TensorType& global, const Sharding& target) {
-    for (size_t from = 0; from < target.dims.size(); ++from) {
-      Sharding s = sharding(v);
-      if (s.dims[from].empty()) continue;
-      const int axis = s.dims[from].back();
-      if (Contains(target.dims[from], axis)) continue;
-      for (size_t to = 0; to < target.dims.size(); ++to) {
-        if (to == from || !IsPrefix(s.dims[to], target.dims[to]) || target.dims[to].size() <= s.dims[to].size())
-          continue;
-        if (target.dims[to][s.dims[to].size()] != axis) continue;
-        s.dims[from].pop_back();
-        s.dims[to].push_back(axis);
-        v = Emit("all_to_all", v, global, s,
-                 {{"over", AxisNames(mesh_, {axis})},
-                  {"split_dim", static_cast<int64_t>(to)},
-                  {"concat_dim", static_cast<int64_t>(from)}});
-        break;
-      }
-    }
-    return v;
-  }
-
-  // Takes the own part along axes that the value does not use yet.
-  ValueId SliceFree(ValueId v, const TensorType& global, const Sharding& target) {
-    for (size_t d = 0; d < target.dims.size(); ++d) {
-      Sharding s = sharding(v);
-      if (!IsPrefix(s.dims[d], target.dims[d])) continue;
-      AxisList over;
-      for (size_t k = s.dims[d].size();
-           k < target.dims[d].size() && !s.Uses(target.dims[d][k]) && !s.IsPending(target.dims[d][k]); ++k) {
-        over.push_back(target.dims[d][k]);
-      }
-      if (over.empty()) continue;
-      s.dims[d].insert(s.dims[d].end(), over.begin(), over.end());
-      v = Emit("shard_slice", v, global, s, {{"over", AxisNames(mesh_, over)}, {"dim", static_cast<int64_t>(d)}});
-    }
-    return v;
-  }
-
-  ValueId GatherExtra(ValueId v, const TensorType& global, const Sharding& target) {
-    for (size_t d = 0; d < target.dims.size(); ++d) {
-      Sharding s = sharding(v);
-      const size_t common = CommonPrefix(s.dims[d], target.dims[d]);
-      if (common == s.dims[d].size()) continue;
-      const AxisList over(s.dims[d].begin() + common, s.dims[d].end());
-      s.dims[d].resize(common);
-      v = Emit("all_gather", v, global, s, {{"over", AxisNames(mesh_, over)}, {"dim", static_cast<int64_t>(d)}});
-    }
-    return v;
-  }
-
-  ValueId AddValue(const std::string& hint, const TensorType& global, Sharding s) {
-    const ValueId v = out_.AddValue(hint, {global.dtype, LocalDims(global.dims, s, mesh_)});
-    out_.values[v].placement = Placement{global, std::move(s)};
-    return v;
-  }
-
-  ValueId Emit(const char* op, ValueId operand, const TensorType& global, Sharding s, Attrs attrs) {
-    Node node;
-    node.op = op;
-    node.operands = {operand};
-    node.attrs = std::move(attrs);
-    node.module = node_->module;
-    node.recompute = node_->recompute;
-    node.results = {AddValue(op, global, std::move(s))};
-    out_.nodes.push_back(std::move(node));
-    return out_.nodes.back().results[0];
+  ValueId AddValue(const std::string& name, const TensorType& global, Sharding s) {
+    return AddLocalValue(out_, mesh_, name, global, std::move(s));
   }
 
   ValueId EmitLeaf(const Node& node, const Sharding& s) {
@@ -640,66 +453,6 @@ class GraphPartitioner {
 
 }  // namespace
 
-Sharding AtRestSharding(const Dims& dims, const Mesh& mesh, const Sharding& in_use, const AxisList& axes) {
-  const int64_t shards = NumShards(mesh, axes);
-  if (shards == 1 || dims.empty()) return in_use;
-  const Dims used = LocalDims(dims, in_use, mesh);
-  Sharding best = in_use;
-  double best_waste = 1e30;
-  for (size_t d = 0; d < dims.size(); ++d) {
-    Sharding candidate = in_use;
-    candidate.dims[d].insert(candidate.dims[d].end(), axes.begin(), axes.end());
-    const double waste =
-        static_cast<double>(LocalDims(dims, candidate, mesh)[d]) * shards / std::max<int64_t>(used[d], 1);
-    if (waste < best_waste) {
-      best = candidate;
-      best_waste = waste;
-    }
-    if (waste <= 1.01) break;
-  }
-  return best;
-}
-
-namespace {
-
-// How each weight is used, by parameter.
-std::map<std::string, Sharding> InUseShardings(const Program& program, const PartitionOptions& options) {
-  std::map<std::string, Sharding> in_use;
-  for (const State& state : program.states) {
-    if (state.kind != StateKind::kWeight) continue;
-    Sharding s = Sharding::Replicated(state.placement.global.rank());
-    for (size_t d = 0; d < state.axes.size(); ++d) {
-      const auto it = options.in_use_axes.find(state.axes[d]);
-      if (it == options.in_use_axes.end()) continue;
-      for (int axis : it->second) {
-        if (!s.Uses(axis)) s.dims[d].push_back(axis);
-      }
-    }
-    in_use[ParameterOf(state)] = std::move(s);
-  }
-  return in_use;
-}
-
-// Does the layout shard this state at rest beyond its use?
-bool ShardedAtRest(const State& state, const Program& program, int zero_stage) {
-  switch (state.kind) {
-    case StateKind::kOptimizer:
-      return true;
-    case StateKind::kGradient:
-      return zero_stage >= 2;
-    case StateKind::kCopy:
-      return zero_stage >= 3;
-    case StateKind::kWeight:  // a master beside a copy is only the optimizer's
-      return zero_stage >= 3 || program.FindState(absl::StrCat("copies/", ParameterOf(state))) != nullptr;
-    case StateKind::kCounter:
-    case StateKind::kStash:
-      return false;
-  }
-  return false;
-}
-
-}  // namespace
-
 absl::StatusOr<Program> Partition(const Program& program, const OpTable& ops, const PartitionOptions& requested) {
   PartitionOptions options = requested;
   auto drop_trivial = [&](AxisList& axes) {
@@ -714,15 +467,7 @@ absl::StatusOr<Program> Partition(const Program& program, const OpTable& ops, co
   out.level = Level::kPartitioned;
   out.mesh = options.mesh;
   out.graphs.clear();
-  const std::map<std::string, Sharding> in_use = InUseShardings(program, options);
-  for (State& state : out.states) {
-    if (state.kind == StateKind::kCounter) continue;
-    const Sharding& used = in_use.at(ParameterOf(state));
-    state.placement.sharding =
-        ShardedAtRest(state, program, options.zero_stage)
-            ? AtRestSharding(state.placement.global.dims, options.mesh, used, options.at_rest_axes)
-            : used;
-  }
+  const std::map<std::string, Sharding> in_use = PlaceStates(out, options);
   // Sums that are carried across calls stay pending on the axes on which they are made so and that do not shard them.
   PendingByState sums;
   for (const Graph& graph : program.graphs) {

@@ -39,10 +39,6 @@ struct PartitionOptions {
   DType reduce_dtype = DType::kF32;
 };
 
-// How a tensor that is used as `in_use` lies at rest: the axes appended to those of the first dim whose padding wastes
-// at most 1 %, else of the dim that wastes least.
-Sharding AtRestSharding(const Dims& dims, const Mesh& mesh, const Sharding& in_use, const AxisList& axes);
-
 // A logical program as each rank's own. One mechanism for every layout: in line order each node takes shardings for its
 // factors, first from weights as they are used (and for their gradients), then from its largest operands; pending
 // values pass only where the op is linear in them, operands are resharded to what the factors say, and the results
