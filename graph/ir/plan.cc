@@ -22,6 +22,7 @@ constexpr IntField kIntFields[] = {{"seq_len", &Plan::seq_len},
                                    {"accumulation", &Plan::accumulation},
                                    {"threads", &Plan::threads},
                                    {"prefetch_units", &Plan::prefetch_units},
+                                   {"zero_stage", &Plan::zero_stage},
                                    {"recompute_units", &Plan::recompute_units},
                                    {"total_bytes", &Plan::total_bytes}};
 

@@ -12,6 +12,7 @@ TEST(Plan, PrintOfParseIsIdentity) {
   plan.seq_len = 512;
   plan.micro_batch = 3;
   plan.accumulation = 2;
+  plan.zero_stage = 2;
   plan.recompute_units = 7;
   plan.step_seconds = 0.125;
   auto parsed = ParsePlan(PrintPlan(plan));

@@ -91,9 +91,9 @@ class Estimator {
     s.recompute = device > 0 ? s.compute * (repeats - 1) * forward.device / device : 0;
     s.context = repeats * forward.context + backward.context;
     s.expert = repeats * forward.expert + backward.expert;
-    // ZeRO-3: weights are gathered before the forward, again before the backward where they were dropped, and gradients
-    // reduced after the backward of every micro-batch.
-    if (l_.fsdp > 1) {
+    // ZeRO-3: weights are gathered before the forward, again before the backward where they were dropped. ZeRO-2 and 3:
+    // gradients are reduced after the backward of every micro-batch.
+    if (l_.fsdp > 1 && l_.zero_stage >= 2) {
       // One collective a tensor.
       const double tensors = std::max(1, unit.num_parameters);
       const double elements = InUse(unit.parameters, l_) / tensors;
@@ -101,18 +101,24 @@ class Estimator {
           tensors * CollectiveSeconds(m_, CollectiveKind::kAllGather, elements * x_.weight_bytes, g_.fsdp);
       const double reduce =
           tensors * CollectiveSeconds(m_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, g_.fsdp);
-      const double traffic = gather * (l_.reshard ? 2 : 1) + reduce;
+      const double traffic = (l_.zero_stage < 3 ? 0 : gather * (l_.reshard ? 2 : 1)) + reduce;
       s.data = traffic - std::min(traffic * x_.overlap_data, s.compute);
     }
     return s;
   }
 
-  // Reduction of gradients over the replicas once a step (and the gathering of weights after a sharded update), less
-  // what the backward of the last micro-batch hides.
+  // Reduction of gradients over the replicas once a step, less what the backward of the last micro-batch hides, and the
+  // gathering of weights after a sharded update.
   double DataOnce(const ParameterCount& p, double backward_seconds) const {
     const ParameterCount experts{0, 0, p.expert}, others{p.whole, p.tensor, 0};
-    const double traffic = Replicate(others, g_.replicas) + Replicate(experts, g_.expert_replicas);
-    return traffic - std::min(traffic * x_.overlap_data, backward_seconds);
+    double traffic = Replicate(others, g_.replicas) + Replicate(experts, g_.expert_replicas), weights = 0;
+    if (l_.fsdp > 1 && l_.zero_stage < 3) {
+      const double elements = InUse(p, l_);
+      weights = CollectiveSeconds(m_, CollectiveKind::kAllGather, elements * x_.weight_bytes, g_.fsdp);
+      if (l_.zero_stage == 1)
+        traffic += CollectiveSeconds(m_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, g_.fsdp);
+    }
+    return traffic - std::min(traffic * x_.overlap_data, backward_seconds) + weights;
   }
 
   double Update(const ParameterCount& p) const {
@@ -245,7 +251,8 @@ std::string Layout::ToString() const {
     if (schedule == Schedule1F1B::kZeroBubble) absl::StrAppend(&text, ", zero-bubble");
   }
   if (recompute) absl::StrAppend(&text, ", gc");
-  if (fsdp > 1 && !reshard) absl::StrAppend(&text, ", weights kept");
+  if (fsdp > 1 && zero_stage < 3) absl::StrAppend(&text, ", ZeRO-", zero_stage);
+  if (fsdp > 1 && zero_stage == 3 && !reshard) absl::StrAppend(&text, ", weights kept");
   return text;
 }
 
@@ -319,21 +326,26 @@ MemoryEstimate EstimateMemory(const ModelWork& model, const Layout& l, const Exe
   const double fsdp = static_cast<double>(l.fsdp);
   for (int64_t stage = 0; stage < l.pp; ++stage) {
     const Part& part = parts[stage];
-    const double elements = InUse(part.parameters, l) / fsdp;
+    const double whole = InUse(part.parameters, l), elements = whole / fsdp;
+    const double width = static_cast<double>(ByteSize(x.compute));
+    // Where masters are sharded and weights in use are not, narrower copies are what is used.
+    const bool uses_copies = l.zero_stage < 3 && x.compute != DType::kF32;
     MemoryEstimate e;
-    e.weights = 4 * elements;
-    e.gradients = 4 * elements;
+    e.weights = 4 * (l.zero_stage == 3 || uses_copies ? elements : whole);
+    e.gradients = 4 * (l.zero_stage >= 2 ? elements : whole);
     e.optimizer = 8 * elements;
     if (x.optimizer_sharded) {
       const double replicas = static_cast<double>(l.dp * l.ep * l.cp);
       e.weights /= replicas;
       e.optimizer /= replicas;
     }
-    const double width = static_cast<double>(ByteSize(x.compute));
     if (x.keeps_copies) e.copies = width * elements;
-    // The unit in use, whole, and the next one where it is gathered ahead.
-    if (l.fsdp > 1) {
-      e.copies += width * (l.reshard ? 2 * part.largest : InUse(part.parameters, l));
+    if (uses_copies) e.copies = width * whole;
+    if (l.zero_stage < 3) {
+      // Nothing is gathered or cast.
+    } else if (l.fsdp > 1) {
+      // The unit in use, whole, and the next one where it is gathered ahead.
+      e.copies += width * (l.reshard ? 2 * part.largest : whole);
     } else if (!x.keeps_copies && x.compute != DType::kF32) {
       e.copies += width * part.largest;
     }

@@ -19,6 +19,7 @@ struct Layout {
   int64_t accumulation = 1;  // micro-batches of a step
   Schedule1F1B schedule = Schedule1F1B::kPlain;
   int64_t chunks = 1;      // parts of the model on each stage (interleaved)
+  int64_t zero_stage = 3;  // what fsdp shards: 1: optimizer states; 2: gradients too; 3: weights too
   bool recompute = false;  // every unit's forward runs again before its backward; only its input is kept
   bool reshard = true;     // weights gathered over fsdp are dropped after the forward and gathered again
 

@@ -119,6 +119,25 @@ TEST(Estimate, ShardedWeightsTravelWhereComputeDoesNotHideThem) {
   EXPECT_NEAR(sharded.weights + sharded.gradients + sharded.optimizer, 16 * 8e8 / 8, 1);
 }
 
+TEST(Estimate, ZeroStagesTradeTrafficForMemory) {
+  Execution exposed;
+  exposed.overlap_data = 0;
+  Layout l;
+  l.fsdp = 8;
+  l.accumulation = 4;
+  const double gathered = 2 * 8e8 * 7 / 8 / 1e11, reduced = 4 * 8e8 * 7 / 8 / 1e11;  // seconds of all weights
+  const auto expect = [&](int64_t stage, double data, double bytes) {
+    l.zero_stage = stage;
+    EXPECT_NEAR(EstimateStep(EasyModel(), EasyCluster(), l, exposed).data, data, 1e-9) << stage;
+    const MemoryEstimate m = EstimateMemory(EasyModel(), l, exposed);
+    EXPECT_NEAR(m.weights + m.copies + m.gradients + m.optimizer, bytes, 1) << stage;
+  };
+  // bf16: masters are sharded, their copies are whole.
+  expect(1, reduced + gathered, 8e8 * (2 + 4 + 12.0 / 8));
+  expect(2, 4 * reduced + gathered, 8e8 * (2 + 16.0 / 8));
+  expect(3, 4 * (reduced + 2 * gathered), 8e8 * 16.0 / 8 + 2 * 2 * 1e8);
+}
+
 TEST(Estimate, LayoutsPrint) {
   Layout l = Of(2, 4, 8, 16);
   l.recompute = true;

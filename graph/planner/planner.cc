@@ -181,6 +181,7 @@ absl::StatusOr<std::vector<Plan>> LegalPlans(const PlanRequest& request, const F
           plan.accumulation =
               request.global_batch.has_value() ? *request.global_batch / rows : request.num_micro_batches.value_or(1);
           plan.threads = request.device.threads;
+          plan.zero_stage = request.zero_stage;
           plan.recompute_units = recompute_units;
         }
       }
@@ -243,6 +244,7 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
     if (axis.name == "cp" || axis.name == "sp" || axis.name == "tp" || axis.name == "tpq")
       options.experts.sequence_groups *= axis.size;
   }
+  options.partition.zero_stage = static_cast<int>(plan.zero_stage);
   options.partition.units = model.units;
   options.partition.reduce_dtype = request.reduce_dtype;
   options.remat.units.assign(model.units.begin(), model.units.begin() + plan.recompute_units);

@@ -43,6 +43,7 @@ struct PlanRequest {
   int64_t sp = 1;                   // of which so many by Ulysses, the others in a ring
   std::optional<int64_t> global_batch;
   std::optional<int64_t> micro_batch;  // per device
+  int64_t zero_stage = 3;              // see PartitionOptions
   std::optional<bool> bf16;
   DType reduce_dtype = DType::kF32;
   // The first N units compute their activations again in the backward.

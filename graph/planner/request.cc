@@ -135,6 +135,7 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   r.GetEnum("job.compute.reduce_dtype", "REDUCE_DTYPE_", &reduce_dtype);
   r.Get("job.dist.dp.size", &plan.dp);
   r.Get("job.dist.fsdp.size", &plan.fsdp);
+  r.Get("job.dist.fsdp.zero_stage", &plan.zero_stage);
   r.Get("job.dist.ep.size", &plan.ep);
   r.Get("job.dist.ep.buffer_factor", &plan.expert_buffer_factor);
   r.Get("job.dist.tp.size", &plan.tp);
@@ -208,6 +209,7 @@ nlohmann::json CandidateJson(const CompileRequest& request, const Candidate& c) 
           {"global_batch_size", c.plan.global_batch()},
           {"accumulation", c.plan.accumulation},
           {"seq_len", c.plan.seq_len},
+          {"zero_stage", c.plan.zero_stage},
           {"recompute_units", c.plan.recompute_units},
           {"threads", c.plan.threads},
           {"num_parameters", c.num_parameters},

@@ -1,5 +1,7 @@
 #include "graph/planner/request.h"
 
+#include <nlohmann/json.hpp>
+
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "graph/ir/text.h"
@@ -68,6 +70,31 @@ TEST(CompileRequest, RecomputesWhatTheJobSays) {
   EXPECT_EQ(units("\"gc\": true, \"gc_cnt\": 1"), 1);
   EXPECT_EQ(PlanCandidates(with("\"gc\": true, \"gc_cnt\": 3").plan, TestModel(), ops).status().message(),
             "memory.gc_cnt = 3, but the model has 2 layers; use at most that");
+}
+
+TEST(CompileRequest, ShardsWhatTheJobSays) {
+  const OpTable ops;
+  const auto candidate = [&](int stage) {
+    const CompileRequest request = Parse(Replaced(
+        Replaced(kRequest, "\"wrap_layer_cls\"", absl::StrCat("\"zero_stage\": ", stage, ", \"wrap_layer_cls\"")),
+        "\"dist\"", "\"compute\": {\"bf16\": false}, \"dist\""));
+    PlanRequest plan = request.plan;
+    plan.fsdp = 2;
+    plan.micro_batch = 1;  // four micro-batches
+    auto candidates = PlanCandidates(plan, TestModel(), ops);
+    EXPECT_TRUE(candidates.ok()) << candidates.status();
+    EXPECT_EQ(candidates->front().plan.zero_stage, stage);
+    EXPECT_EQ(CandidateJson(request, candidates->front())["zero_stage"], stage);
+    return candidates->front();
+  };
+  const Candidate one = candidate(1), two = candidate(2), three = candidate(3);
+  EXPECT_EQ(one.memory.optimizer_bytes, three.memory.optimizer_bytes);
+  EXPECT_LT(two.memory.gradients_bytes, 0.7 * one.memory.gradients_bytes);
+  EXPECT_LT(three.memory.weights_bytes, 0.7 * two.memory.weights_bytes);
+  EXPECT_EQ(one.memory.weights_bytes, two.memory.weights_bytes);
+  EXPECT_LT(one.cost.sent_bytes, two.cost.sent_bytes);
+  EXPECT_LT(two.cost.sent_bytes, three.cost.sent_bytes);
+  EXPECT_EQ(Parse(kRequest).plan.zero_stage, 3);
 }
 
 TEST(CompileRequest, AClusterStandsForTheDevice) {

@@ -43,9 +43,10 @@ def inputs(tmp_path_factory) -> Path:
 
 
 def compile_program(inputs: Path, *, dp: int = 1, fsdp: int = 1, pp: int = 1, schedule: str = "1F1B",
-                    accumulation: int = 1, max_steps: int = 12) -> Path:
+                    accumulation: int = 1, max_steps: int = 12, fsdp_options: dict | None = None) -> Path:
     """The program of the first stage; those of the others lie beside it."""
-    out = inputs / f"program-{dp}-{fsdp}-{pp}-{schedule}-{accumulation}-{max_steps}"
+    options = "".join(f"-{key}-{value}" for key, value in (fsdp_options or {}).items())
+    out = inputs / f"program-{dp}-{fsdp}-{pp}-{schedule}-{accumulation}-{max_steps}{options}"
     if not out.exists():
         world = dp * fsdp * pp
         pipeline = {"pp": {"size": pp, "schedule": f"PIPELINE_SCHEDULE_{schedule}"}} if pp > 1 else {}
@@ -54,7 +55,7 @@ def compile_program(inputs: Path, *, dp: int = 1, fsdp: int = 1, pp: int = 1, sc
                     "data": {"path": str(inputs / "data"), "seq_len": SEQ},
                     "train": {"max_steps": max_steps, "global_batch_size": BATCH, "learning_rate": 3e-3, "seed": 3,
                               "per_device_train_batch_size": BATCH // (dp * fsdp) // accumulation},
-                    "compute": {"bf16": False}, "dist": {"dp": {"size": dp}, "fsdp": {"size": fsdp}, **pipeline}},
+                    "compute": {"bf16": False}, "dist": {"dp": {"size": dp}, "fsdp": {"size": fsdp, **(fsdp_options or {})}, **pipeline}},
             "world": world,
             "device": {"name": "cpu", "kind": "cpu", "threads": 1, "memory_bytes": 4 << 30,
                        "matmul_flops_per_second": {"f32": 1e11, "bf16": 1e11},
@@ -164,7 +165,7 @@ def digest(checkpoint: Path) -> str:
 
 
 def train(inputs: Path, folder: Path, **options) -> Attempt:
-    layout = {k: options.pop(k) for k in ("dp", "fsdp", "pp", "schedule", "accumulation") if k in options}
+    layout = {k: options.pop(k) for k in ("dp", "fsdp", "pp", "schedule", "accumulation", "fsdp_options") if k in options}
     program = compile_program(inputs, **layout, max_steps=12)
     attempt = Attempt(inputs, folder, program, world=layout.get("dp", 1) * layout.get("fsdp", 1) * layout.get("pp", 1),
                       **options)
@@ -221,6 +222,8 @@ def test_batch_hash_is_that_of_data_show(inputs, whole):
 
 @pytest.mark.parametrize("layout", [{"fsdp": 2}, {"dp": 2}, {"fsdp": 3}, {"accumulation": 4},
                                     {"fsdp": 2, "accumulation": 2}, {"pp": 2, "accumulation": 4},
+                                    {"fsdp": 2, "accumulation": 2, "fsdp_options": {"zero_stage": 1}},
+                                    {"fsdp": 2, "accumulation": 2, "fsdp_options": {"zero_stage": 2}},
                                     {"pp": 2, "fsdp": 2, "schedule": "ZERO_BUBBLE", "accumulation": 3}], ids=str)
 def test_layouts_equal_one_rank(inputs, whole, two, tmp_path, layout):
     attempt = two[0] if layout == {"fsdp": 2} else train(inputs, tmp_path / "run", **layout)

@@ -56,6 +56,8 @@ TEST(ValidateJobTest, ChecksBounds) {
               ElementsAre("train.min_lr_ratio = 1.5 is too large; the largest is 1"));
   EXPECT_THAT(Messages("train { weight_decay: nan }"),
               ElementsAre("train.weight_decay is not a finite number; give a finite one"));
+  EXPECT_THAT(Messages("dist { fsdp { zero_stage: 4 } }"),
+              ElementsAre("dist.fsdp.zero_stage = 4 is too large; the largest is 3"));
   EXPECT_THAT(Messages("checkpoint { save_total_limit: 1 }"),
               ElementsAre("checkpoint.save_total_limit = 1 is too small; the smallest is 2"));
 }
