@@ -23,6 +23,7 @@ constexpr IntField kIntFields[] = {{"seq_len", &Plan::seq_len},
                                    {"threads", &Plan::threads},
                                    {"prefetch_units", &Plan::prefetch_units},
                                    {"zero_stage", &Plan::zero_stage},
+                                   {"kept_units", &Plan::kept_units},
                                    {"recompute_units", &Plan::recompute_units},
                                    {"total_bytes", &Plan::total_bytes}};
 

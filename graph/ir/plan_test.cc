@@ -13,6 +13,7 @@ TEST(Plan, PrintOfParseIsIdentity) {
   plan.micro_batch = 3;
   plan.accumulation = 2;
   plan.zero_stage = 2;
+  plan.kept_units = 3;
   plan.recompute_units = 7;
   plan.step_seconds = 0.125;
   auto parsed = ParsePlan(PrintPlan(plan));

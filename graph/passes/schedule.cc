@@ -43,7 +43,8 @@ std::vector<int> Runs(const Graph& graph, Units& units, const std::vector<char>&
   return runs;
 }
 
-// Fetches each weight for each run of a unit that uses it, so that it is dropped in between.
+// Fetches each weight for each run of a unit that uses it, so that it is dropped in between; or, of a unit that keeps
+// its weights, once.
 void ScheduleFetches(Graph& graph, const ScheduleOptions& options) {
   Units units(options.units);
   const std::vector<int> producers = graph.Producers();
@@ -56,6 +57,11 @@ void ScheduleFetches(Graph& graph, const ScheduleOptions& options) {
   }
   const std::vector<int> runs = Runs(graph, units, neutral);
   const int num_runs = runs.back() + 1;
+  std::vector<int> unit_of(num_runs, -1);  // by run
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (!neutral[i]) unit_of[runs[i]] = units.Of(graph.nodes[i].module);
+  }
+  const int64_t first_kept = static_cast<int64_t>(options.units.size()) - options.kept_units;
 
   std::vector<std::vector<Node>> starts(num_runs + 1);  // at the head of a run
   std::map<ValueId, std::map<int, ValueId>> fetched;    // fetched value -> run -> value to use there
@@ -72,10 +78,16 @@ void ScheduleFetches(Graph& graph, const ScheduleOptions& options) {
   std::vector<char> hoisted(graph.nodes.size(), 0);
   std::vector<std::vector<Node>> before(graph.nodes.size());  // right before a node
   std::map<ValueId, int> repeats;
+  std::map<std::pair<ValueId, int>, ValueId> kept;  // fetched value, unit -> what an earlier run of the unit used
   std::set<ValueId> made;
   const std::vector<Node> original = graph.nodes;
   for (int run = 0; run < num_runs; ++run) {
     for (const auto& [index, v] : first_uses[run]) {
+      const bool keeps = unit_of[run] >= 0 && unit_of[run] >= first_kept;
+      if (const auto it = kept.find({v, unit_of[run]}); keeps && it != kept.end()) {
+        fetched[v][run] = it->second;
+        continue;
+      }
       // From the read to the value.
       std::vector<Node> chain;
       for (int i = producers[v]; fetch[i]; i = producers[original[i].operands[0]]) chain.push_back(original[i]);
@@ -110,6 +122,7 @@ void ScheduleFetches(Graph& graph, const ScheduleOptions& options) {
       }
       std::move(chain.begin(), chain.end(), std::back_inserter(place));
       fetched[v][run] = ready;
+      if (keeps) kept[{v, unit_of[run]}] = ready;
     }
   }
   // The states that are fetched come first: a gather may start before the line that held its read.

@@ -1,6 +1,7 @@
 #ifndef TACC_GRAPH_PASSES_SCHEDULE_H_
 #define TACC_GRAPH_PASSES_SCHEDULE_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,8 @@ namespace tacc::graph {
 struct ScheduleOptions {
   // Module paths whose weights are gathered and freed together (decoder layers); all other modules form one more unit.
   std::vector<std::string> units;
+  // The last N units keep the weights that their forward gathered until their backward, within a graph.
+  int64_t kept_units = 0;
   // How many units ahead a gather starts; 0: where it is first used, and the rank waits for it.
   int prefetch_units = 1;
 };
@@ -20,7 +23,7 @@ struct ScheduleOptions {
 // Orders a partitioned program.
 // - A weight in the form it is used in (cast, gathered from a state) is freed when the line leaves its unit and made
 // again (recompute=1, 2, ...) when a later run of that unit, the backward, needs it: so no more than the units in
-// flight are held so at once.
+// flight are held so at once. Units that keep their weights are gathered once a graph.
 // - Gathers start `prefetch_units` runs of units before their first use (async=true) and are waited for there, so that
 // they overlap with compute.
 // - Reductions of gradients are asynchronous as well, unless prefetch_units is 0: they are waited for one run of a unit

@@ -18,6 +18,7 @@ Layout LayoutOfPlan(const Plan& plan) {
   layout.micro_batch = plan.micro_batch;
   layout.accumulation = plan.accumulation;
   layout.zero_stage = plan.zero_stage;
+  layout.reshard = plan.kept_units == 0;
   layout.recompute = plan.recompute_units > 0;
   return layout;
 }

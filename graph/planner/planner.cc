@@ -148,9 +148,26 @@ absl::StatusOr<int64_t> RecomputeUnits(const PlanRequest& request, const Forward
                                                  num_units, " layers; use at most that"));
 }
 
+absl::StatusOr<int64_t> KeptUnits(const PlanRequest& request, const ForwardModel& model) {
+  const auto num_units = static_cast<int64_t>(model.units.size());
+  if (!request.reshard_units.has_value() || *request.reshard_units == PlanRequest::kAllUnits) return 0;
+  if (*request.reshard_units > num_units) {
+    return absl::InvalidArgumentError(absl::StrCat("dist.fsdp.reshard_cnt = ", *request.reshard_units,
+                                                   ", but the model has ", num_units, " layers; use at most that"));
+  }
+  if (request.pp > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("dist.fsdp.reshard_after_forward: false does not go with dist.pp.size = ", request.pp,
+                     ": weights would be kept for each micro-batch under way; leave it out, or use "
+                     "dist.fsdp.zero_stage: 2, which gathers no weights"));
+  }
+  return num_units - *request.reshard_units;
+}
+
 // Every plan that the request and the model allow; those of equal rows follow each other.
 absl::StatusOr<std::vector<Plan>> LegalPlans(const PlanRequest& request, const ForwardModel& model) {
   TACC_ASSIGN_OR_RETURN(const int64_t recompute_units, RecomputeUnits(request, model));
+  TACC_ASSIGN_OR_RETURN(const int64_t kept_units, KeptUnits(request, model));
   std::vector<Plan> plans;
   absl::Status first_error;
   for (int64_t tp : TensorSizes(request)) {
@@ -182,6 +199,7 @@ absl::StatusOr<std::vector<Plan>> LegalPlans(const PlanRequest& request, const F
               request.global_batch.has_value() ? *request.global_batch / rows : request.num_micro_batches.value_or(1);
           plan.threads = request.device.threads;
           plan.zero_stage = request.zero_stage;
+          plan.kept_units = kept_units;
           plan.recompute_units = recompute_units;
         }
       }
@@ -251,6 +269,7 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
   options.stages = request.stages;
   options.stages.units = model.units;
   options.schedule.units = model.units;
+  options.schedule.kept_units = plan.kept_units;
   options.schedule.prefetch_units = static_cast<int>(plan.prefetch_units);
   options.threads = static_cast<int>(plan.threads);
   return Compile(model.forward, ops, options, observer);

@@ -49,6 +49,8 @@ struct PlanRequest {
   // The first N units compute their activations again in the backward.
   static constexpr int64_t kAllUnits = std::numeric_limits<int64_t>::max();
   int64_t recompute_units = 0;
+  // The first N units gather their weights again in the backward; the others keep them.
+  std::optional<int64_t> reshard_units;
   int64_t seq_len = 0;
   DeviceProfile device;
   Cluster cluster;  // of `world` such devices

@@ -136,6 +136,10 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   r.Get("job.dist.dp.size", &plan.dp);
   r.Get("job.dist.fsdp.size", &plan.fsdp);
   r.Get("job.dist.fsdp.zero_stage", &plan.zero_stage);
+  std::optional<bool> reshard;
+  r.Get("job.dist.fsdp.reshard_after_forward", &reshard);
+  if (reshard.has_value()) plan.reshard_units = *reshard ? PlanRequest::kAllUnits : 0;
+  r.Get("job.dist.fsdp.reshard_cnt", &plan.reshard_units);
   r.Get("job.dist.ep.size", &plan.ep);
   r.Get("job.dist.ep.buffer_factor", &plan.expert_buffer_factor);
   r.Get("job.dist.tp.size", &plan.tp);
@@ -210,6 +214,7 @@ nlohmann::json CandidateJson(const CompileRequest& request, const Candidate& c) 
           {"accumulation", c.plan.accumulation},
           {"seq_len", c.plan.seq_len},
           {"zero_stage", c.plan.zero_stage},
+          {"kept_units", c.plan.kept_units},
           {"recompute_units", c.plan.recompute_units},
           {"threads", c.plan.threads},
           {"num_parameters", c.num_parameters},

@@ -97,6 +97,37 @@ TEST(CompileRequest, ShardsWhatTheJobSays) {
   EXPECT_EQ(Parse(kRequest).plan.zero_stage, 3);
 }
 
+TEST(CompileRequest, KeepsGatheredWeightsAsTheJobSays) {
+  const OpTable ops;
+  const auto plan = [&](const std::string& options) {
+    return Parse(Replaced(kRequest, "\"wrap_layer_cls\"", absl::StrCat(options, "\"wrap_layer_cls\""))).plan;
+  };
+  const auto candidate = [&](const std::string& options) {
+    PlanRequest request = plan(options);
+    request.fsdp = 2;
+    request.micro_batch = 4;
+    const auto candidates = PlanCandidates(request, TestModel(), ops);
+    EXPECT_TRUE(candidates.ok()) << candidates.status();
+    return candidates->front();
+  };
+  const Candidate again = candidate("\"reshard_after_forward\": true, ");
+  const Candidate some = candidate("\"reshard_after_forward\": true, \"reshard_cnt\": 1, ");
+  const Candidate kept = candidate("\"reshard_after_forward\": false, ");
+  EXPECT_EQ(again.plan.kept_units, 0);
+  EXPECT_EQ(some.plan.kept_units, 1);
+  EXPECT_EQ(kept.plan.kept_units, 2);
+  EXPECT_LT(some.cost.sent_bytes, again.cost.sent_bytes);
+  EXPECT_LT(kept.cost.sent_bytes, some.cost.sent_bytes);
+  PlanRequest wrong = plan("\"reshard_after_forward\": true, \"reshard_cnt\": 3, ");
+  EXPECT_EQ(PlanCandidates(wrong, TestModel(), ops).status().message(),
+            "dist.fsdp.reshard_cnt = 3, but the model has 2 layers; use at most that");
+  wrong = plan("\"reshard_after_forward\": false, ");
+  wrong.pp = 2;
+  EXPECT_EQ(PlanCandidates(wrong, TestModel(), ops).status().message(),
+            "dist.fsdp.reshard_after_forward: false does not go with dist.pp.size = 2: weights would be kept for each "
+            "micro-batch under way; leave it out, or use dist.fsdp.zero_stage: 2, which gathers no weights");
+}
+
 TEST(CompileRequest, AClusterStandsForTheDevice) {
   const std::string text = kRequest;
   const std::string cluster = text.substr(0, text.find("\"world\"")) + R"("cluster": {"machine": "h100", "gpus": 16}})";

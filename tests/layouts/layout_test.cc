@@ -30,6 +30,7 @@ struct Layout {
   DType compute_dtype = DType::kF32;
   int64_t tp = 1, tpq = 1;  // kv heads over tp, query heads over both
   int zero_stage = 3;
+  int64_t kept_units = 0;  // of two
 
   int64_t ranks() const { return dp * fsdp * tp * tpq; }
 };
@@ -40,7 +41,7 @@ std::string Name(const Layout& l) {
   };
   return absl::StrCat("dp", l.dp, "_fsdp", l.fsdp, "_accumulation", l.accumulation, "_prefetch", l.prefetch_units,
                       part("tp", l.tp, 1), part("tpq", l.tpq, 1), part("zero", l.zero_stage, 3),
-                      l.compute_dtype == DType::kBF16 ? "_mixed" : "");
+                      part("kept", l.kept_units, 0), l.compute_dtype == DType::kBF16 ? "_mixed" : "");
 }
 
 absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops) {
@@ -63,6 +64,7 @@ absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops)
   options.partition.units = {"layers.0", "layers.1"};
   options.schedule.units = {"layers.0", "layers.1"};
   options.schedule.prefetch_units = layout.prefetch_units;
+  options.schedule.kept_units = layout.kept_units;
   return Compile(*forward, ops, options);
 }
 
@@ -171,7 +173,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Layout{2, 2, 2, 1, DType::kF32, 2, 2}, Layout{2, 3, 2, 1, DType::kF32, 2},
                     Layout{1, 2, 2, 1, DType::kBF16, 2}, Layout{1, 2, 1, 1, DType::kF32, 1, 1, 1},
                     Layout{2, 2, 2, 1, DType::kF32, 1, 1, 1}, Layout{1, 2, 2, 1, DType::kF32, 1, 1, 2},
-                    Layout{1, 3, 2, 1, DType::kBF16, 1, 1, 1}, Layout{1, 2, 2, 1, DType::kBF16, 2, 1, 2}),
+                    Layout{1, 3, 2, 1, DType::kBF16, 1, 1, 1}, Layout{1, 2, 2, 1, DType::kBF16, 2, 1, 2},
+                    Layout{1, 2, 2, 1, DType::kF32, 1, 1, 3, 2}, Layout{1, 2, 1, 0, DType::kF32, 1, 1, 3, 1},
+                    Layout{2, 2, 2, 1, DType::kBF16, 2, 1, 3, 2}),
     [](const testing::TestParamInfo<Layout>& info) { return Name(info.param); });
 
 // Replicating everything would pass the test above; this one counts.
@@ -217,17 +221,43 @@ TEST_P(LayoutTest, SharesWorkMemoryAndTraffic) {
   }
   if (layout.dp == 1 && layout.fsdp == 2 && layout.compute_dtype == DType::kF32) {
     // ZeRO-3: gather in forward and backward and reduce-scatter, for every micro-batch: (n - 1) / n of the bytes each.
-    // Embedding and head are gathered once: the embedding's backward does not read it, the head's follows its forward.
+    // Embedding and head are gathered once: the embedding's backward does not read it, the head's follows its forward;
+    // and so are units that keep their weights.
     double once = 0, all = 0;
     for (const State& state : many->stages[0].states) {
       if (state.kind != StateKind::kWeight) continue;
       const double sent = static_cast<double>(state.type.bytes()) * (layout.fsdp - 1);
       all += sent;
       if (state.name == "weights/embed.weight" || state.name == "weights/head.weight") once += sent;
+      if (layout.kept_units > 1 && state.name.find("/layers.0.") != std::string::npos) once += sent;
+      if (layout.kept_units > 0 && state.name.find("/layers.1.") != std::string::npos) once += sent;
     }
     const double theory = static_cast<double>(layout.accumulation) * (3 * all - once);
     EXPECT_NEAR(cost.sent_bytes, theory, 0.05 * theory);
   }
+}
+
+// What is not gathered again lies in memory meanwhile: at most the weights of the units that keep them, whole.
+TEST(ReshardAfterForward, TradesMemoryForGathers) {
+  const OpTable ops;
+  std::vector<double> sent;
+  std::vector<int64_t> bytes;
+  for (int64_t kept = 0; kept <= 2; ++kept) {
+    const auto compiled = CompileLayout({1, 2, 1, 1, DType::kF32, 1, 1, 3, kept}, ops);
+    ASSERT_TRUE(compiled.ok()) << compiled.status();
+    sent.push_back(EstimateStep(compiled->stages[0], ops, {}).sent_bytes);
+    bytes.push_back(compiled->memory[0].arena_bytes);
+    int64_t kept_bytes = 0;
+    for (const State& state : compiled->stages[0].states) {
+      const bool is_kept = (kept > 0 && state.name.find("/layers.1.") != std::string::npos) ||
+                           (kept > 1 && state.name.find("/layers.0.") != std::string::npos);
+      if (is_kept && state.kind == StateKind::kWeight) kept_bytes += state.placement.global.bytes();
+    }
+    EXPECT_LE(bytes.back() - bytes.front(), kept_bytes);
+  }
+  EXPECT_GT(sent[0], sent[1]);
+  EXPECT_GT(sent[1], sent[2]);
+  EXPECT_LT(bytes[0], bytes[2]);
 }
 
 }  // namespace

@@ -224,6 +224,7 @@ def test_batch_hash_is_that_of_data_show(inputs, whole):
                                     {"fsdp": 2, "accumulation": 2}, {"pp": 2, "accumulation": 4},
                                     {"fsdp": 2, "accumulation": 2, "fsdp_options": {"zero_stage": 1}},
                                     {"fsdp": 2, "accumulation": 2, "fsdp_options": {"zero_stage": 2}},
+                                    {"fsdp": 2, "fsdp_options": {"reshard_after_forward": False}},
                                     {"pp": 2, "fsdp": 2, "schedule": "ZERO_BUBBLE", "accumulation": 3}], ids=str)
 def test_layouts_equal_one_rank(inputs, whole, two, tmp_path, layout):
     attempt = two[0] if layout == {"fsdp": 2} else train(inputs, tmp_path / "run", **layout)

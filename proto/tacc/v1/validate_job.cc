@@ -263,7 +263,31 @@ class Validator {
     if (memory.has_gc_cnt()) Add("memory.gc_cnt", "memory.gc_cnt needs memory.gc: true", {"memory.gc"});
   }
 
+  void CheckReshard(const v1::DistSpec& dist) {
+    const v1::FsdpSpec& fsdp = dist.fsdp();
+    if (fsdp.has_reshard_cnt() && !fsdp.reshard_after_forward()) {
+      Add("dist.fsdp.reshard_cnt", "dist.fsdp.reshard_cnt needs dist.fsdp.reshard_after_forward: true",
+          {"dist.fsdp.reshard_after_forward"});
+    }
+    if (!fsdp.has_reshard_after_forward()) return;
+    const std::string got =
+        absl::StrCat("dist.fsdp.reshard_after_forward: ", fsdp.reshard_after_forward() ? "true" : "false");
+    if (fsdp.zero_stage() < 3) {
+      Add("dist.fsdp.reshard_after_forward",
+          absl::StrCat(got, " needs dist.fsdp.zero_stage: 3; with ", fsdp.zero_stage(), " no weights are gathered"),
+          {"dist.fsdp.zero_stage"});
+    } else if (dist.pp().size() > 1 && (!fsdp.reshard_after_forward() || fsdp.has_reshard_cnt())) {
+      Add("dist.fsdp.reshard_after_forward",
+          absl::StrCat(got, fsdp.has_reshard_cnt() ? " for some layers only" : "",
+                       " does not go with dist.pp.size = ", dist.pp().size(),
+                       ": weights would be kept for each micro-batch under way; leave it out, or use "
+                       "dist.fsdp.zero_stage: 2, which gathers no weights"),
+          {"dist.pp.size", "dist.fsdp.reshard_cnt"});
+    }
+  }
+
   void CheckLayout(const v1::JobSpec& spec) {
+    CheckReshard(spec.dist());
     const v1::PpSpec& pipeline = spec.dist().pp();
     const bool interleaves = pipeline.schedule() == v1::PIPELINE_SCHEDULE_INTERLEAVED;
     if (pipeline.has_num_chunks() && (pipeline.num_chunks() > 1) != interleaves) {

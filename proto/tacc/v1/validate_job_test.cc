@@ -45,6 +45,23 @@ TEST(ValidateJobTest, NamesEachMissingField) {
                           "checkpoint.dir is missing; give the folder of the checkpoints"));
 }
 
+TEST(ValidateJobTest, KeepsWeightsOnlyWhereTheyAreGathered) {
+  EXPECT_THAT(Messages("dist { fsdp { reshard_after_forward: false } }"), IsEmpty());
+  EXPECT_THAT(Messages("dist { fsdp { reshard_after_forward: true reshard_cnt: 2 } }"), IsEmpty());
+  EXPECT_THAT(Messages("dist { pp { size: 2 } fsdp { reshard_after_forward: true } }"), IsEmpty());
+  EXPECT_THAT(Messages("dist { fsdp { reshard_cnt: 2 } }"),
+              ElementsAre("dist.fsdp.reshard_cnt needs dist.fsdp.reshard_after_forward: true"));
+  EXPECT_THAT(Messages("dist { fsdp { reshard_after_forward: false reshard_cnt: 2 } }"),
+              ElementsAre("dist.fsdp.reshard_cnt needs dist.fsdp.reshard_after_forward: true"));
+  EXPECT_THAT(Messages("dist { fsdp { reshard_after_forward: true zero_stage: 2 } }"),
+              ElementsAre("dist.fsdp.reshard_after_forward: true needs dist.fsdp.zero_stage: 3; with 2 no weights are "
+                          "gathered"));
+  EXPECT_THAT(Messages("dist { pp { size: 2 } fsdp { reshard_after_forward: false } }"),
+              ElementsAre("dist.fsdp.reshard_after_forward: false does not go with dist.pp.size = 2: weights would be "
+                          "kept for each micro-batch under way; leave it out, or use dist.fsdp.zero_stage: 2, which "
+                          "gathers no weights"));
+}
+
 TEST(ValidateJobTest, ChecksBounds) {
   EXPECT_THAT(Messages("train { max_steps: 0 }"),
               ElementsAre("train.max_steps = 0 steps is too small; the smallest is 1"));
