@@ -92,7 +92,7 @@ class Writer {
     }
     for (int i = 0; i < type.field_count(); ++i) {
       const FieldDescriptor* field = type.field(i);
-      if (field->message_type() != nullptr)
+      if (field->message_type() != nullptr && !field->is_map())
         Section(*field->message_type(), path.empty() ? field->name() : absl::StrCat(path, ".", field->name()));
     }
   }
@@ -101,6 +101,7 @@ class Writer {
 
   std::string Type(const FieldDescriptor& field, const std::string& path) {
     const v1::FieldRule& rule = field.options().GetExtension(v1::rule);
+    if (field.is_map()) return "map of names to texts";
     if (field.message_type() != nullptr) {
       // The anchor of a heading drops dots and backticks.
       const std::string section = path.empty() ? field.name() : absl::StrCat(path, ".", field.name());

@@ -55,7 +55,8 @@ void FindField(const Descriptor& type, const std::string& path, const std::strin
   for (int i = 0; i < type.field_count(); ++i) {
     const std::string field = Join(path, type.field(i)->name());
     if (type.field(i)->name() == name) found->push_back(field);
-    if (type.field(i)->message_type() != nullptr) FindField(*type.field(i)->message_type(), field, name, found);
+    if (type.field(i)->message_type() != nullptr && !type.field(i)->is_map())
+      FindField(*type.field(i)->message_type(), field, name, found);
   }
 }
 
@@ -131,7 +132,10 @@ class Reader {
         continue;
       }
       const std::string name = Join(path, field->name());
-      if (field->is_repeated()) {
+      if (field->is_map()) {
+        places_[name] = key.place;
+        ReadMap(value, name, field, message);
+      } else if (field->is_repeated()) {
         places_[name] = value.place;
         ReadList(value, name, field, message);
       } else if (field->message_type() != nullptr) {
@@ -251,6 +255,24 @@ class Reader {
       return;
     }
     for (size_t i = 0; i < node.items.size(); ++i) add(node.items[i], absl::StrCat(name, "[", i, "]"));
+  }
+
+  // A map of texts.
+  void ReadMap(const YamlNode& node, const std::string& name, const FieldDescriptor* field, Message* message) {
+    if (node.kind != YamlNode::Kind::kMap) {
+      Fail(name, node.place, absl::StrCat(name, " wants a map of names to texts, not ", KindOf(node)));
+      return;
+    }
+    const Descriptor& entry = *field->message_type();
+    for (size_t i = 0; i < node.keys.size(); ++i) {
+      const std::string item_name = absl::StrCat(name, "[", Quoted(node.keys[i].text), "]");
+      places_[item_name] = node.items[i].place;
+      const auto value = Take(ReadString(node.items[i], item_name), item_name, node.items[i]);
+      if (!value.has_value()) continue;
+      Message* added = message->GetReflection()->AddMessage(message, field);
+      added->GetReflection()->SetString(added, entry.FindFieldByName("key"), node.keys[i].text);
+      added->GetReflection()->SetString(added, entry.FindFieldByName("value"), *value);
+    }
   }
 
   std::string Resolve(const std::string& path) const {

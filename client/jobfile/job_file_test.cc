@@ -54,7 +54,7 @@ TEST(JobFileTest, ReadsEveryKindOfField) {
       "train: {max_steps: 100, global_batch_size: 8, learning_rate: 3e-4, lr_scheduler_type: cosine, min_lr_ratio: .1, "
       "adam_epsilon: 1E-8}\n"
       "compute: {bf16: false, reduce_dtype: bfloat16}\n"
-      "dist: {dp: {size: 2}, fsdp: {size: 2, wrap_layer_cls: [A, B]}}\n"
+      "dist: {dp: {size: 2}, fsdp: {size: 2, wrap_layer_cls: [A, B]}, topology: [fsdp, dp], pins: {a.*.b: '[tp, -]'}}\n"
       "checkpoint: {dir: out, resume_from_checkpoint: never}\n"
       "resources: {workers: 4}\n"
       "max_restarts: 0\n",
@@ -63,7 +63,9 @@ TEST(JobFileTest, ReadsEveryKindOfField) {
       "train { max_steps: 100 global_batch_size: 8 learning_rate: 3e-4 lr_scheduler_type: LR_SCHEDULER_TYPE_COSINE "
       "min_lr_ratio: 0.1 adam_epsilon: 1e-8 } "
       "compute { bf16: false reduce_dtype: REDUCE_DTYPE_BFLOAT16 } dist { dp { size: 2 } fsdp { size: 2 "
-      "wrap_layer_cls: 'A' wrap_layer_cls: 'B' } } "
+      "wrap_layer_cls: 'A' wrap_layer_cls: 'B' } topology: 'fsdp' topology: 'dp' pins { key: 'a.*.b' value: '[tp, -]' "
+      "} "
+      "} "
       "checkpoint { dir: '/home/ada/out' resume_from_checkpoint: 'never' } resources { workers: 4 } max_restarts: 0");
 }
 

@@ -31,9 +31,11 @@ std::string MetricsText(const v1::StepMetrics& step) {
 }
 
 std::string LayoutText(const v1::PlanSummary& plan) {
-  const std::map<std::string, int32_t> mesh(plan.mesh().begin(), plan.mesh().end());
   std::vector<std::string> axes;
-  for (const auto& [axis, size] : mesh) axes.push_back(absl::StrCat(axis, "=", size));
+  for (const std::string& axis : plan.axes()) {
+    const auto size = plan.mesh().find(axis);
+    if (size != plan.mesh().end()) axes.push_back(absl::StrCat(axis, "=", size->second));
+  }
   return absl::StrCat(plan.world(), " ranks (", absl::StrJoin(axes, " "), "), ", plan.precision(), ", batch ",
                       plan.global_batch_size(), " = ", plan.per_device_train_batch_size(), " a rank, ",
                       plan.accumulation(), " times, x ", plan.seq_len(), " tokens; ",

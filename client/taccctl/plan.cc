@@ -53,16 +53,15 @@ std::string TextAt(const json& object, const std::string& name) {
   return object.is_object() && object.contains(name) && object[name].is_string() ? object[name].get<std::string>() : "";
 }
 
-// "pp=2 dp=1 fsdp=4", from the outermost axis to the innermost.
+// "pp=2 dp=1 fsdp=4", from between nodes to inside a node.
 std::string MeshText(const json& candidate) {
   if (!candidate.is_object() || !candidate.contains("mesh") || !candidate["mesh"].is_object()) return "-";
-  const std::vector<std::string> order = {"pp", "dp", "fsdp", "ep", "cp", "tp", "tpq"};
-  std::vector<std::pair<size_t, std::string>> axes;
-  for (const auto& [axis, size] : candidate["mesh"].items())
-    axes.emplace_back(std::find(order.begin(), order.end(), axis) - order.begin(),
-                      absl::StrCat(axis, "=", size.dump()));
-  std::stable_sort(axes.begin(), axes.end());
-  return absl::StrJoin(axes, " ", [](std::string* out, const auto& axis) { absl::StrAppend(out, axis.second); });
+  std::vector<std::string> axes;
+  for (const json& axis : candidate.value("axes", json::array())) {
+    const std::string name = axis.is_string() ? axis.get<std::string>() : axis.dump();
+    axes.push_back(absl::StrCat(name, "=", NumberAt(candidate["mesh"], name)));
+  }
+  return absl::StrJoin(axes, " ");
 }
 
 void PrintCandidates(const json& candidates, std::ostream& out) {

@@ -407,7 +407,7 @@ TEST_F(TaccctlTest, CancelWritesACheckpointUnlessNow) {
 TEST_F(TaccctlTest, PlanPrintsCandidates) {
   server_.plan = [](const v1::PlanRequest&, v1::PlanResponse* response) {
     response->set_candidates_json(
-        R"({"candidates": [{"mesh": {"dp": 1, "fsdp": 2}, "precision": "f32", "per_device_train_batch_size": 4,
+        R"({"candidates": [{"mesh": {"dp": 1, "fsdp": 2}, "axes": ["dp", "fsdp"], "precision": "f32", "per_device_train_batch_size": 4,
             "accumulation": 2, "fits": true,
             "memory": {"weights_bytes": 1048576, "total_bytes": 4194304}, "predicted_step_seconds": 0.25}]})");
     return grpc::Status::OK;
@@ -445,8 +445,8 @@ TEST_F(TaccctlTest, PlanHereRunsTheTools) {
 constexpr char kPlanTool[] = R"(
 if [ "$1" = machines ]; then echo '{"names": ["a100", "h100"], "cluster_fields": ["machine", "gpus", "nodes"]}'; exit; fi
 cp "$3" "$(dirname "$0")/request.json"; echo "$@" > "$(dirname "$0")/arguments"
-printf '%s\n' '{"candidates": [{"mesh": {"tp": 2, "dp": 1, "pp": 4}, "words": ["The job trains."], "explanation": "It is split.\n", "fits": true},
- {"mesh": {"dp": 8}, "why_not": "12 % slower", "fits": true}]}')";
+printf '%s\n' '{"candidates": [{"mesh": {"tp": 2, "dp": 1, "pp": 4}, "axes": ["pp", "dp", "tp"], "words": ["The job trains."], "explanation": "It is split.\n", "fits": true},
+ {"mesh": {"dp": 8}, "axes": ["dp"], "why_not": "12 % slower", "fits": true}]}')";
 
 TEST_F(TaccctlTest, PlanForGpusNeedsNothingElse) {
   WriteTool("tacc-plan", kPlanTool);

@@ -28,7 +28,7 @@ std::optional<std::string> FindHang(const JobState& job, double timeout_seconds,
   int waiter = -1;  // A rank in a collective.
   for (int rank = 0; rank < static_cast<int>(ranks.size()); ++rank) {
     if (!ranks[rank].sample.has_value() || sample(rank).still_seconds() < timeout_seconds) return std::nullopt;
-    StageRanks& stage = stages[job.StageOf(rank)];
+    StageRanks& stage = stages[job.summary.StageOf(rank)];
     if (sample(rank).waits_for_ranks()) {
       if (stage.last < 0 || Position(sample(rank)) > Position(sample(stage.last))) stage.last = rank;
       if (waiter < 0) waiter = rank;
@@ -56,7 +56,7 @@ std::optional<std::string> FindHang(const JobState& job, double timeout_seconds,
     const int last = stage.last >= 0 ? stage.last : waiter;
     int waiting = 0;
     for (int rank = 0; rank < static_cast<int>(ranks.size()); ++rank) {
-      waiting += job.StageOf(rank) == job.StageOf(last) && sample(rank).waits_for_ranks() &&
+      waiting += job.summary.StageOf(rank) == job.summary.StageOf(last) && sample(rank).waits_for_ranks() &&
                  Position(sample(rank)) == Position(sample(last));
     }
     return absl::StrCat(head, "rank ", stage.missing, " on ", ranks[stage.missing].worker, " did not enter ",

@@ -99,6 +99,11 @@ absl::Status Summary::Parse(const std::string& text, Summary* out) {
       if (size.is_number()) (*plan.mutable_mesh())[axis] = size.get<int>();
     }
   }
+  if (json.contains("axes") && json["axes"].is_array()) {
+    for (const nlohmann::json& axis : json["axes"]) {
+      if (axis.is_string()) plan.add_axes(axis.get<std::string>());
+    }
+  }
   plan.set_precision(StringOr(json, "precision"));
   plan.set_per_device_train_batch_size(NumberOr<int>(json, "per_device_train_batch_size", 0));
   plan.set_global_batch_size(NumberOr<int>(json, "global_batch_size", 0));
@@ -156,6 +161,17 @@ int JobState::World() const { return compiled ? summary.plan.world() : Requested
 int Summary::NumStages() const {
   const auto pp = plan.mesh().find("pp");
   return pp == plan.mesh().end() ? 1 : std::max(1, pp->second);
+}
+
+int Summary::StageOf(int rank) const {
+  int stride = 1;
+  for (int i = plan.axes_size() - 1; i >= 0; --i) {
+    const auto size = plan.mesh().find(plan.axes(i));
+    if (size == plan.mesh().end()) continue;
+    if (plan.axes(i) == "pp") return rank / stride % std::max(1, size->second);
+    stride *= std::max(1, size->second);
+  }
+  return 0;
 }
 
 absl::Status Apply(const v1::Fact& fact, JobState* job) {

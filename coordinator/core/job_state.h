@@ -24,6 +24,8 @@ struct Summary {
   static absl::Status Parse(const std::string& text, Summary* out);
   // Of the pipeline; each has a program.
   int NumStages() const;
+  // The one that runs on `rank`: its coordinate on the mesh axis pp.
+  int StageOf(int rank) const;
 };
 
 struct RankState {
@@ -125,9 +127,6 @@ struct JobState {
   bool Active() const { return attempt.has_value() && !attempt->over; }
   v1::Phase Phase() const;
   int World() const;
-  // The stage of the pipeline that runs on `rank` of the compiled job: `pp` is the mesh's major axis, so stages are
-  // runs of ranks.
-  int StageOf(int rank) const { return rank * summary.NumStages() / World(); }
 };
 
 // Changes `job` by one fact of it. Internal when the fact does not fit the state (a damaged log).

@@ -124,7 +124,8 @@ class Script {
     options.max_ended_jobs = max_ended_jobs;
     options.version = "0.1.0";
     core_ = std::make_unique<Core>(options, [](const JobState& job, int rank, int call, int node) {
-      const std::string stage = job.summary.NumStages() > 1 ? absl::StrCat(" of stage ", job.StageOf(rank)) : "";
+      const std::string stage =
+          job.summary.NumStages() > 1 ? absl::StrCat(" of stage ", job.summary.StageOf(rank)) : "";
       return absl::StrCat("all_gather %", node, " of call ", call, stage);
     });
   }
@@ -162,9 +163,11 @@ class Script {
     CompileDone done;
     done.job = job;
     const int64_t world = args.Int("world", core_->Find(job)->spec.resources().workers());
-    done.summary = absl::StrCat(R"({"mesh":{"pp":)", args.Int("pp", 1), R"(},"world":)", world,
-                                R"(,"precision":"f32","num_parameters":100,"flops_per_step":1e9,"seq_len":64,)",
-                                R"("global_batch_size":8,"memory":{"total_bytes":)", args.Int("need", 1000), "}}");
+    const int64_t stages = args.Int("pp", 1);
+    done.summary =
+        absl::StrCat(R"({"mesh":{"pp":)", stages, R"(,"dp":)", world / stages, R"(},"axes":["pp","dp"],"world":)",
+                     world, R"(,"precision":"f32","num_parameters":100,"flops_per_step":1e9,"seq_len":64,)",
+                     R"("global_batch_size":8,"memory":{"total_bytes":)", args.Int("need", 1000), "}}");
     done.data = "{}";
     done.identity = Identity(42);
     done.seconds = 1;

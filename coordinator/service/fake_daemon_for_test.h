@@ -52,13 +52,14 @@ class TestDirectory {
 
 // tacc-plan for `world` ranks, 1e9 FLOPs a step.
 inline std::string FakePlan(int world) {
-  return absl::StrCat(R"sh(
+  return absl::StrCat(
+      R"sh(
 if [ "$1" = plan ]; then echo '[{"world": 1}]'; exit 0; fi
 dir="$5"
 cat > "$dir/summary.json" <<'END'
 {"world": )sh",
-                      world, R"sh(, "mesh": {"dp": 1, "fsdp": )sh", world,
-                      R"sh(}, "precision": "f32", "per_device_train_batch_size": 4, "global_batch_size": 8,
+      world, R"sh(, "mesh": {"dp": 1, "fsdp": )sh", world,
+      R"sh(}, "axes": ["dp", "fsdp"], "precision": "f32", "per_device_train_batch_size": 4, "global_batch_size": 8,
  "accumulation": 1, "seq_len": 64, "num_parameters": 32768, "flops_per_step": 1e9, "memory": {"arena_bytes": 1000, "total_bytes": 2000},
  "predicted_step_seconds": 0.5, "communication_bytes_per_rank": 10, "peak_flops_per_second": 1e10, "fingerprint": "abc"}
 END

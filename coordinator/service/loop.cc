@@ -206,7 +206,7 @@ void Loop::CarryOut(Decision* decision, std::set<std::string>* touched) {
       const JobState* state = parts_.core->Find(job);
       if (state == nullptr) return;  // Ended and forgotten since.
       absl::StatusOr<std::string> program = parts_.compiler->ReadProgram(
-          job, state->compile.directory(), state->StageOf(send->message.start_rank().id().rank()));
+          job, state->compile.directory(), state->summary.StageOf(send->message.start_rank().id().rank()));
       if (program.ok()) {
         send->message.mutable_start_rank()->set_program(*std::move(program));
       } else {

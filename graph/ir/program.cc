@@ -17,6 +17,11 @@ int64_t SlotStride(const State& state) {
   return (state.type.bytes() + kAlignment - 1) / kAlignment * kAlignment;
 }
 
+int64_t StageOf(const Mesh& mesh, int64_t rank) {
+  const int axis = mesh.Find(kStageAxis);
+  return axis < 0 ? 0 : mesh.Coordinates(rank)[axis];
+}
+
 const Graph* Program::FindGraph(absl::string_view name) const {
   for (const Graph& graph : graphs) {
     if (name == graph.name.c_str()) return &graph;

@@ -62,6 +62,8 @@ struct Call {
 
 // The mesh axis along which the stages lie. A rank runs the program of the stage that is its coordinate there.
 inline constexpr char kStageAxis[] = "pp";
+// 0 on a mesh without that axis.
+int64_t StageOf(const Mesh& mesh, int64_t rank);
 
 // One stage's program: the same text for every rank of the stage. A step runs `step`'s calls in order; held-out
 // evaluation runs `eval`'s once per evaluation batch. Inputs of graphs: "tokens", "targets" and, where

@@ -39,6 +39,12 @@ std::vector<int64_t> Mesh::Coordinates(int64_t rank) const {
   return coordinates;
 }
 
+int64_t Mesh::Stride(int axis) const {
+  int64_t stride = 1;
+  for (size_t i = axis + 1; i < axes.size(); ++i) stride *= axes[i].size;
+  return stride;
+}
+
 std::string Mesh::ToString() const {
   return absl::StrJoin(axes, " ", [](std::string* out, const Axis& a) { absl::StrAppend(out, a.name, "=", a.size); });
 }

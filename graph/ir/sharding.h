@@ -25,6 +25,8 @@ struct Mesh {
   int Find(absl::string_view name) const;
   // coordinates[i] is the rank's position on axes[i].
   std::vector<int64_t> Coordinates(int64_t rank) const;
+  // Between ranks that are neighbours on the axis.
+  int64_t Stride(int axis) const;
   std::string ToString() const;  // "dp=2 fsdp=4"
   bool operator==(const Mesh&) const = default;
 };

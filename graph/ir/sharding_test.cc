@@ -12,6 +12,8 @@ TEST(Mesh, CoordinatesAreMajorToMinor) {
   EXPECT_EQ(kMesh.Coordinates(4), (std::vector<int64_t>{1, 1}));
   EXPECT_EQ(kMesh.Find("fsdp"), 1);
   EXPECT_EQ(kMesh.Find("tp"), -1);
+  EXPECT_EQ(kMesh.Stride(0), 3);
+  EXPECT_EQ(kMesh.Stride(1), 1);
 }
 
 TEST(Sharding, UnevenShardsAreContiguousAndCoverTheExtent) {

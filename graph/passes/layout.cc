@@ -9,12 +9,12 @@
 namespace tacc::graph {
 namespace {
 
+// In the order of the names: what splits a dim first does not follow from where ranks lie.
 AxisList Axes(const Mesh& mesh, std::initializer_list<const char*> names) {
   AxisList axes;
   for (const char* name : names) {
     if (const int axis = mesh.Find(name); axis >= 0) axes.push_back(axis);
   }
-  std::sort(axes.begin(), axes.end());
   return axes;
 }
 

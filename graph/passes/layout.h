@@ -2,13 +2,14 @@
 #define TACC_GRAPH_PASSES_LAYOUT_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "graph/passes/partition.h"
 
 namespace tacc::graph {
 
-// What the axes of a mesh mean, in one place:
+// What the axes of a mesh mean, in one place; their order on the mesh does not matter:
 //   dp    splits the batch
 //   fsdp  splits the batch, and states at rest
 //   ep    splits the batch, and the experts

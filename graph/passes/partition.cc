@@ -9,6 +9,7 @@
 #include "graph/ops/builder.h"
 #include "graph/passes/axis_list.h"
 #include "graph/passes/factor_axes.h"
+#include "graph/passes/pins.h"
 #include "graph/passes/place_states.h"
 #include "graph/passes/reshard.h"
 #include "graph/passes/units.h"
@@ -39,6 +40,7 @@ class GraphPartitioner {
     logical_.values = logical.values;
     out_.name = logical.name;
     homes_.resize(logical.values.size(), kNoValue);
+    pinned_ = PinnedValues(program, logical, options.pinned_results);
     FindGradients();
   }
 
@@ -145,8 +147,11 @@ class GraphPartitioner {
     return state != nullptr && (state->kind == StateKind::kGradient || state->kind == StateKind::kCounter);
   }
 
-  // Keeps the residual stream where the plan wants it.
+  // Keeps pinned results and the residual stream where the plan wants them.
   absl::Status ApplyHome(const Node& node) {
+    for (ValueId v : node.results) {
+      if (const auto pin = pinned_.find(v); pin != pinned_.end()) homes_[v] = Reshard(v, {pin->second, {}});
+    }
     if (!options_.residual.has_value() || node.module != options_.residual->module) return absl::OkStatus();
     for (ValueId v : node.results) {
       if (static_cast<size_t>(logical_.type(v).rank()) != options_.residual->dims.size()) continue;
@@ -445,7 +450,8 @@ class GraphPartitioner {
   const Node* node_ = nullptr;
   Graph out_;
   Dims residual_dims_;
-  std::vector<ValueId> homes_;  // logical value -> the partitioned value it was made as
+  std::map<ValueId, std::vector<AxisList>> pinned_;  // logical values
+  std::vector<ValueId> homes_;                       // logical value -> the partitioned value it was made as
   std::map<ValueId, std::vector<Resharded>> resharded_;
   std::vector<std::string> weight_of_;    // logical value -> the parameter that it is, as read or narrower, or ""
   std::vector<std::string> gradient_of_;  // logical value -> the parameter whose gradient, or summand of it, it is

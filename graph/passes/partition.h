@@ -21,6 +21,8 @@ struct PartitionOptions {
   AxisList sequence_axes;
   // Axes that split dims of weights in use, by the dims' names (State::axes): tensor and expert parallelism.
   std::map<std::string, AxisList> in_use_axes;
+  // How single weights are used, by name, instead.
+  std::map<std::string, Sharding> pinned_weights;
   // Axes that shard states at rest, beside those that split them in use.
   AxisList at_rest_axes;
   // Which states these axes shard: 1: optimizer states and fp32 masters of bf16 weights; 2: gradients too; 3: all, so
@@ -33,6 +35,8 @@ struct PartitionOptions {
     std::vector<AxisList> dims;
   };
   std::optional<Home> residual;
+  // By module path, how the module's results lie (what later modules of the forward read) that have as many dims.
+  std::map<std::string, std::vector<AxisList>> pinned_results;
   // Module paths. What is gathered for one is gathered again when the line comes back to it (in the backward).
   std::vector<std::string> units;
   // In which gradients travel to be summed; the sum itself is kept in fp32.

@@ -35,6 +35,10 @@ std::map<std::string, Sharding> InUseShardings(const Program& program, const Par
   std::map<std::string, Sharding> in_use;
   for (const State& state : program.states) {
     if (state.kind != StateKind::kWeight) continue;
+    if (const auto pin = options.pinned_weights.find(ParameterOf(state)); pin != options.pinned_weights.end()) {
+      in_use[pin->first] = pin->second;
+      continue;
+    }
     Sharding s = Sharding::Replicated(state.placement.global.rank());
     for (size_t d = 0; d < state.axes.size(); ++d) {
       const auto it = options.in_use_axes.find(state.axes[d]);

@@ -9,21 +9,6 @@
 namespace tacc::graph {
 namespace {
 
-// The nodes whose results the step's counters are computed from.
-std::vector<char> ForwardNodes(const Program& program, const Graph& graph) {
-  std::vector<char> counted(graph.values.size(), 0), forward(graph.nodes.size(), 0);
-  for (int i = static_cast<int>(graph.nodes.size()) - 1; i >= 0; --i) {
-    const Node& node = graph.nodes[i];
-    const State* state = node.op == "store" ? program.FindState(node.symbol) : nullptr;
-    bool feeds = state != nullptr && state->kind == StateKind::kCounter;
-    for (ValueId v : node.results) forward[i] |= counted[v];
-    feeds |= forward[i] != 0;
-    if (!feeds) continue;
-    for (ValueId v : node.operands) counted[v] = 1;
-  }
-  return forward;
-}
-
 class UnitRemat {
  public:
   // `unit_of[i]`: the unit of node i where it is of the forward and not a leaf, else -1.
@@ -103,6 +88,20 @@ void RematerializeGraph(const Program& program, const RematOptions& options, Gra
 }
 
 }  // namespace
+
+std::vector<char> ForwardNodes(const Program& program, const Graph& graph) {
+  std::vector<char> counted(graph.values.size(), 0), forward(graph.nodes.size(), 0);
+  for (int i = static_cast<int>(graph.nodes.size()) - 1; i >= 0; --i) {
+    const Node& node = graph.nodes[i];
+    const State* state = node.op == "store" ? program.FindState(node.symbol) : nullptr;
+    bool feeds = state != nullptr && state->kind == StateKind::kCounter;
+    for (ValueId v : node.results) forward[i] |= counted[v];
+    feeds |= forward[i] != 0;
+    if (!feeds) continue;
+    for (ValueId v : node.operands) counted[v] = 1;
+  }
+  return forward;
+}
 
 void Rematerialize(Program& program, const RematOptions& options) {
   if (options.units.empty()) return;

@@ -13,6 +13,9 @@ struct RematOptions {
   std::vector<std::string> units;
 };
 
+// Which nodes of a training graph the step's counters (loss, target tokens) are computed from: its forward.
+std::vector<char> ForwardNodes(const Program& program, const Graph& graph);
+
 // Activation recomputation ("gradient checkpointing"). Of a unit's forward, the backward keeps only what enters the
 // unit and what leaves it for other units; what else it reads is computed again right before its first use there, by
 // clones of the forward's nodes with recompute=1. Leaves (inputs, states) are not cloned, and a clone of a dropout has

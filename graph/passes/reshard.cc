@@ -83,8 +83,10 @@ ValueId ReshardEmitter::MoveAxes(ValueId v, const Sharding& target) {
     for (size_t to = 0; to < target.dims.size(); ++to) {
       if (to == from || !IsPrefix(s.dims[to], target.dims[to]) || target.dims[to].size() <= s.dims[to].size()) continue;
       if (target.dims[to][s.dims[to].size()] != axis) continue;
+      if (IsPadded(global.dims[from], s.dims[from], mesh_)) continue;
       s.dims[from].pop_back();
       s.dims[to].push_back(axis);
+      if (IsPadded(global.dims[to], s.dims[to], mesh_)) break;
       v = Emit("all_to_all", v, global, s,
                {{"over", AxisNames(mesh_, {axis})},
                 {"split_dim", static_cast<int64_t>(to)},

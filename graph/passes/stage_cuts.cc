@@ -2,47 +2,13 @@
 #include <algorithm>
 #include <limits>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "graph/passes/module_paths.h"
 #include "graph/passes/stages.h"
 
 namespace tacc::graph {
 namespace {
-
-bool IsInside(const std::string& module, const std::string& path) {
-  return module == path || absl::StartsWith(module, absl::StrCat(path, "."));
-}
-
-size_t EditDistance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] != b[j - 1] ? 1 : 0);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
-    }
-  }
-  return row[b.size()];
-}
-
-// Every module path of the graph and those above it, in order of first appearance.
-std::vector<std::string> ModulePaths(const Graph& graph, int num_nodes) {
-  std::vector<std::string> paths;
-  std::set<std::string> seen;
-  for (int i = 0; i < num_nodes; ++i) {
-    const std::string& module = graph.nodes[i].module;
-    for (size_t end = module.find('.'); !module.empty(); end = module.find('.', end + 1)) {
-      std::string path = module.substr(0, end);
-      if (seen.insert(path).second) paths.push_back(path);
-      if (end == std::string::npos) break;
-    }
-  }
-  return paths;
-}
 
 // Starts of parts such that the largest sum of `costs` between starts is least.
 std::vector<int> Balance(const std::vector<double>& costs, int num_parts) {
@@ -124,13 +90,10 @@ absl::StatusOr<std::vector<int>> CutPoints(const Graph& graph, int num_forward_n
     for (const std::string& path : options.split_points) {
       const int begin = begin_of(path);
       if (begin < 0) {
-        const std::vector<std::string> paths = ModulePaths(graph, num_forward_nodes);
-        const auto nearest = std::min_element(paths.begin(), paths.end(), [&](const auto& a, const auto& b) {
-          return EditDistance(path, a) < EditDistance(path, b);
-        });
+        const std::string nearest = NearestName(path, ModulePaths(graph, num_forward_nodes));
         return absl::InvalidArgumentError(
             absl::StrCat("dist.pp.split_points: the model has no module '", path, "'",
-                         nearest == paths.end() ? "" : absl::StrCat("; the nearest is '", *nearest, "'")));
+                         nearest.empty() ? "" : absl::StrCat("; the nearest is '", nearest, "'")));
       }
       if (begin <= cuts.back()) {
         return absl::InvalidArgumentError(

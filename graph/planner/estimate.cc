@@ -49,15 +49,19 @@ double InUse(const ParameterCount& p, const Layout& l) {
 }
 
 struct Groups {
-  GroupShape tp, cp, ep, fsdp;
+  GroupShape pp, tp, cp, ep, fsdp;
   GroupShape replicas;         // of a shard of a parameter: gradients are summed over them once a step
   GroupShape expert_replicas;  // the same of an expert's
 };
 Groups GroupsOf(const Layout& l, int64_t devices_per_node) {
   const Mesh mesh = l.mesh();
-  auto shape = [&](const AxisList& axes) { return ShapeOf(mesh, axes, devices_per_node); };
-  // Axes by their place in Layout::mesh().
-  return {shape({5}), shape({4}), shape({3}), shape({2}), shape({1, 3, 4}), shape({1, 4})};
+  auto shape = [&](std::initializer_list<const char*> names) {
+    AxisList axes;
+    for (const char* name : names) axes.push_back(mesh.Find(name));
+    return ShapeOf(mesh, axes, devices_per_node);
+  };
+  return {shape({"pp"}),      shape({"tp"}), shape({"cp"}), shape({"ep"}), shape({"fsdp"}), shape({"dp", "ep", "cp"}),
+          shape({"dp", "cp"})};
 }
 
 // Seconds of one micro-batch in one unit.
@@ -131,9 +135,8 @@ class Estimator {
   double Send(double bytes_of_sample) const {
     double bytes = bytes_of_sample * static_cast<double>(l_.micro_batch) / static_cast<double>(l_.cp);
     bytes *= (1 - x_.send_share_of_tp) + x_.send_share_of_tp / static_cast<double>(l_.tp);
-    // Stages are the major-most axis: neighbours are on one node only when all stages are.
-    const bool crosses = m_.devices_per_node > 0 && l_.num_ranks() > m_.devices_per_node;
-    return CollectiveSeconds(m_, CollectiveKind::kSend, bytes, {2, crosses ? 1 : 2});
+    // Unless all stages are on one node, some neighbours are not.
+    return CollectiveSeconds(m_, CollectiveKind::kSend, bytes, {2, g_.pp.num_nodes() > 1 ? 1 : 2});
   }
 
  private:
@@ -236,7 +239,12 @@ void ForEachPart(const ModelWork& model, int64_t pp, const Visit& visit) {
 
 }  // namespace
 
-Mesh Layout::mesh() const { return {{{"pp", pp}, {"dp", dp}, {"fsdp", fsdp}, {"ep", ep}, {"cp", cp}, {"tp", tp}}}; }
+Mesh Layout::mesh() const {
+  const Mesh::Axis axes[] = {{"pp", pp}, {"dp", dp}, {"fsdp", fsdp}, {"ep", ep}, {"cp", cp}, {"tp", tp}};
+  Mesh mesh;
+  for (int axis : order) mesh.axes.push_back(axes[axis]);
+  return mesh;
+}
 
 std::string Layout::ToString() const {
   std::string text;

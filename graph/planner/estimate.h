@@ -1,6 +1,7 @@
 #ifndef TACC_GRAPH_PLANNER_ESTIMATE_H_
 #define TACC_GRAPH_PLANNER_ESTIMATE_H_
 
+#include <array>
 #include <cstdint>
 #include <string>
 
@@ -12,7 +13,7 @@ namespace tacc::graph {
 
 enum class Schedule1F1B { kPlain, kInterleaved, kZeroBubble };
 
-// How a model is laid out and run. The mesh is pp dp fsdp ep cp tp, major to minor.
+// How a model is laid out and run.
 struct Layout {
   int64_t pp = 1, dp = 1, fsdp = 1, ep = 1, cp = 1, tp = 1;
   int64_t micro_batch = 1;   // samples of a rank and call
@@ -22,6 +23,9 @@ struct Layout {
   int64_t zero_stage = 3;  // what fsdp shards: 1: optimizer states; 2: gradients too; 3: weights too
   bool recompute = false;  // every unit's forward runs again before its backward; only its input is kept
   bool reshard = true;     // weights gathered over fsdp are dropped after the forward and gathered again
+
+  // Which of pp dp fsdp ep cp tp (0 to 5) is where on the mesh, major to minor.
+  std::array<int, 6> order = {0, 1, 2, 3, 4, 5};
 
   int64_t num_ranks() const { return pp * dp * fsdp * ep * cp * tp; }
   int64_t batch_ranks() const { return dp * fsdp * ep; }

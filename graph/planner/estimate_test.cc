@@ -138,6 +138,21 @@ TEST(Estimate, ZeroStagesTradeTrafficForMemory) {
   expect(3, 4 * (reduced + 2 * gathered), 8e8 * 16.0 / 8 + 2 * 2 * 1e8);
 }
 
+// Four nodes of eight: what lies inside a node has ten times the bandwidth.
+TEST(Estimate, TheOrderOfAxesSaysWhatCrossesNodes) {
+  Layout l = Of(1, 4, 8, 1);
+  const StepEstimate inside = EstimateStep(EasyModel(), EasyCluster(), l, {});
+  l.order = {0, 5, 2, 3, 4, 1};  // tp between nodes, dp inside
+  const StepEstimate between = EstimateStep(EasyModel(), EasyCluster(), l, {});
+  EXPECT_EQ(l.ToString(), "tp=8 dp=4, micro-batch 1 x 1");
+  EXPECT_NEAR(inside.compute, between.compute, 1e-9);
+  EXPECT_GT(between.tensor, 4 * inside.tensor);
+  Layout stages = Of(8, 4, 1, 8);
+  const double far = EstimateStep(EasyModel(), EasyCluster(), stages, {}).bubble;
+  stages.order = {1, 2, 3, 4, 5, 0};
+  EXPECT_LT(EstimateStep(EasyModel(), EasyCluster(), stages, {}).bubble, far);
+}
+
 TEST(Estimate, LayoutsPrint) {
   Layout l = Of(2, 4, 8, 16);
   l.recompute = true;

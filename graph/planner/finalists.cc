@@ -3,17 +3,27 @@
 #include <algorithm>
 #include <numeric>
 
+#include "graph/ir/topology.h"
+
 namespace tacc::graph {
 
 Layout LayoutOfPlan(const Plan& plan) {
   Layout layout;
+  std::vector<int> order;
   for (const Mesh::Axis& axis : plan.mesh.axes) {
+    const int index = TopologyIndex(axis.name);
+    if (index >= 0 && std::find(order.begin(), order.end(), index) == order.end()) order.push_back(index);
     if (axis.name == "pp") layout.pp = axis.size;
     if (axis.name == "dp") layout.dp = axis.size;
     if (axis.name == "fsdp") layout.fsdp = axis.size;
     if (axis.name == "ep") layout.ep = axis.size;
-    if (axis.name == "cp") layout.cp = axis.size;
+    if (axis.name == "cp" || axis.name == "sp") layout.cp *= axis.size;
     if (axis.name == "tp" || axis.name == "tpq") layout.tp *= axis.size;
+  }
+  // Axes that the mesh lacks are of size 1 and stay where they are.
+  size_t next = 0;
+  for (int& axis : layout.order) {
+    if (std::find(order.begin(), order.end(), axis) != order.end()) axis = order[next++];
   }
   layout.micro_batch = plan.micro_batch;
   layout.accumulation = plan.accumulation;

@@ -54,6 +54,15 @@ TEST(Finalists, SplitTensorAxesAreOne) {
   EXPECT_EQ(LayoutOfPlan(plan).tp, 8);
 }
 
+TEST(Finalists, TheMeshSaysTheOrder) {
+  EXPECT_EQ(LayoutOfPlan(PlanOf(2, 4, 1)).order, Layout().order);
+  Plan plan = PlanOf(2, 4, 1);
+  plan.mesh = {{{"tp", 2}, {"tpq", 4}, {"fsdp", 2}, {"cp", 2}, {"sp", 2}, {"pp", 2}}};
+  const Layout layout = LayoutOfPlan(plan);
+  EXPECT_EQ(layout.cp, 4);
+  EXPECT_EQ(layout.mesh().ToString(), "tp=8 dp=1 fsdp=2 ep=1 cp=4 pp=2");
+}
+
 TEST(Finalists, CpuTrafficHidesBehindNothing) {
   EXPECT_EQ(ExecutionOf(MachineOf(DeviceProfile()), DType::kF32).overlap_data, 0);
   EXPECT_EQ(ExecutionOf(*FindMachine("h100"), DType::kBF16).overlap_data, 1);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "graph/ir/status_macros.h"
+#include "graph/ir/topology.h"
 #include "graph/passes/layout.h"
 #include "graph/planner/analyze.h"
 #include "graph/planner/finalists.h"
@@ -185,12 +186,20 @@ absl::StatusOr<std::vector<Plan>> LegalPlans(const PlanRequest& request, const F
     first_error.Update(context_axes.status());
     if (!context_axes.ok()) continue;
     for (int64_t micro_batch : *micro_batches) {
-      for (const Mesh& mesh : *meshes) {
+      for (Mesh mesh : *meshes) {
+        mesh.axes.insert(mesh.axes.end(), context_axes->begin(), context_axes->end());
+        mesh.axes.insert(mesh.axes.end(), tensor_axes->begin(), tensor_axes->end());
+        const absl::StatusOr<Mesh> ordered = InTopology(std::move(mesh), request.topology);
+        first_error.Update(ordered.status());
+        if (!ordered.ok()) continue;
+        PartitionOptions layout = LayoutOf(*ordered, model.residual_module);
+        if (absl::Status pins = ApplyPins(request.pins, model.forward, layout); !pins.ok()) {
+          first_error.Update(pins);
+          continue;
+        }
         for (DType precision : Precisions(request)) {
           Plan& plan = plans.emplace_back();
-          plan.mesh = mesh;
-          plan.mesh.axes.insert(plan.mesh.axes.end(), context_axes->begin(), context_axes->end());
-          plan.mesh.axes.insert(plan.mesh.axes.end(), tensor_axes->begin(), tensor_axes->end());
+          plan.mesh = *ordered;
           plan.compute_dtype = precision;
           plan.seq_len = request.seq_len;
           plan.micro_batch = micro_batch;
@@ -255,6 +264,7 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
   options.training.accumulation = plan.accumulation;
   options.compute_dtype = plan.compute_dtype;
   options.partition = LayoutOf(plan.mesh, model.residual_module);
+  TACC_RETURN_IF_ERROR(ApplyPins(request.pins, model.forward, options.partition));
   options.sequence_blocks = SequenceBlocks(plan.mesh);
   options.experts.buffer_factor = request.expert_buffer_factor;
   for (const Mesh::Axis& axis : plan.mesh.axes) {

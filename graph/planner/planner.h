@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "graph/analysis/cost.h"
 #include "graph/ir/plan.h"
+#include "graph/passes/pins.h"
 #include "graph/passes/pipeline.h"
 #include "graph/planner/cluster.h"
 #include "graph/planner/simulate/simulate.h"
@@ -44,6 +45,8 @@ struct PlanRequest {
   std::optional<int64_t> global_batch;
   std::optional<int64_t> micro_batch;  // per device
   int64_t zero_stage = 3;              // see PartitionOptions
+  Pins pins;
+  std::vector<std::string> topology;  // see InTopology
   std::optional<bool> bf16;
   DType reduce_dtype = DType::kF32;
   // The first N units compute their activations again in the backward.

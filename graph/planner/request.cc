@@ -1,5 +1,6 @@
 #include "graph/planner/request.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
@@ -59,7 +60,9 @@ class Reader {
     } else if constexpr (std::is_same_v<T, std::string>) {
       fits = value.is_string();
     } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-      fits = value.is_array();
+      fits = value.is_array() && std::all_of(value.begin(), value.end(), [](const json& v) { return v.is_string(); });
+    } else if constexpr (std::is_same_v<T, Pins>) {
+      fits = value.is_object() && std::all_of(value.begin(), value.end(), [](const json& v) { return v.is_string(); });
     } else if constexpr (std::is_integral_v<T>) {
       // Protobuf JSON writes 64-bit integers as strings.
       if (value.is_string()) {
@@ -157,6 +160,8 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   r.Get("job.dist.sp.size", &plan.sp);
   plan.cp = plan.sp;
   r.Get("job.dist.cp.size", &plan.cp);
+  r.Get("job.dist.topology", &plan.topology);
+  r.Get("job.dist.pins", &plan.pins);
   r.Get("job.dist.fsdp.wrap_layer_cls", &request.wrap_layer_cls);
   bool gc = false;
   r.Get("job.memory.gc", &gc);
@@ -201,13 +206,17 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
 }
 
 nlohmann::json CandidateJson(const CompileRequest& request, const Candidate& c) {
-  json mesh = json::object();
-  for (const Mesh::Axis& axis : c.plan.mesh.axes) mesh[axis.name] = axis.size;
+  json mesh = json::object(), axes = json::array();
+  for (const Mesh::Axis& axis : c.plan.mesh.axes) {
+    mesh[axis.name] = axis.size;
+    axes.push_back(axis.name);
+  }
   const double peak = request.plan.cluster.machine.PeakFlops(c.plan.compute_dtype);
   const double seconds = c.plan.step_seconds;
   const double tokens = static_cast<double>(c.plan.global_batch() * c.plan.seq_len);
   return {{"world", c.plan.num_ranks()},
           {"mesh", std::move(mesh)},
+          {"axes", std::move(axes)},
           {"precision", std::string(Name(c.plan.compute_dtype))},
           {"per_device_train_batch_size", c.plan.micro_batch},
           {"global_batch_size", c.plan.global_batch()},

@@ -213,6 +213,50 @@ TEST(Planner, CutsTensorParallelismByTheModelsHeads) {
             "dist.tp.size = 3 does not divide the 8 workers; use 1, 2, 4, 8");
 }
 
+TEST(Planner, OrdersTheAxesAsTheJobSays) {
+  const OpTable ops;
+  PlanRequest plan =
+      Parse(Replaced(kRequest, "\"dist\": {", "\"dist\": {\"topology\": [\"tp\", \"fsdp\", \"pp\"], ")).plan;
+  EXPECT_EQ(plan.topology, (std::vector<std::string>{"tp", "fsdp", "pp"}));
+  plan.world = 16;
+  plan.tp = 4;
+  plan.pp = 2;
+  auto candidates = PlanCandidates(plan, TestModel(), ops);
+  ASSERT_TRUE(candidates.ok()) << candidates.status();
+  // dp, which is not named, is 1; tp stands for its parts.
+  for (const Candidate& c : *candidates) EXPECT_EQ(c.plan.mesh.ToString(), "dp=1 tp=2 tpq=2 fsdp=2 pp=2");
+  EXPECT_EQ(CandidateJson(Parse(kRequest), candidates->front())["axes"].dump(),
+            "[\"dp\",\"tp\",\"tpq\",\"fsdp\",\"pp\"]");
+  plan.dp = 1;
+  plan.topology = {"pp", "fsdp"};
+  EXPECT_EQ(PlanCandidates(plan, TestModel(), ops).status().message(),
+            "dist.topology leaves out tp, which splits 2 ways; name all axes that are split, from between nodes to "
+            "inside a node; unless said otherwise they lie as pp, dp, fsdp, ep, cp, tp");
+  plan.topology = {"pp", "x"};
+  EXPECT_EQ(PlanCandidates(plan, TestModel(), ops).status().message(),
+            "dist.topology: 'x' is no axis; there are pp, dp, fsdp, ep, cp, tp");
+}
+
+TEST(Planner, PinsWhatTheJobPins) {
+  const OpTable ops;
+  const std::string text =
+      Replaced(kRequest, "\"dist\": {", "\"dist\": {\"pins\": {\"layers.*.mlp\": \"[dp, -, tp]\"}, ");
+  PlanRequest plan = Parse(text).plan;
+  EXPECT_EQ(plan.pins, (Pins{{"layers.*.mlp", "[dp, -, tp]"}}));
+  plan.tp = 2;
+  const auto pinned = PlanCandidates(plan, TestModel(), ops);
+  ASSERT_TRUE(pinned.ok()) << pinned.status();
+  plan.pins.clear();
+  const auto free = PlanCandidates(plan, TestModel(), ops);
+  ASSERT_TRUE(free.ok()) << free.status();
+  EXPECT_NE(pinned->front().cost.num_collectives, free->front().cost.num_collectives);
+  plan.pins = {{"layers.*.mlp", "[dp, tp]"}};
+  EXPECT_EQ(PlanCandidates(plan, TestModel(), ops).status().message(),
+            "dist.pins: \"layers.*.mlp\": it has 2 dims, but results of layers.0.mlp have 3");
+  EXPECT_EQ(ParseCompileRequest(Replaced(text, "\"[dp, -, tp]\"", "3")).status().message(),
+            "compile request: job.dist.pins has a wrong type: {\"layers.*.mlp\":3}");
+}
+
 TEST(Planner, CutsTheSequence) {
   const OpTable ops;
   PlanRequest plan = Parse(kRequest).plan;

@@ -34,6 +34,7 @@ struct Layout {
   graph::PipelineSchedule schedule = graph::PipelineSchedule::k1F1B;
   int chunks = 1;
   int64_t cp = 1, sp = 1;  // ring and Ulysses
+  bool reversed = false;   // the axes of the mesh: stages inside a node, tokens between nodes
 
   bool splits_sequence() const { return cp * sp > 1; }
 };
@@ -43,7 +44,7 @@ std::string Name(const Layout& l) {
                       l.dp, "_fsdp", l.fsdp, "_accumulation", l.accumulation,
                       l.compute_dtype == graph::DType::kBF16 ? "_bf16" : "",
                       l.reduce_dtype == graph::DType::kBF16 ? "_reduced_in_bf16" : "",
-                      l.splits_sequence() ? absl::StrCat("_cp", l.cp, "_sp", l.sp) : "");
+                      l.splits_sequence() ? absl::StrCat("_cp", l.cp, "_sp", l.sp) : "", l.reversed ? "_reversed" : "");
 }
 
 // Enough to cut.
@@ -71,6 +72,7 @@ std::vector<graph::Program> CompileLayout(const Layout& layout, const graph::OpT
   mesh.axes.push_back({"fsdp", layout.fsdp});
   mesh.axes.push_back({"cp", layout.cp});
   mesh.axes.push_back({"sp", layout.sp});
+  if (layout.reversed) std::reverse(mesh.axes.begin(), mesh.axes.end());
   options.partition.sequence_axes = {mesh.Find("cp"), mesh.Find("sp")};
   if (layout.splits_sequence()) options.sequence_blocks = layout.cp;
   options.partition.batch_axes = {mesh.Find("dp"), mesh.Find("fsdp")};
@@ -164,17 +166,17 @@ class Rank {
   void Train(Result& result) {
     const int64_t micro_batches = executor_->num_micro_batches();
     const int64_t logical_rows = kGlobalBatch / micro_batches;
-    // The ranks of a stage share the rows, or parts of them; every stage has all.
+    // The ranks of a stage share the rows, or parts of them; a stage in the middle takes none.
     const graph::Mesh& mesh = program_.mesh;
-    const int64_t ranks = mesh.num_ranks() / program_.num_stages;
-    const int64_t sharers = mesh.axes[mesh.Find("cp")].size * mesh.axes[mesh.Find("sp")].size;
-    const int64_t rows = logical_rows / (ranks / sharers), first_row = rank_ % ranks / sharers * rows;
+    graph::Range own{0, 1};
     std::vector<int64_t> positions(kSeq);
     std::iota(positions.begin(), positions.end(), 0);
     for (const Executor::Input& input : executor_->inputs()) {
+      if (input.value.type.rank() > 0) own = RangesOf(input.value, mesh, rank_)[0];
       if (input.name == "tokens" || input.name == "targets")
         positions = graph::Positions({kSeq, input.zigzag}, RangesOf(input.value, mesh, rank_)[1]);
     }
+    const int64_t first_row = own.begin, rows = own.end - own.begin;
     for (int step = 0; step < kSteps; ++step) {
       const int64_t steps_done = step;
       std::vector<Batch> batches;
@@ -231,7 +233,7 @@ class Rank {
 
 // The program of a rank.
 const graph::Program& ProgramOf(const std::vector<graph::Program>& stages, int64_t rank) {
-  return stages[rank * static_cast<int64_t>(stages.size()) / stages[0].mesh.num_ranks()];
+  return stages.size() == 1 ? stages[0] : stages[graph::StageOf(stages[0].mesh, rank)];
 }
 
 Result Train(const std::vector<graph::Program>& stages, const graph::OpTable& ops, Memory memory, uint64_t seed = 7) {
@@ -379,6 +381,7 @@ constexpr Layout kPipelines[] = {
     {1, 2, 6, kF32, kF32, 2},
     {1, 1, 6, kF32, kF32, 4, graph::PipelineSchedule::kZeroBubble},
     {1, 2, 2, kF32, kF32, 2, graph::PipelineSchedule::kInterleaved, 2},
+    {.dp = 1, .fsdp = 2, .accumulation = 2, .pp = 2, .cp = 3, .reversed = true},
 };
 
 INSTANTIATE_TEST_SUITE_P(Pipelines, ExecutionTest, testing::ValuesIn(kPipelines), NameOf);

@@ -5,9 +5,12 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "graph/analysis/cost.h"
 #include "graph/ir/text.h"
+#include "graph/ir/topology.h"
+#include "graph/passes/layout.h"
 #include "graph/passes/order_sequence.h"
 #include "graph/passes/pipeline.h"
 #include "graph/passes/separate_documents.h"
@@ -33,13 +36,15 @@ struct Layout {
   // Rows of several documents; with learned positions beside rotary ones.
   bool documents = false;
   int64_t batch = kBatch;
+  std::vector<std::string> topology;
 
   int64_t ranks() const { return cp * sp * tp * dp * fsdp; }
 };
 
 std::string Name(const Layout& l) {
   return absl::StrCat("cp", l.cp, "_sp", l.sp, "_tp", l.tp, "_dp", l.dp, "_fsdp", l.fsdp, "_prefetch", l.prefetch_units,
-                      l.compute_dtype == DType::kBF16 ? "_mixed" : "", l.ordered ? "" : "_gathered");
+                      l.compute_dtype == DType::kBF16 ? "_mixed" : "", l.ordered ? "" : "_gathered",
+                      l.topology.empty() ? "" : absl::StrCat("_", absl::StrJoin(l.topology, "_")));
 }
 
 constexpr char kEmbedding[] = "%h0 = embedding %table, %tokens : f32[B,S,8] @embed\n";
@@ -68,13 +73,11 @@ absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops)
   options.training.max_grad_norm = 0.5;
   options.compute_dtype = layout.compute_dtype;
   options.sequence_blocks = layout.ordered ? layout.cp : 0;
-  options.partition.mesh = {
-      {{"dp", layout.dp}, {"fsdp", layout.fsdp}, {"cp", layout.cp}, {"sp", layout.sp}, {"tp", layout.tp}}};
-  options.partition.batch_axes = {0, 1};
-  options.partition.sequence_axes = {2, 3};
-  options.partition.at_rest_axes = {1};
-  for (const char* axis : {"vocab", "heads", "mlp", "kv_heads"}) options.partition.in_use_axes[axis] = {4};
-  options.partition.residual = {"embed", {{0, 1}, {2, 3, 4}, {}}};
+  const auto mesh =
+      InTopology({{{"dp", layout.dp}, {"fsdp", layout.fsdp}, {"cp", layout.cp}, {"sp", layout.sp}, {"tp", layout.tp}}},
+                 layout.topology);
+  if (!mesh.ok()) return mesh.status();
+  options.partition = LayoutOf(*mesh, "embed");
   options.partition.units = options.schedule.units = {"layers.0", "layers.1"};
   options.schedule.prefetch_units = layout.prefetch_units;
   return Compile(*forward, ops, options);
@@ -181,7 +184,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Layout{.cp = 2, .sp = 2}, Layout{.cp = 2, .tp = 2}, Layout{.cp = 2, .dp = 2},
                     Layout{.cp = 2, .fsdp = 2}, Layout{.sp = 2, .fsdp = 2}, Layout{.sp = 2, .tp = 2},
                     Layout{.cp = 2, .sp = 2, .tp = 2}, Layout{.cp = 8}, Layout{.cp = 2, .compute_dtype = DType::kBF16},
-                    Layout{.cp = 2, .ordered = false}, Layout{.cp = 4, .fsdp = 2, .ordered = false}),
+                    Layout{.cp = 2, .ordered = false}, Layout{.cp = 4, .fsdp = 2, .ordered = false},
+                    Layout{.cp = 2, .sp = 2, .tp = 2, .topology = {"tp", "cp"}},
+                    Layout{.cp = 2, .dp = 2, .fsdp = 2, .topology = {"cp", "fsdp", "dp"}}),
     [](const testing::TestParamInfo<Layout>& info) { return Name(info.param); });
 
 // The documents of each row, by their lengths.

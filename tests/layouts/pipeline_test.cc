@@ -32,6 +32,7 @@ struct Layout {
   int64_t tp = 1;
   int zero_stage = 3;
   int num_repeated = 0;  // layers whose activations the backward computes again
+  bool inside = false;   // the stages lie inside a node: pp is the last axis of the mesh
 };
 
 std::string Name(const Layout& l) {
@@ -39,7 +40,7 @@ std::string Name(const Layout& l) {
                       std::string(Name(l.schedule)), l.chunks > 1 ? absl::StrCat(l.chunks) : "", l.tied ? "_tied" : "",
                       l.compute_dtype == DType::kBF16 ? "_mixed" : "", l.tp > 1 ? absl::StrCat("_tp", l.tp) : "",
                       l.zero_stage < 3 ? absl::StrCat("_zero", l.zero_stage) : "",
-                      l.num_repeated > 0 ? absl::StrCat("_gc", l.num_repeated) : "");
+                      l.num_repeated > 0 ? absl::StrCat("_gc", l.num_repeated) : "", l.inside ? "_inside" : "");
 }
 
 absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops) {
@@ -63,7 +64,7 @@ absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops)
   options.compute_dtype = layout.compute_dtype;
   Mesh& mesh = options.partition.mesh;
   mesh = {{{"dp", layout.dp}, {"fsdp", layout.fsdp}, {"tp", layout.tp}}};
-  if (layout.pp > 1) mesh.axes.insert(mesh.axes.begin(), {"pp", layout.pp});
+  if (layout.pp > 1) mesh.axes.insert(layout.inside ? mesh.axes.end() : mesh.axes.begin(), {"pp", layout.pp});
   const AxisList batch = {mesh.Find("dp"), mesh.Find("fsdp")}, tp = {mesh.Find("tp")};
   options.partition.batch_axes = batch;
   options.partition.at_rest_axes = {mesh.Find("fsdp")};
@@ -196,7 +197,8 @@ INSTANTIATE_TEST_SUITE_P(Layouts, PipelineTest,
                                          Layout{2, 1, 2, 4, kZeroBubble, 1, false, DType::kF32, 2},
                                          Layout{2, 2, 2, 2, kInterleaved, 2, true, DType::kF32, 1, 1},
                                          Layout{2, 1, 2, 4, k1F1B, 1, true, DType::kF32, 1, 2},
-                                         Layout{2, 1, 2, 4, kZeroBubble, 1, false, DType::kF32, 1, 3, 4}),
+                                         Layout{2, 1, 2, 4, kZeroBubble, 1, false, DType::kF32, 1, 3, 4},
+                                         Layout{2, 2, 2, 2, k1F1B, 1, true, DType::kF32, 2, 3, 0, true}),
                          [](const testing::TestParamInfo<Layout>& info) { return Name(info.param); });
 
 }  // namespace

@@ -196,11 +196,9 @@ absl::StatusOr<CollectiveCall> BindMessage(const graph::Node& node, const graph:
   const int64_t stage = graph::GetAttr<int64_t>(node.attrs, is_send ? "to" : "from", -1);
   if (axis < 0 || stage < 0 || stage >= mesh.axes[axis].size)
     return Bug(node, absl::StrCat("no stage ", stage, " in the mesh ", mesh.ToString()));
-  int64_t stride = 1;  // Between ranks of neighbouring stages.
-  for (size_t i = axis + 1; i < mesh.axes.size(); ++i) stride *= mesh.axes[i].size;
   CollectiveCall call;
   call.kind = is_send ? CollectiveCall::Kind::kSend : CollectiveCall::Kind::kReceive;
-  call.members = {static_cast<int>(rank + (stage - mesh.Coordinates(rank)[axis]) * stride)};
+  call.members = {static_cast<int>(rank + (stage - mesh.Coordinates(rank)[axis]) * mesh.Stride(axis))};
   call.channel = static_cast<uint32_t>(graph::GetAttr<int64_t>(node.attrs, "channel"));
   (is_send ? call.send : call.receive) = {Whole(state)};
   return call;

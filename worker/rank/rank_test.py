@@ -43,9 +43,10 @@ def inputs(tmp_path_factory) -> Path:
 
 
 def compile_program(inputs: Path, *, dp: int = 1, fsdp: int = 1, pp: int = 1, schedule: str = "1F1B",
-                    accumulation: int = 1, max_steps: int = 12, fsdp_options: dict | None = None) -> Path:
+                    accumulation: int = 1, max_steps: int = 12, fsdp_options: dict | None = None,
+                    topology: tuple[str, ...] = ()) -> Path:
     """The program of the first stage; those of the others lie beside it."""
-    options = "".join(f"-{key}-{value}" for key, value in (fsdp_options or {}).items())
+    options = "".join(f"-{key}-{value}" for key, value in {**(fsdp_options or {}), "order": "-".join(topology)}.items())
     out = inputs / f"program-{dp}-{fsdp}-{pp}-{schedule}-{accumulation}-{max_steps}{options}"
     if not out.exists():
         world = dp * fsdp * pp
@@ -55,7 +56,8 @@ def compile_program(inputs: Path, *, dp: int = 1, fsdp: int = 1, pp: int = 1, sc
                     "data": {"path": str(inputs / "data"), "seq_len": SEQ},
                     "train": {"max_steps": max_steps, "global_batch_size": BATCH, "learning_rate": 3e-3, "seed": 3,
                               "per_device_train_batch_size": BATCH // (dp * fsdp) // accumulation},
-                    "compute": {"bf16": False}, "dist": {"dp": {"size": dp}, "fsdp": {"size": fsdp, **(fsdp_options or {})}, **pipeline}},
+                    "compute": {"bf16": False}, "dist": {"dp": {"size": dp}, "fsdp": {"size": fsdp, **(fsdp_options or {})}, **pipeline,
+                                                              "topology": topology}},
             "world": world,
             "device": {"name": "cpu", "kind": "cpu", "threads": 1, "memory_bytes": 4 << 30,
                        "matmul_flops_per_second": {"f32": 1e11, "bf16": 1e11},
@@ -68,6 +70,15 @@ def compile_program(inputs: Path, *, dp: int = 1, fsdp: int = 1, pp: int = 1, sc
     return out / "stage0.program"
 
 
+def stage_of(layout: dict, rank: int) -> int:
+    """The rank's coordinate on the mesh axis pp."""
+    for axis in reversed(layout["axes"]):
+        rank, coordinate = divmod(rank, layout["mesh"][axis])
+        if axis == "pp":
+            return coordinate
+    return 0
+
+
 class Attempt:
     """The ranks of one attempt."""
 
@@ -77,9 +88,9 @@ class Attempt:
         folder.mkdir(exist_ok=True)
         self.events: list[list[dict]] = [[] for _ in range(world)]
         self.ranks = []
-        stages = len(list(program.parent.glob("stage*.program")))
+        layout = json.loads((program.parent / "summary.json").read_text())
         for rank in range(world):
-            stage = program.with_name(f"stage{rank * stages // world}.program")
+            stage = program.with_name(f"stage{stage_of(layout, rank)}.program")
             start = {
                 "version": VERSION, "job": "t-1", "attempt": attempt, "rank": rank, "world": world, "device": "cpu",
                 "threads": 1, "memory_bytes": 4 << 30, "advertise": "127.0.0.1", "program": str(stage),
@@ -165,7 +176,7 @@ def digest(checkpoint: Path) -> str:
 
 
 def train(inputs: Path, folder: Path, **options) -> Attempt:
-    layout = {k: options.pop(k) for k in ("dp", "fsdp", "pp", "schedule", "accumulation", "fsdp_options") if k in options}
+    layout = {k: options.pop(k) for k in ("dp", "fsdp", "pp", "schedule", "accumulation", "fsdp_options", "topology") if k in options}
     program = compile_program(inputs, **layout, max_steps=12)
     attempt = Attempt(inputs, folder, program, world=layout.get("dp", 1) * layout.get("fsdp", 1) * layout.get("pp", 1),
                       **options)
@@ -225,7 +236,8 @@ def test_batch_hash_is_that_of_data_show(inputs, whole):
                                     {"fsdp": 2, "accumulation": 2, "fsdp_options": {"zero_stage": 1}},
                                     {"fsdp": 2, "accumulation": 2, "fsdp_options": {"zero_stage": 2}},
                                     {"fsdp": 2, "fsdp_options": {"reshard_after_forward": False}},
-                                    {"pp": 2, "fsdp": 2, "schedule": "ZERO_BUBBLE", "accumulation": 3}], ids=str)
+                                    {"pp": 2, "fsdp": 2, "schedule": "ZERO_BUBBLE", "accumulation": 3},
+                                    {"pp": 2, "fsdp": 2, "accumulation": 3, "topology": ("fsdp", "pp")}], ids=str)
 def test_layouts_equal_one_rank(inputs, whole, two, tmp_path, layout):
     attempt = two[0] if layout == {"fsdp": 2} else train(inputs, tmp_path / "run", **layout)
     want = whole[0]

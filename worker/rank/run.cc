@@ -162,7 +162,7 @@ class RankRun {
       return absl::InvalidArgumentError(absl::StrCat(start_.program, ": its mesh ", program_.mesh.ToString(), " has ",
                                                      program_.mesh.num_ranks(), " ranks, but world = ", start_.world));
     }
-    const int stage = static_cast<int>(int64_t{start_.rank} * program_.num_stages / start_.world);
+    const int64_t stage = program_.num_stages > 1 ? graph::StageOf(program_.mesh, start_.rank) : 0;
     if (program_.stage != stage) {
       return absl::InvalidArgumentError(absl::StrCat(start_.program, ": it is stage ", program_.stage, " of ",
                                                      program_.num_stages, ", but rank ", start_.rank, " of ",

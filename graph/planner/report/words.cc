@@ -101,13 +101,22 @@ std::string AxisInWords(const Finalist& finalist, int axis) {
                         " times over on different samples; each copy holds all of the state that it is not sharded "
                         "over, and gradients are summed over the copies");
   } else if (name == "fsdp") {
-    what =
-        absl::StrCat(devices, " share one copy of weights, gradients and optimizer: each keeps 1/", size,
-                     " and gathers a layer's weights just before it computes the layer; samples are split over them");
+    const int64_t stage = finalist.candidate.plan.zero_stage;
+    what = absl::StrCat(devices, " share one copy of ",
+                        stage == 3   ? "weights, gradients and optimizer"
+                        : stage == 2 ? "gradients and optimizer (ZeRO-2)"
+                                     : "the optimizer (ZeRO-1)",
+                        ": each keeps 1/", size,
+                        stage == 3 ? " and gathers a layer's weights just before it computes the layer"
+                                   : " and gathers the new weights after each update",
+                        "; samples are split over them");
   } else if (name == "ep") {
     what = absl::StrCat("the experts are spread over ", devices, "; tokens travel to their experts and back");
   } else if (name == "cp") {
     what = absl::StrCat("each sample's tokens are split over ", devices, ", which pass keys and values around");
+  } else if (name == "sp") {
+    what = absl::StrCat("each sample's tokens are split over ", devices,
+                        ", which exchange them for heads while they compute attention (Ulysses)");
   } else if (name == "pp") {
     what = absl::StrCat("the layers are cut into ", size,
                         " stages; micro-batches go from stage to stage, forward and then back");

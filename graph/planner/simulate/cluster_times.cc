@@ -72,8 +72,8 @@ NodeTimes TimesOn(const Cluster& cluster, const std::vector<const Program*>& sta
   for (const Program* program : stages) {
     for (const State& state : program->states) state_bytes[state.name] = state.type.bytes();
   }
-  return [machine = cluster.machine, mesh = stages[0]->mesh, num_stages = static_cast<int>(stages.size()),
-          state_bytes = std::move(state_bytes), &ops](int stage, const Graph& graph, const Node& node) {
+  return [machine = cluster.machine, mesh = stages[0]->mesh, state_bytes = std::move(state_bytes), &ops](
+             int stage, const Graph& graph, const Node& node) {
     NodeTime time;
     const auto transfer = [&](const Traffic& traffic, const GroupShape& group, const std::string& communicator) {
       time.communicator = communicator;
@@ -89,8 +89,9 @@ NodeTimes TimesOn(const Cluster& cluster, const std::vector<const Program*>& sta
       const int64_t other = GetAttr<int64_t>(node.attrs, is_send ? "to" : "from");
       const auto bytes = state_bytes.find(node.symbol);
       const Traffic traffic{CollectiveKind::kSend, bytes == state_bytes.end() ? 0 : static_cast<double>(bytes->second)};
-      const int64_t ranks = mesh.num_ranks() / num_stages, per_node = machine.devices_per_node;
-      const bool in_node = per_node == 0 || stage * ranks / per_node == other * ranks / per_node;
+      // Of the first rank of each stage.
+      const int64_t stride = mesh.Stride(mesh.Find(kStageAxis)), per_node = machine.devices_per_node;
+      const bool in_node = per_node == 0 || stage * stride / per_node == other * stride / per_node;
       const std::string channel = absl::StrCat("channel ", GetAttr<int64_t>(node.attrs, "channel"));
       transfer(traffic, {2, in_node ? 2 : 1}, channel);
       time.meeting = channel;
@@ -116,7 +117,7 @@ NodeTimes TimesOn(const Cluster& cluster, const std::vector<const Program*>& sta
       const std::optional<Traffic> traffic = TrafficOf(graph, node, group.size);
       if (!traffic.has_value()) return time;
       // On a CPU one thread runs all collectives.
-      transfer(*traffic, group, machine.shares_cores ? "all" : absl::StrJoin(over, " "));
+      transfer(*traffic, group, machine.shares_cores ? "all" : among.empty() ? absl::StrJoin(over, " ") : kStageAxis);
       time.sent_bytes = SentBytes(graph, node, mesh);
       return time;
     }

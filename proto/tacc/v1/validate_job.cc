@@ -4,12 +4,14 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <set>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "tacc/v1/options.pb.h"
 
@@ -99,6 +101,10 @@ class Validator {
       const FieldDescriptor* field = type.field(i);
       const v1::FieldRule& rule = field->options().GetExtension(v1::rule);
       const std::string name = Join(path, field->name());
+      if (field->is_map()) {
+        CheckMap(message, field, name);
+        continue;
+      }
       if (field->is_repeated()) {
         CheckList(message, field, name);
         continue;
@@ -202,6 +208,57 @@ class Validator {
     }
   }
 
+  void CheckMap(const Message& message, const FieldDescriptor* field, const std::string& name) {
+    const Reflection& reflection = *message.GetReflection();
+    const int size = reflection.FieldSize(message, field);
+    if (size > kMaxListEntries) {
+      Add(name, absl::StrCat(name, " has ", size, " entries; at most ", kMaxListEntries, " are allowed"));
+      return;
+    }
+    std::map<std::string, std::string> entries;
+    for (int i = 0; i < size; ++i) {
+      const Message& entry = reflection.GetRepeatedMessage(message, field, i);
+      const auto text = [&](const char* part) {
+        return entry.GetReflection()->GetString(entry, field->message_type()->FindFieldByName(part));
+      };
+      entries[text("key")] = text("value");
+    }
+    for (const auto& [key, value] : entries) {
+      CheckString(key, v1::FieldRule::default_instance(), absl::StrCat("a name in ", name));
+      CheckString(value, v1::FieldRule::default_instance(), absl::StrCat(name, "[", Quoted(key), "]"));
+    }
+  }
+
+  // Names and dims are the planner's to check, which knows the model.
+  void CheckPins(const v1::DistSpec& dist) {
+    const std::vector<std::string> axes = {"dp", "fsdp", "ep", "cp", "tp"};
+    const std::map<std::string, std::string> pins(dist.pins().begin(), dist.pins().end());
+    for (const auto& [name, pin] : pins) {
+      if (pin.empty()) continue;
+      const std::string field = absl::StrCat("dist.pins[", Quoted(name), "]");
+      absl::string_view inside = absl::StripAsciiWhitespace(pin);
+      if (!absl::ConsumePrefix(&inside, "[") || !absl::ConsumeSuffix(&inside, "]")) {
+        Add(field, absl::StrCat(field, " = ", Quoted(pin),
+                                " is no sharding; give its dims in brackets, each - or axes joined by +, as "
+                                "\"[tp, -]\" or \"[dp+fsdp, -, tp]\""));
+        continue;
+      }
+      std::set<std::string> seen;
+      for (const absl::string_view dim : absl::StrSplit(inside, ',')) {
+        if (absl::StripAsciiWhitespace(dim) == "-") continue;
+        for (const absl::string_view word : absl::StrSplit(dim, '+')) {
+          const std::string axis(absl::StripAsciiWhitespace(word));
+          if (std::find(axes.begin(), axes.end(), axis) == axes.end()) {
+            Add(field, absl::StrCat(field, ": ", Quoted(axis), " is no axis that splits tensors; there are ",
+                                    absl::StrJoin(axes, ", "), ", and - for none"));
+          } else if (!seen.insert(axis).second) {
+            Add(field, absl::StrCat(field, ": ", axis, " is given twice; it can split one dim"));
+          }
+        }
+      }
+    }
+  }
+
   void CheckModel(const v1::JobSpec& spec) {
     if (!spec.has_model()) return;
     const v1::ModelSpec& model = spec.model();
@@ -238,8 +295,10 @@ class Validator {
   static std::vector<std::string> LayoutFields() {
     std::vector<std::string> fields = {"resources.workers"};
     const google::protobuf::Descriptor* dist = v1::DistSpec::descriptor();
-    for (int i = 0; i < dist->field_count(); ++i)
-      fields.push_back(absl::StrCat("dist.", dist->field(i)->name(), ".size"));
+    for (int i = 0; i < dist->field_count(); ++i) {
+      if (dist->field(i)->message_type() != nullptr && !dist->field(i)->is_map())
+        fields.push_back(absl::StrCat("dist.", dist->field(i)->name(), ".size"));
+    }
     return fields;
   }
   static std::vector<AxisSize> SetSizes(const v1::DistSpec& dist) {
@@ -286,7 +345,31 @@ class Validator {
     }
   }
 
+  void CheckTopology(const v1::DistSpec& dist) {
+    const std::vector<std::string> axes = {"pp", "dp", "fsdp", "ep", "cp", "tp"};
+    const auto& topology = dist.topology();
+    for (int i = 0; i < topology.size(); ++i) {
+      if (std::find(axes.begin(), axes.end(), topology[i]) != axes.end()) continue;
+      Add(absl::StrCat("dist.topology[", i, "]"),
+          absl::StrCat("dist.topology: ", Quoted(topology[i]), " is no axis; there are ", absl::StrJoin(axes, ", "),
+                       topology[i] == "sp" ? "; sp lies inside cp" : ""));
+    }
+    if (topology.empty()) return;
+    for (const AxisSize& size : SetSizes(dist)) {
+      std::string axis = std::string(absl::StripSuffix(absl::StripPrefix(size.field, "dist."), ".size"));
+      if (axis == "sp") axis = "cp";
+      if (size.size <= 1 || std::find(topology.begin(), topology.end(), axis) != topology.end()) continue;
+      Add("dist.topology",
+          absl::StrCat("dist.topology leaves out ", axis, ", but ", size.field, " = ", size.size,
+                       "; name it where it is to lie, between nodes first: unless said otherwise the order is ",
+                       absl::StrJoin(axes, ", ")),
+          {size.field});
+    }
+  }
+
   void CheckLayout(const v1::JobSpec& spec) {
+    CheckTopology(spec.dist());
+    CheckPins(spec.dist());
     CheckReshard(spec.dist());
     const v1::PpSpec& pipeline = spec.dist().pp();
     const bool interleaves = pipeline.schedule() == v1::PIPELINE_SCHEDULE_INTERLEAVED;

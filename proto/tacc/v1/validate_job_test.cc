@@ -62,6 +62,34 @@ TEST(ValidateJobTest, KeepsWeightsOnlyWhereTheyAreGathered) {
                           "gathers no weights"));
 }
 
+TEST(ValidateJobTest, ChecksTheTopology) {
+  EXPECT_THAT(Messages("dist { topology: 'dp' topology: 'pp' topology: 'fsdp' pp { size: 2 } }"), IsEmpty());
+  EXPECT_THAT(Messages("dist { topology: 'pp' topology: 'sp' }"),
+              ElementsAre("dist.topology: \"sp\" is no axis; there are pp, dp, fsdp, ep, cp, tp; sp lies inside cp"));
+  EXPECT_THAT(Messages("dist { topology: 'pp' topology: 'dp' topology: 'pp' }"),
+              ElementsAre("dist.topology names \"pp\" twice"));
+  EXPECT_THAT(
+      Messages("dist { topology: 'fsdp' topology: 'dp' tp { size: 2 } }"),
+      ElementsAre("dist.topology leaves out tp, but dist.tp.size = 2; name it where it is to lie, between nodes "
+                  "first: unless said otherwise the order is pp, dp, fsdp, ep, cp, tp"));
+}
+
+TEST(ValidateJobTest, ChecksPins) {
+  const auto pin = [](const std::string& text) {
+    return Messages("dist { pins { key: 'a.*.weight' value: '" + text + "' } }");
+  };
+  EXPECT_THAT(pin("[tp, -]"), IsEmpty());
+  EXPECT_THAT(pin("[dp+fsdp,-,cp + tp]"), IsEmpty());
+  EXPECT_THAT(pin("tp, -"),
+              ElementsAre("dist.pins[\"a.*.weight\"] = \"tp, -\" is no sharding; give its dims in brackets, each - or "
+                          "axes joined by +, as \"[tp, -]\" or \"[dp+fsdp, -, tp]\""));
+  EXPECT_THAT(pin("[pp, -]"),
+              ElementsAre("dist.pins[\"a.*.weight\"]: \"pp\" is no axis that splits tensors; there are dp, fsdp, ep, "
+                          "cp, tp, and - for none"));
+  EXPECT_THAT(pin("[tp, tp]"), ElementsAre("dist.pins[\"a.*.weight\"]: tp is given twice; it can split one dim"));
+  EXPECT_THAT(pin(""), ElementsAre("dist.pins[\"a.*.weight\"] is empty"));
+}
+
 TEST(ValidateJobTest, ChecksBounds) {
   EXPECT_THAT(Messages("train { max_steps: 0 }"),
               ElementsAre("train.max_steps = 0 steps is too small; the smallest is 1"));
