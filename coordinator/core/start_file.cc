@@ -1,5 +1,6 @@
 #include "coordinator/core/start_file.h"
 
+#include <map>
 #include <set>
 #include <vector>
 
@@ -22,6 +23,16 @@ void Flatten(const google::protobuf::Message& message, const std::string& prefix
   reflection.ListFields(message, &fields);
   for (const FieldDescriptor* field : fields) {
     const std::string name = absl::StrCat(prefix, field->name());
+    if (field->is_map()) {
+      std::map<std::string, std::string> entries;  // the map's own order is not defined
+      for (int i = 0; i < reflection.FieldSize(message, field); ++i) {
+        const google::protobuf::Message& entry = reflection.GetRepeatedMessage(message, field, i);
+        const auto text = [&](const FieldDescriptor* part) { return entry.GetReflection()->GetString(entry, part); };
+        entries[text(field->message_type()->map_key())] = text(field->message_type()->map_value());
+      }
+      (*out)[name] = entries;
+      continue;
+    }
     if (field->is_repeated()) {
       for (int i = 0; i < reflection.FieldSize(message, field); ++i)
         (*out)[name].push_back(reflection.GetRepeatedString(message, field, i));

@@ -1,0 +1,28 @@
+#include "coordinator/core/start_file.h"
+
+#include "gmock/gmock.h"
+#include "google/protobuf/text_format.h"
+#include "gtest/gtest.h"
+
+namespace tacc::coordinator {
+namespace {
+
+std::string Owner(const std::string& dist) {
+  v1::JobSpec spec;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString("name: 'a' dist { " + dist + " }", &spec));
+  return OwnerText(spec, "a-1");
+}
+
+TEST(OwnerText, KeepsEveryKindOfSetting) {
+  const std::string before = Owner(
+      "topology: 'fsdp' topology: 'dp' fsdp { zero_stage: 2 } pins { key: 'b.*' value: '[tp]' } pins { key: 'a' value: "
+      "'[-]' }");
+  EXPECT_TRUE(ChangedSettings(before, before).empty());
+  EXPECT_THAT(
+      ChangedSettings(before, Owner("topology: 'dp' topology: 'fsdp' pins { key: 'a' value: '[-]' }")),
+      testing::ElementsAre("dist.fsdp.zero_stage 2 -> 3", R"(dist.pins {"a":"[-]","b.*":"[tp]"} -> {"a":"[-]"})",
+                           R"(dist.topology ["fsdp","dp"] -> ["dp","fsdp"])"));
+}
+
+}  // namespace
+}  // namespace tacc::coordinator
