@@ -60,6 +60,23 @@ void CopyOut(const TensorView& view, const Rectangle& logical, char* to) {
   CopyIntersection(view.as<char>(), LocalBox(logical, view), to, logical, kernels::SizeOf(view.dtype));
 }
 
+// What is padded or converted is read in pieces of so many elements: memory that the plan does not know.
+constexpr int64_t kPieceElements = 64 << 10;
+
+// Calls `visit` for parts of at most kPieceElements that make up the rectangle.
+template <typename Visit>
+absl::Status ForEachPiece(const Rectangle& rectangle, const Visit& visit) {
+  if (NumElements(rectangle.shape).value_or(0) <= kPieceElements) return visit(rectangle);
+  size_t dim = 0;
+  while (rectangle.shape[dim] == 1) ++dim;
+  Rectangle first = rectangle, second = rectangle;
+  first.shape[dim] /= 2;
+  second.offset[dim] += first.shape[dim];
+  second.shape[dim] -= first.shape[dim];
+  TACC_RETURN_IF_ERROR(ForEachPiece(first, visit));
+  return ForEachPiece(second, visit);
+}
+
 absl::Status ConvertInto(const float* from, int64_t count, DType dtype, char* to) {
   if (dtype != DType::kF64) return ConvertFromFloat(SafetensorsName(dtype), from, count, to);
   for (int64_t i = 0; i < count; ++i) {
@@ -145,16 +162,18 @@ absl::Status RankStates::Fill(const State& state, const State& source, const Rea
   const TensorView view = views_(state.name);
   const int64_t count = NumElements(mine.shape).value_or(0);
   if (count == 0) return absl::OkStatus();
-  const bool is_whole = count == view.size();
-  if (is_whole && view.dtype == DType::kF32) return read(source, mine, view.as<float>());
-  std::vector<float> values(count);
-  TACC_RETURN_IF_ERROR(read(source, mine, values.data()));
-  const int64_t element = kernels::SizeOf(view.dtype);
-  std::vector<char> converted(is_whole ? 0 : count * element);
-  char* target = is_whole ? view.as<char>() : converted.data();
-  TACC_RETURN_IF_ERROR(ConvertInto(values.data(), count, view.dtype, target));
-  if (!is_whole) CopyIntersection(converted.data(), mine, view.as<char>(), LocalBox(mine, view), element);
-  return absl::OkStatus();
+  if (count == view.size() && view.dtype == DType::kF32) return read(source, mine, view.as<float>());
+  std::vector<float> values;
+  std::vector<char> converted;
+  return ForEachPiece(mine, [&](const Rectangle& piece) -> absl::Status {
+    const int64_t elements = NumElements(piece.shape).value_or(0), bytes = kernels::SizeOf(view.dtype);
+    values.resize(elements);
+    converted.resize(elements * bytes);
+    TACC_RETURN_IF_ERROR(read(source, piece, values.data()));
+    TACC_RETURN_IF_ERROR(ConvertInto(values.data(), elements, view.dtype, converted.data()));
+    CopyIntersection(converted.data(), piece, view.as<char>(), LocalBox(mine, view), bytes);
+    return absl::OkStatus();
+  });
 }
 
 absl::Status RankStates::FillCopies(const ReadFloat& read) {
