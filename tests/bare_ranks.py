@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -18,24 +19,36 @@ class Training:
     global_batch_size: int
     max_steps: int
     precision: str = "f32"
-    world: int = 1  # Ranks: dp x fsdp.
+    world: int = 1  # Ranks.
     threads: int = 1
     memory_bytes: int = 0  # 0: no limit.
     save_steps: int = 1_000_000
+    saves: bool = True  # Not: no checkpoints, not even at the end.
     evaluates: bool = False  # At the end, on the training data.
-    dp: int = 1
-    micro_batch: int = 0  # Samples of a rank at a time; 0: all of its share of the global batch.
+    dist: dict | None = None  # As in the job file; None: fsdp over all ranks.
+    micro_batch: int = 0  # Samples of a rank at a time; 0: all of its share of the global batch, or what `dist` says.
+
+    def layout(self) -> dict:
+        """The section `dist`."""
+        return self.dist if self.dist is not None else {"dp": {"size": 1}, "fsdp": {"size": self.world}}
+
+    def batch_ranks(self) -> int:
+        """Ranks that have samples of their own."""
+        layout = self.layout()
+        size = {axis: layout.get(axis, {}).get("size", 1) for axis in ("pp", "tp", "sp")}
+        return self.world // size["pp"] // size["tp"] // layout.get("cp", {}).get("size", size["sp"])
 
     def request(self, device: dict | None = None) -> dict:
         """tacc-plan's request (docs/contracts.md); `device`: what a probe found."""
+        train = {"max_steps": self.max_steps, "global_batch_size": self.global_batch_size, "seed": 1, "learning_rate": 3e-4,
+                 "lr_scheduler_type": "LR_SCHEDULER_TYPE_CONSTANT", "weight_decay": 0.1, "adam_beta1": 0.9, "adam_beta2": 0.999,
+                 "adam_epsilon": 1e-8, "max_grad_norm": 1.0}
+        if self.micro_batch or "num_micro_batches" not in self.layout().get("pp", {}):
+            train["per_device_train_batch_size"] = self.micro_batch or self.global_batch_size // self.batch_ranks()
         return {
             "job": {"name": "bare", "model": {"path": str(self.folder / "model"), "weights": "WEIGHTS_RANDOM"},
                     "data": {"path": str(self.folder / "data"), "seq_len": self.seq_len},
-                    "train": {"max_steps": self.max_steps, "global_batch_size": self.global_batch_size,
-                              "per_device_train_batch_size": self.micro_batch or self.global_batch_size // self.world, "seed": 1,
-                              "learning_rate": 3e-4, "lr_scheduler_type": "LR_SCHEDULER_TYPE_CONSTANT", "weight_decay": 0.1,
-                              "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "max_grad_norm": 1.0},
-                    "compute": {"bf16": self.precision == "bf16"}, "dist": {"dp": {"size": self.dp}, "fsdp": {"size": self.world // self.dp}}},
+                    "train": train, "compute": {"bf16": self.precision == "bf16"}, "dist": self.layout()},
             "world": self.world,
             "device": device or {"name": "cpu", "kind": "cpu", "threads": self.threads, "memory_bytes": 0,
                        "matmul_flops_per_second": {"f32": 1e11, "bf16": 1e11}, "memory_bytes_per_second": 1e10,
@@ -44,8 +57,8 @@ class Training:
         }
 
     def compile(self) -> Path:
-        """The folder with `stage0.program` and `summary.json`."""
-        out = self.folder / f"program-{self.precision}-{self.world}-{self.dp}-{self.micro_batch}"
+        """The folder with `summary.json` and a program for each stage."""
+        out = self.folder / re.sub(r"\W+", "-", f"program {self.precision} {self.world} {self.micro_batch} {json.dumps(self.layout())}")
         if out.exists():
             return out
         path = self.folder / f"{out.name}.json"
@@ -53,9 +66,14 @@ class Training:
         subprocess.run([self.build / "tacc-plan", "compile", "--request", path, "--out", out], check=True)
         return out
 
+    def program(self, rank: int) -> Path:
+        """The compiled program that this rank runs: that of its stage."""
+        num_stages = self.layout().get("pp", {}).get("size", 1)
+        return self.compile() / f"stage{rank * num_stages // self.world}.program"
+
     def start(self, environment: dict[str, str] | None = None) -> "Ranks":
         """`environment` is added to rank 0's."""
-        program = self.compile()
+        self.compile()
         runs = Path(tempfile.mkdtemp(dir=self.folder, prefix="run-"))
         version = subprocess.run([self.build / "tacc-rank", "--version"], check=True, capture_output=True, text=True).stdout.split()[1]
         ranks = []
@@ -63,11 +81,11 @@ class Training:
             start = {
                 "version": version, "job": "bare-1", "attempt": 1, "rank": rank, "world": self.world, "device": "cpu",
                 "threads": self.threads, "memory_bytes": self.memory_bytes, "advertise": "127.0.0.1",
-                "program": str(program / "stage0.program"), "model_dir": str(self.folder / "model"), "weights": "random", "seed": 1,
+                "program": str(self.program(rank)), "model_dir": str(self.folder / "model"), "weights": "random", "seed": 1,
                 "data": {"path": str(self.folder / "data"), "eval_path": str(self.folder / "data") if self.evaluates else "",
                          "seq_len": self.seq_len, "global_batch_size": self.global_batch_size},
                 "train": {"max_steps": self.max_steps, "eval_steps": 1_000_000},
-                "checkpoint": {"dir": str(runs), "save_steps": self.save_steps, "resume": "", "export": ""},
+                "checkpoint": {"dir": str(runs) if self.saves else "", "save_steps": self.save_steps, "resume": "", "export": ""},
                 "collective_timeout_seconds": 300,
             }
             path = runs / f"start-{rank}.json"
@@ -111,14 +129,18 @@ class Ranks:
 
     def peak_bytes(self) -> int:
         """VmHWM of rank 0."""
-        return peak_bytes(self.processes[0].pid)
+        return self.peaks()[0]
+
+    def peaks(self) -> list[int]:
+        """VmHWM of each rank; 0 of one that has ended."""
+        return [peak_bytes(rank.pid) for rank in self.processes]
 
 
 def peak_bytes(pid: int) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
-    raise RuntimeError(f"no VmHWM of process {pid}")
+    return 0  # it has ended, and is waited for
 
 
 def idle_bytes(build: Path) -> int:
