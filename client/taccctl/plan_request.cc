@@ -56,13 +56,15 @@ absl::StatusOr<json> RequestForThisMachine(const v1::JobSpec& spec, Context& con
   if (!job.ok()) return job.status();
   request["job"] = *job;
   const int num_workers = std::max(1, RequestedWorld(spec));
-  const WorkerShare share = ShareOut(ThisMachine(), num_workers);
+  const Machine machine = ThisMachine();
+  const WorkerShare share = ShareOut(machine, num_workers);
   const absl::StatusOr<std::string> device =
       RunTool("tacc-rank", {"--probe", "--device", "cpu", "--threads", absl::StrCat(share.threads)}, 120, context);
   if (!device.ok()) return device.status();
   request["device"] = json::parse(*device, nullptr, false);
   if (!request["device"].is_object()) return absl::InternalError("tacc-rank --probe printed no JSON object");
   request["device"]["memory_bytes"] = share.memory_bytes;
+  request["device"]["cpus"] = static_cast<double>(machine.num_cpus) / num_workers;
   const absl::StatusOr<json> data = DataFacts(spec, context);
   if (!data.ok()) return data.status();
   request["data"] = *data;

@@ -59,7 +59,8 @@ absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, int world, c
                        {"matmul_flops_per_second", flops},
                        {"memory_bytes_per_second", device.memory_bytes_per_second()},
                        {"link_bytes_per_second", device.link_bytes_per_second()},
-                       {"link_latency_seconds", device.link_latency_seconds()}};
+                       {"link_latency_seconds", device.link_latency_seconds()},
+                       {"cpus", device.cpus()}};
   request["data"] = facts;
   return Dump(request);
 }

@@ -113,7 +113,7 @@ absl::Status Summary::Parse(const std::string& text, Summary* out) {
   plan.set_flops_per_step(NumberOr<double>(json, "flops_per_step", 0));
   plan.set_predicted_step_seconds(NumberOr<double>(json, "predicted_step_seconds", 0));
   plan.set_predicted_tokens_per_second(NumberOr<double>(json, "predicted_tokens_per_second", 0));
-  plan.set_predicted_communication_seconds(NumberOr<double>(json, "predicted_exposed_communication_seconds", 0));
+  plan.set_predicted_communication_seconds(NumberOr<double>(json, "predicted_wait_seconds", 0));
   if (json.contains("memory") && json["memory"].is_object()) {
     for (const auto& [key, bytes] : json["memory"].items()) {
       std::string kind = key;

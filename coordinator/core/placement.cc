@@ -1,6 +1,7 @@
 #include "coordinator/core/placement.h"
 
 #include <algorithm>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 
@@ -16,9 +17,14 @@ std::string Workers(int count) { return absl::StrCat(count, count == 1 ? " worke
 
 }  // namespace
 
-v1::DeviceProfile Weakest(const std::vector<v1::DeviceProfile>& devices) {
-  v1::DeviceProfile weakest = devices.front();
-  for (const v1::DeviceProfile& device : devices) {
+v1::DeviceProfile Weakest(const std::vector<const Worker*>& workers) {
+  std::map<std::string, int> on_machine;
+  for (const Worker* worker : workers) ++on_machine[worker->advertise];
+  v1::DeviceProfile weakest = workers.front()->device;
+  weakest.set_cpus(weakest.cpus() / on_machine[workers.front()->advertise]);
+  for (const Worker* worker : workers) {
+    const v1::DeviceProfile& device = worker->device;
+    weakest.set_cpus(std::min(weakest.cpus(), device.cpus() / on_machine[worker->advertise]));
     weakest.set_threads(std::min(weakest.threads(), device.threads()));
     weakest.set_memory_bytes(std::min(weakest.memory_bytes(), device.memory_bytes()));
     weakest.set_memory_bytes_per_second(std::min(weakest.memory_bytes_per_second(), device.memory_bytes_per_second()));
@@ -41,10 +47,10 @@ v1::DeviceProfile Weakest(const std::vector<v1::DeviceProfile>& devices) {
 std::optional<v1::DeviceProfile> DeviceToCompileFor(const Membership& members, int world) {
   const size_t wanted = std::max(world, 1);
   for (const char* kind : {"cuda", "cpu"}) {
-    std::vector<v1::DeviceProfile> free, busy;
+    std::vector<const Worker*> free, busy;
     for (const auto& [name, worker] : members.workers()) {
       if (!worker.Attached() || worker.device.kind() != kind) continue;
-      (worker.Free() ? free : busy).push_back(worker.device);
+      (worker.Free() ? free : busy).push_back(&worker);
     }
     free.insert(free.end(), busy.begin(), busy.end());
     if (free.size() < wanted) continue;
@@ -81,14 +87,13 @@ Choice Place(const Membership& members, const JobState& job) {
   }
   if (num_free >= world) {
     for (const char* kind : {"cuda", "cpu"}) {
-      std::vector<v1::DeviceProfile> devices;
+      std::vector<const Worker*> same;
       for (const auto& [name, worker] : members.workers()) {
-        if (worker.Free() && worker.device.kind() == kind && static_cast<int>(devices.size()) < world) {
-          devices.push_back(worker.device);
-        }
+        if (worker.Free() && worker.device.kind() == kind && static_cast<int>(same.size()) < world)
+          same.push_back(&worker);
       }
-      if (static_cast<int>(devices.size()) == world) {
-        choice.recompile_for = Weakest(devices);
+      if (static_cast<int>(same.size()) == world) {
+        choice.recompile_for = Weakest(same);
         return choice;
       }
     }
@@ -100,13 +105,19 @@ Choice Place(const Membership& members, const JobState& job) {
 
 double PeakFlopsPerSecond(const Membership& members, const std::vector<std::string>& workers,
                           const std::string& precision) {
-  double sum = 0;
+  std::map<std::string, double> threads;  // by machine
   for (const std::string& name : workers) {
     auto worker = members.workers().find(name);
     if (worker == members.workers().end()) return 0;
-    auto peak = worker->second.device.matmul_flops_per_second().find(precision);
-    if (peak == worker->second.device.matmul_flops_per_second().end()) return 0;
-    sum += peak->second;
+    threads[worker->second.advertise] += worker->second.device.threads();
+  }
+  double sum = 0;
+  for (const std::string& name : workers) {
+    const Worker& worker = members.workers().at(name);
+    auto peak = worker.device.matmul_flops_per_second().find(precision);
+    if (peak == worker.device.matmul_flops_per_second().end()) return 0;
+    const double cpus = worker.device.cpus();
+    sum += peak->second * (cpus > 0 ? std::min(1.0, cpus / threads[worker.advertise]) : 1.0);
   }
   return sum;
 }

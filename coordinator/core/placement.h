@@ -12,9 +12,10 @@
 
 namespace tacc::coordinator {
 
-// The profile that every one of `devices` (one kind, at least one) can live up to: the least memory, threads and speed,
-// and only the dtypes that all have.
-v1::DeviceProfile Weakest(const std::vector<v1::DeviceProfile>& devices);
+// The profile that every one of `workers` (one kind, at least one) can live up to: the least memory, threads and speed,
+// the least part of its machine's processors (shared with those of them that advertise the same address), and only the
+// dtypes that all have.
+v1::DeviceProfile Weakest(const std::vector<const Worker*>& workers);
 
 // The device to compile a job of `world` ranks (0: unknown, taken as 1) for: the weakest of the workers it would get.
 // Nothing when fewer than `world` workers of one kind are attached. Free workers come before busy ones, "cuda" before
@@ -35,7 +36,8 @@ struct Choice {
 // A gang for a compiled job: all of its ranks or none.
 Choice Place(const Membership& members, const JobState& job);
 
-// Sum of the peaks, in FLOP/s, of the workers in `precision` ("f32", "bf16").
+// Sum of the peaks, in FLOP/s, of the workers in `precision` ("f32", "bf16"); on a machine with fewer processors than
+// their threads, what these reach.
 double PeakFlopsPerSecond(const Membership& members, const std::vector<std::string>& workers,
                           const std::string& precision);
 

@@ -183,10 +183,11 @@ class Script {
     registration.set_name(name);
     registration.set_instance(args.Text("instance", "i1"));
     registration.set_version(args.Text("version", "0.1.0"));
-    registration.set_advertise(absl::StrCat("host-", name));
+    registration.set_advertise(args.Text("advertise", absl::StrCat("host-", name)));
     v1::DeviceProfile* device = registration.mutable_device();
     device->set_kind(args.Text("kind", "cpu"));
     device->set_threads(static_cast<int>(args.Int("threads", 1)));
+    device->set_cpus(static_cast<double>(args.Int("cpus", 0)));
     device->set_memory_bytes(args.Int("memory", 4000));
     (*device->mutable_matmul_flops_per_second())["f32"] = 1e10;
     for (const char* key : {"running", "held"}) {
@@ -386,7 +387,8 @@ class Script {
     }
     if (const auto* compile = std::get_if<StartCompile>(&decision)) {
       return absl::StrCat("compile ", compile->job, " world=", compile->world, " threads=", compile->device.threads(),
-                          " memory=", compile->device.memory_bytes(), "\n");
+                          " memory=", compile->device.memory_bytes(),
+                          compile->device.cpus() > 0 ? absl::StrCat(" cpus=", compile->device.cpus()) : "", "\n");
     }
     if (const auto* forget = std::get_if<ForgetJob>(&decision)) return absl::StrCat("forget ", forget->job, "\n");
     if (const auto* stop = std::get_if<StopCompile>(&decision)) return absl::StrCat("stop compile ", stop->job, "\n");

@@ -83,7 +83,7 @@ void AddJob(const JobState& job, Families* out) {
     out->Gauge("tacc_job_step_seconds", "Duration of the last step.", step.seconds(), labels);
     out->Gauge("tacc_job_data_wait_seconds", "Time that the last step waited for data.", step.data_wait_seconds(),
                labels);
-    out->Gauge("tacc_job_communication_seconds", "Time that the last step waited for collectives.",
+    out->Gauge("tacc_job_communication_seconds", "Time that the last step waited for collectives and other stages.",
                step.communication_seconds(), labels);
   }
   if (view.has_last_eval()) {

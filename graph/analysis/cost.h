@@ -21,6 +21,7 @@ struct DeviceProfile {
   double memory_bytes_per_second = 0;
   double link_bytes_per_second = 0;  // to another rank
   double link_latency_seconds = 0;   // of one collective
+  double cpus = 0;                   // a rank's part of its machine's processors; 0: enough for its threads
 };
 
 // Matrix-product FLOPs of one training step of the model (attention causal, repeats by re-gather or remat not counted):

@@ -60,6 +60,8 @@ double Machine::PeakFlops(DType dtype) const {
   }
 }
 
+double Machine::PeakShare() const { return cpus > 0 ? std::min(1.0, cpus / threads) : 1.0; }
+
 const std::vector<MachineConstant>& MachineConstants() {
   static const std::vector<MachineConstant> constants{
       {"half_flops_per_second", "FLOP/s", &Machine::half_flops_per_second, 1e9, 1e17},
@@ -123,6 +125,8 @@ Machine MachineOf(const DeviceProfile& device) {
   m.device = device.model;
   m.devices_per_node = 0;
   m.shares_cores = device.kind == "cpu";
+  m.cpus = device.cpus;
+  m.threads = static_cast<double>(device.threads);
   auto peak = [&](DType dtype) {
     auto it = device.matmul_flops_per_second.find(dtype);
     return it == device.matmul_flops_per_second.end() ? 0.0 : it->second;

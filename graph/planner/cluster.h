@@ -21,6 +21,8 @@ struct Machine {
   int64_t devices_per_node = 8;        // 0: all devices are in one node
   bool plan_only = false;              // tacc plans for it, but has no kernels for it
   bool shares_cores = false;           // a CPU: what moves bytes takes cores from what computes
+  double cpus = 0;                     // of those, a device's part of its node's processors; 0: enough for its threads
+  double threads = 1;                  // of a device that shares cores
   double half_flops_per_second = 0;    // peak of dense products of bf16 (V100: f16)
   double f32_flops_per_second = 0;     // peak of dense products of f32, without TF32
   double memory_bytes = 0;             // of a device
@@ -36,6 +38,8 @@ struct Machine {
 
   // The peak in that type; 0 for types without products.
   double PeakFlops(DType dtype) const;
+  // What of it a device has when all compute: less than 1 where threads take turns on too few processors.
+  double PeakShare() const;
 };
 
 // One of the constants: for printing, parsing and fitting.

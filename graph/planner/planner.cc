@@ -244,6 +244,7 @@ absl::StatusOr<Candidate> MakeCandidate(const PlanRequest& request, const Plan& 
   candidate.times =
       *std::max_element(simulation.stages.begin(), simulation.stages.end(),
                         [](const StageTimes& a, const StageTimes& b) { return a.compute_seconds < b.compute_seconds; });
+  candidate.wait_seconds = simulation.stages[0].exposed_seconds + simulation.stages[0].idle_seconds;
   candidate.plan.step_seconds = simulation.step_seconds;
   candidate.fits = request.device.memory_bytes == 0 || candidate.plan.total_bytes <= request.device.memory_bytes;
   return candidate;

@@ -62,10 +62,11 @@ struct PlanRequest {
 // One layout with what it needs and what it is predicted to take.
 struct Candidate {
   Plan plan;
-  MemoryUse memory;        // of the stage that needs most
-  StepCost cost;           // of the stage with the most FLOPs
-  StageTimes times;        // simulated, of the stage that is busy longest
-  double model_flops = 0;  // of a step, for MFU
+  MemoryUse memory;         // of the stage that needs most
+  StepCost cost;            // of the stage with the most FLOPs
+  StageTimes times;         // simulated, of the stage that is busy longest
+  double wait_seconds = 0;  // of a rank of the first stage: for communication that nothing hides, and for other stages
+  double model_flops = 0;   // of a step, for MFU
   int64_t num_parameters = 0;
   bool fits = false;
 };

@@ -183,6 +183,7 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   r.Get("device.memory_bytes_per_second", &device.memory_bytes_per_second);
   r.Get("device.link_bytes_per_second", &device.link_bytes_per_second);
   r.Get("device.link_latency_seconds", &device.link_latency_seconds);
+  r.Get("device.cpus", &device.cpus);
   for (DType dtype : {DType::kF32, DType::kBF16}) {
     double peak = 0;
     r.Get(absl::StrCat("device.matmul_flops_per_second.", Name(dtype)), &peak);
@@ -211,7 +212,8 @@ nlohmann::json CandidateJson(const CompileRequest& request, const Candidate& c) 
     mesh[axis.name] = axis.size;
     axes.push_back(axis.name);
   }
-  const double peak = request.plan.cluster.machine.PeakFlops(c.plan.compute_dtype);
+  const double peak =
+      request.plan.cluster.machine.PeakFlops(c.plan.compute_dtype) * request.plan.cluster.machine.PeakShare();
   const double seconds = c.plan.step_seconds;
   const double tokens = static_cast<double>(c.plan.global_batch() * c.plan.seq_len);
   return {{"world", c.plan.num_ranks()},
@@ -237,6 +239,7 @@ nlohmann::json CandidateJson(const CompileRequest& request, const Candidate& c) 
           {"predicted_communication_seconds", c.times.communication_seconds},
           {"predicted_exposed_communication_seconds", c.times.exposed_seconds},
           {"predicted_idle_seconds", c.times.idle_seconds},
+          {"predicted_wait_seconds", c.wait_seconds},
           {"predicted_tokens_per_second", seconds > 0 ? tokens / seconds : 0.0},
           {"predicted_mfu",
            seconds > 0 && peak > 0 ? c.model_flops / (seconds * peak * static_cast<double>(c.plan.num_ranks())) : 0.0},

@@ -28,7 +28,7 @@ constexpr char kRankScript[] = R"(#!/bin/bash
 here=$(dirname "$0")
 if [ "$1" = --probe ]; then
   echo '{"name":"cpu","kind":"cpu","model":"test","threads":1,"memory_bytes":1,"matmul_flops_per_second":{"f32":1e9},'
-  echo '"memory_bytes_per_second":1e9,"link_bytes_per_second":1e9,"link_latency_seconds":1e-4}'
+  echo '"memory_bytes_per_second":1e9,"link_bytes_per_second":1e9,"link_latency_seconds":1e-4,"cpus":2}'
   exit
 fi
 echo $$ >"$here/pid"

@@ -1,7 +1,10 @@
 #include "worker/daemon/device_probe.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -77,10 +80,47 @@ absl::StatusOr<std::string> RunProbe(const ProbeRequest& request) {
       absl::StrCat(request.rank_path, " --probe did not end within ", request.timeout_seconds, " s"));
 }
 
+// What the file remembers for this key.
+absl::StatusOr<v1::DeviceProfile> ReadCache(const std::string& path, const json& key) {
+  const absl::StatusOr<std::string> text = ReadSmallFile(path, kMaxProbeBytes);
+  if (!text.ok()) return text.status();
+  const json cached = json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!cached.is_object() || cached.value("key", json()) != key) return absl::NotFoundError("another key");
+  return ParseDeviceProfile(cached.value("probe", json()).dump());
+}
+
+// Held while a daemon measures. Daemons that start together would measure how they get in each other's way; those that
+// wait find the result in the file.
+class MeasureLock {
+ public:
+  explicit MeasureLock(const std::string& path) : fd_(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {}
+  ~MeasureLock() {
+    if (fd_ >= 0) close(fd_);
+  }
+  MeasureLock(const MeasureLock&) = delete;
+  MeasureLock& operator=(const MeasureLock&) = delete;
+
+  // Returns when it is held. Where the file cannot be made there is no waiting.
+  absl::Status Take(const ProbeRequest& request) const {
+    const absl::Time deadline = absl::Now() + absl::Seconds(request.timeout_seconds);
+    while (fd_ >= 0 && flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      if (absl::Now() > deadline)
+        return absl::DeadlineExceededError(
+            absl::StrCat("another daemon's device probe did not end within ", request.timeout_seconds, " s"));
+      std::vector<pollfd> polled;
+      for (int fd : request.end_descriptors) polled.push_back({fd, POLLIN, 0});
+      if (poll(polled.data(), polled.size(), 20) > 0)
+        return absl::CancelledError("asked to end during the device probe");
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  const int fd_;
+};
+
 // Another daemon may read or write the file at the same time. Without it the next start measures again.
 void WriteCache(const std::string& path, const std::string& content) {
-  std::error_code ignored;
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
   const std::string temporary = absl::StrCat(path, ".", getpid());
   if (WriteSmallFile(temporary, content).ok() && rename(temporary.c_str(), path.c_str()) == 0) return;
   (void)RemoveTree(temporary);
@@ -125,6 +165,7 @@ absl::StatusOr<v1::DeviceProfile> ParseDeviceProfile(const std::string& text) {
   profile.set_memory_bytes_per_second(number("memory_bytes_per_second"));
   profile.set_link_bytes_per_second(number("link_bytes_per_second"));
   profile.set_link_latency_seconds(number("link_latency_seconds"));
+  profile.set_cpus(number("cpus"));
   const auto flops = probe.find("matmul_flops_per_second");
   if (flops == probe.end() || !flops->is_object() || flops->empty()) {
     bad = "matmul_flops_per_second";
@@ -143,13 +184,12 @@ absl::StatusOr<v1::DeviceProfile> ParseDeviceProfile(const std::string& text) {
 
 absl::StatusOr<v1::DeviceProfile> ProbeDevice(const ProbeRequest& request) {
   const json key = CacheKey(request);
-  if (const absl::StatusOr<std::string> text = ReadSmallFile(request.cache_path, kMaxProbeBytes); text.ok()) {
-    const json cached = json::parse(*text, nullptr, /*allow_exceptions=*/false);
-    if (cached.is_object() && cached.value("key", json()) == key) {
-      absl::StatusOr<v1::DeviceProfile> profile = ParseDeviceProfile(cached.value("probe", json()).dump());
-      if (profile.ok()) return profile;
-    }
-  }
+  if (absl::StatusOr<v1::DeviceProfile> profile = ReadCache(request.cache_path, key); profile.ok()) return profile;
+  std::error_code ignored;
+  std::filesystem::create_directories(std::filesystem::path(request.cache_path).parent_path(), ignored);
+  const MeasureLock lock(request.cache_path + ".lock");
+  if (absl::Status taken = lock.Take(request); !taken.ok()) return taken;
+  if (absl::StatusOr<v1::DeviceProfile> profile = ReadCache(request.cache_path, key); profile.ok()) return profile;
   const absl::StatusOr<std::string> text = RunProbe(request);
   if (!text.ok()) return text.status();
   absl::StatusOr<v1::DeviceProfile> profile = ParseDeviceProfile(*text);

@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 
 #include <cstdlib>
+#include <thread>
+#include <vector>
 
 #include "worker/checkpoint/test_directory.h"
 
@@ -15,7 +17,7 @@ using ::testing::HasSubstr;
 
 constexpr char kProbe[] =
     R"({"name":"cpu","kind":"cpu","model":"AMD","threads":2,"memory_bytes":8000,"matmul_flops_per_second":{"f32":9.5e10},)"
-    R"("memory_bytes_per_second":1.5e10,"link_bytes_per_second":2e9,"link_latency_seconds":1e-4})";
+    R"("memory_bytes_per_second":1.5e10,"link_bytes_per_second":2e9,"link_latency_seconds":1e-4,"cpus":2})";
 
 class DeviceProbeTest : public ::testing::Test {
  protected:
@@ -47,6 +49,7 @@ TEST_F(DeviceProbeTest, MeasuresOnceForTheSameMachine) {
     EXPECT_EQ(profile->threads(), 2);
     EXPECT_EQ(profile->matmul_flops_per_second().at("f32"), 9.5e10);
     EXPECT_EQ(profile->link_latency_seconds(), 1e-4);
+    EXPECT_EQ(profile->cpus(), 2);
   }
   EXPECT_EQ(Runs(), 1u);
   request.cpu_model = "Intel";
@@ -57,6 +60,17 @@ TEST_F(DeviceProbeTest, MeasuresOnceForTheSameMachine) {
   TestDirectory::Write(request.cache_path, "damaged");
   EXPECT_TRUE(ProbeDevice(request).ok());
   EXPECT_EQ(Runs(), 4u);
+}
+
+TEST_F(DeviceProbeTest, DaemonsThatStartTogetherMeasureOnce) {
+  const ProbeRequest request = Request(std::string("sleep 0.3; echo '") + kProbe + "'");
+  std::vector<std::thread> daemons;
+  std::vector<absl::Status> statuses(3);
+  for (absl::Status& status : statuses)
+    daemons.emplace_back([&request, &status] { status = ProbeDevice(request).status(); });
+  for (std::thread& daemon : daemons) daemon.join();
+  for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
+  EXPECT_EQ(Runs(), 1u);
 }
 
 TEST_F(DeviceProbeTest, FailuresSayWhatTheProbeSaid) {
@@ -86,7 +100,7 @@ TEST(ProbeCachePathTest, IsTheUsersCacheOrTheStateDirectory) {
 TEST(ParseDeviceProfileTest, EachFieldIsNeeded) {
   ASSERT_TRUE(ParseDeviceProfile(kProbe).ok());
   for (const char* field : {"name", "kind", "model", "threads", "memory_bytes", "matmul_flops_per_second",
-                            "memory_bytes_per_second", "link_bytes_per_second", "link_latency_seconds"}) {
+                            "memory_bytes_per_second", "link_bytes_per_second", "link_latency_seconds", "cpus"}) {
     std::string text = kProbe;
     text.replace(text.find(std::string("\"") + field + "\"") + 1, 1, "_");
     EXPECT_THAT(std::string(ParseDeviceProfile(text).status().message()), HasSubstr(std::string("\"") + field + "\""));

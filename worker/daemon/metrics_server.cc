@@ -33,7 +33,7 @@ constexpr RankMetric kRankMetrics[] = {
     {"step.seconds", "tacc_rank_step_seconds", "Duration of the last step."},
     {"step.data_wait_seconds", "tacc_rank_data_wait_seconds", "Time that the last step waited for data."},
     {"step.communication_seconds", "tacc_rank_communication_seconds",
-     "Time that the last step waited for collectives."},
+     "Time that the last step waited for collectives and other stages."},
     {"step.tokens_per_second", "tacc_rank_tokens_per_second", "Tokens per second of the last step, over all ranks."},
     {"ready.arena_bytes", "tacc_rank_arena_bytes", "Size of the rank's memory arena."},
 };

@@ -160,7 +160,8 @@ std::string ProbeDevice(int threads) {
        {{"f32", MatmulPeak(at::kFloat, kSecondsPerDtype)}, {"bf16", MatmulPeak(at::kBFloat16, kSecondsPerDtype)}}},
       {"memory_bytes_per_second", MemoryBandwidth(threads)},
       {"link_bytes_per_second", link.bytes_per_second},
-      {"link_latency_seconds", link.latency_seconds}};
+      {"link_latency_seconds", link.latency_seconds},
+      {"cpus", machine.num_cpus}};
   return device.dump();
 }
 

@@ -72,7 +72,10 @@ NodeTimes TimesOn(const Cluster& cluster, const std::vector<const Program*>& sta
   for (const Program* program : stages) {
     for (const State& state : program->states) state_bytes[state.name] = state.type.bytes();
   }
-  return [machine = cluster.machine, mesh = stages[0]->mesh, state_bytes = std::move(state_bytes), &ops](
+  const Machine& machine = cluster.machine;
+  // Of a thread of each of a stage's ranks.
+  const double host = machine.cpus > 0 ? 1 / machine.cpus / static_cast<double>(stages.size()) : 0;
+  return [machine, host, mesh = stages[0]->mesh, state_bytes = std::move(state_bytes), &ops](
              int stage, const Graph& graph, const Node& node) {
     NodeTime time;
     const auto transfer = [&](const Traffic& traffic, const GroupShape& group, const std::string& communicator) {
@@ -83,6 +86,7 @@ NodeTimes TimesOn(const Cluster& cluster, const std::vector<const Program*>& sta
       time.link = wires.link / time.seconds;
       time.network = wires.network / time.seconds;
       time.device = machine.shares_cores ? 1 : 0;
+      time.host = host;
     };
     if (node.op == "send" || node.op == "recv") {
       const bool is_send = node.op == "send";
@@ -122,6 +126,7 @@ NodeTimes TimesOn(const Cluster& cluster, const std::vector<const Program*>& sta
       return time;
     }
     time.device = 1;
+    time.host = machine.threads * host;
     const OpCall call = CallOf(graph, node);
     if (IsFree(*def, call, node)) return time;
     double bytes = 0;

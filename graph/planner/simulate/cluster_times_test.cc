@@ -1,5 +1,8 @@
 #include "graph/planner/simulate/cluster_times.h"
 
+#include <tuple>
+#include <vector>
+
 #include "graph/planner/simulate/test_program.h"
 #include "gtest/gtest.h"
 
@@ -41,6 +44,21 @@ TEST(TimesOn, OnACpuOverlapHidesNothing) {
   const Cluster cluster{MachineOf(TestDevice()), 1};
   const double seconds = MustSimulate(*plain, cluster, ops).step_seconds;
   EXPECT_NEAR(MustSimulate(*overlapped, cluster, ops).step_seconds, seconds, 1e-9 * seconds);
+}
+
+TEST(TimesOn, RanksThatShareTooFewProcessorsTakeTurns) {
+  const OpTable ops;
+  const auto program = CompileTestProgram(ops, 2, /*prefetch_units=*/0);
+  ASSERT_TRUE(program.ok()) << program.status();
+  DeviceProfile device = TestDevice();
+  const double enough = MustSimulate(*program, {MachineOf(device), 1}, ops).step_seconds;
+  for (const auto& [threads, cpus, slower] :
+       std::vector<std::tuple<int64_t, double, double>>{{1, 1, 1}, {2, 4, 1}, {1, 0.5, 2}, {1, 0.25, 4}}) {
+    device.threads = threads;
+    device.cpus = cpus;
+    const double seconds = MustSimulate(*program, {MachineOf(device), 1}, ops).step_seconds;
+    EXPECT_NEAR(seconds, slower * enough, 1e-9 * seconds) << threads << " threads on " << cpus;
+  }
 }
 
 TEST(TimesOn, OnAGpuItDoes) {

@@ -50,6 +50,7 @@ class Lowering {
 
   absl::StatusOr<Simulation> Run() {
     ranks_.resize(stages_.size());
+    host_ = tasks_.AddResource();
     for (size_t s = 0; s < stages_.size(); ++s) {
       Rank& rank = ranks_[s];
       rank.compute = tasks_.AddStream();
@@ -142,6 +143,7 @@ class Lowering {
     take(rank.device, block.time.device);
     take(rank.link, block.time.link);
     take(rank.network, block.time.network);
+    if (block.time.host > 0) tasks_.Take(task, host_, block.time.host);
     Span span;
     span.stage = s;
     span.call = call;
@@ -240,6 +242,7 @@ class Lowering {
   const std::vector<const Program*>& stages_;
   const NodeTimes& times_;
   TaskSimulator tasks_;
+  int host_ = 0;  // resource
   std::vector<Rank> ranks_;
   std::map<std::string, std::vector<Meeting>> meetings_;
   std::vector<Span> spans_;  // by stage

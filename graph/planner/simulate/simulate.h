@@ -19,6 +19,7 @@ struct NodeTime {
   double device = 0;   // of the device's compute units: 1 for what is no collective
   double link = 0;     // of the device's link to the others of its node
   double network = 0;  // of the device's share of its node's network
+  double host = 0;     // of the processors that all stages share, by the stage's ranks; may be more than 1
   // The communicator: collectives of one run one after the other, those of different ones at the same time. Empty: no
   // collective.
   std::string communicator;

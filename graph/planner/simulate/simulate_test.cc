@@ -108,6 +108,22 @@ TEST(Simulate, CollectivesOfOneCommunicatorQueue) {
   EXPECT_EQ(simulate("all_reduce"), 3);  // another communicator
 }
 
+TEST(Simulate, StagesThatShareProcessorsTakeTurnsOnlyWhileBothCompute) {
+  const Program slow = TestProgram(Line("%x = input \"x\"", "") + Line("%a = exp %x", "s4"));
+  const Program quick = TestProgram(Line("%x = input \"x\"", "") + Line("%a = exp %x", "s1"));
+  const auto simulate = [&](double host) {
+    return MustSimulate({&slow, &quick}, [host](int, const Graph&, const Node& node) {
+      NodeTime time = FromModule(node);
+      time.host = host;
+      return time;
+    });
+  };
+  EXPECT_DOUBLE_EQ(simulate(0.5).step_seconds, 4);
+  // Half speed for both while the quick one lasts, 2 s; then 3 s of the slow one are left.
+  EXPECT_DOUBLE_EQ(simulate(1).step_seconds, 5);
+  EXPECT_DOUBLE_EQ(simulate(2).step_seconds, 10);
+}
+
 TEST(Simulate, WhatSharesTheDeviceIsSlowed) {
   // A CPU's collective takes the core that computes: 3 s of compute and 2 s of transfer are 5 s however they lie.
   const Program program = TestProgram(Line("%x = input \"x\"", "") + Line("%g = all_gather %x async=true", "s2") +
