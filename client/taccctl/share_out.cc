@@ -2,14 +2,24 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+
 namespace tacc::client {
 
 WorkerShare ShareOut(const Machine& machine, int num_workers) {
   WorkerShare share;
   share.threads = std::max(1, machine.num_cpus / num_workers);
   share.memory_bytes = machine.available_memory_bytes / 10 * 9 / num_workers;
-  share.oversubscribed = num_workers > machine.num_cpus;
   return share;
+}
+
+std::string TurnsWarning(const Machine& machine, int num_workers, int threads, const std::string& lower) {
+  const int64_t wanted = int64_t{num_workers} * threads;
+  if (wanted <= machine.num_cpus) return "";
+  const auto count = [](int n, const char* what) { return absl::StrCat(n, " ", what, n == 1 ? "" : "s"); };
+  return absl::StrCat("warning: ", num_workers, " workers of ", count(threads, "thread"), " share ",
+                      count(machine.num_cpus, "CPU"), " and take turns, so they are no faster than ",
+                      count(machine.num_cpus, "thread"), "; lower ", lower, ", unless you only try a layout");
 }
 
 }  // namespace tacc::client

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "machine/machine.h"
 
@@ -10,12 +11,14 @@ namespace tacc::client {
 struct WorkerShare {
   int threads = 1;
   int64_t memory_bytes = 0;
-  // There are more workers than CPUs: they take turns.
-  bool oversubscribed = false;
 };
 
 // The share of each of `num_workers`: all CPUs, and nine tenths of the memory (the rest is the coordinator's and the
 // system's).
 WorkerShare ShareOut(const Machine& machine, int num_workers);
+
+// "" when there is a CPU for each thread of the workers; else a line that says so. `lower`: the options that would
+// help.
+std::string TurnsWarning(const Machine& machine, int num_workers, int threads, const std::string& lower);
 
 }  // namespace tacc::client

@@ -148,10 +148,10 @@ int SubmitLocal(const SubmitOptions& options, const v1::JobSpec& spec, const Glo
   const int num_workers = std::max(1, RequestedWorld(spec));
   const absl::StatusOr<LaunchOptions> launch = LocalOptions(options, num_workers, (*scratch)->path(), context);
   if (!launch.ok()) return Fail(launch.status(), &context);
-  if (launch->share.oversubscribed) {
-    context.err << "warning: " << num_workers << " workers share " << ThisMachine().num_cpus
-                << " CPUs and take turns; expect it to be slow" << std::endl;
-  }
+  if (const std::string warning =
+          TurnsWarning(ThisMachine(), num_workers, launch->share.threads, "resources.workers and the sizes under dist");
+      !warning.empty())
+    context.err << warning << std::endl;
   int code = kExitError;
   {
     const absl::StatusOr<std::unique_ptr<LocalCluster>> cluster =

@@ -33,9 +33,18 @@ TEST(ShareOutTest, NeverMoreThreadsThanCpusUnlessItMust) {
   const Machine machine{.num_cpus = 8, .available_memory_bytes = 1000};
   EXPECT_EQ(ShareOut(machine, 3).threads, 2);
   EXPECT_EQ(ShareOut(machine, 3).memory_bytes, 300);
-  EXPECT_FALSE(ShareOut(machine, 8).oversubscribed);
-  EXPECT_TRUE(ShareOut(machine, 9).oversubscribed);
+  EXPECT_EQ(ShareOut(machine, 8).threads, 1);
   EXPECT_EQ(ShareOut(machine, 9).threads, 1);
+}
+
+TEST(ShareOutTest, MoreThreadsThanCpusAreToldOf) {
+  const Machine machine{.num_cpus = 8, .available_memory_bytes = 1000};
+  EXPECT_EQ(TurnsWarning(machine, 8, 1, "--workers"), "");
+  EXPECT_EQ(TurnsWarning(machine, 2, 4, "--workers"), "");
+  const std::string warning = TurnsWarning(machine, 9, 1, "--workers");
+  EXPECT_NE(warning.find("9 workers of 1 thread share 8 CPUs"), std::string::npos) << warning;
+  EXPECT_NE(warning.find("lower --workers"), std::string::npos) << warning;
+  EXPECT_NE(TurnsWarning(machine, 2, 5, "--threads").find("2 workers of 5 threads share 8 CPUs"), std::string::npos);
 }
 
 }  // namespace

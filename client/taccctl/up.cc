@@ -132,6 +132,10 @@ int Up(const UpOptions& options, const GlobalOptions& global, Context& context) 
   }
   if (!running) state = NewState(options);
   if (!state.ok()) return Fail(state.status(), &context);
+  if (const std::string warning = TurnsWarning(ThisMachine(), static_cast<int>(state->processes.size()) - 1,
+                                               state->threads, "--workers and --threads");
+      !warning.empty())
+    context.err << warning << std::endl;
   Members members;
   if (const absl::Status started = StartEnded(directory, context, &*state, &members); !started.ok())
     return Fail(started, &context);
