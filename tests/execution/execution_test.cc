@@ -1,11 +1,9 @@
 // Compiled programs on the executor with the CPU's kernels, ranks being threads of this process: a planned program in a
 // poisoned arena against the same program with memory of its own for every value, and every layout against one rank.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
-#include <numeric>
 #include <random>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -14,11 +12,7 @@
 #include "graph/passes/pipeline.h"
 #include "graph/passes/test_model.h"
 #include "gtest/gtest.h"
-#include "worker/rank/arena.h"
-#include "worker/rank/cpu_kernels.h"
-#include "worker/rank/executor.h"
-#include "worker/rank/in_process_transport.h"
-#include "worker/rank/states.h"
+#include "tests/ranks/in_process_ranks.h"
 
 namespace tacc::worker {
 namespace {
@@ -86,6 +80,22 @@ std::vector<graph::Program> CompileLayout(const Layout& layout, const graph::OpT
   return compiled->stages;
 }
 
+// Row r of the global batch of `step`; one target in five is ignored, so ranks hold different counts.
+MicroBatch MakeBatch(int step, int64_t first, int64_t rows) {
+  MicroBatch batch{first, rows, kSeq, {}, {}};
+  for (int64_t r = first; r < first + rows; ++r) {
+    std::mt19937 random(static_cast<uint32_t>(step * 1000 + r));
+    for (int64_t s = 0; s < kSeq; ++s) {
+      batch.tokens.push_back(static_cast<int32_t>(random() % kVocab));
+      const uint32_t target = random();
+      batch.targets.push_back(target % 5 == 0 ? -1 : static_cast<int32_t>(target % kVocab));
+    }
+  }
+  return batch;
+}
+
+using Memory = InProcessRanks::Memory;
+
 struct Result {
   std::vector<double> losses, norms;
   double eval_loss = 0;
@@ -93,166 +103,24 @@ struct Result {
   std::vector<int64_t> highest_touched;               // By rank.
 };
 
-struct Batch {
-  std::vector<int32_t> tokens, targets;
-  std::vector<int64_t> sample;
-};
-
-// Rows [first, first + rows) of the global batch of `step`; one target in five is ignored, so ranks hold different
-// counts.
-Batch MakeBatch(int step, int64_t first, int64_t rows, const std::vector<int64_t>& positions) {
-  Batch batch;
-  for (int64_t r = first; r < first + rows; ++r) {
-    std::mt19937 random(static_cast<uint32_t>(step * 1000 + r));
-    batch.sample.push_back(r);
-    std::pair<int32_t, uint32_t> row[kSeq];
-    for (int64_t s = 0; s < kSeq; ++s) {
-      row[s].first = static_cast<int32_t>(random() % kVocab);
-      row[s].second = random();
-    }
-    for (int64_t s : positions) {
-      batch.tokens.push_back(row[s].first);
-      const uint32_t target = row[s].second;
-      batch.targets.push_back(target % 5 == 0 ? -1 : static_cast<int32_t>(target % kVocab));
-    }
-  }
-  return batch;
-}
-
-enum class Memory { kPlanned, kOwn };
-
-// One rank of a run.
-class Rank {
- public:
-  Rank(const graph::Program& program, const graph::OpTable& ops, int rank, Transport* transport, Memory memory,
-       uint64_t seed)
-      : program_(program), rank_(rank), collectives_(rank, static_cast<int>(program.mesh.num_ranks())) {
-    collectives_.Connect(transport);
-    ExecutorOptions options;
-    options.program = &program;
-    options.rank = rank;
-    options.kernels = &kernels_;
-    options.aliases = [&ops](const graph::Graph& graph, const graph::Node& node) {
-      const graph::OpDef* op = ops.Find(node.op);
-      return op->aliases ? op->aliases(graph::CallOf(graph, node)) : std::vector<int>();
-    };
-    options.collectives = &collectives_;
-    if (memory == Memory::kPlanned) {
-      arena_ = *Arena::Create(program.arena_bytes, program.workspace_bytes);
-      arena_->Poison();
-      options.arena = arena_.get();
-    }
-    auto executor = Executor::Create(options);
-    if (!executor.ok()) {
-      ADD_FAILURE() << executor.status();
-      return;
-    }
-    executor_ = *std::move(executor);
-    RankStates states(&program, rank, [this](const std::string& name) { return executor_->state(name); });
-    const absl::Status status = states.Initialize(nullptr, seed);
-    EXPECT_TRUE(status.ok()) << status;
-    // Padding has no defined value: nothing may read it.
-    for (const graph::State& state : program.states) {
-      graph::Value value{"", state.type, state.placement};
-      for (const Region& region : PaddingOf(value, program.mesh, rank, executor_->state(state.name))) {
-        for (int64_t i = 0; i < region.runs; ++i)
-          std::memset(region.data + i * region.stride_bytes, 0xff, region.run_bytes);
-      }
-    }
-  }
-
-  bool ok() const { return executor_ != nullptr; }
-
-  void Train(Result& result) {
-    const int64_t micro_batches = executor_->num_micro_batches();
-    const int64_t logical_rows = kGlobalBatch / micro_batches;
-    // The ranks of a stage share the rows, or parts of them; a stage in the middle takes none.
-    const graph::Mesh& mesh = program_.mesh;
-    graph::Range own{0, 1};
-    std::vector<int64_t> positions(kSeq);
-    std::iota(positions.begin(), positions.end(), 0);
-    for (const Executor::Input& input : executor_->inputs()) {
-      if (input.value.type.rank() > 0) own = RangesOf(input.value, mesh, rank_)[0];
-      if (input.name == "tokens" || input.name == "targets")
-        positions = graph::Positions({kSeq, input.zigzag}, RangesOf(input.value, mesh, rank_)[1]);
-    }
-    const int64_t first_row = own.begin, rows = own.end - own.begin;
-    for (int step = 0; step < kSteps; ++step) {
-      const int64_t steps_done = step;
-      std::vector<Batch> batches;
-      for (int64_t m = 0; m < micro_batches; ++m)
-        batches.push_back(MakeBatch(step, m * logical_rows + first_row, rows, positions));
-      std::vector<std::vector<const void*>> inputs;
-      for (const Batch& batch : batches) inputs.push_back(Pointers(batch, &steps_done));
-      const absl::Status status = executor_->RunStep(inputs);
-      ASSERT_TRUE(status.ok()) << status;
-      ASSERT_EQ(*executor_->Output("skipped"), 0.0);
-      if (rank_ != 0) continue;
-      result.losses.push_back(*executor_->Output("loss"));
-      result.norms.push_back(*executor_->Output("grad_norm"));
-    }
-    const int64_t none = 0;
-    for (int64_t m = 0; m < micro_batches; ++m) {
-      const Batch batch = MakeBatch(99, m * logical_rows + first_row, rows, positions);
-      ASSERT_TRUE(executor_->RunEval(Pointers(batch, &none)).ok());
-      if (rank_ == 0) result.eval_loss += *executor_->Output("loss");
-    }
-    if (arena_ != nullptr) result.highest_touched[rank_] = arena_->HighestTouched();
-  }
-
-  // Puts this rank's part of the weights into the logical ones; one rank at a time.
-  void CollectWeights(Result& result) {
-    RankStates states(&program_, rank_, [this](const std::string& name) { return executor_->state(name); });
-    for (const ShardTensor& tensor : states.MakeShard().tensors) {
-      std::vector<float>& whole = result.weights[tensor.name];
-      whole.resize(*NumElements(tensor.shape));
-      CopyIntersection(static_cast<const char*>(tensor.data), tensor.rectangle, reinterpret_cast<char*>(whole.data()),
-                       WholeTensor(tensor.shape), sizeof(float));
-    }
-  }
-
- private:
-  std::vector<const void*> Pointers(const Batch& batch, const int64_t* step) const {
-    std::vector<const void*> pointers;
-    for (const Executor::Input& input : executor_->inputs()) {
-      pointers.push_back(input.name == "tokens"    ? static_cast<const void*>(batch.tokens.data())
-                         : input.name == "targets" ? static_cast<const void*>(batch.targets.data())
-                         : input.name == "sample"  ? static_cast<const void*>(batch.sample.data())
-                                                   : static_cast<const void*>(step));
-    }
-    return pointers;
-  }
-
-  const graph::Program& program_;
-  const int rank_;
-  const CpuKernelTable kernels_;
-  Collectives collectives_;
-  std::unique_ptr<Arena> arena_;
-  std::unique_ptr<Executor> executor_;
-};
-
-// The program of a rank.
-const graph::Program& ProgramOf(const std::vector<graph::Program>& stages, int64_t rank) {
-  return stages.size() == 1 ? stages[0] : stages[graph::StageOf(stages[0].mesh, rank)];
-}
-
 Result Train(const std::vector<graph::Program>& stages, const graph::OpTable& ops, Memory memory, uint64_t seed = 7) {
-  const int world = static_cast<int>(stages[0].mesh.num_ranks());
   Result result;
-  result.highest_touched.resize(world);
-  auto transports = MakeInProcessTransports(world, absl::Seconds(60));
-  std::vector<std::unique_ptr<Rank>> ranks(world);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < world; ++rank) {
-    threads.emplace_back([&, rank] {
-      ranks[rank] = std::make_unique<Rank>(ProgramOf(stages, rank), ops, rank, transports[rank].get(), memory, seed);
-      if (ranks[rank]->ok()) ranks[rank]->Train(result);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const auto& rank : ranks) {
-    if (rank->ok()) rank->CollectWeights(result);
-  }
+  const auto ranks = InProcessRanks::Create(&stages, &ops, memory);
+  EXPECT_TRUE(ranks.ok()) << ranks.status();
+  if (!ranks.ok()) return result;
+  const int64_t rows = kGlobalBatch / (*ranks)->num_micro_batches();
+  const BatchSource batches = [rows](int64_t step, int64_t m) {
+    return MakeBatch(static_cast<int>(step), m * rows, rows);
+  };
+  TrainingLog log;
+  absl::Status status = (*ranks)->Initialize(seed);
+  status.Update((*ranks)->Train(0, kSteps, batches, &log));
+  const absl::StatusOr<double> eval_loss = (*ranks)->Evaluate(99, batches);
+  status.Update(eval_loss.status());
+  EXPECT_TRUE(status.ok()) << status;
+  if (!status.ok()) return result;
+  result = {log.losses, log.norms, *eval_loss, (*ranks)->Weights(), {}};
+  if (memory == Memory::kPlanned) result.highest_touched = (*ranks)->HighestTouched();
   return result;
 }
 

@@ -1,0 +1,250 @@
+#include "tests/ranks/in_process_ranks.h"
+
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "graph/ir/sequence_order.h"
+#include "graph/ir/status_macros.h"
+#include "worker/checkpoint/checkpoint_name.h"
+#include "worker/checkpoint/reader.h"
+#include "worker/checkpoint/rectangle.h"
+#include "worker/checkpoint/writer.h"
+#include "worker/rank/arena.h"
+#include "worker/rank/cpu_kernels.h"
+#include "worker/rank/executor.h"
+#include "worker/rank/in_process_transport.h"
+#include "worker/rank/states.h"
+
+namespace tacc::worker {
+namespace {
+
+// What one rank holds of a micro-batch, an entry an input.
+using RankInputs = std::vector<std::vector<char>>;
+
+template <typename T>
+void Append(T value, std::vector<char>* bytes) {
+  const size_t at = bytes->size();
+  bytes->resize(at + sizeof(value));
+  std::memcpy(bytes->data() + at, &value, sizeof(value));
+}
+
+}  // namespace
+
+class InProcessRanks::Rank {
+ public:
+  Rank(const graph::Program& program, int rank)
+      : program_(program),
+        rank_(rank),
+        collectives_(rank, static_cast<int>(program.mesh.num_ranks())),
+        states_(&program, rank, [this](const std::string& name) { return executor_->state(name); }) {}
+
+  int rank() const { return rank_; }
+  const RankStates& states() const { return states_; }
+  RankStates& states() { return states_; }
+  const Arena* arena() const { return arena_.get(); }
+  int64_t num_micro_batches() const { return executor_->num_micro_batches(); }
+
+  absl::Status Bind(const graph::OpTable& ops, Memory memory, Transport* transport) {
+    if (collectives_.world() > 1) collectives_.Connect(transport);
+    ExecutorOptions options;
+    options.program = &program_;
+    options.rank = rank_;
+    options.kernels = &kernels_;
+    options.aliases = [&ops](const graph::Graph& graph, const graph::Node& node) {
+      const graph::OpDef* op = ops.Find(node.op);
+      return op->aliases ? op->aliases(graph::CallOf(graph, node)) : std::vector<int>();
+    };
+    options.collectives = &collectives_;
+    if (memory == Memory::kPlanned) {
+      TACC_ASSIGN_OR_RETURN(arena_, Arena::Create(program_.arena_bytes, program_.workspace_bytes));
+      arena_->Poison();
+      options.arena = arena_.get();
+    }
+    TACC_ASSIGN_OR_RETURN(executor_, Executor::Create(options));
+    return absl::OkStatus();
+  }
+
+  void PoisonPadding() {
+    for (const graph::State& state : program_.states) {
+      const graph::Value value{"", state.type, state.placement};
+      for (const Region& region : PaddingOf(value, program_.mesh, rank_, executor_->state(state.name))) {
+        for (int64_t i = 0; i < region.runs; ++i)
+          std::memset(region.data + i * region.stride_bytes, 0xff, region.run_bytes);
+      }
+    }
+  }
+
+  absl::Status Step(int64_t step, const BatchSource& batches) {
+    std::vector<RankInputs> inputs;
+    std::vector<std::vector<const void*>> pointers;
+    for (int64_t m = 0; m < executor_->num_micro_batches(); ++m) inputs.push_back(Cut(step, batches(step, m)));
+    for (const RankInputs& part : inputs) pointers.push_back(Pointers(part));
+    TACC_RETURN_IF_ERROR(executor_->RunStep(pointers));
+    if (executor_->Output("skipped").value_or(1.0) != 0.0)
+      return absl::FailedPreconditionError(absl::StrCat("rank ", rank_, ": the update of step ", step, " was skipped"));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<double> Evaluate(int64_t step, const BatchSource& batches) {
+    double sum = 0;
+    for (int64_t m = 0; m < executor_->num_micro_batches(); ++m) {
+      const RankInputs inputs = Cut(step, batches(step, m));
+      TACC_RETURN_IF_ERROR(executor_->RunEval(Pointers(inputs)));
+      TACC_ASSIGN_OR_RETURN(const double loss, executor_->Output("loss"));
+      sum += loss;
+    }
+    return sum;
+  }
+
+  absl::StatusOr<double> Output(const std::string& name) const { return executor_->Output(name); }
+
+ private:
+  // This rank's part of each input: rows, and the positions that it holds of them.
+  RankInputs Cut(int64_t step, const MicroBatch& batch) const {
+    RankInputs inputs;
+    for (const Executor::Input& input : executor_->inputs()) {
+      std::vector<char>& bytes = inputs.emplace_back();
+      const std::vector<graph::Range> ranges = RangesOf(input.value, program_.mesh, rank_);
+      if (input.name == "step") {
+        Append(step, &bytes);
+        continue;
+      }
+      for (int64_t row = ranges[0].begin; row < ranges[0].end; ++row) {
+        if (input.name == "sample") {
+          Append(batch.first_sample + row, &bytes);
+          continue;
+        }
+        const std::vector<int32_t>& column = input.name == "tokens" ? batch.tokens : batch.targets;
+        for (int64_t position : graph::Positions({batch.length, input.zigzag}, ranges[1]))
+          Append(column[row * batch.length + position], &bytes);
+      }
+    }
+    return inputs;
+  }
+
+  static std::vector<const void*> Pointers(const RankInputs& inputs) {
+    std::vector<const void*> pointers;
+    for (const std::vector<char>& bytes : inputs) pointers.push_back(bytes.data());
+    return pointers;
+  }
+
+  const graph::Program& program_;
+  const int rank_;
+  const CpuKernelTable kernels_;
+  Collectives collectives_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<Executor> executor_;
+  RankStates states_;
+};
+
+const graph::Program& ProgramOf(const std::vector<graph::Program>& stages, int64_t rank) {
+  return stages.size() == 1 ? stages[0] : stages[graph::StageOf(stages[0].mesh, rank)];
+}
+
+InProcessRanks::InProcessRanks() = default;
+InProcessRanks::~InProcessRanks() = default;
+
+absl::StatusOr<std::unique_ptr<InProcessRanks>> InProcessRanks::Create(const std::vector<graph::Program>* stages,
+                                                                       const graph::OpTable* ops, Memory memory) {
+  auto ranks = std::unique_ptr<InProcessRanks>(new InProcessRanks);
+  const int world = static_cast<int>((*stages)[0].mesh.num_ranks());
+  ranks->transports_ = MakeInProcessTransports(world, absl::Seconds(60));
+  for (int rank = 0; rank < world; ++rank)
+    ranks->ranks_.push_back(std::make_unique<Rank>(ProgramOf(*stages, rank), rank));
+  TACC_RETURN_IF_ERROR(
+      ranks->ForEachRank([&](Rank& rank) { return rank.Bind(*ops, memory, ranks->transports_[rank.rank()].get()); }));
+  return ranks;
+}
+
+int64_t InProcessRanks::num_micro_batches() const { return ranks_[0]->num_micro_batches(); }
+
+absl::Status InProcessRanks::ForEachRank(const std::function<absl::Status(Rank&)>& run) const {
+  std::vector<absl::Status> statuses(ranks_.size());
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < ranks_.size(); ++rank)
+    threads.emplace_back([&, rank] { statuses[rank] = run(*ranks_[rank]); });
+  for (std::thread& thread : threads) thread.join();
+  for (const absl::Status& status : statuses) TACC_RETURN_IF_ERROR(status);
+  return absl::OkStatus();
+}
+
+absl::Status InProcessRanks::Initialize(uint64_t seed) {
+  return ForEachRank([seed](Rank& rank) -> absl::Status {
+    TACC_RETURN_IF_ERROR(rank.states().Initialize(nullptr, seed));
+    rank.PoisonPadding();
+    return absl::OkStatus();
+  });
+}
+
+absl::StatusOr<std::string> InProcessRanks::Save(const std::string& directory, int64_t step) const {
+  const CheckpointId id{step, 1};
+  TACC_RETURN_IF_ERROR(ForEachRank(
+      [&](Rank& rank) { return WriteShard(directory, id, rank.rank(), rank.states().MakeShard().tensors, nullptr); }));
+  Manifest manifest;
+  manifest.version = "test";
+  manifest.job = "test";
+  manifest.step = manifest.cursor_step = id.step;
+  manifest.attempt = id.attempt;
+  TACC_ASSIGN_OR_RETURN(const CommittedCheckpoint committed,
+                        CommitCheckpoint(directory, std::move(manifest), static_cast<int>(ranks_.size()), nullptr));
+  return absl::StrCat(directory, "/", committed.name);
+}
+
+absl::Status InProcessRanks::Load(const std::string& path) {
+  TACC_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(path));
+  return ForEachRank([&checkpoint](Rank& rank) -> absl::Status {
+    TACC_RETURN_IF_ERROR(rank.states().Load(*checkpoint));
+    rank.PoisonPadding();
+    return absl::OkStatus();
+  });
+}
+
+absl::Status InProcessRanks::Train(int64_t first_step, int64_t num_steps, const BatchSource& batches,
+                                   TrainingLog* log) {
+  return ForEachRank([&](Rank& rank) -> absl::Status {
+    for (int64_t step = first_step; step < first_step + num_steps; ++step) {
+      TACC_RETURN_IF_ERROR(rank.Step(step, batches));
+      if (rank.rank() != 0) continue;
+      TACC_ASSIGN_OR_RETURN(const double loss, rank.Output("loss"));
+      TACC_ASSIGN_OR_RETURN(const double norm, rank.Output("grad_norm"));
+      log->losses.push_back(loss);
+      log->norms.push_back(norm);
+      if (const auto overflow = rank.Output("expert_overflow"); overflow.ok()) log->overflows.push_back(*overflow);
+    }
+    return absl::OkStatus();
+  });
+}
+
+absl::StatusOr<double> InProcessRanks::Evaluate(int64_t step, const BatchSource& batches) {
+  std::vector<double> losses(ranks_.size());
+  TACC_RETURN_IF_ERROR(ForEachRank([&](Rank& rank) -> absl::Status {
+    TACC_ASSIGN_OR_RETURN(losses[rank.rank()], rank.Evaluate(step, batches));
+    return absl::OkStatus();
+  }));
+  return losses[0];
+}
+
+std::map<std::string, std::vector<float>> InProcessRanks::Weights() const {
+  std::map<std::string, std::vector<float>> weights;
+  for (const std::unique_ptr<Rank>& rank : ranks_) {
+    const RankStates::Shard shard = rank->states().MakeShard();
+    for (const ShardTensor& tensor : shard.tensors) {
+      std::vector<float>& whole = weights[tensor.name];
+      whole.resize(*NumElements(tensor.shape));
+      CopyIntersection(static_cast<const char*>(tensor.data), tensor.rectangle, reinterpret_cast<char*>(whole.data()),
+                       WholeTensor(tensor.shape), sizeof(float));
+    }
+  }
+  return weights;
+}
+
+std::vector<int64_t> InProcessRanks::HighestTouched() const {
+  std::vector<int64_t> bytes;
+  for (const std::unique_ptr<Rank>& rank : ranks_) bytes.push_back(rank->arena()->HighestTouched());
+  return bytes;
+}
+
+}  // namespace tacc::worker

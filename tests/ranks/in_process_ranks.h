@@ -1,0 +1,82 @@
+#ifndef TESTS_RANKS_IN_PROCESS_RANKS_H_
+#define TESTS_RANKS_IN_PROCESS_RANKS_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "graph/ir/program.h"
+#include "graph/ops/op.h"
+#include "worker/rank/transport.h"
+
+namespace tacc::worker {
+
+// A micro-batch of the whole job: `tokens` and `targets` (-1: none) are [rows, length], row-major.
+struct MicroBatch {
+  int64_t first_sample = 0;  // index of the first row in the global batch
+  int64_t rows = 0;
+  int64_t length = 0;
+  std::vector<int32_t> tokens, targets;
+};
+// Called by all ranks, from their own threads.
+using BatchSource = std::function<MicroBatch(int64_t step, int64_t micro_batch)>;
+
+// What the steps of a run gave, in their order.
+struct TrainingLog {
+  std::vector<double> losses, norms;
+  std::vector<double> overflows;  // of programs that have the output expert_overflow
+};
+
+// The ranks of a compiled job as threads of this process: real kernels, executors, collectives and checkpoints,
+// messages in memory. For tests. Errors of all methods are those of the first rank that has one.
+class InProcessRanks {
+ public:
+  // kOwn: every value has memory of its own instead of its place in the planned arena.
+  enum class Memory { kPlanned, kOwn };
+
+  // Binds each rank to the program of its stage. `stages` and `ops` must outlive the object. Arenas are poisoned first.
+  static absl::StatusOr<std::unique_ptr<InProcessRanks>> Create(const std::vector<graph::Program>* stages,
+                                                                const graph::OpTable* ops, Memory memory);
+  ~InProcessRanks();
+
+  // Of a step.
+  int64_t num_micro_batches() const;
+
+  // Weights random by their `init`, optimizer states zero. What padding states have is poisoned: it has no value.
+  absl::Status Initialize(uint64_t seed);
+  // Writes the states as a checkpoint in `directory` and returns its path.
+  absl::StatusOr<std::string> Save(const std::string& directory, int64_t step) const;
+  // Weights and optimizer states of the checkpoint at `path`, by whatever layout it was written.
+  absl::Status Load(const std::string& path);
+
+  // Steps first, first + 1, ... and adds to `log`. FailedPrecondition: an update was skipped.
+  absl::Status Train(int64_t first_step, int64_t num_steps, const BatchSource& batches, TrainingLog* log);
+  // The sum of the held-out losses of as many micro-batches as a step has; the source gets `step`.
+  absl::StatusOr<double> Evaluate(int64_t step, const BatchSource& batches);
+
+  // The logical weights, by state.
+  std::map<std::string, std::vector<float>> Weights() const;
+  // By rank: bytes of the arena up to the last one that was ever written. For planned memory.
+  std::vector<int64_t> HighestTouched() const;
+
+ private:
+  class Rank;
+
+  InProcessRanks();
+  absl::Status ForEachRank(const std::function<absl::Status(Rank&)>& run) const;
+
+  std::vector<std::unique_ptr<Transport>> transports_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+};
+
+// The program of a rank.
+const graph::Program& ProgramOf(const std::vector<graph::Program>& stages, int64_t rank);
+
+}  // namespace tacc::worker
+
+#endif  // TESTS_RANKS_IN_PROCESS_RANKS_H_
