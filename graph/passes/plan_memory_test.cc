@@ -5,6 +5,7 @@
 #include "graph/ir/text.h"
 #include "graph/passes/pipeline.h"
 #include "graph/passes/test_model.h"
+#include "graph/verify/verify.h"
 #include "gtest/gtest.h"
 
 namespace tacc::graph {
@@ -92,6 +93,37 @@ TEST(PlanMemory, ShardsAddUp) {
   EXPECT_EQ(two.optimizer_bytes, 2 * two.weights_bytes);
   EXPECT_EQ(one.largest.size(), 3u);
   EXPECT_EQ(one.arena_bytes % kArenaAlignment, 0);
+}
+
+// What shares its place with a value that is stashed moves from copy to copy with it.
+TEST(PlanMemory, PartsOfAStashLieInItsCopies) {
+  const OpTable ops;
+  auto program = ParseProgram(R"(tacc.program 1 scheduled
+mesh dp=1
+state "stash/y" : f32[8,8] of f32[8,8] shard=[-,-] kind=stash init=zeros slots=2
+graph forward.0 {
+  %x = constant dtype=f32 shape=[8,8] value=1.0 : f32[8,8] of f32[8,8] shard=[-,-]
+  %y = neg %x : f32[8,8] of f32[8,8] shard=[-,-]
+  %z = reshape %y shape=[64] : f32[64] of f32[64] shard=[-]
+  store "stash/y" %y
+}
+graph backward.0 {
+  %y = read "stash/y" : f32[8,8] of f32[8,8] shard=[-,-]
+  %z = reshape %y shape=[64] : f32[64] of f32[64] shard=[-]
+}
+step {
+  call forward.0 micro_batch=0
+  call forward.0 micro_batch=1
+  call backward.0 micro_batch=0
+  call backward.0 micro_batch=1
+}
+)",
+                              {});
+  ASSERT_TRUE(program.ok()) << program.status();
+  ASSERT_TRUE(PlanMemory(*program, ops, 1).ok());
+  const Graph& forward = *program->FindGraph("forward.0");
+  EXPECT_EQ(forward.values[2].offset, program->FindState("stash/y")->offset);
+  EXPECT_TRUE(Verify(*program, ops).ok()) << Verify(*program, ops);
 }
 
 }  // namespace

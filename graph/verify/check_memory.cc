@@ -249,7 +249,7 @@ class MemoryCheck {
     const Interval where = Where(graph, v);
     const std::string name = absl::StrCat("%", graph.values[v].name);
     if (const int operand = At(facts.aliases, r); operand >= 0) {
-      const int64_t wanted = graph.values[node.operands[operand]].offset + facts.alias_offset;
+      const int64_t wanted = Where(graph, node.operands[operand]).begin + facts.alias_offset;
       if (where.begin != wanted) {
         return absl::InvalidArgumentError(
             absl::StrCat(name, " lies at=", where.begin, ", but is a part of its operand, at=", wanted));
