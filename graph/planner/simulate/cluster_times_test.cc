@@ -145,5 +145,21 @@ TEST(TimesOn, AMessageTakesTheWayBetweenItsStages) {
   EXPECT_NEAR(across.network, 1, 1e-9);
 }
 
+TEST(TimesOn, ASumOverStagesIsNoLocalWork) {
+  const OpTable ops;
+  Program program;
+  program.mesh = {{{"pp", 2}, {"dp", 4}}};
+  Graph graph;
+  Node sum;
+  sum.op = "stage_sum";
+  sum.operands = {graph.AddValue("loss", {DType::kF32, {}})};
+  sum.results = {graph.AddValue("total", {DType::kF32, {}})};
+  sum.attrs = {{"stages", std::vector<int64_t>{0, 1}}};
+  const NodeTime time = TimesOn({*FindMachine("h100"), 1}, {&program, &program}, ops)(0, graph, sum);
+  EXPECT_EQ(time.meeting, "stage_sum of stages 0 1");
+  EXPECT_EQ(time.parties, 2);
+  EXPECT_EQ(time.communicator, kStageAxis);
+}
+
 }  // namespace
 }  // namespace tacc::graph
