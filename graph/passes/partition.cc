@@ -93,7 +93,7 @@ class GraphPartitioner {
   }
 
   // Where the op moved axes from one dim to another, its results go back to how the operand of the same dims lies: what
-  // follows works on the sequence again, not on heads.
+  // follows works on the sequence again, not on heads. As they were made they are kept for the derivative.
   absl::Status MoveBack(const Node& node) {
     TACC_ASSIGN_OR_RETURN(const Rule rule, ops_.Find(node.op)->rule(CallOf(logical_, node)));
     if (std::none_of(rule.factors.begin(), rule.factors.end(), [](const Factor& f) { return f.move_to >= 0; }))
@@ -103,7 +103,9 @@ class GraphPartitioner {
       if (like == rule.in.end()) continue;
       Sharding target = {home(node.operands[like - rule.in.begin()]).dims, home(node.results[r]).pending};
       std::erase_if(target.pending, [&](int axis) { return target.Uses(axis); });
+      const ValueId made = homes_[node.results[r]];
       homes_[node.results[r]] = Reshard(node.results[r], target);
+      AddForm(node.results[r], made);
     }
     return absl::OkStatus();
   }
@@ -361,30 +363,58 @@ class GraphPartitioner {
     return v;
   }
 
-  // The value in the sharding asked for, by the fewest collectives; made once while the line stays in a unit. Weights
-  // are gathered once a graph: the schedule says when again.
+  // The value in the sharding asked for, by the fewest collectives. A form that takes more memory than the value itself
+  // is made once while the line stays in a unit, and again when it comes back; others, made by sums and exchanges, are
+  // kept. Weights are gathered once a graph: the schedule says when again.
   ValueId Reshard(ValueId logical, const Sharding& target) {
-    ValueId v = homes_[logical];
-    if (sharding(v) == target) return v;
-    std::vector<Resharded>& made = resharded_[logical];
+    if (sharding(homes_[logical]) == target) return homes_[logical];
     const Node* producer = Producer(logical);
     const bool lasts = producer != nullptr && IsLeaf(*producer);
     int times = 0;
-    for (const Resharded& r : made) {
+    for (const Resharded& r : resharded_[logical]) {
       if (r.sharding != target) continue;
-      if (lasts || r.run == run_) return r.value;
+      if (lasts || r.run == run_ || IsKept(logical, r.value)) return r.value;
       ++times;
     }
+    ValueId v = kNoValue;
     if (producer != nullptr && CanBeMadeAnywhere(*producer, target)) {
       v = EmitLeaf(*producer, target);
     } else {
       const size_t first = out_.nodes.size();
       const bool narrows = !gradient_of_[logical].empty();
-      v = emitter().Reshard(v, target, narrows ? std::optional<DType>(options_.reduce_dtype) : std::nullopt);
-      for (size_t i = first; i < out_.nodes.size(); ++i) out_.nodes[i].recompute += times;
+      v = emitter().Reshard(StartOf(logical, target), target,
+                            narrows ? std::optional<DType>(options_.reduce_dtype) : std::nullopt);
+      for (size_t i = first; i < out_.nodes.size(); ++i) {
+        Node& node = out_.nodes[i];
+        node.recompute += times;
+        const bool is_narrowed = out_.type(node.results[0]).dtype != logical_.type(logical).dtype;
+        if (node.results[0] != v && !is_narrowed) AddForm(logical, node.results[0]);
+      }
     }
-    made.push_back({target, v, run_});
+    AddForm(logical, v);
     return v;
+  }
+
+  void AddForm(ValueId logical, ValueId v) { resharded_[logical].push_back({sharding(v), v, run_}); }
+
+  bool IsKept(ValueId logical, ValueId form) const {
+    return out_.type(form).num_elements() <= out_.type(homes_[logical]).num_elements();
+  }
+
+  // What to make the target from: the value, or a form of it that is kept and only has to be gathered, so that a sum or
+  // an exchange is done once.
+  ValueId StartOf(ValueId logical, const Sharding& target) const {
+    const auto gathers_to = [&target](const Sharding& s) {
+      bool gathers = s.pending == target.pending;
+      for (size_t d = 0; d < target.dims.size(); ++d) gathers = gathers && IsPrefix(target.dims[d], s.dims[d]);
+      return gathers;
+    };
+    const auto it = resharded_.find(logical);
+    if (it == resharded_.end() || gathers_to(home(logical))) return homes_[logical];
+    for (const Resharded& r : it->second) {
+      if (gathers_to(r.sharding) && IsKept(logical, r.value)) return r.value;
+    }
+    return homes_[logical];
   }
 
   // What is summed over ranks on the way to a gradient, or read from one.
