@@ -1,6 +1,7 @@
 #include "tests/ranks/in_process_ranks.h"
 
 #include <cstring>
+#include <filesystem>
 #include <thread>
 #include <utility>
 
@@ -181,6 +182,7 @@ absl::Status InProcessRanks::Initialize(uint64_t seed) {
 
 absl::StatusOr<std::string> InProcessRanks::Save(const std::string& directory, int64_t step) const {
   const CheckpointId id{step, 1};
+  std::filesystem::create_directories(directory);
   TACC_RETURN_IF_ERROR(ForEachRank(
       [&](Rank& rank) { return WriteShard(directory, id, rank.rank(), rank.states().MakeShard().tensors, nullptr); }));
   Manifest manifest;

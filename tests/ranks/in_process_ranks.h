@@ -49,7 +49,7 @@ class InProcessRanks {
 
   // Weights random by their `init`, optimizer states zero. What padding states have is poisoned: it has no value.
   absl::Status Initialize(uint64_t seed);
-  // Writes the states as a checkpoint in `directory` and returns its path.
+  // Writes the states as a checkpoint in `directory`, which is made if need be, and returns its path.
   absl::StatusOr<std::string> Save(const std::string& directory, int64_t step) const;
   // Weights and optimizer states of the checkpoint at `path`, by whatever layout it was written.
   absl::Status Load(const std::string& path);

@@ -1,0 +1,137 @@
+#include "tests/matrix/job.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "graph/import/families.h"
+#include "graph/ir/status_macros.h"
+#include "graph/planner/planner.h"
+#include "nlohmann/json.hpp"
+
+namespace tacc::matrix {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kVocab = 64, kHidden = 64, kHeads = 8, kKvHeads = 4, kInner = 128, kExperts = 8, kExpertInner = 64,
+                  kExpertsPerToken = 2;
+constexpr uint64_t kSeed = 7;
+
+json Config(const Job& job) {
+  if (job.family == "bloom") {
+    return {{"model_type", "bloom"},
+            {"vocab_size", kVocab},
+            {"hidden_size", kHidden},
+            {"n_layer", job.num_layers},
+            {"n_head", kHeads}};
+  }
+  json config = {{"model_type", job.family},
+                 {"vocab_size", kVocab},
+                 {"hidden_size", kHidden},
+                 {"intermediate_size", kInner},
+                 {"num_hidden_layers", job.num_layers},
+                 {"num_attention_heads", kHeads},
+                 {"num_key_value_heads", job.family == "llama" ? kHeads : kKvHeads},
+                 {"max_position_embeddings", kSeqLen}};
+  if (job.family == "qwen3") config["head_dim"] = kHidden / kHeads;
+  if (job.family == "mixtral") {
+    config["intermediate_size"] = kExpertInner;
+    config["num_local_experts"] = kExperts;
+    config["num_experts_per_tok"] = kExpertsPerToken;
+    config["output_router_logits"] = true;
+    config["router_aux_loss_coef"] = 0.02;
+  }
+  return config;
+}
+
+}  // namespace
+
+Job JobFor(const std::string& family, const Layout& layout) {
+  Job job;
+  job.family = family;
+  if (layout.pp > 1) job.num_micro_batches = 4;
+  job.num_layers = std::max<int64_t>(job.num_layers, layout.pp * layout.num_chunks());
+  return job;
+}
+
+absl::StatusOr<graph::DecoderSpec> SpecOf(const Job& job) {
+  TACC_ASSIGN_OR_RETURN(graph::ReadFamily read, graph::ReadModelConfig(Config(job), kSeqLen));
+  return std::move(read.spec);
+}
+
+absl::StatusOr<graph::Compiled> CompileJob(const Job& job, const Layout& layout, const graph::OpTable& ops) {
+  TACC_ASSIGN_OR_RETURN(const graph::DecoderSpec spec, SpecOf(job));
+  const graph::ForwardBuilder model = [&](int64_t batch, int64_t seq_len) -> absl::StatusOr<graph::ForwardModel> {
+    graph::DecoderBuildOptions build;
+    build.batch = batch;
+    build.seq_len = seq_len;
+    graph::ForwardModel forward;
+    TACC_ASSIGN_OR_RETURN(forward.forward, graph::BuildDecoder(spec, build, ops));
+    for (int64_t layer = 0; layer < spec.num_layers; ++layer) forward.units.push_back(spec.LayerPath(layer));
+    forward.residual_module = spec.names.embedding;
+    return forward;
+  };
+  graph::PlanRequest request;
+  request.training.learning_rate = kLearningRate;
+  request.training.lr_scheduler_type = "constant";
+  request.training.max_steps = kSteps;
+  request.training.weight_decay = 0.1;
+  request.world = layout.ranks();
+  request.pp = layout.pp;
+  request.dp = layout.dp;
+  request.fsdp = layout.fsdp;
+  request.ep = layout.ep;
+  request.cp = layout.cp * layout.sp;
+  request.sp = layout.sp;
+  request.tp = layout.tp;
+  request.zero_stage = layout.zero_stage;
+  request.stages.schedule = layout.schedule;
+  request.stages.num_chunks = layout.num_chunks();
+  request.expert_buffer_factor = kExperts / kExpertsPerToken;  // no slot is left out
+  request.global_batch = kGlobalBatch;
+  request.num_micro_batches = job.num_micro_batches;
+  request.bf16 = false;
+  request.seq_len = kSeqLen;
+  request.device.matmul_flops_per_second[graph::DType::kF32] = 1e11;
+  request.device.memory_bytes_per_second = 1e10;
+  request.device.link_bytes_per_second = 1e9;
+  request.device.link_latency_seconds = 1e-5;
+  TACC_ASSIGN_OR_RETURN(request.cluster, graph::MakeCluster(graph::MachineOf(request.device), layout.ranks()));
+  TACC_ASSIGN_OR_RETURN(const std::vector<graph::Candidate> candidates, graph::PlanCandidates(request, model, ops));
+  const graph::Plan& plan = candidates[0].plan;
+  TACC_ASSIGN_OR_RETURN(const graph::ForwardModel forward, model(plan.micro_batch * plan.num_data_ranks(), kSeqLen));
+  return graph::CompilePlan(request, plan, forward, ops);
+}
+
+worker::BatchSource Batches(const Job& job) {
+  const int64_t rows = kGlobalBatch / job.num_micro_batches;
+  return [rows](int64_t step, int64_t micro_batch) {
+    constexpr int64_t kCycle = 4, kTokens = 16;
+    worker::MicroBatch batch{micro_batch * rows, rows, kSeqLen, {}, {}};
+    for (int64_t r = batch.first_sample; r < batch.first_sample + rows; ++r) {
+      const int64_t sample = step % kCycle * kGlobalBatch + r;
+      for (int64_t s = 0; s < kSeqLen; ++s) {
+        const auto token = [&](int64_t at) { return static_cast<int32_t>((sample * 7 + at * 3) % kTokens); };
+        batch.tokens.push_back(token(s));
+        batch.targets.push_back((sample * kSeqLen + s) % 9 == 0 ? -1 : token(s + 1));
+      }
+    }
+    return batch;
+  };
+}
+
+absl::StatusOr<TrainingRun> Train(const Job& job, const std::vector<graph::Program>& stages, const graph::OpTable& ops,
+                                  int64_t first, int64_t last, const std::string& from, const std::string& directory) {
+  TACC_ASSIGN_OR_RETURN(const std::unique_ptr<worker::InProcessRanks> ranks,
+                        worker::InProcessRanks::Create(&stages, &ops, worker::InProcessRanks::Memory::kPlanned));
+  TACC_RETURN_IF_ERROR(from.empty() ? ranks->Initialize(kSeed) : ranks->Load(from));
+  TrainingRun run;
+  TACC_RETURN_IF_ERROR(ranks->Train(first, last - first, Batches(job), &run.log));
+  if (!directory.empty()) {
+    TACC_ASSIGN_OR_RETURN(run.checkpoint, ranks->Save(directory, last));
+  }
+  return run;
+}
+
+}  // namespace tacc::matrix

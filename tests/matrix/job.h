@@ -1,0 +1,57 @@
+#ifndef TESTS_MATRIX_JOB_H_
+#define TESTS_MATRIX_JOB_H_
+
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "graph/import/decoder.h"
+#include "graph/passes/pipeline.h"
+#include "tests/matrix/layouts.h"
+#include "tests/ranks/in_process_ranks.h"
+
+namespace tacc::matrix {
+
+// The job that every layout runs: a small model of a family, 16 rows of 16 tokens a step.
+inline constexpr int64_t kGlobalBatch = 16, kSeqLen = 16;
+inline constexpr int64_t kSteps = 20;
+inline constexpr double kLearningRate = 3e-4;
+
+struct Job {
+  std::string family;  // "llama", "qwen3", "bloom", "mixtral"
+  int64_t num_layers = 4;
+  int64_t num_micro_batches = 2;
+
+  bool operator<(const Job& other) const {
+    return std::tie(family, num_layers, num_micro_batches) <
+           std::tie(other.family, other.num_layers, other.num_micro_batches);
+  }
+};
+
+// The job that a layout can run: enough micro-batches and layers for its pipeline.
+Job JobFor(const std::string& family, const Layout& layout);
+
+// Its model: every dim that a layout splits is a multiple of 8, or 4 kv heads.
+absl::StatusOr<graph::DecoderSpec> SpecOf(const Job& job);
+
+// By the way of a job in the compiler: candidates from a request, the programs of the best. Errors are the product's.
+absl::StatusOr<graph::Compiled> CompileJob(const Job& job, const Layout& layout, const graph::OpTable& ops);
+
+// A cycle of four global batches of rows that count up, each in steps of its own; one target in nine is ignored.
+worker::BatchSource Batches(const Job& job);
+
+// Trains steps [first, last) with fresh weights or, if not empty, from the checkpoint at `from`; saves at the end in
+// `directory` if not empty.
+struct TrainingRun {
+  worker::TrainingLog log;
+  std::string checkpoint;
+};
+absl::StatusOr<TrainingRun> Train(const Job& job, const std::vector<graph::Program>& stages, const graph::OpTable& ops,
+                                  int64_t first, int64_t last, const std::string& from = "",
+                                  const std::string& directory = "");
+
+}  // namespace tacc::matrix
+
+#endif  // TESTS_MATRIX_JOB_H_
