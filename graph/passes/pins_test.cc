@@ -98,6 +98,9 @@ TEST(Pins, ThatCannotHoldSayWhy) {
   EXPECT_EQ(ErrorOf({{"head.weight", "[fsdp, -]"}}),
             "dist.pins: \"head.weight\": fsdp may not split head.weight in use: its workers have samples or tokens of "
             "their own and need all of it; tp may (at rest fsdp splits all parameters)");
+  EXPECT_EQ(ErrorOf({{"head.weight", "[ep, -]"}}),
+            "dist.pins: \"head.weight\": ep may not split head.weight in use: its workers have samples or tokens of "
+            "their own and need all of it; tp may (and ep the experts)");
   EXPECT_EQ(ErrorOf({{"layers.0.mlp", "[tp, -, dp]"}}),
             "dist.pins: \"layers.0.mlp\": tp may not split dim 0 of a result of layers.0.mlp; dim 0 may be split over "
             "dp, fsdp and ep, the others over cp and tp");

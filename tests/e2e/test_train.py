@@ -52,7 +52,9 @@ def test_one_rank_learns_and_counts(one_rank):
     {"dist": {"dp": {"size": 2}, "fsdp": {"size": 1}}},
     {"dist": {"dp": {"size": 1}, "fsdp": {"size": 2}}, "train": {"per_device_train_batch_size": 1}},
     {"dist": {"fsdp": {"size": 1}, "pp": {"size": 2, "num_micro_batches": 4}}},
-    {"dist": {"fsdp": {"size": 2, "zero_stage": 2}, "topology": ["fsdp", "dp"], "pins": {"model.norm": "[fsdp, -, -]"}}},
+    {"dist": {"fsdp": {"size": 2, "zero_stage": 2}, "topology": ["fsdp", "dp"]}},
+    {"dist": {"fsdp": {"size": 1}, "tp": {"size": 2},
+              "pins": {"model.layers.*.mlp": "[-, -, tp]", "model.layers.*.mlp.up_proj.weight": "[-, tp]", "model.norm": "[-, -, -]"}}},
 ])
 def test_layouts_equal_one_rank(cluster, one_rank, tmp_path, changes):
     job = submit_and_wait(cluster, write_job(tmp_path, name="layout", workers=2, **changes))

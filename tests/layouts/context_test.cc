@@ -12,6 +12,7 @@
 #include "graph/ir/topology.h"
 #include "graph/passes/layout.h"
 #include "graph/passes/order_sequence.h"
+#include "graph/passes/pins.h"
 #include "graph/passes/pipeline.h"
 #include "graph/passes/separate_documents.h"
 #include "graph/passes/test_model.h"
@@ -37,6 +38,7 @@ struct Layout {
   bool documents = false;
   int64_t batch = kBatch;
   std::vector<std::string> topology;
+  Pins pins;
 
   int64_t ranks() const { return cp * sp * tp * dp * fsdp; }
 };
@@ -44,7 +46,8 @@ struct Layout {
 std::string Name(const Layout& l) {
   return absl::StrCat("cp", l.cp, "_sp", l.sp, "_tp", l.tp, "_dp", l.dp, "_fsdp", l.fsdp, "_prefetch", l.prefetch_units,
                       l.compute_dtype == DType::kBF16 ? "_mixed" : "", l.ordered ? "" : "_gathered",
-                      l.topology.empty() ? "" : absl::StrCat("_", absl::StrJoin(l.topology, "_")));
+                      l.topology.empty() ? "" : absl::StrCat("_", absl::StrJoin(l.topology, "_")),
+                      l.pins.empty() ? "" : "_pinned");
 }
 
 constexpr char kEmbedding[] = "%h0 = embedding %table, %tokens : f32[B,S,8] @embed\n";
@@ -78,6 +81,7 @@ absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops)
                  layout.topology);
   if (!mesh.ok()) return mesh.status();
   options.partition = LayoutOf(*mesh, "embed");
+  if (auto status = ApplyPins(layout.pins, *forward, options.partition); !status.ok()) return status;
   options.partition.units = options.schedule.units = {"layers.0", "layers.1"};
   options.schedule.prefetch_units = layout.prefetch_units;
   return Compile(*forward, ops, options);
@@ -186,7 +190,12 @@ INSTANTIATE_TEST_SUITE_P(
                     Layout{.cp = 2, .sp = 2, .tp = 2}, Layout{.cp = 8}, Layout{.cp = 2, .compute_dtype = DType::kBF16},
                     Layout{.cp = 2, .ordered = false}, Layout{.cp = 4, .fsdp = 2, .ordered = false},
                     Layout{.cp = 2, .sp = 2, .tp = 2, .topology = {"tp", "cp"}},
-                    Layout{.cp = 2, .dp = 2, .fsdp = 2, .topology = {"cp", "fsdp", "dp"}}),
+                    Layout{.cp = 2, .dp = 2, .fsdp = 2, .topology = {"cp", "fsdp", "dp"}},
+                    // The hidden dim takes what splits the sequence; tokens come whole.
+                    Layout{.cp = 2,
+                           .sp = 2,
+                           .fsdp = 2,
+                           .pins = {{"layers.0.mlp", "[fsdp, -, cp]"}, {"layers.1.attn", "[fsdp, -, -]"}}}),
     [](const testing::TestParamInfo<Layout>& info) { return Name(info.param); });
 
 // The documents of each row, by their lengths.

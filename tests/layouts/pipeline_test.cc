@@ -9,6 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "graph/analysis/cost.h"
 #include "graph/ir/text.h"
+#include "graph/passes/pins.h"
 #include "graph/passes/test_model.h"
 #include "gtest/gtest.h"
 #include "tests/interpreter/simulation.h"
@@ -33,6 +34,7 @@ struct Layout {
   int zero_stage = 3;
   int num_repeated = 0;  // layers whose activations the backward computes again
   bool inside = false;   // the stages lie inside a node: pp is the last axis of the mesh
+  Pins pins;
 };
 
 std::string Name(const Layout& l) {
@@ -40,7 +42,8 @@ std::string Name(const Layout& l) {
                       std::string(Name(l.schedule)), l.chunks > 1 ? absl::StrCat(l.chunks) : "", l.tied ? "_tied" : "",
                       l.compute_dtype == DType::kBF16 ? "_mixed" : "", l.tp > 1 ? absl::StrCat("_tp", l.tp) : "",
                       l.zero_stage < 3 ? absl::StrCat("_zero", l.zero_stage) : "",
-                      l.num_repeated > 0 ? absl::StrCat("_gc", l.num_repeated) : "", l.inside ? "_inside" : "");
+                      l.num_repeated > 0 ? absl::StrCat("_gc", l.num_repeated) : "", l.inside ? "_inside" : "",
+                      l.pins.empty() ? "" : "_pinned");
 }
 
 absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops) {
@@ -71,6 +74,7 @@ absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops)
   options.partition.zero_stage = layout.zero_stage;
   for (const char* axis : {"vocab", "heads", "kv_heads", "mlp"}) options.partition.in_use_axes[axis] = tp;
   options.partition.residual = {"embed", {batch, tp, {}}};
+  if (auto status = ApplyPins(layout.pins, *forward, options.partition); !status.ok()) return status;
   options.schedule.units = {"layers.0", "layers.1", "layers.2", "layers.3"};
   options.partition.units = options.schedule.units;
   options.remat.units.assign(options.schedule.units.begin(), options.schedule.units.begin() + layout.num_repeated);
@@ -198,7 +202,21 @@ INSTANTIATE_TEST_SUITE_P(Layouts, PipelineTest,
                                          Layout{2, 2, 2, 2, kInterleaved, 2, true, DType::kF32, 1, 1},
                                          Layout{2, 1, 2, 4, k1F1B, 1, true, DType::kF32, 1, 2},
                                          Layout{2, 1, 2, 4, kZeroBubble, 1, false, DType::kF32, 1, 3, 4},
-                                         Layout{2, 2, 2, 2, k1F1B, 1, true, DType::kF32, 2, 3, 0, true}),
+                                         Layout{2, 2, 2, 2, k1F1B, 1, true, DType::kF32, 2, 3, 0, true},
+                                         // What crosses stages is pinned, and what is computed again.
+                                         Layout{2,
+                                                1,
+                                                2,
+                                                2,
+                                                kZeroBubble,
+                                                1,
+                                                false,
+                                                DType::kF32,
+                                                2,
+                                                3,
+                                                2,
+                                                false,
+                                                {{"layers.*", "[fsdp, -, tp]"}, {"layers.*.attn", "[-, tp, -]"}}}),
                          [](const testing::TestParamInfo<Layout>& info) { return Name(info.param); });
 
 }  // namespace
