@@ -310,13 +310,17 @@ def test_a_pipeline_goes_on_as_another_layout_and_back(inputs, whole, tmp_path):
         assert np.linalg.norm(got[name] - want[name]) <= 1e-3 * np.linalg.norm(want[name]), name
 
 
-def test_resume_on_another_layout(inputs, two, tmp_path):
-    sharded, folder = two
-    one = train(inputs, tmp_path / "one", attempt=2, resume=str(folder / "step-00000004.a1"))
-    assert one.of("ready")[0]["step"] == 4 and one.of("ready")[0]["resumed_from"] == "step-00000004.a1"
-    for step, loss in one.losses().items():
-        assert loss == pytest.approx(sharded.losses()[step], rel=1e-6)
-    assert [e["batch_hash"] for e in one.of("step")] == [e["batch_hash"] for e in sharded.of("step")[4:]]
+STAGES_INSIDE = {"pp": 2, "fsdp": 2, "accumulation": 3, "topology": ("fsdp", "pp"), "fsdp_options": {"zero_stage": 1}}
+
+
+@pytest.mark.parametrize("writer, reader", [({"fsdp": 2}, {}), (STAGES_INSIDE, {}), ({"fsdp": 2}, STAGES_INSIDE)], ids=str)
+def test_resume_on_another_layout(inputs, two, tmp_path, writer, reader):
+    written, folder = two if writer == {"fsdp": 2} else (train(inputs, tmp_path / "first", **writer), tmp_path / "first")
+    read = train(inputs, tmp_path / "one", attempt=2, resume=str(folder / "step-00000004.a1"), **reader)
+    assert read.of("ready")[0]["step"] == 4 and read.of("ready")[0]["resumed_from"] == "step-00000004.a1"
+    for step, loss in read.losses().items():
+        assert loss == pytest.approx(written.losses()[step], rel=1e-6)
+    assert [e["batch_hash"] for e in read.of("step")] == [e["batch_hash"] for e in written.of("step")[4:]]
 
 
 def test_a_damaged_checkpoint_is_left_for_the_one_before(inputs, two, tmp_path):
