@@ -1,5 +1,6 @@
 // Activation recomputation: what it computes is what is computed without it, to the bit, dropout included; and of a
 // unit no more than what enters it is kept.
+#include <algorithm>
 #include <random>
 
 #include "absl/strings/str_cat.h"
@@ -70,6 +71,7 @@ struct Case {
   int64_t fsdp = 1;
   DType compute_dtype = DType::kF32;
   int64_t accumulation = 1;
+  int64_t kept_units = 0;  // layers that keep the weights they have gathered
 };
 
 struct Outcome {
@@ -88,6 +90,7 @@ Outcome CompileCase(const Case& c, const OpTable& ops) {
   options.partition.at_rest_axes = {1};
   for (int i = 0; i < c.num_layers; ++i) options.schedule.units.push_back(absl::StrCat("layers.", i));
   for (int i = 0; i < c.num_repeated; ++i) options.remat.units.push_back(absl::StrCat("layers.", i));
+  options.schedule.kept_units = c.kept_units;
   Outcome outcome;
   PipelineObserver observer;
   observer.after_step = [&](int, const Step& step, double, const std::vector<Program>& stages) {
@@ -146,6 +149,22 @@ TEST(RematTest, ComputesTheSameToTheBit) {
       for (const auto& [name, weight] : kept) EXPECT_EQ(repeated.at(name).values, weight.values) << name;
     }
   }
+}
+
+// What is computed again uses the weights that are kept: no weight is gathered twice.
+TEST(RematTest, UsesTheWeightsThatAreKept) {
+  const OpTable ops;
+  const auto num_gathers = [](const Program& program) {
+    const std::vector<Node>& nodes = program.FindGraph("forward_backward")->nodes;
+    return std::count_if(nodes.begin(), nodes.end(), [](const Node& node) { return node.op == "all_gather"; });
+  };
+  const Program again = CompileCase({3, 3, 2}, ops).compiled.stages[0];
+  const Program kept = CompileCase({3, 3, 2, DType::kF32, 1, 3}, ops).compiled.stages[0];
+  EXPECT_GT(num_gathers(again), num_gathers(kept));
+  EXPECT_EQ(num_gathers(kept), std::count_if(kept.states.begin(), kept.states.end(),
+                                             [](const State& state) { return state.kind == StateKind::kWeight; }));
+  const auto wanted = Train(again), got = Train(kept);
+  for (const auto& [name, weight] : wanted) EXPECT_EQ(got.at(name).values, weight.values) << name;
 }
 
 // Kept from the forward: of each repeated layer its input alone. So a layer more costs that, once there are enough of
