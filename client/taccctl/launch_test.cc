@@ -30,7 +30,7 @@ class LaunchTest : public testing::Test {
     std::filesystem::create_directories(directory_);
     options_.binary_dir = directory_;
     options_.directory = directory_;
-    options_.share = {2, 1000000, false};
+    options_.share = {2, 1000000};
   }
   ~LaunchTest() override { std::filesystem::remove_all(directory_); }
 
