@@ -426,10 +426,13 @@ class GraphPartitioner {
       const State* state = program_.FindState(node.symbol);
       if (state == nullptr || state->kind != StateKind::kGradient) continue;
       const ValueId v = node.op == "read" ? node.results[0] : node.operands[0];
-      const std::string parameter = ParameterOf(*state);
-      gradient_of_[v] = parameter;
-      if (const Node* producer = Producer(v); producer != nullptr && producer->op == "add") {
-        for (ValueId operand : producer->operands) gradient_of_[operand] = parameter;
+      // And what it is the sum of: a table that is used twice has the sum of two.
+      for (std::vector<ValueId> terms = {v}; !terms.empty();) {
+        const ValueId term = terms.back();
+        terms.pop_back();
+        gradient_of_[term] = ParameterOf(*state);
+        if (const Node* producer = Producer(term); producer != nullptr && producer->op == "add")
+          terms.insert(terms.end(), producer->operands.begin(), producer->operands.end());
       }
     }
   }

@@ -126,6 +126,21 @@ TEST_P(FamilyLayoutTest, TwoRanksTrainAsOneAndShareTheWork) {
   EXPECT_LE(flops(*two), 1.05 / 2 * flops(*one));
 }
 
+// The tokens are gathered, not the table's gradients summed: those are as many as the vocabulary.
+TEST(FamilyLayout, ATiedTablesGradientIsMadeInShards) {
+  const OpTable ops;
+  const absl::StatusOr<Compiled> compiled = CompileFor("bloom", 2, ops);
+  ASSERT_TRUE(compiled.ok()) << compiled.status();
+  const Graph& graph = *compiled->stages[0].FindGraph("forward_backward");
+  int num_gradients = 0;
+  for (const Node& node : graph.nodes) {
+    if (node.op != "embedding_grad") continue;
+    ++num_gradients;
+    EXPECT_EQ(graph.type(node.results[0]).dims, (Dims{kVocab / 2, 16}));
+  }
+  EXPECT_EQ(num_gradients, 1);
+}
+
 std::vector<std::string> FamilyNames() {
   std::vector<std::string> names;
   for (const Family& family : Families()) names.push_back(family.name);
