@@ -119,7 +119,7 @@ Result Train(const std::vector<graph::Program>& stages, const graph::OpTable& op
   status.Update(eval_loss.status());
   EXPECT_TRUE(status.ok()) << status;
   if (!status.ok()) return result;
-  result = {log.losses, log.norms, *eval_loss, (*ranks)->Weights(), {}};
+  result = {log.losses(), log.norms(), *eval_loss, (*ranks)->Weights(), {}};
   if (memory == Memory::kPlanned) result.highest_touched = (*ranks)->HighestTouched();
   return result;
 }

@@ -50,8 +50,8 @@ class CheckpointTest : public testing::TestWithParam<const char*> {};
 // The losses of the steps from `first` on against one rank's.
 void ExpectEqual(const absl::StatusOr<TrainingRun>& run, const Reference& one, int64_t first, double tolerance) {
   ASSERT_TRUE(run.ok()) << run.status();
-  const auto begin = one.log.losses.begin() + first;
-  EXPECT_LE(Difference(run->log.losses, {begin, begin + kHalf}), tolerance);
+  const auto begin = one.log.losses().begin() + first;
+  EXPECT_LE(Difference(run->log.losses(), {begin, begin + kHalf}), tolerance);
 }
 
 // Which of the layouts resume which: each resumes and is resumed by its neighbours at several distances, so that kinds

@@ -6,6 +6,7 @@
 
 #include "graph/import/families.h"
 #include "graph/ir/status_macros.h"
+#include "graph/ops/builder.h"
 #include "graph/planner/planner.h"
 #include "nlohmann/json.hpp"
 
@@ -45,6 +46,32 @@ json Config(const Job& job) {
   return config;
 }
 
+// Adds the output kChosenExperts.
+absl::StatusOr<graph::Graph> WithChosenExperts(const graph::Graph& forward, const graph::OpTable& ops) {
+  graph::Graph graph = forward;
+  graph.nodes.clear();
+  graph::Builder b(graph, ops);
+  graph::ValueId tokens = graph::kNoValue, sum = graph::kNoValue;
+  const auto sum_over = [&b](graph::ValueId x, std::vector<int64_t> dims) {
+    return b.Add("reduce_sum", {x}, {{"dims", std::move(dims)}});
+  };
+  double layer = 0;
+  for (const graph::Node& node : forward.nodes) {
+    graph.nodes.push_back(node);
+    if (node.op == "input" && node.symbol == "tokens") tokens = node.results[0];
+    if (node.op != "top_k") continue;
+    b.SetModule(node.module);
+    const graph::ValueId of_token = sum_over(b.Cast(node.results[1], graph::DType::kF32), {2});
+    graph::ValueId of_layer = sum_over(b.Add("mul", {of_token, b.Cast(tokens, graph::DType::kF32)}), {0, 1});
+    of_layer = b.Scale(of_layer, ++layer);
+    sum = sum == graph::kNoValue ? of_layer : b.Add("add", {sum, of_layer});
+  }
+  b.SetModule("");
+  b.End("output", kChosenExperts, sum);
+  TACC_RETURN_IF_ERROR(b.status());
+  return graph;
+}
+
 }  // namespace
 
 Job JobFor(const std::string& family, const Layout& layout) {
@@ -68,6 +95,9 @@ absl::StatusOr<graph::Compiled> CompileJob(const Job& job, const Layout& layout,
     build.seq_len = seq_len;
     graph::ForwardModel forward;
     TACC_ASSIGN_OR_RETURN(forward.forward, graph::BuildDecoder(spec, build, ops));
+    if (spec.experts.has_value()) {
+      TACC_ASSIGN_OR_RETURN(forward.forward, WithChosenExperts(forward.forward, ops));
+    }
     for (int64_t layer = 0; layer < spec.num_layers; ++layer) forward.units.push_back(spec.LayerPath(layer));
     forward.residual_module = spec.names.embedding;
     return forward;

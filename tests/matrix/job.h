@@ -30,6 +30,10 @@ struct Job {
   }
 };
 
+// An output of jobs with experts: the sum, over all tokens and layers, of the token times the layer's number times the
+// numbers of the experts that it goes to. Small integers: exact in any order.
+inline constexpr char kChosenExperts[] = "chosen_experts";
+
 // The job that a layout can run: enough micro-batches and layers for its pipeline.
 Job JobFor(const std::string& family, const Layout& layout);
 

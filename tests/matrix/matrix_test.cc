@@ -78,7 +78,7 @@ TEST_P(MatrixTest, EveryLayoutEqualsOneRank) {
                           row->flops_share, row->bytes_share, row->least_sent, row->most_sent);
     EXPECT_LE(row->loss_difference, LossTolerance(layout));
     EXPECT_LE(row->norm_difference, 1e-5);
-    EXPECT_EQ(row->overflow, 0.0);  // so experts have the tokens that they have on one rank
+    EXPECT_TRUE(row->same_experts);
     EXPECT_LE(row->flops_share, 1.05);
     EXPECT_LE(row->bytes_share, 1.05);
     EXPECT_GE(row->least_sent, 0.95);
@@ -95,9 +95,10 @@ TEST_P(ReferenceTest, LossFallsByATenth) {
   References references(ops);
   const absl::StatusOr<const Reference*> one = references.Of({GetParam()});
   ASSERT_TRUE(one.ok()) << one.status();
-  const std::vector<double>& losses = (*one)->log.losses;
+  const std::vector<double>& losses = (*one)->log.losses();
   ASSERT_EQ(losses.size(), static_cast<size_t>(kSteps));
   EXPECT_LE(losses.back(), 0.9 * losses.front());
+  EXPECT_EQ((*one)->log.outputs.count(kChosenExperts), HasExperts(GetParam()) ? 1u : 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ReferenceTest, testing::ValuesIn(std::begin(kFamilies), std::end(kFamilies)),

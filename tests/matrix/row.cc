@@ -58,6 +58,14 @@ double FlopsShare(const Program& stage, const Program& one, const graph::Decoder
   return of_rank * static_cast<double>(layout.ranks_of_stage()) / of_stage;
 }
 
+bool SameExperts(const worker::TrainingLog& many, const worker::TrainingLog& one) {
+  const auto chosen = one.outputs.find(kChosenExperts);
+  if (chosen == one.outputs.end()) return true;  // there are none
+  const auto overflow = many.outputs.find("expert_overflow");
+  return many.outputs.at(kChosenExperts) == chosen->second &&
+         (overflow == many.outputs.end() || overflow->second == std::vector<double>(kSteps, 0.0));
+}
+
 }  // namespace
 
 double Difference(const std::vector<double>& many, const std::vector<double>& one) {
@@ -101,9 +109,9 @@ absl::StatusOr<Row> MeasureRow(const std::string& family, const Layout& layout, 
     row.most_sent = std::max(row.most_sent, sent / theory[stage].sent_bytes);
   }
   TACC_ASSIGN_OR_RETURN(const TrainingRun run, Train(job, compiled->stages, ops, 0, kSteps));
-  row.loss_difference = Difference(run.log.losses, one->log.losses);
-  row.norm_difference = Difference(run.log.norms, one->log.norms);
-  for (double overflow : run.log.overflows) row.overflow = std::max(row.overflow, overflow);
+  row.loss_difference = Difference(run.log.losses(), one->log.losses());
+  row.norm_difference = Difference(run.log.norms(), one->log.norms());
+  row.same_experts = SameExperts(run.log, one->log);
   return row;
 }
 

@@ -102,6 +102,15 @@ class InProcessRanks::Rank {
 
   absl::StatusOr<double> Output(const std::string& name) const { return executor_->Output(name); }
 
+  // Of a step.
+  std::vector<std::string> OutputNames() const {
+    std::vector<std::string> names;
+    for (const graph::Node& node : program_.FindGraph(graph::kUpdateGraph)->nodes) {
+      if (node.op == "output") names.push_back(node.symbol);
+    }
+    return names;
+  }
+
  private:
   // This rank's part of each input: rows, and the positions that it holds of them.
   RankInputs Cut(int64_t step, const MicroBatch& batch) const {
@@ -210,11 +219,10 @@ absl::Status InProcessRanks::Train(int64_t first_step, int64_t num_steps, const 
     for (int64_t step = first_step; step < first_step + num_steps; ++step) {
       TACC_RETURN_IF_ERROR(rank.Step(step, batches));
       if (rank.rank() != 0) continue;
-      TACC_ASSIGN_OR_RETURN(const double loss, rank.Output("loss"));
-      TACC_ASSIGN_OR_RETURN(const double norm, rank.Output("grad_norm"));
-      log->losses.push_back(loss);
-      log->norms.push_back(norm);
-      if (const auto overflow = rank.Output("expert_overflow"); overflow.ok()) log->overflows.push_back(*overflow);
+      for (const std::string& name : rank.OutputNames()) {
+        TACC_ASSIGN_OR_RETURN(const double value, rank.Output(name));
+        log->outputs[name].push_back(value);
+      }
     }
     return absl::OkStatus();
   });

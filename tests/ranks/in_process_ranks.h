@@ -26,10 +26,12 @@ struct MicroBatch {
 // Called by all ranks, from their own threads.
 using BatchSource = std::function<MicroBatch(int64_t step, int64_t micro_batch)>;
 
-// What the steps of a run gave, in their order.
+// What the steps of a run put out: of each output of the program its values, in the order of the steps.
 struct TrainingLog {
-  std::vector<double> losses, norms;
-  std::vector<double> overflows;  // of programs that have the output expert_overflow
+  std::map<std::string, std::vector<double>> outputs;
+
+  const std::vector<double>& losses() const { return outputs.at("loss"); }
+  const std::vector<double>& norms() const { return outputs.at("grad_norm"); }
 };
 
 // The ranks of a compiled job as threads of this process: real kernels, executors, collectives and checkpoints,
