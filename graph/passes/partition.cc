@@ -369,7 +369,7 @@ class GraphPartitioner {
   ValueId Reshard(ValueId logical, const Sharding& target) {
     if (sharding(homes_[logical]) == target) return homes_[logical];
     const Node* producer = Producer(logical);
-    const bool lasts = producer != nullptr && IsLeaf(*producer);
+    const bool lasts = (producer != nullptr && IsLeaf(*producer)) || InUse(logical) != nullptr;
     int times = 0;
     for (const Resharded& r : resharded_[logical]) {
       if (r.sharding != target) continue;

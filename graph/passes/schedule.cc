@@ -6,6 +6,8 @@
 #include <set>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "graph/ir/text.h"
 #include "graph/passes/units.h"
 
 namespace tacc::graph {
@@ -24,6 +26,23 @@ std::vector<char> FindFetches(const Graph& graph, const std::vector<int>& produc
     fetches[i] = producer >= 0 && (IsStateRead(graph.nodes[producer]) || fetches[producer]);
   }
   return fetches;
+}
+
+// Fetches that give the same, as those of a layer and of what is computed of it again, become one.
+void MergeFetches(Graph& graph, const std::vector<char>& fetch) {
+  std::map<std::string, ValueId> fetched;
+  std::map<ValueId, ValueId> replaced;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    Node& node = graph.nodes[i];
+    for (ValueId& v : node.operands) {
+      if (const auto it = replaced.find(v); it != replaced.end()) v = it->second;
+    }
+    if (!fetch[i]) continue;
+    std::string what = absl::StrCat(node.op, " ", node.operands[0]);
+    for (const auto& [name, attr] : node.attrs) absl::StrAppend(&what, " ", name, "=", Print(attr));
+    const auto [first, inserted] = fetched.try_emplace(std::move(what), node.results[0]);
+    if (!inserted) replaced[node.results[0]] = first->second;
+  }
 }
 
 // The run of one unit that each node belongs to: runs are numbered in line order. Leaves and fetches of weights take
@@ -50,6 +69,7 @@ void ScheduleFetches(Graph& graph, const ScheduleOptions& options) {
   const std::vector<int> producers = graph.Producers();
   const std::vector<char> fetch = FindFetches(graph, producers);
   if (std::find(fetch.begin(), fetch.end(), 1) == fetch.end()) return;
+  MergeFetches(graph, fetch);
   std::vector<char> neutral(graph.nodes.size(), 0);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
