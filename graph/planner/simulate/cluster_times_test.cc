@@ -161,5 +161,32 @@ TEST(TimesOn, ASumOverStagesIsNoLocalWork) {
   EXPECT_EQ(time.communicator, kStageAxis);
 }
 
+TEST(TimesOn, StagesMayLieInsideANode) {
+  // Four stages as neighbours on nodes of eight: their messages and sums stay there.
+  const OpTable ops;
+  Machine machine = *FindMachine("h100");
+  Program program;
+  program.mesh = {{{"dp", 4}, {"pp", 4}}};
+  program.states.emplace_back();
+  program.states[0].name = "stash/h";
+  program.states[0].type = {DType::kBF16, {50'000'000}};
+  const NodeTimes times = TimesOn({machine, 2}, {&program, &program, &program, &program}, ops);
+  Graph graph;
+  Node send;
+  send.op = "send";
+  send.symbol = "stash/h";
+  send.attrs = {{"channel", int64_t{3}}, {"to", int64_t{2}}};
+  EXPECT_EQ(times(1, graph, send).network, 0);
+  Node sum;
+  sum.op = "stage_sum";
+  sum.attrs = {{"stages", std::vector<int64_t>{0, 1, 2, 3}}};
+  sum.operands = {graph.AddValue("x", {DType::kF32, {1000}})};
+  sum.results = {graph.AddValue("y", {DType::kF32, {1000}})};
+  const NodeTime time = times(1, graph, sum);
+  EXPECT_EQ(time.network, 0);
+  EXPECT_EQ(time.communicator, "pp");
+  EXPECT_EQ(time.parties, 4);
+}
+
 }  // namespace
 }  // namespace tacc::graph
