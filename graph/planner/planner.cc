@@ -232,7 +232,7 @@ absl::StatusOr<Candidate> MakeCandidate(const PlanRequest& request, const Plan& 
   candidate.memory = Largest(compiled.memory);
   candidate.num_parameters = forward.num_parameters;
   candidate.plan.total_bytes =
-      candidate.memory.arena_bytes + candidate.memory.workspace_bytes + kIdleBytes + kBufferBytes;
+      candidate.memory.arena_bytes + candidate.memory.workspace_bytes + kIdleBytes + BufferBytes(plan.mesh);
   std::vector<const Program*> stages;
   for (const Program& program : compiled.stages) {
     stages.push_back(&program);
@@ -251,6 +251,12 @@ absl::StatusOr<Candidate> MakeCandidate(const PlanRequest& request, const Plan& 
 }
 
 }  // namespace
+
+int64_t BufferBytes(const Mesh& mesh) {
+  const int stage_axis = mesh.Find(kStageAxis);
+  const int64_t stages = stage_axis < 0 ? 1 : mesh.axes[stage_axis].size;
+  return kBufferBytes + (mesh.num_ranks() > stages ? kStagingBytes : 0);
+}
 
 const MemoryUse& Largest(const std::vector<MemoryUse>& stages) {
   return *std::max_element(stages.begin(), stages.end(), [](const MemoryUse& a, const MemoryUse& b) {
@@ -332,9 +338,9 @@ absl::Status DoesNotFit(const PlanRequest& request, const Candidate& smallest) {
                    mib(smallest.memory.weights_bytes + smallest.memory.copies_bytes), ", gradients ",
                    mib(smallest.memory.gradients_bytes), ", optimizer ", mib(smallest.memory.optimizer_bytes),
                    ", activations and temporaries ", mib(smallest.memory.temporaries_bytes), ", workspace ",
-                   mib(smallest.memory.workspace_bytes), ", libraries and buffers ", mib(kIdleBytes + kBufferBytes),
-                   ") and has ", mib(request.device.memory_bytes), "; largest buffers: ", largest,
-                   "; what would help: ", absl::StrJoin(help, ", ")));
+                   mib(smallest.memory.workspace_bytes), ", libraries and buffers ",
+                   mib(kIdleBytes + BufferBytes(smallest.plan.mesh)), ") and has ", mib(request.device.memory_bytes),
+                   "; largest buffers: ", largest, "; what would help: ", absl::StrJoin(help, ", ")));
 }
 
 }  // namespace tacc::graph

@@ -72,9 +72,14 @@ struct Candidate {
 };
 
 // Memory of a rank beside the arena and the workspace. Idle: its libraries loaded, no program bound (VmHWM of tacc-rank
-// at its `started` event, LibTorch 2.11, x86-64). Buffers: staging of collectives, batches read ahead, what Gloo keeps.
+// at its `started` event, LibTorch 2.11, x86-64). Buffers: what libraries and the program take once it runs, batches
+// read ahead. Staging: of collectives among the ranks of a stage (worker/rank/collectives.h); messages between stages
+// go from place to place.
 inline constexpr int64_t kIdleBytes = int64_t{116} << 20;
 inline constexpr int64_t kBufferBytes = int64_t{8} << 20;
+inline constexpr int64_t kStagingBytes = int64_t{8} << 20;
+// Buffers and staging of a rank of this mesh.
+int64_t BufferBytes(const Mesh& mesh);
 
 // Candidates, the best first: those that fit by predicted step time, then the others by memory. Of all that the request
 // allows (pp x dp x fsdp x ep x tp = world, micro-batches that divide the rows of a device, precisions), those that

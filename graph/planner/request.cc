@@ -99,7 +99,7 @@ json MemoryJson(const Candidate& c) {
           {"optimizer_bytes", c.memory.optimizer_bytes},
           {"stash_bytes", c.memory.stash_bytes},
           {"temporaries_bytes", c.memory.temporaries_bytes},
-          {"buffers_bytes", kBufferBytes},
+          {"buffers_bytes", BufferBytes(c.plan.mesh)},
           {"idle_bytes", kIdleBytes},
           {"checkpoint_bytes", c.memory.weights_bytes + c.memory.optimizer_bytes},
           {"total_bytes", c.plan.total_bytes},

@@ -107,6 +107,8 @@ def pipeline(**options) -> dict:
 LAYOUTS = {
     "dp=2": (2, LARGE, {"dp": {"size": 2}, "fsdp": {"size": 1}}),
     "fsdp=2": (2, LARGE, {"fsdp": {"size": 2}}),
+    "fsdp=2 zero_stage=1": (2, LARGE, {"fsdp": {"size": 2, "zero_stage": 1}}),
+    "fsdp=2 zero_stage=2": (2, LARGE, {"fsdp": {"size": 2, "zero_stage": 2}}),
     "tp=2": (2, LARGE, {"tp": {"size": 2}}),
     "cp=2": (2, LARGE, {"cp": {"size": 2}}),
     "sp=2": (2, LARGE, {"sp": {"size": 2}}),

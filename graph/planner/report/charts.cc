@@ -224,11 +224,12 @@ std::string MemorySvg(const Finalist& finalist) {
     const char* name;
     double bytes;
   };
-  const std::vector<Band> bands{{"m0", "libraries and buffers", static_cast<double>(kIdleBytes + kBufferBytes)},
-                                {"m1", "weights", states[StateKind::kWeight] + states[StateKind::kCopy]},
-                                {"m2", "optimizer", states[StateKind::kOptimizer]},
-                                {"m3", "gradients", states[StateKind::kGradient]},
-                                {"m4", "kernels' workspace", workspace}};
+  const std::vector<Band> bands{
+      {"m0", "libraries and buffers", static_cast<double>(kIdleBytes + BufferBytes(c.plan.mesh))},
+      {"m1", "weights", states[StateKind::kWeight] + states[StateKind::kCopy]},
+      {"m2", "optimizer", states[StateKind::kOptimizer]},
+      {"m3", "gradients", states[StateKind::kGradient]},
+      {"m4", "kernels' workspace", workspace}};
   const double capacity = finalist.cluster.machine.memory_bytes, total = static_cast<double>(c.plan.total_bytes);
   const double top = 1.08 * std::max(capacity, total);
   const double height = 300, left = 74, bottom = height - 26, right = kWidth - 220;

@@ -51,13 +51,17 @@ TEST(TimesOn, RanksThatShareTooFewProcessorsTakeTurns) {
   const auto program = CompileTestProgram(ops, 2, /*prefetch_units=*/0);
   ASSERT_TRUE(program.ok()) << program.status();
   DeviceProfile device = TestDevice();
-  const double enough = MustSimulate(*program, {MachineOf(device), 1}, ops).step_seconds;
-  for (const auto& [threads, cpus, slower] :
-       std::vector<std::tuple<int64_t, double, double>>{{1, 1, 1}, {2, 4, 1}, {1, 0.5, 2}, {1, 0.25, 4}}) {
+  const StageTimes enough = MustSimulate(*program, {MachineOf(device), 1}, ops).stages[0];
+  // An exchange sends and receives at once.
+  for (const auto& [threads, cpus, slower, exchange_slower] : std::vector<std::tuple<int64_t, double, double, double>>{
+           {1, 2, 1, 1}, {1, 1, 1, 2}, {2, 4, 1, 1}, {1, 0.5, 2, 4}, {2, 0.5, 4, 4}}) {
     device.threads = threads;
     device.cpus = cpus;
-    const double seconds = MustSimulate(*program, {MachineOf(device), 1}, ops).step_seconds;
-    EXPECT_NEAR(seconds, slower * enough, 1e-9 * seconds) << threads << " threads on " << cpus;
+    const StageTimes times = MustSimulate(*program, {MachineOf(device), 1}, ops).stages[0];
+    EXPECT_NEAR(times.compute_seconds, slower * enough.compute_seconds, 1e-9 * times.compute_seconds)
+        << threads << " threads on " << cpus;
+    EXPECT_NEAR(times.exposed_seconds, exchange_slower * enough.exposed_seconds, 1e-9 * times.exposed_seconds)
+        << threads << " threads on " << cpus;
   }
 }
 
