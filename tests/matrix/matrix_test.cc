@@ -57,11 +57,11 @@ TEST_P(MatrixTest, EveryLayoutEqualsOneRank) {
   const Part& part = GetParam();
   const graph::OpTable ops;
   References references(ops);
-  std::string table = absl::StrFormat("%-8s %-28s %5s  %9s %9s  %6s %6s  %s\n", "model", "layout", "ranks", "loss",
+  std::string table = absl::StrFormat("%-8s %-32s %5s  %9s %9s  %6s %6s  %s\n", "model", "layout", "ranks", "loss",
                                       "norm", "FLOPs", "states", "sent/theory");
   for (const Layout& layout : part.layouts) {
     SCOPED_TRACE(absl::StrCat(part.family, " ", layout.Name()));
-    absl::StrAppendFormat(&table, "%-8s %-28s %5d", part.family, layout.Name(), layout.ranks());
+    absl::StrAppendFormat(&table, "%-8s %-32s %5d", part.family, layout.Name(), layout.ranks());
     const absl::StatusOr<Row> row = MeasureRow(part.family, layout, ops, references);
     if (!row.ok()) {
       ADD_FAILURE() << row.status();
