@@ -29,12 +29,33 @@ TEST(TimesOn, WithoutOverlapASimulationIsTheRoofline) {
   for (int64_t fsdp : {1, 2, 4}) {
     const auto program = CompileTestProgram(ops, fsdp, /*prefetch_units=*/0);
     ASSERT_TRUE(program.ok()) << program.status();
-    const StepCost cost = EstimateStep(*program, ops, TestDevice());
-    const Simulation simulation = MustSimulate(*program, {MachineOf(TestDevice()), 1}, ops);
+    DeviceProfile device = TestDevice();
+    device.kind = "cuda";
+    const StepCost cost = EstimateStep(*program, ops, device);
+    const Simulation simulation = MustSimulate(*program, {MachineOf(device), 1}, ops);
     EXPECT_NEAR(simulation.step_seconds, cost.seconds(), 1e-9 * cost.seconds());
     EXPECT_NEAR(simulation.stages[0].compute_seconds, cost.compute_seconds, 1e-9 * cost.seconds());
     EXPECT_NEAR(simulation.stages[0].exposed_seconds, cost.communication_seconds, 1e-9 * cost.seconds());
   }
+}
+
+TEST(TimesOn, OnACpuAttentionIsSlowerThanProducts) {
+  const OpTable ops;
+  const auto program = CompileTestProgram(ops, 1, /*prefetch_units=*/0);
+  ASSERT_TRUE(program.ok()) << program.status();
+  DeviceProfile device = TestDevice();
+  device.memory_bytes_per_second = 1e15;
+  const NodeTimes times = TimesOn({MachineOf(device), 1}, {&*program}, ops);
+  int num_attentions = 0;
+  for (const Graph& graph : program->graphs) {
+    for (const Node& node : graph.nodes) {
+      if (node.op != "attention") continue;
+      ++num_attentions;
+      const double flops = ops.Find(node.op)->flops(CallOf(graph, node));
+      EXPECT_NEAR(times(0, graph, node).seconds, flops / 0.55e9, 1e-9 * flops / 1e9);
+    }
+  }
+  EXPECT_GT(num_attentions, 0);
 }
 
 TEST(TimesOn, OnACpuOverlapHidesNothing) {
