@@ -1,5 +1,6 @@
 #include "client/taccctl/job_text.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 #include <vector>
@@ -42,6 +43,13 @@ std::string LayoutText(const v1::PlanSummary& plan) {
                       FormatCount(static_cast<double>(plan.num_parameters())), " parameters");
 }
 
+// Whether this attempt has taken a copy of the states: for its first checkpoint that is written while training goes on.
+bool HasCopied(const v1::Job& job) {
+  return std::any_of(job.checkpoints().begin(), job.checkpoints().end(), [&job](const v1::Checkpoint& checkpoint) {
+    return checkpoint.attempt() == job.attempt() && checkpoint.stall_seconds() < checkpoint.seconds();
+  });
+}
+
 // Measured beside predicted.
 void PrintMeasured(const v1::Job& job, std::ostream& out) {
   const v1::PlanSummary& plan = job.plan();
@@ -59,9 +67,7 @@ void PrintMeasured(const v1::Job& job, std::ostream& out) {
       {"tokens/s", tokens(plan.predicted_tokens_per_second()), tokens(measured.tokens_per_second())},
       {"communication", share(plan.predicted_communication_seconds(), plan.predicted_step_seconds()),
        share(measured.communication_seconds(), measured.step_seconds())},
-      // The first checkpoint takes a copy of the states.
-      {"memory of a rank",
-       bytes(planned_bytes("total") + (job.has_last_checkpoint() ? planned_bytes("checkpoint") : 0)),
+      {"memory of a rank", bytes(planned_bytes("total") + (HasCopied(job) ? planned_bytes("checkpoint") : 0)),
        bytes(static_cast<double>(measured.peak_memory_bytes()))},
       {"arena of a rank", bytes(planned_bytes("arena")), bytes(static_cast<double>(measured.arena_bytes()))},
       {"MFU",

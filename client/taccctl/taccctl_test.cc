@@ -342,6 +342,22 @@ TEST_F(TaccctlTest, GetShowsWhatIsKnown) {
   }
   EXPECT_EQ(Run({"get", "tiny", "-o", "json"}), 0);
   EXPECT_EQ(json::parse(out_)["restarts"][0]["attempt"], 1);
+  // A copy of the states is taken by the first checkpoint of an attempt that does not hold training up.
+  (*job_.mutable_plan()->mutable_memory_bytes())["total"] = int64_t{100} << 20;
+  (*job_.mutable_plan()->mutable_memory_bytes())["checkpoint"] = int64_t{20} << 20;
+  job_.set_attempt(2);
+  v1::Checkpoint* checkpoint = job_.add_checkpoints();
+  checkpoint->set_attempt(2);
+  checkpoint->set_seconds(3);
+  checkpoint->set_stall_seconds(3);
+  EXPECT_EQ(Run({"get", "tiny"}), 0);
+  EXPECT_THAT(out_, HasSubstr("memory of a rank  100.0 MiB"));
+  checkpoint->set_stall_seconds(0.5);
+  EXPECT_EQ(Run({"get", "tiny"}), 0);
+  EXPECT_THAT(out_, HasSubstr("memory of a rank  120.0 MiB"));
+  job_.set_attempt(3);
+  EXPECT_EQ(Run({"get", "tiny"}), 0);
+  EXPECT_THAT(out_, HasSubstr("memory of a rank  100.0 MiB"));
 }
 
 TEST_F(TaccctlTest, Workers) {
