@@ -12,7 +12,7 @@ namespace {
 
 using graph::Layout;
 using graph::Machine;
-using graph::Schedule1F1B;
+using graph::PipelineSchedule;
 
 // What is fitted, and how far from the machine's own value (standard deviation of the logarithm).
 struct Free {
@@ -106,7 +106,7 @@ double Predict(const Row& row, const Machine& machine, const graph::Execution& e
       layout.micro_batch = micro_batch;
       layout.accumulation = samples / micro_batch;
       layout.chunks = chunks;
-      layout.schedule = chunks > 1 ? Schedule1F1B::kInterleaved : Schedule1F1B::kPlain;
+      layout.schedule = chunks > 1 ? PipelineSchedule::kInterleaved : PipelineSchedule::k1F1B;
       // Interleaving hands out micro-batches in rounds of the stages.
       if (chunks > 1 && layout.accumulation % layout.pp != 0) continue;
       if (graph::EstimateMemory(work, layout, execution).total() > machine.memory_bytes) continue;

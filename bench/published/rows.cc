@@ -12,7 +12,7 @@ namespace tacc::bench {
 namespace {
 
 using graph::Layout;
-using graph::Schedule1F1B;
+using graph::PipelineSchedule;
 
 // Where every fit starts, whatever the presets have learned from these tables: middling fractions of the data sheet, a
 // product tile of 256, and eager PyTorch, whose host issues a kernel in tens of microseconds, Python and autograd
@@ -145,7 +145,7 @@ absl::StatusOr<Table> DgxH100(const std::string& path) {
     row.layout.cp = c.Int("cp");
     if (!values.at("vp").empty()) {
       row.layout.chunks = c.Int("vp");
-      row.layout.schedule = Schedule1F1B::kInterleaved;
+      row.layout.schedule = PipelineSchedule::kInterleaved;
     }
     row.layout.micro_batch = c.Int("mbs");
     row.layout.dp = c.Int("gpus") / (row.layout.tp * row.layout.pp * row.layout.cp);

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -26,7 +27,7 @@ struct Shape {
 
 double ProcessorSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
-absl::StatusOr<graph::ModelWork> WorkOf(const Shape& s, const graph::OpTable& ops) {
+absl::StatusOr<graph::ForwardModel> ForwardOf(const Shape& s, int64_t batch, const graph::OpTable& ops) {
   const std::filesystem::path dir =
       std::filesystem::temp_directory_path() / absl::StrFormat("search_bench.%d", getpid());
   std::filesystem::create_directories(dir);
@@ -36,12 +37,23 @@ absl::StatusOr<graph::ModelWork> WorkOf(const Shape& s, const graph::OpTable& op
       R"("hidden_act":"silu","max_position_embeddings":%d,"rope_theta":10000.0,"tie_word_embeddings":false})",
       s.hidden, s.mlp, s.heads, s.kv_heads, s.layers, s.vocabulary, s.seq_len);
   graph::ImportOptions options;
+  options.batch = batch;
   options.seq_len = s.seq_len;
   options.weights = graph::ImportOptions::Weights::kRandom;
   auto imported = graph::ImportModel(dir.string(), options, ops);
   std::filesystem::remove_all(dir);
   if (!imported.ok()) return imported.status();
-  return graph::AnalyzeModel(imported->forward, imported->units, DType::kBF16, ops);
+  graph::ForwardModel model;
+  model.units = imported->units;
+  model.residual_module = imported->residual_module;
+  model.forward = std::move(imported->forward);
+  return model;
+}
+
+absl::StatusOr<graph::ModelWork> WorkOf(const Shape& s, const graph::OpTable& ops) {
+  auto model = ForwardOf(s, 1, ops);
+  if (!model.ok()) return model.status();
+  return graph::AnalyzeModel(model->forward, model->units, DType::kBF16, ops);
 }
 
 graph::SearchRequest RequestOf(const char* machine, int64_t gpus, int64_t batch) {
@@ -79,10 +91,11 @@ absl::StatusOr<double> Time(const Shape& shape, const char* machine, int64_t gpu
                                  DescribeMemory(s.memory), DescribeStep(s.step));
   }
   for (size_t i = 0; i < result->losers.size() && i < 3; ++i) {
-    std::cout << "  lost: " << result->losers[i].layout.ToString() << ": " << result->losers[i].why << "\n";
+    std::cout << "  lost: " << result->losers[i].scored.layout.ToString() << ": " << result->losers[i].why << "\n";
   }
   if (!result->losers.empty()) {
-    std::cout << "  lost: " << result->losers.back().layout.ToString() << ": " << result->losers.back().why << "\n";
+    std::cout << "  lost: " << result->losers.back().scored.layout.ToString() << ": " << result->losers.back().why
+              << "\n";
   }
   return end - start;
 }
@@ -93,20 +106,96 @@ absl::Status Scaling(const graph::OpTable& ops) {
   if (!work.ok()) return work.status();
   std::cout << "weak scaling, LLaMA-2 7 B on A100, 8 sequences of 4096 a GPU (published: 70 % MFU with full attention "
                "counted and 4,550 tokens/s a GPU, TorchAcc's and IBM's own runs)\n";
-  double at_8 = 0;
+  graph::Scored first;
   for (int64_t gpus : {8, 16, 32, 64, 128}) {
     const graph::SearchRequest request = RequestOf("a100-80g", gpus, 8 * gpus);
     auto result = graph::Search(*work, request);
     if (!result.ok()) return result.status();
     if (result->best.empty()) return absl::InternalError("LLaMA-2 7 B does not fit");
     const graph::Scored& best = result->best[0];
-    const double tokens = 8.0 * 4096 / best.step.seconds;
-    if (gpus == 8) at_8 = tokens;
+    if (gpus == 8) first = best;
+    const double seconds = best.step.seconds, peak = request.cluster.machine.half_flops_per_second;
+    const double model = work->model_flops * 8 / peak;  // at the peak
+    std::cout << absl::StrFormat("%4d GPUs: %.3f s, %.0f tokens/s a GPU, MFU %.1f %% (attention causal), x%.2f; %s\n",
+                                 gpus, seconds, 8.0 * 4096 / seconds, 100 * model / seconds,
+                                 static_cast<double>(gpus) / 8 * first.step.seconds / seconds, best.layout.ToString());
+    // Of the step: the model's products at the peak, what computing takes beside, and what is not computing.
     std::cout << absl::StrFormat(
-        "%4d GPUs: %.3f s, %.0f tokens/s a GPU, MFU %.1f %% (attention causal), x%.2f; %s; %s\n", gpus,
-        best.step.seconds, tokens,
-        100 * work->model_flops * 8 / best.step.seconds / request.cluster.machine.half_flops_per_second,
-        tokens * static_cast<double>(gpus) / (8 * at_8), best.layout.ToString(), DescribeStep(best.step));
+        "      of the step: %.1f %% the model's products at the peak, %.1f %% products below it "
+        "and all other kernels",
+        100 * model / seconds, 100 * (best.step.compute - best.step.recompute - model) / seconds);
+    std::string lost;
+    const auto parts = PartsOf(best.step), parts_of_8 = PartsOf(first.step);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (i > 0 && parts[i].second >= 0.0005 * seconds)
+        std::cout << absl::StrFormat(", %.1f %% %s", 100 * parts[i].second / seconds, parts[i].first);
+      const double more = (parts[i].second - parts_of_8[i].second) / first.step.seconds;
+      if (std::abs(more) >= 0.0005) absl::StrAppendFormat(&lost, ", %s %+.1f %%", parts[i].first, 100 * more);
+    }
+    std::cout << "\n";
+    if (gpus > 8) {
+      std::cout << absl::StrFormat("      against 8 GPUs: step %+.1f %%%s\n", 100 * (seconds / first.step.seconds - 1),
+                                   lost);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// What EstimateMemory says beside what the memory plans of the programs say.
+absl::Status Memory(const graph::OpTable& ops) {
+  const Shape llama = {"LLaMA-2 7 B", 4096, 32, 32, 11008, 32, 32000, 4096};
+  auto work = WorkOf(llama, ops);
+  if (!work.ok()) return work.status();
+  std::cout << "memory of a rank, LLaMA-2 7 B in bf16: estimated, and composed of real memory plans\n";
+  for (const graph::Layout& l : std::vector<graph::Layout>{
+           {.dp = 8},
+           {.dp = 8, .accumulation = 4},
+           {.fsdp = 8},
+           {.fsdp = 8, .accumulation = 4},
+           {.fsdp = 8, .micro_batch = 4},
+           {.fsdp = 8, .micro_batch = 4, .recompute = true},
+           {.fsdp = 64},
+           {.fsdp = 64, .micro_batch = 4, .accumulation = 4, .recompute = true},
+           {.fsdp = 4, .tp = 2, .micro_batch = 2},
+           {.fsdp = 2, .tp = 4, .micro_batch = 2, .recompute = true},
+           {.tp = 8, .micro_batch = 4, .accumulation = 4},
+           {.fsdp = 4, .cp = 2},
+           {.pp = 4, .fsdp = 2, .accumulation = 8},
+           {.pp = 4, .tp = 2, .accumulation = 8},
+           {.pp = 4, .tp = 2, .accumulation = 8, .recompute = true},
+           {.pp = 4, .tp = 2, .accumulation = 8, .schedule = graph::PipelineSchedule::kZeroBubble},
+           {.pp = 2, .tp = 4, .accumulation = 8, .schedule = graph::PipelineSchedule::kInterleaved, .chunks = 4}}) {
+    graph::PlanRequest request;
+    request.cluster = *graph::MakeCluster(*graph::FindMachine("h100"), l.num_ranks());
+    request.world = l.num_ranks();
+    request.training.max_steps = 1;
+    request.device = graph::ProfileOf(request.cluster.machine);
+    request.seq_len = llama.seq_len;
+    request.bf16 = true;
+    request.pp = l.pp;
+    request.dp = l.dp;
+    request.fsdp = l.fsdp;
+    request.ep = l.ep;
+    request.cp = l.cp;
+    request.tp = l.tp;
+    request.micro_batch = l.micro_batch;
+    request.global_batch = l.global_batch();
+    request.schedule = l.schedule;
+    if (l.chunks > 1) request.num_chunks = l.chunks;
+    request.recompute_units = l.recompute ? llama.layers : 0;
+    const graph::ForwardBuilder builder = [&](int64_t batch, int64_t) { return ForwardOf(llama, batch, ops); };
+    const auto planned = graph::PlanCandidates(request, builder, ops);
+    if (!planned.ok()) return planned.status();
+    const graph::MemoryUse& m = planned->candidates[0].memory;
+    const graph::MemoryEstimate e = EstimateMemory(*work, l, graph::ExecutionOf(request.cluster.machine, DType::kBF16));
+    const double real = static_cast<double>(m.arena_bytes + m.workspace_bytes);
+    const auto gib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
+    std::cout << absl::StrFormat(
+        "  %-60s %6.2f GiB of %6.2f (%+.1f %%): %s; real: weights %.1f, gradients %.1f, optimizer %.1f, temporaries "
+        "%.1f, stash %.1f, workspace %.1f\n",
+        l.ToString(), e.total() / (1 << 30), real / (1 << 30), 100 * (e.total() / real - 1), DescribeMemory(e),
+        gib(m.weights_bytes + m.copies_bytes), gib(m.gradients_bytes), gib(m.optimizer_bytes), gib(m.temporaries_bytes),
+        gib(m.stash_bytes), gib(m.workspace_bytes));
   }
   return absl::OkStatus();
 }
@@ -132,6 +221,7 @@ int Main() {
     }
   }
   status.Update(Scaling(ops));
+  status.Update(Memory(ops));
   if (status.ok()) return 0;
   std::cerr << "error: " << status.message() << "\n";
   return 1;

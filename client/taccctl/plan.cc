@@ -21,8 +21,8 @@ namespace {
 
 using nlohmann::json;
 
-// Rows of the table; the candidates after them are no better. All are in -o json.
-constexpr size_t kMaxRows = 12;
+// Rows of the table: candidates, and meshes that lost by estimate. All are in -o json.
+constexpr size_t kMaxCandidates = 8, kMaxLosers = 10;
 constexpr int kMaxColumns = 100;  // of a paragraph
 
 struct PlanOptions {
@@ -64,30 +64,40 @@ std::string MeshText(const json& candidate) {
   return absl::StrJoin(axes, " ");
 }
 
-void PrintCandidates(const json& candidates, std::ostream& out) {
-  std::vector<std::vector<std::string>> rows;
+// "zero_bubble, gc": how the layout runs; "-" where nothing needs a word.
+std::string HowText(const json& candidate) {
+  std::vector<std::string> how;
+  if (candidate.contains("mesh") && NumberAt(candidate["mesh"], "pp") > 1) {
+    const double chunks = NumberAt(candidate, "num_chunks");
+    how.push_back(absl::StrCat(TextAt(candidate, "schedule"), chunks > 1 ? absl::StrCat(" x ", chunks) : ""));
+  }
+  if (candidate.value("gc", false)) how.push_back("gc");
+  if (NumberAt(candidate, "kept_units") > 0) how.push_back("weights kept");
+  return how.empty() ? "-" : absl::StrJoin(how, ", ");
+}
+
+// The first `limit` as rows. An estimate is marked: "~1.5".
+void AddRows(const json& candidates, size_t limit, std::vector<std::vector<std::string>>& rows) {
+  size_t shown = 0;
   for (const json& candidate : candidates) {
-    if (rows.size() == kMaxRows) break;
+    if (shown++ == limit) break;
     const json memory = candidate.value("memory", json::object());
-    const auto bytes = [&](const char* kind) { return FormatBytes(NumberAt(memory, kind)); };
-    const std::string precision = TextAt(candidate, "precision");
-    const std::string why_not = TextAt(candidate, "why_not");
+    const std::string about = candidate.value("estimated", false) ? "~" : "";
+    const auto bytes = [&](const char* kind) { return about + FormatBytes(NumberAt(memory, kind)); };
+    const std::string precision = TextAt(candidate, "precision"), why_not = TextAt(candidate, "why_not");
+    const double mfu = NumberAt(candidate, "predicted_mfu");
     rows.push_back(
         {MeshText(candidate), precision.empty() ? "-" : precision,
          absl::StrCat(NumberAt(candidate, "per_device_train_batch_size"), " x ", NumberAt(candidate, "accumulation")),
-         bytes("weights_bytes"), bytes("gradients_bytes"), bytes("optimizer_bytes"),
-         FormatBytes(NumberAt(memory, "temporaries_bytes") + NumberAt(memory, "stash_bytes")), bytes("total_bytes"),
-         FormatNumber(NumberAt(candidate, "predicted_step_seconds"), 4),
-         FormatNumber(NumberAt(candidate, "predicted_exposed_communication_seconds"), 3),
-         FormatCount(NumberAt(candidate, "predicted_tokens_per_second")),
-         FormatPercent(NumberAt(candidate, "predicted_mfu")),
+         HowText(candidate), bytes("weights_bytes"), bytes("gradients_bytes"), bytes("optimizer_bytes"),
+         about + FormatBytes(NumberAt(memory, "temporaries_bytes") + NumberAt(memory, "stash_bytes")),
+         bytes("total_bytes"), about + FormatNumber(NumberAt(candidate, "predicted_step_seconds"), 4),
+         about + FormatNumber(NumberAt(candidate, "predicted_exposed_communication_seconds"), 3),
+         about + FormatCount(NumberAt(candidate, "predicted_tokens_per_second")), about + FormatPercent(mfu),
          !why_not.empty()                ? why_not
          : candidate.value("fits", true) ? "taken"
                                          : "does not fit"});
   }
-  PrintTable({"MESH", "PRECISION", "BATCH", "WEIGHTS", "GRADIENTS", "OPTIMIZER", "ACTIVATIONS", "TOTAL", "SECONDS",
-              "EXPOSED", "TOKENS/S", "MFU", "WHY"},
-             rows, out);
 }
 
 // Paragraphs, broken into lines.
@@ -169,8 +179,11 @@ int Plan(const PlanOptions& options, const GlobalOptions& global, Context& conte
     return Fail(absl::InternalError("the planner's answer has no candidates"), &context);
   }
   const json& candidates = plan["candidates"];
+  const json losers = plan.value("losers", json::array());
   if (global.form == OutputForm::kJson) {
-    for (const json& candidate : candidates) context.out << candidate.dump() << "\n";
+    for (const json* list : {&candidates, &losers}) {
+      for (const json& candidate : *list) context.out << candidate.dump() << "\n";
+    }
     return kExitOk;
   }
   for (const std::string& file : {options.html, options.trace}) {
@@ -181,9 +194,17 @@ int Plan(const PlanOptions& options, const GlobalOptions& global, Context& conte
     return kExitOk;
   }
   if (!candidates.empty()) PrintWords(candidates[0], context.columns, context.out);
-  PrintCandidates(candidates, context.out);
-  if (candidates.size() > kMaxRows)
-    context.err << "and " << candidates.size() - kMaxRows << " more; -o json has them all\n";
+  std::vector<std::vector<std::string>> rows;
+  AddRows(candidates, kMaxCandidates, rows);
+  AddRows(losers, kMaxLosers, rows);
+  PrintTable({"MESH", "PRECISION", "BATCH", "HOW", "WEIGHTS", "GRADIENTS", "OPTIMIZER", "ACTIVATIONS", "TOTAL",
+              "SECONDS", "EXPOSED", "TOKENS/S", "MFU", "WHY"},
+             rows, context.out);
+  if (const size_t all = candidates.size() + losers.size(); all > rows.size())
+    context.err << "and " << all - rows.size() << " more; -o json has them all\n";
+  if (plan.contains("num_layouts"))
+    context.err << NumberAt(plan, "num_meshes") << " meshes, " << NumberAt(plan, "num_layouts")
+                << " layouts estimated (~); the others became programs and were simulated.\n";
   context.err << "Predicted, not measured. Bytes are of one rank; BATCH is per_device_train_batch_size x accumulation; "
                  "EXPOSED are seconds of communication that computation does not hide."
               << std::endl;

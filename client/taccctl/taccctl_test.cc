@@ -425,13 +425,20 @@ TEST_F(TaccctlTest, PlanPrintsCandidates) {
     response->set_candidates_json(
         R"({"candidates": [{"mesh": {"dp": 1, "fsdp": 2}, "axes": ["dp", "fsdp"], "precision": "f32", "per_device_train_batch_size": 4,
             "accumulation": 2, "fits": true,
-            "memory": {"weights_bytes": 1048576, "total_bytes": 4194304}, "predicted_step_seconds": 0.25}]})");
+            "memory": {"weights_bytes": 1048576, "total_bytes": 4194304}, "predicted_step_seconds": 0.25}],
+            "losers": [{"estimated": true, "mesh": {"pp": 2, "dp": 1, "fsdp": 1},
+            "axes": ["pp", "dp", "fsdp"], "schedule": "interleaved",
+            "num_chunks": 3, "gc": true, "why_not": "twice the best"}], "num_meshes": 2, "num_layouts": 7})");
     return grpc::Status::OK;
   };
   EXPECT_EQ(Run({"plan", JobFile()}), 0);
-  EXPECT_THAT(out_, HasSubstr("dp=1 fsdp=2  f32        4 x 2  1.0 MiB"));
+  EXPECT_THAT(out_, HasSubstr("dp=1 fsdp=2       f32        4 x 2  -                    1.0 MiB"));
+  EXPECT_THAT(out_, HasSubstr("interleaved x 3, gc  ~"));
+  EXPECT_THAT(out_, HasSubstr("twice the best"));
+  EXPECT_THAT(err_, HasSubstr("2 meshes, 7 layouts estimated"));
   EXPECT_EQ(Run({"plan", JobFile(), "-o", "json"}), 0);
-  EXPECT_EQ(json::parse(out_)["predicted_step_seconds"], 0.25);
+  EXPECT_EQ(json::parse(out_.substr(0, out_.find('\n')))["predicted_step_seconds"], 0.25);
+  EXPECT_EQ(json::parse(out_.substr(out_.find('\n')))["why_not"], "twice the best");
   server_.plan = [](const v1::PlanRequest&, v1::PlanResponse*) {
     return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "does not fit");
   };

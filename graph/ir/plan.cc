@@ -20,6 +20,7 @@ struct IntField {
 constexpr IntField kIntFields[] = {{"seq_len", &Plan::seq_len},
                                    {"micro_batch", &Plan::micro_batch},
                                    {"accumulation", &Plan::accumulation},
+                                   {"num_chunks", &Plan::num_chunks},
                                    {"threads", &Plan::threads},
                                    {"prefetch_units", &Plan::prefetch_units},
                                    {"zero_stage", &Plan::zero_stage},
@@ -47,6 +48,10 @@ absl::Status ParseLine(const std::vector<std::string>& words, Plan* plan) {
     TACC_ASSIGN_OR_RETURN(plan->compute_dtype, ParseDType(words[1]));
     return absl::OkStatus();
   }
+  if (words[0] == "schedule") {
+    TACC_ASSIGN_OR_RETURN(plan->schedule, ParsePipelineSchedule(words[1]));
+    return absl::OkStatus();
+  }
   if (words[0] == "step_seconds") {
     if (absl::SimpleAtod(words[1], &plan->step_seconds)) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("'", words[1], "' is not a number"));
@@ -61,9 +66,23 @@ absl::Status ParseLine(const std::vector<std::string>& words, Plan* plan) {
 
 }  // namespace
 
+absl::string_view Name(PipelineSchedule schedule) {
+  constexpr const char* kNames[] = {"1f1b", "interleaved", "zero_bubble"};
+  return kNames[static_cast<int>(schedule)];
+}
+
+absl::StatusOr<PipelineSchedule> ParsePipelineSchedule(absl::string_view name) {
+  for (const PipelineSchedule schedule :
+       {PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved, PipelineSchedule::kZeroBubble}) {
+    if (name == Name(schedule)) return schedule;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", name, "' is no schedule; wanted 1f1b, interleaved or zero_bubble"));
+}
+
 std::string PrintPlan(const Plan& plan) {
-  std::string out =
-      absl::StrCat(kHeader, "\nmesh ", plan.mesh.ToString(), "\ncompute_dtype ", Name(plan.compute_dtype), "\n");
+  std::string out = absl::StrCat(kHeader, "\nmesh ", plan.mesh.ToString(), "\ncompute_dtype ", Name(plan.compute_dtype),
+                                 "\nschedule ", Name(plan.schedule), "\n");
   for (const IntField& field : kIntFields) absl::StrAppend(&out, field.key, " ", plan.*field.field, "\n");
   absl::StrAppend(&out, "step_seconds ", Print(Attr(plan.step_seconds)), "\n");
   return out;

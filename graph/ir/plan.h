@@ -5,19 +5,35 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "graph/ir/sharding.h"
 #include "graph/ir/type.h"
 
 namespace tacc::graph {
+
+// The order in which a pipeline's stages work on micro-batches.
+// Sources: 1F1B and interleaved: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
+// Megatron-LM", 2021, section 2.2. Zero-bubble (ZB-H1): Qi et al., "Zero Bubble Pipeline Parallelism", 2023, section 2.
+enum class PipelineSchedule {
+  k1F1B,         // one forward, one backward; stage s holds at most P - s micro-batches
+  kInterleaved,  // 1F1B over several chunks of the model a rank: a smaller bubble, more messages
+  kZeroBubble,   // 1F1B with the weights' gradients apart: they fill what the bubble was, at the memory of 1F1B
+};
+absl::string_view Name(PipelineSchedule schedule);  // "1f1b", "interleaved", "zero_bubble"
+// Errors: InvalidArgument with the names.
+absl::StatusOr<PipelineSchedule> ParsePipelineSchedule(absl::string_view name);
 
 // How a job runs: what the planner decided and what it predicts. Text form: "tacc.plan 1" and a `key value` line each,
 // in this order; PrintPlan(ParsePlan(t)) == t.
 struct Plan {
   Mesh mesh;  // axes pp, dp, fsdp, ep, cp, sp, tp, tpq; those of size 1 may be missing
   DType compute_dtype = DType::kF32;
-  int64_t seq_len = 0;          // tokens a sample
-  int64_t micro_batch = 0;      // samples a device and call
-  int64_t accumulation = 1;     // micro-batches a step
+  int64_t seq_len = 0;       // tokens a sample
+  int64_t micro_batch = 0;   // samples a device and call
+  int64_t accumulation = 1;  // micro-batches a step
+  // Of a mesh with pp: the order of micro-batches, and the parts of the model a rank has (interleaved).
+  PipelineSchedule schedule = PipelineSchedule::k1F1B;
+  int64_t num_chunks = 1;
   int64_t threads = 1;          // of a rank
   int64_t prefetch_units = 1;   // units that a gather starts ahead of its use
   int64_t zero_stage = 3;       // what fsdp shards: 1: optimizer states; 2: gradients too; 3: weights too

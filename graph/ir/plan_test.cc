@@ -14,6 +14,8 @@ TEST(Plan, PrintOfParseIsIdentity) {
   plan.accumulation = 2;
   plan.zero_stage = 2;
   plan.kept_units = 3;
+  plan.schedule = PipelineSchedule::kInterleaved;
+  plan.num_chunks = 5;
   plan.recompute_units = 7;
   plan.step_seconds = 0.125;
   auto parsed = ParsePlan(PrintPlan(plan));
@@ -27,6 +29,8 @@ TEST(Plan, ErrorsNameTheLine) {
   EXPECT_EQ(ParsePlan("tacc.plan 1\nmesh dp\n").status().message(),
             "plan line 2: 'dp' is no mesh axis; wanted name=size");
   EXPECT_EQ(ParsePlan("tacc.plan 1\nseq_len x\n").status().message(), "plan line 2: 'x' is not a whole number");
+  EXPECT_EQ(ParsePlan("tacc.plan 1\nschedule gpipe\n").status().message(),
+            "plan line 2: 'gpipe' is no schedule; wanted 1f1b, interleaved or zero_bubble");
   EXPECT_EQ(ParsePlan("tacc.plan 1\nsize 3\n").status().message(), "plan line 2: unknown key 'size'");
 }
 

@@ -69,11 +69,6 @@ std::vector<PassCall> ZeroBubble(const PipelineShape& shape, int stage) {
 
 }  // namespace
 
-absl::string_view Name(PipelineSchedule schedule) {
-  constexpr const char* kNames[] = {"1f1b", "interleaved", "zero_bubble"};
-  return kNames[static_cast<int>(schedule)];
-}
-
 absl::StatusOr<std::vector<PassCall>> PassesOf(const PipelineShape& shape, int stage) {
   switch (shape.schedule) {
     case PipelineSchedule::k1F1B:

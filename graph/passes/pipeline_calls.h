@@ -5,20 +5,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
+#include "graph/ir/plan.h"
 #include "graph/ir/program.h"
 
 namespace tacc::graph {
-
-// The order in which a pipeline's stages work on micro-batches.
-// Sources: 1F1B and interleaved: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
-// Megatron-LM", 2021, section 2.2. Zero-bubble (ZB-H1): Qi et al., "Zero Bubble Pipeline Parallelism", 2023, section 2.
-enum class PipelineSchedule {
-  k1F1B,         // one forward, one backward; stage s holds at most P - s micro-batches
-  kInterleaved,  // 1F1B over several chunks of the model a rank: a smaller bubble, more messages
-  kZeroBubble,   // 1F1B with the weights' gradients apart: they fill what the bubble was, at the memory of 1F1B
-};
-absl::string_view Name(PipelineSchedule schedule);  // "1f1b", "interleaved", "zero_bubble"
 
 struct PipelineShape {
   PipelineSchedule schedule = PipelineSchedule::k1F1B;

@@ -1,10 +1,12 @@
 #include "graph/planner/compose.h"
 
+#include <algorithm>
 #include <map>
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/passes/units.h"
+#include "graph/planner/simulate/cluster_times.h"
 
 namespace tacc::graph {
 namespace {
@@ -13,9 +15,128 @@ absl::Status NotAChain(absl::string_view unit, absl::string_view why) {
   return absl::FailedPreconditionError(absl::StrCat(unit, " ", why));
 }
 
-int64_t MemoryUse::*const kParts[] = {&MemoryUse::weights_bytes,     &MemoryUse::copies_bytes,
-                                      &MemoryUse::optimizer_bytes,   &MemoryUse::gradients_bytes,
-                                      &MemoryUse::temporaries_bytes, &MemoryUse::arena_bytes};
+// Models of fewer layers are measured whole: it takes no time.
+constexpr int64_t kFewLayers = 12;
+
+// Of every stage.
+struct Stages {
+  std::vector<MemoryUse> memory;
+  std::vector<StepCost> cost;
+  std::vector<StageTimes> times;
+  double step_seconds = 0;
+  std::vector<Program> programs;
+};
+
+// The step with the first `count` micro-batches only: what follows a pass in a schedule does not depend on later ones.
+absl::Status SimulateFirst(const PlanRequest& request, const std::vector<Program>& programs, int64_t count,
+                           const OpTable& ops, Stages* stages) {
+  std::vector<Program> shorter = programs;
+  std::vector<const Program*> pointers;
+  for (Program& program : shorter) {
+    std::vector<Call>& step = program.step;
+    step.erase(std::remove_if(step.begin(), step.end(), [&](const Call& call) { return call.micro_batch >= count; }),
+               step.end());
+    pointers.push_back(&program);
+  }
+  stages->cost.clear();
+  for (const Program& program : shorter) stages->cost.push_back(EstimateStep(program, ops, request.device));
+  TACC_ASSIGN_OR_RETURN(Simulation simulation, Simulate(pointers, TimesOn(request.cluster, pointers, ops)));
+  stages->times = std::move(simulation.stages);
+  stages->step_seconds = simulation.step_seconds;
+  return absl::OkStatus();
+}
+
+Measured Reduce(Stages stages) {
+  const auto largest = [](const auto& list, auto member) {
+    return *std::max_element(list.begin(), list.end(),
+                             [&](const auto& a, const auto& b) { return a.*member < b.*member; });
+  };
+  Measured measured;
+  measured.memory = Largest(stages.memory);
+  measured.cost = largest(stages.cost, &StepCost::matmul_flops);
+  measured.times = largest(stages.times, &StageTimes::compute_seconds);
+  measured.wait_seconds = stages.times[0].exposed_seconds + stages.times[0].idle_seconds;
+  measured.step_seconds = stages.step_seconds;
+  measured.programs = std::move(stages.programs);
+  return measured;
+}
+
+// Adds `times` of what `b` is more than `a`.
+template <typename T>
+void Extend(const T& a, const T& b, double times, T* out) {
+  *out += static_cast<T>(times * static_cast<double>(b - a));
+}
+
+// The same of everything but memory.
+void ExtendTimes(const Stages& a, const Stages& b, double times, Stages* whole) {
+  for (size_t s = 0; s < whole->cost.size(); ++s) {
+    for (auto part : {&StepCost::matmul_flops, &StepCost::compute_seconds, &StepCost::communication_seconds})
+      Extend(a.cost[s].*part, b.cost[s].*part, times, &(whole->cost[s].*part));
+    for (auto part : {&StepCost::sent_bytes, &StepCost::num_collectives})
+      Extend(a.cost[s].*part, b.cost[s].*part, times, &(whole->cost[s].*part));
+    for (auto part : {&StageTimes::compute_seconds, &StageTimes::contention_seconds, &StageTimes::communication_seconds,
+                      &StageTimes::exposed_seconds, &StageTimes::idle_seconds})
+      Extend(a.times[s].*part, b.times[s].*part, times, &(whole->times[s].*part));
+  }
+  Extend(a.step_seconds, b.step_seconds, times, &whole->step_seconds);
+}
+
+void Extend(const Stages& a, const Stages& b, double times, Stages* whole) {
+  for (size_t s = 0; s < whole->memory.size(); ++s) {
+    for (auto part :
+         {&MemoryUse::weights_bytes, &MemoryUse::copies_bytes, &MemoryUse::optimizer_bytes, &MemoryUse::gradients_bytes,
+          &MemoryUse::temporaries_bytes, &MemoryUse::stash_bytes, &MemoryUse::arena_bytes}) {
+      Extend(a.memory[s].*part, b.memory[s].*part, times, &(whole->memory[s].*part));
+    }
+  }
+  ExtendTimes(a, b, times, whole);
+}
+
+int64_t NumStages(const Plan& plan) {
+  const int axis = plan.mesh.Find(kStageAxis);
+  return axis < 0 ? 1 : plan.mesh.axes[axis].size;
+}
+
+// A long step is a short one with more of the same in the middle: simulated with two and with three rounds of
+// micro-batches, after which every stage is as full as it gets. `all`: the micro-batches of the step, where the plan
+// has only these three rounds.
+absl::StatusOr<Stages> MeasureStages(const PlanRequest& request, const Plan& plan, int64_t all,
+                                     const ForwardModel& model, const OpTable& ops) {
+  PipelineObserver observer;
+  observer.verification = PipelineObserver::Verification::kInput;  // what is taken is compiled again
+  TACC_ASSIGN_OR_RETURN(Compiled compiled, CompilePlan(request, plan, model, ops, observer));
+  Stages stages;
+  stages.memory = std::move(compiled.memory);
+  stages.programs = std::move(compiled.stages);
+  const int64_t round = NumStages(plan);
+  TACC_RETURN_IF_ERROR(SimulateFirst(request, stages.programs, std::min(all, 3 * round), ops, &stages));
+  if (all > 3 * round) {
+    const Stages three = {{}, stages.cost, stages.times, stages.step_seconds, {}};
+    Stages two;
+    TACC_RETURN_IF_ERROR(SimulateFirst(request, stages.programs, 2 * round, ops, &two));
+    ExtendTimes(two, three, static_cast<double>(all) / static_cast<double>(round) - 3, &stages);
+  }
+  return stages;
+}
+
+// Parts into which pp cuts the model, over all stages; 0 when not all have as many layers.
+int64_t EvenParts(const PlanRequest& request, const Plan& plan, const ForwardModel& model, const OpTable& ops) {
+  const int64_t parts = NumStages(plan) * plan.num_chunks;
+  const auto num_layers = static_cast<int64_t>(model.units.size());
+  if (parts == 1) return 1;
+  if (num_layers % parts != 0 || !request.split_points.empty()) return 0;
+  StageOptions options;
+  options.units = model.units;
+  options.num_chunks = static_cast<int>(plan.num_chunks);
+  const auto cuts =
+      CutPoints(model.forward, static_cast<int>(model.forward.nodes.size()), ops, options, static_cast<int>(parts));
+  if (!cuts.ok()) return 0;
+  Units of(model.units);
+  for (size_t part = 1; part < cuts->size(); ++part) {
+    if (of.Of(model.forward.nodes[(*cuts)[part]].module) != static_cast<int>(part) * num_layers / parts) return 0;
+  }
+  return parts;
+}
 
 }  // namespace
 
@@ -74,29 +195,68 @@ absl::StatusOr<Graph> KeepLayers(const Graph& forward, const std::vector<std::st
   return graph;
 }
 
-absl::StatusOr<MemoryUse> ComposeMemory(const PlanRequest& request, const Plan& plan, const ForwardModel& model,
-                                        const OpTable& ops) {
-  PipelineObserver observer;
-  observer.verification = PipelineObserver::Verification::kInput;
-  MemoryUse of_layers[2];
-  for (size_t keep : {2, 3}) {
+namespace {
+
+// Of the whole model, but of a short step.
+absl::StatusOr<Measured> MeasureShort(const PlanRequest& request, const Plan& plan, const ForwardModel& model,
+                                      const OpTable& ops) {
+  if (plan.accumulation <= 3 * NumStages(plan)) return MeasurePlan(request, plan, model, ops);
+  Plan shorter = plan;
+  shorter.accumulation = 3 * NumStages(plan);
+  TACC_ASSIGN_OR_RETURN(Stages stages, MeasureStages(request, shorter, plan.accumulation, model, ops));
+  stages.programs.clear();
+  Measured measured = Reduce(std::move(stages));
+  measured.composed = true;
+  measured.compiled_layers = static_cast<int64_t>(model.units.size());
+  return measured;
+}
+
+}  // namespace
+
+absl::StatusOr<Measured> MeasurePlan(const PlanRequest& request, const Plan& plan, const ForwardModel& model,
+                                     const OpTable& ops) {
+  TACC_ASSIGN_OR_RETURN(Stages stages, MeasureStages(request, plan, plan.accumulation, model, ops));
+  Measured measured = Reduce(std::move(stages));
+  measured.compiled_layers = static_cast<int64_t>(model.units.size());
+  return measured;
+}
+
+absl::StatusOr<Measured> ComposePlan(const PlanRequest& request, const Plan& plan, const ForwardModel& model,
+                                     const OpTable& ops) {
+  const auto num_layers = static_cast<int64_t>(model.units.size());
+  const int64_t parts = EvenParts(request, plan, model, ops);
+  const auto all_or_none = [&](int64_t units) { return units == 0 || units == num_layers; };
+  // With recomputation the peak is where it stays only from the fifth layer on.
+  const int64_t fewer = plan.recompute_units > 0 ? 5 : 2, more = fewer + 1;
+  if (num_layers < kFewLayers || parts == 0 || num_layers <= (fewer + more) * parts ||
+      !all_or_none(plan.recompute_units) || !all_or_none(plan.kept_units))
+    return MeasureShort(request, plan, model, ops);
+  Stages of_layers[2];
+  for (int64_t layers : {fewer, more}) {
+    const int64_t keep = layers * parts;
+    absl::StatusOr<Graph> cut = KeepLayers(model.forward, model.units, static_cast<size_t>(keep));
+    if (!cut.ok()) return MeasureShort(request, plan, model, ops);
     ForwardModel part;
-    absl::StatusOr<Graph> cut = model.units.size() > 3 ? KeepLayers(model.forward, model.units, keep)
-                                                       : absl::FailedPreconditionError("few layers");
-    if (!cut.ok()) {
-      TACC_ASSIGN_OR_RETURN(const Compiled whole, CompilePlan(request, plan, model, ops, observer));
-      return Largest(whole.memory);
-    }
     part.forward = *std::move(cut);
     part.residual_module = model.residual_module;
-    part.units.assign(model.units.begin(), model.units.begin() + static_cast<int64_t>(keep));
-    TACC_ASSIGN_OR_RETURN(const Compiled compiled, CompilePlan(request, plan, part, ops, observer));
-    of_layers[keep - 2] = Largest(compiled.memory);
+    part.units.assign(model.units.begin(), model.units.begin() + keep);
+    Plan part_plan = plan;
+    part_plan.recompute_units = std::min(plan.recompute_units, keep);
+    part_plan.kept_units = std::min(plan.kept_units, keep);
+    // More micro-batches would not be simulated.
+    part_plan.accumulation = std::min(plan.accumulation, 3 * NumStages(plan));
+    PlanRequest part_request = request;
+    for (int64_t p = 1; p < parts; ++p) part_request.split_points.push_back(model.units[p * layers]);
+    TACC_ASSIGN_OR_RETURN(of_layers[layers - fewer],
+                          MeasureStages(part_request, part_plan, plan.accumulation, part, ops));
   }
-  MemoryUse whole = of_layers[1];
-  const int64_t more = static_cast<int64_t>(model.units.size()) - 3;
-  for (int64_t MemoryUse::*part : kParts) whole.*part += more * (of_layers[1].*part - of_layers[0].*part);
-  return whole;
+  Stages whole = of_layers[1];
+  Extend(of_layers[0], of_layers[1], static_cast<double>(num_layers / parts - more), &whole);
+  whole.programs.clear();
+  Measured measured = Reduce(std::move(whole));
+  measured.composed = true;
+  measured.compiled_layers = (fewer + more) * parts;
+  return measured;
 }
 
 }  // namespace tacc::graph

@@ -14,12 +14,29 @@ namespace tacc::graph {
 // layer keep - 1. Errors: FailedPrecondition when the layers are not a chain of equal ones.
 absl::StatusOr<Graph> KeepLayers(const Graph& forward, const std::vector<std::string>& units, size_t keep);
 
-// Memory of a rank under the plan, put together from the real memory plans of the same model with two and with three
-// layers: every further layer adds what the third did. Takes time that does not grow with the layers. Within 1 % of the
-// plan of the whole model (compose_test). A model of at most three layers, or one whose layers differ, is compiled
-// whole. Errors: those of CompilePlan.
-absl::StatusOr<MemoryUse> ComposeMemory(const PlanRequest& request, const Plan& plan, const ForwardModel& model,
-                                        const OpTable& ops);
+// What a plan needs and takes.
+struct Measured {
+  MemoryUse memory;         // of the stage that needs most
+  StepCost cost;            // of the stage with the most FLOPs
+  StageTimes times;         // of the stage that is busy longest
+  double wait_seconds = 0;  // see Candidate
+  double step_seconds = 0;
+  bool composed = false;
+  int64_t compiled_layers = 0;    // what it cost
+  std::vector<Program> programs;  // of the stages, when it is not composed
+};
+
+// By the plan's programs: their memory plans, and their simulated step. Of a step of many micro-batches, three rounds
+// are simulated (a round: as many as there are stages), and the third stands for those after it.
+absl::StatusOr<Measured> MeasurePlan(const PlanRequest& request, const Plan& plan, const ForwardModel& model,
+                                     const OpTable& ops);
+
+// The same, put together from the same model with two and with three layers in each part of each stage (five and six
+// with recomputation): every further layer adds what the last did. Takes time that does not grow with the layers.
+// Memory is within 1 % of the whole model's (compose_test). What is too small to gain by it, or has layers that differ
+// or are not cut evenly, is measured whole. Errors: those of CompilePlan.
+absl::StatusOr<Measured> ComposePlan(const PlanRequest& request, const Plan& plan, const ForwardModel& model,
+                                     const OpTable& ops);
 
 }  // namespace tacc::graph
 

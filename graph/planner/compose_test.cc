@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "graph/ir/text.h"
 #include "graph/passes/test_model.h"
+#include "graph/planner/simulate/cluster_times.h"
 #include "graph/verify/verify.h"
 
 namespace tacc::graph {
@@ -47,29 +48,60 @@ TEST(Compose, IsWithinOnePercentOfTheRealPlan) {
   for (const auto& [dp, fsdp, tp] : {Sizes{4, 1, 1}, Sizes{1, 4, 1}, Sizes{2, 2, 1}, Sizes{1, 1, 2}, Sizes{1, 2, 2}}) {
     const int64_t micro_batch = 8;
     for (int64_t accumulation : {1, 4}) {
-      for (DType dtype : {DType::kF32, DType::kBF16}) {
-        PlanRequest request;
-        request.world = dp * fsdp * tp;
-        request.training.max_steps = 10;
-        Plan plan;
-        plan.mesh = {{{"dp", dp}, {"fsdp", fsdp}, {"tp", tp}}};
-        plan.compute_dtype = dtype;
-        plan.seq_len = 6;
-        plan.micro_batch = micro_batch;
-        plan.accumulation = accumulation;
-        const ForwardModel model = Model(12, micro_batch * dp * fsdp);
-        const auto composed = ComposeMemory(request, plan, model, ops);
-        ASSERT_TRUE(composed.ok()) << composed.status();
-        PipelineObserver observer;
-        observer.verification = PipelineObserver::Verification::kInput;
-        const auto real = CompilePlan(request, plan, model, ops, observer);
-        ASSERT_TRUE(real.ok()) << real.status();
-        const double bytes = static_cast<double>(real->memory[0].arena_bytes + real->memory[0].workspace_bytes);
-        EXPECT_NEAR(static_cast<double>(composed->arena_bytes + composed->workspace_bytes), bytes, 0.01 * bytes)
-            << "dp=" << dp << " fsdp=" << fsdp << " tp=" << tp << " micro-batch " << micro_batch << " x "
-            << accumulation << " " << Name(dtype);
-      }
+      for (DType dtype : {DType::kF32, DType::kBF16})
+        for (int64_t recompute : {0, 16}) {
+          PlanRequest request;
+          request.world = dp * fsdp * tp;
+          request.training.max_steps = 10;
+          Plan plan;
+          plan.mesh = {{{"dp", dp}, {"fsdp", fsdp}, {"tp", tp}}};
+          plan.compute_dtype = dtype;
+          plan.seq_len = 6;
+          plan.micro_batch = micro_batch;
+          plan.accumulation = accumulation;
+          plan.recompute_units = recompute;
+          const ForwardModel model = Model(16, micro_batch * dp * fsdp);
+          const auto composed = ComposePlan(request, plan, model, ops);
+          ASSERT_TRUE(composed.ok()) << composed.status();
+          PipelineObserver observer;
+          observer.verification = PipelineObserver::Verification::kInput;
+          const auto real = CompilePlan(request, plan, model, ops, observer);
+          ASSERT_TRUE(real.ok()) << real.status();
+          const double bytes = static_cast<double>(real->memory[0].arena_bytes + real->memory[0].workspace_bytes);
+          EXPECT_NEAR(static_cast<double>(composed->memory.arena_bytes + composed->memory.workspace_bytes), bytes,
+                      0.01 * bytes)
+              << "dp=" << dp << " fsdp=" << fsdp << " tp=" << tp << " micro-batch " << micro_batch << " x "
+              << accumulation << " " << Name(dtype);
+        }
     }
+  }
+}
+
+TEST(Compose, ALongStepIsAShortOneWithMoreInTheMiddle) {
+  const OpTable ops;
+  for (PipelineSchedule schedule :
+       {PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved, PipelineSchedule::kZeroBubble}) {
+    PlanRequest request;
+    request.cluster = *MakeCluster(*FindMachine("h100"), 4);
+    request.world = 4;
+    request.training.max_steps = 10;
+    Plan plan;
+    plan.mesh = {{{"pp", 2}, {"dp", 1}, {"fsdp", 2}}};
+    plan.seq_len = 6;
+    plan.micro_batch = 2;
+    plan.accumulation = 24;
+    plan.schedule = schedule;
+    plan.num_chunks = schedule == PipelineSchedule::kInterleaved ? 2 : 1;
+    const ForwardModel model = Model(4, 4);
+    const auto measured = MeasurePlan(request, plan, model, ops);
+    ASSERT_TRUE(measured.ok()) << measured.status();
+    const auto real = CompilePlan(request, plan, model, ops, {});
+    ASSERT_TRUE(real.ok()) << real.status();
+    const std::vector<const Program*> stages = {&real->stages[0], &real->stages[1]};
+    const auto simulation = Simulate(stages, TimesOn(request.cluster, stages, ops));
+    ASSERT_TRUE(simulation.ok()) << simulation.status();
+    EXPECT_NEAR(measured->step_seconds, simulation->step_seconds, 0.01 * simulation->step_seconds) << Name(schedule);
+    EXPECT_EQ(measured->memory.stash_bytes, Largest(real->memory).stash_bytes) << Name(schedule);
   }
 }
 

@@ -226,7 +226,7 @@ void ForEachPart(const ModelWork& model, int64_t pp, const Visit& visit) {
     for (int64_t left = unit.count; left > 0;) {
       int64_t stage = 0, take = left;
       if (pp > 1) {
-        stage = std::min(pp - 1, done * pp / model.num_layers);
+        stage = std::min(pp - 1, done * pp / std::max<int64_t>(model.num_layers, 1));
         const int64_t end = ((stage + 1) * model.num_layers + pp - 1) / pp;
         if (unit.is_layer) take = std::clamp<int64_t>(end - done, 1, left);
       }
@@ -235,6 +235,35 @@ void ForEachPart(const ModelWork& model, int64_t pp, const Visit& visit) {
       left -= take;
     }
   }
+}
+
+// Bytes of gradients that are whole until fsdp has summed and scattered them, beyond what the backward has freed by
+// then of a layer's activations. They are waited for a unit or two later; a pipeline's stash is not freed.
+double WholeGradients(const Layout& l, double layer_elements, double layer_kept) {
+  constexpr double kNotFreedYet = 0.65;  // of the layer at work
+  if (l.pp > 1) return 2 * 4 * layer_elements;
+  double most = 0;
+  for (int layers : {0, 1, 2})
+    most = std::max(most, (layers + 1) * 4 * layer_elements - (layers + kNotFreedYet) * layer_kept);
+  return most;
+}
+
+// Copies of what a stage keeps of a micro-batch, when the pipeline is full.
+double CopiesInFlight(const Layout& l, int64_t stage) {
+  const double plain = static_cast<double>(l.pp - stage);
+  // A weight pass `stage` micro-batches later: until then what products take in, and the gradients of what they give.
+  constexpr double kForWeightPass = 1.17;
+  if (l.schedule == PipelineSchedule::kZeroBubble) return plain + kForWeightPass * static_cast<double>(stage);
+  if (l.schedule != PipelineSchedule::kInterleaved) return plain;
+  // Each chunk has copies of its own: as many as it has forward passes before its first backward. In a round,
+  // l.pp micro-batches go through all chunks.
+  int64_t copies = 0;
+  const int64_t round = l.pp * l.chunks, warmup = 2 * (l.pp - stage - 1) + (l.chunks - 1) * l.pp;
+  for (int64_t chunk = 0; chunk < l.chunks; ++chunk) {
+    const int64_t forwards = warmup + (l.chunks - 1 - chunk) * l.pp + 1;
+    copies += forwards / round * l.pp + std::clamp<int64_t>(forwards % round - chunk * l.pp, 0, l.pp);
+  }
+  return static_cast<double>(copies) / static_cast<double>(l.chunks);
 }
 
 }  // namespace
@@ -254,14 +283,21 @@ std::string Layout::ToString() const {
   if (text.empty()) text = "one rank";
   absl::StrAppend(&text, ", micro-batch ", micro_batch, " x ", accumulation);
   if (pp > 1) {
-    if (schedule == Schedule1F1B::kPlain) absl::StrAppend(&text, ", 1f1b");
-    if (schedule == Schedule1F1B::kInterleaved) absl::StrAppend(&text, ", interleaved 1f1b x ", chunks);
-    if (schedule == Schedule1F1B::kZeroBubble) absl::StrAppend(&text, ", zero-bubble");
+    if (schedule == PipelineSchedule::k1F1B) absl::StrAppend(&text, ", 1f1b");
+    if (schedule == PipelineSchedule::kInterleaved) absl::StrAppend(&text, ", interleaved 1f1b x ", chunks);
+    if (schedule == PipelineSchedule::kZeroBubble) absl::StrAppend(&text, ", zero-bubble");
   }
   if (recompute) absl::StrAppend(&text, ", gc");
   if (fsdp > 1 && zero_stage < 3) absl::StrAppend(&text, ", ZeRO-", zero_stage);
   if (fsdp > 1 && zero_stage == 3 && !reshard) absl::StrAppend(&text, ", weights kept");
   return text;
+}
+
+Execution ExecutionOf(const Machine& machine, DType compute) {
+  Execution execution;
+  execution.compute = compute;
+  if (machine.issue_seconds == 0) execution.overlap_data = execution.overlap_sends = 0;
+  return execution;
 }
 
 StepEstimate EstimateStep(const ModelWork& model, const Cluster& cluster, const Layout& l, const Execution& x) {
@@ -299,7 +335,7 @@ StepEstimate EstimateStep(const ModelWork& model, const Cluster& cluster, const 
     const double fill = (sum.total() - slot) / chunks;
     // Zero-bubble: weight gradients, about a third of a slot, fill two thirds of it.
     e.bubble =
-        fill * (l.schedule == Schedule1F1B::kZeroBubble ? 1.0 / 3 : 1.0) + 2 * static_cast<double>(l.pp - 1) * send;
+        fill * (l.schedule == PipelineSchedule::kZeroBubble ? 1.0 / 3 : 1.0) + 2 * static_cast<double>(l.pp - 1) * send;
     // What the slowest stage is slower than the mean was counted as compute; name it.
     const double mean = sum.total() / static_cast<double>(l.pp);
     e.imbalance = n * (slot - mean);
@@ -315,7 +351,8 @@ StepEstimate EstimateStep(const ModelWork& model, const Cluster& cluster, const 
 MemoryEstimate EstimateMemory(const ModelWork& model, const Layout& l, const Execution& x) {
   struct Part {
     ParameterCount parameters;
-    double largest = 0, kept = 0, saved = 0, working = 0;
+    double largest = 0, kept = 0, working = 0;
+    double layer = 0, layer_kept = 0;  // elements in use of a layer, and what it keeps
   };
   std::vector<Part> parts(l.pp);
   const double home = RegionShare(Split::kHome, l, x.sequence_sharded), tensor = RegionShare(Split::kTensor, l, true);
@@ -329,6 +366,10 @@ MemoryEstimate EstimateMemory(const ModelWork& model, const Layout& l, const Exe
     const bool repeated = l.recompute && unit.is_layer;
     part.kept += static_cast<double>(count) * (repeated ? unit.input_bytes * home : saved);
     part.working = std::max(part.working, working + (repeated ? saved : 0));
+    if (unit.is_layer) {
+      part.layer = std::max(part.layer, InUse(unit.parameters, l));
+      part.layer_kept = std::max(part.layer_kept, saved);
+    }
   });
   MemoryEstimate fullest;
   const double fsdp = static_cast<double>(l.fsdp);
@@ -358,13 +399,10 @@ MemoryEstimate EstimateMemory(const ModelWork& model, const Layout& l, const Exe
       e.copies += width * part.largest;
     }
     double in_flight = static_cast<double>(std::min<int64_t>(l.accumulation, l.pp - stage));
-    if (l.schedule == Schedule1F1B::kInterleaved && l.pp > 1) {
-      const double pp = static_cast<double>(l.pp);
-      in_flight = std::min<double>(static_cast<double>(l.accumulation),
-                                   pp - static_cast<double>(stage) + (pp - 1) / static_cast<double>(l.chunks));
-    }
+    if (l.pp > 1) in_flight = std::min(static_cast<double>(l.accumulation), CopiesInFlight(l, stage));
     e.activations = part.kept * in_flight;
     e.temporaries = part.working;
+    if (l.fsdp > 1 && !l.recompute) e.temporaries += WholeGradients(l, part.layer, part.layer_kept);
     if (l.accumulation == 1 && l.pp == 1 && !x.keeps_gradients) {
       e.gradients = std::max(0.0, e.gradients - e.activations);
     }

@@ -5,20 +5,19 @@
 #include <cstdint>
 #include <string>
 
+#include "graph/ir/plan.h"
 #include "graph/ir/sharding.h"
 #include "graph/planner/cluster.h"
 #include "graph/planner/work.h"
 
 namespace tacc::graph {
 
-enum class Schedule1F1B { kPlain, kInterleaved, kZeroBubble };
-
 // How a model is laid out and run.
 struct Layout {
   int64_t pp = 1, dp = 1, fsdp = 1, ep = 1, cp = 1, tp = 1;
   int64_t micro_batch = 1;   // samples of a rank and call
   int64_t accumulation = 1;  // micro-batches of a step
-  Schedule1F1B schedule = Schedule1F1B::kPlain;
+  PipelineSchedule schedule = PipelineSchedule::k1F1B;
   int64_t chunks = 1;      // parts of the model on each stage (interleaved)
   int64_t zero_stage = 3;  // what fsdp shards: 1: optimizer states; 2: gradients too; 3: weights too
   bool recompute = false;  // every unit's forward runs again before its backward; only its input is kept
@@ -50,6 +49,10 @@ struct Execution {
   bool keeps_copies = false;     // weights in the compute type lie beside the masters; else they are cast where used
   bool keeps_gradients = false;  // also with one micro-batch a step; else they take the place of used activations
 };
+
+// How tacc's own programs run in that type: where ranks share the cores that compute (a cluster of CPUs, which has no
+// issue time), traffic hides behind nothing.
+Execution ExecutionOf(const Machine& machine, DType compute);
 
 // Where the seconds of a step go, on the slowest stage; they add up to `seconds`.
 struct StepEstimate {

@@ -83,10 +83,10 @@ TEST(Estimate, PipelineWaitsForFillAndDrain) {
   EXPECT_NEAR(plain.compute, 8 * slot, 1e-9);
   EXPECT_NEAR(plain.bubble, 3 * slot + 2 * 3 * send, 1e-9);
   ExpectSumsUp(plain);
-  l.schedule = Schedule1F1B::kInterleaved;
+  l.schedule = PipelineSchedule::kInterleaved;
   l.chunks = 2;
   EXPECT_NEAR(EstimateStep(EasyModel(), EasyCluster(), l, {}).bubble, 3 * slot / 2 + 2 * 3 * send, 1e-9);
-  l.schedule = Schedule1F1B::kZeroBubble;
+  l.schedule = PipelineSchedule::kZeroBubble;
   l.chunks = 1;
   EXPECT_NEAR(EstimateStep(EasyModel(), EasyCluster(), l, {}).bubble, 3 * slot / 3 + 2 * 3 * send, 1e-9);
 }

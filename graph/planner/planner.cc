@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -9,246 +10,259 @@
 #include "graph/ir/status_macros.h"
 #include "graph/ir/topology.h"
 #include "graph/passes/layout.h"
+#include "graph/passes/pins.h"
 #include "graph/planner/analyze.h"
-#include "graph/planner/finalists.h"
-#include "graph/planner/simulate/cluster_times.h"
+#include "graph/planner/compose.h"
 
 namespace tacc::graph {
 namespace {
 
-// Samples a device holds at once when the job says nothing: enough rows for full matrix products, small enough for any
-// memory.
+// Samples a device holds at once when the job says nothing of the batch: enough rows for full matrix products, small
+// enough for any memory.
 constexpr int64_t kDefaultMicroBatch = 4;
-constexpr size_t kMaxMicroBatches = 6;
+// Layouts that become programs at a time, and how often others are looked for when none of them fits.
+constexpr size_t kMaxFinalists = 8;
+constexpr int kMaxRounds = 6;
+// Layers that are compiled to compare candidates, once one fits: it is what planning takes its time for.
+constexpr int64_t kMaxCompiledLayers = 160;
 
-// How many plans are compiled: fewer for deep models, whose compilation takes longer.
-size_t MaxCompiled(size_t num_layers) { return std::clamp<size_t>(400 / std::max<size_t>(num_layers, 1), 3, 12); }
-
-std::vector<int64_t> Divisors(int64_t n) {
-  std::vector<int64_t> divisors;
-  for (int64_t d = 1; d * d <= n; ++d) {
-    if (n % d != 0) continue;
-    divisors.push_back(d);
-    if (d * d != n) divisors.push_back(n / d);
-  }
-  std::sort(divisors.begin(), divisors.end());
-  return divisors;
-}
-
-std::string Got(const char* field, const std::optional<int64_t>& size) {
-  return absl::StrCat(field, " ", size.has_value() ? absl::StrCat(*size) : "unset");
-}
-
-// "workers / dist.pp.size / dist.ep.size / dist.cp.size / dist.tp.size" less what is 1.
-std::string Workers(const PlanRequest& request, int64_t tp, int64_t ep) {
-  return absl::StrCat("workers", request.pp > 1 ? " / dist.pp.size" : "", ep > 1 ? " / dist.ep.size" : "",
-                      request.cp > 1 ? " / dist.cp.size" : "", tp > 1 ? " / dist.tp.size" : "");
-}
-
-// What samples are divided over, for errors.
-std::string Groups(const PlanRequest& request, int64_t tp) {
-  return tp * request.pp * request.cp > 1 ? absl::StrCat(" groups of workers (", Workers(request, tp, 1), ")")
-                                          : " workers";
-}
-
-absl::Status CheckDivides(const char* field, int64_t size, int64_t ranks, absl::string_view what) {
-  if (size >= 1 && ranks % size == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(field, " = ", size, " does not divide the ", ranks, what, "; use ",
-                                                 absl::StrJoin(Divisors(ranks), ", ")));
-}
-
-// The meshes of dp and fsdp over the ranks that the other axes leave, with pp before them.
-absl::StatusOr<std::vector<Mesh>> DataMeshes(const PlanRequest& request, int64_t tp) {
-  TACC_RETURN_IF_ERROR(CheckDivides("dist.pp.size", request.pp, request.world, " workers"));
-  const int64_t of_stage = request.world / request.pp;
-  TACC_RETURN_IF_ERROR(CheckDivides("dist.tp.size", tp, of_stage, request.pp > 1 ? " workers of a stage" : " workers"));
-  TACC_RETURN_IF_ERROR(CheckDivides("dist.cp.size", request.cp, of_stage / tp,
-                                    absl::StrCat(" workers", tp > 1 ? " / dist.tp.size" : "")));
-  TACC_RETURN_IF_ERROR(CheckDivides("dist.ep.size", request.ep, of_stage / tp / request.cp, Groups(request, tp)));
-  const int64_t ranks = of_stage / tp / request.cp / request.ep;
-  std::vector<Mesh> meshes;
-  for (int64_t fsdp : Divisors(ranks)) {
-    if (request.dp.has_value() && *request.dp != ranks / fsdp) continue;
-    if (request.fsdp.has_value() && *request.fsdp != fsdp) continue;
-    meshes.push_back({{{"dp", ranks / fsdp}, {"fsdp", fsdp}}});
-    if (request.pp > 1) meshes.back().axes.insert(meshes.back().axes.begin(), {kStageAxis, request.pp});
-    if (request.ep > 1) meshes.back().axes.push_back({"ep", request.ep});
-  }
-  if (!meshes.empty()) return meshes;
-  return absl::InvalidArgumentError(absl::StrCat("dist.dp.size x dist.fsdp.size must be the number of ",
-                                                 Workers(request, tp, request.ep), ", ", ranks, "; got ",
-                                                 Got("dp.size", request.dp), " and ", Got("fsdp.size", request.fsdp),
-                                                 "; each may be ", absl::StrJoin(Divisors(ranks), ", ")));
-}
-
-// Micro-batches to try, largest first.
-absl::StatusOr<std::vector<int64_t>> MicroBatches(const PlanRequest& request, int64_t tp) {
-  const int64_t ranks = request.world / (request.pp * request.cp * tp);  // that different samples go to
-  if (!request.global_batch.has_value()) return std::vector<int64_t>{request.micro_batch.value_or(kDefaultMicroBatch)};
-  const int64_t global = *request.global_batch;
-  if (global % ranks != 0) {
-    const int64_t below = global / ranks * ranks;
-    return absl::InvalidArgumentError(
-        absl::StrCat("train.global_batch_size = ", global, " does not divide over ", ranks, Groups(request, tp),
-                     "; nearest legal values: ", below > 0 ? absl::StrCat(below, " and ") : "", below + ranks));
-  }
-  const int64_t rows = global / ranks;
-  if (request.num_micro_batches.has_value()) {
-    const int64_t m = *request.num_micro_batches;
-    const int64_t size = request.micro_batch.value_or(rows / m);
-    if (size > 0 && size * m == rows) return std::vector<int64_t>{size};
-    return absl::InvalidArgumentError(absl::StrCat(
-        "dist.pp.num_micro_batches = ", m,
-        request.micro_batch.has_value() ? absl::StrCat(" of train.per_device_train_batch_size = ", size) : "",
-        " do not make the ", rows, " samples of a worker (global_batch_size ", global, " over ", ranks,
-        Groups(request, tp), "); use ", absl::StrJoin(Divisors(rows), ", ")));
-  }
-  if (request.micro_batch.has_value()) {
-    if (rows % *request.micro_batch == 0) return std::vector<int64_t>{*request.micro_batch};
-    return absl::InvalidArgumentError(
-        absl::StrCat("train.per_device_train_batch_size = ", *request.micro_batch, " does not divide the ", rows,
-                     " samples of a worker (global_batch_size ", global, " over ", ranks, Groups(request, tp),
-                     "); use ", absl::StrJoin(Divisors(rows), ", ")));
-  }
-  std::vector<int64_t> sizes = Divisors(rows);
-  std::reverse(sizes.begin(), sizes.end());
-  // Large micro-batches first, as long as they are reasonable; always the smallest, which needs the least memory.
-  if (sizes.size() > kMaxMicroBatches) {
-    const int64_t smallest = sizes.back();
-    sizes.resize(kMaxMicroBatches - 1);
-    sizes.push_back(smallest);
-  }
-  return sizes;
-}
-
-std::vector<DType> Precisions(const PlanRequest& request) {
-  if (request.bf16.has_value()) return {*request.bf16 ? DType::kBF16 : DType::kF32};
+DType Precision(const PlanRequest& request) {
+  if (request.bf16.has_value()) return *request.bf16 ? DType::kBF16 : DType::kF32;
   // The probe decides: bf16 only where the device is clearly faster in it (a CPU without bf16 units is slower).
   const auto& peaks = request.device.matmul_flops_per_second;
   const auto f32 = peaks.find(DType::kF32), bf16 = peaks.find(DType::kBF16);
-  if (f32 != peaks.end() && bf16 != peaks.end() && bf16->second > 1.3 * f32->second) return {DType::kBF16};
-  return {DType::kF32};
+  return f32 != peaks.end() && bf16 != peaks.end() && bf16->second > 1.3 * f32->second ? DType::kBF16 : DType::kF32;
 }
 
-// Sizes of tp to try. Where the job does not say: on a known machine all that divide a node, on probed devices 1.
-std::vector<int64_t> TensorSizes(const PlanRequest& request) {
-  if (request.tp.has_value()) return {*request.tp};
-  if (request.cluster.machine.issue_seconds == 0) return {1};
-  std::vector<int64_t> sizes;
-  for (int64_t size : Divisors(request.world / std::max<int64_t>(1, request.pp))) {
-    if (size <= request.cluster.machine.devices_per_node) sizes.push_back(size);
+// Samples of a step; where the job does not say, those of one micro-batch on each group of workers.
+int64_t GlobalBatch(const PlanRequest& request) {
+  if (request.global_batch.has_value()) return *request.global_batch;
+  const int64_t sharers = request.pp.value_or(1) * request.cp.value_or(1) * request.tp.value_or(1);
+  return request.micro_batch.value_or(kDefaultMicroBatch) * std::max<int64_t>(request.world / sharers, 1) *
+         request.num_micro_batches.value_or(1);
+}
+
+SearchRequest SearchRequestOf(const PlanRequest& request, int64_t num_units, DType precision) {
+  SearchRequest search;
+  search.cluster = request.cluster;
+  search.global_batch = GlobalBatch(request);
+  search.pp = request.pp;
+  search.dp = request.dp;
+  search.fsdp = request.fsdp;
+  search.ep = request.ep;
+  search.cp = request.cp;
+  search.tp = request.tp;
+  search.micro_batch = request.micro_batch;
+  search.num_micro_batches = request.num_micro_batches;
+  search.schedule = request.schedule;
+  search.chunks = request.num_chunks;
+  if (request.recompute_units.has_value()) search.recompute = *request.recompute_units > 0;
+  if (request.reshard_units.has_value()) search.reshard = *request.reshard_units >= num_units;
+  search.base.zero_stage = request.zero_stage;
+  if (const auto parts = static_cast<int64_t>(request.split_points.size()) + 1; parts > 1) {
+    search.cuts_between_layers = false;
+    if (!search.pp.has_value()) search.pp = parts / search.chunks.value_or(1);
+    if (!search.chunks.has_value() && parts > *search.pp) search.chunks = parts / *search.pp;
+    if (!search.schedule.has_value())
+      search.schedule = search.chunks.value_or(1) > 1 ? PipelineSchedule::kInterleaved : PipelineSchedule::k1F1B;
+    if (search.schedule == PipelineSchedule::kInterleaved)
+      search.chunks = std::max<int64_t>(2, search.chunks.value_or(2));
   }
-  return sizes;
+  if (request.device.memory_bytes > 0)
+    search.available_bytes =
+        std::max(1.0, static_cast<double>(request.device.memory_bytes - kIdleBytes - kBufferBytes - kStagingBytes));
+  search.execution = ExecutionOf(request.cluster.machine, precision);
+  return search;
 }
 
-absl::StatusOr<int64_t> RecomputeUnits(const PlanRequest& request, const ForwardModel& model) {
-  const auto num_units = static_cast<int64_t>(model.units.size());
-  if (request.recompute_units == PlanRequest::kAllUnits) return num_units;
-  if (request.recompute_units <= num_units) return request.recompute_units;
-  return absl::InvalidArgumentError(absl::StrCat("memory.gc_cnt = ", request.recompute_units, ", but the model has ",
-                                                 num_units, " layers; use at most that"));
+// Of the step that a candidate is predicted to take, with what further kinds of parallelism must earn.
+double Worth(const Candidate& c) {
+  const int kinds = (c.layout.pp > 1) + (c.layout.ep > 1) + (c.layout.cp > 1) + (c.layout.tp > 1);
+  return c.plan.step_seconds * (1 + kKindMustEarn * kinds);
 }
 
-absl::StatusOr<int64_t> KeptUnits(const PlanRequest& request, const ForwardModel& model) {
-  const auto num_units = static_cast<int64_t>(model.units.size());
-  if (!request.reshard_units.has_value() || *request.reshard_units == PlanRequest::kAllUnits) return 0;
-  if (*request.reshard_units > num_units) {
-    return absl::InvalidArgumentError(absl::StrCat("dist.fsdp.reshard_cnt = ", *request.reshard_units,
-                                                   ", but the model has ", num_units, " layers; use at most that"));
+bool Better(const Candidate& a, const Candidate& b) {
+  if (a.fits != b.fits) return a.fits;
+  return a.fits ? Worth(a) < Worth(b) : a.plan.total_bytes < b.plan.total_bytes;
+}
+
+class Planner {
+ public:
+  Planner(const PlanRequest& request, const ForwardBuilder& model, const OpTable& ops, const ForwardModel& one_row,
+          DType precision)
+      : request_(request), model_(model), ops_(ops), one_row_(one_row), precision_(precision) {}
+
+  absl::StatusOr<Planned> Run() {
+    TACC_ASSIGN_OR_RETURN(work_, AnalyzeModel(one_row_.forward, one_row_.units, precision_, ops_));
+    SearchRequest search = SearchRequestOf(request_, static_cast<int64_t>(one_row_.units.size()), precision_);
+    TACC_RETURN_IF_ERROR(SetOrder(search.base));
+    search.num_best = kMaxFinalists;
+    search.can_lay_out = [this](const Layout& layout) {
+      Plan plan;
+      return MakePlan(layout, &plan);
+    };
+    search.memory_factor = [this](const Layout& layout) { return MemoryFactor(layout); };
+    for (int round = 0; round < kMaxRounds; ++round) {
+      TACC_ASSIGN_OR_RETURN(SearchResult found, Search(work_, search));
+      const bool none_fits = found.best.empty();
+      for (const Scored& scored : none_fits ? std::vector<Scored>{*found.smallest} : found.best) {
+        if (AnyFits() && compiled_layers_ >= kMaxCompiledLayers) break;
+        // What was learned from those before may already say no.
+        if (none_fits || search.available_bytes <= 0 ||
+            scored.memory.total() * MemoryFactor(scored.layout) <= search.available_bytes)
+          Try(scored);
+      }
+      if (round == 0) TakeLosers(found);
+      if (none_fits || AnyFits()) break;
+      if (round + 1 == kMaxRounds) Try(*found.smallest);
+    }
+    if (planned_.candidates.empty()) return first_error_;
+    TACC_RETURN_IF_ERROR(Settle());
+    DropLosersThatAreCandidates();
+    return std::move(planned_);
   }
-  if (request.pp > 1) {
+
+ private:
+  // What programs of layouts that run alike have needed of memory, over what was estimated.
+  using Kind = std::tuple<bool, PipelineSchedule, bool, bool>;
+  static Kind KindOf(const Layout& l) { return {l.pp > 1, l.schedule, l.recompute, l.fsdp > 1}; }
+  double MemoryFactor(const Layout& layout) const {
+    const auto known = memory_factors_.find(KindOf(layout));
+    return known == memory_factors_.end() ? 1 : known->second;
+  }
+
+  // Makes it a candidate, if it is none.
+  void Try(const Scored& scored) {
+    for (const Candidate& c : planned_.candidates) {
+      if (c.layout == scored.layout) return;
+    }
+    Candidate candidate;
+    candidate.layout = scored.layout;
+    candidate.num_parameters = one_row_.num_parameters;
+    candidate.model_flops = work_.model_flops * static_cast<double>(scored.layout.global_batch());
+    absl::Status status = MakePlan(scored.layout, &candidate.plan);
+    if (status.ok()) status = Measure(candidate, ComposePlan);
+    if (!status.ok()) {
+      // What no job asked for need not be possible.
+      first_error_.Update(status);
+      planned_.losers.push_back({scored, false, absl::StrCat("cannot be compiled: ", status.message())});
+      return;
+    }
+    double& factor = memory_factors_.try_emplace(KindOf(scored.layout), 0).first->second;
+    factor = std::max(factor, static_cast<double>(candidate.memory.arena_bytes + candidate.memory.workspace_bytes) /
+                                  scored.memory.total());
+    planned_.candidates.push_back(std::move(candidate));
+  }
+
+  // The order of axes that the job asks for.
+  absl::Status SetOrder(Layout& layout) const {
+    TACC_ASSIGN_OR_RETURN(const Mesh mesh, InTopology(Layout().mesh(), request_.topology));
+    for (size_t i = 0; i < mesh.axes.size(); ++i) layout.order[i] = TopologyIndex(mesh.axes[i].name);
+    return absl::OkStatus();
+  }
+
+  // Errors: InvalidArgument when the model cannot be laid out so.
+  absl::Status MakePlan(const Layout& l, Plan* plan) const {
+    TACC_ASSIGN_OR_RETURN(const std::vector<Mesh::Axis> tensor_axes, TensorAxes(one_row_.forward, l.tp));
+    TACC_ASSIGN_OR_RETURN(const std::vector<Mesh::Axis> context_axes,
+                          ContextAxes(one_row_.forward, l.cp, request_.sp, tensor_axes));
+    std::vector<Mesh::Axis>& axes = plan->mesh.axes;
+    if (l.pp > 1) axes.push_back({kStageAxis, l.pp});
+    axes.push_back({"dp", l.dp});
+    axes.push_back({"fsdp", l.fsdp});
+    if (l.ep > 1) axes.push_back({"ep", l.ep});
+    axes.insert(axes.end(), context_axes.begin(), context_axes.end());
+    axes.insert(axes.end(), tensor_axes.begin(), tensor_axes.end());
+    TACC_ASSIGN_OR_RETURN(plan->mesh, InTopology(std::move(plan->mesh), request_.topology));
+    PartitionOptions pinned = LayoutOf(plan->mesh, one_row_.residual_module);
+    TACC_RETURN_IF_ERROR(ApplyPins(request_.pins, one_row_.forward, pinned));
+    plan->compute_dtype = precision_;
+    plan->seq_len = request_.seq_len;
+    plan->micro_batch = l.micro_batch;
+    plan->accumulation = l.accumulation;
+    plan->schedule = l.schedule;
+    plan->num_chunks = l.chunks;
+    plan->threads = request_.device.threads;
+    const auto num_units = static_cast<int64_t>(one_row_.units.size());
+    if (l.recompute) plan->recompute_units = std::min(request_.recompute_units.value_or(num_units), num_units);
+    plan->zero_stage = l.zero_stage;
+    if (!l.reshard) plan->kept_units = num_units - request_.reshard_units.value_or(0);
+    if (plan->kept_units == 0 || l.pp == 1) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat("dist.fsdp.reshard_after_forward: false does not go with dist.pp.size = ", request.pp,
+        absl::StrCat("dist.fsdp.reshard_after_forward: false does not go with dist.pp.size = ", l.pp,
                      ": weights would be kept for each micro-batch under way; leave it out, or use "
                      "dist.fsdp.zero_stage: 2, which gathers no weights"));
   }
-  return num_units - *request.reshard_units;
-}
 
-// Every plan that the request and the model allow; those of equal rows follow each other.
-absl::StatusOr<std::vector<Plan>> LegalPlans(const PlanRequest& request, const ForwardModel& model) {
-  TACC_ASSIGN_OR_RETURN(const int64_t recompute_units, RecomputeUnits(request, model));
-  TACC_ASSIGN_OR_RETURN(const int64_t kept_units, KeptUnits(request, model));
-  std::vector<Plan> plans;
-  absl::Status first_error;
-  for (int64_t tp : TensorSizes(request)) {
-    const absl::StatusOr<std::vector<Mesh>> meshes = DataMeshes(request, tp);
-    first_error.Update(meshes.status());
-    if (!meshes.ok()) continue;
-    const absl::StatusOr<std::vector<int64_t>> micro_batches = MicroBatches(request, tp);
-    first_error.Update(micro_batches.status());
-    if (!micro_batches.ok()) continue;
-    const absl::StatusOr<std::vector<Mesh::Axis>> tensor_axes = TensorAxes(model.forward, tp);
-    first_error.Update(tensor_axes.status());
-    if (!tensor_axes.ok()) continue;
-    const absl::StatusOr<std::vector<Mesh::Axis>> context_axes =
-        ContextAxes(model.forward, request.cp, request.sp, *tensor_axes);
-    first_error.Update(context_axes.status());
-    if (!context_axes.ok()) continue;
-    for (int64_t micro_batch : *micro_batches) {
-      for (Mesh mesh : *meshes) {
-        mesh.axes.insert(mesh.axes.end(), context_axes->begin(), context_axes->end());
-        mesh.axes.insert(mesh.axes.end(), tensor_axes->begin(), tensor_axes->end());
-        const absl::StatusOr<Mesh> ordered = InTopology(std::move(mesh), request.topology);
-        first_error.Update(ordered.status());
-        if (!ordered.ok()) continue;
-        PartitionOptions layout = LayoutOf(*ordered, model.residual_module);
-        if (absl::Status pins = ApplyPins(request.pins, model.forward, layout); !pins.ok()) {
-          first_error.Update(pins);
-          continue;
-        }
-        for (DType precision : Precisions(request)) {
-          Plan& plan = plans.emplace_back();
-          plan.mesh = *ordered;
-          plan.compute_dtype = precision;
-          plan.seq_len = request.seq_len;
-          plan.micro_batch = micro_batch;
-          const int64_t rows = micro_batch * plan.num_data_ranks();
-          plan.accumulation =
-              request.global_batch.has_value() ? *request.global_batch / rows : request.num_micro_batches.value_or(1);
-          plan.threads = request.device.threads;
-          plan.zero_stage = request.zero_stage;
-          plan.kept_units = kept_units;
-          plan.recompute_units = recompute_units;
-        }
-      }
+  using Measuring = absl::StatusOr<Measured> (*)(const PlanRequest&, const Plan&, const ForwardModel&, const OpTable&);
+  absl::Status Measure(Candidate& c, Measuring measure) {
+    const int64_t rows = c.plan.micro_batch * c.plan.num_data_ranks();
+    auto [forward, is_new] = forwards_.try_emplace(rows);
+    if (is_new) {
+      TACC_ASSIGN_OR_RETURN(forward->second, model_(rows, request_.seq_len));
     }
+    TACC_ASSIGN_OR_RETURN(Measured measured, measure(request_, c.plan, forward->second, ops_));
+    compiled_layers_ += measured.compiled_layers;
+    c.memory = measured.memory;
+    c.cost = measured.cost;
+    c.times = measured.times;
+    c.wait_seconds = measured.wait_seconds;
+    c.composed = measured.composed;
+    c.plan.step_seconds = measured.step_seconds;
+    c.plan.total_bytes = c.memory.arena_bytes + c.memory.workspace_bytes + kIdleBytes + BufferBytes(c.plan.mesh);
+    c.fits = request_.device.memory_bytes == 0 || c.plan.total_bytes <= request_.device.memory_bytes;
+    if (!c.composed && (planned_.programs.empty() || Better(c, whole_))) {
+      whole_ = c;
+      planned_.programs = std::move(measured.programs);
+    }
+    return absl::OkStatus();
   }
-  if (plans.empty()) return first_error;
-  return plans;
-}
 
-// Compiled, for exact bytes, and simulated.
-absl::StatusOr<Candidate> MakeCandidate(const PlanRequest& request, const Plan& plan, const ForwardModel& forward,
-                                        const OpTable& ops) {
-  Candidate candidate;
-  candidate.plan = plan;
-  PipelineObserver observer;
-  observer.verification = PipelineObserver::Verification::kInput;  // the candidate that is taken is compiled again
-  observer.after_step = [&](int, const Step& step, double, const std::vector<Program>& stages) {
-    if (step.name == "build-training") candidate.model_flops = ModelFlops(stages[0], ops);
-  };
-  TACC_ASSIGN_OR_RETURN(const Compiled compiled, CompilePlan(request, plan, forward, ops, observer));
-  candidate.memory = Largest(compiled.memory);
-  candidate.num_parameters = forward.num_parameters;
-  candidate.plan.total_bytes =
-      candidate.memory.arena_bytes + candidate.memory.workspace_bytes + kIdleBytes + BufferBytes(plan.mesh);
-  std::vector<const Program*> stages;
-  for (const Program& program : compiled.stages) {
-    stages.push_back(&program);
-    const StepCost cost = EstimateStep(program, ops, request.device);
-    if (cost.matmul_flops >= candidate.cost.matmul_flops) candidate.cost = cost;
+  bool AnyFits() const {
+    return std::any_of(planned_.candidates.begin(), planned_.candidates.end(),
+                       [](const Candidate& c) { return c.fits; });
   }
-  const NodeTimes times = TimesOn(request.cluster, stages, ops);
-  TACC_ASSIGN_OR_RETURN(const Simulation simulation, Simulate(stages, times));
-  candidate.times =
-      *std::max_element(simulation.stages.begin(), simulation.stages.end(),
-                        [](const StageTimes& a, const StageTimes& b) { return a.compute_seconds < b.compute_seconds; });
-  candidate.wait_seconds = simulation.stages[0].exposed_seconds + simulation.stages[0].idle_seconds;
-  candidate.plan.step_seconds = simulation.step_seconds;
-  candidate.fits = request.device.memory_bytes == 0 || candidate.plan.total_bytes <= request.device.memory_bytes;
-  return candidate;
-}
+
+  void TakeLosers(SearchResult& found) {
+    planned_.num_meshes = found.num_meshes;
+    planned_.num_layouts = found.num_layouts;
+    for (Loser& loser : found.losers) planned_.losers.push_back(std::move(loser));
+  }
+
+  // The first candidate's figures become those of its whole program.
+  absl::Status Settle() {
+    std::vector<Candidate>& candidates = planned_.candidates;
+    std::stable_sort(candidates.begin(), candidates.end(), Better);
+    while (candidates[0].fits && (candidates[0].composed || !(candidates[0].layout == whole_.layout))) {
+      planned_.programs.clear();
+      TACC_RETURN_IF_ERROR(Measure(candidates[0], MeasurePlan));
+      std::stable_sort(candidates.begin(), candidates.end(), Better);
+    }
+    return absl::OkStatus();
+  }
+
+  void DropLosersThatAreCandidates() {
+    const auto is_candidate = [&](const Loser& loser) {
+      return std::any_of(planned_.candidates.begin(), planned_.candidates.end(),
+                         [&](const Candidate& c) { return c.layout.mesh() == loser.scored.layout.mesh(); });
+    };
+    std::vector<Loser>& losers = planned_.losers;
+    losers.erase(std::remove_if(losers.begin(), losers.end(), is_candidate), losers.end());
+  }
+
+  const PlanRequest& request_;
+  const ForwardBuilder& model_;
+  const OpTable& ops_;
+  const ForwardModel& one_row_;
+  const DType precision_;
+  ModelWork work_;
+  std::map<int64_t, ForwardModel> forwards_;  // by rows
+  std::map<Kind, double> memory_factors_;
+  int64_t compiled_layers_ = 0;
+  Planned planned_;
+  Candidate whole_;  // of which planned_.programs are
+  absl::Status first_error_;
+};
 
 }  // namespace
 
@@ -283,7 +297,9 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
   options.partition.units = model.units;
   options.partition.reduce_dtype = request.reduce_dtype;
   options.remat.units.assign(model.units.begin(), model.units.begin() + plan.recompute_units);
-  options.stages = request.stages;
+  options.stages.schedule = plan.schedule;
+  options.stages.num_chunks = static_cast<int>(plan.num_chunks);
+  options.stages.split_points = request.split_points;
   options.stages.units = model.units;
   options.schedule.units = model.units;
   options.schedule.kept_units = plan.kept_units;
@@ -292,32 +308,20 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
   return Compile(model.forward, ops, options, observer);
 }
 
-absl::StatusOr<std::vector<Candidate>> PlanCandidates(const PlanRequest& request, const ForwardBuilder& model,
-                                                      const OpTable& ops) {
+absl::StatusOr<Planned> PlanCandidates(const PlanRequest& request, const ForwardBuilder& model, const OpTable& ops) {
   TACC_ASSIGN_OR_RETURN(const ForwardModel one_row, model(1, request.seq_len));
-  TACC_ASSIGN_OR_RETURN(std::vector<Plan> plans, LegalPlans(request, one_row));
-  if (const size_t limit = MaxCompiled(one_row.units.size()); plans.size() > limit) {
-    TACC_ASSIGN_OR_RETURN(const ModelWork work,
-                          AnalyzeModel(one_row.forward, one_row.units, plans[0].compute_dtype, ops));
-    plans = Finalists(work, request.cluster, std::move(plans), limit);
+  const auto num_units = static_cast<int64_t>(one_row.units.size());
+  const int64_t recompute = request.recompute_units.value_or(0);
+  if (recompute > num_units && recompute != PlanRequest::kAllUnits) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("memory.gc_cnt = ", recompute, ", but the model has ", num_units, " layers; use at most that"));
   }
-  std::vector<Candidate> candidates;
-  ForwardModel forward;
-  int64_t rows = 0;  // of `forward`; plans of equal rows follow each other
-  for (const Plan& plan : plans) {
-    if (rows != plan.micro_batch * plan.num_data_ranks()) {
-      rows = plan.micro_batch * plan.num_data_ranks();
-      TACC_ASSIGN_OR_RETURN(forward, model(rows, request.seq_len));
-    }
-    TACC_ASSIGN_OR_RETURN(Candidate candidate, MakeCandidate(request, plan, forward, ops));
-    candidates.push_back(std::move(candidate));
+  const int64_t reshard = request.reshard_units.value_or(0);
+  if (reshard > num_units && reshard != PlanRequest::kAllUnits) {
+    return absl::InvalidArgumentError(absl::StrCat("dist.fsdp.reshard_cnt = ", reshard, ", but the model has ",
+                                                   num_units, " layers; use at most that"));
   }
-  std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-    if (a.fits != b.fits) return a.fits;
-    if (!a.fits) return a.plan.total_bytes < b.plan.total_bytes;
-    return a.plan.step_seconds < b.plan.step_seconds;
-  });
-  return candidates;
+  return Planner(request, model, ops, one_row, Precision(request)).Run();
 }
 
 absl::Status DoesNotFit(const PlanRequest& request, const Candidate& smallest) {
@@ -326,10 +330,11 @@ absl::Status DoesNotFit(const PlanRequest& request, const Candidate& smallest) {
   for (const MemoryUse::Buffer& buffer : smallest.memory.largest) {
     absl::StrAppend(&largest, largest.empty() ? "" : "; ", buffer.name, " ", mib(buffer.bytes));
   }
+  // What the job leaves open was tried.
+  const Layout& l = smallest.layout;
   std::vector<std::string> help;
-  if (smallest.plan.micro_batch > 1) help.push_back("a smaller train.per_device_train_batch_size");
-  if (smallest.plan.mesh.axes[smallest.plan.mesh.Find("fsdp")].size < smallest.plan.num_data_ranks())
-    help.push_back("a larger dist.fsdp.size");
+  if (l.micro_batch > 1) help.push_back("a smaller train.per_device_train_batch_size");
+  if (request.fsdp.has_value() && l.fsdp < l.batch_ranks()) help.push_back("a larger dist.fsdp.size");
   help.push_back("more workers (fsdp shards weights and optimizer over them)");
   if (smallest.plan.recompute_units == 0) help.push_back("memory.gc: true");
   help.push_back("a shorter data.seq_len");

@@ -13,6 +13,7 @@
 #include "graph/passes/pins.h"
 #include "graph/passes/pipeline.h"
 #include "graph/planner/cluster.h"
+#include "graph/planner/search.h"
 #include "graph/planner/simulate/simulate.h"
 
 namespace tacc::graph {
@@ -32,16 +33,14 @@ using ForwardBuilder = std::function<absl::StatusOr<ForwardModel>(int64_t batch,
 struct PlanRequest {
   TrainingOptions training;  // accumulation is the planner's
   int64_t world = 1;         // ranks
-  std::optional<int64_t> dp;
-  std::optional<int64_t> fsdp;
-  std::optional<int64_t> tp;
-  int64_t pp = 1;  // stages
+  std::optional<int64_t> pp, dp, fsdp, ep, tp;
+  std::optional<int64_t> cp;  // ranks that share a sequence,
+  int64_t sp = 1;             // of which so many by Ulysses, the others in a ring
   std::optional<int64_t> num_micro_batches;
-  StageOptions stages;  // units are the model's
-  int64_t ep = 1;
-  double expert_buffer_factor = 2;  // see ExpertParallelOptions
-  int64_t cp = 1;                   // ranks that share a sequence,
-  int64_t sp = 1;                   // of which so many by Ulysses, the others in a ring
+  std::optional<PipelineSchedule> schedule;
+  std::optional<int64_t> num_chunks;      // of the interleaved schedule
+  std::vector<std::string> split_points;  // see StageOptions
+  double expert_buffer_factor = 2;        // see ExpertParallelOptions
   std::optional<int64_t> global_batch;
   std::optional<int64_t> micro_batch;  // per device
   int64_t zero_stage = 3;              // see PartitionOptions
@@ -51,7 +50,7 @@ struct PlanRequest {
   DType reduce_dtype = DType::kF32;
   // The first N units compute their activations again in the backward.
   static constexpr int64_t kAllUnits = std::numeric_limits<int64_t>::max();
-  int64_t recompute_units = 0;
+  std::optional<int64_t> recompute_units;
   // The first N units gather their weights again in the backward; the others keep them.
   std::optional<int64_t> reshard_units;
   int64_t seq_len = 0;
@@ -61,6 +60,7 @@ struct PlanRequest {
 
 // One layout with what it needs and what it is predicted to take.
 struct Candidate {
+  Layout layout;
   Plan plan;
   MemoryUse memory;         // of the stage that needs most
   StepCost cost;            // of the stage with the most FLOPs
@@ -69,6 +69,16 @@ struct Candidate {
   double model_flops = 0;   // of a step, for MFU
   int64_t num_parameters = 0;
   bool fits = false;
+  bool composed = false;  // put together from parts of the model (ComposePlan), not from all of it
+};
+
+// What the planner found. `candidates`: real programs, the one to take first: those that fit by predicted step time,
+// then the others by memory. `losers`: the other meshes, by estimate.
+struct Planned {
+  std::vector<Candidate> candidates;
+  std::vector<Program> programs;  // of the first candidate's stages, if it fits
+  std::vector<Loser> losers;
+  int64_t num_meshes = 0, num_layouts = 0;  // that were searched
 };
 
 // Memory of a rank beside the arena and the workspace. Idle: its libraries loaded, no program bound (VmHWM of tacc-rank
@@ -81,12 +91,13 @@ inline constexpr int64_t kStagingBytes = int64_t{8} << 20;
 // Buffers and staging of a rank of this mesh.
 int64_t BufferBytes(const Mesh& mesh);
 
-// Candidates, the best first: those that fit by predicted step time, then the others by memory. Of all that the request
-// allows (pp x dp x fsdp x ep x tp = world, micro-batches that divide the rows of a device, precisions), those that
-// estimates say are worth it (Finalists) are compiled, for exact bytes, and simulated. Errors: InvalidArgument when the
-// request contradicts itself (nearest legal values named) or the model cannot be built.
-absl::StatusOr<std::vector<Candidate>> PlanCandidates(const PlanRequest& request, const ForwardBuilder& model,
-                                                      const OpTable& ops);
+// Whatever the request leaves open is searched (search.h); the best by estimate become programs, for exact bytes and a
+// simulated step (compose.h), until some fit or a fitting one is not to be found. Each kind of parallelism beside dp
+// and fsdp must earn kKindMustEarn of the step: less than that no prediction can tell apart. The first candidate's
+// figures are those of its whole program. Errors: InvalidArgument when the request contradicts itself (nearest legal
+// values named) or the model cannot be built.
+inline constexpr double kKindMustEarn = 0.01;
+absl::StatusOr<Planned> PlanCandidates(const PlanRequest& request, const ForwardBuilder& model, const OpTable& ops);
 
 // Of the stage that needs most.
 const MemoryUse& Largest(const std::vector<MemoryUse>& stages);

@@ -88,6 +88,13 @@ class Reader {
   absl::Status status_;
 };
 
+// Of a step of that many seconds, on the peak of the candidate's type.
+double Mfu(const CompileRequest& request, const Candidate& c, double seconds) {
+  const double peak =
+      request.plan.cluster.machine.PeakFlops(c.plan.compute_dtype) * request.plan.cluster.machine.PeakShare();
+  return seconds > 0 && peak > 0 ? c.model_flops / (seconds * peak * static_cast<double>(c.plan.num_ranks())) : 0.0;
+}
+
 json MemoryJson(const Candidate& c) {
   json largest = json::array();
   for (const MemoryUse::Buffer& buffer : c.memory.largest)
@@ -148,29 +155,28 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   r.Get("job.dist.tp.size", &plan.tp);
   r.Get("job.dist.pp.size", &plan.pp);
   r.Get("job.dist.pp.num_micro_batches", &plan.num_micro_batches);
-  r.Get("job.dist.pp.split_points", &plan.stages.split_points);
-  std::string schedule = "1f1b";
+  r.Get("job.dist.pp.split_points", &plan.split_points);
+  std::string schedule;
   r.GetEnum("job.dist.pp.schedule", "PIPELINE_SCHEDULE_", &schedule);
-  for (const PipelineSchedule s :
-       {PipelineSchedule::k1F1B, PipelineSchedule::kInterleaved, PipelineSchedule::kZeroBubble}) {
-    if (schedule == std::string(Name(s))) plan.stages.schedule = s;
+  if (!schedule.empty()) {
+    TACC_ASSIGN_OR_RETURN(plan.schedule, ParsePipelineSchedule(schedule));
   }
-  plan.stages.num_chunks = plan.stages.schedule == PipelineSchedule::kInterleaved ? 2 : 1;
-  r.Get("job.dist.pp.num_chunks", &plan.stages.num_chunks);
+  r.Get("job.dist.pp.num_chunks", &plan.num_chunks);
   r.Get("job.dist.sp.size", &plan.sp);
-  plan.cp = plan.sp;
+  if (plan.sp > 1) plan.cp = plan.sp;
   r.Get("job.dist.cp.size", &plan.cp);
   r.Get("job.dist.topology", &plan.topology);
   r.Get("job.dist.pins", &plan.pins);
   r.Get("job.dist.fsdp.wrap_layer_cls", &request.wrap_layer_cls);
-  bool gc = false;
+  std::optional<bool> gc;
   r.Get("job.memory.gc", &gc);
-  if (gc) plan.recompute_units = PlanRequest::kAllUnits;
+  if (gc.has_value()) plan.recompute_units = *gc ? PlanRequest::kAllUnits : 0;
   r.Get("job.memory.gc_cls", &request.gc_cls);
   r.Get("job.memory.gc_cnt", &plan.recompute_units);
   r.Get("data.vocab_size", &request.vocab_size);
   r.Get("data.separate_documents", &request.separate_documents);
-  int64_t workers = plan.pp * plan.dp.value_or(1) * plan.fsdp.value_or(1) * plan.ep * plan.cp * plan.tp.value_or(1);
+  int64_t workers = 1;
+  for (const auto& size : {plan.pp, plan.dp, plan.fsdp, plan.ep, plan.cp, plan.tp}) workers *= size.value_or(1);
   r.Get("job.resources.workers", &workers);
   plan.world = workers;
   r.Get("world", &plan.world);
@@ -227,6 +233,9 @@ nlohmann::json CandidateJson(const CompileRequest& request, const Candidate& c) 
           {"zero_stage", c.plan.zero_stage},
           {"kept_units", c.plan.kept_units},
           {"recompute_units", c.plan.recompute_units},
+          {"gc", c.layout.recompute},
+          {"schedule", std::string(Name(c.plan.schedule))},
+          {"num_chunks", c.plan.num_chunks},
           {"threads", c.plan.threads},
           {"num_parameters", c.num_parameters},
           {"flops_per_step", c.model_flops},
@@ -241,11 +250,46 @@ nlohmann::json CandidateJson(const CompileRequest& request, const Candidate& c) 
           {"predicted_idle_seconds", c.times.idle_seconds},
           {"predicted_wait_seconds", c.wait_seconds},
           {"predicted_tokens_per_second", seconds > 0 ? tokens / seconds : 0.0},
-          {"predicted_mfu",
-           seconds > 0 && peak > 0 ? c.model_flops / (seconds * peak * static_cast<double>(c.plan.num_ranks())) : 0.0},
+          {"predicted_mfu", Mfu(request, c, seconds)},
           {"communication_bytes_per_rank", c.cost.sent_bytes},
           {"num_collectives", c.cost.num_collectives},
           {"peak_flops_per_second", peak}};
+}
+
+nlohmann::json LoserJson(const CompileRequest& request, const Loser& loser, const Candidate& best) {
+  const auto& [layout, step, memory] = loser.scored;
+  json mesh = json::object(), axes = json::array();
+  for (const Mesh::Axis& axis : layout.mesh().axes) {
+    if (axis.size == 1 && axis.name != "dp" && axis.name != "fsdp") continue;
+    mesh[axis.name] = axis.size;
+    axes.push_back(axis.name);
+  }
+  const auto bytes = [](double value) { return static_cast<int64_t>(value); };
+  const double tokens = static_cast<double>(layout.global_batch() * request.plan.seq_len);
+  return {{"estimated", true},
+          {"world", layout.num_ranks()},
+          {"mesh", std::move(mesh)},
+          {"axes", std::move(axes)},
+          {"precision", std::string(Name(best.plan.compute_dtype))},
+          {"per_device_train_batch_size", layout.micro_batch},
+          {"global_batch_size", layout.global_batch()},
+          {"accumulation", layout.accumulation},
+          {"schedule", std::string(Name(layout.schedule))},
+          {"num_chunks", layout.chunks},
+          {"gc", layout.recompute},
+          {"memory",
+           {{"weights_bytes", bytes(memory.weights + memory.copies)},
+            {"gradients_bytes", bytes(memory.gradients)},
+            {"optimizer_bytes", bytes(memory.optimizer)},
+            {"temporaries_bytes", bytes(memory.activations + memory.temporaries)},
+            {"total_bytes", bytes(memory.total()) + kIdleBytes + BufferBytes(layout.mesh())}}},
+          {"available_bytes", request.plan.device.memory_bytes},
+          {"fits", loser.fits},
+          {"predicted_step_seconds", step.seconds},
+          {"predicted_exposed_communication_seconds", step.communication()},
+          {"predicted_tokens_per_second", step.seconds > 0 ? tokens / step.seconds : 0.0},
+          {"predicted_mfu", Mfu(request, best, step.seconds)},
+          {"why_not", loser.why}};
 }
 
 std::string SummaryJson(const CompileRequest& request, const Candidate& candidate, absl::string_view fingerprint) {

@@ -31,6 +31,8 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view json);
 std::string SummaryJson(const CompileRequest& request, const Candidate& candidate, absl::string_view fingerprint);
 // An entry of `tacc-plan plan`'s candidates.
 nlohmann::json CandidateJson(const CompileRequest& request, const Candidate& candidate);
+// An entry of its losers: the same, as far as an estimate goes. `best`: what is taken.
+nlohmann::json LoserJson(const CompileRequest& request, const Loser& loser, const Candidate& best);
 
 }  // namespace tacc::graph
 

@@ -1,6 +1,7 @@
 #include "graph/planner/request.h"
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -62,9 +63,9 @@ TEST(CompileRequest, RecomputesWhatTheJobSays) {
   EXPECT_EQ(with("\"gc\": true, \"gc_cls\": [\"B\"]").gc_cls, std::vector<std::string>{"B"});
   const OpTable ops;
   auto units = [&](const std::string& memory) {
-    const auto candidates = PlanCandidates(with(memory).plan, TestModel(), ops);
-    EXPECT_TRUE(candidates.ok()) << candidates.status();
-    return (*candidates)[0].plan.recompute_units;
+    const auto planned = PlanCandidates(with(memory).plan, TestModel(), ops);
+    EXPECT_TRUE(planned.ok()) << planned.status();
+    return planned->candidates[0].plan.recompute_units;
   };
   EXPECT_EQ(units("\"gc\": true"), 2);
   EXPECT_EQ(units("\"gc\": true, \"gc_cnt\": 1"), 1);
@@ -81,11 +82,13 @@ TEST(CompileRequest, ShardsWhatTheJobSays) {
     PlanRequest plan = request.plan;
     plan.fsdp = 2;
     plan.micro_batch = 1;  // four micro-batches
-    auto candidates = PlanCandidates(plan, TestModel(), ops);
-    EXPECT_TRUE(candidates.ok()) << candidates.status();
-    EXPECT_EQ(candidates->front().plan.zero_stage, stage);
-    EXPECT_EQ(CandidateJson(request, candidates->front())["zero_stage"], stage);
-    return candidates->front();
+    plan.recompute_units = 0;
+    plan.reshard_units = PlanRequest::kAllUnits;
+    auto planned = PlanCandidates(plan, TestModel(), ops);
+    EXPECT_TRUE(planned.ok()) << planned.status();
+    EXPECT_EQ(planned->candidates[0].plan.zero_stage, stage);
+    EXPECT_EQ(CandidateJson(request, planned->candidates[0])["zero_stage"], stage);
+    return planned->candidates[0];
   };
   const Candidate one = candidate(1), two = candidate(2), three = candidate(3);
   EXPECT_EQ(one.memory.optimizer_bytes, three.memory.optimizer_bytes);
@@ -106,9 +109,10 @@ TEST(CompileRequest, KeepsGatheredWeightsAsTheJobSays) {
     PlanRequest request = plan(options);
     request.fsdp = 2;
     request.micro_batch = 4;
-    const auto candidates = PlanCandidates(request, TestModel(), ops);
-    EXPECT_TRUE(candidates.ok()) << candidates.status();
-    return candidates->front();
+    request.recompute_units = 0;
+    const auto planned = PlanCandidates(request, TestModel(), ops);
+    EXPECT_TRUE(planned.ok()) << planned.status();
+    return planned->candidates[0];
   };
   const Candidate again = candidate("\"reshard_after_forward\": true, ");
   const Candidate some = candidate("\"reshard_after_forward\": true, \"reshard_cnt\": 1, ");
@@ -152,65 +156,116 @@ TEST(CompileRequest, GradientsMayTravelNarrower) {
   for (int64_t fsdp : {1, 2}) {
     PlanRequest plan = request.plan;
     plan.fsdp = fsdp;
+    plan.dp = 2 / fsdp;
     auto narrow = PlanCandidates(plan, TestModel(), ops);
     ASSERT_TRUE(narrow.ok()) << narrow.status();
     plan.reduce_dtype = DType::kF32;
     auto wide = PlanCandidates(plan, TestModel(), ops);
     ASSERT_TRUE(wide.ok()) << wide.status();
-    EXPECT_LT(narrow->front().cost.sent_bytes, 0.9 * wide->front().cost.sent_bytes);
+    EXPECT_LT(narrow->candidates[0].cost.sent_bytes, 0.9 * wide->candidates[0].cost.sent_bytes);
   }
 }
 
-TEST(Planner, TriesEveryMeshAndMicroBatch) {
-  const OpTable ops;
-  const CompileRequest request = Parse(kRequest);
-  auto candidates = PlanCandidates(request.plan, TestModel(), ops);
-  ASSERT_TRUE(candidates.ok()) << candidates.status();
-  EXPECT_EQ(candidates->size(), 6u);  // dp2, fsdp2 x micro-batches 4, 2, 1
-  for (const Candidate& c : *candidates) {
+// What is planned must be.
+Planned MustPlan(const PlanRequest& request, const ForwardBuilder& model = TestModel()) {
+  static const OpTable& ops = *new OpTable();
+  auto planned = PlanCandidates(request, model, ops);
+  EXPECT_TRUE(planned.ok()) << planned.status();
+  return planned.ok() ? *std::move(planned) : Planned{{Candidate()}, {}, {}, 0, 0};
+}
+
+std::string Refusal(const PlanRequest& request) {
+  static const OpTable& ops = *new OpTable();
+  return std::string(PlanCandidates(request, TestModel(), ops).status().message());
+}
+
+void SetWorkers(PlanRequest& plan, int64_t workers) {
+  plan.world = workers;
+  plan.cluster = *MakeCluster(MachineOf(plan.device), workers);
+}
+
+PlanRequest DataParallelOnly() {
+  PlanRequest plan = Parse(kRequest).plan;
+  plan.pp = plan.ep = plan.cp = plan.tp = 1;
+  return plan;
+}
+
+TEST(Planner, WeighsEveryMesh) {
+  const Planned planned = MustPlan(Parse(kRequest).plan);
+  std::set<std::string> meshes;
+  for (const Candidate& c : planned.candidates) {
+    meshes.insert(c.plan.mesh.ToString());
     EXPECT_EQ(c.plan.global_batch(), 8);
     EXPECT_EQ(c.plan.compute_dtype, DType::kBF16);  // twice as fast on this device
-    EXPECT_EQ(c.model_flops, candidates->front().model_flops);
-    EXPECT_LE(candidates->front().plan.step_seconds, c.plan.step_seconds);
+    EXPECT_EQ(c.model_flops, planned.candidates[0].model_flops);
+    EXPECT_LE(planned.candidates[0].plan.step_seconds, c.plan.step_seconds * (1 + 4 * kKindMustEarn));
+  }
+  for (const Loser& loser : planned.losers) {
+    EXPECT_FALSE(loser.why.empty());
+    meshes.insert(loser.scored.layout.mesh().ToString());
+  }
+  EXPECT_THAT(meshes, ::testing::IsSupersetOf({"dp=2 fsdp=1", "dp=1 fsdp=2", "dp=1 fsdp=1 tp=2", "pp=2 dp=1 fsdp=1"}));
+  EXPECT_EQ(planned.num_meshes, 4);
+}
+
+TEST(Planner, KeepsWhatTheJobSays) {
+  PlanRequest plan = Parse(kRequest).plan;
+  SetWorkers(plan, 8);
+  plan.pp = 2;
+  plan.fsdp = 2;
+  plan.micro_batch = 1;
+  plan.recompute_units = 1;
+  plan.schedule = PipelineSchedule::kZeroBubble;
+  for (const Candidate& c : MustPlan(plan).candidates) {
+    EXPECT_EQ(c.layout.pp, 2);
+    EXPECT_EQ(c.layout.fsdp, 2);
+    EXPECT_EQ(c.plan.micro_batch, 1);
+    EXPECT_EQ(c.plan.recompute_units, 1);
+    EXPECT_EQ(c.plan.schedule, PipelineSchedule::kZeroBubble);
   }
 }
 
 TEST(Planner, NamesTheNearestLegalSizes) {
-  const OpTable ops;
-  PlanRequest plan = Parse(kRequest).plan;
+  PlanRequest plan = DataParallelOnly();
   plan.global_batch = 7;
-  EXPECT_EQ(PlanCandidates(plan, TestModel(), ops).status().message(),
-            "train.global_batch_size = 7 does not divide over 2 workers; nearest legal values: 6 and 8");
+  EXPECT_EQ(Refusal(plan), "train.global_batch_size = 7 does not divide over 2 workers; nearest legal values: 6 and 8");
   plan.global_batch = 8;
   plan.micro_batch = 3;
-  EXPECT_EQ(PlanCandidates(plan, TestModel(), ops).status().message(),
+  EXPECT_EQ(Refusal(plan),
             "train.per_device_train_batch_size = 3 does not divide the 4 samples of a worker (global_batch_size 8 over "
-            "2 workers); use 1, 2, 4");
+            "2 workers); nearest legal values: 2 and 4");
+  plan.micro_batch = 2;
+  plan.num_micro_batches = 4;
+  EXPECT_EQ(
+      Refusal(plan),
+      "dist.pp.num_micro_batches = 4 do not divide the 4 samples of a worker (global_batch_size 8 over 2 workers, "
+      "train.per_device_train_batch_size 2); nearest legal values: 2");
   plan.micro_batch = 4;
   plan.fsdp = 3;
-  EXPECT_EQ(PlanCandidates(plan, TestModel(), ops).status().message(),
-            "dist.dp.size x dist.fsdp.size must be the number of workers, 2; got dp.size unset and fsdp.size 3; each "
-            "may be 1, 2");
+  EXPECT_EQ(Refusal(plan), "dist.fsdp.size = 3 does not divide the 2 workers; nearest legal values: 2");
+  plan.fsdp = plan.dp = 2;
+  EXPECT_THAT(Refusal(plan), HasSubstr("dist.dp.size 2 x dist.fsdp.size 2 x dist.ep.size 1 x dist.cp.size 1 x "
+                                       "dist.tp.size 1 = 4 does not divide the 2 workers; the product may be 1, 2"));
+  // What no data parallelism can deal out, another layout can.
+  plan = Parse(kRequest).plan;
+  plan.global_batch = 7;
+  EXPECT_EQ(MustPlan(plan).candidates[0].plan.num_data_ranks(), 1);
 }
 
 TEST(Planner, CutsTensorParallelismByTheModelsHeads) {
-  const OpTable ops;
   PlanRequest plan = Parse(kRequest).plan;
-  plan.world = 8;
+  SetWorkers(plan, 8);
   plan.tp = 4;
-  auto candidates = PlanCandidates(plan, TestModel(), ops);
-  ASSERT_TRUE(candidates.ok()) << candidates.status();
-  for (const Candidate& c : *candidates) {
+  plan.pp = 1;
+  for (const Candidate& c : MustPlan(plan).candidates) {
     // 4 heads and 2 kv heads: each kv head is held by two ranks.
     EXPECT_THAT(c.plan.mesh.ToString(), testing::AnyOf("dp=2 fsdp=1 tp=2 tpq=2", "dp=1 fsdp=2 tp=2 tpq=2"));
     EXPECT_EQ(c.plan.global_batch(), 8);
   }
   plan.tp = 8;
-  EXPECT_EQ(PlanCandidates(plan, TestModel(), ops).status().message(),
-            "dist.tp.size = 8 does not divide the model's 4 heads and 2 kv heads; use 1, 2, 4");
+  EXPECT_EQ(Refusal(plan), "dist.tp.size = 8 does not divide the model's 4 heads and 2 kv heads; use 1, 2, 4");
   plan.tp = 3;
-  EXPECT_EQ(PlanCandidates(plan, TestModel(), ops).status().message(),
-            "dist.tp.size = 3 does not divide the 8 workers; use 1, 2, 4, 8");
+  EXPECT_EQ(Refusal(plan), "dist.tp.size = 3 does not divide the 8 workers; nearest legal values: 2 and 4");
 }
 
 TEST(Planner, OrdersTheAxesAsTheJobSays) {
@@ -218,14 +273,13 @@ TEST(Planner, OrdersTheAxesAsTheJobSays) {
   PlanRequest plan =
       Parse(Replaced(kRequest, "\"dist\": {", "\"dist\": {\"topology\": [\"tp\", \"fsdp\", \"pp\"], ")).plan;
   EXPECT_EQ(plan.topology, (std::vector<std::string>{"tp", "fsdp", "pp"}));
-  plan.world = 16;
+  SetWorkers(plan, 16);
   plan.tp = 4;
   plan.pp = 2;
-  auto candidates = PlanCandidates(plan, TestModel(), ops);
-  ASSERT_TRUE(candidates.ok()) << candidates.status();
+  const Planned planned = MustPlan(plan);
   // dp, which is not named, is 1; tp stands for its parts.
-  for (const Candidate& c : *candidates) EXPECT_EQ(c.plan.mesh.ToString(), "dp=1 tp=2 tpq=2 fsdp=2 pp=2");
-  EXPECT_EQ(CandidateJson(Parse(kRequest), candidates->front())["axes"].dump(),
+  for (const Candidate& c : planned.candidates) EXPECT_EQ(c.plan.mesh.ToString(), "dp=1 tp=2 tpq=2 fsdp=2 pp=2");
+  EXPECT_EQ(CandidateJson(Parse(kRequest), planned.candidates[0])["axes"].dump(),
             "[\"dp\",\"tp\",\"tpq\",\"fsdp\",\"pp\"]");
   plan.dp = 1;
   plan.topology = {"pp", "fsdp"};
@@ -249,7 +303,7 @@ TEST(Planner, PinsWhatTheJobPins) {
   plan.pins.clear();
   const auto free = PlanCandidates(plan, TestModel(), ops);
   ASSERT_TRUE(free.ok()) << free.status();
-  EXPECT_NE(pinned->front().cost.num_collectives, free->front().cost.num_collectives);
+  EXPECT_NE(pinned->candidates[0].cost.num_collectives, free->candidates[0].cost.num_collectives);
   plan.pins = {{"layers.*.mlp", "[dp, tp]"}};
   EXPECT_EQ(PlanCandidates(plan, TestModel(), ops).status().message(),
             "dist.pins: \"layers.*.mlp\": it has 2 dims, but results of layers.0.mlp have 3");
@@ -258,42 +312,53 @@ TEST(Planner, PinsWhatTheJobPins) {
 }
 
 TEST(Planner, CutsTheSequence) {
-  const OpTable ops;
   PlanRequest plan = Parse(kRequest).plan;
-  plan.world = 6;
+  SetWorkers(plan, 6);
   plan.cp = 3;
-  auto candidates = PlanCandidates(plan, TestModel(), ops);
-  ASSERT_TRUE(candidates.ok()) << candidates.status();
-  for (const Candidate& c : *candidates) {
+  plan.pp = plan.tp = 1;
+  for (const Candidate& c : MustPlan(plan).candidates) {
     EXPECT_THAT(c.plan.mesh.ToString(), testing::AnyOf("dp=2 fsdp=1 cp=3", "dp=1 fsdp=2 cp=3"));
     EXPECT_EQ(c.plan.global_batch(), 8);
   }
-  plan.world = plan.cp = plan.sp = 2;
-  candidates = PlanCandidates(plan, TestModel(), ops);
-  ASSERT_TRUE(candidates.ok()) << candidates.status();
-  EXPECT_EQ(candidates->front().plan.mesh.ToString(), "dp=1 fsdp=1 sp=2");
+  SetWorkers(plan, 2);
+  plan.cp = plan.sp = 2;
+  EXPECT_EQ(MustPlan(plan).candidates[0].plan.mesh.ToString(), "dp=1 fsdp=1 sp=2");
   plan.sp = 1;
-  EXPECT_EQ(PlanCandidates(plan, TestModel(), ops).status().message(),
+  EXPECT_EQ(Refusal(plan),
             "dist.cp.size = 2 with dist.sp.size = 1 does not fit a sequence of 6 tokens, 4 heads and 2 kv heads; "
             "dist.sp.size must divide dist.cp.size and the heads, and data.seq_len be a multiple of 2 x dist.cp.size; "
             "dist.sp.size may be 2");
   plan.cp = 4;
-  EXPECT_EQ(PlanCandidates(plan, TestModel(), ops).status().message(),
-            "dist.cp.size = 4 does not divide the 2 workers; use 1, 2");
+  EXPECT_EQ(Refusal(plan), "dist.cp.size = 4 does not divide the 2 workers; nearest legal values: 2");
 }
 
 TEST(Planner, SaysWhatWouldFit) {
-  const OpTable ops;
   PlanRequest plan = Parse(kRequest).plan;
   plan.device.memory_bytes = 1000;
-  auto candidates = PlanCandidates(plan, TestModel(), ops);
-  ASSERT_TRUE(candidates.ok());
-  EXPECT_FALSE(candidates->front().fits);
-  const std::string message(DoesNotFit(plan, candidates->front()).message());
+  const Planned planned = MustPlan(plan);
+  EXPECT_FALSE(planned.candidates[0].fits);
+  const std::string message(DoesNotFit(plan, planned.candidates[0]).message());
   for (const char* part : {"the model does not fit: a worker needs ", "has 0.0 MiB",
                            "largest buffers: ", "what would help: more workers"}) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
   }
+  for (const Loser& loser : planned.losers) EXPECT_THAT(loser.why, HasSubstr("does not fit: "));
+}
+
+// The least memory of a rank with which some layout runs: with a little more than that the planner must find one.
+TEST(Planner, FindsWhatFitsWhenMemoryIsShort) {
+  PlanRequest plan = Parse(kRequest).plan;
+  plan.global_batch = 64;
+  plan.bf16 = false;
+  plan.fsdp = 2;  // with staging of collectives, which is more than all of this model
+  const Planned rich = MustPlan(plan);
+  plan.device.memory_bytes = 1;  // nothing fits; the smallest comes first
+  const int64_t least = MustPlan(plan).candidates[0].plan.total_bytes;
+  ASSERT_LT(least, rich.candidates[0].plan.total_bytes);
+  plan.device.memory_bytes = least + 64;
+  const Planned poor = MustPlan(plan);
+  EXPECT_TRUE(poor.candidates[0].fits);
+  EXPECT_GT(poor.candidates[0].plan.recompute_units, 0);
 }
 
 }  // namespace

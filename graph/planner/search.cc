@@ -4,7 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <map>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -14,7 +14,7 @@
 namespace tacc::graph {
 namespace {
 
-constexpr int64_t kMaxMicroBatch = 16;
+constexpr int64_t kMaxMicroBatch = 16, kMaxChunks = 8;
 
 std::vector<int64_t> Divisors(int64_t n) {
   std::vector<int64_t> divisors;
@@ -27,7 +27,7 @@ std::vector<int64_t> Divisors(int64_t n) {
   return divisors;
 }
 
-// "dist.tp.size = 3 REASON; nearest legal values: 2 and 4".
+// "FIELD = 3 REASON; nearest legal values: 2 and 4".
 absl::Status Illegal(absl::string_view field, int64_t value, absl::string_view reason,
                      const std::vector<int64_t>& legal) {
   std::vector<int64_t> nearest;
@@ -55,6 +55,13 @@ std::vector<int64_t> Where(const std::vector<int64_t>& values, const std::functi
   return kept;
 }
 
+using Field = std::pair<const char*, std::optional<int64_t>>;
+std::vector<Field> SizeFields(const SearchRequest& r) {
+  return {{"dist.pp.size", r.pp}, {"dist.dp.size", r.dp}, {"dist.fsdp.size", r.fsdp},
+          {"dist.ep.size", r.ep}, {"dist.cp.size", r.cp}, {"dist.tp.size", r.tp}};
+}
+
+// The values of each axis alone; whether they go together, CanLayOut says.
 struct Axes {
   std::vector<int64_t> pp, fsdp, ep, cp, tp;
 };
@@ -62,27 +69,20 @@ struct Axes {
 absl::StatusOr<Axes> LegalAxes(const ModelWork& model, const SearchRequest& r) {
   const int64_t devices = r.cluster.num_devices(), per_node = r.cluster.machine.devices_per_node;
   const std::vector<int64_t> divisors = Divisors(devices);
-  const std::string of_devices = absl::StrCat("does not divide the ", devices, " devices");
-  for (const auto& [field, asked] :
-       {std::pair("dist.pp.size", r.pp), std::pair("dist.dp.size", r.dp), std::pair("dist.fsdp.size", r.fsdp),
-        std::pair("dist.ep.size", r.ep), std::pair("dist.cp.size", r.cp), std::pair("dist.tp.size", r.tp)}) {
+  const std::string of_devices = absl::StrCat("does not divide the ", devices, " workers");
+  for (const auto& [field, asked] : SizeFields(r)) {
     TACC_RETURN_IF_ERROR(Values(field, asked, of_devices, divisors).status());
   }
   Axes axes;
-  TACC_ASSIGN_OR_RETURN(axes.pp,
-                        Values("dist.pp.size", r.pp, absl::StrCat("is more than the ", model.num_layers, " layers"),
-                               Where(divisors, [&](int64_t v) { return v == 1 || v <= model.num_layers; })));
   TACC_ASSIGN_OR_RETURN(
-      axes.tp,
-      Values("dist.tp.size", r.tp, absl::StrCat("does not divide the ", model.num_heads, " attention heads"),
-             Where(divisors, [&](int64_t v) { return v == 1 || (model.num_heads > 0 && model.num_heads % v == 0); })));
+      axes.pp,
+      Values("dist.pp.size", r.pp, absl::StrCat("is more than the ", model.num_layers, " layers"),
+             Where(divisors, [&](int64_t v) { return v == 1 || !r.cuts_between_layers || v <= model.num_layers; })));
   // Between nodes tensor parallelism is legal, but only when asked for: every layer would wait for the network.
-  if (!r.tp.has_value()) axes.tp = Where(axes.tp, [&](int64_t v) { return v <= per_node; });
-  TACC_ASSIGN_OR_RETURN(
-      axes.cp,
-      Values("dist.cp.size", r.cp, absl::StrCat("does not cut ", model.seq_len, " tokens into two equal blocks a rank"),
-             Where(divisors, [&](int64_t v) { return v == 1 || model.seq_len % (2 * v) == 0; })));
-  if (!r.cp.has_value()) axes.cp = Where(axes.cp, [&](int64_t v) { return v == 1 || model.seq_len / v >= 1024; });
+  axes.tp = r.tp.has_value() ? std::vector<int64_t>{*r.tp}
+                             : Where(divisors, [&](int64_t v) { return v <= std::max<int64_t>(per_node, 1); });
+  axes.cp = r.cp.has_value() ? std::vector<int64_t>{*r.cp}
+                             : Where(divisors, [&](int64_t v) { return v == 1 || model.seq_len / v >= kMinTokens; });
   TACC_ASSIGN_OR_RETURN(
       axes.ep, Values("dist.ep.size", r.ep,
                       model.num_experts > 0 ? absl::StrCat("does not divide the ", model.num_experts, " experts")
@@ -94,6 +94,74 @@ absl::StatusOr<Axes> LegalAxes(const ModelWork& model, const SearchRequest& r) {
   return axes;
 }
 
+absl::Status CanLayOut(const ModelWork& model, const SearchRequest& r, const Layout& l) {
+  if (r.can_lay_out) return r.can_lay_out(l);
+  const auto heads = [&](int64_t v) { return v == 1 || (model.num_heads > 0 && model.num_heads % v == 0); };
+  if (!heads(l.tp)) {
+    return Illegal("dist.tp.size", l.tp, absl::StrCat("does not divide the ", model.num_heads, " attention heads"),
+                   Where(Divisors(r.cluster.num_devices()), heads));
+  }
+  const auto blocks = [&](int64_t v) { return v == 1 || model.seq_len % (2 * v) == 0; };
+  if (blocks(l.cp)) return absl::OkStatus();
+  return Illegal("dist.cp.size", l.cp,
+                 absl::StrCat("does not cut ", model.seq_len, " tokens into two equal blocks a rank"),
+                 Where(Divisors(r.cluster.num_devices()), blocks));
+}
+
+// The sizes that are asked for make no mesh of all the devices.
+absl::Status NoMesh(const SearchRequest& r) {
+  const int64_t devices = r.cluster.num_devices();
+  std::vector<std::string> sizes;
+  int64_t product = 1;
+  for (const auto& [field, asked] : SizeFields(r)) {
+    if (!asked.has_value()) continue;
+    sizes.push_back(absl::StrCat(field, " ", *asked));
+    product *= *asked;
+  }
+  const std::string given = absl::StrCat(absl::StrJoin(sizes, " x "), " = ", product);
+  if (devices % product != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(given, " does not divide the ", devices,
+                                                   " workers; the product may be ",
+                                                   absl::StrJoin(Divisors(devices), ", ")));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(given, ", but there are ", devices,
+                                                 " workers, and nothing else of this "
+                                                 "model can be split over ",
+                                                 devices / product,
+                                                 "; leave out one of the sizes, or make them multiply to ", devices));
+}
+
+// The batch cannot be dealt out to any of the meshes, whose samples go to so many ranks.
+absl::Status BatchDoesNotFit(const SearchRequest& r, const std::set<int64_t>& batch_ranks) {
+  const int64_t devices = r.cluster.num_devices(), batch = r.global_batch;
+  const auto workers = [&](absl::string_view ranks, bool all) {
+    return absl::StrCat(ranks, all ? " workers" : " groups of workers");
+  };
+  for (const int64_t ranks : batch_ranks) {
+    if (batch % ranks != 0) continue;
+    const int64_t rows = batch / ranks;
+    const bool micro = r.micro_batch.has_value() && rows % *r.micro_batch != 0;
+    const bool both = r.micro_batch.has_value() && !micro;
+    return Illegal(
+        micro ? "train.per_device_train_batch_size" : "dist.pp.num_micro_batches",
+        micro ? *r.micro_batch : *r.num_micro_batches,
+        absl::StrCat(micro ? "does" : "do", " not divide the ", rows, " samples of a worker (global_batch_size ", batch,
+                     " over ", workers(absl::StrCat(ranks), ranks == devices),
+                     both ? absl::StrCat(", train.per_device_train_batch_size ", *r.micro_batch) : "", ")"),
+        both ? std::vector<int64_t>{rows / *r.micro_batch} : Divisors(rows));
+  }
+  int64_t below = 0, above = std::numeric_limits<int64_t>::max();
+  for (const int64_t ranks : batch_ranks) {
+    const int64_t granule = ranks * r.micro_batch.value_or(1) * r.num_micro_batches.value_or(1);
+    below = std::max(below, batch / granule * granule);
+    above = std::min(above, (batch / granule + 1) * granule);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("train.global_batch_size = ", batch, " does not divide over ",
+                   workers(absl::StrJoin(batch_ranks, " or "), batch_ranks == std::set<int64_t>{devices}),
+                   "; nearest legal values: ", below > 0 ? absl::StrCat(below, " and ") : "", above));
+}
+
 class Searcher {
  public:
   Searcher(const ModelWork& model, const SearchRequest& request) : model_(model), r_(request) {
@@ -102,106 +170,125 @@ class Searcher {
         for (const KernelWork& k : phase->kernels) flops_ += static_cast<double>(unit.count) * k.flops;
       }
     }
-    if (r_.recompute.has_value()) {
-      recompute_ = {*r_.recompute};
-    } else {
-      recompute_ = {false, true};
-    }
+    if (r_.recompute.has_value()) recompute_ = {*r_.recompute};
+    if (r_.reshard.has_value()) reshard_ = {*r_.reshard};
   }
 
-  // The best layout of a mesh, by time among those that fit, else by memory.
+  // The best layouts of a mesh, by time among those that fit, else by memory.
   void Mesh(Layout l) {
     ++result_.num_meshes;
     const int64_t rows = r_.global_batch / l.batch_ranks();
-    std::optional<Scored> best, smallest;
-    // Weights, gradients and optimizer alone.
-    Layout least = l;
-    least.micro_batch = least.accumulation = 1;
-    least.recompute = true;
-    const MemoryEstimate floor = EstimateMemory(model_, least, r_.execution);
-    if (!Fits(floor.weights + floor.gradients + floor.optimizer)) {
-      ++result_.num_pruned;
-      losers_.push_back(
-          {l, {}, absl::StrCat("does not fit at any micro-batch: ", DescribeMemory(floor)), floor.total()});
-      return;
-    }
-    for (int64_t micro_batch : Divisors(rows)) {
-      if (r_.micro_batch.has_value() ? micro_batch != *r_.micro_batch : micro_batch > kMaxMicroBatch) continue;
+    std::vector<Scored> best;  // at most two
+    std::optional<Scored> smallest;
+    const auto keep_small = [&](const Scored& scored) {
+      if (!smallest.has_value() || scored.memory.total() < smallest->memory.total()) smallest = scored;
+    };
+    const bool hopeless = WeightsAloneFill(l);
+    for (int64_t micro_batch : MicroBatches(rows)) {
       l.micro_batch = micro_batch;
       l.accumulation = rows / micro_batch;
       for (const auto& [schedule, chunks] : Schedules(l)) {
         l.schedule = schedule;
         l.chunks = chunks;
-        if (LeastSeconds(l) > cutoff_ && (best.has_value() || smallest.has_value())) {
+        if (smallest.has_value() && (hopeless || LeastSeconds(l) > cutoff_)) {
           ++result_.num_pruned;
           continue;
         }
         for (bool recompute : recompute_) {
+          if (hopeless && recompute != static_cast<bool>(recompute_.back())) continue;
           l.recompute = recompute;
-          for (bool reshard : {true, false}) {
-            if (!reshard && l.fsdp == 1) continue;
+          for (bool reshard : reshard_) {
+            // Without one there is nothing to keep; in a pipeline it would be kept for each micro-batch under way.
+            if (!reshard && reshard_.size() > 1 && (l.fsdp == 1 || l.pp > 1 || l.zero_stage < 3)) continue;
             l.reshard = reshard;
             Scored scored{l, {}, EstimateMemory(model_, l, r_.execution)};
-            if (!Fits(scored.memory.total())) {
+            keep_small(scored);
+            if (!Fits(scored.memory.total() * MemoryFactor(l))) {
               ++result_.num_pruned;
-              if (!smallest.has_value() || scored.memory.total() < smallest->memory.total()) smallest = scored;
               continue;
             }
             scored.step = EstimateStep(model_, r_.cluster, l, r_.execution);
             ++result_.num_layouts;
-            if (!best.has_value() || scored.step.seconds < best->step.seconds) best = scored;
-            Keep(scored);
+            best.push_back(scored);
+            std::stable_sort(best.begin(), best.end(), Faster);
+            if (best.size() > 2) best.pop_back();
           }
         }
       }
     }
-    if (best.has_value()) {
-      losers_.push_back({best->layout, best->step, "", 0});
-    } else if (smallest.has_value()) {
-      losers_.push_back({smallest->layout,
-                         {},
-                         absl::StrCat("does not fit: ", DescribeMemory(smallest->memory)),
-                         smallest->memory.total()});
+    if (!smallest.has_value()) return;  // no schedule for it
+    if (!result_.smallest.has_value() || smallest->memory.total() < result_.smallest->memory.total())
+      result_.smallest = smallest;
+    for (const Scored& scored : best) Keep(scored);
+    if (!best.empty()) {
+      losers_.push_back({best[0], true, ""});
+    } else {
+      smallest->step = EstimateStep(model_, r_.cluster, smallest->layout, r_.execution);
+      losers_.push_back({*smallest, false, absl::StrCat("does not fit: ", DescribeMemory(smallest->memory))});
     }
   }
 
-  SearchResult Finish() {
+  absl::StatusOr<SearchResult> Finish() {
+    if (losers_.empty()) {
+      return absl::InvalidArgumentError(
+          "dist.pp.schedule = interleaved needs a number of micro-batches that dist.pp.size divides, and at least "
+          "dist.pp.size x dist.pp.num_chunks layers; no layout of this job has both: change train.global_batch_size, "
+          "train.per_device_train_batch_size or dist.pp.num_micro_batches, or leave the schedule out");
+    }
+    if (result_.smallest->step.seconds == 0)
+      result_.smallest->step = EstimateStep(model_, r_.cluster, result_.smallest->layout, r_.execution);
     std::stable_sort(result_.best.begin(), result_.best.end(), Faster);
     if (result_.best.size() > r_.num_best) result_.best.resize(r_.num_best);
-    std::stable_sort(losers_.begin(), losers_.end(), [](const Entry& a, const Entry& b) {
-      const bool fits_a = a.why.empty(), fits_b = b.why.empty();
-      if (fits_a != fits_b) return fits_a;
-      return fits_a ? a.step.seconds < b.step.seconds : a.bytes < b.bytes;
+    std::stable_sort(losers_.begin(), losers_.end(), [](const Loser& a, const Loser& b) {
+      if (a.fits != b.fits) return a.fits;
+      return a.fits ? Faster(a.scored, b.scored) : a.scored.memory.total() < b.scored.memory.total();
     });
-    for (Entry& entry : losers_) {
-      if (!result_.best.empty() && entry.layout.mesh() == result_.best[0].layout.mesh()) continue;
-      if (entry.why.empty()) entry.why = WhySlower(entry.step, result_.best[0].step);
-      result_.losers.push_back({entry.layout, std::move(entry.why)});
+    for (Loser& loser : losers_) {
+      if (!result_.best.empty() && loser.scored.layout.mesh() == result_.best[0].layout.mesh()) continue;
+      if (loser.fits) loser.why = WhySlower(loser.scored.step, result_.best[0].step);
+      result_.losers.push_back(std::move(loser));
     }
     return std::move(result_);
   }
 
  private:
-  struct Entry {
-    Layout layout;
-    StepEstimate step;
-    std::string why;
-    double bytes = 0;
-  };
-
   static bool Faster(const Scored& a, const Scored& b) { return a.step.seconds < b.step.seconds; }
 
   bool Fits(double bytes) const { return r_.available_bytes <= 0 || bytes <= r_.available_bytes; }
 
-  std::vector<std::pair<Schedule1F1B, int64_t>> Schedules(const Layout& l) const {
-    std::vector<std::pair<Schedule1F1B, int64_t>> schedules = {{Schedule1F1B::kPlain, 1}};
-    if (l.pp == 1) return schedules;
-    schedules.push_back({Schedule1F1B::kZeroBubble, 1});
-    // Interleaving hands out micro-batches in rounds of the stages, and layers evenly to the parts.
-    if (l.accumulation % l.pp == 0 && model_.num_layers % l.pp == 0) {
-      for (int64_t chunks : Divisors(model_.num_layers / l.pp)) {
-        if (chunks > 1 && chunks <= 8) schedules.push_back({Schedule1F1B::kInterleaved, chunks});
-      }
+  double MemoryFactor(const Layout& l) const { return r_.memory_factor ? r_.memory_factor(l) : 1; }
+
+  // Weights, gradients and optimizer alone do not fit.
+  bool WeightsAloneFill(Layout l) const {
+    l.micro_batch = l.accumulation = 1;
+    l.recompute = true;
+    const MemoryEstimate floor = EstimateMemory(model_, l, r_.execution);
+    return !Fits(floor.weights + floor.gradients + floor.optimizer);
+  }
+
+  std::vector<int64_t> MicroBatches(int64_t rows) const {
+    if (r_.micro_batch.has_value()) return {*r_.micro_batch};
+    if (r_.num_micro_batches.has_value()) return {rows / *r_.num_micro_batches};
+    return Where(Divisors(rows), [](int64_t v) { return v <= kMaxMicroBatch; });
+  }
+
+  std::vector<std::pair<PipelineSchedule, int64_t>> Schedules(const Layout& l) const {
+    if (l.pp == 1) return {{PipelineSchedule::k1F1B, 1}};
+    const auto wanted = [&](PipelineSchedule schedule) { return r_.schedule.value_or(schedule) == schedule; };
+    std::vector<std::pair<PipelineSchedule, int64_t>> schedules;
+    for (PipelineSchedule schedule : {PipelineSchedule::k1F1B, PipelineSchedule::kZeroBubble}) {
+      if (wanted(schedule)) schedules.push_back({schedule, 1});
+    }
+    // Interleaving hands out micro-batches in rounds of the stages; unless it is asked for, layers evenly to the parts.
+    if (!wanted(PipelineSchedule::kInterleaved) || l.accumulation % l.pp != 0) return schedules;
+    if (r_.chunks.has_value()) {
+      if (!r_.cuts_between_layers || l.pp * *r_.chunks <= model_.num_layers)
+        schedules.push_back({PipelineSchedule::kInterleaved, *r_.chunks});
+      return schedules;
+    }
+    for (int64_t chunks = 2; chunks <= kMaxChunks && l.pp * chunks <= model_.num_layers; ++chunks) {
+      if (r_.schedule.has_value() || model_.num_layers % (l.pp * chunks) == 0)
+        schedules.push_back({PipelineSchedule::kInterleaved, chunks});
     }
     return schedules;
   }
@@ -212,7 +299,7 @@ class Searcher {
     const double products = flops_ * static_cast<double>(r_.global_batch) / static_cast<double>(l.num_ranks()) / peak;
     const double bubble =
         static_cast<double>(l.pp - 1) /
-        static_cast<double>(l.accumulation * l.chunks * (l.schedule == Schedule1F1B::kZeroBubble ? 3 : 1));
+        static_cast<double>(l.accumulation * l.chunks * (l.schedule == PipelineSchedule::kZeroBubble ? 3 : 1));
     return products * (1 + bubble);
   }
 
@@ -249,9 +336,9 @@ class Searcher {
   const ModelWork& model_;
   const SearchRequest& r_;
   double flops_ = 0;  // of a sample
-  std::vector<bool> recompute_;
+  std::vector<char> recompute_ = {false, true}, reshard_ = {true, false};
   double cutoff_ = std::numeric_limits<double>::infinity();
-  std::vector<Entry> losers_;
+  std::vector<Loser> losers_;  // the best of each mesh
   SearchResult result_;
 };
 
@@ -261,48 +348,43 @@ absl::StatusOr<SearchResult> Search(const ModelWork& model, const SearchRequest&
   TACC_ASSIGN_OR_RETURN(const Axes axes, LegalAxes(model, r));
   const int64_t devices = r.cluster.num_devices();
   Searcher searcher(model, r);
-  int64_t legal_batch_ranks = 0, meshes = 0;
+  bool fits_batch = false;
+  std::set<int64_t> batch_ranks;  // of all meshes
+  absl::Status refused;
   for (int64_t tp : axes.tp) {
     for (int64_t cp : axes.cp) {
       for (int64_t pp : axes.pp) {
         if (devices % (tp * cp * pp) != 0) continue;
-        const int64_t batch_ranks = devices / (tp * cp * pp);
-        if (r.global_batch % (batch_ranks * r.micro_batch.value_or(1)) != 0) continue;
-        legal_batch_ranks = std::max(legal_batch_ranks, batch_ranks);
+        Layout l = r.base;
+        l.pp = pp;
+        l.cp = cp;
+        l.tp = tp;
+        const int64_t ranks = devices / (tp * cp * pp);
         for (int64_t ep : axes.ep) {
-          if (batch_ranks % ep != 0) continue;
           for (int64_t fsdp : axes.fsdp) {
-            if ((batch_ranks / ep) % fsdp != 0) continue;
-            Layout l;
-            l.pp = pp;
-            l.dp = batch_ranks / ep / fsdp;
+            if (ranks % (ep * fsdp) != 0) continue;
+            l.dp = ranks / ep / fsdp;
             l.fsdp = fsdp;
             l.ep = ep;
-            l.cp = cp;
-            l.tp = tp;
             if (r.dp.has_value() && l.dp != *r.dp) continue;
-            ++meshes;
+            const absl::Status can = CanLayOut(model, r, l);
+            refused.Update(can);
+            if (!can.ok()) continue;
+            batch_ranks.insert(ranks);
+            const int64_t granule = ranks * r.micro_batch.value_or(1) * r.num_micro_batches.value_or(1);
+            if (r.global_batch % granule != 0) continue;
+            if (r.micro_batch.has_value() && r.num_micro_batches.has_value() && r.global_batch != granule) continue;
+            fits_batch = true;
             searcher.Mesh(l);
           }
         }
       }
     }
   }
-  if (meshes == 0) {
-    auto axis = [](absl::string_view name, const std::optional<int64_t>& size) {
-      return size.has_value() ? absl::StrCat(" ", name, "=", *size) : std::string();
-    };
-    const int64_t granule = devices * r.micro_batch.value_or(1);
-    const int64_t below = r.global_batch / granule * granule;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "no mesh of ", devices, " devices fits", axis("pp", r.pp), axis("dp", r.dp), axis("fsdp", r.fsdp),
-        axis("ep", r.ep), axis("cp", r.cp), axis("tp", r.tp), axis("micro-batch", r.micro_batch),
-        " with train.global_batch_size = ", r.global_batch,
-        ": the sizes must multiply to the devices, and dp x fsdp x ep x the micro-batch must divide the batch; batches "
-        "that fit any mesh: ",
-        below > 0 ? absl::StrCat(below, " and ") : "", below + granule));
-  }
-  return searcher.Finish();
+  if (fits_batch) return searcher.Finish();
+  if (!batch_ranks.empty()) return BatchDoesNotFit(r, batch_ranks);
+  if (!refused.ok()) return refused;
+  return NoMesh(r);
 }
 
 std::string DescribeMemory(const MemoryEstimate& m) {
@@ -312,19 +394,22 @@ std::string DescribeMemory(const MemoryEstimate& m) {
                       gib(m.temporaries), ")");
 }
 
+std::vector<std::pair<const char*, double>> PartsOf(const StepEstimate& e) {
+  return {{"compute", e.compute - e.recompute},
+          {"recomputation", e.recompute},
+          {"tensor", e.tensor},
+          {"context", e.context},
+          {"expert", e.expert},
+          {"data", e.data},
+          {"sends", e.sends},
+          {"imbalance", e.imbalance},
+          {"bubble", e.bubble},
+          {"update", e.update}};
+}
+
 std::string DescribeStep(const StepEstimate& e) {
-  const std::pair<const char*, double> parts[] = {{"compute", e.compute - e.recompute},
-                                                  {"recomputation", e.recompute},
-                                                  {"tensor", e.tensor},
-                                                  {"context", e.context},
-                                                  {"expert", e.expert},
-                                                  {"data", e.data},
-                                                  {"sends", e.sends},
-                                                  {"imbalance", e.imbalance},
-                                                  {"bubble", e.bubble},
-                                                  {"update", e.update}};
   std::string text;
-  for (const auto& [name, seconds] : parts) {
+  for (const auto& [name, seconds] : PartsOf(e)) {
     const double percent = 100 * seconds / e.seconds;
     if (percent >= 0.05) absl::StrAppend(&text, text.empty() ? "" : ", ", name, absl::StrFormat(" %.1f %%", percent));
   }

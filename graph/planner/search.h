@@ -2,8 +2,10 @@
 #define TACC_GRAPH_PLANNER_SEARCH_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -17,9 +19,18 @@ namespace tacc::graph {
 struct SearchRequest {
   Cluster cluster;
   int64_t global_batch = 1;  // samples
-  std::optional<int64_t> pp, dp, fsdp, ep, cp, tp, micro_batch;
-  std::optional<bool> recompute;
-  double available_bytes = 0;  // of a rank, for what EstimateMemory counts
+  std::optional<int64_t> pp, dp, fsdp, ep, cp, tp, micro_batch, num_micro_batches;
+  std::optional<PipelineSchedule> schedule;
+  std::optional<int64_t> chunks;  // of the interleaved schedule
+  std::optional<bool> recompute, reshard;
+  Layout base;  // whose ZeRO stage and order of axes all layouts have
+  // Whether the model can be laid out on the mesh; errors name the legal values. Without it tp must divide the heads,
+  // and cp leave each rank two equal blocks of the sequence.
+  std::function<absl::Status(const Layout&)> can_lay_out;
+  bool cuts_between_layers = true;  // false: pp cuts where the job says
+  double available_bytes = 0;       // of a rank, for what EstimateMemory counts; 0: no limit
+  // What such layouts are known to need of memory, over what EstimateMemory says; without it 1.
+  std::function<double(const Layout&)> memory_factor;
   Execution execution;
   size_t num_best = 10;  // layouts to return
 };
@@ -30,29 +41,35 @@ struct Scored {
   StepEstimate step;
   MemoryEstimate memory;
 };
-// Why a mesh lost, in one line: it cannot fit, or is slower than the best and mostly because of what.
+// The best layout of a mesh that lost, and why, in one line: it cannot fit, or is slower than the best and mostly
+// because of what.
 struct Loser {
-  Layout layout;  // the best of its mesh
+  Scored scored;
+  bool fits = false;
   std::string why;
 };
 struct SearchResult {
-  std::vector<Scored> best;   // fastest first; empty when none fits
-  std::vector<Loser> losers;  // one a mesh, fastest first, then those that cannot fit by memory
+  std::vector<Scored> best;        // fastest first, at most two of a mesh; empty when none fits
+  std::vector<Loser> losers;       // one a mesh, fastest first, then those that cannot fit by memory
+  std::optional<Scored> smallest;  // by memory, whether it fits or not
   int64_t num_meshes = 0;
   int64_t num_layouts = 0;  // estimated in full
   int64_t num_pruned = 0;   // by a bound on memory or time
 };
 
 // All legal meshes x micro-batches x schedules x gc x reshard of the model on the cluster. Legal: pp dp fsdp ep cp tp
-// multiply to the devices; tp divides the heads and lies in a node; ep divides the experts; cp leaves an even number of
-// equal blocks of the sequence; pp is at most the layers; the ranks of the batch times the micro-batch divide the
-// batch. A layout is dropped early when its weights alone do not fit, or when even its matrix products at full speed
-// take longer than the best found.
+// multiply to the devices; the model can be laid out so; unless asked for, tp lies in a node and cp leaves ranks
+// kMinTokens each; ep divides the experts; pp is at most the layers; the ranks of the batch times the micro-batch
+// divide the batch. A layout is dropped early when its weights alone do not fit, or when even its matrix products at
+// full speed take longer than the best found.
 // Errors: InvalidArgument when what is asked for cannot be, with the field, the reason and the nearest legal values.
+inline constexpr int64_t kMinTokens = 1024;
 absl::StatusOr<SearchResult> Search(const ModelWork& model, const SearchRequest& request);
 
 // "128.0 GiB of 74.5 GiB: weights ..., ...": why the memory is not enough.
 std::string DescribeMemory(const MemoryEstimate& memory);
+// The parts of a step's seconds with their names: they add up to it.
+std::vector<std::pair<const char*, double>> PartsOf(const StepEstimate& step);
 // "compute 71.2 % (recomputed 17.1 %), tensor 8.0 %, bubble 4.1 %, ...": parts of at least 0.05 % of the step.
 std::string DescribeStep(const StepEstimate& step);
 

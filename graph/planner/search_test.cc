@@ -59,7 +59,7 @@ TEST(Search, FindsAFittingLayoutAndSaysWhyOthersLost) {
     EXPECT_GE(s.step.seconds, result->best[i == 0 ? 0 : i - 1].step.seconds);
   }
   EXPECT_EQ(static_cast<int64_t>(result->losers.size()), result->num_meshes - 1);
-  for (const Loser& loser : result->losers) EXPECT_FALSE(loser.why.empty()) << loser.layout.ToString();
+  for (const Loser& loser : result->losers) EXPECT_FALSE(loser.why.empty()) << loser.scored.layout.ToString();
   EXPECT_THAT(result->losers.front().why, HasSubstr("x the best"));
   EXPECT_THAT(result->losers.back().why, HasSubstr("does not fit"));
 }
@@ -91,17 +91,85 @@ TEST(Search, SaysWhatIsWrong) {
     return std::string(result.status().message());
   };
   EXPECT_EQ(message([](SearchRequest& r) { r.tp = 5; }),
-            "dist.tp.size = 5 does not divide the 64 devices; nearest legal values: 4 and 8");
+            "dist.tp.size = 5 does not divide the 64 workers; nearest legal values: 4 and 8");
   EXPECT_EQ(message([](SearchRequest& r) { r.tp = 16; }),
             "dist.tp.size = 16 does not divide the 24 attention heads; nearest legal values: 8");
   EXPECT_EQ(message([](SearchRequest& r) { r.pp = 64; }),
             "dist.pp.size = 64 is more than the 32 layers; nearest legal values: 32");
   EXPECT_EQ(message([](SearchRequest& r) { r.ep = 2; }),
             "dist.ep.size = 2 is given for a model without experts; nearest legal values: 1");
-  EXPECT_THAT(message([](SearchRequest& r) { r.dp = 64, r.fsdp = 2; }),
-              HasSubstr("no mesh of 64 devices fits dp=64 fsdp=2"));
-  EXPECT_THAT(message([](SearchRequest& r) { r.global_batch = 100, r.dp = 64; }),
-              HasSubstr("batches that fit any mesh: 64 and 128"));
+  EXPECT_THAT(
+      message([](SearchRequest& r) { r.dp = 64, r.fsdp = 2; }),
+      HasSubstr("dist.dp.size 64 x dist.fsdp.size 2 = 128 does not divide the 64 workers; the product may be 1, "));
+  EXPECT_EQ(
+      message([](SearchRequest& r) { r.pp = r.dp = r.fsdp = r.ep = r.cp = r.tp = 1; }),
+      "dist.pp.size 1 x dist.dp.size 1 x dist.fsdp.size 1 x dist.ep.size 1 x dist.cp.size 1 x dist.tp.size 1 = 1, "
+      "but there are 64 workers, and nothing else of this model can be split over 64; leave out one of the sizes, "
+      "or make them multiply to 64");
+  EXPECT_EQ(message([](SearchRequest& r) { r.global_batch = 100, r.dp = 64; }),
+            "train.global_batch_size = 100 does not divide over 64 workers; nearest legal values: 64 and 128");
+  EXPECT_THAT(
+      message([](SearchRequest& r) { r.pp = 4, r.schedule = PipelineSchedule::kInterleaved, r.num_micro_batches = 2; }),
+      HasSubstr("dist.pp.schedule = interleaved needs a number of micro-batches that dist.pp.size divides"));
+}
+
+TEST(Search, PicksWhatTheModelNeeds) {
+  // 102 B parameters, 1.6 TB of states: activations that are kept do not fit beside them on four nodes.
+  ModelWork large_model = Decoder(256);
+  large_model.num_heads = 1;
+  SearchRequest request = On(32);
+  const auto large = Search(large_model, request);
+  ASSERT_TRUE(large.ok()) << large.status();
+  ASSERT_FALSE(large->best.empty());
+  EXPECT_TRUE(large->best[0].layout.recompute);
+
+  // Experts of which no device can gather a layer's.
+  ModelWork experts = Decoder(2);
+  experts.num_experts = 64;
+  experts.num_heads = 1;
+  experts.units[0].parameters = {0, 1e8, 2.5e10};
+  experts.units[0].forward.exchange_bytes = experts.units[0].backward.exchange_bytes = 6e7;
+  request = On(128);
+  const auto expert = Search(experts, request);
+  ASSERT_TRUE(expert.ok()) << expert.status();
+  ASSERT_FALSE(expert->best.empty());
+  EXPECT_GT(expert->best[0].layout.ep, 1);
+
+  // A sequence whose activations fill more than a device.
+  ModelWork lengthy = Decoder(32);
+  lengthy.seq_len = 1 << 20;
+  lengthy.num_heads = 1;
+  UnitWork& layer = lengthy.units[0];
+  for (double* bytes : {&layer.input_bytes, &layer.saved_home_bytes, &layer.saved_tensor_bytes}) *bytes *= 256;
+  request = On(64);
+  request.global_batch = 4;
+  const auto sequence = Search(lengthy, request);
+  ASSERT_TRUE(sequence.ok()) << sequence.status();
+  ASSERT_FALSE(sequence->best.empty());
+  EXPECT_GT(sequence->best[0].layout.cp, 1);
+
+  // Weights of a layer that no device can gather: only stages and tensor parallelism are left, and heads forbid that.
+  ModelWork deep = Decoder(32);
+  deep.num_heads = 1;
+  request = On(8);
+  request.fsdp = 1;
+  request.global_batch = 64;
+  const auto stages = Search(deep, request);
+  ASSERT_TRUE(stages.ok()) << stages.status();
+  ASSERT_FALSE(stages->best.empty());
+  EXPECT_GT(stages->best[0].layout.pp, 1);
+}
+
+TEST(Search, TheModelMayForbidALayout) {
+  SearchRequest request = On(8);
+  request.can_lay_out = [](const Layout& l) {
+    return l.tp == 1 && l.cp == 1 ? absl::OkStatus() : absl::InvalidArgumentError("no");
+  };
+  const auto result = Search(Decoder(8), request);
+  ASSERT_TRUE(result.ok()) << result.status();
+  for (const Scored& s : result->best) EXPECT_EQ(s.layout.tp * s.layout.cp, 1);
+  request.tp = 2;
+  EXPECT_EQ(Search(Decoder(8), request).status().message(), "no");
 }
 
 }  // namespace

@@ -108,23 +108,13 @@ json ClusterJson(const Cluster& cluster) {
   return text;
 }
 
-}  // namespace
-
-absl::StatusOr<std::string> PlanCommand(const std::string& request_file, const PlanOutputs& outputs,
-                                        const OpTable& ops) {
-  TACC_ASSIGN_OR_RETURN(const std::string text, ReadFile(request_file));
-  TACC_ASSIGN_OR_RETURN(const CompileRequest request, ParseCompileRequest(text));
-  const ForwardBuilder builder = MakeForwardBuilder(request, ops);
-  TACC_ASSIGN_OR_RETURN(const std::vector<Candidate> candidates, PlanCandidates(request.plan, builder, ops));
-  TACC_ASSIGN_OR_RETURN(const Finalist best, MakeFinalist(request.plan, candidates[0], builder, ops));
-  json list = json::array();
-  for (const Candidate& candidate : candidates) {
-    list.push_back(CandidateJson(request, candidate));
-    if (list.size() > 1) list.back()["why_not"] = WhyLost(candidates[0], candidate, request.plan.device.memory_bytes);
-  }
-  list[0]["words"] = InWords(best, request.plan.training.max_steps);
+// Words for the best candidate, and what else is asked of it.
+absl::Status TellOfBest(const CompileRequest& request, const Planned& planned, const PlanOutputs& outputs,
+                        const OpTable& ops, json& out) {
+  TACC_ASSIGN_OR_RETURN(const Finalist best, MakeFinalist(request.plan, planned, ops));
+  out["words"] = InWords(best, request.plan.training.max_steps);
   if (!outputs.explain.empty()) {
-    TACC_ASSIGN_OR_RETURN(list[0]["explanation"], Explain(best, ops, outputs.explain));
+    TACC_ASSIGN_OR_RETURN(out["explanation"], Explain(best, ops, outputs.explain));
   }
   if (!outputs.trace_file.empty()) {
     std::vector<std::string> names;
@@ -134,11 +124,39 @@ absl::StatusOr<std::string> PlanCommand(const std::string& request_file, const P
           absl::StrCat(best.stages.size() > 1 ? absl::StrCat("stage ", s, ": ") : "", "each of ", ranks, " ranks"));
     TACC_RETURN_IF_ERROR(WriteFile(outputs.trace_file, TraceJson(best.simulation, best.programs(), names, best.times)));
   }
-  if (!outputs.html_file.empty()) {
-    TACC_RETURN_IF_ERROR(WriteFile(
-        outputs.html_file, ReportHtml({request.name, request.plan.training.max_steps, &best, &candidates}, ops)));
+  if (outputs.html_file.empty()) return absl::OkStatus();
+  return WriteFile(outputs.html_file,
+                   ReportHtml({request.name, request.plan.training.max_steps, &best, &planned}, ops));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> PlanCommand(const std::string& request_file, const PlanOutputs& outputs,
+                                        const OpTable& ops) {
+  TACC_ASSIGN_OR_RETURN(const std::string text, ReadFile(request_file));
+  TACC_ASSIGN_OR_RETURN(const CompileRequest request, ParseCompileRequest(text));
+  const ForwardBuilder builder = MakeForwardBuilder(request, ops);
+  TACC_ASSIGN_OR_RETURN(const Planned planned, PlanCandidates(request.plan, builder, ops));
+  const std::vector<Candidate>& candidates = planned.candidates;
+  json list = json::array(), losers = json::array();
+  for (const Candidate& candidate : candidates) {
+    list.push_back(CandidateJson(request, candidate));
+    if (list.size() > 1) list.back()["why_not"] = WhyLost(candidates[0], candidate, request.plan.device.memory_bytes);
   }
-  return json({{"cluster", ClusterJson(request.plan.cluster)}, {"candidates", std::move(list)}}).dump(1);
+  for (const Loser& loser : planned.losers) losers.push_back(LoserJson(request, loser, candidates[0]));
+  if (candidates[0].fits) {
+    TACC_RETURN_IF_ERROR(TellOfBest(request, planned, outputs, ops, list[0]));
+  } else {
+    const absl::Status does_not_fit = DoesNotFit(request.plan, candidates[0]);
+    if (!outputs.explain.empty() || !outputs.trace_file.empty() || !outputs.html_file.empty()) return does_not_fit;
+    list[0]["words"] = {std::string(does_not_fit.message())};
+  }
+  return json({{"cluster", ClusterJson(request.plan.cluster)},
+               {"num_meshes", planned.num_meshes},
+               {"num_layouts", planned.num_layouts},
+               {"candidates", std::move(list)},
+               {"losers", std::move(losers)}})
+      .dump(1);
 }
 
 std::string MachinesCommand() {
@@ -154,8 +172,8 @@ absl::Status CompileCommand(const std::string& request_file, const std::string& 
   TACC_ASSIGN_OR_RETURN(const std::string text, ReadFile(request_file));
   TACC_ASSIGN_OR_RETURN(const CompileRequest request, ParseCompileRequest(text));
   const ForwardBuilder builder = MakeForwardBuilder(request, ops);
-  TACC_ASSIGN_OR_RETURN(const std::vector<Candidate> candidates, PlanCandidates(request.plan, builder, ops));
-  const Candidate& best = candidates[0];
+  TACC_ASSIGN_OR_RETURN(const Planned planned, PlanCandidates(request.plan, builder, ops));
+  const Candidate& best = planned.candidates[0];
   if (!best.fits) return DoesNotFit(request.plan, best);
 
   std::error_code error;

@@ -217,7 +217,7 @@ std::string MemorySvg(const Finalist& finalist) {
   }
   const Program& program = finalist.stages[stage];
   std::map<StateKind, double> states;
-  for (const State& state : program.states) states[state.kind] += static_cast<double>(state.type.bytes());
+  for (const State& state : program.states) states[state.kind] += static_cast<double>(state.slots * state.type.bytes());
   const double workspace = static_cast<double>(std::max<int64_t>(0, program.workspace_bytes));
   struct Band {
     const char* css;
@@ -229,6 +229,7 @@ std::string MemorySvg(const Finalist& finalist) {
       {"m1", "weights", states[StateKind::kWeight] + states[StateKind::kCopy]},
       {"m2", "optimizer", states[StateKind::kOptimizer]},
       {"m3", "gradients", states[StateKind::kGradient]},
+      {"g4", "micro-batches on their way", states[StateKind::kStash]},
       {"m4", "kernels' workspace", workspace}};
   const double capacity = finalist.cluster.machine.memory_bytes, total = static_cast<double>(c.plan.total_bytes);
   const double top = 1.08 * std::max(capacity, total);
@@ -258,7 +259,7 @@ std::string MemorySvg(const Finalist& finalist) {
   std::vector<double> live(kPieces, 0);
   const std::vector<MemoryPoint> points = MemoryOverTime(finalist.simulation, program, stage, finalist.times);
   double constant = workspace, peak = 0;
-  for (const State& state : program.states) constant += static_cast<double>(state.type.bytes());
+  for (const State& state : program.states) constant += static_cast<double>(state.slots * state.type.bytes());
   for (size_t i = 0; i + 1 < points.size(); ++i) {
     const double bytes = static_cast<double>(points[i].bytes) - constant;
     const int first = std::min(kPieces - 1, static_cast<int>(points[i].seconds / step * kPieces));

@@ -25,17 +25,11 @@ int Finalist::slowest_stage() const {
   return slowest;
 }
 
-absl::StatusOr<Finalist> MakeFinalist(const PlanRequest& request, const Candidate& candidate,
-                                      const ForwardBuilder& model, const OpTable& ops) {
+absl::StatusOr<Finalist> MakeFinalist(const PlanRequest& request, const Planned& planned, const OpTable& ops) {
   Finalist finalist;
-  finalist.candidate = candidate;
+  finalist.candidate = planned.candidates[0];
   finalist.cluster = request.cluster;
-  const Plan& plan = candidate.plan;
-  TACC_ASSIGN_OR_RETURN(const ForwardModel forward, model(plan.micro_batch * plan.num_data_ranks(), plan.seq_len));
-  PipelineObserver observer;
-  observer.verification = PipelineObserver::Verification::kInput;
-  TACC_ASSIGN_OR_RETURN(Compiled compiled, CompilePlan(request, plan, forward, ops, observer));
-  finalist.stages = std::move(compiled.stages);
+  finalist.stages = planned.programs;
   finalist.times = TimesOn(finalist.cluster, finalist.programs(), ops);
   TACC_ASSIGN_OR_RETURN(finalist.simulation, Simulate(finalist.programs(), finalist.times));
   return finalist;

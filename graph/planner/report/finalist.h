@@ -23,9 +23,8 @@ struct Finalist {
   // The stage that computes longest: the others wait for it.
   int slowest_stage() const;
 };
-// `ops` must outlive the result.
-absl::StatusOr<Finalist> MakeFinalist(const PlanRequest& request, const Candidate& candidate,
-                                      const ForwardBuilder& model, const OpTable& ops);
+// Of the first candidate. `ops` must outlive the result.
+absl::StatusOr<Finalist> MakeFinalist(const PlanRequest& request, const Planned& planned, const OpTable& ops);
 
 // What a collective carries.
 enum class Cargo { kWeights, kGradients, kActivations, kScalars };

@@ -11,8 +11,8 @@
 namespace tacc::graph {
 namespace {
 
-// Losers in the table; the others are alike or worse.
-constexpr size_t kMaxRows = 16;
+// Meshes that lost by estimate in the table; the others are worse.
+constexpr size_t kMaxRows = 24;
 
 constexpr char kStyle[] = R"CSS(
 :root{color-scheme:light dark;--bg:#f6f6f4;--card:#fff;--fg:#1c1d20;--muted:#62646c;--line:#dcdce0;--node:#f0f0ee;
@@ -117,7 +117,7 @@ std::string Tiles(const ReportFacts& facts) {
   return tiles + "</div>\n";
 }
 
-std::string Layout(const Finalist& best) {
+std::string LayoutBody(const Finalist& best) {
   const Mesh& mesh = best.candidate.plan.mesh;
   std::string buttons, words;
   for (size_t axis = 0; axis < mesh.axes.size(); ++axis) {
@@ -153,30 +153,41 @@ std::string Communication(const Finalist& best) {
 
 std::string Candidates(const ReportFacts& facts) {
   const Finalist& best = *facts.best;
+  const Planned& planned = *facts.planned;
   std::string table = absl::StrCat(
       "<div class=\"wide\"><table><tr>",
-      Row("th", {"layout", "samples", "a step", "tokens/s", "exposed", "memory", "why not"}, 1, 5), "</tr>\n");
+      Row("th", {"layout", "how", "samples", "a step", "tokens/s", "exposed", "memory", "why not"}, 2, 6), "</tr>\n");
   size_t shown = 0;
-  for (const Candidate& c : *facts.candidates) {
-    if (shown == kMaxRows) break;
-    const double tokens = static_cast<double>(c.plan.global_batch() * c.plan.seq_len);
-    absl::StrAppend(
-        &table, shown == 0 ? "<tr class=\"taken\">" : "<tr>",
-        Row("td",
-            {c.plan.mesh.ToString(), absl::StrCat(c.plan.micro_batch, " x ", c.plan.accumulation),
-             SecondsText(c.plan.step_seconds), CountText(tokens / c.plan.step_seconds),
-             SecondsText(c.times.exposed_seconds), BytesText(static_cast<double>(c.plan.total_bytes)),
-             shown == 0 ? "this one is taken"
-                        : WhyLost(best.candidate, c, static_cast<int64_t>(best.cluster.machine.memory_bytes))},
-            1, 5),
-        "</tr>\n");
+  const auto row = [&](const std::string& mesh, const Layout& l, double seconds, double exposed, double bytes,
+                       const std::string& why) {
+    const double tokens = static_cast<double>(l.global_batch() * best.candidate.plan.seq_len);
+    absl::StrAppend(&table, shown == 0 ? "<tr class=\"taken\">" : "<tr>",
+                    Row("td",
+                        {mesh, HowText(l), absl::StrCat(l.micro_batch, " x ", l.accumulation), SecondsText(seconds),
+                         CountText(tokens / seconds), SecondsText(exposed), BytesText(bytes), why},
+                        2, 6),
+                    "</tr>\n");
     ++shown;
+  };
+  for (const Candidate& c : planned.candidates) {
+    row(c.plan.mesh.ToString(), c.layout, c.plan.step_seconds, c.times.exposed_seconds,
+        static_cast<double>(c.plan.total_bytes),
+        shown == 0 ? "this one is taken"
+                   : WhyLost(best.candidate, c, static_cast<int64_t>(best.cluster.machine.memory_bytes)));
   }
-  table += "</table></div>\n";
-  if (facts.candidates->size() > shown)
-    absl::StrAppend(&table, "<p class=\"note\">and ", facts.candidates->size() - shown,
-                    " more, none of them better.</p>\n");
-  return table;
+  const size_t candidates = shown;
+  for (const Loser& loser : planned.losers) {
+    if (shown == candidates + kMaxRows) break;
+    const auto& [layout, step, memory] = loser.scored;
+    row(MeshText(layout), layout, step.seconds, step.communication(),
+        memory.total() + static_cast<double>(kIdleBytes + BufferBytes(layout.mesh())), loser.why);
+  }
+  absl::StrAppend(&table, "</table></div>\n<p class=\"note\">", WholeText(planned.num_meshes), " meshes and ",
+                  WholeText(planned.num_layouts), " layouts that could fit were estimated; the first ",
+                  candidates == 1 ? "" : absl::StrCat(candidates, " "), "became programs and were simulated.");
+  if (const size_t all = planned.candidates.size() + planned.losers.size(); all > shown)
+    absl::StrAppend(&table, " ", all - shown, " more meshes are slower still or do not fit.");
+  return table + "</p>\n";
 }
 
 std::string MachineTable(const Finalist& best) {
@@ -210,7 +221,7 @@ std::string ReportHtml(const ReportFacts& facts, const OpTable& ops) {
       "content=\"width=device-width, initial-scale=1\">\n<title>",
       Escaped(facts.job), ": plan</title>\n<style>", kStyle, "</style></head>\n<body><main>\n<h1>", Escaped(facts.job),
       "</h1>\n<p class=\"sub\">Planned for ", Escaped(ClusterText(best.cluster)), ". Predicted, not measured.</p>\n",
-      Tiles(facts), Section("What the job will do", words), Section("The layout", Layout(best)),
+      Tiles(facts), Section("What the job will do", words), Section("The layout", LayoutBody(best)),
       Section("Memory over a step", absl::StrCat("<div class=\"wide\">", MemorySvg(best), "</div>\n")),
       Section("The timeline of a step",
               absl::StrCat("<p class=\"note\">", Key("forward", "forward"), Key("backward", "backward"),

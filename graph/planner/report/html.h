@@ -12,7 +12,7 @@ struct ReportFacts {
   std::string job;
   int64_t max_steps = 1;
   const Finalist* best = nullptr;
-  const std::vector<Candidate>* candidates = nullptr;  // the best first
+  const Planned* planned = nullptr;  // what `best` is the first of
 };
 
 // A plan as one page for a browser, for people who would rather look than read: what the job will do, the layout over

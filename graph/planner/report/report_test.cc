@@ -50,11 +50,11 @@ class ReportTest : public ::testing::Test {
     request_.training.max_steps = 1000;
     request_.cluster = *MakeCluster(*FindMachine("h100"), 16);
     request_.device = ProfileOf(request_.cluster.machine);
-    auto candidates = PlanCandidates(request_, model, ops_);
-    ASSERT_TRUE(candidates.ok()) << candidates.status();
-    candidates_ = *std::move(candidates);
-    ASSERT_GT(candidates_.size(), 1u);
-    auto best = MakeFinalist(request_, candidates_[0], model, ops_);
+    auto planned = PlanCandidates(request_, model, ops_);
+    ASSERT_TRUE(planned.ok()) << planned.status();
+    planned_ = *std::move(planned);
+    ASSERT_GT(planned_.candidates.size(), 1u);
+    auto best = MakeFinalist(request_, planned_, ops_);
     ASSERT_TRUE(best.ok()) << best.status();
     best_ = *std::move(best);
   }
@@ -67,7 +67,7 @@ class ReportTest : public ::testing::Test {
 
   const OpTable ops_;
   PlanRequest request_;
-  std::vector<Candidate> candidates_;
+  Planned planned_;
   Finalist best_;
 };
 
@@ -84,7 +84,7 @@ TEST_F(ReportTest, SaysWhatTheJobWillDo) {
 }
 
 TEST_F(ReportTest, SaysWhyALoserLost) {
-  const Candidate& best = candidates_[0];
+  const Candidate& best = planned_.candidates[0];
   Candidate slow = best;
   slow.plan.step_seconds = best.plan.step_seconds * 1.25;
   slow.times.exposed_seconds += best.plan.step_seconds * 0.2;
@@ -159,7 +159,7 @@ TEST_F(ReportTest, NamesTheNearest) {
 }
 
 TEST_F(ReportTest, TheHtmlStandsAlone) {
-  const std::string html = ReportHtml({"a <job> & more", 1000, &best_, &candidates_}, ops_);
+  const std::string html = ReportHtml({"a <job> & more", 1000, &best_, &planned_}, ops_);
   EXPECT_THAT(html, AllOf(HasSubstr("a &lt;job&gt; &amp; more"), Not(HasSubstr("<job>")), Not(HasSubstr("src=")),
                           Not(HasSubstr("url(")), Not(HasSubstr("@import")), Not(HasSubstr("<link")),
                           HasSubstr("prefers-color-scheme:dark"), HasSubstr("width=device-width")));

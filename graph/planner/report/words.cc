@@ -31,7 +31,7 @@ std::vector<Kind> MemoryKinds(const MemoryUse& memory) {
   return {{"weights", memory.weights_bytes + memory.copies_bytes},
           {"gradients", memory.gradients_bytes},
           {"optimizer", memory.optimizer_bytes},
-          {"activations and temporaries", memory.temporaries_bytes},
+          {"activations and temporaries", memory.temporaries_bytes + memory.stash_bytes},
           {"kernels' workspace", memory.workspace_bytes}};
 }
 
@@ -89,6 +89,23 @@ std::string ClusterText(const Cluster& cluster) {
   return absl::StrCat(WholeText(cluster.num_nodes), " nodes of ", machine.devices_per_node, " ", device);
 }
 
+std::string MeshText(const Layout& layout) {
+  std::vector<std::string> axes;
+  for (const Mesh::Axis& axis : layout.mesh().axes) {
+    if (axis.size > 1) axes.push_back(absl::StrCat(axis.name, "=", axis.size));
+  }
+  return axes.empty() ? "one rank" : absl::StrJoin(axes, " ");
+}
+
+std::string HowText(const Layout& layout) {
+  std::vector<std::string> how;
+  if (layout.pp > 1) how.push_back(std::string(Name(layout.schedule)));
+  if (layout.pp > 1 && layout.chunks > 1) absl::StrAppend(&how[0], " x ", layout.chunks);
+  if (layout.recompute) how.push_back("gc");
+  if (layout.fsdp > 1 && !layout.reshard) how.push_back("weights kept");
+  return how.empty() ? "-" : absl::StrJoin(how, ", ");
+}
+
 std::string AxisInWords(const Finalist& finalist, int axis) {
   const Mesh& mesh = finalist.candidate.plan.mesh;
   const std::string& name = mesh.axes[axis].name;
@@ -118,8 +135,14 @@ std::string AxisInWords(const Finalist& finalist, int axis) {
     what = absl::StrCat("each sample's tokens are split over ", devices,
                         ", which exchange them for heads while they compute attention (Ulysses)");
   } else if (name == "pp") {
+    const Plan& plan = finalist.candidate.plan;
     what = absl::StrCat("the layers are cut into ", size,
                         " stages; micro-batches go from stage to stage, forward and then back");
+    if (plan.schedule == PipelineSchedule::kInterleaved)
+      absl::StrAppend(&what, ", ", plan.num_chunks, " times: each ", device, " has ", plan.num_chunks,
+                      " parts of the model, so that it waits less");
+    if (plan.schedule == PipelineSchedule::kZeroBubble)
+      absl::StrAppend(&what, "; weights' gradients are computed when a stage would wait");
   } else {
     what = absl::StrCat("each matrix product is cut into ", size, " parts, whose results ", devices,
                         " exchange in every layer");
@@ -177,7 +200,11 @@ std::vector<std::string> InWords(const Finalist& finalist, int64_t max_steps) {
     if (static_cast<double>(kind.bytes) > kWorthAWord * static_cast<double>(plan.total_bytes))
       parts.push_back(absl::StrCat(kind.name, " ", BytesText(static_cast<double>(kind.bytes))));
   }
-  words.push_back(absl::StrCat(memory, ": ", absl::StrJoin(parts, ", "), "."));
+  absl::StrAppend(&memory, ": ", absl::StrJoin(parts, ", "), ".");
+  if (plan.recompute_units > 0)
+    absl::StrAppend(&memory, " To save memory, the backward computes the activations of ",
+                    Plural(plan.recompute_units, "layer"), " again (memory.gc).");
+  words.push_back(std::move(memory));
 
   const int stage = finalist.slowest_stage();
   const StageTimes& times = finalist.simulation.stages[stage];
@@ -211,6 +238,10 @@ std::string WhyLost(const Candidate& best, const Candidate& candidate, int64_t a
                         BytesText(static_cast<double>(largest.bytes)), ")");
   }
   const double slower = candidate.plan.step_seconds - best.plan.step_seconds;
+  if (slower < 0) {
+    return absl::StrCat(Percent(-slower / best.plan.step_seconds),
+                        " faster by prediction, too little for another kind of parallelism");
+  }
   struct Part {
     const char* name;
     double seconds;

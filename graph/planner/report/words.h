@@ -19,6 +19,10 @@ std::string CountText(double count);
 std::string DeviceWord(const Cluster& cluster);
 std::string ClusterText(const Cluster& cluster);
 
+// A layout's mesh less what is 1, "one rank" of none: "pp=2 dp=4"; and how it runs: "zero_bubble, gc", "-".
+std::string MeshText(const Layout& layout);
+std::string HowText(const Layout& layout);
+
 // What an axis of the mesh means for the job, a sentence or two: what its groups share or split, and where they lie.
 std::string AxisInWords(const Finalist& finalist, int axis);
 

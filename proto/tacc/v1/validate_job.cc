@@ -444,9 +444,12 @@ class Validator {
     };
     take("train.per_device_train_batch_size", train.per_device_train_batch_size(), std::numeric_limits<int32_t>::max());
     const bool both = spec.dist().dp().has_size() && spec.dist().fsdp().has_size();
+    // Workers that share samples are as many as the planner likes where the job does not say.
+    const bool says_sharers = spec.dist().tp().has_size() && spec.dist().pp().has_size() &&
+                              (spec.dist().cp().has_size() || spec.dist().sp().has_size());
     const int64_t tp = std::max(1, spec.dist().tp().size()), pp = std::max(1, spec.dist().pp().size());
     const int64_t cp = ContextSize(spec.dist()), sharers = tp * pp * cp;
-    if (spec.resources().has_workers() && !both && spec.resources().workers() % sharers == 0) {
+    if (spec.resources().has_workers() && !both && says_sharers && spec.resources().workers() % sharers == 0) {
       const char* context = spec.dist().cp().has_size() ? " / dist.cp.size" : " / dist.sp.size";
       take(absl::StrCat("resources.workers", pp > 1 ? " / dist.pp.size" : "", cp > 1 ? context : "",
                         tp > 1 ? " / dist.tp.size" : ""),

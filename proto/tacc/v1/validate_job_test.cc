@@ -156,7 +156,9 @@ TEST(ValidateJobTest, ChecksTheLayout) {
   EXPECT_THAT(Messages("dist { sp { size: 4 } } resources { workers: 6 }"),
               ElementsAre("dist.sp.size = 4 does not divide resources.workers = 6; use 1, 2, 3 or 6"));
   EXPECT_THAT(
-      Messages("train { global_batch_size: 3 } dist { cp { size: 2 } } resources { workers: 4 }"),
+      Messages(
+          "train { global_batch_size: 3 } dist { pp { size: 1 } cp { size: 2 } tp { size: 1 } } resources { workers: "
+          "4 }"),
       ElementsAre("train.global_batch_size = 3 is not a multiple of resources.workers / dist.cp.size 2; use 2 or 4"));
   EXPECT_THAT(Messages("dist { fsdp { size: 4 } } resources { workers: 6 }"),
               ElementsAre("dist.fsdp.size = 4 does not divide resources.workers = 6; use 1, 2, 3 or 6"));
@@ -170,8 +172,12 @@ TEST(ValidateJobTest, ChecksTheBatch) {
   EXPECT_THAT(Messages("train { global_batch_size: 10 per_device_train_batch_size: 4 } dist { fsdp { size: 2 } }"),
               ElementsAre("train.global_batch_size = 10 is not a multiple of train.per_device_train_batch_size 4 x "
                           "dist.fsdp.size 2 = 8; use 8 or 16"));
-  EXPECT_THAT(Messages("train { global_batch_size: 3 } resources { workers: 4 }"),
-              ElementsAre("train.global_batch_size = 3 is not a multiple of resources.workers 4; use 4"));
+  EXPECT_THAT(
+      Messages("train { global_batch_size: 3 } dist { pp { size: 1 } cp { size: 1 } tp { size: 1 } } resources { "
+               "workers: 4 }"),
+      ElementsAre("train.global_batch_size = 3 is not a multiple of resources.workers 4; use 4"));
+  // The planner may find workers that share samples.
+  EXPECT_THAT(Messages("train { global_batch_size: 3 } resources { workers: 4 }"), IsEmpty());
   EXPECT_THAT(Messages("train { global_batch_size: 1 per_device_train_batch_size: 2147483647 } dist { dp { size: 65536 "
                        "} fsdp { size: 65536 } }"),
               ElementsAre("train.global_batch_size = 1 is not a multiple of train.per_device_train_batch_size "
@@ -198,6 +204,8 @@ TEST(ValidateJobTest, DefaultsComeFromTheSchema) {
   EXPECT_FALSE(filled.train().has_global_batch_size());
   EXPECT_FALSE(filled.compute().has_bf16());
   EXPECT_FALSE(filled.dist().dp().has_size());
+  EXPECT_FALSE(filled.dist().pp().has_schedule());
+  EXPECT_FALSE(filled.memory().has_gc());
   EXPECT_EQ(WithDefaults(filled).SerializeAsString(), filled.SerializeAsString());
 }
 
