@@ -155,7 +155,9 @@ TEST_P(MixtureTest, EqualsOneRank) {
   one.accumulation = GetParam().accumulation;
   const auto many = Train(GetParam(), ops);
   ExpectEqual(many, Train(one, ops));
-  if (many.ok() && GetParam().ep > 1) EXPECT_EQ(many->overflows, std::vector<double>(kSteps, 0.0));
+  if (many.ok() && GetParam().ep > 1) {
+    EXPECT_EQ(many->overflows, std::vector<double>(kSteps, 0.0));
+  }
 }
 
 TEST_P(MixtureTest, SharesWorkAndMemory) {

@@ -397,10 +397,10 @@ def test_full_disk_stops_neither_training_nor_reporting(inputs, tmp_path):
 
 
 def test_ten_nonfinite_steps_stop_the_run(inputs, tmp_path):
-    text = compile_program(inputs, fsdp=2).read_text()
-    program = tmp_path / "bad" / "stage0.program"
-    program.parent.mkdir()
-    program.write_text(text.replace('init="normal(0.05)"', 'init="normal(1e38)"'))
+    good = compile_program(inputs, fsdp=2)
+    program = tmp_path / "bad" / good.name
+    shutil.copytree(good.parent, program.parent)
+    program.write_text(good.read_text().replace('init="normal(0.05)"', 'init="normal(1e38)"'))
     attempt = Attempt(inputs, tmp_path / "run", program, world=2)
     assert attempt.run() == [3, 3]
     failed = attempt.of("failed")[0]
