@@ -229,7 +229,7 @@ absl::StatusOr<Measured> ComposePlan(const PlanRequest& request, const Plan& pla
   // With recomputation the peak is where it stays only from the fifth layer on.
   const int64_t fewer = plan.recompute_units > 0 ? 5 : 2, more = fewer + 1;
   if (num_layers < kFewLayers || parts == 0 || num_layers <= (fewer + more) * parts ||
-      !all_or_none(plan.recompute_units) || !all_or_none(plan.kept_units))
+      !all_or_none(plan.recompute_units) || !all_or_none(plan.kept_units) || !request.pins.empty())
     return MeasureShort(request, plan, model, ops);
   Stages of_layers[2];
   for (int64_t layers : {fewer, more}) {

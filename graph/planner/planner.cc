@@ -59,6 +59,14 @@ SearchRequest SearchRequestOf(const PlanRequest& request, int64_t num_units, DTy
   if (request.recompute_units.has_value()) search.recompute = *request.recompute_units > 0;
   if (request.reshard_units.has_value()) search.reshard = *request.reshard_units >= num_units;
   search.base.zero_stage = request.zero_stage;
+  // Axes that the job's order leaves out split nothing.
+  const std::pair<const char*, std::optional<int64_t>*> sizes[] = {{"pp", &search.pp},     {"dp", &search.dp},
+                                                                   {"fsdp", &search.fsdp}, {"ep", &search.ep},
+                                                                   {"cp", &search.cp},     {"tp", &search.tp}};
+  for (const auto& [axis, size] : sizes) {
+    const bool named = std::find(request.topology.begin(), request.topology.end(), axis) != request.topology.end();
+    if (!request.topology.empty() && !named && !size->has_value()) *size = 1;
+  }
   if (const auto parts = static_cast<int64_t>(request.split_points.size()) + 1; parts > 1) {
     search.cuts_between_layers = false;
     if (!search.pp.has_value()) search.pp = parts / search.chunks.value_or(1);

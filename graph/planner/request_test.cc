@@ -21,15 +21,15 @@ constexpr char kRequest[] =
  "device": {"threads": 1, "memory_bytes": "8000000000", "matmul_flops_per_second": {"f32": 1e11, "bf16": 2e11}, "memory_bytes_per_second": 1e10,
  "link_bytes_per_second": 1e9, "link_latency_seconds": 1e-4}})";
 
-ForwardBuilder TestModel() {
-  return [](int64_t batch, int64_t seq_len) -> absl::StatusOr<ForwardModel> {
+ForwardBuilder TestModel(int num_layers = 2) {
+  return [num_layers](int64_t batch, int64_t seq_len) -> absl::StatusOr<ForwardModel> {
     ParseOptions options;
     options.symbols = {{"B", batch}, {"S", seq_len}};
-    auto graph = ParseGraph(TestModelText(), options);
+    auto graph = ParseGraph(TestModelText(num_layers), options);
     if (!graph.ok()) return graph.status();
     ForwardModel model;
     model.forward = *std::move(graph);
-    model.units = {"layers.0", "layers.1"};
+    for (int i = 0; i < num_layers; ++i) model.units.push_back(absl::StrCat("layers.", i));
     model.residual_module = "embed";
     model.num_parameters = 1;
     return model;
@@ -281,7 +281,13 @@ TEST(Planner, OrdersTheAxesAsTheJobSays) {
   for (const Candidate& c : planned.candidates) EXPECT_EQ(c.plan.mesh.ToString(), "dp=1 tp=2 tpq=2 fsdp=2 pp=2");
   EXPECT_EQ(CandidateJson(Parse(kRequest), planned.candidates[0])["axes"].dump(),
             "[\"dp\",\"tp\",\"tpq\",\"fsdp\",\"pp\"]");
-  plan.dp = 1;
+  // The job leaves most axes open, its order few.
+  PlanRequest open = plan;
+  open.tp = open.pp = std::nullopt;
+  open.topology = {"tp", "fsdp"};
+  for (const Candidate& c : MustPlan(open).candidates) {
+    EXPECT_EQ(c.layout.dp * c.layout.pp * c.layout.cp * c.layout.ep, 1) << c.plan.mesh.ToString();
+  }
   plan.topology = {"pp", "fsdp"};
   EXPECT_EQ(PlanCandidates(plan, TestModel(), ops).status().message(),
             "dist.topology leaves out tp, which splits 2 ways; name all axes that are split, from between nodes to "
@@ -304,6 +310,9 @@ TEST(Planner, PinsWhatTheJobPins) {
   const auto free = PlanCandidates(plan, TestModel(), ops);
   ASSERT_TRUE(free.ok()) << free.status();
   EXPECT_NE(pinned->candidates[0].cost.num_collectives, free->candidates[0].cost.num_collectives);
+  // A deep model is not put together from a few of its layers: it is these that are pinned.
+  plan.pins = {{"layers.15.mlp", "[dp, -, tp]"}};
+  EXPECT_TRUE(PlanCandidates(plan, TestModel(16), ops).ok());
   plan.pins = {{"layers.*.mlp", "[dp, tp]"}};
   EXPECT_EQ(PlanCandidates(plan, TestModel(), ops).status().message(),
             "dist.pins: \"layers.*.mlp\": it has 2 dims, but results of layers.0.mlp have 3");
