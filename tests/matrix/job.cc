@@ -116,8 +116,10 @@ absl::StatusOr<graph::Compiled> CompileJob(const Job& job, const Layout& layout,
   request.sp = layout.sp;
   request.tp = layout.tp;
   request.zero_stage = layout.zero_stage;
-  request.stages.schedule = layout.schedule;
-  request.stages.num_chunks = layout.num_chunks();
+  request.schedule = layout.schedule;
+  if (layout.num_chunks() > 1) request.num_chunks = layout.num_chunks();
+  request.recompute_units = 0;
+  request.reshard_units = graph::PlanRequest::kAllUnits;
   request.expert_buffer_factor = kExperts / kExpertsPerToken;  // no slot is left out
   request.global_batch = kGlobalBatch;
   request.num_micro_batches = job.num_micro_batches;
@@ -128,8 +130,8 @@ absl::StatusOr<graph::Compiled> CompileJob(const Job& job, const Layout& layout,
   request.device.link_bytes_per_second = 1e9;
   request.device.link_latency_seconds = 1e-5;
   TACC_ASSIGN_OR_RETURN(request.cluster, graph::MakeCluster(graph::MachineOf(request.device), layout.ranks()));
-  TACC_ASSIGN_OR_RETURN(const std::vector<graph::Candidate> candidates, graph::PlanCandidates(request, model, ops));
-  const graph::Plan& plan = candidates[0].plan;
+  TACC_ASSIGN_OR_RETURN(const graph::Planned planned, graph::PlanCandidates(request, model, ops));
+  const graph::Plan& plan = planned.candidates[0].plan;
   TACC_ASSIGN_OR_RETURN(const graph::ForwardModel forward, model(plan.micro_batch * plan.num_data_ranks(), kSeqLen));
   return graph::CompilePlan(request, plan, forward, ops);
 }
