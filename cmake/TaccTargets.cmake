@@ -11,7 +11,11 @@ function(tacc_library name)
 endfunction()
 
 function(tacc_unity)
-  set_target_properties(${ARGV} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 10)
+  foreach(target ${ARGV})
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 10)
+    # Files with an anonymous namespace are included here, but by one file only.
+    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+  endforeach()
 endfunction()
 
 function(tacc_binary name)
