@@ -43,8 +43,10 @@ void RematerializeGraph(const Program& program, const RematOptions& options, Gra
   const std::vector<char> forward = ForwardNodes(program, graph);
   Units units(options.units);
   std::vector<int> unit_of(graph.nodes.size(), -1);
+  size_t backward_begin = 0;  // what stands among the units' forward reads no clones, whatever it is for
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     if (forward[i] && !graph.nodes[i].operands.empty()) unit_of[i] = units.Of(graph.nodes[i].module);
+    if (unit_of[i] >= 0) backward_begin = i + 1;
   }
   const UnitRemat remat(graph, unit_of, forward);
 
@@ -52,7 +54,7 @@ void RematerializeGraph(const Program& program, const RematOptions& options, Gra
   std::map<int, std::set<int>> clones;
   std::map<size_t, std::vector<int>> units_before;
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    if (forward[i]) continue;
+    if (forward[i] || i < backward_begin) continue;
     for (ValueId v : graph.nodes[i].operands) {
       if (!remat.IsRepeated(v)) continue;
       if (clones.count(remat.Unit(v)) == 0) units_before[i].push_back(remat.Unit(v));
@@ -81,7 +83,7 @@ void RematerializeGraph(const Program& program, const RematOptions& options, Gra
       }
     }
     nodes.push_back(graph.nodes[i]);
-    if (forward[i]) continue;
+    if (forward[i] || i < backward_begin) continue;
     for (ValueId& v : nodes.back().operands) v = repeated[v];
   }
   graph.nodes = std::move(nodes);
