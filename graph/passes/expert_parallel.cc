@@ -185,4 +185,15 @@ absl::StatusOr<Graph> ExpertParallel(const Graph& forward, const OpTable& ops, c
   return ExpertParallelBuilder(forward, ops, options).Build();
 }
 
+bool BuffersSuffice(const Graph& forward, const ExpertParallelOptions& options) {
+  const auto ranks = static_cast<double>(options.ranks);
+  return std::all_of(forward.nodes.begin(), forward.nodes.end(), [&](const Node& node) {
+    if (node.op != "expert_matmul") return true;
+    // Of a token, on one rank: the slots there when experts are used equally, and the most that there can be.
+    const auto slots = static_cast<double>(forward.type(node.operands[1]).dims.back());
+    const auto experts = static_cast<double>(GetAttr<int64_t>(node.attrs, "num_experts"));
+    return options.buffer_factor * slots / ranks >= std::min(slots, experts / ranks);
+  });
+}
+
 }  // namespace tacc::graph

@@ -31,6 +31,9 @@ struct ExpertParallelOptions {
 // divide them, or the groups the tokens; Unimplemented for an op between experts' products that is not done row by row.
 absl::StatusOr<Graph> ExpertParallel(const Graph& forward, const OpTable& ops, const ExpertParallelOptions& options);
 
+// Whether no slot is ever left out, however tokens choose their experts: then expert parallelism changes no result.
+bool BuffersSuffice(const Graph& forward, const ExpertParallelOptions& options);
+
 }  // namespace tacc::graph
 
 #endif  // TACC_GRAPH_PASSES_EXPERT_PARALLEL_H_

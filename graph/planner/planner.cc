@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/topology.h"
+#include "graph/passes/expert_parallel.h"
 #include "graph/passes/layout.h"
 #include "graph/passes/pins.h"
 #include "graph/planner/analyze.h"
@@ -174,6 +175,17 @@ class Planner {
     TACC_ASSIGN_OR_RETURN(const std::vector<Mesh::Axis> tensor_axes, TensorAxes(one_row_.forward, l.tp));
     TACC_ASSIGN_OR_RETURN(const std::vector<Mesh::Axis> context_axes,
                           ContextAxes(one_row_.forward, l.cp, request_.sp, tensor_axes));
+    // A layout that the job does not ask for changes no result.
+    ExpertParallelOptions experts;
+    experts.ranks = l.ep;
+    experts.buffer_factor = request_.expert_buffer_factor;
+    if (!request_.ep.has_value() && !BuffersSuffice(one_row_.forward, experts)) {
+      return absl::InvalidArgumentError(absl::StrCat("dist.ep.size = ", l.ep,
+                                                     " may leave tokens without an expert at "
+                                                     "dist.ep.buffer_factor = ",
+                                                     request_.expert_buffer_factor,
+                                                     "; set the one or the other to have it"));
+    }
     std::vector<Mesh::Axis>& axes = plan->mesh.axes;
     if (l.pp > 1) axes.push_back({kStageAxis, l.pp});
     axes.push_back({"dp", l.dp});

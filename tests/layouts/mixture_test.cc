@@ -26,6 +26,7 @@ struct Layout {
   double buffer_factor = kNoOverflow;
   int64_t expert_ranks = 0;     // of the buffers; 0: ep
   int64_t sequence_groups = 0;  // 0: cp x tp
+  int num_repeated = 0;         // layers whose activations the backward computes again
 
   int64_t ranks() const { return dp * fsdp * ep * cp * tp; }
 };
@@ -37,13 +38,14 @@ std::string Name(const Layout& l) {
                                                                                {"ep", l.ep},
                                                                                {"cp", l.cp},
                                                                                {"tp", l.tp},
-                                                                               {"accumulation", l.accumulation}}) {
+                                                                               {"accumulation", l.accumulation},
+                                                                               {"gc", l.num_repeated}}) {
     if (size > 1) parts.push_back(absl::StrCat(name, size));
   }
   return parts.empty() ? "one" : absl::StrJoin(parts, "_");
 }
 
-absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops) {
+absl::StatusOr<Graph> BuildForward(int64_t rows, const OpTable& ops) {
   const nlohmann::json config = {
       {"model_type", "mixtral"},      {"vocab_size", kVocab},          {"hidden_size", 8},
       {"intermediate_size", 6},       {"num_hidden_layers", 2},        {"num_attention_heads", 4},
@@ -52,9 +54,13 @@ absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops)
   auto read = ReadModelConfig(config, kSeq);
   if (!read.ok()) return read.status();
   DecoderBuildOptions build;
-  build.batch = kGlobalBatch / layout.accumulation;
+  build.batch = rows;
   build.seq_len = kSeq;
-  auto forward = BuildDecoder(read->spec, build, ops);
+  return BuildDecoder(read->spec, build, ops);
+}
+
+absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops) {
+  auto forward = BuildForward(kGlobalBatch / layout.accumulation, ops);
   if (!forward.ok()) return forward.status();
   CompileOptions options;
   options.training.accumulation = layout.accumulation;
@@ -74,6 +80,7 @@ absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops)
   options.partition.in_use_axes["experts"] = {2};
   options.partition.residual = {"model.embed_tokens", {{0, 1, 2}, {3, 4}, {}}};
   options.partition.units = options.schedule.units = {"model.layers.0", "model.layers.1"};
+  options.remat.units.assign(options.partition.units.begin(), options.partition.units.begin() + layout.num_repeated);
   return Compile(*forward, ops, options);
 }
 
@@ -165,6 +172,7 @@ TEST_P(MixtureTest, SharesWorkAndMemory) {
   const Layout layout = GetParam();
   Layout one;
   one.accumulation = layout.accumulation;
+  one.num_repeated = layout.num_repeated;
   const auto whole = CompileLayout(one, ops), part = CompileLayout(layout, ops);
   ASSERT_TRUE(whole.ok() && part.ok());
   auto expert_flops = [&](const Program& program) {
@@ -190,7 +198,8 @@ INSTANTIATE_TEST_SUITE_P(Layouts, MixtureTest,
                                          Layout{.ep = 2}, Layout{.ep = 4}, Layout{.ep = 2, .accumulation = 2},
                                          Layout{.dp = 2, .ep = 2}, Layout{.fsdp = 2, .ep = 2, .accumulation = 2},
                                          Layout{.ep = 2, .tp = 2}, Layout{.ep = 2, .cp = 2},
-                                         Layout{.fsdp = 2, .ep = 2, .cp = 2}, Layout{.dp = 2, .ep = 2, .tp = 2}),
+                                         Layout{.fsdp = 2, .ep = 2, .cp = 2}, Layout{.dp = 2, .ep = 2, .tp = 2},
+                                         Layout{.ep = 2, .num_repeated = 2}),
                          [](const testing::TestParamInfo<Layout>& info) { return Name(info.param); });
 
 // What overflows depends on the buffers alone, not on where they lie.
@@ -207,6 +216,16 @@ TEST(Overflow, IsCountedAndTheSameOnOneRank) {
   const auto none = Train({}, ops);
   ASSERT_TRUE(none.ok());
   EXPECT_GT(std::abs(none->losses[0] - many->losses[0]), 1e-6);
+}
+
+TEST(Overflow, CannotBeWhereBuffersSuffice) {
+  const OpTable ops;
+  const auto forward = BuildForward(1, ops);  // four experts, two of a token
+  ASSERT_TRUE(forward.ok()) << forward.status();
+  EXPECT_TRUE(BuffersSuffice(*forward, {.ranks = 1, .buffer_factor = 1}));
+  EXPECT_TRUE(BuffersSuffice(*forward, {.ranks = 2, .buffer_factor = 2}));
+  EXPECT_FALSE(BuffersSuffice(*forward, {.ranks = 2, .buffer_factor = 1.9}));
+  EXPECT_TRUE(BuffersSuffice(*forward, {.ranks = 4, .buffer_factor = 2}));
 }
 
 TEST(Overflow, RanksMustDivideExperts) {
