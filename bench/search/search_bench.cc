@@ -100,13 +100,32 @@ absl::StatusOr<double> Time(const Shape& shape, const char* machine, int64_t gpu
   return end - start;
 }
 
+const Shape kLlama = {"LLaMA-2 7 B", 4096, 32, 32, 11008, 32, 32000, 4096};
+
+// kLlama on such devices: everything but the machine and the batch is the planner's.
+graph::PlanRequest PlanOf(const char* machine, int64_t gpus, int64_t batch) {
+  graph::PlanRequest request;
+  request.cluster = *graph::MakeCluster(*graph::FindMachine(machine), gpus);
+  request.world = gpus;
+  request.training.max_steps = 1;
+  request.device = graph::ProfileOf(request.cluster.machine);
+  request.seq_len = kLlama.seq_len;
+  request.bf16 = true;
+  request.global_batch = batch;
+  return request;
+}
+
+absl::StatusOr<graph::Planned> PlanLlama(const graph::PlanRequest& request, const graph::OpTable& ops) {
+  return graph::PlanCandidates(request, [&](int64_t batch, int64_t) { return ForwardOf(kLlama, batch, ops); }, ops);
+}
+
 absl::Status Scaling(const graph::OpTable& ops) {
-  const Shape llama = {"LLaMA-2 7 B", 4096, 32, 32, 11008, 32, 32000, 4096};
-  auto work = WorkOf(llama, ops);
+  auto work = WorkOf(kLlama, ops);
   if (!work.ok()) return work.status();
   std::cout << "weak scaling, LLaMA-2 7 B on A100, 8 sequences of 4096 a GPU (published: 70 % MFU with full attention "
                "counted and 4,550 tokens/s a GPU, TorchAcc's and IBM's own runs)\n";
   graph::Scored first;
+  double simulated_on_8 = 0;
   for (int64_t gpus : {8, 16, 32, 64, 128}) {
     const graph::SearchRequest request = RequestOf("a100-80g", gpus, 8 * gpus);
     auto result = graph::Search(*work, request);
@@ -119,6 +138,18 @@ absl::Status Scaling(const graph::OpTable& ops) {
     std::cout << absl::StrFormat("%4d GPUs: %.3f s, %.0f tokens/s a GPU, MFU %.1f %% (attention causal), x%.2f; %s\n",
                                  gpus, seconds, 8.0 * 4096 / seconds, 100 * model / seconds,
                                  static_cast<double>(gpus) / 8 * first.step.seconds / seconds, best.layout.ToString());
+    const auto planned = PlanLlama(PlanOf("a100-80g", gpus, 8 * gpus), ops);
+    if (!planned.ok()) return planned.status();
+    const graph::Candidate& taken = planned->candidates[0];
+    const double simulated = taken.plan.step_seconds;
+    if (gpus == 8) simulated_on_8 = simulated;
+    std::cout << absl::StrFormat(
+        "      its programs, simulated: %.3f s, %.0f tokens/s a GPU, MFU %.1f %%, x%.2f; exposed communication %.1f "
+        "%%, "
+        "idle %.1f %%; %s\n",
+        simulated, 8.0 * 4096 / simulated, 100 * model / simulated,
+        static_cast<double>(gpus) / 8 * simulated_on_8 / simulated, 100 * taken.times.exposed_seconds / simulated,
+        100 * taken.times.idle_seconds / simulated, taken.layout.ToString());
     // Of the step: the model's products at the peak, what computing takes beside, and what is not computing.
     std::cout << absl::StrFormat(
         "      of the step: %.1f %% the model's products at the peak, %.1f %% products below it "
@@ -143,8 +174,7 @@ absl::Status Scaling(const graph::OpTable& ops) {
 
 // What EstimateMemory says beside what the memory plans of the programs say.
 absl::Status Memory(const graph::OpTable& ops) {
-  const Shape llama = {"LLaMA-2 7 B", 4096, 32, 32, 11008, 32, 32000, 4096};
-  auto work = WorkOf(llama, ops);
+  auto work = WorkOf(kLlama, ops);
   if (!work.ok()) return work.status();
   std::cout << "memory of a rank, LLaMA-2 7 B in bf16: estimated, and composed of real memory plans\n";
   for (const graph::Layout& l : std::vector<graph::Layout>{
@@ -165,13 +195,7 @@ absl::Status Memory(const graph::OpTable& ops) {
            {.pp = 4, .tp = 2, .accumulation = 8, .recompute = true},
            {.pp = 4, .tp = 2, .accumulation = 8, .schedule = graph::PipelineSchedule::kZeroBubble},
            {.pp = 2, .tp = 4, .accumulation = 8, .schedule = graph::PipelineSchedule::kInterleaved, .chunks = 4}}) {
-    graph::PlanRequest request;
-    request.cluster = *graph::MakeCluster(*graph::FindMachine("h100"), l.num_ranks());
-    request.world = l.num_ranks();
-    request.training.max_steps = 1;
-    request.device = graph::ProfileOf(request.cluster.machine);
-    request.seq_len = llama.seq_len;
-    request.bf16 = true;
+    graph::PlanRequest request = PlanOf("h100", l.num_ranks(), l.global_batch());
     request.pp = l.pp;
     request.dp = l.dp;
     request.fsdp = l.fsdp;
@@ -179,12 +203,11 @@ absl::Status Memory(const graph::OpTable& ops) {
     request.cp = l.cp;
     request.tp = l.tp;
     request.micro_batch = l.micro_batch;
-    request.global_batch = l.global_batch();
     request.schedule = l.schedule;
     if (l.chunks > 1) request.num_chunks = l.chunks;
-    request.recompute_units = l.recompute ? llama.layers : 0;
-    const graph::ForwardBuilder builder = [&](int64_t batch, int64_t) { return ForwardOf(llama, batch, ops); };
-    const auto planned = graph::PlanCandidates(request, builder, ops);
+    request.recompute_units = l.recompute ? kLlama.layers : 0;
+    request.reshard_units = l.reshard ? graph::PlanRequest::kAllUnits : 0;
+    const auto planned = PlanLlama(request, ops);
     if (!planned.ok()) return planned.status();
     const graph::MemoryUse& m = planned->candidates[0].memory;
     const graph::MemoryEstimate e = EstimateMemory(*work, l, graph::ExecutionOf(request.cluster.machine, DType::kBF16));
