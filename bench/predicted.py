@@ -41,7 +41,12 @@ class Layout:
 
 
 def sizes(**axes: int) -> dict:
-    return {axis: {"size": size} for axis, size in axes.items()}
+    """The section `dist`, with nothing left to the planner: what is predicted is what runs."""
+    dist = {axis: {"size": size} for axis, size in axes.items()}
+    dist.setdefault("fsdp", {})["reshard_after_forward"] = True
+    if "pp" in dist:
+        dist["pp"]["schedule"] = "PIPELINE_SCHEDULE_1F1B"
+    return dist
 
 
 LAYOUTS = [
