@@ -1,5 +1,8 @@
 #include "graph/ir/graph.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 
 namespace tacc::graph {
@@ -18,6 +21,13 @@ ValueId Graph::AddValue(absl::string_view hint, TensorType type) {
   value.type = std::move(type);
   values.push_back(std::move(value));
   return static_cast<ValueId>(values.size() - 1);
+}
+
+Graph Graph::EmptyPart(std::string part_name) const {
+  Graph part;
+  part.name = std::move(part_name);
+  part.next_name_ = std::max(next_name_, static_cast<int64_t>(values.size()));
+  return part;
 }
 
 ValueId Graph::Output(absl::string_view output_name) const {

@@ -53,6 +53,8 @@ struct Graph {
   ValueId AddValue(absl::string_view hint, TensorType type);
   // Makes AddValue's running number at least `n`: for a parser, whose names may already hold numbers.
   void ReserveNames(int64_t n) { next_name_ = std::max(next_name_, n); }
+  // An empty graph that may take values of this one, names and all: its AddValue gives none of their names.
+  Graph EmptyPart(std::string part_name) const;
   // The operand of `output "name"`, or kNoValue.
   ValueId Output(absl::string_view output_name) const;
   // Index of the node that makes each value, or -1.

@@ -4,6 +4,8 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <string>
+#include <unordered_set>
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
@@ -270,9 +272,21 @@ Assignment AssignOffsets(const std::vector<BufferLife>& buffers) {
 
 namespace {
 
-bool Touches(const Graph& graph, const char* op, const std::string& state) {
-  return std::any_of(graph.nodes.begin(), graph.nodes.end(),
-                     [&](const Node& node) { return node.op == op && node.symbol == state; });
+// The states that a graph reads and stores.
+struct Touched {
+  std::unordered_set<std::string> read, stored;
+};
+
+std::map<std::string, Touched> TouchedByGraph(const Program& program) {
+  std::map<std::string, Touched> touched;
+  for (const Graph& graph : program.graphs) {
+    Touched& by_graph = touched[graph.name];
+    for (const Node& node : graph.nodes) {
+      if (node.op == "read") by_graph.read.insert(node.symbol);
+      if (node.op == "store") by_graph.stored.insert(node.symbol);
+    }
+  }
+  return touched;
 }
 
 // For each gradient that is stored by one call of a step, before any call reads it: what the called graphs do with it.
@@ -280,13 +294,16 @@ bool Touches(const Graph& graph, const char* op, const std::string& state) {
 using CarriedByGraph = std::map<std::string, std::map<std::string, Carries>>;
 CarriedByGraph FindCarried(const Program& program) {
   CarriedByGraph carried;
+  const std::map<std::string, Touched> touched = TouchedByGraph(program);
+  std::vector<const Touched*> by_call, by_eval_call;
+  for (const Call& call : program.step) by_call.push_back(&touched.at(call.graph));
+  for (const Call& call : program.eval) by_eval_call.push_back(&touched.at(call.graph));
   for (const State& state : program.states) {
     if (state.kind != StateKind::kGradient) continue;
     int made = -1, last_read = -1;
     bool carries = true;
     for (int i = 0; i < static_cast<int>(program.step.size()); ++i) {
-      const Graph& graph = *program.FindGraph(program.step[i].graph);
-      const bool reads = Touches(graph, "read", state.name), stores = Touches(graph, "store", state.name);
+      const bool reads = by_call[i]->read.count(state.name) > 0, stores = by_call[i]->stored.count(state.name) > 0;
       if (stores) {
         carries &= made < 0 && !reads;
         made = i;
@@ -296,10 +313,8 @@ CarriedByGraph FindCarried(const Program& program) {
         last_read = i;
       }
     }
-    for (const Call& call : program.eval) {
-      const Graph& graph = *program.FindGraph(call.graph);
-      carries &= !Touches(graph, "read", state.name) && !Touches(graph, "store", state.name);
-    }
+    for (const Touched* call : by_eval_call)
+      carries &= call->read.count(state.name) == 0 && call->stored.count(state.name) == 0;
     if (!carries || made < 0 || last_read <= made) continue;
     // A graph that is called for other reasons as well would have to keep it always.
     std::map<std::string, Carries> by_graph;

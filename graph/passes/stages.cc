@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -33,7 +35,10 @@ class GraphCutter {
         options_(options),
         shape_(shape),
         num_parts_(shape.num_virtual()),
-        next_channel_(*next_channel) {}
+        is_eval_(graph.Output("loss") != kNoValue),
+        next_channel_(*next_channel) {
+    for (const State& state : program.states) states_.emplace(state.name, &state);
+  }
 
   absl::StatusOr<CutGraph> Run() {
     num_forward_ = NumForwardNodes();
@@ -42,7 +47,7 @@ class GraphCutter {
     AssignReads();
     if (shape_.schedule == PipelineSchedule::kZeroBubble) MoveToWeightPass();
     TACC_RETURN_IF_ERROR(EmitAll());
-    if (is_eval()) EmitOutputs();
+    if (is_eval_) EmitOutputs();
     return Connect();
   }
 
@@ -58,20 +63,21 @@ class GraphCutter {
   int TimeOf(int place) const {
     return Pass(place) == PassKind::kForward ? place : (static_cast<int>(Pass(place)) + 1) * num_parts_ - Part(place);
   }
-  bool is_eval() const { return graph_.Output("loss") != kNoValue; }
   std::string PlaceName(int place) const {
-    return is_eval() ? absl::StrCat("eval.", ChunkOf(place)) : GraphName(Pass(place), ChunkOf(place));
+    return is_eval_ ? absl::StrCat("eval.", ChunkOf(place)) : GraphName(Pass(place), ChunkOf(place));
   }
   std::string StashName(ValueId v) const {
-    return absl::StrCat(is_eval() ? "stash/eval." : "stash/", graph_.values[v].name);
+    return absl::StrCat(is_eval_ ? "stash/eval." : "stash/", graph_.values[v].name);
   }
   const State* StateOf(const Node& node) const {
-    return node.op == "read" || node.op == "store" ? program_.FindState(node.symbol) : nullptr;
+    if (node.op != "read" && node.op != "store") return nullptr;
+    const auto it = states_.find(node.symbol);
+    return it == states_.end() ? nullptr : it->second;
   }
 
   // The forward is what comes up to the last counter: the loss.
   int NumForwardNodes() const {
-    if (is_eval()) return static_cast<int>(graph_.nodes.size());
+    if (is_eval_) return static_cast<int>(graph_.nodes.size());
     int end = 0;
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       const State* state = StateOf(graph_.nodes[i]);
@@ -247,14 +253,11 @@ class GraphCutter {
   absl::Status EmitAll() {
     pieces_.resize(num_places());
     for (int place = 0; place < num_places(); ++place) {
-      pieces_[place].graph = graph_;  // for the numbers of names
-      pieces_[place].graph.nodes.clear();
-      pieces_[place].graph.values.clear();
-      pieces_[place].graph.name = PlaceName(place);
+      pieces_[place].graph = graph_.EmptyPart(PlaceName(place));
       pieces_[place].values.assign(graph_.values.size(), kNoValue);
     }
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
-      if (places_[i] >= 0 && !(is_eval() && graph_.nodes[i].op == "output")) Emit(static_cast<int>(i), places_[i]);
+      if (places_[i] >= 0 && !(is_eval_ && graph_.nodes[i].op == "output")) Emit(static_cast<int>(i), places_[i]);
     }
     return absl::OkStatus();
   }
@@ -429,7 +432,9 @@ class GraphCutter {
   const StageOptions& options_;
   const PipelineShape& shape_;
   const int num_parts_;
+  const bool is_eval_;
   int& next_channel_;
+  std::unordered_map<std::string, const State*> states_;
   int num_forward_ = 0;
   std::vector<int> places_;     // of each node, kDerived or kFollows
   std::vector<int> producers_;  // of each value
