@@ -17,7 +17,7 @@
 #include "graph/passes/separate_documents.h"
 #include "graph/passes/test_model.h"
 #include "gtest/gtest.h"
-#include "tests/interpreter/simulation.h"
+#include "tests/layouts/training.h"
 
 namespace tacc::graph {
 namespace {
@@ -87,62 +87,18 @@ absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops)
   return Compile(*forward, ops, options);
 }
 
-struct Result {
-  std::vector<double> losses, norms;
-  std::map<std::string, Array> weights;
-  double eval_loss = 0;
-};
+// Keys go through the softmax in parts.
+constexpr Tolerance kTolerance = {.losses = 1e-11, .weights = 1e-10};
 
-// One target in five is ignored, so ranks hold different counts.
-Arrays Batch(int step) {
-  Array tokens = Array::Filled({kBatch, kSeq}, 0), targets = tokens;
-  std::mt19937 random(static_cast<uint32_t>(step));
-  for (int64_t i = 0; i < tokens.size(); ++i) {
-    tokens.values[i] = static_cast<double>(random() % kVocab);
-    const uint32_t target = random();
-    targets.values[i] = target % 5 == 0 ? -1.0 : static_cast<double>(target % kVocab);
-  }
-  return {{"tokens", tokens}, {"targets", targets}, {"step", Array{{}, {static_cast<double>(step)}}}};
-}
-
-absl::StatusOr<Result> Train(const Layout& layout, const OpTable& ops,
-                             const std::function<Arrays(int step)>& batch = Batch) {
+absl::StatusOr<TrainingRun> Train(const Layout& layout, const OpTable& ops,
+                                  const std::function<Arrays(int step)>& batch) {
   auto compiled = CompileLayout(layout, ops);
   if (!compiled.ok()) return compiled.status();
-  const Program& program = compiled->stages[0];
-  interpreter::Simulation simulation(program);
-  std::mt19937 random(7);
-  std::normal_distribution<double> normal(0, 0.5);
-  for (const State& state : program.states) {
-    if (state.kind != StateKind::kWeight) continue;
-    Array weight = Array::Filled(state.placement.global.dims, 0);
-    for (double& x : weight.values) x = state.init == "ones" ? 1.0 : normal(random);
-    if (auto status = simulation.SetState(state.name, weight); !status.ok()) return status;
-    const std::string copy = absl::StrCat("copies/", state.name.substr(8));
-    if (program.FindState(copy) != nullptr) {
-      if (auto status = simulation.SetState(copy, weight); !status.ok()) return status;
-    }
-  }
-  Result result;
-  for (int step = 0; step < kSteps; ++step) {
-    if (auto status = simulation.Run(program.step, [&](int64_t) { return batch(step); }); !status.ok()) return status;
-    result.losses.push_back(simulation.outputs().at("loss").values[0]);
-    result.norms.push_back(simulation.outputs().at("grad_norm").values[0]);
-  }
-  for (const State& state : program.states) {
-    if (state.kind != StateKind::kWeight) continue;
-    auto weight = simulation.GetState(state.name);
-    if (!weight.ok()) return weight.status();
-    result.weights[state.name] = *std::move(weight);
-  }
-  if (auto status = simulation.Run(program.eval, [&](int64_t) { return batch(99); }); !status.ok()) return status;
-  result.eval_loss = simulation.outputs().at("loss").values[0];
-  return result;
+  return TrainOnSimulatedRanks(compiled->stages[0], kSteps, 1, [&](int step, int64_t) { return batch(step); });
 }
 
-void ExpectNear(double got, double want, double tolerance, const std::string& what) {
-  EXPECT_LE(std::abs(got - want), tolerance * std::max(1.0, std::abs(want)))
-      << what << ": " << got << " against " << want;
+absl::StatusOr<TrainingRun> Train(const Layout& layout, const OpTable& ops) {
+  return Train(layout, ops, [](int step) { return RandomRows(step, 0, kBatch, kSeq, kVocab); });
 }
 
 class ContextTest : public testing::TestWithParam<Layout> {};
@@ -151,18 +107,7 @@ TEST_P(ContextTest, EqualsOneRank) {
   const OpTable ops;
   const auto one = Train({.ordered = false}, ops);
   ASSERT_TRUE(one.ok()) << one.status();
-  const auto many = Train(GetParam(), ops);
-  ASSERT_TRUE(many.ok()) << many.status();
-  for (int step = 0; step < kSteps; ++step) {
-    ExpectNear(many->losses[step], one->losses[step], 1e-11, absl::StrCat("loss of step ", step));
-    ExpectNear(many->norms[step], one->norms[step], 1e-11, absl::StrCat("norm of step ", step));
-  }
-  ExpectNear(many->eval_loss, one->eval_loss, 1e-11, "held-out loss");
-  for (const auto& [name, weight] : one->weights) {
-    ASSERT_EQ(many->weights.count(name), 1u) << name;
-    for (size_t i = 0; i < weight.values.size(); ++i)
-      ExpectNear(many->weights.at(name).values[i], weight.values[i], 1e-10, name);
-  }
+  ExpectSame(Train(GetParam(), ops), one, kTolerance);
 }
 
 // Replicating everything would pass the test above; this one counts. (Gathered keys leave their gradients' products to
@@ -242,16 +187,7 @@ TEST(Documents, PackedRowsGiveTheSameAsTheDocumentsOneByOne) {
   for (const Layout& layout : {Layout{.ordered = false, .documents = true}, Layout{.cp = 4, .documents = true},
                                Layout{.cp = 2, .sp = 2, .fsdp = 2, .documents = true}}) {
     const auto packed = Train(layout, ops, [](int step) { return Documents(step, true); });
-    ASSERT_TRUE(packed.ok()) << packed.status();
-    for (int step = 0; step < kSteps; ++step) {
-      ExpectNear(packed->losses[step], alone->losses[step], 1e-11, absl::StrCat("loss of step ", step));
-      ExpectNear(packed->norms[step], alone->norms[step], 1e-11, absl::StrCat("norm of step ", step));
-    }
-    ExpectNear(packed->eval_loss, alone->eval_loss, 1e-11, "held-out loss");
-    for (const auto& [name, weight] : alone->weights) {
-      for (size_t i = 0; i < weight.values.size(); ++i)
-        ExpectNear(packed->weights.at(name).values[i], weight.values[i], 1e-10, name);
-    }
+    ExpectSame(packed, alone, kTolerance);
   }
 }
 

@@ -15,17 +15,13 @@
 #include "graph/passes/pipeline.h"
 #include "graph/passes/test_model.h"
 #include "gtest/gtest.h"
-#include "tests/interpreter/simulation.h"
+#include "tests/layouts/training.h"
 
 namespace tacc::graph {
 namespace {
 
-using interpreter::Array;
-using interpreter::Arrays;
-
 constexpr int64_t kGlobalBatch = 24, kSeq = 6, kVocab = 13;
 constexpr int kSteps = 3;
-constexpr double kTolerance = 1e-11;
 
 struct Layout {
   int64_t dp, fsdp, accumulation;
@@ -78,76 +74,13 @@ absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops)
   return Compile(*forward, ops, options);
 }
 
-struct Result {
-  std::vector<double> losses, norms;
-  std::map<std::string, Array> weights;
-  double eval_loss = 0;
-};
-
-Array Scalar(double x) { return Array{{}, {x}}; }
-
-// Rows [first, first + rows) of the global batch of `step`; one target in five is ignored, so ranks hold different
-// counts.
-Arrays Batch(int step, int64_t first, int64_t rows) {
-  Array tokens = Array::Filled({rows, kSeq}, 0), targets = tokens;
-  for (int64_t r = 0; r < rows; ++r) {
-    std::mt19937 random(static_cast<uint32_t>(step * 1000 + first + r));
-    for (int64_t s = 0; s < kSeq; ++s) {
-      tokens.at({r, s}) = static_cast<double>(random() % kVocab);
-      const uint32_t target = random();
-      targets.at({r, s}) = target % 5 == 0 ? -1.0 : static_cast<double>(target % kVocab);
-    }
-  }
-  return {{"tokens", tokens}, {"targets", targets}};
-}
-
-absl::StatusOr<Result> Train(const Layout& layout, const OpTable& ops) {
+absl::StatusOr<TrainingRun> Train(const Layout& layout, const OpTable& ops) {
   auto compiled = CompileLayout(layout, ops);
   if (!compiled.ok()) return compiled.status();
-  const Program& program = compiled->stages[0];
-  interpreter::Simulation simulation(program);
-  std::mt19937 random(7);
-  std::normal_distribution<double> normal(0, 0.5);
-  for (const State& state : program.states) {
-    if (state.kind != StateKind::kWeight) continue;
-    Array weight = Array::Filled(state.placement.global.dims, 0);
-    for (double& x : weight.values) x = state.init == "ones" ? 1.0 : normal(random);
-    if (auto status = simulation.SetState(state.name, weight); !status.ok()) return status;
-    const std::string copy = absl::StrCat("copies/", state.name.substr(8));
-    if (program.FindState(copy) != nullptr) {
-      if (auto status = simulation.SetState(copy, weight); !status.ok()) return status;
-    }
-  }
-  Result result;
   const int64_t rows = kGlobalBatch / layout.accumulation;
-  for (int step = 0; step < kSteps; ++step) {
-    auto status = simulation.Run(program.step, [&](int64_t micro_batch) {
-      Arrays inputs = Batch(step, micro_batch * rows, rows);
-      inputs["step"] = Scalar(step);
-      return inputs;
-    });
-    if (!status.ok()) return status;
-    result.losses.push_back(simulation.outputs().at("loss").values[0]);
-    result.norms.push_back(simulation.outputs().at("grad_norm").values[0]);
-    EXPECT_EQ(simulation.outputs().at("skipped").values[0], 0.0);
-  }
-  for (const State& state : program.states) {
-    if (state.kind != StateKind::kWeight) continue;
-    auto weight = simulation.GetState(state.name);
-    if (!weight.ok()) return weight.status();
-    result.weights[state.name] = *std::move(weight);
-  }
-  for (int64_t m = 0; m < layout.accumulation; ++m) {
-    auto status = simulation.Run(program.eval, [&](int64_t) { return Batch(99, m * rows, rows); });
-    if (!status.ok()) return status;
-    result.eval_loss += simulation.outputs().at("loss").values[0];
-  }
-  return result;
-}
-
-void ExpectNear(double got, double want, const std::string& what) {
-  EXPECT_LE(std::abs(got - want), kTolerance * std::max(1.0, std::abs(want)))
-      << what << ": " << got << " against " << want;
+  return TrainOnSimulatedRanks(compiled->stages[0], kSteps, layout.accumulation, [&](int step, int64_t micro_batch) {
+    return RandomRows(step, micro_batch * rows, rows, kSeq, kVocab);
+  });
 }
 
 void ExpectEqualsOneRank(const Layout& layout) {
@@ -156,18 +89,7 @@ void ExpectEqualsOneRank(const Layout& layout) {
   ASSERT_TRUE(one.ok()) << one.status();
   EXPECT_GT(one->norms[0], 0.5);  // clipping is on
   EXPECT_NE(one->losses[0], one->losses[kSteps - 1]);
-  const auto many = Train(layout, ops);
-  ASSERT_TRUE(many.ok()) << many.status();
-  for (int step = 0; step < kSteps; ++step) {
-    ExpectNear(many->losses[step], one->losses[step], absl::StrCat("loss of step ", step));
-    ExpectNear(many->norms[step], one->norms[step], absl::StrCat("norm of step ", step));
-  }
-  ExpectNear(many->eval_loss, one->eval_loss, "held-out loss");
-  for (const auto& [name, weight] : one->weights) {
-    ASSERT_EQ(many->weights.count(name), 1u) << name;
-    for (size_t i = 0; i < weight.values.size(); ++i)
-      ExpectNear(many->weights.at(name).values[i], weight.values[i], name);
-  }
+  ExpectSame(Train(layout, ops), one);
 }
 
 class LayoutTest : public testing::TestWithParam<Layout> {};

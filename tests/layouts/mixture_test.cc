@@ -8,16 +8,12 @@
 #include "graph/import/families.h"
 #include "graph/passes/pipeline.h"
 #include "gtest/gtest.h"
-#include "tests/interpreter/simulation.h"
+#include "tests/layouts/training.h"
 
 namespace tacc::graph {
 namespace {
 
-using interpreter::Array;
-using interpreter::Arrays;
-
 constexpr int64_t kGlobalBatch = 8, kSeq = 4, kVocab = 13, kExperts = 4, kSteps = 2;
-constexpr double kTolerance = 1e-11;
 constexpr double kNoOverflow = 2.0;  // experts / experts of a token
 
 struct Layout {
@@ -84,73 +80,13 @@ absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops)
   return Compile(*forward, ops, options);
 }
 
-Arrays Batch(int step, int64_t first, int64_t rows) {
-  Array tokens = Array::Filled({rows, kSeq}, 0), targets = tokens;
-  for (int64_t r = 0; r < rows; ++r) {
-    std::mt19937 random(static_cast<uint32_t>(step * 1000 + first + r));
-    for (int64_t s = 0; s < kSeq; ++s) {
-      tokens.at({r, s}) = static_cast<double>(random() % kVocab);
-      const uint32_t target = random();
-      targets.at({r, s}) = target % 5 == 0 ? -1.0 : static_cast<double>(target % kVocab);
-    }
-  }
-  return {{"tokens", tokens}, {"targets", targets}, {"step", Array{{}, {static_cast<double>(step)}}}};
-}
-
-struct Result {
-  std::vector<double> losses, norms, overflows;
-  std::map<std::string, Array> weights;
-};
-
-absl::StatusOr<Result> Train(const Layout& layout, const OpTable& ops) {
+absl::StatusOr<TrainingRun> Train(const Layout& layout, const OpTable& ops) {
   auto compiled = CompileLayout(layout, ops);
   if (!compiled.ok()) return compiled.status();
-  const Program& program = compiled->stages[0];
-  interpreter::Simulation simulation(program);
-  std::mt19937 random(7);
-  std::normal_distribution<double> normal(0, 0.5);
-  for (const State& state : program.states) {
-    if (state.kind != StateKind::kWeight) continue;
-    Array weight = Array::Filled(state.placement.global.dims, 0);
-    for (double& x : weight.values) x = state.init == "ones" ? 1.0 : normal(random);
-    if (auto status = simulation.SetState(state.name, weight); !status.ok()) return status;
-  }
-  Result result;
   const int64_t rows = kGlobalBatch / layout.accumulation;
-  for (int step = 0; step < kSteps; ++step) {
-    auto status = simulation.Run(program.step, [&](int64_t m) { return Batch(step, m * rows, rows); });
-    if (!status.ok()) return status;
-    const Arrays& outputs = simulation.outputs();
-    result.losses.push_back(outputs.at("loss").values[0]);
-    result.norms.push_back(outputs.at("grad_norm").values[0]);
-    if (outputs.count("expert_overflow") > 0) result.overflows.push_back(outputs.at("expert_overflow").values[0]);
-  }
-  for (const State& state : program.states) {
-    if (state.kind != StateKind::kWeight) continue;
-    auto weight = simulation.GetState(state.name);
-    if (!weight.ok()) return weight.status();
-    result.weights[state.name] = *std::move(weight);
-  }
-  return result;
-}
-
-void ExpectNear(double got, double want, const std::string& what) {
-  EXPECT_LE(std::abs(got - want), kTolerance * std::max(1.0, std::abs(want)))
-      << what << ": " << got << " against " << want;
-}
-
-void ExpectEqual(const absl::StatusOr<Result>& many, const absl::StatusOr<Result>& one) {
-  ASSERT_TRUE(one.ok()) << one.status();
-  ASSERT_TRUE(many.ok()) << many.status();
-  for (int step = 0; step < kSteps; ++step) {
-    ExpectNear(many->losses[step], one->losses[step], absl::StrCat("loss of step ", step));
-    ExpectNear(many->norms[step], one->norms[step], absl::StrCat("norm of step ", step));
-  }
-  for (const auto& [name, weight] : one->weights) {
-    ASSERT_EQ(many->weights.count(name), 1u) << name;
-    for (size_t i = 0; i < weight.values.size(); ++i)
-      ExpectNear(many->weights.at(name).values[i], weight.values[i], name);
-  }
+  return TrainOnSimulatedRanks(compiled->stages[0], kSteps, layout.accumulation, [&](int step, int64_t micro_batch) {
+    return RandomRows(step, micro_batch * rows, rows, kSeq, kVocab);
+  });
 }
 
 class MixtureTest : public testing::TestWithParam<Layout> {};
@@ -161,7 +97,7 @@ TEST_P(MixtureTest, EqualsOneRank) {
   Layout one;
   one.accumulation = GetParam().accumulation;
   const auto many = Train(GetParam(), ops);
-  ExpectEqual(many, Train(one, ops));
+  ExpectSame(many, Train(one, ops));
   if (many.ok() && GetParam().ep > 1) {
     EXPECT_EQ(many->overflows, std::vector<double>(kSteps, 0.0));
   }
@@ -208,7 +144,7 @@ TEST(Overflow, IsCountedAndTheSameOnOneRank) {
   Layout one = {.buffer_factor = 0.5, .expert_ranks = 2, .sequence_groups = 1};
   const auto whole = Train(one, ops);
   const auto many = Train({.dp = 2, .ep = 2, .buffer_factor = 0.5}, ops);
-  ExpectEqual(many, whole);
+  ExpectSame(many, whole);
   ASSERT_TRUE(many.ok() && whole.ok());
   EXPECT_EQ(many->overflows, whole->overflows);
   // Buffers for half of the slots of each of two layers.
