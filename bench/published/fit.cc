@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 
+#include "graph/ir/divisors.h"
 #include "graph/planner/search.h"
 
 namespace tacc::bench {
@@ -76,14 +77,6 @@ Vector Solve(std::vector<Vector> a, Vector b) {
   return b;
 }
 
-std::vector<int64_t> Divisors(int64_t n) {
-  std::vector<int64_t> divisors;
-  for (int64_t d = 1; d <= n; ++d) {
-    if (n % d == 0) divisors.push_back(d);
-  }
-  return divisors;
-}
-
 std::map<std::string, std::vector<const Row*>> ByModel(const Table& table) {
   std::map<std::string, std::vector<const Row*>> models;
   for (const Row& row : table.rows) models[row.model].push_back(&row);
@@ -98,9 +91,9 @@ double Predict(const Row& row, const Machine& machine, const graph::Execution& e
   if (row.layout_is_whole) return graph::EstimateStep(work, cluster, row.layout, execution).seconds;
   double best = std::numeric_limits<double>::infinity();
   const int64_t samples = row.layout.accumulation;  // of a data-parallel rank
-  for (int64_t micro_batch : Divisors(samples)) {
+  for (int64_t micro_batch : graph::Divisors(samples)) {
     if (micro_batch > 16) break;
-    for (int64_t chunks : Divisors(row.shape.layers / row.layout.pp)) {
+    for (int64_t chunks : graph::Divisors(row.shape.layers / row.layout.pp)) {
       if (row.layout.pp == 1 && chunks > 1) break;
       Layout layout = row.layout;
       layout.micro_batch = micro_batch;

@@ -14,9 +14,6 @@ bool IsInside(const std::string& module, const std::string& path);
 // Every module path of the first `num_nodes` nodes and those above it, in order of first appearance.
 std::vector<std::string> ModulePaths(const Graph& graph, int num_nodes);
 
-// The name that takes the fewest changed letters to be `text`; "" when there are none.
-std::string NearestName(const std::string& text, const std::vector<std::string>& names);
-
 }  // namespace tacc::graph
 
 #endif  // TACC_GRAPH_PASSES_MODULE_PATHS_H_

@@ -10,6 +10,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "graph/ir/divisors.h"
+#include "graph/ir/nearest_name.h"
 #include "graph/ir/status_macros.h"
 #include "graph/passes/axis_list.h"
 #include "graph/passes/module_paths.h"
@@ -208,13 +210,9 @@ class PinResolver {
   absl::Status CheckDivides(const std::string& pattern, const std::string& what, size_t dim, int64_t extent,
                             const AxisList& axes) const {
     if (!IsPadded(extent, axes, options_.mesh)) return absl::OkStatus();
-    std::vector<int64_t> legal;
-    for (int64_t n = 1; n <= extent; ++n) {
-      if (extent % n == 0) legal.push_back(n);
-    }
-    return Error(pattern,
-                 absl::StrCat("dim ", dim, " of ", what, ", ", extent, ", cannot be split into ",
-                              NumShards(options_.mesh, axes), "; it can be split into ", absl::StrJoin(legal, ", ")));
+    return Error(pattern, absl::StrCat("dim ", dim, " of ", what, ", ", extent, ", cannot be split into ",
+                                       NumShards(options_.mesh, axes), "; it can be split into ",
+                                       absl::StrJoin(Divisors(extent), ", ")));
   }
 
   // One tensor, one sharding.

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "graph/ir/nearest_name.h"
 #include "graph/passes/module_paths.h"
 #include "graph/passes/stages.h"
 

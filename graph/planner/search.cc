@@ -9,23 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "graph/ir/divisors.h"
 #include "graph/ir/status_macros.h"
 
 namespace tacc::graph {
 namespace {
 
 constexpr int64_t kMaxMicroBatch = 16, kMaxChunks = 8;
-
-std::vector<int64_t> Divisors(int64_t n) {
-  std::vector<int64_t> divisors;
-  for (int64_t d = 1; d * d <= n; ++d) {
-    if (n % d != 0) continue;
-    divisors.push_back(d);
-    if (d * d != n) divisors.push_back(n / d);
-  }
-  std::sort(divisors.begin(), divisors.end());
-  return divisors;
-}
 
 // "FIELD = 3 REASON; nearest legal values: 2 and 4".
 absl::Status Illegal(absl::string_view field, int64_t value, absl::string_view reason,

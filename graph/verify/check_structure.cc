@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "graph/ir/nearest_name.h"
 #include "graph/ir/status_macros.h"
 #include "graph/verify/checks.h"
 
@@ -20,27 +21,10 @@ bool IsPartitionOp(const OpDef& def) {
   return def.is_collective || def.name == "shard_slice" || def.name == "mask_padding" || def.name == "wait";
 }
 
-int64_t EditDistance(const std::string& a, const std::string& b) {
-  std::vector<int64_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = static_cast<int64_t>(j);
-  for (size_t i = 1; i <= a.size(); ++i) {
-    int64_t diagonal = row[0];
-    row[0] = static_cast<int64_t>(i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const int64_t replaced = diagonal + (a[i - 1] != b[j - 1]);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, replaced});
-    }
-  }
-  return row[b.size()];
-}
-
 std::string UnknownOp(const std::string& name, const OpTable& ops) {
-  std::string best;
-  for (const auto& [known, def] : ops.ops()) {
-    if (best.empty() || EditDistance(name, known) < EditDistance(name, best)) best = known;
-  }
-  return absl::StrCat("no op is named '", name, "'; the nearest is '", best, "'");
+  std::vector<std::string> names;
+  for (const auto& [known, def] : ops.ops()) names.push_back(known);
+  return absl::StrCat("no op is named '", name, "'; the nearest is '", NearestName(name, names), "'");
 }
 
 const TensorType& LogicalType(const Value& value) {

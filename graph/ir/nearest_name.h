@@ -1,0 +1,14 @@
+#ifndef TACC_GRAPH_IR_NEAREST_NAME_H_
+#define TACC_GRAPH_IR_NEAREST_NAME_H_
+
+#include <string>
+#include <vector>
+
+namespace tacc::graph {
+
+// The name that takes the fewest changed letters to be `text`, for errors; "" when there are none.
+std::string NearestName(const std::string& text, const std::vector<std::string>& names);
+
+}  // namespace tacc::graph
+
+#endif  // TACC_GRAPH_IR_NEAREST_NAME_H_
