@@ -28,21 +28,22 @@ struct Stages {
 };
 
 // The step with the first `count` micro-batches only: what follows a pass in a schedule does not depend on later ones.
-absl::Status SimulateFirst(const PlanRequest& request, const std::vector<Program>& programs, int64_t count,
+absl::Status SimulateFirst(const PlanRequest& request, std::vector<Program>& programs, int64_t count,
                            const OpTable& ops, Stages* stages) {
-  std::vector<Program> shorter = programs;
   std::vector<const Program*> pointers;
-  for (Program& program : shorter) {
-    std::vector<Call>& step = program.step;
-    step.erase(std::remove_if(step.begin(), step.end(), [&](const Call& call) { return call.micro_batch >= count; }),
-               step.end());
+  std::vector<std::vector<Call>> steps;  // of all micro-batches
+  for (Program& program : programs) {
+    steps.push_back(program.step);
+    std::erase_if(program.step, [&](const Call& call) { return call.micro_batch >= count; });
     pointers.push_back(&program);
   }
   stages->cost.clear();
-  for (const Program& program : shorter) stages->cost.push_back(EstimateStep(program, ops, request.device));
-  TACC_ASSIGN_OR_RETURN(Simulation simulation, Simulate(pointers, TimesOn(request.cluster, pointers, ops)));
-  stages->times = std::move(simulation.stages);
-  stages->step_seconds = simulation.step_seconds;
+  for (const Program& program : programs) stages->cost.push_back(EstimateStep(program, ops, request.device));
+  absl::StatusOr<Simulation> simulation = Simulate(pointers, TimesOn(request.cluster, pointers, ops));
+  for (size_t s = 0; s < programs.size(); ++s) programs[s].step = std::move(steps[s]);
+  TACC_RETURN_IF_ERROR(simulation.status());
+  stages->times = std::move(simulation->stages);
+  stages->step_seconds = simulation->step_seconds;
   return absl::OkStatus();
 }
 

@@ -108,10 +108,11 @@ json ClusterJson(const Cluster& cluster) {
   return text;
 }
 
-// Words for the best candidate, and what else is asked of it.
-absl::Status TellOfBest(const CompileRequest& request, const Planned& planned, const PlanOutputs& outputs,
-                        const OpTable& ops, json& out) {
-  TACC_ASSIGN_OR_RETURN(const Finalist best, MakeFinalist(request.plan, planned, ops));
+// Words for the best candidate, and what else is asked of it. Takes its programs.
+absl::Status TellOfBest(const CompileRequest& request, Planned& planned, const PlanOutputs& outputs, const OpTable& ops,
+                        json& out) {
+  TACC_ASSIGN_OR_RETURN(const Finalist best,
+                        MakeFinalist(request.plan, planned.candidates[0], std::move(planned.programs), ops));
   out["words"] = InWords(best, request.plan.training.max_steps);
   if (!outputs.explain.empty()) {
     TACC_ASSIGN_OR_RETURN(out["explanation"], Explain(best, ops, outputs.explain));
@@ -136,7 +137,7 @@ absl::StatusOr<std::string> PlanCommand(const std::string& request_file, const P
   TACC_ASSIGN_OR_RETURN(const std::string text, ReadFile(request_file));
   TACC_ASSIGN_OR_RETURN(const CompileRequest request, ParseCompileRequest(text));
   const ForwardBuilder builder = MakeForwardBuilder(request, ops);
-  TACC_ASSIGN_OR_RETURN(const Planned planned, PlanCandidates(request.plan, builder, ops));
+  TACC_ASSIGN_OR_RETURN(Planned planned, PlanCandidates(request.plan, builder, ops));
   const std::vector<Candidate>& candidates = planned.candidates;
   json list = json::array(), losers = json::array();
   for (const Candidate& candidate : candidates) {

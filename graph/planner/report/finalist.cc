@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
@@ -25,11 +26,12 @@ int Finalist::slowest_stage() const {
   return slowest;
 }
 
-absl::StatusOr<Finalist> MakeFinalist(const PlanRequest& request, const Planned& planned, const OpTable& ops) {
+absl::StatusOr<Finalist> MakeFinalist(const PlanRequest& request, const Candidate& candidate,
+                                      std::vector<Program> stages, const OpTable& ops) {
   Finalist finalist;
-  finalist.candidate = planned.candidates[0];
+  finalist.candidate = candidate;
   finalist.cluster = request.cluster;
-  finalist.stages = planned.programs;
+  finalist.stages = std::move(stages);
   finalist.times = TimesOn(finalist.cluster, finalist.programs(), ops);
   TACC_ASSIGN_OR_RETURN(finalist.simulation, Simulate(finalist.programs(), finalist.times));
   return finalist;

@@ -23,8 +23,9 @@ struct Finalist {
   // The stage that computes longest: the others wait for it.
   int slowest_stage() const;
 };
-// Of the first candidate. `ops` must outlive the result.
-absl::StatusOr<Finalist> MakeFinalist(const PlanRequest& request, const Planned& planned, const OpTable& ops);
+// Of a candidate and its stages. `ops` must outlive the result.
+absl::StatusOr<Finalist> MakeFinalist(const PlanRequest& request, const Candidate& candidate,
+                                      std::vector<Program> stages, const OpTable& ops);
 
 // What a collective carries.
 enum class Cargo { kWeights, kGradients, kActivations, kScalars };

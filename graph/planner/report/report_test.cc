@@ -54,7 +54,7 @@ class ReportTest : public ::testing::Test {
     ASSERT_TRUE(planned.ok()) << planned.status();
     planned_ = *std::move(planned);
     ASSERT_GT(planned_.candidates.size(), 1u);
-    auto best = MakeFinalist(request_, planned_, ops_);
+    auto best = MakeFinalist(request_, planned_.candidates[0], planned_.programs, ops_);
     ASSERT_TRUE(best.ok()) << best.status();
     best_ = *std::move(best);
   }
