@@ -15,7 +15,7 @@ import pytest
 from cluster import ROOT, Cluster, write_data, write_job
 
 PROMETHEUS = shutil.which("prometheus")
-pytestmark = pytest.mark.skipif(not PROMETHEUS or not shutil.which("promtool"), reason="needs Debian's package prometheus")
+assert PROMETHEUS and shutil.which("promtool"), "make setup installs Debian's package prometheus, which has both"
 
 
 def fetch(url: str) -> tuple[int, str]:
