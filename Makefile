@@ -48,7 +48,7 @@ lint: setup
 	@scripts/lint
 
 format: setup
-	@git ls-files '*.cc' '*.h' | xargs .venv/bin/clang-format -i
+	@git ls-files '*.cc' '*.h' '*.cu' | xargs .venv/bin/clang-format -i
 
 clean:
 	rm -rf $(BUILD)

@@ -1,12 +1,13 @@
-#include "kernels/cpu/norm.h"
-
+// The norms of every device against the reference.
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include "kernels/backend_under_test.h"
+#include TACC_KERNEL_HEADER(norm.h)
 #include "kernels/reference/buffer.h"
 #include "kernels/reference/reference.h"
 
-namespace tacc::kernels::cpu {
+namespace tacc::kernels::TACC_BACKEND {
 namespace {
 
 using reference::Buffer;
@@ -141,4 +142,4 @@ TEST(L2Normalize, MatchesTheReferenceAlsoBelowEps) {
 }
 
 }  // namespace
-}  // namespace tacc::kernels::cpu
+}  // namespace tacc::kernels::TACC_BACKEND

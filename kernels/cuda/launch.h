@@ -1,0 +1,191 @@
+// How kernels are written here: as functors over elements or over rows, started by ForEach and ForEachTeam.
+//
+// The files *.cu compile twice. With nvcc they are the GPU's kernels: a functor runs on the GPU, on the current stream
+// (kernels/cuda/stream.h). With g++ (library tacc_cuda_kernels_on_host, for tests) the same source runs on the host on
+// host memory, a team's threads (64 at most) as fibers that switch at each Sync: so every line of a kernel but the few
+// in the nvcc part of this file is tested on machines without a GPU.
+//
+// Functors are structs with `TACC_DEVICE void operator()(...) const` (nvcc takes no lambdas inside templates, and a
+// name shows in profiles). Their members are copied into the kernel's parameters, at most 4 KB: no host memory is
+// referenced once the call has returned, and no member may point to any.
+#ifndef TACC_KERNELS_CUDA_LAUNCH_H_
+#define TACC_KERNELS_CUDA_LAUNCH_H_
+
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define TACC_DEVICE __device__
+#else
+#define TACC_DEVICE
+#endif
+
+#ifdef __CUDACC__
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/stream.h"
+#else
+#include <functional>
+#endif
+
+namespace tacc::kernels::cuda {
+
+// The largest team.
+inline constexpr int kMaxTeam = 1024;
+inline constexpr int kWarp = 32;
+
+#ifdef __CUDACC__
+
+// Throws std::runtime_error when the launch before failed.
+void CheckLaunch();
+// Blocks of a grid that keep the current device busy.
+int NumBusyBlocks();
+
+// A block of threads that works on one row. Every thread of it must reach each Sync, Sum and Max.
+class Team {
+ public:
+  __device__ explicit Team(char* shared) : shared_(shared) {}
+  __device__ int rank() const { return static_cast<int>(threadIdx.x); }
+  __device__ int size() const { return static_cast<int>(blockDim.x); }
+  // The bytes that ForEachTeam was asked for, shared by the team; 16-byte aligned.
+  template <typename T>
+  __device__ T* shared() const {
+    return reinterpret_cast<T*>(shared_);
+  }
+  __device__ void Sync() const { __syncthreads(); }
+  // The sum, or the largest, of every thread's value, to all of them; in an order that only the team's size decides.
+  template <typename T>
+  __device__ T Sum(T value) const {
+    return Reduce(value, [](T a, T b) { return a + b; });
+  }
+  template <typename T>
+  __device__ T Max(T value) const {
+    return Reduce(value, [](T a, T b) { return a > b ? a : b; });
+  }
+
+ private:
+  template <typename T, typename F>
+  __device__ T Reduce(T value, F combine) const {
+    for (int offset = kWarp / 2; offset > 0; offset /= 2)
+      value = combine(value, __shfl_xor_sync(0xffffffffu, value, offset));
+    if (blockDim.x <= kWarp) return value;
+    __shared__ T of_warps[kMaxTeam / kWarp];
+    __syncthreads();  // The last reduction's values have been read.
+    if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = value;
+    __syncthreads();
+    T result = of_warps[0];
+    for (unsigned warp = 1; warp < blockDim.x / kWarp; ++warp) result = combine(result, of_warps[warp]);
+    return result;
+  }
+
+  char* shared_;
+};
+
+namespace launch {
+
+inline constexpr int kThreads = 256;
+
+template <typename F>
+__global__ void __launch_bounds__(kThreads) Elements(int64_t n, F f) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step) f(i);
+}
+
+template <typename F>
+__global__ void __launch_bounds__(kMaxTeam) Teams(int64_t num_teams, F f) {
+  extern __shared__ __align__(16) char shared[];
+  Team team(shared);
+  for (int64_t index = blockIdx.x; index < num_teams; index += gridDim.x) {
+    f(team, index);
+    __syncthreads();  // The next row's shared memory is this row's.
+  }
+}
+
+}  // namespace launch
+
+// f(i) for each i in [0, n), in any order.
+template <typename F>
+void ForEach(int64_t n, F f) {
+  if (n <= 0) return;
+  const int64_t wanted = (n + launch::kThreads - 1) / launch::kThreads;
+  const int64_t busy = static_cast<int64_t>(NumBusyBlocks());
+  launch::Elements<<<static_cast<unsigned>(wanted < busy ? wanted : busy), launch::kThreads, 0, CurrentStream()>>>(n,
+                                                                                                                   f);
+  CheckLaunch();
+}
+
+// f(team, index) for each index in [0, num_teams), in any order, by teams of `team_size` threads (a multiple of 32, at
+// most kMaxTeam) that share `shared_bytes` (at most 48 KiB).
+template <typename F>
+void ForEachTeam(int64_t num_teams, int team_size, int64_t shared_bytes, F f) {
+  if (num_teams <= 0) return;
+  constexpr int64_t kMaxGrid = 0x7fffffff;
+  launch::Teams<<<static_cast<unsigned>(num_teams < kMaxGrid ? num_teams : kMaxGrid), team_size,
+                  static_cast<size_t>(shared_bytes), CurrentStream()>>>(num_teams, f);
+  CheckLaunch();
+}
+
+#else
+
+// On the host: a fiber of a team.
+class Team {
+ public:
+  struct Block;
+  Team(Block* block, int rank) : block_(block), rank_(rank) {}
+  int rank() const { return rank_; }
+  int size() const;
+  template <typename T>
+  T* shared() const {
+    return static_cast<T*>(SharedBytes());
+  }
+  void Sync() const;
+  template <typename T>
+  T Sum(T value) const {
+    return Reduce(value, [](T a, T b) { return a + b; });
+  }
+  template <typename T>
+  T Max(T value) const {
+    return Reduce(value, [](T a, T b) { return a > b ? a : b; });
+  }
+
+ private:
+  void* SharedBytes() const;
+  void* Slot(int rank) const;
+  template <typename T, typename F>
+  T Reduce(T value, F combine) const {
+    static_assert(sizeof(T) <= 16);
+    Sync();
+    *static_cast<T*>(Slot(rank_)) = value;
+    Sync();
+    T result = *static_cast<T*>(Slot(0));
+    for (int i = 1; i < size(); ++i) result = combine(result, *static_cast<T*>(Slot(i)));
+    return result;
+  }
+
+  Block* block_;
+  int rank_;
+};
+
+void RunTeams(int64_t num_teams, int team_size, int64_t shared_bytes, const std::function<void(Team&, int64_t)>& f);
+
+template <typename F>
+void ForEach(int64_t n, F f) {
+  for (int64_t i = n - 1; i >= 0; --i) f(i);  // Not the order that hides a dependence.
+}
+
+template <typename F>
+void ForEachTeam(int64_t num_teams, int team_size, int64_t shared_bytes, F f) {
+  RunTeams(num_teams, team_size, shared_bytes, [&f](Team& team, int64_t index) { f(team, index); });
+}
+
+#endif
+
+// A team size for rows of n elements of which a thread takes about `per_thread`.
+inline int TeamSize(int64_t n, int64_t per_thread = 8) {
+  int size = kWarp;
+  while (size < 512 && size * per_thread < n) size *= 2;
+  return size;
+}
+
+}  // namespace tacc::kernels::cuda
+
+#endif  // TACC_KERNELS_CUDA_LAUNCH_H_
