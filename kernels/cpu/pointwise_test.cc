@@ -1,5 +1,3 @@
-#include "kernels/cpu/pointwise.h"
-
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -7,10 +5,12 @@
 #include <functional>
 #include <limits>
 
+#include "kernels/backend_under_test.h"
+#include TACC_KERNEL_HEADER(pointwise.h)
 #include "kernels/reference/buffer.h"
 #include "kernels/reference/reference.h"
 
-namespace tacc::kernels::cpu {
+namespace tacc::kernels::TACC_BACKEND {
 namespace {
 
 using reference::Buffer;
@@ -314,4 +314,4 @@ TEST(Fill, SetsEveryElement) {
 }
 
 }  // namespace
-}  // namespace tacc::kernels::cpu
+}  // namespace tacc::kernels::TACC_BACKEND

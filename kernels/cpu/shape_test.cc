@@ -1,14 +1,14 @@
-#include "kernels/cpu/shape.h"
-
 #include <gtest/gtest.h>
 #include <omp.h>
 
 #include <cmath>
 
+#include "kernels/backend_under_test.h"
+#include TACC_KERNEL_HEADER(shape.h)
 #include "kernels/reference/buffer.h"
 #include "kernels/reference/reference.h"
 
-namespace tacc::kernels::cpu {
+namespace tacc::kernels::TACC_BACKEND {
 namespace {
 
 using reference::Buffer;
@@ -132,4 +132,4 @@ TEST(ReduceMax, NanWins) {
 }
 
 }  // namespace
-}  // namespace tacc::kernels::cpu
+}  // namespace tacc::kernels::TACC_BACKEND

@@ -54,14 +54,14 @@ double RoundValue(double value, DType dtype) {
 
 }  // namespace
 
-Buffer::Buffer(DType dtype, const Dims& dims) {
+Buffer::Buffer(DType dtype, const Dims& dims, Placement placement) {
   view_ = TensorView{nullptr, dtype, dims};
-  const int64_t shift = SizeOf(dtype);  // so that data are not aligned to more than the element
+  const int64_t shift = placement == Placement::kOffByOne ? SizeOf(dtype) : 0;
   bytes_.assign(2 * kGuardBytes + shift + view_.bytes(), kGuard);
   view_.data = bytes_.data() + kGuardBytes + shift;
 }
 
-Buffer::Buffer(DType dtype, const Tensor& tensor) : Buffer(dtype, tensor.dims) {
+Buffer::Buffer(DType dtype, const Tensor& tensor, Placement placement) : Buffer(dtype, tensor.dims, placement) {
   for (int64_t i = 0; i < tensor.size(); ++i) {
     const double value = RoundValue(tensor[i], dtype);
     switch (dtype) {

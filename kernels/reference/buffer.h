@@ -11,10 +11,13 @@ namespace tacc::kernels::reference {
 
 class Buffer {
  public:
-  // Every byte is 0xAB. The data start only at a multiple of the element size, and a guard lies on both sides.
-  Buffer(DType dtype, const Dims& dims);
+  // Where the data start: at a multiple of 16 bytes and one element, or of 16 bytes.
+  enum class Placement { kOffByOne, kAligned };
+
+  // Every byte is 0xAB. A guard lies on both sides.
+  Buffer(DType dtype, const Dims& dims, Placement placement = Placement::kOffByOne);
   // Holds the values, rounded to the dtype (nearest, ties to even).
-  Buffer(DType dtype, const Tensor& tensor);
+  Buffer(DType dtype, const Tensor& tensor, Placement placement = Placement::kOffByOne);
 
   TensorView view() const { return view_; }
   operator TensorView() const { return view_; }  // NOLINT: tests read better
