@@ -275,7 +275,8 @@ void Core::ScheduleCompiles() {
       int free = 0;
       for (const auto& [name, worker] : members_.workers()) free += worker.Free() ? 1 : 0;
       const int needed = std::max(world, 1);
-      SetWaiting(job, absl::StrCat("needs ", needed, needed == 1 ? " worker, " : " workers, ", free, " free"));
+      SetWaiting(job, absl::StrCat("needs ", needed, needed == 1 ? " worker" : " workers",
+                                   free >= needed ? " of one kind, " : ", ", free, " free", Troubles(members_)));
       continue;
     }
     job->reason.clear();

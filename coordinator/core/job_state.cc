@@ -123,6 +123,7 @@ absl::Status Summary::Parse(const std::string& text, Summary* out) {
   }
   plan.set_communication_bytes_per_rank(NumberOr<int64_t>(json, "communication_bytes_per_rank", 0));
   plan.set_fingerprint(StringOr(json, "fingerprint"));
+  plan.set_peak_source(StringOr(json, "peak_source"));
   out->plan = std::move(plan);
   return absl::OkStatus();
 }
@@ -206,6 +207,7 @@ absl::Status Apply(const v1::Fact& fact, JobState* job) {
       rank.ready = true;
       rank.resumed_from = ready.resumed_from();
       rank.arena_bytes = ready.arena_bytes();
+      rank.device_memory_used_bytes = ready.device_memory_used_bytes();
       rank.load_seconds = ready.load_seconds();
       attempt->step = std::max(attempt->step, ready.step());
       return absl::OkStatus();

@@ -36,6 +36,7 @@ struct RankState {
   bool ready = false;
   std::string resumed_from;
   int64_t arena_bytes = 0;
+  int64_t device_memory_used_bytes = 0;  // 0: not on a GPU.
   double load_seconds = 0;
   std::optional<v1::RankEnded> ended;
   int end_order = 0;  // 0: the first of its attempt to end.

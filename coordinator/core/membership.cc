@@ -53,6 +53,7 @@ absl::StatusOr<Membership::Attached> Membership::Attach(double now, uint64_t ses
   worker.name = name;
   worker.instance = registration.instance();
   worker.device = registration.device();
+  worker.trouble = registration.device_trouble();
   worker.version = registration.version();
   worker.advertise = registration.advertise();
   worker.session = session;

@@ -23,6 +23,7 @@ struct Worker {
   std::string name;
   std::string instance;  // Empty: known from the log only, not seen since the coordinator started.
   v1::DeviceProfile device;
+  std::string trouble;  // Why no rank can run on the device now; empty: ranks can.
   std::string version;
   std::string advertise;
   uint64_t session = 0;    // 0: no stream now.
@@ -31,7 +32,8 @@ struct Worker {
   std::string reserved;    // Job whose paths it checks, or whose attempt has a rank here.
 
   bool Attached() const { return session != 0; }
-  bool Free() const { return Attached() && reserved.empty() && held.empty(); }
+  bool Usable() const { return Attached() && trouble.empty(); }
+  bool Free() const { return Usable() && reserved.empty() && held.empty(); }
 };
 
 class Membership {

@@ -8,9 +8,24 @@
 namespace tacc::coordinator {
 namespace {
 
+using FlopsMap = google::protobuf::Map<std::string, double>;
+
 int64_t Need(const JobState& job) {
   auto it = job.summary.plan.memory_bytes().find("total");
   return it == job.summary.plan.memory_bytes().end() ? 0 : it->second;
+}
+
+// Keeps of `least` what `other` has as well, with the smaller value.
+void TakeSmaller(const FlopsMap& other, FlopsMap* least) {
+  for (auto it = least->begin(); it != least->end();) {
+    const auto found = other.find(it->first);
+    if (found == other.end()) {
+      it = least->erase(it);
+    } else {
+      it->second = std::min(it->second, found->second);
+      ++it;
+    }
+  }
 }
 
 std::string Workers(int count) { return absl::StrCat(count, count == 1 ? " worker" : " workers"); }
@@ -30,16 +45,10 @@ v1::DeviceProfile Weakest(const std::vector<const Worker*>& workers) {
     weakest.set_memory_bytes_per_second(std::min(weakest.memory_bytes_per_second(), device.memory_bytes_per_second()));
     weakest.set_link_bytes_per_second(std::min(weakest.link_bytes_per_second(), device.link_bytes_per_second()));
     weakest.set_link_latency_seconds(std::max(weakest.link_latency_seconds(), device.link_latency_seconds()));
-    auto& flops = *weakest.mutable_matmul_flops_per_second();
-    for (auto it = flops.begin(); it != flops.end();) {
-      auto other = device.matmul_flops_per_second().find(it->first);
-      if (other == device.matmul_flops_per_second().end()) {
-        it = flops.erase(it);
-      } else {
-        it->second = std::min(it->second, other->second);
-        ++it;
-      }
-    }
+    weakest.set_total_memory_bytes(std::min(weakest.total_memory_bytes(), device.total_memory_bytes()));
+    weakest.set_num_sms(std::min(weakest.num_sms(), device.num_sms()));
+    TakeSmaller(device.matmul_flops_per_second(), weakest.mutable_matmul_flops_per_second());
+    TakeSmaller(device.peak_flops_per_second(), weakest.mutable_peak_flops_per_second());
   }
   return weakest;
 }
@@ -49,7 +58,7 @@ std::optional<v1::DeviceProfile> DeviceToCompileFor(const Membership& members, i
   for (const char* kind : {"cuda", "cpu"}) {
     std::vector<const Worker*> free, busy;
     for (const auto& [name, worker] : members.workers()) {
-      if (!worker.Attached() || worker.device.kind() != kind) continue;
+      if (!worker.Usable() || worker.device.kind() != kind) continue;
       (worker.Free() ? free : busy).push_back(&worker);
     }
     free.insert(free.end(), busy.begin(), busy.end());
@@ -58,6 +67,14 @@ std::optional<v1::DeviceProfile> DeviceToCompileFor(const Membership& members, i
     return Weakest(free);
   }
   return std::nullopt;
+}
+
+std::string Troubles(const Membership& members) {
+  std::string text;
+  for (const auto& [name, worker] : members.workers()) {
+    if (worker.Attached() && !worker.trouble.empty()) absl::StrAppend(&text, "; ", name, ": ", worker.trouble);
+  }
+  return text;
 }
 
 bool Fits(const JobState& job, const v1::DeviceProfile& device) {
@@ -98,8 +115,10 @@ Choice Place(const Membership& members, const JobState& job) {
       }
     }
   }
-  choice.reason = absl::StrCat("needs ", Workers(world), ", ", num_free, " free");
+  choice.reason =
+      absl::StrCat("needs ", Workers(world), num_free >= world ? " of one kind, " : ", ", num_free, " free");
   if (num_attached < world) absl::StrAppend(&choice.reason, " (", num_attached, " attached)");
+  absl::StrAppend(&choice.reason, Troubles(members));
   return choice;
 }
 
@@ -109,14 +128,18 @@ double PeakFlopsPerSecond(const Membership& members, const std::vector<std::stri
   for (const std::string& name : workers) {
     auto worker = members.workers().find(name);
     if (worker == members.workers().end()) return 0;
-    threads[worker->second.advertise] += worker->second.device.threads();
+    if (worker->second.device.kind() == "cpu") threads[worker->second.advertise] += worker->second.device.threads();
   }
   double sum = 0;
   for (const std::string& name : workers) {
     const Worker& worker = members.workers().at(name);
-    auto peak = worker.device.matmul_flops_per_second().find(precision);
-    if (peak == worker.device.matmul_flops_per_second().end()) return 0;
-    const double cpus = worker.device.cpus();
+    const v1::DeviceProfile& device = worker.device;
+    const FlopsMap& known = device.peak_flops_per_second();
+    const FlopsMap& peaks = known.count(precision) != 0 ? known : device.matmul_flops_per_second();
+    const auto peak = peaks.find(precision);
+    if (peak == peaks.end()) return 0;
+    // Only ranks on CPUs take turns there.
+    const double cpus = device.kind() == "cpu" ? device.cpus() : 0;
     sum += peak->second * (cpus > 0 ? std::min(1.0, cpus / threads[worker.advertise]) : 1.0);
   }
   return sum;

@@ -22,6 +22,9 @@ v1::DeviceProfile Weakest(const std::vector<const Worker*>& workers);
 // "cpu", then names in order.
 std::optional<v1::DeviceProfile> DeviceToCompileFor(const Membership& members, int world);
 
+// Attached workers that no rank can run on now, and why: "; gpu-1: cuda:1 cannot be used: ..."; empty: there are none.
+std::string Troubles(const Membership& members);
+
 // Whether a program compiled for job.compile.device may run on `device`.
 bool Fits(const JobState& job, const v1::DeviceProfile& device);
 
@@ -36,8 +39,8 @@ struct Choice {
 // A gang for a compiled job: all of its ranks or none.
 Choice Place(const Membership& members, const JobState& job);
 
-// Sum of the peaks, in FLOP/s, of the workers in `precision` ("f32", "bf16"); on a machine with fewer processors than
-// their threads, what these reach.
+// Sum of the peaks, in FLOP/s, of the workers in `precision` ("f32", "bf16"): the vendor's where the worker knows it,
+// else the measured one; of CPUs on a machine with fewer processors than their threads, what these reach.
 double PeakFlopsPerSecond(const Membership& members, const std::vector<std::string>& workers,
                           const std::string& precision);
 

@@ -61,6 +61,8 @@ void ReadStep(Fields& fields, RankEvent& event) {
   m.set_tokens_per_second(fields.Double("tokens_per_second"));
   m.set_skipped(fields.Has("skipped") ? static_cast<int>(fields.Int("skipped")) : 0);
   if (fields.Has("expert_overflow")) m.set_expert_overflow(fields.Int("expert_overflow"));
+  if (fields.Has("device_idle_share")) m.set_device_idle_share(fields.Double("device_idle_share"));
+  if (fields.Has("device_memory_used_bytes")) m.set_device_memory_used_bytes(fields.Int("device_memory_used_bytes"));
   if (fields.Has("batch_hash")) m.set_batch_hash(fields.String("batch_hash"));
 }
 
@@ -80,6 +82,7 @@ absl::StatusOr<RankEvent> ParseRankEvent(const std::string& line) {
     event.step = fields.Int("step");
     if (fields.Has("resumed_from")) event.resumed_from = fields.String("resumed_from");
     if (fields.Has("arena_bytes")) event.arena_bytes = fields.Int("arena_bytes");
+    if (fields.Has("device_memory_used_bytes")) event.device_memory_used_bytes = fields.Int("device_memory_used_bytes");
     if (fields.Has("load_seconds")) event.load_seconds = fields.Double("load_seconds");
   } else if (event.event == "step") {
     event.step = fields.Int("step");

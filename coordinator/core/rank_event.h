@@ -14,8 +14,9 @@ struct RankEvent {
   std::string event;  // "started", "listening", ...
   double time = 0;
   int64_t step = 0;
-  int port = 0;               // listening
-  std::string resumed_from;   // ready
+  int port = 0;              // listening
+  std::string resumed_from;  // ready
+  int64_t device_memory_used_bytes = 0;
   int64_t arena_bytes = 0;    // ready
   double load_seconds = 0;    // ready
   std::string code;           // warning, failed

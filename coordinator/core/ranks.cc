@@ -112,6 +112,7 @@ void Core::OnRankEvent(JobState* job, int index, const RankEvent& event) {
     ready->set_step(event.step);
     ready->set_resumed_from(event.resumed_from);
     ready->set_arena_bytes(event.arena_bytes);
+    ready->set_device_memory_used_bytes(event.device_memory_used_bytes);
     ready->set_load_seconds(event.load_seconds);
     Log(job, std::move(fact));
     if (attempt.AllReady() && !job->running_told) {
@@ -124,6 +125,7 @@ void Core::OnRankEvent(JobState* job, int index, const RankEvent& event) {
     const double flops = job->summary.plan.flops_per_step();
     const double available = metrics.seconds() * attempt.peak_flops_per_second;
     if (flops > 0 && available > 0) metrics.set_mfu(flops / available);
+    if (metrics.has_device_memory_used_bytes()) rank.device_memory_used_bytes = metrics.device_memory_used_bytes();
     NoteStep(metrics, job);
     out_.push_back(StoreStep{job->id, metrics});
     if (metrics.skipped() != 0) {

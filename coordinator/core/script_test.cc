@@ -6,15 +6,16 @@
 //   cancel JOB now|checkpoint
 //   compiled JOB [world=N] [pp=N] [need=BYTES]
 //   compile_failed JOB bad_input|bug MESSAGE
-//   attach W [instance=I] [version=V] [kind=K] [threads=N] [memory=N] [running=RANK] [held=RANK]
-//   detach W
-//   paths W [max_attempt=N] [exported] [owner=TEXT] [error=TEXT] [NAME:step=N:attempt=N[:seed=N][:damaged] ...]
+//   attach W [instance=I] [version=V] [kind=K] [threads=N] [memory=N] [peak=F] [trouble=TEXT] [running=RANK]
+//   [held=RANK] detach W paths W [max_attempt=N] [exported] [owner=TEXT] [error=TEXT]
+//   [NAME:step=N:attempt=N[:seed=N][:damaged] ...]
 //     answers the last check_paths to W
 //   event RANK JSON
 //   step RANK N, checkpoint RANK N, ready RANK [STEP]
 //   exit RANK CODE|signal=N|killed|start=TEXT [log=LINE]
 //   beat W [RANK collective|outside step=N call=N node=N still=S]
 //   deleted W [NAME ...]
+//   device W [TROUBLE] [memory=N]: what W says of its device
 //   tick SECONDS [alive=W,W]
 //   restart [keep=N]: a coordinator with nothing but what was logged, which keeps N ended jobs
 //   job JOB
@@ -110,6 +111,7 @@ class Script {
     }
     if (name == "exit") return Feed(Exit(subject, args));
     if (name == "beat") return Feed(Beat(subject, args));
+    if (name == "device") return Feed(DeviceState(subject, args));
     if (name == "deleted") return Feed(Deleted(subject, args));
     if (name == "tick") return TickFor(std::stod(subject), args);
     if (name == "restart") return Restart(args);
@@ -190,6 +192,9 @@ class Script {
     device->set_cpus(static_cast<double>(args.Int("cpus", 0)));
     device->set_memory_bytes(args.Int("memory", 4000));
     (*device->mutable_matmul_flops_per_second())["f32"] = 1e10;
+    if (args.values.count("peak"))
+      (*device->mutable_peak_flops_per_second())["f32"] = static_cast<double>(args.Int("peak", 0));
+    registration.set_device_trouble(args.Words("trouble"));
     for (const char* key : {"running", "held"}) {
       if (args.values.count(key) == 0) continue;
       v1::HeldRank* held = registration.add_ranks();
@@ -294,6 +299,17 @@ class Script {
       const std::string activity = args.words.size() > 3 ? args.words[3] : "";
       sample->set_waits_for_ranks(activity == "collective" || activity == "meeting");
       sample->set_activity(activity);
+    }
+    return message;
+  }
+
+  Input DeviceState(const std::string& worker, const Arguments& args) {
+    WorkerMessage message{sessions_[worker], {}};
+    v1::DeviceState* state = message.message.mutable_device_state();
+    state->set_trouble(absl::StrJoin(args.words.begin() + 2, args.words.end(), " "));
+    if (args.values.count("memory")) {
+      *state->mutable_device() = core_->members().workers().at(worker).device;
+      state->mutable_device()->set_memory_bytes(args.Int("memory", 0));
     }
     return message;
   }
@@ -465,7 +481,8 @@ class Script {
     std::string text;
     for (const auto& [name, worker] : core_->members().workers()) {
       const v1::WorkerView view = ViewWorker(worker, now_.steady);
-      absl::StrAppend(&text, name, " ", view.state(), view.job().empty() ? "" : " ", view.job(), "\n");
+      absl::StrAppend(&text, name, " ", view.state(), view.job().empty() ? "" : " ", view.job(),
+                      view.trouble().empty() ? "" : ": ", view.trouble(), "\n");
     }
     return text.empty() ? "(none)\n" : text;
   }

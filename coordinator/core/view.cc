@@ -17,11 +17,12 @@ double Median(std::vector<double> values) {
 
 v1::Measured Measure(const AttemptState& attempt) {
   v1::Measured measured;
-  std::vector<double> seconds, tokens, mfu, wait, communication;
+  std::vector<double> seconds, tokens, mfu, wait, communication, idle;
   for (const v1::StepMetrics& step : attempt.recent) {
     seconds.push_back(step.seconds());
     tokens.push_back(step.tokens_per_second());
     if (step.has_mfu()) mfu.push_back(step.mfu());
+    if (step.has_device_idle_share()) idle.push_back(step.device_idle_share());
     wait.push_back(step.data_wait_seconds());
     communication.push_back(step.communication_seconds());
   }
@@ -30,10 +31,12 @@ v1::Measured Measure(const AttemptState& attempt) {
   measured.set_mfu(Median(mfu));
   measured.set_data_wait_seconds(Median(wait));
   measured.set_communication_seconds(Median(communication));
+  if (!idle.empty()) measured.set_device_idle_share(Median(idle));
   measured.set_num_steps(static_cast<int>(attempt.recent.size()));
   for (const RankState& rank : attempt.ranks) {
     measured.set_arena_bytes(std::max(measured.arena_bytes(), rank.arena_bytes));
     measured.set_peak_memory_bytes(std::max(measured.peak_memory_bytes(), rank.peak_memory_bytes));
+    measured.set_device_memory_used_bytes(std::max(measured.device_memory_used_bytes(), rank.device_memory_used_bytes));
   }
   return measured;
 }
@@ -109,6 +112,7 @@ v1::Job ViewJob(const JobState& job) {
       out->set_arena_bytes(rank.arena_bytes);
       out->set_load_seconds(rank.load_seconds);
       out->set_peak_memory_bytes(rank.peak_memory_bytes);
+      out->set_device_memory_used_bytes(rank.device_memory_used_bytes);
     }
   }
   view.set_submitted_time(job.submitted_time);
@@ -125,7 +129,8 @@ v1::Job ViewJob(const JobState& job) {
 v1::WorkerView ViewWorker(const Worker& worker, double steady_now) {
   v1::WorkerView view;
   view.set_name(worker.name);
-  view.set_state(!worker.Attached() ? "lost" : worker.Free() ? "idle" : "busy");
+  view.set_state(!worker.Attached() ? "lost" : !worker.trouble.empty() ? "unusable" : worker.Free() ? "idle" : "busy");
+  view.set_trouble(worker.trouble);
   *view.mutable_device() = worker.device;
   view.set_advertise(worker.advertise);
   view.set_version(worker.version);

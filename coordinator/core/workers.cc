@@ -95,6 +95,10 @@ void Core::OnMessage(const WorkerMessage& message) {
       return OnPathsChecked(worker, message.message.check_paths_result());
     case v1::AttachRequest::kDeleteCheckpointsResult:
       return OnDeleted(message.message.delete_checkpoints_result());
+    case v1::AttachRequest::kDeviceState:
+      worker->trouble = message.message.device_state().trouble();
+      if (message.message.device_state().has_device()) worker->device = message.message.device_state().device();
+      return;
     case v1::AttachRequest::kRegister:
     case v1::AttachRequest::MESSAGE_NOT_SET:
       break;

@@ -80,6 +80,10 @@ void AddJob(const JobState& job, Families* out) {
                  "Slots of tokens, over all layers, that found no place in a buffer for experts in the last step.",
                  static_cast<double>(step.expert_overflow()), labels);
     }
+    if (step.has_device_idle_share()) {
+      out->Gauge("tacc_job_device_idle_ratio", "Share of the last step in which nothing ran on rank 0's GPU.",
+                 step.device_idle_share(), labels);
+    }
     out->Gauge("tacc_job_step_seconds", "Duration of the last step.", step.seconds(), labels);
     out->Gauge("tacc_job_data_wait_seconds", "Time that the last step waited for data.", step.data_wait_seconds(),
                labels);
@@ -102,10 +106,20 @@ void AddJob(const JobState& job, Families* out) {
     out->Gauge("tacc_job_predicted_step_seconds", "Duration of a step as the planner predicted it.",
                view.plan().predicted_step_seconds(), labels);
   }
+  if (const auto total = view.plan().memory_bytes().find("total"); total != view.plan().memory_bytes().end()) {
+    out->Gauge("tacc_job_planned_memory_bytes", "Memory of its device that a rank needs, as planned.",
+               static_cast<double>(total->second), labels);
+  }
   for (const v1::RankView& rank : view.ranks()) {
-    if (rank.arena_bytes() == 0) continue;
-    out->Gauge("tacc_job_arena_bytes", "Size of a rank's memory arena.", static_cast<double>(rank.arena_bytes()),
-               {{"training_job", view.id()}, {"rank", std::to_string(rank.rank())}});
+    const Labels of_rank = {{"training_job", view.id()}, {"rank", std::to_string(rank.rank())}};
+    if (rank.arena_bytes() > 0) {
+      out->Gauge("tacc_job_arena_bytes", "Size of a rank's memory arena.", static_cast<double>(rank.arena_bytes()),
+                 of_rank);
+    }
+    if (rank.device_memory_used_bytes() > 0) {
+      out->Gauge("tacc_job_device_memory_bytes", "GPU memory that a rank's process holds.",
+                 static_cast<double>(rank.device_memory_used_bytes()), of_rank);
+    }
   }
 }
 
@@ -119,7 +133,7 @@ std::vector<MetricFamily> CollectMetrics(const Core& core, const MetricsInput& i
   for (const auto& [id, job] : core.jobs()) ++jobs[job.Phase()];
   for (const auto& [phase, count] : jobs)
     out.Gauge("tacc_jobs", "Jobs by state.", count, {{"state", StateName(phase)}});
-  std::map<std::string, int> workers = {{"busy", 0}, {"idle", 0}, {"lost", 0}};
+  std::map<std::string, int> workers = {{"busy", 0}, {"idle", 0}, {"lost", 0}, {"unusable", 0}};
   for (const auto& [name, worker] : core.members().workers()) ++workers[ViewWorker(worker, input.now.steady).state()];
   for (const auto& [state, count] : workers) out.Gauge("tacc_workers", "Workers by state.", count, {{"state", state}});
   out.Counter("tacc_coordinator_commits_total", "Transactions written to the coordinator's database.", input.commits,

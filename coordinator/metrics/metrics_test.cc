@@ -27,7 +27,8 @@ class MetricsTest : public ::testing::Test {
     accepted.mutable_job_accepted()->mutable_spec()->mutable_train()->set_max_steps(100);
     Replay(accepted);
     v1::Fact compiled;
-    compiled.mutable_job_compiled()->set_summary(R"({"world": 1, "predicted_step_seconds": 0.25})");
+    compiled.mutable_job_compiled()->set_summary(
+        R"({"world": 1, "predicted_step_seconds": 0.25, "memory": {"total_bytes": 9000}})");
     Replay(compiled);
     v1::Fact started;
     started.mutable_attempt_started()->set_attempt(1);
@@ -36,6 +37,7 @@ class MetricsTest : public ::testing::Test {
     v1::Fact ready;
     ready.mutable_rank_ready()->set_attempt(1);
     ready.mutable_rank_ready()->set_arena_bytes(4096);
+    ready.mutable_rank_ready()->set_device_memory_used_bytes(5000);
     Replay(ready);
     v1::StepMetrics step;
     step.set_step(7);
@@ -43,6 +45,7 @@ class MetricsTest : public ::testing::Test {
     step.set_loss(2.5);
     step.set_mfu(0.4);
     step.set_expert_overflow(6);
+    step.set_device_idle_share(0.125);
     step.set_seconds(0.5);
     step.set_communication_seconds(0.125);
     step.set_tokens_per_second(1024);
@@ -64,17 +67,27 @@ class MetricsTest : public ::testing::Test {
 
 TEST_F(MetricsTest, ShowsJobsAndWorkers) {
   const std::string text = Text(1000);
-  for (const char* line :
-       {"tacc_build_info{version=\"0.1.0\"} 1", "tacc_jobs{state=\"running\"} 1", "tacc_jobs{state=\"failed\"} 0",
-        "tacc_workers{state=\"idle\"} 0", "tacc_job_state{training_job=\"toy-1\",state=\"running\"} 1",
-        "tacc_job_step{training_job=\"toy-1\"} 7", "tacc_job_loss{training_job=\"toy-1\"} 2.5",
-        "tacc_job_expert_overflow_slots{training_job=\"toy-1\"} 6", "tacc_job_mfu_ratio{training_job=\"toy-1\"} 0.4",
-        "tacc_job_step_seconds{training_job=\"toy-1\"} 0.5",
-        "tacc_job_communication_seconds{training_job=\"toy-1\"} 0.125",
-        "tacc_job_tokens_per_second{training_job=\"toy-1\"} 1024", "tacc_job_restarts_total{training_job=\"toy-1\"} 0",
-        "tacc_job_predicted_step_seconds{training_job=\"toy-1\"} 0.25",
-        "tacc_job_arena_bytes{training_job=\"toy-1\",rank=\"0\"} 4096", "tacc_coordinator_commits_total 3",
-        "# TYPE tacc_job_restarts_total counter"}) {
+  for (const char* line : {"tacc_build_info{version=\"0.1.0\"} 1",
+                           "tacc_jobs{state=\"running\"} 1",
+                           "tacc_jobs{state=\"failed\"} 0",
+                           "tacc_workers{state=\"idle\"} 0",
+                           "tacc_job_state{training_job=\"toy-1\",state=\"running\"} 1",
+                           "tacc_job_step{training_job=\"toy-1\"} 7",
+                           "tacc_job_loss{training_job=\"toy-1\"} 2.5",
+                           "tacc_job_expert_overflow_slots{training_job=\"toy-1\"} 6",
+                           "tacc_job_mfu_ratio{training_job=\"toy-1\"} 0.4",
+                           "tacc_job_step_seconds{training_job=\"toy-1\"} 0.5",
+                           "tacc_job_communication_seconds{training_job=\"toy-1\"} 0.125",
+                           "tacc_job_tokens_per_second{training_job=\"toy-1\"} 1024",
+                           "tacc_job_restarts_total{training_job=\"toy-1\"} 0",
+                           "tacc_job_predicted_step_seconds{training_job=\"toy-1\"} 0.25",
+                           "tacc_job_arena_bytes{training_job=\"toy-1\",rank=\"0\"} 4096",
+                           "tacc_job_device_idle_ratio{training_job=\"toy-1\"} 0.125",
+                           "tacc_job_device_memory_bytes{training_job=\"toy-1\",rank=\"0\"} 5000",
+                           "tacc_job_planned_memory_bytes{training_job=\"toy-1\"} 9000",
+                           "tacc_workers{state=\"unusable\"} 0",
+                           "tacc_coordinator_commits_total 3",
+                           "# TYPE tacc_job_restarts_total counter"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
   EXPECT_THAT(text, Not(HasSubstr("tacc_job_eval_loss")));  // None yet.

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "machine/machine.h"
 #include "worker/checkpoint/test_directory.h"
 #include "worker/daemon/child_process.h"
 #include "worker/daemon/fake_coordinator.h"
@@ -26,6 +27,17 @@ using ::testing::StartsWith;
 // Writes its process id beside itself; ends with its stdin, or never when there is a file `stubborn`.
 constexpr char kRankScript[] = R"(#!/bin/bash
 here=$(dirname "$0")
+case "$1 $3" in
+"--look cuda:0" | "--probe cuda:0")
+  echo '{"name":"cuda:0","kind":"cuda","model":"NVIDIA H100 80GB HBM3","total_memory_bytes":85899345920,"free_memory_bytes":10737418240,'
+  echo '"compute_capability":"9.0","num_sms":132,"links":{"cuda:1":"nvlink"},"driver":"580.1","threads":1,"memory_bytes":1,'
+  echo '"matmul_flops_per_second":{"f32":5e13,"bf16":7e14},"memory_bytes_per_second":3e12,"link_bytes_per_second":3e11,'
+  echo '"link_latency_seconds":5e-6,"cpus":16}'
+  exit;;
+*" cuda:"*)
+  echo "error: no GPU ${3#cuda:}; this machine has 2: cuda:0, cuda:1" >&2
+  exit 2;;
+esac
 if [ "$1" = --probe ]; then
   echo '{"name":"cpu","kind":"cpu","model":"test","threads":1,"memory_bytes":1,"matmul_flops_per_second":{"f32":1e9},'
   echo '"memory_bytes_per_second":1e9,"link_bytes_per_second":1e9,"link_latency_seconds":1e-4,"cpus":2}'
@@ -109,7 +121,12 @@ class BinaryTest : public ::testing::Test {
 TEST_F(BinaryTest, BadOptionsAreOneLineAndExitCodeTwo) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"--bogus"}, "--bogus"},
-      {{"--device", "cuda:0"}, "this build has no CUDA module"},
+      {{"--device", "cuda:7", "--state-dir", Path("state")},
+       "--device cuda:7: no GPU 7; this machine has 2: cuda:0, cuda:1"},
+      {{"--device", "cuda:0", "--state-dir", Path("state"), "--memory", "10GiB"}, "10.00 GiB free of 80.00 GiB"},
+      {{"--device", "cuda:0", "--state-dir", Path("state"), "--memory-reserve", "10GiB"}, "nothing is left for a rank"},
+      {{"--device", "cuda:"}, "not a device"},
+      {{"--memory-reserve", "1GiB"}, "--memory-reserve: is of GPUs"},
       {{"--device", "tpu"}, "not a device"},
       {{"--coordinator", "nowhere"}, "not HOST:PORT"},
       {{"--coordinator", "192.0.2.1:7070"}, "add --insecure"},
@@ -126,10 +143,29 @@ TEST_F(BinaryTest, BadOptionsAreOneLineAndExitCodeTwo) {
     Start(arguments);
     EXPECT_EQ(UntilEnded().exit_code, 2) << arguments[0];
     EXPECT_EQ(out_, "");
+    // A GPU is looked at first, and the log says so.
+    if (absl::StrContains(err_, " measuring cuda:")) err_ = err_.substr(err_.find('\n') + 1);
     EXPECT_THAT(err_, StartsWith("error: "));
     EXPECT_THAT(err_, HasSubstr(words));
     EXPECT_EQ(std::count(err_.begin(), err_.end(), '\n'), 1) << err_;
   }
+}
+
+TEST_F(BinaryTest, AGpuIsRegisteredWithWhatIsFreeAndItsTablePeak) {
+  Start({"--coordinator", coordinator_.address(), "--device", "cuda:0", "--advertise", "127.0.0.1", "--state-dir",
+         Path("state"), "--exit-with-parent-fd", "0"});
+  Until("attached", [this] { return absl::StartsWith(out_, "attached "); });
+  EXPECT_THAT(out_, HasSubstr("-cuda-0\n"));
+  const v1::DeviceProfile device = coordinator_.registrations().at(0).device();
+  EXPECT_EQ(device.kind(), "cuda");
+  EXPECT_EQ(device.memory_bytes(), int64_t{9} << 30);
+  EXPECT_EQ(device.reserve_bytes(), int64_t{1} << 30);
+  EXPECT_EQ(device.peak_flops_per_second().at("bf16"), 989e12);
+  EXPECT_EQ(device.matmul_flops_per_second().at("bf16"), 7e14);
+  // Its part of the CPUs: the machine has two GPUs.
+  EXPECT_EQ(device.threads(), std::max(1, ThisMachine().num_cpus / 2));
+  kill(worker_->pid(), SIGTERM);
+  EXPECT_EQ(UntilEnded().exit_code, 0);
 }
 
 TEST_F(BinaryTest, AProbeThatFailsIsAnError) {

@@ -48,6 +48,7 @@ class Daemon {
         logger_(logger),
         metrics_(metrics),
         instance_(RandomInstance()),
+        device_(options.device),
         supervisor_({}),
         host_(options.place, state, &supervisor_, rank_log),
         link_(options.coordinator, [this] { inbox_.Post({}); }) {}
@@ -57,7 +58,8 @@ class Daemon {
       Wait();
       const double now = SteadySeconds();
       host_.Turn();
-      TakeAnswers();
+      WatchDevice(now);
+      TakeAnswers(now);
       for (CoordinatorLink::Event& event : link_.Poll(now, [this] { return Registration(); })) Handle(std::move(event));
       supervisor_.FlushLogs(WallSeconds());
       KeepStopping(now);
@@ -68,10 +70,11 @@ class Daemon {
   }
 
  private:
-  // What another thread tells the loop: an answer about paths, or nothing but "look".
+  // What another thread tells the loop: an answer about paths, how the device looks, or nothing but "look here".
   struct Letter {
     uint64_t registration = 0;  // During which it was asked.
     absl::optional<v1::AttachRequest> answer;
+    absl::optional<absl::StatusOr<v1::DeviceProfile>> device;
   };
 
   bool IsStopping() const { return stop_at_.has_value(); }
@@ -118,7 +121,8 @@ class Daemon {
     registration.set_name(options_.name);
     registration.set_instance(instance_);
     registration.set_version(options_.version);
-    *registration.mutable_device() = options_.device;
+    *registration.mutable_device() = device_;
+    registration.set_device_trouble(trouble_);
     registration.set_advertise(options_.place.advertise);
     for (const HeldRank& held : supervisor_.Held()) {
       v1::HeldRank* rank = registration.add_ranks();
@@ -128,8 +132,52 @@ class Daemon {
     return registration;
   }
 
-  void TakeAnswers() {
+  // After a failure no rank starts here until the device has been looked at.
+  void WatchDevice(double now) {
+    const absl::optional<std::string> failure = supervisor_.TakeFailure();
+    if (!options_.look || IsStopping()) return;
+    if (failure.has_value()) {
+      logger_->error("{} failed on {} ({}): {}", options_.name, device_.name(), device_.model(), *failure);
+      // Sent before the report of the rank's end, on which the coordinator would start the next one.
+      if (trouble_.empty())
+        SetTrouble(absl::StrCat(device_.name(), " is being looked at after a rank has failed on it"));
+      next_look_ = now;
+    }
+    if (trouble_.empty() || is_looking_ || now < next_look_) return;
+    is_looking_ = true;
+    looks_.Run([this] { inbox_.Post({0, absl::nullopt, options_.look()}); });
+  }
+
+  void TakeLook(const absl::StatusOr<v1::DeviceProfile>& look, double now) {
+    is_looking_ = false;
+    if (absl::IsCancelled(look.status())) return;
+    next_look_ = now + options_.look_again_seconds;
+    if (!look.ok()) {
+      SetTrouble(absl::StrCat(device_.name(), " cannot be used: ", std::string(look.status().message())));
+      return;
+    }
+    device_ = *look;
+    host_.SetMemoryBytes(device_.memory_bytes());
+    SetTrouble("");
+  }
+
+  void SetTrouble(const std::string& trouble) {
+    if (trouble == trouble_) return;
+    logger_->warn("{}", trouble.empty() ? absl::StrCat(device_.name(), " can be used") : trouble);
+    trouble_ = trouble;
+    TellDeviceState();
+  }
+
+  void TellDeviceState() {
+    v1::AttachRequest message;
+    message.mutable_device_state()->set_trouble(trouble_);
+    *message.mutable_device_state()->mutable_device() = device_;
+    answers_.push_back(std::move(message));
+  }
+
+  void TakeAnswers(double now) {
     for (Letter& letter : inbox_.Take()) {
+      if (letter.device.has_value()) TakeLook(*letter.device, now);
       // A question of an earlier stream is asked again if it still matters.
       if (letter.answer.has_value() && letter.registration == num_registrations_)
         answers_.push_back(*std::move(letter.answer));
@@ -146,6 +194,8 @@ class Daemon {
       case CoordinatorLink::Event::Kind::kRegistered:
         ++num_registrations_;
         answers_.clear();
+        // The registration was written when the stream was dialled.
+        if (options_.look) TellDeviceState();
         supervisor_.reports().Rewind();
         heartbeat_seconds_ =
             event.response.registered().heartbeat_seconds() > 0 ? event.response.registered().heartbeat_seconds() : 1;
@@ -258,7 +308,8 @@ class Daemon {
     snapshot.is_attached = link_.IsRegistered();
     snapshot.loop_time = now;
     snapshot.num_threads = options_.place.num_threads;
-    snapshot.memory_bytes = options_.place.memory_bytes;
+    snapshot.memory_bytes = options_.look ? device_.memory_bytes() : options_.place.memory_bytes;
+    snapshot.is_device_usable = trouble_.empty();
     snapshot.held_report_bytes = supervisor_.reports().num_bytes();
     snapshot.dropped_reports = supervisor_.reports().num_dropped();
     snapshot.ranks_started = host_.ranks_started();
@@ -279,6 +330,10 @@ class Daemon {
   spdlog::logger* const logger_;
   MetricsServer* const metrics_;
   const std::string instance_;
+  v1::DeviceProfile device_;  // As last looked at.
+  std::string trouble_;       // Why no rank can run on it; empty: one can.
+  bool is_looking_ = false;
+  double next_look_ = 0;
   Supervisor supervisor_;
   RankHost host_;
   uint64_t num_registrations_ = 0;
@@ -290,9 +345,10 @@ class Daemon {
   absl::optional<double> stop_at_;  // Steady seconds at which the end began.
   absl::Status result_;
   Inbox<Letter> inbox_;
-  // After the inbox: both post into it until they are destroyed.
+  // After the inbox: they post into it until they are destroyed.
   CoordinatorLink link_;
   PathThread paths_;
+  PathThread looks_;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "spdlog/logger.h"
 #include "tacc/v1/worker.pb.h"
 #include "worker/daemon/rank_host.h"
@@ -22,6 +23,11 @@ struct DaemonOptions {
   std::string metrics_listen;  // HOST:PORT; empty: no metrics.
   RankPlace place;
   v1::DeviceProfile device;  // With this daemon's name, threads and memory.
+  // Looks at the device after a rank has failed on it and returns it as it is now, or why no rank can run on it. May
+  // take long; called on a thread. Empty: the device (a CPU) needs no look.
+  std::function<absl::StatusOr<v1::DeviceProfile>()> look;
+  // From a look that found trouble to the next.
+  double look_again_seconds = 30;
   // The daemon ends when one of these descriptors is readable or at its end of file.
   std::vector<int> end_descriptors;
   // How long a rank may take to end by itself when the daemon ends.

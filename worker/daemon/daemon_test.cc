@@ -12,6 +12,7 @@
 #include <functional>
 #include <thread>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -159,6 +160,66 @@ TEST_F(DaemonTest, ARankFromStartToExit) {
   EXPECT_THAT(TestDirectory::Read(state_->LogPath()), HasSubstr("threads 3\nstatus block\nbye\n--- exit code 0\n"));
   EndDaemon();
   EXPECT_TRUE(result_.ok()) << result_;
+}
+
+// What the daemon has said of its device ("trouble" or "memory N"), and "exit" where a rank's end came between.
+std::vector<std::string> DeviceStory(FakeCoordinator* coordinator) {
+  std::vector<std::string> story;
+  for (const v1::AttachRequest& message : coordinator->received()) {
+    if (message.rank_report().has_exited()) story.push_back("exit");
+    if (!message.has_device_state()) continue;
+    const v1::DeviceState& state = message.device_state();
+    story.push_back(state.trouble().empty() ? absl::StrCat("memory ", state.device().memory_bytes()) : state.trouble());
+  }
+  return story;
+}
+
+// The GPU falls off its bus while a rank runs, and comes back.
+TEST_F(DaemonTest, AfterAFailureTheGpuIsLookedAtAndTheDaemonStays) {
+  options_.place.device = "cuda:1";
+  options_.device.set_name("cuda:1");
+  options_.device.set_model("NVIDIA H100 80GB HBM3");
+  options_.device.set_memory_bytes(4096);
+  options_.look_again_seconds = 0.1;
+  absl::Mutex mutex;
+  absl::Status health = absl::FailedPreconditionError("tacc-rank --look ended with exit code 1: no device");
+  options_.look = [&]() -> absl::StatusOr<v1::DeviceProfile> {
+    absl::MutexLock lock(&mutex);
+    if (!health.ok()) return health;
+    v1::DeviceProfile now = options_.device;
+    now.set_memory_bytes(2048);
+    return now;
+  };
+  StartDaemon();
+  UntilRegistered(1);
+  coordinator_.StartRank(1);
+  UntilReport("started");
+  coordinator_.Command(1, "die");
+  UntilReport("exit - 9");
+  const std::string looked_at = "cuda:1 is being looked at after a rank has failed on it";
+  const std::string lost = "cuda:1 cannot be used: tacc-rank --look ended with exit code 1: no device";
+  Until("trouble", [&] { return absl::c_linear_search(DeviceStory(&coordinator_), lost); });
+  // A coordinator that the daemon dials again hears of it.
+  coordinator_.Stop();
+  coordinator_.Start();
+  UntilRegistered(2);
+  EXPECT_EQ(coordinator_.registrations()[1].device_trouble(), lost);
+  {
+    absl::MutexLock lock(&mutex);
+    health = absl::OkStatus();
+  }
+  Until("recovery", [&] { return DeviceStory(&coordinator_).back() == "memory 2048"; });
+  std::vector<std::string> story = DeviceStory(&coordinator_);
+  // Before the rank's end: no rank starts here.
+  EXPECT_LT(absl::c_find(story, looked_at), absl::c_find(story, "exit"));
+  story.erase(std::remove(story.begin(), story.end(), "exit"), story.end());
+  story.erase(std::unique(story.begin(), story.end()), story.end());
+  EXPECT_THAT(story, ElementsAre("memory 4096", looked_at, lost, "memory 2048"));
+  coordinator_.StartRank(2);
+  Until("attempt 2 to start", [&] {
+    const std::string text = TestDirectory::Read(directory_.File("seen-start.json"));
+    return text.find("\"memory_bytes\":2048") != std::string::npos;
+  });
 }
 
 TEST_F(DaemonTest, ADeadRankIsReportedWithItsLastLines) {

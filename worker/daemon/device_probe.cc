@@ -16,6 +16,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -31,24 +33,49 @@ using nlohmann::json;
 
 constexpr int64_t kMaxProbeBytes = 1 << 20;
 constexpr size_t kMaxErrorBytes = 2000;
+constexpr int kExitBadInput = 2;
+// Beside tacc-rank.
+constexpr char kCudaModule[] = "libtacc_cuda.so";
+constexpr double kGiB = 1 << 30;
 
-// Everything that a measurement depends on. The program's size and time stand for its content: a rebuilt one is
-// measured anew.
-json CacheKey(const ProbeRequest& request) {
+// A program's size and time stand for its content: a rebuilt one is measured anew. Zeros: there is none.
+json Stamp(const std::string& path) {
   struct stat info = {};
-  stat(request.rank_path.c_str(), &info);
-  return {{"version", request.version},
-          {"device", request.device},
-          {"threads", request.num_threads},
-          {"cpu", request.cpu_model},
-          {"rank_bytes", int64_t{info.st_size}},
-          {"rank_time", int64_t{info.st_mtim.tv_sec}},
-          {"rank_nanos", int64_t{info.st_mtim.tv_nsec}}};
+  stat(path.c_str(), &info);
+  return {int64_t{info.st_size}, int64_t{info.st_mtim.tv_sec}, int64_t{info.st_mtim.tv_nsec}};
 }
 
-absl::StatusOr<std::string> RunProbe(const ProbeRequest& request) {
+// Everything that a measurement depends on. `gpu`: as it looks, or null.
+json CacheKey(const ProbeRequest& request, const v1::DeviceProfile* gpu) {
+  json key = {{"version", request.version},
+              {"device", request.device},
+              {"threads", request.num_threads},
+              {"cpu", request.cpu_model},
+              {"rank", Stamp(request.rank_path)}};
+  if (gpu != nullptr) {
+    const std::filesystem::path folder = std::filesystem::path(request.rank_path).parent_path();
+    key["module"] = Stamp((folder / kCudaModule).string());
+    key["gpu"] = {gpu->model(), gpu->driver(), gpu->total_memory_bytes(),
+                  std::map<std::string, std::string>(gpu->links().begin(), gpu->links().end())};
+  }
+  return key;
+}
+
+// What tacc-rank said on stderr: its `error:` lines without the word, else all.
+std::string Words(const std::string& err) {
+  std::string words;
+  for (absl::string_view line : absl::StrSplit(err, '\n')) {
+    if (absl::ConsumePrefix(&line, "error: ")) absl::StrAppend(&words, words.empty() ? "" : "; ", line);
+  }
+  if (words.empty()) words = std::string(absl::StripAsciiWhitespace(err));
+  if (words.size() > kMaxErrorBytes) words = words.substr(words.size() - kMaxErrorBytes);
+  return words;
+}
+
+// What tacc-rank prints when it is asked (`flag`) about the device.
+absl::StatusOr<std::string> AskRank(const ProbeRequest& request, const std::string& flag) {
   absl::StatusOr<std::unique_ptr<ChildProcess>> started = ChildProcess::Start(
-      {request.rank_path, "--probe", "--device", request.device, "--threads", absl::StrCat(request.num_threads)},
+      {request.rank_path, flag, "--device", request.device, "--threads", absl::StrCat(request.num_threads)},
       RankEnvironment(request.num_threads));
   if (!started.ok()) return absl::FailedPreconditionError(started.status().message());
   ChildProcess& child = **started;
@@ -70,15 +97,93 @@ absl::StatusOr<std::string> RunProbe(const ProbeRequest& request) {
     child.ReadStdout(&out);
     child.ReadStderr(&err);
     if (end->exit_code == 0) return out;
-    if (err.size() > kMaxErrorBytes) err = err.substr(err.size() - kMaxErrorBytes);
+    const std::string words = Words(err);
+    if (end->exit_code == kExitBadInput && !words.empty())
+      return absl::InvalidArgumentError(absl::StrCat("--device ", request.device, ": ", words));
     return absl::FailedPreconditionError(absl::StrCat(
-        request.rank_path, " --probe ended with ",
+        request.rank_path, " ", flag, " ended with ",
         end->exit_code.has_value() ? absl::StrCat("exit code ", *end->exit_code) : absl::StrCat("signal ", end->signal),
-        err.empty() ? "" : ": ", absl::StripAsciiWhitespace(err)));
+        words.empty() ? "" : ": ", words));
   }
   return absl::DeadlineExceededError(
-      absl::StrCat(request.rank_path, " --probe did not end within ", request.timeout_seconds, " s"));
+      absl::StrCat(request.rank_path, " ", flag, " did not end within ", request.timeout_seconds, " s"));
 }
+
+// Reads the fields of a device's JSON and remembers which was wrong.
+class DeviceFields {
+ public:
+  static absl::StatusOr<DeviceFields> Parse(const std::string& text) {
+    json root = json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (!root.is_object()) return absl::InvalidArgumentError("the device probe printed no JSON object");
+    return DeviceFields(std::move(root));
+  }
+
+  void ReadIdentity(v1::DeviceProfile* profile) {
+    profile->set_name(String("name"));
+    profile->set_kind(String("kind"));
+    profile->set_model(String("model"));
+  }
+
+  void ReadMeasured(v1::DeviceProfile* profile) {
+    profile->set_threads(static_cast<int32_t>(Number("threads")));
+    profile->set_memory_bytes(static_cast<int64_t>(Number("memory_bytes")));
+    profile->set_memory_bytes_per_second(Number("memory_bytes_per_second"));
+    profile->set_link_bytes_per_second(Number("link_bytes_per_second"));
+    profile->set_link_latency_seconds(Number("link_latency_seconds"));
+    profile->set_cpus(Number("cpus"));
+    auto& flops = *profile->mutable_matmul_flops_per_second();
+    const json measured = Object("matmul_flops_per_second");
+    for (const auto& [dtype, value] : measured.items()) {
+      const double number = value.is_number() ? value.get<double>() : -1;
+      if (!(number >= 0)) bad_ = "matmul_flops_per_second";
+      if (number > 0) flops[dtype] = number;  // 0: a type that the device lacks.
+    }
+    if (flops.empty()) bad_ = "matmul_flops_per_second";
+  }
+
+  void ReadGpu(v1::DeviceProfile* profile) {
+    profile->set_total_memory_bytes(static_cast<int64_t>(Number("total_memory_bytes")));
+    profile->set_free_memory_bytes(static_cast<int64_t>(Number("free_memory_bytes")));
+    profile->set_compute_capability(String("compute_capability"));
+    profile->set_num_sms(static_cast<int32_t>(Number("num_sms")));
+    profile->set_driver(String("driver"));
+    const json links = Object("links");
+    for (const auto& [other, link] : links.items()) {
+      if (!link.is_string()) bad_ = "links";
+      (*profile->mutable_links())[other] = link.is_string() ? link.get<std::string>() : "";
+    }
+  }
+
+  absl::Status status() const {
+    if (bad_.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("the device probe printed no usable \"", bad_, "\""));
+  }
+
+ private:
+  explicit DeviceFields(json root) : root_(std::move(root)) {}
+
+  std::string String(const char* field) {
+    const auto it = root_.find(field);
+    if (it != root_.end() && it->is_string()) return it->get<std::string>();
+    bad_ = field;
+    return "";
+  }
+  double Number(const char* field) {
+    const auto it = root_.find(field);
+    if (it != root_.end() && it->is_number() && it->get<double>() >= 0) return it->get<double>();
+    bad_ = field;
+    return 0;
+  }
+  json Object(const char* field) {
+    const auto it = root_.find(field);
+    if (it != root_.end() && it->is_object()) return *it;
+    bad_ = field;
+    return json::object();
+  }
+
+  json root_;
+  std::string bad_;
+};
 
 // What the file remembers for this key.
 absl::StatusOr<v1::DeviceProfile> ReadCache(const std::string& path, const json& key) {
@@ -141,63 +246,71 @@ std::string ProbeCachePath(const std::string& state_dir, const std::string& devi
 }
 
 absl::StatusOr<v1::DeviceProfile> ParseDeviceProfile(const std::string& text) {
-  const json probe = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!probe.is_object()) return absl::InvalidArgumentError("the device probe printed no JSON object");
-  std::string bad;
-  const auto string = [&](const char* field) -> std::string {
-    const auto it = probe.find(field);
-    if (it != probe.end() && it->is_string()) return it->get<std::string>();
-    bad = field;
-    return "";
-  };
-  const auto number = [&](const char* field) -> double {
-    const auto it = probe.find(field);
-    if (it != probe.end() && it->is_number() && it->get<double>() >= 0) return it->get<double>();
-    bad = field;
-    return 0;
-  };
   v1::DeviceProfile profile;
-  profile.set_name(string("name"));
-  profile.set_kind(string("kind"));
-  profile.set_model(string("model"));
-  profile.set_threads(static_cast<int32_t>(number("threads")));
-  profile.set_memory_bytes(static_cast<int64_t>(number("memory_bytes")));
-  profile.set_memory_bytes_per_second(number("memory_bytes_per_second"));
-  profile.set_link_bytes_per_second(number("link_bytes_per_second"));
-  profile.set_link_latency_seconds(number("link_latency_seconds"));
-  profile.set_cpus(number("cpus"));
-  const auto flops = probe.find("matmul_flops_per_second");
-  if (flops == probe.end() || !flops->is_object() || flops->empty()) {
-    bad = "matmul_flops_per_second";
-  } else {
-    for (const auto& item : flops->items()) {
-      if (!item.value().is_number() || !(item.value().get<double>() > 0)) {
-        bad = "matmul_flops_per_second";
-      } else {
-        (*profile.mutable_matmul_flops_per_second())[item.key()] = item.value().get<double>();
-      }
-    }
-  }
-  if (!bad.empty()) return absl::InvalidArgumentError(absl::StrCat("the device probe printed no usable \"", bad, "\""));
+  absl::StatusOr<DeviceFields> fields = DeviceFields::Parse(text);
+  if (!fields.ok()) return fields.status();
+  fields->ReadIdentity(&profile);
+  if (profile.kind() != "cpu") fields->ReadGpu(&profile);
+  fields->ReadMeasured(&profile);
+  if (!fields->status().ok()) return fields->status();
   return profile;
 }
 
+absl::StatusOr<v1::DeviceProfile> LookAtGpu(const ProbeRequest& request) {
+  const absl::StatusOr<std::string> text = AskRank(request, "--look");
+  if (!text.ok()) return text.status();
+  absl::StatusOr<DeviceFields> fields = DeviceFields::Parse(*text);
+  if (!fields.ok()) return fields.status();
+  v1::DeviceProfile profile;
+  fields->ReadIdentity(&profile);
+  fields->ReadGpu(&profile);
+  if (!fields->status().ok())
+    return absl::FailedPreconditionError(absl::StrCat(request.rank_path, " --look: ", fields->status().message()));
+  return profile;
+}
+
+absl::Status ShareGpuMemory(int64_t wanted, int64_t reserve, v1::DeviceProfile* device) {
+  const int64_t available = device->free_memory_bytes() - reserve;
+  device->set_reserve_bytes(reserve);
+  device->set_memory_bytes(wanted > 0 ? wanted : available);
+  if (available > 0 && wanted <= available) return absl::OkStatus();
+  const auto gib = [](int64_t bytes) { return absl::StrFormat("%.2f GiB", static_cast<double>(bytes) / kGiB); };
+  return absl::FailedPreconditionError(absl::StrCat(
+      device->name(), " (", device->model(), "): ", gib(device->free_memory_bytes()), " free of ",
+      gib(device->total_memory_bytes()), ", of which ", gib(reserve), " is kept in reserve",
+      wanted > 0 ? absl::StrCat(", but --memory wants ", gib(wanted)) : ", so nothing is left for a rank",
+      "; end what uses the GPU (nvidia-smi lists it), or lower ", wanted > 0 ? "--memory" : "--memory-reserve"));
+}
+
 absl::StatusOr<v1::DeviceProfile> ProbeDevice(const ProbeRequest& request) {
-  const json key = CacheKey(request);
-  if (absl::StatusOr<v1::DeviceProfile> profile = ReadCache(request.cache_path, key); profile.ok()) return profile;
+  v1::DeviceProfile gpu;
+  const bool is_gpu = request.device != "cpu";
+  if (is_gpu) {
+    absl::StatusOr<v1::DeviceProfile> look = LookAtGpu(request);
+    if (!look.ok()) return look.status();
+    gpu = *std::move(look);
+  }
+  const auto as_it_is = [&](absl::StatusOr<v1::DeviceProfile> profile) {
+    if (profile.ok() && is_gpu) profile->set_free_memory_bytes(gpu.free_memory_bytes());
+    return profile;
+  };
+  const json key = CacheKey(request, is_gpu ? &gpu : nullptr);
+  absl::StatusOr<v1::DeviceProfile> profile = ReadCache(request.cache_path, key);
+  if (profile.ok()) return as_it_is(std::move(profile));
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(request.cache_path).parent_path(), ignored);
   const MeasureLock lock(request.cache_path + ".lock");
   if (absl::Status taken = lock.Take(request); !taken.ok()) return taken;
-  if (absl::StatusOr<v1::DeviceProfile> profile = ReadCache(request.cache_path, key); profile.ok()) return profile;
-  const absl::StatusOr<std::string> text = RunProbe(request);
+  profile = ReadCache(request.cache_path, key);
+  if (profile.ok()) return as_it_is(std::move(profile));
+  const absl::StatusOr<std::string> text = AskRank(request, "--probe");
   if (!text.ok()) return text.status();
-  absl::StatusOr<v1::DeviceProfile> profile = ParseDeviceProfile(*text);
+  profile = ParseDeviceProfile(*text);
   if (!profile.ok())
     return absl::FailedPreconditionError(absl::StrCat(request.rank_path, ": ", profile.status().message()));
   const json cached = {{"key", key}, {"probe", json::parse(*text)}};
   WriteCache(request.cache_path, cached.dump() + "\n");
-  return profile;
+  return as_it_is(std::move(profile));
 }
 
 }  // namespace tacc::worker

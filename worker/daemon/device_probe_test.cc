@@ -85,6 +85,74 @@ TEST_F(DeviceProbeTest, FailuresSayWhatTheProbeSaid) {
   EXPECT_THAT(std::string(ProbeDevice(slow).status().message()), HasSubstr("/nonexistent/tacc-rank"));
 }
 
+constexpr char kLook[] = R"("name":"cuda:1","kind":"cuda","model":"NVIDIA H200","total_memory_bytes":150000,)"
+                         R"("compute_capability":"9.0","num_sms":132,"links":{"cuda:0":"nvlink"},"driver":"580.1")";
+constexpr char kMeasured[] =
+    R"("threads":2,"memory_bytes":1,"matmul_flops_per_second":{"f32":5e13,"tf32":4e14,"bf16":7e14,"fp8":0},)"
+    R"("memory_bytes_per_second":4e12,"link_bytes_per_second":3e11,"link_latency_seconds":5e-6,"cpus":16)";
+
+// A tacc-rank on a machine with a GPU that has as many bytes free as a file says.
+std::string GpuScript(const std::string& directory) {
+  return "free=$(cat " + directory + "/free)\ncase \"$1 $2 $3\" in\n  '--look --device cuda:1') echo '{" + kLook +
+         ",\"free_memory_bytes\":'$free'}';;\n  '--probe --device cuda:1') echo probe >>" + directory +
+         "/probes; echo '{" + kLook + "," + kMeasured + ",\"free_memory_bytes\":'$free'}';;\n  *) exit 9;;\nesac";
+}
+
+TEST_F(DeviceProbeTest, AGpuIsMeasuredOnceAndItsMemoryEachTime) {
+  ProbeRequest request = Request(GpuScript(directory_.File("")));
+  request.device = "cuda:1";
+  for (const int64_t free : {90000, 70000}) {
+    TestDirectory::Write(directory_.File("free"), std::to_string(free));
+    const auto profile = ProbeDevice(request);
+    ASSERT_TRUE(profile.ok()) << profile.status();
+    EXPECT_EQ(profile->kind(), "cuda");
+    EXPECT_EQ(profile->free_memory_bytes(), free);
+    EXPECT_EQ(profile->total_memory_bytes(), 150000);
+    EXPECT_EQ(profile->compute_capability(), "9.0");
+    EXPECT_EQ(profile->num_sms(), 132);
+    EXPECT_EQ(profile->links().at("cuda:0"), "nvlink");
+    EXPECT_EQ(profile->driver(), "580.1");
+    EXPECT_EQ(profile->matmul_flops_per_second().at("tf32"), 4e14);
+    EXPECT_EQ(profile->matmul_flops_per_second().count("fp8"), 0u);  // 0: it has none.
+  }
+  EXPECT_EQ(TestDirectory::Read(directory_.File("probes")), "probe\n");
+  TestDirectory::Write(directory_.File("libtacc_cuda.so"), "another module");
+  EXPECT_TRUE(ProbeDevice(request).ok());
+  EXPECT_EQ(TestDirectory::Read(directory_.File("probes")), "probe\nprobe\n");
+}
+
+TEST_F(DeviceProbeTest, AGpuThatIsNotThereIsBadInputInTheRanksWords) {
+  ProbeRequest request = Request("echo 'error: no GPU 7; this machine has 2: cuda:0, cuda:1' >&2; exit 2");
+  request.device = "cuda:7";
+  EXPECT_EQ(ProbeDevice(request).status(),
+            absl::InvalidArgumentError("--device cuda:7: no GPU 7; this machine has 2: cuda:0, cuda:1"));
+  request = Request("echo '{\"name\":\"cuda:1\"}'");
+  request.device = "cuda:1";
+  EXPECT_THAT(std::string(ProbeDevice(request).status().message()),
+              HasSubstr("--look: the device probe printed no usable"));
+}
+
+TEST(ShareGpuMemoryTest, WhatIsFreeLessTheReserve) {
+  v1::DeviceProfile device;
+  device.set_name("cuda:0");
+  device.set_model("NVIDIA H200");
+  device.set_total_memory_bytes(int64_t{140} << 30);
+  device.set_free_memory_bytes(int64_t{100} << 30);
+  const int64_t gib = int64_t{1} << 30;
+  ASSERT_TRUE(ShareGpuMemory(0, gib, &device).ok());
+  EXPECT_EQ(device.memory_bytes(), 99 * gib);
+  EXPECT_EQ(device.reserve_bytes(), gib);
+  ASSERT_TRUE(ShareGpuMemory(99 * gib, gib, &device).ok());
+  EXPECT_EQ(device.memory_bytes(), 99 * gib);
+  EXPECT_EQ(ShareGpuMemory(100 * gib, gib, &device).message(),
+            "cuda:0 (NVIDIA H200): 100.00 GiB free of 140.00 GiB, of which 1.00 GiB is kept in reserve, but --memory "
+            "wants 100.00 GiB; end what uses the GPU (nvidia-smi lists it), or lower --memory");
+  device.set_free_memory_bytes(gib / 2);
+  EXPECT_EQ(ShareGpuMemory(0, gib, &device).message(),
+            "cuda:0 (NVIDIA H200): 0.50 GiB free of 140.00 GiB, of which 1.00 GiB is kept in reserve, so nothing is "
+            "left for a rank; end what uses the GPU (nvidia-smi lists it), or lower --memory-reserve");
+}
+
 TEST(ProbeCachePathTest, IsTheUsersCacheOrTheStateDirectory) {
   const std::string home = std::getenv("HOME") != nullptr ? std::getenv("HOME") : "";
   setenv("HOME", "/home/u", 1);
@@ -102,6 +170,14 @@ TEST(ParseDeviceProfileTest, EachFieldIsNeeded) {
   for (const char* field : {"name", "kind", "model", "threads", "memory_bytes", "matmul_flops_per_second",
                             "memory_bytes_per_second", "link_bytes_per_second", "link_latency_seconds", "cpus"}) {
     std::string text = kProbe;
+    text.replace(text.find(std::string("\"") + field + "\"") + 1, 1, "_");
+    EXPECT_THAT(std::string(ParseDeviceProfile(text).status().message()), HasSubstr(std::string("\"") + field + "\""));
+  }
+  const std::string gpu = std::string("{") + kLook + "," + kMeasured + ",\"free_memory_bytes\":5}";
+  ASSERT_TRUE(ParseDeviceProfile(gpu).ok()) << ParseDeviceProfile(gpu).status();
+  for (const char* field :
+       {"total_memory_bytes", "free_memory_bytes", "compute_capability", "num_sms", "links", "driver"}) {
+    std::string text = gpu;
     text.replace(text.find(std::string("\"") + field + "\"") + 1, 1, "_");
     EXPECT_THAT(std::string(ParseDeviceProfile(text).status().message()), HasSubstr(std::string("\"") + field + "\""));
   }

@@ -5,6 +5,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -15,10 +16,12 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "machine/machine.h"
 #include "spdlog/logger.h"
 #include "spdlog/sinks/stdout_sinks.h"
 #include "worker/daemon/daemon.h"
+#include "worker/daemon/device_peaks.h"
 #include "worker/daemon/device_probe.h"
 #include "worker/daemon/network_address.h"
 #include "worker/daemon/state_directory.h"
@@ -33,12 +36,17 @@ constexpr double kMemoryShare = 0.9;
 // How long a rank of a killed daemon may take to end by itself.
 constexpr double kOldRankSeconds = 3;
 constexpr size_t kMaxNameBytes = 128;
+// Of a GPU's free memory, for what a plan does not count: CUDA's and its libraries' kernels and handles, NCCL's
+// buffers.
+constexpr int64_t kGpuReserveBytes = int64_t{1} << 30;
 
 struct Flags {
   std::string coordinator = "127.0.0.1:7070";
   std::string device = "cpu";
   int threads = 0;
   std::string memory;
+  std::string memory_reserve;
+  int64_t gpu_reserve_bytes = kGpuReserveBytes;
   std::string advertise;
   std::string state_dir;
   std::string metrics_listen;
@@ -54,11 +62,9 @@ int Fail(int code, const absl::Status& status) {
 
 absl::Status CheckDevice(const std::string& device) {
   if (device == "cpu") return absl::OkStatus();
-  if (absl::StartsWith(device, "cuda:") && device.size() > 5 &&
-      device.find_first_not_of("0123456789", 5) == std::string::npos) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--device ", device, ": this build has no CUDA module; use --device cpu"));
-  }
+  const bool is_gpu = absl::StartsWith(device, "cuda:") && device.size() > 5 && device.size() < 9 &&
+                      device.find_first_not_of("0123456789", 5) == std::string::npos;
+  if (is_gpu) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("--device ", device, ": not a device; write cpu or cuda:N"));
 }
 
@@ -97,6 +103,59 @@ absl::Status CheckName(const std::string& name) {
                                                  " letters, digits, dots, dashes and underscores"));
 }
 
+absl::StatusOr<int64_t> Size(const char* flag, const std::string& text) {
+  absl::StatusOr<int64_t> bytes = ParseBytes(text);
+  if (!bytes.ok()) return absl::InvalidArgumentError(absl::StrCat(flag, ": ", bytes.status().message()));
+  return bytes;
+}
+
+// What --memory and --memory-reserve say; of a GPU what is free decides, when it has been looked at.
+absl::Status SetMemory(const Machine& machine, Flags* flags, DaemonOptions* options) {
+  const bool is_gpu = flags->device != "cpu";
+  if (!is_gpu) {
+    options->place.memory_bytes = static_cast<int64_t>(static_cast<double>(machine.memory_bytes) * kMemoryShare);
+  }
+  if (!flags->memory.empty()) {
+    const absl::StatusOr<int64_t> memory = Size("--memory", flags->memory);
+    if (!memory.ok()) return memory.status();
+    options->place.memory_bytes = *memory;
+  }
+  if (!flags->memory_reserve.empty()) {
+    if (!is_gpu) return absl::InvalidArgumentError("--memory-reserve: is of GPUs; on a CPU give --memory");
+    const absl::StatusOr<int64_t> reserve = Size("--memory-reserve", flags->memory_reserve);
+    if (!reserve.ok()) return reserve.status();
+    flags->gpu_reserve_bytes = *reserve;
+  }
+  if (!is_gpu && options->place.memory_bytes <= 0) return absl::InvalidArgumentError("--memory: must be more than 0");
+  return absl::OkStatus();
+}
+
+// Completes the options of a GPU that has been probed: its memory, its table peaks, its part of the machine's CPUs, and
+// how it is looked at again.
+absl::Status TakeGpu(const Flags& flags, const ProbeRequest& probe, DaemonOptions* options) {
+  for (const auto& [dtype, peak] : TablePeaks(options->device.model()))
+    (*options->device.mutable_peak_flops_per_second())[dtype] = peak;
+  const int num_gpus = 1 + options->device.links_size();
+  if (flags.threads == 0) options->place.num_threads = std::max(1, options->place.num_threads / num_gpus);
+  const int64_t wanted = options->place.memory_bytes, reserve = flags.gpu_reserve_bytes;
+  if (absl::Status status = ShareGpuMemory(wanted, reserve, &options->device); !status.ok()) return status;
+  options->place.memory_bytes = options->device.memory_bytes();
+  options->device.set_threads(options->place.num_threads);
+  options->look = [probe, wanted, reserve, profile = options->device]() -> absl::StatusOr<v1::DeviceProfile> {
+    const absl::StatusOr<v1::DeviceProfile> look = LookAtGpu(probe);
+    if (!look.ok()) return look.status();
+    if (look->model() != profile.model()) {
+      return absl::FailedPreconditionError(absl::StrCat("it was a ", profile.model(), " and now is a ", look->model(),
+                                                        "; start the daemon again, so that it is measured"));
+    }
+    v1::DeviceProfile now = profile;
+    now.set_free_memory_bytes(look->free_memory_bytes());
+    if (absl::Status status = ShareGpuMemory(wanted, reserve, &now); !status.ok()) return status;
+    return now;
+  };
+  return absl::OkStatus();
+}
+
 // Fills in what was not given and checks all of it.
 absl::StatusOr<DaemonOptions> MakeOptions(Flags* flags, spdlog::logger* logger) {
   DaemonOptions options;
@@ -127,7 +186,8 @@ absl::StatusOr<DaemonOptions> MakeOptions(Flags* flags, spdlog::logger* logger) 
     absl::Status status = CheckExposed("--metrics-listen", flags->metrics_listen, listen->host, *flags, logger);
     if (!status.ok()) return status;
   }
-  if (flags->name.empty()) flags->name = absl::StrCat(HostName(), "-", flags->device);
+  if (flags->name.empty())
+    flags->name = absl::StrReplaceAll(absl::StrCat(HostName(), "-", flags->device), {{":", "-"}});
   if (absl::Status status = CheckName(flags->name); !status.ok()) return status;
   if (flags->state_dir.empty()) {
     absl::StatusOr<std::string> state_dir = DefaultStateDir(flags->name);
@@ -136,13 +196,7 @@ absl::StatusOr<DaemonOptions> MakeOptions(Flags* flags, spdlog::logger* logger) 
   }
   const Machine machine = ThisMachine();
   options.place.num_threads = flags->threads != 0 ? flags->threads : machine.num_cpus;
-  options.place.memory_bytes = static_cast<int64_t>(static_cast<double>(machine.memory_bytes) * kMemoryShare);
-  if (!flags->memory.empty()) {
-    const absl::StatusOr<int64_t> memory = ParseBytes(flags->memory);
-    if (!memory.ok()) return absl::InvalidArgumentError(absl::StrCat("--memory: ", memory.status().message()));
-    options.place.memory_bytes = *memory;
-  }
-  if (options.place.memory_bytes <= 0) return absl::InvalidArgumentError("--memory: must be more than 0");
+  if (absl::Status status = SetMemory(machine, flags, &options); !status.ok()) return status;
   if (options.place.num_threads > machine.num_cpus) {
     logger->warn("--threads {}: only {} CPUs may be used here", options.place.num_threads, machine.num_cpus);
   }
@@ -161,10 +215,15 @@ int Main(int argc, char** argv, const std::string& rank_path) {
       ->envname("TACC_ADDRESS")
       ->capture_default_str();
   app.add_option("--device", flags.device, "Device of this daemon: cpu or cuda:N")->capture_default_str();
-  app.add_option("--threads", flags.threads, "Threads of a rank; default: the CPUs that this process may use")
+  app.add_option("--threads", flags.threads,
+                 "Threads of a rank; default: the CPUs that this process may use, of a GPU its part of them")
       ->check(CLI::Range(1, 4096));
-  app.add_option("--memory", flags.memory,
-                 "Memory of a rank, such as 4GiB; default: nine tenths of the machine's or the cgroup's limit");
+  app.add_option(
+      "--memory", flags.memory,
+      "Memory of a rank, such as 4GiB; default: nine tenths of the machine's or the cgroup's limit; of a GPU "
+      "what is free less --memory-reserve");
+  app.add_option("--memory-reserve", flags.memory_reserve,
+                 "What of a GPU's free memory is left for CUDA and its libraries; default: 1GiB");
   app.add_option("--advertise", flags.advertise,
                  "Address at which ranks of other machines reach this one; default: that of the interface towards the "
                  "coordinator");
@@ -217,9 +276,12 @@ int Main(int argc, char** argv, const std::string& rank_path) {
   logger.info("measuring {} with {} threads", flags.device, probe.num_threads);
   absl::StatusOr<v1::DeviceProfile> device = ProbeDevice(probe);
   if (absl::IsCancelled(device.status())) return 0;
-  if (!device.ok()) return Fail(kExitError, device.status());
+  if (!device.ok()) return Fail(absl::IsInvalidArgument(device.status()) ? kExitUsage : kExitError, device.status());
   options->device = *std::move(device);
   options->device.set_name(flags.device);
+  if (flags.device != "cpu") {
+    if (absl::Status status = TakeGpu(flags, probe, &*options); !status.ok()) return Fail(kExitUsage, status);
+  }
   options->device.set_threads(options->place.num_threads);
   options->device.set_memory_bytes(options->place.memory_bytes);
   options->on_attached = [&flags] {

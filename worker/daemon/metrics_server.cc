@@ -25,6 +25,9 @@ struct RankMetric {
   const char* name;
   const char* help;
 };
+constexpr char kDeviceMemory[] = "tacc_rank_device_memory_bytes";
+constexpr char kDeviceMemoryHelp[] = "GPU memory that the rank's process holds.";
+// Of two numbers for one series, one after the other, the second is the newer.
 constexpr RankMetric kRankMetrics[] = {
     {"step.loss", "tacc_rank_loss", "Training loss of the last step, nats per target token."},
     {"eval.eval_loss", "tacc_rank_eval_loss", "Loss of the last evaluation on held-out data, nats per target token."},
@@ -36,6 +39,10 @@ constexpr RankMetric kRankMetrics[] = {
      "Time that the last step waited for collectives and other stages."},
     {"step.tokens_per_second", "tacc_rank_tokens_per_second", "Tokens per second of the last step, over all ranks."},
     {"ready.arena_bytes", "tacc_rank_arena_bytes", "Size of the rank's memory arena."},
+    {"step.device_idle_share", "tacc_rank_device_idle_ratio",
+     "Share of the last step in which nothing ran on the rank's GPU."},
+    {"ready.device_memory_used_bytes", kDeviceMemory, kDeviceMemoryHelp},
+    {"step.device_memory_used_bytes", kDeviceMemory, kDeviceMemoryHelp},
 };
 
 void AddFamily(const std::string& name, const std::string& help, prometheus::MetricType type, double value,
@@ -64,6 +71,7 @@ std::vector<prometheus::MetricFamily> Families(const DaemonSnapshot& snapshot) {
   gauge("tacc_worker_threads", "Threads that a rank here gets.", snapshot.num_threads, worker);
   gauge("tacc_worker_memory_bytes", "Memory that a rank here may use.", static_cast<double>(snapshot.memory_bytes),
         worker);
+  gauge("tacc_worker_device_usable", "1 while ranks can run on the device.", snapshot.is_device_usable ? 1 : 0, worker);
   gauge("tacc_worker_held_report_bytes", "Reports of ranks that the coordinator has not acknowledged.",
         static_cast<double>(snapshot.held_report_bytes), worker);
   counter("tacc_worker_dropped_reports_total", "Log lines and step metrics dropped because too many were held.",
@@ -80,7 +88,9 @@ std::vector<prometheus::MetricFamily> Families(const DaemonSnapshot& snapshot) {
         static_cast<double>(snapshot.peak_memory_bytes), rank);
   for (const RankMetric& metric : kRankMetrics) {
     const auto it = snapshot.rank_metrics.find(metric.number);
-    if (it != snapshot.rank_metrics.end()) gauge(metric.name, metric.help, it->second, rank);
+    if (it == snapshot.rank_metrics.end()) continue;
+    if (families.back().name == metric.name) families.pop_back();
+    gauge(metric.name, metric.help, it->second, rank);
   }
   return families;
 }
@@ -149,8 +159,10 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::s
     return Handler::Answer{503, "text/plain", absl::StrCat("the daemon's loop has not turned for ", silence, " s\n")};
   });
   serve("/readyz", [raw = impl.get()] {
-    if (raw->Get().is_attached) return Handler::Answer{200, "text/plain", "ready\n"};
-    return Handler::Answer{503, "text/plain", "not registered with the coordinator\n"};
+    const DaemonSnapshot snapshot = raw->Get();
+    if (!snapshot.is_attached) return Handler::Answer{503, "text/plain", "not registered with the coordinator\n"};
+    if (!snapshot.is_device_usable) return Handler::Answer{503, "text/plain", "the device cannot be used\n"};
+    return Handler::Answer{200, "text/plain", "ready\n"};
   });
   const std::vector<int> ports = impl->server->getListeningPorts();
   impl->address = absl::StrCat(address.substr(0, address.rfind(':')), ":", ports.empty() ? 0 : ports.front());

@@ -19,6 +19,7 @@ struct DaemonSnapshot {
   double loop_time = 0;  // Steady seconds of the loop's last turn.
   int num_threads = 0;
   int64_t memory_bytes = 0;
+  bool is_device_usable = true;
   uint64_t held_report_bytes = 0;
   uint64_t dropped_reports = 0;
   uint64_t ranks_started = 0;

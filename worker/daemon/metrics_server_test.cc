@@ -53,6 +53,9 @@ TEST(MetricsServerTest, HealthIsTheLoopAndReadinessTheRegistration) {
   (*server)->Publish(snapshot);
   EXPECT_THAT(Get(**server, "/readyz"), StartsWith("HTTP/1.1 200 OK"));
   EXPECT_THAT(Get(**server, "/healthz"), StartsWith("HTTP/1.1 503 "));
+  snapshot.is_device_usable = false;
+  (*server)->Publish(snapshot);
+  EXPECT_THAT(Get(**server, "/readyz"), StartsWith("HTTP/1.1 503 "));
   EXPECT_THAT(Get(**server, "/other"), HasSubstr(" 404 Not Found"));
 }
 
@@ -67,13 +70,23 @@ TEST(MetricsServerTest, SeriesOfTheWorkerAndOfItsRank) {
   snapshot.job = "job-1";
   snapshot.rank = 1;
   snapshot.steps_done = 7;
-  snapshot.rank_metrics = {{"step.loss", 2.5}, {"checkpoint.seconds", 29500}};
+  snapshot.rank_metrics = {{"step.loss", 2.5}, {"checkpoint.seconds", 29500}, {"ready.device_memory_used_bytes", 100}};
   (*server)->Publish(snapshot);
   text = Get(**server, "/metrics");
   EXPECT_THAT(text, HasSubstr("tacc_worker_rank_running{worker=\"w0\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("tacc_rank_step{worker=\"w0\",training_job=\"job-1\",rank=\"1\"} 7\n"));
   EXPECT_THAT(text, HasSubstr("tacc_rank_loss{worker=\"w0\",training_job=\"job-1\",rank=\"1\"} 2.5\n"));
   EXPECT_THAT(text, Not(HasSubstr("29500")));
+  EXPECT_THAT(text, Not(HasSubstr("tacc_rank_device_idle_ratio")));  // Not on a GPU.
+  const std::string memory = "tacc_rank_device_memory_bytes{worker=\"w0\",training_job=\"job-1\",rank=\"1\"} ";
+  EXPECT_THAT(text, HasSubstr(memory + "100\n"));
+  snapshot.rank_metrics["step.device_memory_used_bytes"] = 120;
+  snapshot.rank_metrics["step.device_idle_share"] = 0.25;
+  (*server)->Publish(snapshot);
+  text = Get(**server, "/metrics");
+  EXPECT_THAT(text, HasSubstr(memory + "120\n"));
+  EXPECT_THAT(text, Not(HasSubstr(memory + "100\n")));
+  EXPECT_THAT(text, HasSubstr("tacc_rank_device_idle_ratio{worker=\"w0\",training_job=\"job-1\",rank=\"1\"} 0.25\n"));
   EXPECT_THAT(text, HasSubstr("# TYPE tacc_worker_dropped_reports_total counter\n"));
 }
 

@@ -1,4 +1,4 @@
-// A thread for questions about file systems that may be slow or stuck.
+// A thread for questions about file systems or a device, which may be slow or stuck.
 #ifndef WORKER_DAEMON_PATH_THREAD_H_
 #define WORKER_DAEMON_PATH_THREAD_H_
 

@@ -41,6 +41,9 @@ class RankHost {
       : place_(std::move(place)), state_(state), supervisor_(supervisor), log_(log) {}
   ~RankHost();
 
+  // Of ranks that start from now on.
+  void SetMemoryBytes(int64_t bytes) { place_.memory_bytes = bytes; }
+
   // Does the supervisor's actions.
   void Do(Supervisor::Actions actions);
 
@@ -66,7 +69,7 @@ class RankHost {
   void HandleOutput(const std::string& out, const std::string& err);
   void LogLines(const std::vector<std::string>& lines);
 
-  const RankPlace place_;
+  RankPlace place_;
   StateDirectory* const state_;
   Supervisor* const supervisor_;
   RotatingLog* const log_;

@@ -11,6 +11,9 @@ namespace {
 constexpr size_t kLastLogLines = 20;
 // A message of log lines stays small, and a flood of lines is not one message each.
 constexpr size_t kLogLinesPerReport = 200;
+// Exit codes of tacc-rank.
+constexpr int kExitBadInput = 2;
+constexpr int kExitNonfinite = 3;
 
 Action Simple(Action::Kind kind) {
   Action action;
@@ -34,6 +37,7 @@ Supervisor::Actions Supervisor::Begin(RankStart start) {
   kill_sent_ = false;
   killed_on_request_ = false;
   said_end_ = false;
+  failed_message_.clear();
   last_log_lines_.clear();
   metrics_.clear();
   Action action;
@@ -138,6 +142,8 @@ void Supervisor::EventLine(const std::string& line, double now) {
   report.event = line;
   report.kind = *name == "step" ? ReportKind::kStepMetric : ReportKind::kEvent;
   said_end_ = said_end_ || *name == "finished" || *name == "stopped";
+  if (*name == "failed" && event.contains("message") && event["message"].is_string())
+    failed_message_ = event["message"].get<std::string>();
   for (const auto& item : event.items()) {
     if (item.value().is_number())
       metrics_[absl::StrCat(name->get<std::string>(), ".", item.key())] = item.value().get<double>();
@@ -174,10 +180,18 @@ Supervisor::Actions Supervisor::Exited(const ProcessEnd& end, double now) {
   exit.last_log_lines.assign(last_log_lines_.begin(), last_log_lines_.end());
   // One that had come to its end by itself just then was not killed.
   exit.killed = killed_on_request_ && !(said_end_ && end.exit_code == 0);
+  const bool is_fine = end.exit_code == 0 || end.exit_code == kExitBadInput || end.exit_code == kExitNonfinite;
+  if (!exit.killed && !kill_sent_ && !is_fine) {
+    const std::string how =
+        end.exit_code.has_value() ? absl::StrCat("exit code ", *end.exit_code) : absl::StrCat("signal ", end.signal);
+    failure_ = absl::StrCat(running_->Text(), ": ", failed_message_.empty() ? how : failed_message_);
+  }
   AddExit(*running_, std::move(exit), now);
   running_.reset();
   return BeginNext();
 }
+
+absl::optional<std::string> Supervisor::TakeFailure() { return std::exchange(failure_, absl::nullopt); }
 
 Supervisor::Actions Supervisor::Stop(double now) {
   is_stopping_ = true;

@@ -60,6 +60,10 @@ class Supervisor {
   // Forwards log lines that wait for company; called a few times a second.
   void FlushLogs(double now);
 
+  // What went wrong with a rank since this was last asked, for people; nothing when none has failed by itself. Bad
+  // input and a stop for a loss that is not finite are no failure: the device is not to blame.
+  absl::optional<std::string> TakeFailure();
+
   // The daemon ends: no rank starts any more; the running one is asked to end. Kill() ends it.
   Actions Stop(double now);
   Actions Kill();
@@ -84,6 +88,8 @@ class Supervisor {
   bool killed_on_request_ = false;  // By KillRank, or because the daemon ends.
   bool said_end_ = false;           // The event `finished` or `stopped` was seen.
   bool is_stopping_ = false;
+  std::string failed_message_;  // Of the running rank's event `failed`.
+  absl::optional<std::string> failure_;
   absl::optional<RankStart> next_;       // Starts when the running one is reaped.
   std::vector<std::string> next_lines_;  // Commands for it.
   std::vector<std::string> pending_logs_;

@@ -181,6 +181,27 @@ TEST(SupervisorTest, StopAsksThenKillsAndStartsNothing) {
   EXPECT_EQ(Text(supervisor.Stop(3)), "");
 }
 
+TEST(SupervisorTest, FailuresAreEndsForWhichTheDeviceMayBeToBlame) {
+  Supervisor supervisor({});
+  const auto end = [&](int attempt, const ProcessEnd& how) {
+    supervisor.Exited(how, 2);
+    const absl::optional<std::string> failure = supervisor.TakeFailure();
+    EXPECT_FALSE(supervisor.TakeFailure().has_value());
+    supervisor.StartRank(Start("j", attempt + 1), 1);
+    return failure.value_or("none");
+  };
+  supervisor.StartRank(Start("j", 1), 1);
+  EXPECT_EQ(end(1, Signal(11)), "job j attempt 1 rank 0: signal 11");
+  supervisor.EventLine(R"({"event":"failed","code":"device","message":"cuda:0: error 719, launch failed"})", 1);
+  EXPECT_EQ(end(2, Code(1)), "job j attempt 2 rank 0: cuda:0: error 719, launch failed");
+  EXPECT_EQ(end(3, Code(1)), "job j attempt 3 rank 0: exit code 1");
+  for (int attempt = 4; attempt < 7; ++attempt) EXPECT_EQ(end(attempt, Code(attempt == 4 ? 0 : attempt - 3)), "none");
+  supervisor.KillRank({"j", 7, 0}, 1);
+  EXPECT_EQ(end(7, Signal(9)), "none");
+  supervisor.StartRank(Start("j", 9), 1);  // Replaces attempt 8.
+  EXPECT_EQ(end(9, Signal(9)), "none");
+}
+
 TEST(SupervisorTest, TheLastTwentyLogLinesComeWithTheExit) {
   Supervisor supervisor({});
   supervisor.StartRank(Start("j", 1), 1);

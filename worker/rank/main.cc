@@ -16,6 +16,32 @@ namespace {
 
 constexpr char kVersion[] = TACC_VERSION;
 
+// "cpu", or "cuda:N" with N of at most three digits.
+std::string CheckDevice(const std::string& device) {
+  const bool is_gpu = device.size() > 5 && device.size() < 9 && device.compare(0, 5, "cuda:") == 0 &&
+                      device.find_first_not_of("0123456789", 5) == std::string::npos;
+  return device == "cpu" || is_gpu ? "" : device + ": not a device; write cpu or cuda:N";
+}
+
+// --devices, --look, --probe: prints what they ask for and returns the exit code.
+int AnswerAboutDevices(const std::string& question, const std::string& device, int threads) {
+  if (question == "--devices") {
+    std::cout << tacc::worker::ListDevices() << std::endl;
+    return tacc::worker::kExitOk;
+  }
+  if (device != "cpu") {
+    std::cerr << "error: there is no CUDA module (libtacc_cuda.so) beside tacc-rank; use --device cpu, or a build with "
+                 "CUDA\n";
+    return tacc::worker::kExitBadInput;
+  }
+  if (question == "--look") {
+    std::cerr << "error: --look is of GPUs; give --device cuda:N\n";
+    return tacc::worker::kExitBadInput;
+  }
+  std::cout << tacc::worker::ProbeDevice(threads) << std::endl;
+  return tacc::worker::kExitOk;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -27,15 +53,25 @@ int main(int argc, char** argv) {
 
   CLI::App app("Runs one rank of a tacc job. Started by tacc-worker.", "tacc-rank");
   app.set_version_flag("--version", std::string("tacc-rank ") + kVersion);
-  bool probe = false;
+  bool probe = false, look = false, devices = false;
   int threads = 1;
   std::string device = "cpu";
   tacc::worker::RunOptions options;
-  CLI::Option* probe_flag = app.add_flag("--probe", probe, "Measure this machine, print one JSON object and end");
-  app.add_option("--device", device, "Device to probe")->check(CLI::IsMember({"cpu"}))->needs(probe_flag);
-  app.add_option("--threads", threads, "Threads to probe with")->check(CLI::Range(1, 4096))->needs(probe_flag);
-  CLI::Option* start =
-      app.add_option("--start", options.start_file, "Start file of the rank (docs/contracts.md)")->excludes(probe_flag);
+  CLI::Option* start = app.add_option("--start", options.start_file, "Start file of the rank (docs/contracts.md)");
+  CLI::Option* probe_flag =
+      app.add_flag("--probe", probe, "Measure a device, print one JSON object and end")->excludes(start);
+  CLI::Option* look_flag =
+      app.add_flag("--look", look, "Look at a GPU without measuring, print one JSON object and end")
+          ->excludes(start)
+          ->excludes(probe_flag);
+  app.add_flag("--devices", devices, "List this machine's devices, print one JSON list and end")
+      ->excludes(start)
+      ->excludes(probe_flag)
+      ->excludes(look_flag);
+  app.add_option("--device", device, "Device to probe or to look at: cpu or cuda:N")
+      ->check(CheckDevice)
+      ->excludes(start);
+  app.add_option("--threads", threads, "Threads to probe with")->check(CLI::Range(1, 4096))->excludes(start);
   app.add_option("--status-shm", options.status_shm, "Name of the shared memory that shows where the rank is")
       ->needs(start);
   app.add_option("--profile", options.profile_path, "Write the seconds spent by op and module to this file at the end")
@@ -45,12 +81,11 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? tacc::worker::kExitOk : tacc::worker::kExitBadInput;
   }
-  if (probe) {
-    std::cout << tacc::worker::ProbeDevice(threads) << std::endl;
-    return tacc::worker::kExitOk;
+  if (probe || look || devices) {
+    return AnswerAboutDevices(probe ? "--probe" : look ? "--look" : "--devices", device, threads);
   }
   if (options.start_file.empty()) {
-    std::cerr << "error: tacc-rank needs --start FILE or --probe\n";
+    std::cerr << "error: tacc-rank needs --start FILE, --probe, --look or --devices\n";
     return tacc::worker::kExitBadInput;
   }
   absl::StatusOr<std::unique_ptr<tacc::Failpoints>> failpoints = tacc::Failpoints::FromEnvironment();

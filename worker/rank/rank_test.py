@@ -455,8 +455,20 @@ def test_bad_input(inputs, tmp_path, change, words):
         assert word in failed["message"]
 
 
+def test_devices():
+    """The CPU is listed; a GPU without a CUDA module beside tacc-rank is bad input that says what to do."""
+    ask = lambda *arguments: subprocess.run([BUILD / "tacc-rank", *arguments], capture_output=True, text=True)
+    listed = json.loads(ask("--devices").stdout)
+    assert listed[0]["name"] == listed[0]["kind"] == "cpu" and listed[0]["model"]
+    if not (BUILD / "libtacc_cuda.so").exists():
+        for question in ("--probe", "--look"):
+            result = ask(question, "--device", "cuda:0")
+            assert result.returncode == 2 and not result.stdout
+            assert result.stderr.startswith("error: there is no CUDA module (libtacc_cuda.so) beside tacc-rank; use --device cpu")
+
+
 def test_usage_errors():
-    for arguments in ([], ["--start"], ["--no-such"], ["--probe", "--threads", "0"]):
+    for arguments in ([], ["--start"], ["--no-such"], ["--probe", "--threads", "0"], ["--probe", "--device", "tpu"], ["--probe", "--devices"], ["--look"]):
         result = subprocess.run([BUILD / "tacc-rank", *arguments], capture_output=True, text=True,
                                 stdin=subprocess.DEVNULL)
         assert result.returncode == 2 and result.stderr and not result.stdout

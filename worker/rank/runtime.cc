@@ -145,6 +145,10 @@ void ConfigureThreads(int threads) {
   _mm_setcsr(_mm_getcsr() | kFlushToZeroAndDenormalsAreZero);
 }
 
+std::string ListDevices() {
+  return nlohmann::json::array({{{"name", "cpu"}, {"kind", "cpu"}, {"model", ThisMachine().cpu_model}}}).dump();
+}
+
 std::string ProbeDevice(int threads) {
   ConfigureThreads(threads);
   constexpr double kSecondsPerDtype = 2.0;

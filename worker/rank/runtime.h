@@ -14,6 +14,9 @@ void ConfigureThreads(int threads);
 // it. Takes about six seconds.
 std::string ProbeDevice(int threads);
 
+// The devices of this machine as a JSON list of `name`, `kind` and `model` (docs/contracts.md): the CPU.
+std::string ListDevices();
+
 }  // namespace tacc::worker
 
 #endif  // TACC_WORKER_RANK_RUNTIME_H_
