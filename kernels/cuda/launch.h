@@ -90,8 +90,8 @@ __global__ void __launch_bounds__(kThreads) Elements(int64_t n, F f) {
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step) f(i);
 }
 
-template <typename F>
-__global__ void __launch_bounds__(kMaxTeam) Teams(int64_t num_teams, F f) {
+template <int kLargestTeam, typename F>
+__global__ void __launch_bounds__(kLargestTeam) Teams(int64_t num_teams, const __grid_constant__ F f) {
   extern __shared__ __align__(16) char shared[];
   Team team(shared);
   for (int64_t index = blockIdx.x; index < num_teams; index += gridDim.x) {
@@ -114,13 +114,14 @@ void ForEach(int64_t n, F f) {
 }
 
 // f(team, index) for each index in [0, num_teams), in any order, by teams of `team_size` threads (a multiple of 32, at
-// most kMaxTeam) that share `shared_bytes` (at most 48 KiB).
-template <typename F>
+// most kLargestTeam: the smaller it is, the more registers a thread may have) that share `shared_bytes` (at most 48
+// KiB).
+template <int kLargestTeam = kMaxTeam, typename F>
 void ForEachTeam(int64_t num_teams, int team_size, int64_t shared_bytes, F f) {
   if (num_teams <= 0) return;
   constexpr int64_t kMaxGrid = 0x7fffffff;
-  launch::Teams<<<static_cast<unsigned>(num_teams < kMaxGrid ? num_teams : kMaxGrid), team_size,
-                  static_cast<size_t>(shared_bytes), CurrentStream()>>>(num_teams, f);
+  launch::Teams<kLargestTeam><<<static_cast<unsigned>(num_teams < kMaxGrid ? num_teams : kMaxGrid), team_size,
+                                static_cast<size_t>(shared_bytes), CurrentStream()>>>(num_teams, f);
   CheckLaunch();
 }
 
@@ -172,7 +173,7 @@ void ForEach(int64_t n, F f) {
   for (int64_t i = n - 1; i >= 0; --i) f(i);  // Not the order that hides a dependence.
 }
 
-template <typename F>
+template <int kLargestTeam = kMaxTeam, typename F>
 void ForEachTeam(int64_t num_teams, int team_size, int64_t shared_bytes, F f) {
   RunTeams(num_teams, team_size, shared_bytes, [&f](Team& team, int64_t index) { f(team, index); });
 }
