@@ -7,7 +7,7 @@
 
 #include "kernels/tensor.h"
 
-namespace tacc::kernels::cpu {
+namespace tacc::kernels {
 
 // Rows of a tensor whose positions in the sequence follow each other, from `position` on.
 struct SequenceRun {
@@ -32,6 +32,12 @@ struct AttentionExtras {
   TensorView earlier_out, earlier_lse;  // the results over other keys; those of this call go on from them
 };
 
+namespace cpu {
+
+using kernels::AttentionExtras;
+using kernels::AttentionParameters;
+using kernels::SequenceRun;
+
 // out [B,S,H,D] = softmax(scale * q k^T + alibi) v per head; lse [B,H,S] (f32, or f64 with f64 operands) = log of the
 // sum of exp of the scores. q [B,S,H,D], k and v [B,T,K,D] of one dtype; query head h reads key/value head h / (H/K). A
 // query that sees no key gives out 0, lse -inf.
@@ -45,6 +51,8 @@ void AttentionGrad(const TensorView& dout, const TensorView& q, const TensorView
                    const AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
                    const TensorView& dv);
 
-}  // namespace tacc::kernels::cpu
+}  // namespace cpu
+
+}  // namespace tacc::kernels
 
 #endif  // TACC_KERNELS_CPU_ATTENTION_H_

@@ -1,13 +1,14 @@
-#include "kernels/cpu/einsum.h"
-
+// Einsum of every device against the reference.
 #include <gtest/gtest.h>
 
 #include <cmath>
 
+#include "kernels/backend_under_test.h"
+#include TACC_KERNEL_HEADER(einsum.h)
 #include "kernels/reference/buffer.h"
 #include "kernels/reference/reference.h"
 
-namespace tacc::kernels::cpu {
+namespace tacc::kernels::TACC_BACKEND {
 namespace {
 
 using reference::Buffer;
@@ -122,4 +123,4 @@ TEST(PlanEinsum, RefusesBadSpecs) {
 }
 
 }  // namespace
-}  // namespace tacc::kernels::cpu
+}  // namespace tacc::kernels::TACC_BACKEND

@@ -1,0 +1,619 @@
+// Flash attention in tiles of shared memory, by teams of 64 threads in 8 x 8. Thread (ty, tx) owns, of a tile of
+// scores, rows ty, ty + 8, ... and columns tx, tx + 8, ...; and of a tile of results the same rows and the columns tx,
+// tx + 8,
+// ... of the head dim. Source: Dao et al., "FlashAttention", NeurIPS 2022, algorithms 1 and 4; Dao, "FlashAttention-2",
+// 2023, section 3.1, for the order of the loops.
+#include <cmath>
+#include <string>
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/load.h"
+#include "kernels/cuda/scratch.h"
+
+// For loops over a thread's own numbers, which must be unrolled to lie in registers; and for those around them, so that
+// compiling does not take minutes.
+#ifdef __CUDACC__
+#define TACC_UNROLL _Pragma("unroll")
+#define TACC_DO_NOT_UNROLL _Pragma("unroll 1")
+#else
+#define TACC_UNROLL
+#define TACC_DO_NOT_UNROLL
+#endif
+
+namespace tacc::kernels::cuda {
+namespace {
+
+constexpr int kSide = 8;
+constexpr int kTeam = kSide * kSide;
+
+// Rows of a tile, so that the tiles of a team fit into 48 KiB.
+template <typename C, int kD>
+constexpr int kForwardRows =
+    16384 / (kD * static_cast<int>(sizeof(C))) < 32 ? 16384 / (kD * static_cast<int>(sizeof(C))) : 32;
+template <typename C, int kD>
+constexpr int kBackwardRows =
+    8192 / (kD * static_cast<int>(sizeof(C))) < 32 ? 8192 / (kD * static_cast<int>(sizeof(C))) : 32;
+
+struct Run {
+  int32_t length, position, block;
+};
+
+// The runs of queries or of keys.
+struct Runs {
+  int32_t num_runs;
+  Run runs[kMaxAttentionRuns];
+};
+
+// At most kRows rows that follow each other in memory and in the sequence.
+struct Tile {
+  int64_t row;
+  int n;
+  int64_t position;
+  int block;
+};
+
+// Tile `index` of the runs.
+template <int kRows>
+TACC_DEVICE Tile TileAt(const Runs& runs, int64_t index) {
+  int64_t row = 0;
+  for (int i = 0; i < runs.num_runs; ++i) {
+    const Run& run = runs.runs[i];
+    const int64_t num_tiles = (run.length + kRows - 1) / kRows, begin = index * kRows;
+    if (index < num_tiles) {
+      const int64_t left = run.length - begin;
+      return {row + begin, static_cast<int>(left < kRows ? left : kRows), run.position + begin, run.block};
+    }
+    index -= num_tiles;
+    row += run.length;
+  }
+  return {row, 0, 0, -1};
+}
+
+template <int kRows>
+int64_t NumTiles(const Runs& runs) {
+  int64_t num_tiles = 0;
+  for (int i = 0; i < runs.num_runs; ++i) num_tiles += (runs.runs[i].length + kRows - 1) / kRows;
+  return num_tiles;
+}
+
+// A call's operands: q, out, dout, dq [B,S,H,D]; k, v, dk, dv [B,T,K,D]; lse, delta [B,H,S].
+struct Work {
+  AnyIn q, k, v;
+  const int32_t* first_keys;
+  double scale;
+  int64_t s, t;
+  int32_t num_batches, num_heads, num_kv_heads, d;
+  int32_t causal, has_slopes;
+  Runs queries, keys;
+  double slopes[kMaxAttentionHeads];
+
+  TACC_DEVICE int64_t QueryOffset(int64_t b, int64_t row, int64_t head) const {
+    return ((b * s + row) * num_heads + head) * d;
+  }
+  TACC_DEVICE int64_t KeyOffset(int64_t b, int64_t row, int64_t kv) const {
+    return ((b * t + row) * num_kv_heads + kv) * d;
+  }
+  TACC_DEVICE int64_t StatisticsOffset(int64_t b, int64_t row, int64_t head) const {
+    return (b * num_heads + head) * s + row;
+  }
+  // The first position that the query in this row sees.
+  TACC_DEVICE int64_t FirstKey(int64_t b, int64_t row) const {
+    return first_keys == nullptr ? 0 : first_keys[b * s + row];
+  }
+  // Whether some query of the tile, of which none sees a key before position `lowest`, sees some key.
+  TACC_DEVICE bool Meet(const Tile& query_tile, int64_t lowest, const Tile& key_tile) const {
+    return key_tile.block == query_tile.block && key_tile.position + key_tile.n > lowest &&
+           (!causal || key_tile.position < query_tile.position + query_tile.n);
+  }
+  // The lowest first key of a tile's queries.
+  TACC_DEVICE int64_t LowestKey(int64_t b, const Tile& tile) const {
+    int64_t lowest = FirstKey(b, tile.row);
+    for (int i = 1; first_keys != nullptr && i < tile.n; ++i) {
+      const int64_t first = FirstKey(b, tile.row + i);
+      lowest = first < lowest ? first : lowest;
+    }
+    return lowest;
+  }
+  // The score of query i and key j of two tiles, from their product.
+  template <typename C>
+  TACC_DEVICE C Score(C product, C slope, const Tile& query_tile, int i, int64_t first, const Tile& key_tile,
+                      int j) const {
+    const int64_t query = query_tile.position + i, key = key_tile.position + j;
+    if (i >= query_tile.n || j >= key_tile.n || key < first || (causal && key > query)) return -C(INFINITY);
+    const C score = product * static_cast<C>(scale);
+    return slope == 0 ? score : score + slope * static_cast<C>(key - query);
+  }
+};
+
+// rows [kRows, kD + 1] in shared memory = n rows, `stride` elements apart, of d elements each; else 0.
+template <int kRows, int kD, typename C>
+TACC_DEVICE void LoadTile(const Team& team, const AnyIn& x, int64_t offset, int64_t stride, int n, int d, C* rows) {
+  TACC_DO_NOT_UNROLL
+  for (int i = team.rank(); i < kRows * kD; i += kTeam) {
+    const int row = i / kD, column = i % kD;
+    rows[row * (kD + 1) + column] = row < n && column < d ? x.Load<C>(offset + row * stride + column) : C(0);
+  }
+}
+
+// The inverse for the n rows that exist: a thread's own numbers to its place in shared memory,
+template <int kRows, int kD, typename C>
+TACC_DEVICE void KeepOwn(const C (&own)[kRows / kSide][kD / kSide], int ty, int tx, C* rows) {
+  TACC_UNROLL
+  for (int i = 0; i < kRows / kSide; ++i) {
+    TACC_UNROLL
+    for (int c = 0; c < kD / kSide; ++c) rows[(ty + kSide * i) * (kD + 1) + tx + kSide * c] = own[i][c];
+  }
+}
+
+// and from there to the tensor.
+template <int kRows, int kD, typename C>
+TACC_DEVICE void StoreTile(const Team& team, const C* rows, const AnyOut& y, int64_t offset, int64_t stride, int n,
+                           int d) {
+  TACC_DO_NOT_UNROLL
+  for (int i = team.rank(); i < kRows * kD; i += kTeam) {
+    const int row = i / kD, column = i % kD;
+    if (row < n && column < d) y.Store(offset + row * stride + column, rows[row * (kD + 1) + column]);
+  }
+}
+
+// products[i][j] = a's row ty + 8 i times b's row tx + 8 j.
+template <int kRows, int kD, typename C>
+TACC_DEVICE void MultiplyRows(const C* a, const C* b, int ty, int tx, int d,
+                              C (&products)[kRows / kSide][kRows / kSide]) {
+  constexpr int kOwn = kRows / kSide, kStride = kD + 1;
+  TACC_UNROLL
+  for (int i = 0; i < kOwn; ++i) {
+    TACC_UNROLL
+    for (int j = 0; j < kOwn; ++j) products[i][j] = 0;
+  }
+  TACC_DO_NOT_UNROLL
+  for (int c = 0; c < d; ++c) {
+    C left[kOwn], right[kOwn];
+    TACC_UNROLL
+    for (int i = 0; i < kOwn; ++i) left[i] = a[(ty + kSide * i) * kStride + c];
+    TACC_UNROLL
+    for (int j = 0; j < kOwn; ++j) right[j] = b[(tx + kSide * j) * kStride + c];
+    TACC_UNROLL
+    for (int i = 0; i < kOwn; ++i) {
+      TACC_UNROLL
+      for (int j = 0; j < kOwn; ++j) products[i][j] += left[i] * right[j];
+    }
+  }
+}
+
+// sums[i][c] += weights' row ty + 8 i times column tx + 8 c of the first n rows.
+template <int kRows, int kD, typename C>
+TACC_DEVICE void AddProducts(const C* weights, const C* rows, int n, int ty, int tx,
+                             C (&sums)[kRows / kSide][kD / kSide]) {
+  constexpr int kOwn = kRows / kSide, kColumns = kD / kSide;
+  TACC_DO_NOT_UNROLL
+  for (int j = 0; j < n; ++j) {
+    C left[kOwn];
+    TACC_UNROLL
+    for (int i = 0; i < kOwn; ++i) left[i] = weights[(ty + kSide * i) * (kRows + 1) + j];
+    TACC_UNROLL
+    for (int c = 0; c < kColumns; ++c) {
+      const C right = rows[j * (kD + 1) + tx + kSide * c];
+      TACC_UNROLL
+      for (int i = 0; i < kOwn; ++i) sums[i][c] += left[i] * right;
+    }
+  }
+}
+
+// Queries in tiles; index = (tile from the last, batch, head): under a causal mask the longest first.
+template <typename C, int kD>
+struct AttentionQueries {
+  static constexpr int kRows = kForwardRows<C, kD>;
+  static constexpr int kOwn = kRows / kSide, kColumns = kD / kSide;
+  static constexpr int64_t kSharedBytes = (2 * kRows * (kD + 1) + kRows * (kRows + 1)) * sizeof(C);
+
+  Work work;
+  int64_t num_query_tiles, num_key_tiles;
+  AnyIn earlier_out, earlier_lse;
+  AnyOut out, lse;
+
+  TACC_DEVICE void operator()(Team& team, int64_t index) const {
+    const Work& w = work;
+    const int64_t pairs = static_cast<int64_t>(w.num_batches) * w.num_heads;
+    const int64_t b = index % pairs / w.num_heads, head = index % w.num_heads;
+    const int64_t kv = head / (w.num_heads / w.num_kv_heads);
+    const Tile queries = TileAt<kRows>(w.queries, num_query_tiles - 1 - index / pairs);
+    const int64_t lowest = w.LowestKey(b, queries);
+    const C slope = w.has_slopes ? static_cast<C>(w.slopes[head]) : C(0);
+    const int ty = team.rank() / kSide, tx = team.rank() % kSide;
+    const int64_t query_stride = static_cast<int64_t>(w.num_heads) * w.d;
+    const int64_t key_stride = static_cast<int64_t>(w.num_kv_heads) * w.d;
+
+    C* q_rows = team.shared<C>();
+    C* kv_rows = q_rows + kRows * (kD + 1);
+    C* scores = kv_rows + kRows * (kD + 1);
+    LoadTile<kRows, kD>(team, w.q, w.QueryOffset(b, queries.row, head), query_stride, queries.n, w.d, q_rows);
+    // Results over earlier keys, or zeros.
+    LoadTile<kRows, kD>(team, earlier_out, w.QueryOffset(b, queries.row, head), query_stride,
+                        earlier_lse ? queries.n : 0, w.d, kv_rows);
+    team.Sync();
+    C sums[kOwn][kColumns], maximum[kOwn], total[kOwn];
+    int64_t first[kOwn];
+    TACC_UNROLL
+    for (int i = 0; i < kOwn; ++i) {
+      const int row = ty + kSide * i;
+      const bool exists = row < queries.n;
+      first[i] = exists ? w.FirstKey(b, queries.row + row) : 0;
+      maximum[i] = -C(INFINITY);
+      if (earlier_lse && exists) maximum[i] = earlier_lse.Load<C>(w.StatisticsOffset(b, queries.row + row, head));
+      total[i] = maximum[i] == -C(INFINITY) ? C(0) : C(1);
+      TACC_UNROLL
+      for (int c = 0; c < kColumns; ++c) sums[i][c] = kv_rows[row * (kD + 1) + tx + kSide * c];
+    }
+    team.Sync();
+    for (int64_t tile = 0; tile < num_key_tiles; ++tile) {
+      const Tile keys = TileAt<kRows>(w.keys, tile);
+      if (!w.Meet(queries, lowest, keys)) continue;  // The same for the whole team.
+      const int64_t offset = w.KeyOffset(b, keys.row, kv);
+      LoadTile<kRows, kD>(team, w.k, offset, key_stride, keys.n, w.d, kv_rows);
+      team.Sync();
+      C own[kOwn][kOwn];
+      MultiplyRows<kRows, kD>(q_rows, kv_rows, ty, tx, w.d, own);
+      TACC_UNROLL
+      for (int i = 0; i < kOwn; ++i) {
+        TACC_UNROLL
+        for (int j = 0; j < kOwn; ++j) {
+          own[i][j] = w.Score(own[i][j], slope, queries, ty + kSide * i, first[i], keys, tx + kSide * j);
+          scores[(ty + kSide * i) * (kRows + 1) + tx + kSide * j] = own[i][j];
+        }
+      }
+      team.Sync();
+      LoadTile<kRows, kD>(team, w.v, offset, key_stride, keys.n, w.d, kv_rows);
+      C correction[kOwn], shift[kOwn];
+      TACC_UNROLL
+      for (int i = 0; i < kOwn; ++i) {
+        C highest = maximum[i];
+        TACC_DO_NOT_UNROLL
+        for (int j = 0; j < kRows; ++j) {
+          const C score = scores[(ty + kSide * i) * (kRows + 1) + j];
+          highest = score > highest ? score : highest;
+        }
+        // A row that has seen no key yet keeps zeros; NaN scores make NaN sums.
+        shift[i] = highest == -C(INFINITY) ? C(0) : highest;
+        correction[i] = highest > maximum[i] ? std::exp(maximum[i] - highest) : C(1);
+        maximum[i] = highest;
+      }
+      team.Sync();
+      TACC_UNROLL
+      for (int i = 0; i < kOwn; ++i) {
+        TACC_UNROLL
+        for (int j = 0; j < kOwn; ++j)
+          scores[(ty + kSide * i) * (kRows + 1) + tx + kSide * j] = std::exp(own[i][j] - shift[i]);
+      }
+      team.Sync();
+      TACC_UNROLL
+      for (int i = 0; i < kOwn; ++i) {
+        C sum = 0;
+        TACC_DO_NOT_UNROLL
+        for (int j = 0; j < kRows; ++j) sum += scores[(ty + kSide * i) * (kRows + 1) + j];
+        total[i] = total[i] * correction[i] + sum;
+        TACC_UNROLL
+        for (int c = 0; c < kColumns; ++c) sums[i][c] *= correction[i];
+      }
+      AddProducts<kRows, kD>(scores, kv_rows, keys.n, ty, tx, sums);
+      team.Sync();
+    }
+    TACC_UNROLL
+    for (int i = 0; i < kOwn; ++i) {
+      const int row = ty + kSide * i;
+      // A query that sees no key at all gives 0.
+      const C inverse = total[i] == 0 ? C(0) : C(1) / total[i];
+      TACC_UNROLL
+      for (int c = 0; c < kColumns; ++c) sums[i][c] *= inverse;
+      if (tx == 0 && row < queries.n) {
+        lse.Store(w.StatisticsOffset(b, queries.row + row, head),
+                  maximum[i] + (total[i] == 0 ? C(0) : std::log(total[i])));
+      }
+    }
+    KeepOwn<kRows, kD>(sums, ty, tx, kv_rows);
+    team.Sync();
+    StoreTile<kRows, kD>(team, kv_rows, out, w.QueryOffset(b, queries.row, head), query_stride, queries.n, w.d);
+  }
+};
+
+// delta[b, h, s] = dout . out over a head's row: the part of the softmax's derivative that all keys share. A team a row
+// of dout.
+template <typename C>
+struct AttentionDelta {
+  AnyIn dout, out;
+  C* delta;
+  int64_t s, num_heads, d;
+
+  TACC_DEVICE void operator()(Team& team, int64_t row) const {
+    C dot = 0;
+    for (int64_t i = team.rank(); i < d; i += team.size()) dot += dout.Load<C>(row * d + i) * out.Load<C>(row * d + i);
+    dot = team.Sum(dot);
+    const int64_t head = row % num_heads, position = row / num_heads % s, b = row / num_heads / s;
+    if (team.rank() == 0) delta[(b * num_heads + head) * s + position] = dot;
+  }
+};
+
+// What both halves of the gradient share.
+template <typename C, int kD>
+struct AttentionGradWork {
+  static constexpr int kRows = kBackwardRows<C, kD>;
+  static constexpr int kOwn = kRows / kSide, kColumns = kD / kSide;
+  static constexpr int kTile = kRows * (kD + 1), kScores = kRows * (kRows + 1);
+  static constexpr int64_t kSharedBytes = (4 * kTile + 2 * kScores + 2 * kRows) * sizeof(C);
+
+  Work work;
+  int64_t num_query_tiles, num_key_tiles;
+  AnyIn dout, lse;
+  const C* delta;
+
+  // Rows of q and dout, with their statistics.
+  TACC_DEVICE void LoadQueries(const Team& team, int64_t b, int64_t head, const Tile& tile, C* q_rows, C* dout_rows,
+                               C* row_lse, C* row_delta) const {
+    const int64_t offset = work.QueryOffset(b, tile.row, head), stride = static_cast<int64_t>(work.num_heads) * work.d;
+    LoadTile<kRows, kD>(team, work.q, offset, stride, tile.n, work.d, q_rows);
+    LoadTile<kRows, kD>(team, dout, offset, stride, tile.n, work.d, dout_rows);
+    for (int i = team.rank(); i < kRows; i += kTeam) {
+      const int64_t at = work.StatisticsOffset(b, tile.row + i, head);
+      const C value = i < tile.n ? lse.Load<C>(at) : C(0);
+      row_lse[i] = value == -C(INFINITY) ? C(0) : value;  // Sees no key: all its scores are -inf.
+      row_delta[i] = i < tile.n ? delta[at] : C(0);
+    }
+  }
+  TACC_DEVICE void LoadKeys(const Team& team, int64_t b, int64_t kv, const Tile& tile, C* k_rows, C* v_rows) const {
+    const int64_t offset = work.KeyOffset(b, tile.row, kv), stride = static_cast<int64_t>(work.num_kv_heads) * work.d;
+    LoadTile<kRows, kD>(team, work.k, offset, stride, tile.n, work.d, k_rows);
+    LoadTile<kRows, kD>(team, work.v, offset, stride, tile.n, work.d, v_rows);
+  }
+};
+
+// dk and dv, keys in tiles; index = (tile, batch, key/value head).
+template <typename C, int kD>
+struct AttentionGradKeys : AttentionGradWork<C, kD> {
+  using Base = AttentionGradWork<C, kD>;
+  static constexpr int kRows = Base::kRows, kOwn = Base::kOwn, kColumns = Base::kColumns;
+
+  AnyOut dk, dv;
+
+  TACC_DEVICE void operator()(Team& team, int64_t index) const {
+    const Work& w = this->work;
+    const int64_t pairs = static_cast<int64_t>(w.num_batches) * w.num_kv_heads;
+    const int64_t b = index % pairs / w.num_kv_heads, kv = index % w.num_kv_heads;
+    const int group = w.num_heads / w.num_kv_heads;
+    const Tile keys = TileAt<kRows>(w.keys, index / pairs);
+    const int ty = team.rank() / kSide, tx = team.rank() % kSide;
+    C* k_rows = team.shared<C>();
+    C* v_rows = k_rows + Base::kTile;
+    C* q_rows = v_rows + Base::kTile;
+    C* dout_rows = q_rows + Base::kTile;
+    C* weights = dout_rows + Base::kTile;
+    C* gradients = weights + Base::kScores;
+    C* row_lse = gradients + Base::kScores;
+    C* row_delta = row_lse + kRows;
+    this->LoadKeys(team, b, kv, keys, k_rows, v_rows);
+    C dk_sums[kOwn][kColumns], dv_sums[kOwn][kColumns];
+    TACC_UNROLL
+    for (int i = 0; i < kOwn; ++i) {
+      TACC_UNROLL
+      for (int c = 0; c < kColumns; ++c) dk_sums[i][c] = dv_sums[i][c] = 0;
+    }
+    for (int64_t tile = 0; tile < this->num_query_tiles; ++tile) {
+      const Tile queries = TileAt<kRows>(w.queries, tile);
+      if (!w.Meet(queries, w.LowestKey(b, queries), keys)) continue;  // The same for the whole team.
+      for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
+        const C slope = w.has_slopes ? static_cast<C>(w.slopes[head]) : C(0);
+        this->LoadQueries(team, b, head, queries, q_rows, dout_rows, row_lse, row_delta);
+        team.Sync();
+        // Rows are keys here, columns queries.
+        C own[kOwn][kOwn], own_gradients[kOwn][kOwn];
+        MultiplyRows<kRows, kD>(k_rows, q_rows, ty, tx, w.d, own);
+        MultiplyRows<kRows, kD>(v_rows, dout_rows, ty, tx, w.d, own_gradients);
+        TACC_UNROLL
+        for (int j = 0; j < kOwn; ++j) {
+          const int query = tx + kSide * j;
+          const int64_t first = query < queries.n ? w.FirstKey(b, queries.row + query) : 0;
+          TACC_UNROLL
+          for (int i = 0; i < kOwn; ++i) {
+            const int key = ty + kSide * i, at = key * (kRows + 1) + query;
+            const C weight = std::exp(w.Score(own[i][j], slope, queries, query, first, keys, key) - row_lse[query]);
+            weights[at] = weight;
+            gradients[at] = weight * (own_gradients[i][j] - row_delta[query]) * static_cast<C>(w.scale);
+          }
+        }
+        team.Sync();
+        AddProducts<kRows, kD>(weights, dout_rows, queries.n, ty, tx, dv_sums);
+        AddProducts<kRows, kD>(gradients, q_rows, queries.n, ty, tx, dk_sums);
+        team.Sync();
+      }
+    }
+    team.Sync();  // The loads of k and v are over, should no query have met them.
+    KeepOwn<kRows, kD>(dk_sums, ty, tx, k_rows);
+    KeepOwn<kRows, kD>(dv_sums, ty, tx, v_rows);
+    team.Sync();
+    const int64_t offset = w.KeyOffset(b, keys.row, kv), stride = static_cast<int64_t>(w.num_kv_heads) * w.d;
+    StoreTile<kRows, kD>(team, k_rows, dk, offset, stride, keys.n, w.d);
+    StoreTile<kRows, kD>(team, v_rows, dv, offset, stride, keys.n, w.d);
+  }
+};
+
+// dq, queries in tiles; index as in AttentionQueries.
+template <typename C, int kD>
+struct AttentionGradQueries : AttentionGradWork<C, kD> {
+  using Base = AttentionGradWork<C, kD>;
+  static constexpr int kRows = Base::kRows, kOwn = Base::kOwn, kColumns = Base::kColumns;
+
+  AnyOut dq;
+
+  TACC_DEVICE void operator()(Team& team, int64_t index) const {
+    const Work& w = this->work;
+    const int64_t pairs = static_cast<int64_t>(w.num_batches) * w.num_heads;
+    const int64_t b = index % pairs / w.num_heads, head = index % w.num_heads;
+    const int64_t kv = head / (w.num_heads / w.num_kv_heads);
+    const Tile queries = TileAt<kRows>(w.queries, this->num_query_tiles - 1 - index / pairs);
+    const int64_t lowest = w.LowestKey(b, queries);
+    const C slope = w.has_slopes ? static_cast<C>(w.slopes[head]) : C(0);
+    const int ty = team.rank() / kSide, tx = team.rank() % kSide;
+    C* q_rows = team.shared<C>();
+    C* dout_rows = q_rows + Base::kTile;
+    C* k_rows = dout_rows + Base::kTile;
+    C* v_rows = k_rows + Base::kTile;
+    C* gradients = v_rows + Base::kTile;
+    C* row_lse = gradients + Base::kScores;
+    C* row_delta = row_lse + kRows;
+    this->LoadQueries(team, b, head, queries, q_rows, dout_rows, row_lse, row_delta);
+    C sums[kOwn][kColumns];
+    TACC_UNROLL
+    for (int i = 0; i < kOwn; ++i) {
+      TACC_UNROLL
+      for (int c = 0; c < kColumns; ++c) sums[i][c] = 0;
+    }
+    for (int64_t tile = 0; tile < this->num_key_tiles; ++tile) {
+      const Tile keys = TileAt<kRows>(w.keys, tile);
+      if (!w.Meet(queries, lowest, keys)) continue;  // The same for the whole team.
+      this->LoadKeys(team, b, kv, keys, k_rows, v_rows);
+      team.Sync();
+      C own[kOwn][kOwn], own_gradients[kOwn][kOwn];
+      MultiplyRows<kRows, kD>(q_rows, k_rows, ty, tx, w.d, own);
+      MultiplyRows<kRows, kD>(dout_rows, v_rows, ty, tx, w.d, own_gradients);
+      TACC_UNROLL
+      for (int i = 0; i < kOwn; ++i) {
+        const int query = ty + kSide * i;
+        const int64_t first = query < queries.n ? w.FirstKey(b, queries.row + query) : 0;
+        TACC_UNROLL
+        for (int j = 0; j < kOwn; ++j) {
+          const int key = tx + kSide * j;
+          const C weight = std::exp(w.Score(own[i][j], slope, queries, query, first, keys, key) - row_lse[query]);
+          gradients[query * (kRows + 1) + key] =
+              weight * (own_gradients[i][j] - row_delta[query]) * static_cast<C>(w.scale);
+        }
+      }
+      team.Sync();
+      AddProducts<kRows, kD>(gradients, k_rows, keys.n, ty, tx, sums);
+      team.Sync();
+    }
+    team.Sync();  // The loads of q and dout are over, should no key have met them.
+    KeepOwn<kRows, kD>(sums, ty, tx, q_rows);
+    team.Sync();
+    StoreTile<kRows, kD>(team, q_rows, dq, w.QueryOffset(b, queries.row, head), static_cast<int64_t>(w.num_heads) * w.d,
+                         queries.n, w.d);
+  }
+};
+
+Runs RunsOf(const std::vector<SequenceRun>& given, int64_t rows) {
+  constexpr int64_t kLimit = int64_t{1} << 31;
+  Runs runs{};
+  const std::vector<SequenceRun> whole = {{.length = rows}};
+  int64_t sum = 0;
+  for (const SequenceRun& run : given.empty() ? whole : given) {
+    TACC_KERNEL_CHECK(run.position >= 0 && run.length >= 0 && run.position + run.length < kLimit);
+    runs.runs[runs.num_runs++] = {static_cast<int32_t>(run.length), static_cast<int32_t>(run.position),
+                                  static_cast<int32_t>(run.block)};
+    sum += run.length;
+  }
+  TACC_KERNEL_CHECK(sum <= rows);
+  return runs;
+}
+
+Work WorkOf(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& first_keys,
+            const AttentionParameters& p) {
+  TACC_KERNEL_CHECK(q.dims.rank() == 4 && k.dims.rank() == 4 && k.dims == v.dims);
+  TACC_KERNEL_CHECK(k.dims[0] == q.dims[0] && k.dims[3] == q.dims[3]);
+  TACC_KERNEL_CHECK(k.dims[2] > 0 && q.dims[2] % k.dims[2] == 0 && q.dtype == k.dtype && q.dtype == v.dtype);
+  TACC_KERNEL_CHECK(AttentionLimit(q, p).empty());
+  TACC_KERNEL_CHECK(p.alibi_slopes.empty() || static_cast<int64_t>(p.alibi_slopes.size()) == q.dims[2]);
+  TACC_KERNEL_CHECK(first_keys.data == nullptr ||
+                    (first_keys.dtype == DType::kI32 && first_keys.size() == q.dims[0] * q.dims[1]));
+  Work work{In(q),
+            In(k),
+            In(v),
+            first_keys.as<int32_t>(),
+            p.scale,
+            q.dims[1],
+            k.dims[1],
+            static_cast<int32_t>(q.dims[0]),
+            static_cast<int32_t>(q.dims[2]),
+            static_cast<int32_t>(k.dims[2]),
+            static_cast<int32_t>(q.dims[3]),
+            p.causal ? 1 : 0,
+            p.alibi_slopes.empty() ? 0 : 1,
+            RunsOf(p.queries, q.dims[1]),
+            RunsOf(p.keys, k.dims[1]),
+            {}};
+  for (size_t i = 0; i < p.alibi_slopes.size(); ++i) work.slopes[i] = p.alibi_slopes[i];
+  return work;
+}
+
+template <typename C, int kD>
+void Forward(const Work& work, const AttentionExtras& extras, const TensorView& out, const TensorView& lse) {
+  using Kernel = AttentionQueries<C, kD>;
+  static_assert(sizeof(Kernel) <= 4000 && Kernel::kSharedBytes <= 48 << 10 && Kernel::kRows % kSide == 0);
+  const int64_t query_tiles = NumTiles<Kernel::kRows>(work.queries), key_tiles = NumTiles<Kernel::kRows>(work.keys);
+  ForEachTeam<kTeam>(
+      query_tiles * work.num_batches * work.num_heads, kTeam, Kernel::kSharedBytes,
+      Kernel{work, query_tiles, key_tiles, In(extras.earlier_out), In(extras.earlier_lse), Out(out), Out(lse)});
+}
+
+template <typename C, int kD>
+void Backward(const Work& work, const TensorView& dout, const TensorView& out, const TensorView& lse, void* scratch,
+              const TensorView& dq, const TensorView& dk, const TensorView& dv) {
+  using Keys = AttentionGradKeys<C, kD>;
+  using Queries = AttentionGradQueries<C, kD>;
+  static_assert(sizeof(Keys) <= 4000 && Keys::kSharedBytes <= 48 << 10 && Keys::kRows % kSide == 0);
+  const int64_t query_tiles = NumTiles<Keys::kRows>(work.queries), key_tiles = NumTiles<Keys::kRows>(work.keys);
+  C* delta = static_cast<C*>(scratch);
+  ForEachTeam(out.dims.Product(0, 3), kWarp, 0,
+              AttentionDelta<C>{In(dout), In(out), delta, work.s, work.num_heads, work.d});
+  const AttentionGradWork<C, kD> shared{work, query_tiles, key_tiles, In(dout), In(lse), delta};
+  ForEachTeam<kTeam>(key_tiles * work.num_batches * work.num_kv_heads, kTeam, Keys::kSharedBytes,
+                     Keys{{shared}, Out(dk), Out(dv)});
+  ForEachTeam<kTeam>(query_tiles * work.num_batches * work.num_heads, kTeam, Queries::kSharedBytes,
+                     Queries{{shared}, Out(dq)});
+}
+
+}  // namespace
+
+std::string AttentionLimit(const TensorView& q, const AttentionParameters& p) {
+  const int64_t largest = q.dtype == DType::kF64 ? 128 : 256;
+  const auto text = [](const char* what, size_t got, int64_t limit) {
+    return std::string("attention on a GPU: ") + what + ": " + std::to_string(got) + ", at most " +
+           std::to_string(limit);
+  };
+  if (q.dims.back() > largest) return text("head dim", q.dims.back(), largest) + " in " + Name(q.dtype);
+  if (p.alibi_slopes.size() > kMaxAttentionHeads)
+    return text("query heads with alibi slopes", p.alibi_slopes.size(), kMaxAttentionHeads);
+  if (p.queries.size() > kMaxAttentionRuns) return text("runs of queries", p.queries.size(), kMaxAttentionRuns);
+  if (p.keys.size() > kMaxAttentionRuns) return text("runs of keys", p.keys.size(), kMaxAttentionRuns);
+  return "";
+}
+
+void Attention(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionExtras& extras,
+               const AttentionParameters& parameters, const TensorView& out, const TensorView& lse) {
+  if (q.size() == 0) return;
+  const Work work = WorkOf(q, k, v, extras.first_keys, parameters);
+  TACC_KERNEL_CHECK(out.dims == q.dims && lse.size() == q.dims[0] * q.dims[1] * q.dims[2]);
+  TACC_KERNEL_CHECK(extras.earlier_lse.data == nullptr ||
+                    (extras.earlier_out.dims == out.dims && extras.earlier_lse.size() == lse.size()));
+  if (q.dtype == DType::kF64) return Forward<double, 128>(work, extras, out, lse);
+  if (work.d <= 64) return Forward<float, 64>(work, extras, out, lse);
+  if (work.d <= 128) return Forward<float, 128>(work, extras, out, lse);
+  Forward<float, 256>(work, extras, out, lse);
+}
+
+int64_t AttentionGradWorkspaceBytes(const Dims& q, DType dtype) {
+  return q.Product(0, 3) * (dtype == DType::kF64 ? 8 : 4);
+}
+
+void AttentionGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
+                   const TensorView& out, const TensorView& lse, const TensorView& first_keys,
+                   const AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
+                   const TensorView& dv) {
+  const Work work = WorkOf(q, k, v, first_keys, parameters);
+  TACC_KERNEL_CHECK(dout.dims == q.dims && out.dims == q.dims && dq.dims == q.dims && dk.dims == k.dims &&
+                    dv.dims == k.dims && lse.size() == q.dims[0] * q.dims[1] * q.dims[2]);
+  Scratch scratch(AttentionGradWorkspaceBytes(q.dims, q.dtype));
+  if (q.dtype == DType::kF64) return Backward<double, 128>(work, dout, out, lse, scratch.data(), dq, dk, dv);
+  if (work.d <= 64) return Backward<float, 64>(work, dout, out, lse, scratch.data(), dq, dk, dv);
+  if (work.d <= 128) return Backward<float, 128>(work, dout, out, lse, scratch.data(), dq, dk, dv);
+  Backward<float, 256>(work, dout, out, lse, scratch.data(), dq, dk, dv);
+}
+
+}  // namespace tacc::kernels::cuda

@@ -1,0 +1,39 @@
+// See kernels/cpu/attention.h; and AttentionLimit.
+#ifndef TACC_KERNELS_CUDA_ATTENTION_H_
+#define TACC_KERNELS_CUDA_ATTENTION_H_
+
+#include <string>
+
+#include "kernels/cpu/attention.h"
+
+namespace tacc::kernels::cuda {
+
+using kernels::AttentionExtras;
+using kernels::AttentionParameters;
+using kernels::SequenceRun;
+
+// What travels in a kernel's parameters.
+inline constexpr int kMaxAttentionRuns = 96;
+inline constexpr int kMaxAttentionHeads = 128;
+
+// Empty if Attention and AttentionGrad take it; else which limit is passed: head dims up to 256 (128 in f64), the two
+// above. To be asked before either is called.
+std::string AttentionLimit(const TensorView& q, const AttentionParameters& parameters);
+
+// Any mask and any dtype, in f32 (f64) arithmetic; no scratch.
+void Attention(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionExtras& extras,
+               const AttentionParameters& parameters, const TensorView& out, const TensorView& lse);
+
+// Deterministic: one kernel over blocks of keys for dk and dv, one over blocks of queries for dq, no atomics. dq, dk,
+// dv overlap none of the operands. Scratch: AttentionGradWorkspaceBytes.
+void AttentionGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
+                   const TensorView& out, const TensorView& lse, const TensorView& first_keys,
+                   const AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
+                   const TensorView& dv);
+
+// Of q's dims [B,S,H,D] and dtype.
+int64_t AttentionGradWorkspaceBytes(const Dims& q, DType dtype);
+
+}  // namespace tacc::kernels::cuda
+
+#endif  // TACC_KERNELS_CUDA_ATTENTION_H_

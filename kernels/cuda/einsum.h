@@ -1,0 +1,56 @@
+// Einsum of two operands on LibTorch's matrix products.
+#ifndef TACC_KERNELS_CUDA_EINSUM_H_
+#define TACC_KERNELS_CUDA_EINSUM_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "kernels/cpu/einsum_plan.h"
+#include "kernels/tensor.h"
+
+namespace tacc::kernels::cuda {
+
+using cpu::EinsumPlan;
+using cpu::EinsumView;
+using cpu::PlanEinsum;
+
+// The arithmetic: f64 if an operand is f64; bf16 (f16) products with f32 sums when both are bf16 (f16); else f32, to
+// which narrower operands are converted. The result is rounded to y's dtype once (f64 to f32 first where y is
+// narrower).
+class EinsumKernel {
+ public:
+  // Everything that depends on types only. Errors: InvalidArgument as PlanEinsum, or when y has other dims than the
+  // result.
+  static absl::StatusOr<EinsumKernel> Prepare(const std::string& spec, const TensorView& a, const TensorView& b,
+                                              const TensorView& y);
+
+  // y = einsum(a, b). Views have the dims and dtypes given to Prepare. y overlaps no operand.
+  void Run(const TensorView& a, const TensorView& b, const TensorView& y) const;
+
+  // y = acc + einsum(a, b), rounded once where plan() makes y as it lies; acc has y's dtype and dims and may be y.
+  void RunAccumulate(const TensorView& acc, const TensorView& a, const TensorView& b, const TensorView& y) const;
+
+  const EinsumPlan& plan() const { return plan_; }
+  DType compute_type() const { return compute_; }
+
+  // Scratch of Run and RunAccumulate: operands that must be permuted or converted, and so the result. cuBLAS's own
+  // workspace comes on top, once a stream.
+  int64_t WorkspaceBytes() const;
+
+ private:
+  EinsumKernel() = default;
+  // result (of product_) = the product + beta * result.
+  void Product(const TensorView& a, const TensorView& b, void* result, double beta) const;
+  // y lies as the product makes it: no permutation, no conversion.
+  bool ResultIsDirect() const { return plan_.result.perm.empty() && y_type_ == product_; }
+
+  EinsumPlan plan_;
+  Dims a_dims_, b_dims_;
+  DType a_type_ = DType::kF32, b_type_ = DType::kF32, y_type_ = DType::kF32;
+  DType compute_ = DType::kF32;  // of the operands as they are multiplied,
+  DType product_ = DType::kF32;  // and of what comes out.
+};
+
+}  // namespace tacc::kernels::cuda
+
+#endif  // TACC_KERNELS_CUDA_EINSUM_H_
