@@ -1,0 +1,22 @@
+#ifndef TACC_WORKER_RANK_CUDA_CUDA_ALLOCATOR_H_
+#define TACC_WORKER_RANK_CUDA_CUDA_ALLOCATOR_H_
+
+#include <cstdint>
+
+#include "worker/rank/cuda/device_workspace.h"
+
+namespace tacc::worker {
+
+// What cuBLAS keeps for each stream that it multiplies on; it comes from the workspace as everything else does, at the
+// first product.
+inline constexpr int64_t kCublasWorkspaceBytes = int64_t{4096} * 8 << 10;
+
+// Makes `device` LibTorch's current one and everything that LibTorch, cuBLAS and cuDNN allocate there come from the
+// workspace that is returned, and lives as long as the process. To be called once, before LibTorch is used on any GPU.
+// Also fixes kCublasWorkspaceBytes, which cuBLAS needs to be deterministic, and LibTorch's arithmetic: f32 products in
+// f32 (no TF32), sums of bf16 and f16 products in f32.
+DeviceWorkspace& InstallCudaAllocator(int device);
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_RANK_CUDA_CUDA_ALLOCATOR_H_
