@@ -138,6 +138,12 @@ TEST_P(PlannedTest, GivesTheSameBitsAsMemoryOfItsOwn) {
   EXPECT_EQ(planned.norms, own.norms);
   EXPECT_EQ(planned.eval_loss, own.eval_loss);
   EXPECT_EQ(planned.weights, own.weights);
+  // On a device that is apart from the host and behind it.
+  const Result apart = Train(stages, ops, Memory::kSimulatedDevice);
+  EXPECT_EQ(planned.losses, apart.losses);
+  EXPECT_EQ(planned.norms, apart.norms);
+  EXPECT_EQ(planned.eval_loss, apart.eval_loss);
+  EXPECT_EQ(planned.weights, apart.weights);
   for (size_t rank = 0; rank < planned.highest_touched.size(); ++rank) {
     const int64_t arena_bytes = ProgramOf(stages, static_cast<int64_t>(rank)).arena_bytes;
     EXPECT_LE(planned.highest_touched[rank], arena_bytes);

@@ -16,7 +16,10 @@
 #include "worker/rank/arena.h"
 #include "worker/rank/cpu_kernels.h"
 #include "worker/rank/executor.h"
+#include "worker/rank/host_device.h"
 #include "worker/rank/in_process_transport.h"
+#include "worker/rank/simulated_device.h"
+#include "worker/rank/staged_collectives.h"
 #include "worker/rank/states.h"
 
 namespace tacc::worker {
@@ -36,11 +39,14 @@ void Append(T value, std::vector<char>* bytes) {
 
 class InProcessRanks::Rank {
  public:
-  Rank(const graph::Program& program, int rank)
+  Rank(const graph::Program& program, int rank, Memory memory)
       : program_(program),
         rank_(rank),
+        memory_(memory),
+        device_(MakeDevice(memory, &kernels_)),
         collectives_(rank, static_cast<int>(program.mesh.num_ranks())),
-        states_(&program, rank, [this](const std::string& name) { return executor_->state(name); }) {}
+        staged_(device_.get(), &collectives_),
+        states_(&program, rank, device_.get(), [this](const std::string& name) { return executor_->state(name); }) {}
 
   int rank() const { return rank_; }
   const RankStates& states() const { return states_; }
@@ -48,20 +54,21 @@ class InProcessRanks::Rank {
   const Arena* arena() const { return arena_.get(); }
   int64_t num_micro_batches() const { return executor_->num_micro_batches(); }
 
-  absl::Status Bind(const graph::OpTable& ops, Memory memory, Transport* transport) {
+  absl::Status Bind(const graph::OpTable& ops, Transport* transport) {
     if (collectives_.world() > 1) collectives_.Connect(transport);
     ExecutorOptions options;
     options.program = &program_;
     options.rank = rank_;
-    options.kernels = &kernels_;
+    options.device = device_.get();
     options.aliases = [&ops](const graph::Graph& graph, const graph::Node& node) {
       const graph::OpDef* op = ops.Find(node.op);
       return op->aliases ? op->aliases(graph::CallOf(graph, node)) : std::vector<int>();
     };
     options.collectives = &collectives_;
-    if (memory == Memory::kPlanned) {
-      TACC_ASSIGN_OR_RETURN(arena_, Arena::Create(program_.arena_bytes, program_.workspace_bytes));
-      arena_->Poison();
+    if (memory_ == Memory::kSimulatedDevice) options.collectives = &staged_;
+    if (memory_ != Memory::kOwn) {
+      TACC_ASSIGN_OR_RETURN(arena_, device_->CreateArena(program_.arena_bytes, program_.workspace_bytes));
+      if (memory_ == Memory::kPlanned) arena_->Poison();
       options.arena = arena_.get();
     }
     TACC_ASSIGN_OR_RETURN(executor_, Executor::Create(options));
@@ -69,6 +76,7 @@ class InProcessRanks::Rank {
   }
 
   void PoisonPadding() {
+    if (memory_ == Memory::kSimulatedDevice) return;  // The host cannot write there.
     for (const graph::State& state : program_.states) {
       const graph::Value value{"", state.type, state.placement};
       for (const Region& region : PaddingOf(value, program_.mesh, rank_, executor_->state(state.name))) {
@@ -78,16 +86,26 @@ class InProcessRanks::Rank {
     }
   }
 
-  absl::Status Step(int64_t step, const BatchSource& batches) {
+  // Starts the step.
+  absl::Status Launch(int64_t step, const BatchSource& batches) {
     std::vector<RankInputs> inputs;
     std::vector<std::vector<const void*>> pointers;
     for (int64_t m = 0; m < executor_->num_micro_batches(); ++m) inputs.push_back(Cut(step, batches(step, m)));
     for (const RankInputs& part : inputs) pointers.push_back(Pointers(part));
-    TACC_RETURN_IF_ERROR(executor_->RunStep(pointers));
+    return executor_->Launch(pointers);
+  }
+
+  // Ends the oldest one.
+  absl::Status Finish() {
+    TACC_RETURN_IF_ERROR(executor_->Finish());
     if (executor_->Output("skipped").value_or(1.0) != 0.0)
-      return absl::FailedPreconditionError(absl::StrCat("rank ", rank_, ": the update of step ", step, " was skipped"));
+      return absl::FailedPreconditionError(absl::StrCat("rank ", rank_, ": an update was skipped"));
     return absl::OkStatus();
   }
+
+  // Steps that are under way while the next one starts.
+  int64_t max_in_flight() const { return memory_ == Memory::kSimulatedDevice ? Executor::kMaxInFlight : 1; }
+  int64_t num_in_flight() const { return executor_->num_in_flight(); }
 
   absl::StatusOr<double> Evaluate(int64_t step, const BatchSource& batches) {
     double sum = 0;
@@ -143,8 +161,16 @@ class InProcessRanks::Rank {
 
   const graph::Program& program_;
   const int rank_;
+  static std::unique_ptr<Device> MakeDevice(Memory memory, const KernelTable* kernels) {
+    if (memory == Memory::kSimulatedDevice) return std::make_unique<SimulatedDevice>(kernels);
+    return std::make_unique<HostDevice>(kernels);
+  }
+
+  const Memory memory_;
   const CpuKernelTable kernels_;
+  const std::unique_ptr<Device> device_;
   Collectives collectives_;
+  StagedCollectives staged_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Executor> executor_;
   RankStates states_;
@@ -163,9 +189,9 @@ absl::StatusOr<std::unique_ptr<InProcessRanks>> InProcessRanks::Create(const std
   const int world = static_cast<int>((*stages)[0].mesh.num_ranks());
   ranks->transports_ = MakeInProcessTransports(world, absl::Seconds(60));
   for (int rank = 0; rank < world; ++rank)
-    ranks->ranks_.push_back(std::make_unique<Rank>(ProgramOf(*stages, rank), rank));
+    ranks->ranks_.push_back(std::make_unique<Rank>(ProgramOf(*stages, rank), rank, memory));
   TACC_RETURN_IF_ERROR(
-      ranks->ForEachRank([&](Rank& rank) { return rank.Bind(*ops, memory, ranks->transports_[rank.rank()].get()); }));
+      ranks->ForEachRank([&](Rank& rank) { return rank.Bind(*ops, ranks->transports_[rank.rank()].get()); }));
   return ranks;
 }
 
@@ -192,8 +218,10 @@ absl::Status InProcessRanks::Initialize(uint64_t seed) {
 absl::StatusOr<std::string> InProcessRanks::Save(const std::string& directory, int64_t step) const {
   const CheckpointId id{step, 1};
   std::filesystem::create_directories(directory);
-  TACC_RETURN_IF_ERROR(ForEachRank(
-      [&](Rank& rank) { return WriteShard(directory, id, rank.rank(), rank.states().MakeShard().tensors, nullptr); }));
+  TACC_RETURN_IF_ERROR(ForEachRank([&](Rank& rank) -> absl::Status {
+    TACC_ASSIGN_OR_RETURN(const RankStates::Shard shard, rank.states().MakeShard());
+    return WriteShard(directory, id, rank.rank(), shard.tensors, nullptr);
+  }));
   Manifest manifest;
   manifest.version = "test";
   manifest.job = "test";
@@ -216,14 +244,20 @@ absl::Status InProcessRanks::Load(const std::string& path) {
 absl::Status InProcessRanks::Train(int64_t first_step, int64_t num_steps, const BatchSource& batches,
                                    TrainingLog* log) {
   return ForEachRank([&](Rank& rank) -> absl::Status {
-    for (int64_t step = first_step; step < first_step + num_steps; ++step) {
-      TACC_RETURN_IF_ERROR(rank.Step(step, batches));
-      if (rank.rank() != 0) continue;
+    const auto finish = [&]() -> absl::Status {
+      TACC_RETURN_IF_ERROR(rank.Finish());
+      if (rank.rank() != 0) return absl::OkStatus();
       for (const std::string& name : rank.OutputNames()) {
         TACC_ASSIGN_OR_RETURN(const double value, rank.Output(name));
         log->outputs[name].push_back(value);
       }
+      return absl::OkStatus();
+    };
+    for (int64_t step = first_step; step < first_step + num_steps; ++step) {
+      TACC_RETURN_IF_ERROR(rank.Launch(step, batches));
+      if (rank.num_in_flight() == rank.max_in_flight()) TACC_RETURN_IF_ERROR(finish());
     }
+    while (rank.num_in_flight() > 0) TACC_RETURN_IF_ERROR(finish());
     return absl::OkStatus();
   });
 }
@@ -240,8 +274,9 @@ absl::StatusOr<double> InProcessRanks::Evaluate(int64_t step, const BatchSource&
 std::map<std::string, std::vector<float>> InProcessRanks::Weights() const {
   std::map<std::string, std::vector<float>> weights;
   for (const std::unique_ptr<Rank>& rank : ranks_) {
-    const RankStates::Shard shard = rank->states().MakeShard();
-    for (const ShardTensor& tensor : shard.tensors) {
+    const absl::StatusOr<RankStates::Shard> shard = rank->states().MakeShard();
+    if (!shard.ok()) continue;
+    for (const ShardTensor& tensor : shard->tensors) {
       std::vector<float>& whole = weights[tensor.name];
       whole.resize(*NumElements(tensor.shape));
       CopyIntersection(static_cast<const char*>(tensor.data), tensor.rectangle, reinterpret_cast<char*>(whole.data()),

@@ -38,8 +38,9 @@ struct TrainingLog {
 // messages in memory. For tests. Errors of all methods are those of the first rank that has one.
 class InProcessRanks {
  public:
-  // kOwn: every value has memory of its own instead of its place in the planned arena.
-  enum class Memory { kPlanned, kOwn };
+  // kOwn: every value has memory of its own instead of its place in the planned arena. kSimulatedDevice: planned, on a
+  // device that does nothing before it is waited for and whose memory the host cannot touch, two steps in flight.
+  enum class Memory { kPlanned, kOwn, kSimulatedDevice };
 
   // Binds each rank to the program of its stage. `stages` and `ops` must outlive the object. Arenas are poisoned first.
   static absl::StatusOr<std::unique_ptr<InProcessRanks>> Create(const std::vector<graph::Program>* stages,

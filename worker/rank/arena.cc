@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -24,8 +25,7 @@ absl::StatusOr<std::unique_ptr<Arena>> Arena::Create(int64_t arena_bytes, int64_
     return absl::InvalidArgumentError(absl::StrCat("arena of ", arena_bytes, " bytes with a workspace of ",
                                                    workspace_bytes, " bytes: sizes must not be negative"));
   }
-  const int64_t workspace_offset = RoundUp(arena_bytes);
-  const int64_t total = std::max<int64_t>(workspace_offset + RoundUp(workspace_bytes), kAlignment);
+  const int64_t total = TotalBytes(arena_bytes, workspace_bytes);
   void* data = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) {
     return absl::ResourceExhaustedError(
@@ -33,10 +33,27 @@ absl::StatusOr<std::unique_ptr<Arena>> Arena::Create(int64_t arena_bytes, int64_
   }
   // Only advice: a system without huge pages runs the same, slower.
   (void)madvise(data, total, MADV_HUGEPAGE);
-  return std::unique_ptr<Arena>(new Arena(static_cast<char*>(data), arena_bytes, workspace_offset, total));
+  return Adopt(static_cast<char*>(data), arena_bytes, workspace_bytes,
+               [total](char* memory) { munmap(memory, total); });
 }
 
-Arena::~Arena() { munmap(data_, total_bytes_); }
+std::unique_ptr<Arena> Arena::Adopt(char* data, int64_t arena_bytes, int64_t workspace_bytes,
+                                    std::function<void(char*)> release) {
+  return std::unique_ptr<Arena>(new Arena(data, arena_bytes, workspace_bytes, std::move(release)));
+}
+
+int64_t Arena::TotalBytes(int64_t arena_bytes, int64_t workspace_bytes) {
+  return std::max<int64_t>(RoundUp(arena_bytes) + RoundUp(workspace_bytes), kAlignment);
+}
+
+Arena::Arena(char* data, int64_t arena_bytes, int64_t workspace_bytes, std::function<void(char*)> release)
+    : data_(data),
+      arena_bytes_(arena_bytes),
+      workspace_offset_(RoundUp(arena_bytes)),
+      total_bytes_(TotalBytes(arena_bytes, workspace_bytes)),
+      release_(std::move(release)) {}
+
+Arena::~Arena() { release_(data_); }
 
 absl::Span<char> Arena::workspace() const {
   return absl::Span<char>(data_ + workspace_offset_, total_bytes_ - workspace_offset_);

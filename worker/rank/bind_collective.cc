@@ -225,8 +225,4 @@ std::vector<Region> PaddingOf(const graph::Value& value, const graph::Mesh& mesh
   return padding;
 }
 
-void ClearRegion(const Region& region) {
-  for (int64_t i = 0; i < region.runs; ++i) std::memset(region.data + i * region.stride_bytes, 0, region.run_bytes);
-}
-
 }  // namespace tacc::worker

@@ -35,9 +35,6 @@ absl::StatusOr<LocalCopy> BindShardSlice(const graph::Graph& graph, const graph:
 std::vector<Region> PaddingOf(const graph::Value& value, const graph::Mesh& mesh, int64_t rank,
                               const kernels::TensorView& view);
 
-// Fills a region with zeros.
-void ClearRegion(const Region& region);
-
 }  // namespace tacc::worker
 
 #endif  // TACC_WORKER_RANK_BIND_COLLECTIVE_H_

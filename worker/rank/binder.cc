@@ -15,18 +15,13 @@ bool IsCollective(const std::string& op) {
          op == "rotate_blocks" || op == "stage_sum";
 }
 
-Kernel CopyBytes(const TensorView& from, const TensorView& to) {
-  return [from = from.data, to = to.data, bytes = from.bytes()] { std::memmove(to, from, bytes); };
-}
-
-Kernel MaskPadding(const TensorView& from, const TensorView& to, std::vector<Region> padding) {
-  return [from = from.data, to = to.data, bytes = from.bytes(), padding = std::move(padding)] {
-    if (from != to) std::memmove(to, from, bytes);
-    for (const Region& region : padding) ClearRegion(region);
-  };
-}
+Region Whole(const TensorView& view) { return Flat(view.data, view.bytes()); }
 
 }  // namespace
+
+Kernel Executor::Binder::CopyKernel(const Region& from, const Region& to) const {
+  return [device = executor_.options_.device, from, to] { device->Copy(from, to); };
+}
 
 absl::StatusOr<TensorView> Executor::Binder::ViewOf(const graph::TensorType& type, char* data) const {
   if (type.rank() > kernels::Dims::kMaxRank) {
@@ -77,7 +72,7 @@ absl::Status Executor::Binder::BindCalls() {
       if (call.micro_batch < 0)
         return absl::InvalidArgumentError(absl::StrCat("call ", call.graph, ": negative micro_batch"));
       executor_.num_micro_batches_ = std::max(executor_.num_micro_batches_, call.micro_batch + 1);
-      TACC_ASSIGN_OR_RETURN(const BoundGraph* of_call, BindGraph(*graph, call.micro_batch));
+      TACC_ASSIGN_OR_RETURN(BoundGraph * of_call, BindGraph(*graph, call.micro_batch));
       bound->push_back({of_call, call.micro_batch});
     }
   }
@@ -102,8 +97,7 @@ absl::Status Executor::Binder::BindStates() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<const Executor::BoundGraph*> Executor::Binder::BindGraph(const graph::Graph& graph,
-                                                                        int64_t micro_batch) {
+absl::StatusOr<Executor::BoundGraph*> Executor::Binder::BindGraph(const graph::Graph& graph, int64_t micro_batch) {
   micro_batch_ = micro_batch;
   std::vector<int64_t> slots;
   for (const graph::Node& node : graph.nodes) {
@@ -124,7 +118,30 @@ absl::StatusOr<const Executor::BoundGraph*> Executor::Binder::BindGraph(const gr
       return executor_.Annotate(bound, instruction, status);
     }
   }
+  CutIntoParts(bound);
   return &bound;
+}
+
+void Executor::Binder::CutIntoParts(BoundGraph& bound) const {
+  const bool is_asynchronous = executor_.options_.device->is_asynchronous();
+  const bool host_talks = executor_.options_.collectives != nullptr && !executor_.options_.collectives->is_on_device();
+  const auto why_not = [&](const Instruction& instruction) -> const char* {
+    if (!is_asynchronous) return "a CPU records nothing";
+    switch (instruction.kind) {
+      case Instruction::Kind::kKernel:
+      case Instruction::Kind::kInput:
+      case Instruction::Kind::kOutput:
+        return nullptr;
+      default:
+        return host_talks ? "the host takes part in the talk between ranks" : nullptr;
+    }
+  };
+  for (size_t i = 0; i < bound.instructions.size(); ++i) {
+    const char* reason = why_not(bound.instructions[i]);
+    if (bound.parts.empty() || (bound.parts.back().not_recorded == nullptr) != (reason == nullptr))
+      bound.parts.push_back({i, i, reason, nullptr});
+    bound.parts.back().end = i + 1;
+  }
 }
 
 absl::Status Executor::Binder::BindMessage(const graph::Node& node, Instruction& instruction) {
@@ -142,7 +159,7 @@ absl::Status Executor::Binder::BindMessage(const graph::Node& node, Instruction&
   TACC_ASSIGN_OR_RETURN(message->call, worker::BindMessage(node, program_.mesh, executor_.options_.rank,
                                                            executor_.states_.at(node.symbol)[slot]));
   message->is_bound = true;
-  return absl::OkStatus();
+  return executor_.options_.collectives->Prepare(&message->call);
 }
 
 absl::Status Executor::Binder::PlaceResults(const graph::Graph& graph, const graph::Node& node) {
@@ -163,7 +180,8 @@ absl::Status Executor::Binder::PlaceResults(const graph::Graph& graph, const gra
   return absl::OkStatus();
 }
 
-absl::Status Executor::Binder::BindInput(const graph::Graph& graph, const graph::Node& node, Instruction& instruction) {
+absl::Status Executor::Binder::BindInput(const graph::Graph& graph, const graph::Node& node, BoundGraph& bound,
+                                         Instruction& instruction) {
   const graph::Value& value = graph.values[node.results[0]];
   const int64_t zigzag = graph::GetAttr<int64_t>(node.attrs, "zigzag");
   std::vector<Input>& inputs = executor_.inputs_;
@@ -171,6 +189,8 @@ absl::Status Executor::Binder::BindInput(const graph::Graph& graph, const graph:
       std::find_if(inputs.begin(), inputs.end(), [&](const Input& input) { return input.name == node.symbol; });
   instruction.kind = Instruction::Kind::kInput;
   instruction.input = static_cast<int>(it - inputs.begin());
+  if (std::find(bound.inputs.begin(), bound.inputs.end(), instruction.input) == bound.inputs.end())
+    bound.inputs.push_back(instruction.input);
   instruction.view = views_[node.results[0]];
   if (it == inputs.end()) {
     inputs.push_back({node.symbol, value, zigzag});
@@ -190,7 +210,7 @@ absl::Status Executor::Binder::BindNode(const graph::Graph& graph, int index, Bo
   const auto out = [&](int i) -> const TensorView& { return views_[node.results[i]]; };
 
   if (node.op == "input") {
-    TACC_RETURN_IF_ERROR(BindInput(graph, node, instruction));
+    TACC_RETURN_IF_ERROR(BindInput(graph, node, bound, instruction));
   } else if (node.op == "output") {
     const graph::Value& value = graph.values[node.operands[0]];
     if (in(0).size() != 1 || !kernels::IsFloat(in(0).dtype) || kernels::SizeOf(in(0).dtype) < 4) {
@@ -203,7 +223,13 @@ absl::Status Executor::Binder::BindNode(const graph::Graph& graph, int index, Bo
     }
     instruction.kind = Instruction::Kind::kOutput;
     instruction.view = in(0);
-    instruction.output = &executor_.outputs_[node.symbol];
+    OutputPlace& place = executor_.outputs_[node.symbol];
+    if (!place.is_bound) place = {static_cast<int64_t>(executor_.outputs_.size()) - 1, in(0).dtype, true, false, 0};
+    if (place.dtype != in(0).dtype) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("output \"", node.symbol, "\" is ", value.type.ToString(), ", of another type elsewhere"));
+    }
+    instruction.output = &place;
   } else if (node.op == "read" || node.op == "store") {
     const auto state = states_.find(node.symbol);
     if (state == states_.end())
@@ -214,7 +240,8 @@ absl::Status Executor::Binder::BindNode(const graph::Graph& graph, int index, Bo
       return absl::InvalidArgumentError(absl::StrCat("\"", node.symbol, "\" has another type than the state"));
     }
     if (value.data == place.data) return absl::OkStatus();
-    instruction.kernel = node.op == "read" ? CopyBytes(place, value) : CopyBytes(value, place);
+    instruction.kernel =
+        node.op == "read" ? CopyKernel(Whole(place), Whole(value)) : CopyKernel(Whole(value), Whole(place));
   } else if (node.op == "send" || node.op == "recv" || node.op == "finish") {
     TACC_RETURN_IF_ERROR(BindMessage(node, instruction));
   } else if (IsCollective(node.op)) {
@@ -228,13 +255,14 @@ absl::Status Executor::Binder::BindNode(const graph::Graph& graph, int index, Bo
         return absl::InternalError("a collective over one rank that changes the type");
       }
       if (in(0).data == out(0).data) return absl::OkStatus();
-      instruction.kernel = CopyBytes(in(0), out(0));
+      instruction.kernel = CopyKernel(Whole(in(0)), Whole(out(0)));
     } else {
       instruction.call = std::make_unique<CollectiveCall>(std::move(call));
+      TACC_RETURN_IF_ERROR(executor_.options_.collectives->Prepare(instruction.call.get()));
       instruction.kind = Instruction::Kind::kCollective;
       if (graph::GetAttr<bool>(node.attrs, "async")) {
         instruction.kind = Instruction::Kind::kStart;
-        instruction.ticket = std::make_shared<Collectives::Ticket>(0);
+        instruction.ticket = std::make_shared<CollectiveQueue::Ticket>(0);
         tickets_[node.results[0]] = instruction.ticket;
       }
     }
@@ -246,10 +274,14 @@ absl::Status Executor::Binder::BindNode(const graph::Graph& graph, int index, Bo
   } else if (node.op == "shard_slice") {
     TACC_ASSIGN_OR_RETURN(const LocalCopy copy,
                           BindShardSlice(graph, node, program_.mesh, executor_.options_.rank, in(0), out(0)));
-    instruction.kernel = [copy] { CopyRegion(copy.from, copy.to); };
+    instruction.kernel = CopyKernel(copy.from, copy.to);
   } else if (node.op == "mask_padding") {
-    instruction.kernel = MaskPadding(
-        in(0), out(0), PaddingOf(graph.values[node.results[0]], program_.mesh, executor_.options_.rank, out(0)));
+    instruction.kernel =
+        [device = executor_.options_.device, from = Whole(in(0)), to = Whole(out(0)),
+         padding = PaddingOf(graph.values[node.results[0]], program_.mesh, executor_.options_.rank, out(0))] {
+          device->Copy(from, to);
+          for (const Region& region : padding) device->Clear(region);
+        };
   } else {
     const std::vector<int> aliases =
         executor_.options_.aliases ? executor_.options_.aliases(graph, node) : std::vector<int>();
@@ -273,7 +305,7 @@ absl::Status Executor::Binder::BindNode(const graph::Graph& graph, int index, Bo
       request.out.push_back(views_[v]);
       request.out_ranges.push_back(RangesOf(graph.values[v], program_.mesh, executor_.options_.rank));
     }
-    TACC_ASSIGN_OR_RETURN(instruction.kernel, executor_.options_.kernels->Prepare(request));
+    TACC_ASSIGN_OR_RETURN(instruction.kernel, executor_.options_.device->kernels().Prepare(request));
   }
   bound.instructions.push_back(std::move(instruction));
   return absl::OkStatus();

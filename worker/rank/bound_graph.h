@@ -15,7 +15,7 @@ namespace tacc::worker {
 // A message between stages, from its send or recv to its finish, which may be in another graph.
 struct Executor::UnderWay {
   CollectiveCall call;
-  Collectives::Ticket ticket = 0;
+  CollectiveQueue::Ticket ticket = 0;
   bool is_bound = false;
 };
 
@@ -25,20 +25,30 @@ struct Executor::Instruction {
   int node = 0;                          // Index in the graph: what is published and named in errors.
   Kernel kernel;                         // kKernel
   int input = 0;                         // kInput: index in inputs()
-  double* output = nullptr;              // kOutput: where the scalar goes
+  OutputPlace* output = nullptr;         // kOutput
   kernels::TensorView view;              // kInput, kOutput
   std::unique_ptr<CollectiveCall> call;  // kCollective, kStart
   // kStart, kWait: the ticket they share.
-  std::shared_ptr<Collectives::Ticket> ticket;
+  std::shared_ptr<CollectiveQueue::Ticket> ticket;
   std::shared_ptr<UnderWay> message;  // kPost, kFinish
   // Measured while profiling.
   mutable int64_t count = 0;
   mutable double seconds = 0;
 };
 
+// Instructions that are recorded as one, or that the host must walk.
+struct Executor::Part {
+  size_t begin = 0, end = 0;  // of the graph's instructions
+  const char* not_recorded = nullptr;
+  std::unique_ptr<Device::Recording> recording;
+};
+
 struct Executor::BoundGraph {
   const graph::Graph* graph = nullptr;
   std::vector<Instruction> instructions;
+  std::vector<int> inputs;  // indices in inputs() that its instructions take
+  std::vector<Part> parts;
+  bool has_run = false;
 };
 
 // Binds the states and graphs of one program.
@@ -50,24 +60,29 @@ class Executor::Binder {
  private:
   absl::Status BindStates();
   absl::Status BindCalls();
-  absl::StatusOr<const BoundGraph*> BindGraph(const graph::Graph& graph, int64_t micro_batch);
+  absl::StatusOr<BoundGraph*> BindGraph(const graph::Graph& graph, int64_t micro_batch);
   absl::Status BindMessage(const graph::Node& node, Instruction& instruction);
+  // Cuts the graph where the host takes part.
+  void CutIntoParts(BoundGraph& bound) const;
   // This micro-batch's copy of a state.
   int64_t SlotOf(const graph::State& state) const { return micro_batch_ % state.slots; }
   absl::Status BindNode(const graph::Graph& graph, int index, BoundGraph& bound);
-  absl::Status BindInput(const graph::Graph& graph, const graph::Node& node, Instruction& instruction);
+  absl::Status BindInput(const graph::Graph& graph, const graph::Node& node, BoundGraph& bound,
+                         Instruction& instruction);
   absl::Status PlaceResults(const graph::Graph& graph, const graph::Node& node);
   absl::StatusOr<kernels::TensorView> ViewOf(const graph::TensorType& type, char* data) const;
   // With an arena the planned place, in a stash this micro-batch's copy of it; else new memory.
   absl::StatusOr<char*> Memory(int64_t offset, int64_t bytes);
 
+  Kernel CopyKernel(const Region& from, const Region& to) const;
+
   Executor& executor_;
   const graph::Program& program_;
-  std::map<std::string, const graph::State*> states_;          // By name.
-  std::map<int64_t, const graph::State*> stashes_;             // By offset, those with several copies.
-  int64_t micro_batch_ = 0;                                    // Of the call being bound.
-  std::vector<kernels::TensorView> views_;                     // Of the values of the graph being bound.
-  std::vector<std::shared_ptr<Collectives::Ticket>> tickets_;  // By value: the collective under way that makes it.
+  std::map<std::string, const graph::State*> states_;              // By name.
+  std::map<int64_t, const graph::State*> stashes_;                 // By offset, those with several copies.
+  int64_t micro_batch_ = 0;                                        // Of the call being bound.
+  std::vector<kernels::TensorView> views_;                         // Of the values of the graph being bound.
+  std::vector<std::shared_ptr<CollectiveQueue::Ticket>> tickets_;  // By value: the collective under way that makes it.
   std::map<std::pair<int64_t, int64_t>, std::shared_ptr<UnderWay>> messages_;  // By channel and slot.
 };
 

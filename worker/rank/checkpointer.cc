@@ -17,10 +17,10 @@ absl::Status Checkpointer::Start(int64_t step) {
   TACC_RETURN_IF_ERROR(Begin(step));
   begin_seconds_ = begin;
   if (MakeSnapshotMemory()) {
-    shard_ = states_.MakeSnapshot(snapshot_memory_->data());
+    TACC_ASSIGN_OR_RETURN(shard_, states_.MakeSnapshot(snapshot_memory_->data()));
     Run(&Checkpointer::Write);
   } else {
-    shard_ = states_.MakeShard();
+    TACC_ASSIGN_OR_RETURN(shard_, states_.MakeShard());
     Write();
   }
   stall_seconds_ = SteadySeconds() - begin;
@@ -34,7 +34,7 @@ absl::Status Checkpointer::Save(int64_t step) {
   TACC_RETURN_IF_ERROR(Begin(step));
   begin_seconds_ = begin;
   stall_seconds_.reset();
-  shard_ = states_.MakeShard();
+  TACC_ASSIGN_OR_RETURN(shard_, states_.MakeShard());
   Write();
   return Wait();
 }
@@ -62,7 +62,7 @@ bool Checkpointer::MakeSnapshotMemory() {
   if (bytes > spare_bytes_) {
     status = absl::ResourceExhaustedError(
         absl::StrCat(std::max<int64_t>(spare_bytes_, 0), " of its ", start_.memory_bytes, " are free"));
-  } else if (auto memory = Arena::Create(bytes, 0); memory.ok()) {
+  } else if (auto memory = device_.AllocateHost(bytes); memory.ok()) {
     snapshot_memory_ = *std::move(memory);
   } else {
     status = memory.status();

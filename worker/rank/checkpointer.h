@@ -33,10 +33,11 @@ namespace tacc::worker {
 class Checkpointer {
  public:
   // All must outlive the object. `spare_bytes`: memory that a copy of the states may take.
-  Checkpointer(const StartFile* start, const graph::Program* program, const RankStates* states,
+  Checkpointer(const StartFile* start, const graph::Program* program, Device* device, const RankStates* states,
                Collectives* collectives, EventWriter* events, Failpoints* failpoints, int64_t spare_bytes)
       : start_(*start),
         program_(*program),
+        device_(*device),
         states_(*states),
         collectives_(*collectives),
         events_(*events),
@@ -84,6 +85,7 @@ class Checkpointer {
 
   const StartFile& start_;
   const graph::Program& program_;
+  Device& device_;
   const RankStates& states_;
   Collectives& collectives_;
   EventWriter& events_;

@@ -14,7 +14,9 @@
 #include "worker/checkpoint/posix_file.h"
 #include "worker/checkpoint/reader.h"
 #include "worker/checkpoint/test_directory.h"
+#include "worker/rank/host_device.h"
 #include "worker/rank/in_process_transport.h"
+#include "worker/rank/naive_kernels.h"
 
 namespace tacc::worker {
 namespace {
@@ -57,8 +59,8 @@ struct Rank {
         event_file(directory.File(absl::StrCat("events-", rank))),
         events(event_file.fd()),
         points(*Failpoints::Parse(failpoints)),
-        states(program, rank, [this](const std::string& name) { return View(name); }),
-        checkpointer(&start, program, &states, &collectives, &events, points.get(), spare_bytes) {
+        states(program, rank, &device, [this](const std::string& name) { return View(name); }),
+        checkpointer(&start, program, &device, &states, &collectives, &events, points.get(), spare_bytes) {
     start.version = "1";
     start.job = "j";
     start.rank = rank;
@@ -90,6 +92,8 @@ struct Rank {
   EventFile event_file;
   EventWriter events;
   std::unique_ptr<Failpoints> points;
+  const NaiveKernels kernels;
+  HostDevice device{&kernels};
   RankStates states;
   Checkpointer checkpointer;
 };

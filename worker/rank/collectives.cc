@@ -19,29 +19,6 @@ constexpr int64_t kSmallAllReduceBytes = 32 << 10;
 constexpr size_t kMaxTogether = 16;
 constexpr int64_t kPieceElements = 64;  // Pieces of an all-reduce start at multiples of it.
 
-// Copies the bytes [begin, begin + count) of the region to or from `flat`.
-template <typename Copy>
-void ForEachRun(const Region& region, int64_t begin, int64_t count, const Copy& copy) {
-  int64_t done = 0;
-  while (done < count) {
-    const int64_t run = (begin + done) / region.run_bytes;
-    const int64_t within = (begin + done) % region.run_bytes;
-    const int64_t n = std::min(region.run_bytes - within, count - done);
-    copy(region.data + run * region.stride_bytes + within, done, n);
-    done += n;
-  }
-}
-
-void Pack(const Region& region, int64_t begin, int64_t count, char* flat) {
-  ForEachRun(region, begin, count, [flat](char* data, int64_t at, int64_t n) { std::memcpy(flat + at, data, n); });
-}
-
-void Unpack(const char* flat, int64_t begin, int64_t count, const Region& region) {
-  ForEachRun(region, begin, count, [flat](char* data, int64_t at, int64_t n) { std::memcpy(data, flat + at, n); });
-}
-
-Region Flat(void* data, int64_t bytes) { return {static_cast<char*>(data), bytes > 0 ? 1 : 0, bytes, bytes}; }
-
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 bool IsMessage(const CollectiveCall& call) {
@@ -57,15 +34,6 @@ absl::Status WaitAll(Messages& messages) {
 }
 
 }  // namespace
-
-void CopyRegion(const Region& from, const Region& to) {
-  if (from.bytes() == 0 || (from.data == to.data && from.stride_bytes == to.stride_bytes)) return;
-  if (from.IsContiguous()) {
-    Unpack(from.data, 0, from.bytes(), to);
-  } else {
-    ForEachRun(from, 0, from.bytes(), [&to](char* data, int64_t at, int64_t n) { Unpack(data, at, n, to); });
-  }
-}
 
 // Runs one call on the thread that asks. Every message of a call has at most ChunkBytes, whichever way its two sides
 // lie in memory, so that both sides cut alike.
@@ -179,13 +147,13 @@ class Collectives::Engine {
       for (int i = 0; i < n; ++i) {
         if (i == call.me || !strided(call.send[i])) continue;
         const int64_t bytes = std::min(chunk, call.send[i].bytes() - at);
-        Pack(call.send[i], at, bytes, Stage(n + i, chunk));
+        PackRegion(call.send[i], at, bytes, Stage(n + i, chunk));
         TACC_RETURN_IF_ERROR(Send(call.members[i], Stage(n + i, chunk), bytes, messages));
       }
       TACC_RETURN_IF_ERROR(WaitAll(messages));
       for (int i = 0; i < n; ++i) {
         if (i == call.me || !strided(call.receive[i])) continue;
-        Unpack(Stage(i, chunk), at, std::min(chunk, call.receive[i].bytes() - at), call.receive[i]);
+        UnpackRegion(Stage(i, chunk), at, std::min(chunk, call.receive[i].bytes() - at), call.receive[i]);
       }
     }
     return WaitAll(whole);
@@ -232,7 +200,7 @@ class Collectives::Engine {
         const int64_t at = round * chunk_elements * element;
         const char* data = from.data + at;
         if (!from.IsContiguous()) {
-          Pack(from, at, bytes, Stage(2 * n + i, chunk));
+          PackRegion(from, at, bytes, Stage(2 * n + i, chunk));
           data = Stage(2 * n + i, chunk);
         }
         TACC_RETURN_IF_ERROR(Send(call.members[i], data, bytes, sends));
@@ -246,7 +214,7 @@ class Collectives::Engine {
       const Region& own = call.send[call.me];
       const char* own_data = own.data + first * element;
       if (!own.IsContiguous()) {
-        Pack(own, first * element, elements * element, Stage(3 * n, chunk));
+        PackRegion(own, first * element, elements * element, Stage(3 * n, chunk));
         own_data = Stage(3 * n, chunk);
       }
       // The accumulator may be the result itself, but not while the own part that it covers is still to be added.
@@ -268,7 +236,7 @@ class Collectives::Engine {
                       elements);  // The own part has been added.
         rounded = Stage(3 * n, chunk);
       }
-      Unpack(rounded, first * result_element, elements * result_element, result);
+      UnpackRegion(rounded, first * result_element, elements * result_element, result);
     }
     return absl::OkStatus();
   }
@@ -401,7 +369,7 @@ absl::Status Collectives::Finish(const CollectiveCall& call, Ticket ticket) {
   return status_;
 }
 
-Collectives::Ticket Collectives::Start(const CollectiveCall* call) {
+absl::StatusOr<Collectives::Ticket> Collectives::Start(const CollectiveCall* call) {
   if (IsMessage(*call)) {
     bool is_idle = false;
     Ticket ticket = 0;
@@ -450,7 +418,10 @@ absl::Status Collectives::Run(const CollectiveCall& call) {
       ++num_started_;
     }
   }
-  if (!is_idle) return Wait(Start(&call));
+  if (!is_idle) {
+    TACC_ASSIGN_OR_RETURN(const Ticket ticket, Start(&call));
+    return Wait(ticket);
+  }
   const double begin = SteadySeconds();
   const absl::Status status = engine_->Execute(call);
   const double seconds = SteadySeconds() - begin;

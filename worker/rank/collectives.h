@@ -14,24 +14,10 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "kernels/tensor.h"
+#include "worker/rank/region.h"
 #include "worker/rank/transport.h"
 
 namespace tacc::worker {
-
-// Part of a tensor in memory: `runs` pieces of `run_bytes`, their starts `stride_bytes` apart. A slice of a dense
-// tensor along one dim is one; a slice of its first dim has one run.
-struct Region {
-  char* data = nullptr;
-  int64_t runs = 0;
-  int64_t run_bytes = 0;
-  int64_t stride_bytes = 0;
-
-  int64_t bytes() const { return runs * run_bytes; }
-  bool IsContiguous() const { return runs <= 1 || stride_bytes == run_bytes; }
-};
-
-// Copies between regions of equal size that do not overlap (or are the same memory, cut alike: then nothing moves).
-void CopyRegion(const Region& from, const Region& to);
 
 // One collective, bound: what this rank sends to and takes from whom. Made once per node by BindCollective.
 struct CollectiveCall {
@@ -64,6 +50,28 @@ struct CollectiveStats {
   double wait_seconds = 0;  // In which the caller of Run and Wait was blocked.
 };
 
+// Where an executor starts the collectives of its program.
+class CollectiveQueue {
+ public:
+  using Ticket = int64_t;
+
+  virtual ~CollectiveQueue() = default;
+
+  // Before the first Start of `call`, which must stay: takes what memory it needs.
+  virtual absl::Status Prepare(const CollectiveCall* call) = 0;
+  // Starts `call` on the memory that it names, behind what its device has been given to do.
+  virtual absl::StatusOr<Ticket> Start(const CollectiveCall* call) = 0;
+  // What the device is given to do from now on comes after the collective. Unavailable names the rank that did not
+  // answer.
+  virtual absl::Status Wait(Ticket ticket) = 0;
+  // The same for the message that `ticket` started, by `call`: it has left or come.
+  virtual absl::Status Finish(const CollectiveCall& call, Ticket ticket) = 0;
+  // Start and Wait.
+  virtual absl::Status Run(const CollectiveCall& call) = 0;
+  // Whether it all is queued on the device and can be recorded (Device::Record); else the host takes part.
+  virtual bool is_on_device() const = 0;
+};
+
 // The collectives of one rank. They run one at a time, in the order of Start, on a thread of their own: the order is
 // total, across groups too, so ranks that start the same collectives in the same order never wait for each other in a
 // circle. (A Run while nothing else is in flight runs on the calling thread: a hand-over costs more than a small
@@ -76,15 +84,13 @@ struct CollectiveStats {
 // for it. So ranks that send to each other do not wait in a circle.
 //
 // All methods are called by one thread. After an error nothing more can be done than to destroy the object.
-class Collectives {
+class Collectives : public CollectiveQueue {
  public:
   static constexpr int64_t kStagingBytes = 8 << 20;
 
-  using Ticket = int64_t;
-
   // Programs can be bound to it before the ranks are connected.
   Collectives(int rank, int world);
-  ~Collectives();
+  ~Collectives() override;
   Collectives(const Collectives&) = delete;
   Collectives& operator=(const Collectives&) = delete;
 
@@ -94,14 +100,13 @@ class Collectives {
   int rank() const { return rank_; }
   int world() const { return world_; }
 
-  // Starts `call`, which must stay until it is waited for.
-  Ticket Start(const CollectiveCall* call);
-  // Returns when it has ended. Unavailable names the rank that did not answer.
-  absl::Status Wait(Ticket ticket);
-  // Returns when the message that `ticket` started, by `call`, has left or come.
-  absl::Status Finish(const CollectiveCall& call, Ticket ticket);
-  // Start and Wait.
-  absl::Status Run(const CollectiveCall& call);
+  absl::Status Prepare(const CollectiveCall*) override { return absl::OkStatus(); }
+  absl::StatusOr<Ticket> Start(const CollectiveCall* call) override;
+  // Returns when it has ended.
+  absl::Status Wait(Ticket ticket) override;
+  absl::Status Finish(const CollectiveCall& call, Ticket ticket) override;
+  absl::Status Run(const CollectiveCall& call) override;
+  bool is_on_device() const override { return false; }
 
   // Returns rank r's `values` in [r]: the way ranks agree on small things.
   absl::StatusOr<std::vector<std::vector<uint64_t>>> GatherHost(const std::vector<uint64_t>& values);

@@ -58,7 +58,7 @@ class CollectiveCase {
       // Once inline, once on the collectives' thread.
       for (int repeat = 0; repeat < 2; ++repeat) {
         std::fill(out.begin(), out.end(), 0);
-        const absl::Status status = repeat == 0 ? collectives.Run(*call) : collectives.Wait(collectives.Start(&*call));
+        const absl::Status status = repeat == 0 ? collectives.Run(*call) : collectives.Wait(*collectives.Start(&*call));
         ASSERT_TRUE(status.ok()) << status;
         EXPECT_EQ(out, Fill(graph.values[1], rank, factor)) << "rank " << rank;
       }
@@ -215,7 +215,7 @@ TEST(Collectives, StartedOnesRunInOrderAndOverlap) {
       calls[i].me = rank;
       calls[i].send = {at(in[i]), at(in[i])};
       calls[i].receive = {at(out[2 * i]), at(out[2 * i + 1])};
-      tickets.push_back(collectives.Start(&calls[i]));
+      tickets.push_back(*collectives.Start(&calls[i]));
     }
     auto gathered = collectives.GatherHost({100u + rank});  // Behind the started ones.
     ASSERT_TRUE(gathered.ok());

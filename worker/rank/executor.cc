@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,8 +14,14 @@
 namespace tacc::worker {
 namespace {
 
-double ReadScalar(const kernels::TensorView& view) {
-  return view.dtype == kernels::DType::kF64 ? *view.as<double>() : static_cast<double>(*view.as<float>());
+constexpr int64_t kIoAlignment = 64;
+constexpr int64_t kOutputBytes = 8;
+
+int64_t RoundUp(int64_t bytes) { return (bytes + kIoAlignment - 1) / kIoAlignment * kIoAlignment; }
+
+double ReadScalar(const void* data, kernels::DType dtype) {
+  return dtype == kernels::DType::kF64 ? *static_cast<const double*>(data)
+                                       : static_cast<double>(*static_cast<const float*>(data));
 }
 
 }  // namespace
@@ -26,12 +33,37 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Create(const ExecutorOptions
   }
   std::unique_ptr<Executor> executor(new Executor(options));
   TACC_RETURN_IF_ERROR(Binder(*executor).Bind());
+  executor->input_places_.resize(executor->inputs_.size());
+  if (options.device->is_asynchronous()) TACC_RETURN_IF_ERROR(executor->CreateLanes());
   return executor;
 }
 
 Executor::Executor(const ExecutorOptions& options) : options_(options) {}
 
-Executor::~Executor() = default;
+// What is queued still uses the executor's memory. An error has been reported, or nobody asks.
+Executor::~Executor() { (void)options_.device->Synchronize(); }
+
+absl::Status Executor::CreateLanes() {
+  for (const Input& input : inputs_) {
+    input_offsets_.push_back(batch_bytes_);
+    batch_bytes_ += RoundUp(input.value.type.bytes());
+  }
+  const int64_t lane_bytes = std::max<int64_t>(num_micro_batches_, 1) * batch_bytes_;
+  const int64_t output_bytes = RoundUp(kOutputBytes * static_cast<int64_t>(outputs_.size()));
+  TACC_ASSIGN_OR_RETURN(device_io_,
+                        options_.device->AllocateDevice(kMaxInFlight * lane_bytes + batch_bytes_ + output_bytes));
+  char* place = device_io_->data() + kMaxInFlight * lane_bytes;
+  for (size_t i = 0; i < inputs_.size(); ++i) input_places_[i] = place + input_offsets_[i];
+  device_outputs_ = place + batch_bytes_;
+  for (int i = 0; i < kMaxInFlight; ++i) {
+    Lane& lane = lanes_.emplace_back();
+    TACC_ASSIGN_OR_RETURN(lane.host, options_.device->AllocateHost(lane_bytes + output_bytes));
+    lane.device_inputs = device_io_->data() + i * lane_bytes;
+    lane.host_outputs = lane.host->data() + lane_bytes;
+    TACC_ASSIGN_OR_RETURN(lane.done, options_.device->CreateMark());
+  }
+  return absl::OkStatus();
+}
 
 absl::Status Executor::Annotate(const BoundGraph& graph, const Instruction& instruction,
                                 const absl::Status& status) const {
@@ -49,14 +81,16 @@ absl::Status Executor::RunCollective(const Instruction& instruction, uint32_t ca
   switch (instruction.kind) {
     case Instruction::Kind::kCollective:
       return options_.collectives->Run(*instruction.call);
-    case Instruction::Kind::kStart:
-      *instruction.ticket = options_.collectives->Start(instruction.call.get());
+    case Instruction::Kind::kStart: {
+      TACC_ASSIGN_OR_RETURN(*instruction.ticket, options_.collectives->Start(instruction.call.get()));
       return absl::OkStatus();
+    }
     case Instruction::Kind::kWait:
       return options_.collectives->Wait(*instruction.ticket);
-    case Instruction::Kind::kPost:
-      instruction.message->ticket = options_.collectives->Start(&instruction.message->call);
+    case Instruction::Kind::kPost: {
+      TACC_ASSIGN_OR_RETURN(instruction.message->ticket, options_.collectives->Start(&instruction.message->call));
       return absl::OkStatus();
+    }
     case Instruction::Kind::kFinish:
       return options_.collectives->Finish(instruction.message->call, instruction.message->ticket);
     default:
@@ -64,12 +98,14 @@ absl::Status Executor::RunCollective(const Instruction& instruction, uint32_t ca
   }
 }
 
-absl::Status Executor::RunGraph(const BoundGraph& graph, uint32_t call_index, const std::vector<const void*>& inputs) {
-  for (const Instruction& instruction : graph.instructions) {
+absl::Status Executor::RunInstructions(const BoundGraph& graph, size_t begin, size_t end, uint32_t call_index) {
+  const bool is_asynchronous = options_.device->is_asynchronous();
+  for (size_t i = begin; i < end; ++i) {
+    const Instruction& instruction = graph.instructions[i];
     if (options_.status != nullptr) {
       options_.status->SetNode(call_index, static_cast<uint32_t>(instruction.node), Activity::kInNode);
     }
-    const double begin = is_profiling_ ? SteadySeconds() : 0;
+    const double start = is_profiling_ ? SteadySeconds() : 0;
     switch (instruction.kind) {
       case Instruction::Kind::kKernel:
         // The one border where what LibTorch throws becomes a status.
@@ -79,42 +115,146 @@ absl::Status Executor::RunGraph(const BoundGraph& graph, uint32_t call_index, co
           return Annotate(graph, instruction, absl::InternalError(error.what()));
         }
         break;
-      case Instruction::Kind::kInput:
-        std::memcpy(instruction.view.data, inputs[instruction.input], instruction.view.bytes());
+      case Instruction::Kind::kInput: {
+        // Read by the device, not written.
+        char* from = static_cast<char*>(const_cast<void*>(input_places_[instruction.input]));
+        options_.device->Copy(Flat(from, instruction.view.bytes()),
+                              Flat(instruction.view.data, instruction.view.bytes()));
         break;
+      }
       case Instruction::Kind::kOutput:
-        *instruction.output = ReadScalar(instruction.view);
+        instruction.output->has_run = true;
+        if (is_asynchronous) {
+          options_.device->Copy(
+              Flat(instruction.view.data, instruction.view.bytes()),
+              Flat(device_outputs_ + kOutputBytes * instruction.output->index, instruction.view.bytes()));
+        } else {
+          instruction.output->value = ReadScalar(instruction.view.data, instruction.view.dtype);
+        }
         break;
       default:
         if (absl::Status status = RunCollective(instruction, call_index); !status.ok())
           return Annotate(graph, instruction, status);
     }
     if (is_profiling_) {
-      instruction.seconds += SteadySeconds() - begin;
+      if (absl::Status status = options_.device->Synchronize(); !status.ok())
+        return Annotate(graph, instruction, status);
+      instruction.seconds += SteadySeconds() - start;
       ++instruction.count;
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status Executor::RunStep(const std::vector<std::vector<const void*>>& inputs) {
-  uint32_t index = 0;
-  for (const BoundCall& call : step_) TACC_RETURN_IF_ERROR(RunGraph(*call.graph, index++, inputs.at(call.micro_batch)));
-  if (options_.status != nullptr) options_.status->SetActivity(Activity::kBetweenSteps);
+absl::Status Executor::RunGraph(BoundGraph& graph, uint32_t call_index) {
+  for (Part& part : graph.parts) {
+    // The first run warms up what libraries make at first use; a profile needs each node by itself.
+    if (part.not_recorded != nullptr || !graph.has_run || is_profiling_) {
+      TACC_RETURN_IF_ERROR(RunInstructions(graph, part.begin, part.end, call_index));
+      continue;
+    }
+    const Instruction& first = graph.instructions[part.begin];
+    if (part.recording == nullptr) {
+      absl::StatusOr<std::unique_ptr<Device::Recording>> recording =
+          options_.device->Record([&] { return RunInstructions(graph, part.begin, part.end, call_index); });
+      if (!recording.ok()) return Annotate(graph, first, recording.status());
+      part.recording = *std::move(recording);
+    }
+    if (options_.status != nullptr)
+      options_.status->SetNode(call_index, static_cast<uint32_t>(first.node), Activity::kInNode);
+    if (absl::Status status = part.recording->Replay(); !status.ok()) return Annotate(graph, first, status);
+  }
+  graph.has_run = true;
   return absl::OkStatus();
 }
 
-absl::Status Executor::RunEval(const std::vector<const void*>& inputs) {
-  uint32_t index = static_cast<uint32_t>(step_.size());
-  for (const BoundCall& call : eval_) TACC_RETURN_IF_ERROR(RunGraph(*call.graph, index++, inputs));
-  if (options_.status != nullptr) options_.status->SetActivity(Activity::kBetweenSteps);
+absl::Status Executor::RunCalls(const std::vector<BoundCall>& calls,
+                                const std::vector<std::vector<const void*>>& inputs, uint32_t first_index) {
+  Lane* lane = nullptr;
+  if (!lanes_.empty()) {
+    lane = &lanes_[num_launched_ % kMaxInFlight];
+    for (size_t m = 0; m < inputs.size(); ++m) {
+      for (size_t i = 0; i < inputs_.size(); ++i) {
+        std::memcpy(lane->host->data() + m * batch_bytes_ + input_offsets_[i], inputs[m][i],
+                    inputs_[i].value.type.bytes());
+      }
+    }
+    const int64_t bytes = static_cast<int64_t>(inputs.size()) * batch_bytes_;
+    if (bytes > 0) options_.device->UploadAhead(lane->host->data(), Flat(lane->device_inputs, bytes));
+  }
+  uint32_t index = first_index;
+  for (const BoundCall& call : calls) {
+    for (int i : call.graph->inputs) {
+      if (lane == nullptr) {
+        input_places_[i] = inputs.at(call.micro_batch)[i];
+      } else {
+        const int64_t bytes = inputs_[i].value.type.bytes();
+        options_.device->Copy(Flat(lane->device_inputs + call.micro_batch * batch_bytes_ + input_offsets_[i], bytes),
+                              Flat(const_cast<void*>(input_places_[i]), bytes));
+      }
+    }
+    TACC_RETURN_IF_ERROR(RunGraph(*call.graph, index++));
+  }
+  if (lane != nullptr) {
+    const int64_t bytes = kOutputBytes * static_cast<int64_t>(outputs_.size());
+    if (bytes > 0) options_.device->Download(Flat(device_outputs_, bytes), lane->host_outputs);
+    TACC_RETURN_IF_ERROR(lane->done->Set());
+  }
+  ++num_launched_;
   return absl::OkStatus();
+}
+
+absl::Status Executor::Launch(const std::vector<std::vector<const void*>>& inputs) {
+  if (num_in_flight() >= kMaxInFlight) return absl::FailedPreconditionError("too many steps in flight");
+  return RunCalls(step_, inputs, 0);
+}
+
+absl::Status Executor::Finish() {
+  if (num_in_flight() == 0) return absl::FailedPreconditionError("no step is in flight");
+  if (!lanes_.empty()) {
+    Lane& lane = lanes_[num_finished_ % kMaxInFlight];
+    TACC_RETURN_IF_ERROR(lane.done->Wait());
+    for (auto& [name, output] : outputs_)
+      output.value = ReadScalar(lane.host_outputs + kOutputBytes * output.index, output.dtype);
+  }
+  ++num_finished_;
+  if (options_.status != nullptr && num_in_flight() == 0) options_.status->SetActivity(Activity::kBetweenSteps);
+  return absl::OkStatus();
+}
+
+absl::Status Executor::RunStep(const std::vector<std::vector<const void*>>& inputs) {
+  TACC_RETURN_IF_ERROR(Launch(inputs));
+  return Finish();
+}
+
+absl::Status Executor::RunEval(const std::vector<const void*>& inputs) {
+  TACC_RETURN_IF_ERROR(RunCalls(eval_, {inputs}, static_cast<uint32_t>(step_.size())));
+  return Finish();
 }
 
 absl::StatusOr<double> Executor::Output(const std::string& name) const {
   const auto it = outputs_.find(name);
-  if (it == outputs_.end()) return absl::NotFoundError(absl::StrCat("the program has no output \"", name, "\""));
-  return it->second;
+  if (it == outputs_.end() || !it->second.has_run)
+    return absl::NotFoundError(absl::StrCat("the program has no output \"", name, "\""));
+  return it->second.value;
+}
+
+std::vector<Executor::PartInfo> Executor::Parts() const {
+  std::vector<PartInfo> parts;
+  if (!options_.device->is_asynchronous()) return parts;
+  std::set<const BoundGraph*> seen;
+  for (const std::vector<BoundCall>* calls : {&step_, &eval_}) {
+    for (const BoundCall& call : *calls) {
+      if (!seen.insert(call.graph).second) continue;
+      for (const Part& part : call.graph->parts) {
+        const graph::Node& first = call.graph->graph->nodes[call.graph->instructions[part.begin].node];
+        parts.push_back({call.graph->graph->name, static_cast<int64_t>(part.end - part.begin),
+                         absl::StrCat(first.op, first.module.empty() ? "" : " @", first.module),
+                         part.not_recorded == nullptr ? "" : part.not_recorded});
+      }
+    }
+  }
+  return parts;
 }
 
 void Executor::StartProfile() {

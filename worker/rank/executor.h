@@ -17,6 +17,7 @@
 #include "worker/rank/arena.h"
 #include "worker/rank/bind_collective.h"
 #include "worker/rank/collectives.h"
+#include "worker/rank/device.h"
 #include "worker/rank/kernel_table.h"
 #include "worker/rank/status_block.h"
 
@@ -28,11 +29,11 @@ using AliasFunction = std::function<std::vector<int>(const graph::Graph&, const 
 struct ExecutorOptions {
   const graph::Program* program = nullptr;  // Must outlive the executor, as all that follows.
   int64_t rank = 0;
-  const KernelTable* kernels = nullptr;
+  Device* device = nullptr;
   AliasFunction aliases;
-  Collectives* collectives = nullptr;  // May be null when the program has none.
-  // Of a planned program: every value lies at its offset. Null: states and values get memory of their own, reads and
-  // stores copy; for programs that are not planned yet.
+  CollectiveQueue* collectives = nullptr;  // May be null when the program has none.
+  // The device's, of a planned program: every value lies at its offset. Null: states and values get memory of their
+  // own, reads and stores copy; for programs that are not planned yet, on a CPU.
   Arena* arena = nullptr;
   StatusBlock* status = nullptr;     // May be null.
   Failpoints* failpoints = nullptr;  // May be null.
@@ -48,8 +49,11 @@ struct ProfileEntry {
 
 // One rank's program, bound once: each node is a prepared call on fixed memory, and a step walks a flat array.
 //
+// On an asynchronous device a step is queued, and the host goes on: up to kMaxInFlight steps may have been launched and
+// not finished. From its second run on, what lies between two instructions that need the host is recorded and replayed.
+//
 // Whoever fills the inputs gives one pointer per input for each micro-batch, in the order of inputs(): this rank's own
-// rows, dense. They are copied when the graph's `input` node runs. Not thread-safe.
+// rows, dense. Not thread-safe.
 class Executor {
  public:
   struct Input {
@@ -57,6 +61,8 @@ class Executor {
     graph::Value value;  // Type and placement.
     int64_t zigzag = 0;  // Order of its dim 1 (graph/ir/sequence_order.h).
   };
+
+  static constexpr int kMaxInFlight = 2;
 
   // Errors: InvalidArgument for a program that does not fit together (unknown state, input with two types, missing
   // offsets, too large a rank); Unimplemented for an op without a kernel. Each names graph, node and module.
@@ -73,17 +79,37 @@ class Executor {
   // This rank's part of a state (of a stash: the first copy); `name` must exist.
   kernels::TensorView state(const std::string& name) const { return states_.at(name)[0]; }
 
-  // Runs the step's calls. inputs[m][i]: input i of micro-batch m. Errors: Unavailable when another rank does not
-  // answer; Internal when a kernel fails; both name the node. After an error states are undefined.
+  // Starts the step's calls. inputs[m][i]: input i of micro-batch m, which may be overwritten when Launch has returned.
+  // Errors: Unavailable when another rank does not answer; Internal when a kernel fails; both name the node, the latter
+  // perhaps a later one. After an error states are undefined.
+  absl::Status Launch(const std::vector<std::vector<const void*>>& inputs);
+  // Returns when the oldest step that was launched is done; Output gives its outputs. Errors: as Launch.
+  absl::Status Finish();
+  // Steps launched and not finished.
+  int64_t num_in_flight() const { return num_launched_ - num_finished_; }
+  // Launch and Finish; nothing is in flight.
   absl::Status RunStep(const std::vector<std::vector<const void*>>& inputs);
-  // Runs the eval calls on one batch, as micro-batch 0.
+  // Runs the eval calls on one batch, as micro-batch 0; nothing is in flight.
   absl::Status RunEval(const std::vector<const void*>& inputs);
 
   bool has_eval() const { return !options_.program->eval.empty(); }
 
-  // The value that `output "name"` had last; NotFound when no graph has run that has it.
+  // The value that `output "name"` had in the step or evaluation finished last; NotFound when no graph has run that has
+  // it.
   absl::StatusOr<double> Output(const std::string& name) const;
 
+  // Of a part of a graph that is recorded as one, or of one that is not: the node where it begins and why it ends
+  // there.
+  struct PartInfo {
+    std::string graph;
+    int64_t num_nodes = 0;
+    std::string first_node;    // "einsum @model.layers.0.mlp"
+    std::string not_recorded;  // why not; empty: it is
+  };
+  // How the graphs that the step and the evaluation call are cut, in the order of the program. Empty on a CPU.
+  std::vector<PartInfo> Parts() const;
+
+  // Seconds by node from now on; on an asynchronous device each instruction is waited for.
   void StartProfile();
   // By seconds, most first.
   std::vector<ProfileEntry> Profile() const;
@@ -91,15 +117,28 @@ class Executor {
  private:
   struct Instruction;
   struct UnderWay;
+  struct Part;
   struct BoundGraph;
   struct BoundCall {
-    const BoundGraph* graph = nullptr;
+    BoundGraph* graph = nullptr;
     int64_t micro_batch = 0;
+  };
+  // What a step in flight has to itself on an asynchronous device: the host's inputs, on the host and on the device,
+  // and where its outputs come back.
+  struct Lane {
+    std::unique_ptr<Arena> host;
+    char* device_inputs = nullptr;  // [micro-batch][input]
+    char* host_outputs = nullptr;
+    std::unique_ptr<Device::Mark> done;
   };
   class Binder;
 
   explicit Executor(const ExecutorOptions& options);
-  absl::Status RunGraph(const BoundGraph& graph, uint32_t call_index, const std::vector<const void*>& inputs);
+  absl::Status CreateLanes();
+  absl::Status RunCalls(const std::vector<BoundCall>& calls, const std::vector<std::vector<const void*>>& inputs,
+                        uint32_t first_index);
+  absl::Status RunGraph(BoundGraph& graph, uint32_t call_index);
+  absl::Status RunInstructions(const BoundGraph& graph, size_t begin, size_t end, uint32_t call_index);
   absl::Status RunCollective(const Instruction& instruction, uint32_t call_index);
   absl::Status Annotate(const BoundGraph& graph, const Instruction& instruction, const absl::Status& status) const;
 
@@ -111,7 +150,24 @@ class Executor {
   // A graph is bound once for each combination of the copies of stashes that its calls work on.
   std::map<std::pair<std::string, std::vector<int64_t>>, std::unique_ptr<BoundGraph>> graphs_;
   std::vector<BoundCall> step_, eval_;
-  std::map<std::string, double> outputs_;
+  // Each output's number, and its value in the step that was finished last (on a CPU: that was run last).
+  struct OutputPlace {
+    int64_t index = 0;
+    kernels::DType dtype = kernels::DType::kF32;
+    bool is_bound = false;
+    bool has_run = false;
+    double value = 0;
+  };
+  std::map<std::string, OutputPlace> outputs_;
+  // Where `input` nodes take input i from. On an asynchronous device one place, to which each call's are copied first.
+  std::vector<const void*> input_places_;
+  // On an asynchronous device:
+  std::vector<int64_t> input_offsets_;  // of each input in a micro-batch's block
+  int64_t batch_bytes_ = 0;             // of such a block
+  std::unique_ptr<Arena> device_io_;    // lanes' inputs, the place of input_places_, outputs
+  char* device_outputs_ = nullptr;      // 8 bytes each
+  std::vector<Lane> lanes_;
+  int64_t num_launched_ = 0, num_finished_ = 0;
   bool is_profiling_ = false;
 };
 

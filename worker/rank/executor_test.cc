@@ -8,6 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "graph/ir/text.h"
 #include "gtest/gtest.h"
+#include "worker/rank/host_device.h"
 #include "worker/rank/in_process_transport.h"
 #include "worker/rank/naive_kernels.h"
 
@@ -89,11 +90,12 @@ Result TrainLayer(const std::string& text, int steps) {
   for (int rank = 0; rank < world; ++rank) {
     threads.emplace_back([&, rank] {
       Collectives collectives(rank, world);
+      HostDevice device(&kernels);
       collectives.Connect(transports[rank].get());
       ExecutorOptions options;
       options.program = &*program;
       options.rank = rank;
-      options.kernels = &kernels;
+      options.device = &device;
       options.aliases = AliasOf;
       options.collectives = &collectives;
       auto executor = Executor::Create(options);
@@ -151,11 +153,10 @@ step {
 }
 )";
 
-absl::StatusOr<std::unique_ptr<Executor>> MakePlanned(const graph::Program& program, Arena* arena,
-                                                      const KernelTable& kernels) {
+absl::StatusOr<std::unique_ptr<Executor>> MakePlanned(const graph::Program& program, Arena* arena, Device* device) {
   ExecutorOptions options;
   options.program = &program;
-  options.kernels = &kernels;
+  options.device = device;
   options.arena = arena;
   return Executor::Create(options);
 }
@@ -167,7 +168,8 @@ TEST(Executor, PlannedProgramStaysInItsArena) {
   ASSERT_TRUE(arena.ok()) << arena.status();
   (*arena)->Poison();
   const NaiveKernels kernels;
-  auto executor = MakePlanned(*program, arena->get(), kernels);
+  HostDevice device(&kernels);
+  auto executor = MakePlanned(*program, arena->get(), &device);
   ASSERT_TRUE(executor.ok()) << executor.status();
   EXPECT_EQ((*executor)->num_micro_batches(), 2);
   float* w = (*executor)->state("weights/w").as<float>();
@@ -202,12 +204,13 @@ TEST(Executor, ProgramsThatDoNotFitAreRefused) {
        "a call names the graph 'eval', which the program does not have"},
   };
   const NaiveKernels kernels;
+  HostDevice device(&kernels);
   for (const Case& c : cases) {
     const auto program = graph::ParseProgram(absl::StrReplaceAll(kPlanned, {{c.from, c.to}}), {});
     ASSERT_TRUE(program.ok()) << program.status();
     auto arena = Arena::Create(program->arena_bytes, program->workspace_bytes);
     ASSERT_TRUE(arena.ok());
-    const auto executor = MakePlanned(*program, arena->get(), kernels);
+    const auto executor = MakePlanned(*program, arena->get(), &device);
     EXPECT_EQ(executor.status().message(), c.message);
   }
 }
@@ -222,7 +225,8 @@ TEST(Executor, AKernelThatThrowsNamesItsNode) {
   ASSERT_TRUE(program.ok());
   auto arena = Arena::Create(program->arena_bytes, program->workspace_bytes);
   const Throwing kernels;
-  auto executor = MakePlanned(*program, arena->get(), kernels);
+  HostDevice device(&kernels);
+  auto executor = MakePlanned(*program, arena->get(), &device);
   ASSERT_TRUE(executor.ok());
   const float x[4] = {};
   EXPECT_EQ((*executor)->RunStep({{x}, {x}}).message(), "graph update, node 2 (add): no luck");
@@ -249,10 +253,11 @@ step {
                                            {});
   ASSERT_TRUE(program.ok()) << program.status();
   const NaiveKernels kernels;
+  HostDevice device(&kernels);
   ExecutorOptions options;
   options.program = &*program;
   options.rank = 1;
-  options.kernels = &kernels;
+  options.device = &device;
   auto executor = Executor::Create(options);
   ASSERT_TRUE(executor.ok()) << executor.status();
   const float x[10] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};

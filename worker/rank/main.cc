@@ -9,6 +9,7 @@
 #include "graph/verify/verify.h"
 #include "worker/rank/c10_allocator.h"
 #include "worker/rank/cpu_kernels.h"
+#include "worker/rank/host_device.h"
 #include "worker/rank/run.h"
 #include "worker/rank/runtime.h"
 
@@ -103,7 +104,8 @@ int main(int argc, char** argv) {
   options.allocator = &allocator;
   options.failpoints = failpoints->get();
   const tacc::worker::CpuKernelTable kernels;
-  options.kernels = &kernels;
+  tacc::worker::HostDevice host(&kernels, [](absl::Span<char> workspace) { allocator.SetWorkspace(workspace); });
+  options.device = &host;
   const int code = tacc::worker::RunRank(options);
   std::fflush(nullptr);
   // Threads of libraries and the command reader are still there: no destructors.

@@ -179,7 +179,7 @@ class RankRun {
     ExecutorOptions executor;
     executor.program = &program_;
     executor.rank = start_.rank;
-    executor.kernels = options_.kernels;
+    executor.device = options_.device;
     executor.aliases = options_.aliases;
     executor.collectives = &collectives_;
     executor.status = status_block_.get();
@@ -191,16 +191,15 @@ class RankRun {
                                                          program_.arena_bytes, ", workspace ", program_.workspace_bytes,
                                                          "), but this rank has ", start_.memory_bytes));
       }
-      TACC_ASSIGN_OR_RETURN(arena_, Arena::Create(program_.arena_bytes, program_.workspace_bytes));
-      if (options_.allocator != nullptr && program_.workspace_bytes > 0)
-        options_.allocator->SetWorkspace(arena_->workspace());
+      TACC_ASSIGN_OR_RETURN(arena_, options_.device->CreateArena(program_.arena_bytes, program_.workspace_bytes));
       executor.arena = arena_.get();
     }
     TACC_ASSIGN_OR_RETURN(executor_, Executor::Create(executor));
     states_ = std::make_unique<RankStates>(
-        &program_, start_.rank, [this](const std::string& name) { return executor_->state(name); }, [this] { Beat(); });
-    checkpointer_ = std::make_unique<Checkpointer>(&start_, &program_, states_.get(), &collectives_, &events_,
-                                                   options_.failpoints, SpareBytes());
+        &program_, start_.rank, options_.device, [this](const std::string& name) { return executor_->state(name); },
+        [this] { Beat(); });
+    checkpointer_ = std::make_unique<Checkpointer>(&start_, &program_, options_.device, states_.get(), &collectives_,
+                                                   &events_, options_.failpoints, SpareBytes());
     return absl::OkStatus();
   }
 
@@ -388,9 +387,9 @@ class RankRun {
   absl::Status StopAsNonfinite() {
     bool loss_ok = true, gradients_ok = true;
     for (const graph::State& state : program_.states) {
-      if (state.kind == graph::StateKind::kCounter) loss_ok = loss_ok && IsFinite(executor_->state(state.name));
-      if (state.kind == graph::StateKind::kGradient)
-        gradients_ok = gradients_ok && IsFinite(executor_->state(state.name));
+      if (state.kind != graph::StateKind::kCounter && state.kind != graph::StateKind::kGradient) continue;
+      TACC_ASSIGN_OR_RETURN(const bool is_finite, states_->IsFinite(state.name));
+      if (!is_finite) (state.kind == graph::StateKind::kCounter ? loss_ok : gradients_ok) = false;
     }
     TACC_ASSIGN_OR_RETURN(const auto all, collectives_.GatherHost({loss_ok ? 0u : 1u, gradients_ok ? 0u : 1u}));
     std::string place = "every rank's loss and gradients are finite, their sum is not";
@@ -407,14 +406,6 @@ class RankRun {
         "the gradient norm was not finite in ", kMaxSkippedInARow, " steps in a row, the last is step ", steps_done_,
         ", batch ", HashText(batch_hash_), "; ", place,
         ". The last checkpoint is from before; lower the learning rate or look at the batch with `taccctl data show`"));
-  }
-
-  static bool IsFinite(const kernels::TensorView& view) {
-    for (int64_t i = 0; i < view.size(); ++i) {
-      if (view.dtype == kernels::DType::kF32 && !std::isfinite(view.as<float>()[i])) return false;
-      if (view.dtype == kernels::DType::kF64 && !std::isfinite(view.as<double>()[i])) return false;
-    }
-    return true;
   }
 
   absl::Status Evaluate() {

@@ -7,8 +7,8 @@
 #include "absl/types/span.h"
 #include "failpoint/failpoint.h"
 #include "worker/rank/c10_allocator.h"
+#include "worker/rank/device.h"
 #include "worker/rank/executor.h"
-#include "worker/rank/kernel_table.h"
 
 namespace tacc::worker {
 
@@ -23,7 +23,7 @@ struct RunOptions {
   std::string version;       // Of this program.
   std::string status_shm;    // Empty: none.
   std::string profile_path;  // Where the seconds by op and module go at the end; empty: not measured.
-  const KernelTable* kernels = nullptr;
+  Device* device = nullptr;
   AliasFunction aliases;
   // Refuses a program that a rank could not run safely (graph::Verify).
   std::function<absl::Status(const graph::Program&)> verify;

@@ -1,6 +1,7 @@
 #include "worker/rank/states.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "absl/strings/match.h"
@@ -55,9 +56,10 @@ int64_t BytesOf(const ShardTensor& tensor) {
   return NumElements(tensor.rectangle.shape).value_or(0) * DtypeBytes(tensor.dtype).value_or(0);
 }
 
-// Copies the logical part of a local tensor, dense.
-void CopyOut(const TensorView& view, const Rectangle& logical, char* to) {
-  CopyIntersection(view.as<char>(), LocalBox(logical, view), to, logical, kernels::SizeOf(view.dtype));
+// Whether the logical part of a local tensor comes first in it, dense: there is no padding but after the last row.
+bool IsPrefix(const TensorView& view, const Rectangle& logical) {
+  return std::equal(view.dims.begin() + std::min(view.dims.rank(), 1), view.dims.end(),
+                    logical.shape.begin() + std::min<size_t>(logical.shape.size(), 1));
 }
 
 // What is padded or converted is read in pieces of so many elements: memory that the plan does not know.
@@ -123,10 +125,43 @@ bool RankStates::IsFirstReplica(const State& state) const {
   return true;
 }
 
+class RankStates::Content {
+ public:
+  // Begins with what the device has.
+  static absl::StatusOr<Content> Read(Device& device, const TensorView& place) {
+    Content content(device, place);
+    if (!device.is_asynchronous()) return content;
+    device.Download(Flat(place.data, place.bytes()), content.view_.data);
+    TACC_RETURN_IF_ERROR(device.Synchronize());
+    return content;
+  }
+  // Of a state that is zeros on the device, too.
+  static Content Zeros(Device& device, const TensorView& place) { return Content(device, place); }
+
+  const TensorView& view() const { return view_; }
+
+  absl::Status WriteBack() {
+    if (!device_->is_asynchronous()) return absl::OkStatus();
+    device_->Upload(view_.data, Flat(place_.data, place_.bytes()));
+    return device_->Synchronize();
+  }
+
+ private:
+  Content(Device& device, const TensorView& place) : device_(&device), place_(place), view_(place) {
+    if (!device.is_asynchronous()) return;
+    copy_.resize(place.bytes());
+    view_.data = copy_.data();
+  }
+
+  Device* device_;
+  TensorView place_, view_;
+  std::vector<char> copy_;
+};
+
 void RankStates::ClearAll() {
   for (const State& state : program_.states) {
     const TensorView view = views_(state.name);
-    std::memset(view.data, 0, view.bytes());
+    device_.Clear(Flat(view.data, view.bytes()));
   }
 }
 
@@ -159,13 +194,17 @@ absl::Status RankStates::ReadRandom(const State& weight, const Rectangle& wanted
 absl::Status RankStates::Fill(const State& state, const State& source, const ReadFloat& read) {
   if (progress_) progress_();
   const Rectangle mine = RectangleOf(state);
-  const TensorView view = views_(state.name);
   const int64_t count = NumElements(mine.shape).value_or(0);
   if (count == 0) return absl::OkStatus();
-  if (count == view.size() && view.dtype == DType::kF32) return read(source, mine, view.as<float>());
+  Content content = Content::Zeros(device_, views_(state.name));
+  const TensorView& view = content.view();
+  if (count == view.size() && view.dtype == DType::kF32) {
+    TACC_RETURN_IF_ERROR(read(source, mine, view.as<float>()));
+    return content.WriteBack();
+  }
   std::vector<float> values;
   std::vector<char> converted;
-  return ForEachPiece(mine, [&](const Rectangle& piece) -> absl::Status {
+  TACC_RETURN_IF_ERROR(ForEachPiece(mine, [&](const Rectangle& piece) -> absl::Status {
     const int64_t elements = NumElements(piece.shape).value_or(0), bytes = kernels::SizeOf(view.dtype);
     values.resize(elements);
     converted.resize(elements * bytes);
@@ -173,7 +212,8 @@ absl::Status RankStates::Fill(const State& state, const State& source, const Rea
     TACC_RETURN_IF_ERROR(ConvertInto(values.data(), elements, view.dtype, converted.data()));
     CopyIntersection(converted.data(), piece, view.as<char>(), LocalBox(mine, view), bytes);
     return absl::OkStatus();
-  });
+  }));
+  return content.WriteBack();
 }
 
 absl::Status RankStates::FillCopies(const ReadFloat& read) {
@@ -184,10 +224,12 @@ absl::Status RankStates::FillCopies(const ReadFloat& read) {
     if (weight == nullptr)
       return absl::InvalidArgumentError(
           absl::StrCat("state \"", state.name, "\" is a copy, but there is no \"", weight_name, "\""));
-    const TensorView from = views_(weight_name);
-    const TensorView to = views_(state.name);
-    if (weight->placement.sharding == state.placement.sharding && from.dtype == DType::kF32) {
-      TACC_RETURN_IF_ERROR(ConvertInto(from.as<float>(), from.size(), to.dtype, to.as<char>()));
+    const TensorView place = views_(weight_name);
+    if (weight->placement.sharding == state.placement.sharding && place.dtype == DType::kF32) {
+      TACC_ASSIGN_OR_RETURN(const Content from, Content::Read(device_, place));
+      Content to = Content::Zeros(device_, views_(state.name));
+      TACC_RETURN_IF_ERROR(ConvertInto(from.view().as<float>(), place.size(), to.view().dtype, to.view().as<char>()));
+      TACC_RETURN_IF_ERROR(to.WriteBack());
     } else {
       TACC_RETURN_IF_ERROR(Fill(state, *weight, read));
     }
@@ -258,31 +300,52 @@ int64_t RankStates::ShardBytes() const {
   return bytes;
 }
 
-RankStates::Shard RankStates::MakeShard() const {
+absl::StatusOr<RankStates::Shard> RankStates::MakeShard() const {
   Shard shard{DescribeShard(), {}};
   for (ShardTensor& tensor : shard.tensors) {
-    const TensorView view = views_(tensor.name);
-    tensor.data = view.data;
-    // Padding after the last row leaves the rest dense; anywhere else it must be cut out.
-    const bool is_prefix =
-        std::equal(view.dims.begin() + std::min(view.dims.rank(), 1), view.dims.end(),
-                   tensor.rectangle.shape.begin() + std::min<size_t>(tensor.rectangle.shape.size(), 1));
-    if (is_prefix) continue;
+    const TensorView place = views_(tensor.name);
+    if (IsPrefix(place, tensor.rectangle) && !device_.is_asynchronous()) {
+      tensor.data = place.data;
+      continue;
+    }
     shard.copies.emplace_back(BytesOf(tensor));
-    CopyOut(view, tensor.rectangle, shard.copies.back().data());
     tensor.data = shard.copies.back().data();
+    TACC_RETURN_IF_ERROR(CopyOut(place, tensor.rectangle, shard.copies.back().data()));
   }
+  TACC_RETURN_IF_ERROR(device_.Synchronize());
   return shard;
 }
 
-RankStates::Shard RankStates::MakeSnapshot(char* memory) const {
+absl::Status RankStates::CopyOut(const TensorView& place, const Rectangle& logical, char* to) const {
+  if (IsPrefix(place, logical)) {
+    const int64_t bytes = NumElements(logical.shape).value_or(0) * kernels::SizeOf(place.dtype);
+    device_.Download(Flat(place.data, bytes), to);
+    return absl::OkStatus();
+  }
+  TACC_ASSIGN_OR_RETURN(const Content content, Content::Read(device_, place));
+  CopyIntersection(content.view().as<char>(), LocalBox(logical, place), to, logical, kernels::SizeOf(place.dtype));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RankStates::Shard> RankStates::MakeSnapshot(char* memory) const {
   Shard shard{DescribeShard(), {}};
   for (ShardTensor& tensor : shard.tensors) {
-    CopyOut(views_(tensor.name), tensor.rectangle, memory);
+    TACC_RETURN_IF_ERROR(CopyOut(views_(tensor.name), tensor.rectangle, memory));
     tensor.data = memory;
     memory += BytesOf(tensor);
   }
+  TACC_RETURN_IF_ERROR(device_.Synchronize());
   return shard;
+}
+
+absl::StatusOr<bool> RankStates::IsFinite(const std::string& name) const {
+  TACC_ASSIGN_OR_RETURN(const Content content, Content::Read(device_, views_(name)));
+  const TensorView& view = content.view();
+  for (int64_t i = 0; i < view.size(); ++i) {
+    if (view.dtype == DType::kF32 && !std::isfinite(view.as<float>()[i])) return false;
+    if (view.dtype == DType::kF64 && !std::isfinite(view.as<double>()[i])) return false;
+  }
+  return true;
 }
 
 }  // namespace tacc::worker

@@ -14,6 +14,7 @@
 #include "worker/checkpoint/model_weights.h"
 #include "worker/checkpoint/reader.h"
 #include "worker/checkpoint/writer.h"
+#include "worker/rank/device.h"
 
 namespace tacc::worker {
 
@@ -24,9 +25,11 @@ using StateViews = std::function<kernels::TensorView(const std::string&)>;
 // what any other wrote: a rank reads its own rectangle of each logical tensor.
 class RankStates {
  public:
-  // `program` must outlive the object. `progress`, if set, is called before each state that is filled.
-  RankStates(const graph::Program* program, int64_t rank, StateViews views, std::function<void()> progress = nullptr)
-      : program_(*program), rank_(rank), views_(std::move(views)), progress_(std::move(progress)) {}
+  // `program` and `device`, whose memory the states' is, must outlive the object. `progress`, if set, is called before
+  // each state that is filled.
+  RankStates(const graph::Program* program, int64_t rank, Device* device, StateViews views,
+             std::function<void()> progress = nullptr)
+      : program_(*program), rank_(rank), device_(*device), views_(std::move(views)), progress_(std::move(progress)) {}
 
   // Weights from a model's files, or, without `weights`, random by each state's `init`, keyed by seed, name and logical
   // index: the same for any layout. Copies are cast from them, all else becomes zero. Padding becomes zero.
@@ -42,12 +45,15 @@ class RankStates {
     std::vector<ShardTensor> tensors;
     std::deque<std::vector<char>> copies;  // Of what is not dense in the states' own memory.
   };
-  // `tensors` point into the states' own memory or into `copies`.
-  Shard MakeShard() const;
+  // `tensors` point into the states' own memory, where that is the host's, or into `copies`.
+  absl::StatusOr<Shard> MakeShard() const;
   // Bytes of all tensors of the shard.
   int64_t ShardBytes() const;
   // The shard, all of it copied to `memory` of ShardBytes(): the states may change while it is written.
-  Shard MakeSnapshot(char* memory) const;
+  absl::StatusOr<Shard> MakeSnapshot(char* memory) const;
+
+  // Whether every number of a state is finite.
+  absl::StatusOr<bool> IsFinite(const std::string& name) const;
 
  private:
   // Reads a rectangle of a state's logical tensor as fp32, dense.
@@ -59,12 +65,18 @@ class RankStates {
   // The shard without data.
   std::vector<ShardTensor> DescribeShard() const;
   void ClearAll();
+  // A state's local part in host memory: its own, or a copy that it is filled from and that WriteBack puts in its
+  // place.
+  class Content;
+  // Queues, or does, a copy of the logical part of a local tensor, dense.
+  absl::Status CopyOut(const kernels::TensorView& place, const Rectangle& logical, char* to) const;
   // Fills this rank's part of `state` with the values of `source`.
   absl::Status Fill(const graph::State& state, const graph::State& source, const ReadFloat& read);
   absl::Status FillCopies(const ReadFloat& read);
 
   const graph::Program& program_;
   int64_t rank_;
+  Device& device_;
   StateViews views_;
   std::function<void()> progress_;
 };

@@ -1,0 +1,76 @@
+#ifndef TACC_WORKER_RANK_DEVICE_H_
+#define TACC_WORKER_RANK_DEVICE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/rank/arena.h"
+#include "worker/rank/kernel_table.h"
+#include "worker/rank/region.h"
+
+namespace tacc::worker {
+
+// Where a rank's program runs: memory, kernels, and a queue of work on them.
+//
+// Work (kernels that the table prepared, and the methods below called "queued") is done in the order of the queue, on
+// an asynchronous device at some time after the call has returned. Until then host memory that it names must stay. What
+// goes wrong on the device shows in a later call. One thread uses the object.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  // Whether queued work may still have to be done when the call returns, and host memory is other memory than the
+  // device's. On a CPU neither.
+  virtual bool is_asynchronous() const = 0;
+
+  virtual const KernelTable& kernels() const = 0;
+
+  // One allocation of the device's memory, zeros: values of a planned program, then the workspace, from which kernels
+  // take scratch from now on. Called once at most. ResourceExhausted: names the bytes that are there.
+  virtual absl::StatusOr<std::unique_ptr<Arena>> CreateArena(int64_t arena_bytes, int64_t workspace_bytes) = 0;
+  // More memory of the device, or of the host as the device copies fastest to and from (pinned); zeros.
+  virtual absl::StatusOr<std::unique_ptr<Arena>> AllocateDevice(int64_t num_bytes) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Arena>> AllocateHost(int64_t num_bytes) = 0;
+
+  // Queued: between regions of the device of equal size that do not overlap, or are the same.
+  virtual void Copy(const Region& from, const Region& to) = 0;
+  // Queued: zeros.
+  virtual void Clear(const Region& region) = 0;
+  // Queued: between dense host memory and a region of the device.
+  virtual void Upload(const void* host, const Region& to) = 0;
+  virtual void Download(const Region& from, void* host) = 0;
+  // As Upload, but may be done before what was queued earlier; what is queued later comes after it.
+  virtual void UploadAhead(const void* host, const Region& to) = 0;
+
+  // Returns when all that has been queued is done. Errors: of the device (worker/rank/cuda/errors.h).
+  virtual absl::Status Synchronize() = 0;
+
+  // A place in the queue.
+  class Mark {
+   public:
+    virtual ~Mark() = default;
+    // Queued: the place is here.
+    virtual absl::Status Set() = 0;
+    // Returns when the work before the place, as set last, is done.
+    virtual absl::Status Wait() = 0;
+  };
+  virtual absl::StatusOr<std::unique_ptr<Mark>> CreateMark() = 0;
+
+  // Work that was recorded instead of done, to be queued any number of times at the cost of one call.
+  class Recording {
+   public:
+    virtual ~Recording() = default;
+    // Queued.
+    virtual absl::Status Replay() = 0;
+  };
+  // Records what `queue` queues; it must not wait for the device, nor call UploadAhead. Unimplemented: the device does
+  // not record (a CPU).
+  virtual absl::StatusOr<std::unique_ptr<Recording>> Record(const std::function<absl::Status()>& queue) = 0;
+};
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_RANK_DEVICE_H_

@@ -1,0 +1,66 @@
+#ifndef TACC_WORKER_RANK_SIMULATED_DEVICE_H_
+#define TACC_WORKER_RANK_SIMULATED_DEVICE_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "worker/rank/device.h"
+
+namespace tacc::worker {
+
+// For tests: an asynchronous device on host memory, as hostile as a real one may be. Nothing queued is done before the
+// host waits for it, and the memory of the device cannot be touched but by what is queued: the host that does ends with
+// SIGSEGV. UploadAhead is done at once, before all that is queued. Copies to host memory are late: until the wait it
+// holds a pattern.
+class SimulatedDevice : public Device {
+ public:
+  // `kernels`: of a CPU; must outlive the object.
+  explicit SimulatedDevice(const KernelTable* kernels);
+  ~SimulatedDevice() override;
+
+  bool is_asynchronous() const override { return true; }
+  const KernelTable& kernels() const override;
+  absl::StatusOr<std::unique_ptr<Arena>> CreateArena(int64_t arena_bytes, int64_t workspace_bytes) override;
+  absl::StatusOr<std::unique_ptr<Arena>> AllocateDevice(int64_t num_bytes) override;
+  absl::StatusOr<std::unique_ptr<Arena>> AllocateHost(int64_t num_bytes) override;
+  void Copy(const Region& from, const Region& to) override;
+  void Clear(const Region& region) override;
+  void Upload(const void* host, const Region& to) override;
+  void Download(const Region& from, void* host) override;
+  void UploadAhead(const void* host, const Region& to) override;
+  absl::Status Synchronize() override;
+  absl::StatusOr<std::unique_ptr<Mark>> CreateMark() override;
+  absl::StatusOr<std::unique_ptr<Recording>> Record(const std::function<absl::Status()>& queue) override;
+
+  int64_t num_recordings() const { return num_recordings_; }
+  int64_t num_replays() const { return num_replays_; }
+
+ private:
+  class Kernels;
+  class QueueMark;
+  class Work;
+  struct Memory {
+    char* data;
+    int64_t bytes;
+  };
+
+  absl::StatusOr<std::unique_ptr<Arena>> Allocate(int64_t arena_bytes, int64_t workspace_bytes);
+  void Queue(std::function<void()> work);
+  // Does what was queued first, up to `count` pieces in all since the beginning.
+  void DoUpTo(int64_t count);
+  void Protect(int protection);
+
+  std::unique_ptr<Kernels> kernels_;
+  std::vector<Memory> memories_;
+  std::deque<std::function<void()>> queue_;
+  int64_t num_queued_ = 0, num_done_ = 0;
+  std::vector<std::function<void()>>* recording_ = nullptr;  // while recording
+  int64_t num_recordings_ = 0, num_replays_ = 0;
+};
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_RANK_SIMULATED_DEVICE_H_
