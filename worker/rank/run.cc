@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
+#include <deque>
 #include <fstream>
 #include <limits>
 #include <memory>
@@ -299,23 +299,38 @@ class RankRun {
 
   // --- Training ---
 
+  // A step that was launched: what its event says of it.
+  struct Launched {
+    double begin = 0;
+    double data_wait = 0;
+    uint64_t batch_hash = 0;
+  };
+
   absl::Status Train() {
     if (status_block_ != nullptr) status_block_->SetStep(steps_done_);
     const int64_t first_step = steps_done_;
-    while (true) {
-      const bool is_last = steps_done_ >= start_.max_steps;
+    for (int64_t steps_launched = steps_done_;;) {
+      const bool is_last = steps_launched >= start_.max_steps;
       const double begin = SteadySeconds();
       const absl::Status data = is_last ? absl::OkStatus() : train_batches_->Next();
       const double data_wait = SteadySeconds() - begin;
       TACC_RETURN_IF_ERROR(Agree(data));
+      if (stopped_ || checkpoint_wanted_ || is_last) TACC_RETURN_IF_ERROR(FinishSteps(0));
       if (stopped_) return SavesCheckpoints() ? checkpointer_->Save(steps_done_) : absl::OkStatus();
       if (checkpoint_wanted_ && !is_last) TACC_RETURN_IF_ERROR(StartCheckpoint());
       if (is_last) return Finish(first_step);
-      TACC_RETURN_IF_ERROR(Step(begin, data_wait));
-      const bool at_end = steps_done_ >= start_.max_steps;
-      if (at_end || (start_.eval_steps > 0 && steps_done_ % start_.eval_steps == 0)) TACC_RETURN_IF_ERROR(Evaluate());
-      if (start_.save_steps > 0 && steps_done_ % start_.save_steps == 0 && !at_end)
-        TACC_RETURN_IF_ERROR(StartCheckpoint());
+      if (launched_.empty()) communication_seconds_ = collectives_.stats().wait_seconds;
+      TACC_RETURN_IF_ERROR(executor_->Launch(train_batches_->inputs()));
+      launched_.push_back({begin, data_wait, batch_hash_});
+      ++steps_launched;
+      const bool at_end = steps_launched >= start_.max_steps;
+      const bool evaluates = at_end || (start_.eval_steps > 0 && steps_launched % start_.eval_steps == 0);
+      const bool saves = start_.save_steps > 0 && steps_launched % start_.save_steps == 0 && !at_end;
+      // A device that is behind the host always has its next step waiting.
+      const bool goes_on = options_.device->is_asynchronous() && !evaluates && !saves;
+      TACC_RETURN_IF_ERROR(FinishSteps(goes_on ? Executor::kMaxInFlight - 1 : 0));
+      if (evaluates) TACC_RETURN_IF_ERROR(Evaluate());
+      if (saves) TACC_RETURN_IF_ERROR(StartCheckpoint());
     }
   }
 
@@ -343,12 +358,23 @@ class RankRun {
     return absl::OkStatus();
   }
 
-  absl::Status Step(double begin, double data_wait) {
-    const double communication_before = collectives_.stats().wait_seconds;
-    TACC_RETURN_IF_ERROR(executor_->RunStep(train_batches_->inputs()));
+  // Ends the oldest steps until at most `num_in_flight` are left.
+  absl::Status FinishSteps(int64_t num_in_flight) {
+    while (executor_->num_in_flight() > num_in_flight) TACC_RETURN_IF_ERROR(FinishStep());
+    return absl::OkStatus();
+  }
+
+  absl::Status FinishStep() {
+    TACC_RETURN_IF_ERROR(executor_->Finish());
+    const Launched step = launched_.front();
+    launched_.pop_front();
     ++steps_done_;
     if (status_block_ != nullptr) status_block_->SetStep(steps_done_);
-    const double seconds = SteadySeconds() - begin;
+    // Of steps that follow each other without a gap, the time from one's end to the next one's.
+    const double now = SteadySeconds(), seconds = now - std::max(step.begin, last_finish_seconds_);
+    last_finish_seconds_ = now;
+    const double waited = collectives_.stats().wait_seconds, communication = waited - communication_seconds_;
+    communication_seconds_ = waited;
     TACC_ASSIGN_OR_RETURN(const double loss, executor_->Output("loss"));
     TACC_ASSIGN_OR_RETURN(const double grad_norm, executor_->Output("grad_norm"));
     TACC_ASSIGN_OR_RETURN(const double learning_rate, executor_->Output("learning_rate"));
@@ -363,10 +389,10 @@ class RankRun {
                               {"tokens", tokens},
                               {"target_tokens", static_cast<int64_t>(target_tokens)},
                               {"seconds", seconds},
-                              {"data_wait_seconds", data_wait},
-                              {"communication_seconds", collectives_.stats().wait_seconds - communication_before},
+                              {"data_wait_seconds", step.data_wait},
+                              {"communication_seconds", communication},
                               {"tokens_per_second", static_cast<double>(tokens) / seconds},
-                              {"batch_hash", HashText(batch_hash_)},
+                              {"batch_hash", HashText(step.batch_hash)},
                               {"skipped", skipped != 0 ? 1 : 0}};
       const absl::StatusOr<double> overflow = executor_->Output("expert_overflow");
       if (overflow.ok()) event["expert_overflow"] = static_cast<int64_t>(*overflow);
@@ -379,12 +405,12 @@ class RankRun {
                       absl::StrCat("step ", steps_done_, ": the gradient norm is not finite; the update was skipped (",
                                    skipped_in_a_row_, " in a row)"));
     }
-    return skipped_in_a_row_ < kMaxSkippedInARow ? absl::OkStatus() : StopAsNonfinite();
+    return skipped_in_a_row_ < kMaxSkippedInARow ? absl::OkStatus() : StopAsNonfinite(step.batch_hash);
   }
 
   // Every rank sees the same norm; the one to name is the first whose own part of the loss or of the gradients is not
   // finite.
-  absl::Status StopAsNonfinite() {
+  absl::Status StopAsNonfinite(uint64_t batch_hash) {
     bool loss_ok = true, gradients_ok = true;
     for (const graph::State& state : program_.states) {
       if (state.kind != graph::StateKind::kCounter && state.kind != graph::StateKind::kGradient) continue;
@@ -404,7 +430,7 @@ class RankRun {
     failure_code_ = "nonfinite";
     return absl::InternalError(absl::StrCat(
         "the gradient norm was not finite in ", kMaxSkippedInARow, " steps in a row, the last is step ", steps_done_,
-        ", batch ", HashText(batch_hash_), "; ", place,
+        ", batch ", HashText(batch_hash), "; ", place,
         ". The last checkpoint is from before; lower the learning rate or look at the batch with `taccctl data show`"));
   }
 
@@ -499,8 +525,11 @@ class RankRun {
 
   int64_t steps_done_ = 0;
   std::string resumed_from_;
-  uint64_t batch_hash_ = 0;
-  uint64_t checkpoints_done_ = 0;  // Of the checkpoint commands.
+  uint64_t batch_hash_ = 0;           // Of the batch that was read last.
+  std::deque<Launched> launched_;     // And not finished.
+  double last_finish_seconds_ = 0;    // When a step ended last.
+  double communication_seconds_ = 0;  // In which the steps until then have waited for others.
+  uint64_t checkpoints_done_ = 0;     // Of the checkpoint commands.
   bool checkpoint_wanted_ = false;
   bool stopped_ = false;
   int skipped_in_a_row_ = 0;
