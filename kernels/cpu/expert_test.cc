@@ -1,16 +1,18 @@
-#include "kernels/cpu/expert.h"
-
+// Mixtures of experts on every device.
 #include <gtest/gtest.h>
 #include <omp.h>
 
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/dispatch.h"
+#include "kernels/backend_under_test.h"
+#include TACC_KERNEL_HEADER(dispatch.h)
+#include TACC_KERNEL_HEADER(expert.h)
 #include "kernels/reference/buffer.h"
 #include "kernels/reference/expert.h"
 
-namespace tacc::kernels::cpu {
+// Functions of enums are called with the namespace: the enums would bring kernels::cpu in as well.
+namespace tacc::kernels::TACC_BACKEND {
 namespace {
 
 using reference::Buffer;
@@ -20,6 +22,7 @@ using reference::Rounded;
 using reference::Tensor;
 
 constexpr DType kFloats[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF64};
+constexpr Buffer::Placement kPlacements[] = {Buffer::Placement::kOffByOne, Buffer::Placement::kAligned};
 
 DType Wide(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
 // Of a product of a few hundred terms of size 1, rounded to the dtype.
@@ -64,10 +67,10 @@ TEST(TopK, TakesTheLargestAndOfEqualOnesTheFirst) {
   const Buffer p(DType::kF32, Tensor(Dims{2, 5}, {0.25, 0.5, 0.0625, 0.5, 0.25, 0, 0, 0, 0, 1}));
   const Buffer weights(DType::kF32, Dims{2, 3});
   std::vector<int32_t> ids(6);
-  TopK(p, TopKWeights::kPlain, weights, Ids(ids, {2, 3}));
+  TACC_BACKEND::TopK(p, TopKWeights::kPlain, weights, Ids(ids, {2, 3}));
   EXPECT_EQ(ids, (std::vector<int32_t>{1, 3, 0, 4, 0, 1}));
   EXPECT_EQ(weights.ToTensor().values, (std::vector<double>{0.5, 0.5, 0.25, 1, 0, 0}));
-  TopK(p, TopKWeights::kNormalized, weights, Ids(ids, {2, 3}));
+  TACC_BACKEND::TopK(p, TopKWeights::kNormalized, weights, Ids(ids, {2, 3}));
   EXPECT_LE(MaxError(weights.ToTensor(), Tensor(Dims{2, 3}, {0.4, 0.4, 0.2, 1, 0, 0}), 1), 1e-7);
 }
 
@@ -75,14 +78,45 @@ TEST(TopK, OfRowsThatAreNotNumbersGivesValidIds) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const Buffer p(DType::kF32, Tensor(Dims{1, 3}, {nan, nan, nan})), weights(DType::kF32, Dims{1, 2});
   std::vector<int32_t> ids(2);
-  TopK(p, TopKWeights::kPlain, weights, Ids(ids, {1, 2}));
+  TACC_BACKEND::TopK(p, TopKWeights::kPlain, weights, Ids(ids, {1, 2}));
   EXPECT_EQ(ids, (std::vector<int32_t>{0, 1}));
+}
+
+TEST(TopK, GradientReachesWhatWasChosen) {
+  constexpr int64_t kRows = 5, kN = 9, kK = 3;
+  for (TopKWeights kind : {TopKWeights::kPlain, TopKWeights::kNormalized}) {
+    Tensor p = Random({kRows, kN}, 1);
+    for (double& value : p.values) value = 0.5 + 0.4 * value;
+    const Tensor dw = Random({kRows, kK}, 2);
+    const Buffer in(DType::kF64, p), d(DType::kF64, dw), weights(DType::kF64, Dims{kRows, kK}),
+        dp(DType::kF64, Dims{kRows, kN});
+    std::vector<int32_t> ids(kRows * kK);
+    TACC_BACKEND::TopK(in, kind, weights, Ids(ids, {kRows, kK}));
+    TACC_BACKEND::TopKGrad(d, in, Ids(ids, {kRows, kK}), kind, dp);
+    const auto loss = [&](const Tensor& at) {
+      double sum = 0;
+      for (int64_t row = 0; row < kRows; ++row) {
+        double chosen = 0;
+        for (int64_t j = 0; j < kK; ++j) chosen += at[row * kN + ids[row * kK + j]];
+        for (int64_t j = 0; j < kK; ++j)
+          sum += dw[row * kK + j] * at[row * kN + ids[row * kK + j]] / (kind == TopKWeights::kPlain ? 1 : chosen);
+      }
+      return sum;
+    };
+    for (int64_t i = 0; i < p.size(); ++i) {
+      Tensor above = p, below = p;
+      above[i] += 1e-5;
+      below[i] -= 1e-5;
+      EXPECT_NEAR(dp.ToTensor()[i], (loss(above) - loss(below)) / 2e-5, 1e-8);
+    }
+    EXPECT_TRUE(dp.GuardsIntact());
+  }
 }
 
 TEST(ExpertMatmul, MatchesTheReferenceInBlocksOfRows) {
   constexpr int64_t kExperts = 4, kSlots = 2;
   for (int64_t tokens : {int64_t{1}, int64_t{37}, kExpertRows + 5}) {
-    for (const auto& [n, m] : {std::pair<int64_t, int64_t>{5, 3}, {64, 33}}) {
+    for (const auto& [n, m] : {std::pair<int64_t, int64_t>{5, 3}, {64, 33}, {3, 300}}) {
       for (DType dtype : kFloats) {
         std::vector<int32_t> ids = SomeIds(tokens * kSlots, kExperts), shifted = ids;
         for (int32_t& id : shifted) id += 7;
@@ -95,9 +129,9 @@ TEST(ExpertMatmul, MatchesTheReferenceInBlocksOfRows) {
         const Tensor want = reference::ExpertProducts(x, ids, w);
         const Buffer x_in(dtype, x), w_in(dtype, w), t_in(dtype, transposed);
         const Buffer y(dtype, Dims{tokens, kSlots, m}), sum(Wide(dtype), Dims{tokens, m});
-        ExpertMatmul(x_in, id_view, w_in, ExpertWeights::kPlain, 0, y);
+        TACC_BACKEND::ExpertMatmul(x_in, id_view, w_in, ExpertWeights::kPlain, 0, y);
         EXPECT_LE(MaxError(y.ToTensor(), want, 1), Tolerance(dtype));
-        ExpertMatmul(x_in, shifted_view, t_in, ExpertWeights::kTransposed, 7, sum);
+        TACC_BACKEND::ExpertMatmul(x_in, shifted_view, t_in, ExpertWeights::kTransposed, 7, sum);
         // Each summand, of size 4 or so, is rounded to the dtype; they may cancel.
         EXPECT_LE(MaxError(sum.ToTensor(), reference::SumSlots(want), 4), Tolerance(dtype));
         EXPECT_TRUE(y.GuardsIntact() && sum.GuardsIntact());
@@ -109,6 +143,14 @@ TEST(ExpertMatmul, MatchesTheReferenceInBlocksOfRows) {
         EXPECT_LE(MaxError(dw.ToTensor(), reference::ExpertOuterProducts(dy, x, ids, kExperts), scale),
                   Tolerance(dtype));
         EXPECT_TRUE(dw.GuardsIntact());
+
+        // A row a slot: as tokens with one expert each.
+        const Tensor flat(Dims{tokens * kSlots, m}, dy.values);
+        const Buffer dx(dtype, Dims{tokens, kSlots, n});
+        TACC_BACKEND::ExpertMatmul(dy_in, id_view, w_in, ExpertWeights::kTransposed, 0, dx);
+        const Tensor want_dx = reference::ExpertProducts(flat, ids, transposed);
+        EXPECT_LE(MaxError(dx.ToTensor(), Tensor(Dims{tokens, kSlots, n}, want_dx.values), std::sqrt(m)),
+                  Tolerance(dtype));
       }
     }
   }
@@ -123,7 +165,7 @@ TEST(ExpertMatmul, SumsAreTheSameForAnyNumberOfThreads) {
   for (int threads : {1, 2, 4}) {
     omp_set_num_threads(threads);
     const Buffer y(DType::kF32, Dims{kTokens, kM});
-    ExpertMatmul(x, Ids(ids, {kTokens, kSlots}), w, ExpertWeights::kPlain, 0, y);
+    TACC_BACKEND::ExpertMatmul(x, Ids(ids, {kTokens, kSlots}), w, ExpertWeights::kPlain, 0, y);
     if (first.empty()) first = y.ToTensor().values;
     EXPECT_EQ(y.ToTensor().values, first);
   }
@@ -160,8 +202,54 @@ TEST(Dispatch, FillsBuffersInTheOrderOfTheTokensAndCountsWhatDoesNotFit) {
   EXPECT_EQ(rows.ToTensor().values, again.ToTensor().values);
 }
 
+TEST(Dispatch, OfManySlotsKeepsTheirOrder) {
+  constexpr int64_t kTokens = 600, kSlots = 2, kGroups = 2, kDestinations = 4, kExperts = 8, kCapacity = 100, kN = 16;
+  const std::vector<int32_t> ids = SomeIds(kTokens * kSlots, kExperts);
+  std::vector<int32_t> places(ids.size()), row_ids(kGroups * kDestinations * kCapacity), wanted_places(ids.size(), -1),
+      wanted_ids(row_ids.size(), -1), copy = ids;
+  double dropped = 0;
+  std::vector<int32_t> used(kGroups * kDestinations);
+  for (size_t s = 0; s < ids.size(); ++s) {
+    if (ids[s] < 0 || ids[s] >= kExperts) continue;
+    const size_t d = ids[s] / 2, buffer = s / (ids.size() / kGroups) * kDestinations + d;
+    if (used[buffer] == kCapacity) {
+      ++dropped;
+      continue;
+    }
+    wanted_ids[buffer * kCapacity + used[buffer]] = ids[s];
+    wanted_places[s] = static_cast<int32_t>(d * kCapacity + used[buffer]++);
+  }
+  const Buffer overflow(DType::kF32, Dims{});
+  const TensorView place_view = Ids(places, {1, kTokens, kSlots});
+  DispatchSlots(Ids(copy, {1, kTokens, kSlots}), kExperts, place_view,
+                Ids(row_ids, {1, kGroups, kDestinations, kCapacity}), overflow);
+  EXPECT_EQ(places, wanted_places);
+  EXPECT_EQ(row_ids, wanted_ids);
+  EXPECT_GT(dropped, 0);
+  EXPECT_EQ(overflow.ToTensor()[0], dropped);
+  for (DType dtype : kFloats) {
+    for (Buffer::Placement place : kPlacements) {
+      const Tensor x = Rounded(Random({1, kTokens, kN}, 1), dtype);
+      const Buffer in(dtype, x, place), rows(dtype, Dims{1, kGroups, kDestinations, kCapacity, kN}, place),
+          sums(Wide(dtype), Dims{1, kTokens, kN}, place);
+      Dispatch(in, place_view, rows);
+      Combine(rows, place_view, sums);
+      Tensor want = x;
+      for (int64_t i = 0; i < want.size(); ++i) {
+        const int64_t slot = i / kN * kSlots;
+        want[i] *= (places[slot] >= 0) + (places[slot + 1] >= 0);
+      }
+      EXPECT_LE(MaxError(sums.ToTensor(), want, 1e-2), 1e-6);
+      EXPECT_TRUE(rows.GuardsIntact() && sums.GuardsIntact());
+    }
+  }
+}
+
 TEST(Rows, AreScaledAndMultiplied) {
-  for (int64_t n : {1, 5, 1300}) {
+  for (const auto& [n, place] : {std::pair<int64_t, Buffer::Placement>{1, kPlacements[0]},
+                                 {5, kPlacements[1]},
+                                 {1304, kPlacements[0]},
+                                 {1304, kPlacements[1]}}) {
     for (DType dtype : kFloats) {
       const Tensor x = Rounded(Random({7, n}, 1), dtype), z = Rounded(Random({7, n}, 2), dtype);
       const Tensor w = Rounded(Random({7}, 3), Wide(dtype));
@@ -170,7 +258,7 @@ TEST(Rows, AreScaledAndMultiplied) {
         scaled[i] = x[i] * w[i / n];
         dots[i / n] += x[i] * z[i];
       }
-      const Buffer in(dtype, x), other(dtype, z), weights(Wide(dtype), w), dot(Wide(dtype), Dims{7});
+      const Buffer in(dtype, x, place), other(dtype, z, place), weights(Wide(dtype), w), dot(Wide(dtype), Dims{7});
       DotRows(in, other, dot);
       EXPECT_LE(MaxError(dot.ToTensor(), dots, 1), 1e-5);
       MulRows(in, weights, in);  // in place
@@ -181,4 +269,4 @@ TEST(Rows, AreScaledAndMultiplied) {
 }
 
 }  // namespace
-}  // namespace tacc::kernels::cpu
+}  // namespace tacc::kernels::TACC_BACKEND

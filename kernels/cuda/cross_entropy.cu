@@ -28,14 +28,14 @@ struct LogSumExpOfParts {
       T values[kWidth];
       Load<kWidth>(x, first + i, values);
       T largest = maximum;
-#pragma unroll
+      TACC_UNROLL
       for (int j = 0; j < kWidth; ++j) largest = values[j] > largest ? values[j] : largest;
       if (largest > maximum) {
         sum *= std::exp(maximum - largest);
         maximum = largest;
       }
       const T shift = maximum == -infinity ? T(0) : maximum;
-#pragma unroll
+      TACC_UNROLL
       for (int j = 0; j < kWidth; ++j) sum += std::exp(values[j] - shift);
     });
     const T largest = team.Max(maximum), shift = largest == -infinity ? T(0) : largest;
@@ -92,11 +92,11 @@ struct CrossEntropyGradRow {
       T values[kWidth];
       if (counts) {
         Load<kWidth>(logits, first + i, values);
-#pragma unroll
+        TACC_UNROLL
         for (int j = 0; j < kWidth; ++j)
           values[j] = std::exp(values[j] - shift) * factor - (i + j == target ? factor : T(0));
       } else {
-#pragma unroll
+        TACC_UNROLL
         for (int j = 0; j < kWidth; ++j) values[j] = 0;
       }
       Store<kWidth>(dlogits, first + i, values);

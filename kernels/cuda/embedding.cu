@@ -41,10 +41,9 @@ struct SumBlock {
     if (keys[first] != keys[first + kBlock - 1] || keys[first] >= vocabulary) return;
     for (int64_t i = static_cast<int64_t>(team.rank()) * N; i < n; i += static_cast<int64_t>(team.size()) * N) {
       T sum[N] = {}, values[N];
-#pragma unroll 4
       for (int64_t place = first; place < first + kBlock; ++place) {
         Load<N>(dy, tokens[place] * n + i, values);
-#pragma unroll
+        TACC_UNROLL
         for (int j = 0; j < N; ++j) sum[j] += values[j];
       }
       Store<N>(blocks, block * n + i, sum);
@@ -73,7 +72,7 @@ struct EmbeddingGradRow {
           Load<N>(dy, tokens[place] * n + i, values);
           ++place;
         }
-#pragma unroll
+        TACC_UNROLL
         for (int j = 0; j < N; ++j) sum[j] += values[j];
       }
       Store<N>(dtable, id * n + i, sum);

@@ -9,6 +9,13 @@
 
 #include "kernels/cuda/load.h"
 
+// Before a loop over an array that is to lie in registers.
+#ifdef __CUDACC__
+#define TACC_UNROLL _Pragma("unroll")
+#else
+#define TACC_UNROLL
+#endif
+
 namespace tacc::kernels::cuda {
 
 // Elements of a pack: 16 bytes of 16-bit numbers, 32 of f32.
@@ -24,14 +31,14 @@ struct alignas(N * sizeof(E) < kPackAlignment ? N * sizeof(E) : kPackAlignment) 
 template <int N, typename E, typename T>
 TACC_DEVICE inline void LoadPacked(const void* data, int64_t i, T* values) {
   const Packed<E, N> pack = *reinterpret_cast<const Packed<E, N>*>(static_cast<const E*>(data) + i);
-#pragma unroll
+  TACC_UNROLL
   for (int j = 0; j < N; ++j) values[j] = Convert<T>(pack.at[j]);
 }
 
 template <int N, typename E, typename T>
 TACC_DEVICE inline void StorePacked(void* data, int64_t i, const T* values) {
   Packed<E, N> pack;
-#pragma unroll
+  TACC_UNROLL
   for (int j = 0; j < N; ++j) Assign(values[j], &pack.at[j]);
   *reinterpret_cast<Packed<E, N>*>(static_cast<E*>(data) + i) = pack;
 }
@@ -52,7 +59,7 @@ TACC_DEVICE inline void Load(const AnyIn& x, int64_t i, T* values) {
         break;
     }
   }
-#pragma unroll
+  TACC_UNROLL
   for (int j = 0; j < N; ++j) values[j] = x.Load<T>(i + j);
 }
 
@@ -71,7 +78,7 @@ TACC_DEVICE inline void Store(const AnyOut& y, int64_t i, const T* values) {
         break;
     }
   }
-#pragma unroll
+  TACC_UNROLL
   for (int j = 0; j < N; ++j) y.Store(i + j, values[j]);
 }
 

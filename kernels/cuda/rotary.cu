@@ -110,7 +110,7 @@ struct RotaryToken {
         Load<N>(x, at + half, v);
         Load<N>(cos, table + column, c);
         Load<N>(sin, table + column, s);
-#pragma unroll
+        TACC_UNROLL
         for (int j = 0; j < N; ++j) {
           const T t = s[j] * sign, a = u[j], b = v[j];
           u[j] = a * c[j] - b * t;
@@ -133,7 +133,7 @@ struct RotaryToken {
         }
         Load<kPairs>(cos, table + column, c);
         Load<kPairs>(sin, table + column, s);
-#pragma unroll
+        TACC_UNROLL
         for (int j = 0; j < kPairs; ++j) {
           const T t = s[j] * sign, a = z[2 * j], b = z[2 * j + 1];
           z[2 * j] = a * c[j] - b * t;

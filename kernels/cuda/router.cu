@@ -1,0 +1,212 @@
+// What mixtures of experts need beside their products: small rows, one a token.
+#include <cmath>
+
+#include "kernels/cuda/expert.h"
+#include "kernels/cuda/pack.h"
+
+namespace tacc::kernels::cuda {
+namespace {
+
+constexpr int kCountTeam = 512;
+
+template <typename T>
+struct SoftmaxRow {
+  AnyIn x;
+  AnyOut y;
+  int64_t n;
+
+  TACC_DEVICE void operator()(Team& team, int64_t row) const {
+    T largest = -static_cast<T>(HUGE_VAL), sum = 0;
+    for (int64_t i = team.rank(); i < n; i += team.size()) {
+      const T value = x.Load<T>(row * n + i);
+      largest = value > largest ? value : largest;
+    }
+    largest = team.Max(largest);
+    for (int64_t i = team.rank(); i < n; i += team.size()) sum += std::exp(x.Load<T>(row * n + i) - largest);
+    const T scale = 1 / team.Sum(sum);
+    for (int64_t i = team.rank(); i < n; i += team.size())
+      y.Store(row * n + i, std::exp(x.Load<T>(row * n + i) - largest) * scale);
+  }
+};
+
+template <typename T>
+struct SoftmaxGradRow {
+  const T *dy, *y;
+  T* dx;
+  int64_t n;
+
+  TACC_DEVICE void operator()(Team& team, int64_t row) const {
+    double dot = 0;
+    for (int64_t i = team.rank(); i < n; i += team.size()) dot += static_cast<double>(dy[row * n + i]) * y[row * n + i];
+    dot = team.Sum(dot);
+    for (int64_t i = team.rank(); i < n; i += team.size())
+      dx[row * n + i] = y[row * n + i] * (dy[row * n + i] - static_cast<T>(dot));
+  }
+};
+
+template <typename T>
+struct TopKOfRow {
+  const T* p;
+  T* weights;
+  int32_t* ids;
+  int64_t n, k;
+  TopKWeights kind;
+
+  TACC_DEVICE void operator()(int64_t row) const {
+    double sum = 0;
+    for (int64_t j = 0; j < k; ++j) {
+      int32_t best = -1;
+      for (int32_t e = 0; e < n; ++e) {
+        if (best >= 0 && !(p[row * n + e] > p[row * n + best])) continue;
+        bool is_free = true;
+        for (int64_t taken = 0; taken < j; ++taken) is_free = is_free && ids[row * k + taken] != e;
+        if (is_free) best = e;
+      }
+      ids[row * k + j] = best;
+      weights[row * k + j] = p[row * n + best];
+      sum += p[row * n + best];
+    }
+    for (int64_t j = 0; j < k && kind == TopKWeights::kNormalized; ++j)
+      weights[row * k + j] = static_cast<T>(weights[row * k + j] / sum);
+  }
+};
+
+// An element of dp.
+template <typename T>
+struct TopKGradElement {
+  const T *dw, *p;
+  const int32_t* ids;
+  T* dp;
+  int64_t n, k;
+  TopKWeights kind;
+
+  TACC_DEVICE void operator()(int64_t i) const {
+    const int64_t row = i / n, e = i % n;
+    double sum = 0, dot = 0;
+    T gradient = 0;
+    if (kind == TopKWeights::kNormalized) {
+      for (int64_t j = row * k; j < (row + 1) * k; ++j) {
+        if (ids[j] < 0 || ids[j] >= n) continue;  // padding
+        sum += p[row * n + ids[j]];
+        dot += static_cast<double>(dw[j]) * p[row * n + ids[j]];
+      }
+    }
+    for (int64_t j = row * k; j < (row + 1) * k; ++j) {
+      if (ids[j] != e) continue;
+      gradient += static_cast<T>(kind == TopKWeights::kNormalized ? (dw[j] - dot / sum) / sum : dw[j]);
+    }
+    dp[i] = gradient;
+  }
+};
+
+struct CountExpert {
+  const int32_t* ids;
+  int64_t slots;
+  AnyOut counts;
+
+  TACC_DEVICE void operator()(Team& team, int64_t expert) const {
+    int64_t count = 0;
+    for (int64_t s = team.rank(); s < slots; s += team.size()) count += ids[s] == expert;
+    count = team.Sum(count);
+    if (team.rank() == 0) counts.Store(expert, static_cast<double>(count));
+  }
+};
+
+template <typename T, int N>
+struct MulRow {
+  AnyIn x, w;
+  AnyOut y;
+  int64_t n;
+
+  TACC_DEVICE void operator()(Team& team, int64_t row) const {
+    const T factor = w.Load<T>(row);
+    for (int64_t i = static_cast<int64_t>(team.rank()) * N; i < n; i += static_cast<int64_t>(team.size()) * N) {
+      T values[N];
+      Load<N>(x, row * n + i, values);
+      TACC_UNROLL
+      for (int j = 0; j < N; ++j) values[j] *= factor;
+      Store<N>(y, row * n + i, values);
+    }
+  }
+};
+
+template <typename T, int N>
+struct DotRow {
+  AnyIn a, b;
+  AnyOut y;
+  int64_t n;
+
+  TACC_DEVICE void operator()(Team& team, int64_t row) const {
+    T sum = 0;
+    for (int64_t i = static_cast<int64_t>(team.rank()) * N; i < n; i += static_cast<int64_t>(team.size()) * N) {
+      T u[N], v[N];
+      Load<N>(a, row * n + i, u);
+      Load<N>(b, row * n + i, v);
+      TACC_UNROLL
+      for (int j = 0; j < N; ++j) sum += u[j] * v[j];
+    }
+    sum = team.Sum(sum);
+    if (team.rank() == 0) y.Store(row, sum);
+  }
+};
+
+bool IsWide(const TensorView& x) { return x.dtype == DType::kF32 || x.dtype == DType::kF64; }
+
+}  // namespace
+
+void Softmax(const TensorView& x, const TensorView& y) {
+  TACC_KERNEL_CHECK(x.dims == y.dims && IsWide(y));
+  const int64_t n = x.row_length();
+  WithComputeType({x, y},
+                  [&]<typename T>(T) { ForEachTeam(x.num_rows(), TeamSize(n), 0, SoftmaxRow<T>{In(x), Out(y), n}); });
+}
+
+void SoftmaxGrad(const TensorView& dy, const TensorView& y, const TensorView& dx) {
+  TACC_KERNEL_CHECK(dy.dims == y.dims && dx.dims == y.dims && dy.dtype == y.dtype && dx.dtype == y.dtype && IsWide(y));
+  const int64_t n = y.row_length();
+  WithComputeType({y}, [&]<typename T>(T) {
+    ForEachTeam(y.num_rows(), TeamSize(n), 0, SoftmaxGradRow<T>{dy.as<T>(), y.as<T>(), dx.as<T>(), n});
+  });
+}
+
+void TopK(const TensorView& p, TopKWeights kind, const TensorView& weights, const TensorView& ids) {
+  const int64_t n = p.row_length(), k = ids.row_length();
+  TACC_KERNEL_CHECK(k <= n && weights.dims == ids.dims && ids.dtype == DType::kI32 && weights.dtype == p.dtype &&
+                    IsWide(p) && ids.size() == p.num_rows() * k);
+  WithComputeType({p}, [&]<typename T>(T) {
+    ForEach(p.num_rows(), TopKOfRow<T>{p.as<T>(), weights.as<T>(), ids.as<int32_t>(), n, k, kind});
+  });
+}
+
+void TopKGrad(const TensorView& dw, const TensorView& p, const TensorView& ids, TopKWeights kind,
+              const TensorView& dp) {
+  const int64_t n = p.row_length(), k = ids.row_length();
+  TACC_KERNEL_CHECK(dw.dims == ids.dims && dp.dims == p.dims && ids.dtype == DType::kI32 && dw.dtype == p.dtype &&
+                    dp.dtype == p.dtype && IsWide(p) && ids.size() == p.num_rows() * k);
+  WithComputeType({p}, [&]<typename T>(T) {
+    ForEach(p.size(), TopKGradElement<T>{dw.as<T>(), p.as<T>(), ids.as<int32_t>(), dp.as<T>(), n, k, kind});
+  });
+}
+
+void ExpertCounts(const TensorView& ids, const TensorView& counts) {
+  TACC_KERNEL_CHECK(ids.dtype == DType::kI32 && counts.dims.rank() == 1 && IsWide(counts));
+  ForEachTeam(counts.size(), kCountTeam, 0, CountExpert{ids.as<int32_t>(), ids.size(), Out(counts)});
+}
+
+void MulRows(const TensorView& x, const TensorView& w, const TensorView& y) {
+  const int64_t n = x.row_length();
+  TACC_KERNEL_CHECK(x.dims == y.dims && w.size() == x.num_rows());
+  WithPacks(n % kPack == 0, {x, y}, [&]<typename T, typename N>(T, N) {
+    ForEachTeam(x.num_rows(), TeamSize(n, N::value), 0, MulRow<T, N::value>{In(x), In(w), Out(y), n});
+  });
+}
+
+void DotRows(const TensorView& a, const TensorView& b, const TensorView& y) {
+  const int64_t n = a.row_length();
+  TACC_KERNEL_CHECK(a.dims == b.dims && y.size() == a.num_rows());
+  WithPacks(n % kPack == 0, {a, b}, [&]<typename T, typename N>(T, N) {
+    ForEachTeam(a.num_rows(), TeamSize(n, 2 * N::value), 0, DotRow<T, N::value>{In(a), In(b), Out(y), n});
+  });
+}
+
+}  // namespace tacc::kernels::cuda
