@@ -4,7 +4,6 @@
 // ... of the head dim. Source: Dao et al., "FlashAttention", NeurIPS 2022, algorithms 1 and 4; Dao, "FlashAttention-2",
 // 2023, section 3.1, for the order of the loops.
 #include <cmath>
-#include <string>
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/load.h"
@@ -571,20 +570,6 @@ void Backward(const Work& work, const TensorView& dout, const TensorView& out, c
 
 }  // namespace
 
-std::string AttentionLimit(const TensorView& q, const AttentionParameters& p) {
-  const int64_t largest = q.dtype == DType::kF64 ? 128 : 256;
-  const auto text = [](const char* what, size_t got, int64_t limit) {
-    return std::string("attention on a GPU: ") + what + ": " + std::to_string(got) + ", at most " +
-           std::to_string(limit);
-  };
-  if (q.dims.back() > largest) return text("head dim", q.dims.back(), largest) + " in " + Name(q.dtype);
-  if (p.alibi_slopes.size() > kMaxAttentionHeads)
-    return text("query heads with alibi slopes", p.alibi_slopes.size(), kMaxAttentionHeads);
-  if (p.queries.size() > kMaxAttentionRuns) return text("runs of queries", p.queries.size(), kMaxAttentionRuns);
-  if (p.keys.size() > kMaxAttentionRuns) return text("runs of keys", p.keys.size(), kMaxAttentionRuns);
-  return "";
-}
-
 void Attention(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionExtras& extras,
                const AttentionParameters& parameters, const TensorView& out, const TensorView& lse) {
   if (q.size() == 0) return;
@@ -598,10 +583,6 @@ void Attention(const TensorView& q, const TensorView& k, const TensorView& v, co
   Forward<float, 256>(work, extras, out, lse);
 }
 
-int64_t AttentionGradWorkspaceBytes(const Dims& q, DType dtype) {
-  return q.Product(0, 3) * (dtype == DType::kF64 ? 8 : 4);
-}
-
 void AttentionGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
                    const TensorView& out, const TensorView& lse, const TensorView& first_keys,
                    const AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
@@ -609,7 +590,7 @@ void AttentionGrad(const TensorView& dout, const TensorView& q, const TensorView
   const Work work = WorkOf(q, k, v, first_keys, parameters);
   TACC_KERNEL_CHECK(dout.dims == q.dims && out.dims == q.dims && dq.dims == q.dims && dk.dims == k.dims &&
                     dv.dims == k.dims && lse.size() == q.dims[0] * q.dims[1] * q.dims[2]);
-  Scratch scratch(AttentionGradWorkspaceBytes(q.dims, q.dtype));
+  Scratch scratch(q.dims.Product(0, 3) * (q.dtype == DType::kF64 ? 8 : 4));
   if (q.dtype == DType::kF64) return Backward<double, 128>(work, dout, out, lse, scratch.data(), dq, dk, dv);
   if (work.d <= 64) return Backward<float, 64>(work, dout, out, lse, scratch.data(), dq, dk, dv);
   if (work.d <= 128) return Backward<float, 128>(work, dout, out, lse, scratch.data(), dq, dk, dv);

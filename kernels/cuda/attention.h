@@ -25,14 +25,19 @@ void Attention(const TensorView& q, const TensorView& k, const TensorView& v, co
                const AttentionParameters& parameters, const TensorView& out, const TensorView& lse);
 
 // Deterministic: one kernel over blocks of keys for dk and dv, one over blocks of queries for dq, no atomics. dq, dk,
-// dv overlap none of the operands. Scratch: AttentionGradWorkspaceBytes.
+// dv overlap none of the operands. Scratch: a number of the compute type for each query and head.
 void AttentionGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
                    const TensorView& out, const TensorView& lse, const TensorView& first_keys,
                    const AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
                    const TensorView& dv);
 
-// Of q's dims [B,S,H,D] and dtype.
-int64_t AttentionGradWorkspaceBytes(const Dims& q, DType dtype);
+// Whether results must be the same to the bit each time: LibTorch's backward then takes more scratch.
+enum class Determinism { kAny, kRequired };
+
+// The most scratch that attention and its gradient take, by the kernels above or by LibTorch's (libtorch_attention.h):
+// of the dims [B,S,H,D] of q and [B,T,K,D] of k.
+int64_t AttentionWorkspaceBytes(const Dims& q, const Dims& k, DType dtype);
+int64_t AttentionGradWorkspaceBytes(const Dims& q, const Dims& k, DType dtype, Determinism determinism);
 
 }  // namespace tacc::kernels::cuda
 

@@ -1,0 +1,59 @@
+// What attention on a GPU takes and needs.
+#include "kernels/cuda/attention.h"
+
+#include <algorithm>
+#include <string>
+
+namespace tacc::kernels::cuda {
+namespace {
+
+int64_t RoundUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// What LibTorch's kernels are counted with: multiprocessors of the largest GPU, and rows of their blocks.
+constexpr int64_t kMaxMultiprocessors = 160;
+constexpr int64_t kLibtorchBlock = 128;
+// Alignment of their allocations, seeds, cuDNN's small change.
+constexpr int64_t kLibtorchSlack = int64_t{4} << 20;
+
+bool LibtorchTakes(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16; }
+
+}  // namespace
+
+std::string AttentionLimit(const TensorView& q, const AttentionParameters& p) {
+  const int64_t largest = q.dtype == DType::kF64 ? 128 : 256;
+  const auto text = [](const char* what, size_t got, int64_t limit) {
+    return std::string("attention on a GPU: ") + what + ": " + std::to_string(got) + ", at most " +
+           std::to_string(limit);
+  };
+  if (q.dims.back() > largest) return text("head dim", q.dims.back(), largest) + " in " + Name(q.dtype);
+  if (p.alibi_slopes.size() > kMaxAttentionHeads)
+    return text("query heads with alibi slopes", p.alibi_slopes.size(), kMaxAttentionHeads);
+  if (p.queries.size() > kMaxAttentionRuns) return text("runs of queries", p.queries.size(), kMaxAttentionRuns);
+  if (p.keys.size() > kMaxAttentionRuns) return text("runs of keys", p.keys.size(), kMaxAttentionRuns);
+  return "";
+}
+
+int64_t AttentionWorkspaceBytes(const Dims& q, const Dims& k, DType dtype) {
+  if (!LibtorchTakes(dtype)) return 0;
+  // Its own out and lse, which are then copied; and partial results in f32, by which flash attention keeps a GPU busy
+  // that has more multiprocessors than there are blocks of queries.
+  const int64_t out = q.Product() * SizeOf(dtype) + q.Product(0, 3) * 4;
+  const int64_t blocks = q[0] * q[2] * (RoundUp(q[1], kLibtorchBlock) / kLibtorchBlock);
+  const int64_t parts = blocks < kMaxMultiprocessors ? RoundUp(k[1], kLibtorchBlock) / kLibtorchBlock : 1;
+  const int64_t useful = std::min(parts * blocks, 4 * kMaxMultiprocessors);
+  return out + (parts > 1 ? useful * kLibtorchBlock * (RoundUp(q[3], 32) + 1) * 4 : 0) + kLibtorchSlack;
+}
+
+int64_t AttentionGradWorkspaceBytes(const Dims& q, const Dims& k, DType dtype, Determinism determinism) {
+  if (!LibtorchTakes(dtype)) return q.Product(0, 3) * (dtype == DType::kF64 ? 8 : 4);
+  // Its own dq, dk, dv, which are then copied; dk and dv once more for each query head where heads share keys; dq's
+  // sums in f32, as many times as it takes to fill the GPU without adding atomically.
+  const int64_t d = RoundUp(q[3], 32), rows = q[0] * RoundUp(q[1], kLibtorchBlock) * q[2];
+  const int64_t keys = k.Product() * SizeOf(dtype),
+                shared = q[2] == k[2] ? 0 : 2 * q[0] * k[1] * q[2] * d * SizeOf(dtype);
+  const int64_t pairs = q[0] * q[2] > 0 ? q[0] * q[2] : 1;
+  const int64_t sums = determinism == Determinism::kRequired ? (kMaxMultiprocessors + pairs - 1) / pairs : 1;
+  return q.Product() * SizeOf(dtype) + 2 * keys + shared + sums * rows * d * 4 + rows * 4 + kLibtorchSlack;
+}
+
+}  // namespace tacc::kernels::cuda

@@ -1,0 +1,48 @@
+// LibTorch's attention on a GPU (flash attention, cuDNN's), for what it takes: much faster than
+// kernels/cuda/attention.h where both can. Not in the library for tests on the host: none of this has ever run.
+#ifndef TACC_KERNELS_CUDA_LIBTORCH_ATTENTION_H_
+#define TACC_KERNELS_CUDA_LIBTORCH_ATTENTION_H_
+
+#include <memory>
+#include <string>
+
+#include "kernels/cuda/attention.h"
+
+namespace tacc::kernels::cuda {
+
+enum class AttentionBackend { kTiles, kFlash, kCudnn };
+inline constexpr const char* Name(AttentionBackend backend) {
+  constexpr const char* kNames[] = {"tiles", "flash", "cudnn"};
+  return kNames[static_cast<int>(backend)];
+}
+
+// Empty if LibTorch may be asked; else why not: it takes bf16 and f16, head dims that are multiples of 8 up to 256, the
+// natural order, a causal mask (as many keys as queries) or none, and nothing of `extras`.
+std::string WhyNotLibtorch(const TensorView& q, const TensorView& k, const AttentionExtras& extras,
+                           const AttentionParameters& parameters);
+
+// One of its backends. Errors are exceptions of LibTorch's.
+class LibtorchAttention {
+ public:
+  // Runs a small problem of this dtype and head dim, to learn what the backend gives and wants.
+  LibtorchAttention(AttentionBackend backend, DType dtype, int64_t head_dim);
+  ~LibtorchAttention();
+  LibtorchAttention(LibtorchAttention&&);
+
+  // As Attention and AttentionGrad, of what WhyNotLibtorch takes. Scratch: AttentionWorkspaceBytes,
+  // AttentionGradWorkspaceBytes. The gradient is deterministic only by kFlash, and if LibTorch is told so
+  // (at::globalContext().setDeterministicAlgorithms).
+  void Run(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionParameters& parameters,
+           const TensorView& out, const TensorView& lse) const;
+  void RunGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
+               const TensorView& out, const TensorView& lse, const AttentionParameters& parameters,
+               const TensorView& dq, const TensorView& dk, const TensorView& dv) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tacc::kernels::cuda
+
+#endif  // TACC_KERNELS_CUDA_LIBTORCH_ATTENTION_H_
