@@ -1,0 +1,62 @@
+// Needs a GPU.
+#include "worker/rank/cuda/cuda_allocator.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace tacc::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+// LibTorch keeps the allocator: one installation a process, one test.
+TEST(CudaAllocator, ServesLibtorchFromTheWorkspace) {
+  if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no GPU";
+  DeviceWorkspace& workspace = InstallCudaAllocator(0);
+  const at::TensorOptions options = at::TensorOptions(at::kCUDA).dtype(at::kBFloat16);
+  const at::Tensor early = at::ones({100}, options);
+  EXPECT_GE(workspace.stats().system_blocks_before, 1);
+
+  constexpr int64_t kBytes = int64_t{256} << 20;
+  void* region = nullptr;
+  ASSERT_EQ(cudaMalloc(&region, kBytes), cudaSuccess);
+  const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();
+  workspace.SetWorkspace(region, kBytes, {stream.stream()});
+  const c10::cuda::CUDAStreamGuard guard(stream);
+  size_t free_before = 0, free_after = 0, total = 0;
+  {
+    const at::Tensor x = at::ones({512, 512}, options);
+    EXPECT_GE(static_cast<char*>(x.data_ptr()), static_cast<char*>(region));
+    EXPECT_LT(static_cast<char*>(x.data_ptr()), static_cast<char*>(region) + kBytes);
+    EXPECT_EQ(at::mm(x, x)[511][511].item<float>(), 512);
+    ASSERT_EQ(cudaMemGetInfo(&free_before, &total), cudaSuccess);
+    for (int i = 0; i < 10; ++i) EXPECT_EQ(at::mm(x, x)[511][511].item<float>(), 512);
+    ASSERT_EQ(cudaMemGetInfo(&free_after, &total), cudaSuccess);
+    EXPECT_EQ(free_before, free_after);
+  }
+  const DeviceWorkspace::Stats stats = workspace.stats();
+  EXPECT_EQ(stats.system_blocks_after, 0);
+  EXPECT_LE(stats.heap.used_bytes, kCublasWorkspaceBytes + (1 << 20));  // cuBLAS keeps its own.
+  try {
+    at::empty({kBytes}, options);
+    ADD_FAILURE() << "served what does not fit";
+  } catch (const c10::OutOfMemoryError& error) {
+    EXPECT_THAT(std::string(error.what()), HasSubstr("the planned GPU workspace of"));
+  }
+  EXPECT_EQ(workspace.stats().num_refused, 1);
+  EXPECT_FALSE(at::globalContext().allowTF32CuBLAS());
+}
+
+}  // namespace
+}  // namespace tacc::worker

@@ -1,0 +1,51 @@
+#include "worker/rank/cuda/timer.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+#include "kernels/cuda/stream.h"
+
+namespace tacc::worker {
+namespace {
+
+void Check(cudaError_t error) {
+  if (error == cudaSuccess) return;
+  throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorName(error) + ": " + cudaGetErrorString(error));
+}
+
+class Event {
+ public:
+  Event() { Check(cudaEventCreate(&event_)); }
+  ~Event() { (void)cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+}  // namespace
+
+double BestSeconds(int repeats, const std::function<void()>& work) {
+  const cudaStream_t stream = kernels::cuda::CurrentStream();
+  const Event begin, end;
+  work();
+  double best = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < repeats; ++i) {
+    Check(cudaEventRecord(begin.get(), stream));
+    work();
+    Check(cudaEventRecord(end.get(), stream));
+    Check(cudaEventSynchronize(end.get()));
+    float milliseconds = 0;
+    Check(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()));
+    best = std::min(best, static_cast<double>(milliseconds) * 1e-3);
+  }
+  return best;
+}
+
+}  // namespace tacc::worker
