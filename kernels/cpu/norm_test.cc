@@ -20,9 +20,20 @@ struct Shape {
   Dims x;
   int64_t n;
 };
-const Shape kShapes[] = {{{1, 1}, 1},       {{2, 3, 17}, 17},  {{5, 512}, 512},
-                         {{200, 513}, 513}, {{3, 1600}, 1600}, {{0, 8}, 8}};
-constexpr DType kFloats[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF64};
+const Shape kShapes[] = {{{1, 1}, 1},       {{2, 3, 17}, 17},    {{5, 512}, 512}, {{200, 513}, 513},
+                         {{3, 1600}, 1600}, {{2, 12296}, 12296}, {{0, 8}, 8}};
+
+// Each dtype in memory that is aligned to its elements only, and to 16 bytes.
+struct Kind {
+  DType dtype;
+  Buffer::Placement place;
+};
+constexpr Kind kKinds[] = {
+    {DType::kF32, Buffer::Placement::kOffByOne},  {DType::kF32, Buffer::Placement::kAligned},
+    {DType::kBF16, Buffer::Placement::kOffByOne}, {DType::kBF16, Buffer::Placement::kAligned},
+    {DType::kF16, Buffer::Placement::kOffByOne},  {DType::kF16, Buffer::Placement::kAligned},
+    {DType::kF64, Buffer::Placement::kOffByOne},
+};
 
 double Tolerance(DType dtype) {
   switch (dtype) {
@@ -42,16 +53,18 @@ Dims Rows(const Dims& x) { return Dims(x.begin(), x.end() - 1); }
 
 TEST(RmsNorm, MatchesTheReference) {
   for (const Shape& shape : kShapes) {
-    for (DType dtype : kFloats) {
+    for (const auto& [dtype, place] : kKinds) {
       const Tensor x = Rounded(Random(shape.x, 1, 3), dtype), w = Rounded(Random({shape.n}, 2), dtype);
       const Tensor dy = Rounded(Random(shape.x, 3), dtype);
       const auto want = reference::RmsNorm(x, w, 1e-5);
       const auto gradient = reference::RmsNormGrad(dy, x, w, 1e-5);
-      const Buffer bx(dtype, x), bw(dtype, w), bd(dtype, dy), y(dtype, shape.x), rstd(Wide(dtype), Rows(shape.x));
+      const Buffer bx(dtype, x, place), bw(dtype, w, place), bd(dtype, dy, place), y(dtype, shape.x, place),
+          rstd(Wide(dtype), Rows(shape.x), place);
       RmsNorm(bx, bw, 1e-5, y, rstd);
       EXPECT_LE(MaxError(y.ToTensor(), want.y, 1e-2), Tolerance(dtype)) << Name(dtype);
       EXPECT_LE(MaxError(rstd.ToTensor(), want.rstd, 1e-2), Tolerance(Wide(dtype)));
-      const Buffer dx(dtype, shape.x), dw(Wide(dtype), Dims{shape.n}), again(Wide(dtype), Dims{shape.n});
+      const Buffer dx(dtype, shape.x, place), dw(Wide(dtype), Dims{shape.n}, place),
+          again(Wide(dtype), Dims{shape.n}, place);
       RmsNormGrad(bd, bx, bw, rstd, dx, dw);
       EXPECT_LE(MaxError(dx.ToTensor(), gradient.dx, 1e-1), Tolerance(dtype)) << Name(dtype);
       EXPECT_LE(MaxError(dw.ToTensor(), gradient.dw, 1), Tolerance(Wide(dtype))) << Name(dtype);
@@ -87,7 +100,7 @@ TEST(RmsNorm, RoundsTheNormalisedValueAsHuggingFaceDoes) {
 
 TEST(LayerNorm, MatchesTheReferenceWithAndWithoutWeights) {
   for (const Shape& shape : kShapes) {
-    for (DType dtype : kFloats) {
+    for (const auto& [dtype, place] : kKinds) {
       for (int affine = 0; affine < 3; ++affine) {
         Tensor x = Random(shape.x, 1, 3);
         for (double& v : x.values) v += 2;
@@ -97,9 +110,10 @@ TEST(LayerNorm, MatchesTheReferenceWithAndWithoutWeights) {
         const Tensor none;
         const auto want = reference::LayerNorm(x, affine > 0 ? w : none, affine > 1 ? b : none, 1e-5);
         const auto gradient = reference::LayerNormGrad(dy, x, affine > 0 ? w : none, 1e-5);
-        const Buffer bx(dtype, x), bw(dtype, w), bb(dtype, b), bd(dtype, dy), y(dtype, shape.x), dx(dtype, shape.x);
-        const Buffer mean(Wide(dtype), Rows(shape.x)), rstd(Wide(dtype), Rows(shape.x));
-        const Buffer dw(Wide(dtype), Dims{shape.n}), db(Wide(dtype), Dims{shape.n});
+        const Buffer bx(dtype, x, place), bw(dtype, w, place), bb(dtype, b, place), bd(dtype, dy, place),
+            y(dtype, shape.x, place), dx(dtype, shape.x, place);
+        const Buffer mean(Wide(dtype), Rows(shape.x), place), rstd(Wide(dtype), Rows(shape.x), place);
+        const Buffer dw(Wide(dtype), Dims{shape.n}, place), db(Wide(dtype), Dims{shape.n}, place);
         const TensorView absent;
         LayerNorm(bx, affine > 0 ? bw : absent, affine > 1 ? bb : absent, 1e-5, y, mean, rstd);
         EXPECT_LE(MaxError(y.ToTensor(), want.y, 1e-1), Tolerance(dtype)) << Name(dtype) << " n " << shape.n;
@@ -124,14 +138,14 @@ TEST(LayerNorm, MatchesTheReferenceWithAndWithoutWeights) {
 
 TEST(L2Normalize, MatchesTheReferenceAlsoBelowEps) {
   for (const Shape& shape : kShapes) {
-    for (DType dtype : kFloats) {
+    for (const auto& [dtype, place] : kKinds) {
       Tensor x = Random(shape.x, 1);
       for (int64_t i = 0; i < x.size() && i < shape.n; ++i) x[i] *= 1e-5;  // the first row's norm is under eps
       x = Rounded(x, dtype);
       const Tensor dy = Rounded(Random(shape.x, 3), dtype);
       const double eps = 1e-2;
-      const Buffer bx(dtype, x), bd(dtype, dy), y(dtype, shape.x), dx(dtype, shape.x),
-          rnorm(Wide(dtype), Rows(shape.x));
+      const Buffer bx(dtype, x, place), bd(dtype, dy, place), y(dtype, shape.x, place), dx(dtype, shape.x, place),
+          rnorm(Wide(dtype), Rows(shape.x), place);
       L2Normalize(bx, eps, y, rnorm);
       EXPECT_LE(MaxError(y.ToTensor(), reference::L2Normalize(x, eps).y, 1e-2), Tolerance(dtype));
       L2NormalizeGrad(bd, bx, rnorm, eps, dx);

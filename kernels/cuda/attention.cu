@@ -25,7 +25,7 @@ namespace {
 constexpr int kSide = 8;
 constexpr int kTeam = kSide * kSide;
 
-// Rows of a tile, so that the tiles of a team fit into 48 KiB.
+// Rows of a tile, so that the tiles of a team fit into kMaxSharedBytes.
 template <typename C, int kD>
 constexpr int kForwardRows =
     16384 / (kD * static_cast<int>(sizeof(C))) < 32 ? 16384 / (kD * static_cast<int>(sizeof(C))) : 32;
@@ -544,7 +544,7 @@ Work WorkOf(const TensorView& q, const TensorView& k, const TensorView& v, const
 template <typename C, int kD>
 void Forward(const Work& work, const AttentionExtras& extras, const TensorView& out, const TensorView& lse) {
   using Kernel = AttentionQueries<C, kD>;
-  static_assert(sizeof(Kernel) <= 4000 && Kernel::kSharedBytes <= 48 << 10 && Kernel::kRows % kSide == 0);
+  static_assert(sizeof(Kernel) <= 4000 && Kernel::kSharedBytes <= kMaxSharedBytes && Kernel::kRows % kSide == 0);
   const int64_t query_tiles = NumTiles<Kernel::kRows>(work.queries), key_tiles = NumTiles<Kernel::kRows>(work.keys);
   ForEachTeam<kTeam>(
       query_tiles * work.num_batches * work.num_heads, kTeam, Kernel::kSharedBytes,
@@ -556,7 +556,7 @@ void Backward(const Work& work, const TensorView& dout, const TensorView& out, c
               const TensorView& dq, const TensorView& dk, const TensorView& dv) {
   using Keys = AttentionGradKeys<C, kD>;
   using Queries = AttentionGradQueries<C, kD>;
-  static_assert(sizeof(Keys) <= 4000 && Keys::kSharedBytes <= 48 << 10 && Keys::kRows % kSide == 0);
+  static_assert(sizeof(Keys) <= 4000 && Keys::kSharedBytes <= kMaxSharedBytes && Keys::kRows % kSide == 0);
   const int64_t query_tiles = NumTiles<Keys::kRows>(work.queries), key_tiles = NumTiles<Keys::kRows>(work.keys);
   C* delta = static_cast<C*>(scratch);
   ForEachTeam(out.dims.Product(0, 3), kWarp, 0,

@@ -152,7 +152,7 @@ void DispatchSlots(const TensorView& ids, int64_t num_experts, const TensorView&
   TACC_KERNEL_CHECK(ids.dims == places.dims && ids.dtype == DType::kI32 && row_ids.dtype == DType::kI32 &&
                     g.destinations > 0 && num_experts % g.destinations == 0);
   const int64_t shared_bytes = (kChunk + g.destinations) * static_cast<int64_t>(sizeof(int32_t));
-  TACC_KERNEL_CHECK(shared_bytes <= 48 << 10 && "at most 12,032 destinations");
+  TACC_KERNEL_CHECK(shared_bytes <= kMaxSharedBytes && "at most 11,776 destinations");
   const Scratch memory(DispatchSlotsWorkspaceBytes(g.num_groups));
   int64_t* dropped = static_cast<int64_t*>(memory.data());
   ForEachTeam(

@@ -32,6 +32,8 @@ namespace tacc::kernels::cuda {
 // The largest team.
 inline constexpr int kMaxTeam = 1024;
 inline constexpr int kWarp = 32;
+// What a team may share: 48 KiB less what Sum and Max take.
+inline constexpr int64_t kMaxSharedBytes = 47 << 10;
 
 #ifdef __CUDACC__
 
@@ -114,8 +116,8 @@ void ForEach(int64_t n, F f) {
 }
 
 // f(team, index) for each index in [0, num_teams), in any order, by teams of `team_size` threads (a multiple of 32, at
-// most kLargestTeam: the smaller it is, the more registers a thread may have) that share `shared_bytes` (at most 48
-// KiB).
+// most kLargestTeam: the smaller it is, the more registers a thread may have) that share `shared_bytes` (at most
+// kMaxSharedBytes).
 template <int kLargestTeam = kMaxTeam, typename F>
 void ForEachTeam(int64_t num_teams, int team_size, int64_t shared_bytes, F f) {
   if (num_teams <= 0) return;

@@ -67,7 +67,7 @@ void* Team::Slot(int rank) const { return reinterpret_cast<char*>(block_->slots.
 
 void RunTeams(int64_t num_teams, int team_size, int64_t shared_bytes, const std::function<void(Team&, int64_t)>& f) {
   TACC_KERNEL_CHECK(team_size > 0 && team_size <= kMaxTeam && team_size % kWarp == 0);
-  TACC_KERNEL_CHECK(shared_bytes >= 0 && shared_bytes <= 48 << 10);
+  TACC_KERNEL_CHECK(shared_bytes >= 0 && shared_bytes <= kMaxSharedBytes);
   // Two warps show what more would show, sooner.
   team_size = std::min(team_size, 2 * kWarp);
   Team::Block block;

@@ -1,7 +1,7 @@
 #include <cmath>
 
-#include "kernels/cuda/load.h"
 #include "kernels/cuda/norm.h"
+#include "kernels/cuda/pack.h"
 #include "kernels/cuda/scratch.h"
 #include "kernels/cuda/sum_groups.h"
 
@@ -16,7 +16,13 @@ TACC_DEVICE T RoundedTo(DType dtype, T x) {
   return x;
 }
 
-template <typename T>
+// A thread's packs of a row.
+template <int N, typename F>
+TACC_DEVICE void ForOwnPacks(const Team& team, int64_t n, F f) {
+  for (int64_t i = static_cast<int64_t>(team.rank()) * N; i < n; i += static_cast<int64_t>(team.size()) * N) f(i);
+}
+
+template <typename T, int N>
 struct RmsNormRow {
   AnyIn x, w;
   AnyOut y, rstd;
@@ -25,44 +31,100 @@ struct RmsNormRow {
 
   TACC_DEVICE void operator()(Team& team, int64_t row) const {
     T sum = 0;
-    for (int64_t i = team.rank(); i < n; i += team.size()) {
-      const T value = x.Load<T>(row * n + i);
-      sum += value * value;
-    }
+    ForOwnPacks<N>(team, n, [&](int64_t i) {
+      T values[N];
+      Load<N>(x, row * n + i, values);
+      TACC_UNROLL
+      for (int j = 0; j < N; ++j) sum += values[j] * values[j];
+    });
     const T scale = 1 / std::sqrt(team.Sum(sum) / static_cast<T>(n) + static_cast<T>(eps));
     if (team.rank() == 0) rstd.Store(row, scale);
-    for (int64_t i = team.rank(); i < n; i += team.size())
-      y.Store(row * n + i, RoundedTo(x.dtype, x.Load<T>(row * n + i) * scale) * w.Load<T>(i));
+    ForOwnPacks<N>(team, n, [&](int64_t i) {
+      T values[N], weights[N];
+      Load<N>(x, row * n + i, values);
+      Load<N>(w, i, weights);
+      TACC_UNROLL
+      for (int j = 0; j < N; ++j) values[j] = RoundedTo(x.dtype, values[j] * scale) * weights[j];
+      Store<N>(y, row * n + i, values);
+    });
   }
 };
 
-// The rows of one group, and its share of dw: each thread adds to its own columns only.
-template <typename T>
+// Sums over a group's rows, each thread of its own columns only: in shared memory where that is large enough, and in
+// `sums` [groups, n] from the start where not.
+template <typename T, int N>
+struct GroupSums {
+  T* sums;  // or null: nothing is summed
+  int64_t n;
+  bool in_shared;
+
+  // The group's; `at` is the first element in shared memory.
+  TACC_DEVICE T* Own(const Team& team, int64_t group, int64_t at) const {
+    return in_shared ? team.shared<T>() + at : sums + group * n;
+  }
+  TACC_DEVICE void Clear(const Team& team, T* own) const {
+    const T zeros[N] = {};
+    if (sums != nullptr) ForOwnPacks<N>(team, n, [&](int64_t i) { StorePacked<N, T>(own, i, zeros); });
+  }
+  TACC_DEVICE void Add(T* own, int64_t i, const T* values) const {
+    T total[N];
+    LoadPacked<N, T>(own, i, total);
+    TACC_UNROLL
+    for (int j = 0; j < N; ++j) total[j] += values[j];
+    StorePacked<N, T>(own, i, total);
+  }
+  TACC_DEVICE void Keep(const Team& team, const T* own, int64_t group) const {
+    if (sums == nullptr || !in_shared) return;
+    ForOwnPacks<N>(team, n, [&](int64_t i) {
+      T total[N];
+      LoadPacked<N, T>(own, i, total);
+      StorePacked<N, T>(sums, group * n + i, total);
+    });
+  }
+};
+
+// The rows of one group, and its share of dw.
+template <typename T, int N>
 struct RmsNormGradRows {
   AnyIn dy, x, w, rstd;
   AnyOut dx;
-  T* sums;
+  GroupSums<T, N> dw;
   int64_t n, num_rows, num_groups;
 
   TACC_DEVICE void operator()(Team& team, int64_t group) const {
-    T* own = sums + group * n;
-    for (int64_t i = team.rank(); i < n; i += team.size()) own[i] = 0;
+    T* own = dw.Own(team, group, 0);
+    dw.Clear(team, own);
     for (int64_t row = num_rows * group / num_groups; row < num_rows * (group + 1) / num_groups; ++row) {
       const T scale = rstd.Load<T>(row);
       T dot = 0;
-      for (int64_t i = team.rank(); i < n; i += team.size())
-        dot += dy.Load<T>(row * n + i) * w.Load<T>(i) * x.Load<T>(row * n + i);
+      ForOwnPacks<N>(team, n, [&](int64_t i) {
+        T gradient[N], value[N], weight[N];
+        Load<N>(dy, row * n + i, gradient);
+        Load<N>(x, row * n + i, value);
+        Load<N>(w, i, weight);
+        TACC_UNROLL
+        for (int j = 0; j < N; ++j) dot += gradient[j] * weight[j] * value[j];
+      });
       const T mean = team.Sum(dot) / static_cast<T>(n) * scale * scale;
-      for (int64_t i = team.rank(); i < n; i += team.size()) {
-        const T gradient = dy.Load<T>(row * n + i), value = x.Load<T>(row * n + i);
-        own[i] += gradient * value * scale;
-        dx.Store(row * n + i, scale * (gradient * w.Load<T>(i) - value * mean));
-      }
+      ForOwnPacks<N>(team, n, [&](int64_t i) {
+        T gradient[N], value[N], weight[N], product[N];
+        Load<N>(dy, row * n + i, gradient);
+        Load<N>(x, row * n + i, value);
+        Load<N>(w, i, weight);
+        TACC_UNROLL
+        for (int j = 0; j < N; ++j) {
+          product[j] = gradient[j] * value[j] * scale;
+          gradient[j] = scale * (gradient[j] * weight[j] - value[j] * mean);
+        }
+        dw.Add(own, i, product);
+        Store<N>(dx, row * n + i, gradient);
+      });
     }
+    dw.Keep(team, own, group);
   }
 };
 
-template <typename T>
+template <typename T, int N>
 struct LayerNormRow {
   AnyIn x, w, b;
   AnyOut y, mean, rstd;
@@ -71,62 +133,105 @@ struct LayerNormRow {
 
   TACC_DEVICE void operator()(Team& team, int64_t row) const {
     T sum = 0, squares = 0;
-    for (int64_t i = team.rank(); i < n; i += team.size()) sum += x.Load<T>(row * n + i);
+    ForOwnPacks<N>(team, n, [&](int64_t i) {
+      T values[N];
+      Load<N>(x, row * n + i, values);
+      TACC_UNROLL
+      for (int j = 0; j < N; ++j) sum += values[j];
+    });
     const T centre = team.Sum(sum) / static_cast<T>(n);
-    for (int64_t i = team.rank(); i < n; i += team.size()) {
-      const T value = x.Load<T>(row * n + i) - centre;
-      squares += value * value;
-    }
+    ForOwnPacks<N>(team, n, [&](int64_t i) {
+      T values[N];
+      Load<N>(x, row * n + i, values);
+      TACC_UNROLL
+      for (int j = 0; j < N; ++j) squares += (values[j] - centre) * (values[j] - centre);
+    });
     const T scale = 1 / std::sqrt(team.Sum(squares) / static_cast<T>(n) + static_cast<T>(eps));
     if (team.rank() == 0) {
       mean.Store(row, centre);
       rstd.Store(row, scale);
     }
-    for (int64_t i = team.rank(); i < n; i += team.size()) {
-      T value = (x.Load<T>(row * n + i) - centre) * scale;
-      if (w) value *= w.Load<T>(i);
-      if (b) value += b.Load<T>(i);
-      y.Store(row * n + i, value);
-    }
+    ForOwnPacks<N>(team, n, [&](int64_t i) {
+      T values[N], other[N];
+      Load<N>(x, row * n + i, values);
+      TACC_UNROLL
+      for (int j = 0; j < N; ++j) values[j] = (values[j] - centre) * scale;
+      if (w) {
+        Load<N>(w, i, other);
+        TACC_UNROLL
+        for (int j = 0; j < N; ++j) values[j] *= other[j];
+      }
+      if (b) {
+        Load<N>(b, i, other);
+        TACC_UNROLL
+        for (int j = 0; j < N; ++j) values[j] += other[j];
+      }
+      Store<N>(y, row * n + i, values);
+    });
   }
 };
 
-// As RmsNormGradRows; sums_w and sums_b may be null.
-template <typename T>
+// As RmsNormGradRows; w may be absent.
+template <typename T, int N>
 struct LayerNormGradRows {
   AnyIn dy, x, mean, rstd, w;
   AnyOut dx;
-  T *sums_w, *sums_b;
+  GroupSums<T, N> dw, db;
   int64_t n, num_rows, num_groups;
 
-  TACC_DEVICE void operator()(Team& team, int64_t group) const {
-    T* own_w = sums_w == nullptr ? nullptr : sums_w + group * n;
-    T* own_b = sums_b == nullptr ? nullptr : sums_b + group * n;
-    for (int64_t i = team.rank(); i < n; i += team.size()) {
-      if (own_w != nullptr) own_w[i] = 0;
-      if (own_b != nullptr) own_b[i] = 0;
+  // dy, dy times the weight, and the normalised x.
+  TACC_DEVICE void LoadPacks(int64_t row, int64_t i, T centre, T scale, T* out, T* gradient, T* normal) const {
+    Load<N>(dy, row * n + i, out);
+    Load<N>(x, row * n + i, normal);
+    if (w) {
+      Load<N>(w, i, gradient);
+    } else {
+      TACC_UNROLL
+      for (int j = 0; j < N; ++j) gradient[j] = 1;
     }
+    TACC_UNROLL
+    for (int j = 0; j < N; ++j) {
+      gradient[j] *= out[j];
+      normal[j] = (normal[j] - centre) * scale;
+    }
+  }
+
+  TACC_DEVICE void operator()(Team& team, int64_t group) const {
+    T *own_w = dw.Own(team, group, 0), *own_b = db.Own(team, group, dw.sums == nullptr ? 0 : n);
+    dw.Clear(team, own_w);
+    db.Clear(team, own_b);
     for (int64_t row = num_rows * group / num_groups; row < num_rows * (group + 1) / num_groups; ++row) {
       const T centre = mean.Load<T>(row), scale = rstd.Load<T>(row);
       T sum = 0, dot = 0;
-      for (int64_t i = team.rank(); i < n; i += team.size()) {
-        const T gradient = dy.Load<T>(row * n + i) * (w ? w.Load<T>(i) : T(1));
-        sum += gradient;
-        dot += gradient * (x.Load<T>(row * n + i) - centre) * scale;
-      }
+      ForOwnPacks<N>(team, n, [&](int64_t i) {
+        T out[N], gradient[N], normal[N];
+        LoadPacks(row, i, centre, scale, out, gradient, normal);
+        TACC_UNROLL
+        for (int j = 0; j < N; ++j) {
+          sum += gradient[j];
+          dot += gradient[j] * normal[j];
+        }
+      });
       const T mean_gradient = team.Sum(sum) / static_cast<T>(n);
       const T mean_dot = team.Sum(dot) / static_cast<T>(n);
-      for (int64_t i = team.rank(); i < n; i += team.size()) {
-        const T out = dy.Load<T>(row * n + i), normal = (x.Load<T>(row * n + i) - centre) * scale;
-        if (own_w != nullptr) own_w[i] += out * normal;
-        if (own_b != nullptr) own_b[i] += out;
-        dx.Store(row * n + i, scale * (out * (w ? w.Load<T>(i) : T(1)) - mean_gradient - normal * mean_dot));
-      }
+      ForOwnPacks<N>(team, n, [&](int64_t i) {
+        T out[N], gradient[N], normal[N];
+        LoadPacks(row, i, centre, scale, out, gradient, normal);
+        TACC_UNROLL
+        for (int j = 0; j < N; ++j) gradient[j] = scale * (gradient[j] - mean_gradient - normal[j] * mean_dot);
+        Store<N>(dx, row * n + i, gradient);
+        if (db.sums != nullptr) db.Add(own_b, i, out);
+        TACC_UNROLL
+        for (int j = 0; j < N; ++j) out[j] *= normal[j];
+        if (dw.sums != nullptr) dw.Add(own_w, i, out);
+      });
     }
+    dw.Keep(team, own_w, group);
+    db.Keep(team, own_b, group);
   }
 };
 
-template <typename T>
+template <typename T, int N>
 struct L2NormalizeRow {
   AnyIn x;
   AnyOut y, rnorm;
@@ -135,19 +240,27 @@ struct L2NormalizeRow {
 
   TACC_DEVICE void operator()(Team& team, int64_t row) const {
     T sum = 0;
-    for (int64_t i = team.rank(); i < n; i += team.size()) {
-      const T value = x.Load<T>(row * n + i);
-      sum += value * value;
-    }
+    ForOwnPacks<N>(team, n, [&](int64_t i) {
+      T values[N];
+      Load<N>(x, row * n + i, values);
+      TACC_UNROLL
+      for (int j = 0; j < N; ++j) sum += values[j] * values[j];
+    });
     const T norm = std::sqrt(team.Sum(sum)), floor = static_cast<T>(eps);
     const T scale = 1 / (norm < floor ? floor : norm);
     if (team.rank() == 0) rnorm.Store(row, scale);
-    for (int64_t i = team.rank(); i < n; i += team.size()) y.Store(row * n + i, x.Load<T>(row * n + i) * scale);
+    ForOwnPacks<N>(team, n, [&](int64_t i) {
+      T values[N];
+      Load<N>(x, row * n + i, values);
+      TACC_UNROLL
+      for (int j = 0; j < N; ++j) values[j] *= scale;
+      Store<N>(y, row * n + i, values);
+    });
   }
 };
 
 // With h = x * rnorm: dx = rnorm * (dy - h * (dy . h)); where the norm was below eps the divisor is a constant.
-template <typename T>
+template <typename T, int N>
 struct L2NormalizeGradRow {
   AnyIn dy, x, rnorm;
   AnyOut dx;
@@ -157,26 +270,41 @@ struct L2NormalizeGradRow {
   TACC_DEVICE void operator()(Team& team, int64_t row) const {
     const T scale = rnorm.Load<T>(row);
     T dot = 0;
-    for (int64_t i = team.rank(); i < n; i += team.size())
-      dot += dy.Load<T>(row * n + i) * (x.Load<T>(row * n + i) * scale);
+    ForOwnPacks<N>(team, n, [&](int64_t i) {
+      T gradient[N], value[N];
+      Load<N>(dy, row * n + i, gradient);
+      Load<N>(x, row * n + i, value);
+      TACC_UNROLL
+      for (int j = 0; j < N; ++j) dot += gradient[j] * (value[j] * scale);
+    });
     dot = team.Sum(dot);
     if (scale >= 1 / static_cast<T>(eps)) dot = 0;
-    for (int64_t i = team.rank(); i < n; i += team.size())
-      dx.Store(row * n + i, scale * (dy.Load<T>(row * n + i) - x.Load<T>(row * n + i) * scale * dot));
+    ForOwnPacks<N>(team, n, [&](int64_t i) {
+      T gradient[N], value[N];
+      Load<N>(dy, row * n + i, gradient);
+      Load<N>(x, row * n + i, value);
+      TACC_UNROLL
+      for (int j = 0; j < N; ++j) gradient[j] = scale * (gradient[j] - value[j] * scale * dot);
+      Store<N>(dx, row * n + i, gradient);
+    });
   }
 };
+
+// Threads for rows of n, in packs of N.
+int RowTeam(int64_t n, int pack) { return TeamSize(n, pack == 1 ? 8 : pack); }
 
 }  // namespace
 
 int64_t NormGradWorkspaceBytes(int64_t num_rows, int64_t row_length, int num_sums, DType compute) {
-  return NumGroups(num_rows) * num_sums * row_length * SizeOf(compute);
+  return NumGroups(num_rows, row_length) * num_sums * row_length * SizeOf(compute);
 }
 
 void RmsNorm(const TensorView& x, const TensorView& w, double eps, const TensorView& y, const TensorView& rstd) {
   TACC_KERNEL_CHECK(y.size() == x.size() && w.size() == x.row_length() && rstd.size() == x.num_rows());
   const int64_t n = x.row_length();
-  WithComputeType({x, w}, [&]<typename T>(T) {
-    ForEachTeam(x.num_rows(), TeamSize(n), 0, RmsNormRow<T>{In(x), In(w), Out(y), Out(rstd), n, eps});
+  WithPacks(n % kPack == 0, {x, w, y}, [&]<typename T, typename N>(T, N) {
+    ForEachTeam(x.num_rows(), RowTeam(n, N::value), 0,
+                RmsNormRow<T, N::value>{In(x), In(w), Out(y), Out(rstd), n, eps});
   });
 }
 
@@ -184,12 +312,15 @@ void RmsNormGrad(const TensorView& dy, const TensorView& x, const TensorView& w,
                  const TensorView& dx, const TensorView& dw) {
   TACC_KERNEL_CHECK(dy.size() == x.size() && dx.size() == x.size() && w.size() == x.row_length());
   TACC_KERNEL_CHECK(dw.size() == x.row_length() && rstd.size() == x.num_rows());
-  const int64_t n = x.row_length(), num_rows = x.num_rows(), num_groups = NumGroups(num_rows);
-  WithComputeType({dy, x, w}, [&]<typename T>(T) {
-    Scratch scratch(num_groups * n * static_cast<int64_t>(sizeof(T)));
+  const int64_t n = x.row_length(), num_rows = x.num_rows(), num_groups = NumGroups(num_rows, n);
+  WithPacks(n % kPack == 0, {dy, x, w, dx}, [&]<typename T, typename N>(T, N) {
+    const int64_t row_bytes = n * static_cast<int64_t>(sizeof(T));
+    const bool in_shared = row_bytes <= kMaxSharedBytes;
+    const Scratch scratch(num_groups * row_bytes);
     T* sums = static_cast<T*>(scratch.data());
-    ForEachTeam(num_groups, TeamSize(n), 0,
-                RmsNormGradRows<T>{In(dy), In(x), In(w), In(rstd), Out(dx), sums, n, num_rows, num_groups});
+    ForEachTeam(num_groups, RowTeam(n, N::value), in_shared ? row_bytes : 0,
+                RmsNormGradRows<T, N::value>{
+                    In(dy), In(x), In(w), In(rstd), Out(dx), {sums, n, in_shared}, n, num_rows, num_groups});
     SumGroups(sums, num_groups, n, Out(dw));
   });
 }
@@ -200,9 +331,9 @@ void LayerNorm(const TensorView& x, const TensorView& w, const TensorView& b, do
   TACC_KERNEL_CHECK(w.data == nullptr || w.size() == x.row_length());
   TACC_KERNEL_CHECK(b.data == nullptr || b.size() == x.row_length());
   const int64_t n = x.row_length();
-  WithComputeType({x, w, b}, [&]<typename T>(T) {
-    ForEachTeam(x.num_rows(), TeamSize(n), 0,
-                LayerNormRow<T>{In(x), In(w), In(b), Out(y), Out(mean), Out(rstd), n, eps});
+  WithPacks(n % kPack == 0, {x, w, b, y}, [&]<typename T, typename N>(T, N) {
+    ForEachTeam(x.num_rows(), RowTeam(n, N::value), 0,
+                LayerNormRow<T, N::value>{In(x), In(w), In(b), Out(y), Out(mean), Out(rstd), n, eps});
   });
 }
 
@@ -213,16 +344,27 @@ void LayerNormGrad(const TensorView& dy, const TensorView& x, const TensorView& 
   TACC_KERNEL_CHECK(w.data == nullptr || w.size() == x.row_length());
   TACC_KERNEL_CHECK(dw.data == nullptr || dw.size() == x.row_length());
   TACC_KERNEL_CHECK(db.data == nullptr || db.size() == x.row_length());
-  const int64_t n = x.row_length(), num_rows = x.num_rows(), num_groups = NumGroups(num_rows);
+  const int64_t n = x.row_length(), num_rows = x.num_rows(), num_groups = NumGroups(num_rows, n);
   const int num_sums = (dw.data != nullptr) + (db.data != nullptr);
-  WithComputeType({dy, x, w}, [&]<typename T>(T) {
-    Scratch scratch(num_groups * num_sums * n * static_cast<int64_t>(sizeof(T)));
+  WithPacks(n % kPack == 0, {dy, x, w, dx}, [&]<typename T, typename N>(T, N) {
+    const int64_t row_bytes = num_sums * n * static_cast<int64_t>(sizeof(T));
+    const bool in_shared = row_bytes <= kMaxSharedBytes;
+    const Scratch scratch(num_groups * row_bytes);
     T* sums = static_cast<T*>(scratch.data());
     T* sums_w = dw.data == nullptr ? nullptr : sums;
     T* sums_b = db.data == nullptr ? nullptr : sums + (num_sums - 1) * num_groups * n;
-    ForEachTeam(num_groups, TeamSize(n), 0,
-                LayerNormGradRows<T>{In(dy), In(x), In(mean), In(rstd), In(w), Out(dx), sums_w, sums_b, n, num_rows,
-                                     num_groups});
+    ForEachTeam(num_groups, RowTeam(n, N::value), in_shared ? row_bytes : 0,
+                LayerNormGradRows<T, N::value>{In(dy),
+                                               In(x),
+                                               In(mean),
+                                               In(rstd),
+                                               In(w),
+                                               Out(dx),
+                                               {sums_w, n, in_shared},
+                                               {sums_b, n, in_shared},
+                                               n,
+                                               num_rows,
+                                               num_groups});
     if (sums_w != nullptr) SumGroups(sums_w, num_groups, n, Out(dw));
     if (sums_b != nullptr) SumGroups(sums_b, num_groups, n, Out(db));
   });
@@ -231,8 +373,8 @@ void LayerNormGrad(const TensorView& dy, const TensorView& x, const TensorView& 
 void L2Normalize(const TensorView& x, double eps, const TensorView& y, const TensorView& rnorm) {
   TACC_KERNEL_CHECK(y.size() == x.size() && rnorm.size() == x.num_rows());
   const int64_t n = x.row_length();
-  WithComputeType({x}, [&]<typename T>(T) {
-    ForEachTeam(x.num_rows(), TeamSize(n), 0, L2NormalizeRow<T>{In(x), Out(y), Out(rnorm), n, eps});
+  WithPacks(n % kPack == 0, {x, y}, [&]<typename T, typename N>(T, N) {
+    ForEachTeam(x.num_rows(), RowTeam(n, N::value), 0, L2NormalizeRow<T, N::value>{In(x), Out(y), Out(rnorm), n, eps});
   });
 }
 
@@ -240,8 +382,9 @@ void L2NormalizeGrad(const TensorView& dy, const TensorView& x, const TensorView
                      const TensorView& dx) {
   TACC_KERNEL_CHECK(dy.size() == x.size() && dx.size() == x.size() && rnorm.size() == x.num_rows());
   const int64_t n = x.row_length();
-  WithComputeType({dy, x}, [&]<typename T>(T) {
-    ForEachTeam(x.num_rows(), TeamSize(n), 0, L2NormalizeGradRow<T>{In(dy), In(x), In(rnorm), Out(dx), n, eps});
+  WithPacks(n % kPack == 0, {dy, x, dx}, [&]<typename T, typename N>(T, N) {
+    ForEachTeam(x.num_rows(), RowTeam(n, N::value), 0,
+                L2NormalizeGradRow<T, N::value>{In(dy), In(x), In(rnorm), Out(dx), n, eps});
   });
 }
 

@@ -9,11 +9,14 @@
 
 namespace tacc::kernels::cuda {
 
-// Groups of rows: enough to keep a large GPU busy, few enough that adding them up costs little.
-inline int64_t NumGroups(int64_t num_rows) {
-  constexpr int64_t kMaxGroups = 512;
+// Groups of rows of n: enough to keep a large GPU busy, more where rows are short and teams small, and few enough that
+// adding them up costs little.
+inline int64_t NumGroups(int64_t num_rows, int64_t n) {
+  constexpr int64_t kMinGroups = 512, kMaxGroups = 8192, kSums = 1 << 20;
   if (num_rows < 1) return 1;
-  return num_rows < kMaxGroups ? num_rows : kMaxGroups;
+  const int64_t wanted = n < 1 ? kMaxGroups : kSums / n;
+  const int64_t groups = wanted < kMinGroups ? kMinGroups : wanted < kMaxGroups ? wanted : kMaxGroups;
+  return num_rows < groups ? num_rows : groups;
 }
 
 // A team takes kWarp columns; its threads of one column take every so many groups.
@@ -40,7 +43,7 @@ struct SumGroupsOfColumns {
 // y[i] = sum over g of sums[g * n + i], for i in [0, n). T: float, double.
 template <typename T>
 void SumGroups(const T* sums, int64_t num_groups, int64_t n, AnyOut y) {
-  constexpr int kTeam = 256;
+  constexpr int kTeam = 1024;
   ForEachTeam((n + kWarp - 1) / kWarp, kTeam, kTeam * static_cast<int64_t>(sizeof(T)),
               SumGroupsOfColumns<T>{sums, num_groups, n, y});
 }
