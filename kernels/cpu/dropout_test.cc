@@ -14,8 +14,6 @@ using reference::MaxError;
 using reference::Random;
 using reference::Tensor;
 
-constexpr DType kFloats[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF64};
-
 double Tolerance(DType dtype) {
   switch (dtype) {
     case DType::kBF16:
@@ -37,9 +35,14 @@ TEST(Dropout, FollowsPhiloxAndDoesNotSeeTheSharding) {
   const TensorView step_view{&step, DType::kI64, {}};
   const DropoutParameters parameters{.rate = rate, .key = 17, .seed = 42};
   const Tensor x = Random({3, n}, 1);
-  for (DType dtype : kFloats) {
-    const Buffer in(dtype, x), y(dtype, Dims{3, n});
-    Dropout(in, step_view, {samples.data(), DType::kI64, {3}}, {}, parameters, y);
+  for (const auto& [dtype, placement] : {std::pair<DType, Buffer::Placement>{DType::kF32, Buffer::Placement::kOffByOne},
+                                         {DType::kBF16, Buffer::Placement::kOffByOne},
+                                         {DType::kBF16, Buffer::Placement::kAligned},
+                                         {DType::kF16, Buffer::Placement::kAligned},
+                                         {DType::kF32, Buffer::Placement::kAligned},
+                                         {DType::kF64, Buffer::Placement::kOffByOne}}) {
+    const Buffer in(dtype, x, placement), y(dtype, Dims{3, n}, placement);
+    TACC_BACKEND::Dropout(in, step_view, {samples.data(), DType::kI64, {3}}, {}, parameters, y);
     const Tensor values = in.ToTensor(), got = y.ToTensor();
     int64_t kept = 0;
     Tensor want(x.dims);
@@ -57,7 +60,7 @@ TEST(Dropout, FollowsPhiloxAndDoesNotSeeTheSharding) {
     // The third row alone, as another rank would hold it.
     const Buffer row_in(dtype, Tensor({1, n}, std::vector<double>(x.values.begin() + 2 * n, x.values.end())));
     const Buffer row_out(dtype, Dims{1, n});
-    Dropout(row_in, step_view, {&samples[2], DType::kI64, {1}}, {}, parameters, row_out);
+    TACC_BACKEND::Dropout(row_in, step_view, {&samples[2], DType::kI64, {1}}, {}, parameters, row_out);
     EXPECT_EQ(row_out.ToTensor().values, std::vector<double>(got.values.begin() + 2 * n, got.values.end()));
     // A part of every sample: 17 x 61 elements, of which columns 10 to 40 of rows 3 to 8.
     const Dims sample_dims{17, 61};
@@ -68,9 +71,53 @@ TEST(Dropout, FollowsPhiloxAndDoesNotSeeTheSharding) {
       });
     };
     const Buffer part_in(dtype, cut(wide)), part_out(dtype, Dims{3, 5, 30});
-    Dropout(part_in, step_view, {samples.data(), DType::kI64, {3}}, {sample_dims, {3, 10}}, parameters, part_out);
+    TACC_BACKEND::Dropout(part_in, step_view, {samples.data(), DType::kI64, {3}}, {sample_dims, {3, 10}}, parameters,
+                          part_out);
     EXPECT_EQ(part_out.ToTensor().values, cut(Tensor({3, 17, 61}, got.values)).values);
+    // Rows at positions of their own: 2, 3, 11 and 12, and one that is padding.
+    const int64_t rows[] = {2, 3, 11, 12, 0};
+    const auto pick = [&](const Tensor& from) {
+      return reference::Gather(from, {3, 5, 30}, [&](const std::vector<int64_t>& i) {
+        return std::vector<int64_t>{i[0], rows[i[1]], i[2] + 10};
+      });
+    };
+    const Buffer rows_in(dtype, pick(wide)), rows_out(dtype, Dims{3, 5, 30});
+    TACC_BACKEND::Dropout(rows_in, step_view, {samples.data(), DType::kI64, {3}},
+                          {sample_dims, {2, 10}, {2, 3, 11, 12}}, parameters, rows_out);
+    const Tensor rows_got = rows_out.ToTensor(), rows_want = pick(Tensor({3, 17, 61}, got.values));
+    for (int64_t i = 0; i < rows_got.size(); ++i) {
+      if (i / 30 % 5 == 4) continue;
+      EXPECT_EQ(rows_got[i], rows_want[i]) << i;
+    }
+    EXPECT_TRUE(y.GuardsIntact() && part_out.GuardsIntact() && rows_out.GuardsIntact());
   }
+}
+
+TEST(Dropout, DropsTheSameOfOneDimAndOfMany) {
+  int64_t step = 5;
+  std::vector<int64_t> samples = {int64_t{1} << 40, 7};
+  const TensorView step_view{&step, DType::kI64, {}}, ids{samples.data(), DType::kI64, {2}};
+  const DropoutParameters parameters{.rate = 0.5, .key = 3, .seed = int64_t{9} << 33};
+  const Tensor ones(Dims{2, 24 * 16}, std::vector<double>(2 * 24 * 16, 1.0));
+  const Buffer flat(DType::kBF16, ones, Buffer::Placement::kAligned), y(DType::kBF16, ones.dims);
+  TACC_BACKEND::Dropout(flat, step_view, ids, {}, parameters, y);
+  // Packs that lie in one row, and packs across several.
+  for (const Dims& dims : {Dims{2, 24, 16}, Dims{2, 4, 6, 16}, Dims{2, 128, 3}, Dims{2, 12, 4, 8}}) {
+    const Buffer x(DType::kBF16, Tensor(dims, ones.values), Buffer::Placement::kAligned);
+    const Buffer got(DType::kBF16, dims, Buffer::Placement::kAligned);
+    TACC_BACKEND::Dropout(x, step_view, ids, {Dims(dims.begin() + 1, dims.end()), {}, {}}, parameters, got);
+    EXPECT_EQ(got.ToTensor().values, y.ToTensor().values);
+    Dims larger(dims.begin() + 1, dims.end()), offset = larger;
+    for (int d = 0; d < larger.rank(); ++d) larger[d] += offset[d] = d + 1;
+    const Buffer part(DType::kBF16, dims, Buffer::Placement::kAligned), whole(DType::kBF16, dims);
+    TACC_BACKEND::Dropout(x, step_view, ids, {larger, offset, {}}, parameters, part);
+    TACC_BACKEND::Dropout(x, step_view, ids, {larger, offset, {}}, parameters, whole);  // not aligned
+    EXPECT_EQ(part.ToTensor().values, whole.ToTensor().values);
+  }
+  const Buffer tokens(DType::kF32, Tensor(Dims{2}, {1.0, 1.0})), kept(DType::kF32, Dims{2});
+  TACC_BACKEND::Dropout(tokens, step_view, ids, {}, parameters, kept);
+  EXPECT_EQ(kept.ToTensor()[0], y.ToTensor()[0]);
+  EXPECT_EQ(kept.ToTensor()[1], y.ToTensor()[24 * 16]);
 }
 
 TEST(Philox, MatchesThePublishedVector) {

@@ -25,15 +25,20 @@ Buffer Scalar(double value) { return Buffer(DType::kF32, Tensor(Dims{}, {value})
 TEST(AdamW, FollowsTheReferenceOverSteps) {
   for (DType dtype : {DType::kF32, DType::kF64}) {
     for (DType g_type : {dtype, DType::kBF16}) {
-      for (int64_t n : {1, 700, 20001}) {
+      for (const auto& [n, placement] : {std::pair<int64_t, Buffer::Placement>{1, Buffer::Placement::kOffByOne},
+                                         {700, Buffer::Placement::kOffByOne},
+                                         {701, Buffer::Placement::kAligned},
+                                         {20001, Buffer::Placement::kOffByOne},
+                                         {20001, Buffer::Placement::kAligned}}) {
         Tensor zeros({n});
         reference::AdamWState state{Rounded(Random({n}, 1), dtype), zeros, zeros};
-        const Buffer w(dtype, state.w), m(dtype, zeros), v(dtype, zeros), copy(DType::kBF16, Dims{n});
+        const Buffer w(dtype, state.w, placement), m(dtype, zeros, placement), v(dtype, zeros, placement);
+        const Buffer copy(DType::kBF16, Dims{n}, placement);
         const Buffer lr = Scalar(3e-3), scale = Scalar(0.5), apply = Scalar(1);
         for (int step = 1; step <= 5; ++step) {
           const Tensor g = Rounded(Random({n}, 10 + step), g_type);
           state = reference::AdamW(state, g, lr.ToTensor()[0], 0.5, step, 0.9, 0.95, 1e-8, 0.1);
-          const Buffer gradient(g_type, g), count = Scalar(step);
+          const Buffer gradient(g_type, g, placement), count = Scalar(step);
           AdamW(w, m, v, gradient, {lr, scale, apply, count}, {0.9, 0.95, 1e-8, 0.1}, w, m, v, copy);
         }
         const double tolerance = dtype == DType::kF64 ? 1e-10 : 3e-6;
@@ -60,21 +65,27 @@ TEST(AdamW, SkippedUpdateKeepsEveryBit) {
   EXPECT_EQ(copy.ToTensor().values, Rounded(bw.ToTensor(), DType::kBF16).values);
 }
 
+double RateAfter(const LrSchedule& schedule, int64_t step) {
+  const Buffer rate(DType::kF64, Dims{});
+  TACC_BACKEND::LearningRate(schedule, {&step, DType::kI64, {}}, rate);
+  return rate.ToTensor()[0];
+}
+
 TEST(LrSchedule, WarmsUpAndDecays) {
   const LrSchedule cosine{LrScheduleType::kCosine, 1e-3, 10, 110, 0};
-  EXPECT_DOUBLE_EQ(LearningRate(cosine, 0), 0);
-  EXPECT_DOUBLE_EQ(LearningRate(cosine, 5), 5e-4);
-  EXPECT_DOUBLE_EQ(LearningRate(cosine, 10), 1e-3);
-  EXPECT_NEAR(LearningRate(cosine, 60), 5e-4, 1e-12);
-  EXPECT_NEAR(LearningRate(cosine, 110), 0, 1e-12);
-  EXPECT_NEAR(LearningRate(cosine, 500), 0, 1e-12);
+  EXPECT_DOUBLE_EQ(RateAfter(cosine, 0), 0);
+  EXPECT_DOUBLE_EQ(RateAfter(cosine, 5), 5e-4);
+  EXPECT_DOUBLE_EQ(RateAfter(cosine, 10), 1e-3);
+  EXPECT_NEAR(RateAfter(cosine, 60), 5e-4, 1e-12);
+  EXPECT_NEAR(RateAfter(cosine, 110), 0, 1e-12);
+  EXPECT_NEAR(RateAfter(cosine, 500), 0, 1e-12);
   const LrSchedule linear{LrScheduleType::kLinear, 1e-3, 0, 100, 0.1};
-  EXPECT_DOUBLE_EQ(LearningRate(linear, 0), 1e-3);
-  EXPECT_NEAR(LearningRate(linear, 50), 5.5e-4, 1e-12);
-  EXPECT_NEAR(LearningRate(linear, 100), 1e-4, 1e-12);
+  EXPECT_DOUBLE_EQ(RateAfter(linear, 0), 1e-3);
+  EXPECT_NEAR(RateAfter(linear, 50), 5.5e-4, 1e-12);
+  EXPECT_NEAR(RateAfter(linear, 100), 1e-4, 1e-12);
   const LrSchedule constant{LrScheduleType::kConstant, 1e-3, 4, 100, 0};
-  EXPECT_DOUBLE_EQ(LearningRate(constant, 2), 5e-4);
-  EXPECT_DOUBLE_EQ(LearningRate(constant, 1000), 1e-3);
+  EXPECT_DOUBLE_EQ(RateAfter(constant, 2), 5e-4);
+  EXPECT_DOUBLE_EQ(RateAfter(constant, 1000), 1e-3);
 }
 
 }  // namespace

@@ -20,6 +20,8 @@ using reference::Rounded;
 using reference::Tensor;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// Vectorised paths need aligned arrays; the others are for those that are not.
+constexpr Buffer::Placement kPlacements[] = {Buffer::Placement::kOffByOne, Buffer::Placement::kAligned};
 constexpr DType kFloats[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF64};
 
 // Half a unit in the last place of a result, and a few roundings of the f32 (f64) computation.
@@ -72,11 +74,13 @@ TEST(Unary, MatchesTheReferenceForEveryDtypeAndSize) {
         const Tensor x = Inputs({n}, n + 1, c.low, c.high, dtype);
         Tensor want(x.dims);
         for (int64_t i = 0; i < n; ++i) want[i] = c.f(x[i]);
-        const Buffer in(dtype, x), out(dtype, Dims{n});
-        Unary(c.op, in, out);
-        EXPECT_LE(MaxError(out.ToTensor(), want, 1e-1), Tolerance(dtype))
-            << "op " << static_cast<int>(c.op) << " " << Name(dtype) << " n " << n;
-        EXPECT_TRUE(out.GuardsIntact());
+        for (Buffer::Placement placement : kPlacements) {
+          const Buffer in(dtype, x, placement), out(dtype, Dims{n}, placement);
+          Unary(c.op, in, out);
+          EXPECT_LE(MaxError(out.ToTensor(), want, 1e-1), Tolerance(dtype))
+              << "op " << static_cast<int>(c.op) << " " << Name(dtype) << " n " << n;
+          EXPECT_TRUE(out.GuardsIntact());
+        }
       }
     }
   }
@@ -124,6 +128,19 @@ TEST(Unary, CastsBetweenAllDtypes) {
       EXPECT_EQ(out.ToTensor().values, want.values) << Name(from) << " to " << Name(to);
     }
   }
+  const Tensor many = Random({1003}, 8);
+  for (DType from : kFloats) {
+    for (DType to : kFloats) {
+      for (Buffer::Placement placement : kPlacements) {
+        const Buffer in(from, many, placement), out(to, many.dims, Buffer::Placement::kAligned);
+        Unary(UnaryOp::kCast, in, out);
+        const Tensor want = from == DType::kF64 ? Rounded(in.ToTensor(), DType::kF32) : in.ToTensor();
+        EXPECT_EQ(out.ToTensor().values, (to == DType::kF64 ? in.ToTensor() : Rounded(want, to)).values)
+            << Name(from) << " to " << Name(to);
+        EXPECT_TRUE(out.GuardsIntact());
+      }
+    }
+  }
   const int64_t large = (int64_t{1} << 62) + 1;
   int64_t copy = 0;
   Unary(UnaryOp::kCast, {const_cast<int64_t*>(&large), DType::kI64, {}}, {&copy, DType::kI64, {}});
@@ -146,9 +163,11 @@ TEST(Unary, RoundsHalfFloatsToNearestEven) {
       values.insert(values.end(), {middle, std::nextafter(middle, 1e38f), std::nextafter(middle, -1e38f)});
     }
     const Tensor x({static_cast<int64_t>(values.size())}, values);
-    const Buffer in(DType::kF32, x), out(dtype, x.dims);
-    Unary(UnaryOp::kCast, in, out);
-    EXPECT_EQ(MaxError(out.ToTensor(), Rounded(Rounded(x, DType::kF32), dtype), 1e-300), 0) << Name(dtype);
+    for (Buffer::Placement placement : kPlacements) {
+      const Buffer in(DType::kF32, x, placement), out(dtype, x.dims, placement);
+      Unary(UnaryOp::kCast, in, out);
+      EXPECT_EQ(MaxError(out.ToTensor(), Rounded(Rounded(x, DType::kF32), dtype), 1e-300), 0) << Name(dtype);
+    }
   }
 }
 
@@ -169,10 +188,13 @@ TEST(UnaryGrad, IsTheDerivative) {
       const Tensor dy = Rounded(Random({1031}, 6), dtype);
       Tensor want(x.dims);
       for (int64_t i = 0; i < x.size(); ++i) want[i] = dy[i] * reference::Derivative(f, x[i]);
-      const Buffer in(dtype, x), d(dtype, dy), out(dtype, x.dims);
-      UnaryGrad(op, in, d, out, {.p0 = -1, .p1 = 2});
-      EXPECT_LE(MaxError(out.ToTensor(), want, 1e-1), dtype == DType::kF64 ? 1e-8 : 2 * Tolerance(dtype))
-          << "op " << static_cast<int>(op) << " " << Name(dtype);
+      for (Buffer::Placement placement : kPlacements) {
+        const Buffer in(dtype, x, placement), d(dtype, dy, placement), out(dtype, x.dims, placement);
+        UnaryGrad(op, in, d, out, {.p0 = -1, .p1 = 2});
+        EXPECT_LE(MaxError(out.ToTensor(), want, 1e-1), dtype == DType::kF64 ? 1e-8 : 2 * Tolerance(dtype))
+            << "op " << static_cast<int>(op) << " " << Name(dtype);
+        EXPECT_TRUE(out.GuardsIntact());
+      }
     }
   }
 }
@@ -196,21 +218,29 @@ TEST(Binary, BroadcastsTheTrailingDims) {
       {BinaryOp::kMaximum, [](double a, double b) { return std::max(a, b); }},
       {BinaryOp::kMinimum, [](double a, double b) { return std::min(a, b); }},
   };
+  // Periods that are multiples of a pack's width, and others.
+  const std::pair<Dims, Dims> shapes[] = {{{7, 5, 33}, {7, 5, 33}}, {{7, 5, 33}, {5, 33}}, {{7, 5, 33}, {33}},
+                                          {{7, 5, 33}, {}},         {{3, 2, 24}, {2, 24}}, {{3, 24}, {24}},
+                                          {{3, 2, 12}, {12}},       {{5, 3}, {3}}};
   for (const auto& [op, f] : cases) {
     for (DType a_type : kFloats) {
       for (DType b_type : kFloats) {
         const DType y_type = a_type == DType::kF64 || b_type == DType::kF64 ? DType::kF64 : a_type;
-        for (const Dims& b_dims : {Dims{7, 5, 33}, Dims{5, 33}, Dims{33}, Dims{}}) {
-          const Tensor a = Rounded(Random({7, 5, 33}, 3), a_type);
+        for (const auto& [a_dims, b_dims] : shapes) {
+          const Tensor a = Rounded(Random(a_dims, 3), a_type);
           Tensor b = Rounded(Random(b_dims, 4), b_type);
           for (double& v : b.values) v += v >= 0 ? 1 : -1;
           b = Rounded(b, b_type);
           Tensor want(a.dims);
           for (int64_t i = 0; i < a.size(); ++i) want[i] = f(a[i], b[i % b.size()]);
-          const Buffer left(a_type, a), right(b_type, b), out(y_type, a.dims);
-          Binary(op, left, right, out);
-          EXPECT_LE(MaxError(out.ToTensor(), want, 1e-1), Tolerance(y_type));
-          EXPECT_TRUE(out.GuardsIntact());
+          for (Buffer::Placement left_at : kPlacements) {
+            for (Buffer::Placement right_at : kPlacements) {
+              const Buffer left(a_type, a, left_at), right(b_type, b, right_at), out(y_type, a.dims, left_at);
+              Binary(op, left, right, out);
+              EXPECT_LE(MaxError(out.ToTensor(), want, 1e-1), Tolerance(y_type));
+              EXPECT_TRUE(out.GuardsIntact());
+            }
+          }
         }
       }
     }
@@ -236,38 +266,54 @@ TEST(Swiglu, MatchesTheReference) {
       want_gate[i] = dy[i] * up[i] * s * (1 + gate[i] * (1 - s));
       want_up[i] = dy[i] * reference::Silu(gate[i]);
     }
-    const Buffer g(dtype, gate), u(dtype, up), d(dtype, dy), y(dtype, gate.dims), dg(dtype, gate.dims);
-    Swiglu(g, u, y);
-    EXPECT_LE(MaxError(y.ToTensor(), want, 1e-1), Tolerance(dtype));
-    SwigluGrad(g, u, d, dg, u);  // dup over up
-    EXPECT_LE(MaxError(dg.ToTensor(), want_gate, 1e-1), 2 * Tolerance(dtype));
-    EXPECT_LE(MaxError(u.ToTensor(), want_up, 1e-1), 2 * Tolerance(dtype));
+    for (Buffer::Placement placement : kPlacements) {
+      const Buffer g(dtype, gate, placement), u(dtype, up, placement), d(dtype, dy, placement);
+      const Buffer y(dtype, gate.dims, placement), dg(dtype, gate.dims, placement);
+      Swiglu(g, u, y);
+      EXPECT_LE(MaxError(y.ToTensor(), want, 1e-1), Tolerance(dtype));
+      SwigluGrad(g, u, d, dg, u);  // dup over up
+      EXPECT_LE(MaxError(dg.ToTensor(), want_gate, 1e-1), 2 * Tolerance(dtype));
+      EXPECT_LE(MaxError(u.ToTensor(), want_up, 1e-1), 2 * Tolerance(dtype));
+      EXPECT_TRUE(y.GuardsIntact() && dg.GuardsIntact() && u.GuardsIntact());
+    }
   }
 }
 
 TEST(Select, ChoosesByTheScalar) {
-  const Buffer a(DType::kBF16, Random({5}, 1)), b(DType::kBF16, Random({5}, 2)), y(DType::kBF16, Dims{5});
-  const Buffer yes(DType::kF32, Tensor(Dims{}, {2.0})), no(DType::kBool, Tensor(Dims{}, {0.0}));
-  Select(yes, a, b, y);
-  EXPECT_EQ(y.ToTensor().values, a.ToTensor().values);
-  Select(no, a, b, y);
-  EXPECT_EQ(y.ToTensor().values, b.ToTensor().values);
+  for (DType dtype : {DType::kBool, DType::kBF16, DType::kF32, DType::kI64}) {
+    for (int64_t n : {0, 5, 16}) {
+      for (Buffer::Placement placement : kPlacements) {
+        const Buffer a(dtype, Random({n}, 1, 9), placement), b(dtype, Random({n}, 2, 9), placement);
+        const Buffer y(dtype, Dims{n}, placement);
+        const Buffer yes(DType::kF32, Tensor(Dims{}, {2.0})), no(DType::kBool, Tensor(Dims{}, {0.0}));
+        Select(yes, a, b, y);
+        EXPECT_EQ(y.ToTensor().values, a.ToTensor().values);
+        Select(no, a, b, y);
+        EXPECT_EQ(y.ToTensor().values, b.ToTensor().values);
+        Select(yes, a, b, b);  // y over b
+        EXPECT_EQ(b.ToTensor().values, a.ToTensor().values);
+        EXPECT_TRUE(y.GuardsIntact() && b.GuardsIntact());
+      }
+    }
+  }
 }
 
 TEST(IsFinite, FindsOneBadElementAnywhere) {
   for (DType dtype : kFloats) {
-    for (int64_t n : {0, 1, 600, 70000}) {
+    for (int64_t n : {0, 1, 603, 70000}) {
       const Tensor x = Random({n}, 1);
       const Buffer y(DType::kF32, Dims{});
-      IsFinite(Buffer(dtype, x), y);
+      IsFinite(Buffer(dtype, x, Buffer::Placement::kAligned), y);
       EXPECT_EQ(y.ToTensor()[0], 1) << Name(dtype) << " " << n;
       for (int64_t at : {int64_t{0}, n / 2, n - 1}) {
         if (at < 0 || at >= n) continue;
         for (double bad : {std::nan(""), kInfinity, -kInfinity}) {
           Tensor broken = x;
           broken[at] = bad;
-          IsFinite(Buffer(dtype, broken), y);
-          EXPECT_EQ(y.ToTensor()[0], 0);
+          for (Buffer::Placement placement : kPlacements) {
+            IsFinite(Buffer(dtype, broken, placement), y);
+            EXPECT_EQ(y.ToTensor()[0], 0);
+          }
         }
       }
     }
@@ -275,36 +321,44 @@ TEST(IsFinite, FindsOneBadElementAnywhere) {
 }
 
 TEST(SumSquares, LeavesOutPaddingAndIgnoresTheNumberOfThreads) {
-  const Dims dims{5, 40, 333};
-  for (const Dims& bounds :
-       {dims, Dims{4, 40, 333}, Dims{5, 39, 333}, Dims{5, 40, 330}, Dims{3, 7, 1}, Dims{0, 40, 333}}) {
-    for (DType dtype : kFloats) {
-      const Tensor x = Rounded(Random(dims, 11), dtype);
-      double want = 0;
-      for (int64_t i = 0; i < bounds[0]; ++i) {
-        for (int64_t j = 0; j < bounds[1]; ++j) {
-          for (int64_t k = 0; k < bounds[2]; ++k) want += x[(i * 40 + j) * 333 + k] * x[(i * 40 + j) * 333 + k];
-        }
+  const auto test = [](const Dims& dims, const Dims& bounds, DType dtype, Buffer::Placement placement) {
+    const Tensor x = Rounded(Random(dims, 11), dtype);
+    double want = 0;
+    for (int64_t i = 0; i < bounds[0]; ++i) {
+      for (int64_t j = 0; j < bounds[1]; ++j) {
+        for (int64_t k = 0; k < bounds[2]; ++k) want += std::pow(x[(i * dims[1] + j) * dims[2] + k], 2);
       }
-      const Buffer in(dtype, x), one(DType::kF64, Dims{}), many(DType::kF64, Dims{});
-      const int threads = omp_get_max_threads();
-      omp_set_num_threads(1);
-      SumSquares(in, bounds, one);
-      omp_set_num_threads(5);
-      SumSquares(in, bounds, many);
-      omp_set_num_threads(threads);
-      EXPECT_NEAR(one.ToTensor()[0], want, 1e-11 * want);
-      EXPECT_EQ(one.ToTensor()[0], many.ToTensor()[0]);
+    }
+    const Buffer in(dtype, x, placement), one(DType::kF64, Dims{}), many(DType::kF64, Dims{});
+    const int threads = omp_get_max_threads();
+    omp_set_num_threads(1);
+    SumSquares(in, bounds, one);
+    omp_set_num_threads(5);
+    SumSquares(in, bounds, many);
+    omp_set_num_threads(threads);
+    EXPECT_NEAR(one.ToTensor()[0], want, 1e-11 * want);
+    EXPECT_EQ(one.ToTensor()[0], many.ToTensor()[0]);
+  };
+  // Rows that can be read in packs, and others.
+  for (int64_t row : {333, 336}) {
+    const Dims dims{5, 40, row};
+    for (const Dims& bounds : {dims, Dims{4, 40, row}, Dims{5, 39, row}, Dims{5, 40, 330}, Dims{5, 33, 328},
+                               Dims{3, 7, 1}, Dims{0, 40, row}}) {
+      for (DType dtype : kFloats) {
+        for (Buffer::Placement placement : kPlacements) test(dims, bounds, dtype, placement);
+      }
     }
   }
 }
 
 TEST(Fill, SetsEveryElement) {
   for (DType dtype : {DType::kBool, DType::kI32, DType::kI64, DType::kBF16, DType::kF16, DType::kF32, DType::kF64}) {
-    const Buffer y(dtype, Dims{3, 7});
-    Fill(1, y);
-    EXPECT_EQ(y.ToTensor().values, std::vector<double>(21, 1.0));
-    EXPECT_TRUE(y.GuardsIntact());
+    for (Buffer::Placement placement : kPlacements) {
+      const Buffer y(dtype, Dims{3, 7}, placement);
+      Fill(1, y);
+      EXPECT_EQ(y.ToTensor().values, std::vector<double>(21, 1.0));
+      EXPECT_TRUE(y.GuardsIntact());
+    }
   }
   const Buffer iota(DType::kI32, Dims{2, 3});
   Iota(1, 0, iota);

@@ -2,9 +2,11 @@
 #include <omp.h>
 
 #include <cmath>
+#include <cstring>
 
 #include "kernels/backend_under_test.h"
 #include TACC_KERNEL_HEADER(shape.h)
+#include TACC_KERNEL_HEADER(views.h)
 #include "kernels/reference/buffer.h"
 #include "kernels/reference/reference.h"
 
@@ -18,6 +20,8 @@ using reference::Rounded;
 using reference::Tensor;
 using Index = std::vector<int64_t>;
 
+// Wide copies need aligned arrays; the others are for those that are not.
+constexpr Buffer::Placement kPlacements[] = {Buffer::Placement::kOffByOne, Buffer::Placement::kAligned};
 constexpr DType kSizes[] = {DType::kBool, DType::kBF16, DType::kF32, DType::kF64};
 
 TEST(Transpose, MovesEveryElement) {
@@ -29,6 +33,9 @@ TEST(Transpose, MovesEveryElement) {
       {{4, 6, 3, 8}, {0, 2, 1, 3}},
       {{4, 6, 3, 8}, {3, 1, 0, 2}},
       {{1, 9, 1, 4}, {2, 3, 0, 1}},
+      {{2, 3, 5, 16}, {0, 2, 1, 3}},
+      {{3, 20, 7, 33}, {3, 2, 0, 1}},
+      {{2, 40, 35}, {2, 0, 1}},
       {{}, {}},
       {{5, 0}, {1, 0}},
   };
@@ -37,48 +44,85 @@ TEST(Transpose, MovesEveryElement) {
       const Tensor x = Rounded(Random(dims, 3), dtype);
       Dims y_dims;
       for (int64_t p : perm) y_dims.push_back(dims[static_cast<int>(p)]);
-      const Buffer in(dtype, x), out(dtype, y_dims);
-      Transpose(in, perm, out);
       const Dims order = perm;
-      const Tensor want = reference::Gather(in.ToTensor(), y_dims, [&](const Index& i) {
-        Index source(i.size());
-        for (size_t d = 0; d < i.size(); ++d) source[order[static_cast<int>(d)]] = i[d];
-        return source;
-      });
-      EXPECT_EQ(out.ToTensor().values, want.values);
-      EXPECT_TRUE(out.GuardsIntact());
+      for (Buffer::Placement placement : kPlacements) {
+        const Buffer in(dtype, x, placement), out(dtype, y_dims, placement);
+        Transpose(in, perm, out);
+        const Tensor want = reference::Gather(in.ToTensor(), y_dims, [&](const Index& i) {
+          Index source(i.size());
+          for (size_t d = 0; d < i.size(); ++d) source[order[static_cast<int>(d)]] = i[d];
+          return source;
+        });
+        EXPECT_EQ(out.ToTensor().values, want.values);
+        EXPECT_TRUE(out.GuardsIntact());
+      }
     }
   }
 }
 
 TEST(SliceConcatPad, AreInverses) {
-  const Dims dims{5, 7, 9};
+  const auto test = [](const Dims& dims, int dim, int64_t at, DType dtype, Buffer::Placement placement) {
+    const Buffer x(dtype, Random(dims, 4), placement);
+    Dims first_dims = dims, second_dims = dims;
+    first_dims[dim] = at;
+    second_dims[dim] = dims[dim] - at;
+    const Buffer first(dtype, first_dims, placement), second(dtype, second_dims, placement);
+    const Buffer whole(dtype, dims, placement);
+    Slice(x, dim, 0, first);
+    Slice(x, dim, at, second);
+    Concat({first, second}, dim, whole);
+    EXPECT_EQ(whole.ToTensor().values, x.ToTensor().values);
+    // Padding what was cut off with zeros and masking it give the same.
+    const Buffer padded(dtype, dims, placement);
+    Pad(first, dim, 0, padded);
+    Dims bounds = dims;
+    bounds[dim] = at;
+    MaskPadding(whole, bounds);
+    EXPECT_EQ(padded.ToTensor().values, whole.ToTensor().values);
+    const Buffer back(dtype, second_dims, placement);
+    Pad(second, dim, at, padded);
+    Slice(padded, dim, at, back);
+    EXPECT_EQ(back.ToTensor().values, second.ToTensor().values);
+    const Buffer zeros(dtype, first_dims, placement);
+    Slice(padded, dim, 0, zeros);
+    EXPECT_EQ(zeros.ToTensor().values, std::vector<double>(first_dims.Product(), 0.0));
+    EXPECT_TRUE(first.GuardsIntact() && whole.GuardsIntact() && padded.GuardsIntact());
+  };
   for (int dim = 0; dim < 3; ++dim) {
     for (DType dtype : kSizes) {
-      const Buffer x(dtype, Random(dims, 4));
-      Dims first_dims = dims, second_dims = dims;
-      first_dims[dim] = 2;
-      second_dims[dim] = dims[dim] - 2;
-      const Buffer first(dtype, first_dims), second(dtype, second_dims), whole(dtype, dims);
-      Slice(x, dim, 0, first);
-      Slice(x, dim, 2, second);
-      Concat({first, second}, dim, whole);
-      EXPECT_EQ(whole.ToTensor().values, x.ToTensor().values);
-      // Padding what was cut off with zeros and masking it give the same.
-      const Buffer padded(dtype, dims);
-      Pad(first, dim, 0, padded);
-      Dims bounds = dims;
-      bounds[dim] = 2;
-      MaskPadding(whole, bounds);
-      EXPECT_EQ(padded.ToTensor().values, whole.ToTensor().values);
-      const Buffer back(dtype, second_dims);
-      Pad(second, dim, 2, padded);
-      Slice(padded, dim, 2, back);
-      EXPECT_EQ(back.ToTensor().values, second.ToTensor().values);
-      const Buffer zeros(dtype, first_dims);
-      Slice(padded, dim, 0, zeros);
-      EXPECT_EQ(zeros.ToTensor().values, std::vector<double>(first_dims.Product(), 0.0));
-      EXPECT_TRUE(first.GuardsIntact() && whole.GuardsIntact() && padded.GuardsIntact());
+      for (Buffer::Placement placement : kPlacements) {
+        test({5, 7, 9}, dim, 2, dtype, placement);
+        test({12, 20, 48}, dim, 8, dtype, placement);
+      }
+    }
+  }
+}
+
+TEST(MaskPadding, CutsSeveralDims) {
+  const Dims dims{4, 6, 10}, bounds{3, 6, 7};
+  const Buffer x(DType::kF32, Random(dims, 9));
+  Tensor want = x.ToTensor();
+  for (int64_t i = 0; i < want.size(); ++i) {
+    if (i / 60 >= 3 || i % 10 >= 7) want[i] = 0;
+  }
+  MaskPadding(x, bounds);
+  EXPECT_EQ(x.ToTensor().values, want.values);
+  EXPECT_TRUE(x.GuardsIntact());
+}
+
+TEST(CopyBytes, CopiesAnyNumberOfBytesFromAnywhere) {
+  for (int64_t n : {0, 1, 15, 16, 17, 1000, 4099}) {
+    for (int64_t shift : {0, 1, 4, 16}) {
+      const Buffer from(DType::kI32, Random({n + 32}, 3, 1e9), Buffer::Placement::kAligned);
+      const Buffer to(DType::kI32, Dims{n + 32}, Buffer::Placement::kAligned);
+      const Buffer before(DType::kI32, Dims{n + 32}, Buffer::Placement::kAligned);
+      const char* source = from.view().as<char>() + shift;
+      char* target = to.view().as<char>() + 16;
+      CopyBytes(source, target, n);
+      EXPECT_EQ(std::memcmp(source, target, n), 0);
+      const std::vector<char> untouched(before.view().as<char>(), before.view().as<char>() + 16);
+      EXPECT_EQ(std::memcmp(target - 16, untouched.data(), 16), 0);
+      EXPECT_EQ(std::memcmp(target + n, untouched.data(), 16), 0);
     }
   }
 }
@@ -96,9 +140,10 @@ TEST(Broadcast, RepeatsTheDimsNotNamed) {
 
 TEST(Reduce, MatchesTheReferenceForAnyDims) {
   const std::pair<Dims, std::vector<int>> cases[] = {
-      {{4, 6, 5}, {0}},    {{4, 6, 5}, {1}},       {{4, 6, 5}, {2}},          {{4, 6, 5}, {0, 1}}, {{4, 6, 5}, {0, 2}},
-      {{4, 6, 5}, {1, 2}}, {{4, 6, 5}, {0, 1, 2}}, {{2000, 300}, {0}},        {{3, 70000}, {1}},   {{200000}, {0}},
-      {{4, 0, 5}, {1}},    {{1, 1, 7}, {0, 1}},    {{2, 3, 4, 5, 6}, {1, 3}}, {{3, 4}, {}},
+      {{4, 6, 5}, {0}},    {{4, 6, 5}, {1}},     {{4, 6, 5}, {2}},          {{4, 6, 5}, {0, 1}},
+      {{4, 6, 5}, {0, 2}}, {{4, 6, 5}, {1, 2}},  {{4, 6, 5}, {0, 1, 2}},    {{2000, 300}, {0}},
+      {{3, 70000}, {1}},   {{2500, 2, 40}, {0}}, {{30, 3, 800}, {0, 2}},    {{200000}, {0}},
+      {{4, 0, 5}, {1}},    {{1, 1, 7}, {0, 1}},  {{2, 3, 4, 5, 6}, {1, 3}}, {{3, 4}, {}},
   };
   for (const auto& [dims, reduced] : cases) {
     for (DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {

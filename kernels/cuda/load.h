@@ -81,6 +81,14 @@ TACC_DEVICE inline void Assign(T x, Half* y) {
   *y = ToHalf(static_cast<float>(x));
 }
 
+// x as a narrow floating dtype has it.
+template <typename T>
+TACC_DEVICE inline T RoundedTo(DType dtype, T x) {
+  if (dtype == DType::kBF16) return static_cast<T>(ToFloat(ToBFloat16(static_cast<float>(x))));
+  if (dtype == DType::kF16) return static_cast<T>(ToFloat(ToHalf(static_cast<float>(x))));
+  return x;
+}
+
 // Arrays whose dtype is known at run time only: a branch an element, the same for all threads. Kernels that carry a
 // step's time have instances for fixed types beside.
 struct AnyIn {
@@ -88,7 +96,7 @@ struct AnyIn {
   DType dtype = DType::kF32;
 
   TACC_DEVICE explicit operator bool() const { return data != nullptr; }
-  // T: float or double.
+  // T: float, double or int64_t.
   template <typename T>
   TACC_DEVICE T Load(int64_t i) const {
     switch (dtype) {

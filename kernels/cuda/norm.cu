@@ -8,20 +8,13 @@
 namespace tacc::kernels::cuda {
 namespace {
 
-// x * rstd is rounded to x's dtype before the weight multiplies it, as Hugging Face's LLaMA does.
-template <typename T>
-TACC_DEVICE T RoundedTo(DType dtype, T x) {
-  if (dtype == DType::kBF16) return static_cast<T>(ToFloat(ToBFloat16(static_cast<float>(x))));
-  if (dtype == DType::kF16) return static_cast<T>(ToFloat(ToHalf(static_cast<float>(x))));
-  return x;
-}
-
 // A thread's packs of a row.
 template <int N, typename F>
 TACC_DEVICE void ForOwnPacks(const Team& team, int64_t n, F f) {
   for (int64_t i = static_cast<int64_t>(team.rank()) * N; i < n; i += static_cast<int64_t>(team.size()) * N) f(i);
 }
 
+// x * rstd is rounded to x's dtype before the weight multiplies it, as Hugging Face's LLaMA does.
 template <typename T, int N>
 struct RmsNormRow {
   AnyIn x, w;

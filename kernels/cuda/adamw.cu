@@ -1,0 +1,192 @@
+#include <math.h>
+
+#include <cstring>
+#include <type_traits>
+
+#include "kernels/cuda/adamw.h"
+#include "kernels/cuda/elementary.h"
+#include "kernels/cuda/pack.h"
+
+namespace tacc::kernels::cuda {
+namespace {
+
+constexpr int kTeam = 256;
+constexpr int64_t kChunk = 16384;  // elements a team updates; a multiple of any pack
+constexpr int kWidth = 4;          // of packs: the states are f32 as a rule
+
+// One parameter's update as the GPU sees it. No pointer to the host.
+struct Update {
+  AnyIn w, m, v, g;
+  AnyOut new_w, new_m, new_v, copy;
+  AnyIn learning_rate, grad_scale, apply, count;
+  double beta1, beta2, epsilon, weight_decay;
+  int64_t n;
+  int64_t first_chunk;  // of all updates' chunks
+  bool packs;           // all may be read and written in packs
+};
+static_assert(std::is_trivially_copyable_v<Update>);
+
+// What the scalars of a step come to.
+struct Step {
+  double apply, grad_scale, decay, step_size, inv_sqrt_bias2;
+};
+
+TACC_DEVICE Step StepOf(const Update& u) {
+  const double learning_rate = u.learning_rate.Load<double>(0), count = u.count.Load<double>(0);
+  return {.apply = u.apply.Load<double>(0),
+          .grad_scale = u.grad_scale.Load<double>(0),
+          .decay = 1 - learning_rate * u.weight_decay,
+          .step_size = learning_rate / (1 - ::pow(u.beta1, count)),
+          .inv_sqrt_bias2 = 1 / Sqrt(1 - ::pow(u.beta2, count))};
+}
+
+// The elements [begin, end), whose number is a multiple of W.
+template <typename T, int W>
+TACC_DEVICE void UpdateElements(const Team& team, const Update& u, const Step& step, int64_t begin, int64_t end) {
+  const T one_minus_beta1 = static_cast<T>(1 - u.beta1), beta2 = static_cast<T>(u.beta2);
+  const T one_minus_beta2 = static_cast<T>(1 - u.beta2), epsilon = static_cast<T>(u.epsilon);
+  const T decay = static_cast<T>(step.decay), step_size = static_cast<T>(step.step_size);
+  const T inv_sqrt_bias2 = static_cast<T>(step.inv_sqrt_bias2), grad_scale = static_cast<T>(step.grad_scale);
+  for (int64_t i = begin + team.rank() * W; i < end; i += static_cast<int64_t>(team.size()) * W) {
+    T w[W], m[W], v[W], g[W];
+    Load<W>(u.w, i, w);
+    Load<W>(u.m, i, m);
+    Load<W>(u.v, i, v);
+    Load<W>(u.g, i, g);
+#pragma unroll
+    for (int j = 0; j < W; ++j) {
+      const T gradient = g[j] * grad_scale;
+      m[j] = m[j] + (gradient - m[j]) * one_minus_beta1;
+      v[j] = v[j] * beta2 + gradient * gradient * one_minus_beta2;
+      const T denominator = Sqrt(v[j]) * inv_sqrt_bias2 + epsilon;
+      w[j] = w[j] * decay - step_size * (m[j] / denominator);
+    }
+    Store<W>(u.new_w, i, w);
+    Store<W>(u.new_m, i, m);
+    Store<W>(u.new_v, i, v);
+    if (u.copy) Store<W>(u.copy, i, w);
+  }
+}
+
+template <typename U>
+TACC_DEVICE void KeepUnits(const Team& team, const void* from, void* to, int64_t begin, int64_t end) {
+  for (int64_t i = begin + team.rank(); i < end; i += team.size())
+    static_cast<U*>(to)[i] = static_cast<const U*>(from)[i];
+}
+
+// Bit by bit.
+TACC_DEVICE void Keep(const Team& team, const AnyIn& from, const AnyOut& to, int64_t begin, int64_t end) {
+  if (from.data == to.data) return;
+  switch (SizeOf(from.dtype)) {
+    case 2:
+      return KeepUnits<uint16_t>(team, from.data, to.data, begin, end);
+    case 4:
+      return KeepUnits<uint32_t>(team, from.data, to.data, begin, end);
+    default:
+      return KeepUnits<uint64_t>(team, from.data, to.data, begin, end);
+  }
+}
+
+// Chunk `chunk` of u. `shared` is the team's.
+TACC_DEVICE void UpdateChunk(Team& team, const Update& u, int64_t chunk) {
+  const int64_t begin = chunk * kChunk, end = begin + kChunk < u.n ? begin + kChunk : u.n;
+  Step* step = team.shared<Step>();
+  if (team.rank() == 0) *step = StepOf(u);
+  team.Sync();
+  if (step->apply == 0) {
+    Keep(team, u.w, u.new_w, begin, end);
+    Keep(team, u.m, u.new_m, begin, end);
+    Keep(team, u.v, u.new_v, begin, end);
+    for (int64_t i = begin + team.rank(); u.copy && i < end; i += team.size()) u.copy.Store(i, u.w.Load<double>(i));
+    return;
+  }
+  if (u.w.dtype == DType::kF64 || u.g.dtype == DType::kF64)
+    return UpdateElements<double, 1>(team, u, *step, begin, end);
+  const int64_t packed = u.packs ? begin + (end - begin) / kWidth * kWidth : begin;
+  UpdateElements<float, kWidth>(team, u, *step, begin, packed);
+  UpdateElements<float, 1>(team, u, *step, packed, end);
+}
+
+struct Chunk {
+  const Update* updates;  // null: only `one`
+  int64_t num_updates;
+  Update one;
+
+  TACC_DEVICE void operator()(Team& team, int64_t chunk) const {
+    int64_t low = 0, high = num_updates;  // the last one whose first chunk is not behind
+    while (high - low > 1) {
+      const int64_t middle = (low + high) / 2;
+      if (updates[middle].first_chunk <= chunk) {
+        low = middle;
+      } else {
+        high = middle;
+      }
+    }
+    const Update update = updates == nullptr ? one : updates[low];  // A copy: what is stored cannot change it.
+    UpdateChunk(team, update, chunk - update.first_chunk);
+  }
+};
+
+int64_t NumChunks(const Update& update) { return (update.n + kChunk - 1) / kChunk; }
+
+Update Describe(const AdamWUpdate& u, int64_t first_chunk) {
+  const int64_t n = u.w.size();
+  TACC_KERNEL_CHECK(u.m.size() == n && u.v.size() == n && u.g.size() == n);
+  TACC_KERNEL_CHECK(u.new_w.size() == n && u.new_m.size() == n && u.new_v.size() == n);
+  TACC_KERNEL_CHECK(u.w.dtype == u.new_w.dtype && u.m.dtype == u.new_m.dtype && u.v.dtype == u.new_v.dtype);
+  TACC_KERNEL_CHECK(IsFloat(u.w.dtype) && IsFloat(u.m.dtype) && IsFloat(u.v.dtype));
+  TACC_KERNEL_CHECK(u.copy.data == nullptr || u.copy.size() == n);
+  const AdamWScalars& s = u.scalars;
+  TACC_KERNEL_CHECK(s.learning_rate.size() == 1 && s.grad_scale.size() == 1);
+  TACC_KERNEL_CHECK(s.apply.size() == 1 && s.count.size() == 1);
+  return {.w = In(u.w),
+          .m = In(u.m),
+          .v = In(u.v),
+          .g = In(u.g),
+          .new_w = Out(u.new_w),
+          .new_m = Out(u.new_m),
+          .new_v = Out(u.new_v),
+          .copy = Out(u.copy),
+          .learning_rate = In(s.learning_rate),
+          .grad_scale = In(s.grad_scale),
+          .apply = In(s.apply),
+          .count = In(s.count),
+          .beta1 = u.parameters.beta1,
+          .beta2 = u.parameters.beta2,
+          .epsilon = u.parameters.epsilon,
+          .weight_decay = u.parameters.weight_decay,
+          .n = n,
+          .first_chunk = first_chunk,
+          .packs = ArePackable({u.w, u.m, u.v, u.g, u.new_w, u.new_m, u.new_v, u.copy})};
+}
+
+}  // namespace
+
+void AdamW(const TensorView& w, const TensorView& m, const TensorView& v, const TensorView& g,
+           const AdamWScalars& scalars, const AdamWParameters& parameters, const TensorView& new_w,
+           const TensorView& new_m, const TensorView& new_v, const TensorView& copy) {
+  const Update update = Describe({w, m, v, g, scalars, parameters, new_w, new_m, new_v, copy}, 0);
+  ForEachTeam<kTeam>(NumChunks(update), kTeam, sizeof(Step), Chunk{nullptr, 1, update});
+}
+
+AdamWTable MakeAdamWTable(const std::vector<AdamWUpdate>& updates) {
+  AdamWTable table;
+  for (const AdamWUpdate& given : updates) {
+    const Update update = Describe(given, table.num_chunks);
+    if (update.n == 0) continue;
+    table.image.insert(table.image.end(), reinterpret_cast<const char*>(&update),
+                       reinterpret_cast<const char*>(&update + 1));
+    table.num_chunks += NumChunks(update);
+    ++table.num_updates;
+  }
+  return table;
+}
+
+void AdamWMany(const AdamWTable& table) {
+  TACC_KERNEL_CHECK(table.num_updates == 0 || table.device != nullptr);
+  TACC_KERNEL_CHECK(reinterpret_cast<uintptr_t>(table.device) % alignof(Update) == 0);
+  ForEachTeam<kTeam>(table.num_chunks, kTeam, sizeof(Step),
+                     Chunk{static_cast<const Update*>(table.device), table.num_updates, {}});
+}
+
+}  // namespace tacc::kernels::cuda

@@ -1,0 +1,162 @@
+#include "kernels/cuda/dropout.h"
+#include "kernels/cuda/map.h"
+#include "kernels/cuda/strided.h"
+
+namespace tacc::kernels::cuda {
+namespace {
+
+// Indices of a dim as runs of neighbouring positions; those behind the last run are padding.
+struct PositionRuns {
+  static constexpr int kMax = 64;
+
+  int count = 0;
+  int64_t begins[kMax] = {}, positions[kMax] = {};
+  int64_t end = 0;
+
+  explicit PositionRuns(const std::vector<int64_t>& given) : end(static_cast<int64_t>(given.size())) {
+    for (int64_t i = 0; i < end; ++i) {
+      if (i > 0 && given[i] == given[i - 1] + 1) continue;
+      TACC_KERNEL_CHECK(count < kMax && "dropout takes positions in at most 64 runs of neighbours");
+      begins[count] = i;
+      positions[count++] = given[i];
+    }
+  }
+
+  // Of index i; `otherwise` for padding.
+  TACC_DEVICE int64_t Position(int64_t i, int64_t otherwise) const {
+    if (i >= end) return otherwise;
+    int run = 0;
+    while (run + 1 < count && begins[run + 1] <= i) ++run;
+    return positions[run] + i - begins[run];
+  }
+};
+
+// Philox 4x32-10. Source: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC11, section 3.3.
+struct Philox {
+  uint32_t words[4];
+
+  TACC_DEVICE Philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3, uint32_t k0, uint32_t k1) {
+    for (int round = 0; round < 10; ++round) {
+      const uint64_t p0 = static_cast<uint64_t>(0xD2511F53u) * c0;
+      const uint64_t p1 = static_cast<uint64_t>(0xCD9E8D57u) * c2;
+      c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
+      c1 = static_cast<uint32_t>(p1);
+      c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
+      c3 = static_cast<uint32_t>(p0);
+      k0 += 0x9E3779B9u;
+      k1 += 0xBB67AE85u;
+    }
+    words[0] = c0;
+    words[1] = c1;
+    words[2] = c2;
+    words[3] = c3;
+  }
+
+  // Without indexing by what is known at run time only, which would put the words into memory.
+  TACC_DEVICE uint32_t Word(int64_t i) const {
+    return i == 0 ? words[0] : i == 1 ? words[1] : i == 2 ? words[2] : words[3];
+  }
+};
+
+struct DropoutOf {
+  const int64_t *step, *sample;
+  uint32_t key0, key1, threshold;
+  double scale;
+  // x is samples of rows of `row` neighbours in the logical sample.
+  int64_t row, rows_of_sample, num_elements;
+  bool narrow;  // every index fits 32 bits
+  // Where in it row r starts: by strides, but in the first dim (of which each index has rows_of_first rows) by
+  // positions, if there are any.
+  int64_t start;
+  Strided<1> rows;
+  int64_t first_stride, rows_of_first, first_offset;
+  PositionRuns positions;
+
+  TACC_DEVICE int64_t StartOf(int64_t r) const {
+    int64_t offsets[1];
+    rows.Offsets(r, offsets);
+    int64_t at = start + offsets[0];
+    if (positions.count > 0) at += (positions.Position(r / rows_of_first, first_offset) - first_offset) * first_stride;
+    return at;
+  }
+
+  template <typename T, int W>
+  TACC_DEVICE void operator()(int64_t first, const T (&x)[1][W], T (&y)[1][W]) const {
+    const T factor = static_cast<T>(scale);
+    const uint64_t now = static_cast<uint64_t>(*step);
+    const Quotient at = Divide(narrow, first, row);
+    Quotient place = Divide(narrow, at.quotient, rows_of_sample);  // sample, row of it
+    int64_t left = row - at.rest;                                  // in this row, from the pack's next element on
+    int64_t position = StartOf(place.rest) + at.rest, block = -1;
+    uint64_t id = static_cast<uint64_t>(sample[place.quotient]);
+    Philox random(0, 0, 0, 0, 0, 0);
+#pragma unroll
+    for (int j = 0; j < W; ++j, ++position, --left) {
+      if (left == 0 && first + j < num_elements) {
+        left = row;
+        if (++place.rest == rows_of_sample) place = {place.quotient + 1, 0};
+        position = StartOf(place.rest);
+        id = static_cast<uint64_t>(sample[place.quotient]);
+        block = -1;
+      }
+      if (block != position / 4) {
+        block = position / 4;
+        const uint64_t counter = static_cast<uint64_t>(block);
+        const uint32_t high = static_cast<uint32_t>(now >> 32) ^ static_cast<uint32_t>(id >> 32) * 0x85EBCA6Bu;
+        random = Philox(static_cast<uint32_t>(counter), static_cast<uint32_t>(id), static_cast<uint32_t>(now),
+                        high ^ static_cast<uint32_t>(counter >> 32) * 0xC2B2AE35u, key0, key1);
+      }
+      y[0][j] = random.Word(position % 4) < threshold ? T(0) : x[0][j] * factor;
+    }
+  }
+};
+static_assert(sizeof(DropoutOf) < 3000);  // of a kernel's 4 KB
+
+}  // namespace
+
+void Dropout(const TensorView& x, const TensorView& step, const TensorView& sample, const SamplePart& part,
+             const DropoutParameters& parameters, const TensorView& y) {
+  TACC_KERNEL_CHECK(parameters.rate >= 0 && parameters.rate < 1 && x.size() == y.size());
+  TACC_KERNEL_CHECK(x.dims.rank() >= 1 && sample.size() == x.dims[0] && sample.dtype == DType::kI64);
+  TACC_KERNEL_CHECK(step.size() == 1 && step.dtype == DType::kI64);
+  const Dims own(x.dims.begin() + 1, x.dims.end());
+  const Dims& logical = part.logical.empty() ? own : part.logical;
+  TACC_KERNEL_CHECK(logical.rank() == own.rank() && (part.offset.empty() || part.offset.rank() == own.rank()));
+  const int64_t num_positions = static_cast<int64_t>(part.positions.size());
+  TACC_KERNEL_CHECK(num_positions == 0 ||
+                    (own.rank() >= 2 && part.offset.rank() == own.rank() && num_positions <= own[0]));
+  if (x.size() == 0) return;
+  // A row is dense in the logical sample too: trailing dims that are whole, and the one before them.
+  const int rank = own.rank();
+  int first = rank > 0 ? rank - 1 : 0;
+  while (first > (num_positions == 0 ? 0 : 1) && own[first] == logical[first]) --first;
+  Dims strides = logical;
+  int64_t stride = 1, start = 0;
+  for (int d = rank - 1; d >= 0; stride *= logical[d], --d) strides[d] = stride;
+  for (int d = 0; d < part.offset.rank(); ++d) start += part.offset[d] * strides[d];
+  const int64_t first_stride = rank > 0 ? strides[0] : 1;
+  if (num_positions > 0) strides[0] = 0;
+
+  const uint64_t seed = static_cast<uint64_t>(parameters.seed);
+  const DropoutOf f{
+      .step = step.as<int64_t>(),
+      .sample = sample.as<int64_t>(),
+      .key0 = static_cast<uint32_t>(seed) ^ static_cast<uint32_t>(seed >> 32) * 0x9E3779B9u,
+      .key1 = static_cast<uint32_t>(parameters.key),
+      .threshold = static_cast<uint32_t>(parameters.rate * 4294967296.0),
+      .scale = 1 / (1 - parameters.rate),
+      .row = own.Product(first, rank),
+      .rows_of_sample = own.Product(0, first),
+      .num_elements = x.size(),
+      .narrow = x.size() <= INT32_MAX,
+      .start = start,
+      .rows = {Dims(own.begin(), own.begin() + first), {Dims(strides.begin(), strides.begin() + first)}},
+      .first_stride = first_stride,
+      .rows_of_first = num_positions == 0 ? 1 : own.Product(1, first),
+      .first_offset = part.offset.empty() ? 0 : part.offset[0],
+      .positions = PositionRuns(part.positions),
+  };
+  WithComputeType({x}, [&]<typename T>(T) { Map<T, 1, 1>({x}, {y}, f); });
+}
+
+}  // namespace tacc::kernels::cuda

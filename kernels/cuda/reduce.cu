@@ -1,0 +1,169 @@
+// ReduceSum and ReduceMax of shape.h. A result is reduced by one team, or where that would leave the GPU idle, by
+// several over parts of its elements, whose results are reduced again. How many depends on the dims alone.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cuda/load.h"
+#include "kernels/cuda/pointwise.h"
+#include "kernels/cuda/scratch.h"
+#include "kernels/cuda/shape.h"
+#include "kernels/cuda/strided.h"
+
+namespace tacc::kernels::cuda {
+namespace {
+
+enum class Kind { kSum, kMax };
+
+constexpr int kTeam = 256;
+constexpr int64_t kEnoughTeams = 1024;  // keep a large GPU busy
+constexpr int64_t kLeastPart = 1024;    // elements of a result that are worth a team of their own
+
+// Dims of x with neighbours of the same kind merged; extents of 1 are dropped.
+struct Plan {
+  Dims kept, kept_strides, reduced, reduced_strides;
+  bool columns = false;  // the last merged dim is kept
+  int64_t parts = 1;
+
+  int64_t num_results() const { return kept.Product(); }
+  int64_t num_reduced() const { return reduced.Product(); }
+};
+
+Plan MakePlan(const Dims& x, const Dims& dims) {
+  Plan plan;
+  int last = -1;  // 1: reduced, 0: kept
+  const Strides dense = DenseStrides(x);
+  for (int i = 0; i < x.rank(); ++i) {
+    if (x[i] == 1) continue;
+    const bool is_reduced = std::find(dims.begin(), dims.end(), i) != dims.end();
+    Dims& extents = is_reduced ? plan.reduced : plan.kept;
+    Dims& strides = is_reduced ? plan.reduced_strides : plan.kept_strides;
+    if (last == is_reduced) {
+      extents[extents.rank() - 1] *= x[i];
+      strides[strides.rank() - 1] = dense[i];
+    } else {
+      extents.push_back(x[i]);
+      strides.push_back(dense[i]);
+    }
+    last = is_reduced;
+  }
+  plan.columns = last == 0;
+  const int64_t teams = plan.columns ? (plan.num_results() + kWarp - 1) / kWarp : plan.num_results();
+  if (teams > 0) plan.parts = std::clamp(std::min(kEnoughTeams / teams, plan.num_reduced() / kLeastPart), 1l, 512l);
+  return plan;
+}
+
+TACC_DEVICE double Combine(Kind kind, double a, double b) {
+  if (kind == Kind::kSum) return a + b;
+  return a != a || a > b ? a : b;  // NaN in either gives NaN
+}
+
+struct Reduction {
+  Kind kind;
+  AnyIn x;
+  AnyOut y;  // [parts, results]
+  Strided<1> kept, reduced;
+  int64_t num_results, num_reduced, parts;
+
+  TACC_DEVICE double Identity() const { return kind == Kind::kSum ? 0.0 : -HUGE_VAL; }
+  TACC_DEVICE double Load(int64_t base, int64_t i) const {
+    int64_t offsets[1];
+    reduced.Offsets(i, offsets);
+    return x.Load<double>(base + offsets[0]);
+  }
+  TACC_DEVICE int64_t Base(int64_t result) const {
+    int64_t offsets[1];
+    kept.Offsets(result, offsets);
+    return offsets[0];
+  }
+};
+
+// Neighbouring threads take neighbouring elements of one result.
+struct ReduceRun {
+  Reduction r;
+
+  TACC_DEVICE void operator()(Team& team, int64_t index) const {
+    const int64_t result = index % r.num_results, part = index / r.num_results;
+    const int64_t base = r.Base(result), end = r.num_reduced * (part + 1) / r.parts;
+    double value = r.Identity();
+    for (int64_t i = r.num_reduced * part / r.parts + team.rank(); i < end; i += team.size())
+      value = Combine(r.kind, value, r.Load(base, i));
+    double total;
+    if (r.kind == Kind::kSum) {
+      total = team.Sum(value);
+    } else {
+      const double nan = team.Max(value != value ? 1.0 : 0.0);
+      total = team.Max(value != value ? r.Identity() : value);
+      if (nan != 0) total = NAN;
+    }
+    if (team.rank() == 0) r.y.Store(part * r.num_results + result, total);
+  }
+};
+
+// Neighbouring threads take neighbouring results; the team's warps take turns at what is reduced.
+struct ReduceColumns {
+  Reduction r;
+
+  TACC_DEVICE void operator()(Team& team, int64_t index) const {
+    double* partial = team.shared<double>();
+    const int64_t blocks = (r.num_results + kWarp - 1) / kWarp;
+    const int64_t part = index / blocks, result = index % blocks * kWarp + team.rank() % kWarp;
+    const int first = team.rank() / kWarp, step = team.size() / kWarp;
+    const int64_t end = r.num_reduced * (part + 1) / r.parts;
+    double value = r.Identity();
+    if (result < r.num_results) {
+      const int64_t base = r.Base(result);
+      for (int64_t i = r.num_reduced * part / r.parts + first; i < end; i += step)
+        value = Combine(r.kind, value, r.Load(base, i));
+    }
+    partial[team.rank()] = value;
+    team.Sync();
+    if (first != 0 || result >= r.num_results) return;
+    for (int i = 1; i < step; ++i) value = Combine(r.kind, value, partial[i * kWarp + team.rank()]);
+    r.y.Store(part * r.num_results + result, value);
+  }
+};
+
+void Launch(Kind kind, const Plan& plan, const TensorView& x, AnyOut y) {
+  const Reduction r{kind,
+                    In(x),
+                    y,
+                    {plan.kept, {plan.kept_strides}},
+                    {plan.reduced, {plan.reduced_strides}},
+                    plan.num_results(),
+                    plan.num_reduced(),
+                    plan.parts};
+  if (plan.columns) {
+    const int64_t blocks = (r.num_results + kWarp - 1) / kWarp;
+    return ForEachTeam(blocks * plan.parts, kTeam, kTeam * static_cast<int64_t>(sizeof(double)), ReduceColumns{r});
+  }
+  const int64_t per_team = r.num_reduced / plan.parts;
+  ForEachTeam(r.num_results * plan.parts, std::min(kTeam, TeamSize(per_team)), 0, ReduceRun{r});
+}
+
+void Reduce(Kind kind, const TensorView& x, const Dims& dims, const TensorView& y) {
+  int64_t reduced = 1;
+  for (int64_t dim : dims) reduced *= x.dims[static_cast<int>(dim)];
+  TACC_KERNEL_CHECK(reduced == 0 || y.size() * reduced == x.size());
+  if (y.size() == 0) return;
+  if (x.size() == 0) return Fill(kind == Kind::kSum ? 0.0 : -HUGE_VAL, y);
+  const Plan plan = MakePlan(x.dims, dims);
+  if (plan.parts == 1) return Launch(kind, plan, x, Out(y));
+  Scratch scratch(ReduceWorkspaceBytes(x.dims, dims));
+  const TensorView partial{scratch.data(), DType::kF64, {plan.parts, plan.num_results()}};
+  Launch(kind, plan, x, Out(partial));
+  Plan last = MakePlan(partial.dims, {0});
+  last.parts = 1;
+  Launch(kind, last, partial, Out(y));
+}
+
+}  // namespace
+
+int64_t ReduceWorkspaceBytes(const Dims& x, const Dims& dims) {
+  const Plan plan = MakePlan(x, dims);
+  return plan.parts == 1 ? 0 : plan.parts * plan.num_results() * static_cast<int64_t>(sizeof(double));
+}
+
+void ReduceSum(const TensorView& x, const Dims& dims, const TensorView& y) { Reduce(Kind::kSum, x, dims, y); }
+void ReduceMax(const TensorView& x, const Dims& dims, const TensorView& y) { Reduce(Kind::kMax, x, dims, y); }
+
+}  // namespace tacc::kernels::cuda
