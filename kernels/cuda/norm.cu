@@ -337,8 +337,9 @@ void LayerNormGrad(const TensorView& dy, const TensorView& x, const TensorView& 
   TACC_KERNEL_CHECK(w.data == nullptr || w.size() == x.row_length());
   TACC_KERNEL_CHECK(dw.data == nullptr || dw.size() == x.row_length());
   TACC_KERNEL_CHECK(db.data == nullptr || db.size() == x.row_length());
-  const int64_t n = x.row_length(), num_rows = x.num_rows(), num_groups = NumGroups(num_rows, n);
+  const int64_t n = x.row_length(), num_rows = x.num_rows();
   const int num_sums = (dw.data != nullptr) + (db.data != nullptr);
+  const int64_t num_groups = num_sums == 0 ? num_rows : NumGroups(num_rows, n);
   WithPacks(n % kPack == 0, {dy, x, w, dx}, [&]<typename T, typename N>(T, N) {
     const int64_t row_bytes = num_sums * n * static_cast<int64_t>(sizeof(T));
     const bool in_shared = row_bytes <= kMaxSharedBytes;

@@ -94,17 +94,19 @@ template <typename T, int N>
 struct RotaryToken {
   AnyIn x, cos, sin;
   AnyOut y;
-  int64_t heads, d, half, table_rows;
+  int64_t table_rows;
+  int heads, d, half;  // a token has less than 2^30 elements
   RotaryStyle style;
   T sign;
 
   TACC_DEVICE void operator()(Team& team, int64_t token) const {
     const int64_t table = token % table_rows * half, first = token * heads * d;
-    const int64_t rest = x.data == y.data ? 0 : d - 2 * half;
+    const int rest = x.data == y.data ? 0 : d - 2 * half;
     if (style == RotaryStyle::kHalf) {
-      const int64_t packs = half / N;
-      for (int64_t i = team.rank(); i < heads * packs; i += team.size()) {
-        const int64_t column = i % packs * N, at = first + i / packs * d + column;
+      const int packs = half / N;
+      for (int i = team.rank(); i < heads * packs; i += team.size()) {
+        const int column = i % packs * N;
+        const int64_t at = first + i / packs * d + column;
         T u[N], v[N], c[N], s[N];
         Load<N>(x, at, u);
         Load<N>(x, at + half, v);
@@ -121,9 +123,10 @@ struct RotaryToken {
       }
     } else {
       constexpr int kPairs = N == 1 ? 1 : N / 2;
-      const int64_t packs = half / kPairs;
-      for (int64_t i = team.rank(); i < heads * packs; i += team.size()) {
-        const int64_t column = i % packs * kPairs, at = first + i / packs * d + 2 * column;
+      const int packs = half / kPairs;
+      for (int i = team.rank(); i < heads * packs; i += team.size()) {
+        const int column = i % packs * kPairs;
+        const int64_t at = first + i / packs * d + 2 * column;
         T z[2 * kPairs], c[kPairs], s[kPairs];
         if constexpr (N == 1) {
           Load<1>(x, at, z);
@@ -147,7 +150,7 @@ struct RotaryToken {
         }
       }
     }
-    for (int64_t i = team.rank(); i < heads * (rest / N); i += team.size()) {
+    for (int i = team.rank(); i < heads * (rest / N); i += team.size()) {
       const int64_t at = first + i / (rest / N) * d + 2 * half + i % (rest / N) * N;
       T values[N];
       Load<N>(x, at, values);
@@ -191,10 +194,12 @@ void Rotary(const TensorView& x, const TensorView& cos, const TensorView& sin, R
   TACC_KERNEL_CHECK(x.dims.rank() == 4 && x.dims == y.dims && cos.dims == sin.dims && 2 * cos.dims.back() <= x.dims[3]);
   const int64_t heads = x.dims[2], d = x.dims[3], half = cos.dims.back();
   TACC_KERNEL_CHECK(cos.num_rows() == (cos.dims.rank() == 3 ? x.dims[0] : 1) * x.dims[1]);
+  TACC_KERNEL_CHECK(heads * d < int64_t{1} << 30);
   WithPacks(half % kPack == 0 && d % kPack == 0, {x, cos, sin, y}, [&]<typename T, typename N>(T, N) {
     const T sign = direction == RotaryDirection::kInverse ? T(-1) : T(1);
     ForEachTeam(x.dims[0] * x.dims[1], TeamSize(heads * half, N::value), 0,
-                RotaryToken<T, N::value>{In(x), In(cos), In(sin), Out(y), heads, d, half, cos.num_rows(), style, sign});
+                RotaryToken<T, N::value>{In(x), In(cos), In(sin), Out(y), cos.num_rows(), static_cast<int>(heads),
+                                         static_cast<int>(d), static_cast<int>(half), style, sign});
   });
 }
 
