@@ -62,13 +62,16 @@ void PrintMeasured(const v1::Job& job, std::ostream& out) {
     const auto found = plan.memory_bytes().find(kind);
     return found == plan.memory_bytes().end() ? 0.0 : static_cast<double>(found->second);
   };
-  const std::vector<std::vector<std::string>> rows = {
+  // Of its device. A GPU's rank has the copy for a checkpoint in the host's memory.
+  const bool on_gpu = measured.device_memory_used_bytes() > 0;
+  const int64_t used = on_gpu ? measured.device_memory_used_bytes() : measured.peak_memory_bytes();
+  const double copied = !on_gpu && HasCopied(job) ? planned_bytes("checkpoint") : 0;
+  std::vector<std::vector<std::string>> rows = {
       {"step", seconds(plan.predicted_step_seconds()), seconds(measured.step_seconds())},
       {"tokens/s", tokens(plan.predicted_tokens_per_second()), tokens(measured.tokens_per_second())},
       {"communication", share(plan.predicted_communication_seconds(), plan.predicted_step_seconds()),
        share(measured.communication_seconds(), measured.step_seconds())},
-      {"memory of a rank", bytes(planned_bytes("total") + (HasCopied(job) ? planned_bytes("checkpoint") : 0)),
-       bytes(static_cast<double>(measured.peak_memory_bytes()))},
+      {"memory of a rank", bytes(planned_bytes("total") + copied), bytes(static_cast<double>(used))},
       {"arena of a rank", bytes(planned_bytes("arena")), bytes(static_cast<double>(measured.arena_bytes()))},
       {"MFU",
        plan.predicted_step_seconds() > 0 && plan.peak_flops_per_second() > 0
@@ -76,6 +79,7 @@ void PrintMeasured(const v1::Job& job, std::ostream& out) {
            : "-",
        measured.num_steps() > 0 ? FormatPercent(measured.mfu()) : "-"},
   };
+  if (measured.has_device_idle_share()) rows.push_back({"GPU idle", "-", FormatPercent(measured.device_idle_share())});
   out << "\n";
   PrintTable({"", "predicted", "measured"}, rows, out);
 }

@@ -71,11 +71,13 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> LaunchWorker(const LaunchOptions& 
   process.binary = options.binary_dir + "/tacc-worker";
   process.arguments = {"--coordinator", coordinator,
                        "--name",        absl::StrCat(options.worker_prefix, "-", index),
-                       "--device",      "cpu",
+                       "--device",      options.devices.at(index),
                        "--threads",     absl::StrCat(options.share.threads),
-                       "--memory",      absl::StrCat(options.share.memory_bytes),
                        "--advertise",   "127.0.0.1",
                        "--state-dir",   absl::StrCat(options.directory, "/worker-", index)};
+  if (options.share.memory_bytes > 0) {
+    process.arguments.insert(process.arguments.end(), {"--memory", absl::StrCat(options.share.memory_bytes)});
+  }
   process.lifetime = options.lifetime;
   process.log_path = WorkerLog(options, index);
   return ChildProcess::Start(process);

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "client/taccctl/process.h"
@@ -16,8 +17,10 @@ struct LaunchOptions {
   // Must exist; states go into folders in it, logs into files.
   std::string directory;
   Lifetime lifetime = Lifetime::kWithParent;
-  // Of each worker.
+  // Of each worker. Of a worker on a GPU memory_bytes may be 0: what is free there.
   WorkerShare share;
+  // Of each worker, one after the other: "cpu", "cuda:0".
+  std::vector<std::string> devices;
   // Names of workers are PREFIX-0, PREFIX-1, ...
   std::string worker_prefix = "local";
 };
@@ -33,7 +36,7 @@ struct LaunchedCoordinator {
 absl::StatusOr<LaunchedCoordinator> LaunchCoordinator(const LaunchOptions& options, const std::string& listen,
                                                       const std::string& metrics_listen);
 
-// Starts tacc-worker number `index`; does not wait until it is attached.
+// Starts tacc-worker number `index` on its device; does not wait until it is attached.
 absl::StatusOr<std::unique_ptr<ChildProcess>> LaunchWorker(const LaunchOptions& options, const std::string& coordinator,
                                                            int index);
 

@@ -6,8 +6,10 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <thread>
 
+#include "client/taccctl/devices.h"
 #include "client/taccctl/launch.h"
 #include "client/taccctl/local_cluster.h"
 #include "client/taccctl/up_state.h"
@@ -31,6 +33,7 @@ class LaunchTest : public testing::Test {
     options_.binary_dir = directory_;
     options_.directory = directory_;
     options_.share = {2, 1000000};
+    options_.devices = {"cpu", "cpu"};
   }
   ~LaunchTest() override { std::filesystem::remove_all(directory_); }
 
@@ -68,7 +71,16 @@ TEST_F(LaunchTest, TheWorkerGetsItsShare) {
   ASSERT_TRUE(worker.ok()) << worker.status();
   EXPECT_TRUE(WaitUntilAttached(options_, 1, worker->get()).ok());
   EXPECT_THAT(LastLines(WorkerLog(options_, 1), 5).at(0),
-              HasSubstr("--name local-1 --device cpu --threads 2 --memory 1000000 --advertise 127.0.0.1"));
+              HasSubstr("--name local-1 --device cpu --threads 2 --advertise 127.0.0.1 --state-dir " + directory_ +
+                        "/worker-1 --memory 1000000"));
+  // On a GPU it takes what is free there.
+  options_.devices[1] = "cuda:1";
+  options_.share.memory_bytes = 0;
+  const auto gpu = LaunchWorker(options_, "127.0.0.1:1", 1);
+  ASSERT_TRUE(gpu.ok()) << gpu.status();
+  EXPECT_TRUE(WaitUntilAttached(options_, 1, gpu->get()).ok());
+  EXPECT_THAT(LastLines(WorkerLog(options_, 1), 1).at(0), HasSubstr("--device cuda:1 --threads 2"));
+  EXPECT_THAT(LastLines(WorkerLog(options_, 1), 1).at(0), testing::Not(HasSubstr("--memory")));
 }
 
 TEST_F(LaunchTest, AChildEndsWithItsParent) {
@@ -104,7 +116,8 @@ TEST_F(LaunchTest, TheClusterStartsAKilledWorkerAgain) {
   const auto pids = [&] { return LastLines(directory_ + "/pids", 10); };
   Interrupt interrupt;
   {
-    const auto cluster = LocalCluster::Start(options_, 1, &interrupt);
+    options_.devices = {"cpu"};
+    const auto cluster = LocalCluster::Start(options_, &interrupt);
     ASSERT_TRUE(cluster.ok()) << cluster.status();
     ASSERT_TRUE(Soon([&] { return pids().size() == 1; }));
     kill(std::stoi(pids()[0]), SIGKILL);
@@ -118,11 +131,43 @@ TEST_F(LaunchTest, TheClusterGivesUpOnBadInput) {
   WriteTool("tacc-coordinator", std::string("echo listening 127.0.0.1:4321\n") + kUntilParentEnds);
   WriteTool("tacc-worker", "echo 'error: version 0.2.0, the coordinator has 0.1.0' >&2; exit 2\n");
   Interrupt interrupt;
-  const auto cluster = LocalCluster::Start(options_, 1, &interrupt);
+  options_.devices = {"cpu"};
+  const auto cluster = LocalCluster::Start(options_, &interrupt);
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   EXPECT_TRUE(Soon([&] { return !interrupt.aborted().ok(); }));
   EXPECT_EQ(interrupt.aborted(),
             absl::InvalidArgumentError("tacc-worker local-0: version 0.2.0, the coordinator has 0.1.0"));
+}
+
+TEST_F(LaunchTest, AWorkerForEachGpu) {
+  using testing::ElementsAre;
+  std::ostringstream err;
+  const auto choose = [&](const char* device, int workers) {
+    const auto devices = ChooseDevices(directory_, device, workers, 2, err);
+    return devices.ok() ? *devices : std::vector<std::string>{std::string(devices.status().message())};
+  };
+  // Without a CUDA module nothing is asked.
+  WriteTool("tacc-rank", "touch \"$(dirname \"$0\")/asked\"; exit 1\n");
+  EXPECT_THAT(choose(kAutoDevice, 0), ElementsAre("cpu", "cpu"));
+  EXPECT_THAT(choose(kCudaDevice, 0), ElementsAre(HasSubstr("no GPU that tacc can use, and at least 1 is wanted")));
+  EXPECT_FALSE(std::filesystem::exists(directory_ + "/asked"));
+  std::ofstream(directory_ + "/libtacc_cuda.so") << "module";
+  EXPECT_EQ(err.str(), "");
+  EXPECT_THAT(choose(kAutoDevice, 3), ElementsAre("cpu", "cpu", "cpu"));
+  EXPECT_THAT(err.str(), HasSubstr("warning: tacc-rank --devices"));
+  WriteTool(
+      "tacc-rank",
+      "test \"$*\" = --devices && echo '[{\"name\":\"cpu\",\"kind\":\"cpu\"},{\"name\":\"cuda:0\",\"kind\":\"cuda\"},"
+      "{\"name\":\"cuda:1\",\"kind\":\"cuda\"}]'\n");
+  err.str("");
+  EXPECT_THAT(choose(kAutoDevice, 0), ElementsAre("cuda:0", "cuda:1"));
+  EXPECT_THAT(choose(kAutoDevice, 1), ElementsAre("cuda:0"));
+  EXPECT_THAT(choose(kCpuDevice, 0), ElementsAre("cpu", "cpu"));
+  EXPECT_EQ(err.str(), "");
+  EXPECT_THAT(choose(kAutoDevice, 3), ElementsAre("cpu", "cpu", "cpu"));
+  EXPECT_EQ(err.str(),
+            "warning: this machine has 2 GPUs (cuda:0, cuda:1), and 3 workers are wanted; they run on CPUs\n");
+  EXPECT_THAT(choose(kCudaDevice, 3), ElementsAre(HasSubstr("has 2 GPUs (cuda:0, cuda:1), and 3 are wanted")));
 }
 
 TEST_F(LaunchTest, RunProgramKeepsBothStreams) {
@@ -145,12 +190,15 @@ TEST_F(LaunchTest, UpStateRoundTrips) {
   later.name = "later";
   ++later.start_ticks;
   ASSERT_TRUE(
-      WriteUpState(directory_, {"127.0.0.1:1", "127.0.0.1:2", "host", 3, int64_t{1} << 40, {self, later, {"never"}}})
+      WriteUpState(
+          directory_,
+          {"127.0.0.1:1", "127.0.0.1:2", "host", 3, int64_t{1} << 40, {"cpu", "cuda:0"}, {self, later, {"never"}}})
           .ok());
   // One that was never started has no place in the file.
   EXPECT_EQ(ReadUpState(directory_).status().code(), absl::StatusCode::kInvalidArgument);
   ASSERT_TRUE(
-      WriteUpState(directory_, {"127.0.0.1:1", "127.0.0.1:2", "host", 3, int64_t{1} << 40, {self, later}}).ok());
+      WriteUpState(directory_, {"127.0.0.1:1", "127.0.0.1:2", "host", 3, int64_t{1} << 40, {"cuda:0"}, {self, later}})
+          .ok());
   const auto up = ReadUpState(directory_);
   ASSERT_TRUE(up.ok()) << up.status();
   EXPECT_EQ(up->address, "127.0.0.1:1");
@@ -158,6 +206,7 @@ TEST_F(LaunchTest, UpStateRoundTrips) {
   EXPECT_EQ(up->worker_prefix, "host");
   EXPECT_EQ(up->threads, 3);
   EXPECT_EQ(up->memory_bytes, int64_t{1} << 40);
+  EXPECT_THAT(up->devices, testing::ElementsAre("cuda:0"));
   EXPECT_TRUE(IsRunning(up->processes.at(0)));
   EXPECT_THAT(EndedProcesses(*up), testing::ElementsAre("later"));
   std::ofstream(directory_ + "/up.json") << "{\"address\": 5}";

@@ -15,10 +15,9 @@ constexpr double kStopSeconds = 10;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const LaunchOptions& options, int num_workers,
-                                                                  Interrupt* interrupt) {
+absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const LaunchOptions& options, Interrupt* interrupt) {
   auto cluster = std::unique_ptr<LocalCluster>(new LocalCluster(options, interrupt));
-  cluster->members_.resize(static_cast<size_t>(num_workers) + 1);
+  cluster->members_.resize(options.devices.size() + 1);
   for (size_t i = 0; i < cluster->members_.size(); ++i) {
     const absl::Status started = cluster->StartMember(i);
     if (!started.ok()) return started;

@@ -16,11 +16,10 @@ namespace tacc::client {
 
 class LocalCluster {
  public:
-  // Starts a coordinator at a free port of 127.0.0.1 and `num_workers` workers, which attach by and by. Children that
-  // end are started again; when one ends three times within seconds, or says that its input is bad, `interrupt` is
-  // aborted with the reason. `interrupt` must outlive the cluster.
-  static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(const LaunchOptions& options, int num_workers,
-                                                             Interrupt* interrupt);
+  // Starts a coordinator at a free port of 127.0.0.1 and a worker on each of the devices, which attach by and by.
+  // Children that end are started again; when one ends three times within seconds, or says that its input is bad,
+  // `interrupt` is aborted with the reason. `interrupt` must outlive the cluster.
+  static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(const LaunchOptions& options, Interrupt* interrupt);
 
   // Stops and reaps all children: SIGTERM, after ten seconds SIGKILL.
   ~LocalCluster();

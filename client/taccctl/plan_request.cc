@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/taccctl/devices.h"
 #include "client/taccctl/share_out.h"
 #include "client/taccctl/tool.h"
 #include "google/protobuf/util/json_util.h"
+#include "machine/device_peaks.h"
 #include "proto/tacc/v1/validate_job.h"
 
 namespace tacc::client {
@@ -57,13 +59,22 @@ absl::StatusOr<json> RequestForThisMachine(const v1::JobSpec& spec, Context& con
   request["job"] = *job;
   const int num_workers = std::max(1, RequestedWorld(spec));
   const Machine machine = ThisMachine();
+  // As `submit --local` would choose them.
+  const absl::StatusOr<std::vector<std::string>> devices =
+      ChooseDevices(context.binary_dir, kAutoDevice, num_workers, num_workers, context.err);
+  if (!devices.ok()) return devices.status();
   const WorkerShare share = ShareOut(machine, num_workers);
-  const absl::StatusOr<std::string> device =
-      RunTool("tacc-rank", {"--probe", "--device", "cpu", "--threads", absl::StrCat(share.threads)}, 120, context);
+  const absl::StatusOr<std::string> device = RunTool(
+      "tacc-rank", {"--probe", "--device", devices->front(), "--threads", absl::StrCat(share.threads)}, 120, context);
   if (!device.ok()) return device.status();
   request["device"] = json::parse(*device, nullptr, false);
   if (!request["device"].is_object()) return absl::InternalError("tacc-rank --probe printed no JSON object");
-  request["device"]["memory_bytes"] = share.memory_bytes;
+  if (devices->front() == kCpuDevice) {
+    request["device"]["memory_bytes"] = share.memory_bytes;
+  } else if (const json model = request["device"]["model"]; model.is_string()) {
+    for (const auto& [dtype, peak] : TablePeaks(model.get<std::string>()))
+      request["device"]["peak_flops_per_second"][dtype] = peak;
+  }
   request["device"]["cpus"] = static_cast<double>(machine.num_cpus) / num_workers;
   const absl::StatusOr<json> data = DataFacts(spec, context);
   if (!data.ok()) return data.status();

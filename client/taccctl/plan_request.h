@@ -12,7 +12,8 @@
 
 namespace tacc::client {
 
-// For this machine: its probe, shared out between the job's workers, and the facts of the data.
+// For this machine: its probe (of a GPU where there are enough, else of the CPU, shared out between the job's workers),
+// and the facts of the data.
 absl::StatusOr<nlohmann::json> RequestForThisMachine(const v1::JobSpec& spec, Context& context);
 
 // For a cluster that need not exist: no probe, no weights; no data either, where the job gives data.seq_len.

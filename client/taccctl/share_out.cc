@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "client/taccctl/devices.h"
 
 namespace tacc::client {
 
@@ -10,6 +11,19 @@ WorkerShare ShareOut(const Machine& machine, int num_workers) {
   WorkerShare share;
   share.threads = std::max(1, machine.num_cpus / num_workers);
   share.memory_bytes = machine.available_memory_bytes / 10 * 9 / num_workers;
+  return share;
+}
+
+absl::StatusOr<WorkerShare> ShareFor(const Machine& machine, const std::vector<std::string>& devices, int threads,
+                                     const std::string& memory) {
+  WorkerShare share = ShareOut(machine, static_cast<int>(devices.size()));
+  if (devices.front() != kCpuDevice) share.memory_bytes = 0;
+  if (threads > 0) share.threads = threads;
+  if (!memory.empty()) {
+    const absl::StatusOr<int64_t> bytes = ParseBytes(memory);
+    if (!bytes.ok()) return absl::InvalidArgumentError(absl::StrCat("--memory: ", bytes.status().message()));
+    share.memory_bytes = *bytes;
+  }
   return share;
 }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/jobfile/job_file.h"
 #include "client/taccctl/coordinator_client.h"
+#include "client/taccctl/devices.h"
 #include "client/taccctl/exit_code.h"
 #include "client/taccctl/follow.h"
 #include "client/taccctl/local_cluster.h"
@@ -27,6 +28,7 @@ struct SubmitOptions {
   // Of each local worker; unset: an equal share.
   int threads = 0;
   std::string memory;
+  std::string device = kAutoDevice;
 };
 
 void PrintNext(const v1::Job& job, const GlobalOptions& global, Context& context) {
@@ -92,13 +94,13 @@ absl::StatusOr<LaunchOptions> LocalOptions(const SubmitOptions& options, int num
   LaunchOptions launch;
   launch.binary_dir = context.binary_dir;
   launch.directory = directory;
-  launch.share = ShareOut(ThisMachine(), num_workers);
-  if (options.threads > 0) launch.share.threads = options.threads;
-  if (!options.memory.empty()) {
-    const absl::StatusOr<int64_t> memory = ParseBytes(options.memory);
-    if (!memory.ok()) return absl::InvalidArgumentError(absl::StrCat("--memory: ", memory.status().message()));
-    launch.share.memory_bytes = *memory;
-  }
+  absl::StatusOr<std::vector<std::string>> devices =
+      ChooseDevices(context.binary_dir, options.device, num_workers, num_workers, context.err);
+  if (!devices.ok()) return devices.status();
+  launch.devices = *std::move(devices);
+  const absl::StatusOr<WorkerShare> share = ShareFor(ThisMachine(), launch.devices, options.threads, options.memory);
+  if (!share.ok()) return share.status();
+  launch.share = *share;
   return launch;
 }
 
@@ -144,7 +146,7 @@ int FollowLocal(const SubmitOptions& options, const v1::JobSpec& spec, const std
 int SubmitLocal(const SubmitOptions& options, const v1::JobSpec& spec, const GlobalOptions& global, Context& context) {
   const absl::StatusOr<std::unique_ptr<ScratchFolder>> scratch = ScratchFolder::Make(context);
   if (!scratch.ok()) return Fail(scratch.status(), &context);
-  // Where the job does not say, one CPU worker with all threads.
+  // Where the job does not say, one worker: a GPU, or a CPU worker with all threads.
   const int num_workers = std::max(1, RequestedWorld(spec));
   const absl::StatusOr<LaunchOptions> launch = LocalOptions(options, num_workers, (*scratch)->path(), context);
   if (!launch.ok()) return Fail(launch.status(), &context);
@@ -154,8 +156,7 @@ int SubmitLocal(const SubmitOptions& options, const v1::JobSpec& spec, const Glo
     context.err << warning << std::endl;
   int code = kExitError;
   {
-    const absl::StatusOr<std::unique_ptr<LocalCluster>> cluster =
-        LocalCluster::Start(*launch, num_workers, &context.interrupt);
+    const absl::StatusOr<std::unique_ptr<LocalCluster>> cluster = LocalCluster::Start(*launch, &context.interrupt);
     if (!cluster.ok()) {
       code = Fail(cluster.status(), &context);
     } else {
@@ -170,9 +171,9 @@ int SubmitLocal(const SubmitOptions& options, const v1::JobSpec& spec, const Glo
 }
 
 int Submit(const SubmitOptions& options, const GlobalOptions& global, Context& context) {
-  if (!options.local && (options.threads > 0 || !options.memory.empty())) {
+  if (!options.local && (options.threads > 0 || !options.memory.empty() || options.device != kAutoDevice)) {
     return Fail(absl::InvalidArgumentError(
-                    "--threads and --memory are of the workers that --local starts; give --local as well"),
+                    "--device, --threads and --memory are of the workers that --local starts; give --local as well"),
                 &context);
   }
   if (options.local && (!global.address.empty() || !options.request_id.empty())) {
@@ -202,10 +203,16 @@ void AddSubmit(CLI::App* app, const GlobalOptions* global, Action* action) {
       ->check(CLI::PositiveNumber);
   command->add_option("--request-id", options->request_id,
                       "Submitting again with the same id and job gives the same job (default: a new one)");
+  command
+      ->add_option("--device", options->device,
+                   "Of each local worker: cuda (a GPU each), cpu, or auto: GPUs if there are enough")
+      ->check(CLI::IsMember({kAutoDevice, kCpuDevice, kCudaDevice}))
+      ->capture_default_str();
   command->add_option("--threads", options->threads, "Threads of each local worker (default: the CPUs are shared out)")
       ->check(CLI::Range(1, 4096));
-  command->add_option("--memory", options->memory,
-                      "Memory of each local worker, as 4GiB (default: the free memory is shared out)");
+  command->add_option(
+      "--memory", options->memory,
+      "Memory of each local worker, as 4GiB (default: the free memory is shared out; of a GPU what is free there)");
   command->callback([=] { *action = [=](Context& context) { return Submit(*options, *global, context); }; });
 }
 

@@ -358,6 +358,22 @@ TEST_F(TaccctlTest, GetShowsWhatIsKnown) {
   job_.set_attempt(3);
   EXPECT_EQ(Run({"get", "tiny"}), 0);
   EXPECT_THAT(out_, HasSubstr("memory of a rank  100.0 MiB"));
+  EXPECT_THAT(out_, testing::Not(HasSubstr("GPU idle")));
+}
+
+TEST_F(TaccctlTest, GetShowsWhatGpusDo) {
+  (*job_.mutable_plan()->mutable_memory_bytes())["total"] = int64_t{100} << 20;
+  (*job_.mutable_plan()->mutable_memory_bytes())["checkpoint"] = int64_t{20} << 20;
+  job_.set_attempt(1);
+  v1::Checkpoint* checkpoint = job_.add_checkpoints();
+  checkpoint->set_attempt(1);
+  checkpoint->set_seconds(3);
+  job_.mutable_measured()->set_peak_memory_bytes(int64_t{900} << 20);  // Of the host.
+  job_.mutable_measured()->set_device_memory_used_bytes(int64_t{101} << 20);
+  job_.mutable_measured()->set_device_idle_share(0.0125);
+  EXPECT_EQ(Run({"get", "tiny"}), 0);
+  EXPECT_THAT(out_, testing::ContainsRegex("memory of a rank +100.0 MiB +101.0 MiB"));
+  EXPECT_THAT(out_, testing::ContainsRegex("GPU idle +- +1.[23]%"));
 }
 
 TEST_F(TaccctlTest, Workers) {
@@ -365,6 +381,7 @@ TEST_F(TaccctlTest, Workers) {
     v1::WorkerView* worker = response->add_workers();
     worker->set_name("a");
     worker->set_state("idle");
+    worker->set_trouble("cuda:1 cannot be used: no device");
     worker->mutable_device()->set_memory_bytes(int64_t{4} << 30);
     (*worker->mutable_device()->mutable_matmul_flops_per_second())["f32"] = 9.3e10;
     return grpc::Status::OK;
@@ -372,6 +389,7 @@ TEST_F(TaccctlTest, Workers) {
   EXPECT_EQ(Run({"workers"}), 0);
   EXPECT_THAT(out_, HasSubstr("4.0 GiB"));
   EXPECT_THAT(out_, HasSubstr("f32 93GFLOP/s"));
+  EXPECT_THAT(out_, HasSubstr("\na: cuda:1 cannot be used: no device\n"));
   EXPECT_EQ(Run({"workers", "-o", "json"}), 0);
   EXPECT_EQ(json::parse(out_)["device"]["memory_bytes"], int64_t{4} << 30);
 }

@@ -37,6 +37,19 @@ TEST(ShareOutTest, NeverMoreThreadsThanCpusUnlessItMust) {
   EXPECT_EQ(ShareOut(machine, 9).threads, 1);
 }
 
+TEST(ShareOutTest, GpusGetAPartOfTheCpusAndWhatIsFreeOnThem) {
+  Machine machine;
+  machine.num_cpus = 32;
+  machine.available_memory_bytes = 1000;
+  const auto gpus = ShareFor(machine, {"cuda:0", "cuda:1", "cuda:2", "cuda:3"}, 0, "");
+  EXPECT_EQ(gpus->threads, 8);
+  EXPECT_EQ(gpus->memory_bytes, 0);
+  EXPECT_EQ(ShareFor(machine, {"cuda:0"}, 3, "1kB")->threads, 3);
+  EXPECT_EQ(ShareFor(machine, {"cuda:0"}, 3, "1kB")->memory_bytes, 1000);
+  EXPECT_EQ(ShareFor(machine, {"cpu", "cpu"}, 0, "")->memory_bytes, 450);
+  EXPECT_EQ(ShareFor(machine, {"cpu"}, 0, "much").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(ShareOutTest, MoreThreadsThanCpusAreToldOf) {
   const Machine machine{.num_cpus = 8, .available_memory_bytes = 1000};
   EXPECT_EQ(TurnsWarning(machine, 8, 1, "--workers"), "");

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/taccctl/coordinator_client.h"
+#include "client/taccctl/devices.h"
 #include "client/taccctl/exit_code.h"
 #include "client/taccctl/follow.h"
 #include "client/taccctl/launch.h"
@@ -20,12 +21,15 @@
 namespace tacc::client {
 namespace {
 
+constexpr int kCpuWorkers = 2;
+
 struct UpOptions {
   std::string listen = "127.0.0.1:7070";
   std::string metrics_listen = "127.0.0.1:7071";
-  int workers = 2;
+  int workers = 0;
   int threads = 0;
   std::string memory;
+  std::string device = kAutoDevice;
   // Some option was given.
   bool any_given = false;
 };
@@ -51,21 +55,21 @@ struct Members {
 };
 
 // What an `up` with these options starts; nothing of it runs yet.
-absl::StatusOr<UpState> NewState(const UpOptions& options) {
+absl::StatusOr<UpState> NewState(const UpOptions& options, Context& context) {
   UpState state;
   state.address = options.listen;
   state.metrics_address = options.metrics_listen;
   state.worker_prefix = HostName();
-  const WorkerShare share = ShareOut(ThisMachine(), options.workers);
-  state.threads = options.threads > 0 ? options.threads : share.threads;
-  state.memory_bytes = share.memory_bytes;
-  if (!options.memory.empty()) {
-    const absl::StatusOr<int64_t> memory = ParseBytes(options.memory);
-    if (!memory.ok()) return absl::InvalidArgumentError(absl::StrCat("--memory: ", memory.status().message()));
-    state.memory_bytes = *memory;
-  }
+  absl::StatusOr<std::vector<std::string>> devices =
+      ChooseDevices(context.binary_dir, options.device, options.workers, kCpuWorkers, context.err);
+  if (!devices.ok()) return devices.status();
+  state.devices = *std::move(devices);
+  const absl::StatusOr<WorkerShare> share = ShareFor(ThisMachine(), state.devices, options.threads, options.memory);
+  if (!share.ok()) return share.status();
+  state.threads = share->threads;
+  state.memory_bytes = share->memory_bytes;
   state.processes.push_back({"coordinator"});
-  for (int i = 0; i < options.workers; ++i) state.processes.push_back({absl::StrCat("worker-", i)});
+  for (size_t i = 0; i < state.devices.size(); ++i) state.processes.push_back({absl::StrCat("worker-", i)});
   return state;
 }
 
@@ -78,6 +82,7 @@ absl::Status StartEnded(const std::string& directory, Context& context, UpState*
   launch.worker_prefix = state->worker_prefix;
   launch.share.threads = state->threads;
   launch.share.memory_bytes = state->memory_bytes;
+  launch.devices = state->devices;
   std::vector<std::pair<int, ChildProcess*>> workers;
   for (size_t i = 0; i < state->processes.size(); ++i) {
     UpProcess& process = state->processes[i];
@@ -130,7 +135,7 @@ int Up(const UpOptions& options, const GlobalOptions& global, Context& context) 
             ended.empty() ? "" : ", or start again what has ended with `taccctl up` without options")),
         &context);
   }
-  if (!running) state = NewState(options);
+  if (!running) state = NewState(options, context);
   if (!state.ok()) return Fail(state.status(), &context);
   if (const std::string warning = TurnsWarning(ThisMachine(), static_cast<int>(state->processes.size()) - 1,
                                                state->threads, "--workers and --threads");
@@ -151,14 +156,18 @@ int Up(const UpOptions& options, const GlobalOptions& global, Context& context) 
     context.out << JsonLine({{"address", state->address},
                              {"metrics_address", metrics},
                              {"workers", num_workers},
+                             {"devices", state->devices},
                              {"state_dir", directory}});
   } else {
-    PrintFields({{"coordinator", state->address},
-                 {"metrics", metrics.empty() ? "" : absl::StrCat("http://", metrics, "/metrics")},
-                 {"workers", absl::StrCat(num_workers, " x ", state->threads, " threads, ",
-                                          FormatBytes(static_cast<double>(state->memory_bytes)))},
-                 {"logs", directory}},
-                context.out);
+    PrintFields(
+        {{"coordinator", state->address},
+         {"metrics", metrics.empty() ? "" : absl::StrCat("http://", metrics, "/metrics")},
+         {"workers", absl::StrCat(num_workers, " x ", state->threads, " threads, ",
+                                  state->memory_bytes > 0 ? FormatBytes(static_cast<double>(state->memory_bytes))
+                                                          : "the memory that is free")},
+         {"devices", absl::StrJoin(state->devices, ", ")},
+         {"logs", directory}},
+        context.out);
   }
   context.err << "Next:\n";
   for (const char* command : {"submit JOB.YAML", "workers", "down"})
@@ -170,22 +179,27 @@ int Up(const UpOptions& options, const GlobalOptions& global, Context& context) 
 }  // namespace
 
 void AddUp(CLI::App* app, const GlobalOptions* global, Action* action) {
-  CLI::App* command = app->add_subcommand(
-      "up",
-      "Start a coordinator and CPU workers on this machine; they stay until `taccctl down`. Run again "
-      "without options it starts those that have ended");
+  CLI::App* command =
+      app->add_subcommand("up",
+                          "Start a coordinator and workers on this machine; they stay until `taccctl down`. Run again "
+                          "without options it starts those that have ended");
   const auto options = std::make_shared<UpOptions>();
   command->add_option("--listen", options->listen, "HOST:PORT of the coordinator, port 0 for a free one")
       ->capture_default_str();
   command->add_option("--metrics-listen", options->metrics_listen, "HOST:PORT of /metrics, port 0 for a free one")
       ->capture_default_str();
-  command->add_option("--workers", options->workers, "Number of workers")
-      ->check(CLI::Range(1, 256))
+  command
+      ->add_option("--device", options->device,
+                   "Of each worker: cuda (a GPU each), cpu, or auto: GPUs if there are enough")
+      ->check(CLI::IsMember({kAutoDevice, kCpuDevice, kCudaDevice}))
       ->capture_default_str();
+  command->add_option("--workers", options->workers, "Number of workers (default: one for each GPU, or 2 on CPUs)")
+      ->check(CLI::Range(1, 256));
   command->add_option("--threads", options->threads, "Threads of each worker (default: the CPUs are shared out)")
       ->check(CLI::Range(1, 4096));
-  command->add_option("--memory", options->memory,
-                      "Memory of each worker, as 4GiB (default: the free memory is shared out)");
+  command->add_option(
+      "--memory", options->memory,
+      "Memory of each worker, as 4GiB (default: the free memory is shared out; of a GPU what is free there)");
   command->callback([=] {
     for (const CLI::Option* option : command->get_options()) {
       if (option != command->get_help_ptr() && option->count() > 0) options->any_given = true;

@@ -48,6 +48,7 @@ absl::StatusOr<UpState> ReadUpState(const std::string& directory) {
     state.worker_prefix = json.at("worker_prefix");
     state.threads = json.at("threads");
     state.memory_bytes = json.at("memory_bytes");
+    state.devices = json.at("devices");
     for (const auto& entry : json.at("processes")) {
       UpProcess process{entry.at("name"), entry.at("pid"), entry.at("start_ticks")};
       if (process.pid < 2) return damaged;
@@ -56,13 +57,18 @@ absl::StatusOr<UpState> ReadUpState(const std::string& directory) {
   } catch (const nlohmann::json::exception&) {
     return damaged;
   }
+  if (state.devices.size() + 1 != state.processes.size()) return damaged;
   return state;
 }
 
 absl::Status WriteUpState(const std::string& directory, const UpState& state) {
-  nlohmann::ordered_json json = {
-      {"address", state.address}, {"metrics_address", state.metrics_address}, {"worker_prefix", state.worker_prefix},
-      {"threads", state.threads}, {"memory_bytes", state.memory_bytes},       {"processes", nlohmann::json::array()}};
+  nlohmann::ordered_json json = {{"address", state.address},
+                                 {"metrics_address", state.metrics_address},
+                                 {"worker_prefix", state.worker_prefix},
+                                 {"threads", state.threads},
+                                 {"memory_bytes", state.memory_bytes},
+                                 {"devices", state.devices},
+                                 {"processes", nlohmann::json::array()}};
   for (const UpProcess& process : state.processes) {
     json["processes"].push_back({{"name", process.name}, {"pid", process.pid}, {"start_ticks", process.start_ticks}});
   }

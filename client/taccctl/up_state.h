@@ -28,7 +28,10 @@ struct UpState {
   std::string worker_prefix;
   // Of each worker.
   int threads = 0;
+  // 0: on GPUs, what is free there.
   int64_t memory_bytes = 0;
+  // Of the workers, one after the other.
+  std::vector<std::string> devices;
   // The coordinator, then the workers.
   std::vector<UpProcess> processes;
 };

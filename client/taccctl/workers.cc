@@ -35,9 +35,13 @@ int Workers(const GlobalOptions& global, Context& context) {
                     FormatBytes(static_cast<double>(device.memory_bytes())), Speed(device), worker.advertise(),
                     worker.job().empty() ? "-" : absl::StrCat(worker.job(), " rank ", worker.rank()), device.model()});
   }
-  if (global.form == OutputForm::kTable)
+  if (global.form == OutputForm::kTable) {
     PrintTable({"WORKER", "STATE", "DEVICE", "THREADS", "MEMORY", "MATMUL", "ADDRESS", "RUNS", "MODEL"}, rows,
                context.out);
+    for (const v1::WorkerView& worker : *workers) {
+      if (!worker.trouble().empty()) context.out << worker.name() << ": " << worker.trouble() << "\n";
+    }
+  }
   return kExitOk;
 }
 

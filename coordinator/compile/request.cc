@@ -1,7 +1,7 @@
 #include "coordinator/compile/request.h"
 
-#include <algorithm>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <vector>
 
@@ -19,6 +19,13 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+Json Sorted(const google::protobuf::Map<std::string, double>& values) {
+  const std::map<std::string, double> sorted(values.begin(), values.end());
+  Json json = Json::object();
+  for (const auto& [key, value] : sorted) json[key] = value;
+  return json;
+}
 
 // FNV-1a, 64 bits: tells shapes apart, guards against nobody.
 uint64_t Hash(const std::string& text) {
@@ -46,21 +53,25 @@ absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, int world, c
   Json request;
   request["job"] = Json::parse(job, nullptr, /*allow_exceptions=*/false);
   if (world > 0) request["world"] = world;
-  Json flops = Json::object();
-  std::vector<std::pair<std::string, double>> sorted(device.matmul_flops_per_second().begin(),
-                                                     device.matmul_flops_per_second().end());
-  std::sort(sorted.begin(), sorted.end());
-  for (const auto& [dtype, value] : sorted) flops[dtype] = value;
   request["device"] = {{"name", device.name()},
                        {"kind", device.kind()},
                        {"model", device.model()},
                        {"threads", device.threads()},
                        {"memory_bytes", device.memory_bytes()},
-                       {"matmul_flops_per_second", flops},
+                       {"matmul_flops_per_second", Sorted(device.matmul_flops_per_second())},
                        {"memory_bytes_per_second", device.memory_bytes_per_second()},
                        {"link_bytes_per_second", device.link_bytes_per_second()},
                        {"link_latency_seconds", device.link_latency_seconds()},
                        {"cpus", device.cpus()}};
+  if (device.kind() == "cuda") {
+    request["device"]["peak_flops_per_second"] = Sorted(device.peak_flops_per_second());
+    request["device"]["devices_per_machine"] = device.devices_per_machine();
+    request["device"]["total_memory_bytes"] = device.total_memory_bytes();
+    request["device"]["free_memory_bytes"] = device.free_memory_bytes();
+    request["device"]["reserve_bytes"] = device.reserve_bytes();
+    request["device"]["compute_capability"] = device.compute_capability();
+    request["device"]["num_sms"] = device.num_sms();
+  }
   request["data"] = facts;
   return Dump(request);
 }

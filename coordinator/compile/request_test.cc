@@ -51,6 +51,16 @@ TEST(CompileRequestTest, FillsInDefaultsAndTheLengthOfTheData) {
   EXPECT_EQ(request["device"]["memory_bytes"], int64_t{8} << 30);
   EXPECT_EQ(request["device"]["matmul_flops_per_second"]["bf16"], 2.5e11);
   EXPECT_EQ(request["data"]["vocab_size"], 100);
+  EXPECT_FALSE(request["device"].contains("num_sms"));
+  device.set_kind("cuda");
+  device.set_num_sms(132);
+  device.set_devices_per_machine(8);
+  (*device.mutable_peak_flops_per_second())["bf16"] = 989e12;
+  const auto gpu = nlohmann::json::parse(*CompileRequest(Spec(), 2, device, "{}"))["device"];
+  EXPECT_EQ(gpu["num_sms"], 132);
+  EXPECT_EQ(gpu["devices_per_machine"], 8);
+  EXPECT_EQ(gpu["peak_flops_per_second"]["bf16"], 989e12);
+  EXPECT_EQ(gpu["matmul_flops_per_second"]["bf16"], 2.5e11);
   auto open = CompileRequest(Spec(), 0, device, "{}");
   ASSERT_TRUE(open.ok());
   EXPECT_FALSE(nlohmann::json::parse(*open).contains("world"));

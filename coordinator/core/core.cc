@@ -24,7 +24,8 @@ Overloaded(Ts...) -> Overloaded<Ts...>;
 
 // What of a device decides whether a job compiles for it.
 std::string DeviceKey(const v1::DeviceProfile& device) {
-  return absl::StrCat(device.kind(), "/", device.threads(), "/", device.memory_bytes());
+  return absl::StrCat(device.kind(), "/", device.threads(), "/", device.memory_bytes(), "/",
+                      device.devices_per_machine());
 }
 
 // NAME-N, N one more than the largest among the jobs of that name that are known.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 
@@ -30,6 +31,23 @@ void TakeSmaller(const FlopsMap& other, FlopsMap* least) {
 
 std::string Workers(int count) { return absl::StrCat(count, count == 1 ? " worker" : " workers"); }
 
+// Machines with more of `workers` first, and all workers of a machine one after the other: ranks that talk most are
+// neighbours. Of as many: by the first name.
+std::vector<const Worker*> ByMachine(const std::vector<const Worker*>& workers) {
+  std::map<std::string, std::vector<const Worker*>> machines;
+  std::vector<std::string> order;
+  for (const Worker* worker : workers) {
+    std::vector<const Worker*>& machine = machines[worker->advertise];
+    if (machine.empty()) order.push_back(worker->advertise);
+    machine.push_back(worker);
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [&](const std::string& a, const std::string& b) { return machines[a].size() > machines[b].size(); });
+  std::vector<const Worker*> sorted;
+  for (const std::string& name : order) sorted.insert(sorted.end(), machines[name].begin(), machines[name].end());
+  return sorted;
+}
+
 }  // namespace
 
 v1::DeviceProfile Weakest(const std::vector<const Worker*>& workers) {
@@ -37,6 +55,12 @@ v1::DeviceProfile Weakest(const std::vector<const Worker*>& workers) {
   for (const Worker* worker : workers) ++on_machine[worker->advertise];
   v1::DeviceProfile weakest = workers.front()->device;
   weakest.set_cpus(weakest.cpus() / on_machine[workers.front()->advertise]);
+  if (weakest.kind() == "cuda" && on_machine.size() > 1) {
+    // A mesh lies evenly over machines: of uneven parts, what all are made of.
+    int per_machine = 0;
+    for (const auto& [machine, count] : on_machine) per_machine = std::gcd(per_machine, count);
+    weakest.set_devices_per_machine(per_machine);
+  }
   for (const Worker* worker : workers) {
     const v1::DeviceProfile& device = worker->device;
     weakest.set_cpus(std::min(weakest.cpus(), device.cpus() / on_machine[worker->advertise]));
@@ -61,6 +85,8 @@ std::optional<v1::DeviceProfile> DeviceToCompileFor(const Membership& members, i
       if (!worker.Usable() || worker.device.kind() != kind) continue;
       (worker.Free() ? free : busy).push_back(&worker);
     }
+    free = ByMachine(free);
+    busy = ByMachine(busy);
     free.insert(free.end(), busy.begin(), busy.end());
     if (free.size() < wanted) continue;
     free.resize(wanted);
@@ -98,6 +124,7 @@ Choice Place(const Membership& members, const JobState& job) {
     ++num_free;
     if (Fits(job, worker.device)) fitting.push_back(&worker);
   }
+  fitting = ByMachine(fitting);
   if (static_cast<int>(fitting.size()) >= world) {
     for (int rank = 0; rank < world; ++rank) choice.workers.push_back(fitting[rank]->name);
     return choice;
@@ -106,10 +133,11 @@ Choice Place(const Membership& members, const JobState& job) {
     for (const char* kind : {"cuda", "cpu"}) {
       std::vector<const Worker*> same;
       for (const auto& [name, worker] : members.workers()) {
-        if (worker.Free() && worker.device.kind() == kind && static_cast<int>(same.size()) < world)
-          same.push_back(&worker);
+        if (worker.Free() && worker.device.kind() == kind) same.push_back(&worker);
       }
-      if (static_cast<int>(same.size()) == world) {
+      if (static_cast<int>(same.size()) >= world) {
+        same = ByMachine(same);
+        same.resize(world);
         choice.recompile_for = Weakest(same);
         return choice;
       }

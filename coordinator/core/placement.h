@@ -18,8 +18,8 @@ namespace tacc::coordinator {
 v1::DeviceProfile Weakest(const std::vector<const Worker*>& workers);
 
 // The device to compile a job of `world` ranks (0: unknown, taken as 1) for: the weakest of the workers it would get.
-// Nothing when fewer than `world` workers of one kind are attached. Free workers come before busy ones, "cuda" before
-// "cpu", then names in order.
+// Nothing when fewer than `world` usable workers of one kind are attached. Free workers come before busy ones, "cuda"
+// before "cpu", machines with more of them before others, then names in order.
 std::optional<v1::DeviceProfile> DeviceToCompileFor(const Membership& members, int world);
 
 // Attached workers that no rank can run on now, and why: "; gpu-1: cuda:1 cannot be used: ..."; empty: there are none.
@@ -36,7 +36,7 @@ struct Choice {
   // Why not now, for people: "needs 2 workers, 1 free".
   std::string reason;
 };
-// A gang for a compiled job: all of its ranks or none.
+// A gang for a compiled job: all of its ranks or none, of one kind, neighbours on one machine.
 Choice Place(const Membership& members, const JobState& job);
 
 // Sum of the peaks, in FLOP/s, of the workers in `precision` ("f32", "bf16"): the vendor's where the worker knows it,

@@ -404,7 +404,11 @@ class Script {
     if (const auto* compile = std::get_if<StartCompile>(&decision)) {
       return absl::StrCat("compile ", compile->job, " world=", compile->world, " threads=", compile->device.threads(),
                           " memory=", compile->device.memory_bytes(),
-                          compile->device.cpus() > 0 ? absl::StrCat(" cpus=", compile->device.cpus()) : "", "\n");
+                          compile->device.cpus() > 0 ? absl::StrCat(" cpus=", compile->device.cpus()) : "",
+                          compile->device.devices_per_machine() > 0
+                              ? absl::StrCat(" per_machine=", compile->device.devices_per_machine())
+                              : "",
+                          "\n");
     }
     if (const auto* forget = std::get_if<ForgetJob>(&decision)) return absl::StrCat("forget ", forget->job, "\n");
     if (const auto* stop = std::get_if<StopCompile>(&decision)) return absl::StrCat("stop compile ", stop->job, "\n");

@@ -13,12 +13,15 @@ namespace tacc::graph {
 // What a device can do; measured by `tacc-rank --probe`.
 struct DeviceProfile {
   std::string name;
-  std::string kind;  // "cpu"
+  std::string kind;  // "cpu", "cuda"
   std::string model;
   int64_t threads = 1;
   int64_t memory_bytes = 0;
   std::map<DType, double> matmul_flops_per_second;
   double memory_bytes_per_second = 0;
+  // The vendor's dense peaks, where the device is a known one: what MFU counts. Others count what was measured.
+  std::map<DType, double> peak_flops_per_second;
+  int64_t devices_per_machine = 0;   // of the ranks' devices; 0: all are in one machine
   double link_bytes_per_second = 0;  // to another rank
   double link_latency_seconds = 0;   // of one collective
   double cpus = 0;                   // a rank's part of its machine's processors; 0: enough for its threads

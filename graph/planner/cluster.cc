@@ -16,6 +16,13 @@ namespace {
 constexpr char kAlias[] = "a100";
 constexpr char kAliased[] = "a100-80g";
 constexpr double kGiB = 1073741824.0;
+// Of GPUs and of nothing that a probe measures. Latencies and issue are those of all presets; the tile lies between the
+// presets' and is what bench/published takes for a device that it knows nothing of.
+constexpr double kGpuIntraLatencySeconds = 5e-6;
+constexpr double kGpuInterLatencySeconds = 10e-6;
+constexpr double kGpuIssueSeconds = 3e-6;
+constexpr double kGpuMatmulTile = 256;
+constexpr double kNetworkBytesPerSecond = 12.5e9;
 
 // The arguments are the vendors' peaks (data sheets of the devices and of the DGX or HGX systems built with them; a
 // device's share of the network is its node's adapters over its devices), then what products reach of them: what
@@ -31,12 +38,12 @@ Machine Preset(const char* name, const char* device, double half, double f32, do
   m.memory_bytes_per_second = bandwidth;
   m.intra_bytes_per_second = intra;
   m.inter_bytes_per_second = inter;
-  m.intra_latency_seconds = 5e-6;
-  m.inter_latency_seconds = 10e-6;
+  m.intra_latency_seconds = kGpuIntraLatencySeconds;
+  m.inter_latency_seconds = kGpuInterLatencySeconds;
   m.matmul_fraction = fraction;
   m.matmul_tile = tile;
   m.bandwidth_fraction = 0.85;
-  m.issue_seconds = 3e-6;
+  m.issue_seconds = kGpuIssueSeconds;
   return m;
 }
 
@@ -61,6 +68,17 @@ double Machine::PeakFlops(DType dtype) const {
 }
 
 double Machine::PeakShare() const { return cpus > 0 ? std::min(1.0, cpus / threads) : 1.0; }
+
+double Machine::CountedPeak(DType dtype) const {
+  const bool is_half = dtype == DType::kBF16 || dtype == DType::kF16;
+  const bool is_known = is_half && vendor_half_flops_per_second > 0;
+  return (is_known ? vendor_half_flops_per_second : PeakFlops(dtype)) * PeakShare();
+}
+
+const char* Machine::PeakSource(DType dtype) const {
+  const bool is_half = dtype == DType::kBF16 || dtype == DType::kF16;
+  return measured && !(is_half && vendor_half_flops_per_second > 0) ? "measured" : "table";
+}
 
 const std::vector<MachineConstant>& MachineConstants() {
   static const std::vector<MachineConstant> constants{
@@ -124,19 +142,30 @@ Machine MachineOf(const DeviceProfile& device) {
   m.name = device.name.empty() ? device.kind : device.name;
   m.device = device.model;
   m.devices_per_node = 0;
-  m.shares_cores = device.kind == "cpu";
-  m.cpus = device.cpus;
-  m.threads = static_cast<double>(device.threads);
-  auto peak = [&](DType dtype) {
-    auto it = device.matmul_flops_per_second.find(dtype);
-    return it == device.matmul_flops_per_second.end() ? 0.0 : it->second;
+  m.measured = true;
+  auto peak = [](const std::map<DType, double>& peaks, DType dtype) {
+    auto it = peaks.find(dtype);
+    return it == peaks.end() ? 0.0 : it->second;
   };
-  m.half_flops_per_second = peak(DType::kBF16);
-  m.f32_flops_per_second = peak(DType::kF32);
+  m.half_flops_per_second = peak(device.matmul_flops_per_second, DType::kBF16);
+  m.f32_flops_per_second = peak(device.matmul_flops_per_second, DType::kF32);
   m.memory_bytes = static_cast<double>(device.memory_bytes);
   m.memory_bytes_per_second = device.memory_bytes_per_second;
   m.intra_bytes_per_second = m.inter_bytes_per_second = device.link_bytes_per_second;
   m.intra_latency_seconds = m.inter_latency_seconds = device.link_latency_seconds;
+  if (device.kind != "cuda") {
+    m.shares_cores = device.kind == "cpu";
+    m.cpus = device.cpus;
+    m.threads = static_cast<double>(device.threads);
+    return m;
+  }
+  m.vendor_half_flops_per_second = peak(device.peak_flops_per_second, DType::kBF16);
+  m.devices_per_node = device.devices_per_machine;
+  m.matmul_tile = kGpuMatmulTile;
+  m.issue_seconds = kGpuIssueSeconds;
+  m.intra_latency_seconds = std::max(device.link_latency_seconds, kGpuIntraLatencySeconds);
+  m.inter_latency_seconds = kGpuInterLatencySeconds;
+  m.inter_bytes_per_second = kNetworkBytesPerSecond;
   return m;
 }
 

@@ -35,11 +35,18 @@ struct Machine {
   double matmul_tile = 0;              // extent at which a product takes twice the time that its FLOPs alone would
   double bandwidth_fraction = 1;       // of the peaks of memory and links that large transfers reach
   double issue_seconds = 0;            // between the starts of two kernels: host, or what a captured graph needs
+  bool measured = false;               // by a probe: the peaks above are what products reach
+  double vendor_half_flops_per_second = 0;  // of a measured device that is a known one: the vendor's peak
 
   // The peak in that type; 0 for types without products.
   double PeakFlops(DType dtype) const;
   // What of it a device has when all compute: less than 1 where threads take turns on too few processors.
   double PeakShare() const;
+  // What MFU counts of a device in that type: the vendor's peak, or, of a measured device that is not a known one or in
+  // another type, the measured one; of processors that take turns their share.
+  double CountedPeak(DType dtype) const;
+  // Which of both: "table" or "measured".
+  const char* PeakSource(DType dtype) const;
 };
 
 // One of the constants: for printing, parsing and fitting.
@@ -61,7 +68,9 @@ const std::vector<Machine>& MachinePresets();
 absl::StatusOr<Machine> FindMachine(absl::string_view name);
 // All names that FindMachine takes.
 std::vector<std::string> MachineNames();
-// What a probe measured, as a machine of one node: the probe's figures are reached ones, so the fractions are 1.
+// What a probe measured: its figures are reached ones, so the fractions are 1. CPUs are one node. What a GPU's probe
+// does not measure is generic: the slowness of small products and the issue of a captured graph's kernels as in the
+// presets, the network between machines 100 Gb/s a device.
 Machine MachineOf(const DeviceProfile& device);
 // A device of the machine, as a probe would find it: what it reaches of its peaks.
 DeviceProfile ProfileOf(const Machine& machine);

@@ -54,6 +54,62 @@ TEST(Cluster, SaysWhatIsWrong) {
   }
 }
 
+DeviceProfile ProbedGpu() {
+  DeviceProfile gpu;
+  gpu.name = "cuda:0";
+  gpu.kind = "cuda";
+  gpu.model = "NVIDIA H100 80GB HBM3";
+  gpu.threads = 4;
+  gpu.cpus = 2;  // Of the host: nothing to a GPU's speed.
+  gpu.matmul_flops_per_second = {{DType::kF32, 5e13}, {DType::kBF16, 7e14}};
+  gpu.peak_flops_per_second = {{DType::kBF16, 989e12}, {DType::kF16, 989e12}};
+  gpu.memory_bytes_per_second = 3e12;
+  gpu.link_bytes_per_second = 3.7e11;
+  return gpu;
+}
+
+TEST(Cluster, AProbedGpuReachesWhatWasMeasured) {
+  const Machine m = MachineOf(ProbedGpu());
+  EXPECT_FALSE(m.shares_cores);
+  EXPECT_EQ(m.PeakShare(), 1);
+  EXPECT_NEAR(KernelSeconds(m, DType::kBF16, 7e14, 0), 1, 1e-9);
+  EXPECT_NEAR(KernelSeconds(m, DType::kF32, 5e13, 0), 1, 1e-9);
+  EXPECT_NEAR(KernelSeconds(m, DType::kBF16, 7e14, 0, {m.matmul_tile, 0, 0}), 2, 1e-9);
+  EXPECT_NEAR(KernelSeconds(m, DType::kBF16, 0, 3e12), 1, 1e-9);
+  for (const MachineConstant& c : MachineConstants()) {
+    if (c.value == &Machine::memory_bytes) continue;
+    EXPECT_GE(m.*c.value, c.low) << c.name;
+    EXPECT_LE(m.*c.value, c.high) << c.name;
+  }
+  EXPECT_GT(m.issue_seconds, 0);
+  EXPECT_GT(m.intra_latency_seconds, 0);
+}
+
+TEST(Cluster, MfuCountsTheVendorsPeakOfKnownGpus) {
+  DeviceProfile gpu = ProbedGpu();
+  const Machine known = MachineOf(gpu);
+  EXPECT_EQ(known.CountedPeak(DType::kBF16), 989e12);
+  EXPECT_STREQ(known.PeakSource(DType::kBF16), "table");
+  EXPECT_EQ(known.CountedPeak(DType::kF32), 5e13);
+  EXPECT_STREQ(known.PeakSource(DType::kF32), "measured");
+  gpu.peak_flops_per_second.clear();
+  EXPECT_EQ(MachineOf(gpu).CountedPeak(DType::kBF16), 7e14);
+  EXPECT_STREQ(MachineOf(gpu).PeakSource(DType::kBF16), "measured");
+  const Machine preset = *FindMachine("h100");
+  EXPECT_EQ(preset.CountedPeak(DType::kF32), 67e12);
+  EXPECT_STREQ(preset.PeakSource(DType::kF32), "table");
+}
+
+TEST(Cluster, ProbedGpusOfSeveralMachinesMeetOverANetwork) {
+  DeviceProfile gpu = ProbedGpu();
+  EXPECT_EQ(MakeCluster(MachineOf(gpu), 16)->num_nodes, 1);
+  gpu.devices_per_machine = 8;
+  const auto cluster = MakeCluster(MachineOf(gpu), 16);
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  EXPECT_EQ(cluster->num_nodes, 2);
+  EXPECT_LT(cluster->machine.inter_bytes_per_second, cluster->machine.intra_bytes_per_second);
+}
+
 TEST(Cluster, ShapesFollowTheMesh) {
   const Mesh mesh{{{"pp", 4}, {"dp", 2}, {"fsdp", 4}, {"tp", 4}}};
   auto shape = [&](AxisList axes) {

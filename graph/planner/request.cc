@@ -90,8 +90,7 @@ class Reader {
 
 // Of a step of that many seconds, on the peak of the candidate's type.
 double Mfu(const CompileRequest& request, const Candidate& c, double seconds) {
-  const double peak =
-      request.plan.cluster.machine.PeakFlops(c.plan.compute_dtype) * request.plan.cluster.machine.PeakShare();
+  const double peak = request.plan.cluster.machine.CountedPeak(c.plan.compute_dtype);
   return seconds > 0 && peak > 0 ? c.model_flops / (seconds * peak * static_cast<double>(c.plan.num_ranks())) : 0.0;
 }
 
@@ -190,10 +189,15 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   r.Get("device.link_bytes_per_second", &device.link_bytes_per_second);
   r.Get("device.link_latency_seconds", &device.link_latency_seconds);
   r.Get("device.cpus", &device.cpus);
-  for (DType dtype : {DType::kF32, DType::kBF16}) {
-    double peak = 0;
-    r.Get(absl::StrCat("device.matmul_flops_per_second.", Name(dtype)), &peak);
-    if (peak > 0) device.matmul_flops_per_second[dtype] = peak;
+  r.Get("device.devices_per_machine", &device.devices_per_machine);
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const auto read = [&](const char* peaks, std::map<DType, double>* out) {
+      double peak = 0;
+      r.Get(absl::StrCat("device.", peaks, ".", Name(dtype)), &peak);
+      if (peak > 0) (*out)[dtype] = peak;
+    };
+    read("matmul_flops_per_second", &device.matmul_flops_per_second);
+    read("peak_flops_per_second", &device.peak_flops_per_second);
   }
   TACC_RETURN_IF_ERROR(r.status());
   if (plan.world < 1)
@@ -218,8 +222,7 @@ nlohmann::json CandidateJson(const CompileRequest& request, const Candidate& c) 
     mesh[axis.name] = axis.size;
     axes.push_back(axis.name);
   }
-  const double peak =
-      request.plan.cluster.machine.PeakFlops(c.plan.compute_dtype) * request.plan.cluster.machine.PeakShare();
+  const double peak = request.plan.cluster.machine.CountedPeak(c.plan.compute_dtype);
   const double seconds = c.plan.step_seconds;
   const double tokens = static_cast<double>(c.plan.global_batch() * c.plan.seq_len);
   return {{"world", c.plan.num_ranks()},
@@ -253,7 +256,8 @@ nlohmann::json CandidateJson(const CompileRequest& request, const Candidate& c) 
           {"predicted_mfu", Mfu(request, c, seconds)},
           {"communication_bytes_per_rank", c.cost.sent_bytes},
           {"num_collectives", c.cost.num_collectives},
-          {"peak_flops_per_second", peak}};
+          {"peak_flops_per_second", peak},
+          {"peak_source", request.plan.cluster.machine.PeakSource(c.plan.compute_dtype)}};
 }
 
 nlohmann::json LoserJson(const CompileRequest& request, const Loser& loser, const Candidate& best) {

@@ -55,6 +55,16 @@ TEST(CompileRequest, ReadsTheJob) {
   EXPECT_FALSE(request.plan.dp.has_value());
 }
 
+TEST(CompileRequest, ReadsAGpu) {
+  const CompileRequest request = Parse(
+      Replaced(kRequest, "\"device\": {",
+               R"("device": {"kind": "cuda", "peak_flops_per_second": {"bf16": 989e12}, "devices_per_machine": 1, )"));
+  EXPECT_EQ(request.plan.device.peak_flops_per_second.at(DType::kBF16), 989e12);
+  EXPECT_EQ(request.plan.cluster.num_nodes, 2);
+  EXPECT_EQ(request.plan.cluster.machine.CountedPeak(DType::kBF16), 989e12);
+  EXPECT_EQ(request.plan.cluster.machine.PeakFlops(DType::kBF16), 2e11);
+}
+
 TEST(CompileRequest, RecomputesWhatTheJobSays) {
   auto with = [](const std::string& memory) {
     return Parse(Replaced(kRequest, "\"dist\"", absl::StrCat("\"memory\": {", memory, "}, \"dist\"")));

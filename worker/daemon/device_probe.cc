@@ -250,7 +250,7 @@ absl::StatusOr<v1::DeviceProfile> ParseDeviceProfile(const std::string& text) {
   absl::StatusOr<DeviceFields> fields = DeviceFields::Parse(text);
   if (!fields.ok()) return fields.status();
   fields->ReadIdentity(&profile);
-  if (profile.kind() != "cpu") fields->ReadGpu(&profile);
+  if (profile.kind() == "cuda") fields->ReadGpu(&profile);
   fields->ReadMeasured(&profile);
   if (!fields->status().ok()) return fields->status();
   return profile;

@@ -99,7 +99,7 @@ std::string Tiles(const ReportFacts& facts) {
   const Plan& plan = best.candidate.plan;
   const double seconds = best.simulation.step_seconds;
   const double tokens = static_cast<double>(plan.global_batch() * plan.seq_len);
-  const double peak = best.cluster.machine.PeakFlops(plan.compute_dtype) * best.cluster.machine.PeakShare();
+  const double peak = best.cluster.machine.CountedPeak(plan.compute_dtype);
   std::string tiles = "<div class=\"tiles\">\n";
   tiles += Tile(SecondsText(seconds), "a step");
   tiles += Tile(CountText(tokens / seconds), "tokens a second");

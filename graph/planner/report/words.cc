@@ -165,7 +165,7 @@ std::vector<std::string> InWords(const Finalist& finalist, int64_t max_steps) {
   const double seconds = finalist.simulation.step_seconds;
   const double tokens = static_cast<double>(plan.global_batch() * plan.seq_len);
   const double ranks = static_cast<double>(plan.num_ranks());
-  const double peak = finalist.cluster.machine.PeakFlops(plan.compute_dtype) * finalist.cluster.machine.PeakShare();
+  const double peak = finalist.cluster.machine.CountedPeak(plan.compute_dtype);
   std::vector<std::string> words;
   words.push_back(absl::StrCat(
       "The job trains ", CountText(static_cast<double>(c.num_parameters)), " parameters in ", Name(plan.compute_dtype),

@@ -1,8 +1,8 @@
-#include "worker/daemon/device_peaks.h"
+#include "machine/device_peaks.h"
 
 #include <gtest/gtest.h>
 
-namespace tacc::worker {
+namespace tacc {
 namespace {
 
 TEST(DevicePeaksTest, KnownModelsHaveTheVendorsDensePeak) {
@@ -27,4 +27,4 @@ TEST(DevicePeaksTest, OthersAreMeasured) {
 }
 
 }  // namespace
-}  // namespace tacc::worker
+}  // namespace tacc

@@ -1,11 +1,11 @@
-#include "worker/daemon/device_peaks.h"
+#include "machine/device_peaks.h"
 
 #include <set>
 #include <vector>
 
 #include "absl/strings/str_split.h"
 
-namespace tacc::worker {
+namespace tacc {
 namespace {
 
 struct Peak {
@@ -37,4 +37,4 @@ std::map<std::string, double> TablePeaks(const std::string& model) {
   return {};
 }
 
-}  // namespace tacc::worker
+}  // namespace tacc
