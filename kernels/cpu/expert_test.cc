@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "kernels/backend_under_test.h"
 #include TACC_KERNEL_HEADER(dispatch.h)
@@ -116,7 +117,10 @@ TEST(TopK, GradientReachesWhatWasChosen) {
 TEST(ExpertMatmul, MatchesTheReferenceInBlocksOfRows) {
   constexpr int64_t kExperts = 4, kSlots = 2;
   for (int64_t tokens : {int64_t{1}, int64_t{37}, kExpertRows + 5}) {
-    for (const auto& [n, m] : {std::pair<int64_t, int64_t>{5, 3}, {64, 33}, {3, 300}}) {
+    for (const auto& [n, m, place] : {std::tuple<int64_t, int64_t, Buffer::Placement>{5, 3, kPlacements[0]},
+                                      {64, 33, kPlacements[1]},
+                                      {48, 72, kPlacements[1]},
+                                      {8, 296, kPlacements[1]}}) {
       for (DType dtype : kFloats) {
         std::vector<int32_t> ids = SomeIds(tokens * kSlots, kExperts), shifted = ids;
         for (int32_t& id : shifted) id += 7;
@@ -127,8 +131,8 @@ TEST(ExpertMatmul, MatchesTheReferenceInBlocksOfRows) {
           for (int64_t i = 0; i < m * n; ++i) transposed[e * m * n + i % n * m + i / n] = w[e * m * n + i];
         }
         const Tensor want = reference::ExpertProducts(x, ids, w);
-        const Buffer x_in(dtype, x), w_in(dtype, w), t_in(dtype, transposed);
-        const Buffer y(dtype, Dims{tokens, kSlots, m}), sum(Wide(dtype), Dims{tokens, m});
+        const Buffer x_in(dtype, x, place), w_in(dtype, w, place), t_in(dtype, transposed, place);
+        const Buffer y(dtype, Dims{tokens, kSlots, m}, place), sum(Wide(dtype), Dims{tokens, m}, place);
         TACC_BACKEND::ExpertMatmul(x_in, id_view, w_in, ExpertWeights::kPlain, 0, y);
         EXPECT_LE(MaxError(y.ToTensor(), want, 1), Tolerance(dtype));
         TACC_BACKEND::ExpertMatmul(x_in, shifted_view, t_in, ExpertWeights::kTransposed, 7, sum);
@@ -137,7 +141,7 @@ TEST(ExpertMatmul, MatchesTheReferenceInBlocksOfRows) {
         EXPECT_TRUE(y.GuardsIntact() && sum.GuardsIntact());
 
         const Tensor dy = Rounded(Random({tokens, kSlots, m}, 3), dtype);
-        const Buffer dy_in(dtype, dy), dw(Wide(dtype), Dims{kExperts, m, n});
+        const Buffer dy_in(dtype, dy, place), dw(Wide(dtype), Dims{kExperts, m, n}, place);
         ExpertMatmulGrad(dy_in, x_in, id_view, 0, dw);
         const double scale = std::max<double>(1, std::sqrt(tokens));  // of a sum over the tokens
         EXPECT_LE(MaxError(dw.ToTensor(), reference::ExpertOuterProducts(dy, x, ids, kExperts), scale),
@@ -146,7 +150,7 @@ TEST(ExpertMatmul, MatchesTheReferenceInBlocksOfRows) {
 
         // A row a slot: as tokens with one expert each.
         const Tensor flat(Dims{tokens * kSlots, m}, dy.values);
-        const Buffer dx(dtype, Dims{tokens, kSlots, n});
+        const Buffer dx(dtype, Dims{tokens, kSlots, n}, place);
         TACC_BACKEND::ExpertMatmul(dy_in, id_view, w_in, ExpertWeights::kTransposed, 0, dx);
         const Tensor want_dx = reference::ExpertProducts(flat, ids, transposed);
         EXPECT_LE(MaxError(dx.ToTensor(), Tensor(Dims{tokens, kSlots, n}, want_dx.values), std::sqrt(m)),

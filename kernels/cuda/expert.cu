@@ -22,60 +22,97 @@ constexpr int64_t kTileBytes = 2 * kDepth * kPitch * static_cast<int64_t>(sizeof
 
 int64_t NumTiles(int64_t n) { return (n + kTile - 1) / kTile; }
 
-// AnyIn of a fixed type.
-template <typename E>
-struct TypedIn {
-  const E* data;
+// Which index of an operand of a tile runs along memory.
+enum class Inner { kTerm, kRow };
 
-  template <typename T>
-  TACC_DEVICE T Load(int64_t i) const {
-    return Convert<T>(data[i]);
+// One side of a product: element (row, term) is data[base(row) + term] with kTerm, data[base(term) + row] with kRow,
+// and 0 for what is not below `rows`.
+template <typename Base>
+struct Operand {
+  AnyIn data;
+  Inner inner;
+  int64_t rows;
+  Base base;
+
+  // to[term * kPitch + row] for the kDepth terms from `first` on, in packs of N along memory.
+  template <int N, typename T>
+  TACC_DEVICE void Stage(const Team& team, int64_t first, int64_t depth, T* to) const {
+    constexpr int kPacks = kTile / N;
+    const bool by_term = inner == Inner::kTerm;
+    const int64_t num_outer = by_term ? rows : depth - first, num_along = by_term ? depth - first : rows;
+    for (int e = team.rank(); e < kTile * kPacks; e += kTileTeam) {
+      const int outer = e / kPacks, along = e % kPacks * N;
+      T values[N] = {};
+      if (outer < num_outer && along < num_along)
+        Load<N>(data, by_term ? base(outer) + first + along : base(first + outer) + along, values);
+      TACC_UNROLL
+      for (int j = 0; j < N; ++j) to[by_term ? (along + j) * kPitch + outer : outer * kPitch + along + j] = values[j];
+    }
   }
 };
 
-// Which index runs along memory, so that a team reads neighbours.
-enum class Inner { kTerm, kRow };
-
-// store(i, j, sum over k < depth of a(i, k) b(j, k)) for i, j in [0, kTile), by a team of kTileTeam with kTileBytes<T>;
-// `depth` is the same for all threads.
-template <typename T, typename A, typename B, typename Store>
-TACC_DEVICE void MultiplyTile(Team& team, int64_t depth, Inner inner_a, A a, Inner inner_b, B b, Store store) {
+// store(i, j, sums) for each i in [0, kTile) and each j of every kMicro-th: sums[c] = sum over k < depth of
+// a(i, k) b(j + c, k). By a team of kTileTeam with kTileBytes<T>; `depth` is the same for all threads.
+template <int N, typename T, typename A, typename B, typename Store>
+TACC_DEVICE void MultiplyTile(const Team& team, int64_t depth, const A& a, const B& b, Store store) {
   T *left = team.shared<T>(), *right = left + kDepth * kPitch;
   const int row = team.rank() / (kTile / kMicro) * kMicro, column = team.rank() % (kTile / kMicro) * kMicro;
   T sums[kMicro][kMicro] = {};
   for (int64_t first = 0; first < depth; first += kDepth) {
     team.Sync();  // The last terms have been read.
-    for (int e = team.rank(); e < kTile * kDepth; e += kTileTeam) {
-      const int outer = e / kTile, inner = e % kTile;
-      const int row_a = inner_a == Inner::kTerm ? outer : inner, term_a = inner_a == Inner::kTerm ? inner : outer;
-      const int row_b = inner_b == Inner::kTerm ? outer : inner, term_b = inner_b == Inner::kTerm ? inner : outer;
-      left[term_a * kPitch + row_a] = first + term_a < depth ? a(row_a, first + term_a) : T(0);
-      right[term_b * kPitch + row_b] = first + term_b < depth ? b(row_b, first + term_b) : T(0);
-    }
+    a.template Stage<N>(team, first, depth, left);
+    b.template Stage<N>(team, first, depth, right);
     team.Sync();
     for (int k = 0; k < kDepth; ++k) {
-      const Packed<T, kMicro> u = *reinterpret_cast<const Packed<T, kMicro>*>(left + k * kPitch + row);
-      const Packed<T, kMicro> v = *reinterpret_cast<const Packed<T, kMicro>*>(right + k * kPitch + column);
+      T u[kMicro], v[kMicro];
+      LoadPacked<kMicro, T>(left, k * kPitch + row, u);
+      LoadPacked<kMicro, T>(right, k * kPitch + column, v);
       TACC_UNROLL
       for (int i = 0; i < kMicro; ++i) {
         TACC_UNROLL
-        for (int j = 0; j < kMicro; ++j) sums[i][j] += u.at[i] * v.at[j];
+        for (int j = 0; j < kMicro; ++j) sums[i][j] += u[i] * v[j];
       }
     }
   }
   TACC_UNROLL
-  for (int i = 0; i < kMicro; ++i) {
+  for (int i = 0; i < kMicro; ++i) store(row + i, column, sums[i]);
+}
+static_assert(kTile == kDepth && kTileTeam == kTile / kMicro * (kTile / kMicro) && kTile % kPack == 0);
+
+// y[i + c] = values[c] for the `count` first of kMicro; with packs all of them, or none.
+template <int N, typename T>
+TACC_DEVICE void StoreMicro(const AnyOut& y, int64_t i, int64_t count, const T* values) {
+  if constexpr (N > 1) {
+    if (count > 0) Store<kMicro>(y, i, values);
+  } else {
     TACC_UNROLL
-    for (int j = 0; j < kMicro; ++j) store(row + i, column + j, sums[i][j]);
+    for (int c = 0; c < kMicro; ++c) {
+      if (c < count) y.Store(i + c, values[c]);
+    }
   }
 }
-static_assert(kTile == kDepth && kTileTeam == kTile / kMicro * (kTile / kMicro));
+
+// Where the row of x (or a, or b) of the slot at a place begins.
+struct RowOfSlot {
+  const int32_t* slots;
+  uint32_t slots_a_row;
+  int64_t length, first;  // of a row; its element to begin with
+
+  TACC_DEVICE int64_t operator()(int64_t place) const {
+    return static_cast<uint32_t>(slots[place]) / slots_a_row * length + first;
+  }
+};
+struct RowOfMatrix {
+  int64_t first, length;
+
+  TACC_DEVICE int64_t operator()(int64_t row) const { return first + row * length; }
+};
 
 // A tile of y: up to kTile slots of one expert by kTile of columns [first_column, first_column + columns), written at
 // row `slot` of y, which is that wide. Slots of no expert get zeros.
-template <typename T, typename X>
+template <typename T, int N>
 struct ExpertTile {
-  X x, w;
+  AnyIn x, w;
   AnyOut y;
   const int32_t *slots, *starts;
   int64_t num_experts, n, m, slots_a_row, first_column, columns;
@@ -90,20 +127,16 @@ struct ExpertTile {
       tile -= tiles;
     }
     if (expert > num_experts) return;
-    const int64_t first = starts[expert] + tile * kTile, left = starts[expert + 1] - first;
-    const int rows = static_cast<int>(left < kTile ? left : kTile);
-    const int64_t width = columns - column, matrix = expert * m * n, from = first_column + column;
-    const int64_t step_m = kind == ExpertWeights::kPlain ? n : 1, step_n = kind == ExpertWeights::kPlain ? 1 : m;
-    MultiplyTile<T>(
-        team, expert < num_experts ? n : 0, Inner::kTerm,
-        [&](int i, int64_t k) { return i < rows ? x.template Load<T>(slots[first + i] / slots_a_row * n + k) : T(0); },
-        kind == ExpertWeights::kPlain ? Inner::kTerm : Inner::kRow,
-        [&](int j, int64_t k) {
-          return j < width ? w.template Load<T>(matrix + (from + j) * step_m + k * step_n) : T(0);
-        },
-        [&](int i, int j, T sum) {
-          if (i < rows && j < width) y.Store(slots[first + i] * columns + column + j, sum);
-        });
+    const int32_t* own = slots + starts[expert] + tile * kTile;
+    const int64_t rows = starts[expert + 1] - starts[expert] - tile * kTile, width = columns - column;
+    const int64_t from = first_column + column, matrix = expert * m * n;
+    const bool plain = kind == ExpertWeights::kPlain;
+    const Operand<RowOfSlot> left{x, Inner::kTerm, rows, {own, static_cast<uint32_t>(slots_a_row), n, 0}};
+    const Operand<RowOfMatrix> right{
+        w, plain ? Inner::kTerm : Inner::kRow, width, {matrix + (plain ? from * n : from), plain ? n : m}};
+    MultiplyTile<N, T>(team, expert < num_experts ? n : 0, left, right, [&](int i, int j, const T* sums) {
+      if (i < rows) StoreMicro<N>(y, own[i] * columns + column + j, width - j, sums);
+    });
   }
 };
 
@@ -124,9 +157,9 @@ struct SumSlots {
 };
 
 // A tile of dw[expert].
-template <typename T, typename X>
+template <typename T, int N>
 struct ExpertGradTile {
-  X a, b;
+  AnyIn a, b;
   AnyOut dw;
   const int32_t *slots, *starts;
   int64_t n, m, slots_a_row_a, slots_a_row_b;
@@ -134,29 +167,15 @@ struct ExpertGradTile {
   TACC_DEVICE void operator()(Team& team, int64_t index) const {
     const int64_t tiles_n = (n + kTile - 1) / kTile, tiles_m = (m + kTile - 1) / kTile;
     const int64_t column = index % tiles_n * kTile, row = index / tiles_n % tiles_m * kTile;
-    const int64_t expert = index / tiles_n / tiles_m, first = starts[expert];
-    MultiplyTile<T>(
-        team, starts[expert + 1] - first, Inner::kRow,
-        [&](int i, int64_t k) {
-          return row + i < m ? a.template Load<T>(slots[first + k] / slots_a_row_a * m + row + i) : T(0);
-        },
-        Inner::kRow,
-        [&](int j, int64_t k) {
-          return column + j < n ? b.template Load<T>(slots[first + k] / slots_a_row_b * n + column + j) : T(0);
-        },
-        [&](int i, int j, T sum) {
-          if (row + i < m && column + j < n) dw.Store((expert * m + row + i) * n + column + j, sum);
-        });
+    const int64_t expert = index / tiles_n / tiles_m;
+    const int32_t* own = slots + starts[expert];
+    const Operand<RowOfSlot> left{a, Inner::kRow, m - row, {own, static_cast<uint32_t>(slots_a_row_a), m, row}};
+    const Operand<RowOfSlot> right{b, Inner::kRow, n - column, {own, static_cast<uint32_t>(slots_a_row_b), n, column}};
+    MultiplyTile<N, T>(team, starts[expert + 1] - starts[expert], left, right, [&](int i, int j, const T* sums) {
+      if (row + i < m) StoreMicro<N>(dw, (expert * m + row + i) * n + column + j, n - column - j, sums);
+    });
   }
 };
-
-// Calls f(T(), In of a, In of b) with typed inputs where both are bf16, as in training.
-template <typename F>
-void WithInputs(const TensorView& a, const TensorView& b, F f) {
-  if (a.dtype == DType::kBF16 && b.dtype == DType::kBF16)
-    return f(float(), TypedIn<BFloat16>{a.as<BFloat16>()}, TypedIn<BFloat16>{b.as<BFloat16>()});
-  WithComputeType({a, b}, [&](auto zero) { f(zero, In(a), In(b)); });
-}
 
 // Slots that share a row of x.
 int64_t SlotsARow(const TensorView& x, const TensorView& ids) {
@@ -178,18 +197,18 @@ void ExpertMatmul(const TensorView& x, const TensorView& ids, const TensorView& 
   TACC_KERNEL_CHECK(w.dims == (kind == ExpertWeights::kPlain ? Dims{num_experts, m, n} : Dims{num_experts, n, m}));
   const IdOrder order(ids, offset, num_experts);
   const int64_t num_row_tiles = slots / kTile + num_experts + 1;  // at most
-  const auto multiply = [&](AnyOut to, int64_t first_column, int64_t columns) {
-    WithInputs(x, w, [&]<typename T, typename X>(T, X in, X weights) {
+  const auto multiply = [&](const TensorView& to, int64_t first_column, int64_t columns) {
+    WithPacks(n % kPack == 0 && m % kPack == 0, {x, w, to}, [&]<typename T, typename N>(T, N) {
       ForEachTeam<kTileTeam>(num_row_tiles * NumTiles(columns), kTileTeam, kTileBytes<T>,
-                             ExpertTile<T, X>{in, weights, to, order.tokens(), order.starts(), num_experts, n, m,
-                                              slots_a_row, first_column, columns, kind});
+                             ExpertTile<T, N::value>{In(x), In(w), Out(to), order.tokens(), order.starts(), num_experts,
+                                                     n, m, slots_a_row, first_column, columns, kind});
     });
   };
-  if (slots_a_sum == 1) return multiply(Out(y), 0, m);
+  if (slots_a_sum == 1) return multiply(y, 0, m);
   const Scratch summands(slots * std::min(m, kSumColumns) * SizeOf(x.dtype));
   for (int64_t first = 0; first < m; first += kSumColumns) {
     const int64_t columns = std::min(kSumColumns, m - first);
-    multiply({summands.data(), x.dtype}, first, columns);
+    multiply({summands.data(), x.dtype, {slots, columns}}, first, columns);
     WithComputeType({x, y}, [&]<typename T>(T) {
       ForEach(y.num_rows() * columns, SumSlots<T>{{summands.data(), x.dtype}, Out(y), slots_a_sum, first, columns, m});
     });
@@ -202,10 +221,10 @@ void ExpertMatmulGrad(const TensorView& a, const TensorView& b, const TensorView
   const int64_t slots_a_row_a = SlotsARow(a, ids), slots_a_row_b = SlotsARow(b, ids);
   TACC_KERNEL_CHECK(dw.dims == (Dims{num_experts, m, n}) && a.dtype == b.dtype);
   const IdOrder order(ids, offset, num_experts);
-  WithInputs(a, b, [&]<typename T, typename X>(T, X left, X right) {
-    ForEachTeam(
-        num_experts * NumTiles(m) * NumTiles(n), kTileTeam, kTileBytes<T>,
-        ExpertGradTile<T, X>{left, right, Out(dw), order.tokens(), order.starts(), n, m, slots_a_row_a, slots_a_row_b});
+  WithPacks(n % kPack == 0 && m % kPack == 0, {a, b, dw}, [&]<typename T, typename N>(T, N) {
+    ForEachTeam<kTileTeam>(num_experts * NumTiles(m) * NumTiles(n), kTileTeam, kTileBytes<T>,
+                           ExpertGradTile<T, N::value>{In(a), In(b), Out(dw), order.tokens(), order.starts(), n, m,
+                                                       slots_a_row_a, slots_a_row_b});
   });
 }
 
