@@ -151,17 +151,19 @@ TEST(Reduce, MatchesTheReferenceForAnyDims) {
       const Dims reduced_dims(reduced.begin(), reduced.end());
       const Tensor sum = reference::ReduceSum(x, reduced), max = reference::ReduceMax(x, reduced);
       const DType result = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
-      const Buffer in(dtype, x), y(result, sum.dims), again(result, sum.dims);
-      const int threads = omp_get_max_threads();
-      ReduceSum(in, reduced_dims, y);
-      omp_set_num_threads(5);
-      ReduceSum(in, reduced_dims, again);
-      omp_set_num_threads(threads);
-      EXPECT_LE(MaxError(y.ToTensor(), sum, 1), result == DType::kF64 ? 1e-12 : 1e-6);
-      EXPECT_EQ(y.ToTensor().values, again.ToTensor().values);
-      ReduceMax(in, reduced_dims, y);
-      EXPECT_LE(MaxError(y.ToTensor(), max, 1e-300), 0);
-      EXPECT_TRUE(y.GuardsIntact());
+      for (Buffer::Placement placement : kPlacements) {
+        const Buffer in(dtype, x, placement), y(result, sum.dims), again(result, sum.dims);
+        const int threads = omp_get_max_threads();
+        ReduceSum(in, reduced_dims, y);
+        omp_set_num_threads(5);
+        ReduceSum(in, reduced_dims, again);
+        omp_set_num_threads(threads);
+        EXPECT_LE(MaxError(y.ToTensor(), sum, 1), result == DType::kF64 ? 1e-12 : 1e-6);
+        EXPECT_EQ(y.ToTensor().values, again.ToTensor().values);
+        ReduceMax(in, reduced_dims, y);
+        EXPECT_LE(MaxError(y.ToTensor(), max, 1e-300), 0);
+        EXPECT_TRUE(y.GuardsIntact());
+      }
     }
   }
 }

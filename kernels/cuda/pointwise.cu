@@ -260,9 +260,9 @@ void SumSquares(const TensorView& x, const Dims& bounds, const TensorView& y) {
       strides.push_back(1);
       kernel.runs = {dims, {strides}};
     }
-    ForEachTeam(num_groups, kSumTeam, 0, kernel);
+    ForEachTeam<kSumTeam>(num_groups, kSumTeam, 0, kernel);
   });
-  ForEachTeam(1, kSumTeam, 0, SumOfPartials{partial, num_groups, Out(y)});
+  ForEachTeam<kSumTeam>(1, kSumTeam, 0, SumOfPartials{partial, num_groups, Out(y)});
 }
 
 void Fill(double value, const TensorView& y) {

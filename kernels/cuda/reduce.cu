@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cuda/load.h"
+#include "kernels/cuda/pack.h"
 #include "kernels/cuda/pointwise.h"
 #include "kernels/cuda/scratch.h"
 #include "kernels/cuda/shape.h"
@@ -16,7 +16,9 @@ enum class Kind { kSum, kMax };
 
 constexpr int kTeam = 256;
 constexpr int64_t kEnoughTeams = 1024;  // keep a large GPU busy
-constexpr int64_t kLeastPart = 1024;    // elements of a result that are worth a team of their own
+constexpr int64_t kMaxParts = 512;
+// Elements of a result that are worth a team of their own: of a run, of each of a team's columns.
+constexpr int64_t kLeastRun = 1024, kLeastColumn = 128;
 
 // Dims of x with neighbours of the same kind merged; extents of 1 are dropped.
 struct Plan {
@@ -47,8 +49,10 @@ Plan MakePlan(const Dims& x, const Dims& dims) {
     last = is_reduced;
   }
   plan.columns = last == 0;
-  const int64_t teams = plan.columns ? (plan.num_results() + kWarp - 1) / kWarp : plan.num_results();
-  if (teams > 0) plan.parts = std::clamp(std::min(kEnoughTeams / teams, plan.num_reduced() / kLeastPart), 1l, 512l);
+  const int64_t per_team = plan.columns ? kWarp * (plan.kept.back() % kPack == 0 ? kPack : 1) : 1;
+  const int64_t teams = (plan.num_results() + per_team - 1) / per_team;
+  const int64_t parts = plan.num_reduced() / (plan.columns ? kLeastColumn : kLeastRun);
+  if (teams > 0) plan.parts = std::clamp<int64_t>(std::min(kEnoughTeams / teams, parts), 1, kMaxParts);
   return plan;
 }
 
@@ -99,27 +103,40 @@ struct ReduceRun {
   }
 };
 
-// Neighbouring threads take neighbouring results; the team's warps take turns at what is reduced.
+// Neighbouring threads take V neighbouring results each; the team's warps take turns at what is reduced. V divides the
+// last of the dims that are kept; for V > 1 x is read in packs.
+template <typename T, int V>
 struct ReduceColumns {
   Reduction r;
 
   TACC_DEVICE void operator()(Team& team, int64_t index) const {
-    double* partial = team.shared<double>();
-    const int64_t blocks = (r.num_results + kWarp - 1) / kWarp;
-    const int64_t part = index / blocks, result = index % blocks * kWarp + team.rank() % kWarp;
+    double* partial = team.shared<double>();  // [threads, V]
+    const int64_t blocks = (r.num_results + kWarp * V - 1) / (kWarp * V);
+    const int64_t part = index / blocks, result = (index % blocks * kWarp + team.rank() % kWarp) * V;
     const int first = team.rank() / kWarp, step = team.size() / kWarp;
-    const int64_t end = r.num_reduced * (part + 1) / r.parts;
-    double value = r.Identity();
+    double value[V];
+#pragma unroll
+    for (int j = 0; j < V; ++j) value[j] = r.Identity();
     if (result < r.num_results) {
-      const int64_t base = r.Base(result);
-      for (int64_t i = r.num_reduced * part / r.parts + first; i < end; i += step)
-        value = Combine(r.kind, value, r.Load(base, i));
+      const int64_t base = r.Base(result), end = r.num_reduced * (part + 1) / r.parts;
+      for (int64_t i = r.num_reduced * part / r.parts + first; i < end; i += step) {
+        int64_t offsets[1];
+        r.reduced.Offsets(i, offsets);
+        T x[V];
+        Load<V>(r.x, base + offsets[0], x);
+#pragma unroll
+        for (int j = 0; j < V; ++j) value[j] = Combine(r.kind, value[j], static_cast<double>(x[j]));
+      }
     }
-    partial[team.rank()] = value;
+#pragma unroll
+    for (int j = 0; j < V; ++j) partial[team.rank() * V + j] = value[j];
     team.Sync();
     if (first != 0 || result >= r.num_results) return;
-    for (int i = 1; i < step; ++i) value = Combine(r.kind, value, partial[i * kWarp + team.rank()]);
-    r.y.Store(part * r.num_results + result, value);
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      for (int i = 1; i < step; ++i) value[j] = Combine(r.kind, value[j], partial[(i * kWarp + team.rank()) * V + j]);
+      r.y.Store(part * r.num_results + result + j, value[j]);
+    }
   }
 };
 
@@ -132,12 +149,16 @@ void Launch(Kind kind, const Plan& plan, const TensorView& x, AnyOut y) {
                     plan.num_results(),
                     plan.num_reduced(),
                     plan.parts};
-  if (plan.columns) {
-    const int64_t blocks = (r.num_results + kWarp - 1) / kWarp;
-    return ForEachTeam(blocks * plan.parts, kTeam, kTeam * static_cast<int64_t>(sizeof(double)), ReduceColumns{r});
+  if (!plan.columns) {
+    const int64_t per_team = r.num_reduced / plan.parts;
+    return ForEachTeam<kTeam>(r.num_results * plan.parts, std::min(kTeam, TeamSize(per_team)), 0, ReduceRun{r});
   }
-  const int64_t per_team = r.num_reduced / plan.parts;
-  ForEachTeam(r.num_results * plan.parts, std::min(kTeam, TeamSize(per_team)), 0, ReduceRun{r});
+  WithPacks(plan.kept.back() % kPack == 0, {x}, [&](auto zero, auto width) {
+    constexpr int V = decltype(width)::value;
+    const int64_t blocks = (r.num_results + kWarp * V - 1) / (kWarp * V);
+    ForEachTeam<kTeam>(blocks * plan.parts, kTeam, kTeam * V * static_cast<int64_t>(sizeof(double)),
+                       ReduceColumns<decltype(zero), V>{r});
+  });
 }
 
 void Reduce(Kind kind, const TensorView& x, const Dims& dims, const TensorView& y) {

@@ -82,6 +82,7 @@ struct CopyDenseUnit {
 };
 
 constexpr int64_t kTile = 32;
+constexpr int kTransposeTeam = 256;
 
 // The last two dims are a plane of rows x columns whose rows are dense in `from` (rows' stride 1) and whose columns are
 // dense in `to`: tiles go through shared memory, so that both sides are read and written along what is dense.
@@ -136,14 +137,15 @@ void CopyPlanes(const Copy& copy) {
   const auto outer = [&](const Dims& dims) { return Dims(dims.begin(), dims.begin() + rank - 2); };
   const int64_t rows = copy.dims[rank - 2], columns = copy.dims[rank - 1];
   const int64_t tiles = ((rows + kTile - 1) / kTile) * ((columns + kTile - 1) / kTile);
-  ForEachTeam(copy.dims.Product(0, rank - 2) * tiles, 256, kTile * (kTile + 1) * static_cast<int64_t>(sizeof(U)),
-              TransposeTile<U>{static_cast<const U*>(copy.from),
-                               static_cast<U*>(copy.to),
-                               {outer(copy.dims), {outer(copy.from_strides), outer(copy.to_strides)}},
-                               rows,
-                               columns,
-                               copy.from_strides[rank - 1],
-                               copy.to_strides[rank - 2]});
+  ForEachTeam<kTransposeTeam>(copy.dims.Product(0, rank - 2) * tiles, kTransposeTeam,
+                              kTile * (kTile + 1) * static_cast<int64_t>(sizeof(U)),
+                              TransposeTile<U>{static_cast<const U*>(copy.from),
+                                               static_cast<U*>(copy.to),
+                                               {outer(copy.dims), {outer(copy.from_strides), outer(copy.to_strides)}},
+                                               rows,
+                                               columns,
+                                               copy.from_strides[rank - 1],
+                                               copy.to_strides[rank - 2]});
 }
 
 template <typename U>
