@@ -25,6 +25,7 @@
 #include "nlohmann/json.hpp"
 #include "worker/rank/cuda/attention_choice.h"
 #include "worker/rank/cuda/errors.h"
+#include "worker/rank/cuda/exceptions.h"
 #include "worker/rank/cuda/timer.h"
 
 namespace tacc::worker {
@@ -285,9 +286,7 @@ absl::StatusOr<std::string> ProbeCudaDevice(int device) {
   try {
     return Probe(device);
   } catch (const std::exception& error) {
-    const cudaError_t last = cudaGetLastError();
-    if (absl::Status status = CudaStatus(last, error.what(), device); !status.ok()) return status;
-    return absl::InternalError(absl::StrCat(NameOf(device), ": ", error.what()));
+    return StatusOfException(error, device);
   }
 }
 
