@@ -23,6 +23,7 @@ void Select(const TensorView& cond, const TensorView& a, const TensorView& b, co
 void IsFinite(const TensorView& x, const TensorView& y);
 // The order of the sum depends on the dims, the dtype and whether x starts at a multiple of 16 bytes.
 void SumSquares(const TensorView& x, const Dims& bounds, const TensorView& y);
+// At most 8 KiB.
 int64_t SumSquaresWorkspaceBytes(const Dims& bounds);
 void Fill(double value, const TensorView& y);
 void Iota(int dim, int64_t first, const TensorView& y);

@@ -15,8 +15,8 @@ namespace {
 enum class Kind { kSum, kMax };
 
 constexpr int kTeam = 256;
-constexpr int64_t kEnoughTeams = 1024;  // keep a large GPU busy
-constexpr int64_t kMaxParts = 512;
+constexpr int64_t kEnoughTeams = 1024;   // keep a large GPU busy
+constexpr int64_t kMaxPartials = 65536;  // keep scratch to 512 KiB
 // Elements of a result that are worth a team of their own: of a run, of each of a team's columns.
 constexpr int64_t kLeastRun = 1024, kLeastColumn = 128;
 
@@ -52,7 +52,10 @@ Plan MakePlan(const Dims& x, const Dims& dims) {
   const int64_t per_team = plan.columns ? kWarp * (plan.kept.back() % kPack == 0 ? kPack : 1) : 1;
   const int64_t teams = (plan.num_results() + per_team - 1) / per_team;
   const int64_t parts = plan.num_reduced() / (plan.columns ? kLeastColumn : kLeastRun);
-  if (teams > 0) plan.parts = std::clamp<int64_t>(std::min(kEnoughTeams / teams, parts), 1, kMaxParts);
+  if (teams > 0) {
+    const int64_t most = std::min(kEnoughTeams / teams, kMaxPartials / plan.num_results());
+    plan.parts = std::max<int64_t>(std::min(most, parts), 1);
+  }
   return plan;
 }
 
@@ -107,7 +110,18 @@ struct ReduceRun {
 // last of the dims that are kept; for V > 1 x is read in packs.
 template <typename T, int V>
 struct ReduceColumns {
+  static constexpr int kAtOnce = 4;
   Reduction r;
+
+  TACC_DEVICE void LoadRow(int64_t base, int64_t i, T (&x)[V]) const {
+    int64_t offsets[1];
+    r.reduced.Offsets(i, offsets);
+    Load<V>(r.x, base + offsets[0], x);
+  }
+  TACC_DEVICE void Add(const T (&x)[V], double (&value)[V]) const {
+#pragma unroll
+    for (int j = 0; j < V; ++j) value[j] = Combine(r.kind, value[j], static_cast<double>(x[j]));
+  }
 
   TACC_DEVICE void operator()(Team& team, int64_t index) const {
     double* partial = team.shared<double>();  // [threads, V]
@@ -119,13 +133,19 @@ struct ReduceColumns {
     for (int j = 0; j < V; ++j) value[j] = r.Identity();
     if (result < r.num_results) {
       const int64_t base = r.Base(result), end = r.num_reduced * (part + 1) / r.parts;
-      for (int64_t i = r.num_reduced * part / r.parts + first; i < end; i += step) {
-        int64_t offsets[1];
-        r.reduced.Offsets(i, offsets);
-        T x[V];
-        Load<V>(r.x, base + offsets[0], x);
+      int64_t i = r.num_reduced * part / r.parts + first;
+      // Several reads on their way at a time.
+      for (; i + (kAtOnce - 1) * step < end; i += kAtOnce * step) {
+        T x[kAtOnce][V];
 #pragma unroll
-        for (int j = 0; j < V; ++j) value[j] = Combine(r.kind, value[j], static_cast<double>(x[j]));
+        for (int k = 0; k < kAtOnce; ++k) LoadRow(base, i + k * step, x[k]);
+#pragma unroll
+        for (int k = 0; k < kAtOnce; ++k) Add(x[k], value);
+      }
+      for (; i < end; i += step) {
+        T x[V];
+        LoadRow(base, i, x);
+        Add(x, value);
       }
     }
 #pragma unroll

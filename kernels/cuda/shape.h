@@ -22,7 +22,7 @@ void Broadcast(const TensorView& x, const Dims& dims, const TensorView& y);
 void MaskPadding(const TensorView& x, const Dims& bounds);
 void ReduceSum(const TensorView& x, const Dims& dims, const TensorView& y);
 void ReduceMax(const TensorView& x, const Dims& dims, const TensorView& y);
-// Of ReduceSum and ReduceMax of an x of these dims.
+// Of ReduceSum and ReduceMax of an x of these dims: at most 512 KiB.
 int64_t ReduceWorkspaceBytes(const Dims& x, const Dims& dims);
 
 }  // namespace tacc::kernels::cuda
