@@ -100,7 +100,8 @@ void EmbeddingGrad(const TensorView& dy, const TensorView& ids, int64_t offset, 
   TACC_KERNEL_CHECK(dtable.dims.rank() == 2 && ids.dtype == DType::kI32 && dy.size() == tokens * n);
   TACC_KERNEL_CHECK(dtable.dtype == DType::kF32 || dtable.dtype == DType::kF64);
   const IdOrder order(ids, offset, vocabulary);
-  WithPacks(n % kPack == 0, {dy, dtable}, [&]<typename T, typename N>(T, N) {
+  // Most of the bytes are those of dtable, in f32: packs of 4 write whole lines.
+  WithPacks<4>(n % 4 == 0, {dy, dtable}, [&]<typename T, typename N>(T, N) {
     constexpr DType kCompute = sizeof(T) == sizeof(double) ? DType::kF64 : DType::kF32;
     const Scratch blocks(NumBlocks(tokens) * n * static_cast<int64_t>(sizeof(T)));
     const int team = TeamSize(n, N::value);

@@ -91,11 +91,11 @@ inline bool ArePackable(std::initializer_list<TensorView> views) {
   return true;
 }
 
-// Calls f(T(), N) with T the compute type of `views` and N, an std::integral_constant, the elements of a pack: kPack
-// where the views are packable and `pack_wanted` holds (as a rule, that rows are a multiple of kPack long), else 1.
-template <typename F>
+// Calls f(T(), N) with T the compute type of `views` and N, an std::integral_constant, the elements of a pack: kWidth
+// where the views are packable and `pack_wanted` holds (as a rule, that rows are a multiple of it long), else 1.
+template <int kWidth = kPack, typename F>
 void WithPacks(bool pack_wanted, std::initializer_list<TensorView> views, F f) {
-  if (pack_wanted && ArePackable(views)) return f(float(), std::integral_constant<int, kPack>());
+  if (pack_wanted && ArePackable(views)) return f(float(), std::integral_constant<int, kWidth>());
   WithComputeType(views, [&](auto zero) { f(zero, std::integral_constant<int, 1>()); });
 }
 
