@@ -29,6 +29,10 @@ Machine ThisMachine();
 // Memory that this process holds now, shared libraries included; 0 when the system does not say.
 int64_t ResidentBytes();
 
+// Of a GPU's free memory, what a rank leaves for what no plan counts: kernels and handles of CUDA and its libraries,
+// NCCL's buffers. Where nothing else is said (tacc-worker --memory-reserve).
+inline constexpr int64_t kGpuReserveBytes = int64_t{1} << 30;
+
 // A size in bytes: "4GiB", "1.5GB", "4096" (KiB, MiB, GiB, TiB; kB, MB, GB, TB; B), at least 1. InvalidArgument
 // otherwise.
 absl::StatusOr<int64_t> ParseBytes(const std::string& text);

@@ -60,8 +60,8 @@ graph::SearchRequest RequestOf(const char* machine, int64_t gpus, int64_t batch)
   graph::SearchRequest request;
   request.cluster = *graph::MakeCluster(*graph::FindMachine(machine), gpus);
   request.global_batch = batch;
-  request.available_bytes = request.cluster.machine.memory_bytes -
-                            static_cast<double>(graph::kIdleBytes + graph::kBufferBytes + graph::kStagingBytes);
+  request.available_bytes =
+      request.cluster.machine.memory_bytes - static_cast<double>(graph::IdleBytes(request.cluster.machine));
   return request;
 }
 

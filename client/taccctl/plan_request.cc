@@ -71,7 +71,9 @@ absl::StatusOr<json> RequestForThisMachine(const v1::JobSpec& spec, Context& con
   if (!request["device"].is_object()) return absl::InternalError("tacc-rank --probe printed no JSON object");
   if (devices->front() == kCpuDevice) {
     request["device"]["memory_bytes"] = share.memory_bytes;
-  } else if (const json model = request["device"]["model"]; model.is_string()) {
+  } else if (const json model = request["device"]["model"], free = request["device"]["free_memory_bytes"];
+             model.is_string() && free.is_number()) {
+    request["device"]["memory_bytes"] = free.get<int64_t>() - kGpuReserveBytes;
     for (const auto& [dtype, peak] : TablePeaks(model.get<std::string>()))
       request["device"]["peak_flops_per_second"][dtype] = peak;
   }

@@ -68,7 +68,7 @@ struct StepEstimate {
 StepEstimate EstimateStep(const ModelWork& model, const Cluster& cluster, const Layout& layout,
                           const Execution& execution);
 
-// Bytes of the fullest rank, by kind, without kIdleBytes and kBufferBytes.
+// Bytes of the fullest rank, by kind, without IdleBytes and BufferBytes.
 struct MemoryEstimate {
   double weights = 0;  // fp32 masters
   double copies = 0;   // in the compute type, and what fsdp gathers

@@ -77,9 +77,12 @@ SearchRequest SearchRequestOf(const PlanRequest& request, int64_t num_units, DTy
     if (search.schedule == PipelineSchedule::kInterleaved)
       search.chunks = std::max<int64_t>(2, search.chunks.value_or(2));
   }
-  if (request.device.memory_bytes > 0)
+  if (request.device.memory_bytes > 0) {
+    const Machine& machine = request.cluster.machine;
+    const int64_t buffers = machine.shares_cores ? kBufferBytes + kStagingBytes : 0;
     search.available_bytes =
-        std::max(1.0, static_cast<double>(request.device.memory_bytes - kIdleBytes - kBufferBytes - kStagingBytes));
+        std::max(1.0, static_cast<double>(request.device.memory_bytes - IdleBytes(machine) - buffers));
+  }
   search.execution = ExecutionOf(request.cluster.machine, precision);
   return search;
 }
@@ -229,7 +232,8 @@ class Planner {
     c.wait_seconds = measured.wait_seconds;
     c.composed = measured.composed;
     c.plan.step_seconds = measured.step_seconds;
-    c.plan.total_bytes = c.memory.arena_bytes + c.memory.workspace_bytes + kIdleBytes + BufferBytes(c.plan.mesh);
+    c.plan.total_bytes = c.memory.arena_bytes + c.memory.workspace_bytes + IdleBytes(request_.cluster.machine) +
+                         BufferBytes(request_.cluster.machine, c.plan.mesh);
     c.fits = request_.device.memory_bytes == 0 || c.plan.total_bytes <= request_.device.memory_bytes;
     if (!c.composed && (planned_.programs.empty() || Better(c, whole_))) {
       whole_ = c;
@@ -286,7 +290,13 @@ class Planner {
 
 }  // namespace
 
-int64_t BufferBytes(const Mesh& mesh) {
+int64_t IdleBytes(const Machine& machine) {
+  if (machine.shares_cores) return kIdleBytes;
+  return machine.measured ? 0 : kGpuIdleBytes;
+}
+
+int64_t BufferBytes(const Machine& machine, const Mesh& mesh) {
+  if (!machine.shares_cores) return 0;
   const int stage_axis = mesh.Find(kStageAxis);
   const int64_t stages = stage_axis < 0 ? 1 : mesh.axes[stage_axis].size;
   return kBufferBytes + (mesh.num_ranks() > stages ? kStagingBytes : 0);
@@ -364,8 +374,9 @@ absl::Status DoesNotFit(const PlanRequest& request, const Candidate& smallest) {
                    mib(smallest.memory.gradients_bytes), ", optimizer ", mib(smallest.memory.optimizer_bytes),
                    ", activations and temporaries ", mib(smallest.memory.temporaries_bytes), ", workspace ",
                    mib(smallest.memory.workspace_bytes), ", libraries and buffers ",
-                   mib(kIdleBytes + BufferBytes(smallest.plan.mesh)), ") and has ", mib(request.device.memory_bytes),
-                   "; largest buffers: ", largest, "; what would help: ", absl::StrJoin(help, ", ")));
+                   mib(IdleBytes(request.cluster.machine) + BufferBytes(request.cluster.machine, smallest.plan.mesh)),
+                   ") and has ", mib(request.device.memory_bytes), "; largest buffers: ", largest,
+                   "; what would help: ", absl::StrJoin(help, ", ")));
 }
 
 }  // namespace tacc::graph

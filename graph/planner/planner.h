@@ -81,15 +81,19 @@ struct Planned {
   int64_t num_meshes = 0, num_layouts = 0;  // that were searched
 };
 
-// Memory of a rank beside the arena and the workspace. Idle: its libraries loaded, no program bound (VmHWM of tacc-rank
-// at its `started` event, LibTorch 2.11, x86-64). Buffers: what libraries and the program take once it runs, batches
-// read ahead. Staging: of collectives among the ranks of a stage (worker/rank/collectives.h); messages between stages
-// go from place to place.
+// Memory of a rank beside the arena and the workspace, on a CPU. Idle: its libraries loaded, no program bound (VmHWM of
+// tacc-rank at its `started` event, LibTorch 2.11, x86-64). Buffers: what libraries and the program take once it runs,
+// batches read ahead. Staging: of collectives among the ranks of a stage (worker/rank/collectives.h); messages between
+// stages go from place to place.
 inline constexpr int64_t kIdleBytes = int64_t{116} << 20;
 inline constexpr int64_t kBufferBytes = int64_t{8} << 20;
 inline constexpr int64_t kStagingBytes = int64_t{8} << 20;
+// On a GPU: what CUDA, its libraries and NCCL hold; buffers and staging are the host's. As the workers'
+// --memory-reserve, so that a GPU that a worker has probed comes without it.
+inline constexpr int64_t kGpuIdleBytes = int64_t{1} << 30;
+int64_t IdleBytes(const Machine& machine);
 // Buffers and staging of a rank of this mesh.
-int64_t BufferBytes(const Mesh& mesh);
+int64_t BufferBytes(const Machine& machine, const Mesh& mesh);
 
 // Whatever the request leaves open is searched (search.h); the best by estimate become programs, for exact bytes and a
 // simulated step (compose.h), until some fit or a fitting one is not to be found. Each kind of parallelism beside dp

@@ -94,7 +94,7 @@ double Mfu(const CompileRequest& request, const Candidate& c, double seconds) {
   return seconds > 0 && peak > 0 ? c.model_flops / (seconds * peak * static_cast<double>(c.plan.num_ranks())) : 0.0;
 }
 
-json MemoryJson(const Candidate& c) {
+json MemoryJson(const Machine& machine, const Candidate& c) {
   json largest = json::array();
   for (const MemoryUse::Buffer& buffer : c.memory.largest)
     largest.push_back({{"name", buffer.name}, {"bytes", buffer.bytes}});
@@ -105,8 +105,8 @@ json MemoryJson(const Candidate& c) {
           {"optimizer_bytes", c.memory.optimizer_bytes},
           {"stash_bytes", c.memory.stash_bytes},
           {"temporaries_bytes", c.memory.temporaries_bytes},
-          {"buffers_bytes", BufferBytes(c.plan.mesh)},
-          {"idle_bytes", kIdleBytes},
+          {"buffers_bytes", BufferBytes(machine, c.plan.mesh)},
+          {"idle_bytes", IdleBytes(machine)},
           {"checkpoint_bytes", c.memory.weights_bytes + c.memory.optimizer_bytes},
           {"total_bytes", c.plan.total_bytes},
           {"largest", std::move(largest)}};
@@ -243,7 +243,7 @@ nlohmann::json CandidateJson(const CompileRequest& request, const Candidate& c) 
           {"num_parameters", c.num_parameters},
           {"flops_per_step", c.model_flops},
           {"matmul_flops_per_rank", c.cost.matmul_flops},
-          {"memory", MemoryJson(c)},
+          {"memory", MemoryJson(request.plan.cluster.machine, c)},
           {"available_bytes", request.plan.device.memory_bytes},
           {"fits", c.fits},
           {"predicted_step_seconds", seconds},
@@ -262,6 +262,7 @@ nlohmann::json CandidateJson(const CompileRequest& request, const Candidate& c) 
 
 nlohmann::json LoserJson(const CompileRequest& request, const Loser& loser, const Candidate& best) {
   const auto& [layout, step, memory] = loser.scored;
+  const Machine& machine = request.plan.cluster.machine;
   json mesh = json::object(), axes = json::array();
   for (const Mesh::Axis& axis : layout.mesh().axes) {
     if (axis.size == 1 && axis.name != "dp" && axis.name != "fsdp") continue;
@@ -286,7 +287,7 @@ nlohmann::json LoserJson(const CompileRequest& request, const Loser& loser, cons
             {"gradients_bytes", bytes(memory.gradients)},
             {"optimizer_bytes", bytes(memory.optimizer)},
             {"temporaries_bytes", bytes(memory.activations + memory.temporaries)},
-            {"total_bytes", bytes(memory.total()) + kIdleBytes + BufferBytes(layout.mesh())}}},
+            {"total_bytes", bytes(memory.total()) + IdleBytes(machine) + BufferBytes(machine, layout.mesh())}}},
           {"available_bytes", request.plan.device.memory_bytes},
           {"fits", loser.fits},
           {"predicted_step_seconds", step.seconds},

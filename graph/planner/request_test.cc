@@ -63,6 +63,19 @@ TEST(CompileRequest, ReadsAGpu) {
   EXPECT_EQ(request.plan.cluster.num_nodes, 2);
   EXPECT_EQ(request.plan.cluster.machine.CountedPeak(DType::kBF16), 989e12);
   EXPECT_EQ(request.plan.cluster.machine.PeakFlops(DType::kBF16), 2e11);
+
+  // Beside the plan it needs nothing of the memory that its worker offers; of a preset's memory CUDA's part.
+  const OpTable ops;
+  const auto planned = PlanCandidates(request.plan, TestModel(), ops);
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  const nlohmann::json gpu = CandidateJson(request, planned->candidates[0]);
+  EXPECT_EQ(gpu["peak_source"], "table");
+  EXPECT_EQ(gpu["peak_flops_per_second"], 989e12);
+  EXPECT_EQ(gpu["memory"]["total_bytes"],
+            gpu["memory"]["arena_bytes"].get<int64_t>() + gpu["memory"]["workspace_bytes"].get<int64_t>());
+  EXPECT_EQ(IdleBytes(*FindMachine("h100")), int64_t{1} << 30);
+  const CompileRequest cpu = Parse(Replaced(kRequest, "\"device\": {", "\"device\": {\"kind\": \"cpu\", "));
+  EXPECT_EQ(IdleBytes(cpu.plan.cluster.machine), kIdleBytes);
 }
 
 TEST(CompileRequest, RecomputesWhatTheJobSays) {

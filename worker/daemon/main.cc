@@ -36,9 +36,6 @@ constexpr double kMemoryShare = 0.9;
 // How long a rank of a killed daemon may take to end by itself.
 constexpr double kOldRankSeconds = 3;
 constexpr size_t kMaxNameBytes = 128;
-// Of a GPU's free memory, for what a plan does not count: CUDA's and its libraries' kernels and handles, NCCL's
-// buffers.
-constexpr int64_t kGpuReserveBytes = int64_t{1} << 30;
 
 struct Flags {
   std::string coordinator = "127.0.0.1:7070";

@@ -225,7 +225,8 @@ std::string MemorySvg(const Finalist& finalist) {
     double bytes;
   };
   const std::vector<Band> bands{
-      {"m0", "libraries and buffers", static_cast<double>(kIdleBytes + BufferBytes(c.plan.mesh))},
+      {"m0", "libraries and buffers",
+       static_cast<double>(IdleBytes(finalist.cluster.machine) + BufferBytes(finalist.cluster.machine, c.plan.mesh))},
       {"m1", "weights", states[StateKind::kWeight] + states[StateKind::kCopy]},
       {"m2", "optimizer", states[StateKind::kOptimizer]},
       {"m3", "gradients", states[StateKind::kGradient]},

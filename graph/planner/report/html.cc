@@ -180,7 +180,9 @@ std::string Candidates(const ReportFacts& facts) {
     if (shown == candidates + kMaxRows) break;
     const auto& [layout, step, memory] = loser.scored;
     row(MeshText(layout), layout, step.seconds, step.communication(),
-        memory.total() + static_cast<double>(kIdleBytes + BufferBytes(layout.mesh())), loser.why);
+        memory.total() +
+            static_cast<double>(IdleBytes(best.cluster.machine) + BufferBytes(best.cluster.machine, layout.mesh())),
+        loser.why);
   }
   absl::StrAppend(&table, "</table></div>\n<p class=\"note\">", WholeText(planned.num_meshes), " meshes and ",
                   WholeText(planned.num_layouts), " layouts that could fit were estimated; the first ",
