@@ -31,6 +31,17 @@ void AttentionGrad(const TensorView& dout, const TensorView& q, const TensorView
                    const AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
                    const TensorView& dv);
 
+// Attention by somebody else, for problems that it was made for: as Attention without extras and AttentionGrad.
+class FastAttention {
+ public:
+  virtual ~FastAttention() = default;
+  virtual void Run(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionParameters& parameters,
+                   const TensorView& out, const TensorView& lse) const = 0;
+  virtual void RunGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
+                       const TensorView& out, const TensorView& lse, const AttentionParameters& parameters,
+                       const TensorView& dq, const TensorView& dk, const TensorView& dv) const = 0;
+};
+
 // Whether results must be the same to the bit each time: LibTorch's backward then takes more scratch.
 enum class Determinism { kAny, kRequired };
 

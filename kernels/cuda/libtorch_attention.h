@@ -21,22 +21,21 @@ inline constexpr const char* Name(AttentionBackend backend) {
 std::string WhyNotLibtorch(const TensorView& q, const TensorView& k, const AttentionExtras& extras,
                            const AttentionParameters& parameters);
 
-// One of its backends. Errors are exceptions of LibTorch's.
-class LibtorchAttention {
+// One of its backends, for what WhyNotLibtorch takes. Errors are exceptions of LibTorch's. Scratch:
+// AttentionWorkspaceBytes, AttentionGradWorkspaceBytes. The gradient is deterministic only by kFlash, and if LibTorch
+// is told so (at::globalContext().setDeterministicAlgorithms).
+class LibtorchAttention : public FastAttention {
  public:
   // Runs a small problem of this dtype and head dim, to learn what the backend gives and wants.
   LibtorchAttention(AttentionBackend backend, DType dtype, int64_t head_dim);
-  ~LibtorchAttention();
+  ~LibtorchAttention() override;
   LibtorchAttention(LibtorchAttention&&);
 
-  // As Attention and AttentionGrad, of what WhyNotLibtorch takes. Scratch: AttentionWorkspaceBytes,
-  // AttentionGradWorkspaceBytes. The gradient is deterministic only by kFlash, and if LibTorch is told so
-  // (at::globalContext().setDeterministicAlgorithms).
   void Run(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionParameters& parameters,
-           const TensorView& out, const TensorView& lse) const;
+           const TensorView& out, const TensorView& lse) const override;
   void RunGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
                const TensorView& out, const TensorView& lse, const AttentionParameters& parameters,
-               const TensorView& dq, const TensorView& dk, const TensorView& dv) const;
+               const TensorView& dq, const TensorView& dk, const TensorView& dv) const override;
 
  private:
   struct State;

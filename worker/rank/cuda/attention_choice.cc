@@ -4,13 +4,20 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/randn.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
 #include <exception>
+#include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "kernels/cuda/aten.h"
+#include "kernels/cuda/stream.h"
 #include "worker/rank/cuda/timer.h"
 
 namespace tacc::worker {
@@ -57,8 +64,14 @@ struct Results {
         dv(Empty(dtype, k)) {}
 };
 
+// LibTorch's text goes on with a stack.
+std::string FirstLine(const std::exception& error) {
+  const std::string what = error.what();
+  return what.substr(0, what.find('\n'));
+}
+
 double Distance(const Operand& x, const Operand& want) {
-  const at::Tensor a = x.tensor.to(at::kDouble), b = want.tensor.to(at::kDouble);
+  const at::Tensor a = x.tensor.to(at::kFloat), b = want.tensor.to(at::kFloat);
   return a.sub(b).norm().item<double>() / (b.norm().item<double>() + 1e-30);
 }
 
@@ -90,32 +103,38 @@ std::string AttentionChoice::ToString() const {
   return rest.empty() ? text : absl::StrCat(text, " (", rest, ")");
 }
 
-AttentionChoice ChooseAttention(const TensorView& q, const TensorView& k, const kernels::AttentionExtras& extras,
-                                const kernels::AttentionParameters& parameters) {
-  AttentionChoice choice;
-  if (const std::string why = kernels::cuda::WhyNotLibtorch(q, k, extras, parameters); !why.empty()) {
-    for (AttentionBackend backend : {AttentionBackend::kFlash, AttentionBackend::kCudnn})
-      choice.timings.push_back({backend, 0, 0, why});
-    return choice;
-  }
-  Dims q_dims = q.dims, k_dims = k.dims;
-  q_dims[0] = k_dims[0] = 1;
-  const Operand bq = Random(q.dtype, q_dims), bk = Random(q.dtype, k_dims), bv = Random(q.dtype, k_dims);
-  const Operand dout = Random(q.dtype, q_dims);
+namespace {
 
-  const Results want(q.dtype, q_dims, k_dims);
+// One sequence of `x`, cut to what is enough to choose by.
+Dims Small(const Dims& x, int64_t heads) { return {1, std::min(x[1], kChoiceSequence), heads, x[3]}; }
+
+AttentionTiming TimeOwn(const Operand& dout, const Operand& q, const Operand& k, const Operand& v,
+                        const kernels::AttentionParameters& parameters, const Results& results) {
   AttentionTiming own{AttentionBackend::kTiles};
   own.forward_seconds = BestSeconds(
-      1, [&] { kernels::cuda::Attention(bq.view, bk.view, bv.view, {}, parameters, want.out.view, want.lse.view); });
+      1, [&] { kernels::cuda::Attention(q.view, k.view, v.view, {}, parameters, results.out.view, results.lse.view); });
   own.backward_seconds = BestSeconds(1, [&] {
-    kernels::cuda::AttentionGrad(dout.view, bq.view, bk.view, bv.view, want.out.view, want.lse.view, {}, parameters,
-                                 want.dq.view, want.dk.view, want.dv.view);
+    kernels::cuda::AttentionGrad(dout.view, q.view, k.view, v.view, results.out.view, results.lse.view, {}, parameters,
+                                 results.dq.view, results.dk.view, results.dv.view);
   });
-  double best = own.forward_seconds + own.backward_seconds;
-  choice.timings.push_back(own);
+  return own;
+}
+
+AttentionChoice Choose(const TensorView& q, const TensorView& k, const kernels::AttentionParameters& given) {
+  AttentionChoice choice;
+  const int64_t group = q.dims[2] / k.dims[2];
+  const int64_t kv_heads = std::min(k.dims[2], std::max<int64_t>(1, kChoiceHeads / group));
+  const Dims q_dims = Small(q.dims, kv_heads * group), k_dims = Small(k.dims, kv_heads);
+  const kernels::AttentionParameters parameters{.causal = given.causal, .scale = given.scale};
+  const Operand bq = Random(q.dtype, q_dims), bk = Random(q.dtype, k_dims), bv = Random(q.dtype, k_dims);
+  const Operand dout = Random(q.dtype, q_dims);
+  const Results want(q.dtype, q_dims, k_dims);
+  choice.timings.push_back(TimeOwn(dout, bq, bk, bv, parameters, want));
+  const bool is_deterministic = at::globalContext().deterministicAlgorithms();
+  double best = choice.timings[0].forward_seconds + choice.timings[0].backward_seconds;
   for (AttentionBackend backend : {AttentionBackend::kFlash, AttentionBackend::kCudnn}) {
     AttentionTiming timing{backend};
-    if (backend == AttentionBackend::kCudnn && at::globalContext().deterministicAlgorithms()) {
+    if (backend == AttentionBackend::kCudnn && is_deterministic) {
       timing.refused = "it is not deterministic";
       choice.timings.push_back(timing);
       continue;
@@ -131,19 +150,57 @@ AttentionChoice ChooseAttention(const TensorView& q, const TensorView& k, const 
       });
       timing.refused = Differs(results, want);
       const double seconds = timing.forward_seconds + timing.backward_seconds;
-      if (timing.refused.empty() && seconds < best) {
+      if (timing.refused.empty() && (seconds < best || is_deterministic)) {
         best = seconds;
         choice.backend = backend;
         choice.libtorch = std::move(libtorch);
       }
     } catch (const std::exception& error) {
-      // LibTorch's text goes on with a stack: its first line says it.
-      const std::string what = error.what();
-      timing.refused = what.substr(0, what.find('\n'));
+      timing.refused = FirstLine(error);
     }
     choice.timings.push_back(timing);
   }
   return choice;
+}
+
+AttentionChoice AllRefused(const std::string& why) {
+  AttentionChoice choice;
+  for (AttentionBackend backend : {AttentionBackend::kFlash, AttentionBackend::kCudnn})
+    choice.timings.push_back({backend, 0, 0, why});
+  return choice;
+}
+
+}  // namespace
+
+AttentionChoice ChooseAttention(const TensorView& q, const TensorView& k, const kernels::AttentionExtras& extras,
+                                const kernels::AttentionParameters& parameters) {
+  if (const std::string why = kernels::cuda::WhyNotLibtorch(q, k, extras, parameters); !why.empty())
+    return AllRefused(why);
+  if (q.size() == 0 || k.size() == 0) return AllRefused("it has no elements");
+  try {
+    const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();
+    const c10::cuda::CUDAStreamGuard guard(stream);
+    const kernels::cuda::StreamScope scope(stream.stream());
+    return Choose(q, k, parameters);
+  } catch (const std::exception& error) {
+    return AllRefused(absl::StrCat("choosing failed: ", FirstLine(error)));
+  }
+}
+
+std::shared_ptr<const kernels::cuda::FastAttention> AttentionPicker::Pick(
+    const TensorView& q, const TensorView& k, const kernels::AttentionExtras& extras,
+    const kernels::AttentionParameters& parameters) {
+  const std::string why = kernels::cuda::WhyNotLibtorch(q, k, extras, parameters);
+  const std::string key =
+      absl::StrCat(Name(q.dtype), "[", absl::StrJoin(q.dims, ","), "] of [", absl::StrJoin(k.dims, ","), "]",
+                   parameters.causal ? " causal" : "", ", scale ", parameters.scale, why.empty() ? "" : ", ", why);
+  const auto [it, is_new] = choices_.try_emplace(key);
+  if (is_new) {
+    const AttentionChoice choice = ChooseAttention(q, k, extras, parameters);
+    it->second = choice.libtorch;
+    note_(absl::StrCat("attention ", key, ": ", choice.ToString()));
+  }
+  return it->second;
 }
 
 }  // namespace tacc::worker

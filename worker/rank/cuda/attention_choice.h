@@ -1,8 +1,11 @@
 #ifndef TACC_WORKER_RANK_CUDA_ATTENTION_CHOICE_H_
 #define TACC_WORKER_RANK_CUDA_ATTENTION_CHOICE_H_
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/libtorch_attention.h"
@@ -17,7 +20,7 @@ struct AttentionTiming {
 };
 
 struct AttentionChoice {
-  // Null: our own kernels (kernels::cuda::Attention).
+  // Null: our own kernels.
   std::shared_ptr<const kernels::cuda::LibtorchAttention> libtorch;
   kernels::cuda::AttentionBackend backend = kernels::cuda::AttentionBackend::kTiles;
   std::vector<AttentionTiming> timings;
@@ -27,12 +30,32 @@ struct AttentionChoice {
 };
 
 // The fastest backend, forward and backward together, for attention of these operands (views whose data is not looked
-// at; the batch counts as 1): each is run on the current device and stream with random numbers, and one whose results
-// are not those of our own kernels is refused. Where LibTorch cannot be asked at all, or a deterministic mode is on
-// that a backend does not know, it is refused unrun. Allocates; waits for the device: not in a step. Errors of our own
-// kernels are exceptions.
+// at), measured on the current device with random numbers: one sequence of at most kChoiceSequence positions and about
+// kChoiceHeads heads. A backend whose results are not those of our own kernels is refused, and unrun where LibTorch
+// does not take the operands. Where LibTorch must be deterministic it is flash attention if that works, whatever the
+// times.
+//
+// Takes some hundred MB from the system, on a stream of its own, and gives them back; waits for the device: not in a
+// step. Does not throw: where something fails the text says it, and our own kernels are chosen.
+inline constexpr int64_t kChoiceSequence = 2048, kChoiceHeads = 16;
 AttentionChoice ChooseAttention(const kernels::TensorView& q, const kernels::TensorView& k,
                                 const kernels::AttentionExtras& extras, const kernels::AttentionParameters& parameters);
+
+// Chooses once for all calls with the same dims, dtype, mask and scale.
+class AttentionPicker {
+ public:
+  // `note` is told each choice, a line.
+  explicit AttentionPicker(std::function<void(const std::string& line)> note) : note_(std::move(note)) {}
+
+  // Null: our own kernels.
+  std::shared_ptr<const kernels::cuda::FastAttention> Pick(const kernels::TensorView& q, const kernels::TensorView& k,
+                                                           const kernels::AttentionExtras& extras,
+                                                           const kernels::AttentionParameters& parameters);
+
+ private:
+  const std::function<void(const std::string& line)> note_;
+  std::map<std::string, std::shared_ptr<const kernels::cuda::FastAttention>> choices_;
+};
 
 }  // namespace tacc::worker
 

@@ -88,5 +88,28 @@ TEST(AttentionChoice, LeavesToOurKernelsWhatLibtorchDoesNotTake) {
   EXPECT_EQ(kernels::cuda::WhyNotLibtorch(wide, wide, {}, {}), "its dtype is f32");
 }
 
+TEST(AttentionPicker, ChoosesOnceAndSaysSo) {
+  std::vector<std::string> notes;
+  AttentionPicker picker([&notes](const std::string& line) { notes.push_back(line); });
+  const kernels::TensorView q{nullptr, kernels::DType::kF32, {2, 64, 4, 32}},
+      k{nullptr, kernels::DType::kF32, {2, 64, 2, 32}};
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(picker.Pick(q, k, {}, {.causal = true, .scale = 0.5}), nullptr);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_EQ(notes[0],
+            "attention f32[2,64,4,32] of [2,64,2,32] causal, scale 0.5, its dtype is f32: tiles (flash refused: its "
+            "dtype is f32; cudnn refused: its dtype is f32)");
+  EXPECT_EQ(picker.Pick(q, k, {}, {.causal = false, .scale = 0.5}), nullptr);
+  EXPECT_EQ(notes.size(), 2u);
+}
+
+// Without a GPU, or on one that fails, the text says so and our own kernels are chosen.
+TEST(AttentionChoice, DoesNotThrow) {
+  if (NumGpus() > 0) GTEST_SKIP() << "there is a GPU";
+  const kernels::TensorView q{nullptr, kernels::DType::kBF16, {1, 64, 4, 32}};
+  const AttentionChoice choice = ChooseAttention(q, q, {}, {.causal = true, .scale = 1});
+  EXPECT_EQ(choice.libtorch, nullptr);
+  EXPECT_THAT(choice.ToString(), HasSubstr("choosing failed: "));
+}
+
 }  // namespace
 }  // namespace tacc::worker
