@@ -1,6 +1,7 @@
 #include "worker/rank/cuda/cuda_allocator.h"
 
 #include <ATen/Context.h>
+#include <ATen/cuda/CUDAContextLight.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -186,6 +187,11 @@ DeviceWorkspace& InstallCudaAllocator(int device) {
   context.setAllowBF16ReductionCuBLAS(/*allow_reduced_precision=*/false);
   context.setAllowFP16ReductionCuBLAS(/*allow_reduced_precision=*/false);
   return installed->workspace();
+}
+
+void ReserveCublasWorkspace() {
+  at::cuda::getCurrentCUDABlasHandle();
+  at::cuda::getCUDABlasLtWorkspace();
 }
 
 }  // namespace tacc::worker

@@ -7,8 +7,7 @@
 
 namespace tacc::worker {
 
-// What cuBLAS keeps for each stream that it multiplies on; it comes from the workspace as everything else does, at the
-// first product.
+// What cuBLAS (and cuBLASLt with it) keeps for each stream that it multiplies on.
 inline constexpr int64_t kCublasWorkspaceBytes = int64_t{4096} * 8 << 10;
 
 // Makes `device` LibTorch's current one and everything that LibTorch, cuBLAS and cuDNN allocate there come from the
@@ -16,6 +15,11 @@ inline constexpr int64_t kCublasWorkspaceBytes = int64_t{4096} * 8 << 10;
 // Also fixes kCublasWorkspaceBytes, which cuBLAS needs to be deterministic, and LibTorch's arithmetic: f32 products in
 // f32 (no TF32), sums of bf16 and f16 products in f32.
 DeviceWorkspace& InstallCudaAllocator(int device);
+
+// Makes cuBLAS take what it keeps for LibTorch's current stream. Before there is a workspace this comes from the
+// system, out of the reserve beside the plan; later, at the first product, it would lie in the midst of the workspace
+// for good. Throws where CUDA fails.
+void ReserveCublasWorkspace();
 
 }  // namespace tacc::worker
 

@@ -27,13 +27,16 @@ TEST(CudaAllocator, ServesLibtorchFromTheWorkspace) {
   const at::TensorOptions options = at::TensorOptions(at::kCUDA).dtype(at::kBFloat16);
   const at::Tensor early = at::ones({100}, options);
   EXPECT_GE(workspace.stats().system_blocks_before, 1);
+  const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();
+  const c10::cuda::CUDAStreamGuard guard(stream);
+  ReserveCublasWorkspace();
+  EXPECT_GE(workspace.stats().system_bytes, kCublasWorkspaceBytes);
+  EXPECT_LE(workspace.stats().system_bytes, kCublasWorkspaceBytes + (1 << 20));
 
   constexpr int64_t kBytes = int64_t{256} << 20;
   void* region = nullptr;
   ASSERT_EQ(cudaMalloc(&region, kBytes), cudaSuccess);
-  const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();
   workspace.SetWorkspace(region, kBytes, {stream.stream()});
-  const c10::cuda::CUDAStreamGuard guard(stream);
   size_t free_before = 0, free_after = 0, total = 0;
   {
     const at::Tensor x = at::ones({512, 512}, options);
@@ -47,7 +50,7 @@ TEST(CudaAllocator, ServesLibtorchFromTheWorkspace) {
   }
   const DeviceWorkspace::Stats stats = workspace.stats();
   EXPECT_EQ(stats.system_blocks_after, 0);
-  EXPECT_LE(stats.heap.used_bytes, kCublasWorkspaceBytes + (1 << 20));  // cuBLAS keeps its own.
+  EXPECT_EQ(stats.heap.used_bytes, 0);
   try {
     at::empty({kBytes}, options);
     ADD_FAILURE() << "served what does not fit";
