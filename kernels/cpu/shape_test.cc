@@ -169,12 +169,17 @@ TEST(Reduce, MatchesTheReferenceForAnyDims) {
 }
 
 TEST(ReduceMax, NanWins) {
-  for (const Dims& dims : {Dims{0}, Dims{1}}) {
-    const Buffer x(DType::kF32, Tensor({2, 2}, {1, std::nan(""), 3, 4})), y(DType::kF32, Dims{2});
-    ReduceMax(x, dims, y);
-    int nans = 0;
-    for (double v : y.ToTensor().values) nans += std::isnan(v);
-    EXPECT_EQ(nans, 1);
+  for (int64_t n : {2, 16}) {
+    for (const Dims& dims : {Dims{0}, Dims{1}}) {
+      for (Buffer::Placement placement : kPlacements) {
+        Tensor values = Random({n, n}, 2);
+        values[n + 1] = std::nan("");
+        const Buffer x(DType::kF32, values, placement), y(DType::kF32, Dims{n});
+        ReduceMax(x, dims, y);
+        const Tensor got = y.ToTensor();
+        for (int64_t i = 0; i < n; ++i) EXPECT_EQ(std::isnan(got[i]), i == 1) << i;
+      }
+    }
   }
 }
 
