@@ -1,9 +1,15 @@
 // That kernels take no more scratch than they say: on the host, where LibTorch's own share is that of a CPU.
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "kernels/cpu/counting_allocator.h"
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/einsum.h"
+#include "kernels/cuda/embedding.h"
+#include "kernels/cuda/expert.h"
+#include "kernels/cuda/norm.h"
 #include "kernels/reference/buffer.h"
 #include "kernels/reference/reference.h"
 
@@ -18,6 +24,10 @@ class Workspace : public ::testing::Test {
   static void SetUpTestSuite() { cpu::InstallCountingAllocator(); }
   // The counting allocator's header of each block, and small blocks of LibTorch's.
   static constexpr int64_t kSlack = 8 << 10;
+  static void ExpectTaken(int64_t bytes) {
+    EXPECT_GE(cpu::PeakBytes(), bytes);
+    EXPECT_LE(cpu::PeakBytes(), bytes + kSlack);
+  }
 };
 
 TEST_F(Workspace, OfAttention) {
@@ -49,6 +59,53 @@ TEST_F(Workspace, OfLibtorchsAttentionHoldsItsResults) {
   EXPECT_EQ(AttentionGradWorkspaceBytes(q, k, DType::kBF16, Determinism::kRequired), any + 4 * 4 * q.Product());
   // Few queries: keys are cut, and partial results are kept.
   EXPECT_GT(AttentionWorkspaceBytes({1, 64, 2, 128}, {1, 4096, 2, 128}, DType::kBF16), 64 * 128 * 128 * 4);
+}
+
+TEST_F(Workspace, OfGradientsOfNorms) {
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
+    for (int64_t n : {16, 3000}) {
+      constexpr int64_t kRows = 700;
+      const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+      const Buffer x(dtype, Random({kRows, n}, 1)), w(dtype, Random({n}, 2)), dx(dtype, Dims{kRows, n});
+      const Buffer mean(wide, Dims{kRows}), rstd(wide, Dims{kRows}), dw(wide, Dims{n}), db(wide, Dims{n});
+      cpu::ResetPeak();
+      RmsNormGrad(x, x, w, rstd, dx, dw);
+      ExpectTaken(NormGradWorkspaceBytes(kRows, n, 1, wide));
+      cpu::ResetPeak();
+      LayerNormGrad(x, x, mean, rstd, w, dx, dw, db);
+      ExpectTaken(NormGradWorkspaceBytes(kRows, n, 2, wide));
+      cpu::ResetPeak();
+      LayerNormGrad(x, x, mean, rstd, {}, dx, {}, {});
+      EXPECT_EQ(cpu::PeakBytes(), 0);
+    }
+  }
+}
+
+TEST_F(Workspace, OfWhatIsSortedById) {
+  constexpr int64_t kTokens = 500, kSlots = 2, kExperts = 3, kN = 12, kM = 300;
+  std::vector<int32_t> ids, places(kTokens * kSlots), row_ids(2 * 3 * 10);
+  for (int64_t i = 0; i < kTokens * kSlots; ++i) ids.push_back(static_cast<int32_t>(i * i % 7));
+  const TensorView slots{ids.data(), DType::kI32, {kTokens, kSlots}};
+  const Buffer x(DType::kBF16, Random({kTokens, kN}, 1)), w(DType::kBF16, Random({kExperts, kM, kN}, 2));
+  const Buffer y(DType::kF32, Dims{kTokens, kM}), dw(DType::kF32, Dims{kExperts, kM, kN});
+  cpu::ResetPeak();
+  cuda::ExpertMatmul(x, slots, w, ExpertWeights::kPlain, 0, y);
+  const int64_t bytes = ExpertMatmulWorkspaceBytes(kTokens * kSlots, kExperts, kM, DType::kBF16);
+  ExpectTaken(bytes);
+  cpu::ResetPeak();
+  ExpertMatmulGrad(Buffer(DType::kBF16, Random({kTokens, kM}, 3)), x, slots, 0, dw);
+  ExpectTaken(ExpertMatmulWorkspaceBytes(kTokens * kSlots, kExperts, 0, DType::kBF16));
+
+  const Buffer dtable(DType::kF32, Dims{5, kN});
+  cpu::ResetPeak();
+  EmbeddingGrad(x, {ids.data(), DType::kI32, {kTokens}}, 1, dtable);
+  ExpectTaken(EmbeddingGradWorkspaceBytes(kTokens, 5, kN, DType::kF32));
+
+  const Buffer overflow(DType::kF32, Dims{});
+  cpu::ResetPeak();
+  DispatchSlots({ids.data(), DType::kI32, {1, kTokens, kSlots}}, 6, {places.data(), DType::kI32, {1, kTokens, kSlots}},
+                {row_ids.data(), DType::kI32, {1, 2, 3, 10}}, overflow);
+  ExpectTaken(DispatchSlotsWorkspaceBytes(2));
 }
 
 TEST_F(Workspace, OfEinsum) {
