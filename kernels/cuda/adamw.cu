@@ -160,6 +160,25 @@ Update Describe(const AdamWUpdate& u, int64_t first_chunk) {
           .packs = ArePackable({u.w, u.m, u.v, u.g, u.new_w, u.new_m, u.new_v, u.copy})};
 }
 
+bool Overlap(const TensorView& a, const TensorView& b) {
+  if (a.data == nullptr || b.data == nullptr || a.bytes() == 0 || b.bytes() == 0) return false;
+  return a.as<char>() < b.as<char>() + b.bytes() && b.as<char>() < a.as<char>() + a.bytes();
+}
+
+// Whether one writes what the other reads or writes.
+bool AreInConflict(const AdamWUpdate& first, const AdamWUpdate& second) {
+  const auto writes_into = [](const AdamWUpdate& a, const AdamWUpdate& b) {
+    for (const TensorView& written : {a.new_w, a.new_m, a.new_v, a.copy}) {
+      for (const TensorView& other : {b.w, b.m, b.v, b.g, b.new_w, b.new_m, b.new_v, b.copy, b.scalars.learning_rate,
+                                      b.scalars.grad_scale, b.scalars.apply, b.scalars.count}) {
+        if (Overlap(written, other)) return true;
+      }
+    }
+    return false;
+  };
+  return writes_into(first, second) || writes_into(second, first);
+}
+
 }  // namespace
 
 void AdamW(const TensorView& w, const TensorView& m, const TensorView& v, const TensorView& g,
@@ -167,6 +186,15 @@ void AdamW(const TensorView& w, const TensorView& m, const TensorView& v, const 
            const TensorView& new_m, const TensorView& new_v, const TensorView& copy) {
   const Update update = Describe({w, m, v, g, scalars, parameters, new_w, new_m, new_v, copy}, 0);
   ForEachTeam<kTeam>(NumChunks(update), kTeam, sizeof(Step), Chunk{nullptr, 1, update});
+}
+
+int64_t NumIndependent(const std::vector<AdamWUpdate>& updates) {
+  for (size_t i = 1; i < updates.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (AreInConflict(updates[j], updates[i])) return static_cast<int64_t>(i);
+    }
+  }
+  return static_cast<int64_t>(updates.size());
 }
 
 AdamWTable MakeAdamWTable(const std::vector<AdamWUpdate>& updates) {

@@ -26,7 +26,11 @@ struct AdamWUpdate {
   TensorView new_w, new_m, new_v, copy;
 };
 
-// Updates that no other of them depends on, prepared once and run any number of times: nothing is read from the host
+// How many of the first updates may run in one launch, in any order: none writes what another one reads or writes. (A
+// planned program may give one update's result the memory of an earlier one's gradient.)
+int64_t NumIndependent(const std::vector<AdamWUpdate>& updates);
+
+// Independent updates, prepared once and run any number of times: nothing is read from the host
 // when they run. Before the first run, `image` is copied to device memory (its address a multiple of 16, image.size()
 // bytes) and `device` set to it; both must live as long as runs may be queued. Empty if there are no updates.
 struct AdamWTable {
