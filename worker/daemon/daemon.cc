@@ -137,7 +137,7 @@ class Daemon {
     const absl::optional<std::string> failure = supervisor_.TakeFailure();
     if (!options_.look || IsStopping()) return;
     if (failure.has_value()) {
-      logger_->error("{} failed on {} ({}): {}", options_.name, device_.name(), device_.model(), *failure);
+      logger_->error("a rank has failed on {} ({}): {}", device_.name(), device_.model(), *failure);
       // Sent before the report of the rank's end, on which the coordinator would start the next one.
       if (trouble_.empty())
         SetTrouble(absl::StrCat(device_.name(), " is being looked at after a rank has failed on it"));

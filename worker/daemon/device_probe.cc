@@ -98,8 +98,11 @@ absl::StatusOr<std::string> AskRank(const ProbeRequest& request, const std::stri
     child.ReadStderr(&err);
     if (end->exit_code == 0) return out;
     const std::string words = Words(err);
-    if (end->exit_code == kExitBadInput && !words.empty())
-      return absl::InvalidArgumentError(absl::StrCat("--device ", request.device, ": ", words));
+    if (end->exit_code == kExitBadInput && !words.empty()) {
+      absl::string_view what = words;
+      absl::ConsumePrefix(&what, absl::StrCat(request.device, ": "));
+      return absl::InvalidArgumentError(absl::StrCat("--device ", request.device, ": ", what));
+    }
     return absl::FailedPreconditionError(absl::StrCat(
         request.rank_path, " ", flag, " ended with ",
         end->exit_code.has_value() ? absl::StrCat("exit code ", *end->exit_code) : absl::StrCat("signal ", end->signal),

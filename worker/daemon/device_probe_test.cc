@@ -122,10 +122,10 @@ TEST_F(DeviceProbeTest, AGpuIsMeasuredOnceAndItsMemoryEachTime) {
 }
 
 TEST_F(DeviceProbeTest, AGpuThatIsNotThereIsBadInputInTheRanksWords) {
-  ProbeRequest request = Request("echo 'error: no GPU 7; this machine has 2: cuda:0, cuda:1' >&2; exit 2");
+  ProbeRequest request = Request("echo 'error: cuda:7: this machine has 2 GPUs, from cuda:0 on' >&2; exit 2");
   request.device = "cuda:7";
   EXPECT_EQ(ProbeDevice(request).status(),
-            absl::InvalidArgumentError("--device cuda:7: no GPU 7; this machine has 2: cuda:0, cuda:1"));
+            absl::InvalidArgumentError("--device cuda:7: this machine has 2 GPUs, from cuda:0 on"));
   request = Request("echo '{\"name\":\"cuda:1\"}'");
   request.device = "cuda:1";
   EXPECT_THAT(std::string(ProbeDevice(request).status().message()),
