@@ -120,6 +120,23 @@ TEST(Dropout, DropsTheSameOfOneDimAndOfMany) {
   EXPECT_EQ(kept.ToTensor()[1], y.ToTensor()[24 * 16]);
 }
 
+TEST(Dropout, TakesManyPositions) {
+  // Every other row of the sample, the way round that none has a neighbour: 128 runs.
+  const int64_t num_rows = 128;
+  int64_t step = 3, sample = 11;
+  const TensorView step_view{&step, DType::kI64, {}}, id{&sample, DType::kI64, {1}};
+  const DropoutParameters parameters{.rate = 0.5, .key = 3, .seed = 9};
+  const Buffer all(DType::kF32, Tensor(Dims{1, 2 * num_rows, 6}, std::vector<double>(12 * num_rows, 1.0)));
+  const Buffer want(DType::kF32, Dims{1, 2 * num_rows, 6}), got(DType::kF32, Dims{1, num_rows, 6});
+  const Buffer some(DType::kF32, Tensor(Dims{1, num_rows, 6}, std::vector<double>(6 * num_rows, 1.0)));
+  SamplePart part{{2 * num_rows, 6}, {1, 0}, {}};
+  for (int64_t row = 0; row < num_rows; ++row) part.positions.push_back(2 * (num_rows - row) - 1);
+  TACC_BACKEND::Dropout(all, step_view, id, {}, parameters, want);
+  TACC_BACKEND::Dropout(some, step_view, id, part, parameters, got);
+  for (int64_t i = 0; i < 6 * num_rows; ++i)
+    EXPECT_EQ(got.ToTensor()[i], want.ToTensor()[part.positions[i / 6] * 6 + i % 6]) << i;
+}
+
 TEST(Philox, MatchesThePublishedVector) {
   // Source: Random123's known answers, philox4x32-10 with zero counter and key.
   const uint32_t counter[4] = {0, 0, 0, 0}, key[2] = {0, 0};

@@ -7,7 +7,7 @@ namespace {
 
 // Indices of a dim as runs of neighbouring positions; those behind the last run are padding.
 struct PositionRuns {
-  static constexpr int kMax = 64;
+  static constexpr int kMax = 128;
 
   int count = 0;
   int64_t begins[kMax] = {}, positions[kMax] = {};
@@ -16,7 +16,7 @@ struct PositionRuns {
   explicit PositionRuns(const std::vector<int64_t>& given) : end(static_cast<int64_t>(given.size())) {
     for (int64_t i = 0; i < end; ++i) {
       if (i > 0 && given[i] == given[i - 1] + 1) continue;
-      TACC_KERNEL_CHECK(count < kMax && "dropout takes positions in at most 64 runs of neighbours");
+      TACC_KERNEL_CHECK(count < kMax && "dropout takes positions in at most 128 runs of neighbours");
       begins[count] = i;
       positions[count++] = given[i];
     }

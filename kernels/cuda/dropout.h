@@ -11,7 +11,7 @@ namespace tacc::kernels::cuda {
 using cpu::DropoutParameters;
 using cpu::SamplePart;
 
-// part.positions are at most kMaxPositionRuns runs of neighbours (position_runs.h).
+// part.positions are at most 128 runs of neighbours: a kernel takes them by value.
 void Dropout(const TensorView& x, const TensorView& step, const TensorView& sample, const SamplePart& part,
              const DropoutParameters& parameters, const TensorView& y);
 
