@@ -360,6 +360,14 @@ TEST(Fill, SetsEveryElement) {
       EXPECT_TRUE(y.GuardsIntact());
     }
   }
+  const double beyond_f32 = 16777217;
+  for (DType dtype : {DType::kI32, DType::kI64, DType::kF64}) {
+    for (Buffer::Placement placement : kPlacements) {
+      const Buffer y(dtype, Dims{19}, placement);
+      Fill(beyond_f32, y);
+      EXPECT_EQ(y.ToTensor().values, std::vector<double>(19, beyond_f32)) << Name(dtype);
+    }
+  }
   const Buffer iota(DType::kI32, Dims{2, 3});
   Iota(1, 0, iota);
   EXPECT_EQ(iota.ToTensor().values, (std::vector<double>{0, 1, 2, 0, 1, 2}));

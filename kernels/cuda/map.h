@@ -11,11 +11,11 @@
 namespace tacc::kernels::cuda {
 
 // The width of packs for elementwise work on all of these: 16 bytes of the widest, so that a warp writes whole lines; 1
-// if one of them cannot be packed.
+// if one of them cannot be packed, or holds integers (which floats would round).
 inline int PackWidth(const TensorView* begin, const TensorView* end) {
   int width = kPack;
   for (const TensorView* view = begin; view != end; ++view) {
-    if (!ArePackable({*view})) return 1;
+    if (!IsFloat(view->dtype) || !ArePackable({*view})) return 1;
     if (view->dtype == DType::kF32) width = 4;
   }
   return width;
