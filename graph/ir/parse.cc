@@ -309,16 +309,17 @@ class Parser {
     for (const auto& [key, attr] : attrs) {
       if (key == "kind" && std::holds_alternative<std::string>(attr)) {
         bool found = false;
-        for (StateKind k : {StateKind::kWeight, StateKind::kCopy, StateKind::kOptimizer, StateKind::kGradient,
-                            StateKind::kCounter, StateKind::kStash}) {
+        for (StateKind k : {StateKind::kWeight, StateKind::kCopy, StateKind::kOptimizer, StateKind::kLossScale,
+                            StateKind::kGradient, StateKind::kCounter, StateKind::kStash}) {
           if (Name(k) == std::get<std::string>(attr).c_str()) {
             state.kind = k;
             found = true;
           }
         }
         if (!found) {
-          return lexer_.Error(place, absl::StrCat("unknown kind '", std::get<std::string>(attr),
-                                                  "'; wanted weight, copy, optimizer, gradient, counter or stash"));
+          return lexer_.Error(
+              place, absl::StrCat("unknown kind '", std::get<std::string>(attr),
+                                  "'; wanted weight, copy, optimizer, loss_scale, gradient, counter or stash"));
         }
       } else if (key == "init" && std::holds_alternative<std::string>(attr)) {
         state.init = std::get<std::string>(attr);

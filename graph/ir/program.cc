@@ -8,7 +8,7 @@ absl::string_view Name(Level level) {
 }
 
 absl::string_view Name(StateKind kind) {
-  constexpr const char* kNames[] = {"weight", "copy", "optimizer", "gradient", "counter", "stash"};
+  constexpr const char* kNames[] = {"weight", "copy", "optimizer", "loss_scale", "gradient", "counter", "stash"};
   return kNames[static_cast<int>(kind)];
 }
 

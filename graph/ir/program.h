@@ -13,13 +13,13 @@ namespace tacc::graph {
 enum class Level { kLogical, kPartitioned, kScheduled, kPlanned };
 absl::string_view Name(Level level);
 
-// What a state is for. Checkpoints hold weights and optimizer states; copies are derived from weights; gradients and
-// counters live within a step; a stash, within one micro-batch.
-enum class StateKind { kWeight, kCopy, kOptimizer, kGradient, kCounter, kStash };
+// What a state is for. Checkpoints hold weights, optimizer states and the loss scale; copies are derived from weights;
+// gradients and counters live within a step; a stash, within one micro-batch.
+enum class StateKind { kWeight, kCopy, kOptimizer, kLossScale, kGradient, kCounter, kStash };
 absl::string_view Name(StateKind kind);
 
 // A value that lives across calls, one copy a rank, bound by name. Names: weights/W, copies/W, exp_avg/W, exp_avg_sq/W,
-// gradients/W, counters/C, stash/V, with W a parameter of the model and V a value.
+// gradients/W, counters/C, stash/V, with W a parameter of the model and V a value; loss_scale/S (build_training.h).
 //
 // A stash carries a value of one micro-batch from the call that makes it to those that use it, on this stage or, by
 // send and recv, on another. It has `slots` copies: a call on micro-batch m works on copy m mod slots.
@@ -29,7 +29,7 @@ struct State {
   Placement placement;
   StateKind kind = StateKind::kWeight;
   // weights: "normal(STD)", "truncated_normal(STD,BOUND)" (no value beyond +-BOUND), "ones", "zeros",
-  // "uniform(LOW,HIGH)"; else "zeros" or "copy" (a cast of weights/W).
+  // "uniform(LOW,HIGH)"; else "zeros", "copy" (a cast of weights/W) or "constant(VALUE)" (of the loss scale).
   std::string init;
   Dims stored_dims;  // weights: the shape in the model's files; the logical shape is a reshape of it
   // weights: what each dim is (see kLogicalAxes), from which a layout takes how it is split in use; or empty.
@@ -71,8 +71,9 @@ int64_t StageOf(const Mesh& mesh, int64_t rank);
 // (i64[B]: row index in the global batch), "step" (i64[]: updates already done). An input with `zigzag` holds its rows
 // in that order (sequence_order.h). Outputs of the step's last graph: "loss" (mean over the global batch's target
 // tokens), "grad_norm", "learning_rate", "target_tokens", "skipped" (1.0: the gradient norm was not finite and the
-// update was skipped), where experts are shared by ranks "expert_overflow" (slots that found no place in a buffer, over
-// all layers), all f32[] (f64 in an f64 program); of an eval graph: "loss" (sum), "target_tokens".
+// update was skipped), in f16 "loss_scale" (that of the next step), where experts are shared by ranks "expert_overflow"
+// (slots that found no place in a buffer, over all layers), all f32[] (f64 in an f64 program); of an eval graph: "loss"
+// (sum), "target_tokens".
 struct Program {
   Level level = Level::kLogical;
   Mesh mesh;

@@ -6,7 +6,7 @@
 
 namespace tacc::graph {
 
-absl::StatusOr<std::vector<ValueId>> Differentiate(Graph& graph, const OpTable& ops, ValueId loss,
+absl::StatusOr<std::vector<ValueId>> Differentiate(Graph& graph, const OpTable& ops, ValueId loss, ValueId seed,
                                                    const std::vector<ValueId>& values) {
   if (graph.type(loss).rank() != 0 || !IsFloating(graph.type(loss).dtype)) {
     return absl::InvalidArgumentError(
@@ -28,7 +28,7 @@ absl::StatusOr<std::vector<ValueId>> Differentiate(Graph& graph, const OpTable& 
 
   Builder builder(graph, ops);
   std::vector<ValueId> cotangent(graph.values.size(), kNoValue);
-  cotangent[loss] = builder.Constant(1.0, graph.type(loss));
+  cotangent[loss] = seed;
   for (int i = num_forward - 1; i >= 0; --i) {
     const Node node = graph.nodes[i];  // a copy: the builder appends to graph.nodes
     std::vector<ValueId> cotangents;

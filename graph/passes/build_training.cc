@@ -1,12 +1,14 @@
 #include "graph/passes/build_training.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <map>
 #include <set>
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
+#include "graph/ir/text.h"
 #include "graph/ops/builder.h"
 #include "graph/passes/autodiff.h"
 
@@ -30,6 +32,11 @@ std::string WeightState(const std::string& name) { return absl::StrCat("weights/
 std::string CopyState(const std::string& name) { return absl::StrCat("copies/", name); }
 std::string CounterState(const std::string& name) { return absl::StrCat("counters/", name); }
 std::string GradientState(const std::string& name) { return absl::StrCat("gradients/", name); }
+
+constexpr char kScaleState[] = "loss_scale/scale", kGoodStepsState[] = "loss_scale/good_steps",
+               kSkippedState[] = "loss_scale/skipped";
+// Of the loss scale, powers of two: below 1 it would scale down, and it stays finite.
+constexpr double kLeastScale = 1.0, kLargestScale = 0x1p127;
 
 State MakeState(std::string name, TensorType type, StateKind kind, std::string init) {
   State state;
@@ -143,6 +150,7 @@ class TrainingBuilder {
       totals_[node.symbol] = type;
     }
     scalar_ = forward_.type(forward_.Output("loss"));
+    seed_factor_ = std::exp2(-std::ceil(std::log2(static_cast<double>(options_.accumulation * NumTokens()))));
     TACC_ASSIGN_OR_RETURN(parameters_, CollectParameters(forward_, options_));
     if (parameters_.empty()) return absl::InvalidArgumentError("the forward graph has no param to train");
     for (const Parameter& p : parameters_) by_name_[p.name] = &p;
@@ -181,6 +189,26 @@ class TrainingBuilder {
     }
     for (const auto& [name, type] : totals_)
       program_.states.push_back(MakeState(CounterState(name), type, StateKind::kCounter, "zeros"));
+    if (!options_.loss_scale.has_value()) return;
+    const std::string init = absl::StrCat("constant(", Print(Attr(options_.loss_scale->init_scale)), ")");
+    program_.states.push_back(MakeState(kScaleState, scalar_, StateKind::kLossScale, init));
+    program_.states.push_back(MakeState(kGoodStepsState, scalar_, StateKind::kLossScale, "zeros"));
+    program_.states.push_back(MakeState(kSkippedState, scalar_, StateKind::kLossScale, "zeros"));
+  }
+
+  // Of a micro-batch: what its largest input holds.
+  int64_t NumTokens() const {
+    int64_t tokens = 1;
+    for (const Node& node : forward_.nodes) {
+      if (node.op == "input") tokens = std::max(tokens, forward_.type(node.results[0]).num_elements());
+    }
+    return tokens;
+  }
+
+  // The loss's cotangent: 1, or the loss scale for a mean over a step's tokens.
+  ValueId Seed(Builder& b) const {
+    return options_.loss_scale.has_value() ? b.Scale(b.Leaf("read", kScaleState, scalar_), seed_factor_)
+                                           : b.Constant(1.0, scalar_);
   }
 
   Graph Begin() {
@@ -212,12 +240,14 @@ class TrainingBuilder {
     }
     std::vector<ValueId> wanted;
     for (const Parameter& p : parameters_) wanted.push_back(leaves.at(p.name));
-    TACC_ASSIGN_OR_RETURN(std::vector<ValueId> gradients, Differentiate(graph, ops_, loss, wanted));
+    Builder builder(graph, ops_);
+    const ValueId seed = Seed(builder);
+    TACC_RETURN_IF_ERROR(builder.status());
+    TACC_ASSIGN_OR_RETURN(std::vector<ValueId> gradients, Differentiate(graph, ops_, loss, seed, wanted));
 
     // Each gradient goes to its accumulator where it is complete, so that its buffer lives no longer.
     std::vector<std::vector<Node>> after(graph.nodes.size());
     const std::vector<int> producers = graph.Producers();
-    Builder builder(graph, ops_);
     auto accumulate = [&](const std::string& state, const TensorType& type, ValueId value) {
       const size_t first = graph.nodes.size();
       builder.SetModule(graph.nodes[producers[value]].module);
@@ -260,9 +290,12 @@ class TrainingBuilder {
       const ValueId squares = b.Add("sum_squares", {gradients.back()});
       sum_squares = sum_squares == kNoValue ? squares : b.Add("add", {sum_squares, squares});
     }
-    const ValueId grad_norm = b.Add("div", {b.Add("sqrt", {sum_squares}), target_tokens});
+    // What the gradients' sum is over their mean.
+    ValueId divisor = target_tokens;
+    if (options_.loss_scale.has_value()) divisor = b.Add("mul", {target_tokens, Seed(b)});
+    const ValueId grad_norm = b.Add("div", {b.Add("sqrt", {sum_squares}), divisor});
     const ValueId apply = b.Add("is_finite", {grad_norm});
-    ValueId grad_scale = b.Add("reciprocal", {target_tokens});
+    ValueId grad_scale = b.Add("reciprocal", {divisor});
     if (options_.max_grad_norm > 0) {
       // min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_.
       const ValueId ratio =
@@ -276,7 +309,9 @@ class TrainingBuilder {
                                                 {"max_steps", options_.max_steps},
                                                 {"min_lr_ratio", options_.min_lr_ratio}}),
                                          scalar_.dtype);
-    const ValueId count = b.Add("add_scalar", {b.Cast(step, scalar_.dtype)}, {{"value", 1.0}});
+    ValueId count = b.Add("add_scalar", {b.Cast(step, scalar_.dtype)}, {{"value", 1.0}});
+    if (options_.loss_scale.has_value())
+      count = b.Add("sub", {count, b.Leaf("read", kSkippedState, scalar_)});  // the updates that were made
     for (size_t i = 0; i < parameters_.size(); ++i) {
       const Parameter& p = parameters_[i];
       const std::string m = absl::StrCat("exp_avg/", p.name), v = absl::StrCat("exp_avg_sq/", p.name);
@@ -301,9 +336,31 @@ class TrainingBuilder {
     for (const auto& [name, value] : totals) {
       if (name != "loss") b.End("output", name, value);
     }
-    b.End("output", "skipped", b.Add("add_scalar", {b.Add("neg", {apply})}, {{"value", 1.0}}));
+    const ValueId skipped = b.Add("add_scalar", {b.Add("neg", {apply})}, {{"value", 1.0}});
+    b.End("output", "skipped", skipped);
+    if (options_.loss_scale.has_value()) UpdateLossScale(b, apply, skipped);
     TACC_RETURN_IF_ERROR(b.status());
     return graph;
+  }
+
+  // As torch.amp.GradScaler.update.
+  void UpdateLossScale(Builder& b, ValueId apply, ValueId skipped) {
+    const ValueId zero = b.Constant(0.0, scalar_);
+    const ValueId scale = b.Leaf("read", kScaleState, scalar_);
+    const ValueId good_steps = b.Add("add_scalar", {b.Leaf("read", kGoodStepsState, scalar_)}, {{"value", 1.0}});
+    // 1 from growth_interval good steps on.
+    const ValueId beyond =
+        b.Add("add_scalar", {good_steps}, {{"value", 1.0 - static_cast<double>(options_.loss_scale->growth_interval)}});
+    const ValueId grow = b.Add("clamp", {beyond}, {{"min", 0.0}, {"max", 1.0}});
+    const ValueId after_good = b.Add("select", {grow, b.Scale(scale, 2.0), scale});
+    const ValueId next = b.Add("clamp", {b.Add("select", {apply, after_good, b.Scale(scale, 0.5)})},
+                               {{"min", kLeastScale}, {"max", kLargestScale}});
+    const ValueId counted = b.Add("select", {apply, b.Add("select", {grow, zero, good_steps}), zero});
+    const ValueId all_skipped = b.Add("add", {b.Leaf("read", kSkippedState, scalar_), skipped});
+    b.End("store", kScaleState, next);
+    b.End("store", kGoodStepsState, counted);
+    b.End("store", kSkippedState, all_skipped);
+    b.End("output", "loss_scale", next);
   }
 
   Graph Eval() {
@@ -318,6 +375,7 @@ class TrainingBuilder {
   const OpTable& ops_;
   const TrainingOptions& options_;
   TensorType scalar_;
+  double seed_factor_ = 1.0;                  // of the loss scale
   std::map<std::string, TensorType> totals_;  // the outputs of the forward graph, summed over a step
   std::vector<Parameter> parameters_;
   std::map<std::string, const Parameter*> by_name_;

@@ -2,6 +2,7 @@
 #define TACC_GRAPH_PASSES_BUILD_TRAINING_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -22,6 +23,13 @@ struct TrainingOptions {
   int64_t warmup_steps = 0;
   int64_t max_steps = 0;
   double min_lr_ratio = 0.0;
+  // With f16, in which small gradients vanish and large ones overflow: the loss is scaled, as torch.amp.GradScaler does
+  // with these arguments, growth_factor=2 and backoff_factor=0.5.
+  struct LossScale {
+    double init_scale = 65536;
+    int64_t growth_interval = 2000;
+  };
+  std::optional<LossScale> loss_scale;
   // Keep narrower copies of the weights that are only read so. Without: such a weight is cast where it is used.
   bool keep_copies = false;
 };
@@ -35,6 +43,11 @@ struct TrainingOptions {
 // - The backward's seed is 1 and losses are sums; the update divides by the global batch's target tokens, which are
 // known only after
 //   the last micro-batch. So any split of a global batch gives the same update.
+// - With loss_scale the seed is the state "loss_scale/scale" over the power of two at or above the tokens of a step, so
+//   that the scale means what it does for a mean loss, and scaling is exact. The update takes it out of the gradients'
+//   norm and of the gradients. A finite norm grows the scale after growth_interval such steps in a row
+//   ("loss_scale/good_steps"), one that is not halves it, down to 1; AdamW counts the updates that were made, as
+//   "loss_scale/skipped" says. Output "loss_scale" is that of the next step.
 // - Gradients accumulate in fp32 into "gradients/W".
 // - The update: global norm, clipping as torch.nn.utils.clip_grad_norm_, learning rate, AdamW as torch.optim.AdamW. A
 // norm that is not

@@ -63,6 +63,7 @@ bool ShardedAtRest(const State& state, const Program& program, int zero_stage) {
       return zero_stage >= 3;
     case StateKind::kWeight:  // a master beside a copy is only the optimizer's
       return zero_stage >= 3 || program.FindState(absl::StrCat("copies/", ParameterOf(state))) != nullptr;
+    case StateKind::kLossScale:
     case StateKind::kCounter:
     case StateKind::kStash:
       return false;
@@ -77,7 +78,7 @@ std::string ParameterOf(const State& state) { return state.name.substr(state.nam
 std::map<std::string, Sharding> PlaceStates(Program& program, const PartitionOptions& options) {
   std::map<std::string, Sharding> in_use = InUseShardings(program, options);
   for (State& state : program.states) {
-    if (state.kind == StateKind::kCounter) continue;
+    if (state.kind == StateKind::kCounter || state.kind == StateKind::kLossScale) continue;
     const Sharding& used = in_use.at(ParameterOf(state));
     state.placement.sharding =
         ShardedAtRest(state, program, options.zero_stage)

@@ -369,6 +369,7 @@ absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, int t
         use.copies_bytes += bytes;
         break;
       case StateKind::kOptimizer:
+      case StateKind::kLossScale:
         use.optimizer_bytes += bytes;
         break;
       case StateKind::kGradient:

@@ -462,18 +462,20 @@ void CollectStates(const Graph& graph, int stage, std::map<std::string, std::set
   }
 }
 
-// A stage has all states of a parameter, or none.
-void CompleteParameters(const Program& program, std::map<std::string, std::set<int>>& stages_of) {
+// A stage has all states of a parameter, or none; every stage has the loss scale, and updates it alike.
+void CompleteStates(const Program& program, int num_stages, std::map<std::string, std::set<int>>& stages_of) {
   std::map<std::string, std::set<int>> stages_of_parameter;
   const auto parameter = [](const State& state) { return state.name.substr(state.name.find('/') + 1); };
   const auto belongs = [](const State& state) {
-    return state.kind != StateKind::kCounter && state.kind != StateKind::kStash;
+    return state.kind != StateKind::kCounter && state.kind != StateKind::kLossScale && state.kind != StateKind::kStash;
   };
   for (const State& state : program.states) {
     if (belongs(state)) stages_of_parameter[parameter(state)].merge(std::set<int>(stages_of[state.name]));
   }
   for (const State& state : program.states) {
     if (belongs(state)) stages_of[state.name] = stages_of_parameter[parameter(state)];
+    if (state.kind != StateKind::kLossScale) continue;
+    for (int stage = 0; stage < num_stages; ++stage) stages_of[state.name].insert(stage);
   }
 }
 
@@ -503,7 +505,7 @@ absl::StatusOr<std::vector<Program>> CutStages(const Program& program, const OpT
       for (const Graph& graph : cut->graphs[stage]) CollectStates(graph, stage, stages_of);
     }
   }
-  CompleteParameters(program, stages_of);
+  CompleteStates(program, shape.num_stages, stages_of);
   TACC_ASSIGN_OR_RETURN(std::vector<Graph> updates, CutUpdate(*update, program, ops, stages_of, shape.num_stages));
 
   std::vector<Program> stages;

@@ -102,6 +102,7 @@ absl::StatusOr<std::string> Run(Arguments arguments) {
   arguments.options.sequence_blocks = SequenceBlocks(mesh);
   arguments.options.partition.units = arguments.options.schedule.units;
   TACC_ASSIGN_OR_RETURN(arguments.options.compute_dtype, ParseDType(arguments.compute_dtype));
+  if (arguments.options.compute_dtype == DType::kF16) arguments.options.training.loss_scale.emplace();
   TACC_ASSIGN_OR_RETURN(const std::string text, ReadText(arguments.file));
   TACC_ASSIGN_OR_RETURN(Program program, ParseText(text, parse));
   if (program.graphs.empty()) return absl::InvalidArgumentError(absl::StrCat(parse.file, ": there is no graph in it"));

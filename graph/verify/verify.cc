@@ -15,9 +15,13 @@ absl::Status CheckState(const State& state, const Program& program, const StateI
   static constexpr struct {
     StateKind kind;
     const char* prefixes[2];
-  } kKinds[] = {{StateKind::kWeight, {"weights/", nullptr}},          {StateKind::kCopy, {"copies/", nullptr}},
-                {StateKind::kOptimizer, {"exp_avg/", "exp_avg_sq/"}}, {StateKind::kGradient, {"gradients/", nullptr}},
-                {StateKind::kCounter, {"counters/", nullptr}},        {StateKind::kStash, {"stash/", nullptr}}};
+  } kKinds[] = {{StateKind::kWeight, {"weights/", nullptr}},
+                {StateKind::kCopy, {"copies/", nullptr}},
+                {StateKind::kOptimizer, {"exp_avg/", "exp_avg_sq/"}},
+                {StateKind::kLossScale, {"loss_scale/", nullptr}},
+                {StateKind::kGradient, {"gradients/", nullptr}},
+                {StateKind::kCounter, {"counters/", nullptr}},
+                {StateKind::kStash, {"stash/", nullptr}}};
   for (const auto& kind : kKinds) {
     if (kind.kind != state.kind) continue;
     bool fits = false;

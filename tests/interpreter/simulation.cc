@@ -245,7 +245,9 @@ Simulation::Simulation(const graph::Program& program, StageExchange* exchange)
     : program_(program), mesh_(program.mesh), exchange_(exchange), random_(1) {
   if (const int axis = mesh_.Find(graph::kStageAxis); axis >= 0 && program.num_stages > 1) mesh_.axes[axis].size = 1;
   for (const graph::State& state : program.states) {
-    const Array initial = Array::Filled(state.placement.global.dims, state.init == "ones" ? 1 : 0);
+    double value = state.init == "ones" ? 1 : 0;
+    std::sscanf(state.init.c_str(), "constant(%lf)", &value);
+    const Array initial = Array::Filled(state.placement.global.dims, value);
     // Zeros are zero on each rank, also where a sum is pending.
     Placement placement = state.placement;
     placement.sharding.pending.clear();

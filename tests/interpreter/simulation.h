@@ -31,7 +31,7 @@ class Simulation {
   // `exchange`: to the other stages, when there are any.
   explicit Simulation(const graph::Program& program, StageExchange* exchange = nullptr);
 
-  // States start as zeros ("ones": ones).
+  // States start as zeros ("ones": ones; "constant(VALUE)": that).
   absl::Status SetState(const std::string& name, const Array& logical);
   // The whole state. Errors as Assemble's.
   absl::StatusOr<Array> GetState(const std::string& name) const;

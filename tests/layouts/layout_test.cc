@@ -44,7 +44,7 @@ std::string Name(const Layout& l) {
                       part("tp", l.tp, 1), part("tpq", l.tpq, 1), part("zero", l.zero_stage, 3),
                       part("kept", l.kept_units, 0),
                       l.topology.empty() ? "" : absl::StrCat("_", absl::StrJoin(l.topology, "_")),
-                      l.compute_dtype == DType::kBF16 ? "_mixed" : "");
+                      l.compute_dtype == DType::kF32 ? "" : absl::StrCat("_", Name(l.compute_dtype)));
 }
 
 absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops) {
@@ -61,6 +61,7 @@ absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops)
   options.training.weight_decay = 0.1;
   options.training.max_grad_norm = 0.5;  // below the norm at hand, so that clipping matters
   options.compute_dtype = layout.compute_dtype;
+  if (layout.compute_dtype == DType::kF16) options.training.loss_scale.emplace();
   const auto mesh =
       InTopology({{{"dp", layout.dp}, {"fsdp", layout.fsdp}, {"tp", layout.tp}, {"tpq", layout.tpq}}}, layout.topology);
   if (!mesh.ok()) return mesh.status();
@@ -109,7 +110,8 @@ INSTANTIATE_TEST_SUITE_P(
         Layout{1, 3, 2, 1, DType::kBF16, 1, 1, 1}, Layout{1, 2, 2, 1, DType::kBF16, 2, 1, 2},
         Layout{1, 2, 2, 1, DType::kF32, 1, 1, 3, 2}, Layout{1, 2, 1, 0, DType::kF32, 1, 1, 3, 1},
         Layout{2, 2, 2, 1, DType::kBF16, 2, 1, 3, 2}, Layout{2, 2, 2, 1, DType::kF32, 2, 2, 3, 0, {"tp", "fsdp", "dp"}},
-        Layout{2, 3, 1, 1, DType::kF32, 1, 1, 3, 0, {"fsdp", "dp"}}),
+        Layout{2, 3, 1, 1, DType::kF32, 1, 1, 3, 0, {"fsdp", "dp"}}, Layout{1, 1, 1, 1, DType::kF16},
+        Layout{2, 2, 2, 1, DType::kF16}, Layout{1, 2, 2, 1, DType::kF16, 2, 1, 2}),
     [](const testing::TestParamInfo<Layout>& info) { return Name(info.param); });
 
 // Replicating everything would pass the test above; this one counts.
@@ -132,7 +134,7 @@ TEST_P(LayoutTest, SharesWorkMemoryAndTraffic) {
     padding = std::max(padding, held / static_cast<double>(state.placement.global.num_elements()));
     gradients += static_cast<double>(state.placement.global.num_elements()) * 4;
     weights += static_cast<double>(state.placement.global.num_elements()) *
-               (layout.compute_dtype == DType::kBF16 && state.stored_dims.size() > 1 ? 2 : 4);
+               (layout.compute_dtype != DType::kF32 && state.stored_dims.size() > 1 ? 2 : 4);
   }
   EXPECT_LE(cost.matmul_flops, 1.05 * padding / ranks * EstimateStep(one->stages[0], ops, device).matmul_flops);
   const int64_t shards = layout.fsdp * layout.tp * layout.tpq;

@@ -39,7 +39,8 @@ struct Layout {
 std::string Name(const Layout& l) {
   return absl::StrCat("pp", l.pp, "_dp", l.dp, "_fsdp", l.fsdp, "_m", l.micro_batches, "_",
                       std::string(Name(l.schedule)), l.chunks > 1 ? absl::StrCat(l.chunks) : "", l.tied ? "_tied" : "",
-                      l.compute_dtype == DType::kBF16 ? "_mixed" : "", l.tp > 1 ? absl::StrCat("_tp", l.tp) : "",
+                      l.compute_dtype == DType::kF32 ? "" : absl::StrCat("_", Name(l.compute_dtype)),
+                      l.tp > 1 ? absl::StrCat("_tp", l.tp) : "",
                       l.zero_stage < 3 ? absl::StrCat("_zero", l.zero_stage) : "",
                       l.num_repeated > 0 ? absl::StrCat("_gc", l.num_repeated) : "", l.inside ? "_inside" : "",
                       l.pins.empty() ? "" : "_pinned");
@@ -64,6 +65,7 @@ absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops)
   options.training.weight_decay = 0.1;
   options.training.max_grad_norm = 0.5;  // below the norm at hand, so that clipping matters
   options.compute_dtype = layout.compute_dtype;
+  if (layout.compute_dtype == DType::kF16) options.training.loss_scale.emplace();
   Mesh& mesh = options.partition.mesh;
   mesh = {{{"dp", layout.dp}, {"fsdp", layout.fsdp}, {"tp", layout.tp}}};
   if (layout.pp > 1) mesh.axes.insert(layout.inside ? mesh.axes.end() : mesh.axes.begin(), {"pp", layout.pp});
@@ -155,6 +157,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, PipelineTest,
                                          Layout{2, 1, 2, 4, kZeroBubble}, Layout{2, 1, 1, 4, kInterleaved, 2},
                                          Layout{2, 1, 2, 6, kInterleaved, 2, true},
                                          Layout{2, 1, 2, 4, k1F1B, 1, false, DType::kBF16},
+                                         Layout{2, 1, 2, 2, kZeroBubble, 1, true, DType::kF16, 1, 1},
                                          Layout{2, 1, 1, 4, k1F1B, 1, true, DType::kF32, 2},
                                          Layout{2, 1, 2, 4, kZeroBubble, 1, false, DType::kF32, 2},
                                          Layout{2, 2, 2, 2, kInterleaved, 2, true, DType::kF32, 1, 1},

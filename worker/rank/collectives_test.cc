@@ -1,5 +1,6 @@
 #include "worker/rank/collectives.h"
 
+#include <cmath>
 #include <functional>
 #include <thread>
 
@@ -8,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "worker/rank/bind_collective.h"
 #include "worker/rank/in_process_transport.h"
+#include "worker/rank/sum_kernels.h"
 
 namespace tacc::worker {
 namespace {
@@ -184,23 +186,62 @@ TEST(Collectives, AllReduceInPlaceIsTheSameBitsEverywhere) {
   }
 }
 
-// bf16 summands add up in f32: 1 + 2^-9 + 2^-9 would stay 1 if each sum were rounded.
-TEST(Collectives, Bf16SumsAreKeptInF32) {
+// Sums of narrow summands are kept in f32: 1 + small + small would stay 1 if each sum were rounded.
+void ExpectSumIsKeptInF32(DType dtype, uint16_t one, uint16_t small, float wanted) {
   constexpr int kWorld = 3;
   RunRanks(kWorld, [&](int rank, Collectives& collectives) {
     uint16_t mine[3];
-    std::fill(mine, mine + 3, rank == 0 ? 0x3f80 : 0x3b00);  // 1, 2^-9, 2^-9
+    std::fill(mine, mine + 3, rank == 0 ? one : small);
     float sum = 0;
     CollectiveCall call;
     call.kind = CollectiveCall::Kind::kReduceScatter;
     call.members = {0, 1, 2};
     call.me = rank;
-    call.send_dtype = DType::kBF16;
+    call.send_dtype = dtype;
     for (uint16_t& x : mine) call.send.push_back({reinterpret_cast<char*>(&x), 1, 2, 2});
     call.receive = {Region{reinterpret_cast<char*>(&sum), 1, 4, 4}};
     ASSERT_TRUE(collectives.Run(call).ok());
-    EXPECT_EQ(sum, 1.0f + 1.0f / 256);
+    EXPECT_EQ(sum, wanted);
   });
+}
+
+TEST(Collectives, NarrowSumsAreKeptInF32) {
+  ExpectSumIsKeptInF32(DType::kBF16, 0x3f80, 0x3b00, 1.0f + 0x1p-8f);  // 1, 2^-9
+  ExpectSumIsKeptInF32(DType::kF16, 0x3c00, 0x0c00, 1.0f + 0x1p-11f);  // 1, 2^-12
+}
+
+// Every f16 is itself after a sum of one, in either type of sum, and what lies between two goes to the even one.
+TEST(SumKernels, F16RoundsToNearestEven) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const auto half = static_cast<uint16_t>(bits);
+    float sum = 0;
+    CopyElements(DType::kF16, &half, &sum, 1);
+    const bool is_nan = (half & 0x7fff) > 0x7c00;
+    ASSERT_EQ(std::isnan(sum), is_nan) << bits;
+    uint16_t back = 0;
+    RoundElements(DType::kF32, &sum, DType::kF16, &back, 1);
+    if (is_nan) {
+      ASSERT_GT(back & 0x7fff, 0x7c00) << bits;
+      continue;
+    }
+    ASSERT_EQ(back, half);
+    const double wide = sum;
+    RoundElements(DType::kF64, &wide, DType::kF16, &back, 1);
+    ASSERT_EQ(back, half);
+    const auto next = static_cast<uint16_t>(half + 1);
+    if ((half & 0x7fff) >= 0x7bff) continue;  // the largest, and infinity
+    float larger = 0;
+    CopyElements(DType::kF16, &next, &larger, 1);
+    const float middle = (sum + larger) / 2;
+    RoundElements(DType::kF32, &middle, DType::kF16, &back, 1);
+    ASSERT_EQ(back, half % 2 == 0 ? half : next) << bits;
+  }
+  const float largest[] = {65519.0f, 65520.0f, -1e30f};
+  uint16_t rounded[3];
+  RoundElements(DType::kF32, largest, DType::kF16, rounded, 3);
+  EXPECT_EQ(rounded[0], 0x7bff);
+  EXPECT_EQ(rounded[1], 0x7c00);
+  EXPECT_EQ(rounded[2], 0xfc00);
 }
 
 TEST(Collectives, StartedOnesRunInOrderAndOverlap) {

@@ -45,7 +45,9 @@ const char* SafetensorsName(DType dtype) {
 // "weights/a.b" -> "a.b".
 std::string ParameterOf(const std::string& state_name) { return state_name.substr(state_name.find('/') + 1); }
 
-bool IsSaved(const State& state) { return state.kind == StateKind::kWeight || state.kind == StateKind::kOptimizer; }
+bool IsSaved(const State& state) {
+  return state.kind == StateKind::kWeight || state.kind == StateKind::kOptimizer || state.kind == StateKind::kLossScale;
+}
 
 // The whole local tensor, padding included, at the place of `logical`.
 Rectangle LocalBox(const Rectangle& logical, const TensorView& view) {
@@ -165,7 +167,7 @@ void RankStates::ClearAll() {
   }
 }
 
-// The init of a weight over a rectangle of it.
+// The init of a weight, or of the loss scale, over a rectangle of it.
 absl::Status RankStates::ReadRandom(const State& weight, const Rectangle& wanted, uint64_t seed, float* out) {
   namespace cpu = kernels::cpu;
   const graph::Dims& dims = weight.placement.global.dims;
@@ -177,6 +179,8 @@ absl::Status RankStates::ReadRandom(const State& weight, const Rectangle& wanted
   std::vector<double> arguments;
   if (weight.init == "zeros" || weight.init == "ones") {
     cpu::RandomInit(cpu::Distribution::kConstant, weight.init == "ones" ? 1.0 : 0.0, 0.0, key, rectangle, view);
+  } else if (ParseCall(weight.init, "constant", 1, &arguments)) {
+    cpu::RandomInit(cpu::Distribution::kConstant, arguments[0], 0.0, key, rectangle, view);
   } else if (ParseCall(weight.init, "normal", 1, &arguments)) {
     cpu::RandomInit(cpu::Distribution::kNormal, 0.0, arguments[0], key, rectangle, view);
   } else if (ParseCall(weight.init, "truncated_normal", 2, &arguments) && arguments[0] > 0 && arguments[1] > 0) {
@@ -184,9 +188,9 @@ absl::Status RankStates::ReadRandom(const State& weight, const Rectangle& wanted
   } else if (ParseCall(weight.init, "uniform", 2, &arguments)) {
     cpu::RandomInit(cpu::Distribution::kUniform, arguments[0], arguments[1], key, rectangle, view);
   } else {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "state \"", weight.name, "\": init \"", weight.init,
-        "\" is not known; use normal(STD), truncated_normal(STD,BOUND), uniform(LOW,HIGH), ones or zeros"));
+    return absl::InvalidArgumentError(absl::StrCat("state \"", weight.name, "\": init \"", weight.init,
+                                                   "\" is not known; use normal(STD), truncated_normal(STD,BOUND), "
+                                                   "uniform(LOW,HIGH), constant(VALUE), ones or zeros"));
   }
   return absl::OkStatus();
 }
@@ -240,11 +244,12 @@ absl::Status RankStates::FillCopies(const ReadFloat& read) {
 absl::Status RankStates::Initialize(const ModelWeights* weights, uint64_t seed) {
   ClearAll();
   const ReadFloat read = [&](const State& weight, const Rectangle& rectangle, float* out) {
-    if (weights == nullptr) return ReadRandom(weight, rectangle, seed, out);
+    if (weights == nullptr || weight.kind == StateKind::kLossScale) return ReadRandom(weight, rectangle, seed, out);
     return weights->ReadFloat(ParameterOf(weight.name), weight.placement.global.dims, rectangle, out);
   };
   for (const State& state : program_.states) {
-    if (state.kind == StateKind::kWeight) TACC_RETURN_IF_ERROR(Fill(state, state, read));
+    if (state.kind == StateKind::kWeight || state.kind == StateKind::kLossScale)
+      TACC_RETURN_IF_ERROR(Fill(state, state, read));
   }
   return FillCopies(read);
 }
@@ -254,6 +259,9 @@ absl::Status RankStates::Load(const Checkpoint& checkpoint) {
   const ReadFloat read = [&](const State& state, const Rectangle& rectangle, float* out) -> absl::Status {
     const std::string& name = state.name;
     const auto it = checkpoint.manifest().tensors.find(name);
+    // Steps in another precision had no loss scale.
+    if (it == checkpoint.manifest().tensors.end() && state.kind == StateKind::kLossScale)
+      return ReadRandom(state, rectangle, 0, out);
     if (it == checkpoint.manifest().tensors.end()) {
       return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": no tensor \"", name, "\""));
     }

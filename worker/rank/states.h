@@ -32,12 +32,13 @@ class RankStates {
       : program_(*program), rank_(rank), device_(*device), views_(std::move(views)), progress_(std::move(progress)) {}
 
   // Weights from a model's files, or, without `weights`, random by each state's `init`, keyed by seed, name and logical
-  // index: the same for any layout. Copies are cast from them, all else becomes zero. Padding becomes zero.
-  // InvalidArgument, NotFound: a tensor is missing or has another shape; both sides are named.
+  // index: the same for any layout. The loss scale by its `init`. Copies are cast from the weights, all else becomes
+  // zero. Padding becomes zero. InvalidArgument, NotFound: a tensor is missing or has another shape; both sides are
+  // named.
   absl::Status Initialize(const ModelWeights* weights, uint64_t seed);
 
-  // Weights and optimizer states from a checkpoint; the rest as Initialize. InvalidArgument: the checkpoint's tensors
-  // are not the program's.
+  // Weights, optimizer states and, where it has them, the loss scale's from a checkpoint; the rest as Initialize.
+  // InvalidArgument: the checkpoint's tensors are not the program's.
   absl::Status Load(const Checkpoint& checkpoint);
 
   // What this rank writes: weights and optimizer states of which it is the first replica, without padding.

@@ -7,9 +7,9 @@
 
 namespace tacc::worker {
 
-// True for the dtypes that can be summed: f32, bf16, f64, i32, i64.
+// True for the dtypes that can be summed: all but bool.
 bool CanSum(kernels::DType dtype);
-// The type in which sums of `dtype` are kept: f32 for bf16, else the type itself.
+// The type in which sums of `dtype` are kept: f32 for bf16 and f16, else the type itself.
 kernels::DType SumType(kernels::DType dtype);
 
 // sum[i] = x[i], and sum[i] += x[i], for n elements: x of `dtype`, sum of SumType(dtype).
