@@ -48,10 +48,10 @@ class Training:
         return {
             "job": {"name": "bare", "model": {"path": str(self.folder / "model"), "weights": "WEIGHTS_RANDOM"},
                     "data": {"path": str(self.folder / "data"), "seq_len": self.seq_len},
-                    "train": train, "compute": {"bf16": self.precision == "bf16"}, "dist": self.layout()},
+                    "train": train, "compute": {"bf16": self.precision == "bf16", "fp16": self.precision == "f16"}, "dist": self.layout()},
             "world": self.world,
             "device": device or {"name": "cpu", "kind": "cpu", "threads": self.threads, "memory_bytes": 0,
-                       "matmul_flops_per_second": {"f32": 1e11, "bf16": 1e11}, "memory_bytes_per_second": 1e10,
+                       "matmul_flops_per_second": {"f32": 1e11, "bf16": 1e11, "f16": 1e11}, "memory_bytes_per_second": 1e10,
                        "link_bytes_per_second": 1e9, "link_latency_seconds": 1e-4},
             "data": {"vocab_size": self.vocab_size},
         }
@@ -84,7 +84,7 @@ class Training:
                 "program": str(self.program(rank)), "model_dir": str(self.folder / "model"), "weights": "random", "seed": 1,
                 "data": {"path": str(self.folder / "data"), "eval_path": str(self.folder / "data") if self.evaluates else "",
                          "seq_len": self.seq_len, "global_batch_size": self.global_batch_size},
-                "train": {"max_steps": self.max_steps, "eval_steps": 1_000_000},
+                "train": {"max_steps": self.max_steps, "eval_steps": 1_000_000, "deterministic": False}, "compute": {"tf32": False},
                 "checkpoint": {"dir": str(runs) if self.saves else "", "save_steps": self.save_steps, "resume": "", "export": ""},
                 "collective_timeout_seconds": 300,
             }

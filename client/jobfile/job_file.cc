@@ -74,7 +74,6 @@ OtherWay FindOtherWay(const std::string& name) {
       {"num_train_epochs", {"give train.max_steps", "train.max_steps"}},
       {"warmup_ratio", {"give train.warmup_steps", "train.warmup_steps"}},
       {"output_dir", {"give checkpoint.dir", "checkpoint.dir"}},
-      {"fp16", {"give compute.bf16", "compute.bf16"}},
       {"num_processes", {"give resources.workers", "resources.workers"}},
       {"nproc_per_node", {"give resources.workers", "resources.workers"}},
       {"model_name_or_path", {"give model.path", "model.path"}},

@@ -78,6 +78,7 @@ std::string Progress::StepText() const {
     absl::StrAppend(&text, " ", FormatPercent(static_cast<double>(step.step()) / static_cast<double>(max_steps_)));
   absl::StrAppend(&text, "  loss ", FormatNumber(step.loss(), 5));
   if (eval_loss_.has_value()) absl::StrAppend(&text, "  held-out ", FormatNumber(*eval_loss_, 5));
+  if (step.has_loss_scale()) absl::StrAppend(&text, "  loss scale ", FormatNumber(step.loss_scale(), 5));
   if (step.skipped() != 0) absl::StrAppend(&text, "  skipped (gradient norm not finite)");
   absl::StrAppend(&text, "  ", FormatCount(step.tokens_per_second()), " tokens/s");
   if (step.has_mfu()) absl::StrAppend(&text, "  MFU ", FormatPercent(step.mfu()));

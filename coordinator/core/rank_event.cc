@@ -63,6 +63,7 @@ void ReadStep(Fields& fields, RankEvent& event) {
   if (fields.Has("expert_overflow")) m.set_expert_overflow(fields.Int("expert_overflow"));
   if (fields.Has("device_idle_share")) m.set_device_idle_share(fields.Double("device_idle_share"));
   if (fields.Has("device_memory_used_bytes")) m.set_device_memory_used_bytes(fields.Int("device_memory_used_bytes"));
+  if (fields.Has("loss_scale")) m.set_loss_scale(fields.Double("loss_scale"));
   if (fields.Has("batch_hash")) m.set_batch_hash(fields.String("batch_hash"));
 }
 

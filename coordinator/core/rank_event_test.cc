@@ -13,12 +13,13 @@ using ::testing::HasSubstr;
 TEST(RankEventTest, ReadsAStep) {
   auto event = ParseRankEvent(
       R"({"event":"step","time":5,"step":201,"loss":3.25,"grad_norm":1.5,"learning_rate":3e-4,"tokens":4096,"target_tokens":4088,"seconds":0.5,)"
-      R"("data_wait_seconds":0.001,"communication_seconds":0.02,"tokens_per_second":8192.0,"batch_hash":"ab","skipped":1,"expert_overflow":3,"new_field":[]})");
+      R"("data_wait_seconds":0.001,"communication_seconds":0.02,"tokens_per_second":8192.0,"batch_hash":"ab","skipped":1,"expert_overflow":3,"loss_scale":512.0,"new_field":[]})");
   ASSERT_TRUE(event.ok()) << event.status();
   EXPECT_EQ(event->metrics.step(), 201);
   EXPECT_EQ(event->metrics.loss(), 3.25);
   EXPECT_EQ(event->metrics.skipped(), 1);
   EXPECT_EQ(event->metrics.expert_overflow(), 3);
+  EXPECT_EQ(event->metrics.loss_scale(), 512);
 }
 
 TEST(RankEventTest, ALossThatIsNoNumberIsNan) {

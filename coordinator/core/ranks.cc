@@ -7,6 +7,7 @@
 #include "coordinator/core/core.h"
 #include "coordinator/core/start_file.h"
 #include "coordinator/core/utf8.h"
+#include "graph/ir/program.h"
 
 namespace tacc::coordinator {
 namespace {
@@ -128,7 +129,8 @@ void Core::OnRankEvent(JobState* job, int index, const RankEvent& event) {
     if (metrics.has_device_memory_used_bytes()) rank.device_memory_used_bytes = metrics.device_memory_used_bytes();
     NoteStep(metrics, job);
     out_.push_back(StoreStep{job->id, metrics});
-    if (metrics.skipped() != 0) {
+    // In float16 an overflow only halves the scale, until that is at its least.
+    if (metrics.skipped() != 0 && metrics.loss_scale() <= graph::kLeastLossScale) {
       Tell(*job, "warning",
            absl::StrCat("step ", metrics.step(), ": the gradient norm is not finite; the update was skipped"));
     }

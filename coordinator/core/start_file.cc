@@ -97,7 +97,10 @@ std::string StartFile(const JobState& job, int rank, const std::string& version,
                    {"eval_path", spec.data().eval_path()},
                    {"seq_len", plan.seq_len()},
                    {"global_batch_size", plan.global_batch_size()}};
-  start["train"] = {{"max_steps", spec.train().max_steps()}, {"eval_steps", spec.train().eval_steps()}};
+  start["train"] = {{"max_steps", spec.train().max_steps()},
+                    {"eval_steps", spec.train().eval_steps()},
+                    {"deterministic", spec.train().deterministic()}};
+  start["compute"] = {{"tf32", spec.compute().tf32()}};
   start["checkpoint"] = {{"dir", spec.checkpoint().dir()},
                          {"save_steps", spec.checkpoint().save_steps()},
                          {"resume", job.attempt->resume},

@@ -3,6 +3,7 @@
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace tacc::coordinator {
 namespace {
@@ -22,6 +23,19 @@ TEST(OwnerText, KeepsEveryKindOfSetting) {
       ChangedSettings(before, Owner("topology: 'dp' topology: 'fsdp' pins { key: 'a' value: '[-]' }")),
       testing::ElementsAre("dist.fsdp.zero_stage 2 -> 3", R"(dist.pins {"a":"[-]","b.*":"[tp]"} -> {"a":"[-]"})",
                            R"(dist.topology ["fsdp","dp"] -> ["dp","fsdp"])"));
+}
+
+TEST(StartFile, TellsTheDeviceHowToCompute) {
+  JobState job;
+  job.attempt.emplace();
+  const auto start = [&] { return nlohmann::json::parse(StartFile(job, 0, "0.1.0", 300)); };
+  EXPECT_EQ(start()["train"]["deterministic"], false);
+  EXPECT_EQ(start()["compute"]["tf32"], false);
+  job.spec.mutable_train()->set_deterministic(true);
+  EXPECT_EQ(start()["train"]["deterministic"], true);
+  EXPECT_EQ(start()["compute"]["tf32"], false);
+  job.spec.mutable_compute()->set_tf32(true);
+  EXPECT_EQ(start()["compute"]["tf32"], true);
 }
 
 }  // namespace

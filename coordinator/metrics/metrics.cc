@@ -84,6 +84,8 @@ void AddJob(const JobState& job, Families* out) {
       out->Gauge("tacc_job_device_idle_ratio", "Share of the last step in which nothing ran on rank 0's GPU.",
                  step.device_idle_share(), labels);
     }
+    if (step.has_loss_scale())
+      out->Gauge("tacc_job_loss_scale", "Loss scale after the last step.", step.loss_scale(), labels);
     out->Gauge("tacc_job_step_seconds", "Duration of the last step.", step.seconds(), labels);
     out->Gauge("tacc_job_data_wait_seconds", "Time that the last step waited for data.", step.data_wait_seconds(),
                labels);

@@ -46,6 +46,7 @@ class MetricsTest : public ::testing::Test {
     step.set_mfu(0.4);
     step.set_expert_overflow(6);
     step.set_device_idle_share(0.125);
+    step.set_loss_scale(512);
     step.set_seconds(0.5);
     step.set_communication_seconds(0.125);
     step.set_tokens_per_second(1024);
@@ -82,6 +83,7 @@ TEST_F(MetricsTest, ShowsJobsAndWorkers) {
                            "tacc_job_restarts_total{training_job=\"toy-1\"} 0",
                            "tacc_job_predicted_step_seconds{training_job=\"toy-1\"} 0.25",
                            "tacc_job_arena_bytes{training_job=\"toy-1\",rank=\"0\"} 4096",
+                           "tacc_job_loss_scale{training_job=\"toy-1\"} 512",
                            "tacc_job_device_idle_ratio{training_job=\"toy-1\"} 0.125",
                            "tacc_job_device_memory_bytes{training_job=\"toy-1\",rank=\"0\"} 5000",
                            "tacc_job_planned_memory_bytes{training_job=\"toy-1\"} 9000",

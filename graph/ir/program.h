@@ -42,6 +42,9 @@ struct State {
   bool operator==(const State&) const = default;
 };
 
+// The loss scale of f16 is halved down to this; a step that is skipped then is not the scale's fault.
+inline constexpr double kLeastLossScale = 1.0;
+
 // Names of dims of weights, with which a layout says what it splits: vocab, embed (the model's width), heads, kv_heads,
 // head_dim, mlp, experts. Other names are allowed and are never split by default.
 inline constexpr const char* kLogicalAxes[] = {"vocab", "embed", "heads", "kv_heads", "head_dim", "mlp", "experts"};

@@ -35,8 +35,7 @@ std::string GradientState(const std::string& name) { return absl::StrCat("gradie
 
 constexpr char kScaleState[] = "loss_scale/scale", kGoodStepsState[] = "loss_scale/good_steps",
                kSkippedState[] = "loss_scale/skipped";
-// Of the loss scale, powers of two: below 1 it would scale down, and it stays finite.
-constexpr double kLeastScale = 1.0, kLargestScale = 0x1p127;
+constexpr double kLargestLossScale = 0x1p127;  // finite
 
 State MakeState(std::string name, TensorType type, StateKind kind, std::string init) {
   State state;
@@ -354,7 +353,7 @@ class TrainingBuilder {
     const ValueId grow = b.Add("clamp", {beyond}, {{"min", 0.0}, {"max", 1.0}});
     const ValueId after_good = b.Add("select", {grow, b.Scale(scale, 2.0), scale});
     const ValueId next = b.Add("clamp", {b.Add("select", {apply, after_good, b.Scale(scale, 0.5)})},
-                               {{"min", kLeastScale}, {"max", kLargestScale}});
+                               {{"min", kLeastLossScale}, {"max", kLargestLossScale}});
     const ValueId counted = b.Add("select", {apply, b.Add("select", {grow, zero, good_steps}), zero});
     const ValueId all_skipped = b.Add("add", {b.Leaf("read", kSkippedState, scalar_), skipped});
     b.End("store", kScaleState, next);

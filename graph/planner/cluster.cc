@@ -34,6 +34,7 @@ Machine Preset(const char* name, const char* device, double half, double f32, do
   m.device = device;
   m.half_flops_per_second = half;
   m.f32_flops_per_second = f32;
+  m.tf32_flops_per_second = half / 2;  // since A100
   m.memory_bytes = memory;
   m.memory_bytes_per_second = bandwidth;
   m.intra_bytes_per_second = intra;
@@ -117,6 +118,7 @@ const std::vector<Machine>& MachinePresets() {
         Preset("b200", "NVIDIA B200 SXM6 180 GB", 2250e12, 75e12, 180e9, 7700e9, 900e9, 50e9, 0.72, 400),
         Preset("v100", "NVIDIA V100 SXM2 32 GB", 125e12, 15.7e12, 32 * kGiB, 900e9, 150e9, 6.25e9, 0.78, 230)};
     list.back().plan_only = true;
+    list.back().tf32_flops_per_second = 0;
     return list;
   }();
   return presets;
@@ -149,6 +151,7 @@ Machine MachineOf(const DeviceProfile& device) {
   };
   m.half_flops_per_second = peak(device.matmul_flops_per_second, DType::kBF16);
   m.f32_flops_per_second = peak(device.matmul_flops_per_second, DType::kF32);
+  m.tf32_flops_per_second = device.tf32_flops_per_second;
   m.memory_bytes = static_cast<double>(device.memory_bytes);
   m.memory_bytes_per_second = device.memory_bytes_per_second;
   m.intra_bytes_per_second = m.inter_bytes_per_second = device.link_bytes_per_second;
@@ -176,7 +179,9 @@ DeviceProfile ProfileOf(const Machine& machine) {
   device.model = machine.device;
   device.memory_bytes = static_cast<int64_t>(machine.memory_bytes);
   device.matmul_flops_per_second[DType::kF32] = machine.f32_flops_per_second * machine.matmul_fraction;
-  device.matmul_flops_per_second[DType::kBF16] = machine.half_flops_per_second * machine.matmul_fraction;
+  for (const DType half : {DType::kBF16, DType::kF16})
+    device.matmul_flops_per_second[half] = machine.half_flops_per_second * machine.matmul_fraction;
+  device.tf32_flops_per_second = machine.tf32_flops_per_second * machine.matmul_fraction;
   device.memory_bytes_per_second = machine.memory_bytes_per_second * machine.bandwidth_fraction;
   device.link_bytes_per_second = machine.intra_bytes_per_second * machine.bandwidth_fraction;
   device.link_latency_seconds = machine.intra_latency_seconds;

@@ -25,6 +25,7 @@ struct Machine {
   double threads = 1;                  // of a device that shares cores
   double half_flops_per_second = 0;    // peak of dense products of bf16 (V100: f16)
   double f32_flops_per_second = 0;     // peak of dense products of f32, without TF32
+  double tf32_flops_per_second = 0;    // with it; 0: the device has none
   double memory_bytes = 0;             // of a device
   double memory_bytes_per_second = 0;  // peak
   double intra_bytes_per_second = 0;   // peak of a device to the rest of its node, one way

@@ -28,6 +28,8 @@ constexpr int kMaxRounds = 6;
 constexpr int64_t kMaxCompiledLayers = 160;
 
 DType Precision(const PlanRequest& request) {
+  if (request.fp16) return DType::kF16;
+  if (request.tf32) return DType::kF32;
   if (request.bf16.has_value()) return *request.bf16 ? DType::kBF16 : DType::kF32;
   // The probe decides: bf16 only where the device is clearly faster in it (a CPU without bf16 units is slower).
   const auto& peaks = request.device.matmul_flops_per_second;

@@ -46,7 +46,9 @@ struct PlanRequest {
   int64_t zero_stage = 3;              // see PartitionOptions
   Pins pins;
   std::vector<std::string> topology;  // see InTopology
-  std::optional<bool> bf16;
+  std::optional<bool> bf16;           // absent: where it is faster
+  bool fp16 = false;                  // with training.loss_scale
+  bool tf32 = false;                  // products of f32 in TF32; the cluster's peak of f32 is that of TF32
   DType reduce_dtype = DType::kF32;
   // The first N units compute their activations again in the backward.
   static constexpr int64_t kAllUnits = std::numeric_limits<int64_t>::max();

@@ -112,6 +112,32 @@ json MemoryJson(const Machine& machine, const Candidate& c) {
           {"largest", std::move(largest)}};
 }
 
+// The machine's peak in a type of 16 bits is bf16's, and in f32 that without TF32: what the job asks for instead.
+absl::Status TakePeaks(PlanRequest& plan) {
+  const auto lacks = [&](const char* field, const char* what) {
+    return absl::InvalidArgumentError(absl::StrCat(field, ": the job's devices (",
+                                                   plan.device.model.empty() ? plan.device.kind : plan.device.model,
+                                                   ") have no ", what, "; leave it out"));
+  };
+  Machine& machine = plan.cluster.machine;
+  if (plan.fp16) {
+    const auto peak = plan.device.matmul_flops_per_second.find(DType::kF16);
+    if (peak == plan.device.matmul_flops_per_second.end()) return lacks("compute.fp16", "products in float16");
+    // Of a preset, both types have one peak.
+    if (machine.measured) machine.half_flops_per_second = peak->second;
+  }
+  if (plan.tf32) {
+    if (machine.tf32_flops_per_second <= 0) return lacks("compute.tf32", "TF32");
+    machine.f32_flops_per_second = machine.tf32_flops_per_second;
+  }
+  return absl::OkStatus();
+}
+
+// As the keys of a device's matmul_flops_per_second.
+std::string PrecisionName(const CompileRequest& request, DType compute) {
+  return request.plan.tf32 && compute == DType::kF32 ? "tf32" : std::string(Name(compute));
+}
+
 }  // namespace
 
 absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
@@ -140,6 +166,13 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   r.Get("job.train.max_grad_norm", &train.max_grad_norm);
   r.Get("job.train.seed", &request.seed);
   r.Get("job.compute.bf16", &plan.bf16);
+  r.Get("job.compute.fp16", &plan.fp16);
+  r.Get("job.compute.tf32", &plan.tf32);
+  if (plan.fp16) {
+    train.loss_scale.emplace();
+    r.Get("job.compute.grad_scaler.init_scale", &train.loss_scale->init_scale);
+    r.Get("job.compute.grad_scaler.growth_interval", &train.loss_scale->growth_interval);
+  }
   std::string reduce_dtype = "float32";
   r.GetEnum("job.compute.reduce_dtype", "REDUCE_DTYPE_", &reduce_dtype);
   r.Get("job.dist.dp.size", &plan.dp);
@@ -189,6 +222,7 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   r.Get("device.link_bytes_per_second", &device.link_bytes_per_second);
   r.Get("device.link_latency_seconds", &device.link_latency_seconds);
   r.Get("device.cpus", &device.cpus);
+  r.Get("device.matmul_flops_per_second.tf32", &device.tf32_flops_per_second);
   r.Get("device.devices_per_machine", &device.devices_per_machine);
   for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     const auto read = [&](const char* peaks, std::map<DType, double>* out) {
@@ -209,6 +243,7 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   } else {
     TACC_ASSIGN_OR_RETURN(plan.cluster, MakeCluster(MachineOf(device), plan.world));
   }
+  TACC_RETURN_IF_ERROR(TakePeaks(plan));
   if (reduce_dtype == "bfloat16") plan.reduce_dtype = DType::kBF16;
   if (request.model_path.empty() == request.graph_path.empty()) {
     return absl::InvalidArgumentError("compile request: give one of job.model.path and job.model.graph");
@@ -228,7 +263,7 @@ nlohmann::json CandidateJson(const CompileRequest& request, const Candidate& c) 
   return {{"world", c.plan.num_ranks()},
           {"mesh", std::move(mesh)},
           {"axes", std::move(axes)},
-          {"precision", std::string(Name(c.plan.compute_dtype))},
+          {"precision", PrecisionName(request, c.plan.compute_dtype)},
           {"per_device_train_batch_size", c.plan.micro_batch},
           {"global_batch_size", c.plan.global_batch()},
           {"accumulation", c.plan.accumulation},
@@ -275,7 +310,7 @@ nlohmann::json LoserJson(const CompileRequest& request, const Loser& loser, cons
           {"world", layout.num_ranks()},
           {"mesh", std::move(mesh)},
           {"axes", std::move(axes)},
-          {"precision", std::string(Name(best.plan.compute_dtype))},
+          {"precision", PrecisionName(request, best.plan.compute_dtype)},
           {"per_device_train_batch_size", layout.micro_batch},
           {"global_batch_size", layout.global_batch()},
           {"accumulation", layout.accumulation},

@@ -155,6 +155,51 @@ TEST(CompileRequest, KeepsGatheredWeightsAsTheJobSays) {
             "micro-batch under way; leave it out, or use dist.fsdp.zero_stage: 2, which gathers no weights");
 }
 
+TEST(CompileRequest, ComputesInTheTypeThatTheJobAsksFor) {
+  const OpTable ops;
+  const auto with = [](const std::string& compute, const std::string& more_peaks) {
+    return Replaced(Replaced(kRequest, "\"dist\"", absl::StrCat("\"compute\": {", compute, "}, \"dist\"")),
+                    "\"bf16\": 2e11", absl::StrCat("\"bf16\": 2e11", more_peaks));
+  };
+  const std::string half = R"("fp16": true, "grad_scaler": {"init_scale": 1024.0, "growth_interval": 7})";
+  const auto summary = [&](const std::string& text) {
+    const CompileRequest request = Parse(text);
+    const auto planned = PlanCandidates(request.plan, TestModel(), ops);
+    EXPECT_TRUE(planned.ok()) << planned.status();
+    const State* scale = planned->programs[0].FindState("loss_scale/scale");
+    EXPECT_EQ(scale != nullptr, request.plan.fp16);
+    if (scale != nullptr) {
+      EXPECT_EQ(scale->init, "constant(1024.0)");
+    }
+    return CandidateJson(request, planned->candidates[0]);
+  };
+  const auto f16 = summary(with(half, R"(, "f16": 3e11)"));
+  EXPECT_EQ(f16["precision"], "f16");
+  EXPECT_EQ(f16["peak_flops_per_second"], 3e11);
+  const auto tf32 = summary(with(R"("tf32": true)", R"(, "tf32": 1.5e11)"));  // although bf16 is twice as fast as f32
+  EXPECT_EQ(tf32["precision"], "tf32");
+  EXPECT_EQ(tf32["peak_flops_per_second"], 1.5e11);
+  EXPECT_EQ(summary(with(R"("bf16": false, "tf32": false)", R"(, "tf32": 1.5e11)"))["precision"], "f32");
+
+  const std::string cpu = R"("device": {"kind": "cpu", "model": "EPYC", )";
+  EXPECT_EQ(ParseCompileRequest(Replaced(with(R"("tf32": true)", ""), "\"device\": {", cpu)).status().message(),
+            "compute.tf32: the job's devices (EPYC) have no TF32; leave it out");
+  EXPECT_EQ(ParseCompileRequest(Replaced(with(half, ""), "\"device\": {", cpu)).status().message(),
+            "compute.fp16: the job's devices (EPYC) have no products in float16; leave it out");
+
+  const auto on = [&](const std::string& machine, const std::string& compute) {
+    const std::string text = with(compute, "");
+    return ParseCompileRequest(absl::StrCat(text.substr(0, text.find("\"world\"")), "\"cluster\": {\"machine\": \"",
+                                            machine, "\", \"gpus\": 8}}"));
+  };
+  const auto v100 = on("v100", half), a100 = on("a100", R"("tf32": true)");
+  ASSERT_TRUE(v100.ok() && a100.ok()) << v100.status() << a100.status();
+  EXPECT_EQ(v100->plan.cluster.machine.PeakFlops(DType::kF16), 125e12);
+  EXPECT_EQ(a100->plan.cluster.machine.PeakFlops(DType::kF32), 156e12);
+  EXPECT_EQ(on("v100", R"("tf32": true)").status().message(),
+            "compute.tf32: the job's devices (NVIDIA V100 SXM2 32 GB) have no TF32; leave it out");
+}
+
 TEST(CompileRequest, AClusterStandsForTheDevice) {
   const std::string text = kRequest;
   const std::string cluster = text.substr(0, text.find("\"world\"")) + R"("cluster": {"machine": "h100", "gpus": 16}})";

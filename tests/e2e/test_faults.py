@@ -19,7 +19,7 @@ from cluster import Cluster, write_job
 
 KILLS = int(os.environ.get("TACC_KILLS", "3"))
 SEED = int(os.environ.get("TACC_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
-TRAIN = {"max_steps": 300, "learning_rate": 0.001}
+TRAIN = {"max_steps": 300, "learning_rate": 0.001, "deterministic": True}
 CHECKPOINT = {"save_steps": 40}
 
 

@@ -27,6 +27,7 @@ LEARNING_RATE = 3e-4
 WEIGHT_DECAY = 0.1
 SEED = 5
 NUM_BATCHES = 2  # in the cycle
+INIT_SCALE = 4096.0  # of the loss in fp16: no step of a reference or of ours overflows
 
 
 @dataclass
@@ -59,7 +60,7 @@ def batches(case: Case, data: Path) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def reference_run(case: Case, module: nn.Module, steps: list[tuple[torch.Tensor, torch.Tensor]], precision: str) -> Run:
-    """`precision`: fp64, fp32 or bf16 (autocast)."""
+    """`precision`: fp64, fp32, or bf16 or fp16 (autocast; fp16 with a GradScaler)."""
     run = Run()
     with contextlib.ExitStack() as stack:
         if precision == "fp64":
@@ -70,16 +71,21 @@ def reference_run(case: Case, module: nn.Module, steps: list[tuple[torch.Tensor,
         vectors = [p for p in module.parameters() if p.dim() < 2]
         groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
         optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE)
+        scaler = torch.amp.GradScaler("cpu", init_scale=INIT_SCALE, enabled=precision == "fp16")
+        narrow = torch.float16 if precision == "fp16" else torch.bfloat16
         for tokens, targets in steps:
-            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            with torch.autocast("cpu", narrow, enabled=precision in ("bf16", "fp16")):
                 logits = module(tokens)
             loss = loss_of(module, logits, targets)
             optimizer.zero_grad()
-            loss.backward()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
             if not run.gradients:
                 run.gradients = stored(module, lambda p: p.grad.double().clone())
-            optimizer.step()
+            scaler.step(optimizer)
+            scaler.update()
             run.losses.append(loss.item())
+        assert precision != "fp16" or scaler.get_scale() == INIT_SCALE
     return run
 
 
@@ -94,11 +100,11 @@ def _request(
         "model": model,
         "data": {"path": str(data), "seq_len": case.seq_len},
         "train": train,
-        "compute": {"bf16": precision == "bf16"},
+        "compute": {"bf16": precision == "bf16", "fp16": precision == "fp16", "grad_scaler": {"init_scale": INIT_SCALE, "growth_interval": 2000}},
         "dist": {"dp": {"size": 1}, "fsdp": {"size": 1}},
     }
     device = {"name": "cpu", "kind": "cpu", "model": "any", "threads": 1, "memory_bytes": 4 << 30}
-    device |= {"matmul_flops_per_second": {"f32": 1e11, "bf16": 1e11}, "memory_bytes_per_second": 1e10}
+    device |= {"matmul_flops_per_second": {"f32": 1e11, "bf16": 1e11, "f16": 1e11}, "memory_bytes_per_second": 1e10}
     device |= {"link_bytes_per_second": 1e9, "link_latency_seconds": 1e-4}
     facts = {"vocab_size": case.vocab_size, "num_tokens": 1000, "eval_tokens": 0}
     return {"job": job, "world": 1, "device": device, "data": facts}
@@ -111,7 +117,8 @@ def _start_file(case: Case, model: dict, data: Path, folder: Path, max_steps: in
     start |= {"model_dir": model.get("path", ""), "weights": weights, "seed": SEED, "collective_timeout_seconds": 60}
     shape = {"seq_len": case.seq_len, "global_batch_size": case.batch}
     start["data"] = {"path": str(data), "eval_path": "", **shape}
-    start["train"] = {"max_steps": max_steps, "eval_steps": 1000}
+    start["train"] = {"max_steps": max_steps, "eval_steps": 1000, "deterministic": False}
+    start["compute"] = {"tf32": False}
     start["checkpoint"] = {"dir": str(folder / "checkpoints"), "save_steps": 1000, "resume": "", "export": ""}
     start["identity"] = {"model": "parity", "data": "parity", **shape, "seed": SEED}
     return start
@@ -146,6 +153,7 @@ def run_rank(
             rank.kill()
     assert code == 0, "\n".join([f"exit {code}", *lines[-5:], log.read_text()])
     events = [json.loads(line) for line in lines]
+    assert all(event.get("loss_scale", INIT_SCALE) == INIT_SCALE for event in events)
     losses = [event["loss"] for event in events if event["event"] == "step"]
     assert len(losses) == max_steps, lines
     return losses

@@ -1,7 +1,7 @@
 """Training as the reference implementations train: gradients of the first step and losses of twenty AdamW steps.
 
 fp32: our distance from a float64 run of the reference is at most twice that of the reference's own fp32 run, plus 1e-7
-of the norm. bf16: our distance from our fp32 run is at most 1.5 times that of PyTorch's autocast from its own."""
+of the norm. bf16: our distance from our fp32 run is at most 1.5 times that of PyTorch's autocast from its own; fp16: so with torch.amp.GradScaler."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from references import build, save
 from training import Run, batches, our_run, reference_run, write_data
 
 TABLE = Path(os.environ["TACC_BUILD"]) / "parity.txt"
+FP16_CASES = ("grouped heads, llama3 rope", "all multipliers")
 WIDTHS = (10, 40, 19, 23, 23, 23, 23)
 HEADER = [
     "Parity with the reference implementations: relative distances, ours / the reference's own",
@@ -48,8 +49,9 @@ def _losses(run: Run) -> torch.Tensor:
 QUANTITIES = {"gradient": _flat, "losses": _losses}
 
 
-def _bf16_distances(runs: dict[str, Run]) -> dict[str, float]:
-    return {name: (of(runs["bf16"]) - of(runs["fp32"])).norm().item() for name, of in QUANTITIES.items()}
+def _distances(runs: dict[str, Run], precision: str) -> dict[str, float]:
+    """From the fp32 run."""
+    return {name: (of(runs[precision]) - of(runs["fp32"])).norm().item() for name, of in QUANTITIES.items()}
 
 
 def _median(draws: list[tuple[dict, dict]], quantity: str) -> tuple[float, float]:
@@ -68,7 +70,7 @@ def test_training(case: Case, tmp_path: Path, table: list[str]):
         save(case, build(case, seed), folder / "model")
         reference = {p: reference_run(case, build(case, seed), steps, p) for p in ("fp32", "bf16")}
         ours = {p: our_run(case, build(case, seed), folder / "model", data, folder, p) for p in ("fp32", "bf16")}
-        draws.append((_bf16_distances(ours), _bf16_distances(reference)))
+        draws.append((_distances(ours, "bf16"), _distances(reference, "bf16")))
     exact = reference_run(case, build(case, seed), steps, "fp64")  # fp32 is compared on the last draw
     assert exact.losses[-1] <= 0.9 * exact.losses[0], "the loss must fall by a tenth, or the test says little"
     row = [case.family, case.name, f"{exact.losses[0]:.3f} -> {exact.losses[-1]:.3f}"]
@@ -94,4 +96,24 @@ def test_training(case: Case, tmp_path: Path, table: list[str]):
         allowed = 2 * (reference["fp32"].gradients[name] - wanted).norm().item() + 1e-7 * norm
         if distance > allowed:
             failures.append(f"fp32 gradient of {name}: {distance} > {allowed}")
+    assert not failures, "\n".join(failures)
+
+
+@pytest.mark.parametrize("case", [case for case in TRAINING_CASES if case.name in FP16_CASES], ids=lambda c: f"{c.family}: {c.name}")
+def test_training_in_fp16(case: Case, tmp_path: Path):
+    data = write_data(case, tmp_path / "data")
+    steps = batches(case, data)
+    draws = []
+    for seed in range(3):
+        folder = tmp_path / f"draw-{seed}"
+        save(case, build(case, seed), folder / "model")
+        reference = {p: reference_run(case, build(case, seed), steps, p) for p in ("fp32", "fp16")}
+        ours = {p: our_run(case, build(case, seed), folder / "model", data, folder, p) for p in ("fp32", "fp16")}
+        draws.append((_distances(ours, "fp16"), _distances(reference, "fp16")))
+    failures = []
+    for name in QUANTITIES:
+        distance, own = _median(draws, name)
+        print(f"{name}: {distance:.2e} / {own:.2e}")
+        if distance > 1.5 * own:
+            failures.append(f"fp16 {name}: {distance} > 1.5 x {own}")
     assert not failures, "\n".join(failures)

@@ -45,9 +45,10 @@ def inputs(tmp_path_factory) -> Path:
 
 def compile_program(inputs: Path, *, dp: int = 1, fsdp: int = 1, pp: int = 1, schedule: str = "1F1B",
                     accumulation: int = 1, max_steps: int = 12, fsdp_options: dict | None = None,
-                    topology: tuple[str, ...] = ()) -> Path:
-    """The program of the first stage; those of the others lie beside it."""
-    options = "".join(f"-{key}-{value}" for key, value in {**(fsdp_options or {}), "order": "-".join(topology)}.items())
+                    topology: tuple[str, ...] = (), init_scale: float = 0) -> Path:
+    """The program of the first stage; those of the others lie beside it. `init_scale`: in float16, with that loss scale, which doubles after 3
+    steps."""
+    options = "".join(f"-{key}-{value}" for key, value in {**(fsdp_options or {}), "order": "-".join(topology), "scale": init_scale}.items())
     out = inputs / f"program-{dp}-{fsdp}-{pp}-{schedule}-{accumulation}-{max_steps}{options}"
     if not out.exists():
         world = dp * fsdp * pp
@@ -57,11 +58,12 @@ def compile_program(inputs: Path, *, dp: int = 1, fsdp: int = 1, pp: int = 1, sc
                     "data": {"path": str(inputs / "data"), "seq_len": SEQ},
                     "train": {"max_steps": max_steps, "global_batch_size": BATCH, "learning_rate": 3e-3, "seed": 3,
                               "per_device_train_batch_size": BATCH // (dp * fsdp) // accumulation},
-                    "compute": {"bf16": False}, "dist": {"dp": {"size": dp}, "fsdp": {"size": fsdp, **(fsdp_options or {})}, **pipeline,
+                    "compute": {"fp16": True, "grad_scaler": {"init_scale": init_scale, "growth_interval": 3}} if init_scale else {"bf16": False},
+                    "dist": {"dp": {"size": dp}, "fsdp": {"size": fsdp, **(fsdp_options or {})}, **pipeline,
                                                               "topology": topology}},
             "world": world,
             "device": {"name": "cpu", "kind": "cpu", "threads": 1, "memory_bytes": 4 << 30,
-                       "matmul_flops_per_second": {"f32": 1e11, "bf16": 1e11},
+                       "matmul_flops_per_second": {"f32": 1e11, "bf16": 1e11, "f16": 1e11},
                        "memory_bytes_per_second": 1e10, "link_bytes_per_second": 1e9, "link_latency_seconds": 1e-4},
             "data": {"vocab_size": VOCAB, "num_tokens": 4096, "eval_tokens": 500},
         }
@@ -99,7 +101,7 @@ class Attempt:
                 "weights": "random", "seed": 3,
                 "data": {"path": str(inputs / "data"), "eval_path": str(inputs / "eval"), "seq_len": SEQ,
                          "global_batch_size": BATCH},
-                "train": {"max_steps": max_steps, "eval_steps": 6},
+                "train": {"max_steps": max_steps, "eval_steps": 6, "deterministic": True}, "compute": {"tf32": False},
                 "checkpoint": {"dir": str(folder), "save_steps": save_steps, "resume": resume, "export": export},
                 "identity": {"model": "a", "seed": 3}, "collective_timeout_seconds": 60, **(changes or {}),
             }
@@ -356,7 +358,7 @@ def test_a_damaged_checkpoint_is_left_for_the_one_before(inputs, two, tmp_path):
 def test_stop_and_checkpoint_commands(inputs, tmp_path):
     program = compile_program(inputs, fsdp=2, max_steps=100_000)
     attempt = Attempt(inputs, tmp_path / "run", program, world=2, max_steps=100_000, save_steps=100_000,
-                      changes={"train": {"max_steps": 100_000, "eval_steps": 100_000}})
+                      changes={"train": {"max_steps": 100_000, "eval_steps": 100_000, "deterministic": False}})
 
     def react(event):
         if event["event"] == "step" and event["step"] == 3:
@@ -422,6 +424,64 @@ def test_ten_nonfinite_steps_stop_the_run(inputs, tmp_path):
     assert [e["skipped"] for e in attempt.of("step")] == [1] * 10
 
 
+def test_float16_finds_its_loss_scale(inputs, tmp_path):
+    """From a scale that is far too large; a resume, on this layout or on another, goes on with the scale, its good steps and AdamW's count."""
+    program = compile_program(inputs, fsdp=2, init_scale=2.0**30)
+    whole = Attempt(inputs, tmp_path / "whole", program, world=2)
+    assert whole.run() == [0, 0]
+    steps = whole.of("step")
+    scale, good, skipped = 2.0**30, 0, 0
+    for step in steps:
+        good = 0 if step["skipped"] else good + 1
+        skipped += step["skipped"]
+        scale = scale / 2 if step["skipped"] else scale * 2 if good == 3 else scale
+        good %= 3
+        assert step["loss_scale"] == scale
+        assert step["skipped"] == (not np.isfinite(step["grad_norm"] if step["grad_norm"] is not None else np.inf))
+    assert steps[0]["skipped"] and 4 < skipped < 10, "it is found before the last steps, after the first checkpoint"
+    assert steps[-1]["loss"] < steps[0]["loss"]
+    assert not whole.of("warning"), "an overflow is nothing to warn of while the scale can fall"
+
+    for resume in ("step-00000004.a1", "step-00000008.a1"):
+        again = Attempt(inputs, tmp_path / "whole", program, world=2, attempt=2, resume=resume)
+        assert again.run() == [0, 0]
+        for got, want in zip(again.of("step"), steps[int(resume[5:13]):], strict=True):
+            assert [got[k] for k in ("step", "loss", "loss_scale", "skipped")] == [want[k] for k in ("step", "loss", "loss_scale", "skipped")]
+        assert digest(tmp_path / "whole/step-00000012.a2") == digest(tmp_path / "whole/step-00000012.a1")
+        shutil.rmtree(tmp_path / "whole/step-00000012.a2")
+
+    stages = compile_program(inputs, pp=2, accumulation=2, init_scale=2.0**30)
+    other = Attempt(inputs, tmp_path / "whole", stages, world=2, attempt=3, resume="step-00000008.a1")
+    assert other.run() == [0, 0]
+    for got, want in zip(other.of("step"), steps[8:], strict=True):
+        assert got["loss_scale"] == want["loss_scale"] and got["loss"] == pytest.approx(want["loss"], rel=1e-3)
+
+
+def test_float16_goes_on_from_float32_and_back(inputs, two, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(two[1], folder)
+    half = Attempt(inputs, folder, compile_program(inputs, fsdp=2, init_scale=1024.0), world=2, attempt=2, max_steps=10, resume="step-00000008.a1")
+    assert half.run() == [0, 0]
+    assert [e["loss_scale"] for e in half.of("step")] == [1024.0, 1024.0]
+    back = Attempt(inputs, folder, compile_program(inputs, fsdp=2), world=2, attempt=3, resume="step-00000010.a2")
+    assert back.run() == [0, 0]
+    for step, loss in {**half.losses(), **back.losses()}.items():
+        assert loss == pytest.approx(two[0].losses()[step], rel=1e-3)
+
+
+def test_float16_stops_when_the_scale_is_not_to_blame(inputs, tmp_path):
+    good = compile_program(inputs, init_scale=4.0)
+    program = tmp_path / "bad" / good.name
+    shutil.copytree(good.parent, program.parent)
+    program.write_text(good.read_text().replace('init="normal(0.05)"', 'init="normal(1e38)"'))
+    attempt = Attempt(inputs, tmp_path / "run", program)
+    assert attempt.run() == [3]
+    assert attempt.of("failed")[0]["code"] == "nonfinite"
+    # 4 -> 2 -> 1, the least, and ten steps at that.
+    assert [e["loss_scale"] for e in attempt.of("step")] == [2.0] + [1.0] * 10
+    assert len(attempt.of("warning")) == 10
+
+
 def test_a_lost_peer_is_named(inputs, tmp_path):
     program = compile_program(inputs, fsdp=2)
     attempt = Attempt(inputs, tmp_path / "run", program, world=2, failpoints={1: "in_collective=kill@100"})
@@ -442,6 +502,8 @@ def test_a_lost_peer_is_named(inputs, tmp_path):
     ({"checkpoint": {"dir": "/nowhere", "save_steps": 1, "resume": "step-00000001.a1", "export": ""}},
      ["/nowhere/step-00000001.a1"]),
     ({"memory_bytes": 1000}, ["1000"]),
+    ({"compute": {"tf32": True}}, ["compute.tf32 is true", "CPU"]),
+    ({"compute": {"tf32": 1}}, ["compute.tf32 is 1", "true or false"]),
 ], ids=lambda x: str(x)[:40])
 def test_bad_input(inputs, tmp_path, change, words):
     if isinstance(change.get("data"), dict):

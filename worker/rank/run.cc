@@ -380,6 +380,7 @@ class RankRun {
     TACC_ASSIGN_OR_RETURN(const double learning_rate, executor_->Output("learning_rate"));
     TACC_ASSIGN_OR_RETURN(const double target_tokens, executor_->Output("target_tokens"));
     TACC_ASSIGN_OR_RETURN(const double skipped, executor_->Output("skipped"));
+    const absl::StatusOr<double> loss_scale = executor_->Output("loss_scale");
     const int64_t tokens = start_.global_batch_size * start_.seq_len;
     if (start_.rank == 0) {
       nlohmann::json event = {{"step", steps_done_},
@@ -396,9 +397,12 @@ class RankRun {
                               {"skipped", skipped != 0 ? 1 : 0}};
       const absl::StatusOr<double> overflow = executor_->Output("expert_overflow");
       if (overflow.ok()) event["expert_overflow"] = static_cast<int64_t>(*overflow);
+      if (loss_scale.ok()) event["loss_scale"] = *loss_scale;
       events_.Write("step", std::move(event));
     }
-    skipped_in_a_row_ = skipped != 0 ? skipped_in_a_row_ + 1 : 0;
+    // A skipped step is nothing to speak of while it can be the loss scale's fault.
+    const bool halves_scale = loss_scale.ok() && *loss_scale > graph::kLeastLossScale;
+    skipped_in_a_row_ = skipped != 0 && !halves_scale ? skipped_in_a_row_ + 1 : 0;
     if (skipped_in_a_row_ == 0) return absl::OkStatus();
     if (start_.rank == 0) {
       events_.Warning("nonfinite",

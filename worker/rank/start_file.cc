@@ -53,6 +53,16 @@ class Fields {
     return value->get<uint64_t>();
   }
 
+  bool Bool(const char* name) const {
+    const json* value = Find(name);
+    if (value == nullptr) return false;
+    if (!value->is_boolean()) {
+      Fail(name, "true or false", *value);
+      return false;
+    }
+    return value->get<bool>();
+  }
+
   double Positive(const char* name) const {
     const json* value = Find(name);
     if (value == nullptr) return 1;
@@ -126,6 +136,8 @@ absl::StatusOr<StartFile> ReadStartFile(const std::string& path) {
   const Fields train = fields.Object("train");
   start.max_steps = train.Int("max_steps", 0);
   start.eval_steps = train.Int("eval_steps", 0);
+  start.deterministic = train.Bool("deterministic");
+  start.tf32 = fields.Object("compute").Bool("tf32");
   const Fields checkpoint = fields.Object("checkpoint");
   start.checkpoint_dir = checkpoint.String("dir");
   start.save_steps = checkpoint.Int("save_steps", 0);
@@ -136,6 +148,7 @@ absl::StatusOr<StartFile> ReadStartFile(const std::string& path) {
   if (!status.ok()) return status;
   if (start.rank >= start.world) fields.Fail("rank", absl::StrCat("less than world = ", start.world), start.rank);
   if (start.device != "cpu") fields.Fail("device", "\"cpu\"", start.device);
+  if (start.device == "cpu" && start.tf32) fields.Fail("compute.tf32", "false on a CPU, which has no TF32", true);
   if (!status.ok()) return status;
   return start;
 }

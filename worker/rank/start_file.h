@@ -34,6 +34,10 @@ struct StartFile {
   int64_t max_steps = 0;
   int64_t eval_steps = 0;  // 0: at the end only.
 
+  // For the device. CPU kernels are deterministic as they are.
+  bool deterministic = false;  // No algorithm whose order of sums varies.
+  bool tf32 = false;           // Products of f32 may use TF32.
+
   std::string checkpoint_dir;
   int64_t save_steps = 0;  // 0: at the end only.
   std::string resume;      // A checkpoint's name in checkpoint_dir, an absolute path, or empty.

@@ -82,6 +82,7 @@ class Validator {
     CheckModel(spec);
     CheckTrain(spec);
     CheckLayout(spec);
+    CheckCompute(spec.compute());
     CheckMemory(spec.memory());
     CheckBatch(spec);
     if (!spec.checkpoint().has_dir())
@@ -314,6 +315,23 @@ class Validator {
     }
     if (dist.tp().has_size()) sizes.push_back({"dist.tp.size", dist.tp().size()});
     return sizes;
+  }
+
+  void CheckCompute(const v1::ComputeSpec& compute) {
+    const std::pair<const char*, bool> chosen[] = {
+        {"compute.bf16", compute.bf16()}, {"compute.fp16", compute.fp16()}, {"compute.tf32", compute.tf32()}};
+    for (int i = 0; i < 3; ++i) {
+      for (int j = 0; j < i; ++j) {
+        if (!chosen[i].second || !chosen[j].second) continue;
+        Add(chosen[i].first,
+            absl::StrCat(chosen[j].first, " and ", chosen[i].first,
+                         " are both true; products are computed in one type: keep one"),
+            {chosen[j].first});
+        return;
+      }
+    }
+    if (compute.has_grad_scaler() && !compute.fp16())
+      Add("compute.grad_scaler", "compute.grad_scaler needs compute.fp16: true", {"compute.fp16"});
   }
 
   void CheckMemory(const v1::MemorySpec& memory) {

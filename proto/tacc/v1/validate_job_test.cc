@@ -62,6 +62,22 @@ TEST(ValidateJobTest, KeepsWeightsOnlyWhereTheyAreGathered) {
                           "gathers no weights"));
 }
 
+TEST(ValidateJobTest, ProductsAreComputedInOneType) {
+  EXPECT_THAT(Messages("compute { fp16: true bf16: false grad_scaler { init_scale: 1024 growth_interval: 100 } }"),
+              IsEmpty());
+  EXPECT_THAT(Messages("compute { tf32: true }"), IsEmpty());
+  EXPECT_THAT(Messages("compute { bf16: true fp16: true }"),
+              ElementsAre("compute.bf16 and compute.fp16 are both true; products are computed in one type: keep one"));
+  EXPECT_THAT(Messages("compute { bf16: true tf32: true }"),
+              ElementsAre("compute.bf16 and compute.tf32 are both true; products are computed in one type: keep one"));
+  EXPECT_THAT(Messages("compute { fp16: true tf32: true }"),
+              ElementsAre("compute.fp16 and compute.tf32 are both true; products are computed in one type: keep one"));
+  EXPECT_THAT(Messages("compute { grad_scaler { init_scale: 1024 } }"),
+              ElementsAre("compute.grad_scaler needs compute.fp16: true"));
+  EXPECT_THAT(Messages("compute { fp16: true grad_scaler { init_scale: 0.5 } }"),
+              ElementsAre("compute.grad_scaler.init_scale = 0.5 is too small; the smallest is 1"));
+}
+
 TEST(ValidateJobTest, ChecksTheTopology) {
   EXPECT_THAT(Messages("dist { topology: 'dp' topology: 'pp' topology: 'fsdp' pp { size: 2 } }"), IsEmpty());
   EXPECT_THAT(Messages("dist { topology: 'pp' topology: 'sp' }"),
