@@ -123,23 +123,35 @@ absl::StatusOr<Executor::BoundGraph*> Executor::Binder::BindGraph(const graph::G
 }
 
 void Executor::Binder::CutIntoParts(BoundGraph& bound) const {
+  using Kind = Instruction::Kind;
   const bool is_asynchronous = executor_.options_.device->is_asynchronous();
   const bool host_talks = executor_.options_.collectives != nullptr && !executor_.options_.collectives->is_on_device();
-  const auto why_not = [&](const Instruction& instruction) -> const char* {
-    if (!is_asynchronous) return "a CPU records nothing";
-    switch (instruction.kind) {
-      case Instruction::Kind::kKernel:
-      case Instruction::Kind::kInput:
-      case Instruction::Kind::kOutput:
-        return nullptr;
-      default:
-        return host_talks ? "the host takes part in the talk between ranks" : nullptr;
+  const std::vector<Instruction>& instructions = bound.instructions;
+  std::vector<const char*> why_not(instructions.size(), is_asynchronous ? nullptr : "a CPU records nothing");
+  for (size_t i = 0; i < instructions.size() && is_asynchronous; ++i) {
+    const Kind kind = instructions[i].kind;
+    const bool is_message = kind == Kind::kPost || kind == Kind::kFinish;
+    if (kind == Kind::kKernel || kind == Kind::kInput || kind == Kind::kOutput) continue;
+    if (host_talks) why_not[i] = "the host takes part in the talk between ranks";
+    if (is_message && !host_talks) why_not[i] = "a message may outlast the graph";
+  }
+  // What a recording starts must end in it.
+  for (size_t i = 0; i < instructions.size() && is_asynchronous && !host_talks; ++i) {
+    if (instructions[i].kind != Kind::kStart) continue;
+    size_t end = i;
+    bool is_cut = false;
+    for (; end < instructions.size(); ++end) {
+      is_cut = is_cut || why_not[end] != nullptr;
+      if (instructions[end].kind == Kind::kWait && instructions[end].ticket == instructions[i].ticket) break;
     }
-  };
-  for (size_t i = 0; i < bound.instructions.size(); ++i) {
-    const char* reason = why_not(bound.instructions[i]);
-    if (bound.parts.empty() || (bound.parts.back().not_recorded == nullptr) != (reason == nullptr))
-      bound.parts.push_back({i, i, reason, nullptr});
+    if (!is_cut && end < instructions.size()) continue;
+    for (size_t k = i; k <= end && k < instructions.size(); ++k) {
+      if (why_not[k] == nullptr) why_not[k] = "a collective is under way while a message may outlast the graph";
+    }
+  }
+  for (size_t i = 0; i < instructions.size(); ++i) {
+    if (bound.parts.empty() || (bound.parts.back().not_recorded == nullptr) != (why_not[i] == nullptr))
+      bound.parts.push_back({i, i, why_not[i], nullptr});
     bound.parts.back().end = i + 1;
   }
 }

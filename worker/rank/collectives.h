@@ -68,7 +68,10 @@ class CollectiveQueue {
   virtual absl::Status Finish(const CollectiveCall& call, Ticket ticket) = 0;
   // Start and Wait.
   virtual absl::Status Run(const CollectiveCall& call) = 0;
-  // Whether it all is queued on the device and can be recorded (Device::Record); else the host takes part.
+  // Where Start and Wait only queue: the first error of what has been queued since.
+  virtual absl::Status Check() { return absl::OkStatus(); }
+  // Whether it all is queued on the device and can be recorded (Device::Record) but for messages, which may outlast a
+  // recording; else the host takes part.
   virtual bool is_on_device() const = 0;
 };
 

@@ -4,10 +4,10 @@
 #include <functional>
 #include <thread>
 
-#include "absl/strings/str_cat.h"
 #include "graph/ir/text.h"
 #include "gtest/gtest.h"
 #include "worker/rank/bind_collective.h"
+#include "worker/rank/collective_case.h"
 #include "worker/rank/in_process_transport.h"
 #include "worker/rank/sum_kernels.h"
 
@@ -33,136 +33,19 @@ void RunRanks(int world, const std::function<void(int, Collectives&)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// One collective over types given in the text form; logical values are their flat index plus 1, summands of a pending
-// value are that times (rank + 1).
-class CollectiveCase {
- public:
-  CollectiveCase(const std::string& mesh, const std::string& op, const std::string& from, const std::string& to)
-      : program_(*graph::ParseProgram(absl::StrCat("tacc.program 1 partitioned\nmesh ", mesh,
-                                                   "\nstage 0 of 1\ngraph g {\n  %x = input \"x\" : ", from,
-                                                   "\n  %y = ", op, " : ", to, "\n}\nstep {\n}\n"),
-                                      {})) {}
+class CollectiveTexts : public testing::TestWithParam<CollectiveText> {};
 
-  void Check() const {
-    const graph::Graph& graph = program_.graphs[0];
-    const int world = static_cast<int>(program_.mesh.num_ranks());
-    double factor = 1;
-    if (!graph.values[0].placement->sharding.pending.empty()) {
-      // The summands over the pending axes; here always all ranks.
-      factor = world * (world + 1) / 2.0;
-    }
+TEST_P(CollectiveTexts, MoveAndAddWhatTheTypesSay) {
+  CollectiveCase(GetParam()).Check([](int world, const std::function<void(RankUnderTest)>& body) {
     RunRanks(world, [&](int rank, Collectives& collectives) {
-      std::vector<char> in = Fill(graph.values[0], rank, factor == 1 ? 1.0 : rank + 1.0),
-                        out(graph.values[1].type.bytes(), 0);
-      const TensorView x = View(graph.values[0], in), y = View(graph.values[1], out);
-      auto call = BindCollective(graph, graph.nodes[1], program_.mesh, rank, x, y);
-      ASSERT_TRUE(call.ok()) << call.status();
-      // Once inline, once on the collectives' thread.
-      for (int repeat = 0; repeat < 2; ++repeat) {
-        std::fill(out.begin(), out.end(), 0);
-        const absl::Status status = repeat == 0 ? collectives.Run(*call) : collectives.Wait(*collectives.Start(&*call));
-        ASSERT_TRUE(status.ok()) << status;
-        EXPECT_EQ(out, Fill(graph.values[1], rank, factor)) << "rank " << rank;
-      }
+      const auto nothing = [] { return absl::OkStatus(); };
+      body({rank, collectives, nothing, nothing});
     });
-  }
-
- private:
-  static TensorView View(const graph::Value& value, std::vector<char>& memory) {
-    return {memory.data(), static_cast<DType>(value.type.dtype),
-            kernels::Dims(value.type.dims.begin(), value.type.dims.end())};
-  }
-
-  // f32 only. Padding is 0.
-  std::vector<char> Fill(const graph::Value& value, int rank, double factor) const {
-    std::vector<char> memory(value.type.bytes(), 0);
-    float* data = reinterpret_cast<float*>(memory.data());
-    const std::vector<graph::Range> ranges = RangesOf(value, program_.mesh, rank);
-    const graph::Dims& local = value.type.dims;
-    const graph::Dims& global = value.placement->global.dims;
-    for (int64_t i = 0; i < value.type.num_elements(); ++i) {
-      int64_t rest = i, flat = 0, stride = 1;
-      bool inside = true;
-      for (int d = static_cast<int>(local.size()) - 1; d >= 0; --d) {
-        const int64_t index = ranges[d].begin + rest % local[d];
-        inside = inside && index < ranges[d].end;
-        flat += index * stride;
-        stride *= global[d];
-        rest /= local[d];
-      }
-      if (inside) data[i] = static_cast<float>(static_cast<double>(flat + 1) * factor);
-    }
-    return memory;
-  }
-
-  graph::Program program_;
-};
-
-TEST(Collectives, AllGatherOfFirstDim) {
-  CollectiveCase("fsdp=2", "all_gather %x over=[fsdp] dim=0", "f32[4,3] of f32[8,3] shard=[fsdp,-]",
-                 "f32[8,3] of f32[8,3] shard=[-,-]")
-      .Check();
+  });
 }
 
-TEST(Collectives, AllGatherOfUnevenDims) {
-  CollectiveCase("fsdp=3", "all_gather %x over=[fsdp] dim=0", "f32[3,2] of f32[7,2] shard=[fsdp,-]",
-                 "f32[7,2] of f32[7,2] shard=[-,-]")
-      .Check();
-  // More ranks than rows: some have none.
-  CollectiveCase("fsdp=4", "all_gather %x over=[fsdp] dim=0", "f32[1,5] of f32[2,5] shard=[fsdp,-]",
-                 "f32[2,5] of f32[2,5] shard=[-,-]")
-      .Check();
-  CollectiveCase("fsdp=3", "all_gather %x over=[fsdp] dim=1", "f32[2,3] of f32[2,7] shard=[-,fsdp]",
-                 "f32[2,7] of f32[2,7] shard=[-,-]")
-      .Check();
-}
-
-TEST(Collectives, AllGatherOverOneOfTwoAxes) {
-  CollectiveCase("dp=2 fsdp=2", "all_gather %x over=[fsdp] dim=0", "f32[2,3] of f32[7,3] shard=[dp+fsdp,-]",
-                 "f32[4,3] of f32[7,3] shard=[dp,-]")
-      .Check();
-  CollectiveCase("dp=2 fsdp=2", "all_gather %x over=[dp,fsdp] dim=0", "f32[2,3] of f32[7,3] shard=[dp+fsdp,-]",
-                 "f32[7,3] of f32[7,3] shard=[-,-]")
-      .Check();
-}
-
-TEST(Collectives, ReduceScatter) {
-  CollectiveCase("fsdp=2", "reduce_scatter %x over=[fsdp] dim=0", "f32[8,3] of f32[8,3] shard=[-,-] pending=[fsdp]",
-                 "f32[4,3] of f32[8,3] shard=[fsdp,-]")
-      .Check();
-  CollectiveCase("fsdp=3", "reduce_scatter %x over=[fsdp] dim=1", "f32[2,7] of f32[2,7] shard=[-,-] pending=[fsdp]",
-                 "f32[2,3] of f32[2,7] shard=[-,fsdp]")
-      .Check();
-  CollectiveCase("fsdp=4", "reduce_scatter %x over=[fsdp] dim=0", "f32[2,5] of f32[2,5] shard=[-,-] pending=[fsdp]",
-                 "f32[1,5] of f32[2,5] shard=[fsdp,-]")
-      .Check();
-}
-
-TEST(Collectives, AllReduceSmallAndLarge) {
-  CollectiveCase("fsdp=3", "all_reduce %x over=[fsdp]", "f32[] of f32[] shard=[] pending=[fsdp]",
-                 "f32[] of f32[] shard=[]")
-      .Check();
-  CollectiveCase("fsdp=3", "all_reduce %x over=[fsdp]", "f32[101,333] of f32[101,333] shard=[-,-] pending=[fsdp]",
-                 "f32[101,333] of f32[101,333] shard=[-,-]")
-      .Check();
-}
-
-TEST(Collectives, AllToAllMovesAnAxis) {
-  CollectiveCase("cp=2", "all_to_all %x over=[cp] split_dim=1 concat_dim=0", "f32[2,6] of f32[4,6] shard=[cp,-]",
-                 "f32[4,3] of f32[4,6] shard=[-,cp]")
-      .Check();
-}
-
-// More than one chunk of staging, strided and contiguous, in place.
-TEST(Collectives, LargeTensors) {
-  CollectiveCase("fsdp=2", "all_gather %x over=[fsdp] dim=1", "f32[1500,1000] of f32[1500,2000] shard=[-,fsdp]",
-                 "f32[1500,2000] of f32[1500,2000] shard=[-,-]")
-      .Check();
-  CollectiveCase("fsdp=2", "reduce_scatter %x over=[fsdp] dim=0",
-                 "f32[2001,1500] of f32[2001,1500] shard=[-,-] pending=[fsdp]",
-                 "f32[1001,1500] of f32[2001,1500] shard=[fsdp,-]")
-      .Check();
-}
+INSTANTIATE_TEST_SUITE_P(Every, CollectiveTexts, testing::ValuesIn(kCollectiveTexts),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Collectives, AllReduceInPlaceIsTheSameBitsEverywhere) {
   constexpr int kWorld = 3;

@@ -214,6 +214,8 @@ absl::Status Executor::Finish() {
   if (!lanes_.empty()) {
     Lane& lane = lanes_[num_finished_ % kMaxInFlight];
     TACC_RETURN_IF_ERROR(lane.done->Wait());
+    // An aborted collective ends too.
+    if (options_.collectives != nullptr) TACC_RETURN_IF_ERROR(options_.collectives->Check());
     for (auto& [name, output] : outputs_)
       output.value = ReadScalar(lane.host_outputs + kOutputBytes * output.index, output.dtype);
   }

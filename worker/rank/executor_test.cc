@@ -11,6 +11,7 @@
 #include "worker/rank/host_device.h"
 #include "worker/rank/in_process_transport.h"
 #include "worker/rank/naive_kernels.h"
+#include "worker/rank/simulated_device.h"
 
 namespace tacc::worker {
 namespace {
@@ -266,6 +267,68 @@ step {
   ASSERT_TRUE((*executor)->RunStep({{x}}).ok());
   EXPECT_EQ(std::vector<float>(b, b + 6), (std::vector<float>{6, 7, 8, 9, 0, 0}));
   EXPECT_EQ((*executor)->state("weights/a").as<float>()[3], 9.0f);
+}
+
+// Collectives on the device are recorded; messages are not, nor what a recording would have to end in another.
+TEST(Executor, CollectivesOnTheDeviceAreRecordedButNotMessages) {
+  class OnDevice : public CollectiveQueue {
+    absl::Status Prepare(const CollectiveCall*) override { return absl::OkStatus(); }
+    absl::StatusOr<Ticket> Start(const CollectiveCall*) override { return 0; }
+    absl::Status Wait(Ticket) override { return absl::OkStatus(); }
+    absl::Status Finish(const CollectiveCall&, Ticket) override { return absl::OkStatus(); }
+    absl::Status Run(const CollectiveCall&) override { return absl::OkStatus(); }
+    bool is_on_device() const override { return true; }
+  };
+  const auto program = graph::ParseProgram(R"(tacc.program 1 partitioned
+mesh fsdp=2 pp=2
+stage 0 of 2
+state "weights/w" : f32[2] of f32[4] shard=[fsdp] kind=weight init=ones stored=[4]
+state "weights/v" : f32[4] of f32[4] shard=[-] kind=weight init=ones stored=[4]
+state "stashes/a" : f32[4] of f32[4] shard=[-] kind=stash init=zeros
+graph g {
+  %w = read "weights/w" : f32[2] of f32[4] shard=[fsdp]
+  %a = all_gather %w async=true dim=0 over=[fsdp] : f32[4] of f32[4] shard=[-]
+  %b = wait %a : f32[4] of f32[4] shard=[-]
+  store "stashes/a" %b
+  send "stashes/a" channel=0 to=1
+  %c = neg %b : f32[4] of f32[4] shard=[-]
+  %d = all_gather %w async=true dim=0 over=[fsdp] : f32[4] of f32[4] shard=[-]
+  %e = neg %c : f32[4] of f32[4] shard=[-]
+  finish "stashes/a" channel=0
+  %f = wait %d : f32[4] of f32[4] shard=[-]
+  store "weights/v" %f
+}
+step {
+  call g micro_batch=0
+}
+)",
+                                           {});
+  ASSERT_TRUE(program.ok()) << program.status();
+  class Nothing : public KernelTable {
+    absl::StatusOr<Kernel> Prepare(const KernelRequest&) const override {
+      return Kernel([] {});
+    }
+  };
+  const Nothing kernels;
+  SimulatedDevice device(&kernels);
+  OnDevice collectives;
+  ExecutorOptions options;
+  options.program = &*program;
+  options.device = &device;
+  options.collectives = &collectives;
+  options.aliases = [](const graph::Graph&, const graph::Node& node) {
+    return node.op == "wait" ? std::vector<int>{0} : std::vector<int>();
+  };
+  const auto executor = Executor::Create(options);
+  ASSERT_TRUE(executor.ok()) << executor.status();
+  std::vector<std::string> parts;
+  for (const Executor::PartInfo& part : (*executor)->Parts())
+    parts.push_back(absl::StrCat(part.num_nodes, " from ", part.first_node, ": ", part.not_recorded));
+  // The second gather, what lies under it, the finish and the wait are one part.
+  EXPECT_EQ(parts, (std::vector<std::string>{
+                       "4 from read: ", "1 from send: a message may outlast the graph", "1 from neg: ",
+                       "4 from all_gather: a collective is under way while a message may outlast the graph",
+                       "1 from store: "}));
 }
 
 }  // namespace
