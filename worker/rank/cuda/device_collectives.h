@@ -1,0 +1,152 @@
+#ifndef TACC_WORKER_RANK_CUDA_DEVICE_COLLECTIVES_H_
+#define TACC_WORKER_RANK_CUDA_DEVICE_COLLECTIVES_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/rank/arena.h"
+#include "worker/rank/collectives.h"
+#include "worker/rank/region.h"
+
+namespace tacc::worker {
+
+// Messages between devices, queued in groups: those between Begin and End are under way together, and the group is done
+// when all of them are. The k-th group in which rank a has messages for or from rank b meets the k-th of b for a, and
+// must have the same messages in the same order and of the same sizes.
+class GroupedMessages {
+ public:
+  virtual ~GroupedMessages() = default;
+  virtual absl::Status Begin() = 0;
+  // `bytes` > 0, of the device's memory; `peer` is another rank.
+  virtual absl::Status Send(int peer, const void* data, int64_t bytes) = 0;
+  virtual absl::Status Receive(int peer, void* data, int64_t bytes) = 0;
+  virtual absl::Status End() = 0;
+};
+
+// A queue of a device beside the one that its kernels go to ("compute", Device's). What is queued on one is done in
+// order, and comes after what is queued on the other only where that is said.
+class CommunicationStream {
+ public:
+  virtual ~CommunicationStream() = default;
+
+  // On this queue.
+  virtual GroupedMessages& messages() = 0;
+
+  // What this queue is given from now on comes after what compute has been given so far.
+  virtual absl::Status FollowCompute() = 0;
+  // A place in this queue.
+  class Mark {
+   public:
+    virtual ~Mark() = default;
+    // The place is here.
+    virtual absl::Status Set() = 0;
+    // What compute is given from now on comes after the place as set last.
+    virtual absl::Status LetComputeFollow() = 0;
+  };
+  virtual absl::StatusOr<std::unique_ptr<Mark>> CreateMark() = 0;
+
+  // Queued: as the functions of region.h, on the device's memory.
+  virtual absl::Status Pack(const Region& region, int64_t begin, int64_t count, char* flat) = 0;
+  virtual absl::Status Unpack(const char* flat, int64_t begin, int64_t count, const Region& region) = 0;
+  virtual absl::Status Copy(const Region& from, const Region& to) = 0;
+  // Queued: `sum` = the elements of n summands added in their order in f32 (f64 for f64, integers exactly) and rounded
+  // once; the summand `me` lies at `own`, summand k elsewise at `others` + k * stride_bytes. `sum` may be `own`.
+  struct SumRequest {
+    const char* others = nullptr;
+    int64_t stride_bytes = 0;
+    const char* own = nullptr;
+    int me = 0;
+    int n = 0;
+    kernels::DType dtype = kernels::DType::kF32;
+    int64_t elements = 0;
+    char* sum = nullptr;
+    kernels::DType sum_dtype = kernels::DType::kF32;
+  };
+  virtual absl::Status Sum(const SumRequest& request) = 0;
+
+  // Queued: `call` has begun, and has ended; for whoever watches that ranks answer in time.
+  virtual absl::Status BeginCall(const CollectiveCall* call) = 0;
+  virtual absl::Status EndCall() = 0;
+};
+
+// A device's part in the talk between ranks.
+class Communication {
+ public:
+  virtual ~Communication() = default;
+  virtual int rank() const = 0;
+  // Bytes of the device's memory; they need not be zeros.
+  virtual absl::StatusOr<std::unique_ptr<Arena>> AllocateStaging(int64_t num_bytes) = 0;
+  // The queue of collectives, and one for the messages on `channel` from one rank to another, of which this is one:
+  // what waits in one holds up no other. The same object for the same channel and ranks. Before Connect.
+  virtual absl::StatusOr<CommunicationStream*> CollectiveStream() = 0;
+  virtual absl::StatusOr<CommunicationStream*> MessageStream(uint32_t channel, int from, int to) = 0;
+  // Connects the queues that have been asked for. All ranks call it; returns when all are connected. Unavailable: a
+  // rank did not answer in time.
+  virtual absl::Status Connect() = 0;
+  // The first error since: Unavailable names the ranks of the call that was not answered in time.
+  virtual absl::Status Check() = 0;
+};
+
+// Collectives that are queued on the device, and can be recorded, but for messages: those outlast the graph that posts
+// them. Results are the bits that Collectives gives: sums are taken in the order of ranks in f32, whatever time does.
+// All ranks start the same collectives in the same order. One thread uses the object.
+//
+// Messages are cut into chunks of which the staging holds two for each member of the group and two more, so that both
+// sides cut alike however their regions lie.
+class DeviceCollectives : public CollectiveQueue {
+ public:
+  // For strided regions and sums, of the device's memory: part of the reserve beside a plan.
+  static constexpr int64_t kStagingBytes = 64 << 20;
+
+  // `communication` must outlive the object; `staging_bytes` is the most that is taken and the same on all ranks.
+  explicit DeviceCollectives(Communication* communication, int64_t staging_bytes = kStagingBytes);
+
+  absl::Status Prepare(const CollectiveCall* call) override;
+  // After the last Prepare and before the first Start, by all ranks: takes the staging, as much as the calls need, and
+  // connects the ranks.
+  absl::Status Connect();
+
+  // None of these waits for the device.
+  absl::StatusOr<Ticket> Start(const CollectiveCall* call) override;
+  absl::Status Wait(Ticket ticket) override;
+  absl::Status Finish(const CollectiveCall& call, Ticket ticket) override;
+  absl::Status Run(const CollectiveCall& call) override;
+  absl::Status Check() override { return communication_.Check(); }
+  bool is_on_device() const override { return true; }
+
+  // Taken by Connect.
+  int64_t staging_bytes() const { return staging_ == nullptr ? 0 : staging_->arena_bytes(); }
+
+ private:
+  struct Prepared {
+    const CollectiveCall* call = nullptr;
+    CommunicationStream* stream = nullptr;
+    std::unique_ptr<CommunicationStream::Mark> end;
+    // What it comes to: exchanges, sums of what is sent to this rank, messages.
+    std::vector<CollectiveCall> steps;
+  };
+
+  // Chunks of a call among n, and of the staging what its chunks take: a slot.
+  int64_t ChunkBytes(size_t num_members) const;
+  int64_t SlotBytes(const CollectiveCall& call) const;
+  absl::Status Queue(const Prepared& prepared);
+  absl::Status QueueMessage(const CollectiveCall& call, CommunicationStream& stream);
+  absl::Status QueueExchange(const CollectiveCall& call, CommunicationStream& stream);
+  absl::Status QueueReduceScatter(const CollectiveCall& call, CommunicationStream& stream);
+
+  Communication& communication_;
+  const int64_t max_staging_bytes_;
+  int64_t needed_bytes_ = 0;
+  bool is_connected_ = false;
+  std::unique_ptr<Arena> staging_;
+  std::vector<Prepared> prepared_;  // A call's ticket is its index.
+  std::map<const CollectiveCall*, Ticket> tickets_;
+};
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_RANK_CUDA_DEVICE_COLLECTIVES_H_

@@ -1,0 +1,324 @@
+#include "worker/rank/cuda/device_collectives.h"
+
+#include <barrier>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <thread>
+
+#include "gtest/gtest.h"
+#include "worker/rank/collective_case.h"
+#include "worker/rank/cuda/simulated_communication.h"
+#include "worker/rank/in_process_transport.h"
+
+namespace tacc::worker {
+namespace {
+
+using kernels::DType;
+using Kind = CollectiveCall::Kind;
+using Slow = SimulatedCommunication::Slow;
+
+constexpr absl::Duration kTimeout = absl::Seconds(20);
+
+struct Rank {
+  int rank = 0;
+  Transport& transport;
+  SimulatedCommunication& communication;
+  DeviceCollectives& collectives;
+};
+
+// Runs `body` as each of `world` ranks. A rank's queues live until all ranks have ended.
+void RunRanks(int world, Slow slow, int64_t staging_bytes, const std::function<void(Rank)>& body) {
+  auto transports = MakeInProcessTransports(world, kTimeout);
+  std::barrier ended(world);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world; ++rank) {
+    threads.emplace_back([&, rank] {
+      SimulatedCommunication communication(transports[rank].get(), slow);
+      DeviceCollectives collectives(&communication, staging_bytes);
+      body({rank, *transports[rank], communication, collectives});
+      ended.arrive_and_wait();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+class DeviceCollectiveTexts : public testing::TestWithParam<CollectiveText> {};
+
+TEST_P(DeviceCollectiveTexts, MoveAndAddWhatTheTypesSay) {
+  for (const Slow slow : {Slow::kCompute, Slow::kCommunication}) {
+    CollectiveCase(GetParam()).Check([slow](int world, const std::function<void(RankUnderTest)>& body) {
+      // Large tensors take several rounds.
+      RunRanks(world, slow, 4 << 20, [&](Rank rank) {
+        body({rank.rank, rank.collectives, [&] { return rank.collectives.Connect(); },
+              [&] { return rank.communication.Synchronize(); }});
+      });
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, DeviceCollectiveTexts, testing::ValuesIn(kCollectiveTexts),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// Memory of a call with regions of `runs` pieces, and what it holds at first.
+struct Bound {
+  std::vector<std::vector<char>> memory;
+  CollectiveCall call;
+};
+
+// Numbers of both signs and many sizes, so that the order of a sum shows in its bits.
+void Fill(DType dtype, std::mt19937& random, std::vector<char>& memory) {
+  std::normal_distribution<float> normal;
+  const auto value = [&] { return normal(random) * static_cast<float>(1 << random() % 12); };
+  const size_t n = memory.size() / kernels::SizeOf(dtype);
+  for (size_t i = 0; i < n; ++i) {
+    char* at = memory.data() + i * kernels::SizeOf(dtype);
+    const float x = value();
+    const double wide = x * 1.000000001;
+    uint32_t bits;
+    std::memcpy(&bits, &x, 4);
+    const uint16_t half = static_cast<uint16_t>(bits >> 16);
+    const int64_t integer = static_cast<int64_t>(x * 1000);
+    if (dtype == DType::kF32) std::memcpy(at, &x, 4);
+    if (dtype == DType::kF64) std::memcpy(at, &wide, 8);
+    if (dtype == DType::kBF16) std::memcpy(at, &half, 2);
+    if (dtype == DType::kI32) std::memcpy(at, &integer, 4);
+    if (dtype == DType::kI64) std::memcpy(at, &integer, 8);
+  }
+}
+
+// A region of `elements` in `runs` equal pieces (rounded down to a multiple), with gaps where there are several.
+Region Cut(std::vector<char>& memory, int64_t elements, int64_t runs, int64_t size) {
+  const int64_t run_bytes = elements / runs * size, gap = runs > 1 ? 3 * size : 0;
+  memory.assign(runs * (run_bytes + gap), 0);
+  if (run_bytes == 0) return Region();
+  return {memory.data(), runs, run_bytes, run_bytes + gap};
+}
+
+Bound MakeReduceScatter(int me, const std::vector<int64_t>& elements, int64_t send_runs, int64_t receive_runs, DType in,
+                        DType out) {
+  Bound bound;
+  const int n = static_cast<int>(elements.size());
+  bound.memory.resize(n + 1);
+  bound.call.kind = Kind::kReduceScatter;
+  bound.call.me = me;
+  bound.call.send_dtype = in;
+  bound.call.receive_dtype = out;
+  std::mt19937 random(me + 1);
+  for (int i = 0; i < n; ++i) {
+    bound.call.members.push_back(i);
+    bound.call.send.push_back(Cut(bound.memory[i], elements[i], send_runs, kernels::SizeOf(in)));
+    Fill(in, random, bound.memory[i]);
+  }
+  bound.call.receive = {Cut(bound.memory[n], elements[me], receive_runs, kernels::SizeOf(out))};
+  return bound;
+}
+
+Bound MakeExchange(int me, const std::vector<std::vector<int64_t>>& elements, int64_t send_runs, int64_t receive_runs) {
+  Bound bound;
+  const int n = static_cast<int>(elements.size());
+  bound.memory.resize(2 * n);
+  bound.call.kind = Kind::kExchange;
+  bound.call.me = me;
+  std::mt19937 random(me + 1);
+  for (int i = 0; i < n; ++i) {
+    bound.call.members.push_back(i);
+    bound.call.send.push_back(Cut(bound.memory[i], elements[me][i], send_runs, 4));
+    Fill(DType::kF32, random, bound.memory[i]);
+    bound.call.receive.push_back(Cut(bound.memory[n + i], elements[i][me], receive_runs, 4));
+  }
+  return bound;
+}
+
+Bound MakeAllReduce(int me, int n, int64_t elements, DType in, DType out) {
+  Bound bound;
+  bound.memory.resize(2);
+  bound.call.kind = Kind::kAllReduce;
+  bound.call.me = me;
+  bound.call.send_dtype = in;
+  bound.call.receive_dtype = out;
+  for (int i = 0; i < n; ++i) bound.call.members.push_back(i);
+  std::mt19937 random(me + 1);
+  bound.call.send = {Cut(bound.memory[0], elements, 1, kernels::SizeOf(in))};
+  Fill(in, random, bound.memory[0]);
+  bound.call.receive = {Cut(bound.memory[1], elements, 1, kernels::SizeOf(out))};
+  return bound;
+}
+
+// The bytes of all memory after the call, by Collectives and here: equal.
+void ExpectAsOnCpu(int world, int64_t staging_bytes, const std::function<Bound(int)>& make) {
+  for (const Slow slow : {Slow::kCompute, Slow::kCommunication}) {
+    RunRanks(world, slow, staging_bytes, [&](Rank rank) {
+      Bound want = make(rank.rank), got = make(rank.rank);
+      {
+        Collectives host(rank.rank, world);
+        host.Connect(&rank.transport);
+        ASSERT_EQ(host.Run(want.call), absl::OkStatus());
+        ASSERT_EQ(host.Barrier(), absl::OkStatus());
+      }
+      ASSERT_EQ(rank.collectives.Prepare(&got.call), absl::OkStatus());
+      ASSERT_EQ(rank.collectives.Connect(), absl::OkStatus());
+      EXPECT_LE(rank.collectives.staging_bytes(), staging_bytes);
+      ASSERT_EQ(rank.collectives.Run(got.call), absl::OkStatus());
+      ASSERT_EQ(rank.communication.Synchronize(), absl::OkStatus());
+      EXPECT_EQ(got.memory, want.memory) << "rank " << rank.rank;
+    });
+  }
+}
+
+TEST(DeviceCollectives, SumsAreTheBitsOfTheCpu) {
+  const std::pair<DType, DType> kTypes[] = {{DType::kF32, DType::kF32},  {DType::kBF16, DType::kF32},
+                                            {DType::kF32, DType::kBF16}, {DType::kBF16, DType::kBF16},
+                                            {DType::kF64, DType::kF64},  {DType::kF64, DType::kF32},
+                                            {DType::kI32, DType::kI32},  {DType::kI64, DType::kI64}};
+  for (const auto& [in, out] : kTypes) {
+    for (const int64_t send_runs : {1, 5}) {
+      for (const int64_t receive_runs : {1, 3}) {
+        ExpectAsOnCpu(3, 32 << 10, [&, in = in, out = out](int me) {
+          return MakeReduceScatter(me, {1500, 15, 3000}, send_runs, receive_runs, in, out);
+        });
+      }
+    }
+  }
+}
+
+TEST(DeviceCollectives, PartsMayBeEmptyAndOddlyPlaced) {
+  ExpectAsOnCpu(4, 16 << 10,
+                [](int me) { return MakeReduceScatter(me, {0, 33, 0, 1001}, 1, 1, DType::kBF16, DType::kF32); });
+}
+
+TEST(DeviceCollectives, ExchangesAreThoseOfTheCpu) {
+  // [from][to], uneven; the rounds of two ranks differ.
+  const std::vector<std::vector<int64_t>> elements = {{60, 0, 9000}, {30, 6000, 15}, {0, 45, 30}};
+  for (const int64_t send_runs : {1, 3}) {
+    for (const int64_t receive_runs : {1, 5}) {
+      ExpectAsOnCpu(3, 16 << 10, [&](int me) { return MakeExchange(me, elements, send_runs, receive_runs); });
+    }
+  }
+}
+
+TEST(DeviceCollectives, AllReducesAreTheBitsOfTheCpu) {
+  for (const auto& [in, out] : {std::pair(DType::kF32, DType::kF32), std::pair(DType::kBF16, DType::kF32),
+                                std::pair(DType::kF32, DType::kBF16), std::pair(DType::kI64, DType::kI64)}) {
+    for (const int64_t elements : {1, 77, 40'001})
+      ExpectAsOnCpu(3, 64 << 10, [&, in = in, out = out](int me) { return MakeAllReduce(me, 3, elements, in, out); });
+  }
+}
+
+TEST(DeviceCollectives, AllReduceInPlace) {
+  for (const int64_t elements : {5, 40'001}) {
+    ExpectAsOnCpu(3, 64 << 10, [&](int me) {
+      Bound bound = MakeAllReduce(me, 3, elements, DType::kF32, DType::kF32);
+      bound.call.receive = bound.call.send;
+      return bound;
+    });
+  }
+}
+
+// Compute writes what is sent just before, and reads what has come just after; between, it goes on.
+TEST(DeviceCollectives, FollowComputeAndAreFollowedByIt) {
+  for (const Slow slow : {Slow::kCompute, Slow::kCommunication}) {
+    RunRanks(2, slow, 1 << 20, [&](Rank rank) {
+      constexpr int kCalls = 6;
+      std::vector<float> in(kCalls, -1), out(kCalls, -1), read(kCalls, -1);
+      std::vector<CollectiveCall> calls(kCalls);
+      for (int i = 0; i < kCalls; ++i) {
+        calls[i].kind = Kind::kAllReduce;
+        calls[i].members = {0, 1};
+        calls[i].me = rank.rank;
+        calls[i].send = {Flat(&in[i], 4)};
+        calls[i].receive = {Flat(&out[i], 4)};
+        ASSERT_EQ(rank.collectives.Prepare(&calls[i]), absl::OkStatus());
+      }
+      ASSERT_EQ(rank.collectives.Connect(), absl::OkStatus());
+      const int num_allocations = rank.communication.num_allocations();
+      for (int step = 0; step < 2; ++step) {
+        std::vector<CollectiveQueue::Ticket> tickets;
+        for (int i = 0; i < kCalls; ++i) {
+          rank.communication.Compute([&, i, step] { in[i] = static_cast<float>(10 * step + i + rank.rank); });
+          tickets.push_back(*rank.collectives.Start(&calls[i]));
+        }
+        for (int i = kCalls - 1; i >= 0; --i) {
+          ASSERT_EQ(rank.collectives.Wait(tickets[i]), absl::OkStatus());
+          rank.communication.Compute([&, i] { read[i] = out[i]; });
+        }
+        // Nothing has been waited for: the queues have not begun.
+        if (step == 0) {
+          EXPECT_EQ(read, std::vector<float>(kCalls, -1));
+        }
+        ASSERT_EQ(rank.communication.Synchronize(), absl::OkStatus());
+        for (int i = 0; i < kCalls; ++i) EXPECT_EQ(read[i], static_cast<float>(2 * (10 * step + i) + 1));
+      }
+      EXPECT_EQ(rank.communication.num_allocations(), num_allocations);
+      EXPECT_EQ(rank.communication.num_begun(), 2 * kCalls);
+      EXPECT_EQ(rank.communication.num_ended(), 2 * kCalls);
+    });
+  }
+}
+
+// Both ranks send before they receive, on two channels that the other takes in another order, and a collective runs
+// while the messages are under way.
+TEST(DeviceCollectives, MessagesTravelBesideEverythingElse) {
+  for (const Slow slow : {Slow::kCompute, Slow::kCommunication}) {
+    RunRanks(2, slow, 1 << 20, [&](Rank rank) {
+      const int peer = 1 - rank.rank;
+      std::vector<std::vector<float>> out(2), in(2);
+      std::vector<CollectiveCall> sends(2), receives(2);
+      float sum = 1;
+      CollectiveCall all;
+      all.kind = Kind::kAllReduce;
+      all.members = {0, 1};
+      all.me = rank.rank;
+      all.send = all.receive = {Flat(&sum, 4)};
+      ASSERT_EQ(rank.collectives.Prepare(&all), absl::OkStatus());
+      for (int c = 0; c < 2; ++c) {
+        out[c].assign(100, static_cast<float>(10 * c + rank.rank));
+        in[c].assign(100, -1);
+        sends[c].kind = Kind::kSend;
+        sends[c].send.push_back(Flat(out[c].data(), 400));
+        receives[c].kind = Kind::kReceive;
+        receives[c].receive.push_back(Flat(in[c].data(), 400));
+        for (CollectiveCall* call : {&sends[c], &receives[c]}) {
+          call->members = {peer};
+          call->channel = c;
+          ASSERT_EQ(rank.collectives.Prepare(call), absl::OkStatus());
+        }
+      }
+      ASSERT_EQ(rank.collectives.Connect(), absl::OkStatus());
+      const std::vector<int> order = rank.rank == 0 ? std::vector<int>{0, 1} : std::vector<int>{1, 0};
+      std::vector<CollectiveQueue::Ticket> sent(2), received(2);
+      for (int c : order) sent[c] = *rank.collectives.Start(&sends[c]);
+      ASSERT_EQ(rank.collectives.Run(all), absl::OkStatus());
+      for (int c : {0, 1}) received[c] = *rank.collectives.Start(&receives[c]);
+      for (int c : {0, 1}) {
+        ASSERT_EQ(rank.collectives.Finish(receives[c], received[c]), absl::OkStatus());
+        ASSERT_EQ(rank.collectives.Finish(sends[c], sent[c]), absl::OkStatus());
+      }
+      ASSERT_EQ(rank.communication.Synchronize(), absl::OkStatus());
+      EXPECT_EQ(sum, 2);
+      for (int c : {0, 1}) EXPECT_EQ(in[c], std::vector<float>(100, static_cast<float>(10 * c + peer)));
+    });
+  }
+}
+
+TEST(DeviceCollectives, ErrorsAreSaidAtTheNextCall) {
+  RunRanks(1, Slow::kCompute, 1 << 20, [](Rank rank) {
+    Bound bound = MakeAllReduce(0, 1, 10, DType::kF32, DType::kF32);
+    ASSERT_EQ(rank.collectives.Prepare(&bound.call), absl::OkStatus());
+    EXPECT_EQ(rank.collectives.Start(&bound.call).status().code(), absl::StatusCode::kInternal);  // Not connected.
+    ASSERT_EQ(rank.collectives.Connect(), absl::OkStatus());
+    const CollectiveCall other = bound.call;
+    EXPECT_EQ(rank.collectives.Start(&other).status().code(), absl::StatusCode::kInternal);  // Not prepared.
+    EXPECT_EQ(rank.collectives.Prepare(&other).code(), absl::StatusCode::kFailedPrecondition);
+    ASSERT_EQ(rank.collectives.Run(bound.call), absl::OkStatus());
+    ASSERT_EQ(rank.communication.Synchronize(), absl::OkStatus());
+    EXPECT_EQ(bound.memory[1], bound.memory[0]);  // A sum of one.
+    rank.communication.Fail(absl::UnavailableError("rank 7"));
+    EXPECT_EQ(rank.collectives.Check().message(), "rank 7");
+    EXPECT_EQ(rank.collectives.Start(&bound.call).status().message(), "rank 7");
+    EXPECT_EQ(rank.collectives.Wait(0).message(), "rank 7");
+  });
+}
+
+}  // namespace
+}  // namespace tacc::worker

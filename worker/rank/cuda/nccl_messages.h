@@ -1,0 +1,45 @@
+#ifndef TACC_WORKER_RANK_CUDA_NCCL_MESSAGES_H_
+#define TACC_WORKER_RANK_CUDA_NCCL_MESSAGES_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "kernels/cuda/stream.h"
+#include "worker/rank/collectives.h"
+#include "worker/rank/cuda/device_collectives.h"
+#include "worker/rank/cuda/shared_gpu.h"
+#include "worker/rank/device.h"
+
+namespace tacc::worker {
+
+struct NcclOptions {
+  int gpu = 0;                              // Of CUDA, in this process.
+  Device* device = nullptr;                 // On that GPU.
+  kernels::cuda::Stream compute = nullptr;  // Where the device queues its work.
+  Collectives* host = nullptr;              // Connected: by it the ranks find each other.
+  // Of connecting, and of each collective or message from its start on the GPU to its end.
+  absl::Duration timeout;
+};
+
+// The GPU of this number.
+absl::StatusOr<GpuId> GpuIdOf(int gpu);
+
+// The talk between ranks by NCCL, each on a GPU of its own (FindSharedGpu): one communicator of all ranks for
+// collectives, and one of two ranks for each channel of messages. All that options name must outlive it.
+//
+// A thread watches: when what the GPU has begun has not ended within the time-out, or NCCL reports an error, all
+// communicators are aborted, what waits on the GPU for other ranks ends (with undefined values), and Check says why.
+// That holds for recorded work too. After that nothing more can be done than to destroy the object; the ranks meet
+// again in new processes.
+//
+// For messages CUDA_DEVICE_MAX_CONNECTIONS must be 32 before CUDA starts: with fewer queues in hardware than streams
+// that wait, one that waits for another rank may hold up one that this rank waits for.
+//
+// To be destroyed when the device is idle. While the device records, the mode of recording must leave other threads
+// alone (cudaStreamCaptureModeThreadLocal).
+absl::StatusOr<std::unique_ptr<Communication>> CreateNcclCommunication(const NcclOptions& options);
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_RANK_CUDA_NCCL_MESSAGES_H_
