@@ -14,7 +14,7 @@ struct SumElements {
 
   TACC_DEVICE void operator()(int64_t index) const {
     const int64_t i = first + index * N;
-    T sum[N];
+    T sum[N] = {};
     for (int k = 0; k < summands.n; ++k) {
       const void* data = k == summands.own_index
                              ? summands.own
