@@ -172,9 +172,7 @@ class NcclCommunication : public Communication {
   ~NcclCommunication() override;
 
   int rank() const override { return options_.host->rank(); }
-  absl::StatusOr<std::unique_ptr<Arena>> AllocateStaging(int64_t num_bytes) override {
-    return options_.device->AllocateDevice(num_bytes);
-  }
+  absl::StatusOr<std::unique_ptr<Arena>> AllocateStaging(int64_t num_bytes) override;
   absl::StatusOr<CommunicationStream*> CollectiveStream() override;
   absl::StatusOr<CommunicationStream*> MessageStream(uint32_t channel, int from, int to) override;
   absl::Status Connect() override;
@@ -435,6 +433,13 @@ absl::Status NcclStream::Watch(absl::Time now) {
                    " and had no answer for ", absl::FormatDuration(owner_.options().timeout)));
 }
 
+absl::StatusOr<std::unique_ptr<Arena>> NcclCommunication::AllocateStaging(int64_t num_bytes) {
+  TACC_ASSIGN_OR_RETURN(std::unique_ptr<Arena> memory, options_.device->AllocateDevice(num_bytes));
+  // Its zeros may have been queued where no stream of these waits.
+  TACC_RETURN_IF_ERROR(options_.device->Synchronize());
+  return memory;
+}
+
 absl::StatusOr<NcclStream*> NcclCommunication::FindStream(const StreamKey& key, std::vector<int> ranks) {
   std::unique_ptr<NcclStream>& stream = streams_[key];
   if (stream == nullptr) {
@@ -509,7 +514,7 @@ absl::Status NcclCommunication::Connect() {
   // Every rank is in it, whether it has collectives or not.
   TACC_RETURN_IF_ERROR(CollectiveStream().status());
   TACC_ASSIGN_OR_RETURN(const auto ids, ExchangeIds());
-  TACC_ASSIGN_OR_RETURN(greeting_, options_.device->AllocateDevice(kGreetingBytes));
+  TACC_ASSIGN_OR_RETURN(greeting_, AllocateStaging(kGreetingBytes));
   // One after the other in an order that all ranks share: none waits for another in a circle.
   for (const auto& [key, stream] : streams_) {
     const auto id = ids.find(key);
@@ -540,7 +545,8 @@ void NcclCommunication::Abort(const absl::Status& error) {
   {
     absl::MutexLock lock(&mutex_);
     error_.Update(error);
-    for (const auto& [key, stream] : streams_) communicators.push_back(stream->Take());
+    // Collectives' last: NCCL waits there until all recordings are gone.
+    for (auto it = streams_.rbegin(); it != streams_.rend(); ++it) communicators.push_back(it->second->Take());
   }
   // The error has been said; what aborting may add says nothing more.
   for (ncclComm_t communicator : communicators) {

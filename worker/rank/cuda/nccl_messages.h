@@ -36,8 +36,8 @@ absl::StatusOr<GpuId> GpuIdOf(int gpu);
 // For messages CUDA_DEVICE_MAX_CONNECTIONS must be 32 before CUDA starts: with fewer queues in hardware than streams
 // that wait, one that waits for another rank may hold up one that this rank waits for.
 //
-// To be destroyed when the device is idle. While the device records, the mode of recording must leave other threads
-// alone (cudaStreamCaptureModeThreadLocal).
+// To be destroyed when the device is idle and after all recordings that talk: NCCL waits for their end. While the
+// device records, the mode of recording must leave other threads alone (cudaStreamCaptureModeThreadLocal).
 absl::StatusOr<std::unique_ptr<Communication>> CreateNcclCommunication(const NcclOptions& options);
 
 }  // namespace tacc::worker
