@@ -45,13 +45,25 @@ inline Half ToHalf(float x) { return {std::bit_cast<uint16_t>(static_cast<_Float
 
 #endif
 
-// Load<float> of any element type; T is float or double.
+// An element of any type as a number; T is float, double or int64_t.
 template <typename T>
 TACC_DEVICE inline T Convert(float x) {
   return static_cast<T>(x);
 }
 template <typename T>
 TACC_DEVICE inline T Convert(double x) {
+  return static_cast<T>(x);
+}
+template <typename T>
+TACC_DEVICE inline T Convert(int32_t x) {
+  return static_cast<T>(x);
+}
+template <typename T>
+TACC_DEVICE inline T Convert(int64_t x) {
+  return static_cast<T>(x);
+}
+template <typename T>
+TACC_DEVICE inline T Convert(uint8_t x) {
   return static_cast<T>(x);
 }
 template <typename T>
@@ -70,6 +82,19 @@ TACC_DEVICE inline void Assign(T x, float* y) {
 template <typename T>
 TACC_DEVICE inline void Assign(T x, double* y) {
   *y = static_cast<double>(x);
+}
+template <typename T>
+TACC_DEVICE inline void Assign(T x, int32_t* y) {
+  *y = static_cast<int32_t>(x);
+}
+template <typename T>
+TACC_DEVICE inline void Assign(T x, int64_t* y) {
+  *y = static_cast<int64_t>(x);
+}
+// As a bool lies in memory.
+template <typename T>
+TACC_DEVICE inline void Assign(T x, uint8_t* y) {
+  *y = x != T();
 }
 // An f64 is rounded to f32 first, as everywhere in this project.
 template <typename T>

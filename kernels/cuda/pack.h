@@ -47,39 +47,45 @@ TACC_DEVICE inline void StorePacked(void* data, int64_t i, const T* values) {
 // multiple of N. T: float or double.
 template <int N, typename T>
 TACC_DEVICE inline void Load(const AnyIn& x, int64_t i, T* values) {
-  if constexpr (N > 1) {
-    switch (x.dtype) {
-      case DType::kF32:
-        return LoadPacked<N, float>(x.data, i, values);
-      case DType::kBF16:
-        return LoadPacked<N, BFloat16>(x.data, i, values);
-      case DType::kF16:
-        return LoadPacked<N, Half>(x.data, i, values);
-      default:
-        break;
-    }
+  switch (x.dtype) {
+    case DType::kF32:
+      return LoadPacked<N, float>(x.data, i, values);
+    case DType::kBF16:
+      return LoadPacked<N, BFloat16>(x.data, i, values);
+    case DType::kF16:
+      return LoadPacked<N, Half>(x.data, i, values);
+    case DType::kF64:
+      return LoadPacked<N, double>(x.data, i, values);
+    case DType::kI32:
+      return LoadPacked<N, int32_t>(x.data, i, values);
+    case DType::kI64:
+      return LoadPacked<N, int64_t>(x.data, i, values);
+    case DType::kBool:
+      break;
   }
-  TACC_UNROLL
-  for (int j = 0; j < N; ++j) values[j] = x.Load<T>(i + j);
+  LoadPacked<N, uint8_t>(x.data, i, values);
 }
 
 // y[i + j] = values[j].
 template <int N, typename T>
 TACC_DEVICE inline void Store(const AnyOut& y, int64_t i, const T* values) {
-  if constexpr (N > 1) {
-    switch (y.dtype) {
-      case DType::kF32:
-        return StorePacked<N, float>(y.data, i, values);
-      case DType::kBF16:
-        return StorePacked<N, BFloat16>(y.data, i, values);
-      case DType::kF16:
-        return StorePacked<N, Half>(y.data, i, values);
-      default:
-        break;
-    }
+  switch (y.dtype) {
+    case DType::kF32:
+      return StorePacked<N, float>(y.data, i, values);
+    case DType::kBF16:
+      return StorePacked<N, BFloat16>(y.data, i, values);
+    case DType::kF16:
+      return StorePacked<N, Half>(y.data, i, values);
+    case DType::kF64:
+      return StorePacked<N, double>(y.data, i, values);
+    case DType::kI32:
+      return StorePacked<N, int32_t>(y.data, i, values);
+    case DType::kI64:
+      return StorePacked<N, int64_t>(y.data, i, values);
+    case DType::kBool:
+      break;
   }
-  TACC_UNROLL
-  for (int j = 0; j < N; ++j) y.Store(i + j, values[j]);
+  StorePacked<N, uint8_t>(y.data, i, values);
 }
 
 // Whether packs of `views` may be loaded and stored: all are aligned, or absent, and computing is in f32.
