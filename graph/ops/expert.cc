@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
+#include "graph/ops/cuda_workspace.h"
 #include "graph/ops/facts.h"
 #include "graph/ops/workspace.h"
 
@@ -273,8 +274,9 @@ void AddExpertMatmul(OpTable& table) {
   };
   op.flops = [](const OpCall& call) { return ExpertFlops(call, call.in(1), call.in(2)); };
   op.is_matmul = true;
-  op.workspace_bytes = [](const OpCall& call, int threads) {
-    return ExpertMatmulWorkspaceBytes(call.in(1), call.in(0), call.in(2), call.out(0), threads);
+  op.workspace_bytes = [](const OpCall& call, const Target& target) {
+    if (target.kind == Target::Kind::kCuda) return CudaExpertMatmulWorkspaceBytes(call.in(1), call.in(2), call.out(0));
+    return ExpertMatmulWorkspaceBytes(call.in(1), call.in(0), call.in(2), call.out(0), target.threads);
   };
   op.derive = [](VjpCall& call) {
     Builder& b = call.builder;
@@ -325,8 +327,9 @@ void AddExpertMatmul(OpTable& table) {
   };
   grad.flops = [](const OpCall& call) { return ExpertFlops(call, call.in(2), call.out(0)); };
   grad.is_matmul = true;
-  grad.workspace_bytes = [](const OpCall& call, int threads) {
-    return ExpertMatmulGradWorkspaceBytes(call.in(2), call.in(0), call.in(1), threads);
+  grad.workspace_bytes = [](const OpCall& call, const Target& target) {
+    if (target.kind == Target::Kind::kCuda) return CudaExpertMatmulGradWorkspaceBytes(call.in(2), call.out(0));
+    return ExpertMatmulGradWorkspaceBytes(call.in(2), call.in(0), call.in(1), target.threads);
   };
   table.Add(grad);
 }

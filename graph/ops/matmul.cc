@@ -2,6 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
+#include "graph/ops/cuda_workspace.h"
 #include "graph/ops/einsum_spec.h"
 #include "graph/ops/facts.h"
 #include "graph/ops/workspace.h"
@@ -56,9 +57,12 @@ double ProductFlops(const OpCall& call, int a) {
 }
 
 using Workspace = int64_t (*)(const EinsumSpec&, const TensorType&, const TensorType&, const TensorType&, int);
-int64_t ProductWorkspace(const OpCall& call, int a, int threads, Workspace workspace) {
+int64_t ProductWorkspace(const OpCall& call, int a, const Target& target, Workspace workspace) {
   const auto spec = ParseEinsum(call.attr<std::string>("spec"));
-  return spec.ok() ? workspace(*spec, call.in(a), call.in(a + 1), call.out(0), threads) : 0;
+  if (!spec.ok()) return 0;
+  if (target.kind == Target::Kind::kCuda)
+    return CudaEinsumWorkspaceBytes(*spec, call.in(a), call.in(a + 1), call.out(0));
+  return workspace(*spec, call.in(a), call.in(a + 1), call.out(0), target.threads);
 }
 
 // The gradient of the right operand, usually a weight, comes in the accumulation type: it is summed over micro-batches
@@ -98,8 +102,8 @@ void AddMatmulOps(OpTable& table) {
   };
   einsum.flops = [](const OpCall& call) { return ProductFlops(call, 0); };
   einsum.is_matmul = true;
-  einsum.workspace_bytes = [](const OpCall& call, int threads) {
-    return ProductWorkspace(call, 0, threads, EinsumWorkspaceBytes);
+  einsum.workspace_bytes = [](const OpCall& call, const Target& target) {
+    return ProductWorkspace(call, 0, target, EinsumWorkspaceBytes);
   };
   table.Add(einsum);
 
@@ -120,8 +124,8 @@ void AddMatmulOps(OpTable& table) {
   };
   accumulate.flops = [](const OpCall& call) { return ProductFlops(call, 1); };
   accumulate.is_matmul = true;
-  accumulate.workspace_bytes = [](const OpCall& call, int threads) {
-    return ProductWorkspace(call, 1, threads, EinsumAccumulateWorkspaceBytes);
+  accumulate.workspace_bytes = [](const OpCall& call, const Target& target) {
+    return ProductWorkspace(call, 1, target, EinsumAccumulateWorkspaceBytes);
   };
   accumulate.reuses = ReuseIfSameType(0);
   table.Add(accumulate);

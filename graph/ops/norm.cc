@@ -2,6 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
+#include "graph/ops/cuda_workspace.h"
 #include "graph/ops/facts.h"
 #include "graph/ops/workspace.h"
 
@@ -75,7 +76,10 @@ void AddRmsNorm(OpTable& table) {
     return Types{x, WeightGradientType(x)};
   };
   grad.rule = [](const OpCall& call) -> absl::StatusOr<Rule> { return NormRule(call.in(1).dims, "xxwr", "xw", {{0}}); };
-  grad.workspace_bytes = [](const OpCall& call, int) { return NormGradWorkspaceBytes(call.in(1), 1); };
+  grad.workspace_bytes = [](const OpCall& call, const Target& target) {
+    if (target.kind == Target::Kind::kCuda) return CudaNormGradWorkspaceBytes(call.in(1), 1);
+    return NormGradWorkspaceBytes(call.in(1), 1);
+  };
   table.Add(grad);
 }
 
@@ -145,8 +149,10 @@ void AddLayerNorm(OpTable& table) {
     return NormRule(call.in(1).dims, absl::string_view("xxrrw").substr(0, call.operands.size()),
                     absl::string_view("xww").substr(0, call.results.size()), {{0}});
   };
-  grad.workspace_bytes = [](const OpCall& call, int) {
-    return NormGradWorkspaceBytes(call.in(1), static_cast<int>(call.results.size()) - 1);
+  grad.workspace_bytes = [](const OpCall& call, const Target& target) {
+    const int num_sums = static_cast<int>(call.results.size()) - 1;
+    if (target.kind == Target::Kind::kCuda) return CudaNormGradWorkspaceBytes(call.in(1), num_sums);
+    return NormGradWorkspaceBytes(call.in(1), num_sums);
   };
   table.Add(grad);
 }

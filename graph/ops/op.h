@@ -98,6 +98,13 @@ struct ExpandCall {
   std::vector<ValueId>& results;  // per result, out
 };
 
+// What a program is compiled for, as far as kernels' scratch memory depends on it.
+struct Target {
+  enum class Kind { kCpu, kCuda };
+  Kind kind = Kind::kCpu;
+  int threads = 1;  // of a rank, on a CPU
+};
+
 // All the facts of one op. Functions may assume that arity and attributes have been checked; all but `infer` that types
 // fit.
 struct OpDef {
@@ -129,8 +136,8 @@ struct OpDef {
   std::function<int64_t(const OpCall&)> alias_offset_bytes;
   // Result i may be written over operand reuses[i] when that has no later use; -1: none.
   std::function<std::vector<int>(const OpCall&)> reuses;
-  // Scratch memory that the kernel takes beside its results, in bytes, for `threads` threads on a CPU.
-  std::function<int64_t(const OpCall&, int threads)> workspace_bytes;
+  // Scratch memory that the target's kernel takes beside its results, in bytes. Absent: none.
+  std::function<int64_t(const OpCall&, const Target&)> workspace_bytes;
   // What it computes depends on where its elements lie in the sequence: it takes the attribute `zigzag`
   // (graph/ir/sequence_order.h).
   bool positional = false;

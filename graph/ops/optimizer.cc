@@ -2,6 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
+#include "graph/ops/cuda_workspace.h"
 #include "graph/ops/facts.h"
 
 namespace tacc::graph {
@@ -92,6 +93,9 @@ void AddSumSquares(OpTable& table) {
     const ValueId dx = b.Add("mul", {b.Scale(x, 2.0), call.cotangents[0]});
     call.gradients[0] = b.Cast(dx, b.type(x).dtype);
     return absl::OkStatus();
+  };
+  op.workspace_bytes = [](const OpCall& call, const Target& target) {
+    return target.kind == Target::Kind::kCuda ? CudaReduceWorkspaceBytes() : 0;
   };
   table.Add(op);
 }

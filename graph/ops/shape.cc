@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
+#include "graph/ops/cuda_workspace.h"
 #include "graph/ops/facts.h"
 
 namespace tacc::graph {
@@ -326,6 +327,9 @@ void AddReductions(OpTable& table) {
     call.gradients[0] = Repeat(b, call.node, b.Cast(call.cotangents[0], b.type(call.node.operands[0]).dtype));
     return absl::OkStatus();
   };
+  sum.workspace_bytes = [](const OpCall& call, const Target& target) {
+    return target.kind == Target::Kind::kCuda ? CudaReduceWorkspaceBytes() : 0;
+  };
   table.Add(sum);
 
   OpDef max = Reduction("reduce_max");
@@ -353,6 +357,9 @@ void AddReductions(OpTable& table) {
         b.Add("div", {b.Cast(call.cotangents[0], b.type(y).dtype), b.Add("reduce_sum", {at}, call.node.attrs)});
     call.gradients[0] = b.Add("mul", {at, Repeat(b, call.node, share)});
     return absl::OkStatus();
+  };
+  max.workspace_bytes = [](const OpCall& call, const Target& target) {
+    return target.kind == Target::Kind::kCuda ? CudaReduceWorkspaceBytes() : 0;
   };
   table.Add(max);
 }

@@ -2,6 +2,7 @@
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
+#include "graph/ops/cuda_workspace.h"
 #include "graph/ops/facts.h"
 
 namespace tacc::graph {
@@ -72,6 +73,9 @@ void AddEmbedding(OpTable& table) {
     rule.out = {{vocabulary, dy.back()}};
     rule.linear_in = {{0}};
     return rule;
+  };
+  grad.workspace_bytes = [](const OpCall& call, const Target& target) {
+    return target.kind == Target::Kind::kCuda ? CudaEmbeddingGradWorkspaceBytes(call.in(1), call.out(0)) : 0;
   };
   table.Add(grad);
 }

@@ -11,6 +11,13 @@
 // and takes more; what does not fit the planned workspace then comes from the system.
 namespace tacc::graph {
 
+// Which tensors of einsum(a, b) -> y a matrix product must permute into a copy: their letters are not in groups, or the
+// batch letters come last.
+struct EinsumCopies {
+  bool a = false, b = false, y = false;
+};
+EinsumCopies EinsumCopiesOf(const EinsumSpec& spec, const TensorType& a, const TensorType& b);
+
 // einsum(a, b) -> y.
 int64_t EinsumWorkspaceBytes(const EinsumSpec& spec, const TensorType& a, const TensorType& b, const TensorType& y,
                              int threads);

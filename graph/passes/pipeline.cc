@@ -87,7 +87,7 @@ std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& op
   steps.push_back({"plan-memory", [&options, &ops, memory](std::vector<Program>& stages) -> absl::Status {
                      memory->clear();
                      for (Program& program : stages) {
-                       TACC_ASSIGN_OR_RETURN(MemoryUse use, PlanMemory(program, ops, options.threads));
+                       TACC_ASSIGN_OR_RETURN(MemoryUse use, PlanMemory(program, ops, options.target));
                        memory->push_back(std::move(use));
                      }
                      return absl::OkStatus();

@@ -30,7 +30,7 @@ struct CompileOptions {
   PartitionOptions partition;
   StageOptions stages;  // with a mesh that has an axis pp
   ScheduleOptions schedule;
-  int threads = 1;  // of a rank
+  Target target;
 };
 
 // One step of a pipeline: a name (kebab case, as in tacc-opt --passes) and what it does to the programs: one until

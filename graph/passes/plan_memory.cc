@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
+#include "graph/ops/cuda_workspace.h"
 
 namespace tacc::graph {
 namespace {
@@ -347,7 +348,7 @@ std::map<std::string, std::set<std::string>> LastReads(const Program& program) {
 
 }  // namespace
 
-absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, int threads) {
+absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, const Target& target) {
   MemoryUse use;
   std::vector<MemoryUse::Buffer> buffers;
   std::map<std::string, State*> states;
@@ -402,13 +403,14 @@ absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, int t
         return absl::InvalidArgumentError(absl::StrCat(graph.name, ": no state is named \"", node.symbol, "\""));
       }
       if (def->workspace_bytes)
-        use.workspace_bytes = std::max(use.workspace_bytes, def->workspace_bytes(CallOf(graph, node), threads));
+        use.workspace_bytes = std::max(use.workspace_bytes, def->workspace_bytes(CallOf(graph, node), target));
     }
     const auto it = carried.find(graph.name);
     GraphPlanner planner(graph, states, it == carried.end() ? std::map<std::string, Carries>() : it->second,
                          last_reads[graph.name], ops);
     use.temporaries_bytes = std::max(use.temporaries_bytes, planner.Run(offset, buffers));
   }
+  if (target.kind == Target::Kind::kCuda) use.workspace_bytes += kCudaLibraryBytes;
   use.arena_bytes = offset + use.temporaries_bytes;
   use.temporaries_bytes -= std::min(use.temporaries_bytes, carried_bytes);
   std::partial_sort(buffers.begin(), buffers.begin() + std::min<size_t>(3, buffers.size()), buffers.end(),

@@ -54,8 +54,8 @@ struct MemoryUse {
 // - A value that is stored lies at its state's place from the start where no later line reads the old value: then the
 // store is free.
 // - The operand of an asynchronous collective lives until its wait.
-// `threads`: of a rank, for the kernels' workspaces.
-absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, int threads);
+// `target`: whose kernels' workspaces are planned.
+absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, const Target& target);
 
 }  // namespace tacc::graph
 

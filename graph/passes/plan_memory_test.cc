@@ -120,7 +120,7 @@ step {
 )",
                               {});
   ASSERT_TRUE(program.ok()) << program.status();
-  ASSERT_TRUE(PlanMemory(*program, ops, 1).ok());
+  ASSERT_TRUE(PlanMemory(*program, ops, Target()).ok());
   const Graph& forward = *program->FindGraph("forward.0");
   EXPECT_EQ(forward.values[2].offset, program->FindState("stash/y")->offset);
   EXPECT_TRUE(Verify(*program, ops).ok()) << Verify(*program, ops);

@@ -336,7 +336,8 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
   options.schedule.units = model.units;
   options.schedule.kept_units = plan.kept_units;
   options.schedule.prefetch_units = static_cast<int>(plan.prefetch_units);
-  options.threads = static_cast<int>(plan.threads);
+  options.target = {request.device.kind == "cuda" ? Target::Kind::kCuda : Target::Kind::kCpu,
+                    static_cast<int>(plan.threads)};
   return Compile(model.forward, ops, options, observer);
 }
 

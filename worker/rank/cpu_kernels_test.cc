@@ -101,9 +101,9 @@ class Trial {
     (*kernel)();
     return kernels::cpu::PeakBytes();
   }
-  int64_t PromisedBytes(int threads) const {
+  int64_t PromisedBytes(const graph::Target& target) const {
     const graph::OpDef* op = ops_.Find(request_.node->op);
-    return op->workspace_bytes ? op->workspace_bytes(graph::CallOf(case_.graph, case_.op_node()), threads) : 0;
+    return op->workspace_bytes ? op->workspace_bytes(graph::CallOf(case_.graph, case_.op_node()), target) : 0;
   }
 
  private:
@@ -255,7 +255,8 @@ TEST(CpuKernels, TakeNoMoreMemoryThanTheOpsPromise) {
     Trial trial(text);
     for (int threads : {1, 2, 4}) {
       omp_set_num_threads(threads);
-      EXPECT_LE(trial.TakenBytes(), trial.PromisedBytes(threads)) << text << " with " << threads << " threads";
+      EXPECT_LE(trial.TakenBytes(), trial.PromisedBytes({graph::Target::Kind::kCpu, threads}))
+          << text << " with " << threads << " threads";
     }
   }
   omp_set_num_threads(threads_before);
