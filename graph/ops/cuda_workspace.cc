@@ -2,8 +2,13 @@
 
 #include <algorithm>
 
+#include "graph/ops/workspace.h"
+
 namespace tacc::graph {
 namespace {
+
+// Rounding of blocks to the workspace's grain, a few at a time.
+constexpr int64_t kSmall = 64 << 10;
 
 int64_t RoundUp(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
 
@@ -34,7 +39,7 @@ int64_t CudaEinsumWorkspaceBytes(const EinsumSpec& spec, const TensorType& a, co
   if (a.dtype == b.dtype && IsHalf(a.dtype)) compute = a.dtype;
   const DType product = IsHalf(compute) && y.dtype != compute ? DType::kF32 : compute;
   const EinsumCopies copies = EinsumCopiesOf(spec, a, b);
-  int64_t bytes = 0;
+  int64_t bytes = kSmall;
   if (copies.a || a.dtype != compute) bytes += RoundUp(a.num_elements() * ByteSize(compute), 64);
   if (copies.b || b.dtype != compute) bytes += RoundUp(b.num_elements() * ByteSize(compute), 64);
   if (copies.y || y.dtype != product) bytes += RoundUp(y.num_elements() * ByteSize(product), 64);
@@ -51,7 +56,7 @@ int64_t CudaAttentionWorkspaceBytes(const TensorType& q, const TensorType& k) {
 }
 
 int64_t CudaAttentionGradWorkspaceBytes(const TensorType& q, const TensorType& k) {
-  if (!IsHalf(q.dtype)) return Elements(q, 0, 3) * ByteSize(AccumulationType(q.dtype));
+  if (!IsHalf(q.dtype)) return kSmall + Elements(q, 0, 3) * ByteSize(AccumulationType(q.dtype));
   const int64_t d = RoundUp(q.dims[3], 32), rows = q.dims[0] * RoundUp(q.dims[1], kAttentionBlock) * q.dims[2];
   const int64_t shared = q.dims[2] == k.dims[2] ? 0 : 2 * q.dims[0] * k.dims[1] * q.dims[2] * d * ByteSize(q.dtype);
   // As the deterministic kernel, which takes more.
@@ -62,27 +67,28 @@ int64_t CudaAttentionGradWorkspaceBytes(const TensorType& q, const TensorType& k
 
 int64_t CudaExpertMatmulWorkspaceBytes(const TensorType& ids, const TensorType& w, const TensorType& y) {
   constexpr int64_t kColumns = 256;  // of y, whose summands are held at a time
-  return IdOrderBytes(ids.num_elements(), w.dims[0]) +
+  return kSmall + IdOrderBytes(ids.num_elements(), w.dims[0]) +
          ids.num_elements() * std::min(y.dims.back(), kColumns) * ByteSize(y.dtype);
 }
 
 int64_t CudaExpertMatmulGradWorkspaceBytes(const TensorType& ids, const TensorType& dw) {
-  return IdOrderBytes(ids.num_elements(), dw.dims[0]);
+  return kSmall + IdOrderBytes(ids.num_elements(), dw.dims[0]);
 }
 
 int64_t CudaDispatchSlotsWorkspaceBytes(const TensorType& row_ids) {
-  return Elements(row_ids, 0, 2) * static_cast<int64_t>(sizeof(int64_t));
+  return kSmall + Elements(row_ids, 0, 2) * static_cast<int64_t>(sizeof(int64_t));
 }
 
 int64_t CudaNormGradWorkspaceBytes(const TensorType& x, int num_sums) {
-  constexpr int64_t kMaxGroups = 512;  // partial sums of groups of rows
+  // Partial sums of groups of rows, as kernels/cuda/sum_groups.h.
   const int64_t n = x.dims.back(), rows = n == 0 ? 0 : x.num_elements() / n;
-  return std::clamp<int64_t>(rows, 1, kMaxGroups) * num_sums * n * ByteSize(AccumulationType(x.dtype));
+  const int64_t groups = n == 0 ? 1 : std::clamp<int64_t>((int64_t{1} << 20) / n, 512, 8192);
+  return kSmall + std::clamp<int64_t>(rows, 1, groups) * num_sums * n * ByteSize(AccumulationType(x.dtype));
 }
 
 int64_t CudaEmbeddingGradWorkspaceBytes(const TensorType& ids, const TensorType& dtable) {
   constexpr int64_t kBlock = 64;  // places of the order that are summed at a time
-  return IdOrderBytes(ids.num_elements(), dtable.dims[0]) +
+  return kSmall + IdOrderBytes(ids.num_elements(), dtable.dims[0]) +
          ids.num_elements() / kBlock * dtable.dims[1] * ByteSize(dtable.dtype);
 }
 

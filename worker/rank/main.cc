@@ -9,6 +9,7 @@
 #include "graph/verify/verify.h"
 #include "worker/rank/c10_allocator.h"
 #include "worker/rank/cpu_kernels.h"
+#include "worker/rank/gpu_module.h"
 #include "worker/rank/host_device.h"
 #include "worker/rank/run.h"
 #include "worker/rank/runtime.h"
@@ -24,6 +25,13 @@ std::string CheckDevice(const std::string& device) {
   return device == "cpu" || is_gpu ? "" : device + ": not a device; write cpu or cuda:N";
 }
 
+// --look, --probe of a GPU.
+absl::StatusOr<std::string> AskGpu(const std::string& question, int ordinal) {
+  absl::StatusOr<tacc::worker::GpuModule*> module = tacc::worker::LoadGpuModule();
+  if (!module.ok()) return module.status();
+  return question == "--look" ? (*module)->Look(ordinal) : (*module)->Probe(ordinal);
+}
+
 // --devices, --look, --probe: prints what they ask for and returns the exit code.
 int AnswerAboutDevices(const std::string& question, const std::string& device, int threads) {
   if (question == "--devices") {
@@ -31,9 +39,14 @@ int AnswerAboutDevices(const std::string& question, const std::string& device, i
     return tacc::worker::kExitOk;
   }
   if (device != "cpu") {
-    std::cerr << "error: there is no CUDA module (libtacc_cuda.so) beside tacc-rank; use --device cpu, or a build with "
-                 "CUDA\n";
-    return tacc::worker::kExitBadInput;
+    const absl::StatusOr<std::string> answer = AskGpu(question, tacc::worker::GpuOrdinal(device));
+    if (answer.ok()) {
+      std::cout << *answer << std::endl;
+      return tacc::worker::kExitOk;
+    }
+    std::cerr << "error: " << answer.status().message() << "\n";
+    const bool cannot_be = absl::IsNotFound(answer.status()) || absl::IsFailedPrecondition(answer.status());
+    return cannot_be ? tacc::worker::kExitBadInput : tacc::worker::kExitError;
   }
   if (question == "--look") {
     std::cerr << "error: --look is of GPUs; give --device cuda:N\n";
@@ -105,7 +118,17 @@ int main(int argc, char** argv) {
   options.failpoints = failpoints->get();
   const tacc::worker::CpuKernelTable kernels;
   tacc::worker::HostDevice host(&kernels, [](absl::Span<char> workspace) { allocator.SetWorkspace(workspace); });
-  options.device = &host;
+  std::unique_ptr<tacc::worker::Device> gpu;
+  options.open_device = [&](const tacc::worker::StartFile& start) -> absl::StatusOr<tacc::worker::Device*> {
+    const int ordinal = tacc::worker::GpuOrdinal(start.device);
+    if (ordinal < 0) return &host;
+    absl::StatusOr<tacc::worker::GpuModule*> module = tacc::worker::LoadGpuModule();
+    if (!module.ok()) return module.status();
+    absl::StatusOr<std::unique_ptr<tacc::worker::Device>> opened = (*module)->Open(ordinal, {});
+    if (!opened.ok()) return opened.status();
+    gpu = *std::move(opened);
+    return gpu.get();
+  };
   const int code = tacc::worker::RunRank(options);
   std::fflush(nullptr);
   // Threads of libraries and the command reader are still there: no destructors.

@@ -26,6 +26,7 @@
 #include "worker/rank/events.h"
 #include "worker/rank/gloo_transport.h"
 #include "worker/rank/runtime.h"
+#include "worker/rank/staged_collectives.h"
 #include "worker/rank/start_file.h"
 
 namespace tacc::worker {
@@ -87,7 +88,7 @@ class RankRun {
   int Run() {
     const double begin = SteadySeconds();
     if (absl::Status status = LoadAndConnect(); !status.ok())
-      return Fail(LoadCodeOf(status), std::string(status.message()));
+      return Fail(failure_code_ != nullptr ? failure_code_ : LoadCodeOf(status), std::string(status.message()));
     json ready = {{"step", steps_done_},
                   {"resumed_from", resumed_from_},
                   {"load_seconds", SteadySeconds() - begin},
@@ -96,8 +97,12 @@ class RankRun {
     if (!options_.profile_path.empty()) executor_->StartProfile();
     absl::Status status = Train();
     WriteProfile();
-    if (!status.ok())
+    if (!status.ok()) {
+      // What a failed device leaves behind are errors of whatever was asked of it.
+      if (failure_code_ == nullptr && !device_->Synchronize().ok() && !absl::IsResourceExhausted(status))
+        failure_code_ = "device";
       return Fail(failure_code_ != nullptr ? failure_code_ : CodeOf(status), std::string(status.message()));
+    }
     events_.Write(stopped_ ? "stopped" : "finished", {{"step", steps_done_}});
     return kExitOk;
   }
@@ -176,12 +181,22 @@ class RankRun {
 
   absl::Status Bind() {
     ConfigureThreads(start_.threads);
+    const absl::StatusOr<Device*> device = options_.open_device(start_);
+    if (!device.ok()) {
+      if (!absl::IsNotFound(device.status()) && !absl::IsResourceExhausted(device.status())) failure_code_ = "device";
+      return device.status();
+    }
+    device_ = *device;
     ExecutorOptions executor;
     executor.program = &program_;
     executor.rank = start_.rank;
-    executor.device = options_.device;
+    executor.device = device_;
     executor.aliases = options_.aliases;
     executor.collectives = &collectives_;
+    if (device_->is_asynchronous()) {
+      staged_ = std::make_unique<StagedCollectives>(device_, &collectives_);
+      executor.collectives = staged_.get();
+    }
     executor.status = status_block_.get();
     executor.failpoints = options_.failpoints;
     if (program_.level == graph::Level::kPlanned) {
@@ -191,15 +206,15 @@ class RankRun {
                                                          program_.arena_bytes, ", workspace ", program_.workspace_bytes,
                                                          "), but this rank has ", start_.memory_bytes));
       }
-      TACC_ASSIGN_OR_RETURN(arena_, options_.device->CreateArena(program_.arena_bytes, program_.workspace_bytes));
+      TACC_ASSIGN_OR_RETURN(arena_, device_->CreateArena(program_.arena_bytes, program_.workspace_bytes));
       executor.arena = arena_.get();
     }
     TACC_ASSIGN_OR_RETURN(executor_, Executor::Create(executor));
     states_ = std::make_unique<RankStates>(
-        &program_, start_.rank, options_.device, [this](const std::string& name) { return executor_->state(name); },
+        &program_, start_.rank, device_, [this](const std::string& name) { return executor_->state(name); },
         [this] { Beat(); });
-    checkpointer_ = std::make_unique<Checkpointer>(&start_, &program_, options_.device, states_.get(), &collectives_,
-                                                   &events_, options_.failpoints, SpareBytes());
+    checkpointer_ = std::make_unique<Checkpointer>(&start_, &program_, device_, states_.get(), &collectives_, &events_,
+                                                   options_.failpoints, SpareBytes());
     return absl::OkStatus();
   }
 
@@ -327,7 +342,7 @@ class RankRun {
       const bool evaluates = at_end || (start_.eval_steps > 0 && steps_launched % start_.eval_steps == 0);
       const bool saves = start_.save_steps > 0 && steps_launched % start_.save_steps == 0 && !at_end;
       // A device that is behind the host always has its next step waiting.
-      const bool goes_on = options_.device->is_asynchronous() && !evaluates && !saves;
+      const bool goes_on = device_->is_asynchronous() && !evaluates && !saves;
       TACC_RETURN_IF_ERROR(FinishSteps(goes_on ? Executor::kMaxInFlight - 1 : 0));
       if (evaluates) TACC_RETURN_IF_ERROR(Evaluate());
       if (saves) TACC_RETURN_IF_ERROR(StartCheckpoint());
@@ -515,9 +530,11 @@ class RankRun {
   CommandReader& commands_;
   std::unique_ptr<StatusBlock> status_block_;
   graph::Program program_;
+  Device* device_ = nullptr;
   std::unique_ptr<RendezvousServer> server_;
   std::unique_ptr<Transport> transport_;
   Collectives collectives_;
+  std::unique_ptr<StagedCollectives> staged_;  // On an asynchronous device.
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<RankStates> states_;

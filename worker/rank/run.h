@@ -9,6 +9,7 @@
 #include "worker/rank/c10_allocator.h"
 #include "worker/rank/device.h"
 #include "worker/rank/executor.h"
+#include "worker/rank/start_file.h"
 
 namespace tacc::worker {
 
@@ -23,7 +24,8 @@ struct RunOptions {
   std::string version;       // Of this program.
   std::string status_shm;    // Empty: none.
   std::string profile_path;  // Where the seconds by op and module go at the end; empty: not measured.
-  Device* device = nullptr;
+  // The device that the start file names; outlives the run.
+  std::function<absl::StatusOr<Device*>(const StartFile&)> open_device;
   AliasFunction aliases;
   // Refuses a program that a rank could not run safely (graph::Verify).
   std::function<absl::Status(const graph::Program&)> verify;

@@ -1,0 +1,204 @@
+#include "worker/rank/cuda/cuda_device.h"
+
+#include <ATen/Context.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "graph/ir/status_macros.h"
+#include "worker/rank/cuda/cuda_allocator.h"
+#include "worker/rank/cuda/errors.h"
+
+namespace tacc::worker {
+
+class CudaDevice::EventMark : public Mark {
+ public:
+  EventMark(CudaDevice* device, cudaEvent_t event) : device_(*device), event_(event) {}
+  ~EventMark() override { (void)cudaEventDestroy(event_); }
+  absl::Status Set() override { return device_.Check(cudaEventRecord(event_, device_.compute_), "a mark"); }
+  absl::Status Wait() override { return device_.Check(cudaEventSynchronize(event_), "the end of a step"); }
+
+ private:
+  CudaDevice& device_;
+  const cudaEvent_t event_;
+};
+
+class CudaDevice::GraphRecording : public Recording {
+ public:
+  GraphRecording(CudaDevice* device, cudaGraphExec_t graph) : device_(*device), graph_(graph) {}
+  ~GraphRecording() override { (void)cudaGraphExecDestroy(graph_); }
+  absl::Status Replay() override {
+    return device_.Check(cudaGraphLaunch(graph_, device_.compute_), "the launch of a recorded graph");
+  }
+
+ private:
+  CudaDevice& device_;
+  const cudaGraphExec_t graph_;
+};
+
+absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int ordinal, const GpuOptions& options) {
+  TACC_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(ordinal), "opening the GPU", ordinal));
+  DeviceWorkspace& workspace = InstallCudaAllocator(ordinal);
+  at::Context& context = at::globalContext();
+  context.setAllowTF32CuBLAS(options.tf32 == GpuOptions::Tf32::kOn);
+  context.setDeterministicAlgorithms(options.determinism == GpuOptions::Determinism::kRequired, /*warn_only=*/false);
+  // Memory that operators fill for the sake of determinism is filled by our kernels, or not read.
+  context.setDeterministicFillUninitializedMemory(false);
+  std::unique_ptr<CudaDevice> device(new CudaDevice(ordinal, &workspace));
+  TACC_RETURN_IF_ERROR(device->CreateStreams());
+  return device;
+}
+
+absl::Status CudaDevice::CreateStreams() {
+  TACC_RETURN_IF_ERROR(Check(cudaStreamCreateWithFlags(&compute_, cudaStreamNonBlocking), "a stream"));
+  TACC_RETURN_IF_ERROR(Check(cudaStreamCreateWithFlags(&copy_, cudaStreamNonBlocking), "a stream"));
+  TACC_RETURN_IF_ERROR(Check(cudaEventCreateWithFlags(&copied_, cudaEventDisableTiming), "an event"));
+  c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromExternal(compute_, static_cast<c10::DeviceIndex>(ordinal_)));
+  scope_ = std::make_unique<kernels::cuda::StreamScope>(compute_);
+  return absl::OkStatus();
+}
+
+// The process ends soon after; what fails here fails on a GPU that has failed before.
+CudaDevice::~CudaDevice() {
+  if (compute_ != nullptr) (void)cudaStreamSynchronize(compute_);
+  scope_.reset();
+  if (copied_ != nullptr) (void)cudaEventDestroy(copied_);
+  if (copy_ != nullptr) (void)cudaStreamDestroy(copy_);
+  if (compute_ != nullptr) (void)cudaStreamDestroy(compute_);
+}
+
+void CudaDevice::Keep(int cuda_error, const char* what) {
+  if (cuda_error != cudaSuccess && status_.ok()) status_ = CudaStatus(cuda_error, what, ordinal_);
+}
+
+absl::Status CudaDevice::Check(int cuda_error, const char* what) {
+  Keep(cuda_error, what);
+  return status_;
+}
+
+absl::StatusOr<std::unique_ptr<Arena>> CudaDevice::Allocate(int64_t arena_bytes, int64_t workspace_bytes,
+                                                            const char* what) {
+  const size_t total = static_cast<size_t>(Arena::TotalBytes(arena_bytes, workspace_bytes));
+  void* data = nullptr;
+  if (const cudaError_t error = cudaMalloc(&data, total); error != cudaSuccess) {
+    (void)cudaGetLastError();
+    size_t free = 0, of = 0;
+    (void)cudaMemGetInfo(&free, &of);
+    return CudaStatus(error, absl::StrCat(what, " of ", total, " bytes; ", free, " of the GPU's ", of, " are free"),
+                      ordinal_);
+  }
+  std::unique_ptr<Arena> arena = Arena::Adopt(static_cast<char*>(data), arena_bytes, workspace_bytes,
+                                              [](char* memory) { (void)cudaFree(memory); });
+  TACC_RETURN_IF_ERROR(Check(cudaMemsetAsync(data, 0, total, compute_), "clearing memory"));
+  TACC_RETURN_IF_ERROR(Synchronize());
+  return arena;
+}
+
+absl::StatusOr<std::unique_ptr<Arena>> CudaDevice::CreateArena(int64_t arena_bytes, int64_t workspace_bytes) {
+  TACC_ASSIGN_OR_RETURN(std::unique_ptr<Arena> arena, Allocate(arena_bytes, workspace_bytes, "the program's memory"));
+  if (workspace_bytes > 0) {
+    workspace_.SetWorkspace(arena->workspace().data(), static_cast<int64_t>(arena->workspace().size()), {compute_});
+  }
+  return arena;
+}
+
+absl::StatusOr<std::unique_ptr<Arena>> CudaDevice::AllocateDevice(int64_t num_bytes) {
+  return Allocate(num_bytes, 0, "batches");
+}
+
+absl::StatusOr<std::unique_ptr<Arena>> CudaDevice::AllocateHost(int64_t num_bytes) {
+  const size_t total = static_cast<size_t>(Arena::TotalBytes(num_bytes, 0));
+  void* data = nullptr;
+  TACC_RETURN_IF_ERROR(CudaStatus(cudaHostAlloc(&data, total, cudaHostAllocDefault),
+                                  absl::StrCat("pinned host memory of ", total, " bytes"), ordinal_));
+  std::fill_n(static_cast<char*>(data), total, 0);
+  return Arena::Adopt(static_cast<char*>(data), num_bytes, 0, [](char* memory) { (void)cudaFreeHost(memory); });
+}
+
+void CudaDevice::CopyOn(kernels::cuda::Stream stream, const Region& from, const Region& to) {
+  const int64_t bytes = from.bytes();
+  if (bytes == 0 || (from.data == to.data && from.stride_bytes == to.stride_bytes)) return;
+  if (from.IsContiguous() && to.IsContiguous()) {
+    Keep(cudaMemcpyAsync(to.data, from.data, static_cast<size_t>(bytes), cudaMemcpyDefault, stream), "a copy");
+    return;
+  }
+  // A side that is contiguous is cut as the other; two that are cut otherwise go one run of the longer at a time.
+  const auto pitch = [](const Region& region, int64_t width) {
+    return static_cast<size_t>(region.IsContiguous() ? width : region.stride_bytes);
+  };
+  const auto copy = [&](const Region& a, const Region& b, int64_t width) {
+    Keep(cudaMemcpy2DAsync(b.data, pitch(b, width), a.data, pitch(a, width), static_cast<size_t>(width),
+                           static_cast<size_t>(a.bytes() / width), cudaMemcpyDefault, stream),
+         "a strided copy");
+  };
+  if (from.IsContiguous() || to.IsContiguous() || from.run_bytes == to.run_bytes)
+    return copy(from, to, from.IsContiguous() ? to.run_bytes : from.run_bytes);
+  const Region& longer = from.run_bytes > to.run_bytes ? from : to;
+  const Region& shorter = from.run_bytes > to.run_bytes ? to : from;
+  if (longer.run_bytes % shorter.run_bytes != 0) {
+    status_.Update(absl::InternalError(
+        absl::StrCat("a copy between runs of ", from.run_bytes, " and of ", to.run_bytes, " bytes")));
+    return;
+  }
+  const int64_t runs = longer.run_bytes / shorter.run_bytes;
+  for (int64_t i = 0; i < longer.runs; ++i) {
+    const Region whole = Flat(longer.data + i * longer.stride_bytes, longer.run_bytes);
+    const Region cut{shorter.data + i * runs * shorter.stride_bytes, runs, shorter.run_bytes, shorter.stride_bytes};
+    &longer == &from ? copy(whole, cut, shorter.run_bytes) : copy(cut, whole, shorter.run_bytes);
+  }
+}
+
+void CudaDevice::Copy(const Region& from, const Region& to) { CopyOn(compute_, from, to); }
+
+void CudaDevice::Clear(const Region& region) {
+  if (region.bytes() == 0) return;
+  if (region.IsContiguous()) {
+    Keep(cudaMemsetAsync(region.data, 0, static_cast<size_t>(region.bytes()), compute_), "clearing memory");
+  } else {
+    Keep(cudaMemset2DAsync(region.data, static_cast<size_t>(region.stride_bytes), 0,
+                           static_cast<size_t>(region.run_bytes), static_cast<size_t>(region.runs), compute_),
+         "clearing memory");
+  }
+}
+
+void CudaDevice::Upload(const void* host, const Region& to) {
+  CopyOn(compute_, Flat(const_cast<void*>(host), to.bytes()), to);
+}
+
+void CudaDevice::Download(const Region& from, void* host) { CopyOn(compute_, from, Flat(host, from.bytes())); }
+
+void CudaDevice::UploadAhead(const void* host, const Region& to) {
+  CopyOn(copy_, Flat(const_cast<void*>(host), to.bytes()), to);
+  Keep(cudaEventRecord(copied_, copy_), "a mark");
+  Keep(cudaStreamWaitEvent(compute_, copied_), "waiting for a copy");
+}
+
+absl::Status CudaDevice::Synchronize() { return Check(cudaStreamSynchronize(compute_), "the work on the GPU"); }
+
+absl::StatusOr<std::unique_ptr<Device::Mark>> CudaDevice::CreateMark() {
+  cudaEvent_t event = nullptr;
+  // Waiting for it leaves the host's cores to others.
+  TACC_RETURN_IF_ERROR(
+      Check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync), "an event"));
+  return std::make_unique<EventMark>(this, event);
+}
+
+absl::StatusOr<std::unique_ptr<Device::Recording>> CudaDevice::Record(const std::function<absl::Status()>& queue) {
+  TACC_RETURN_IF_ERROR(
+      Check(cudaStreamBeginCapture(compute_, cudaStreamCaptureModeThreadLocal), "beginning to record"));
+  absl::Status status = queue();
+  cudaGraph_t graph = nullptr;
+  // Ends also what has failed.
+  const cudaError_t ended = cudaStreamEndCapture(compute_, &graph);
+  status.Update(CudaStatus(ended, "recording", ordinal_));
+  cudaGraphExec_t executable = nullptr;
+  if (status.ok()) status = CudaStatus(cudaGraphInstantiate(&executable, graph, 0), "making a graph", ordinal_);
+  if (graph != nullptr) (void)cudaGraphDestroy(graph);
+  TACC_RETURN_IF_ERROR(status);
+  return std::make_unique<GraphRecording>(this, executable);
+}
+
+}  // namespace tacc::worker

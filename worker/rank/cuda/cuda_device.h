@@ -1,0 +1,63 @@
+#ifndef TACC_WORKER_RANK_CUDA_CUDA_DEVICE_H_
+#define TACC_WORKER_RANK_CUDA_CUDA_DEVICE_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "kernels/cuda/stream.h"
+#include "worker/rank/cuda/cuda_kernels.h"
+#include "worker/rank/cuda/device_workspace.h"
+#include "worker/rank/device.h"
+#include "worker/rank/gpu_module.h"
+
+struct CUevent_st;
+
+namespace tacc::worker {
+
+// A GPU. The queue is a stream of its own, which is also LibTorch's and kernels/cuda's current one on the thread that
+// made the object and that must use it; batches are copied ahead on a second stream. Work is recorded as a CUDA graph.
+// Has never run on a GPU.
+class CudaDevice : public Device {
+ public:
+  static absl::StatusOr<std::unique_ptr<CudaDevice>> Open(int ordinal, const GpuOptions& options);
+  ~CudaDevice() override;
+
+  bool is_asynchronous() const override { return true; }
+  const KernelTable& kernels() const override { return kernels_; }
+  absl::StatusOr<std::unique_ptr<Arena>> CreateArena(int64_t arena_bytes, int64_t workspace_bytes) override;
+  absl::StatusOr<std::unique_ptr<Arena>> AllocateDevice(int64_t num_bytes) override;
+  absl::StatusOr<std::unique_ptr<Arena>> AllocateHost(int64_t num_bytes) override;
+  void Copy(const Region& from, const Region& to) override;
+  void Clear(const Region& region) override;
+  void Upload(const void* host, const Region& to) override;
+  void Download(const Region& from, void* host) override;
+  void UploadAhead(const void* host, const Region& to) override;
+  absl::Status Synchronize() override;
+  absl::StatusOr<std::unique_ptr<Mark>> CreateMark() override;
+  absl::StatusOr<std::unique_ptr<Recording>> Record(const std::function<absl::Status()>& queue) override;
+
+ private:
+  class EventMark;
+  class GraphRecording;
+
+  CudaDevice(int ordinal, DeviceWorkspace* workspace) : ordinal_(ordinal), workspace_(*workspace) {}
+  absl::Status CreateStreams();
+  absl::StatusOr<std::unique_ptr<Arena>> Allocate(int64_t arena_bytes, int64_t workspace_bytes, const char* what);
+  // Keeps the first error of calls that return none, for the next one that does.
+  void Keep(int cuda_error, const char* what);
+  absl::Status Check(int cuda_error, const char* what);
+  // On a stream, between device memory or host memory, as CUDA finds out.
+  void CopyOn(kernels::cuda::Stream stream, const Region& from, const Region& to);
+
+  const int ordinal_;
+  DeviceWorkspace& workspace_;
+  const CudaKernelTable kernels_;
+  kernels::cuda::Stream compute_ = nullptr, copy_ = nullptr;
+  CUevent_st* copied_ = nullptr;
+  std::unique_ptr<kernels::cuda::StreamScope> scope_;
+  absl::Status status_;
+};
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_RANK_CUDA_CUDA_DEVICE_H_

@@ -1,0 +1,49 @@
+"""libtacc_cuda.so without a GPU: it loads, holds code for each target, and tacc-rank says what is missing; a rank on a
+CPU never loads it."""
+import json
+import os
+import pathlib
+import re
+import subprocess
+
+BUILD = pathlib.Path(os.environ["TACC_BUILD"])
+RANK = BUILD / "tacc-rank"
+
+
+def run(*arguments, **environment):
+    return subprocess.run([RANK, *arguments], capture_output=True, text=True, timeout=120, env={**os.environ, **environment})
+
+
+def has_gpu():
+    return any(device["kind"] == "cuda" for device in json.loads(run("--devices").stdout))
+
+
+def test_the_module_has_code_for_every_target():
+    """A100, H100 and H200, B200, and PTX for what comes after: the names in the module's fat binary."""
+    data = (BUILD / "libtacc_cuda.so").read_bytes()
+    targets = set(re.findall(rb"sm_(\d+)", data))
+    assert {b"80", b"90", b"100"} <= targets, targets
+
+
+def test_the_module_is_small_enough_to_copy(tmp_path):
+    stripped = tmp_path / "stripped.so"
+    subprocess.run(["strip", "-o", stripped, BUILD / "libtacc_cuda.so"], check=True)
+    assert stripped.stat().st_size < 60 << 20
+
+
+def test_without_a_gpu_the_probe_says_what_is_missing():
+    if has_gpu():
+        profile = json.loads(run("--probe", "--device", "cuda:0").stdout)
+        assert profile["kind"] == "cuda" and profile["matmul_flops_per_second"]["bf16"] > 0
+        return
+    answer = run("--probe", "--device", "cuda:0")
+    assert answer.returncode == 2, answer
+    assert re.search(r"driver|no such GPU|no GPU", answer.stderr), answer.stderr
+
+
+def test_a_cpu_does_not_load_it(tmp_path):
+    """LD_DEBUG lists each library that is loaded."""
+    answer = run("--look", "--device", "cpu", LD_DEBUG="files", LD_DEBUG_OUTPUT=str(tmp_path / "files"))
+    assert answer.returncode == 2
+    loaded = "".join(path.read_text(errors="replace") for path in tmp_path.glob("files.*"))
+    assert "libtorch_cpu" in loaded and "libtacc_cuda" not in loaded
