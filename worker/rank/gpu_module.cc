@@ -20,6 +20,8 @@ int GpuOrdinal(const std::string& device) {
   return device.compare(0, 5, "cuda:") == 0 ? std::atoi(device.c_str() + 5) : -1;
 }
 
+bool HasGpuDriver() { return access("/proc/driver/nvidia/version", R_OK) == 0; }
+
 absl::StatusOr<GpuModule*> LoadGpuModule() {
   char self[PATH_MAX];
   const ssize_t length = readlink("/proc/self/exe", self, sizeof(self));

@@ -34,6 +34,10 @@ class GpuModule {
 // NotFound: there is none, or not all that it needs; says what to do.
 absl::StatusOr<GpuModule*> LoadGpuModule();
 
+// Whether this machine has NVIDIA's driver: without it there is no GPU to ask the module about, which takes a second to
+// load.
+bool HasGpuDriver();
+
 // "cuda:3" -> 3; -1 for "cpu".
 int GpuOrdinal(const std::string& device);
 

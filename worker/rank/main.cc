@@ -25,6 +25,15 @@ std::string CheckDevice(const std::string& device) {
   return device == "cpu" || is_gpu ? "" : device + ": not a device; write cpu or cuda:N";
 }
 
+// A JSON list: the CPU, then the GPUs.
+std::string ListAllDevices() {
+  const std::string cpu = tacc::worker::ListDevices();
+  if (!tacc::worker::HasGpuDriver()) return cpu;
+  absl::StatusOr<tacc::worker::GpuModule*> module = tacc::worker::LoadGpuModule();
+  const std::string gpus = module.ok() ? (*module)->List() : "[]";
+  return gpus == "[]" ? cpu : cpu.substr(0, cpu.size() - 1) + "," + gpus.substr(1);
+}
+
 // --look, --probe of a GPU.
 absl::StatusOr<std::string> AskGpu(const std::string& question, int ordinal) {
   absl::StatusOr<tacc::worker::GpuModule*> module = tacc::worker::LoadGpuModule();
@@ -35,7 +44,7 @@ absl::StatusOr<std::string> AskGpu(const std::string& question, int ordinal) {
 // --devices, --look, --probe: prints what they ask for and returns the exit code.
 int AnswerAboutDevices(const std::string& question, const std::string& device, int threads) {
   if (question == "--devices") {
-    std::cout << tacc::worker::ListDevices() << std::endl;
+    std::cout << ListAllDevices() << std::endl;
     return tacc::worker::kExitOk;
   }
   if (device != "cpu") {

@@ -87,8 +87,10 @@ class RankRun {
   // The exit code; a failure has been reported.
   int Run() {
     const double begin = SteadySeconds();
-    if (absl::Status status = LoadAndConnect(); !status.ok())
+    if (absl::Status status = LoadAndConnect(); !status.ok()) {
+      BlameDevice(status);
       return Fail(failure_code_ != nullptr ? failure_code_ : LoadCodeOf(status), std::string(status.message()));
+    }
     json ready = {{"step", steps_done_},
                   {"resumed_from", resumed_from_},
                   {"load_seconds", SteadySeconds() - begin},
@@ -98,9 +100,7 @@ class RankRun {
     absl::Status status = Train();
     WriteProfile();
     if (!status.ok()) {
-      // What a failed device leaves behind are errors of whatever was asked of it.
-      if (failure_code_ == nullptr && !device_->Synchronize().ok() && !absl::IsResourceExhausted(status))
-        failure_code_ = "device";
+      BlameDevice(status);
       return Fail(failure_code_ != nullptr ? failure_code_ : CodeOf(status), std::string(status.message()));
     }
     events_.Write(stopped_ ? "stopped" : "finished", {{"step", steps_done_}});
@@ -108,6 +108,13 @@ class RankRun {
   }
 
  private:
+  // What a failed device leaves behind are errors of whatever was asked of it.
+  void BlameDevice(const absl::Status& status) {
+    if (failure_code_ == nullptr && device_ != nullptr && !absl::IsResourceExhausted(status) &&
+        !device_->Synchronize().ok())
+      failure_code_ = "device";
+  }
+
   int Fail(const char* code, const std::string& message) {
     events_.Failed(code, message);
     return ExitCode(code);
