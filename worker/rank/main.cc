@@ -133,7 +133,10 @@ int main(int argc, char** argv) {
     if (ordinal < 0) return &host;
     absl::StatusOr<tacc::worker::GpuModule*> module = tacc::worker::LoadGpuModule();
     if (!module.ok()) return module.status();
-    absl::StatusOr<std::unique_ptr<tacc::worker::Device>> opened = (*module)->Open(ordinal, {});
+    using Gpu = tacc::worker::GpuOptions;
+    const Gpu gpu_options{start.tf32 ? Gpu::Tf32::kOn : Gpu::Tf32::kOff,
+                          start.deterministic ? Gpu::Determinism::kRequired : Gpu::Determinism::kAny};
+    absl::StatusOr<std::unique_ptr<tacc::worker::Device>> opened = (*module)->Open(ordinal, gpu_options);
     if (!opened.ok()) return opened.status();
     gpu = *std::move(opened);
     return gpu.get();
