@@ -36,7 +36,7 @@ struct Layout {
 std::string Name(const Layout& l) {
   return absl::StrCat(l.pp > 1 ? absl::StrCat("pp", l.pp, "_", std::string(graph::Name(l.schedule)), "_") : "", "dp",
                       l.dp, "_fsdp", l.fsdp, "_accumulation", l.accumulation,
-                      l.compute_dtype == graph::DType::kBF16 ? "_bf16" : "",
+                      l.compute_dtype == graph::DType::kF32 ? "" : absl::StrCat("_", graph::Name(l.compute_dtype)),
                       l.reduce_dtype == graph::DType::kBF16 ? "_reduced_in_bf16" : "",
                       l.splits_sequence() ? absl::StrCat("_cp", l.cp, "_sp", l.sp) : "", l.reversed ? "_reversed" : "");
 }
@@ -59,6 +59,8 @@ std::vector<graph::Program> CompileLayout(const Layout& layout, const graph::OpT
   options.training.weight_decay = 0.1;
   options.training.max_grad_norm = 0.5;
   options.compute_dtype = layout.compute_dtype;
+  // A scale at which no gradient of this model overflows: no step is to be skipped.
+  if (layout.compute_dtype == graph::DType::kF16) options.training.loss_scale.emplace().init_scale = 8;
   options.partition.reduce_dtype = layout.reduce_dtype;
   graph::Mesh& mesh = options.partition.mesh;
   if (layout.pp > 1) mesh.axes.push_back({"pp", layout.pp});
@@ -126,7 +128,7 @@ Result Train(const std::vector<graph::Program>& stages, const graph::OpTable& op
 
 class PlannedTest : public testing::TestWithParam<Layout> {};
 class ExecutionTest : public testing::TestWithParam<Layout> {};
-class Bf16Test : public testing::TestWithParam<Layout> {};
+class NarrowTest : public testing::TestWithParam<Layout> {};
 
 // The planner's offsets change where values lie and nothing else; what it planned is what is used.
 TEST_P(PlannedTest, GivesTheSameBitsAsMemoryOfItsOwn) {
@@ -205,17 +207,19 @@ Deviation DeviationOf(const Layout& layout, const std::vector<Result>& f32, cons
 }
 
 // What a rank rounds differs by layout: its own part of a weight's gradient, of a row's statistics. So does where f32
-// gradients are rounded to be reduced. None of it may cost more than what bf16 costs one rank by itself: measured here.
-TEST_P(Bf16Test, IsAsNearToF32AsOneRankInBf16) {
+// gradients are rounded to be reduced. None of it may cost more than what bf16 or f16 costs one rank by itself:
+// measured here.
+TEST_P(NarrowTest, IsAsNearToF32AsOneRank) {
   const graph::OpTable ops;
   const std::vector<graph::Program> whole = CompileLayout({1, 1, 1}, ops);
   std::vector<Result> f32;
   for (int seed = 0; seed < kSeeds; ++seed) f32.push_back(Train(whole, ops, Memory::kPlanned, seed));
-  const Deviation one = DeviationOf({1, 1, 1, graph::DType::kBF16}, f32, ops);
+  const graph::DType narrow = GetParam().compute_dtype == graph::DType::kF16 ? graph::DType::kF16 : graph::DType::kBF16;
+  const Deviation one = DeviationOf({1, 1, 1, narrow}, f32, ops);
   const Deviation many = DeviationOf(GetParam(), f32, ops);
   std::printf("losses %.2e (one rank %.2e), norms %.2e (%.2e), weights %.2e (%.2e)\n", many.losses, one.losses,
               many.norms, one.norms, many.weights, one.weights);
-  EXPECT_GT(one.losses, 1e-6) << "one rank in bf16 is not";
+  EXPECT_GT(one.losses, 1e-6) << "one rank rounds nothing";
   EXPECT_GT(many.losses, 1e-6) << "nothing was rounded";
   EXPECT_LE(many.losses, 1.5 * one.losses);
   EXPECT_LE(many.norms, 1.5 * one.norms);
@@ -247,6 +251,10 @@ constexpr Layout kBf16Layouts[] = {
     {1, 3, 4, kBF16, kBF16},
     {2, 2, 1, kBF16, kBF16},
     {.dp = 1, .fsdp = 1, .accumulation = 1, .compute_dtype = graph::DType::kBF16, .cp = 3}};
+constexpr Layout kF16Layouts[] = {
+    {1, 3, 4, graph::DType::kF16},
+    {2, 2, 1, graph::DType::kF16},
+    {.dp = 1, .fsdp = 2, .accumulation = 1, .compute_dtype = graph::DType::kF16, .cp = 3}};
 
 std::string NameOf(const testing::TestParamInfo<Layout>& info) { return Name(info.param); }
 
@@ -263,7 +271,9 @@ INSTANTIATE_TEST_SUITE_P(Pipelines, PlannedTest, testing::ValuesIn(kPipelines), 
 INSTANTIATE_TEST_SUITE_P(F32, ExecutionTest, testing::ValuesIn(kF32Layouts), NameOf);
 INSTANTIATE_TEST_SUITE_P(Bf16, PlannedTest, testing::ValuesIn(kBf16Layouts), NameOf);
 INSTANTIATE_TEST_SUITE_P(F32, PlannedTest, testing::ValuesIn(kF32Layouts), NameOf);
-INSTANTIATE_TEST_SUITE_P(Bf16, Bf16Test, testing::ValuesIn(kBf16Layouts), NameOf);
+INSTANTIATE_TEST_SUITE_P(F16, PlannedTest, testing::ValuesIn(kF16Layouts), NameOf);
+INSTANTIATE_TEST_SUITE_P(F16, NarrowTest, testing::ValuesIn(kF16Layouts), NameOf);
+INSTANTIATE_TEST_SUITE_P(Bf16, NarrowTest, testing::ValuesIn(kBf16Layouts), NameOf);
 
 }  // namespace
 }  // namespace tacc::worker
