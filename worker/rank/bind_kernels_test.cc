@@ -156,6 +156,67 @@ TEST(Kernels, RefusesAnUnknownOp) {
   EXPECT_EQ(kernel.status().message(), absl::StrCat("the ", kDevice, " has no kernel for frobnicate(f32)"));
 }
 
+#ifdef TACC_CUDA_ON_HOST
+// Attention that writes what it was asked for.
+class RecordingAttention : public kernels::cuda::FastAttention {
+ public:
+  void Run(const kernels::TensorView& q, const kernels::TensorView&, const kernels::TensorView&,
+           const kernels::AttentionParameters& parameters, const kernels::TensorView& out,
+           const kernels::TensorView& lse) const override {
+    *out.as<double>() = parameters.scale;
+    *lse.as<double>() = *q.as<double>();
+  }
+  void RunGrad(const kernels::TensorView& dout, const kernels::TensorView&, const kernels::TensorView&,
+               const kernels::TensorView& v, const kernels::TensorView&, const kernels::TensorView& lse,
+               const kernels::AttentionParameters&, const kernels::TensorView& dq, const kernels::TensorView& dk,
+               const kernels::TensorView& dv) const override {
+    *dq.as<double>() = *dout.as<double>();
+    *dk.as<double>() = *lse.as<double>();
+    *dv.as<double>() = *v.as<double>();
+  }
+};
+
+TEST(Kernels, LeaveAttentionToWhoIsFaster) {
+  int asked = 0;
+  const CudaKernelTable table(
+      [&asked](const kernels::TensorView& q, const kernels::TensorView& k, const kernels::AttentionExtras& extras,
+               const kernels::AttentionParameters& parameters) -> std::shared_ptr<const kernels::cuda::FastAttention> {
+        ++asked;
+        EXPECT_EQ(q.dims[2], 2);
+        EXPECT_EQ(k.dims[2], 1);
+        EXPECT_TRUE(parameters.causal);
+        if (extras.first_keys.data != nullptr) return nullptr;
+        return std::make_shared<RecordingAttention>();
+      });
+  const std::string qkv = "f64[1,4,2,3] f64[1,4,1,3] f64[1,4,1,3]";
+  Trial forward("attention " + qkv + " causal=true scale=0.7");
+  (*table.Prepare(forward.request()))();
+  EXPECT_EQ(forward.result(0)[0], 0.7);
+  EXPECT_EQ(forward.result(1)[0], forward.array(0).values[0]);
+  Trial backward("attention_grad f64[1,4,2,3] " + qkv + " f64[1,4,2,3] f64[1,2,4] causal=true scale=0.7");
+  (*table.Prepare(backward.request()))();
+  EXPECT_EQ(backward.result(0)[0], backward.array(0).values[0]);
+  EXPECT_EQ(backward.result(1)[0], backward.array(5).values[0]);
+  EXPECT_EQ(backward.result(2)[0], backward.array(3).values[0]);
+  EXPECT_EQ(asked, 2);
+  // Nobody takes this one; and who goes on from earlier results is not asked for.
+  Trial documents("attention " + qkv + " i32[1,4] causal=true scale=0.7");
+  (*table.Prepare(documents.request()))();
+  EXPECT_NE(documents.result(0)[0], 0.7);
+  EXPECT_EQ(asked, 3);
+  Trial further("attention_continue " + qkv + " f64[1,4,2,3] f64[1,2,4] causal=true scale=0.7");
+  EXPECT_TRUE(table.Prepare(further.request()).ok());
+  EXPECT_EQ(asked, 3);
+}
+
+TEST(Kernels, RefuseAttentionThatIsTooWide) {
+  Trial wide("attention f64[1,2,1,130] f64[1,2,1,130] f64[1,2,1,130] causal=true scale=0.7");
+  const absl::StatusOr<Kernel> kernel = Table().Prepare(wide.request());
+  EXPECT_EQ(kernel.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(kernel.status().message(), "attention on a GPU: head dim: 130, at most 128 in f64");
+}
+#endif
+
 TEST(Kernels, TakeTheShardsOffsets) {
   Trial embedding("embedding f64[3,5] i32[3,4]");  // rows 2, 3, 4 of a larger table
   embedding.request().in_ranges[0][0] = {2, 5};

@@ -5,12 +5,15 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <exception>
+#include <iostream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "worker/rank/cuda/cuda_allocator.h"
 #include "worker/rank/cuda/errors.h"
+#include "worker/rank/cuda/exceptions.h"
 
 namespace tacc::worker {
 
@@ -52,12 +55,26 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int ordinal, const 
   return device;
 }
 
+CudaDevice::CudaDevice(int ordinal, DeviceWorkspace* workspace)
+    : ordinal_(ordinal),
+      workspace_(*workspace),
+      attention_([](const std::string& line) { std::cerr << line << std::endl; }),
+      kernels_([this](const kernels::TensorView& q, const kernels::TensorView& k,
+                      const kernels::AttentionExtras& extras, const kernels::AttentionParameters& parameters) {
+        return attention_.Pick(q, k, extras, parameters);
+      }) {}
+
 absl::Status CudaDevice::CreateStreams() {
   TACC_RETURN_IF_ERROR(Check(cudaStreamCreateWithFlags(&compute_, cudaStreamNonBlocking), "a stream"));
   TACC_RETURN_IF_ERROR(Check(cudaStreamCreateWithFlags(&copy_, cudaStreamNonBlocking), "a stream"));
   TACC_RETURN_IF_ERROR(Check(cudaEventCreateWithFlags(&copied_, cudaEventDisableTiming), "an event"));
   c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromExternal(compute_, static_cast<c10::DeviceIndex>(ordinal_)));
   scope_ = std::make_unique<kernels::cuda::StreamScope>(compute_);
+  try {
+    ReserveCublasWorkspace();
+  } catch (const std::exception& exception) {
+    return StatusOfException(exception, ordinal_);
+  }
   return absl::OkStatus();
 }
 

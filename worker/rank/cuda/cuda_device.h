@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "kernels/cuda/stream.h"
+#include "worker/rank/cuda/attention_choice.h"
 #include "worker/rank/cuda/cuda_kernels.h"
 #include "worker/rank/cuda/device_workspace.h"
 #include "worker/rank/device.h"
@@ -40,7 +41,7 @@ class CudaDevice : public Device {
   class EventMark;
   class GraphRecording;
 
-  CudaDevice(int ordinal, DeviceWorkspace* workspace) : ordinal_(ordinal), workspace_(*workspace) {}
+  CudaDevice(int ordinal, DeviceWorkspace* workspace);
   absl::Status CreateStreams();
   absl::StatusOr<std::unique_ptr<Arena>> Allocate(int64_t arena_bytes, int64_t workspace_bytes, const char* what);
   // Keeps the first error of calls that return none, for the next one that does.
@@ -51,6 +52,7 @@ class CudaDevice : public Device {
 
   const int ordinal_;
   DeviceWorkspace& workspace_;
+  AttentionPicker attention_;
   const CudaKernelTable kernels_;
   kernels::cuda::Stream compute_ = nullptr, copy_ = nullptr;
   CUevent_st* copied_ = nullptr;

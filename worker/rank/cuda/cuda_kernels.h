@@ -1,9 +1,13 @@
 #ifndef TACC_WORKER_RANK_CUDA_CUDA_KERNELS_H_
 #define TACC_WORKER_RANK_CUDA_CUDA_KERNELS_H_
 
+#include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "kernels/cuda/attention.h"
 #include "worker/rank/kernel_table.h"
 
 namespace tacc::worker {
@@ -12,12 +16,23 @@ namespace tacc::worker {
 // Missing in_ranges and out_ranges mean whole, unpadded tensors.
 class CudaKernelTable : public KernelTable {
  public:
+  // Who is faster than kernels/cuda at attention of these operands; null: nobody.
+  using PickAttention = std::function<std::shared_ptr<const kernels::cuda::FastAttention>(
+      const kernels::TensorView& q, const kernels::TensorView& k, const kernels::AttentionExtras& extras,
+      const kernels::AttentionParameters& parameters)>;
+
+  // `pick_attention` may be empty.
+  explicit CudaKernelTable(PickAttention pick_attention = nullptr) : pick_attention_(std::move(pick_attention)) {}
+
   // Errors: Unimplemented for an op without a kernel; InvalidArgument for operands that the op's kernel cannot take
   // (the graph's type inference refuses them before), naming op, got and wanted.
   absl::StatusOr<Kernel> Prepare(const KernelRequest& request) const override;
 
   // The ops that have a kernel, sorted.
   static std::vector<std::string> Ops();
+
+ private:
+  const PickAttention pick_attention_;
 };
 
 }  // namespace tacc::worker
