@@ -144,7 +144,8 @@ int Main(int argc, char** argv) {
       ->delimiter(',');
   app.add_option("--prefetch-units", schedule.prefetch_units, "schedule: units ahead that a gather starts")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--threads", arguments.options.target.threads, "plan-memory: threads of a rank")->check(CLI::PositiveNumber);
+  app.add_option("--threads", arguments.options.target.threads, "plan-memory: threads of a rank")
+      ->check(CLI::PositiveNumber);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
