@@ -102,3 +102,23 @@ def test_finished_job_again_says_how_to_go_on(cluster, tmp_path):
     submit_and_wait(cluster, path)
     result = cluster.ctl("submit", "--follow", path)
     assert "max_steps" in result.stdout + result.stderr
+
+
+def test_float16_from_a_scale_too_large(cluster, one_rank, tmp_path):
+    """Tensor parallel, so that sums over ranks are of float16. A few steps are skipped, which nobody is warned of; MFU is over the probe's peak of float16."""
+    compute = {"fp16": True, "grad_scaler": {"init_scale": 2.0**26}}
+    job = submit_and_wait(cluster, write_job(tmp_path, name="half", workers=2, compute=compute, dist={"fsdp": {"size": 1}, "tp": {"size": 2}}))
+    got = points(cluster, job)
+    skipped = sum(p.get("skipped", 0) for p in got)
+    assert 0 < skipped < 10 and got[-1]["loss_scale"] == 2.0**26 / 2**skipped
+    assert got[0]["loss"] == pytest.approx(one_rank[0]["loss"], rel=1e-3) and got[-1]["loss"] < got[0]["loss"]
+    assert all(0 < p["mfu"] < 1 for p in got)
+    view = cluster.json("get", job)
+    assert view["plan"]["precision"] == "f16" and view["skipped_steps"] == skipped
+    assert not [e for e in cluster.events(job) if e["type"] == "warning"]
+
+
+def test_tf32_is_refused_where_there_is_none(cluster, tmp_path):
+    job = cluster.submit(write_job(tmp_path, name="tf32", workers=1, compute={"tf32": True}))
+    assert cluster.finish(job).returncode == 2  # bad input
+    assert "compute.tf32: the job's devices" in cluster.json("get", job)["reason"]
