@@ -103,6 +103,7 @@ struct Result {
   double eval_loss = 0;
   std::map<std::string, std::vector<float>> weights;  // Logical.
   std::vector<int64_t> highest_touched;               // By rank.
+  std::vector<int64_t> num_replays;                   // By rank.
 };
 
 Result Train(const std::vector<graph::Program>& stages, const graph::OpTable& ops, Memory memory, uint64_t seed = 7) {
@@ -122,6 +123,7 @@ Result Train(const std::vector<graph::Program>& stages, const graph::OpTable& op
   EXPECT_TRUE(status.ok()) << status;
   if (!status.ok()) return result;
   result = {log.losses(), log.norms(), *eval_loss, (*ranks)->Weights(), {}};
+  if (memory == Memory::kSimulatedDevice) result.num_replays = (*ranks)->NumReplays();
   if (memory == Memory::kPlanned) result.highest_touched = (*ranks)->HighestTouched();
   return result;
 }
@@ -146,6 +148,7 @@ TEST_P(PlannedTest, GivesTheSameBitsAsMemoryOfItsOwn) {
   EXPECT_EQ(planned.norms, apart.norms);
   EXPECT_EQ(planned.eval_loss, apart.eval_loss);
   EXPECT_EQ(planned.weights, apart.weights);
+  for (int64_t count : apart.num_replays) EXPECT_GT(count, 0);
   for (size_t rank = 0; rank < planned.highest_touched.size(); ++rank) {
     const int64_t arena_bytes = ProgramOf(stages, static_cast<int64_t>(rank)).arena_bytes;
     EXPECT_LE(planned.highest_touched[rank], arena_bytes);

@@ -105,6 +105,7 @@ class InProcessRanks::Rank {
 
   // Steps that are under way while the next one starts.
   int64_t max_in_flight() const { return memory_ == Memory::kSimulatedDevice ? Executor::kMaxInFlight : 1; }
+  int64_t num_replays() const { return static_cast<const SimulatedDevice&>(*device_).num_replays(); }
   int64_t num_in_flight() const { return executor_->num_in_flight(); }
 
   absl::StatusOr<double> Evaluate(int64_t step, const BatchSource& batches) {
@@ -284,6 +285,12 @@ std::map<std::string, std::vector<float>> InProcessRanks::Weights() const {
     }
   }
   return weights;
+}
+
+std::vector<int64_t> InProcessRanks::NumReplays() const {
+  std::vector<int64_t> counts;
+  for (const std::unique_ptr<Rank>& rank : ranks_) counts.push_back(rank->num_replays());
+  return counts;
 }
 
 std::vector<int64_t> InProcessRanks::HighestTouched() const {

@@ -62,6 +62,9 @@ class InProcessRanks {
   // The sum of the held-out losses of as many micro-batches as a step has; the source gets `step`.
   absl::StatusOr<double> Evaluate(int64_t step, const BatchSource& batches);
 
+  // By rank: parts of graphs that were replayed from recordings. For kSimulatedDevice.
+  std::vector<int64_t> NumReplays() const;
+
   // The logical weights, by state.
   std::map<std::string, std::vector<float>> Weights() const;
   // By rank: bytes of the arena up to the last one that was ever written. For planned memory.

@@ -152,7 +152,6 @@ absl::StatusOr<std::unique_ptr<Device::Recording>> SimulatedDevice::Record(const
   const absl::Status status = queue();
   recording_ = nullptr;
   TACC_RETURN_IF_ERROR(status);
-  ++num_recordings_;
   return std::make_unique<Work>(this, std::move(work));
 }
 

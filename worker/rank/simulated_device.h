@@ -35,7 +35,7 @@ class SimulatedDevice : public Device {
   absl::StatusOr<std::unique_ptr<Mark>> CreateMark() override;
   absl::StatusOr<std::unique_ptr<Recording>> Record(const std::function<absl::Status()>& queue) override;
 
-  int64_t num_recordings() const { return num_recordings_; }
+  // Recordings queued, each time counted.
   int64_t num_replays() const { return num_replays_; }
 
  private:
@@ -58,7 +58,7 @@ class SimulatedDevice : public Device {
   std::deque<std::function<void()>> queue_;
   int64_t num_queued_ = 0, num_done_ = 0;
   std::vector<std::function<void()>>* recording_ = nullptr;  // while recording
-  int64_t num_recordings_ = 0, num_replays_ = 0;
+  int64_t num_replays_ = 0;
 };
 
 }  // namespace tacc::worker
