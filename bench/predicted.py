@@ -86,7 +86,7 @@ def probe(training: Training, cores: int) -> dict:
     probes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) for _ in range(at_once)]
     found = [json.loads(p.communicate()[0]) for p in probes]
     device = found[0]
-    for key in ["memory_bytes_per_second", "link_bytes_per_second", "link_latency_seconds"]:
+    for key in ["matmul_fraction", "memory_bytes_per_second", "link_bytes_per_second", "link_latency_seconds"]:
         device[key] = statistics.median(d[key] for d in found)
     for dtype in device["matmul_flops_per_second"]:
         device["matmul_flops_per_second"][dtype] = statistics.median(d["matmul_flops_per_second"][dtype] for d in found)

@@ -63,6 +63,7 @@ absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, int world, c
                        {"link_bytes_per_second", device.link_bytes_per_second()},
                        {"link_latency_seconds", device.link_latency_seconds()},
                        {"cpus", device.cpus()}};
+  if (device.matmul_fraction() > 0) request["device"]["matmul_fraction"] = device.matmul_fraction();
   if (device.kind() == "cuda") {
     request["device"]["peak_flops_per_second"] = Sorted(device.peak_flops_per_second());
     request["device"]["devices_per_machine"] = device.devices_per_machine();

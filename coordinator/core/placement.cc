@@ -66,6 +66,7 @@ v1::DeviceProfile Weakest(const std::vector<const Worker*>& workers) {
     weakest.set_cpus(std::min(weakest.cpus(), device.cpus() / on_machine[worker->advertise]));
     weakest.set_threads(std::min(weakest.threads(), device.threads()));
     weakest.set_memory_bytes(std::min(weakest.memory_bytes(), device.memory_bytes()));
+    weakest.set_matmul_fraction(std::min(weakest.matmul_fraction(), device.matmul_fraction()));
     weakest.set_memory_bytes_per_second(std::min(weakest.memory_bytes_per_second(), device.memory_bytes_per_second()));
     weakest.set_link_bytes_per_second(std::min(weakest.link_bytes_per_second(), device.link_bytes_per_second()));
     weakest.set_link_latency_seconds(std::max(weakest.link_latency_seconds(), device.link_latency_seconds()));

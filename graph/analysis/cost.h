@@ -18,6 +18,7 @@ struct DeviceProfile {
   int64_t threads = 1;
   int64_t memory_bytes = 0;
   std::map<DType, double> matmul_flops_per_second;
+  double matmul_fraction = 1;        // of those that long computations sustain
   double tf32_flops_per_second = 0;  // of products of f32 in TF32; 0: the device has none
   double memory_bytes_per_second = 0;
   // The vendor's dense peaks, where the device is a known one: what MFU counts. Others count what was measured.

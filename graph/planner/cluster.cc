@@ -152,6 +152,7 @@ Machine MachineOf(const DeviceProfile& device) {
   m.half_flops_per_second = peak(device.matmul_flops_per_second, DType::kBF16);
   m.f32_flops_per_second = peak(device.matmul_flops_per_second, DType::kF32);
   m.tf32_flops_per_second = device.tf32_flops_per_second;
+  m.matmul_fraction = device.matmul_fraction;
   m.memory_bytes = static_cast<double>(device.memory_bytes);
   m.memory_bytes_per_second = device.memory_bytes_per_second;
   m.intra_bytes_per_second = m.inter_bytes_per_second = device.link_bytes_per_second;

@@ -69,9 +69,9 @@ const std::vector<Machine>& MachinePresets();
 absl::StatusOr<Machine> FindMachine(absl::string_view name);
 // All names that FindMachine takes.
 std::vector<std::string> MachineNames();
-// What a probe measured: its figures are reached ones, so the fractions are 1. CPUs are one node. What a GPU's probe
-// does not measure is generic: the slowness of small products and the issue of a captured graph's kernels as in the
-// presets, the network between machines 100 Gb/s a device.
+// What a probe measured: its figures are reached ones, so the fractions are 1 but for what products sustain of their
+// best. CPUs are one node. What a GPU's probe does not measure is generic: the slowness of small products and the issue
+// of a captured graph's kernels as in the presets, the network between machines 100 Gb/s a device.
 Machine MachineOf(const DeviceProfile& device);
 // A device of the machine, as a probe would find it: what it reaches of its peaks.
 DeviceProfile ProfileOf(const Machine& machine);

@@ -100,6 +100,18 @@ TEST(Cluster, MfuCountsTheVendorsPeakOfKnownGpus) {
   EXPECT_STREQ(preset.PeakSource(DType::kF32), "table");
 }
 
+TEST(Cluster, PredictionsTakeWhatIsSustainedAndMfuThePeak) {
+  DeviceProfile cpu;
+  cpu.kind = "cpu";
+  cpu.matmul_flops_per_second = {{DType::kF32, 1e11}};
+  cpu.matmul_fraction = 0.8;
+  cpu.memory_bytes_per_second = 1e10;
+  const Machine m = MachineOf(cpu);
+  EXPECT_NEAR(KernelSeconds(m, DType::kF32, 8e10, 0), 1, 1e-9);
+  EXPECT_NEAR(KernelSeconds(m, DType::kF32, 0, 1e10), 1, 1e-9);
+  EXPECT_EQ(m.CountedPeak(DType::kF32), 1e11);
+}
+
 TEST(Cluster, ProbedGpusOfSeveralMachinesMeetOverANetwork) {
   DeviceProfile gpu = ProbedGpu();
   EXPECT_EQ(MakeCluster(MachineOf(gpu), 16)->num_nodes, 1);

@@ -218,6 +218,7 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   r.Get("device.model", &device.model);
   r.Get("device.threads", &device.threads);
   r.Get("device.memory_bytes", &device.memory_bytes);
+  r.Get("device.matmul_fraction", &device.matmul_fraction);
   r.Get("device.memory_bytes_per_second", &device.memory_bytes_per_second);
   r.Get("device.link_bytes_per_second", &device.link_bytes_per_second);
   r.Get("device.link_latency_seconds", &device.link_latency_seconds);

@@ -130,6 +130,10 @@ class DeviceFields {
   void ReadMeasured(v1::DeviceProfile* profile) {
     profile->set_threads(static_cast<int32_t>(Number("threads")));
     profile->set_memory_bytes(static_cast<int64_t>(Number("memory_bytes")));
+    if (root_.contains("matmul_fraction")) {  // Only of CPUs.
+      profile->set_matmul_fraction(Number("matmul_fraction"));
+      if (!(profile->matmul_fraction() > 0 && profile->matmul_fraction() <= 1)) bad_ = "matmul_fraction";
+    }
     profile->set_memory_bytes_per_second(Number("memory_bytes_per_second"));
     profile->set_link_bytes_per_second(Number("link_bytes_per_second"));
     profile->set_link_latency_seconds(Number("link_latency_seconds"));

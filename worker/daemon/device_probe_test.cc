@@ -17,6 +17,7 @@ using ::testing::HasSubstr;
 
 constexpr char kProbe[] =
     R"({"name":"cpu","kind":"cpu","model":"AMD","threads":2,"memory_bytes":8000,"matmul_flops_per_second":{"f32":9.5e10},)"
+    R"("matmul_fraction":0.9,)"
     R"("memory_bytes_per_second":1.5e10,"link_bytes_per_second":2e9,"link_latency_seconds":1e-4,"cpus":2})";
 
 class DeviceProbeTest : public ::testing::Test {
@@ -48,6 +49,7 @@ TEST_F(DeviceProbeTest, MeasuresOnceForTheSameMachine) {
     EXPECT_EQ(profile->model(), "AMD");
     EXPECT_EQ(profile->threads(), 2);
     EXPECT_EQ(profile->matmul_flops_per_second().at("f32"), 9.5e10);
+    EXPECT_EQ(profile->matmul_fraction(), 0.9);
     EXPECT_EQ(profile->link_latency_seconds(), 1e-4);
     EXPECT_EQ(profile->cpus(), 2);
   }
@@ -173,6 +175,9 @@ TEST(ParseDeviceProfileTest, EachFieldIsNeeded) {
     text.replace(text.find(std::string("\"") + field + "\"") + 1, 1, "_");
     EXPECT_THAT(std::string(ParseDeviceProfile(text).status().message()), HasSubstr(std::string("\"") + field + "\""));
   }
+  std::string faster_than_its_best = kProbe;
+  faster_than_its_best.replace(faster_than_its_best.find("0.9"), 3, "1.1");
+  EXPECT_THAT(std::string(ParseDeviceProfile(faster_than_its_best).status().message()), HasSubstr("matmul_fraction"));
   const std::string gpu = std::string("{") + kLook + "," + kMeasured + ",\"free_memory_bytes\":5}";
   ASSERT_TRUE(ParseDeviceProfile(gpu).ok()) << ParseDeviceProfile(gpu).status();
   for (const char* field :

@@ -2,7 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <arpa/inet.h>
@@ -28,41 +28,68 @@ namespace {
 
 constexpr unsigned kFlushToZeroAndDenormalsAreZero = 0x8040;
 
-// Best rate of m x k by k x n, in floating-point operations per second.
-double MatmulPeak(at::ScalarType dtype, double seconds) {
-  // Shapes of a small, a middle and a large model's layers: rows x inner x columns.
-  constexpr std::array<std::array<int64_t, 3>, 4> kShapes = {
-      {{1024, 512, 1536}, {2048, 1024, 1024}, {1024, 2048, 4096}, {512, 4096, 512}}};
-  double best = 0;
-  for (const auto& [m, k, n] : kShapes) {
-    const at::Tensor a = at::ones({m, k}, dtype), b = at::ones({n, k}, dtype).t();
-    at::Tensor c = at::empty({m, n}, dtype);
-    const double flops = 2.0 * static_cast<double>(m) * static_cast<double>(k) * static_cast<double>(n);
-    const double end = SteadySeconds() + seconds / kShapes.size();
-    at::mm_out(c, a, b);
-    do {
-      const double begin = SteadySeconds();
-      at::mm_out(c, a, b);
-      best = std::max(best, flops / (SteadySeconds() - begin));
-    } while (SteadySeconds() < end);
-  }
-  return best;
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
-// Best rate of y[i] = a*x[i] + y[i] over arrays well beyond the caches: two reads and one write an element.
+// Of products, in floating-point operations per second.
+struct MatmulRate {
+  double best = 0;       // of a single one: the peak
+  double sustained = 0;  // of all kinds in turn, each at the time that half of its repeats stay under
+};
+
+// A machine's clock and neighbours change, and products of some layouts are slower than others: a training step gets
+// less than the best product did.
+MatmulRate MeasureMatmul(at::ScalarType dtype, double seconds) {
+  // Of a small, a middle and a large model's layers: rows x inputs x outputs.
+  constexpr std::array<std::array<int64_t, 3>, 4> kShapes = {
+      {{1024, 512, 1536}, {2048, 1024, 1024}, {1024, 2048, 4096}, {512, 4096, 512}}};
+  constexpr int kProducts = 3;
+  MatmulRate rate;
+  double all_flops = 0, all_seconds = 0;
+  for (const auto& [rows, inputs, outputs] : kShapes) {
+    const at::Tensor x = at::ones({rows, inputs}, dtype), w = at::ones({outputs, inputs}, dtype);
+    const at::Tensor y = at::ones({rows, outputs}, dtype);
+    const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(inputs) * static_cast<double>(outputs);
+    // A layer's output, and the gradients of its input and of its weight.
+    const std::array<std::array<at::Tensor, kProducts>, kProducts> products = {
+        {{x, w.t(), at::empty_like(y)}, {y, w, at::empty_like(x)}, {y.t(), x, at::empty_like(w)}}};
+    for (const auto& [a, b, c] : products) {
+      at::Tensor out = c;
+      at::mm_out(out, a, b);
+      std::vector<double> taken;
+      const double end = SteadySeconds() + seconds / (kShapes.size() * kProducts);
+      do {
+        const double begin = SteadySeconds();
+        at::mm_out(out, a, b);
+        taken.push_back(SteadySeconds() - begin);
+      } while (SteadySeconds() < end);
+      rate.best = std::max(rate.best, flops / *std::min_element(taken.begin(), taken.end()));
+      all_flops += flops;
+      all_seconds += Median(std::move(taken));
+    }
+  }
+  rate.sustained = all_flops / all_seconds;
+  return rate;
+}
+
+// What half of the passes of y[i] = a*x[i] + y[i] over arrays well beyond the caches reach: two reads and one write an
+// element.
 double MemoryBandwidth(int threads) {
   const int64_t n = int64_t{16} << 20;
   std::vector<float> x(n, 1.0f), y(n, 2.0f);
   float* xs = x.data();
   float* ys = y.data();
-  double best = 0;
+  std::vector<double> rates;
   for (int repeat = 0; repeat < 8; ++repeat) {
     const double begin = SteadySeconds();
 #pragma omp parallel for simd num_threads(threads) schedule(static)
     for (int64_t i = 0; i < n; ++i) ys[i] = 0.5f * xs[i] + ys[i];
-    best = std::max(best, 3.0 * static_cast<double>(n) * sizeof(float) / (SteadySeconds() - begin));
+    rates.push_back(3.0 * static_cast<double>(n) * sizeof(float) / (SteadySeconds() - begin));
   }
-  return best;
+  return Median(std::move(rates));
 }
 
 bool SendAll(int fd, const char* data, size_t bytes) {
@@ -154,7 +181,8 @@ std::string ProbeDevice(int threads) {
   constexpr double kSecondsPerDtype = 2.0;
   const Link link = MeasureLoopback();
   const Machine machine = ThisMachine();
-  const double f32 = MatmulPeak(at::kFloat, kSecondsPerDtype);
+  const MatmulRate f32 = MeasureMatmul(at::kFloat, kSecondsPerDtype);
+  const MatmulRate bf16 = MeasureMatmul(at::kBFloat16, kSecondsPerDtype);
   const nlohmann::json device = {{"name", "cpu"},
                                  {"kind", "cpu"},
                                  {"model", machine.cpu_model},
@@ -162,7 +190,8 @@ std::string ProbeDevice(int threads) {
                                  {"memory_bytes", machine.memory_bytes},
                                  {"matmul_flops_per_second",
                                   // Our kernels compute products of f16 in f32.
-                                  {{"f32", f32}, {"bf16", MatmulPeak(at::kBFloat16, kSecondsPerDtype)}, {"f16", f32}}},
+                                  {{"f32", f32.best}, {"bf16", bf16.best}, {"f16", f32.best}}},
+                                 {"matmul_fraction", (f32.sustained / f32.best + bf16.sustained / bf16.best) / 2},
                                  {"memory_bytes_per_second", MemoryBandwidth(threads)},
                                  {"link_bytes_per_second", link.bytes_per_second},
                                  {"link_latency_seconds", link.latency_seconds},
