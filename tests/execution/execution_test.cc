@@ -1,24 +1,22 @@
 // Compiled programs on the executor with the CPU's kernels, ranks being threads of this process: a planned program in a
 // poisoned arena against the same program with memory of its own for every value, and every layout against one rank.
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
-#include <random>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "graph/ir/sequence_order.h"
+#include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
 #include "graph/passes/pipeline.h"
 #include "graph/passes/test_model.h"
 #include "gtest/gtest.h"
-#include "tests/ranks/in_process_ranks.h"
+#include "tests/execution/training_run.h"
 
 namespace tacc::worker {
 namespace {
 
 constexpr int64_t kGlobalBatch = 12, kSeq = 6, kVocab = 13;
-constexpr int kSteps = 4;
+constexpr int64_t kSteps = 4;
 
 struct Layout {
   int64_t dp, fsdp, accumulation;
@@ -44,14 +42,15 @@ std::string Name(const Layout& l) {
 // Enough to cut.
 int NumLayers(const Layout& layout) { return layout.pp * layout.chunks > 2 ? 4 : 2; }
 
-std::vector<graph::Program> CompileLayout(const Layout& layout, const graph::OpTable& ops, int layers = 2) {
+absl::StatusOr<std::vector<graph::Program>> CompileLayout(const Layout& layout, const graph::OpTable& ops,
+                                                          int layers = 2) {
   graph::ParseOptions parse;
   parse.symbols = {{"B", kGlobalBatch / layout.accumulation}, {"S", kSeq}};
   // Without norms before its MLPs the model's activations grow with its depth.
   const char* init = layers > 2 ? "normal(0.2)" : "normal(0.5)";
-  const auto forward =
-      graph::ParseGraph(absl::StrReplaceAll(graph::TestModelText(layers), {{"normal(0.5)", init}}), parse);
-  EXPECT_TRUE(forward.ok()) << forward.status();
+  TACC_ASSIGN_OR_RETURN(
+      const graph::Graph forward,
+      graph::ParseGraph(absl::StrReplaceAll(graph::TestModelText(layers), {{"normal(0.5)", init}}), parse));
   graph::CompileOptions options;
   options.training.accumulation = layout.accumulation;
   options.training.learning_rate = 1e-2;
@@ -77,56 +76,13 @@ std::vector<graph::Program> CompileLayout(const Layout& layout, const graph::OpT
   options.stages.units = options.schedule.units;
   options.stages.schedule = layout.schedule;
   options.stages.num_chunks = layout.chunks;
-  const auto compiled = graph::Compile(*forward, ops, options);
-  EXPECT_TRUE(compiled.ok()) << compiled.status();
-  return compiled->stages;
-}
-
-// Row r of the global batch of `step`; one target in five is ignored, so ranks hold different counts.
-MicroBatch MakeBatch(int step, int64_t first, int64_t rows) {
-  MicroBatch batch{first, rows, kSeq, {}, {}};
-  for (int64_t r = first; r < first + rows; ++r) {
-    std::mt19937 random(static_cast<uint32_t>(step * 1000 + r));
-    for (int64_t s = 0; s < kSeq; ++s) {
-      batch.tokens.push_back(static_cast<int32_t>(random() % kVocab));
-      const uint32_t target = random();
-      batch.targets.push_back(target % 5 == 0 ? -1 : static_cast<int32_t>(target % kVocab));
-    }
-  }
-  return batch;
+  TACC_ASSIGN_OR_RETURN(graph::Compiled compiled, graph::Compile(forward, ops, options));
+  return std::move(compiled.stages);
 }
 
 using Memory = InProcessRanks::Memory;
 
-struct Result {
-  std::vector<double> losses, norms;
-  double eval_loss = 0;
-  std::map<std::string, std::vector<float>> weights;  // Logical.
-  std::vector<int64_t> highest_touched;               // By rank.
-  std::vector<int64_t> num_replays;                   // By rank.
-};
-
-Result Train(const std::vector<graph::Program>& stages, const graph::OpTable& ops, Memory memory, uint64_t seed = 7) {
-  Result result;
-  const auto ranks = InProcessRanks::Create(&stages, &ops, memory);
-  EXPECT_TRUE(ranks.ok()) << ranks.status();
-  if (!ranks.ok()) return result;
-  const int64_t rows = kGlobalBatch / (*ranks)->num_micro_batches();
-  const BatchSource batches = [rows](int64_t step, int64_t m) {
-    return MakeBatch(static_cast<int>(step), m * rows, rows);
-  };
-  TrainingLog log;
-  absl::Status status = (*ranks)->Initialize(seed);
-  status.Update((*ranks)->Train(0, kSteps, batches, &log));
-  const absl::StatusOr<double> eval_loss = (*ranks)->Evaluate(99, batches);
-  status.Update(eval_loss.status());
-  EXPECT_TRUE(status.ok()) << status;
-  if (!status.ok()) return result;
-  result = {log.losses(), log.norms(), *eval_loss, (*ranks)->Weights(), {}};
-  if (memory == Memory::kSimulatedDevice) result.num_replays = (*ranks)->NumReplays();
-  if (memory == Memory::kPlanned) result.highest_touched = (*ranks)->HighestTouched();
-  return result;
-}
+constexpr RandomTraining kTraining = {kGlobalBatch, kSeq, kVocab, kSteps};
 
 class PlannedTest : public testing::TestWithParam<Layout> {};
 class ExecutionTest : public testing::TestWithParam<Layout> {};
@@ -135,78 +91,56 @@ class NarrowTest : public testing::TestWithParam<Layout> {};
 // The planner's offsets change where values lie and nothing else; what it planned is what is used.
 TEST_P(PlannedTest, GivesTheSameBitsAsMemoryOfItsOwn) {
   const graph::OpTable ops;
-  const std::vector<graph::Program> stages = CompileLayout(GetParam(), ops, NumLayers(GetParam()));
-  const Result planned = Train(stages, ops, Memory::kPlanned), own = Train(stages, ops, Memory::kOwn);
-  ASSERT_EQ(planned.losses.size(), static_cast<size_t>(kSteps));
-  EXPECT_EQ(planned.losses, own.losses);
-  EXPECT_EQ(planned.norms, own.norms);
-  EXPECT_EQ(planned.eval_loss, own.eval_loss);
-  EXPECT_EQ(planned.weights, own.weights);
+  const auto stages = CompileLayout(GetParam(), ops, NumLayers(GetParam()));
+  ASSERT_TRUE(stages.ok()) << stages.status();
+  const auto planned = RunTraining(kTraining, *stages, ops, Memory::kPlanned);
+  const auto own = RunTraining(kTraining, *stages, ops, Memory::kOwn);
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  ASSERT_TRUE(own.ok()) << own.status();
+  EXPECT_EQ(planned->losses, own->losses);
+  EXPECT_EQ(planned->norms, own->norms);
+  EXPECT_EQ(planned->eval_loss, own->eval_loss);
+  EXPECT_EQ(planned->weights, own->weights);
   // On a device that is apart from the host and behind it.
-  const Result apart = Train(stages, ops, Memory::kSimulatedDevice);
-  EXPECT_EQ(planned.losses, apart.losses);
-  EXPECT_EQ(planned.norms, apart.norms);
-  EXPECT_EQ(planned.eval_loss, apart.eval_loss);
-  EXPECT_EQ(planned.weights, apart.weights);
-  for (int64_t count : apart.num_replays) EXPECT_GT(count, 0);
-  for (size_t rank = 0; rank < planned.highest_touched.size(); ++rank) {
-    const int64_t arena_bytes = ProgramOf(stages, static_cast<int64_t>(rank)).arena_bytes;
-    EXPECT_LE(planned.highest_touched[rank], arena_bytes);
-    EXPECT_GT(planned.highest_touched[rank], arena_bytes - graph::kArenaAlignment);
+  const auto apart = RunTraining(kTraining, *stages, ops, Memory::kSimulatedDevice);
+  ASSERT_TRUE(apart.ok()) << apart.status();
+  EXPECT_EQ(planned->losses, apart->losses);
+  EXPECT_EQ(planned->norms, apart->norms);
+  EXPECT_EQ(planned->eval_loss, apart->eval_loss);
+  EXPECT_EQ(planned->weights, apart->weights);
+  for (int64_t count : apart->num_replays) EXPECT_GT(count, 0);
+  for (size_t rank = 0; rank < planned->highest_touched.size(); ++rank) {
+    const int64_t arena_bytes = ProgramOf(*stages, static_cast<int64_t>(rank)).arena_bytes;
+    EXPECT_LE(planned->highest_touched[rank], arena_bytes);
+    EXPECT_GT(planned->highest_touched[rank], arena_bytes - graph::kArenaAlignment);
   }
 }
 
 TEST_P(ExecutionTest, EqualsOneRank) {
   const int layers = NumLayers(GetParam());
   const graph::OpTable ops;
-  const Result one = Train(CompileLayout({1, 1, 1}, ops, layers), ops, Memory::kPlanned);
-  const Result many = Train(CompileLayout(GetParam(), ops, layers), ops, Memory::kPlanned);
-  ASSERT_EQ(one.losses.size(), static_cast<size_t>(kSteps));
-  ASSERT_EQ(many.losses.size(), static_cast<size_t>(kSteps));
-  EXPECT_LT(one.losses.back(), one.losses.front());
+  const auto whole = CompileLayout({1, 1, 1}, ops, layers), split = CompileLayout(GetParam(), ops, layers);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  ASSERT_TRUE(split.ok()) << split.status();
+  const auto one = RunTraining(kTraining, *whole, ops, Memory::kPlanned),
+             many = RunTraining(kTraining, *split, ops, Memory::kPlanned);
+  ASSERT_TRUE(one.ok()) << one.status();
+  ASSERT_TRUE(many.ok()) << many.status();
+  EXPECT_LT(one->losses.back(), one->losses.front());
   // Only the order of sums differs.
-  const double loss_tolerance = 1e-6, norm_tolerance = 1e-5, weight_tolerance = 2e-5;
-  for (int step = 0; step < kSteps; ++step) {
-    EXPECT_NEAR(many.losses[step], one.losses[step], loss_tolerance * one.losses[step]) << step;
-    EXPECT_NEAR(many.norms[step], one.norms[step], norm_tolerance * one.norms[step]) << step;
-  }
-  EXPECT_NEAR(many.eval_loss, one.eval_loss, loss_tolerance * one.eval_loss);
-  ASSERT_EQ(many.weights.size(), one.weights.size());
-  for (const auto& [name, weight] : one.weights) {
-    const std::vector<float>& other = many.weights.at(name);
-    ASSERT_EQ(other.size(), weight.size()) << name;
-    for (size_t i = 0; i < weight.size(); ++i)
-      ASSERT_NEAR(other[i], weight[i], weight_tolerance) << name << "[" << i << "]";
-  }
+  ExpectNear(*many, *one, {.losses = 1e-6, .norms = 1e-5, .weights = 2e-5});
 }
 
-// How far runs are from the same runs in f32 on one rank: root mean squares over all steps, elements and runs.
-struct Deviation {
-  double losses = 0, norms = 0, weights = 0;
-};
+constexpr uint64_t kSeeds = 8;
 
-constexpr int kSeeds = 8;
-
-Deviation DeviationOf(const Layout& layout, const std::vector<Result>& f32, const graph::OpTable& ops) {
-  const std::vector<graph::Program> program = CompileLayout(layout, ops);
-  Deviation sum;
-  int64_t num_losses = 0, num_weights = 0;
-  for (int seed = 0; seed < kSeeds; ++seed) {
-    const Result run = Train(program, ops, Memory::kPlanned, seed);
-    const auto square = [](double x) { return x * x; };
-    for (int step = 0; step < kSteps; ++step) {
-      sum.losses += square(run.losses[step] / f32[seed].losses[step] - 1);
-      sum.norms += square(run.norms[step] / f32[seed].norms[step] - 1);
-      ++num_losses;
-    }
-    for (const auto& [name, weight] : f32[seed].weights) {
-      for (size_t i = 0; i < weight.size(); ++i) sum.weights += square(run.weights.at(name)[i] - weight[i]);
-      num_weights += static_cast<int64_t>(weight.size());
-    }
+absl::StatusOr<std::vector<TrainingRun>> RunSeeds(const Layout& layout, const graph::OpTable& ops) {
+  TACC_ASSIGN_OR_RETURN(const std::vector<graph::Program> program, CompileLayout(layout, ops));
+  std::vector<TrainingRun> runs;
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    TACC_ASSIGN_OR_RETURN(TrainingRun run, RunTraining(kTraining, program, ops, Memory::kPlanned, seed));
+    runs.push_back(std::move(run));
   }
-  return {std::sqrt(sum.losses / static_cast<double>(num_losses)),
-          std::sqrt(sum.norms / static_cast<double>(num_losses)),
-          std::sqrt(sum.weights / static_cast<double>(num_weights))};
+  return runs;
 }
 
 // What a rank rounds differs by layout: its own part of a weight's gradient, of a row's statistics. So does where f32
@@ -214,12 +148,13 @@ Deviation DeviationOf(const Layout& layout, const std::vector<Result>& f32, cons
 // measured here.
 TEST_P(NarrowTest, IsAsNearToF32AsOneRank) {
   const graph::OpTable ops;
-  const std::vector<graph::Program> whole = CompileLayout({1, 1, 1}, ops);
-  std::vector<Result> f32;
-  for (int seed = 0; seed < kSeeds; ++seed) f32.push_back(Train(whole, ops, Memory::kPlanned, seed));
   const graph::DType narrow = GetParam().compute_dtype == graph::DType::kF16 ? graph::DType::kF16 : graph::DType::kBF16;
-  const Deviation one = DeviationOf({1, 1, 1, narrow}, f32, ops);
-  const Deviation many = DeviationOf(GetParam(), f32, ops);
+  const auto f32 = RunSeeds({1, 1, 1}, ops), one_rank = RunSeeds({1, 1, 1, narrow}, ops);
+  const auto ranks = RunSeeds(GetParam(), ops);
+  ASSERT_TRUE(f32.ok()) << f32.status();
+  ASSERT_TRUE(one_rank.ok()) << one_rank.status();
+  ASSERT_TRUE(ranks.ok()) << ranks.status();
+  const RunTolerance one = Deviation(*one_rank, *f32), many = Deviation(*ranks, *f32);
   std::printf("losses %.2e (one rank %.2e), norms %.2e (%.2e), weights %.2e (%.2e)\n", many.losses, one.losses,
               many.norms, one.norms, many.weights, one.weights);
   EXPECT_GT(one.losses, 1e-6) << "one rank rounds nothing";

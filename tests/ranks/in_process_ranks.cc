@@ -39,11 +39,11 @@ void Append(T value, std::vector<char>* bytes) {
 
 class InProcessRanks::Rank {
  public:
-  Rank(const graph::Program& program, int rank, Memory memory)
+  Rank(const graph::Program& program, int rank, Memory memory, const KernelTable* kernels)
       : program_(program),
         rank_(rank),
         memory_(memory),
-        device_(MakeDevice(memory, &kernels_)),
+        device_(MakeDevice(memory, kernels)),
         collectives_(rank, static_cast<int>(program.mesh.num_ranks())),
         staged_(device_.get(), &collectives_),
         states_(&program, rank, device_.get(), [this](const std::string& name) { return executor_->state(name); }) {}
@@ -160,15 +160,14 @@ class InProcessRanks::Rank {
     return pointers;
   }
 
-  const graph::Program& program_;
-  const int rank_;
   static std::unique_ptr<Device> MakeDevice(Memory memory, const KernelTable* kernels) {
     if (memory == Memory::kSimulatedDevice) return std::make_unique<SimulatedDevice>(kernels);
     return std::make_unique<HostDevice>(kernels);
   }
 
+  const graph::Program& program_;
+  const int rank_;
   const Memory memory_;
-  const CpuKernelTable kernels_;
   const std::unique_ptr<Device> device_;
   Collectives collectives_;
   StagedCollectives staged_;
@@ -181,16 +180,18 @@ const graph::Program& ProgramOf(const std::vector<graph::Program>& stages, int64
   return stages.size() == 1 ? stages[0] : stages[graph::StageOf(stages[0].mesh, rank)];
 }
 
-InProcessRanks::InProcessRanks() = default;
+InProcessRanks::InProcessRanks() : cpu_kernels_(std::make_unique<CpuKernelTable>()) {}
 InProcessRanks::~InProcessRanks() = default;
 
 absl::StatusOr<std::unique_ptr<InProcessRanks>> InProcessRanks::Create(const std::vector<graph::Program>* stages,
-                                                                       const graph::OpTable* ops, Memory memory) {
+                                                                       const graph::OpTable* ops, Memory memory,
+                                                                       const KernelTable* kernels) {
   auto ranks = std::unique_ptr<InProcessRanks>(new InProcessRanks);
+  if (kernels == nullptr) kernels = ranks->cpu_kernels_.get();
   const int world = static_cast<int>((*stages)[0].mesh.num_ranks());
   ranks->transports_ = MakeInProcessTransports(world, absl::Seconds(60));
   for (int rank = 0; rank < world; ++rank)
-    ranks->ranks_.push_back(std::make_unique<Rank>(ProgramOf(*stages, rank), rank, memory));
+    ranks->ranks_.push_back(std::make_unique<Rank>(ProgramOf(*stages, rank), rank, memory, kernels));
   TACC_RETURN_IF_ERROR(
       ranks->ForEachRank([&](Rank& rank) { return rank.Bind(*ops, ranks->transports_[rank.rank()].get()); }));
   return ranks;

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "graph/ir/program.h"
 #include "graph/ops/op.h"
+#include "worker/rank/kernel_table.h"
 #include "worker/rank/transport.h"
 
 namespace tacc::worker {
@@ -42,9 +43,11 @@ class InProcessRanks {
   // device that does nothing before it is waited for and whose memory the host cannot touch, two steps in flight.
   enum class Memory { kPlanned, kOwn, kSimulatedDevice };
 
-  // Binds each rank to the program of its stage. `stages` and `ops` must outlive the object. Arenas are poisoned first.
+  // Binds each rank to the program of its stage. `stages`, `ops` and `kernels` (null: those of the CPU) must outlive
+  // the object. Arenas are poisoned first.
   static absl::StatusOr<std::unique_ptr<InProcessRanks>> Create(const std::vector<graph::Program>* stages,
-                                                                const graph::OpTable* ops, Memory memory);
+                                                                const graph::OpTable* ops, Memory memory,
+                                                                const KernelTable* kernels = nullptr);
   ~InProcessRanks();
 
   // Of a step.
@@ -76,6 +79,7 @@ class InProcessRanks {
   InProcessRanks();
   absl::Status ForEachRank(const std::function<absl::Status(Rank&)>& run) const;
 
+  const std::unique_ptr<KernelTable> cpu_kernels_;
   std::vector<std::unique_ptr<Transport>> transports_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
