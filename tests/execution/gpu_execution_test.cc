@@ -1,6 +1,8 @@
 // Whole trainings with the kernels of a GPU as they run on the host (kernels/cuda/launch.h), bound by the GPU's table,
 // on a device that is apart from the host and behind it: planned memory, steps in flight, recordings that are replayed.
 // Against the same programs with the CPU's kernels.
+#include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -109,6 +111,55 @@ TEST_P(GpuExecutionTest, EqualsTheCpuInF32) {
   EXPECT_NE(cpu->losses.back(), cpu->losses.front());
   // The order of sums differs, as between layouts on CPUs.
   ExpectNear(*gpu, *cpu, {.losses = 1e-6, .norms = 1e-5, .weights = 2e-5});
+}
+
+// The GPU's kernels, each node by itself.
+class OneByOne : public KernelTable {
+ public:
+  absl::StatusOr<Kernel> Prepare(const KernelRequest& request) const override { return kernels_.Prepare(request); }
+
+ private:
+  const CudaKernelTable kernels_;
+};
+
+// The GPU's kernels; counts updates of parameters, and the calls that do them.
+class Counting : public KernelTable {
+ public:
+  absl::StatusOr<Kernel> Prepare(const KernelRequest& request) const override { return kernels_.Prepare(request); }
+  absl::StatusOr<Joint> PrepareFirst(absl::Span<const KernelRequest> requests,
+                                     const KeepOnDevice& keep) const override {
+    TACC_ASSIGN_OR_RETURN(Joint joint, kernels_.PrepareFirst(requests, keep));
+    if (requests.front().node->op == "adamw") {
+      num_updates += static_cast<int64_t>(joint.num_nodes);
+      ++num_calls;
+    }
+    return joint;
+  }
+
+  mutable std::atomic<int64_t> num_updates = 0, num_calls = 0;
+
+ private:
+  const CudaKernelTable kernels_;
+};
+
+TEST_P(GpuExecutionTest, UpdatesAllParametersInOneCall) {
+  const graph::OpTable ops;
+  const auto stages = Compile(GetParam(), graph::DType::kF32, ops);
+  ASSERT_TRUE(stages.ok()) << stages.status();
+  constexpr InProcessRanks::Memory kMemory = InProcessRanks::Memory::kSimulatedDevice;
+  const OneByOne one_by_one;
+  const Counting joint;
+  const auto wanted = RunTraining(kTraining, *stages, ops, kMemory, 7, &one_by_one);
+  const auto run = RunTraining(kTraining, *stages, ops, kMemory, 7, &joint);
+  ASSERT_TRUE(wanted.ok()) << wanted.status();
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->losses, wanted->losses);
+  EXPECT_EQ(run->weights, wanted->weights);
+  const std::vector<graph::Node>& nodes = (*stages)[0].FindGraph(graph::kUpdateGraph)->nodes;
+  const int64_t num_ranks = (*stages)[0].mesh.num_ranks();
+  EXPECT_EQ(joint.num_calls.load(), num_ranks);
+  EXPECT_EQ(joint.num_updates.load(),
+            num_ranks * std::count_if(nodes.begin(), nodes.end(), [](const auto& node) { return node.op == "adamw"; }));
 }
 
 // What is rounded to bf16 differs by kernel; it may not cost more than it costs the CPU's: measured here.

@@ -412,14 +412,18 @@ absl::StatusOr<Kernel> SumSquares(const Binding& b) {
   return Kernel([bounds = b.in_bounds(0), x = b.in(0), y = b.out(0)] { device::SumSquares(x, bounds, y); });
 }
 
+device::AdamWParameters AdamWParametersOf(const Binding& b) {
+  return {.beta1 = b.attr<double>("beta1"),
+          .beta2 = b.attr<double>("beta2"),
+          .epsilon = b.attr<double>("epsilon"),
+          .weight_decay = b.attr<double>("weight_decay")};
+}
+
+device::AdamWScalars AdamWScalarsOf(const Binding& b) { return {b.in(4), b.in(5), b.in(6), b.in(7)}; }
+
 absl::StatusOr<Kernel> AdamW(const Binding& b) {
-  const device::AdamWParameters p{.beta1 = b.attr<double>("beta1"),
-                                  .beta2 = b.attr<double>("beta2"),
-                                  .epsilon = b.attr<double>("epsilon"),
-                                  .weight_decay = b.attr<double>("weight_decay")};
-  const device::AdamWScalars scalars{b.in(4), b.in(5), b.in(6), b.in(7)};
-  return Kernel([p, scalars, w = b.in(0), m = b.in(1), v = b.in(2), g = b.in(3), new_w = b.out(0), new_m = b.out(1),
-                 new_v = b.out(2),
+  return Kernel([p = AdamWParametersOf(b), scalars = AdamWScalarsOf(b), w = b.in(0), m = b.in(1), v = b.in(2),
+                 g = b.in(3), new_w = b.out(0), new_m = b.out(1), new_v = b.out(2),
                  copy = b.out_or_absent(3)] { device::AdamW(w, m, v, g, scalars, p, new_w, new_m, new_v, copy); });
 }
 

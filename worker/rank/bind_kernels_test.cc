@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/types/span.h"
 #include "graph/ops/op_cases.h"
 #include "kernels/cpu/counting_allocator.h"
 #include "kernels/reference/buffer.h"
@@ -207,6 +209,48 @@ TEST(Kernels, LeaveAttentionToWhoIsFaster) {
   Trial further("attention_continue " + qkv + " f64[1,4,2,3] f64[1,2,4] causal=true scale=0.7");
   EXPECT_TRUE(table.Prepare(further.request()).ok());
   EXPECT_EQ(asked, 3);
+}
+
+// Four updates of parameters of different sizes; the last one writes into the third one's gradient.
+TEST(Kernels, UpdateParametersInOneCall) {
+  const auto make = [] {
+    std::vector<std::unique_ptr<Trial>> trials;
+    for (const char* dims : {"[3,5]", "[17000]", "[1]", "[1]"}) {
+      const std::string text = absl::StrReplaceAll(
+          "adamw f32D f32D f32D f32D f32[] f32[] f32[] f32[] beta1=0.9 beta2=0.95 epsilon=1e-08 weight_decay=0.1",
+          {{"D", dims}});
+      trials.push_back(std::make_unique<Trial>(text));
+    }
+    trials[3]->request().out[0] = trials[2]->request().in[3];
+    return trials;
+  };
+  std::vector<std::unique_ptr<Trial>> joint = make(), single = make();
+  std::vector<KernelRequest> requests;
+  for (const auto& trial : joint) requests.push_back(trial->request());
+  std::vector<std::vector<char>> kept;
+  const KernelTable::KeepOnDevice keep = [&kept](const std::vector<char>& bytes) -> absl::StatusOr<const void*> {
+    return kept.emplace_back(bytes).data();
+  };
+  const absl::StatusOr<KernelTable::Joint> first = Table().PrepareFirst(requests, keep);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->num_nodes, 3u);
+  EXPECT_EQ(kept.size(), 1u);
+  const absl::StatusOr<KernelTable::Joint> last = Table().PrepareFirst(absl::MakeConstSpan(requests).subspan(3), keep);
+  ASSERT_TRUE(last.ok()) << last.status();
+  EXPECT_EQ(last->num_nodes, 1u);
+  first->kernel();
+  last->kernel();
+  for (const auto& trial : single) (*Table().Prepare(trial->request()))();
+  for (size_t i = 0; i < joint.size(); ++i) {
+    for (size_t r = 0; r < 3; ++r)
+      EXPECT_EQ(joint[i]->result(r).values, single[i]->result(r).values) << i << ", result " << r;
+  }
+  EXPECT_NE(joint[1]->result(0).values[16999], joint[1]->array(0).values[16999]);
+  const absl::StatusOr<KernelTable::Joint> full =
+      Table().PrepareFirst(requests, [](const std::vector<char>&) -> absl::StatusOr<const void*> {
+        return absl::ResourceExhaustedError("no memory");
+      });
+  EXPECT_TRUE(absl::IsResourceExhausted(full.status()));
 }
 
 TEST(Kernels, RefuseAttentionThatIsTooWide) {

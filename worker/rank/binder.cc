@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "graph/ir/status_macros.h"
 #include "worker/rank/bound_graph.h"
 
@@ -111,6 +113,7 @@ absl::StatusOr<Executor::BoundGraph*> Executor::Binder::BindGraph(const graph::G
   bound.graph = &graph;
   views_.assign(graph.values.size(), TensorView());
   tickets_.assign(graph.values.size(), nullptr);
+  requests_.clear();
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     if (absl::Status status = BindNode(graph, static_cast<int>(i), bound); !status.ok()) {
       Instruction instruction;
@@ -118,8 +121,42 @@ absl::StatusOr<Executor::BoundGraph*> Executor::Binder::BindGraph(const graph::G
       return executor_.Annotate(bound, instruction, status);
     }
   }
+  TACC_RETURN_IF_ERROR(PrepareKernels(bound));
   CutIntoParts(bound);
   return &bound;
+}
+
+absl::Status Executor::Binder::PrepareKernels(BoundGraph& bound) {
+  const KernelTable& table = executor_.options_.device->kernels();
+  const auto op = [&](const Instruction& instruction) -> const std::string& {
+    return bound.graph->nodes[instruction.node].op;
+  };
+  std::vector<Instruction> given = std::exchange(bound.instructions, {});
+  for (size_t i = 0; i < given.size();) {
+    Instruction& first = bound.instructions.emplace_back(std::move(given[i]));
+    if (first.request < 0) {
+      ++i;
+      continue;
+    }
+    size_t end = i + 1;
+    while (end < given.size() && given[end].request >= 0 && op(given[end]) == op(first)) ++end;
+    absl::StatusOr<KernelTable::Joint> joint =
+        table.PrepareFirst(absl::MakeConstSpan(requests_).subspan(first.request, end - i),
+                           [this](const std::vector<char>& bytes) { return KeepOnDevice(bytes); });
+    if (!joint.ok()) return executor_.Annotate(bound, first, joint.status());
+    first.kernel = std::move(joint->kernel);
+    i += joint->num_nodes;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<const void*> Executor::Binder::KeepOnDevice(const std::vector<char>& bytes) {
+  Device& device = *executor_.options_.device;
+  TACC_ASSIGN_OR_RETURN(std::unique_ptr<Arena> memory, device.AllocateDevice(static_cast<int64_t>(bytes.size())));
+  device.Upload(bytes.data(), Flat(memory->data(), static_cast<int64_t>(bytes.size())));
+  TACC_RETURN_IF_ERROR(device.Synchronize());
+  executor_.kept_.push_back(std::move(memory));
+  return executor_.kept_.back()->data();
 }
 
 void Executor::Binder::CutIntoParts(BoundGraph& bound) const {
@@ -317,7 +354,8 @@ absl::Status Executor::Binder::BindNode(const graph::Graph& graph, int index, Bo
       request.out.push_back(views_[v]);
       request.out_ranges.push_back(RangesOf(graph.values[v], program_.mesh, executor_.options_.rank));
     }
-    TACC_ASSIGN_OR_RETURN(instruction.kernel, executor_.options_.device->kernels().Prepare(request));
+    instruction.request = static_cast<int>(requests_.size());
+    requests_.push_back(std::move(request));
   }
   bound.instructions.push_back(std::move(instruction));
   return absl::OkStatus();

@@ -23,7 +23,8 @@ struct Executor::Instruction {
   enum class Kind { kKernel, kInput, kOutput, kCollective, kStart, kWait, kPost, kFinish };
   Kind kind = Kind::kKernel;
   int node = 0;                          // Index in the graph: what is published and named in errors.
-  Kernel kernel;                         // kKernel
+  Kernel kernel;                         // kKernel: of this node, and maybe of some that follow
+  int request = -1;                      // kKernel, while it is bound: of the binder's requests, for its kernel
   int input = 0;                         // kInput: index in inputs()
   OutputPlace* output = nullptr;         // kOutput
   kernels::TensorView view;              // kInput, kOutput
@@ -70,6 +71,9 @@ class Executor::Binder {
   absl::Status BindInput(const graph::Graph& graph, const graph::Node& node, BoundGraph& bound,
                          Instruction& instruction);
   absl::Status PlaceResults(const graph::Graph& graph, const graph::Node& node);
+  // Makes the instructions' kernels of their requests; nodes that the device does in one call become one instruction.
+  absl::Status PrepareKernels(BoundGraph& bound);
+  absl::StatusOr<const void*> KeepOnDevice(const std::vector<char>& bytes);
   absl::StatusOr<kernels::TensorView> ViewOf(const graph::TensorType& type, char* data) const;
   // With an arena the planned place, in a stash this micro-batch's copy of it; else new memory.
   absl::StatusOr<char*> Memory(int64_t offset, int64_t bytes);
@@ -84,6 +88,7 @@ class Executor::Binder {
   std::vector<kernels::TensorView> views_;                         // Of the values of the graph being bound.
   std::vector<std::shared_ptr<CollectiveQueue::Ticket>> tickets_;  // By value: the collective under way that makes it.
   std::map<std::pair<int64_t, int64_t>, std::shared_ptr<UnderWay>> messages_;  // By channel and slot.
+  std::vector<KernelRequest> requests_;                                        // Of the graph being bound, in order.
 };
 
 }  // namespace tacc::worker

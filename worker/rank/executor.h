@@ -43,7 +43,7 @@ struct ExecutorOptions {
 struct ProfileEntry {
   std::string op;
   std::string module;
-  int64_t count = 0;
+  int64_t count = 0;  // calls; a GPU does several nodes in one
   double seconds = 0;
 };
 
@@ -147,6 +147,7 @@ class Executor {
   int64_t num_micro_batches_ = 0;
   std::map<std::string, std::vector<kernels::TensorView>> states_;  // By copy.
   std::vector<std::unique_ptr<char[]>> owned_;                      // Memory of values and states without an arena.
+  std::vector<std::unique_ptr<Arena>> kept_;                        // What kernels read on the device.
   // A graph is bound once for each combination of the copies of stashes that its calls work on.
   std::map<std::pair<std::string, std::vector<int64_t>>, std::unique_ptr<BoundGraph>> graphs_;
   std::vector<BoundCall> step_, eval_;

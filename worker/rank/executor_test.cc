@@ -233,6 +233,76 @@ TEST(Executor, AKernelThatThrowsNamesItsNode) {
   EXPECT_EQ((*executor)->RunStep({{x}, {x}}).message(), "graph update, node 2 (add): no luck");
 }
 
+// Adds that follow each other are one call, which reads a constant that it has put on the device: their number.
+TEST(Executor, NodesInARowMayBecomeOneCall) {
+  class Joining : public KernelTable {
+   public:
+    absl::StatusOr<Kernel> Prepare(const KernelRequest& request) const override { return naive_.Prepare(request); }
+    absl::StatusOr<Joint> PrepareFirst(absl::Span<const KernelRequest> requests,
+                                       const KeepOnDevice& keep) const override {
+      if (requests.front().node->op != "add") return KernelTable::PrepareFirst(requests, keep);
+      std::vector<Kernel> kernels;
+      for (const KernelRequest& request : requests.first(std::min<size_t>(requests.size(), 2)))
+        kernels.push_back(*Prepare(request));
+      const auto count = static_cast<char>(kernels.size());
+      absl::StatusOr<const void*> kept = keep({count});
+      if (!kept.ok()) return kept.status();
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(*kept) % 64, 0u);
+      const auto run = [this, kernels, count, kept = static_cast<const char*>(*kept)] {
+        EXPECT_EQ(*kept, count);
+        ++num_calls;
+        for (const Kernel& kernel : kernels) kernel();
+      };
+      return Joint{run, kernels.size()};
+    }
+
+    mutable int num_calls = 0;
+
+   private:
+    const NaiveKernels naive_;
+  };
+  const auto program = graph::ParseProgram(R"(tacc.program 1 planned
+mesh fsdp=1
+stage 0 of 1
+arena bytes=640 workspace=0
+state "weights/w" : f32[4] of f32[4] shard=[-] kind=weight init=ones stored=[4] at=0
+graph g {
+  %x = input "x" : f32[4] of f32[4] shard=[-] at=64
+  %w = read "weights/w" : f32[4] of f32[4] shard=[-] at=0
+  %a = add %x, %x : f32[4] of f32[4] shard=[-] at=128
+  %b = add %a, %x : f32[4] of f32[4] shard=[-] at=192
+  %c = add %b, %w : f32[4] of f32[4] shard=[-] at=0
+  store "weights/w" %c
+  %d = mul %c, %a : f32[4] of f32[4] shard=[-] at=256
+  %e = add %d, %x : f32[4] of f32[4] shard=[-] at=320
+  %l = reduce_sum %e dims=[0] : f32[] of f32[] shard=[] at=384
+  output "loss" %l
+}
+step {
+  call g micro_batch=0
+}
+)",
+                                           {});
+  ASSERT_TRUE(program.ok()) << program.status();
+  const Joining kernels;
+  SimulatedDevice device(&kernels);
+  const auto arena = device.CreateArena(program->arena_bytes, program->workspace_bytes);
+  ASSERT_TRUE(arena.ok()) << arena.status();
+  const auto executor = MakePlanned(*program, arena->get(), &device);
+  ASSERT_TRUE(executor.ok()) << executor.status();
+  const float x[4] = {1, 2, 3, 4};
+  double w = 0, wanted = 0;  // Of the step: w grows by 3 x, the loss is the sum of w 2 x + x.
+  for (int step = 0; step < 3; ++step) {
+    ASSERT_TRUE((*executor)->RunStep({{x}}).ok());
+    wanted = 0;
+    ++w;
+    for (float value : x) wanted += 3 * w * value * 2 * value + value;
+    EXPECT_EQ((*executor)->Output("loss").value_or(0), wanted) << step;
+  }
+  // Two of the first three, the third one, the last one.
+  EXPECT_EQ(kernels.num_calls, 3 * 3);
+}
+
 // Padded rows are cleared, a slice of a whole value is the rank's own part.
 TEST(Executor, MaskPaddingAndShardSlice) {
   const auto program = graph::ParseProgram(R"(tacc.program 1 partitioned

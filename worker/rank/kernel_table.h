@@ -1,10 +1,13 @@
 #ifndef TACC_WORKER_RANK_KERNEL_TABLE_H_
 #define TACC_WORKER_RANK_KERNEL_TABLE_H_
 
+#include <cstddef>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "graph/ir/graph.h"
 #include "kernels/tensor.h"
 
@@ -32,6 +35,21 @@ class KernelTable {
   virtual ~KernelTable() = default;
   // Errors: Unimplemented when the device has no kernel for the op or these dtypes, naming both.
   virtual absl::StatusOr<Kernel> Prepare(const KernelRequest& request) const = 0;
+
+  // Copies bytes to the device, at a multiple of 64, where they stay as long as kernels may be called.
+  using KeepOnDevice = std::function<absl::StatusOr<const void*>(const std::vector<char>& bytes)>;
+  // One call in place of the first `num_nodes` of several nodes.
+  struct Joint {
+    Kernel kernel;
+    size_t num_nodes = 1;
+  };
+  // Of nodes of one op that follow each other, at least one: as many of the first as the device does better in one
+  // call, with the bits that their own calls would leave. Here the first alone. Errors: as Prepare, or of `keep`.
+  virtual absl::StatusOr<Joint> PrepareFirst(absl::Span<const KernelRequest> requests, const KeepOnDevice&) const {
+    absl::StatusOr<Kernel> kernel = Prepare(requests.front());
+    if (!kernel.ok()) return kernel.status();
+    return Joint{*std::move(kernel), 1};
+  }
 };
 
 }  // namespace tacc::worker

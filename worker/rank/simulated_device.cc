@@ -18,10 +18,19 @@ class SimulatedDevice::Kernels : public KernelTable {
 
   absl::StatusOr<Kernel> Prepare(const KernelRequest& request) const override {
     TACC_ASSIGN_OR_RETURN(Kernel kernel, kernels_.Prepare(request));
-    return Kernel([device = &device_, kernel = std::move(kernel)] { device->Queue(kernel); });
+    return Queued(std::move(kernel));
+  }
+  absl::StatusOr<Joint> PrepareFirst(absl::Span<const KernelRequest> requests,
+                                     const KeepOnDevice& keep) const override {
+    TACC_ASSIGN_OR_RETURN(Joint joint, kernels_.PrepareFirst(requests, keep));
+    return Joint{Queued(std::move(joint.kernel)), joint.num_nodes};
   }
 
  private:
+  Kernel Queued(Kernel kernel) const {
+    return [device = &device_, kernel = std::move(kernel)] { device->Queue(kernel); };
+  }
+
   SimulatedDevice& device_;
   const KernelTable& kernels_;
 };

@@ -1,5 +1,7 @@
 #include "worker/rank/cuda/cuda_kernels.h"
 
+#include <utility>
+
 #include "kernels/cuda/adamw.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cross_entropy.h"
@@ -45,6 +47,27 @@ absl::StatusOr<Kernel> CudaKernelTable::Prepare(const KernelRequest& request) co
   return Kernel([fast, p, q = b.in(0), k = b.in(1), v = b.in(2), out = b.out(0), lse = b.out(1)] {
     fast->Run(q, k, v, p, out, lse);
   });
+}
+
+absl::StatusOr<KernelTable::Joint> CudaKernelTable::PrepareFirst(absl::Span<const KernelRequest> requests,
+                                                                 const KeepOnDevice& keep) const {
+  if (requests.front().node->op != "adamw") return KernelTable::PrepareFirst(requests, keep);
+  std::vector<device::AdamWUpdate> updates;
+  for (const KernelRequest& request : requests) {
+    const Binding b{request};
+    updates.push_back({b.in(0), b.in(1), b.in(2), b.in(3), AdamWScalarsOf(b), AdamWParametersOf(b), b.out(0), b.out(1),
+                       b.out(2), b.out_or_absent(3)});
+  }
+  const auto num_nodes = static_cast<size_t>(device::NumIndependent(updates));
+  if (num_nodes == 1) return KernelTable::PrepareFirst(requests, keep);
+  updates.resize(num_nodes);
+  device::AdamWTable table = device::MakeAdamWTable(updates);
+  if (table.num_updates > 0) {
+    absl::StatusOr<const void*> place = keep(std::exchange(table.image, {}));
+    if (!place.ok()) return place.status();
+    table.device = *place;
+  }
+  return Joint{[table = std::move(table)] { device::AdamWMany(table); }, num_nodes};
 }
 
 std::vector<std::string> CudaKernelTable::Ops() { return KernelOps(); }
