@@ -90,7 +90,7 @@ TEST_P(CheckpointTest, AnyLayoutResumesAnyOther) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, CheckpointTest, testing::Values("llama", "bloom", "mixtral"),
+INSTANTIATE_TEST_SUITE_P(Models, CheckpointTest, testing::Values("llama", "qwen3", "bloom", "mixtral"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
