@@ -252,7 +252,10 @@ class Planner {
   void TakeLosers(SearchResult& found) {
     planned_.num_meshes = found.num_meshes;
     planned_.num_layouts = found.num_layouts;
-    for (Loser& loser : found.losers) planned_.losers.push_back(std::move(loser));
+    for (Loser& loser : found.losers) {
+      if (!request_.pins.empty()) absl::StrAppend(&loser.why, " (estimated without dist.pins)");
+      planned_.losers.push_back(std::move(loser));
+    }
   }
 
   // The first candidate's figures become those of its whole program.

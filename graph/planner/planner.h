@@ -75,7 +75,8 @@ struct Candidate {
 };
 
 // What the planner found. `candidates`: real programs, the one to take first: those that fit by predicted step time,
-// then the others by memory. `losers`: the other meshes, by estimate.
+// then the others by memory. `losers`: the other meshes, by estimate, which leaves out what the job pins (and says so):
+// pins decide among the candidates.
 struct Planned {
   std::vector<Candidate> candidates;
   std::vector<Program> programs;  // of the first candidate's stages, if it fits

@@ -388,6 +388,19 @@ TEST(Planner, PinsWhatTheJobPins) {
             "compile request: job.dist.pins has a wrong type: {\"layers.*.mlp\":3}");
 }
 
+// What lost by estimate lost without the pins.
+TEST(Planner, SaysThatEstimatesLeaveOutPins) {
+  PlanRequest plan = Parse(kRequest).plan;
+  SetWorkers(plan, 8);
+  for (const Pins& pins : {Pins(), Pins{{"layers.*.mlp", "[dp, -, tp]"}}}) {
+    plan.pins = pins;
+    const Planned planned = MustPlan(plan);
+    EXPECT_FALSE(planned.losers.empty());
+    for (const Loser& loser : planned.losers)
+      EXPECT_EQ(loser.why.find(" (estimated without dist.pins)") == std::string::npos, pins.empty()) << loser.why;
+  }
+}
+
 TEST(Planner, CutsTheSequence) {
   PlanRequest plan = Parse(kRequest).plan;
   SetWorkers(plan, 6);
