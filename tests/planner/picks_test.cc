@@ -1,0 +1,145 @@
+// What the planner takes of a job's config.json and a cluster when the job leaves the layout open: each kind of
+// parallelism where it pays, and for every other layout the reason why it lost.
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "graph/import/families.h"
+#include "graph/ir/status_macros.h"
+#include "graph/planner/report/words.h"
+#include "graph/planner/request.h"
+#include "gtest/gtest.h"
+
+namespace tacc::graph {
+namespace {
+
+using nlohmann::json;
+using ::testing::AnyOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// A few wide layers, so that compiling them takes no time; beside these keys as the families have it.
+json Config(const std::string& family, int64_t layers, int64_t heads) {
+  return {{"model_type", family},
+          {"vocab_size", 32000},
+          {"hidden_size", 4096},
+          {"intermediate_size", 14336},
+          {"num_hidden_layers", layers},
+          {"num_attention_heads", heads},
+          {"num_key_value_heads", heads % 8 == 0 ? 8 : heads},
+          {"head_dim", 128},
+          {"max_position_embeddings", 1 << 17}};
+}
+
+// As a candidate's reason or as an estimate's.
+testing::Matcher<std::string> SlowedByWeights() {
+  return AnyOf(HasSubstr("communication that nothing hides"), HasSubstr("weight and gradient traffic"));
+}
+
+class PicksTest : public ::testing::Test {
+ protected:
+  void PlanJob(const json& config, int64_t seq_len, int64_t global_batch, const json& dist, const json& cluster) {
+    const json request = {{"job",
+                           {{"name", "picks"},
+                            {"model", {{"path", "/model"}}},
+                            {"data", {{"seq_len", seq_len}}},
+                            {"train", {{"max_steps", 10}, {"global_batch_size", global_batch}}},
+                            {"dist", dist}}},
+                          {"cluster", cluster}};
+    const auto parsed = ParseCompileRequest(request.dump());
+    ASSERT_TRUE(parsed.ok()) << parsed.status();
+    const ForwardBuilder model = [&](int64_t batch, int64_t seq) -> absl::StatusOr<ForwardModel> {
+      TACC_ASSIGN_OR_RETURN(const ReadFamily read, ReadModelConfig(config, seq));
+      DecoderBuildOptions build;
+      build.batch = batch;
+      build.seq_len = seq;
+      ForwardModel forward;
+      TACC_ASSIGN_OR_RETURN(forward.forward, BuildDecoder(read.spec, build, ops_));
+      for (int64_t layer = 0; layer < read.spec.num_layers; ++layer)
+        forward.units.push_back(read.spec.LayerPath(layer));
+      forward.residual_module = read.spec.names.embedding;
+      return forward;
+    };
+    auto planned = PlanCandidates(parsed->plan, model, ops_);
+    ASSERT_TRUE(planned.ok()) << planned.status();
+    planned_ = *std::move(planned);
+    const Candidate& best = planned_.candidates[0];
+    EXPECT_TRUE(best.fits);
+    EXPECT_EQ(best.layout.global_batch(), global_batch);
+    // As the table has it: candidates, then losers.
+    for (size_t i = 1; i < planned_.candidates.size(); ++i) {
+      const Candidate& other = planned_.candidates[i];
+      others_.push_back({other.layout, WhyLost(best, other, parsed->plan.device.memory_bytes)});
+    }
+    for (const Loser& loser : planned_.losers) others_.push_back({loser.scored.layout, loser.why});
+    EXPECT_FALSE(others_.empty());
+    EXPECT_THAT(Reasons([](const Layout&) { return true; }), Each(Not("")));
+    for (const auto& [layout, why] : others_) reasons_ += layout.ToString() + ": " + why + "\n";
+  }
+
+  const Layout& Best() const { return planned_.candidates[0].layout; }
+
+  // Why the layouts of that kind lost.
+  std::vector<std::string> Reasons(const std::function<bool(const Layout&)>& kind) const {
+    std::vector<std::string> reasons;
+    for (const auto& [layout, why] : others_) {
+      if (kind(layout)) reasons.push_back(why);
+    }
+    return reasons;
+  }
+
+  struct Other {
+    Layout layout;
+    std::string why;
+  };
+  const OpTable ops_;
+  Planned planned_;
+  std::vector<Other> others_;
+  std::string reasons_;  // to look at when a test fails
+};
+
+// A token uses half of the experts, but a rank that has all of a layer's must gather them, and few tokens hide that.
+// Seven heads cannot be split over two.
+TEST_F(PicksTest, ExpertParallelismWhereGatheringExpertsTakesLonger) {
+  json config = Config("mixtral", 4, 7);
+  config["num_local_experts"] = 8;
+  config["num_experts_per_tok"] = 4;
+  PlanJob(config, 512, 8, {{"ep", {{"buffer_factor", 2}}}}, {{"machine", "h100"}, {"gpus", 8}});
+  EXPECT_GT(Best().ep, 1) << Best().ToString() << "\n" << reasons_;
+  EXPECT_EQ(Best().tp, 1);
+  const auto sharded = Reasons([](const Layout& l) { return l.fsdp == 8; });
+  ASSERT_FALSE(sharded.empty()) << reasons_;
+  EXPECT_THAT(sharded, Each(SlowedByWeights())) << reasons_;
+}
+
+// One sample of a long sequence: nothing else shares its attention out without sending all of its activations.
+TEST_F(PicksTest, ContextParallelismForALongSequence) {
+  PlanJob(Config("llama", 2, 32), 1 << 17, 1, json::object(), {{"machine", "h100"}, {"gpus", 8}});
+  EXPECT_GT(Best().cp, 1) << Best().ToString() << "\n" << reasons_;
+  EXPECT_FALSE(Reasons([](const Layout& l) { return l.cp == 1 && l.tp == 8; }).empty()) << reasons_;
+}
+
+// Between machines with slow links only a stage's output is small enough to send.
+TEST_F(PicksTest, PipelineParallelismOverSlowLinks) {
+  PlanJob(Config("llama", 8, 32), 2048, 64, json::object(),
+          {{"machine", "a100"}, {"nodes", 8}, {"devices_per_node", 1}, {"inter_bytes_per_second", 1.25e9}});
+  EXPECT_GT(Best().pp, 1) << Best().ToString() << "\n" << reasons_;
+  const auto copies = Reasons([](const Layout& l) { return l.pp == 1; });
+  ASSERT_FALSE(copies.empty()) << reasons_;
+  EXPECT_THAT(copies, Each(SlowedByWeights())) << reasons_;
+}
+
+// A job that shards nothing, of a model that no device holds.
+TEST_F(PicksTest, PipelineParallelismForAModelThatIsTooLarge) {
+  PlanJob(Config("llama", 32, 7), 2048, 64, {{"fsdp", {{"size", 1}}}}, {{"machine", "h100"}, {"gpus", 8}});
+  EXPECT_GT(Best().pp, 1) << Best().ToString() << "\n" << reasons_;
+  const auto copies = Reasons([](const Layout& l) { return l.dp == 8; });
+  ASSERT_FALSE(copies.empty()) << reasons_;
+  EXPECT_THAT(copies, Each(HasSubstr("does not fit: "))) << reasons_;
+}
+
+}  // namespace
+}  // namespace tacc::graph
