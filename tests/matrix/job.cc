@@ -118,6 +118,7 @@ absl::StatusOr<graph::Compiled> CompileJob(const Job& job, const Layout& layout,
   request.zero_stage = layout.zero_stage;
   request.schedule = layout.schedule;
   if (layout.num_chunks() > 1) request.num_chunks = layout.num_chunks();
+  request.pins = layout.pins;
   request.recompute_units = 0;
   request.reshard_units = graph::PlanRequest::kAllUnits;
   request.expert_buffer_factor = kExperts / kExpertsPerToken;  // no slot is left out

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/passes/pins.h"
 #include "graph/passes/pipeline_calls.h"
 
 namespace tacc::matrix {
@@ -17,6 +18,7 @@ struct Layout {
   int64_t tp = 1;
   int zero_stage = 3;  // of fsdp
   graph::PipelineSchedule schedule = graph::PipelineSchedule::k1F1B;
+  graph::Pins pins;
 
   int64_t ranks() const { return pp * dp * fsdp * ep * cp * sp * tp; }
   int64_t ranks_of_stage() const { return ranks() / pp; }
