@@ -2,8 +2,10 @@
 //
 // The files *.cu compile twice. With nvcc they are the GPU's kernels: a functor runs on the GPU, on the current stream
 // (kernels/cuda/stream.h). With g++ (library tacc_cuda_kernels_on_host, for tests) the same source runs on the host on
-// host memory, a team's threads (64 at most) as fibers that switch at each Sync: so every line of a kernel but the few
-// in the nvcc part of this file is tested on machines without a GPU.
+// host memory, a team's threads (64 at most, but all of ForEachExactTeam) as fibers that switch at each Sync: so every
+// line of a kernel but the few in the nvcc parts of this folder's headers is tested on machines without a GPU. What a
+// GPU would not forgive is made to show there: threads run in another order from Sync to Sync, shared memory and
+// scratch start out as NaN, bytes behind shared memory are watched, packs must be aligned.
 //
 // Functors are structs with `TACC_DEVICE void operator()(...) const` (nvcc takes no lambdas inside templates, and a
 // name shows in profiles). Their members are copied into the kernel's parameters, at most 4 KB: no host memory is
@@ -12,6 +14,7 @@
 #define TACC_KERNELS_CUDA_LAUNCH_H_
 
 #include <cstdint>
+#include <type_traits>
 
 #ifdef __CUDACC__
 #define TACC_DEVICE __device__
@@ -25,6 +28,8 @@
 #include "kernels/cuda/stream.h"
 #else
 #include <functional>
+
+#include "kernels/check.h"
 #endif
 
 namespace tacc::kernels::cuda {
@@ -34,6 +39,11 @@ inline constexpr int kMaxTeam = 1024;
 inline constexpr int kWarp = 32;
 // What a team may share: 48 KiB less what Sum and Max take.
 inline constexpr int64_t kMaxSharedBytes = 47 << 10;
+// Of shared memory.
+inline constexpr int kSharedAlignment = 128;
+// Parameters of a kernel are 4 KB, its functor and a count.
+template <typename F>
+inline constexpr bool kIsKernel = std::is_trivially_copyable_v<F> && sizeof(F) <= 4096 - sizeof(int64_t);
 
 #ifdef __CUDACC__
 
@@ -48,7 +58,7 @@ class Team {
   __device__ explicit Team(char* shared) : shared_(shared) {}
   __device__ int rank() const { return static_cast<int>(threadIdx.x); }
   __device__ int size() const { return static_cast<int>(blockDim.x); }
-  // The bytes that ForEachTeam was asked for, shared by the team; 16-byte aligned.
+  // The bytes that ForEachTeam was asked for, shared by the team; aligned to kSharedAlignment.
   template <typename T>
   __device__ T* shared() const {
     return reinterpret_cast<T*>(shared_);
@@ -62,6 +72,11 @@ class Team {
   template <typename T>
   __device__ T Max(T value) const {
     return Reduce(value, [](T a, T b) { return a > b ? a : b; });
+  }
+  // The value of the thread of the same warp whose rank differs by the bits of `mask`. Every thread must reach it.
+  template <typename T>
+  __device__ T Exchange(T value, int mask) const {
+    return __shfl_xor_sync(0xffffffffu, value, mask);
   }
 
  private:
@@ -87,14 +102,14 @@ namespace launch {
 inline constexpr int kThreads = 256;
 
 template <typename F>
-__global__ void __launch_bounds__(kThreads) Elements(int64_t n, F f) {
+__global__ void __launch_bounds__(kThreads) Elements(int64_t n, const __grid_constant__ F f) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step) f(i);
 }
 
 template <int kLargestTeam, typename F>
 __global__ void __launch_bounds__(kLargestTeam) Teams(int64_t num_teams, const __grid_constant__ F f) {
-  extern __shared__ __align__(16) char shared[];
+  extern __shared__ __align__(kSharedAlignment) char shared[];
   Team team(shared);
   for (int64_t index = blockIdx.x; index < num_teams; index += gridDim.x) {
     f(team, index);
@@ -107,6 +122,7 @@ __global__ void __launch_bounds__(kLargestTeam) Teams(int64_t num_teams, const _
 // f(i) for each i in [0, n), in any order.
 template <typename F>
 void ForEach(int64_t n, F f) {
+  static_assert(kIsKernel<F>);
   if (n <= 0) return;
   const int64_t wanted = (n + launch::kThreads - 1) / launch::kThreads;
   const int64_t busy = static_cast<int64_t>(NumBusyBlocks());
@@ -120,6 +136,7 @@ void ForEach(int64_t n, F f) {
 // kMaxSharedBytes).
 template <int kLargestTeam = kMaxTeam, typename F>
 void ForEachTeam(int64_t num_teams, int team_size, int64_t shared_bytes, F f) {
+  static_assert(kIsKernel<F> && kLargestTeam <= kMaxTeam);
   if (num_teams <= 0) return;
   constexpr int64_t kMaxGrid = 0x7fffffff;
   launch::Teams<kLargestTeam><<<static_cast<unsigned>(num_teams < kMaxGrid ? num_teams : kMaxGrid), team_size,
@@ -149,16 +166,27 @@ class Team {
   T Max(T value) const {
     return Reduce(value, [](T a, T b) { return a > b ? a : b; });
   }
+  template <typename T>
+  T Exchange(T value, int mask) const {
+    TACC_KERNEL_CHECK(mask > 0 && mask < kWarp);
+    Give(value);
+    return *static_cast<T*>(Slot(rank_ ^ mask));
+  }
 
  private:
   void* SharedBytes() const;
   void* Slot(int rank) const;
-  template <typename T, typename F>
-  T Reduce(T value, F combine) const {
+  // The value of each thread to its slot.
+  template <typename T>
+  void Give(T value) const {
     static_assert(sizeof(T) <= 16);
     Sync();
     *static_cast<T*>(Slot(rank_)) = value;
     Sync();
+  }
+  template <typename T, typename F>
+  T Reduce(T value, F combine) const {
+    Give(value);
     T result = *static_cast<T*>(Slot(0));
     for (int i = 1; i < size(); ++i) result = combine(result, *static_cast<T*>(Slot(i)));
     return result;
@@ -169,18 +197,34 @@ class Team {
 };
 
 void RunTeams(int64_t num_teams, int team_size, int64_t shared_bytes, const std::function<void(Team&, int64_t)>& f);
+// Two warps show what more would show, sooner. `largest`: kLargestTeam.
+int HostTeamSize(int team_size, int largest);
 
 template <typename F>
 void ForEach(int64_t n, F f) {
+  static_assert(kIsKernel<F>);
   for (int64_t i = n - 1; i >= 0; --i) f(i);  // Not the order that hides a dependence.
 }
 
 template <int kLargestTeam = kMaxTeam, typename F>
 void ForEachTeam(int64_t num_teams, int team_size, int64_t shared_bytes, F f) {
-  RunTeams(num_teams, team_size, shared_bytes, [&f](Team& team, int64_t index) { f(team, index); });
+  static_assert(kIsKernel<F> && kLargestTeam <= kMaxTeam);
+  RunTeams(num_teams, HostTeamSize(team_size, kLargestTeam), shared_bytes,
+           [&f](Team& team, int64_t index) { f(team, index); });
 }
 
 #endif
+
+// As ForEachTeam, by teams of just kTeam threads.
+template <int kTeam, typename F>
+void ForEachExactTeam(int64_t num_teams, int64_t shared_bytes, F f) {
+#ifdef __CUDACC__
+  ForEachTeam<kTeam>(num_teams, kTeam, shared_bytes, f);
+#else
+  static_assert(kIsKernel<F> && kTeam <= kMaxTeam);
+  RunTeams(num_teams, kTeam, shared_bytes, [&f](Team& team, int64_t index) { f(team, index); });
+#endif
+}
 
 // A team size for rows of n elements of which a thread takes about `per_thread`.
 inline int TeamSize(int64_t n, int64_t per_thread = 8) {

@@ -28,9 +28,19 @@ struct alignas(N * sizeof(E) < kPackAlignment ? N * sizeof(E) : kPackAlignment) 
   E at[N];
 };
 
+// Element i of an array, which begins a pack. What is not aligned is an error: a GPU stops at it.
+template <typename E, int N>
+TACC_DEVICE inline const Packed<E, N>* PackAt(const void* data, int64_t i) {
+  const E* at = static_cast<const E*>(data) + i;
+#ifndef __CUDACC__
+  TACC_KERNEL_CHECK(reinterpret_cast<uintptr_t>(at) % alignof(Packed<E, N>) == 0);
+#endif
+  return reinterpret_cast<const Packed<E, N>*>(at);
+}
+
 template <int N, typename E, typename T>
 TACC_DEVICE inline void LoadPacked(const void* data, int64_t i, T* values) {
-  const Packed<E, N> pack = *reinterpret_cast<const Packed<E, N>*>(static_cast<const E*>(data) + i);
+  const Packed<E, N> pack = *PackAt<E, N>(data, i);
   TACC_UNROLL
   for (int j = 0; j < N; ++j) values[j] = Convert<T>(pack.at[j]);
 }
@@ -40,7 +50,7 @@ TACC_DEVICE inline void StorePacked(void* data, int64_t i, const T* values) {
   Packed<E, N> pack;
   TACC_UNROLL
   for (int j = 0; j < N; ++j) Assign(values[j], &pack.at[j]);
-  *reinterpret_cast<Packed<E, N>*>(static_cast<E*>(data) + i) = pack;
+  *const_cast<Packed<E, N>*>(PackAt<E, N>(data, i)) = pack;
 }
 
 // values[j] = x[i + j] for j in [0, N), N a power of 2 up to kPack. With N > 1 x is aligned to kPackAlignment and i a
