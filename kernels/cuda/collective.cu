@@ -1,6 +1,13 @@
+#include <algorithm>
+
 #include "kernels/check.h"
 #include "kernels/cuda/collective.h"
 #include "kernels/cuda/pack.h"
+#include "kernels/cuda/strided.h"
+
+#ifndef __CUDACC__
+#include <atomic>
+#endif
 
 namespace tacc::kernels::cuda {
 namespace {
@@ -42,24 +49,22 @@ void Sum(const Summands& summands, int64_t count, AnyOut y) {
 
 bool IsAligned(const void* data, int64_t unit) { return reinterpret_cast<uintptr_t>(data) % unit == 0; }
 
-template <typename Unit>
-struct CopyUnits {
-  Runs from;
-  int64_t from_begin;
-  Runs to;
-  int64_t to_begin;
-
-  TACC_DEVICE static char* At(const Runs& runs, int64_t byte) {
-    return runs.data + byte / runs.run_bytes * runs.stride_bytes + byte % runs.run_bytes;
-  }
-  TACC_DEVICE void operator()(int64_t i) const {
-    const int64_t byte = i * static_cast<int64_t>(sizeof(Unit));
-    *reinterpret_cast<Unit*>(At(to, to_begin + byte)) = *reinterpret_cast<const Unit*>(At(from, from_begin + byte));
-  }
+// Runs as the copy of a part that begins at unit `begin` sees them.
+struct UnitRuns {
+  char* data;
+  int64_t begin, run_units, stride_bytes;
 };
 
-struct alignas(16) SixteenBytes {
-  uint64_t at[2];
+template <typename Unit>
+struct CopyUnits {
+  UnitRuns from, to;
+  bool narrow;  // every index fits 32 bits
+
+  TACC_DEVICE Unit* At(const UnitRuns& runs, int64_t i) const {
+    const Quotient at = Divide(narrow, runs.begin + i, runs.run_units);
+    return reinterpret_cast<Unit*>(runs.data + at.quotient * runs.stride_bytes) + at.rest;
+  }
+  TACC_DEVICE void operator()(int64_t i) const { *At(to, i) = *At(from, i); }
 };
 
 // Copies by units of this size if everything is a multiple of it.
@@ -69,8 +74,25 @@ bool CopyBy(const Runs& from, int64_t from_begin, const Runs& to, int64_t to_beg
   const int64_t all =
       from.run_bytes | from.stride_bytes | from_begin | to.run_bytes | to.stride_bytes | to_begin | count;
   if (all % kUnit != 0 || !IsAligned(from.data, kUnit) || !IsAligned(to.data, kUnit)) return false;
-  ForEach(count / kUnit, CopyUnits<Unit>{from, from_begin, to, to_begin});
+  int64_t largest = 0;
+  const auto in_units = [&](const Runs& runs, int64_t begin) {
+    // What lies behind the part is nobody's concern: a run may as well end with it.
+    const int64_t end = begin + count, run = std::min(runs.run_bytes, end);
+    largest = std::max(largest, end);
+    return UnitRuns{runs.data, begin / kUnit, run / kUnit, runs.stride_bytes};
+  };
+  const UnitRuns units_from = in_units(from, from_begin), units_to = in_units(to, to_begin);
+  ForEach(count / kUnit, CopyUnits<Unit>{units_from, units_to, largest / kUnit <= INT32_MAX});
   return true;
+}
+
+// The host sees what was written before if it sees what is written after.
+TACC_DEVICE void PublishInOrder() {
+#ifdef __CUDACC__
+  __threadfence_system();
+#else
+  std::atomic_thread_fence(std::memory_order_release);
+#endif
 }
 
 struct WriteBegin {
@@ -78,6 +100,7 @@ struct WriteBegin {
   volatile Progress* progress;
   TACC_DEVICE void operator()(int64_t) const {
     progress->current = call;
+    PublishInOrder();
     progress->num_begun = progress->num_begun + 1;
   }
 };
@@ -105,7 +128,7 @@ void SumInOrder(const Summands& summands, int64_t count, void* y, DType y_dtype)
 void CopyRuns(const Runs& from, int64_t from_begin, const Runs& to, int64_t to_begin, int64_t count) {
   if (count <= 0) return;
   TACC_KERNEL_CHECK(from.run_bytes > 0 && to.run_bytes > 0);
-  if (CopyBy<SixteenBytes>(from, from_begin, to, to_begin, count)) return;
+  if (CopyBy<Bytes16>(from, from_begin, to, to_begin, count)) return;
   if (CopyBy<uint64_t>(from, from_begin, to, to_begin, count)) return;
   if (CopyBy<uint32_t>(from, from_begin, to, to_begin, count)) return;
   if (CopyBy<uint16_t>(from, from_begin, to, to_begin, count)) return;

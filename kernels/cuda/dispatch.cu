@@ -5,7 +5,9 @@
 namespace tacc::kernels::cuda {
 namespace {
 
-constexpr int kChunk = 256;  // slots that a team places at a time
+constexpr int kChunk = 256;  // slots that a team places at a time,
+constexpr int kLine = 32;    // counted in lines of so many
+constexpr int kLines = kChunk / kLine;
 constexpr int kSumTeam = 256;
 
 // Sizes of groups and buffers: places [B,S,K], buffers [B,G,D,C,...].
@@ -34,7 +36,8 @@ struct PlaceSlotsOfGroup {
   int64_t* dropped;  // [num_groups]
 
   TACC_DEVICE void operator()(Team& team, int64_t group) const {
-    int32_t *destination = team.shared<int32_t>(), *used = destination + kChunk;
+    // Of a slot; how many slots a destination has, and of each line: [kLines, destinations].
+    int32_t *destination = team.shared<int32_t>(), *used = destination + kChunk, *of_lines = used + g.destinations;
     const int64_t experts_each = num_experts / g.destinations;
     for (int64_t d = team.rank(); d < g.destinations; d += team.size()) used[d] = 0;
     int64_t num_dropped = 0;
@@ -46,10 +49,19 @@ struct PlaceSlotsOfGroup {
         destination[i] = id < 0 || id >= num_experts ? -1 : static_cast<int32_t>(id / experts_each);
       }
       team.Sync();
+      for (int64_t t = team.rank(); t < kLines * g.destinations; t += team.size()) {
+        const int begin = static_cast<int>(t / g.destinations) * kLine, end = begin + kLine < n ? begin + kLine : n;
+        const int32_t d = static_cast<int32_t>(t % g.destinations);
+        int32_t count = 0;
+        for (int i = begin; i < end; ++i) count += destination[i] == d;
+        of_lines[t] = count;
+      }
+      team.Sync();
       for (int i = team.rank(); i < n; i += team.size()) {
         const int32_t d = destination[i];
         int64_t row = d < 0 ? g.capacity : used[d];
-        for (int j = 0; j < i; ++j) row += destination[j] == d;
+        for (int line = 0; d >= 0 && line < i / kLine; ++line) row += of_lines[line * g.destinations + d];
+        for (int j = i / kLine * kLine; j < i; ++j) row += destination[j] == d;
         const bool fits = d >= 0 && row < g.capacity;
         num_dropped += d >= 0 && !fits;
         places[first + i] = fits ? static_cast<int32_t>(d * g.capacity + row) : -1;
@@ -57,9 +69,7 @@ struct PlaceSlotsOfGroup {
       }
       team.Sync();
       for (int64_t d = team.rank(); d < g.destinations; d += team.size()) {
-        int32_t count = 0;
-        for (int i = 0; i < n; ++i) count += destination[i] == d;
-        used[d] += count;
+        for (int line = 0; line < kLines; ++line) used[d] += of_lines[line * g.destinations + d];
       }
       team.Sync();
     }
@@ -151,8 +161,8 @@ void DispatchSlots(const TensorView& ids, int64_t num_experts, const TensorView&
   const Groups g(places, row_ids);
   TACC_KERNEL_CHECK(ids.dims == places.dims && ids.dtype == DType::kI32 && row_ids.dtype == DType::kI32 &&
                     g.destinations > 0 && num_experts % g.destinations == 0);
-  const int64_t shared_bytes = (kChunk + g.destinations) * static_cast<int64_t>(sizeof(int32_t));
-  TACC_KERNEL_CHECK(shared_bytes <= kMaxSharedBytes && "at most 11,776 destinations");
+  const int64_t shared_bytes = (kChunk + (1 + kLines) * g.destinations) * static_cast<int64_t>(sizeof(int32_t));
+  TACC_KERNEL_CHECK(shared_bytes <= kMaxSharedBytes && "at most 1,308 destinations");
   const Scratch memory(DispatchSlotsWorkspaceBytes(g.num_groups));
   int64_t* dropped = static_cast<int64_t*>(memory.data());
   ForEachTeam(

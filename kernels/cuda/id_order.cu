@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "kernels/cuda/id_order.h"
@@ -26,11 +27,11 @@ struct KeysOfIds {
   }
 };
 
-// counts[digit, chunk]: how often each digit occurs in a chunk of keys.
+// counts[digit, chunk]: how often each of the digits that occur at all does so in a chunk of keys.
 struct CountDigits {
   const int32_t* keys;
   int64_t num_tokens, num_chunks;
-  int shift;
+  int shift, num_digits;
   int32_t* counts;
 
   TACC_DEVICE void operator()(Team& team, int64_t chunk) const {
@@ -39,7 +40,7 @@ struct CountDigits {
     const int n = static_cast<int>(num_tokens - first < kChunk ? num_tokens - first : kChunk);
     for (int i = team.rank(); i < n; i += team.size()) digits[i] = keys[first + i] >> shift & (kDigits - 1);
     team.Sync();
-    for (int digit = team.rank(); digit < kDigits; digit += team.size()) {
+    for (int digit = team.rank(); digit < num_digits; digit += team.size()) {
       int32_t count = 0;
       for (int i = 0; i < n; ++i) count += digits[i] == digit;
       counts[digit * num_chunks + chunk] = count;
@@ -53,14 +54,22 @@ struct SumCountsBefore {
   int32_t* counts;
 
   TACC_DEVICE void operator()(Team& team, int64_t) const {
-    int32_t* sums = team.shared<int32_t>();
+    int32_t *sums = team.shared<int32_t>(), *of_warps = sums + team.size();
+    const int warp = team.rank() / kWarp;
     const int64_t begin = n * team.rank() / team.size(), end = n * (team.rank() + 1) / team.size();
     int32_t sum = 0;
     for (int64_t i = begin; i < end; ++i) sum += counts[i];
     sums[team.rank()] = sum;
     team.Sync();
+    if (team.rank() % kWarp == 0) {
+      int32_t total = 0;
+      for (int i = 0; i < kWarp; ++i) total += sums[team.rank() + i];
+      of_warps[warp] = total;
+    }
+    team.Sync();
     int32_t before = 0;
-    for (int i = 0; i < team.rank(); ++i) before += sums[i];
+    for (int i = 0; i < warp; ++i) before += of_warps[i];
+    for (int i = warp * kWarp; i < team.rank(); ++i) before += sums[i];
     for (int64_t i = begin; i < end; ++i) {
       const int32_t count = counts[i];
       counts[i] = before;
@@ -131,9 +140,11 @@ IdOrder::IdOrder(const TensorView& ids, int64_t offset, int64_t num_ids) : memor
   starts_ = take(num_ids + 2);
   ForEach(n, KeysOfIds{ids.as<int32_t>(), offset, num_ids, keys_, tokens_});
   constexpr int64_t kShared = kChunk * sizeof(int32_t);
+  constexpr int64_t kScanShared = (kScanTeam + kScanTeam / kWarp) * sizeof(int32_t);
   for (int shift = 0; num_ids >> shift != 0; shift += kDigitBits) {
-    ForEachTeam(num_chunks, kChunk, kShared, CountDigits{keys_, n, num_chunks, shift, counts});
-    ForEachTeam(1, kScanTeam, kScanTeam * sizeof(int32_t), SumCountsBefore{kDigits * num_chunks, counts});
+    const int num_digits = static_cast<int>(std::min<int64_t>((num_ids >> shift) + 1, kDigits));
+    ForEachTeam(num_chunks, kChunk, kShared, CountDigits{keys_, n, num_chunks, shift, num_digits, counts});
+    ForEachTeam(1, kScanTeam, kScanShared, SumCountsBefore{num_digits * num_chunks, counts});
     ForEachTeam(num_chunks, kChunk, kShared,
                 MoveByDigit{keys_, tokens_, counts, n, num_chunks, shift, other_keys, other_tokens});
     std::swap(keys_, other_keys);

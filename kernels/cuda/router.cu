@@ -44,29 +44,46 @@ struct SoftmaxGradRow {
   }
 };
 
+// A warp finds the first of what comes behind the last one found: numbers from large to small, equal ones by index;
+// what is not a number counts as -infinity.
 template <typename T>
 struct TopKOfRow {
   const T* p;
   T* weights;
   int32_t* ids;
-  int64_t n, k;
+  int32_t n, k;
   TopKWeights kind;
 
-  TACC_DEVICE void operator()(int64_t row) const {
+  TACC_DEVICE void operator()(Team& team, int64_t row) const {
+    const T infinity = static_cast<T>(HUGE_VAL), *values = p + row * n;
+    T last = infinity;
+    int32_t last_id = -1;
     double sum = 0;
-    for (int64_t j = 0; j < k; ++j) {
-      int32_t best = -1;
-      for (int32_t e = 0; e < n; ++e) {
-        if (best >= 0 && !(p[row * n + e] > p[row * n + best])) continue;
-        bool is_free = true;
-        for (int64_t taken = 0; taken < j; ++taken) is_free = is_free && ids[row * k + taken] != e;
-        if (is_free) best = e;
+    for (int32_t j = 0; j < k; ++j) {
+      T best = -infinity;
+      int32_t id = n;
+      for (int32_t e = team.rank(); e < n; e += team.size()) {
+        const T value = values[e] == values[e] ? values[e] : -infinity;
+        const bool is_behind = value < last || (value == last && e > last_id);
+        if (!is_behind || value < best || (value == best && e > id)) continue;
+        best = value;
+        id = e;
       }
-      ids[row * k + j] = best;
-      weights[row * k + j] = p[row * n + best];
-      sum += p[row * n + best];
+      for (int mask = 1; mask < kWarp; mask *= 2) {
+        const T other = team.Exchange(best, mask);
+        const int32_t other_id = team.Exchange(id, mask);
+        if (other < best || (other == best && other_id > id)) continue;
+        best = other;
+        id = other_id;
+      }
+      last = best;
+      last_id = id;
+      sum += values[id];
+      if (team.rank() != 0) continue;
+      ids[row * k + j] = id;
+      weights[row * k + j] = values[id];
     }
-    for (int64_t j = 0; j < k && kind == TopKWeights::kNormalized; ++j)
+    for (int32_t j = 0; team.rank() == 0 && j < k && kind == TopKWeights::kNormalized; ++j)
       weights[row * k + j] = static_cast<T>(weights[row * k + j] / sum);
   }
 };
@@ -172,9 +189,11 @@ void SoftmaxGrad(const TensorView& dy, const TensorView& y, const TensorView& dx
 void TopK(const TensorView& p, TopKWeights kind, const TensorView& weights, const TensorView& ids) {
   const int64_t n = p.row_length(), k = ids.row_length();
   TACC_KERNEL_CHECK(k <= n && weights.dims == ids.dims && ids.dtype == DType::kI32 && weights.dtype == p.dtype &&
-                    IsWide(p) && ids.size() == p.num_rows() * k);
+                    IsWide(p) && ids.size() == p.num_rows() * k && n < int64_t{1} << 31);
   WithComputeType({p}, [&]<typename T>(T) {
-    ForEach(p.num_rows(), TopKOfRow<T>{p.as<T>(), weights.as<T>(), ids.as<int32_t>(), n, k, kind});
+    ForEachTeam(p.num_rows(), kWarp, 0,
+                TopKOfRow<T>{p.as<T>(), weights.as<T>(), ids.as<int32_t>(), static_cast<int32_t>(n),
+                             static_cast<int32_t>(k), kind});
   });
 }
 
