@@ -1,8 +1,9 @@
-// The products of experts: slots sorted by expert, then tiles of one expert's rows in shared memory. Sums are in f32
-// (f64), in an order that the ids decide.
+// The products of experts: slots sorted by expert, then tiles of one expert's rows in shared memory; on tensor cores
+// where they take the operands (expert_tensor.h). Sums are in f32 (f64), in an order that the ids decide.
 #include <algorithm>
 
 #include "kernels/cuda/expert.h"
+#include "kernels/cuda/expert_tensor.h"
 #include "kernels/cuda/id_order.h"
 #include "kernels/cuda/pack.h"
 #include "kernels/cuda/scratch.h"
@@ -135,7 +136,7 @@ struct ExpertTile {
     const Operand<RowOfMatrix> right{
         w, plain ? Inner::kTerm : Inner::kRow, width, {matrix + (plain ? from * n : from), plain ? n : m}};
     MultiplyTile<N, T>(team, expert < num_experts ? n : 0, left, right, [&](int i, int j, const T* sums) {
-      if (i < rows) StoreMicro<N>(y, own[i] * columns + column + j, width - j, sums);
+      if (i < rows) StoreMicro<N>(y, static_cast<int64_t>(own[i]) * columns + column + j, width - j, sums);
     });
   }
 };
@@ -197,14 +198,17 @@ void ExpertMatmul(const TensorView& x, const TensorView& ids, const TensorView& 
   TACC_KERNEL_CHECK(w.dims == (kind == ExpertWeights::kPlain ? Dims{num_experts, m, n} : Dims{num_experts, n, m}));
   const IdOrder order(ids, offset, num_experts);
   const int64_t num_row_tiles = slots / kTile + num_experts + 1;  // at most
+  const SortedSlots sorted{order.tokens(), order.starts(), slots, num_experts};
   const auto multiply = [&](const TensorView& to, int64_t first_column, int64_t columns) {
+    if (TensorCoresTake({x, w}, to, n, m, num_experts))
+      return ExpertMatmulOnTensorCores(sorted, x, slots_a_row, w, kind, first_column, to);
     WithPacks(n % kPack == 0 && m % kPack == 0, {x, w, to}, [&]<typename T, typename N>(T, N) {
       ForEachTeam<kTileTeam>(num_row_tiles * NumTiles(columns), kTileTeam, kTileBytes<T>,
                              ExpertTile<T, N::value>{In(x), In(w), Out(to), order.tokens(), order.starts(), num_experts,
                                                      n, m, slots_a_row, first_column, columns, kind});
     });
   };
-  if (slots_a_sum == 1) return multiply(y, 0, m);
+  if (slots_a_sum == 1) return multiply({y.data, y.dtype, {slots, m}}, 0, m);
   const Scratch summands(slots * std::min(m, kSumColumns) * SizeOf(x.dtype));
   for (int64_t first = 0; first < m; first += kSumColumns) {
     const int64_t columns = std::min(kSumColumns, m - first);
@@ -221,6 +225,10 @@ void ExpertMatmulGrad(const TensorView& a, const TensorView& b, const TensorView
   const int64_t slots_a_row_a = SlotsARow(a, ids), slots_a_row_b = SlotsARow(b, ids);
   TACC_KERNEL_CHECK(dw.dims == (Dims{num_experts, m, n}) && a.dtype == b.dtype);
   const IdOrder order(ids, offset, num_experts);
+  if (TensorCoresTake({a, b}, dw, n, m, num_experts)) {
+    const SortedSlots sorted{order.tokens(), order.starts(), ids.size(), num_experts};
+    return ExpertMatmulGradOnTensorCores(sorted, a, slots_a_row_a, b, slots_a_row_b, dw);
+  }
   WithPacks(n % kPack == 0 && m % kPack == 0, {a, b, dw}, [&]<typename T, typename N>(T, N) {
     ForEachTeam<kTileTeam>(num_experts * NumTiles(m) * NumTiles(n), kTileTeam, kTileBytes<T>,
                            ExpertGradTile<T, N::value>{In(a), In(b), Out(dw), order.tokens(), order.starts(), n, m,
