@@ -29,6 +29,7 @@ int64_t IdOrderBytes(int64_t num_tokens, int64_t num_ids) {
 
 // LibTorch's attention, as kernels/cuda/attention.cc counts it.
 constexpr int64_t kMaxMultiprocessors = 160, kAttentionBlock = 128, kAttentionSlack = int64_t{4} << 20;
+int64_t AttentionHead(int64_t d) { return d <= 192 ? RoundUp(d, 32) : RoundUp(d, 256); }
 
 }  // namespace
 
@@ -52,12 +53,12 @@ int64_t CudaAttentionWorkspaceBytes(const TensorType& q, const TensorType& k) {
   const int64_t blocks = q.dims[0] * q.dims[2] * (RoundUp(q.dims[1], kAttentionBlock) / kAttentionBlock);
   const int64_t parts = blocks < kMaxMultiprocessors ? RoundUp(k.dims[1], kAttentionBlock) / kAttentionBlock : 1;
   const int64_t useful = std::min(parts * blocks, 4 * kMaxMultiprocessors);
-  return out + (parts > 1 ? useful * kAttentionBlock * (RoundUp(q.dims[3], 32) + 1) * 4 : 0) + kAttentionSlack;
+  return out + (parts > 1 ? useful * kAttentionBlock * (AttentionHead(q.dims[3]) + 1) * 4 : 0) + kAttentionSlack;
 }
 
 int64_t CudaAttentionGradWorkspaceBytes(const TensorType& q, const TensorType& k) {
   if (!IsHalf(q.dtype)) return kSmall + Elements(q, 0, 3) * ByteSize(AccumulationType(q.dtype));
-  const int64_t d = RoundUp(q.dims[3], 32), rows = q.dims[0] * RoundUp(q.dims[1], kAttentionBlock) * q.dims[2];
+  const int64_t d = AttentionHead(q.dims[3]), rows = q.dims[0] * RoundUp(q.dims[1], kAttentionBlock) * q.dims[2];
   const int64_t shared = q.dims[2] == k.dims[2] ? 0 : 2 * q.dims[0] * k.dims[1] * q.dims[2] * d * ByteSize(q.dtype);
   // As the deterministic kernel, which takes more.
   const int64_t pairs = std::max<int64_t>(q.dims[0] * q.dims[2], 1);

@@ -15,6 +15,9 @@ constexpr int64_t kLibtorchBlock = 128;
 // Alignment of their allocations, seeds, cuDNN's small change.
 constexpr int64_t kLibtorchSlack = int64_t{4} << 20;
 
+// Elements of a row of its sums, for head dim d.
+int64_t LibtorchHead(int64_t d) { return d <= 192 ? RoundUp(d, 32) : RoundUp(d, 256); }
+
 bool LibtorchTakes(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16; }
 
 }  // namespace
@@ -41,14 +44,14 @@ int64_t AttentionWorkspaceBytes(const Dims& q, const Dims& k, DType dtype) {
   const int64_t blocks = q[0] * q[2] * (RoundUp(q[1], kLibtorchBlock) / kLibtorchBlock);
   const int64_t parts = blocks < kMaxMultiprocessors ? RoundUp(k[1], kLibtorchBlock) / kLibtorchBlock : 1;
   const int64_t useful = std::min(parts * blocks, 4 * kMaxMultiprocessors);
-  return out + (parts > 1 ? useful * kLibtorchBlock * (RoundUp(q[3], 32) + 1) * 4 : 0) + kLibtorchSlack;
+  return out + (parts > 1 ? useful * kLibtorchBlock * (LibtorchHead(q[3]) + 1) * 4 : 0) + kLibtorchSlack;
 }
 
 int64_t AttentionGradWorkspaceBytes(const Dims& q, const Dims& k, DType dtype, Determinism determinism) {
   if (!LibtorchTakes(dtype)) return q.Product(0, 3) * (dtype == DType::kF64 ? 8 : 4);
   // Its own dq, dk, dv, which are then copied; dk and dv once more for each query head where heads share keys; dq's
   // sums in f32, as many times as it takes to fill the GPU without adding atomically.
-  const int64_t d = RoundUp(q[3], 32), rows = q[0] * RoundUp(q[1], kLibtorchBlock) * q[2];
+  const int64_t d = LibtorchHead(q[3]), rows = q[0] * RoundUp(q[1], kLibtorchBlock) * q[2];
   const int64_t keys = k.Product() * SizeOf(dtype),
                 shared = q[2] == k[2] ? 0 : 2 * q[0] * k[1] * q[2] * d * SizeOf(dtype);
   const int64_t pairs = q[0] * q[2] > 0 ? q[0] * q[2] : 1;

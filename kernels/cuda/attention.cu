@@ -4,18 +4,17 @@
 // ... of the head dim. Source: Dao et al., "FlashAttention", NeurIPS 2022, algorithms 1 and 4; Dao, "FlashAttention-2",
 // 2023, section 3.1, for the order of the loops.
 #include <cmath>
+#include <vector>
 
 #include "kernels/cuda/attention.h"
-#include "kernels/cuda/load.h"
+#include "kernels/cuda/attention_work.h"
+#include "kernels/cuda/pack.h"
 #include "kernels/cuda/scratch.h"
 
-// For loops over a thread's own numbers, which must be unrolled to lie in registers; and for those around them, so that
-// compiling does not take minutes.
+// For the loops around those over a thread's own numbers, so that compiling does not take minutes.
 #ifdef __CUDACC__
-#define TACC_UNROLL _Pragma("unroll")
 #define TACC_DO_NOT_UNROLL _Pragma("unroll 1")
 #else
-#define TACC_UNROLL
 #define TACC_DO_NOT_UNROLL
 #endif
 
@@ -32,97 +31,6 @@ constexpr int kForwardRows =
 template <typename C, int kD>
 constexpr int kBackwardRows =
     8192 / (kD * static_cast<int>(sizeof(C))) < 32 ? 8192 / (kD * static_cast<int>(sizeof(C))) : 32;
-
-struct Run {
-  int32_t length, position, block;
-};
-
-// The runs of queries or of keys.
-struct Runs {
-  int32_t num_runs;
-  Run runs[kMaxAttentionRuns];
-};
-
-// At most kRows rows that follow each other in memory and in the sequence.
-struct Tile {
-  int64_t row;
-  int n;
-  int64_t position;
-  int block;
-};
-
-// Tile `index` of the runs.
-template <int kRows>
-TACC_DEVICE Tile TileAt(const Runs& runs, int64_t index) {
-  int64_t row = 0;
-  for (int i = 0; i < runs.num_runs; ++i) {
-    const Run& run = runs.runs[i];
-    const int64_t num_tiles = (run.length + kRows - 1) / kRows, begin = index * kRows;
-    if (index < num_tiles) {
-      const int64_t left = run.length - begin;
-      return {row + begin, static_cast<int>(left < kRows ? left : kRows), run.position + begin, run.block};
-    }
-    index -= num_tiles;
-    row += run.length;
-  }
-  return {row, 0, 0, -1};
-}
-
-template <int kRows>
-int64_t NumTiles(const Runs& runs) {
-  int64_t num_tiles = 0;
-  for (int i = 0; i < runs.num_runs; ++i) num_tiles += (runs.runs[i].length + kRows - 1) / kRows;
-  return num_tiles;
-}
-
-// A call's operands: q, out, dout, dq [B,S,H,D]; k, v, dk, dv [B,T,K,D]; lse, delta [B,H,S].
-struct Work {
-  AnyIn q, k, v;
-  const int32_t* first_keys;
-  double scale;
-  int64_t s, t;
-  int32_t num_batches, num_heads, num_kv_heads, d;
-  int32_t causal, has_slopes;
-  Runs queries, keys;
-  double slopes[kMaxAttentionHeads];
-
-  TACC_DEVICE int64_t QueryOffset(int64_t b, int64_t row, int64_t head) const {
-    return ((b * s + row) * num_heads + head) * d;
-  }
-  TACC_DEVICE int64_t KeyOffset(int64_t b, int64_t row, int64_t kv) const {
-    return ((b * t + row) * num_kv_heads + kv) * d;
-  }
-  TACC_DEVICE int64_t StatisticsOffset(int64_t b, int64_t row, int64_t head) const {
-    return (b * num_heads + head) * s + row;
-  }
-  // The first position that the query in this row sees.
-  TACC_DEVICE int64_t FirstKey(int64_t b, int64_t row) const {
-    return first_keys == nullptr ? 0 : first_keys[b * s + row];
-  }
-  // Whether some query of the tile, of which none sees a key before position `lowest`, sees some key.
-  TACC_DEVICE bool Meet(const Tile& query_tile, int64_t lowest, const Tile& key_tile) const {
-    return key_tile.block == query_tile.block && key_tile.position + key_tile.n > lowest &&
-           (!causal || key_tile.position < query_tile.position + query_tile.n);
-  }
-  // The lowest first key of a tile's queries.
-  TACC_DEVICE int64_t LowestKey(int64_t b, const Tile& tile) const {
-    int64_t lowest = FirstKey(b, tile.row);
-    for (int i = 1; first_keys != nullptr && i < tile.n; ++i) {
-      const int64_t first = FirstKey(b, tile.row + i);
-      lowest = first < lowest ? first : lowest;
-    }
-    return lowest;
-  }
-  // The score of query i and key j of two tiles, from their product.
-  template <typename C>
-  TACC_DEVICE C Score(C product, C slope, const Tile& query_tile, int i, int64_t first, const Tile& key_tile,
-                      int j) const {
-    const int64_t query = query_tile.position + i, key = key_tile.position + j;
-    if (i >= query_tile.n || j >= key_tile.n || key < first || (causal && key > query)) return -C(INFINITY);
-    const C score = product * static_cast<C>(scale);
-    return slope == 0 ? score : score + slope * static_cast<C>(key - query);
-  }
-};
 
 // rows [kRows, kD + 1] in shared memory = n rows, `stride` elements apart, of d elements each; else 0.
 template <int kRows, int kD, typename C>
@@ -206,17 +114,17 @@ struct AttentionQueries {
   static constexpr int kOwn = kRows / kSide, kColumns = kD / kSide;
   static constexpr int64_t kSharedBytes = (2 * kRows * (kD + 1) + kRows * (kRows + 1)) * sizeof(C);
 
-  Work work;
+  AttentionWork work;
   int64_t num_query_tiles, num_key_tiles;
   AnyIn earlier_out, earlier_lse;
   AnyOut out, lse;
 
   TACC_DEVICE void operator()(Team& team, int64_t index) const {
-    const Work& w = work;
+    const AttentionWork& w = work;
     const int64_t pairs = static_cast<int64_t>(w.num_batches) * w.num_heads;
     const int64_t b = index % pairs / w.num_heads, head = index % w.num_heads;
     const int64_t kv = head / (w.num_heads / w.num_kv_heads);
-    const Tile queries = TileAt<kRows>(w.queries, num_query_tiles - 1 - index / pairs);
+    const RowTile queries = TileAt<kRows>(w.queries, num_query_tiles - 1 - index / pairs);
     const int64_t lowest = w.LowestKey(b, queries);
     const C slope = w.has_slopes ? static_cast<C>(w.slopes[head]) : C(0);
     const int ty = team.rank() / kSide, tx = team.rank() % kSide;
@@ -246,7 +154,7 @@ struct AttentionQueries {
     }
     team.Sync();
     for (int64_t tile = 0; tile < num_key_tiles; ++tile) {
-      const Tile keys = TileAt<kRows>(w.keys, tile);
+      const RowTile keys = TileAt<kRows>(w.keys, tile);
       if (!w.Meet(queries, lowest, keys)) continue;  // The same for the whole team.
       const int64_t offset = w.KeyOffset(b, keys.row, kv);
       LoadTile<kRows, kD>(team, w.k, offset, key_stride, keys.n, w.d, kv_rows);
@@ -315,23 +223,6 @@ struct AttentionQueries {
   }
 };
 
-// delta[b, h, s] = dout . out over a head's row: the part of the softmax's derivative that all keys share. A team a row
-// of dout.
-template <typename C>
-struct AttentionDelta {
-  AnyIn dout, out;
-  C* delta;
-  int64_t s, num_heads, d;
-
-  TACC_DEVICE void operator()(Team& team, int64_t row) const {
-    C dot = 0;
-    for (int64_t i = team.rank(); i < d; i += team.size()) dot += dout.Load<C>(row * d + i) * out.Load<C>(row * d + i);
-    dot = team.Sum(dot);
-    const int64_t head = row % num_heads, position = row / num_heads % s, b = row / num_heads / s;
-    if (team.rank() == 0) delta[(b * num_heads + head) * s + position] = dot;
-  }
-};
-
 // What both halves of the gradient share.
 template <typename C, int kD>
 struct AttentionGradWork {
@@ -340,13 +231,13 @@ struct AttentionGradWork {
   static constexpr int kTile = kRows * (kD + 1), kScores = kRows * (kRows + 1);
   static constexpr int64_t kSharedBytes = (4 * kTile + 2 * kScores + 2 * kRows) * sizeof(C);
 
-  Work work;
+  AttentionWork work;
   int64_t num_query_tiles, num_key_tiles;
   AnyIn dout, lse;
   const C* delta;
 
   // Rows of q and dout, with their statistics.
-  TACC_DEVICE void LoadQueries(const Team& team, int64_t b, int64_t head, const Tile& tile, C* q_rows, C* dout_rows,
+  TACC_DEVICE void LoadQueries(const Team& team, int64_t b, int64_t head, const RowTile& tile, C* q_rows, C* dout_rows,
                                C* row_lse, C* row_delta) const {
     const int64_t offset = work.QueryOffset(b, tile.row, head), stride = static_cast<int64_t>(work.num_heads) * work.d;
     LoadTile<kRows, kD>(team, work.q, offset, stride, tile.n, work.d, q_rows);
@@ -358,7 +249,7 @@ struct AttentionGradWork {
       row_delta[i] = i < tile.n ? delta[at] : C(0);
     }
   }
-  TACC_DEVICE void LoadKeys(const Team& team, int64_t b, int64_t kv, const Tile& tile, C* k_rows, C* v_rows) const {
+  TACC_DEVICE void LoadKeys(const Team& team, int64_t b, int64_t kv, const RowTile& tile, C* k_rows, C* v_rows) const {
     const int64_t offset = work.KeyOffset(b, tile.row, kv), stride = static_cast<int64_t>(work.num_kv_heads) * work.d;
     LoadTile<kRows, kD>(team, work.k, offset, stride, tile.n, work.d, k_rows);
     LoadTile<kRows, kD>(team, work.v, offset, stride, tile.n, work.d, v_rows);
@@ -374,11 +265,11 @@ struct AttentionGradKeys : AttentionGradWork<C, kD> {
   AnyOut dk, dv;
 
   TACC_DEVICE void operator()(Team& team, int64_t index) const {
-    const Work& w = this->work;
+    const AttentionWork& w = this->work;
     const int64_t pairs = static_cast<int64_t>(w.num_batches) * w.num_kv_heads;
     const int64_t b = index % pairs / w.num_kv_heads, kv = index % w.num_kv_heads;
     const int group = w.num_heads / w.num_kv_heads;
-    const Tile keys = TileAt<kRows>(w.keys, index / pairs);
+    const RowTile keys = TileAt<kRows>(w.keys, index / pairs);
     const int ty = team.rank() / kSide, tx = team.rank() % kSide;
     C* k_rows = team.shared<C>();
     C* v_rows = k_rows + Base::kTile;
@@ -396,7 +287,7 @@ struct AttentionGradKeys : AttentionGradWork<C, kD> {
       for (int c = 0; c < kColumns; ++c) dk_sums[i][c] = dv_sums[i][c] = 0;
     }
     for (int64_t tile = 0; tile < this->num_query_tiles; ++tile) {
-      const Tile queries = TileAt<kRows>(w.queries, tile);
+      const RowTile queries = TileAt<kRows>(w.queries, tile);
       if (!w.Meet(queries, w.LowestKey(b, queries), keys)) continue;  // The same for the whole team.
       for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
         const C slope = w.has_slopes ? static_cast<C>(w.slopes[head]) : C(0);
@@ -443,11 +334,11 @@ struct AttentionGradQueries : AttentionGradWork<C, kD> {
   AnyOut dq;
 
   TACC_DEVICE void operator()(Team& team, int64_t index) const {
-    const Work& w = this->work;
+    const AttentionWork& w = this->work;
     const int64_t pairs = static_cast<int64_t>(w.num_batches) * w.num_heads;
     const int64_t b = index % pairs / w.num_heads, head = index % w.num_heads;
     const int64_t kv = head / (w.num_heads / w.num_kv_heads);
-    const Tile queries = TileAt<kRows>(w.queries, this->num_query_tiles - 1 - index / pairs);
+    const RowTile queries = TileAt<kRows>(w.queries, this->num_query_tiles - 1 - index / pairs);
     const int64_t lowest = w.LowestKey(b, queries);
     const C slope = w.has_slopes ? static_cast<C>(w.slopes[head]) : C(0);
     const int ty = team.rank() / kSide, tx = team.rank() % kSide;
@@ -466,7 +357,7 @@ struct AttentionGradQueries : AttentionGradWork<C, kD> {
       for (int c = 0; c < kColumns; ++c) sums[i][c] = 0;
     }
     for (int64_t tile = 0; tile < this->num_key_tiles; ++tile) {
-      const Tile keys = TileAt<kRows>(w.keys, tile);
+      const RowTile keys = TileAt<kRows>(w.keys, tile);
       if (!w.Meet(queries, lowest, keys)) continue;  // The same for the whole team.
       this->LoadKeys(team, b, kv, keys, k_rows, v_rows);
       team.Sync();
@@ -497,9 +388,9 @@ struct AttentionGradQueries : AttentionGradWork<C, kD> {
   }
 };
 
-Runs RunsOf(const std::vector<SequenceRun>& given, int64_t rows) {
+RunsOfRows RunsOf(const std::vector<SequenceRun>& given, int64_t rows) {
   constexpr int64_t kLimit = int64_t{1} << 31;
-  Runs runs{};
+  RunsOfRows runs{};
   const std::vector<SequenceRun> whole = {{.length = rows}};
   int64_t sum = 0;
   for (const SequenceRun& run : given.empty() ? whole : given) {
@@ -512,37 +403,8 @@ Runs RunsOf(const std::vector<SequenceRun>& given, int64_t rows) {
   return runs;
 }
 
-Work WorkOf(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& first_keys,
-            const AttentionParameters& p) {
-  TACC_KERNEL_CHECK(q.dims.rank() == 4 && k.dims.rank() == 4 && k.dims == v.dims);
-  TACC_KERNEL_CHECK(k.dims[0] == q.dims[0] && k.dims[3] == q.dims[3]);
-  TACC_KERNEL_CHECK(k.dims[2] > 0 && q.dims[2] % k.dims[2] == 0 && q.dtype == k.dtype && q.dtype == v.dtype);
-  TACC_KERNEL_CHECK(AttentionLimit(q, p).empty());
-  TACC_KERNEL_CHECK(p.alibi_slopes.empty() || static_cast<int64_t>(p.alibi_slopes.size()) == q.dims[2]);
-  TACC_KERNEL_CHECK(first_keys.data == nullptr ||
-                    (first_keys.dtype == DType::kI32 && first_keys.size() == q.dims[0] * q.dims[1]));
-  Work work{In(q),
-            In(k),
-            In(v),
-            first_keys.as<int32_t>(),
-            p.scale,
-            q.dims[1],
-            k.dims[1],
-            static_cast<int32_t>(q.dims[0]),
-            static_cast<int32_t>(q.dims[2]),
-            static_cast<int32_t>(k.dims[2]),
-            static_cast<int32_t>(q.dims[3]),
-            p.causal ? 1 : 0,
-            p.alibi_slopes.empty() ? 0 : 1,
-            RunsOf(p.queries, q.dims[1]),
-            RunsOf(p.keys, k.dims[1]),
-            {}};
-  for (size_t i = 0; i < p.alibi_slopes.size(); ++i) work.slopes[i] = p.alibi_slopes[i];
-  return work;
-}
-
 template <typename C, int kD>
-void Forward(const Work& work, const AttentionExtras& extras, const TensorView& out, const TensorView& lse) {
+void Forward(const AttentionWork& work, const AttentionExtras& extras, const TensorView& out, const TensorView& lse) {
   using Kernel = AttentionQueries<C, kD>;
   static_assert(sizeof(Kernel) <= 4000 && Kernel::kSharedBytes <= kMaxSharedBytes && Kernel::kRows % kSide == 0);
   const int64_t query_tiles = NumTiles<Kernel::kRows>(work.queries), key_tiles = NumTiles<Kernel::kRows>(work.keys);
@@ -552,15 +414,12 @@ void Forward(const Work& work, const AttentionExtras& extras, const TensorView& 
 }
 
 template <typename C, int kD>
-void Backward(const Work& work, const TensorView& dout, const TensorView& out, const TensorView& lse, void* scratch,
+void Backward(const AttentionWork& work, const TensorView& dout, const TensorView& lse, const C* delta,
               const TensorView& dq, const TensorView& dk, const TensorView& dv) {
   using Keys = AttentionGradKeys<C, kD>;
   using Queries = AttentionGradQueries<C, kD>;
   static_assert(sizeof(Keys) <= 4000 && Keys::kSharedBytes <= kMaxSharedBytes && Keys::kRows % kSide == 0);
   const int64_t query_tiles = NumTiles<Keys::kRows>(work.queries), key_tiles = NumTiles<Keys::kRows>(work.keys);
-  C* delta = static_cast<C*>(scratch);
-  ForEachTeam(out.dims.Product(0, 3), kWarp, 0,
-              AttentionDelta<C>{In(dout), In(out), delta, work.s, work.num_heads, work.d});
   const AttentionGradWork<C, kD> shared{work, query_tiles, key_tiles, In(dout), In(lse), delta};
   ForEachTeam<kTeam>(key_tiles * work.num_batches * work.num_kv_heads, kTeam, Keys::kSharedBytes,
                      Keys{{shared}, Out(dk), Out(dv)});
@@ -570,10 +429,39 @@ void Backward(const Work& work, const TensorView& dout, const TensorView& out, c
 
 }  // namespace
 
+AttentionWork WorkOf(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& first_keys,
+                     const AttentionParameters& p) {
+  TACC_KERNEL_CHECK(q.dims.rank() == 4 && k.dims.rank() == 4 && k.dims == v.dims);
+  TACC_KERNEL_CHECK(k.dims[0] == q.dims[0] && k.dims[3] == q.dims[3]);
+  TACC_KERNEL_CHECK(k.dims[2] > 0 && q.dims[2] % k.dims[2] == 0 && q.dtype == k.dtype && q.dtype == v.dtype);
+  TACC_KERNEL_CHECK(AttentionLimit(q, p).empty());
+  TACC_KERNEL_CHECK(p.alibi_slopes.empty() || static_cast<int64_t>(p.alibi_slopes.size()) == q.dims[2]);
+  TACC_KERNEL_CHECK(first_keys.data == nullptr ||
+                    (first_keys.dtype == DType::kI32 && first_keys.size() == q.dims[0] * q.dims[1]));
+  AttentionWork work{In(q),
+                     In(k),
+                     In(v),
+                     first_keys.as<int32_t>(),
+                     p.scale,
+                     q.dims[1],
+                     k.dims[1],
+                     static_cast<int32_t>(q.dims[0]),
+                     static_cast<int32_t>(q.dims[2]),
+                     static_cast<int32_t>(k.dims[2]),
+                     static_cast<int32_t>(q.dims[3]),
+                     p.causal ? 1 : 0,
+                     p.alibi_slopes.empty() ? 0 : 1,
+                     RunsOf(p.queries, q.dims[1]),
+                     RunsOf(p.keys, k.dims[1]),
+                     {}};
+  for (size_t i = 0; i < p.alibi_slopes.size(); ++i) work.slopes[i] = p.alibi_slopes[i];
+  return work;
+}
+
 void Attention(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionExtras& extras,
                const AttentionParameters& parameters, const TensorView& out, const TensorView& lse) {
   if (q.size() == 0) return;
-  const Work work = WorkOf(q, k, v, extras.first_keys, parameters);
+  const AttentionWork work = WorkOf(q, k, v, extras.first_keys, parameters);
   TACC_KERNEL_CHECK(out.dims == q.dims && lse.size() == q.dims[0] * q.dims[1] * q.dims[2]);
   TACC_KERNEL_CHECK(extras.earlier_lse.data == nullptr ||
                     (extras.earlier_out.dims == out.dims && extras.earlier_lse.size() == lse.size()));
@@ -587,14 +475,20 @@ void AttentionGrad(const TensorView& dout, const TensorView& q, const TensorView
                    const TensorView& out, const TensorView& lse, const TensorView& first_keys,
                    const AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
                    const TensorView& dv) {
-  const Work work = WorkOf(q, k, v, first_keys, parameters);
+  const AttentionWork work = WorkOf(q, k, v, first_keys, parameters);
   TACC_KERNEL_CHECK(dout.dims == q.dims && out.dims == q.dims && dq.dims == q.dims && dk.dims == k.dims &&
                     dv.dims == k.dims && lse.size() == q.dims[0] * q.dims[1] * q.dims[2]);
   Scratch scratch(q.dims.Product(0, 3) * (q.dtype == DType::kF64 ? 8 : 4));
-  if (q.dtype == DType::kF64) return Backward<double, 128>(work, dout, out, lse, scratch.data(), dq, dk, dv);
-  if (work.d <= 64) return Backward<float, 64>(work, dout, out, lse, scratch.data(), dq, dk, dv);
-  if (work.d <= 128) return Backward<float, 128>(work, dout, out, lse, scratch.data(), dq, dk, dv);
-  Backward<float, 256>(work, dout, out, lse, scratch.data(), dq, dk, dv);
+  if (q.dtype == DType::kF64) {
+    double* delta = static_cast<double*>(scratch.data());
+    FindAttentionDelta(work, dout, out, delta);
+    return Backward<double, 128>(work, dout, lse, delta, dq, dk, dv);
+  }
+  float* delta = static_cast<float*>(scratch.data());
+  FindAttentionDelta(work, dout, out, delta);
+  if (work.d <= 64) return Backward<float, 64>(work, dout, lse, delta, dq, dk, dv);
+  if (work.d <= 128) return Backward<float, 128>(work, dout, lse, delta, dq, dk, dv);
+  Backward<float, 256>(work, dout, lse, delta, dq, dk, dv);
 }
 
 }  // namespace tacc::kernels::cuda

@@ -20,7 +20,7 @@ inline constexpr int kMaxAttentionHeads = 128;
 // above. To be asked before either is called.
 std::string AttentionLimit(const TensorView& q, const AttentionParameters& parameters);
 
-// Any mask and any dtype, in f32 (f64) arithmetic; no scratch.
+// Any mask and any dtype, in f32 (f64) arithmetic on plain cores, by which others are judged; no scratch.
 void Attention(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionExtras& extras,
                const AttentionParameters& parameters, const TensorView& out, const TensorView& lse);
 
@@ -31,22 +31,23 @@ void AttentionGrad(const TensorView& dout, const TensorView& q, const TensorView
                    const AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
                    const TensorView& dv);
 
-// Attention by somebody else, for problems that it was made for: as Attention without extras and AttentionGrad.
+// Attention by somebody else, for problems that it was made for: as Attention and AttentionGrad.
 class FastAttention {
  public:
   virtual ~FastAttention() = default;
-  virtual void Run(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionParameters& parameters,
-                   const TensorView& out, const TensorView& lse) const = 0;
+  virtual void Run(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionExtras& extras,
+                   const AttentionParameters& parameters, const TensorView& out, const TensorView& lse) const = 0;
   virtual void RunGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
-                       const TensorView& out, const TensorView& lse, const AttentionParameters& parameters,
-                       const TensorView& dq, const TensorView& dk, const TensorView& dv) const = 0;
+                       const TensorView& out, const TensorView& lse, const TensorView& first_keys,
+                       const AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
+                       const TensorView& dv) const = 0;
 };
 
 // Whether results must be the same to the bit each time: LibTorch's backward then takes more scratch.
 enum class Determinism { kAny, kRequired };
 
-// The most scratch that attention and its gradient take, by the kernels above or by LibTorch's (libtorch_attention.h):
-// of the dims [B,S,H,D] of q and [B,T,K,D] of k.
+// The most scratch that attention and its gradient take, by the kernels above, on tensor cores (attention_tensor.h) or
+// by LibTorch's (libtorch_attention.h): of the dims [B,S,H,D] of q and [B,T,K,D] of k.
 int64_t AttentionWorkspaceBytes(const Dims& q, const Dims& k, DType dtype);
 int64_t AttentionGradWorkspaceBytes(const Dims& q, const Dims& k, DType dtype, Determinism determinism);
 

@@ -69,7 +69,7 @@ struct LibtorchAttention::State {
 };
 
 LibtorchAttention::LibtorchAttention(AttentionBackend backend, DType dtype, int64_t head_dim) {
-  TACC_KERNEL_CHECK(backend != AttentionBackend::kTiles);
+  TACC_KERNEL_CHECK(backend == AttentionBackend::kFlash || backend == AttentionBackend::kCudnn);
   const at::Tensor x = at::zeros({1, 1, 128, head_dim}, AtenOptions(dtype));
   ForwardResult forward = Forward(backend, x, x, x, /*causal=*/true, /*scale=*/1);
   state_ = std::make_unique<State>(
@@ -80,7 +80,9 @@ LibtorchAttention::~LibtorchAttention() = default;
 LibtorchAttention::LibtorchAttention(LibtorchAttention&&) = default;
 
 void LibtorchAttention::Run(const TensorView& q, const TensorView& k, const TensorView& v,
-                            const AttentionParameters& parameters, const TensorView& out, const TensorView& lse) const {
+                            const AttentionExtras& extras, const AttentionParameters& parameters, const TensorView& out,
+                            const TensorView& lse) const {
+  TACC_KERNEL_CHECK(extras.first_keys.data == nullptr && extras.earlier_lse.data == nullptr);
   TACC_KERNEL_CHECK(out.dims == q.dims && lse.size() == q.dims.Product(0, 3) && lse.dtype == DType::kF32);
   if (q.size() == 0) return;
   const ForwardResult result =
@@ -92,8 +94,10 @@ void LibtorchAttention::Run(const TensorView& q, const TensorView& k, const Tens
 }
 
 void LibtorchAttention::RunGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
-                                const TensorView& out, const TensorView& lse, const AttentionParameters& parameters,
-                                const TensorView& dq, const TensorView& dk, const TensorView& dv) const {
+                                const TensorView& out, const TensorView& lse, const TensorView& first_keys,
+                                const AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
+                                const TensorView& dv) const {
+  TACC_KERNEL_CHECK(first_keys.data == nullptr);
   TACC_KERNEL_CHECK(dout.dims == q.dims && out.dims == q.dims && dq.dims == q.dims && dk.dims == k.dims &&
                     dv.dims == k.dims && lse.size() == q.dims.Product(0, 3) && lse.dtype == DType::kF32);
   if (q.size() == 0) {

@@ -10,9 +10,10 @@
 
 namespace tacc::kernels::cuda {
 
-enum class AttentionBackend { kTiles, kFlash, kCudnn };
+// Our own on plain cores (attention.h) and on tensor cores (attention_tensor.h), and LibTorch's.
+enum class AttentionBackend { kTiles, kTensor, kFlash, kCudnn };
 inline constexpr const char* Name(AttentionBackend backend) {
-  constexpr const char* kNames[] = {"tiles", "flash", "cudnn"};
+  constexpr const char* kNames[] = {"tiles", "tensor", "flash", "cudnn"};
   return kNames[static_cast<int>(backend)];
 }
 
@@ -26,16 +27,17 @@ std::string WhyNotLibtorch(const TensorView& q, const TensorView& k, const Atten
 // is told so (at::globalContext().setDeterministicAlgorithms).
 class LibtorchAttention : public FastAttention {
  public:
-  // Runs a small problem of this dtype and head dim, to learn what the backend gives and wants.
+  // kFlash or kCudnn. Runs a small problem of this dtype and head dim, to learn what the backend gives and wants.
   LibtorchAttention(AttentionBackend backend, DType dtype, int64_t head_dim);
   ~LibtorchAttention() override;
   LibtorchAttention(LibtorchAttention&&);
 
-  void Run(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionParameters& parameters,
-           const TensorView& out, const TensorView& lse) const override;
+  void Run(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionExtras& extras,
+           const AttentionParameters& parameters, const TensorView& out, const TensorView& lse) const override;
   void RunGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
-               const TensorView& out, const TensorView& lse, const AttentionParameters& parameters,
-               const TensorView& dq, const TensorView& dk, const TensorView& dv) const override;
+               const TensorView& out, const TensorView& lse, const TensorView& first_keys,
+               const AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
+               const TensorView& dv) const override;
 
  private:
   struct State;

@@ -17,6 +17,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "kernels/cuda/aten.h"
+#include "kernels/cuda/attention_tensor.h"
 #include "kernels/cuda/stream.h"
 #include "worker/rank/cuda/timer.h"
 
@@ -84,7 +85,7 @@ std::string Differs(const Results& x, const Results& want) {
                                                       {"dv", Distance(x.dv, want.dv)}};
   for (const auto& [name, distance] : distances) {
     if (!(distance <= kTolerance))
-      return absl::StrCat("its ", name, " is ", distance, " from that of our own kernels, at most ", kTolerance);
+      return absl::StrCat("its ", name, " is ", distance, " from that of plain cores, at most ", kTolerance);
   }
   return "";
 }
@@ -120,7 +121,16 @@ AttentionTiming TimeOwn(const Operand& dout, const Operand& q, const Operand& k,
   return own;
 }
 
-AttentionChoice Choose(const TensorView& q, const TensorView& k, const kernels::AttentionParameters& given) {
+using Fast = kernels::cuda::FastAttention;
+
+std::shared_ptr<const Fast> MakeFast(AttentionBackend backend, DType dtype, int64_t head_dim) {
+  if (backend == AttentionBackend::kTensor) return std::make_shared<const kernels::cuda::TensorAttention>();
+  return std::make_shared<const kernels::cuda::LibtorchAttention>(backend, dtype, head_dim);
+}
+
+// `why_not`: which backends do not take the operands, and why.
+AttentionChoice Choose(const TensorView& q, const TensorView& k, const kernels::AttentionParameters& given,
+                       const std::map<AttentionBackend, std::string>& why_not) {
   AttentionChoice choice;
   const int64_t group = q.dims[2] / k.dims[2];
   const int64_t kv_heads = std::min(k.dims[2], std::max<int64_t>(1, kChoiceHeads / group));
@@ -132,28 +142,30 @@ AttentionChoice Choose(const TensorView& q, const TensorView& k, const kernels::
   choice.timings.push_back(TimeOwn(dout, bq, bk, bv, parameters, want));
   const bool is_deterministic = at::globalContext().deterministicAlgorithms();
   double best = choice.timings[0].forward_seconds + choice.timings[0].backward_seconds;
-  for (AttentionBackend backend : {AttentionBackend::kFlash, AttentionBackend::kCudnn}) {
+  for (const auto& [backend, why] : why_not) {
     AttentionTiming timing{backend};
-    if (backend == AttentionBackend::kCudnn && is_deterministic) {
+    timing.refused = why;
+    if (why.empty() && backend == AttentionBackend::kCudnn && is_deterministic)
       timing.refused = "it is not deterministic";
+    if (!timing.refused.empty()) {
       choice.timings.push_back(timing);
       continue;
     }
     try {
-      auto libtorch = std::make_shared<const kernels::cuda::LibtorchAttention>(backend, q.dtype, q_dims[3]);
+      std::shared_ptr<const Fast> fast = MakeFast(backend, q.dtype, q_dims[3]);
       const Results results(q.dtype, q_dims, k_dims);
       timing.forward_seconds = BestSeconds(
-          kRepeats, [&] { libtorch->Run(bq.view, bk.view, bv.view, parameters, results.out.view, results.lse.view); });
+          kRepeats, [&] { fast->Run(bq.view, bk.view, bv.view, {}, parameters, results.out.view, results.lse.view); });
       timing.backward_seconds = BestSeconds(kRepeats, [&] {
-        libtorch->RunGrad(dout.view, bq.view, bk.view, bv.view, results.out.view, results.lse.view, parameters,
-                          results.dq.view, results.dk.view, results.dv.view);
+        fast->RunGrad(dout.view, bq.view, bk.view, bv.view, results.out.view, results.lse.view, {}, parameters,
+                      results.dq.view, results.dk.view, results.dv.view);
       });
       timing.refused = Differs(results, want);
       const double seconds = timing.forward_seconds + timing.backward_seconds;
       if (timing.refused.empty() && (seconds < best || is_deterministic)) {
         best = seconds;
         choice.backend = backend;
-        choice.libtorch = std::move(libtorch);
+        choice.fast = std::move(fast);
       }
     } catch (const std::exception& error) {
       timing.refused = FirstLine(error);
@@ -163,25 +175,34 @@ AttentionChoice Choose(const TensorView& q, const TensorView& k, const kernels::
   return choice;
 }
 
-AttentionChoice AllRefused(const std::string& why) {
+AttentionChoice AllRefused(const std::map<AttentionBackend, std::string>& why_not) {
   AttentionChoice choice;
-  for (AttentionBackend backend : {AttentionBackend::kFlash, AttentionBackend::kCudnn})
-    choice.timings.push_back({backend, 0, 0, why});
+  for (const auto& [backend, why] : why_not) choice.timings.push_back({backend, 0, 0, why});
   return choice;
+}
+
+AttentionChoice AllRefused(const std::string& why) {
+  return AllRefused(
+      {{AttentionBackend::kTensor, why}, {AttentionBackend::kFlash, why}, {AttentionBackend::kCudnn, why}});
 }
 
 }  // namespace
 
 AttentionChoice ChooseAttention(const TensorView& q, const TensorView& k, const kernels::AttentionExtras& extras,
                                 const kernels::AttentionParameters& parameters) {
-  if (const std::string why = kernels::cuda::WhyNotLibtorch(q, k, extras, parameters); !why.empty())
-    return AllRefused(why);
   if (q.size() == 0 || k.size() == 0) return AllRefused("it has no elements");
+  const std::string libtorch = kernels::cuda::WhyNotLibtorch(q, k, extras, parameters);
+  const std::map<AttentionBackend, std::string> why_not = {
+      {AttentionBackend::kTensor, kernels::cuda::WhyNotTensorAttention(q)},
+      {AttentionBackend::kFlash, libtorch},
+      {AttentionBackend::kCudnn, libtorch}};
+  if (std::none_of(why_not.begin(), why_not.end(), [](const auto& entry) { return entry.second.empty(); }))
+    return AllRefused(why_not);
   try {
     const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();
     const c10::cuda::CUDAStreamGuard guard(stream);
     const kernels::cuda::StreamScope scope(stream.stream());
-    return Choose(q, k, parameters);
+    return Choose(q, k, parameters, why_not);
   } catch (const std::exception& error) {
     return AllRefused(absl::StrCat("choosing failed: ", FirstLine(error)));
   }
@@ -197,7 +218,7 @@ std::shared_ptr<const kernels::cuda::FastAttention> AttentionPicker::Pick(
   const auto [it, is_new] = choices_.try_emplace(key);
   if (is_new) {
     const AttentionChoice choice = ChooseAttention(q, k, extras, parameters);
-    it->second = choice.libtorch;
+    it->second = choice.fast;
     note_(absl::StrCat("attention ", key, ": ", choice.ToString()));
   }
   return it->second;

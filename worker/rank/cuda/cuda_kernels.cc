@@ -36,16 +36,17 @@ absl::StatusOr<Kernel> CudaKernelTable::Prepare(const KernelRequest& request) co
   if (const std::string limit = device::AttentionLimit(b.in(q), p); !limit.empty())
     return absl::InvalidArgumentError(limit);
   std::shared_ptr<const device::FastAttention> fast;
-  if (pick_attention_ != nullptr && op != "attention_continue")
-    fast = pick_attention_(b.in(q), b.in(q + 1), {.first_keys = b.in_or_absent(is_gradient ? 6 : 3)}, p);
+  device::AttentionExtras extras{.first_keys = b.in_or_absent(is_gradient ? 6 : 3)};
+  if (op == "attention_continue") extras = {b.in_or_absent(5), b.in(3), b.in(4)};
+  if (pick_attention_ != nullptr) fast = pick_attention_(b.in(q), b.in(q + 1), extras, p);
   if (fast == nullptr) return PrepareKernel(request, "GPU");
   if (is_gradient) {
-    return Kernel([fast, p, dout = b.in(0), q = b.in(1), k = b.in(2), v = b.in(3), out = b.in(4), lse = b.in(5),
+    return Kernel([fast, p, extras, dout = b.in(0), q = b.in(1), k = b.in(2), v = b.in(3), out = b.in(4), lse = b.in(5),
                    dq = b.out(0), dk = b.out(1),
-                   dv = b.out(2)] { fast->RunGrad(dout, q, k, v, out, lse, p, dq, dk, dv); });
+                   dv = b.out(2)] { fast->RunGrad(dout, q, k, v, out, lse, extras.first_keys, p, dq, dk, dv); });
   }
-  return Kernel([fast, p, q = b.in(0), k = b.in(1), v = b.in(2), out = b.out(0), lse = b.out(1)] {
-    fast->Run(q, k, v, p, out, lse);
+  return Kernel([fast, p, extras, q = b.in(0), k = b.in(1), v = b.in(2), out = b.out(0), lse = b.out(1)] {
+    fast->Run(q, k, v, extras, p, out, lse);
   });
 }
 

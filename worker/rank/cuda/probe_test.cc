@@ -58,9 +58,10 @@ TEST(AttentionChoice, LibtorchAgreesWithOurKernels) {
         const kernels::TensorView k{nullptr, dtype, {1, 777, kv_heads, head_dim}};
         const AttentionChoice choice =
             ChooseAttention(q, k, {}, {.causal = causal, .scale = 1 / std::sqrt(static_cast<double>(head_dim))});
-        ASSERT_EQ(choice.timings.size(), 3u);
-        EXPECT_EQ(choice.timings[1].refused, "") << choice.ToString();
-        EXPECT_NE(choice.libtorch, nullptr) << choice.ToString();
+        ASSERT_EQ(choice.timings.size(), 4u);
+        EXPECT_EQ(choice.timings[1].refused, head_dim > 128 ? "its head dim is 256" : "") << choice.ToString();
+        EXPECT_EQ(choice.timings[2].refused, "") << choice.ToString();
+        EXPECT_NE(choice.fast, nullptr) << choice.ToString();
       }
     }
   }
@@ -74,11 +75,15 @@ TEST(AttentionChoice, LeavesToOurKernelsWhatLibtorchDoesNotTake) {
   EXPECT_EQ(kernels::cuda::WhyNotLibtorch(q, q, {}, parameters), "");
   parameters.keys = {{.length = 32}, {.length = 32, .position = 96}};
   parameters.alibi_slopes = {1, 1, 1, 1};
-  const AttentionChoice choice = ChooseAttention(q, q, {}, parameters);
-  EXPECT_EQ(choice.libtorch, nullptr);
-  EXPECT_EQ(choice.ToString(), "tiles (flash refused: it has alibi slopes; cudnn refused: it has alibi slopes)");
+  EXPECT_EQ(kernels::cuda::WhyNotLibtorch(q, q, {}, parameters), "it has alibi slopes");
+  const kernels::TensorView narrow{nullptr, kernels::DType::kBF16, {1, 64, 4, 12}};
+  const AttentionChoice choice = ChooseAttention(narrow, narrow, {}, parameters);
+  EXPECT_EQ(choice.fast, nullptr);
+  EXPECT_EQ(choice.ToString(),
+            "tiles (tensor refused: its head dim is 12; flash refused: its head dim is 12; cudnn refused: its head dim "
+            "is 12)");
   parameters.alibi_slopes.clear();
-  EXPECT_THAT(ChooseAttention(q, q, {}, parameters).ToString(), HasSubstr("natural order"));
+  EXPECT_THAT(kernels::cuda::WhyNotLibtorch(q, q, {}, parameters), HasSubstr("natural order"));
   const kernels::TensorView longer{nullptr, kernels::DType::kBF16, {1, 96, 4, 32}};
   EXPECT_THAT(kernels::cuda::WhyNotLibtorch(q, longer, {}, {.causal = true}), HasSubstr("other numbers"));
   EXPECT_EQ(kernels::cuda::WhyNotLibtorch(q, longer, {}, {.causal = false}), "");
@@ -96,8 +101,8 @@ TEST(AttentionPicker, ChoosesOnceAndSaysSo) {
   for (int i = 0; i < 2; ++i) EXPECT_EQ(picker.Pick(q, k, {}, {.causal = true, .scale = 0.5}), nullptr);
   ASSERT_EQ(notes.size(), 1u);
   EXPECT_EQ(notes[0],
-            "attention f32[2,64,4,32] of [2,64,2,32] causal, scale 0.5, its dtype is f32: tiles (flash refused: its "
-            "dtype is f32; cudnn refused: its dtype is f32)");
+            "attention f32[2,64,4,32] of [2,64,2,32] causal, scale 0.5, its dtype is f32: tiles (tensor refused: its "
+            "dtype is f32; flash refused: its dtype is f32; cudnn refused: its dtype is f32)");
   EXPECT_EQ(picker.Pick(q, k, {}, {.causal = false, .scale = 0.5}), nullptr);
   EXPECT_EQ(notes.size(), 2u);
 }
@@ -107,7 +112,7 @@ TEST(AttentionChoice, DoesNotThrow) {
   if (NumGpus() > 0) GTEST_SKIP() << "there is a GPU";
   const kernels::TensorView q{nullptr, kernels::DType::kBF16, {1, 64, 4, 32}};
   const AttentionChoice choice = ChooseAttention(q, q, {}, {.causal = true, .scale = 1});
-  EXPECT_EQ(choice.libtorch, nullptr);
+  EXPECT_EQ(choice.fast, nullptr);
   EXPECT_THAT(choice.ToString(), HasSubstr("choosing failed: "));
 }
 

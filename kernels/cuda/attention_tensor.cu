@@ -1,0 +1,510 @@
+// Flash attention on tensor cores. A warp has kMma rows of a tile of scores, kMma * 2 = kRows columns wide; its threads
+// 2r and 2r + 1 have the halves of row r. Scores and results leave the tensor cores by way of shared memory, where each
+// warp has room for kMma x kRows numbers. Sources: as kernels/cuda/attention.cu.
+#include <cmath>
+#include <string>
+
+#include "kernels/cuda/attention_tensor.h"
+#include "kernels/cuda/attention_work.h"
+#include "kernels/cuda/pack.h"
+#include "kernels/cuda/scratch.h"
+#include "kernels/cuda/tensor_core.h"
+
+namespace tacc::kernels::cuda {
+namespace {
+
+constexpr int kD = 128;          // Room for head dims up to it: what lies behind d is neither loaded nor multiplied.
+constexpr int kRows = 32;        // of a tile of keys; in the gradients of queries too
+constexpr int kOwn = kRows / 2;  // scores of a row that a thread has
+constexpr int kScorePitch = kRows + 4;
+constexpr int kWeightPitch = kRows + kPack;
+constexpr int kWarpScores = kMma * kScorePitch;  // floats of a warp
+static_assert(kRows == 2 * kMma && kWarp == 2 * kMma && kMma * kWeightPitch * 2 <= kWarpScores * 4);
+
+// Where a thread's row and columns are among those of its warp.
+struct Place {
+  int warp, row, column;
+
+  TACC_DEVICE explicit Place(const Team& team)
+      : warp(team.rank() / kWarp), row(team.rank() % kWarp / 2), column(team.rank() % 2 * kOwn) {}
+};
+
+// rows [kHeight, kD + kPack] in shared memory = n rows, `stride` elements apart, of d elements each; else 0.
+template <int kHeight, int kTeam, typename E>
+TACC_DEVICE void LoadRows(const Team& team, const AnyIn& x, int64_t offset, int64_t stride, int n, int d, E* rows) {
+  constexpr int kPacks = kD / kPack, kEach = kHeight * kPacks / kTeam;
+  static_assert(kEach * kTeam == kHeight * kPacks);
+  Packed<E, kPack> packs[kEach];
+  TACC_UNROLL
+  for (int i = 0; i < kEach; ++i) {
+    const int p = team.rank() + i * kTeam, row = p / kPacks, column = p % kPacks * kPack;
+    packs[i] = {};
+    if (row < n && column < d) packs[i] = *PackAt<E, kPack>(x.data, offset + row * stride + column);
+  }
+  TACC_UNROLL
+  for (int i = 0; i < kEach; ++i) {
+    const int p = team.rank() + i * kTeam;
+    if (p % kPacks * kPack >= d + kPack) continue;  // A product takes kMma terms: after d's last pack one of zeros.
+    *const_cast<Packed<E, kPack>*>(PackAt<E, kPack>(rows, p / kPacks * (kD + kPack) + p % kPacks * kPack)) = packs[i];
+  }
+}
+
+// products[j] = kMma rows of `left` times the rows [kMma * j, kMma * (j + 1)) of `right`, each of kD elements.
+template <typename E>
+TACC_DEVICE void MultiplyRows(const Team& team, int d, const E* left, const E* right, SumTile (&products)[2]) {
+  constexpr int kPitch = kD + kPack;
+  products[0].Clear();
+  products[1].Clear();
+  TACC_UNROLL
+  for (int c = 0; c < kD; c += kMma) {
+    if (c >= d) break;
+    LeftTile<E, Major::kRow> l;
+    l.Load(left + c, kPitch);
+    TACC_UNROLL
+    for (int j = 0; j < 2; ++j) {
+      RightTile<E, Major::kColumn> r;
+      r.Load(right + j * kMma * kPitch + c, kPitch);
+      products[j].Add(team, l, r);
+    }
+  }
+}
+
+// sums += weights [kMma, kRows] times `rows` [kRows, kD].
+template <typename E>
+TACC_DEVICE void AddProducts(const Team& team, int d, const E* weights, const E* rows, SumTile (&sums)[kD / kMma]) {
+  constexpr int kPitch = kD + kPack;
+  TACC_UNROLL
+  for (int k = 0; k < kRows; k += kMma) {
+    LeftTile<E, Major::kRow> l;
+    l.Load(weights + k, kWeightPitch);
+    TACC_UNROLL
+    for (int c = 0; c < kD / kMma; ++c) {
+      if (c * kMma >= d) break;
+      RightTile<E, Major::kRow> r;
+      r.Load(rows + k * kPitch + c * kMma, kPitch);
+      sums[c].Add(team, l, r);
+    }
+  }
+}
+
+TACC_DEVICE void StoreScores(const Team& team, const SumTile& first, const SumTile& second, float* scores) {
+  first.Store(team, scores, kScorePitch);
+  second.Store(team, scores + kMma, kScorePitch);
+}
+
+// A thread's own columns of its row.
+TACC_DEVICE void LoadOwn(const float* scores, const Place& place, float (&own)[kOwn]) {
+  TACC_UNROLL
+  for (int j = 0; j < kOwn; j += kPack)
+    LoadPacked<kPack, float>(scores, place.row * kScorePitch + place.column + j, own + j);
+}
+// To weights [kMma, kRows], which lie where scores lay.
+template <typename E>
+TACC_DEVICE void StoreOwn(const float (&own)[kOwn], const Place& place, E* weights) {
+  TACC_UNROLL
+  for (int j = 0; j < kOwn; j += kPack)
+    StorePacked<kPack, E>(weights, place.row * kWeightPitch + place.column + j, own + j);
+}
+
+// y's row at `offset`, if the row exists, = a thread's row of sums times `factor`; all threads, each its columns.
+TACC_DEVICE void StoreSums(const Team& team, const SumTile (&sums)[kD / kMma], float* scores, const Place& place,
+                           bool exists, float factor, const AnyOut& y, int64_t offset, int d) {
+  TACC_UNROLL
+  for (int c = 0; c < kD / kMma; c += 2) {
+    if (c * kMma >= d) break;
+    StoreScores(team, sums[c], sums[c + 1], scores);
+    team.Sync();
+    float own[kOwn];
+    LoadOwn(scores, place, own);
+    TACC_UNROLL
+    for (int j = 0; j < kOwn; ++j) own[j] *= factor;
+    TACC_UNROLL
+    for (int j = 0; j < kOwn; j += kPack) {
+      const int column = c * kMma + place.column + j;
+      if (exists && column < d) Store<kPack>(y, offset + column, own + j);
+    }
+    team.Sync();
+  }
+}
+
+// Which keys [low, high) of a tile a query sees, and how far behind it key 0 is.
+struct Sight {
+  int low, high;
+  float distance;
+
+  TACC_DEVICE Sight(const AttentionWork& w, const RowTile& queries, int i, int64_t first, const RowTile& keys) {
+    const int64_t query = queries.position + i, behind = keys.position - query, begin = first - keys.position;
+    int64_t end = keys.n;
+    if (w.causal && 1 - behind < end) end = 1 - behind;
+    low = static_cast<int>(begin < 0 ? 0 : begin > kRows ? kRows : begin);
+    high = i < queries.n && end > 0 ? static_cast<int>(end) : 0;
+    distance = static_cast<float>(behind);
+  }
+};
+
+TACC_DEVICE float ScoreOf(float product, float scale, float slope, float distance) {
+  return product * scale + slope * distance;
+}
+
+// Queries in tiles; index = (tile from the last, batch, head): under a causal mask the longest first. A row's maximum
+// is followed only when it has risen by kSlack: until then probabilities are larger than 1, but their sum, by which
+// they are divided in the end, is as well.
+template <typename E>
+struct QueriesOnTensorCores {
+  static constexpr int kTeam = 128, kQueries = kTeam / kWarp * kMma, kPitch = kD + kPack;
+  static constexpr float kSlack = 5;
+  static constexpr int64_t kSharedBytes =
+      (kQueries + 2 * kRows) * kPitch * sizeof(E) + kTeam / kWarp * kWarpScores * sizeof(float);
+
+  AttentionWork work;
+  int64_t num_query_tiles, num_key_tiles;
+  AnyIn earlier_out, earlier_lse;
+  AnyOut out, lse;
+
+  TACC_DEVICE void operator()(Team& team, int64_t index) const {
+    const AttentionWork& w = work;
+    const int64_t pairs = static_cast<int64_t>(w.num_batches) * w.num_heads;
+    const int64_t b = index % pairs / w.num_heads, head = index % w.num_heads;
+    const int64_t kv = head / (w.num_heads / w.num_kv_heads);
+    const RowTile queries = TileAt<kQueries>(w.queries, num_query_tiles - 1 - index / pairs);
+    const int64_t lowest = w.LowestKey(b, queries);
+    const float slope = w.has_slopes ? static_cast<float>(w.slopes[head]) : 0.0f, scale = static_cast<float>(w.scale);
+    const int64_t query_stride = static_cast<int64_t>(w.num_heads) * w.d;
+    const int64_t key_stride = static_cast<int64_t>(w.num_kv_heads) * w.d;
+    E* q_rows = team.shared<E>();
+    E* k_rows = q_rows + kQueries * kPitch;
+    E* v_rows = k_rows + kRows * kPitch;
+    const Place place(team);
+    float* scores = reinterpret_cast<float*>(v_rows + kRows * kPitch) + place.warp * kWarpScores;
+    E* weights = reinterpret_cast<E*>(scores);
+    const int query = place.warp * kMma + place.row;
+    const bool exists = query < queries.n;
+    const int64_t first = exists ? w.FirstKey(b, queries.row + query) : 0;
+    const int64_t own_offset = w.QueryOffset(b, queries.row + query, head);
+
+    LoadRows<kQueries, kTeam>(team, w.q, w.QueryOffset(b, queries.row, head), query_stride, queries.n, w.d, q_rows);
+    SumTile sums[kD / kMma];
+    float maximum = -INFINITY, total = 0;  // of the row; of the thread's columns
+    if (earlier_lse) {
+      if (exists) maximum = earlier_lse.Load<float>(w.StatisticsOffset(b, queries.row + query, head));
+      if (maximum != -INFINITY && place.column == 0) total = 1;
+      TACC_UNROLL
+      for (int c = 0; c < kD / kMma; c += 2) {
+        for (int j = 0; j < kOwn; ++j) {
+          const int column = c * kMma + place.column + j;
+          scores[place.row * kScorePitch + place.column + j] =
+              exists && column < w.d ? earlier_out.Load<float>(own_offset + column) : 0.0f;
+        }
+        team.Sync();
+        sums[c].Load(team, scores, kScorePitch);
+        sums[c + 1].Load(team, scores + kMma, kScorePitch);
+        team.Sync();
+      }
+    } else {
+      TACC_UNROLL
+      for (int c = 0; c < kD / kMma; ++c) sums[c].Clear();
+    }
+
+    for (int64_t tile = 0; tile < num_key_tiles; ++tile) {
+      const RowTile keys = TileAt<kRows>(w.keys, tile);
+      if (!w.Meet(queries, lowest, keys)) continue;  // The same for the whole team.
+      const int64_t offset = w.KeyOffset(b, keys.row, kv);
+      LoadRows<kRows, kTeam>(team, w.k, offset, key_stride, keys.n, w.d, k_rows);
+      LoadRows<kRows, kTeam>(team, w.v, offset, key_stride, keys.n, w.d, v_rows);
+      team.Sync();
+      SumTile products[2];
+      MultiplyRows(team, w.d, q_rows + place.warp * kMma * kPitch, k_rows, products);
+      StoreScores(team, products[0], products[1], scores);
+      team.Sync();
+      float own[kOwn], highest = -INFINITY;
+      LoadOwn(scores, place, own);
+      const Sight sight(w, queries, query, first, keys);
+      TACC_UNROLL
+      for (int j = 0; j < kOwn; ++j) {
+        const int key = place.column + j;
+        const float score = ScoreOf(own[j], scale, slope, sight.distance + static_cast<float>(key));
+        own[j] = key >= sight.low && key < sight.high ? score : -INFINITY;
+        highest = own[j] > highest ? own[j] : highest;
+      }
+      const float other = team.Exchange(highest, 1);
+      highest = other > highest ? other : highest;
+      const bool rises = maximum == -INFINITY ? highest > maximum : highest > maximum + kSlack;
+      const float correction = rises ? std::exp(maximum - highest) : 1.0f;
+      if (rises) maximum = highest;
+      if (team.Max(rises ? 1 : 0) != 0) {  // All have their scores by now.
+        TACC_UNROLL
+        for (int c = 0; c < kD / kMma; c += 2) {
+          if (c * kMma >= w.d) break;
+          StoreScores(team, sums[c], sums[c + 1], scores);
+          team.Sync();
+          for (int j = 0; j < kOwn; ++j) scores[place.row * kScorePitch + place.column + j] *= correction;
+          team.Sync();
+          sums[c].Load(team, scores, kScorePitch);
+          sums[c + 1].Load(team, scores + kMma, kScorePitch);
+        }
+        team.Sync();
+      }
+      // A row that has seen no key yet keeps zeros; NaN scores make NaN sums.
+      const float shift = maximum == -INFINITY ? 0.0f : maximum;
+      total *= correction;
+      TACC_UNROLL
+      for (int j = 0; j < kOwn; ++j) {
+        own[j] = std::exp(own[j] - shift);
+        total += own[j];
+      }
+      StoreOwn(own, place, weights);
+      team.Sync();
+      AddProducts(team, w.d, weights, v_rows, sums);
+      team.Sync();
+    }
+
+    total += team.Exchange(total, 1);
+    // A query that sees no key at all gives 0.
+    const float inverse = total == 0 ? 0.0f : 1.0f / total;
+    if (exists && place.column == 0) {
+      lse.Store(w.StatisticsOffset(b, queries.row + query, head), maximum + (total == 0 ? 0.0f : std::log(total)));
+    }
+    StoreSums(team, sums, scores, place, exists, inverse, out, own_offset, w.d);
+  }
+};
+
+// What both halves of the gradient share.
+template <typename E>
+struct GradOnTensorCores {
+  static constexpr int kTeam = kRows / kMma * kWarp, kPitch = kD + kPack, kTile = kRows * kPitch;
+  // Four tiles; a warp's scores and their gradients; a query's statistics.
+  static constexpr int kNumScores = kTeam / kWarp * 2 * kWarpScores;
+  static constexpr int64_t kSharedBytes = 4 * kTile * sizeof(E) + (kNumScores + 5 * kRows) * sizeof(float);
+
+  AttentionWork work;
+  int64_t num_query_tiles, num_key_tiles;
+  AnyIn dout, lse;
+  const float* delta;
+
+  TACC_DEVICE void LoadQueries(const Team& team, int64_t b, int64_t head, const RowTile& tile, E* q_rows,
+                               E* dout_rows) const {
+    const int64_t offset = work.QueryOffset(b, tile.row, head), stride = static_cast<int64_t>(work.num_heads) * work.d;
+    LoadRows<kRows, kTeam>(team, work.q, offset, stride, tile.n, work.d, q_rows);
+    LoadRows<kRows, kTeam>(team, dout, offset, stride, tile.n, work.d, dout_rows);
+  }
+  TACC_DEVICE void LoadKeys(const Team& team, int64_t b, int64_t kv, const RowTile& tile, E* k_rows, E* v_rows) const {
+    const int64_t offset = work.KeyOffset(b, tile.row, kv), stride = static_cast<int64_t>(work.num_kv_heads) * work.d;
+    LoadRows<kRows, kTeam>(team, work.k, offset, stride, tile.n, work.d, k_rows);
+    LoadRows<kRows, kTeam>(team, work.v, offset, stride, tile.n, work.d, v_rows);
+  }
+  // Of query i of a tile; 0 where there is none.
+  TACC_DEVICE float Lse(int64_t b, int64_t head, const RowTile& tile, int i) const {
+    if (i >= tile.n) return 0;
+    const float value = lse.Load<float>(work.StatisticsOffset(b, tile.row + i, head));
+    return value == -INFINITY ? 0.0f : value;  // Sees no key: has no weights.
+  }
+  TACC_DEVICE float Delta(int64_t b, int64_t head, const RowTile& tile, int i) const {
+    return i < tile.n ? delta[work.StatisticsOffset(b, tile.row + i, head)] : 0.0f;
+  }
+};
+
+// dk and dv, keys in tiles; index = (tile, batch, key/value head). Rows of scores are keys here, columns queries.
+template <typename E>
+struct KeysGradOnTensorCores : GradOnTensorCores<E> {
+  using Base = GradOnTensorCores<E>;
+  static constexpr int kTeam = Base::kTeam, kPitch = Base::kPitch, kTile = Base::kTile;
+
+  AnyOut dk, dv;
+
+  TACC_DEVICE void operator()(Team& team, int64_t index) const {
+    const AttentionWork& w = this->work;
+    const int64_t pairs = static_cast<int64_t>(w.num_batches) * w.num_kv_heads;
+    const int64_t b = index % pairs / w.num_kv_heads, kv = index % w.num_kv_heads;
+    const int group = w.num_heads / w.num_kv_heads;
+    const RowTile keys = TileAt<kRows>(w.keys, index / pairs);
+    const float scale = static_cast<float>(w.scale);
+    E *k_rows = team.shared<E>(), *v_rows = k_rows + kTile, *q_rows = v_rows + kTile, *dout_rows = q_rows + kTile;
+    const Place place(team);
+    float* all_scores = reinterpret_cast<float*>(dout_rows + kTile);
+    float *scores = all_scores + place.warp * 2 * kWarpScores, *score_gradients = scores + kWarpScores;
+    E *weights = reinterpret_cast<E*>(scores), *gradients = reinterpret_cast<E*>(score_gradients);
+    // Of each query: what it sees of the keys' tile, and its statistics.
+    float *row_lse = all_scores + Base::kNumScores, *row_delta = row_lse + kRows, *row_distance = row_delta + kRows;
+    int32_t *row_low = reinterpret_cast<int32_t*>(row_distance + kRows), *row_high = row_low + kRows;
+    const int key = place.warp * kMma + place.row;
+    this->LoadKeys(team, b, kv, keys, k_rows, v_rows);
+    SumTile dk_sums[kD / kMma], dv_sums[kD / kMma];
+    TACC_UNROLL
+    for (int c = 0; c < kD / kMma; ++c) {
+      dk_sums[c].Clear();
+      dv_sums[c].Clear();
+    }
+    for (int64_t tile = 0; tile < this->num_query_tiles; ++tile) {
+      const RowTile queries = TileAt<kRows>(w.queries, tile);
+      if (!w.Meet(queries, w.LowestKey(b, queries), keys)) continue;  // The same for the whole team.
+      for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
+        const float slope = w.has_slopes ? static_cast<float>(w.slopes[head]) : 0.0f;
+        this->LoadQueries(team, b, head, queries, q_rows, dout_rows);
+        for (int i = team.rank(); i < kRows; i += kTeam) {
+          const Sight sight(w, queries, i, i < queries.n ? w.FirstKey(b, queries.row + i) : 0, keys);
+          row_lse[i] = this->Lse(b, head, queries, i);
+          row_delta[i] = this->Delta(b, head, queries, i);
+          row_distance[i] = sight.distance;
+          row_low[i] = sight.low;
+          row_high[i] = sight.high;
+        }
+        team.Sync();
+        SumTile products[2];
+        MultiplyRows(team, w.d, k_rows + place.warp * kMma * kPitch, q_rows, products);
+        StoreScores(team, products[0], products[1], scores);
+        MultiplyRows(team, w.d, v_rows + place.warp * kMma * kPitch, dout_rows, products);
+        StoreScores(team, products[0], products[1], score_gradients);
+        team.Sync();
+        float own[kOwn], own_gradients[kOwn];
+        LoadOwn(scores, place, own);
+        LoadOwn(score_gradients, place, own_gradients);
+        TACC_UNROLL
+        for (int j = 0; j < kOwn; ++j) {
+          const int query = place.column + j;
+          const float score = ScoreOf(own[j], scale, slope, row_distance[query] + static_cast<float>(key));
+          own[j] = key >= row_low[query] && key < row_high[query] ? std::exp(score - row_lse[query]) : 0.0f;
+          own_gradients[j] = own[j] * (own_gradients[j] - row_delta[query]) * scale;
+        }
+        team.Sync();
+        StoreOwn(own, place, weights);
+        StoreOwn(own_gradients, place, gradients);
+        team.Sync();
+        AddProducts(team, w.d, weights, dout_rows, dv_sums);
+        AddProducts(team, w.d, gradients, q_rows, dk_sums);
+        team.Sync();
+      }
+    }
+    const int64_t offset = w.KeyOffset(b, keys.row + key, kv);
+    StoreSums(team, dk_sums, scores, place, key < keys.n, 1, dk, offset, w.d);
+    StoreSums(team, dv_sums, scores, place, key < keys.n, 1, dv, offset, w.d);
+  }
+};
+
+// dq, queries in tiles; index as in QueriesOnTensorCores.
+template <typename E>
+struct QueriesGradOnTensorCores : GradOnTensorCores<E> {
+  using Base = GradOnTensorCores<E>;
+  static constexpr int kTeam = Base::kTeam, kPitch = Base::kPitch, kTile = Base::kTile;
+
+  AnyOut dq;
+
+  TACC_DEVICE void operator()(Team& team, int64_t index) const {
+    const AttentionWork& w = this->work;
+    const int64_t pairs = static_cast<int64_t>(w.num_batches) * w.num_heads;
+    const int64_t b = index % pairs / w.num_heads, head = index % w.num_heads;
+    const int64_t kv = head / (w.num_heads / w.num_kv_heads);
+    const RowTile queries = TileAt<kRows>(w.queries, this->num_query_tiles - 1 - index / pairs);
+    const int64_t lowest = w.LowestKey(b, queries);
+    const float slope = w.has_slopes ? static_cast<float>(w.slopes[head]) : 0.0f, scale = static_cast<float>(w.scale);
+    E *q_rows = team.shared<E>(), *dout_rows = q_rows + kTile, *k_rows = dout_rows + kTile, *v_rows = k_rows + kTile;
+    const Place place(team);
+    float* scores = reinterpret_cast<float*>(v_rows + kTile) + place.warp * 2 * kWarpScores;
+    float* score_gradients = scores + kWarpScores;
+    E* gradients = reinterpret_cast<E*>(score_gradients);
+    const int query = place.warp * kMma + place.row;
+    const bool exists = query < queries.n;
+    const int64_t first = exists ? w.FirstKey(b, queries.row + query) : 0;
+    const float own_lse = this->Lse(b, head, queries, query), own_delta = this->Delta(b, head, queries, query);
+    this->LoadQueries(team, b, head, queries, q_rows, dout_rows);
+    SumTile sums[kD / kMma];
+    TACC_UNROLL
+    for (int c = 0; c < kD / kMma; ++c) sums[c].Clear();
+    for (int64_t tile = 0; tile < this->num_key_tiles; ++tile) {
+      const RowTile keys = TileAt<kRows>(w.keys, tile);
+      if (!w.Meet(queries, lowest, keys)) continue;  // The same for the whole team.
+      this->LoadKeys(team, b, kv, keys, k_rows, v_rows);
+      team.Sync();
+      SumTile products[2];
+      MultiplyRows(team, w.d, q_rows + place.warp * kMma * kPitch, k_rows, products);
+      StoreScores(team, products[0], products[1], scores);
+      MultiplyRows(team, w.d, dout_rows + place.warp * kMma * kPitch, v_rows, products);
+      StoreScores(team, products[0], products[1], score_gradients);
+      team.Sync();
+      float own[kOwn], own_gradients[kOwn];
+      LoadOwn(scores, place, own);
+      LoadOwn(score_gradients, place, own_gradients);
+      const Sight sight(w, queries, query, first, keys);
+      TACC_UNROLL
+      for (int j = 0; j < kOwn; ++j) {
+        const int key = place.column + j;
+        const float score = ScoreOf(own[j], scale, slope, sight.distance + static_cast<float>(key));
+        const float weight = key >= sight.low && key < sight.high ? std::exp(score - own_lse) : 0.0f;
+        own_gradients[j] = weight * (own_gradients[j] - own_delta) * scale;
+      }
+      team.Sync();
+      StoreOwn(own_gradients, place, gradients);
+      team.Sync();
+      AddProducts(team, w.d, gradients, k_rows, sums);
+      team.Sync();
+    }
+    StoreSums(team, sums, scores, place, exists, 1, dq, w.QueryOffset(b, queries.row + query, head), w.d);
+  }
+};
+
+template <typename E>
+void Forward(const AttentionWork& work, const AttentionExtras& extras, const TensorView& out, const TensorView& lse) {
+  using Kernel = QueriesOnTensorCores<E>;
+  static_assert(Kernel::kSharedBytes <= kMaxSharedBytes);
+  const int64_t query_tiles = NumTiles<Kernel::kQueries>(work.queries), key_tiles = NumTiles<kRows>(work.keys);
+  ForEachExactTeam<Kernel::kTeam>(
+      query_tiles * work.num_batches * work.num_heads, Kernel::kSharedBytes,
+      Kernel{work, query_tiles, key_tiles, In(extras.earlier_out), In(extras.earlier_lse), Out(out), Out(lse)});
+}
+
+template <typename E>
+void Backward(const AttentionWork& work, const TensorView& dout, const TensorView& lse, const float* delta,
+              const TensorView& dq, const TensorView& dk, const TensorView& dv) {
+  using Keys = KeysGradOnTensorCores<E>;
+  using Queries = QueriesGradOnTensorCores<E>;
+  static_assert(Keys::kSharedBytes <= kMaxSharedBytes);
+  const int64_t query_tiles = NumTiles<kRows>(work.queries), key_tiles = NumTiles<kRows>(work.keys);
+  const GradOnTensorCores<E> shared{work, query_tiles, key_tiles, In(dout), In(lse), delta};
+  ForEachExactTeam<Keys::kTeam>(key_tiles * work.num_batches * work.num_kv_heads, Keys::kSharedBytes,
+                                Keys{{shared}, Out(dk), Out(dv)});
+  ForEachExactTeam<Keys::kTeam>(query_tiles * work.num_batches * work.num_heads, Keys::kSharedBytes,
+                                Queries{{shared}, Out(dq)});
+}
+
+// Calls f(E()) with the operands' element.
+template <typename F>
+void WithElement(const AttentionWork& work, F f) {
+  work.q.dtype == DType::kBF16 ? f(BFloat16()) : f(Half());
+}
+
+}  // namespace
+
+std::string WhyNotTensorAttention(const TensorView& q) {
+  if (q.dtype != DType::kBF16 && q.dtype != DType::kF16) return std::string("its dtype is ") + Name(q.dtype);
+  if (q.dims[3] % kPack != 0 || q.dims[3] > 128) return "its head dim is " + std::to_string(q.dims[3]);
+  return "";
+}
+
+void TensorAttention::Run(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionExtras& extras,
+                          const AttentionParameters& parameters, const TensorView& out, const TensorView& lse) const {
+  TACC_KERNEL_CHECK(WhyNotTensorAttention(q).empty());
+  if (!ArePackable({q, k, v, out})) return Attention(q, k, v, extras, parameters, out, lse);
+  if (q.size() == 0) return;
+  const AttentionWork work = WorkOf(q, k, v, extras.first_keys, parameters);
+  TACC_KERNEL_CHECK(out.dims == q.dims && lse.size() == q.dims.Product(0, 3));
+  TACC_KERNEL_CHECK(extras.earlier_lse.data == nullptr ||
+                    (extras.earlier_out.dims == out.dims && extras.earlier_lse.size() == lse.size()));
+  WithElement(work, [&]<typename E>(E) { Forward<E>(work, extras, out, lse); });
+}
+
+void TensorAttention::RunGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
+                              const TensorView& out, const TensorView& lse, const TensorView& first_keys,
+                              const AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
+                              const TensorView& dv) const {
+  TACC_KERNEL_CHECK(WhyNotTensorAttention(q).empty());
+  if (dout.dtype != q.dtype || !ArePackable({dout, q, k, v, dq, dk, dv}))
+    return AttentionGrad(dout, q, k, v, out, lse, first_keys, parameters, dq, dk, dv);
+  const AttentionWork work = WorkOf(q, k, v, first_keys, parameters);
+  TACC_KERNEL_CHECK(dout.dims == q.dims && out.dims == q.dims && dq.dims == q.dims && dk.dims == k.dims &&
+                    dv.dims == k.dims && lse.size() == q.dims.Product(0, 3));
+  const Scratch scratch(q.dims.Product(0, 3) * static_cast<int64_t>(sizeof(float)));
+  float* delta = static_cast<float*>(scratch.data());
+  FindAttentionDelta(work, dout, out, delta);
+  WithElement(work, [&]<typename E>(E) { Backward<E>(work, dout, lse, delta, dq, dk, dv); });
+}
+
+}  // namespace tacc::kernels::cuda

@@ -1,0 +1,214 @@
+// Attention on tensor cores against the reference.
+#include "kernels/cuda/attention_tensor.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/attention.h"
+#include "kernels/reference/buffer.h"
+#include "kernels/reference/reference.h"
+
+namespace tacc::kernels::cuda {
+namespace {
+
+using reference::Buffer;
+using reference::MaxError;
+using reference::Random;
+using reference::Rounded;
+using reference::Tensor;
+
+constexpr DType kTypes[] = {DType::kBF16, DType::kF16};
+
+// Probabilities, or their gradients, and then results are rounded to the dtype: half a unit in the last place each.
+double Tolerance(DType dtype) { return dtype == DType::kBF16 ? 1.0 / 200 : 1.0 / 1800; }
+
+Buffer Aligned(DType dtype, const Tensor& x) { return Buffer(dtype, x, Buffer::Placement::kAligned); }
+Buffer Aligned(DType dtype, const Dims& dims) { return Buffer(dtype, dims, Buffer::Placement::kAligned); }
+
+const TensorAttention kAttention;
+
+TEST(AttentionOnTensorCores, TakesWhatCanBeMovedInPacks) {
+  for (DType dtype : kTypes) {
+    EXPECT_EQ(WhyNotTensorAttention({nullptr, dtype, {1, 2, 3, 128}}), "");
+    EXPECT_EQ(WhyNotTensorAttention({nullptr, dtype, {1, 2, 3, 136}}), "its head dim is 136");
+    EXPECT_EQ(WhyNotTensorAttention({nullptr, dtype, {1, 2, 3, 20}}), "its head dim is 20");
+  }
+  EXPECT_EQ(WhyNotTensorAttention({nullptr, DType::kF32, {1, 2, 3, 64}}), "its dtype is f32");
+}
+
+struct Case {
+  int64_t b, s, h, k, d;
+  double scale;  // 0: as usual
+};
+// The last one's probabilities are all but 0 and 1, so that maxima rise from tile to tile.
+const Case kCases[] = {{2, 7, 3, 3, 8, 0},   {1, 70, 4, 2, 16, 0},  {1, 130, 2, 2, 64, 0},
+                       {2, 37, 2, 1, 72, 0}, {1, 99, 2, 1, 128, 0}, {1, 150, 2, 2, 40, 1}};
+
+TEST(AttentionOnTensorCores, MatchesTheReferenceForwardAndBackward) {
+  for (const Case& c : kCases) {
+    for (DType dtype : kTypes) {
+      for (const bool causal : {true, false}) {
+        for (const bool alibi : {false, true}) {
+          const Dims q_dims{c.b, c.s, c.h, c.d}, k_dims{c.b, c.s, c.k, c.d};
+          const Tensor q = Rounded(Random(q_dims, 1, 2), dtype), k = Rounded(Random(k_dims, 2, 2), dtype);
+          const Tensor v = Rounded(Random(k_dims, 3), dtype), dout = Rounded(Random(q_dims, 4), dtype);
+          AttentionParameters parameters{.causal = causal,
+                                         .scale = c.scale > 0 ? c.scale : 1 / std::sqrt(static_cast<double>(c.d))};
+          if (alibi) {
+            for (int64_t h = 0; h < c.h; ++h) parameters.alibi_slopes.push_back(std::pow(2.0, -8.0 * (h + 1) / c.h));
+          }
+          const auto want = reference::Attention(q, k, v, causal, parameters.scale, parameters.alibi_slopes);
+          const auto gradient =
+              reference::AttentionGrad(dout, q, k, v, causal, parameters.scale, parameters.alibi_slopes);
+          const Buffer bq = Aligned(dtype, q), bk = Aligned(dtype, k), bv = Aligned(dtype, v),
+                       bd = Aligned(dtype, dout);
+          const Buffer out = Aligned(dtype, q_dims), dq = Aligned(dtype, q_dims), dk = Aligned(dtype, k_dims),
+                       dv = Aligned(dtype, k_dims), lse(DType::kF32, Dims{c.b, c.h, c.s});
+          kAttention.Run(bq, bk, bv, {}, parameters, out, lse);
+          const std::string what = std::string(Name(dtype)) + (causal ? " causal" : "") + (alibi ? " alibi" : "") +
+                                   " s " + std::to_string(c.s) + " d " + std::to_string(c.d);
+          EXPECT_LE(MaxError(out.ToTensor(), want.out, 1), Tolerance(dtype)) << what;
+          EXPECT_LE(MaxError(lse.ToTensor(), want.lse, 1), 1e-5) << what;
+          kAttention.RunGrad(bd, bq, bk, bv, out, lse, {}, parameters, dq, dk, dv);
+          // Sums of a score's gradient times a number of up to 2: `size` is that of a score to the usual one.
+          const double size = std::max(1.0, c.scale * std::sqrt(static_cast<double>(c.d)));
+          EXPECT_LE(MaxError(dq.ToTensor(), gradient.dq, size), 2 * Tolerance(dtype)) << what;
+          EXPECT_LE(MaxError(dk.ToTensor(), gradient.dk, size), 2 * Tolerance(dtype)) << what;
+          EXPECT_LE(MaxError(dv.ToTensor(), gradient.dv, 1), 2 * Tolerance(dtype)) << what;
+          EXPECT_TRUE(out.GuardsIntact() && lse.GuardsIntact() && dq.GuardsIntact() && dk.GuardsIntact() &&
+                      dv.GuardsIntact());
+        }
+      }
+    }
+  }
+}
+
+// The given rows of dim 1.
+Tensor Rows(const Tensor& x, const std::vector<int64_t>& rows) {
+  Dims dims = x.dims;
+  dims[1] = static_cast<int64_t>(rows.size());
+  return reference::Gather(x, dims, [&](const std::vector<int64_t>& index) {
+    std::vector<int64_t> from = index;
+    from[1] = rows[index[1]];
+    return from;
+  });
+}
+
+// As a ring of ranks sees keys: by parts, in an order of their own, results going on from part to part.
+TEST(AttentionOnTensorCores, GoesOnOverPartsOfTheKeys) {
+  const Dims q_dims{2, 140, 4, 24}, k_dims{2, 140, 2, 24}, own_dims{2, 70, 4, 24}, key_dims{2, 70, 2, 24};
+  const DType dtype = DType::kBF16;
+  const Tensor q = Rounded(Random(q_dims, 1), dtype), k = Rounded(Random(k_dims, 2), dtype);
+  const Tensor v = Rounded(Random(k_dims, 3), dtype), dout = Rounded(Random(q_dims, 4), dtype);
+  const std::vector<double> slopes = {0.5, 0.25, 0.1, 0.05};
+  const auto want = reference::Attention(q, k, v, true, 0.3, slopes);
+  const auto gradient = reference::AttentionGrad(dout, q, k, v, true, 0.3, slopes);
+  const std::vector<std::vector<SequenceRun>> parts = {{{35, 0}, {35, 105}}, {{70, 35}}};
+  const auto rows_of = [](const std::vector<SequenceRun>& runs) {
+    std::vector<int64_t> rows;
+    for (const SequenceRun& run : runs) {
+      for (int64_t i = 0; i < run.length; ++i) rows.push_back(run.position + i);
+    }
+    return rows;
+  };
+  for (const std::vector<SequenceRun>& queries : parts) {
+    const std::vector<int64_t> own = rows_of(queries);
+    const Buffer bq = Aligned(dtype, Rows(q, own)), bd = Aligned(dtype, Rows(dout, own));
+    // Between parts results are in f32, as the graph has them.
+    Buffer out = Aligned(DType::kF32, own_dims), lse(DType::kF32, Dims{2, 4, 70});
+    AttentionParameters parameters{.causal = true, .scale = 0.3, .alibi_slopes = slopes, .queries = queries};
+    AttentionExtras extras;
+    for (const std::vector<SequenceRun>& keys : parts) {
+      parameters.keys = keys;
+      const Buffer bk = Aligned(dtype, Rows(k, rows_of(keys))), bv = Aligned(dtype, Rows(v, rows_of(keys)));
+      kAttention.Run(bq, bk, bv, extras, parameters, out, lse);
+      extras = {{}, out, lse};
+    }
+    EXPECT_LE(MaxError(out.ToTensor(), Rows(want.out, own), 1), Tolerance(dtype));
+    Tensor dq(own_dims);
+    for (const std::vector<SequenceRun>& keys : parts) {
+      parameters.keys = keys;
+      const Buffer bk = Aligned(dtype, Rows(k, rows_of(keys))), bv = Aligned(dtype, Rows(v, rows_of(keys)));
+      const Buffer part_dq = Aligned(DType::kF32, own_dims), dk = Aligned(DType::kF32, key_dims),
+                   dv = Aligned(DType::kF32, key_dims);
+      kAttention.RunGrad(bd, bq, bk, bv, out, lse, {}, parameters, part_dq, dk, dv);
+      const Tensor contribution = part_dq.ToTensor();
+      for (size_t i = 0; i < dq.values.size(); ++i) dq.values[i] += contribution.values[i];
+    }
+    EXPECT_LE(MaxError(dq, Rows(gradient.dq, own), 1), 2 * Tolerance(dtype));
+  }
+}
+
+// Rows of several documents give what the documents give one by one.
+TEST(AttentionOnTensorCores, StaysWithinDocuments) {
+  const std::vector<int64_t> starts = {0, 3, 67, 68, 150};
+  const Dims q_dims{1, 150, 2, 16}, k_dims{1, 150, 1, 16};
+  const DType dtype = DType::kF16;
+  const Tensor q = Rounded(Random(q_dims, 1), dtype), k = Rounded(Random(k_dims, 2), dtype);
+  const Tensor v = Rounded(Random(k_dims, 3), dtype), dout = Rounded(Random(q_dims, 4), dtype);
+  std::vector<int32_t> first_keys;
+  for (size_t i = 0; i + 1 < starts.size(); ++i) first_keys.resize(starts[i + 1], static_cast<int32_t>(starts[i]));
+  const TensorView first{first_keys.data(), DType::kI32, {1, 150}};
+  const AttentionParameters parameters{.causal = true, .scale = 0.3};
+  const Buffer bq = Aligned(dtype, q), bk = Aligned(dtype, k), bv = Aligned(dtype, v), bd = Aligned(dtype, dout);
+  const Buffer out = Aligned(dtype, q_dims), dq = Aligned(dtype, q_dims), dk = Aligned(dtype, k_dims),
+               dv = Aligned(dtype, k_dims), lse(DType::kF32, Dims{1, 2, 150});
+  kAttention.Run(bq, bk, bv, {first, {}, {}}, parameters, out, lse);
+  kAttention.RunGrad(bd, bq, bk, bv, out, lse, first, parameters, dq, dk, dv);
+  for (size_t i = 0; i + 1 < starts.size(); ++i) {
+    std::vector<int64_t> rows;
+    for (int64_t row = starts[i]; row < starts[i + 1]; ++row) rows.push_back(row);
+    const Tensor own_q = Rows(q, rows), own_k = Rows(k, rows), own_v = Rows(v, rows), own_dout = Rows(dout, rows);
+    EXPECT_LE(MaxError(Rows(out.ToTensor(), rows), reference::Attention(own_q, own_k, own_v, true, 0.3, {}).out, 1),
+              Tolerance(dtype));
+    const auto gradient = reference::AttentionGrad(own_dout, own_q, own_k, own_v, true, 0.3, {});
+    EXPECT_LE(MaxError(Rows(dq.ToTensor(), rows), gradient.dq, 1), 2 * Tolerance(dtype));
+    EXPECT_LE(MaxError(Rows(dk.ToTensor(), rows), gradient.dk, 1), 2 * Tolerance(dtype));
+    EXPECT_LE(MaxError(Rows(dv.ToTensor(), rows), gradient.dv, 1), 2 * Tolerance(dtype));
+  }
+}
+
+TEST(AttentionOnTensorCores, LeavesWhatIsNotAlignedToPlainCores) {
+  const Dims dims{1, 9, 2, 8};
+  for (Buffer::Placement place : {Buffer::Placement::kAligned, Buffer::Placement::kOffByOne}) {
+    const Tensor x = Rounded(Random(dims, 1), DType::kBF16);
+    const Buffer q = Aligned(DType::kBF16, x), k(DType::kBF16, x, place), out = Aligned(DType::kBF16, dims),
+                 dq = Aligned(DType::kBF16, dims), dk = Aligned(DType::kBF16, dims), dv = Aligned(DType::kBF16, dims);
+    const Buffer lse(DType::kF32, Dims{1, 2, 9});
+    kAttention.Run(q, k, q, {}, {}, out, lse);
+    kAttention.RunGrad(q, q, k, q, out, lse, {}, {}, dq, dk, dv);
+    EXPECT_LE(MaxError(out.ToTensor(), reference::Attention(x, x, x, true, 1, {}).out, 1), Tolerance(DType::kBF16));
+    EXPECT_LE(MaxError(dk.ToTensor(), reference::AttentionGrad(x, x, x, x, true, 1, {}).dk, 1),
+              2 * Tolerance(DType::kBF16));
+  }
+}
+
+// Queries before all keys see none: results 0 and -infinity, and gradients of zero.
+TEST(AttentionOnTensorCores, OfQueriesThatSeeNoKeyIsZero) {
+  const Dims q_dims{1, 40, 2, 8}, k_dims{1, 50, 2, 8};
+  const DType dtype = DType::kBF16;
+  const Buffer q = Aligned(dtype, Random(q_dims, 1)), k = Aligned(dtype, Random(k_dims, 2));
+  const Buffer out = Aligned(dtype, q_dims), dq = Aligned(dtype, q_dims), dk = Aligned(dtype, k_dims),
+               dv = Aligned(dtype, k_dims), lse(DType::kF32, Dims{1, 2, 40});
+  const AttentionParameters parameters{.causal = true, .scale = 0.3, .queries = {{40, 0}}, .keys = {{50, 38}}};
+  kAttention.Run(q, k, k, {}, parameters, out, lse);
+  kAttention.RunGrad(q, q, k, k, out, lse, {}, parameters, dq, dk, dv);
+  for (int64_t i = 0; i < out.view().size(); ++i) {
+    if (i / 16 < 38) {
+      EXPECT_EQ(out.ToTensor()[i], 0);
+      EXPECT_EQ(dq.ToTensor()[i], 0);
+    } else {
+      EXPECT_NE(out.ToTensor()[i], 0);
+    }
+  }
+  for (int64_t i = 0; i < 80; ++i) EXPECT_EQ(std::isinf(lse.ToTensor()[i]), i % 40 < 38);
+  // The keys from position 40 on are seen by nobody.
+  for (int64_t i = 2 * 16; i < dk.view().size(); ++i) EXPECT_TRUE(dk.ToTensor()[i] == 0 && dv.ToTensor()[i] == 0);
+}
+
+}  // namespace
+}  // namespace tacc::kernels::cuda

@@ -1,0 +1,133 @@
+// What the attention kernels of kernels/cuda share: which rows lie where in the sequence, and who sees whom.
+#ifndef TACC_KERNELS_CUDA_ATTENTION_WORK_H_
+#define TACC_KERNELS_CUDA_ATTENTION_WORK_H_
+
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/load.h"
+
+namespace tacc::kernels::cuda {
+
+struct RunOfRows {
+  int32_t length, position, block;
+};
+
+// The runs of queries or of keys.
+struct RunsOfRows {
+  int32_t num_runs;
+  RunOfRows runs[kMaxAttentionRuns];
+};
+
+// At most kRows rows that follow each other in memory and in the sequence.
+struct RowTile {
+  int64_t row;
+  int n;
+  int64_t position;
+  int block;
+};
+
+// Tile `index` of the runs.
+template <int kRows>
+TACC_DEVICE RowTile TileAt(const RunsOfRows& runs, int64_t index) {
+  int64_t row = 0;
+  for (int i = 0; i < runs.num_runs; ++i) {
+    const RunOfRows& run = runs.runs[i];
+    const int64_t num_tiles = (run.length + kRows - 1) / kRows, begin = index * kRows;
+    if (index < num_tiles) {
+      const int64_t left = run.length - begin;
+      return {row + begin, static_cast<int>(left < kRows ? left : kRows), run.position + begin, run.block};
+    }
+    index -= num_tiles;
+    row += run.length;
+  }
+  return {row, 0, 0, -1};
+}
+
+template <int kRows>
+inline int64_t NumTiles(const RunsOfRows& runs) {
+  int64_t num_tiles = 0;
+  for (int i = 0; i < runs.num_runs; ++i) num_tiles += (runs.runs[i].length + kRows - 1) / kRows;
+  return num_tiles;
+}
+
+// A call's operands: q, out, dout, dq [B,S,H,D]; k, v, dk, dv [B,T,K,D]; lse, delta [B,H,S].
+struct AttentionWork {
+  AnyIn q, k, v;
+  const int32_t* first_keys;
+  double scale;
+  int64_t s, t;
+  int32_t num_batches, num_heads, num_kv_heads, d;
+  int32_t causal, has_slopes;
+  RunsOfRows queries, keys;
+  double slopes[kMaxAttentionHeads];
+
+  TACC_DEVICE int64_t QueryOffset(int64_t b, int64_t row, int64_t head) const {
+    return ((b * s + row) * num_heads + head) * d;
+  }
+  TACC_DEVICE int64_t KeyOffset(int64_t b, int64_t row, int64_t kv) const {
+    return ((b * t + row) * num_kv_heads + kv) * d;
+  }
+  TACC_DEVICE int64_t StatisticsOffset(int64_t b, int64_t row, int64_t head) const {
+    return (b * num_heads + head) * s + row;
+  }
+  // The first position that the query in this row sees.
+  TACC_DEVICE int64_t FirstKey(int64_t b, int64_t row) const {
+    return first_keys == nullptr ? 0 : first_keys[b * s + row];
+  }
+  // Whether some query of the tile, of which none sees a key before position `lowest`, sees some key.
+  TACC_DEVICE bool Meet(const RowTile& query_tile, int64_t lowest, const RowTile& key_tile) const {
+    return key_tile.block == query_tile.block && key_tile.position + key_tile.n > lowest &&
+           (!causal || key_tile.position < query_tile.position + query_tile.n);
+  }
+  // The lowest first key of a tile's queries.
+  TACC_DEVICE int64_t LowestKey(int64_t b, const RowTile& tile) const {
+    int64_t lowest = FirstKey(b, tile.row);
+    for (int i = 1; first_keys != nullptr && i < tile.n; ++i) {
+      const int64_t first = FirstKey(b, tile.row + i);
+      lowest = first < lowest ? first : lowest;
+    }
+    return lowest;
+  }
+  // The score of query i and key j of two tiles, from their product.
+  template <typename C>
+  TACC_DEVICE C Score(C product, C slope, const RowTile& query_tile, int i, int64_t first, const RowTile& key_tile,
+                      int j) const {
+    const int64_t query = query_tile.position + i, key = key_tile.position + j;
+    if (i >= query_tile.n || j >= key_tile.n || key < first || (causal && key > query)) return -C(INFINITY);
+    const C score = product * static_cast<C>(scale);
+    return slope == 0 ? score : score + slope * static_cast<C>(key - query);
+  }
+};
+
+// Checks the operands.
+AttentionWork WorkOf(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& first_keys,
+                     const AttentionParameters& parameters);
+
+// delta[b, h, s] = dout . out over a head's row: the part of the softmax's derivative that all keys share. A team a row
+// of dout.
+template <typename C>
+struct AttentionDelta {
+  AnyIn dout, out;
+  C* delta;
+  int64_t s, num_heads, d;
+
+  TACC_DEVICE void operator()(Team& team, int64_t row) const {
+    C dot = 0;
+    for (int64_t i = team.rank(); i < d; i += team.size()) dot += dout.Load<C>(row * d + i) * out.Load<C>(row * d + i);
+    dot = team.Sum(dot);
+    const int64_t head = row % num_heads, position = row / num_heads % s, b = row / num_heads / s;
+    if (team.rank() == 0) delta[(b * num_heads + head) * s + position] = dot;
+  }
+};
+
+template <typename C>
+void FindAttentionDelta(const AttentionWork& work, const TensorView& dout, const TensorView& out, C* delta) {
+  ForEachTeam(out.dims.Product(0, 3), kWarp, 0,
+              AttentionDelta<C>{In(dout), In(out), delta, work.s, work.num_heads, work.d});
+}
+
+}  // namespace tacc::kernels::cuda
+
+#endif  // TACC_KERNELS_CUDA_ATTENTION_WORK_H_
