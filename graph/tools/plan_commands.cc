@@ -15,6 +15,7 @@
 #include "graph/planner/planner.h"
 #include "graph/planner/report/explain.h"
 #include "graph/planner/report/html.h"
+#include "graph/planner/report/trace_page.h"
 #include "graph/planner/report/words.h"
 #include "graph/planner/request.h"
 #include "graph/planner/simulate/trace.h"
@@ -123,7 +124,8 @@ absl::Status TellOfBest(const CompileRequest& request, Planned& planned, const P
     for (size_t s = 0; s < best.stages.size(); ++s)
       names.push_back(
           absl::StrCat(best.stages.size() > 1 ? absl::StrCat("stage ", s, ": ") : "", "each of ", ranks, " ranks"));
-    TACC_RETURN_IF_ERROR(WriteFile(outputs.trace_file, TraceJson(best.simulation, best.programs(), names, best.times)));
+    TACC_RETURN_IF_ERROR(
+        WriteFile(outputs.trace_file, TraceJson(best.simulation, best.programs(), names, best.times, ops)));
   }
   if (outputs.html_file.empty()) return absl::OkStatus();
   return WriteFile(outputs.html_file,
@@ -158,6 +160,16 @@ absl::StatusOr<std::string> PlanCommand(const std::string& request_file, const P
                {"candidates", std::move(list)},
                {"losers", std::move(losers)}})
       .dump(1);
+}
+
+absl::Status DrawCommand(const std::vector<std::string>& trace_files, const std::string& html_file) {
+  std::vector<NamedTrace> traces;
+  for (const std::string& file : trace_files) {
+    TACC_ASSIGN_OR_RETURN(std::string text, ReadFile(file));
+    traces.push_back({file.substr(file.rfind('/') + 1), std::move(text)});
+  }
+  TACC_ASSIGN_OR_RETURN(const std::string html, TraceHtml(traces));
+  return WriteFile(html_file, html);
 }
 
 std::string MachinesCommand() {

@@ -2,6 +2,7 @@
 #define TACC_GRAPH_TOOLS_PLAN_COMMANDS_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -20,6 +21,9 @@ struct PlanOutputs {
 // so.
 absl::StatusOr<std::string> PlanCommand(const std::string& request_file, const PlanOutputs& outputs,
                                         const OpTable& ops);
+
+// `tacc-plan draw`: writes these traces as one page. Errors: InvalidArgument for a file that is no trace.
+absl::Status DrawCommand(const std::vector<std::string>& trace_files, const std::string& html_file);
 
 // `tacc-plan machines`: the known machines with their constants as JSON (docs/contracts.md).
 std::string MachinesCommand();

@@ -3,6 +3,7 @@
 #include <iostream>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
@@ -46,6 +47,13 @@ int Main(int argc, char** argv) {
   plan->add_option("--explain", outputs.explain, "a parameter, state, value or collective of the best candidate");
   plan->add_option("--trace", outputs.trace_file, "file for the best candidate's simulated step, as a trace (JSON)");
   plan->add_option("--html", outputs.html_file, "file for the best candidate's report");
+  std::vector<std::string> traces;
+  std::string page;
+  CLI::App* draw = app.add_subcommand("draw", "draw traces of steps below each other, as a page for a browser");
+  draw->add_option("--trace", traces,
+                   "file of `plan --trace`, of `train.trace_step` or of `tacc-rank --trace`; or several")
+      ->required();
+  draw->add_option("--html", page, "file to write")->required();
   CLI::App* machines = app.add_subcommand("machines", "print the known machines and their constants as JSON");
   CLI::App* compile = app.add_subcommand("compile", "write plan.txt, stage0.program and summary.json");
   compile->add_option("--request", request, "request file (docs/contracts.md)")->required();
@@ -76,6 +84,7 @@ int Main(int argc, char** argv) {
   }
   const OpTable ops;
   if (*plan) return ReportText(PlanCommand(request, outputs, ops));
+  if (*draw) return Report(DrawCommand(traces, page));
   if (*machines) return ReportText(MachinesCommand());
   if (*compile) return Report(CompileCommand(request, out, dump, ops));
   return ReportText(ImportCommand(model, graph, options, ops));

@@ -3,34 +3,25 @@
 #include <algorithm>
 #include <map>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
+#include "graph/planner/report/svg.h"
+#include "graph/planner/report/timeline.h"
 #include "graph/planner/report/words.h"
+#include "graph/trace/step_trace.h"
 
 namespace tacc::graph {
 namespace {
 
-constexpr double kWidth = 1100;  // of all pictures, in user units
-constexpr int kPalette = 8;      // classes g0 ... g7
+using svg::Escaped;
+using svg::kWidth;
+using svg::Open;
+using svg::Rect;
+using svg::Text;
 
-std::string Open(double height, const std::string& title) {
-  return absl::StrFormat("<svg viewBox=\"0 0 %g %g\" role=\"img\" aria-label=\"%s\">\n", kWidth, height,
-                         Escaped(title));
-}
-
-std::string Text(double x, double y, const std::string& css, const std::string& text) {
-  return absl::StrFormat("<text x=\"%.1f\" y=\"%.1f\" class=\"%s\">%s</text>\n", x, y, css, Escaped(text));
-}
-
-std::string Rect(double x, double y, double width, double height, const std::string& css, const std::string& title) {
-  return absl::StrFormat("<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" class=\"%s\">%s</rect>\n", x, y,
-                         width, height, css, title.empty() ? "" : absl::StrCat("<title>", Escaped(title), "</title>"));
-}
+constexpr int kPalette = 8;  // classes g0 ... g7
 
 // Which group of `axis` the rank is in.
 int64_t GroupOf(const Mesh& mesh, int axis, int64_t rank) {
@@ -50,52 +41,10 @@ int LargestAxis(const Mesh& mesh) {
   return largest;
 }
 
-// The part of a module path that is a layer ("model.layers.3.mlp" -> "model.layers.3"), else its first word.
-std::string UnitOf(const std::string& module) {
-  const std::vector<std::string> parts = absl::StrSplit(module, '.');
-  for (size_t i = 0; i < parts.size(); ++i) {
-    if (!parts[i].empty() && absl::ascii_isdigit(parts[i][0]))
-      return absl::StrJoin(parts.begin(), parts.begin() + static_cast<int64_t>(i) + 1, ".");
-  }
-  return parts.size() > 1 ? absl::StrCat(parts[0], ".", parts[1]) : module;
-}
-
-// A coloured piece of a timeline.
-struct Piece {
-  double begin, end;
-  std::string css, label, title;
-};
-
-// Consecutive pieces that are too narrow to see become one.
-std::vector<Piece> Thinned(const std::vector<Piece>& pieces, double resolution) {
-  std::vector<Piece> thin;
-  for (const Piece& piece : pieces) {
-    if (!thin.empty() && piece.css == thin.back().css && piece.begin - thin.back().end < resolution &&
-        (piece.end - thin.back().begin < resolution || piece.label == thin.back().label)) {
-      thin.back().end = piece.end;
-    } else if (piece.end - piece.begin >= resolution / 4 || thin.empty() ||
-               piece.begin - thin.back().end >= resolution) {
-      thin.push_back(piece);
-    }
-  }
-  return thin;
-}
-
-// Nodes of a graph that are the forward: up to the last counter, the loss.
-int ForwardEnd(const Graph& graph, const Program& program) {
-  int end = 0;
-  for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    const Node& node = graph.nodes[i];
-    if (node.op == "store" && program.FindState(node.symbol)->kind == StateKind::kCounter)
-      end = static_cast<int>(i) + 1;
-  }
-  return end;
-}
-
 // What the stage computes: a piece for each run of a unit, or in a pipeline for each call, named by its micro-batch.
-std::vector<Piece> ComputePieces(const Finalist& finalist, int stage) {
+std::vector<TimelinePiece> ComputePieces(const Finalist& finalist, int stage) {
   const Program& program = finalist.stages[stage];
-  std::vector<Piece> pieces;
+  std::vector<TimelinePiece> pieces;
   std::string unit;
   int call = -1, forward_end = 0;
   for (const Span& span : finalist.simulation.timeline) {
@@ -133,9 +82,9 @@ std::vector<Piece> ComputePieces(const Finalist& finalist, int stage) {
   return pieces;
 }
 
-std::map<std::string, std::vector<Piece>> CommunicationPieces(const Finalist& finalist, int stage) {
+std::map<std::string, std::vector<TimelinePiece>> CommunicationPieces(const Finalist& finalist, int stage) {
   const Program& program = finalist.stages[stage];
-  std::map<std::string, std::vector<Piece>> lanes;
+  std::map<std::string, std::vector<TimelinePiece>> lanes;
   for (const Span& span : finalist.simulation.timeline) {
     if (span.stage != stage || span.lane != Lane::kCommunication) continue;
     const Graph& graph = *program.FindGraph(program.step[span.call].graph);
@@ -148,15 +97,12 @@ std::map<std::string, std::vector<Piece>> CommunicationPieces(const Finalist& fi
          absl::StrCat(node.op, over.empty() ? "" : " over ", over, node.module.empty() ? "" : ", ", node.module)});
   }
   for (auto& [lane, pieces] : lanes)
-    std::stable_sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
+    std::stable_sort(pieces.begin(), pieces.end(),
+                     [](const TimelinePiece& a, const TimelinePiece& b) { return a.begin < b.begin; });
   return lanes;
 }
 
 }  // namespace
-
-std::string Escaped(absl::string_view text) {
-  return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}, {"'", "&#39;"}});
-}
 
 std::string LayoutSvg(const Finalist& finalist) {
   const Mesh& mesh = finalist.candidate.plan.mesh;
@@ -288,48 +234,17 @@ std::string MemorySvg(const Finalist& finalist) {
   return svg + "</svg>\n";
 }
 
-std::string TimelineSvg(const Finalist& finalist) {
-  const double step = finalist.simulation.step_seconds;
+std::string PlannedTimelineSvg(const Finalist& finalist) {
   const int stages = static_cast<int>(finalist.stages.size());
-  const double left = 0, row = 26, thin_row = 14;
-  std::string body;
-  double y = 18;
-  const auto x_of = [&](double seconds) { return left + seconds / step * (kWidth - left); };
-  const auto draw = [&](const std::vector<Piece>& pieces, double height) {
-    // Fine enough to be zoomed into.
-    for (const Piece& piece : Thinned(pieces, step / (kWidth * 4))) {
-      absl::StrAppendFormat(&body,
-                            "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" class=\"%s\" "
-                            "data-l=\"%s\"><title>%s: %s</title></rect>\n",
-                            x_of(piece.begin), y, std::max(0.25, x_of(piece.end) - x_of(piece.begin)), height,
-                            piece.css, Escaped(piece.label), Escaped(piece.title),
-                            SecondsText(piece.end - piece.begin));
-    }
-    y += height + 2;
-  };
+  std::vector<TimelineRow> rows;
   for (int i = 0; i < std::min(stages, kMaxDrawnStages); ++i) {
     const int stage = stages > kMaxDrawnStages && i + 1 == kMaxDrawnStages ? stages - 1 : i;
-    y += 14;
-    body += Text(left, y - 4, "tick", stages == 1 ? "computes" : absl::StrCat("stage ", stage, " computes"));
-    draw(ComputePieces(finalist, stage), row);
-    for (const auto& [lane, pieces] : CommunicationPieces(finalist, stage)) {
-      y += 12;
-      body += Text(left, y - 3, "tick", absl::StrCat("communicates over ", lane));
-      draw(pieces, thin_row);
-    }
-    y += 6;
+    rows.push_back({stages == 1 ? "computes" : absl::StrCat("stage ", stage, " computes"), kTallRow,
+                    ComputePieces(finalist, stage)});
+    for (auto& [lane, pieces] : CommunicationPieces(finalist, stage))
+      rows.push_back({absl::StrCat("communicates over ", lane), kLowRow, std::move(pieces)});
   }
-  std::string axis;
-  for (int i = 0; i <= 8; ++i) {
-    const double x = x_of(step * i / 8);
-    absl::StrAppendFormat(&axis, "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"16\" y2=\"%.1f\" class=\"grid\"/>\n", x, x, y);
-    axis += Text(std::clamp(x, 14.0, kWidth - 24), 11,
-                 i == 0   ? "tick"
-                 : i == 8 ? "tick end"
-                          : "tick middle",
-                 SecondsText(step * i / 8));
-  }
-  return absl::StrCat(Open(y + 4, "the timeline of a step"), axis, body, "</svg>\n");
+  return TimelineSvg(rows, finalist.simulation.step_seconds);
 }
 
 std::string TimeBarSvg(const Finalist& finalist, const OpTable& ops) {

@@ -9,9 +9,6 @@ namespace tacc::graph {
 
 // Pictures of a plan as SVG, to stand in the page that html.h makes: colours and fonts are its classes.
 
-// `text` as it may stand in HTML.
-std::string Escaped(absl::string_view text);
-
 // The nodes with their devices, coloured by the groups of the mesh's largest axis. Of more than kMaxDrawnNodes nodes,
 // the first ones and the last. Each device is a <g class="gpu" data-rank="R">.
 inline constexpr int64_t kMaxDrawnNodes = 16;
@@ -22,9 +19,9 @@ std::string LayoutSvg(const Finalist& finalist);
 std::string MemorySvg(const Finalist& finalist);
 
 // The step of each stage (of more than kMaxDrawnStages, the first ones and the last): what it computes, by unit of the
-// model, forward, backward and update; and its collectives below. Each slice is a <rect data-l="label">.
+// model, forward, backward and update; and its collectives below (timeline.h).
 inline constexpr int kMaxDrawnStages = 8;
-std::string TimelineSvg(const Finalist& finalist);
+std::string PlannedTimelineSvg(const Finalist& finalist);
 
 // A bar of the step's seconds on the slowest stage: kinds of compute, communication that nothing hides, idle time.
 std::string TimeBarSvg(const Finalist& finalist, const OpTable& ops);

@@ -6,7 +6,9 @@
 #include "graph/passes/test_model.h"
 #include "graph/planner/report/explain.h"
 #include "graph/planner/report/html.h"
+#include "graph/planner/report/trace_page.h"
 #include "graph/planner/report/words.h"
+#include "graph/planner/simulate/trace.h"
 #include "gtest/gtest.h"
 
 namespace tacc::graph {
@@ -158,15 +160,13 @@ TEST_F(ReportTest, NamesTheNearest) {
               AllOf(HasSubstr("states end so: weights/embed.weight"), HasSubstr("give more of the name")));
 }
 
-TEST_F(ReportTest, TheHtmlStandsAlone) {
-  const std::string html = ReportHtml({"a <job> & more", 1000, &best_, &planned_}, ops_);
-  EXPECT_THAT(html, AllOf(HasSubstr("a &lt;job&gt; &amp; more"), Not(HasSubstr("<job>")), Not(HasSubstr("src=")),
-                          Not(HasSubstr("url(")), Not(HasSubstr("@import")), Not(HasSubstr("<link")),
-                          HasSubstr("prefers-color-scheme:dark"), HasSubstr("width=device-width")));
+// Every tag is closed, and nothing is loaded from anywhere.
+void CheckPage(const std::string& html) {
+  EXPECT_THAT(html,
+              AllOf(Not(HasSubstr("src=")), Not(HasSubstr("url(")), Not(HasSubstr("@import")), Not(HasSubstr("<link")),
+                    HasSubstr("prefers-color-scheme:dark"), HasSubstr("width=device-width")));
   // The only address in it is the name of SVG's namespace.
   EXPECT_THAT(absl::StrReplaceAll(html, {{"http://www.w3.org/2000/svg", ""}}), Not(HasSubstr("://")));
-  // Every device, and every tag closed.
-  for (int rank = 0; rank < 16; ++rank) EXPECT_THAT(html, HasSubstr("data-rank=\"" + std::to_string(rank) + "\""));
   std::vector<std::string> open;
   const std::string body = html.substr(html.find("<body>"), html.find("<script>") - html.find("<body>"));
   for (size_t at = body.find('<'); at != std::string::npos; at = body.find('<', at + 1)) {
@@ -183,6 +183,26 @@ TEST_F(ReportTest, TheHtmlStandsAlone) {
     }
   }
   EXPECT_EQ(open, std::vector<std::string>{"body"});
+}
+
+TEST_F(ReportTest, TracesBelowEachOther) {
+  const std::string text = TraceJson(best_.simulation, best_.programs(), {"each of 16 ranks"}, best_.times, ops_);
+  const auto html = TraceHtml({{"predicted <a>", text}, {"measured", text}});
+  ASSERT_TRUE(html.ok()) << html.status();
+  CheckPage(*html);
+  EXPECT_THAT(*html, AllOf(HasSubstr("predicted &lt;a&gt;, each of 16 ranks: layers"),
+                           HasSubstr("measured, each of 16 ranks: layers"), HasSubstr("communication fsdp"),
+                           HasSubstr("class=\"backward\" data-l=\"layers.1\""), HasSubstr("<td>einsum</td>")));
+  EXPECT_THAT(std::string(TraceHtml({{"x.json", "{}"}}).status().message()),
+              HasSubstr("x.json: not a trace; wanted a file of"));
+  EXPECT_FALSE(TraceHtml({{"x.json", R"({"traceEvents": [1, {"ph": "X", "pid": "a", "args": 3}]})"}}).ok());
+}
+
+TEST_F(ReportTest, TheHtmlStandsAlone) {
+  const std::string html = ReportHtml({"a <job> & more", 1000, &best_, &planned_}, ops_);
+  EXPECT_THAT(html, AllOf(HasSubstr("a &lt;job&gt; &amp; more"), Not(HasSubstr("<job>"))));
+  CheckPage(html);
+  for (int rank = 0; rank < 16; ++rank) EXPECT_THAT(html, HasSubstr("data-rank=\"" + std::to_string(rank) + "\""));
 }
 
 }  // namespace

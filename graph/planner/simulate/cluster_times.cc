@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "graph/analysis/cost.h"
 #include "graph/ops/einsum_spec.h"
+#include "graph/trace/step_trace.h"
 
 namespace tacc::graph {
 namespace {
@@ -102,7 +103,7 @@ NodeTimes TimesOn(const Cluster& cluster, const std::vector<const Program*>& sta
       // Of the first rank of each stage.
       const int64_t stride = mesh.Stride(mesh.Find(kStageAxis)), per_node = machine.devices_per_node;
       const bool in_node = per_node == 0 || stage * stride / per_node == other * stride / per_node;
-      const std::string channel = absl::StrCat("channel ", GetAttr<int64_t>(node.attrs, "channel"));
+      const std::string channel = CommunicatorOf(node);
       transfer(traffic, {2, in_node ? 2 : 1}, channel);
       time.meeting = channel;
       time.parties = 2;
@@ -127,7 +128,7 @@ NodeTimes TimesOn(const Cluster& cluster, const std::vector<const Program*>& sta
       const std::optional<Traffic> traffic = TrafficOf(graph, node, group.size);
       if (!traffic.has_value()) return time;
       // On a CPU one thread runs all collectives.
-      transfer(*traffic, group, machine.shares_cores ? "all" : among.empty() ? absl::StrJoin(over, " ") : kStageAxis);
+      transfer(*traffic, group, machine.shares_cores ? kHostCommunicator : CommunicatorOf(node));
       time.sent_bytes = SentBytes(graph, node, mesh);
       return time;
     }

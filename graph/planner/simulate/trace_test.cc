@@ -3,21 +3,19 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "gmock/gmock.h"
+#include "graph/analysis/cost.h"
 #include "graph/planner/simulate/cluster_times.h"
 #include "graph/planner/simulate/test_program.h"
+#include "graph/trace/slices_for_test.h"
 #include "gtest/gtest.h"
 
 namespace tacc::graph {
 namespace {
 
 using nlohmann::json;
-
-struct Slice {
-  double begin, end;
-  std::string category;
-};
 
 TEST(Trace, SlicesNestAndSumToTheSimulation) {
   const OpTable ops;
@@ -26,53 +24,45 @@ TEST(Trace, SlicesNestAndSumToTheSimulation) {
   const NodeTimes times = TimesOn({*FindMachine("h100"), 2}, {&*program}, ops);
   const auto simulation = Simulate({&*program}, times);
   ASSERT_TRUE(simulation.ok()) << simulation.status();
-  const json trace =
-      json::parse(TraceJson(*simulation, {&*program}, {"16 ranks"}, times), nullptr, /*allow_exceptions=*/false);
-  ASSERT_TRUE(trace.is_object());
+  const std::string text = TraceJson(*simulation, {&*program}, {"16 ranks"}, times, ops);
 
-  std::map<int, std::vector<Slice>> threads;
-  std::map<int, std::string> thread_names;
+  std::set<std::string> threads;
   std::map<std::string, double> sums;  // seconds, by category
-  int64_t peak_bytes = 0;
-  for (const json& event : trace["traceEvents"]) {
-    const std::string phase = event["ph"];
-    if (phase == "M" && event["name"] == "process_name") {
-      EXPECT_EQ(event["args"]["name"], "16 ranks");
+  std::vector<std::string> phases;
+  int64_t sent_bytes = 0, num_compute = 0;
+  const std::vector<TraceSlice> slices = SlicesOf(text);
+  for (const TraceSlice& slice : slices) {
+    EXPECT_EQ(slice.process, 0);
+    threads.insert(slice.thread);
+    sums[slice.category] += (slice.end - slice.begin) * 1e-6;
+    num_compute += slice.thread == "compute" ? 1 : 0;
+    if (slice.category == "phase") phases.push_back(slice.name);
+    if (slice.category == "node" && slice.name == "einsum") {
+      EXPECT_GT(slice.arguments["flops"].get<double>(), 0);
+      EXPECT_GT(slice.arguments["bytes"].get<int64_t>(), 0);
     }
-    if (phase == "M" && event["name"] == "thread_name") thread_names[event["tid"]] = event["args"]["name"];
-    if (phase == "C") peak_bytes = std::max(peak_bytes, event["args"]["bytes"].get<int64_t>());
-    if (phase != "X") continue;
-    const double begin = event["ts"], end = begin + event["dur"].get<double>();
-    threads[event["tid"]].push_back({begin, end, event["cat"]});
-    sums[event["cat"]] += (end - begin) * 1e-6;
-    EXPECT_LE(end, simulation->step_seconds * 1e6 + 0.001);
+    if (slice.category == "collective") sent_bytes += slice.arguments.value("sent_bytes", int64_t{0});
+    EXPECT_LE(slice.end, simulation->step_seconds * 1e6 + 0.001);
   }
-  EXPECT_EQ(thread_names[0], "compute");
-  EXPECT_EQ(thread_names[1], "communication fsdp");
-  EXPECT_GT(peak_bytes, 0);
-  EXPECT_LE(peak_bytes, program->arena_bytes + program->workspace_bytes);
-
-  // On each thread every two slices are apart or one in the other: call, module, node from the outside in.
-  constexpr double kRounding = 0.0005;  // microseconds
-  const std::map<std::string, int> depth = {{"call", 0}, {"module", 1}, {"node", 2}, {"collective", 0}};
-  for (auto& [thread, slices] : threads) {
-    std::stable_sort(slices.begin(), slices.end(), [&](const Slice& a, const Slice& b) {
-      return a.begin != b.begin ? a.begin < b.begin : depth.at(a.category) < depth.at(b.category);
-    });
-    std::vector<Slice> open;
-    for (const Slice& slice : slices) {
-      while (!open.empty() && open.back().end <= slice.begin + kRounding) open.pop_back();
-      if (!open.empty()) {
-        EXPECT_LE(slice.end, open.back().end + kRounding);
-        EXPECT_GT(depth.at(slice.category), depth.at(open.back().category));
-      }
-      open.push_back(slice);
-    }
-  }
-  const double rounding = 1e-9 * static_cast<double>(threads[0].size());
+  EXPECT_THAT(threads, testing::ElementsAre("communication fsdp", "compute"));
+  EXPECT_THAT(phases, testing::ElementsAre("forward", "backward", "forward", "backward"));  // two micro-batches
+  EXPECT_EQ(sent_bytes, EstimateStep(*program, ops, DeviceProfile()).sent_bytes);
+  EXPECT_EQ(WhatOverlaps(slices), "");
+  const double rounding = 1e-9 * static_cast<double>(num_compute);
   EXPECT_NEAR(sums["node"], simulation->stages[0].compute_seconds, rounding);
   EXPECT_NEAR(sums["collective"], simulation->stages[0].communication_seconds, rounding);
   EXPECT_LE(sums["call"], simulation->step_seconds + rounding);
+
+  int64_t peak_bytes = 0;
+  const json trace = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  for (const json& event : trace["traceEvents"]) {
+    if (event["name"] == "process_name") {
+      EXPECT_EQ(event["args"]["name"], "16 ranks");
+    }
+    if (event["ph"] == "C") peak_bytes = std::max(peak_bytes, event["args"]["bytes"].get<int64_t>());
+  }
+  EXPECT_GT(peak_bytes, 0);
+  EXPECT_LE(peak_bytes, program->arena_bytes + program->workspace_bytes);
 }
 
 }  // namespace
