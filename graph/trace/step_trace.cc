@@ -21,6 +21,7 @@ double Microseconds(double seconds) { return std::round(seconds * 1e9) / 1e3; }
 
 json NodeArguments(const Graph& graph, const Node& node) {
   json arguments = json::object();
+  if (!node.symbol.empty()) arguments["name"] = node.symbol;
   if (!node.module.empty()) arguments["module"] = node.module;
   if (node.recompute > 0) arguments["recompute"] = node.recompute;
   if (!node.results.empty()) {
@@ -59,6 +60,14 @@ std::string ModuleOf(const Graph& graph, const TraceSpan& span) {
   const bool differ = std::any_of(span.more_nodes.begin(), span.more_nodes.end(),
                                   [&](int node) { return graph.nodes[node].module != module; });
   return differ ? "" : module;
+}
+
+// A message says with which stage.
+std::string NameOf(const Node& collective) {
+  const std::string& op = collective.op;
+  if (op == "send") return absl::StrCat(op, " to stage ", GetAttr<int64_t>(collective.attrs, "to"));
+  if (op == "recv") return absl::StrCat(op, " from stage ", GetAttr<int64_t>(collective.attrs, "from"));
+  return op;
 }
 
 }  // namespace
@@ -127,9 +136,10 @@ void StepTrace::AddCall(int call, const std::vector<TraceSpan>& spans) {
     }
     const Node& node = graph.nodes[span.node];
     json arguments = NodeArguments(graph, node);
+    arguments["micro_batch"] = the_call.micro_batch;
     arguments["exposed_us"] = span.exposed * 1e6;
     if (span.sent_bytes > 0) arguments["sent_bytes"] = span.sent_bytes;
-    Add({node.op, "collective", ThreadOf(absl::StrCat("communication ", span.communicator)), span.begin, span.end,
+    Add({NameOf(node), "collective", ThreadOf(absl::StrCat("communication ", span.communicator)), span.begin, span.end,
          std::move(arguments)});
   }
   if (computed.empty()) return;

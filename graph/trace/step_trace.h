@@ -16,7 +16,8 @@ namespace tacc::graph {
 // name by name. In a process for each rank, or for ranks that are alike:
 // - a thread `compute` with slices for calls (category `call`), in them for the forward and the backward of a graph
 //   that has both (`phase`), in them for modules (`module`), in them for nodes (`node`);
-// - a thread `communication C` for each communicator C, with slices for collectives and messages (`collective`);
+// - a thread `communication C` for each communicator C, with slices for collectives and messages (`collective`), a
+//   message named by the stage at its other end;
 // - a counter `memory`, in bytes.
 // Source: "Trace Event Format", Google, 2016.
 

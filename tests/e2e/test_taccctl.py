@@ -241,6 +241,21 @@ def test_plan_without_a_coordinator(tmp_path):
     assert "dp=1 fsdp=1" in Shell(tmp_path).run("plan", "--local", write_job(tmp_path, workers=1)).stdout
 
 
+def test_plan_of_a_pipeline(tmp_path):
+    """For GPUs that are not there: two stages of two, what they send, and when."""
+    shell = Shell(tmp_path)
+    path = write_job(tmp_path, workers=2, dist={"pp": {"size": 2, "num_micro_batches": 4}}, resources={"workers": 4}, memory={"gc": False})
+    trace = tmp_path / "step.json"
+    said = shell.run("plan", "--gpus", 4, "--trace", trace, "--explain", "send", path).stdout
+    assert "send of activations over pp on stage 0: 4 a step" in said and "send of activations over pp on stage 1: 4 a step" in said, said
+    assert "it is made on stage 0 and used on stage 1" in said
+    assert "on stage 1 of 2" in shell.run("plan", "--gpus", 4, "--explain", "layers.1.mlp.up_proj.weight", path).stdout
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert [e["args"]["name"] for e in events if e["name"] == "process_name"] == ["stage 0: each of 2 ranks", "stage 1: each of 2 ranks"]
+    assert sum(e["name"] == "send to stage 1" for e in events) == sum(e["name"] == "recv from stage 0" for e in events) == 4
+    assert "nearest: " in shell.run("plan", "--gpus", 4, "--explain", "sends", path, code=2).stderr
+
+
 def test_graph_of_the_examples(tmp_path):
     """A model written by hand: the example's own job file, on less data and for fewer steps."""
     shell = Shell(tmp_path)

@@ -27,15 +27,34 @@ std::string AxisNames(const Mesh& mesh, const AxisList& axes) {
   });
 }
 
+// "0", "0 and 1", "0, 1 and 2".
+std::string ListText(const std::vector<int64_t>& numbers) {
+  std::string text;
+  for (size_t i = 0; i < numbers.size(); ++i)
+    absl::StrAppend(&text, i == 0 ? "" : i + 1 < numbers.size() ? ", " : " and ", numbers[i]);
+  return text;
+}
+
+// What can be said of one stage.
 class Explainer {
  public:
   Explainer(const Finalist& finalist, const OpTable& ops, int stage)
-      : finalist_(finalist), ops_(ops), stage_(stage), program_(finalist.stages[stage]), mesh_(program_.mesh) {}
+      : finalist_(finalist),
+        ops_(ops),
+        stage_(stage),
+        program_(finalist.stages[stage]),
+        mesh_(program_.mesh),
+        stage_axis_(mesh_.Find(kStageAxis)) {}
 
+  // What it is, and how it lies: alike on all stages that have it.
   std::string State(const struct State& state) const {
     std::string text =
         absl::StrCat(state.name, ": ", Name(state.kind), ", ", state.placement.global.ToString(), ", ",
                      Bytes(state.placement.global.bytes()), " in all, ", Bytes(state.type.bytes()), " on a rank\n");
+    if (state.kind == StateKind::kStash) {
+      Placement(state.placement, "lies", text);
+      return text;
+    }
     Placement(state.placement, "rests", text);
     const Sharding& sharding = state.placement.sharding;
     AxisList axes;
@@ -45,16 +64,25 @@ class Explainer {
           &text, "  why: ", Bytes(state.placement.global.bytes() - state.type.bytes()),
           " less on each rank than a whole copy; the dim is one that the axes cut with the least padding\n");
     } else {
-      absl::StrAppend(&text, "  why: no axis of the mesh ", mesh_.ToString(),
-                      " shards what rests, so each rank has all of it\n");
+      absl::StrAppend(&text, "  why: no axis of the mesh ", mesh_.ToString(), " shards what rests, so each rank",
+                      OfStage(), " has all of it\n");
     }
+    return text;
+  }
+
+  // What this stage does with the state.
+  std::string UsesOf(const struct State& state) const {
+    std::string text;
     for (const Graph& graph : program_.graphs) {
       if (std::none_of(program_.step.begin(), program_.step.end(),
                        [&](const Call& call) { return call.graph == graph.name; }))
         continue;
       for (const Node& node : graph.nodes) {
-        if (node.op != "read" || node.symbol != state.name) continue;
-        Uses(graph, node.results[0], text);
+        if (node.symbol != state.name) continue;
+        if (node.op == "read") Uses(graph, node.results[0], text);
+        if (node.op != "send" && node.op != "recv") continue;
+        absl::StrAppend(&text, "  moved by ", node.op, " in ", Where(graph), "\n");
+        Collective(graph, node, text);
       }
     }
     return text;
@@ -62,7 +90,7 @@ class Explainer {
 
   std::string Value(const Graph& graph, const Node& node, ValueId v) const {
     const struct Value& value = graph.values[v];
-    std::string text = absl::StrCat("%", value.name, " in ", graph.name, ": ", Print(graph, node, mesh_), "\n");
+    std::string text = absl::StrCat("%", value.name, " in ", Where(graph), ": ", Print(graph, node, mesh_), "\n");
     if (const OpDef* def = ops_.Find(node.op); def != nullptr && def->is_collective) {
       Collective(graph, node, text);
       return text;
@@ -78,25 +106,47 @@ class Explainer {
     return text;
   }
 
-  std::string Kind(const std::string& op) const {
+  // A kind of collective. `told`: what was explained of another stage.
+  std::string Kind(const std::string& op, std::set<std::string>& told) const {
     std::string text;
     for (const CommunicationRow& row : CommunicationOf(finalist_, stage_)) {
       if (row.op != op) continue;
-      absl::StrAppend(&text, op, " of ", Name(row.cargo), " over ", row.axes, ": ", WholeText(row.count),
-                      " a step; a rank sends ", Bytes(row.sent_bytes), "; ", SecondsText(row.seconds), " in all, ",
-                      SecondsText(row.exposed), " of it not hidden by computation\n");
+      const std::string what = absl::StrCat(op, " of ", Name(row.cargo), " over ", row.axes);
+      absl::StrAppend(&text, what, IsPipeline() ? absl::StrCat(" on stage ", stage_) : "", ": ", WholeText(row.count),
+                      " a step; ", op == "recv" ? "" : absl::StrCat("a rank sends ", Bytes(row.sent_bytes), "; "),
+                      SecondsText(row.seconds), " in all, ", SecondsText(row.exposed),
+                      " of it not hidden by computation\n");
+      if (!told.insert(what).second) continue;
       const auto longest = LongestSpan(row);
       const Graph& graph = *program_.FindGraph(program_.step[longest->call].graph);
       absl::StrAppend(&text, "  the longest: ");
       const Node& node = graph.nodes[longest->first_node];
       absl::StrAppend(&text, node.results.empty() ? node.symbol : absl::StrCat("%", graph.values[node.results[0]].name),
-                      " in ", graph.name, "\n");
+                      " in ", Where(graph), "\n");
       Collective(graph, node, text);
     }
     return text;
   }
 
  private:
+  bool IsPipeline() const { return finalist_.stages.size() > 1; }
+  std::string OfStage() const { return IsPipeline() ? absl::StrCat(" of stage ", stage_) : ""; }
+  std::string Where(const Graph& graph) const { return absl::StrCat(graph.name, OfStage()); }
+
+  // Coordinates of the stage's first rank, or its last.
+  std::vector<int64_t> FirstRank() const {
+    std::vector<int64_t> at(mesh_.axes.size(), 0);
+    if (stage_axis_ >= 0) at[stage_axis_] = stage_;
+    return at;
+  }
+  std::vector<int64_t> LastRank() const {
+    std::vector<int64_t> at = FirstRank();
+    for (int axis = 0; axis < static_cast<int>(at.size()); ++axis) {
+      if (axis != stage_axis_) at[axis] = mesh_.axes[axis].size - 1;
+    }
+    return at;
+  }
+
   void Placement(const struct Placement& placement, const char* verb, std::string& text) const {
     const Sharding& sharding = placement.sharding;
     AxisList used;
@@ -105,15 +155,16 @@ class Explainer {
       const int64_t extent = placement.global.dims[d];
       if (NumShards(mesh_, axes) == 1) continue;
       used.insert(used.end(), axes.begin(), axes.end());
-      const Range first = LocalRange(extent, axes, mesh_, mesh_.Coordinates(0));
-      const Range last = LocalRange(extent, axes, mesh_, mesh_.Coordinates(mesh_.num_ranks() - 1));
+      const Range first = LocalRange(extent, axes, mesh_, FirstRank());
+      const Range last = LocalRange(extent, axes, mesh_, LastRank());
       absl::StrAppend(&text, "  ", verb, " with dim ", d, " (", extent, ") split over ", AxisNames(mesh_, axes),
-                      ": rank 0 has [", first.begin, ", ", first.end, "), the last rank [", last.begin, ", ", last.end,
-                      ")", IsPadded(extent, axes, mesh_) ? ", some ranks hold padding" : "", "\n");
+                      IsPipeline() ? ": a stage's first rank" : ": rank 0", " has [", first.begin, ", ", first.end,
+                      IsPipeline() ? "), its last [" : "), the last rank [", last.begin, ", ", last.end, ")",
+                      IsPadded(extent, axes, mesh_) ? ", some ranks hold padding" : "", "\n");
     }
     AxisList alike;
     for (int axis = 0; axis < static_cast<int>(mesh_.axes.size()); ++axis) {
-      if (mesh_.axes[axis].size > 1 && std::find(used.begin(), used.end(), axis) == used.end() &&
+      if (mesh_.axes[axis].size > 1 && axis != stage_axis_ && std::find(used.begin(), used.end(), axis) == used.end() &&
           !sharding.IsPending(axis))
         alike.push_back(axis);
     }
@@ -127,20 +178,20 @@ class Explainer {
       if (std::find(user.operands.begin(), user.operands.end(), v) == user.operands.end()) continue;
       const OpDef* def = ops_.Find(user.op);
       if (def != nullptr && def->is_collective && !user.results.empty()) {
-        absl::StrAppend(&text, "  moved by %", graph.values[user.results[0]].name, " in ", graph.name, "\n");
+        absl::StrAppend(&text, "  moved by %", graph.values[user.results[0]].name, " in ", Where(graph), "\n");
         Collective(graph, user, text);
       } else if (user.op == "cast") {
         Uses(graph, user.results[0], text);
       } else if (listed++ < kMaxNames) {
         absl::StrAppend(&text, "  used by ",
                         user.results.empty() ? "" : absl::StrCat("%", graph.values[user.results[0]].name, " = "),
-                        user.op, user.symbol.empty() ? "" : absl::StrCat(" \"", user.symbol, "\""), " in ", graph.name,
-                        user.module.empty() ? "" : absl::StrCat(" @", user.module), "\n");
+                        user.op, user.symbol.empty() ? "" : absl::StrCat(" \"", user.symbol, "\""), " in ",
+                        Where(graph), user.module.empty() ? "" : absl::StrCat(" @", user.module), "\n");
       } else {
         ++others;
       }
     }
-    if (others > 0) absl::StrAppend(&text, "  and by ", others, " more in ", graph.name, "\n");
+    if (others > 0) absl::StrAppend(&text, "  and by ", others, " more in ", Where(graph), "\n");
   }
 
   // The operand dims from which the result's splits come.
@@ -232,6 +283,7 @@ class Explainer {
     for (const std::string& name : GetAttr<std::vector<std::string>>(node.attrs, "over"))
       axes.push_back(mesh_.Find(name));
     const ValueId from = node.operands[0], to = node.results[0];
+    const auto among = GetAttr<std::vector<int64_t>>(node.attrs, "stages");
     if (node.op == "all_gather") {
       const int dim = static_cast<int>(GetAttr<int64_t>(node.attrs, "dim"));
       absl::StrAppend(&text, "    why: %", graph.values[from].name, " has dim ", dim, " split over ",
@@ -240,29 +292,47 @@ class Explainer {
       for (int axis : axes) absl::StrAppend(&text, "    why: ", WhyPending(graph, from, axis), "\n");
       absl::StrAppend(&text, "    then: ",
                       node.op == "all_reduce" ? "every rank has the sum" : "each rank has its part of the sum", "\n");
+    } else if (node.op == "stage_sum") {
+      absl::StrAppend(&text, "    why: stages ", ListText(among), " each know a part of %", graph.values[from].name,
+                      " (zero where they know nothing of it), and each of them needs the sum\n");
+    } else if (node.op == "rotate_blocks") {
+      absl::StrAppend(&text, "    why: the blocks of %", graph.values[from].name,
+                      " that the ranks hold go around, so that each rank meets all of them\n");
     } else {
       absl::StrAppend(&text, "    why: the axes ", AxisNames(mesh_, axes), " move from one dim to another\n");
     }
-    const int64_t per_node = finalist_.cluster.machine.devices_per_node;
-    const GroupShape group = ShapeOf(mesh_, axes, per_node);
-    const int64_t groups = mesh_.num_ranks() / group.size;
-    absl::StrAppend(&text, "    who: ",
-                    groups == 1 ? absl::StrCat("all ", WholeText(group.size), " ranks")
-                                : absl::StrCat(WholeText(groups), " groups of ", group.size, " ranks; the first is ",
-                                               GroupOf(axes)));
-    if (finalist_.cluster.num_nodes > 1)
-      absl::StrAppend(
-          &text, group.num_nodes() == 1 ? "; inside a node" : absl::StrCat("; across ", group.num_nodes(), " nodes"));
+    const std::vector<int64_t> group = among.empty() ? GroupOf(axes, {stage_}) : GroupOf({}, among);
+    const auto size = static_cast<int64_t>(group.size());
+    const int64_t groups =
+        mesh_.num_ranks() / static_cast<int64_t>(finalist_.stages.size()) / (among.empty() ? size : 1);
+    absl::StrAppend(&text, "    who: ");
+    if (groups == 1 && among.empty()) {
+      absl::StrAppend(&text, "all ", WholeText(size), " ranks", OfStage());
+    } else {
+      const bool cut = size > kMaxListedRanks;
+      const std::vector<int64_t> listed(group.begin(), group.begin() + std::min(size, kMaxListedRanks));
+      absl::StrAppend(&text, WholeText(groups), groups == 1 ? " group" : " groups", " of ", size, " ranks",
+                      among.empty() ? OfStage() : absl::StrCat(", one of each of the stages ", ListText(among)),
+                      "; the first is ", absl::StrJoin(listed, " "), cut ? " ..." : "");
+    }
+    if (finalist_.cluster.num_nodes == 1) return;
+    std::set<int64_t> nodes;
+    for (int64_t rank : group) nodes.insert(rank / std::max<int64_t>(finalist_.cluster.machine.devices_per_node, 1));
+    absl::StrAppend(&text, nodes.size() == 1 ? "; inside a node" : absl::StrCat("; across ", nodes.size(), " nodes"));
   }
 
   void Collective(const Graph& graph, const Node& node, std::string& text) const {
-    if (node.results.empty()) {
-      absl::StrAppend(&text, "    why: ", node.symbol,
-                      " is made on one stage and used on the next\n    who: each rank of stage ", stage_,
-                      node.op == "send" ? absl::StrCat(" sends to stage ", GetAttr<int64_t>(node.attrs, "to"))
-                                        : absl::StrCat(" receives from stage ", GetAttr<int64_t>(node.attrs, "from")));
-    } else {
+    const NodeTime time = finalist_.times(stage_, graph, node);
+    std::string cost = absl::StrCat("a rank sends ", Bytes(time.sent_bytes));
+    if (!node.results.empty()) {
       Group(graph, node, text);
+    } else {
+      const bool sends = node.op == "send";
+      const int64_t other = GetAttr<int64_t>(node.attrs, sends ? "to" : "from");
+      absl::StrAppend(&text, "    why: it is made on stage ", sends ? stage_ : other, " and used on stage ",
+                      sends ? other : stage_, "\n    who: each rank of stage ", stage_, sends ? ", to" : ", from",
+                      " the one in its place on stage ", other);
+      if (!sends) cost = absl::StrCat("a rank receives ", Bytes(program_.FindState(node.symbol)->type.bytes()));
     }
     double seconds = 0, exposed = 0;
     int64_t count = 0;
@@ -273,27 +343,29 @@ class Explainer {
       seconds += span.end - span.begin;
       exposed += span.exposed;
     }
-    absl::StrAppend(&text, "\n    costs: a rank sends ", Bytes(finalist_.times(stage_, graph, node).sent_bytes), ", ",
-                    SecondsText(finalist_.times(stage_, graph, node).seconds), " alone");
+    absl::StrAppend(&text, "\n    costs: ", cost, ", ", SecondsText(time.seconds), " alone");
     if (count > 0)
       absl::StrAppend(&text, "; ", count, " a step: ", SecondsText(seconds), ", of which computation hides ",
                       SecondsText(seconds - exposed));
     absl::StrAppend(&text, "\n");
   }
 
-  // Ranks of the group of rank 0.
-  std::string GroupOf(const AxisList& axes) const {
+  // The first group along the axes on these stages: its ranks, in order.
+  std::vector<int64_t> GroupOf(const AxisList& axes, const std::vector<int64_t>& stages) const {
     std::vector<int64_t> ranks;
-    for (int64_t rank = 0; rank < mesh_.num_ranks() && static_cast<int64_t>(ranks.size()) <= kMaxListedRanks; ++rank) {
+    for (int64_t rank = 0; rank < mesh_.num_ranks(); ++rank) {
       const std::vector<int64_t> coordinates = mesh_.Coordinates(rank);
       bool inside = true;
-      for (int axis = 0; axis < static_cast<int>(coordinates.size()); ++axis)
-        inside &= coordinates[axis] == 0 || std::find(axes.begin(), axes.end(), axis) != axes.end();
+      for (int axis = 0; axis < static_cast<int>(coordinates.size()); ++axis) {
+        if (axis == stage_axis_) {
+          inside &= std::find(stages.begin(), stages.end(), coordinates[axis]) != stages.end();
+        } else {
+          inside &= coordinates[axis] == 0 || std::find(axes.begin(), axes.end(), axis) != axes.end();
+        }
+      }
       if (inside) ranks.push_back(rank);
     }
-    const bool more = static_cast<int64_t>(ranks.size()) > kMaxListedRanks;
-    if (more) ranks.pop_back();
-    return absl::StrCat(absl::StrJoin(ranks, " "), more ? " ..." : "");
+    return ranks;
   }
 
   const Span* LongestSpan(const CommunicationRow& row) const {
@@ -315,7 +387,31 @@ class Explainer {
   const int stage_;
   const Program& program_;
   const Mesh& mesh_;
+  const int stage_axis_;  // -1: there are no stages
 };
+
+// A state, on all stages that have it.
+std::string StateText(const Finalist& finalist, const OpTable& ops, const std::string& name) {
+  std::string what, uses, copies;
+  std::vector<int64_t> on;
+  for (size_t s = 0; s < finalist.stages.size(); ++s) {
+    const State* state = finalist.stages[s].FindState(name);
+    if (state == nullptr) continue;
+    const Explainer explainer(finalist, ops, static_cast<int>(s));
+    if (on.empty()) what = explainer.State(*state);
+    on.push_back(static_cast<int64_t>(s));
+    absl::StrAppend(&uses, explainer.UsesOf(*state));
+    absl::StrAppend(&copies, copies.empty() ? "" : ", ", state->slots, state->slots == 1 ? " copy" : " copies",
+                    " on stage ", s);
+  }
+  if (finalist.stages.size() == 1) return what + uses;
+  const StateKind kind = finalist.stages[on[0]].FindState(name)->kind;
+  if (kind == StateKind::kStash) return absl::StrCat(what, "  of the micro-batches under way: ", copies, "\n", uses);
+  absl::StrAppend(&what, "  on ", on.size() == 1 ? "stage " : "stages ", ListText(on), " of ", finalist.stages.size());
+  if (on.size() > 1 && kind != StateKind::kCounter && kind != StateKind::kLossScale)
+    absl::StrAppend(&what, ", which all use it: each sums its own part of the gradient, and the update sums the parts");
+  return absl::StrCat(what, "\n", uses);
+}
 
 // Length of the longest text that is in both.
 size_t LongestCommon(const std::string& a, const std::string& b) {
@@ -333,38 +429,41 @@ size_t LongestCommon(const std::string& a, const std::string& b) {
 }  // namespace
 
 absl::StatusOr<std::string> Explain(const Finalist& finalist, const OpTable& ops, const std::string& name) {
-  std::set<std::string> known;
-  std::map<std::string, std::string> states;  // name -> text: the same state may be on several stages
+  std::set<std::string> known, told;
+  std::set<std::string> ending;  // weights whose names end so; the same may be on several stages
+  std::string kinds, read;
   for (size_t s = 0; s < finalist.stages.size(); ++s) {
     const Explainer explainer(finalist, ops, static_cast<int>(s));
-    if (const OpDef* def = ops.Find(name); def != nullptr && def->is_collective) {
-      if (std::string text = explainer.Kind(name); !text.empty()) return text;
-    }
+    if (const OpDef* def = ops.Find(name); def != nullptr && def->is_collective)
+      absl::StrAppend(&kinds, explainer.Kind(name, told));
     for (const State& state : finalist.stages[s].states) {
       known.insert(state.name);
-      if (state.name == name || absl::StrCat("weights/", name) == state.name) return explainer.State(state);
-      if (state.kind == StateKind::kWeight && absl::EndsWith(state.name, name))
-        states.emplace(state.name, explainer.State(state));
+      if (state.name == name || absl::StrCat("weights/", name) == state.name)
+        return StateText(finalist, ops, state.name);
+      if (state.kind == StateKind::kWeight && absl::EndsWith(state.name, name)) ending.insert(state.name);
     }
     for (const Graph& graph : finalist.stages[s].graphs) {
       for (const Node& node : graph.nodes) {
         if (node.results.empty()) continue;
         known.insert(absl::StrCat("%", graph.values[node.results[0]].name));
         for (ValueId v : node.results) {
-          if (graph.values[v].name == absl::StripPrefix(name, "%")) return explainer.Value(graph, node, v);
+          if (graph.values[v].name != absl::StripPrefix(name, "%")) continue;
+          // What another graph or stage has made is read under the same name.
+          if (node.op != "read") return explainer.Value(graph, node, v);
+          if (read.empty()) read = explainer.Value(graph, node, v);
         }
       }
     }
   }
-  if (states.size() == 1) return states.begin()->second;
-  if (!states.empty()) {
-    std::vector<std::string> names;
-    for (const auto& [state, text] : states) {
-      if (names.size() < kMaxNames) names.push_back(state);
-    }
+  if (!kinds.empty()) return kinds;
+  if (!read.empty()) return read;
+  if (ending.size() == 1) return StateText(finalist, ops, *ending.begin());
+  if (!ending.empty()) {
+    std::vector<std::string> names(ending.begin(), ending.end());
+    names.resize(std::min(names.size(), kMaxNames));
     return absl::InvalidArgumentError(
-        absl::StrCat("--explain ", name, ": ", states.size(), " states end so: ", absl::StrJoin(names, ", "),
-                     states.size() > names.size() ? ", ..." : "", "; give more of the name"));
+        absl::StrCat("--explain ", name, ": ", ending.size(), " states end so: ", absl::StrJoin(names, ", "),
+                     ending.size() > names.size() ? ", ..." : "", "; give more of the name"));
   }
   std::vector<std::string> nearest(known.begin(), known.end());
   std::stable_sort(nearest.begin(), nearest.end(), [&](const std::string& a, const std::string& b) {

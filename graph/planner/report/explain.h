@@ -14,7 +14,9 @@ namespace tacc::graph {
 //   "exp_avg/..."): how it rests on the mesh and why, what a rank holds, what is gathered when;
 // - a value ("%y.12"): how it lies, and where its split and its pending sums come from;
 // - a collective, by its result ("%all_gather.3"): why it is there, between whom, what it moves and what it costs;
-// - a kind of collective ("all_gather"): the same, summed over all of them.
+// - a kind of collective ("all_gather", "send"): the same, summed over all of them.
+// Of a pipeline each fact says of which stage it is: a state on several stages and a kind of collective are followed
+// through all of them.
 // Errors: InvalidArgument when nothing has the name, with the nearest ones, or several have.
 absl::StatusOr<std::string> Explain(const Finalist& finalist, const OpTable& ops, const std::string& name);
 

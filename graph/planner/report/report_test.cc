@@ -1,3 +1,4 @@
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_replace.h"
@@ -33,29 +34,25 @@ TEST(Words, Numbers) {
   EXPECT_EQ(CountText(999.6e3), "1 million");
 }
 
-// The test model on two nodes of eight H100, fsdp inside a node.
-class ReportTest : public ::testing::Test {
+// The test model on H100, and the best plan for it.
+class PlannedTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    const ForwardBuilder model = [](int64_t batch, int64_t seq_len) -> absl::StatusOr<ForwardModel> {
+  void MakeBest(const Machine& machine, int64_t gpus, const std::string& text) {
+    const ForwardBuilder model = [&text](int64_t batch, int64_t seq_len) -> absl::StatusOr<ForwardModel> {
       ParseOptions options;
       options.symbols = {{"B", batch}, {"S", seq_len}};
-      auto graph = ParseGraph(TestModelText(), options);
+      auto graph = ParseGraph(text, options);
       if (!graph.ok()) return graph.status();
       return ForwardModel{*std::move(graph), {"layers.0", "layers.1"}, "", 600};
     };
-    request_.world = 16;
+    request_.world = gpus;
     request_.seq_len = 6;
-    request_.dp = 2;
-    request_.fsdp = 8;
-    request_.global_batch = 64;
     request_.training.max_steps = 1000;
-    request_.cluster = *MakeCluster(*FindMachine("h100"), 16);
+    request_.cluster = *MakeCluster(machine, gpus);
     request_.device = ProfileOf(request_.cluster.machine);
     auto planned = PlanCandidates(request_, model, ops_);
     ASSERT_TRUE(planned.ok()) << planned.status();
     planned_ = *std::move(planned);
-    ASSERT_GT(planned_.candidates.size(), 1u);
     auto best = MakeFinalist(request_, planned_.candidates[0], planned_.programs, ops_);
     ASSERT_TRUE(best.ok()) << best.status();
     best_ = *std::move(best);
@@ -71,6 +68,37 @@ class ReportTest : public ::testing::Test {
   PlanRequest request_;
   Planned planned_;
   Finalist best_;
+};
+
+// On two nodes of eight, fsdp inside a node.
+class ReportTest : public PlannedTest {
+ protected:
+  void SetUp() override {
+    request_.dp = 2;
+    request_.fsdp = 8;
+    request_.global_batch = 64;
+    ASSERT_NO_FATAL_FAILURE(MakeBest(*FindMachine("h100"), 16, TestModelText()));
+    ASSERT_GT(planned_.candidates.size(), 1u);
+  }
+};
+
+// A stage of two on each of two nodes; the head has the embedding's weight. Four micro-batches.
+class PipelineReportTest : public PlannedTest {
+ protected:
+  void SetUp() override {
+    request_.pp = request_.fsdp = 2;
+    request_.global_batch = 8;
+    request_.micro_batch = 1;
+    request_.schedule = PipelineSchedule::k1F1B;
+    request_.recompute_units = 0;
+    Machine machine = *FindMachine("h100");
+    machine.devices_per_node = 2;
+    const std::string tied = absl::StrReplaceAll(
+        TestModelText(), {{"%wh = param \"head.weight\" axes=[vocab,embed] init=\"normal(0.5)\" : f32[13,8]\n", ""},
+                          {", %wh spec", ", %table spec"}});
+    ASSERT_NO_FATAL_FAILURE(MakeBest(machine, 4, tied));
+    ASSERT_EQ(best_.stages.size(), 2u);
+  }
 };
 
 TEST_F(ReportTest, SaysWhatTheJobWillDo) {
@@ -158,6 +186,100 @@ TEST_F(ReportTest, NamesTheNearest) {
               AllOf(HasSubstr("is called so; nearest: "), HasSubstr("embed.weight")));
   EXPECT_THAT(std::string(Explain(best_, ops_, ".weight").status().message()),
               AllOf(HasSubstr("states end so: weights/embed.weight"), HasSubstr("give more of the name")));
+}
+
+TEST_F(PipelineReportTest, ExplainsWhereAStateLies) {
+  EXPECT_THAT(MustExplain("layers.1.q.weight"),
+              AllOf(HasSubstr("split over fsdp (2): a stage's first rank has [0, 2), its last [2, 4)"),
+                    HasSubstr("\n  on stage 1 of 2\n"), HasSubstr(" in forward.0 of stage 1"),
+                    HasSubstr(" in backward.0 of stage 1"), Not(HasSubstr("pp (2)")), Not(HasSubstr("of stage 0"))));
+  EXPECT_THAT(MustExplain("embed.weight"),
+              AllOf(HasSubstr("on stages 0 and 1 of 2, which all use it: each sums its own part of the gradient"),
+                    HasSubstr(" in forward.0 of stage 0"), HasSubstr(" in forward.0 of stage 1")));
+}
+
+TEST_F(PipelineReportTest, ExplainsAStash) {
+  std::string sent;
+  for (const Node& node : best_.stages[0].FindGraph("forward.0")->nodes) {
+    if (node.op == "send") sent = node.symbol;
+  }
+  ASSERT_FALSE(sent.empty());
+  const State* there = best_.stages[1].FindState(sent);
+  ASSERT_NE(there, nullptr);
+  EXPECT_THAT(MustExplain(sent),
+              AllOf(HasSubstr(sent + ": stash, "), HasSubstr("of the micro-batches under way: "),
+                    HasSubstr(" on stage 0, " + std::to_string(there->slots) + " cop"),
+                    HasSubstr("moved by send in forward.0 of stage 0"),
+                    HasSubstr("moved by recv in receive.forward.0 of stage 1"), Not(HasSubstr("pp (2)"))));
+}
+
+TEST_F(PipelineReportTest, ExplainsAValueWhereItIsMade) {
+  const Graph& first = *best_.stages[0].FindGraph("forward.0");
+  for (const Node& node : first.nodes) {
+    if (node.op != "send") continue;
+    const std::string value = node.symbol.substr(node.symbol.find('/') + 1);
+    EXPECT_THAT(MustExplain("%" + value), HasSubstr("%" + value + " in forward.0 of stage 0: "));
+  }
+}
+
+TEST_F(PipelineReportTest, ExplainsWhatStagesSay) {
+  EXPECT_THAT(MustExplain("send"), AllOf(HasSubstr("send of activations over pp on stage 0: 4 a step; a rank sends "),
+                                         HasSubstr("send of activations over pp on stage 1: 4 a step"),
+                                         HasSubstr("why: it is made on stage 0 and used on stage 1"),
+                                         HasSubstr("who: each rank of stage 0, to the one in its place on stage 1")));
+  EXPECT_THAT(MustExplain("recv"), AllOf(HasSubstr("who: each rank of stage 0, from the one in its place on stage 1"),
+                                         HasSubstr("costs: a rank receives "), Not(HasSubstr("sends 0 B"))));
+  EXPECT_THAT(MustExplain("stage_sum"),
+              AllOf(HasSubstr("why: stages 0 and 1 each know a part of %"),
+                    HasSubstr("who: 2 groups of 2 ranks, one of each of the stages 0 and 1; the first is 0 2; across 2 "
+                              "nodes")));
+  EXPECT_THAT(MustExplain("all_gather"), AllOf(HasSubstr("all_gather of weights over fsdp on stage 0: "),
+                                               HasSubstr("all_gather of weights over fsdp on stage 1: "),
+                                               HasSubstr("who: all 2 ranks of stage 0; inside a node")));
+}
+
+TEST_F(PipelineReportTest, TheTraceShowsTheStages) {
+  using nlohmann::json;
+  const json trace = json::parse(TraceJson(best_.simulation, best_.programs(), {"first", "second"}, best_.times, ops_),
+                                 nullptr, /*allow_exceptions=*/false);
+  ASSERT_TRUE(trace.is_object());
+  std::map<int, std::string> processes;
+  std::map<std::pair<int, int>, std::string> threads;
+  std::map<std::pair<int, std::string>, std::vector<json>> slices;  // by stage and name
+  for (const json& event : trace["traceEvents"]) {
+    const int stage = event["pid"];
+    if (event["name"] == "process_name") processes[stage] = event["args"]["name"];
+    if (event["name"] == "thread_name") threads[{stage, event["tid"].get<int>()}] = event["args"]["name"];
+    if (event["ph"] == "X") slices[{stage, event["name"].get<std::string>()}].push_back(event);
+  }
+  EXPECT_EQ(processes, (std::map<int, std::string>{{0, "first"}, {1, "second"}}));
+  // Every micro-batch goes through both stages, and each of its messages is on both at once.
+  for (int m = 0; m < 4; ++m) {
+    for (const char* pass : {"forward.0 ", "backward.0 "}) {
+      for (int stage : {0, 1}) EXPECT_EQ((slices[{stage, pass + std::to_string(m)}].size()), 1u) << pass << m;
+    }
+  }
+  for (const auto& [from, to] : {std::pair(0, 1), std::pair(1, 0)}) {
+    const std::vector<json>& sent = slices[{from, "send to stage " + std::to_string(to)}];
+    const std::vector<json>& received = slices[{to, "recv from stage " + std::to_string(from)}];
+    ASSERT_EQ(sent.size(), 4u);
+    ASSERT_EQ(received.size(), 4u);
+    for (size_t m = 0; m < sent.size(); ++m) {
+      EXPECT_EQ(sent[m]["ts"], received[m]["ts"]);
+      EXPECT_EQ(sent[m]["dur"], received[m]["dur"]);
+      EXPECT_EQ(sent[m]["args"]["micro_batch"], m);
+      EXPECT_EQ(sent[m]["args"]["name"], received[m]["args"]["name"]);
+      EXPECT_GT(sent[m]["args"]["sent_bytes"], 0);
+    }
+    EXPECT_THAT((threads[{from, sent[0]["tid"].get<int>()}]), HasSubstr("communication channel "));
+  }
+  // The second stage waits for the first, forward; the first for the second, back.
+  const auto end = [&](int stage, const char* name) {
+    const json& slice = slices[{stage, name}][0];
+    return slice["ts"].get<double>() + slice["dur"].get<double>();
+  };
+  EXPECT_LT(end(0, "forward.0 0"), end(1, "forward.0 0"));
+  EXPECT_LT(end(1, "backward.0 0"), end(0, "backward.0 0"));
 }
 
 // Every tag is closed, and nothing is loaded from anywhere.
