@@ -14,7 +14,7 @@ build: setup
 
 test: build
 	@cd $(BUILD) && ctest --output-on-failure --no-tests=error -j $(JOBS)
-	@cat $(BUILD)/parity.txt $(BUILD)/matrix/*.txt
+	@cat $(BUILD)/parity.txt $(BUILD)/matrix/*.txt $(BUILD)/capture_plan.txt
 
 # Prepares the Python standard library's sources as a corpus, then trains examples/quickstart on two CPU workers. The tokenizer
 # goes into the model's folder, from where it comes along to the exported model.

@@ -21,8 +21,8 @@ namespace {
 
 using nlohmann::json;
 
-// Rows of the table: candidates, and meshes that lost by estimate. All are in -o json.
-constexpr size_t kMaxCandidates = 8, kMaxLosers = 10;
+// Rows of the tables: candidates, meshes that lost by estimate, parts of graphs. All are in -o json.
+constexpr size_t kMaxCandidates = 8, kMaxLosers = 10, kMaxParts = 40;
 constexpr int kMaxColumns = 100;  // of a paragraph
 
 struct PlanOptions {
@@ -118,6 +118,22 @@ void PrintWords(const json& candidate, int columns, std::ostream& out) {
   }
 }
 
+// Which parts of the graphs GPUs capture. Returns how many are not shown.
+size_t PrintCapture(const json& candidate, std::ostream& out) {
+  if (!candidate.is_object() || !candidate.contains("capture") || !candidate["capture"].is_array()) return 0;
+  std::vector<std::vector<std::string>> rows;
+  for (const json& part : candidate["capture"]) {
+    if (rows.size() == kMaxParts) break;
+    const std::string why_not = TextAt(part, "not_captured");
+    rows.push_back({absl::StrCat(NumberAt(part, "stage")), TextAt(part, "graph"), absl::StrCat(NumberAt(part, "nodes")),
+                    TextAt(part, "first_node"),
+                    why_not.empty() ? "captured" : absl::StrCat("not captured: ", why_not)});
+  }
+  out << "\n";
+  PrintTable({"STAGE", "GRAPH", "NODES", "FROM", "CUDA GRAPH"}, rows, out);
+  return candidate["capture"].size() - rows.size();
+}
+
 absl::StatusOr<std::string> PlanHere(const PlanOptions& options, const v1::JobSpec& spec, Context& context) {
   const absl::StatusOr<json> request = RequestForThisMachine(spec, context);
   if (!request.ok()) return request.status();
@@ -200,7 +216,8 @@ int Plan(const PlanOptions& options, const GlobalOptions& global, Context& conte
   PrintTable({"MESH", "PRECISION", "BATCH", "HOW", "WEIGHTS", "GRADIENTS", "OPTIMIZER", "ACTIVATIONS", "TOTAL",
               "SECONDS", "EXPOSED", "TOKENS/S", "MFU", "WHY"},
              rows, context.out);
-  if (const size_t all = candidates.size() + losers.size(); all > rows.size())
+  const size_t hidden_parts = candidates.empty() ? 0 : PrintCapture(candidates[0], context.out);
+  if (const size_t all = candidates.size() + losers.size() + hidden_parts; all > rows.size())
     context.err << "and " << all - rows.size() << " more; -o json has them all\n";
   if (plan.contains("num_layouts"))
     context.err << NumberAt(plan, "num_meshes") << " meshes, " << NumberAt(plan, "num_layouts")

@@ -486,7 +486,8 @@ TEST_F(TaccctlTest, PlanHereRunsTheTools) {
 constexpr char kPlanTool[] = R"(
 if [ "$1" = machines ]; then echo '{"names": ["a100", "h100"], "cluster_fields": ["machine", "gpus", "nodes"]}'; exit; fi
 cp "$3" "$(dirname "$0")/request.json"; echo "$@" > "$(dirname "$0")/arguments"
-printf '%s\n' '{"candidates": [{"mesh": {"tp": 2, "dp": 1, "pp": 4}, "axes": ["pp", "dp", "tp"], "words": ["The job trains."], "explanation": "It is split.\n", "fits": true},
+printf '%s\n' '{"candidates": [{"mesh": {"tp": 2, "dp": 1, "pp": 4}, "axes": ["pp", "dp", "tp"], "words": ["The job trains."], "explanation": "It is split.\n", "fits": true,
+  "capture": [{"stage": 0, "graph": "forward.0", "nodes": 812, "first_node": "embedding @model"}, {"stage": 0, "graph": "finish.0", "nodes": 1, "first_node": "finish", "not_captured": "a message"}]},
  {"mesh": {"dp": 8}, "axes": ["dp"], "why_not": "12 % slower", "fits": true}]}')";
 
 TEST_F(TaccctlTest, PlanForGpusNeedsNothingElse) {
@@ -498,6 +499,8 @@ TEST_F(TaccctlTest, PlanForGpusNeedsNothingElse) {
   EXPECT_THAT(out_, HasSubstr("The job trains.\n\n"));
   EXPECT_THAT(out_, HasSubstr("pp=4 dp=1 tp=2"));
   EXPECT_THAT(out_, HasSubstr("12 % slower"));
+  EXPECT_THAT(out_, HasSubstr("0      forward.0  812    embedding @model  captured\n"));
+  EXPECT_THAT(out_, HasSubstr("0      finish.0   1      finish            not captured: a message\n"));
   std::ifstream stream(directory_ + "/request.json");
   const json request = json::parse(stream);
   EXPECT_EQ(request["cluster"].dump(), R"({"gpus":128,"machine":"h100"})");

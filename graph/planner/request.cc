@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "graph/ir/capture.h"
 #include "graph/ir/status_macros.h"
 
 namespace tacc::graph {
@@ -333,9 +335,26 @@ nlohmann::json LoserJson(const CompileRequest& request, const Loser& loser, cons
           {"why_not", loser.why}};
 }
 
-std::string SummaryJson(const CompileRequest& request, const Candidate& candidate, absl::string_view fingerprint) {
+nlohmann::json CaptureJson(const CompileRequest& request, const std::vector<Program>& stages) {
+  if (request.plan.device.kind != "cuda") return nullptr;
+  json list = json::array();
+  for (const Program& program : stages) {
+    for (const CapturePart& part : CapturePlan(program, TalkPlace::kDevice)) {
+      list.push_back({{"stage", program.stage},
+                      {"graph", part.graph},
+                      {"nodes", part.num_nodes},
+                      {"first_node", part.first_node}});
+      if (!part.not_captured.empty()) list.back()["not_captured"] = part.not_captured;
+    }
+  }
+  return list;
+}
+
+std::string SummaryJson(const CompileRequest& request, const Candidate& candidate, const std::vector<Program>& stages,
+                        absl::string_view fingerprint) {
   json summary = CandidateJson(request, candidate);
   summary["fingerprint"] = std::string(fingerprint);
+  if (json capture = CaptureJson(request, stages); !capture.is_null()) summary["capture"] = std::move(capture);
   return summary.dump(1);
 }
 

@@ -27,8 +27,11 @@ struct CompileRequest {
 // Errors: InvalidArgument naming the field.
 absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view json);
 
-// summary.json of docs/contracts.md.
-std::string SummaryJson(const CompileRequest& request, const Candidate& candidate, absl::string_view fingerprint);
+// summary.json of docs/contracts.md. `stages`: the candidate's programs.
+std::string SummaryJson(const CompileRequest& request, const Candidate& candidate, const std::vector<Program>& stages,
+                        absl::string_view fingerprint);
+// Which parts of the stages' graphs ranks on GPUs capture as CUDA graphs, when each has a GPU to itself; null on CPUs.
+nlohmann::json CaptureJson(const CompileRequest& request, const std::vector<Program>& stages);
 // An entry of `tacc-plan plan`'s candidates.
 nlohmann::json CandidateJson(const CompileRequest& request, const Candidate& candidate);
 // An entry of its losers: the same, as far as an estimate goes. `best`: what is taken.

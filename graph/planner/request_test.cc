@@ -78,6 +78,27 @@ TEST(CompileRequest, ReadsAGpu) {
   EXPECT_EQ(IdleBytes(cpu.plan.cluster.machine), kIdleBytes);
 }
 
+TEST(CompileRequest, SaysWhatGpusCapture) {
+  const OpTable ops;
+  const auto capture = [&](const std::string& kind) {
+    CompileRequest request =
+        Parse(Replaced(kRequest, "\"device\": {", absl::StrCat("\"device\": {\"kind\": \"", kind, "\", ")));
+    request.plan.fsdp = 2;  // no stages, so no messages
+    const auto planned = PlanCandidates(request.plan, TestModel(), ops);
+    EXPECT_TRUE(planned.ok()) << planned.status();
+    const nlohmann::json summary =
+        nlohmann::json::parse(SummaryJson(request, planned->candidates[0], planned->programs, "1a"));
+    EXPECT_EQ(summary["fingerprint"], "1a");
+    return summary.contains("capture") ? summary["capture"] : nlohmann::json();
+  };
+  const nlohmann::json parts = capture("cuda");
+  ASSERT_GE(parts.size(), 2u);
+  EXPECT_EQ(parts[0]["stage"], 0);
+  EXPECT_GT(parts[0]["nodes"], 0);
+  EXPECT_FALSE(parts[0].contains("not_captured")) << parts;
+  EXPECT_TRUE(capture("cpu").is_null());
+}
+
 TEST(CompileRequest, RecomputesWhatTheJobSays) {
   auto with = [](const std::string& memory) {
     return Parse(Replaced(kRequest, "\"dist\"", absl::StrCat("\"memory\": {", memory, "}, \"dist\"")));

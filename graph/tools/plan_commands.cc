@@ -115,6 +115,7 @@ absl::Status TellOfBest(const CompileRequest& request, Planned& planned, const P
   TACC_ASSIGN_OR_RETURN(const Finalist best,
                         MakeFinalist(request.plan, planned.candidates[0], std::move(planned.programs), ops));
   out["words"] = InWords(best, request.plan.training.max_steps);
+  if (json capture = CaptureJson(request, best.stages); !capture.is_null()) out["capture"] = std::move(capture);
   if (!outputs.explain.empty()) {
     TACC_ASSIGN_OR_RETURN(out["explanation"], Explain(best, ops, outputs.explain));
   }
@@ -210,7 +211,8 @@ absl::Status CompileCommand(const std::string& request_file, const std::string& 
   for (const Program& program : compiled.stages) {
     TACC_RETURN_IF_ERROR(WriteFile(absl::StrCat(out_dir, "/stage", program.stage, ".program"), Print(program)));
   }
-  return WriteFile(out_dir + "/summary.json", SummaryJson(request, best, Fingerprint(PrintAll(compiled.stages))));
+  return WriteFile(out_dir + "/summary.json",
+                   SummaryJson(request, best, compiled.stages, Fingerprint(PrintAll(compiled.stages))));
 }
 
 }  // namespace tacc::graph

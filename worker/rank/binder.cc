@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "graph/ir/capture.h"
 #include "graph/ir/status_macros.h"
 #include "worker/rank/bound_graph.h"
 
@@ -160,36 +161,17 @@ absl::StatusOr<const void*> Executor::Binder::KeepOnDevice(const std::vector<cha
 }
 
 void Executor::Binder::CutIntoParts(BoundGraph& bound) const {
-  using Kind = Instruction::Kind;
-  const bool is_asynchronous = executor_.options_.device->is_asynchronous();
-  const bool host_talks = executor_.options_.collectives != nullptr && !executor_.options_.collectives->is_on_device();
   const std::vector<Instruction>& instructions = bound.instructions;
-  std::vector<const char*> why_not(instructions.size(), is_asynchronous ? nullptr : "a CPU records nothing");
-  for (size_t i = 0; i < instructions.size() && is_asynchronous; ++i) {
-    const Kind kind = instructions[i].kind;
-    const bool is_message = kind == Kind::kPost || kind == Kind::kFinish;
-    if (kind == Kind::kKernel || kind == Kind::kInput || kind == Kind::kOutput) continue;
-    if (host_talks) why_not[i] = "the host takes part in the talk between ranks";
-    if (is_message && !host_talks) why_not[i] = "a message may outlast the graph";
+  if (!executor_.options_.device->is_asynchronous()) {
+    bound.parts.push_back({0, instructions.size(), false, nullptr});
+    return;
   }
-  // What a recording starts must end in it.
-  for (size_t i = 0; i < instructions.size() && is_asynchronous && !host_talks; ++i) {
-    if (instructions[i].kind != Kind::kStart) continue;
-    size_t end = i;
-    bool is_cut = false;
-    for (; end < instructions.size(); ++end) {
-      is_cut = is_cut || why_not[end] != nullptr;
-      if (instructions[end].kind == Kind::kWait && instructions[end].ticket == instructions[i].ticket) break;
-    }
-    if (!is_cut && end < instructions.size()) continue;
-    for (size_t k = i; k <= end && k < instructions.size(); ++k) {
-      if (why_not[k] == nullptr) why_not[k] = "a collective is under way while a message may outlast the graph";
-    }
-  }
-  for (size_t i = 0; i < instructions.size(); ++i) {
-    if (bound.parts.empty() || (bound.parts.back().not_recorded == nullptr) != (why_not[i] == nullptr))
-      bound.parts.push_back({i, i, why_not[i], nullptr});
-    bound.parts.back().end = i + 1;
+  size_t begin = 0;
+  for (const graph::GraphPart& part : graph::CutForCapture(*bound.graph, program_.mesh, executor_.talk_place())) {
+    size_t end = begin;
+    while (end < instructions.size() && instructions[end].node < part.end) ++end;
+    if (end > begin) bound.parts.push_back({begin, end, part.not_captured.empty(), nullptr});
+    begin = end;
   }
 }
 

@@ -40,7 +40,7 @@ struct Executor::Instruction {
 // Instructions that are recorded as one, or that the host must walk.
 struct Executor::Part {
   size_t begin = 0, end = 0;  // of the graph's instructions
-  const char* not_recorded = nullptr;
+  bool is_recorded = false;   // from its second run on
   std::unique_ptr<Device::Recording> recording;
 };
 
@@ -63,7 +63,7 @@ class Executor::Binder {
   absl::Status BindCalls();
   absl::StatusOr<BoundGraph*> BindGraph(const graph::Graph& graph, int64_t micro_batch);
   absl::Status BindMessage(const graph::Node& node, Instruction& instruction);
-  // Cuts the graph where the host takes part.
+  // As graph::CutForCapture says; on a CPU one part, which is not recorded.
   void CutIntoParts(BoundGraph& bound) const;
   // This micro-batch's copy of a state.
   int64_t SlotOf(const graph::State& state) const { return micro_batch_ % state.slots; }

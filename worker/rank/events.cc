@@ -31,4 +31,13 @@ void EventWriter::Failed(const std::string& code, const std::string& message) {
 
 void EventWriter::Log(const std::string& message) { Write("log", {{"level", "info"}, {"message", message}}); }
 
+nlohmann::json CaptureJson(const std::vector<graph::CapturePart>& parts) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const graph::CapturePart& part : parts) {
+    list.push_back({{"graph", part.graph}, {"nodes", part.num_nodes}, {"first_node", part.first_node}});
+    if (!part.not_captured.empty()) list.back()["not_captured"] = part.not_captured;
+  }
+  return list;
+}
+
 }  // namespace tacc::worker

@@ -2,9 +2,11 @@
 #define TACC_WORKER_RANK_EVENTS_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "graph/ir/capture.h"
 #include "nlohmann/json.hpp"
 
 namespace tacc::worker {
@@ -25,6 +27,9 @@ class EventWriter {
   const int fd_;
   absl::Mutex mutex_;
 };
+
+// `capture` of the event `ready`.
+nlohmann::json CaptureJson(const std::vector<graph::CapturePart>& parts);
 
 }  // namespace tacc::worker
 

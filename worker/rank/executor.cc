@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -149,7 +148,7 @@ absl::Status Executor::RunInstructions(const BoundGraph& graph, size_t begin, si
 absl::Status Executor::RunGraph(BoundGraph& graph, uint32_t call_index) {
   for (Part& part : graph.parts) {
     // The first run warms up what libraries make at first use; a profile needs each node by itself.
-    if (part.not_recorded != nullptr || !graph.has_run || is_profiling_) {
+    if (!part.is_recorded || !graph.has_run || is_profiling_) {
       TACC_RETURN_IF_ERROR(RunInstructions(graph, part.begin, part.end, call_index));
       continue;
     }
@@ -241,22 +240,14 @@ absl::StatusOr<double> Executor::Output(const std::string& name) const {
   return it->second.value;
 }
 
-std::vector<Executor::PartInfo> Executor::Parts() const {
-  std::vector<PartInfo> parts;
-  if (!options_.device->is_asynchronous()) return parts;
-  std::set<const BoundGraph*> seen;
-  for (const std::vector<BoundCall>* calls : {&step_, &eval_}) {
-    for (const BoundCall& call : *calls) {
-      if (!seen.insert(call.graph).second) continue;
-      for (const Part& part : call.graph->parts) {
-        const graph::Node& first = call.graph->graph->nodes[call.graph->instructions[part.begin].node];
-        parts.push_back({call.graph->graph->name, static_cast<int64_t>(part.end - part.begin),
-                         absl::StrCat(first.op, first.module.empty() ? "" : " @", first.module),
-                         part.not_recorded == nullptr ? "" : part.not_recorded});
-      }
-    }
-  }
-  return parts;
+graph::TalkPlace Executor::talk_place() const {
+  const bool is_by_host = options_.collectives != nullptr && !options_.collectives->is_on_device();
+  return is_by_host ? graph::TalkPlace::kHost : graph::TalkPlace::kDevice;
+}
+
+std::vector<graph::CapturePart> Executor::Parts() const {
+  if (!options_.device->is_asynchronous()) return {};
+  return graph::CapturePlan(*options_.program, talk_place());
 }
 
 void Executor::StartProfile() {

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "failpoint/failpoint.h"
+#include "graph/ir/capture.h"
 #include "graph/ir/program.h"
 #include "kernels/tensor.h"
 #include "worker/rank/arena.h"
@@ -50,7 +51,8 @@ struct ProfileEntry {
 // One rank's program, bound once: each node is a prepared call on fixed memory, and a step walks a flat array.
 //
 // On an asynchronous device a step is queued, and the host goes on: up to kMaxInFlight steps may have been launched and
-// not finished. From its second run on, what lies between two instructions that need the host is recorded and replayed.
+// not finished. From its second run on, what lies between two instructions that need the host is recorded and replayed
+// (graph/ir/capture.h).
 //
 // Whoever fills the inputs gives one pointer per input for each micro-batch, in the order of inputs(): this rank's own
 // rows, dense. Not thread-safe.
@@ -98,16 +100,8 @@ class Executor {
   // it.
   absl::StatusOr<double> Output(const std::string& name) const;
 
-  // Of a part of a graph that is recorded as one, or of one that is not: the node where it begins and why it ends
-  // there.
-  struct PartInfo {
-    std::string graph;
-    int64_t num_nodes = 0;
-    std::string first_node;    // "einsum @model.layers.0.mlp"
-    std::string not_recorded;  // why not; empty: it is
-  };
-  // How the graphs that the step and the evaluation call are cut, in the order of the program. Empty on a CPU.
-  std::vector<PartInfo> Parts() const;
+  // How the graphs are recorded; empty on a CPU.
+  std::vector<graph::CapturePart> Parts() const;
 
   // Seconds by node from now on; on an asynchronous device each instruction is waited for.
   void StartProfile();
@@ -134,6 +128,7 @@ class Executor {
   class Binder;
 
   explicit Executor(const ExecutorOptions& options);
+  graph::TalkPlace talk_place() const;
   absl::Status CreateLanes();
   absl::Status RunCalls(const std::vector<BoundCall>& calls, const std::vector<std::vector<const void*>>& inputs,
                         uint32_t first_index);

@@ -392,13 +392,18 @@ step {
   const auto executor = Executor::Create(options);
   ASSERT_TRUE(executor.ok()) << executor.status();
   std::vector<std::string> parts;
-  for (const Executor::PartInfo& part : (*executor)->Parts())
-    parts.push_back(absl::StrCat(part.num_nodes, " from ", part.first_node, ": ", part.not_recorded));
-  // The second gather, what lies under it, the finish and the wait are one part.
+  for (const graph::CapturePart& part : (*executor)->Parts())
+    parts.push_back(absl::StrCat(part.num_nodes, " from ", part.first_node, ": ", part.not_captured));
   EXPECT_EQ(parts, (std::vector<std::string>{
-                       "4 from read: ", "1 from send: a message may outlast the graph", "1 from neg: ",
-                       "4 from all_gather: a collective is under way while a message may outlast the graph",
-                       "1 from store: "}));
+                       "4 from all_gather: ", "1 from send: a message may outlast the graph", "1 from neg: ",
+                       "2 from all_gather: a collective is under way while a message may outlast the graph",
+                       "1 from finish: a message may outlast the graph",
+                       "2 from wait: a collective is under way while a message may outlast the graph"}));
+  // Two of them are recorded, from the second step on.
+  for (int64_t step = 0; step < 3; ++step) {
+    ASSERT_TRUE((*executor)->RunStep({{}}).ok());
+    EXPECT_EQ(device.num_replays(), 2 * step);
+  }
 }
 
 }  // namespace

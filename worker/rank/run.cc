@@ -95,6 +95,10 @@ class RankRun {
                   {"resumed_from", resumed_from_},
                   {"load_seconds", SteadySeconds() - begin},
                   {"arena_bytes", arena_ == nullptr ? 0 : arena_->arena_bytes()}};
+    if (const std::vector<graph::CapturePart> parts = executor_->Parts(); !parts.empty()) {
+      ready["capture"] = CaptureJson(parts);
+      events_.Log(graph::InWords(parts));
+    }
     events_.Write("ready", std::move(ready));
     if (!options_.profile_path.empty()) executor_->StartProfile();
     absl::Status status = Train();
