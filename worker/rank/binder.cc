@@ -162,16 +162,21 @@ absl::StatusOr<const void*> Executor::Binder::KeepOnDevice(const std::vector<cha
 
 void Executor::Binder::CutIntoParts(BoundGraph& bound) const {
   const std::vector<Instruction>& instructions = bound.instructions;
+  std::vector<Part>& parts = bound.parts;
   if (!executor_.options_.device->is_asynchronous()) {
-    bound.parts.push_back({0, instructions.size(), false, nullptr});
+    parts.push_back({.begin = 0, .end = instructions.size()});
     return;
   }
-  size_t begin = 0;
-  for (const graph::GraphPart& part : graph::CutForCapture(*bound.graph, program_.mesh, executor_.talk_place())) {
-    size_t end = begin;
-    while (end < instructions.size() && instructions[end].node < part.end) ++end;
-    if (end > begin) bound.parts.push_back({begin, end, part.not_captured.empty(), nullptr});
-    begin = end;
+  const graph::TalkPlace place = executor_.talk_place();
+  size_t i = 0;
+  for (const graph::GraphPart& part : graph::CutForCapture(*bound.graph, program_.mesh, place)) {
+    const bool is_recorded = part.not_captured.empty();
+    for (const size_t begin = i; i < instructions.size() && instructions[i].node < part.end; ++i) {
+      const bool waits = !is_recorded && (instructions[i].kind == Instruction::Kind::kFinish ||
+                                          (place == graph::TalkPlace::kHost && instructions[i].is_collective()));
+      if (i == begin || waits != parts.back().waits) parts.push_back({i, i, is_recorded, waits, nullptr});
+      parts.back().end = i + 1;
+    }
   }
 }
 

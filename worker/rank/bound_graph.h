@@ -32,6 +32,7 @@ struct Executor::Instruction {
   // kStart, kWait: the ticket they share.
   std::shared_ptr<CollectiveQueue::Ticket> ticket;
   std::shared_ptr<UnderWay> message;  // kPost, kFinish
+  bool is_collective() const { return kind != Kind::kKernel && kind != Kind::kInput && kind != Kind::kOutput; }
   // Measured while profiling.
   mutable int64_t count = 0;
   mutable double seconds = 0;
@@ -41,6 +42,7 @@ struct Executor::Instruction {
 struct Executor::Part {
   size_t begin = 0, end = 0;  // of the graph's instructions
   bool is_recorded = false;   // from its second run on
+  bool waits = false;         // for the host or for other ranks: the device has nothing to do as a rule
   std::unique_ptr<Device::Recording> recording;
 };
 
@@ -63,7 +65,7 @@ class Executor::Binder {
   absl::Status BindCalls();
   absl::StatusOr<BoundGraph*> BindGraph(const graph::Graph& graph, int64_t micro_batch);
   absl::Status BindMessage(const graph::Node& node, Instruction& instruction);
-  // As graph::CutForCapture says; on a CPU one part, which is not recorded.
+  // As graph::CutForCapture says, and where waits begin and end; on a CPU one part, which is not recorded.
   void CutIntoParts(BoundGraph& bound) const;
   // This micro-batch's copy of a state.
   int64_t SlotOf(const graph::State& state) const { return micro_batch_ % state.slots; }

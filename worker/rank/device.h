@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -48,6 +49,10 @@ class Device {
   // Returns when all that has been queued is done. Errors: of the device (worker/rank/cuda/errors.h).
   virtual absl::Status Synchronize() = 0;
 
+  // Of the device's memory, what this process holds: by as much less is free than when it opened the device. None where
+  // the device cannot say (a CPU). Takes part of a millisecond.
+  virtual std::optional<int64_t> MemoryUsedBytes() = 0;
+
   // A place in the queue.
   class Mark {
    public:
@@ -56,6 +61,9 @@ class Device {
     virtual absl::Status Set() = 0;
     // Returns when the work before the place, as set last, is done.
     virtual absl::Status Wait() = 0;
+    // Seconds that the device took from `earlier`, a place before it in the queue, to here; the wait for this one or a
+    // later one has returned. Unimplemented: it keeps no time (a CPU).
+    virtual absl::StatusOr<double> SecondsSince(const Mark& earlier) const = 0;
   };
   virtual absl::StatusOr<std::unique_ptr<Mark>> CreateMark() = 0;
 

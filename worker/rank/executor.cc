@@ -145,26 +145,49 @@ absl::Status Executor::RunInstructions(const BoundGraph& graph, size_t begin, si
   return absl::OkStatus();
 }
 
-absl::Status Executor::RunGraph(BoundGraph& graph, uint32_t call_index) {
+absl::Status Executor::RunPart(BoundGraph& graph, Part& part, uint32_t call_index) {
+  // The first run warms up what libraries make at first use; a profile needs each node by itself.
+  if (!part.is_recorded || !graph.has_run || is_profiling_)
+    return RunInstructions(graph, part.begin, part.end, call_index);
+  const Instruction& first = graph.instructions[part.begin];
+  if (part.recording == nullptr) {
+    absl::StatusOr<std::unique_ptr<Device::Recording>> recording =
+        options_.device->Record([&] { return RunInstructions(graph, part.begin, part.end, call_index); });
+    if (!recording.ok()) return Annotate(graph, first, recording.status());
+    part.recording = *std::move(recording);
+  }
+  if (options_.status != nullptr)
+    options_.status->SetNode(call_index, static_cast<uint32_t>(first.node), Activity::kInNode);
+  if (absl::Status status = part.recording->Replay(); !status.ok()) return Annotate(graph, first, status);
+  return absl::OkStatus();
+}
+
+absl::Status Executor::RunGraph(BoundGraph& graph, uint32_t call_index, Lane* lane) {
   for (Part& part : graph.parts) {
-    // The first run warms up what libraries make at first use; a profile needs each node by itself.
-    if (!part.is_recorded || !graph.has_run || is_profiling_) {
-      TACC_RETURN_IF_ERROR(RunInstructions(graph, part.begin, part.end, call_index));
-      continue;
-    }
-    const Instruction& first = graph.instructions[part.begin];
-    if (part.recording == nullptr) {
-      absl::StatusOr<std::unique_ptr<Device::Recording>> recording =
-          options_.device->Record([&] { return RunInstructions(graph, part.begin, part.end, call_index); });
-      if (!recording.ok()) return Annotate(graph, first, recording.status());
-      part.recording = *std::move(recording);
-    }
-    if (options_.status != nullptr)
-      options_.status->SetNode(call_index, static_cast<uint32_t>(first.node), Activity::kInNode);
-    if (absl::Status status = part.recording->Replay(); !status.ok()) return Annotate(graph, first, status);
+    const bool is_timed = lane != nullptr && !part.waits;
+    if (is_timed) TACC_RETURN_IF_ERROR(MarkWork(*lane));
+    TACC_RETURN_IF_ERROR(RunPart(graph, part, call_index));
+    if (is_timed) TACC_RETURN_IF_ERROR(MarkWork(*lane));
   }
   graph.has_run = true;
   return absl::OkStatus();
+}
+
+absl::Status Executor::MarkWork(Lane& lane) {
+  if (lane.num_work_marks == lane.work.size()) {
+    TACC_ASSIGN_OR_RETURN(std::unique_ptr<Device::Mark> mark, options_.device->CreateMark());
+    lane.work.push_back(std::move(mark));
+  }
+  return lane.work[lane.num_work_marks++]->Set();
+}
+
+absl::StatusOr<double> Executor::BusySeconds(const Lane& lane) const {
+  double busy = 0;
+  for (size_t i = 0; i + 1 < lane.num_work_marks; i += 2) {
+    TACC_ASSIGN_OR_RETURN(const double seconds, lane.work[i + 1]->SecondsSince(*lane.work[i]));
+    busy += seconds;
+  }
+  return busy;
 }
 
 absl::Status Executor::RunCalls(const std::vector<BoundCall>& calls,
@@ -172,6 +195,7 @@ absl::Status Executor::RunCalls(const std::vector<BoundCall>& calls,
   Lane* lane = nullptr;
   if (!lanes_.empty()) {
     lane = &lanes_[num_launched_ % kMaxInFlight];
+    lane->num_work_marks = 0;
     for (size_t m = 0; m < inputs.size(); ++m) {
       for (size_t i = 0; i < inputs_.size(); ++i) {
         std::memcpy(lane->host->data() + m * batch_bytes_ + input_offsets_[i], inputs[m][i],
@@ -192,7 +216,7 @@ absl::Status Executor::RunCalls(const std::vector<BoundCall>& calls,
                               Flat(const_cast<void*>(input_places_[i]), bytes));
       }
     }
-    TACC_RETURN_IF_ERROR(RunGraph(*call.graph, index++));
+    TACC_RETURN_IF_ERROR(RunGraph(*call.graph, index++, lane));
   }
   if (lane != nullptr) {
     const int64_t bytes = kOutputBytes * static_cast<int64_t>(outputs_.size());
@@ -215,6 +239,7 @@ absl::Status Executor::Finish() {
     TACC_RETURN_IF_ERROR(lane.done->Wait());
     // An aborted collective ends too.
     if (options_.collectives != nullptr) TACC_RETURN_IF_ERROR(options_.collectives->Check());
+    TACC_ASSIGN_OR_RETURN(busy_seconds_, BusySeconds(lane));
     for (auto& [name, output] : outputs_)
       output.value = ReadScalar(lane.host_outputs + kOutputBytes * output.index, output.dtype);
   }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -100,6 +101,10 @@ class Executor {
   // it.
   absl::StatusOr<double> Output(const std::string& name) const;
 
+  // Of the step finished last, the seconds in which the device had work of its calls: all but where it waited for the
+  // host or for messages of other ranks. What is recorded as one counts from its beginning to its end. None on a CPU.
+  std::optional<double> busy_seconds() const { return busy_seconds_; }
+
   // How the graphs are recorded; empty on a CPU.
   std::vector<graph::CapturePart> Parts() const;
 
@@ -124,6 +129,9 @@ class Executor {
     char* device_inputs = nullptr;  // [micro-batch][input]
     char* host_outputs = nullptr;
     std::unique_ptr<Device::Mark> done;
+    // Where work begins and where it ends, in turn; as many as the step has set.
+    std::vector<std::unique_ptr<Device::Mark>> work;
+    size_t num_work_marks = 0;
   };
   class Binder;
 
@@ -132,7 +140,10 @@ class Executor {
   absl::Status CreateLanes();
   absl::Status RunCalls(const std::vector<BoundCall>& calls, const std::vector<std::vector<const void*>>& inputs,
                         uint32_t first_index);
-  absl::Status RunGraph(BoundGraph& graph, uint32_t call_index);
+  absl::Status RunGraph(BoundGraph& graph, uint32_t call_index, Lane* lane);
+  absl::Status RunPart(BoundGraph& graph, Part& part, uint32_t call_index);
+  absl::Status MarkWork(Lane& lane);
+  absl::StatusOr<double> BusySeconds(const Lane& lane) const;
   absl::Status RunInstructions(const BoundGraph& graph, size_t begin, size_t end, uint32_t call_index);
   absl::Status RunCollective(const Instruction& instruction, uint32_t call_index);
   absl::Status Annotate(const BoundGraph& graph, const Instruction& instruction, const absl::Status& status) const;
@@ -164,6 +175,7 @@ class Executor {
   char* device_outputs_ = nullptr;      // 8 bytes each
   std::vector<Lane> lanes_;
   int64_t num_launched_ = 0, num_finished_ = 0;
+  std::optional<double> busy_seconds_;
   bool is_profiling_ = false;
 };
 

@@ -339,16 +339,28 @@ step {
   EXPECT_EQ((*executor)->state("weights/a").as<float>()[3], 9.0f);
 }
 
-// Collectives on the device are recorded; messages are not, nor what a recording would have to end in another.
+// Collectives that are nothing but a piece of work each time that they are started or waited for.
+class Talk : public CollectiveQueue {
+ public:
+  Talk(Device* device, graph::TalkPlace place) : device_(*device), place_(place) {}
+  absl::Status Prepare(const CollectiveCall*) override { return absl::OkStatus(); }
+  absl::StatusOr<Ticket> Start(const CollectiveCall*) override {
+    device_.Clear({});
+    return 0;
+  }
+  absl::Status Wait(Ticket) override { return Start(nullptr).status(); }
+  absl::Status Finish(const CollectiveCall&, Ticket) override { return Start(nullptr).status(); }
+  absl::Status Run(const CollectiveCall&) override { return Start(nullptr).status(); }
+  bool is_on_device() const override { return place_ == graph::TalkPlace::kDevice; }
+
+ private:
+  Device& device_;
+  const graph::TalkPlace place_;
+};
+
+// Collectives on the device are recorded; messages are not, nor what a recording would have to end in another. The
+// device is busy but where it waits for messages or the host.
 TEST(Executor, CollectivesOnTheDeviceAreRecordedButNotMessages) {
-  class OnDevice : public CollectiveQueue {
-    absl::Status Prepare(const CollectiveCall*) override { return absl::OkStatus(); }
-    absl::StatusOr<Ticket> Start(const CollectiveCall*) override { return 0; }
-    absl::Status Wait(Ticket) override { return absl::OkStatus(); }
-    absl::Status Finish(const CollectiveCall&, Ticket) override { return absl::OkStatus(); }
-    absl::Status Run(const CollectiveCall&) override { return absl::OkStatus(); }
-    bool is_on_device() const override { return true; }
-  };
   const auto program = graph::ParseProgram(R"(tacc.program 1 partitioned
 mesh fsdp=2 pp=2
 stage 0 of 2
@@ -380,29 +392,28 @@ step {
     }
   };
   const Nothing kernels;
-  SimulatedDevice device(&kernels);
-  OnDevice collectives;
   ExecutorOptions options;
   options.program = &*program;
-  options.device = &device;
-  options.collectives = &collectives;
   options.aliases = [](const graph::Graph&, const graph::Node& node) {
     return node.op == "wait" ? std::vector<int>{0} : std::vector<int>();
   };
-  const auto executor = Executor::Create(options);
-  ASSERT_TRUE(executor.ok()) << executor.status();
-  std::vector<std::string> parts;
-  for (const graph::CapturePart& part : (*executor)->Parts())
-    parts.push_back(absl::StrCat(part.num_nodes, " from ", part.first_node, ": ", part.not_captured));
-  EXPECT_EQ(parts, (std::vector<std::string>{
-                       "4 from all_gather: ", "1 from send: a message may outlast the graph", "1 from neg: ",
-                       "2 from all_gather: a collective is under way while a message may outlast the graph",
-                       "1 from finish: a message may outlast the graph",
-                       "2 from wait: a collective is under way while a message may outlast the graph"}));
-  // Two of them are recorded, from the second step on.
-  for (int64_t step = 0; step < 3; ++step) {
-    ASSERT_TRUE((*executor)->RunStep({{}}).ok());
-    EXPECT_EQ(device.num_replays(), 2 * step);
+  for (const graph::TalkPlace place : {graph::TalkPlace::kDevice, graph::TalkPlace::kHost}) {
+    const bool on_device = place == graph::TalkPlace::kDevice;
+    SimulatedDevice device(&kernels);
+    Talk talk(&device, place);
+    options.device = &device;
+    options.collectives = &talk;
+    const auto executor = Executor::Create(options);
+    ASSERT_TRUE(executor.ok()) << executor.status();
+    EXPECT_EQ((*executor)->Parts(), graph::CapturePlan(*program, place));
+    EXPECT_FALSE((*executor)->busy_seconds().has_value());
+    for (int64_t step = 0; step < 3; ++step) {
+      ASSERT_TRUE((*executor)->RunStep({{}}).ok());
+      // From the second step on: the line up to the send, and a kernel; or two kernels.
+      EXPECT_EQ(device.num_replays(), 2 * step);
+      // All but the finish; or two kernels and three copies.
+      EXPECT_DOUBLE_EQ((*executor)->busy_seconds().value_or(0), (on_device ? 10 : 5) * SimulatedDevice::kPieceSeconds);
+    }
   }
 }
 

@@ -9,6 +9,9 @@ class NoMark : public Device::Mark {
  public:
   absl::Status Set() override { return absl::OkStatus(); }
   absl::Status Wait() override { return absl::OkStatus(); }
+  absl::StatusOr<double> SecondsSince(const Mark&) const override {
+    return absl::UnimplementedError("a CPU keeps no time of its work");
+  }
 };
 
 }  // namespace

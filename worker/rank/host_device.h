@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/types/span.h"
@@ -28,6 +29,7 @@ class HostDevice : public Device {
   void Download(const Region& from, void* host) override;
   void UploadAhead(const void* host, const Region& to) override { Upload(host, to); }
   absl::Status Synchronize() override { return absl::OkStatus(); }
+  std::optional<int64_t> MemoryUsedBytes() override { return std::nullopt; }
   absl::StatusOr<std::unique_ptr<Mark>> CreateMark() override;
   absl::StatusOr<std::unique_ptr<Recording>> Record(const std::function<absl::Status()>& queue) override;
 

@@ -23,6 +23,7 @@
 #include "worker/rank/batches.h"
 #include "worker/rank/checkpointer.h"
 #include "worker/rank/commands.h"
+#include "worker/rank/device_metrics.h"
 #include "worker/rank/events.h"
 #include "worker/rank/gloo_transport.h"
 #include "worker/rank/runtime.h"
@@ -95,6 +96,7 @@ class RankRun {
                   {"resumed_from", resumed_from_},
                   {"load_seconds", SteadySeconds() - begin},
                   {"arena_bytes", arena_ == nullptr ? 0 : arena_->arena_bytes()}};
+    metrics_->AddToReady(&ready);
     if (const std::vector<graph::CapturePart> parts = executor_->Parts(); !parts.empty()) {
       ready["capture"] = CaptureJson(parts);
       events_.Log(graph::InWords(parts));
@@ -198,6 +200,7 @@ class RankRun {
       return device.status();
     }
     device_ = *device;
+    metrics_ = std::make_unique<DeviceMetrics>(device_);
     ExecutorOptions executor;
     executor.program = &program_;
     executor.rank = start_.rank;
@@ -424,6 +427,7 @@ class RankRun {
       const absl::StatusOr<double> overflow = executor_->Output("expert_overflow");
       if (overflow.ok()) event["expert_overflow"] = static_cast<int64_t>(*overflow);
       if (loss_scale.ok()) event["loss_scale"] = *loss_scale;
+      metrics_->AddToStep(executor_->busy_seconds(), seconds, &event);
       events_.Write("step", std::move(event));
     }
     // A skipped step is nothing to speak of while it can be the loss scale's fault.
@@ -542,6 +546,7 @@ class RankRun {
   std::unique_ptr<StatusBlock> status_block_;
   graph::Program program_;
   Device* device_ = nullptr;
+  std::unique_ptr<DeviceMetrics> metrics_;  // Of device_.
   std::unique_ptr<RendezvousServer> server_;
   std::unique_ptr<Transport> transport_;
   Collectives collectives_;

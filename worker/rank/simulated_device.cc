@@ -47,6 +47,10 @@ class SimulatedDevice::QueueMark : public Mark {
     device_.DoUpTo(place_);
     return absl::OkStatus();
   }
+  absl::StatusOr<double> SecondsSince(const Mark& earlier) const override {
+    TACC_KERNEL_CHECK(place_ <= device_.num_done_);
+    return static_cast<double>(place_ - static_cast<const QueueMark&>(earlier).place_) * kPieceSeconds;
+  }
 
  private:
   SimulatedDevice& device_;
@@ -148,6 +152,12 @@ void SimulatedDevice::DoUpTo(int64_t count) {
 absl::Status SimulatedDevice::Synchronize() {
   DoUpTo(num_queued_);
   return absl::OkStatus();
+}
+
+std::optional<int64_t> SimulatedDevice::MemoryUsedBytes() {
+  int64_t bytes = 0;
+  for (const Memory& memory : memories_) bytes += memory.bytes;
+  return bytes;
 }
 
 absl::StatusOr<std::unique_ptr<Device::Mark>> SimulatedDevice::CreateMark() {

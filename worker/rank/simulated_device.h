@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "worker/rank/device.h"
@@ -14,9 +15,11 @@ namespace tacc::worker {
 // For tests: an asynchronous device on host memory, as hostile as a real one may be. Nothing queued is done before the
 // host waits for it, and the memory of the device cannot be touched but by what is queued: the host that does ends with
 // SIGSEGV. UploadAhead is done at once, before all that is queued. Copies to host memory are late: until the wait it
-// holds a pattern.
+// holds a pattern. Each piece of work takes kPieceSeconds of its time.
 class SimulatedDevice : public Device {
  public:
+  static constexpr double kPieceSeconds = 1e-3;
+
   // `kernels`: of a CPU; must outlive the object.
   explicit SimulatedDevice(const KernelTable* kernels);
   ~SimulatedDevice() override;
@@ -32,6 +35,7 @@ class SimulatedDevice : public Device {
   void Download(const Region& from, void* host) override;
   void UploadAhead(const void* host, const Region& to) override;
   absl::Status Synchronize() override;
+  std::optional<int64_t> MemoryUsedBytes() override;
   absl::StatusOr<std::unique_ptr<Mark>> CreateMark() override;
   absl::StatusOr<std::unique_ptr<Recording>> Record(const std::function<absl::Status()>& queue) override;
 

@@ -16,6 +16,17 @@
 #include "worker/rank/cuda/exceptions.h"
 
 namespace tacc::worker {
+namespace {
+
+// Of the current GPU. None when it cannot be asked: what it is asked to do next says why.
+std::optional<int64_t> FreeBytes() {
+  size_t free = 0, total = 0;
+  if (cudaMemGetInfo(&free, &total) == cudaSuccess) return static_cast<int64_t>(free);
+  (void)cudaGetLastError();
+  return std::nullopt;
+}
+
+}  // namespace
 
 class CudaDevice::EventMark : public Mark {
  public:
@@ -23,6 +34,13 @@ class CudaDevice::EventMark : public Mark {
   ~EventMark() override { (void)cudaEventDestroy(event_); }
   absl::Status Set() override { return device_.Check(cudaEventRecord(event_, device_.compute_), "a mark"); }
   absl::Status Wait() override { return device_.Check(cudaEventSynchronize(event_), "the end of a step"); }
+  absl::StatusOr<double> SecondsSince(const Mark& earlier) const override {
+    float milliseconds = 0;
+    TACC_RETURN_IF_ERROR(
+        device_.Check(cudaEventElapsedTime(&milliseconds, static_cast<const EventMark&>(earlier).event_, event_),
+                      "the time of work"));
+    return 1e-3 * static_cast<double>(milliseconds);
+  }
 
  private:
   CudaDevice& device_;
@@ -51,6 +69,7 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int ordinal, const 
   // Memory that operators fill for the sake of determinism is filled by our kernels, or not read.
   context.setDeterministicFillUninitializedMemory(false);
   std::unique_ptr<CudaDevice> device(new CudaDevice(ordinal, &workspace));
+  device->free_at_open_ = FreeBytes();
   TACC_RETURN_IF_ERROR(device->CreateStreams());
   return device;
 }
@@ -123,7 +142,7 @@ absl::StatusOr<std::unique_ptr<Arena>> CudaDevice::CreateArena(int64_t arena_byt
 }
 
 absl::StatusOr<std::unique_ptr<Arena>> CudaDevice::AllocateDevice(int64_t num_bytes) {
-  return Allocate(num_bytes, 0, "batches");
+  return Allocate(num_bytes, 0, "memory for batches and tables");
 }
 
 absl::StatusOr<std::unique_ptr<Arena>> CudaDevice::AllocateHost(int64_t num_bytes) {
@@ -195,11 +214,16 @@ void CudaDevice::UploadAhead(const void* host, const Region& to) {
 
 absl::Status CudaDevice::Synchronize() { return Check(cudaStreamSynchronize(compute_), "the work on the GPU"); }
 
+std::optional<int64_t> CudaDevice::MemoryUsedBytes() {
+  const std::optional<int64_t> free = FreeBytes();
+  if (!free.has_value() || !free_at_open_.has_value() || *free > *free_at_open_) return std::nullopt;
+  return *free_at_open_ - *free;
+}
+
 absl::StatusOr<std::unique_ptr<Device::Mark>> CudaDevice::CreateMark() {
   cudaEvent_t event = nullptr;
   // Waiting for it leaves the host's cores to others.
-  TACC_RETURN_IF_ERROR(
-      Check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync), "an event"));
+  TACC_RETURN_IF_ERROR(Check(cudaEventCreateWithFlags(&event, cudaEventBlockingSync), "an event"));
   return std::make_unique<EventMark>(this, event);
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "kernels/cuda/stream.h"
 #include "worker/rank/cuda/attention_choice.h"
@@ -34,6 +35,8 @@ class CudaDevice : public Device {
   void Download(const Region& from, void* host) override;
   void UploadAhead(const void* host, const Region& to) override;
   absl::Status Synchronize() override;
+  // Counts what other processes took of the GPU meanwhile too; not the context, which comes first.
+  std::optional<int64_t> MemoryUsedBytes() override;
   absl::StatusOr<std::unique_ptr<Mark>> CreateMark() override;
   absl::StatusOr<std::unique_ptr<Recording>> Record(const std::function<absl::Status()>& queue) override;
 
@@ -57,6 +60,7 @@ class CudaDevice : public Device {
   kernels::cuda::Stream compute_ = nullptr, copy_ = nullptr;
   CUevent_st* copied_ = nullptr;
   std::unique_ptr<kernels::cuda::StreamScope> scope_;
+  std::optional<int64_t> free_at_open_;  // bytes
   absl::Status status_;
 };
 
