@@ -2,6 +2,8 @@
 // poisoned arena against the same program with memory of its own for every value, and every layout against one rank.
 #include <algorithm>
 #include <cstdio>
+#include <map>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -9,6 +11,7 @@
 #include "graph/ir/text.h"
 #include "graph/passes/pipeline.h"
 #include "graph/passes/test_model.h"
+#include "graph/trace/slices_for_test.h"
 #include "gtest/gtest.h"
 #include "tests/execution/training_run.h"
 
@@ -84,9 +87,81 @@ using Memory = InProcessRanks::Memory;
 
 constexpr RandomTraining kTraining = {kGlobalBatch, kSeq, kVocab, kSteps};
 
+class TracedTest : public testing::TestWithParam<Layout> {};
 class PlannedTest : public testing::TestWithParam<Layout> {};
 class ExecutionTest : public testing::TestWithParam<Layout> {};
 class NarrowTest : public testing::TestWithParam<Layout> {};
+
+// By op and module: how often the step of this program runs it. Kernels are nodes that neither name or hand on what is
+// there already, nor talk to other ranks.
+using Counts = std::map<std::pair<std::string, std::string>, int>;
+enum class Kind { kKernels, kCollectives };
+Counts CountNodes(const graph::Program& program, const graph::OpTable& ops, Kind kind) {
+  const std::set<std::string> others = {"read", "store", "input", "output", "wait", "finish"};
+  Counts counts;
+  for (const graph::Call& call : program.step) {
+    for (const graph::Node& node : program.FindGraph(call.graph)->nodes) {
+      const graph::OpDef& op = *ops.Find(node.op);
+      if (op.aliases || others.contains(node.op)) continue;
+      if (op.is_collective == (kind == Kind::kCollectives)) ++counts[{node.op, node.module}];
+    }
+  }
+  return counts;
+}
+
+// Timing a step does not change it; its trace has all that ran, on the right threads, nothing at the same time.
+TEST_P(TracedTest, ShowsEveryKernelAndCollectiveOfTheStep) {
+  const graph::OpTable ops;
+  const auto stages = CompileLayout(GetParam(), ops, NumLayers(GetParam()));
+  ASSERT_TRUE(stages.ok()) << stages.status();
+  RandomTraining with_trace = kTraining;
+  with_trace.traced_step = 2;
+  for (const Memory memory : {Memory::kPlanned, Memory::kSimulatedDevice}) {
+    SCOPED_TRACE(memory == Memory::kPlanned ? "on a CPU" : "on a simulated device");
+    const auto untraced = RunTraining(kTraining, *stages, ops, memory);
+    const auto traced = RunTraining(with_trace, *stages, ops, memory);
+    ASSERT_TRUE(untraced.ok()) << untraced.status();
+    ASSERT_TRUE(traced.ok()) << traced.status();
+    EXPECT_EQ(traced->losses, untraced->losses);
+    EXPECT_EQ(traced->norms, untraced->norms);
+    EXPECT_EQ(traced->weights, untraced->weights);
+
+    const std::vector<graph::TraceSlice> slices = graph::SlicesOf(traced->trace);
+    EXPECT_EQ(graph::WhatOverlaps(slices), "");
+    const int world = static_cast<int>(stages->front().mesh.num_ranks());
+    std::vector<Counts> kernels(world), collectives(world);
+    std::vector<double> computed(world), last(world);
+    std::vector<int64_t> sent(world);
+    for (const graph::TraceSlice& slice : slices) {
+      EXPECT_GE(slice.begin, 0);
+      last[slice.process] = std::max(last[slice.process], slice.end);
+      const std::string module = slice.arguments.value("module", "");
+      if (slice.category == "node") {
+        EXPECT_EQ(slice.thread, "compute");
+        computed[slice.process] += slice.end - slice.begin;
+        ++kernels[slice.process][{slice.name, module}];
+      } else if (slice.category == "collective") {
+        EXPECT_EQ(slice.thread.substr(0, 14), "communication ");
+        sent[slice.process] += slice.arguments.value("sent_bytes", int64_t{0});
+        EXPECT_GE(slice.arguments["exposed_us"].get<double>(), 0);
+        // A message says with which stage: "send to stage 1".
+        ++collectives[slice.process][{slice.name.substr(0, slice.name.find(' ')), module}];
+      }
+    }
+    for (int rank = 0; rank < world; ++rank) {
+      const graph::Program& program = ProgramOf(*stages, rank);
+      for (const auto& [kernel, count] : CountNodes(program, ops, Kind::kKernels))
+        EXPECT_EQ(kernels[rank][kernel], count) << kernel.first << " @" << kernel.second;
+      const Counts wanted = CountNodes(program, ops, Kind::kCollectives);
+      for (const auto& [collective, count] : wanted)
+        EXPECT_EQ(collectives[rank][collective], count) << collective.first << " @" << collective.second;
+      EXPECT_FALSE(wanted.empty());
+      EXPECT_GT(sent[rank], 0);
+      EXPECT_GT(computed[rank], 0);
+      EXPECT_LE(computed[rank], last[rank]);
+    }
+  }
+}
 
 // The planner's offsets change where values lie and nothing else; what it planned is what is used.
 TEST_P(PlannedTest, GivesTheSameBitsAsMemoryOfItsOwn) {
@@ -204,6 +279,15 @@ constexpr Layout kPipelines[] = {
     {.dp = 1, .fsdp = 2, .accumulation = 2, .pp = 2, .cp = 3, .reversed = true},
 };
 
+// Two ranks that gather and reduce; several micro-batches; messages; a ring.
+constexpr Layout kTraced[] = {
+    {1, 2, 1},
+    {1, 3, 4},
+    {1, 1, 6, kF32, kF32, 4, graph::PipelineSchedule::kZeroBubble},
+    {.dp = 1, .fsdp = 2, .accumulation = 2, .pp = 2, .cp = 3, .reversed = true},
+};
+
+INSTANTIATE_TEST_SUITE_P(Layouts, TracedTest, testing::ValuesIn(kTraced), NameOf);
 INSTANTIATE_TEST_SUITE_P(Pipelines, ExecutionTest, testing::ValuesIn(kPipelines), NameOf);
 INSTANTIATE_TEST_SUITE_P(Pipelines, PlannedTest, testing::ValuesIn(kPipelines), NameOf);
 INSTANTIATE_TEST_SUITE_P(F32, ExecutionTest, testing::ValuesIn(kF32Layouts), NameOf);

@@ -40,7 +40,13 @@ absl::StatusOr<TrainingRun> RunTraining(const RandomTraining& training, const st
   TrainingLog log;
   TrainingRun run;
   TACC_RETURN_IF_ERROR(ranks->Initialize(seed));
-  TACC_RETURN_IF_ERROR(ranks->Train(0, training.num_steps, batches, &log));
+  int64_t step = 0;
+  if (training.traced_step >= 0) {
+    TACC_RETURN_IF_ERROR(ranks->Train(0, training.traced_step, batches, &log));
+    TACC_ASSIGN_OR_RETURN(run.trace, ranks->TraceStep(training.traced_step, batches, &log));
+    step = training.traced_step + 1;
+  }
+  TACC_RETURN_IF_ERROR(ranks->Train(step, training.num_steps - step, batches, &log));
   TACC_ASSIGN_OR_RETURN(run.eval_loss, ranks->Evaluate(kEvalStep, batches));
   run.losses = log.losses();
   run.norms = log.norms();

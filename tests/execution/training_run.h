@@ -18,6 +18,7 @@ namespace tacc::worker {
 struct RandomTraining {
   int64_t global_batch = 0, seq_len = 0, vocabulary = 0;
   int64_t num_steps = 4;
+  int64_t traced_step = -1;  // Of these, from 0.
 };
 
 // What it leaves.
@@ -27,6 +28,7 @@ struct TrainingRun {
   std::map<std::string, std::vector<float>> weights;  // Logical.
   std::vector<int64_t> highest_touched;               // By rank; of planned memory.
   std::vector<int64_t> num_replays;                   // By rank; of a simulated device.
+  std::string trace;                                  // Of the traced step.
 };
 
 // Trains from random weights and evaluates. `kernels` null: those of the CPU. Errors: InProcessRanks's.

@@ -9,6 +9,8 @@
 #include "absl/time/time.h"
 #include "graph/ir/sequence_order.h"
 #include "graph/ir/status_macros.h"
+#include "graph/trace/step_trace.h"
+#include "machine/clock.h"
 #include "worker/checkpoint/checkpoint_name.h"
 #include "worker/checkpoint/reader.h"
 #include "worker/checkpoint/rectangle.h"
@@ -18,9 +20,11 @@
 #include "worker/rank/executor.h"
 #include "worker/rank/host_device.h"
 #include "worker/rank/in_process_transport.h"
+#include "worker/rank/rank_trace.h"
 #include "worker/rank/simulated_device.h"
 #include "worker/rank/staged_collectives.h"
 #include "worker/rank/states.h"
+#include "worker/rank/step_timer.h"
 
 namespace tacc::worker {
 namespace {
@@ -48,6 +52,7 @@ class InProcessRanks::Rank {
         staged_(device_.get(), &collectives_),
         states_(&program, rank, device_.get(), [this](const std::string& name) { return executor_->state(name); }) {}
 
+  const graph::Program& program() const { return program_; }
   int rank() const { return rank_; }
   const RankStates& states() const { return states_; }
   RankStates& states() { return states_; }
@@ -72,7 +77,15 @@ class InProcessRanks::Rank {
       options.arena = arena_.get();
     }
     TACC_ASSIGN_OR_RETURN(executor_, Executor::Create(options));
+    timer_ = std::make_unique<StepTimer>(device_.get(), options.collectives);
     return absl::OkStatus();
+  }
+
+  // What runs from here to StopTimer is timed.
+  void StartTimer() { executor_->SetTimer(timer_.get()); }
+  absl::StatusOr<StepTimes> StopTimer() {
+    executor_->SetTimer(nullptr);
+    return timer_->Take();
   }
 
   void PoisonPadding() {
@@ -173,6 +186,7 @@ class InProcessRanks::Rank {
   StagedCollectives staged_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Executor> executor_;
+  std::unique_ptr<StepTimer> timer_;
   RankStates states_;
 };
 
@@ -180,13 +194,14 @@ const graph::Program& ProgramOf(const std::vector<graph::Program>& stages, int64
   return stages.size() == 1 ? stages[0] : stages[graph::StageOf(stages[0].mesh, rank)];
 }
 
-InProcessRanks::InProcessRanks() : cpu_kernels_(std::make_unique<CpuKernelTable>()) {}
+InProcessRanks::InProcessRanks(const graph::OpTable* ops)
+    : ops_(*ops), cpu_kernels_(std::make_unique<CpuKernelTable>()) {}
 InProcessRanks::~InProcessRanks() = default;
 
 absl::StatusOr<std::unique_ptr<InProcessRanks>> InProcessRanks::Create(const std::vector<graph::Program>* stages,
                                                                        const graph::OpTable* ops, Memory memory,
                                                                        const KernelTable* kernels) {
-  auto ranks = std::unique_ptr<InProcessRanks>(new InProcessRanks);
+  auto ranks = std::unique_ptr<InProcessRanks>(new InProcessRanks(ops));
   if (kernels == nullptr) kernels = ranks->cpu_kernels_.get();
   const int world = static_cast<int>((*stages)[0].mesh.num_ranks());
   ranks->transports_ = MakeInProcessTransports(world, absl::Seconds(60));
@@ -262,6 +277,21 @@ absl::Status InProcessRanks::Train(int64_t first_step, int64_t num_steps, const 
     while (rank.num_in_flight() > 0) TACC_RETURN_IF_ERROR(finish());
     return absl::OkStatus();
   });
+}
+
+absl::StatusOr<std::string> InProcessRanks::TraceStep(int64_t step, const BatchSource& batches, TrainingLog* log) {
+  TACC_RETURN_IF_ERROR(ForEachRank([](Rank& rank) {
+    rank.StartTimer();
+    return absl::OkStatus();
+  }));
+  const double begin = SteadySeconds();
+  TACC_RETURN_IF_ERROR(Train(step, 1, batches, log));
+  std::vector<std::string> processes;
+  for (const std::unique_ptr<Rank>& rank : ranks_) {
+    TACC_ASSIGN_OR_RETURN(const StepTimes times, rank->StopTimer());
+    processes.push_back(MeasuredProcess(rank->program(), ops_, rank->rank(), times, begin));
+  }
+  return graph::TraceText(processes);
 }
 
 absl::StatusOr<double> InProcessRanks::Evaluate(int64_t step, const BatchSource& batches) {

@@ -62,6 +62,8 @@ class InProcessRanks {
 
   // Steps first, first + 1, ... and adds to `log`. FailedPrecondition: an update was skipped.
   absl::Status Train(int64_t first_step, int64_t num_steps, const BatchSource& batches, TrainingLog* log);
+  // Trains the step as Train does, alone and timed, and returns its trace with all ranks (graph/trace/step_trace.h).
+  absl::StatusOr<std::string> TraceStep(int64_t step, const BatchSource& batches, TrainingLog* log);
   // The sum of the held-out losses of as many micro-batches as a step has; the source gets `step`.
   absl::StatusOr<double> Evaluate(int64_t step, const BatchSource& batches);
 
@@ -76,9 +78,10 @@ class InProcessRanks {
  private:
   class Rank;
 
-  InProcessRanks();
+  explicit InProcessRanks(const graph::OpTable* ops);
   absl::Status ForEachRank(const std::function<absl::Status(Rank&)>& run) const;
 
+  const graph::OpTable& ops_;
   const std::unique_ptr<KernelTable> cpu_kernels_;
   std::vector<std::unique_ptr<Transport>> transports_;
   std::vector<std::unique_ptr<Rank>> ranks_;

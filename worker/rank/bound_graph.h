@@ -33,9 +33,20 @@ struct Executor::Instruction {
   std::shared_ptr<CollectiveQueue::Ticket> ticket;
   std::shared_ptr<UnderWay> message;  // kPost, kFinish
   bool is_collective() const { return kind != Kind::kKernel && kind != Kind::kInput && kind != Kind::kOutput; }
-  // Measured while profiling.
-  mutable int64_t count = 0;
-  mutable double seconds = 0;
+  StepTimes::Role role() const {
+    switch (kind) {
+      case Kind::kCollective:
+        return StepTimes::Role::kCommunicates;
+      case Kind::kStart:
+      case Kind::kPost:
+        return StepTimes::Role::kStarts;
+      case Kind::kWait:
+      case Kind::kFinish:
+        return StepTimes::Role::kWaits;
+      default:
+        return StepTimes::Role::kComputes;
+    }
+  }
 };
 
 // Instructions that are recorded as one, or that the host must walk.

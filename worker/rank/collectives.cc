@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
@@ -317,19 +318,25 @@ void Collectives::Loop() {
     }
     double begin = SteadySeconds();
     std::vector<Messages> messages(calls.size());
+    std::vector<int64_t> sent_before = {engine_->bytes_sent()};
     absl::Status status;
     if (calls.size() > 1) {
-      for (size_t i = 0; i < calls.size(); ++i) status.Update(engine_->Begin(*calls[i], messages[i]));
+      for (size_t i = 0; i < calls.size(); ++i) {
+        status.Update(engine_->Begin(*calls[i], messages[i]));
+        sent_before.push_back(engine_->bytes_sent());
+      }
     }
     for (size_t i = 0; i < calls.size(); ++i) {
       if (status.ok()) status = calls.size() > 1 ? WaitAll(messages[i]) : engine_->Execute(*calls[i]);
       const double end = SteadySeconds();
+      const int64_t sent = (calls.size() > 1 ? sent_before[i + 1] : engine_->bytes_sent()) - sent_before[i];
       absl::MutexLock lock(&mutex_);
       queue_.pop_front();
       ++num_done_;
       status_.Update(status);
       stats_.busy_seconds += end - begin;
       stats_.bytes_sent = engine_->bytes_sent();
+      if (CollectiveTime* time = TimeOf(num_done_); time != nullptr) *time = {begin, end, sent};
       begin = end;
       if (status_.ok()) continue;
       // What was to follow cannot be trusted to meet its counterpart.
@@ -341,12 +348,16 @@ void Collectives::Loop() {
 }
 
 void Collectives::Post(const CollectiveCall* call) {
+  const double begin = SteadySeconds();
+  const int64_t sent_before = engine_->bytes_sent();
   absl::StatusOr<std::unique_ptr<Message>> message = engine_->Post(*call);
+  const int64_t sent = engine_->bytes_sent() - sent_before;
   absl::MutexLock lock(&mutex_);
   status_.Update(message.status());
   if (message.ok()) posted_[call] = *std::move(message);
   stats_.bytes_sent = engine_->bytes_sent();
   ++num_done_;
+  if (CollectiveTime* time = TimeOf(num_done_); time != nullptr) *time = {begin, begin, sent};
   if (status_.ok()) return;
   num_done_ = num_started_;
   queue_.clear();
@@ -363,8 +374,10 @@ absl::Status Collectives::Finish(const CollectiveCall& call, Ticket ticket) {
   if (message == nullptr) return absl::InternalError("the message has not been started");
   const double begin = SteadySeconds();
   const absl::Status status = message->Wait();
+  const double end = SteadySeconds();
   absl::MutexLock lock(&mutex_);
-  stats_.wait_seconds += SteadySeconds() - begin;
+  if (CollectiveTime* time = TimeOf(ticket); time != nullptr) time->end = end;
+  stats_.wait_seconds += end - begin;
   status_.Update(status);
   return status_;
 }
@@ -423,15 +436,38 @@ absl::Status Collectives::Run(const CollectiveCall& call) {
     return Wait(ticket);
   }
   const double begin = SteadySeconds();
+  const int64_t sent_before = engine_->bytes_sent();
   const absl::Status status = engine_->Execute(call);
-  const double seconds = SteadySeconds() - begin;
+  const double end = SteadySeconds();
   absl::MutexLock lock(&mutex_);
   ++num_done_;
   status_.Update(status);
-  stats_.busy_seconds += seconds;
-  stats_.wait_seconds += seconds;
+  stats_.busy_seconds += end - begin;
+  stats_.wait_seconds += end - begin;
   stats_.bytes_sent = engine_->bytes_sent();
+  if (CollectiveTime* time = TimeOf(num_done_); time != nullptr) *time = {begin, end, stats_.bytes_sent - sent_before};
   return status_;
+}
+
+absl::Status Collectives::StartTiming() {
+  absl::MutexLock lock(&mutex_);
+  is_timing_ = true;
+  first_timed_ = num_started_ + 1;
+  times_.clear();
+  return absl::OkStatus();
+}
+
+CollectiveTime* Collectives::TimeOf(Ticket ticket) {
+  if (!is_timing_ || ticket < first_timed_) return nullptr;
+  const size_t index = static_cast<size_t>(ticket - first_timed_);
+  if (index >= times_.size()) times_.resize(index + 1);
+  return &times_[index];
+}
+
+absl::StatusOr<std::vector<CollectiveTime>> Collectives::TakeTimes() {
+  absl::MutexLock lock(&mutex_);
+  is_timing_ = false;
+  return std::exchange(times_, {});
 }
 
 absl::StatusOr<std::vector<std::vector<uint64_t>>> Collectives::GatherHost(const std::vector<uint64_t>& values) {

@@ -50,6 +50,13 @@ struct CollectiveStats {
   double wait_seconds = 0;  // In which the caller of Run and Wait was blocked.
 };
 
+// When a collective ran, as SteadySeconds() counts.
+struct CollectiveTime {
+  double begin = 0;
+  double end = 0;
+  int64_t sent_bytes = 0;  // Payload, by this rank.
+};
+
 // Where an executor starts the collectives of its program.
 class CollectiveQueue {
  public:
@@ -70,6 +77,11 @@ class CollectiveQueue {
   virtual absl::Status Run(const CollectiveCall& call) = 0;
   // Where Start and Wait only queue: the first error of what has been queued since.
   virtual absl::Status Check() { return absl::OkStatus(); }
+  // For traces: times what is started from now on, until TakeTimes.
+  virtual absl::Status StartTiming() { return absl::OkStatus(); }
+  // When all of that has been waited for: an entry for each Start and Run since, in their order, or none where the
+  // times are not known.
+  virtual absl::StatusOr<std::vector<CollectiveTime>> TakeTimes() { return std::vector<CollectiveTime>(); }
   // Whether it all is queued on the device and can be recorded (Device::Record) but for messages, which may outlast a
   // recording; else the host takes part.
   virtual bool is_on_device() const = 0;
@@ -109,6 +121,9 @@ class Collectives : public CollectiveQueue {
   absl::Status Wait(Ticket ticket) override;
   absl::Status Finish(const CollectiveCall& call, Ticket ticket) override;
   absl::Status Run(const CollectiveCall& call) override;
+  // Of a message from where it is posted to the end of Finish. No two of the others overlap.
+  absl::Status StartTiming() override;
+  absl::StatusOr<std::vector<CollectiveTime>> TakeTimes() override;
   bool is_on_device() const override { return false; }
 
   // Returns rank r's `values` in [r]: the way ranks agree on small things.
@@ -122,6 +137,8 @@ class Collectives : public CollectiveQueue {
   class Engine;
 
   void Loop();
+  // Where the times of the call that is `ticket` go; null: it is not timed.
+  CollectiveTime* TimeOf(Ticket ticket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Posts the message of `call` on this thread and counts it as done.
   void Post(const CollectiveCall* call);
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stop_ || !queue_.empty(); }
@@ -136,6 +153,9 @@ class Collectives : public CollectiveQueue {
   int64_t num_done_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);  // The first error.
   CollectiveStats stats_ ABSL_GUARDED_BY(mutex_);
+  bool is_timing_ ABSL_GUARDED_BY(mutex_) = false;
+  Ticket first_timed_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<CollectiveTime> times_ ABSL_GUARDED_BY(mutex_);
   std::map<const CollectiveCall*, std::unique_ptr<Message>> posted_ ABSL_GUARDED_BY(mutex_);  // Under way.
   std::thread thread_;  // Started with the first Start.
 };

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
-#include "machine/clock.h"
 #include "worker/rank/bound_graph.h"
 
 namespace tacc::worker {
@@ -104,7 +103,8 @@ absl::Status Executor::RunInstructions(const BoundGraph& graph, size_t begin, si
     if (options_.status != nullptr) {
       options_.status->SetNode(call_index, static_cast<uint32_t>(instruction.node), Activity::kInNode);
     }
-    const double start = is_profiling_ ? SteadySeconds() : 0;
+    if (timer_ != nullptr)
+      TACC_RETURN_IF_ERROR(timer_->Begin(static_cast<int>(call_index), instruction.node, instruction.role()));
     switch (instruction.kind) {
       case Instruction::Kind::kKernel:
         // The one border where what LibTorch throws becomes a status.
@@ -135,19 +135,14 @@ absl::Status Executor::RunInstructions(const BoundGraph& graph, size_t begin, si
         if (absl::Status status = RunCollective(instruction, call_index); !status.ok())
           return Annotate(graph, instruction, status);
     }
-    if (is_profiling_) {
-      if (absl::Status status = options_.device->Synchronize(); !status.ok())
-        return Annotate(graph, instruction, status);
-      instruction.seconds += SteadySeconds() - start;
-      ++instruction.count;
-    }
+    if (timer_ != nullptr) TACC_RETURN_IF_ERROR(timer_->End());
   }
   return absl::OkStatus();
 }
 
 absl::Status Executor::RunPart(BoundGraph& graph, Part& part, uint32_t call_index) {
-  // The first run warms up what libraries make at first use; a profile needs each node by itself.
-  if (!part.is_recorded || !graph.has_run || is_profiling_)
+  // The first run warms up what libraries make at first use; a timer needs each node by itself.
+  if (!part.is_recorded || !graph.has_run || timer_ != nullptr)
     return RunInstructions(graph, part.begin, part.end, call_index);
   const Instruction& first = graph.instructions[part.begin];
   if (part.recording == nullptr) {
@@ -273,32 +268,6 @@ graph::TalkPlace Executor::talk_place() const {
 std::vector<graph::CapturePart> Executor::Parts() const {
   if (!options_.device->is_asynchronous()) return {};
   return graph::CapturePlan(*options_.program, talk_place());
-}
-
-void Executor::StartProfile() {
-  is_profiling_ = true;
-  for (const auto& [name, graph] : graphs_) {
-    for (const Instruction& instruction : graph->instructions) instruction.seconds = instruction.count = 0;
-  }
-}
-
-std::vector<ProfileEntry> Executor::Profile() const {
-  std::map<std::pair<std::string, std::string>, ProfileEntry> entries;
-  for (const auto& [name, graph] : graphs_) {
-    for (const Instruction& instruction : graph->instructions) {
-      const graph::Node& node = graph->graph->nodes[instruction.node];
-      ProfileEntry& entry = entries[{node.op, node.module}];
-      entry.op = node.op;
-      entry.module = node.module;
-      entry.count += instruction.count;
-      entry.seconds += instruction.seconds;
-    }
-  }
-  std::vector<ProfileEntry> sorted;
-  for (auto& [key, entry] : entries) sorted.push_back(std::move(entry));
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const ProfileEntry& a, const ProfileEntry& b) { return a.seconds > b.seconds; });
-  return sorted;
 }
 
 }  // namespace tacc::worker

@@ -22,6 +22,7 @@
 #include "worker/rank/device.h"
 #include "worker/rank/kernel_table.h"
 #include "worker/rank/status_block.h"
+#include "worker/rank/step_timer.h"
 
 namespace tacc::worker {
 
@@ -39,14 +40,6 @@ struct ExecutorOptions {
   Arena* arena = nullptr;
   StatusBlock* status = nullptr;     // May be null.
   Failpoints* failpoints = nullptr;  // May be null.
-};
-
-// Seconds spent in the nodes of one op and module, since the profile was started.
-struct ProfileEntry {
-  std::string op;
-  std::string module;
-  int64_t count = 0;  // calls; a GPU does several nodes in one
-  double seconds = 0;
 };
 
 // One rank's program, bound once: each node is a prepared call on fixed memory, and a step walks a flat array.
@@ -108,10 +101,9 @@ class Executor {
   // How the graphs are recorded; empty on a CPU.
   std::vector<graph::CapturePart> Parts() const;
 
-  // Seconds by node from now on; on an asynchronous device each instruction is waited for.
-  void StartProfile();
-  // By seconds, most first.
-  std::vector<ProfileEntry> Profile() const;
+  // What is launched from now on is timed, instruction by instruction, and replays no recording; null: no more. Nothing
+  // is in flight.
+  void SetTimer(StepTimer* timer) { timer_ = timer; }
 
  private:
   struct Instruction;
@@ -176,7 +168,7 @@ class Executor {
   std::vector<Lane> lanes_;
   int64_t num_launched_ = 0, num_finished_ = 0;
   std::optional<double> busy_seconds_;
-  bool is_profiling_ = false;
+  StepTimer* timer_ = nullptr;
 };
 
 }  // namespace tacc::worker

@@ -177,15 +177,21 @@ TEST(Executor, PlannedProgramStaysInItsArena) {
   EXPECT_EQ(reinterpret_cast<char*>(w), (*arena)->data());
   std::fill(w, w + 4, 1.0f);
   const float a[4] = {1, 2, 3, 4}, b[4] = {10, 20, 30, 40};
-  (*executor)->StartProfile();
+  StepTimer timer(&device, nullptr);
+  (*executor)->SetTimer(&timer);
   ASSERT_TRUE((*executor)->RunStep({{b}, {a}}).ok());
   EXPECT_EQ(w[3], 45.0f);
   EXPECT_EQ(*(*executor)->Output("loss"), 4 + 10 + 100);
   EXPECT_EQ((*arena)->HighestTouched(), 132);
   EXPECT_FALSE((*executor)->Output("grad_norm").ok());
-  const std::vector<ProfileEntry> profile = (*executor)->Profile();
-  EXPECT_EQ(profile.size(), 4u);  // add, input, output, reduce_sum: neither read nor store is work.
-  for (const ProfileEntry& entry : profile) EXPECT_EQ(entry.count, 2) << entry.op;
+  const auto times = timer.Take();
+  ASSERT_TRUE(times.ok()) << times.status();
+  std::vector<std::string> timed;
+  for (const StepTimes::Instruction& instruction : times->instructions)
+    timed.push_back(absl::StrCat(instruction.call, " ", program->graphs[0].nodes[instruction.node].op));
+  // Neither read nor store is work.
+  EXPECT_EQ(timed, (std::vector<std::string>{"0 input", "0 add", "0 reduce_sum", "0 output", "1 input", "1 add",
+                                             "1 reduce_sum", "1 output"}));
 }
 
 TEST(Executor, ProgramsThatDoNotFitAreRefused) {

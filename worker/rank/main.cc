@@ -99,6 +99,9 @@ int main(int argc, char** argv) {
       ->needs(start);
   app.add_option("--profile", options.profile_path, "Write the seconds spent by op and module to this file at the end")
       ->needs(start);
+  app.add_option("--trace", options.trace_path,
+                 "Write a trace of the third step of this start, of all ranks, to this file (docs/tracing.md)")
+      ->needs(start);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -122,6 +125,7 @@ int main(int argc, char** argv) {
     const tacc::graph::OpDef* op = ops.Find(node.op);
     return op != nullptr && op->aliases ? op->aliases(tacc::graph::CallOf(graph, node)) : std::vector<int>();
   };
+  options.ops = &ops;
   options.verify = [&ops](const tacc::graph::Program& program) { return tacc::graph::Verify(program, ops); };
   options.allocator = &allocator;
   options.failpoints = failpoints->get();

@@ -87,7 +87,7 @@ class Attempt:
 
     def __init__(self, inputs: Path, folder: Path, program: Path, *, world: int = 1, attempt: int = 1,
                  max_steps: int = 12, resume: str = "", export: str = "", save_steps: int = 4,
-                 failpoints: dict[int, str] | None = None, changes: dict | None = None):
+                 failpoints: dict[int, str] | None = None, changes: dict | None = None, options: dict[int, list] | None = None):
         folder.mkdir(exist_ok=True)
         self.events: list[list[dict]] = [[] for _ in range(world)]
         self.ranks = []
@@ -108,8 +108,8 @@ class Attempt:
             path = folder.parent / f"start-{folder.name}-{attempt}-{rank}.json"
             path.write_text(json.dumps(start))
             env = {**os.environ, "OMP_WAIT_POLICY": "passive", "TACC_FAILPOINTS": (failpoints or {}).get(rank, "")}
-            self.ranks.append(subprocess.Popen([BUILD / "tacc-rank", "--start", path], stdin=subprocess.PIPE,
-                                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env))
+            self.ranks.append(subprocess.Popen([BUILD / "tacc-rank", "--start", path, *(options or {}).get(rank, [])],
+                                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env))
 
     def send(self, **command) -> None:
         for rank in self.ranks:
@@ -482,6 +482,41 @@ def test_float16_stops_when_the_scale_is_not_to_blame(inputs, tmp_path):
     assert len(attempt.of("warning")) == 10
 
 
+def test_a_traced_step_is_as_any_other(inputs, two, tmp_path):
+    """--trace on one rank: all are in its file. --profile beside it."""
+    trace, profile = tmp_path / "trace.json", tmp_path / "profile.json"
+    attempt = train(inputs, tmp_path / "run", fsdp=2, options={1: ["--trace", trace, "--profile", profile]})
+    assert attempt.losses() == two[0].losses()
+    assert digest(tmp_path / "run" / newest(tmp_path / "run")) == digest(two[1] / newest(two[1]))
+    assert not attempt.of("trace")
+    told = attempt.of("trace", rank=1)
+    assert [(e["step"], e["path"]) for e in told] == [(3, str(trace))]
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert [e["args"]["name"] for e in events if e["name"] == "process_name"] == ["rank 0", "rank 1"]
+    slices = [e for e in events if e["ph"] == "X"]
+    end = max(e["ts"] + e["dur"] for e in slices)
+    assert min(e["ts"] for e in slices) >= 0 and end * 1e-6 <= 1.5 * attempt.of("step")[2]["seconds"] + 0.01
+    modules = set(re.findall(r"= einsum .* @(\S+)", compile_program(inputs, fsdp=2).read_text(), re.M))
+    assert any(m.startswith("model.layers.1.") for m in modules)
+    for rank in (0, 1):
+        nodes = [e for e in slices if e["pid"] == rank and e["cat"] == "node"]
+        assert 0 < sum(e["dur"] for e in nodes) <= end
+        assert {e["args"].get("module", "") for e in nodes if e["name"] == "einsum"} == modules
+        gathers = [e for e in slices if e["pid"] == rank and e["name"] == "all_gather"]
+        assert gathers and all(e["cat"] == "collective" and e["args"]["sent_bytes"] > 0 for e in gathers)
+    entries = json.loads(profile.read_text())["nodes"]
+    # 12 steps and the evaluations.
+    assert sum(e["count"] for e in entries if e["op"] == "adamw") % 12 == 0
+    assert sum(e["seconds"] for e in entries if e["op"] == "einsum") > 0
+
+
+def test_a_trace_of_the_last_step_where_there_are_fewer(inputs, tmp_path):
+    change = {"trace": {"path": str(tmp_path / "trace.json"), "step": 50}}
+    attempt = Attempt(inputs, tmp_path / "run", compile_program(inputs), max_steps=2, changes=change)
+    assert attempt.run() == [0]
+    assert [e["step"] for e in attempt.of("trace")] == [2] and (tmp_path / "trace.json").exists()
+
+
 def test_a_lost_peer_is_named(inputs, tmp_path):
     program = compile_program(inputs, fsdp=2)
     attempt = Attempt(inputs, tmp_path / "run", program, world=2, failpoints={1: "in_collective=kill@100"})
@@ -504,6 +539,7 @@ def test_a_lost_peer_is_named(inputs, tmp_path):
     ({"memory_bytes": 1000}, ["1000"]),
     ({"compute": {"tf32": True}}, ["compute.tf32 is true", "CPU"]),
     ({"compute": {"tf32": 1}}, ["compute.tf32 is 1", "true or false"]),
+    ({"trace": {"path": "/x", "step": 0}}, ["trace.step is 0", "at least 1"]),
 ], ids=lambda x: str(x)[:40])
 def test_bad_input(inputs, tmp_path, change, words):
     if isinstance(change.get("data"), dict):

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <fstream>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -26,9 +25,12 @@
 #include "worker/rank/device_metrics.h"
 #include "worker/rank/events.h"
 #include "worker/rank/gloo_transport.h"
+#include "worker/rank/profile.h"
+#include "worker/rank/rank_trace.h"
 #include "worker/rank/runtime.h"
 #include "worker/rank/staged_collectives.h"
 #include "worker/rank/start_file.h"
+#include "worker/rank/step_timer.h"
 
 namespace tacc::worker {
 namespace {
@@ -39,12 +41,7 @@ constexpr int64_t kMaxProgramBytes = 512 << 20;
 // Updates skipped in a row because the gradient norm was not finite, before the run gives up.
 constexpr int kMaxSkippedInARow = 10;
 
-// Why a run ended early: the code of the `failed` event, which decides the exit code.
-struct Failure {
-  const char* code;
-  std::string message;
-};
-
+// Of the code of a `failed` event.
 int ExitCode(const std::string& code) {
   if (code == "bad_input") return kExitBadInput;
   return code == "nonfinite" ? kExitNonfinite : kExitError;
@@ -102,9 +99,9 @@ class RankRun {
       events_.Log(graph::InWords(parts));
     }
     events_.Write("ready", std::move(ready));
-    if (!options_.profile_path.empty()) executor_->StartProfile();
+    if (profiles()) executor_->SetTimer(timer_.get());
     absl::Status status = Train();
-    WriteProfile();
+    if (profiles()) profile_.Write(options_.profile_path, collectives_.stats(), program_, options_.allocator);
     if (!status.ok()) {
       BlameDevice(status);
       return Fail(failure_code_ != nullptr ? failure_code_ : CodeOf(status), std::string(status.message()));
@@ -224,6 +221,10 @@ class RankRun {
       executor.arena = arena_.get();
     }
     TACC_ASSIGN_OR_RETURN(executor_, Executor::Create(executor));
+    timer_ = std::make_unique<StepTimer>(device_, executor.collectives);
+    const std::string& trace_path = options_.trace_path.empty() ? start_.trace_path : options_.trace_path;
+    trace_ = std::make_unique<RankTrace>(RankTrace::Request{trace_path, start_.trace_step}, &program_, options_.ops,
+                                         &collectives_, &events_);
     states_ = std::make_unique<RankStates>(
         &program_, start_.rank, device_, [this](const std::string& name) { return executor_->state(name); },
         [this] { Beat(); });
@@ -338,6 +339,7 @@ class RankRun {
   absl::Status Train() {
     if (status_block_ != nullptr) status_block_->SetStep(steps_done_);
     const int64_t first_step = steps_done_;
+    TACC_RETURN_IF_ERROR(trace_->Agree(steps_done_, start_.max_steps));
     for (int64_t steps_launched = steps_done_;;) {
       const bool is_last = steps_launched >= start_.max_steps;
       const double begin = SteadySeconds();
@@ -349,6 +351,9 @@ class RankRun {
       if (checkpoint_wanted_ && !is_last) TACC_RETURN_IF_ERROR(StartCheckpoint());
       if (is_last) return Finish(first_step);
       if (launched_.empty()) communication_seconds_ = collectives_.stats().wait_seconds;
+      const bool traces = steps_launched + 1 == trace_->step();
+      if (traces) TACC_RETURN_IF_ERROR(FinishSteps(0));
+      if (traces) executor_->SetTimer(timer_.get());
       TACC_RETURN_IF_ERROR(executor_->Launch(train_batches_->inputs()));
       launched_.push_back({begin, data_wait, batch_hash_});
       ++steps_launched;
@@ -356,8 +361,9 @@ class RankRun {
       const bool evaluates = at_end || (start_.eval_steps > 0 && steps_launched % start_.eval_steps == 0);
       const bool saves = start_.save_steps > 0 && steps_launched % start_.save_steps == 0 && !at_end;
       // A device that is behind the host always has its next step waiting.
-      const bool goes_on = device_->is_asynchronous() && !evaluates && !saves;
+      const bool goes_on = device_->is_asynchronous() && !evaluates && !saves && !traces && !profiles();
       TACC_RETURN_IF_ERROR(FinishSteps(goes_on ? Executor::kMaxInFlight - 1 : 0));
+      if (traces) TACC_RETURN_IF_ERROR(FinishTrace());
       if (evaluates) TACC_RETURN_IF_ERROR(Evaluate());
       if (saves) TACC_RETURN_IF_ERROR(StartCheckpoint());
     }
@@ -393,8 +399,22 @@ class RankRun {
     return absl::OkStatus();
   }
 
+  bool profiles() const { return !options_.profile_path.empty(); }
+
+  absl::Status TakeTimes() {
+    TACC_ASSIGN_OR_RETURN(times_, timer_->Take());
+    if (profiles()) profile_.Add(program_, times_);
+    return absl::OkStatus();
+  }
+
+  absl::Status FinishTrace() {
+    if (!profiles()) executor_->SetTimer(nullptr);
+    return trace_->Finish(times_);
+  }
+
   absl::Status FinishStep() {
     TACC_RETURN_IF_ERROR(executor_->Finish());
+    TACC_RETURN_IF_ERROR(TakeTimes());
     const Launched step = launched_.front();
     launched_.pop_front();
     ++steps_done_;
@@ -475,6 +495,7 @@ class RankRun {
     for (int64_t i = 0; i < eval_batches_->num_batches(); ++i) {
       TACC_ASSIGN_OR_RETURN(const std::vector<const void*>* inputs, eval_batches_->Read(i));
       TACC_RETURN_IF_ERROR(executor_->RunEval(*inputs));
+      TACC_RETURN_IF_ERROR(TakeTimes());
       TACC_ASSIGN_OR_RETURN(const double batch_loss, executor_->Output("loss"));
       TACC_ASSIGN_OR_RETURN(const double batch_tokens, executor_->Output("target_tokens"));
       loss += batch_loss;
@@ -515,30 +536,6 @@ class RankRun {
     return absl::OkStatus();
   }
 
-  void WriteProfile() {
-    if (options_.profile_path.empty()) return;
-    json nodes = json::array();
-    for (const ProfileEntry& entry : executor_->Profile()) {
-      nodes.push_back({{"op", entry.op}, {"module", entry.module}, {"count", entry.count}, {"seconds", entry.seconds}});
-    }
-    const CollectiveStats stats = collectives_.stats();
-    json profile = {{"nodes", nodes},
-                    {"collectives",
-                     {{"calls", stats.num_calls},
-                      {"bytes_sent", stats.bytes_sent},
-                      {"busy_seconds", stats.busy_seconds},
-                      {"wait_seconds", stats.wait_seconds}}}};
-    if (options_.allocator != nullptr) {
-      const WorkspaceAllocator::Stats memory = options_.allocator->stats();
-      profile["workspace"] = {{"bytes", program_.workspace_bytes},
-                              {"highest_bytes", memory.heap.highest_bytes},
-                              {"fallbacks", memory.num_fallbacks},
-                              {"fallback_bytes", memory.fallback_bytes},
-                              {"largest_fallback_bytes", memory.largest_fallback_bytes}};
-    }
-    std::ofstream(options_.profile_path) << profile.dump(1) << "\n";
-  }
-
   const RunOptions& options_;
   StartFile start_;
   EventWriter& events_;
@@ -553,6 +550,10 @@ class RankRun {
   std::unique_ptr<StagedCollectives> staged_;  // On an asynchronous device.
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Executor> executor_;
+  std::unique_ptr<StepTimer> timer_;
+  std::unique_ptr<RankTrace> trace_;
+  StepTimes times_;  // Of the step that was timed last.
+  Profile profile_;
   std::unique_ptr<RankStates> states_;
   std::unique_ptr<Checkpointer> checkpointer_;
   std::unique_ptr<Dataset> dataset_;

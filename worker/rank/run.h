@@ -6,6 +6,7 @@
 
 #include "absl/types/span.h"
 #include "failpoint/failpoint.h"
+#include "graph/ops/op.h"
 #include "worker/rank/c10_allocator.h"
 #include "worker/rank/device.h"
 #include "worker/rank/executor.h"
@@ -24,9 +25,11 @@ struct RunOptions {
   std::string version;       // Of this program.
   std::string status_shm;    // Empty: none.
   std::string profile_path;  // Where the seconds by op and module go at the end; empty: not measured.
+  std::string trace_path;    // Where the trace of a step goes; empty: as the start file says.
   // The device that the start file names; outlives the run.
   std::function<absl::StatusOr<Device*>(const StartFile&)> open_device;
   AliasFunction aliases;
+  const graph::OpTable* ops = nullptr;
   // Refuses a program that a rank could not run safely (graph::Verify).
   std::function<absl::Status(const graph::Program&)> verify;
   WorkspaceAllocator* allocator = nullptr;  // Installed as LibTorch's.

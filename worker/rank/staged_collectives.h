@@ -23,6 +23,8 @@ class StagedCollectives : public CollectiveQueue {
   absl::Status Wait(Ticket ticket) override;
   absl::Status Finish(const CollectiveCall& call, Ticket ticket) override;
   absl::Status Run(const CollectiveCall& call) override;
+  absl::Status StartTiming() override { return host_.StartTiming(); }
+  absl::StatusOr<std::vector<CollectiveTime>> TakeTimes() override { return host_.TakeTimes(); }
   bool is_on_device() const override { return false; }
 
  private:

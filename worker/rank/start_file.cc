@@ -143,6 +143,11 @@ absl::StatusOr<StartFile> ReadStartFile(const std::string& path) {
   start.save_steps = checkpoint.Int("save_steps", 0);
   start.resume = checkpoint.String("resume");
   start.export_dir = checkpoint.String("export");
+  if (root.contains("trace")) {
+    const Fields trace = fields.Object("trace");
+    start.trace_path = trace.String("path");
+    start.trace_step = trace.Int("step", 1);
+  }
   start.identity = fields.ObjectText("identity");
   start.collective_timeout_seconds = fields.Positive("collective_timeout_seconds");
   if (!status.ok()) return status;

@@ -43,6 +43,9 @@ struct StartFile {
   std::string resume;      // A checkpoint's name in checkpoint_dir, an absolute path, or empty.
   std::string export_dir;  // Empty: none.
 
+  std::string trace_path;  // Empty: none.
+  int64_t trace_step = 3;  // Which one, counted from this start: the first in which everything is warm.
+
   std::string identity = "{}";  // JSON object, goes into each manifest as it is.
   double collective_timeout_seconds = 300;
 };

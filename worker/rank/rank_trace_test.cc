@@ -1,0 +1,173 @@
+#include "worker/rank/rank_trace.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "graph/ir/text.h"
+#include "graph/trace/slices_for_test.h"
+#include "graph/trace/step_trace.h"
+#include "gtest/gtest.h"
+#include "worker/checkpoint/test_directory.h"
+#include "worker/rank/in_process_transport.h"
+
+namespace tacc::worker {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using Role = StepTimes::Role;
+
+constexpr char kProgram[] = R"(tacc.program 1 partitioned
+mesh fsdp=2
+stage 0 of 1
+state "weights/w" : f32[2] of f32[4] shard=[fsdp] kind=weight init=ones stored=[4]
+state "counters/loss" : f32[] of f32[] shard=[] kind=counter init=zeros
+graph forward_backward {
+  %w = read "weights/w" : f32[2] of f32[4] shard=[fsdp]
+  %s = all_gather %w async=true dim=0 over=[fsdp] : f32[4] of f32[4] shard=[-] @layer
+  %x = input "x" : f32[4] of f32[4] shard=[-]
+  %g = wait %s : f32[4] of f32[4] shard=[-] @layer
+  %y = mul %g, %x : f32[4] of f32[4] shard=[-] @layer
+  %l = reduce_sum %y dims=[0] : f32[] of f32[] shard=[] @loss
+  store "counters/loss" %l
+  %d = neg %y : f32[4] of f32[4] shard=[-] @layer
+}
+step {
+  call forward_backward micro_batch=0
+}
+)";
+
+graph::Program Parse() {
+  auto program = graph::ParseProgram(kProgram, {});
+  EXPECT_TRUE(program.ok()) << program.status();
+  return *std::move(program);
+}
+
+// A step that starts at `begin` and takes 80 us.
+StepTimes Times(double begin) {
+  const auto us = [begin](double at) { return begin + at * 1e-6; };
+  StepTimes times;
+  times.instructions = {{0, 1, Role::kStarts, us(0), us(2)},     {0, 2, Role::kComputes, us(2), us(4)},
+                        {0, 3, Role::kWaits, us(4), us(30)},     {0, 4, Role::kComputes, us(30), us(50)},
+                        {0, 5, Role::kComputes, us(50), us(60)}, {0, 7, Role::kComputes, us(70), us(80)}};
+  times.collectives = {{us(1), us(25), 8}};
+  return times;
+}
+
+// "thread category name: from to", in whole microseconds, of one process.
+std::vector<std::string> Rows(const std::string& text, int process) {
+  std::vector<std::string> rows;
+  for (const graph::TraceSlice& slice : graph::SlicesOf(text)) {
+    if (slice.process != process) continue;
+    rows.push_back(absl::StrCat(slice.thread, " ", slice.category, " ", slice.name, ": ", std::lround(slice.begin), " ",
+                                std::lround(slice.end)));
+  }
+  return rows;
+}
+
+TEST(MeasuredProcess, ShowsInstructionsByModuleAndCollectivesByCommunicator) {
+  const graph::Program program = Parse();
+  const graph::OpTable ops;
+  const std::string text = graph::TraceText({MeasuredProcess(program, ops, 1, Times(100), 100)});
+  EXPECT_THAT(Rows(text, 1),
+              ElementsAre("communication all collective all_gather: 1 25", "compute call forward_backward 0: 2 80",
+                          "compute phase forward: 2 60", "compute phase backward: 70 80", "compute node input: 2 4",
+                          "compute module layer: 30 50", "compute node mul: 30 50", "compute module loss: 50 60",
+                          "compute node reduce_sum: 50 60", "compute module layer: 70 80", "compute node neg: 70 80"));
+  for (const graph::TraceSlice& slice : graph::SlicesOf(text)) {
+    if (slice.name == "all_gather") {
+      EXPECT_NEAR(slice.arguments["exposed_us"].get<double>(), 26, 0.1);
+      EXPECT_EQ(slice.arguments["sent_bytes"], 8);
+      EXPECT_EQ(slice.arguments["module"], "layer");
+    }
+    if (slice.name == "mul") {
+      EXPECT_EQ(slice.arguments["bytes"], 48);
+      EXPECT_EQ(slice.arguments["result"], "%y f32[4]");
+    }
+  }
+}
+
+// Where the device does not know when its collectives ran: from their start to the end of the wait for them.
+TEST(MeasuredProcess, CollectivesWithoutTimesOfTheirOwn) {
+  const graph::Program program = Parse();
+  const graph::OpTable ops;
+  StepTimes times = Times(100);
+  times.collectives.clear();
+  times.collectives_on_device = true;
+  const std::string text = graph::TraceText({MeasuredProcess(program, ops, 0, times, 100)});
+  EXPECT_THAT(Rows(text, 0), testing::Contains("communication fsdp collective all_gather: 0 30"));
+}
+
+// Two ranks as threads, of which the second is asked for a trace.
+struct Outcome {
+  std::vector<int64_t> steps;
+  std::string events;  // of the second rank
+};
+
+Outcome TraceTwoRanks(const TestDirectory& directory, const std::string& path) {
+  const graph::Program program = Parse();
+  const graph::OpTable ops;
+  auto transports = MakeInProcessTransports(2, absl::Seconds(20));
+  Outcome outcome{{0, 0}, ""};
+  FILE* file = std::fopen(directory.File("events").c_str(), "w");
+  EXPECT_NE(file, nullptr);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      Collectives collectives(rank, 2);
+      collectives.Connect(transports[rank].get());
+      EventWriter events(fileno(file));
+      RankTrace trace({rank == 1 ? path : "", 3}, &program, &ops, &collectives, &events);
+      EXPECT_TRUE(trace.Agree(/*steps_done=*/5, /*max_steps=*/7).ok());
+      outcome.steps[rank] = trace.step();
+      EXPECT_TRUE(trace.Finish(Times(100 + rank)).ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::fclose(file);
+  outcome.events = TestDirectory::Read(directory.File("events"));
+  return outcome;
+}
+
+TEST(RankTrace, WhoIsAskedWritesAllRanks) {
+  const TestDirectory directory;
+  const std::string path = directory.File("trace.json");
+  const Outcome outcome = TraceTwoRanks(directory, path);
+  EXPECT_THAT(outcome.steps, ElementsAre(7, 7));  // the last: the third is beyond the end
+  EXPECT_THAT(outcome.events, HasSubstr(absl::StrCat(R"("event":"trace","path":")", path, R"(","step":7)")));
+  const std::string text = TestDirectory::Read(path);
+  // The first to begin is at 0; the other began a second later, by the clock that both have.
+  EXPECT_THAT(Rows(text, 0), testing::Contains("compute node mul: 30 50"));
+  double begin = 0;
+  for (const graph::TraceSlice& slice : graph::SlicesOf(text)) {
+    if (slice.process == 1 && slice.name == "mul") begin = slice.begin;
+  }
+  EXPECT_NEAR(begin, 1e6 + 30, 1e4);
+}
+
+TEST(RankTrace, AFileThatCannotBeWrittenIsAWarning) {
+  const TestDirectory directory;
+  const Outcome outcome = TraceTwoRanks(directory, directory.File("nowhere/trace.json"));
+  EXPECT_THAT(outcome.events, HasSubstr(R"("code":"trace_failed")"));
+  EXPECT_THAT(outcome.events, HasSubstr("/nowhere/trace.json"));
+}
+
+TEST(RankTrace, NobodyAskedNothingTraced) {
+  const graph::Program program = Parse();
+  const graph::OpTable ops;
+  Collectives collectives(0, 1);
+  EventWriter events(STDERR_FILENO);
+  RankTrace trace({"", 3}, &program, &ops, &collectives, &events);
+  ASSERT_TRUE(trace.Agree(0, 10).ok());
+  EXPECT_EQ(trace.step(), 0);
+}
+
+}  // namespace
+}  // namespace tacc::worker
