@@ -105,6 +105,9 @@ absl::StatusOr<RankEvent> ParseRankEvent(const std::string& line) {
   } else if (event.event == "warning" || event.event == "failed") {
     event.code = fields.String("code");
     event.message = fields.String("message");
+  } else if (event.event == "trace") {
+    event.step = fields.Int("step");
+    event.path = fields.String("path");
   } else if (event.event == "exported") {
     event.path = fields.String("path");
   } else if (event.event == "log") {

@@ -21,7 +21,7 @@ struct RankEvent {
   double load_seconds = 0;    // ready
   std::string code;           // warning, failed
   std::string message;        // warning, failed, log
-  std::string path;           // checkpoint, exported
+  std::string path;           // checkpoint, exported, trace
   v1::StepMetrics metrics;    // step
   v1::EvalMetrics eval;       // eval
   v1::Checkpoint checkpoint;  // checkpoint

@@ -39,6 +39,7 @@ TEST(RankEventTest, SaysWhatIsWrong) {
       {R"({"event":"listening","time":1,"port":1.5})", "\"port\" must be a whole number"},
       {R"({"event":"finished","time":1,"step":"x"})", "\"step\" must be a whole number"},
       {R"({"event":"checkpoint","time":1,"step":1})", "\"path\" must be a string"},
+      {R"({"event":"trace","time":1,"step":3})", "\"path\" must be a string"},
       {R"({"event":"failed","time":1,"code":1,"message":""})", "\"code\" must be a string"},
       {R"({"event":"eval","time":1,"step":1,"eval_loss":[]})", "\"eval_loss\" must be a number"},
       {"{\"event\":\"log\",\"time\":1,\"message\":\"\xff\"}", "not a JSON object"},

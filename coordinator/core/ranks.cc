@@ -148,6 +148,8 @@ void Core::OnRankEvent(JobState* job, int index, const RankEvent& event) {
     fact.mutable_model_exported()->set_path(event.path);
     Log(job, std::move(fact));
     Tell(*job, "exported", absl::StrCat("exported to ", event.path));
+  } else if (event.event == "trace") {
+    Tell(*job, "trace", absl::StrCat("trace of step ", event.step, " in ", event.path));
   } else if (event.event == "failed") {
     rank.last_word = event.event;
     rank.failed_code = event.code;

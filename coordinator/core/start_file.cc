@@ -105,6 +105,11 @@ std::string StartFile(const JobState& job, int rank, const std::string& version,
                          {"save_steps", spec.checkpoint().save_steps()},
                          {"resume", job.attempt->resume},
                          {"export", ExportDir(spec)}};
+  // One rank writes it; the others learn of it from each other.
+  if (rank == 0 && spec.train().has_trace_step()) {
+    start["trace"] = {{"path", absl::StrCat(spec.checkpoint().dir(), "/trace.json")},
+                      {"step", spec.train().trace_step()}};
+  }
   const Json identity = Json::parse(job.compile.identity(), nullptr, /*allow_exceptions=*/false);
   start["identity"] = identity.is_object() ? identity : Json::object();
   start["collective_timeout_seconds"] = collective_timeout_seconds;

@@ -38,5 +38,16 @@ TEST(StartFile, TellsTheDeviceHowToCompute) {
   EXPECT_EQ(start()["compute"]["tf32"], true);
 }
 
+TEST(StartFile, TheFirstRankWritesTheTrace) {
+  JobState job;
+  job.attempt.emplace();
+  const auto start = [&](int rank) { return nlohmann::json::parse(StartFile(job, rank, "0.1.0", 300)); };
+  EXPECT_FALSE(start(0).contains("trace"));
+  job.spec.mutable_checkpoint()->set_dir("/runs/a");
+  job.spec.mutable_train()->set_trace_step(4);
+  EXPECT_EQ(start(0)["trace"], nlohmann::json::parse(R"({"path": "/runs/a/trace.json", "step": 4})"));
+  EXPECT_FALSE(start(1).contains("trace"));
+}
+
 }  // namespace
 }  // namespace tacc::coordinator

@@ -118,6 +118,17 @@ def test_float16_from_a_scale_too_large(cluster, one_rank, tmp_path):
     assert not [e for e in cluster.events(job) if e["type"] == "warning"]
 
 
+def test_a_traced_job(cluster, one_rank, tmp_path):
+    """The trace of one step of all ranks lies beside the checkpoints; the losses are those of any run."""
+    runs = tmp_path / "runs"
+    job = submit_and_wait(cluster, write_job(tmp_path, name="traced", workers=2, train={"trace_step": 3}, checkpoint={"dir": str(runs)}))
+    check_same(points(cluster, job), one_rank)
+    assert [e["message"] for e in cluster.events(job) if e["type"] == "trace"] == [f"trace of step 3 in {runs}/trace.json"]
+    slices = [e for e in json.loads((runs / "trace.json").read_text())["traceEvents"] if e["ph"] == "X"]
+    assert {e["pid"] for e in slices} == {0, 1}
+    assert {"call", "phase", "module", "node", "collective"} <= {e["cat"] for e in slices}
+
+
 def test_tf32_is_refused_where_there_is_none(cluster, tmp_path):
     job = cluster.submit(write_job(tmp_path, name="tf32", workers=1, compute={"tf32": True}))
     assert cluster.finish(job).returncode == 2  # bad input
