@@ -147,10 +147,12 @@ TEST_P(GpuExecutionTest, UpdatesAllParametersInOneCall) {
   const auto stages = Compile(GetParam(), graph::DType::kF32, ops);
   ASSERT_TRUE(stages.ok()) << stages.status();
   constexpr InProcessRanks::Memory kMemory = InProcessRanks::Memory::kSimulatedDevice;
+  RandomTraining training = kTraining;
+  training.num_steps = 2;  // one that is queued, one that is replayed
   const OneByOne one_by_one;
   const Counting joint;
-  const auto wanted = RunTraining(kTraining, *stages, ops, kMemory, 7, &one_by_one);
-  const auto run = RunTraining(kTraining, *stages, ops, kMemory, 7, &joint);
+  const auto wanted = RunTraining(training, *stages, ops, kMemory, 7, &one_by_one);
+  const auto run = RunTraining(training, *stages, ops, kMemory, 7, &joint);
   ASSERT_TRUE(wanted.ok()) << wanted.status();
   ASSERT_TRUE(run.ok()) << run.status();
   EXPECT_EQ(run->losses, wanted->losses);
