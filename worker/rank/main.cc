@@ -13,16 +13,14 @@
 #include "worker/rank/host_device.h"
 #include "worker/rank/run.h"
 #include "worker/rank/runtime.h"
+#include "worker/rank/start_file.h"
 
 namespace {
 
 constexpr char kVersion[] = TACC_VERSION;
 
-// "cpu", or "cuda:N" with N of at most three digits.
 std::string CheckDevice(const std::string& device) {
-  const bool is_gpu = device.size() > 5 && device.size() < 9 && device.compare(0, 5, "cuda:") == 0 &&
-                      device.find_first_not_of("0123456789", 5) == std::string::npos;
-  return device == "cpu" || is_gpu ? "" : device + ": not a device; write cpu or cuda:N";
+  return tacc::worker::IsDevice(device) ? "" : device + ": not a device; write cpu or cuda:N";
 }
 
 // A JSON list: the CPU, then the GPUs.

@@ -540,6 +540,7 @@ def test_a_lost_peer_is_named(inputs, tmp_path):
     ({"compute": {"tf32": True}}, ["compute.tf32 is true", "CPU"]),
     ({"compute": {"tf32": 1}}, ["compute.tf32 is 1", "true or false"]),
     ({"trace": {"path": "/x", "step": 0}}, ["trace.step is 0", "at least 1"]),
+    ({"device": "cuda:x"}, ["device is", "cuda:x", "cuda:N"]),
 ], ids=lambda x: str(x)[:40])
 def test_bad_input(inputs, tmp_path, change, words):
     if isinstance(change.get("data"), dict):
@@ -551,6 +552,13 @@ def test_bad_input(inputs, tmp_path, change, words):
     assert failed["code"] == ("memory" if want == 1 else "bad_input")
     for word in words:
         assert word in failed["message"]
+
+
+def test_a_gpu_that_is_not_there(inputs, tmp_path):
+    attempt = Attempt(inputs, tmp_path / "run", compile_program(inputs), changes={"device": "cuda:99"})
+    assert attempt.run() == [1], attempt.events
+    failed = attempt.of("failed")[0]
+    assert failed["code"] == "device" and "cuda:99" in failed["message"], failed
 
 
 def test_devices():
