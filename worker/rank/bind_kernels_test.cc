@@ -1,6 +1,6 @@
 // A device's kernels, bound as the executor binds them, against the interpreter of tests/, op by op; and the memory
-// they take against what the ops' workspace_bytes promise. Built for the CPU's kernels, and for the GPU's as they run
-// on the host (kernels/cuda/launch.h).
+// they take against what the ops' workspace_bytes promise. Built for the CPU's kernels, for the GPU's as they run on the
+// host (kernels/cuda/launch.h), and without the memory for a GPU (TACC_ON_GPU; cuda/gpu_test_main.cc).
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -12,10 +12,12 @@
 #include "absl/strings/str_replace.h"
 #include "absl/types/span.h"
 #include "graph/ops/op_cases.h"
-#include "kernels/cpu/counting_allocator.h"
 #include "kernels/reference/buffer.h"
 #include "tests/interpreter/evaluate.h"
-#ifdef TACC_CUDA_ON_HOST
+#ifndef TACC_ON_GPU
+#include "kernels/cpu/counting_allocator.h"
+#endif
+#ifdef TACC_GPU_KERNELS
 #include "worker/rank/cuda/cuda_kernels.h"
 #else
 #include "worker/rank/cpu_kernels.h"
@@ -33,10 +35,10 @@ using kernels::reference::Buffer;
 using kernels::reference::MaxError;
 using kernels::reference::Tensor;
 
-#ifdef TACC_CUDA_ON_HOST
+#ifdef TACC_GPU_KERNELS
 using Table = CudaKernelTable;
 constexpr char kDevice[] = "GPU";
-constexpr graph::Target::Kind kTarget = graph::Target::Kind::kCuda;
+[[maybe_unused]] constexpr graph::Target::Kind kTarget = graph::Target::Kind::kCuda;
 #else
 using Table = CpuKernelTable;
 constexpr char kDevice[] = "CPU";
@@ -108,6 +110,7 @@ class Trial {
     for (const Buffer& buffer : in_) EXPECT_TRUE(buffer.GuardsIntact()) << case_.text;
   }
 
+#ifndef TACC_ON_GPU
   // Bytes that a run takes beyond its operands and results, and what the op promises.
   int64_t TakenBytes() {
     const absl::StatusOr<Kernel> kernel = Table().Prepare(request_);
@@ -121,6 +124,7 @@ class Trial {
     const graph::OpDef* op = ops_.Find(request_.node->op);
     return op->workspace_bytes ? op->workspace_bytes(graph::CallOf(case_.graph, case_.op_node()), target) : 0;
   }
+#endif
 
  private:
   graph::OpTable ops_;
@@ -158,7 +162,7 @@ TEST(Kernels, RefusesAnUnknownOp) {
   EXPECT_EQ(kernel.status().message(), absl::StrCat("the ", kDevice, " has no kernel for frobnicate(f32)"));
 }
 
-#ifdef TACC_CUDA_ON_HOST
+#ifdef TACC_GPU_KERNELS
 // Attention that writes what it was asked for.
 class RecordingAttention : public kernels::cuda::FastAttention {
  public:
@@ -322,6 +326,7 @@ TEST(Kernels, DropoutOfAPartOfASampleEqualsTheWholes) {
   }
 }
 
+#ifndef TACC_ON_GPU
 TEST(Kernels, TakeNoMoreMemoryThanTheOpsPromise) {
   kernels::cpu::InstallCountingAllocator();
   const int threads_before = omp_get_max_threads();
@@ -388,6 +393,7 @@ TEST(Kernels, TakeNoMoreMemoryThanTheOpsPromise) {
   }
   omp_set_num_threads(threads_before);
 }
+#endif
 
 }  // namespace
 }  // namespace tacc::worker
