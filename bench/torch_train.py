@@ -1,12 +1,13 @@
-"""The PyTorch side of bench/train_step.py: one process a rank trains the model of --model and prints a JSON line.
+"""The PyTorch side of bench/train_step.py and scripts/gpu_check: one process a rank trains the model of --model and prints a JSON line.
 
-Modes: eager and compile (torch.autocast in bf16), fsdp2 (fully_shard per decoder layer and over the whole, Gloo).
-A step: forward, backward, clip_grad_norm_, AdamW. Prints {"seconds": [...], "loaded_bytes": N, "peak_bytes": N}: seconds of each step,
-VmHWM after the libraries are loaded and at the end.
+Modes: eager and compile (torch.autocast in bf16), fsdp2 (fully_shard per decoder layer and over the whole, Gloo; on CPUs).
+A step: forward, backward, clip_grad_norm_, AdamW (fused on a GPU). Prints {"seconds": [...], "batch": N, "loaded_bytes": N, "peak_bytes": N}: seconds
+of each step, its samples, VmHWM after the libraries are loaded and at the end; of a GPU 0 and the most that PyTorch has reserved.
 """
 
 import argparse
 import contextlib
+import gc
 import json
 import os
 import time
@@ -22,6 +23,38 @@ def peak_bytes() -> int:
     raise RuntimeError("no VmHWM in /proc/self/status")
 
 
+def train(model, run, args, batches: np.ndarray) -> tuple[list[float], float]:
+    """Seconds of each step, and the last loss."""
+    import torch
+
+    on_gpu = args.device == "cuda"
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, **({"fused": True} if on_gpu else {}))
+    with_autocast = args.precision == "bf16" and args.mode != "fsdp2"
+    autocast = torch.autocast(args.device, dtype=torch.bfloat16) if with_autocast else contextlib.nullcontext()
+    all_ids = [torch.from_numpy(batch.astype(np.int64)).to(args.device) for batch in batches]
+    ends, seconds = [], []
+    start = time.perf_counter()
+    for step in range(args.steps):
+        ids = all_ids[step % len(all_ids)]
+        with autocast:
+            loss = run(input_ids=ids, labels=ids).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if on_gpu:  # Nothing waits for a step: its end is a mark on the stream.
+            ends.append(torch.cuda.Event(enable_timing=True))
+            ends[-1].record()
+        else:
+            loss.item()
+            seconds.append(time.perf_counter() - start)
+            start = time.perf_counter()
+    last = loss.item()
+    if on_gpu:
+        seconds = [0.0] + [before.elapsed_time(after) / 1000 for before, after in zip(ends, ends[1:])]
+    return seconds, last
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", required=True)
@@ -30,6 +63,8 @@ def main() -> None:
     parser.add_argument("--precision", choices=["f32", "bf16"], required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--batches", help="samples of a step, several sizes with commas: the first that fits a GPU's memory is taken; all of --tokens without")
     args = parser.parse_args()
 
     import torch
@@ -47,37 +82,40 @@ def main() -> None:
     if args.mode == "fsdp2":
         torch.distributed.init_process_group("gloo")
         rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    with torch.device(args.device):
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
     model.config.use_cache = False
-    bf16 = args.precision == "bf16"
     if args.mode == "fsdp2":
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         mesh = init_device_mesh("cpu", (world,))
+        bf16 = args.precision == "bf16"
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if bf16 else MixedPrecisionPolicy()
         for layer in model.model.layers:
             fully_shard(layer, mesh=mesh, mp_policy=policy)
         fully_shard(model, mesh=mesh, mp_policy=policy)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1)
-    run = torch.compile(model) if args.mode == "compile" else model
-    autocast = torch.autocast("cpu", dtype=torch.bfloat16) if bf16 and args.mode != "fsdp2" else contextlib.nullcontext()
     batches = np.load(args.tokens)
-    seconds = []
-    for step in range(args.steps):
-        batch = np.array_split(batches[step % len(batches)], world)[rank]
-        ids = torch.from_numpy(batch.astype(np.int64))
-        start = time.perf_counter()
-        with autocast:
-            loss = run(input_ids=ids, labels=ids).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        loss.item()
-        seconds.append(time.perf_counter() - start)
+    batches = np.array_split(batches, world, axis=1)[rank]
+    sizes = [int(size) for size in args.batches.split(",")] if args.batches else [batches.shape[1]]
+    seconds, loss = [], 0.0
+    for size in sizes:
+        try:
+            run = torch.compile(model) if args.mode == "compile" else model
+            seconds, loss = train(model, run, args, batches[:, :size])
+            break
+        except torch.OutOfMemoryError:
+            model.zero_grad(set_to_none=True)
+        # The exception holds what was on its way.
+        torch._dynamo.reset()
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        raise SystemExit(f"no batch of {args.batches} samples fits the GPU's memory")
     if rank == 0:
-        print(json.dumps({"seconds": seconds, "loaded_bytes": loaded, "peak_bytes": peak_bytes(), "loss": loss.item()}))
+        memory = (0, torch.cuda.max_memory_reserved()) if args.device == "cuda" else (loaded, peak_bytes())
+        print(json.dumps({"seconds": seconds, "batch": size, "loaded_bytes": memory[0], "peak_bytes": memory[1], "loss": loss}))
     if world > 1:
         torch.distributed.destroy_process_group()
 

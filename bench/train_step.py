@@ -15,11 +15,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
-
 ROOT = Path(__file__).resolve().parents[1]
 sys.path += [str(ROOT / "tests"), str(ROOT / "client/python")]
 from bare_ranks import Training, idle_bytes  # noqa: E402
+from inputs import write_tokens  # noqa: E402
 
 WARM_UP, COUNTED = 5, 20
 BATCH, SEQ, VOCAB = 4, 512, 32_000
@@ -43,23 +42,15 @@ CONFIG = {
 
 
 def write_inputs(folder: Path) -> None:
-    """A model directory, a data folder and the same tokens as a NumPy file."""
-    from tacc.shards import DatasetWriter
-
+    """A model directory and tokens."""
     (folder / "model").mkdir()
     (folder / "model/config.json").write_text(json.dumps(CONFIG))
-    # Ids of a Zipf-like distribution, so that the embedding sees repeats as in text.
-    rng = np.random.default_rng(0)
-    tokens = np.minimum(rng.zipf(1.2, size=(WARM_UP + COUNTED) * BATCH * SEQ), VOCAB) - 1
-    np.save(folder / "tokens.npy", tokens.reshape(-1, BATCH, SEQ))
-    writer = DatasetWriter(folder / "data", VOCAB)
-    writer.append(tokens)
-    writer.close(tokenizer={"fingerprint": "", "eos_token": "", "eos_token_id": 0}, seq_len=SEQ)
+    write_tokens(folder, VOCAB, WARM_UP + COUNTED, BATCH, SEQ)
 
 
-def run_torch(folder: Path, mode: str, precision: str, threads: int, world: int) -> dict:
-    command = [sys.executable, str(ROOT / "bench/torch_train.py"), "--model", str(folder / "model"), "--tokens", str(folder / "tokens.npy"),
-               "--mode", mode, "--precision", precision, "--threads", str(threads), "--steps", str(WARM_UP + COUNTED)]
+def run_torch(folder: Path, mode: str, precision: str, threads: int, world: int, more: tuple[str, ...] = ()) -> dict:
+    command = [sys.executable, str(Path(__file__).with_name("torch_train.py")), "--model", str(folder / "model"), "--tokens", str(folder / "tokens.npy"),
+               "--mode", mode, "--precision", precision, "--threads", str(threads), "--steps", str(WARM_UP + COUNTED), *more]
     env = dict(os.environ, OMP_NUM_THREADS=str(threads))
     if world == 1:
         return json.loads(subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1])

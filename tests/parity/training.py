@@ -89,7 +89,7 @@ def reference_run(case: Case, module: nn.Module, steps: list[tuple[torch.Tensor,
     return run
 
 
-def _request(
+def plan_request(
     case: Case, model: dict, data: Path, precision: str, max_steps: int, beta1: float, learning_rate: float
 ) -> dict:
     train = {"max_steps": max_steps, "global_batch_size": case.batch, "per_device_train_batch_size": case.batch}
@@ -137,7 +137,7 @@ def run_rank(
     """The losses of `max_steps` steps on one rank. `model`: section `model` of the job. Checkpoints lie in `folder`."""
     (folder / "checkpoints").mkdir(parents=True)
     request, start = folder / "request.json", folder / "start.json"
-    request.write_text(json.dumps(_request(case, model, data, precision, max_steps, beta1, learning_rate)))
+    request.write_text(json.dumps(plan_request(case, model, data, precision, max_steps, beta1, learning_rate)))
     start.write_text(json.dumps(_start_file(case, model, data, folder, max_steps)))
     compile_command = [BUILD / "tacc-plan", "compile", "--request", request, "--out", folder]
     compiled = subprocess.run(compile_command, capture_output=True, text=True)

@@ -1,0 +1,131 @@
+"""scripts/gpu_check without a GPU: the bundle is complete and small, every part of the check is rehearsed on the CPU, and what fails or hangs is said."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ["TACC_BUILD"])
+sys.path[:0] = [str(ROOT / folder) for folder in ("tests/gpu", "tests", "bench")]
+import trainings  # noqa: E402
+from pack import SYSTEM_LIBRARIES, bytes_of  # noqa: E402
+
+# Nothing of this build but the bundle and the Python with torch.
+ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in ("TACC_BUILD", "PYTHONPATH", "LD_LIBRARY_PATH")}
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("gpu") / "bundle"
+    subprocess.run([sys.executable, ROOT / "scripts/gpu_check", "--pack", folder, "--build", BUILD, "--families", "llama"], check=True, env=ENVIRONMENT)
+    return folder
+
+
+def run_check(bundle: Path, out: Path, *options: str) -> tuple[int, dict]:
+    ended = subprocess.run([sys.executable, bundle / "gpu_check", "--out", out, *options], env=ENVIRONMENT, cwd=out.parent, capture_output=True, text=True)
+    assert ended.returncode in (0, 1), ended.stderr
+    return ended.returncode, json.loads((out / "gpu_check.json").read_text())
+
+
+def results(report: dict) -> dict[str, str]:
+    return {f"{part['part']}: {check['check']}": check["result"] for part in report["parts"] for check in part["checks"]}
+
+
+def test_the_bundle_is_small(bundle):
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    assert manifest["families"] == ["llama"]
+    assert bytes_of(bundle) < 60 << 20
+    print(f"{bytes_of(bundle) / 2**20:.1f} MiB: " + ", ".join(f"{path.name} {bytes_of(path) / 2**20:.1f}" for path in sorted(bundle.iterdir()) if path.is_dir()))
+
+
+def test_every_library_is_in_the_bundle_or_comes_with_torch(bundle):
+    import torch
+
+    site = Path(torch.__file__).resolve().parents[1]
+    with_torch = {path.name for folder in (site / "torch/lib", *site.glob("nvidia/**/lib")) for path in folder.iterdir()}
+    ours = {path.name for path in (bundle / "lib").iterdir()}
+    needed = {}
+    for binary in [*(bundle / "bin").iterdir(), *(bundle / "lib").iterdir()]:
+        dynamic = subprocess.run(["readelf", "-d", binary], check=True, capture_output=True, text=True).stdout
+        needed |= {library: binary.name for library in re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)}
+    assert any(library.startswith("libabsl") for library in needed)
+    missing = {library: by for library, by in needed.items() if library not in ours | with_torch and not SYSTEM_LIBRARIES.search(library)}
+    assert not missing
+    assert not ours - needed.keys(), "carried for nobody"
+    assert not ours & with_torch, "PyTorch brings its own"
+
+
+def test_rehearsal(bundle, tmp_path):
+    parts = ["environment", "probe", "kernels", "losses", "checkpoints", "kill", "steady", "two-ranks", "olmo-1b", "llama-1b-largest"]
+    code, report = run_check(bundle, tmp_path / "out", "--rehearse", "--parts", ",".join(parts))
+    table = (tmp_path / "out/gpu_check.md").read_text()
+    print(table)
+    found = results(report)
+    assert code == 0, [(name, check) for part in report["parts"] for check in part["checks"] if (name := part["part"]) and check["result"] == "failed"]
+    assert set(found.values()) == {"rehearsed", "not run"}, "nothing is called passed that no GPU has shown"
+    assert [part["part"] for part in report["parts"]] == parts
+    assert all(any(check["result"] == "rehearsed" for check in part["checks"]) for part in report["parts"])
+    assert "nothing here was shown on a GPU" in table and report["rehearsal"] and report["device"] == "CPU"
+    for check in ("losses: llama: f32 losses", "losses: llama: bf16 losses", "losses: llama: fp16 losses", "kill: losses after kill -9 in a step",
+                  "kill: weights after kill -9 in a step", "two-ranks: two ranks on one device", "olmo-1b: rehearsal: tokens/s over eager, equal micro-batches",
+                  "olmo-1b: rehearsal: tokens/s over compile, equal micro-batches", "llama-1b-largest: rehearsal: tokens/s over eager, largest micro-batches"):
+        assert found[check] == "rehearsed", check
+    for check in ("environment: the GPU", "kernels: tacc-gpu-tests Attention", "kernels: tacc-gpu-tests Kernels", "kernels: tacc-gpu-device-tests CudaAllocator",
+                  "steady: memory against the plan", "steady: captured graphs"):
+        assert found[check] == "not run", check
+    # Every suite of kernels that runs on the host would run on a GPU.
+    assert sum(name.startswith("kernels: tacc-gpu-tests") for name in found) > 30
+
+
+def test_programs_for_a_gpu_compute_the_same_on_the_cpu(bundle, tmp_path):
+    case = tmp_path / "small"
+    shutil.copytree(bundle / "small", case)
+    runs = []
+    for kind in ("cpu", "cuda"):
+        if kind == "cuda":
+            for program in ("f32", "bf16", "bf16-deterministic"):
+                shutil.rmtree(case / f"{program}-cpu")
+                (case / f"{program}-cuda").rename(case / f"{program}-cpu")
+        runs.append([trainings.train(BUILD, case, program, "cpu", tmp_path / kind / program, checkpoint={"dir": ""}) for program in ("f32", "bf16", "bf16-deterministic")])
+    for cpu, cuda in zip(*runs):
+        assert not cpu.error and not cuda.error
+        assert len(cuda.losses()) == 12
+        assert trainings.distance(cuda.losses(), cpu.losses()) <= 1e-6 * trainings.norm(cpu.losses())
+
+
+def test_wrong_losses_fail_the_check(bundle, tmp_path):
+    wrong = tmp_path / "bundle"
+    shutil.copytree(bundle, wrong)
+    path = wrong / "families/llama/reference.json"
+    reference = json.loads(path.read_text())
+    for losses in (reference["exact"], reference["draws"][-1]["fp32"]):
+        losses[-1] *= 1.001
+    path.write_text(json.dumps(reference))
+    code, report = run_check(wrong, tmp_path / "out", "--rehearse", "--parts", "losses")
+    assert code == 1 and results(report)["losses: llama: f32 losses"] == "failed"
+
+
+def test_a_part_that_hangs_is_ended_and_later_ones_are_not_run(bundle, tmp_path):
+    hung = tmp_path / "bundle"
+    shutil.copytree(bundle, hung)
+    rank = hung / "bin/tacc-rank"
+    rank.unlink()
+    rank.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 600\n")
+    rank.chmod(0o755)
+    code, report = run_check(hung, tmp_path / "out", "--rehearse", "--parts", "probe,two-ranks", "--minutes", "0.25")
+    found = results(report)
+    assert code == 1 and found == {"probe: probe": "failed", "two-ranks: two-ranks": "not run"}
+    assert "not done in" in report["parts"][0]["error"] and "minutes are over" in report["parts"][1]["checks"][0]["got"]
+    stat = Path(f"/proc/{int((tmp_path / 'pid').read_text())}/stat")
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"  # Gone, or not buried yet.
+
+
+def test_words_for_who_has_no_bundle(tmp_path):
+    ended = subprocess.run([sys.executable, ROOT / "scripts/gpu_check"], capture_output=True, text=True, cwd=tmp_path)
+    assert ended.returncode == 1 and "--pack DIR" in ended.stderr

@@ -1,0 +1,121 @@
+"""Runs trainings that lie ready: a folder with compiled programs, a start file, weights and data, on tacc-rank alone.
+
+PROGRAM-KIND/stage0.program.gz  for each precision and layout PROGRAM, and each KIND of device, cpu and cuda, it was compiled for
+PROGRAM-KIND/summary.json       what tacc-plan says of it
+start.json                      the start file without paths and device
+model*/, data/                  as its paths want them
+"""
+
+import gzip
+import json
+import math
+import os
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bare_ranks import Ranks
+
+NEVER = 1_000_000  # steps
+
+
+@dataclass
+class Run:
+    """What became of a training: rank 0's events, and what was seen of its process at each step."""
+
+    folder: Path
+    events: list[dict] = field(default_factory=list)
+    host_seconds: list[float] = field(default_factory=list)  # Processor time of the rank's own thread until each step.
+    used_bytes: list[int] = field(default_factory=list)  # Of the device, at each step, where the caller measures it.
+    error: str = ""  # Empty: it ended well.
+
+    def of(self, kind: str) -> list[dict]:
+        return [event for event in self.events if event["event"] == kind]
+
+    def losses(self) -> list[float]:
+        return [event["loss"] for event in self.of("step")]
+
+    def checkpoints(self) -> list[str]:
+        return sorted(path.name for path in self.folder.glob("step-*"))
+
+    def digest(self, checkpoint: str) -> list[str]:
+        """What the files of a checkpoint hold."""
+        return [file["sha256"] for file in json.loads((self.folder / checkpoint / "manifest.json").read_text())["files"]]
+
+
+def kind_of(device: str) -> str:
+    return device.partition(":")[0]
+
+
+def program_folder(case: Path, program: str, device: str) -> Path:
+    return case / f"{program}-{kind_of(device)}"
+
+
+def summary(case: Path, program: str, device: str) -> dict:
+    return json.loads((program_folder(case, program, device) / "summary.json").read_text())
+
+
+def start_files(case: Path, program: str, device: str, run: Path, *, world: int, model: str, threads: int, changes: dict) -> list[Path]:
+    """`changes`: keys of the start file, or of its sections."""
+    run.mkdir(parents=True, exist_ok=True)
+    program_path = run / "stage0.program"
+    program_path.write_bytes(gzip.decompress((program_folder(case, program, device) / "stage0.program.gz").read_bytes()))
+    paths = []
+    for rank in range(world):
+        start = json.loads((case / "start.json").read_text())
+        start |= {"rank": rank, "world": world, "device": device, "threads": threads, "advertise": "127.0.0.1", "memory_bytes": 0,
+                  "program": str(program_path), "model_dir": str(case / model)}
+        start["data"]["path"] = str(case / "data")
+        start["checkpoint"]["dir"] = str(run)
+        for key, value in changes.items():
+            start[key] = {**start[key], **value} if isinstance(value, dict) else value
+        paths.append(run / f"start-{start['attempt']}-{rank}.json")
+        paths[-1].write_text(json.dumps(start))
+    return paths
+
+
+def host_seconds(pid: int) -> float:
+    """Processor time of a process's first thread; NaN where the kernel does not count it finely."""
+    try:
+        return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return math.nan
+
+
+def train(build: Path, case: Path, program: str, device: str, run: Path, *, world: int = 1, model: str = "model", threads: int = 1,
+          kill_at: int = 0, used_bytes=None, **changes) -> Run:
+    """Trains to the end, or until step `kill_at`, at which rank 0 is killed. `used_bytes`: a function that measures the device's memory."""
+    result = Run(run)
+    files = start_files(case, program, device, run, world=world, model=model, threads=threads, changes=changes)
+    env = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
+    logs = [open(path.with_suffix(".log"), "w") for path in files]
+    ranks = [subprocess.Popen([build / "tacc-rank", "--start", path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=env)
+             for path, log in zip(files, logs)]
+    try:
+        with Ranks(ranks) as under_way:
+            for event in under_way.events():
+                result.events.append(event)
+                if event["event"] == "step":
+                    result.host_seconds.append(host_seconds(ranks[0].pid))
+                    if used_bytes is not None:
+                        result.used_bytes.append(used_bytes())
+                    if event["step"] == kill_at:
+                        ranks[0].kill()
+    except (RuntimeError, ValueError) as error:  # ValueError: a line cut short by the kill
+        result.error = str(error)
+    finally:
+        for log in logs:
+            log.close()
+    if result.error and not kill_at:
+        tail = "".join(path.with_suffix(".log").read_text()[-1000:] for path in files)
+        result.error += f"\n{tail}" if tail else ""
+    return result
+
+
+def norm(values: list[float]) -> float:
+    return math.sqrt(math.fsum(value * value for value in values))
+
+
+def distance(a: list[float], b: list[float]) -> float:
+    """Infinite where they are not of equal length."""
+    return norm([x - y for x, y in zip(a, b)]) if len(a) == len(b) else math.inf
