@@ -1,6 +1,6 @@
 // A device's kernels, bound as the executor binds them, against the interpreter of tests/, op by op; and the memory
-// they take against what the ops' workspace_bytes promise. Built for the CPU's kernels, for the GPU's as they run on the
-// host (kernels/cuda/launch.h), and without the memory for a GPU (TACC_ON_GPU; cuda/gpu_test_main.cc).
+// they take against what the ops' workspace_bytes promise. Built for the CPU's kernels, for the GPU's as they run on
+// the host (kernels/cuda/launch.h), and without the memory for a GPU (TACC_ON_GPU; cuda/gpu_test_main.cc).
 #include <gtest/gtest.h>
 #include <omp.h>
 
