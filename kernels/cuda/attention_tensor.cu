@@ -34,18 +34,18 @@ template <int kHeight, int kTeam, typename E>
 TACC_DEVICE void LoadRows(const Team& team, const AnyIn& x, int64_t offset, int64_t stride, int n, int d, E* rows) {
   constexpr int kPacks = kD / kPack, kEach = kHeight * kPacks / kTeam;
   static_assert(kEach * kTeam == kHeight * kPacks);
-  Packed<E, kPack> packs[kEach];
+  Pack16 packs[kEach];
   TACC_UNROLL
   for (int i = 0; i < kEach; ++i) {
     const int p = team.rank() + i * kTeam, row = p / kPacks, column = p % kPacks * kPack;
     packs[i] = {};
-    if (row < n && column < d) packs[i] = *PackAt<E, kPack>(x.data, offset + row * stride + column);
+    if (row < n && column < d) packs[i] = LoadPack16<E>(x.data, offset + row * stride + column);
   }
   TACC_UNROLL
   for (int i = 0; i < kEach; ++i) {
     const int p = team.rank() + i * kTeam;
     if (p % kPacks * kPack >= d + kPack) continue;  // A product takes kMma terms: after d's last pack one of zeros.
-    *const_cast<Packed<E, kPack>*>(PackAt<E, kPack>(rows, p / kPacks * (kD + kPack) + p % kPacks * kPack)) = packs[i];
+    StorePack16<E>(packs[i], rows, p / kPacks * (kD + kPack) + p % kPacks * kPack);
   }
 }
 

@@ -44,7 +44,7 @@ struct Operand {
   Base base;
   int outer, along;
   int64_t at[kOwn];  // of the packs that Fetch reads next; -1: zeros
-  Packed<E, kPack> packs[kOwn];
+  Pack16 packs[kOwn];
 
   TACC_DEVICE Operand(const Team& team, const void* memory, int64_t num_rows, int64_t num_terms, const Base& where)
       : data(static_cast<const E*>(memory)),
@@ -72,14 +72,13 @@ struct Operand {
     for (int i = 0; i < kOwn; ++i) {
       const bool exists = at[i] >= 0 && (kInner == Inner::kRow || first + along < depth);
       packs[i] = {};
-      if (exists) packs[i] = *PackAt<E, kPack>(data, at[i] + (kInner == Inner::kTerm ? first : 0));
+      if (exists) packs[i] = LoadPack16<E>(data, at[i] + (kInner == Inner::kTerm ? first : 0));
     }
   }
   // To shared memory.
   TACC_DEVICE void Keep(E* to) const {
     TACC_UNROLL
-    for (int i = 0; i < kOwn; ++i)
-      *const_cast<Packed<E, kPack>*>(PackAt<E, kPack>(to, (outer + i * kStep) * kPitch + along)) = packs[i];
+    for (int i = 0; i < kOwn; ++i) StorePack16<E>(packs[i], to, (outer + i * kStep) * kPitch + along);
   }
 };
 

@@ -38,19 +38,120 @@ TACC_DEVICE inline const Packed<E, N>* PackAt(const void* data, int64_t i) {
   return reinterpret_cast<const Packed<E, N>*>(at);
 }
 
+// A pack as words of 4 bytes, moved 16 bytes (or what there is) by one instruction: said with CUDA's vector types,
+// because nvcc makes several instructions of some stores of small structs.
+template <int kBytes>
+TACC_DEVICE inline void LoadWords(const void* from, uint32_t* words) {
+#ifdef __CUDACC__
+  if constexpr (kBytes % 16 == 0) {
+    TACC_UNROLL
+    for (int i = 0; i < kBytes / 16; ++i) {
+      const uint4 v = static_cast<const uint4*>(from)[i];
+      words[4 * i] = v.x;
+      words[4 * i + 1] = v.y;
+      words[4 * i + 2] = v.z;
+      words[4 * i + 3] = v.w;
+    }
+  } else if constexpr (kBytes == 8) {
+    const uint2 v = *static_cast<const uint2*>(from);
+    words[0] = v.x;
+    words[1] = v.y;
+  } else {
+    static_assert(kBytes == 4);
+    words[0] = *static_cast<const uint32_t*>(from);
+  }
+#else
+  __builtin_memcpy(words, from, kBytes);
+#endif
+}
+
+template <int kBytes>
+TACC_DEVICE inline void StoreWords(void* to, const uint32_t* words) {
+#ifdef __CUDACC__
+  if constexpr (kBytes % 16 == 0) {
+    TACC_UNROLL
+    for (int i = 0; i < kBytes / 16; ++i)
+      static_cast<uint4*>(to)[i] = make_uint4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]);
+  } else if constexpr (kBytes == 8) {
+    *static_cast<uint2*>(to) = make_uint2(words[0], words[1]);
+  } else {
+    static_assert(kBytes == 4);
+    *static_cast<uint32_t*>(to) = words[0];
+  }
+#else
+  __builtin_memcpy(to, words, kBytes);
+#endif
+}
+
+// Element j of a pack in words.
+template <typename E>
+TACC_DEVICE inline E ElementOf(const uint32_t* words, int j) {
+  E element;
+  if constexpr (sizeof(E) == 8) {
+    const uint64_t bits = words[2 * j] | static_cast<uint64_t>(words[2 * j + 1]) << 32;
+    __builtin_memcpy(&element, &bits, 8);
+  } else if constexpr (sizeof(E) == 4) {
+    __builtin_memcpy(&element, &words[j], 4);
+  } else if constexpr (sizeof(E) == 2) {
+    const uint16_t bits = static_cast<uint16_t>(words[j / 2] >> (j % 2 * 16));
+    __builtin_memcpy(&element, &bits, 2);
+  } else {
+    element = static_cast<E>(words[j / 4] >> (j % 4 * 8));
+  }
+  return element;
+}
+
+// The inverse, on words that are zero there.
+template <typename E>
+TACC_DEVICE inline void AddElement(E element, int j, uint32_t* words) {
+  if constexpr (sizeof(E) == 8) {
+    uint64_t bits;
+    __builtin_memcpy(&bits, &element, 8);
+    words[2 * j] = static_cast<uint32_t>(bits);
+    words[2 * j + 1] = static_cast<uint32_t>(bits >> 32);
+  } else if constexpr (sizeof(E) == 4) {
+    __builtin_memcpy(&words[j], &element, 4);
+  } else if constexpr (sizeof(E) == 2) {
+    uint16_t bits;
+    __builtin_memcpy(&bits, &element, 2);
+    words[j / 2] |= static_cast<uint32_t>(bits) << (j % 2 * 16);
+  } else {
+    words[j / 4] |= static_cast<uint32_t>(element) << (j % 4 * 8);
+  }
+}
+
 template <int N, typename E, typename T>
 TACC_DEVICE inline void LoadPacked(const void* data, int64_t i, T* values) {
-  const Packed<E, N> pack = *PackAt<E, N>(data, i);
-  TACC_UNROLL
-  for (int j = 0; j < N; ++j) values[j] = Convert<T>(pack.at[j]);
+  constexpr int kBytes = N * static_cast<int>(sizeof(E));
+  const Packed<E, N>* at = PackAt<E, N>(data, i);
+  if constexpr (N == 1 || kBytes < 4) {
+    TACC_UNROLL
+    for (int j = 0; j < N; ++j) values[j] = Convert<T>(at->at[j]);
+  } else {
+    uint32_t words[kBytes / 4];
+    LoadWords<kBytes>(at, words);
+    TACC_UNROLL
+    for (int j = 0; j < N; ++j) values[j] = Convert<T>(ElementOf<E>(words, j));
+  }
 }
 
 template <int N, typename E, typename T>
 TACC_DEVICE inline void StorePacked(void* data, int64_t i, const T* values) {
-  Packed<E, N> pack;
-  TACC_UNROLL
-  for (int j = 0; j < N; ++j) Assign(values[j], &pack.at[j]);
-  *const_cast<Packed<E, N>*>(PackAt<E, N>(data, i)) = pack;
+  constexpr int kBytes = N * static_cast<int>(sizeof(E));
+  Packed<E, N>* at = const_cast<Packed<E, N>*>(PackAt<E, N>(data, i));
+  if constexpr (N == 1 || kBytes < 4) {
+    TACC_UNROLL
+    for (int j = 0; j < N; ++j) Assign(values[j], &at->at[j]);
+  } else {
+    uint32_t words[kBytes / 4] = {};
+    TACC_UNROLL
+    for (int j = 0; j < N; ++j) {
+      E element;
+      Assign(values[j], &element);
+      AddElement(element, j, words);
+    }
+    StoreWords<kBytes>(at, words);
+  }
 }
 
 // values[j] = x[i + j] for j in [0, N), N a power of 2 up to kPack. With N > 1 x is aligned to kPackAlignment and i a

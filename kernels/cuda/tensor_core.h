@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/load.h"
+#include "kernels/cuda/pack.h"
 
 #ifdef __CUDACC__
 #include <mma.h>
@@ -20,6 +20,22 @@
 namespace tacc::kernels::cuda {
 
 inline constexpr int kMma = 16;  // rows, columns and terms of a product
+
+// kPack numbers of 16 bits as they lie in memory, on their way from element i of one array to another.
+struct Pack16 {
+  uint32_t words[kPack / 2] = {};
+};
+template <typename E>
+TACC_DEVICE inline Pack16 LoadPack16(const void* from, int64_t i) {
+  static_assert(sizeof(E) == 2);
+  Pack16 pack;
+  LoadWords<sizeof(Pack16)>(PackAt<E, kPack>(from, i), pack.words);
+  return pack;
+}
+template <typename E>
+TACC_DEVICE inline void StorePack16(const Pack16& pack, void* to, int64_t i) {
+  StoreWords<sizeof(Pack16)>(const_cast<Packed<E, kPack>*>(PackAt<E, kPack>(to, i)), pack.words);
+}
 
 // Where element (i, j) of a tile lies: at i * pitch + j, or at j * pitch + i.
 enum class Major { kRow, kColumn };
