@@ -96,7 +96,7 @@ TACC_DEVICE void PublishInOrder() {
 }
 
 struct WriteBegin {
-  uint64_t call;
+  uint32_t call;
   volatile Progress* progress;
   TACC_DEVICE void operator()(int64_t) const {
     progress->current = call;
@@ -108,6 +108,12 @@ struct WriteBegin {
 struct WriteEnd {
   volatile Progress* progress;
   TACC_DEVICE void operator()(int64_t) const { progress->num_ended = progress->num_ended + 1; }
+};
+
+struct WritePlace {
+  uint32_t value;
+  volatile uint32_t* place;
+  TACC_DEVICE void operator()(int64_t) const { *place = value; }
 };
 
 }  // namespace
@@ -135,8 +141,10 @@ void CopyRuns(const Runs& from, int64_t from_begin, const Runs& to, int64_t to_b
   TACC_KERNEL_CHECK(CopyBy<uint8_t>(from, from_begin, to, to_begin, count));
 }
 
-void PublishBegin(uint64_t call, Progress* progress) { ForEach(1, WriteBegin{call, progress}); }
+void PublishBegin(uint32_t call, Progress* progress) { ForEach(1, WriteBegin{call, progress}); }
 
 void PublishEnd(Progress* progress) { ForEach(1, WriteEnd{progress}); }
+
+void PublishPlace(uint32_t value, uint32_t* place) { ForEach(1, WritePlace{value, place}); }
 
 }  // namespace tacc::kernels::cuda

@@ -34,16 +34,19 @@ struct Runs {
 // Copies the bytes [from_begin, from_begin + count) of `from` to those from `to_begin` on of `to`; they do not overlap.
 void CopyRuns(const Runs& from, int64_t from_begin, const Runs& to, int64_t to_begin, int64_t count);
 
-// Where a queue of calls is, in memory that the host reads while the device runs.
+// Where a queue of calls is, in memory that the host reads while the device runs: words of 4 bytes, of which nobody
+// sees a half. Counts wrap.
 struct Progress {
-  uint64_t num_begun = 0;
-  uint64_t current = 0;  // The call begun last.
-  uint64_t num_ended = 0;
+  uint32_t num_begun = 0;
+  uint32_t current = 0;  // The call begun last.
+  uint32_t num_ended = 0;
 };
 
 // Queued: `progress` says that `call` has begun, or that the call begun last has ended.
-void PublishBegin(uint64_t call, Progress* progress);
+void PublishBegin(uint32_t call, Progress* progress);
 void PublishEnd(Progress* progress);
+// Queued: *place = value, in such memory.
+void PublishPlace(uint32_t value, uint32_t* place);
 
 }  // namespace tacc::kernels::cuda
 

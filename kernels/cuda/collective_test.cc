@@ -87,6 +87,9 @@ TEST(Progress, NamesTheCallAndCounts) {
   EXPECT_EQ(progress.num_ended, 0u);
   PublishEnd(&progress);
   EXPECT_EQ(progress.num_ended, 1u);
+  uint32_t place = 0;
+  PublishPlace(5, &place);
+  EXPECT_EQ(place, 5u);
 }
 
 }  // namespace

@@ -91,6 +91,7 @@ class TracedTest : public testing::TestWithParam<Layout> {};
 class PlannedTest : public testing::TestWithParam<Layout> {};
 class ExecutionTest : public testing::TestWithParam<Layout> {};
 class NarrowTest : public testing::TestWithParam<Layout> {};
+class QueuedTest : public testing::TestWithParam<Layout> {};
 
 // By op and module: how often the step of this program runs it. Kernels are nodes that neither name or hand on what is
 // there already, nor talk to other ranks.
@@ -191,6 +192,23 @@ TEST_P(PlannedTest, GivesTheSameBitsAsMemoryOfItsOwn) {
   }
 }
 
+// Collectives and messages that are queued on the devices, and recorded with the rest but for messages, as on GPUs.
+TEST_P(QueuedTest, GivesTheSameBitsAsCpus) {
+  const graph::OpTable ops;
+  const auto stages = CompileLayout(GetParam(), ops, NumLayers(GetParam()));
+  ASSERT_TRUE(stages.ok()) << stages.status();
+  const auto cpus = RunTraining(kTraining, *stages, ops, Memory::kPlanned);
+  const auto gpus = RunTraining(kTraining, *stages, ops, Memory::kSimulatedGpu);
+  ASSERT_TRUE(cpus.ok()) << cpus.status();
+  ASSERT_TRUE(gpus.ok()) << gpus.status();
+  EXPECT_EQ(cpus->losses, gpus->losses);
+  EXPECT_EQ(cpus->norms, gpus->norms);
+  EXPECT_EQ(cpus->eval_loss, gpus->eval_loss);
+  EXPECT_EQ(cpus->weights, gpus->weights);
+  ASSERT_FALSE(gpus->num_replays.empty());
+  for (int64_t count : gpus->num_replays) EXPECT_GT(count, 0);
+}
+
 TEST_P(ExecutionTest, EqualsOneRank) {
   const int layers = NumLayers(GetParam());
   const graph::OpTable ops;
@@ -279,6 +297,14 @@ constexpr Layout kPipelines[] = {
     {.dp = 1, .fsdp = 2, .accumulation = 2, .pp = 2, .cp = 3, .reversed = true},
 };
 
+constexpr Layout kQueued[] = {{1, 1, 1},
+                              {1, 3, 4},
+                              {2, 3, 2},
+                              {2, 2, 1, kBF16, kBF16},
+                              {.dp = 1, .fsdp = 2, .accumulation = 1, .cp = 3},
+                              {.dp = 1, .fsdp = 1, .accumulation = 1, .cp = 3, .sp = 2}};
+INSTANTIATE_TEST_SUITE_P(Some, QueuedTest, testing::ValuesIn(kQueued), NameOf);
+INSTANTIATE_TEST_SUITE_P(Pipelines, QueuedTest, testing::ValuesIn(kPipelines), NameOf);
 // Two ranks that gather and reduce; several micro-batches; messages; a ring.
 constexpr Layout kTraced[] = {
     {1, 2, 1},

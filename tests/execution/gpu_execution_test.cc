@@ -92,9 +92,11 @@ absl::StatusOr<TrainingRun> RunOnCpu(const std::vector<graph::Program>& stages, 
 
 absl::StatusOr<TrainingRun> RunAsOnGpu(const std::vector<graph::Program>& stages, const graph::OpTable& ops,
                                        uint64_t seed) {
+  using Memory = InProcessRanks::Memory;
   const CudaKernelTable kernels;
-  TACC_ASSIGN_OR_RETURN(TrainingRun run,
-                        RunTraining(kTraining, stages, ops, InProcessRanks::Memory::kSimulatedDevice, seed, &kernels));
+  // Several ranks as on GPUs of their own, their collectives queued and recorded too.
+  const Memory memory = stages[0].mesh.num_ranks() > 1 ? Memory::kSimulatedGpu : Memory::kSimulatedDevice;
+  TACC_ASSIGN_OR_RETURN(TrainingRun run, RunTraining(kTraining, stages, ops, memory, seed, &kernels));
   for (int64_t replays : run.num_replays) EXPECT_GT(replays, 0);
   return run;
 }

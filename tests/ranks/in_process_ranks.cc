@@ -17,12 +17,14 @@
 #include "worker/checkpoint/writer.h"
 #include "worker/rank/arena.h"
 #include "worker/rank/cpu_kernels.h"
+#include "worker/rank/cuda/choose_collectives.h"
+#include "worker/rank/cuda/simulated_communication.h"
+#include "worker/rank/cuda/simulated_gpu.h"
 #include "worker/rank/executor.h"
 #include "worker/rank/host_device.h"
 #include "worker/rank/in_process_transport.h"
 #include "worker/rank/rank_trace.h"
 #include "worker/rank/simulated_device.h"
-#include "worker/rank/staged_collectives.h"
 #include "worker/rank/states.h"
 #include "worker/rank/step_timer.h"
 
@@ -43,13 +45,13 @@ void Append(T value, std::vector<char>* bytes) {
 
 class InProcessRanks::Rank {
  public:
-  Rank(const graph::Program& program, int rank, Memory memory, const KernelTable* kernels)
+  Rank(const graph::Program& program, int rank, Memory memory, const KernelTable* kernels, Transport* transport)
       : program_(program),
         rank_(rank),
         memory_(memory),
-        device_(MakeDevice(memory, kernels)),
         collectives_(rank, static_cast<int>(program.mesh.num_ranks())),
-        staged_(device_.get(), &collectives_),
+        queues_(MakeQueues(transport)),
+        device_(MakeDevice(kernels)),
         states_(&program, rank, device_.get(), [this](const std::string& name) { return executor_->state(name); }) {}
 
   const graph::Program& program() const { return program_; }
@@ -70,7 +72,10 @@ class InProcessRanks::Rank {
       return op->aliases ? op->aliases(graph::CallOf(graph, node)) : std::vector<int>();
     };
     options.collectives = &collectives_;
-    if (memory_ == Memory::kSimulatedDevice) options.collectives = &staged_;
+    if (device_->is_asynchronous() && collectives_.world() > 1) {
+      TACC_RETURN_IF_ERROR(ChooseTalk());
+      options.collectives = talk_.queue.get();
+    }
     if (memory_ != Memory::kOwn) {
       TACC_ASSIGN_OR_RETURN(arena_, device_->CreateArena(program_.arena_bytes, program_.workspace_bytes));
       if (memory_ == Memory::kPlanned) arena_->Poison();
@@ -78,7 +83,8 @@ class InProcessRanks::Rank {
     }
     TACC_ASSIGN_OR_RETURN(executor_, Executor::Create(options));
     timer_ = std::make_unique<StepTimer>(device_.get(), options.collectives);
-    return absl::OkStatus();
+    TACC_RETURN_IF_ERROR(options.collectives->Open());
+    return executor_->WarmUp();
   }
 
   // What runs from here to StopTimer is timed.
@@ -89,7 +95,7 @@ class InProcessRanks::Rank {
   }
 
   void PoisonPadding() {
-    if (memory_ == Memory::kSimulatedDevice) return;  // The host cannot write there.
+    if (device_->is_asynchronous()) return;  // The host cannot write there.
     for (const graph::State& state : program_.states) {
       const graph::Value value{"", state.type, state.placement};
       for (const Region& region : PaddingOf(value, program_.mesh, rank_, executor_->state(state.name))) {
@@ -117,8 +123,11 @@ class InProcessRanks::Rank {
   }
 
   // Steps that are under way while the next one starts.
-  int64_t max_in_flight() const { return memory_ == Memory::kSimulatedDevice ? Executor::kMaxInFlight : 1; }
-  int64_t num_replays() const { return static_cast<const SimulatedDevice&>(*device_).num_replays(); }
+  int64_t max_in_flight() const { return device_->is_asynchronous() ? Executor::kMaxInFlight : 1; }
+  int64_t num_replays() const {
+    if (memory_ == Memory::kSimulatedGpu) return static_cast<const SimulatedGpu&>(*device_).num_replays();
+    return static_cast<const SimulatedDevice&>(*device_).num_replays();
+  }
   int64_t num_in_flight() const { return executor_->num_in_flight(); }
 
   absl::StatusOr<double> Evaluate(int64_t step, const BatchSource& batches) {
@@ -173,17 +182,34 @@ class InProcessRanks::Rank {
     return pointers;
   }
 
-  static std::unique_ptr<Device> MakeDevice(Memory memory, const KernelTable* kernels) {
-    if (memory == Memory::kSimulatedDevice) return std::make_unique<SimulatedDevice>(kernels);
+  std::unique_ptr<SimulatedCommunication> MakeQueues(Transport* transport) const {
+    if (memory_ != Memory::kSimulatedGpu) return nullptr;
+    return std::make_unique<SimulatedCommunication>(transport, SimulatedCommunication::Slow::kNone);
+  }
+
+  std::unique_ptr<Device> MakeDevice(const KernelTable* kernels) const {
+    if (memory_ == Memory::kSimulatedDevice) return std::make_unique<SimulatedDevice>(kernels);
+    if (memory_ == Memory::kSimulatedGpu) return std::make_unique<SimulatedGpu>(kernels, queues_.get());
     return std::make_unique<HostDevice>(kernels);
+  }
+
+  // As ranks with GPUs; all simulated devices are one GPU, whose ranks talk by way of the host.
+  absl::Status ChooseTalk() {
+    RankGpu gpu;
+    gpu.device = device_.get();
+    gpu.id = [this] { return GpuId{0, memory_ == Memory::kSimulatedGpu ? static_cast<uint64_t>(rank_) : 0}; };
+    gpu.make_communication = [this]() -> absl::StatusOr<std::unique_ptr<Communication>> { return std::move(queues_); };
+    TACC_ASSIGN_OR_RETURN(talk_, ChooseCollectives({&collectives_, absl::InfiniteDuration(), nullptr}, gpu));
+    return absl::OkStatus();
   }
 
   const graph::Program& program_;
   const int rank_;
   const Memory memory_;
-  const std::unique_ptr<Device> device_;
   Collectives collectives_;
-  StagedCollectives staged_;
+  std::unique_ptr<SimulatedCommunication> queues_;  // Until they are the talk's.
+  RankTalk talk_;
+  const std::unique_ptr<Device> device_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<StepTimer> timer_;
@@ -206,7 +232,8 @@ absl::StatusOr<std::unique_ptr<InProcessRanks>> InProcessRanks::Create(const std
   const int world = static_cast<int>((*stages)[0].mesh.num_ranks());
   ranks->transports_ = MakeInProcessTransports(world, absl::Seconds(60));
   for (int rank = 0; rank < world; ++rank)
-    ranks->ranks_.push_back(std::make_unique<Rank>(ProgramOf(*stages, rank), rank, memory, kernels));
+    ranks->ranks_.push_back(
+        std::make_unique<Rank>(ProgramOf(*stages, rank), rank, memory, kernels, ranks->transports_[rank].get()));
   TACC_RETURN_IF_ERROR(
       ranks->ForEachRank([&](Rank& rank) { return rank.Bind(*ops, ranks->transports_[rank.rank()].get()); }));
   return ranks;

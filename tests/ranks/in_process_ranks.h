@@ -41,7 +41,8 @@ class InProcessRanks {
  public:
   // kOwn: every value has memory of its own instead of its place in the planned arena. kSimulatedDevice: planned, on a
   // device that does nothing before it is waited for and whose memory the host cannot touch, two steps in flight.
-  enum class Memory { kPlanned, kOwn, kSimulatedDevice };
+  // kSimulatedGpu: on one whose collectives and messages are queued, and recorded, as on GPUs.
+  enum class Memory { kPlanned, kOwn, kSimulatedDevice, kSimulatedGpu };
 
   // Binds each rank to the program of its stage. `stages`, `ops` and `kernels` (null: those of the CPU) must outlive
   // the object. Arenas are poisoned first.
@@ -67,7 +68,7 @@ class InProcessRanks {
   // The sum of the held-out losses of as many micro-batches as a step has; the source gets `step`.
   absl::StatusOr<double> Evaluate(int64_t step, const BatchSource& batches);
 
-  // By rank: parts of graphs that were replayed from recordings. For kSimulatedDevice.
+  // By rank: parts of graphs that were replayed from recordings. For simulated devices.
   std::vector<int64_t> NumReplays() const;
 
   // The logical weights, by state.

@@ -194,6 +194,7 @@ absl::Status Executor::Binder::BindMessage(const graph::Node& node, Instruction&
   if (node.op == "finish") return absl::OkStatus();
   TACC_ASSIGN_OR_RETURN(message->call, worker::BindMessage(node, program_.mesh, executor_.options_.rank,
                                                            executor_.states_.at(node.symbol)[slot]));
+  message->call.node = static_cast<uint32_t>(instruction.node);
   message->is_bound = true;
   return executor_.options_.collectives->Prepare(&message->call);
 }
@@ -293,6 +294,7 @@ absl::Status Executor::Binder::BindNode(const graph::Graph& graph, int index, Bo
       if (in(0).data == out(0).data) return absl::OkStatus();
       instruction.kernel = CopyKernel(Whole(in(0)), Whole(out(0)));
     } else {
+      call.node = static_cast<uint32_t>(index);
       instruction.call = std::make_unique<CollectiveCall>(std::move(call));
       TACC_RETURN_IF_ERROR(executor_.options_.collectives->Prepare(instruction.call.get()));
       instruction.kind = Instruction::Kind::kCollective;

@@ -60,8 +60,7 @@ bool Checkpointer::MakeSnapshotMemory() {
   const int64_t bytes = states_.ShardBytes();
   absl::Status status;
   if (bytes > spare_bytes_) {
-    status = absl::ResourceExhaustedError(
-        absl::StrCat(std::max<int64_t>(spare_bytes_, 0), " of its ", start_.memory_bytes, " are free"));
+    status = absl::ResourceExhaustedError(absl::StrCat("it can spare ", std::max<int64_t>(spare_bytes_, 0), " bytes"));
   } else if (auto memory = device_.AllocateHost(bytes); memory.ok()) {
     snapshot_memory_ = *std::move(memory);
   } else {

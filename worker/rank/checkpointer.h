@@ -43,7 +43,6 @@ class Checkpointer {
         events_(*events),
         failpoints_(failpoints),
         spare_bytes_(spare_bytes) {}
-  // Waits for what this rank's thread writes.
   ~Checkpointer() { JoinThread(); }
 
   // Starts a checkpoint of the states as they are after `step` updates; nothing when there is one of them or it is
@@ -57,6 +56,8 @@ class Checkpointer {
 
   // Returns when no checkpoint is under way.
   absl::Status Wait();
+  // Waits for what this rank's thread writes.
+  void JoinThread();
 
   // How this rank's part of the checkpoint under way stands; kDone also when there is none.
   enum class Progress : uint64_t { kBusy, kDone, kFailed };
@@ -80,7 +81,6 @@ class Checkpointer {
   void Write();
   void End();
   void Run(void (Checkpointer::*part)());
-  void JoinThread();
   absl::Status Commit();
 
   const StartFile& start_;

@@ -34,6 +34,7 @@ struct CollectiveCall {
   std::vector<int> members;  // Ranks, ascending, this one among them.
   int me = 0;                // This rank's index in members.
   uint32_t channel = 0;      // Messages on one channel between two ranks keep their order.
+  uint32_t node = 0;         // Its node's index in the graph, for whoever watches.
   // Empty regions (no bytes) move nothing. The entry of `me` in an exchange is a local copy; when both sides are the
   // same memory, none.
   std::vector<Region> send;
@@ -66,6 +67,12 @@ class CollectiveQueue {
 
   // Before the first Start of `call`, which must stay: takes what memory it needs.
   virtual absl::Status Prepare(const CollectiveCall* call) = 0;
+  // After the last Prepare and before the first Start, by all ranks; once. Where the ranks have not been connected, it
+  // does, and returns when all are. Unavailable: a rank did not answer in time.
+  virtual absl::Status Open() { return absl::OkStatus(); }
+  // Where Start and Wait only queue: what is queued from now on is of the program's call number `call`. Not while
+  // recording.
+  virtual absl::Status EnterCall(uint32_t /*call*/) { return absl::OkStatus(); }
   // Starts `call` on the memory that it names, behind what its device has been given to do.
   virtual absl::StatusOr<Ticket> Start(const CollectiveCall* call) = 0;
   // What the device is given to do from now on comes after the collective. Unavailable names the rank that did not

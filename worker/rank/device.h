@@ -2,6 +2,7 @@
 #define TACC_WORKER_RANK_DEVICE_H_
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -48,6 +49,10 @@ class Device {
 
   // Returns when all that has been queued is done. Errors: of the device (worker/rank/cuda/errors.h).
   virtual absl::Status Synchronize() = 0;
+  // The first error of the device in what it has done so far; waits for nothing.
+  virtual absl::Status Check() { return absl::OkStatus(); }
+  // What an exception that a kernel threw says; errors as of Synchronize, else Internal.
+  virtual absl::Status StatusOf(const std::exception& exception) const { return absl::InternalError(exception.what()); }
 
   // Of the device's memory, what this process holds: by as much less is free than when it opened the device. None where
   // the device cannot say (a CPU). Takes part of a millisecond.

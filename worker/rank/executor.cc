@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -71,10 +72,13 @@ absl::Status Executor::Annotate(const BoundGraph& graph, const Instruction& inst
                                    node.module.empty() ? "" : " @", node.module, "): ", status.message()));
 }
 
+void Executor::ShowPlace(uint32_t call_index, const Instruction& instruction, Activity activity) const {
+  if (options_.status == nullptr || (options_.collectives != nullptr && options_.collectives->is_on_device())) return;
+  options_.status->SetNode(call_index, static_cast<uint32_t>(instruction.node), activity);
+}
+
 absl::Status Executor::RunCollective(const Instruction& instruction, uint32_t call_index) {
-  if (options_.status != nullptr) {
-    options_.status->SetNode(call_index, static_cast<uint32_t>(instruction.node), Activity::kInCollective);
-  }
+  ShowPlace(call_index, instruction, Activity::kInCollective);
   if (options_.failpoints != nullptr) TACC_RETURN_IF_ERROR(options_.failpoints->Hit("in_collective"));
   switch (instruction.kind) {
     case Instruction::Kind::kCollective:
@@ -100,9 +104,7 @@ absl::Status Executor::RunInstructions(const BoundGraph& graph, size_t begin, si
   const bool is_asynchronous = options_.device->is_asynchronous();
   for (size_t i = begin; i < end; ++i) {
     const Instruction& instruction = graph.instructions[i];
-    if (options_.status != nullptr) {
-      options_.status->SetNode(call_index, static_cast<uint32_t>(instruction.node), Activity::kInNode);
-    }
+    ShowPlace(call_index, instruction, Activity::kInNode);
     if (timer_ != nullptr)
       TACC_RETURN_IF_ERROR(timer_->Begin(static_cast<int>(call_index), instruction.node, instruction.role()));
     switch (instruction.kind) {
@@ -111,7 +113,7 @@ absl::Status Executor::RunInstructions(const BoundGraph& graph, size_t begin, si
         try {
           instruction.kernel();
         } catch (const std::exception& error) {
-          return Annotate(graph, instruction, absl::InternalError(error.what()));
+          return Annotate(graph, instruction, options_.device->StatusOf(error));
         }
         break;
       case Instruction::Kind::kInput: {
@@ -151,8 +153,7 @@ absl::Status Executor::RunPart(BoundGraph& graph, Part& part, uint32_t call_inde
     if (!recording.ok()) return Annotate(graph, first, recording.status());
     part.recording = *std::move(recording);
   }
-  if (options_.status != nullptr)
-    options_.status->SetNode(call_index, static_cast<uint32_t>(first.node), Activity::kInNode);
+  ShowPlace(call_index, first, Activity::kInNode);
   if (absl::Status status = part.recording->Replay(); !status.ok()) return Annotate(graph, first, status);
   return absl::OkStatus();
 }
@@ -211,6 +212,7 @@ absl::Status Executor::RunCalls(const std::vector<BoundCall>& calls,
                               Flat(const_cast<void*>(input_places_[i]), bytes));
       }
     }
+    if (options_.collectives != nullptr) TACC_RETURN_IF_ERROR(options_.collectives->EnterCall(index));
     TACC_RETURN_IF_ERROR(RunGraph(*call.graph, index++, lane));
   }
   if (lane != nullptr) {
@@ -220,6 +222,26 @@ absl::Status Executor::RunCalls(const std::vector<BoundCall>& calls,
   }
   ++num_launched_;
   return absl::OkStatus();
+}
+
+absl::Status Executor::WarmUp() {
+  if (!options_.device->is_asynchronous()) return absl::OkStatus();
+  using Kind = Instruction::Kind;
+  // Whatever the copies of stashes that a graph is bound for: as often on every rank.
+  std::set<const graph::Graph*> seen;
+  for (const std::vector<BoundCall>* calls : {&step_, &eval_}) {
+    for (const BoundCall& call : *calls) {
+      const BoundGraph& graph = *call.graph;
+      if (!seen.insert(graph.graph).second) continue;
+      for (size_t i = 0; i < graph.instructions.size(); ++i) {
+        const Kind kind = graph.instructions[i].kind;
+        if (kind != Kind::kPost && kind != Kind::kFinish) TACC_RETURN_IF_ERROR(RunInstructions(graph, i, i + 1, 0));
+      }
+    }
+  }
+  for (auto& [name, output] : outputs_) output.has_run = false;
+  TACC_RETURN_IF_ERROR(options_.device->Synchronize());
+  return options_.collectives == nullptr ? absl::OkStatus() : options_.collectives->Check();
 }
 
 absl::Status Executor::Launch(const std::vector<std::vector<const void*>>& inputs) {

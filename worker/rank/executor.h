@@ -75,6 +75,11 @@ class Executor {
   // This rank's part of a state (of a stash: the first copy); `name` must exist.
   kernels::TensorView state(const std::string& name) const { return states_.at(name)[0]; }
 
+  // On an asynchronous device: does once, and waits for, all that the step and the evaluation do but for messages, on
+  // memory as it is; before the states have values, which are undefined then. What a device and its libraries make at
+  // first use (kernels that are loaded, connections between ranks) is made here, where no rank waits for what another
+  // would only send after it had waited too. All ranks call it. Errors: as Launch.
+  absl::Status WarmUp();
   // Starts the step's calls. inputs[m][i]: input i of micro-batch m, which may be overwritten when Launch has returned.
   // Errors: Unavailable when another rank does not answer; Internal when a kernel fails; both name the node, the latter
   // perhaps a later one. After an error states are undefined.
@@ -138,6 +143,9 @@ class Executor {
   absl::StatusOr<double> BusySeconds(const Lane& lane) const;
   absl::Status RunInstructions(const BoundGraph& graph, size_t begin, size_t end, uint32_t call_index);
   absl::Status RunCollective(const Instruction& instruction, uint32_t call_index);
+  // In the status block, where the host walks from instruction to instruction; a device that collectives are queued on
+  // shows by itself where it is.
+  void ShowPlace(uint32_t call_index, const Instruction& instruction, Activity activity) const;
   absl::Status Annotate(const BoundGraph& graph, const Instruction& instruction, const absl::Status& status) const;
 
   ExecutorOptions options_;

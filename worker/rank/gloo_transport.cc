@@ -22,7 +22,7 @@
 namespace tacc::worker {
 namespace {
 
-// How soon a rank sees that the last of the others has loaded.
+// How soon a rank sees that the last of the others is there.
 constexpr absl::Duration kPollInterval = absl::Milliseconds(20);
 
 std::chrono::milliseconds Milliseconds(absl::Duration duration) {
@@ -71,6 +71,14 @@ class TcpStoreServer : public RendezvousServer {
   int port_;
 };
 
+// Returns when all ranks have called it with this name. Throws what the store does when rank 0 has gone.
+void WaitForAllAt(c10d::Store& store, const GlooOptions& options, const std::string& name) {
+  std::vector<std::string> here;
+  for (int rank = 0; rank < options.world; ++rank) here.push_back(absl::StrCat(name, "/", rank));
+  store.set(here[options.rank], std::vector<uint8_t>{1});
+  while (!store.check(here)) absl::SleepFor(kPollInterval);
+}
+
 class GlooMessage : public Message {
  public:
   GlooMessage(c10::intrusive_ptr<c10d::Work> work, int peer, absl::Duration timeout)
@@ -118,6 +126,15 @@ class GlooTransport : public Transport {
     }
   }
 
+  absl::Status WaitForAll() override {
+    try {
+      WaitForAllAt(*store_, options_, absl::StrCat("wait/", ++num_waits_));
+      return absl::OkStatus();
+    } catch (const std::exception& error) {
+      return Failure("rank 0 did not answer", error);
+    }
+  }
+
  private:
   static at::Tensor Wrap(void* data, size_t num_bytes) {
     return at::from_blob(data, {static_cast<int64_t>(num_bytes)}, c10::TensorOptions(c10::kByte));
@@ -126,6 +143,7 @@ class GlooTransport : public Transport {
   GlooOptions options_;
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  int64_t num_waits_ = 0;
 };
 
 }  // namespace
@@ -158,10 +176,7 @@ absl::StatusOr<std::unique_ptr<Transport>> ConnectGloo(const GlooOptions& option
     auto tcp = c10::make_intrusive<c10d::TCPStore>(options.store.host, store_options);
     c10::intrusive_ptr<c10d::Store> store =
         c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("attempt", options.attempt), tcp);
-    std::vector<std::string> loaded;
-    for (int rank = 0; rank < options.world; ++rank) loaded.push_back(absl::StrCat("loaded/", rank));
-    store->set(loaded[options.rank], std::vector<uint8_t>{1});
-    while (!store->check(loaded)) absl::SleepFor(kPollInterval);
+    WaitForAllAt(*store, options, "connect");
     auto gloo_options = c10d::ProcessGroupGloo::Options::create(Milliseconds(options.timeout));
     gloo_options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname(options.advertise)};
     gloo_options->threads = 1;

@@ -35,7 +35,7 @@ struct GlooOptions {
 };
 
 // Point-to-point messages by LibTorch's c10d over Gloo's TCP transport: no copies, no threads beside Gloo's own. All
-// ranks of the attempt call it, each once it has loaded; waits without limit until all do (the coordinator knows which
+// ranks of the attempt call it, each once it is so far; waits without limit until all do (the coordinator knows which
 // of them stands still), and returns when all are connected. Unavailable: a peer or the store did not answer in time.
 absl::StatusOr<std::unique_ptr<Transport>> ConnectGloo(const GlooOptions& options);
 

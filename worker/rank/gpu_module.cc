@@ -32,6 +32,9 @@ absl::StatusOr<GpuModule*> LoadGpuModule() {
     return absl::NotFoundError(absl::StrCat("there is no CUDA module (", kModule,
                                             ") beside tacc-rank; use --device cpu, or a build with CUDA"));
   }
+  // Each of the streams on which ranks wait for each other needs a queue in hardware of its own: in a shared one the
+  // wait of one would hold up another, perhaps for good. (The most that there are; 8 if nothing is said.)
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/1);
   // LibTorch asks for its CUDA part once, and remembers: it is loaded, as what the module needs, before LibTorch is
   // used.
   void* module = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);

@@ -5,7 +5,10 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "worker/rank/collectives.h"
 #include "worker/rank/device.h"
+#include "worker/rank/status_block.h"
 
 namespace tacc::worker {
 
@@ -17,12 +20,28 @@ struct GpuOptions {
   Determinism determinism = Determinism::kAny;
 };
 
+struct RankTalkOptions {
+  Collectives* host = nullptr;    // Connected; must outlive the talk.
+  absl::Duration timeout;         // Of connecting, and of each collective or message on the GPU.
+  StatusBlock* status = nullptr;  // Shows where the GPU is; may be null.
+};
+
+// How the ranks of an attempt talk about values in the memory of their GPUs.
+struct RankTalk {
+  // For the executor, which must end before it; after Executor::Create all ranks call its Open.
+  std::unique_ptr<CollectiveQueue> queue;
+  std::string detour;  // Why it goes by way of the host; empty: it does not.
+};
+
 // libtacc_cuda.so: all of a rank that needs CUDA. A rank on a CPU never loads it.
 class GpuModule {
  public:
   virtual ~GpuModule() = default;
   // The GPU as a rank's device. Once a process. Errors: worker/rank/cuda/errors.h.
   virtual absl::StatusOr<std::unique_ptr<Device>> Open(int ordinal, const GpuOptions& options) = 0;
+  // Of the device that has been opened, which must outlive the talk. All ranks of a world of several call it, and get
+  // talks of one kind or the same error.
+  virtual absl::StatusOr<RankTalk> ChooseTalk(const RankTalkOptions& options) = 0;
   // JSON of docs/contracts.md. Errors: NotFound: the machine has no such GPU; FailedPrecondition: no driver that is new
   // enough; else the GPU does not work.
   virtual absl::StatusOr<std::string> Probe(int ordinal) = 0;
@@ -31,7 +50,8 @@ class GpuModule {
 };
 
 // Loads the module that lies beside this binary, for as long as the process lives; LibTorch's CUDA part comes with it.
-// NotFound: there is none, or not all that it needs; says what to do.
+// Sets what CUDA reads in the environment when it starts (CUDA_DEVICE_MAX_CONNECTIONS). NotFound: there is none, or not
+// all that it needs; says what to do.
 absl::StatusOr<GpuModule*> LoadGpuModule();
 
 // Whether this machine has NVIDIA's driver: without it there is no GPU to ask the module about, which takes a second to

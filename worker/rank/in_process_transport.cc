@@ -1,5 +1,6 @@
 #include "worker/rank/in_process_transport.h"
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <map>
@@ -28,6 +29,7 @@ struct Exchange {
   };
   absl::Mutex mutex;
   std::map<Key, Queue> queues ABSL_GUARDED_BY(mutex);
+  std::vector<int64_t> num_waits ABSL_GUARDED_BY(mutex);  // WaitForAll by rank.
 
   void Match(Queue& queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     while (!queue.sends.empty() && !queue.receives.empty()) {
@@ -93,6 +95,16 @@ class InProcessTransport : public Transport {
     return std::make_unique<InProcessMessage>(exchange_, entry, peer, timeout_);
   }
 
+  absl::Status WaitForAll() override {
+    absl::MutexLock lock(&exchange_->mutex);
+    const int64_t mine = ++exchange_->num_waits[rank_];
+    const auto all_are_here = [this, mine]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(exchange_->mutex) {
+      return *std::min_element(exchange_->num_waits.begin(), exchange_->num_waits.end()) >= mine;
+    };
+    exchange_->mutex.Await(absl::Condition(&all_are_here));
+    return absl::OkStatus();
+  }
+
  private:
   std::shared_ptr<Exchange> exchange_;
   int rank_;
@@ -104,6 +116,10 @@ class InProcessTransport : public Transport {
 
 std::vector<std::unique_ptr<Transport>> MakeInProcessTransports(int world, absl::Duration timeout) {
   auto exchange = std::make_shared<Exchange>();
+  {
+    absl::MutexLock lock(&exchange->mutex);
+    exchange->num_waits.resize(world);
+  }
   std::vector<std::unique_ptr<Transport>> transports;
   for (int rank = 0; rank < world; ++rank) {
     transports.push_back(std::make_unique<InProcessTransport>(exchange, rank, world, timeout));

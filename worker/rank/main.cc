@@ -143,6 +143,11 @@ int main(int argc, char** argv) {
     gpu = *std::move(opened);
     return gpu.get();
   };
+  options.choose_talk = [](const tacc::worker::RankTalkOptions& talk) -> absl::StatusOr<tacc::worker::RankTalk> {
+    absl::StatusOr<tacc::worker::GpuModule*> module = tacc::worker::LoadGpuModule();
+    if (!module.ok()) return module.status();
+    return (*module)->ChooseTalk(talk);
+  };
   const int code = tacc::worker::RunRank(options);
   std::fflush(nullptr);
   // Threads of libraries and the command reader are still there: no destructors.

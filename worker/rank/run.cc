@@ -24,11 +24,11 @@
 #include "worker/rank/commands.h"
 #include "worker/rank/device_metrics.h"
 #include "worker/rank/events.h"
+#include "worker/rank/failure_codes.h"
 #include "worker/rank/gloo_transport.h"
 #include "worker/rank/profile.h"
 #include "worker/rank/rank_trace.h"
 #include "worker/rank/runtime.h"
-#include "worker/rank/staged_collectives.h"
 #include "worker/rank/start_file.h"
 #include "worker/rank/step_timer.h"
 
@@ -40,38 +40,6 @@ using nlohmann::json;
 constexpr int64_t kMaxProgramBytes = 512 << 20;
 // Updates skipped in a row because the gradient norm was not finite, before the run gives up.
 constexpr int kMaxSkippedInARow = 10;
-
-// Of the code of a `failed` event.
-int ExitCode(const std::string& code) {
-  if (code == "bad_input") return kExitBadInput;
-  return code == "nonfinite" ? kExitNonfinite : kExitError;
-}
-
-// The code for a status of the loop.
-const char* CodeOf(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kDeadlineExceeded:
-      return "collective";
-    case absl::StatusCode::kResourceExhausted:
-      return "memory";
-    default:
-      return "internal";
-  }
-}
-
-// The same while loading, where what does not fit is the input's fault.
-const char* LoadCodeOf(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kNotFound:
-    case absl::StatusCode::kUnimplemented:
-    case absl::StatusCode::kPermissionDenied:
-      return "bad_input";
-    default:
-      return CodeOf(status);
-  }
-}
 
 class RankRun {
  public:
@@ -107,14 +75,21 @@ class RankRun {
       return Fail(failure_code_ != nullptr ? failure_code_ : CodeOf(status), std::string(status.message()));
     }
     events_.Write(stopped_ ? "stopped" : "finished", {{"step", steps_done_}});
+    // What the GPUs have sent each other has come everywhere before the first of them goes.
+    if (talk_.queue != nullptr) (void)collectives_.Barrier();
     return kExitOk;
   }
 
+  // Before the end of a process that takes nothing apart.
+  void FinishWriting() {
+    if (checkpointer_ != nullptr) checkpointer_->JoinThread();
+  }
+
  private:
-  // What a failed device leaves behind are errors of whatever was asked of it.
+  // What a failed device leaves behind are errors of whatever was asked of it. It is not waited for: it may itself wait
+  // for a rank that has gone.
   void BlameDevice(const absl::Status& status) {
-    if (failure_code_ == nullptr && device_ != nullptr && !absl::IsResourceExhausted(status) &&
-        !device_->Synchronize().ok())
+    if (failure_code_ == nullptr && device_ != nullptr && !absl::IsResourceExhausted(status) && !device_->Check().ok())
       failure_code_ = "device";
   }
 
@@ -124,7 +99,6 @@ class RankRun {
   }
 
   // --- Loading ---
-
   absl::Status LoadAndConnect() {
     TACC_RETURN_IF_ERROR(OpenStatusBlock());
     TACC_RETURN_IF_ERROR(LoadProgram());
@@ -137,7 +111,7 @@ class RankRun {
     TACC_RETURN_IF_ERROR(Bind());
     const absl::Status loaded = LoadStates();
     Now(Activity::kMeeting);
-    if (start_.world > 1) TACC_RETURN_IF_ERROR(Connect());
+    if (start_.world > 1) TACC_RETURN_IF_ERROR(transport_ == nullptr ? Connect() : transport_->WaitForAll());
     TACC_RETURN_IF_ERROR(AgreeOnStates(loaded));
     TACC_RETURN_IF_ERROR(Hit("after_load"));
     Now(Activity::kOpeningData);
@@ -189,7 +163,7 @@ class RankRun {
     return absl::OkStatus();
   }
 
-  absl::Status Bind() {
+  absl::Status OpenDevice() {
     ConfigureThreads(start_.threads);
     const absl::StatusOr<Device*> device = options_.open_device(start_);
     if (!device.ok()) {
@@ -198,16 +172,37 @@ class RankRun {
     }
     device_ = *device;
     metrics_ = std::make_unique<DeviceMetrics>(device_);
+    return absl::OkStatus();
+  }
+
+  absl::Status Bind() {
+    TACC_RETURN_IF_ERROR(OpenDevice());
+    if (!device_->is_asynchronous()) return BindProgram(&collectives_);
+    if (start_.world == 1) {
+      TACC_RETURN_IF_ERROR(BindProgram(&collectives_));
+      return executor_->WarmUp();
+    }
+    // Ranks on GPUs meet before they bind: where they run decides how they talk, and that what is bound.
+    Now(Activity::kMeeting);
+    TACC_RETURN_IF_ERROR(Connect());
+    TACC_ASSIGN_OR_RETURN(talk_, options_.choose_talk({&collectives_, timeout(), status_block_.get()}));
+    if (start_.rank == 0 && !talk_.detour.empty()) events_.Warning("shared_gpu", talk_.detour);
+    Now(Activity::kBinding);
+    const absl::Status bound = BindProgram(talk_.queue.get());
+    Now(Activity::kMeeting);
+    TACC_RETURN_IF_ERROR(AgreeOnStatus(collectives_, bound));
+    TACC_RETURN_IF_ERROR(talk_.queue->Open());
+    Now(Activity::kBinding);
+    return executor_->WarmUp();
+  }
+
+  absl::Status BindProgram(CollectiveQueue* collectives) {
     ExecutorOptions executor;
     executor.program = &program_;
     executor.rank = start_.rank;
     executor.device = device_;
     executor.aliases = options_.aliases;
-    executor.collectives = &collectives_;
-    if (device_->is_asynchronous()) {
-      staged_ = std::make_unique<StagedCollectives>(device_, &collectives_);
-      executor.collectives = staged_.get();
-    }
+    executor.collectives = collectives;
     executor.status = status_block_.get();
     executor.failpoints = options_.failpoints;
     if (program_.level == graph::Level::kPlanned) {
@@ -233,8 +228,10 @@ class RankRun {
     return absl::OkStatus();
   }
 
-  // Memory that this rank may take beside its libraries and its program.
+  // Memory of the host that this rank may take beside its libraries and its program.
   int64_t SpareBytes() const {
+    // All ranks may be on this machine; half of what it has is left to others.
+    if (device_->is_asynchronous()) return ThisMachine().available_memory_bytes / 2 / start_.world;
     if (start_.memory_bytes == 0) return std::numeric_limits<int64_t>::max();
     // Nothing has touched the arena yet.
     const int64_t planned = arena_ == nullptr ? 0 : program_.arena_bytes + program_.workspace_bytes;
@@ -547,8 +544,8 @@ class RankRun {
   std::unique_ptr<RendezvousServer> server_;
   std::unique_ptr<Transport> transport_;
   Collectives collectives_;
-  std::unique_ptr<StagedCollectives> staged_;  // On an asynchronous device.
   std::unique_ptr<Arena> arena_;
+  RankTalk talk_;  // Of ranks on asynchronous devices.
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<StepTimer> timer_;
   std::unique_ptr<RankTrace> trace_;
@@ -591,7 +588,13 @@ int RunRank(const RunOptions& options) {
   }
   // Outlives the run by design: its thread may be in read() until the process ends.
   CommandReader commands(options.command_fd, &events, [] { _exit(kExitError); });
-  return RankRun(options, *std::move(start), &events, &commands).Run();
+  auto run = std::make_unique<RankRun>(options, *std::move(start), &events, &commands);
+  const int code = run->Run();
+  if (code == kExitOk) return code;
+  // Nothing is taken apart that may wait for a GPU that has failed or a rank that has gone: the process ends.
+  run->FinishWriting();
+  (void)run.release();
+  return code;
 }
 
 }  // namespace tacc::worker

@@ -10,6 +10,7 @@
 #include "worker/rank/c10_allocator.h"
 #include "worker/rank/device.h"
 #include "worker/rank/executor.h"
+#include "worker/rank/gpu_module.h"
 #include "worker/rank/start_file.h"
 
 namespace tacc::worker {
@@ -28,6 +29,8 @@ struct RunOptions {
   std::string trace_path;    // Where the trace of a step goes; empty: as the start file says.
   // The device that the start file names; outlives the run.
   std::function<absl::StatusOr<Device*>(const StartFile&)> open_device;
+  // How ranks talk that have opened an asynchronous one (GpuModule::ChooseTalk).
+  std::function<absl::StatusOr<RankTalk>(const RankTalkOptions&)> choose_talk;
   AliasFunction aliases;
   const graph::OpTable* ops = nullptr;
   // Refuses a program that a rank could not run safely (graph::Verify).

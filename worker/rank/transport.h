@@ -30,6 +30,8 @@ class Transport {
   // `num_bytes` > 0, `peer` != rank().
   virtual absl::StatusOr<std::unique_ptr<Message>> Send(int peer, uint32_t tag, const void* data, size_t num_bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<Message>> Receive(int peer, uint32_t tag, void* data, size_t num_bytes) = 0;
+  // Returns when all ranks have called it as often; waits without limit.
+  virtual absl::Status WaitForAll() = 0;
 };
 
 }  // namespace tacc::worker

@@ -14,6 +14,7 @@
 #include "worker/rank/cuda/cuda_allocator.h"
 #include "worker/rank/cuda/errors.h"
 #include "worker/rank/cuda/exceptions.h"
+#include "worker/rank/cuda/runs.h"
 
 namespace tacc::worker {
 namespace {
@@ -106,9 +107,7 @@ CudaDevice::~CudaDevice() {
   if (compute_ != nullptr) (void)cudaStreamDestroy(compute_);
 }
 
-void CudaDevice::Keep(int cuda_error, const char* what) {
-  if (cuda_error != cudaSuccess && status_.ok()) status_ = CudaStatus(cuda_error, what, ordinal_);
-}
+void CudaDevice::Keep(int cuda_error, const char* what) { status_.Update(CudaStatus(cuda_error, what, ordinal_)); }
 
 absl::Status CudaDevice::Check(int cuda_error, const char* what) {
   Keep(cuda_error, what);
@@ -120,7 +119,6 @@ absl::StatusOr<std::unique_ptr<Arena>> CudaDevice::Allocate(int64_t arena_bytes,
   const size_t total = static_cast<size_t>(Arena::TotalBytes(arena_bytes, workspace_bytes));
   void* data = nullptr;
   if (const cudaError_t error = cudaMalloc(&data, total); error != cudaSuccess) {
-    (void)cudaGetLastError();
     size_t free = 0, of = 0;
     (void)cudaMemGetInfo(&free, &of);
     return CudaStatus(error, absl::StrCat(what, " of ", total, " bytes; ", free, " of the GPU's ", of, " are free"),
@@ -142,7 +140,7 @@ absl::StatusOr<std::unique_ptr<Arena>> CudaDevice::CreateArena(int64_t arena_byt
 }
 
 absl::StatusOr<std::unique_ptr<Arena>> CudaDevice::AllocateDevice(int64_t num_bytes) {
-  return Allocate(num_bytes, 0, "memory for batches and tables");
+  return Allocate(num_bytes, 0, "memory beside the program's");
 }
 
 absl::StatusOr<std::unique_ptr<Arena>> CudaDevice::AllocateHost(int64_t num_bytes) {
@@ -156,38 +154,30 @@ absl::StatusOr<std::unique_ptr<Arena>> CudaDevice::AllocateHost(int64_t num_byte
 
 void CudaDevice::CopyOn(kernels::cuda::Stream stream, const Region& from, const Region& to) {
   const int64_t bytes = from.bytes();
-  if (bytes == 0 || (from.data == to.data && from.stride_bytes == to.stride_bytes)) return;
+  if (bytes == 0) return;
   if (from.IsContiguous() && to.IsContiguous()) {
     Keep(cudaMemcpyAsync(to.data, from.data, static_cast<size_t>(bytes), cudaMemcpyDefault, stream), "a copy");
     return;
   }
-  // A side that is contiguous is cut as the other; two that are cut otherwise go one run of the longer at a time.
-  const auto pitch = [](const Region& region, int64_t width) {
-    return static_cast<size_t>(region.IsContiguous() ? width : region.stride_bytes);
+  // The dense side is cut as the other.
+  const Region& cut = from.IsContiguous() ? to : from;
+  const auto pitch = [&](const Region& region) {
+    return static_cast<size_t>(region.IsContiguous() ? cut.run_bytes : region.stride_bytes);
   };
-  const auto copy = [&](const Region& a, const Region& b, int64_t width) {
-    Keep(cudaMemcpy2DAsync(b.data, pitch(b, width), a.data, pitch(a, width), static_cast<size_t>(width),
-                           static_cast<size_t>(a.bytes() / width), cudaMemcpyDefault, stream),
-         "a strided copy");
-  };
-  if (from.IsContiguous() || to.IsContiguous() || from.run_bytes == to.run_bytes)
-    return copy(from, to, from.IsContiguous() ? to.run_bytes : from.run_bytes);
-  const Region& longer = from.run_bytes > to.run_bytes ? from : to;
-  const Region& shorter = from.run_bytes > to.run_bytes ? to : from;
-  if (longer.run_bytes % shorter.run_bytes != 0) {
-    status_.Update(absl::InternalError(
-        absl::StrCat("a copy between runs of ", from.run_bytes, " and of ", to.run_bytes, " bytes")));
-    return;
-  }
-  const int64_t runs = longer.run_bytes / shorter.run_bytes;
-  for (int64_t i = 0; i < longer.runs; ++i) {
-    const Region whole = Flat(longer.data + i * longer.stride_bytes, longer.run_bytes);
-    const Region cut{shorter.data + i * runs * shorter.stride_bytes, runs, shorter.run_bytes, shorter.stride_bytes};
-    &longer == &from ? copy(whole, cut, shorter.run_bytes) : copy(cut, whole, shorter.run_bytes);
-  }
+  Keep(cudaMemcpy2DAsync(to.data, pitch(to), from.data, pitch(from), static_cast<size_t>(cut.run_bytes),
+                         static_cast<size_t>(cut.runs), cudaMemcpyDefault, stream),
+       "a strided copy");
 }
 
-void CudaDevice::Copy(const Region& from, const Region& to) { CopyOn(compute_, from, to); }
+void CudaDevice::Copy(const Region& from, const Region& to) {
+  if (from.bytes() == 0 || from.data == to.data) return;
+  if (from.IsContiguous() && to.IsContiguous()) return CopyOn(compute_, from, to);
+  try {
+    kernels::cuda::CopyRuns(RunsOf(from), 0, RunsOf(to), 0, from.bytes());
+  } catch (const std::exception& exception) {
+    status_.Update(StatusOf(exception));
+  }
+}
 
 void CudaDevice::Clear(const Region& region) {
   if (region.bytes() == 0) return;
@@ -214,6 +204,12 @@ void CudaDevice::UploadAhead(const void* host, const Region& to) {
 
 absl::Status CudaDevice::Synchronize() { return Check(cudaStreamSynchronize(compute_), "the work on the GPU"); }
 
+absl::Status CudaDevice::Check() { return Check(cudaStreamQuery(compute_), "the work on the GPU"); }
+
+absl::Status CudaDevice::StatusOf(const std::exception& exception) const {
+  return StatusOfException(exception, ordinal_);
+}
+
 std::optional<int64_t> CudaDevice::MemoryUsedBytes() {
   const std::optional<int64_t> free = FreeBytes();
   if (!free.has_value() || !free_at_open_.has_value() || *free > *free_at_open_) return std::nullopt;
@@ -236,7 +232,11 @@ absl::StatusOr<std::unique_ptr<Device::Recording>> CudaDevice::Record(const std:
   const cudaError_t ended = cudaStreamEndCapture(compute_, &graph);
   status.Update(CudaStatus(ended, "recording", ordinal_));
   cudaGraphExec_t executable = nullptr;
-  if (status.ok()) status = CudaStatus(cudaGraphInstantiate(&executable, graph, 0), "making a graph", ordinal_);
+  // A collective's kernels go before others as on their own stream, not as on the one that the graph is queued on.
+  if (status.ok()) {
+    status = CudaStatus(cudaGraphInstantiate(&executable, graph, cudaGraphInstantiateFlagUseNodePriority),
+                        "making a graph", ordinal_);
+  }
   if (graph != nullptr) (void)cudaGraphDestroy(graph);
   TACC_RETURN_IF_ERROR(status);
   return std::make_unique<GraphRecording>(this, executable);

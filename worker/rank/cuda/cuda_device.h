@@ -24,6 +24,10 @@ class CudaDevice : public Device {
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Open(int ordinal, const GpuOptions& options);
   ~CudaDevice() override;
 
+  int ordinal() const { return ordinal_; }
+  // The queue.
+  kernels::cuda::Stream compute() const { return compute_; }
+
   bool is_asynchronous() const override { return true; }
   const KernelTable& kernels() const override { return kernels_; }
   absl::StatusOr<std::unique_ptr<Arena>> CreateArena(int64_t arena_bytes, int64_t workspace_bytes) override;
@@ -35,6 +39,8 @@ class CudaDevice : public Device {
   void Download(const Region& from, void* host) override;
   void UploadAhead(const void* host, const Region& to) override;
   absl::Status Synchronize() override;
+  absl::Status Check() override;
+  absl::Status StatusOf(const std::exception& exception) const override;
   // Counts what other processes took of the GPU meanwhile too; not the context, which comes first.
   std::optional<int64_t> MemoryUsedBytes() override;
   absl::StatusOr<std::unique_ptr<Mark>> CreateMark() override;
@@ -50,7 +56,7 @@ class CudaDevice : public Device {
   // Keeps the first error of calls that return none, for the next one that does.
   void Keep(int cuda_error, const char* what);
   absl::Status Check(int cuda_error, const char* what);
-  // On a stream, between device memory or host memory, as CUDA finds out.
+  // On a stream, between host memory and a region, or regions, of which one is contiguous, as CUDA finds out.
   void CopyOn(kernels::cuda::Stream stream, const Region& from, const Region& to);
 
   const int ordinal_;

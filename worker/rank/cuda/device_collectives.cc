@@ -69,8 +69,8 @@ std::vector<CollectiveCall> StepsOfAllReduce(const CollectiveCall& call, int64_t
 
 }  // namespace
 
-DeviceCollectives::DeviceCollectives(Communication* communication, int64_t staging_bytes)
-    : communication_(*communication), max_staging_bytes_(staging_bytes) {}
+DeviceCollectives::DeviceCollectives(std::unique_ptr<Communication> communication, int64_t staging_bytes)
+    : communication_(std::move(communication)), max_staging_bytes_(staging_bytes) {}
 
 int64_t DeviceCollectives::ChunkBytes(size_t num_members) const {
   return std::max(max_staging_bytes_ / NumSlots(num_members) / kSlotAlignment * kSlotAlignment, kSlotAlignment);
@@ -85,7 +85,7 @@ int64_t DeviceCollectives::SlotBytes(const CollectiveCall& call) const {
 }
 
 absl::Status DeviceCollectives::Prepare(const CollectiveCall* call) {
-  if (is_connected_) return absl::FailedPreconditionError("a collective is prepared after the ranks are connected");
+  if (is_open_) return absl::FailedPreconditionError("a collective is prepared after the ranks are connected");
   if (tickets_.count(call) > 0) return absl::OkStatus();
   Prepared prepared;
   prepared.call = call;
@@ -93,13 +93,13 @@ absl::Status DeviceCollectives::Prepare(const CollectiveCall* call) {
     const Region& region = call->kind == Kind::kSend ? call->send[0] : call->receive[0];
     if (!region.IsContiguous()) return absl::InternalError("a message between stages is not contiguous");
     const int peer = call->members[0];
-    const int me = communication_.rank();
+    const int me = communication_->rank();
     TACC_ASSIGN_OR_RETURN(prepared.stream, call->kind == Kind::kSend
-                                               ? communication_.MessageStream(call->channel, me, peer)
-                                               : communication_.MessageStream(call->channel, peer, me));
+                                               ? communication_->MessageStream(call->channel, me, peer)
+                                               : communication_->MessageStream(call->channel, peer, me));
     prepared.steps = {*call};
   } else {
-    TACC_ASSIGN_OR_RETURN(prepared.stream, communication_.CollectiveStream());
+    TACC_ASSIGN_OR_RETURN(prepared.stream, communication_->CollectiveStream());
     if (call->kind == Kind::kAllReduce) {
       prepared.steps = StepsOfAllReduce(*call, ChunkBytes(call->members.size()));
     } else {
@@ -114,21 +114,21 @@ absl::Status DeviceCollectives::Prepare(const CollectiveCall* call) {
   return absl::OkStatus();
 }
 
-absl::Status DeviceCollectives::Connect() {
+absl::Status DeviceCollectives::Open() {
   if (needed_bytes_ > 0) {
-    TACC_ASSIGN_OR_RETURN(staging_, communication_.AllocateStaging(needed_bytes_));
+    TACC_ASSIGN_OR_RETURN(staging_, communication_->AllocateStaging(needed_bytes_));
   }
-  TACC_RETURN_IF_ERROR(communication_.Connect());
-  is_connected_ = true;
+  TACC_RETURN_IF_ERROR(communication_->Connect());
+  is_open_ = true;
   return absl::OkStatus();
 }
 
 absl::StatusOr<DeviceCollectives::Ticket> DeviceCollectives::Start(const CollectiveCall* call) {
   const auto it = tickets_.find(call);
-  if (it == tickets_.end() || !is_connected_)
+  if (it == tickets_.end() || !is_open_)
     return absl::InternalError(
         "a collective was started that has not been prepared, or before the ranks are connected");
-  TACC_RETURN_IF_ERROR(communication_.Check());
+  TACC_RETURN_IF_ERROR(communication_->Check());
   TACC_RETURN_IF_ERROR(Queue(prepared_[it->second]));
   return it->second;
 }
@@ -136,7 +136,7 @@ absl::StatusOr<DeviceCollectives::Ticket> DeviceCollectives::Start(const Collect
 absl::Status DeviceCollectives::Wait(Ticket ticket) {
   if (ticket < 0 || ticket >= static_cast<Ticket>(prepared_.size()))
     return absl::InternalError("a collective was waited for that has not been started");
-  TACC_RETURN_IF_ERROR(communication_.Check());
+  TACC_RETURN_IF_ERROR(communication_->Check());
   return prepared_[ticket].end->LetComputeFollow();
 }
 

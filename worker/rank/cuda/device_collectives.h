@@ -87,6 +87,8 @@ class Communication {
   // Connects the queues that have been asked for. All ranks call it; returns when all are connected. Unavailable: a
   // rank did not answer in time.
   virtual absl::Status Connect() = 0;
+  // Queued on compute: what follows is of the program's call number `call`; as BeginCall, for whoever watches.
+  virtual absl::Status EnterCall(uint32_t call) = 0;
   // The first error since: Unavailable names the ranks of the call that was not answered in time.
   virtual absl::Status Check() = 0;
 };
@@ -102,23 +104,23 @@ class DeviceCollectives : public CollectiveQueue {
   // For strided regions and sums, of the device's memory: part of the reserve beside a plan.
   static constexpr int64_t kStagingBytes = 64 << 20;
 
-  // `communication` must outlive the object; `staging_bytes` is the most that is taken and the same on all ranks.
-  explicit DeviceCollectives(Communication* communication, int64_t staging_bytes = kStagingBytes);
+  // `staging_bytes` is the most that is taken and the same on all ranks.
+  explicit DeviceCollectives(std::unique_ptr<Communication> communication, int64_t staging_bytes = kStagingBytes);
 
   absl::Status Prepare(const CollectiveCall* call) override;
-  // After the last Prepare and before the first Start, by all ranks: takes the staging, as much as the calls need, and
-  // connects the ranks.
-  absl::Status Connect();
+  // Takes the staging, as much as the calls need, and connects the ranks.
+  absl::Status Open() override;
+  absl::Status EnterCall(uint32_t call) override { return communication_->EnterCall(call); }
 
   // None of these waits for the device.
   absl::StatusOr<Ticket> Start(const CollectiveCall* call) override;
   absl::Status Wait(Ticket ticket) override;
   absl::Status Finish(const CollectiveCall& call, Ticket ticket) override;
   absl::Status Run(const CollectiveCall& call) override;
-  absl::Status Check() override { return communication_.Check(); }
+  absl::Status Check() override { return communication_->Check(); }
   bool is_on_device() const override { return true; }
 
-  // Taken by Connect.
+  // Taken by Open.
   int64_t staging_bytes() const { return staging_ == nullptr ? 0 : staging_->arena_bytes(); }
 
  private:
@@ -138,10 +140,10 @@ class DeviceCollectives : public CollectiveQueue {
   absl::Status QueueExchange(const CollectiveCall& call, CommunicationStream& stream);
   absl::Status QueueReduceScatter(const CollectiveCall& call, CommunicationStream& stream);
 
-  Communication& communication_;
+  const std::unique_ptr<Communication> communication_;  // Goes last, its streams with it.
   const int64_t max_staging_bytes_;
   int64_t needed_bytes_ = 0;
-  bool is_connected_ = false;
+  bool is_open_ = false;
   std::unique_ptr<Arena> staging_;
   std::vector<Prepared> prepared_;  // A call's ticket is its index.
   std::map<const CollectiveCall*, Ticket> tickets_;

@@ -34,9 +34,10 @@ void RunRanks(int world, Slow slow, int64_t staging_bytes, const std::function<v
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world; ++rank) {
     threads.emplace_back([&, rank] {
-      SimulatedCommunication communication(transports[rank].get(), slow);
-      DeviceCollectives collectives(&communication, staging_bytes);
-      body({rank, *transports[rank], communication, collectives});
+      auto communication = std::make_unique<SimulatedCommunication>(transports[rank].get(), slow);
+      SimulatedCommunication& queues = *communication;
+      DeviceCollectives collectives(std::move(communication), staging_bytes);
+      body({rank, *transports[rank], queues, collectives});
       ended.arrive_and_wait();
     });
   }
@@ -50,7 +51,7 @@ TEST_P(DeviceCollectiveTexts, MoveAndAddWhatTheTypesSay) {
     CollectiveCase(GetParam()).Check([slow](int world, const std::function<void(RankUnderTest)>& body) {
       // Large tensors take several rounds.
       RunRanks(world, slow, 4 << 20, [&](Rank rank) {
-        body({rank.rank, rank.collectives, [&] { return rank.collectives.Connect(); },
+        body({rank.rank, rank.collectives, [&] { return rank.collectives.Open(); },
               [&] { return rank.communication.Synchronize(); }});
       });
     });
@@ -157,7 +158,7 @@ void ExpectAsOnCpu(int world, int64_t staging_bytes, const std::function<Bound(i
         ASSERT_EQ(host.Barrier(), absl::OkStatus());
       }
       ASSERT_EQ(rank.collectives.Prepare(&got.call), absl::OkStatus());
-      ASSERT_EQ(rank.collectives.Connect(), absl::OkStatus());
+      ASSERT_EQ(rank.collectives.Open(), absl::OkStatus());
       EXPECT_LE(rank.collectives.staging_bytes(), staging_bytes);
       ASSERT_EQ(rank.collectives.Run(got.call), absl::OkStatus());
       ASSERT_EQ(rank.communication.Synchronize(), absl::OkStatus());
@@ -230,7 +231,7 @@ TEST(DeviceCollectives, FollowComputeAndAreFollowedByIt) {
         calls[i].receive = {Flat(&out[i], 4)};
         ASSERT_EQ(rank.collectives.Prepare(&calls[i]), absl::OkStatus());
       }
-      ASSERT_EQ(rank.collectives.Connect(), absl::OkStatus());
+      ASSERT_EQ(rank.collectives.Open(), absl::OkStatus());
       const int num_allocations = rank.communication.num_allocations();
       for (int step = 0; step < 2; ++step) {
         std::vector<CollectiveQueue::Ticket> tickets;
@@ -284,7 +285,7 @@ TEST(DeviceCollectives, MessagesTravelBesideEverythingElse) {
           ASSERT_EQ(rank.collectives.Prepare(call), absl::OkStatus());
         }
       }
-      ASSERT_EQ(rank.collectives.Connect(), absl::OkStatus());
+      ASSERT_EQ(rank.collectives.Open(), absl::OkStatus());
       const std::vector<int> order = rank.rank == 0 ? std::vector<int>{0, 1} : std::vector<int>{1, 0};
       std::vector<CollectiveQueue::Ticket> sent(2), received(2);
       for (int c : order) sent[c] = *rank.collectives.Start(&sends[c]);
@@ -301,12 +302,50 @@ TEST(DeviceCollectives, MessagesTravelBesideEverythingElse) {
   }
 }
 
+// A recording holds whole collectives, and gives what they give, any number of times.
+TEST(DeviceCollectives, AreRecorded) {
+  RunRanks(2, Slow::kCommunication, 1 << 20, [](Rank rank) {
+    float in = 0, out = 0, read = 0;
+    CollectiveCall call;
+    call.kind = Kind::kAllReduce;
+    call.members = {0, 1};
+    call.me = rank.rank;
+    call.send = {Flat(&in, 4)};
+    call.receive = {Flat(&out, 4)};
+    ASSERT_EQ(rank.collectives.Prepare(&call), absl::OkStatus());
+    ASSERT_EQ(rank.collectives.Open(), absl::OkStatus());
+    const auto start = [&] { return rank.collectives.Start(&call).status(); };
+    EXPECT_EQ(rank.communication.Record(start).status().message(),
+              "compute does not follow a queue at the recording's end");
+    const auto ticket = rank.collectives.Start(&call);
+    ASSERT_TRUE(ticket.ok());
+    EXPECT_EQ(rank.communication.Record([&] { return rank.collectives.Wait(*ticket); }).status().message(),
+              "a wait across the end of a recording");
+    ASSERT_EQ(rank.collectives.Wait(*ticket), absl::OkStatus());
+
+    const auto recording = rank.communication.Record([&]() -> absl::Status {
+      rank.communication.Compute([&] { in += static_cast<float>(rank.rank + 1); });
+      absl::Status status = rank.collectives.Run(call);
+      rank.communication.Compute([&] { read = out; });
+      return status;
+    });
+    ASSERT_TRUE(recording.ok()) << recording.status();
+    ASSERT_EQ(rank.communication.Synchronize(), absl::OkStatus());
+    EXPECT_EQ(read, 0);
+    for (int i = 0; i < 2; ++i) (*recording)();
+    ASSERT_EQ(rank.communication.Synchronize(), absl::OkStatus());
+    EXPECT_EQ(read, 6);
+    EXPECT_EQ(rank.communication.num_begun(), 3);
+    EXPECT_EQ(rank.communication.num_ended(), 3);
+  });
+}
+
 TEST(DeviceCollectives, ErrorsAreSaidAtTheNextCall) {
   RunRanks(1, Slow::kCompute, 1 << 20, [](Rank rank) {
     Bound bound = MakeAllReduce(0, 1, 10, DType::kF32, DType::kF32);
     ASSERT_EQ(rank.collectives.Prepare(&bound.call), absl::OkStatus());
     EXPECT_EQ(rank.collectives.Start(&bound.call).status().code(), absl::StatusCode::kInternal);  // Not connected.
-    ASSERT_EQ(rank.collectives.Connect(), absl::OkStatus());
+    ASSERT_EQ(rank.collectives.Open(), absl::OkStatus());
     const CollectiveCall other = bound.call;
     EXPECT_EQ(rank.collectives.Start(&other).status().code(), absl::StatusCode::kInternal);  // Not prepared.
     EXPECT_EQ(rank.collectives.Prepare(&other).code(), absl::StatusCode::kFailedPrecondition);

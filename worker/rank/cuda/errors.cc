@@ -91,6 +91,8 @@ CudaFault FaultOf(int cuda_error) {
 }
 
 absl::Status CudaStatus(int cuda_error, absl::string_view what, int device) {
+  if (cuda_error == cudaSuccess) return absl::OkStatus();
+  (void)cudaGetLastError();
   const CudaFault fault = FaultOf(cuda_error);
   if (fault == CudaFault::kNone) return absl::OkStatus();
   const Advice advice = AdviceFor(fault);

@@ -22,8 +22,9 @@ enum class CudaFault {
 CudaFault FaultOf(int cuda_error);
 
 // Ok for cudaSuccess; else what was being done (`what`), on which device, CUDA's name and text for the error, and what
-// to do. Codes: ResourceExhausted (kOutOfMemory), Aborted (kSticky), Unavailable (kLostDevice), FailedPrecondition
-// (kNoDriver), Internal (kOther).
+// to do. Takes the error off this thread, where the next launch would find it; what a lost context leaves stays. Codes:
+// ResourceExhausted (kOutOfMemory), Aborted (kSticky), Unavailable (kLostDevice), FailedPrecondition (kNoDriver),
+// Internal (kOther).
 absl::Status CudaStatus(int cuda_error, absl::string_view what, int device);
 
 // The inverse, for a status of CudaStatus.

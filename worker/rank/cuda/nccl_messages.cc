@@ -4,12 +4,10 @@
 #include <nccl.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <exception>
 #include <functional>
 #include <map>
-#include <new>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -18,78 +16,48 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "graph/ir/status_macros.h"
 #include "kernels/cuda/collective.h"
+#include "worker/rank/cuda/call_watch.h"
 #include "worker/rank/cuda/errors.h"
+#include "worker/rank/cuda/resources.h"
+#include "worker/rank/cuda/runs.h"
 
 namespace tacc::worker {
 namespace {
 
 using kernels::cuda::Progress;
 
+// NCCL takes tens of microseconds for a group, less than a sleep; what takes longer is slept for.
+constexpr absl::Duration kSpin = absl::Microseconds(300);
 constexpr absl::Duration kPollInterval = absl::Microseconds(50);
-constexpr absl::Duration kWatchInterval = absl::Milliseconds(100);
 // How long a rank that ends waits for the others to have taken what it sent.
 constexpr absl::Duration kFinalizeTimeout = absl::Seconds(10);
 constexpr int64_t kGreetingBytes = 64;
 // A channel's communicator moves one message at a time beside everything else: it need not fill the GPU.
 constexpr int kMaxMessageBlocks = 4;
+// Of so many every one may be waiting for another rank at once, and leaves room on the GPU and in its hardware queues.
+constexpr size_t kMaxChannels = 24;
 constexpr size_t kIdWords = sizeof(ncclUniqueId) / sizeof(uint64_t);
-
-#define TACC_RETURN_IF_CUDA_ERROR(call, what, gpu) TACC_RETURN_IF_ERROR(CudaStatus(static_cast<int>(call), what, gpu))
 
 // Channel, sender, receiver; of collectives {-1, -1, -1}. In its order ranks connect.
 using StreamKey = std::tuple<int64_t, int, int>;
 const StreamKey kCollectiveKey = {-1, -1, -1};
 
-std::string Ranks(const std::vector<int>& ranks) {
-  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", "));
-}
-
-const char* Name(CollectiveCall::Kind kind) {
-  switch (kind) {
-    case CollectiveCall::Kind::kExchange:
-      return "an exchange with ";
-    case CollectiveCall::Kind::kReduceScatter:
-      return "a reduce-scatter with ";
-    case CollectiveCall::Kind::kAllReduce:
-      return "an all-reduce with ";
-    case CollectiveCall::Kind::kSend:
-      return "a message to ";
-    case CollectiveCall::Kind::kReceive:
-      return "a message from ";
-  }
-  return "";
-}
-
-kernels::cuda::Runs RunsOf(const Region& region) {
-  return {region.data, region.run_bytes, region.IsContiguous() ? region.run_bytes : region.stride_bytes};
-}
-
 class NcclCommunication;
 
-// A CUDA event without a time.
-class Event {
- public:
-  Event() = default;
-  ~Event() {
-    // Fails only when the context is lost, which has been said.
-    if (event_ != nullptr) (void)cudaEventDestroy(event_);
+// Queues kernels of ours on a stream.
+absl::Status QueueOn(cudaStream_t stream, int gpu, const std::function<void()>& kernels) {
+  const kernels::cuda::StreamScope scope(stream);
+  try {
+    kernels();
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat("cuda:", gpu, ": ", error.what()));
   }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  absl::Status Create(int gpu) {
-    TACC_RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "an event", gpu);
-    return absl::OkStatus();
-  }
-  cudaEvent_t get() const { return event_; }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
+  return absl::OkStatus();
+}
 
 // A CUDA stream with a communicator of `ranks`, ascending or {sender, receiver}.
 class NcclStream : public CommunicationStream, public GroupedMessages {
@@ -116,8 +84,11 @@ class NcclStream : public CommunicationStream, public GroupedMessages {
   absl::Status BeginCall(const CollectiveCall* call) override;
   absl::Status EndCall() override;
 
-  // For the watching thread, with the owner's mutex held. Ok, or why the communicators must be aborted.
-  absl::Status Watch(absl::Time now);
+  // Returns when all that has been queued here is done.
+  absl::Status WaitUntilIdle();
+  Progress* progress() const { return progress_.host(); }
+  // With the owner's mutex held: the error that NCCL reports.
+  absl::Status CheckNccl() const;
   // Takes the communicator away, with the owner's mutex held.
   ncclComm_t Take() { return std::exchange(communicator_, nullptr); }
 
@@ -142,8 +113,9 @@ class NcclStream : public CommunicationStream, public GroupedMessages {
   };
 
   absl::Status Add(int peer, void* data, int64_t bytes, bool is_send);
-  // Runs kernels on this stream.
   absl::Status Queue(const std::function<void()>& kernels);
+  // With the owner's mutex held: the communicator is there; else why not.
+  absl::Status CheckConnected() const;
   // Returns when NCCL has done on the host what it was asked for; `what` and `peers` name it in errors.
   absl::Status WaitUntilReady(const char* what);
   absl::Status NcclError(ncclResult_t result, const std::string& what) const;
@@ -156,19 +128,13 @@ class NcclStream : public CommunicationStream, public GroupedMessages {
   ncclComm_t communicator_ = nullptr;  // Guarded by the owner's mutex.
   bool is_in_group_ = false;
   std::vector<Entry> group_;
-  Progress* progress_ = nullptr;            // On the host;
-  Progress* progress_on_device_ = nullptr;  // the same memory.
-  // Calls by their numbers, in words; guarded by the owner's mutex.
-  std::map<const CollectiveCall*, uint64_t> numbers_;
-  std::vector<std::string> calls_;
-  // The watching thread's: when it saw the counts change last.
-  uint64_t seen_begun_ = 0, seen_ended_ = 0;
-  absl::Time seen_ = absl::InfiniteFuture();
+  SharedWords<Progress> progress_;
 };
 
 class NcclCommunication : public Communication {
  public:
-  explicit NcclCommunication(const NcclOptions& options) : options_(options) {}
+  explicit NcclCommunication(const NcclOptions& options)
+      : options_(options), watch_(options.host->rank(), options.timeout) {}
   ~NcclCommunication() override;
 
   int rank() const override { return options_.host->rank(); }
@@ -176,33 +142,32 @@ class NcclCommunication : public Communication {
   absl::StatusOr<CommunicationStream*> CollectiveStream() override;
   absl::StatusOr<CommunicationStream*> MessageStream(uint32_t channel, int from, int to) override;
   absl::Status Connect() override;
-  absl::Status Check() override {
-    absl::MutexLock lock(&mutex_);
-    return error_;
-  }
+  absl::Status EnterCall(uint32_t call) override;
+  absl::Status Check() override { return watch_.Check(); }
 
   const NcclOptions& options() const { return options_; }
   absl::Mutex& mutex() ABSL_LOCK_RETURNED(mutex_) { return mutex_; }
-  const absl::Status& error() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return error_; }
+  // Of the call, as it is queued now.
+  uint32_t NumberOf(const CollectiveCall& call) { return watch_.NumberOf(call, current_call_); }
 
  private:
   absl::StatusOr<NcclStream*> FindStream(const StreamKey& key, std::vector<int> ranks);
   absl::StatusOr<std::map<StreamKey, ncclUniqueId>> ExchangeIds();
-  void Loop();
-  void Abort(const absl::Status& error);
+  absl::Status CheckNccl();
+  void Abort();
 
   const NcclOptions options_;
-  absl::Mutex mutex_;
-  absl::Status error_ ABSL_GUARDED_BY(mutex_);
-  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Mutex mutex_;                                         // Of the communicators.
   std::map<StreamKey, std::unique_ptr<NcclStream>> streams_;  // Changed before Connect only.
   std::unique_ptr<Arena> greeting_;                           // Sent and received once by each channel.
-  std::thread watcher_;
+  SharedWords<uint32_t> place_;
+  uint32_t current_call_ = 0;
+  bool is_connected_ = false;
+  CallWatch watch_;  // Ends first.
 };
 
 NcclStream::~NcclStream() {
-  // What fails here has failed before, and been said.
-  if (progress_ != nullptr) (void)cudaFreeHost(progress_);
+  // Fails only where the context is lost, which has been said then.
   if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
 }
 
@@ -214,14 +179,7 @@ absl::Status NcclStream::Create() {
   TACC_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, highest),
                             "a stream for the talk between ranks", gpu);
   TACC_RETURN_IF_ERROR(followed_.Create(gpu));
-  void* progress = nullptr;
-  TACC_RETURN_IF_CUDA_ERROR(cudaHostAlloc(&progress, sizeof(Progress), cudaHostAllocMapped | cudaHostAllocPortable),
-                            "pinned host memory", gpu);
-  progress_ = new (progress) Progress();
-  void* on_device = nullptr;
-  TACC_RETURN_IF_CUDA_ERROR(cudaHostGetDevicePointer(&on_device, progress, 0), "the GPU's address of host memory", gpu);
-  progress_on_device_ = static_cast<Progress*>(on_device);
-  return absl::OkStatus();
+  return progress_.Create(gpu);
 }
 
 std::vector<int> NcclStream::Peers() const {
@@ -233,26 +191,64 @@ std::vector<int> NcclStream::Peers() const {
 }
 
 absl::Status NcclStream::NcclError(ncclResult_t result, const std::string& what) const {
-  return absl::UnavailableError(absl::StrCat("rank ", owner_.rank(), ", NCCL with ", Ranks(Peers()), ": ", what, ": ",
-                                             ncclGetErrorString(result), " (", ncclGetLastError(communicator_),
+  return absl::UnavailableError(absl::StrCat("rank ", owner_.rank(), ", NCCL with ", RanksText(Peers()), ": ", what,
+                                             ": ", ncclGetErrorString(result), " (", ncclGetLastError(communicator_),
                                              "); NCCL_DEBUG=WARN in the worker's environment says more"));
 }
 
+absl::Status NcclStream::CheckConnected() const {
+  if (communicator_ != nullptr) return absl::OkStatus();
+  TACC_RETURN_IF_ERROR(owner_.Check());
+  return absl::InternalError(absl::StrCat("not connected to ", RanksText(Peers())));
+}
+
+absl::Status NcclStream::CheckNccl() const {
+  if (communicator_ == nullptr) return absl::OkStatus();
+  ncclResult_t state = ncclSuccess;
+  if (const ncclResult_t result = ncclCommGetAsyncError(communicator_, &state); result != ncclSuccess)
+    return NcclError(result, "watching");
+  return state == ncclSuccess || state == ncclInProgress ? absl::OkStatus() : NcclError(state, "a message");
+}
+
 absl::Status NcclStream::WaitUntilReady(const char* what) {
-  const absl::Time deadline = absl::Now() + owner_.options().timeout;
+  const absl::Time begin = absl::Now();
   while (true) {
     {
       absl::MutexLock lock(&owner_.mutex());
-      TACC_RETURN_IF_ERROR(owner_.error());
+      TACC_RETURN_IF_ERROR(CheckConnected());
       ncclResult_t state = ncclSuccess;
       if (const ncclResult_t result = ncclCommGetAsyncError(communicator_, &state); result != ncclSuccess)
         return NcclError(result, what);
       if (state == ncclSuccess) return absl::OkStatus();
       if (state != ncclInProgress) return NcclError(state, what);
     }
-    if (absl::Now() > deadline) {
-      return absl::UnavailableError(absl::StrCat("no answer from ", Ranks(Peers()), " for ",
+    const absl::Duration waited = absl::Now() - begin;
+    if (waited > owner_.options().timeout) {
+      return absl::UnavailableError(absl::StrCat("no answer from ", RanksText(Peers()), " for ",
                                                  absl::FormatDuration(owner_.options().timeout), " in NCCL's ", what));
+    }
+    if (waited < kSpin) {
+      std::this_thread::yield();
+    } else {
+      absl::SleepFor(kPollInterval);
+    }
+  }
+}
+
+absl::Status NcclStream::WaitUntilIdle() {
+  const absl::Time begin = absl::Now();
+  while (true) {
+    const cudaError_t error = cudaStreamQuery(stream_);
+    if (error == cudaSuccess) return absl::OkStatus();
+    // Which also takes cudaErrorNotReady off this thread: no later call must find it.
+    TACC_RETURN_IF_CUDA_ERROR(error, "the first messages", owner_.options().gpu);
+    {
+      absl::MutexLock lock(&owner_.mutex());
+      TACC_RETURN_IF_ERROR(CheckNccl());
+    }
+    if (absl::Now() - begin > owner_.options().timeout) {
+      return absl::UnavailableError(absl::StrCat("no message to or from ", RanksText(Peers()), " got through for ",
+                                                 absl::FormatDuration(owner_.options().timeout)));
     }
     absl::SleepFor(kPollInterval);
   }
@@ -309,7 +305,7 @@ absl::Status NcclStream::End() {
   if (group_.empty()) return absl::OkStatus();
   {
     absl::MutexLock lock(&owner_.mutex());
-    TACC_RETURN_IF_ERROR(owner_.error());
+    TACC_RETURN_IF_ERROR(CheckConnected());
     if (const ncclResult_t result = ncclGroupStart(); result != ncclSuccess) return NcclError(result, "a group");
     absl::Status status;
     for (const Entry& entry : group_) {
@@ -359,13 +355,7 @@ absl::Status NcclStream::Place::LetComputeFollow() {
 }
 
 absl::Status NcclStream::Queue(const std::function<void()>& kernels) {
-  const kernels::cuda::StreamScope scope(stream_);
-  try {
-    kernels();
-  } catch (const std::exception& error) {
-    return absl::InternalError(error.what());
-  }
-  return absl::OkStatus();
+  return QueueOn(stream_, owner_.options().gpu, kernels);
 }
 
 absl::Status NcclStream::Pack(const Region& region, int64_t begin, int64_t count, char* flat) {
@@ -390,47 +380,17 @@ absl::Status NcclStream::Sum(const SumRequest& request) {
 }
 
 absl::Status NcclStream::BeginCall(const CollectiveCall* call) {
-  uint64_t number = 0;
-  {
-    absl::MutexLock lock(&owner_.mutex());
-    const auto [it, is_new] = numbers_.emplace(call, calls_.size());
-    number = it->second;
-    if (is_new) {
-      std::vector<int> others;
-      int64_t bytes = 0;
-      for (int rank : call->members) {
-        if (rank != owner_.rank()) others.push_back(rank);
-      }
-      const bool is_receive = call->kind == CollectiveCall::Kind::kReceive;
-      for (const Region& region : is_receive ? call->receive : call->send) bytes += region.bytes();
-      calls_.push_back(absl::StrCat(Name(call->kind), Ranks(others), " (", bytes, " bytes)"));
-    }
-  }
-  return Queue([&] { kernels::cuda::PublishBegin(number, progress_on_device_); });
+  const uint32_t number = owner_.NumberOf(*call);
+  return Queue([&] { kernels::cuda::PublishBegin(number, progress_.on_device()); });
 }
 
 absl::Status NcclStream::EndCall() {
-  return Queue([&] { kernels::cuda::PublishEnd(progress_on_device_); });
+  return Queue([&] { kernels::cuda::PublishEnd(progress_.on_device()); });
 }
 
-absl::Status NcclStream::Watch(absl::Time now) {
-  if (communicator_ == nullptr) return absl::OkStatus();
-  ncclResult_t state = ncclSuccess;
-  if (const ncclResult_t result = ncclCommGetAsyncError(communicator_, &state); result != ncclSuccess)
-    return NcclError(result, "watching");
-  if (state != ncclSuccess && state != ncclInProgress) return NcclError(state, "a message");
-  const uint64_t begun = std::atomic_ref<uint64_t>(progress_->num_begun).load();
-  const uint64_t ended = std::atomic_ref<uint64_t>(progress_->num_ended).load();
-  if (begun != seen_begun_ || ended != seen_ended_ || begun == ended) {
-    seen_begun_ = begun;
-    seen_ended_ = ended;
-    seen_ = now;
-  }
-  if (now - seen_ <= owner_.options().timeout) return absl::OkStatus();
-  const uint64_t number = std::atomic_ref<uint64_t>(progress_->current).load();
-  return absl::UnavailableError(
-      absl::StrCat("rank ", owner_.rank(), " waits for ", number < calls_.size() ? calls_[number] : "other ranks",
-                   " and had no answer for ", absl::FormatDuration(owner_.options().timeout)));
+absl::Status NcclCommunication::EnterCall(uint32_t call) {
+  current_call_ = call;
+  return QueueOn(options_.compute, options_.gpu, [&] { kernels::cuda::PublishPlace(call, place_.on_device()); });
 }
 
 absl::StatusOr<std::unique_ptr<Arena>> NcclCommunication::AllocateStaging(int64_t num_bytes) {
@@ -513,6 +473,12 @@ absl::Status NcclCommunication::Connect() {
   TACC_RETURN_IF_CUDA_ERROR(cudaSetDevice(gpu), "choosing the GPU", gpu);
   // Every rank is in it, whether it has collectives or not.
   TACC_RETURN_IF_ERROR(CollectiveStream().status());
+  if (const size_t channels = streams_.size() - 1; channels > kMaxChannels) {
+    return absl::UnimplementedError(
+        absl::StrCat("rank ", rank(), " has ", channels, " channels of messages; more than ", kMaxChannels,
+                     " might wait for each other on the GPU. Use fewer parts of a stage on each rank (dist.pp)"));
+  }
+  TACC_RETURN_IF_ERROR(place_.Create(gpu));
   TACC_ASSIGN_OR_RETURN(const auto ids, ExchangeIds());
   TACC_ASSIGN_OR_RETURN(greeting_, AllocateStaging(kGreetingBytes));
   // One after the other in an order that all ranks share: none waits for another in a circle.
@@ -525,43 +491,47 @@ absl::Status NcclCommunication::Connect() {
     }
     TACC_RETURN_IF_ERROR(stream->Connect(id->second, key == kCollectiveKey ? nullptr : greeting_->data()));
   }
-  watcher_ = std::thread([this] { Loop(); });
+  for (const auto& [key, stream] : streams_) {
+    TACC_RETURN_IF_ERROR(stream->WaitUntilIdle());
+    watch_.AddQueue(stream->progress());
+  }
+  watch_.Show(options_.status, place_.host());
+  watch_.Start([this] { return CheckNccl(); }, [this] { Abort(); });
+  is_connected_ = true;
   return absl::OkStatus();
 }
 
-void NcclCommunication::Loop() {
-  absl::Status found = CudaStatus(static_cast<int>(cudaSetDevice(options_.gpu)), "choosing the GPU", options_.gpu);
-  while (found.ok()) {
-    absl::MutexLock lock(&mutex_);
-    if (mutex_.AwaitWithTimeout(absl::Condition(&stop_), kWatchInterval)) return;
-    const absl::Time now = absl::Now();
-    for (const auto& [key, stream] : streams_) found.Update(stream->Watch(now));
-  }
-  Abort(found);
+absl::Status NcclCommunication::CheckNccl() {
+  absl::MutexLock lock(&mutex_);
+  absl::Status status;
+  for (const auto& [key, stream] : streams_) status.Update(stream->CheckNccl());
+  return status;
 }
 
-void NcclCommunication::Abort(const absl::Status& error) {
+void NcclCommunication::Abort() {
   std::vector<ncclComm_t> communicators;
   {
     absl::MutexLock lock(&mutex_);
-    error_.Update(error);
-    // Collectives' last: NCCL waits there until all recordings are gone.
-    for (auto it = streams_.rbegin(); it != streams_.rend(); ++it) communicators.push_back(it->second->Take());
+    for (const auto& [key, stream] : streams_) {
+      if (ncclComm_t communicator = stream->Take()) communicators.push_back(communicator);
+    }
   }
-  // The error has been said; what aborting may add says nothing more.
-  for (ncclComm_t communicator : communicators) {
-    if (communicator != nullptr) (void)ncclCommAbort(communicator);
-  }
+  if (communicators.empty()) return;
+  // In one group: all that waits on the GPU is told to end before NCCL frees the memory of any, which waits for
+  // everything on the GPU. Of the communicators that recordings name NCCL frees it when those are gone. The error has
+  // been said; what aborting may add says nothing more.
+  (void)ncclGroupStart();
+  for (ncclComm_t communicator : communicators) (void)ncclCommAbort(communicator);
+  (void)ncclGroupEnd();
 }
 
 // Where nothing failed each communicator ends in order: the other ranks have what this one sent.
 NcclCommunication::~NcclCommunication() {
-  {
-    absl::MutexLock lock(&mutex_);
-    stop_ = true;
+  watch_.Stop();
+  if (!is_connected_) {
+    Abort();
+    return;
   }
-  const bool is_connected = watcher_.joinable();
-  if (is_connected) watcher_.join();
   const absl::Time deadline = absl::Now() + kFinalizeTimeout;
   for (const auto& [key, stream] : streams_) {
     ncclComm_t communicator = nullptr;
@@ -570,7 +540,7 @@ NcclCommunication::~NcclCommunication() {
       communicator = stream->Take();
     }
     if (communicator == nullptr) continue;
-    ncclResult_t state = is_connected ? ncclCommFinalize(communicator) : ncclInternalError;
+    ncclResult_t state = ncclCommFinalize(communicator);
     while (state == ncclInProgress && absl::Now() < deadline) {
       absl::SleepFor(kPollInterval);
       if (const ncclResult_t result = ncclCommGetAsyncError(communicator, &state); result != ncclSuccess)

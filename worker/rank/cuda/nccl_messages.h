@@ -10,6 +10,7 @@
 #include "worker/rank/cuda/device_collectives.h"
 #include "worker/rank/cuda/shared_gpu.h"
 #include "worker/rank/device.h"
+#include "worker/rank/status_block.h"
 
 namespace tacc::worker {
 
@@ -20,6 +21,7 @@ struct NcclOptions {
   Collectives* host = nullptr;              // Connected: by it the ranks find each other.
   // Of connecting, and of each collective or message from its start on the GPU to its end.
   absl::Duration timeout;
+  StatusBlock* status = nullptr;  // Shows where the GPU is; may be null.
 };
 
 // The GPU of this number.
@@ -28,10 +30,12 @@ absl::StatusOr<GpuId> GpuIdOf(int gpu);
 // The talk between ranks by NCCL, each on a GPU of its own (FindSharedGpu): one communicator of all ranks for
 // collectives, and one of two ranks for each channel of messages. All that options name must outlive it.
 //
-// A thread watches: when what the GPU has begun has not ended within the time-out, or NCCL reports an error, all
-// communicators are aborted, what waits on the GPU for other ranks ends (with undefined values), and Check says why.
-// That holds for recorded work too. After that nothing more can be done than to destroy the object; the ranks meet
-// again in new processes.
+// Connect also sends a first message through each channel, so that what it takes to connect is taken then.
+//
+// A thread watches (CallWatch): when what the GPU has begun has not ended within the time-out, or NCCL reports an
+// error, all communicators are aborted, what waits on the GPU for other ranks ends (with undefined values), and Check
+// says why. That holds for recorded work too. After that nothing more can be done than to end the process; the ranks
+// meet again in new ones. (To destroy the object would wait for all recordings that talk to be gone, and for the GPU.)
 //
 // For messages CUDA_DEVICE_MAX_CONNECTIONS must be 32 before CUDA starts: with fewer queues in hardware than streams
 // that wait, one that waits for another rank may hold up one that this rank waits for.

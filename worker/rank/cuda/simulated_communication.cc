@@ -1,38 +1,43 @@
 #include "worker/rank/cuda/simulated_communication.h"
 
 #include <deque>
+#include <set>
 #include <thread>
 #include <utility>
 
 #include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "graph/ir/status_macros.h"
 #include "kernels/cuda/collective.h"
+#include "worker/rank/cuda/runs.h"
 
 namespace tacc::worker {
 namespace {
 
 constexpr absl::Duration kSlowness = absl::Microseconds(300);
-// Tags: of a queue, and in it of the k-th group with messages between two ranks.
+// Tags: of a queue, and in it of the k-th group with messages between two ranks; the host's are below.
 constexpr uint32_t kMaxGroups = 1 << 16;
-
-kernels::cuda::Runs RunsOf(const Region& region) {
-  return {region.data, region.run_bytes, region.IsContiguous() ? region.run_bytes : region.stride_bytes};
-}
 
 }  // namespace
 
 struct SimulatedCommunication::State {
   absl::Mutex mutex;
-  bool is_open ABSL_GUARDED_BY(mutex) = false;  // Queues may begin.
+  bool is_open ABSL_GUARDED_BY(mutex) = false;  // Compute may go on; the other queues follow it.
   absl::Status error ABSL_GUARDED_BY(mutex);
+};
+
+struct SimulatedCommunication::Recording {
+  int64_t number = 0;  // From 1.
+  std::vector<std::function<void()>> actions;
+  std::set<const Stream*> streams;   // That have followed compute,
+  std::set<const Stream*> unjoined;  // and of these the ones that compute does not follow since.
 };
 
 class SimulatedCommunication::Queue {
  public:
-  Queue(std::shared_ptr<State> state, absl::Duration delay)
-      : state_(std::move(state)), delay_(delay), thread_([this] { Loop(); }) {}
+  enum class Gate { kNone, kState };
+  Queue(std::shared_ptr<State> state, Gate gate, absl::Duration delay)
+      : state_(std::move(state)), gate_(gate), delay_(delay), thread_([this] { Loop(); }) {}
   // What has been queued is done first.
   ~Queue() {
     {
@@ -62,7 +67,9 @@ class SimulatedCommunication::Queue {
       std::function<void()> work;
       {
         absl::MutexLock lock(&state_->mutex);
-        const auto may_go_on = [this] { return stop_ || (state_->is_open && !work_.empty()); };
+        const auto may_go_on = [this] {
+          return stop_ || ((gate_ == Gate::kNone || state_->is_open) && !work_.empty());
+        };
         state_->mutex.Await(absl::Condition(&may_go_on));
         if (work_.empty()) return;
         work = std::move(work_.front());
@@ -74,6 +81,7 @@ class SimulatedCommunication::Queue {
   }
 
   const std::shared_ptr<State> state_;
+  const Gate gate_;
   const absl::Duration delay_;
   bool stop_ = false;
   std::deque<std::function<void()>> work_;
@@ -84,8 +92,9 @@ class SimulatedCommunication::Stream : public CommunicationStream, public Groupe
  public:
   Stream(SimulatedCommunication* owner, uint32_t tag)
       : owner_(*owner),
-        tag_(tag),
-        queue_(owner->state_, owner->slow_ == Slow::kCommunication ? kSlowness : absl::ZeroDuration()) {}
+        tag_(1 + tag),
+        queue_(owner->state_, Queue::Gate::kNone,
+               owner->slow_ == Slow::kCommunication ? kSlowness : absl::ZeroDuration()) {}
 
   GroupedMessages& messages() override { return *this; }
 
@@ -103,22 +112,22 @@ class SimulatedCommunication::Stream : public CommunicationStream, public Groupe
   absl::Status End() override {
     if (!is_in_group_) return absl::InternalError("no group has begun");
     is_in_group_ = false;
-    std::map<int, uint32_t> tags;
-    for (const Entry& entry : group_) {
-      if (tags.count(entry.peer) == 0) tags[entry.peer] = tag_ * kMaxGroups + num_groups_[entry.peer]++;
-    }
-    queue_.Push([this, group = std::move(group_), tags] {
-      absl::Status status = Exchange(group, tags);
-      absl::MutexLock lock(&owner_.state_->mutex);
-      owner_.state_->error.Update(status);
+    return Queued([this, group = std::exchange(group_, {})] {
+      std::map<int, uint32_t> tags;
+      for (const Entry& entry : group) {
+        if (tags.count(entry.peer) == 0) tags[entry.peer] = tag_ * kMaxGroups + num_groups_[entry.peer]++;
+      }
+      queue_.Push([this, group, tags] {
+        absl::Status status = Exchange(group, tags);
+        absl::MutexLock lock(&owner_.state_->mutex);
+        owner_.state_->error.Update(status);
+      });
     });
-    group_.clear();
-    return absl::OkStatus();
   }
 
   absl::Status FollowCompute() override {
-    queue_.PushWait(owner_.compute_->PushNotification());
-    return absl::OkStatus();
+    if (owner_.recording_ != nullptr) owner_.recording_->streams.insert(this);
+    return Queued([this] { queue_.PushWait(owner_.compute_->PushNotification()); });
   }
   absl::StatusOr<std::unique_ptr<Mark>> CreateMark() override { return std::make_unique<Place>(this); }
 
@@ -133,21 +142,21 @@ class SimulatedCommunication::Stream : public CommunicationStream, public Groupe
     return Move(RunsOf(from), 0, RunsOf(to), 0, from.bytes());
   }
   absl::Status Sum(const SumRequest& request) override {
-    queue_.Push([request] {
+    return Work([request] {
       kernels::cuda::SumInOrder(
           {request.others, request.stride_bytes, request.own, request.me, request.n, request.dtype}, request.elements,
           request.sum, request.sum_dtype);
     });
-    return absl::OkStatus();
   }
-  absl::Status BeginCall(const CollectiveCall*) override {
-    ++owner_.num_begun_;
-    return absl::OkStatus();
+  absl::Status BeginCall(const CollectiveCall* call) override {
+    const uint32_t number = owner_.watch_.NumberOf(*call, owner_.current_call_);
+    return Work([this, number] { kernels::cuda::PublishBegin(number, &progress_); });
   }
   absl::Status EndCall() override {
-    ++owner_.num_ended_;
-    return absl::OkStatus();
+    return Work([this] { kernels::cuda::PublishEnd(&progress_); });
   }
+
+  kernels::cuda::Progress& progress() { return progress_; }
 
  private:
   struct Entry {
@@ -161,19 +170,38 @@ class SimulatedCommunication::Stream : public CommunicationStream, public Groupe
    public:
     explicit Place(Stream* stream) : stream_(*stream) {}
     absl::Status Set() override {
-      reached_ = stream_.queue_.PushNotification();
-      return absl::OkStatus();
+      recording_ = stream_.owner_.RecordingNumber();
+      num_queued_ = stream_.num_queued_;
+      return stream_.Queued([this] { reached_ = stream_.queue_.PushNotification(); }, /*num_works=*/0);
     }
     absl::Status LetComputeFollow() override {
-      if (reached_ == nullptr) return absl::InternalError("the place has not been set");
-      stream_.owner_.compute_->PushWait(reached_);
+      if (stream_.owner_.RecordingNumber() != recording_)
+        return absl::InternalError("a wait across the end of a recording");
+      if (recording_ != 0 && num_queued_ == stream_.num_queued_) stream_.owner_.recording_->unjoined.erase(&stream_);
+      stream_.owner_.Do([this] { stream_.owner_.compute_->PushWait(reached_); });
       return absl::OkStatus();
     }
 
    private:
     Stream& stream_;
+    int64_t recording_ = 0;  // In which it was set last.
+    int64_t num_queued_ = 0;
     std::shared_ptr<absl::Notification> reached_;
   };
+
+  // What `action` queues here, `num_works` pieces of it.
+  absl::Status Queued(std::function<void()> action, int num_works = 1) {
+    if (Recording* const recording = owner_.recording_; recording != nullptr) {
+      if (recording->streams.count(this) == 0) return absl::InternalError("queued beside the recording");
+      if (num_works > 0) recording->unjoined.insert(this);
+    }
+    num_queued_ += num_works;
+    owner_.Do(std::move(action));
+    return absl::OkStatus();
+  }
+  absl::Status Work(std::function<void()> work) {
+    return Queued([this, work = std::move(work)] { queue_.Push(work); });
+  }
 
   absl::Status Add(const Entry& entry) {
     if (!is_in_group_) return absl::InternalError("a message outside a group");
@@ -191,14 +219,17 @@ class SimulatedCommunication::Stream : public CommunicationStream, public Groupe
                                           : owner_.transport_.Receive(entry.peer, tag, entry.data, entry.bytes));
       messages.push_back(std::move(message));
     }
-    for (const std::unique_ptr<Message>& message : messages) TACC_RETURN_IF_ERROR(message->Wait());
+    for (const std::unique_ptr<Message>& message : messages) {
+      absl::Status status = message->Wait();
+      while (absl::IsUnavailable(status) && owner_.IsWatched() && owner_.num_aborts_ == 0) status = message->Wait();
+      TACC_RETURN_IF_ERROR(status);
+    }
     return absl::OkStatus();
   }
 
   absl::Status Move(const kernels::cuda::Runs& from, int64_t from_begin, const kernels::cuda::Runs& to,
                     int64_t to_begin, int64_t count) {
-    queue_.Push([=] { kernels::cuda::CopyRuns(from, from_begin, to, to_begin, count); });
-    return absl::OkStatus();
+    return Work([=] { kernels::cuda::CopyRuns(from, from_begin, to, to_begin, count); });
   }
 
   SimulatedCommunication& owner_;
@@ -206,14 +237,21 @@ class SimulatedCommunication::Stream : public CommunicationStream, public Groupe
   bool is_in_group_ = false;
   std::vector<Entry> group_;
   std::map<int, uint32_t> num_groups_;  // With a rank.
+  int64_t num_queued_ = 0;
+  kernels::cuda::Progress progress_;
   Queue queue_;
 };
 
-SimulatedCommunication::SimulatedCommunication(Transport* transport, Slow slow)
+SimulatedCommunication::SimulatedCommunication(Transport* transport, Slow slow, absl::Duration timeout,
+                                               StatusBlock* status)
     : state_(std::make_shared<State>()),
       transport_(*transport),
       slow_(slow),
-      compute_(std::make_unique<Queue>(state_, slow == Slow::kCompute ? kSlowness : absl::ZeroDuration())) {}
+      timeout_(timeout),
+      status_(status),
+      compute_(std::make_unique<Queue>(state_, Queue::Gate::kState,
+                                       slow == Slow::kCompute ? kSlowness : absl::ZeroDuration())),
+      watch_(transport->rank(), timeout) {}
 
 SimulatedCommunication::~SimulatedCommunication() = default;
 
@@ -236,30 +274,86 @@ absl::StatusOr<CommunicationStream*> SimulatedCommunication::MessageStream(uint3
   return stream.get();
 }
 
-absl::Status SimulatedCommunication::Connect() { return absl::OkStatus(); }
+absl::Status SimulatedCommunication::Connect() {
+  if (!IsWatched()) return absl::OkStatus();
+  for (const auto& [key, stream] : streams_) watch_.AddQueue(&stream->progress());
+  watch_.Show(status_, &place_);
+  watch_.Start(nullptr, [this] { ++num_aborts_; });
+  return absl::OkStatus();
+}
+
+absl::Status SimulatedCommunication::EnterCall(uint32_t call) {
+  if (recording_ != nullptr) return absl::InternalError("a call is entered in a recording");
+  current_call_ = call;
+  Compute([this, call] { kernels::cuda::PublishPlace(call, &place_); });
+  return absl::OkStatus();
+}
 
 absl::Status SimulatedCommunication::Check() {
+  TACC_RETURN_IF_ERROR(watch_.Check());
   absl::MutexLock lock(&state_->mutex);
   return state_->error;
 }
 
-void SimulatedCommunication::Compute(std::function<void()> work) { compute_->Push(std::move(work)); }
+int64_t SimulatedCommunication::RecordingNumber() const { return recording_ == nullptr ? 0 : recording_->number; }
 
-absl::Status SimulatedCommunication::Synchronize() {
-  const auto done = compute_->PushNotification();
+void SimulatedCommunication::Do(std::function<void()> action) {
+  if (recording_ != nullptr) {
+    recording_->actions.push_back(std::move(action));
+  } else {
+    action();
+  }
+}
+
+void SimulatedCommunication::Compute(std::function<void()> work) {
+  Do([this, work = std::move(work)] { compute_->Push(work); });
+}
+
+std::shared_ptr<absl::Notification> SimulatedCommunication::MarkCompute() { return compute_->PushNotification(); }
+
+void SimulatedCommunication::WaitFor(const absl::Notification& place) {
   {
     absl::MutexLock lock(&state_->mutex);
     state_->is_open = true;
   }
-  done->WaitForNotification();
+  place.WaitForNotification();
   absl::MutexLock lock(&state_->mutex);
   state_->is_open = false;
+}
+
+absl::Status SimulatedCommunication::Synchronize() {
+  WaitFor(*MarkCompute());
+  absl::MutexLock lock(&state_->mutex);
   return state_->error;
+}
+
+absl::StatusOr<std::function<void()>> SimulatedCommunication::Record(const std::function<absl::Status()>& queue) {
+  Recording recording{++num_recordings_};
+  recording_ = &recording;
+  const absl::Status status = queue();
+  recording_ = nullptr;
+  TACC_RETURN_IF_ERROR(status);
+  if (!recording.unjoined.empty()) return absl::InternalError("compute does not follow a queue at the recording's end");
+  return std::function<void()>([actions = std::move(recording.actions)] {
+    for (const std::function<void()>& action : actions) action();
+  });
 }
 
 void SimulatedCommunication::Fail(absl::Status status) {
   absl::MutexLock lock(&state_->mutex);
   state_->error.Update(status);
+}
+
+int64_t SimulatedCommunication::num_begun() const {
+  int64_t sum = 0;
+  for (const auto& [key, stream] : streams_) sum += stream->progress().num_begun;
+  return sum;
+}
+
+int64_t SimulatedCommunication::num_ended() const {
+  int64_t sum = 0;
+  for (const auto& [key, stream] : streams_) sum += stream->progress().num_ended;
+  return sum;
 }
 
 }  // namespace tacc::worker

@@ -1,6 +1,7 @@
 #ifndef TACC_WORKER_RANK_CUDA_SIMULATED_COMMUNICATION_H_
 #define TACC_WORKER_RANK_CUDA_SIMULATED_COMMUNICATION_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -8,19 +9,25 @@
 #include <tuple>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "worker/rank/cuda/call_watch.h"
 #include "worker/rank/cuda/device_collectives.h"
 #include "worker/rank/transport.h"
 
 namespace tacc::worker {
 
-// For tests: a device's queues as threads of the host, on host memory. Nothing is done before Synchronize, and one of
-// the queues is slow, so that an order that nobody asked for does not come about by luck.
+// For tests: a device's queues as threads of the host, on host memory. Nothing is done before the host waits, and one
+// of the queues may be slow, so that an order that nobody asked for does not come about by luck. What waits for another
+// rank ends with the transport's time-out; where somebody watches, with the first one after the abort.
 class SimulatedCommunication : public Communication {
  public:
-  enum class Slow { kCompute, kCommunication };
+  enum class Slow { kNone, kCompute, kCommunication };
 
-  // `transport` must outlive the object.
-  SimulatedCommunication(Transport* transport, Slow slow);
+  // `transport` and `status`, which may be null, must outlive the object. `timeout`: of a call; infinite: nobody
+  // watches.
+  SimulatedCommunication(Transport* transport, Slow slow, absl::Duration timeout = absl::InfiniteDuration(),
+                         StatusBlock* status = nullptr);
   ~SimulatedCommunication() override;
 
   int rank() const override;
@@ -28,31 +35,57 @@ class SimulatedCommunication : public Communication {
   absl::StatusOr<CommunicationStream*> CollectiveStream() override;
   absl::StatusOr<CommunicationStream*> MessageStream(uint32_t channel, int from, int to) override;
   absl::Status Connect() override;
+  absl::Status EnterCall(uint32_t call) override;
   absl::Status Check() override;
 
   // Queued on compute.
   void Compute(std::function<void()> work);
-  // Lets the queues begin, and returns when compute is done. Not Ok: the first error of a message.
+  // A place in compute.
+  std::shared_ptr<absl::Notification> MarkCompute();
+  // Lets the queues do what they have been given until compute has reached the place.
+  void WaitFor(const absl::Notification& place);
+  // The same for all that compute has been given. Not Ok: the first error of a message.
   absl::Status Synchronize();
   // From now on Check returns it.
   void Fail(absl::Status status);
 
+  // What `queue` queues, to be queued any number of times. Errors: its; Internal where CUDA would refuse to record it,
+  // or not record it: a queue that has not followed compute here, a wait for what lies outside, a queue that compute
+  // does not follow at the end.
+  absl::StatusOr<std::function<void()>> Record(const std::function<absl::Status()>& queue);
+
   int num_allocations() const { return num_allocations_; }
-  int64_t num_begun() const { return num_begun_; }
-  int64_t num_ended() const { return num_ended_; }
+  // Calls that the queues have begun and ended.
+  int64_t num_begun() const;
+  int64_t num_ended() const;
+  int num_aborts() const { return num_aborts_; }
 
  private:
   class Queue;
   class Stream;
   struct State;
+  struct Recording;
+
+  // Does `action`, which queues something, or notes it while recording.
+  void Do(std::function<void()> action);
+  bool IsWatched() const { return timeout_ < absl::InfiniteDuration(); }
+  // 0: not recording.
+  int64_t RecordingNumber() const;
 
   std::shared_ptr<State> state_;
   Transport& transport_;
   const Slow slow_;
+  const absl::Duration timeout_;
+  StatusBlock* const status_;
   int num_allocations_ = 0;
-  int64_t num_begun_ = 0, num_ended_ = 0;
+  std::atomic<int> num_aborts_ = 0;
+  uint32_t place_ = 0;  // Of compute.
+  uint32_t current_call_ = 0;
+  Recording* recording_ = nullptr;  // While recording.
+  int64_t num_recordings_ = 0;
   std::map<std::tuple<uint32_t, int, int>, std::unique_ptr<Stream>> streams_;
   std::unique_ptr<Queue> compute_;
+  CallWatch watch_;
 };
 
 }  // namespace tacc::worker

@@ -1,0 +1,112 @@
+#include "worker/rank/cuda/simulated_gpu.h"
+
+#include <utility>
+
+#include "graph/ir/status_macros.h"
+
+namespace tacc::worker {
+
+class SimulatedGpu::Kernels : public KernelTable {
+ public:
+  Kernels(SimulatedCommunication* queue, const KernelTable* kernels) : queue_(*queue), kernels_(*kernels) {}
+
+  absl::StatusOr<Kernel> Prepare(const KernelRequest& request) const override {
+    TACC_ASSIGN_OR_RETURN(Kernel kernel, kernels_.Prepare(request));
+    return Queued(std::move(kernel));
+  }
+  absl::StatusOr<Joint> PrepareFirst(absl::Span<const KernelRequest> requests,
+                                     const KeepOnDevice& keep) const override {
+    TACC_ASSIGN_OR_RETURN(Joint joint, kernels_.PrepareFirst(requests, keep));
+    return Joint{Queued(std::move(joint.kernel)), joint.num_nodes};
+  }
+
+ private:
+  Kernel Queued(Kernel kernel) const {
+    return [queue = &queue_, kernel = std::move(kernel)] { queue->Compute(kernel); };
+  }
+
+  SimulatedCommunication& queue_;
+  const KernelTable& kernels_;
+};
+
+class SimulatedGpu::Place : public Mark {
+ public:
+  explicit Place(SimulatedCommunication* queue) : queue_(*queue) {}
+  absl::Status Set() override {
+    reached_ = queue_.MarkCompute();
+    return absl::OkStatus();
+  }
+  absl::Status Wait() override {
+    if (reached_ != nullptr) queue_.WaitFor(*reached_);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<double> SecondsSince(const Mark&) const override { return 0; }
+
+ private:
+  SimulatedCommunication& queue_;
+  std::shared_ptr<absl::Notification> reached_;
+};
+
+class SimulatedGpu::Work : public Recording {
+ public:
+  Work(SimulatedGpu* device, std::function<void()> queue) : device_(*device), queue_(std::move(queue)) {}
+  absl::Status Replay() override {
+    ++device_.num_replays_;
+    queue_();
+    return absl::OkStatus();
+  }
+
+ private:
+  SimulatedGpu& device_;
+  const std::function<void()> queue_;
+};
+
+SimulatedGpu::SimulatedGpu(const KernelTable* kernels, SimulatedCommunication* communication)
+    : queue_(*communication), kernels_(std::make_unique<Kernels>(communication, kernels)) {}
+
+SimulatedGpu::~SimulatedGpu() = default;
+
+const KernelTable& SimulatedGpu::kernels() const { return *kernels_; }
+
+absl::StatusOr<std::unique_ptr<Arena>> SimulatedGpu::CreateArena(int64_t arena_bytes, int64_t workspace_bytes) {
+  return Arena::Create(arena_bytes, workspace_bytes);
+}
+
+absl::StatusOr<std::unique_ptr<Arena>> SimulatedGpu::AllocateDevice(int64_t num_bytes) {
+  return Arena::Create(num_bytes, 0);
+}
+
+absl::StatusOr<std::unique_ptr<Arena>> SimulatedGpu::AllocateHost(int64_t num_bytes) {
+  return Arena::Create(num_bytes, 0);
+}
+
+void SimulatedGpu::Copy(const Region& from, const Region& to) {
+  queue_.Compute([from, to] { CopyRegion(from, to); });
+}
+
+void SimulatedGpu::Clear(const Region& region) {
+  queue_.Compute([region] { ClearRegion(region); });
+}
+
+void SimulatedGpu::Upload(const void* host, const Region& to) {
+  queue_.Compute([host, to] { UnpackRegion(static_cast<const char*>(host), 0, to.bytes(), to); });
+}
+
+void SimulatedGpu::Download(const Region& from, void* host) {
+  queue_.Compute([from, host] { PackRegion(from, 0, from.bytes(), static_cast<char*>(host)); });
+}
+
+// The device goes on whatever becomes of messages.
+absl::Status SimulatedGpu::Synchronize() {
+  (void)queue_.Synchronize();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Device::Mark>> SimulatedGpu::CreateMark() { return std::make_unique<Place>(&queue_); }
+
+absl::StatusOr<std::unique_ptr<Device::Recording>> SimulatedGpu::Record(const std::function<absl::Status()>& queue) {
+  TACC_ASSIGN_OR_RETURN(std::function<void()> work, queue_.Record(queue));
+  return std::make_unique<Work>(this, std::move(work));
+}
+
+}  // namespace tacc::worker
