@@ -115,7 +115,11 @@ std::string LayoutSvg(const Finalist& finalist) {
   const int64_t nodes_per_row = std::clamp<int64_t>(drawn, 1, columns <= 4 ? 4 : 2);
   const double gap = 14, node_width = (kWidth - gap * static_cast<double>(nodes_per_row - 1)) /
                                       static_cast<double>(nodes_per_row);
-  const double device_width = (node_width - 20 + 6) / static_cast<double>(columns), device_height = 42;
+  const int64_t num_split = std::count_if(mesh.axes.begin(), mesh.axes.end(), [](const auto& a) { return a.size > 1; });
+  // A line for the device and one for its place on each axis: beside each other they would not fit.
+  constexpr double kLine = 16;
+  const double device_width = (node_width - 20 + 6) / static_cast<double>(columns);
+  const double device_height = 10 + kLine * static_cast<double>(1 + num_split);
   const double node_height = 34 + (device_height + 6) * static_cast<double>(rows) + 6;
   const int64_t node_rows = (drawn + nodes_per_row - 1) / nodes_per_row;
   const int axis = LargestAxis(mesh);
@@ -147,8 +151,11 @@ std::string LayoutSvg(const Finalist& finalist) {
           &svg, "<g class=\"gpu\" data-rank=\"", rank, "\">",
           Rect(dx, dy, device_width - 6, device_height, absl::StrCat("device g", GroupOf(mesh, axis, rank) % kPalette),
                absl::StrCat(device, " ", rank, ": ", absl::StrJoin(where, ", "))),
-          Text(dx + (device_width - 6) / 2, dy + 18, "on middle", absl::StrCat(device, " ", rank)),
-          Text(dx + (device_width - 6) / 2, dy + 34, "on middle", absl::StrJoin(where, " ")), "</g>\n");
+          Text(dx + (device_width - 6) / 2, dy + 18, "on middle", absl::StrCat(device, " ", rank)));
+      double line_y = dy + 18;
+      for (const std::string& place : where)
+        svg += Text(dx + (device_width - 6) / 2, line_y += kLine, "on middle", place);
+      svg += "</g>\n";
     }
   }
   return svg + "</svg>\n";
