@@ -112,7 +112,8 @@ void AddMatmulOps(OpTable& table) {
   accumulate.min_operands = accumulate.max_operands = 3;
   accumulate.attrs = {{"spec", AttrKind::kString}};
   accumulate.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
-    TACC_ASSIGN_OR_RETURN(TensorType y, InferProduct(call, 1, AccumulationType(call.in(1).dtype)));
+    const DType acc = call.in(0).dtype, operand = call.in(1).dtype;
+    TACC_ASSIGN_OR_RETURN(TensorType y, InferProduct(call, 1, acc == operand ? acc : AccumulationType(operand)));
     TACC_RETURN_IF_ERROR(WantType("acc", call.in(0), y));
     return Types{y};
   };

@@ -153,13 +153,19 @@ bool FuseAccumulation(Graph& graph) {
   for (Node& node : graph.nodes) {
     if (node.op != "add") continue;
     const ValueId acc = node.operands[0], product = node.operands[1];
-    if (num_uses[product] != 1 || producers[product] < 0 || !(graph.type(acc) == graph.type(product))) continue;
-    const Node& einsum = graph.nodes[producers[product]];
+    if (num_uses[product] != 1 || producers[product] < 0 || producers[acc] < 0) continue;
+    if (!(graph.values[acc].type == graph.values[product].type) ||
+        graph.values[acc].placement != graph.values[product].placement) {
+      continue;
+    }
+    const Node &sum = graph.nodes[producers[acc]], &einsum = graph.nodes[producers[product]];
     const DType dtype = graph.type(acc).dtype;
-    if (einsum.op != "einsum" || dtype != AccumulationType(dtype)) continue;
-    // The accumulator must be in its final state before the product is made: an `add` of a read just before it.
-    const int acc_producer = producers[acc];
-    if (acc_producer < 0 || graph.nodes[acc_producer].op != "read") continue;
+    if (einsum.op != "einsum") continue;
+    // An accumulator in its final state, of which the add is the last reader; or products that are summed as they come,
+    // where the first's memory becomes the sum's.
+    const bool is_state = sum.op == "read" && dtype == AccumulationType(dtype);
+    const bool is_product = (sum.op == "einsum" || sum.op == "einsum_accumulate") && num_uses[acc] == 1;
+    if (!is_state && !is_product) continue;
     node.op = "einsum_accumulate";
     node.attrs = {{"spec", einsum.attrs.at("spec")}};
     node.operands = {acc, einsum.operands[0], einsum.operands[1]};

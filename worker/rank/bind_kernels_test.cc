@@ -342,13 +342,15 @@ TEST(Kernels, TakeNoMoreMemoryThanTheOpsPromise) {
           absl::StrReplaceAll(absl::StrCat("einsum T[", shape, " spec=\"mk,nk->mn\" dtype=f32"), {{"T", type}}));
       texts.push_back(absl::StrReplaceAll(absl::StrCat("einsum T[", shape, " spec=\"mk,nk->nm\""), {{"T", type}}));
     }
-    for (const char* shape : {"512,256] T[512,1000]", "1500,64] T[1500,64]"}) {
+    for (const auto& [shape, sum] : {std::pair{"512,256] T[512,1000]", "256,1000"},
+                                     {"1500,64] T[1500,64]", "64,64"},
+                                     {"16,1500] T[16,2000]", "1500,2000"}}) {
       texts.push_back(
           absl::StrReplaceAll(absl::StrCat("einsum T[", shape, " spec=\"km,kn->mn\" dtype=f32"), {{"T", type}}));
-      texts.push_back(
-          absl::StrReplaceAll(absl::StrCat("einsum_accumulate f32[", shape[0] == '5' ? "256,1000] T[" : "64,64] T[",
-                                           shape, " spec=\"km,kn->mn\""),
-                              {{"T", type}}));
+      for (const char* acc : {"f32", "T"}) {
+        texts.push_back(absl::StrReplaceAll(
+            absl::StrCat("einsum_accumulate ", acc, "[", sum, "] T[", shape, " spec=\"km,kn->mn\""), {{"T", type}}));
+      }
     }
     texts.push_back(absl::StrReplaceAll("einsum T[6,80,30] T[7,80,30] spec=\"mkb,nkb->bmn\"", {{"T", type}}));
     texts.push_back(absl::StrReplaceAll("einsum T[3,60,4,16] T[3,70,4,16] spec=\"bihd,bjhd->bhij\"", {{"T", type}}));
