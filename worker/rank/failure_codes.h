@@ -5,41 +5,27 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "worker/rank/run.h"
+#include "absl/strings/string_view.h"
 
 namespace tacc::worker {
 
-// Exit code of a `failed` event's code.
-inline int ExitCode(const std::string& code) {
-  if (code == "bad_input") return kExitBadInput;
-  return code == "nonfinite" ? kExitNonfinite : kExitError;
-}
+// Exit codes of a rank.
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitError = 1;
+inline constexpr int kExitBadInput = 2;
+inline constexpr int kExitNonfinite = 3;
 
-// The code for a status of the loop.
-inline const char* CodeOf(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kDeadlineExceeded:
-      return "collective";
-    case absl::StatusCode::kResourceExhausted:
-      return "memory";
-    default:
-      return "internal";
-  }
-}
+// Exit code of a `failed` event's code.
+int ExitCode(absl::string_view code);
+
+// `status` with the code of its `failed` event, where its own code cannot say it; the first that it was given counts.
+absl::Status WithFailureCode(absl::Status status, absl::string_view code);
+
+// The code of an error of the steps: the one that it was given, else by its own.
+std::string FailureCode(const absl::Status& status);
 
 // The same while loading, where what does not fit is the input's fault.
-inline const char* LoadCodeOf(const absl::Status& status) {
-  switch (status.code()) {
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kNotFound:
-    case absl::StatusCode::kUnimplemented:
-    case absl::StatusCode::kPermissionDenied:
-      return "bad_input";
-    default:
-      return CodeOf(status);
-  }
-}
+std::string LoadFailureCode(const absl::Status& status);
 
 }  // namespace tacc::worker
 

@@ -9,6 +9,7 @@
 #include "graph/verify/verify.h"
 #include "worker/rank/c10_allocator.h"
 #include "worker/rank/cpu_kernels.h"
+#include "worker/rank/failure_codes.h"
 #include "worker/rank/gpu_module.h"
 #include "worker/rank/host_device.h"
 #include "worker/rank/run.h"

@@ -1,48 +1,12 @@
 #ifndef TACC_WORKER_RANK_RUN_H_
 #define TACC_WORKER_RANK_RUN_H_
 
-#include <functional>
-#include <string>
-
-#include "absl/types/span.h"
-#include "failpoint/failpoint.h"
-#include "graph/ops/op.h"
-#include "worker/rank/c10_allocator.h"
-#include "worker/rank/device.h"
-#include "worker/rank/executor.h"
-#include "worker/rank/gpu_module.h"
-#include "worker/rank/start_file.h"
+#include "worker/rank/run_options.h"
 
 namespace tacc::worker {
 
-// Exit codes of a rank.
-inline constexpr int kExitOk = 0;
-inline constexpr int kExitError = 1;
-inline constexpr int kExitBadInput = 2;
-inline constexpr int kExitNonfinite = 3;
-
-struct RunOptions {
-  std::string start_file;
-  std::string version;       // Of this program.
-  std::string status_shm;    // Empty: none.
-  std::string profile_path;  // Where the seconds by op and module go at the end; empty: not measured.
-  std::string trace_path;    // Where the trace of a step goes; empty: as the start file says.
-  // The device that the start file names; outlives the run.
-  std::function<absl::StatusOr<Device*>(const StartFile&)> open_device;
-  // How ranks talk that have opened an asynchronous one (GpuModule::ChooseTalk).
-  std::function<absl::StatusOr<RankTalk>(const RankTalkOptions&)> choose_talk;
-  AliasFunction aliases;
-  const graph::OpTable* ops = nullptr;
-  // Refuses a program that a rank could not run safely (graph::Verify).
-  std::function<absl::Status(const graph::Program&)> verify;
-  WorkspaceAllocator* allocator = nullptr;  // Installed as LibTorch's.
-  Failpoints* failpoints = nullptr;
-  int command_fd = 0;
-  int event_fd = 1;
-};
-
-// One rank of one attempt from start file to exit: the protocol of docs/contracts.md. Returns the exit code; the reason
-// of a non-zero one has been sent as a `failed` event.
+// One rank of one attempt from start file to exit: the protocol of docs/contracts.md. Returns the exit code
+// (failure_codes.h); the reason of a non-zero one has been sent as a `failed` event.
 int RunRank(const RunOptions& options);
 
 }  // namespace tacc::worker

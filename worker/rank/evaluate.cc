@@ -1,0 +1,32 @@
+#include "worker/rank/evaluate.h"
+
+#include <vector>
+
+#include "graph/ir/status_macros.h"
+#include "machine/clock.h"
+
+namespace tacc::worker {
+
+absl::Status Evaluate(RankParts& parts, int64_t step) {
+  if (parts.eval_batches == nullptr) return absl::OkStatus();
+  const double begin = SteadySeconds();
+  double loss = 0, target_tokens = 0;
+  for (int64_t i = 0; i < parts.eval_batches->num_batches(); ++i) {
+    TACC_ASSIGN_OR_RETURN(const std::vector<const void*>* inputs, parts.eval_batches->Read(i));
+    TACC_RETURN_IF_ERROR(parts.executor->RunEval(*inputs));
+    TACC_RETURN_IF_ERROR(parts.measurement->Take());
+    TACC_ASSIGN_OR_RETURN(const double batch_loss, parts.executor->Output("loss"));
+    TACC_ASSIGN_OR_RETURN(const double batch_tokens, parts.executor->Output("target_tokens"));
+    loss += batch_loss;
+    target_tokens += batch_tokens;
+  }
+  if (parts.start.rank == 0 && target_tokens > 0) {
+    parts.events.Write("eval", {{"step", step},
+                                {"eval_loss", loss / target_tokens},
+                                {"target_tokens", static_cast<int64_t>(target_tokens)},
+                                {"seconds", SteadySeconds() - begin}});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace tacc::worker

@@ -1,0 +1,78 @@
+#ifndef TACC_WORKER_RANK_RANK_PARTS_H_
+#define TACC_WORKER_RANK_RANK_PARTS_H_
+
+#include <memory>
+#include <utility>
+
+#include "graph/ir/program.h"
+#include "worker/data/shards.h"
+#include "worker/rank/arena.h"
+#include "worker/rank/batches.h"
+#include "worker/rank/checkpointer.h"
+#include "worker/rank/collectives.h"
+#include "worker/rank/commands.h"
+#include "worker/rank/device.h"
+#include "worker/rank/device_metrics.h"
+#include "worker/rank/events.h"
+#include "worker/rank/executor.h"
+#include "worker/rank/gloo_transport.h"
+#include "worker/rank/gpu_module.h"
+#include "worker/rank/run_options.h"
+#include "worker/rank/start_file.h"
+#include "worker/rank/states.h"
+#include "worker/rank/status_block.h"
+#include "worker/rank/step_measurement.h"
+#include "worker/rank/transport.h"
+
+namespace tacc::worker {
+
+// What a rank is made of, as LoadRank makes it: each part uses what stands above it.
+struct RankParts {
+  // All must outlive the object.
+  RankParts(const RunOptions* run_options, StartFile start_file, EventWriter* event_writer,
+            CommandReader* command_reader)
+      : options(*run_options),
+        start(std::move(start_file)),
+        events(*event_writer),
+        commands(*command_reader),
+        collectives(start.rank, start.world) {}
+
+  // In the status block, if there is one.
+  void Show(Activity activity) const {
+    if (status_block != nullptr) status_block->SetActivity(activity);
+  }
+  void ShowStep(int64_t steps_done) const {
+    if (status_block != nullptr) status_block->SetStep(steps_done);
+  }
+  void Beat() const {
+    if (status_block != nullptr) status_block->Beat();
+  }
+
+  bool saves_checkpoints() const { return !start.checkpoint_dir.empty(); }
+
+  const RunOptions& options;
+  const StartFile start;
+  EventWriter& events;
+  CommandReader& commands;
+  std::unique_ptr<StatusBlock> status_block;  // Null: nobody looks.
+  graph::Program program;
+  std::unique_ptr<RendezvousServer> server;  // On rank 0 of several.
+  Device* device = nullptr;
+  std::unique_ptr<DeviceMetrics> metrics;
+  std::unique_ptr<Transport> transport;  // Null in a world of one.
+  Collectives collectives;               // Of values of the host, on CPUs all.
+  std::unique_ptr<Arena> arena;          // Null: the program is not planned.
+  RankTalk talk;                         // Of ranks on asynchronous devices.
+  std::unique_ptr<Executor> executor;
+  std::unique_ptr<StepMeasurement> measurement;
+  std::unique_ptr<RankStates> states;
+  std::unique_ptr<Checkpointer> checkpointer;
+  std::unique_ptr<Dataset> dataset;
+  std::unique_ptr<TrainBatches> train_batches;
+  std::unique_ptr<Dataset> eval_dataset;  // Null: nothing to evaluate on.
+  std::unique_ptr<EvalBatches> eval_batches;
+};
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_RANK_RANK_PARTS_H_

@@ -1,0 +1,42 @@
+#ifndef TACC_WORKER_RANK_RUN_OPTIONS_H_
+#define TACC_WORKER_RANK_RUN_OPTIONS_H_
+
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "failpoint/failpoint.h"
+#include "graph/ir/program.h"
+#include "graph/ops/op.h"
+#include "worker/rank/c10_allocator.h"
+#include "worker/rank/device.h"
+#include "worker/rank/executor.h"
+#include "worker/rank/gpu_module.h"
+#include "worker/rank/start_file.h"
+
+namespace tacc::worker {
+
+// What the process gives a rank, beside what its start file says. All outlives the run.
+struct RunOptions {
+  std::string start_file;
+  std::string version;       // Of this program.
+  std::string status_shm;    // Empty: none.
+  std::string profile_path;  // Where the seconds by op and module go at the end; empty: not measured.
+  std::string trace_path;    // Where the trace of a step goes; empty: as the start file says.
+  // The device that the start file names.
+  std::function<absl::StatusOr<Device*>(const StartFile&)> open_device;
+  // How ranks talk that have opened an asynchronous one (GpuModule::ChooseTalk).
+  std::function<absl::StatusOr<RankTalk>(const RankTalkOptions&)> choose_talk;
+  AliasFunction aliases;
+  const graph::OpTable* ops = nullptr;
+  // Refuses a program that a rank could not run safely (graph::Verify).
+  std::function<absl::Status(const graph::Program&)> verify;
+  WorkspaceAllocator* allocator = nullptr;  // Installed as LibTorch's.
+  Failpoints* failpoints = nullptr;
+  int command_fd = 0;
+  int event_fd = 1;
+};
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_RANK_RUN_OPTIONS_H_

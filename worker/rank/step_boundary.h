@@ -1,0 +1,41 @@
+#ifndef TACC_WORKER_RANK_STEP_BOUNDARY_H_
+#define TACC_WORKER_RANK_STEP_BOUNDARY_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "worker/rank/checkpointer.h"
+#include "worker/rank/collectives.h"
+#include "worker/rank/commands.h"
+
+namespace tacc::worker {
+
+// What the ranks have agreed on between two steps; the same on all of them.
+struct BoundaryDecision {
+  bool stops = false;
+  bool saves = false;       // A command asked for a checkpoint.
+  uint64_t batch_hash = 0;  // Of the global batch that was read last.
+};
+
+// The one exchange of the ranks at each step boundary: they tell each other what they were asked for, what they have
+// read, and how far their part of a checkpoint is.
+class StepBoundary {
+ public:
+  // All must outlive the object.
+  StepBoundary(Collectives* collectives, CommandReader* commands, Checkpointer* checkpointer)
+      : collectives_(*collectives), commands_(*commands), checkpointer_(*checkpointer) {}
+
+  // All ranks call it. `data`: how reading the next batch went; `hash`: of this rank's part of it. Errors: those of
+  // `data`, the same on every rank (AgreeOnStatus); of the talk between ranks.
+  absl::StatusOr<BoundaryDecision> Agree(const absl::Status& data, uint64_t hash);
+
+ private:
+  Collectives& collectives_;
+  CommandReader& commands_;
+  Checkpointer& checkpointer_;
+  uint64_t checkpoints_done_ = 0;  // Of the commands.
+};
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_RANK_STEP_BOUNDARY_H_

@@ -1,0 +1,95 @@
+#include "worker/rank/step_reports.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "graph/ir/status_macros.h"
+#include "machine/clock.h"
+#include "worker/rank/failure_codes.h"
+
+namespace tacc::worker {
+
+absl::Status StepReports::Finished(int64_t step, const LaunchedStep& launched) {
+  TACC_RETURN_IF_ERROR(WriteEvent(step, launched));
+  return CountSkipped(step, launched.batch_hash);
+}
+
+absl::Status StepReports::WriteEvent(int64_t step, const LaunchedStep& launched) {
+  const Executor& executor = *parts_.executor;
+  // Of steps that follow each other without a gap, the time from one's end to the next one's.
+  const double now = SteadySeconds(), seconds = now - std::max(launched.begin, last_finish_seconds_);
+  last_finish_seconds_ = now;
+  const double waited = parts_.collectives.stats().wait_seconds, communication = waited - communication_seconds_;
+  communication_seconds_ = waited;
+  if (parts_.start.rank != 0) return absl::OkStatus();
+  TACC_ASSIGN_OR_RETURN(const double loss, executor.Output("loss"));
+  TACC_ASSIGN_OR_RETURN(const double grad_norm, executor.Output("grad_norm"));
+  TACC_ASSIGN_OR_RETURN(const double learning_rate, executor.Output("learning_rate"));
+  TACC_ASSIGN_OR_RETURN(const double target_tokens, executor.Output("target_tokens"));
+  TACC_ASSIGN_OR_RETURN(const double skipped, executor.Output("skipped"));
+  const int64_t tokens = parts_.start.global_batch_size * parts_.start.seq_len;
+  nlohmann::json event = {{"step", step},
+                          {"loss", loss},
+                          {"grad_norm", grad_norm},
+                          {"learning_rate", learning_rate},
+                          {"tokens", tokens},
+                          {"target_tokens", static_cast<int64_t>(target_tokens)},
+                          {"seconds", seconds},
+                          {"data_wait_seconds", launched.data_wait_seconds},
+                          {"communication_seconds", communication},
+                          {"tokens_per_second", static_cast<double>(tokens) / seconds},
+                          {"batch_hash", HashText(launched.batch_hash)},
+                          {"skipped", skipped != 0 ? 1 : 0}};
+  if (const absl::StatusOr<double> overflow = executor.Output("expert_overflow"); overflow.ok())
+    event["expert_overflow"] = static_cast<int64_t>(*overflow);
+  if (const absl::StatusOr<double> loss_scale = executor.Output("loss_scale"); loss_scale.ok())
+    event["loss_scale"] = *loss_scale;
+  parts_.metrics->AddToStep(executor.busy_seconds(), seconds, &event);
+  parts_.events.Write("step", std::move(event));
+  return absl::OkStatus();
+}
+
+absl::Status StepReports::CountSkipped(int64_t step, uint64_t batch_hash) {
+  TACC_ASSIGN_OR_RETURN(const double skipped, parts_.executor->Output("skipped"));
+  // A skipped step is nothing to speak of while it can be the loss scale's fault.
+  const absl::StatusOr<double> loss_scale = parts_.executor->Output("loss_scale");
+  const bool halves_scale = loss_scale.ok() && *loss_scale > graph::kLeastLossScale;
+  skipped_in_a_row_ = skipped != 0 && !halves_scale ? skipped_in_a_row_ + 1 : 0;
+  if (skipped_in_a_row_ == 0) return absl::OkStatus();
+  if (parts_.start.rank == 0) {
+    parts_.events.Warning("nonfinite",
+                          absl::StrCat("step ", step, ": the gradient norm is not finite; the update was skipped (",
+                                       skipped_in_a_row_, " in a row)"));
+  }
+  return skipped_in_a_row_ < kMaxSkippedInARow ? absl::OkStatus() : NonfiniteError(step, batch_hash);
+}
+
+// Every rank sees the same norm; the one to name is the first whose own part of the loss or of the gradients is not
+// finite.
+absl::Status StepReports::NonfiniteError(int64_t step, uint64_t batch_hash) {
+  bool loss_ok = true, gradients_ok = true;
+  for (const graph::State& state : parts_.program.states) {
+    if (state.kind != graph::StateKind::kCounter && state.kind != graph::StateKind::kGradient) continue;
+    TACC_ASSIGN_OR_RETURN(const bool is_finite, parts_.states->IsFinite(state.name));
+    if (!is_finite) (state.kind == graph::StateKind::kCounter ? loss_ok : gradients_ok) = false;
+  }
+  TACC_ASSIGN_OR_RETURN(const auto all, parts_.collectives.GatherHost({loss_ok ? 0u : 1u, gradients_ok ? 0u : 1u}));
+  std::string place = "every rank's loss and gradients are finite, their sum is not";
+  for (const int what : {1, 0}) {
+    for (size_t rank = all.size(); rank-- > 0;) {
+      if (all[rank][what] != 0)
+        place = absl::StrCat("first on rank ", rank, ", in its ", what == 0 ? "loss" : "gradients");
+    }
+  }
+  // The states of the one under way are good ones.
+  TACC_RETURN_IF_ERROR(parts_.checkpointer->Wait());
+  const absl::Status error = absl::InternalError(absl::StrCat(
+      "the gradient norm was not finite in ", kMaxSkippedInARow, " steps in a row, the last is step ", step, ", batch ",
+      HashText(batch_hash), "; ", place,
+      ". The last checkpoint is from before; lower the learning rate or look at the batch with `taccctl data show`"));
+  return WithFailureCode(error, "nonfinite");
+}
+
+}  // namespace tacc::worker

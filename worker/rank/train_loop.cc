@@ -1,0 +1,75 @@
+#include "worker/rank/train_loop.h"
+
+#include "graph/ir/status_macros.h"
+#include "machine/clock.h"
+#include "worker/rank/evaluate.h"
+
+namespace tacc::worker {
+
+TrainLoop::TrainLoop(RankParts* parts, int64_t step)
+    : parts_(*parts),
+      boundary_(&parts->collectives, &parts->commands, parts->checkpointer.get()),
+      reports_(parts),
+      step_(step),
+      num_launched_(step) {}
+
+absl::Status TrainLoop::Run() {
+  parts_.ShowStep(step_);
+  TACC_RETURN_IF_ERROR(parts_.measurement->Start(step_, parts_.start.max_steps));
+  while (true) {
+    const double begin = SteadySeconds();
+    const absl::Status data = is_at_end() ? absl::OkStatus() : parts_.train_batches->Next();
+    const double data_wait = SteadySeconds() - begin;
+    TACC_ASSIGN_OR_RETURN(const BoundaryDecision decision, boundary_.Agree(data, parts_.train_batches->hash()));
+    was_stopped_ = decision.stops;
+    if (decision.stops || is_at_end()) return FinishSteps(0);
+    if (decision.saves) {
+      TACC_RETURN_IF_ERROR(FinishSteps(0));
+      TACC_RETURN_IF_ERROR(SaveCheckpoint());
+    }
+    TACC_RETURN_IF_ERROR(Launch({begin, data_wait, decision.batch_hash}));
+  }
+}
+
+absl::Status TrainLoop::Launch(const LaunchedStep& step) {
+  const StartFile& start = parts_.start;
+  StepMeasurement& measurement = *parts_.measurement;
+  if (launched_.empty()) reports_.StartCounting();
+  const bool traces = measurement.traces(num_launched_ + 1);
+  if (traces) {
+    TACC_RETURN_IF_ERROR(FinishSteps(0));
+    measurement.BeginTrace();
+  }
+  TACC_RETURN_IF_ERROR(parts_.executor->Launch(parts_.train_batches->inputs()));
+  launched_.push_back(step);
+  ++num_launched_;
+  const bool evaluates = is_at_end() || (start.eval_steps > 0 && num_launched_ % start.eval_steps == 0);
+  const bool saves = start.save_steps > 0 && num_launched_ % start.save_steps == 0 && !is_at_end();
+  // A device that is behind the host always has its next step waiting.
+  const bool goes_on =
+      parts_.device->is_asynchronous() && !evaluates && !saves && !traces && !measurement.times_all_steps();
+  TACC_RETURN_IF_ERROR(FinishSteps(goes_on ? Executor::kMaxInFlight - 1 : 0));
+  if (traces) TACC_RETURN_IF_ERROR(measurement.EndTrace());
+  if (evaluates) TACC_RETURN_IF_ERROR(Evaluate(parts_, step_));
+  return saves ? SaveCheckpoint() : absl::OkStatus();
+}
+
+absl::Status TrainLoop::SaveCheckpoint() {
+  return parts_.saves_checkpoints() ? parts_.checkpointer->Start(step_) : absl::OkStatus();
+}
+
+absl::Status TrainLoop::FinishSteps(int64_t num_in_flight) {
+  while (parts_.executor->num_in_flight() > num_in_flight) TACC_RETURN_IF_ERROR(FinishStep());
+  return absl::OkStatus();
+}
+
+absl::Status TrainLoop::FinishStep() {
+  TACC_RETURN_IF_ERROR(parts_.executor->Finish());
+  TACC_RETURN_IF_ERROR(parts_.measurement->Take());
+  const LaunchedStep launched = launched_.front();
+  launched_.pop_front();
+  parts_.ShowStep(++step_);
+  return reports_.Finished(step_, launched);
+}
+
+}  // namespace tacc::worker

@@ -1,0 +1,50 @@
+#ifndef TACC_WORKER_RANK_TRAIN_LOOP_H_
+#define TACC_WORKER_RANK_TRAIN_LOOP_H_
+
+#include <cstdint>
+#include <deque>
+
+#include "absl/status/status.h"
+#include "worker/rank/rank_parts.h"
+#include "worker/rank/step_boundary.h"
+#include "worker/rank/step_reports.h"
+
+namespace tacc::worker {
+
+// The steps of one start, with what is due between them: agreement of the ranks, evaluation, checkpoints, a trace.
+class TrainLoop {
+ public:
+  // `parts`, loaded, must outlive the object; `step`: updates done.
+  TrainLoop(RankParts* parts, int64_t step);
+
+  // Returns when all steps are done, or the ranks were told to stop; nothing is in flight then. All ranks call it,
+  // once. Errors: of reading data, of the executor, of StepReports; Unavailable when another rank does not answer.
+  absl::Status Run();
+
+  // Updates done.
+  int64_t step() const { return step_; }
+  // Whether it ended by the command `stop`.
+  bool was_stopped() const { return was_stopped_; }
+
+ private:
+  // Starts the next step, ends those that need not stay in flight, and does what is due after it.
+  absl::Status Launch(const LaunchedStep& step);
+  // Of the states as they are, written while training goes on.
+  absl::Status SaveCheckpoint();
+  bool is_at_end() const { return num_launched_ >= parts_.start.max_steps; }
+  // Ends the oldest steps until at most `num_in_flight` are left.
+  absl::Status FinishSteps(int64_t num_in_flight);
+  absl::Status FinishStep();
+
+  RankParts& parts_;
+  StepBoundary boundary_;
+  StepReports reports_;
+  int64_t step_;
+  int64_t num_launched_;               // Of all steps, with those that are done.
+  std::deque<LaunchedStep> launched_;  // And not finished.
+  bool was_stopped_ = false;
+};
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_RANK_TRAIN_LOOP_H_
