@@ -117,8 +117,10 @@ TEST_P(TracedTest, ShowsEveryKernelAndCollectiveOfTheStep) {
   ASSERT_TRUE(stages.ok()) << stages.status();
   RandomTraining with_trace = kTraining;
   with_trace.traced_step = 2;
-  for (const Memory memory : {Memory::kPlanned, Memory::kSimulatedDevice}) {
-    SCOPED_TRACE(memory == Memory::kPlanned ? "on a CPU" : "on a simulated device");
+  for (const auto& [memory, where] :
+       {std::pair(Memory::kPlanned, "on a CPU"), std::pair(Memory::kSimulatedDevice, "on a simulated device"),
+        std::pair(Memory::kSimulatedGpu, "on simulated GPUs")}) {
+    SCOPED_TRACE(where);
     const auto untraced = RunTraining(kTraining, *stages, ops, memory);
     const auto traced = RunTraining(with_trace, *stages, ops, memory);
     ASSERT_TRUE(untraced.ok()) << untraced.status();
@@ -143,6 +145,9 @@ TEST_P(TracedTest, ShowsEveryKernelAndCollectiveOfTheStep) {
         ++kernels[slice.process][{slice.name, module}];
       } else if (slice.category == "collective") {
         EXPECT_EQ(slice.thread.substr(0, 14), "communication ");
+        if (memory == Memory::kSimulatedGpu) {
+          EXPECT_NE(slice.thread, "communication all");
+        }
         sent[slice.process] += slice.arguments.value("sent_bytes", int64_t{0});
         EXPECT_GE(slice.arguments["exposed_us"].get<double>(), 0);
         // A message says with which stage: "send to stage 1".

@@ -464,7 +464,7 @@ CollectiveTime* Collectives::TimeOf(Ticket ticket) {
   return &times_[index];
 }
 
-absl::StatusOr<std::vector<CollectiveTime>> Collectives::TakeTimes() {
+absl::StatusOr<std::vector<CollectiveTime>> Collectives::TakeTimes(const DeviceClock&) {
   absl::MutexLock lock(&mutex_);
   is_timing_ = false;
   return std::exchange(times_, {});

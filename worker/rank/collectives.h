@@ -19,6 +19,8 @@
 
 namespace tacc::worker {
 
+class DeviceClock;
+
 // One collective, bound: what this rank sends to and takes from whom. Made once per node by BindCollective.
 struct CollectiveCall {
   enum class Kind {
@@ -84,11 +86,11 @@ class CollectiveQueue {
   virtual absl::Status Run(const CollectiveCall& call) = 0;
   // Where Start and Wait only queue: the first error of what has been queued since.
   virtual absl::Status Check() { return absl::OkStatus(); }
-  // For traces: times what is started from now on, until TakeTimes.
-  virtual absl::Status StartTiming() { return absl::OkStatus(); }
-  // When all of that has been waited for: an entry for each Start and Run since, in their order, or none where the
-  // times are not known.
-  virtual absl::StatusOr<std::vector<CollectiveTime>> TakeTimes() { return std::vector<CollectiveTime>(); }
+  // For traces: times what is started from now on, until TakeTimes; nothing is recorded meanwhile.
+  virtual absl::Status StartTiming() = 0;
+  // When all of that has been waited for, by the host too: an entry for each Start and Run since, in their order.
+  // `clock` is the device's, aligned before StartTiming; a CPU's need not be.
+  virtual absl::StatusOr<std::vector<CollectiveTime>> TakeTimes(const DeviceClock& clock) = 0;
   // Whether it all is queued on the device and can be recorded (Device::Record) but for messages, which may outlast a
   // recording; else the host takes part.
   virtual bool is_on_device() const = 0;
@@ -130,7 +132,7 @@ class Collectives : public CollectiveQueue {
   absl::Status Run(const CollectiveCall& call) override;
   // Of a message from where it is posted to the end of Finish. No two of the others overlap.
   absl::Status StartTiming() override;
-  absl::StatusOr<std::vector<CollectiveTime>> TakeTimes() override;
+  absl::StatusOr<std::vector<CollectiveTime>> TakeTimes(const DeviceClock& clock) override;
   bool is_on_device() const override { return false; }
 
   // Returns rank r's `values` in [r]: the way ranks agree on small things.

@@ -58,7 +58,7 @@ class Device {
   // the device cannot say (a CPU). Takes part of a millisecond.
   virtual std::optional<int64_t> MemoryUsedBytes() = 0;
 
-  // A place in the queue.
+  // A place in the queue, or in another that the device has beside it.
   class Mark {
    public:
     virtual ~Mark() = default;
@@ -66,10 +66,11 @@ class Device {
     virtual absl::Status Set() = 0;
     // Returns when the work before the place, as set last, is done.
     virtual absl::Status Wait() = 0;
-    // Seconds that the device took from `earlier`, a place before it in the queue, to here; the wait for this one or a
-    // later one has returned. Unimplemented: it keeps no time (a CPU).
+    // Seconds from when the device was at `earlier`, of any of its queues, to when it was here; a wait for this one, or
+    // for what comes after it, has returned. Unimplemented: it keeps no time (a CPU).
     virtual absl::StatusOr<double> SecondsSince(const Mark& earlier) const = 0;
   };
+  // Of the queue.
   virtual absl::StatusOr<std::unique_ptr<Mark>> CreateMark() = 0;
 
   // Work that was recorded instead of done, to be queued any number of times at the cost of one call.

@@ -55,7 +55,7 @@ absl::Status Executor::CreateLanes() {
   for (size_t i = 0; i < inputs_.size(); ++i) input_places_[i] = place + input_offsets_[i];
   device_outputs_ = place + batch_bytes_;
   for (int i = 0; i < kMaxInFlight; ++i) {
-    Lane& lane = lanes_.emplace_back();
+    Lane& lane = lanes_.emplace_back(options_.device);
     TACC_ASSIGN_OR_RETURN(lane.host, options_.device->AllocateHost(lane_bytes + output_bytes));
     lane.device_inputs = device_io_->data() + i * lane_bytes;
     lane.host_outputs = lane.host->data() + lane_bytes;
@@ -161,26 +161,18 @@ absl::Status Executor::RunPart(BoundGraph& graph, Part& part, uint32_t call_inde
 absl::Status Executor::RunGraph(BoundGraph& graph, uint32_t call_index, Lane* lane) {
   for (Part& part : graph.parts) {
     const bool is_timed = lane != nullptr && !part.waits;
-    if (is_timed) TACC_RETURN_IF_ERROR(MarkWork(*lane));
+    if (is_timed) TACC_RETURN_IF_ERROR(lane->work.Set().status());
     TACC_RETURN_IF_ERROR(RunPart(graph, part, call_index));
-    if (is_timed) TACC_RETURN_IF_ERROR(MarkWork(*lane));
+    if (is_timed) TACC_RETURN_IF_ERROR(lane->work.Set().status());
   }
   graph.has_run = true;
   return absl::OkStatus();
 }
 
-absl::Status Executor::MarkWork(Lane& lane) {
-  if (lane.num_work_marks == lane.work.size()) {
-    TACC_ASSIGN_OR_RETURN(std::unique_ptr<Device::Mark> mark, options_.device->CreateMark());
-    lane.work.push_back(std::move(mark));
-  }
-  return lane.work[lane.num_work_marks++]->Set();
-}
-
 absl::StatusOr<double> Executor::BusySeconds(const Lane& lane) const {
   double busy = 0;
-  for (size_t i = 0; i + 1 < lane.num_work_marks; i += 2) {
-    TACC_ASSIGN_OR_RETURN(const double seconds, lane.work[i + 1]->SecondsSince(*lane.work[i]));
+  for (size_t i = 0; i + 1 < lane.work.size(); i += 2) {
+    TACC_ASSIGN_OR_RETURN(const double seconds, lane.work[i + 1].SecondsSince(lane.work[i]));
     busy += seconds;
   }
   return busy;
@@ -191,7 +183,7 @@ absl::Status Executor::RunCalls(const std::vector<BoundCall>& calls,
   Lane* lane = nullptr;
   if (!lanes_.empty()) {
     lane = &lanes_[num_launched_ % kMaxInFlight];
-    lane->num_work_marks = 0;
+    lane->work.Clear();
     for (size_t m = 0; m < inputs.size(); ++m) {
       for (size_t i = 0; i < inputs_.size(); ++i) {
         std::memcpy(lane->host->data() + m * batch_bytes_ + input_offsets_[i], inputs[m][i],

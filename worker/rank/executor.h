@@ -21,6 +21,7 @@
 #include "worker/rank/collectives.h"
 #include "worker/rank/device.h"
 #include "worker/rank/kernel_table.h"
+#include "worker/rank/marks.h"
 #include "worker/rank/status_block.h"
 #include "worker/rank/step_timer.h"
 
@@ -126,9 +127,8 @@ class Executor {
     char* device_inputs = nullptr;  // [micro-batch][input]
     char* host_outputs = nullptr;
     std::unique_ptr<Device::Mark> done;
-    // Where work begins and where it ends, in turn; as many as the step has set.
-    std::vector<std::unique_ptr<Device::Mark>> work;
-    size_t num_work_marks = 0;
+    Marks work;  // Where work begins and where it ends, in turn.
+    explicit Lane(Device* device) : work([device] { return device->CreateMark(); }) {}
   };
   class Binder;
 
@@ -139,7 +139,6 @@ class Executor {
                         uint32_t first_index);
   absl::Status RunGraph(BoundGraph& graph, uint32_t call_index, Lane* lane);
   absl::Status RunPart(BoundGraph& graph, Part& part, uint32_t call_index);
-  absl::Status MarkWork(Lane& lane);
   absl::StatusOr<double> BusySeconds(const Lane& lane) const;
   absl::Status RunInstructions(const BoundGraph& graph, size_t begin, size_t end, uint32_t call_index);
   absl::Status RunCollective(const Instruction& instruction, uint32_t call_index);

@@ -357,6 +357,10 @@ class Talk : public CollectiveQueue {
   absl::Status Wait(Ticket) override { return Start(nullptr).status(); }
   absl::Status Finish(const CollectiveCall&, Ticket) override { return Start(nullptr).status(); }
   absl::Status Run(const CollectiveCall&) override { return Start(nullptr).status(); }
+  absl::Status StartTiming() override { return absl::OkStatus(); }
+  absl::StatusOr<std::vector<CollectiveTime>> TakeTimes(const DeviceClock&) override {
+    return absl::UnimplementedError("nothing takes time");
+  }
   bool is_on_device() const override { return place_ == graph::TalkPlace::kDevice; }
 
  private:

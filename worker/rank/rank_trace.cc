@@ -45,9 +45,7 @@ class Spans {
     if (instruction.role == Role::kWaits) {
       const auto place = under_way_.find(KeyOf(instruction.call, graph, node));
       if (place == under_way_.end()) return;
-      TraceSpan& span = calls_[place->second.call][place->second.index];
-      span.exposed += end - begin;
-      if (times_.collectives.empty()) span.end = end;
+      calls_[place->second.call][place->second.index].exposed += end - begin;
       return;
     }
     TraceSpan span{instruction.node, "", begin, end};
@@ -58,13 +56,10 @@ class Spans {
       span.communicator =
           times_.collectives_on_device || is_message ? graph::CommunicatorOf(node) : graph::kHostCommunicator;
       if (instruction.role == Role::kCommunicates) span.exposed = end - begin;
-      if (num_collectives_ < times_.collectives.size()) {
-        const CollectiveTime& time = times_.collectives[num_collectives_];
-        span.begin = time.begin - origin_;
-        span.end = time.end - origin_;
-        span.sent_bytes = time.sent_bytes;
-      }
-      ++num_collectives_;
+      const CollectiveTime& time = times_.collectives[num_collectives_++];
+      span.begin = time.begin - origin_;
+      span.end = time.end - origin_;
+      span.sent_bytes = time.sent_bytes;
       started_.push_back({instruction.call, calls_[instruction.call].size()});
       if (instruction.role == Role::kStarts) under_way_[KeyOf(instruction.call, graph, node)] = started_.back();
     }

@@ -94,15 +94,14 @@ TEST(MeasuredProcess, ShowsInstructionsByModuleAndCollectivesByCommunicator) {
   }
 }
 
-// Where the device does not know when its collectives ran: from their start to the end of the wait for them.
-TEST(MeasuredProcess, CollectivesWithoutTimesOfTheirOwn) {
+// As a simulated step's.
+TEST(MeasuredProcess, OnADeviceEachCommunicatorHasAThread) {
   const graph::Program program = Parse();
   const graph::OpTable ops;
   StepTimes times = Times(100);
-  times.collectives.clear();
   times.collectives_on_device = true;
   const std::string text = graph::TraceText({MeasuredProcess(program, ops, 0, times, 100)});
-  EXPECT_THAT(Rows(text, 0), testing::Contains("communication fsdp collective all_gather: 0 30"));
+  EXPECT_THAT(Rows(text, 0), testing::Contains("communication fsdp collective all_gather: 1 25"));
 }
 
 // Two ranks as threads, of which the second is asked for a trace.

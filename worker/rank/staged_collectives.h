@@ -24,7 +24,9 @@ class StagedCollectives : public CollectiveQueue {
   absl::Status Finish(const CollectiveCall& call, Ticket ticket) override;
   absl::Status Run(const CollectiveCall& call) override;
   absl::Status StartTiming() override { return host_.StartTiming(); }
-  absl::StatusOr<std::vector<CollectiveTime>> TakeTimes() override { return host_.TakeTimes(); }
+  absl::StatusOr<std::vector<CollectiveTime>> TakeTimes(const DeviceClock& clock) override {
+    return host_.TakeTimes(clock);
+  }
   bool is_on_device() const override { return false; }
 
  private:

@@ -1,6 +1,5 @@
 #include "worker/rank/step_timer.h"
 
-#include <limits>
 #include <utility>
 
 #include "graph/ir/status_macros.h"
@@ -8,42 +7,19 @@
 
 namespace tacc::worker {
 
-// Finds a moment as both clocks have it: a mark that is set and waited for lies between two readings of the host's; the
-// closest pair counts.
-absl::Status StepTimer::Align() {
-  constexpr int kTries = 8;
-  TACC_RETURN_IF_ERROR(device_.Synchronize());
-  double closest = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < kTries; ++i) {
-    TACC_ASSIGN_OR_RETURN(std::unique_ptr<Device::Mark> mark, device_.CreateMark());
-    const double before = SteadySeconds();
-    TACC_RETURN_IF_ERROR(mark->Set());
-    TACC_RETURN_IF_ERROR(mark->Wait());
-    const double after = SteadySeconds();
-    if (after - before >= closest) continue;
-    closest = after - before;
-    origin_seconds_ = (before + after) / 2;
-    origin_ = std::move(mark);
-  }
-  return absl::OkStatus();
-}
+StepTimer::StepTimer(Device* device, CollectiveQueue* collectives)
+    : device_(*device), collectives_(collectives), marks_([device] { return device->CreateMark(); }) {}
 
 absl::Status StepTimer::Note() {
-  if (!device_.is_asynchronous()) {
-    times_.push_back(SteadySeconds());
-    return absl::OkStatus();
-  }
-  if (num_marks_ == marks_.size()) {
-    TACC_ASSIGN_OR_RETURN(std::unique_ptr<Device::Mark> mark, device_.CreateMark());
-    marks_.push_back(std::move(mark));
-  }
-  return marks_[num_marks_++]->Set();
+  if (device_.is_asynchronous()) return marks_.Set().status();
+  times_.push_back(SteadySeconds());
+  return absl::OkStatus();
 }
 
 absl::Status StepTimer::Begin(int call, int node, StepTimes::Role role) {
   if (instructions_.empty()) {
+    if (device_.is_asynchronous()) TACC_RETURN_IF_ERROR(clock_.Align(device_));
     if (collectives_ != nullptr) TACC_RETURN_IF_ERROR(collectives_->StartTiming());
-    if (device_.is_asynchronous()) TACC_RETURN_IF_ERROR(Align());
   }
   instructions_.push_back({call, node, role});
   return Note();
@@ -56,11 +32,11 @@ absl::StatusOr<StepTimes> StepTimer::Take() {
   if (instructions_.empty()) return times;
   if (device_.is_asynchronous()) {
     TACC_RETURN_IF_ERROR(device_.Synchronize());
-    for (size_t i = 0; i < num_marks_; ++i) {
-      TACC_ASSIGN_OR_RETURN(const double seconds, marks_[i]->SecondsSince(*origin_));
-      times_.push_back(origin_seconds_ + seconds);
+    for (size_t i = 0; i < marks_.size(); ++i) {
+      TACC_ASSIGN_OR_RETURN(const double seconds, clock_.SecondsAt(marks_[i]));
+      times_.push_back(seconds);
     }
-    num_marks_ = 0;
+    marks_.Clear();
   }
   times.instructions = std::exchange(instructions_, {});
   for (size_t i = 0; i < times.instructions.size(); ++i) {
@@ -70,7 +46,7 @@ absl::StatusOr<StepTimes> StepTimer::Take() {
   times_.clear();
   if (collectives_ != nullptr) {
     times.collectives_on_device = collectives_->is_on_device();
-    TACC_ASSIGN_OR_RETURN(times.collectives, collectives_->TakeTimes());
+    TACC_ASSIGN_OR_RETURN(times.collectives, collectives_->TakeTimes(clock_));
   }
   return times;
 }

@@ -1,14 +1,15 @@
 #ifndef TACC_WORKER_RANK_STEP_TIMER_H_
 #define TACC_WORKER_RANK_STEP_TIMER_H_
 
-#include <cstddef>
-#include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker/rank/collectives.h"
 #include "worker/rank/device.h"
+#include "worker/rank/device_clock.h"
+#include "worker/rank/marks.h"
 
 namespace tacc::worker {
 
@@ -29,17 +30,17 @@ struct StepTimes {
     double end = 0;
   };
   std::vector<Instruction> instructions;  // as they were queued
-  // One for each instruction that communicates or starts, in their order, or empty where the times are not known.
+  // One for each instruction that communicates or starts, in their order.
   std::vector<CollectiveTime> collectives;
   bool collectives_on_device = false;
 };
 
 // Takes the times of what an executor runs while it has the timer (Executor::SetTimer): of an asynchronous device by
-// marks in its queue, so the host waits for nothing meanwhile.
+// marks in its queues, so the host waits for nothing meanwhile.
 class StepTimer {
  public:
   // Both must outlive the object; `collectives` may be null.
-  StepTimer(Device* device, CollectiveQueue* collectives) : device_(*device), collectives_(collectives) {}
+  StepTimer(Device* device, CollectiveQueue* collectives);
 
   // For the executor: around what it queues. The first Begin since Take: nothing is in flight.
   absl::Status Begin(int call, int node, StepTimes::Role role);
@@ -50,19 +51,15 @@ class StepTimer {
   absl::StatusOr<StepTimes> Take();
 
  private:
-  absl::Status Align();
   absl::Status Note();
 
   Device& device_;
   CollectiveQueue* const collectives_;
   std::vector<StepTimes::Instruction> instructions_;
-  // Begins and ends, in turn: of an asynchronous device places in its queue, whose times follow from that of origin_,
-  // of a CPU the times themselves.
-  std::vector<std::unique_ptr<Device::Mark>> marks_;
-  size_t num_marks_ = 0;
-  std::unique_ptr<Device::Mark> origin_;
-  double origin_seconds_ = 0;
+  // Begins and ends, in turn: of an asynchronous device places in its queue, of a CPU the times themselves.
+  Marks marks_;
   std::vector<double> times_;
+  DeviceClock clock_;
 };
 
 }  // namespace tacc::worker

@@ -276,6 +276,69 @@ TEST(ChooseCollectives, RanksOnOneGpuGoByWayOfTheHostAndSaySo) {
   ExpectAsOnHosts(Staged(), gpus, detour);
 }
 
+// A step with a timer gives what others give. Its collectives and messages lie within it, each between the instruction
+// before it and the wait for it. Steps without set no marks, and a second one with none that are new.
+void ExpectTimes(const Programs& programs, Slow slow) {
+  const std::vector<Result> want = RunOnHosts(programs);
+  Gpus gpus;
+  gpus.slow = slow;
+  RunOnGpus(programs, gpus, [&](GpuRank rank) {
+    using Role = StepTimes::Role;
+    StepTimer timer(&rank.device, rank.talk.queue.get());
+    std::vector<double> losses;
+    int num_marks = 0;
+    for (int step = 0; step < kSteps; ++step) {
+      const bool is_timed = step % 2 == 1;
+      const int64_t num_replays = rank.device.num_replays();
+      rank.executor.SetTimer(is_timed ? &timer : nullptr);
+      const std::vector<float> x = InputOf(rank.rank, step);
+      ASSERT_EQ(rank.executor.RunStep({{x.data()}}), absl::OkStatus());
+      if (rank.executor.Output("loss").ok()) losses.push_back(*rank.executor.Output("loss"));
+      if (!is_timed || num_marks > 0) {
+        EXPECT_EQ(rank.queues.num_timed_marks(), num_marks);
+      }
+      if (!is_timed) continue;
+      EXPECT_EQ(rank.device.num_replays(), num_replays);
+      const auto times = timer.Take();
+      ASSERT_TRUE(times.ok()) << times.status();
+      EXPECT_TRUE(times->collectives_on_device);
+      size_t num_started = 0, num_ended = 0;
+      double before = times->instructions.front().begin;
+      for (const StepTimes::Instruction& instruction : times->instructions) {
+        const bool starts = instruction.role == Role::kStarts || instruction.role == Role::kCommunicates;
+        const bool waits = instruction.role == Role::kWaits || instruction.role == Role::kCommunicates;
+        if (starts) {
+          ASSERT_LT(num_started, times->collectives.size());
+          EXPECT_GE(times->collectives[num_started].begin, before);
+          EXPECT_GT(times->collectives[num_started].end, times->collectives[num_started].begin);
+          ++num_started;
+        }
+        // These programs wait in the order in which they start.
+        if (waits) {
+          ASSERT_LT(num_ended, num_started);
+          EXPECT_LE(times->collectives[num_ended++].end, instruction.end);
+        }
+        EXPECT_GE(instruction.begin, before);
+        EXPECT_GE(instruction.end, instruction.begin);
+        before = instruction.end;
+      }
+      EXPECT_GT(num_started, 0u);
+      EXPECT_EQ(num_started, num_ended);
+      EXPECT_EQ(num_started, times->collectives.size());
+      num_marks = 2 * static_cast<int>(num_started);
+      EXPECT_EQ(rank.queues.num_timed_marks(), num_marks);
+    }
+    EXPECT_EQ(TakeResult(programs[rank.rank], rank.executor, losses), want[rank.rank]) << "rank " << rank.rank;
+  });
+}
+
+TEST(ChooseCollectives, ATimedStepKnowsWhenItsCollectivesRan) {
+  for (const Slow slow : {Slow::kCompute, Slow::kCommunication}) {
+    ExpectTimes(Sharded(), slow);
+    ExpectTimes(Staged(), slow);
+  }
+}
+
 // All ranks of a world get the error that one has.
 TEST(ChooseCollectives, AnErrorOfOneRankIsEverybodys) {
   for (const bool has_id : {false, true}) {

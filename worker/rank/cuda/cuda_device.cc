@@ -31,9 +31,10 @@ std::optional<int64_t> FreeBytes() {
 
 class CudaDevice::EventMark : public Mark {
  public:
-  EventMark(CudaDevice* device, cudaEvent_t event) : device_(*device), event_(event) {}
+  EventMark(CudaDevice* device, cudaEvent_t event, cudaStream_t stream)
+      : device_(*device), event_(event), stream_(stream) {}
   ~EventMark() override { (void)cudaEventDestroy(event_); }
-  absl::Status Set() override { return device_.Check(cudaEventRecord(event_, device_.compute_), "a mark"); }
+  absl::Status Set() override { return device_.Check(cudaEventRecord(event_, stream_), "a mark"); }
   absl::Status Wait() override { return device_.Check(cudaEventSynchronize(event_), "the end of a step"); }
   absl::StatusOr<double> SecondsSince(const Mark& earlier) const override {
     float milliseconds = 0;
@@ -46,6 +47,7 @@ class CudaDevice::EventMark : public Mark {
  private:
   CudaDevice& device_;
   const cudaEvent_t event_;
+  const cudaStream_t stream_;
 };
 
 class CudaDevice::GraphRecording : public Recording {
@@ -216,11 +218,11 @@ std::optional<int64_t> CudaDevice::MemoryUsedBytes() {
   return *free_at_open_ - *free;
 }
 
-absl::StatusOr<std::unique_ptr<Device::Mark>> CudaDevice::CreateMark() {
+absl::StatusOr<std::unique_ptr<Device::Mark>> CudaDevice::CreateMarkIn(kernels::cuda::Stream stream) {
   cudaEvent_t event = nullptr;
   // Waiting for it leaves the host's cores to others.
   TACC_RETURN_IF_ERROR(Check(cudaEventCreateWithFlags(&event, cudaEventBlockingSync), "an event"));
-  return std::make_unique<EventMark>(this, event);
+  return std::make_unique<EventMark>(this, event, stream);
 }
 
 absl::StatusOr<std::unique_ptr<Device::Recording>> CudaDevice::Record(const std::function<absl::Status()>& queue) {

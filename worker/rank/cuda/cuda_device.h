@@ -27,6 +27,8 @@ class CudaDevice : public Device {
   int ordinal() const { return ordinal_; }
   // The queue.
   kernels::cuda::Stream compute() const { return compute_; }
+  // A place in a stream of this GPU.
+  absl::StatusOr<std::unique_ptr<Mark>> CreateMarkIn(kernels::cuda::Stream stream);
 
   bool is_asynchronous() const override { return true; }
   const KernelTable& kernels() const override { return kernels_; }
@@ -43,7 +45,7 @@ class CudaDevice : public Device {
   absl::Status StatusOf(const std::exception& exception) const override;
   // Counts what other processes took of the GPU meanwhile too; not the context, which comes first.
   std::optional<int64_t> MemoryUsedBytes() override;
-  absl::StatusOr<std::unique_ptr<Mark>> CreateMark() override;
+  absl::StatusOr<std::unique_ptr<Mark>> CreateMark() override { return CreateMarkIn(compute_); }
   absl::StatusOr<std::unique_ptr<Recording>> Record(const std::function<absl::Status()>& queue) override;
 
  private:

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
+#include "worker/rank/device_clock.h"
 
 namespace tacc::worker {
 namespace {
@@ -20,6 +21,15 @@ constexpr int64_t kPieceElements = 64;  // Pieces of an all-reduce start at mult
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 bool IsMessage(const CollectiveCall& call) { return call.kind == Kind::kSend || call.kind == Kind::kReceive; }
+
+// What this rank sends to others.
+int64_t SentBytes(const CollectiveCall& call) {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < call.send.size(); ++i) {
+    if (IsMessage(call) || static_cast<int>(i) != call.me) bytes += call.send[i].bytes();
+  }
+  return bytes;
+}
 
 // Of which a sum has two more: its own part and the result.
 int64_t NumSlots(size_t num_members) { return 2 * static_cast<int64_t>(num_members) + 2; }
@@ -108,6 +118,7 @@ absl::Status DeviceCollectives::Prepare(const CollectiveCall* call) {
     for (const CollectiveCall& step : prepared.steps)
       needed_bytes_ = std::max(needed_bytes_, NumSlots(step.members.size()) * SlotBytes(step));
   }
+  for (const CollectiveCall& step : prepared.steps) prepared.sent_bytes += SentBytes(step);
   TACC_ASSIGN_OR_RETURN(prepared.end, prepared.stream->CreateMark());
   tickets_[call] = static_cast<Ticket>(prepared_.size());
   prepared_.push_back(std::move(prepared));
@@ -152,8 +163,24 @@ absl::Status DeviceCollectives::Run(const CollectiveCall& call) {
 }
 
 absl::Status DeviceCollectives::Queue(const Prepared& prepared) {
+  CommunicationStream* const stream = prepared.stream;
+  TACC_RETURN_IF_ERROR(stream->FollowCompute());
+  if (is_timing_) {
+    Marks& times = times_.try_emplace(stream, [stream] { return stream->CreateTimedMark(); }).first->second;
+    Timed& timed = timed_.emplace_back();
+    timed.sent_bytes = prepared.sent_bytes;
+    TACC_ASSIGN_OR_RETURN(timed.begin, times.Set());
+    TACC_RETURN_IF_ERROR(QueueSteps(prepared));
+    TACC_ASSIGN_OR_RETURN(timed.end, times.Set());
+  } else {
+    TACC_RETURN_IF_ERROR(QueueSteps(prepared));
+  }
+  // Behind the times: what compute does next comes after them.
+  return prepared.end->Set();
+}
+
+absl::Status DeviceCollectives::QueueSteps(const Prepared& prepared) {
   CommunicationStream& stream = *prepared.stream;
-  TACC_RETURN_IF_ERROR(stream.FollowCompute());
   TACC_RETURN_IF_ERROR(stream.BeginCall(prepared.call));
   for (const CollectiveCall& step : prepared.steps) {
     if (IsMessage(step)) {
@@ -164,8 +191,26 @@ absl::Status DeviceCollectives::Queue(const Prepared& prepared) {
       TACC_RETURN_IF_ERROR(QueueReduceScatter(step, stream));
     }
   }
-  TACC_RETURN_IF_ERROR(stream.EndCall());
-  return prepared.end->Set();
+  return stream.EndCall();
+}
+
+absl::Status DeviceCollectives::StartTiming() {
+  is_timing_ = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<CollectiveTime>> DeviceCollectives::TakeTimes(const DeviceClock& clock) {
+  is_timing_ = false;
+  std::vector<CollectiveTime> times;
+  for (const Timed& timed : timed_) {
+    CollectiveTime& time = times.emplace_back();
+    TACC_ASSIGN_OR_RETURN(time.begin, clock.SecondsAt(*timed.begin));
+    TACC_ASSIGN_OR_RETURN(time.end, clock.SecondsAt(*timed.end));
+    time.sent_bytes = timed.sent_bytes;
+  }
+  timed_.clear();
+  for (auto& [stream, marks] : times_) marks.Clear();
+  return times;
 }
 
 absl::Status DeviceCollectives::QueueMessage(const CollectiveCall& call, CommunicationStream& stream) {

@@ -10,6 +10,8 @@
 #include "absl/status/statusor.h"
 #include "worker/rank/arena.h"
 #include "worker/rank/collectives.h"
+#include "worker/rank/device.h"
+#include "worker/rank/marks.h"
 #include "worker/rank/region.h"
 
 namespace tacc::worker {
@@ -48,6 +50,8 @@ class CommunicationStream {
     virtual absl::Status LetComputeFollow() = 0;
   };
   virtual absl::StatusOr<std::unique_ptr<Mark>> CreateMark() = 0;
+  // A place in this queue whose time counts with those of the device's marks. Not to be set while recording.
+  virtual absl::StatusOr<std::unique_ptr<Device::Mark>> CreateTimedMark() = 0;
 
   // Queued: as the functions of region.h, on the device's memory.
   virtual absl::Status Pack(const Region& region, int64_t begin, int64_t count, char* flat) = 0;
@@ -118,6 +122,9 @@ class DeviceCollectives : public CollectiveQueue {
   absl::Status Finish(const CollectiveCall& call, Ticket ticket) override;
   absl::Status Run(const CollectiveCall& call) override;
   absl::Status Check() override { return communication_->Check(); }
+  // By timed marks around each call in its queue, made when they are first needed.
+  absl::Status StartTiming() override;
+  absl::StatusOr<std::vector<CollectiveTime>> TakeTimes(const DeviceClock& clock) override;
   bool is_on_device() const override { return true; }
 
   // Taken by Open.
@@ -130,12 +137,20 @@ class DeviceCollectives : public CollectiveQueue {
     std::unique_ptr<CommunicationStream::Mark> end;
     // What it comes to: exchanges, sums of what is sent to this rank, messages.
     std::vector<CollectiveCall> steps;
+    int64_t sent_bytes = 0;  // By this rank.
+  };
+  // A call that was queued while timing.
+  struct Timed {
+    const Device::Mark* begin = nullptr;
+    const Device::Mark* end = nullptr;
+    int64_t sent_bytes = 0;
   };
 
   // Chunks of a call among n, and of the staging what its chunks take: a slot.
   int64_t ChunkBytes(size_t num_members) const;
   int64_t SlotBytes(const CollectiveCall& call) const;
   absl::Status Queue(const Prepared& prepared);
+  absl::Status QueueSteps(const Prepared& prepared);
   absl::Status QueueMessage(const CollectiveCall& call, CommunicationStream& stream);
   absl::Status QueueExchange(const CollectiveCall& call, CommunicationStream& stream);
   absl::Status QueueReduceScatter(const CollectiveCall& call, CommunicationStream& stream);
@@ -147,6 +162,9 @@ class DeviceCollectives : public CollectiveQueue {
   std::unique_ptr<Arena> staging_;
   std::vector<Prepared> prepared_;  // A call's ticket is its index.
   std::map<const CollectiveCall*, Ticket> tickets_;
+  bool is_timing_ = false;
+  std::vector<Timed> timed_;                     // In the order of Start.
+  std::map<CommunicationStream*, Marks> times_;  // Of queues that have had calls to time: theirs, begins and ends.
 };
 
 }  // namespace tacc::worker

@@ -2,13 +2,17 @@
 
 #include <barrier>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <random>
 #include <thread>
 
+#include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
 #include "worker/rank/collective_case.h"
 #include "worker/rank/cuda/simulated_communication.h"
+#include "worker/rank/cuda/simulated_gpu.h"
+#include "worker/rank/device_clock.h"
 #include "worker/rank/in_process_transport.h"
 
 namespace tacc::worker {
@@ -338,6 +342,106 @@ TEST(DeviceCollectives, AreRecorded) {
     EXPECT_EQ(rank.communication.num_begun(), 3);
     EXPECT_EQ(rank.communication.num_ended(), 3);
   });
+}
+
+// Of a device that only communicates.
+class NoKernels : public KernelTable {
+  absl::StatusOr<Kernel> Prepare(const KernelRequest&) const override { return absl::UnimplementedError("a kernel"); }
+};
+
+// Rank 1 comes to the collective only when rank 0 computes beside it, which rank 0 does until rank 1 has its part.
+TEST(DeviceCollectives, TimesAreWhenTheQueuesWereThere) {
+  const NoKernels kernels;
+  for (const Slow slow : {Slow::kCompute, Slow::kCommunication}) {
+    std::deque<absl::Notification> computes(2), has_ended(2);  // By step.
+    RunRanks(2, slow, 1 << 20, [&](Rank rank) {
+      std::vector<float> in(100, 1), out(100);
+      CollectiveCall call;
+      call.kind = Kind::kExchange;
+      call.members = {0, 1};
+      call.me = rank.rank;
+      call.send = {Flat(in.data(), 200), Flat(in.data() + 50, 200)};
+      call.receive = {Flat(out.data(), 200), Flat(out.data() + 50, 200)};
+      ASSERT_EQ(rank.collectives.Prepare(&call), absl::OkStatus());
+      ASSERT_EQ(rank.collectives.Open(), absl::OkStatus());
+      ASSERT_EQ(rank.collectives.Run(call), absl::OkStatus());
+      ASSERT_EQ(rank.communication.Synchronize(), absl::OkStatus());
+      EXPECT_EQ(rank.communication.num_timed_marks(), 0);
+
+      SimulatedGpu device(&kernels, &rank.communication);
+      Marks marks([&] { return device.CreateMark(); });
+      DeviceClock clock;
+      for (int step = 0; step < 2; ++step) {
+        marks.Clear();
+        ASSERT_EQ(clock.Align(device), absl::OkStatus());
+        ASSERT_EQ(rank.collectives.StartTiming(), absl::OkStatus());
+        if (rank.rank == 1) rank.communication.Compute([&, step] { computes[step].WaitForNotification(); });
+        const Device::Mark& before = **marks.Set();
+        const auto ticket = rank.collectives.Start(&call);
+        ASSERT_TRUE(ticket.ok()) << ticket.status();
+        const Device::Mark& begins = **marks.Set();
+        if (rank.rank == 0) {
+          rank.communication.Compute([&, step] {
+            computes[step].Notify();
+            has_ended[step].WaitForNotification();
+          });
+        }
+        const Device::Mark& ends = **marks.Set();
+        ASSERT_EQ(rank.collectives.Wait(*ticket), absl::OkStatus());
+        const Device::Mark& after = **marks.Set();
+        if (rank.rank == 1) rank.communication.Compute([&, step] { has_ended[step].Notify(); });
+        ASSERT_EQ(rank.communication.Synchronize(), absl::OkStatus());
+
+        const auto times = rank.collectives.TakeTimes(clock);
+        ASSERT_TRUE(times.ok()) << times.status();
+        ASSERT_EQ(times->size(), 1u);
+        const CollectiveTime& time = times->front();
+        EXPECT_EQ(time.sent_bytes, 200);
+        EXPECT_LE(*clock.SecondsAt(before), time.begin);
+        EXPECT_LT(time.begin, time.end);
+        EXPECT_LE(time.end, *clock.SecondsAt(after));
+        if (rank.rank == 0) {
+          EXPECT_LT(*clock.SecondsAt(begins), time.end);
+          EXPECT_LT(time.begin, *clock.SecondsAt(ends));
+        }
+        EXPECT_EQ(rank.communication.num_timed_marks(), 2);  // The second step's are the first one's.
+      }
+      ASSERT_EQ(rank.collectives.Run(call), absl::OkStatus());
+      ASSERT_EQ(rank.communication.Synchronize(), absl::OkStatus());
+      EXPECT_TRUE(rank.collectives.TakeTimes(clock)->empty());
+    });
+  }
+}
+
+// The payload of every kind of call is what a CPU says it has sent.
+TEST(DeviceCollectives, SentBytesAreThoseOfTheCpu) {
+  const std::function<Bound(int)> cases[] = {
+      [](int me) { return MakeReduceScatter(me, {1500, 15, 3000}, 1, 1, DType::kBF16, DType::kF32); },
+      [](int me) { return MakeExchange(me, {{60, 0, 9000}, {30, 6000, 15}, {0, 45, 30}}, 3, 1); },
+      [](int me) { return MakeAllReduce(me, 3, 77, DType::kF32, DType::kF32); },
+      [](int me) { return MakeAllReduce(me, 3, 400'001, DType::kF32, DType::kBF16); }};
+  for (const auto& make : cases) {
+    RunRanks(3, Slow::kNone, 64 << 10, [&](Rank rank) {
+      Bound bound = make(rank.rank), timed = make(rank.rank);
+      Collectives host(rank.rank, 3);
+      host.Connect(&rank.transport);
+      ASSERT_EQ(host.Run(bound.call), absl::OkStatus());
+      const int64_t sent_bytes = host.stats().bytes_sent;
+      ASSERT_EQ(host.Barrier(), absl::OkStatus());
+      ASSERT_EQ(rank.collectives.Prepare(&timed.call), absl::OkStatus());
+      ASSERT_EQ(rank.collectives.Open(), absl::OkStatus());
+      const NoKernels kernels;
+      SimulatedGpu device(&kernels, &rank.communication);
+      DeviceClock clock;
+      ASSERT_EQ(clock.Align(device), absl::OkStatus());
+      ASSERT_EQ(rank.collectives.StartTiming(), absl::OkStatus());
+      ASSERT_EQ(rank.collectives.Run(timed.call), absl::OkStatus());
+      ASSERT_EQ(rank.communication.Synchronize(), absl::OkStatus());
+      const auto times = rank.collectives.TakeTimes(clock);
+      ASSERT_TRUE(times.ok()) << times.status();
+      EXPECT_EQ(times->front().sent_bytes, sent_bytes);
+    });
+  }
 }
 
 TEST(DeviceCollectives, ErrorsAreSaidAtTheNextCall) {

@@ -28,6 +28,7 @@ class Module : public GpuModule {
       nccl.gpu = device_->ordinal();
       nccl.device = device_;
       nccl.compute = device_->compute();
+      nccl.create_timed_mark = [this](kernels::cuda::Stream stream) { return device_->CreateMarkIn(stream); };
       nccl.host = options.host;
       nccl.timeout = options.timeout;
       nccl.status = options.status;

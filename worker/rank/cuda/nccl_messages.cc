@@ -77,6 +77,7 @@ class NcclStream : public CommunicationStream, public GroupedMessages {
 
   absl::Status FollowCompute() override;
   absl::StatusOr<std::unique_ptr<Mark>> CreateMark() override;
+  absl::StatusOr<std::unique_ptr<Device::Mark>> CreateTimedMark() override;
   absl::Status Pack(const Region& region, int64_t begin, int64_t count, char* flat) override;
   absl::Status Unpack(const char* flat, int64_t begin, int64_t count, const Region& region) override;
   absl::Status Copy(const Region& from, const Region& to) override;
@@ -337,6 +338,10 @@ absl::StatusOr<std::unique_ptr<CommunicationStream::Mark>> NcclStream::CreateMar
   auto place = std::make_unique<Place>(this);
   TACC_RETURN_IF_ERROR(place->Create());
   return place;
+}
+
+absl::StatusOr<std::unique_ptr<Device::Mark>> NcclStream::CreateTimedMark() {
+  return owner_.options().create_timed_mark(stream_);
 }
 
 absl::Status NcclStream::Place::Create() { return event_.Create(stream_.owner_.options().gpu); }

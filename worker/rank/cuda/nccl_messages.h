@@ -1,6 +1,7 @@
 #ifndef TACC_WORKER_RANK_CUDA_NCCL_MESSAGES_H_
 #define TACC_WORKER_RANK_CUDA_NCCL_MESSAGES_H_
 
+#include <functional>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -18,7 +19,9 @@ struct NcclOptions {
   int gpu = 0;                              // Of CUDA, in this process.
   Device* device = nullptr;                 // On that GPU.
   kernels::cuda::Stream compute = nullptr;  // Where the device queues its work.
-  Collectives* host = nullptr;              // Connected: by it the ranks find each other.
+  // A place in a stream of the GPU whose time counts with those of the device's marks.
+  std::function<absl::StatusOr<std::unique_ptr<Device::Mark>>(kernels::cuda::Stream)> create_timed_mark;
+  Collectives* host = nullptr;  // Connected: by it the ranks find each other.
   // Of connecting, and of each collective or message from its start on the GPU to its end.
   absl::Duration timeout;
   StatusBlock* status = nullptr;  // Shows where the GPU is; may be null.

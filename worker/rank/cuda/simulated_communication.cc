@@ -6,9 +6,11 @@
 #include <utility>
 
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "graph/ir/status_macros.h"
 #include "kernels/cuda/collective.h"
+#include "machine/clock.h"
 #include "worker/rank/cuda/runs.h"
 
 namespace tacc::worker {
@@ -24,6 +26,12 @@ struct SimulatedCommunication::State {
   absl::Mutex mutex;
   bool is_open ABSL_GUARDED_BY(mutex) = false;  // Compute may go on; the other queues follow it.
   absl::Status error ABSL_GUARDED_BY(mutex);
+};
+
+// In a queue.
+struct SimulatedCommunication::Place {
+  absl::Notification reached;
+  double seconds = 0;  // When, by the host's clock.
 };
 
 struct SimulatedCommunication::Recording {
@@ -52,13 +60,16 @@ class SimulatedCommunication::Queue {
     work_.push_back(std::move(work));
   }
   // Queued here, and what the other queue waits for.
-  std::shared_ptr<absl::Notification> PushNotification() {
-    auto notification = std::make_shared<absl::Notification>();
-    Push([notification] { notification->Notify(); });
-    return notification;
+  std::shared_ptr<Place> PushPlace() {
+    auto place = std::make_shared<Place>();
+    Push([place] {
+      place->seconds = SteadySeconds();
+      place->reached.Notify();
+    });
+    return place;
   }
-  void PushWait(std::shared_ptr<absl::Notification> notification) {
-    Push([notification = std::move(notification)] { notification->WaitForNotification(); });
+  void PushWait(std::shared_ptr<Place> place) {
+    Push([place = std::move(place)] { place->reached.WaitForNotification(); });
   }
 
  private:
@@ -86,6 +97,33 @@ class SimulatedCommunication::Queue {
   bool stop_ = false;
   std::deque<std::function<void()>> work_;
   std::thread thread_;
+};
+
+class SimulatedCommunication::TimedMark : public Device::Mark {
+ public:
+  TimedMark(SimulatedCommunication* owner, Queue* queue) : owner_(*owner), queue_(*queue) {}
+  absl::Status Set() override {
+    if (owner_.recording_ != nullptr) return absl::InternalError("a time in a recording");
+    place_ = queue_.PushPlace();
+    return absl::OkStatus();
+  }
+  absl::Status Wait() override {
+    if (place_ != nullptr) owner_.WaitFor(*place_);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<double> SecondsSince(const Mark& earlier) const override {
+    const std::shared_ptr<Place>& from = static_cast<const TimedMark&>(earlier).place_;
+    for (const std::shared_ptr<Place>& place : {from, place_}) {
+      if (place == nullptr || !place->reached.HasBeenNotified())
+        return absl::InternalError("the time of a place that has not been reached");
+    }
+    return place_->seconds - from->seconds;
+  }
+
+ private:
+  SimulatedCommunication& owner_;
+  Queue& queue_;
+  std::shared_ptr<Place> place_;
 };
 
 class SimulatedCommunication::Stream : public CommunicationStream, public GroupedMessages {
@@ -127,9 +165,13 @@ class SimulatedCommunication::Stream : public CommunicationStream, public Groupe
 
   absl::Status FollowCompute() override {
     if (owner_.recording_ != nullptr) owner_.recording_->streams.insert(this);
-    return Queued([this] { queue_.PushWait(owner_.compute_->PushNotification()); });
+    return Queued([this] { queue_.PushWait(owner_.compute_->PushPlace()); });
   }
-  absl::StatusOr<std::unique_ptr<Mark>> CreateMark() override { return std::make_unique<Place>(this); }
+  absl::StatusOr<std::unique_ptr<Mark>> CreateMark() override { return std::make_unique<EndMark>(this); }
+  absl::StatusOr<std::unique_ptr<Device::Mark>> CreateTimedMark() override {
+    ++owner_.num_timed_marks_;
+    return std::make_unique<TimedMark>(&owner_, &queue_);
+  }
 
   absl::Status Pack(const Region& region, int64_t begin, int64_t count, char* flat) override {
     return Move(RunsOf(region), begin, {flat, count, count}, 0, count);
@@ -166,19 +208,19 @@ class SimulatedCommunication::Stream : public CommunicationStream, public Groupe
     bool is_send;
   };
 
-  class Place : public Mark {
+  class EndMark : public Mark {
    public:
-    explicit Place(Stream* stream) : stream_(*stream) {}
+    explicit EndMark(Stream* stream) : stream_(*stream) {}
     absl::Status Set() override {
       recording_ = stream_.owner_.RecordingNumber();
       num_queued_ = stream_.num_queued_;
-      return stream_.Queued([this] { reached_ = stream_.queue_.PushNotification(); }, /*num_works=*/0);
+      return stream_.Queued([this] { place_ = stream_.queue_.PushPlace(); }, /*num_works=*/0);
     }
     absl::Status LetComputeFollow() override {
       if (stream_.owner_.RecordingNumber() != recording_)
         return absl::InternalError("a wait across the end of a recording");
       if (recording_ != 0 && num_queued_ == stream_.num_queued_) stream_.owner_.recording_->unjoined.erase(&stream_);
-      stream_.owner_.Do([this] { stream_.owner_.compute_->PushWait(reached_); });
+      stream_.owner_.Do([this] { stream_.owner_.compute_->PushWait(place_); });
       return absl::OkStatus();
     }
 
@@ -186,7 +228,7 @@ class SimulatedCommunication::Stream : public CommunicationStream, public Groupe
     Stream& stream_;
     int64_t recording_ = 0;  // In which it was set last.
     int64_t num_queued_ = 0;
-    std::shared_ptr<absl::Notification> reached_;
+    std::shared_ptr<Place> place_;
   };
 
   // What `action` queues here, `num_works` pieces of it.
@@ -309,20 +351,22 @@ void SimulatedCommunication::Compute(std::function<void()> work) {
   Do([this, work = std::move(work)] { compute_->Push(work); });
 }
 
-std::shared_ptr<absl::Notification> SimulatedCommunication::MarkCompute() { return compute_->PushNotification(); }
+std::unique_ptr<Device::Mark> SimulatedCommunication::CreateMark() {
+  return std::make_unique<TimedMark>(this, compute_.get());
+}
 
-void SimulatedCommunication::WaitFor(const absl::Notification& place) {
+void SimulatedCommunication::WaitFor(const Place& place) {
   {
     absl::MutexLock lock(&state_->mutex);
     state_->is_open = true;
   }
-  place.WaitForNotification();
+  place.reached.WaitForNotification();
   absl::MutexLock lock(&state_->mutex);
   state_->is_open = false;
 }
 
 absl::Status SimulatedCommunication::Synchronize() {
-  WaitFor(*MarkCompute());
+  WaitFor(*compute_->PushPlace());
   absl::MutexLock lock(&state_->mutex);
   return state_->error;
 }

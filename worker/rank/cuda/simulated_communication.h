@@ -9,10 +9,10 @@
 #include <tuple>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "worker/rank/cuda/call_watch.h"
 #include "worker/rank/cuda/device_collectives.h"
+#include "worker/rank/device.h"
 #include "worker/rank/transport.h"
 
 namespace tacc::worker {
@@ -41,10 +41,9 @@ class SimulatedCommunication : public Communication {
   // Queued on compute.
   void Compute(std::function<void()> work);
   // A place in compute.
-  std::shared_ptr<absl::Notification> MarkCompute();
-  // Lets the queues do what they have been given until compute has reached the place.
-  void WaitFor(const absl::Notification& place);
-  // The same for all that compute has been given. Not Ok: the first error of a message.
+  std::unique_ptr<Device::Mark> CreateMark();
+  // Lets the queues do what they have been given until compute has done all that it has been given. Not Ok: the first
+  // error of a message.
   absl::Status Synchronize();
   // From now on Check returns it.
   void Fail(absl::Status status);
@@ -55,6 +54,8 @@ class SimulatedCommunication : public Communication {
   absl::StatusOr<std::function<void()>> Record(const std::function<absl::Status()>& queue);
 
   int num_allocations() const { return num_allocations_; }
+  // Timed marks that its communication streams have made.
+  int num_timed_marks() const { return num_timed_marks_; }
   // Calls that the queues have begun and ended.
   int64_t num_begun() const;
   int64_t num_ended() const;
@@ -63,8 +64,13 @@ class SimulatedCommunication : public Communication {
  private:
   class Queue;
   class Stream;
+  class TimedMark;
+  struct Place;
   struct State;
   struct Recording;
+
+  // Lets the queues do what they have been given until the place, of any of them, is reached.
+  void WaitFor(const Place& place);
 
   // Does `action`, which queues something, or notes it while recording.
   void Do(std::function<void()> action);
@@ -77,7 +83,7 @@ class SimulatedCommunication : public Communication {
   const Slow slow_;
   const absl::Duration timeout_;
   StatusBlock* const status_;
-  int num_allocations_ = 0;
+  int num_allocations_ = 0, num_timed_marks_ = 0;
   std::atomic<int> num_aborts_ = 0;
   uint32_t place_ = 0;  // Of compute.
   uint32_t current_call_ = 0;

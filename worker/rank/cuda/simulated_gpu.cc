@@ -29,24 +29,6 @@ class SimulatedGpu::Kernels : public KernelTable {
   const KernelTable& kernels_;
 };
 
-class SimulatedGpu::Place : public Mark {
- public:
-  explicit Place(SimulatedCommunication* queue) : queue_(*queue) {}
-  absl::Status Set() override {
-    reached_ = queue_.MarkCompute();
-    return absl::OkStatus();
-  }
-  absl::Status Wait() override {
-    if (reached_ != nullptr) queue_.WaitFor(*reached_);
-    return absl::OkStatus();
-  }
-  absl::StatusOr<double> SecondsSince(const Mark&) const override { return 0; }
-
- private:
-  SimulatedCommunication& queue_;
-  std::shared_ptr<absl::Notification> reached_;
-};
-
 class SimulatedGpu::Work : public Recording {
  public:
   Work(SimulatedGpu* device, std::function<void()> queue) : device_(*device), queue_(std::move(queue)) {}
@@ -102,7 +84,7 @@ absl::Status SimulatedGpu::Synchronize() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Device::Mark>> SimulatedGpu::CreateMark() { return std::make_unique<Place>(&queue_); }
+absl::StatusOr<std::unique_ptr<Device::Mark>> SimulatedGpu::CreateMark() { return queue_.CreateMark(); }
 
 absl::StatusOr<std::unique_ptr<Device::Recording>> SimulatedGpu::Record(const std::function<absl::Status()>& queue) {
   TACC_ASSIGN_OR_RETURN(std::function<void()> work, queue_.Record(queue));

@@ -13,7 +13,7 @@ namespace tacc::worker {
 
 // For tests: a device whose queue is compute of a SimulatedCommunication, on host memory. So an executor's work and
 // what ranks tell each other meet as on a GPU, in recordings too, and nothing is done before the host waits. Its clock
-// stands still.
+// is the host's.
 class SimulatedGpu : public Device {
  public:
   // Both must outlive the object; `kernels` are a CPU's.
@@ -40,7 +40,6 @@ class SimulatedGpu : public Device {
 
  private:
   class Kernels;
-  class Place;
   class Work;
 
   SimulatedCommunication& queue_;
