@@ -15,6 +15,10 @@ namespace {
 using nlohmann::json;
 
 constexpr char kComputeThread[] = "compute";
+constexpr char kCopyThread[] = "copy";
+
+// Compute above communicators, copies below them.
+int SortIndex(const std::string& thread) { return thread == kComputeThread ? 0 : thread == kCopyThread ? 2 : 1; }
 
 // Whole nanoseconds: a slice never sticks out of the one around it by rounding.
 double Microseconds(double seconds) { return std::round(seconds * 1e9) / 1e3; }
@@ -98,17 +102,20 @@ int ForwardEnd(const Graph& graph, const Program& program) {
 
 StepTrace::StepTrace(int process, const std::string& name, const Program* program, const OpTable* ops, Detail detail)
     : process_(process), program_(*program), ops_(*ops), detail_(detail) {
-  Name("process_name", ThreadOf(kComputeThread), name);
+  Describe("process_name", ThreadOf(kComputeThread), {{"name", name}});
 }
 
-void StepTrace::Name(const char* what, int thread, const std::string& name) {
-  const json event = {{"ph", "M"}, {"name", what}, {"pid", process_}, {"tid", thread}, {"args", {{"name", name}}}};
+void StepTrace::Describe(const char* what, int thread, const json& arguments) {
+  const json event = {{"ph", "M"}, {"name", what}, {"pid", process_}, {"tid", thread}, {"args", arguments}};
   absl::StrAppend(&text_, text_.empty() ? "" : ",\n", event.dump());
 }
 
 int StepTrace::ThreadOf(const std::string& name) {
   const auto [thread, is_new] = threads_.try_emplace(name, static_cast<int>(threads_.size()));
-  if (is_new) Name("thread_name", thread->second, name);
+  if (is_new) {
+    Describe("thread_name", thread->second, {{"name", name}});
+    Describe("thread_sort_index", thread->second, {{"sort_index", SortIndex(name)}});
+  }
   return thread->second;
 }
 
@@ -178,6 +185,10 @@ void StepTrace::AddNodes(const Graph& graph, const std::vector<const TraceSpan*>
       Add({node.op, "node", thread, spans[i]->begin, spans[i]->end, std::move(arguments)});
     }
   }
+}
+
+void StepTrace::AddCopy(const TraceCopy& copy) {
+  Add({copy.name, "copy", ThreadOf(kCopyThread), copy.begin, copy.end, {{"name", copy.values}, {"bytes", copy.bytes}}});
 }
 
 void StepTrace::AddMemory(double seconds, int64_t bytes) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,9 @@ namespace tacc::graph {
 //   that has both (`phase`), in them for modules (`module`), in them for nodes (`node`);
 // - a thread `communication C` for each communicator C, with slices for collectives and messages (`collective`), a
 //   message named by the stage at its other end;
+// - a thread `copy` with slices for copies between host and device (`copy`), of a measured step on a device;
 // - a counter `memory`, in bytes.
+// Threads have sort indices, so that viewers show them in this order.
 // Source: "Trace Event Format", Google, 2016.
 
 // When a node of a call ran: what computes, or a collective or message.
@@ -33,6 +36,15 @@ struct TraceSpan {
   int64_t sent_bytes = 0;
   // Nodes of the same op that were done in the same call.
   std::vector<int> more_nodes = {};
+};
+
+// When something was copied between host and device.
+struct TraceCopy {
+  std::string name;    // of the slice
+  std::string values;  // what is copied
+  int64_t bytes = 0;
+  double begin = 0;  // seconds from the start of the trace
+  double end = 0;
 };
 
 // The communicator of a collective or message on a device that has one for each group of ranks: the mesh axes that it
@@ -55,6 +67,8 @@ class StepTrace {
   // What ran in the step's call `call` (its index). Spans that compute are in the order of nodes and apart; so are
   // those of one communicator.
   void AddCall(int call, const std::vector<TraceSpan>& spans);
+  // Copies are apart.
+  void AddCopy(const TraceCopy& copy);
   void AddMemory(double seconds, int64_t bytes);
 
   // The events; the object is used up.
@@ -63,7 +77,7 @@ class StepTrace {
  private:
   struct Slice;
   void Add(const Slice& slice);
-  void Name(const char* what, int thread, const std::string& name);
+  void Describe(const char* what, int thread, const nlohmann::json& arguments);
   int ThreadOf(const std::string& name);
   void AddNodes(const Graph& graph, const std::vector<const TraceSpan*>& spans);
 

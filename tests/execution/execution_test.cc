@@ -135,6 +135,7 @@ TEST_P(TracedTest, ShowsEveryKernelAndCollectiveOfTheStep) {
     std::vector<Counts> kernels(world), collectives(world);
     std::vector<double> computed(world), last(world);
     std::vector<int64_t> sent(world);
+    std::vector<std::vector<std::string>> copies(world);
     for (const graph::TraceSlice& slice : slices) {
       EXPECT_GE(slice.begin, 0);
       last[slice.process] = std::max(last[slice.process], slice.end);
@@ -152,6 +153,10 @@ TEST_P(TracedTest, ShowsEveryKernelAndCollectiveOfTheStep) {
         EXPECT_GE(slice.arguments["exposed_us"].get<double>(), 0);
         // A message says with which stage: "send to stage 1".
         ++collectives[slice.process][{slice.name.substr(0, slice.name.find(' ')), module}];
+      } else if (slice.category == "copy") {
+        EXPECT_EQ(slice.thread, "copy");
+        EXPECT_GT(slice.arguments["bytes"], 0);
+        copies[slice.process].push_back(slice.name);
       }
     }
     for (int rank = 0; rank < world; ++rank) {
@@ -162,6 +167,13 @@ TEST_P(TracedTest, ShowsEveryKernelAndCollectiveOfTheStep) {
       for (const auto& [collective, count] : wanted)
         EXPECT_EQ(collectives[rank][collective], count) << collective.first << " @" << collective.second;
       EXPECT_FALSE(wanted.empty());
+      if (memory == Memory::kPlanned) {
+        EXPECT_TRUE(copies[rank].empty());
+      } else {
+        EXPECT_EQ(copies[rank].front(), "upload");
+        EXPECT_EQ(copies[rank].back(), "download");
+        EXPECT_EQ(copies[rank].size(), 2u);
+      }
       EXPECT_GT(sent[rank], 0);
       EXPECT_GT(computed[rank], 0);
       EXPECT_LE(computed[rank], last[rank]);

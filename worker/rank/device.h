@@ -70,8 +70,9 @@ class Device {
     // for what comes after it, has returned. Unimplemented: it keeps no time (a CPU).
     virtual absl::StatusOr<double> SecondsSince(const Mark& earlier) const = 0;
   };
-  // Of the queue.
+  // Of the queue, and of the one in which UploadAhead copies.
   virtual absl::StatusOr<std::unique_ptr<Mark>> CreateMark() = 0;
+  virtual absl::StatusOr<std::unique_ptr<Mark>> CreateMarkAhead() = 0;
 
   // Work that was recorded instead of done, to be queued any number of times at the cost of one call.
   class Recording {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "graph/ir/status_macros.h"
 #include "worker/rank/bound_graph.h"
 
@@ -178,20 +179,43 @@ absl::StatusOr<double> Executor::BusySeconds(const Lane& lane) const {
   return busy;
 }
 
+absl::Status Executor::UploadBatch(const std::vector<std::vector<const void*>>& inputs, Lane& lane) {
+  for (size_t m = 0; m < inputs.size(); ++m) {
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      std::memcpy(lane.host->data() + m * batch_bytes_ + input_offsets_[i], inputs[m][i],
+                  inputs_[i].value.type.bytes());
+    }
+  }
+  const int64_t bytes = static_cast<int64_t>(inputs.size()) * batch_bytes_;
+  if (bytes == 0) return absl::OkStatus();
+  if (timer_ != nullptr) {
+    const auto name = [](std::string* out, const Input& input) { out->append(input.name); };
+    TACC_RETURN_IF_ERROR(
+        timer_->BeginCopy(StepTimes::Copy::Direction::kToDevice, absl::StrJoin(inputs_, " ", name), bytes));
+  }
+  options_.device->UploadAhead(lane.host->data(), Flat(lane.device_inputs, bytes));
+  return timer_ == nullptr ? absl::OkStatus() : timer_->EndCopy();
+}
+
+absl::Status Executor::DownloadOutputs(Lane& lane) {
+  const int64_t bytes = kOutputBytes * static_cast<int64_t>(outputs_.size());
+  if (bytes == 0) return absl::OkStatus();
+  if (timer_ != nullptr) {
+    const auto name = [](std::string* out, const auto& output) { out->append(output.first); };
+    TACC_RETURN_IF_ERROR(
+        timer_->BeginCopy(StepTimes::Copy::Direction::kToHost, absl::StrJoin(outputs_, " ", name), bytes));
+  }
+  options_.device->Download(Flat(device_outputs_, bytes), lane.host_outputs);
+  return timer_ == nullptr ? absl::OkStatus() : timer_->EndCopy();
+}
+
 absl::Status Executor::RunCalls(const std::vector<BoundCall>& calls,
                                 const std::vector<std::vector<const void*>>& inputs, uint32_t first_index) {
   Lane* lane = nullptr;
   if (!lanes_.empty()) {
     lane = &lanes_[num_launched_ % kMaxInFlight];
     lane->work.Clear();
-    for (size_t m = 0; m < inputs.size(); ++m) {
-      for (size_t i = 0; i < inputs_.size(); ++i) {
-        std::memcpy(lane->host->data() + m * batch_bytes_ + input_offsets_[i], inputs[m][i],
-                    inputs_[i].value.type.bytes());
-      }
-    }
-    const int64_t bytes = static_cast<int64_t>(inputs.size()) * batch_bytes_;
-    if (bytes > 0) options_.device->UploadAhead(lane->host->data(), Flat(lane->device_inputs, bytes));
+    TACC_RETURN_IF_ERROR(UploadBatch(inputs, *lane));
   }
   uint32_t index = first_index;
   for (const BoundCall& call : calls) {
@@ -208,8 +232,7 @@ absl::Status Executor::RunCalls(const std::vector<BoundCall>& calls,
     TACC_RETURN_IF_ERROR(RunGraph(*call.graph, index++, lane));
   }
   if (lane != nullptr) {
-    const int64_t bytes = kOutputBytes * static_cast<int64_t>(outputs_.size());
-    if (bytes > 0) options_.device->Download(Flat(device_outputs_, bytes), lane->host_outputs);
+    TACC_RETURN_IF_ERROR(DownloadOutputs(*lane));
     TACC_RETURN_IF_ERROR(lane->done->Set());
   }
   ++num_launched_;

@@ -137,6 +137,9 @@ class Executor {
   absl::Status CreateLanes();
   absl::Status RunCalls(const std::vector<BoundCall>& calls, const std::vector<std::vector<const void*>>& inputs,
                         uint32_t first_index);
+  // Fills the lane's inputs on the device, ahead; `inputs` may be overwritten then.
+  absl::Status UploadBatch(const std::vector<std::vector<const void*>>& inputs, Lane& lane);
+  absl::Status DownloadOutputs(Lane& lane);
   absl::Status RunGraph(BoundGraph& graph, uint32_t call_index, Lane* lane);
   absl::Status RunPart(BoundGraph& graph, Part& part, uint32_t call_index);
   absl::StatusOr<double> BusySeconds(const Lane& lane) const;

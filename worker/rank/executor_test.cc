@@ -189,6 +189,7 @@ TEST(Executor, PlannedProgramStaysInItsArena) {
   std::vector<std::string> timed;
   for (const StepTimes::Instruction& instruction : times->instructions)
     timed.push_back(absl::StrCat(instruction.call, " ", program->graphs[0].nodes[instruction.node].op));
+  EXPECT_TRUE(times->copies.empty());
   // Neither read nor store is work.
   EXPECT_EQ(timed, (std::vector<std::string>{"0 input", "0 add", "0 reduce_sum", "0 output", "1 input", "1 add",
                                              "1 reduce_sum", "1 output"}));

@@ -31,6 +31,7 @@ class HostDevice : public Device {
   absl::Status Synchronize() override { return absl::OkStatus(); }
   std::optional<int64_t> MemoryUsedBytes() override { return std::nullopt; }
   absl::StatusOr<std::unique_ptr<Mark>> CreateMark() override;
+  absl::StatusOr<std::unique_ptr<Mark>> CreateMarkAhead() override { return CreateMark(); }
   absl::StatusOr<std::unique_ptr<Recording>> Record(const std::function<absl::Status()>& queue) override;
 
  private:

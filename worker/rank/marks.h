@@ -32,6 +32,8 @@ class Marks {
     TACC_RETURN_IF_ERROR(mark->Set());
     return mark;
   }
+  // Returns when the device has been at all of them.
+  absl::Status Wait() { return size_ == 0 ? absl::OkStatus() : marks_[size_ - 1]->Wait(); }
   void Clear() { size_ = 0; }
 
   size_t size() const { return size_; }

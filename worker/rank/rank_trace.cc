@@ -114,6 +114,14 @@ class Spans {
   std::map<std::string, Place> under_way_;  // By KeyOf.
 };
 
+// When the step began; now, where nothing was timed.
+double BeginOf(const StepTimes& times) {
+  double begin = SteadySeconds();
+  if (!times.instructions.empty()) begin = std::min(begin, times.instructions.front().begin);
+  if (!times.copies.empty()) begin = std::min(begin, times.copies.front().begin);
+  return begin;
+}
+
 // Seconds since the epoch in nanoseconds, at the moment that SteadySeconds() called `steady`.
 int64_t WallNanoseconds(double steady) {
   // A pause between two readings makes the difference larger.
@@ -135,6 +143,10 @@ std::string MeasuredProcess(const graph::Program& program, const graph::OpTable&
       &program, &ops, graph::StepTrace::Detail::kNodes);
   const std::vector<std::vector<TraceSpan>> calls = Spans(program, ops, times, origin).Make();
   for (size_t i = 0; i < calls.size(); ++i) trace.AddCall(static_cast<int>(i), calls[i]);
+  for (const StepTimes::Copy& copy : times.copies) {
+    const char* name = copy.direction == StepTimes::Copy::Direction::kToDevice ? "upload" : "download";
+    trace.AddCopy({name, copy.names, copy.bytes, copy.begin - origin, copy.end - origin});
+  }
   return std::move(trace).Events();
 }
 
@@ -148,7 +160,7 @@ absl::Status RankTrace::Agree(int64_t steps_done, int64_t max_steps) {
 
 absl::Status RankTrace::Finish(const StepTimes& times) {
   // Processes of one machine have one clock; those of several are as close as their clocks are set.
-  const double begin = times.instructions.empty() ? SteadySeconds() : times.instructions.front().begin;
+  const double begin = BeginOf(times);
   const int64_t my_start = WallNanoseconds(begin);
   const uint64_t asked = request_.path.empty() ? 0 : 1;
   TACC_ASSIGN_OR_RETURN(const auto starts, collectives_.GatherHost({static_cast<uint64_t>(my_start), asked}));

@@ -4,6 +4,10 @@
 
 #include <cmath>
 #include <cstdio>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -61,6 +65,16 @@ StepTimes Times(double begin) {
   return times;
 }
 
+// The same where its collectives are queued on a device; the batch is copied from 9 us before.
+StepTimes OnDevice(StepTimes times) {
+  using Direction = StepTimes::Copy::Direction;
+  times.collectives_on_device = true;
+  const double begin = times.instructions.front().begin, end = times.instructions.back().end;
+  times.copies = {{Direction::kToDevice, "x document_start", 128, begin - 9e-6, begin + 2e-6},
+                  {Direction::kToHost, "loss", 8, end, end + 1e-6}};
+  return times;
+}
+
 // "thread category name: from to", in whole microseconds, of one process.
 std::vector<std::string> Rows(const std::string& text, int process) {
   std::vector<std::string> rows;
@@ -94,14 +108,32 @@ TEST(MeasuredProcess, ShowsInstructionsByModuleAndCollectivesByCommunicator) {
   }
 }
 
-// As a simulated step's.
-TEST(MeasuredProcess, OnADeviceEachCommunicatorHasAThread) {
+// As a simulated step's, and what is copied.
+TEST(MeasuredProcess, OnADeviceEachCommunicatorHasAThreadAndCopiesHaveOne) {
   const graph::Program program = Parse();
   const graph::OpTable ops;
-  StepTimes times = Times(100);
-  times.collectives_on_device = true;
-  const std::string text = graph::TraceText({MeasuredProcess(program, ops, 0, times, 100)});
-  EXPECT_THAT(Rows(text, 0), testing::Contains("communication fsdp collective all_gather: 1 25"));
+  const std::string text = graph::TraceText({MeasuredProcess(program, ops, 0, OnDevice(Times(100)), 100 - 9e-6)});
+  const std::vector<std::string> rows = Rows(text, 0);
+  EXPECT_THAT(rows, testing::Contains("communication fsdp collective all_gather: 10 34"));
+  EXPECT_THAT(rows, testing::Contains("copy copy upload: 0 11"));
+  EXPECT_THAT(rows, testing::Contains("copy copy download: 89 90"));
+  for (const graph::TraceSlice& slice : graph::SlicesOf(text)) {
+    if (slice.name == "upload") {
+      EXPECT_EQ(slice.arguments, nlohmann::json({{"name", "x document_start"}, {"bytes", 128}}));
+    }
+  }
+  // Viewers show them in this order.
+  std::map<int, int> sort_indices;
+  std::map<int, std::string> names;
+  const nlohmann::json trace = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  for (const nlohmann::json& event : trace["traceEvents"]) {
+    if (event["name"] == "thread_name") names[event["tid"]] = event["args"]["name"];
+    if (event["name"] == "thread_sort_index") sort_indices[event["tid"]] = event["args"]["sort_index"];
+  }
+  std::map<std::string, int> order;
+  for (const auto& [thread, name] : names) order[name] = sort_indices[thread];
+  EXPECT_THAT(order, ElementsAre(testing::Pair("communication fsdp", 1), testing::Pair("compute", 0),
+                                 testing::Pair("copy", 2)));
 }
 
 // Two ranks as threads, of which the second is asked for a trace.
@@ -110,7 +142,9 @@ struct Outcome {
   std::string events;  // of the second rank
 };
 
-Outcome TraceTwoRanks(const TestDirectory& directory, const std::string& path) {
+Outcome TraceTwoRanks(
+    const TestDirectory& directory, const std::string& path,
+    const std::function<StepTimes(StepTimes)>& change = [](StepTimes times) { return times; }) {
   const graph::Program program = Parse();
   const graph::OpTable ops;
   auto transports = MakeInProcessTransports(2, absl::Seconds(20));
@@ -126,7 +160,7 @@ Outcome TraceTwoRanks(const TestDirectory& directory, const std::string& path) {
       RankTrace trace({rank == 1 ? path : "", 3}, &program, &ops, &collectives, &events);
       EXPECT_TRUE(trace.Agree(/*steps_done=*/5, /*max_steps=*/7).ok());
       outcome.steps[rank] = trace.step();
-      EXPECT_TRUE(trace.Finish(Times(100 + rank)).ok());
+      EXPECT_TRUE(trace.Finish(change(Times(100 + rank))).ok());
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -149,6 +183,16 @@ TEST(RankTrace, WhoIsAskedWritesAllRanks) {
     if (slice.process == 1 && slice.name == "mul") begin = slice.begin;
   }
   EXPECT_NEAR(begin, 1e6 + 30, 1e4);
+}
+
+// The first to begin is a copy.
+TEST(RankTrace, NothingIsBeforeTheTrace) {
+  const TestDirectory directory;
+  const std::string path = directory.File("trace.json");
+  TraceTwoRanks(directory, path, OnDevice);
+  const std::vector<std::string> rows = Rows(TestDirectory::Read(path), 0);
+  EXPECT_THAT(rows, testing::Contains("copy copy upload: 0 11"));
+  EXPECT_THAT(rows, testing::Contains("compute node mul: 39 59"));
 }
 
 TEST(RankTrace, AFileThatCannotBeWrittenIsAWarning) {

@@ -37,10 +37,11 @@ class SimulatedDevice::Kernels : public KernelTable {
 
 class SimulatedDevice::QueueMark : public Mark {
  public:
-  explicit QueueMark(SimulatedDevice* device) : device_(*device) {}
+  // `place`: where it is set.
+  QueueMark(SimulatedDevice* device, const int64_t* place) : device_(*device), next_place_(*place) {}
   absl::Status Set() override {
     TACC_KERNEL_CHECK(device_.recording_ == nullptr);
-    place_ = device_.num_queued_;
+    place_ = next_place_;
     return absl::OkStatus();
   }
   absl::Status Wait() override {
@@ -54,6 +55,7 @@ class SimulatedDevice::QueueMark : public Mark {
 
  private:
   SimulatedDevice& device_;
+  const int64_t& next_place_;
   int64_t place_ = 0;
 };
 
@@ -161,7 +163,11 @@ std::optional<int64_t> SimulatedDevice::MemoryUsedBytes() {
 }
 
 absl::StatusOr<std::unique_ptr<Device::Mark>> SimulatedDevice::CreateMark() {
-  return std::make_unique<QueueMark>(this);
+  return std::make_unique<QueueMark>(this, &num_queued_);
+}
+
+absl::StatusOr<std::unique_ptr<Device::Mark>> SimulatedDevice::CreateMarkAhead() {
+  return std::make_unique<QueueMark>(this, &num_done_);
 }
 
 absl::StatusOr<std::unique_ptr<Device::Recording>> SimulatedDevice::Record(const std::function<absl::Status()>& queue) {

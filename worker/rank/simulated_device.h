@@ -15,7 +15,7 @@ namespace tacc::worker {
 // For tests: an asynchronous device on host memory, as hostile as a real one may be. Nothing queued is done before the
 // host waits for it, and the memory of the device cannot be touched but by what is queued: the host that does ends with
 // SIGSEGV. UploadAhead is done at once, before all that is queued. Copies to host memory are late: until the wait it
-// holds a pattern. Each piece of work takes kPieceSeconds of its time.
+// holds a pattern. Each piece of work takes kPieceSeconds of its time, but UploadAhead none.
 class SimulatedDevice : public Device {
  public:
   static constexpr double kPieceSeconds = 1e-3;
@@ -37,6 +37,7 @@ class SimulatedDevice : public Device {
   absl::Status Synchronize() override;
   std::optional<int64_t> MemoryUsedBytes() override;
   absl::StatusOr<std::unique_ptr<Mark>> CreateMark() override;
+  absl::StatusOr<std::unique_ptr<Mark>> CreateMarkAhead() override;
   absl::StatusOr<std::unique_ptr<Recording>> Record(const std::function<absl::Status()>& queue) override;
 
   // Recordings queued, each time counted.

@@ -133,9 +133,12 @@ void AddRows(const NamedTrace& trace, const std::vector<Process>& processes, dou
       if (thread == "compute") continue;
       std::vector<TimelinePiece> pieces;
       for (const Slice& slice : slices) {
+        const bool is_exposed = slice.exposed > 0.5 * (slice.end - slice.begin);
         pieces.push_back({slice.begin, slice.end,
-                          slice.exposed > 0.5 * (slice.end - slice.begin) ? "exposed" : "hidden", slice.name,
-                          absl::StrCat(slice.name, slice.module.empty() ? "" : ", ", slice.module)});
+                          slice.category == "copy" ? "g6"
+                          : is_exposed             ? "exposed"
+                                                   : "hidden",
+                          slice.name, absl::StrCat(slice.name, slice.module.empty() ? "" : ", ", slice.module)});
       }
       rows.push_back({thread, kLowRow, std::move(pieces)});
     }
@@ -216,7 +219,8 @@ absl::StatusOr<std::string> TraceHtml(const std::vector<NamedTrace>& traces) {
           Section("Timeline", absl::StrCat("<p class=\"note\">", Key("forward", "forward"), Key("backward", "backward"),
                                            Key("update", "update"), Key("g7", "products and attention"),
                                            Key("g5", "other kernels"), Key("hidden", "communication that is hidden"),
-                                           Key("exposed", "communication that is waited for"), "</p>\n",
+                                           Key("exposed", "communication that is waited for"),
+                                           Key("g6", "copies between host and device"), "</p>\n",
                                            ZoomedTimeline(TimelineSvg(rows, seconds)))),
           tables),
       "");

@@ -258,7 +258,7 @@ void ExpectAsOnHosts(const Programs& programs, const Gpus& gpus, const std::stri
 }
 
 TEST(ChooseCollectives, EachRankOnAGpuOfItsOwn) {
-  for (const Slow slow : {Slow::kCompute, Slow::kCommunication}) {
+  for (const Slow slow : {Slow::kCompute, Slow::kCommunication, Slow::kCopies}) {
     Gpus gpus;
     gpus.slow = slow;
     ExpectAsOnHosts(Sharded(), gpus, "");
@@ -274,6 +274,25 @@ TEST(ChooseCollectives, RanksOnOneGpuGoByWayOfTheHostAndSaySo) {
       "give each rank a GPU of its own";
   ExpectAsOnHosts(Sharded(), gpus, detour);
   ExpectAsOnHosts(Staged(), gpus, detour);
+}
+
+// The batch is copied before what takes it, and the outputs behind everything.
+void ExpectCopies(const StepTimes& times, bool has_outputs) {
+  using Direction = StepTimes::Copy::Direction;
+  ASSERT_EQ(times.copies.size(), has_outputs ? 2u : 1u);
+  const StepTimes::Copy& up = times.copies[0];
+  EXPECT_EQ(up.direction, Direction::kToDevice);
+  EXPECT_EQ(up.names, "x");
+  EXPECT_EQ(up.bytes, 64);  // 16, and what aligns the next.
+  EXPECT_LT(up.begin, up.end);
+  EXPECT_LE(up.begin, times.instructions.front().begin);
+  if (!has_outputs) return;
+  const StepTimes::Copy& down = times.copies[1];
+  EXPECT_EQ(down.direction, Direction::kToHost);
+  EXPECT_EQ(down.names, "loss");
+  EXPECT_EQ(down.bytes, 8);
+  EXPECT_LT(down.begin, down.end);
+  EXPECT_GE(down.begin, times.instructions.back().end);
 }
 
 // A step with a timer gives what others give. Its collectives and messages lie within it, each between the instruction
@@ -324,6 +343,7 @@ void ExpectTimes(const Programs& programs, Slow slow) {
       }
       EXPECT_GT(num_started, 0u);
       EXPECT_EQ(num_started, num_ended);
+      ExpectCopies(*times, rank.executor.Output("loss").ok());
       EXPECT_EQ(num_started, times->collectives.size());
       num_marks = 2 * static_cast<int>(num_started);
       EXPECT_EQ(rank.queues.num_timed_marks(), num_marks);
@@ -333,7 +353,7 @@ void ExpectTimes(const Programs& programs, Slow slow) {
 }
 
 TEST(ChooseCollectives, ATimedStepKnowsWhenItsCollectivesRan) {
-  for (const Slow slow : {Slow::kCompute, Slow::kCommunication}) {
+  for (const Slow slow : {Slow::kCompute, Slow::kCommunication, Slow::kCopies}) {
     ExpectTimes(Sharded(), slow);
     ExpectTimes(Staged(), slow);
   }

@@ -46,6 +46,7 @@ class CudaDevice : public Device {
   // Counts what other processes took of the GPU meanwhile too; not the context, which comes first.
   std::optional<int64_t> MemoryUsedBytes() override;
   absl::StatusOr<std::unique_ptr<Mark>> CreateMark() override { return CreateMarkIn(compute_); }
+  absl::StatusOr<std::unique_ptr<Mark>> CreateMarkAhead() override { return CreateMarkIn(copy_); }
   absl::StatusOr<std::unique_ptr<Recording>> Record(const std::function<absl::Status()>& queue) override;
 
  private:

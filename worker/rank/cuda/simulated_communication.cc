@@ -9,6 +9,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "graph/ir/status_macros.h"
+#include "kernels/check.h"
 #include "kernels/cuda/collective.h"
 #include "machine/clock.h"
 #include "worker/rank/cuda/runs.h"
@@ -293,6 +294,8 @@ SimulatedCommunication::SimulatedCommunication(Transport* transport, Slow slow, 
       status_(status),
       compute_(std::make_unique<Queue>(state_, Queue::Gate::kState,
                                        slow == Slow::kCompute ? kSlowness : absl::ZeroDuration())),
+      copies_(std::make_unique<Queue>(state_, Queue::Gate::kNone,
+                                      slow == Slow::kCopies ? kSlowness : absl::ZeroDuration())),
       watch_(transport->rank(), timeout) {}
 
 SimulatedCommunication::~SimulatedCommunication() = default;
@@ -351,8 +354,18 @@ void SimulatedCommunication::Compute(std::function<void()> work) {
   Do([this, work = std::move(work)] { compute_->Push(work); });
 }
 
+void SimulatedCommunication::CopyAhead(std::function<void()> work) {
+  TACC_KERNEL_CHECK(recording_ == nullptr);
+  copies_->Push(std::move(work));
+  compute_->PushWait(copies_->PushPlace());
+}
+
 std::unique_ptr<Device::Mark> SimulatedCommunication::CreateMark() {
   return std::make_unique<TimedMark>(this, compute_.get());
+}
+
+std::unique_ptr<Device::Mark> SimulatedCommunication::CreateMarkAhead() {
+  return std::make_unique<TimedMark>(this, copies_.get());
 }
 
 void SimulatedCommunication::WaitFor(const Place& place) {

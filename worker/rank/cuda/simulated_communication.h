@@ -22,7 +22,7 @@ namespace tacc::worker {
 // rank ends with the transport's time-out; where somebody watches, with the first one after the abort.
 class SimulatedCommunication : public Communication {
  public:
-  enum class Slow { kNone, kCompute, kCommunication };
+  enum class Slow { kNone, kCompute, kCommunication, kCopies };
 
   // `transport` and `status`, which may be null, must outlive the object. `timeout`: of a call; infinite: nobody
   // watches.
@@ -40,8 +40,11 @@ class SimulatedCommunication : public Communication {
 
   // Queued on compute.
   void Compute(std::function<void()> work);
-  // A place in compute.
+  // Queued beside compute; what compute is given from now on comes after it. Not while recording.
+  void CopyAhead(std::function<void()> work);
+  // A place in compute, and among those copies.
   std::unique_ptr<Device::Mark> CreateMark();
+  std::unique_ptr<Device::Mark> CreateMarkAhead();
   // Lets the queues do what they have been given until compute has done all that it has been given. Not Ok: the first
   // error of a message.
   absl::Status Synchronize();
@@ -90,7 +93,7 @@ class SimulatedCommunication : public Communication {
   Recording* recording_ = nullptr;  // While recording.
   int64_t num_recordings_ = 0;
   std::map<std::tuple<uint32_t, int, int>, std::unique_ptr<Stream>> streams_;
-  std::unique_ptr<Queue> compute_;
+  std::unique_ptr<Queue> compute_, copies_;
   CallWatch watch_;
 };
 

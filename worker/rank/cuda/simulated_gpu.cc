@@ -74,6 +74,10 @@ void SimulatedGpu::Upload(const void* host, const Region& to) {
   queue_.Compute([host, to] { UnpackRegion(static_cast<const char*>(host), 0, to.bytes(), to); });
 }
 
+void SimulatedGpu::UploadAhead(const void* host, const Region& to) {
+  queue_.CopyAhead([host, to] { UnpackRegion(static_cast<const char*>(host), 0, to.bytes(), to); });
+}
+
 void SimulatedGpu::Download(const Region& from, void* host) {
   queue_.Compute([from, host] { PackRegion(from, 0, from.bytes(), static_cast<char*>(host)); });
 }
@@ -83,8 +87,6 @@ absl::Status SimulatedGpu::Synchronize() {
   (void)queue_.Synchronize();
   return absl::OkStatus();
 }
-
-absl::StatusOr<std::unique_ptr<Device::Mark>> SimulatedGpu::CreateMark() { return queue_.CreateMark(); }
 
 absl::StatusOr<std::unique_ptr<Device::Recording>> SimulatedGpu::Record(const std::function<absl::Status()>& queue) {
   TACC_ASSIGN_OR_RETURN(std::function<void()> work, queue_.Record(queue));

@@ -29,10 +29,11 @@ class SimulatedGpu : public Device {
   void Clear(const Region& region) override;
   void Upload(const void* host, const Region& to) override;
   void Download(const Region& from, void* host) override;
-  void UploadAhead(const void* host, const Region& to) override { Upload(host, to); }
+  void UploadAhead(const void* host, const Region& to) override;
   absl::Status Synchronize() override;
   std::optional<int64_t> MemoryUsedBytes() override { return std::nullopt; }
-  absl::StatusOr<std::unique_ptr<Mark>> CreateMark() override;
+  absl::StatusOr<std::unique_ptr<Mark>> CreateMark() override { return queue_.CreateMark(); }
+  absl::StatusOr<std::unique_ptr<Mark>> CreateMarkAhead() override { return queue_.CreateMarkAhead(); }
   absl::StatusOr<std::unique_ptr<Recording>> Record(const std::function<absl::Status()>& queue) override;
 
   // Recordings queued, each time counted.
