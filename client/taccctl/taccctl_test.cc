@@ -384,11 +384,14 @@ TEST_F(TaccctlTest, Workers) {
     worker->set_trouble("cuda:1 cannot be used: no device");
     worker->mutable_device()->set_memory_bytes(int64_t{4} << 30);
     (*worker->mutable_device()->mutable_matmul_flops_per_second())["f32"] = 9.3e10;
+    (*worker->mutable_device()->mutable_matmul_flops_per_second())["fp8"] = 1.3e15;
+    (*worker->mutable_device()->mutable_attention_flops_per_second())["tiles"] = 5e12;
+    (*worker->mutable_device()->mutable_attention_flops_per_second())["flash"] = 3.5e14;
     return grpc::Status::OK;
   };
   EXPECT_EQ(Run({"workers"}), 0);
   EXPECT_THAT(out_, HasSubstr("4.0 GiB"));
-  EXPECT_THAT(out_, HasSubstr("f32 93GFLOP/s"));
+  EXPECT_THAT(out_, testing::ContainsRegex("f32 93GFLOP/s, fp8 1[.]3PFLOP/s +350TFLOP/s"));
   EXPECT_THAT(out_, HasSubstr("\na: cuda:1 cannot be used: no device\n"));
   EXPECT_EQ(Run({"workers", "-o", "json"}), 0);
   EXPECT_EQ(json::parse(out_)["device"]["memory_bytes"], int64_t{4} << 30);

@@ -1,4 +1,6 @@
 // taccctl workers: the workers that are attached.
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "client/taccctl/coordinator_client.h"
 #include "client/taccctl/exit_code.h"
@@ -13,12 +15,19 @@ namespace {
 
 std::string Speed(const v1::DeviceProfile& device) {
   std::string text;
-  for (const char* dtype : {"f32", "bf16"}) {
+  for (const char* dtype : {"f32", "bf16", "fp8"}) {
     const auto flops = device.matmul_flops_per_second().find(dtype);
     if (flops == device.matmul_flops_per_second().end()) continue;
     absl::StrAppend(&text, text.empty() ? "" : ", ", dtype, " ", FormatCount(flops->second), "FLOP/s");
   }
   return text;
+}
+
+// By the fastest backend.
+std::string AttentionSpeed(const v1::DeviceProfile& device) {
+  double best = 0;
+  for (const auto& [backend, flops] : device.attention_flops_per_second()) best = std::max(best, flops);
+  return best > 0 ? absl::StrCat(FormatCount(best), "FLOP/s") : "-";
 }
 
 int Workers(const GlobalOptions& global, Context& context) {
@@ -32,12 +41,13 @@ int Workers(const GlobalOptions& global, Context& context) {
     if (global.form == OutputForm::kJson) context.out << JsonLine(MessageJson(worker));
     const v1::DeviceProfile& device = worker.device();
     rows.push_back({worker.name(), worker.state(), device.name(), absl::StrCat(device.threads()),
-                    FormatBytes(static_cast<double>(device.memory_bytes())), Speed(device), worker.advertise(),
+                    FormatBytes(static_cast<double>(device.memory_bytes())), Speed(device), AttentionSpeed(device),
+                    worker.advertise(),
                     worker.job().empty() ? "-" : absl::StrCat(worker.job(), " rank ", worker.rank()), device.model()});
   }
   if (global.form == OutputForm::kTable) {
-    PrintTable({"WORKER", "STATE", "DEVICE", "THREADS", "MEMORY", "MATMUL", "ADDRESS", "RUNS", "MODEL"}, rows,
-               context.out);
+    PrintTable({"WORKER", "STATE", "DEVICE", "THREADS", "MEMORY", "MATMUL", "ATTENTION", "ADDRESS", "RUNS", "MODEL"},
+               rows, context.out);
     for (const v1::WorkerView& worker : *workers) {
       if (!worker.trouble().empty()) context.out << worker.name() << ": " << worker.trouble() << "\n";
     }

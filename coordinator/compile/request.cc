@@ -66,12 +66,8 @@ absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, int world, c
   if (device.matmul_fraction() > 0) request["device"]["matmul_fraction"] = device.matmul_fraction();
   if (device.kind() == "cuda") {
     request["device"]["peak_flops_per_second"] = Sorted(device.peak_flops_per_second());
+    request["device"]["attention_flops_per_second"] = Sorted(device.attention_flops_per_second());
     request["device"]["devices_per_machine"] = device.devices_per_machine();
-    request["device"]["total_memory_bytes"] = device.total_memory_bytes();
-    request["device"]["free_memory_bytes"] = device.free_memory_bytes();
-    request["device"]["reserve_bytes"] = device.reserve_bytes();
-    request["device"]["compute_capability"] = device.compute_capability();
-    request["device"]["num_sms"] = device.num_sms();
   }
   request["data"] = facts;
   return Dump(request);

@@ -51,13 +51,15 @@ TEST(CompileRequestTest, FillsInDefaultsAndTheLengthOfTheData) {
   EXPECT_EQ(request["device"]["memory_bytes"], int64_t{8} << 30);
   EXPECT_EQ(request["device"]["matmul_flops_per_second"]["bf16"], 2.5e11);
   EXPECT_EQ(request["data"]["vocab_size"], 100);
-  EXPECT_FALSE(request["device"].contains("num_sms"));
+  EXPECT_FALSE(request["device"].contains("attention_flops_per_second"));
   device.set_kind("cuda");
-  device.set_num_sms(132);
+  device.set_matmul_fraction(0.9);
+  (*device.mutable_attention_flops_per_second())["flash"] = 4e14;
   device.set_devices_per_machine(8);
   (*device.mutable_peak_flops_per_second())["bf16"] = 989e12;
   const auto gpu = nlohmann::json::parse(*CompileRequest(Spec(), 2, device, "{}"))["device"];
-  EXPECT_EQ(gpu["num_sms"], 132);
+  EXPECT_EQ(gpu["matmul_fraction"], 0.9);
+  EXPECT_EQ(gpu["attention_flops_per_second"]["flash"], 4e14);
   EXPECT_EQ(gpu["devices_per_machine"], 8);
   EXPECT_EQ(gpu["peak_flops_per_second"]["bf16"], 989e12);
   EXPECT_EQ(gpu["matmul_flops_per_second"]["bf16"], 2.5e11);

@@ -70,10 +70,9 @@ v1::DeviceProfile Weakest(const std::vector<const Worker*>& workers) {
     weakest.set_memory_bytes_per_second(std::min(weakest.memory_bytes_per_second(), device.memory_bytes_per_second()));
     weakest.set_link_bytes_per_second(std::min(weakest.link_bytes_per_second(), device.link_bytes_per_second()));
     weakest.set_link_latency_seconds(std::max(weakest.link_latency_seconds(), device.link_latency_seconds()));
-    weakest.set_total_memory_bytes(std::min(weakest.total_memory_bytes(), device.total_memory_bytes()));
-    weakest.set_num_sms(std::min(weakest.num_sms(), device.num_sms()));
     TakeSmaller(device.matmul_flops_per_second(), weakest.mutable_matmul_flops_per_second());
     TakeSmaller(device.peak_flops_per_second(), weakest.mutable_peak_flops_per_second());
+    TakeSmaller(device.attention_flops_per_second(), weakest.mutable_attention_flops_per_second());
   }
   return weakest;
 }

@@ -22,6 +22,16 @@ bool IsFree(const OpDef& def, const OpCall& call, const Node& node) {
 
 DType ProductType(const OpCall& call) { return call.in(1).dtype; }
 
+std::optional<AttentionMask> MaskOfAttention(const std::string& op, const OpCall& call) {
+  const bool is_gradient = op == "attention_grad";
+  if (op == "attention_continue") return AttentionMask::kAny;
+  if (op != "attention" && !is_gradient) return std::nullopt;
+  const size_t num_operands = is_gradient ? 6 : 3;  // without document_start
+  const bool is_any = call.operands.size() > num_operands || call.attrs->count("alibi_slopes") > 0 ||
+                      call.attr<int64_t>("zigzag") > 1 || call.attr<int64_t>("block") > 0;
+  return is_any ? AttentionMask::kAny : AttentionMask::kPlain;
+}
+
 int64_t SentBytes(const Graph& graph, const Node& node, const Mesh& mesh) {
   AxisList axes;
   for (const std::string& name : GetAttr<std::vector<std::string>>(node.attrs, "over")) axes.push_back(mesh.Find(name));

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "graph/ir/program.h"
@@ -20,6 +21,9 @@ struct DeviceProfile {
   std::map<DType, double> matmul_flops_per_second;
   double matmul_fraction = 1;        // of those that long computations sustain
   double tf32_flops_per_second = 0;  // of products of f32 in TF32; 0: the device has none
+  // Of causal attention in bf16, forward and backward, by backend: tiles and tensor are tacc's own, which take every
+  // mask; others only the plain ones. Empty: not measured.
+  std::map<std::string, double> attention_flops_per_second;
   double memory_bytes_per_second = 0;
   // The vendor's dense peaks, where the device is a known one: what MFU counts. Others count what was measured.
   std::map<DType, double> peak_flops_per_second;
@@ -50,6 +54,14 @@ bool IsFree(const OpDef& def, const OpCall& call, const Node& node);
 
 // The type of a product's factors (is_matmul): its speed. The first operand may be a wider sum or gradient.
 DType ProductType(const OpCall& call);
+
+// What an attention's queries may see.
+enum class AttentionMask {
+  kPlain,  // all keys, or those before them, of a whole sequence in natural order
+  kAny,    // else: documents, alibi, a ring's steps
+};
+// None for other ops than attention and its gradient.
+std::optional<AttentionMask> MaskOfAttention(const std::string& op, const OpCall& call);
 
 // Bytes that one rank sends for a collective, over the ranks of `over`: all_gather (n-1) x its part, reduce_scatter
 // (n-1) x the part it gets, all_reduce both, all_to_all (n-1)/n of its operand. 0 for other ops.

@@ -245,7 +245,8 @@ class Analysis {
       k.flops = def.flops(call);
       if (rule.in.size() == 2 && rule.out.size() == 1) {
         Extents(rule, factors, k);
-      } else if (absl::StartsWith(node.op, "attention")) {
+      } else if (const auto mask = MaskOfAttention(node.op, call); mask.has_value()) {
+        k.mask = *mask;
         const Dims& q = call.in(node.op == "attention" ? 0 : 1).dims;
         const double scores = static_cast<double>(q[0] * q[2]) * static_cast<double>(q[1]) * static_cast<double>(q[1]);
         k.exponentials = call.attr<bool>("causal") ? scores / 2 : scores;

@@ -23,6 +23,12 @@ constexpr double kGpuInterLatencySeconds = 10e-6;
 constexpr double kGpuIssueSeconds = 3e-6;
 constexpr double kGpuMatmulTile = 256;
 constexpr double kNetworkBytesPerSecond = 12.5e9;
+// On CPUs attention is tacc's own kernel, which computes in f32 whatever the dtype, and reaches so much of what
+// products do (bench/predicted.py's model: from half to two thirds).
+constexpr double kCpuAttentionFraction = 0.55;
+// Matrix FLOPs that a GPU does in the time of one exponential, about: 989e12 against 3.9e12 a second on H100.
+// Source: Shah et al., "FlashAttention-3", 2024, section 2.
+constexpr double kFlopsOfExponential = 256;
 
 // The arguments are the vendors' peaks (data sheets of the devices and of the DGX or HGX systems built with them; a
 // device's share of the network is its node's adapters over its devices), then what products reach of them: what
@@ -159,9 +165,19 @@ Machine MachineOf(const DeviceProfile& device) {
   m.intra_latency_seconds = m.inter_latency_seconds = device.link_latency_seconds;
   if (device.kind != "cuda") {
     m.shares_cores = device.kind == "cpu";
+    if (m.shares_cores) {
+      const double speed = kCpuAttentionFraction * m.f32_flops_per_second * m.matmul_fraction;
+      m.attention = {speed, speed, speed};
+    }
     m.cpus = device.cpus;
     m.threads = static_cast<double>(device.threads);
     return m;
+  }
+  for (const auto& [backend, speed] : device.attention_flops_per_second) {
+    m.attention.half = std::max(m.attention.half, speed);
+    const bool is_tiles = backend == "tiles";  // on plain cores in f32 whatever the dtype
+    if (is_tiles || backend == "tensor") m.attention.half_any = std::max(m.attention.half_any, speed);
+    if (is_tiles) m.attention.f32 = speed;
   }
   m.vendor_half_flops_per_second = peak(device.peak_flops_per_second, DType::kBF16);
   m.devices_per_node = device.devices_per_machine;
@@ -256,6 +272,15 @@ double KernelSeconds(const Machine& machine, DType dtype, double matmul_flops, d
   }
   return std::max(seconds,
                   matmul_flops * (1 + machine.matmul_tile * inverse) / std::max(peak * machine.matmul_fraction, 1.0));
+}
+
+double AttentionSeconds(const Machine& machine, DType dtype, AttentionMask mask, double matmul_flops,
+                        double exponentials, double bytes) {
+  const AttentionSpeeds& known = machine.attention;
+  const bool is_half = dtype == DType::kBF16 || dtype == DType::kF16;
+  const double speed = !is_half ? known.f32 : mask == AttentionMask::kPlain ? known.half : known.half_any;
+  if (speed <= 0) return KernelSeconds(machine, dtype, matmul_flops + kFlopsOfExponential * exponentials, bytes);
+  return std::max(matmul_flops / speed, KernelSeconds(machine, dtype, 0, bytes));
 }
 
 double IssuedSeconds(const Machine& machine, double device_seconds, double num_kernels) {

@@ -13,6 +13,13 @@
 
 namespace tacc::graph {
 
+// FLOP/s that attention reaches, forward and backward together; 0: not known.
+struct AttentionSpeeds {
+  double half = 0;      // of bf16 and f16, of sequences in natural order, causal or not
+  double half_any = 0;  // of these with any mask: documents, alibi, rings
+  double f32 = 0;
+};
+
 // A kind of machine: a node of equal devices, and the network between nodes. The doubles below are its constants, all
 // that the cost model knows of it; MachineConstants() names them with units and plausible bounds.
 struct Machine {
@@ -38,6 +45,7 @@ struct Machine {
   double issue_seconds = 0;            // between the starts of two kernels: host, or what a captured graph needs
   bool measured = false;               // by a probe: the peaks above are what products reach
   double vendor_half_flops_per_second = 0;  // of a measured device that is a known one: the vendor's peak
+  AttentionSpeeds attention;                // measured, or of tacc's own kernels
 
   // The peak in that type; 0 for types without products.
   double PeakFlops(DType dtype) const;
@@ -70,8 +78,10 @@ absl::StatusOr<Machine> FindMachine(absl::string_view name);
 // All names that FindMachine takes.
 std::vector<std::string> MachineNames();
 // What a probe measured: its figures are reached ones, so the fractions are 1 but for what products sustain of their
-// best. CPUs are one node. What a GPU's probe does not measure is generic: the slowness of small products and the issue
-// of a captured graph's kernels as in the presets, the network between machines 100 Gb/s a device.
+// best. Attention is as fast as the fastest of its backends that take the mask, which ranks choose as well. CPUs are
+// one node; their attention reaches a known part of what products do. What a GPU's probe does not measure is generic:
+// the slowness of small products and the issue of a captured graph's kernels as in the presets, the network between
+// machines 100 Gb/s a device.
 Machine MachineOf(const DeviceProfile& device);
 // A device of the machine, as a probe would find it: what it reaches of its peaks.
 DeviceProfile ProfileOf(const Machine& machine);
@@ -99,6 +109,11 @@ struct ProductShape {
 // extents, whose tiles are partly empty and whose pipelines are short) and its bytes at the reached bandwidth.
 double KernelSeconds(const Machine& machine, DType dtype, double matmul_flops, double bytes,
                      const ProductShape& shape = {});
+// Seconds of attention, whose scores stay on the device's cores: the larger of its FLOPs at the speed that is known of
+// it and its bytes at the reached bandwidth. Where none is known, that of products, of which an exponential counts as
+// many FLOPs as a device does in its time.
+double AttentionSeconds(const Machine& machine, DType dtype, AttentionMask mask, double matmul_flops,
+                        double exponentials, double bytes);
 // Seconds of `num_kernels` that take `device_seconds` in all and whose issue takes issue_seconds each. Both overlap,
 // but not perfectly: the 4-norm of the two.
 double IssuedSeconds(const Machine& machine, double device_seconds, double num_kernels);

@@ -85,6 +85,25 @@ TEST(Cluster, AProbedGpuReachesWhatWasMeasured) {
   EXPECT_GT(m.intra_latency_seconds, 0);
 }
 
+TEST(Cluster, AttentionIsAsFastAsTheFastestBackendThatTakesTheMask) {
+  DeviceProfile gpu = ProbedGpu();
+  const auto seconds = [&gpu](DType dtype, AttentionMask mask) {
+    return AttentionSeconds(MachineOf(gpu), dtype, mask, 1e15, 0, 0);
+  };
+  EXPECT_NEAR(seconds(DType::kBF16, AttentionMask::kPlain), 1e15 / 7e14, 1e-9);  // not measured: as products
+  gpu.attention_flops_per_second = {{"tiles", 5e12}, {"tensor", 1e14}, {"flash", 3e14}, {"cudnn", 4e14}};
+  EXPECT_NEAR(seconds(DType::kBF16, AttentionMask::kPlain), 2.5, 1e-9);
+  EXPECT_NEAR(seconds(DType::kF16, AttentionMask::kAny), 10, 1e-9);
+  EXPECT_NEAR(seconds(DType::kF32, AttentionMask::kPlain), 200, 1e-9);
+  gpu.attention_flops_per_second = {{"tiles", 5e12}};
+  EXPECT_NEAR(seconds(DType::kBF16, AttentionMask::kPlain), 200, 1e-9);
+  // Memory binds; exponentials are in what was measured, and beside products where nothing was.
+  EXPECT_NEAR(AttentionSeconds(MachineOf(gpu), DType::kBF16, AttentionMask::kPlain, 5e12, 1e12, 6e12), 2, 1e-9);
+  const Machine preset = *FindMachine("h100");
+  EXPECT_NEAR(AttentionSeconds(preset, DType::kBF16, AttentionMask::kPlain, 256e9, 1e9, 0),
+              KernelSeconds(preset, DType::kBF16, 512e9, 0), 1e-9);
+}
+
 TEST(Cluster, MfuCountsTheVendorsPeakOfKnownGpus) {
   DeviceProfile gpu = ProbedGpu();
   const Machine known = MachineOf(gpu);

@@ -9,10 +9,6 @@
 namespace tacc::graph {
 namespace {
 
-// Matrix FLOPs that a device does in the time of one exponential, about: 989e12 against 3.9e12 a second on H100.
-// Source: Shah et al., "FlashAttention-3", 2024, section 2.
-constexpr double kFlopsOfExponential = 256;
-
 double Local(const Extent& extent, const Layout& l, bool sequence_sharded) {
   const double tokens = extent.size * static_cast<double>(l.micro_batch) / static_cast<double>(l.cp);
   switch (extent.split) {
@@ -155,13 +151,17 @@ class Estimator {
     Phase phase;
     for (const KernelWork& k : work.kernels) {
       const double share = RegionShare(k.region, l_, x_.sequence_sharded);
+      const double bytes = k.sample_bytes * share + k.weight_bytes * WeightShare(k.region, l_);
+      if (k.exponentials > 0) {
+        phase.device += Attention(k, bytes);
+        continue;
+      }
       ProductShape shape;
       if (k.flops > 0) {
         shape = {Local(k.rows, l_, x_.sequence_sharded), Local(k.columns, l_, x_.sequence_sharded),
                  Local(k.depth, l_, x_.sequence_sharded)};
       }
-      phase.device += KernelSeconds(m_, k.dtype, (k.flops + kFlopsOfExponential * k.exponentials) * share,
-                                    k.sample_bytes * share + k.weight_bytes * WeightShare(k.region, l_), shape);
+      phase.device += KernelSeconds(m_, k.dtype, k.flops * share, bytes, shape);
     }
     phase.kernels = static_cast<double>(work.kernels.size());
     const double samples = static_cast<double>(l_.micro_batch) / static_cast<double>(l_.cp);
@@ -184,7 +184,7 @@ class Estimator {
       const double steps = static_cast<double>(l_.cp - 1);
       const double ring =
           steps * CollectiveSeconds(m_, CollectiveKind::kSend, step_bytes, {2, std::min<int64_t>(g_.cp.in_node, 2)});
-      phase.context = std::max(0.0, ring - AttentionSeconds(work));
+      phase.context = std::max(0.0, ring - WeightlessSeconds(work));
     }
     if (l_.ep > 1 && work.exchange_bytes > 0) {
       phase.expert = CollectiveSeconds(m_, CollectiveKind::kAllToAll,
@@ -193,11 +193,20 @@ class Estimator {
     return phase;
   }
 
+  double Attention(const KernelWork& k, double bytes) const {
+    const double share = RegionShare(k.region, l_, x_.sequence_sharded);
+    // A split sequence goes round a ring.
+    const AttentionMask mask = l_.cp > 1 ? AttentionMask::kAny : k.mask;
+    return AttentionSeconds(m_, k.dtype, mask, k.flops * share, k.exponentials * share, bytes);
+  }
+
   // Of the kernels that a ring hides behind: all products of the phase that have no weights.
-  double AttentionSeconds(const PhaseWork& work) const {
+  double WeightlessSeconds(const PhaseWork& work) const {
     double seconds = 0;
     for (const KernelWork& k : work.kernels) {
-      if (k.flops > 0 && k.weight_bytes == 0) {
+      if (k.exponentials > 0) {
+        seconds += Attention(k, 0);
+      } else if (k.flops > 0 && k.weight_bytes == 0) {
         seconds += KernelSeconds(m_, k.dtype, k.flops * RegionShare(k.region, l_, x_.sequence_sharded), 0);
       }
     }

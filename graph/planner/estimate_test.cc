@@ -56,6 +56,16 @@ Layout Of(int64_t pp, int64_t dp, int64_t tp, int64_t accumulation) {
   return l;
 }
 
+// An attention with scores of 1e12 FLOPs in place of a product.
+ModelWork WithAttention(AttentionMask mask) {
+  ModelWork model = EasyModel();
+  for (KernelWork* k : {&model.units[0].forward.kernels[0], &model.units[0].backward.kernels[0]}) {
+    k->exponentials = 1e9;
+    k->mask = mask;
+  }
+  return model;
+}
+
 void ExpectSumsUp(const StepEstimate& e) {
   EXPECT_NEAR(e.seconds, e.compute + e.communication() + e.imbalance + e.bubble + e.update, 1e-12);
 }
@@ -66,6 +76,21 @@ TEST(Estimate, OneDeviceTakesItsFlopsAndTheUpdate) {
   EXPECT_NEAR(e.update, 8e8 * 30 / 1e12, 1e-9);
   EXPECT_EQ(e.communication(), 0);
   ExpectSumsUp(e);
+}
+
+TEST(Estimate, AttentionTakesTheSpeedThatIsKnownOfItsMask) {
+  Cluster cluster = EasyCluster();
+  cluster.machine.attention = {.half = 5e13, .half_any = 1e13};
+  const auto compute = [&](AttentionMask mask, const Layout& layout) {
+    return EstimateStep(WithAttention(mask), cluster, layout, {}).compute;
+  };
+  // Of a layer's three products two are attentions.
+  const Layout one = Of(1, 1, 1, 1);
+  EXPECT_NEAR(compute(AttentionMask::kPlain, one), 8 * (2e12 / 5e13 + 1e12 / 1e14), 1e-9);
+  EXPECT_NEAR(compute(AttentionMask::kAny, one), 8 * (2e12 / 1e13 + 1e12 / 1e14), 1e-9);
+  Layout ring = one;
+  ring.cp = 2;
+  EXPECT_NEAR(compute(AttentionMask::kPlain, ring), 8 * (2e12 / 1e13 + 1e12 / 1e14) / 2, 1e-9);
 }
 
 TEST(Estimate, TensorParallelDividesProductsAndSendsActivations) {

@@ -221,6 +221,11 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   r.Get("device.threads", &device.threads);
   r.Get("device.memory_bytes", &device.memory_bytes);
   r.Get("device.matmul_fraction", &device.matmul_fraction);
+  for (const char* backend : {"tiles", "tensor", "flash", "cudnn"}) {
+    double speed = 0;
+    r.Get(absl::StrCat("device.attention_flops_per_second.", backend), &speed);
+    if (speed > 0) device.attention_flops_per_second[backend] = speed;
+  }
   r.Get("device.memory_bytes_per_second", &device.memory_bytes_per_second);
   r.Get("device.link_bytes_per_second", &device.link_bytes_per_second);
   r.Get("device.link_latency_seconds", &device.link_latency_seconds);

@@ -409,6 +409,17 @@ TEST(Planner, PinsWhatTheJobPins) {
             "compile request: job.dist.pins has a wrong type: {\"layers.*.mlp\":3}");
 }
 
+TEST(Planner, PredictsWithTheAttentionThatWasMeasured) {
+  const auto predict = [](const std::string& measured) {
+    return MustPlan(
+               Parse(Replaced(kRequest, "\"device\": {", absl::StrCat("\"device\": {\"kind\": \"cuda\", ", measured)))
+                   .plan)
+        .candidates[0]
+        .plan.step_seconds;
+  };
+  EXPECT_GT(predict(R"("attention_flops_per_second": {"tiles": 1e6}, )"), 2 * predict(""));
+}
+
 // What lost by estimate lost without the pins.
 TEST(Planner, SaysThatEstimatesLeaveOutPins) {
   PlanRequest plan = Parse(kRequest).plan;

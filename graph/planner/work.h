@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/analysis/cost.h"
 #include "graph/ir/type.h"
 
 namespace tacc::graph {
@@ -33,9 +34,10 @@ struct KernelWork {
       Split::kHome;         // kHome; kTensor: heads, mlp or vocabulary are split, tokens only over cp; kExpert: both
   double flops = 0;         // of matrix products
   double exponentials = 0;  // of an attention whose scores stay on the device's cores
-  Extent rows, columns, depth;  // of the product
-  double sample_bytes = 0;      // activations read and written
-  double weight_bytes = 0;      // read whatever the number of samples
+  AttentionMask mask = AttentionMask::kPlain;  // of that
+  Extent rows, columns, depth;                 // of the product
+  double sample_bytes = 0;                     // activations read and written
+  double weight_bytes = 0;                     // read whatever the number of samples
 };
 
 // A direction of a unit's work.

@@ -21,11 +21,12 @@ GIB = 1 << 30
 
 def look(name):
     return {"name": name, "kind": "cuda", "model": "NVIDIA H100 80GB HBM3", "total_memory_bytes": 80 * GIB, "free_memory_bytes": 10 * GIB,
-            "compute_capability": "9.0", "num_sms": 132, "links": {"cuda:1" if name == "cuda:0" else "cuda:0": "nvlink"}, "driver": "580.65"}
+            "compute_capability": "9.0", "links": {"cuda:1" if name == "cuda:0" else "cuda:0": "nvlink"}, "driver": "580.65"}
 
 def probe(name):
     return {**look(name), "threads": 1, "memory_bytes": 9 * GIB, "memory_bytes_per_second": 2.9e12, "link_bytes_per_second": 3.7e11, "link_latency_seconds": 5e-6,
-            "cpus": 16, "matmul_flops_per_second": {"f32": 5.1e13, "tf32": 4.1e14, "bf16": 7.2e14, "f16": 7.2e14, "fp8": 0}}
+            "cpus": 16, "matmul_flops_per_second": {"f32": 5.1e13, "tf32": 4.1e14, "bf16": 7.2e14, "f16": 7.2e14, "fp8": 1.4e15},
+            "matmul_fraction": 0.85, "attention_flops_per_second": {"tiles": 5e12, "flash": 3.5e14, "cudnn": 0}}
 
 def lost(name):
     return os.path.exists(f"{here}/lost-{name}")
@@ -102,7 +103,7 @@ def test_a_lost_gpu(folder):
         assert {w["device"]["name"] for w in workers.values()} == {"cuda:0", "cuda:1"}
         device = workers["w1"]["device"]
         assert device["memory_bytes"] == 9 << 30 and device["reserve_bytes"] == 1 << 30 and device["links"] == {"cuda:0": "nvlink"}
-        assert device["peak_flops_per_second"]["bf16"] == 989e12 and device["num_sms"] == 132
+        assert device["peak_flops_per_second"]["bf16"] == 989e12 and device["attention_flops_per_second"] == {"tiles": 5e12, "flash": 3.5e14}
 
         name = cluster.submit(job(folder, "gpus", 2, train={"max_steps": 1_000_000}))
         shown = cluster.wait(lambda: (found := cluster.json("get", name)).get("step", 0) > 3 and found, "steps")
@@ -114,6 +115,8 @@ def test_a_lost_gpu(folder):
         assert step["device_idle_share"] == 0.25 and shown["measured"]["device_idle_share"] == 0.25
         assert re.search(r"memory of a rank +[0-9.]+ [KMG]iB +6.0 GiB", text := cluster.ctl("get", name).stdout), text
         assert "GPU idle" in text
+        listing = cluster.ctl("workers").stdout
+        assert "350TFLOP/s" in listing and "fp8 1.4PFLOP/s" in listing, listing
 
         # As docs/metrics.md has it.
         section = (ROOT / "docs/metrics.md").read_text().split("\n## Of ranks on GPUs\n")[1].split("\n## ")[0]

@@ -29,10 +29,10 @@ MAX_BYTES = 60 << 20
 
 # What the programs are planned for; the GPU that runs them has at least this much.
 GIB = 1 << 30
-GPU = {"name": "cuda:0", "kind": "cuda", "model": "NVIDIA H100 80GB HBM3", "threads": 1, "memory_bytes": 78 * GIB, "total_memory_bytes": 80 * GIB,
-       "free_memory_bytes": 79 * GIB, "reserve_bytes": GIB, "matmul_flops_per_second": {"f32": 5e13, "tf32": 4e14, "bf16": 7e14, "f16": 7e14, "fp8": 0},
+GPU = {"name": "cuda:0", "kind": "cuda", "model": "NVIDIA H100 80GB HBM3", "threads": 1, "memory_bytes": 78 * GIB,
+       "matmul_flops_per_second": {"f32": 5e13, "tf32": 4e14, "bf16": 7e14, "f16": 7e14, "fp8": 0},
        "peak_flops_per_second": {"bf16": 9.89e14, "f16": 9.89e14}, "memory_bytes_per_second": 2.8e12, "link_bytes_per_second": 5e10,
-       "link_latency_seconds": 5e-6, "cpus": 16, "compute_capability": "9.0", "num_sms": 132, "devices_per_machine": 1}
+       "link_latency_seconds": 5e-6, "cpus": 16, "devices_per_machine": 1}
 CPU = {"name": "cpu", "kind": "cpu", "threads": 1, "memory_bytes": 0, "matmul_flops_per_second": {"f32": 1e11, "bf16": 1e11, "f16": 1e11},
        "memory_bytes_per_second": 1e10, "link_bytes_per_second": 1e9, "link_latency_seconds": 1e-4}
 DEVICES = {"cpu": CPU, "cuda": GPU}

@@ -30,16 +30,16 @@ here=$(dirname "$0")
 case "$1 $3" in
 "--look cuda:0" | "--probe cuda:0")
   echo '{"name":"cuda:0","kind":"cuda","model":"NVIDIA H100 80GB HBM3","total_memory_bytes":85899345920,"free_memory_bytes":10737418240,'
-  echo '"compute_capability":"9.0","num_sms":132,"links":{"cuda:1":"nvlink"},"driver":"580.1","threads":1,"memory_bytes":1,'
+  echo '"compute_capability":"9.0","links":{"cuda:1":"nvlink"},"driver":"580.1","threads":1,"memory_bytes":1,'
   echo '"matmul_flops_per_second":{"f32":5e13,"bf16":7e14},"memory_bytes_per_second":3e12,"link_bytes_per_second":3e11,'
-  echo '"link_latency_seconds":5e-6,"cpus":16}'
+  echo '"link_latency_seconds":5e-6,"matmul_fraction":0.8,"attention_flops_per_second":{"flash":3e14},"cpus":16}'
   exit;;
 *" cuda:"*)
   echo "error: no GPU ${3#cuda:}; this machine has 2: cuda:0, cuda:1" >&2
   exit 2;;
 esac
 if [ "$1" = --probe ]; then
-  echo '{"name":"cpu","kind":"cpu","model":"test","threads":1,"memory_bytes":1,"matmul_flops_per_second":{"f32":1e9},'
+  echo '{"name":"cpu","kind":"cpu","model":"test","threads":1,"memory_bytes":1,"matmul_flops_per_second":{"f32":1e9},"matmul_fraction":1,'
   echo '"memory_bytes_per_second":1e9,"link_bytes_per_second":1e9,"link_latency_seconds":1e-4,"cpus":2}'
   exit
 fi
@@ -162,6 +162,7 @@ TEST_F(BinaryTest, AGpuIsRegisteredWithWhatIsFreeAndItsTablePeak) {
   EXPECT_EQ(device.reserve_bytes(), int64_t{1} << 30);
   EXPECT_EQ(device.peak_flops_per_second().at("bf16"), 989e12);
   EXPECT_EQ(device.matmul_flops_per_second().at("bf16"), 7e14);
+  EXPECT_EQ(device.attention_flops_per_second().at("flash"), 3e14);
   // Its part of the CPUs: the machine has two GPUs.
   EXPECT_EQ(device.threads(), std::max(1, ThisMachine().num_cpus / 2));
   kill(worker_->pid(), SIGTERM);

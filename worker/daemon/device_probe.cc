@@ -130,29 +130,22 @@ class DeviceFields {
   void ReadMeasured(v1::DeviceProfile* profile) {
     profile->set_threads(static_cast<int32_t>(Number("threads")));
     profile->set_memory_bytes(static_cast<int64_t>(Number("memory_bytes")));
-    if (root_.contains("matmul_fraction")) {  // Only of CPUs.
-      profile->set_matmul_fraction(Number("matmul_fraction"));
-      if (!(profile->matmul_fraction() > 0 && profile->matmul_fraction() <= 1)) bad_ = "matmul_fraction";
-    }
+    profile->set_matmul_fraction(Number("matmul_fraction"));
+    if (!(profile->matmul_fraction() > 0 && profile->matmul_fraction() <= 1)) bad_ = "matmul_fraction";
     profile->set_memory_bytes_per_second(Number("memory_bytes_per_second"));
     profile->set_link_bytes_per_second(Number("link_bytes_per_second"));
     profile->set_link_latency_seconds(Number("link_latency_seconds"));
     profile->set_cpus(Number("cpus"));
-    auto& flops = *profile->mutable_matmul_flops_per_second();
-    const json measured = Object("matmul_flops_per_second");
-    for (const auto& [dtype, value] : measured.items()) {
-      const double number = value.is_number() ? value.get<double>() : -1;
-      if (!(number >= 0)) bad_ = "matmul_flops_per_second";
-      if (number > 0) flops[dtype] = number;  // 0: a type that the device lacks.
-    }
-    if (flops.empty()) bad_ = "matmul_flops_per_second";
+    ReadSpeeds("matmul_flops_per_second", profile->mutable_matmul_flops_per_second());
+    if (profile->matmul_flops_per_second().empty()) bad_ = "matmul_flops_per_second";
+    if (profile->kind() == "cuda")
+      ReadSpeeds("attention_flops_per_second", profile->mutable_attention_flops_per_second());
   }
 
   void ReadGpu(v1::DeviceProfile* profile) {
     profile->set_total_memory_bytes(static_cast<int64_t>(Number("total_memory_bytes")));
     profile->set_free_memory_bytes(static_cast<int64_t>(Number("free_memory_bytes")));
     profile->set_compute_capability(String("compute_capability"));
-    profile->set_num_sms(static_cast<int32_t>(Number("num_sms")));
     profile->set_driver(String("driver"));
     const json links = Object("links");
     for (const auto& [other, link] : links.items()) {
@@ -180,6 +173,15 @@ class DeviceFields {
     if (it != root_.end() && it->is_number() && it->get<double>() >= 0) return it->get<double>();
     bad_ = field;
     return 0;
+  }
+  // 0: what the device lacks.
+  void ReadSpeeds(const char* field, google::protobuf::Map<std::string, double>* speeds) {
+    const json measured = Object(field);
+    for (const auto& [key, value] : measured.items()) {
+      const double number = value.is_number() ? value.get<double>() : -1;
+      if (!(number >= 0)) bad_ = field;
+      if (number > 0) (*speeds)[key] = number;
+    }
   }
   json Object(const char* field) {
     const auto it = root_.find(field);

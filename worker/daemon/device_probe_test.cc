@@ -88,9 +88,10 @@ TEST_F(DeviceProbeTest, FailuresSayWhatTheProbeSaid) {
 }
 
 constexpr char kLook[] = R"("name":"cuda:1","kind":"cuda","model":"NVIDIA H200","total_memory_bytes":150000,)"
-                         R"("compute_capability":"9.0","num_sms":132,"links":{"cuda:0":"nvlink"},"driver":"580.1")";
+                         R"("compute_capability":"9.0","links":{"cuda:0":"nvlink"},"driver":"580.1")";
 constexpr char kMeasured[] =
     R"("threads":2,"memory_bytes":1,"matmul_flops_per_second":{"f32":5e13,"tf32":4e14,"bf16":7e14,"fp8":0},)"
+    R"("matmul_fraction":0.8,"attention_flops_per_second":{"tiles":5e12,"flash":3e14,"cudnn":0},)"
     R"("memory_bytes_per_second":4e12,"link_bytes_per_second":3e11,"link_latency_seconds":5e-6,"cpus":16)";
 
 // A tacc-rank on a machine with a GPU that has as many bytes free as a file says.
@@ -111,11 +112,13 @@ TEST_F(DeviceProbeTest, AGpuIsMeasuredOnceAndItsMemoryEachTime) {
     EXPECT_EQ(profile->free_memory_bytes(), free);
     EXPECT_EQ(profile->total_memory_bytes(), 150000);
     EXPECT_EQ(profile->compute_capability(), "9.0");
-    EXPECT_EQ(profile->num_sms(), 132);
     EXPECT_EQ(profile->links().at("cuda:0"), "nvlink");
     EXPECT_EQ(profile->driver(), "580.1");
     EXPECT_EQ(profile->matmul_flops_per_second().at("tf32"), 4e14);
     EXPECT_EQ(profile->matmul_flops_per_second().count("fp8"), 0u);  // 0: it has none.
+    EXPECT_EQ(profile->matmul_fraction(), 0.8);
+    EXPECT_EQ(profile->attention_flops_per_second().at("flash"), 3e14);
+    EXPECT_EQ(profile->attention_flops_per_second().count("cudnn"), 0u);
   }
   EXPECT_EQ(TestDirectory::Read(directory_.File("probes")), "probe\n");
   TestDirectory::Write(directory_.File("libtacc_cuda.so"), "another module");
@@ -169,8 +172,9 @@ TEST(ProbeCachePathTest, IsTheUsersCacheOrTheStateDirectory) {
 
 TEST(ParseDeviceProfileTest, EachFieldIsNeeded) {
   ASSERT_TRUE(ParseDeviceProfile(kProbe).ok());
-  for (const char* field : {"name", "kind", "model", "threads", "memory_bytes", "matmul_flops_per_second",
-                            "memory_bytes_per_second", "link_bytes_per_second", "link_latency_seconds", "cpus"}) {
+  for (const char* field :
+       {"name", "kind", "model", "threads", "memory_bytes", "matmul_flops_per_second", "matmul_fraction",
+        "memory_bytes_per_second", "link_bytes_per_second", "link_latency_seconds", "cpus"}) {
     std::string text = kProbe;
     text.replace(text.find(std::string("\"") + field + "\"") + 1, 1, "_");
     EXPECT_THAT(std::string(ParseDeviceProfile(text).status().message()), HasSubstr(std::string("\"") + field + "\""));
@@ -180,8 +184,8 @@ TEST(ParseDeviceProfileTest, EachFieldIsNeeded) {
   EXPECT_THAT(std::string(ParseDeviceProfile(faster_than_its_best).status().message()), HasSubstr("matmul_fraction"));
   const std::string gpu = std::string("{") + kLook + "," + kMeasured + ",\"free_memory_bytes\":5}";
   ASSERT_TRUE(ParseDeviceProfile(gpu).ok()) << ParseDeviceProfile(gpu).status();
-  for (const char* field :
-       {"total_memory_bytes", "free_memory_bytes", "compute_capability", "num_sms", "links", "driver"}) {
+  for (const char* field : {"total_memory_bytes", "free_memory_bytes", "compute_capability", "links", "driver",
+                            "attention_flops_per_second"}) {
     std::string text = gpu;
     text.replace(text.find(std::string("\"") + field + "\"") + 1, 1, "_");
     EXPECT_THAT(std::string(ParseDeviceProfile(text).status().message()), HasSubstr(std::string("\"") + field + "\""));

@@ -1,10 +1,6 @@
 #include "worker/rank/runtime.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/mm.h>
-#include <ATen/ops/ones.h>
 #include <arpa/inet.h>
 #include <immintrin.h>
 #include <netinet/tcp.h>
@@ -13,15 +9,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <thread>
 #include <vector>
 
 #include "machine/clock.h"
 #include "machine/machine.h"
 #include "nlohmann/json.hpp"
+#include "worker/rank/matmul_rate.h"
 
 namespace tacc::worker {
 namespace {
@@ -34,45 +31,22 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
-// Of products, in floating-point operations per second.
-struct MatmulRate {
-  double best = 0;       // of a single one: the peak
-  double sustained = 0;  // of all kinds in turn, each at the time that half of its repeats stay under
-};
-
-// A machine's clock and neighbours change, and products of some layouts are slower than others: a training step gets
-// less than the best product did.
-MatmulRate MeasureMatmul(at::ScalarType dtype, double seconds) {
-  // Of a small, a middle and a large model's layers: rows x inputs x outputs.
-  constexpr std::array<std::array<int64_t, 3>, 4> kShapes = {
-      {{1024, 512, 1536}, {2048, 1024, 1024}, {1024, 2048, 4096}, {512, 4096, 512}}};
-  constexpr int kProducts = 3;
-  MatmulRate rate;
-  double all_flops = 0, all_seconds = 0;
-  for (const auto& [rows, inputs, outputs] : kShapes) {
-    const at::Tensor x = at::ones({rows, inputs}, dtype), w = at::ones({outputs, inputs}, dtype);
-    const at::Tensor y = at::ones({rows, outputs}, dtype);
-    const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(inputs) * static_cast<double>(outputs);
-    // A layer's output, and the gradients of its input and of its weight.
-    const std::array<std::array<at::Tensor, kProducts>, kProducts> products = {
-        {{x, w.t(), at::empty_like(y)}, {y, w, at::empty_like(x)}, {y.t(), x, at::empty_like(w)}}};
-    for (const auto& [a, b, c] : products) {
-      at::Tensor out = c;
-      at::mm_out(out, a, b);
-      std::vector<double> taken;
-      const double end = SteadySeconds() + seconds / (kShapes.size() * kProducts);
-      do {
-        const double begin = SteadySeconds();
-        at::mm_out(out, a, b);
-        taken.push_back(SteadySeconds() - begin);
-      } while (SteadySeconds() < end);
-      rate.best = std::max(rate.best, flops / *std::min_element(taken.begin(), taken.end()));
-      all_flops += flops;
-      all_seconds += Median(std::move(taken));
-    }
-  }
-  rate.sustained = all_flops / all_seconds;
-  return rate;
+// Of a small, a middle and a large model's layers.
+MatmulRate MatmulRateOf(at::ScalarType dtype, double seconds) {
+  const std::vector<LayerShape> layers = {{1024, 512, 1536}, {2048, 1024, 1024}, {1024, 2048, 4096}, {512, 4096, 512}};
+  constexpr int kKinds = 3;
+  const double each = seconds / static_cast<double>(layers.size() * kKinds);
+  return MeasureMatmul(dtype, layers, [each](const std::function<void()>& product) {
+    product();
+    std::vector<double> taken;
+    const double end = SteadySeconds() + each;
+    do {
+      const double begin = SteadySeconds();
+      product();
+      taken.push_back(SteadySeconds() - begin);
+    } while (SteadySeconds() < end);
+    return taken;
+  });
 }
 
 // What half of the passes of y[i] = a*x[i] + y[i] over arrays well beyond the caches reach: two reads and one write an
@@ -181,8 +155,8 @@ std::string ProbeDevice(int threads) {
   constexpr double kSecondsPerDtype = 2.0;
   const Link link = MeasureLoopback();
   const Machine machine = ThisMachine();
-  const MatmulRate f32 = MeasureMatmul(at::kFloat, kSecondsPerDtype);
-  const MatmulRate bf16 = MeasureMatmul(at::kBFloat16, kSecondsPerDtype);
+  const MatmulRate f32 = MatmulRateOf(at::kFloat, kSecondsPerDtype);
+  const MatmulRate bf16 = MatmulRateOf(at::kBFloat16, kSecondsPerDtype);
   const nlohmann::json device = {{"name", "cpu"},
                                  {"kind", "cpu"},
                                  {"model", machine.cpu_model},

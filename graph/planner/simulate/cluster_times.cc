@@ -14,10 +14,6 @@
 namespace tacc::graph {
 namespace {
 
-// On CPUs attention is tacc's own kernel, which computes in f32 whatever the dtype, and reaches so much of the peak of
-// products (bench/predicted.py's model: from half to two thirds).
-constexpr double kCpuAttentionFraction = 0.55;
-
 // How a collective moves `bytes` (as CollectiveSeconds takes them).
 struct Traffic {
   CollectiveKind kind;
@@ -139,11 +135,10 @@ NodeTimes TimesOn(const Cluster& cluster, const std::vector<const Program*>& sta
     double bytes = 0;
     for (const TensorType& type : call.operands) bytes += static_cast<double>(type.bytes());
     for (const TensorType& type : call.results) bytes += static_cast<double>(type.bytes());
-    if (def->is_matmul && def->flops) {
-      const bool is_own = machine.shares_cores && absl::StartsWith(node.op, "attention");
-      time.seconds =
-          KernelSeconds(machine, is_own ? DType::kF32 : ProductType(call),
-                        def->flops(call) / (is_own ? kCpuAttentionFraction : 1), bytes, ShapeOfProduct(call));
+    if (const auto mask = MaskOfAttention(node.op, call); mask.has_value()) {
+      time.seconds = AttentionSeconds(machine, ProductType(call), *mask, def->flops(call), 0, bytes);
+    } else if (def->is_matmul && def->flops) {
+      time.seconds = KernelSeconds(machine, ProductType(call), def->flops(call), bytes, ShapeOfProduct(call));
     } else {
       time.seconds = KernelSeconds(machine, DType::kF32, 0, bytes);
     }

@@ -58,6 +58,49 @@ TEST(TimesOn, OnACpuAttentionIsSlowerThanProducts) {
   EXPECT_GT(num_attentions, 0);
 }
 
+TEST(TimesOn, OnAGpuAttentionTakesWhatTheProbeMeasured) {
+  const OpTable ops;
+  const auto program = CompileTestProgram(ops, 1, /*prefetch_units=*/0);
+  ASSERT_TRUE(program.ok()) << program.status();
+  DeviceProfile device = TestDevice();
+  device.kind = "cuda";
+  device.memory_bytes_per_second = 1e15;
+  device.attention_flops_per_second = {{"tiles", 1e3}, {"flash", 4e3}};
+  Machine machine = MachineOf(device);
+  const NodeTimes times = TimesOn({machine, 1}, {&*program}, ops);
+  int num_attentions = 0;
+  for (const Graph& graph : program->graphs) {
+    for (const Node& node : graph.nodes) {
+      if (node.op != "attention" && node.op != "attention_grad") continue;
+      ++num_attentions;
+      const OpCall call = CallOf(graph, node);
+      const double flops = ops.Find(node.op)->flops(call);
+      EXPECT_EQ(MaskOfAttention(node.op, call), AttentionMask::kPlain);
+      EXPECT_NEAR(times(0, graph, node).seconds, flops / (call.in(1).dtype == DType::kF32 ? 1e3 : 4e3), 1e-6 * flops);
+    }
+  }
+  EXPECT_GT(num_attentions, 1);
+}
+
+TEST(MaskOfAttention, IsPlainWithoutDocumentsAlibiAndRings) {
+  const auto mask = [](const std::string& op, size_t num_operands, const Attrs& attrs) {
+    OpCall call{&attrs, {}, {}};
+    call.operands.resize(num_operands);
+    return MaskOfAttention(op, call);
+  };
+  const Attrs causal{{"causal", true}};
+  EXPECT_EQ(mask("attention", 3, causal), AttentionMask::kPlain);
+  EXPECT_EQ(mask("attention_grad", 6, causal), AttentionMask::kPlain);
+  EXPECT_EQ(mask("attention", 3, {{"zigzag", int64_t{1}}}), AttentionMask::kPlain);
+  EXPECT_EQ(mask("attention", 4, causal), AttentionMask::kAny);
+  EXPECT_EQ(mask("attention_grad", 7, causal), AttentionMask::kAny);
+  EXPECT_EQ(mask("attention", 3, {{"alibi_slopes", std::vector<double>{1, 2}}}), AttentionMask::kAny);
+  EXPECT_EQ(mask("attention", 3, {{"zigzag", int64_t{2}}}), AttentionMask::kAny);
+  EXPECT_EQ(mask("attention", 3, {{"block", int64_t{8}}}), AttentionMask::kAny);
+  EXPECT_EQ(mask("attention_continue", 5, {{"block", int64_t{8}}}), AttentionMask::kAny);
+  EXPECT_FALSE(mask("einsum", 2, {}).has_value());
+}
+
 TEST(TimesOn, OnACpuOverlapHidesNothing) {
   const OpTable ops;
   const auto plain = CompileTestProgram(ops, 2, 0), overlapped = CompileTestProgram(ops, 2, 1);

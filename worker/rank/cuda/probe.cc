@@ -28,6 +28,7 @@
 #include "worker/rank/cuda/errors.h"
 #include "worker/rank/cuda/exceptions.h"
 #include "worker/rank/cuda/timer.h"
+#include "worker/rank/matmul_rate.h"
 
 namespace tacc::worker {
 namespace {
@@ -116,7 +117,6 @@ absl::StatusOr<json> Look(int device) {
               {"total_memory_bytes", total_bytes},
               {"free_memory_bytes", free_bytes},
               {"compute_capability", absl::StrCat(properties.major, ".", properties.minor)},
-              {"num_sms", properties.multiProcessorCount},
               {"links", links},
               {"driver", DriverVersion(text)}};
 }
@@ -138,6 +138,13 @@ double MatmulPeak(at::ScalarType dtype, int64_t side) {
   const at::Tensor a = at::randn({side, side}, On(dtype)), b = at::randn({side, side}, On(dtype)).t();
   at::Tensor c = at::empty({side, side}, On(dtype));
   return CubeFlops(side) / BestSeconds(kRepeats, [&] { at::mm_out(c, a, b); });
+}
+
+// A large model's layers, so that what small products lose is no part of it, in the type that most jobs compute in.
+MatmulRate LayerRate(int64_t side) {
+  constexpr int kRepeats = 8;
+  return MeasureMatmul(On(at::kBFloat16), {{2 * side, side, side}, {side, side / 2, 7 * side / 4}},
+                       [](const std::function<void()>& product) { return RunSeconds(kRepeats, product); });
 }
 
 // 0 where LibTorch refuses the product on this GPU.
@@ -239,18 +246,19 @@ absl::StatusOr<LinkSpeed> MeasureLink(int device) {
   return speed;
 }
 
-// TFLOP/s of LibTorch's attention, causal, forward and backward together, by backend; 0 where one is refused.
+// FLOP/s of attention in bf16, causal, forward and backward together, by backend; 0 where one is refused.
 json AttentionSpeeds() {
   constexpr int64_t kSequence = 2048, kHeads = 16, kHeadDim = 128;
   const kernels::TensorView shape{nullptr, kernels::DType::kBF16, {1, kSequence, kHeads, kHeadDim}};
   const AttentionChoice choice =
       ChooseAttention(shape, shape, {}, {.causal = true, .scale = 1 / std::sqrt(static_cast<double>(kHeadDim))});
-  // Two products forward, five backward, over half of the scores.
-  const double flops = 7.0 / 2 * 2 * kHeads * kHeadDim * static_cast<double>(kSequence * kSequence);
+  // As a step's FLOPs are counted (graph/ops/attention.cc): two products forward, four backward, over half of the
+  // scores.
+  const double flops = 6.0 / 2 * 2 * kHeads * kHeadDim * static_cast<double>(kSequence * kSequence);
   json speeds;
   for (const AttentionTiming& timing : choice.timings) {
     const double seconds = timing.forward_seconds + timing.backward_seconds;
-    speeds[Name(timing.backend)] = timing.refused.empty() && seconds > 0 ? flops / seconds / 1e12 : 0.0;
+    speeds[Name(timing.backend)] = timing.refused.empty() && seconds > 0 ? flops / seconds : 0.0;
   }
   return speeds;
 }
@@ -273,15 +281,18 @@ absl::StatusOr<std::string> Probe(int device) {
   context.setAllowTF32CuBLAS(true);
   peaks["tf32"] = MatmulPeak(at::kFloat, wide_side);
   context.setAllowTF32CuBLAS(false);
-  peaks["bf16"] = MatmulPeak(at::kBFloat16, side);
+  const MatmulRate layers = LayerRate(MatmulSide(free_bytes / 2, 8192));
+  const double bf16 = std::max(MatmulPeak(at::kBFloat16, side), layers.best);
+  peaks["bf16"] = bf16;
   peaks["f16"] = MatmulPeak(at::kHalf, side);
   const std::string capability = profile["compute_capability"].get<std::string>();
   peaks["fp8"] = std::atof(capability.c_str()) >= 8.9 ? Fp8Peak(side) : 0.0;
   profile["matmul_flops_per_second"] = peaks;
+  profile["matmul_fraction"] = layers.sustained / bf16;
   profile["memory_bytes_per_second"] = *bandwidth;
   profile["link_bytes_per_second"] = link->bytes_per_second;
   profile["link_latency_seconds"] = link->latency_seconds;
-  profile["attention"] = AttentionSpeeds();
+  profile["attention_flops_per_second"] = AttentionSpeeds();
   profile["memory_bytes"] = free_bytes;
   profile["threads"] = 1;
   profile["cpus"] = ThisMachine().num_cpus;

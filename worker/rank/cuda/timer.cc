@@ -3,7 +3,6 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <limits>
 #include <stdexcept>
 #include <string>
 
@@ -31,11 +30,11 @@ class Event {
 
 }  // namespace
 
-double BestSeconds(int repeats, const std::function<void()>& work) {
+std::vector<double> RunSeconds(int repeats, const std::function<void()>& work) {
   const cudaStream_t stream = kernels::cuda::CurrentStream();
   const Event begin, end;
   work();
-  double best = std::numeric_limits<double>::infinity();
+  std::vector<double> taken;
   for (int i = 0; i < repeats; ++i) {
     Check(cudaEventRecord(begin.get(), stream));
     work();
@@ -43,9 +42,14 @@ double BestSeconds(int repeats, const std::function<void()>& work) {
     Check(cudaEventSynchronize(end.get()));
     float milliseconds = 0;
     Check(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()));
-    best = std::min(best, static_cast<double>(milliseconds) * 1e-3);
+    taken.push_back(static_cast<double>(milliseconds) * 1e-3);
   }
-  return best;
+  return taken;
+}
+
+double BestSeconds(int repeats, const std::function<void()>& work) {
+  const std::vector<double> taken = RunSeconds(repeats, work);
+  return *std::min_element(taken.begin(), taken.end());
 }
 
 }  // namespace tacc::worker
