@@ -84,6 +84,27 @@ void PrintMeasured(const v1::Job& job, std::ostream& out) {
   PrintTable({"", "predicted", "measured"}, rows, out);
 }
 
+// Who computes attention, and what was measured to choose them.
+void PrintAttention(const v1::Measured& measured, std::ostream& out) {
+  const auto milliseconds = [](double seconds) {
+    return seconds > 0 ? absl::StrCat(FormatNumber(seconds * 1e3, 3), " ms") : "-";
+  };
+  std::vector<std::vector<std::string>> rows;
+  for (const v1::AttentionChoice& choice : measured.attention()) {
+    bool is_first = true;
+    for (const v1::AttentionTiming& timing : choice.timings()) {
+      rows.push_back({std::exchange(is_first, false) ? choice.shape() : "", timing.backend(),
+                      milliseconds(timing.forward_seconds()), milliseconds(timing.backward_seconds()),
+                      timing.backend() == choice.backend() ? "chosen"
+                      : timing.refused().empty()           ? "-"
+                                                           : absl::StrCat("refused: ", timing.refused())});
+    }
+  }
+  if (rows.empty()) return;
+  out << "\n";
+  PrintTable({"attention", "backend", "forward", "backward", "choice"}, rows, out);
+}
+
 }  // namespace
 
 std::string PhaseText(v1::Phase phase) {
@@ -132,6 +153,7 @@ void PrintJob(const v1::Job& job, std::ostream& out) {
     PrintTable({"rank", "worker", "state", "resumed from"}, rows, out);
   }
   if (job.has_plan()) PrintMeasured(job, out);
+  PrintAttention(job.measured(), out);
   if (!job.last_log_lines().empty()) out << "\nlast log lines of the rank that failed first:\n";
   for (const std::string& line : job.last_log_lines()) out << "  | " << Printable(line) << "\n";
 }

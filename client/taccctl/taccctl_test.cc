@@ -376,6 +376,33 @@ TEST_F(TaccctlTest, GetShowsWhatGpusDo) {
   EXPECT_THAT(out_, testing::ContainsRegex("GPU idle +- +1.[23]%"));
 }
 
+TEST_F(TaccctlTest, GetShowsWhoComputesAttention) {
+  job_.set_attempt(1);
+  EXPECT_EQ(Run({"get", "tiny"}), 0);
+  EXPECT_THAT(out_, testing::Not(HasSubstr("attention")));
+  v1::AttentionChoice* choice = job_.mutable_measured()->add_attention();
+  choice->set_shape("bf16[1,8,2,64] of [1,8,2,64] causal");
+  choice->set_backend("flash");
+  v1::AttentionTiming* tiles = choice->add_timings();
+  tiles->set_backend("tiles");
+  tiles->set_forward_seconds(0.009);
+  tiles->set_backward_seconds(0.03);
+  v1::AttentionTiming* flash = choice->add_timings();
+  flash->set_backend("flash");
+  flash->set_forward_seconds(0.00125);
+  flash->set_backward_seconds(0.002);
+  v1::AttentionTiming* cudnn = choice->add_timings();
+  cudnn->set_backend("cudnn");
+  cudnn->set_refused("no plan");
+  EXPECT_EQ(Run({"get", "tiny"}), 0);
+  EXPECT_THAT(out_, testing::ContainsRegex("attention +backend +forward +backward +choice\n"
+                                           "bf16.1,8,2,64. of .1,8,2,64. causal +tiles +9 ms +30 ms +-\n"
+                                           " +flash +1.25 ms +2 ms +chosen\n"
+                                           " +cudnn +- +- +refused: no plan\n"));
+  EXPECT_EQ(Run({"get", "tiny", "-o", "json"}), 0);
+  EXPECT_EQ(json::parse(out_)["measured"]["attention"][0]["backend"], "flash");
+}
+
 TEST_F(TaccctlTest, Workers) {
   server_.workers = [](const v1::ListWorkersRequest&, v1::ListWorkersResponse* response) {
     v1::WorkerView* worker = response->add_workers();

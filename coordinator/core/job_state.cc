@@ -209,6 +209,7 @@ absl::Status Apply(const v1::Fact& fact, JobState* job) {
       rank.arena_bytes = ready.arena_bytes();
       rank.device_memory_used_bytes = ready.device_memory_used_bytes();
       rank.load_seconds = ready.load_seconds();
+      if (!ready.attention().empty()) job->attention = {ready.attention().begin(), ready.attention().end()};
       attempt->step = std::max(attempt->step, ready.step());
       return absl::OkStatus();
     }

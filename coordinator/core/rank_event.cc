@@ -1,5 +1,6 @@
 #include "coordinator/core/rank_event.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -35,6 +36,20 @@ class Fields {
     Fail(key, "a whole number");
     return 0;
   }
+  // The objects of a list.
+  std::vector<nlohmann::json> Objects(const char* key) {
+    const auto it = object_.find(key);
+    if (it != object_.end() && it->is_array() &&
+        std::all_of(it->begin(), it->end(), [](const nlohmann::json& entry) { return entry.is_object(); })) {
+      return *it;
+    }
+    Fail(key, "a list of objects");
+    return {};
+  }
+  // Takes over what was wrong in a part of the object.
+  void Take(const Fields& part) {
+    if (error_.empty()) error_ = part.error_;
+  }
   bool Has(const char* key) const { return object_.contains(key); }
   const std::string& error() const { return error_; }
 
@@ -67,6 +82,25 @@ void ReadStep(Fields& fields, RankEvent& event) {
   if (fields.Has("batch_hash")) m.set_batch_hash(fields.String("batch_hash"));
 }
 
+void ReadAttention(Fields& fields, RankEvent& event) {
+  for (const nlohmann::json& object : fields.Objects("attention")) {
+    v1::AttentionChoice& choice = event.attention.emplace_back();
+    Fields of_choice(object);
+    choice.set_shape(of_choice.String("shape"));
+    choice.set_backend(of_choice.String("backend"));
+    for (const nlohmann::json& timing : of_choice.Objects("timings")) {
+      Fields of_timing(timing);
+      v1::AttentionTiming* out = choice.add_timings();
+      out->set_backend(of_timing.String("backend"));
+      if (of_timing.Has("forward_seconds")) out->set_forward_seconds(of_timing.Double("forward_seconds"));
+      if (of_timing.Has("backward_seconds")) out->set_backward_seconds(of_timing.Double("backward_seconds"));
+      if (of_timing.Has("refused")) out->set_refused(of_timing.String("refused"));
+      of_choice.Take(of_timing);
+    }
+    fields.Take(of_choice);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<RankEvent> ParseRankEvent(const std::string& line) {
@@ -84,6 +118,7 @@ absl::StatusOr<RankEvent> ParseRankEvent(const std::string& line) {
     if (fields.Has("resumed_from")) event.resumed_from = fields.String("resumed_from");
     if (fields.Has("arena_bytes")) event.arena_bytes = fields.Int("arena_bytes");
     if (fields.Has("device_memory_used_bytes")) event.device_memory_used_bytes = fields.Int("device_memory_used_bytes");
+    if (fields.Has("attention")) ReadAttention(fields, event);
     if (fields.Has("load_seconds")) event.load_seconds = fields.Double("load_seconds");
   } else if (event.event == "step") {
     event.step = fields.Int("step");

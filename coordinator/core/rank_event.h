@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "tacc/v1/coordinator.pb.h"
@@ -17,14 +18,15 @@ struct RankEvent {
   int port = 0;              // listening
   std::string resumed_from;  // ready
   int64_t device_memory_used_bytes = 0;
-  int64_t arena_bytes = 0;    // ready
-  double load_seconds = 0;    // ready
-  std::string code;           // warning, failed
-  std::string message;        // warning, failed, log
-  std::string path;           // checkpoint, exported, trace
-  v1::StepMetrics metrics;    // step
-  v1::EvalMetrics eval;       // eval
-  v1::Checkpoint checkpoint;  // checkpoint
+  int64_t arena_bytes = 0;                     // ready
+  double load_seconds = 0;                     // ready
+  std::vector<v1::AttentionChoice> attention;  // ready
+  std::string code;                            // warning, failed
+  std::string message;                         // warning, failed, log
+  std::string path;                            // checkpoint, exported, trace
+  v1::StepMetrics metrics;                     // step
+  v1::EvalMetrics eval;                        // eval
+  v1::Checkpoint checkpoint;                   // checkpoint
 };
 
 // InvalidArgument: not a JSON object with `event`, a number that is not one, or a field of the event missing.

@@ -22,6 +22,20 @@ TEST(RankEventTest, ReadsAStep) {
   EXPECT_EQ(event->metrics.loss_scale(), 512);
 }
 
+TEST(RankEventTest, ReadsWhoComputesAttention) {
+  auto event = ParseRankEvent(
+      R"({"event":"ready","time":5,"step":0,"attention":[{"shape":"bf16[1,8,2,64] of [1,8,2,64] causal","backend":"flash","timings":)"
+      R"([{"backend":"flash","forward_seconds":0.5,"backward_seconds":0.25},{"backend":"cudnn","refused":"no plan"}]}]})");
+  ASSERT_TRUE(event.ok()) << event.status();
+  ASSERT_EQ(event->attention.size(), 1u);
+  const v1::AttentionChoice& choice = event->attention[0];
+  EXPECT_EQ(choice.shape(), "bf16[1,8,2,64] of [1,8,2,64] causal");
+  EXPECT_EQ(choice.backend(), "flash");
+  EXPECT_EQ(choice.timings(0).forward_seconds(), 0.5);
+  EXPECT_EQ(choice.timings(0).backward_seconds(), 0.25);
+  EXPECT_EQ(choice.timings(1).refused(), "no plan");
+}
+
 TEST(RankEventTest, ALossThatIsNoNumberIsNan) {
   auto event = ParseRankEvent(
       R"({"event":"step","time":5,"step":1,"loss":null,"grad_norm":"inf","learning_rate":0,"tokens":1,"target_tokens":1,"seconds":1,)"
@@ -39,6 +53,9 @@ TEST(RankEventTest, SaysWhatIsWrong) {
       {R"({"event":"listening","time":1,"port":1.5})", "\"port\" must be a whole number"},
       {R"({"event":"finished","time":1,"step":"x"})", "\"step\" must be a whole number"},
       {R"({"event":"checkpoint","time":1,"step":1})", "\"path\" must be a string"},
+      {R"({"event":"ready","time":1,"step":0,"attention":1})", "\"attention\" must be a list of objects"},
+      {R"({"event":"ready","time":1,"step":0,"attention":[{"shape":"a","backend":"b","timings":[{}]}]})",
+       "\"backend\" must be a string"},
       {R"({"event":"trace","time":1,"step":3})", "\"path\" must be a string"},
       {R"({"event":"failed","time":1,"code":1,"message":""})", "\"code\" must be a string"},
       {R"({"event":"eval","time":1,"step":1,"eval_loss":[]})", "\"eval_loss\" must be a number"},

@@ -110,6 +110,7 @@ std::string StartFile(const JobState& job, int rank, const std::string& version,
     start["trace"] = {{"path", absl::StrCat(spec.checkpoint().dir(), "/trace.json")},
                       {"step", spec.train().trace_step()}};
   }
+  for (const v1::AttentionChoice& choice : job.attention) start["attention"][choice.shape()] = choice.backend();
   const Json identity = Json::parse(job.compile.identity(), nullptr, /*allow_exceptions=*/false);
   start["identity"] = identity.is_object() ? identity : Json::object();
   start["collective_timeout_seconds"] = collective_timeout_seconds;

@@ -38,6 +38,17 @@ TEST(StartFile, TellsTheDeviceHowToCompute) {
   EXPECT_EQ(start()["compute"]["tf32"], true);
 }
 
+TEST(StartFile, AJobKeepsWhoComputesAttention) {
+  JobState job;
+  job.attempt.emplace();
+  const auto start = [&] { return nlohmann::json::parse(StartFile(job, 1, "0.1.0", 300)); };
+  EXPECT_FALSE(start().contains("attention"));
+  v1::AttentionChoice& choice = job.attention.emplace_back();
+  choice.set_shape("bf16[1,8,2,64] of [1,8,2,64]");
+  choice.set_backend("flash");
+  EXPECT_EQ(start()["attention"], nlohmann::json::parse(R"({"bf16[1,8,2,64] of [1,8,2,64]": "flash"})"));
+}
+
 TEST(StartFile, TheFirstRankWritesTheTrace) {
   JobState job;
   job.attempt.emplace();

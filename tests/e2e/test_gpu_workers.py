@@ -19,6 +19,10 @@ import json, os, select, sys, time
 here = os.path.dirname(os.path.abspath(__file__))
 GIB = 1 << 30
 
+ATTENTION = [{"shape": "bf16[1,64,4,16] of [1,64,2,16] causal, scale 0.25", "backend": "flash", "timings": [
+    {"backend": "tiles", "forward_seconds": 9e-3, "backward_seconds": 3e-2}, {"backend": "flash", "forward_seconds": 1e-3, "backward_seconds": 2e-3},
+    {"backend": "cudnn", "refused": "rank 1: its dq is 2 from that of plain cores, at most 0.03"}]}]
+
 def look(name):
     return {"name": name, "kind": "cuda", "model": "NVIDIA H100 80GB HBM3", "total_memory_bytes": 80 * GIB, "free_memory_bytes": 10 * GIB,
             "compute_capability": "9.0", "links": {"cuda:1" if name == "cuda:0" else "cuda:0": "nvlink"}, "driver": "580.65"}
@@ -46,11 +50,12 @@ else:
     start = json.load(open(sys.argv[2]))
     device, rank = start["device"], start["rank"]
     with open(f"{here}/started", "a") as started:
-        started.write(json.dumps({key: start[key] for key in ("device", "rank", "memory_bytes", "threads")}) + "\n")
+        started.write(json.dumps({key: start.get(key) for key in ("device", "rank", "memory_bytes", "threads", "attention")}) + "\n")
     say("started", pid=os.getpid(), version=start["version"])
     if rank == 0 and start["world"] > 1:
         say("listening", port=1)
-    say("ready", step=0, resumed_from="", arena_bytes=5 * GIB, load_seconds=0.1, device_memory_used_bytes=5 * GIB + rank)
+    choices = {"attention": ATTENTION} if rank == 0 else {}
+    say("ready", step=0, resumed_from="", arena_bytes=5 * GIB, load_seconds=0.1, device_memory_used_bytes=5 * GIB + rank, **choices)
     for step in range(1, start["train"]["max_steps"] + 1):
         if lost(device):
             say("failed", code="device", message=f"{device} (NVIDIA H100 80GB HBM3): cudaErrorLaunchFailure (719) in update, call 1")
@@ -115,6 +120,9 @@ def test_a_lost_gpu(folder):
         assert step["device_idle_share"] == 0.25 and shown["measured"]["device_idle_share"] == 0.25
         assert re.search(r"memory of a rank +[0-9.]+ [KMG]iB +6.0 GiB", text := cluster.ctl("get", name).stdout), text
         assert "GPU idle" in text
+        (attention,) = shown["measured"]["attention"]
+        assert attention["backend"] == "flash" and attention["timings"][2]["refused"].startswith("rank 1: ")
+        assert re.search(r"\nbf16\[1,64,4,16\] of \[1,64,2,16\] causal, scale 0.25 +tiles +9 ms +30 ms +-\n +flash +1 ms +2 ms +chosen\n", text), text
         listing = cluster.ctl("workers").stdout
         assert "350TFLOP/s" in listing and "fp8 1.4PFLOP/s" in listing, listing
 
@@ -139,7 +147,11 @@ def test_a_lost_gpu(folder):
         listing = cluster.ctl("workers").stdout
         assert "unusable" in listing and f"w1: {trouble}" in listing
         assert cluster.workers["w1"].popen.poll() is None
+        # It goes on when the GPU is back, with the attention that it began with.
+        assert all(s["attention"] is None for s in started(folder))
         (folder / "bin/lost-cuda:1").unlink()
+        again = cluster.wait(lambda: [s for s in started(folder) if s["attention"]], "another attempt")
+        assert again[0]["attention"] == {"bf16[1,64,4,16] of [1,64,2,16] causal, scale 0.25": "flash"}
         cluster.ctl("cancel", "--now", name)
 
 

@@ -6,11 +6,13 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker/rank/arena.h"
 #include "worker/rank/kernel_table.h"
+#include "worker/rank/measured_attention.h"
 #include "worker/rank/region.h"
 
 namespace tacc::worker {
@@ -53,6 +55,11 @@ class Device {
   virtual absl::Status Check() { return absl::OkStatus(); }
   // What an exception that a kernel threw says; errors as of Synchronize, else Internal.
   virtual absl::Status StatusOf(const std::exception& exception) const { return absl::InternalError(exception.what()); }
+
+  // Where several backends may compute attention: what each took, of the shapes that kernels have been prepared for;
+  // and who computes them, to be said before any of those kernels is called (worker/rank/attention_choice.h).
+  virtual std::vector<AttentionChoice> MeasuredAttention() const { return {}; }
+  virtual void TakeAttention(const std::vector<AttentionChoice>& /*choices*/) {}
 
   // Of the device's memory, what this process holds: by as much less is free than when it opened the device. None where
   // the device cannot say (a CPU). Takes part of a millisecond.

@@ -12,6 +12,7 @@
 #include "machine/machine.h"
 #include "worker/checkpoint/posix_file.h"
 #include "worker/rank/agreement.h"
+#include "worker/rank/attention_choice.h"
 #include "worker/rank/failure_codes.h"
 #include "worker/rank/runtime.h"
 
@@ -148,12 +149,25 @@ absl::Status MeetAndBind(RankParts& parts) {
   return absl::OkStatus();
 }
 
+// Before any kernel runs.
+absl::Status ChooseAttention(RankParts& parts) {
+  const AttentionOrder order = parts.start.deterministic ? AttentionOrder::kFixed : AttentionOrder::kFastest;
+  parts.Show(Activity::kMeeting);
+  TACC_ASSIGN_OR_RETURN(parts.attention, AgreeOnAttention(parts.collectives, parts.device->MeasuredAttention(), order,
+                                                          parts.start.attention));
+  parts.device->TakeAttention(parts.attention);
+  parts.Show(Activity::kBinding);
+  return absl::OkStatus();
+}
+
 absl::Status Bind(RankParts& parts) {
   parts.Show(Activity::kBinding);
   TACC_RETURN_IF_ERROR(Hit(parts, "before_load"));
   TACC_RETURN_IF_ERROR(OpenDevice(parts));
   const bool meets_first = parts.device->is_asynchronous() && parts.start.world > 1;
   TACC_RETURN_IF_ERROR(meets_first ? MeetAndBind(parts) : BindProgram(parts, &parts.collectives));
+  // Ranks on CPUs have not met yet, and have nothing to choose.
+  if (parts.device->is_asynchronous()) TACC_RETURN_IF_ERROR(ChooseAttention(parts));
   return parts.executor->WarmUp();
 }
 

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "graph/ir/program.h"
 #include "worker/data/shards.h"
@@ -17,6 +18,7 @@
 #include "worker/rank/executor.h"
 #include "worker/rank/gloo_transport.h"
 #include "worker/rank/gpu_module.h"
+#include "worker/rank/measured_attention.h"
 #include "worker/rank/run_options.h"
 #include "worker/rank/start_file.h"
 #include "worker/rank/states.h"
@@ -64,6 +66,7 @@ struct RankParts {
   std::unique_ptr<Arena> arena;          // Null: the program is not planned.
   RankTalk talk;                         // Of ranks on asynchronous devices.
   std::unique_ptr<Executor> executor;
+  std::vector<AttentionChoice> attention;  // Of the shapes of all ranks; empty on CPUs.
   std::unique_ptr<StepMeasurement> measurement;
   std::unique_ptr<RankStates> states;
   std::unique_ptr<Checkpointer> checkpointer;

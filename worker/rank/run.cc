@@ -11,6 +11,7 @@
 #include "graph/ir/capture.h"
 #include "graph/ir/status_macros.h"
 #include "machine/clock.h"
+#include "worker/rank/attention_choice.h"
 #include "worker/rank/failure_codes.h"
 #include "worker/rank/finish.h"
 #include "worker/rank/load_rank.h"
@@ -46,6 +47,10 @@ void WriteReady(RankParts& parts, const StartPoint& begin, double load_seconds) 
                           {"load_seconds", load_seconds},
                           {"arena_bytes", parts.arena == nullptr ? 0 : parts.arena->arena_bytes()}};
   parts.metrics->AddToReady(&ready);
+  if (parts.start.rank == 0 && !parts.attention.empty()) {
+    ready["attention"] = AttentionJson(parts.attention);
+    for (const AttentionChoice& choice : parts.attention) parts.events.Log(InWords(choice));
+  }
   if (const std::vector<graph::CapturePart> captured = parts.executor->Parts(); !captured.empty()) {
     ready["capture"] = CaptureJson(captured);
     parts.events.Log(graph::InWords(captured));

@@ -73,6 +73,22 @@ class Fields {
     return value->get<double>();
   }
 
+  // An object of strings that may be absent.
+  std::map<std::string, std::string> Strings(const char* name) const {
+    std::map<std::string, std::string> strings;
+    if (object_ == nullptr || !object_->contains(name)) return strings;
+    const json* value = Find(name);
+    if (!value->is_object()) {
+      Fail(name, "an object", *value);
+      return strings;
+    }
+    for (const auto& [key, text] : value->items()) {
+      if (!text.is_string()) Fail(name, "an object of strings", *value);
+      strings[key] = text.is_string() ? text.get<std::string>() : "";
+    }
+    return strings;
+  }
+
   // An object that may be absent, as text.
   std::string ObjectText(const char* name) const {
     if (object_ == nullptr || !object_->contains(name)) return "{}";
@@ -146,6 +162,7 @@ absl::StatusOr<StartFile> ReadStartFile(const std::string& path) {
   start.eval_steps = train.Int("eval_steps", 0);
   start.deterministic = train.Bool("deterministic");
   start.tf32 = fields.Object("compute").Bool("tf32");
+  start.attention = fields.Strings("attention");
   const Fields checkpoint = fields.Object("checkpoint");
   start.checkpoint_dir = checkpoint.String("dir");
   start.save_steps = checkpoint.Int("save_steps", 0);

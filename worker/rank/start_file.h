@@ -2,6 +2,7 @@
 #define TACC_WORKER_RANK_START_FILE_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -37,6 +38,9 @@ struct StartFile {
   // For the device. CPU kernels are deterministic as they are.
   bool deterministic = false;  // No algorithm whose order of sums varies.
   bool tf32 = false;           // Products of f32 may use TF32.
+
+  // Who computed attention in the attempt before, by shape (worker/rank/attention_choice.h).
+  std::map<std::string, std::string> attention;
 
   std::string checkpoint_dir;
   int64_t save_steps = 0;  // 0: at the end only.

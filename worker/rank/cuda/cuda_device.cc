@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <iostream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -80,7 +79,6 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int ordinal, const 
 CudaDevice::CudaDevice(int ordinal, DeviceWorkspace* workspace)
     : ordinal_(ordinal),
       workspace_(*workspace),
-      attention_([](const std::string& line) { std::cerr << line << std::endl; }),
       kernels_([this](const kernels::TensorView& q, const kernels::TensorView& k,
                       const kernels::AttentionExtras& extras, const kernels::AttentionParameters& parameters) {
         return attention_.Pick(q, k, extras, parameters);

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "kernels/cuda/stream.h"
-#include "worker/rank/cuda/attention_choice.h"
+#include "worker/rank/cuda/attention_picker.h"
 #include "worker/rank/cuda/cuda_kernels.h"
 #include "worker/rank/cuda/device_workspace.h"
 #include "worker/rank/device.h"
@@ -48,6 +48,8 @@ class CudaDevice : public Device {
   absl::StatusOr<std::unique_ptr<Mark>> CreateMark() override { return CreateMarkIn(compute_); }
   absl::StatusOr<std::unique_ptr<Mark>> CreateMarkAhead() override { return CreateMarkIn(copy_); }
   absl::StatusOr<std::unique_ptr<Recording>> Record(const std::function<absl::Status()>& queue) override;
+  std::vector<AttentionChoice> MeasuredAttention() const override { return attention_.Measured(); }
+  void TakeAttention(const std::vector<AttentionChoice>& choices) override { attention_.Take(choices); }
 
  private:
   class EventMark;

@@ -24,7 +24,7 @@
 #include "kernels/cuda/stream.h"
 #include "machine/machine.h"
 #include "nlohmann/json.hpp"
-#include "worker/rank/cuda/attention_choice.h"
+#include "worker/rank/cuda/attention_picker.h"
 #include "worker/rank/cuda/errors.h"
 #include "worker/rank/cuda/exceptions.h"
 #include "worker/rank/cuda/timer.h"
@@ -250,15 +250,15 @@ absl::StatusOr<LinkSpeed> MeasureLink(int device) {
 json AttentionSpeeds() {
   constexpr int64_t kSequence = 2048, kHeads = 16, kHeadDim = 128;
   const kernels::TensorView shape{nullptr, kernels::DType::kBF16, {1, kSequence, kHeads, kHeadDim}};
-  const AttentionChoice choice =
-      ChooseAttention(shape, shape, {}, {.causal = true, .scale = 1 / std::sqrt(static_cast<double>(kHeadDim))});
+  const AttentionMeasurement measured =
+      MeasureAttention(shape, shape, {}, {.causal = true, .scale = 1 / std::sqrt(static_cast<double>(kHeadDim))});
   // As a step's FLOPs are counted (graph/ops/attention.cc): two products forward, four backward, over half of the
   // scores.
   const double flops = 6.0 / 2 * 2 * kHeads * kHeadDim * static_cast<double>(kSequence * kSequence);
   json speeds;
-  for (const AttentionTiming& timing : choice.timings) {
+  for (const AttentionTiming& timing : measured.timings) {
     const double seconds = timing.forward_seconds + timing.backward_seconds;
-    speeds[Name(timing.backend)] = timing.refused.empty() && seconds > 0 ? flops / seconds : 0.0;
+    speeds[timing.backend] = timing.refused.empty() && seconds > 0 ? flops / seconds : 0.0;
   }
   return speeds;
 }

@@ -3,16 +3,20 @@
 
 #include <chrono>
 #include <cmath>
+#include <string>
+#include <tuple>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "worker/rank/cuda/attention_choice.h"
+#include "worker/rank/cuda/attention_picker.h"
 
 namespace tacc::worker {
 namespace {
 
 using nlohmann::json;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 int NumGpus() { return static_cast<int>(json::parse(CudaDevices()).size()); }
@@ -51,25 +55,34 @@ TEST(Probe, MeasuresAGpuInThreeSeconds) {
   EXPECT_GT(profile["attention_flops_per_second"]["flash"], profile["attention_flops_per_second"]["tiles"]);
 }
 
-TEST(AttentionChoice, LibtorchAgreesWithOurKernels) {
+// Its name, and why it is refused, a line.
+std::vector<std::string> Refusals(const AttentionMeasurement& measured) {
+  std::vector<std::string> lines;
+  for (const AttentionTiming& timing : measured.timings) lines.push_back(timing.backend + ": " + timing.refused);
+  return lines;
+}
+
+TEST(MeasureAttention, LibtorchAgreesWithOurKernels) {
   if (NumGpus() == 0) GTEST_SKIP() << "no GPU";
   for (kernels::DType dtype : {kernels::DType::kBF16, kernels::DType::kF16}) {
     for (const auto& [heads, kv_heads, head_dim] : {std::tuple{16, 16, 128}, {16, 4, 64}, {8, 2, 80}, {4, 4, 256}}) {
       for (const bool causal : {true, false}) {
         const kernels::TensorView q{nullptr, dtype, {1, 777, heads, head_dim}};
         const kernels::TensorView k{nullptr, dtype, {1, 777, kv_heads, head_dim}};
-        const AttentionChoice choice =
-            ChooseAttention(q, k, {}, {.causal = causal, .scale = 1 / std::sqrt(static_cast<double>(head_dim))});
-        ASSERT_EQ(choice.timings.size(), 4u);
-        EXPECT_EQ(choice.timings[1].refused, head_dim > 128 ? "its head dim is 256" : "") << choice.ToString();
-        EXPECT_EQ(choice.timings[2].refused, "") << choice.ToString();
-        EXPECT_NE(choice.fast, nullptr) << choice.ToString();
+        const AttentionMeasurement measured =
+            MeasureAttention(q, k, {}, {.causal = causal, .scale = 1 / std::sqrt(static_cast<double>(head_dim))});
+        const std::vector<std::string> refusals = Refusals(measured);
+        ASSERT_EQ(refusals.size(), 4u);
+        EXPECT_EQ(refusals[0], "tiles: ");
+        EXPECT_EQ(refusals[1], head_dim > 128 ? "tensor: its head dim is 256" : "tensor: ");
+        EXPECT_EQ(refusals[2], "flash: ");
+        EXPECT_EQ(measured.backends.count("flash"), 1u);
       }
     }
   }
 }
 
-TEST(AttentionChoice, LeavesToOurKernelsWhatLibtorchDoesNotTake) {
+TEST(MeasureAttention, LeavesToOurKernelsWhatLibtorchDoesNotTake) {
   const kernels::TensorView q{nullptr, kernels::DType::kBF16, {1, 64, 4, 32}};
   kernels::AttentionParameters parameters{.causal = true, .scale = 1};
   EXPECT_EQ(kernels::cuda::WhyNotLibtorch(q, q, {}, parameters), "");
@@ -79,11 +92,10 @@ TEST(AttentionChoice, LeavesToOurKernelsWhatLibtorchDoesNotTake) {
   parameters.alibi_slopes = {1, 1, 1, 1};
   EXPECT_EQ(kernels::cuda::WhyNotLibtorch(q, q, {}, parameters), "it has alibi slopes");
   const kernels::TensorView narrow{nullptr, kernels::DType::kBF16, {1, 64, 4, 12}};
-  const AttentionChoice choice = ChooseAttention(narrow, narrow, {}, parameters);
-  EXPECT_EQ(choice.fast, nullptr);
-  EXPECT_EQ(choice.ToString(),
-            "tiles (tensor refused: its head dim is 12; flash refused: its head dim is 12; cudnn refused: its head dim "
-            "is 12)");
+  const AttentionMeasurement measured = MeasureAttention(narrow, narrow, {}, parameters);
+  EXPECT_TRUE(measured.backends.empty());
+  EXPECT_THAT(Refusals(measured), ElementsAre("tiles: ", "tensor: its head dim is 12", "flash: its head dim is 12",
+                                              "cudnn: its head dim is 12"));
   parameters.alibi_slopes.clear();
   EXPECT_THAT(kernels::cuda::WhyNotLibtorch(q, q, {}, parameters), HasSubstr("natural order"));
   const kernels::TensorView longer{nullptr, kernels::DType::kBF16, {1, 96, 4, 32}};
@@ -95,27 +107,29 @@ TEST(AttentionChoice, LeavesToOurKernelsWhatLibtorchDoesNotTake) {
   EXPECT_EQ(kernels::cuda::WhyNotLibtorch(wide, wide, {}, {}), "its dtype is f32");
 }
 
-TEST(AttentionPicker, ChoosesOnceAndSaysSo) {
-  std::vector<std::string> notes;
-  AttentionPicker picker([&notes](const std::string& line) { notes.push_back(line); });
+TEST(AttentionPicker, MeasuresAShapeOnce) {
+  AttentionPicker picker;
   const kernels::TensorView q{nullptr, kernels::DType::kF32, {2, 64, 4, 32}},
       k{nullptr, kernels::DType::kF32, {2, 64, 2, 32}};
-  for (int i = 0; i < 2; ++i) EXPECT_EQ(picker.Pick(q, k, {}, {.causal = true, .scale = 0.5}), nullptr);
-  ASSERT_EQ(notes.size(), 1u);
-  EXPECT_EQ(notes[0],
-            "attention f32[2,64,4,32] of [2,64,2,32] causal, scale 0.5, its dtype is f32: tiles (tensor refused: its "
-            "dtype is f32; flash refused: its dtype is f32; cudnn refused: its dtype is f32)");
-  EXPECT_EQ(picker.Pick(q, k, {}, {.causal = false, .scale = 0.5}), nullptr);
-  EXPECT_EQ(notes.size(), 2u);
+  const auto first = picker.Pick(q, k, {}, {.causal = true, .scale = 0.5});
+  ASSERT_NE(first, nullptr);
+  EXPECT_EQ(picker.Pick(q, k, {}, {.causal = true, .scale = 0.5}), first);
+  ASSERT_EQ(picker.Measured().size(), 1u);
+  EXPECT_EQ(picker.Measured()[0].shape, "f32[2,64,4,32] of [2,64,2,32] causal, scale 0.5, its dtype is f32");
+  EXPECT_EQ(picker.Measured()[0].backend, "");
+  EXPECT_EQ(picker.Measured()[0].timings.size(), 4u);
+  EXPECT_NE(picker.Pick(q, k, {}, {.causal = false, .scale = 0.5}), first);
+  EXPECT_EQ(picker.Measured().size(), 2u);
 }
 
-// Without a GPU, or on one that fails, the text says so and our own kernels are chosen.
-TEST(AttentionChoice, DoesNotThrow) {
+// Without a GPU, or on one that fails, the texts say so and our own kernels are left.
+TEST(MeasureAttention, DoesNotThrow) {
   if (NumGpus() > 0) GTEST_SKIP() << "there is a GPU";
   const kernels::TensorView q{nullptr, kernels::DType::kBF16, {1, 64, 4, 32}};
-  const AttentionChoice choice = ChooseAttention(q, q, {}, {.causal = true, .scale = 1});
-  EXPECT_EQ(choice.fast, nullptr);
-  EXPECT_THAT(choice.ToString(), HasSubstr("choosing failed: "));
+  const AttentionMeasurement measured = MeasureAttention(q, q, {}, {.causal = true, .scale = 1});
+  EXPECT_TRUE(measured.backends.empty());
+  ASSERT_EQ(measured.timings.size(), 4u);
+  EXPECT_THAT(measured.timings[3].refused, HasSubstr("measuring failed: "));
 }
 
 }  // namespace

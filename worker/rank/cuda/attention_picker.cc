@@ -1,4 +1,4 @@
-#include "worker/rank/cuda/attention_choice.h"
+#include "worker/rank/cuda/attention_picker.h"
 
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "kernels/cuda/aten.h"
 #include "kernels/cuda/attention_tensor.h"
@@ -90,28 +89,12 @@ std::string Differs(const Results& x, const Results& want) {
   return "";
 }
 
-}  // namespace
-
-std::string AttentionChoice::ToString() const {
-  std::string text = Name(backend), rest;
-  for (const AttentionTiming& timing : timings) {
-    const std::string line = timing.refused.empty()
-                                 ? absl::StrFormat("forward %.3f ms, backward %.3f ms", timing.forward_seconds * 1e3,
-                                                   timing.backward_seconds * 1e3)
-                                 : absl::StrCat("refused: ", timing.refused);
-    absl::StrAppend(&rest, rest.empty() ? "" : "; ", Name(timing.backend), " ", line);
-  }
-  return rest.empty() ? text : absl::StrCat(text, " (", rest, ")");
-}
-
-namespace {
-
 // One sequence of `x`, cut to what is enough to choose by.
-Dims Small(const Dims& x, int64_t heads) { return {1, std::min(x[1], kChoiceSequence), heads, x[3]}; }
+Dims Small(const Dims& x, int64_t heads) { return {1, std::min(x[1], kMeasuredSequence), heads, x[3]}; }
 
 AttentionTiming TimeOwn(const Operand& dout, const Operand& q, const Operand& k, const Operand& v,
                         const kernels::AttentionParameters& parameters, const Results& results) {
-  AttentionTiming own{AttentionBackend::kTiles};
+  AttentionTiming own{Name(AttentionBackend::kTiles)};
   own.forward_seconds = BestSeconds(
       1, [&] { kernels::cuda::Attention(q.view, k.view, v.view, {}, parameters, results.out.view, results.lse.view); });
   own.backward_seconds = BestSeconds(1, [&] {
@@ -129,28 +112,24 @@ std::shared_ptr<const Fast> MakeFast(AttentionBackend backend, DType dtype, int6
 }
 
 // `why_not`: which backends do not take the operands, and why.
-AttentionChoice Choose(const TensorView& q, const TensorView& k, const kernels::AttentionParameters& given,
-                       const std::map<AttentionBackend, std::string>& why_not) {
-  AttentionChoice choice;
+AttentionMeasurement Measure(const TensorView& q, const TensorView& k, const kernels::AttentionParameters& given,
+                             const std::map<AttentionBackend, std::string>& why_not) {
+  AttentionMeasurement measurement;
   const int64_t group = q.dims[2] / k.dims[2];
-  const int64_t kv_heads = std::min(k.dims[2], std::max<int64_t>(1, kChoiceHeads / group));
+  const int64_t kv_heads = std::min(k.dims[2], std::max<int64_t>(1, kMeasuredHeads / group));
   const Dims q_dims = Small(q.dims, kv_heads * group), k_dims = Small(k.dims, kv_heads);
   const kernels::AttentionParameters parameters{.causal = given.causal, .scale = given.scale};
   const Operand bq = Random(q.dtype, q_dims), bk = Random(q.dtype, k_dims), bv = Random(q.dtype, k_dims);
   const Operand dout = Random(q.dtype, q_dims);
   const Results want(q.dtype, q_dims, k_dims);
-  choice.timings.push_back(TimeOwn(dout, bq, bk, bv, parameters, want));
+  measurement.timings.push_back(TimeOwn(dout, bq, bk, bv, parameters, want));
   const bool is_deterministic = at::globalContext().deterministicAlgorithms();
-  double best = choice.timings[0].forward_seconds + choice.timings[0].backward_seconds;
   for (const auto& [backend, why] : why_not) {
-    AttentionTiming timing{backend};
+    AttentionTiming& timing = measurement.timings.emplace_back(AttentionTiming{Name(backend)});
     timing.refused = why;
     if (why.empty() && backend == AttentionBackend::kCudnn && is_deterministic)
       timing.refused = "it is not deterministic";
-    if (!timing.refused.empty()) {
-      choice.timings.push_back(timing);
-      continue;
-    }
+    if (!timing.refused.empty()) continue;
     try {
       std::shared_ptr<const Fast> fast = MakeFast(backend, q.dtype, q_dims[3]);
       const Results results(q.dtype, q_dims, k_dims);
@@ -161,35 +140,29 @@ AttentionChoice Choose(const TensorView& q, const TensorView& k, const kernels::
                       results.dq.view, results.dk.view, results.dv.view);
       });
       timing.refused = Differs(results, want);
-      const double seconds = timing.forward_seconds + timing.backward_seconds;
-      if (timing.refused.empty() && (seconds < best || is_deterministic)) {
-        best = seconds;
-        choice.backend = backend;
-        choice.fast = std::move(fast);
-      }
+      if (timing.refused.empty()) measurement.backends[timing.backend] = std::move(fast);
     } catch (const std::exception& error) {
       timing.refused = FirstLine(error);
     }
-    choice.timings.push_back(timing);
   }
-  return choice;
+  return measurement;
 }
 
-AttentionChoice AllRefused(const std::map<AttentionBackend, std::string>& why_not) {
-  AttentionChoice choice;
-  for (const auto& [backend, why] : why_not) choice.timings.push_back({backend, 0, 0, why});
-  return choice;
+AttentionMeasurement AllRefused(const std::map<AttentionBackend, std::string>& why_not) {
+  AttentionMeasurement measurement{{{Name(AttentionBackend::kTiles)}}, {}};
+  for (const auto& [backend, why] : why_not) measurement.timings.push_back({Name(backend), 0, 0, why});
+  return measurement;
 }
 
-AttentionChoice AllRefused(const std::string& why) {
+AttentionMeasurement AllRefused(const std::string& why) {
   return AllRefused(
       {{AttentionBackend::kTensor, why}, {AttentionBackend::kFlash, why}, {AttentionBackend::kCudnn, why}});
 }
 
 }  // namespace
 
-AttentionChoice ChooseAttention(const TensorView& q, const TensorView& k, const kernels::AttentionExtras& extras,
-                                const kernels::AttentionParameters& parameters) {
+AttentionMeasurement MeasureAttention(const TensorView& q, const TensorView& k, const kernels::AttentionExtras& extras,
+                                      const kernels::AttentionParameters& parameters) {
   if (q.size() == 0 || k.size() == 0) return AllRefused("it has no elements");
   const std::string libtorch = kernels::cuda::WhyNotLibtorch(q, k, extras, parameters);
   const std::map<AttentionBackend, std::string> why_not = {
@@ -202,26 +175,62 @@ AttentionChoice ChooseAttention(const TensorView& q, const TensorView& k, const 
     const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();
     const c10::cuda::CUDAStreamGuard guard(stream);
     const kernels::cuda::StreamScope scope(stream.stream());
-    return Choose(q, k, parameters, why_not);
+    return Measure(q, k, parameters, why_not);
   } catch (const std::exception& error) {
-    return AllRefused(absl::StrCat("choosing failed: ", FirstLine(error)));
+    return AllRefused(absl::StrCat("measuring failed: ", FirstLine(error)));
   }
 }
 
-std::shared_ptr<const kernels::cuda::FastAttention> AttentionPicker::Pick(
-    const TensorView& q, const TensorView& k, const kernels::AttentionExtras& extras,
-    const kernels::AttentionParameters& parameters) {
+// Plain cores until another is taken.
+class AttentionPicker::Chosen : public Fast {
+ public:
+  void Take(std::shared_ptr<const Fast> fast) { fast_ = std::move(fast); }
+
+  void Run(const TensorView& q, const TensorView& k, const TensorView& v, const kernels::AttentionExtras& extras,
+           const kernels::AttentionParameters& parameters, const TensorView& out,
+           const TensorView& lse) const override {
+    if (fast_ != nullptr) return fast_->Run(q, k, v, extras, parameters, out, lse);
+    kernels::cuda::Attention(q, k, v, extras, parameters, out, lse);
+  }
+  void RunGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
+               const TensorView& out, const TensorView& lse, const TensorView& first_keys,
+               const kernels::AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
+               const TensorView& dv) const override {
+    if (fast_ != nullptr) return fast_->RunGrad(dout, q, k, v, out, lse, first_keys, parameters, dq, dk, dv);
+    kernels::cuda::AttentionGrad(dout, q, k, v, out, lse, first_keys, parameters, dq, dk, dv);
+  }
+
+ private:
+  std::shared_ptr<const Fast> fast_;
+};
+
+std::shared_ptr<const Fast> AttentionPicker::Pick(const TensorView& q, const TensorView& k,
+                                                  const kernels::AttentionExtras& extras,
+                                                  const kernels::AttentionParameters& parameters) {
   const std::string why = kernels::cuda::WhyNotLibtorch(q, k, extras, parameters);
-  const std::string key =
+  const std::string shape =
       absl::StrCat(Name(q.dtype), "[", absl::StrJoin(q.dims, ","), "] of [", absl::StrJoin(k.dims, ","), "]",
                    parameters.causal ? " causal" : "", ", scale ", parameters.scale, why.empty() ? "" : ", ", why);
-  const auto [it, is_new] = choices_.try_emplace(key);
-  if (is_new) {
-    const AttentionChoice choice = ChooseAttention(q, k, extras, parameters);
-    it->second = choice.fast;
-    note_(absl::StrCat("attention ", key, ": ", choice.ToString()));
+  const auto [it, is_new] = shapes_.try_emplace(shape);
+  if (is_new) it->second = {MeasureAttention(q, k, extras, parameters), std::make_shared<Chosen>()};
+  return it->second.chosen;
+}
+
+std::vector<AttentionChoice> AttentionPicker::Measured() const {
+  std::vector<AttentionChoice> measured;
+  for (const auto& [name, shape] : shapes_) measured.push_back({name, "", shape.measurement.timings});
+  return measured;
+}
+
+void AttentionPicker::Take(const std::vector<AttentionChoice>& choices) {
+  for (const AttentionChoice& choice : choices) {
+    const auto found = shapes_.find(choice.shape);
+    if (found == shapes_.end()) continue;
+    auto& backends = found->second.measurement.backends;
+    if (const auto backend = backends.find(choice.backend); backend != backends.end())
+      found->second.chosen->Take(backend->second);
+    backends.clear();
   }
-  return it->second;
 }
 
 }  // namespace tacc::worker
