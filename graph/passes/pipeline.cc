@@ -6,6 +6,7 @@
 #include "graph/ir/status_macros.h"
 #include "graph/passes/mixed_precision.h"
 #include "graph/passes/order_sequence.h"
+#include "graph/passes/separate_messages.h"
 #include "graph/passes/simplify.h"
 #include "graph/verify/verify.h"
 
@@ -84,6 +85,9 @@ std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& op
   steps.push_back(dce);
   steps.push_back(
       ForEachProgram("schedule", [&](Program& program) { return Schedule(program, ops, options.schedule); }));
+  if (options.partition.mesh.Find(kStageAxis) >= 0) {
+    steps.push_back(ForEachGraph("separate-messages", [&ops](Graph& graph) { SeparateMessages(graph, ops); }));
+  }
   steps.push_back({"plan-memory", [&options, &ops, memory](std::vector<Program>& stages) -> absl::Status {
                      memory->clear();
                      for (Program& program : stages) {
