@@ -143,7 +143,7 @@ absl::Status Executor::RunInstructions(const BoundGraph& graph, size_t begin, si
   return absl::OkStatus();
 }
 
-absl::Status Executor::RunPart(BoundGraph& graph, Part& part, uint32_t call_index) {
+absl::Status Executor::RunPart(BoundGraph& graph, Part& part, uint32_t call_index, Lane* lane) {
   // The first run warms up what libraries make at first use; a timer needs each node by itself.
   if (!part.is_recorded || !graph.has_run || timer_ != nullptr)
     return RunInstructions(graph, part.begin, part.end, call_index);
@@ -156,6 +156,7 @@ absl::Status Executor::RunPart(BoundGraph& graph, Part& part, uint32_t call_inde
   }
   ShowPlace(call_index, first, Activity::kInNode);
   if (absl::Status status = part.recording->Replay(); !status.ok()) return Annotate(graph, first, status);
+  ++lane->num_replays;
   return absl::OkStatus();
 }
 
@@ -163,7 +164,7 @@ absl::Status Executor::RunGraph(BoundGraph& graph, uint32_t call_index, Lane* la
   for (Part& part : graph.parts) {
     const bool is_timed = lane != nullptr && !part.waits;
     if (is_timed) TACC_RETURN_IF_ERROR(lane->work.Set().status());
-    TACC_RETURN_IF_ERROR(RunPart(graph, part, call_index));
+    TACC_RETURN_IF_ERROR(RunPart(graph, part, call_index, lane));
     if (is_timed) TACC_RETURN_IF_ERROR(lane->work.Set().status());
   }
   graph.has_run = true;
@@ -215,6 +216,7 @@ absl::Status Executor::RunCalls(const std::vector<BoundCall>& calls,
   if (!lanes_.empty()) {
     lane = &lanes_[num_launched_ % kMaxInFlight];
     lane->work.Clear();
+    lane->num_replays = 0;
     TACC_RETURN_IF_ERROR(UploadBatch(inputs, *lane));
   }
   uint32_t index = first_index;
@@ -272,6 +274,7 @@ absl::Status Executor::Finish() {
     // An aborted collective ends too.
     if (options_.collectives != nullptr) TACC_RETURN_IF_ERROR(options_.collectives->Check());
     TACC_ASSIGN_OR_RETURN(busy_seconds_, BusySeconds(lane));
+    num_replays_ = lane.num_replays;
     for (auto& [name, output] : outputs_)
       output.value = ReadScalar(lane.host_outputs + kOutputBytes * output.index, output.dtype);
   }

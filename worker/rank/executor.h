@@ -104,6 +104,9 @@ class Executor {
   // host or for messages of other ranks. What is recorded as one counts from its beginning to its end. None on a CPU.
   std::optional<double> busy_seconds() const { return busy_seconds_; }
 
+  // Of the step finished last: how many parts were replayed from their recordings. 0 on a CPU.
+  int64_t num_replays() const { return num_replays_; }
+
   // How the graphs are recorded; empty on a CPU.
   std::vector<graph::CapturePart> Parts() const;
 
@@ -128,6 +131,7 @@ class Executor {
     char* host_outputs = nullptr;
     std::unique_ptr<Device::Mark> done;
     Marks work;  // Where work begins and where it ends, in turn.
+    int64_t num_replays = 0;
     explicit Lane(Device* device) : work([device] { return device->CreateMark(); }) {}
   };
   class Binder;
@@ -141,7 +145,7 @@ class Executor {
   absl::Status UploadBatch(const std::vector<std::vector<const void*>>& inputs, Lane& lane);
   absl::Status DownloadOutputs(Lane& lane);
   absl::Status RunGraph(BoundGraph& graph, uint32_t call_index, Lane* lane);
-  absl::Status RunPart(BoundGraph& graph, Part& part, uint32_t call_index);
+  absl::Status RunPart(BoundGraph& graph, Part& part, uint32_t call_index, Lane* lane);
   absl::StatusOr<double> BusySeconds(const Lane& lane) const;
   absl::Status RunInstructions(const BoundGraph& graph, size_t begin, size_t end, uint32_t call_index);
   absl::Status RunCollective(const Instruction& instruction, uint32_t call_index);
@@ -178,6 +182,7 @@ class Executor {
   std::vector<Lane> lanes_;
   int64_t num_launched_ = 0, num_finished_ = 0;
   std::optional<double> busy_seconds_;
+  int64_t num_replays_ = 0;
   StepTimer* timer_ = nullptr;
 };
 

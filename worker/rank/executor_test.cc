@@ -422,6 +422,7 @@ step {
       ASSERT_TRUE((*executor)->RunStep({{}}).ok());
       // From the second step on: the line up to the send, and a kernel; or two kernels.
       EXPECT_EQ(device.num_replays(), 2 * step);
+      EXPECT_EQ((*executor)->num_replays(), step == 0 ? 0 : 2);
       // All but the finish; or two kernels and three copies.
       EXPECT_DOUBLE_EQ((*executor)->busy_seconds().value_or(0), (on_device ? 10 : 5) * SimulatedDevice::kPieceSeconds);
     }
