@@ -154,14 +154,35 @@ Tensor Random(const Dims& dims, uint64_t seed, double scale) {
   return tensor;
 }
 
-double MaxError(const Tensor& got, const Tensor& want, double floor) {
-  double worst = 0;
+std::ostream& operator<<(std::ostream& out, const Error& error) {
+  out << error.value;
+  if (error.value == 0) return out;
+  const auto list = [&out](const Dims& values) {
+    for (int i = 0; i < values.rank(); ++i) out << (i == 0 ? "[" : ",") << values[i];
+    out << (values.empty() ? "[]" : "]");
+  };
+  Dims place = error.dims;
+  int64_t rest = error.index;
+  for (int i = place.rank() - 1; i >= 0; --i) {
+    place[i] = rest % error.dims[i];
+    rest /= error.dims[i];
+  }
+  out << " at ";
+  list(place);
+  out << " of ";
+  list(error.dims);
+  return out << ": " << error.got << ", not " << error.want;
+}
+
+Error MaxError(const Tensor& got, const Tensor& want, double floor) {
+  Error worst{.dims = want.dims};
   TACC_KERNEL_CHECK(got.size() == want.size());
   for (int64_t i = 0; i < got.size(); ++i) {
     if (std::isnan(got[i]) && std::isnan(want[i])) continue;
     if (got[i] == want[i]) continue;
     const double error = std::fabs(got[i] - want[i]) / (std::fabs(want[i]) + floor);
-    worst = std::isfinite(error) ? std::max(worst, error) : std::numeric_limits<double>::infinity();
+    const double size = std::isfinite(error) ? error : std::numeric_limits<double>::infinity();
+    if (size > worst.value) worst = {size, want.dims, i, got[i], want[i]};
   }
   return worst;
 }

@@ -2,6 +2,7 @@
 #ifndef TACC_KERNELS_REFERENCE_BUFFER_H_
 #define TACC_KERNELS_REFERENCE_BUFFER_H_
 
+#include <ostream>
 #include <vector>
 
 #include "kernels/reference/tensor.h"
@@ -37,8 +38,20 @@ Tensor Rounded(const Tensor& tensor, DType dtype);
 // Deterministic values in [-scale, scale].
 Tensor Random(const Dims& dims, uint64_t seed, double scale = 1);
 
+// How far a result is from what it should be, where it is furthest: a number that a failed test prints with its place.
+struct Error {
+  double value = 0;
+  Dims dims;
+  int64_t index = 0;  // row-major
+  double got = 0, want = 0;
+
+  operator double() const { return value; }  // NOLINT: tests read better
+};
+// "0.25 at [1,16] of [2,17]: 1.5, not 1"
+std::ostream& operator<<(std::ostream& out, const Error& error);
+
 // The largest |got - want| / (|want| + floor); infinity if one is NaN and the other not, or infinities differ.
-double MaxError(const Tensor& got, const Tensor& want, double floor);
+Error MaxError(const Tensor& got, const Tensor& want, double floor);
 
 }  // namespace tacc::kernels::reference
 
