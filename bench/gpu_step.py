@@ -1,10 +1,11 @@
 """Training steps of models of about 1 B parameters in bf16 on a GPU against PyTorch: parts of scripts/gpu_check.
 
-Each side is a process of its own; sides take turns (tacc, eager, compile, tacc, eager). The first 5 steps of a run are warm-up, the figure is the median of 20.
-PyTorch: transformers' class with sdpa under torch.autocast in bf16, fused AdamW, clipping. On a CPU (a rehearsal) all of it is a tiny model's.
+Each side is a process of its own. The first 5 steps of a run are warm-up, the figure is the median of 20; a step clips and applies AdamW. PyTorch:
+transformers' class with sdpa under torch.autocast in bf16, fused AdamW; nobody recomputes activations. On a CPU (a rehearsal) all of it is a tiny model's.
 """
 
 import contextlib
+import gzip
 import json
 import os
 import statistics
@@ -15,31 +16,39 @@ from pathlib import Path
 
 import trainings
 from inputs import write_tokens
-from parts import MIB, Context, used_bytes
+from parts import MIB, Context, last_lines, settled, used_bytes
 from train_step import COUNTED, WARM_UP, run_torch
 
 STEPS = WARM_UP + COUNTED
 # Dense bf16, by words of the GPU's name; docs/metrics.md.
 PEAK_FLOPS = {"A100": 312e12, "H100": 989e12, "H200": 989e12, "B200": 2250e12}
 SPEED_BARS = {"eager": 1.3, "compile": 1.0}
+MEMORY_BAR, MFU_BAR, PRODUCTS_BAR, IDLE_BAR, PLAN_BAR = 0.8, 0.45, 0.80, 0.01, 0.02
+TACC_SECONDS, TORCH_SECONDS = 90, 180  # A run takes at most.
+STATE_BYTES = 16  # Of a parameter in PyTorch: weight, gradient and two moments in f32.
 
 
 class Bench:
-    def __init__(self, context: Context, name: str):
+    def __init__(self, context: Context, part: str):
         self.context = context
-        self.name = "rehearsal" if context.rehearses else name
+        self.name = "rehearsal" if context.rehearses else part.removesuffix("-largest")
         self.case = context.bundle / "bench" / self.name
         self.facts = json.loads((self.case / "bench.json").read_text())
-        self.sides: dict[str, list[dict]] = {}
+        self.sides: dict[str, dict] = {}
 
-    def run(self, side: str, batches: list[int]) -> None:
-        """Takes the first of `batches` that fits; of tacc there is one."""
+    def run(self, side: str, batches: list[int]) -> bool:
+        """Takes the first of `batches` that fits; of tacc there is one. Whether it ran."""
         try:
             result = self.tacc(batches[0]) if side == "tacc" else self.torch(side, batches)
-            self.sides.setdefault(side, []).append(result)
-            print(f"{side}, micro-batch {result['batch']}: {self.tokens_per_second(side):.0f} tokens/s, {result['peak_bytes'] / MIB:.0f} MiB", flush=True)
-        except (RuntimeError, subprocess.CalledProcessError) as error:
-            self.context.judge(f"{self.name}: {side}, micro-batch {batches}", False, " ".join(str(error).split())[:400], "a run to its end")
+        except (RuntimeError, ValueError, LookupError, OSError, subprocess.TimeoutExpired) as error:
+            self.context.judge(f"{self.name}: {side}, micro-batch {batches}", False, last_lines(str(error)), "a run to its end", str(error))
+            return False
+        seconds = statistics.median(result["seconds"][WARM_UP:STEPS])
+        tokens_per_second = result["batch"] * self.facts["seq_len"] / seconds
+        self.sides[side] = result | {"step_seconds": seconds, "tokens_per_second": tokens_per_second}
+        self.context.note(self.name, self.sides)
+        print(f"{side}, micro-batch {result['batch']}: {tokens_per_second:.0f} tokens/s, {result['peak_bytes'] / MIB:.0f} MiB", flush=True)
+        return True
 
     def tokens(self, batch: int) -> Path:
         """A folder for both sides: the model's config and the tokens."""
@@ -47,96 +56,170 @@ class Bench:
         if not folder.exists():
             folder.mkdir(parents=True)
             (folder / "model").symlink_to(self.case / "model")
-            write_tokens(folder, self.facts["vocab_size"], STEPS, batch, self.facts["seq_len"])
+            write_tokens(folder, self.facts["vocab_size"], STEPS + 1, batch, self.facts["seq_len"])
         return folder
 
+    def summary(self, batch: int) -> dict:
+        return trainings.summary(self.case, f"bf16-{batch}", self.context.device)
+
+    def planned_bytes(self, batch: int) -> int:
+        memory = self.summary(batch)["memory"]
+        return memory["arena_bytes"] + memory["workspace_bytes"]
+
     def tacc(self, batch: int) -> dict:
-        measured = (lambda: 0) if self.context.rehearses else used_bytes
-        before = measured()
-        run = trainings.train(self.context.build, self.case, f"bf16-{batch}", self.context.device, self.context.work / f"tacc-{batch}-{len(self.sides)}",
-                              threads=os.cpu_count() or 1, used_bytes=measured, train={"max_steps": STEPS}, checkpoint={"dir": ""},
+        """One step more than is counted leaves a trace."""
+        folder = self.context.work / f"tacc-{batch}"
+        trace = folder / "trace.json"
+        run = trainings.train(self.context.build, self.case, f"bf16-{batch}", self.context.device, folder, threads=os.cpu_count() or 1,
+                              used_bytes=None if self.context.rehearses else used_bytes, limit=TACC_SECONDS, train={"max_steps": STEPS + 1},
+                              checkpoint={"dir": ""}, trace={"path": str(trace), "step": STEPS + 1},
                               data={"path": str(self.tokens(batch) / "data"), "global_batch_size": batch})
+        print(run.log, flush=True)
         if run.error:
-            raise RuntimeError(run.error)
+            raise RuntimeError(f"{run.log}\n{run.error}")
+        if not self.context.rehearses:
+            # When the last step that is counted is told, the traced one may have begun.
+            settled(self.context, f"{self.name}, micro-batch {batch}: ", run, WARM_UP, STEPS - 1)
         steps = run.of("step")
-        return {"seconds": [step["seconds"] for step in steps], "batch": batch, "peak_bytes": max(run.used_bytes) - before,
-                "idle": [step["device_idle_share"] for step in steps[WARM_UP:] if "device_idle_share" in step]}
+        result = {"seconds": [step["seconds"] for step in steps], "batch": batch, "loss": steps[STEPS - 1]["loss"],
+                  "load_seconds": run.of("ready")[0]["load_seconds"], "peak_bytes": max(step.get("device_memory_used_bytes", 0) for step in steps),
+                  "idle": [step["device_idle_share"] for step in steps[WARM_UP:STEPS] if "device_idle_share" in step]}
+        if attention := run.of("ready")[0].get("attention"):
+            result["attention"] = attention
+        if trace.exists():
+            text = trace.read_bytes()
+            (self.context.results / f"{self.name}-{batch}.trace.json.gz").write_bytes(gzip.compress(text))
+            result["traced_seconds_by_op"] = seconds_by_op(json.loads(text))
+        return result
 
     def torch(self, mode: str, batches: list[int]) -> dict:
-        more = ("--device", trainings.kind_of(self.context.device), "--batches", ",".join(map(str, batches)))
-        return run_torch(self.tokens(max(batches)), mode, "bf16", threads=os.cpu_count() or 1, world=1, more=more)
+        more = ("--backend", "aot_eager" if self.context.rehearses else "inductor", "--device", trainings.kind_of(self.context.device), "--batches", ",".join(map(str, batches)))
+        return run_torch(self.tokens(max(batches)), mode, "bf16", threads=os.cpu_count() or 1, world=1, more=more, limit=TORCH_SECONDS)
 
-    def seconds(self, side: str) -> float:
-        """Of a step."""
-        return statistics.median(s for run in self.sides[side] for s in run["seconds"][WARM_UP:])
+    def compare_speed(self, mode: str, title: str) -> None:
+        check = f"{self.name}: tokens/s over {mode}, {title}"
+        if "tacc" not in self.sides or mode not in self.sides:
+            self.context.skip(check, "a side did not run")
+            return
+        ours, theirs = self.sides["tacc"], self.sides[mode]
+        ratio = ours["tokens_per_second"] / theirs["tokens_per_second"]
+        self.context.measure(check, ratio >= SPEED_BARS[mode],
+                             f"{ratio:.2f}x: {ours['tokens_per_second']:.0f} against {theirs['tokens_per_second']:.0f} tokens/s of {theirs['model']}{self.facts['beside']}, "
+                             f"micro-batches {ours['batch']} and {theirs['batch']}", f"at least {SPEED_BARS[mode]}x")
 
-    def tokens_per_second(self, side: str) -> float:
-        return self.sides[side][0]["batch"] * self.facts["seq_len"] / self.seconds(side)
+    def compare_memory(self, mode: str) -> None:
+        check = f"{self.name}: memory over {mode}'s peak reserved"
+        if self.context.rehearses or "tacc" not in self.sides or mode not in self.sides:
+            self.context.skip(check, "no GPU" if self.context.rehearses else "a side did not run")
+            return
+        ours, theirs = self.sides["tacc"]["peak_bytes"], self.sides[mode]["peak_bytes"]
+        self.context.measure(check, 0 < ours <= MEMORY_BAR * theirs, f"{ours / theirs:.2f}x: {ours / MIB:.0f} against {theirs / MIB:.0f} MiB",
+                             f"at most {MEMORY_BAR}x")
 
-    def compare_speed(self, title: str) -> None:
-        for mode, bar in SPEED_BARS.items():
-            check = f"{self.name}: tokens/s over {mode}, {title}"
-            if "tacc" not in self.sides or mode not in self.sides:
-                self.context.skip(check, "a side did not run")
-                continue
-            ours, theirs = self.tokens_per_second("tacc"), self.tokens_per_second(mode)
-            batches = f"micro-batches {self.sides['tacc'][0]['batch']} and {self.sides[mode][0]['batch']}"
-            self.context.measure(check, ours / theirs >= bar, f"{ours / theirs:.2f}x: {ours:.0f} against {theirs:.0f} tokens/s, {batches}", f"at least {bar}x")
+    def judge_mfu(self) -> None:
+        """FLOPs are counted from the graph: attention as causal, nothing twice."""
+        check, ours = f"{self.name}: MFU, micro-batch {self.sides['tacc']['batch']}", self.sides["tacc"]
+        peak = 1e12 if self.context.rehearses else peak_flops()
+        if peak is None:
+            self.context.skip(check, "the GPU's peak is not in the table")
+            return
+        mfu = self.summary(ours["batch"])["flops_per_step"] / ours["step_seconds"] / peak
+        self.context.measure(check, mfu >= MFU_BAR, f"{mfu:.1%} of {peak / 1e12:.0f} TFLOP/s, {ours['step_seconds']:.4f} s a step", f"at least {MFU_BAR:.0%}")
 
+    def judge_idle(self) -> None:
+        check, idle = f"{self.name}: GPU idle", self.sides["tacc"]["idle"]
+        if idle:
+            self.context.measure(check, statistics.median(idle) <= IDLE_BAR, f"{statistics.median(idle):.2%}", f"at most {IDLE_BAR:.0%}")
+        else:
+            self.context.skip(check, "no GPU" if self.context.rehearses else "tacc-rank did not report it")
 
-def equal(context: Context, name: str) -> None:
-    """At equal micro-batches: speed, memory, MFU, idle GPU, and how near the step comes to its products."""
-    bench = Bench(context, name)
-    batch = bench.facts["equal"]
-    for side in ("tacc", "eager", "compile") if context.rehearses else ("tacc", "eager", "compile", "tacc", "eager"):
-        bench.run(side, [batch])
-    bench.compare_speed("equal micro-batches")
-    if "tacc" not in bench.sides:
-        return
-    ours = max(run["peak_bytes"] for run in bench.sides["tacc"])
-    for mode in SPEED_BARS:
-        check = f"{bench.name}: memory over {mode}'s peak reserved"
-        if mode not in bench.sides or context.rehearses:
-            context.skip(check, "no GPU" if context.rehearses else "PyTorch did not run")
-            continue
-        theirs = max(run["peak_bytes"] for run in bench.sides[mode])
-        context.measure(check, ours / theirs <= 0.8, f"{ours / theirs:.2f}x: {ours / MIB:.0f} MiB with CUDA's own, {theirs / MIB:.0f} MiB without", "at most 0.8x")
-    idle = [share for run in bench.sides["tacc"] for share in run["idle"]]
-    if idle:
-        context.measure(f"{bench.name}: GPU idle", statistics.median(idle) <= 0.01, f"{statistics.median(idle):.2%}", "at most 1 %")
-    else:
-        context.skip(f"{bench.name}: GPU idle", "tacc-rank does not report it")
-    seconds = bench.seconds("tacc")
-    summary = trainings.summary(bench.case, f"bf16-{batch}", context.device)
-    peak = 1e12 if context.rehearses else peak_flops()
-    if peak is None:
-        context.skip(f"{bench.name}: MFU", "the GPU's peak is not in the table")
-    else:
-        mfu = summary["flops_per_step"] / seconds / peak
-        context.measure(f"{bench.name}: MFU", mfu >= 0.45, f"{mfu:.1%} of {peak / 1e12:.0f} TFLOP/s, {seconds:.4f} s a step", "at least 45 %")
-    best = isolated_seconds(json.loads((bench.case / "model/config.json").read_text()), batch, bench.facts["seq_len"], trainings.kind_of(context.device))
-    context.measure(f"{bench.name}: best isolated products and attention over our step", best / seconds >= 0.8, f"{best / seconds:.2f}: {best:.4f} s of {seconds:.4f} s",
-                    "at least 0.80")
+    def judge_plan(self) -> None:
+        check, used = f"{self.name}: memory against the plan", self.sides["tacc"]["peak_bytes"]
+        if used == 0:
+            self.context.skip(check, "no GPU" if self.context.rehearses else "tacc-rank did not report it")
+            return
+        planned = self.planned_bytes(self.sides["tacc"]["batch"])
+        self.context.measure(check, abs(used / planned - 1) <= PLAN_BAR, f"{used / planned - 1:+.1%}: {used / MIB:.0f} MiB by cudaMemGetInfo, planned {planned / MIB:.0f} MiB",
+                             f"within {PLAN_BAR:.0%}")
+
+    def judge_products(self) -> None:
+        ours = self.sides["tacc"]
+        config = json.loads((self.case / "model/config.json").read_text())
+        best = isolated_seconds(config, ours["batch"], self.facts["seq_len"], trainings.kind_of(self.context.device))
+        self.context.note("isolated_seconds", best)
+        total, seconds = sum(best.values()), ours["step_seconds"]
+        self.context.measure(f"{self.name}: best isolated products and attention over our step", total / seconds >= PRODUCTS_BAR,
+                             f"{total / seconds:.2f}: {total:.4f} s of {seconds:.4f} s", f"at least {PRODUCTS_BAR:.2f}")
 
 
-def largest(context: Context, name: str) -> None:
-    """With the largest micro-batch of those packed that fits each side."""
-    bench = Bench(context, name)
-    sizes = sorted(bench.facts["sizes"], reverse=True)
-    ours = sizes
-    if not context.rehearses:
-        import torch
+def equal(context: Context, part: str) -> None:
+    """At equal micro-batches, the largest of a few that fits eager PyTorch: speed, memory, MFU, idle GPU, and how near the step comes to its products."""
+    bench = Bench(context, part)
+    sizes, title = bench.facts["equal"], "equal micro-batches"
+    batch = bench.sides["eager"]["batch"] if bench.run("eager", sizes) else sizes[-1]
+    if bench.run("tacc", [batch]):
+        bench.judge_plan()
+        bench.judge_idle()
+        bench.judge_mfu()
+    bench.compare_speed("eager", title)
+    bench.compare_memory("eager")
+    if "tacc" in bench.sides:
+        bench.judge_products()
+    bench.run("compile", [batch])
+    bench.compare_speed("compile", title)
+    bench.compare_memory("compile")
 
-        room = torch.cuda.mem_get_info(0)[0] - (1 << 30)  # The reserve that a worker keeps beside a plan.
-        needed = {size: trainings.summary(bench.case, f"bf16-{size}", context.device)["memory"] for size in sizes}
-        ours = [size for size in sizes if needed[size]["arena_bytes"] + needed[size]["workspace_bytes"] <= room]
+
+def largest(context: Context, part: str) -> None:
+    """With the largest micro-batch that fits each side: of those packed for ours, of those that the comparison at equal size lets expect for PyTorch's."""
+    bench = Bench(context, part)
+    title, equal_part = "largest micro-batches", part.removesuffix("-largest")
+    measured = earlier_figures(context, equal_part).get(bench.name, {})
+    room = 1 << 40 if context.rehearses else free_bytes()
+    ours = [size for size in bench.facts["sizes"] if bench.planned_bytes(size) <= room - (1 << 30)]  # The reserve that a worker keeps beside a plan.
     if not ours:
-        context.skip(f"{bench.name}: the largest micro-batch", "the GPU's memory takes none of those packed")
+        context.skip(f"{bench.name}: {title}", "the GPU's memory takes none of those packed")
         return
-    bench.run("tacc", ours[:1])
-    for mode in ("eager",) if context.rehearses else SPEED_BARS:  # To compile takes half a minute.
-        bench.run(mode, sizes)
-    bench.compare_speed("largest micro-batches")
+    if bench.run("tacc", [max(ours)]):
+        bench.judge_mfu()
+    fixed_bytes = bench.summary(max(ours))["num_parameters"] * STATE_BYTES
+    for mode in ("eager",) if context.rehearses else SPEED_BARS:  # The other one's process takes as long again.
+        if mode not in measured:
+            context.skip(f"{bench.name}: tokens/s over {mode}, {title}",
+                         f"{equal_part} measures what a sample takes of memory: run both, with --parts {equal_part},{part}")
+            continue
+        bench.run(mode, sizes_to_try(bench.facts["torch_sizes"], measured[mode]["peak_bytes"], measured[mode]["batch"], fixed_bytes, room))
+        bench.compare_speed(mode, title)
+
+
+def sizes_to_try(sizes: list[int], peak_bytes: int, batch: int, fixed_bytes: int, room: int) -> list[int]:
+    """The largest that should fit beside `fixed_bytes`, where `batch` samples reached `peak_bytes`, and those below it; largest first, the smallest at least."""
+    of_sample = max(peak_bytes - fixed_bytes, 1) / batch
+    fitting = [size for size in sizes if fixed_bytes + size * of_sample <= room]
+    return sorted(fitting, reverse=True) or [min(sizes)]
+
+
+def earlier_figures(context: Context, part: str) -> dict:
+    """Of another part of this run."""
+    with contextlib.suppress(OSError, ValueError):
+        report = json.loads((context.results / "gpu_check.json").read_text())
+        return next((found["figures"] for found in report["parts"] if found["part"] == part), {})
+    return {}
+
+
+def seconds_by_op(trace: dict) -> dict[str, float]:
+    """Of a trace's nodes, the largest first."""
+    seconds: dict[str, float] = {}
+    for event in trace["traceEvents"]:
+        if event.get("cat") == "node":
+            seconds[event["name"]] = seconds.get(event["name"], 0.0) + event["dur"] / 1e6
+    return dict(sorted(seconds.items(), key=lambda item: -item[1]))
+
+
+def free_bytes() -> int:
+    import torch
+
+    return torch.cuda.mem_get_info(0)[0]
 
 
 def peak_flops() -> float | None:
@@ -167,8 +250,8 @@ def best_seconds(work: Callable[[], None], on_gpu: bool, repeats: int = 10) -> f
     return best
 
 
-def isolated_seconds(config: dict, batch: int, seq_len: int, device: str) -> float:
-    """The matrix products and the attention of a step, forward and backward, each by itself in bf16 as fast as PyTorch has it."""
+def isolated_seconds(config: dict, batch: int, seq_len: int, device: str) -> dict[str, float]:
+    """The matrix products and the attention of a step, forward and backward, each by itself in bf16 as fast as PyTorch has it; all of a shape together."""
     import torch
 
     hidden, inner, heads, layers = (config[key] for key in ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers"))
@@ -178,13 +261,15 @@ def isolated_seconds(config: dict, batch: int, seq_len: int, device: str) -> flo
     counts = {shape: layers * linear.count(shape) for shape in linear}
     head = (hidden, config["vocab_size"])
     counts[head] = counts.get(head, 0) + 1
-    options, on_gpu, tokens, total = {"dtype": torch.bfloat16, "device": device}, device == "cuda", batch * seq_len, 0.0
+    options, on_gpu, tokens = {"dtype": torch.bfloat16, "device": device}, device == "cuda", batch * seq_len
+    seconds: dict[str, float] = {}
     for (inputs, outputs), count in counts.items():
         x, w, dy = torch.randn(tokens, inputs, **options), torch.randn(outputs, inputs, **options), torch.randn(tokens, outputs, **options)
-        for product in (lambda: x @ w.t(), lambda: dy @ w, lambda: dy.t() @ x):
-            total += count * best_seconds(product, on_gpu)
+        for what, product in (("forward", lambda: x @ w.t()), ("dx", lambda: dy @ w), ("dw", lambda: dy.t() @ x)):
+            seconds[f"{count} linear {inputs} to {outputs}, {what}"] = count * best_seconds(product, on_gpu)
         del x, w, dy
-    return total + layers * attention_seconds(batch, seq_len, heads, kv_heads, head_dim, options, on_gpu)
+    seconds[f"{layers} attention"] = layers * attention_seconds(batch, seq_len, heads, kv_heads, head_dim, options, on_gpu)
+    return seconds
 
 
 def attention_seconds(batch: int, seq_len: int, heads: int, kv_heads: int, head_dim: int, options: dict, on_gpu: bool) -> float:

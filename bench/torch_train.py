@@ -1,7 +1,7 @@
 """The PyTorch side of bench/train_step.py and scripts/gpu_check: one process a rank trains the model of --model and prints a JSON line.
 
 Modes: eager and compile (torch.autocast in bf16), fsdp2 (fully_shard per decoder layer and over the whole, Gloo; on CPUs).
-A step: forward, backward, clip_grad_norm_, AdamW (fused on a GPU). Prints {"seconds": [...], "batch": N, "loaded_bytes": N, "peak_bytes": N}: seconds
+A step: forward, backward, clip_grad_norm_, AdamW (fused on a GPU). Prints {"seconds": [...], "batch": N, "loaded_bytes": N, "peak_bytes": N, "model": CLASS}: seconds
 of each step, its samples, VmHWM after the libraries are loaded and at the end; of a GPU 0 and the most that PyTorch has reserved.
 """
 
@@ -64,6 +64,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--backend", default="inductor", help="of mode compile; aot_eager shows in a second that a model can be compiled, and nothing of speed")
     parser.add_argument("--batches", help="samples of a step, several sizes with commas: the first that fits a GPU's memory is taken; all of --tokens without")
     args = parser.parse_args()
 
@@ -101,7 +102,7 @@ def main() -> None:
     seconds, loss = [], 0.0
     for size in sizes:
         try:
-            run = torch.compile(model) if args.mode == "compile" else model
+            run = torch.compile(model, backend=args.backend) if args.mode == "compile" else model
             seconds, loss = train(model, run, args, batches[:, :size])
             break
         except torch.OutOfMemoryError:
@@ -115,7 +116,7 @@ def main() -> None:
         raise SystemExit(f"no batch of {args.batches} samples fits the GPU's memory")
     if rank == 0:
         memory = (0, torch.cuda.max_memory_reserved()) if args.device == "cuda" else (loaded, peak_bytes())
-        print(json.dumps({"seconds": seconds, "batch": size, "loaded_bytes": memory[0], "peak_bytes": memory[1], "loss": loss}))
+        print(json.dumps({"seconds": seconds, "batch": size, "loaded_bytes": memory[0], "peak_bytes": memory[1], "loss": loss, "model": type(model).__name__}))
     if world > 1:
         torch.distributed.destroy_process_group()
 

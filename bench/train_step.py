@@ -48,12 +48,17 @@ def write_inputs(folder: Path) -> None:
     write_tokens(folder, VOCAB, WARM_UP + COUNTED, BATCH, SEQ)
 
 
-def run_torch(folder: Path, mode: str, precision: str, threads: int, world: int, more: tuple[str, ...] = ()) -> dict:
+def run_torch(folder: Path, mode: str, precision: str, threads: int, world: int, more: tuple[str, ...] = (), limit: float | None = None) -> dict:
+    """What torch_train.py prints; RuntimeError with what it said when it fails. `more`: of its options; `limit`: seconds, of one rank."""
     command = [sys.executable, str(Path(__file__).with_name("torch_train.py")), "--model", str(folder / "model"), "--tokens", str(folder / "tokens.npy"),
                "--mode", mode, "--precision", precision, "--threads", str(threads), "--steps", str(WARM_UP + COUNTED), *more]
     env = dict(os.environ, OMP_NUM_THREADS=str(threads))
     if world == 1:
-        return json.loads(subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1])
+        ended = subprocess.run(command, env=env, capture_output=True, text=True, errors="replace", timeout=limit)
+        sys.stderr.write(ended.stderr)
+        if ended.returncode != 0:
+            raise RuntimeError(f"{mode} ended with {ended.returncode}: {ended.stderr[-4000:]}")
+        return json.loads(ended.stdout.splitlines()[-1])
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]

@@ -3,7 +3,7 @@
 bin/      tacc-rank, the CUDA module, test binaries; stripped
 lib/      their libraries but LibTorch's, CUDA's and those of every Linux
 python/   modules of the check
-small/, steady/    trainings (trainings.py): of a tiny model, and of one large enough to measure
+small/, steady/    trainings (trainings.py): of a tiny model, and of one with eight layers
 families/NAME/     a training of each family, and reference.json: the losses of the reference implementation
 bench/NAME/        models of about 1 B, and `rehearsal`, with bench.json
 """
@@ -13,6 +13,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bare_ranks import Training
@@ -25,11 +26,11 @@ MODULES = {"tests/bare_ranks.py": "", "tests/gpu/trainings.py": "", "tests/gpu/p
 # Of glibc and g++, which PyTorch needs as well.
 SYSTEM_LIBRARIES = re.compile(r"(linux-vdso|ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libutil|libstdc\+\+|libgcc_s|libgomp)\.so[.\d]*$")
 LIBTORCH_OR_CUDA = re.compile(r"/(torch/lib|nvidia/\w+(/\w+)*)/[^/]+$")
-MAX_BYTES = 60 << 20
+MAX_BYTES = 60_000_000
 
-# What the programs are planned for; the GPU that runs them has at least this much.
+# What the programs are planned for: an H100 with the memory of an H200. What a GPU has no room for is not run there.
 GIB = 1 << 30
-GPU = {"name": "cuda:0", "kind": "cuda", "model": "NVIDIA H100 80GB HBM3", "threads": 1, "memory_bytes": 78 * GIB,
+GPU = {"name": "cuda:0", "kind": "cuda", "model": "NVIDIA H100 80GB HBM3", "threads": 1, "memory_bytes": 138 * GIB,
        "matmul_flops_per_second": {"f32": 5e13, "tf32": 4e14, "bf16": 7e14, "f16": 7e14, "fp8": 0},
        "peak_flops_per_second": {"bf16": 9.89e14, "f16": 9.89e14}, "memory_bytes_per_second": 2.8e12, "link_bytes_per_second": 5e10,
        "link_latency_seconds": 5e-6, "cpus": 16, "devices_per_machine": 1}
@@ -41,8 +42,8 @@ OLMO = {"architectures": ["OlmoForCausalLM"], "model_type": "olmo", "hidden_act"
         "eos_token_id": 0, "pad_token_id": 1, "initializer_range": 0.02}
 SMALL = OLMO | {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 96,
                 "vocab_size": 97, "max_position_embeddings": 64, "initializer_range": 0.05}
-STEADY = OLMO | {"hidden_size": 512, "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 1408,
-                 "vocab_size": 32_000, "max_position_embeddings": 512}
+STEADY = OLMO | {"hidden_size": 256, "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 704,
+                 "vocab_size": 8000, "max_position_embeddings": 256}
 # The shape of hf_olmo's OLMo-1B, as transformers' own class has it.
 OLMO_1B = OLMO | {"hidden_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 16, "num_key_value_heads": 16, "intermediate_size": 8192,
                   "vocab_size": 50_304, "max_position_embeddings": 2048, "tie_word_embeddings": True, "rope_theta": 10_000.0}
@@ -50,9 +51,26 @@ LLAMA_1B = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidde
             "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 8192, "vocab_size": 128_256, "max_position_embeddings": 2048,
             "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 500_000.0, "tie_word_embeddings": True, "bos_token_id": None, "eos_token_id": 0,
             "pad_token_id": 1, "initializer_range": 0.02}
-# Samples of a step: those of the comparison at equal size, and those that are tried as the largest.
-BENCHES = {"olmo-1b": (OLMO_1B, 2048, 8, (8, 16, 24, 32, 48, 64)), "llama-1b": (LLAMA_1B, 2048, 8, (8, 12, 16, 24, 32, 48)),
-           "rehearsal": (SMALL | {"vocab_size": 512}, 64, 2, (2, 4))}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Samples of a step: those of the comparison at equal size, of which the first that fits is taken, and those that are tried as the largest, of which each
+    side takes one. A sample takes about 3 GiB: 20 fit in 80 GB, 38 in an H200's 141 GB."""
+
+    config: dict
+    seq_len: int
+    equal: tuple[int, ...]
+    sizes: tuple[int, ...]  # Of tacc: for these there are programs.
+    torch_sizes: tuple[int, ...]
+    beside: str = ""  # Words for the class that PyTorch trains.
+
+
+SIZES = (4, 8, 12, 16, 18, 20, 24, 32, 36, 38)
+TORCH_SIZES = (2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 28, 32, 36, 40, 48, 56, 64)
+BENCHES = {"olmo-1b": Bench(OLMO_1B, 2048, (8, 4), SIZES, TORCH_SIZES, " in hf_olmo's shape (its own class is no part of transformers)"),
+           "llama-1b": Bench(LLAMA_1B, 2048, (8, 4), SIZES, TORCH_SIZES),
+           "rehearsal": Bench(SMALL | {"vocab_size": 512}, 64, (2,), (2, 4), (2, 4))}
 
 
 class Packer:
@@ -97,7 +115,7 @@ class Packer:
         import numpy as np
         from tacc.shards import DatasetWriter
 
-        for name, config, seq_len, batch in (("small", SMALL, 16, 8), ("steady", STEADY, 512, 4)):
+        for name, config, seq_len, batch in (("small", SMALL, 16, 8), ("steady", STEADY, 256, 4)):
             case = self.out / name
             self.write_model(case, config)
             self.write_start(case, weights="random", seed=3, seq_len=seq_len, batch=batch, max_steps=12)
@@ -111,15 +129,18 @@ class Packer:
         self.compile(self.training(case, SMALL, 16, 8, "bf16", deterministic=True), case, "bf16-deterministic")
 
     def pack_benches(self) -> None:
-        for name, (config, seq_len, equal, sizes) in BENCHES.items():
+        for name, bench in BENCHES.items():
             case = self.out / "bench" / name
-            self.write_model(case, config)
-            self.write_start(case, weights="random", seed=1, seq_len=seq_len, batch=equal, max_steps=0)
-            for size in sizes:
-                kinds = ("cpu", "cuda") if name == "rehearsal" else ("cuda",)
-                self.compile(self.training(case, config, seq_len, size, "bf16", micro_batch=size), case, f"bf16-{size}", kinds)
-            bench = {"seq_len": seq_len, "vocab_size": config["vocab_size"], "equal": equal, "sizes": sizes}
-            (case / "bench.json").write_text(json.dumps(bench, indent=1))
+            self.write_model(case, bench.config)
+            self.write_start(case, weights="random", seed=1, seq_len=bench.seq_len, batch=bench.equal[0], max_steps=0)
+            for size in bench.sizes:
+                request = self.training(case, bench.config, bench.seq_len, size, "bf16", micro_batch=size)
+                # PyTorch recomputes nothing either; what does not fit is not run.
+                request["job"]["memory"] = {"gc": False}
+                self.compile(request, case, f"bf16-{size}", ("cpu", "cuda") if name == "rehearsal" else ("cuda",))
+            facts = asdict(bench) | {"vocab_size": bench.config["vocab_size"]}
+            del facts["config"]
+            (case / "bench.json").write_text(json.dumps(facts, indent=1))
 
     def pack_families(self, only: list[str]) -> list[str]:
         """One case of each family of tests/parity; `only`: of these families, all where it is empty."""
@@ -198,5 +219,5 @@ def pack(build: Path, out: Path, families: list[str]) -> dict:
     manifest = {"version": packer.version, "commit": commit or "unknown", "families": names, "bytes": bytes_of(out)}
     (out / "manifest.json").write_text(json.dumps(manifest, indent=1))
     if manifest["bytes"] > MAX_BYTES:
-        raise SystemExit(f"error: {out} has {manifest['bytes'] / 2**20:.1f} MiB; it must stay below {MAX_BYTES / 2**20:.0f} MiB to be easy to copy")
+        raise SystemExit(f"error: {out} has {manifest['bytes'] / 1e6:.1f} MB; it must stay below {MAX_BYTES / 1e6:.0f} MB to be easy to copy")
     return manifest

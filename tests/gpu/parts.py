@@ -1,10 +1,10 @@
 """The parts of scripts/gpu_check but the benches. Each takes a Context and says what it found by `judge`, `measure` and `skip`."""
 
+import contextlib
 import json
 import math
 import os
 import platform
-import statistics
 import subprocess
 import sys
 import time
@@ -18,15 +18,36 @@ from trainings import distance, norm, train
 
 GPU = "cuda:0"
 MIB = 1 << 20
+SHORT, LONG = 300, 6000  # characters of a table's cell, and of what is kept besides
+
+
+def one_line(text: str, length: int = SHORT) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= length else line[:length] + " ..."
+
+
+def last_lines(text: str, length: int = SHORT) -> str:
+    """Where a traceback says what was wrong."""
+    line = " ".join(text.split())
+    return line if len(line) <= length else "... " + line[-length:]
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Who reads it, also after this process was killed, finds all of this text or of the one before."""
+    beside = path.with_name(f"{path.name}.tmp")
+    beside.write_text(text)
+    beside.replace(path)
 
 
 @dataclass
 class Context:
     bundle: Path
     work: Path
-    found: Path  # Holds `checks` as JSON, also when the part is ended early.
+    found: Path  # Holds `checks` and `figures` as JSON, also when the part is ended early.
+    results: Path  # The folder of gpu_check's results: earlier parts' are there.
     rehearses: bool  # On the CPU: shows that the check works, and nothing of a GPU.
     checks: list[dict] = field(default_factory=list)
+    figures: dict = field(default_factory=dict)  # What was measured, by name.
 
     @property
     def build(self) -> Path:
@@ -36,9 +57,9 @@ class Context:
     def device(self) -> str:
         return "cpu" if self.rehearses else GPU
 
-    def judge(self, check: str, ok: bool, got: str, wanted: str) -> None:
-        """What must hold on the CPU as well."""
-        self._add(check, "failed" if not ok else "rehearsed" if self.rehearses else "passed", got, wanted)
+    def judge(self, check: str, ok: bool, got: str, wanted: str, details: str = "") -> None:
+        """What must hold on the CPU as well. `details`: all that is known, where `got` is too short for it."""
+        self._add(check, "failed" if not ok else "rehearsed" if self.rehearses else "passed", got, wanted, details)
 
     def measure(self, check: str, ok: bool, got: str, wanted: str) -> None:
         """A bar for a GPU; a rehearsal only shows that it can be taken."""
@@ -47,14 +68,22 @@ class Context:
     def skip(self, check: str, why: str) -> None:
         self._add(check, "not run", why, "")
 
-    def _add(self, check: str, result: str, got: str, wanted: str) -> None:
-        self.checks.append({"check": check, "result": result, "got": got, "wanted": wanted})
-        self.found.write_text(json.dumps(self.checks))
+    def note(self, name: str, figure: object) -> None:
+        """A figure beside the checks: any JSON."""
+        self.figures[name] = figure
+        self._write()
+
+    def _add(self, check: str, result: str, got: str, wanted: str, details: str = "") -> None:
+        self.checks.append({"check": check, "result": result, "got": one_line(got), "wanted": wanted} | ({"details": details[-LONG:]} if details else {}))
+        self._write()
         print(f"{result}: {check}: {got}" + (f" (wanted: {wanted})" if wanted else ""), flush=True)
+
+    def _write(self) -> None:
+        write_whole(self.found, json.dumps({"checks": self.checks, "figures": self.figures}))
 
     def ended_well(self, what: str, run: trainings.Run) -> bool:
         if run.error:
-            self.judge(what, False, " ".join(run.error.split())[:400], "a run to its end")
+            self.judge(what, False, run.error, "a run to its end", f"{run.error}\n{run.log}")
         return not run.error
 
 
@@ -67,23 +96,27 @@ def used_bytes() -> int:
 
 
 def environment(context: Context) -> None:
-    import torch
-    import transformers
-
     version = subprocess.run([context.build / "tacc-rank", "--version"], capture_output=True, text=True)
     manifest = json.loads((context.bundle / "manifest.json").read_text())
     context.judge("tacc-rank starts", version.returncode == 0 and version.stdout.split()[-1:] == [manifest["version"]],
-                  " ".join((version.stdout or version.stderr).split())[:300], f"version {manifest['version']}")
-    context.judge("LibTorch", torch.__version__.startswith("2.11."), f"torch {torch.__version__}, transformers {transformers.__version__}", "2.11")
+                  version.stdout or version.stderr or f"ended with {version.returncode}", f"version {manifest['version']}")
     listed = subprocess.run([context.build / "tacc-rank", "--devices"], capture_output=True, text=True)
     gpus = [device for device in json.loads(listed.stdout or "[]") if device["kind"] == "cuda"]
-    print(f"{platform.platform()}, Python {sys.version.split()[0]}, {os.cpu_count()} processors, bundle {manifest['commit']}")
+    print(f"{platform.platform()}, Python {sys.version.split()[0]}, {os.cpu_count()} processors, bundle {manifest['commit']}", flush=True)
     if context.rehearses:
         context.skip("the GPU", "a rehearsal on the CPU")
-        return
-    context.judge("the GPU", bool(gpus), json.dumps(gpus) if gpus else (listed.stderr.strip() or "none is listed"), f"{GPU} in tacc-rank --devices")
-    properties = torch.cuda.get_device_properties(0)
-    print(f"{properties.name}, {properties.total_memory / MIB:.0f} MiB, {used_bytes() / MIB:.0f} MiB used, {properties.multi_processor_count} multiprocessors")
+    else:
+        context.judge("the GPU", bool(gpus), json.dumps(gpus) if gpus else (listed.stderr or "none is listed"), f"{GPU} in tacc-rank --devices")
+        with contextlib.suppress(FileNotFoundError):
+            subprocess.run(["nvidia-smi"], timeout=20)
+    import torch
+
+    import transformers
+
+    context.judge("LibTorch", torch.__version__.startswith("2.11."), f"torch {torch.__version__}, transformers {transformers.__version__}", "2.11")
+    if not context.rehearses:
+        properties = torch.cuda.get_device_properties(0)
+        print(f"{properties.name}, {properties.total_memory / MIB:.0f} MiB, {used_bytes() / MIB:.0f} MiB used, {properties.multi_processor_count} multiprocessors")
 
 
 def probe(context: Context) -> None:
@@ -92,10 +125,10 @@ def probe(context: Context) -> None:
     answer = subprocess.run(command, capture_output=True, text=True)
     seconds = time.monotonic() - begin
     if answer.returncode != 0:
-        context.judge("probe", False, answer.stderr.strip()[:400], "exit 0")
+        context.judge("probe", False, last_lines(answer.stderr) or f"ended with {answer.returncode}", "exit 0", answer.stderr)
         return
     profile = json.loads(answer.stdout)
-    print(json.dumps(profile, indent=1))
+    context.note("profile", profile)
     context.judge("probe", profile["name"] == context.device and profile["matmul_flops_per_second"]["bf16"] > 0,
                   f"{profile['model']}: bf16 {profile['matmul_flops_per_second']['bf16'] / 1e12:.1f} TFLOP/s, "
                   f"{profile['memory_bytes_per_second'] / 1e9:.0f} GB/s, driver {profile.get('driver', '-')}", "a profile")
@@ -104,17 +137,46 @@ def probe(context: Context) -> None:
 
 
 def kernels(context: Context) -> None:
-    """Every kernel against its reference, allocator, probe and NCCL: the unit tests."""
+    """Every kernel against its reference, allocator, probe and NCCL's loading: the unit tests."""
     binaries = [context.build / name for name in ("tacc-gpu-tests", "tacc-gpu-device-tests")]
-    for binary, outcomes in unit_tests.run_all(binaries, context.work, timeout=120, processes=min(6, os.cpu_count() or 1)).items():
-        for outcome in outcomes:
-            check = f"{binary} {outcome.suite}"
-            if outcome.failures:
-                context.judge(check, False, "; ".join(outcome.failures)[:600], "no failure")
-            elif outcome.no_gpu or outcome.passed == 0:
-                context.skip(check, "no GPU")
-            else:
-                context.judge(check, True, f"{outcome.passed} passed" + (f", {outcome.skipped} not run" if outcome.skipped else ""), "no failure")
+    for outcome in unit_tests.run_all(binaries, context.work, limit=45, processes=min(12, os.cpu_count() or 1)):
+        check = f"{outcome.binary} {outcome.suite}"
+        if outcome.failures:
+            context.judge(check, False, "; ".join(f"{test}: {one_line(said, 200)}" for test, said in outcome.failures.items()),
+                          f"no failure ({outcome.passed} passed)", "\n\n".join(f"{test}:\n{said}" for test, said in outcome.failures.items()))
+        elif outcome.no_gpu or outcome.passed == 0:
+            context.skip(check, "no GPU")
+        else:
+            context.judge(check, True, f"{outcome.passed} passed" + (f", {outcome.skipped} not run" if outcome.skipped else ""), "no failure")
+
+
+def replayed_as_captured(run: trainings.Run) -> tuple[bool, str]:
+    """Whether each step but the first, and those that ran node by node, replayed all that the rank said it captures; in words."""
+    parts = [part for part in run.of("ready")[0].get("capture", []) if part["graph"] != "eval"]  # No step is an evaluation.
+    captured = [part for part in parts if not part.get("not_captured")]
+    replays = [step.get("replays") for step in run.of("step")]
+    left = "".join(f"; not {part['graph']} from {part['first_node']}: {part['not_captured']}" for part in parts if part.get("not_captured"))
+    ok = bool(captured) and replays[:1] == [0] and len(replays) > 1 and all(count == len(captured) for count in replays[1:])
+    return ok, f"replays of each step: {', '.join(map(str, replays[:4]))}, ..., {replays[-1]}; captured: {len(captured)} of {len(parts)} parts{left}"
+
+
+def replay(context: Context) -> None:
+    """A training whose steps are replayed from what was captured, against one that runs node by node: what fails only when captured fails here by itself."""
+    case, program = context.bundle / "small", "bf16-deterministic"
+    options = {"train": {"deterministic": True}, "checkpoint": {"dir": ""}}
+    nodes = train(context.build, case, program, context.device, context.work / "nodes", arguments=("--profile", str(context.work / "profile.json")), **options)
+    whole = train(context.build, case, program, context.device, context.work / "whole", **options)
+    nodes_ended, whole_ended = context.ended_well("steps node by node", nodes), context.ended_well("steps as captured", whole)
+    if nodes_ended and whole_ended:
+        same = nodes.losses() == whole.losses()
+        context.judge("captured steps against node by node", same, "the same losses" if same else f"{whole.losses()} and {nodes.losses()}", "the same bits")
+    if not whole_ended:
+        return
+    if context.rehearses:
+        context.skip("steps are replayed", "no GPU")
+    else:
+        ok, words = replayed_as_captured(whole)
+        context.judge("steps are replayed", ok, words, "in each step but the first, all that is captured")
 
 
 def losses(context: Context) -> None:
@@ -128,22 +190,33 @@ def losses(context: Context) -> None:
                                                              context.work / f"{case.name}-{precision}-{draw}", model=f"model-{draw}",
                                                              checkpoint={"dir": ""})
                    for case in cases for draw, own in enumerate(references[case.name]["draws"]) for precision in own}
-        runs = {key: future.result() for key, future in pending.items()}
-    for family, reference in references.items():
-        draws = reference["draws"]
-        of_family = [run for key, run in runs.items() if key[0] == family]
-        if not all(context.ended_well(f"{family} ({reference['case']})", run) for run in of_family):
+        for family, reference in references.items():
+            judge_family(context, family, reference, {key[1:]: future.result() for key, future in pending.items() if key[0] == family})
+
+
+def judge_family(context: Context, family: str, reference: dict, runs: dict[tuple[str, int], trainings.Run]) -> None:
+    """`runs`: by precision and draw of the weights."""
+    draws, exact, last = reference["draws"], reference["exact"], len(reference["draws"]) - 1
+    for precision in draws[0]:
+        check = f"{family}: {'f32' if precision == 'fp32' else precision} losses"
+        failed = [run for (of, _), run in runs.items() if of == precision and run.error]
+        if failed:
+            context.ended_well(check, failed[0])
             continue
-        exact, last = reference["exact"], len(draws) - 1
-        got, own = distance(runs[family, "fp32", last].losses(), exact), distance(draws[last]["fp32"], exact)
-        context.judge(f"{family}: f32 losses", got <= 2 * own + 1e-7 * norm(exact), f"{got / norm(exact):.1e}, the reference's {own / norm(exact):.1e}",
-                      "at most 2x + 1e-7, relative to a float64 run")
-        for precision in draws[0].keys() - {"fp32"}:
-            pairs = [(distance(runs[family, precision, i].losses(), runs[family, "fp32", i].losses()), distance(draw[precision], draw["fp32"]))
-                     for i, draw in enumerate(draws)]
-            got, own = sorted(pairs, key=lambda pair: pair[0] / pair[1])[len(pairs) // 2]
-            context.judge(f"{family}: {precision} losses", got <= 1.5 * own, f"{got / norm(exact):.1e}, the reference's {own / norm(exact):.1e}",
-                          "at most 1.5x, relative to f32")
+        if precision == "fp32":
+            of, got, own = last, distance(runs[precision, last].losses(), exact), distance(draws[last][precision], exact)
+            bar, wanted = 2 * own + 1e-7 * norm(exact), "at most 2x + 1e-7, relative to a float64 run"
+        elif any(runs["fp32", draw].error for draw in range(len(draws))):
+            context.skip(check, "its f32 run failed")
+            continue
+        else:
+            pairs = [(draw, distance(runs[precision, draw].losses(), runs["fp32", draw].losses()), distance(own[precision], own["fp32"]))
+                     for draw, own in enumerate(draws)]
+            of, got, own = sorted(pairs, key=lambda pair: pair[1] / pair[2])[len(pairs) // 2]
+            bar, wanted = 1.5 * own, "at most 1.5x, relative to f32"
+        ok = got <= bar
+        context.judge(check, ok, f"{reference['case']}: {got / norm(exact):.1e}, the reference's {own / norm(exact):.1e}", wanted,
+                      "" if ok else f"got {runs[precision, of].losses()}\nthe reference has {draws[of][precision]}")
 
 
 def checkpoints(context: Context) -> None:
@@ -166,16 +239,18 @@ def checkpoints(context: Context) -> None:
 
 def kill(context: Context) -> None:
     """kill -9 in a step, resume: the same bits in deterministic mode."""
-    case, program, steps = context.bundle / "small", "bf16-deterministic", 120
+    case, program = context.bundle / "small", "bf16-deterministic"
+    # A GPU takes less than a millisecond for one of these: what is told of a step must come before the last one is done.
+    steps, save_steps, kill_at = (120, 20, 70) if context.rehearses else (3000, 500, 1700)
     # A checkpoint is written while training goes on, and done before the next one is begun.
-    options = {"train": {"max_steps": steps, "deterministic": True}, "checkpoint": {"save_steps": 20}}
+    options = {"train": {"max_steps": steps, "deterministic": True}, "checkpoint": {"save_steps": save_steps}}
     whole = train(context.build, case, program, context.device, context.work / "whole", **options)
     if not context.ended_well("undisturbed run", whole):
         return
-    killed = train(context.build, case, program, context.device, context.work / "killed", kill_at=70, **options)
+    killed = train(context.build, case, program, context.device, context.work / "killed", kill_at=kill_at, **options)
     in_a_step = not killed.of("finished") and killed.losses() == whole.losses()[: len(killed.losses())]
     context.judge("kill -9 in a step", in_a_step and bool(killed.checkpoints()), f"after {len(killed.losses())} steps, with {', '.join(killed.checkpoints()) or 'no checkpoint'}",
-                  f"between steps 70 and {steps}, with a checkpoint")
+                  f"between steps {kill_at} and {steps}, with a checkpoint", killed.log)
     if not killed.checkpoints():
         return
     last = killed.checkpoints()[-1]
@@ -189,41 +264,33 @@ def kill(context: Context) -> None:
                       "the same bits as an undisturbed run")
 
 
+def settled(context: Context, name: str, run: trainings.Run, warm_up: int, end: int) -> None:
+    """That steps allocate nothing and are replayed, and what they take of the host; of the run's steps after `warm_up`, until `end`. `name`: before each check."""
+    grown = max(run.used_bytes[1:end]) - run.used_bytes[1]
+    context.judge(f"{name}memory after step 2", grown == 0, f"{grown} bytes more", "0")
+    ok, words = replayed_as_captured(trainings.Run(run.folder, [event for event in run.events if event.get("step", 0) <= end]))
+    context.judge(f"{name}steps are replayed", ok, words, "in each step but the first, all that is captured")
+    seconds = run.host_seconds_per_step(warm_up, end)
+    if math.isnan(seconds):
+        context.skip(f"{name}host time of a step", "/proc/PID/task/TID says nothing of it")
+    else:
+        context.measure(f"{name}host time of a step", seconds <= 0.5e-3, f"{seconds * 1e3:.3f} ms of the rank's thread", "at most 0.5 ms")
+
+
 def steady(context: Context) -> None:
-    """Of a training of 8 layers: memory, the host's time, captured graphs."""
-    steps, warm_up = (4, 2) if context.rehearses else (80, 10)
-    measured = (lambda: 0) if context.rehearses else used_bytes
-    before = measured()
-    small = train(context.build, context.bundle / "small", "bf16", context.device, context.work / "small", used_bytes=measured, checkpoint={"dir": ""})
-    run = train(context.build, context.bundle / "steady", "bf16", context.device, context.work / "steady", used_bytes=measured, threads=os.cpu_count() or 1,
-                train={"max_steps": steps}, checkpoint={"dir": ""})
-    if not context.ended_well("small training", small) or not context.ended_well("steady training", run):
+    """Of a training of 8 layers: memory, the host's time, replays."""
+    steps, warm_up = (2, 1) if context.rehearses else (80, 10)
+    run = train(context.build, context.bundle / "steady", "bf16", context.device, context.work / "steady", used_bytes=None if context.rehearses else used_bytes,
+                threads=os.cpu_count() or 1, train={"max_steps": steps}, checkpoint={"dir": ""})
+    if not context.ended_well("steady training", run):
         return
-    planned = {case: trainings.summary(context.bundle / case, "bf16", context.device)["memory"] for case in ("small", "steady")}
-    planned = {case: memory["arena_bytes"] + memory["workspace_bytes"] for case, memory in planned.items()}
+    print(run.log)
+    context.judge("steady training", len(run.losses()) == steps, f"{len(run.losses())} steps", f"{steps} steps")
     if context.rehearses:
-        for check in ("memory after step 2", "memory against the plan", "captured graphs", "host time of a step"):
+        for check in ("memory after step 2", "steps are replayed", "host time of a step"):
             context.skip(check, "no GPU")
-        context.judge("steady training", len(run.losses()) == steps, f"{len(run.losses())} steps", f"{steps} steps")
-        return
-    grown = max(run.used_bytes[2:]) - run.used_bytes[2]
-    context.judge("memory after step 2", grown == 0, f"{grown} bytes more", "0")
-    # What CUDA and its libraries hold beside any plan, which shows where the plan is next to nothing.
-    beside = small.used_bytes[-1] - before - planned["small"]
-    used = run.used_bytes[-1] - before - beside
-    context.judge("memory against the plan", abs(used / planned["steady"] - 1) <= 0.02,
-                  f"{used / MIB:.0f} MiB beside {beside / MIB:.0f} MiB of CUDA and libraries, planned {planned['steady'] / MIB:.0f} MiB", "within 2 %")
-    parts = run.of("ready")[0].get("capture")
-    if parts is None:
-        context.skip("captured graphs", "this tacc-rank does not report them")
     else:
-        left = [f"{part['graph']} from {part['first_node']}: {part['not_captured']}" for part in parts if part.get("not_captured")]
-        context.judge("captured graphs", len(left) < len(parts), f"{len(parts) - len(left)} of {len(parts)} parts" + "".join(f"; not {words}" for words in left), "at least 1")
-    seconds = [after - now for now, after in zip(run.host_seconds, run.host_seconds[1:])][warm_up:]
-    if not seconds or any(math.isnan(value) for value in seconds):
-        context.skip("host time of a step", "/proc/PID/task/TID/schedstat is not there")
-    else:
-        context.measure("host time of a step", statistics.median(seconds) <= 0.5e-3, f"{statistics.median(seconds) * 1e3:.3f} ms of the rank's thread", "at most 0.5 ms")
+        settled(context, "", run, warm_up, steps)
 
 
 def two_ranks(context: Context) -> None:

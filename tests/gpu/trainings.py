@@ -11,12 +11,14 @@ import json
 import math
 import os
 import subprocess
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bare_ranks import Ranks
 
-NEVER = 1_000_000  # steps
+LIMIT_SECONDS = 90
 
 
 @dataclass
@@ -27,13 +29,19 @@ class Run:
     events: list[dict] = field(default_factory=list)
     host_seconds: list[float] = field(default_factory=list)  # Processor time of the rank's own thread until each step.
     used_bytes: list[int] = field(default_factory=list)  # Of the device, at each step, where the caller measures it.
-    error: str = ""  # Empty: it ended well.
+    error: str = ""  # Empty: it ended well. Else what rank 0 said of it, or how it ended.
+    log: str = ""  # The last of what all ranks wrote to stderr.
 
     def of(self, kind: str) -> list[dict]:
         return [event for event in self.events if event["event"] == kind]
 
     def losses(self) -> list[float]:
         return [event["loss"] for event in self.of("step")]
+
+    def host_seconds_per_step(self, first: int, last: int) -> float:
+        """Of the rank's own thread, after step `first` and until step `last`; NaN where it is not known."""
+        counted = self.host_seconds[first - 1:last]
+        return (counted[-1] - counted[0]) / (len(counted) - 1) if len(counted) > 1 else math.nan
 
     def checkpoints(self) -> list[str]:
         return sorted(path.name for path in self.folder.glob("step-*"))
@@ -68,29 +76,47 @@ def start_files(case: Path, program: str, device: str, run: Path, *, world: int,
         start["data"]["path"] = str(case / "data")
         start["checkpoint"]["dir"] = str(run)
         for key, value in changes.items():
-            start[key] = {**start[key], **value} if isinstance(value, dict) else value
+            start[key] = {**start.get(key, {}), **value} if isinstance(value, dict) else value
         paths.append(run / f"start-{start['attempt']}-{rank}.json")
         paths[-1].write_text(json.dumps(start))
     return paths
 
 
 def host_seconds(pid: int) -> float:
-    """Processor time of a process's first thread; NaN where the kernel does not count it finely."""
+    """Processor time of a process's first thread, as finely as the kernel counts it; NaN where it has ended."""
+    task = Path(f"/proc/{pid}/task/{pid}")
     try:
-        return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
+        return int((task / "schedstat").read_text().split()[0]) / 1e9
     except (OSError, ValueError, IndexError):
+        pass
+    try:
+        user, system = (task / "stat").read_text().rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError):
         return math.nan
 
 
 def train(build: Path, case: Path, program: str, device: str, run: Path, *, world: int = 1, model: str = "model", threads: int = 1,
-          kill_at: int = 0, used_bytes=None, **changes) -> Run:
-    """Trains to the end, or until step `kill_at`, at which rank 0 is killed. `used_bytes`: a function that measures the device's memory."""
+          kill_at: int = 0, used_bytes: Callable[[], int] | None = None, arguments: tuple[str, ...] = (), limit: float = LIMIT_SECONDS,
+          **changes) -> Run:
+    """Trains to the end, or until step `kill_at`, at which rank 0 is killed, at most for `limit` seconds. `used_bytes`: a function that measures the
+    device's memory; `arguments`: of tacc-rank; `changes`: keys of the start file, or of its sections."""
     result = Run(run)
     files = start_files(case, program, device, run, world=world, model=model, threads=threads, changes=changes)
     env = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
     logs = [open(path.with_suffix(".log"), "w") for path in files]
-    ranks = [subprocess.Popen([build / "tacc-rank", "--start", path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=env)
+    ranks = [subprocess.Popen([build / "tacc-rank", "--start", path, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+                              errors="replace", env=env)
              for path, log in zip(files, logs)]
+    is_over = threading.Event()
+
+    def end_all() -> None:
+        is_over.set()
+        for rank in ranks:
+            rank.kill()
+
+    clock = threading.Timer(limit, end_all)
+    clock.start()
     try:
         with Ranks(ranks) as under_way:
             for event in under_way.events():
@@ -101,14 +127,20 @@ def train(build: Path, case: Path, program: str, device: str, run: Path, *, worl
                         result.used_bytes.append(used_bytes())
                     if event["step"] == kill_at:
                         ranks[0].kill()
-    except (RuntimeError, ValueError) as error:  # ValueError: a line cut short by the kill
-        result.error = str(error)
+    except (RuntimeError, ValueError, TypeError, KeyError, OSError) as error:  # Not JSON, or not an event; OSError: a pipe whose reader has gone.
+        result.error = str(error) if isinstance(error, RuntimeError) else f"rank 0 wrote what is no event: {error!r}"
     finally:
+        clock.cancel()
         for log in logs:
             log.close()
-    if result.error and not kill_at:
-        tail = "".join(path.with_suffix(".log").read_text()[-1000:] for path in files)
-        result.error += f"\n{tail}" if tail else ""
+    last = f"after {json.dumps(result.events[-1])[:200]}" if result.events else "without a word"
+    if is_over.is_set():
+        result.error = f"not done in {limit:.0f} s; stopped {last}"
+    elif failed := result.of("failed"):
+        result.error = f"tacc-rank failed ({failed[0].get('code')}): {failed[0].get('message')}"
+    elif result.error:
+        result.error += f", {last}"
+    result.log = "".join(path.with_suffix(".log").read_text(errors="replace")[-4000:] for path in files)
     return result
 
 

@@ -1,9 +1,11 @@
-"""Runs GoogleTest binaries, each suite in a process of its own: after an error that stays, a GPU fails all that follows in its process."""
+"""Runs GoogleTest binaries, each test in a process of its own: after an error that stays, a GPU fails all that follows in its process."""
 
 import json
+import os
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
 from pathlib import Path
 
 NO_GPU = 77  # tacc-gpu-tests
@@ -11,48 +13,83 @@ NO_GPU = 77  # tacc-gpu-tests
 
 @dataclass
 class Outcome:
+    """Of a suite."""
+
+    binary: str
     suite: str
     passed: int = 0
     skipped: int = 0
-    failures: tuple[str, ...] = ()  # Each failed test with its first words, or how the process ended.
+    failures: dict[str, str] = field(default_factory=dict)  # What each failed test said, or how its process ended.
     no_gpu: bool = False  # Nothing was run.
 
+    def add(self, test: str, result: str) -> None:
+        """`result`: "passed", "skipped", "no GPU", or else what a failed test said."""
+        self.passed += result == "passed"
+        self.skipped += result == "skipped"
+        self.no_gpu |= result == "no GPU"
+        if result not in ("passed", "skipped", "no GPU"):
+            self.failures[test] = result
 
-def suites_of(binary: Path) -> list[str]:
+
+def tests_of(binary: Path) -> dict[str, list[str]]:
+    """By suite."""
     listed = subprocess.run([binary, "--gtest_list_tests"], check=True, capture_output=True, text=True, timeout=60).stdout
-    return [line.split()[0].rstrip(".") for line in listed.splitlines() if line and not line.startswith((" ", "Running main"))]
+    tests: dict[str, list[str]] = {}
+    for line in listed.splitlines():
+        name = line.partition("#")[0].strip()
+        if name.endswith(".") and not line.startswith(" "):
+            suite = name.rstrip(".")
+            tests[suite] = []
+        elif name and line.startswith(" "):
+            tests[suite].append(name)
+    return tests
 
 
-def run_suite(binary: Path, suite: str, work: Path, timeout: float) -> Outcome:
-    report = work / f"{binary.name}-{suite.replace('/', '-')}.json"
-    command = [binary, f"--gtest_filter={suite}.*", f"--gtest_output=json:{report}"]
+def run_test(binary: Path, test: str, work: Path, limit: float) -> str:
+    """A result as of Outcome.add."""
+    report = work / f"{binary.name}-{test.replace('/', '-')}.json"
+    command = [binary, f"--gtest_filter={test}", f"--gtest_output=json:{report}"]
+    # What the references take of the processors is nothing; that many processes leave none for more.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     try:
-        ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", timeout=timeout)
-    except subprocess.TimeoutExpired:
-        return Outcome(suite, failures=(f"not done in {timeout:.0f} s",))
-    report.with_suffix(".log").write_text(ended.stdout)
+        ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", timeout=limit, env=environment)
+    except subprocess.TimeoutExpired as hung:
+        said = hung.stdout or b""
+        return f"not done in {limit:.0f} s; {(said if isinstance(said, str) else said.decode(errors='replace'))[-1000:]}"
     if ended.returncode == NO_GPU:
-        return Outcome(suite, no_gpu=True)
-    if not report.exists():
-        return Outcome(suite, failures=(f"ended with {ended.returncode}: " + " ".join(ended.stdout.split())[-300:],))
-    tests = [test for group in json.loads(report.read_text())["testsuites"] for test in group["testsuite"]]
-    failures = tuple(f"{test['name']}: " + " ".join(test["failures"][0]["failure"].split())[:300] for test in tests if test.get("failures"))
-    if ended.returncode != 0 and not failures:
-        failures = (f"ended with {ended.returncode}",)
-    skipped = sum(test.get("result") == "SKIPPED" for test in tests)
-    return Outcome(suite, len(tests) - skipped - len(failures), skipped, failures)
+        return "no GPU"
+    try:
+        found = json.loads(report.read_text())["testsuites"][0]["testsuite"][0]
+    except (OSError, ValueError, LookupError):
+        return f"ended with {ended.returncode}: {ended.stdout[-1000:]}"
+    if found.get("failures"):
+        return "\n".join(failure["failure"] for failure in found["failures"][:4])
+    if ended.returncode != 0:
+        return f"ended with {ended.returncode} after the test: {ended.stdout[-1000:]}"
+    return "skipped" if found.get("result") == "SKIPPED" else "passed"
 
 
-def run_binary(binary: Path, work: Path, timeout: float, pool: ThreadPoolExecutor) -> list[Outcome]:
-    suites = suites_of(binary)
-    first = run_suite(binary, suites[0], work, timeout)
-    if first.no_gpu:  # Nor for the others.
-        return [Outcome(suite, no_gpu=True) for suite in suites]
-    return [first, *pool.map(lambda suite: run_suite(binary, suite, work, timeout), suites[1:])]
-
-
-def run_all(binaries: list[Path], work: Path, timeout: float, processes: int) -> dict[str, list[Outcome]]:
-    """By the binary's name."""
+def run_all(binaries: list[Path], work: Path, limit: float, processes: int) -> Iterator[Outcome]:
+    """Each suite as soon as its last test has ended. `limit`: seconds of a test."""
     work.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(processes) as pool:
-        return {binary.name: run_binary(binary, work, timeout, pool) for binary in binaries}
+        for binary in binaries:
+            suites = tests_of(binary)
+            outcomes = {suite: Outcome(binary.name, suite) for suite in suites}
+            names = [(suite, test) for suite, tests in suites.items() for test in tests]
+            first = run_test(binary, ".".join(names[0]), work, limit)
+            if first == "no GPU":  # Nor for the others.
+                for outcome in outcomes.values():
+                    outcome.no_gpu = True
+                yield from outcomes.values()
+                continue
+            left = {suite: len(tests) for suite, tests in suites.items()}
+            known: Future = Future()
+            known.set_result(first)
+            pending = {known: names[0]} | {pool.submit(run_test, binary, ".".join(name), work, limit): name for name in names[1:]}
+            for future in as_completed(pending):
+                suite, test = pending[future]
+                outcomes[suite].add(test, future.result())
+                left[suite] -= 1
+                if left[suite] == 0:
+                    yield outcomes[suite]
