@@ -78,6 +78,9 @@ class Analysis {
     return merged;
   }
 
+  // Of ModelWork.
+  const ParameterCount& tied() const { return tied_; }
+
  private:
   // 0: before the layers, then the layers, then after. A module outside the layers lies where its first node does.
   void FindParts() {
@@ -127,6 +130,7 @@ class Analysis {
       Read(node, i);
       return absl::OkStatus();
     }
+    Tie(node, i);
     if (!def->rule || node.results.empty()) return absl::OkStatus();
     TACC_ASSIGN_OR_RETURN(const Rule rule, def->rule(call));
     Kinds factors(rule.factors.size(), Kind::kPlain);
@@ -162,13 +166,26 @@ class Analysis {
     if (!counted_.insert(weight->name).second) return;
     UnitWork& unit = work_[part_[i]];
     const double elements = static_cast<double>(weight->type.num_elements());
+    ParameterCount count;
+    (Has(kinds, Kind::kExpert) ? count.expert : Has(kinds, Kind::kTensor) ? count.tensor : count.whole) = elements;
     ++unit.num_parameters;
-    if (Has(kinds, Kind::kExpert)) {
-      unit.parameters.expert += elements;
-    } else if (Has(kinds, Kind::kTensor)) {
-      unit.parameters.tensor += elements;
-    } else {
-      unit.parameters.whole += elements;
+    unit.parameters.Add(count, 1);
+    if (part_[i] > 0) return;
+    weight_of_[node.results[0]] = weight->name;
+    before_layers_[weight->name] = count;
+  }
+
+  // Adds up what the forward uses after the layers of the weights that it used before them.
+  void Tie(const Node& node, size_t i) {
+    for (ValueId v : node.operands) {
+      const auto weight = weight_of_.find(v);
+      if (i > last_forward_ || weight == weight_of_.end()) continue;
+      if (node.op == "cast") {
+        weight_of_[node.results[0]] = weight->second;
+      } else if (part_[i] + 1 == static_cast<int>(work_.size())) {
+        tied_.Add(before_layers_[weight->second], 1);
+        before_layers_[weight->second] = {};
+      }
     }
   }
 
@@ -338,6 +355,9 @@ class Analysis {
   std::vector<int> maker_;     // node
   std::set<std::pair<ValueId, const PhaseWork*>> gathered_;
   std::set<std::string> counted_;
+  std::map<ValueId, std::string> weight_of_;             // a weight, maybe cast -> its name
+  std::map<std::string, ParameterCount> before_layers_;  // by name, while they are not tied
+  ParameterCount tied_;
   std::vector<UnitWork> work_;
 };
 
@@ -359,7 +379,9 @@ absl::StatusOr<ModelWork> AnalyzeModel(const Graph& forward, const std::vector<s
                                        const OpTable& ops) {
   TACC_ASSIGN_OR_RETURN(const Program program, LogicalProgram(forward, compute, ops));
   ModelWork model;
-  TACC_ASSIGN_OR_RETURN(model.units, Analysis(program, units, ops).Run());
+  Analysis analysis(program, units, ops);
+  TACC_ASSIGN_OR_RETURN(model.units, analysis.Run());
+  model.tied = analysis.tied();
   for (const Node& node : forward.nodes) {
     if (node.op == "input" && node.symbol == "tokens") model.seq_len = forward.type(node.results[0]).dims[1];
   }

@@ -2,12 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
+#include "absl/strings/str_replace.h"
 #include "graph/ir/text.h"
 #include "graph/passes/test_model.h"
 #include "graph/planner/estimate.h"
 #include "graph/planner/planner.h"
+#include "graph/planner/simulate/cluster_times.h"
 
 namespace tacc::graph {
 namespace {
@@ -69,6 +72,83 @@ TEST(Analyze, FlopsAreThoseOfTheProgram) {
     }
   }
   EXPECT_EQ(flops, work.model_flops);
+}
+
+// With a large vocabulary.
+Graph TestModel(int64_t rows, bool tied) {
+  std::string text =
+      absl::StrReplaceAll(TestModelText(), {{"f32[13,8]", "f32[500000,8]"}, {"f32[B,S,13]", "f32[B,S,500000]"}});
+  if (tied) {
+    const size_t head = text.find("%wh = param");
+    text.erase(head, text.find('\n', head) + 1 - head);
+    text = absl::StrReplaceAll(text, {{"%wh spec", "%table spec"}});
+  }
+  ParseOptions options;
+  options.symbols = {{"B", rows}, {"S", 6}};
+  auto graph = ParseGraph(text, options);
+  EXPECT_TRUE(graph.ok()) << graph.status();
+  return *graph;
+}
+
+TEST(Analyze, FindsATiedEmbedding) {
+  const OpTable ops;
+  for (DType compute : {DType::kF32, DType::kBF16}) {
+    const auto tied = AnalyzeModel(TestModel(1, true), {"layers.0", "layers.1"}, compute, ops);
+    ASSERT_TRUE(tied.ok()) << tied.status();
+    EXPECT_EQ(tied->tied.tensor, 500000 * 8);
+    EXPECT_EQ(tied->units.back().parameters.total(), 0);
+  }
+  EXPECT_EQ(Work().tied.total(), 0);
+}
+
+// Each of two stages has a tied embedding: as many bytes as an untied model's, and the sum of the gradient over stages
+// beside its seconds.
+TEST(Analyze, ATiedEmbeddingOnTwoStagesIsThatOfThePrograms) {
+  const OpTable ops;
+  Machine machine = *FindMachine("h100");
+  machine.devices_per_node = 2;
+  PlanRequest request;
+  request.world = 4;
+  request.training.max_steps = 10;
+  request.cluster = *MakeCluster(machine, 4);
+  request.device = ProfileOf(machine);
+  Layout layout;
+  layout.pp = layout.fsdp = 2;
+  layout.accumulation = 4;
+  Plan plan;
+  plan.mesh = layout.mesh();
+  plan.compute_dtype = DType::kBF16;
+  plan.seq_len = 6;
+  plan.micro_batch = 1;
+  plan.accumulation = layout.accumulation;
+  const Execution execution = ExecutionOf(machine, plan.compute_dtype);
+  double estimated[2], longest_sum[2] = {0, 0};
+  for (int tied = 0; tied < 2; ++tied) {
+    ForwardModel model;
+    model.forward = TestModel(2, tied == 1);
+    model.units = {"layers.0", "layers.1"};
+    model.residual_module = "embed";
+    const auto compiled = CompilePlan(request, plan, model, ops);
+    ASSERT_TRUE(compiled.ok()) << compiled.status();
+    std::vector<const Program*> stages;
+    for (const Program& program : compiled->stages) stages.push_back(&program);
+    const auto simulation = Simulate(stages, TimesOn(request.cluster, stages, ops));
+    ASSERT_TRUE(simulation.ok()) << simulation.status();
+    for (const Span& span : simulation->timeline) {
+      const Graph& graph = *stages[span.stage]->FindGraph(stages[span.stage]->step[span.call].graph);
+      if (graph.nodes[span.first_node].op == "stage_sum")
+        longest_sum[tied] = std::max(longest_sum[tied], span.end - span.begin);
+    }
+    const auto work = AnalyzeModel(TestModel(1, tied == 1), model.units, plan.compute_dtype, ops);
+    ASSERT_TRUE(work.ok()) << work.status();
+    estimated[tied] = EstimateStep(*work, request.cluster, layout, execution).seconds;
+    const MemoryUse& real = Largest(compiled->memory);
+    const MemoryEstimate memory = EstimateMemory(*work, layout, execution);
+    const auto states = static_cast<double>(real.weights_bytes + real.gradients_bytes + real.optimizer_bytes);
+    EXPECT_NEAR(memory.weights + memory.gradients + memory.optimizer, states, 0.01 * states) << tied;
+  }
+  EXPECT_GT(longest_sum[1], 5 * longest_sum[0]);  // those of scalars
+  EXPECT_NEAR(estimated[1] - estimated[0], longest_sum[1], 0.01 * longest_sum[1]);
 }
 
 }  // namespace

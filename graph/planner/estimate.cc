@@ -127,15 +127,24 @@ class Estimator {
     return KernelSeconds(m_, DType::kF32, 0, elements * x_.update_traffic_bytes);
   }
 
+  // The update's sum of the gradients of what lies on the first and on the last stage.
+  double StageSum(const ParameterCount& p) const {
+    double elements = InUse(p, l_);
+    if (l_.zero_stage >= 2) elements /= static_cast<double>(l_.fsdp);
+    return CollectiveSeconds(m_, CollectiveKind::kAllReduce, elements * x_.gradient_bytes, TwoStages());
+  }
+
   // One way between two stages.
   double Send(double bytes_of_sample) const {
     double bytes = bytes_of_sample * static_cast<double>(l_.micro_batch) / static_cast<double>(l_.cp);
     bytes *= (1 - x_.send_share_of_tp) + x_.send_share_of_tp / static_cast<double>(l_.tp);
-    // Unless all stages are on one node, some neighbours are not.
-    return CollectiveSeconds(m_, CollectiveKind::kSend, bytes, {2, g_.pp.num_nodes() > 1 ? 1 : 2});
+    return CollectiveSeconds(m_, CollectiveKind::kSend, bytes, TwoStages());
   }
 
  private:
+  // Unless all stages are on one node, some are not.
+  GroupShape TwoStages() const { return {2, g_.pp.num_nodes() > 1 ? 1 : 2}; }
+
   struct Phase {
     double device = 0, tensor = 0, context = 0, expert = 0, kernels = 0;
   };
@@ -225,6 +234,19 @@ struct Stage {
   ParameterCount parameters;
 };
 
+// Whether the last stage has copies of parameters of the first.
+bool HasCopies(const ModelWork& model, const Layout& l) { return l.pp > 1 && model.tied.total() > 0; }
+
+// The model with these copies as parameters.
+ModelWork WithCopies(const ModelWork& model) {
+  ModelWork copied = model;
+  UnitWork& last = copied.units.back();
+  last.parameters.Add(model.tied, 1);
+  ++last.num_parameters;
+  copied.tied = {};
+  return copied;
+}
+
 // `take` units of this kind lie on this stage. Layers go evenly to the stages; what comes before them to the first,
 // what comes after to the last.
 template <typename Visit>
@@ -311,6 +333,13 @@ Execution ExecutionOf(const Machine& machine, DType compute) {
 
 StepEstimate EstimateStep(const ModelWork& model, const Cluster& cluster, const Layout& l, const Execution& x) {
   const Estimator estimator(cluster, l, x);
+  if (HasCopies(model, l)) {
+    StepEstimate e = EstimateStep(WithCopies(model), cluster, l, x);
+    const double sum = estimator.StageSum(model.tied);
+    e.data += sum;
+    e.seconds += sum;
+    return e;
+  }
   std::vector<UnitSeconds> seconds;
   for (const UnitWork& unit : model.units) seconds.push_back(estimator.Unit(unit));
   std::vector<Stage> stages(l.pp);
@@ -358,6 +387,7 @@ StepEstimate EstimateStep(const ModelWork& model, const Cluster& cluster, const 
 }
 
 MemoryEstimate EstimateMemory(const ModelWork& model, const Layout& l, const Execution& x) {
+  if (HasCopies(model, l)) return EstimateMemory(WithCopies(model), l, x);
   struct Part {
     ParameterCount parameters;
     double largest = 0, kept = 0, working = 0;

@@ -78,6 +78,9 @@ struct UnitWork {
 
 struct ModelWork {
   std::vector<UnitWork> units;  // in the order of the model
+  // Of the parameters before the layers, those that what comes after them uses too (a tied embedding): with stages the
+  // last one has them as well.
+  ParameterCount tied;
   int64_t seq_len = 0;
   // What tp, cp and ep must divide; 0: no limit.
   int64_t num_heads = 0, num_kv_heads = 0, num_experts = 0;
