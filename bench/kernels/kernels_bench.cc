@@ -204,7 +204,7 @@ void BM_AdamWTorch(benchmark::State& state) {
 
 void BM_SumSquares(benchmark::State& state) {
   Data x(TypeOf(state), {10'000'000}), y(DType::kF32, {});
-  Loop(state, x.view.size(), [&] { SumSquares(x.view, x.view.dims, y.view); });
+  Loop(state, x.view.size(), [&] { SumSquares({{x.view, x.view.dims}}, y.view); });
 }
 void BM_SumSquaresTorch(benchmark::State& state) {
   Data x(TypeOf(state), {10'000'000});

@@ -95,4 +95,7 @@ int64_t CudaEmbeddingGradWorkspaceBytes(const TensorType& ids, const TensorType&
 
 int64_t CudaReduceWorkspaceBytes() { return int64_t{512} << 10; }
 
+// An f64 for each of at most 16,384 chunks, and for what is left over at the end of each operand.
+int64_t CudaSumSquaresWorkspaceBytes(int64_t num_operands) { return ((int64_t{16} << 10) + num_operands) * 8; }
+
 }  // namespace tacc::graph

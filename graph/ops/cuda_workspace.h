@@ -23,8 +23,9 @@ int64_t CudaDispatchSlotsWorkspaceBytes(const TensorType& row_ids);
 int64_t CudaNormGradWorkspaceBytes(const TensorType& x, int num_sums);
 // dtable from ids.
 int64_t CudaEmbeddingGradWorkspaceBytes(const TensorType& ids, const TensorType& dtable);
-// reduce_sum, reduce_max, sum_squares: partial results.
+// reduce_sum, reduce_max: partial results.
 int64_t CudaReduceWorkspaceBytes();
+int64_t CudaSumSquaresWorkspaceBytes(int64_t num_operands);
 
 }  // namespace tacc::graph
 

@@ -98,6 +98,7 @@ TEST(Infer, ResultTypes) {
       {"cross_entropy_sum bf16[2,3,11] i32[2,3] f32[2,3]", "f32[], f32[]"},
       {"dropout f32[2,3] i64[] i64[2] rate=0.1 key=3 seed=42", "f32[2,3]"},
       {"sum_squares bf16[2,3]", "f32[]"},
+      {"sum_squares bf16[2,3] f32[5] f16[]", "f32[]"},
       {"is_finite f64[]", "f64[]"},
       {"adamw f32[4] f32[4] f32[4] f32[4] f32[] f32[] f32[] f32[] beta1=0.9 beta2=0.99 epsilon=1e-8 weight_decay=0 "
        "copy=bf16",
@@ -117,6 +118,7 @@ TEST(Infer, ErrorsNameWhatAndWanted) {
   const Case cases[] = {
       {"silu f32[2] f32[2]", "silu takes 1 operands, got 2"},
       {"concat dim=0", "concat takes 1 or more operands, got 0"},
+      {"sum_squares f32[2] f64[2]", "sum_squares: operands f32[2] and f64[2] are summed in different types"},
       {"layer_norm eps=1", "layer_norm takes 1 to 3 operands, got 0"},
       {"scale f32[2]", "scale: attribute factor (a number) is missing"},
       {"scale f32[2] factor=2.0 axis=1", "scale: unknown attribute axis; it takes factor"},

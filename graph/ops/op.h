@@ -141,6 +141,9 @@ struct OpDef {
   // What it computes depends on where its elements lie in the sequence: it takes the attribute `zigzag`
   // (graph/ir/sequence_order.h).
   bool positional = false;
+  // The result is the sum of what it makes of each operand alone. The rule is asked about one operand; those of a node
+  // may be split each in its own way, as long as all leave the result pending on the same axes.
+  bool sums_operands = false;
   // Takes one more operand, document_start, with which it stays within documents (graph/passes/separate_documents.h).
   bool takes_document_start = false;
   bool has_side_effect = false;  // kept by dce; never merged by cse

@@ -84,18 +84,33 @@ absl::StatusOr<Types> InferScalar(const OpCall& call) {
 void AddSumSquares(OpTable& table) {
   OpDef op;
   op.name = "sum_squares";
-  op.min_operands = op.max_operands = 1;
-  op.infer = InferScalar;
+  op.min_operands = 1;
+  op.max_operands = -1;
+  op.sums_operands = true;
+  op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    TACC_ASSIGN_OR_RETURN(Types types, InferScalar(call));
+    for (const TensorType& x : call.operands) {
+      TACC_RETURN_IF_ERROR(WantFloating("x", x));
+      if (AccumulationType(x.dtype) == types[0].dtype) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("operands ", call.in(0).ToString(), " and ", x.ToString(), " are summed in different types"));
+    }
+    return types;
+  };
   op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> { return ScalarRule(call); };
   op.derive = [](VjpCall& call) {
     Builder& b = call.builder;
-    const ValueId x = call.node.operands[0];
-    const ValueId dx = b.Add("mul", {b.Scale(x, 2.0), call.cotangents[0]});
-    call.gradients[0] = b.Cast(dx, b.type(x).dtype);
+    for (size_t i = 0; i < call.node.operands.size(); ++i) {
+      if (!call.needs(static_cast<int>(i))) continue;
+      const ValueId x = call.node.operands[i];
+      const ValueId dx = b.Add("mul", {b.Scale(x, 2.0), call.cotangents[0]});
+      call.gradients[i] = b.Cast(dx, b.type(x).dtype);
+    }
     return absl::OkStatus();
   };
   op.workspace_bytes = [](const OpCall& call, const Target& target) {
-    return target.kind == Target::Kind::kCuda ? CudaReduceWorkspaceBytes() : 0;
+    return target.kind == Target::Kind::kCuda ? CudaSumSquaresWorkspaceBytes(static_cast<int64_t>(call.operands.size()))
+                                              : 0;
   };
   table.Add(op);
 }

@@ -56,7 +56,14 @@ class PartitionCheck {
       return absl::OkStatus();
     }
     const OpDef& def = *ops_.Find(node.op);
-    return def.rule ? CheckRule(node, def) : CheckMove(node);
+    if (!def.rule) return CheckMove(node);
+    if (!def.sums_operands) return CheckRule(node, def);
+    for (ValueId v : node.operands) {
+      Node alone = node;
+      alone.operands = {v};
+      TACC_RETURN_IF_ERROR(CheckRule(alone, def));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status CheckWaits(const Node& node) {

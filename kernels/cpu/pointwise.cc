@@ -1,6 +1,7 @@
 #include "kernels/cpu/pointwise.h"
 
 #include <cstring>
+#include <vector>
 
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/views.h"
@@ -43,6 +44,33 @@ UnaryParameters RoundedBounds(UnaryParameters bounds, DType dtype) {
   loops.unary(UnaryOp::kCast, 0, 0, In(wide_view), Out(narrow_view), 0, 2);
   loops.unary(UnaryOp::kCast, 0, 0, In(narrow_view), Out(wide_view), 0, 2);
   return {.p0 = wide[0], .p1 = wide[1]};
+}
+
+double SumSquaresOf(const TensorView& x, const Dims& bounds) {
+  TACC_KERNEL_CHECK(bounds.rank() == x.dims.rank());
+  const simd::Loops& loops = simd::BestLoops();
+  // A run is what lies densely inside the bounds: the dims from the last one that is cut.
+  int cut = bounds.rank() - 1;
+  while (cut > 0 && bounds[cut] == x.dims[cut]) --cut;
+  if (cut <= 0) {
+    const int64_t n = bounds.Product();
+    return BlockedSum(n, kGrain, [&](int64_t begin, int64_t end) { return loops.sum_squares(In(x), begin, end); });
+  }
+  const int64_t run = bounds.Product(cut, bounds.rank()), stride = x.dims.Product(cut, bounds.rank());
+  const int64_t num_runs = bounds.Product(0, cut);
+  return BlockedSum(num_runs, kGrain / (run + 1) + 1, [&](int64_t begin, int64_t end) {
+    double sum = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      int64_t index = i, row = 0, row_stride = 1;
+      for (int d = cut - 1; d >= 0; --d) {
+        row += index % bounds[d] * row_stride;
+        index /= bounds[d];
+        row_stride *= x.dims[d];
+      }
+      sum += loops.sum_squares(In(x), row * stride, row * stride + run);
+    }
+    return sum;
+  });
 }
 
 }  // namespace
@@ -108,33 +136,9 @@ void IsFinite(const TensorView& x, const TensorView& y) {
   WriteScalar(bad == 0 ? 1.0 : 0.0, y);
 }
 
-void SumSquares(const TensorView& x, const Dims& bounds, const TensorView& y) {
-  TACC_KERNEL_CHECK(bounds.rank() == x.dims.rank());
-  const simd::Loops& loops = simd::BestLoops();
-  // A run is what lies densely inside the bounds: the dims from the last one that is cut.
-  int cut = bounds.rank() - 1;
-  while (cut > 0 && bounds[cut] == x.dims[cut]) --cut;
-  if (cut <= 0) {
-    const int64_t n = bounds.Product();
-    WriteScalar(BlockedSum(n, kGrain, [&](int64_t begin, int64_t end) { return loops.sum_squares(In(x), begin, end); }),
-                y);
-    return;
-  }
-  const int64_t run = bounds.Product(cut, bounds.rank()), stride = x.dims.Product(cut, bounds.rank());
-  const int64_t num_runs = bounds.Product(0, cut);
-  const double total = BlockedSum(num_runs, kGrain / (run + 1) + 1, [&](int64_t begin, int64_t end) {
-    double sum = 0;
-    for (int64_t i = begin; i < end; ++i) {
-      int64_t index = i, row = 0, row_stride = 1;
-      for (int d = cut - 1; d >= 0; --d) {
-        row += index % bounds[d] * row_stride;
-        index /= bounds[d];
-        row_stride *= x.dims[d];
-      }
-      sum += loops.sum_squares(In(x), row * stride, row * stride + run);
-    }
-    return sum;
-  });
+void SumSquares(const std::vector<BoundedTensor>& xs, const TensorView& y) {
+  double total = 0;
+  for (const auto& [x, bounds] : xs) total += SumSquaresOf(x, bounds);
   WriteScalar(total, y);
 }
 

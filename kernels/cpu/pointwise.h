@@ -3,6 +3,8 @@
 #ifndef TACC_KERNELS_CPU_POINTWISE_H_
 #define TACC_KERNELS_CPU_POINTWISE_H_
 
+#include <vector>
+
 #include "kernels/cpu/simd/loops.h"
 #include "kernels/tensor.h"
 
@@ -39,9 +41,14 @@ void Select(const TensorView& cond, const TensorView& a, const TensorView& b, co
 // y[] = 1 if every element of x is finite, else 0.
 void IsFinite(const TensorView& x, const TensorView& y);
 
-// y[] = sum of the squares of the elements of x inside `bounds`: extents from the first element of each dim, at most
-// those of x (what lies outside is padding). Sums have f64 accumulators and an order fixed by the dims alone.
-void SumSquares(const TensorView& x, const Dims& bounds, const TensorView& y);
+// `bounds`: extents from the first element of each dim, at most those of x; what lies outside is padding.
+struct BoundedTensor {
+  TensorView x;
+  Dims bounds;
+};
+// y[] = sum of the squares of the elements of all x inside their bounds. Sums have f64 accumulators and an order fixed
+// by the dims alone.
+void SumSquares(const std::vector<BoundedTensor>& xs, const TensorView& y);
 
 // Every element of y becomes value.
 void Fill(double value, const TensorView& y);

@@ -332,9 +332,9 @@ TEST(SumSquares, LeavesOutPaddingAndIgnoresTheNumberOfThreads) {
     const Buffer in(dtype, x, placement), one(DType::kF64, Dims{}), many(DType::kF64, Dims{});
     const int threads = omp_get_max_threads();
     omp_set_num_threads(1);
-    SumSquares(in, bounds, one);
+    SumSquares({{in, bounds}}, one);
     omp_set_num_threads(5);
-    SumSquares(in, bounds, many);
+    SumSquares({{in, bounds}}, many);
     omp_set_num_threads(threads);
     EXPECT_NEAR(one.ToTensor()[0], want, 1e-11 * want);
     EXPECT_EQ(one.ToTensor()[0], many.ToTensor()[0]);

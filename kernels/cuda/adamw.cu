@@ -1,18 +1,15 @@
 #include <math.h>
 
-#include <cstring>
-#include <type_traits>
-
 #include "kernels/cuda/adamw.h"
 #include "kernels/cuda/elementary.h"
 #include "kernels/cuda/pack.h"
+#include "kernels/cuda/table_launch.h"
 
 namespace tacc::kernels::cuda {
 namespace {
 
 constexpr int kTeam = 256;
-constexpr int64_t kChunk = 16384;  // elements a team updates; a multiple of any pack
-constexpr int kWidth = 4;          // of packs: the states are f32 as a rule
+constexpr int kWidth = 4;  // of packs: the states are f32 as a rule
 
 // One parameter's update as the GPU sees it. No pointer to the host.
 struct Update {
@@ -21,10 +18,9 @@ struct Update {
   AnyIn learning_rate, grad_scale, apply, count;
   double beta1, beta2, epsilon, weight_decay;
   int64_t n;
-  int64_t first_chunk;  // of all updates' chunks
-  bool packs;           // all may be read and written in packs
+  bool packs;  // all may be read and written in packs
+  int64_t first_chunk = 0;
 };
-static_assert(std::is_trivially_copyable_v<Update>);
 
 // What the scalars of a step come to.
 struct Step {
@@ -87,49 +83,28 @@ TACC_DEVICE void Keep(const Team& team, const AnyIn& from, const AnyOut& to, int
   }
 }
 
-// Chunk `chunk` of u. `shared` is the team's.
-TACC_DEVICE void UpdateChunk(Team& team, const Update& u, int64_t chunk) {
-  const int64_t begin = chunk * kChunk, end = begin + kChunk < u.n ? begin + kChunk : u.n;
-  Step* step = team.shared<Step>();
-  if (team.rank() == 0) *step = StepOf(u);
-  team.Sync();
-  if (step->apply == 0) {
-    Keep(team, u.w, u.new_w, begin, end);
-    Keep(team, u.m, u.new_m, begin, end);
-    Keep(team, u.v, u.new_v, begin, end);
-    for (int64_t i = begin + team.rank(); u.copy && i < end; i += team.size()) u.copy.Store(i, u.w.Load<double>(i));
-    return;
-  }
-  if (u.w.dtype == DType::kF64 || u.g.dtype == DType::kF64)
-    return UpdateElements<double, 1>(team, u, *step, begin, end);
-  const int64_t packed = u.packs ? begin + (end - begin) / kWidth * kWidth : begin;
-  UpdateElements<float, kWidth>(team, u, *step, begin, packed);
-  UpdateElements<float, 1>(team, u, *step, packed, end);
-}
-
-struct Chunk {
-  const Update* updates;  // null: only `one`
-  int64_t num_updates;
-  Update one;
-
-  TACC_DEVICE void operator()(Team& team, int64_t chunk) const {
-    int64_t low = 0, high = num_updates;  // the last one whose first chunk is not behind
-    while (high - low > 1) {
-      const int64_t middle = (low + high) / 2;
-      if (updates[middle].first_chunk <= chunk) {
-        low = middle;
-      } else {
-        high = middle;
-      }
+struct UpdateChunk {
+  TACC_DEVICE void operator()(Team& team, const Update& u, int64_t chunk) const {
+    const auto [begin, end] = RangeOfChunk(chunk, u.n);
+    Step* step = team.shared<Step>();
+    if (team.rank() == 0) *step = StepOf(u);
+    team.Sync();
+    if (step->apply == 0) {
+      Keep(team, u.w, u.new_w, begin, end);
+      Keep(team, u.m, u.new_m, begin, end);
+      Keep(team, u.v, u.new_v, begin, end);
+      for (int64_t i = begin + team.rank(); u.copy && i < end; i += team.size()) u.copy.Store(i, u.w.Load<double>(i));
+      return;
     }
-    const Update update = updates == nullptr ? one : updates[low];  // A copy: what is stored cannot change it.
-    UpdateChunk(team, update, chunk - update.first_chunk);
+    if (u.w.dtype == DType::kF64 || u.g.dtype == DType::kF64)
+      return UpdateElements<double, 1>(team, u, *step, begin, end);
+    const int64_t packed = u.packs ? begin + (end - begin) / kWidth * kWidth : begin;
+    UpdateElements<float, kWidth>(team, u, *step, begin, packed);
+    UpdateElements<float, 1>(team, u, *step, packed, end);
   }
 };
 
-int64_t NumChunks(const Update& update) { return (update.n + kChunk - 1) / kChunk; }
-
-Update Describe(const AdamWUpdate& u, int64_t first_chunk) {
+Update Describe(const AdamWUpdate& u) {
   const int64_t n = u.w.size();
   TACC_KERNEL_CHECK(u.m.size() == n && u.v.size() == n && u.g.size() == n);
   TACC_KERNEL_CHECK(u.new_w.size() == n && u.new_m.size() == n && u.new_v.size() == n);
@@ -156,27 +131,7 @@ Update Describe(const AdamWUpdate& u, int64_t first_chunk) {
           .epsilon = u.parameters.epsilon,
           .weight_decay = u.parameters.weight_decay,
           .n = n,
-          .first_chunk = first_chunk,
           .packs = ArePackable({u.w, u.m, u.v, u.g, u.new_w, u.new_m, u.new_v, u.copy})};
-}
-
-bool Overlap(const TensorView& a, const TensorView& b) {
-  if (a.data == nullptr || b.data == nullptr || a.bytes() == 0 || b.bytes() == 0) return false;
-  return a.as<char>() < b.as<char>() + b.bytes() && b.as<char>() < a.as<char>() + a.bytes();
-}
-
-// Whether one writes what the other reads or writes.
-bool AreInConflict(const AdamWUpdate& first, const AdamWUpdate& second) {
-  const auto writes_into = [](const AdamWUpdate& a, const AdamWUpdate& b) {
-    for (const TensorView& written : {a.new_w, a.new_m, a.new_v, a.copy}) {
-      for (const TensorView& other : {b.w, b.m, b.v, b.g, b.new_w, b.new_m, b.new_v, b.copy, b.scalars.learning_rate,
-                                      b.scalars.grad_scale, b.scalars.apply, b.scalars.count}) {
-        if (Overlap(written, other)) return true;
-      }
-    }
-    return false;
-  };
-  return writes_into(first, second) || writes_into(second, first);
 }
 
 }  // namespace
@@ -184,37 +139,19 @@ bool AreInConflict(const AdamWUpdate& first, const AdamWUpdate& second) {
 void AdamW(const TensorView& w, const TensorView& m, const TensorView& v, const TensorView& g,
            const AdamWScalars& scalars, const AdamWParameters& parameters, const TensorView& new_w,
            const TensorView& new_m, const TensorView& new_v, const TensorView& copy) {
-  const Update update = Describe({w, m, v, g, scalars, parameters, new_w, new_m, new_v, copy}, 0);
-  ForEachTeam<kTeam>(NumChunks(update), kTeam, sizeof(Step), Chunk{nullptr, 1, update});
+  const Update update = Describe({w, m, v, g, scalars, parameters, new_w, new_m, new_v, copy});
+  ForEachChunkOf<kTeam>(update, NumChunks(update.n), sizeof(Step), UpdateChunk());
 }
 
-int64_t NumIndependent(const std::vector<AdamWUpdate>& updates) {
-  for (size_t i = 1; i < updates.size(); ++i) {
-    for (size_t j = 0; j < i; ++j) {
-      if (AreInConflict(updates[j], updates[i])) return static_cast<int64_t>(i);
-    }
-  }
-  return static_cast<int64_t>(updates.size());
-}
-
-AdamWTable MakeAdamWTable(const std::vector<AdamWUpdate>& updates) {
-  AdamWTable table;
+TensorTable AdamWTable(const std::vector<AdamWUpdate>& updates) {
+  TensorTable table;
   for (const AdamWUpdate& given : updates) {
-    const Update update = Describe(given, table.num_chunks);
-    if (update.n == 0) continue;
-    table.image.insert(table.image.end(), reinterpret_cast<const char*>(&update),
-                       reinterpret_cast<const char*>(&update + 1));
-    table.num_chunks += NumChunks(update);
-    ++table.num_updates;
+    const Update update = Describe(given);
+    AddTensor(update, NumChunks(update.n), table);
   }
   return table;
 }
 
-void AdamWMany(const AdamWTable& table) {
-  TACC_KERNEL_CHECK(table.num_updates == 0 || table.device != nullptr);
-  TACC_KERNEL_CHECK(reinterpret_cast<uintptr_t>(table.device) % alignof(Update) == 0);
-  ForEachTeam<kTeam>(table.num_chunks, kTeam, sizeof(Step),
-                     Chunk{static_cast<const Update*>(table.device), table.num_updates, {}});
-}
+void AdamWMany(const TensorTable& table) { ForEachChunk<kTeam, Update>(table, sizeof(Step), UpdateChunk()); }
 
 }  // namespace tacc::kernels::cuda

@@ -65,8 +65,8 @@ TEST(AdamWMany, EqualsTheSingleUpdatesToTheBit) {
       const AdamWUpdate u = single[i].Update(i % 2 == 0 ? scalars : others, 0.01 * i);
       cuda::AdamW(u.w, u.m, u.v, u.g, u.scalars, u.parameters, u.new_w, u.new_m, u.new_v, u.copy);
     }
-    AdamWTable table = MakeAdamWTable(updates);
-    EXPECT_EQ(table.num_updates, 14);  // not the empty ones
+    TensorTable table = AdamWTable(updates);
+    EXPECT_EQ(table.num_tensors, 14);  // not the empty ones
     const std::vector<char> device = table.image;
     table.device = device.data();
     table.image.assign(table.image.size(), 0);  // not read any more
@@ -82,30 +82,8 @@ TEST(AdamWMany, EqualsTheSingleUpdatesToTheBit) {
   }
 }
 
-TEST(AdamWMany, SeesWhatMayNotRunTogether) {
-  const Buffer lr = Scalar(1e-3), one = Scalar(1);
-  const AdamWScalars scalars{lr, one, one, one};
-  const State a(100, DType::kF32, DType::kF32, Buffer::Placement::kAligned);
-  const State b(100, DType::kF32, DType::kF32, Buffer::Placement::kAligned);
-  const AdamWUpdate first = a.Update(scalars, 0), second = b.Update(scalars, 0);
-  EXPECT_EQ(NumIndependent({first, second}), 2);
-  AdamWUpdate in_place = first;
-  in_place.new_w = in_place.w;
-  EXPECT_EQ(NumIndependent({in_place, second}), 2);
-  AdamWUpdate reuses = second;
-  reuses.copy = {first.g.as<char>() + 396, DType::kBF16, {100}};  // two of its elements lie in the first's gradient
-  EXPECT_EQ(NumIndependent({first, reuses}), 1);
-  EXPECT_EQ(NumIndependent({second, first, reuses}), 2);
-  AdamWUpdate reads = second;
-  reads.g = first.new_v;
-  EXPECT_EQ(NumIndependent({first, reads}), 1);
-  AdamWUpdate scalar = second;
-  scalar.scalars.count = {first.new_m.data, DType::kF32, {}};
-  EXPECT_EQ(NumIndependent({scalar, first}), 1);
-}
-
 TEST(AdamWMany, TakesNoUpdates) {
-  const AdamWTable table = MakeAdamWTable({});
+  const TensorTable table = AdamWTable({});
   EXPECT_EQ(table.num_chunks, 0);
   EXPECT_TRUE(table.image.empty());
   AdamWMany(table);  // Nothing to launch.

@@ -4,8 +4,8 @@
 #include "kernels/cuda/elementary.h"
 #include "kernels/cuda/map.h"
 #include "kernels/cuda/pointwise.h"
-#include "kernels/cuda/scratch.h"
 #include "kernels/cuda/strided.h"
+#include "kernels/cuda/table_launch.h"
 
 namespace tacc::kernels::cuda {
 namespace {
@@ -102,55 +102,6 @@ struct StoreZeroUnlessFinite {
   }
 };
 
-// The sum of the squares of a group of items, into partial[group].
-template <typename T, int W>
-struct SumSquaresOfGroup {
-  AnyIn x;
-  Packs<W> packs;  // of the elements inside the bounds
-  int64_t num_groups;
-  Strided<1> runs;  // where the packs lie; rank 0: one behind the other
-  double* partial;
-
-  TACC_DEVICE void operator()(Team& team, int64_t group) const {
-    double sum = 0;
-    const int64_t end = packs.num_items * (group + 1) / num_groups;
-    for (int64_t item = packs.num_items * group / num_groups + team.rank(); item < end; item += team.size()) {
-      packs.At(item, [&](int64_t first, auto width) {
-        if (runs.rank > 0) {
-          int64_t offsets[1];
-          runs.Offsets(item, offsets);
-          first = offsets[0] * W;
-        }
-        T v[decltype(width)::value];
-        Load<decltype(width)::value>(x, first, v);
-        for (const T& value : v) sum += static_cast<double>(value) * static_cast<double>(value);
-      });
-    }
-    const double total = team.Sum(sum);
-    if (team.rank() == 0) partial[group] = total;
-  }
-};
-
-struct SumOfPartials {
-  const double* partial;
-  int64_t n;
-  AnyOut y;
-
-  TACC_DEVICE void operator()(Team& team, int64_t) const {
-    double sum = 0;
-    for (int64_t i = team.rank(); i < n; i += team.size()) sum += partial[i];
-    const double total = team.Sum(sum);
-    if (team.rank() == 0) y.Store(0, total);
-  }
-};
-
-constexpr int kSumTeam = 256;
-
-int64_t NumSquareGroups(int64_t n) {
-  constexpr int64_t kElements = 8192, kMaxGroups = 1024;
-  return std::clamp((n + kElements - 1) / kElements, int64_t{1}, kMaxGroups);
-}
-
 template <typename T, int W>
 struct FillItem {
   AnyOut y;
@@ -171,6 +122,34 @@ void FillPacks(double value, const TensorView& y) {
   const Packs<W> packs(y.size());
   ForEach(packs.num_items, FillItem<T, W>{Out(y), packs, value});
 }
+
+// A fill as the GPU sees it.
+struct FillEntry {
+  AnyOut y;
+  int64_t n;
+  double value;
+  bool packs;
+  int64_t first_chunk = 0;
+};
+
+struct FillChunk {
+  static constexpr int kWidth = 4;  // of packs: accumulators are f32
+
+  template <typename T, int W>
+  TACC_DEVICE static void Elements(const Team& team, const FillEntry& e, int64_t begin, int64_t end) {
+    T v[W];
+    for (T& element : v) element = static_cast<T>(e.value);
+    for (int64_t i = begin + team.rank() * W; i < end; i += static_cast<int64_t>(team.size()) * W) Store<W>(e.y, i, v);
+  }
+
+  TACC_DEVICE void operator()(Team& team, const FillEntry& e, int64_t chunk) const {
+    const auto [begin, end] = RangeOfChunk(chunk, e.n);
+    if (!e.packs) return Elements<double, 1>(team, e, begin, end);
+    const int64_t packed = begin + (end - begin) / kWidth * kWidth;
+    Elements<float, kWidth>(team, e, begin, packed);
+    Elements<float, 1>(team, e, packed, end);
+  }
+};
 
 struct IotaElement {
   int64_t inner, extent, first;
@@ -233,44 +212,23 @@ void IsFinite(const TensorView& x, const TensorView& y) {
   });
 }
 
-int64_t SumSquaresWorkspaceBytes(const Dims& bounds) {
-  return NumSquareGroups(bounds.Product()) * static_cast<int64_t>(sizeof(double));
-}
-
-void SumSquares(const TensorView& x, const Dims& bounds, const TensorView& y) {
-  TACC_KERNEL_CHECK(bounds.rank() == x.dims.rank() && y.size() == 1);
-  for (int d = 0; d < bounds.rank(); ++d) TACC_KERNEL_CHECK(bounds[d] >= 0 && bounds[d] <= x.dims[d]);
-  // A run is what lies densely inside the bounds: the dims from the last one that is cut.
-  int cut = bounds.rank() - 1;
-  while (cut > 0 && bounds[cut] == x.dims[cut]) --cut;
-  const int64_t n = bounds.Product(), num_groups = NumSquareGroups(n);
-  Scratch scratch(SumSquaresWorkspaceBytes(bounds));
-  double* partial = static_cast<double*>(scratch.data());
-  const int64_t run = bounds.Product(std::max(cut, 0), bounds.rank());
-  const int64_t stride = x.dims.Product(std::max(cut, 0), bounds.rank());
-  const bool dense = cut <= 0 || n == 0;
-  WithPacks(dense || (run % kPack == 0 && stride % kPack == 0), {x}, [&](auto zero, auto width) {
-    constexpr int W = decltype(width)::value;
-    SumSquaresOfGroup<decltype(zero), W> kernel{In(x), Packs<W>(n), num_groups, {}, partial};
-    if (!dense) {
-      Dims dims(bounds.begin(), bounds.begin() + cut), strides = dims;
-      int64_t step = stride / W;
-      for (int d = cut - 1; d >= 0; step *= x.dims[d], --d) strides[d] = step;
-      dims.push_back(run / W);
-      strides.push_back(1);
-      kernel.runs = {dims, {strides}};
-    }
-    ForEachTeam<kSumTeam>(num_groups, kSumTeam, 0, kernel);
-  });
-  ForEachTeam<kSumTeam>(1, kSumTeam, 0, SumOfPartials{partial, num_groups, Out(y)});
-}
-
 void Fill(double value, const TensorView& y) {
   const int width = PackWidth(&y, &y + 1);
   if (width == kPack) return FillPacks<float, kPack>(value, y);
   if (width == 4) return FillPacks<float, 4>(value, y);
   FillPacks<double, 1>(value, y);
 }
+
+TensorTable FillTable(const std::vector<FillOf>& fills) {
+  TensorTable table;
+  for (const FillOf& fill : fills) {
+    const int64_t n = fill.y.size();
+    AddTensor(FillEntry{Out(fill.y), n, fill.value, PackWidth(&fill.y, &fill.y + 1) > 1}, NumChunks(n), table);
+  }
+  return table;
+}
+
+void FillMany(const TensorTable& table) { ForEachChunk<256, FillEntry>(table, 0, FillChunk()); }
 
 void Iota(int dim, int64_t first, const TensorView& y) {
   TACC_KERNEL_CHECK(dim >= 0 && dim < y.dims.rank());

@@ -1,9 +1,10 @@
-// Unary and UnaryGrad of pointwise.h.
+// Unary, UnaryGrad and CastMany of pointwise.h.
 #include <type_traits>
 
 #include "kernels/cuda/elementary.h"
 #include "kernels/cuda/map.h"
 #include "kernels/cuda/pointwise.h"
+#include "kernels/cuda/table_launch.h"
 
 namespace tacc::kernels::cuda {
 namespace {
@@ -111,6 +112,45 @@ struct UnaryGradOf {
   }
 };
 
+// A cast as the GPU sees it.
+struct CastEntry {
+  enum class By { kPacks, kFloat, kDouble, kInteger };
+  AnyIn x;
+  AnyOut y;
+  int64_t n;
+  By by;
+  int64_t first_chunk = 0;
+};
+
+struct CastChunk {
+  static constexpr int kWidth = 4;  // of packs: one side is f32 as a rule
+
+  template <typename T, int W>
+  TACC_DEVICE static void Elements(const Team& team, const CastEntry& e, int64_t begin, int64_t end) {
+    for (int64_t i = begin + team.rank() * W; i < end; i += static_cast<int64_t>(team.size()) * W) {
+      T v[W];
+      Load<W>(e.x, i, v);
+      Store<W>(e.y, i, v);
+    }
+  }
+
+  TACC_DEVICE void operator()(Team& team, const CastEntry& e, int64_t chunk) const {
+    const auto [begin, end] = RangeOfChunk(chunk, e.n);
+    if (e.by == CastEntry::By::kInteger) return Elements<int64_t, 1>(team, e, begin, end);
+    if (e.by == CastEntry::By::kDouble) return Elements<double, 1>(team, e, begin, end);
+    const int64_t packed = e.by == CastEntry::By::kPacks ? begin + (end - begin) / kWidth * kWidth : begin;
+    Elements<float, kWidth>(team, e, begin, packed);
+    Elements<float, 1>(team, e, packed, end);
+  }
+};
+
+CastEntry::By CastBy(const TensorView& x, const TensorView& y) {
+  if (!IsFloat(x.dtype) && !IsFloat(y.dtype)) return CastEntry::By::kInteger;
+  if (x.dtype == DType::kF64 || y.dtype == DType::kF64) return CastEntry::By::kDouble;
+  const TensorView both[] = {x, y};
+  return PackWidth(both, both + 2) > 1 ? CastEntry::By::kPacks : CastEntry::By::kFloat;
+}
+
 }  // namespace
 
 void Unary(UnaryOp op, const TensorView& x, const TensorView& y, UnaryParameters parameters) {
@@ -121,6 +161,18 @@ void Unary(UnaryOp op, const TensorView& x, const TensorView& y, UnaryParameters
   if (x.dtype == DType::kF64 || (op == UnaryOp::kCast && y.dtype == DType::kF64)) return Map<double, 1, 1>({x}, {y}, f);
   Map<float, 1, 1>({x}, {y}, f);
 }
+
+TensorTable CastTable(const std::vector<CastPair>& casts) {
+  TensorTable table;
+  for (const CastPair& cast : casts) {
+    const int64_t n = cast.x.size();
+    TACC_KERNEL_CHECK(cast.y.size() == n);
+    AddTensor(CastEntry{In(cast.x), Out(cast.y), n, CastBy(cast.x, cast.y)}, NumChunks(n), table);
+  }
+  return table;
+}
+
+void CastMany(const TensorTable& table) { ForEachChunk<256, CastEntry>(table, 0, CastChunk()); }
 
 void UnaryGrad(UnaryGradOp op, const TensorView& x, const TensorView& dy, const TensorView& dx,
                UnaryParameters parameters) {

@@ -145,9 +145,11 @@ Results Dropout(const Request& r) {
 
 Results SumSquares(const Request& r) {
   Array y = r.NewResult(0);
-  Dims bounds;
-  for (const graph::Range& range : r.in_ranges[0]) bounds.push_back(range.end - range.begin);
-  ForEachIndex(bounds, [&](const Dims& index) { y.values[0] += r.in[0]->at(index) * r.in[0]->at(index); });
+  for (size_t i = 0; i < r.in.size(); ++i) {
+    Dims bounds;
+    for (const graph::Range& range : r.in_ranges[i]) bounds.push_back(range.end - range.begin);
+    ForEachIndex(bounds, [&](const Dims& index) { y.values[0] += r.in[i]->at(index) * r.in[i]->at(index); });
+  }
   return {std::move(y)};
 }
 

@@ -408,8 +408,14 @@ absl::StatusOr<Kernel> IsFinite(const Binding& b) {
   return Kernel([x = b.in(0), y = b.out(0)] { device::IsFinite(x, y); });
 }
 
+std::vector<device::BoundedTensor> BoundedOperands(const Binding& b) {
+  std::vector<device::BoundedTensor> operands;
+  for (size_t i = 0; i < b.request.in.size(); ++i) operands.push_back({b.in(i), b.in_bounds(i)});
+  return operands;
+}
+
 absl::StatusOr<Kernel> SumSquares(const Binding& b) {
-  return Kernel([bounds = b.in_bounds(0), x = b.in(0), y = b.out(0)] { device::SumSquares(x, bounds, y); });
+  return Kernel([xs = BoundedOperands(b), y = b.out(0)] { device::SumSquares(xs, y); });
 }
 
 device::AdamWParameters AdamWParametersOf(const Binding& b) {

@@ -215,6 +215,16 @@ TEST(Kernels, LeaveAttentionToWhoIsFaster) {
   EXPECT_EQ(asked, 4);
 }
 
+// What PrepareFirst keeps on the device.
+struct Kept {
+  KernelTable::KeepOnDevice keep() {
+    return [this](const std::vector<char>& bytes) -> absl::StatusOr<const void*> {
+      return kept.emplace_back(bytes).data();
+    };
+  }
+  std::vector<std::vector<char>> kept;
+};
+
 // Four updates of parameters of different sizes; the last one writes into the third one's gradient.
 TEST(Kernels, UpdateParametersInOneCall) {
   const auto make = [] {
@@ -231,15 +241,13 @@ TEST(Kernels, UpdateParametersInOneCall) {
   std::vector<std::unique_ptr<Trial>> joint = make(), single = make();
   std::vector<KernelRequest> requests;
   for (const auto& trial : joint) requests.push_back(trial->request());
-  std::vector<std::vector<char>> kept;
-  const KernelTable::KeepOnDevice keep = [&kept](const std::vector<char>& bytes) -> absl::StatusOr<const void*> {
-    return kept.emplace_back(bytes).data();
-  };
-  const absl::StatusOr<KernelTable::Joint> first = Table().PrepareFirst(requests, keep);
+  Kept kept;
+  const absl::StatusOr<KernelTable::Joint> first = Table().PrepareFirst(requests, kept.keep());
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_EQ(first->num_nodes, 3u);
-  EXPECT_EQ(kept.size(), 1u);
-  const absl::StatusOr<KernelTable::Joint> last = Table().PrepareFirst(absl::MakeConstSpan(requests).subspan(3), keep);
+  EXPECT_EQ(kept.kept.size(), 1u);
+  const absl::StatusOr<KernelTable::Joint> last =
+      Table().PrepareFirst(absl::MakeConstSpan(requests).subspan(3), kept.keep());
   ASSERT_TRUE(last.ok()) << last.status();
   EXPECT_EQ(last->num_nodes, 1u);
   first->kernel();
@@ -255,6 +263,59 @@ TEST(Kernels, UpdateParametersInOneCall) {
         return absl::ResourceExhaustedError("no memory");
       });
   EXPECT_TRUE(absl::IsResourceExhausted(full.status()));
+}
+
+TEST(Kernels, DoManyTensorsInOneCall) {
+  const std::vector<std::string> runs[] = {
+      {"cast f32[3,5] dtype=bf16", "cast bf16[17000] dtype=f32", "cast i64[] dtype=f32", "cast f32[0] dtype=bf16"},
+      {"constant shape=[3,5] dtype=f32 value=0.0", "constant shape=[17000] dtype=bf16 value=0.5"},
+      {"sum_squares f32[3,5] bf16[17000] f32[1,8] f32[0]"}};
+  for (const std::vector<std::string>& texts : runs) {
+    std::vector<std::unique_ptr<Trial>> joint, single;
+    std::vector<KernelRequest> requests;
+    for (const std::string& text : texts) {
+      joint.push_back(std::make_unique<Trial>(text));
+      single.push_back(std::make_unique<Trial>(text));
+      requests.push_back(joint.back()->request());
+      (*Table().Prepare(single.back()->request()))();
+    }
+    Kept kept;
+    const absl::StatusOr<KernelTable::Joint> first = Table().PrepareFirst(requests, kept.keep());
+    ASSERT_TRUE(first.ok()) << first.status();
+    EXPECT_EQ(first->num_nodes, texts.size()) << texts[0];
+    EXPECT_EQ(kept.kept.size(), 1u);
+    first->kernel();
+    for (size_t i = 0; i < joint.size(); ++i)
+      EXPECT_EQ(joint[i]->result(0).values, single[i]->result(0).values) << texts[i];
+  }
+}
+
+TEST(Kernels, JoinOnlyNodesThatMayRunInAnyOrder) {
+  const auto num_joined = [](std::vector<KernelRequest> requests) {
+    Kept kept;
+    const absl::StatusOr<KernelTable::Joint> first = Table().PrepareFirst(requests, kept.keep());
+    EXPECT_TRUE(first.ok()) << first.status();
+    EXPECT_EQ(kept.kept.size(), first.ok() && first->num_nodes > 1 ? 1u : 0u);
+    return first.ok() ? first->num_nodes : 0;
+  };
+  Trial a("cast f32[100] dtype=bf16"), b("cast f32[100] dtype=bf16"), c("cast f32[100] dtype=bf16");
+  const KernelRequest first = a.request(), second = b.request(), third = c.request();
+  EXPECT_EQ(num_joined({first, second, third}), 3u);
+  KernelRequest reads = second;  // what the first writes
+  reads.in[0] = first.out[0];
+  EXPECT_EQ(num_joined({first, reads, third}), 1u);
+  KernelRequest writes = third;  // into what the first reads: its last element
+  writes.out[0] = {first.in[0].as<char>() + 396, kernels::DType::kBF16, {100}};
+  EXPECT_EQ(num_joined({first, second, writes}), 2u);
+  KernelRequest again = second;
+  again.out[0] = first.out[0];
+  EXPECT_EQ(num_joined({first, again}), 1u);
+  KernelRequest shares = second;  // what both read
+  shares.in[0] = first.in[0];
+  EXPECT_EQ(num_joined({first, shares}), 2u);
+  EXPECT_EQ(num_joined({first}), 1u);
+  Trial sum("sum_squares f32[100]"), other("sum_squares f32[100]");  // A sum of several is one node.
+  EXPECT_EQ(num_joined({sum.request(), other.request()}), 1u);
 }
 
 TEST(Kernels, RefuseAttentionThatIsTooWide) {
@@ -293,6 +354,10 @@ TEST(Kernels, LeaveOutPadding) {
   Trial sum("sum_squares f64[4,5]");
   sum.request().in_ranges[0] = {{4, 7}, {0, 5}};
   sum.Check(1e-12);
+  Trial sum_of_several("sum_squares f64[4,5] f64[3] f64[2,6]");
+  sum_of_several.request().in_ranges[0] = {{4, 7}, {0, 5}};
+  sum_of_several.request().in_ranges[2] = {{0, 2}, {6, 9}};
+  sum_of_several.Check(1e-12);
   Trial loss("cross_entropy f64[4,3,7] i32[4,3]");
   loss.request().in_ranges[0] = {{4, 6}, {0, 3}, {0, 7}};
   loss.request().in_ranges[1] = {{4, 6}, {0, 3}};
@@ -378,7 +443,7 @@ TEST(Kernels, TakeNoMoreMemoryThanTheOpsPromise) {
         "layer_norm_grad T[3000,100] T[3000,100] f32[3000] f32[3000] T[100] affine=weight_bias", {{"T", type}}));
     for (const char* text : {"embedding_grad T[5,700,64] i32[5,700] vocab_size=900", "reduce_sum T[70000] dims=[0]",
                              "reduce_sum T[3000,40] dims=[0]", "reduce_max T[9,5000] dims=[1]",
-                             "sum_squares T[300,700]", "softmax T[300,50]"}) {
+                             "sum_squares T[300,700]", "sum_squares T[300,700] T[9000]", "softmax T[300,50]"}) {
       texts.push_back(absl::StrReplaceAll(text, {{" T[", absl::StrCat(" ", type, "[")}}));
     }
   }

@@ -1,7 +1,11 @@
 #include "worker/rank/cuda/cuda_kernels.h"
 
+#include <algorithm>
+#include <initializer_list>
+#include <limits>
 #include <utility>
 
+#include "graph/ir/status_macros.h"
 #include "kernels/cuda/adamw.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cross_entropy.h"
@@ -24,6 +28,88 @@ namespace device = kernels::cuda;
 #include "worker/rank/bind_kernels.h"
 
 namespace tacc::worker {
+
+namespace {
+
+bool Overlap(const TensorView& a, const TensorView& b) {
+  if (a.bytes() == 0 || b.bytes() == 0) return false;
+  return a.as<char>() < b.as<char>() + b.bytes() && b.as<char>() < a.as<char>() + a.bytes();
+}
+
+// Whether the first writes what the second reads or writes.
+bool WritesInto(const KernelRequest& first, const KernelRequest& second) {
+  for (const TensorView& written : first.out) {
+    for (const std::vector<TensorView>* touched : {&second.in, &second.out}) {
+      if (std::any_of(touched->begin(), touched->end(), [&](const auto& view) { return Overlap(written, view); }))
+        return true;
+    }
+  }
+  return false;
+}
+
+// How many of the first requests may be done in any order. (A planned program may give one node's result the memory of
+// an earlier one's operand.)
+size_t NumIndependent(absl::Span<const KernelRequest> requests) {
+  for (size_t i = 1; i < requests.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (WritesInto(requests[j], requests[i]) || WritesInto(requests[i], requests[j])) return i;
+    }
+  }
+  return requests.size();
+}
+
+// A launch over many tensors.
+struct Launch {
+  device::TensorTable table;
+  std::function<void(const device::TensorTable&)> run;
+};
+
+Launch LaunchAdamW(absl::Span<const KernelRequest> requests) {
+  std::vector<device::AdamWUpdate> updates;
+  for (const KernelRequest& request : requests) {
+    const Binding b{request};
+    updates.push_back({b.in(0), b.in(1), b.in(2), b.in(3), AdamWScalarsOf(b), AdamWParametersOf(b), b.out(0), b.out(1),
+                       b.out(2), b.out_or_absent(3)});
+  }
+  return {device::AdamWTable(updates), device::AdamWMany};
+}
+
+Launch LaunchCasts(absl::Span<const KernelRequest> requests) {
+  std::vector<device::CastPair> casts;
+  for (const KernelRequest& request : requests) casts.push_back({request.in[0], request.out[0]});
+  return {device::CastTable(casts), device::CastMany};
+}
+
+Launch LaunchConstants(absl::Span<const KernelRequest> requests) {
+  std::vector<device::FillOf> fills;
+  for (const KernelRequest& request : requests)
+    fills.push_back({Binding{request}.attr<double>("value"), request.out[0]});
+  return {device::FillTable(fills), device::FillMany};
+}
+
+Launch LaunchSumSquares(absl::Span<const KernelRequest> requests) {
+  const Binding b{requests.front()};
+  return {device::SumSquaresTable(BoundedOperands(b)),
+          [y = b.out(0)](const device::TensorTable& table) { device::SumSquaresMany(table, y); }};
+}
+
+// The ops that a GPU does over many tensors in one launch: those of several nodes, or of one.
+struct ManyTensors {
+  Launch (*launch)(absl::Span<const KernelRequest> requests);
+  size_t max_nodes = std::numeric_limits<size_t>::max();
+};
+
+const std::map<std::string, ManyTensors>& ManyTensorOps() {
+  static const std::map<std::string, ManyTensors> ops = {
+      {"adamw", {LaunchAdamW}},
+      {"cast", {LaunchCasts}},
+      {"constant", {LaunchConstants}},
+      {"sum_squares", {LaunchSumSquares, 1}},
+  };
+  return ops;
+}
+
+}  // namespace
 
 absl::StatusOr<Kernel> CudaKernelTable::Prepare(const KernelRequest& request) const {
   const std::string& op = request.node->op;
@@ -52,23 +138,13 @@ absl::StatusOr<Kernel> CudaKernelTable::Prepare(const KernelRequest& request) co
 
 absl::StatusOr<KernelTable::Joint> CudaKernelTable::PrepareFirst(absl::Span<const KernelRequest> requests,
                                                                  const KeepOnDevice& keep) const {
-  if (requests.front().node->op != "adamw") return KernelTable::PrepareFirst(requests, keep);
-  std::vector<device::AdamWUpdate> updates;
-  for (const KernelRequest& request : requests) {
-    const Binding b{request};
-    updates.push_back({b.in(0), b.in(1), b.in(2), b.in(3), AdamWScalarsOf(b), AdamWParametersOf(b), b.out(0), b.out(1),
-                       b.out(2), b.out_or_absent(3)});
-  }
-  const auto num_nodes = static_cast<size_t>(device::NumIndependent(updates));
-  if (num_nodes == 1) return KernelTable::PrepareFirst(requests, keep);
-  updates.resize(num_nodes);
-  device::AdamWTable table = device::MakeAdamWTable(updates);
-  if (table.num_updates > 0) {
-    absl::StatusOr<const void*> place = keep(std::exchange(table.image, {}));
-    if (!place.ok()) return place.status();
-    table.device = *place;
-  }
-  return Joint{[table = std::move(table)] { device::AdamWMany(table); }, num_nodes};
+  const auto op = ManyTensorOps().find(requests.front().node->op);
+  if (op == ManyTensorOps().end()) return KernelTable::PrepareFirst(requests, keep);
+  const size_t num_nodes = NumIndependent(requests.subspan(0, op->second.max_nodes));
+  auto [table, run] = op->second.launch(requests.first(num_nodes));
+  if (table.num_tensors <= 1) return KernelTable::PrepareFirst(requests, keep);
+  TACC_ASSIGN_OR_RETURN(table.device, keep(std::exchange(table.image, {})));
+  return Joint{[table = std::move(table), run = std::move(run)] { run(table); }, num_nodes};
 }
 
 std::vector<std::string> CudaKernelTable::Ops() { return KernelOps(); }

@@ -27,7 +27,8 @@ class CudaKernelTable : public KernelTable {
   // Errors: Unimplemented for an op without a kernel; InvalidArgument for operands that the op's kernel cannot take
   // (the graph's type inference refuses them before), naming op, got and wanted.
   absl::StatusOr<Kernel> Prepare(const KernelRequest& request) const override;
-  // Independent updates of parameters by AdamW in one launch.
+  // Independent updates of parameters by AdamW, casts and constants in one launch each, the squares of many tensors in
+  // two.
   absl::StatusOr<Joint> PrepareFirst(absl::Span<const KernelRequest> requests, const KeepOnDevice& keep) const override;
 
   // The ops that have a kernel, sorted.
