@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
+#include "graph/passes/combine_squares.h"
 #include "graph/passes/mixed_precision.h"
 #include "graph/passes/order_sequence.h"
 #include "graph/passes/separate_messages.h"
@@ -81,6 +82,10 @@ std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& op
                      }});
   }
   steps.push_back(ForEachGraph("fuse-accumulation", [](Graph& graph) { FuseAccumulation(graph); }));
+  steps.push_back(ForEachProgram("combine-squares", [](Program& program) {
+    for (Graph& graph : program.graphs) CombineSquares(graph, program.mesh);
+    return absl::OkStatus();
+  }));
   steps.push_back(cse);
   steps.push_back(dce);
   steps.push_back(
