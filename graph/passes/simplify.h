@@ -10,7 +10,8 @@ namespace tacc::graph {
 bool EliminateDeadCode(Graph& graph, const OpTable& ops);
 
 // Merges nodes that compute the same from the same operands within one module and one recompute number: later ones use
-// the first's results. Leaves merge over the whole graph; reads only while nothing stores to the state in between.
+// the first's results. Leaves merge over the whole graph; reads only while nothing stores to the state in between, and
+// constants that are stored not at all.
 // Returns whether anything changed.
 bool EliminateCommonSubexpressions(Graph& graph, const OpTable& ops);
 
