@@ -83,8 +83,9 @@ void ScheduleFetches(Graph& graph, const ScheduleOptions& options) {
   }
   const int64_t first_kept = static_cast<int64_t>(options.units.size()) - options.kept_units;
 
-  std::vector<std::vector<Node>> starts(num_runs + 1);  // at the head of a run
-  std::map<ValueId, std::map<int, ValueId>> fetched;    // fetched value -> run -> value to use there
+  // At the head of a run; all casts come before the first gather, so that a device may do them at a time.
+  std::vector<std::vector<Node>> casts(num_runs + 1), starts(num_runs + 1);
+  std::map<ValueId, std::map<int, ValueId>> fetched;  // fetched value -> run -> value to use there
   std::vector<std::vector<std::pair<int, ValueId>>> first_uses(
       num_runs);  // per run: (node index, fetched value), in order of first use
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
@@ -125,7 +126,7 @@ void ScheduleFetches(Graph& graph, const ScheduleOptions& options) {
       }
       ValueId ready = chain.back().results[0];
       const bool ahead = options.prefetch_units > 0 && chain.back().op == "all_gather";
-      std::vector<Node>& place = ahead ? starts[std::max(0, run - options.prefetch_units)] : before[index];
+      const int head = std::max(0, run - options.prefetch_units);
       if (ahead) {
         Node& gather = chain.back();
         gather.attrs["async"] = true;
@@ -140,7 +141,12 @@ void ScheduleFetches(Graph& graph, const ScheduleOptions& options) {
         wait.results = {ready};
         before[index].push_back(std::move(wait));
       }
-      std::move(chain.begin(), chain.end(), std::back_inserter(place));
+      auto rest = chain.begin();
+      if (ahead) {
+        rest = std::find_if(chain.begin(), chain.end(), [](const Node& node) { return node.op != "cast"; });
+        std::move(chain.begin(), rest, std::back_inserter(casts[head]));
+      }
+      std::move(rest, chain.end(), std::back_inserter(ahead ? starts[head] : before[index]));
       fetched[v][run] = ready;
       if (keeps) kept[{v, unit_of[run]}] = ready;
     }
@@ -155,6 +161,7 @@ void ScheduleFetches(Graph& graph, const ScheduleOptions& options) {
     Node& node = graph.nodes[i];
     while (run < runs[i]) {
       ++run;
+      for (Node& cast : casts[run]) nodes.push_back(std::move(cast));
       for (Node& start : starts[run]) nodes.push_back(std::move(start));
     }
     if (hoisted[i] || fetch[i]) continue;

@@ -25,7 +25,7 @@ struct ScheduleOptions {
 // again (recompute=1, 2, ...) when a later run of that unit, the backward, needs it: so no more than the units in
 // flight are held so at once. Units that keep their weights are gathered once a graph.
 // - Gathers start `prefetch_units` runs of units before their first use (async=true) and are waited for there, so that
-// they overlap with compute.
+// they overlap with compute. Those that start together follow all casts of what they gather.
 // - Reductions of gradients are asynchronous as well, unless prefetch_units is 0: they are waited for one run of a unit
 // later. Must come after partition and the simplifications (moving earlier would change what propagation sees), before
 // memory planning.

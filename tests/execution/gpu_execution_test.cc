@@ -2,12 +2,13 @@
 // on a device that is apart from the host and behind it: planned memory, steps in flight, recordings that are replayed.
 // Against the same programs with the CPU's kernels.
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
+#include <map>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "graph/import/families.h"
 #include "graph/ir/status_macros.h"
 #include "graph/planner/planner.h"
@@ -124,29 +125,42 @@ class OneByOne : public KernelTable {
   const CudaKernelTable kernels_;
 };
 
-// The GPU's kernels; counts updates of parameters, and the calls that do them.
+// The GPU's kernels; counts calls and the nodes that they do, by op.
 class Counting : public KernelTable {
  public:
+  struct Counts {
+    int64_t nodes = 0, calls = 0;
+  };
+
   absl::StatusOr<Kernel> Prepare(const KernelRequest& request) const override { return kernels_.Prepare(request); }
   absl::StatusOr<Joint> PrepareFirst(absl::Span<const KernelRequest> requests,
                                      const KeepOnDevice& keep) const override {
     TACC_ASSIGN_OR_RETURN(Joint joint, kernels_.PrepareFirst(requests, keep));
-    if (requests.front().node->op == "adamw") {
-      num_updates += static_cast<int64_t>(joint.num_nodes);
-      ++num_calls;
-    }
+    const absl::MutexLock lock(&mutex_);
+    Counts& counts = counts_[requests.front().node->op];
+    counts.nodes += static_cast<int64_t>(joint.num_nodes);
+    ++counts.calls;
     return joint;
   }
 
-  mutable std::atomic<int64_t> num_updates = 0, num_calls = 0;
+  Counts of(const std::string& op) const {
+    const absl::MutexLock lock(&mutex_);
+    return counts_[op];
+  }
 
  private:
   const CudaKernelTable kernels_;
+  mutable absl::Mutex mutex_;
+  mutable std::map<std::string, Counts> counts_;
 };
 
-TEST_P(GpuExecutionTest, UpdatesAllParametersInOneCall) {
+int64_t NumNodes(const graph::Graph& graph, const std::string& op) {
+  return std::count_if(graph.nodes.begin(), graph.nodes.end(), [&](const graph::Node& node) { return node.op == op; });
+}
+
+TEST_P(GpuExecutionTest, DoesManyTensorsInOneCall) {
   const graph::OpTable ops;
-  const auto stages = Compile(GetParam(), graph::DType::kF32, ops);
+  const auto stages = Compile(GetParam(), graph::DType::kBF16, ops);
   ASSERT_TRUE(stages.ok()) << stages.status();
   constexpr InProcessRanks::Memory kMemory = InProcessRanks::Memory::kSimulatedDevice;
   RandomTraining training = kTraining;
@@ -159,11 +173,28 @@ TEST_P(GpuExecutionTest, UpdatesAllParametersInOneCall) {
   ASSERT_TRUE(run.ok()) << run.status();
   EXPECT_EQ(run->losses, wanted->losses);
   EXPECT_EQ(run->weights, wanted->weights);
-  const std::vector<graph::Node>& nodes = (*stages)[0].FindGraph(graph::kUpdateGraph)->nodes;
-  const int64_t num_ranks = (*stages)[0].mesh.num_ranks();
-  EXPECT_EQ(joint.num_calls.load(), num_ranks);
-  EXPECT_EQ(joint.num_updates.load(),
-            num_ranks * std::count_if(nodes.begin(), nodes.end(), [](const auto& node) { return node.op == "adamw"; }));
+  const graph::Program& program = (*stages)[0];
+  const int64_t num_ranks = program.mesh.num_ranks();
+  std::map<std::string, int64_t> num_nodes;  // of a rank
+  for (const graph::Graph& graph : program.graphs) {
+    for (const graph::Node& node : graph.nodes) ++num_nodes[node.op];
+  }
+  for (const char* op : {"adamw", "cast", "constant", "sum_squares"}) {
+    const Counting::Counts counts = joint.of(op);
+    std::printf("%s: %lld nodes, %lld calls a rank\n", op, static_cast<long long>(counts.nodes / num_ranks),
+                static_cast<long long>(counts.calls / num_ranks));
+    EXPECT_EQ(counts.nodes, num_ranks * num_nodes[op]) << op;
+  }
+  EXPECT_EQ(joint.of("adamw").calls, num_ranks);
+  // One for each way in which parameters are split.
+  EXPECT_LE(joint.of("sum_squares").calls, num_ranks * 3);
+  if (const graph::Graph* begin = program.FindGraph("begin"); begin != nullptr) {
+    EXPECT_EQ(joint.of("constant").calls, joint.of("constant").nodes - num_ranks * (NumNodes(*begin, "constant") - 1));
+  }
+  // Casts of what is gathered come in a row.
+  if (GetParam().fsdp > 1) {
+    EXPECT_LT(joint.of("cast").calls, joint.of("cast").nodes / 2);
+  }
 }
 
 // What is rounded to bf16 differs by kernel; it may not cost more than it costs the CPU's: measured here.
