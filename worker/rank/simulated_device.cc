@@ -11,30 +11,6 @@
 
 namespace tacc::worker {
 
-// Kernels that are queued instead of run.
-class SimulatedDevice::Kernels : public KernelTable {
- public:
-  Kernels(SimulatedDevice* device, const KernelTable* kernels) : device_(*device), kernels_(*kernels) {}
-
-  absl::StatusOr<Kernel> Prepare(const KernelRequest& request) const override {
-    TACC_ASSIGN_OR_RETURN(Kernel kernel, kernels_.Prepare(request));
-    return Queued(std::move(kernel));
-  }
-  absl::StatusOr<Joint> PrepareFirst(absl::Span<const KernelRequest> requests,
-                                     const KeepOnDevice& keep) const override {
-    TACC_ASSIGN_OR_RETURN(Joint joint, kernels_.PrepareFirst(requests, keep));
-    return Joint{Queued(std::move(joint.kernel)), joint.num_nodes};
-  }
-
- private:
-  Kernel Queued(Kernel kernel) const {
-    return [device = &device_, kernel = std::move(kernel)] { device->Queue(kernel); };
-  }
-
-  SimulatedDevice& device_;
-  const KernelTable& kernels_;
-};
-
 class SimulatedDevice::QueueMark : public Mark {
  public:
   // `place`: where it is set.
@@ -74,11 +50,8 @@ class SimulatedDevice::Work : public Recording {
   const std::vector<std::function<void()>> work_;
 };
 
-SimulatedDevice::SimulatedDevice(const KernelTable* kernels) : kernels_(std::make_unique<Kernels>(this, kernels)) {}
-
-SimulatedDevice::~SimulatedDevice() = default;
-
-const KernelTable& SimulatedDevice::kernels() const { return *kernels_; }
+SimulatedDevice::SimulatedDevice(const KernelTable* kernels)
+    : kernels_(kernels, [this](Kernel kernel) { Queue(std::move(kernel)); }) {}
 
 absl::StatusOr<std::unique_ptr<Arena>> SimulatedDevice::Allocate(int64_t arena_bytes, int64_t workspace_bytes) {
   const int64_t total = Arena::TotalBytes(arena_bytes, workspace_bytes);

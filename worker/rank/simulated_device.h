@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "worker/rank/device.h"
+#include "worker/rank/queued_kernels.h"
 
 namespace tacc::worker {
 
@@ -22,10 +23,9 @@ class SimulatedDevice : public Device {
 
   // `kernels`: of a CPU; must outlive the object.
   explicit SimulatedDevice(const KernelTable* kernels);
-  ~SimulatedDevice() override;
 
   bool is_asynchronous() const override { return true; }
-  const KernelTable& kernels() const override;
+  const KernelTable& kernels() const override { return kernels_; }
   absl::StatusOr<std::unique_ptr<Arena>> CreateArena(int64_t arena_bytes, int64_t workspace_bytes) override;
   absl::StatusOr<std::unique_ptr<Arena>> AllocateDevice(int64_t num_bytes) override;
   absl::StatusOr<std::unique_ptr<Arena>> AllocateHost(int64_t num_bytes) override;
@@ -44,7 +44,6 @@ class SimulatedDevice : public Device {
   int64_t num_replays() const { return num_replays_; }
 
  private:
-  class Kernels;
   class QueueMark;
   class Work;
   struct Memory {
@@ -58,7 +57,7 @@ class SimulatedDevice : public Device {
   void DoUpTo(int64_t count);
   void Protect(int protection);
 
-  std::unique_ptr<Kernels> kernels_;
+  const QueuedKernels kernels_;
   std::vector<Memory> memories_;
   std::deque<std::function<void()>> queue_;
   int64_t num_queued_ = 0, num_done_ = 0;

@@ -6,29 +6,6 @@
 
 namespace tacc::worker {
 
-class SimulatedGpu::Kernels : public KernelTable {
- public:
-  Kernels(SimulatedCommunication* queue, const KernelTable* kernels) : queue_(*queue), kernels_(*kernels) {}
-
-  absl::StatusOr<Kernel> Prepare(const KernelRequest& request) const override {
-    TACC_ASSIGN_OR_RETURN(Kernel kernel, kernels_.Prepare(request));
-    return Queued(std::move(kernel));
-  }
-  absl::StatusOr<Joint> PrepareFirst(absl::Span<const KernelRequest> requests,
-                                     const KeepOnDevice& keep) const override {
-    TACC_ASSIGN_OR_RETURN(Joint joint, kernels_.PrepareFirst(requests, keep));
-    return Joint{Queued(std::move(joint.kernel)), joint.num_nodes};
-  }
-
- private:
-  Kernel Queued(Kernel kernel) const {
-    return [queue = &queue_, kernel = std::move(kernel)] { queue->Compute(kernel); };
-  }
-
-  SimulatedCommunication& queue_;
-  const KernelTable& kernels_;
-};
-
 class SimulatedGpu::Work : public Recording {
  public:
   Work(SimulatedGpu* device, std::function<void()> queue) : device_(*device), queue_(std::move(queue)) {}
@@ -44,11 +21,8 @@ class SimulatedGpu::Work : public Recording {
 };
 
 SimulatedGpu::SimulatedGpu(const KernelTable* kernels, SimulatedCommunication* communication)
-    : queue_(*communication), kernels_(std::make_unique<Kernels>(communication, kernels)) {}
-
-SimulatedGpu::~SimulatedGpu() = default;
-
-const KernelTable& SimulatedGpu::kernels() const { return *kernels_; }
+    : queue_(*communication),
+      kernels_(kernels, [communication](Kernel kernel) { communication->Compute(std::move(kernel)); }) {}
 
 absl::StatusOr<std::unique_ptr<Arena>> SimulatedGpu::CreateArena(int64_t arena_bytes, int64_t workspace_bytes) {
   return Arena::Create(arena_bytes, workspace_bytes);

@@ -8,6 +8,7 @@
 
 #include "worker/rank/cuda/simulated_communication.h"
 #include "worker/rank/device.h"
+#include "worker/rank/queued_kernels.h"
 
 namespace tacc::worker {
 
@@ -18,10 +19,9 @@ class SimulatedGpu : public Device {
  public:
   // Both must outlive the object; `kernels` are a CPU's.
   SimulatedGpu(const KernelTable* kernels, SimulatedCommunication* communication);
-  ~SimulatedGpu() override;
 
   bool is_asynchronous() const override { return true; }
-  const KernelTable& kernels() const override;
+  const KernelTable& kernels() const override { return kernels_; }
   absl::StatusOr<std::unique_ptr<Arena>> CreateArena(int64_t arena_bytes, int64_t workspace_bytes) override;
   absl::StatusOr<std::unique_ptr<Arena>> AllocateDevice(int64_t num_bytes) override;
   absl::StatusOr<std::unique_ptr<Arena>> AllocateHost(int64_t num_bytes) override;
@@ -40,11 +40,10 @@ class SimulatedGpu : public Device {
   int64_t num_replays() const { return num_replays_; }
 
  private:
-  class Kernels;
   class Work;
 
   SimulatedCommunication& queue_;
-  std::unique_ptr<Kernels> kernels_;
+  const QueuedKernels kernels_;
   int64_t num_replays_ = 0;
 };
 
