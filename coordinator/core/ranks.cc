@@ -16,11 +16,16 @@ namespace {
 constexpr int kExitBadInput = 2;
 constexpr int kExitNonfinite = 3;
 constexpr size_t kMaxEventText = 2000;
+// Of ranks whose process could not be started.
+constexpr char kStartCode[] = "start";
 
 std::string Shorten(const std::string& text) {
   const std::string valid = ValidUtf8(text, kMaxEventText);
   return text.size() <= kMaxEventText ? valid : absl::StrCat(valid, "...");
 }
+
+// Up to here the rank's own fault.
+constexpr int kOwnFault = 1;
 
 // How much a rank's end says about the cause: the lower, the more. Ranks that wait for one that died fail in a
 // collective.
@@ -29,7 +34,7 @@ int Order(const v1::RankEnded& ended) {
     case v1::RANK_END_FAILED:
       if (ended.has_exit_code() && (ended.exit_code() == kExitBadInput || ended.exit_code() == kExitNonfinite))
         return 0;
-      return ended.code() == "collective" ? 3 : 1;
+      return ended.code() == "collective" ? 3 : kOwnFault;
     case v1::RANK_END_LOST:
       return 2;
     case v1::RANK_END_KILLED:
@@ -49,7 +54,7 @@ std::string Describe(const v1::RankEnded& ended, const std::string& worker) {
   } else if (ended.has_exit_code()) {
     absl::StrAppend(&text, "exit ", ended.exit_code());
   } else {
-    absl::StrAppend(&text, "did not start");
+    absl::StrAppend(&text, ended.code() == kStartCode ? "did not start" : "failed");
   }
   if (!ended.message().empty()) absl::StrAppend(&text, ": ", ended.message());
   return text;
@@ -244,18 +249,20 @@ void Core::OnExited(JobState* job, int index, const v1::RankExited& exited) {
   ended->set_attempt(job->attempt->number);
   ended->set_rank(index);
   if (exited.has_exit_code()) ended->set_exit_code(exited.exit_code());
-  ended->set_signal(exited.signal());
+  // One that had said why it fails had failed before it was killed: its process may take long to end.
+  const bool was_killed = exited.killed() && rank.last_word != "failed";
+  if (was_killed || !exited.killed()) ended->set_signal(exited.signal());
   ended->set_step(job->attempt->step);
   ended->set_code(rank.failed_code);
   ended->set_message(rank.failed_message);
   for (const std::string& line : exited.last_log_lines()) {
     if (ended->last_log_lines_size() < 20) ended->add_last_log_lines(Shorten(line));
   }
-  if (exited.killed()) {
+  if (was_killed) {
     ended->set_end(v1::RANK_END_KILLED);
   } else if (!exited.start_error().empty()) {
     ended->set_end(v1::RANK_END_FAILED);
-    ended->set_code("start");
+    ended->set_code(kStartCode);
     ended->set_message(Shorten(exited.start_error()));
   } else if (exited.has_exit_code() && exited.exit_code() == 0 && rank.last_word == "finished") {
     ended->set_end(v1::RANK_END_FINISHED);
@@ -310,7 +317,8 @@ void Core::EndAttempt(JobState* job) {
   const bool failed = end.end() == v1::RANK_END_FAILED;
   const bool lost = end.end() == v1::RANK_END_LOST;
   std::string cause;
-  if (!attempt.condemned.empty()) {
+  // What a rank says of itself says more than that all stood still.
+  if (!attempt.condemned.empty() && !(failed && Order(end) <= kOwnFault)) {
     cause = attempt.condemned;
   } else if (!all_finished) {
     cause = Order(end) < 5 ? Describe(end, culprit->worker) : absl::StrCat("stopped at step ", attempt.step);

@@ -172,8 +172,7 @@ void Executor::Binder::CutIntoParts(BoundGraph& bound) const {
   for (const graph::GraphPart& part : graph::CutForCapture(*bound.graph, program_.mesh, place)) {
     const bool is_recorded = part.not_captured.empty();
     for (const size_t begin = i; i < instructions.size() && instructions[i].node < part.end; ++i) {
-      const bool waits = !is_recorded && (instructions[i].kind == Instruction::Kind::kFinish ||
-                                          (place == graph::TalkPlace::kHost && instructions[i].is_collective()));
+      const bool waits = !is_recorded && instructions[i].waits(place);
       if (i == begin || waits != parts.back().waits) parts.push_back({i, i, is_recorded, waits, nullptr});
       parts.back().end = i + 1;
     }

@@ -33,6 +33,10 @@ struct Executor::Instruction {
   std::shared_ptr<CollectiveQueue::Ticket> ticket;
   std::shared_ptr<UnderWay> message;  // kPost, kFinish
   bool is_collective() const { return kind != Kind::kKernel && kind != Kind::kInput && kind != Kind::kOutput; }
+  // Whether it takes as long as the host or messages of other ranks do.
+  bool waits(graph::TalkPlace place) const {
+    return kind == Kind::kFinish || (place == graph::TalkPlace::kHost && is_collective());
+  }
   StepTimes::Role role() const {
     switch (kind) {
       case Kind::kCollective:

@@ -60,6 +60,12 @@ struct CollectiveTime {
   int64_t sent_bytes = 0;  // Payload, by this rank.
 };
 
+// Of what was queued on a device.
+struct CollectiveProgress {
+  uint64_t num_moves = 0;     // Collectives and messages that have begun, and that have ended.
+  bool is_under_way = false;  // A collective, no message, has begun and not ended.
+};
+
 // Where an executor starts the collectives of its program.
 class CollectiveQueue {
  public:
@@ -86,6 +92,8 @@ class CollectiveQueue {
   virtual absl::Status Run(const CollectiveCall& call) = 0;
   // Where Start and Wait only queue: the first error of what has been queued since.
   virtual absl::Status Check() { return absl::OkStatus(); }
+  // The same: how far the device is with it. On any thread.
+  virtual CollectiveProgress Progress() const { return {}; }
   // For traces: times what is started from now on, until TakeTimes; nothing is recorded meanwhile.
   virtual absl::Status StartTiming() = 0;
   // When all of that has been waited for, by the host too: an entry for each Start and Run since, in their order.

@@ -46,6 +46,8 @@ class Device {
   // Queued: between dense host memory and a region of the device.
   virtual void Upload(const void* host, const Region& to) = 0;
   virtual void Download(const Region& from, void* host) = 0;
+  // Queued: *word = value, in memory of AllocateHost that any thread may read meanwhile, as an atomic.
+  virtual void Publish(uint32_t value, uint32_t* word) = 0;
   // As Upload, but may be done before what was queued earlier; what is queued later comes after it.
   virtual void UploadAhead(const void* host, const Region& to) = 0;
 

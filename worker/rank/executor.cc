@@ -101,46 +101,55 @@ absl::Status Executor::RunCollective(const Instruction& instruction, uint32_t ca
   }
 }
 
-absl::Status Executor::RunInstructions(const BoundGraph& graph, size_t begin, size_t end, uint32_t call_index) {
-  const bool is_asynchronous = options_.device->is_asynchronous();
-  for (size_t i = begin; i < end; ++i) {
-    const Instruction& instruction = graph.instructions[i];
-    ShowPlace(call_index, instruction, Activity::kInNode);
-    if (timer_ != nullptr)
-      TACC_RETURN_IF_ERROR(timer_->Begin(static_cast<int>(call_index), instruction.node, instruction.role()));
-    switch (instruction.kind) {
-      case Instruction::Kind::kKernel:
-        // The one border where what LibTorch throws becomes a status.
-        try {
-          instruction.kernel();
-        } catch (const std::exception& error) {
-          return Annotate(graph, instruction, options_.device->StatusOf(error));
-        }
-        break;
-      case Instruction::Kind::kInput: {
-        // Read by the device, not written.
-        char* from = static_cast<char*>(const_cast<void*>(input_places_[instruction.input]));
-        options_.device->Copy(Flat(from, instruction.view.bytes()),
-                              Flat(instruction.view.data, instruction.view.bytes()));
-        break;
+absl::Status Executor::RunInstruction(const BoundGraph& graph, const Instruction& instruction, uint32_t call_index) {
+  ShowPlace(call_index, instruction, Activity::kInNode);
+  if (timer_ != nullptr)
+    TACC_RETURN_IF_ERROR(timer_->Begin(static_cast<int>(call_index), instruction.node, instruction.role()));
+  switch (instruction.kind) {
+    case Instruction::Kind::kKernel:
+      // The one border where what LibTorch throws becomes a status.
+      try {
+        instruction.kernel();
+      } catch (const std::exception& error) {
+        return Annotate(graph, instruction, options_.device->StatusOf(error));
       }
-      case Instruction::Kind::kOutput:
-        instruction.output->has_run = true;
-        if (is_asynchronous) {
-          options_.device->Copy(
-              Flat(instruction.view.data, instruction.view.bytes()),
-              Flat(device_outputs_ + kOutputBytes * instruction.output->index, instruction.view.bytes()));
-        } else {
-          instruction.output->value = ReadScalar(instruction.view.data, instruction.view.dtype);
-        }
-        break;
-      default:
-        if (absl::Status status = RunCollective(instruction, call_index); !status.ok())
-          return Annotate(graph, instruction, status);
+      break;
+    case Instruction::Kind::kInput: {
+      // Read by the device, not written.
+      char* from = static_cast<char*>(const_cast<void*>(input_places_[instruction.input]));
+      options_.device->Copy(Flat(from, instruction.view.bytes()),
+                            Flat(instruction.view.data, instruction.view.bytes()));
+      break;
     }
-    if (timer_ != nullptr) TACC_RETURN_IF_ERROR(timer_->End());
+    case Instruction::Kind::kOutput:
+      instruction.output->has_run = true;
+      if (options_.device->is_asynchronous()) {
+        options_.device->Copy(
+            Flat(instruction.view.data, instruction.view.bytes()),
+            Flat(device_outputs_ + kOutputBytes * instruction.output->index, instruction.view.bytes()));
+      } else {
+        instruction.output->value = ReadScalar(instruction.view.data, instruction.view.dtype);
+      }
+      break;
+    default:
+      if (absl::Status status = RunCollective(instruction, call_index); !status.ok())
+        return Annotate(graph, instruction, status);
+  }
+  return timer_ == nullptr ? absl::OkStatus() : timer_->End();
+}
+
+absl::Status Executor::RunInstructions(const BoundGraph& graph, size_t begin, size_t end, uint32_t call_index) {
+  for (size_t i = begin; i < end; ++i) {
+    TACC_RETURN_IF_ERROR(RunInstruction(graph, graph.instructions[i], call_index));
+    ShowQueued(graph, i, i + 1, call_index);
   }
   return absl::OkStatus();
+}
+
+void Executor::ShowQueued(const BoundGraph& graph, size_t begin, size_t end, uint32_t call_index) const {
+  if (options_.watch == nullptr) return;
+  const Instruction &first = graph.instructions[begin], &last = graph.instructions[end - 1];
+  options_.watch->Queued({call_index, graph.graph, first.node, last.node, first.waits(talk_place())});
 }
 
 absl::Status Executor::RunPart(BoundGraph& graph, Part& part, uint32_t call_index, Lane* lane) {
@@ -149,14 +158,19 @@ absl::Status Executor::RunPart(BoundGraph& graph, Part& part, uint32_t call_inde
     return RunInstructions(graph, part.begin, part.end, call_index);
   const Instruction& first = graph.instructions[part.begin];
   if (part.recording == nullptr) {
-    absl::StatusOr<std::unique_ptr<Device::Recording>> recording =
-        options_.device->Record([&] { return RunInstructions(graph, part.begin, part.end, call_index); });
+    absl::StatusOr<std::unique_ptr<Device::Recording>> recording = options_.device->Record([&] {
+      absl::Status status;
+      for (size_t i = part.begin; i < part.end && status.ok(); ++i)
+        status = RunInstruction(graph, graph.instructions[i], call_index);
+      return status;
+    });
     if (!recording.ok()) return Annotate(graph, first, recording.status());
     part.recording = *std::move(recording);
   }
   ShowPlace(call_index, first, Activity::kInNode);
   if (absl::Status status = part.recording->Replay(); !status.ok()) return Annotate(graph, first, status);
   ++lane->num_replays;
+  ShowQueued(graph, part.begin, part.end, call_index);
   return absl::OkStatus();
 }
 

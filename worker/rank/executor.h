@@ -20,6 +20,7 @@
 #include "worker/rank/bind_collective.h"
 #include "worker/rank/collectives.h"
 #include "worker/rank/device.h"
+#include "worker/rank/device_watch.h"
 #include "worker/rank/kernel_table.h"
 #include "worker/rank/marks.h"
 #include "worker/rank/status_block.h"
@@ -39,6 +40,7 @@ struct ExecutorOptions {
   // The device's, of a planned program: every value lies at its offset. Null: states and values get memory of their
   // own, reads and stores copy; for programs that are not planned yet, on a CPU.
   Arena* arena = nullptr;
+  DeviceWatch* watch = nullptr;      // Of an asynchronous device; may be null.
   StatusBlock* status = nullptr;     // May be null.
   Failpoints* failpoints = nullptr;  // May be null.
 };
@@ -148,6 +150,9 @@ class Executor {
   absl::Status RunPart(BoundGraph& graph, Part& part, uint32_t call_index, Lane* lane);
   absl::StatusOr<double> BusySeconds(const Lane& lane) const;
   absl::Status RunInstructions(const BoundGraph& graph, size_t begin, size_t end, uint32_t call_index);
+  absl::Status RunInstruction(const BoundGraph& graph, const Instruction& instruction, uint32_t call_index);
+  // Tells the watch of the instructions that were queued last.
+  void ShowQueued(const BoundGraph& graph, size_t begin, size_t end, uint32_t call_index) const;
   absl::Status RunCollective(const Instruction& instruction, uint32_t call_index);
   // In the status block, where the host walks from instruction to instruction; a device that collectives are queued on
   // shows by itself where it is.

@@ -1,6 +1,8 @@
 #ifndef TACC_WORKER_RANK_HOST_DEVICE_H_
 #define TACC_WORKER_RANK_HOST_DEVICE_H_
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -27,6 +29,7 @@ class HostDevice : public Device {
   void Clear(const Region& region) override { ClearRegion(region); }
   void Upload(const void* host, const Region& to) override;
   void Download(const Region& from, void* host) override;
+  void Publish(uint32_t value, uint32_t* word) override { std::atomic_ref<uint32_t>(*word).store(value); }
   void UploadAhead(const void* host, const Region& to) override { Upload(host, to); }
   absl::Status Synchronize() override { return absl::OkStatus(); }
   std::optional<int64_t> MemoryUsedBytes() override { return std::nullopt; }

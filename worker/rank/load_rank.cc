@@ -106,10 +106,24 @@ int64_t SpareBytes(const RankParts& parts) {
   return parts.start.memory_bytes - planned - ResidentBytes();
 }
 
+// Before the time-out of the collectives, by which other ranks would only say that this one did not answer.
+constexpr double kPatienceOfTimeout = 0.75;
+
+absl::Status WatchDevice(RankParts& parts, const CollectiveQueue* collectives) {
+  if (!parts.device->is_asynchronous()) return absl::OkStatus();
+  DeviceWatch::Options watch;
+  watch.patience = kPatienceOfTimeout * Timeout(parts.start);
+  watch.collectives = [collectives] { return collectives->Progress(); };
+  watch.on_stop = parts.end_process;
+  TACC_ASSIGN_OR_RETURN(parts.watch, DeviceWatch::Create(parts.device, std::move(watch)));
+  return absl::OkStatus();
+}
+
 // The parts that work on the program's memory. `collectives`: the program's.
 absl::Status BindProgram(RankParts& parts, CollectiveQueue* collectives) {
   const RunOptions& options = parts.options;
   TACC_RETURN_IF_ERROR(CreateArena(parts));
+  TACC_RETURN_IF_ERROR(WatchDevice(parts, collectives));
   ExecutorOptions executor;
   executor.program = &parts.program;
   executor.rank = parts.start.rank;
@@ -117,6 +131,7 @@ absl::Status BindProgram(RankParts& parts, CollectiveQueue* collectives) {
   executor.aliases = options.aliases;
   executor.collectives = collectives;
   executor.arena = parts.arena.get();
+  executor.watch = parts.watch.get();
   executor.status = parts.status_block.get();
   executor.failpoints = options.failpoints;
   TACC_ASSIGN_OR_RETURN(parts.executor, Executor::Create(executor));

@@ -1,6 +1,7 @@
 #ifndef TACC_WORKER_RANK_RANK_PARTS_H_
 #define TACC_WORKER_RANK_RANK_PARTS_H_
 
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "worker/rank/commands.h"
 #include "worker/rank/device.h"
 #include "worker/rank/device_metrics.h"
+#include "worker/rank/device_watch.h"
 #include "worker/rank/events.h"
 #include "worker/rank/executor.h"
 #include "worker/rank/gloo_transport.h"
@@ -32,11 +34,12 @@ namespace tacc::worker {
 struct RankParts {
   // All must outlive the object.
   RankParts(const RunOptions* run_options, StartFile start_file, EventWriter* event_writer,
-            CommandReader* command_reader)
+            CommandReader* command_reader, std::function<void(const absl::Status&)> end_process_by)
       : options(*run_options),
         start(std::move(start_file)),
         events(*event_writer),
         commands(*command_reader),
+        end_process(std::move(end_process_by)),
         collectives(start.rank, start.world) {}
 
   // In the status block, if there is one.
@@ -56,6 +59,8 @@ struct RankParts {
   const StartFile start;
   EventWriter& events;
   CommandReader& commands;
+  // On any thread: reports an error of the device and ends the process, whatever else it waits for.
+  const std::function<void(const absl::Status&)> end_process;
   std::unique_ptr<StatusBlock> status_block;  // Null: nobody looks.
   graph::Program program;
   std::unique_ptr<RendezvousServer> server;  // On rank 0 of several.
@@ -65,6 +70,7 @@ struct RankParts {
   Collectives collectives;               // Of values of the host, on CPUs all.
   std::unique_ptr<Arena> arena;          // Null: the program is not planned.
   RankTalk talk;                         // Of ranks on asynchronous devices.
+  std::unique_ptr<DeviceWatch> watch;    // Of an asynchronous device.
   std::unique_ptr<Executor> executor;
   std::vector<AttentionChoice> attention;  // Of the shapes of all ranks; empty on CPUs.
   std::unique_ptr<StepMeasurement> measurement;

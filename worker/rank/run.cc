@@ -93,7 +93,11 @@ int RunRank(const RunOptions& options) {
   }
   // Outlives the run by design: its thread may be in read() until the process ends.
   CommandReader commands(options.command_fd, &events, [] { _exit(kExitError); });
-  auto parts = std::make_unique<RankParts>(&options, *std::move(start), &events, &commands);
+  const auto end_process = [&events, device = start->device](const absl::Status& error) {
+    events.Failed("device", absl::StrCat(device, ": ", error.message()));
+    _exit(kExitError);
+  };
+  auto parts = std::make_unique<RankParts>(&options, *std::move(start), &events, &commands, end_process);
   const int code = Run(*parts);
   if (code == kExitOk) return code;
   if (parts->checkpointer != nullptr) parts->checkpointer->JoinThread();

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -101,6 +102,10 @@ void SimulatedDevice::Upload(const void* host, const Region& to) {
 void SimulatedDevice::Download(const Region& from, void* host) {
   std::memset(host, 0xab, from.bytes());
   Queue([from, host] { PackRegion(from, 0, from.bytes(), static_cast<char*>(host)); });
+}
+
+void SimulatedDevice::Publish(uint32_t value, uint32_t* word) {
+  Queue([value, word] { std::atomic_ref<uint32_t>(*word).store(value); });
 }
 
 void SimulatedDevice::UploadAhead(const void* host, const Region& to) {

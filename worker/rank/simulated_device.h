@@ -33,6 +33,7 @@ class SimulatedDevice : public Device {
   void Clear(const Region& region) override;
   void Upload(const void* host, const Region& to) override;
   void Download(const Region& from, void* host) override;
+  void Publish(uint32_t value, uint32_t* word) override;
   void UploadAhead(const void* host, const Region& to) override;
   absl::Status Synchronize() override;
   std::optional<int64_t> MemoryUsedBytes() override;

@@ -40,6 +40,7 @@ absl::Status TrainLoop::Launch(const LaunchedStep& step) {
     TACC_RETURN_IF_ERROR(FinishSteps(0));
     measurement.BeginTrace();
   }
+  if (parts_.watch != nullptr) parts_.watch->EnterStep(num_launched_ + 1);
   TACC_RETURN_IF_ERROR(parts_.executor->Launch(parts_.train_batches->inputs()));
   launched_.push_back(step);
   ++num_launched_;

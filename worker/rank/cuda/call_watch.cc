@@ -31,6 +31,8 @@ const char* Name(Kind kind) {
   return "";
 }
 
+bool IsMessage(Kind kind) { return kind == Kind::kSend || kind == Kind::kReceive; }
+
 // What holds up a rank first of all: a collective, then what it has not got, then what the other has not taken.
 int Urgency(Kind kind) { return kind == Kind::kSend ? 0 : kind == Kind::kReceive ? 1 : 2; }
 
@@ -44,7 +46,10 @@ std::string RanksText(const std::vector<int>& ranks) {
 
 CallWatch::CallWatch(int rank, absl::Duration timeout) : rank_(rank), timeout_(timeout) {}
 
-void CallWatch::AddQueue(kernels::cuda::Progress* progress) { queues_.push_back({progress}); }
+void CallWatch::AddQueue(kernels::cuda::Progress* progress) {
+  absl::MutexLock lock(&mutex_);
+  queues_.push_back({progress});
+}
 
 void CallWatch::Show(StatusBlock* status, uint32_t* place) {
   status_ = status;
@@ -52,9 +57,8 @@ void CallWatch::Show(StatusBlock* status, uint32_t* place) {
 }
 
 uint32_t CallWatch::NumberOf(const CollectiveCall& call, uint32_t program_call) {
-  const bool is_message = call.kind == Kind::kSend || call.kind == Kind::kReceive;
   absl::MutexLock lock(&mutex_);
-  const auto [it, is_new] = numbers_.emplace(std::pair(&call, is_message ? program_call : 0), calls_.size());
+  const auto [it, is_new] = numbers_.emplace(std::pair(&call, IsMessage(call.kind) ? program_call : 0), calls_.size());
   if (!is_new) return it->second;
   std::vector<int> others;
   for (int rank : call.members) {
@@ -77,6 +81,18 @@ void CallWatch::Stop() {
     stop_ = true;
   }
   if (thread_.joinable()) thread_.join();
+}
+
+CollectiveProgress CallWatch::Progress() const {
+  absl::MutexLock lock(&mutex_);
+  CollectiveProgress sum;
+  for (const Queue& queue : queues_) {
+    const uint32_t ended = Read(queue.progress->num_ended), begun = Read(queue.progress->num_begun);
+    sum.num_moves += uint64_t{begun} + ended;
+    const uint32_t number = Read(queue.progress->current);
+    if (begun != ended && number < calls_.size() && !IsMessage(calls_[number].kind)) sum.is_under_way = true;
+  }
+  return sum;
 }
 
 absl::Status CallWatch::Check() const {
@@ -134,8 +150,7 @@ void CallWatch::ShowPlace(const Queue& moved) {
   const Activity activity = shown == nullptr ? Activity::kInNode : Activity::kInCollective;
   if (shown == nullptr) shown = CurrentCall(moved);
   if (shown == nullptr) return;
-  const bool is_message = Urgency(shown->kind) < Urgency(Kind::kExchange);
-  status_->SetNode(is_message ? shown->program_call : Read(*place_), shown->node, activity);
+  status_->SetNode(IsMessage(shown->kind) ? shown->program_call : Read(*place_), shown->node, activity);
 }
 
 }  // namespace tacc::worker

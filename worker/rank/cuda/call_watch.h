@@ -49,6 +49,8 @@ class CallWatch {
   // Ends the thread; waits for `abort`.
   void Stop();
 
+  // How far the queues are. On any thread.
+  CollectiveProgress Progress() const;
   // The first error: Unavailable names the ranks of the call that was not answered in time.
   absl::Status Check() const;
 
@@ -77,8 +79,8 @@ class CallWatch {
   const absl::Duration timeout_;
   StatusBlock* status_ = nullptr;
   uint32_t* place_ = nullptr;
-  std::vector<Queue> queues_;  // Of Look, once started.
   mutable absl::Mutex mutex_;
+  std::vector<Queue> queues_ ABSL_GUARDED_BY(mutex_);
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status error_ ABSL_GUARDED_BY(mutex_);
   std::map<std::pair<const CollectiveCall*, uint32_t>, uint32_t> numbers_ ABSL_GUARDED_BY(mutex_);

@@ -111,6 +111,24 @@ TEST_F(CallWatchTest, NamesWhatWasNotAnsweredInTimeAndAbortsOnce) {
   EXPECT_EQ(num_aborts, 1);
 }
 
+TEST_F(CallWatchTest, TellsHowFarTheQueuesAre) {
+  CallWatch watch(1, absl::Seconds(60));
+  EXPECT_EQ(watch.Progress().num_moves, 0u);
+  watch.AddQueue(&collectives_);
+  watch.AddQueue(&messages_);
+  Set(messages_.current, watch.NumberOf(receive_, 0));
+  Set(messages_.num_begun, 1);
+  EXPECT_EQ(watch.Progress().num_moves, 1u);
+  EXPECT_FALSE(watch.Progress().is_under_way);  // A message.
+  Set(collectives_.current, watch.NumberOf(gather_, 0));
+  Set(collectives_.num_begun, 1);
+  EXPECT_EQ(watch.Progress().num_moves, 2u);
+  EXPECT_TRUE(watch.Progress().is_under_way);
+  Set(collectives_.num_ended, 1);
+  EXPECT_EQ(watch.Progress().num_moves, 3u);
+  EXPECT_FALSE(watch.Progress().is_under_way);
+}
+
 // What the talk itself reports aborts it as well; nothing is published before there is a call.
 TEST_F(CallWatchTest, TakesOtherErrors) {
   CallWatch watch(0, absl::Seconds(60));

@@ -198,6 +198,7 @@ struct Gpus {
   Slow slow = Slow::kCommunication;
   absl::Duration timeout = kTimeout;        // Of messages of the transport.
   absl::Duration watch_timeout = kTimeout;  // Of calls on the device.
+  absl::Duration patience = kTimeout;       // With the device.
   std::vector<StatusBlock*> status = {nullptr, nullptr};
 };
 
@@ -222,7 +223,12 @@ void RunOnGpus(const Programs& programs, const Gpus& gpus, const std::function<v
       };
       auto talk = ChooseCollectives({&host, gpus.watch_timeout, gpus.status[rank]}, gpu);
       ASSERT_TRUE(talk.ok()) << talk.status();
-      auto executor = Executor::Create(OptionsOf(programs[rank], rank, &device, talk->queue.get()));
+      auto watch = DeviceWatch::Create(&device, {gpus.patience, [&talk] { return (*talk->queue).Progress(); },
+                                                 [](const absl::Status& error) { ADD_FAILURE() << error; }});
+      ASSERT_TRUE(watch.ok()) << watch.status();
+      ExecutorOptions options = OptionsOf(programs[rank], rank, &device, talk->queue.get());
+      options.watch = watch->get();
+      auto executor = Executor::Create(options);
       ASSERT_TRUE(executor.ok()) << executor.status();
       ASSERT_EQ(talk->queue->Open(), absl::OkStatus());
       ASSERT_EQ((*executor)->WarmUp(), absl::OkStatus());
@@ -388,12 +394,13 @@ TEST(ChooseCollectives, AnErrorOfOneRankIsEverybodys) {
 }
 
 // Rank 1 does not come to the third step, which is replayed: rank 0's wait ends, with the ranks that it waited for; its
-// status block shows where; the talk has been aborted, and nothing more can be started.
+// status block shows where; the talk has been aborted, and nothing more can be started. That is not its device's fault.
 TEST(ChooseCollectives, ARankThatDoesNotComeIsNamedAndTheWaitEnds) {
   auto block = StatusBlock::Create(absl::StrCat("/tacc-choose-collectives-", getpid()), 1);
   ASSERT_TRUE(block.ok()) << block.status();
   Gpus gpus;
   gpus.watch_timeout = absl::Seconds(2);
+  gpus.patience = absl::Seconds(1);
   gpus.timeout = absl::Milliseconds(50);
   gpus.slow = Slow::kNone;
   gpus.status = {block->get(), nullptr};

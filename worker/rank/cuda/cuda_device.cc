@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
+#include "kernels/cuda/collective.h"
 #include "worker/rank/cuda/cuda_allocator.h"
 #include "worker/rank/cuda/errors.h"
 #include "worker/rank/cuda/exceptions.h"
@@ -195,6 +196,14 @@ void CudaDevice::Upload(const void* host, const Region& to) {
 }
 
 void CudaDevice::Download(const Region& from, void* host) { CopyOn(compute_, from, Flat(host, from.bytes())); }
+
+void CudaDevice::Publish(uint32_t value, uint32_t* word) {
+  try {
+    kernels::cuda::PublishPlace(value, word);
+  } catch (const std::exception& exception) {
+    status_.Update(StatusOf(exception));
+  }
+}
 
 void CudaDevice::UploadAhead(const void* host, const Region& to) {
   CopyOn(copy_, Flat(const_cast<void*>(host), to.bytes()), to);

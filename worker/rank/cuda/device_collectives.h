@@ -95,6 +95,8 @@ class Communication {
   virtual absl::Status EnterCall(uint32_t call) = 0;
   // The first error since: Unavailable names the ranks of the call that was not answered in time.
   virtual absl::Status Check() = 0;
+  // How far the queues are. On any thread.
+  virtual CollectiveProgress Progress() const = 0;
 };
 
 // Collectives that are queued on the device, and can be recorded, but for messages: those outlast the graph that posts
@@ -122,6 +124,7 @@ class DeviceCollectives : public CollectiveQueue {
   absl::Status Finish(const CollectiveCall& call, Ticket ticket) override;
   absl::Status Run(const CollectiveCall& call) override;
   absl::Status Check() override { return communication_->Check(); }
+  CollectiveProgress Progress() const override { return communication_->Progress(); }
   // By timed marks around each call in its queue, made when they are first needed.
   absl::Status StartTiming() override;
   absl::StatusOr<std::vector<CollectiveTime>> TakeTimes(const DeviceClock& clock) override;

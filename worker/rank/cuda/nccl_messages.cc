@@ -145,6 +145,7 @@ class NcclCommunication : public Communication {
   absl::Status Connect() override;
   absl::Status EnterCall(uint32_t call) override;
   absl::Status Check() override { return watch_.Check(); }
+  CollectiveProgress Progress() const override { return watch_.Progress(); }
 
   const NcclOptions& options() const { return options_; }
   absl::Mutex& mutex() ABSL_LOCK_RETURNED(mutex_) { return mutex_; }

@@ -37,6 +37,8 @@ class SimulatedCommunication : public Communication {
   absl::Status Connect() override;
   absl::Status EnterCall(uint32_t call) override;
   absl::Status Check() override;
+  // Where somebody watches.
+  CollectiveProgress Progress() const override { return watch_.Progress(); }
 
   // Queued on compute.
   void Compute(std::function<void()> work);

@@ -1,5 +1,6 @@
 #include "worker/rank/cuda/simulated_gpu.h"
 
+#include <atomic>
 #include <utility>
 
 #include "graph/ir/status_macros.h"
@@ -54,6 +55,10 @@ void SimulatedGpu::UploadAhead(const void* host, const Region& to) {
 
 void SimulatedGpu::Download(const Region& from, void* host) {
   queue_.Compute([from, host] { PackRegion(from, 0, from.bytes(), static_cast<char*>(host)); });
+}
+
+void SimulatedGpu::Publish(uint32_t value, uint32_t* word) {
+  queue_.Compute([value, word] { std::atomic_ref<uint32_t>(*word).store(value); });
 }
 
 // The device goes on whatever becomes of messages.
