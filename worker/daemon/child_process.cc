@@ -106,7 +106,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(
 }
 
 ChildProcess::~ChildProcess() {
-  if (!end_.has_value()) {
+  if (!end_.has_value() && !is_abandoned_) {
     Kill();
     while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
     }

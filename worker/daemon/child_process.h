@@ -13,42 +13,37 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
+#include "worker/daemon/rank_process.h"
 #include "worker/daemon/supervisor.h"
 
 namespace tacc::worker {
 
-// Not thread-safe. All descriptors are non-blocking; -1 once closed. Destroying it kills and reaps the process.
-class ChildProcess {
+class ChildProcess : public RankProcess {
  public:
   // Starts argv[0] (a path). `environment` is set on top of this process's. NotFound, PermissionDenied or Internal name
   // the program.
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(const std::vector<std::string>& argv,
                                                              const std::map<std::string, std::string>& environment);
-  ~ChildProcess();
+  ~ChildProcess() override;
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
-  pid_t pid() const { return pid_; }
-  int stdin_fd() const { return stdin_; }
-  int stdout_fd() const { return stdout_; }
-  int stderr_fd() const { return stderr_; }
+  pid_t pid() const override { return pid_; }
+  int stdin_fd() const override { return stdin_; }
+  int stdout_fd() const override { return stdout_; }
+  int stderr_fd() const override { return stderr_; }
 
-  // Queues a line for stdin (the newline is added) and writes what the pipe takes now.
-  void WriteLine(const std::string& line);
-  // True when queued bytes wait for the pipe: poll stdin_fd for writing, then call FlushStdin.
-  bool WantsToWrite() const { return !unwritten_.empty() && stdin_ >= 0; }
-  void FlushStdin();
-  // Ends the child's stdin; what is queued is dropped.
-  void CloseStdin();
+  void WriteLine(const std::string& line) override;
+  bool WantsToWrite() const override { return !unwritten_.empty() && stdin_ >= 0; }
+  void FlushStdin() override;
+  void CloseStdin() override;
 
-  // Reads what is there now and appends it. False at the end of the stream, which is then closed.
-  bool ReadStdout(std::string* data) { return ReadFrom(&stdout_, data); }
-  bool ReadStderr(std::string* data) { return ReadFrom(&stderr_, data); }
+  bool ReadStdout(std::string* data) override { return ReadFrom(&stdout_, data); }
+  bool ReadStderr(std::string* data) override { return ReadFrom(&stderr_, data); }
 
-  // SIGKILL to the process and its group.
-  void Kill();
-  // Reaps the process if it has ended, and kills what is left of its group. Returns how it ended, from then on.
-  absl::optional<ProcessEnd> TryReap();
+  void Kill() override;
+  absl::optional<ProcessEnd> TryReap() override;
+  void Abandon() override { is_abandoned_ = true; }
 
  private:
   ChildProcess(pid_t pid, int stdin_fd, int stdout_fd, int stderr_fd)
@@ -61,6 +56,7 @@ class ChildProcess {
   int stderr_;
   std::string unwritten_;
   absl::optional<ProcessEnd> end_;
+  bool is_abandoned_ = false;
 };
 
 }  // namespace tacc::worker

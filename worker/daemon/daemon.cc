@@ -50,7 +50,7 @@ class Daemon {
         instance_(RandomInstance()),
         device_(options.device),
         supervisor_({}),
-        host_(options.place, state, &supervisor_, rank_log),
+        host_(options.place, options.start_process, state, &supervisor_, rank_log),
         link_(options.coordinator, [this] { inbox_.Post({}); }) {}
 
   absl::Status Run() {
@@ -58,6 +58,7 @@ class Daemon {
       Wait();
       const double now = SteadySeconds();
       host_.Turn();
+      WatchEnd(now);
       WatchDevice(now);
       TakeAnswers(now);
       for (CoordinatorLink::Event& event : link_.Poll(now, [this] { return Registration(); })) Handle(std::move(event));
@@ -132,12 +133,35 @@ class Daemon {
     return registration;
   }
 
+  // Ends a process that does not end by itself, and gives up one that cannot be ended: no rank starts here until it has
+  // gone.
+  void WatchEnd(double now) {
+    const std::pair<Supervisor::Process, uint64_t> process(supervisor_.process(), host_.ranks_started());
+    if (process != process_) process_since_ = now;
+    process_ = process;
+    const double seconds = now - process_since_;
+    if (process.first == Supervisor::Process::kFailed && seconds > options_.last_words_seconds)
+      host_.Do(supervisor_.Kill());
+    if (process.first != Supervisor::Process::kKilled || seconds <= options_.reap_seconds) return;
+    const std::string trouble = absl::StrCat(
+        device_.name(), " cannot be used: the process of ", supervisor_.running()->Text(), " (", host_.Process(),
+        ") was killed ", static_cast<int64_t>(seconds), " s ago and has not ended; if it does not end by itself, ",
+        options_.look ? "reset the GPU or " : "", "restart the machine");
+    logger_->error("{}", trouble);
+    // Sent before the report of the rank's end, on which the coordinator would start the next one.
+    SetTrouble(trouble);
+    supervisor_.GiveUp(trouble, WallSeconds());
+  }
+
   // After a failure no rank starts here until the device has been looked at.
   void WatchDevice(double now) {
+    if (supervisor_.process() == Supervisor::Process::kStuck) return;
     const absl::optional<std::string> failure = supervisor_.TakeFailure();
+    // A CPU without a process that is stuck can be used.
+    if (!options_.look) SetTrouble("");
     if (!options_.look || IsStopping()) return;
     if (failure.has_value()) {
-      logger_->error("a rank has failed on {} ({}): {}", device_.name(), device_.model(), *failure);
+      logger_->error("on {} ({}): {}", device_.name(), device_.model(), *failure);
       // Sent before the report of the rank's end, on which the coordinator would start the next one.
       if (trouble_.empty())
         SetTrouble(absl::StrCat(device_.name(), " is being looked at after a rank has failed on it"));
@@ -150,7 +174,7 @@ class Daemon {
 
   void TakeLook(const absl::StatusOr<v1::DeviceProfile>& look, double now) {
     is_looking_ = false;
-    if (absl::IsCancelled(look.status())) return;
+    if (absl::IsCancelled(look.status()) || supervisor_.process() == Supervisor::Process::kStuck) return;
     next_look_ = now + options_.look_again_seconds;
     if (!look.ok()) {
       SetTrouble(absl::StrCat(device_.name(), " cannot be used: ", std::string(look.status().message())));
@@ -336,6 +360,8 @@ class Daemon {
   double next_look_ = 0;
   Supervisor supervisor_;
   RankHost host_;
+  std::pair<Supervisor::Process, uint64_t> process_;  // As seen last, and the number of the rank.
+  double process_since_ = 0;
   uint64_t num_registrations_ = 0;
   double heartbeat_seconds_ = 1;
   double next_heartbeat_ = 0;

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "spdlog/logger.h"
 #include "tacc/v1/worker.pb.h"
+#include "worker/daemon/child_process.h"
 #include "worker/daemon/rank_host.h"
 #include "worker/daemon/state_directory.h"
 
@@ -30,6 +31,11 @@ struct DaemonOptions {
   double look_again_seconds = 30;
   // The daemon ends when one of these descriptors is readable or at its end of file.
   std::vector<int> end_descriptors;
+  StartProcess start_process = ChildProcess::Start;  // For ranks.
+  // How long a rank that has said `failed` may take to end by itself: it may be writing a checkpoint.
+  double last_words_seconds = 600;
+  // How long a process that was killed may take to end, before it is given up and the device with it.
+  double reap_seconds = 60;
   // How long a rank may take to end by itself when the daemon ends.
   double stop_seconds = 2;
   // How long the last reports may take to reach the coordinator then.

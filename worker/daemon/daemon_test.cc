@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <deque>
@@ -13,6 +14,7 @@
 #include <thread>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -40,6 +42,7 @@ while read -r line; do
   case "$line" in
     exit*) echo "bye" >&2; echo '{"event":"finished","step":'$step'}'; exit ${line#exit };;
     die) kill -9 $$;;
+    fail) echo '{"event":"failed","code":"device","message":"no answer"}';;
     step) step=$((step + 1)); echo '{"event":"step","step":'$step',"loss":2.5}';;
     *) echo "got $line" >&2;;
   esac
@@ -220,6 +223,129 @@ TEST_F(DaemonTest, AfterAFailureTheGpuIsLookedAtAndTheDaemonStays) {
     const std::string text = TestDirectory::Read(directory_.File("seen-start.json"));
     return text.find("\"memory_bytes\":2048") != std::string::npos;
   });
+}
+
+// A process that is not seen to end while it is held: as in a driver that does not answer.
+class HeldProcess : public RankProcess {
+ public:
+  HeldProcess(std::unique_ptr<RankProcess> process, const std::atomic<bool>* is_held)
+      : process_(std::move(process)), is_held_(*is_held) {}
+  pid_t pid() const override { return process_->pid(); }
+  int stdin_fd() const override { return process_->stdin_fd(); }
+  int stdout_fd() const override { return process_->stdout_fd(); }
+  int stderr_fd() const override { return process_->stderr_fd(); }
+  void WriteLine(const std::string& line) override { process_->WriteLine(line); }
+  bool WantsToWrite() const override { return process_->WantsToWrite(); }
+  void FlushStdin() override { process_->FlushStdin(); }
+  void CloseStdin() override { process_->CloseStdin(); }
+  bool ReadStdout(std::string* data) override { return process_->ReadStdout(data); }
+  bool ReadStderr(std::string* data) override { return process_->ReadStderr(data); }
+  void Kill() override { process_->Kill(); }
+  absl::optional<ProcessEnd> TryReap() override { return is_held_ ? absl::nullopt : process_->TryReap(); }
+  void Abandon() override { process_->Abandon(); }
+
+ private:
+  const std::unique_ptr<RankProcess> process_;
+  const std::atomic<bool>& is_held_;
+};
+
+class HeldProcessTest : public DaemonTest {
+ protected:
+  void SetUp() override {
+    DaemonTest::SetUp();
+    options_.device.set_name("cpu");
+    options_.device.set_memory_bytes(4096);
+    options_.reap_seconds = 0.1;
+    options_.start_process = [this](const auto& argv,
+                                    const auto& environment) -> absl::StatusOr<std::unique_ptr<RankProcess>> {
+      auto process = ChildProcess::Start(argv, environment);
+      if (!process.ok()) return process.status();
+      pid_ = (*process)->pid();
+      return std::make_unique<HeldProcess>(*std::move(process), &is_held_);
+    };
+  }
+
+  // Starts a rank and kills it; returns why the device cannot be used.
+  std::string KillInVain() {
+    StartDaemon();
+    UntilRegistered(1);
+    coordinator_.StartRank(1);
+    UntilReport("started");
+    coordinator_.KillRank(1);
+    UntilReport("exit - 0 killed");
+    UntilReport("warning");
+    const std::vector<std::string> story = DeviceStory(&coordinator_);
+    const auto trouble =
+        absl::c_find_if(story, [](const std::string& text) { return absl::StrContains(text, " cannot be used: "); });
+    // Before the rank's end, on which the coordinator would start the next one.
+    EXPECT_LT(trouble, absl::c_find(story, "exit"));
+    coordinator_.StartRank(2);
+    UntilReport("2:1 exit - 0 " + *trouble);
+    return *trouble;
+  }
+
+  void UntilStarts(int attempt) {
+    coordinator_.StartRank(attempt);
+    Until("the rank to start", [&] {
+      return absl::c_any_of(coordinator_.Reports(), [&](const std::string& report) {
+        return absl::StartsWith(report, absl::StrCat(attempt, ":")) && absl::StrContains(report, " started");
+      });
+    });
+  }
+
+  std::atomic<bool> is_held_ = true;
+  pid_t pid_ = 0;
+};
+
+TEST_F(HeldProcessTest, AProcessThatDoesNotEndTakesTheDeviceOutOfService) {
+  const std::string trouble = KillInVain();
+  EXPECT_THAT(trouble, HasSubstr(absl::StrCat("cpu cannot be used: the process of job job-1 attempt 1 rank 0 (pid ",
+                                              pid_, ", state Z (ended, held by another process)) was killed ")));
+  EXPECT_THAT(trouble, HasSubstr("if it does not end by itself, restart the machine"));
+  is_held_ = false;
+  Until("recovery", [&] { return DeviceStory(&coordinator_).back() == "memory 4096"; });
+  UntilStarts(3);
+}
+
+TEST_F(HeldProcessTest, AGpuIsLookedAtWhenTheProcessHasGone) {
+  options_.device.set_name("cuda:1");
+  std::atomic<int> num_looks = 0;
+  options_.look = [&]() -> absl::StatusOr<v1::DeviceProfile> {
+    ++num_looks;
+    v1::DeviceProfile now = options_.device;
+    now.set_memory_bytes(2048);
+    return now;
+  };
+  EXPECT_THAT(KillInVain(), HasSubstr("if it does not end by itself, reset the GPU or restart the machine"));
+  EXPECT_EQ(num_looks, 0);
+  is_held_ = false;
+  Until("recovery", [&] { return DeviceStory(&coordinator_).back() == "memory 2048"; });
+  EXPECT_EQ(num_looks, 1);
+  UntilStarts(3);
+}
+
+TEST_F(HeldProcessTest, ARankThatHasFailedAndDoesNotEndIsKilled) {
+  options_.last_words_seconds = 0.1;
+  options_.reap_seconds = 60;
+  is_held_ = false;
+  StartDaemon();
+  UntilRegistered(1);
+  coordinator_.StartRank(1);
+  coordinator_.Command(1, "fail");
+  UntilReport("failed");
+  UntilReport("exit - 9");
+}
+
+// The daemon does not wait for it; its record stays for the next daemon.
+TEST_F(HeldProcessTest, TheEndDoesNotWaitForAProcessThatDoesNotEnd) {
+  StartDaemon();
+  UntilRegistered(1);
+  coordinator_.StartRank(1);
+  UntilReport("started");
+  ASSERT_EQ(write(end_pipe_[1], "x", 1), 1);
+  thread_.join();
+  EXPECT_THAT(TestDirectory::Read(directory_.File("state") + "/rank.json"), HasSubstr(absl::StrCat(pid_)));
+  ASSERT_EQ(waitpid(pid_, nullptr, 0), pid_);
 }
 
 TEST_F(DaemonTest, ADeadRankIsReportedWithItsLastLines) {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/types/optional.h"
-#include "worker/daemon/child_process.h"
 #include "worker/daemon/line_splitter.h"
+#include "worker/daemon/rank_process.h"
 #include "worker/daemon/rotating_log.h"
 #include "worker/daemon/state_directory.h"
 #include "worker/daemon/supervisor.h"
@@ -33,12 +33,17 @@ struct RankPlace {
 absl::StatusOr<std::string> CompleteStart(const std::string& start_json, const std::string& program_path,
                                           const RankPlace& place);
 
-// Not thread-safe. Destroying it kills and reaps the process.
+// Not thread-safe. Destroying it kills and reaps the process; of one that was given up the record stays for the next
+// daemon.
 class RankHost {
  public:
   // The pointers outlive it; `log` may be null.
-  RankHost(RankPlace place, StateDirectory* state, Supervisor* supervisor, RotatingLog* log)
-      : place_(std::move(place)), state_(state), supervisor_(supervisor), log_(log) {}
+  RankHost(RankPlace place, StartProcess start_process, StateDirectory* state, Supervisor* supervisor, RotatingLog* log)
+      : place_(std::move(place)),
+        start_process_(std::move(start_process)),
+        state_(state),
+        supervisor_(supervisor),
+        log_(log) {}
   ~RankHost();
 
   // Of ranks that start from now on.
@@ -53,6 +58,9 @@ class RankHost {
   bool IsEnding() const { return child_ != nullptr && child_->stdout_fd() < 0 && child_->stderr_fd() < 0; }
   // Reads and writes what is possible now, and reaps.
   void Turn();
+
+  // The process that runs, or has been given up, for people; empty when there is none.
+  std::string Process() const { return child_ == nullptr ? "" : ProcessText(child_->pid()); }
 
   // Takes a sample of the status block at `now` (steady seconds). Nothing when no process runs.
   struct Sample {
@@ -70,10 +78,11 @@ class RankHost {
   void LogLines(const std::vector<std::string>& lines);
 
   RankPlace place_;
+  const StartProcess start_process_;
   StateDirectory* const state_;
   Supervisor* const supervisor_;
   RotatingLog* const log_;
-  std::unique_ptr<ChildProcess> child_;
+  std::unique_ptr<RankProcess> child_;
   std::unique_ptr<StatusBlock> status_block_;
   absl::optional<LineSplitter> out_lines_;
   absl::optional<LineSplitter> err_lines_;

@@ -68,6 +68,12 @@ Supervisor::Actions Supervisor::StartRank(RankStart start, double now) {
     AddExit(start.key, std::move(exit), now);
     return {};
   }
+  if (stuck_.has_value()) {
+    ExitReport exit;
+    exit.start_error = *stuck_;
+    AddExit(start.key, std::move(exit), now);
+    return {};
+  }
   const RankKey& current = next_.has_value() ? next_->key : running_.value_or(RankKey());
   if (current.job == start.key.job && current.attempt > start.key.attempt) {
     ExitReport exit;
@@ -171,7 +177,36 @@ void Supervisor::FlushLogs(double now) {
   reports_.Add(std::move(report));
 }
 
+Supervisor::Process Supervisor::process() const {
+  if (stuck_.has_value()) return Process::kStuck;
+  if (!running_.has_value()) return Process::kNone;
+  if (kill_sent_) return Process::kKilled;
+  return failed_message_.empty() ? Process::kRunning : Process::kFailed;
+}
+
+void Supervisor::GiveUp(const std::string& why, double now) {
+  if (!running_.has_value() || !kill_sent_) return;
+  stuck_ = why;
+  const nlohmann::json warning = {{"event", "warning"}, {"time", now}, {"code", "process_stuck"}, {"message", why}};
+  EventLine(warning.dump(), now);
+  ExitReport exit;
+  exit.killed = killed_on_request_;
+  exit.last_log_lines.assign(last_log_lines_.begin(), last_log_lines_.end());
+  AddExit(*running_, std::move(exit), now);
+  running_.reset();
+  if (!next_.has_value()) return;
+  ExitReport never_started;
+  never_started.start_error = why;
+  AddExit(next_->key, std::move(never_started), now);
+  next_.reset();
+}
+
 Supervisor::Actions Supervisor::Exited(const ProcessEnd& end, double now) {
+  if (stuck_.has_value()) {
+    stuck_.reset();
+    failure_ = "the process that did not end has gone";
+    return {};
+  }
   if (!running_.has_value()) return {};
   FlushLogs(now);
   ExitReport exit;
@@ -181,7 +216,8 @@ Supervisor::Actions Supervisor::Exited(const ProcessEnd& end, double now) {
   // One that had come to its end by itself just then was not killed.
   exit.killed = killed_on_request_ && !(said_end_ && end.exit_code == 0);
   const bool is_fine = end.exit_code == 0 || end.exit_code == kExitBadInput || end.exit_code == kExitNonfinite;
-  if (!exit.killed && !kill_sent_ && !is_fine) {
+  // One that was killed may have failed before.
+  if (kill_sent_ ? !failed_message_.empty() : !exit.killed && !is_fine) {
     const std::string how =
         end.exit_code.has_value() ? absl::StrCat("exit code ", *end.exit_code) : absl::StrCat("signal ", end.signal);
     failure_ = absl::StrCat(running_->Text(), ": ", failed_message_.empty() ? how : failed_message_);

@@ -60,8 +60,22 @@ class Supervisor {
   // Forwards log lines that wait for company; called a few times a second.
   void FlushLogs(double now);
 
+  // How far the running process is.
+  enum class Process {
+    kNone,
+    kRunning,
+    kFailed,  // Its rank has said `failed`: it should end by itself soon.
+    kKilled,
+    kStuck,  // Given up.
+  };
+  Process process() const;
+  // The process was killed and does not end, as `why` says: its rank is reported as gone, with a warning, and no rank
+  // starts until Exited is called after all.
+  void GiveUp(const std::string& why, double now);
+
   // What went wrong with a rank since this was last asked, for people; nothing when none has failed by itself. Bad
-  // input and a stop for a loss that is not finite are no failure: the device is not to blame.
+  // input and a stop for a loss that is not finite are no failure: the device is not to blame. Also that a process
+  // which was given up has ended.
   absl::optional<std::string> TakeFailure();
 
   // The daemon ends: no rank starts any more; the running one is asked to end. Kill() ends it.
@@ -88,7 +102,8 @@ class Supervisor {
   bool killed_on_request_ = false;  // By KillRank, or because the daemon ends.
   bool said_end_ = false;           // The event `finished` or `stopped` was seen.
   bool is_stopping_ = false;
-  std::string failed_message_;  // Of the running rank's event `failed`.
+  absl::optional<std::string> stuck_;  // Why no rank can start.
+  std::string failed_message_;         // Of the running rank's event `failed`.
   absl::optional<std::string> failure_;
   absl::optional<RankStart> next_;       // Starts when the running one is reaped.
   std::vector<std::string> next_lines_;  // Commands for it.

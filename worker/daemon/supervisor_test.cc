@@ -117,6 +117,46 @@ TEST(SupervisorTest, KillIsAnsweredAlwaysAndOnce) {
   EXPECT_EQ(Reports(&supervisor), "j.a1 2 exit code=- signal=0 error=not known to this worker\n");
 }
 
+TEST(SupervisorTest, AProcessThatDoesNotEndIsGivenUp) {
+  using Process = Supervisor::Process;
+  Supervisor supervisor({});
+  EXPECT_EQ(supervisor.process(), Process::kNone);
+  supervisor.StartRank(Start("j", 1), 1);
+  EXPECT_EQ(supervisor.process(), Process::kRunning);
+  supervisor.GiveUp("it runs", 1);  // Nobody has killed it.
+  EXPECT_EQ(supervisor.process(), Process::kRunning);
+  EXPECT_EQ(Text(supervisor.KillRank({"j", 1, 0}, 2)), "kill;");
+  EXPECT_EQ(supervisor.process(), Process::kKilled);
+  supervisor.StartRank(Start("k", 1), 2);
+  supervisor.GiveUp("it hangs", 3);
+  EXPECT_EQ(supervisor.process(), Process::kStuck);
+  EXPECT_FALSE(supervisor.running().has_value());
+  EXPECT_EQ(Reports(&supervisor),
+            "j.a1 1 {\"code\":\"process_stuck\",\"event\":\"warning\",\"message\":\"it hangs\",\"time\":3.0}\n"
+            "j.a1 2 exit code=- signal=0 killed\n"
+            "k.a1 1 exit code=- signal=0 error=it hangs\n");
+  // Nothing starts beside it, and nothing more is heard of it until it has gone.
+  EXPECT_EQ(Text(supervisor.StartRank(Start("l", 1), 4)), "");
+  supervisor.EventLine(R"({"event":"step"})", 4);
+  EXPECT_EQ(Reports(&supervisor), "l.a1 1 exit code=- signal=0 error=it hangs\n");
+  EXPECT_EQ(supervisor.TakeFailure(), absl::nullopt);
+  EXPECT_EQ(Text(supervisor.Exited(Signal(9), 5)), "");
+  EXPECT_EQ(Reports(&supervisor), "");
+  EXPECT_EQ(supervisor.TakeFailure(), "the process that did not end has gone");
+  EXPECT_EQ(supervisor.process(), Process::kNone);
+  EXPECT_EQ(Text(supervisor.StartRank(Start("m", 1), 6)), "spawn m.a1;");
+}
+
+TEST(SupervisorTest, ARankThatHadFailedBeforeItWasKilledHasFailed) {
+  Supervisor supervisor({});
+  supervisor.StartRank(Start("j", 1), 1);
+  supervisor.EventLine(R"({"event":"failed","code":"device","message":"cuda:0: the device has stopped"})", 2);
+  EXPECT_EQ(supervisor.process(), Supervisor::Process::kFailed);
+  EXPECT_EQ(Text(supervisor.KillRank({"j", 1, 0}, 3)), "kill;");
+  supervisor.Exited(Signal(9), 4);
+  EXPECT_EQ(supervisor.TakeFailure(), "job j attempt 1 rank 0: cuda:0: the device has stopped");
+}
+
 std::string Held(const Supervisor& supervisor) {
   std::string text;
   for (const HeldRank& held : supervisor.Held())
