@@ -93,14 +93,19 @@ class Spans {
     return absl::StrCat("call ", call, " value ", value);
   }
 
-  // Those of one communicator follow each other: a message waits for the one before on its channel.
+  // Those of one communicator follow each other. A CPU knows of a message only when its rank had waited for it, which
+  // may be long after it ended: it ends where the next one begins, unless the rank stood still for it then.
   void KeepApart() {
-    std::map<std::string, double> ends;
+    std::map<std::string, TraceSpan*> last;
     for (const Place& place : started_) {
       TraceSpan& span = calls_[place.call][place.index];
-      double& end = ends.try_emplace(span.communicator, span.begin).first->second;
-      span.begin = std::max(span.begin, end);
-      span.end = end = std::max(span.begin, span.end);
+      TraceSpan*& before = last.try_emplace(span.communicator, nullptr).first->second;
+      if (before != nullptr) {
+        if (before->exposed < (before->end - span.begin) / 2) before->end = std::max(before->begin, span.begin);
+        span.begin = std::max(span.begin, before->end);
+      }
+      span.end = std::max(span.begin, span.end);
+      before = &span;
     }
   }
 

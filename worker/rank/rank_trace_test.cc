@@ -108,6 +108,47 @@ TEST(MeasuredProcess, ShowsInstructionsByModuleAndCollectivesByCommunicator) {
   }
 }
 
+constexpr char kSends[] = R"(tacc.program 1 partitioned
+mesh pp=2
+stage 0 of 2
+state "stashes/a" : f32[4] of f32[4] shard=[-] kind=stash init=zeros slots=3
+graph forward {
+  %x = input "x" : f32[4] of f32[4] shard=[-]
+  store "stashes/a" %x
+  send "stashes/a" channel=0 to=1
+}
+graph finish_forward {
+  finish "stashes/a" channel=0
+}
+step {
+  call forward micro_batch=0
+  call forward micro_batch=1
+  call forward micro_batch=2
+  call finish_forward micro_batch=0
+  call finish_forward micro_batch=1
+  call finish_forward micro_batch=2
+}
+)";
+
+// On a CPU: the first has ended long before the rank waits for it; for the second it stands still, so the third can
+// only follow.
+TEST(MeasuredProcess, MessagesOfAChannelFollowEachOther) {
+  auto program = graph::ParseProgram(kSends, {});
+  ASSERT_TRUE(program.ok()) << program.status();
+  const graph::OpTable ops;
+  const auto us = [](double at) { return 100 + at * 1e-6; };
+  StepTimes times;
+  for (int i = 0; i < 3; ++i) times.instructions.push_back({i, 2, Role::kStarts, us(10 * i), us(10 * i + 1)});
+  times.instructions.push_back({3, 0, Role::kWaits, us(40), us(41)});
+  times.instructions.push_back({4, 0, Role::kWaits, us(41), us(71)});
+  times.instructions.push_back({5, 0, Role::kWaits, us(71), us(72)});
+  times.collectives = {{us(0), us(41), 16}, {us(10), us(71), 16}, {us(20), us(72), 16}};
+  EXPECT_THAT(Rows(graph::TraceText({MeasuredProcess(*program, ops, 0, times, 100)}), 0),
+              ElementsAre("communication channel 0 collective send to stage 1: 0 10",
+                          "communication channel 0 collective send to stage 1: 10 71",
+                          "communication channel 0 collective send to stage 1: 71 72"));
+}
+
 // As a simulated step's, and what is copied.
 TEST(MeasuredProcess, OnADeviceEachCommunicatorHasAThreadAndCopiesHaveOne) {
   const graph::Program program = Parse();
