@@ -55,6 +55,7 @@ int64_t SlotStride(const State& state);
 // The graph that updates weights and optimizer states. It works on them where they rest; every other graph uses weights
 // whole.
 inline constexpr char kUpdateGraph[] = "update";
+inline constexpr char kBeginGraph[] = "begin";
 
 // One entry of a list of calls: run `graph` on micro-batch `micro_batch`.
 struct Call {

@@ -160,7 +160,7 @@ class TrainingBuilder {
     TACC_ASSIGN_OR_RETURN(Graph update, Update());
     program_.graphs.push_back(std::move(update));
     program_.graphs.push_back(Eval());
-    if (accumulates()) program_.step.push_back({"begin", 0});
+    if (accumulates()) program_.step.push_back({kBeginGraph, 0});
     for (int64_t m = 0; m < options_.accumulation; ++m) program_.step.push_back({"forward_backward", m});
     program_.step.push_back({"update", 0});
     program_.eval.push_back({"eval", 0});
@@ -212,7 +212,7 @@ class TrainingBuilder {
 
   Graph Begin() {
     Graph graph;
-    graph.name = "begin";
+    graph.name = kBeginGraph;
     Builder builder(graph, ops_);
     for (const State& state : program_.states) {
       if (state.kind != StateKind::kGradient && state.kind != StateKind::kCounter) continue;

@@ -524,7 +524,7 @@ absl::StatusOr<std::vector<Program>> CutStages(const Program& program, const OpT
     for (CutGraph* cut : {&steps, &evals}) {
       for (State& state : cut->stashes[stage]) out.states.push_back(std::move(state));
     }
-    const Graph* begin = program.FindGraph("begin");
+    const Graph* begin = program.FindGraph(kBeginGraph);
     if (begin != nullptr) {
       Graph own = *begin;
       std::erase_if(own.nodes,

@@ -62,10 +62,9 @@ std::vector<TimelinePiece> ComputePieces(const Finalist& finalist, int stage) {
       if (node.end <= node.begin) continue;
       const std::string& module = graph.nodes[node.first_node].module;
       if (!module.empty()) unit = UnitOf(module);
-      const std::string css = graph.name == kUpdateGraph       ? "update"
-                              : node.first_node >= forward_end ? "backward"
-                                                               : "forward";
-      const std::string what = css == "update"              ? "update"
+      const bool is_update = graph.name == kUpdateGraph || graph.name == kBeginGraph;
+      const std::string css = is_update ? "update" : node.first_node >= forward_end ? "backward" : "forward";
+      const std::string what = is_update                    ? graph.name
                                : finalist.stages.size() > 1 ? absl::StrCat(the_call.micro_batch)
                                : unit.empty()               ? graph.name
                                                             : unit;

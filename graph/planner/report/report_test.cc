@@ -320,6 +320,39 @@ TEST_F(ReportTest, TracesBelowEachOther) {
   EXPECT_FALSE(TraceHtml({{"x.json", R"({"traceEvents": [1, {"ph": "X", "pid": "a", "args": 3}]})"}}).ok());
 }
 
+// A step of a rank on a device: compute, communicators by their numbers, copies; and what the colours in it mean.
+TEST(TraceHtml, OrdersThreads) {
+  using nlohmann::json;
+  json events =
+      json::array({{{"ph", "M"}, {"name", "process_name"}, {"pid", 0}, {"tid", 0}, {"args", {{"name", "rank 0"}}}}});
+  const auto add = [&](int thread, const char* name, int sort_index, const char* category, const char* slice) {
+    const auto describe = [&](const char* what, const json& arguments) {
+      events.push_back({{"ph", "M"}, {"name", what}, {"pid", 0}, {"tid", thread}, {"args", arguments}});
+    };
+    describe("thread_name", {{"name", name}});
+    describe("thread_sort_index", {{"sort_index", sort_index}});
+    events.push_back(
+        {{"ph", "X"}, {"name", slice}, {"cat", category}, {"pid", 0}, {"tid", thread}, {"ts", 1}, {"dur", 5}});
+  };
+  add(0, "compute", 0, "node", "add");
+  add(1, "copy", 2, "copy", "upload");
+  add(2, "communication channel 10", 1, "collective", "send");
+  add(3, "communication channel 2", 1, "collective", "recv");
+  const auto html = TraceHtml({{"step", json({{"traceEvents", events}}).dump()}});
+  ASSERT_TRUE(html.ok()) << html.status();
+  CheckPage(*html);
+  size_t at = 0;
+  for (const char* row :
+       {"rank 0: layers", ">kernels<", ">communication channel 2<", ">communication channel 10<", ">copy<"}) {
+    const size_t next = html->find(row);
+    ASSERT_NE(next, std::string::npos) << row;
+    EXPECT_GT(next, at) << row;
+    at = next;
+  }
+  EXPECT_THAT(*html, AllOf(HasSubstr("copies between host and device"), HasSubstr("class=\"g6\" data-l=\"upload\""),
+                           HasSubstr("data-l=\"recv, 0\""), Not(HasSubstr("communication that is waited for"))));
+}
+
 TEST_F(ReportTest, TheHtmlStandsAlone) {
   const std::string html = ReportHtml({"a <job> & more", 1000, &best_, &planned_}, ops_);
   EXPECT_THAT(html, AllOf(HasSubstr("a &lt;job&gt; &amp; more"), Not(HasSubstr("<job>"))));

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -28,13 +30,21 @@ struct Slice {
   std::string category, name, module;
   double begin = 0, end = 0;  // seconds
   double exposed = 0;         // seconds, of a collective
+  int64_t micro_batch = 0;    // of a collective
   double flops = 0, bytes = 0;
 };
 
-// What one process does, by thread; slices of one thread in order of their begin.
+// Slices are in the order of their begin.
+struct Thread {
+  std::string name;
+  int64_t sort_index = 0;
+  std::vector<Slice> slices;
+};
+
+// What one process does; threads as viewers order them, "channel 2" before "channel 10".
 struct Process {
   std::string name;
-  std::map<std::string, std::vector<Slice>> threads;
+  std::vector<Thread> threads;
 };
 
 // Nothing where a field is missing or of another kind: the file is not ours to trust.
@@ -60,7 +70,7 @@ absl::StatusOr<std::vector<Process>> Read(const NamedTrace& trace) {
         ": not a trace; wanted a file of `taccctl plan --trace`, `train.trace_step` or `tacc-rank --trace`"));
   }
   std::map<int64_t, Process> processes;
-  std::map<std::pair<int64_t, int64_t>, std::string> threads;
+  std::map<std::pair<int64_t, int64_t>, Thread> threads;  // By process.
   const json none = json::object();
   for (const json& event : *events) {
     if (!event.is_object()) continue;
@@ -69,30 +79,43 @@ absl::StatusOr<std::vector<Process>> Read(const NamedTrace& trace) {
     const json& arguments = found != event.end() && found->is_object() ? *found : none;
     const std::string phase = TextAt(event, "ph"), name = TextAt(event, "name");
     if (phase == "M" && name == "process_name") processes[process].name = TextAt(arguments, "name");
-    if (phase == "M" && name == "thread_name") threads[{process, thread}] = TextAt(arguments, "name");
+    if (phase == "M" && name == "thread_name") threads[{process, thread}].name = TextAt(arguments, "name");
+    if (phase == "M" && name == "thread_sort_index")
+      threads[{process, thread}].sort_index = IdAt(arguments, "sort_index");
     if (phase != "X") continue;
     Slice slice{TextAt(event, "cat"), name, TextAt(arguments, "module"), NumberAt(event, "ts") * 1e-6};
     slice.end = slice.begin + NumberAt(event, "dur") * 1e-6;
     slice.exposed = NumberAt(arguments, "exposed_us") * 1e-6;
+    slice.micro_batch = IdAt(arguments, "micro_batch");
     slice.flops = NumberAt(arguments, "flops");
     slice.bytes = NumberAt(arguments, "bytes");
-    processes[process].threads[threads[{process, thread}]].push_back(std::move(slice));
+    threads[{process, thread}].slices.push_back(std::move(slice));
+  }
+  for (auto& [id, thread] : threads) {
+    std::vector<Slice>& slices = thread.slices;
+    std::stable_sort(slices.begin(), slices.end(), [](const Slice& a, const Slice& b) { return a.begin < b.begin; });
+    if (!slices.empty()) processes[id.first].threads.push_back(std::move(thread));
   }
   std::vector<Process> list;
   for (auto& [id, process] : processes) {
-    for (auto& [thread, slices] : process.threads) {
-      std::stable_sort(slices.begin(), slices.end(), [](const Slice& a, const Slice& b) { return a.begin < b.begin; });
-    }
+    const auto place = [](const Thread& thread) {
+      return std::tuple(thread.sort_index, thread.name.size(), thread.name);
+    };
+    std::stable_sort(process.threads.begin(), process.threads.end(),
+                     [&](const Thread& a, const Thread& b) { return place(a) < place(b); });
     list.push_back(std::move(process));
   }
   return list;
 }
 
+// Of a call, "GRAPH MICRO_BATCH".
+std::string GraphOf(const Slice& call) { return call.name.substr(0, call.name.find(' ')); }
+
 // The colour of what is inside a slice of a call or of a phase of one; empty: as before.
 std::string PhaseOf(const Slice& slice) {
   if (slice.category == "phase") return slice.name;
   if (slice.category != "call") return "";
-  if (absl::StartsWith(slice.name, kUpdateGraph)) return "update";
+  if (const std::string graph = GraphOf(slice); graph == kUpdateGraph || graph == kBeginGraph) return "update";
   return absl::StartsWith(slice.name, "forward") || absl::StartsWith(slice.name, "eval") ? "forward" : "backward";
 }
 
@@ -100,13 +123,16 @@ std::string PhaseOf(const Slice& slice) {
 std::pair<std::vector<TimelinePiece>, std::vector<TimelinePiece>> Compute(const std::vector<Slice>& slices,
                                                                           double seconds) {
   std::vector<TimelinePiece> layers, kernels;
-  std::string css = "forward", unit;
+  std::string css = "forward", graph, unit;
   for (const Slice& slice : slices) {
     if (const std::string phase = PhaseOf(slice); !phase.empty()) css = phase;
-    if (slice.category == "call") unit = slice.name;
+    if (slice.category == "call") {
+      graph = GraphOf(slice);
+      unit = slice.name;
+    }
     if (slice.category != "node") continue;
     if (!slice.module.empty()) unit = UnitOf(slice.module);
-    const std::string label = css == "update" ? "update" : unit;
+    const std::string label = css == "update" ? graph : unit;
     if (!layers.empty() && layers.back().label == label && layers.back().css == css &&
         slice.begin - layers.back().end < 1e-3 * seconds) {
       layers.back().end = slice.end;
@@ -119,30 +145,53 @@ std::pair<std::vector<TimelinePiece>, std::vector<TimelinePiece>> Compute(const 
   return {std::move(layers), std::move(kernels)};
 }
 
+// Of a collective, message or copy.
+std::string ColourOf(const Slice& slice) {
+  if (slice.category == "copy") return "g6";
+  return slice.exposed > 0.5 * (slice.end - slice.begin) ? "exposed" : "hidden";
+}
+
 void AddRows(const NamedTrace& trace, const std::vector<Process>& processes, double seconds,
              std::vector<TimelineRow>& rows) {
   for (size_t p = 0; p < processes.size() && p < kMaxProcesses; ++p) {
-    for (const auto& [thread, slices] : processes[p].threads) {
-      if (thread == "compute") {
-        auto [layers, kernels] = Compute(slices, seconds);
+    for (const Thread& thread : processes[p].threads) {
+      if (thread.name == "compute") {
+        auto [layers, kernels] = Compute(thread.slices, seconds);
         rows.push_back({absl::StrCat(trace.name, ", ", processes[p].name, ": layers"), kTallRow, std::move(layers)});
         rows.push_back({"kernels", kLowRow, std::move(kernels)});
+        continue;
       }
-    }
-    for (const auto& [thread, slices] : processes[p].threads) {
-      if (thread == "compute") continue;
+      // Messages follow each other without a gap.
+      const bool has_messages = absl::StartsWith(thread.name, "communication channel");
       std::vector<TimelinePiece> pieces;
-      for (const Slice& slice : slices) {
-        const bool is_exposed = slice.exposed > 0.5 * (slice.end - slice.begin);
-        pieces.push_back({slice.begin, slice.end,
-                          slice.category == "copy" ? "g6"
-                          : is_exposed             ? "exposed"
-                                                   : "hidden",
-                          slice.name, absl::StrCat(slice.name, slice.module.empty() ? "" : ", ", slice.module)});
+      for (const Slice& slice : thread.slices) {
+        pieces.push_back({slice.begin, slice.end, ColourOf(slice),
+                          has_messages ? absl::StrCat(slice.name, ", ", slice.micro_batch) : slice.name,
+                          absl::StrCat(slice.name, slice.module.empty() ? "" : ", ", slice.module)});
       }
-      rows.push_back({thread, kLowRow, std::move(pieces)});
+      rows.push_back({thread.name, kLowRow, std::move(pieces)});
     }
   }
+}
+
+// What the colours that the rows have stand for.
+std::string Keys(const std::vector<TimelineRow>& rows) {
+  std::set<std::string> used;
+  for (const TimelineRow& row : rows) {
+    for (const TimelinePiece& piece : row.pieces) used.insert(piece.css);
+  }
+  std::string keys;
+  for (const auto& [css, meaning] : {std::pair("forward", "forward"),
+                                     {"backward", "backward"},
+                                     {"update", "update"},
+                                     {"g7", "products and attention"},
+                                     {"g5", "other kernels"},
+                                     {"hidden", "communication that is hidden"},
+                                     {"exposed", "communication that is waited for"},
+                                     {"g6", "copies between host and device"}}) {
+    if (used.contains(css)) keys += Key(css, meaning);
+  }
+  return keys;
 }
 
 // The kernels of a trace that take longest, over all of its processes.
@@ -155,8 +204,8 @@ std::string KernelTable(const std::vector<Process>& processes) {
   std::map<std::string, Sum> by_op;
   double total = 0;
   for (const Process& process : processes) {
-    for (const auto& [thread, slices] : process.threads) {
-      for (const Slice& slice : slices) {
+    for (const Thread& thread : process.threads) {
+      for (const Slice& slice : thread.slices) {
         if (slice.category != "node") continue;
         Sum& sum = by_op[slice.name];
         sum.op = slice.name;
@@ -198,8 +247,8 @@ absl::StatusOr<std::string> TraceHtml(const std::vector<NamedTrace>& traces) {
   for (const NamedTrace& trace : traces) {
     TACC_ASSIGN_OR_RETURN(std::vector<Process> processes, Read(trace));
     for (const Process& process : processes) {
-      for (const auto& [thread, slices] : process.threads) {
-        for (const Slice& slice : slices) seconds = std::max(seconds, slice.end);
+      for (const Thread& thread : process.threads) {
+        for (const Slice& slice : thread.slices) seconds = std::max(seconds, slice.end);
       }
     }
     read.push_back(std::move(processes));
@@ -213,17 +262,11 @@ absl::StatusOr<std::string> TraceHtml(const std::vector<NamedTrace>& traces) {
   }
   const std::string names =
       absl::StrJoin(traces, ", ", [](std::string* out, const NamedTrace& trace) { absl::StrAppend(out, trace.name); });
-  return Page(
-      {absl::StrCat(names, ": trace"), "One step", names},
-      absl::StrCat(
-          Section("Timeline", absl::StrCat("<p class=\"note\">", Key("forward", "forward"), Key("backward", "backward"),
-                                           Key("update", "update"), Key("g7", "products and attention"),
-                                           Key("g5", "other kernels"), Key("hidden", "communication that is hidden"),
-                                           Key("exposed", "communication that is waited for"),
-                                           Key("g6", "copies between host and device"), "</p>\n",
-                                           ZoomedTimeline(TimelineSvg(rows, seconds)))),
-          tables),
-      "");
+  return Page({absl::StrCat(names, ": trace"), "One step", names},
+              absl::StrCat(Section("Timeline", absl::StrCat("<p class=\"note\">", Keys(rows), "</p>\n",
+                                                            ZoomedTimeline(TimelineSvg(rows, seconds)))),
+                           tables),
+              "");
 }
 
 }  // namespace tacc::graph
