@@ -24,7 +24,8 @@ STEPS = WARM_UP + COUNTED
 PEAK_FLOPS = {"A100": 312e12, "H100": 989e12, "H200": 989e12, "B200": 2250e12}
 SPEED_BARS = {"eager": 1.3, "compile": 1.0}
 MEMORY_BAR, MFU_BAR, PRODUCTS_BAR, IDLE_BAR, PLAN_BAR = 0.8, 0.45, 0.80, 0.01, 0.02
-TACC_SECONDS, TORCH_SECONDS = 90, 180  # A run takes at most.
+SECONDS = {"tacc": 90, "eager": 75, "compile": 160}  # A run takes at most.
+RESERVE_BYTES = 1 << 30  # Of the GPU's memory, beside a plan and beside what PyTorch reserves.
 STATE_BYTES = 16  # Of a parameter in PyTorch: weight, gradient and two moments in f32.
 
 
@@ -71,7 +72,7 @@ class Bench:
         folder = self.context.work / f"tacc-{batch}"
         trace = folder / "trace.json"
         run = trainings.train(self.context.build, self.case, f"bf16-{batch}", self.context.device, folder, threads=os.cpu_count() or 1,
-                              used_bytes=None if self.context.rehearses else used_bytes, limit=TACC_SECONDS, train={"max_steps": STEPS + 1},
+                              used_bytes=None if self.context.rehearses else used_bytes, limit=SECONDS["tacc"], train={"max_steps": STEPS + 1},
                               checkpoint={"dir": ""}, trace={"path": str(trace), "step": STEPS + 1},
                               data={"path": str(self.tokens(batch) / "data"), "global_batch_size": batch})
         print(run.log, flush=True)
@@ -94,7 +95,7 @@ class Bench:
 
     def torch(self, mode: str, batches: list[int]) -> dict:
         more = ("--backend", "aot_eager" if self.context.rehearses else "inductor", "--device", trainings.kind_of(self.context.device), "--batches", ",".join(map(str, batches)))
-        return run_torch(self.tokens(max(batches)), mode, "bf16", threads=os.cpu_count() or 1, world=1, more=more, limit=TORCH_SECONDS)
+        return run_torch(self.tokens(max(batches)), mode, "bf16", threads=os.cpu_count() or 1, world=1, more=more, limit=SECONDS[mode])
 
     def compare_speed(self, mode: str, title: str) -> None:
         check = f"{self.name}: tokens/s over {mode}, {title}"
@@ -175,8 +176,8 @@ def largest(context: Context, part: str) -> None:
     bench = Bench(context, part)
     title, equal_part = "largest micro-batches", part.removesuffix("-largest")
     measured = earlier_figures(context, equal_part).get(bench.name, {})
-    room = 1 << 40 if context.rehearses else free_bytes()
-    ours = [size for size in bench.facts["sizes"] if bench.planned_bytes(size) <= room - (1 << 30)]  # The reserve that a worker keeps beside a plan.
+    room = (1 << 40 if context.rehearses else free_bytes()) - RESERVE_BYTES
+    ours = [size for size in bench.facts["sizes"] if bench.planned_bytes(size) <= room]
     if not ours:
         context.skip(f"{bench.name}: {title}", "the GPU's memory takes none of those packed")
         return
@@ -269,6 +270,8 @@ def isolated_seconds(config: dict, batch: int, seq_len: int, device: str) -> dic
             seconds[f"{count} linear {inputs} to {outputs}, {what}"] = count * best_seconds(product, on_gpu)
         del x, w, dy
     seconds[f"{layers} attention"] = layers * attention_seconds(batch, seq_len, heads, kv_heads, head_dim, options, on_gpu)
+    if on_gpu:
+        torch.cuda.empty_cache()  # Other processes follow.
     return seconds
 
 

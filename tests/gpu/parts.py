@@ -142,7 +142,7 @@ def kernels(context: Context) -> None:
     for outcome in unit_tests.run_all(binaries, context.work, limit=45, processes=min(12, os.cpu_count() or 1)):
         check = f"{outcome.binary} {outcome.suite}"
         if outcome.failures:
-            context.judge(check, False, "; ".join(f"{test}: {one_line(said, 200)}" for test, said in outcome.failures.items()),
+            context.judge(check, False, "; ".join(f"{test}: {last_lines(said, 250)}" for test, said in outcome.failures.items()),
                           f"no failure ({outcome.passed} passed)", "\n\n".join(f"{test}:\n{said}" for test, said in outcome.failures.items()))
         elif outcome.no_gpu or outcome.passed == 0:
             context.skip(check, "no GPU")
@@ -185,7 +185,7 @@ def losses(context: Context) -> None:
     cases = sorted((context.bundle / "families").iterdir())
     references = {case.name: json.loads((case / "reference.json").read_text()) for case in cases}
     # CUDA takes a second to start: many at once.
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(12, os.cpu_count() or 1)) as pool:
         pending = {(case.name, precision, draw): pool.submit(train, context.build, case, precision, context.device,
                                                              context.work / f"{case.name}-{precision}-{draw}", model=f"model-{draw}",
                                                              checkpoint={"dir": ""})
