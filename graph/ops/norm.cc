@@ -1,4 +1,5 @@
-// rms_norm layer_norm l2_normalize and their gradients, over the last dim.
+// rms_norm layer_norm l2_normalize and their gradients, over the last dim; the first two also with the residual's add
+// before the norm, and after its gradient.
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
@@ -40,6 +41,81 @@ Rule NormRule(const Dims& x, absl::string_view in, absl::string_view out, std::v
   return rule;
 }
 
+// The call without operand `operand`.
+OpCall Without(const OpCall& call, int operand) {
+  OpCall rest = call;
+  rest.operands.erase(rest.operands.begin() + operand);
+  return rest;
+}
+
+// What the norm sees of add_NORM(a, b, ...).
+OpCall OfSum(const OpCall& call) {
+  OpCall rest = Without(call, 1);
+  rest.operands[0].dtype = Promote(call.in(0).dtype, call.in(1).dtype);
+  if (!rest.results.empty()) rest.results.pop_back();
+  return rest;
+}
+
+// add_NORM(a, b, ...) -> NORM(s, ...), s with s = a + b, of equal dims and rounded as `add` does. Passes make it after
+// derivatives have been taken, so it has none.
+OpDef WithAddBefore(const OpDef& norm) {
+  OpDef op = norm;
+  op.name = absl::StrCat("add_", norm.name);
+  ++op.min_operands, ++op.max_operands, ++op.num_results;
+  op.derive = nullptr;
+  op.infer = [infer = norm.infer](const OpCall& call) -> absl::StatusOr<Types> {
+    TACC_RETURN_IF_ERROR(WantFloating("a", call.in(0)));
+    TACC_RETURN_IF_ERROR(WantFloating("b", call.in(1)));
+    TACC_RETURN_IF_ERROR(WantDims("b", call.in(1), call.in(0).dims));
+    const OpCall rest = OfSum(call);
+    TACC_ASSIGN_OR_RETURN(Types results, infer(rest));
+    results.push_back(rest.in(0));
+    return results;
+  };
+  op.rule = [rule_of = norm.rule](const OpCall& call) -> absl::StatusOr<Rule> {
+    TACC_ASSIGN_OR_RETURN(Rule rule, rule_of(OfSum(call)));
+    const std::vector<int> x = rule.in[0];
+    rule.in.insert(rule.in.begin(), x);
+    rule.out.push_back(x);
+    return rule;
+  };
+  op.reuses = [](const OpCall& call) {
+    std::vector<int> reuses(call.results.size(), -1);
+    const TensorType &a = call.in(0), &b = call.in(1), &sum = call.results.back();
+    if (b == call.out(0)) reuses[0] = 1;  // a row of y is written when its sum has been made
+    reuses.back() = a == sum ? 0 : b == sum && reuses[0] < 0 ? 1 : -1;
+    return reuses;
+  };
+  return op;
+}
+
+// NORM_grad_accumulate(acc, dy, ...) -> acc + dx, ... with dx, ... = NORM_grad(dy, ...), all of x's type.
+OpDef WithAddAfter(const OpDef& grad) {
+  OpDef op = grad;
+  op.name = absl::StrCat(grad.name, "_accumulate");
+  ++op.min_operands, ++op.max_operands;
+  op.infer = [infer = grad.infer](const OpCall& call) -> absl::StatusOr<Types> {
+    TACC_ASSIGN_OR_RETURN(Types results, infer(Without(call, 0)));
+    TACC_RETURN_IF_ERROR(WantType("acc", call.in(0), results[0]));
+    return results;
+  };
+  op.rule = [rule_of = grad.rule](const OpCall& call) -> absl::StatusOr<Rule> {
+    TACC_ASSIGN_OR_RETURN(Rule rule, rule_of(Without(call, 0)));
+    rule.in.insert(rule.in.begin(), rule.out[0]);
+    rule.linear_in = {{0, 1}};
+    return rule;
+  };
+  op.reuses = [](const OpCall& call) {
+    std::vector<int> reuses(call.results.size(), -1);
+    reuses[0] = 0;
+    return reuses;
+  };
+  op.workspace_bytes = [bytes = grad.workspace_bytes](const OpCall& call, const Target& target) {
+    return bytes(Without(call, 0), target);
+  };
+  return op;
+}
+
 void AddRmsNorm(OpTable& table) {
   OpDef op;
   op.name = "rms_norm";
@@ -62,6 +138,7 @@ void AddRmsNorm(OpTable& table) {
     return absl::OkStatus();
   };
   table.Add(op);
+  table.Add(WithAddBefore(op));
 
   OpDef grad;
   grad.name = "rms_norm_grad";
@@ -81,6 +158,7 @@ void AddRmsNorm(OpTable& table) {
     return NormGradWorkspaceBytes(call.in(1), 1);
   };
   table.Add(grad);
+  table.Add(WithAddAfter(grad));
 }
 
 void AddLayerNorm(OpTable& table) {
@@ -115,6 +193,7 @@ void AddLayerNorm(OpTable& table) {
     return absl::OkStatus();
   };
   table.Add(op);
+  table.Add(WithAddBefore(op));
 
   OpDef grad;
   grad.name = "layer_norm_grad";
@@ -155,6 +234,7 @@ void AddLayerNorm(OpTable& table) {
     return NormGradWorkspaceBytes(call.in(1), num_sums);
   };
   table.Add(grad);
+  table.Add(WithAddAfter(grad));
 }
 
 void AddL2Normalize(OpTable& table) {

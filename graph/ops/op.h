@@ -180,7 +180,7 @@ void AddLeafOps(OpTable& table);         // input param read store output consta
 void AddElementwiseOps(OpTable& table);  // add ... cast, activations and their gradients, select
 void AddShapeOps(OpTable& table);        // reshape transpose slice concat pad broadcast reduce_*
 void AddMatmulOps(OpTable& table);       // einsum einsum_accumulate
-void AddNormOps(OpTable& table);         // rms_norm layer_norm l2_normalize
+void AddNormOps(OpTable& table);         // rms_norm add_rms_norm layer_norm ... l2_normalize
 void AddAttentionOps(OpTable& table);    // attention rotary rope_table
 void AddTokenOps(OpTable& table);        // embedding cross_entropy logsumexp dropout
 void AddExpertOps(OpTable& table);       // softmax top_k expert_matmul mul_rows

@@ -10,7 +10,8 @@
 namespace tacc::kernels::cpu {
 namespace {
 
-constexpr int64_t kGrain = 16384;  // elements a thread works on at least
+constexpr int64_t kGrain = 16384;         // elements a thread works on at least
+constexpr int64_t kAddedElements = 4096;  // and of a sum that is read again, about as many at a time
 
 // Gradients of weights are summed over this many groups of rows, then over the groups in order: results do not depend
 // on the number of threads, and up to 64 of them find work.
@@ -24,6 +25,51 @@ int64_t NumGroups(int64_t num_rows) {
 int64_t RowGrain(int64_t n) { return 1 + kGrain / (n + 1); }
 
 void CheckRows(const TensorView& x, const TensorView& rows) { TACC_KERNEL_CHECK(rows.size() == x.num_rows()); }
+
+// acc may be absent.
+void CheckGradient(const TensorView& acc, const TensorView& x, const TensorView& out) {
+  TACC_KERNEL_CHECK(out.size() == x.size());
+  TACC_KERNEL_CHECK(acc.data == nullptr || acc.size() == x.size());
+}
+
+simd::NormRows RmsNormRows(const TensorView& x, const TensorView& w, double eps, const TensorView& y,
+                           const TensorView& rstd) {
+  TACC_KERNEL_CHECK(y.size() == x.size() && w.size() == x.row_length());
+  CheckRows(x, rstd);
+  return {.n = x.row_length(), .eps = eps, .x = In(x), .w = In(w), .y = Out(y), .rstd = Out(rstd)};
+}
+
+simd::NormRows LayerNormRows(const TensorView& x, const TensorView& w, const TensorView& b, double eps,
+                             const TensorView& y, const TensorView& mean, const TensorView& rstd) {
+  TACC_KERNEL_CHECK(y.size() == x.size());
+  TACC_KERNEL_CHECK(w.data == nullptr || w.size() == x.row_length());
+  TACC_KERNEL_CHECK(b.data == nullptr || b.size() == x.row_length());
+  CheckRows(x, mean);
+  CheckRows(x, rstd);
+  return {.n = x.row_length(),
+          .eps = eps,
+          .x = In(x),
+          .w = In(w),
+          .b = In(b),
+          .y = Out(y),
+          .mean = Out(mean),
+          .rstd = Out(rstd)};
+}
+
+// Runs loop(rows, begin, end) over the rows of x = a + b, a few at a time, which are added up before and then in cache.
+template <typename Loop>
+void ForRowsOfSum(const TensorView& a, const TensorView& b, const TensorView& sum, const simd::NormRows& rows,
+                  Loop loop) {
+  TACC_KERNEL_CHECK(a.size() == sum.size() && b.size() == sum.size());
+  const int64_t n = rows.n, few = 1 + kAddedElements / (n + 1);
+  ParallelFor(sum.num_rows(), RowGrain(n), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; row += few) {
+      const int64_t limit = std::min(end, row + few);
+      simd::BestLoops().binary(simd::BinaryOp::kAdd, In(a), In(b), sum.size(), Out(sum), row * n, limit * n);
+      loop(rows, row, limit);
+    }
+  });
+}
 
 // Runs loop(rows, begin, end) over groups of rows with partial sums, then adds these up into sums (dw, db).
 template <typename Loop>
@@ -74,52 +120,66 @@ int64_t NormGradWorkspaceBytes(int64_t num_rows, int64_t row_length, int num_sum
 }
 
 void RmsNorm(const TensorView& x, const TensorView& w, double eps, const TensorView& y, const TensorView& rstd) {
-  TACC_KERNEL_CHECK(y.size() == x.size() && w.size() == x.row_length());
-  CheckRows(x, rstd);
-  const simd::NormRows rows{.n = x.row_length(), .eps = eps, .x = In(x), .w = In(w), .y = Out(y), .rstd = Out(rstd)};
+  const simd::NormRows rows = RmsNormRows(x, w, eps, y, rstd);
   ParallelFor(x.num_rows(), RowGrain(rows.n),
               [&](int64_t begin, int64_t end) { simd::BestLoops().rms_norm(rows, begin, end); });
 }
 
+void AddRmsNorm(const TensorView& a, const TensorView& b, const TensorView& w, double eps, const TensorView& y,
+                const TensorView& rstd, const TensorView& sum) {
+  ForRowsOfSum(a, b, sum, RmsNormRows(sum, w, eps, y, rstd), simd::BestLoops().rms_norm);
+}
+
 void RmsNormGrad(const TensorView& dy, const TensorView& x, const TensorView& w, const TensorView& rstd,
                  const TensorView& dx, const TensorView& dw) {
-  TACC_KERNEL_CHECK(dy.size() == x.size() && dx.size() == x.size() && w.size() == x.row_length());
-  TACC_KERNEL_CHECK(dw.size() == x.row_length());
+  RmsNormGradAccumulate(TensorView{}, dy, x, w, rstd, dx, dw);
+}
+
+void RmsNormGradAccumulate(const TensorView& acc, const TensorView& dy, const TensorView& x, const TensorView& w,
+                           const TensorView& rstd, const TensorView& out, const TensorView& dw) {
+  TACC_KERNEL_CHECK(dy.size() == x.size() && w.size() == x.row_length() && dw.size() == x.row_length());
+  CheckGradient(acc, x, out);
   CheckRows(x, rstd);
   const simd::NormGradRows rows{
-      .n = x.row_length(), .dy = In(dy), .x = In(x), .w = In(w), .rstd = In(rstd), .dx = Out(dx)};
+      .n = x.row_length(), .dy = In(dy), .x = In(x), .w = In(w), .rstd = In(rstd), .acc = In(acc), .dx = Out(out)};
   GradWithSums(rows, x.num_rows(), ComputeType(dy, x, w), dw, TensorView{}, simd::BestLoops().rms_norm_grad);
 }
 
 void LayerNorm(const TensorView& x, const TensorView& w, const TensorView& b, double eps, const TensorView& y,
                const TensorView& mean, const TensorView& rstd) {
-  TACC_KERNEL_CHECK(y.size() == x.size());
-  TACC_KERNEL_CHECK(w.data == nullptr || w.size() == x.row_length());
-  TACC_KERNEL_CHECK(b.data == nullptr || b.size() == x.row_length());
-  CheckRows(x, mean);
-  CheckRows(x, rstd);
-  const simd::NormRows rows{.n = x.row_length(),
-                            .eps = eps,
-                            .x = In(x),
-                            .w = In(w),
-                            .b = In(b),
-                            .y = Out(y),
-                            .mean = Out(mean),
-                            .rstd = Out(rstd)};
+  const simd::NormRows rows = LayerNormRows(x, w, b, eps, y, mean, rstd);
   ParallelFor(x.num_rows(), RowGrain(rows.n),
               [&](int64_t begin, int64_t end) { simd::BestLoops().layer_norm(rows, begin, end); });
 }
 
+void AddLayerNorm(const TensorView& a, const TensorView& b, const TensorView& w, const TensorView& bias, double eps,
+                  const TensorView& y, const TensorView& mean, const TensorView& rstd, const TensorView& sum) {
+  ForRowsOfSum(a, b, sum, LayerNormRows(sum, w, bias, eps, y, mean, rstd), simd::BestLoops().layer_norm);
+}
+
 void LayerNormGrad(const TensorView& dy, const TensorView& x, const TensorView& mean, const TensorView& rstd,
                    const TensorView& w, const TensorView& dx, const TensorView& dw, const TensorView& db) {
-  TACC_KERNEL_CHECK(dy.size() == x.size() && dx.size() == x.size());
+  LayerNormGradAccumulate(TensorView{}, dy, x, mean, rstd, w, dx, dw, db);
+}
+
+void LayerNormGradAccumulate(const TensorView& acc, const TensorView& dy, const TensorView& x, const TensorView& mean,
+                             const TensorView& rstd, const TensorView& w, const TensorView& out, const TensorView& dw,
+                             const TensorView& db) {
+  TACC_KERNEL_CHECK(dy.size() == x.size());
   TACC_KERNEL_CHECK(w.data == nullptr || w.size() == x.row_length());
   TACC_KERNEL_CHECK(dw.data == nullptr || dw.size() == x.row_length());
   TACC_KERNEL_CHECK(db.data == nullptr || db.size() == x.row_length());
+  CheckGradient(acc, x, out);
   CheckRows(x, mean);
   CheckRows(x, rstd);
-  const simd::NormGradRows rows{
-      .n = x.row_length(), .dy = In(dy), .x = In(x), .w = In(w), .mean = In(mean), .rstd = In(rstd), .dx = Out(dx)};
+  const simd::NormGradRows rows{.n = x.row_length(),
+                                .dy = In(dy),
+                                .x = In(x),
+                                .w = In(w),
+                                .mean = In(mean),
+                                .rstd = In(rstd),
+                                .acc = In(acc),
+                                .dx = Out(out)};
   if (dw.data == nullptr && db.data == nullptr) {
     ParallelFor(x.num_rows(), RowGrain(rows.n),
                 [&](int64_t begin, int64_t end) { simd::BestLoops().layer_norm_grad(rows, begin, end); });

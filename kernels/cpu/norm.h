@@ -10,25 +10,44 @@ namespace tacc::kernels::cpu {
 // y = cast(x * rstd, dtype of x) * w with rstd = 1 / sqrt(mean(x^2) + eps). x, y [R,N]; w [N]; rstd [R].
 void RmsNorm(const TensorView& x, const TensorView& w, double eps, const TensorView& y, const TensorView& rstd);
 
+// The same of x = sum, with sum = a + b [R,N] made on the way, rounded to its dtype. sum and y may be a and b, or the
+// other way round.
+void AddRmsNorm(const TensorView& a, const TensorView& b, const TensorView& w, double eps, const TensorView& y,
+                const TensorView& rstd, const TensorView& sum);
+
 // dx [R,N], dw [N] (summed over rows in an order fixed by the dims alone).
 void RmsNormGrad(const TensorView& dy, const TensorView& x, const TensorView& w, const TensorView& rstd,
                  const TensorView& dx, const TensorView& dw);
+
+// The same with acc + dx, of dx as it would be stored, in place of dx. acc, out [R,N], of dtypes like x; out may be
+// acc.
+void RmsNormGradAccumulate(const TensorView& acc, const TensorView& dy, const TensorView& x, const TensorView& w,
+                           const TensorView& rstd, const TensorView& out, const TensorView& dw);
 
 // y = (x - mean) * rstd [* w [+ b]]; a view with null data is an absent weight or bias.
 void LayerNorm(const TensorView& x, const TensorView& w, const TensorView& b, double eps, const TensorView& y,
                const TensorView& mean, const TensorView& rstd);
 
+// As AddRmsNorm.
+void AddLayerNorm(const TensorView& a, const TensorView& b, const TensorView& w, const TensorView& bias, double eps,
+                  const TensorView& y, const TensorView& mean, const TensorView& rstd, const TensorView& sum);
+
 // Null data: no weight (w), gradient not wanted (dw, db).
 void LayerNormGrad(const TensorView& dy, const TensorView& x, const TensorView& mean, const TensorView& rstd,
                    const TensorView& w, const TensorView& dx, const TensorView& dw, const TensorView& db);
+
+// As RmsNormGradAccumulate.
+void LayerNormGradAccumulate(const TensorView& acc, const TensorView& dy, const TensorView& x, const TensorView& mean,
+                             const TensorView& rstd, const TensorView& w, const TensorView& out, const TensorView& dw,
+                             const TensorView& db);
 
 // y = x * rnorm with rnorm = 1 / max(|x|, eps), one a row.
 void L2Normalize(const TensorView& x, double eps, const TensorView& y, const TensorView& rnorm);
 void L2NormalizeGrad(const TensorView& dy, const TensorView& x, const TensorView& rnorm, double eps,
                      const TensorView& dx);
 
-// Scratch of RmsNormGrad and LayerNormGrad: num_sums (1: dw, 2: dw and db) partial sums in the compute dtype (f32,
-// f64).
+// Scratch of RmsNormGrad, LayerNormGrad and what accumulates them: num_sums (1: dw, 2: dw and db) partial sums in the
+// compute dtype (f32, f64).
 int64_t NormGradWorkspaceBytes(int64_t num_rows, int64_t row_length, int num_sums, DType compute);
 
 }  // namespace tacc::kernels::cpu

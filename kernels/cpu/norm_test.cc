@@ -4,6 +4,7 @@
 
 #include "kernels/backend_under_test.h"
 #include TACC_KERNEL_HEADER(norm.h)
+#include TACC_KERNEL_HEADER(pointwise.h)
 #include "kernels/reference/buffer.h"
 #include "kernels/reference/reference.h"
 
@@ -131,6 +132,123 @@ TEST(LayerNorm, MatchesTheReferenceWithAndWithoutWeights) {
           EXPECT_LE(MaxError(db.ToTensor(), gradient.db, 1), Tolerance(Wide(dtype)));
         }
         EXPECT_TRUE(y.GuardsIntact() && dx.GuardsIntact() && dw.GuardsIntact() && db.GuardsIntact());
+      }
+    }
+  }
+}
+
+// The dtypes of two addends and of their sum.
+struct Addends {
+  DType a, b, sum;
+  Buffer::Placement place;
+};
+constexpr Addends kAddends[] = {
+    {DType::kF32, DType::kF32, DType::kF32, Buffer::Placement::kOffByOne},
+    {DType::kF32, DType::kF32, DType::kF32, Buffer::Placement::kAligned},
+    {DType::kF32, DType::kBF16, DType::kF32, Buffer::Placement::kAligned},
+    {DType::kF16, DType::kF32, DType::kF32, Buffer::Placement::kOffByOne},
+    {DType::kBF16, DType::kBF16, DType::kBF16, Buffer::Placement::kAligned},
+    {DType::kF16, DType::kF16, DType::kF16, Buffer::Placement::kOffByOne},
+    {DType::kF64, DType::kF64, DType::kF64, Buffer::Placement::kOffByOne},
+};
+
+// Where the sum goes; the norm then goes over the other addend.
+enum class Over { kNothing, kA, kB };
+
+TEST(AddRmsNorm, HasTheBitsOfTheAddAndTheNorm) {
+  for (const Shape& shape : kShapes) {
+    for (const auto& [da, db, ds, place] : kAddends) {
+      for (Over over : {Over::kNothing, Over::kA, Over::kB}) {
+        const Buffer a(da, Random(shape.x, 1, 3), place), b(db, Random(shape.x, 2), place),
+            w(ds, Random({shape.n}, 3), place);
+        const Buffer s(ds, shape.x, place), y(ds, shape.x, place), rstd(Wide(ds), Rows(shape.x), place);
+        Binary(BinaryOp::kAdd, a, b, s);
+        RmsNorm(s, w, 1e-5, y, rstd);
+        const Buffer made(ds, shape.x, place), sum_y(ds, shape.x, place), sum_rstd(Wide(ds), Rows(shape.x), place);
+        const Buffer& sum = over == Over::kA && da == ds ? a : over == Over::kB && db == ds ? b : made;
+        const Buffer& out = over == Over::kA && db == ds ? b : over == Over::kB && da == ds ? a : sum_y;
+        AddRmsNorm(a, b, w, 1e-5, out, sum_rstd, sum);
+        EXPECT_EQ(sum.ToTensor().values, s.ToTensor().values) << Name(da) << " " << Name(db) << " n " << shape.n;
+        EXPECT_EQ(out.ToTensor().values, y.ToTensor().values) << Name(da) << " " << Name(db) << " n " << shape.n;
+        EXPECT_EQ(sum_rstd.ToTensor().values, rstd.ToTensor().values);
+        EXPECT_TRUE(sum.GuardsIntact() && out.GuardsIntact() && sum_rstd.GuardsIntact());
+      }
+    }
+  }
+}
+
+TEST(RmsNormGradAccumulate, HasTheBitsOfTheGradientAndTheAdd) {
+  for (const Shape& shape : kShapes) {
+    for (const auto& [dtype, place] : kKinds) {
+      const Buffer acc(dtype, Random(shape.x, 5), place), dy(dtype, Random(shape.x, 1), place),
+          x(dtype, Random(shape.x, 2, 3), place), w(dtype, Random({shape.n}, 3), place);
+      const Buffer y(dtype, shape.x, place), rstd(Wide(dtype), Rows(shape.x), place);
+      RmsNorm(x, w, 1e-5, y, rstd);
+      const Buffer dx(dtype, shape.x, place), dw(Wide(dtype), Dims{shape.n}, place), want(dtype, shape.x, place);
+      RmsNormGrad(dy, x, w, rstd, dx, dw);
+      Binary(BinaryOp::kAdd, acc, dx, want);
+      const Buffer out(dtype, shape.x, place), out_dw(Wide(dtype), Dims{shape.n}, place);
+      RmsNormGradAccumulate(acc, dy, x, w, rstd, out, out_dw);
+      EXPECT_EQ(out.ToTensor().values, want.ToTensor().values) << Name(dtype) << " n " << shape.n;
+      EXPECT_EQ(out_dw.ToTensor().values, dw.ToTensor().values) << Name(dtype) << " n " << shape.n;
+      RmsNormGradAccumulate(acc, dy, x, w, rstd, acc, out_dw);
+      EXPECT_EQ(acc.ToTensor().values, want.ToTensor().values) << Name(dtype) << " n " << shape.n;
+      EXPECT_TRUE(out.GuardsIntact() && acc.GuardsIntact() && out_dw.GuardsIntact());
+    }
+  }
+}
+
+TEST(AddLayerNorm, HasTheBitsOfTheAddAndTheNorm) {
+  const TensorView absent;
+  for (const Shape& shape : kShapes) {
+    for (const auto& [da, db, ds, place] : kAddends) {
+      for (int affine = 0; affine < 3; ++affine) {
+        const Buffer a(da, Random(shape.x, 1, 3), place), b(db, Random(shape.x, 2), place),
+            w(ds, Random({shape.n}, 3), place), bias(ds, Random({shape.n}, 4), place);
+        const Buffer s(ds, shape.x, place), y(ds, shape.x, place), mean(Wide(ds), Rows(shape.x), place),
+            rstd(Wide(ds), Rows(shape.x), place);
+        Binary(BinaryOp::kAdd, a, b, s);
+        LayerNorm(s, affine > 0 ? w : absent, affine > 1 ? bias : absent, 1e-5, y, mean, rstd);
+        const Buffer sum(ds, shape.x, place), sum_y(ds, shape.x, place), sum_mean(Wide(ds), Rows(shape.x), place),
+            sum_rstd(Wide(ds), Rows(shape.x), place);
+        const Buffer& out = db == ds ? b : sum_y;
+        AddLayerNorm(a, b, affine > 0 ? w : absent, affine > 1 ? bias : absent, 1e-5, out, sum_mean, sum_rstd, sum);
+        EXPECT_EQ(sum.ToTensor().values, s.ToTensor().values) << Name(da) << " " << Name(db) << " n " << shape.n;
+        EXPECT_EQ(out.ToTensor().values, y.ToTensor().values) << Name(da) << " " << Name(db) << " n " << shape.n;
+        EXPECT_EQ(sum_mean.ToTensor().values, mean.ToTensor().values);
+        EXPECT_EQ(sum_rstd.ToTensor().values, rstd.ToTensor().values);
+        EXPECT_TRUE(sum.GuardsIntact() && out.GuardsIntact() && sum_mean.GuardsIntact() && sum_rstd.GuardsIntact());
+      }
+    }
+  }
+}
+
+TEST(LayerNormGradAccumulate, HasTheBitsOfTheGradientAndTheAdd) {
+  const TensorView absent;
+  for (const Shape& shape : kShapes) {
+    for (const auto& [dtype, place] : kKinds) {
+      for (int affine = 0; affine < 3; ++affine) {
+        const Buffer acc(dtype, Random(shape.x, 5), place), dy(dtype, Random(shape.x, 1), place),
+            x(dtype, Random(shape.x, 2, 3), place), w(dtype, Random({shape.n}, 3), place);
+        const Buffer y(dtype, shape.x, place), mean(Wide(dtype), Rows(shape.x), place),
+            rstd(Wide(dtype), Rows(shape.x), place);
+        LayerNorm(x, w, absent, 1e-5, y, mean, rstd);
+        const Dims n{shape.n};
+        const Buffer dx(dtype, shape.x, place), dw(Wide(dtype), n, place), db(Wide(dtype), n, place);
+        const TensorView some_w = affine > 0 ? w : absent;
+        LayerNormGrad(dy, x, mean, rstd, some_w, dx, affine > 0 ? dw : absent, affine > 1 ? db : absent);
+        const Buffer want(dtype, shape.x, place), out_dw(Wide(dtype), n, place), out_db(Wide(dtype), n, place);
+        Binary(BinaryOp::kAdd, acc, dx, want);
+        LayerNormGradAccumulate(acc, dy, x, mean, rstd, some_w, acc, affine > 0 ? out_dw : absent,
+                                affine > 1 ? out_db : absent);
+        EXPECT_EQ(acc.ToTensor().values, want.ToTensor().values) << Name(dtype) << " n " << shape.n;
+        if (affine > 0) {
+          EXPECT_EQ(out_dw.ToTensor().values, dw.ToTensor().values);
+        }
+        if (affine > 1) {
+          EXPECT_EQ(out_db.ToTensor().values, db.ToTensor().values);
+        }
+        EXPECT_TRUE(acc.GuardsIntact() && out_dw.GuardsIntact() && out_db.GuardsIntact());
       }
     }
   }

@@ -8,16 +8,57 @@
 namespace tacc::kernels::cuda {
 namespace {
 
+// A result as an array of `dtype` keeps it.
+template <typename T>
+TACC_DEVICE T AsStored(DType dtype, T x) {
+  return dtype == DType::kF32 ? static_cast<T>(static_cast<float>(x)) : RoundedTo(dtype, x);
+}
+
+// acc + dx, both rounded by themselves: an fma of the product that made dx and acc would have other bits.
+TACC_DEVICE float AddRounded(float acc, float dx) {
+#ifdef __CUDACC__
+  return __fadd_rn(acc, dx);
+#else
+  return acc + dx;
+#endif
+}
+TACC_DEVICE double AddRounded(double acc, double dx) {
+#ifdef __CUDACC__
+  return __dadd_rn(acc, dx);
+#else
+  return acc + dx;
+#endif
+}
+
 // A thread's packs of a row.
 template <int N, typename F>
 TACC_DEVICE void ForOwnPacks(const Team& team, int64_t n, F f) {
   for (int64_t i = static_cast<int64_t>(team.rank()) * N; i < n; i += static_cast<int64_t>(team.size()) * N) f(i);
 }
 
+// What a norm is taken of: x, or the sum of a and b, which its first reading leaves in x.
+struct NormInput {
+  AnyIn x;
+  AnyIn a, b;  // or absent
+
+  // Of a thread's own pack, before any other reading of it.
+  template <int N, typename T>
+  TACC_DEVICE void First(int64_t i, T* values) const {
+    if (!a) return Load<N>(x, i, values);
+    T other[N];
+    Load<N>(a, i, values);
+    Load<N>(b, i, other);
+    TACC_UNROLL
+    for (int j = 0; j < N; ++j) values[j] = AsStored(x.dtype, values[j] + other[j]);
+    Store<N>(AnyOut{const_cast<void*>(x.data), x.dtype}, i, values);
+  }
+};
+
 // x * rstd is rounded to x's dtype before the weight multiplies it, as Hugging Face's LLaMA does.
 template <typename T, int N>
 struct RmsNormRow {
-  AnyIn x, w;
+  NormInput input;
+  AnyIn w;
   AnyOut y, rstd;
   int64_t n;
   double eps;
@@ -26,7 +67,7 @@ struct RmsNormRow {
     T sum = 0;
     ForOwnPacks<N>(team, n, [&](int64_t i) {
       T values[N];
-      Load<N>(x, row * n + i, values);
+      input.First<N>(row * n + i, values);
       TACC_UNROLL
       for (int j = 0; j < N; ++j) sum += values[j] * values[j];
     });
@@ -34,10 +75,10 @@ struct RmsNormRow {
     if (team.rank() == 0) rstd.Store(row, scale);
     ForOwnPacks<N>(team, n, [&](int64_t i) {
       T values[N], weights[N];
-      Load<N>(x, row * n + i, values);
+      Load<N>(input.x, row * n + i, values);
       Load<N>(w, i, weights);
       TACC_UNROLL
-      for (int j = 0; j < N; ++j) values[j] = RoundedTo(x.dtype, values[j] * scale) * weights[j];
+      for (int j = 0; j < N; ++j) values[j] = RoundedTo(input.x.dtype, values[j] * scale) * weights[j];
       Store<N>(y, row * n + i, values);
     });
   }
@@ -76,11 +117,28 @@ struct GroupSums {
   }
 };
 
+// Where gradients of rows go: into dx, added to acc where there is one (which may be dx).
+struct GradientOutput {
+  AnyIn acc;  // or absent
+  AnyOut dx;
+
+  template <int N, typename T>
+  TACC_DEVICE void Put(int64_t i, T* gradient) const {
+    if (acc) {
+      T total[N];
+      Load<N>(acc, i, total);
+      TACC_UNROLL
+      for (int j = 0; j < N; ++j) gradient[j] = AddRounded(total[j], AsStored(dx.dtype, gradient[j]));
+    }
+    Store<N>(dx, i, gradient);
+  }
+};
+
 // The rows of one group, and its share of dw.
 template <typename T, int N>
 struct RmsNormGradRows {
   AnyIn dy, x, w, rstd;
-  AnyOut dx;
+  GradientOutput output;
   GroupSums<T, N> dw;
   int64_t n, num_rows, num_groups;
 
@@ -110,7 +168,7 @@ struct RmsNormGradRows {
           gradient[j] = scale * (gradient[j] * weight[j] - value[j] * mean);
         }
         dw.Add(own, i, product);
-        Store<N>(dx, row * n + i, gradient);
+        output.Put<N>(row * n + i, gradient);
       });
     }
     dw.Keep(team, own, group);
@@ -119,7 +177,8 @@ struct RmsNormGradRows {
 
 template <typename T, int N>
 struct LayerNormRow {
-  AnyIn x, w, b;
+  NormInput input;
+  AnyIn w, b;
   AnyOut y, mean, rstd;
   int64_t n;
   double eps;
@@ -128,14 +187,14 @@ struct LayerNormRow {
     T sum = 0, squares = 0;
     ForOwnPacks<N>(team, n, [&](int64_t i) {
       T values[N];
-      Load<N>(x, row * n + i, values);
+      input.First<N>(row * n + i, values);
       TACC_UNROLL
       for (int j = 0; j < N; ++j) sum += values[j];
     });
     const T centre = team.Sum(sum) / static_cast<T>(n);
     ForOwnPacks<N>(team, n, [&](int64_t i) {
       T values[N];
-      Load<N>(x, row * n + i, values);
+      Load<N>(input.x, row * n + i, values);
       TACC_UNROLL
       for (int j = 0; j < N; ++j) squares += (values[j] - centre) * (values[j] - centre);
     });
@@ -146,7 +205,7 @@ struct LayerNormRow {
     }
     ForOwnPacks<N>(team, n, [&](int64_t i) {
       T values[N], other[N];
-      Load<N>(x, row * n + i, values);
+      Load<N>(input.x, row * n + i, values);
       TACC_UNROLL
       for (int j = 0; j < N; ++j) values[j] = (values[j] - centre) * scale;
       if (w) {
@@ -168,7 +227,7 @@ struct LayerNormRow {
 template <typename T, int N>
 struct LayerNormGradRows {
   AnyIn dy, x, mean, rstd, w;
-  AnyOut dx;
+  GradientOutput output;
   GroupSums<T, N> dw, db;
   int64_t n, num_rows, num_groups;
 
@@ -212,7 +271,7 @@ struct LayerNormGradRows {
         LoadPacks(row, i, centre, scale, out, gradient, normal);
         TACC_UNROLL
         for (int j = 0; j < N; ++j) gradient[j] = scale * (gradient[j] - mean_gradient - normal[j] * mean_dot);
-        Store<N>(dx, row * n + i, gradient);
+        output.Put<N>(row * n + i, gradient);
         if (db.sums != nullptr) db.Add(own_b, i, out);
         TACC_UNROLL
         for (int j = 0; j < N; ++j) out[j] *= normal[j];
@@ -283,6 +342,14 @@ struct L2NormalizeGradRow {
   }
 };
 
+// a and b, or acc, may be absent.
+void CheckAddends(const TensorView& a, const TensorView& b, const TensorView& sum) {
+  TACC_KERNEL_CHECK(a.data == nullptr || (a.size() == sum.size() && b.size() == sum.size()));
+}
+void CheckGradient(const TensorView& acc, const TensorView& x, const TensorView& out) {
+  TACC_KERNEL_CHECK(out.size() == x.size() && (acc.data == nullptr || acc.size() == x.size()));
+}
+
 // Threads for rows of n, in packs of N.
 int RowTeam(int64_t n, int pack) { return TeamSize(n, pack == 1 ? 8 : pack); }
 
@@ -293,46 +360,73 @@ int64_t NormGradWorkspaceBytes(int64_t num_rows, int64_t row_length, int num_sum
 }
 
 void RmsNorm(const TensorView& x, const TensorView& w, double eps, const TensorView& y, const TensorView& rstd) {
-  TACC_KERNEL_CHECK(y.size() == x.size() && w.size() == x.row_length() && rstd.size() == x.num_rows());
-  const int64_t n = x.row_length();
-  WithPacks(n % kPack == 0, {x, w, y}, [&]<typename T, typename N>(T, N) {
-    ForEachTeam(x.num_rows(), RowTeam(n, N::value), 0,
-                RmsNormRow<T, N::value>{In(x), In(w), Out(y), Out(rstd), n, eps});
+  AddRmsNorm(TensorView{}, TensorView{}, w, eps, y, rstd, x);
+}
+
+void AddRmsNorm(const TensorView& a, const TensorView& b, const TensorView& w, double eps, const TensorView& y,
+                const TensorView& rstd, const TensorView& sum) {
+  CheckAddends(a, b, sum);
+  TACC_KERNEL_CHECK(y.size() == sum.size() && w.size() == sum.row_length() && rstd.size() == sum.num_rows());
+  const int64_t n = sum.row_length();
+  WithPacks(n % kPack == 0, {a, b, sum, w, y}, [&]<typename T, typename N>(T, N) {
+    ForEachTeam(sum.num_rows(), RowTeam(n, N::value), 0,
+                RmsNormRow<T, N::value>{{In(sum), In(a), In(b)}, In(w), Out(y), Out(rstd), n, eps});
   });
 }
 
 void RmsNormGrad(const TensorView& dy, const TensorView& x, const TensorView& w, const TensorView& rstd,
                  const TensorView& dx, const TensorView& dw) {
-  TACC_KERNEL_CHECK(dy.size() == x.size() && dx.size() == x.size() && w.size() == x.row_length());
+  RmsNormGradAccumulate(TensorView{}, dy, x, w, rstd, dx, dw);
+}
+
+void RmsNormGradAccumulate(const TensorView& acc, const TensorView& dy, const TensorView& x, const TensorView& w,
+                           const TensorView& rstd, const TensorView& out, const TensorView& dw) {
+  CheckGradient(acc, x, out);
+  TACC_KERNEL_CHECK(dy.size() == x.size() && w.size() == x.row_length());
   TACC_KERNEL_CHECK(dw.size() == x.row_length() && rstd.size() == x.num_rows());
   const int64_t n = x.row_length(), num_rows = x.num_rows(), num_groups = NumGroups(num_rows, n);
-  WithPacks(n % kPack == 0, {dy, x, w, dx}, [&]<typename T, typename N>(T, N) {
+  WithPacks(n % kPack == 0, {acc, dy, x, w, out}, [&]<typename T, typename N>(T, N) {
     const int64_t row_bytes = n * static_cast<int64_t>(sizeof(T));
     const bool in_shared = row_bytes <= kMaxSharedBytes;
     const Scratch scratch(num_groups * row_bytes);
     T* sums = static_cast<T*>(scratch.data());
-    ForEachTeam(num_groups, RowTeam(n, N::value), in_shared ? row_bytes : 0,
-                RmsNormGradRows<T, N::value>{
-                    In(dy), In(x), In(w), In(rstd), Out(dx), {sums, n, in_shared}, n, num_rows, num_groups});
+    ForEachTeam(
+        num_groups, RowTeam(n, N::value), in_shared ? row_bytes : 0,
+        RmsNormGradRows<T, N::value>{
+            In(dy), In(x), In(w), In(rstd), {In(acc), Out(out)}, {sums, n, in_shared}, n, num_rows, num_groups});
     SumGroups(sums, num_groups, n, Out(dw));
   });
 }
 
 void LayerNorm(const TensorView& x, const TensorView& w, const TensorView& b, double eps, const TensorView& y,
                const TensorView& mean, const TensorView& rstd) {
-  TACC_KERNEL_CHECK(y.size() == x.size() && mean.size() == x.num_rows() && rstd.size() == x.num_rows());
-  TACC_KERNEL_CHECK(w.data == nullptr || w.size() == x.row_length());
-  TACC_KERNEL_CHECK(b.data == nullptr || b.size() == x.row_length());
-  const int64_t n = x.row_length();
-  WithPacks(n % kPack == 0, {x, w, b, y}, [&]<typename T, typename N>(T, N) {
-    ForEachTeam(x.num_rows(), RowTeam(n, N::value), 0,
-                LayerNormRow<T, N::value>{In(x), In(w), In(b), Out(y), Out(mean), Out(rstd), n, eps});
+  AddLayerNorm(TensorView{}, TensorView{}, w, b, eps, y, mean, rstd, x);
+}
+
+void AddLayerNorm(const TensorView& a, const TensorView& b, const TensorView& w, const TensorView& bias, double eps,
+                  const TensorView& y, const TensorView& mean, const TensorView& rstd, const TensorView& sum) {
+  CheckAddends(a, b, sum);
+  TACC_KERNEL_CHECK(y.size() == sum.size() && mean.size() == sum.num_rows() && rstd.size() == sum.num_rows());
+  TACC_KERNEL_CHECK(w.data == nullptr || w.size() == sum.row_length());
+  TACC_KERNEL_CHECK(bias.data == nullptr || bias.size() == sum.row_length());
+  const int64_t n = sum.row_length();
+  WithPacks(n % kPack == 0, {a, b, sum, w, bias, y}, [&]<typename T, typename N>(T, N) {
+    ForEachTeam(
+        sum.num_rows(), RowTeam(n, N::value), 0,
+        LayerNormRow<T, N::value>{{In(sum), In(a), In(b)}, In(w), In(bias), Out(y), Out(mean), Out(rstd), n, eps});
   });
 }
 
 void LayerNormGrad(const TensorView& dy, const TensorView& x, const TensorView& mean, const TensorView& rstd,
                    const TensorView& w, const TensorView& dx, const TensorView& dw, const TensorView& db) {
-  TACC_KERNEL_CHECK(dy.size() == x.size() && dx.size() == x.size());
+  LayerNormGradAccumulate(TensorView{}, dy, x, mean, rstd, w, dx, dw, db);
+}
+
+void LayerNormGradAccumulate(const TensorView& acc, const TensorView& dy, const TensorView& x, const TensorView& mean,
+                             const TensorView& rstd, const TensorView& w, const TensorView& out, const TensorView& dw,
+                             const TensorView& db) {
+  CheckGradient(acc, x, out);
+  TACC_KERNEL_CHECK(dy.size() == x.size());
   TACC_KERNEL_CHECK(mean.size() == x.num_rows() && rstd.size() == x.num_rows());
   TACC_KERNEL_CHECK(w.data == nullptr || w.size() == x.row_length());
   TACC_KERNEL_CHECK(dw.data == nullptr || dw.size() == x.row_length());
@@ -340,7 +434,7 @@ void LayerNormGrad(const TensorView& dy, const TensorView& x, const TensorView& 
   const int64_t n = x.row_length(), num_rows = x.num_rows();
   const int num_sums = (dw.data != nullptr) + (db.data != nullptr);
   const int64_t num_groups = num_sums == 0 ? num_rows : NumGroups(num_rows, n);
-  WithPacks(n % kPack == 0, {dy, x, w, dx}, [&]<typename T, typename N>(T, N) {
+  WithPacks(n % kPack == 0, {acc, dy, x, w, out}, [&]<typename T, typename N>(T, N) {
     const int64_t row_bytes = num_sums * n * static_cast<int64_t>(sizeof(T));
     const bool in_shared = row_bytes <= kMaxSharedBytes;
     const Scratch scratch(num_groups * row_bytes);
@@ -353,7 +447,7 @@ void LayerNormGrad(const TensorView& dy, const TensorView& x, const TensorView& 
                                                In(mean),
                                                In(rstd),
                                                In(w),
-                                               Out(dx),
+                                               {In(acc), Out(out)},
                                                {sums_w, n, in_shared},
                                                {sums_b, n, in_shared},
                                                n,

@@ -114,6 +114,29 @@ Results LayerNormGrad(const Request& r) {
   return results;
 }
 
+// add_NORM(a, b, ...) -> NORM(a + b, ...), a + b
+template <Results (*kNorm)(const Request&)>
+Results WithAddBefore(const Request& r) {
+  Array sum = *r.in[0];
+  for (int64_t i = 0; i < sum.size(); ++i) sum.values[i] += r.in[1]->values[i];
+  Request norm = r;
+  norm.in.erase(norm.in.begin());
+  norm.in[0] = &sum;
+  Results results = kNorm(norm);
+  results.push_back(std::move(sum));
+  return results;
+}
+
+// NORM_grad_accumulate(acc, ...) -> acc + dx, ... with dx, ... = NORM_grad(...)
+template <Results (*kGrad)(const Request&)>
+Results WithAddAfter(const Request& r) {
+  Request grad = r;
+  grad.in.erase(grad.in.begin());
+  Results results = kGrad(grad);
+  for (int64_t i = 0; i < results[0].size(); ++i) results[0].values[i] += r.in[0]->values[i];
+  return results;
+}
+
 Results L2Normalize(const Request& r) {
   const Array& x = *r.in[0];
   const int64_t n = x.dims.back();
@@ -301,9 +324,13 @@ void AddModelEvaluators(EvaluatorTable& table) {
   table.Add("einsum", Einsum);
   table.Add("einsum_accumulate", EinsumAccumulate);
   table.Add("rms_norm", RmsNorm);
+  table.Add("add_rms_norm", WithAddBefore<RmsNorm>);
   table.Add("rms_norm_grad", RmsNormGrad);
+  table.Add("rms_norm_grad_accumulate", WithAddAfter<RmsNormGrad>);
   table.Add("layer_norm", LayerNorm);
+  table.Add("add_layer_norm", WithAddBefore<LayerNorm>);
   table.Add("layer_norm_grad", LayerNormGrad);
+  table.Add("layer_norm_grad_accumulate", WithAddAfter<LayerNormGrad>);
   table.Add("l2_normalize", L2Normalize);
   table.Add("l2_normalize_grad", L2NormalizeGrad);
   table.Add("positions", Positions);

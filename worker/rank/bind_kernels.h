@@ -204,9 +204,20 @@ absl::StatusOr<Kernel> RmsNorm(const Binding& b) {
   });
 }
 
+absl::StatusOr<Kernel> AddRmsNorm(const Binding& b) {
+  return Kernel([eps = b.attr<double>("eps"), x = b.in(0), residual = b.in(1), w = b.in(2), y = b.out(0),
+                 rstd = b.out(1), sum = b.out(2)] { device::AddRmsNorm(x, residual, w, eps, y, rstd, sum); });
+}
+
 absl::StatusOr<Kernel> RmsNormGrad(const Binding& b) {
   return Kernel([dy = b.in(0), x = b.in(1), w = b.in(2), rstd = b.in(3), dx = b.out(0), dw = b.out(1)] {
     device::RmsNormGrad(dy, x, w, rstd, dx, dw);
+  });
+}
+
+absl::StatusOr<Kernel> RmsNormGradAccumulate(const Binding& b) {
+  return Kernel([acc = b.in(0), dy = b.in(1), x = b.in(2), w = b.in(3), rstd = b.in(4), out = b.out(0), dw = b.out(1)] {
+    device::RmsNormGradAccumulate(acc, dy, x, w, rstd, out, dw);
   });
 }
 
@@ -216,10 +227,22 @@ absl::StatusOr<Kernel> LayerNorm(const Binding& b) {
                  rstd = b.out(2)] { device::LayerNorm(x, w, bias, eps, y, mean, rstd); });
 }
 
+absl::StatusOr<Kernel> AddLayerNorm(const Binding& b) {
+  return Kernel([eps = b.attr<double>("eps"), x = b.in(0), residual = b.in(1), w = b.in_or_absent(2),
+                 bias = b.in_or_absent(3), y = b.out(0), mean = b.out(1), rstd = b.out(2),
+                 sum = b.out(3)] { device::AddLayerNorm(x, residual, w, bias, eps, y, mean, rstd, sum); });
+}
+
 absl::StatusOr<Kernel> LayerNormGrad(const Binding& b) {
   return Kernel([dy = b.in(0), x = b.in(1), mean = b.in(2), rstd = b.in(3), w = b.in_or_absent(4), dx = b.out(0),
                  dw = b.out_or_absent(1),
                  db = b.out_or_absent(2)] { device::LayerNormGrad(dy, x, mean, rstd, w, dx, dw, db); });
+}
+
+absl::StatusOr<Kernel> LayerNormGradAccumulate(const Binding& b) {
+  return Kernel([acc = b.in(0), dy = b.in(1), x = b.in(2), mean = b.in(3), rstd = b.in(4), w = b.in_or_absent(5),
+                 out = b.out(0), dw = b.out_or_absent(1),
+                 db = b.out_or_absent(2)] { device::LayerNormGradAccumulate(acc, dy, x, mean, rstd, w, out, dw, db); });
 }
 
 absl::StatusOr<Kernel> L2Normalize(const Binding& b) {
@@ -459,6 +482,8 @@ const std::map<std::string, Prepare>& Table() {
   static const std::map<std::string, Prepare> table = {
       {"adamw", AdamW},
       {"add", Binary<BinaryOp::kAdd>},
+      {"add_layer_norm", AddLayerNorm},
+      {"add_rms_norm", AddRmsNorm},
       {"add_scalar", AddScalar},
       {"attention", Attention},
       {"attention_continue", AttentionContinue},
@@ -494,6 +519,7 @@ const std::map<std::string, Prepare>& Table() {
       {"l2_normalize_grad", L2NormalizeGrad},
       {"layer_norm", LayerNorm},
       {"layer_norm_grad", LayerNormGrad},
+      {"layer_norm_grad_accumulate", LayerNormGradAccumulate},
       {"log", Unary<UnaryOp::kLog>},
       {"logsumexp", LogSumExp},
       {"lr_schedule", LrSchedule},
@@ -513,6 +539,7 @@ const std::map<std::string, Prepare>& Table() {
       {"reshape", Reshape},
       {"rms_norm", RmsNorm},
       {"rms_norm_grad", RmsNormGrad},
+      {"rms_norm_grad_accumulate", RmsNormGradAccumulate},
       {"rope_table", RopeTable},
       {"rotary", Rotary},
       {"rsqrt", Unary<UnaryOp::kRsqrt>},

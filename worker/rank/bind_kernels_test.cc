@@ -439,6 +439,8 @@ TEST(Kernels, TakeNoMoreMemoryThanTheOpsPromise) {
     texts.push_back(
         absl::StrReplaceAll("expert_matmul_grad T[2000,2,300] T[2000,64] i32[2000,2] num_experts=2", {{"T", type}}));
     texts.push_back(absl::StrReplaceAll("rms_norm_grad T[300,512] T[300,512] T[512] f32[300]", {{"T", type}}));
+    texts.push_back(absl::StrReplaceAll("rms_norm_grad_accumulate T[300,512] T[300,512] T[300,512] T[512] f32[300]",
+                                        {{"T", type}}));
     texts.push_back(absl::StrReplaceAll(
         "layer_norm_grad T[3000,100] T[3000,100] f32[3000] f32[3000] T[100] affine=weight_bias", {{"T", type}}));
     for (const char* text : {"embedding_grad T[5,700,64] i32[5,700] vocab_size=900", "reduce_sum T[70000] dims=[0]",

@@ -59,6 +59,7 @@ struct NormGradRows {
   int64_t n = 0;
   double eps = 0;  // l2 only
   In dy, x, w, mean, rstd;
+  In acc;  // l2 has none; null: dx is stored as it is. Else acc plus it, which may lie on acc
   Out dx;
   // Sums over the rows of this call, added to what is there; n elements of the compute type (f64 if an input is f64,
   // else f32), or null.

@@ -77,6 +77,27 @@ void RmsNormDispatch(const NormRows& r, int64_t begin, int64_t end) {
   RmsNormOf<C>(r, begin, end, Exact());
 }
 
+// Where a block of dx is made, before StoreGradient: never on acc, which is read after.
+template <typename C>
+TACC_INLINE C* GradientTarget(const NormGradRows& r, int64_t offset, Buffer<C>& buffer) {
+  return r.acc.data != nullptr ? buffer.values : Target<C>(r.dx, offset, buffer);
+}
+
+// acc + dx is rounded twice, as by an `add` of its own: dx goes through memory in its dtype.
+template <typename C>
+TACC_INLINE void StoreGradient(const NormGradRows& r, int64_t offset, int64_t n, C* dx, Buffer<C>& spare) {
+  if (r.acc.data == nullptr) return Store<C>(r.dx, offset, n, dx);
+  if (r.dx.dtype != Native<C>::kDType) {
+    ConvertOut<C>(dx, spare.values, r.dx.dtype, 0, n);
+    ConvertIn<C>(spare.values, r.dx.dtype, 0, n, dx);
+  }
+  const C* acc = Load<C>(r.acc, offset, n, spare);
+  C* out = Target<C>(r.dx, offset, spare);
+#pragma omp simd
+  for (int64_t j = 0; j < n; ++j) out[j] = acc[j] + dx[j];
+  Store<C>(r.dx, offset, n, out);
+}
+
 // With h = x * rstd and g = dy * w: dx = rstd * (g - h * mean(g * h)), dw = sum over rows of dy * h.
 template <typename C>
 void RmsNormGradOf(const NormGradRows& r, int64_t begin, int64_t end) {
@@ -112,10 +133,10 @@ void RmsNormGradOf(const NormGradRows& r, int64_t begin, int64_t end) {
       const C* d = Load<C>(r.dy, offset + i, m, bd);
       const C* x = Load<C>(r.x, offset + i, m, bx);
       const C* w = Load<C>(r.w, i, m, bw);
-      C* dx = Target<C>(r.dx, offset + i, bo);
+      C* dx = GradientTarget<C>(r, offset + i, bo);
 #pragma omp simd
       for (int64_t j = 0; j < m; ++j) dx[j] = rstd * (d[j] * w[j] - x[j] * rstd * mean);
-      Store<C>(r.dx, offset + i, m, dx);
+      StoreGradient<C>(r, offset + i, m, dx, bd);
     }
   }
 }
@@ -192,10 +213,10 @@ void LayerNormGradOf(const NormGradRows& r, int64_t begin, int64_t end) {
       const C* d = Load<C>(r.dy, offset + i, m, bd);
       const C* x = Load<C>(r.x, offset + i, m, bx);
       const C* w = LoadOr<C>(r.w, i, m, bw, C(1));
-      C* dx = Target<C>(r.dx, offset + i, bo);
+      C* dx = GradientTarget<C>(r, offset + i, bo);
 #pragma omp simd
       for (int64_t j = 0; j < m; ++j) dx[j] = rstd * (d[j] * w[j] - mean_g - (x[j] - mean) * rstd * mean_gh);
-      Store<C>(r.dx, offset + i, m, dx);
+      StoreGradient<C>(r, offset + i, m, dx, bd);
     }
   }
 }
