@@ -53,6 +53,16 @@ std::vector<int> Graph::LastUses() const {
   return uses;
 }
 
+void Graph::RemoveNodes(const std::vector<char>& marked) {
+  std::vector<Node> kept;
+  kept.reserve(nodes.size());
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (!marked[i]) kept.push_back(std::move(nodes[i]));
+  }
+  nodes = std::move(kept);
+  CompactValues();
+}
+
 void Graph::CompactValues() {
   std::vector<ValueId> renumbered(values.size(), kNoValue);
   std::vector<Value> kept;

@@ -61,6 +61,8 @@ struct Graph {
   std::vector<int> Producers() const;
   // Index of the last node that reads each value, or -1.
   std::vector<int> LastUses() const;
+  // Removes the nodes that are marked, and the values that only they mention; renumbers the rest.
+  void RemoveNodes(const std::vector<char>& marked);
   // Removes values that no node mentions and renumbers the rest.
   void CompactValues();
 

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/passes/combine_squares.h"
+#include "graph/passes/fuse.h"
 #include "graph/passes/mixed_precision.h"
 #include "graph/passes/order_sequence.h"
 #include "graph/passes/separate_messages.h"
@@ -86,6 +87,7 @@ std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& op
     for (Graph& graph : program.graphs) CombineSquares(graph, program.mesh);
     return absl::OkStatus();
   }));
+  steps.push_back(ForEachGraph("fuse-norms", [](Graph& graph) { FuseNorms(graph); }));
   steps.push_back(cse);
   steps.push_back(dce);
   steps.push_back(

@@ -52,7 +52,7 @@ struct PipelineObserver {
 // The way from a forward graph (a logical program whose only graph is `forward`) to a planned program, as a table of
 // contents:
 //   mixed-precision, expert-parallel, build-training, fold-casts, concat-pads, cse, dce, remat, order-sequence,
-//   partition, stages, fuse-accumulation, combine-squares, cse, dce, schedule, plan-memory
+//   partition, stages, fuse-accumulation, combine-squares, fuse-norms, cse, dce, schedule, plan-memory
 // `memory` receives what plan-memory found, of each stage. All references must outlive the steps.
 std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& ops, std::vector<MemoryUse>* memory);
 

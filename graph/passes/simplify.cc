@@ -9,20 +9,6 @@
 #include "graph/ir/text.h"
 
 namespace tacc::graph {
-namespace {
-
-void Compact(Graph& graph, const std::vector<char>& dead) {
-  std::vector<Node> nodes;
-  nodes.reserve(graph.nodes.size());
-  for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    if (!dead[i]) nodes.push_back(std::move(graph.nodes[i]));
-  }
-  graph.nodes = std::move(nodes);
-  graph.CompactValues();
-}
-
-}  // namespace
-
 bool EliminateDeadCode(Graph& graph, const OpTable& ops) {
   std::vector<char> used(graph.values.size(), 0);
   std::vector<char> dead(graph.nodes.size(), 0);
@@ -39,7 +25,7 @@ bool EliminateDeadCode(Graph& graph, const OpTable& ops) {
     }
     for (ValueId v : node.operands) used[v] = 1;
   }
-  if (changed) Compact(graph, dead);
+  if (changed) graph.RemoveNodes(dead);
   return changed;
 }
 
@@ -81,7 +67,7 @@ bool EliminateCommonSubexpressions(Graph& graph, const OpTable& ops) {
     dead[i] = 1;
     changed = true;
   }
-  if (changed) Compact(graph, dead);
+  if (changed) graph.RemoveNodes(dead);
   return changed;
 }
 
@@ -143,41 +129,7 @@ bool ConcatenatePads(Graph& graph) {
     node.attrs = {{"dim", dim}};
     changed = true;
   }
-  if (changed) Compact(graph, dead);
-  return changed;
-}
-
-bool FuseAccumulation(Graph& graph) {
-  std::vector<int> num_uses(graph.values.size(), 0);
-  for (const Node& node : graph.nodes) {
-    for (ValueId v : node.operands) ++num_uses[v];
-  }
-  const std::vector<int> producers = graph.Producers();
-  std::vector<char> dead(graph.nodes.size(), 0);
-  bool changed = false;
-  for (Node& node : graph.nodes) {
-    if (node.op != "add") continue;
-    const ValueId acc = node.operands[0], product = node.operands[1];
-    if (num_uses[product] != 1 || producers[product] < 0 || producers[acc] < 0) continue;
-    if (!(graph.values[acc].type == graph.values[product].type) ||
-        graph.values[acc].placement != graph.values[product].placement) {
-      continue;
-    }
-    const Node &sum = graph.nodes[producers[acc]], &einsum = graph.nodes[producers[product]];
-    const DType dtype = graph.type(acc).dtype;
-    if (einsum.op != "einsum") continue;
-    // An accumulator in its final state, of which the add is the last reader; or products that are summed as they come,
-    // where the first's memory becomes the sum's.
-    const bool is_state = sum.op == "read" && dtype == AccumulationType(dtype);
-    const bool is_product = (sum.op == "einsum" || sum.op == "einsum_accumulate") && num_uses[acc] == 1;
-    if (!is_state && !is_product) continue;
-    node.op = "einsum_accumulate";
-    node.attrs = {{"spec", einsum.attrs.at("spec")}};
-    node.operands = {acc, einsum.operands[0], einsum.operands[1]};
-    dead[producers[product]] = 1;
-    changed = true;
-  }
-  if (changed) Compact(graph, dead);
+  if (changed) graph.RemoveNodes(dead);
   return changed;
 }
 

@@ -19,12 +19,6 @@ bool EliminateCommonSubexpressions(Graph& graph, const OpTable& ops);
 // apart by slices (fused q, k and v). Saves the padded buffers and the adds. Returns whether anything changed.
 bool ConcatenatePads(Graph& graph);
 
-// add(acc, einsum(a, b)) becomes einsum_accumulate(acc, a, b), when nothing else reads the product and both have one
-// type: where acc is a state read before, an fp32 (or f64) accumulator, and where it is itself a product that nothing
-// else reads, as in the gradient of what several products read. Saves a pass over memory and the product's buffer.
-// Returns whether anything changed.
-bool FuseAccumulation(Graph& graph);
-
 }  // namespace tacc::graph
 
 #endif  // TACC_GRAPH_PASSES_SIMPLIFY_H_
