@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "graph/analysis/cost.h"
 #include "graph/ir/status_macros.h"
+#include "graph/passes/fuse.h"
 #include "graph/passes/pipeline.h"
 #include "graph/passes/units.h"
 
@@ -53,6 +54,7 @@ class Analysis {
         pending_(graph_.values.size(), false),
         root_(graph_.values.size()),
         maker_(graph_.values.size(), -1),
+        taken_by_(NormsThatTakeAdds(graph_)),
         work_(units.size() + 2) {
     for (size_t v = 0; v < root_.size(); ++v) root_[v] = static_cast<ValueId>(v);
     // The forward ends where it counts the loss.
@@ -153,7 +155,11 @@ class Analysis {
         return absl::OkStatus();
       }
     }
-    AddKernel(node, *def, call, rule, factors, Phase(i));
+    if (taken_by_[i] >= 0 && part_[taken_by_[i]] == part_[i]) {  // across parts equal layers would differ
+      AddToNorm(i, factors, Phase(i));
+    } else {
+      AddKernel(node, *def, call, rule, factors, Phase(i));
+    }
     return absl::OkStatus();
   }
 
@@ -248,16 +254,31 @@ class Analysis {
     }
   }
 
+  static Split RegionOf(const Kinds& factors) {
+    return Has(factors, Kind::kExpert) ? Split::kExpert : Has(factors, Kind::kTensor) ? Split::kTensor : Split::kHome;
+  }
+  void CountBytes(ValueId v, KernelWork& k) const {
+    (Has(kinds_[v], Kind::kToken) ? k.sample_bytes : k.weight_bytes) += Bytes(v);
+  }
+
+  // An add in a norm's kernel, which counts the sum as what it reads; or in its gradient's, which counts the sum as the
+  // gradient that it writes.
+  void AddToNorm(size_t add, const Kinds& factors, PhaseWork& phase) {
+    KernelWork k;
+    k.is_launched = false;
+    k.region = RegionOf(factors);
+    CountBytes(graph_.nodes[add].operands[0], k);
+    if (!absl::EndsWith(graph_.nodes[taken_by_[add]].op, "_grad")) CountBytes(graph_.nodes[add].operands[1], k);
+    phase.kernels.push_back(k);
+  }
+
   void AddKernel(const Node& node, const OpDef& def, const OpCall& call, const Rule& rule, const Kinds& factors,
                  PhaseWork& phase) {
     KernelWork k;
     k.dtype = call.operands.empty() ? DType::kF32 : call.in(0).dtype;
-    k.region = Has(factors, Kind::kExpert)   ? Split::kExpert
-               : Has(factors, Kind::kTensor) ? Split::kTensor
-                                             : Split::kHome;
-    auto count = [&](ValueId v) { (Has(kinds_[v], Kind::kToken) ? k.sample_bytes : k.weight_bytes) += Bytes(v); };
-    for (ValueId v : node.operands) count(v);
-    for (ValueId v : node.results) count(v);
+    k.region = RegionOf(factors);
+    for (ValueId v : node.operands) CountBytes(v, k);
+    for (ValueId v : node.results) CountBytes(v, k);
     if (def.is_matmul && def.flops) {
       k.flops = def.flops(call);
       if (rule.in.size() == 2 && rule.out.size() == 1) {
@@ -353,6 +374,7 @@ class Analysis {
   std::vector<bool> pending_;  // on tp
   std::vector<ValueId> root_;  // what it aliases
   std::vector<int> maker_;     // node
+  std::vector<int> taken_by_;  // of an add, the norm
   std::set<std::pair<ValueId, const PhaseWork*>> gathered_;
   std::set<std::string> counted_;
   std::map<ValueId, std::string> weight_of_;             // a weight, maybe cast -> its name

@@ -159,6 +159,7 @@ class Estimator {
   Phase Run(const PhaseWork& work) const {
     Phase phase;
     for (const KernelWork& k : work.kernels) {
+      if (k.is_launched) ++phase.kernels;
       const double share = RegionShare(k.region, l_, x_.sequence_sharded);
       const double bytes = k.sample_bytes * share + k.weight_bytes * WeightShare(k.region, l_);
       if (k.exponentials > 0) {
@@ -172,7 +173,6 @@ class Estimator {
       }
       phase.device += KernelSeconds(m_, k.dtype, k.flops * share, bytes, shape);
     }
-    phase.kernels = static_cast<double>(work.kernels.size());
     const double samples = static_cast<double>(l_.micro_batch) / static_cast<double>(l_.cp);
     if (l_.tp > 1) {
       // A gather and a reduce-scatter where activations are sequence-sharded; an all-reduce for every two of them

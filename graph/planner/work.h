@@ -27,7 +27,7 @@ struct Extent {
   Split split = Split::kNone;
 };
 
-// One kernel of a unit.
+// One kernel of a unit, or what another one does beside its own work.
 struct KernelWork {
   DType dtype = DType::kF32;
   Split region =
@@ -38,6 +38,7 @@ struct KernelWork {
   Extent rows, columns, depth;                 // of the product
   double sample_bytes = 0;                     // activations read and written
   double weight_bytes = 0;                     // read whatever the number of samples
+  bool is_launched = true;
 };
 
 // A direction of a unit's work.
