@@ -61,9 +61,7 @@ OpDef UnaryGrad(const char* name) {
 absl::StatusOr<Types> InferBinary(const OpCall& call) {
   const TensorType& a = call.in(0);
   const TensorType& b = call.in(1);
-  if (b.rank() > a.rank() || !std::equal(b.dims.rbegin(), b.dims.rend(), a.dims.rbegin())) {
-    return Wanted("b", b, absl::StrCat("the dims of a, ", DimsToString(a.dims), ", or the last of them"));
-  }
+  TACC_RETURN_IF_ERROR(WantLastDims("b", b, "a", a.dims));
   if (a.dtype != b.dtype && !(IsFloating(a.dtype) && IsFloating(b.dtype))) {
     return Wanted("b", b, absl::StrCat("elements of type ", Name(a.dtype)));
   }

@@ -1,5 +1,7 @@
 #include "graph/ops/facts.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "graph/ops/builder.h"
 
@@ -23,6 +25,13 @@ absl::Status WantDims(absl::string_view name, const TensorType& type, const Dims
 
 absl::Status WantType(absl::string_view name, const TensorType& type, const TensorType& wanted) {
   return type == wanted ? absl::OkStatus() : Wanted(name, type, wanted.ToString());
+}
+
+absl::Status WantLastDims(absl::string_view name, const TensorType& type, absl::string_view of_name, const Dims& of) {
+  if (type.dims.size() <= of.size() && std::equal(type.dims.rbegin(), type.dims.rend(), of.rbegin())) {
+    return absl::OkStatus();
+  }
+  return Wanted(name, type, absl::StrCat("the dims of ", of_name, ", ", DimsToString(of), ", or the last of them"));
 }
 
 absl::Status WantRank(absl::string_view name, const TensorType& type, int rank) {

@@ -20,6 +20,8 @@ absl::Status WantFloating(absl::string_view name, const TensorType& type);
 absl::Status WantFloatingScalar(absl::string_view name, const TensorType& type);
 absl::Status WantDims(absl::string_view name, const TensorType& type, const Dims& dims);
 absl::Status WantType(absl::string_view name, const TensorType& type, const TensorType& wanted);
+// The elements may be of any type; the dims are those of `of`, which `of_name` names in the error, or the last of them.
+absl::Status WantLastDims(absl::string_view name, const TensorType& type, absl::string_view of_name, const Dims& of);
 absl::Status WantRank(absl::string_view name, const TensorType& type, int rank);
 
 // The attribute `dtype`, or `fallback` when absent. It has been checked to name a dtype.

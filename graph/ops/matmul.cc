@@ -1,4 +1,5 @@
-// einsum, einsum_accumulate.
+// einsum(a, b), and einsum_accumulate(acc, a, b) = acc + einsum(a, b): acc has the result's dims (a sum of gradients) or
+// the last of them (a bias).
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
@@ -39,7 +40,7 @@ absl::StatusOr<Rule> ProductRule(const OpCall& call, int a) {
     for (char c : letters) list.push_back(factor.at(c));
     return list;
   };
-  if (a == 1) rule.in.push_back(dims(spec.y));
+  if (a == 1) rule.in.push_back(dims(spec.y.substr(spec.y.size() - call.in(0).dims.size())));
   rule.in.push_back(dims(spec.a));
   rule.in.push_back(dims(spec.b));
   rule.out = {dims(spec.y)};
@@ -114,7 +115,8 @@ void AddMatmulOps(OpTable& table) {
   accumulate.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
     const DType acc = call.in(0).dtype, operand = call.in(1).dtype;
     TACC_ASSIGN_OR_RETURN(TensorType y, InferProduct(call, 1, acc == operand ? acc : AccumulationType(operand)));
-    TACC_RETURN_IF_ERROR(WantType("acc", call.in(0), y));
+    TACC_RETURN_IF_ERROR(WantLastDims("acc", call.in(0), "y", y.dims));
+    TACC_RETURN_IF_ERROR(WantType("acc", call.in(0), {y.dtype, call.in(0).dims}));
     return Types{y};
   };
   accumulate.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {

@@ -80,6 +80,8 @@ std::vector<std::string> OpCaseTexts() {
            "einsum f64[3,5] f64[2,4] spec=\"ik,jl->ijkl\"",
            "einsum f64[2,3,2,4] f64[2,4,5] spec=\"bshd,hdn->bsn\"",
            "einsum_accumulate f64[7,5] f64[2,3,7] f64[2,3,5] spec=\"bsn,bsk->nk\"",
+           "einsum_accumulate f64[3,4] f64[2,5,6] f64[3,4,6] spec=\"bsk,hdk->bshd\"",
+           "einsum_accumulate f64[4] f64[3,2,5] f64[3,5,4] spec=\"zik,zkj->zij\"",
            "reshape f64[3,8] shape=[3,2,4]",
            "reshape f64[3,2,4] shape=[3,8]",
            "reshape f64[6,4] shape=[4,6]",

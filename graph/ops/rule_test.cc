@@ -212,6 +212,8 @@ TEST(Rule, AllowsWhatLayoutsNeed) {
   const OpTable ops;
   EXPECT_EQ(RuleText(ops, "einsum f32[2,3,5] f32[7,5] spec=\"bsk,nk->bsn\""),
             "[0,1,2][3,2]->[0,1,3] linear [0] linear [1]");
+  EXPECT_EQ(RuleText(ops, "einsum_accumulate f32[7] f32[2,3,5] f32[7,5] spec=\"bsk,nk->bsn\""),
+            "[3][0,1,2][3,2]->[0,1,3] linear [0,1] linear [0,2]");
   EXPECT_EQ(RuleText(ops, "add f32[3,5] f32[5]"), "[0,1][1]->[0,1] linear [0,1]");
   EXPECT_EQ(RuleText(ops, "cast bf16[3] dtype=f32"), "[0]->[0] linear [0]");
   EXPECT_EQ(RuleText(ops, "cast f32[3] dtype=bf16"), "[0]->[0]");

@@ -84,8 +84,7 @@ int64_t EinsumAccumulateWorkspaceBytes(const EinsumSpec& spec, const TensorType&
                                        const TensorType& y, int threads) {
   const EinsumCopies copies = EinsumCopiesOf(spec, a, b);
   int64_t bytes = EinsumWorkspaceBytes(spec, a, b, y, threads);
-  // The product before it is added: a product of bf16 is rounded by itself.
-  if (copies.y || (y.dtype == DType::kBF16 && a.dtype == DType::kBF16)) bytes += y.bytes();
+  if (copies.y) bytes += y.bytes();
   return bytes;
 }
 

@@ -21,7 +21,7 @@ EinsumCopies EinsumCopiesOf(const EinsumSpec& spec, const TensorType& a, const T
 // einsum(a, b) -> y.
 int64_t EinsumWorkspaceBytes(const EinsumSpec& spec, const TensorType& a, const TensorType& b, const TensorType& y,
                              int threads);
-// y = acc + einsum(a, b), acc of y's type.
+// y = acc + einsum(a, b).
 int64_t EinsumAccumulateWorkspaceBytes(const EinsumSpec& spec, const TensorType& a, const TensorType& b,
                                        const TensorType& y, int threads);
 

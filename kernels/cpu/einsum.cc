@@ -47,6 +47,14 @@ int64_t CopyBytesOf(const EinsumView& view, const Dims& dims, DType type, DType 
   return bytes;
 }
 
+// y = x in each place of the dims that x lacks; x has the last dims of y, and may be y.
+void Repeat(const TensorView& x, const TensorView& y) {
+  if (x.dims == y.dims) return CopyBytes(x.data, y.data, y.bytes());
+  Dims last;
+  for (int i = y.dims.rank() - x.dims.rank(); i < y.dims.rank(); ++i) last.push_back(i);
+  Broadcast(x, last, y);
+}
+
 // The operand as the product wants it, in scratch memory where it must be permuted or converted.
 const void* Arrange(const EinsumView& view, const TensorView& x, DType compute, char** scratch) {
   TensorView current = x;
@@ -157,11 +165,11 @@ void EinsumKernel::Run(const TensorView& a, const TensorView& b, const TensorVie
 
 void EinsumKernel::RunAccumulate(const TensorView& acc, const TensorView& a, const TensorView& b,
                                  const TensorView& y) const {
-  TACC_KERNEL_CHECK(acc.dims == y.dims && acc.dtype == y.dtype);
+  TACC_KERNEL_CHECK(acc.dtype == y.dtype);
   if (y.size() == 0) return;
-  if (plan_.k == 0) return CopyBytes(acc.data, y.data, y.bytes());
-  if (ResultIsDirect() && compute_ != DType::kBF16) {
-    CopyBytes(acc.data, y.data, y.bytes());
+  if (plan_.k == 0) return Repeat(acc, y);
+  if (ResultIsDirect()) {
+    Repeat(acc, y);
     return Product(a, b, y.data, 1);
   }
   if (plan_.result.perm.empty()) {
@@ -169,12 +177,12 @@ void EinsumKernel::RunAccumulate(const TensorView& acc, const TensorView& a, con
     Scratch scratch(y.size() * SizeOf(compute_));
     const TensorView product{scratch.data(), compute_, y.dims};
     Product(a, b, product.data, 0);
-    return Binary(BinaryOp::kAdd, acc, product, y);
+    return Binary(BinaryOp::kAdd, product, acc, y);
   }
   Scratch scratch(y.bytes());
   const TensorView product{scratch.data(), y_type_, y.dims};
   Run(a, b, product);
-  Binary(BinaryOp::kAdd, acc, product, y);
+  Binary(BinaryOp::kAdd, product, acc, y);
 }
 
 }  // namespace tacc::kernels::cpu

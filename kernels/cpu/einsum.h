@@ -22,7 +22,8 @@ class EinsumKernel {
   // y = einsum(a, b). Views have the dims and dtypes given to Prepare. y overlaps no operand.
   void Run(const TensorView& a, const TensorView& b, const TensorView& y) const;
 
-  // y = acc + einsum(a, b); acc has y's dtype and dims and may be y.
+  // y = acc + einsum(a, b), rounded once where plan() makes y as it lies; acc has y's dtype, and y's dims, when it may
+  // be y, or the last of them (a bias).
   void RunAccumulate(const TensorView& acc, const TensorView& a, const TensorView& b, const TensorView& y) const;
 
   const EinsumPlan& plan() const { return plan_; }

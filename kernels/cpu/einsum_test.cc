@@ -58,6 +58,12 @@ double Tolerance(DType a, DType b, DType y, double k) {
   return 1e-6 * std::sqrt(k + 1);
 }
 
+// x + y, which has the last dims of x.
+Tensor Sum(Tensor x, const Tensor& y) {
+  for (int64_t i = 0; i < x.size(); ++i) x[i] += y[i % y.size()];
+  return x;
+}
+
 TEST(Einsum, MatchesTheReference) {
   const DType kTypes[][3] = {
       {DType::kF32, DType::kF32, DType::kF32},    {DType::kF64, DType::kF64, DType::kF64},
@@ -79,15 +85,35 @@ TEST(Einsum, MatchesTheReference) {
       EXPECT_LE(MaxError(y.ToTensor(), want, 1), tolerance)
           << c.spec << " " << Name(a_type) << " " << Name(b_type) << " " << Name(y_type);
       EXPECT_TRUE(y.GuardsIntact());
-      const Tensor start = Rounded(Random(c.y, 3), y_type);
-      Tensor sum = want;
-      for (int64_t i = 0; i < sum.size(); ++i) sum[i] += start[i];
-      const Buffer acc(y_type, start), other(y_type, c.y);
-      kernel->RunAccumulate(acc, ba, bb, other);
-      EXPECT_LE(MaxError(other.ToTensor(), sum, 1), tolerance) << c.spec;
-      kernel->RunAccumulate(acc, ba, bb, acc);  // in place
-      EXPECT_EQ(acc.ToTensor().values, other.ToTensor().values) << c.spec;
+      for (int num_dims = c.y.rank(); num_dims >= 0; --num_dims) {
+        const Tensor start = Rounded(Random(Dims(c.y.end() - num_dims, c.y.end()), 3), y_type);
+        const Tensor sum = Sum(want, start);
+        const Buffer acc(y_type, start), other(y_type, c.y);
+        kernel->RunAccumulate(acc, ba, bb, other);
+        EXPECT_LE(MaxError(other.ToTensor(), sum, 1), tolerance)
+            << c.spec << " and the last " << num_dims << " dims of " << Name(y_type);
+        EXPECT_TRUE(other.GuardsIntact());
+        if (num_dims < c.y.rank()) continue;
+        kernel->RunAccumulate(acc, ba, bb, acc);  // in place
+        EXPECT_EQ(acc.ToTensor().values, other.ToTensor().values) << c.spec;
+      }
     }
+  }
+}
+
+// What a product rounded to bf16 would cancel to 0 is what the rounding left.
+TEST(Einsum, SumIsRoundedOnce) {
+  const Tensor x = Rounded(Random({2, 8, 96}, 1), DType::kBF16), w = Rounded(Random({5, 16, 96}, 2), DType::kBF16);
+  const Tensor product = reference::Einsum("bsk,hdk->bshd", x, w);
+  for (const Dims& dims : {Dims{5, 16}, Dims{16}, Dims{2, 8, 5, 16}}) {
+    Tensor acc(dims);
+    for (int64_t i = 0; i < acc.size(); ++i) acc[i] = -product[i];
+    acc = Rounded(acc, DType::kBF16);
+    const Buffer bx(DType::kBF16, x), bw(DType::kBF16, w), bacc(DType::kBF16, acc), y(DType::kBF16, {2, 8, 5, 16});
+    const auto kernel = EinsumKernel::Prepare("bsk,hdk->bshd", bx, bw, y);
+    ASSERT_TRUE(kernel.ok());
+    kernel->RunAccumulate(bacc, bx, bw, y);
+    EXPECT_LE(MaxError(y.ToTensor(), Sum(product, acc), 1e-3), 1.0 / 200) << dims.rank();
   }
 }
 

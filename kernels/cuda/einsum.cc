@@ -124,7 +124,13 @@ int64_t EinsumKernel::WorkspaceBytes() const {
          CopyBytesOf(plan_.result, plan_.result_dims, y_type_, product_);
 }
 
-void EinsumKernel::Product(const TensorView& a, const TensorView& b, void* result, double beta) const {
+bool EinsumKernel::FitsEpilogue(const TensorView& acc) const {
+  return acc.dims.rank() < plan_.result_dims.rank() && acc.size() == plan_.n && ResultIsDirect() &&
+         product_ == compute_ && plan_.batch == 1 && plan_.result.row_stride == plan_.n &&
+         plan_.result.column_stride == 1;
+}
+
+void EinsumKernel::Product(const TensorView& a, const TensorView& b, void* summand, void* result) const {
   TACC_KERNEL_CHECK(a.dims == a_dims_ && b.dims == b_dims_ && a.dtype == a_type_ && b.dtype == b_type_);
   const TensorView& left = plan_.swapped ? b : a;
   const TensorView& right = plan_.swapped ? a : b;
@@ -133,9 +139,11 @@ void EinsumKernel::Product(const TensorView& a, const TensorView& b, void* resul
   char* free = static_cast<char*>(scratch.data());
   void* left_data = Arrange(plan_.left, left, compute_, &free);
   void* right_data = Arrange(plan_.right, right, compute_, &free);
-  Multiply(Matrices(left_data, plan_.left, plan_.batch, plan_.m, plan_.k, compute_),
-           Matrices(right_data, plan_.right, plan_.batch, plan_.k, plan_.n, compute_), beta,
-           Matrices(result, plan_.result, plan_.batch, plan_.m, plan_.n, product_));
+  const at::Tensor l = Matrices(left_data, plan_.left, plan_.batch, plan_.m, plan_.k, compute_);
+  const at::Tensor r = Matrices(right_data, plan_.right, plan_.batch, plan_.k, plan_.n, compute_);
+  at::Tensor y = Matrices(result, plan_.result, plan_.batch, plan_.m, plan_.n, product_);
+  if (summand == nullptr || summand == result) return Multiply(l, r, summand == nullptr ? 0 : 1, y);
+  at::addmm_out(y, Whole({summand, compute_, {plan_.n}}), l, r);
 }
 
 void EinsumKernel::Run(const TensorView& a, const TensorView& b, const TensorView& y) const {
@@ -145,24 +153,25 @@ void EinsumKernel::Run(const TensorView& a, const TensorView& b, const TensorVie
     Whole(y).zero_();
     return;
   }
-  if (ResultIsDirect()) return Product(a, b, y.data, 0);
+  if (ResultIsDirect()) return Product(a, b, nullptr, y.data);
   Scratch scratch(CopyBytesOf(plan_.result, y.dims, y_type_, product_));
-  Product(a, b, scratch.data(), 0);
+  Product(a, b, nullptr, scratch.data());
   Whole(y).copy_(InGraphOrder(plan_.result, scratch.data(), y.dims, product_));
 }
 
 void EinsumKernel::RunAccumulate(const TensorView& acc, const TensorView& a, const TensorView& b,
                                  const TensorView& y) const {
-  TACC_KERNEL_CHECK(acc.dims == y.dims && acc.dtype == y.dtype && y.dims == plan_.result_dims && y.dtype == y_type_);
+  TACC_KERNEL_CHECK(acc.dtype == y.dtype && y.dims == plan_.result_dims && y.dtype == y_type_);
   if (y.size() == 0) return;
   at::Tensor result = Whole(y);
+  if (plan_.k > 0 && FitsEpilogue(acc)) return Product(a, b, acc.data, y.data);
   if (plan_.k == 0 || ResultIsDirect()) {
     if (acc.data != y.data) result.copy_(Whole(acc));
-    if (plan_.k > 0) Product(a, b, y.data, 1);
+    if (plan_.k > 0) Product(a, b, y.data, y.data);
     return;
   }
   Scratch scratch(CopyBytesOf(plan_.result, y.dims, y_type_, product_));
-  Product(a, b, scratch.data(), 0);
+  Product(a, b, nullptr, scratch.data());
   at::add_out(result, Whole(acc), InGraphOrder(plan_.result, scratch.data(), y.dims, product_));
 }
 

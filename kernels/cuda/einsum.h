@@ -27,7 +27,15 @@ class EinsumKernel {
   // y = einsum(a, b). Views have the dims and dtypes given to Prepare. y overlaps no operand.
   void Run(const TensorView& a, const TensorView& b, const TensorView& y) const;
 
-  // y = acc + einsum(a, b), rounded once where plan() makes y as it lies; acc has y's dtype and dims and may be y.
+  // y = acc + einsum(a, b), rounded once where plan() makes y as it lies; acc has y's dtype, and y's dims, when it may
+  // be y, or the last of them (a bias).
+  //
+  // A bias costs no pass over y where the product is one GEMM of the operands' own dtype into dense rows of as many
+  // elements as the bias has: LibTorch then adds it in the epilogue of cuBLASLt. It does so for addmm with beta 1, a
+  // dense result of two dims, a dense bias of one, and no extent of 1; elsewhere y begins as the bias and the product
+  // is added to it, which costs what a pass of addition does. Source: isInputCompliesAddmmCudaLt in
+  // aten/src/ATen/native/cuda/Blas.cpp of PyTorch 2.11. For wider results than operands it has no epilogue: PyTorch
+  // turned that off later, as results were wrong.
   void RunAccumulate(const TensorView& acc, const TensorView& a, const TensorView& b, const TensorView& y) const;
 
   const EinsumPlan& plan() const { return plan_; }
@@ -39,8 +47,10 @@ class EinsumKernel {
 
  private:
   EinsumKernel() = default;
-  // result (of product_) = the product + beta * result.
-  void Product(const TensorView& a, const TensorView& b, void* result, double beta) const;
+  // result (of product_) = the product + what `summand` points to: nothing when null, `result` itself, or a bias that
+  // FitsEpilogue.
+  void Product(const TensorView& a, const TensorView& b, void* summand, void* result) const;
+  bool FitsEpilogue(const TensorView& acc) const;
   // y lies as the product makes it: no permutation, no conversion.
   bool ResultIsDirect() const { return plan_.result.perm.empty() && y_type_ == product_; }
 

@@ -36,7 +36,9 @@ Results Einsum(const Request& r) {
 }
 
 Results EinsumAccumulate(const Request& r) {
-  Array y = *r.in[0];
+  Array y = r.NewResult(0);
+  const Array& acc = *r.in[0];
+  for (int64_t i = 0; i < y.size(); ++i) y.values[i] = acc.values[i % acc.size()];
   AddProduct(r.attr<std::string>("spec"), *r.in[1], *r.in[2], y);
   return {std::move(y)};
 }

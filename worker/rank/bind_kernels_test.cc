@@ -407,6 +407,12 @@ TEST(Kernels, TakeNoMoreMemoryThanTheOpsPromise) {
           absl::StrReplaceAll(absl::StrCat("einsum T[", shape, " spec=\"mk,nk->mn\" dtype=f32"), {{"T", type}}));
       texts.push_back(absl::StrReplaceAll(absl::StrCat("einsum T[", shape, " spec=\"mk,nk->nm\""), {{"T", type}}));
     }
+    for (const char* biased :
+         {"T[1000] T[512,256] T[1000,256] spec=\"mk,nk->mn\"", "T[2000] T[1500,16] T[2000,16] spec=\"mk,nk->mn\"",
+          "T[4,50] T[3,70,64] T[4,50,64] spec=\"bsk,hdk->bshd\"",
+          "T[50] T[3,70,64] T[4,50,64] spec=\"bsk,hdk->bshd\""}) {
+      texts.push_back(absl::StrReplaceAll(absl::StrCat("einsum_accumulate ", biased), {{"T", type}}));
+    }
     for (const auto& [shape, sum] : {std::pair{"512,256] T[512,1000]", "256,1000"},
                                      {"1500,64] T[1500,64]", "64,64"},
                                      {"16,1500] T[16,2000]", "1500,2000"}}) {
