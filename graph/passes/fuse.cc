@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,20 @@ bool LieAlike(const Graph& graph, ValueId a, ValueId b) {
   const auto &pa = graph.values[a].placement, &pb = graph.values[b].placement;
   return graph.type(a).dims == graph.type(b).dims && pa.has_value() == pb.has_value() &&
          (!pa.has_value() || pa->sharding == pb->sharding);
+}
+
+// Whether `acc` is an accumulator in its final state, of which the add is the last reader, or a product, where products
+// are summed as they come and the first's memory becomes the sum's.
+bool IsSum(const Graph& graph, const std::vector<int>& producers, const std::vector<int>& num_uses, ValueId acc,
+           ValueId product) {
+  if (producers[acc] < 0 || !(graph.values[acc].type == graph.values[product].type) ||
+      graph.values[acc].placement != graph.values[product].placement) {
+    return false;
+  }
+  const std::string& op = graph.nodes[producers[acc]].op;
+  const DType dtype = graph.type(acc).dtype;
+  return (op == "read" && dtype == AccumulationType(dtype)) ||
+         ((op == "einsum" || op == "einsum_accumulate") && num_uses[acc] == 1);
 }
 
 class NormFusion {
@@ -109,20 +124,15 @@ bool FuseAccumulation(Graph& graph) {
   bool changed = false;
   for (Node& node : graph.nodes) {
     if (node.op != "add") continue;
-    const ValueId acc = node.operands[0], product = node.operands[1];
-    if (num_uses[product] != 1 || producers[product] < 0 || producers[acc] < 0) continue;
-    if (!(graph.values[acc].type == graph.values[product].type) ||
-        graph.values[acc].placement != graph.values[product].placement) {
-      continue;
-    }
-    const Node &sum = graph.nodes[producers[acc]], &einsum = graph.nodes[producers[product]];
-    const DType dtype = graph.type(acc).dtype;
-    if (einsum.op != "einsum") continue;
-    // An accumulator in its final state, of which the add is the last reader; or products that are summed as they come,
-    // where the first's memory becomes the sum's.
-    const bool is_state = sum.op == "read" && dtype == AccumulationType(dtype);
-    const bool is_product = (sum.op == "einsum" || sum.op == "einsum_accumulate") && num_uses[acc] == 1;
-    if (!is_state && !is_product) continue;
+    const bool is_bias = graph.type(node.operands[1]).rank() < graph.type(node.operands[0]).rank();
+    const ValueId product = node.operands[is_bias ? 0 : 1], acc = node.operands[is_bias ? 1 : 0];
+    if (num_uses[product] != 1 || producers[product] < 0) continue;
+    const Node& einsum = graph.nodes[producers[product]];
+    const DType dtype = graph.type(product).dtype;
+    if (einsum.op != "einsum" || graph.type(acc).dtype != dtype) continue;
+    const DType operand = graph.type(einsum.operands[0]).dtype;
+    if (dtype != operand && dtype != AccumulationType(operand)) continue;
+    if (!is_bias && !IsSum(graph, producers, num_uses, acc, product)) continue;
     node.op = "einsum_accumulate";
     node.attrs = {{"spec", einsum.attrs.at("spec")}};
     node.operands = {acc, einsum.operands[0], einsum.operands[1]};

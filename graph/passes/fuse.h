@@ -9,10 +9,11 @@
 // are pending where, is decided by then.
 namespace tacc::graph {
 
-// add(acc, einsum(a, b)) becomes einsum_accumulate(acc, a, b), when nothing else reads the product and both have one
-// type: where acc is a state read before, an fp32 (or f64) accumulator, and where it is itself a product that nothing
-// else reads, as in the gradient of what several products read. Saves a pass over memory and the product's buffer.
-// Returns whether anything changed.
+// An add of acc and einsum(a, b) becomes einsum_accumulate(acc, a, b), when nothing else reads the product and the
+// elements of both have one type: where acc has only the last dims of the product, a bias; where it is a state read
+// before, an fp32 (or f64) accumulator; and where it is itself a product that nothing else reads, as in the gradient of
+// what several products read. Saves a pass over memory, and where acc has all the dims the product's buffer; bf16 and
+// f16 are rounded once instead of twice. Returns whether anything changed.
 bool FuseAccumulation(Graph& graph);
 
 // The residual's add goes into the norm that it meets, rms_norm or layer_norm:

@@ -66,7 +66,9 @@ json Config(const std::string& family) {
   return config;
 }
 
-absl::StatusOr<Compiled> CompileFor(const std::string& family, int64_t tp, const OpTable& ops) {
+// `left_out`: a step of the pipeline that is not done.
+absl::StatusOr<Compiled> CompileFor(const std::string& family, int64_t tp, const OpTable& ops,
+                                    const std::string& left_out = "") {
   TACC_ASSIGN_OR_RETURN(const ReadFamily read, ReadModelConfig(Config(family), kSeq));
   DecoderBuildOptions build;
   build.batch = kBatch;
@@ -78,7 +80,13 @@ absl::StatusOr<Compiled> CompileFor(const std::string& family, int64_t tp, const
   options.partition = LayoutOf({{{"tp", tp}}}, read.spec.names.embedding);
   for (int64_t i = 0; i < read.spec.num_layers; ++i) options.partition.units.push_back(read.spec.LayerPath(i));
   options.schedule.units = options.partition.units;
-  return Compile(forward, ops, options);
+  Compiled compiled;
+  compiled.stages.resize(1);
+  compiled.stages[0].graphs = {forward};
+  std::vector<Step> steps = BuildPipeline(options, ops, &compiled.memory);
+  std::erase_if(steps, [&](const Step& step) { return step.name == left_out; });
+  TACC_RETURN_IF_ERROR(RunPipeline(steps, ops, {}, compiled.stages));
+  return compiled;
 }
 
 // Losses of three steps.
@@ -124,6 +132,47 @@ TEST_P(FamilyLayoutTest, TwoRanksTrainAsOneAndShareTheWork) {
   for (size_t i = 0; i < wanted.size(); ++i) EXPECT_LE(std::abs(got[i] - wanted[i]), kTolerance * wanted[i]) << i;
   auto flops = [&](const Compiled& c) { return EstimateStep(c.stages[0], ops, DeviceProfile()).matmul_flops; };
   EXPECT_LE(flops(*two), 1.05 / 2 * flops(*one));
+}
+
+struct Biases {
+  int in_products = 0, added = 0;
+};
+
+Biases CountBiases(const Compiled& compiled) {
+  Biases biases;
+  const Graph& graph = *compiled.stages[0].FindGraph("forward_backward");
+  for (const Node& node : graph.nodes) {
+    const bool is_sum = node.op == "add" || node.op == "einsum_accumulate";
+    if (!is_sum) continue;
+    const ValueId summand = node.operands[node.op == "add" ? 1 : 0];
+    if (graph.type(summand).rank() == graph.type(node.results[0]).rank()) continue;
+    ++(node.op == "add" ? biases.added : biases.in_products);
+  }
+  return biases;
+}
+
+// Where tensor parallelism splits what is summed, the bias waits for the sum over ranks.
+TEST(FamilyLayout, ProductsTakeTheirBiases) {
+  const OpTable ops;
+  struct Case {
+    const char* family;
+    int64_t tp;
+    Biases wanted;
+  };
+  for (const Case& c : {Case{"bloom", 1, {8, 0}}, Case{"bloom", 2, {4, 4}}, Case{"qwen2", 1, {6, 0}},
+                        Case{"qwen2", 2, {6, 0}}, Case{"chatglm", 1, {6, 0}}}) {
+    SCOPED_TRACE(absl::StrCat(c.family, " over ", c.tp));
+    const absl::StatusOr<Compiled> taken = CompileFor(c.family, c.tp, ops);
+    const absl::StatusOr<Compiled> apart = CompileFor(c.family, c.tp, ops, "fuse-accumulation");
+    ASSERT_TRUE(taken.ok()) << taken.status();
+    ASSERT_TRUE(apart.ok()) << apart.status();
+    EXPECT_EQ(CountBiases(*taken).in_products, c.wanted.in_products);
+    EXPECT_EQ(CountBiases(*taken).added, c.wanted.added);
+    EXPECT_EQ(CountBiases(*apart).added, c.wanted.in_products + c.wanted.added);
+    const std::vector<double> got = Train(taken->stages[0]), wanted = Train(apart->stages[0]);
+    ASSERT_EQ(got.size(), wanted.size());
+    for (size_t i = 0; i < wanted.size(); ++i) EXPECT_LE(std::abs(got[i] - wanted[i]), kTolerance * wanted[i]) << i;
+  }
 }
 
 // The tokens are gathered, not the table's gradients summed: those are as many as the vocabulary.

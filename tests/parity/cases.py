@@ -13,8 +13,7 @@ class Case:
     batch: int
     seq_len: int
     # Draws of the weights, of which the one with the median ratio of bf16 deviations counts. More than one where one
-    # says little: a clip makes the gradient jump where rounding crosses its bound, and biases are rounded once more than by
-    # autocast, which brings the ratio near 1.2, give or take 0.2.
+    # says little: a clip makes the gradient jump where rounding crosses its bound.
     bf16_draws: int = 1
 
     @property
