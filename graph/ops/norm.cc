@@ -23,6 +23,12 @@ absl::Status WantWeight(absl::string_view name, const TensorType& w, const Tenso
   return WantDims(name, w, {x.dims.back()});
 }
 
+// dy may be narrower or wider than x: passes drop a cast before it.
+absl::Status WantGradient(const TensorType& dy, const TensorType& x) {
+  TACC_RETURN_IF_ERROR(WantFloating("dy", dy));
+  return WantDims("dy", dy, x.dims);
+}
+
 // A gradient of a weight, summed over all rows.
 TensorType WeightGradientType(const TensorType& x) { return {AccumulationType(x.dtype), {x.dims.back()}}; }
 
@@ -147,7 +153,7 @@ void AddRmsNorm(OpTable& table) {
   grad.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
     const TensorType& x = call.in(1);
     TACC_RETURN_IF_ERROR(WantRows("x", x));
-    TACC_RETURN_IF_ERROR(WantType("dy", call.in(0), x));
+    TACC_RETURN_IF_ERROR(WantGradient(call.in(0), x));
     TACC_RETURN_IF_ERROR(WantWeight("w", call.in(2), x));
     TACC_RETURN_IF_ERROR(WantType("rstd", call.in(3), RowType(x)));
     return Types{x, WeightGradientType(x)};
@@ -204,7 +210,7 @@ void AddLayerNorm(OpTable& table) {
   grad.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
     const TensorType& x = call.in(1);
     TACC_RETURN_IF_ERROR(WantRows("x", x));
-    TACC_RETURN_IF_ERROR(WantType("dy", call.in(0), x));
+    TACC_RETURN_IF_ERROR(WantGradient(call.in(0), x));
     TACC_RETURN_IF_ERROR(WantType("mean", call.in(2), RowType(x)));
     TACC_RETURN_IF_ERROR(WantType("rstd", call.in(3), RowType(x)));
     const std::string affine = call.attr<std::string>("affine");

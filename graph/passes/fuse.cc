@@ -48,12 +48,15 @@ class NormFusion {
     taken_by_.resize(graph.nodes.size(), -1);
   }
 
-  // Takes adds into norms, but leaves them where they are. Gives, by node, the norm that took it, or -1.
+  // Takes adds and casts into norms, but leaves them where they are. Gives, by node, the norm that took it, or -1.
   std::vector<int> Run() {
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       Node& node = graph_.nodes[i];
       if (node.op == "rms_norm" || node.op == "layer_norm") TakeAddBefore(static_cast<int>(i), node);
-      if (node.op == "rms_norm_grad" || node.op == "layer_norm_grad") TakeAddAfter(static_cast<int>(i), node);
+      if (node.op == "rms_norm_grad" || node.op == "layer_norm_grad") {
+        TakeCastBefore(static_cast<int>(i), node);
+        TakeAddAfter(static_cast<int>(i), node);
+      }
     }
     return std::move(taken_by_);
   }
@@ -92,6 +95,19 @@ class NormFusion {
       needed.insert(node.operands.begin(), node.operands.end());
     }
     return true;
+  }
+
+  // A cast that rounds nothing.
+  void TakeCastBefore(int index, Node& grad) {
+    const ValueId dy = grad.operands[0];
+    const int producer = producers_[dy];
+    if (producer < 0 || num_uses_[dy] != 1 || graph_.nodes[producer].op != "cast") return;
+    const ValueId narrow = graph_.nodes[producer].operands[0];
+    if (!IsFloating(graph_.type(narrow).dtype) ||
+        ByteSize(graph_.type(narrow).dtype) >= ByteSize(graph_.type(dy).dtype))
+      return;
+    grad.operands[0] = narrow;
+    taken_by_[producer] = index;
   }
 
   void TakeAddAfter(int index, Node& grad) {
@@ -151,6 +167,6 @@ bool FuseNorms(Graph& graph) {
   return changed;
 }
 
-std::vector<int> NormsThatTakeAdds(Graph graph) { return NormFusion(graph).Run(); }
+std::vector<int> NormsThatTake(Graph graph) { return NormFusion(graph).Run(); }
 
 }  // namespace tacc::graph

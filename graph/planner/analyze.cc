@@ -54,7 +54,7 @@ class Analysis {
         pending_(graph_.values.size(), false),
         root_(graph_.values.size()),
         maker_(graph_.values.size(), -1),
-        taken_by_(NormsThatTakeAdds(graph_)),
+        taken_by_(NormsThatTake(graph_)),
         work_(units.size() + 2) {
     for (size_t v = 0; v < root_.size(); ++v) root_[v] = static_cast<ValueId>(v);
     // The forward ends where it counts the loss.
@@ -262,8 +262,9 @@ class Analysis {
   }
 
   // An add in a norm's kernel, which counts the sum as what it reads; or in its gradient's, which counts the sum as the
-  // gradient that it writes.
+  // gradient that it writes, and what a cast before it reads as if it had been cast.
   void AddToNorm(size_t add, const Kinds& factors, PhaseWork& phase) {
+    if (graph_.nodes[add].op == "cast") return;
     KernelWork k;
     k.is_launched = false;
     k.region = RegionOf(factors);
@@ -374,7 +375,7 @@ class Analysis {
   std::vector<bool> pending_;  // on tp
   std::vector<ValueId> root_;  // what it aliases
   std::vector<int> maker_;     // node
-  std::vector<int> taken_by_;  // of an add, the norm
+  std::vector<int> taken_by_;  // of an add or a cast, the norm
   std::set<std::pair<ValueId, const PhaseWork*>> gathered_;
   std::set<std::string> counted_;
   std::map<ValueId, std::string> weight_of_;             // a weight, maybe cast -> its name

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include <vector>
+
 #include "kernels/backend_under_test.h"
 #include TACC_KERNEL_HEADER(norm.h)
 #include TACC_KERNEL_HEADER(pointwise.h)
@@ -154,6 +156,30 @@ constexpr Addends kAddends[] = {
 
 // Where the sum goes; the norm then goes over the other addend.
 enum class Over { kNothing, kA, kB };
+
+// As after a product of 16-bit numbers, with no cast between.
+TEST(NormGrads, TakeANarrowGradientAsItsCast) {
+  for (const Shape& shape : kShapes) {
+    for (const auto& [dtype, place] : kKinds) {
+      if (dtype != DType::kBF16 && dtype != DType::kF16) continue;
+      const Buffer narrow(dtype, Random(shape.x, 1), place), wide(DType::kF32, narrow.ToTensor(), place);
+      const Buffer x(DType::kF32, Random(shape.x, 2, 3), place), w(DType::kF32, Random({shape.n}, 3), place);
+      const Buffer y(DType::kF32, shape.x, place), mean(DType::kF32, Rows(shape.x)), rstd(DType::kF32, Rows(shape.x));
+      const auto gradients = [&](const Buffer& dy) {
+        const Buffer rms_dx(DType::kF32, shape.x, place), rms_dw(DType::kF32, Dims{shape.n}, place);
+        const Buffer dx(DType::kF32, shape.x, place), dw(DType::kF32, Dims{shape.n}), db(DType::kF32, Dims{shape.n});
+        RmsNorm(x, w, 1e-5, y, rstd);
+        RmsNormGrad(dy, x, w, rstd, rms_dx, rms_dw);
+        LayerNorm(x, w, w, 1e-5, y, mean, rstd);
+        LayerNormGrad(dy, x, mean, rstd, w, dx, dw, db);
+        std::vector<std::vector<double>> values;
+        for (const Buffer* result : {&rms_dx, &rms_dw, &dx, &dw, &db}) values.push_back(result->ToTensor().values);
+        return values;
+      };
+      EXPECT_EQ(gradients(narrow), gradients(wide)) << Name(dtype) << " n " << shape.n;
+    }
+  }
+}
 
 TEST(AddRmsNorm, HasTheBitsOfTheAddAndTheNorm) {
   for (const Shape& shape : kShapes) {
