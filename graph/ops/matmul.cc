@@ -1,5 +1,5 @@
-// einsum(a, b), and einsum_accumulate(acc, a, b) = acc + einsum(a, b): acc has the result's dims (a sum of gradients) or
-// the last of them (a bias).
+// einsum(a, b), and einsum_accumulate(acc, a, b) = acc + einsum(a, b): acc has the result's dims (a sum of gradients)
+// or the last of them (a bias).
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
