@@ -137,7 +137,7 @@ def probe(context: Context) -> None:
 
 
 def kernels(context: Context) -> None:
-    """Every kernel against its reference, allocator, probe and NCCL's loading: the unit tests."""
+    """Every kernel against its reference, allocator, probe and what one rank can show of collectives: the unit tests."""
     binaries = [context.build / name for name in ("tacc-gpu-tests", "tacc-gpu-device-tests")]
     for outcome in unit_tests.run_all(binaries, context.work, limit=45, processes=min(12, os.cpu_count() or 1)):
         check = f"{outcome.binary} {outcome.suite}"
