@@ -3,6 +3,7 @@
 #                                                    headers that every file takes (JSON, gRPC, protos).
 # tacc_binary(name SRCS ... DEPS ...)                an executable in the build folder.
 # tacc_test(name SRCS ... DEPS ... [TIMEOUT s])      a GoogleTest program, registered with CTest.
+# tacc_test_run(name PROGRAM p [ARGS a ...] [TIMEOUT s])  a run of a GoogleTest program, registered with CTest.
 # tacc_pytest(name FILE f.py [TIMEOUT s] [LABELS l]) a pytest file run by the .venv's Python, registered with CTest.
 function(tacc_library name)
   cmake_parse_arguments(arg "" "" "SRCS;DEPS" ${ARGN})
@@ -24,16 +25,27 @@ function(tacc_binary name)
   target_link_libraries(${name} PRIVATE ${arg_DEPS})
 endfunction()
 
-function(tacc_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT" "SRCS;DEPS" ${ARGN})
+# A test leaves a report (JUnit XML), from which `make test` lists what was skipped; one that skips all of its cases ends with 77.
+set(TACC_TEST_RESULTS ${CMAKE_BINARY_DIR}/test_results)
+set(TACC_TEST_SKIPPED 77)
+
+function(tacc_test_run name)
+  cmake_parse_arguments(arg "" "PROGRAM;TIMEOUT" "ARGS" ${ARGN})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
+  add_test(NAME ${name} COMMAND ${arg_PROGRAM} ${arg_ARGS} --gtest_output=xml:${TACC_TEST_RESULTS}/${name}.xml
+           WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE ${TACC_TEST_SKIPPED}
+                       ENVIRONMENT "TACC_BUILD=${CMAKE_BINARY_DIR}")
+endfunction()
+
+function(tacc_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SRCS;DEPS" ${ARGN})
   add_executable(${name} ${arg_SRCS})
-  target_link_libraries(${name} PRIVATE ${arg_DEPS} GTest::gtest GTest::gtest_main GTest::gmock)
+  target_link_libraries(${name} PRIVATE ${arg_DEPS} tacc_gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-  add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "TACC_BUILD=${CMAKE_BINARY_DIR}")
+  tacc_test_run(${name} PROGRAM ${name} TIMEOUT ${arg_TIMEOUT})
 endfunction()
 
 function(tacc_pytest name)
@@ -42,8 +54,9 @@ function(tacc_pytest name)
     set(arg_TIMEOUT 300)
   endif()
   add_test(NAME ${name}
-           COMMAND ${CMAKE_SOURCE_DIR}/.venv/bin/python -m pytest -q -p no:cacheprovider ${CMAKE_CURRENT_SOURCE_DIR}/${arg_FILE}
+           COMMAND ${CMAKE_SOURCE_DIR}/.venv/bin/python -m pytest -q -p no:cacheprovider -p all_skipped
+                   --junitxml=${TACC_TEST_RESULTS}/${name}.xml ${CMAKE_CURRENT_SOURCE_DIR}/${arg_FILE}
            WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT}
-                       ENVIRONMENT "TACC_BUILD=${CMAKE_BINARY_DIR};PYTHONPATH=${CMAKE_SOURCE_DIR}/client/python;PYTHONDONTWRITEBYTECODE=1" LABELS "${arg_LABELS}")
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE ${TACC_TEST_SKIPPED} LABELS "${arg_LABELS}"
+                       ENVIRONMENT "TACC_BUILD=${CMAKE_BINARY_DIR};PYTHONPATH=${CMAKE_SOURCE_DIR}/client/python:${CMAKE_SOURCE_DIR}/tests/skips;PYTHONDONTWRITEBYTECODE=1")
 endfunction()

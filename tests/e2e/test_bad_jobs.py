@@ -220,7 +220,7 @@ def tiny_disk(tmp_path):
     disk.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", disk], capture_output=True, text=True)
     if mounted.returncode != 0:
-        pytest.skip(f"needs a file system of its own: {mounted.stderr.strip()}")
+        pytest.skip(f"needs root, to mount a small disk: {mounted.stderr.strip()}")
     yield disk
     subprocess.run(["umount", "-l", disk], check=True)
 
