@@ -1,8 +1,10 @@
 #include "client/taccctl/progress.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/taccctl/message_json.h"
 #include "client/taccctl/table.h"
 #include "client/taccctl/units.h"
@@ -71,27 +73,40 @@ void Progress::TakeStep(const v1::StepMetrics& step) {
   }
 }
 
-std::string Progress::StepText() const {
+std::string Progress::StepText(size_t width) const {
   const v1::StepMetrics& step = *step_;
-  std::string text = absl::StrCat("step ", step.step(), "/", max_steps_);
+  // In the order of the line. Of `need` what is left out first has the largest; 0 stays.
+  struct Part {
+    int need;
+    std::string text;
+  };
+  std::vector<Part> parts = {{0, absl::StrCat("step ", step.step(), "/", max_steps_)}};
   if (max_steps_ > 0)
-    absl::StrAppend(&text, " ", FormatPercent(static_cast<double>(step.step()) / static_cast<double>(max_steps_)));
-  absl::StrAppend(&text, "  loss ", FormatNumber(step.loss(), 5));
-  if (eval_loss_.has_value()) absl::StrAppend(&text, "  held-out ", FormatNumber(*eval_loss_, 5));
-  if (step.has_loss_scale()) absl::StrAppend(&text, "  loss scale ", FormatNumber(step.loss_scale(), 5));
-  if (step.skipped() != 0) absl::StrAppend(&text, "  skipped (gradient norm not finite)");
-  absl::StrAppend(&text, "  ", FormatCount(step.tokens_per_second()), " tokens/s");
-  if (step.has_mfu()) absl::StrAppend(&text, "  MFU ", FormatPercent(step.mfu()));
-  if (max_steps_ > step.step())
-    absl::StrAppend(&text, "  ETA ", FormatDuration(step_seconds_ * static_cast<double>(max_steps_ - step.step())));
-  return text;
+    parts.push_back(
+        {4, absl::StrCat(" ", FormatPercent(static_cast<double>(step.step()) / static_cast<double>(max_steps_)))});
+  parts.push_back({0, absl::StrCat("  loss ", FormatNumber(step.loss(), 5))});
+  if (eval_loss_.has_value()) parts.push_back({2, absl::StrCat("  held-out ", FormatNumber(*eval_loss_, 5))});
+  if (step.has_loss_scale()) parts.push_back({6, absl::StrCat("  loss scale ", FormatNumber(step.loss_scale(), 5))});
+  if (step.skipped() != 0) parts.push_back({1, "  skipped (gradient norm not finite)"});
+  parts.push_back({3, absl::StrCat("  ", FormatCount(step.tokens_per_second()), " tokens/s")});
+  if (step.has_mfu()) parts.push_back({5, absl::StrCat("  MFU ", FormatPercent(step.mfu()))});
+  if (max_steps_ > step.step()) {
+    const double seconds = step_seconds_ * static_cast<double>(max_steps_ - step.step());
+    parts.push_back({0, absl::StrCat("  ETA ", FormatDuration(seconds))});
+  }
+  while (true) {
+    const std::string text =
+        absl::StrJoin(parts, "", [](std::string* out, const Part& part) { out->append(part.text); });
+    const auto least =
+        std::max_element(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.need < b.need; });
+    if (text.size() <= width || least->need == 0) return text.substr(0, width);
+    parts.erase(least);
+  }
 }
 
 void Progress::Draw() {
   if (!context_->err_is_terminal) return;
-  std::string text = StepText();
-  text.resize(std::min(text.size(), static_cast<size_t>(std::max(10, context_->columns - 1))));
-  context_->err << "\r\x1b[K" << text << std::flush;
+  context_->err << "\r\x1b[K" << StepText(static_cast<size_t>(std::max(10, context_->columns - 1))) << std::flush;
   drawn_ = true;
 }
 

@@ -31,7 +31,8 @@ class Progress {
   using Clock = std::chrono::steady_clock;
 
   void TakeStep(const v1::StepMetrics& step);
-  std::string StepText() const;
+  // What does not fit in `width` characters is left out, the least needed first; step, loss and ETA stay.
+  std::string StepText(size_t width = std::string::npos) const;
   void Draw();
   void Clear();
 

@@ -52,7 +52,7 @@ class TaccctlTest : public testing::Test {
 
   int Run(const std::vector<std::string>& arguments) {
     std::ostringstream out, err;
-    Context context{"taccctl", out, err, false, 80, environment_, directory_, interrupt_};
+    Context context{"taccctl", out, err, is_terminal_, 80, environment_, directory_, interrupt_};
     const int code = RunTaccctl(arguments, context);
     out_ = out.str();
     err_ = err.str();
@@ -101,6 +101,7 @@ class TaccctlTest : public testing::Test {
   std::map<std::string, std::string> environment_;
   v1::Job job_;
   std::vector<v1::WatchResponse> items_;
+  bool is_terminal_ = false;
   std::string out_, err_;
 };
 
@@ -206,6 +207,22 @@ TEST_F(TaccctlTest, FollowingReportsTheOutcome) {
   EXPECT_EQ(outcome(v1::PHASE_FAILED, v1::FAILURE_CODE_RESTARTS), 100);
   EXPECT_EQ(outcome(v1::PHASE_FAILED, v1::FAILURE_CODE_BAD_INPUT), 2);
   EXPECT_EQ(outcome(v1::PHASE_CANCELLED, v1::FAILURE_CODE_UNSPECIFIED), 101);
+}
+
+TEST_F(TaccctlTest, TheProgressLineKeepsItsEtaIn80Columns) {
+  is_terminal_ = true;
+  job_.set_max_steps(100000);
+  v1::WatchResponse eval;
+  eval.set_cursor(1);
+  eval.mutable_eval()->set_eval_loss(3.21987);
+  items_.push_back(eval);
+  AddStep(12345, 3.14159);
+  items_.back().mutable_step()->set_loss_scale(65536);
+  items_.back().mutable_step()->set_seconds(0.5);
+  job_.set_phase(v1::PHASE_FINISHED);
+  EXPECT_EQ(Run({"watch", "tiny"}), 0);
+  EXPECT_THAT(err_, HasSubstr("\x1b[Kstep 12345/100000  loss 3.1416  held-out 3.2199  8.19k tokens/s  ETA 12:10:28"));
+  for (absl::string_view drawn : absl::StrSplit(err_, "\x1b[K")) EXPECT_LT(drawn.find_first_of("\r\n"), 80u) << drawn;
 }
 
 TEST_F(TaccctlTest, AFailureShowsTheLastLogLines) {

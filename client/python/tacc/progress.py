@@ -1,5 +1,6 @@
 """A progress line on stderr, where stderr is a terminal."""
 
+import os
 import sys
 import time
 
@@ -27,9 +28,12 @@ class Progress:
         fraction = min(self._done / self._total, 1.0)
         seconds = max(now - self._start, 1e-6)
         left = seconds * (1 - fraction) / fraction if fraction > 0 else 0
-        bar = ("#" * int(30 * fraction)).ljust(30, ".")
         rate = self._done / seconds / 1e6
-        sys.stderr.write(f"\r{self._label} [{bar}] {100 * fraction:3.0f} %  {rate:.1f} MB/s  {left:.0f} s left \x1b[K")
+        text = f"] {100 * fraction:3.0f} %  {rate:.1f} MB/s  {left:.0f} s left "
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80  # a line that wraps is never cleared
+        room = max(min(30, columns - 1 - len(self._label) - len(text) - 2), 0)
+        bar = ("#" * int(room * fraction)).ljust(room, ".")
+        sys.stderr.write(f"\r{f'{self._label} [{bar}{text}'[: columns - 1]}\x1b[K")
         sys.stderr.flush()
 
     def __exit__(self, *_):
