@@ -14,6 +14,8 @@ namespace {
 
 constexpr size_t kMaxRequestIdBytes = 128;
 constexpr size_t kMaxOpenJobs = 10000;
+// Of the time since the last tick, so much counts: as long as two ticks.
+constexpr double kLongestTickSeconds = 1;
 
 template <class... Ts>
 struct Overloaded : Ts... {
@@ -47,7 +49,8 @@ std::string CheckpointDir(const JobState& job) { return job.spec.checkpoint().di
 Core::Core(Options options, DescribeInstruction describe)
     : options_(std::move(options)),
       describe_(std::move(describe)),
-      members_(options_.lease_seconds, options_.version) {}
+      members_(options_.lease_seconds, options_.version),
+      clock_(kLongestTickSeconds) {}
 
 // ---- Replay.
 
@@ -92,12 +95,13 @@ void Core::ReplayEval(const std::string& job, const v1::EvalMetrics& eval) {
 }
 
 void Core::Resume(Time now) {
+  const double awake = clock_.Tick(now.steady);
   for (const auto& [number, id] : queue_) {
     JobState& job = jobs_[id];
     if (!job.Active()) continue;
     job.running_told = job.attempt->AllReady();
     for (const RankState& rank : job.attempt->ranks) {
-      if (!rank.ended.has_value()) members_.Expect(now.steady, rank.worker)->reserved = id;
+      if (!rank.ended.has_value()) members_.Expect(awake, rank.worker)->reserved = id;
     }
   }
 }
@@ -105,7 +109,8 @@ void Core::Resume(Time now) {
 // ---- Inputs.
 
 Decisions Core::Handle(Time now, const Input& input) {
-  now_ = now;
+  const bool is_tick = std::holds_alternative<Tick>(input);
+  now_ = {is_tick ? clock_.Tick(now.steady) : clock_.At(now.steady), now.wall};
   out_.clear();
   std::visit(Overloaded{
                  [this](const Tick&) { OnTick(); },

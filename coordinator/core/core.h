@@ -25,6 +25,7 @@
 #include "coordinator/core/placement.h"
 #include "coordinator/core/rank_event.h"
 #include "coordinator/core/types.h"
+#include "machine/clock.h"
 
 namespace tacc::coordinator {
 
@@ -50,7 +51,12 @@ class Core {
   // Replay is over: each worker with a rank of an active attempt gets one full lease.
   void Resume(Time now);
 
+  // A Tick comes a few times a second, and only after what was there to handle before it.
   Decisions Handle(Time now, const Input& input);
+
+  // The clock of leases and deadlines at `now`, in seconds: it does not count time in which no Tick came, for then it
+  // is this process that was silent, not its workers.
+  double AwakeSeconds(Time now) const { return clock_.At(now.steady); }
 
   // ---- Reading.
   const std::map<std::string, JobState>& jobs() const { return jobs_; }
@@ -120,10 +126,11 @@ class Core {
   std::map<std::string, std::string> by_request_;  // Request id -> job id.
   std::map<int64_t, std::string> queue_;           // Jobs that have not ended, by number.
   std::deque<std::string> ended_;                  // Jobs that have, in the order in which they did.
+  AwakeClock clock_;
   int64_t last_number_ = 0;
   uint64_t last_request_ = 0;
 
-  // During Handle.
+  // During Handle. `steady` is of clock_.
   Time now_;
   Decisions out_;
 };

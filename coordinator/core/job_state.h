@@ -84,7 +84,7 @@ struct PathCheck {
   bool expecting = false;                   // CLAIM is done.
   std::string owner;
   v1::CheckPathsResult claim;
-  double deadline = 0;  // Steady.
+  double deadline = 0;  // Seconds of the core's clock.
 };
 
 struct JobState {

@@ -27,7 +27,7 @@ struct Worker {
   std::string version;
   std::string advertise;
   uint64_t session = 0;    // 0: no stream now.
-  double last_heard = 0;   // Steady seconds.
+  double last_heard = 0;   // As all times here: seconds of the core's clock.
   std::set<RankKey> held;  // Ranks whose processes it has not reaped.
   std::string reserved;    // Job whose paths it checks, or whose attempt has a rank here.
 

@@ -17,6 +17,7 @@
 //   deleted W [NAME ...]
 //   device W [TROUBLE] [memory=N]: what W says of its device
 //   tick SECONDS [alive=W,W]
+//   stall SECONDS: the coordinator does not run for so long, and its tick comes before what workers sent meanwhile
 //   restart [keep=N]: a coordinator with nothing but what was logged, which keeps N ended jobs
 //   job JOB
 //   workers
@@ -84,7 +85,10 @@ struct Arguments {
 
 class Script {
  public:
-  Script() { MakeCore(Core::Options().max_ended_jobs); }
+  Script() {
+    MakeCore(Core::Options().max_ended_jobs);
+    core_->Resume(now_);
+  }
 
   std::string Run(const std::string& command) {
     const Arguments args(command);
@@ -114,6 +118,7 @@ class Script {
     if (name == "device") return Feed(DeviceState(subject, args));
     if (name == "deleted") return Feed(Deleted(subject, args));
     if (name == "tick") return TickFor(std::stod(subject), args);
+    if (name == "stall") return Stall(std::stod(subject));
     if (name == "restart") return Restart(args);
     if (name == "job") return ShowJob(subject);
     if (name == "workers") return ShowWorkers();
@@ -340,6 +345,12 @@ class Script {
     return text.empty() ? "(nothing)\n" : text;
   }
 
+  std::string Stall(double seconds) {
+    now_.steady += seconds;
+    now_.wall += seconds;
+    return Feed(Tick{});
+  }
+
   std::string Restart(const Arguments& args) {
     MakeCore(static_cast<size_t>(args.Int("keep", static_cast<int64_t>(Core::Options().max_ended_jobs))));
     now_.steady = 5000;  // Another machine's clock, for all that the core may know.
@@ -484,7 +495,7 @@ class Script {
   std::string ShowWorkers() {
     std::string text;
     for (const auto& [name, worker] : core_->members().workers()) {
-      const v1::WorkerView view = ViewWorker(worker, now_.steady);
+      const v1::WorkerView view = ViewWorker(worker, core_->AwakeSeconds(now_));
       absl::StrAppend(&text, name, " ", view.state(), view.job().empty() ? "" : " ", view.job(),
                       view.trouble().empty() ? "" : ": ", view.trouble(), "\n");
     }

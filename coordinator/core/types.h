@@ -16,7 +16,7 @@
 namespace tacc::coordinator {
 
 struct Time {
-  double steady = 0;  // Seconds of a clock that only rises: leases.
+  double steady = 0;  // Seconds of a clock that only rises.
   double wall = 0;    // Seconds since the epoch: what people and files see.
 };
 

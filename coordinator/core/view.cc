@@ -127,7 +127,7 @@ v1::Job ViewJob(const JobState& job) {
   return view;
 }
 
-v1::WorkerView ViewWorker(const Worker& worker, double steady_now) {
+v1::WorkerView ViewWorker(const Worker& worker, double now) {
   v1::WorkerView view;
   view.set_name(worker.name);
   view.set_state(!worker.Attached() ? "lost" : !worker.trouble.empty() ? "unusable" : worker.Free() ? "idle" : "busy");
@@ -140,7 +140,7 @@ v1::WorkerView ViewWorker(const Worker& worker, double steady_now) {
     view.set_attempt(std::get<1>(*worker.held.begin()));
     view.set_rank(std::get<2>(*worker.held.begin()));
   }
-  view.set_seconds_since_heartbeat(steady_now - worker.last_heard);
+  view.set_seconds_since_heartbeat(now - worker.last_heard);
   return view;
 }
 

@@ -11,7 +11,8 @@ namespace tacc::coordinator {
 // All of Job but the cursor, which the store knows.
 v1::Job ViewJob(const JobState& job);
 
-v1::WorkerView ViewWorker(const Worker& worker, double steady_now);
+// `now` in the core's AwakeSeconds.
+v1::WorkerView ViewWorker(const Worker& worker, double now);
 
 }  // namespace tacc::coordinator
 

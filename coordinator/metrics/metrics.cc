@@ -136,7 +136,8 @@ std::vector<MetricFamily> CollectMetrics(const Core& core, const MetricsInput& i
   for (const auto& [phase, count] : jobs)
     out.Gauge("tacc_jobs", "Jobs by state.", count, {{"state", StateName(phase)}});
   std::map<std::string, int> workers = {{"busy", 0}, {"idle", 0}, {"lost", 0}, {"unusable", 0}};
-  for (const auto& [name, worker] : core.members().workers()) ++workers[ViewWorker(worker, input.now.steady).state()];
+  const double awake = core.AwakeSeconds(input.now);
+  for (const auto& [name, worker] : core.members().workers()) ++workers[ViewWorker(worker, awake).state()];
   for (const auto& [state, count] : workers) out.Gauge("tacc_workers", "Workers by state.", count, {{"state", state}});
   out.Counter("tacc_coordinator_commits_total", "Transactions written to the coordinator's database.", input.commits,
               {});

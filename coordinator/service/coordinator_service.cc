@@ -244,7 +244,7 @@ grpc::ServerUnaryReactor* CoordinatorHandlers::ListWorkers(grpc::CallbackServerC
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   loop_->Read([reactor, response](const Loop::View& view) {
     for (const auto& [name, worker] : view.core.members().workers())
-      *response->add_workers() = ViewWorker(worker, view.now.steady);
+      *response->add_workers() = ViewWorker(worker, view.core.AwakeSeconds(view.now));
     reactor->Finish(grpc::Status::OK);
   });
   return reactor;

@@ -263,6 +263,7 @@ class FakeDaemon {
   std::string version = "0.1.0";
   int64_t memory_bytes = int64_t{4} << 30;
   v1::CheckPathsResult found;
+  std::atomic<bool> is_quiet{false};  // Sends no heartbeats.
 
  private:
   struct Rank {
@@ -325,7 +326,7 @@ class FakeDaemon {
   void BeatLoop() {
     for (int i = 0; connected_; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      if (i % 25 != 0) continue;
+      if (i % 25 != 0 || is_quiet) continue;
       std::lock_guard<std::mutex> lock(mutex_);
       v1::AttachRequest beat;
       beat.mutable_heartbeat();

@@ -91,6 +91,12 @@ class Coordinator {
     waitpid(pid_, nullptr, 0);
     pid_ = 0;
   }
+  // Stops the process, which does not know, for longer than a lease.
+  void Freeze() {
+    kill(pid_, SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10500));
+    kill(pid_, SIGCONT);
+  }
   int Terminate() {
     kill(pid_, SIGTERM);
     return Wait();
@@ -264,6 +270,32 @@ TEST(FullDiskTest, IsWaitedFor) {
   int points = 0;
   for (const v1::WatchResponse& item : client.Watch("toy-1")) points += item.has_step() ? 1 : 0;
   EXPECT_EQ(points, kSteps);
+}
+
+// Nothing that the daemon sends is there to be read when it goes on: the stop alone must not count as silence.
+TEST(StallTest, OfTheCoordinatorEndsNoAttempt) {
+  Coordinator coordinator;
+  ASSERT_NO_FATAL_FAILURE(coordinator.Start(""));
+  Client client(coordinator.address());
+  FakeDaemon daemon("w0");
+  ASSERT_TRUE(daemon.Connect(coordinator.address()).ok());
+  ASSERT_TRUE(client.Submit(TestSpec("toy", coordinator.dir().path() + "/runs", 1)));
+  const v1::RankId rank = daemon.WaitForRank(1);
+  daemon.Ready(rank, 0);
+  ASSERT_TRUE(WaitUntil([&] { return daemon.NumUnacknowledged() == 0; }));
+  daemon.is_quiet = true;
+  coordinator.Freeze();
+  EXPECT_EQ(client.List().size(), 1u);                   // It goes on.
+  std::this_thread::sleep_for(std::chrono::seconds(1));  // And has ticked.
+  daemon.is_quiet = false;
+  daemon.Checkpoint(rank, kSteps);
+  daemon.Finish(rank, kSteps);
+  ASSERT_TRUE(WaitUntil([&] {
+    const std::vector<v1::Job> jobs = client.List();
+    return jobs.size() == 1 && jobs[0].phase() == v1::PHASE_FINISHED;
+  }));
+  EXPECT_EQ(client.List()[0].attempt(), 1);
+  EXPECT_EQ(client.List()[0].restarts_size(), 0);
 }
 
 TEST(SignalTest, EndsWithItsParent) {

@@ -9,6 +9,8 @@ namespace tacc::coordinator {
 namespace {
 
 constexpr double kTickSeconds = 0.5;
+// A longer time without a tick is said in the log.
+constexpr double kStallSeconds = 5;
 // Metric points that nobody waits for are stored together, one disk flush for all that come in this time.
 constexpr double kGroupCommitSeconds = 0.1;
 
@@ -99,6 +101,11 @@ void Loop::Run() {
     for (Item& item : items) Handle(&item);
     const double after = parts_.clock().steady;
     if (after - last_tick_ >= kTickSeconds) {
+      if (after - last_tick_ >= kStallSeconds) {
+        spdlog::warn(
+            "this process was stopped or waited for its disk for {:.0f} s, which its workers' leases do not count",
+            after - last_tick_);
+      }
       last_tick_ = after;
       Item tick{Tick{}, nullptr, nullptr};
       Handle(&tick);

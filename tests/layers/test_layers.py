@@ -26,7 +26,7 @@ ALLOWED = {
     "worker/checkpoint": ["failpoint"],
     "worker/rank": ["machine", "graph/ir", "graph/ops", "graph/verify", "graph/trace", "kernels", "worker/data", "worker/checkpoint", "failpoint"],
     "worker/daemon": ["proto", "machine", "worker/rank/status_block.h", "worker/checkpoint", "failpoint"],
-    "coordinator": ["proto", "graph/ir", "failpoint"],
+    "coordinator": ["proto", "machine", "graph/ir", "failpoint"],
     "client": ["proto", "machine"],
     "tests": [""],
     "bench": ["kernels", "worker/data", "graph/"],

@@ -29,6 +29,8 @@ namespace {
 constexpr int64_t kMaxLogBytes = 16 << 20;
 // Log lines wait this long for company; also the longest the loop sleeps.
 constexpr double kLogFlushSeconds = 0.2;
+// Of the time between two turns of the loop, so much counts as time in which a rank could go on.
+constexpr double kLongestTickSeconds = 1;
 // A process that has closed its pipes is about to be reaped.
 constexpr double kReapSeconds = 0.005;
 // Network file systems show a new file to other hosts after up to a few seconds.
@@ -57,6 +59,7 @@ class Daemon {
     while (!IsOver()) {
       Wait();
       const double now = SteadySeconds();
+      awake_.Tick(now);
       host_.Turn();
       WatchEnd(now);
       WatchDevice(now);
@@ -308,7 +311,7 @@ class Daemon {
 
   v1::Heartbeat HeartbeatNow(double now) {
     v1::Heartbeat heartbeat;
-    const absl::optional<RankHost::Sample> sample = host_.TakeSample(now);
+    const absl::optional<RankHost::Sample> sample = host_.TakeSample(awake_.At(now));
     if (!sample.has_value() || !supervisor_.running().has_value()) return heartbeat;
     v1::RankSample* out = heartbeat.mutable_sample();
     *out->mutable_id() = ToRankId(*supervisor_.running());
@@ -342,7 +345,7 @@ class Daemon {
       snapshot.rank = supervisor_.running()->rank;
       snapshot.rank_metrics = supervisor_.metrics();
     }
-    if (const absl::optional<RankHost::Sample> sample = host_.TakeSample(now); sample.has_value()) {
+    if (const absl::optional<RankHost::Sample> sample = host_.TakeSample(awake_.At(now)); sample.has_value()) {
       snapshot.steps_done = sample->status.step;
       snapshot.still_seconds = sample->still_seconds;
       snapshot.peak_memory_bytes = sample->peak_memory_bytes;
@@ -360,6 +363,7 @@ class Daemon {
   double next_look_ = 0;
   Supervisor supervisor_;
   RankHost host_;
+  AwakeClock awake_{kLongestTickSeconds};
   std::pair<Supervisor::Process, uint64_t> process_;  // As seen last, and the number of the rank.
   double process_since_ = 0;
   uint64_t num_registrations_ = 0;

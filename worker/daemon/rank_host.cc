@@ -74,7 +74,7 @@ absl::Status RankHost::Spawn(const RankStart& start) {
   out_lines_.emplace(kMaxEventBytes);
   err_lines_.emplace(kMaxLogLineBytes);
   last_status_ = RankStatus();
-  still_since_ = SteadySeconds();
+  still_since_.reset();
   ++ranks_started_;
   LogLines({absl::StrCat("--- ", start.key.Text(), " pid ", child_->pid())});
   return absl::OkStatus();
@@ -159,9 +159,9 @@ absl::optional<RankHost::Sample> RankHost::TakeSample(double now) {
   if (status_block_ == nullptr) return absl::nullopt;
   Sample sample;
   sample.status = status_block_->Sample();
-  if (sample.status.heartbeat != last_status_.heartbeat) still_since_ = now;
+  if (!still_since_.has_value() || sample.status.heartbeat != last_status_.heartbeat) still_since_ = now;
   last_status_ = sample.status;
-  sample.still_seconds = now - still_since_;
+  sample.still_seconds = now - *still_since_;
   sample.peak_memory_bytes = PeakMemoryBytes(child_->pid());
   return sample;
 }

@@ -62,7 +62,8 @@ class RankHost {
   // The process that runs, or has been given up, for people; empty when there is none.
   std::string Process() const { return child_ == nullptr ? "" : ProcessText(child_->pid()); }
 
-  // Takes a sample of the status block at `now` (steady seconds). Nothing when no process runs.
+  // Takes a sample of the status block at `now` (seconds of an AwakeClock: a rank is not still because it was stopped
+  // together with this daemon). Nothing when no process runs.
   struct Sample {
     RankStatus status;
     double still_seconds = 0;
@@ -87,7 +88,7 @@ class RankHost {
   absl::optional<LineSplitter> out_lines_;
   absl::optional<LineSplitter> err_lines_;
   RankStatus last_status_;
-  double still_since_ = 0;
+  absl::optional<double> still_since_;  // None: not looked at since it started.
   uint64_t ranks_started_ = 0;
 };
 
