@@ -110,6 +110,10 @@ std::string StartFile(const JobState& job, int rank, const std::string& version,
     start["trace"] = {{"path", absl::StrCat(spec.checkpoint().dir(), "/trace.json")},
                       {"step", spec.train().trace_step()}};
   }
+  if (rank == 0) {
+    start["run"] = {{"flops_per_step", plan.flops_per_step()},
+                    {"peak_flops_per_second", job.attempt->peak_flops_per_second}};
+  }
   for (const v1::AttentionChoice& choice : job.attention) start["attention"][choice.shape()] = choice.backend();
   const Json identity = Json::parse(job.compile.identity(), nullptr, /*allow_exceptions=*/false);
   start["identity"] = identity.is_object() ? identity : Json::object();

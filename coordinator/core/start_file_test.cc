@@ -49,6 +49,16 @@ TEST(StartFile, AJobKeepsWhoComputesAttention) {
   EXPECT_EQ(start()["attention"], nlohmann::json::parse(R"({"bf16[1,8,2,64] of [1,8,2,64]": "flash"})"));
 }
 
+TEST(StartFile, TheFirstRankKnowsWhatMfuTakes) {
+  JobState job;
+  job.attempt.emplace();
+  job.attempt->peak_flops_per_second = 2e11;
+  job.summary.plan.set_flops_per_step(1e9);
+  const auto start = [&](int rank) { return nlohmann::json::parse(StartFile(job, rank, "0.1.0", 300)); };
+  EXPECT_EQ(start(0)["run"], nlohmann::json::parse(R"({"flops_per_step": 1e9, "peak_flops_per_second": 2e11})"));
+  EXPECT_FALSE(start(1).contains("run"));
+}
+
 TEST(StartFile, TheFirstRankWritesTheTrace) {
   JobState job;
   job.attempt.emplace();

@@ -21,10 +21,10 @@ absl::Status Evaluate(RankParts& parts, int64_t step) {
     target_tokens += batch_tokens;
   }
   if (parts.start.rank == 0 && target_tokens > 0) {
-    parts.events.Write("eval", {{"step", step},
-                                {"eval_loss", loss / target_tokens},
-                                {"target_tokens", static_cast<int64_t>(target_tokens)},
-                                {"seconds", SteadySeconds() - begin}});
+    parts.WritePoint("eval", {{"step", step},
+                              {"eval_loss", loss / target_tokens},
+                              {"target_tokens", static_cast<int64_t>(target_tokens)},
+                              {"seconds", SteadySeconds() - begin}});
   }
   return absl::OkStatus();
 }

@@ -9,7 +9,7 @@ namespace tacc::worker {
 
 void EventWriter::Write(const std::string& event, nlohmann::json fields) {
   fields["event"] = event;
-  fields["time"] = WallSeconds();
+  fields.emplace("time", WallSeconds());
   // Texts from file names may not be UTF-8; a line must be.
   const std::string line = fields.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   absl::MutexLock lock(&mutex_);

@@ -17,7 +17,7 @@ class EventWriter {
  public:
   explicit EventWriter(int fd) : fd_(fd) {}
 
-  // Adds "event" and "time" and writes the line.
+  // Adds "event" and, where it is not there yet, "time", and writes the line.
   void Write(const std::string& event, nlohmann::json fields = nlohmann::json::object());
   void Warning(const std::string& code, const std::string& message);
   void Failed(const std::string& code, const std::string& message);

@@ -205,6 +205,10 @@ absl::Status OpenData(RankParts& parts, int64_t first_step) {
   batches.seed = start.seed;
   TACC_ASSIGN_OR_RETURN(parts.dataset, Dataset::Open(start.data_path));
   TACC_ASSIGN_OR_RETURN(parts.train_batches, TrainBatches::Create(batches, parts.dataset.get(), first_step));
+  if (start.rank == 0 && parts.saves_checkpoints()) {
+    parts.record =
+        std::make_unique<RunRecord>(&start, &parts.events, first_step, parts.dataset->NumSamples(start.seq_len));
+  }
   if (!parts.executor->has_eval() || start.eval_path.empty()) return absl::OkStatus();
   TACC_ASSIGN_OR_RETURN(parts.eval_dataset, Dataset::Open(start.eval_path));
   TACC_ASSIGN_OR_RETURN(parts.eval_batches, EvalBatches::Create(batches, parts.eval_dataset.get()));

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "graph/ir/program.h"
+#include "machine/clock.h"
 #include "worker/data/shards.h"
 #include "worker/rank/arena.h"
 #include "worker/rank/batches.h"
@@ -22,6 +23,7 @@
 #include "worker/rank/gpu_module.h"
 #include "worker/rank/measured_attention.h"
 #include "worker/rank/run_options.h"
+#include "worker/rank/run_record.h"
 #include "worker/rank/start_file.h"
 #include "worker/rank/states.h"
 #include "worker/rank/status_block.h"
@@ -53,6 +55,13 @@ struct RankParts {
     if (status_block != nullptr) status_block->Beat();
   }
 
+  // On rank 0: an event that is also a point of the run's metrics.
+  void WritePoint(const char* event, nlohmann::json fields) const {
+    fields["time"] = WallSeconds();
+    if (record != nullptr) record->Add(fields);
+    events.Write(event, std::move(fields));
+  }
+
   bool saves_checkpoints() const { return !start.checkpoint_dir.empty(); }
 
   const RunOptions& options;
@@ -80,6 +89,7 @@ struct RankParts {
   std::unique_ptr<TrainBatches> train_batches;
   std::unique_ptr<Dataset> eval_dataset;  // Null: nothing to evaluate on.
   std::unique_ptr<EvalBatches> eval_batches;
+  std::unique_ptr<RunRecord> record;  // On rank 0 of a job with a folder.
 };
 
 }  // namespace tacc::worker

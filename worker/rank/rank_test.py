@@ -16,6 +16,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("TACC_BUILD", ROOT / "build"))
 sys.path.insert(0, str(ROOT / "client/python"))
+sys.path.insert(0, str(ROOT / "worker/run_folder"))
+
+from read_metrics import read_lines, read_scalars  # noqa: E402
 
 SEQ, BATCH, VOCAB = 16, 12, 97
 MODEL = {
@@ -227,6 +230,43 @@ def test_events_of_one_rank(whole):
     assert (folder.parent / "hf/model.safetensors").exists()
 
 
+def history(folder: Path) -> tuple[list, dict]:
+    """What a run's folder says of each step, but for times: lines, and what TensorBoard would show."""
+    timed = ("time", "seconds", "data_wait_seconds", "communication_seconds", "tokens_per_second", "mfu")
+    lines = [{k: v for k, v in line.items() if k not in timed} for line in read_lines(folder)]
+    scalars = {tag: points for tag, points in read_scalars(folder).items() if tag.startswith(("train/", "eval/loss"))}
+    return lines, scalars
+
+
+def test_the_folder_keeps_the_metrics(inputs, whole, tmp_path):
+    attempt, folder = whole
+    lines = read_lines(folder)
+    assert [("eval" if "eval_loss" in line else "step", line["step"]) for line in lines] == (
+        [("step", s) for s in range(1, 7)] + [("eval", 6)] + [("step", s) for s in range(7, 13)] + [("eval", 12)])
+    for line, event in zip(lines, [e for e in attempt.events[0] if e["event"] in ("step", "eval")]):
+        # 4096 tokens are 256 samples.
+        assert line == {**{k: v for k, v in event.items() if k != "event"}, "epoch": pytest.approx(line["step"] * BATCH / 256)}
+    scalars = read_scalars(folder)
+    assert scalars["train/loss"] == {s: pytest.approx(loss, rel=1e-6) for s, loss in attempt.losses().items()}
+    assert scalars["eval/loss"] == {e["step"]: pytest.approx(e["eval_loss"], rel=1e-6) for e in attempt.of("eval")}
+    assert {"train/grad_norm", "train/learning_rate", "train/epoch", "perf/tokens_per_second", "perf/step_seconds"} <= scalars.keys()
+    assert "perf/mfu" not in scalars
+    known = Attempt(inputs, tmp_path / "run", compile_program(inputs),
+                    changes={"run": {"flops_per_step": 1e6, "peak_flops_per_second": 1e9}})
+    assert known.run() == [0]
+    for line in read_lines(tmp_path / "run"):
+        assert "eval_loss" in line or line["mfu"] == pytest.approx(1e6 / (line["seconds"] * 1e9))
+    assert len(read_scalars(tmp_path / "run")["perf/mfu"]) == 12
+
+
+def test_metrics_that_cannot_be_written_are_one_warning(inputs, tmp_path):
+    (tmp_path / "run/metrics.jsonl").mkdir(parents=True)
+    attempt = train(inputs, tmp_path / "run")
+    (warning,) = attempt.of("warning")
+    assert warning["code"] == "metrics_failed" and str(tmp_path / "run/metrics.jsonl") in warning["message"]
+    assert list(attempt.losses()) == list(range(1, 13))
+
+
 def test_batch_hash_is_that_of_data_show(inputs, whole):
     shown = subprocess.run([BUILD / "tacc-data", "show", "--data", inputs / "data", "--seq-len", str(SEQ),
                             "--global-batch-size", str(BATCH), "--seed", "3", "--step", "5", "--json"],
@@ -280,6 +320,7 @@ def test_killed_run_resumes_to_the_same_bits(inputs, two, tmp_path, rank, point)
     joined = {**{s: x for s, x in first.losses().items() if s <= second.of("ready")[0]["step"]}, **second.losses()}
     assert joined == undisturbed.losses()
     assert digest(folder / "step-00000012.a2") == digest(undisturbed_folder / "step-00000012.a1")
+    assert history(folder) == history(undisturbed_folder)
     assert not [p for p in folder.iterdir() if p.name.startswith(".tmp")]
 
 

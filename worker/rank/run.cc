@@ -69,6 +69,7 @@ int Run(RankParts& parts) {
   WriteReady(parts, *begin, SteadySeconds() - loading_since);
   TrainLoop loop(&parts, begin->step);
   absl::Status status = loop.Run();
+  if (parts.record != nullptr) parts.record->Sync();
   if (status.ok()) status = Finish(parts, *begin, loop);
   parts.measurement->WriteProfile(parts.collectives.stats(), parts.options.allocator);
   if (!status.ok()) {

@@ -73,6 +73,14 @@ class Fields {
     return value->get<double>();
   }
 
+  // A number that may be absent: 0.
+  double NumberOrZero(const char* name) const {
+    if (object_ == nullptr || !object_->contains(name)) return 0;
+    const json* value = Find(name);
+    if (!value->is_number() || !(value->get<double>() >= 0)) Fail(name, "a number of at least 0", *value);
+    return value->is_number() ? value->get<double>() : 0;
+  }
+
   // An object of strings that may be absent.
   std::map<std::string, std::string> Strings(const char* name) const {
     std::map<std::string, std::string> strings;
@@ -172,6 +180,11 @@ absl::StatusOr<StartFile> ReadStartFile(const std::string& path) {
     const Fields trace = fields.Object("trace");
     start.trace_path = trace.String("path");
     start.trace_step = trace.Int("step", 1);
+  }
+  if (root.contains("run")) {
+    const Fields run = fields.Object("run");
+    start.flops_per_step = run.NumberOrZero("flops_per_step");
+    start.peak_flops_per_second = run.NumberOrZero("peak_flops_per_second");
   }
   start.identity = fields.ObjectText("identity");
   start.collective_timeout_seconds = fields.Positive("collective_timeout_seconds");

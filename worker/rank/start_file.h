@@ -50,6 +50,10 @@ struct StartFile {
   std::string trace_path;  // Empty: none.
   int64_t trace_step = 3;  // Which one, counted from this start: the first in which everything is warm.
 
+  // What the job's plan says of a step: the model's FLOPs, and what all ranks together could do. 0: not known.
+  double flops_per_step = 0;
+  double peak_flops_per_second = 0;
+
   std::string identity = "{}";  // JSON object, goes into each manifest as it is.
   double collective_timeout_seconds = 300;
 };

@@ -48,7 +48,7 @@ absl::Status StepReports::WriteEvent(int64_t step, const LaunchedStep& launched)
     event["loss_scale"] = *loss_scale;
   parts_.metrics->AddToStep(executor.busy_seconds(), seconds, &event);
   if (parts_.device->is_asynchronous()) event["replays"] = executor.num_replays();
-  parts_.events.Write("step", std::move(event));
+  parts_.WritePoint("step", std::move(event));
   return absl::OkStatus();
 }
 

@@ -56,7 +56,9 @@ absl::Status TrainLoop::Launch(const LaunchedStep& step) {
 }
 
 absl::Status TrainLoop::SaveCheckpoint() {
-  return parts_.saves_checkpoints() ? parts_.checkpointer->Start(step_) : absl::OkStatus();
+  if (!parts_.saves_checkpoints()) return absl::OkStatus();
+  if (parts_.record != nullptr) parts_.record->Sync();
+  return parts_.checkpointer->Start(step_);
 }
 
 absl::Status TrainLoop::FinishSteps(int64_t num_in_flight) {

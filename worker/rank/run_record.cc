@@ -1,0 +1,48 @@
+#include "worker/rank/run_record.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "machine/clock.h"
+
+namespace tacc::worker {
+
+RunRecord::RunRecord(const StartFile* start, EventWriter* events, int64_t steps_done, int64_t num_samples)
+    : start_(*start),
+      events_(*events),
+      epochs_per_step_(static_cast<double>(start->global_batch_size) /
+                       static_cast<double>(std::max<int64_t>(1, num_samples))) {
+  absl::StatusOr<std::unique_ptr<RunMetrics>> metrics =
+      RunMetrics::Open(start->checkpoint_dir, steps_done, WallSeconds());
+  if (metrics.ok()) {
+    metrics_ = *std::move(metrics);
+  } else {
+    Warn(metrics.status());
+  }
+}
+
+void RunRecord::Add(const nlohmann::json& event) {
+  if (metrics_ == nullptr) return;
+  const int64_t step = event.value("step", int64_t{0});
+  nlohmann::ordered_json point = {
+      {"step", step}, {"epoch", epochs_per_step_ * static_cast<double>(step)}, {"time", event.value("time", 0.0)}};
+  for (const auto& [name, value] : event.items()) point.emplace(name, value);
+  const double available = event.value("seconds", 0.0) * start_.peak_flops_per_second;
+  if (event.contains("loss") && available > 0 && start_.flops_per_step > 0)
+    point["mfu"] = start_.flops_per_step / available;
+  Warn(metrics_->Add(point));
+}
+
+void RunRecord::Sync() {
+  if (metrics_ != nullptr) Warn(metrics_->Sync());
+}
+
+void RunRecord::Warn(const absl::Status& status) {
+  if (status.ok() || has_warned_) return;
+  has_warned_ = true;
+  events_.Warning("metrics_failed", absl::StrCat("the metrics cannot be written to ", start_.checkpoint_dir, ": ",
+                                                 status.message(), "; training goes on"));
+}
+
+}  // namespace tacc::worker

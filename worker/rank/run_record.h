@@ -1,0 +1,41 @@
+#ifndef TACC_WORKER_RANK_RUN_RECORD_H_
+#define TACC_WORKER_RANK_RUN_RECORD_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "nlohmann/json.hpp"
+#include "worker/rank/events.h"
+#include "worker/rank/start_file.h"
+#include "worker/run_folder/run_metrics.h"
+
+namespace tacc::worker {
+
+// What rank 0 keeps of the run in its folder while it trains. What cannot be written stops nothing: one warning says
+// so, and writing is tried again.
+class RunRecord {
+ public:
+  // Goes on after `steps_done` updates; `num_samples`: of the training data. `start` and `events` must outlive the
+  // object.
+  RunRecord(const StartFile* start, EventWriter* events, int64_t steps_done, int64_t num_samples);
+
+  // A point of the metrics: the fields of an event `step` or `eval`, with its time. Adds "epoch", and "mfu" of a step
+  // where the start file has what it takes.
+  void Add(const nlohmann::json& event);
+
+  // To the disk: before a checkpoint is complete, and at the end.
+  void Sync();
+
+ private:
+  void Warn(const absl::Status& status);
+
+  const StartFile& start_;
+  EventWriter& events_;
+  const double epochs_per_step_;
+  std::unique_ptr<RunMetrics> metrics_;  // Null: the files could not be opened.
+  bool has_warned_ = false;
+};
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_RANK_RUN_RECORD_H_

@@ -1,0 +1,38 @@
+#include "worker/run_folder/append_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "worker/checkpoint/posix_file.h"
+
+namespace tacc::worker {
+
+absl::StatusOr<std::unique_ptr<AppendFile>> AppendFile::Open(const std::string& path) {
+  constexpr mode_t kMode = 0666;
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kMode);
+  if (fd < 0) return ErrnoStatus(errno, path);
+  return std::unique_ptr<AppendFile>(new AppendFile(path, fd));
+}
+
+AppendFile::~AppendFile() { close(fd_); }
+
+absl::Status AppendFile::Flush() {
+  size_t done = 0;
+  int error = 0;
+  while (done < waiting_.size() && error == 0) {
+    const ssize_t n = write(fd_, waiting_.data() + done, waiting_.size() - done);
+    if (n > 0) done += n;
+    if (n < 0 && errno != EINTR) error = errno;
+  }
+  waiting_.erase(0, done);
+  return error == 0 ? absl::OkStatus() : ErrnoStatus(error, path_);
+}
+
+absl::Status AppendFile::Sync() {
+  const absl::Status flushed = Flush();
+  if (!flushed.ok()) return flushed;
+  return fsync(fd_) == 0 ? absl::OkStatus() : ErrnoStatus(errno, path_);
+}
+
+}  // namespace tacc::worker

@@ -1,0 +1,130 @@
+#include "worker/run_folder/run_metrics.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "worker/checkpoint/posix_file.h"
+#include "worker/run_folder/event_file.h"
+
+namespace tacc::worker {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A number of a point, and how TensorBoard shows it.
+struct Tag {
+  const char* field;
+  const char* tag;
+};
+constexpr Tag kTrainTags[] = {{"loss", "train/loss"},
+                              {"grad_norm", "train/grad_norm"},
+                              {"learning_rate", "train/learning_rate"},
+                              {"epoch", "train/epoch"},
+                              {"loss_scale", "train/loss_scale"},
+                              {"expert_overflow", "train/expert_overflow"},
+                              {"tokens_per_second", "perf/tokens_per_second"},
+                              {"mfu", "perf/mfu"},
+                              {"seconds", "perf/step_seconds"},
+                              {"data_wait_seconds", "perf/data_wait_seconds"},
+                              {"communication_seconds", "perf/communication_seconds"},
+                              {"device_idle_share", "perf/device_idle_share"},
+                              {"device_memory_used_bytes", "perf/device_memory_used_bytes"}};
+constexpr Tag kEvalTags[] = {{"eval_loss", "eval/loss"}, {"seconds", "eval/seconds"}};
+
+constexpr char kEventFilePrefix[] = "events.out.tfevents.";
+
+template <size_t kNumTags>
+std::vector<Scalar> Scalars(const Json& point, const Tag (&tags)[kNumTags]) {
+  std::vector<Scalar> scalars;
+  for (const Tag& tag : tags) {
+    const auto value = point.find(tag.field);
+    if (value != point.end() && value->is_number()) scalars.push_back({tag.tag, value->template get<double>()});
+  }
+  return scalars;
+}
+
+// Whether a line is a point of one of the first `steps_done` updates, or of an evaluation after them.
+bool Stays(absl::string_view line, int64_t steps_done) {
+  const Json point = Json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
+  if (!point.is_object() || !point.contains("step") || !point["step"].is_number_integer()) return false;
+  return point["step"].get<int64_t>() <= steps_done;
+}
+
+// Cuts off the lines behind the last one that stays.
+absl::Status CutLines(const std::string& path, int64_t steps_done) {
+  const absl::StatusOr<std::unique_ptr<MappedFile>> file = MappedFile::Open(path);
+  if (absl::IsNotFound(file.status())) return absl::OkStatus();
+  if (!file.ok()) return file.status();
+  const char* const data = (*file)->data();
+  int64_t end = (*file)->num_bytes();
+  while (end > 0) {
+    const void* const newline = memrchr(data, '\n', end - 1);
+    const int64_t begin = newline == nullptr ? 0 : static_cast<const char*>(newline) - data + 1;
+    if (data[end - 1] == '\n' && Stays(absl::string_view(data + begin, end - 1 - begin), steps_done)) break;
+    end = begin;
+  }
+  if (end == (*file)->num_bytes()) return absl::OkStatus();
+  return truncate(path.c_str(), end) == 0 ? absl::OkStatus() : ErrnoStatus(errno, path);
+}
+
+// Of a new event file: readers take the files of a folder in the order of their names, which begin with a time.
+absl::StatusOr<std::string> EventFilePath(const std::string& dir, double time) {
+  const absl::StatusOr<std::vector<std::string>> names = ListDirectory(dir);
+  if (!names.ok()) return names.status();
+  int64_t seconds = static_cast<int64_t>(time);
+  for (absl::string_view name : *names) {
+    int64_t taken = 0;
+    if (absl::ConsumePrefix(&name, kEventFilePrefix) && absl::SimpleAtoi(name.substr(0, name.find('.')), &taken))
+      seconds = std::max(seconds, taken + 1);
+  }
+  return absl::StrFormat("%s/%s%010d.tacc", dir, kEventFilePrefix, seconds);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RunMetrics>> RunMetrics::Open(const std::string& dir, int64_t steps_done, double time) {
+  const std::string path = absl::StrCat(dir, "/metrics.jsonl"), event_dir = absl::StrCat(dir, "/tensorboard");
+  if (absl::Status status = CutLines(path, steps_done); !status.ok()) return status;
+  auto lines = AppendFile::Open(path);
+  if (!lines.ok()) return lines.status();
+  if (absl::Status status = MakeDirectory(event_dir); !status.ok()) return status;
+  const absl::StatusOr<std::string> event_path = EventFilePath(event_dir, time);
+  if (!event_path.ok()) return event_path.status();
+  auto events = AppendFile::Open(*event_path);
+  if (!events.ok()) return events.status();
+  (*events)->Append(FileVersionRecord(time));
+  (*events)->Append(SessionStartRecord(time, steps_done + 1));
+  std::unique_ptr<RunMetrics> metrics(new RunMetrics(*std::move(lines), *std::move(events)));
+  if (absl::Status status = metrics->events_->Flush(); !status.ok()) return status;
+  return metrics;
+}
+
+absl::Status RunMetrics::Add(const Json& point) {
+  lines_->Append(point.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  const double time = point.value("time", 0.0);
+  events_->Append(ScalarsRecord(time, point.value("step", int64_t{0}),
+                                point.contains("eval_loss") ? Scalars(point, kEvalTags) : Scalars(point, kTrainTags)));
+  if (std::abs(time - last_flush_) < kFlushSeconds) return absl::OkStatus();
+  last_flush_ = time;
+  const absl::Status flushed = lines_->Flush();
+  const absl::Status events_flushed = events_->Flush();
+  return flushed.ok() ? events_flushed : flushed;
+}
+
+absl::Status RunMetrics::Sync() {
+  const absl::Status synced = lines_->Sync();
+  const absl::Status events_synced = events_->Sync();
+  return synced.ok() ? events_synced : synced;
+}
+
+}  // namespace tacc::worker

@@ -1,0 +1,48 @@
+#ifndef WORKER_RUN_FOLDER_RUN_METRICS_H_
+#define WORKER_RUN_FOLDER_RUN_METRICS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
+#include "worker/run_folder/append_file.h"
+
+namespace tacc::worker {
+
+// The history of a run in its folder: DIR/metrics.jsonl, a JSON object a line, and DIR/tensorboard/, a file an attempt.
+// Points come in the order of steps, of each step at most one of training and then one of evaluation. Attempts follow
+// each other: each begins after the step of the checkpoint that it resumes from, and what was written of later steps
+// goes, so the files hold every point once, whatever became of the attempts before.
+//
+// Not thread-safe. One writer at a time.
+class RunMetrics {
+ public:
+  // Takes up the files after `steps_done` updates: drops lines of later steps and a last line that was cut short, and
+  // begins an event file (`time`: seconds since the epoch). Errors: as ErrnoStatus, the file named.
+  static absl::StatusOr<std::unique_ptr<RunMetrics>> Open(const std::string& dir, int64_t steps_done, double time);
+
+  // Adds `point`: with "step", "time", and numbers by name, of an evaluation one is "eval_loss"; numbers that are not
+  // finite become null. It is in the files within about kFlushSeconds, as long as points come. Errors: of writing;
+  // nothing is lost, later calls try again.
+  absl::Status Add(const nlohmann::ordered_json& point);
+
+  // Forces all points to the disk. A checkpoint that is complete only then never knows more steps than the files.
+  absl::Status Sync();
+
+  static constexpr double kFlushSeconds = 2;
+
+ private:
+  RunMetrics(std::unique_ptr<AppendFile> lines, std::unique_ptr<AppendFile> events)
+      : lines_(std::move(lines)), events_(std::move(events)) {}
+
+  const std::unique_ptr<AppendFile> lines_, events_;
+  double last_flush_ = 0;  // As "time" of points.
+};
+
+}  // namespace tacc::worker
+
+#endif  // WORKER_RUN_FOLDER_RUN_METRICS_H_

@@ -1,0 +1,102 @@
+#include "worker/run_folder/run_metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "worker/checkpoint/test_directory.h"
+
+namespace tacc::worker {
+namespace {
+
+constexpr double kTime = 1.7e9;
+
+// Metrics after `steps_done` updates, at second `second`.
+std::unique_ptr<RunMetrics> Open(const TestDirectory& directory, int64_t steps_done, double second = 0) {
+  auto metrics = RunMetrics::Open(directory.path(), steps_done, kTime + second);
+  EXPECT_TRUE(metrics.ok()) << metrics.status();
+  return metrics.ok() ? *std::move(metrics) : nullptr;
+}
+
+void AddSteps(RunMetrics& metrics, int64_t first, int64_t last, double loss) {
+  for (int64_t step = first; step <= last; ++step)
+    EXPECT_TRUE(metrics.Add({{"step", step}, {"time", kTime}, {"loss", loss}}).ok());
+}
+
+std::string Lines(const TestDirectory& directory) { return TestDirectory::Read(directory.File("metrics.jsonl")); }
+
+TEST(RunMetrics, APointIsALine) {
+  const TestDirectory directory;
+  const auto metrics = Open(directory, 0);
+  EXPECT_TRUE(metrics->Add({{"step", 1}, {"time", 2.5}, {"loss", 3.25}, {"grad_norm", std::nan("")}}).ok());
+  EXPECT_TRUE(metrics->Add({{"step", 1}, {"time", 2.5}, {"eval_loss", 3.5}}).ok());
+  EXPECT_TRUE(metrics->Sync().ok());
+  EXPECT_EQ(Lines(directory),
+            "{\"step\":1,\"time\":2.5,\"loss\":3.25,\"grad_norm\":null}\n"
+            "{\"step\":1,\"time\":2.5,\"eval_loss\":3.5}\n");
+}
+
+TEST(RunMetrics, PointsAreInTheFileWithinSeconds) {
+  const TestDirectory directory;
+  const auto metrics = Open(directory, 0);
+  AddSteps(*metrics, 1, 2, 1);
+  const std::string first = Lines(directory);
+  EXPECT_EQ(std::count(first.begin(), first.end(), '\n'), 1);
+  EXPECT_TRUE(metrics->Add({{"step", 3}, {"time", kTime + RunMetrics::kFlushSeconds}, {"loss", 1}}).ok());
+  const std::string all = Lines(directory);
+  EXPECT_EQ(std::count(all.begin(), all.end(), '\n'), 3);
+}
+
+TEST(RunMetrics, AResumeDropsWhatIsDoneAgain) {
+  const TestDirectory directory;
+  {
+    const auto metrics = Open(directory, 0);
+    AddSteps(*metrics, 1, 4, 1);
+    EXPECT_TRUE(metrics->Add({{"step", 4}, {"time", kTime}, {"eval_loss", 2}}).ok());
+    AddSteps(*metrics, 5, 6, 1);
+    EXPECT_TRUE(metrics->Sync().ok());
+  }
+  // A write that a kill has cut short.
+  TestDirectory::Write(directory.File("metrics.jsonl"), Lines(directory) + R"({"step":4,"los)");
+  const auto metrics = Open(directory, 4);
+  AddSteps(*metrics, 5, 5, 3);
+  EXPECT_TRUE(metrics->Sync().ok());
+  const std::string time = absl::StrCat(",\"time\":", nlohmann::json(kTime).dump());
+  std::string want;
+  for (int step = 1; step <= 4; ++step) absl::StrAppend(&want, "{\"step\":", step, time, ",\"loss\":1.0}\n");
+  absl::StrAppend(&want, "{\"step\":4", time, ",\"eval_loss\":2}\n{\"step\":5", time, ",\"loss\":3.0}\n");
+  EXPECT_EQ(Lines(directory), want);
+}
+
+TEST(RunMetrics, ATrainingThatBeginsAgainBeginsTheFileAgain) {
+  const TestDirectory directory;
+  {
+    const auto metrics = Open(directory, 0);
+    AddSteps(*metrics, 1, 3, 1);
+    EXPECT_TRUE(metrics->Sync().ok());
+  }
+  EXPECT_NE(Lines(directory), "");
+  Open(directory, 0);
+  EXPECT_EQ(Lines(directory), "");
+}
+
+TEST(RunMetrics, EventFilesAreInTheOrderOfTheAttempts) {
+  const TestDirectory directory;
+  for (int attempt = 0; attempt < 3; ++attempt) Open(directory, attempt);
+  Open(directory, 3, /*second=*/50);
+  EXPECT_THAT(TestDirectory::Names(directory.File("tensorboard")),
+              testing::ElementsAre("events.out.tfevents.1700000000.tacc", "events.out.tfevents.1700000001.tacc",
+                                   "events.out.tfevents.1700000002.tacc", "events.out.tfevents.1700000050.tacc"));
+}
+
+TEST(RunMetrics, NamesTheFileThatCannotBeWritten) {
+  const TestDirectory directory;
+  const auto metrics = RunMetrics::Open(directory.File("none"), 0, kTime);
+  EXPECT_TRUE(absl::IsNotFound(metrics.status())) << metrics.status();
+  EXPECT_NE(metrics.status().message().find("none/metrics.jsonl"), std::string::npos) << metrics.status();
+}
+
+}  // namespace
+}  // namespace tacc::worker
