@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <system_error>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "client/jobfile/foreign_names.h"
 #include "client/jobfile/nearest_name.h"
 #include "client/jobfile/scalar.h"
 #include "client/jobfile/yaml_tree.h"
@@ -37,11 +39,14 @@ std::string Join(const std::string& path, const std::string& name) {
   return path.empty() ? name : absl::StrCat(path, ".", name);
 }
 
-// The text of a key or value of the user's, for a message.
-std::string Quoted(const std::string& text) {
+// Text of the user's on one line, not too long for a message.
+std::string Cut(const std::string& text) {
   const std::string cut = text.size() > 80 ? absl::StrCat(text.substr(0, 80), "...") : text;
-  return absl::StrCat("\"", absl::StrReplaceAll(cut, {{"\n", "\\n"}, {"\t", "\\t"}, {"\r", "\\r"}}), "\"");
+  return absl::StrReplaceAll(cut, {{"\n", "\\n"}, {"\t", "\\t"}, {"\r", "\\r"}});
 }
+
+// The text of a key or value of the user's, for a message.
+std::string Quoted(const std::string& text) { return absl::StrCat("\"", Cut(text), "\""); }
 
 std::vector<std::string> FieldNames(const Descriptor& type) {
   std::vector<std::string> names;
@@ -60,36 +65,16 @@ void FindField(const Descriptor& type, const std::string& path, const std::strin
   }
 }
 
-// How a job says what another tool has a field for.
-struct OtherWay {
-  std::string text;
-  // The field to give; "" when there is none.
-  std::string field;
-};
-
-OtherWay FindOtherWay(const std::string& name) {
-  static const std::map<std::string, OtherWay> kOtherWays = {
-      {"gradient_accumulation_steps", {"it follows from train.global_batch_size", ""}},
-      {"per_device_eval_batch_size", {"it is train.per_device_train_batch_size", ""}},
-      {"num_train_epochs", {"give train.max_steps", "train.max_steps"}},
-      {"warmup_ratio", {"give train.warmup_steps", "train.warmup_steps"}},
-      {"output_dir", {"give checkpoint.dir", "checkpoint.dir"}},
-      {"num_processes", {"give resources.workers", "resources.workers"}},
-      {"nproc_per_node", {"give resources.workers", "resources.workers"}},
-      {"model_name_or_path", {"give model.path", "model.path"}},
-  };
-  const auto found = kOtherWays.find(name);
-  return found == kOtherWays.end() ? OtherWay() : found->second;
-}
-
 class Reader {
  public:
-  Reader(std::string file, std::string directory) : file_(std::move(file)), directory_(std::move(directory)) {}
+  Reader(std::string file, std::string directory, const JobFileOptions& options)
+      : file_(std::move(file)), directory_(std::move(directory)), options_(options) {}
 
   absl::StatusOr<v1::JobSpec> Run(const std::string& text) {
     YamlNode root;
     diagnostics_ = ParseYaml(text, &root);
     if (diagnostics_.empty()) {
+      for (size_t i = 0; i < options_.sets.size(); ++i) Set(static_cast<int>(i) + 1, options_.sets[i], &root);
       v1::JobSpec spec;
       if (root.kind != YamlNode::Kind::kMap) {
         diagnostics_.push_back(
@@ -111,6 +96,79 @@ class Reader {
   void Fail(const std::string& path, const Place& place, const std::string& message) {
     failed_.insert(path);
     Add(place, message);
+  }
+
+  // The value of --set number `number`; nothing when something is wrong with it. kNull: `null`.
+  std::optional<YamlNode> ValueOf(int number, const std::string& text) {
+    YamlNode value;
+    if (text == "null") {
+      value.place = Place{1, 1, number};
+      return value;
+    }
+    const std::vector<Diagnostic> wrong = ParseYaml(text, &value);
+    if (text.find_first_not_of(" ~") == std::string::npos) {
+      Add(Place{1, 1, number}, "it has no value; `null` takes the field out of the job");
+    } else {
+      for (const Diagnostic& diagnostic : wrong) Add(Place{1, 1, number}, diagnostic.message);
+      if (wrong.empty()) {
+        PlaceInSet(number, &value);
+        return value;
+      }
+    }
+    return std::nullopt;
+  }
+
+  static void PlaceInSet(int number, YamlNode* node) {
+    node->place = Place{1, 1, number};
+    for (YamlNode& item : node->items) PlaceInSet(number, &item);
+    for (YamlNode& key : node->keys) PlaceInSet(number, &key);
+  }
+
+  // Lays `--set FIELD=VALUE` over the file.
+  void Set(int number, const std::string& text, YamlNode* node) {
+    const Place place{1, 1, number};
+    const size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0) return Add(place, "it is not FIELD=VALUE, as train.max_steps=200");
+    std::optional<YamlNode> value = ValueOf(number, text.substr(equals + 1));
+    if (!value.has_value()) return;
+    std::string rest = text.substr(0, equals), path;
+    // The schema says where a map's key begins, which may have dots.
+    const Descriptor* type = v1::JobSpec::descriptor();
+    bool is_map = false;
+    while (true) {
+      if (node->kind == YamlNode::Kind::kNull) node->kind = YamlNode::Kind::kMap;
+      if (node->kind != YamlNode::Kind::kMap)
+        return Add(place, absl::StrCat(path.empty() ? file_ : path, " is ", KindOf(*node),
+                                       " in the job file; it has no fields"));
+      const size_t dot = is_map ? std::string::npos : rest.find('.');
+      const std::string name = rest.substr(0, dot);
+      const FieldDescriptor* field = type == nullptr ? nullptr : type->FindFieldByName(name);
+      const auto found =
+          std::find_if(node->keys.begin(), node->keys.end(), [&](const YamlNode& key) { return key.text == name; });
+      const auto at = found - node->keys.begin();
+      if (dot == std::string::npos && value->kind == YamlNode::Kind::kNull) {
+        if (type != nullptr && field == nullptr)
+          return UnknownKey({YamlNode::Kind::kPlain, place, name, {}, {}}, path, *type);
+        if (found == node->keys.end()) return;
+        node->keys.erase(found);
+        node->items.erase(node->items.begin() + at);
+        return;
+      }
+      if (found == node->keys.end()) {
+        node->keys.push_back({YamlNode::Kind::kPlain, place, name, {}, {}});
+        node->items.push_back({YamlNode::Kind::kMap, place, "", {}, {}});
+      }
+      if (dot == std::string::npos) {
+        node->keys[at].place = place;
+        node->items[at] = *std::move(value);
+        return;
+      }
+      node = &node->items[at];
+      path = Join(path, name);
+      rest = rest.substr(dot + 1);
+      is_map = field != nullptr && field->is_map();
+      type = field == nullptr || is_map ? nullptr : field->message_type();
+    }
   }
 
   void ReadMessage(const YamlNode& node, const std::string& path, Message* message) {
@@ -153,13 +211,13 @@ class Reader {
     const std::string nearest = NearestName(key.text, FieldNames(type));
     std::vector<std::string> elsewhere;
     FindField(*v1::JobSpec::descriptor(), "", key.text, &elsewhere);
-    const OtherWay other = FindOtherWay(key.text);
+    const ForeignName* foreign = FindForeignName(key.text);
     if (!elsewhere.empty()) {
       for (const std::string& field : elsewhere) failed_.insert(field);
       Add(key.place, absl::StrCat(what, "; it belongs at ", absl::StrJoin(elsewhere, " or ")));
-    } else if (!other.text.empty()) {
-      if (!other.field.empty()) failed_.insert(other.field);
-      Add(key.place, absl::StrCat(what, "; ", other.text));
+    } else if (foreign != nullptr) {
+      if (!foreign->field.empty()) failed_.insert(foreign->field);
+      Add(key.place, absl::StrCat(what, "; ", foreign->text));
     } else if (!nearest.empty()) {
       failed_.insert(Join(path, nearest));
       Add(key.place, absl::StrCat(what, "; did you mean \"", nearest, "\"?"));
@@ -184,7 +242,12 @@ class Reader {
         ReadEnum(node, name, field, message);
         break;
       case FieldDescriptor::CPPTYPE_STRING:
-        if (const auto value = Take(ReadString(node, name), name, node)) ReadText(node, *value, name, field, message);
+        if (const std::string word = WordInsteadOfBoolean(node, *field); !word.empty()) {
+          Fail(name, node.place,
+               absl::StrCat(name, " = ", node.text, " is a boolean, wanted a path or a word; write ", word));
+        } else if (const auto value = Take(ReadString(node, name), name, node)) {
+          ReadText(node, *value, name, field, message);
+        }
         break;
       default:
         Fail(name, node.place, absl::StrCat(name, " has a type that a job file cannot say"));
@@ -198,6 +261,15 @@ class Reader {
     return std::nullopt;
   }
 
+  // What a field that takes words means by true and false; "" for other fields and values.
+  static std::string WordInsteadOfBoolean(const YamlNode& node, const FieldDescriptor& field) {
+    const v1::FieldRule& rule = field.options().GetExtension(v1::rule);
+    if (node.kind != YamlNode::Kind::kPlain && node.kind != YamlNode::Kind::kQuoted) return "";
+    return node.text == "true" || node.text == "True"     ? rule.instead_of_true()
+           : node.text == "false" || node.text == "False" ? rule.instead_of_false()
+                                                          : "";
+  }
+
   void ReadText(const YamlNode& node, const std::string& value, const std::string& name, const FieldDescriptor* field,
                 Message* message) {
     const v1::FieldRule& rule = field->options().GetExtension(v1::rule);
@@ -209,7 +281,7 @@ class Reader {
         return;
       }
       const auto& words = rule.path_word();
-      if (std::find(words.begin(), words.end(), value) == words.end()) text = Resolve(value);
+      if (std::find(words.begin(), words.end(), value) == words.end()) text = Resolve(value, node.place);
     }
     message->GetReflection()->SetString(message, field, text);
   }
@@ -231,10 +303,12 @@ class Reader {
     } else if (node.kind == YamlNode::Kind::kList || node.kind == YamlNode::Kind::kMap) {
       Fail(name, node.place, absl::StrCat(name, " wants one of ", wanted, ", not ", KindOf(node)));
     } else {
-      const std::string nearest = NearestName(node.text, names);
+      const std::string nearest = NearestName(node.text, names), foreign = ForeignValue(name, node.text);
       Fail(name, node.place,
            absl::StrCat(name, " = ", Quoted(node.text), " is not one of ", wanted,
-                        nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?")));
+                        !foreign.empty()  ? absl::StrCat("; ", foreign)
+                        : nearest.empty() ? ""
+                                          : absl::StrCat("; did you mean \"", nearest, "\"?")));
     }
   }
 
@@ -274,8 +348,10 @@ class Reader {
     }
   }
 
-  std::string Resolve(const std::string& path) const {
-    std::string resolved = (std::filesystem::path(directory_) / path).lexically_normal().string();
+  std::string Resolve(const std::string& path, const Place& place = {}) const {
+    std::error_code ignored;
+    const std::filesystem::path folder = place.set > 0 ? std::filesystem::current_path(ignored) : directory_;
+    std::string resolved = (folder / path).lexically_normal().string();
     if (resolved.size() > 1 && resolved.back() == '/') resolved.pop_back();
     return resolved;
   }
@@ -305,7 +381,7 @@ class Reader {
 
   absl::Status Failure() {
     std::stable_sort(diagnostics_.begin(), diagnostics_.end(), [](const Diagnostic& a, const Diagnostic& b) {
-      return std::make_pair(a.place.line, a.place.column) < std::make_pair(b.place.line, b.place.column);
+      return std::tie(a.place.set, a.place.line, a.place.column) < std::tie(b.place.set, b.place.line, b.place.column);
     });
     std::vector<std::string> lines;
     for (const Diagnostic& diagnostic : diagnostics_) {
@@ -313,14 +389,17 @@ class Reader {
         lines.push_back(absl::StrCat(file_, ": and ", diagnostics_.size() - kMaxDiagnostics, " more"));
         break;
       }
-      lines.push_back(
-          absl::StrCat(file_, ":", diagnostic.place.line, ":", diagnostic.place.column, ": ", diagnostic.message));
+      const Place& place = diagnostic.place;
+      const std::string where = place.set > 0 ? absl::StrCat("--set ", Cut(options_.sets[place.set - 1]))
+                                              : absl::StrCat(file_, ":", place.line, ":", place.column);
+      lines.push_back(absl::StrCat(where, ": ", diagnostic.message));
     }
     return absl::InvalidArgumentError(absl::StrJoin(lines, "\n"));
   }
 
   const std::string file_;
-  const std::string directory_;
+  const std::filesystem::path directory_;
+  const JobFileOptions& options_;
   std::vector<Diagnostic> diagnostics_;
   // Where the fields of the file are: a section's key, a value.
   std::map<std::string, Place> places_;
@@ -330,25 +409,60 @@ class Reader {
 
 }  // namespace
 
-absl::StatusOr<v1::JobSpec> ParseJobFile(const std::string& text, const std::string& file,
-                                         const std::string& directory) {
-  return Reader(file, directory).Run(text);
+absl::StatusOr<v1::JobSpec> ParseJobFile(const std::string& text, const std::string& file, const std::string& directory,
+                                         const JobFileOptions& options) {
+  return Reader(file, directory, options).Run(text);
 }
 
-absl::StatusOr<v1::JobSpec> LoadJobFile(const std::string& path) {
+absl::StatusOr<v1::JobSpec> ReadJobFile(std::istream& stream, const std::string& file, const std::string& directory,
+                                        const JobFileOptions& options) {
+  std::string text(kMaxYamlBytes + 1, '\0');
+  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (stream.bad()) return absl::InvalidArgumentError(absl::StrCat(file, ": cannot be read: ", strerror(errno)));
+  text.resize(static_cast<size_t>(stream.gcount()));
+  std::error_code ignored;
+  return ParseJobFile(text, file, std::filesystem::absolute(directory, ignored).lexically_normal().string(), options);
+}
+
+absl::StatusOr<v1::JobSpec> LoadJobFile(const std::string& path, const JobFileOptions& options) {
   std::error_code error;
   if (!std::filesystem::exists(path, error))
     return absl::NotFoundError(absl::StrCat(path, ": no such file; give the path of a job file (YAML)"));
   if (!std::filesystem::is_regular_file(path, error))
     return absl::InvalidArgumentError(absl::StrCat(path, ": not a file; give the path of a job file (YAML)"));
   std::ifstream stream(path, std::ios::binary);
-  std::string text(kMaxYamlBytes + 1, '\0');
-  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!stream.is_open() || stream.bad())
-    return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read: ", strerror(errno)));
-  text.resize(static_cast<size_t>(stream.gcount()));
-  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
-  return ParseJobFile(text, path, absolute.lexically_normal().parent_path().string());
+  if (!stream.is_open()) return absl::InvalidArgumentError(absl::StrCat(path, ": cannot be read: ", strerror(errno)));
+  return ReadJobFile(stream, path, std::filesystem::absolute(path, error).parent_path().string(), options);
+}
+
+namespace {
+
+void CheckPaths(const Message& message, const std::string& path, std::vector<std::string>* wrong) {
+  const Descriptor& type = *message.GetDescriptor();
+  for (int i = 0; i < type.field_count(); ++i) {
+    const FieldDescriptor* field = type.field(i);
+    const std::string name = Join(path, field->name());
+    if (field->is_repeated() || !message.GetReflection()->HasField(message, field)) continue;
+    if (field->message_type() != nullptr) {
+      CheckPaths(message.GetReflection()->GetMessage(message, field), name, wrong);
+      continue;
+    }
+    const v1::FieldRule& rule = field->options().GetExtension(v1::rule);
+    if (!rule.has_is_read()) continue;
+    const std::string value = message.GetReflection()->GetString(message, field);
+    std::error_code ignored;
+    const auto& words = rule.path_word();
+    if (std::find(words.begin(), words.end(), value) == words.end() && !std::filesystem::exists(value, ignored))
+      wrong->push_back(absl::StrCat(name, " = ", value, " does not exist; it is ", rule.is_read()));
+  }
+}
+
+}  // namespace
+
+absl::Status CheckPaths(const v1::JobSpec& spec) {
+  std::vector<std::string> wrong;
+  CheckPaths(spec, "", &wrong);
+  return wrong.empty() ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrJoin(wrong, "\n"));
 }
 
 }  // namespace tacc::client

@@ -5,8 +5,10 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <set>
 
 #include "absl/strings/str_cat.h"
+#include "client/jobfile/foreign_names.h"
 #include "client/jobfile/nearest_name.h"
 #include "client/jobfile/yaml_tree.h"
 #include "gmock/gmock.h"
@@ -67,6 +69,52 @@ TEST(JobFileTest, ReadsEveryKindOfField) {
       "} "
       "} "
       "checkpoint { dir: '/home/ada/out' resume_from_checkpoint: 'never' } resources { workers: 4 } max_restarts: 0");
+}
+
+std::string SetError(const std::vector<std::string>& sets) {
+  const auto spec = ParseJobFile(kSixLines, "job.yaml", "/home/ada", {sets});
+  return spec.ok() ? "" : std::string(spec.status().message());
+}
+
+TEST(JobFileTest, SetsLieOverTheFile) {
+  const auto spec =
+      ParseJobFile(std::string(kSixLines) + "dist: {fsdp: {size: 2}, topology: [dp, fsdp]}\nmemory: {gc: true}\n",
+                   "job.yaml", "/home/ada",
+                   {{"train.max_steps=200", "train.max_steps=300", "data.eval_path=held-out",
+                     "dist.topology=[fsdp, dp]", "memory=null", "dist.fsdp.size=null", "checkpoint.save_steps=7",
+                     "dist.pins.model.layers.*.mlp=[tp, -]", "compute={bf16: false}", "max_restarts=null"}});
+  ASSERT_FALSE(spec.ok());  // a list is no text, in a file as here
+  EXPECT_THAT(spec.status().message(), HasSubstr("--set dist.pins.model.layers.*.mlp=[tp, -]: dist.pins"));
+  const auto good =
+      ParseJobFile(std::string(kSixLines) + "dist: {fsdp: {size: 2}, topology: [dp, fsdp]}\nmemory: {gc: true}\n",
+                   "job.yaml", "/home/ada",
+                   {{"train.max_steps=200", "train.max_steps=300", "data.eval_path=held-out",
+                     "dist.topology=[fsdp, dp]", "memory=null", "dist.fsdp.size=null", "checkpoint.save_steps=7",
+                     "dist.pins.model.layers.*.mlp='[tp, -]'", "compute={bf16: false}", "max_restarts=null"}});
+  ASSERT_TRUE(good.ok()) << good.status();
+  EXPECT_EQ(good->train().max_steps(), 300);
+  // A shell completes paths in its own folder.
+  EXPECT_EQ(good->data().eval_path(), (std::filesystem::current_path() / "held-out").string());
+  EXPECT_THAT(good->dist().topology(), testing::ElementsAre("fsdp", "dp"));
+  EXPECT_FALSE(good->has_memory() || good->dist().fsdp().has_size() || good->has_max_restarts());
+  EXPECT_EQ(good->checkpoint().save_steps(), 7);
+  EXPECT_EQ(good->dist().pins().at("model.layers.*.mlp"), "[tp, -]");
+  EXPECT_FALSE(good->compute().bf16());
+}
+
+TEST(JobFileTest, WhatIsWrongWithASetNamesIt) {
+  EXPECT_EQ(SetError({"train.max_steps=abc"}),
+            "--set train.max_steps=abc: train.max_steps = abc is not a whole number");
+  EXPECT_EQ(SetError({"train.max_step=3"}),
+            "--set train.max_step=3: unknown field \"max_step\" in train; did you mean \"max_steps\"?");
+  EXPECT_EQ(SetError({"trian=null"}), "--set trian=null: unknown field \"trian\"; did you mean \"train\"?");
+  EXPECT_EQ(SetError({"max_steps=3"}), "--set max_steps=3: unknown field \"max_steps\"; it belongs at train.max_steps");
+  EXPECT_EQ(SetError({"train"}), "--set train: it is not FIELD=VALUE, as train.max_steps=200");
+  EXPECT_EQ(SetError({"train.seed="}), "--set train.seed=: it has no value; `null` takes the field out of the job");
+  EXPECT_EQ(SetError({"name.first=x"}), "--set name.first=x: name is text in the job file; it has no fields");
+  EXPECT_THAT(SetError({"dist.topology=[dp"}),
+              HasSubstr("--set dist.topology=[dp: not valid YAML: a '[' is never closed"));
+  EXPECT_EQ(SetError({"train.max_steps=null"}), "job.yaml:6:1: train.max_steps is missing");
 }
 
 TEST(JobFileTest, OneNameIsAListOfOne) {
@@ -139,6 +187,31 @@ TEST(NearestNameTest, FindsSlips) {
   EXPECT_EQ(NearestName("MAX_STEPS", names), "max_steps");
   EXPECT_EQ(NearestName("learning_rate", names), "");
   EXPECT_EQ(NearestName("", names), "");
+}
+
+TEST(JobFileTest, EveryForeignNameIsUnknownHereAndItsFieldIsNot) {
+  std::set<std::string> seen;
+  for (const ForeignName& foreign : ForeignNames()) {
+    EXPECT_TRUE(seen.insert(foreign.name).second) << foreign.name << " is there twice";
+    EXPECT_EQ(Error(absl::StrCat(kSixLines, foreign.name, ": 1\n")),
+              absl::StrCat("job.yaml:7:1: unknown field \"", foreign.name, "\"; ", foreign.text));
+    if (foreign.field.empty()) continue;
+    // With a value of a wrong kind, which names the field.
+    EXPECT_THAT(SetError({foreign.field + "=[[]]"}), HasSubstr(": " + foreign.field)) << foreign.name;
+    EXPECT_THAT(SetError({foreign.field + "=[[]]"}), testing::Not(HasSubstr("unknown field"))) << foreign.name;
+  }
+}
+
+TEST(JobFileTest, PathsThatAreReadMustBeThere) {
+  const std::string folder = testing::TempDir() + "paths_test";
+  std::filesystem::create_directories(folder + "/model");
+  const auto spec = ParseJobFile(kSixLines, "job.yaml", folder);
+  ASSERT_TRUE(spec.ok());
+  EXPECT_EQ(CheckPaths(*spec).message(),
+            "data.path = " + folder + "/data does not exist; it is a folder that `python -m tacc data prepare` writes");
+  std::filesystem::create_directories(folder + "/data");
+  EXPECT_TRUE(CheckPaths(*spec).ok()) << CheckPaths(*spec);  // checkpoint.dir is made
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -10,6 +10,8 @@ namespace tacc::client {
 struct Place {
   int line = 1;
   int column = 1;
+  // Not in the file but in the text that was given beside it as number `set`, counted from 1.
+  int set = 0;
 };
 
 // Something wrong at a place.

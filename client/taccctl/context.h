@@ -1,6 +1,7 @@
 // What a command gets from the process: streams, environment, signals. main fills it in; tests give their own.
 #pragma once
 
+#include <istream>
 #include <map>
 #include <ostream>
 #include <string>
@@ -12,6 +13,8 @@ namespace tacc::client {
 struct Context {
   // How taccctl was called, for commands to paste.
   std::string program;
+  // A job file given as "-".
+  std::istream& in;
   // Data, and everything else.
   std::ostream& out;
   std::ostream& err;

@@ -4,10 +4,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "client/jobfile/job_file.h"
 #include "client/taccctl/coordinator_client.h"
 #include "client/taccctl/exit_code.h"
 #include "client/taccctl/follow.h"
+#include "client/taccctl/job_argument.h"
 #include "client/taccctl/subcommands.h"
 #include "client/taccctl/tool.h"
 
@@ -15,7 +15,8 @@ namespace tacc::client {
 namespace {
 
 struct DataShowOptions {
-  std::string job;
+  // Of a job file, or the id or name of a job.
+  JobArgument job;
   int step = 1;
   int global_batch_size = 0;
 };
@@ -32,12 +33,15 @@ Order OrderOf(const v1::JobSpec& spec) {
   return {spec.data().path(), spec.data().seq_len(), spec.train().global_batch_size(), spec.train().seed()};
 }
 
-absl::StatusOr<Order> FindOrder(const std::string& name, const GlobalOptions& global, Context& context) {
-  if (LooksLikeFile(name)) {
-    const absl::StatusOr<v1::JobSpec> spec = LoadJobFile(name);
-    if (!spec.ok()) return absl::InvalidArgumentError(spec.status().message());
+absl::StatusOr<Order> FindOrder(const JobArgument& argument, const GlobalOptions& global, Context& context) {
+  const std::string& name = argument.file;
+  if (name == "-" || LooksLikeFile(name)) {
+    const absl::StatusOr<v1::JobSpec> spec = LoadJob(argument, context);
+    if (!spec.ok()) return spec.status();
     return OrderOf(*spec);
   }
+  if (!argument.sets.empty())
+    return absl::InvalidArgumentError(absl::StrCat("--set is of a job file; \"", name, "\" is the name of a job"));
   const absl::StatusOr<std::string> address = CoordinatorAddress(global, context);
   if (!address.ok()) return address.status();
   CoordinatorClient client(*address, &context.interrupt);
@@ -87,7 +91,10 @@ void AddData(CLI::App* app, const GlobalOptions* global, Action* action) {
   CLI::App* command = data->add_subcommand("show", "Print the token ids of the global batch of a step, one row a line");
   command->fallthrough();
   const auto options = std::make_shared<DataShowOptions>();
-  command->add_option("job", options->job, "Id or name of a job, or a job file")->required()->type_name("JOB|JOB.YAML");
+  command->add_option("job", options->job.file, "Id or name of a job, or a job file (- reads it from stdin)")
+      ->required()
+      ->type_name("JOB|JOB.YAML");
+  AddSetOption(command, &options->job);
   command->add_option("--step", options->step, "The step; 1 is the first")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

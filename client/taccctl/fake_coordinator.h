@@ -1,6 +1,8 @@
 // A coordinator for tests: answers what the test sets, at a free port of 127.0.0.1.
 #pragma once
 
+#include <unistd.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -23,6 +25,8 @@ class FakeCoordinator : public v1::CoordinatorService::Service {
   }
   void StartAgain() { Start(address_); }
 
+  // When it says that it is a process of this machine.
+  std::string state_dir;
   // What the calls do; unset ones answer with an empty message.
   std::function<grpc::Status(const v1::SubmitRequest&, v1::SubmitResponse*)> submit;
   std::function<grpc::Status(const v1::GetRequest&, v1::GetResponse*)> get;
@@ -64,6 +68,8 @@ class FakeCoordinator : public v1::CoordinatorService::Service {
   grpc::Status GetVersion(grpc::ServerContext*, const v1::GetVersionRequest*,
                           v1::GetVersionResponse* response) override {
     response->set_version("0.1.0");
+    if (!state_dir.empty()) response->set_pid(getpid());
+    response->set_state_dir(state_dir);
     return grpc::Status::OK;
   }
 

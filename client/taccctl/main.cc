@@ -49,6 +49,7 @@ int main(int argc, char** argv) {
   }).detach();
   std::error_code error;
   tacc::client::Context context{argv[0],
+                                std::cin,
                                 std::cout,
                                 std::cerr,
                                 isatty(STDERR_FILENO) == 1,

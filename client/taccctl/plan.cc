@@ -6,10 +6,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/jobfile/cluster_file.h"
-#include "client/jobfile/job_file.h"
 #include "client/taccctl/coordinator_client.h"
 #include "client/taccctl/exit_code.h"
 #include "client/taccctl/follow.h"
+#include "client/taccctl/job_argument.h"
 #include "client/taccctl/message_json.h"
 #include "client/taccctl/plan_request.h"
 #include "client/taccctl/subcommands.h"
@@ -26,7 +26,7 @@ constexpr size_t kMaxCandidates = 8, kMaxLosers = 10, kMaxParts = 40;
 constexpr int kMaxColumns = 100;  // of a paragraph
 
 struct PlanOptions {
-  std::string file;
+  JobArgument job;
   bool local = false;
   std::string cluster;
   int gpus = 0;
@@ -183,11 +183,8 @@ absl::StatusOr<std::string> Candidates(const PlanOptions& options, const v1::Job
 }
 
 int Plan(const PlanOptions& options, const GlobalOptions& global, Context& context) {
-  const absl::StatusOr<v1::JobSpec> spec = LoadJobFile(options.file);
-  if (!spec.ok()) {
-    Fail(spec.status(), &context);
-    return kExitBadInput;
-  }
+  const absl::StatusOr<v1::JobSpec> spec = LoadJob(options.job, context);
+  if (!spec.ok()) return Fail(spec.status(), &context);
   const absl::StatusOr<std::string> text = Candidates(options, *spec, global, context);
   if (!text.ok()) return Fail(text.status(), &context);
   const json plan = json::parse(*text, nullptr, false);
@@ -234,7 +231,7 @@ void AddPlan(CLI::App* app, const GlobalOptions* global, Action* action) {
   CLI::App* command = app->add_subcommand(
       "plan", "Show what the planner would do with a job: layouts, bytes and predicted seconds; starts nothing");
   const auto options = std::make_shared<PlanOptions>();
-  command->add_option("file", options->file, "The job file (docs/job.md)")->required()->type_name("JOB.YAML");
+  AddJobArgument(command, &options->job);
   CLI::Option* local = command->add_flag(
       "--local", options->local, "For this machine (default: for the coordinator's workers, where there is one)");
   command

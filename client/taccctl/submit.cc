@@ -5,11 +5,11 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "client/jobfile/job_file.h"
 #include "client/taccctl/coordinator_client.h"
 #include "client/taccctl/devices.h"
 #include "client/taccctl/exit_code.h"
 #include "client/taccctl/follow.h"
+#include "client/taccctl/job_argument.h"
 #include "client/taccctl/local_cluster.h"
 #include "client/taccctl/message_json.h"
 #include "client/taccctl/subcommands.h"
@@ -20,7 +20,7 @@ namespace tacc::client {
 namespace {
 
 struct SubmitOptions {
-  std::string file;
+  JobArgument job;
   bool local = false;
   bool follow = false;
   double timeout_seconds = 0;
@@ -30,6 +30,15 @@ struct SubmitOptions {
   std::string memory;
   std::string device = kAutoDevice;
 };
+
+// Whether the coordinator is a process of this machine, so that the folders it sees are those seen here. An address
+// does not tell: it may be a tunnel's end.
+bool IsOnThisMachine(const v1::GetVersionResponse& coordinator) {
+  std::error_code ignored;
+  return coordinator.pid() > 0 && !coordinator.state_dir().empty() &&
+         std::filesystem::exists(absl::StrCat("/proc/", coordinator.pid()), ignored) &&
+         std::filesystem::exists(coordinator.state_dir(), ignored);
+}
 
 void PrintNext(const v1::Job& job, const GlobalOptions& global, Context& context) {
   const std::string command =
@@ -45,6 +54,10 @@ int SubmitRemote(const SubmitOptions& options, const v1::JobSpec& spec, const Gl
   const absl::StatusOr<std::string> address = CoordinatorAddress(global, context);
   if (!address.ok()) return Fail(address.status(), &context);
   CoordinatorClient client(*address, &context.interrupt);
+  if (const absl::StatusOr<v1::GetVersionResponse> coordinator = client.GetVersion();
+      coordinator.ok() && IsOnThisMachine(*coordinator)) {
+    if (const absl::Status paths = CheckPaths(spec); !paths.ok()) return Fail(paths, &context);
+  }
   const absl::StatusOr<v1::SubmitResponse> response =
       client.Submit(spec, options.request_id.empty() ? NewRequestId() : options.request_id);
   if (!response.ok()) return Fail(response.status(), &context);
@@ -132,8 +145,7 @@ int FollowLocal(const SubmitOptions& options, const v1::JobSpec& spec, const std
   if (ended.ok()) {
     const int code = ReportOutcome(*ended, form, &context);
     if (code == kExitJobCancelled)
-      context.err << "Next:\n  " << context.program << " submit --local " << options.file
-                  << "   # goes on from the checkpoint" << std::endl;
+      context.err << "Next:\n  the same command again goes on from the checkpoint" << std::endl;
     return code;
   }
   if (absl::IsCancelled(ended.status())) {
@@ -144,6 +156,7 @@ int FollowLocal(const SubmitOptions& options, const v1::JobSpec& spec, const std
 }
 
 int SubmitLocal(const SubmitOptions& options, const v1::JobSpec& spec, const GlobalOptions& global, Context& context) {
+  if (const absl::Status paths = CheckPaths(spec); !paths.ok()) return Fail(paths, &context);
   const absl::StatusOr<std::unique_ptr<ScratchFolder>> scratch = ScratchFolder::Make(context);
   if (!scratch.ok()) return Fail(scratch.status(), &context);
   // Where the job does not say, one worker: a GPU, or a CPU worker with all threads.
@@ -181,11 +194,8 @@ int Submit(const SubmitOptions& options, const GlobalOptions& global, Context& c
         absl::InvalidArgumentError("--local starts a coordinator of its own; leave --address and --request-id out"),
         &context);
   }
-  const absl::StatusOr<v1::JobSpec> spec = LoadJobFile(options.file);
-  if (!spec.ok()) {
-    Fail(spec.status(), &context);
-    return kExitBadInput;
-  }
+  const absl::StatusOr<v1::JobSpec> spec = LoadJob(options.job, context);
+  if (!spec.ok()) return Fail(spec.status(), &context);
   return options.local ? SubmitLocal(options, *spec, global, context) : SubmitRemote(options, *spec, global, context);
 }
 
@@ -194,7 +204,7 @@ int Submit(const SubmitOptions& options, const GlobalOptions& global, Context& c
 void AddSubmit(CLI::App* app, const GlobalOptions* global, Action* action) {
   CLI::App* command = app->add_subcommand("submit", "Submit a job file; prints the job's id");
   const auto options = std::make_shared<SubmitOptions>();
-  command->add_option("file", options->file, "The job file (docs/job.md)")->required()->type_name("JOB.YAML");
+  AddJobArgument(command, &options->job);
   command->add_flag("--local", options->local,
                     "Train on this machine: starts a coordinator and workers for this job and follows it; Ctrl-C stops "
                     "after a checkpoint");

@@ -52,7 +52,8 @@ class TaccctlTest : public testing::Test {
 
   int Run(const std::vector<std::string>& arguments) {
     std::ostringstream out, err;
-    Context context{"taccctl", out, err, is_terminal_, 80, environment_, directory_, interrupt_};
+    std::istringstream in(in_);
+    Context context{"taccctl", in, out, err, is_terminal_, 80, environment_, directory_, interrupt_};
     const int code = RunTaccctl(arguments, context);
     out_ = out.str();
     err_ = err.str();
@@ -102,7 +103,7 @@ class TaccctlTest : public testing::Test {
   v1::Job job_;
   std::vector<v1::WatchResponse> items_;
   bool is_terminal_ = false;
-  std::string out_, err_;
+  std::string in_, out_, err_;
 };
 
 TEST_F(TaccctlTest, BadUsageIsTwo) {
@@ -152,6 +153,46 @@ TEST_F(TaccctlTest, ABadJobFileIsTwoAndNothingIsSent) {
   EXPECT_EQ(Run({"submit", directory_ + "/none.yaml"}), 2);
   EXPECT_THAT(err_, HasSubstr("no such file"));
   EXPECT_EQ(Run({"submit", JobFile(), "--threads", "2"}), 2);
+}
+
+TEST_F(TaccctlTest, TheJobMayComeFromStdinWithFieldsOverIt) {
+  v1::SubmitRequest sent;
+  server_.submit = [&](const v1::SubmitRequest& request, v1::SubmitResponse* response) {
+    sent = request;
+    *response->mutable_job() = job_;
+    return grpc::Status::OK;
+  };
+  in_ = "name: tiny\nmodel: {path: m}\ndata: {path: d}\ntrain: {max_steps: 10}\n";
+  EXPECT_EQ(Run({"submit", "--set", "train.max_steps=20", "-", "--set", "train.seed=7"}), 0) << err_;
+  EXPECT_EQ(sent.spec().train().max_steps(), 20);
+  EXPECT_EQ(sent.spec().train().seed(), 7);
+  EXPECT_EQ(sent.spec().model().path(), (std::filesystem::current_path() / "m").string());
+  in_ = "name: [";
+  EXPECT_EQ(Run({"submit", "-"}), 2);
+  EXPECT_THAT(err_, StartsWith("stdin:1:"));
+  EXPECT_EQ(Run({"data", "show", JobFile(), "--set", "train.global_batch_size=x"}), 2);
+  EXPECT_THAT(err_, StartsWith("--set train.global_batch_size=x: "));
+  EXPECT_EQ(Run({"data", "show", "tiny", "--set", "train.seed=1"}), 2);
+}
+
+TEST_F(TaccctlTest, PathsThatAreNotThereAreToldAtOnceWhereTheCoordinatorIsHere) {
+  int sent = 0;
+  server_.submit = [&](const v1::SubmitRequest&, v1::SubmitResponse* response) {
+    ++sent;
+    *response->mutable_job() = job_;
+    return grpc::Status::OK;
+  };
+  const std::string job = JobFile();
+  EXPECT_EQ(Run({"submit", job}), 0) << "a coordinator elsewhere may see other folders";
+  server_.state_dir = directory_;
+  EXPECT_EQ(Run({"submit", job}), 2);
+  EXPECT_THAT(err_, HasSubstr("model.path = " + directory_ +
+                              "/m does not exist; it is a folder with config.json; "
+                              "`hf download ORG/NAME --local-dir DIR` fetches one from the Hugging Face hub\n"));
+  EXPECT_THAT(err_, HasSubstr("data.path = " + directory_ + "/d does not exist"));
+  EXPECT_EQ(Run({"submit", "--local", job}), 2);
+  EXPECT_THAT(err_, HasSubstr("data.path = "));
+  EXPECT_EQ(sent, 1);
 }
 
 TEST_F(TaccctlTest, SubmitPrintsTheIdAndTheNextCommands) {
@@ -622,6 +663,7 @@ TEST_F(TaccctlTest, DownWithoutUpIsThree) {
 
 TEST_F(TaccctlTest, LocalSaysWhatTheCoordinatorSaid) {
   environment_["TMPDIR"] = directory_;
+  for (const char* folder : {"/m", "/d"}) std::filesystem::create_directory(directory_ + folder);
   WriteTool("tacc-coordinator", "echo 'error: the state directory is in use' >&2; exit 2");
   EXPECT_EQ(Run({"submit", "--local", JobFile()}), 2);
   EXPECT_EQ(err_, "tacc-coordinator: the state directory is in use\n");
