@@ -15,6 +15,7 @@ namespace {
 // Exit codes of tacc-rank that no restart can cure.
 constexpr int kExitBadInput = 2;
 constexpr int kExitNonfinite = 3;
+constexpr int kExitStuck = 4;
 constexpr size_t kMaxEventText = 2000;
 // Of ranks whose process could not be started.
 constexpr char kStartCode[] = "start";
@@ -32,7 +33,8 @@ constexpr int kOwnFault = 1;
 int Order(const v1::RankEnded& ended) {
   switch (ended.end()) {
     case v1::RANK_END_FAILED:
-      if (ended.has_exit_code() && (ended.exit_code() == kExitBadInput || ended.exit_code() == kExitNonfinite))
+      if (ended.has_exit_code() && (ended.exit_code() == kExitBadInput || ended.exit_code() == kExitNonfinite ||
+                                    ended.exit_code() == kExitStuck))
         return 0;
       return ended.code() == "collective" ? 3 : kOwnFault;
     case v1::RANK_END_LOST:
@@ -352,6 +354,7 @@ void Core::EndAttempt(JobState* job) {
     }
     if (end.exit_code() == kExitNonfinite)
       return EndJob(job, v1::PHASE_FAILED, cause, v1::FAILURE_CODE_NONFINITE, log_lines);
+    if (end.exit_code() == kExitStuck) return EndJob(job, v1::PHASE_FAILED, cause, v1::FAILURE_CODE_STUCK, log_lines);
   }
   if (counted && job->restarts_without_progress >= job->spec.max_restarts()) {
     const int restarts = job->restarts_without_progress;

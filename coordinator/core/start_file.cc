@@ -99,6 +99,7 @@ std::string StartFile(const JobState& job, int rank, const std::string& version,
                    {"global_batch_size", plan.global_batch_size()}};
   start["train"] = {{"max_steps", spec.train().max_steps()},
                     {"eval_steps", spec.train().eval_steps()},
+                    {"stop_if_stuck_steps", spec.train().stop_if_stuck_steps()},
                     {"deterministic", spec.train().deterministic()}};
   start["compute"] = {{"tf32", spec.compute().tf32()}};
   start["checkpoint"] = {{"dir", spec.checkpoint().dir()},

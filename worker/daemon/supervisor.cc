@@ -14,6 +14,7 @@ constexpr size_t kLogLinesPerReport = 200;
 // Exit codes of tacc-rank.
 constexpr int kExitBadInput = 2;
 constexpr int kExitNonfinite = 3;
+constexpr int kExitStuck = 4;
 
 Action Simple(Action::Kind kind) {
   Action action;
@@ -215,7 +216,8 @@ Supervisor::Actions Supervisor::Exited(const ProcessEnd& end, double now) {
   exit.last_log_lines.assign(last_log_lines_.begin(), last_log_lines_.end());
   // One that had come to its end by itself just then was not killed.
   exit.killed = killed_on_request_ && !(said_end_ && end.exit_code == 0);
-  const bool is_fine = end.exit_code == 0 || end.exit_code == kExitBadInput || end.exit_code == kExitNonfinite;
+  const bool is_fine = end.exit_code == 0 || end.exit_code == kExitBadInput || end.exit_code == kExitNonfinite ||
+                       end.exit_code == kExitStuck;
   // One that was killed may have failed before.
   if (kill_sent_ ? !failed_message_.empty() : !exit.killed && !is_fine) {
     const std::string how =

@@ -74,8 +74,8 @@ class Supervisor {
   void GiveUp(const std::string& why, double now);
 
   // What went wrong with a rank since this was last asked, for people; nothing when none has failed by itself. Bad
-  // input and a stop for a loss that is not finite are no failure: the device is not to blame. Also that a process
-  // which was given up has ended.
+  // input and a stop for a loss that is not finite or does not move are no failure: the device is not to blame. Also
+  // that a process which was given up has ended.
   absl::optional<std::string> TakeFailure();
 
   // The daemon ends: no rank starts any more; the running one is asked to end. Kill() ends it.

@@ -235,11 +235,11 @@ TEST(SupervisorTest, FailuresAreEndsForWhichTheDeviceMayBeToBlame) {
   supervisor.EventLine(R"({"event":"failed","code":"device","message":"cuda:0: error 719, launch failed"})", 1);
   EXPECT_EQ(end(2, Code(1)), "job j attempt 2 rank 0: cuda:0: error 719, launch failed");
   EXPECT_EQ(end(3, Code(1)), "job j attempt 3 rank 0: exit code 1");
-  for (int attempt = 4; attempt < 7; ++attempt) EXPECT_EQ(end(attempt, Code(attempt == 4 ? 0 : attempt - 3)), "none");
-  supervisor.KillRank({"j", 7, 0}, 1);
-  EXPECT_EQ(end(7, Signal(9)), "none");
-  supervisor.StartRank(Start("j", 9), 1);  // Replaces attempt 8.
-  EXPECT_EQ(end(9, Signal(9)), "none");
+  for (int attempt = 4; attempt < 8; ++attempt) EXPECT_EQ(end(attempt, Code(attempt == 4 ? 0 : attempt - 3)), "none");
+  supervisor.KillRank({"j", 8, 0}, 1);
+  EXPECT_EQ(end(8, Signal(9)), "none");
+  supervisor.StartRank(Start("j", 10), 1);  // Replaces attempt 9.
+  EXPECT_EQ(end(10, Signal(9)), "none");
 }
 
 TEST(SupervisorTest, TheLastTwentyLogLinesComeWithTheExit) {

@@ -14,6 +14,7 @@ inline constexpr int kExitOk = 0;
 inline constexpr int kExitError = 1;
 inline constexpr int kExitBadInput = 2;
 inline constexpr int kExitNonfinite = 3;
+inline constexpr int kExitStuck = 4;
 
 // Exit code of a `failed` event's code.
 int ExitCode(absl::string_view code);

@@ -465,6 +465,26 @@ def test_ten_nonfinite_steps_stop_the_run(inputs, tmp_path):
     assert [e["skipped"] for e in attempt.of("step")] == [1] * 10
 
 
+@pytest.mark.parametrize("rate, code", [("1e6", 4), ("1e-30", 0)])
+def test_a_run_that_no_longer_learns_is_stopped(inputs, tmp_path, rate, code):
+    good = compile_program(inputs, fsdp=2)
+    program = tmp_path / "diverging" / good.name
+    shutil.copytree(good.parent, program.parent)
+    assert "learning_rate=0.003" in good.read_text()
+    program.write_text(good.read_text().replace("learning_rate=0.003", f"learning_rate={rate}"))
+    attempt = Attempt(inputs, tmp_path / "run", program, world=2, save_steps=1,
+                      changes={"train": {"max_steps": 12, "eval_steps": 6, "stop_if_stuck_steps": 5, "deterministic": True}})
+    assert attempt.run() == [code, code]
+    if code == 0:  # The weights stand, but the gradient is there.
+        assert attempt.of("finished") and max(attempt.losses()) == 12
+        return
+    failed = attempt.of("failed")[0]
+    assert failed["code"] == "stuck" and "step 6" in failed["message"] and "train.learning_rate" in failed["message"]
+    assert attempt.losses()[6] == pytest.approx(np.log(VOCAB), rel=1e-5)
+    # The only checkpoint is of the step before the first without a gradient.
+    assert [p.name for p in (tmp_path / "run").iterdir() if "step-" in p.name] == ["step-00000001.a1"]
+
+
 def test_float16_finds_its_loss_scale(inputs, tmp_path):
     """From a scale that is far too large; a resume, on this layout or on another, goes on with the scale, its good steps and AdamW's count."""
     program = compile_program(inputs, fsdp=2, init_scale=2.0**30)

@@ -43,6 +43,11 @@ class Fields {
     return value->get<int64_t>();
   }
 
+  // One that may be absent: 0.
+  int64_t IntOrZero(const char* name) const {
+    return object_ == nullptr || !object_->contains(name) ? 0 : Int(name, 0);
+  }
+
   uint64_t Unsigned(const char* name) const {
     const json* value = Find(name);
     if (value == nullptr) return 0;
@@ -168,6 +173,7 @@ absl::StatusOr<StartFile> ReadStartFile(const std::string& path) {
   const Fields train = fields.Object("train");
   start.max_steps = train.Int("max_steps", 0);
   start.eval_steps = train.Int("eval_steps", 0);
+  start.stop_if_stuck_steps = train.IntOrZero("stop_if_stuck_steps");
   start.deterministic = train.Bool("deterministic");
   start.tf32 = fields.Object("compute").Bool("tf32");
   start.attention = fields.Strings("attention");

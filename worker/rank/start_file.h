@@ -33,7 +33,8 @@ struct StartFile {
   int64_t global_batch_size = 0;
 
   int64_t max_steps = 0;
-  int64_t eval_steps = 0;  // 0: at the end only.
+  int64_t eval_steps = 0;           // 0: at the end only.
+  int64_t stop_if_stuck_steps = 0;  // 0: never.
 
   // For the device. CPU kernels are deterministic as they are.
   bool deterministic = false;  // No algorithm whose order of sums varies.

@@ -13,7 +13,8 @@ namespace tacc::worker {
 
 absl::Status StepReports::Finished(int64_t step, const LaunchedStep& launched) {
   TACC_RETURN_IF_ERROR(WriteEvent(step, launched));
-  return CountSkipped(step, launched.batch_hash);
+  TACC_RETURN_IF_ERROR(CountSkipped(step, launched.batch_hash));
+  return CheckStuck(step);
 }
 
 absl::Status StepReports::WriteEvent(int64_t step, const LaunchedStep& launched) {
@@ -65,6 +66,24 @@ absl::Status StepReports::CountSkipped(int64_t step, uint64_t batch_hash) {
                                        skipped_in_a_row_, " in a row)"));
   }
   return skipped_in_a_row_ < kMaxSkippedInARow ? absl::OkStatus() : NonfiniteError(step, batch_hash);
+}
+
+absl::Status StepReports::CheckStuck(int64_t step) {
+  TACC_ASSIGN_OR_RETURN(const double loss, parts_.executor->Output("loss"));
+  TACC_ASSIGN_OR_RETURN(const double grad_norm, parts_.executor->Output("grad_norm"));
+  stuck_.Take(loss, grad_norm);
+  if (!stuck_.is_stuck()) return absl::OkStatus();
+  // The states of the one under way are of before.
+  TACC_RETURN_IF_ERROR(parts_.checkpointer->Wait());
+  const absl::Status error = absl::InternalError(
+      absl::StrCat("the training is stuck: for ", stuck_.num_steps(), " steps, up to step ", step,
+                   ", the gradient is 0 and the loss ", "stays at ", loss,
+                   ". Most often the learning rate was too high (train.learning_rate; more train.warmup_steps help",
+                   " too), or the initial weights are broken. The last checkpoint is from before the first of these "
+                   "steps; lower the ",
+                   "learning rate and submit again, with checkpoint.resume_from_checkpoint: never to begin anew. ",
+                   "train.stop_if_stuck_steps: 0 lets such a run go on"));
+  return WithFailureCode(error, "stuck");
 }
 
 // Every rank sees the same norm; the one to name is the first whose own part of the loss or of the gradients is not

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "worker/rank/rank_parts.h"
+#include "worker/rank/stuck_watch.h"
 
 namespace tacc::worker {
 
@@ -16,28 +17,35 @@ struct LaunchedStep {
 };
 
 // What finished steps say: their events, the warning of an update that was skipped because the gradient norm was not
-// finite, and the end of the run when that goes on.
+// finite, and the end of the run when that goes on or when it no longer learns.
 class StepReports {
  public:
   // Updates skipped in a row before the run gives up.
   static constexpr int kMaxSkippedInARow = 10;
 
   // `parts` must outlive the object.
-  explicit StepReports(RankParts* parts) : parts_(*parts) {}
+  explicit StepReports(RankParts* parts) : parts_(*parts), stuck_(parts->start.stop_if_stuck_steps) {}
 
   // No step is in flight: what ranks have waited for each other until now is of no step's communication.
   void StartCounting() { communication_seconds_ = parts_.collectives.stats().wait_seconds; }
 
   // After each step that the executor has finished, on all ranks; `step` counts updates from 1. An error with code
-  // `nonfinite` when too many in a row were skipped: names the rank whose numbers were not finite first.
+  // `nonfinite` when too many in a row were skipped: names the rank whose numbers were not finite first;
+  // with code `stuck` after train.stop_if_stuck_steps without a gradient.
   absl::Status Finished(int64_t step, const LaunchedStep& launched);
+
+  // Whether the last steps may be those of a run that is stuck: what is saved now could take the place of a good
+  // checkpoint. The same on all ranks.
+  bool is_in_doubt() const { return stuck_.is_in_doubt(); }
 
  private:
   absl::Status WriteEvent(int64_t step, const LaunchedStep& launched);
   absl::Status CountSkipped(int64_t step, uint64_t batch_hash);
+  absl::Status CheckStuck(int64_t step);
   absl::Status NonfiniteError(int64_t step, uint64_t batch_hash);
 
   RankParts& parts_;
+  StuckWatch stuck_;
   double last_finish_seconds_ = 0;    // When a step ended last.
   double communication_seconds_ = 0;  // In which the steps until then have waited for others.
   int skipped_in_a_row_ = 0;

@@ -52,7 +52,8 @@ absl::Status TrainLoop::Launch(const LaunchedStep& step) {
   TACC_RETURN_IF_ERROR(FinishSteps(goes_on ? Executor::kMaxInFlight - 1 : 0));
   if (traces) TACC_RETURN_IF_ERROR(measurement.EndTrace());
   if (evaluates) TACC_RETURN_IF_ERROR(Evaluate(parts_, step_));
-  return saves ? SaveCheckpoint() : absl::OkStatus();
+  // Not over a good one; the next is saved if the run recovers.
+  return saves && !reports_.is_in_doubt() ? SaveCheckpoint() : absl::OkStatus();
 }
 
 absl::Status TrainLoop::SaveCheckpoint() {

@@ -1,0 +1,20 @@
+#include "worker/rank/stuck_watch.h"
+
+#include <cmath>
+
+namespace tacc::worker {
+
+void StuckWatch::Take(double loss, double grad_norm) {
+  // Comparisons with what is not a number are false.
+  const bool has_no_gradient = grad_norm <= kNoGradient && loss > kNoLoss;
+  if (!has_no_gradient) {
+    num_steps_ = 0;
+  } else if (num_steps_ > 0 && std::abs(loss - loss_) <= kSameLoss * loss_) {
+    ++num_steps_;
+  } else {
+    num_steps_ = 1;
+    loss_ = loss;
+  }
+}
+
+}  // namespace tacc::worker

@@ -1,0 +1,36 @@
+#ifndef TACC_WORKER_RANK_STUCK_WATCH_H_
+#define TACC_WORKER_RANK_STUCK_WATCH_H_
+
+#include <cstdint>
+
+namespace tacc::worker {
+
+// Notices a training that no longer learns: steps in a row without a gradient whose loss does not move. So ends, as a
+// rule, one whose learning rate was too high: the activations have left the range of floating point, the model answers
+// every batch alike, and no step brings it back. A loss of 0 is no such case: there is nothing left to learn.
+class StuckWatch {
+ public:
+  // A norm up to this is none, a loss up to this is 0, and losses that differ by less of their size are one.
+  static constexpr double kNoGradient = 1e-12, kNoLoss = 1e-6, kSameLoss = 1e-6;
+
+  // Stuck after `limit` such steps; 0: never.
+  explicit StuckWatch(int64_t limit) : limit_(limit) {}
+
+  // After each step, with what every rank has alike.
+  void Take(double loss, double grad_norm);
+
+  // Such steps in a row, up to now.
+  int64_t num_steps() const { return num_steps_; }
+  bool is_stuck() const { return limit_ > 0 && num_steps_ >= limit_; }
+  // The states may be those of a training that is lost already; without a limit that is the user's business.
+  bool is_in_doubt() const { return limit_ > 0 && num_steps_ > 0; }
+
+ private:
+  const int64_t limit_;
+  int64_t num_steps_ = 0;
+  double loss_ = 0;  // Of the first of them.
+};
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_RANK_STUCK_WATCH_H_

@@ -1,0 +1,63 @@
+#include "worker/rank/stuck_watch.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace tacc::worker {
+namespace {
+
+TEST(StuckWatch, StepsWithoutGradientWhoseLossStands) {
+  StuckWatch watch(3);
+  for (int step = 1; step <= 3; ++step) {
+    EXPECT_FALSE(watch.is_stuck());
+    watch.Take(4.574711, 0);
+    EXPECT_EQ(watch.num_steps(), step);
+    EXPECT_TRUE(watch.is_in_doubt());
+  }
+  EXPECT_TRUE(watch.is_stuck());
+}
+
+TEST(StuckWatch, AGradientOrAnotherLossBeginsAnew) {
+  StuckWatch watch(2);
+  watch.Take(4, 0);
+  watch.Take(4, 1e-6);
+  EXPECT_FALSE(watch.is_in_doubt());
+  watch.Take(4, 0);
+  watch.Take(4.1, 0);
+  EXPECT_FALSE(watch.is_stuck());
+  watch.Take(4.1, 0);
+  EXPECT_TRUE(watch.is_stuck());
+}
+
+// A learning rate of 0, or weights that stand for another reason: the gradient is there.
+TEST(StuckWatch, AFrozenModelIsNotStuck) {
+  StuckWatch watch(2);
+  for (int step = 0; step < 100; ++step) watch.Take(4, 1);
+  EXPECT_FALSE(watch.is_stuck());
+}
+
+TEST(StuckWatch, NothingLeftToLearnIsNotStuck) {
+  StuckWatch watch(2);
+  for (int step = 0; step < 100; ++step) watch.Take(0, 0);
+  EXPECT_FALSE(watch.is_stuck());
+}
+
+TEST(StuckWatch, WhatIsNotFiniteIsNotStuck) {
+  StuckWatch watch(2);
+  for (int step = 0; step < 100; ++step) {
+    watch.Take(std::nan(""), 0);
+    watch.Take(4, std::nan(""));
+  }
+  EXPECT_FALSE(watch.is_stuck());
+}
+
+TEST(StuckWatch, NoLimitIsOff) {
+  StuckWatch watch(0);
+  for (int step = 0; step < 100; ++step) watch.Take(4, 0);
+  EXPECT_FALSE(watch.is_stuck());
+  EXPECT_FALSE(watch.is_in_doubt());
+}
+
+}  // namespace
+}  // namespace tacc::worker
