@@ -31,7 +31,7 @@ quickstart: build
 	@$(BUILD)/taccctl submit --local --follow examples/quickstart/job.yaml
 	@echo "unigram entropy of the held-out data: $$($(BUILD)/tacc-data info --data $(QUICKSTART_DATA)/eval | sed -n 's/.*entropy_nats": //p') nats (a model that only counts tokens)"
 
-# Side by side with PyTorch and with the parts' own baselines; prints tables of ratios (bench/README.md). Takes about fifty minutes.
+# Side by side with PyTorch and with the parts' own baselines; prints tables of ratios (bench/README.md). Takes a little more than an hour.
 bench: build
 	@$(PYTHON) bench/train_step.py --build $(BUILD)
 	@$(PYTHON) bench/compile.py --build $(BUILD)

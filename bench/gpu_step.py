@@ -1,7 +1,8 @@
 """Training steps of models of about 1 B parameters in bf16 on a GPU against PyTorch: parts of scripts/gpu_check.
 
 Each side is a process of its own. The first 5 steps of a run are warm-up, the figure is the median of 20; a step clips and applies AdamW. PyTorch:
-transformers' class with sdpa under torch.autocast in bf16, fused AdamW; nobody recomputes activations. On a CPU (a rehearsal) all of it is a tiny model's.
+transformers' class with sdpa under torch.autocast in bf16, fused AdamW, clipping by kernels over all tensors; nobody recomputes activations. Its memory is the most
+that its allocator reserves after the warm-up, with segments that grow: neither what compiling took nor holes count. On a CPU (a rehearsal) all of it is a tiny model's.
 """
 
 import contextlib
@@ -17,8 +18,9 @@ from pathlib import Path
 import trainings
 from inputs import write_tokens
 from parts import MIB, Context, last_lines, settled, used_bytes
-from train_step import COUNTED, WARM_UP, run_torch
+from train_step import run_torch
 
+WARM_UP, COUNTED = 5, 20
 STEPS = WARM_UP + COUNTED
 # Dense bf16, by words of the GPU's name; docs/metrics.md.
 PEAK_FLOPS = {"A100": 312e12, "H100": 989e12, "H200": 989e12, "B200": 2250e12}
@@ -94,8 +96,8 @@ class Bench:
         return result
 
     def torch(self, mode: str, batches: list[int]) -> dict:
-        more = ("--backend", "aot_eager" if self.context.rehearses else "inductor", "--device", trainings.kind_of(self.context.device), "--batches", ",".join(map(str, batches)))
-        return run_torch(self.tokens(max(batches)), mode, "bf16", threads=os.cpu_count() or 1, world=1, more=more, limit=SECONDS[mode])
+        way = ("--mode", mode, "--backend", "aot_eager" if self.context.rehearses else "inductor", "--device", trainings.kind_of(self.context.device), "--batches", ",".join(map(str, batches)))
+        return run_torch(self.tokens(max(batches)), way, "bf16", threads=os.cpu_count() or 1, world=1, steps=STEPS, warm_up=WARM_UP, limit=SECONDS[mode])
 
     def compare_speed(self, mode: str, title: str) -> None:
         check = f"{self.name}: tokens/s over {mode}, {title}"

@@ -1,8 +1,12 @@
 """Compares a whole training step (clipping and AdamW included) with PyTorch on this machine's CPU; prints a table of ratios.
 
-Shape: OLMo, 8 layers, hidden 512, 8 heads, MLP 1408 (SwiGLU), vocabulary 32,000, batch 4 x 512. One rank of two threads against eager
-(autocast in bf16) and torch.compile; two ranks of one thread against FSDP2. Each side is a process of its own; sides take turns (A B A B);
-the first 5 steps of a run are warm-up, the figure is the median of 20. Memory is VmHWM over that after the libraries are loaded.
+Shapes, all with a vocabulary of 32,000:
+  olmo   OLMo, 8 layers, hidden 512, 8 heads, MLP 1408, batch 4 x 512
+  llama  LLaMA, 4 layers, hidden 768, 12 heads of which 3 for keys and values, MLP 2048, batch 2 x 1024
+  olmoe  OLMoE, 4 layers, hidden 512, 8 heads, 8 experts of 704, 2 of them a token, batch 4 x 512
+One rank of two threads against eager (autocast in bf16) and torch.compile; two ranks of one thread against FSDP2. Each row is against the fastest of PyTorch's ways to do
+the same (VARIANTS, of a mixture the implementations of experts): all of them run in the first round, and the fastest goes on. Each side is a process of its own;
+sides take turns. The first 3 steps of a run are warm-up, the figure is the median of the rest. Memory: bench/README.md.
 """
 
 import argparse
@@ -13,15 +17,17 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path += [str(ROOT / "tests"), str(ROOT / "client/python")]
-from bare_ranks import Training, idle_bytes  # noqa: E402
+from bare_ranks import Training  # noqa: E402
 from inputs import write_tokens  # noqa: E402
+from torch_train import TINY  # noqa: E402
 
-WARM_UP, COUNTED = 5, 20
-BATCH, SEQ, VOCAB = 4, 512, 32_000
+WARM_UP = 3
+VOCAB = 32_000
 CONFIG = {
     "architectures": ["OlmoForCausalLM"],
     "model_type": "olmo",
@@ -39,25 +45,52 @@ CONFIG = {
     "pad_token_id": 1,
     "initializer_range": 0.02,
 }
+# What a row is against: the modes of torch_train.py that do the same.
+VARIANTS = {"eager": ["eager"], "compile": ["compile", "compile-update"], "FSDP2": ["fsdp2", "fsdp2-compile"]}
+EXPERTS = ["eager", "grouped_mm"]  # Not batched_mm: it copies an expert's weights for each token, here 18 GB of them.
 
 
-def write_inputs(folder: Path) -> None:
-    """A model directory and tokens."""
-    (folder / "model").mkdir()
-    (folder / "model/config.json").write_text(json.dumps(CONFIG))
-    write_tokens(folder, VOCAB, WARM_UP + COUNTED, BATCH, SEQ)
+@dataclass(frozen=True)
+class Shape:
+    config: dict
+    batch: int
+    seq_len: int
+
+    def ways(self, against: str) -> list[tuple[str, ...]]:
+        """PyTorch's, as options of torch_train.py. Of a mixture the experts matter, so only they vary: a run takes minutes."""
+        if "num_experts" in self.config:
+            return [("--mode", VARIANTS[against][0], "--experts", how) for how in EXPERTS]
+        return [("--mode", mode) for mode in VARIANTS[against]]
 
 
-def run_torch(folder: Path, mode: str, precision: str, threads: int, world: int, more: tuple[str, ...] = (), limit: float | None = None) -> dict:
-    """What torch_train.py prints; RuntimeError with what it said when it fails. `more`: of its options; `limit`: seconds, of one rank."""
+SHAPES = {
+    "olmo": Shape(CONFIG, 4, 512),
+    "llama": Shape(CONFIG | {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 768, "num_hidden_layers": 4, "num_attention_heads": 12,
+                             "num_key_value_heads": 3, "intermediate_size": 2048, "rms_norm_eps": 1e-5}, 2, 1024),
+    "olmoe": Shape(CONFIG | {"architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "num_hidden_layers": 4, "intermediate_size": 704, "num_experts": 8,
+                             "num_experts_per_tok": 2, "rms_norm_eps": 1e-5, "norm_topk_prob": False}, 4, 512),
+}
+
+
+def write_inputs(folder: Path, shape: Shape, steps: int) -> None:
+    """A model directory and tokens, and in `tiny` those of a tiny model of the same family."""
+    for path, config, seq_len in ((folder, shape.config, shape.seq_len), (folder / "tiny", shape.config | TINY, 32)):
+        (path / "model").mkdir(parents=True)
+        (path / "model/config.json").write_text(json.dumps(config))
+        write_tokens(path, config["vocab_size"], steps, shape.batch, seq_len)
+
+
+def run_torch(folder: Path, way: tuple[str, ...], precision: str, threads: int, world: int, steps: int, warm_up: int, limit: float | None = None) -> dict:
+    """What torch_train.py prints; RuntimeError with what it said when it fails. `way`: of its options, the mode at least; `limit`: seconds, of one rank."""
     command = [sys.executable, str(Path(__file__).with_name("torch_train.py")), "--model", str(folder / "model"), "--tokens", str(folder / "tokens.npy"),
-               "--mode", mode, "--precision", precision, "--threads", str(threads), "--steps", str(WARM_UP + COUNTED), *more]
-    env = dict(os.environ, OMP_NUM_THREADS=str(threads))
+               "--precision", precision, "--threads", str(threads), "--steps", str(steps), "--warm-up", str(warm_up), *way]
+    # What is freed and asked for again in another size leaves holes in a GPU's memory; with segments that grow it does not.
+    env = dict(os.environ, OMP_NUM_THREADS=str(threads), PYTORCH_ALLOC_CONF="expandable_segments:True")
     if world == 1:
         ended = subprocess.run(command, env=env, capture_output=True, text=True, errors="replace", timeout=limit)
         sys.stderr.write(ended.stderr)
         if ended.returncode != 0:
-            raise RuntimeError(f"{mode} ended with {ended.returncode}: {ended.stderr[-4000:]}")
+            raise RuntimeError(f"{' '.join(way)} ended with {ended.returncode}: {ended.stderr[-4000:]}")
         return json.loads(ended.stdout.splitlines()[-1])
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -69,20 +102,32 @@ def run_torch(folder: Path, mode: str, precision: str, threads: int, world: int,
     outputs = [p.communicate()[0] for p in processes]
     for p in processes:
         if p.returncode != 0:
-            raise SystemExit(f"{' '.join(command)} failed")
+            raise RuntimeError(f"{' '.join(command)} failed")
     return json.loads(outputs[0].splitlines()[-1])
 
 
-def run_tacc(folder: Path, build: Path, precision: str, threads: int, world: int) -> dict:
-    training = Training(build, folder, VOCAB, SEQ, BATCH, WARM_UP + COUNTED, precision, world, threads)
-    result = {"seconds": [], "loaded_bytes": idle_bytes(build), "peak_bytes": 0}
+def run_tacc(folder: Path, build: Path, shape: Shape, precision: str, threads: int, world: int, steps: int) -> dict:
+    """As run_torch."""
+    tiny = Training(build, folder / "tiny", TINY["vocab_size"], 32, shape.batch, 2, precision, world, threads)
+    training = Training(build, folder, VOCAB, shape.seq_len, shape.batch, steps, precision, world, threads)
+    result = {"seconds": [], "loaded_bytes": 0, "peak_bytes": 0}
+    with tiny.start() as ranks:
+        for event in ranks.events():
+            if event["event"] == "step":
+                result["loaded_bytes"] = ranks.peak_bytes()
     with training.start() as ranks:
         for event in ranks.events():
             if event["event"] == "step":
                 result["seconds"].append(event["seconds"])
                 result["loss"] = event["loss"]
                 result["peak_bytes"] = ranks.peak_bytes()
+                if len(result["seconds"]) == WARM_UP:
+                    ranks.reset_peaks()
     return result
+
+
+def name_of(way: tuple[str, ...]) -> str:
+    return ", ".join(way[1::2])
 
 
 def figure(runs: list[dict]) -> tuple[float, int]:
@@ -95,33 +140,42 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=Path, default=ROOT / "build")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=6, help="of a run that are counted, after 3 of warm-up")
+    parser.add_argument("--shapes", default=",".join(SHAPES))
     parser.add_argument("--precisions", default="f32,bf16")
-    parser.add_argument("--worlds", default="1,2")
-    parser.add_argument("--modes", default="eager,compile")
+    parser.add_argument("--worlds", default="1,2", help="2 takes no mixtures: FSDP2 gathers all experts, and says nothing new of them")
+    parser.add_argument("--against", default="eager,compile", help="of one rank")
     args = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_inputs(folder)
-        for world in map(int, args.worlds.split(",")):
-            threads = 2 // world
-            modes = args.modes.split(",") if world == 1 else ["fsdp2"]
+        for world, shape_name in ((int(world), shape) for world in args.worlds.split(",") for shape in args.shapes.split(",")):
+            shape, folder = SHAPES[shape_name], Path(name) / shape_name
+            if world > 1 and "num_experts" in shape.config:
+                continue
+            steps, threads = WARM_UP + args.steps, 2 // world
+            if not folder.exists():
+                write_inputs(folder, shape, steps)
             for precision in args.precisions.split(","):
-                sides: dict[str, list[dict]] = {mode: [] for mode in ["tacc", *modes]}
+                ways = {against: shape.ways(against) for against in (args.against.split(",") if world == 1 else ["FSDP2"])}
+                ours, theirs = [], {way: [] for of_row in ways.values() for way in of_row}
                 for _ in range(args.rounds):
-                    for mode, runs in sides.items():
-                        runs.append(run_tacc(folder, args.build, precision, threads, world) if mode == "tacc"
-                                    else run_torch(folder, mode, precision, threads, world))
-                ours, our_bytes = figure(sides["tacc"])
-                for mode in modes:
-                    theirs, their_bytes = figure(sides[mode])
-                    rows.append((world, precision, mode, BATCH * SEQ / ours, BATCH * SEQ / theirs, theirs / ours, our_bytes / 2**20,
-                                 their_bytes / 2**20, our_bytes / their_bytes))
-                    print(f"ranks {world} {precision} against {mode}: {rows[-1][5]:.2f}x tokens/s, {rows[-1][8]:.2f}x memory", file=sys.stderr)
-    print("| ranks | precision | against | tacc tokens/s | its tokens/s | ratio | tacc MiB | its MiB | ratio |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-    for world, precision, mode, ours, theirs, speed, our_mib, their_mib, memory in rows:
-        print(f"| {world} | {precision} | {mode} | {ours:.0f} | {theirs:.0f} | {speed:.2f} | {our_mib:.0f} | {their_mib:.0f} | {memory:.2f} |")
+                    ours.append(run_tacc(folder, args.build, shape, precision, threads, world, steps))
+                    for against, of_row in ways.items():
+                        for way in of_row:
+                            theirs[way].append(run_torch(folder, way, precision, threads, world, steps, WARM_UP))
+                            seconds, num_bytes = figure(theirs[way])
+                            print(f"{shape_name}, {precision}, {name_of(way)}: {seconds:.3f} s a step, {num_bytes >> 20} MiB", file=sys.stderr)
+                        ways[against] = [min(of_row, key=lambda way: figure(theirs[way])[0])]
+                our_seconds, our_bytes = figure(ours)
+                for [way] in ways.values():
+                    seconds, num_bytes = figure(theirs[way])
+                    tokens = shape.batch * shape.seq_len
+                    rows.append(f"| {shape_name} | {world} | {precision} | {name_of(way)} | {tokens / our_seconds:.0f} | {tokens / seconds:.0f} | {seconds / our_seconds:.2f} | "
+                                f"{our_bytes / 2**20:.0f} | {num_bytes / 2**20:.0f} | {our_bytes / num_bytes:.2f} |")
+                    print(rows[-1], file=sys.stderr)
+    print("| shape | ranks | precision | against | tacc tokens/s | its tokens/s | ratio | tacc MiB | its MiB | ratio |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("\n".join(rows))
 
 
 if __name__ == "__main__":

@@ -131,6 +131,11 @@ class Ranks:
         """VmHWM of rank 0."""
         return self.peaks()[0]
 
+    def reset_peaks(self) -> None:
+        """VmHWM of each rank begins again from what it holds now."""
+        for rank in self.processes:
+            Path(f"/proc/{rank.pid}/clear_refs").write_text("5")
+
     def peaks(self) -> list[int]:
         """VmHWM of each rank; 0 of one that has ended."""
         return [peak_bytes(rank.pid) for rank in self.processes]
