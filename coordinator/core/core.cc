@@ -16,6 +16,9 @@ constexpr size_t kMaxRequestIdBytes = 128;
 constexpr size_t kMaxOpenJobs = 10000;
 // Of the time since the last tick, so much counts: as long as two ticks.
 constexpr double kLongestTickSeconds = 1;
+// Between looks at files that are away.
+constexpr double kMinDelaySeconds = 1;
+constexpr double kMaxDelaySeconds = 30;
 
 template <class... Ts>
 struct Overloaded : Ts... {
@@ -271,6 +274,14 @@ void Core::SetWaiting(JobState* job, const std::string& reason) {
   Tell(*job, "waiting", reason);
 }
 
+void Core::WaitOut(JobState* job, const std::string& what) {
+  if (!job->outage.has_value()) job->outage.emplace();
+  Outage& outage = *job->outage;
+  outage.delay_seconds = std::clamp(2 * outage.delay_seconds, kMinDelaySeconds, kMaxDelaySeconds);
+  outage.next_look = now_.steady + outage.delay_seconds;
+  SetWaiting(job, absl::StrCat(what, "; it waits and tries again"));
+}
+
 void Core::ScheduleCompiles() {
   for (const auto& [number, id] : queue_) {
     JobState* job = &jobs_[id];
@@ -303,13 +314,15 @@ void Core::Schedule() {
   for (const std::string& id : ids) {
     JobState* job = &jobs_[id];
     if (!job->compiled || job->compiling || job->Active() || job->check.has_value()) continue;
+    // It holds up nobody: what it waits for is no worker.
+    if (job->outage.has_value() && now_.steady < job->outage->next_look) continue;
     if (!ahead.empty()) {
       SetWaiting(job, absl::StrCat("behind ", ahead, ", which waits for workers"));
       continue;
     }
     Choice choice = Place(members_, *job);
     if (!choice.workers.empty()) {
-      job->reason.clear();
+      if (!job->outage.has_value()) job->reason.clear();
       StartPathCheck(job, choice.workers);
     } else if (choice.recompile_for.has_value() && job->refused.count(DeviceKey(*choice.recompile_for)) != 0) {
       SetWaiting(job, absl::StrCat("needs other workers than those that are free: ",

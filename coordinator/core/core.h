@@ -76,6 +76,8 @@ class Core {
   void Schedule();
   void ScheduleCompiles();
   void SetWaiting(JobState* job, const std::string& reason);
+  // Files of the job are away, as `what` says: it waits and looks again, at first soon, then each kMaxDelaySeconds.
+  void WaitOut(JobState* job, const std::string& what);
 
   // start.cc: from a gang to a running attempt.
   void StartPathCheck(JobState* job, const std::vector<std::string>& workers);
@@ -83,6 +85,7 @@ class Core {
   void OnPathsChecked(Worker* worker, const v1::CheckPathsResult& result);
   void AbandonPathCheck(JobState* job);
   void StartAttempt(JobState* job);
+  void TellStarted(const JobState& job);
   void SendRendezvous(JobState* job, int rank);
 
   // workers.cc: membership and messages of workers.

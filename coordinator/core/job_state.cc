@@ -74,6 +74,10 @@ absl::Status ApplyAttemptEnded(const v1::Fact& fact, JobState* job) {
   restart.set_time(fact.time());
   restart.set_cause(ended.cause());
   restart.set_step(attempt->step);
+  // An outage that lasts is one entry, however often it was tried in vain.
+  const bool is_the_same =
+      ended.unavailable() && !job->restarts.empty() && job->restarts.back().cause() == ended.cause();
+  if (is_the_same) job->restarts.pop_back();
   job->restarts.push_back(restart);
   if (attempt->step > attempt->best_step_before) {
     job->restarts_without_progress = 0;
@@ -152,7 +156,7 @@ v1::Phase JobState::Phase() const {
     if (attempt->Failing()) return v1::PHASE_RESTARTING;
     return attempt->AllReady() ? v1::PHASE_RUNNING : v1::PHASE_STARTING;
   }
-  if (check.has_value()) return v1::PHASE_STARTING;
+  if (check.has_value()) return outage.has_value() ? v1::PHASE_WAITING : v1::PHASE_STARTING;
   if (compiling) return v1::PHASE_COMPILING;
   return compiled || !reason.empty() ? v1::PHASE_WAITING : v1::PHASE_SUBMITTED;
 }
@@ -238,6 +242,7 @@ absl::Status Apply(const v1::Fact& fact, JobState* job) {
       return absl::OkStatus();
     case v1::Fact::kCheckpointsDropped:
       for (const std::string& name : fact.checkpoints_dropped().names()) {
+        job->num_damaged += fact.checkpoints_dropped().why() == "damaged" ? 1 : 0;
         std::erase_if(job->checkpoints, [&](const v1::Checkpoint& checkpoint) { return checkpoint.name() == name; });
         if (job->Active() && job->attempt->resume == name) job->attempt->resume_damaged = true;
       }

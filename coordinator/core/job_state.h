@@ -87,6 +87,14 @@ struct PathCheck {
   double deadline = 0;  // Seconds of the core's clock.
 };
 
+// What a job that waits for files that are away needs to know; volatile.
+struct Outage {
+  double delay_seconds = 0;  // Between the last two looks.
+  double next_look = 0;      // Seconds of the core's clock.
+  // Ranks have found it, not the look before them: their next attempts are not told until one runs.
+  bool in_attempts = false;
+};
+
 struct JobState {
   // Durable.
   std::string id;
@@ -106,6 +114,7 @@ struct JobState {
   int restarts_without_progress = 0;
   bool counted_before = false;              // The attempt before this one ended by a counted failure.
   std::vector<v1::Checkpoint> checkpoints;  // Oldest first.
+  int num_damaged = 0;                      // Checkpoints that it had, and that were damaged.
   std::optional<v1::CancelMode> cancel;
   std::string exported_path;
   std::optional<v1::JobEnded> ended;
@@ -123,9 +132,12 @@ struct JobState {
   std::map<std::string, std::string> refused;
   std::optional<PathCheck> check;
   std::string reason;                                     // Why it waits.
+  std::optional<Outage> outage;                           // From the first sight of one until the next new step.
   std::map<uint64_t, std::vector<std::string>> deleting;  // DeleteCheckpoints in flight: request -> names.
   bool running_told = false;
 
+  // Its checkpoint folder is claimed, and may hold what it wrote.
+  bool HasRun() const { return attempt.has_value(); }
   bool Active() const { return attempt.has_value() && !attempt->over; }
   v1::Phase Phase() const;
   int World() const;

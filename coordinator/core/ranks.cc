@@ -19,6 +19,8 @@ constexpr int kExitStuck = 4;
 constexpr size_t kMaxEventText = 2000;
 // Of ranks whose process could not be started.
 constexpr char kStartCode[] = "start";
+// Of ranks that could not read or write files which may come back.
+constexpr char kUnavailableCode[] = "unavailable";
 
 std::string Shorten(const std::string& text) {
   const std::string valid = ValidUtf8(text, kMaxEventText);
@@ -126,6 +128,7 @@ void Core::OnRankEvent(JobState* job, int index, const RankEvent& event) {
     Log(job, std::move(fact));
     if (attempt.AllReady() && !job->running_told) {
       job->running_told = true;
+      if (job->outage.has_value() && job->outage->in_attempts) TellStarted(*job);
       Tell(*job, "running", absl::StrCat("running from step ", event.step));
     }
   } else if (event.event == "step" && index == 0) {
@@ -135,6 +138,10 @@ void Core::OnRankEvent(JobState* job, int index, const RankEvent& event) {
     const double available = metrics.seconds() * attempt.peak_flops_per_second;
     if (flops > 0 && available > 0) metrics.set_mfu(flops / available);
     if (metrics.has_device_memory_used_bytes()) rank.device_memory_used_bytes = metrics.device_memory_used_bytes();
+    if (job->outage.has_value() && metrics.step() > attempt.best_step_before) {
+      job->outage.reset();
+      job->reason.clear();
+    }
     NoteStep(metrics, job);
     out_.push_back(StoreStep{job->id, metrics});
     // In float16 an overflow only halves the scale, until that is at its least.
@@ -326,14 +333,18 @@ void Core::EndAttempt(JobState* job) {
     cause = Order(end) < 5 ? Describe(end, culprit->worker) : absl::StrCat("stopped at step ", attempt.step);
   }
 
+  const bool unavailable =
+      !job->cancel.has_value() && failed && attempt.condemned.empty() && end.code() == kUnavailableCode;
+
   v1::Fact fact;
   v1::AttemptEnded* ended = fact.mutable_attempt_ended();
   ended->set_attempt(attempt.number);
+  ended->set_unavailable(unavailable);
   if (!job->cancel.has_value()) ended->set_cause(cause);
   ended->set_step(attempt.step);
   // A lost worker counts as well: it may be the job that brings its machine down. One that was shut down does not.
   ended->set_counted(!job->cancel.has_value() && (failed || lost || !attempt.condemned.empty()) &&
-                     !attempt.resume_damaged);
+                     !attempt.resume_damaged && !unavailable);
   const bool counted = ended->counted();
   Log(job, std::move(fact));
   Release(job->id);
@@ -346,6 +357,11 @@ void Core::EndAttempt(JobState* job) {
     std::string reason = absl::StrCat(any_stopped ? "stopped" : "cancelled", " at step ", attempt.step);
     if (!job->checkpoints.empty()) absl::StrAppend(&reason, ", last checkpoint ", job->checkpoints.back().name());
     return EndJob(job, v1::PHASE_CANCELLED, reason, v1::FAILURE_CODE_UNSPECIFIED, {});
+  }
+  if (unavailable) {
+    WaitOut(job, cause);
+    job->outage->in_attempts = true;
+    return;
   }
   const bool path_damaged = attempt.resume_damaged && job->spec.checkpoint().resume_from_checkpoint() == attempt.resume;
   if (failed && end.has_exit_code() && attempt.condemned.empty() && (!attempt.resume_damaged || path_damaged)) {

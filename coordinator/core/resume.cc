@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
 
 namespace tacc::coordinator {
@@ -72,6 +73,10 @@ void ResumeFromEarlierJob(const JobState& job, const v1::CheckPathsResult& found
   for (const v1::FoundCheckpoint& checkpoint : found.checkpoints()) {
     if (!checkpoint.name().empty() && checkpoint.name()[0] == '/') continue;  // A PATH outside the folder.
     if (job.first_attempt != 0 && checkpoint.attempt() >= job.first_attempt) continue;
+    if (checkpoint.has_unread()) {
+      resume->away = absl::StrCat("checkpoint ", checkpoint.unread().message());
+      return;
+    }
     if (!checkpoint.damage().empty()) {
       resume->notes.push_back(absl::StrCat("checkpoint ", checkpoint.name(), " is not used: ", checkpoint.damage()));
       continue;
@@ -96,45 +101,65 @@ void ResumeFromEarlierJob(const JobState& job, const v1::CheckPathsResult& found
   resume->step = whole.back()->step();
 }
 
+// resume_from_checkpoint: PATH.
+void ResumeFromPath(const JobState& job, const v1::CheckPathsResult& found, Resume* resume) {
+  const std::string& path = job.spec.checkpoint().resume_from_checkpoint();
+  const v1::FoundCheckpoint* there = Find(found, path);
+  const std::string prefix = job.spec.checkpoint().dir() + "/";
+  if (there == nullptr && path.compare(0, prefix.size(), prefix) == 0) there = Find(found, path.substr(prefix.size()));
+  const std::string option = "checkpoint.resume_from_checkpoint: ";
+  if (there == nullptr || there->unread().kind() == v1::PATH_PROBLEM_KIND_MISSING) {
+    (job.HasRun() ? resume->away : resume->error) = absl::StrCat(option, "no checkpoint at ", path);
+  } else if (there->has_unread()) {
+    resume->away = absl::StrCat(option, there->unread().message());
+  } else if (!there->damage().empty()) {
+    resume->error = absl::StrCat(option, path, ": ", there->damage());
+  } else if (const std::string difference = Difference(job.compile.identity(), *there); !difference.empty()) {
+    resume->error = absl::StrCat(option, "cannot resume from ", path, ": ", difference);
+  } else {
+    resume->from = there->name();
+    resume->step = there->step();
+  }
+}
+
 }  // namespace
 
 Resume ChooseResume(const JobState& job, const v1::CheckPathsResult& found) {
   Resume resume;
+  std::vector<std::string> missing;
   for (auto it = job.checkpoints.rbegin(); it != job.checkpoints.rend(); ++it) {
     const v1::FoundCheckpoint* there = Find(found, it->name());
-    if (there == nullptr || !there->damage().empty()) {
+    if (there == nullptr) {
+      missing.push_back(it->name());
+    } else if (there->has_unread()) {
+      resume.away = absl::StrCat("checkpoint ", there->unread().message(),
+                                 "; if it stays unreadable, remove its folder to go on from the one before it");
+      return resume;
+    } else if (!there->damage().empty()) {
       resume.damaged.push_back(it->name());
-      resume.notes.push_back(absl::StrCat("checkpoint ", it->name(), " is not used: ",
-                                          there == nullptr ? "it is gone from the folder" : there->damage()));
-      continue;
+      resume.notes.push_back(absl::StrCat("checkpoint ", it->name(), " is not used: ", there->damage()));
+    } else {
+      for (const std::string& name : missing)
+        resume.notes.push_back(absl::StrCat("checkpoint ", name, " is not used: it is not in the folder"));
+      resume.from = it->name();
+      resume.step = it->step();
+      Finish(job, found, &resume);
+      return resume;
     }
-    resume.from = it->name();
-    resume.step = it->step();
-    Finish(job, found, &resume);
-    return resume;
   }
-  if (!resume.damaged.empty()) {
-    resume.notes.push_back("no whole checkpoint is left: training begins again from the initial weights");
+  if (!missing.empty()) {
+    resume.away = absl::StrCat("checkpoint.dir ", job.spec.checkpoint().dir(),
+                               ": the checkpoints that this job wrote (", absl::StrJoin(missing, ", "),
+                               ") are not there; if they are gone for good, cancel the job and submit it again with "
+                               "another checkpoint.dir or with resume_from_checkpoint: never");
+    return resume;
   }
   const std::string& mode = job.spec.checkpoint().resume_from_checkpoint();
-  if (mode == "never") return resume;
-  if (mode == "auto") {
-    if (job.first_attempt == 0) ResumeFromEarlierJob(job, found, &resume);
-    Finish(job, found, &resume);
-    return resume;
-  }
-  const v1::FoundCheckpoint* there = Find(found, mode);
-  const std::string prefix = job.spec.checkpoint().dir() + "/";
-  if (there == nullptr && mode.compare(0, prefix.size(), prefix) == 0) there = Find(found, mode.substr(prefix.size()));
-  if (there == nullptr) {
-    resume.error = absl::StrCat("checkpoint.resume_from_checkpoint: no checkpoint at ", mode);
-  } else if (!there->damage().empty()) {
-    resume.error = absl::StrCat("checkpoint.resume_from_checkpoint: ", mode, ": ", there->damage());
-  } else if (const std::string difference = Difference(job.compile.identity(), *there); !difference.empty()) {
-    resume.error = absl::StrCat("checkpoint.resume_from_checkpoint: cannot resume from ", mode, ": ", difference);
-  } else {
-    resume.from = there->name();
-    resume.step = there->step();
+  if (mode == "auto" && !job.HasRun()) ResumeFromEarlierJob(job, found, &resume);
+  if (mode != "auto" && mode != "never") ResumeFromPath(job, found, &resume);
+  if (mode == "auto") Finish(job, found, &resume);
+  if (resume.from.empty() && job.num_damaged + static_cast<int>(resume.damaged.size()) > 0) {
+    resume.notes.push_back("no whole checkpoint is left: training begins again from the initial weights");
   }
   return resume;
 }

@@ -21,6 +21,8 @@ struct Resume {
   std::vector<std::string> damaged;
   // What people should know, one line each.
   std::vector<std::string> notes;
+  // Set: what it goes on from is away, and which that is; nothing starts until it is back.
+  std::string away;
   // Set: the job fails, nothing starts.
   std::string error;
   // There is nothing left to train, and the model is exported if it can be.
@@ -32,6 +34,8 @@ struct Resume {
 //   count); resume_from_checkpoint PATH: that one; never: none; auto: the newest whole one that an earlier job left in
 //   the folder, all such being adopted.
 // A checkpoint of an earlier job must have this job's identity; the error names both values.
+// Only what was read and is wrong is damaged. What cannot be read is waited for; so are logged checkpoints that are not
+// there, where no other one is left: training begins again from the initial weights only when all were damaged.
 Resume ChooseResume(const JobState& job, const v1::CheckPathsResult& found);
 
 }  // namespace tacc::coordinator

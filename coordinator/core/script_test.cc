@@ -7,9 +7,10 @@
 //   compiled JOB [world=N] [pp=N] [need=BYTES]
 //   compile_failed JOB bad_input|bug MESSAGE
 //   attach W [instance=I] [version=V] [kind=K] [threads=N] [memory=N] [peak=F] [trouble=TEXT] [running=RANK]
-//   [held=RANK] detach W paths W [max_attempt=N] [exported] [owner=TEXT] [error=TEXT]
-//   [NAME:step=N:attempt=N[:seed=N][:damaged] ...]
+//   [held=RANK] detach W paths W [max_attempt=N] [exported] [owner=TEXT] [missing|denied|unavailable|wrong=TEXT]
+//   [NAME:step=N:attempt=N[:seed=N][:damaged][:unread] ...]
 //     answers the last check_paths to W
+//   asked W: the last check_paths to W
 //   event RANK JSON
 //   step RANK N, checkpoint RANK N, ready RANK [STEP]
 //   exit RANK CODE|signal=N|killed|start=TEXT [log=LINE]
@@ -109,6 +110,7 @@ class Script {
     if (name == "attach") return Feed(Attach(subject, args));
     if (name == "detach") return Feed(WorkerDetached{sessions_[subject]});
     if (name == "paths") return Feed(Paths(subject, args));
+    if (name == "asked") return absl::StrCat(asked_[subject].ShortDebugString(), "\n");
     if (name == "event") return Feed(Event(args.words.at(1), command.substr(command.find('{'))));
     if (name == "step" || name == "checkpoint" || name == "ready") {
       return Feed(Event(subject, Json(name, args.words.size() > 2 ? args.words[2] : "0", ParseRank(subject))));
@@ -215,7 +217,15 @@ class Script {
     result->set_request(checks_[worker]);
     result->set_max_attempt(static_cast<int>(args.Int("max_attempt", 0)));
     result->set_previous_owner(args.Text("owner"));
-    if (args.values.count("error")) result->add_errors(args.Words("error"));
+    for (const auto& [key, kind] :
+         {std::pair{"missing", v1::PATH_PROBLEM_KIND_MISSING}, std::pair{"denied", v1::PATH_PROBLEM_KIND_DENIED},
+          std::pair{"unavailable", v1::PATH_PROBLEM_KIND_UNAVAILABLE},
+          std::pair{"wrong", v1::PATH_PROBLEM_KIND_WRONG}}) {
+      if (args.values.count(key) == 0) continue;
+      v1::PathProblem* problem = result->add_problems();
+      problem->set_kind(kind);
+      problem->set_message(args.Words(key));
+    }
     for (size_t i = 2; i < args.words.size(); ++i) {
       if (args.words[i] == "exported") {
         result->set_exported(true);
@@ -230,6 +240,10 @@ class Script {
         if (pair[0] == "step") found->set_step(std::stoll(pair[1]));
         if (pair[0] == "attempt") found->set_attempt(std::stoi(pair[1]));
         if (pair[0] == "seed") seed = std::stoi(pair[1]);
+        if (pair[0] == "unread") {
+          found->mutable_unread()->set_kind(v1::PATH_PROBLEM_KIND_UNAVAILABLE);
+          found->mutable_unread()->set_message(absl::StrCat(parts[0], "/manifest.json: Input/output error"));
+        }
         if (pair[0] == "damaged") found->set_damage("rank-00000.safetensors has 10 bytes, the manifest says 20");
       }
       found->set_identity(Identity(seed));
@@ -387,7 +401,12 @@ class Script {
       last_steps_.erase(forget->job);
     } else if (const auto* send = std::get_if<SendToWorker>(&decision)) {
       const std::string& worker = names_[send->session];
-      if (send->message.has_check_paths()) checks_[worker] = send->message.check_paths().request();
+      if (send->message.has_check_paths()) {
+        checks_[worker] = send->message.check_paths().request();
+        asked_[worker] = send->message.check_paths();
+        asked_[worker].clear_request();
+        asked_[worker].clear_owner();
+      }
       if (send->message.has_delete_checkpoints()) deletes_[worker] = send->message.delete_checkpoints().request();
     }
   }
@@ -509,6 +528,7 @@ class Script {
   std::map<std::string, uint64_t> sessions_;  // Worker -> newest session.
   std::map<uint64_t, std::string> names_;
   std::map<std::string, uint64_t> checks_, deletes_;
+  std::map<std::string, v1::CheckPaths> asked_;
   std::map<std::string, uint64_t> sequences_;  // RANK -> last number sent.
   std::map<std::string, std::string> placed_;  // RANK -> worker.
   std::vector<v1::Fact> facts_;

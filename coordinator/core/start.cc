@@ -41,6 +41,7 @@ void Core::SendPathCheck(JobState* job, const std::string& worker, bool expectin
   const std::string& resume = spec.checkpoint().resume_from_checkpoint();
   if (!resume.empty() && resume[0] == '/') request->set_resume_path(resume);
   if (!expecting) request->set_export_dir(ExportDir(spec));
+  request->set_has_run(job->HasRun());
   job->check->pending[last_request_] = worker;
   Send(*members_.ByName(worker), std::move(message));
 }
@@ -63,9 +64,17 @@ void Core::OnPathsChecked(Worker* worker, const v1::CheckPathsResult& result) {
     break;
   }
   if (job == nullptr) return;
-  if (!result.errors().empty()) {
-    const std::string reason = absl::StrCat("worker ", worker->name, ": ", absl::StrJoin(result.errors(), "; "));
+  if (!result.problems().empty()) {
+    std::string text;
+    // A job that has run has had all of it: nothing but its user ends it.
+    bool may_pass = true;
+    for (const v1::PathProblem& problem : result.problems()) {
+      absl::StrAppend(&text, text.empty() ? "" : "; ", problem.message());
+      may_pass = may_pass && (job->HasRun() || problem.kind() == v1::PATH_PROBLEM_KIND_UNAVAILABLE);
+    }
+    const std::string reason = absl::StrCat("worker ", worker->name, ": ", text);
     AbandonPathCheck(job);
+    if (may_pass) return WaitOut(job, reason);
     return EndJob(job, v1::PHASE_FAILED, reason, v1::FAILURE_CODE_BAD_INPUT, {});
   }
   if (!job->check->expecting) {
@@ -88,6 +97,10 @@ void Core::StartAttempt(JobState* job) {
     for (const std::string& name : resume.damaged) fact.mutable_checkpoints_dropped()->add_names(name);
     fact.mutable_checkpoints_dropped()->set_why("damaged");
     Log(job, std::move(fact));
+  }
+  if (!resume.away.empty()) {
+    Release(job->id);
+    return WaitOut(job, resume.away);
   }
   if (!resume.error.empty()) return EndJob(job, v1::PHASE_FAILED, resume.error, v1::FAILURE_CODE_BAD_INPUT, {});
   if (resume.finished) {
@@ -132,9 +145,7 @@ void Core::StartAttempt(JobState* job) {
   Log(job, std::move(fact));
   job->running_told = false;
 
-  std::string text = absl::StrCat("attempt ", job->attempt->number, " on ", absl::StrJoin(check.workers, ", "));
-  absl::StrAppend(&text, resume.from.empty() ? ", from the initial weights" : ", from ", resume.from);
-  Tell(*job, "attempt_started", text);
+  if (!job->outage.has_value() || !job->outage->in_attempts) TellStarted(*job);
   for (size_t i = 0; i < check.workers.size(); ++i) {
     const int rank = static_cast<int>(i);
     Worker* worker = members_.ByName(check.workers[i]);
@@ -146,6 +157,15 @@ void Core::StartAttempt(JobState* job) {
         StartFile(*job, rank, options_.version, options_.collective_timeout_seconds + kRankTimeoutAfterSeconds));
     Send(*worker, std::move(message));
   }
+}
+
+void Core::TellStarted(const JobState& job) {
+  const AttemptState& attempt = *job.attempt;
+  std::string text = absl::StrCat("attempt ", attempt.number, " on ");
+  absl::StrAppend(&text, absl::StrJoin(attempt.ranks, ", ",
+                                       [](std::string* out, const RankState& rank) { out->append(rank.worker); }));
+  absl::StrAppend(&text, attempt.resume.empty() ? ", from the initial weights" : ", from ", attempt.resume);
+  Tell(job, "attempt_started", text);
 }
 
 void Core::SendRendezvous(JobState* job, int rank) {

@@ -174,6 +174,31 @@ def test_coordinator_killed_at_a_failpoint(undisturbed, tmp_path, kill):
         check(cluster, job, undisturbed)
 
 
+def test_folders_are_away_while_a_rank_starts_again(undisturbed, tmp_path):
+    """Unmounted, mount points are empty folders: the job says so once, waits, and goes on from its last checkpoint when they are back."""
+    with Cluster(tmp_path / "cluster", workers=2) as cluster:
+        job = submit(cluster, write(tmp_path, "faults"))
+        cluster.wait(lambda: step(cluster, job) >= 50, "a checkpoint")
+        for name in ("runs", "model", "data"):
+            (tmp_path / name).rename(tmp_path / f"{name}.away")
+            (tmp_path / name).mkdir()
+        for pid in rank_pids(cluster.workers["w0"].popen.pid):
+            os.kill(pid, signal.SIGKILL)
+        view = cluster.wait(lambda: (v := cluster.json("get", job))["phase"] == "waiting" and v, "a job that waits")
+        for name in ("runs/faults/job.json", "model", "data"):
+            assert f"{tmp_path / name}: " in view["reason"], view["reason"]
+        time.sleep(4)  # it has looked again since
+        assert cluster.json("get", job)["phase"] == "waiting"
+        assert list((tmp_path / "runs").iterdir()) == []
+        for name in ("runs", "model", "data"):
+            (tmp_path / name).rmdir()
+            (tmp_path / f"{name}.away").rename(tmp_path / name)
+        finish(cluster, job, 200)
+        assert len([e for e in cluster.events(job) if e["type"] == "waiting"]) == 1
+        assert len(cluster.json("get", job)["restarts"]) == 1
+        check(cluster, job, undisturbed)
+
+
 def test_training_goes_on_without_the_coordinator(tmp_path):
     with Cluster(tmp_path / "cluster", workers=2, metrics=True) as cluster:
         job = submit(cluster, write_job(tmp_path, name="alone", train={"max_steps": 1_000_000}, checkpoint={"save_steps": 1_000_000}))

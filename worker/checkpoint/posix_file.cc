@@ -62,8 +62,13 @@ absl::Status ErrnoStatus(int error, const std::string& what) {
     case EROFS:
       return absl::PermissionDeniedError(message);
     default:
-      return absl::InternalError(message);
+      return absl::UnavailableError(message);
   }
+}
+
+bool IsOutage(const absl::Status& status) {
+  return absl::IsNotFound(status) || absl::IsPermissionDenied(status) || absl::IsUnavailable(status) ||
+         absl::IsResourceExhausted(status);
 }
 
 absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Create(const std::string& path) {

@@ -18,8 +18,13 @@
 namespace tacc::worker {
 
 // Returns "<what>: <text of the errno>". A full disk, quota or file size limit is ResourceExhausted, a missing file
-// NotFound, missing rights or a read-only file system PermissionDenied, anything else Internal.
+// NotFound, missing rights or a read-only file system PermissionDenied, anything else (an I/O error, a stale handle,
+// too many open files) Unavailable.
 absl::Status ErrnoStatus(int error, const std::string& what);
+
+// Whether an error of this folder's functions says that files are not there or could not be read or written: it may
+// pass. False for what was read and is wrong: InvalidArgument and the like.
+bool IsOutage(const absl::Status& status);
 
 // A new file being written. Not thread-safe. When it is destroyed before Finish the file stays as it is.
 class OutputFile {

@@ -36,16 +36,29 @@ absl::Status CheckSlice(const SafetensorsFile& file, const std::string& name, co
   return absl::OkStatus();
 }
 
+// NotFound when the checkpoint's directory is not there.
+absl::Status CheckIsThere(const std::string& path) {
+  std::error_code error;
+  const auto type = std::filesystem::status(path, error).type();
+  if (type == std::filesystem::file_type::directory) return absl::OkStatus();
+  if (error && error != std::errc::no_such_file_or_directory) return ErrnoStatus(error.value(), path);
+  return absl::NotFoundError(absl::StrCat(path, ": no such checkpoint"));
+}
+
+// Of a file that a directory lacks: damage, unless the directory itself has gone meanwhile.
+absl::Status MissingFrom(const std::string& path, const std::string& damage) {
+  absl::Status status = CheckIsThere(path);
+  return status.ok() ? absl::InvalidArgumentError(damage) : status;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& path) {
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(path, ignored))
-    return absl::NotFoundError(absl::StrCat(path, ": no such checkpoint"));
+  if (absl::Status status = CheckIsThere(path); !status.ok()) return status;
   const std::string manifest_path = absl::StrCat(path, "/", kManifestFileName);
   const absl::StatusOr<std::string> text = ReadSmallFile(manifest_path, kMaxManifestBytes);
   if (absl::IsNotFound(text.status())) {
-    return absl::InvalidArgumentError(absl::StrCat(manifest_path, ": missing; the checkpoint is not complete"));
+    return MissingFrom(path, absl::StrCat(manifest_path, ": missing; the checkpoint is not complete"));
   }
   if (!text.ok()) return text.status();
   absl::StatusOr<Manifest> manifest = ManifestFromJson(*text, manifest_path, ManifestSlices::kComplete);
@@ -55,7 +68,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& 
     const std::string file_path = absl::StrCat(path, "/", listed.name);
     absl::StatusOr<std::unique_ptr<SafetensorsFile>> file = SafetensorsFile::Open(file_path);
     if (absl::IsNotFound(file.status())) {
-      return absl::InvalidArgumentError(absl::StrCat(file_path, ": missing; the checkpoint is damaged"));
+      return MissingFrom(path, absl::StrCat(file_path, ": missing; the checkpoint is damaged"));
     }
     if (!file.ok()) return file.status();
     if (absl::Status status = CheckFile(**file, listed); !status.ok()) return status;

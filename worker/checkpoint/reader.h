@@ -21,16 +21,15 @@ namespace tacc::worker {
 class Checkpoint {
  public:
   // Opens `path` (.../step-N.aK) and checks everything but the data's checksums: the manifest, that each file is there
-  // with its size, and that its tensors are those of the manifest. NotFound: no such directory; InvalidArgument names
-  // the damaged or missing file.
+  // with its size, and that its tensors are those of the manifest. InvalidArgument names the damaged or missing file.
+  // IsOutage: it could not be read (NotFound: no such directory), so whether it is whole is not known.
   static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& path);
 
   const std::string& path() const { return path_; }
   const Manifest& manifest() const { return manifest_; }
 
   // Checks the SHA-256 of the files first, first + stride, ... of the manifest, so that several ranks can share the
-  // work; VerifyData(0, 1) checks all. `progress`, if set, is called for each piece read. InvalidArgument names the
-  // damaged file.
+  // work; VerifyData(0, 1) checks all. `progress`, if set, is called for each piece read. Errors as Open's.
   absl::Status VerifyData(size_t first, size_t stride, const std::function<void()>& progress = nullptr) const;
 
   // Reads a rectangle of a logical tensor to `out`, dense and row-major, in the tensor's own dtype. NotFound,

@@ -1,12 +1,13 @@
 #include "worker/daemon/checkpoint_paths.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <set>
@@ -35,23 +36,60 @@ constexpr char kTemporaryPrefix[] = ".tmp-";
 
 std::string Join(const std::string& directory, const std::string& name) { return absl::StrCat(directory, "/", name); }
 
-void CheckReadable(const std::string& path, v1::CheckPathsResult* result) {
-  struct stat info;
-  if (stat(path.c_str(), &info) != 0 || access(path.c_str(), S_ISDIR(info.st_mode) ? R_OK | X_OK : R_OK) != 0) {
-    result->add_errors(absl::StrCat(path, ": ", std::strerror(errno)));
-  }
+v1::PathProblem Problem(const absl::Status& status) {
+  v1::PathProblem problem;
+  problem.set_message(ValidUtf8(std::string(status.message())));
+  problem.set_kind(absl::IsNotFound(status)           ? v1::PATH_PROBLEM_KIND_MISSING
+                   : absl::IsPermissionDenied(status) ? v1::PATH_PROBLEM_KIND_DENIED
+                   : IsOutage(status)                 ? v1::PATH_PROBLEM_KIND_UNAVAILABLE
+                                                      : v1::PATH_PROBLEM_KIND_WRONG);
+  return problem;
 }
 
-// OK when the directory is there (it is made) and takes files.
-absl::Status CheckWritable(const std::string& directory) {
-  if (directory[0] != '/') return absl::InvalidArgumentError(absl::StrCat(directory, ": not an absolute path"));
+// Reads the first byte, which an entry of a directory alone does not promise.
+absl::Status CheckFileReadable(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return ErrnoStatus(errno, path);
+  char byte;
+  const absl::Status status = read(fd, &byte, 1) < 0 ? ErrnoStatus(errno, path) : absl::OkStatus();
+  close(fd);
+  return status;
+}
+
+// Of a folder, that it can be listed and has something in it, and that its first file can be read.
+absl::Status CheckReadable(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0) return ErrnoStatus(errno, path);
+  if (!S_ISDIR(info.st_mode)) return CheckFileReadable(path);
+  const absl::StatusOr<std::vector<std::string>> names = ListDirectory(path);
+  if (!names.ok()) return names.status();
+  if (names->empty()) {
+    return absl::NotFoundError(
+        absl::StrCat(path, ": the folder is empty: its file system is not mounted, or nothing was put there"));
+  }
+  for (const std::string& name : *names) {
+    const std::string file = Join(path, name);
+    if (stat(file.c_str(), &info) == 0 && S_ISREG(info.st_mode)) return CheckFileReadable(file);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MakeDirectories(const std::string& directory) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  if (error) return ErrnoStatus(error.value(), absl::StrCat(directory, ": cannot be made"));
-  const std::string trial = Join(directory, absl::StrCat(".tmp-trial-", getpid()));
-  absl::Status status = WriteSmallFile(trial, "x");
-  (void)RemoveTree(trial);
-  if (!status.ok()) return absl::Status(status.code(), absl::StrCat(directory, ": not writable: ", status.message()));
+  return error ? ErrnoStatus(error.value(), absl::StrCat(directory, ": cannot be made")) : absl::OkStatus();
+}
+
+// OK when the directory takes files. Nothing stays in it; daemons that share it do not meet.
+absl::Status CheckWritable(const std::string& directory) {
+  std::string trial = Join(directory, ".tmp-trial-XXXXXX");
+  const int fd = mkstemp(trial.data());
+  if (fd < 0) return ErrnoStatus(errno, absl::StrCat(directory, ": not writable"));
+  unlink(trial.c_str());
+  const bool is_written = write(fd, "x", 1) == 1 && fsync(fd) == 0;
+  const absl::Status status =
+      is_written ? absl::OkStatus() : ErrnoStatus(errno, absl::StrCat(directory, ": not writable"));
+  close(fd);
   return status;
 }
 
@@ -73,23 +111,35 @@ absl::Status WriteAtomically(const std::string& path, const std::string& content
 
 absl::Status Claim(const v1::CheckPaths& request, v1::CheckPathsResult* result) {
   const std::string path = Join(request.checkpoint_dir(), kOwnerFileName);
+  if (!request.has_run()) {
+    if (absl::Status status = MakeDirectories(request.checkpoint_dir()); !status.ok()) return status;
+  }
   const absl::StatusOr<std::string> before = ReadSmallFile(path, kMaxOwnerBytes);
+  if (absl::IsNotFound(before.status()) && request.has_run()) {
+    return absl::NotFoundError(absl::StrCat(
+        before.status().message(),
+        ": checkpoint.dir is away, or what the job wrote there was removed; if it is gone for good, cancel the job and "
+        "submit it again: it goes on from the checkpoints that are there then, or begins anew"));
+  }
   if (!before.ok() && !absl::IsNotFound(before.status())) return before.status();
   if (before.ok()) {
     const std::string name = OwnerField(*before, "name");
-    if (name.empty()) {
+    // The folder is that of a job that has run: what has torn its job.json is mended.
+    if (name.empty() && !request.has_run()) {
       return absl::InvalidArgumentError(absl::StrCat(
           path,
           ": damaged: names no job; remove it if the directory belongs to this job, or choose another checkpoint.dir"));
     }
-    if (name != OwnerField(request.owner(), "name")) {
+    if (!name.empty() && name != OwnerField(request.owner(), "name")) {
       return absl::FailedPreconditionError(absl::StrCat(request.checkpoint_dir(), ": belongs to job \"", name, "\" (",
                                                         OwnerField(*before, "job"),
                                                         "); choose another checkpoint.dir"));
     }
     result->set_previous_owner(ValidUtf8(*before));
   }
-  return WriteAtomically(path, request.owner());
+  if (absl::Status status = CheckWritable(request.checkpoint_dir()); !status.ok()) return status;
+  // A folder is not claimed for a job that cannot start.
+  return result->problems().empty() ? WriteAtomically(path, request.owner()) : absl::OkStatus();
 }
 
 absl::Status Expect(const v1::CheckPaths& request, double patience_seconds) {
@@ -97,16 +147,16 @@ absl::Status Expect(const v1::CheckPaths& request, double patience_seconds) {
   const absl::Time deadline = absl::Now() + absl::Seconds(patience_seconds);
   while (true) {
     const absl::StatusOr<std::string> owner = ReadSmallFile(path, kMaxOwnerBytes);
-    if (owner.ok() && *owner == request.owner()) return absl::OkStatus();
+    if (owner.ok() && *owner == request.owner()) return CheckWritable(request.checkpoint_dir());
     if (absl::Now() < deadline) {
       absl::SleepFor(absl::Milliseconds(100));
       continue;
     }
-    return absl::FailedPreconditionError(
-        absl::StrCat(request.checkpoint_dir(), ": not the directory that rank 0's worker sees: ",
-                     owner.ok() ? absl::StrCat(path, " belongs to ", OwnerField(*owner, "job"))
-                                : std::string(owner.status().message()),
-                     "; checkpoint.dir must be on a file system that all workers share"));
+    return absl::Status(owner.ok() ? absl::StatusCode::kFailedPrecondition : owner.status().code(),
+                        absl::StrCat(request.checkpoint_dir(), ": not the directory that rank 0's worker sees: ",
+                                     owner.ok() ? absl::StrCat(path, " belongs to ", OwnerField(*owner, "job"))
+                                                : std::string(owner.status().message()),
+                                     "; checkpoint.dir must be on a file system that all workers share"));
   }
 }
 
@@ -119,6 +169,10 @@ v1::FoundCheckpoint Describe(const std::string& name, const std::string& path) {
     found.set_attempt(static_cast<int32_t>(id->attempt));
   }
   const absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(path);
+  if (IsOutage(checkpoint.status())) {
+    *found.mutable_unread() = Problem(checkpoint.status());
+    return found;
+  }
   if (!checkpoint.ok()) {
     found.set_damage(ValidUtf8(std::string(checkpoint.status().message())));
     return found;
@@ -165,12 +219,15 @@ absl::Status ListAll(const v1::CheckPaths& request, v1::CheckPathsResult* result
   return absl::OkStatus();
 }
 
-// Deletes a checkpoint so that one killed in the middle leaves no directory that looks like a checkpoint.
+// Deletes a checkpoint so that one killed in the middle leaves no directory that looks like a checkpoint. One that is
+// not there is fine.
 absl::Status Delete(const std::string& directory, const std::string& name) {
   const std::string path = Join(directory, name);
   std::error_code error;
-  if (std::filesystem::symlink_status(path, error).type() != std::filesystem::file_type::directory) {
-    return absl::NotFoundError(absl::StrCat(path, ": no such directory"));
+  const auto type = std::filesystem::symlink_status(path, error).type();
+  if (type == std::filesystem::file_type::not_found) return absl::OkStatus();
+  if (type != std::filesystem::file_type::directory) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": not a directory"));
   }
   if (absl::StartsWith(name, kTemporaryPrefix)) return RemoveTree(path);
   const std::string temporary = Join(directory, absl::StrCat(kTemporaryPrefix, name));
@@ -185,16 +242,20 @@ absl::Status Delete(const std::string& directory, const std::string& name) {
 v1::CheckPathsResult CheckPaths(const v1::CheckPaths& request, double patience_seconds) {
   v1::CheckPathsResult result;
   result.set_request(request.request());
-  for (const std::string& path : request.readable()) CheckReadable(path, &result);
-  absl::Status status;
-  if (!request.checkpoint_dir().empty()) {
-    status = CheckWritable(request.checkpoint_dir());
-    if (status.ok() && request.mode() == v1::CHECK_PATHS_MODE_CLAIM && result.errors().empty())
-      status = Claim(request, &result);
-    if (status.ok() && request.mode() == v1::CHECK_PATHS_MODE_EXPECT) status = Expect(request, patience_seconds);
-    if (status.ok() && request.mode() == v1::CHECK_PATHS_MODE_CLAIM) status = ListAll(request, &result);
+  for (const std::string& path : request.readable()) {
+    if (absl::Status status = CheckReadable(path); !status.ok()) *result.add_problems() = Problem(status);
   }
-  if (!status.ok()) result.add_errors(ValidUtf8(std::string(status.message())));
+  const std::string& directory = request.checkpoint_dir();
+  absl::Status status;
+  if (!directory.empty() && directory[0] != '/') {
+    status = absl::InvalidArgumentError(absl::StrCat(directory, ": not an absolute path"));
+  } else if (!directory.empty() && request.mode() == v1::CHECK_PATHS_MODE_CLAIM) {
+    status = Claim(request, &result);
+    if (status.ok()) status = ListAll(request, &result);
+  } else if (!directory.empty()) {
+    status = Expect(request, patience_seconds);
+  }
+  if (!status.ok()) *result.add_problems() = Problem(status);
   if (!request.resume_path().empty() && request.mode() == v1::CHECK_PATHS_MODE_CLAIM) {
     *result.add_checkpoints() = Describe(request.resume_path(), request.resume_path());
   }
@@ -207,6 +268,11 @@ v1::DeleteCheckpointsResult DeleteCheckpoints(const v1::DeleteCheckpoints& reque
   const std::string& directory = request.checkpoint_dir();
   if (directory.empty() || directory[0] != '/') {
     result.add_errors(absl::StrCat("\"", directory, "\": not an absolute path"));
+    return result;
+  }
+  // Where the folder is away nothing is there either, and counts as deleted no more than as lost.
+  if (absl::Status status = CheckFileReadable(Join(directory, kOwnerFileName)); !status.ok()) {
+    result.add_errors(std::string(status.message()));
     return result;
   }
   std::set<std::string> doomed;

@@ -37,17 +37,23 @@ v1::CheckPaths Request(const std::string& directory, v1::CheckPathsMode mode) {
   return request;
 }
 
+std::vector<std::string> Messages(const v1::CheckPathsResult& result) {
+  std::vector<std::string> messages;
+  for (const v1::PathProblem& problem : result.problems()) messages.push_back(problem.message());
+  return messages;
+}
+
 TEST(CheckPathsTest, ClaimMakesTheDirectoryAndExpectSeesIt) {
   TestDirectory directory;
   const std::string runs = directory.File("runs/quickstart");
   v1::CheckPathsResult result = CheckPaths(Request(runs, v1::CHECK_PATHS_MODE_CLAIM), 0);
   EXPECT_EQ(result.request(), 5u);
-  EXPECT_THAT(result.errors(), IsEmpty());
+  EXPECT_THAT(Messages(result), IsEmpty());
   EXPECT_EQ(result.previous_owner(), "");
   EXPECT_EQ(result.max_attempt(), 0);
   EXPECT_EQ(TestDirectory::Read(runs + "/job.json"), kOwner);
   EXPECT_THAT(TestDirectory::Names(runs), ElementsAre("job.json"));
-  EXPECT_THAT(CheckPaths(Request(runs, v1::CHECK_PATHS_MODE_EXPECT), 0).errors(), IsEmpty());
+  EXPECT_THAT(Messages(CheckPaths(Request(runs, v1::CHECK_PATHS_MODE_EXPECT), 0)), IsEmpty());
   EXPECT_EQ(CheckPaths(Request(runs, v1::CHECK_PATHS_MODE_CLAIM), 0).previous_owner(), kOwner);
 }
 
@@ -55,13 +61,13 @@ TEST(CheckPathsTest, AnotherJobIsRefused) {
   TestDirectory directory;
   TestDirectory::Write(directory.File("job.json"), R"({"job":"other-1","name":"other"})");
   const auto claimed = CheckPaths(Request(directory.path(), v1::CHECK_PATHS_MODE_CLAIM), 0);
-  EXPECT_THAT(claimed.errors(),
+  EXPECT_THAT(Messages(claimed),
               ElementsAre(HasSubstr("belongs to job \"other\" (other-1); choose another checkpoint.dir")));
   EXPECT_EQ(TestDirectory::Read(directory.File("job.json")), R"({"job":"other-1","name":"other"})");
   const auto expected = CheckPaths(Request(directory.path(), v1::CHECK_PATHS_MODE_EXPECT), 0);
-  EXPECT_THAT(expected.errors(), ElementsAre(HasSubstr("must be on a file system that all workers share")));
+  EXPECT_THAT(Messages(expected), ElementsAre(HasSubstr("must be on a file system that all workers share")));
   TestDirectory::Write(directory.File("job.json"), "{");
-  EXPECT_THAT(CheckPaths(Request(directory.path(), v1::CHECK_PATHS_MODE_CLAIM), 0).errors(),
+  EXPECT_THAT(Messages(CheckPaths(Request(directory.path(), v1::CHECK_PATHS_MODE_CLAIM), 0)),
               ElementsAre(HasSubstr("job.json: damaged")));
 }
 
@@ -73,11 +79,11 @@ TEST(CheckPathsTest, EachBadPathIsNamed) {
   request.add_readable(directory.File("missing"));
   request.set_resume_path(directory.File("step-00000001.a1"));
   const auto result = CheckPaths(request, 0);
-  EXPECT_THAT(result.errors(),
+  EXPECT_THAT(Messages(result),
               ElementsAre(HasSubstr("/missing: No such file"), HasSubstr("file/runs: cannot be made")));
   ASSERT_EQ(result.checkpoints_size(), 1);
-  EXPECT_THAT(result.checkpoints(0).damage(), HasSubstr("no such checkpoint"));
-  EXPECT_THAT(CheckPaths(Request("runs", v1::CHECK_PATHS_MODE_CLAIM), 0).errors(),
+  EXPECT_THAT(result.checkpoints(0).unread().message(), HasSubstr("no such checkpoint"));
+  EXPECT_THAT(Messages(CheckPaths(Request("runs", v1::CHECK_PATHS_MODE_CLAIM), 0)),
               ElementsAre(HasSubstr("not an absolute path")));
 }
 
@@ -94,7 +100,7 @@ TEST(CheckPathsTest, ListsCheckpointsAttemptsAndTheExport) {
   request.set_resume_path(directory.File("step-00000007.a2"));
   request.set_export_dir(runs + "/hf");
   auto result = CheckPaths(request, 0);
-  EXPECT_THAT(result.errors(), IsEmpty());
+  EXPECT_THAT(Messages(result), IsEmpty());
   EXPECT_EQ(result.max_attempt(), 9);
   EXPECT_FALSE(result.exported());
   ASSERT_EQ(result.checkpoints_size(), 3);
@@ -113,6 +119,100 @@ TEST(CheckPathsTest, ListsCheckpointsAttemptsAndTheExport) {
   EXPECT_TRUE(CheckPaths(request, 0).exported());
 }
 
+// Tests of folders that are away: what must not happen is that one is made, or taken for one whose files were lost.
+
+v1::CheckPaths RequestOfARun(const std::string& directory) {
+  v1::CheckPaths request = Request(directory, v1::CHECK_PATHS_MODE_CLAIM);
+  request.set_has_run(true);
+  return request;
+}
+
+// A link to itself: to open it fails with ELOOP, also for root, and says nothing of what is behind it.
+void MakeUnreadable(const std::string& path) {
+  ASSERT_TRUE(RemoveTree(path).ok());
+  ASSERT_EQ(symlink(path.c_str(), path.c_str()), 0);
+}
+
+TEST(CheckPathsTest, AFolderThatIsAwayIsNotMadeAgain) {
+  TestDirectory directory;
+  const std::string runs = directory.File("mount/runs");
+  ASSERT_THAT(Messages(CheckPaths(Request(runs, v1::CHECK_PATHS_MODE_CLAIM), 0)), IsEmpty());
+  WriteCheckpoint(runs, 10, 1);
+  // Its file system is unmounted: an empty mount point stays.
+  ASSERT_EQ(rename(directory.File("mount").c_str(), directory.File("away").c_str()), 0);
+  ASSERT_TRUE(MakeDirectory(directory.File("mount")).ok());
+  auto result = CheckPaths(RequestOfARun(runs), 0);
+  ASSERT_EQ(result.problems_size(), 1);
+  EXPECT_EQ(result.problems(0).kind(), v1::PATH_PROBLEM_KIND_MISSING);
+  EXPECT_THAT(result.problems(0).message(), HasSubstr("cancel the job and submit it again"));
+  EXPECT_THAT(TestDirectory::Names(directory.File("mount")), IsEmpty());
+  EXPECT_EQ(CheckPaths(Request(runs, v1::CHECK_PATHS_MODE_EXPECT), 0).problems_size(), 1);
+  EXPECT_THAT(TestDirectory::Names(directory.File("mount")), IsEmpty());
+  // The mount point is the checkpoint folder itself.
+  ASSERT_TRUE(MakeDirectory(runs).ok());
+  EXPECT_EQ(CheckPaths(RequestOfARun(runs), 0).problems(0).kind(), v1::PATH_PROBLEM_KIND_MISSING);
+  EXPECT_THAT(TestDirectory::Names(runs), IsEmpty());
+  ASSERT_TRUE(RemoveTree(directory.File("mount")).ok());
+  ASSERT_EQ(rename(directory.File("away").c_str(), directory.File("mount").c_str()), 0);
+  result = CheckPaths(RequestOfARun(runs), 0);
+  EXPECT_THAT(Messages(result), IsEmpty());
+  EXPECT_EQ(result.checkpoints_size(), 1);
+}
+
+TEST(CheckPathsTest, ATornOwnerOfAJobThatHasRunIsMended) {
+  TestDirectory directory;
+  TestDirectory::Write(directory.File("job.json"), "");
+  EXPECT_THAT(Messages(CheckPaths(RequestOfARun(directory.path()), 0)), IsEmpty());
+  EXPECT_EQ(TestDirectory::Read(directory.File("job.json")), kOwner);
+}
+
+TEST(CheckPathsTest, AnEmptyFolderHasNothingToRead) {
+  TestDirectory directory;
+  v1::CheckPaths request;
+  request.add_readable(directory.path());
+  auto result = CheckPaths(request, 0);
+  ASSERT_EQ(result.problems_size(), 1);
+  EXPECT_EQ(result.problems(0).kind(), v1::PATH_PROBLEM_KIND_MISSING);
+  EXPECT_THAT(result.problems(0).message(), HasSubstr("not mounted"));
+  // A regular file of which nothing can be read: EIO.
+  ASSERT_EQ(symlink("/proc/self/mem", directory.File("index.json").c_str()), 0);
+  result = CheckPaths(request, 0);
+  ASSERT_EQ(result.problems_size(), 1);
+  EXPECT_EQ(result.problems(0).kind(), v1::PATH_PROBLEM_KIND_UNAVAILABLE);
+  EXPECT_THAT(result.problems(0).message(), HasSubstr("index.json: Input/output error"));
+}
+
+TEST(CheckPathsTest, ACheckpointThatCannotBeReadIsNotDamaged) {
+  TestDirectory directory;
+  WriteCheckpoint(directory.path(), 10, 1);
+  WriteCheckpoint(directory.path(), 20, 1);
+  MakeUnreadable(directory.File("step-00000010.a1/rank-00000.safetensors"));
+  MakeUnreadable(directory.File("step-00000020.a1/manifest.json"));
+  v1::CheckPaths request = Request(directory.path(), v1::CHECK_PATHS_MODE_CLAIM);
+  request.set_resume_path(directory.File("elsewhere/step-00000001.a1"));
+  const auto result = CheckPaths(request, 0);
+  ASSERT_EQ(result.checkpoints_size(), 3);
+  for (const v1::FoundCheckpoint& found : result.checkpoints()) EXPECT_EQ(found.damage(), "") << found.name();
+  EXPECT_EQ(result.checkpoints(0).unread().kind(), v1::PATH_PROBLEM_KIND_UNAVAILABLE);
+  EXPECT_THAT(result.checkpoints(0).unread().message(), HasSubstr("rank-00000.safetensors: cannot be opened"));
+  EXPECT_EQ(result.checkpoints(1).unread().kind(), v1::PATH_PROBLEM_KIND_UNAVAILABLE);
+  EXPECT_EQ(result.checkpoints(2).unread().kind(), v1::PATH_PROBLEM_KIND_MISSING);
+}
+
+TEST(DeleteCheckpointsTest, WhereTheFolderIsAwayNothingIsDeleted) {
+  TestDirectory directory;
+  v1::DeleteCheckpoints request;
+  request.set_checkpoint_dir(directory.path());
+  request.add_names("step-00000001.a1");
+  auto result = DeleteCheckpoints(request);
+  EXPECT_THAT(result.deleted(), IsEmpty());
+  EXPECT_THAT(result.errors(), ElementsAre(HasSubstr("job.json: No such file")));
+  TestDirectory::Write(directory.File("job.json"), kOwner);
+  result = DeleteCheckpoints(request);
+  EXPECT_THAT(result.deleted(), ElementsAre("step-00000001.a1"));
+  EXPECT_THAT(result.errors(), IsEmpty());
+}
+
 TEST(DeleteCheckpointsTest, DeletesOnlyCheckpointsOfTheDirectory) {
   TestDirectory directory;
   for (const char* name : {"step-00000001.a1", "step-00000002.a1", "hf", "runs"}) {
@@ -120,6 +220,7 @@ TEST(DeleteCheckpointsTest, DeletesOnlyCheckpointsOfTheDirectory) {
     TestDirectory::Write(directory.File(name) + "/file", "x");
   }
   ASSERT_EQ(symlink(directory.File("hf").c_str(), directory.File("step-00000003.a1").c_str()), 0);
+  TestDirectory::Write(directory.File("job.json"), kOwner);
   v1::DeleteCheckpoints request;
   request.set_request(8);
   request.set_checkpoint_dir(directory.path());
@@ -129,10 +230,10 @@ TEST(DeleteCheckpointsTest, DeletesOnlyCheckpointsOfTheDirectory) {
   }
   const auto result = DeleteCheckpoints(request);
   EXPECT_EQ(result.request(), 8u);
-  EXPECT_THAT(result.deleted(), ElementsAre("step-00000001.a1"));
-  EXPECT_EQ(result.errors_size(), 7);
+  EXPECT_THAT(result.deleted(), ElementsAre("step-00000001.a1", "step-00000009.a1"));
+  EXPECT_EQ(result.errors_size(), 6);
   EXPECT_THAT(TestDirectory::Names(directory.path()),
-              ElementsAre("hf", "runs", "step-00000002.a1", "step-00000003.a1"));
+              ElementsAre("hf", "job.json", "runs", "step-00000002.a1", "step-00000003.a1"));
   EXPECT_EQ(TestDirectory::Read(directory.File("hf/file")), "x");
   request.set_checkpoint_dir("relative");
   EXPECT_THAT(DeleteCheckpoints(request).errors(), ElementsAre(HasSubstr("not an absolute path")));
@@ -144,6 +245,7 @@ TEST(DeleteCheckpointsTest, CollectsOlderAttemptsThatWereNeverLogged) {
                            "step-00000005.a4", "hf"}) {
     ASSERT_TRUE(MakeDirectory(directory.File(name)).ok());
   }
+  TestDirectory::Write(directory.File("job.json"), kOwner);
   v1::DeleteCheckpoints request;
   request.set_checkpoint_dir(directory.path());
   request.set_first_attempt(2);
@@ -153,7 +255,7 @@ TEST(DeleteCheckpointsTest, CollectsOlderAttemptsThatWereNeverLogged) {
   EXPECT_THAT(result.errors(), IsEmpty());
   EXPECT_THAT(result.deleted(), ElementsAre(".tmp-step-00000004.a3", "step-00000002.a2"));
   EXPECT_THAT(TestDirectory::Names(directory.path()),
-              ElementsAre("hf", "step-00000001.a1", "step-00000003.a2", "step-00000005.a4"));
+              ElementsAre("hf", "job.json", "step-00000001.a1", "step-00000003.a2", "step-00000005.a4"));
 }
 
 }  // namespace

@@ -460,7 +460,9 @@ TEST_F(DaemonTest, PathsAndCheckpoints) {
     for (const v1::AttachRequest& message : coordinator_.received()) {
       if (message.has_check_paths_result()) {
         EXPECT_EQ(message.check_paths_result().request(), 11u);
-        EXPECT_THAT(message.check_paths_result().errors(), ElementsAre(HasSubstr("/nonexistent/model")));
+        EXPECT_EQ(message.check_paths_result().problems_size(), 1);
+        for (const v1::PathProblem& problem : message.check_paths_result().problems())
+          EXPECT_THAT(problem.message(), HasSubstr("/nonexistent/model"));
         ++answers;
       }
       if (message.has_delete_checkpoints_result()) {

@@ -28,7 +28,9 @@ constexpr int64_t kMaxShownTokens = int64_t{1} << 26;
 // Prints one `error:` line for each line of the message.
 int Fail(const absl::Status& status) {
   for (absl::string_view line : absl::StrSplit(status.message(), '\n')) std::cerr << "error: " << line << "\n";
-  return absl::IsInternal(status) || absl::IsResourceExhausted(status) ? kError : kBadInput;
+  const bool is_bad_input =
+      !absl::IsInternal(status) && !absl::IsResourceExhausted(status) && !absl::IsUnavailable(status);
+  return is_bad_input ? kBadInput : kError;
 }
 
 struct ShowOptions {
