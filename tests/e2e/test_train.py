@@ -61,6 +61,22 @@ def test_layouts_equal_one_rank(cluster, one_rank, tmp_path, changes):
     check_same(points(cluster, job), one_rank)
 
 
+@pytest.mark.parametrize("layout, memory", [
+    ({"fsdp": {"size": 2}}, {"gc": True, "gc_cls": "OlmoDecoderLayer"}),
+    ({"fsdp": {"size": 1}, "tp": {"size": 2}}, {"gc": True, "gc_cnt": 1}),
+])
+def test_gradient_checkpointing_changes_no_bit(cluster, tmp_path, layout, memory):
+    def run(name: str, memory: dict) -> tuple[list[dict], dict]:
+        changes = {"dist": {"dp": {"size": 1}, **layout}, "memory": memory}
+        job = submit_and_wait(cluster, write_job(tmp_path, name=name, workers=2, data={"seq_len": 64}, **changes))
+        return points(cluster, job), cluster.json("get", job)["plan"]
+
+    (kept, plan), (again, gc_plan) = run("kept", {"gc": False}), run("again", memory)
+    assert len(kept) == 12
+    assert [(p["step"], p["batch_hash"], p["loss"], p["grad_norm"]) for p in again] == [(p["step"], p["batch_hash"], p["loss"], p["grad_norm"]) for p in kept]
+    assert gc_plan["memory_bytes"]["arena"] < plan["memory_bytes"]["arena"]
+
+
 def test_resume_on_another_layout(cluster, one_rank, tmp_path):
     checkpoints = {"dir": str(tmp_path / "runs"), "save_steps": 4}
     first = submit_and_wait(cluster, write_job(tmp_path, name="first", workers=2, train={"max_steps": 6, "lr_scheduler_type": "constant"},

@@ -26,6 +26,7 @@ constexpr int64_t kLayers = 2;
 struct Case {
   std::string name, family;
   int64_t fsdp = 1, tp = 1, ep = 1, micro_batches = 1;
+  int64_t gc_layers = 0;  // that compute their activations again
 };
 
 absl::StatusOr<graph::DecoderSpec> SpecOf(const std::string& family) {
@@ -70,7 +71,7 @@ absl::StatusOr<std::vector<graph::Program>> Compile(const Case& job, graph::DTyp
   request.fsdp = job.fsdp;
   request.tp = job.tp;
   request.ep = job.ep;
-  request.recompute_units = 0;
+  request.recompute_units = job.gc_layers;
   request.expert_buffer_factor = 2;  // no slot is left out
   request.global_batch = kTraining.global_batch;
   request.num_micro_batches = job.micro_batches;
@@ -116,6 +117,34 @@ TEST_P(GpuExecutionTest, EqualsTheCpuInF32) {
   ExpectNear(*gpu, *cpu, {.losses = 1e-6, .norms = 1e-5, .weights = 2e-5});
 }
 
+int64_t NumNodes(const graph::Graph& graph, const std::string& op) {
+  return std::count_if(graph.nodes.begin(), graph.nodes.end(), [&](const graph::Node& node) { return node.op == op; });
+}
+
+// What is computed again is what was computed, in bf16 too.
+TEST_P(GpuExecutionTest, GivesTheSameBitsWithGradientCheckpointing) {
+  const graph::OpTable ops;
+  Case job = GetParam();
+  const auto kept = Compile(job, graph::DType::kBF16, ops);
+  job.gc_layers = kLayers;
+  const auto again = Compile(job, graph::DType::kBF16, ops);
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  ASSERT_TRUE(again.ok()) << again.status();
+  const auto wanted = RunAsOnGpu(*kept, ops, 7), run = RunAsOnGpu(*again, ops, 7);
+  ASSERT_TRUE(wanted.ok()) << wanted.status();
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->losses, wanted->losses);
+  EXPECT_EQ(run->norms, wanted->norms);
+  EXPECT_EQ(run->weights, wanted->weights);
+  const auto num_products = [](const graph::Program& program) {
+    int64_t num = 0;
+    for (const graph::Graph& graph : program.graphs) num += NumNodes(graph, "einsum");
+    return num;
+  };
+  // Each layer's q, k, v and output at least.
+  EXPECT_GE(num_products((*again)[0]), num_products((*kept)[0]) + 4 * kLayers);
+}
+
 // The GPU's kernels, each node by itself.
 class OneByOne : public KernelTable {
  public:
@@ -153,10 +182,6 @@ class Counting : public KernelTable {
   mutable absl::Mutex mutex_;
   mutable std::map<std::string, Counts> counts_;
 };
-
-int64_t NumNodes(const graph::Graph& graph, const std::string& op) {
-  return std::count_if(graph.nodes.begin(), graph.nodes.end(), [&](const graph::Node& node) { return node.op == op; });
-}
 
 TEST_P(GpuExecutionTest, DoesManyTensorsInOneCall) {
   const graph::OpTable ops;

@@ -21,11 +21,8 @@ constexpr uint64_t kSeed = 7;
 
 json Config(const Job& job) {
   if (job.family == "bloom") {
-    return {{"model_type", "bloom"},
-            {"vocab_size", kVocab},
-            {"hidden_size", kHidden},
-            {"n_layer", job.num_layers},
-            {"n_head", kHeads}};
+    return {{"model_type", "bloom"},     {"vocab_size", kVocab}, {"hidden_size", kHidden},
+            {"n_layer", job.num_layers}, {"n_head", kHeads},     {"hidden_dropout", job.dropout}};
   }
   json config = {{"model_type", job.family},
                  {"vocab_size", kVocab},
@@ -119,7 +116,7 @@ absl::StatusOr<graph::Compiled> CompileJob(const Job& job, const Layout& layout,
   request.schedule = layout.schedule;
   if (layout.num_chunks() > 1) request.num_chunks = layout.num_chunks();
   request.pins = layout.pins;
-  request.recompute_units = 0;
+  request.recompute_units = layout.gc_layers;
   request.reshard_units = graph::PlanRequest::kAllUnits;
   request.expert_buffer_factor = kExperts / kExpertsPerToken;  // no slot is left out
   request.global_batch = kGlobalBatch;
@@ -161,6 +158,7 @@ absl::StatusOr<TrainingRun> Train(const Job& job, const std::vector<graph::Progr
   TACC_RETURN_IF_ERROR(from.empty() ? ranks->Initialize(kSeed) : ranks->Load(from));
   TrainingRun run;
   TACC_RETURN_IF_ERROR(ranks->Train(first, last - first, Batches(job), &run.log));
+  run.touched_bytes = ranks->HighestTouched();
   if (!directory.empty()) {
     TACC_ASSIGN_OR_RETURN(run.checkpoint, ranks->Save(directory, last));
   }

@@ -23,10 +23,11 @@ struct Job {
   std::string family;  // "llama", "qwen3", "bloom", "mixtral"
   int64_t num_layers = 4;
   int64_t num_micro_batches = 2;
+  double dropout = 0;  // of "bloom"
 
   bool operator<(const Job& other) const {
-    return std::tie(family, num_layers, num_micro_batches) <
-           std::tie(other.family, other.num_layers, other.num_micro_batches);
+    return std::tie(family, num_layers, num_micro_batches, dropout) <
+           std::tie(other.family, other.num_layers, other.num_micro_batches, other.dropout);
   }
 };
 
@@ -51,6 +52,7 @@ worker::BatchSource Batches(const Job& job);
 struct TrainingRun {
   worker::TrainingLog log;
   std::string checkpoint;
+  std::vector<int64_t> touched_bytes;  // by rank: of the arena, as it was written
 };
 absl::StatusOr<TrainingRun> Train(const Job& job, const std::vector<graph::Program>& stages, const graph::OpTable& ops,
                                   int64_t first, int64_t last, const std::string& from = "",

@@ -44,6 +44,7 @@ std::string Layout::Name() const {
   add("cp", cp);
   add("sp", sp);
   add("tp", tp);
+  if (gc_layers > 0) absl::StrAppend(&name, name.empty() ? "" : " ", "gc=", gc_layers);
   return name.empty() ? "one rank" : name;
 }
 

@@ -19,6 +19,7 @@ struct Layout {
   int zero_stage = 3;  // of fsdp
   graph::PipelineSchedule schedule = graph::PipelineSchedule::k1F1B;
   graph::Pins pins;
+  int64_t gc_layers = 0;  // the first layers, which compute their activations again in the backward
 
   int64_t ranks() const { return pp * dp * fsdp * ep * cp * sp * tp; }
   int64_t ranks_of_stage() const { return ranks() / pp; }

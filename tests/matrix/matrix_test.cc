@@ -1,10 +1,6 @@
 // The equality matrix: every layout of every family against one rank with the same micro-batches. Ranks are threads of
 // this process, with the kernels, executors and collectives that jobs have. Prints a table, and leaves it in
 // $TACC_BUILD/matrix.
-#include <cstdio>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <string>
 #include <vector>
@@ -13,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "gtest/gtest.h"
 #include "tests/matrix/row.h"
+#include "tests/matrix/table.h"
 
 namespace tacc::matrix {
 namespace {
@@ -40,16 +37,6 @@ std::vector<Part> Parts() {
 
 // What no system could do: experts that the model does not have.
 bool MayBeRefused(const std::string& family, const Layout& layout) { return layout.ep > 1 && !HasExperts(family); }
-
-// Writes the part's table to standard output and beside those of the other parts.
-void Print(const Part& part, const std::string& table) {
-  std::fputs(table.c_str(), stdout);
-  const char* build = std::getenv("TACC_BUILD");
-  if (build == nullptr) return;
-  const std::filesystem::path directory = std::filesystem::path(build) / "matrix";
-  std::filesystem::create_directories(directory);
-  std::ofstream(directory / absl::StrCat(part.family, "_", part.name, ".txt")) << table;
-}
 
 class MatrixTest : public testing::TestWithParam<Part> {};
 
@@ -84,7 +71,7 @@ TEST_P(MatrixTest, EveryLayoutEqualsOneRank) {
     EXPECT_GE(row->least_sent, 0.95);
     EXPECT_LE(row->most_sent, 1.05);
   }
-  Print(part, table);
+  PrintTable(absl::StrCat(part.family, "_", part.name), table);
 }
 
 class ReferenceTest : public testing::TestWithParam<const char*> {};

@@ -1,0 +1,13 @@
+#ifndef TESTS_MATRIX_TABLE_H_
+#define TESTS_MATRIX_TABLE_H_
+
+#include <string>
+
+namespace tacc::matrix {
+
+// Writes a table to standard output and as $TACC_BUILD/matrix/NAME.txt, for `make test` to print.
+void PrintTable(const std::string& name, const std::string& table);
+
+}  // namespace tacc::matrix
+
+#endif  // TESTS_MATRIX_TABLE_H_
