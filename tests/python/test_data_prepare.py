@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -398,6 +399,12 @@ def members(group):
     return found
 
 
+def ignores_interrupts(pid):
+    status = Path(f"/proc/{pid}/status").read_text()
+    is_working = "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()
+    return is_working and int(status.split("SigIgn:")[1].split()[0], 16) >> (signal.SIGINT - 1) & 1 == 1
+
+
 def test_a_full_disk_is_an_error(tmp_path, tokenizer_dir):
     """A limit on the size of a file stands for the disk."""
     write_corpus(tmp_path / "text", 200)
@@ -468,3 +475,114 @@ def test_separate_documents_writes_where_documents_begin(tokenizer_dir, tmp_path
     assert np.array_equal(stream, read_stream(tmp_path / "joined")), "the stream itself is the same"
     eos = index["tokenizer"]["eos_token_id"]
     assert np.array_equal(np.flatnonzero(np.diff(segments)), np.flatnonzero(stream == eos)[:-1])
+
+
+RECORDS = [{"text": "one"}, {"text": 'two, "quoted"'}, {"text": "three\nlines\n"}]
+
+
+def quoted(text):
+    return '"' + text.replace('"', '""') + '"'
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("r.json", json.dumps(RECORDS)),
+        ("r.json", "\ufeff" + json.dumps({"version": "1", "data": RECORDS, "tags": ["a"]}, indent=1)),
+        ("r.csv", "id,text\r\n" + "".join(f"{i},{quoted(r['text'])}\r\n" for i, r in enumerate(RECORDS))),
+        ("r.TSV", "text\tid\n" + "".join(f"{quoted(r['text'])}\t{i}\n" for i, r in enumerate(RECORDS))),
+    ],
+)
+def test_files_of_records_are_read_as_records(tmp_path, tokenizer_dir, name, content):
+    (tmp_path / name).write_text(content, newline="")
+    run("--tokenizer", tokenizer_dir, "--input", tmp_path / name, "--out", tmp_path / "data")
+    texts = [record["text"] for record in RECORDS]
+    assert sorted(read_documents(tmp_path / "data")) == sorted(encode_all(tokenizer_dir, texts))
+
+
+def test_files_of_records_may_be_taken_as_text(tmp_path, tokenizer_dir):
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "package.json").write_text('{"name": "x"}')
+    message = fails("--tokenizer", tokenizer_dir, "--input", tree, "--out", tmp_path / "x")
+    assert 'package.json: record 1: no field "text"; its fields: "name"; say which is the text with --text-field' in message
+    assert "--exclude '*.json', or take them as plain text with --as-text '*.json'" in message
+    run("--tokenizer", tokenizer_dir, "--input", tree, "--as-text", "*.json", "--out", tmp_path / "data")
+    assert read_documents(tmp_path / "data") == encode_all(tokenizer_dir, ['{"name": "x"}'])
+
+
+@pytest.mark.parametrize(
+    "name, content, want",
+    [
+        ("a.json", b"{", "a.json: not JSON: "),
+        ("a.json", b"[1]", "a.json: element 1 is a JSON int; wanted an array of objects"),
+        ("a.json", b'"words"', "a.json: a JSON str; wanted an array of objects"),
+        ("a.json", b'[{"text": "x"}, {"body": "y"}]', 'a.json: record 2: no field "text"; its fields: "body"'),
+        ("a.csv", b"body\nx\n", 'a.csv:2: no field "text"; its fields: "body"'),
+        ("a.csv", b"text,id\nx,1\ny\n", "a.csv:3: a row with more or fewer fields than the 2 of the first line"),
+        ("a.csv", b'text\n"x\n', "not a table: unexpected end of data"),
+        ("a.csv", b"text\n\xff\n", "not a table: 'utf-8' codec"),
+        ("a.jsonl.gz", b"\x1f\x8b\x08", "a.jsonl.gz: it is compressed; unpack it first: gunzip "),
+        ("a.txt.zst", b"\x28\xb5", "a.txt.zst: it is compressed; unpack it first: unzstd "),
+        ("a.arrow", b"ARROW1\0\0", "a.arrow: Arrow files are not read; write the data set as JSON lines"),
+        ("a.txt", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "a.txt: a pointer of git-lfs"),
+    ],
+)
+def test_what_is_not_text_or_records_is_refused(tmp_path, tokenizer_dir, name, content, want):
+    """Named or in a folder, and whatever else is there."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "good.txt").write_text("good")
+    (folder / name).write_bytes(content)
+    for given in (folder, folder / name):
+        assert want in fails("--tokenizer", tokenizer_dir, "--input", given, "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_binary_file_by_name_and_a_tokenizer_not_fetched_are_refused(tmp_path, tokenizer_dir):
+    (tmp_path / "a.bin").write_bytes(b"\0\1")
+    message = fails("--tokenizer", tokenizer_dir, "--input", tmp_path / "a.bin", "--out", tmp_path / "out")
+    assert "a.bin: a binary file" in message
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    message = fails("--tokenizer", tmp_path, "--input", tmp_path / "a.txt", "--out", tmp_path / "out")
+    assert "tokenizer.json: a pointer of git-lfs, not the file itself; fetch it in its repository: git lfs pull" in message
+
+
+@pytest.mark.parametrize("eos, warns", [(2, True), ([2, 3], True), (0, False), ([2, 0], False), (None, False)])
+def test_an_eos_that_is_not_the_models_is_warned_of(tmp_path, tokenizer_dir, eos, warns):
+    model = tmp_path / "model"
+    shutil.copytree(tokenizer_dir, model)
+    (model / "config.json").write_text(json.dumps({"eos_token_id": eos}))
+    (tmp_path / "t.txt").write_text("hello")
+    message = run("--tokenizer", model, "--input", tmp_path / "t.txt", "--out", tmp_path / "data").stderr
+    assert (f"eos_token_id is {eos}, but documents end with '<|endoftext|>', which is 0" in message) == warns
+
+
+@pytest.mark.parametrize("tokenizer, num_children", [("trained", 1), ("given", 2)])
+def test_ctrl_c_does_not_wait_for_the_library(tmp_path, tokenizer_dir, tokenizer, num_children):
+    """It can work on a long line for minutes, and looks at no signal meanwhile; a stopped process stands for that."""
+    (tmp_path / "text.jsonl").write_text((json.dumps({"text": STORY * 2000}) + "\n") * 200)
+    options = ["--train-tokenizer", "300"] if tokenizer == "trained" else ["--tokenizer", tokenizer_dir]
+    command = [sys.executable, "-m", "tacc", "data", "prepare", *options, "--processes", "2"]
+    process = subprocess.Popen(
+        [*command, "--input", tmp_path / "text.jsonl", "--out", tmp_path / "out"],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    working = []
+    while len(working) < num_children:  # Which leave Ctrl-C to their parent.
+        assert process.poll() is None
+        working = [pid for pid in members(process.pid) if pid != str(process.pid) and ignores_interrupts(pid)]
+        time.sleep(0.01)
+    for pid in working:
+        os.kill(int(pid), signal.SIGSTOP)
+    process.send_signal(signal.SIGINT)
+    try:
+        errors = process.communicate(timeout=60)[1]
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 130 and "interrupted; nothing was written" in errors and "Traceback" not in errors
+    assert [path.name for path in tmp_path.iterdir()] == ["text.jsonl"]

@@ -1,38 +1,48 @@
 """Finds input files and reads them as documents.
 
-A text file is one document; a line of a JSON-lines file is one. Files are handled in byte ranges of bounded size
+A text file is one document; a record (a line of a JSON-lines file, a row of a table) is one. Files are handled in byte ranges of bounded size
 (pieces), so that one huge file is read by several processes, and memory does not grow with it.
 """
 
 import fnmatch
-import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tacc.errors import InputError
+from tacc import records
+from tacc.errors import InputError, refuse_lfs_pointer
+from tacc.records import Record
 
-JSONL_SUFFIXES = (".jsonl", ".ndjson")
 SKIPPED_FOLDERS = ("__pycache__", "node_modules", "site-packages", "dist-packages")
 MAX_DOCUMENT_BYTES = 4 << 20  # A longer text file is cut at line ends into several documents.
 JSONL_PIECE_BYTES = 4 << 20
 TASK_BYTES = 1 << 20  # Small files are handled in groups of about this size.
+# Not read: by the end of their names, what makes of them something that is.
+REMEDIES = {
+    ".gz": "it is compressed; unpack it first: gunzip {}",
+    ".zst": "it is compressed; unpack it first: unzstd {}",
+    ".bz2": "it is compressed; unpack it first: bunzip2 {}",
+    ".xz": "it is compressed; unpack it first: unxz {}",
+    ".lz4": "it is compressed; unpack it first: unlz4 {}",
+    ".zip": "it is an archive; unpack it first: unzip {}",
+    ".tar": "it is an archive; unpack it first: tar xf {}",
+    ".tgz": "it is an archive; unpack it first: tar xf {}",
+    ".arrow": "Arrow files are not read; write the data set as JSON lines: Dataset.to_json('data.jsonl')",
+}
 
 
 @dataclass(frozen=True)
 class TextFile:
     path: str
     num_bytes: int
-
-    @property
-    def is_jsonl(self) -> bool:
-        return self.path.lower().endswith(JSONL_SUFFIXES)
+    format: str  # "text", or one of records.SUFFIXES.
 
 
 @dataclass(frozen=True)
 class Piece:
-    """The documents that begin in bytes [begin, end) of a JSON-lines file, or the document of these bytes."""
+    """The documents that begin in bytes [begin, end) of a JSON-lines file, the document of these bytes of a text, or
+    all of any other file."""
 
     file: TextFile
     begin: int
@@ -59,32 +69,61 @@ class Counts:
         self.undecodable |= other.undecodable
 
 
-def find_files(inputs: list[str], include: list[str], exclude: list[str]) -> list[TextFile]:
-    """All input files in a fixed order, each once. Patterns match the name or the path below the given folder."""
+def find_files(
+    inputs: list[str], include: list[str], exclude: list[str], as_text: list[str] | tuple[str, ...] = ()
+) -> list[TextFile]:
+    """All input files in a fixed order, each once. Patterns match the name or the path below the given folder; files
+    that match `as_text` are texts whatever their names. InputError for what cannot be read; in folders, binary files
+    are left to be skipped, unless they look like packed data."""
     files: dict[str, TextFile] = {}
+    problems = []
 
-    def add(path: str) -> None:
+    def add(path: str, relative: str, is_named: bool) -> None:
+        is_text = _matches(relative, as_text)
         try:
-            files.setdefault(os.path.realpath(path), TextFile(path, os.stat(path).st_size))
+            problem = None if is_text else _problem(path, is_named)
+            if problem:
+                problems.append(problem)
+                return
+            suffix = os.path.splitext(path)[1].lower()
+            file = TextFile(path, os.stat(path).st_size, "text" if is_text else records.SUFFIXES.get(suffix, "text"))
+            files.setdefault(os.path.realpath(path), file)
         except OSError as error:
             raise InputError(f"{path}: {error.strerror}") from error
 
-    problems = []
     for given in inputs:
         if os.path.isfile(given):
-            add(given)
+            add(given, os.path.basename(given), True)
         elif os.path.isdir(given):
             for path in _walk(given):
                 relative = os.path.relpath(path, given)
                 if include and not _matches(relative, include):
                     continue
                 if not _matches(relative, exclude):
-                    add(path)
+                    add(path, relative, False)
         else:
             problems.append(f"--input {given}: no such file or folder")
     if problems:
-        raise InputError("\n".join(problems))
+        more = [f"and {len(problems) - 10:,} more files like these"] if len(problems) > 10 else []
+        raise InputError("\n".join(problems[:10] + more))
     return list(files.values())
+
+
+def _problem(path: str, is_named: bool) -> str | None:
+    """Why a file cannot be read, and what to do."""
+    stem, suffix = os.path.splitext(path.lower())
+    packs_data = os.path.splitext(stem)[1] in (*records.SUFFIXES, ".txt")
+    if suffix in REMEDIES and (is_named or packs_data or suffix == ".arrow"):
+        return f"{path}: {REMEDIES[suffix].format(path)}" + ("" if is_named else f", or --exclude '*{suffix}'")
+    with open(path, "rb") as file:
+        head = file.read(1 << 13)
+    try:
+        refuse_lfs_pointer(path, head)
+    except InputError as error:
+        return str(error)
+    if is_named and b"\0" in head:
+        return f"{path}: a binary file; --input takes texts and .jsonl, .json, .csv and .tsv files"
+    return None
 
 
 def _walk(folder: str) -> Iterator[str]:
@@ -99,7 +138,7 @@ def _walk(folder: str) -> Iterator[str]:
                 yield path
 
 
-def _matches(relative: str, patterns: list[str]) -> bool:
+def _matches(relative: str, patterns: Iterable[str]) -> bool:
     name = os.path.basename(relative)
     return any(fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(relative, pattern) for pattern in patterns)
 
@@ -120,9 +159,12 @@ def plan_tasks(files: list[TextFile]) -> Iterator[list[Piece]]:
 
 
 def _pieces(file: TextFile) -> Iterator[Piece]:
-    if file.is_jsonl:
+    if file.format == "jsonl":
         for begin in range(0, file.num_bytes, JSONL_PIECE_BYTES):
             yield Piece(file, begin, min(begin + JSONL_PIECE_BYTES, file.num_bytes))
+        return
+    if file.format != "text":
+        yield Piece(file, 0, file.num_bytes)
         return
     begin = 0
     while file.num_bytes - begin > MAX_DOCUMENT_BYTES:
@@ -150,12 +192,37 @@ def _cut(path: str, begin: int) -> int:
 def read_documents(task: list[Piece], text_field: str, counts: Counts) -> Iterator[str]:
     """The documents of a task that are not empty. Counts what it gives and what it skips."""
     for piece in task:
-        for text in _read_jsonl(piece, text_field, counts) if piece.file.is_jsonl else _read_text(piece, counts):
+        is_text = piece.file.format == "text"
+        for text in _read_text(piece, counts) if is_text else _read_texts_of_records(piece, text_field, counts):
             if not text.strip():
                 counts.empty += 1
                 continue
             counts.documents += 1
             yield text
+
+
+def read_records(piece: Piece, fields: tuple[str, ...]) -> Iterator[Record]:
+    """The records of a piece; of a table perhaps only these fields."""
+    path = piece.file.path
+    match piece.file.format:
+        case "jsonl":
+            yield from records.read_jsonl(path, piece.begin, piece.end)
+        case "json":
+            yield from records.read_json(path, fields)
+        case "csv":
+            yield from records.read_table(path, ",")
+        case "tsv":
+            yield from records.read_table(path, "\t")
+
+
+def whole_characters(text: str, counts: Counts) -> str:
+    """The text, with U+FFFD for half of a surrogate pair, as "\\ud800", which is counted."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        counts.surrogates += 1
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def _read_text(piece: Piece, counts: Counts) -> Iterator[str]:
@@ -175,44 +242,14 @@ def _read_text(piece: Piece, counts: Counts) -> Iterator[str]:
     yield text.removeprefix("\ufeff") if piece.begin == 0 else text
 
 
-def _read_jsonl(piece: Piece, text_field: str, counts: Counts) -> Iterator[str]:
-    path = piece.file.path
-    with open(path, "rb") as file:
-        offset = piece.begin
-        if offset > 0:
-            # The line that holds the byte before belongs to the piece before.
-            file.seek(offset - 1)
-            offset += len(file.readline()) - 1
-        while offset < piece.end:
-            line = file.readline()
-            if not line:
-                return
-            if line.strip(b" \t\r\n\xef\xbb\xbf"):
-                text = _text_of_record(line, text_field, path, offset)
-                try:
-                    text.encode("utf-8")
-                except UnicodeEncodeError:  # Half of a surrogate pair, as "\ud800".
-                    counts.surrogates += 1
-                    text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-                yield text
-            offset += len(line)
-
-
-def _text_of_record(line: bytes, text_field: str, path: str, offset: int) -> str:
-    def fail(what: str) -> InputError:
-        with open(path, "rb") as file:
-            number = 1 + sum(file.read(min(1 << 20, offset - at)).count(b"\n") for at in range(0, offset, 1 << 20))
-        return InputError(f"{path}:{number}: {what}")
-
-    try:
-        record = json.loads(line.decode("utf-8-sig" if offset == 0 else "utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise fail(f"not a JSON record: {error}; a .jsonl file has one JSON object a line") from None
-    if not isinstance(record, dict):
-        raise fail(f"a JSON {type(record).__name__}; a .jsonl file has one JSON object a line")
-    if text_field not in record:
-        known = ", ".join(f'"{name}"' for name in list(record)[:10]) or "none"
-        raise fail(f'no field "{text_field}"; its fields: {known}; say which is the text with --text-field')
-    if not isinstance(record[text_field], str):
-        raise fail(f'field "{text_field}" is not a text; say which is the text with --text-field')
-    return record[text_field]
+def _read_texts_of_records(piece: Piece, text_field: str, counts: Counts) -> Iterator[str]:
+    for record in read_records(piece, (text_field,)):
+        remedy = "say which is the text with --text-field"
+        if piece.file.format != "jsonl":
+            remedy += f", {records.otherwise(piece.file.path)}"
+        if text_field not in record.value:
+            known = ", ".join(f'"{name}"' for name in list(record.value)[:10]) or "none"
+            raise record.fail(f'no field "{text_field}"; its fields: {known}; {remedy}')
+        if not isinstance(record.value[text_field], str):
+            raise record.fail(f'field "{text_field}" is not a text; {remedy}')
+        yield whole_characters(record.value[text_field], counts)

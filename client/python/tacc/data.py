@@ -10,10 +10,11 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from tacc.tokenizer import (
     MIN_VOCAB_SIZE,
     TokenizerFacts,
     copy_tokenizer,
+    eos_mismatch,
     load_tokenizer,
     open_tokenizer,
     train_tokenizer,
@@ -51,6 +53,7 @@ class PrepareOptions:
     text_field: str = "text"
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    as_text: tuple[str, ...] = ()
     eval_fraction: float = 0.0
     seq_len: int = DEFAULT_SEQ_LEN
     separate_documents: bool = False  # Write the column `segment`.
@@ -68,12 +71,13 @@ class Prepared:
     counts: Counts
     num_cut_files: int
     text_bytes: int
+    eos_mismatch: str | None  # What to warn of.
 
 
 def prepare(options: PrepareOptions) -> Prepared:
     """Writes the data folder `options.out`. InputError when the options or the input do not allow it."""
     _check(options)
-    files = corpus.find_files(options.inputs, list(options.include), list(options.exclude))
+    files = corpus.find_files(options.inputs, list(options.include), list(options.exclude), options.as_text)
     text_bytes = sum(file.num_bytes for file in files)
     if text_bytes == 0:
         found = f"{len(files)} files found, all of them empty" if files else "no files found"
@@ -98,10 +102,11 @@ def prepare(options: PrepareOptions) -> Prepared:
         train, held_out = _write(shuffler, facts, folder, options)
         (folder / "shuffle").rmdir()
     num_cut = sum(
-        not file.is_jsonl and file.num_bytes > corpus.MAX_DOCUMENT_BYTES and file.path not in counts.undecodable
+        file.format == "text" and file.num_bytes > corpus.MAX_DOCUMENT_BYTES and file.path not in counts.undecodable
         for file in files
     )
-    return Prepared(train, held_out, counts, num_cut, text_bytes)
+    mismatch = eos_mismatch(options.tokenizer, facts) if options.tokenizer is not None else None
+    return Prepared(train, held_out, counts, num_cut, text_bytes, mismatch)
 
 
 def _check(options: PrepareOptions) -> None:
@@ -130,16 +135,61 @@ def _make_tokenizer(options: PrepareOptions, files: list[TextFile], folder: Path
         return facts
     text_bytes = sum(file.num_bytes for file in files)
     stride = -(-text_bytes // TRAINING_TEXT_BYTES)
-    with Progress("training the tokenizer", text_bytes // stride) as progress:
-
-        def documents() -> Iterator[str]:
-            for i, task in enumerate(corpus.plan_tasks(files)):
-                if i % stride == 0:
-                    yield from corpus.read_documents(task, options.text_field, Counts())
-                    progress.add(sum(piece.num_bytes for piece in task))
-
-        train_tokenizer(documents(), options.train_tokenizer, folder)
+    with (
+        Progress("training the tokenizer", text_bytes // stride) as progress,
+        contextlib.closing(_in_child(_train_in_child, options, files, stride, folder)) as parts,
+    ):
+        for num_bytes in parts:
+            progress.add(num_bytes)
     return load_tokenizer(folder, None)
+
+
+def _in_child(work: Callable, *args) -> Iterator[int]:
+    """Gives what `work(*args, sent)` sends, from a process of its own, which ends when this generator is left: the
+    library does not look at signals while it works, which can be for minutes. Raises its InputError."""
+    context = multiprocessing.get_context("spawn")
+    seen, sent = context.Pipe(duplex=False)
+    child = context.Process(target=_run_in_child, args=(sent, work, *args), daemon=True)
+    try:
+        child.start()
+        sent.close()
+        while True:
+            try:
+                message = seen.recv()
+            except EOFError:
+                break
+            if isinstance(message, InputError):
+                raise message
+            yield message
+        child.join()
+        if child.exitcode != 0:
+            raise InputError(f"the process that trains the tokenizer ended with {child.exitcode} (-9: out of memory?)")
+    finally:
+        if child.pid is not None:
+            child.kill()
+            child.join()
+
+
+def _run_in_child(sent: Connection, work: Callable, *args) -> None:
+    _leave_interrupts_to_parent()
+    try:
+        work(*args, sent)
+    except InputError as error:
+        sent.send(error)
+
+
+def _train_in_child(
+    options: PrepareOptions, files: list[TextFile], stride: int, folder: Path, sent: Connection
+) -> None:
+    """Sends how many bytes it has read."""
+
+    def documents() -> Iterator[str]:
+        for i, task in enumerate(corpus.plan_tasks(files)):
+            if i % stride == 0:
+                yield from corpus.read_documents(task, options.text_field, Counts())
+                sent.send(sum(piece.num_bytes for piece in task))
+
+    train_tokenizer(documents(), options.train_tokenizer, folder)
 
 
 @dataclass(frozen=True)
@@ -192,10 +242,14 @@ _encoder: Encoder | None = None  # In a child process.
 
 def _start_child(tokenizer_path: str, dtype: np.dtype, text_field: str) -> None:
     global _encoder
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle.
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _leave_interrupts_to_parent()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # One process per core already.
     _encoder = Encoder(open_tokenizer(Path(tokenizer_path)), dtype, text_field)
+
+
+def _leave_interrupts_to_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
@@ -233,6 +287,10 @@ def _encode_all(
             yield pending.popleft().result()
     except BrokenProcessPool as error:
         raise InputError("a tokenizing process was killed (out of memory?); use fewer with --processes") from error
+    except BaseException:
+        for child in multiprocessing.active_children():  # Else they finish what they have begun.
+            child.kill()
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
@@ -289,6 +347,8 @@ def _report(prepared: Prepared, options: PrepareOptions, seconds: float) -> None
             f"{prepared.num_cut_files:,} files of more than {corpus.MAX_DOCUMENT_BYTES >> 20} MiB "
             "were cut at line ends into several documents"
         )
+    if prepared.eos_mismatch:
+        warn(prepared.eos_mismatch)
     train = prepared.train
     for index, name in ((train, "training"), (prepared.eval, "held-out")):
         if index is not None and index["num_tokens"] < index["seq_len"]:
@@ -314,6 +374,7 @@ def _run_prepare(args: argparse.Namespace) -> None:
         text_field=args.text_field,
         include=tuple(args.include),
         exclude=tuple(args.exclude),
+        as_text=tuple(args.as_text),
         eval_fraction=args.eval_fraction,
         seq_len=args.seq_len,
         separate_documents=args.separate_documents,
@@ -332,7 +393,8 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
         "prepare",
         help="turn text into a data folder",
         description="Turns text into a data folder: documents are tokenized, shuffled once and joined with the "
-        "EOS token. A text file is one document, a line of a .jsonl file is one. docs/data.md describes the folder.",
+        "EOS token. A text file is one document; so is a record of a .jsonl, .json, .csv or .tsv file. "
+        "docs/data.md describes the folder.",
     )
     tokenizer = parser.add_mutually_exclusive_group(required=True)
     tokenizer.add_argument("--tokenizer", type=Path, metavar="DIR", help="folder with the model's tokenizer.json")
@@ -345,14 +407,14 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
         required=True,
         action="extend",
         metavar="PATH",
-        help="text files, .jsonl files, or folders of them (hidden and binary files and folders such as __pycache__ "
-        "are skipped)",
+        help="text files, .jsonl, .json, .csv and .tsv files, or folders of them (hidden and binary files and folders "
+        "such as __pycache__ are skipped)",
     )
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="the data folder; it must not exist or be empty"
     )
     parser.add_argument(
-        "--text-field", default="text", metavar="NAME", help="field of a .jsonl record that is the text (default: text)"
+        "--text-field", default="text", metavar="NAME", help="field of a record that is the text (default: text)"
     )
     parser.add_argument(
         "--include",
@@ -367,6 +429,13 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
         default=[],
         metavar="GLOB",
         help="of folders, leave out such files; can be repeated",
+    )
+    parser.add_argument(
+        "--as-text",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="take such files as plain text whatever their names, as '*.json' of a source tree; can be repeated",
     )
     parser.add_argument(
         "--eval-fraction",

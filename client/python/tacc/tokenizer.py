@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tacc.errors import InputError
+from tacc.errors import InputError, refuse_lfs_pointer
 from tacc.shards import file_sha256
 
 END_OF_TEXT = "<|endoftext|>"  # EOS of a tokenizer trained here.
@@ -61,6 +61,8 @@ def load_tokenizer(folder: Path, eos_token: str | None) -> TokenizerFacts:
 
 def open_tokenizer(path: Path) -> Tokenizer:
     """The tokenizer, without the truncation and padding that its file may ask for."""
+    with open(path, "rb") as file:
+        refuse_lfs_pointer(str(path), file.read(64))
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # The library raises plain Exception.
@@ -68,6 +70,19 @@ def open_tokenizer(path: Path) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
+
+
+def eos_mismatch(folder: Path, facts: TokenizerFacts) -> str | None:
+    """What to warn of where the folder is a model's whose configuration names another EOS."""
+    wanted = _read_json(folder / "config.json").get("eos_token_id")
+    ids = wanted if isinstance(wanted, list) else [wanted]
+    if wanted is None or facts.eos_token_id in ids:
+        return None
+    return (
+        f"{folder / 'config.json'}: eos_token_id is {wanted}, but documents end with {facts.eos_token!r}, which is "
+        f"{facts.eos_token_id}: the trained model would not stop there; set eos_token_id to {facts.eos_token_id}, or "
+        "name the model's EOS with --eos-token"
+    )
 
 
 def _configured_eos(folder: Path, tokenizer: Tokenizer) -> str | None:

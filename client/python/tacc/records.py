@@ -1,0 +1,106 @@
+"""Reads records (JSON objects, rows of a table) from files, with the place of each for messages."""
+
+import csv
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tacc.errors import InputError
+
+SUFFIXES = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".csv": "csv",
+    ".tsv": "tsv",
+}
+
+
+@dataclass(frozen=True)
+class Record:
+    value: dict
+    place: Callable[[], str]  # "FILE:LINE", found when it is asked for.
+
+    def fail(self, what: str) -> InputError:
+        return InputError(f"{self.place()}: {what}")
+
+
+def read_jsonl(path: str, begin: int, end: int) -> Iterator[Record]:
+    """The records whose lines begin in bytes [begin, end)."""
+    with open(path, "rb") as file:
+        offset = begin
+        if offset > 0:
+            # The line that holds the byte before belongs to the piece before.
+            file.seek(offset - 1)
+            offset += len(file.readline()) - 1
+        while offset < end:
+            line = file.readline()
+            if not line:
+                return
+            if line.strip(b" \t\r\n\xef\xbb\xbf"):
+                yield _record_of_line(line, path, offset)
+            offset += len(line)
+
+
+def _record_of_line(line: bytes, path: str, offset: int) -> Record:
+    def place() -> str:
+        with open(path, "rb") as file:
+            number = 1 + sum(file.read(min(1 << 20, offset - at)).count(b"\n") for at in range(0, offset, 1 << 20))
+        return f"{path}:{number}"
+
+    try:
+        value = json.loads(line.decode("utf-8-sig" if offset == 0 else "utf-8"))
+    except (ValueError, RecursionError) as error:
+        what = f"not a JSON record: {error}; a .jsonl file has one JSON object a line"
+        raise InputError(f"{place()}: {what}") from None
+    if not isinstance(value, dict):
+        raise InputError(f"{place()}: a JSON {type(value).__name__}; a .jsonl file has one JSON object a line")
+    return Record(value, place)
+
+
+def read_json(path: str, fields: tuple[str, ...]) -> Iterator[Record]:
+    """The records of an array, of the only array in an object, or the object itself where it has one of `fields`."""
+    with open(path, "rb") as file:
+        data = file.read()
+    try:
+        value = json.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON: {error}; {otherwise(path)}") from None
+    if isinstance(value, dict):
+        arrays = [array for array in value.values() if _is_array_of_records(array)]
+        value = [value] if any(field in value for field in fields) or len(arrays) != 1 else arrays[0]
+    if not isinstance(value, list):
+        raise InputError(f"{path}: a JSON {type(value).__name__}; wanted an array of objects; {otherwise(path)}")
+    for number, item in enumerate(value, 1):
+        if not isinstance(item, dict):
+            kind = type(item).__name__
+            raise InputError(f"{path}: element {number} is a JSON {kind}; wanted an array of objects; {otherwise(path)}")
+        yield Record(item, lambda number=number: f"{path}: record {number}")
+
+
+def _is_array_of_records(value: Any) -> bool:
+    return isinstance(value, list) and len(value) > 0 and isinstance(value[0], dict)
+
+
+def read_table(path: str, delimiter: str) -> Iterator[Record]:
+    """The rows of a file of comma- or tab-separated values, by the names in its first line."""
+    csv.field_size_limit(1 << 40)
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        reader = csv.DictReader(file, delimiter=delimiter, strict=True)
+        try:
+            for row in reader:
+                line = reader.line_num
+                record = Record(row, lambda line=line: f"{path}:{line}")
+                if None in row or None in row.values():
+                    raise record.fail(f"a row with more or fewer fields than the {len(reader.fieldnames)} of the first line")
+                yield record
+        except (csv.Error, UnicodeDecodeError) as error:
+            what = f"not a table: {error}; {otherwise(path)}"
+            raise InputError(f"{path}:{reader.line_num + 1}: {what}") from None
+
+
+def otherwise(path: str) -> str:
+    """What else to do with a file of records."""
+    suffix = path[path.rfind(".") :]
+    return f"leave such files out with --exclude '*{suffix}', or take them as plain text with --as-text '*{suffix}'"
