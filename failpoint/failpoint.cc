@@ -3,7 +3,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -16,6 +18,18 @@
 #include "absl/time/time.h"
 
 namespace tacc {
+namespace {
+
+// 0: not known.
+int ErrnoOf(absl::string_view name) {
+  for (int error = 1; error < 256; ++error) {
+    const char* known = strerrorname_np(error);
+    if (known != nullptr && name == known) return error;
+  }
+  return 0;
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Failpoints>> Failpoints::Parse(const std::string& text) {
   auto result = std::make_unique<Failpoints>();
@@ -25,7 +39,7 @@ absl::StatusOr<std::unique_ptr<Failpoints>> Failpoints::Parse(const std::string&
     auto bad = [&entry](const std::string& why) {
       return absl::InvalidArgumentError(
           absl::StrCat("TACC_FAILPOINTS: \"", entry, "\": ", why,
-                       "; write name=kill, name=error or name=sleep:SECONDS, each with an "
+                       "; write name=kill, name=error, name=errno:NAME or name=sleep:SECONDS, each with an "
                        "optional @COUNT"));
     };
     const std::pair<std::string, std::string> name_action = absl::StrSplit(entry, absl::MaxSplits('=', 1));
@@ -41,6 +55,10 @@ absl::StatusOr<std::unique_ptr<Failpoints>> Failpoints::Parse(const std::string&
       point.action = Action::kKill;
     } else if (action == "error") {
       point.action = Action::kError;
+    } else if (absl::ConsumePrefix(&action, "errno:")) {
+      point.action = Action::kErrno;
+      point.error = ErrnoOf(action);
+      if (point.error == 0) return bad("unknown name of an error");
     } else if (absl::ConsumePrefix(&action, "sleep:")) {
       point.action = Action::kSleep;
       if (!absl::SimpleAtod(action, &point.seconds) || !(point.seconds >= 0 && point.seconds <= 86400)) {
@@ -80,12 +98,20 @@ absl::Status Failpoints::Hit(const std::string& name) {
       pause();  // The signal is on its way: nothing after this place may run.
       break;
     case Action::kError:
+    case Action::kErrno:
       return absl::InternalError(absl::StrCat("failpoint ", name, " (hit ", point.hits, ")"));
     case Action::kSleep:
       absl::SleepFor(absl::Seconds(point.seconds));
       break;
   }
   return absl::OkStatus();
+}
+
+int Failpoints::Errno(const std::string& name) {
+  if (Hit(name).ok()) return 0;
+  absl::MutexLock lock(&mutex_);
+  const int error = points_[name].error;
+  return error == 0 ? EIO : error;
 }
 #endif
 

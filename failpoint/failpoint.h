@@ -1,8 +1,8 @@
 // Named places where a test makes this process die, fail or wait.
 //
 // main reads TACC_FAILPOINTS once with FromEnvironment() and hands the object to the parts that have failpoints; a part
-// calls Hit("name") at the place and returns its error. In release builds (TACC_NO_FAILPOINTS) the variable is ignored
-// and Hit is an empty inline function.
+// calls Hit("name") at the place and returns its error, or asks Errno("name") before a system call. In release builds
+// (TACC_NO_FAILPOINTS) the variable is ignored and Hit is an empty inline function.
 #ifndef FAILPOINT_FAILPOINT_H_
 #define FAILPOINT_FAILPOINT_H_
 
@@ -24,8 +24,8 @@ class Failpoints {
   Failpoints& operator=(const Failpoints&) = delete;
 
   // Parses "name=action[;name=action]". An action is `kill` (SIGKILL to this process), `error` (Hit returns an Internal
-  // error) or `sleep:SECONDS`; with `@N` it acts at the N-th hit only, else at each. An empty text sets nothing.
-  // InvalidArgument names the entry that does not parse.
+  // error), `errno:NAME` (Errno returns that error of the system) or `sleep:SECONDS`; with `@N` it acts at the N-th hit
+  // only, else at each. An empty text sets nothing. InvalidArgument names the entry that does not parse.
   static absl::StatusOr<std::unique_ptr<Failpoints>> Parse(const std::string& text);
 
   // Parse of the environment variable TACC_FAILPOINTS; in release builds always the empty set.
@@ -38,11 +38,19 @@ class Failpoints {
   absl::Status Hit(const std::string& name);
 #endif
 
+  // The same where a system call follows: its errno when it is to fail with that, else 0. Thread-safe.
+#ifdef TACC_NO_FAILPOINTS
+  int Errno(const std::string& name) { return 0; }
+#else
+  int Errno(const std::string& name);
+#endif
+
  private:
-  enum class Action { kKill, kError, kSleep };
+  enum class Action { kKill, kError, kErrno, kSleep };
   struct Point {
     Action action = Action::kError;
     double seconds = 0;
+    int error = 0;
     int at = 0;  // Acts at this hit only; 0: at each.
     int hits = 0;
   };

@@ -42,6 +42,16 @@ TEST(FailpointsTest, CountActsAtThatHitOnly) {
   EXPECT_TRUE((*points)->Hit("b").ok());
 }
 
+TEST(FailpointsTest, ErrnoIsThatOfTheNamedError) {
+  auto points = Failpoints::Parse("a=errno:ESTALE@2;b=error");
+  ASSERT_TRUE(points.ok()) << points.status();
+  EXPECT_EQ((*points)->Errno("a"), 0);
+  EXPECT_EQ((*points)->Errno("a"), ESTALE);
+  EXPECT_EQ((*points)->Errno("a"), 0);
+  EXPECT_EQ((*points)->Errno("b"), EIO);
+  EXPECT_EQ((*points)->Errno("c"), 0);
+}
+
 TEST(FailpointsTest, SleepWaits) {
   auto points = Failpoints::Parse("s=sleep:0.05");
   ASSERT_TRUE(points.ok());
@@ -73,7 +83,7 @@ TEST(FailpointsTest, ReadsTheEnvironment) {
 
 TEST(FailpointsTest, BadTextIsNamed) {
   for (const char* text : {"a", "a=", "=kill", "a=explode", "a=kill@0", "a=kill@x", "a=kill@1@2",
-                           "a=sleep:", "a=sleep:-1", "a=sleep:nan", "a=kill;a=error"}) {
+                           "a=errno:", "a=errno:ENOPE", "a=sleep:", "a=sleep:-1", "a=sleep:nan", "a=kill;a=error"}) {
     auto points = Failpoints::Parse(text);
     ASSERT_FALSE(points.ok()) << text;
     EXPECT_THAT(std::string(points.status().message()), HasSubstr("TACC_FAILPOINTS: \"")) << text;
