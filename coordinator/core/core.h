@@ -105,6 +105,8 @@ class Core {
   void OnExited(JobState* job, int rank, const v1::RankExited& exited);
   void OnCheckpoint(JobState* job, v1::Checkpoint checkpoint);
   void OnWarning(JobState* job, int rank, const RankEvent& event);
+  // A rank has read the checkpoint that the attempt was to begin with, and it is damaged.
+  void DropResume(JobState* job);
   void OnDeleted(const v1::DeleteCheckpointsResult& result);
   // Kills what has to go, and ends the attempt when all ranks have ended.
   void Advance(JobState* job);

@@ -21,6 +21,8 @@ constexpr size_t kMaxEventText = 2000;
 constexpr char kStartCode[] = "start";
 // Of ranks that could not read or write files which may come back.
 constexpr char kUnavailableCode[] = "unavailable";
+// Of ranks that found the checkpoint damaged which they were to begin with: a warning's code, and that of the failure.
+constexpr char kDamagedCode[] = "checkpoint_damaged";
 
 std::string Shorten(const std::string& text) {
   const std::string valid = ValidUtf8(text, kMaxEventText);
@@ -169,6 +171,7 @@ void Core::OnRankEvent(JobState* job, int index, const RankEvent& event) {
     rank.last_word = event.event;
     rank.failed_code = event.code;
     rank.failed_message = Shorten(event.message);
+    if (event.code == kDamagedCode) DropResume(job);
   } else if (event.event == "finished" || event.event == "stopped") {
     rank.last_word = event.event;
     attempt.step = std::max(attempt.step, event.step);
@@ -181,14 +184,17 @@ void Core::OnRankEvent(JobState* job, int index, const RankEvent& event) {
 }
 
 void Core::OnWarning(JobState* job, int index, const RankEvent& event) {
-  const std::string& resume = job->attempt->resume;
-  if (event.code == "checkpoint_damaged" && !resume.empty() && !job->attempt->resume_damaged) {
-    v1::Fact fact;
-    fact.mutable_checkpoints_dropped()->add_names(resume);
-    fact.mutable_checkpoints_dropped()->set_why("damaged");
-    Log(job, std::move(fact));
-  }
+  if (event.code == kDamagedCode) DropResume(job);
   Tell(*job, "warning", absl::StrCat("rank ", index, ": ", event.code, ": ", Shorten(event.message)));
+}
+
+void Core::DropResume(JobState* job) {
+  const AttemptState& attempt = *job->attempt;
+  if (attempt.resume.empty() || attempt.resume_damaged) return;
+  v1::Fact fact;
+  fact.mutable_checkpoints_dropped()->add_names(attempt.resume);
+  fact.mutable_checkpoints_dropped()->set_why("damaged");
+  Log(job, std::move(fact));
 }
 
 void Core::OnCheckpoint(JobState* job, v1::Checkpoint checkpoint) {

@@ -57,33 +57,48 @@ std::string PrepareAdvice(const std::string& path) {
                       path, ".tacc");
 }
 
+// NotFound and PermissionDenied, else Unavailable.
+absl::StatusCode CodeOf(int error) {
+  if (error == ENOTDIR) return absl::StatusCode::kNotFound;
+  const absl::StatusCode code = absl::ErrnoToStatusCode(error);
+  const bool is_kept = code == absl::StatusCode::kNotFound || code == absl::StatusCode::kPermissionDenied;
+  return is_kept ? code : absl::StatusCode::kUnavailable;
+}
+
 // What to say of a folder or file that has no index.
-std::string NotPrepared(const std::string& dir) {
+absl::Status NotPrepared(const std::string& dir) {
   std::error_code error;
-  if (!fs::exists(dir, error)) return absl::StrCat(dir, ": no such folder");
+  if (!fs::exists(dir, error)) {
+    return error ? absl::Status(CodeOf(error.value()), absl::StrCat(dir, ": ", error.message()))
+                 : absl::NotFoundError(absl::StrCat(dir, ": no such folder"));
+  }
   std::string path = dir;
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   if (!fs::is_directory(dir, error)) {
-    return absl::StrCat(dir, ": is a file, not a prepared data folder; if it is raw text, ", PrepareAdvice(path));
+    return absl::InvalidArgumentError(
+        absl::StrCat(dir, ": is a file, not a prepared data folder; if it is raw text, ", PrepareAdvice(path)));
   }
   int num_entries = 0;
   for (fs::directory_iterator entry(dir, error), end; !error && entry != end && num_entries < 1000;
        entry.increment(error)) {
     ++num_entries;
     if (entry->path().extension() == ".safetensors" || entry->path().filename() == "config.json") {
-      return absl::StrCat(dir, ": has no ", kIndexName, "; it looks like a model, not like data; give the folder that ",
-                          "`python -m tacc data prepare --out` wrote");
+      return absl::InvalidArgumentError(absl::StrCat(dir, ": has no ", kIndexName,
+                                                     "; it looks like a model, not like data; give the folder that ",
+                                                     "`python -m tacc data prepare --out` wrote"));
     }
   }
-  if (error) return absl::StrCat(dir, ": cannot be listed: ", error.message());
-  if (num_entries == 0) return absl::StrCat(dir, ": the folder is empty; ", PrepareAdvice("TEXT"));
-  return absl::StrCat(dir, ": has no ", kIndexName, "; it looks like raw text; ", PrepareAdvice(path));
+  if (error) return absl::Status(CodeOf(error.value()), absl::StrCat(dir, ": cannot be listed: ", error.message()));
+  if (num_entries == 0) return absl::NotFoundError(absl::StrCat(dir, ": the folder is empty; ", PrepareAdvice("TEXT")));
+  return absl::InvalidArgumentError(
+      absl::StrCat(dir, ": has no ", kIndexName, "; it looks like raw text; ", PrepareAdvice(path)));
 }
 
 // Reads typed fields of one JSON object; notes what is missing or of another type.
+template <typename Problems>
 class Fields {
  public:
-  Fields(const Json& object, std::string where, std::vector<std::string>* problems)
+  Fields(const Json& object, std::string where, Problems* problems)
       : object_(object), where_(std::move(where)), problems_(problems) {}
 
   void Count(const char* key, int64_t* value) {
@@ -118,48 +133,52 @@ class Fields {
  private:
   const Json& object_;
   std::string where_;
-  std::vector<std::string>* problems_;
+  Problems* problems_;
 };
 
-// False when the whole range could not be read; *why says so.
-bool ReadFully(int file, void* data, int64_t count, int64_t offset, std::string* why) {
+// Reads the whole range. DataLoss: the file ends too early; codes of CodeOf: the system cannot read it.
+absl::Status ReadFully(int file, void* data, int64_t count, int64_t offset) {
   char* out = static_cast<char*>(data);
   while (count > 0) {
     const ssize_t got = pread(file, out, count, offset);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      *why = absl::StrCat("read failed: ", std::strerror(errno));
-      return false;
-    }
+    if (got < 0) return absl::Status(CodeOf(errno), absl::StrCat("read failed: ", std::strerror(errno)));
     if (got == 0) {
-      *why = absl::StrCat("the file ends at byte ", offset, ", ", count, " bytes too early");
-      return false;
+      return absl::DataLossError(absl::StrCat("the file ends at byte ", offset, ", ", count, " bytes too early"));
     }
     out += got;
     offset += got;
     count -= got;
   }
-  return true;
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-bool Dataset::ReadIndex(const std::string& dir, DatasetInfo* info, std::vector<std::string>* problems) {
+bool Dataset::ReadIndex(const std::string& dir, DatasetInfo* info, std::vector<Problem>* problems) {
   const std::string path = absl::StrCat(dir, "/", kIndexName);
   std::error_code error;
-  if (!fs::is_regular_file(path, error)) {
-    problems->push_back(NotPrepared(dir));
+  const bool is_file = fs::is_regular_file(path, error);
+  if (!is_file && (!error || CodeOf(error.value()) == absl::StatusCode::kNotFound)) {
+    const absl::Status status = NotPrepared(dir);
+    problems->push_back({std::string(status.message()), status.code()});
     return false;
   }
-  if (const uintmax_t bytes = fs::file_size(path, error); error || bytes > kMaxIndexBytes) {
-    problems->push_back(
-        absl::StrCat(path, ": ", error ? error.message() : absl::StrCat(bytes, " bytes, larger than any index")));
+  const uintmax_t bytes = is_file ? fs::file_size(path, error) : 0;
+  if (error) {
+    problems->push_back({absl::StrCat(path, ": ", error.message()), CodeOf(error.value())});
     return false;
   }
+  if (bytes > kMaxIndexBytes) {
+    problems->push_back(absl::StrCat(path, ": ", bytes, " bytes, larger than any index"));
+    return false;
+  }
+  errno = EIO;  // Where the stream's own failure leaves none.
   std::ifstream stream(path, std::ios::binary);
   std::ostringstream text;
   if (!stream || !(text << stream.rdbuf())) {
-    problems->push_back(absl::StrCat(path, ": cannot be read; check its permissions"));
+    problems->push_back(
+        {absl::StrCat(path, ": cannot be read (", std::strerror(errno), "); check its permissions"), CodeOf(errno)});
     return false;
   }
   Json index;
@@ -240,22 +259,29 @@ bool Dataset::ReadIndex(const std::string& dir, DatasetInfo* info, std::vector<s
   return problems->size() == problems_before;
 }
 
-void Dataset::OpenShard(const ShardInfo& info, Shard* shard, std::vector<std::string>* problems) {
-  const auto problem = [&](const std::string& what) {
-    problems->push_back(absl::StrCat(shard->path, ": ", what, "; copy the folder again or prepare the data again"));
+void Dataset::OpenShard(const ShardInfo& info, Shard* shard, std::vector<Problem>* problems) {
+  const auto problem = [&](const std::string& what, absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
+    problems->push_back(
+        {absl::StrCat(shard->path, ": ", what, "; copy the folder again or prepare the data again"), code});
+  };
+  // A file that ends too early has been read and is wrong.
+  const auto unread = [&](const absl::Status& status) {
+    problem(std::string(status.message()),
+            absl::IsDataLoss(status) ? absl::StatusCode::kInvalidArgument : status.code());
   };
   shard->file = open(shard->path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (shard->file < 0) return problem(absl::StrCat("cannot be opened: ", std::strerror(errno)));
+  if (shard->file < 0) {
+    return problem(absl::StrCat("cannot be opened: ", std::strerror(errno)), CodeOf(errno));
+  }
   struct stat status;
-  if (fstat(shard->file, &status) != 0) return problem(std::strerror(errno));
+  if (fstat(shard->file, &status) != 0) return problem(std::strerror(errno), CodeOf(errno));
   if (!S_ISREG(status.st_mode)) return problem("is not a file");
   if (status.st_size != info.num_bytes) {
     return problem(absl::StrCat(status.st_size, " bytes, but the index says ", info.num_bytes,
                                 status.st_size < info.num_bytes ? " (cut short)" : ""));
   }
   Header header;
-  std::string why;
-  if (!ReadFully(shard->file, &header, sizeof(header), 0, &why)) return problem(why);
+  if (absl::Status read = ReadFully(shard->file, &header, sizeof(header), 0); !read.ok()) return unread(read);
   if (std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0)
     return problem("not a shard of tokens (its first 8 bytes are not `taccdata`)");
   if (header.version != kVersion) {
@@ -269,7 +295,8 @@ void Dataset::OpenShard(const ShardInfo& info, Shard* shard, std::vector<std::st
         absl::StrCat("the header says ", header.num_columns, " columns; 1 to ", kMaxColumns, " are possible"));
   }
   std::vector<Column> columns(header.num_columns);
-  if (!ReadFully(shard->file, columns.data(), columns.size() * kColumnBytes, kHeaderBytes, &why)) return problem(why);
+  absl::Status read = ReadFully(shard->file, columns.data(), columns.size() * kColumnBytes, kHeaderBytes);
+  if (!read.ok()) return unread(read);
   const int64_t data_begin = kHeaderBytes + static_cast<int64_t>(columns.size()) * kColumnBytes;
   for (const Column& column : columns) {
     const std::string name(column.name, strnlen(column.name, sizeof(column.name)));
@@ -295,10 +322,11 @@ void Dataset::OpenShard(const ShardInfo& info, Shard* shard, std::vector<std::st
   if (shard->token_bytes == 0) problem("has no column `tokens`");
 }
 
-absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const std::string& dir) {
+absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const std::string& dir, Failpoints* failpoints) {
   std::unique_ptr<Dataset> dataset(new Dataset());
   dataset->dir_ = dir;
-  std::vector<std::string> problems;
+  dataset->failpoints_ = failpoints;
+  std::vector<Problem> problems;
   if (ReadIndex(dir, &dataset->info_, &problems)) {
     int64_t first_token = 0;
     for (const ShardInfo& info : dataset->info_.shards) {
@@ -312,14 +340,28 @@ absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const std::string& dir) {
       dataset->has_segments_ |= shard.segment_offset != 0;
     }
   }
-  if (!problems.empty()) return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
-  return dataset;
+  if (problems.empty()) return dataset;
+  absl::StatusCode code = problems[0].code;
+  std::vector<std::string> lines;
+  for (const Problem& problem : problems) {
+    lines.push_back(problem.text);
+    if (problem.code == absl::StatusCode::kInvalidArgument) code = problem.code;
+  }
+  return absl::Status(code, absl::StrJoin(lines, "\n"));
 }
 
 Dataset::~Dataset() {
   for (const Shard& shard : shards_) {
     if (shard.file >= 0) close(shard.file);
   }
+}
+
+absl::Status Dataset::Read(const Shard& shard, void* data, int64_t count, int64_t offset) const {
+  const int error = failpoints_ == nullptr ? 0 : failpoints_->Errno("read_data");
+  const absl::Status status = error != 0
+                                  ? absl::Status(CodeOf(error), absl::StrCat("read failed: ", std::strerror(error)))
+                                  : ReadFully(shard.file, data, count, offset);
+  return status.ok() ? status : absl::Status(status.code(), absl::StrCat(shard.path, ": ", status.message()));
 }
 
 size_t Dataset::FindShard(int64_t token) const {
@@ -340,11 +382,8 @@ absl::Status Dataset::ReadTokens(int64_t first, int64_t count, int32_t* tokens) 
       const bool is_narrow = shard.token_bytes == 2;
       const int64_t piece = is_narrow ? std::min<int64_t>(left, std::size(narrow)) : left;
       const int64_t offset = shard.tokens_offset + (first - shard.first_token) * shard.token_bytes;
-      std::string why;
-      if (!ReadFully(shard.file, is_narrow ? static_cast<void*>(narrow) : tokens, piece * shard.token_bytes, offset,
-                     &why)) {
-        return absl::DataLossError(absl::StrCat(shard.path, ": ", why));
-      }
+      void* const target = is_narrow ? static_cast<void*>(narrow) : tokens;
+      if (absl::Status status = Read(shard, target, piece * shard.token_bytes, offset); !status.ok()) return status;
       if (is_narrow) std::copy_n(narrow, piece, tokens);
       // As unsigned, so that an id of 2^31 and more is too large, not negative.
       uint32_t largest = 0;
@@ -380,11 +419,11 @@ absl::Status Dataset::ReadBytes(int64_t Shard::*offset, uint8_t absent, int64_t 
   for (size_t i = count > 0 ? FindShard(first) : 0; count > 0; ++i) {
     const Shard& shard = shards_[i];
     const int64_t piece = std::min(count, shard.first_token + shard.num_tokens - first);
-    std::string why;
     if (shard.*offset == 0) {
       std::fill_n(bytes, piece, absent);
-    } else if (!ReadFully(shard.file, bytes, piece, shard.*offset + (first - shard.first_token), &why)) {
-      return absl::DataLossError(absl::StrCat(shard.path, ": ", why));
+    } else {
+      absl::Status status = Read(shard, bytes, piece, shard.*offset + (first - shard.first_token));
+      if (!status.ok()) return status;
     }
     bytes += piece;
     first += piece;

@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "failpoint/failpoint.h"
 
 namespace tacc::worker {
 
@@ -40,9 +42,11 @@ struct DatasetInfo {
 // pages of the corpus do not count as memory of the process. Const methods may be called from any thread.
 class Dataset {
  public:
-  // Opens every shard and checks index, headers and sizes; reads no tokens. InvalidArgument has one line per problem,
-  // each naming the file, and what to do; raw text gets the command that prepares it.
-  static absl::StatusOr<std::unique_ptr<Dataset>> Open(const std::string& dir);
+  // Opens every shard and checks index, headers and sizes; reads no tokens. An error has one line per problem, each
+  // naming the file, and what to do; raw text gets the command that prepares it. InvalidArgument: something was read
+  // and is wrong. NotFound, PermissionDenied, Unavailable: all that is wrong is that files are not there or cannot be
+  // read, which may pass. `failpoints` may be null, else it must outlive the object: `read_data` fails reads of tokens.
+  static absl::StatusOr<std::unique_ptr<Dataset>> Open(const std::string& dir, Failpoints* failpoints = nullptr);
   ~Dataset();
   Dataset(const Dataset&) = delete;
   Dataset& operator=(const Dataset&) = delete;
@@ -52,7 +56,8 @@ class Dataset {
   int64_t NumSamples(int64_t seq_len) const { return info_.num_tokens / seq_len; }
 
   // Writes the token ids [first, first + count) of the stream. OutOfRange beyond the stream; DataLoss, with the shard
-  // named, for a read error or an id that is not below vocab_size.
+  // named, for a file that ends too early or an id that is not below vocab_size; NotFound, PermissionDenied,
+  // Unavailable when the system cannot read.
   absl::Status ReadTokens(int64_t first, int64_t count, int32_t* tokens) const;
 
   // Whether a shard has the column loss_mask.
@@ -77,17 +82,28 @@ class Dataset {
     int64_t segment_offset = 0;    // As well.
   };
 
+  // What is wrong with the folder, as a line for people.
+  struct Problem {
+    Problem(std::string text, absl::StatusCode code = absl::StatusCode::kInvalidArgument)
+        : text(std::move(text)), code(code) {}
+    std::string text;
+    absl::StatusCode code;
+  };
+
   Dataset() = default;
   // Reads the index; false when the shards cannot be looked at.
-  static bool ReadIndex(const std::string& dir, DatasetInfo* info, std::vector<std::string>* problems);
+  static bool ReadIndex(const std::string& dir, DatasetInfo* info, std::vector<Problem>* problems);
   // Opens one shard and checks its header.
-  static void OpenShard(const ShardInfo& info, Shard* shard, std::vector<std::string>* problems);
+  static void OpenShard(const ShardInfo& info, Shard* shard, std::vector<Problem>* problems);
+  // Reads all of the range of a shard's file.
+  absl::Status Read(const Shard& shard, void* data, int64_t count, int64_t offset) const;
   // Reads a column of one byte an element, `absent` where a shard lacks it.
   absl::Status ReadBytes(int64_t Shard::*offset, uint8_t absent, int64_t first, int64_t count, uint8_t* bytes) const;
   // Index of the shard that holds the token.
   size_t FindShard(int64_t token) const;
 
   std::string dir_;
+  Failpoints* failpoints_ = nullptr;
   DatasetInfo info_;
   std::vector<Shard> shards_;
   bool has_loss_mask_ = false;

@@ -1,5 +1,8 @@
 #include "worker/data/shards.h"
 
+#include <unistd.h>
+
+#include <cstdio>
 #include <functional>
 #include <numeric>
 
@@ -19,10 +22,10 @@ std::vector<uint32_t> Iota(uint32_t first, size_t count) {
   return tokens;
 }
 
-std::string OpenError(const std::string& dir) {
+std::string OpenError(const std::string& dir, absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
   const auto dataset = Dataset::Open(dir);
   if (dataset.ok()) return "no error";
-  EXPECT_EQ(dataset.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(dataset.status().code(), code);
   return std::string(dataset.status().message());
 }
 
@@ -59,8 +62,8 @@ TEST(Dataset, LossMaskIsOneWhereAShardHasNone) {
 
 TEST(Dataset, PathsThatAreNoPreparedData) {
   TempDir dir;
-  EXPECT_THAT(OpenError(dir.path() + "/none"), HasSubstr("/none: no such folder"));
-  EXPECT_THAT(OpenError(dir.path()), HasSubstr("the folder is empty"));
+  EXPECT_THAT(OpenError(dir.path() + "/none", absl::StatusCode::kNotFound), HasSubstr("/none: no such folder"));
+  EXPECT_THAT(OpenError(dir.path(), absl::StatusCode::kNotFound), HasSubstr("the folder is empty"));
   WriteFile(dir.path() + "/corpus.txt", "hello");
   EXPECT_THAT(
       OpenError(dir.path()),
@@ -99,7 +102,6 @@ TEST(Dataset, DamagedIndex) {
       {[](nlohmann::json& index) { index["shards"][1].erase("name"); }, "shards[1].name is missing"},
       {[](nlohmann::json& index) { index["shards"][0]["name"] = "../x"; }, "must be a file name inside the folder"},
       {[](nlohmann::json& index) { index["shards"][0]["num_tokens"] = INT64_MAX; }, "is too large"},
-      {[](nlohmann::json& index) { index["shards"][0]["name"] = "x.tacc"; }, "x.tacc: cannot be opened: No such file"},
       {[](nlohmann::json& index) { index["shards"][0]["num_bytes"] = 1000; },
        "134 bytes, but the index says 1000 (cut short)"},
   };
@@ -158,6 +160,29 @@ TEST(Dataset, DamagedShard) {
     WriteFile(dir.path() + "/00000.tacc", bytes);
     EXPECT_THAT(OpenError(dir.path()), AllOf(HasSubstr("00000.tacc: "), HasSubstr(c.message)));
   }
+}
+
+// What is not there or cannot be read may come back; only what was read can be wrong.
+TEST(Dataset, WhatCannotBeReadIsNotWrong) {
+  TempDir dir;
+  WriteDataFolder(dir.path(), {{Iota(0, 5)}, {Iota(5, 3)}});
+  const std::string shard = Dataset::Open(dir.path()).value()->info().shards[1].name;
+  const std::string path = dir.path() + "/" + shard, away = dir.path() + "/away";
+  ASSERT_EQ(rename(path.c_str(), away.c_str()), 0);
+  EXPECT_THAT(OpenError(dir.path(), absl::StatusCode::kNotFound),
+              HasSubstr(shard + ": cannot be opened: No such file"));
+  ASSERT_EQ(symlink(path.c_str(), path.c_str()), 0);  // ELOOP.
+  EXPECT_THAT(OpenError(dir.path(), absl::StatusCode::kUnavailable), HasSubstr(shard));
+  ASSERT_EQ(remove(path.c_str()), 0);
+  ASSERT_EQ(rename(away.c_str(), path.c_str()), 0);
+  const auto points = Failpoints::Parse("read_data=errno:ESTALE@2");
+  const auto dataset = Dataset::Open(dir.path(), points->get());
+  ASSERT_TRUE(dataset.ok()) << dataset.status();
+  int32_t tokens[2];
+  EXPECT_TRUE((*dataset)->ReadTokens(0, 2, tokens).ok());
+  const absl::Status status = (*dataset)->ReadTokens(0, 2, tokens);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Stale file handle"));
 }
 
 TEST(Dataset, AnIdAboveTheVocabularyIsDataLoss) {

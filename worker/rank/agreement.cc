@@ -6,12 +6,26 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "graph/ir/status_macros.h"
+#include "worker/rank/failure_codes.h"
 
 namespace tacc::worker {
 namespace {
 
+constexpr size_t kMaxCodeBytes = 32;
 constexpr size_t kMaxMessageBytes = 1024;
+
+// What the ranks send each other of an error: its failure code and its message, each up to a zero byte.
+struct Words {
+  char code[kMaxCodeBytes] = {};
+  char message[kMaxMessageBytes] = {};
+};
+static_assert(sizeof(Words) % sizeof(uint64_t) == 0);
+
+void Copy(absl::string_view text, char* to, size_t size) {
+  std::memcpy(to, text.data(), std::min(text.size(), size - 1));
+}
 
 }  // namespace
 
@@ -21,13 +35,17 @@ absl::Status AgreeOnStatus(Collectives& collectives, const absl::Status& mine) {
   if (failed == codes.end()) return absl::OkStatus();
   const size_t rank = static_cast<size_t>(failed - codes.begin());
   // The text travels only when there is one to tell.
-  std::vector<uint64_t> text(kMaxMessageBytes / sizeof(uint64_t), 0);
-  const absl::string_view message = mine.message().substr(0, kMaxMessageBytes - 1);
-  std::memcpy(text.data(), message.data(), message.size());
+  Words words;
+  Copy(GivenFailureCode(mine), words.code, kMaxCodeBytes);
+  Copy(mine.message(), words.message, kMaxMessageBytes);
+  std::vector<uint64_t> text(sizeof(words) / sizeof(uint64_t));
+  std::memcpy(text.data(), &words, sizeof(words));
   TACC_ASSIGN_OR_RETURN(const auto texts, collectives.GatherHost(text));
   if (collectives.world() == 1) return mine;
-  return absl::Status(static_cast<absl::StatusCode>((*failed)[0]),
-                      absl::StrCat("rank ", rank, ": ", reinterpret_cast<const char*>(texts[rank].data())));
+  std::memcpy(&words, texts[rank].data(), sizeof(words));
+  const absl::Status theirs(static_cast<absl::StatusCode>((*failed)[0]),
+                            absl::StrCat("rank ", rank, ": ", words.message));
+  return words.code[0] == 0 ? theirs : WithFailureCode(theirs, words.code);
 }
 
 }  // namespace tacc::worker

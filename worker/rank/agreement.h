@@ -7,8 +7,8 @@
 namespace tacc::worker {
 
 // Tells all ranks how it went on each; all call it. OK when it went well everywhere, else the same error on every rank:
-// that of the first rank that failed, named, so that whichever is read first says why. Unavailable when a rank does not
-// answer.
+// that of the first rank that failed, named, so that whichever is read first says why, with its failure code.
+// Unavailable when a rank does not answer.
 absl::Status AgreeOnStatus(Collectives& collectives, const absl::Status& mine);
 
 }  // namespace tacc::worker

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "worker/rank/failure_codes.h"
 #include "worker/rank/in_process_transport.h"
 
 namespace tacc::worker {
@@ -33,6 +34,11 @@ TEST(AgreeOnStatus, TheFirstErrorIsEveryRanks) {
        Agree({absl::OkStatus(), absl::NotFoundError("no file"), absl::InternalError("later")})) {
     EXPECT_EQ(status, absl::NotFoundError("rank 1: no file"));
   }
+}
+
+TEST(AgreeOnStatus, TheFailureCodeIsTold) {
+  const auto results = Agree({absl::OkStatus(), WithFailureCode(absl::NotFoundError("x"), "unavailable")});
+  for (const absl::Status& result : results) EXPECT_EQ(FailureCode(result), "unavailable");
 }
 
 TEST(AgreeOnStatus, LongMessagesAreCut) {

@@ -118,6 +118,7 @@ void Checkpointer::Write() {
     events_.Warning("checkpoint_failed",
                     absl::StrCat("checkpoint of step ", step_, ", rank ", start_.rank, ": ", status.message()));
   }
+  last_error_ = status;
   progress_ = status.ok() ? Progress::kDone : Progress::kFailed;
 }
 
@@ -131,6 +132,7 @@ void Checkpointer::End() {
   } else if (absl::Status abandoned = AbandonCheckpoint(start_.checkpoint_dir, id()); !abandoned.ok()) {
     events_.Log(absl::StrCat("an unfinished checkpoint stays: ", abandoned.message()));
   }
+  if (!status.ok()) last_error_ = status;
   progress_ = status.ok() ? Progress::kDone : Progress::kFailed;
 }
 

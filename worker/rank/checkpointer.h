@@ -69,6 +69,8 @@ class Checkpointer {
   int64_t last_saved_step() const { return last_saved_step_; }
   // Its path.
   const std::string& last_saved_path() const { return last_saved_path_; }
+  // Why this rank's part of the last checkpoint failed, once none is under way; OK where it did not.
+  const absl::Status& last_error() const { return last_error_; }
 
  private:
   enum class Stage { kIdle, kWriting, kEnding };
@@ -107,6 +109,7 @@ class Checkpointer {
 
   int64_t last_saved_step_ = -1;
   std::string last_saved_path_;
+  absl::Status last_error_;
 };
 
 }  // namespace tacc::worker

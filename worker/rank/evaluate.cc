@@ -4,6 +4,7 @@
 
 #include "graph/ir/status_macros.h"
 #include "machine/clock.h"
+#include "worker/rank/failure_codes.h"
 
 namespace tacc::worker {
 
@@ -12,7 +13,7 @@ absl::Status Evaluate(RankParts& parts, int64_t step) {
   const double begin = SteadySeconds();
   double loss = 0, target_tokens = 0;
   for (int64_t i = 0; i < parts.eval_batches->num_batches(); ++i) {
-    TACC_ASSIGN_OR_RETURN(const std::vector<const void*>* inputs, parts.eval_batches->Read(i));
+    TACC_ASSIGN_OR_RETURN(const std::vector<const void*>* inputs, OfFiles(parts.eval_batches->Read(i)));
     TACC_RETURN_IF_ERROR(parts.executor->RunEval(*inputs));
     TACC_RETURN_IF_ERROR(parts.measurement->Take());
     TACC_ASSIGN_OR_RETURN(const double batch_loss, parts.executor->Output("loss"));

@@ -1,6 +1,7 @@
 #include "worker/rank/failure_codes.h"
 
 #include "absl/strings/cord.h"
+#include "worker/checkpoint/posix_file.h"
 
 namespace tacc::worker {
 namespace {
@@ -20,8 +21,17 @@ absl::Status WithFailureCode(absl::Status status, absl::string_view code) {
   return status;
 }
 
+absl::Status OfFiles(absl::Status status) {
+  return IsOutage(status) ? WithFailureCode(std::move(status), "unavailable") : status;
+}
+
+std::string GivenFailureCode(const absl::Status& status) {
+  const auto given = status.GetPayload(kPayload);
+  return given.has_value() ? std::string(*given) : std::string();
+}
+
 std::string FailureCode(const absl::Status& status) {
-  if (const auto given = status.GetPayload(kPayload); given.has_value()) return std::string(*given);
+  if (std::string given = GivenFailureCode(status); !given.empty()) return given;
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kDeadlineExceeded:

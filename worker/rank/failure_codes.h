@@ -3,8 +3,10 @@
 #define TACC_WORKER_RANK_FAILURE_CODES_H_
 
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace tacc::worker {
@@ -21,6 +23,16 @@ int ExitCode(absl::string_view code);
 
 // `status` with the code of its `failed` event, where its own code cannot say it; the first that it was given counts.
 absl::Status WithFailureCode(absl::Status status, absl::string_view code);
+
+// An error of files, with code `unavailable` where they are not there, or could not be read or written for now.
+absl::Status OfFiles(absl::Status status);
+template <typename T>
+absl::StatusOr<T> OfFiles(absl::StatusOr<T> result) {
+  return result.ok() ? std::move(result) : absl::StatusOr<T>(OfFiles(result.status()));
+}
+
+// The code that it was given; empty: none.
+std::string GivenFailureCode(const absl::Status& status);
 
 // The code of an error of the steps: the one that it was given, else by its own.
 std::string FailureCode(const absl::Status& status);

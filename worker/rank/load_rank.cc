@@ -30,7 +30,7 @@ absl::Status Hit(const RankParts& parts, const char* failpoint) {
 absl::Status LoadProgram(RankParts& parts) {
   const StartFile& start = parts.start;
   graph::Program& program = parts.program;
-  TACC_ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(start.program, kMaxProgramBytes));
+  TACC_ASSIGN_OR_RETURN(const std::string text, OfFiles(ReadSmallFile(start.program, kMaxProgramBytes)));
   graph::ParseOptions parse;
   parse.file = start.program;
   TACC_ASSIGN_OR_RETURN(program, graph::ParseProgram(text, parse));
@@ -203,14 +203,14 @@ absl::Status OpenData(RankParts& parts, int64_t first_step) {
   batches.seq_len = start.seq_len;
   batches.global_batch_size = start.global_batch_size;
   batches.seed = start.seed;
-  TACC_ASSIGN_OR_RETURN(parts.dataset, Dataset::Open(start.data_path));
+  TACC_ASSIGN_OR_RETURN(parts.dataset, OfFiles(Dataset::Open(start.data_path, parts.options.failpoints)));
   TACC_ASSIGN_OR_RETURN(parts.train_batches, TrainBatches::Create(batches, parts.dataset.get(), first_step));
   if (start.rank == 0 && parts.saves_checkpoints()) {
     parts.record =
         std::make_unique<RunRecord>(&start, &parts.events, first_step, parts.dataset->NumSamples(start.seq_len));
   }
   if (!parts.executor->has_eval() || start.eval_path.empty()) return absl::OkStatus();
-  TACC_ASSIGN_OR_RETURN(parts.eval_dataset, Dataset::Open(start.eval_path));
+  TACC_ASSIGN_OR_RETURN(parts.eval_dataset, OfFiles(Dataset::Open(start.eval_path)));
   TACC_ASSIGN_OR_RETURN(parts.eval_batches, EvalBatches::Create(batches, parts.eval_dataset.get()));
   return absl::OkStatus();
 }
@@ -224,15 +224,15 @@ absl::StatusOr<StartPoint> LoadRank(RankParts& parts) {
   TACC_RETURN_IF_ERROR(LoadProgram(parts));
   TACC_RETURN_IF_ERROR(StartServer(parts));
   TACC_RETURN_IF_ERROR(Bind(parts));
-  absl::StatusOr<StartPoint> loaded = LoadStates(parts);
+  const absl::StatusOr<StartPoint> loaded = LoadStates(parts);
   TACC_RETURN_IF_ERROR(Meet(parts));
-  TACC_ASSIGN_OR_RETURN(const StartPoint begin, AgreeOnStates(parts, std::move(loaded)));
+  TACC_RETURN_IF_ERROR(AgreeOnStatus(parts.collectives, loaded.status()));
   TACC_RETURN_IF_ERROR(Hit(parts, "after_load"));
-  const absl::Status opened = OpenData(parts, begin.step);
+  const absl::Status opened = OpenData(parts, loaded->step);
   parts.Show(Activity::kMeeting);
   TACC_RETURN_IF_ERROR(AgreeOnStatus(parts.collectives, opened));
   parts.Show(Activity::kBetweenSteps);
-  return begin;
+  return loaded;
 }
 
 }  // namespace tacc::worker

@@ -16,13 +16,11 @@ struct StartPoint {
 };
 
 // Fills the states from the checkpoint that the start file names, or with the model's weights. Errors: as
-// RankStates::Initialize and Load; of a checkpoint that cannot be read or is damaged.
+// RankStates::Initialize and Load. With code `unavailable`: a checkpoint or the weights could not be read, which says
+// nothing of what is in them; with code `checkpoint_damaged`, and a warning event: what was read of the checkpoint is
+// wrong (no code where the user named it by its path). No other checkpoint is taken: the coordinator knows which may
+// be.
 absl::StatusOr<StartPoint> LoadStates(RankParts& parts);
-
-// All ranks call it with what their LoadStates returned: all begin with the same states, or none does. A checkpoint
-// that any rank finds damaged is left for the one before it, unless the user named it by its path. Errors: of
-// LoadStates, the same on every rank.
-absl::StatusOr<StartPoint> AgreeOnStates(RankParts& parts, absl::StatusOr<StartPoint> loaded);
 
 }  // namespace tacc::worker
 

@@ -378,7 +378,8 @@ def test_resume_on_another_layout(inputs, two, tmp_path, writer, reader):
     assert [e["batch_hash"] for e in read.of("step")] == [e["batch_hash"] for e in written.of("step")[4:]]
 
 
-def test_a_damaged_checkpoint_is_left_for_the_one_before(inputs, two, tmp_path):
+def test_a_damaged_checkpoint_ends_the_attempt_on_every_rank(inputs, two, tmp_path):
+    """Which one to take in its place is the coordinator's to say: it knows the job's."""
     shutil.copytree(two[1], tmp_path / "run")
     shard = tmp_path / "run/step-00000012.a1/rank-00001.safetensors"
     data = bytearray(shard.read_bytes())
@@ -386,14 +387,38 @@ def test_a_damaged_checkpoint_is_left_for_the_one_before(inputs, two, tmp_path):
     shard.write_bytes(data)
     second = Attempt(inputs, tmp_path / "run", compile_program(inputs, fsdp=2), world=2, attempt=2,
                      resume="step-00000012.a1")
-    assert second.run() == [0, 0], second.events
-    warnings = second.of("warning") + second.of("warning", 1)
-    assert any(w["code"] == "checkpoint_damaged" and str(shard) in w["message"] for w in warnings), warnings
-    assert second.of("ready")[0]["resumed_from"] == second.of("ready", 1)[0]["resumed_from"] == "step-00000008.a1"
+    assert second.run() == [1, 1], second.events
+    assert [w["code"] for rank in (0, 1) for w in second.of("warning", rank)] == ["checkpoint_damaged"], second.events
+    for rank in (0, 1):
+        failed = second.of("failed", rank)[0]
+        assert failed["code"] == "checkpoint_damaged" and str(shard) in failed["message"], failed
     # A checkpoint that the user named is refused instead.
     third = Attempt(inputs, tmp_path / "run", compile_program(inputs), attempt=3, resume=str(shard.parent))
     assert third.run() == [2]
     assert third.of("failed")[0]["code"] == "bad_input" and str(shard) in third.of("failed")[0]["message"]
+
+
+def test_a_checkpoint_that_cannot_be_read_is_not_damaged(inputs, two, tmp_path):
+    shutil.copytree(two[1], tmp_path / "run")
+    shard = tmp_path / "run/step-00000012.a1/rank-00001.safetensors"
+    shard.unlink()
+    shard.symlink_to(shard)  # ELOOP, for root too
+    attempt = Attempt(inputs, tmp_path / "run", compile_program(inputs, fsdp=2), world=2, attempt=2, resume="step-00000012.a1")
+    assert attempt.run() == [1, 1], attempt.events
+    for rank in (0, 1):
+        assert attempt.of("warning", rank) == []
+        failed = attempt.of("failed", rank)[0]
+        assert failed["code"] == "unavailable" and str(shard) in failed["message"], failed
+
+
+def test_data_that_cannot_be_read_for_a_while(inputs, whole, tmp_path):
+    """The attempt ends on every rank with a code that another attempt may cure; the next one ends with the same bits."""
+    attempt = Attempt(inputs, tmp_path / "run", compile_program(inputs, fsdp=2), world=2, failpoints={1: "read_data=errno:EIO@40"})
+    assert attempt.run() == [1, 1], attempt.events
+    for rank in (0, 1):
+        failed = attempt.of("failed", rank)[0]
+        assert failed["code"] == "unavailable" and "rank 1: " in failed["message"] and "Input/output error" in failed["message"], failed
+    assert 0 < len(attempt.of("step")) < 12
 
 
 def test_stop_and_checkpoint_commands(inputs, tmp_path):
@@ -590,13 +615,8 @@ def test_a_lost_peer_is_named(inputs, tmp_path):
     ({"version": "9.9.9"}, ["9.9.9", VERSION]),
     ({"seed": -1}, ["seed is -1"]),
     ({"world": 2, "rank": 0}, ["mesh dp=1 fsdp=1", "world = 2"]),
-    ({"data": {"path": "/nowhere", "eval_path": "", "seq_len": SEQ, "global_batch_size": BATCH}}, ["/nowhere"]),
     ({"data": {"path": "DATA", "eval_path": "", "seq_len": 32, "global_batch_size": BATCH}}, ["tokens", "32"]),
     ({"data": {"path": "DATA", "eval_path": "", "seq_len": SEQ, "global_batch_size": 18}}, ["global_batch_size = 18"]),
-    ({"weights": "pretrained"}, ["model.safetensors"]),
-    ({"program": "/nowhere.program"}, ["/nowhere.program"]),
-    ({"checkpoint": {"dir": "/nowhere", "save_steps": 1, "resume": "step-00000001.a1", "export": ""}},
-     ["/nowhere/step-00000001.a1"]),
     ({"memory_bytes": 1000}, ["1000"]),
     ({"compute": {"tf32": True}}, ["compute.tf32 is true", "CPU"]),
     ({"compute": {"tf32": 1}}, ["compute.tf32 is 1", "true or false"]),
@@ -611,6 +631,23 @@ def test_bad_input(inputs, tmp_path, change, words):
     assert attempt.run() == [want], attempt.events
     failed = attempt.of("failed")[0]
     assert failed["code"] == ("memory" if want == 1 else "bad_input")
+    for word in words:
+        assert word in failed["message"]
+
+
+@pytest.mark.parametrize("change, words", [
+    ({"data": {"path": "/nowhere", "eval_path": "", "seq_len": SEQ, "global_batch_size": BATCH}}, ["/nowhere"]),
+    ({"weights": "pretrained"}, ["model.safetensors"]),
+    ({"program": "/nowhere.program"}, ["/nowhere.program"]),
+    ({"checkpoint": {"dir": "/nowhere", "save_steps": 1, "resume": "step-00000001.a1", "export": ""}},
+     ["/nowhere/step-00000001.a1"]),
+], ids=lambda x: str(x)[:40])
+def test_what_is_not_there_may_come_back(inputs, tmp_path, change, words):
+    """A typo is found before a rank starts."""
+    attempt = Attempt(inputs, tmp_path / "run", compile_program(inputs), changes=change)
+    assert attempt.run() == [1], attempt.events
+    failed = attempt.of("failed")[0]
+    assert failed["code"] == "unavailable"
     for word in words:
         assert word in failed["message"]
 

@@ -89,8 +89,9 @@ int RunRank(const RunOptions& options) {
   events.Write("started", {{"pid", getpid()}, {"version", options.version}});
   absl::StatusOr<StartFile> start = ReadStart(options);
   if (!start.ok()) {
-    events.Failed("bad_input", std::string(start.status().message()));
-    return kExitBadInput;
+    const std::string code = LoadFailureCode(OfFiles(start.status()));
+    events.Failed(code, std::string(start.status().message()));
+    return ExitCode(code);
   }
   // Outlives the run by design: its thread may be in read() until the process ends.
   CommandReader commands(options.command_fd, &events, [] { _exit(kExitError); });

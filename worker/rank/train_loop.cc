@@ -3,6 +3,7 @@
 #include "graph/ir/status_macros.h"
 #include "machine/clock.h"
 #include "worker/rank/evaluate.h"
+#include "worker/rank/failure_codes.h"
 
 namespace tacc::worker {
 
@@ -18,7 +19,7 @@ absl::Status TrainLoop::Run() {
   TACC_RETURN_IF_ERROR(parts_.measurement->Start(step_, parts_.start.max_steps));
   while (true) {
     const double begin = SteadySeconds();
-    const absl::Status data = is_at_end() ? absl::OkStatus() : parts_.train_batches->Next();
+    const absl::Status data = is_at_end() ? absl::OkStatus() : OfFiles(parts_.train_batches->Next());
     const double data_wait = SteadySeconds() - begin;
     TACC_ASSIGN_OR_RETURN(const BoundaryDecision decision, boundary_.Agree(data, parts_.train_batches->hash()));
     was_stopped_ = decision.stops;
