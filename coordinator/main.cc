@@ -15,6 +15,7 @@
 #include "CLI/CLI.hpp"
 #include "coordinator/service/server.h"
 #include "failpoint/failpoint.h"
+#include "machine/machine.h"
 #include "spdlog/sinks/stdout_color_sinks.h"
 #include "spdlog/spdlog.h"
 
@@ -119,6 +120,7 @@ int main(int argc, char** argv) {
   options.plan_binary = self.parent_path() / "tacc-plan";
   options.data_binary = self.parent_path() / "tacc-data";
   options.state_dir = std::filesystem::absolute(options.state_dir);
+  options.max_open_files = tacc::RaiseOpenFilesLimit();
 
   auto failpoints = tacc::Failpoints::FromEnvironment();
   if (!failpoints.ok()) return Fail(std::string(failpoints.status().message()), kExitBadUsage);

@@ -1,6 +1,7 @@
 #include "machine/machine.h"
 
 #include <sched.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <fstream>
@@ -138,6 +139,15 @@ Machine ThisMachine() {
 }
 
 int64_t ResidentBytes() { return ProcBytes("/proc/self/status", "VmRSS"); }
+
+int RaiseOpenFilesLimit() {
+  constexpr rlim_t kMost = 1 << 20;  // The kernel's own default for the most; "unlimited" is not taken.
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1024;
+  const rlimit raised{std::max(limit.rlim_cur, std::min(limit.rlim_max, kMost)), limit.rlim_max};
+  if (setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
+  return static_cast<int>(std::min(limit.rlim_cur, kMost));
+}
 
 absl::StatusOr<int64_t> ParseBytes(const std::string& text) {
   static const struct {

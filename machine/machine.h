@@ -29,6 +29,10 @@ Machine ThisMachine();
 // Memory that this process holds now, shared libraries included; 0 when the system does not say.
 int64_t ResidentBytes();
 
+// Lets this process open as many files at once as it may (the hard limit of `ulimit -n`), and returns how many that
+// are. Its children inherit it: a rank has a connection to each other rank.
+int RaiseOpenFilesLimit();
+
 // Of a GPU's free memory, what a rank leaves for what no plan counts: kernels and handles of CUDA and its libraries,
 // NCCL's buffers. Where nothing else is said (tacc-worker --memory-reserve).
 inline constexpr int64_t kGpuReserveBytes = int64_t{1} << 30;

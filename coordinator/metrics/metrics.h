@@ -31,10 +31,11 @@ std::vector<prometheus::MetricFamily> CollectMetrics(const Core& core, const Met
 class MetricsServer {
  public:
   using Collect = std::function<std::vector<prometheus::MetricFamily>()>;
-  // `address` is HOST:PORT, port 0: a free one. `ready` answers /readyz (200 or 503). FailedPrecondition: cannot listen
-  // there.
+  using Check = std::function<absl::Status()>;
+  // `address` is HOST:PORT, port 0: a free one. `healthy` answers /healthz and `ready` /readyz, each on any thread:
+  // 200, or 503 and why. FailedPrecondition: cannot listen there.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& address, Collect collect,
-                                                              std::function<bool()> ready);
+                                                              Check healthy, Check ready);
   ~MetricsServer();
 
   // HOST:PORT that it listens on.

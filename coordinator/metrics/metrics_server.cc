@@ -44,7 +44,7 @@ MetricsServer::MetricsServer() : impl_(std::make_unique<Impl>()) {}
 MetricsServer::~MetricsServer() = default;
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string& address, Collect collect,
-                                                                    std::function<bool()> ready) {
+                                                                    Check healthy, Check ready) {
   std::unique_ptr<MetricsServer> metrics(new MetricsServer());
   Impl& impl = *metrics->impl_;
   const std::vector<std::string> options = {"listening_ports",    address, "num_threads",       "2",
@@ -65,10 +65,15 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::s
     prometheus::TextSerializer().Serialize(text, collect());
     return Answer{200, "text/plain; version=0.0.4; charset=utf-8", text.str()};
   });
-  serve("/healthz", [] { return Answer{200, "text/plain", "ok\n"}; });
-  serve("/readyz", [ready = std::move(ready)] {
-    return ready() ? Answer{200, "text/plain", "ready\n"} : Answer{503, "text/plain", "not ready\n"};
-  });
+  auto serve_check = [&serve](const std::string& path, const char* good, Check check) {
+    serve(path, [good, check = std::move(check)] {
+      const absl::Status status = check();
+      if (status.ok()) return Answer{200, "text/plain", absl::StrCat(good, "\n")};
+      return Answer{503, "text/plain", absl::StrCat(status.message(), "\n")};
+    });
+  };
+  serve_check("/healthz", "ok", std::move(healthy));
+  serve_check("/readyz", "ready", std::move(ready));
   const std::vector<int> ports = impl.server->getListeningPorts();
   metrics->address_ = absl::StrCat(address.substr(0, address.rfind(':')), ":", ports.empty() ? 0 : ports.front());
   return metrics;

@@ -2,17 +2,18 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netdb.h>
 #include <prometheus/text_serializer.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <sstream>
+#include <vector>
+
+#include "coordinator/metrics/http_get_for_test.h"
 
 namespace tacc::coordinator {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -104,41 +105,25 @@ TEST_F(MetricsTest, ForgetsJobsThatEndedLongAgo) {
   EXPECT_THAT(Text(1000 + kEndedJobSeconds + 1), HasSubstr("tacc_jobs{state=\"failed\"} 1"));
 }
 
-std::string HttpGet(const std::string& address, const std::string& path) {
-  const size_t colon = address.rfind(':');
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(address.substr(0, colon).c_str(), address.substr(colon + 1).c_str(), &hints, &found) != 0)
-    return "no address";
-  const int fd = socket(found->ai_family, found->ai_socktype, 0);
-  std::string text;
-  if (connect(fd, found->ai_addr, found->ai_addrlen) == 0) {
-    const std::string request = "GET " + path + " HTTP/1.0\r\n\r\n";
-    if (write(fd, request.data(), request.size()) > 0) {
-      char buffer[4096];
-      for (ssize_t got; (got = read(fd, buffer, sizeof(buffer))) > 0;) text.append(buffer, static_cast<size_t>(got));
-    }
-  }
-  close(fd);
-  freeaddrinfo(found);
-  return text;
-}
-
 TEST_F(MetricsTest, ServesMetricsHealthAndReadiness) {
-  std::atomic<bool> ready{false};
+  std::atomic<bool> healthy{true}, ready{false};
+  auto check = [](const std::atomic<bool>& good) {
+    return [&good] { return good ? absl::OkStatus() : absl::UnavailableError("the reason"); };
+  };
   auto server = MetricsServer::Start(
-      "127.0.0.1:0", [this] { return CollectMetrics(core_, {"0.1.0", {1, 1000}, 3, 0.5}); },
-      [&] { return ready.load(); });
+      "127.0.0.1:0", [this] { return CollectMetrics(core_, {"0.1.0", {1, 1000}, 3, 0.5}); }, check(healthy),
+      check(ready));
   ASSERT_TRUE(server.ok()) << server.status();
   EXPECT_THAT(HttpGet((*server)->address(), "/metrics"), HasSubstr("tacc_job_loss{training_job=\"toy-1\"} 2.5"));
   EXPECT_THAT(HttpGet((*server)->address(), "/healthz"), HasSubstr("200 OK"));
-  EXPECT_THAT(HttpGet((*server)->address(), "/readyz"), HasSubstr("503"));
+  EXPECT_THAT(HttpGet((*server)->address(), "/readyz"), AllOf(HasSubstr("503"), HasSubstr("the reason\n")));
   ready = true;
   EXPECT_THAT(HttpGet((*server)->address(), "/readyz"), HasSubstr("200 OK"));
+  healthy = false;
+  EXPECT_THAT(HttpGet((*server)->address(), "/healthz"), AllOf(HasSubstr("503"), HasSubstr("the reason\n")));
   EXPECT_THAT(HttpGet((*server)->address(), "/other"), HasSubstr("404"));
   auto second = MetricsServer::Start((*server)->address(), [] { return std::vector<prometheus::MetricFamily>(); },
-                                     [] { return true; });
+                                     check(healthy), check(ready));
   ASSERT_FALSE(second.ok());
   EXPECT_THAT(std::string(second.status().message()), HasSubstr("cannot listen on 127.0.0.1:"));
 }

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -24,7 +25,9 @@
 #include "coordinator/compile/instructions.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/service/coordinator_service.h"
+#include "coordinator/service/listener.h"
 #include "coordinator/service/loop.h"
+#include "coordinator/service/probe.h"
 #include "coordinator/service/worker_service.h"
 #include "spdlog/spdlog.h"
 
@@ -37,6 +40,11 @@ constexpr size_t kMaxGrpcMemoryBytes = size_t{2} << 30;
 constexpr int kMaxStreamsPerConnection = 256;
 constexpr int kKeepaliveMilliseconds = 20000;
 constexpr int64_t kMaxLogFileBytes = 16 << 20;
+// A connection that says nothing for so long is closed.
+constexpr int kHandshakeMilliseconds = 10000;
+// Descriptors that are left for files, pipes and the metrics: a quarter of all, at most so many.
+constexpr int kMaxOwnDescriptors = 256;
+constexpr double kProbeSeconds = 2;
 constexpr auto kShutdownGrace = std::chrono::milliseconds(200);
 
 double Seconds(clockid_t clock) {
@@ -121,6 +129,9 @@ struct Server::Impl {
   std::unique_ptr<Loop> loop;
   std::unique_ptr<MetricsServer> metrics;
   std::unique_ptr<grpc::Server> grpc;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
+  std::unique_ptr<Listener> listener;
+  std::string address;  // Set before `ready`, for the probes.
   std::atomic<bool> ready{false};
 };
 
@@ -131,6 +142,7 @@ Server::~Server() {
   if (impl_->loop != nullptr) impl_->loop->Close();
   // civetweb takes up to two seconds to end: meanwhile the rest ends as well.
   std::thread http([this] { impl_->metrics.reset(); });
+  impl_->listener.reset();
   if (impl_->compiler != nullptr) impl_->compiler->Shutdown();
   if (impl_->grpc != nullptr) impl_->grpc->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
   http.join();
@@ -198,7 +210,11 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
         return std::vector<prometheus::MetricFamily>();
       return future.get();
     };
-    auto metrics = MetricsServer::Start(options.metrics_listen, collect, [&impl] { return impl.ready.load(); });
+    auto healthy = [&impl] { return impl.ready ? ProbeAnswers(impl.address, kProbeSeconds) : absl::OkStatus(); };
+    auto ready = [&impl] {
+      return impl.ready ? ProbeDecides(impl.address, kProbeSeconds) : absl::UnavailableError("not ready");
+    };
+    auto metrics = MetricsServer::Start(options.metrics_listen, collect, healthy, ready);
     if (!metrics.ok()) return metrics.status();
     impl.metrics = *std::move(metrics);
     server->metrics_address_ = impl.metrics->address();
@@ -214,25 +230,30 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   grpc::ResourceQuota quota("tacc-coordinator");
   quota.Resize(kMaxGrpcMemoryBytes);
   grpc::ServerBuilder builder;
-  int port = 0;
-  // Without this two coordinators could share a port, and each would get half of the calls.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMilliseconds);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMilliseconds);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
   builder.SetMaxReceiveMessageSize(kMaxReceivedBytes);
   builder.SetResourceQuota(quota);
-  builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(), &port);
+  impl.acceptor = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
   builder.RegisterService(&impl.worker_handlers);
   builder.RegisterService(impl.handlers.get());
+  auto listener = Listener::Listen(options.listen);
+  if (!listener.ok()) return listener.status();
   impl.loop->Start();
   impl.grpc = builder.BuildAndStart();
-  if (impl.grpc == nullptr || port == 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("cannot listen on ", options.listen,
-                     ": is the port in use by another coordinator? Choose another with --listen"));
-  }
-  server->address_ = absl::StrCat(options.listen.substr(0, options.listen.rfind(':')), ":", port);
+  if (impl.grpc == nullptr) return absl::InternalError("gRPC does not start");
+  impl.listener = *std::move(listener);
+  impl.listener->Start(options.max_open_files - std::min(options.max_open_files / 4, kMaxOwnDescriptors),
+                       [acceptor = impl.acceptor.get()](int listener_fd, int fd) {
+                         grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+                         connection.listener_fd = listener_fd;
+                         connection.fd = fd;
+                         acceptor->HandleNewConnection(&connection);
+                       });
+  server->address_ = impl.address = impl.listener->address();
   impl.ready = true;
   return server;
 }

@@ -25,6 +25,7 @@ struct ServerOptions {
   ChildLimits compile_limits;
   double lease_seconds = 10;
   double collective_timeout_seconds = 300;
+  int max_open_files = 1024;  // That this process may have; most of them are for connections.
   int max_ended_jobs = 1000;  // Kept; of more the one that ended first is forgotten.
 };
 

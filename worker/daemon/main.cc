@@ -244,6 +244,7 @@ int Main(int argc, char** argv, const std::string& rank_path) {
   }
   // Signals are read from a descriptor; blocked here, before any thread starts, they are so in all of them.
   signal(SIGPIPE, SIG_IGN);
+  RaiseOpenFilesLimit();
   sigset_t ending;
   sigemptyset(&ending);
   sigaddset(&ending, SIGTERM);
