@@ -10,6 +10,10 @@
 namespace tacc::coordinator {
 namespace {
 
+// A connection that asks nothing holds a thread for so long, so tens of them cost whoever asks no more than that.
+constexpr char kThreads[] = "32";
+constexpr char kRequestMilliseconds[] = "1000";
+
 struct Answer {
   int code = 200;
   std::string type = "text/plain; charset=utf-8";
@@ -47,8 +51,9 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::s
                                                                     Check healthy, Check ready) {
   std::unique_ptr<MetricsServer> metrics(new MetricsServer());
   Impl& impl = *metrics->impl_;
-  const std::vector<std::string> options = {"listening_ports",    address, "num_threads",       "2",
-                                            "request_timeout_ms", "10000", "enable_keep_alive", "no"};
+  const std::vector<std::string> options = {
+      "listening_ports",   address, "num_threads", kThreads, "request_timeout_ms", kRequestMilliseconds,
+      "enable_keep_alive", "no"};
   try {
     impl.server = std::make_unique<CivetServer>(options);
   } catch (const std::exception& error) {

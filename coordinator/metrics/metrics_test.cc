@@ -128,5 +128,15 @@ TEST_F(MetricsTest, ServesMetricsHealthAndReadiness) {
   EXPECT_THAT(std::string(second.status().message()), HasSubstr("cannot listen on 127.0.0.1:"));
 }
 
+TEST_F(MetricsTest, SilentConnectionsKeepNobodyWaiting) {
+  const auto good = [] { return absl::OkStatus(); };
+  auto server = MetricsServer::Start("127.0.0.1:0", [] { return std::vector<prometheus::MetricFamily>(); }, good, good);
+  ASSERT_TRUE(server.ok()) << server.status();
+  std::vector<int> silent;
+  for (int i = 0; i < 60; ++i) silent.push_back(HttpConnect((*server)->address()));
+  EXPECT_THAT(HttpGet((*server)->address(), "/healthz"), HasSubstr("200 OK"));
+  for (const int fd : silent) close(fd);
+}
+
 }  // namespace
 }  // namespace tacc::coordinator

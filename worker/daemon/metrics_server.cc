@@ -17,6 +17,10 @@
 namespace tacc::worker {
 namespace {
 
+// A connection that asks nothing holds a thread for so long, so tens of them cost whoever asks no more than that.
+constexpr char kThreads[] = "32";
+constexpr char kRequestMilliseconds[] = "1000";
+
 using Labels = std::vector<prometheus::ClientMetric::Label>;
 
 // Numbers of a rank's events that are worth a series: event and field, name, help.
@@ -136,8 +140,9 @@ MetricsServer::~MetricsServer() = default;
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string& address,
                                                                     double max_silence_seconds) {
   auto impl = std::make_unique<Impl>();
-  const std::vector<std::string> options = {"listening_ports",    address, "num_threads",       "2",
-                                            "request_timeout_ms", "10000", "enable_keep_alive", "no"};
+  const std::vector<std::string> options = {
+      "listening_ports",   address, "num_threads", kThreads, "request_timeout_ms", kRequestMilliseconds,
+      "enable_keep_alive", "no"};
   try {
     impl->server = std::make_unique<CivetServer>(options);
   } catch (const std::exception&) {

@@ -6,6 +6,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <string>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "machine/clock.h"
 #include "worker/daemon/network_address.h"
@@ -17,13 +20,21 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-std::string Get(const MetricsServer& server, const std::string& path) {
+int Connect(const MetricsServer& server) {
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_port = htons(ParseHostPort(server.address())->port);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  return fd;
+}
+
+// Empty when nothing comes for 10 s, as long as Prometheus waits.
+std::string Get(const MetricsServer& server, const std::string& path) {
+  const int fd = Connect(server);
+  const timeval patience{10, 0};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   const std::string request = absl::StrCat("GET ", path, " HTTP/1.0\r\n\r\n");
   EXPECT_EQ(write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
   std::string answer;
@@ -88,6 +99,16 @@ TEST(MetricsServerTest, SeriesOfTheWorkerAndOfItsRank) {
   EXPECT_THAT(text, Not(HasSubstr(memory + "100\n")));
   EXPECT_THAT(text, HasSubstr("tacc_rank_device_idle_ratio{worker=\"w0\",training_job=\"job-1\",rank=\"1\"} 0.25\n"));
   EXPECT_THAT(text, HasSubstr("# TYPE tacc_worker_dropped_reports_total counter\n"));
+}
+
+TEST(MetricsServerTest, SilentConnectionsKeepNobodyWaiting) {
+  auto server = MetricsServer::Start("127.0.0.1:0", 5);
+  ASSERT_TRUE(server.ok()) << server.status();
+  (*server)->Publish(Alive());
+  std::vector<int> silent;
+  for (int i = 0; i < 60; ++i) silent.push_back(Connect(**server));
+  EXPECT_THAT(Get(**server, "/metrics"), HasSubstr("tacc_worker_threads"));
+  for (const int fd : silent) close(fd);
 }
 
 TEST(MetricsServerTest, ATakenPortIsAnError) {
