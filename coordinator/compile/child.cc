@@ -88,7 +88,7 @@ void Limit(pid_t pid, const ChildLimits& limits) {
   prlimit(pid, RLIMIT_AS, &memory, nullptr);
   // So that it ends even when this process is killed and watches no clock any more.
   const auto seconds = static_cast<rlim_t>(std::ceil(limits.seconds)) + 1;
-  const rlimit cpu{seconds, seconds};
+  const rlimit cpu{seconds, seconds + 1};  // SIGXCPU, which tells it from a stranger's SIGKILL; then SIGKILL.
   prlimit(pid, RLIMIT_CPU, &cpu, nullptr);
   const rlimit core{0, 0};
   prlimit(pid, RLIMIT_CORE, &core, nullptr);

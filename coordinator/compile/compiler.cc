@@ -1,6 +1,9 @@
 #include "coordinator/compile/compiler.h"
 
+#include <signal.h>
+
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -14,6 +17,8 @@
 #include "coordinator/compile/request.h"
 #include "coordinator/core/job_state.h"
 #include "coordinator/core/utf8.h"
+#include "machine/clock.h"
+#include "spdlog/spdlog.h"
 
 namespace tacc::coordinator {
 namespace {
@@ -50,6 +55,30 @@ std::string ErrorText(const std::string& err) {
   text = ValidUtf8(text, kMaxErrorText);
   while (!text.empty() && text.back() == '\n') text.pop_back();
   return text;
+}
+
+// True when another process ended the child, not a limit of ours nor a fault of its own.
+bool WasKilled(const ChildResult& result) {
+  if (result.timed_out || result.cancelled || result.output_too_long) return false;
+  switch (result.signal) {
+    case 0:
+    case SIGABRT:
+    case SIGBUS:
+    case SIGFPE:
+    case SIGILL:
+    case SIGSEGV:
+    case SIGSYS:
+    case SIGTRAP:
+      return false;
+    default:
+      return true;
+  }
+}
+
+// Waits, unless `cancel` becomes true.
+void Pause(double seconds, const std::atomic<bool>& cancel) {
+  const double end = SteadySeconds() + seconds;
+  while (!cancel && SteadySeconds() < end) std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
 
 std::string BaseName(const std::string& path) { return path.substr(path.rfind('/') + 1); }
@@ -222,9 +251,16 @@ absl::StatusOr<std::string> Compiler::CheckAndRun(const v1::JobSpec& spec, int w
 
 absl::StatusOr<std::string> Compiler::RunTool(const std::vector<std::string>& arguments, const std::string& dir,
                                               const std::atomic<bool>& cancel) {
-  absl::StatusOr<ChildResult> result = RunChild(arguments, options_.limits, cancel);
-  if (!result.ok()) return result.status();
   const std::string tool = absl::StrCat(BaseName(arguments[0]), " ", arguments[1]);
+  absl::StatusOr<ChildResult> result = RunChild(arguments, options_.limits, cancel);
+  for (const double seconds : options_.retry_seconds) {
+    if (!result.ok() || !WasKilled(*result)) break;
+    spdlog::warn("{} was killed by signal {}; running it again in {} s", tool, result->signal, seconds);
+    Pause(seconds, cancel);
+    if (cancel) break;
+    result = RunChild(arguments, options_.limits, cancel);
+  }
+  if (!result.ok()) return result.status();
   (void)WriteFile(absl::StrCat(dir, "/", BaseName(arguments[0]), ".log"), result->err);
   if (result->cancelled) return absl::CancelledError(absl::StrCat(tool, " was stopped"));
   if (result->timed_out) {
@@ -234,6 +270,13 @@ absl::StatusOr<std::string> Compiler::RunTool(const std::vector<std::string>& ar
   if (result->output_too_long)
     return absl::InternalError(absl::StrCat(tool, " printed more than ", options_.limits.output_bytes, " bytes"));
   if (result->exit_code == 0) return std::move(result->out);
+  if (WasKilled(*result)) {
+    return absl::InternalError(absl::StrCat(tool, " was killed by signal ", result->signal, ", ",
+                                            options_.retry_seconds.size() + 1,
+                                            " times in a row, by the kernel for want of memory (see dmesg) or by "
+                                            "somebody; submit the job again when that is "
+                                            "mended"));
+  }
   const std::string text = ErrorText(result->err);
   if (result->exit_code == kExitBadInput)
     return absl::InvalidArgumentError(text.empty() ? absl::StrCat(tool, ": exit 2") : text);

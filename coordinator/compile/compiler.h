@@ -11,6 +11,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "coordinator/compile/child.h"
@@ -27,6 +28,9 @@ class Compiler {
     std::string data_binary;  // tacc-data
     std::string jobs_dir;     // What is made for job ID lies in jobs_dir/ID/compile-N, N counting its compilations.
     ChildLimits limits;
+    // A tool that somebody else ends by a signal (the kernel for want of memory, an operator) is run again after so
+    // many seconds, once for each entry.
+    std::vector<double> retry_seconds = {1, 3, 9};
   };
   // Called on the compiler's thread, once per Start that was not stopped.
   using Done = std::function<void(Input)>;
@@ -62,6 +66,7 @@ class Compiler {
   // Runs the check of the data, writes the request into `dir`, runs tacc-plan. Returns its stdout.
   absl::StatusOr<std::string> CheckAndRun(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device,
                                           const std::string& dir, bool compile, const std::atomic<bool>& cancel);
+  // Runs a tool to an end of its own, again where somebody else ended it, and returns its stdout.
   absl::StatusOr<std::string> RunTool(const std::vector<std::string>& arguments, const std::string& dir,
                                       const std::atomic<bool>& cancel);
 
