@@ -58,11 +58,14 @@ absl::StatusOr<std::unique_ptr<StatusBlock>> StatusBlock::Create(const std::stri
   shm_unlink(name.c_str());
   const int fd = shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return SharedMemoryError(name, "cannot be made", errno);
-  if (ftruncate(fd, sizeof(StatusFields)) != 0) {
-    const int error = errno;
+  // Not ftruncate, which takes no memory: where there is none left the first write would be a SIGBUS.
+  if (const int error = posix_fallocate(fd, 0, sizeof(StatusFields)); error != 0) {
     close(fd);
     shm_unlink(name.c_str());
-    return SharedMemoryError(name, "cannot be sized", error);
+    if (error != ENOSPC) return SharedMemoryError(name, "cannot be sized", error);
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "status block ", name, " cannot be made: /dev/shm is full; remove what is left over there, or give ",
+        "it more room (mount -o remount,size=1G /dev/shm; of a container --shm-size)"));
   }
   absl::StatusOr<StatusFields*> fields = Map(name, fd);
   close(fd);

@@ -61,7 +61,7 @@ struct RankStatus {
 class StatusBlock {
  public:
   // Makes the segment, zeroed but for magic and attempt; one left under this name by a killed daemon is replaced. The
-  // name is removed when the object is destroyed.
+  // name is removed when the object is destroyed. ResourceExhausted: no room in /dev/shm.
   static absl::StatusOr<std::unique_ptr<StatusBlock>> Create(const std::string& name, int64_t attempt);
   // Opens a segment made by Create. NotFound: no such name; InvalidArgument: not such a segment.
   static absl::StatusOr<std::unique_ptr<StatusBlock>> Open(const std::string& name);
