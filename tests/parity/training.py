@@ -124,7 +124,7 @@ def _start_file(case: Case, model: dict, data: Path, folder: Path, max_steps: in
     return start
 
 
-def run_rank(
+def run_steps(
     case: Case,
     model: dict,
     data: Path,
@@ -133,8 +133,8 @@ def run_rank(
     max_steps: int,
     beta1: float,
     learning_rate: float = LEARNING_RATE,
-) -> list[float]:
-    """The losses of `max_steps` steps on one rank. `model`: section `model` of the job. Checkpoints lie in `folder`."""
+) -> list[dict]:
+    """The events of `max_steps` steps on one rank. `model`: section `model` of the job. Checkpoints lie in `folder`."""
     (folder / "checkpoints").mkdir(parents=True)
     request, start = folder / "request.json", folder / "start.json"
     request.write_text(json.dumps(plan_request(case, model, data, precision, max_steps, beta1, learning_rate)))
@@ -154,9 +154,14 @@ def run_rank(
     assert code == 0, "\n".join([f"exit {code}", *lines[-5:], log.read_text()])
     events = [json.loads(line) for line in lines]
     assert all(event.get("loss_scale", INIT_SCALE) == INIT_SCALE for event in events)
-    losses = [event["loss"] for event in events if event["event"] == "step"]
-    assert len(losses) == max_steps, lines
-    return losses
+    steps = [event for event in events if event["event"] == "step"]
+    assert len(steps) == max_steps, lines
+    return steps
+
+
+def run_rank(*args, **options) -> list[float]:
+    """The losses of run_steps."""
+    return [step["loss"] for step in run_steps(*args, **options)]
 
 
 def pretrained(model: Path) -> dict:

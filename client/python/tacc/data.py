@@ -18,9 +18,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Tokenizer
 
-from tacc import corpus, shards
+from tacc import chat, corpus, shards
 from tacc.corpus import Counts, Piece, TextFile
 from tacc.errors import InputError
 from tacc.output_folder import new_folder
@@ -41,6 +40,7 @@ DEFAULT_SEQ_LEN = 2048
 DEFAULT_SEED = 42
 TRAINING_TEXT_BYTES = 512 << 20  # A tokenizer is trained on at most about this much, taken evenly from the input.
 BATCH_CHARACTERS = 1 << 18  # Given to the tokenizer at a time.
+LEARNED = np.uint32(1 << 31)  # Set in the tokens of a conversation that a model learns to write, until shards are written.
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ class PrepareOptions:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     as_text: tuple[str, ...] = ()
+    chat: bool = False  # Records are conversations; write the column `loss_mask`.
     eval_fraction: float = 0.0
     seq_len: int = DEFAULT_SEQ_LEN
     separate_documents: bool = False  # Write the column `segment`.
@@ -79,19 +80,24 @@ def prepare(options: PrepareOptions) -> Prepared:
     _check(options)
     files = corpus.find_files(options.inputs, list(options.include), list(options.exclude), options.as_text)
     text_bytes = sum(file.num_bytes for file in files)
+    if options.chat and (texts := [file.path for file in files if file.format == "text"]):
+        names = ", ".join(texts[:3]) + (", ..." if len(texts) > 3 else "")
+        raise InputError(f"--chat takes files of records, and these are texts: {names}; of a folder take --include '*.jsonl'")
     if text_bytes == 0:
         found = f"{len(files)} files found, all of them empty" if files else "no files found"
         matching = f" matching {', '.join(options.include)}" if options.include else ""
         raise InputError(f"no input text: {found} in {', '.join(options.inputs)}{matching}")
     with new_folder(options.out) as folder:
         facts = _make_tokenizer(options, files, folder / "tokenizer")
-        dtype = np.dtype("<u2" if facts.vocab_size <= 1 << 16 else "<u4")
+        if options.chat:
+            chat.add_default_template(folder / "tokenizer", facts.eos_token)
+        dtype = np.dtype("<u2" if facts.vocab_size <= 1 << 16 and not options.chat else "<u4")
         shuffler = Shuffler(folder / "shuffle", dtype, options.seed, text_bytes)
         counts = Counts()
         tasks = corpus.plan_tasks(files)
         with (
             Progress("tokenizing", text_bytes) as progress,
-            contextlib.closing(_encode_all(tasks, folder / "tokenizer", dtype, options)) as results,
+            contextlib.closing(_encode_all(tasks, folder / "tokenizer", dtype, facts, options)) as results,
         ):
             for encoded in results:
                 shuffler.add(encoded.tokens, encoded.lengths)
@@ -186,10 +192,19 @@ def _train_in_child(
     def documents() -> Iterator[str]:
         for i, task in enumerate(corpus.plan_tasks(files)):
             if i % stride == 0:
-                yield from corpus.read_documents(task, options.text_field, Counts())
+                yield from _training_texts(task, options)
                 sent.send(sum(piece.num_bytes for piece in task))
 
     train_tokenizer(documents(), options.train_tokenizer, folder)
+
+
+def _training_texts(task: list[Piece], options: PrepareOptions) -> Iterator[str]:
+    if not options.chat:
+        yield from corpus.read_documents(task, options.text_field, Counts())
+        return
+    for piece in task:
+        for record in corpus.read_records(piece, chat.FIELDS):
+            yield from (corpus.whole_characters(text, Counts()) for text in chat.texts_of_record(record))
 
 
 @dataclass(frozen=True)
@@ -205,13 +220,28 @@ class Encoded:
 class Encoder:
     """Encodes tasks. One in each process."""
 
-    def __init__(self, tokenizer: Tokenizer, dtype: np.dtype, text_field: str):
-        self._tokenizer = tokenizer
+    def __init__(self, folder: Path, dtype: np.dtype, facts: TokenizerFacts, options: PrepareOptions):
+        self._tokenizer = open_tokenizer(folder / "tokenizer.json")
         self._dtype = dtype
-        self._text_field = text_field
+        self._text_field = options.text_field
+        self._chat = None
+        if options.chat:
+            self._chat = chat.ChatEncoder(
+                self._tokenizer, folder, facts.eos_token, facts.eos_token_id, max_tokens=options.seq_len
+            )
 
     def encode(self, task: list[Piece]) -> Encoded:
         counts = Counts()
+        parts = self._encode_conversations(task, counts) if self._chat else self._encode_texts(task, counts)
+        # A tokenizer may make nothing of a text, as one that drops unknown characters.
+        kept = [part for part in parts if len(part) > 0]
+        counts.documents -= len(parts) - len(kept)
+        counts.empty += len(parts) - len(kept)
+        lengths = np.array([len(part) for part in kept], dtype=np.int64)
+        tokens = np.concatenate(kept) if kept else np.empty(0, self._dtype)
+        return Encoded(tokens, lengths, counts, sum(piece.num_bytes for piece in task))
+
+    def _encode_texts(self, task: list[Piece], counts: Counts) -> list[np.ndarray]:
         parts: list[np.ndarray] = []
         batch: list[str] = []
         num_characters = 0
@@ -228,23 +258,26 @@ class Encoder:
                 flush()
                 num_characters = 0
         flush()
-        # A tokenizer may make nothing of a text, as one that drops unknown characters.
-        kept = [part for part in parts if len(part) > 0]
-        counts.documents -= len(parts) - len(kept)
-        counts.empty += len(parts) - len(kept)
-        lengths = np.array([len(part) for part in kept], dtype=np.int64)
-        tokens = np.concatenate(kept) if kept else np.empty(0, self._dtype)
-        return Encoded(tokens, lengths, counts, sum(piece.num_bytes for piece in task))
+        return parts
+
+    def _encode_conversations(self, task: list[Piece], counts: Counts) -> list[np.ndarray]:
+        parts = []
+        for piece in task:
+            for record in corpus.read_records(piece, chat.FIELDS):
+                ids, learned = self._chat.encode(record)
+                parts.append(np.array(ids, self._dtype) | np.where(learned, LEARNED, np.uint32(0)))
+                counts.documents += 1
+        return parts
 
 
 _encoder: Encoder | None = None  # In a child process.
 
 
-def _start_child(tokenizer_path: str, dtype: np.dtype, text_field: str) -> None:
+def _start_child(*args) -> None:
     global _encoder
     _leave_interrupts_to_parent()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # One process per core already.
-    _encoder = Encoder(open_tokenizer(Path(tokenizer_path)), dtype, text_field)
+    _encoder = Encoder(*args)
 
 
 def _leave_interrupts_to_parent() -> None:
@@ -262,20 +295,18 @@ def _encode_in_child(task: list[Piece]) -> Encoded:
 
 
 def _encode_all(
-    tasks: Iterable[list[Piece]], tokenizer: Path, dtype: np.dtype, options: PrepareOptions
+    tasks: Iterable[list[Piece]], folder: Path, dtype: np.dtype, facts: TokenizerFacts, options: PrepareOptions
 ) -> Iterator[Encoded]:
     """Encodes in parallel and gives the results in the order of the tasks, with few of them in memory."""
-    path = tokenizer / "tokenizer.json"
     processes = options.processes or len(os.sched_getaffinity(0))
     if processes == 1:
-        encoder = Encoder(open_tokenizer(path), dtype, options.text_field)
-        yield from map(encoder.encode, tasks)
+        yield from map(Encoder(folder, dtype, facts, options).encode, tasks)
         return
     pool = ProcessPoolExecutor(
         processes,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_start_child,
-        initargs=(str(path), dtype, options.text_field),
+        initargs=(folder, dtype, facts, options),
     )
     try:
         pending = deque()
@@ -303,21 +334,33 @@ def _write(
         raise InputError("--eval-fraction: the input is one document of one token; there is nothing to hold out")
     def writer(path: Path) -> shards.DatasetWriter:
         return shards.DatasetWriter(
-            path, facts.vocab_size, options.shard_tokens, separate_documents=options.separate_documents
+            path,
+            facts.vocab_size,
+            options.shard_tokens,
+            separate_documents=options.separate_documents,
+            loss_mask=options.chat,
         )
+
+    def append(to: shards.DatasetWriter, tokens: np.ndarray) -> None:
+        """With EOS, which is learned where the token before it is."""
+        if options.chat:
+            tokens = np.append(tokens, eos | tokens[-1] & LEARNED)
+            to.append(tokens & ~LEARNED, tokens >= LEARNED)
+        else:
+            to.append(np.append(tokens, eos))
 
     train = writer(folder)
     evaluation = writer(folder / "eval") if options.eval_fraction > 0 else None
-    eos = np.array([facts.eos_token_id])
+    eos = np.uint32(facts.eos_token_id)
     with Progress("writing", int(shuffler.lengths.sum())) as progress:
         for number, tokens in shuffler.documents():
             if number in held_out:
-                evaluation.append(np.concatenate((tokens, eos)))
+                append(evaluation, tokens)
             else:
                 tail = held_out_tails.get(number, 0)
-                train.append(np.concatenate((tokens[: len(tokens) - tail], eos)))
+                append(train, tokens[: len(tokens) - tail])
                 if tail > 0:
-                    evaluation.append(np.concatenate((tokens[len(tokens) - tail :], eos)))
+                    append(evaluation, tokens[len(tokens) - tail :])
             progress.add(len(tokens))
     tokenizer = {"fingerprint": facts.fingerprint, "eos_token": facts.eos_token, "eos_token_id": facts.eos_token_id}
     held_out_index = evaluation.close(tokenizer=tokenizer, seq_len=options.seq_len) if evaluation else None
@@ -375,6 +418,7 @@ def _run_prepare(args: argparse.Namespace) -> None:
         include=tuple(args.include),
         exclude=tuple(args.exclude),
         as_text=tuple(args.as_text),
+        chat=args.chat,
         eval_fraction=args.eval_fraction,
         seq_len=args.seq_len,
         separate_documents=args.separate_documents,
@@ -415,6 +459,11 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
     )
     parser.add_argument(
         "--text-field", default="text", metavar="NAME", help="field of a record that is the text (default: text)"
+    )
+    parser.add_argument(
+        "--chat",
+        action="store_true",
+        help="records are conversations, 'messages' or 'prompt' and 'completion'; what the assistant says is learned",
     )
     parser.add_argument(
         "--include",

@@ -3,7 +3,9 @@
 import hashlib
 import json
 import os
+import shutil
 import struct
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,6 @@ import numpy as np
 FORMAT = "tacc-data"
 VERSION = 1
 MAGIC = b"taccdata"
-DATA_OFFSET = 128  # Header of 64 bytes, up to two column descriptors of 32: columns begin at a multiple of 64.
 DEFAULT_SHARD_TOKENS = 1 << 29
 
 
@@ -30,8 +31,9 @@ class DatasetWriter:
         shard_tokens: int = DEFAULT_SHARD_TOKENS,
         *,
         separate_documents: bool = False,
+        loss_mask: bool = False,
     ):
-        """`separate_documents`: write the column `segment`."""
+        """`separate_documents`: write the column `segment`; `loss_mask`: write the column of this name."""
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._vocab_size = vocab_size
@@ -43,6 +45,11 @@ class DatasetWriter:
         self._shard_num_documents = 0
         self._max_token_id = 0
         self._separate_documents = separate_documents
+        num_columns = 1 + loss_mask + separate_documents
+        # Header of 64 bytes, column descriptors of 32; columns begin at a multiple of 64.
+        self._data_offset = -(-(64 + 32 * num_columns) // 64) * 64
+        # Of the shard, until its tokens are complete.
+        self._loss_mask = tempfile.TemporaryFile(dir=folder) if loss_mask else None
         self._segments: list[tuple[int, int]] = []  # Of the shard: number of a document modulo 256, its tokens.
 
     @property
@@ -53,8 +60,9 @@ class DatasetWriter:
     def num_documents(self) -> int:
         return sum(shard["num_documents"] for shard in self._shards) + self._shard_num_documents
 
-    def append(self, tokens: np.ndarray) -> None:
-        """Appends one document, its EOS included. It may cross into further shards; it counts where it begins."""
+    def append(self, tokens: np.ndarray, loss_mask: np.ndarray | None = None) -> None:
+        """Appends one document, its EOS included. It may cross into further shards; it counts where it begins.
+        `loss_mask`, with a writer of it: for each token whether it is a target."""
         tokens = tokens.astype(self._dtype, copy=False)
         self._max_token_id = max(self._max_token_id, int(tokens.max(initial=0)))
         is_begin = True
@@ -64,9 +72,12 @@ class DatasetWriter:
                 self._end_shard()
             if self._file is None:
                 self._file = open(self._shard_path(), "wb", buffering=1 << 20)
-                self._file.write(bytes(DATA_OFFSET))
+                self._file.write(bytes(self._data_offset))
             part = tokens[: self._shard_tokens - self._shard_num_tokens]
             self._file.write(part.tobytes())
+            if self._loss_mask is not None:
+                self._loss_mask.write(loss_mask[: len(part)].astype("u1").tobytes())
+                loss_mask = loss_mask[len(part) :]
             self._segments.append((segment, len(part)))
             self._shard_num_tokens += len(part)
             self._shard_num_documents += is_begin
@@ -78,7 +89,13 @@ class DatasetWriter:
 
     def _end_shard(self) -> None:
         path = self._shard_path()
-        columns = [(b"tokens", self._dtype.itemsize, DATA_OFFSET)]
+        columns = [(b"tokens", self._dtype.itemsize, self._data_offset)]
+        if self._loss_mask is not None:
+            columns.append((b"loss_mask", 1, self._file.tell()))
+            self._loss_mask.seek(0)
+            shutil.copyfileobj(self._loss_mask, self._file)
+            self._loss_mask.seek(0)
+            self._loss_mask.truncate()
         if self._separate_documents:
             columns.append((b"segment", 1, self._file.tell()))
             for segment, length in self._segments:
