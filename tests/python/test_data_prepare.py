@@ -524,7 +524,7 @@ def test_files_of_records_may_be_taken_as_text(tmp_path, tokenizer_dir):
         ("a.csv", b"text\n\xff\n", "not a table: 'utf-8' codec"),
         ("a.jsonl.gz", b"\x1f\x8b\x08", "a.jsonl.gz: it is compressed; unpack it first: gunzip "),
         ("a.txt.zst", b"\x28\xb5", "a.txt.zst: it is compressed; unpack it first: unzstd "),
-        ("a.arrow", b"ARROW1\0\0", "a.arrow: Arrow files are not read; write the data set as JSON lines"),
+        ("a.arrow", b"ARROW1\0\0", "a.arrow: Arrow files are not read; write the data set as parquet"),
         ("a.txt", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "a.txt: a pointer of git-lfs"),
     ],
 )
@@ -537,6 +537,13 @@ def test_what_is_not_text_or_records_is_refused(tmp_path, tokenizer_dir, name, c
     for given in (folder, folder / name):
         assert want in fails("--tokenizer", tokenizer_dir, "--input", given, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_parquet_without_pyarrow_says_what_to_install(tmp_path, tokenizer_dir, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    message = fails("--tokenizer", tokenizer_dir, "--input", tmp_path / "a.parquet", "--out", tmp_path / "out")
+    assert "a.parquet: reading parquet needs pyarrow: pip install pyarrow" in message
 
 
 def test_a_binary_file_by_name_and_a_tokenizer_not_fetched_are_refused(tmp_path, tokenizer_dir):

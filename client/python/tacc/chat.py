@@ -1,7 +1,6 @@
 """Turns conversations into tokens, and says which of them a model learns to write."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -32,7 +31,7 @@ def open_template(folder: Path, eos_token: str):
     try:
         from transformers import PreTrainedTokenizerFast
     except ImportError as error:
-        raise InputError("--chat with messages needs transformers for the chat template: pip install transformers") from error
+        raise InputError("--chat needs transformers for the chat template: pip install transformers") from error
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
     tokenizer.eos_token = eos_token
     return tokenizer
@@ -46,7 +45,7 @@ def add_default_template(folder: Path, eos_token: str) -> None:
 
 def texts_of_record(record: Record) -> list[str]:
     """What a tokenizer is trained on."""
-    parts = [parts_of_record(record)[name] for name in FIELDS if name in parts_of_record(record)]
+    parts = parts_of_record(record).values()
     return [text for part in parts for text in ([part] if isinstance(part, str) else [m["content"] for m in part])]
 
 
@@ -135,9 +134,7 @@ class ChatEncoder:
         self._load_template()
         if not re.search(r"\{%-?\s*generation\s*-?%\}", self._template.get_chat_template()):
             return self._encode_by_prefixes(record, messages, 0)
-        encoded = self._apply(
-            record, messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
-        )
+        encoded = self._apply(record, messages, return_dict=True, return_assistant_tokens_mask=True)
         return list(encoded["input_ids"]), [bool(learned) for learned in encoded["assistant_masks"]]
 
     def _encode_by_prefixes(self, record: Record, messages: list[dict], first: int) -> tuple[list[int], list[bool]]:

@@ -1,7 +1,7 @@
 """Finds input files and reads them as documents.
 
-A text file is one document; a record (a line of a JSON-lines file, a row of a table) is one. Files are handled in byte ranges of bounded size
-(pieces), so that one huge file is read by several processes, and memory does not grow with it.
+A text file is one document; a record (a line of a JSON-lines file, a row of a table) is one. Files are handled in byte
+ranges of bounded size (pieces), so that one huge file is read by several processes, and memory does not grow with it.
 """
 
 import fnmatch
@@ -28,25 +28,26 @@ REMEDIES = {
     ".zip": "it is an archive; unpack it first: unzip {}",
     ".tar": "it is an archive; unpack it first: tar xf {}",
     ".tgz": "it is an archive; unpack it first: tar xf {}",
-    ".arrow": "Arrow files are not read; write the data set as JSON lines: Dataset.to_json('data.jsonl')",
+    ".arrow": "Arrow files are not read; write the data set as parquet: Dataset.to_parquet('data.parquet')",
 }
 
 
 @dataclass(frozen=True)
 class TextFile:
     path: str
-    num_bytes: int
+    num_bytes: int  # Of parquet, not compressed.
     format: str  # "text", or one of records.SUFFIXES.
 
 
 @dataclass(frozen=True)
 class Piece:
-    """The documents that begin in bytes [begin, end) of a JSON-lines file, the document of these bytes of a text, or
-    all of any other file."""
+    """The documents that begin in bytes [begin, end) of a JSON-lines file, the document of these bytes of a text, a
+    group of rows of a parquet file, or all of any other file."""
 
     file: TextFile
     begin: int
     end: int
+    row_group: int = 0
 
     @property
     def num_bytes(self) -> int:
@@ -86,8 +87,9 @@ def find_files(
                 problems.append(problem)
                 return
             suffix = os.path.splitext(path)[1].lower()
-            file = TextFile(path, os.stat(path).st_size, "text" if is_text else records.SUFFIXES.get(suffix, "text"))
-            files.setdefault(os.path.realpath(path), file)
+            format = "text" if is_text else records.SUFFIXES.get(suffix, "text")
+            num_bytes = sum(records.parquet_bytes(path)) if format == "parquet" else os.stat(path).st_size
+            files.setdefault(os.path.realpath(path), TextFile(path, num_bytes, format))
         except OSError as error:
             raise InputError(f"{path}: {error.strerror}") from error
 
@@ -121,8 +123,8 @@ def _problem(path: str, is_named: bool) -> str | None:
         refuse_lfs_pointer(path, head)
     except InputError as error:
         return str(error)
-    if is_named and b"\0" in head:
-        return f"{path}: a binary file; --input takes texts and .jsonl, .json, .csv and .tsv files"
+    if is_named and b"\0" in head and suffix != ".parquet":
+        return f"{path}: a binary file; --input takes texts and .jsonl, .json, .csv, .tsv and .parquet files"
     return None
 
 
@@ -162,6 +164,12 @@ def _pieces(file: TextFile) -> Iterator[Piece]:
     if file.format == "jsonl":
         for begin in range(0, file.num_bytes, JSONL_PIECE_BYTES):
             yield Piece(file, begin, min(begin + JSONL_PIECE_BYTES, file.num_bytes))
+        return
+    if file.format == "parquet":
+        begin = 0
+        for group, num_bytes in enumerate(records.parquet_bytes(file.path)):
+            yield Piece(file, begin, begin + num_bytes, group)
+            begin += num_bytes
         return
     if file.format != "text":
         yield Piece(file, 0, file.num_bytes)
@@ -213,6 +221,8 @@ def read_records(piece: Piece, fields: tuple[str, ...]) -> Iterator[Record]:
             yield from records.read_table(path, ",")
         case "tsv":
             yield from records.read_table(path, "\t")
+        case "parquet":
+            yield from records.read_parquet(path, piece.row_group, fields)
 
 
 def whole_characters(text: str, counts: Counts) -> str:

@@ -40,7 +40,7 @@ DEFAULT_SEQ_LEN = 2048
 DEFAULT_SEED = 42
 TRAINING_TEXT_BYTES = 512 << 20  # A tokenizer is trained on at most about this much, taken evenly from the input.
 BATCH_CHARACTERS = 1 << 18  # Given to the tokenizer at a time.
-LEARNED = np.uint32(1 << 31)  # Set in the tokens of a conversation that a model learns to write, until shards are written.
+LEARNED = np.uint32(1 << 31)  # Set in tokens of a conversation that a model learns to write, until shards are written.
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,9 @@ def prepare(options: PrepareOptions) -> Prepared:
     text_bytes = sum(file.num_bytes for file in files)
     if options.chat and (texts := [file.path for file in files if file.format == "text"]):
         names = ", ".join(texts[:3]) + (", ..." if len(texts) > 3 else "")
-        raise InputError(f"--chat takes files of records, and these are texts: {names}; of a folder take --include '*.jsonl'")
+        raise InputError(
+            f"--chat takes files of records, and these are texts: {names}; of a folder take --include '*.jsonl'"
+        )
     if text_bytes == 0:
         found = f"{len(files)} files found, all of them empty" if files else "no files found"
         matching = f" matching {', '.join(options.include)}" if options.include else ""
@@ -437,7 +439,7 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
         "prepare",
         help="turn text into a data folder",
         description="Turns text into a data folder: documents are tokenized, shuffled once and joined with the "
-        "EOS token. A text file is one document; so is a record of a .jsonl, .json, .csv or .tsv file. "
+        "EOS token. A text file is one document; so is a record of a .jsonl, .json, .csv, .tsv or .parquet file. "
         "docs/data.md describes the folder.",
     )
     tokenizer = parser.add_mutually_exclusive_group(required=True)
@@ -451,8 +453,8 @@ def add_commands(commands: argparse._SubParsersAction) -> None:
         required=True,
         action="extend",
         metavar="PATH",
-        help="text files, .jsonl, .json, .csv and .tsv files, or folders of them (hidden and binary files and folders "
-        "such as __pycache__ are skipped)",
+        help="text files, .jsonl, .json, .csv, .tsv and .parquet files, or folders of them (hidden and binary files and "
+        "folders such as __pycache__ are skipped)",
     )
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="the data folder; it must not exist or be empty"

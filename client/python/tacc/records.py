@@ -14,6 +14,7 @@ SUFFIXES = {
     ".json": "json",
     ".csv": "csv",
     ".tsv": "tsv",
+    ".parquet": "parquet",
 }
 
 
@@ -75,7 +76,8 @@ def read_json(path: str, fields: tuple[str, ...]) -> Iterator[Record]:
     for number, item in enumerate(value, 1):
         if not isinstance(item, dict):
             kind = type(item).__name__
-            raise InputError(f"{path}: element {number} is a JSON {kind}; wanted an array of objects; {otherwise(path)}")
+            what = f"element {number} is a JSON {kind}; wanted an array of objects"
+            raise InputError(f"{path}: {what}; {otherwise(path)}")
         yield Record(item, lambda number=number: f"{path}: record {number}")
 
 
@@ -93,11 +95,50 @@ def read_table(path: str, delimiter: str) -> Iterator[Record]:
                 line = reader.line_num
                 record = Record(row, lambda line=line: f"{path}:{line}")
                 if None in row or None in row.values():
-                    raise record.fail(f"a row with more or fewer fields than the {len(reader.fieldnames)} of the first line")
+                    names = len(reader.fieldnames)
+                    raise record.fail(f"a row with more or fewer fields than the {names} of the first line")
                 yield record
         except (csv.Error, UnicodeDecodeError) as error:
             what = f"not a table: {error}; {otherwise(path)}"
             raise InputError(f"{path}:{reader.line_num + 1}: {what}") from None
+
+
+def _open_parquet(path: str):
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError as error:
+        raise InputError(f"{path}: reading parquet needs pyarrow: pip install pyarrow ({error})") from error
+    try:
+        return parquet.ParquetFile(path)
+    except (ArrowException, OSError) as error:
+        raise InputError(f"{path}: not a parquet file: {error}") from None
+
+
+def parquet_bytes(path: str) -> list[int]:
+    """Of each group of rows, not compressed."""
+    with _open_parquet(path) as file:
+        return [file.metadata.row_group(i).total_byte_size for i in range(file.num_row_groups)]
+
+
+def read_parquet(path: str, group: int, fields: tuple[str, ...]) -> Iterator[Record]:
+    """The rows of a group, of which there is at least one of `fields`, and no other."""
+    from pyarrow import ArrowException
+
+    with _open_parquet(path) as file:
+        columns = [name for name in fields if name in file.schema_arrow.names]
+        if not columns:
+            names = ", ".join(f'"{name}"' for name in file.schema_arrow.names[:10]) or "none"
+            remedy = "; say which is the text with --text-field" if len(fields) == 1 else ""
+            wanted = " or ".join(f'"{field}"' for field in fields)
+            raise InputError(f"{path}: no column {wanted}; its columns: {names}{remedy}")
+        number = sum(file.metadata.row_group(i).num_rows for i in range(group))
+        try:
+            for batch in file.iter_batches(batch_size=256, row_groups=[group], columns=columns):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield Record(row, lambda number=number: f"{path}: row {number}")
+        except (ArrowException, OSError) as error:
+            raise InputError(f"{path}: cannot be read after row {number}: {error}") from None
 
 
 def otherwise(path: str) -> str:
