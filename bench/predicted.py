@@ -24,6 +24,7 @@ from bare_ranks import Training  # noqa: E402
 from train_step import CONFIG  # noqa: E402
 
 WARM_UP, COUNTED = 2, 4
+NEAR = 0.2  # of measured: what a prediction is good for
 BATCH, SEQ, VOCAB = 8, 256, 8_000
 
 
@@ -108,6 +109,14 @@ def measure(training: Training) -> float:
     return statistics.median(seconds[WARM_UP:])
 
 
+def spread(medians: list[float], ratios: list[float]) -> str:
+    """How far predicted/measured lie apart: of the layouts, and of all single runs."""
+    middle = statistics.median(medians)
+    near = sum(abs(ratio - 1) <= NEAR for ratio in ratios)
+    return (f"median of predicted/measured {middle:.3f}; layouts from {min(medians):.2f} to {max(medians):.2f}, a range of {(max(medians) - min(medians)) / middle:.1%} of it; "
+            f"single runs from {min(ratios):.2f} to {max(ratios):.2f}, {near} of {len(ratios)} ({near / len(ratios):.0%}) within {NEAR:.0%} of measured")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=Path, default=ROOT / "build")
@@ -134,8 +143,7 @@ def main() -> None:
         accumulation = BATCH // layout.training(args.build, folder, cores).batch_ranks() // layout.micro_batch
         print(f"| {layout.world} | {layout.name} | {layout.micro_batch} x {accumulation} | {layout.precision} | {predicted:.3f} | {measured:.3f} | "
               f"{medians[-1]:.2f} | {min(ratios):.2f} | {max(ratios):.2f} |")
-    middle = statistics.median(medians)
-    print(f"\nmedian of predicted/measured {middle:.3f}; spread of the layouts {(max(medians) - min(medians)) / 2 / middle:.1%} to either side")
+    print("\n" + spread(medians, [predicted / measured for taken in runs for predicted, measured in taken]))
 
 
 if __name__ == "__main__":
