@@ -1,7 +1,8 @@
 # tacc_library(name SRCS a.cc ... DEPS target ...)   a library; unit tests beside the code are added by tacc_test.
 # tacc_unity(target...)                              compiles a target's files in batches: where most of the time goes into
 #                                                    headers that every file takes (JSON, gRPC, protos).
-# tacc_binary(name SRCS ... DEPS ...)                an executable in the build folder.
+# tacc_binary(name SRCS ... DEPS ... [FAILPOINTS])   an executable in the build folder. With FAILPOINTS it ignores
+#                                                    TACC_FAILPOINTS, and NAME-failpoints, for tests, obeys: failpoints/NAME.
 # tacc_test(name SRCS ... DEPS ... [TIMEOUT s])      a GoogleTest program, registered with CTest.
 # tacc_test_run(name PROGRAM p [ARGS a ...] [TIMEOUT s])  a run of a GoogleTest program, registered with CTest.
 # tacc_pytest(name FILE f.py [TIMEOUT s] [LABELS l]) a pytest file run by the .venv's Python, registered with CTest.
@@ -20,9 +21,15 @@ function(tacc_unity)
 endfunction()
 
 function(tacc_binary name)
-  cmake_parse_arguments(arg "" "" "SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(arg "FAILPOINTS" "" "SRCS;DEPS" ${ARGN})
   add_executable(${name} ${arg_SRCS})
   target_link_libraries(${name} PRIVATE ${arg_DEPS})
+  target_compile_definitions(${name} PRIVATE TACC_VERSION="${PROJECT_VERSION}")
+  if(arg_FAILPOINTS)
+    target_link_libraries(${name} PRIVATE tacc_failpoint_ignored)
+    tacc_binary(${name}-failpoints SRCS ${arg_SRCS} DEPS ${arg_DEPS} tacc_failpoint_obeyed)
+    set_target_properties(${name}-failpoints PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/failpoints OUTPUT_NAME ${name})
+  endif()
 endfunction()
 
 # A test leaves a report (JUnit XML), from which `make test` lists what was skipped; one that skips all of its cases ends with 77.

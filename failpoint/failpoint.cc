@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -72,16 +71,6 @@ absl::StatusOr<std::unique_ptr<Failpoints>> Failpoints::Parse(const std::string&
   return result;
 }
 
-absl::StatusOr<std::unique_ptr<Failpoints>> Failpoints::FromEnvironment() {
-#ifdef TACC_NO_FAILPOINTS
-  return std::make_unique<Failpoints>();
-#else
-  const char* text = std::getenv("TACC_FAILPOINTS");
-  return Parse(text == nullptr ? "" : text);
-#endif
-}
-
-#ifndef TACC_NO_FAILPOINTS
 absl::Status Failpoints::Hit(const std::string& name) {
   Point point;
   {
@@ -113,6 +102,5 @@ int Failpoints::Errno(const std::string& name) {
   const int error = points_[name].error;
   return error == 0 ? EIO : error;
 }
-#endif
 
 }  // namespace tacc

@@ -1,8 +1,9 @@
 // Named places where a test makes this process die, fail or wait.
 //
-// main reads TACC_FAILPOINTS once with FromEnvironment() and hands the object to the parts that have failpoints; a part
-// calls Hit("name") at the place and returns its error, or asks Errno("name") before a system call. In release builds
-// (TACC_NO_FAILPOINTS) the variable is ignored and Hit is an empty inline function.
+// main asks FromEnvironment() once and hands the object to the parts that have failpoints; a part calls Hit("name") at
+// the place and returns its error, or asks Errno("name") before a system call. What FromEnvironment() does is chosen
+// when a binary is linked: in those for users it ignores TACC_FAILPOINTS, in those for tests, in the build's folder
+// failpoints/, it obeys.
 #ifndef FAILPOINT_FAILPOINT_H_
 #define FAILPOINT_FAILPOINT_H_
 
@@ -28,22 +29,15 @@ class Failpoints {
   // only, else at each. An empty text sets nothing. InvalidArgument names the entry that does not parse.
   static absl::StatusOr<std::unique_ptr<Failpoints>> Parse(const std::string& text);
 
-  // Parse of the environment variable TACC_FAILPOINTS; in release builds always the empty set.
+  // tacc_failpoint_obeyed: Parse of the environment variable TACC_FAILPOINTS. tacc_failpoint_ignored: always the empty
+  // set; a line on stderr when the variable is set.
   static absl::StatusOr<std::unique_ptr<Failpoints>> FromEnvironment();
 
   // Counts one hit of `name` and does what is set for it. Thread-safe.
-#ifdef TACC_NO_FAILPOINTS
-  absl::Status Hit(const std::string& name) { return absl::OkStatus(); }
-#else
   absl::Status Hit(const std::string& name);
-#endif
 
   // The same where a system call follows: its errno when it is to fail with that, else 0. Thread-safe.
-#ifdef TACC_NO_FAILPOINTS
-  int Errno(const std::string& name) { return 0; }
-#else
   int Errno(const std::string& name);
-#endif
 
  private:
   enum class Action { kKill, kError, kErrno, kSleep };

@@ -12,14 +12,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-#ifdef TACC_NO_FAILPOINTS
-TEST(FailpointsTest, ReleaseBuildsIgnoreTheVariable) {
-  setenv("TACC_FAILPOINTS", "here=error", 1);
-  auto points = Failpoints::FromEnvironment();
-  ASSERT_TRUE(points.ok());
-  EXPECT_TRUE((*points)->Hit("here").ok());
-}
-#else
 TEST(FailpointsTest, UnsetNamesDoNothing) {
   auto points = Failpoints::Parse("");
   ASSERT_TRUE(points.ok());
@@ -79,7 +71,6 @@ TEST(FailpointsTest, ReadsTheEnvironment) {
   ASSERT_TRUE(points.ok());
   EXPECT_FALSE((*points)->Hit("here").ok());
 }
-#endif
 
 TEST(FailpointsTest, BadTextIsNamed) {
   for (const char* text : {"a", "a=", "=kill", "a=explode", "a=kill@0", "a=kill@x", "a=kill@1@2",

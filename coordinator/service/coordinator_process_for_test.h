@@ -36,7 +36,9 @@ class Coordinator {
       : options_(std::move(options)), max_open_files_(max_open_files) {
     const char* build = std::getenv("TACC_BUILD");
     binary_ = dir_.path() + "/tacc-coordinator";
-    std::filesystem::copy_file(std::string(build != nullptr ? build : "build") + "/tacc-coordinator", binary_);
+    const std::string folder = build != nullptr ? build : "build";
+    std::filesystem::copy_file(folder + "/tacc-coordinator", binary_);
+    std::filesystem::copy_file(folder + "/failpoints/tacc-coordinator", dir_.path() + "/with-failpoints");
     dir_.Script("tacc-plan", FakePlan(1));
     dir_.Script("tacc-data", FakeData());
   }
@@ -55,7 +57,9 @@ class Coordinator {
     posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, (dir_.path() + "/log").c_str(),
                                      O_WRONLY | O_CREAT | O_APPEND, 0600);
     const std::string state = dir_.path() + "/state";
-    std::vector<std::string> words = {binary_, "--listen", address_, "--state-dir", state};
+    const bool obeys = obeys_failpoints && !failpoints.empty();
+    std::vector<std::string> words = {obeys ? dir_.path() + "/with-failpoints" : binary_, "--listen", address_,
+                                      "--state-dir", state};
     words.insert(words.end(), options_.begin(), options_.end());
     if (max_open_files_ > 0)
       words.insert(words.begin(),
@@ -119,6 +123,8 @@ class Coordinator {
     ASSERT_EQ(prlimit(pid_, RLIMIT_FSIZE, &limit, nullptr), 0);
   }
   const std::string& address() const { return address_; }
+  // Not: it is the users' binary that is started with failpoints.
+  bool obeys_failpoints = true;
   const TestDirectory& dir() const { return dir_; }
 
  private:

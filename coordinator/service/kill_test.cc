@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <random>
@@ -87,15 +88,27 @@ void RunWithKill(const std::string& failpoints, int kill_after_ms) {
 
 // Facts of the run come in at least these transactions: accepted, compiled, started, listening, ready, two checkpoints,
 // end. (Some may share one.)
-class FailpointTest : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
+class CommitsTest : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
 
-TEST_P(FailpointTest, LosesAndDoublesNothing) {
+TEST_P(CommitsTest, LosesAndDoublesNothing) {
   RunWithKill(absl::StrCat(std::get<0>(GetParam()), "=kill@", std::get<1>(GetParam())), -1);
 }
 
-INSTANTIATE_TEST_SUITE_P(Commits, FailpointTest,
+INSTANTIATE_TEST_SUITE_P(Failpoints, CommitsTest,
                          ::testing::Combine(::testing::Values("before_log_commit", "after_log_commit"),
                                             ::testing::Values(1, 2, 3, 4, 5, 6)));
+
+TEST(FailpointTest, TheUsersBinaryHasNone) {
+  Coordinator coordinator;
+  coordinator.obeys_failpoints = false;
+  ASSERT_NO_FATAL_FAILURE(coordinator.Start("before_log_commit=kill;after_log_commit=kill"));
+  EXPECT_TRUE(Client(coordinator.address()).Submit(TestSpec("toy", coordinator.dir().path() + "/runs", 1)));
+  EXPECT_FALSE(coordinator.Died());
+  std::ifstream log(coordinator.dir().path() + "/log");
+  std::string said;
+  std::getline(log, said);
+  EXPECT_EQ(said.rfind("TACC_FAILPOINTS is ignored", 0), 0u) << said;
+}
 
 TEST(KillTest, AtDrawnMomentsLosesAndDoublesNothing) {
   const char* text = std::getenv("TACC_SEED");

@@ -65,6 +65,11 @@ def write_job(folder: Path, *, name: str = "tiny", workers: int = 2, **changes) 
     return path
 
 
+def binary(name: str, env: dict | None) -> Path:
+    """The users' binaries have no failpoints."""
+    return BUILD / ("failpoints" if "TACC_FAILPOINTS" in (env or {}) else "") / name
+
+
 class Process:
     """A child that prints one line when it is up."""
 
@@ -110,14 +115,16 @@ class Cluster:
             self.start_worker(f"w{i}", env=worker_env)
 
     def start_coordinator(self) -> None:
-        self.coordinator = Process([BUILD / "tacc-coordinator", "--listen", self.address, "--state-dir", self.folder / "coordinator", *self.metrics,
+        self.coordinator = Process([binary("tacc-coordinator", self.coordinator_env), "--listen", self.address, "--state-dir", self.folder / "coordinator", *self.metrics,
                                     *self.coordinator_options],
                                    self.folder / "coordinator.log", "listening", env=self.coordinator_env)
         self.address = self.coordinator.answer
 
     def start_worker(self, name: str, env: dict | None = None) -> None:
+        if "TACC_FAILPOINTS" in (env or {}):  # A probe of its own: its tacc-rank is another one.
+            env = {**env, "XDG_CACHE_HOME": str(BUILD / "failpoints/cache")}
         self.workers[name] = Process(
-            [BUILD / "tacc-worker", "--coordinator", self.address, "--name", name, "--device", "cpu", "--threads", "1", "--memory", self.memory,
+            [binary("tacc-worker", env), "--coordinator", self.address, "--name", name, "--device", "cpu", "--threads", "1", "--memory", self.memory,
              "--advertise", "127.0.0.1", "--state-dir", self.folder / name, *self.metrics],
             self.folder / f"{name}.log", "attached", env=env)
 

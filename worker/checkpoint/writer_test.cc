@@ -107,7 +107,6 @@ TEST(WriterTest, StaleFilesOfAKilledTryDoNotMatter) {
   EXPECT_EQ(TestDirectory::Names(directory.File("step-00000007.a2")).size(), 3u);
 }
 
-#ifndef TACC_NO_FAILPOINTS
 TEST(WriterTest, ErrorAtEachPlaceLeavesNothing) {
   for (const char* place :
        {"before_shard_write", "after_shard_write", "before_manifest", "after_manifest", "before_rename"}) {
@@ -143,7 +142,6 @@ TEST(WriterTest, KilledAtEachPlaceThereIsAWholeCheckpointOrNone) {
     EXPECT_EQ(TestDirectory::Names(directory.path()).size(), listed->size()) << text;
   }
 }
-#endif
 
 // A file size limit gives the same errors as a full disk, without needing a file system of one's own.
 TEST(WriterTest, FullDiskIsResourceExhaustedAndLeavesNothing) {

@@ -110,8 +110,11 @@ class Attempt:
             }
             path = folder.parent / f"start-{folder.name}-{attempt}-{rank}.json"
             path.write_text(json.dumps(start))
-            env = {**os.environ, "OMP_WAIT_POLICY": "passive", "TACC_FAILPOINTS": (failpoints or {}).get(rank, "")}
-            self.ranks.append(subprocess.Popen([BUILD / "tacc-rank", "--start", path, *(options or {}).get(rank, [])],
+            env = {**os.environ, "OMP_WAIT_POLICY": "passive"}
+            binary = BUILD / "tacc-rank"  # It has no failpoints.
+            if rank in (failpoints or {}):
+                binary, env["TACC_FAILPOINTS"] = BUILD / "failpoints/tacc-rank", failpoints[rank]
+            self.ranks.append(subprocess.Popen([binary, "--start", path, *(options or {}).get(rank, [])],
                                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env))
 
     def send(self, **command) -> None:
@@ -322,6 +325,15 @@ def test_killed_run_resumes_to_the_same_bits(inputs, two, tmp_path, rank, point)
     assert digest(folder / "step-00000012.a2") == digest(undisturbed_folder / "step-00000012.a1")
     assert history(folder) == history(undisturbed_folder)
     assert not [p for p in folder.iterdir() if p.name.startswith(".tmp")]
+
+
+def test_the_users_binary_has_no_failpoints(inputs, tmp_path, monkeypatch):
+    """It trains to the end, and says why nothing happens."""
+    monkeypatch.setenv("TACC_FAILPOINTS", "before_load=kill;before_shard_write=kill")
+    attempt = Attempt(inputs, tmp_path / "run", compile_program(inputs), max_steps=4)
+    said = attempt.ranks[0].stderr.readline()
+    assert attempt.run() == [0]
+    assert said.startswith("TACC_FAILPOINTS is ignored"), said
 
 
 @pytest.mark.parametrize("point", ["before_manifest=kill@2", "before_rename=kill@2", "after_rename=kill@2"])
