@@ -90,7 +90,7 @@ class Training:
             }
             path = runs / f"start-{rank}.json"
             path.write_text(json.dumps(start))
-            env = {**os.environ, "OMP_NUM_THREADS": str(self.threads), **(environment if environment and rank == 0 else {})}
+            env = {**os.environ, "OMP_NUM_THREADS": str(self.threads), "GOMP_SPINCOUNT": "1000", **(environment if environment and rank == 0 else {})}
             ranks.append(subprocess.Popen([self.build / "tacc-rank", "--start", path], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                           text=True, env=env))
         return Ranks(ranks)

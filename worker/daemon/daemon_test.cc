@@ -33,7 +33,7 @@ using ::testing::HasSubstr;
 // Says what it was given, one event a command, and ends as it is told or when its stdin ends.
 constexpr char kRankScript[] = R"(#!/bin/bash
 echo '{"event":"started","pid":'$$'}'
-echo "threads $OMP_NUM_THREADS" >&2
+echo "threads $OMP_NUM_THREADS, which look $GOMP_SPINCOUNT times" >&2
 cp "$2" "$(dirname "$0")/seen-start.json"
 cp "$(dirname "$2")/stage.program" "$(dirname "$0")/seen-program"
 test -e "/dev/shm$4" && echo "status block" >&2
@@ -160,7 +160,7 @@ TEST_F(DaemonTest, ARankFromStartToExit) {
   Until("cleaning",
         [&] { return TestDirectory::Names(state_->path()) == std::vector<std::string>({"lock", "rank.log", "run"}); });
   EXPECT_TRUE(TestDirectory::Names(state_->path() + "/run").empty());
-  EXPECT_THAT(TestDirectory::Read(state_->LogPath()), HasSubstr("threads 3\nstatus block\nbye\n--- exit code 0\n"));
+  EXPECT_THAT(TestDirectory::Read(state_->LogPath()), HasSubstr("threads 3, which look 1000 times\nstatus block\nbye\n--- exit code 0\n"));
   EndDaemon();
   EXPECT_TRUE(result_.ok()) << result_;
 }
@@ -356,7 +356,7 @@ TEST_F(DaemonTest, ADeadRankIsReportedWithItsLastLines) {
   coordinator_.Command(1, "die");
   UntilReport("exit - 9");
   EXPECT_THAT(coordinator_.received().back().rank_report().exited().last_log_lines(),
-              ElementsAre("threads 3", "status block", "got some words"));
+              ElementsAre("threads 3, which look 1000 times", "status block", "got some words"));
 }
 
 TEST_F(DaemonTest, AnOlderAttemptIsGoneBeforeANewerStarts) {

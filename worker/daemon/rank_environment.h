@@ -2,6 +2,7 @@
 #ifndef WORKER_DAEMON_RANK_ENVIRONMENT_H_
 #define WORKER_DAEMON_RANK_ENVIRONMENT_H_
 
+#include <cstdlib>
 #include <map>
 #include <string>
 
@@ -9,11 +10,20 @@
 
 namespace tacc::worker {
 
+// How often a thread of libgomp, which comes with LibTorch, looks for work before it sleeps: some microseconds. Its own
+// 300,000 are a millisecond and more, in which it keeps a processor from those who have something to do: beside three
+// busy processes on two processors that cost two thirds of the speed and more (bench/results.md, 2026-11-22).
+inline constexpr char kSpinCount[] = "1000";
+
 // Returns what a rank of `num_threads` threads gets on top of the daemon's environment: every thread pool of its
-// libraries has that size.
+// libraries has that size, and waits as said above where the daemon's environment does not say how.
 inline std::map<std::string, std::string> RankEnvironment(int num_threads) {
   const std::string threads = absl::StrCat(num_threads);
-  return {{"OMP_NUM_THREADS", threads}, {"MKL_NUM_THREADS", threads}, {"OPENBLAS_NUM_THREADS", threads}};
+  std::map<std::string, std::string> variables = {
+      {"OMP_NUM_THREADS", threads}, {"MKL_NUM_THREADS", threads}, {"OPENBLAS_NUM_THREADS", threads}};
+  if (std::getenv("OMP_WAIT_POLICY") == nullptr && std::getenv("GOMP_SPINCOUNT") == nullptr)
+    variables["GOMP_SPINCOUNT"] = kSpinCount;
+  return variables;
 }
 
 }  // namespace tacc::worker
