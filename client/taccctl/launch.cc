@@ -1,5 +1,7 @@
 #include "client/taccctl/launch.h"
 
+#include <fstream>
+
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -78,9 +80,25 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> LaunchWorker(const LaunchOptions& 
   if (options.share.memory_bytes > 0) {
     process.arguments.insert(process.arguments.end(), {"--memory", absl::StrCat(options.share.memory_bytes)});
   }
+  if (!options.worker_metrics.empty()) {
+    process.arguments.insert(process.arguments.end(), {"--metrics-listen", options.worker_metrics.at(index)});
+  }
   process.lifetime = options.lifetime;
   process.log_path = WorkerLog(options, index);
   return ChildProcess::Start(process);
+}
+
+std::string WorkerMetricsAddress(const LaunchOptions& options, int index) {
+  const std::string before = "metrics at http://", after = "/metrics";
+  std::string address;
+  std::ifstream log(WorkerLog(options, index));
+  // The last one is of the process that runs: they share the log.
+  for (std::string line; std::getline(log, line);) {
+    const size_t begin = line.find(before), end = line.rfind(after);
+    if (begin == std::string::npos || end < begin + before.size()) continue;
+    address = line.substr(begin + before.size(), end - begin - before.size());
+  }
+  return address;
 }
 
 absl::Status WaitUntilAttached(const LaunchOptions& options, int index, ChildProcess* worker) {

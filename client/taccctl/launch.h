@@ -21,6 +21,8 @@ struct LaunchOptions {
   WorkerShare share;
   // Of each worker, one after the other: "cpu", "cuda:0".
   std::vector<std::string> devices;
+  // Of each worker, HOST:PORT of its /metrics, port 0 for a free one; empty: none have it.
+  std::vector<std::string> worker_metrics;
   // Names of workers are PREFIX-0, PREFIX-1, ...
   std::string worker_prefix = "local";
 };
@@ -42,6 +44,9 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> LaunchWorker(const LaunchOptions& 
 
 // Waits until the worker is attached. Errors as LaunchCoordinator.
 absl::Status WaitUntilAttached(const LaunchOptions& options, int index, ChildProcess* worker);
+
+// HOST:PORT at which an attached worker serves /metrics, as its log says; empty when it does not.
+std::string WorkerMetricsAddress(const LaunchOptions& options, int index);
 
 std::string CoordinatorLog(const LaunchOptions& options);
 std::string WorkerLog(const LaunchOptions& options, int index);

@@ -73,6 +73,17 @@ TEST_F(LaunchTest, TheWorkerGetsItsShare) {
   EXPECT_THAT(LastLines(WorkerLog(options_, 1), 5).at(0),
               HasSubstr("--name local-1 --device cpu --threads 2 --advertise 127.0.0.1 --state-dir " + directory_ +
                         "/worker-1 --memory 1000000"));
+  EXPECT_EQ(WorkerMetricsAddress(options_, 1), "");
+  WriteTool("tacc-worker", std::string("echo \"$@\" >&2; echo \"metrics at http://127.0.0.1:9/metrics\" >&2; ") +
+                               "echo attached local-1\n" + kUntilParentEnds);
+  options_.worker_metrics = {"127.0.0.1:0", "127.0.0.1:9"};
+  const auto measured = LaunchWorker(options_, "127.0.0.1:1", 1);
+  ASSERT_TRUE(measured.ok()) << measured.status();
+  EXPECT_TRUE(WaitUntilAttached(options_, 1, measured->get()).ok());
+  EXPECT_THAT(LastLines(WorkerLog(options_, 1), 2).at(0), HasSubstr("--metrics-listen 127.0.0.1:9"));
+  EXPECT_EQ(WorkerMetricsAddress(options_, 1), "127.0.0.1:9");
+  options_.worker_metrics.clear();
+  WriteTool("tacc-worker", std::string("echo \"$@\" >&2; echo attached local-1\n") + kUntilParentEnds);
   // On a GPU it takes what is free there.
   options_.devices[1] = "cuda:1";
   options_.share.memory_bytes = 0;

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/taccctl/coordinator_client.h"
@@ -54,6 +55,18 @@ struct Members {
   }
 };
 
+// Where worker `index` serves /metrics: at the ports after the coordinator's, or at a free one if that does.
+absl::StatusOr<std::string> WorkerMetrics(const std::string& coordinator, int index) {
+  const size_t colon = coordinator.rfind(':');
+  int port = 0;
+  if (colon == std::string::npos || !absl::SimpleAtoi(coordinator.substr(colon + 1), &port) || port < 0 ||
+      port + 1 + index > 65535) {
+    return absl::InvalidArgumentError(absl::StrCat("--metrics-listen ", coordinator, ": give HOST:PORT, with room for ",
+                                                   index + 1, " more ports up to 65535, those of the workers"));
+  }
+  return absl::StrCat(coordinator.substr(0, colon + 1), port == 0 ? 0 : port + 1 + index);
+}
+
 // What an `up` with these options starts; nothing of it runs yet.
 absl::StatusOr<UpState> NewState(const UpOptions& options, Context& context) {
   UpState state;
@@ -69,7 +82,13 @@ absl::StatusOr<UpState> NewState(const UpOptions& options, Context& context) {
   state.threads = share->threads;
   state.memory_bytes = share->memory_bytes;
   state.processes.push_back({"coordinator"});
-  for (size_t i = 0; i < state.devices.size(); ++i) state.processes.push_back({absl::StrCat("worker-", i)});
+  for (size_t i = 0; i < state.devices.size(); ++i) {
+    state.processes.push_back({absl::StrCat("worker-", i)});
+    if (options.metrics_listen.empty()) continue;
+    absl::StatusOr<std::string> metrics = WorkerMetrics(options.metrics_listen, static_cast<int>(i));
+    if (!metrics.ok()) return metrics.status();
+    state.worker_metrics.push_back(*std::move(metrics));
+  }
   return state;
 }
 
@@ -83,6 +102,7 @@ absl::Status StartEnded(const std::string& directory, Context& context, UpState*
   launch.share.threads = state->threads;
   launch.share.memory_bytes = state->memory_bytes;
   launch.devices = state->devices;
+  launch.worker_metrics = state->worker_metrics;
   std::vector<std::pair<int, ChildProcess*>> workers;
   for (size_t i = 0; i < state->processes.size(); ++i) {
     UpProcess& process = state->processes[i];
@@ -106,6 +126,7 @@ absl::Status StartEnded(const std::string& directory, Context& context, UpState*
     if (context.interrupt.count() > 0) return absl::CancelledError("interrupted; what was started is stopped again");
     const absl::Status attached = WaitUntilAttached(launch, worker, process);
     if (!attached.ok()) return attached;
+    if (!state->worker_metrics.empty()) state->worker_metrics[worker] = WorkerMetricsAddress(launch, worker);
   }
   return absl::OkStatus();
 }
@@ -155,6 +176,7 @@ int Up(const UpOptions& options, const GlobalOptions& global, Context& context) 
   if (global.form == OutputForm::kJson) {
     context.out << JsonLine({{"address", state->address},
                              {"metrics_address", metrics},
+                             {"worker_metrics_addresses", state->worker_metrics},
                              {"workers", num_workers},
                              {"devices", state->devices},
                              {"state_dir", directory}});
@@ -162,6 +184,10 @@ int Up(const UpOptions& options, const GlobalOptions& global, Context& context) 
     PrintFields(
         {{"coordinator", state->address},
          {"metrics", metrics.empty() ? "" : absl::StrCat("http://", metrics, "/metrics")},
+         {"workers' metrics", absl::StrJoin(state->worker_metrics, ", ",
+                                            [](std::string* out, const std::string& address) {
+                                              absl::StrAppend(out, "http://", address, "/metrics");
+                                            })},
          {"workers", absl::StrCat(num_workers, " x ", state->threads, " threads, ",
                                   state->memory_bytes > 0 ? FormatBytes(static_cast<double>(state->memory_bytes))
                                                           : "the memory that is free")},
@@ -186,7 +212,9 @@ void AddUp(CLI::App* app, const GlobalOptions* global, Action* action) {
   const auto options = std::make_shared<UpOptions>();
   command->add_option("--listen", options->listen, "HOST:PORT of the coordinator, port 0 for a free one")
       ->capture_default_str();
-  command->add_option("--metrics-listen", options->metrics_listen, "HOST:PORT of /metrics, port 0 for a free one")
+  command
+      ->add_option("--metrics-listen", options->metrics_listen,
+                   "HOST:PORT of the coordinator's /metrics; workers take the ports after it. Port 0: free ones")
       ->capture_default_str();
   command
       ->add_option("--device", options->device,

@@ -49,6 +49,7 @@ absl::StatusOr<UpState> ReadUpState(const std::string& directory) {
     state.threads = json.at("threads");
     state.memory_bytes = json.at("memory_bytes");
     state.devices = json.at("devices");
+    state.worker_metrics = json.value("worker_metrics", std::vector<std::string>());
     for (const auto& entry : json.at("processes")) {
       UpProcess process{entry.at("name"), entry.at("pid"), entry.at("start_ticks")};
       if (process.pid < 2) return damaged;
@@ -58,6 +59,7 @@ absl::StatusOr<UpState> ReadUpState(const std::string& directory) {
     return damaged;
   }
   if (state.devices.size() + 1 != state.processes.size()) return damaged;
+  if (!state.worker_metrics.empty() && state.worker_metrics.size() != state.devices.size()) return damaged;
   return state;
 }
 
@@ -68,6 +70,7 @@ absl::Status WriteUpState(const std::string& directory, const UpState& state) {
                                  {"threads", state.threads},
                                  {"memory_bytes", state.memory_bytes},
                                  {"devices", state.devices},
+                                 {"worker_metrics", state.worker_metrics},
                                  {"processes", nlohmann::json::array()}};
   for (const UpProcess& process : state.processes) {
     json["processes"].push_back({{"name", process.name}, {"pid", process.pid}, {"start_ticks", process.start_ticks}});

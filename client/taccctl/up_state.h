@@ -34,6 +34,8 @@ struct UpState {
   std::vector<std::string> devices;
   // The coordinator, then the workers.
   std::vector<UpProcess> processes;
+  // Of the workers' /metrics; empty in the file of an older version, whose workers have none.
+  std::vector<std::string> worker_metrics;
 };
 
 // $XDG_STATE_HOME/tacc/up, or ~/.local/state/tacc/up.

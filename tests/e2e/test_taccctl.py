@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,14 @@ def test_exit_codes_without_a_job(shell):
 
 def test_timeout_in_watch(shell, running):
     shell.run("watch", running, "--timeout", "1", code=7)
+
+
+def test_up_offers_the_metrics_of_all(shell):
+    assert len(shell.up["worker_metrics_addresses"]) == 2
+    for address in shell.up["worker_metrics_addresses"]:
+        text = urllib.request.urlopen(f"http://{address}/metrics", timeout=20).read().decode()
+        assert "tacc_worker_attached" in text
+    assert "tacc_workers" in urllib.request.urlopen(f"http://{shell.up['metrics_address']}/metrics", timeout=20).read().decode()
 
 
 def test_up_twice_and_port_in_use(shell, tmp_path):
