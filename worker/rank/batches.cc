@@ -41,34 +41,37 @@ absl::Status CheckInput(const Executor::Input& input, const BatchOptions& option
 }
 
 absl::StatusOr<Cut> CutOf(const BatchOptions& options) {
-  const Executor::Input* tokens = nullptr;
+  // The input that the others are held against: one of rows and positions, where there is one.
+  const Executor::Input* reference = nullptr;
+  bool has_tokens = false;
   for (const Executor::Input& input : *options.inputs) {
     TACC_RETURN_IF_ERROR(CheckInput(input, options));
-    if (input.name == "tokens" || (tokens == nullptr && input.value.type.rank() > 0)) tokens = &input;
+    has_tokens |= input.name == "tokens";
+    if (input.value.type.rank() > (reference == nullptr ? 0 : reference->value.type.rank())) reference = &input;
   }
-  if (options.program->num_stages == 1 && (tokens == nullptr || tokens->name != "tokens"))
+  if (options.program->num_stages == 1 && !has_tokens)
     return absl::InvalidArgumentError("the program has no input \"tokens\"");
   Cut cut;
-  if (tokens == nullptr) {
+  if (reference == nullptr) {
     cut.logical_rows = options.global_batch_size / options.num_micro_batches;
     cut.rows = {0, 1};
     cut.is_first_replica = cut.takes_rows = false;
     return cut;
   }
-  const std::vector<graph::Range> ranges = RangesOf(tokens->value, options.program->mesh, options.rank);
-  cut.logical_rows = tokens->value.type.dims[0];
+  const std::vector<graph::Range> ranges = RangesOf(reference->value, options.program->mesh, options.rank);
+  cut.logical_rows = reference->value.type.dims[0];
   cut.rows = ranges[0];
   const bool has_positions = ranges.size() > 1;  // a stage may have no more than the samples' indices
   cut.num_positions = has_positions ? ranges[1].end - ranges[1].begin : options.seq_len;
-  if (has_positions && cut.num_positions != tokens->value.type.dims[1]) {
+  if (has_positions && cut.num_positions != reference->value.type.dims[1]) {
     return absl::InvalidArgumentError(absl::StrCat("a sequence of ", options.seq_len,
                                                    " tokens does not divide over the ranks: rank ", options.rank,
-                                                   " has ", cut.num_positions, " of ", tokens->value.type.dims[1]));
+                                                   " has ", cut.num_positions, " of ", reference->value.type.dims[1]));
   }
-  if (has_positions && (cut.num_positions != options.seq_len || tokens->zigzag > 1))
-    cut.positions = graph::Positions({options.seq_len, tokens->zigzag}, ranges[1]);
-  if (tokens->value.placement.has_value()) {
-    const graph::Placement& placement = *tokens->value.placement;
+  if (has_positions && (cut.num_positions != options.seq_len || reference->zigzag > 1))
+    cut.positions = graph::Positions({options.seq_len, reference->zigzag}, ranges[1]);
+  if (reference->value.placement.has_value()) {
+    const graph::Placement& placement = *reference->value.placement;
     cut.logical_rows = placement.global.dims[0];
     const std::vector<int64_t> coordinates = options.program->mesh.Coordinates(options.rank);
     const graph::AxisList& of_rows = placement.sharding.dims[0];
@@ -77,7 +80,7 @@ absl::StatusOr<Cut> CutOf(const BatchOptions& options) {
       if (coordinates[axis] != 0 && !splits_rows) cut.is_first_replica = false;
     }
   }
-  const int64_t local_rows = tokens->value.type.dims[0];
+  const int64_t local_rows = reference->value.type.dims[0];
   if (cut.rows.end - cut.rows.begin != local_rows) {
     return absl::InvalidArgumentError(absl::StrCat("a micro-batch of ", cut.logical_rows,
                                                    " rows does not divide over the ranks: rank ", options.rank, " has ",
@@ -86,13 +89,13 @@ absl::StatusOr<Cut> CutOf(const BatchOptions& options) {
   for (const Executor::Input& input : *options.inputs) {
     if (input.value.type.rank() > 0 && input.value.type.dims[0] != local_rows) {
       return absl::InvalidArgumentError(absl::StrCat("the program's input \"", input.name, "\" is ",
-                                                     input.value.type.ToString(), " but \"tokens\" has ", local_rows,
-                                                     " rows"));
+                                                     input.value.type.ToString(), " but \"", reference->name, "\" has ",
+                                                     local_rows, " rows"));
     }
     if (input.value.type.rank() > 1 &&
-        (input.value.type.dims != tokens->value.type.dims || input.zigzag != tokens->zigzag)) {
+        (input.value.type.dims != reference->value.type.dims || input.zigzag != reference->zigzag)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("the program's input \"", input.name, "\" is not cut as \"tokens\" is"));
+          absl::StrCat("the program's input \"", input.name, "\" is not cut as \"", reference->name, "\" is"));
     }
   }
   return cut;

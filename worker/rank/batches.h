@@ -20,9 +20,9 @@ namespace tacc::worker {
 //
 // Micro-batch m covers the rows [m*Bg, (m+1)*Bg) of the global batch; of those the rank takes the range that the
 // sharding of dim 0 of "tokens" gives it, and of each row the positions that dim 1 and the program's order of the
-// sequence give it. A stage of a pipeline without tokens goes by another input, or reads no rows. Inputs: tokens,
-// targets and document_start i32[rows,positions], sample i64[rows] (row in the global batch), step i64[] (updates
-// done).
+// sequence give it. A stage of a pipeline without tokens goes by its targets, else by the numbers of its samples, or
+// reads no rows. Inputs: tokens, targets and document_start i32[rows,positions], sample i64[rows] (row in the global
+// batch), step i64[] (updates done).
 struct BatchOptions {
   const graph::Program* program = nullptr;
   int64_t rank = 0;
