@@ -233,6 +233,7 @@ void Core::OnCompileDone(const CompileDone& done) {
   Tell(*job, "compiled",
        absl::StrCat("compiled for ", plan.world(), plan.world() == 1 ? " worker" : " workers", " in ", plan.precision(),
                     ", ", plan.num_parameters(), " parameters"));
+  for (const std::string& note : job->summary.notes) Tell(*job, "warning", note);
 }
 
 void Core::OnCompileFailed(const CompileFailed& failed) {

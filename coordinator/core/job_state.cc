@@ -129,6 +129,12 @@ absl::Status Summary::Parse(const std::string& text, Summary* out) {
   plan.set_fingerprint(StringOr(json, "fingerprint"));
   plan.set_peak_source(StringOr(json, "peak_source"));
   out->plan = std::move(plan);
+  out->notes.clear();
+  if (json.contains("notes") && json["notes"].is_array()) {
+    for (const nlohmann::json& note : json["notes"]) {
+      if (note.is_string()) out->notes.push_back(note.get<std::string>());
+    }
+  }
   return absl::OkStatus();
 }
 

@@ -20,6 +20,7 @@ namespace tacc::coordinator {
 // What the core needs of tacc-plan's summary.json, and what is shown.
 struct Summary {
   v1::PlanSummary plan;
+  std::vector<std::string> notes;  // what the user should know of how the model was read
   // Parses; unknown keys are ignored. InvalidArgument when it is not an object or `world` is not positive.
   static absl::Status Parse(const std::string& text, Summary* out);
   // Of the pipeline; each has a program.

@@ -4,7 +4,7 @@
 // Commands (RANK is JOB/ATTEMPT/RANK; reports are numbered by themselves, `RANK@N` sends number N again):
 //   submit NAME [workers=N] [max_steps=N] [max_restarts=N] [limit=N] [dir=D] [request=R] [resume=auto|never|PATH]
 //   cancel JOB now|checkpoint
-//   compiled JOB [world=N] [pp=N] [need=BYTES]
+//   compiled JOB [world=N] [pp=N] [need=BYTES] [note=WORD]
 //   compile_failed JOB bad_input|bug MESSAGE
 //   attach W [instance=I] [version=V] [kind=K] [threads=N] [memory=N] [peak=F] [trouble=TEXT] [running=RANK]
 //   [held=RANK] detach W paths W [max_attempt=N] [exported] [owner=TEXT] [missing|denied|unavailable|wrong=TEXT]
@@ -176,7 +176,10 @@ class Script {
     done.summary =
         absl::StrCat(R"({"mesh":{"pp":)", stages, R"(,"dp":)", world / stages, R"(},"axes":["pp","dp"],"world":)",
                      world, R"(,"precision":"f32","num_parameters":100,"flops_per_step":1e9,"seq_len":64,)",
-                     R"("global_batch_size":8,"memory":{"total_bytes":)", args.Int("need", 1000), "}}");
+                     R"("global_batch_size":8,"memory":{"total_bytes":)", args.Int("need", 1000), "}");
+    if (const std::string note = args.Text("note", ""); !note.empty())
+      absl::StrAppend(&done.summary, R"(,"notes":[")", note, R"("])");
+    done.summary += "}";
     done.data = "{}";
     done.identity = Identity(42);
     done.seconds = 1;

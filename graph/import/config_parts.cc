@@ -63,6 +63,7 @@ void ReadTransformersInit(ConfigReader& config, DecoderSpec& spec) {
 
 void ReadTiedHead(ConfigReader& config, bool fallback, DecoderSpec& spec) {
   spec.head = config.Bool("tie_word_embeddings", fallback) ? DecoderSpec::kTiedHead : DecoderSpec::kOwnHead;
+  spec.stored_head_counts = true;
 }
 
 int64_t ReadRenamed(ConfigReader& config, const std::string& key, const std::string& other, int64_t max,

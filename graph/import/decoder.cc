@@ -131,7 +131,8 @@ class DecoderBuilder {
   ValueId Embed() {
     const DecoderNames& names = spec_.names;
     b_.SetModule(names.embedding);
-    embedding_ = Param(absl::StrCat(names.embedding, ".weight"), {Vocabulary(), Hidden()},
+    const std::string& stored_name = spec_.stored_as_head ? names.head : names.embedding;
+    embedding_ = Param(absl::StrCat(stored_name, ".weight"), {Vocabulary(), Hidden()},
                        {spec_.vocab_rows, spec_.hidden_size}, spec_.init.embedding);
     ValueId x = b_.Add("embedding", {embedding_, tokens_});
     x = Scaled(x, spec_.embedding_scale);

@@ -124,6 +124,10 @@ struct DecoderSpec {
 
   // Of its own; the embedding; of its own with rows of length 1 (Baichuan 2's NormHead).
   enum Head { kOwnHead, kTiedHead, kNormalizedHead } head = kOwnHead;
+  // A tied matrix lies in the files under the head's name.
+  bool stored_as_head = false;
+  // A tied head gives way to one in the files that has other values.
+  bool stored_head_counts = false;
   Bias head_bias = Bias::kNone;
   double logit_scale = 1.0;
 

@@ -68,6 +68,34 @@ void MatchNames(const StoredWeights& stored, DecoderNames* names) {
   }
 }
 
+// Which matrix the head is, by the weights that are there.
+// Source: transformers 5.23, PreTrainedModel.tie_weights.
+absl::Status DecideHead(const std::string& dir, const StoredWeights& stored, const ImportOptions& options,
+                        DecoderSpec* spec, ImportedModel* model) {
+  if (spec->head != DecoderSpec::kTiedHead || !spec->stored_head_counts) return absl::OkStatus();
+  const std::string names[] = {absl::StrCat(spec->names.embedding, ".weight"),
+                               absl::StrCat(spec->names.head, ".weight")};
+  const auto embedding = stored.tensors.find(names[0]), head = stored.tensors.find(names[1]);
+  if (head == stored.tensors.end()) return absl::OkStatus();
+  if (embedding == stored.tensors.end()) {
+    spec->stored_as_head = true;
+    return absl::OkStatus();
+  }
+  model->own_head = options.own_head;
+  if (!model->own_head.has_value()) {
+    TACC_ASSIGN_OR_RETURN(const bool are_equal, AreEqual(dir, embedding->second, head->second));
+    model->own_head = !are_equal;
+  }
+  if (!*model->own_head) return absl::OkStatus();
+  spec->head = DecoderSpec::kOwnHead;
+  model->notes.push_back(absl::StrCat(
+      dir, "/config.json says tie_word_embeddings = true, but ", names[0], " and ", names[1],
+      " are stored with different values, so they are trained as two matrices, as transformers 5 does. Set "
+      "tie_word_embeddings to false there, so that other programs load what is exported in the same way; or remove ",
+      names[1], " from the files to tie them"));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ImportOptions::Weights> DecideWeights(const std::string& dir, const ImportOptions& options,
                                                      const StoredWeights& stored) {
   if (options.weights == ImportOptions::Weights::kRandom) return ImportOptions::Weights::kRandom;
@@ -134,7 +162,10 @@ absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOp
   }
   ImportedModel model;
   TACC_ASSIGN_OR_RETURN(model.weights, DecideWeights(dir, options, stored));
-  if (model.weights == ImportOptions::Weights::kPretrained) MatchNames(stored, &spec.names);
+  if (model.weights == ImportOptions::Weights::kPretrained) {
+    MatchNames(stored, &spec.names);
+    TACC_RETURN_IF_ERROR(DecideHead(dir, stored, options, &spec, &model));
+  }
 
   DecoderBuildOptions build;
   build.batch = options.batch;
@@ -152,7 +183,7 @@ absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOp
     check.wanted = WantedTensors(model.forward);
     check.dtype = read->weights_dtype;
     check.ignorable = [&](const std::string& name) {
-      // A copy of the embedding, and tables that older versions stored.
+      // A head that is the embedding, and tables that older versions stored.
       return (spec.head == DecoderSpec::kTiedHead && name == absl::StrCat(spec.names.head, ".weight")) ||
              absl::EndsWith(name, ".inv_freq");
     };

@@ -20,6 +20,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 using Tensors = std::map<std::string, std::pair<std::string, Dims>>;  // name -> dtype, shape
+using Values = std::map<std::string, std::string>;  // name -> bytes of an element; zeros where there are none
 
 class ModelFolder {
  public:
@@ -35,21 +36,27 @@ class ModelFolder {
   }
   void WriteConfig(const json& config) const { Write("config.json", config.dump()); }
 
-  static std::string Safetensors(const Tensors& tensors) {
+  static std::string Safetensors(const Tensors& tensors, const Values& values = {}) {
     json header = json::object();
     int64_t offset = 0;
+    std::string data;
     for (const auto& [name, type] : tensors) {
       const int64_t element = type.first == "F32" || type.first == "I32" ? 4 : type.first == "F64" ? 8 : 2;
       const int64_t bytes = element * TensorType{DType::kF32, type.second}.num_elements();
       header[name] = {{"dtype", type.first}, {"shape", type.second}, {"data_offsets", {offset, offset + bytes}}};
       offset += bytes;
+      const auto value = values.find(name);
+      while (static_cast<int64_t>(data.size()) < offset)
+        data += value == values.end() ? std::string(element, '\0') : value->second;
     }
     const std::string text = header.dump();
     std::string file;
     for (int i = 0; i < 8; ++i) file += static_cast<char>(text.size() >> (8 * i) & 0xff);
-    return absl::StrCat(file, text, std::string(offset, '\0'));
+    return absl::StrCat(file, text, data);
   }
-  void WriteTensors(const Tensors& tensors) const { Write("model.safetensors", Safetensors(tensors)); }
+  void WriteTensors(const Tensors& tensors, const Values& values = {}) const {
+    Write("model.safetensors", Safetensors(tensors, values));
+  }
 
  private:
   inline static int count_ = 0;
@@ -197,6 +204,84 @@ TEST_F(ImportTest, TiedHeadAndOldTablesMayBeStored) {
   const absl::StatusOr<ImportedModel> model = Import();
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_THAT(Print(model->forward), Not(HasSubstr("lm_head.weight")));
+}
+
+// 1.5 in each dtype, and its neighbour in bf16.
+const std::string kF32Value("\x00\x00\xc0\x3f", 4), kBf16Value("\xc0\x3f", 2), kF16Value("\x00\x3e", 2);
+const std::string kF64Value("\0\0\0\0\0\0\xf8\x3f", 8), kOtherBf16Value("\xc1\x3f", 2);
+
+TEST_F(ImportTest, StoredHeadOfTheSameValuesIsTied) {
+  json config = LlamaConfig();
+  config["tie_word_embeddings"] = true;
+  folder_.WriteConfig(config);
+  const Values dtypes = {{"F32", kF32Value}, {"BF16", kBf16Value}, {"F16", kF16Value}, {"F64", kF64Value}};
+  for (const auto& [dtype, value] : dtypes) {
+    Tensors tensors = LlamaTensors();
+    tensors["lm_head.weight"].first = dtype;
+    folder_.WriteTensors(tensors, {{"model.embed_tokens.weight", kF32Value}, {"lm_head.weight", value}});
+    const absl::StatusOr<ImportedModel> model = Import();
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_THAT(Print(model->forward), Not(HasSubstr("lm_head.weight"))) << dtype;
+    EXPECT_EQ(model->own_head, false);
+    EXPECT_THAT(model->notes, testing::IsEmpty());
+  }
+}
+
+TEST_F(ImportTest, StoredHeadOfOtherValuesIsKept) {
+  json config = LlamaConfig();
+  config["tie_word_embeddings"] = true;
+  folder_.WriteConfig(config);
+  Tensors tensors = LlamaTensors();
+  tensors["lm_head.weight"].first = "BF16";
+  folder_.WriteTensors(tensors, {{"model.embed_tokens.weight", kF32Value}, {"lm_head.weight", kOtherBf16Value}});
+  const absl::StatusOr<ImportedModel> model = Import();
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_THAT(Print(model->forward), HasSubstr("param \"lm_head.weight\""));
+  EXPECT_EQ(model->own_head, true);
+  ASSERT_EQ(model->notes.size(), 1u);
+  EXPECT_THAT(model->notes[0], HasSubstr("model.embed_tokens.weight and lm_head.weight are stored with different"));
+
+  // Random weights go by config.json.
+  const absl::StatusOr<ImportedModel> random = Import(ImportOptions::Weights::kRandom);
+  ASSERT_TRUE(random.ok()) << random.status();
+  EXPECT_THAT(Print(random->forward), Not(HasSubstr("lm_head.weight")));
+  EXPECT_THAT(random->notes, testing::IsEmpty());
+
+  // Another shape is other values, and no head of this model.
+  tensors["lm_head.weight"].second = {12, 8};
+  folder_.WriteTensors(tensors);
+  EXPECT_THAT(Error(), HasSubstr("tensor \"lm_head.weight\" has shape [12,8], but by config.json it is [11,8]"));
+}
+
+TEST_F(ImportTest, HeadAndEmbeddingInTwoFilesAreCompared) {
+  json config = LlamaConfig();
+  config["tie_word_embeddings"] = true;
+  folder_.WriteConfig(config);
+  Tensors first = LlamaTensors(), second;
+  second.insert(first.extract("lm_head.weight"));
+  json map = json::object();
+  for (const auto& item : first) map[item.first] = "a.safetensors";
+  map["lm_head.weight"] = "b.safetensors";
+  folder_.Write("model.safetensors.index.json", json({{"weight_map", map}}).dump());
+  folder_.Write("a.safetensors", ModelFolder::Safetensors(first, {{"model.embed_tokens.weight", kF32Value}}));
+  folder_.Write("b.safetensors", ModelFolder::Safetensors(second, {{"lm_head.weight", kF32Value}}));
+  EXPECT_EQ(Import()->own_head, false);
+  folder_.Write("b.safetensors", ModelFolder::Safetensors(second));
+  EXPECT_EQ(Import()->own_head, true);
+}
+
+TEST_F(ImportTest, TiedMatrixMayBeStoredAsTheHead) {
+  json config = LlamaConfig();
+  config["tie_word_embeddings"] = true;
+  folder_.WriteConfig(config);
+  Tensors tensors = LlamaTensors();
+  tensors.erase("model.embed_tokens.weight");
+  folder_.WriteTensors(tensors);
+  const absl::StatusOr<ImportedModel> model = Import();
+  ASSERT_TRUE(model.ok()) << model.status();
+  const std::string text = Print(model->forward);
+  EXPECT_THAT(text, HasSubstr("param \"lm_head.weight\""));
+  EXPECT_THAT(text, Not(HasSubstr("model.embed_tokens.weight")));
 }
 
 TEST_F(ImportTest, NamesWithoutTheBasePrefixAreKept) {

@@ -1,5 +1,7 @@
 #include "graph/import/weights.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -42,9 +44,9 @@ bool Exists(const std::string& path) {
   return std::filesystem::exists(path, ignored);
 }
 
-// One entry of a header. `data_bytes` is the length of what follows the header.
+// One entry of a header. `data_bytes` is the length of what follows the first `header_bytes` of the file.
 absl::StatusOr<StoredTensor> ParseEntry(const std::string& path, const std::string& name, const nlohmann::json& entry,
-                                        int64_t data_bytes) {
+                                        int64_t header_bytes, int64_t data_bytes) {
   auto bad = [&](const std::string& what) { return Damaged(path, absl::StrCat("tensor \"", name, "\": ", what)); };
   if (!entry.is_object() || !entry.contains("dtype") || !entry["dtype"].is_string() || !entry.contains("shape") ||
       !entry["shape"].is_array() || !entry.contains("data_offsets") || !entry["data_offsets"].is_array() ||
@@ -77,6 +79,8 @@ absl::StatusOr<StoredTensor> ParseEntry(const std::string& path, const std::stri
     return Damaged(path, absl::StrCat("the file is cut short: tensor \"", name, "\" ends at byte ", end,
                                       " of the data, which has ", data_bytes, " bytes; fetch the file again"));
   }
+  tensor.offset = header_bytes + begin;
+  tensor.bytes = bytes;
   return tensor;
 }
 
@@ -101,10 +105,11 @@ absl::Status ReadHeader(const std::string& dir, const std::string& file, StoredW
   if (!in.read(header.data(), static_cast<std::streamsize>(header_bytes))) return Damaged(path, "cannot be read");
   const nlohmann::json json = nlohmann::json::parse(header, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return Damaged(path, "not a safetensors file: its header is not a JSON object");
-  const auto data_bytes = static_cast<int64_t>(size - 8 - header_bytes);
+  const auto data_begin = static_cast<int64_t>(8 + header_bytes);
+  const int64_t data_bytes = static_cast<int64_t>(size) - data_begin;
   for (const auto& item : json.items()) {
     if (item.key() == "__metadata__") continue;
-    TACC_ASSIGN_OR_RETURN(StoredTensor tensor, ParseEntry(path, item.key(), item.value(), data_bytes));
+    TACC_ASSIGN_OR_RETURN(StoredTensor tensor, ParseEntry(path, item.key(), item.value(), data_begin, data_bytes));
     tensor.file = file;
     const auto [it, inserted] = weights->tensors.emplace(item.key(), std::move(tensor));
     if (!inserted) return Damaged(path, absl::StrCat("tensor \"", item.key(), "\" is also in ", it->second.file));
@@ -142,6 +147,40 @@ absl::Status ReadIndexed(const std::string& dir, const std::string& index_path, 
                        it == weights->tensors.end() ? "in none of the files" : absl::StrCat("in ", it->second.file)));
     }
   }
+  return absl::OkStatus();
+}
+
+// Element `index` of little-endian data; a float64 holds every value of the others.
+double FloatAt(const std::string& dtype, const std::string& data, size_t index) {
+  const auto bits = [&](auto type) {
+    std::memcpy(&type, data.data() + index * sizeof(type), sizeof(type));
+    return type;
+  };
+  if (dtype == "F64") return bits(double{});
+  if (dtype == "F32") return bits(float{});
+  const uint16_t half = bits(uint16_t{});
+  if (dtype == "BF16") {
+    const uint32_t wide = uint32_t{half} << 16;
+    float value;
+    std::memcpy(&value, &wide, sizeof(value));
+    return value;
+  }
+  const int exponent = half >> 10 & 31, fraction = half & 1023;
+  const double size = exponent == 31  ? (fraction == 0 ? HUGE_VAL : std::nan(""))
+                      : exponent == 0 ? std::ldexp(fraction, -24)
+                                      : std::ldexp(1024 + fraction, exponent - 25);
+  return half >> 15 != 0 ? -size : size;
+}
+
+// Bytes of an element that FloatAt reads, or 0.
+int64_t FloatBytes(const std::string& dtype) {
+  return dtype == "F64" || dtype == "F32" || dtype == "BF16" || dtype == "F16" ? StoredByteSize(dtype) : 0;
+}
+
+// The next bytes of a tensor.
+absl::Status ReadNext(const std::string& path, int64_t bytes, std::ifstream& in, std::string* data) {
+  data->resize(bytes);
+  if (!in.read(data->data(), bytes)) return Damaged(path, "cannot be read");
   return absl::OkStatus();
 }
 
@@ -189,6 +228,29 @@ absl::StatusOr<StoredWeights> ReadStoredWeights(const std::string& dir) {
     if (extension == ".bin" || extension == ".pt" || extension == ".pth") weights.kind = StoredWeights::kPickledOnly;
   }
   return weights;
+}
+
+absl::StatusOr<bool> AreEqual(const std::string& dir, const StoredTensor& a, const StoredTensor& b) {
+  constexpr int64_t kElements = 1 << 18;  // at a time
+  const bool are_floats = FloatBytes(a.dtype) > 0 && FloatBytes(b.dtype) > 0;
+  if (a.dims != b.dims || (a.dtype != b.dtype && !are_floats)) return false;
+  const std::string paths[] = {absl::StrCat(dir, "/", a.file), absl::StrCat(dir, "/", b.file)};
+  std::ifstream in_a(paths[0], std::ios::binary), in_b(paths[1], std::ios::binary);
+  in_a.seekg(a.offset);
+  in_b.seekg(b.offset);
+  const int64_t bytes_a = StoredByteSize(a.dtype), bytes_b = StoredByteSize(b.dtype);
+  std::string data_a, data_b;
+  for (int64_t left = a.bytes / bytes_a; left > 0; left -= kElements) {
+    const int64_t count = std::min(left, kElements);
+    TACC_RETURN_IF_ERROR(ReadNext(paths[0], count * bytes_a, in_a, &data_a));
+    TACC_RETURN_IF_ERROR(ReadNext(paths[1], count * bytes_b, in_b, &data_b));
+    if (a.dtype == b.dtype && data_a == data_b) continue;
+    if (!are_floats) return false;
+    for (int64_t i = 0; i < count; ++i) {
+      if (FloatAt(a.dtype, data_a, i) != FloatAt(b.dtype, data_b, i)) return false;
+    }
+  }
+  return true;
 }
 
 absl::Status CheckWeights(const StoredWeights& stored, const WeightsCheck& check) {

@@ -16,6 +16,8 @@ struct StoredTensor {
   std::string file;   // name of the file in the folder
   std::string dtype;  // as in safetensors: "F32", "BF16", ...
   Dims dims;
+  int64_t offset = 0;  // bytes from the begin of the file
+  int64_t bytes = 0;
 };
 
 // What the headers of a model folder's weight files say.
@@ -27,6 +29,11 @@ struct StoredWeights {
 // Reads the headers of model.safetensors, or of the files that model.safetensors.index.json names. Reads no weights.
 // Errors: InvalidArgument naming the file: truncated, not safetensors, a tensor twice, the index and the files differ.
 absl::StatusOr<StoredWeights> ReadStoredWeights(const std::string& dir);
+
+// Whether two tensors of the folder have the same shape and values, whatever their dtypes; of dtypes that are not
+// floating point, whether they have the same bytes. Reads both up to the first difference. Errors: InvalidArgument: a
+// file cannot be read.
+absl::StatusOr<bool> AreEqual(const std::string& dir, const StoredTensor& a, const StoredTensor& b);
 
 struct WantedTensor {
   std::string name;

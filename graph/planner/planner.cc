@@ -357,7 +357,9 @@ absl::StatusOr<Planned> PlanCandidates(const PlanRequest& request, const Forward
     return absl::InvalidArgumentError(absl::StrCat("dist.fsdp.reshard_cnt = ", reshard, ", but the model has ",
                                                    num_units, " layers; use at most that"));
   }
-  return Planner(request, model, ops, one_row, Precision(request)).Run();
+  TACC_ASSIGN_OR_RETURN(Planned planned, Planner(request, model, ops, one_row, Precision(request)).Run());
+  planned.notes = one_row.notes;
+  return planned;
 }
 
 absl::Status DoesNotFit(const PlanRequest& request, const Candidate& smallest) {

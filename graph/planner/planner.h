@@ -26,6 +26,7 @@ struct ForwardModel {
   // Whose result [B,S,N] the residual stream begins with; may be empty.
   std::string residual_module;
   int64_t num_parameters = 0;
+  std::vector<std::string> notes;  // ImportedModel::notes
 };
 using ForwardBuilder = std::function<absl::StatusOr<ForwardModel>(int64_t batch, int64_t seq_len)>;
 
@@ -82,6 +83,7 @@ struct Planned {
   std::vector<Program> programs;  // of the first candidate's stages, if it fits
   std::vector<Loser> losers;
   int64_t num_meshes = 0, num_layouts = 0;  // that were searched
+  std::vector<std::string> notes;           // of the model
 };
 
 // Memory of a rank beside the arena and the workspace, on a CPU. Idle: its libraries loaded, no program bound (VmHWM of

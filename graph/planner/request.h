@@ -27,9 +27,9 @@ struct CompileRequest {
 // Errors: InvalidArgument naming the field.
 absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view json);
 
-// summary.json of docs/contracts.md. `stages`: the candidate's programs.
+// summary.json of docs/contracts.md. `stages`: the candidate's programs; `notes`: Planned::notes.
 std::string SummaryJson(const CompileRequest& request, const Candidate& candidate, const std::vector<Program>& stages,
-                        absl::string_view fingerprint);
+                        const std::vector<std::string>& notes, absl::string_view fingerprint);
 // Which parts of the stages' graphs ranks on GPUs capture as CUDA graphs, when each has a GPU to itself; null on CPUs.
 nlohmann::json CaptureJson(const CompileRequest& request, const std::vector<Program>& stages);
 // An entry of `tacc-plan plan`'s candidates.

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
@@ -62,8 +63,10 @@ absl::Status CheckVocabulary(const CompileRequest& request, int64_t vocab_size) 
 }
 
 ForwardBuilder MakeForwardBuilder(const CompileRequest& request, const OpTable& ops) {
-  return [&request, &ops](int64_t batch, int64_t seq_len) -> absl::StatusOr<ForwardModel> {
+  return [&request, &ops, own_head = std::optional<bool>()](int64_t batch,
+                                                            int64_t seq_len) mutable -> absl::StatusOr<ForwardModel> {
     ImportOptions options;
+    options.own_head = own_head;
     options.batch = batch;
     options.seq_len = seq_len;
     options.seed = request.seed;
@@ -76,7 +79,9 @@ ForwardBuilder MakeForwardBuilder(const CompileRequest& request, const OpTable& 
                                                       ? ImportModel(request.model_path, options, ops)
                                                       : ImportGraphFile(request.graph_path, options, ops));
     TACC_RETURN_IF_ERROR(CheckVocabulary(request, imported.vocab_size));
+    own_head = imported.own_head;
     ForwardModel model;
+    model.notes = std::move(imported.notes);
     model.units = std::move(imported.units);
     model.residual_module = imported.residual_module;
     for (const Node& node : imported.forward.nodes) {
@@ -147,6 +152,7 @@ absl::StatusOr<std::string> PlanCommand(const std::string& request_file, const P
     list.push_back(CandidateJson(request, candidate));
     if (list.size() > 1) list.back()["why_not"] = WhyLost(candidates[0], candidate, request.plan.device.memory_bytes);
   }
+  list[0]["notes"] = planned.notes;
   for (const Loser& loser : planned.losers) losers.push_back(LoserJson(request, loser, candidates[0]));
   if (candidates[0].fits) {
     TACC_RETURN_IF_ERROR(TellOfBest(request, planned, outputs, ops, list[0]));
@@ -155,6 +161,7 @@ absl::StatusOr<std::string> PlanCommand(const std::string& request_file, const P
     if (!outputs.explain.empty() || !outputs.trace_file.empty() || !outputs.html_file.empty()) return does_not_fit;
     list[0]["words"] = {std::string(does_not_fit.message())};
   }
+  for (const std::string& note : planned.notes) list[0]["words"].push_back(absl::StrCat("Note: ", note, "."));
   return json({{"cluster", ClusterJson(request.plan.cluster)},
                {"num_meshes", planned.num_meshes},
                {"num_layouts", planned.num_layouts},
@@ -212,7 +219,7 @@ absl::Status CompileCommand(const std::string& request_file, const std::string& 
     TACC_RETURN_IF_ERROR(WriteFile(absl::StrCat(out_dir, "/stage", program.stage, ".program"), Print(program)));
   }
   return WriteFile(out_dir + "/summary.json",
-                   SummaryJson(request, best, compiled.stages, Fingerprint(PrintAll(compiled.stages))));
+                   SummaryJson(request, best, compiled.stages, planned.notes, Fingerprint(PrintAll(compiled.stages))));
 }
 
 }  // namespace tacc::graph
