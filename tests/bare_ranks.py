@@ -26,6 +26,8 @@ class Training:
     saves: bool = True  # Not: no checkpoints, not even at the end.
     evaluates: bool = False  # At the end, on the training data.
     dist: dict | None = None  # As in the job file; None: fsdp over all ranks.
+    learning_rate: float = 3e-4
+    weights: str = "random"  # Or "pretrained".
     micro_batch: int = 0  # Samples of a rank at a time; 0: all of its share of the global batch, or what `dist` says.
 
     def layout(self) -> dict:
@@ -40,13 +42,13 @@ class Training:
 
     def request(self, device: dict | None = None) -> dict:
         """tacc-plan's request (docs/contracts.md); `device`: what a probe found."""
-        train = {"max_steps": self.max_steps, "global_batch_size": self.global_batch_size, "seed": 1, "learning_rate": 3e-4,
+        train = {"max_steps": self.max_steps, "global_batch_size": self.global_batch_size, "seed": 1, "learning_rate": self.learning_rate,
                  "lr_scheduler_type": "LR_SCHEDULER_TYPE_CONSTANT", "weight_decay": 0.1, "adam_beta1": 0.9, "adam_beta2": 0.999,
                  "adam_epsilon": 1e-8, "max_grad_norm": 1.0}
         if self.micro_batch or "num_micro_batches" not in self.layout().get("pp", {}):
             train["per_device_train_batch_size"] = self.micro_batch or self.global_batch_size // self.batch_ranks()
         return {
-            "job": {"name": "bare", "model": {"path": str(self.folder / "model"), "weights": "WEIGHTS_RANDOM"},
+            "job": {"name": "bare", "model": {"path": str(self.folder / "model"), "weights": f"WEIGHTS_{self.weights.upper()}"},
                     "data": {"path": str(self.folder / "data"), "seq_len": self.seq_len},
                     "train": train, "compute": {"bf16": self.precision == "bf16", "fp16": self.precision == "f16"}, "dist": self.layout()},
             "world": self.world,
@@ -81,7 +83,7 @@ class Training:
             start = {
                 "version": version, "job": "bare-1", "attempt": 1, "rank": rank, "world": self.world, "device": "cpu",
                 "threads": self.threads, "memory_bytes": self.memory_bytes, "advertise": "127.0.0.1",
-                "program": str(self.program(rank)), "model_dir": str(self.folder / "model"), "weights": "random", "seed": 1,
+                "program": str(self.program(rank)), "model_dir": str(self.folder / "model"), "weights": self.weights, "seed": 1,
                 "data": {"path": str(self.folder / "data"), "eval_path": str(self.folder / "data") if self.evaluates else "",
                          "seq_len": self.seq_len, "global_batch_size": self.global_batch_size},
                 "train": {"max_steps": self.max_steps, "eval_steps": 1_000_000, "deterministic": False}, "compute": {"tf32": False},

@@ -42,10 +42,8 @@ class DecoderBuilder {
     tokens_ = b_.Leaf("input", "tokens", {DType::kI32, tokens_dims});
     if (options_.outputs == DecoderBuildOptions::kLoss)
       targets_ = b_.Leaf("input", "targets", {DType::kI32, tokens_dims});
-    if (spec_.has_dropout()) {
-      step_ = b_.Leaf("input", "step", {DType::kI64, {}});
-      sample_ = b_.Leaf("input", "sample", {DType::kI64, {options_.batch}});
-    }
+    if (spec_.has_dropout()) step_ = b_.Leaf("input", "step", {DType::kI64, {}});
+    if (spec_.has_dropout() || HasAuxLoss()) sample_ = b_.Leaf("input", "sample", {DType::kI64, {options_.batch}});
     ValueId x = Embed();
     if (spec_.rotary.has_value()) {
       b_.SetModule(ModuleOf(spec_.names.embedding));
@@ -293,9 +291,11 @@ class DecoderBuilder {
     if (experts.weights == ExpertsSpec::kNormalized) top_k["normalize"] = true;
     const std::vector<ValueId> chosen = b_.AddMany("top_k", {probabilities}, std::move(top_k), 2);
     const ValueId weights = chosen[0], ids = chosen[1];
-    if (experts.aux_loss_coef != 0) {
-      AddTo(b_.Add("expert_counts", {ids}, attrs), &expert_counts_);
-      AddTo(b_.Add("reduce_sum", {probabilities}, {{"dims", std::vector<int64_t>{0, 1}}}), &probability_sums_);
+    if (HasAuxLoss()) {
+      Attrs counted = attrs;
+      counted["per_sample"] = true;
+      AddTo(b_.Add("expert_counts", {ids}, std::move(counted)), &expert_counts_);
+      AddTo(b_.Add("reduce_sum", {probabilities}, {{"dims", std::vector<int64_t>{1}}}), &probability_sums_);
     }
     auto product = [&](const std::string& name) {
       const ValueId w = ExpertWeights(Join(path, name), inner, Hidden(), spec_.init.input);
@@ -319,11 +319,26 @@ class DecoderBuilder {
     const ExpertsSpec& experts = *spec_.experts;
     int64_t num_layers = 0;
     for (int64_t layer = 0; layer < spec_.num_layers; ++layer) num_layers += HasExperts(layer) ? 1 : 0;
-    const double rows = static_cast<double>(num_layers) * static_cast<double>(options_.batch * options_.seq_len);
-    const ValueId products = b_.Add("mul", {expert_counts_, b_.Scale(probability_sums_, 1 / rows)});
-    const ValueId sum = b_.Add("reduce_sum", {products}, {{"dims", std::vector<int64_t>{0}}});
-    const ValueId aux = b_.Scale(sum, experts.aux_loss_coef * static_cast<double>(experts.num_experts) / rows);
+    const auto sum = [&](ValueId x) { return b_.Add("reduce_sum", {x}, {{"dims", std::vector<int64_t>{0}}}); };
+    // 1 of a sample, 0 of padding, whose number is -1.
+    const ValueId is_sample = b_.Add("clamp", {b_.Add("add_scalar", {b_.Cast(sample_, DType::kF32)}, {{"value", 1.0}})},
+                                     {{"min", 0.0}, {"max", 1.0}});
+    const ValueId rows = b_.Scale(sum(is_sample), static_cast<double>(num_layers * options_.seq_len));
+    const auto mean = [&](ValueId of_samples) {
+      const ValueId total = sum(b_.Add("mul_rows", {of_samples, is_sample}));
+      return b_.Add(
+          "div",
+          {total, b_.Add("broadcast", {rows},
+                         {{"shape", std::vector<int64_t>{experts.num_experts}}, {"dims", std::vector<int64_t>{}}})});
+    };
+    const ValueId products = b_.Add("mul", {mean(expert_counts_), mean(probability_sums_)});
+    const ValueId aux = b_.Scale(sum(products), experts.aux_loss_coef * static_cast<double>(experts.num_experts));
     return b_.Add("add", {loss, b_.Add("mul", {aux, num_targets})});
+  }
+
+  bool HasAuxLoss() const {
+    return options_.outputs == DecoderBuildOptions::kLoss && spec_.experts.has_value() &&
+           spec_.experts->aux_loss_coef != 0;
   }
 
   bool HasExperts(int64_t layer) const {

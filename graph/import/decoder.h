@@ -145,7 +145,8 @@ struct DecoderBuildOptions {
 
 // The forward graph in f32, weights with their `axes`. The residual stream begins as the result of rank 3 of the module
 // names.embedding. Inputs: "tokens" i32[B,S]; with kLoss "targets" i32[B,S] (-1: ignored); with dropout "step"
-// i64[] and "sample" i64[B]. Outputs: "loss" (sum of the cross-entropy over targets >= 0, plus their number times the
+// i64[] and "sample" i64[B]; with experts' load-balancing loss "sample", which is -1 of rows of padding: they do not
+// enter it. Outputs: "loss" (sum of the cross-entropy over targets >= 0, plus their number times the
 // experts' weighted load-balancing loss) and "target_tokens" (their number), or "logits". Params of experts are stacks:
 // [E, ...] under a name with a *, in the files one tensor for each expert.
 absl::StatusOr<Graph> BuildDecoder(const DecoderSpec& spec, const DecoderBuildOptions& options, const OpTable& ops);

@@ -152,17 +152,21 @@ void AddTopK(OpTable& table) {
   table.Add(grad);
 }
 
-// How many slots go to each expert, as numbers of dtype f32 (or `dtype`).
+// How many slots go to each expert, [E], as numbers of dtype f32 (or `dtype`); with per_sample how many of each entry
+// of the first dim, [B, E].
 void AddExpertCounts(OpTable& table) {
   OpDef op;
   op.name = "expert_counts";
   op.min_operands = op.max_operands = 1;
-  op.attrs = {{"num_experts", AttrKind::kInt}, {"dtype", AttrKind::kString, AttrSpec::kOptional}};
+  op.attrs = {{"num_experts", AttrKind::kInt},
+              {"per_sample", AttrKind::kBool, AttrSpec::kOptional},
+              {"dtype", AttrKind::kString, AttrSpec::kOptional}};
   op.no_gradient = true;
   op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
     TACC_RETURN_IF_ERROR(WantIds(call.in(0)));
     TACC_RETURN_IF_ERROR(WantPositive("num_experts", call.attr<int64_t>("num_experts")));
-    const TensorType counts{DTypeAttr(call, DType::kF32), {call.attr<int64_t>("num_experts")}};
+    TensorType counts{DTypeAttr(call, DType::kF32), {call.attr<int64_t>("num_experts")}};
+    if (call.attr<bool>("per_sample")) counts.dims.insert(counts.dims.begin(), call.in(0).dims[0]);
     if (AccumulationType(counts.dtype) != counts.dtype) return Wanted("the result", counts, "f32 or f64 elements");
     return Types{counts};
   };
@@ -172,6 +176,7 @@ void AddExpertCounts(OpTable& table) {
     rule.in = {AddFactors(rule, call.in(0).dims)};
     for (Factor& factor : rule.factors) factor.even = true;
     rule.out = {{Rule::kNone}};
+    if (call.attr<bool>("per_sample")) rule.out[0].insert(rule.out[0].begin(), rule.in[0][0]);
     return rule;
   };
   table.Add(op);

@@ -91,6 +91,7 @@ TEST(Infer, ResultTypes) {
       {"top_k f32[2,3,5] k=2", "f32[2,3,2], i32[2,3,2]"},
       {"top_k_grad f32[2,3,2] f32[2,3,5] i32[2,3,2]", "f32[2,3,5]"},
       {"expert_counts i32[2,3,2] num_experts=5", "f32[5]"},
+      {"expert_counts i32[2,3,2] num_experts=5 per_sample=true", "f32[2,5]"},
       {"expert_matmul bf16[2,3,8] i32[2,3,2] bf16[5,6,8] num_experts=5", "bf16[2,3,2,6]"},
       {"expert_matmul bf16[2,3,2,6] i32[2,3,2] bf16[5,6,8] num_experts=5 transposed=true sum_slots=true", "f32[2,3,8]"},
       {"expert_matmul_grad bf16[2,3,2,6] bf16[2,3,8] i32[2,3,2] num_experts=5", "f32[5,6,8]"},

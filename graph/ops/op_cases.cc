@@ -150,6 +150,7 @@ std::vector<std::string> OpCaseTexts() {
            "top_k_grad f64[3,2] f64[3,5] i32[3,2]",
            "top_k_grad f64[3,2,2] f64[3,2,5] i32[3,2,2] normalize=true",
            "expert_counts i32[3,4,2] num_experts=6 dtype=f64",
+           "expert_counts i32[3,4,2] num_experts=6 per_sample=true dtype=f64",
            "expert_matmul f64[3,3,5] i32[3,3,2] f64[4,6,5] num_experts=4",
            "expert_matmul f64[3,3,2,5] i32[3,3,2] f64[4,6,5] num_experts=4 sum_slots=true",
            "expert_matmul f64[3,2,6] i32[3,2] f64[6,6,5] num_experts=6 transposed=true",

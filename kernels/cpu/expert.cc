@@ -213,13 +213,15 @@ void TopKGrad(const TensorView& dw, const TensorView& p, const TensorView& ids, 
 }
 
 void ExpertCounts(const TensorView& ids, const TensorView& counts) {
-  TACC_KERNEL_CHECK(ids.dtype == DType::kI32 && counts.dims.rank() == 1);
+  const int64_t n = counts.row_length(), rows = counts.num_rows();
+  TACC_KERNEL_CHECK(ids.dtype == DType::kI32 && (rows == 1 || (rows == ids.dims[0] && counts.dims.rank() == 2)));
   ForFloat(counts.dtype, [&](auto* null) {
     using T = std::remove_pointer_t<decltype(null)>;
     T* out = counts.as<T>();
     std::fill(out, out + counts.size(), T{0});
+    const int64_t slots = rows == 0 ? 0 : ids.size() / rows;  // of a row
     for (int64_t s = 0; s < ids.size(); ++s) {
-      if (IsId(ids.as<int32_t>()[s], counts.size())) out[ids.as<int32_t>()[s]] += 1;
+      if (IsId(ids.as<int32_t>()[s], n)) out[s / slots * n + ids.as<int32_t>()[s]] += 1;
     }
   });
 }

@@ -20,7 +20,7 @@ void TopK(const TensorView& p, TopKWeights kind, const TensorView& weights, cons
 // dp [T,E] from dw [T,K]: zero where nothing was chosen.
 void TopKGrad(const TensorView& dw, const TensorView& p, const TensorView& ids, TopKWeights kind, const TensorView& dp);
 
-// counts[e]: how many slots have id e. f32 or f64.
+// counts [E]: how many slots have id e; or [T0,E]: of each entry of the first dim of ids. f32 or f64.
 void ExpertCounts(const TensorView& ids, const TensorView& counts);
 
 // Rows of one expert that are gathered and multiplied at a time.

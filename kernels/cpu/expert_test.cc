@@ -181,6 +181,9 @@ TEST(ExpertCounts, LeavesOutWhatIsNoExpert) {
   const Buffer counts(DType::kF32, Dims{4});
   ExpertCounts(Ids(ids, {3, 2}), counts);
   EXPECT_EQ(counts.ToTensor().values, (std::vector<double>{1, 0, 3, 0}));
+  const Buffer of_rows(DType::kF32, Dims{3, 4});
+  ExpertCounts(Ids(ids, {3, 2}), of_rows);
+  EXPECT_EQ(of_rows.ToTensor().values, (std::vector<double>{1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0}));
 }
 
 TEST(Dispatch, FillsBuffersInTheOrderOfTheTokensAndCountsWhatDoesNotFit) {

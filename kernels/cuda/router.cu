@@ -118,14 +118,16 @@ struct TopKGradElement {
 
 struct CountExpert {
   const int32_t* ids;
-  int64_t slots;
+  int64_t slots, experts;  // of a row
   AnyOut counts;
 
-  TACC_DEVICE void operator()(Team& team, int64_t expert) const {
+  TACC_DEVICE void operator()(Team& team, int64_t index) const {
+    const int32_t* row = ids + index / experts * slots;
+    const int64_t expert = index % experts;
     int64_t count = 0;
-    for (int64_t s = team.rank(); s < slots; s += team.size()) count += ids[s] == expert;
+    for (int64_t s = team.rank(); s < slots; s += team.size()) count += row[s] == expert;
     count = team.Sum(count);
-    if (team.rank() == 0) counts.Store(expert, static_cast<double>(count));
+    if (team.rank() == 0) counts.Store(index, static_cast<double>(count));
   }
 };
 
@@ -208,8 +210,12 @@ void TopKGrad(const TensorView& dw, const TensorView& p, const TensorView& ids, 
 }
 
 void ExpertCounts(const TensorView& ids, const TensorView& counts) {
-  TACC_KERNEL_CHECK(ids.dtype == DType::kI32 && counts.dims.rank() == 1 && IsWide(counts));
-  ForEachTeam(counts.size(), kCountTeam, 0, CountExpert{ids.as<int32_t>(), ids.size(), Out(counts)});
+  const int64_t rows = counts.num_rows();
+  TACC_KERNEL_CHECK(ids.dtype == DType::kI32 && IsWide(counts) &&
+                    (rows == 1 || (rows == ids.dims[0] && counts.dims.rank() == 2)));
+  if (rows == 0) return;
+  ForEachTeam(counts.size(), kCountTeam, 0,
+              CountExpert{ids.as<int32_t>(), ids.size() / rows, counts.row_length(), Out(counts)});
 }
 
 void MulRows(const TensorView& x, const TensorView& w, const TensorView& y) {

@@ -84,9 +84,12 @@ Results TopKGrad(const Request& r) {
 
 Results ExpertCounts(const Request& r) {
   Array counts = r.NewResult(0);
-  for (double id : r.in[0]->values) {
-    const int64_t e = Index(id, 0, counts.size());
-    if (e >= 0) counts.values[e] += 1;
+  const auto num_experts = r.attr<int64_t>("num_experts");
+  const auto& ids = r.in[0]->values;
+  for (size_t s = 0; s < ids.size(); ++s) {
+    const int64_t e = Index(ids[s], 0, num_experts);
+    const size_t row = s * (counts.size() / num_experts) / ids.size();
+    if (e >= 0) counts.values[row * num_experts + e] += 1;
   }
   return {std::move(counts)};
 }

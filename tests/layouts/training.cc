@@ -13,8 +13,9 @@ using interpreter::Array;
 using interpreter::Arrays;
 
 Arrays RandomRows(int step, int64_t first, int64_t rows, int64_t seq_len, int64_t vocabulary) {
-  Array tokens = Array::Filled({rows, seq_len}, 0), targets = tokens;
+  Array tokens = Array::Filled({rows, seq_len}, 0), targets = tokens, samples = Array::Filled({rows}, 0);
   for (int64_t r = 0; r < rows; ++r) {
+    samples.at({r}) = static_cast<double>(first + r);
     std::mt19937 random(static_cast<uint32_t>(step * 1000 + first + r));
     for (int64_t s = 0; s < seq_len; ++s) {
       tokens.at({r, s}) = static_cast<double>(random() % vocabulary);
@@ -22,7 +23,8 @@ Arrays RandomRows(int step, int64_t first, int64_t rows, int64_t seq_len, int64_
       targets.at({r, s}) = target % 5 == 0 ? -1.0 : static_cast<double>(target % vocabulary);
     }
   }
-  return {{"tokens", tokens}, {"targets", targets}, {"step", Array{{}, {static_cast<double>(step)}}}};
+  return {
+      {"tokens", tokens}, {"targets", targets}, {"sample", samples}, {"step", Array{{}, {static_cast<double>(step)}}}};
 }
 
 absl::StatusOr<TrainingRun> TrainOnSimulatedRanks(const Program& program, int steps, int64_t micro_batches,

@@ -26,8 +26,8 @@ struct TrainingRun {
 using BatchSource = std::function<interpreter::Arrays(int step, int64_t micro_batch)>;
 inline constexpr int kEvalStep = 99;
 
-// Rows [first, first + rows) of the global batch of `step`, tokens and targets [rows, seq_len], with the input "step";
-// one target in five is ignored, so that ranks hold different counts.
+// Rows [first, first + rows) of the global batch of `step`, tokens and targets [rows, seq_len], with the inputs
+// "sample" and "step"; one target in five is ignored, so that ranks hold different counts.
 interpreter::Arrays RandomRows(int step, int64_t first, int64_t rows, int64_t seq_len, int64_t vocabulary);
 
 // Trains `steps` steps from random weights, those of init="ones" being ones, and evaluates. `program`: all of the

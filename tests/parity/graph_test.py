@@ -61,7 +61,7 @@ def test_logits_loss_and_gradients(case: Case, tmp_path: Path):
         undo()
 
     params = {name: t.double().requires_grad_() for name, t in stored(reference).items()}
-    inputs = {"tokens": tokens.int(), "targets": targets.int()}
+    inputs = {"tokens": tokens.int(), "targets": targets.int(), "sample": torch.arange(case.batch)}
     run = {}
     for kind in ("logits", "loss"):
         nodes = torch_interpreter.parse(graph_text(tmp_path, case, kind))

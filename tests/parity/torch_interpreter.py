@@ -165,6 +165,11 @@ def _run_node(node: Node, x: list[torch.Tensor], dtype: torch.dtype) -> list[tor
             return [x[0] * a["factor"]]
         case "add_scalar":
             return [x[0] + a["value"]]
+        case "cast":
+            return [x[0].to(dtype)]
+        case "broadcast":
+            kept = [extent if dim in a["dims"] else 1 for dim, extent in enumerate(a["shape"])]
+            return [x[0].reshape(kept).expand(a["shape"])]
         case "clamp":
             return [x[0].clamp(a["min"], a["max"])]
         case "reshape":
@@ -201,7 +206,9 @@ def _run_node(node: Node, x: list[torch.Tensor], dtype: torch.dtype) -> list[tor
         case "top_k":
             return _top_k(node, x[0])
         case "expert_counts":
-            return [torch.bincount(x[0].flatten(), minlength=a["num_experts"]).to(dtype)]
+            ids = x[0] if a.get("per_sample") else x[0][None]
+            counts = torch.stack([torch.bincount(row.flatten(), minlength=a["num_experts"]) for row in ids]).to(dtype)
+            return [counts if a.get("per_sample") else counts[0]]
         case "expert_matmul":
             return _expert_matmul(node, *x)
         case "mul_rows":

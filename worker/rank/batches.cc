@@ -218,6 +218,9 @@ absl::StatusOr<const std::vector<const void*>*> EvalBatches::Read(int64_t index)
   TACC_RETURN_IF_ERROR(
       reader_.Read(index, read.tokens.data(), read.targets.data(), read.document_starts.data()).status());
   if (!positions_.empty()) CutRows(whole_, reader_.options().seq_len, positions_, columns_);
+  const int64_t first_row = reader_.options().first_row;
+  for (int64_t row = 0; row < reader_.num_rows(); ++row)
+    columns_.samples[row] = reader_.Sample(index, first_row + row) < 0 ? -1 : first_row + row;
   return &inputs_;
 }
 

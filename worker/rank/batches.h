@@ -22,7 +22,7 @@ namespace tacc::worker {
 // sharding of dim 0 of "tokens" gives it, and of each row the positions that dim 1 and the program's order of the
 // sequence give it. A stage of a pipeline without tokens goes by its targets, else by the numbers of its samples, or
 // reads no rows. Inputs: tokens, targets and document_start i32[rows,positions], sample i64[rows] (row in the global
-// batch), step i64[] (updates done).
+// batch, -1: padding), step i64[] (updates done).
 struct BatchOptions {
   const graph::Program* program = nullptr;
   int64_t rank = 0;
@@ -74,7 +74,7 @@ class TrainBatches {
   uint64_t hash_ = 0;
 };
 
-// Held-out batches, in order, each sample once; the last batch is padded with targets of -1.
+// Held-out batches, in order, each sample once; the last batch is padded with rows whose sample and targets are -1.
 class EvalBatches {
  public:
   static absl::StatusOr<std::unique_ptr<EvalBatches>> Create(const BatchOptions& options, const Dataset* dataset);
