@@ -331,6 +331,7 @@ TEST(Planner, NamesTheNearestLegalSizes) {
       "dist.pp.num_micro_batches = 4 do not divide the 4 samples of a worker (global_batch_size 8 over 2 workers, "
       "train.per_device_train_batch_size 2); nearest legal values: 2");
   plan.micro_batch = 4;
+  plan.num_micro_batches.reset();
   plan.fsdp = 3;
   EXPECT_EQ(Refusal(plan), "dist.fsdp.size = 3 does not divide the 2 workers; nearest legal values: 2");
   plan.fsdp = plan.dp = 2;
@@ -452,7 +453,8 @@ TEST(Planner, CutsTheSequence) {
             "dist.sp.size must divide dist.cp.size and the heads, and data.seq_len be a multiple of 2 x dist.cp.size; "
             "dist.sp.size may be 2");
   plan.cp = 4;
-  EXPECT_EQ(Refusal(plan), "dist.cp.size = 4 does not divide the 2 workers; nearest legal values: 2");
+  // 2 divides them, but not the sequence.
+  EXPECT_EQ(Refusal(plan), "dist.cp.size = 4 does not divide the 2 workers; nearest legal values: 1");
 }
 
 TEST(Planner, SaysWhatWouldFit) {

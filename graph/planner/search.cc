@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <set>
 
@@ -17,25 +18,25 @@ namespace {
 
 constexpr int64_t kMaxMicroBatch = 16, kMaxChunks = 8;
 
-// "FIELD = 3 REASON; nearest legal values: 2 and 4".
-absl::Status Illegal(absl::string_view field, int64_t value, absl::string_view reason,
-                     const std::vector<int64_t>& legal) {
-  std::vector<int64_t> nearest;
-  auto above = std::upper_bound(legal.begin(), legal.end(), value);
-  if (above != legal.begin()) nearest.push_back(*(above - 1));
-  if (above != legal.end()) nearest.push_back(*above);
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, " = ", value, " ", reason,
-                   nearest.empty() ? "" : "; nearest legal values: ", absl::StrJoin(nearest, " and ")));
-}
+enum class Suggestions { kNone, kNearest };
+absl::StatusOr<SearchResult> SearchMeshes(const ModelWork& model, const SearchRequest& r, Suggestions suggestions);
 
-// The values that an axis may take, or an error about the one that is asked for.
-absl::StatusOr<std::vector<int64_t>> Values(absl::string_view field, const std::optional<int64_t>& asked,
-                                            absl::string_view reason, std::vector<int64_t> legal) {
-  if (!asked.has_value()) return legal;
-  if (!std::binary_search(legal.begin(), legal.end(), *asked)) return Illegal(field, *asked, reason, legal);
-  return std::vector<int64_t>{*asked};
-}
+// What is asked of the search, and what it refuses.
+struct Asked {
+  const ModelWork& model;
+  const SearchRequest& request;
+  Suggestions suggestions;
+
+  // "FIELD = 3 REASON; nearest legal values: 2 and 4": of `values`, in ascending order, the nearest on each side with
+  // which the search takes the request.
+  absl::Status Illegal(absl::string_view field, int64_t value, absl::string_view reason,
+                       const std::vector<int64_t>& values) const;
+  // The values that an axis may take, or an error about the one that is asked for.
+  absl::StatusOr<std::vector<int64_t>> Values(absl::string_view field, const std::optional<int64_t>& asked,
+                                              absl::string_view reason, std::vector<int64_t> legal) const;
+  // Whether the search takes the request with this value.
+  bool Takes(absl::string_view field, int64_t value) const;
+};
 
 std::vector<int64_t> Where(const std::vector<int64_t>& values, const std::function<bool(int64_t)>& legal) {
   std::vector<int64_t> kept;
@@ -45,10 +46,51 @@ std::vector<int64_t> Where(const std::vector<int64_t>& values, const std::functi
   return kept;
 }
 
-using Field = std::pair<const char*, std::optional<int64_t>>;
-std::vector<Field> SizeFields(const SearchRequest& r) {
-  return {{"dist.pp.size", r.pp}, {"dist.dp.size", r.dp}, {"dist.fsdp.size", r.fsdp},
-          {"dist.ep.size", r.ep}, {"dist.cp.size", r.cp}, {"dist.tp.size", r.tp}};
+struct Field {
+  const char* name;
+  std::optional<int64_t> SearchRequest::*value;
+};
+constexpr Field kSizeFields[] = {{"dist.pp.size", &SearchRequest::pp},     {"dist.dp.size", &SearchRequest::dp},
+                                 {"dist.fsdp.size", &SearchRequest::fsdp}, {"dist.ep.size", &SearchRequest::ep},
+                                 {"dist.cp.size", &SearchRequest::cp},     {"dist.tp.size", &SearchRequest::tp}};
+constexpr Field kMicroBatch = {"train.per_device_train_batch_size", &SearchRequest::micro_batch};
+constexpr Field kNumMicroBatches = {"dist.pp.num_micro_batches", &SearchRequest::num_micro_batches};
+constexpr char kGlobalBatch[] = "train.global_batch_size";
+
+bool Asked::Takes(absl::string_view field, int64_t value) const {
+  SearchRequest trial = request;
+  trial.num_best = 1;
+  if (field == kGlobalBatch) trial.global_batch = value;
+  for (const Field& f : kSizeFields) {
+    if (field == f.name) trial.*f.value = value;
+  }
+  for (const Field& f : {kMicroBatch, kNumMicroBatches}) {
+    if (field == f.name) trial.*f.value = value;
+  }
+  return SearchMeshes(model, trial, Suggestions::kNone).ok();
+}
+
+absl::Status Asked::Illegal(absl::string_view field, int64_t value, absl::string_view reason,
+                            const std::vector<int64_t>& values) const {
+  const std::string refusal = absl::StrCat(field, " = ", value, " ", reason);
+  if (suggestions == Suggestions::kNone) return absl::InvalidArgumentError(refusal);
+  std::vector<int64_t> nearest;
+  const auto takes = [&](int64_t v) { return Takes(field, v); };
+  const auto end_below = std::lower_bound(values.begin(), values.end(), value);
+  const auto below = std::find_if(std::make_reverse_iterator(end_below), values.rend(), takes);
+  if (below != values.rend()) nearest.push_back(*below);
+  const auto above = std::find_if(std::upper_bound(values.begin(), values.end(), value), values.end(), takes);
+  if (above != values.end()) nearest.push_back(*above);
+  return absl::InvalidArgumentError(absl::StrCat(
+      refusal, nearest.empty() ? "; as the rest of the job is, no other value of it is legal either"
+                               : absl::StrCat("; nearest legal values: ", absl::StrJoin(nearest, " and "))));
+}
+
+absl::StatusOr<std::vector<int64_t>> Asked::Values(absl::string_view field, const std::optional<int64_t>& asked,
+                                                   absl::string_view reason, std::vector<int64_t> legal) const {
+  if (!asked.has_value()) return legal;
+  if (!std::binary_search(legal.begin(), legal.end(), *asked)) return Illegal(field, *asked, reason, legal);
+  return std::vector<int64_t>{*asked};
 }
 
 // The values of each axis alone; whether they go together, CanLayOut says.
@@ -56,46 +98,56 @@ struct Axes {
   std::vector<int64_t> pp, fsdp, ep, cp, tp;
 };
 
-absl::StatusOr<Axes> LegalAxes(const ModelWork& model, const SearchRequest& r) {
+absl::StatusOr<Axes> LegalAxes(const Asked& asked) {
+  const ModelWork& model = asked.model;
+  const SearchRequest& r = asked.request;
   const int64_t devices = r.cluster.num_devices(), per_node = r.cluster.machine.devices_per_node;
   const std::vector<int64_t> divisors = Divisors(devices);
   const std::string of_devices = absl::StrCat("does not divide the ", devices, " workers");
-  for (const auto& [field, asked] : SizeFields(r)) {
-    TACC_RETURN_IF_ERROR(Values(field, asked, of_devices, divisors).status());
+  for (const Field& f : kSizeFields) {
+    TACC_RETURN_IF_ERROR(asked.Values(f.name, r.*f.value, of_devices, divisors).status());
   }
   Axes axes;
+  const int64_t parts = r.schedule == PipelineSchedule::kInterleaved ? r.chunks.value_or(2) : 1;  // of a rank, at least
   TACC_ASSIGN_OR_RETURN(
       axes.pp,
-      Values("dist.pp.size", r.pp, absl::StrCat("is more than the ", model.num_layers, " layers"),
-             Where(divisors, [&](int64_t v) { return v == 1 || !r.cuts_between_layers || v <= model.num_layers; })));
+      asked.Values("dist.pp.size", r.pp,
+                   absl::StrCat(parts == 1 ? "is" : absl::StrCat("stages of ", parts, " parts (interleaved) are"),
+                                " more than the ", model.num_layers, " layers"),
+                   Where(divisors, [&](int64_t v) {
+                     return v == 1 || !r.cuts_between_layers || v * parts <= model.num_layers;
+                   })));
   // Between nodes tensor parallelism is legal, but only when asked for: every layer would wait for the network.
   axes.tp = r.tp.has_value() ? std::vector<int64_t>{*r.tp}
                              : Where(divisors, [&](int64_t v) { return v <= std::max<int64_t>(per_node, 1); });
   axes.cp = r.cp.has_value() ? std::vector<int64_t>{*r.cp}
                              : Where(divisors, [&](int64_t v) { return v == 1 || model.seq_len / v >= kMinTokens; });
   TACC_ASSIGN_OR_RETURN(
-      axes.ep, Values("dist.ep.size", r.ep,
-                      model.num_experts > 0 ? absl::StrCat("does not divide the ", model.num_experts, " experts")
-                                            : "is given for a model without experts",
-                      Where(divisors, [&](int64_t v) {
-                        return v == 1 || (model.num_experts > 0 && model.num_experts % v == 0);
-                      })));
+      axes.ep, asked.Values("dist.ep.size", r.ep,
+                            model.num_experts > 0 ? absl::StrCat("does not divide the ", model.num_experts, " experts")
+                                                  : "is given for a model without experts",
+                            Where(divisors, [&](int64_t v) {
+                              return v == 1 || (model.num_experts > 0 && model.num_experts % v == 0);
+                            })));
   axes.fsdp = r.fsdp.has_value() ? std::vector<int64_t>{*r.fsdp} : divisors;
   return axes;
 }
 
-absl::Status CanLayOut(const ModelWork& model, const SearchRequest& r, const Layout& l) {
+absl::Status CanLayOut(const Asked& asked, const Layout& l) {
+  const ModelWork& model = asked.model;
+  const SearchRequest& r = asked.request;
   if (r.can_lay_out) return r.can_lay_out(l);
   const auto heads = [&](int64_t v) { return v == 1 || (model.num_heads > 0 && model.num_heads % v == 0); };
   if (!heads(l.tp)) {
-    return Illegal("dist.tp.size", l.tp, absl::StrCat("does not divide the ", model.num_heads, " attention heads"),
-                   Where(Divisors(r.cluster.num_devices()), heads));
+    return asked.Illegal("dist.tp.size", l.tp,
+                         absl::StrCat("does not divide the ", model.num_heads, " attention heads"),
+                         Where(Divisors(r.cluster.num_devices()), heads));
   }
   const auto blocks = [&](int64_t v) { return v == 1 || model.seq_len % (2 * v) == 0; };
   if (blocks(l.cp)) return absl::OkStatus();
-  return Illegal("dist.cp.size", l.cp,
-                 absl::StrCat("does not cut ", model.seq_len, " tokens into two equal blocks a rank"),
-                 Where(Divisors(r.cluster.num_devices()), blocks));
+  return asked.Illegal("dist.cp.size", l.cp,
+                       absl::StrCat("does not cut ", model.seq_len, " tokens into two equal blocks a rank"),
+                       Where(Divisors(r.cluster.num_devices()), blocks));
 }
 
 // The sizes that are asked for make no mesh of all the devices.
@@ -103,10 +155,11 @@ absl::Status NoMesh(const SearchRequest& r) {
   const int64_t devices = r.cluster.num_devices();
   std::vector<std::string> sizes;
   int64_t product = 1;
-  for (const auto& [field, asked] : SizeFields(r)) {
-    if (!asked.has_value()) continue;
-    sizes.push_back(absl::StrCat(field, " ", *asked));
-    product *= *asked;
+  for (const Field& f : kSizeFields) {
+    const std::optional<int64_t>& size = r.*f.value;
+    if (!size.has_value()) continue;
+    sizes.push_back(absl::StrCat(f.name, " ", *size));
+    product *= *size;
   }
   const std::string given = absl::StrCat(absl::StrJoin(sizes, " x "), " = ", product);
   if (devices % product != 0) {
@@ -122,7 +175,8 @@ absl::Status NoMesh(const SearchRequest& r) {
 }
 
 // The batch cannot be dealt out to any of the meshes, whose samples go to so many ranks.
-absl::Status BatchDoesNotFit(const SearchRequest& r, const std::set<int64_t>& batch_ranks) {
+absl::Status BatchDoesNotFit(const Asked& asked, const std::set<int64_t>& batch_ranks) {
+  const SearchRequest& r = asked.request;
   const int64_t devices = r.cluster.num_devices(), batch = r.global_batch;
   const auto workers = [&](absl::string_view ranks, bool all) {
     return absl::StrCat(ranks, all ? " workers" : " groups of workers");
@@ -132,24 +186,26 @@ absl::Status BatchDoesNotFit(const SearchRequest& r, const std::set<int64_t>& ba
     const int64_t rows = batch / ranks;
     const bool micro = r.micro_batch.has_value() && rows % *r.micro_batch != 0;
     const bool both = r.micro_batch.has_value() && !micro;
-    return Illegal(
-        micro ? "train.per_device_train_batch_size" : "dist.pp.num_micro_batches",
-        micro ? *r.micro_batch : *r.num_micro_batches,
+    return asked.Illegal(
+        micro ? kMicroBatch.name : kNumMicroBatches.name, micro ? *r.micro_batch : *r.num_micro_batches,
         absl::StrCat(micro ? "does" : "do", " not divide the ", rows, " samples of a worker (global_batch_size ", batch,
                      " over ", workers(absl::StrCat(ranks), ranks == devices),
                      both ? absl::StrCat(", train.per_device_train_batch_size ", *r.micro_batch) : "", ")"),
         both ? std::vector<int64_t>{rows / *r.micro_batch} : Divisors(rows));
   }
-  int64_t below = 0, above = std::numeric_limits<int64_t>::max();
+  std::set<int64_t> batches;
   for (const int64_t ranks : batch_ranks) {
     const int64_t granule = ranks * r.micro_batch.value_or(1) * r.num_micro_batches.value_or(1);
-    below = std::max(below, batch / granule * granule);
-    above = std::min(above, (batch / granule + 1) * granule);
+    // Interleaved stages take micro-batches in rounds.
+    const int64_t tries = r.schedule == PipelineSchedule::kInterleaved ? devices : 1;
+    for (int64_t i = -tries + 1; i <= tries; ++i) {
+      if (const int64_t multiple = (batch / granule + i) * granule; multiple > 0) batches.insert(multiple);
+    }
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("train.global_batch_size = ", batch, " does not divide over ",
-                   workers(absl::StrJoin(batch_ranks, " or "), batch_ranks == std::set<int64_t>{devices}),
-                   "; nearest legal values: ", below > 0 ? absl::StrCat(below, " and ") : "", above));
+  return asked.Illegal(kGlobalBatch, batch,
+                       absl::StrCat("does not divide over ", workers(absl::StrJoin(batch_ranks, " or "),
+                                                                     batch_ranks == std::set<int64_t>{devices})),
+                       {batches.begin(), batches.end()});
 }
 
 class Searcher {
@@ -332,10 +388,9 @@ class Searcher {
   SearchResult result_;
 };
 
-}  // namespace
-
-absl::StatusOr<SearchResult> Search(const ModelWork& model, const SearchRequest& r) {
-  TACC_ASSIGN_OR_RETURN(const Axes axes, LegalAxes(model, r));
+absl::StatusOr<SearchResult> SearchMeshes(const ModelWork& model, const SearchRequest& r, Suggestions suggestions) {
+  const Asked asked{model, r, suggestions};
+  TACC_ASSIGN_OR_RETURN(const Axes axes, LegalAxes(asked));
   const int64_t devices = r.cluster.num_devices();
   Searcher searcher(model, r);
   bool fits_batch = false;
@@ -357,7 +412,7 @@ absl::StatusOr<SearchResult> Search(const ModelWork& model, const SearchRequest&
             l.fsdp = fsdp;
             l.ep = ep;
             if (r.dp.has_value() && l.dp != *r.dp) continue;
-            const absl::Status can = CanLayOut(model, r, l);
+            const absl::Status can = CanLayOut(asked, l);
             refused.Update(can);
             if (!can.ok()) continue;
             batch_ranks.insert(ranks);
@@ -372,9 +427,15 @@ absl::StatusOr<SearchResult> Search(const ModelWork& model, const SearchRequest&
     }
   }
   if (fits_batch) return searcher.Finish();
-  if (!batch_ranks.empty()) return BatchDoesNotFit(r, batch_ranks);
+  if (!batch_ranks.empty()) return BatchDoesNotFit(asked, batch_ranks);
   if (!refused.ok()) return refused;
   return NoMesh(r);
+}
+
+}  // namespace
+
+absl::StatusOr<SearchResult> Search(const ModelWork& model, const SearchRequest& request) {
+  return SearchMeshes(model, request, Suggestions::kNearest);
 }
 
 std::string DescribeMemory(const MemoryEstimate& m) {

@@ -4,6 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 
 namespace tacc::graph {
 namespace {
@@ -82,6 +89,62 @@ TEST(Search, PruningKeepsTheBest) {
   EXPECT_EQ(all->best[0].step.seconds, best);
 }
 
+// Over a grid of requests: each value that a refusal names is taken in place of the one that was refused.
+TEST(Search, TakesWhatItSuggests) {
+  using Size = std::optional<int64_t> SearchRequest::*;
+  const std::map<std::string, Size> fields = {{"dist.pp.size", &SearchRequest::pp},
+                                              {"dist.fsdp.size", &SearchRequest::fsdp},
+                                              {"dist.cp.size", &SearchRequest::cp},
+                                              {"dist.tp.size", &SearchRequest::tp},
+                                              {"train.per_device_train_batch_size", &SearchRequest::micro_batch},
+                                              {"dist.pp.num_micro_batches", &SearchRequest::num_micro_batches}};
+  int num_suggested = 0;
+  for (const auto& [layers, chunks, pp, tp, cp, fsdp, batch] :
+       std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>>{
+           {3, 2, 4, 1, 1, 1, 16}, {3, 0, 4, 1, 1, 1, 16},  {8, 2, 8, 1, 1, 1, 16}, {8, 4, 4, 1, 1, 1, 16},
+           {8, 2, 3, 1, 1, 1, 16}, {8, 2, 3, 4, 1, 1, 16},  {8, 0, 3, 4, 1, 2, 16}, {8, 0, 2, 3, 1, 2, 16},
+           {8, 0, 2, 3, 1, 4, 16}, {8, 0, 1, 2, 3, 2, 16},  {8, 0, 1, 1, 1, 3, 16}, {8, 0, 2, 1, 1, 3, 7},
+           {8, 0, 1, 1, 1, 8, 12}, {8, 2, 2, 1, 1, 4, 12},  {8, 2, 4, 1, 1, 2, 6},  {8, 2, 2, 1, 1, 1, 7},
+           {4, 2, 4, 2, 1, 1, 8},  {5, 3, 2, 16, 1, 1, 24}, {8, 0, 1, 1, 8, 1, 7},  {2, 2, 2, 5, 1, 1, 8}}) {
+    for (const int64_t micro_batch : {0, 1, 3}) {
+      for (const int64_t num_micro_batches : {0, 2, 3}) {
+        const ModelWork model = Decoder(layers);
+        SearchRequest request = On(8);
+        request.available_bytes = 0;
+        request.global_batch = batch;
+        for (const auto& [field, value] : std::vector<std::pair<Size, int64_t>>{{&SearchRequest::pp, pp},
+                                                                                {&SearchRequest::tp, tp},
+                                                                                {&SearchRequest::cp, cp},
+                                                                                {&SearchRequest::fsdp, fsdp}})
+          if (value > 1) request.*field = value;
+        if (chunks > 0) request.chunks = chunks, request.schedule = PipelineSchedule::kInterleaved;
+        if (micro_batch > 0) request.micro_batch = micro_batch;
+        if (num_micro_batches > 0) request.num_micro_batches = num_micro_batches;
+        const auto refused = Search(model, request);
+        if (refused.ok()) continue;
+        const std::string message(refused.status().message());
+        const size_t at = message.find("nearest legal values: ");
+        if (at == std::string::npos) continue;
+        const std::string field = message.substr(0, message.find(' '));
+        for (absl::string_view value : absl::StrSplit(message.substr(at + 22), " and ")) {
+          int64_t suggested = 0;
+          ASSERT_TRUE(absl::SimpleAtoi(value, &suggested)) << message;
+          SearchRequest changed = request;
+          if (field == "train.global_batch_size") {
+            changed.global_batch = suggested;
+          } else {
+            ASSERT_EQ(fields.count(field), 1u) << message;
+            changed.*fields.at(field) = suggested;
+          }
+          EXPECT_TRUE(Search(model, changed).ok()) << message << "\n" << Search(model, changed).status();
+          ++num_suggested;
+        }
+      }
+    }
+  }
+  EXPECT_GT(num_suggested, 50);
+}
+
 TEST(Search, SaysWhatIsWrong) {
   const ModelWork model = Decoder(32);
   auto message = [&](const std::function<void(SearchRequest&)>& change) {
@@ -108,6 +171,18 @@ TEST(Search, SaysWhatIsWrong) {
       "or make them multiply to 64");
   EXPECT_EQ(message([](SearchRequest& r) { r.global_batch = 100, r.dp = 64; }),
             "train.global_batch_size = 100 does not divide over 64 workers; nearest legal values: 64 and 128");
+  const ModelWork small = Decoder(3);
+  SearchRequest interleaved = On(8);
+  interleaved.pp = 4;
+  interleaved.schedule = PipelineSchedule::kInterleaved;
+  interleaved.chunks = 2;
+  EXPECT_EQ(Search(small, interleaved).status().message(),
+            "dist.pp.size = 4 stages of 2 parts (interleaved) are more than the 3 layers; nearest legal values: 1");
+  EXPECT_EQ(message([](SearchRequest& r) { r.pp = 5, r.dp = 64; }),
+            "dist.pp.size = 5 does not divide the 64 workers; nearest legal values: 1");
+  EXPECT_EQ(message([](SearchRequest& r) { r.pp = 5, r.dp = 64, r.tp = 2; }),
+            "dist.pp.size = 5 does not divide the 64 workers; as the rest of the job is, no other value of it is legal "
+            "either");
   EXPECT_THAT(
       message([](SearchRequest& r) { r.pp = 4, r.schedule = PipelineSchedule::kInterleaved, r.num_micro_batches = 2; }),
       HasSubstr("dist.pp.schedule = interleaved needs a number of micro-batches that dist.pp.size divides"));
