@@ -84,12 +84,15 @@ double ReadDropout(ConfigReader& config, const std::string& key, double fallback
   return config.Float(key, 0.0, 0.999, fallback);
 }
 
-void RefuseAttentionDropout(ConfigReader& config, double fallback) {
+void NoteAttentionDropout(ConfigReader& config, double fallback, DecoderSpec& spec) {
   const bool given = config.Has("attention_dropout");
-  if (config.Float("attention_dropout", 0.0, 1.0, given ? 0.0 : fallback) == 0.0) return;
-  config.Fail("attention_dropout",
-              absl::StrCat(given ? "" : absl::StrCat("its default of ", fallback, " applies, but "),
-                           "dropout inside attention is not supported; set it to 0"));
+  const double rate = config.Float("attention_dropout", 0.0, 1.0, given ? 0.0 : fallback);
+  if (rate == 0.0) return;
+  spec.notes.push_back(absl::StrCat("attention_dropout = ", rate, given ? "" : " (its default)",
+                                    " is not applied: dropout of attention's probabilities is not supported, so the "
+                                    "model trains as with attention_dropout = 0, where transformers drops them. "
+                                    "Evaluation and what is exported do not depend on it; set it to 0 if that is what "
+                                    "you want"));
 }
 
 DecoderSpec::Activation ReadActivation(ConfigReader& config, const std::string& key, const std::string& fallback) {

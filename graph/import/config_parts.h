@@ -46,8 +46,8 @@ int64_t ReadRenamed(ConfigReader& config, const std::string& key, const std::str
                     int64_t fallback);
 Bias ReadBias(ConfigReader& config, const std::string& key, Bias fallback);
 double ReadDropout(ConfigReader& config, const std::string& key, double fallback);
-// Dropout inside attention is refused, by name.
-void RefuseAttentionDropout(ConfigReader& config, double fallback);
+// Key `attention_dropout`. Dropout of attention's probabilities is not built: where it is not 0, a note says so.
+void NoteAttentionDropout(ConfigReader& config, double fallback, DecoderSpec& spec);
 DecoderSpec::Activation ReadActivation(ConfigReader& config, const std::string& key, const std::string& fallback);
 
 // "normal(STD)".

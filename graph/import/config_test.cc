@@ -2,6 +2,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "graph/import/families.h"
 #include "graph/ir/status_macros.h"
@@ -156,6 +157,7 @@ std::vector<Flip> LlamaLikeFlips(const json& partial_factor) {
                                             {"hidden_act", "mish"},
                                             {"initializer_range", 0.1},
                                             {"attention_dropout", 0.1},
+                                            {"max_sequence_length", 31},
                                             {"tie_word_embeddings", true}}) {
     flips.push_back(flip);
   }
@@ -191,6 +193,7 @@ std::vector<Flip> FlipsOf(const std::string& family) {
          {"mlp_only_layers", {-1}}});
   }
   if (family == "llama" || family == "granite") add({{"mlp_bias", true}});
+  if (family == "llama") add({{"rope_interleaved", true}});
   if (family == "olmo" || family == "olmoe") add({{"clip_qkv", 8.0}});
   if (family == "mistral") add({{"sliding_window", 7}, {"sliding_window", 0}});
   if (family == "granite") {
@@ -329,7 +332,7 @@ absl::StatusOr<std::string> TextOf(const json& config) {
   options.batch = 2;
   options.seq_len = kSeqLen;
   TACC_ASSIGN_OR_RETURN(const Graph graph, BuildDecoder(read.spec, options, OpTable()));
-  return Print(graph);
+  return absl::StrCat(Print(graph), absl::StrJoin(read.spec.notes, "\n"));
 }
 
 class FamilyTest : public testing::TestWithParam<std::string> {};
@@ -601,6 +604,59 @@ const Published kPublished[] = {
       "tie_word_embeddings": false, "torch_dtype": "float32", "transformers_version": "4.47.0.dev0", "use_cache": true,
       "vocab_size": 100352})",
      7298617344},
+    {"SmolLM2-135M",
+     R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 0,
+      "eos_token_id": 0, "hidden_act": "silu", "hidden_size": 576, "initializer_range": 0.041666666666666664,
+      "intermediate_size": 1536, "is_llama_config": true, "max_position_embeddings": 8192, "mlp_bias": false,
+      "model_type": "llama", "num_attention_heads": 9, "num_hidden_layers": 30, "num_key_value_heads": 3, "pretraining_tp": 1,
+      "rms_norm_eps": 1e-05, "rope_interleaved": false, "rope_scaling": null, "rope_theta": 100000,
+      "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.40.1",
+      "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16", "fp16": "float16"}}, "use_cache": true,
+      "vocab_size": 49152})",
+     134515008},
+    {"TinyLlama-1.1B",
+     R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false, "bos_token_id": 1, "eos_token_id": 2,
+      "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 5632,
+      "max_position_embeddings": 2048, "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 22,
+      "num_key_value_heads": 4, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 10000.0,
+      "tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.35.0", "use_cache": true,
+      "vocab_size": 32000})",
+     1100048384},
+    {"llama-7b, an early conversion",
+     R"({"architectures": ["LlamaForCausalLM"], "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
+      "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 11008, "max_position_embeddings": 2048,
+      "max_sequence_length": 2048, "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 32,
+      "pad_token_id": 0, "rms_norm_eps": 1e-06, "tie_word_embeddings": false, "torch_dtype": "float16",
+      "transformers_version": "4.28.0.dev0", "use_cache": true, "vocab_size": 32000})",
+     6738415616},
+    {"Llama-3.2-1B, saved by unsloth",
+     R"({"_attn_implementation_autoset": true, "architectures": ["LlamaForCausalLM"], "attention_bias": false,
+      "attention_dropout": 0.0, "bos_token_id": 128000, "eos_token_id": 128001, "head_dim": 64, "hidden_act": "silu",
+      "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192, "max_position_embeddings": 131072,
+      "mlp_bias": false, "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
+      "pad_token_id": 128004, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 32.0,
+      "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+      "rope_theta": 500000.0, "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.49.0",
+      "unsloth_fixed": true, "unsloth_version": "2025.3.19", "use_cache": true, "vocab_size": 128256})",
+     1235814400},
+    {"granite-3.1-2b-base",
+     R"({"architectures": ["GraniteForCausalLM"], "attention_bias": false, "attention_dropout": 0.1,
+      "attention_multiplier": 0.015625, "bos_token_id": 0, "embedding_multiplier": 12.0, "eos_token_id": 0,
+      "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192,
+      "logits_scaling": 8.0, "max_position_embeddings": 131072, "mlp_bias": false, "model_type": "granite",
+      "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 8, "pad_token_id": 0,
+      "residual_multiplier": 0.22, "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 5000000.0,
+      "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.47.0", "use_cache": true,
+      "vocab_size": 49155})",
+     2533531648},
+    {"GLM-4-9B-0414",
+     R"({"architectures": ["Glm4ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+      "eos_token_id": [151329, 151336, 151338], "head_dim": 128, "hidden_act": "silu", "hidden_size": 4096,
+      "initializer_range": 0.02, "intermediate_size": 13696, "max_position_embeddings": 32768, "model_type": "glm4",
+      "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 2, "pad_token_id": 151329,
+      "partial_rotary_factor": 0.5, "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "tie_word_embeddings": false,
+      "torch_dtype": "bfloat16", "transformers_version": "4.52.0.dev0", "use_cache": true, "vocab_size": 151552})",
+     9400094720},
     {"granite-3.0-2b-base",
      R"({"architectures": ["GraniteForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
       "attention_multiplier": 0.015625, "bos_token_id": 0, "embedding_multiplier": 12.0, "eos_token_id": 0,

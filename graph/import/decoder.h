@@ -131,6 +131,8 @@ struct DecoderSpec {
   Bias head_bias = Bias::kNone;
   double logit_scale = 1.0;
 
+  std::vector<std::string> notes;  // what of config.json is done in another way than it says
+
   // Module path of a layer.
   std::string LayerPath(int64_t layer) const;
   bool has_dropout() const { return embedding_dropout > 0 || residual_dropout > 0; }

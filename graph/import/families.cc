@@ -85,12 +85,17 @@ std::set<std::string> HarmlessKeys() {
   return {
       // Which program wrote the file, and where it lay.
       "_name_or_path", "_from_model_config", "auto_map", "transformers_version", "tokenizer_class", "_commit_hash",
+      "is_llama_config", "unsloth_fixed", "unsloth_version", "transformers.js_config", "_pre_quantization_dtype",
+      // How programs that serve or train the model place it.
+      "base_model_tp_plan", "base_model_pp_plan", "keys_to_ignore_at_inference",
       // Tokens with a meaning. Samples are packed, so no padding is ever computed; each row of the embedding is
       // trained.
-      "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id", "decoder_start_token_id",
+      "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id", "unk_token_id", "mask_token_id",
+      "decoder_start_token_id",
       // What a forward pass hands out, and how it is computed in PyTorch.
       "use_cache", "return_dict", "output_attentions", "output_hidden_states", "torchscript", "gradient_checkpointing",
       "_attn_implementation", "attn_implementation", "use_flash_attention", "_flash_attn_2_enabled",
+      "_attn_implementation_autoset", "_attn_implementation_internal", "_experts_implementation", "use_return_dict",
       // Generation.
       "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty",
       "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
@@ -98,7 +103,8 @@ std::set<std::string> HarmlessKeys() {
       "return_dict_in_generate", "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values",
       "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens",
       // Other tasks.
-      "task_specific_params", "problem_type", "finetuning_task", "id2label", "label2id", "prefix"};
+      "task_specific_params", "problem_type", "finetuning_task", "id2label", "label2id", "num_labels",
+      "classifier_dropout", "prefix"};
 }
 
 absl::StatusOr<ReadFamily> ReadModelConfig(const nlohmann::json& config, int64_t seq_len) {

@@ -161,6 +161,7 @@ absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOp
     TACC_ASSIGN_OR_RETURN(stored, ReadStoredWeights(dir));
   }
   ImportedModel model;
+  for (const std::string& note : spec.notes) model.notes.push_back(absl::StrCat(dir, "/config.json: ", note));
   TACC_ASSIGN_OR_RETURN(model.weights, DecideWeights(dir, options, stored));
   if (model.weights == ImportOptions::Weights::kPretrained) {
     MatchNames(stored, &spec.names);

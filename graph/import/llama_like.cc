@@ -21,7 +21,8 @@ void ReadLlamaLike(ConfigReader& config, int64_t seq_len, const LlamaLikeDefault
   SetKvHeads(config, "num_key_value_heads", "num_attention_heads", num_kv_heads, spec);
   ReadHeadDim(config, "head_dim", "num_attention_heads", defaults.head_dim, spec);
   ReadGatedMlp(config, defaults.intermediate_size, spec);
-  spec.max_seq_len = config.Int("max_position_embeddings", 1, kMaxLength, defaults.max_positions);
+  spec.max_seq_len =
+      ReadRenamed(config, "max_position_embeddings", "max_sequence_length", kMaxLength, defaults.max_positions);
   if (!defaults.partial_rotary_factor.has_value()) CheckEvenHeads(config, "num_attention_heads", spec.head_dim);
   RotaryModel model;
   model.head_dim = spec.head_dim;
@@ -35,7 +36,7 @@ void ReadLlamaLike(ConfigReader& config, int64_t seq_len, const LlamaLikeDefault
   } else {
     CheckLength(config, "max_position_embeddings", seq_len, spec);
   }
-  RefuseAttentionDropout(config, 0.0);
+  NoteAttentionDropout(config, 0.0, spec);
   ReadTiedHead(config, false, spec);
 }
 
@@ -92,6 +93,7 @@ void ReadLlama(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
   spec.norm = ReadRmsNorm(config, "rms_norm_eps", 1e-6);
   ReadAttentionBias(config, Bias::kNone, spec);
   spec.mlp_bias = ReadBias(config, "mlp_bias", Bias::kNone);
+  config.RefuseUnless("rope_interleaved", false, "the weights are for rotary embeddings of neighbouring pairs");
 }
 
 void ReadMistral(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
