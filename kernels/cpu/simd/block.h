@@ -43,10 +43,12 @@ TACC_INLINE uint16_t FloatToBf16(float value) {
 TACC_INLINE float F16ToFloat(uint16_t h) {
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
   const uint32_t body = static_cast<uint32_t>(h & 0x7fffu) << 13;
-  // Multiplying by 2^112 moves the exponent bias and makes subnormals right; infinity and NaN need their exponent back.
-  const uint32_t scaled = FloatToBits(BitsToFloat(body) * 0x1p112f);
+  const uint32_t normal = body + 0x38000000u;  // the exponent's bias is 112 more
+  // 2^-14 and the mantissa, less 2^-14: no operand is a subnormal float, which a rank takes for zero.
+  const uint32_t subnormal = FloatToBits(BitsToFloat(body + 0x38800000u) - 0x1p-14f);
+  const uint32_t finite = body < 0x00800000u ? subnormal : normal;
   const uint32_t special = body | 0x7f800000u;
-  return BitsToFloat(sign | (body >= 0x0f800000u ? special : scaled));
+  return BitsToFloat(sign | (body >= 0x0f800000u ? special : finite));
 }
 // Round to nearest even; overflow gives infinity.
 TACC_INLINE uint16_t FloatToF16(float value) {
