@@ -34,6 +34,7 @@ INIT_SCALE = 4096.0  # of the loss in fp16: no step of a reference or of ours ov
 class Run:
     losses: list[float] = field(default_factory=list)
     gradients: dict[str, torch.Tensor] = field(default_factory=dict)  # of the first step, in float64, as stored
+    norms: list[float] = field(default_factory=list)  # of all gradients, before they are clipped; none without clipping
 
 
 def write_data(case: Case, folder: Path) -> Path:
@@ -59,8 +60,10 @@ def batches(case: Case, data: Path) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return result
 
 
-def reference_run(case: Case, module: nn.Module, steps: list[tuple[torch.Tensor, torch.Tensor]], precision: str) -> Run:
-    """`precision`: fp64, fp32, or bf16 or fp16 (autocast; fp16 with a GradScaler)."""
+def reference_run(
+    case: Case, module: nn.Module, steps: list[tuple[torch.Tensor, torch.Tensor]], precision: str, max_grad_norm: float = 0.0
+) -> Run:
+    """`precision`: fp64, fp32, or bf16 or fp16 (autocast; fp16 with a GradScaler). `max_grad_norm` 0: no clipping."""
     run = Run()
     with contextlib.ExitStack() as stack:
         if precision == "fp64":
@@ -82,6 +85,8 @@ def reference_run(case: Case, module: nn.Module, steps: list[tuple[torch.Tensor,
             scaler.unscale_(optimizer)
             if not run.gradients:
                 run.gradients = stored(module, lambda p: p.grad.double().clone())
+            if max_grad_norm > 0:
+                run.norms.append(torch.nn.utils.clip_grad_norm_(module.parameters(), max_grad_norm).item())
             scaler.step(optimizer)
             scaler.update()
             run.losses.append(loss.item())
@@ -90,11 +95,11 @@ def reference_run(case: Case, module: nn.Module, steps: list[tuple[torch.Tensor,
 
 
 def plan_request(
-    case: Case, model: dict, data: Path, precision: str, max_steps: int, beta1: float, learning_rate: float
+    case: Case, model: dict, data: Path, precision: str, max_steps: int, beta1: float, learning_rate: float, max_grad_norm: float = 0.0
 ) -> dict:
     train = {"max_steps": max_steps, "global_batch_size": case.batch, "per_device_train_batch_size": case.batch}
     train |= {"learning_rate": learning_rate, "lr_scheduler_type": "LR_SCHEDULER_TYPE_CONSTANT", "seed": SEED}
-    train |= {"weight_decay": WEIGHT_DECAY, "adam_beta1": beta1, "max_grad_norm": 0}
+    train |= {"weight_decay": WEIGHT_DECAY, "adam_beta1": beta1, "max_grad_norm": max_grad_norm}
     job = {
         "name": "parity",
         "model": model,
@@ -133,11 +138,12 @@ def run_steps(
     max_steps: int,
     beta1: float,
     learning_rate: float = LEARNING_RATE,
+    max_grad_norm: float = 0.0,
 ) -> list[dict]:
     """The events of `max_steps` steps on one rank. `model`: section `model` of the job. Checkpoints lie in `folder`."""
     (folder / "checkpoints").mkdir(parents=True)
     request, start = folder / "request.json", folder / "start.json"
-    request.write_text(json.dumps(plan_request(case, model, data, precision, max_steps, beta1, learning_rate)))
+    request.write_text(json.dumps(plan_request(case, model, data, precision, max_steps, beta1, learning_rate, max_grad_norm)))
     start.write_text(json.dumps(_start_file(case, model, data, folder, max_steps)))
     compile_command = [BUILD / "tacc-plan", "compile", "--request", request, "--out", folder]
     compiled = subprocess.run(compile_command, capture_output=True, text=True)

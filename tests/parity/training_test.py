@@ -13,10 +13,11 @@ import torch
 
 from cases import TRAINING_CASES, Case
 from references import build, save
-from training import Run, batches, our_run, reference_run, write_data
+from training import NUM_STEPS, Run, batches, our_run, pretrained, reference_run, run_steps, write_data
 
 TABLE = Path(os.environ["TACC_BUILD"]) / "parity.txt"
 FP16_CASES = ("grouped heads, llama3 rope", "all multipliers")
+CLIPPED = [case for case in TRAINING_CASES if (case.family, case.name) in (("llama", "grouped heads, llama3 rope"), ("qwen2", "tied"), ("olmoe", "plain"))]
 WIDTHS = (10, 40, 19, 23, 23, 23, 23)
 HEADER = [
     "Parity with the reference implementations: relative distances, ours / the reference's own",
@@ -117,3 +118,23 @@ def test_training_in_fp16(case: Case, tmp_path: Path):
         if distance > 1.5 * own:
             failures.append(f"fp16 {name}: {distance} > 1.5 x {own}")
     assert not failures, "\n".join(failures)
+
+
+@pytest.mark.parametrize("case", CLIPPED, ids=lambda c: f"{c.family}: {c.name}")
+def test_training_with_clipping(case: Case, tmp_path: Path):
+    """Against torch.nn.utils.clip_grad_norm_, with a bound that every step's gradient exceeds."""
+    data = write_data(case, tmp_path / "data")
+    steps = batches(case, data)
+    save(case, build(case, seed=2), tmp_path / "model")
+    largest = reference_run(case, build(case, seed=2), steps, "fp64", max_grad_norm=1e9)
+    bound = 0.3 * min(largest.norms)
+    exact, own = (reference_run(case, build(case, seed=2), steps, p, bound) for p in ("fp64", "fp32"))
+    assert min(exact.norms) > bound
+    ours = run_steps(case, pretrained(tmp_path / "model"), data, tmp_path / "run", "fp32", NUM_STEPS, 0.9, max_grad_norm=bound)
+    for quantity, of in (("loss", lambda run: run.losses), ("grad_norm", lambda run: run.norms)):
+        wanted = torch.tensor(of(exact), dtype=torch.float64)
+        got = torch.tensor([event[quantity] for event in ours], dtype=torch.float64)
+        reference = torch.tensor(of(own), dtype=torch.float64)
+        tolerance = 2 * (reference - wanted).norm() + 1e-7 * wanted.norm()
+        assert (got - wanted).norm() <= tolerance, quantity
+    assert (_losses(largest) - _losses(exact)).norm() > 100 * 1e-7 * _losses(exact).norm(), "the bound changes nothing"
