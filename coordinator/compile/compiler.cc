@@ -1,6 +1,8 @@
 #include "coordinator/compile/compiler.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -8,7 +10,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -35,13 +36,42 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
   return absl::OkStatus();
 }
 
+// NotFound, or Unavailable with the system's words.
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (!in) return absl::InternalError(absl::StrCat("cannot read ", path));
-  return text.str();
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  std::string text;
+  ssize_t got = fd;
+  char buffer[65536];
+  while (got >= 0 && (got = read(fd, buffer, sizeof(buffer))) > 0) text.append(buffer, static_cast<size_t>(got));
+  const int error = errno;
+  if (fd >= 0) close(fd);
+  if (got == 0) return text;
+  const std::string message = absl::StrCat("cannot read ", path, ": ", strerror(error));
+  return error == ENOENT || error == ENOTDIR ? absl::NotFoundError(message) : absl::UnavailableError(message);
 }
+
+absl::Status Sync(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const bool is_synced = fd >= 0 && fsync(fd) == 0;
+  const int error = errno;
+  if (fd >= 0) close(fd);
+  return is_synced ? absl::OkStatus()
+                   : absl::InternalError(absl::StrCat("cannot force ", path, " to the disk: ", strerror(error)));
+}
+
+// Forces the files of a directory to the disk, and its entry in those above it, up to `top`.
+absl::Status SyncOutput(const std::string& directory, const std::string& top) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    if (absl::Status status = Sync(it->path()); !status.ok()) return status;
+  }
+  if (error) return absl::InternalError(absl::StrCat("cannot list ", directory, ": ", error.message()));
+  for (std::string path = directory;; path.resize(path.rfind('/'))) {
+    if (absl::Status status = Sync(path); !status.ok() || path == top) return status;
+  }
+}
+
+std::string ProgramName(int stage) { return absl::StrCat("stage", stage, ".program"); }
 
 // The lines "error: ..." of a tool's stderr, without the word, each with the lines that go on with it (a command to
 // run, a caret under the place); without such lines, its last lines.
@@ -146,7 +176,7 @@ void Compiler::Start(const StartCompile& start, const v1::JobSpec& spec, Done do
       for (const auto& [name, text] :
            {std::pair{"summary.json", &result.summary}, std::pair{"data.json", &result.data}}) {
         absl::StatusOr<std::string> read = ReadFile(absl::StrCat(dir, "/", name));
-        if (!read.ok()) return read.status();
+        if (!read.ok()) return absl::InternalError(read.status().message());
         *text = *std::move(read);
       }
       if (absl::Status status = CheckBatchAgainstData(spec, result.summary, result.data); !status.ok()) return status;
@@ -155,13 +185,16 @@ void Compiler::Start(const StartCompile& start, const v1::JobSpec& spec, Done do
         return absl::InternalError(status.message());
       std::vector<std::string> programs;
       for (int stage = 0; stage < summary.NumStages(); ++stage) {
-        absl::StatusOr<std::string> program = ReadProgram(start.job, directory, stage);
-        if (!program.ok()) return program.status();
+        absl::StatusOr<std::string> program = ReadFile(absl::StrCat(dir, "/", ProgramName(stage)));
+        if (!program.ok()) return absl::InternalError(program.status().message());
+        result.program_fingerprints.push_back(Fingerprint(*program));
         programs.push_back(*std::move(program));
       }
       absl::StatusOr<std::string> identity = Identity(spec, result.summary, result.data, programs);
       if (!identity.ok()) return identity.status();
       result.identity = *std::move(identity);
+      // Before the log names it.
+      if (absl::Status status = SyncOutput(dir, options_.jobs_dir); !status.ok()) return status;
       result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
       return result;
     }();
@@ -210,9 +243,16 @@ void Compiler::Forget(const std::string& job) const {
   std::filesystem::remove_all(absl::StrCat(options_.jobs_dir, "/", job), ignored);
 }
 
-absl::StatusOr<std::string> Compiler::ReadProgram(const std::string& job, const std::string& directory,
+absl::StatusOr<std::string> Compiler::ReadProgram(const std::string& job, const v1::JobCompiled& compiled,
                                                   int stage) const {
-  return ReadFile(absl::StrCat(options_.jobs_dir, "/", job, "/", directory, "/stage", stage, ".program"));
+  const std::string path =
+      absl::StrCat(options_.jobs_dir, "/", job, "/", compiled.directory(), "/", ProgramName(stage));
+  absl::StatusOr<std::string> text = ReadFile(path);
+  if (text.ok() && stage < compiled.program_fingerprints_size() &&
+      Fingerprint(*text) != compiled.program_fingerprints(stage)) {
+    return absl::DataLossError(absl::StrCat(path, ": not what was compiled; the file is torn"));
+  }
+  return text;
 }
 
 absl::StatusOr<std::string> Compiler::CheckAndRun(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device,

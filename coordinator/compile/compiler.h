@@ -52,8 +52,9 @@ class Compiler {
   // Removes the folder of a job that is not being compiled.
   void Forget(const std::string& job) const;
 
-  // Program text of a stage of a compiled job. `directory` as in CompileDone.
-  absl::StatusOr<std::string> ReadProgram(const std::string& job, const std::string& directory, int stage) const;
+  // Program text of a stage of a compiled job. NotFound, DataLoss: it is missing, or not what was compiled;
+  // Unavailable: it cannot be read for now.
+  absl::StatusOr<std::string> ReadProgram(const std::string& job, const v1::JobCompiled& compiled, int stage) const;
 
  private:
   struct Work {

@@ -85,6 +85,8 @@ absl::Status CheckBatchAgainstData(const v1::JobSpec& spec, const std::string& s
       "; prepare more text, lower data.seq_len, or set train.global_batch_size to at most ", samples));
 }
 
+std::string Fingerprint(const std::string& text) { return absl::StrFormat("%016x", Hash(text)); }
+
 absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const std::string& summary, const std::string& data,
                                      const std::vector<std::string>& programs) {
   const Json plan = Json::parse(summary, nullptr, /*allow_exceptions=*/false);

@@ -20,6 +20,9 @@ absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, int world, c
 // would hold the same ones several times.
 absl::Status CheckBatchAgainstData(const v1::JobSpec& spec, const std::string& summary, const std::string& data);
 
+// Of a text, 16 hex digits: tells a file that was torn from the whole one.
+std::string Fingerprint(const std::string& text);
+
 // What checkpoints of the job carry as `identity`: values that must not change for a resume to be a continuation, and
 // beside them, for messages, the paths of model and data, which may.
 // `programs` are the texts of its stages, of which names and logical shapes of the weights count.

@@ -121,6 +121,7 @@ Decisions Core::Handle(Time now, const Input& input) {
                  [this](const CancelJob& cancel) { OnCancel(cancel); },
                  [this](const CompileDone& done) { OnCompileDone(done); },
                  [this](const CompileFailed& failed) { OnCompileFailed(failed); },
+                 [this](const ProgramUnread& unread) { OnProgramUnread(unread); },
                  [this](const WorkerAttached& attached) { OnAttached(attached); },
                  [this](const WorkerDetached& detached) { OnDetached(detached.session); },
                  [this](const WorkerMessage& message) { OnMessage(message); },
@@ -227,8 +228,10 @@ void Core::OnCompileDone(const CompileDone& done) {
   compiled->set_identity(done.identity);
   compiled->set_seconds(done.seconds);
   compiled->set_directory(done.directory);
+  for (const std::string& fingerprint : done.program_fingerprints) compiled->add_program_fingerprints(fingerprint);
   *compiled->mutable_device() = job->compiling_for;
   Log(job, std::move(fact));
+  job->program_lost = false;
   const v1::PlanSummary& plan = job->summary.plan;
   Tell(*job, "compiled",
        absl::StrCat("compiled for ", plan.world(), plan.world() == 1 ? " worker" : " workers", " in ", plan.precision(),
@@ -240,6 +243,8 @@ void Core::OnCompileFailed(const CompileFailed& failed) {
   JobState* job = FindOpen(failed.job);
   if (job == nullptr || !job->compiling) return;
   job->compiling = false;
+  if (job->program_lost)
+    return WaitOut(job, absl::StrCat("its program is lost, and does not compile: ", failed.message));
   if (job->compiled) {
     // It has run or could run elsewhere: workers that it does not fit on do not end it.
     job->refused[DeviceKey(job->compiling_for)] = failed.message;
@@ -319,6 +324,13 @@ void Core::Schedule() {
     if (job->outage.has_value() && now_.steady < job->outage->next_look) continue;
     if (!ahead.empty()) {
       SetWaiting(job, absl::StrCat("behind ", ahead, ", which waits for workers"));
+      continue;
+    }
+    if (job->program_lost) {
+      job->compiling = true;
+      job->compiling_for = job->compile.device();
+      Tell(*job, "compiling", "compiling again: what was compiled is lost");
+      out_.push_back(StartCompile{job->id, job->World(), job->compiling_for});
       continue;
     }
     Choice choice = Place(members_, *job);

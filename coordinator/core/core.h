@@ -70,6 +70,7 @@ class Core {
   void OnCancel(const CancelJob& cancel);
   void OnCompileDone(const CompileDone& done);
   void OnCompileFailed(const CompileFailed& failed);
+  void OnProgramUnread(const ProgramUnread& unread);
   void EndJob(JobState* job, v1::Phase phase, const std::string& reason, v1::FailureCode code,
               const std::vector<std::string>& log_lines);
   // Starts what can start: compiles, path checks.

@@ -128,6 +128,7 @@ struct JobState {
 
   // Volatile.
   bool compiling = false;
+  bool program_lost = false;  // It has to be compiled again, for the same device.
   v1::DeviceProfile compiling_for;
   // Devices that the compiler refused for this compiled job, and why: it waits for others.
   std::map<std::string, std::string> refused;

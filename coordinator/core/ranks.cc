@@ -291,6 +291,25 @@ void Core::OnExited(JobState* job, int index, const v1::RankExited& exited) {
   Advance(job);
 }
 
+void Core::OnProgramUnread(const ProgramUnread& unread) {
+  JobState* job = FindOpen(unread.id.job());
+  if (job == nullptr || !job->Active() || job->attempt->number != unread.id.attempt()) return;
+  const RankState& rank = job->attempt->ranks[unread.id.rank()];
+  if (rank.ended.has_value()) return;
+  if (Worker* worker = members_.ByName(rank.worker)) worker->held.erase(KeyOf(unread.id));
+  job->program_lost = job->program_lost || unread.is_lost;
+  v1::Fact fact;
+  v1::RankEnded* ended = fact.mutable_rank_ended();
+  ended->set_attempt(unread.id.attempt());
+  ended->set_rank(unread.id.rank());
+  ended->set_end(v1::RANK_END_FAILED);
+  ended->set_code(kUnavailableCode);
+  ended->set_message(Shorten(unread.message));
+  ended->set_step(job->attempt->step);
+  Log(job, std::move(fact));
+  Advance(job);
+}
+
 void Core::Advance(JobState* job) {
   if (!job->Active()) return;
   AttemptState& attempt = *job->attempt;

@@ -6,6 +6,7 @@
 //   cancel JOB now|checkpoint
 //   compiled JOB [world=N] [pp=N] [need=BYTES] [note=WORD]
 //   compile_failed JOB bad_input|bug MESSAGE
+//   unread|lost RANK MESSAGE: the rank's program cannot be read
 //   attach W [instance=I] [version=V] [kind=K] [threads=N] [memory=N] [peak=F] [trouble=TEXT] [running=RANK]
 //   [held=RANK] detach W paths W [max_attempt=N] [exported] [owner=TEXT] [missing|denied|unavailable|wrong=TEXT]
 //   [NAME:step=N:attempt=N[:seed=N][:damaged][:unread] ...]
@@ -106,6 +107,10 @@ class Script {
       return Feed(
           CompileFailed{subject, absl::StrJoin(rest, " "),
                         args.words.at(2) == "bad_input" ? v1::FAILURE_CODE_BAD_INPUT : v1::FAILURE_CODE_COMPILE});
+    }
+    if (name == "unread" || name == "lost") {
+      return Feed(ProgramUnread{ParseRank(subject), absl::StrJoin(args.words.begin() + 2, args.words.end(), " "),
+                                /*is_lost=*/name == "lost"});
     }
     if (name == "attach") return Feed(Attach(subject, args));
     if (name == "detach") return Feed(WorkerDetached{sessions_[subject]});

@@ -38,16 +38,23 @@ struct CancelJob {
 // Answers to StartCompile.
 struct CompileDone {
   std::string job;
-  std::string summary;    // summary.json of tacc-plan.
-  std::string data;       // Output of tacc-data check.
-  std::string identity;   // JSON object.
-  std::string directory;  // Of the compiler's output, in the job's folder.
+  std::string summary;                            // summary.json of tacc-plan.
+  std::string data;                               // Output of tacc-data check.
+  std::string identity;                           // JSON object.
+  std::string directory;                          // Of the compiler's output, in the job's folder.
+  std::vector<std::string> program_fingerprints;  // By stage.
   double seconds = 0;
 };
 struct CompileFailed {
   std::string job;
   std::string message;
   v1::FailureCode code = v1::FAILURE_CODE_COMPILE;
+};
+// Answer to SendToWorker of a StartRank whose program cannot be read: nothing was sent.
+struct ProgramUnread {
+  v1::RankId id;
+  std::string message;
+  bool is_lost = false;  // It is missing or torn: it has to be compiled again.
 };
 // A daemon registered on a new stream; `session` is never used again.
 struct WorkerAttached {
@@ -63,8 +70,8 @@ struct WorkerMessage {
   v1::AttachRequest message;
 };
 
-using Input =
-    std::variant<Tick, SubmitJob, CancelJob, CompileDone, CompileFailed, WorkerAttached, WorkerDetached, WorkerMessage>;
+using Input = std::variant<Tick, SubmitJob, CancelJob, CompileDone, CompileFailed, ProgramUnread, WorkerAttached,
+                           WorkerDetached, WorkerMessage>;
 
 // ---- Decisions, to be carried out in this order: what is stored is durable before what follows leaves the process.
 

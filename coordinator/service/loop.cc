@@ -213,13 +213,12 @@ void Loop::CarryOut(Decision* decision, std::set<std::string>* touched) {
       const JobState* state = parts_.core->Find(job);
       if (state == nullptr) return;  // Ended and forgotten since.
       absl::StatusOr<std::string> program = parts_.compiler->ReadProgram(
-          job, state->compile.directory(), state->summary.StageOf(send->message.start_rank().id().rank()));
-      if (program.ok()) {
-        send->message.mutable_start_rank()->set_program(*std::move(program));
-      } else {
-        spdlog::error("job {}: {}; its ranks will refuse the empty program", job,
-                      std::string(program.status().message()));
+          job, state->compile, state->summary.StageOf(send->message.start_rank().id().rank()));
+      if (!program.ok()) {
+        return Post(ProgramUnread{send->message.start_rank().id(), std::string(program.status().message()),
+                                  /*is_lost=*/!absl::IsUnavailable(program.status())});
       }
+      send->message.mutable_start_rank()->set_program(*std::move(program));
     }
     parts_.workers->Send(send->session, std::move(send->message));
   } else if (const auto* close = std::get_if<CloseSession>(decision)) {

@@ -177,8 +177,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   core_options.max_ended_jobs = static_cast<size_t>(options.max_ended_jobs);
   impl.core = std::make_unique<Core>(
       core_options, [compiler = impl.compiler.get()](const JobState& job, int rank, int call, int node) {
-        absl::StatusOr<std::string> program =
-            compiler->ReadProgram(job.id, job.compile.directory(), job.summary.StageOf(rank));
+        absl::StatusOr<std::string> program = compiler->ReadProgram(job.id, job.compile, job.summary.StageOf(rank));
         return DescribeNode(program.ok() ? *program : std::string(), call, node);
       });
   if (absl::Status status = impl.store->Load(impl.core.get()); !status.ok()) {

@@ -325,6 +325,28 @@ TEST_F(ServerTest, AProgramThatDoesNotFitOnTheFreeWorkersWaitsForOthers) {
             "needs other workers than those that are free: model does not fit: needs 2000 B, has 1000 B");
 }
 
+// A program that was torn (the machine lost power before it was on the disk) or is missing is made again; never is an
+// empty one sent.
+TEST_F(ServerTest, AProgramThatIsLostIsCompiledAgain) {
+  FakeDaemon daemon("w0");
+  ASSERT_TRUE(daemon.Connect(server_->address()).ok());
+  v1::SubmitResponse submitted;
+  ASSERT_TRUE(Submit(TestSpec("toy", dir_.path() + "/runs", 1), "r1", &submitted).ok());
+  daemon.Ready(daemon.WaitForRank(1), 0);
+  const std::string whole = daemon.Starts().at(0).program();
+  std::filesystem::resize_file(options_.state_dir + "/jobs/toy-1/compile-1/stage0.program", whole.size() / 2);
+  daemon.Exit(daemon.WaitForRank(1), 1);
+  daemon.Ready(daemon.WaitForRank(3), 0);
+  std::filesystem::remove(options_.state_dir + "/jobs/toy-1/compile-2/stage0.program");
+  daemon.Exit(daemon.WaitForRank(3), 1);
+  const v1::RankId last = daemon.WaitForRank(5);
+  for (const v1::StartRank& start : daemon.Starts()) EXPECT_EQ(start.program(), whole);
+  EXPECT_EQ(daemon.Starts().size(), 3u);
+  daemon.Ready(last, 0);
+  daemon.Finish(last, 10);
+  EXPECT_TRUE(WaitForPhase("toy-1", v1::PHASE_FINISHED));
+}
+
 TEST_F(ServerTest, OneStateDirectoryHasOneCoordinator) {
   auto second = Server::Start(options_, &failpoints_, [](const absl::Status&) {});
   ASSERT_FALSE(second.ok());
