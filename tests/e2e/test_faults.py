@@ -9,6 +9,7 @@ import os
 import random
 import re
 import signal
+import subprocess
 import time
 import urllib.request
 from pathlib import Path
@@ -196,6 +197,38 @@ def test_folders_are_away_while_a_rank_starts_again(undisturbed, tmp_path):
         finish(cluster, job, 200)
         assert len([e for e in cluster.events(job) if e["type"] == "waiting"]) == 1
         assert len(cluster.json("get", job)["restarts"]) == 1
+        check(cluster, job, undisturbed)
+
+
+@pytest.fixture
+def read_only():
+    """A function that makes a folder read-only, for root too, until the function that it returns is called."""
+    mounted = []
+
+    def make(folder: Path):
+        result = subprocess.run(["mount", "--bind", folder, folder], capture_output=True, text=True)
+        if result.returncode != 0:
+            pytest.skip(f"needs root, to mount a folder: {result.stderr.strip()}")
+        mounted.append(folder)
+        subprocess.run(["mount", "-o", "remount,bind,ro", folder], check=True)
+        return lambda: subprocess.run(["umount", "-l", mounted.pop()], check=True)
+
+    yield make
+    for folder in mounted:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_the_folder_is_read_only_while_a_rank_starts_again(undisturbed, read_only, tmp_path):
+    with Cluster(tmp_path / "cluster", workers=2) as cluster:
+        job = submit(cluster, write(tmp_path, "faults"))
+        cluster.wait(lambda: step(cluster, job) >= 50, "a checkpoint")
+        make_writable = read_only(tmp_path / "runs")
+        for pid in rank_pids(cluster.workers["w1"].popen.pid):
+            os.kill(pid, signal.SIGKILL)
+        view = cluster.wait(lambda: (v := cluster.json("get", job))["phase"] == "waiting" and v, "a job that waits")
+        assert f"{tmp_path}/runs/faults: not writable: Read-only file system" in view["reason"], view["reason"]
+        make_writable()
+        finish(cluster, job, 200)
         check(cluster, job, undisturbed)
 
 
