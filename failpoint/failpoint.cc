@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -83,6 +84,7 @@ absl::Status Failpoints::Hit(const std::string& name) {
   if (point.at != 0 && point.hits != point.at) return absl::OkStatus();
   switch (point.action) {
     case Action::kKill:
+      std::fprintf(stderr, "failpoint %s: killed\n", name.c_str());
       kill(getpid(), SIGKILL);
       pause();  // The signal is on its way: nothing after this place may run.
       break;

@@ -1,6 +1,7 @@
 // What a command gets from the process: streams, environment, signals. main fills it in; tests give their own.
 #pragma once
 
+#include <functional>
 #include <istream>
 #include <map>
 #include <ostream>
@@ -27,6 +28,9 @@ struct Context {
   // Folder of this binary; tacc-coordinator and the others are beside it.
   std::string binary_dir;
   Interrupt& interrupt;
+  // From here on the process ends when nobody reads `out` any more, as SIGPIPE ends others: for commands that only show
+  // what goes on elsewhere.
+  std::function<void()> end_with_reader = [] {};
 
   // The variable's value, "" when it is not set.
   std::string Variable(const std::string& name) const {

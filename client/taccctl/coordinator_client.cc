@@ -25,6 +25,27 @@ absl::Status ToStatus(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
+// Why there is no connection, of gRPC's words for it.
+std::string WhyAway(const std::string& message) {
+  const std::pair<const char*, const char*> kReasons[] = {
+      {"Connection refused", "nothing listens there"},
+      {"DNS resolution failed", "its host is not known"},
+      {"Name or service not known", "its host is not known"},
+      {"No route to host", "its host cannot be reached"},
+      {"Network is unreachable", "its host cannot be reached"},
+      {"imed out", "its host does not answer"},
+      {"imeout", "its host does not answer"},
+      {"Socket closed", "the connection broke"},
+      {"Connection reset", "the connection broke"},
+      {"Broken pipe", "the connection broke"},
+      {"GOAWAY", "it is stopping"},
+  };
+  for (const auto& [part, reason] : kReasons) {
+    if (absl::StrContains(message, part)) return reason;
+  }
+  return message;
+}
+
 std::chrono::system_clock::time_point After(double seconds) {
   return std::chrono::system_clock::now() +
          std::chrono::duration_cast<std::chrono::system_clock::duration>(std::chrono::duration<double>(seconds));
@@ -62,9 +83,11 @@ struct CoordinatorClient::Connection {
       return ToStatus(status);
     }
     if (was_connected)
-      return absl::UnavailableError(absl::StrCat("lost the coordinator at ", address, ": ", status.error_message()));
-    return absl::UnavailableError(absl::StrCat("no coordinator at ", address, " (", status.error_message(),
-                                               "); start one with `taccctl up`, or set TACC_ADDRESS to where it is"));
+      return absl::UnavailableError(
+          absl::StrCat("lost the coordinator at ", address, ": ", WhyAway(status.error_message())));
+    return absl::UnavailableError(absl::StrCat(
+        "no coordinator at ", address, ": ", WhyAway(status.error_message()),
+        "; start one on this machine with `taccctl up`, or say where it is with --address or TACC_ADDRESS"));
   }
 
   template <typename Request, typename Response>

@@ -133,9 +133,10 @@ void PrintJob(const v1::Job& job, std::ostream& out) {
   fields.emplace_back("checkpoints", job.checkpoint_dir());
   if (job.has_last_checkpoint()) {
     const v1::Checkpoint& last = job.last_checkpoint();
+    const std::string time = FormatTime(last.time());
     fields.emplace_back("last checkpoint",
-                        absl::StrCat(last.name(), ", ", FormatBytes(static_cast<double>(last.size_bytes())), ", ",
-                                     FormatTime(last.time())));
+                        absl::StrCat(last.name(), ", ", FormatBytes(static_cast<double>(last.size_bytes())),
+                                     time.empty() ? "" : ", ", time));
   }
   fields.emplace_back("model", job.exported_path());
   fields.emplace_back("attempt", job.attempt() > 0 ? absl::StrCat(job.attempt()) : "");

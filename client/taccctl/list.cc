@@ -14,6 +14,20 @@
 namespace tacc::client {
 namespace {
 
+// Characters of a reason in the table; `get` has all of it.
+constexpr size_t kMaxReason = 60;
+
+// What of a reason goes into a table: its first line, which is cut at a word.
+std::string ShortReason(const std::string& reason) {
+  std::string line = reason.substr(0, reason.find('\n'));
+  if (line == reason && line.size() <= kMaxReason) return line;
+  if (line.size() > kMaxReason) {
+    const size_t space = line.rfind(' ', kMaxReason);
+    line.resize(space == std::string::npos ? kMaxReason : space);
+  }
+  return line + " ...";
+}
+
 int List(int limit, const GlobalOptions& global, Context& context) {
   const absl::StatusOr<std::string> address = CoordinatorAddress(global, context);
   if (!address.ok()) return Fail(address.status(), &context);
@@ -26,7 +40,7 @@ int List(int limit, const GlobalOptions& global, Context& context) {
     rows.push_back({job.id(), PhaseText(job.phase()), absl::StrCat(job.step(), "/", job.max_steps()),
                     job.has_last_step() ? FormatNumber(job.last_step().loss(), 5) : "-",
                     job.has_eta_seconds() ? FormatDuration(job.eta_seconds()) : "-", FormatTime(job.submitted_time()),
-                    job.reason()});
+                    ShortReason(job.reason())});
   }
   if (global.form == OutputForm::kTable)
     PrintTable({"JOB", "PHASE", "STEPS", "LOSS", "ETA", "SUBMITTED", "REASON"}, rows, context.out);

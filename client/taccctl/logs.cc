@@ -23,6 +23,7 @@ struct LogsOptions {
 int Logs(const LogsOptions& options, const GlobalOptions& global, Context& context) {
   const absl::StatusOr<std::string> address = CoordinatorAddress(global, context);
   if (!address.ok()) return Fail(address.status(), &context);
+  context.end_with_reader();
   CoordinatorClient client(*address, &context.interrupt);
   v1::LogsRequest request;
   request.set_job(options.job);
@@ -47,12 +48,15 @@ int Logs(const LogsOptions& options, const GlobalOptions& global, Context& conte
         if (global.form == OutputForm::kJson) {
           context.out << JsonLine(MessageJson(line));
         } else {
-          context.out << FormatTime(line.time()) << " [" << line.attempt() << "/" << line.rank() << "] "
-                      << Printable(line.text()) << "\n";
+          context.out << FormatTime(line.time()) << " [" << line.attempt() << "/"
+                      << (line.rank() < 0 ? "-" : absl::StrCat(line.rank())) << "] " << Printable(line.text()) << "\n";
         }
       }
       context.out.flush();
     });
+    if (status.ok() && shown == 0)
+      context.err << "no log lines" << (options.rank >= 0 ? absl::StrCat(" of rank ", options.rank) : "") << "; `"
+                  << context.program << " events " << options.job << "` says what happened to the job" << std::endl;
     if (status.ok()) return kExitOk;
     if (context.interrupt.count() > seen) {
       context.err << "\ndetached; " << options.job << " goes on" << std::endl;
@@ -70,8 +74,9 @@ int Logs(const LogsOptions& options, const GlobalOptions& global, Context& conte
 }  // namespace
 
 void AddLogs(CLI::App* app, const GlobalOptions* global, Action* action) {
-  CLI::App* command =
-      app->add_subcommand("logs", "Show the log lines of a job's ranks, as [attempt/rank] text; Ctrl-C detaches");
+  CLI::App* command = app->add_subcommand("logs",
+                                          "Show what happened to a job and what its ranks wrote, as [attempt/rank] "
+                                          "text, rank - for the coordinator; Ctrl-C detaches");
   const auto options = std::make_shared<LogsOptions>();
   command->add_option("job", options->job, "Id of the job, or a name: its newest job")->required()->type_name("JOB");
   command->add_option("--rank", options->rank, "Only this rank")->check(CLI::NonNegativeNumber);

@@ -1,3 +1,4 @@
+#include <poll.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -29,6 +30,18 @@ int Columns() {
   return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
+// A pipe without a reader is in error at once, also while nothing is written to it.
+void EndWithReader() {
+  std::thread([] {
+    struct pollfd out = {STDOUT_FILENO, 0, 0};
+    while (poll(&out, 1, -1) < 0) {
+    }
+    if ((out.revents & POLLERR) == 0) return;
+    signal(SIGPIPE, SIG_DFL);
+    kill(getpid(), SIGPIPE);
+  }).detach();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -56,7 +69,8 @@ int main(int argc, char** argv) {
                                 Columns(),
                                 Environment(),
                                 std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string(),
-                                *interrupt};
+                                *interrupt,
+                                EndWithReader};
   const int code = tacc::client::RunTaccctl(std::vector<std::string>(argv + 1, argv + argc), context);
   std::cout.flush();
   // Not through static destructors: gRPC's threads may still hold on to them.

@@ -12,6 +12,7 @@
 #include "client/taccctl/job_argument.h"
 #include "client/taccctl/message_json.h"
 #include "client/taccctl/plan_request.h"
+#include "client/taccctl/settings_yaml.h"
 #include "client/taccctl/subcommands.h"
 #include "client/taccctl/table.h"
 #include "client/taccctl/units.h"
@@ -21,8 +22,8 @@ namespace {
 
 using nlohmann::json;
 
-// Rows of the tables: candidates, meshes that lost by estimate, parts of graphs. All are in -o json.
-constexpr size_t kMaxCandidates = 8, kMaxLosers = 10, kMaxParts = 40;
+// Rows of the table without -v: candidates, meshes that lost by estimate.
+constexpr size_t kMaxCandidates = 8, kMaxLosers = 10;
 constexpr int kMaxColumns = 100;  // of a paragraph
 
 struct PlanOptions {
@@ -33,6 +34,7 @@ struct PlanOptions {
   std::string explain;
   std::string trace;
   std::string html;
+  bool verbose = false;
 
   bool needs_the_tool() const { return !explain.empty() || !trace.empty() || !html.empty(); }
   std::vector<std::string> arguments() const {
@@ -118,20 +120,24 @@ void PrintWords(const json& candidate, int columns, std::ostream& out) {
   }
 }
 
-// Which parts of the graphs GPUs capture. Returns how many are not shown.
-size_t PrintCapture(const json& candidate, std::ostream& out) {
-  if (!candidate.is_object() || !candidate.contains("capture") || !candidate["capture"].is_array()) return 0;
+// Which parts of the graphs GPUs capture: all, or in a line how many.
+void PrintCapture(const json& candidate, bool all, std::ostream& out) {
+  if (!candidate.is_object() || !candidate.contains("capture") || !candidate["capture"].is_array()) return;
   std::vector<std::vector<std::string>> rows;
   for (const json& part : candidate["capture"]) {
-    if (rows.size() == kMaxParts) break;
     const std::string why_not = TextAt(part, "not_captured");
     rows.push_back({absl::StrCat(NumberAt(part, "stage")), TextAt(part, "graph"), absl::StrCat(NumberAt(part, "nodes")),
                     TextAt(part, "first_node"),
                     why_not.empty() ? "captured" : absl::StrCat("not captured: ", why_not)});
   }
-  out << "\n";
-  PrintTable({"STAGE", "GRAPH", "NODES", "FROM", "CUDA GRAPH"}, rows, out);
-  return candidate["capture"].size() - rows.size();
+  if (all) {
+    PrintTable({"STAGE", "GRAPH", "NODES", "FROM", "CUDA GRAPH"}, rows, out);
+    out << "\n";
+    return;
+  }
+  const auto captured =
+      std::count_if(rows.begin(), rows.end(), [](const auto& row) { return row.back() == "captured"; });
+  out << captured << " of " << rows.size() << " parts of the step are CUDA graphs (-v lists them).\n\n";
 }
 
 absl::StatusOr<std::string> PlanHere(const PlanOptions& options, const v1::JobSpec& spec, Context& context) {
@@ -193,11 +199,12 @@ int Plan(const PlanOptions& options, const GlobalOptions& global, Context& conte
   }
   const json& candidates = plan["candidates"];
   const json losers = plan.value("losers", json::array());
+  const bool fits = candidates.empty() || candidates[0].value("fits", true);
   if (global.form == OutputForm::kJson) {
     for (const json* list : {&candidates, &losers}) {
       for (const json& candidate : *list) context.out << candidate.dump() << "\n";
     }
-    return kExitOk;
+    return fits ? kExitOk : kExitBadInput;
   }
   for (const std::string& file : {options.html, options.trace}) {
     if (!file.empty()) context.err << "wrote " << file << std::endl;
@@ -206,23 +213,29 @@ int Plan(const PlanOptions& options, const GlobalOptions& global, Context& conte
     context.out << TextAt(candidates[0], "explanation");
     return kExitOk;
   }
-  if (!candidates.empty()) PrintWords(candidates[0], context.columns, context.out);
   std::vector<std::vector<std::string>> rows;
-  AddRows(candidates, kMaxCandidates, rows);
-  AddRows(losers, kMaxLosers, rows);
+  AddRows(candidates, options.verbose ? candidates.size() : kMaxCandidates, rows);
+  AddRows(losers, options.verbose ? losers.size() : kMaxLosers, rows);
   PrintTable({"MESH", "PRECISION", "BATCH", "HOW", "WEIGHTS", "GRADIENTS", "OPTIMIZER", "ACTIVATIONS", "TOTAL",
               "SECONDS", "EXPOSED", "TOKENS/S", "MFU", "WHY"},
              rows, context.out);
-  const size_t hidden_parts = candidates.empty() ? 0 : PrintCapture(candidates[0], context.out);
-  if (const size_t all = candidates.size() + losers.size() + hidden_parts; all > rows.size())
-    context.err << "and " << all - rows.size() << " more; -o json has them all\n";
+  context.out << "Predicted, not measured. Bytes are of one rank; BATCH is per_device_train_batch_size x accumulation; "
+                 "EXPOSED are seconds of communication that computation does not hide.\n";
+  if (const size_t all = candidates.size() + losers.size(); all > rows.size())
+    context.out << "And " << all - rows.size() << " more: -v shows them.\n";
   if (plan.contains("num_layouts"))
-    context.err << NumberAt(plan, "num_meshes") << " meshes, " << NumberAt(plan, "num_layouts")
+    context.out << NumberAt(plan, "num_meshes") << " meshes, " << NumberAt(plan, "num_layouts")
                 << " layouts estimated (~); the others became programs and were simulated.\n";
-  context.err << "Predicted, not measured. Bytes are of one rank; BATCH is per_device_train_batch_size x accumulation; "
-                 "EXPOSED are seconds of communication that computation does not hide."
-              << std::endl;
-  return kExitOk;
+  context.out << "\n";
+  if (candidates.empty()) return kExitOk;
+  // The answer comes last: where a terminal ends.
+  PrintCapture(candidates[0], options.verbose, context.out);
+  PrintWords(candidates[0], context.columns, context.out);
+  if (fits && candidates[0].contains("settings"))
+    context.out << "To keep this plan, put into the job file:\n\n"
+                << SettingsYaml(nlohmann::ordered_json::parse(candidates[0]["settings"].dump()), *spec);
+  context.out << std::flush;
+  return fits ? kExitOk : kExitBadInput;
 }
 
 }  // namespace
@@ -250,6 +263,8 @@ void AddPlan(CLI::App* app, const GlobalOptions* global, Action* action) {
   command->add_option("--trace", options->trace, "Write the simulated step, for ui.perfetto.dev")
       ->type_name("OUT.JSON");
   command->add_option("--html", options->html, "Write a report with pictures")->type_name("OUT.HTML");
+  command->add_flag("-v,--verbose", options->verbose,
+                    "Every layout that was considered, and which parts of the step GPUs capture as CUDA graphs");
   command->callback([=] { *action = [=](Context& context) { return Plan(*options, *global, context); }; });
 }
 

@@ -72,6 +72,7 @@ int SubmitRemote(const SubmitOptions& options, const v1::JobSpec& spec, const Gl
   if (response->existed()) context.err << "the request id was known: this is the job that it made" << std::endl;
   PrintNext(job, global, context);
   if (!options.follow) return kExitOk;
+  context.end_with_reader();
   FollowOptions follow;
   follow.form = global.form;
   follow.timeout_seconds = options.timeout_seconds;

@@ -10,6 +10,44 @@
 namespace tacc::client {
 namespace {
 
+constexpr char kExitCodes[] =
+    "Exit codes: 0 ok, 2 bad usage or job (also one that does not fit), 3 not found, 5 coordinator unreachable, 6 "
+    "conflict, "
+    "7 timed out, 100 job failed, 101 job cancelled, 1 else (docs/taccctl.md).";
+
+struct Example {
+  const char* command;
+  const char* line;
+};
+
+// Of each command, for its help.
+constexpr Example kExamples[] = {
+    {"submit", "submit --local --follow job.yaml"},
+    {"submit", "submit job.yaml --set train.max_steps=200 --set name=longer"},
+    {"submit", "submit --follow -o json - < job.yaml"},
+    {"get", "get NAME"},
+    {"get", "get NAME-3 -o json"},
+    {"list", "list --limit 10"},
+    {"watch", "watch NAME"},
+    {"watch", "watch NAME -o json | jq .loss"},
+    {"events", "events NAME"},
+    {"logs", "logs NAME --tail 50"},
+    {"logs", "logs NAME --follow --rank 1"},
+    {"cancel", "cancel NAME"},
+    {"cancel", "cancel NAME --now"},
+    {"workers", "workers"},
+    {"plan", "plan job.yaml"},
+    {"plan", "plan job.yaml --gpus 128 --html report.html"},
+    {"plan", "plan job.yaml --local --explain model.embed_tokens.weight"},
+    {"export", "export NAME --out my-model"},
+    {"export", "export runs/NAME/step-00000200.a1 --model my-model --out exported"},
+    {"data", "data show NAME --step 3"},
+    {"up", "up"},
+    {"up", "up --workers 4 --threads 2 --memory 4GiB"},
+    {"down", "down"},
+    {"version", "version"},
+};
+
 // The first word that is no option, when it is none of `names`; "" otherwise.
 std::string UnknownSubcommand(const std::vector<std::string>& names, const std::vector<std::string>& arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -39,10 +77,7 @@ int RunTaccctl(const std::vector<std::string>& arguments, Context& context) {
   app.require_subcommand(1);
   // Global options may stand after the subcommand.
   app.fallthrough();
-  app.footer(
-      "Exit codes: 0 ok, 2 bad usage or job file, 3 not found, 5 coordinator unreachable, 6 conflict, 7 timed out, 100 "
-      "job failed, 101 job cancelled, "
-      "1 else.");
+  app.footer(kExitCodes);
   AddSubmit(&app, &global, &action);
   AddGet(&app, &global, &action);
   AddList(&app, &global, &action);
@@ -57,13 +92,30 @@ int RunTaccctl(const std::vector<std::string>& arguments, Context& context) {
   AddUp(&app, &global, &action);
   AddDown(&app, &global, &action);
   AddVersion(&app, &global, &action);
-  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+  for (CLI::App* command : app.get_subcommands(nullptr)) {
+    std::string footer = "Examples:\n";
+    for (const Example& example : kExamples) {
+      if (command->get_name() == example.command) footer += std::string("  taccctl ") + example.line + "\n";
+    }
+    footer +=
+        "\nOptions of every command:\n  --address HOST:PORT         The coordinator (default: TACC_ADDRESS, else that "
+        "of "
+        "`taccctl up`, else 127.0.0.1:7070)\n  -o,--output FORM            table (for people) or json\n\n";
+    command->footer(footer + kExitCodes);
+  }
+  std::vector<std::string> words = arguments;
+  // `taccctl help COMMAND` is `taccctl COMMAND --help`.
+  if (!words.empty() && words[0] == "help") {
+    words.erase(words.begin());
+    words.push_back("--help");
+  }
+  std::vector<std::string> reversed(words.rbegin(), words.rend());
   try {
     app.parse(reversed);
   } catch (const CLI::ParseError& error) {
     std::vector<std::string> names;
     for (const CLI::App* command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
-    if (const std::string unknown = UnknownSubcommand(names, arguments); !unknown.empty()) {
+    if (const std::string unknown = UnknownSubcommand(names, words); !unknown.empty()) {
       const std::string nearest = NearestName(unknown, names);
       context.err << "unknown subcommand \"" << unknown << "\"; "
                   << (nearest.empty() ? "see taccctl --help" : "did you mean \"" + nearest + "\"?") << std::endl;

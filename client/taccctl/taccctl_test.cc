@@ -2,12 +2,14 @@
 #include "client/taccctl/taccctl.h"
 
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <thread>
 
 #include "absl/strings/str_split.h"
+#include "client/jobfile/job_file.h"
 #include "client/taccctl/fake_coordinator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -128,11 +130,30 @@ TEST_F(TaccctlTest, HelpAndVersionAreZero) {
   EXPECT_EQ(json::parse(out_)["coordinator"]["version"], "0.1.0");
 }
 
+TEST_F(TaccctlTest, HelpOfEveryCommandHasExamplesAndTheCommonOptions) {
+  EXPECT_EQ(Run({"help"}), 0);
+  const std::string all = out_;
+  EXPECT_EQ(Run({"--help"}), 0);
+  EXPECT_EQ(all, out_);
+  for (const char* command : {"submit", "get", "list", "watch", "events", "logs", "cancel", "workers", "plan", "export",
+                              "data", "up", "down", "version"}) {
+    EXPECT_THAT(all, HasSubstr(std::string("\n  ") + command + " ")) << command;
+    EXPECT_EQ(Run({"help", command}), 0);
+    EXPECT_THAT(out_, HasSubstr("--address HOST:PORT")) << command;
+    EXPECT_THAT(out_, HasSubstr("-o,--output FORM")) << command;
+    EXPECT_THAT(out_, HasSubstr(std::string("Examples:\n  taccctl ") + command)) << command;
+  }
+  EXPECT_EQ(Run({"help", "sumbit"}), 2);
+  EXPECT_EQ(err_, "unknown subcommand \"sumbit\"; did you mean \"submit\"?\n");
+}
+
 TEST_F(TaccctlTest, UnreachableIsFive) {
   server_.Stop();
   EXPECT_EQ(Run({"list"}), 5);
   EXPECT_EQ(out_, "");
-  EXPECT_THAT(err_, StartsWith("no coordinator at " + server_.address()));
+  EXPECT_EQ(err_, "no coordinator at " + server_.address() +
+                      ": nothing listens there; start one on this machine with `taccctl up`, or say where it is with "
+                      "--address or TACC_ADDRESS\n");
   EXPECT_EQ(Run({"submit", JobFile()}), 5);
   EXPECT_EQ(Run({"watch", "tiny-1"}), 5);
   EXPECT_EQ(Run({"version"}), 0);
@@ -365,10 +386,12 @@ TEST_F(TaccctlTest, WatchReconnectsFromWhereItWas) {
 }
 
 TEST_F(TaccctlTest, ListIsATableOrLines) {
+  std::string reason;
   server_.list = [&](const v1::ListRequest& request, v1::ListResponse* response) {
     EXPECT_EQ(request.limit(), 100);
     *response->add_jobs() = job_;
     response->add_jobs()->set_id("longer-name-2");
+    response->mutable_jobs(1)->set_reason(reason);
     return grpc::Status::OK;
   };
   EXPECT_EQ(Run({"list"}), 0);
@@ -378,6 +401,9 @@ TEST_F(TaccctlTest, ListIsATableOrLines) {
             "longer-name-2  unspecified  0/0    -     -               \n");
   EXPECT_EQ(Run({"-o", "json", "list"}), 0);
   EXPECT_EQ(json::parse(out_.substr(0, out_.find('\n')))["phase"], "running");
+  reason = "the model does not fit: a worker needs 101.3 GiB and has 12.4 GiB; more\n  of it: weights";
+  EXPECT_EQ(Run({"list"}), 0);
+  EXPECT_THAT(out_, testing::EndsWith("  the model does not fit: a worker needs 101.3 GiB and has ...\n"));
 }
 
 TEST_F(TaccctlTest, GetShowsWhatIsKnown) {
@@ -512,6 +538,48 @@ TEST_F(TaccctlTest, LogsPrintLines) {
   EXPECT_EQ(out_, " [2/1] bind took 1 s\n");
 }
 
+TEST_F(TaccctlTest, EmptyLogsPointToTheEvents) {
+  EXPECT_EQ(Run({"logs", "tiny-1", "--rank", "3"}), 0);
+  EXPECT_EQ(out_, "");
+  EXPECT_EQ(err_, "no log lines of rank 3; `taccctl events tiny-1` says what happened to the job\n");
+}
+
+// What `command` leaves: its lines, then its exit code.
+std::vector<std::string> Bash(const std::string& command) {
+  FILE* pipe = popen(("bash -c '" + command + "'").c_str(), "r");
+  std::string text(4096, 0);
+  text.resize(fread(text.data(), 1, text.size(), pipe));
+  pclose(pipe);
+  return absl::StrSplit(text, '\n', absl::SkipEmpty());
+}
+
+TEST_F(TaccctlTest, WatchingEndsWithItsReader) {
+  AddEvent("accepted", "one");
+  server_.watch = [this](grpc::ServerContext* context, const v1::WatchRequest&,
+                         grpc::ServerWriter<v1::WatchResponse>* writer) {
+    writer->Write(items_[0]);
+    while (!context->IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return grpc::Status::CANCELLED;
+  };
+  server_.logs = [](grpc::ServerContext* context, const v1::LogsRequest&,
+                    grpc::ServerWriter<v1::LogsResponse>* writer) {
+    v1::LogsResponse response;
+    response.add_lines()->set_text("one");
+    writer->Write(response);
+    while (!context->IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return grpc::Status::CANCELLED;
+  };
+  const char* build = getenv("TACC_BUILD");
+  ASSERT_NE(build, nullptr) << "CTest sets it";
+  const std::string taccctl = std::string("timeout 20 ") + build + "/taccctl --address " + server_.address();
+  for (const char* command : {" watch tiny-1", " logs --follow tiny-1"}) {
+    const auto lines = Bash(taccctl + command + " 2>/dev/null | head -1; echo ${PIPESTATUS[0]}");
+    ASSERT_EQ(lines.size(), 2u);
+    EXPECT_THAT(lines[0], testing::EndsWith(" one"));
+    EXPECT_EQ(lines[1], std::to_string(128 + SIGPIPE)) << "124: it ran on";
+  }
+}
+
 TEST_F(TaccctlTest, CancelWritesACheckpointUnlessNow) {
   std::vector<v1::CancelMode> modes;
   server_.cancel = [&](const v1::CancelRequest& request, v1::CancelResponse* response) {
@@ -541,7 +609,7 @@ TEST_F(TaccctlTest, PlanPrintsCandidates) {
   EXPECT_THAT(out_, HasSubstr("dp=1 fsdp=2       f32        4 x 2  -                    1.0 MiB"));
   EXPECT_THAT(out_, HasSubstr("interleaved x 3, gc  ~"));
   EXPECT_THAT(out_, HasSubstr("twice the best"));
-  EXPECT_THAT(err_, HasSubstr("2 meshes, 7 layouts estimated"));
+  EXPECT_THAT(out_, HasSubstr("2 meshes, 7 layouts estimated"));
   EXPECT_EQ(Run({"plan", JobFile(), "-o", "json"}), 0);
   EXPECT_EQ(json::parse(out_.substr(0, out_.find('\n')))["predicted_step_seconds"], 0.25);
   EXPECT_EQ(json::parse(out_.substr(out_.find('\n')))["why_not"], "twice the best");
@@ -549,6 +617,50 @@ TEST_F(TaccctlTest, PlanPrintsCandidates) {
     return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "does not fit");
   };
   EXPECT_EQ(Run({"plan", JobFile()}), 2);
+}
+
+TEST_F(TaccctlTest, APlanThatDoesNotFitIsTwo) {
+  server_.plan = [](const v1::PlanRequest&, v1::PlanResponse* response) {
+    response->set_candidates_json(
+        R"({"candidates": [{"mesh": {"dp": 1}, "axes": ["dp"], "fits": false, "settings": {"resources": {"workers": 1}},
+            "words": ["the model does not fit: a worker needs 101.3 GiB", "  of it: weights 25.0 GiB"]}]})");
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(Run({"plan", JobFile()}), 2);
+  EXPECT_THAT(out_, HasSubstr("\n\nthe model does not fit: a worker needs 101.3 GiB\n\n"));
+  EXPECT_THAT(out_, Not(HasSubstr("To keep this plan")));
+  EXPECT_EQ(Run({"plan", JobFile(), "-o", "json"}), 2);
+  EXPECT_EQ(json::parse(out_)["fits"], false);
+}
+
+TEST_F(TaccctlTest, ThePlanEndsWithWhatReproducesIt) {
+  server_.plan = [](const v1::PlanRequest&, v1::PlanResponse* response) {
+    response->set_candidates_json(
+        R"({"candidates": [{"mesh": {"pp": 2, "dp": 1, "fsdp": 2}, "axes": ["pp", "dp", "fsdp"], "fits": true, "settings": {
+            "resources": {"workers": 4}, "memory": {"gc": true}, "compute": {"bf16": false},
+            "train": {"global_batch_size": 16, "per_device_train_batch_size": 2},
+            "dist": {"pp": {"size": 2, "num_micro_batches": 4, "schedule": "1f1b"}, "fsdp": {"size": 2, "zero_stage": 3}}}}]})");
+    return grpc::Status::OK;
+  };
+  const std::string job = "name: tiny\nmodel: {path: m}\ndata: {path: d}\n";
+  const std::string own =
+      "dist: {fsdp: {wrap_layer_cls: [A, B]}, topology: [fsdp, pp], pins: {\"a.*.b\": \"[tp, -]\"}}\n";
+  const std::string train = "train: {max_steps: 10}\n";
+  EXPECT_EQ(Run({"plan", WriteFile("open.yaml", job + own + train)}), 0) << err_;
+  const std::string mark = "To keep this plan, put into the job file:\n\n";
+  ASSERT_THAT(out_, HasSubstr(mark));
+  std::string pasted = out_.substr(out_.find(mark) + mark.size());
+  const auto spec = ParseJobFile(job + pasted + "  max_steps: 10\n", "pasted.yaml", "/");
+  ASSERT_TRUE(spec.ok()) << spec.status() << pasted;
+  EXPECT_EQ(spec->resources().workers(), 4);
+  EXPECT_EQ(spec->train().global_batch_size(), 16);
+  EXPECT_EQ(spec->dist().pp().schedule(), v1::PIPELINE_SCHEDULE_1F1B);
+  EXPECT_EQ(spec->dist().pp().num_micro_batches(), 4);
+  EXPECT_THAT(spec->dist().fsdp().wrap_layer_cls(), ElementsAre("A", "B"));
+  EXPECT_EQ(spec->dist().fsdp().size(), 2);
+  EXPECT_THAT(spec->dist().topology(), ElementsAre("fsdp", "pp"));
+  EXPECT_EQ(spec->dist().pins().at("a.*.b"), "[tp, -]");
+  EXPECT_TRUE(spec->memory().gc() && spec->compute().has_bf16() && !spec->compute().bf16());
 }
 
 TEST_F(TaccctlTest, PlanHereRunsTheTools) {
@@ -562,9 +674,9 @@ TEST_F(TaccctlTest, PlanHereRunsTheTools) {
   EXPECT_EQ(request["job"]["train"]["adam_beta1"], 0.9);
   EXPECT_EQ(request["job"]["data"]["seq_len"], 16);
   EXPECT_GT(request["device"]["memory_bytes"].get<int64_t>(), 0);
-  WriteTool("tacc-plan", "echo 'error: does not fit' >&2; exit 2");
+  WriteTool("tacc-plan", "echo 'a warning\nerror: does not fit\n  of it: weights' >&2; exit 2");
   EXPECT_EQ(Run({"plan", "--local", JobFile()}), 2);
-  EXPECT_EQ(err_, "does not fit\n");
+  EXPECT_EQ(err_, "does not fit\n  of it: weights\n");
   std::filesystem::remove(directory_ + "/tacc-plan");
   EXPECT_EQ(Run({"plan", "--local", JobFile()}), 1);
   EXPECT_THAT(err_, HasSubstr("is missing; it belongs beside taccctl"));
@@ -587,6 +699,9 @@ TEST_F(TaccctlTest, PlanForGpusNeedsNothingElse) {
   EXPECT_THAT(out_, HasSubstr("The job trains.\n\n"));
   EXPECT_THAT(out_, HasSubstr("pp=4 dp=1 tp=2"));
   EXPECT_THAT(out_, HasSubstr("12 % slower"));
+  EXPECT_THAT(out_, HasSubstr("1 of 2 parts of the step are CUDA graphs (-v lists them).\n\nThe job trains.\n\n"));
+  EXPECT_THAT(out_, Not(HasSubstr("forward.0")));
+  EXPECT_EQ(Run({"plan", job, "--gpus", "128", "-v"}), 0) << err_;
   EXPECT_THAT(out_, HasSubstr("0      forward.0  812    embedding @model  captured\n"));
   EXPECT_THAT(out_, HasSubstr("0      finish.0   1      finish            not captured: a message\n"));
   std::ifstream stream(directory_ + "/request.json");

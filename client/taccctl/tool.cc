@@ -23,9 +23,10 @@ absl::StatusOr<std::string> RunTool(const std::string& name, const std::vector<s
       RunProgram(context.binary_dir + "/" + name, arguments, seconds, kMaxOutputBytes);
   if (!output.ok()) return output.status();
   if (output->end.exit_code == 0) return std::move(output->out);
+  // Each `error: ` line with the lines that go on with it.
   std::vector<std::string> errors;
   for (absl::string_view line : absl::StrSplit(output->err, '\n', absl::SkipEmpty())) {
-    if (absl::ConsumePrefix(&line, "error: ")) errors.push_back(std::string(line));
+    if (absl::ConsumePrefix(&line, "error: ") || !errors.empty()) errors.push_back(std::string(line));
   }
   const std::string text =
       errors.empty() ? absl::StrCat(name, " ", output->end.Text(), ": ", absl::StripAsciiWhitespace(output->err))

@@ -150,7 +150,7 @@ int Up(const UpOptions& options, const GlobalOptions& global, Context& context) 
   const bool running = state.ok() && ended.size() < state->processes.size();
   if (running && (ended.empty() || options.any_given)) {
     return Fail(
-        absl::InvalidArgumentError(absl::StrCat(
+        absl::FailedPreconditionError(absl::StrCat(
             "already up at ", state->address,
             ended.empty() ? "" : absl::StrCat(" but for ", absl::StrJoin(ended, ", ")), "; stop it with `taccctl down`",
             ended.empty() ? "" : ", or start again what has ended with `taccctl up` without options")),

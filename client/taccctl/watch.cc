@@ -16,6 +16,7 @@ struct WatchOptions {
 int Watch(const WatchOptions& options, const GlobalOptions& global, Context& context) {
   const absl::StatusOr<std::string> address = CoordinatorAddress(global, context);
   if (!address.ok()) return Fail(address.status(), &context);
+  context.end_with_reader();
   CoordinatorClient client(*address, &context.interrupt);
   const absl::StatusOr<v1::Job> job = client.Get(options.job);
   if (!job.ok()) return Fail(job.status(), &context);

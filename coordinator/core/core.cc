@@ -161,10 +161,10 @@ void Core::OnSubmit(const SubmitJob& submit) {
   }
   for (const auto& [number, id] : queue_) {
     if (CheckpointDir(jobs_[id]) == submit.spec.checkpoint().dir()) {
-      return reply(
-          absl::InvalidArgumentError(absl::StrCat("checkpoint.dir ", submit.spec.checkpoint().dir(), " is used by job ",
-                                                  id, ", which has not ended; cancel it or give another folder")),
-          "", false);
+      return reply(absl::FailedPreconditionError(
+                       absl::StrCat("checkpoint.dir ", submit.spec.checkpoint().dir(), " is used by job ", id,
+                                    ", which has not ended; cancel it or give another folder")),
+                   "", false);
     }
   }
   v1::Fact fact;
@@ -299,7 +299,8 @@ void Core::ScheduleCompiles() {
       for (const auto& [name, worker] : members_.workers()) free += worker.Free() ? 1 : 0;
       const int needed = std::max(world, 1);
       SetWaiting(job, absl::StrCat("needs ", needed, needed == 1 ? " worker" : " workers",
-                                   free >= needed ? " of one kind, " : ", ", free, " free", Troubles(members_)));
+                                   free >= needed ? " of one kind, " : ", ", free, " free", NoneAttached(members_),
+                                   Troubles(members_)));
       continue;
     }
     job->reason.clear();

@@ -103,6 +103,13 @@ std::string Troubles(const Membership& members) {
   return text;
 }
 
+std::string NoneAttached(const Membership& members) {
+  for (const auto& [name, worker] : members.workers()) {
+    if (worker.Attached()) return "";
+  }
+  return "; none is attached: one that starts measures its device first, which may take a minute";
+}
+
 bool Fits(const JobState& job, const v1::DeviceProfile& device) {
   const v1::DeviceProfile& compiled = job.compile.device();
   if (device.kind() != compiled.kind() || device.threads() < compiled.threads()) return false;
@@ -145,7 +152,8 @@ Choice Place(const Membership& members, const JobState& job) {
   }
   choice.reason =
       absl::StrCat("needs ", Workers(world), num_free >= world ? " of one kind, " : ", ", num_free, " free");
-  if (num_attached < world) absl::StrAppend(&choice.reason, " (", num_attached, " attached)");
+  absl::StrAppend(&choice.reason, NoneAttached(members));
+  if (num_attached > 0 && num_attached < world) absl::StrAppend(&choice.reason, " (", num_attached, " attached)");
   absl::StrAppend(&choice.reason, Troubles(members));
   return choice;
 }

@@ -25,6 +25,9 @@ std::optional<v1::DeviceProfile> DeviceToCompileFor(const Membership& members, i
 // Attached workers that no rank can run on now, and why: "; gpu-1: cuda:1 cannot be used: ..."; empty: there are none.
 std::string Troubles(const Membership& members);
 
+// Why there is no worker at all, behind "needs N workers, 0 free"; "" where one is attached.
+std::string NoneAttached(const Membership& members);
+
 // Whether a program compiled for job.compile.device may run on `device`.
 bool Fits(const JobState& job, const v1::DeviceProfile& device);
 

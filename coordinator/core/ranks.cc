@@ -1,9 +1,11 @@
 // Reports of ranks, and what they mean for their attempt.
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/start_file.h"
 #include "coordinator/core/utf8.h"
@@ -23,6 +25,16 @@ constexpr char kStartCode[] = "start";
 constexpr char kUnavailableCode[] = "unavailable";
 // Of ranks that found the checkpoint damaged which they were to begin with: a warning's code, and that of the failure.
 constexpr char kDamagedCode[] = "checkpoint_damaged";
+
+// "173.3 MiB", "12 B".
+std::string BytesText(int64_t bytes) {
+  if (bytes < 1024) return absl::StrCat(bytes, " B");
+  double size = static_cast<double>(bytes) / 1024;
+  const char* const kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
+  size_t unit = 0;
+  for (; size >= 1024 && unit + 1 < std::size(kUnits); ++unit) size /= 1024;
+  return absl::StrFormat("%.1f %s", size, kUnits[unit]);
+}
 
 std::string Shorten(const std::string& text) {
   const std::string valid = ValidUtf8(text, kMaxEventText);
@@ -211,7 +223,7 @@ void Core::OnCheckpoint(JobState* job, v1::Checkpoint checkpoint) {
   v1::Fact fact;
   *fact.mutable_checkpoint_committed()->mutable_checkpoint() = checkpoint;
   Log(job, std::move(fact));
-  Tell(*job, "checkpoint", absl::StrCat("checkpoint ", checkpoint.name(), ", ", checkpoint.size_bytes(), " bytes"));
+  Tell(*job, "checkpoint", absl::StrCat("checkpoint ", checkpoint.name(), ", ", BytesText(checkpoint.size_bytes())));
 
   const size_t limit = std::max(1, job->spec.checkpoint().save_total_limit());
   v1::AttachResponse message;

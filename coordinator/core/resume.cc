@@ -52,6 +52,7 @@ v1::Checkpoint FromFound(const v1::FoundCheckpoint& found) {
   checkpoint.set_step(found.step());
   checkpoint.set_attempt(found.attempt());
   checkpoint.set_size_bytes(found.size_bytes());
+  checkpoint.set_time(found.time());
   return checkpoint;
 }
 

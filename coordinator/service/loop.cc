@@ -3,6 +3,8 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "spdlog/spdlog.h"
 
 namespace tacc::coordinator {
@@ -25,6 +27,24 @@ bool Stored(const Decision& decision) {
   return std::holds_alternative<LogFact>(decision) || std::holds_alternative<StoreStep>(decision) ||
          std::holds_alternative<StoreEval>(decision) || std::holds_alternative<StoreEvent>(decision) ||
          std::holds_alternative<StoreSequence>(decision) || std::holds_alternative<ForgetJob>(decision);
+}
+
+// An event of a job among the log lines of its ranks, in the order in which they came.
+v1::RankId IdOfEvent(const StoreEvent& event) {
+  v1::RankId id;
+  id.set_job(event.job);
+  id.set_attempt(event.event.attempt());
+  id.set_rank(-1);
+  return id;
+}
+
+v1::RankLog LogOfEvent(const v1::JobEvent& event) {
+  v1::RankLog log;
+  log.set_time(event.time());
+  const bool is_warning = event.type() == "warning";
+  for (absl::string_view line : absl::StrSplit(event.message(), '\n'))
+    log.add_lines(absl::StrCat(is_warning ? "warning: " : "", line));
+  return log;
 }
 
 }  // namespace
@@ -139,13 +159,15 @@ void Loop::Flush() {
   if (broken_) return RefuseAll(decisions);
   std::set<std::string> touched;
   bool any = false;
+  const auto append = [&](const v1::RankId& id, const v1::RankLog& log) {
+    const absl::Status status = parts_.logs->Append(id, log);
+    if (!status.ok()) spdlog::warn("log lines of {} are lost: {}", id.job(), std::string(status.message()));
+    touched.insert(id.job());
+  };
   for (const Decision& decision : decisions) {
     any = any || Stored(decision);
-    if (const auto* log = std::get_if<StoreLog>(&decision)) {
-      const absl::Status status = parts_.logs->Append(log->id, log->log);
-      if (!status.ok()) spdlog::warn("log lines of {} are lost: {}", log->id.job(), std::string(status.message()));
-      touched.insert(log->id.job());
-    }
+    if (const auto* log = std::get_if<StoreLog>(&decision)) append(log->id, log->log);
+    if (const auto* event = std::get_if<StoreEvent>(&decision)) append(IdOfEvent(*event), LogOfEvent(event->event));
   }
   if (any) {
     const double before = parts_.clock().steady;

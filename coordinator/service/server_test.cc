@@ -88,7 +88,7 @@ TEST_F(ServerTest, TrainsAJobFromSubmitToFinish) {
   ASSERT_TRUE(Submit(TestSpec("toy", dir_.path() + "/runs", 1), "r1", &submitted).ok());
   EXPECT_EQ(submitted.job().id(), "toy-1");
   EXPECT_EQ(submitted.job().phase(), v1::PHASE_WAITING);
-  EXPECT_EQ(submitted.job().reason(), "needs 1 worker, 0 free");
+  EXPECT_THAT(submitted.job().reason(), testing::StartsWith("needs 1 worker, 0 free; none is attached: "));
 
   FakeDaemon daemon("w0");
   ASSERT_TRUE(daemon.Connect(server_->address()).ok());
@@ -136,10 +136,17 @@ TEST_F(ServerTest, TrainsAJobFromSubmitToFinish) {
   logs.set_follow(true);
   auto reader = stub_->Logs(&context, logs);
   v1::LogsResponse lines;
-  ASSERT_TRUE(reader->Read(&lines));
-  EXPECT_EQ(lines.lines(0).text(), "a line of the log");
-  EXPECT_FALSE(reader->Read(&lines));
+  std::vector<std::string> texts;
+  while (reader->Read(&lines)) {
+    for (const v1::LogLine& line : lines.lines())
+      texts.push_back(absl::StrCat(line.attempt(), "/", line.rank(), " ", line.text()));
+  }
   EXPECT_TRUE(reader->Finish().ok());
+  // What ranks wrote, between the job's events.
+  EXPECT_EQ(texts.front(), "0/-1 accepted as toy-1");
+  EXPECT_THAT(texts, testing::Contains("1/0 a line of the log"));
+  EXPECT_THAT(texts, testing::Contains("1/-1 running from step 0"));
+  EXPECT_THAT(texts.back(), testing::StartsWith("1/-1 finished"));
 }
 
 TEST_F(ServerTest, SubmitIsIdempotentByRequestId) {

@@ -132,9 +132,11 @@ absl::StatusOr<ReadFamily> ReadModelConfig(const nlohmann::json& config, int64_t
     reader.Fail("architectures", absl::StrCat("is not the language model of family ", family.name, "; wanted ",
                                               absl::StrJoin(family.architectures, " or ")));
   }
-  for (const char* key : {"quantization_config", "pruned_heads"}) {
-    reader.RefuseUnless(key, nlohmann::json::object(), "models changed in this way are not supported");
-  }
+  reader.RefuseUnless(
+      "quantization_config", nlohmann::json::object(),
+      "quantized weights (GPTQ, AWQ, bitsandbytes) cannot be trained; take the model that they were made "
+      "of, in F32, BF16 or F16");
+  reader.RefuseUnless("pruned_heads", nlohmann::json::object(), "models changed in this way are not supported");
   for (const char* key :
        {"is_encoder_decoder", "is_decoder", "add_cross_attention", "cross_attention_hidden_size", "use_bfloat16"}) {
     reader.RefuseUnless(key, false, "only plain decoders are supported");

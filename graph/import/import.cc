@@ -113,6 +113,27 @@ absl::StatusOr<ImportOptions::Weights> DecideWeights(const std::string& dir, con
       absl::StrCat(dir, " has no model.safetensors; to train from scratch set model.weights: random"));
 }
 
+// Folders that people take for a model's.
+absl::Status CheckIsModel(const std::string& dir) {
+  std::error_code ignored;
+  if (std::filesystem::exists(dir + "/config.json", ignored)) return absl::OkStatus();
+  if (std::filesystem::exists(dir + "/adapter_config.json", ignored)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(dir,
+                     " is an adapter (LoRA), not a model; merge it into its base model "
+                     "(`merge_and_unload` of peft, then save_pretrained) and give that folder"));
+  }
+  std::vector<std::string> snapshots;
+  for (const auto& entry : std::filesystem::directory_iterator(dir + "/snapshots", ignored))
+    snapshots.push_back(entry.path().string());
+  std::sort(snapshots.begin(), snapshots.end());
+  if (!snapshots.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(dir, " is a folder of the Hugging Face cache; the model is in ",
+                                                   absl::StrJoin(snapshots, " or ")));
+  }
+  return absl::OkStatus();
+}
+
 // Keeps the elements of any activation inside int64.
 absl::Status CheckTokens(const ImportOptions& options, const DecoderSpec& spec) {
   constexpr int64_t kMaxElements = int64_t{1} << 56;
@@ -141,12 +162,16 @@ absl::Status CheckLayerClasses(const std::string& option, const std::vector<std:
 absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOptions& options, const OpTable& ops) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(dir, ignored)) {
-    return absl::NotFoundError(absl::StrCat(dir, ": wanted the folder of a Hugging Face model, with config.json"));
+    return absl::NotFoundError(
+        absl::StrCat(dir,
+                     ": wanted the folder of a Hugging Face model, with config.json; `hf download ORG/NAME "
+                     "--local-dir DIR` fetches one from the hub"));
   }
   if (options.batch < 1 || options.seq_len < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("batch = ", options.batch, ", seq_len = ", options.seq_len, "; wanted at least 1 each"));
   }
+  TACC_RETURN_IF_ERROR(CheckIsModel(dir));
   TACC_ASSIGN_OR_RETURN(const nlohmann::json config, ReadJsonFile(absl::StrCat(dir, "/config.json"), kMaxConfigBytes));
   absl::StatusOr<ReadFamily> read = ReadModelConfig(config, options.seq_len);
   if (!read.ok()) return InFolder(dir, read.status());

@@ -165,6 +165,8 @@ TEST_F(ImportTest, DamagedFilesAreNamed) {
   EXPECT_THAT(Error(), HasSubstr("DIR/model.safetensors: the file is cut short: tensor \"model.norm.weight\""));
   folder_.Write("model.safetensors", whole.substr(0, 100));
   EXPECT_THAT(Error(), HasSubstr("DIR/model.safetensors: the file is cut short inside its header: 100 bytes"));
+  folder_.Write("model.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n");
+  EXPECT_THAT(Error(), HasSubstr("DIR/model.safetensors: this is a pointer of git-lfs"));
   folder_.Write("model.safetensors", "abc");
   EXPECT_THAT(Error(), HasSubstr("not a safetensors file: 3 bytes"));
   folder_.Write("model.safetensors", std::string(200, 'x'));
@@ -323,6 +325,14 @@ TEST_F(ImportTest, UnknownLayerClassListsTheModels) {
   options.gc_cls = {"BloomBlock"};
   EXPECT_THAT(std::string(ImportModel(folder_.path(), options, ops_).status().message()),
               HasSubstr("memory.gc_cls: \"BloomBlock\" is no class of family llama"));
+}
+
+TEST_F(ImportTest, NamesWhatIsTakenForAModel) {
+  std::filesystem::remove(folder_.path() + "/config.json");
+  std::filesystem::create_directories(folder_.path() + "/snapshots/abc");
+  EXPECT_EQ(Error(), "DIR is a folder of the Hugging Face cache; the model is in DIR/snapshots/abc");
+  folder_.Write("adapter_config.json", "{}");
+  EXPECT_THAT(Error(), HasSubstr("DIR is an adapter (LoRA), not a model; merge it into its base model"));
 }
 
 TEST_F(ImportTest, ConfigThatIsNoConfig) {

@@ -93,6 +93,11 @@ absl::Status ReadHeader(const std::string& dir, const std::string& file, StoredW
   unsigned char prefix[8];
   if (size < 8 || !in.read(reinterpret_cast<char*>(prefix), 8))
     return Damaged(path, absl::StrCat("not a safetensors file: ", size, " bytes"));
+  if (std::string(reinterpret_cast<const char*>(prefix), 8) == "version ") {
+    return Damaged(path,
+                   "this is a pointer of git-lfs, the weights themselves were not fetched; run `git lfs pull` in "
+                   "the folder, or fetch it with `hf download ORG/NAME --local-dir DIR`");
+  }
   uint64_t header_bytes = 0;
   for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | prefix[i];
   if (header_bytes > kMaxHeaderBytes)

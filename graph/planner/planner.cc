@@ -106,16 +106,15 @@ class Planner {
           DType precision)
       : request_(request), model_(model), ops_(ops), one_row_(one_row), precision_(precision) {}
 
+  absl::StatusOr<bool> MayFit() {
+    TACC_ASSIGN_OR_RETURN(SearchRequest search, MakeSearch());
+    search.num_best = 1;
+    TACC_ASSIGN_OR_RETURN(const SearchResult found, Search(work_, search));
+    return !found.best.empty();
+  }
+
   absl::StatusOr<Planned> Run() {
-    TACC_ASSIGN_OR_RETURN(work_, AnalyzeModel(one_row_.forward, one_row_.units, precision_, ops_));
-    SearchRequest search = SearchRequestOf(request_, static_cast<int64_t>(one_row_.units.size()), precision_);
-    TACC_RETURN_IF_ERROR(SetOrder(search.base));
-    search.num_best = kMaxFinalists;
-    search.can_lay_out = [this](const Layout& layout) {
-      Plan plan;
-      return MakePlan(layout, &plan);
-    };
-    search.memory_factor = [this](const Layout& layout) { return MemoryFactor(layout); };
+    TACC_ASSIGN_OR_RETURN(const SearchRequest search, MakeSearch());
     for (int round = 0; round < kMaxRounds; ++round) {
       TACC_ASSIGN_OR_RETURN(SearchResult found, Search(work_, search));
       const bool none_fits = found.best.empty();
@@ -166,6 +165,19 @@ class Planner {
     factor = std::max(factor, static_cast<double>(candidate.memory.arena_bytes + candidate.memory.workspace_bytes) /
                                   scored.memory.total());
     planned_.candidates.push_back(std::move(candidate));
+  }
+
+  absl::StatusOr<SearchRequest> MakeSearch() {
+    TACC_ASSIGN_OR_RETURN(work_, AnalyzeModel(one_row_.forward, one_row_.units, precision_, ops_));
+    SearchRequest search = SearchRequestOf(request_, static_cast<int64_t>(one_row_.units.size()), precision_);
+    TACC_RETURN_IF_ERROR(SetOrder(search.base));
+    search.num_best = kMaxFinalists;
+    search.can_lay_out = [this](const Layout& layout) {
+      Plan plan;
+      return MakePlan(layout, &plan);
+    };
+    search.memory_factor = [this](const Layout& layout) { return MemoryFactor(layout); };
+    return search;
   }
 
   // The order of axes that the job asks for.
@@ -344,6 +356,11 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
   return Compile(model.forward, ops, options, observer);
 }
 
+absl::StatusOr<bool> MayFit(const PlanRequest& request, const ForwardBuilder& model, const OpTable& ops) {
+  TACC_ASSIGN_OR_RETURN(const ForwardModel one_row, model(1, request.seq_len));
+  return Planner(request, model, ops, one_row, Precision(request)).MayFit();
+}
+
 absl::StatusOr<Planned> PlanCandidates(const PlanRequest& request, const ForwardBuilder& model, const OpTable& ops) {
   TACC_ASSIGN_OR_RETURN(const ForwardModel one_row, model(1, request.seq_len));
   const auto num_units = static_cast<int64_t>(one_row.units.size());
@@ -360,31 +377,6 @@ absl::StatusOr<Planned> PlanCandidates(const PlanRequest& request, const Forward
   TACC_ASSIGN_OR_RETURN(Planned planned, Planner(request, model, ops, one_row, Precision(request)).Run());
   planned.notes = one_row.notes;
   return planned;
-}
-
-absl::Status DoesNotFit(const PlanRequest& request, const Candidate& smallest) {
-  auto mib = [](int64_t bytes) { return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20)); };
-  std::string largest;
-  for (const MemoryUse::Buffer& buffer : smallest.memory.largest) {
-    absl::StrAppend(&largest, largest.empty() ? "" : "; ", buffer.name, " ", mib(buffer.bytes));
-  }
-  // What the job leaves open was tried.
-  const Layout& l = smallest.layout;
-  std::vector<std::string> help;
-  if (l.micro_batch > 1) help.push_back("a smaller train.per_device_train_batch_size");
-  if (request.fsdp.has_value() && l.fsdp < l.batch_ranks()) help.push_back("a larger dist.fsdp.size");
-  help.push_back("more workers (fsdp shards weights and optimizer over them)");
-  if (smallest.plan.recompute_units == 0) help.push_back("memory.gc: true");
-  help.push_back("a shorter data.seq_len");
-  return absl::InvalidArgumentError(
-      absl::StrCat("the model does not fit: a worker needs ", mib(smallest.plan.total_bytes), " (weights ",
-                   mib(smallest.memory.weights_bytes + smallest.memory.copies_bytes), ", gradients ",
-                   mib(smallest.memory.gradients_bytes), ", optimizer ", mib(smallest.memory.optimizer_bytes),
-                   ", activations and temporaries ", mib(smallest.memory.temporaries_bytes), ", workspace ",
-                   mib(smallest.memory.workspace_bytes), ", libraries and buffers ",
-                   mib(IdleBytes(request.cluster.machine) + BufferBytes(request.cluster.machine, smallest.plan.mesh)),
-                   ") and has ", mib(request.device.memory_bytes), "; largest buffers: ", largest,
-                   "; what would help: ", absl::StrJoin(help, ", ")));
 }
 
 }  // namespace tacc::graph

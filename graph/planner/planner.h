@@ -108,15 +108,15 @@ int64_t BufferBytes(const Machine& machine, const Mesh& mesh);
 inline constexpr double kKindMustEarn = 0.01;
 absl::StatusOr<Planned> PlanCandidates(const PlanRequest& request, const ForwardBuilder& model, const OpTable& ops);
 
+// Whether some layout fits by estimate: a search that makes no program. Errors: as PlanCandidates.
+absl::StatusOr<bool> MayFit(const PlanRequest& request, const ForwardBuilder& model, const OpTable& ops);
+
 // Of the stage that needs most.
 const MemoryUse& Largest(const std::vector<MemoryUse>& stages);
 
 // The programs of a candidate.
 absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& plan, const ForwardModel& model,
                                      const OpTable& ops, const PipelineObserver& observer = {});
-
-// "does not fit": needed and available bytes, the three largest buffers, what would help.
-absl::Status DoesNotFit(const PlanRequest& request, const Candidate& smallest);
 
 }  // namespace tacc::graph
 

@@ -259,6 +259,34 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   return request;
 }
 
+nlohmann::json SettingsJson(const CompileRequest& request, const Candidate& c) {
+  const Layout& l = c.layout;
+  json settings = {
+      {"resources", {{"workers", l.num_ranks()}}},
+      {"train", {{"global_batch_size", c.plan.global_batch()}, {"per_device_train_batch_size", c.plan.micro_batch}}},
+      {"memory", {{"gc", l.recompute}}}};
+  if (!request.plan.fp16 && !request.plan.tf32) settings["compute"]["bf16"] = c.plan.compute_dtype == DType::kBF16;
+  json& dist = settings["dist"];
+  dist = json::object();
+  const std::pair<const char*, int64_t> sizes[] = {{"pp", l.pp}, {"dp", l.dp}, {"fsdp", l.fsdp},
+                                                   {"ep", l.ep}, {"cp", l.cp}, {"tp", l.tp}};
+  for (const auto& [axis, size] : sizes) {
+    if (size > 1) dist[axis]["size"] = size;
+  }
+  if (l.cp > 1 && request.plan.sp > 1) dist["sp"]["size"] = request.plan.sp;
+  if (l.pp > 1) {
+    dist["pp"]["num_micro_batches"] = l.accumulation;
+    dist["pp"]["schedule"] = std::string(Name(l.schedule));
+    if (l.schedule == PipelineSchedule::kInterleaved) dist["pp"]["num_chunks"] = l.chunks;
+  }
+  if (l.fsdp > 1) {
+    dist["fsdp"]["zero_stage"] = l.zero_stage;
+    // In a pipeline, and where weights are whole, there is nothing to choose.
+    if (l.zero_stage == 3 && l.pp == 1) dist["fsdp"]["reshard_after_forward"] = l.reshard;
+  }
+  return settings;
+}
+
 nlohmann::json CandidateJson(const CompileRequest& request, const Candidate& c) {
   json mesh = json::object(), axes = json::array();
   for (const Mesh::Axis& axis : c.plan.mesh.axes) {
@@ -289,6 +317,7 @@ nlohmann::json CandidateJson(const CompileRequest& request, const Candidate& c) 
           {"memory", MemoryJson(request.plan.cluster.machine, c)},
           {"available_bytes", request.plan.device.memory_bytes},
           {"fits", c.fits},
+          {"settings", SettingsJson(request, c)},
           {"predicted_step_seconds", seconds},
           {"predicted_compute_seconds", c.times.compute_seconds},
           {"predicted_communication_seconds", c.times.communication_seconds},

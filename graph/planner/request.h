@@ -32,6 +32,8 @@ std::string SummaryJson(const CompileRequest& request, const Candidate& candidat
                         const std::vector<std::string>& notes, absl::string_view fingerprint);
 // Which parts of the stages' graphs ranks on GPUs capture as CUDA graphs, when each has a GPU to itself; null on CPUs.
 nlohmann::json CaptureJson(const CompileRequest& request, const std::vector<Program>& stages);
+// The fields of a job file, with their sections, that make the planner choose this candidate.
+nlohmann::json SettingsJson(const CompileRequest& request, const Candidate& candidate);
 // An entry of `tacc-plan plan`'s candidates.
 nlohmann::json CandidateJson(const CompileRequest& request, const Candidate& candidate);
 // An entry of its losers: the same, as far as an estimate goes. `best`: what is taken.

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "graph/ir/text.h"
@@ -457,17 +458,25 @@ TEST(Planner, CutsTheSequence) {
   EXPECT_EQ(Refusal(plan), "dist.cp.size = 4 does not divide the 2 workers; nearest legal values: 1");
 }
 
-TEST(Planner, SaysWhatWouldFit) {
-  PlanRequest plan = Parse(kRequest).plan;
-  plan.device.memory_bytes = 1000;
-  const Planned planned = MustPlan(plan);
-  EXPECT_FALSE(planned.candidates[0].fits);
-  const std::string message(DoesNotFit(plan, planned.candidates[0]).message());
-  for (const char* part : {"the model does not fit: a worker needs ", "has 0.0 MiB",
-                           "largest buffers: ", "what would help: more workers"}) {
-    EXPECT_NE(message.find(part), std::string::npos) << message;
+// What a candidate says of itself, put into the job, gives the candidate.
+TEST(Planner, SettingsReproduceACandidate) {
+  const nlohmann::json request = nlohmann::json::parse(kRequest);
+  for (const int world : {1, 2, 4}) {
+    nlohmann::json open = request;
+    open["world"] = world;
+    const CompileRequest asked = Parse(open.dump());
+    const Planned planned = MustPlan(asked.plan);
+    ASSERT_GE(planned.candidates.size(), world == 1 ? 1u : 2u);
+    for (const Candidate& candidate : planned.candidates) {
+      nlohmann::json pasted = open;
+      pasted["job"].merge_patch(CandidateJson(asked, candidate)["settings"]);
+      nlohmann::json& schedule = pasted["job"]["dist"]["pp"];
+      if (schedule.is_object() && schedule.contains("schedule"))  // as protobuf writes it
+        schedule["schedule"] = "PIPELINE_SCHEDULE_" + absl::AsciiStrToUpper(schedule["schedule"].get<std::string>());
+      EXPECT_EQ(MustPlan(Parse(pasted.dump()).plan).candidates[0].layout.ToString(), candidate.layout.ToString())
+          << pasted["job"].dump();
+    }
   }
-  for (const Loser& loser : planned.losers) EXPECT_THAT(loser.why, HasSubstr("does not fit: "));
 }
 
 // The least memory of a rank with which some layout runs: with a little more than that the planner must find one.

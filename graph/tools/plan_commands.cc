@@ -9,11 +9,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "graph/import/import.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
 #include "graph/passes/separate_documents.h"
 #include "graph/planner/planner.h"
+#include "graph/planner/report/does_not_fit.h"
 #include "graph/planner/report/explain.h"
 #include "graph/planner/report/html.h"
 #include "graph/planner/report/trace_page.h"
@@ -157,9 +159,9 @@ absl::StatusOr<std::string> PlanCommand(const std::string& request_file, const P
   if (candidates[0].fits) {
     TACC_RETURN_IF_ERROR(TellOfBest(request, planned, outputs, ops, list[0]));
   } else {
-    const absl::Status does_not_fit = DoesNotFit(request.plan, candidates[0]);
+    const absl::Status does_not_fit = DoesNotFit(request.plan, candidates[0], builder, ops);
     if (!outputs.explain.empty() || !outputs.trace_file.empty() || !outputs.html_file.empty()) return does_not_fit;
-    list[0]["words"] = {std::string(does_not_fit.message())};
+    list[0]["words"] = std::vector<std::string>(absl::StrSplit(does_not_fit.message(), '\n'));
   }
   for (const std::string& note : planned.notes) list[0]["words"].push_back(absl::StrCat("Note: ", note, "."));
   return json({{"cluster", ClusterJson(request.plan.cluster)},
@@ -195,7 +197,7 @@ absl::Status CompileCommand(const std::string& request_file, const std::string& 
   const ForwardBuilder builder = MakeForwardBuilder(request, ops);
   TACC_ASSIGN_OR_RETURN(const Planned planned, PlanCandidates(request.plan, builder, ops));
   const Candidate& best = planned.candidates[0];
-  if (!best.fits) return DoesNotFit(request.plan, best);
+  if (!best.fits) return DoesNotFit(request.plan, best, builder, ops);
 
   std::error_code error;
   std::filesystem::create_directories(out_dir, error);

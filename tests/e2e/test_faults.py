@@ -263,7 +263,8 @@ def test_restarts_without_a_new_step_end_the_job(tmp_path):
         view = cluster.json("get", job)
         assert view["failure_code"] == "restarts" and len(view["restarts"]) == 2, view
         assert "SIGKILL" in view["reason"] and "after 2 restarts without a new step" in view["reason"]
-        assert len(view["last_log_lines"]) <= 20
+        assert view["last_log_lines"] == ["failpoint after_load: killed"], view["last_log_lines"]
+        assert "[3/0] failpoint after_load: killed" in cluster.ctl("logs", job).stdout
 
 
 def test_a_worker_that_dies_again_and_again_ends_the_job(tmp_path):

@@ -157,7 +157,7 @@ def test_up_offers_the_metrics_of_all(shell):
 
 
 def test_up_twice_and_port_in_use(shell, tmp_path):
-    twice = shell.run("up", code=2)
+    twice = shell.run("up", code=6)
     assert shell.up["address"] in twice.stderr and "taccctl down" in twice.stderr
     other = Shell(tmp_path)
     for flag, address in (("--listen", shell.up["address"]), ("--metrics-listen", shell.up["metrics_address"])):
@@ -296,7 +296,7 @@ def test_up_again_starts_what_has_ended(tmp_path):
         for command in (["get", job], ["workers"], ["list"]):
             told = shell.run(*command).stderr
             assert "has ended" in told and "worker-" in told and "`taccctl up` starts it again" in told, told
-        refused = shell.run("up", "--workers", "3", code=2).stderr
+        refused = shell.run("up", "--workers", "3", code=6).stderr
         assert "but for worker-" in refused and "without options" in refused, refused
         again = shell.run("up", "-o", "json")
         assert json.loads(again.stdout) == started and "started again: worker-" in again.stderr

@@ -184,6 +184,10 @@ v1::FoundCheckpoint Describe(const std::string& name, const std::string& path) {
   int64_t num_bytes = 0;
   for (const ManifestFile& file : manifest.files) num_bytes += file.num_bytes;
   found.set_size_bytes(num_bytes);
+  struct stat manifest_file = {};
+  if (stat(Join(path, kManifestFileName).c_str(), &manifest_file) == 0)
+    found.set_time(static_cast<double>(manifest_file.st_mtim.tv_sec) +
+                   1e-9 * static_cast<double>(manifest_file.st_mtim.tv_nsec));
   return found;
 }
 
