@@ -3,17 +3,30 @@ BUILD ?= build
 JOBS ?= $(shell nproc)
 PYTHON := .venv/bin/python
 
-.PHONY: setup build test quickstart bench soak lint format clean
+.PHONY: setup build everything install test quickstart bench soak lint format clean
 
 setup:
 	@scripts/setup
 
+# The programs; `everything` also tests and benchmarks, nearly half of all files.
 build: setup
+	@test -f $(BUILD)/build.ninja || cmake --preset default -B $(BUILD)
+	@cmake --build $(BUILD) -j $(JOBS) --target programs
+
+everything: setup
 	@test -f $(BUILD)/build.ninja || cmake --preset default -B $(BUILD)
 	@cmake --build $(BUILD) -j $(JOBS)
 
+# Links, so that a later build is all that an update needs.
+PREFIX ?= $(HOME)/.local
+install: build
+	@mkdir -p $(PREFIX)/bin
+	@for program in taccctl tacc-coordinator tacc-worker tacc-rank tacc-plan tacc-data; do \
+	  ln -sf $(abspath $(BUILD))/$$program $(PREFIX)/bin/$$program; done
+	@echo "linked into $(PREFIX)/bin; it must be on PATH"
+
 # Also where a test fails: what was skipped, and in CI's last line how many passed.
-test: build
+test: everything
 	@rm -rf $(BUILD)/test_results
 	@cd $(BUILD) && ctest --output-on-failure --no-tests=error -j $(JOBS) --output-log ctest.log; code=$$?; \
 	  cat parity.txt matrix/*.txt capture_plan.txt || code=1; \
@@ -32,7 +45,7 @@ quickstart: build
 	@$(PYTHON) examples/quickstart/check_model.py --build $(BUILD)
 
 # Side by side with PyTorch and with the parts' own baselines; prints tables of ratios (bench/README.md). Takes a little more than an hour.
-bench: build
+bench: everything
 	@$(PYTHON) bench/train_step.py --build $(BUILD)
 	@$(PYTHON) bench/compile.py --build $(BUILD)
 	@$(PYTHON) bench/predicted.py --build $(BUILD)
@@ -45,7 +58,7 @@ bench: build
 	@$(PYTHON) bench/quickstart_parity.py --build $(BUILD)
 
 # Kills of rank, daemon and coordinator at random moments, 20 of each; the seed is printed.
-soak: build
+soak: everything
 	@TACC_BUILD=$(CURDIR)/$(BUILD) TACC_KILLS=20 $(PYTHON) -m pytest -q -s -p no:cacheprovider tests/e2e/test_faults.py
 
 lint: setup

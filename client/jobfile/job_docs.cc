@@ -1,5 +1,6 @@
 #include "client/jobfile/job_docs.h"
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -40,6 +41,32 @@ before anything starts. YAML's surprises are errors: duplicate keys, `010`, `0x1
 tags, values over several lines, a second document.
 )";
 
+constexpr char kJsonIntroduction[] = R"(# The output as JSON
+
+<!-- Generated from proto/tacc/v1/coordinator.proto; `ninja -C build docs` writes it. -->
+
+With `-o json` a command prints lines on stdout, a JSON object each, and nothing else there:
+
+| command | a line is |
+| --- | --- |
+| `get`, `list`, `cancel` | a [Job](#job) |
+| `submit` | a [Job](#job) with `"kind": "submitted"`; with `--follow` what `watch` prints after it |
+| `watch` | with `kind`: `step` a [StepMetrics](#stepmetrics), `eval` an [EvalMetrics](#evalmetrics), `event` a [JobEvent](#jobevent), and at the end `job` a [Job](#job) |
+| `events` | a [JobEvent](#jobevent) |
+| `logs` | a [LogLine](#logline) |
+| `workers` | a [WorkerView](#workerview) |
+| `plan` | a candidate, the one to take first, then a loser each ([contracts.md](contracts.md#tacc-plan)) |
+| `up` | `address`, `metrics_address`, `workers`, `devices`, `state_dir` |
+| `down` | `address`, `stopped` (processes) |
+| `export` | `path`, `checkpoint` |
+| `version` | `client`, `address`, and `coordinator`: a [GetVersionResponse](#getversionresponse), or `null` where there is none |
+
+**Fields are only ever added**: a name keeps its meaning, type and unit, and is not taken away. A reader should pass by
+fields and values of `type`, `kind` and `reason` that it does not know. Numbers are JSON numbers in full precision
+(`null` where they are not finite), times are seconds since the epoch, enum values are in lower case without their
+prefix. Fields marked *optional*, and sections, are left out when they are not set; all others are always there.
+)";
+
 class ErrorCollector : public google::protobuf::compiler::MultiFileErrorCollector {
  public:
   void AddError(const std::string& file, int line, int column, const std::string& message) override {
@@ -49,6 +76,18 @@ class ErrorCollector : public google::protobuf::compiler::MultiFileErrorCollecto
 
  private:
   std::string errors_;
+};
+
+// The schema under a folder, with its comments.
+struct Schema {
+  explicit Schema(const std::string& proto_root) : importer(&tree, &errors) {
+    tree.MapPath("", proto_root);
+    // Holds google/protobuf/descriptor.proto.
+    tree.MapPath("", "/usr/include");
+  }
+  google::protobuf::compiler::DiskSourceTree tree;
+  ErrorCollector errors;
+  google::protobuf::compiler::Importer importer;
 };
 
 class Writer {
@@ -164,18 +203,93 @@ class Writer {
   std::vector<std::string> uncommented_;
 };
 
+// The comment of a field or message, above it or behind it, on one line.
+template <typename D>
+std::string CommentOf(const D& descriptor) {
+  google::protobuf::SourceLocation location;
+  std::string text;
+  if (descriptor.GetSourceLocation(&location))
+    text = absl::StrCat(location.leading_comments, location.trailing_comments);
+  text = absl::StrReplaceAll(text, {{"\n", " "}, {"|", "\\|"}});
+  absl::RemoveExtraAsciiWhitespace(&text);
+  return text;
+}
+
+std::string Anchor(const Descriptor& type) { return absl::StrCat("#", absl::AsciiStrToLower(type.name())); }
+
+std::string JsonType(const FieldDescriptor& field) {
+  std::string type;
+  if (field.enum_type() != nullptr) {
+    std::vector<std::string> names;
+    for (int i = 0; i < field.enum_type()->value_count(); ++i)
+      names.push_back(absl::StrCat("`", EnumValueInJobFile(*field.enum_type()->value(i)), "`"));
+    type = absl::StrJoin(names, ", ");
+  } else if (field.message_type() != nullptr) {
+    const Descriptor& of = *field.message_type();
+    type = of.name() == "JobSpec" ? "[the job](job.md)" : absl::StrCat("[", of.name(), "](", Anchor(of), ")");
+  } else {
+    switch (field.cpp_type()) {
+      case FieldDescriptor::CPPTYPE_STRING:
+        type = "text";
+        break;
+      case FieldDescriptor::CPPTYPE_BOOL:
+        type = "`true`, `false`";
+        break;
+      case FieldDescriptor::CPPTYPE_DOUBLE:
+      case FieldDescriptor::CPPTYPE_FLOAT:
+        type = "number";
+        break;
+      default:
+        type = "whole number";
+    }
+  }
+  if (field.is_repeated()) return absl::StrCat("list of ", type);
+  return field.message_type() == nullptr && field.has_presence() ? absl::StrCat(type, ", optional") : type;
+}
+
+// The tables of these messages, and of those in them.
+std::string MessageTables(std::vector<const Descriptor*> messages) {
+  std::string out;
+  for (size_t m = 0; m < messages.size(); ++m) {
+    const Descriptor& type = *messages[m];
+    const std::string comment = CommentOf(type);
+    absl::StrAppend(&out, "\n## ", type.name(), "\n", comment, comment.empty() ? "" : "\n",
+                    "\n| field | value | meaning |\n", "| --- | --- | --- |\n");
+    for (int i = 0; i < type.field_count(); ++i) {
+      const FieldDescriptor& field = *type.field(i);
+      std::string value = field.is_map() ? absl::StrCat("map of ", JsonType(*field.message_type()->map_key()), " to ",
+                                                        JsonType(*field.message_type()->map_value()))
+                                         : JsonType(field);
+      absl::StrAppend(&out, "| `", field.name(), "` | ", value, " | ", CommentOf(field), " |\n");
+      const Descriptor* of = field.is_map() ? field.message_type()->map_value()->message_type() : field.message_type();
+      if (of != nullptr && of->name() != "JobSpec" && std::find(messages.begin(), messages.end(), of) == messages.end())
+        messages.push_back(of);
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> JobDocs(const std::string& proto_root) {
-  google::protobuf::compiler::DiskSourceTree tree;
-  tree.MapPath("", proto_root);
-  // Holds google/protobuf/descriptor.proto.
-  tree.MapPath("", "/usr/include");
-  ErrorCollector errors;
-  google::protobuf::compiler::Importer importer(&tree, &errors);
-  const auto* file = importer.Import("tacc/v1/job.proto");
-  if (file == nullptr) return absl::InvalidArgumentError(errors.errors());
+  Schema schema(proto_root);
+  const auto* file = schema.importer.Import("tacc/v1/job.proto");
+  if (file == nullptr) return absl::InvalidArgumentError(schema.errors.errors());
   return Writer().Run(*file->FindMessageTypeByName("JobSpec"));
+}
+
+absl::StatusOr<std::string> JsonDocs(const std::string& proto_root) {
+  Schema schema(proto_root);
+  const auto* file = schema.importer.Import("tacc/v1/coordinator.proto");
+  if (file == nullptr) return absl::InvalidArgumentError(schema.errors.errors());
+  std::vector<const Descriptor*> messages;
+  for (const char* name :
+       {"Job", "StepMetrics", "EvalMetrics", "JobEvent", "LogLine", "WorkerView", "GetVersionResponse"}) {
+    messages.push_back(file->FindMessageTypeByName(name));
+    if (messages.back() == nullptr)
+      return absl::InvalidArgumentError(absl::StrCat("coordinator.proto has no message ", name));
+  }
+  return absl::StrCat(kJsonIntroduction, MessageTables(std::move(messages)));
 }
 
 }  // namespace tacc::client

@@ -1,14 +1,17 @@
-// job-docs PROTO_ROOT: prints docs/job.md.
+// job-docs job|json PROTO_ROOT: prints docs/job.md or docs/json.md.
 #include <iostream>
+#include <string>
 
 #include "client/jobfile/job_docs.h"
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::cerr << "usage: job-docs PROTO_ROOT\n";
+  const std::string what = argc == 3 ? argv[1] : "";
+  if (what != "job" && what != "json") {
+    std::cerr << "usage: job-docs job|json PROTO_ROOT\n";
     return 2;
   }
-  const absl::StatusOr<std::string> page = tacc::client::JobDocs(argv[1]);
+  const absl::StatusOr<std::string> page =
+      what == "job" ? tacc::client::JobDocs(argv[2]) : tacc::client::JsonDocs(argv[2]);
   if (!page.ok()) {
     std::cerr << page.status().message() << "\n";
     return 1;

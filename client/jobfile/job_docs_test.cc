@@ -10,12 +10,26 @@ namespace tacc::client {
 namespace {
 
 // CTest runs it in the root of the repository.
-TEST(JobDocsTest, ThePageIsFresh) {
-  const absl::StatusOr<std::string> page = JobDocs("proto");
-  ASSERT_TRUE(page.ok()) << page.status();
+std::string Stored(const std::string& path) {
   std::stringstream stored;
-  stored << std::ifstream("docs/job.md").rdbuf();
-  EXPECT_EQ(stored.str(), *page) << "docs/job.md is stale; run `ninja -C build docs`";
+  stored << std::ifstream(path).rdbuf();
+  return stored.str();
+}
+
+TEST(JobDocsTest, ThePagesAreFresh) {
+  for (const auto& [path, page] :
+       {std::pair("docs/job.md", JobDocs("proto")), std::pair("docs/json.md", JsonDocs("proto"))}) {
+    ASSERT_TRUE(page.ok()) << page.status();
+    EXPECT_EQ(Stored(path), *page) << path << " is stale; run `ninja -C build docs`";
+  }
+}
+
+TEST(JobDocsTest, TheOutputsFieldsAreThere) {
+  const absl::StatusOr<std::string> page = JsonDocs("proto");
+  ASSERT_TRUE(page.ok()) << page.status();
+  EXPECT_THAT(*page, testing::HasSubstr("| `eta_seconds` | number, optional | Unset until steps were measured"));
+  EXPECT_THAT(*page, testing::HasSubstr("| `restarts` | list of [Restart](#restart) |"));
+  EXPECT_THAT(*page, testing::HasSubstr("\n## Restart\n"));
 }
 
 TEST(JobDocsTest, SaysWhatAFieldIs) {
