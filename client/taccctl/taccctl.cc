@@ -77,7 +77,7 @@ int RunTaccctl(const std::vector<std::string>& arguments, Context& context) {
   app.require_subcommand(1);
   // Global options may stand after the subcommand.
   app.fallthrough();
-  app.footer(kExitCodes);
+  app.footer(std::string("`taccctl help COMMAND` says what a command takes, with examples.\n\n") + kExitCodes);
   AddSubmit(&app, &global, &action);
   AddGet(&app, &global, &action);
   AddList(&app, &global, &action);

@@ -135,6 +135,7 @@ TEST_F(TaccctlTest, HelpOfEveryCommandHasExamplesAndTheCommonOptions) {
   const std::string all = out_;
   EXPECT_EQ(Run({"--help"}), 0);
   EXPECT_EQ(all, out_);
+  EXPECT_THAT(all, HasSubstr("`taccctl help COMMAND` says what a command takes"));
   for (const char* command : {"submit", "get", "list", "watch", "events", "logs", "cancel", "workers", "plan", "export",
                               "data", "up", "down", "version"}) {
     EXPECT_THAT(all, HasSubstr(std::string("\n  ") + command + " ")) << command;
