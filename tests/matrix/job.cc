@@ -157,8 +157,12 @@ absl::StatusOr<TrainingRun> Train(const Job& job, const std::vector<graph::Progr
                         worker::InProcessRanks::Create(&stages, &ops, worker::InProcessRanks::Memory::kPlanned));
   TACC_RETURN_IF_ERROR(from.empty() ? ranks->Initialize(kSeed) : ranks->Load(from));
   TrainingRun run;
+  const std::vector<int64_t> sent_before = ranks->SentBytes();
   TACC_RETURN_IF_ERROR(ranks->Train(first, last - first, Batches(job), &run.log));
   run.touched_bytes = ranks->HighestTouched();
+  run.sent_bytes = ranks->SentBytes();
+  for (size_t rank = 0; rank < run.sent_bytes.size(); ++rank)
+    run.sent_bytes[rank] = (run.sent_bytes[rank] - sent_before[rank]) / (last - first);
   if (!directory.empty()) {
     TACC_ASSIGN_OR_RETURN(run.checkpoint, ranks->Save(directory, last));
   }

@@ -52,7 +52,9 @@ worker::BatchSource Batches(const Job& job);
 struct TrainingRun {
   worker::TrainingLog log;
   std::string checkpoint;
-  std::vector<int64_t> touched_bytes;  // by rank: of the arena, as it was written
+  // By rank.
+  std::vector<int64_t> touched_bytes;  // of the arena, as it was written
+  std::vector<int64_t> sent_bytes;     // in a step, as its transport was given them
 };
 absl::StatusOr<TrainingRun> Train(const Job& job, const std::vector<graph::Program>& stages, const graph::OpTable& ops,
                                   int64_t first, int64_t last, const std::string& from = "",

@@ -44,8 +44,8 @@ TEST_P(MatrixTest, EveryLayoutEqualsOneRank) {
   const Part& part = GetParam();
   const graph::OpTable ops;
   References references(ops);
-  std::string table = absl::StrFormat("%-8s %-32s %5s  %9s %9s  %6s %6s  %s\n", "model", "layout", "ranks", "loss",
-                                      "norm", "FLOPs", "states", "sent/theory");
+  std::string table = absl::StrFormat("%-8s %-32s %5s  %9s %9s  %6s %6s  %-11s  %s\n", "model", "layout", "ranks",
+                                      "loss", "norm", "FLOPs", "states", "plan/theory", "sent/plan");
   for (const Layout& layout : part.layouts) {
     SCOPED_TRACE(absl::StrCat(part.family, " ", layout.Name()));
     absl::StrAppendFormat(&table, "%-8s %-32s %5d", part.family, layout.Name(), layout.ranks());
@@ -61,8 +61,9 @@ TEST_P(MatrixTest, EveryLayoutEqualsOneRank) {
       continue;
     }
     EXPECT_FALSE(MayBeRefused(part.family, layout));
-    absl::StrAppendFormat(&table, "  %9.1e %9.1e  %6.3f %6.3f  %.3f-%.3f\n", row->loss_difference, row->norm_difference,
-                          row->flops_share, row->bytes_share, row->least_sent, row->most_sent);
+    absl::StrAppendFormat(&table, "  %9.1e %9.1e  %6.3f %6.3f  %.3f-%.3f  %.3f\n", row->loss_difference,
+                          row->norm_difference, row->flops_share, row->bytes_share, row->least_sent, row->most_sent,
+                          row->counted_sent);
     EXPECT_LE(row->loss_difference, LossTolerance(layout));
     EXPECT_LE(row->norm_difference, 1e-5);
     EXPECT_TRUE(row->same_experts);
@@ -70,6 +71,7 @@ TEST_P(MatrixTest, EveryLayoutEqualsOneRank) {
     EXPECT_LE(row->bytes_share, 1.05);
     EXPECT_GE(row->least_sent, 0.95);
     EXPECT_LE(row->most_sent, 1.05);
+    EXPECT_LE(row->counting_difference, 1e-3);
   }
   PrintTable(absl::StrCat(part.family, "_", part.name), table);
 }

@@ -38,7 +38,10 @@ struct Row {
   double flops_share = 0;                // of matrix products; of a pipeline: of the stage's
   double bytes_share = 0;                // of weights and optimizer states
   double least_sent = 0, most_sent = 0;  // bytes sent, over theory: of the stages
-  bool same_experts = false;             // each token has gone to the experts that it goes to on one rank, and to all
+  // Bytes counted by the ranks' transports, of the rank where it is most: over the plan's, and how far they are from
+  // those of the collectives that the plan asks for.
+  double counted_sent = 0, counting_difference = 0;
+  bool same_experts = false;  // each token has gone to the experts that it goes to on one rank, and to all
 };
 // Errors: of references and runs; a layout that cannot be compiled is a refusal.
 absl::StatusOr<Row> MeasureRow(const std::string& family, const Layout& layout, const graph::OpTable& ops,

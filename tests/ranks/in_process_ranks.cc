@@ -1,5 +1,6 @@
 #include "tests/ranks/in_process_ranks.h"
 
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <thread>
@@ -40,6 +41,29 @@ void Append(T value, std::vector<char>* bytes) {
   bytes->resize(at + sizeof(value));
   std::memcpy(bytes->data() + at, &value, sizeof(value));
 }
+
+// Counts what a rank gives to its transport to send.
+class CountingTransport : public Transport {
+ public:
+  explicit CountingTransport(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {}
+
+  int64_t sent_bytes() const { return sent_bytes_; }
+
+  int rank() const override { return transport_->rank(); }
+  int world() const override { return transport_->world(); }
+  absl::StatusOr<std::unique_ptr<Message>> Send(int peer, uint32_t tag, const void* data, size_t num_bytes) override {
+    sent_bytes_ += static_cast<int64_t>(num_bytes);
+    return transport_->Send(peer, tag, data, num_bytes);
+  }
+  absl::StatusOr<std::unique_ptr<Message>> Receive(int peer, uint32_t tag, void* data, size_t num_bytes) override {
+    return transport_->Receive(peer, tag, data, num_bytes);
+  }
+  absl::Status WaitForAll() override { return transport_->WaitForAll(); }
+
+ private:
+  const std::unique_ptr<Transport> transport_;
+  std::atomic<int64_t> sent_bytes_ = 0;
+};
 
 }  // namespace
 
@@ -230,7 +254,8 @@ absl::StatusOr<std::unique_ptr<InProcessRanks>> InProcessRanks::Create(const std
   auto ranks = std::unique_ptr<InProcessRanks>(new InProcessRanks(ops));
   if (kernels == nullptr) kernels = ranks->cpu_kernels_.get();
   const int world = static_cast<int>((*stages)[0].mesh.num_ranks());
-  ranks->transports_ = MakeInProcessTransports(world, absl::Seconds(60));
+  for (std::unique_ptr<Transport>& transport : MakeInProcessTransports(world, absl::Seconds(60)))
+    ranks->transports_.push_back(std::make_unique<CountingTransport>(std::move(transport)));
   for (int rank = 0; rank < world; ++rank)
     ranks->ranks_.push_back(
         std::make_unique<Rank>(ProgramOf(*stages, rank), rank, memory, kernels, ranks->transports_[rank].get()));
@@ -349,6 +374,13 @@ std::vector<int64_t> InProcessRanks::NumReplays() const {
   std::vector<int64_t> counts;
   for (const std::unique_ptr<Rank>& rank : ranks_) counts.push_back(rank->num_replays());
   return counts;
+}
+
+std::vector<int64_t> InProcessRanks::SentBytes() const {
+  std::vector<int64_t> bytes;
+  for (const std::unique_ptr<Transport>& transport : transports_)
+    bytes.push_back(static_cast<const CountingTransport&>(*transport).sent_bytes());
+  return bytes;
 }
 
 std::vector<int64_t> InProcessRanks::HighestTouched() const {

@@ -75,6 +75,8 @@ class InProcessRanks {
   std::map<std::string, std::vector<float>> Weights() const;
   // By rank: bytes of the arena up to the last one that was ever written. For planned memory.
   std::vector<int64_t> HighestTouched() const;
+  // By rank: bytes that it has given to its transport to send, since Create.
+  std::vector<int64_t> SentBytes() const;
 
  private:
   class Rank;
