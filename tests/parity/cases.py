@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 
@@ -15,6 +16,7 @@ class Case:
     # Draws of the weights, of which the one with the median ratio of bf16 deviations counts. More than one where one
     # says little: a clip makes the gradient jump where rounding crosses its bound.
     bf16_draws: int = 1
+    scale: float = 1.0  # of the random matrices
 
     @property
     def vocab_size(self) -> int:
@@ -225,6 +227,18 @@ TRAINING_CASES = [
     _baichuan(
         "7B, NormHead", _sizes(113, 30, 63, 3, 3), 3, 11,
         max_position_embeddings=64, model_max_length=64, norm_head=True,
+    ),
+]
+
+# For f16: weights and activations of a few hundredths. A token takes all of the experts, so that rounding changes no
+# routing.
+SMALL_IN_FP16 = [
+    dataclasses.replace(_rotary("olmo2", "small", _sizes(97, 36, 25, 2, 6), 6, 3, 17), scale=0.25),
+    dataclasses.replace(
+        _mixture("olmoe", "all of 16 experts", _sizes(97, 36, 25, 2, 6), 6, (16, 16), 3, 17), scale=0.25
+    ),
+    dataclasses.replace(
+        _mixture("mixtral", "all of 8 experts", _sizes(91, 36, 29, 2, 6), 2, (8, 8), 3, 17), scale=0.25
     ),
 ]
 

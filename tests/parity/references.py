@@ -100,7 +100,7 @@ def build(case: Case, seed: int) -> nn.Module:
     module = _make(case)
     for parameter in module.parameters():
         if parameter.dim() >= 2:
-            value = torch.randn(parameter.shape, generator=generator) * (0.5 / math.sqrt(parameter.shape[-1]))
+            value = torch.randn(parameter.shape, generator=generator) * (0.5 * case.scale / math.sqrt(parameter.shape[-1]))
         else:
             value = torch.randn(parameter.shape, generator=generator) * 0.1
         with torch.no_grad():

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cases import TRAINING_CASES, Case
+from cases import SMALL_IN_FP16, TRAINING_CASES, Case
 from references import build, save
 from training import NUM_STEPS, Run, batches, our_run, pretrained, reference_run, run_steps, write_data
 
@@ -100,7 +100,9 @@ def test_training(case: Case, tmp_path: Path, table: list[str]):
     assert not failures, "\n".join(failures)
 
 
-@pytest.mark.parametrize("case", [case for case in TRAINING_CASES if case.name in FP16_CASES], ids=lambda c: f"{c.family}: {c.name}")
+@pytest.mark.parametrize(
+    "case", [case for case in TRAINING_CASES if case.name in FP16_CASES] + SMALL_IN_FP16, ids=lambda c: f"{c.family}: {c.name}"
+)
 def test_training_in_fp16(case: Case, tmp_path: Path):
     data = write_data(case, tmp_path / "data")
     steps = batches(case, data)
