@@ -13,10 +13,14 @@ class Case:
     config: dict  # config.json
     batch: int
     seq_len: int
-    # Draws of the weights, of which the one with the median ratio of bf16 deviations counts. More than one where one
-    # says little: a clip makes the gradient jump where rounding crosses its bound.
+    # Draws of the weights over which bf16 deviations are judged. More than one where one says little: a clip makes the
+    # gradient jump where rounding crosses its bound.
     bf16_draws: int = 1
     scale: float = 1.0  # of the random matrices
+
+    @property
+    def has_experts(self) -> bool:
+        return self.family in _MIXTURES
 
     @property
     def vocab_size(self) -> int:

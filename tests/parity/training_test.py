@@ -6,6 +6,7 @@ of the norm. bf16: our distance from our fp32 run is at most 1.5 times that of P
 from __future__ import annotations
 
 import os
+import statistics
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,12 @@ from training import NUM_STEPS, Run, batches, our_run, pretrained, reference_run
 TABLE = Path(os.environ["TACC_BUILD"]) / "parity.txt"
 FP16_CASES = ("grouped heads, llama3 rope", "all multipliers")
 CLIPPED = [case for case in TRAINING_CASES if (case.family, case.name) in (("llama", "grouped heads, llama3 rope"), ("qwen2", "tied"), ("olmoe", "plain"))]
-WIDTHS = (10, 40, 19, 23, 23, 23, 23)
+WIDTHS = (10, 40, 19, 23, 23, 23, 23, 14)
 HEADER = [
     "Parity with the reference implementations: relative distances, ours / the reference's own",
-    "fp32: from a float64 run, limit 2x; bf16: from the fp32 run, limit 1.5x",
-    ("family", "model", "loss", "fp32 gradient", "fp32 losses", "bf16 gradient", "bf16 losses"),
+    "fp32: from a float64 run, limit 2x; bf16: from the fp32 run, limit 1.5x over the draws of weights (root of the mean square; of mixtures, whose",
+    "tokens change experts by rounding, the median draw); worst draw: the largest ratio of a single draw in bf16, without a limit",
+    ("family", "model", "loss", "fp32 gradient", "fp32 losses", "bf16 gradient", "bf16 losses", "worst draw"),
 ]
 
 
@@ -55,10 +57,19 @@ def _distances(runs: dict[str, Run], precision: str) -> dict[str, float]:
     return {name: (of(runs[precision]) - of(runs["fp32"])).norm().item() for name, of in QUANTITIES.items()}
 
 
-def _median(draws: list[tuple[dict, dict]], quantity: str) -> tuple[float, float]:
-    """(ours, autocast's), of the draw with the median ratio."""
+def _over_draws(case: Case, draws: list[tuple[dict, dict]], quantity: str) -> tuple[float, float]:
+    """(ours, autocast's): the root of the mean square. Of a mixture the draw with the median ratio: in bf16 a token near a border goes to another
+    expert, on one side or the other, and the few draws in which one does would be all that a mean shows."""
     pairs = sorted(((ours[quantity], own[quantity]) for ours, own in draws), key=lambda pair: pair[0] / pair[1])
-    return pairs[len(pairs) // 2]
+    if case.has_experts:
+        return pairs[len(pairs) // 2]
+    ours, own = zip(*pairs)
+    return statistics.fmean(x * x for x in ours) ** 0.5, statistics.fmean(x * x for x in own) ** 0.5
+
+
+def _worst_draw(draws: list[tuple[dict, dict]]) -> str:
+    """The largest ratio of any draw, and their number."""
+    return f"{max(ours[name] / own[name] for ours, own in draws for name in QUANTITIES):.2f} of {len(draws)}"
 
 
 @pytest.mark.parametrize("case", TRAINING_CASES, ids=lambda c: f"{c.family}: {c.name}")
@@ -85,10 +96,11 @@ def test_training(case: Case, tmp_path: Path, table: list[str]):
             failures.append(f"fp32 {name}: {distance} > 2 x {own} + 1e-7 x {norm}")
     for name, of in QUANTITIES.items():
         norm = of(exact).norm().item()
-        distance, own = _median(draws, name)
+        distance, own = _over_draws(case, draws, name)
         row.append(f"{distance / norm:.2e} / {own / norm:.2e}")
         if distance > 1.5 * own:
             failures.append(f"bf16 {name}: {distance} > 1.5 x {own}")
+    row.append(_worst_draw(draws))
     table.append(row)
 
     norm = _flat(exact).norm().item()
@@ -115,7 +127,7 @@ def test_training_in_fp16(case: Case, tmp_path: Path):
         draws.append((_distances(ours, "fp16"), _distances(reference, "fp16")))
     failures = []
     for name in QUANTITIES:
-        distance, own = _median(draws, name)
+        distance, own = _over_draws(case, draws, name)
         print(f"{name}: {distance:.2e} / {own:.2e}")
         if distance > 1.5 * own:
             failures.append(f"fp16 {name}: {distance} > 1.5 x {own}")
