@@ -85,7 +85,10 @@ int main(int argc, char** argv) {
   bool insecure = false;
   CLI::App app{"Takes training jobs, compiles them and drives the workers."};
   app.set_version_flag("--version", std::string("tacc-coordinator ") + TACC_VERSION);
-  app.add_option("--listen", options.listen, "HOST:PORT for clients and workers; port 0 takes a free one")
+  app.add_option(
+         "--listen", options.listen,
+         "HOST:PORT for clients and workers; port 0 takes a free one. 0.0.0.0 is all IPv4 addresses of the machine, "
+         "[::] all of IPv4 and IPv6")
       ->capture_default_str();
   app.add_option("--state-dir", options.state_dir, "Where jobs and metrics are kept")->capture_default_str();
   app.add_option("--metrics-listen", options.metrics_listen,

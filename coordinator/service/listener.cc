@@ -45,8 +45,10 @@ int ListenOn(const addrinfo& found, int port) {
   const int fd = socket(found.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return -1;
   // Ports of a coordinator that has just ended can be taken, but not of one that runs.
-  const int one = 1, silence = kSilenceMilliseconds;
+  const int one = 1, zero = 0, silence = kSilenceMilliseconds;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+  // [::] is IPv4 as well, whatever the machine's net.ipv6.bindv6only.
+  if (found.ai_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof(zero));
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
   setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silence, sizeof(silence));
   if (bind(fd, reinterpret_cast<sockaddr*>(&address), found.ai_addrlen) == 0 && listen(fd, kBacklog) == 0) return fd;
