@@ -103,6 +103,7 @@ std::string StartFile(const JobState& job, int rank, const std::string& version,
                     {"deterministic", spec.train().deterministic()}};
   start["compute"] = {{"tf32", spec.compute().tf32()}};
   start["checkpoint"] = {{"dir", spec.checkpoint().dir()},
+                         {"claimed", true},
                          {"save_steps", spec.checkpoint().save_steps()},
                          {"resume", job.attempt->resume},
                          {"export", ExportDir(spec)}};

@@ -59,6 +59,12 @@ TEST(StartFile, TheFirstRankKnowsWhatMfuTakes) {
   EXPECT_FALSE(start(1).contains("run"));
 }
 
+TEST(StartFile, TheFolderIsClaimed) {
+  JobState job;
+  job.attempt.emplace();
+  EXPECT_EQ(nlohmann::json::parse(StartFile(job, 0, "0.1.0", 300))["checkpoint"]["claimed"], true);
+}
+
 TEST(StartFile, TheFirstRankWritesTheTrace) {
   JobState job;
   job.attempt.emplace();

@@ -9,6 +9,9 @@
 
 namespace tacc::worker {
 
+// The file in checkpoint.dir that says whose folder it is. The daemon of rank 0 writes it before the first attempt.
+inline constexpr char kOwnerFileName[] = "job.json";
+
 struct CheckpointId {
   int64_t step = 0;
   int64_t attempt = 0;

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <memory>
@@ -115,6 +116,18 @@ absl::Status WriteManifest(const std::string& directory, Manifest* manifest, int
 }
 
 }  // namespace
+
+absl::Status CheckClaimed(const std::string& checkpoint_dir) {
+  const std::string path = absl::StrCat(checkpoint_dir, "/", kOwnerFileName);
+  struct stat info;
+  if (stat(path.c_str(), &info) == 0) return absl::OkStatus();
+  const absl::Status status = ErrnoStatus(errno, path);
+  if (!absl::IsNotFound(status)) return status;
+  return absl::NotFoundError(
+      absl::StrCat(status.message(),
+                   ": the file system of checkpoint.dir is not mounted any more, or the file was removed, so "
+                   "nothing is written there; mount it again, or put the file back"));
+}
 
 absl::Status WriteShard(const std::string& checkpoint_dir, const CheckpointId& id, int rank,
                         const std::vector<ShardTensor>& tensors, Failpoints* failpoints) {

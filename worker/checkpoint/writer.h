@@ -31,6 +31,10 @@ struct ShardTensor {
   const void* data = nullptr;         // Read during the call only.
 };
 
+// Whether kOwnerFileName is in the folder, by a look at the file alone. NotFound where it is not: the folder is gone,
+// or is the bare one under a mount point whose file system is away. Other codes as ErrnoStatus.
+absl::Status CheckClaimed(const std::string& checkpoint_dir);
+
 // Writes the rank's file and its description, both on the disk when it returns. Each rectangle must be written by one
 // rank only; a rank without any calls it with no tensors. Any thread may call it; ranks call it at the same time.
 // ResourceExhausted: the disk is full; InvalidArgument: a tensor's rectangle is not inside its shape; other codes as

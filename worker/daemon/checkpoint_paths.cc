@@ -31,7 +31,6 @@ namespace tacc::worker {
 namespace {
 
 constexpr int64_t kMaxOwnerBytes = 1 << 20;
-constexpr char kOwnerFileName[] = "job.json";
 constexpr char kTemporaryPrefix[] = ".tmp-";
 
 std::string Join(const std::string& directory, const std::string& name) { return absl::StrCat(directory, "/", name); }

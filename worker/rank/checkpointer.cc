@@ -113,7 +113,8 @@ void Checkpointer::JoinThread() {
 }
 
 void Checkpointer::Write() {
-  const absl::Status status = WriteShard(start_.checkpoint_dir, id(), start_.rank, shard_.tensors, failpoints_);
+  absl::Status status = start_.checkpoint_claimed ? CheckClaimed(start_.checkpoint_dir) : absl::OkStatus();
+  if (status.ok()) status = WriteShard(start_.checkpoint_dir, id(), start_.rank, shard_.tensors, failpoints_);
   if (!status.ok()) {
     events_.Warning("checkpoint_failed",
                     absl::StrCat("checkpoint of step ", step_, ", rank ", start_.rank, ": ", status.message()));

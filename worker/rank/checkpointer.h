@@ -29,7 +29,8 @@ namespace tacc::worker {
 // threads that write send nothing themselves.
 //
 // A failure on any rank leaves no checkpoint and is a warning event, not an error: training can go on, and
-// last_saved_step stays.
+// last_saved_step stays. So is a checkpoint.dir that a daemon has claimed and that is not to be seen any more: no
+// checkpoint goes to the bare folder under a mount point.
 class Checkpointer {
  public:
   // All must outlive the object. `spare_bytes`: memory that a copy of the states may take.

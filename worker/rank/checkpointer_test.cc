@@ -204,6 +204,34 @@ TEST_F(CheckpointerTest, WithoutRoomForTheCopyTrainingWaits) {
   EXPECT_NE(message.find("it can spare 15 bytes"), std::string::npos) << message;
 }
 
+// What a mount point shows whose file system is away, on the host of one rank.
+TEST_F(CheckpointerTest, NothingIsWrittenToAFolderThatIsNotTheClaimedOne) {
+  const std::string bare = directory_.File("bare"), owner = absl::StrCat("/", kOwnerFileName);
+  ASSERT_TRUE(MakeDirectory(bare).ok());
+  ASSERT_TRUE(WriteSmallFile(directory_.File("runs") + owner, "{}").ok());
+  Run(
+      [&](Rank& rank) {
+        rank.start.checkpoint_claimed = true;
+        if (rank.start.rank == 1) rank.start.checkpoint_dir = bare;
+        ASSERT_TRUE(rank.checkpointer.Save(1).ok());
+        EXPECT_EQ(rank.checkpointer.last_saved_step(), -1);
+        EXPECT_EQ(rank.checkpointer.last_error().code(),
+                  rank.start.rank == 1 ? absl::StatusCode::kNotFound : absl::StatusCode::kOk);
+        rank.start.checkpoint_dir = directory_.File("runs");  // It is mounted again.
+        ASSERT_TRUE(rank.checkpointer.Save(2).ok());
+        EXPECT_EQ(rank.checkpointer.last_saved_step(), 2);
+      },
+      "");
+  EXPECT_EQ(TestDirectory::Names(bare), Names{});
+  EXPECT_EQ(Saved(), (Names{"job.json", "step-00000002.a1"}));
+  const auto warnings = ranks_[1]->event_file.Of("warning");
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_EQ(warnings[0]["code"], "checkpoint_failed");
+  const std::string message = warnings[0]["message"];
+  EXPECT_NE(message.find(bare + owner), std::string::npos) << message;
+  EXPECT_NE(message.find("mount it again"), std::string::npos) << message;
+}
+
 TEST_F(CheckpointerTest, AFailureIsAWarningAndTheNextOneWorks) {
   Run(
       [](Rank& rank) {

@@ -471,6 +471,45 @@ def test_a_checkpoint_that_cannot_be_written_is_a_warning(inputs, tmp_path):
     assert not [p for p in (tmp_path / "run").iterdir() if p.name.startswith(".tmp")]
 
 
+def test_a_folder_that_is_lost_while_training(inputs, tmp_path):
+    """What a lost mount leaves of a claimed folder is a bare one: nothing is put there, and all goes on when it is back."""
+    run, away = tmp_path / "run", tmp_path / "away"
+    run.mkdir()
+    (run / "job.json").write_text("{}")
+    checkpoint = {"dir": str(run), "claimed": True, "save_steps": 1_000_000, "resume": "", "export": ""}
+    attempt = Attempt(inputs, run, compile_program(inputs, max_steps=100_000), max_steps=100_000, changes={"checkpoint": checkpoint})
+
+    landed = []
+
+    def lose_and_mount(event):
+        if event["event"] == "step" and event["step"] == 3:
+            run.rename(away)
+            run.mkdir()
+            attempt.send(command="checkpoint")
+        if event["event"] in ("warning", "checkpoint") and away.exists():
+            landed.extend(run.iterdir())
+            shutil.rmtree(run)
+            away.rename(run)
+            attempt.send(command="stop")
+
+    assert attempt.run(lose_and_mount) == [0]
+    assert not landed
+    (warning,) = attempt.of("warning")
+    assert warning["code"] == "checkpoint_failed"
+    assert f"{run}/job.json: No such file" in warning["message"] and "mount it again" in warning["message"], warning
+    (saved,) = attempt.of("checkpoint")
+    assert sorted(p.name for p in run.iterdir()) == ["job.json", "metrics.jsonl", saved["path"], "tensorboard"]
+    assert [line["step"] for line in read_lines(run) if "loss" in line] == list(attempt.losses())
+
+    bare = tmp_path / "bare"
+    late = Attempt(inputs, bare, compile_program(inputs), changes={"checkpoint": {**checkpoint, "dir": str(bare)}})
+    assert late.run() == [1]
+    assert not list(bare.iterdir())
+    assert {w["code"] for w in late.of("warning")} == {"checkpoint_failed", "metrics_failed"}
+    (failed,) = late.of("failed")
+    assert failed["code"] == "unavailable" and str(bare / "job.json") in failed["message"], failed
+
+
 def test_full_disk_stops_neither_training_nor_reporting(inputs, tmp_path):
     program = compile_program(inputs)
     script = f"ulimit -f 8; exec {BUILD / 'tacc-rank'} --start $0"

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "machine/clock.h"
+#include "worker/checkpoint/writer.h"
 
 namespace tacc::worker {
 
@@ -13,13 +14,17 @@ RunRecord::RunRecord(const StartFile* start, EventWriter* events, int64_t steps_
       events_(*events),
       epochs_per_step_(static_cast<double>(start->global_batch_size) /
                        static_cast<double>(std::max<int64_t>(1, num_samples))) {
-  absl::StatusOr<std::unique_ptr<RunMetrics>> metrics =
-      RunMetrics::Open(start->checkpoint_dir, steps_done, WallSeconds());
-  if (metrics.ok()) {
-    metrics_ = *std::move(metrics);
-  } else {
-    Warn(metrics.status());
+  Warn(Open(steps_done));
+}
+
+absl::Status RunRecord::Open(int64_t steps_done) {
+  if (start_.checkpoint_claimed) {
+    if (absl::Status status = CheckClaimed(start_.checkpoint_dir); !status.ok()) return status;
   }
+  absl::StatusOr<std::unique_ptr<RunMetrics>> metrics =
+      RunMetrics::Open(start_.checkpoint_dir, steps_done, WallSeconds());
+  if (metrics.ok()) metrics_ = *std::move(metrics);
+  return metrics.status();
 }
 
 void RunRecord::Add(const nlohmann::json& event) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "nlohmann/json.hpp"
 #include "worker/rank/events.h"
 #include "worker/rank/start_file.h"
@@ -27,6 +28,7 @@ class RunRecord {
   void Sync();
 
  private:
+  absl::Status Open(int64_t steps_done);
   void Warn(const absl::Status& status);
 
   const StartFile& start_;

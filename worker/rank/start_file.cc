@@ -68,6 +68,9 @@ class Fields {
     return value->get<bool>();
   }
 
+  // One that may be absent: false.
+  bool BoolOrFalse(const char* name) const { return object_ != nullptr && object_->contains(name) && Bool(name); }
+
   double Positive(const char* name) const {
     const json* value = Find(name);
     if (value == nullptr) return 1;
@@ -179,6 +182,7 @@ absl::StatusOr<StartFile> ReadStartFile(const std::string& path) {
   start.attention = fields.Strings("attention");
   const Fields checkpoint = fields.Object("checkpoint");
   start.checkpoint_dir = checkpoint.String("dir");
+  start.checkpoint_claimed = checkpoint.BoolOrFalse("claimed");
   start.save_steps = checkpoint.Int("save_steps", 0);
   start.resume = checkpoint.String("resume");
   start.export_dir = checkpoint.String("export");

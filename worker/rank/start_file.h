@@ -44,9 +44,10 @@ struct StartFile {
   std::map<std::string, std::string> attention;
 
   std::string checkpoint_dir;
-  int64_t save_steps = 0;  // 0: at the end only.
-  std::string resume;      // A checkpoint's name in checkpoint_dir, an absolute path, or empty.
-  std::string export_dir;  // Empty: none.
+  bool checkpoint_claimed = false;  // A daemon has put its owner file there (worker/checkpoint/checkpoint_name.h).
+  int64_t save_steps = 0;           // 0: at the end only.
+  std::string resume;               // A checkpoint's name in checkpoint_dir, an absolute path, or empty.
+  std::string export_dir;           // Empty: none.
 
   std::string trace_path;  // Empty: none.
   int64_t trace_step = 3;  // Which one, counted from this start: the first in which everything is warm.
