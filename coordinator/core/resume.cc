@@ -64,8 +64,8 @@ const v1::FoundCheckpoint* Find(const v1::CheckPathsResult& found, const std::st
 }
 
 void Finish(const JobState& job, const v1::CheckPathsResult& found, Resume* resume) {
-  const bool exported = found.exported() || !job.spec.model().has_path();
-  resume->finished = !resume->from.empty() && resume->step >= job.spec.train().max_steps() && exported;
+  if (resume->from.empty() || resume->step < job.spec.train().max_steps()) return;
+  resume->finished = found.exported_checkpoint() == resume->from || !job.spec.model().has_path();
 }
 
 // A job's first start in a folder with a history.

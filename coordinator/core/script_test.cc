@@ -8,7 +8,7 @@
 //   compile_failed JOB bad_input|bug MESSAGE
 //   unread|lost RANK MESSAGE: the rank's program cannot be read
 //   attach W [instance=I] [version=V] [kind=K] [threads=N] [memory=N] [peak=F] [trouble=TEXT] [running=RANK]
-//   [held=RANK] detach W paths W [max_attempt=N] [exported] [owner=TEXT] [missing|denied|unavailable|wrong=TEXT]
+//   [held=RANK] detach W paths W [max_attempt=N] [exported=NAME] [owner=TEXT] [missing|denied|unavailable|wrong=TEXT]
 //   [NAME:step=N:attempt=N[:seed=N][:damaged][:unread] ...]
 //     answers the last check_paths to W
 //   asked W: the last check_paths to W
@@ -225,6 +225,7 @@ class Script {
     result->set_request(checks_[worker]);
     result->set_max_attempt(static_cast<int>(args.Int("max_attempt", 0)));
     result->set_previous_owner(args.Text("owner"));
+    result->set_exported_checkpoint(args.Text("exported"));
     for (const auto& [key, kind] :
          {std::pair{"missing", v1::PATH_PROBLEM_KIND_MISSING}, std::pair{"denied", v1::PATH_PROBLEM_KIND_DENIED},
           std::pair{"unavailable", v1::PATH_PROBLEM_KIND_UNAVAILABLE},
@@ -235,10 +236,6 @@ class Script {
       problem->set_message(args.Words(key));
     }
     for (size_t i = 2; i < args.words.size(); ++i) {
-      if (args.words[i] == "exported") {
-        result->set_exported(true);
-        continue;
-      }
       v1::FoundCheckpoint* found = result->add_checkpoints();
       const std::vector<std::string> parts = absl::StrSplit(args.words[i], ':');
       found->set_name(parts[0]);

@@ -109,7 +109,7 @@ void Core::StartAttempt(JobState* job) {
       *fact.mutable_checkpoint_committed()->mutable_checkpoint() = resume.adopted.back();
       Log(job, std::move(fact));
     }
-    if (check.claim.exported() && job->exported_path.empty()) {
+    if (check.claim.exported_checkpoint() == resume.from && job->exported_path.empty()) {
       v1::Fact fact;
       fact.mutable_model_exported()->set_path(ExportDir(job->spec));
       Log(job, std::move(fact));

@@ -294,7 +294,7 @@ absl::StatusOr<std::string> InProcessRanks::Save(const std::string& directory, i
   Manifest manifest;
   manifest.version = "test";
   manifest.job = "test";
-  manifest.step = manifest.cursor_step = id.step;
+  manifest.step = id.step;
   manifest.attempt = id.attempt;
   TACC_ASSIGN_OR_RETURN(const CommittedCheckpoint committed,
                         CommitCheckpoint(directory, std::move(manifest), static_cast<int>(ranks_.size()), nullptr));

@@ -1,9 +1,5 @@
 #include "worker/checkpoint/export.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -18,6 +14,8 @@
 #include "absl/strings/strip.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/element.h"
+#include "worker/checkpoint/export_record.h"
+#include "worker/checkpoint/folder_publication.h"
 #include "worker/checkpoint/model_weights.h"
 #include "worker/checkpoint/posix_file.h"
 #include "worker/checkpoint/reader.h"
@@ -28,6 +26,7 @@ namespace tacc::worker {
 namespace {
 
 constexpr char kWeightsPrefix[] = "weights/";
+constexpr char kIndexName[] = "model.safetensors.index.json";
 constexpr int64_t kMaxConfigBytes = 16 << 20;
 // Elements converted at a time; bounds the memory of an export at 24 MiB beside one row of a tensor.
 constexpr int64_t kChunkElements = 4 << 20;
@@ -39,13 +38,22 @@ constexpr const char* kCopiedFiles[] = {
     "tokenizer.json",    "tokenizer.model",         "tokenizer_config.json",   "vocab.json",
     "vocab.txt"};
 
+// Absolute, links followed, without a trailing slash. It need not be there.
+std::filesystem::path FolderPath(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error).lexically_normal();
+  std::filesystem::path folder = std::filesystem::weakly_canonical(absolute, error);
+  if (error) folder = absolute;
+  return folder.has_filename() ? folder : folder.parent_path();
+}
+
 bool IsCopied(const std::string& name) {
   return absl::EndsWith(name, ".py") ||
          std::find(std::begin(kCopiedFiles), std::end(kCopiedFiles), name) != std::end(kCopiedFiles);
 }
 
 bool IsWritten(const std::string& name) {
-  return name == "config.json" || name == "model.safetensors.index.json" || IsCopied(name) ||
+  return name == "config.json" || name == kIndexName || name == kExportRecordName || IsCopied(name) ||
          (absl::StartsWith(name, "model") && absl::EndsWith(name, ".safetensors"));
 }
 
@@ -67,21 +75,29 @@ absl::StatusOr<std::string> ConfigDtype(const std::string& text, const std::stri
   return std::string("F32");
 }
 
-absl::Status CopyFile(const std::string& from, const std::string& to) {
-  absl::StatusOr<std::unique_ptr<MappedFile>> source = MappedFile::Open(from);
-  if (!source.ok()) return source.status();
-  absl::StatusOr<std::unique_ptr<OutputFile>> target = OutputFile::Create(to);
-  if (!target.ok()) return target.status();
-  if (absl::Status status = (*target)->Append((*source)->data(), (*source)->num_bytes()); !status.ok()) return status;
-  return (*target)->Finish();
+// The folder under way.
+struct Output {
+  std::string directory;
+  std::vector<ManifestFile> files;  // Written so far.
+};
+
+absl::Status WriteFile(const std::string& name, const char* data, int64_t num_bytes, Output* output) {
+  absl::StatusOr<std::unique_ptr<OutputFile>> file = OutputFile::Create(absl::StrCat(output->directory, "/", name));
+  if (!file.ok()) return file.status();
+  if (absl::Status status = (*file)->Append(data, num_bytes); !status.ok()) return status;
+  if (absl::Status status = (*file)->Finish(); !status.ok()) return status;
+  output->files.push_back({name, num_bytes, (*file)->HexDigest()});
+  return absl::OkStatus();
 }
 
-absl::Status CopyModelFiles(const std::string& model_dir, const std::string& out_dir) {
+absl::Status CopyModelFiles(const std::string& model_dir, Output* output) {
   const absl::StatusOr<std::vector<std::string>> names = ListDirectory(model_dir);
   if (!names.ok()) return names.status();
   for (const std::string& name : *names) {
     if (name != "config.json" && !IsCopied(name)) continue;
-    absl::Status status = CopyFile(absl::StrCat(model_dir, "/", name), absl::StrCat(out_dir, "/", name));
+    const absl::StatusOr<std::unique_ptr<MappedFile>> source = MappedFile::Open(absl::StrCat(model_dir, "/", name));
+    if (!source.ok()) return source.status();
+    absl::Status status = WriteFile(name, (*source)->data(), (*source)->num_bytes(), output);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -201,7 +217,7 @@ std::vector<size_t> SplitIntoFiles(const std::vector<OutputTensor>& tensors, int
 }
 
 absl::Status WriteWeights(const Checkpoint& checkpoint, const std::vector<OutputTensor>& tensors,
-                          int64_t max_file_bytes, const std::string& out_dir) {
+                          int64_t max_file_bytes, Output* output) {
   const std::vector<size_t> counts = SplitIntoFiles(tensors, max_file_bytes);
   nlohmann::json index;
   int64_t total_bytes = 0;
@@ -213,7 +229,7 @@ absl::Status WriteWeights(const Checkpoint& checkpoint, const std::vector<Output
     std::vector<SafetensorsWriter::Tensor> declared;
     for (size_t i = next; i < next + counts[file]; ++i) declared.push_back(tensors[i].tensor);
     absl::StatusOr<std::unique_ptr<SafetensorsWriter>> writer =
-        SafetensorsWriter::Create(absl::StrCat(out_dir, "/", name), declared, {{"format", "pt"}});
+        SafetensorsWriter::Create(absl::StrCat(output->directory, "/", name), declared, {{"format", "pt"}});
     if (!writer.ok()) return writer.status();
     for (const size_t end = next + counts[file]; next < end; ++next) {
       for (const SourceRows& source : tensors[next].sources) {
@@ -223,11 +239,14 @@ absl::Status WriteWeights(const Checkpoint& checkpoint, const std::vector<Output
       index["weight_map"][tensors[next].tensor.name] = name;
       total_bytes += tensors[next].num_bytes;
     }
-    if (absl::StatusOr<FileHash> hash = (*writer)->Finish(); !hash.ok()) return hash.status();
+    const absl::StatusOr<FileHash> hash = (*writer)->Finish();
+    if (!hash.ok()) return hash.status();
+    output->files.push_back({name, hash->num_bytes, hash->sha256});
   }
   if (counts.size() == 1) return absl::OkStatus();
   index["metadata"]["total_size"] = total_bytes;
-  return WriteSmallFile(absl::StrCat(out_dir, "/model.safetensors.index.json"), index.dump(2) + "\n");
+  const std::string text = index.dump(2) + "\n";
+  return WriteFile(kIndexName, text.data(), static_cast<int64_t>(text.size()), output);
 }
 
 // OK when `path` does not exist or holds nothing but what an export writes.
@@ -247,22 +266,38 @@ absl::Status CheckReplaceable(const std::string& path) {
   return absl::OkStatus();
 }
 
-// Puts the finished directory in the place of `out_dir`.
-absl::Status MoveIntoPlace(const std::string& temporary, const std::string& out_dir) {
-  if (rename(temporary.c_str(), out_dir.c_str()) == 0) return absl::OkStatus();
-  if (errno != ENOTEMPTY && errno != EEXIST) {
-    return ErrnoStatus(errno, absl::StrCat(temporary, ": cannot be renamed to ", out_dir));
+// The record of an export of `checkpoint`, but for its files.
+ExportRecord RecordOf(const Checkpoint& checkpoint) {
+  ExportRecord record;
+  record.version = checkpoint.manifest().version;
+  record.checkpoint = FolderPath(checkpoint.path()).filename().string();
+  record.attempt = checkpoint.manifest().attempt;
+  record.manifest_sha256 = checkpoint.manifest().sha256;
+  return record;
+}
+
+// Aborted when `out` is the export of a checkpoint that a later attempt has written beside this one.
+absl::Status CheckAttempt(const std::string& out, const Checkpoint& checkpoint, int64_t attempt) {
+  const absl::StatusOr<ExportRecord> there = ReadExportRecord(out);
+  if (!there.ok() || there->attempt <= attempt) return absl::OkStatus();
+  const std::string later = (FolderPath(checkpoint.path()).parent_path() / there->checkpoint).string();
+  const absl::StatusOr<std::unique_ptr<Checkpoint>> opened = Checkpoint::Open(later);
+  if (!opened.ok() || (*opened)->manifest().sha256 != there->manifest_sha256) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat(out, ": attempt ", there->attempt, " has exported ", there->checkpoint,
+                                         " there; attempt ", attempt, " is over"));
+}
+
+absl::Status WriteFolder(const Checkpoint& checkpoint, const std::vector<OutputTensor>& tensors,
+                         const ExportRequest& request, const std::string& directory) {
+  Output output{directory, {}};
+  if (!request.model_dir.empty()) {
+    if (absl::Status status = CopyModelFiles(request.model_dir, &output); !status.ok()) return status;
   }
-  // An earlier export is there. The exchange is atomic; then `temporary` is the old one.
-  if (renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, out_dir.c_str(), RENAME_EXCHANGE) != 0) {
-    // Not every file system can exchange: remove, then rename.
-    if (absl::Status status = RemoveTree(out_dir); !status.ok()) return status;
-    if (rename(temporary.c_str(), out_dir.c_str()) != 0) {
-      return ErrnoStatus(errno, absl::StrCat(temporary, ": cannot be renamed to ", out_dir));
-    }
-    return absl::OkStatus();
-  }
-  return RemoveTree(temporary);
+  absl::Status status = WriteWeights(checkpoint, tensors, request.max_file_bytes, &output);
+  if (!status.ok()) return status;
+  ExportRecord record = RecordOf(checkpoint);
+  record.files = std::move(output.files);
+  return WriteSmallFile(absl::StrCat(directory, "/", kExportRecordName), ExportRecordToJson(record));
 }
 
 }  // namespace
@@ -282,35 +317,21 @@ absl::StatusOr<ExportResult> ExportCheckpoint(const ExportRequest& request) {
   absl::StatusOr<std::vector<OutputTensor>> tensors = ChooseTensors(**checkpoint, dtype);
   if (!tensors.ok()) return tensors.status();
 
-  std::error_code error;
-  std::filesystem::path out = std::filesystem::absolute(request.out_dir, error).lexically_normal();
-  if (!out.has_filename()) out = out.parent_path();  // A trailing slash.
-  if (!request.model_dir.empty() && std::filesystem::equivalent(out, request.model_dir, error)) {
-    return absl::AlreadyExistsError(
-        absl::StrCat(out.string(), ": is the model's own directory; export to another one"));
+  const std::string out = FolderPath(request.out_dir).string();
+  std::error_code ignored;
+  if (!request.model_dir.empty() && std::filesystem::equivalent(out, request.model_dir, ignored)) {
+    return absl::AlreadyExistsError(absl::StrCat(out, ": is the model's own directory; export to another one"));
   }
-  if (absl::Status status = CheckReplaceable(out.string()); !status.ok()) return status;
+  if (absl::Status status = CheckReplaceable(out); !status.ok()) return status;
   if (absl::Status status = (*checkpoint)->VerifyData(0, 1); !status.ok()) return status;
-  std::filesystem::create_directories(out.parent_path(), error);
-  if (error) return ErrnoStatus(error.value(), absl::StrCat(out.parent_path().string(), ": cannot be created"));
-
-  const std::string temporary = (out.parent_path() / absl::StrCat(".tmp-export-", out.filename().string())).string();
-  const auto write = [&]() -> absl::Status {
-    if (absl::Status status = RemoveTree(temporary); !status.ok()) return status;
-    if (absl::Status status = MakeDirectory(temporary); !status.ok()) return status;
-    if (!request.model_dir.empty()) {
-      if (absl::Status status = CopyModelFiles(request.model_dir, temporary); !status.ok()) return status;
-    }
-    absl::Status status = WriteWeights(**checkpoint, *tensors, request.max_file_bytes, temporary);
-    if (!status.ok()) return status;
-    if (status = SyncDirectory(temporary); !status.ok()) return status;
-    if (status = MoveIntoPlace(temporary, out.string()); !status.ok()) return status;
-    return SyncDirectory(out.parent_path().string());
-  };
-  if (absl::Status status = write(); !status.ok()) {
-    (void)RemoveTree(temporary);
-    return status;
+  absl::StatusOr<std::unique_ptr<FolderPublication>> publication = FolderPublication::Begin(out);
+  if (!publication.ok()) return publication.status();
+  absl::Status status = WriteFolder(**checkpoint, *tensors, request, (*publication)->directory());
+  if (!status.ok()) return status;
+  if (request.attempt > 0) {
+    if (status = CheckAttempt(out, **checkpoint, request.attempt); !status.ok()) return status;
   }
+  if (status = (*publication)->Publish(); !status.ok()) return status;
   ExportResult result{static_cast<int64_t>(tensors->size()), 0, dtype};
   for (const OutputTensor& tensor : *tensors) result.num_bytes += tensor.num_bytes;
   return result;

@@ -14,6 +14,9 @@ struct ExportRequest {
   std::string checkpoint;  // Path of a step-N.aK directory.
   std::string model_dir;  // The model that was trained; empty for one without a directory (a text graph): weights only.
   std::string out_dir;    // Its missing parents are made.
+  // Of the job that exports: Aborted when a later one has exported its checkpoint there. 0: whatever is there is
+  // replaced.
+  int64_t attempt = 0;
   // Weights over this size are written as several files and an index; transformers' own default.
   int64_t max_file_bytes = 5'000'000'000;
 };
@@ -27,10 +30,12 @@ struct ExportResult {
 // Writes config.json (byte for byte), the tokenizer's files, generation_config.json and Python files of model_dir, and
 // the checkpoint's weights under their own names, in their stored shapes and the config's dtype (`dtype`, else
 // `torch_dtype`, else fp32). A weight that is tied to another exists once in the checkpoint and so in the export. Equal
-// input gives equal bytes, and an export trained for no step and exported again is equal to itself.
+// input gives equal bytes, and an export trained for no step and exported again is equal to itself but for its record.
 //
-// The directory appears complete or not at all. An existing out_dir is replaced when it holds nothing but what an
-// export writes, else AlreadyExists names the foreign file. The checkpoint's checksums are verified first.
+// The directory appears complete or not at all, also while others export to it (folder_publication.h), and says what
+// was written (export_record.h). An existing out_dir is replaced when it holds nothing but what an export writes, else
+// AlreadyExists names the foreign file. The checkpoint's checksums are verified first. OK: out_dir was seen to be what
+// this call wrote.
 // InvalidArgument: a damaged checkpoint or a config.json that is missing or not usable; ResourceExhausted: the disk is
 // full.
 absl::StatusOr<ExportResult> ExportCheckpoint(const ExportRequest& request);

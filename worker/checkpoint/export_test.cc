@@ -2,10 +2,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <random>
+#include <thread>
 
 #include "nlohmann/json.hpp"
+#include "worker/checkpoint/export_record.h"
 #include "worker/checkpoint/model_weights.h"
 #include "worker/checkpoint/reader.h"
 #include "worker/checkpoint/test_directory.h"
@@ -26,9 +31,9 @@ std::vector<float> Random(size_t count) {
   return values;
 }
 
-// Writes step 1 of attempt 1 from the given weights (cut over two ranks) and returns its path.
+// Writes step 1 from the given weights (cut over two ranks) and returns its path.
 std::string WriteCheckpoint(const std::string& directory, const std::vector<float>& fused,
-                            const std::vector<float>& norm) {
+                            const std::vector<float>& norm, int64_t attempt = 1) {
   const std::vector<float> moment(24, 0.5f);
   std::vector<float> parts[2] = {std::vector<float>(12), std::vector<float>(12)};
   for (int rank = 0; rank < 2; ++rank) {
@@ -38,14 +43,20 @@ std::string WriteCheckpoint(const std::string& directory, const std::vector<floa
     std::vector<ShardTensor> tensors = {{"weights/layers.0.fused", "F32", kFused, {12, 2}, half, parts[rank].data()},
                                         {"exp_avg/layers.0.fused", "F32", kFused, {12, 2}, half, moment.data()}};
     if (rank == 0) tensors.push_back({"weights/a_norm", "F32", {5}, {5}, {{0}, {5}}, norm.data()});
-    EXPECT_TRUE(WriteShard(directory, {1, 1}, rank, tensors, nullptr).ok());
+    EXPECT_TRUE(WriteShard(directory, {1, attempt}, rank, tensors, nullptr).ok());
   }
   Manifest manifest;
   manifest.step = 1;
-  manifest.attempt = 1;
+  manifest.attempt = attempt;
   const auto committed = CommitCheckpoint(directory, manifest, 2, nullptr);
   EXPECT_TRUE(committed.ok()) << committed.status();
-  return directory + "/step-00000001.a1";
+  return directory + "/" + committed->name;
+}
+
+absl::Status CheckExportOf(const std::string& out, const std::string& checkpoint) {
+  const auto opened = Checkpoint::Open(checkpoint);
+  EXPECT_TRUE(opened.ok()) << opened.status();
+  return CheckExport(out, (*opened)->manifest());
 }
 
 class ExportTest : public ::testing::Test {
@@ -75,7 +86,7 @@ TEST_F(ExportTest, WritesAPlainDirectory) {
   const std::string out = directory_.File("deep/out");
   EXPECT_EQ(TestDirectory::Names(out),
             (std::vector<std::string>{"config.json", "generation_config.json", "model.safetensors", "modeling_x.py",
-                                      "tokenizer.json"}));
+                                      "tacc_export.json", "tokenizer.json"}));
   EXPECT_EQ(TestDirectory::Names(directory_.File("deep")), std::vector<std::string>{"out"});
   EXPECT_EQ(TestDirectory::Read(out + "/config.json"), TestDirectory::Read(model_ + "/config.json"));
   const auto file = SafetensorsFile::Open(out + "/model.safetensors");
@@ -88,7 +99,7 @@ TEST_F(ExportTest, WritesAPlainDirectory) {
 TEST_F(ExportTest, KeepsFp32BitsAndSplitsLargeFilesWithAnIndex) {
   TestDirectory::Write(model_ + "/config.json", "{}");
   const std::string out = directory_.File("out");
-  ASSERT_TRUE(ExportCheckpoint({checkpoint_, model_, out, /*max_file_bytes=*/50}).ok());
+  ASSERT_TRUE(ExportCheckpoint({checkpoint_, model_, out, 0, /*max_file_bytes=*/50}).ok());
   EXPECT_EQ(TestDirectory::Read(out + "/model.safetensors.index.json"),
             "{\n  \"metadata\": {\n    \"total_size\": 116\n  },\n  \"weight_map\": {\n"
             "    \"a_norm\": \"model-00001-of-00002.safetensors\",\n"
@@ -149,6 +160,7 @@ TEST_F(ExportTest, ExportOfAnImportOfAnExportIsByteEqual) {
     const std::string second = directory_.File("second");
     ASSERT_TRUE(ExportCheckpoint({WriteCheckpoint(second_run.path(), fused, norm), first, second}).ok());
     for (const std::string& name : TestDirectory::Names(first)) {
+      if (name == kExportRecordName) continue;  // They are of two checkpoints.
       EXPECT_EQ(TestDirectory::Read(first + "/" + name), TestDirectory::Read(second + "/" + name)) << name;
     }
     EXPECT_EQ(TestDirectory::Names(first), TestDirectory::Names(second));
@@ -192,6 +204,94 @@ TEST_F(ExportTest, ReplacesAnEarlierExportOnly) {
             absl::StatusCode::kAlreadyExists);
 }
 
+TEST_F(ExportTest, SaysWhatWasWrittenOfWhichCheckpoint) {
+  const std::string out = directory_.File("out");
+  EXPECT_EQ(CheckExportOf(out, checkpoint_).code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(ExportCheckpoint({checkpoint_ + "/", model_, out, 0, /*max_file_bytes=*/30}).ok());
+  const auto record = ReadExportRecord(out);
+  ASSERT_TRUE(record.ok()) << record.status();
+  EXPECT_EQ(record->checkpoint, "step-00000001.a1");
+  EXPECT_EQ(record->attempt, 1);
+  std::vector<std::string> names = {kExportRecordName};
+  for (const ManifestFile& file : record->files) {
+    const auto hash = HashFile(out + "/" + file.name);
+    ASSERT_TRUE(hash.ok()) << hash.status();
+    EXPECT_EQ(hash->sha256, file.sha256) << file.name;
+    EXPECT_EQ(hash->num_bytes, file.num_bytes) << file.name;
+    names.push_back(file.name);
+  }
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(names, TestDirectory::Names(out));
+  EXPECT_TRUE(CheckExportOf(out, checkpoint_).ok());
+  // The same weights of another checkpoint are another export.
+  const std::string other = WriteCheckpoint(run_, Random(24), Random(5), 2);
+  EXPECT_THAT(std::string(CheckExportOf(out, other).message()), HasSubstr("export of another checkpoint"));
+}
+
+TEST_F(ExportTest, ATornExportIsNotTakenForWhole) {
+  const std::string out = directory_.File("out"), weights = out + "/model.safetensors";
+  ASSERT_TRUE(ExportCheckpoint({checkpoint_, model_, out}).ok());
+  const std::string whole = TestDirectory::Read(weights);
+  TestDirectory::Write(weights, whole.substr(0, whole.size() / 2));
+  EXPECT_THAT(std::string(CheckExportOf(out, checkpoint_).message()), HasSubstr("model.safetensors: has "));
+  ASSERT_TRUE(RemoveTree(weights).ok());
+  EXPECT_EQ(CheckExportOf(out, checkpoint_).code(), absl::StatusCode::kNotFound);
+  TestDirectory::Write(weights, whole);
+  TestDirectory::Write(out + "/README.md", "people's own");
+  TestDirectory::Write(out + "/generation_config.json", "{\"top_k\": 5}");
+  EXPECT_TRUE(CheckExportOf(out, checkpoint_).ok());
+  std::string record = TestDirectory::Read(out + "/tacc_export.json");
+  record[record.find("bytes") + 8] ^= 1;
+  TestDirectory::Write(out + "/tacc_export.json", record);
+  EXPECT_THAT(std::string(CheckExportOf(out, checkpoint_).message()), HasSubstr("tacc_export.json: its content"));
+}
+
+// Whoever ends last wins; each that succeeds has put a whole model there.
+TEST_F(ExportTest, ExportsToOneFolderDoNotTearEachOther) {
+  const std::string out = directory_.File("out");
+  std::vector<std::thread> threads;
+  std::vector<absl::Status> results(4);
+  for (absl::Status& result : results) {
+    threads.emplace_back([&result, &out, this] {
+      for (int i = 0; i < 25 && (result.ok() || absl::IsAborted(result)); ++i) {
+        result = ExportCheckpoint({checkpoint_, model_, out, 0, /*max_file_bytes=*/30}).status();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  // Another one's folder may be there before the first is seen.
+  for (const absl::Status& result : results) EXPECT_TRUE(result.ok() || absl::IsAborted(result)) << result;
+  EXPECT_TRUE(CheckExportOf(out, checkpoint_).ok()) << CheckExportOf(out, checkpoint_);
+  const auto model = ModelWeights::Open(out);
+  EXPECT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(TestDirectory::Names(directory_.path()), (std::vector<std::string>{"model", "out", "run"}));
+}
+
+// An attempt that was frozen while the next one trained and exported.
+TEST_F(ExportTest, AnAttemptThatIsOverDoesNotReplaceTheExportOfALaterOne) {
+  const std::string out = directory_.File("out");
+  const std::string later = WriteCheckpoint(run_, Random(24), Random(5), 2);
+  ASSERT_TRUE(ExportCheckpoint({later, model_, out, /*attempt=*/2}).ok());
+  const auto stale = ExportCheckpoint({checkpoint_, model_, out, /*attempt=*/1});
+  EXPECT_EQ(stale.status().code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(std::string(stale.status().message()), HasSubstr("attempt 2 has exported step-00000001.a2"));
+  EXPECT_TRUE(CheckExportOf(out, later).ok());
+  // People may export any checkpoint, and a folder whose checkpoints were deleted begins anew.
+  ASSERT_TRUE(ExportCheckpoint({checkpoint_, model_, out}).ok());
+  ASSERT_TRUE(ExportCheckpoint({later, model_, out, /*attempt=*/2}).ok());
+  ASSERT_TRUE(RemoveTree(later).ok());
+  EXPECT_TRUE(ExportCheckpoint({checkpoint_, model_, out, /*attempt=*/1}).ok());
+}
+
+TEST_F(ExportTest, ALinkToAFolderStays) {
+  ASSERT_TRUE(MakeDirectory(directory_.File("large_disk")).ok());
+  ASSERT_EQ(symlink(directory_.File("large_disk").c_str(), directory_.File("out").c_str()), 0);
+  const auto result = ExportCheckpoint({checkpoint_, model_, directory_.File("out")});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(std::filesystem::is_symlink(directory_.File("out")));
+  EXPECT_TRUE(CheckExportOf(directory_.File("large_disk"), checkpoint_).ok());
+}
+
 TEST_F(ExportTest, DamageAndBadConfigsAreRefusedAndLeaveNothing) {
   const auto message = [&] {
     const auto result = ExportCheckpoint({checkpoint_, model_, directory_.File("out")});
@@ -217,7 +317,8 @@ TEST_F(ExportTest, AGraphWithoutAModelDirectoryGivesWeightsOnly) {
   const auto result = ExportCheckpoint({checkpoint_, "", directory_.File("out")});
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->dtype, "F32");
-  EXPECT_EQ(TestDirectory::Names(directory_.File("out")), std::vector<std::string>{"model.safetensors"});
+  EXPECT_EQ(TestDirectory::Names(directory_.File("out")),
+            (std::vector<std::string>{"model.safetensors", "tacc_export.json"}));
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/sealed_json.h"
+#include "worker/checkpoint/sha256.h"
 
 namespace tacc::worker {
 namespace {
@@ -13,7 +15,10 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-constexpr int64_t kFormat = 1;
+// Sealed.
+constexpr int64_t kFormat = 2;
+// Without a checksum.
+constexpr int64_t kFirstFormat = 1;
 
 // Reads typed fields of one JSON object. The first error is kept; reads after it give zero values.
 class FieldReader {
@@ -163,10 +168,10 @@ std::string ManifestToJson(const Manifest& manifest) {
       {"attempt", manifest.attempt},
       {"identity", ordered_json::parse(manifest.identity, nullptr, /*allow_exceptions=*/false)},
       {"layout", manifest.layout},
-      {"cursor", {{"step", manifest.cursor_step}}},
+      {"cursor", {{"step", manifest.step}}},
       {"files", std::move(files)},
       {"tensors", std::move(tensors)}};
-  return result.dump() + "\n";
+  return SealJson(result.dump());
 }
 
 absl::StatusOr<Manifest> ManifestFromJson(const std::string& text, const std::string& path, ManifestSlices slices) {
@@ -176,11 +181,22 @@ absl::StatusOr<Manifest> ManifestFromJson(const std::string& text, const std::st
   absl::Status status;
   FieldReader fields(parsed, path + ":", &status);
   const int64_t format = fields.Count("format");
-  if (status.ok() && format != kFormat) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": format ", format, " but this version reads format ",
-                                                   kFormat, "; use the version that wrote it"));
-  }
+  // Whoever writes a later format seals it too, so damage is told from a later version.
   Manifest manifest;
+  manifest.has_checksum = format != kFirstFormat || parsed.contains(kSealKey);
+  if (status.ok() && manifest.has_checksum) {
+    absl::StatusOr<std::string> seal = CheckSeal(text, path);
+    if (!seal.ok()) return seal.status();
+    manifest.sha256 = *std::move(seal);
+  } else {
+    Sha256 sha256;
+    sha256.Update(text.data(), text.size());
+    manifest.sha256 = sha256.HexDigest();
+  }
+  if (status.ok() && format != kFirstFormat && format != kFormat) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": format ", format, " but this version reads formats ",
+                                                   kFirstFormat, " and ", kFormat, "; use the version that wrote it"));
+  }
   manifest.version = fields.String("version");
   manifest.job = fields.String("job");
   manifest.step = fields.Count("step");
@@ -188,7 +204,7 @@ absl::StatusOr<Manifest> ManifestFromJson(const std::string& text, const std::st
   manifest.identity = fields.Object("identity").dump();
   for (const auto& item : fields.Object("layout").items())
     manifest.layout[item.key()] = fields.CountOf(item.value(), item.key());
-  manifest.cursor_step = FieldReader(fields.Object("cursor"), path + ": cursor", &status).Count("step");
+  const int64_t cursor = FieldReader(fields.Object("cursor"), path + ": cursor", &status).Count("step");
   for (const json& item : fields.Array("files")) {
     FieldReader file(item, absl::StrCat(path, ": file ", manifest.files.size()), &status);
     manifest.files.push_back({file.String("name"), file.Count("bytes"), file.String("sha256")});
@@ -198,11 +214,20 @@ absl::StatusOr<Manifest> ManifestFromJson(const std::string& text, const std::st
         ReadTensor(item.value(), absl::StrCat(path, ": tensor \"", item.key(), "\""), &status);
   }
   if (!status.ok()) return status;
+  if (cursor != manifest.step) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": the cursor is at step ", cursor, ", the checkpoint at step ", manifest.step));
+  }
   if (status = CheckManifest(manifest, path, slices); !status.ok()) return status;
   return manifest;
 }
 
 absl::Status CheckManifest(const Manifest& manifest, const std::string& path, ManifestSlices slices) {
+  const auto in_range = [](int64_t value, int64_t most) { return value >= 0 && value <= most; };
+  if (!in_range(manifest.step, kMaxStep) || !in_range(manifest.attempt, kMaxAttempt)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": step ", manifest.step, " or attempt ", manifest.attempt,
+                                                   " is out of range: at most ", kMaxStep, " and ", kMaxAttempt));
+  }
   if (!json::parse(manifest.identity, nullptr, /*allow_exceptions=*/false).is_object()) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": the identity is not a JSON object"));
   }

@@ -15,6 +15,9 @@
 namespace tacc::worker {
 
 inline constexpr char kManifestFileName[] = "manifest.json";
+// Steps and attempts of a job are counted in 32 bits.
+inline constexpr int64_t kMaxStep = INT32_MAX;
+inline constexpr int64_t kMaxAttempt = INT32_MAX;
 
 struct ManifestFile {
   std::string name;  // Inside the checkpoint's directory.
@@ -39,30 +42,34 @@ struct ManifestTensor {
 struct Manifest {
   std::string version;  // Of the program that wrote it.
   std::string job;
-  int64_t step = 0;
+  int64_t step = 0;  // Updates done, and so the place in the data.
   int64_t attempt = 0;
   // JSON object of what must be equal for a run to go on from here, as the start file gives it; compared by the
   // coordinator.
   std::string identity = "{}";
   std::map<std::string, int64_t> layout;  // Mesh axis -> size.
-  int64_t cursor_step = 0;                // Steps whose data has been consumed.
   std::vector<ManifestFile> files;
   std::map<std::string, ManifestTensor> tensors;
+
+  // As read; not written.
+  bool has_checksum = false;  // Format 1 has none: a changed value may go unnoticed.
+  std::string sha256;         // Of its text, 64 hex digits: no other manifest has it.
 };
 
-// Returns the JSON text, ending in a newline. Equal manifests give equal texts. `identity` must be a JSON object.
+// Returns the JSON text, sealed (sealed_json.h) and ending in a newline. Equal manifests give equal texts. `identity`
+// must be a JSON object.
 std::string ManifestToJson(const Manifest& manifest);
 
 // kComplete: the slices of each tensor hold all of it. kPart: they may hold a part (the description of one rank's
 // shard).
 enum class ManifestSlices { kComplete, kPart };
 
-// Parses and checks: format 1, every field there and of its type, and CheckManifest. `path` is for messages.
-// InvalidArgument names path, field and tensor.
+// Parses and checks: the checksum (of format 2, which ManifestToJson writes; format 1 has none), every field there and
+// of its type, and CheckManifest. `path` is for messages. InvalidArgument names path, field and tensor.
 absl::StatusOr<Manifest> ManifestFromJson(const std::string& text, const std::string& path, ManifestSlices slices);
 
-// Checks that file names are plain and hashes well-formed, and that slices are in listed files (one of a tensor in
-// each), inside their tensors and disjoint.
+// Checks that step and attempt are in their ranges, that file names are plain and hashes
+// well-formed, and that slices are in listed files (one of a tensor in each), inside their tensors and disjoint.
 absl::Status CheckManifest(const Manifest& manifest, const std::string& path, ManifestSlices slices);
 
 }  // namespace tacc::worker

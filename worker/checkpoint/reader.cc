@@ -51,6 +51,15 @@ absl::Status MissingFrom(const std::string& path, const std::string& damage) {
   return status.ok() ? absl::InvalidArgumentError(damage) : status;
 }
 
+// A folder that has been given another kind of name says nothing about its content.
+absl::Status CheckName(const std::string& path, const Manifest& manifest) {
+  const absl::optional<CheckpointId> id = ParseCheckpointName(std::filesystem::path(path).filename().string());
+  if (!id.has_value() || (id->step == manifest.step && id->attempt == manifest.attempt)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(path, ": its manifest is of step ", manifest.step, " and attempt ",
+                                                 manifest.attempt,
+                                                 "; the manifest is damaged or the folder was renamed"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& path) {
@@ -63,6 +72,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& 
   if (!text.ok()) return text.status();
   absl::StatusOr<Manifest> manifest = ManifestFromJson(*text, manifest_path, ManifestSlices::kComplete);
   if (!manifest.ok()) return manifest.status();
+  if (absl::Status status = CheckName(path, *manifest); !status.ok()) return status;
   std::unique_ptr<Checkpoint> checkpoint(new Checkpoint(path, *std::move(manifest)));
   for (const ManifestFile& listed : checkpoint->manifest_.files) {
     const std::string file_path = absl::StrCat(path, "/", listed.name);

@@ -82,26 +82,32 @@ TEST(ReaderTest, EveryDamageIsRefusedWithTheFileNamed) {
       EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << how;
       EXPECT_THAT(std::string(status.message()), HasSubstr(name == kManifestFileName ? path : file)) << how;
     };
-    const bool is_manifest = name == kManifestFileName;
-    for (size_t size = 0; size + (is_manifest ? 1 : 0) < whole.size(); ++size) {
+    for (size_t size = 0; size < whole.size(); ++size) {
       TestDirectory::Write(file, whole.substr(0, size));
       expect_refused("cut at " + std::to_string(size));
     }
     TestDirectory::Write(file, whole + "x");
     expect_refused("longer");
-    if (!is_manifest) {
-      for (size_t at = 0; at < whole.size(); ++at) {
-        std::string changed = whole;
-        changed[at] ^= 1;
-        TestDirectory::Write(file, changed);
-        expect_refused("changed at " + std::to_string(at));
-      }
+    for (size_t at = 0; at < whole.size(); ++at) {
+      std::string changed = whole;
+      changed[at] ^= 1;
+      TestDirectory::Write(file, changed);
+      expect_refused("changed at " + std::to_string(at));
     }
     ASSERT_TRUE(RemoveTree(file).ok());
     expect_refused("removed");
     TestDirectory::Write(file, whole);
   }
   EXPECT_TRUE(VerifyCheckpoint(path).ok());
+}
+
+TEST(ReaderTest, AManifestOfAnotherCheckpointIsRefused) {
+  TestDirectory directory;
+  WriteExample(directory.path(), 1, 1);
+  ASSERT_EQ(rename(directory.File("step-00000001.a1").c_str(), directory.File("step-00000002.a1").c_str()), 0);
+  const auto opened = Checkpoint::Open(directory.File("step-00000002.a1"));
+  EXPECT_EQ(opened.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(opened.status().message()), HasSubstr("its manifest is of step 1 and attempt 1"));
 }
 
 TEST(ReaderTest, VerifyingIsSharedByStride) {

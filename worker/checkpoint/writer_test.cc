@@ -30,7 +30,6 @@ Manifest JobManifest() {
   manifest.attempt = 2;
   manifest.identity = R"({"seed":42})";
   manifest.layout = {{"fsdp", 2}};
-  manifest.cursor_step = 7;
   return manifest;
 }
 

@@ -22,6 +22,7 @@
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/checkpoint_name.h"
+#include "worker/checkpoint/export_record.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/posix_file.h"
 #include "worker/checkpoint/reader.h"
@@ -159,8 +160,10 @@ absl::Status Expect(const v1::CheckPaths& request, double patience_seconds) {
   }
 }
 
-v1::FoundCheckpoint Describe(const std::string& name, const std::string& path) {
-  v1::FoundCheckpoint found;
+// Adds the checkpoint at `path`.
+void Describe(const v1::CheckPaths& request, const std::string& name, const std::string& path,
+              v1::CheckPathsResult* result) {
+  v1::FoundCheckpoint& found = *result->add_checkpoints();
   found.set_name(name);
   const absl::optional<CheckpointId> id = ParseCheckpointName(std::filesystem::path(path).filename().string());
   if (id.has_value()) {
@@ -170,11 +173,11 @@ v1::FoundCheckpoint Describe(const std::string& name, const std::string& path) {
   const absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(path);
   if (IsOutage(checkpoint.status())) {
     *found.mutable_unread() = Problem(checkpoint.status());
-    return found;
+    return;
   }
   if (!checkpoint.ok()) {
     found.set_damage(ValidUtf8(std::string(checkpoint.status().message())));
-    return found;
+    return;
   }
   const Manifest& manifest = (*checkpoint)->manifest();
   found.set_step(manifest.step);
@@ -187,7 +190,8 @@ v1::FoundCheckpoint Describe(const std::string& name, const std::string& path) {
   if (stat(Join(path, kManifestFileName).c_str(), &manifest_file) == 0)
     found.set_time(static_cast<double>(manifest_file.st_mtim.tv_sec) +
                    1e-9 * static_cast<double>(manifest_file.st_mtim.tv_nsec));
-  return found;
+  if (!request.export_dir().empty() && CheckExport(request.export_dir(), manifest).ok())
+    result->set_exported_checkpoint(name);
 }
 
 // Returns the id of a step-* or .tmp-step-* name.
@@ -196,28 +200,15 @@ absl::optional<CheckpointId> ParseEitherName(const std::string& name) {
                                                                       : name);
 }
 
-bool IsExported(const std::string& export_dir, const std::string& newest_manifest) {
-  std::error_code config_error, manifest_error;
-  const auto exported = std::filesystem::last_write_time(Join(export_dir, "config.json"), config_error);
-  const auto written = std::filesystem::last_write_time(newest_manifest, manifest_error);
-  return !config_error && !manifest_error && exported >= written;
-}
-
 absl::Status ListAll(const v1::CheckPaths& request, v1::CheckPathsResult* result) {
   const absl::StatusOr<std::vector<std::string>> names = ListDirectory(request.checkpoint_dir());
   if (!names.ok()) return names.status();
-  CheckpointId newest{-1, -1};
   for (const std::string& name : *names) {
     const absl::optional<CheckpointId> id = ParseEitherName(name);
     if (!id.has_value()) continue;
     result->set_max_attempt(std::max<int32_t>(result->max_attempt(), static_cast<int32_t>(id->attempt)));
     if (absl::StartsWith(name, kTemporaryPrefix)) continue;
-    *result->add_checkpoints() = Describe(name, Join(request.checkpoint_dir(), name));
-    if (std::tie(id->step, id->attempt) > std::tie(newest.step, newest.attempt)) newest = *id;
-  }
-  if (!request.export_dir().empty() && newest.step >= 0) {
-    const std::string manifest = Join(Join(request.checkpoint_dir(), CheckpointName(newest)), kManifestFileName);
-    result->set_exported(IsExported(request.export_dir(), manifest));
+    Describe(request, name, Join(request.checkpoint_dir(), name), result);
   }
   return absl::OkStatus();
 }
@@ -260,7 +251,7 @@ v1::CheckPathsResult CheckPaths(const v1::CheckPaths& request, double patience_s
   }
   if (!status.ok()) *result.add_problems() = Problem(status);
   if (!request.resume_path().empty() && request.mode() == v1::CHECK_PATHS_MODE_CLAIM) {
-    *result.add_checkpoints() = Describe(request.resume_path(), request.resume_path());
+    Describe(request, request.resume_path(), request.resume_path(), &result);
   }
   return result;
 }

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "worker/checkpoint/export.h"
 #include "worker/checkpoint/test_directory.h"
 #include "worker/checkpoint/writer.h"
 
@@ -102,7 +103,7 @@ TEST(CheckPathsTest, ListsCheckpointsAttemptsAndTheExport) {
   auto result = CheckPaths(request, 0);
   EXPECT_THAT(Messages(result), IsEmpty());
   EXPECT_EQ(result.max_attempt(), 9);
-  EXPECT_FALSE(result.exported());
+  EXPECT_EQ(result.exported_checkpoint(), "");
   ASSERT_EQ(result.checkpoints_size(), 3);
   EXPECT_EQ(result.checkpoints(0).name(), "step-00000010.a1");
   EXPECT_THAT(result.checkpoints(0).damage(), HasSubstr("rank-00000.safetensors"));
@@ -114,9 +115,11 @@ TEST(CheckPathsTest, ListsCheckpointsAttemptsAndTheExport) {
   EXPECT_EQ(result.checkpoints(1).damage(), "");
   EXPECT_EQ(result.checkpoints(2).name(), directory.File("step-00000007.a2"));
   EXPECT_EQ(result.checkpoints(2).step(), 7);
-  ASSERT_TRUE(MakeDirectory(runs + "/hf").ok());
-  TestDirectory::Write(runs + "/hf/config.json", "{}");
-  EXPECT_TRUE(CheckPaths(request, 0).exported());
+  ASSERT_TRUE(ExportCheckpoint({runs + "/step-00000020.a3", "", runs + "/hf"}).ok());
+  EXPECT_EQ(CheckPaths(request, 0).exported_checkpoint(), "step-00000020.a3");
+  // Newer than every checkpoint, but not whole.
+  TestDirectory::Write(runs + "/hf/model.safetensors", "torn");
+  EXPECT_EQ(CheckPaths(request, 0).exported_checkpoint(), "");
 }
 
 // Tests of folders that are away: what must not happen is that one is made, or taken for one whose files were lost.

@@ -145,7 +145,6 @@ absl::Status Checkpointer::Commit() {
   manifest.attempt = start_.attempt;
   manifest.identity = start_.identity;
   for (const graph::Mesh::Axis& axis : program_.mesh.axes) manifest.layout[axis.name] = axis.size;
-  manifest.cursor_step = step_;
   TACC_ASSIGN_OR_RETURN(const CommittedCheckpoint committed,
                         CommitCheckpoint(start_.checkpoint_dir, std::move(manifest), start_.world, failpoints_));
   const double seconds = SteadySeconds() - begin_seconds_;

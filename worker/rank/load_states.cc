@@ -14,6 +14,10 @@ namespace {
 // The ranks share the work of reading everything once.
 absl::StatusOr<std::unique_ptr<Checkpoint>> OpenWhole(RankParts& parts, const std::string& path) {
   TACC_ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(path));
+  if (parts.start.rank == 0 && !checkpoint->manifest().has_checksum) {
+    parts.events.Log(
+        absl::StrCat(path, ": its manifest is of format 1, without a checksum: of its damage not all is seen"));
+  }
   TACC_RETURN_IF_ERROR(checkpoint->VerifyData(parts.start.rank, parts.start.world, [&parts] { parts.Beat(); }));
   return checkpoint;
 }

@@ -28,8 +28,8 @@ constexpr int64_t kMaxShownTokens = int64_t{1} << 26;
 // Prints one `error:` line for each line of the message.
 int Fail(const absl::Status& status) {
   for (absl::string_view line : absl::StrSplit(status.message(), '\n')) std::cerr << "error: " << line << "\n";
-  const bool is_bad_input =
-      !absl::IsInternal(status) && !absl::IsResourceExhausted(status) && !absl::IsUnavailable(status);
+  const bool is_bad_input = !absl::IsInternal(status) && !absl::IsResourceExhausted(status) &&
+                            !absl::IsUnavailable(status) && !absl::IsAborted(status);
   return is_bad_input ? kBadInput : kError;
 }
 
