@@ -12,11 +12,14 @@
 #include <fstream>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "coordinator/compile/request.h"
 #include "coordinator/core/job_state.h"
+#include "coordinator/core/start_file.h"
 #include "coordinator/core/utf8.h"
 #include "machine/clock.h"
 #include "spdlog/spdlog.h"
@@ -190,7 +193,14 @@ void Compiler::Start(const StartCompile& start, const v1::JobSpec& spec, Done do
         result.program_fingerprints.push_back(Fingerprint(*program));
         programs.push_back(*std::move(program));
       }
-      absl::StatusOr<std::string> identity = Identity(spec, result.summary, result.data, programs);
+      std::string fingerprint;
+      if (WeightsOf(spec) == absl::string_view("pretrained")) {
+        absl::StatusOr<std::string> printed =
+            RunTool({options_.data_binary, "fingerprint", "--model", spec.model().path()}, dir, cancel);
+        if (!printed.ok()) return printed.status();
+        fingerprint = std::string(absl::StripTrailingAsciiWhitespace(*printed));
+      }
+      absl::StatusOr<std::string> identity = Identity(spec, result.summary, result.data, fingerprint, programs);
       if (!identity.ok()) return identity.status();
       result.identity = *std::move(identity);
       // Before the log names it.

@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "coordinator/core/start_file.h"
 #include "google/protobuf/util/json_util.h"
 #include "graph/ir/text.h"
 #include "nlohmann/json.hpp"
@@ -88,13 +90,13 @@ absl::Status CheckBatchAgainstData(const v1::JobSpec& spec, const std::string& s
 std::string Fingerprint(const std::string& text) { return absl::StrFormat("%016x", Hash(text)); }
 
 absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const std::string& summary, const std::string& data,
-                                     const std::vector<std::string>& programs) {
+                                     const std::string& fingerprint, const std::vector<std::string>& programs) {
   const Json plan = Json::parse(summary, nullptr, /*allow_exceptions=*/false);
   const Json facts = Json::parse(data, nullptr, /*allow_exceptions=*/false);
   if (!plan.is_object() || !facts.is_object())
     return absl::InternalError("summary.json or the output of tacc-data check is not a JSON object");
   // Each once: first and last stage may share one, as a tied embedding.
-  std::set<std::string> weights;
+  std::set<std::string> weights, initializers;
   int64_t parameters = 0;
   for (const std::string& program : programs) {
     auto parsed = graph::ParseProgram(program, {.file = "program"});
@@ -105,6 +107,7 @@ absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const std::string&
       if (state.kind != graph::StateKind::kWeight) continue;
       const auto& dims = state.placement.global.dims;
       if (!weights.insert(absl::StrCat(state.name, " ", absl::StrJoin(dims, ","))).second) continue;
+      initializers.insert(absl::StrCat(state.name, " ", state.init));
       int64_t elements = 1;
       for (const int64_t dim : dims) elements *= dim;
       parameters += elements;
@@ -112,6 +115,10 @@ absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const std::string&
   }
   Json identity;
   identity["model"] = absl::StrFormat("%d parameters, shapes %016x", parameters, Hash(absl::StrJoin(weights, "\n")));
+  // The seed is an entry of its own.
+  identity["weights"] = WeightsOf(spec) == absl::string_view("pretrained")
+                            ? absl::StrCat("pretrained, ", fingerprint)
+                            : absl::StrFormat("random, initializers %016x", Hash(absl::StrJoin(initializers, "\n")));
   identity["data"] =
       absl::StrCat(facts.value("num_tokens", int64_t{0}), " tokens, ", facts.value("fingerprint", std::string()));
   identity["seq_len"] = plan.value("seq_len", 0);

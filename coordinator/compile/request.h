@@ -25,9 +25,10 @@ std::string Fingerprint(const std::string& text);
 
 // What checkpoints of the job carry as `identity`: values that must not change for a resume to be a continuation, and
 // beside them, for messages, the paths of model and data, which may.
-// `programs` are the texts of its stages, of which names and logical shapes of the weights count.
+// `programs` are the texts of its stages, of which names, logical shapes and initializers of the weights count;
+// `fingerprint`: of pretrained weights, as tacc-data fingerprint prints it.
 absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const std::string& summary, const std::string& data,
-                                     const std::vector<std::string>& programs);
+                                     const std::string& fingerprint, const std::vector<std::string>& programs);
 
 }  // namespace tacc::coordinator
 

@@ -11,9 +11,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Entry of the identity that manifests of earlier versions lack.
+constexpr char kWeights[] = "weights";
+
 // What to call an entry of the identity in messages, and what else its change means.
 std::string Label(const std::string& key) {
   if (key == "model") return "the model";
+  if (key == kWeights) return "the model's initial weights";
   if (key == "data") return "data.path";
   if (key == "seq_len") return "data.seq_len";
   if (key == "global_batch_size") return "train.global_batch_size";
@@ -25,8 +29,13 @@ std::string Label(const std::string& key) {
 std::string Describe(const Json& identity, const std::string& key) {
   const Json value = identity.contains(key) ? identity[key] : Json();
   const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
-  const auto path = identity.find(absl::StrCat(key, "_path"));
+  const auto path = identity.find(absl::StrCat(key == kWeights ? "model" : key, "_path"));
   return path != identity.end() && path->is_string() ? absl::StrCat(path->get<std::string>(), " (", text, ")") : text;
+}
+
+bool SaysInitialWeights(const v1::FoundCheckpoint& found) {
+  const Json identity = Json::parse(found.identity(), nullptr, /*allow_exceptions=*/false);
+  return identity.is_object() && identity.contains(kWeights);
 }
 
 // Empty when the checkpoint carries on the job's training, else what differs, both values named.
@@ -39,9 +48,15 @@ std::string Difference(const std::string& job_identity, const v1::FoundCheckpoin
   for (const auto& [key, value] : mine.items()) {
     // The same tokens may lie elsewhere.
     if (key == "model_path" || key == "data_path") continue;
+    if (key == kWeights && !theirs.contains(key)) continue;
     if (theirs.contains(key) && theirs[key] == value) continue;
-    absl::StrAppend(&text, text.empty() ? "" : "; ", Label(key), " was ", Describe(theirs, key), " and is now ",
-                    Describe(mine, key));
+    const bool is_plural = key == kWeights;
+    absl::StrAppend(&text, text.empty() ? "" : "; ", Label(key), is_plural ? " were " : " was ", Describe(theirs, key),
+                    is_plural ? " and are now " : " and is now ", Describe(mine, key));
+    if (key == kWeights) {
+      absl::StrAppend(&text,
+                      " (that is another training, as fine-tuning is: it needs a name or checkpoint.dir of its own)");
+    }
   }
   return text;
 }
@@ -100,6 +115,11 @@ void ResumeFromEarlierJob(const JobState& job, const v1::CheckPathsResult& found
   }
   resume->from = whole.back()->name();
   resume->step = whole.back()->step();
+  if (!SaysInitialWeights(*whole.back())) {
+    resume->notes.push_back(absl::StrCat("checkpoint ", resume->from,
+                                         " is of an earlier version and does not say from ",
+                                         "which initial weights it was trained: they are not compared"));
+  }
 }
 
 // resume_from_checkpoint: PATH.

@@ -9,7 +9,7 @@
 //   unread|lost RANK MESSAGE: the rank's program cannot be read
 //   attach W [instance=I] [version=V] [kind=K] [threads=N] [memory=N] [peak=F] [trouble=TEXT] [running=RANK]
 //   [held=RANK] detach W paths W [max_attempt=N] [exported=NAME] [owner=TEXT] [missing|denied|unavailable|wrong=TEXT]
-//   [NAME:step=N:attempt=N[:seed=N][:damaged][:unread] ...]
+//   [NAME:step=N:attempt=N[:seed=N][:weights=W][:damaged][:unread] ...]
 //     answers the last check_paths to W
 //   asked W: the last check_paths to W
 //   event RANK JSON
@@ -46,9 +46,11 @@ namespace {
 
 bool rewrite = false;
 
-std::string Identity(int seed) {
-  return absl::StrCat(R"({"model":"100 parameters","data":"1000 tokens, f","seq_len":64,"global_batch_size":8,"seed":)",
-                      seed, "}");
+// `weights` "none": as before identities said where training began.
+std::string Identity(int seed, const std::string& weights = "random") {
+  return absl::StrCat(
+      R"({"model":"100 parameters",)", weights == "none" ? "" : absl::StrCat("\"weights\":\"", weights, "\","),
+      R"("data":"1000 tokens, f","seq_len":64,"global_batch_size":8,"seed":)", seed, R"(,"model_path":"/models/m"})");
 }
 
 std::string RankName(const v1::RankId& id) { return absl::StrCat(id.job(), "/", id.attempt(), "/", id.rank()); }
@@ -240,18 +242,20 @@ class Script {
       const std::vector<std::string> parts = absl::StrSplit(args.words[i], ':');
       found->set_name(parts[0]);
       int seed = 42;
+      std::string weights = "random";
       for (size_t k = 1; k < parts.size(); ++k) {
         const std::vector<std::string> pair = absl::StrSplit(parts[k], '=');
         if (pair[0] == "step") found->set_step(std::stoll(pair[1]));
         if (pair[0] == "attempt") found->set_attempt(std::stoi(pair[1]));
         if (pair[0] == "seed") seed = std::stoi(pair[1]);
+        if (pair[0] == "weights") weights = pair[1];
         if (pair[0] == "unread") {
           found->mutable_unread()->set_kind(v1::PATH_PROBLEM_KIND_UNAVAILABLE);
           found->mutable_unread()->set_message(absl::StrCat(parts[0], "/manifest.json: Input/output error"));
         }
         if (pair[0] == "damaged") found->set_damage("rank-00000.safetensors has 10 bytes, the manifest says 20");
       }
-      found->set_identity(Identity(seed));
+      found->set_identity(Identity(seed, weights));
     }
     return message;
   }

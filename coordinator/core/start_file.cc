@@ -72,12 +72,6 @@ Json SettingsOf(const std::string& owner) {
   return settings;
 }
 
-const char* WeightsOf(const v1::JobSpec& spec) {
-  if (spec.model().has_weights()) return spec.model().weights() == v1::WEIGHTS_RANDOM ? "random" : "pretrained";
-  // Unset: the planner has refused a model folder without safetensors; a graph by hand has none.
-  return spec.model().has_graph() ? "random" : "pretrained";
-}
-
 }  // namespace
 
 std::string StartFile(const JobState& job, int rank, const std::string& version, double collective_timeout_seconds) {
@@ -121,6 +115,12 @@ std::string StartFile(const JobState& job, int rank, const std::string& version,
   start["identity"] = identity.is_object() ? identity : Json::object();
   start["collective_timeout_seconds"] = collective_timeout_seconds;
   return Dump(start);
+}
+
+const char* WeightsOf(const v1::JobSpec& spec) {
+  if (spec.model().has_weights()) return spec.model().weights() == v1::WEIGHTS_RANDOM ? "random" : "pretrained";
+  // Unset: the planner has refused a model folder without safetensors; a graph by hand has none.
+  return spec.model().has_graph() ? "random" : "pretrained";
 }
 
 std::string RendezvousLine(const std::string& host, int port) {

@@ -24,6 +24,9 @@ std::string OwnerText(const v1::JobSpec& spec, const std::string& job_id);
 // "dist.dp.size unset -> 2".
 std::vector<std::string> ChangedSettings(const std::string& before, const std::string& after);
 
+// "pretrained" or "random": where the job's initial weights come from.
+const char* WeightsOf(const v1::JobSpec& spec);
+
 // Folder of the exported model; empty for a hand-written graph, which has no Hugging Face form.
 std::string ExportDir(const v1::JobSpec& spec);
 

@@ -1,6 +1,7 @@
 """A job from taccctl to a Hugging Face folder, and the same losses whatever the layout."""
 
 import json
+import shutil
 
 import pytest
 
@@ -118,6 +119,23 @@ def test_finished_job_again_says_how_to_go_on(cluster, tmp_path):
     submit_and_wait(cluster, path)
     result = cluster.ctl("submit", "--follow", path)
     assert "max_steps" in result.stdout + result.stderr
+
+
+def test_other_initial_weights_are_another_training(cluster, tmp_path):
+    """From random weights, then by the same name from those that were exported: a fine-tune, which must not go on with the first run's states."""
+    submit_and_wait(cluster, write_job(tmp_path, name="weights", workers=1, train={"max_steps": 2}))
+    shutil.copytree(tmp_path / "runs/weights/hf", tmp_path / "tuned")
+    for steps in (2, 4):
+        changed = cluster.submit(write_job(tmp_path, name="weights", workers=1, model={"path": "tuned", "weights": "pretrained"}, train={"max_steps": steps}))
+        assert cluster.finish(changed).returncode == 2
+        reason = cluster.json("get", changed)["reason"]
+        assert f"the model's initial weights were {tmp_path}/model (random, " in reason and f"and are now {tmp_path}/tuned (pretrained, " in reason
+        assert "name or checkpoint.dir of its own" in reason
+    # By a name of their own they are trained, and go on from another place.
+    submit_and_wait(cluster, write_job(tmp_path, name="tune", workers=1, model={"path": "tuned", "weights": "pretrained"}, train={"max_steps": 2}))
+    (tmp_path / "tuned").rename(tmp_path / "moved")
+    job = submit_and_wait(cluster, write_job(tmp_path, name="tune", workers=1, model={"path": "moved", "weights": "pretrained"}, train={"max_steps": 3}))
+    assert [p["step"] for p in points(cluster, job)] == [3]
 
 
 def test_float16_from_a_scale_too_large(cluster, one_rank, tmp_path):

@@ -1,6 +1,7 @@
 #include "worker/checkpoint/model_weights.h"
 
 #include <filesystem>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -13,6 +14,7 @@ namespace tacc::worker {
 namespace {
 
 constexpr int64_t kMaxIndexBytes = 100'000'000;
+constexpr char kWeightIndex[] = "/model.safetensors.index.json";
 
 bool Exists(const std::string& path) {
   std::error_code ignored;
@@ -47,27 +49,33 @@ std::string StackEntryName(const std::string& name, int64_t entry) {
   return entry_name.replace(name.find('*'), 1, absl::StrCat(entry));
 }
 
-absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Open(const std::string& directory) {
-  const std::string single = absl::StrCat(directory, "/model.safetensors");
-  const std::string index = absl::StrCat(directory, "/model.safetensors.index.json");
-  std::unique_ptr<ModelWeights> model(new ModelWeights());
-  model->directory_ = directory;
-  std::map<std::string, std::string> wanted;
-  std::vector<std::string> paths;
-  if (Exists(single)) {
-    paths.push_back(single);
-  } else if (Exists(index)) {
-    absl::StatusOr<std::map<std::string, std::string>> weight_map = ReadIndex(index);
-    if (!weight_map.ok()) return weight_map.status();
-    wanted = *std::move(weight_map);
-    std::map<std::string, bool> names;
-    for (const auto& [tensor, file] : wanted) names[file] = true;
-    for (const auto& [file, unused] : names) paths.push_back(absl::StrCat(directory, "/", file));
-  } else {
+absl::StatusOr<WeightFiles> FindWeightFiles(const std::string& directory) {
+  WeightFiles files;
+  if (const std::string single = absl::StrCat(directory, "/model.safetensors"); Exists(single)) {
+    files.paths.push_back(single);
+    return files;
+  }
+  const std::string index = absl::StrCat(directory, kWeightIndex);
+  if (!Exists(index)) {
     return absl::NotFoundError(
         absl::StrCat(directory, ": has neither model.safetensors nor model.safetensors.index.json"));
   }
-  for (const std::string& path : paths) {
+  absl::StatusOr<std::map<std::string, std::string>> weight_map = ReadIndex(index);
+  if (!weight_map.ok()) return weight_map.status();
+  files.index = *std::move(weight_map);
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : files.index) names.insert(file);
+  for (const std::string& file : names) files.paths.push_back(absl::StrCat(directory, "/", file));
+  return files;
+}
+
+absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Open(const std::string& directory) {
+  const absl::StatusOr<WeightFiles> files = FindWeightFiles(directory);
+  if (!files.ok()) return files.status();
+  const std::string index = absl::StrCat(directory, kWeightIndex);
+  std::unique_ptr<ModelWeights> model(new ModelWeights());
+  model->directory_ = directory;
+  for (const std::string& path : files->paths) {
     absl::StatusOr<std::unique_ptr<SafetensorsFile>> file = SafetensorsFile::Open(path);
     if (!file.ok()) {
       if (!absl::IsNotFound(file.status())) return file.status();
@@ -82,7 +90,7 @@ absl::StatusOr<std::unique_ptr<ModelWeights>> ModelWeights::Open(const std::stri
     }
     model->files_.push_back(*std::move(file));
   }
-  for (const auto& [name, file] : wanted) {
+  for (const auto& [name, file] : files->index) {
     const auto it = model->tensors_.find(name);
     if (it == model->tensors_.end() || it->second.file->path() != absl::StrCat(directory, "/", file)) {
       return absl::InvalidArgumentError(

@@ -21,6 +21,14 @@ namespace tacc::worker {
 bool IsStack(const std::string& name);
 std::string StackEntryName(const std::string& name, int64_t entry);
 
+// The files that hold a directory's weights.
+struct WeightFiles {
+  std::vector<std::string> paths;            // In order.
+  std::map<std::string, std::string> index;  // Tensor -> name of its file, where there is an index.
+};
+// NotFound when the directory has neither file; InvalidArgument names a damaged index.
+absl::StatusOr<WeightFiles> FindWeightFiles(const std::string& directory);
+
 // Immutable, thread-safe.
 class ModelWeights {
  public:

@@ -125,6 +125,32 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) munmap(const_cast<char*>(data_), num_bytes_);
 }
 
+absl::StatusOr<std::unique_ptr<InputFile>> InputFile::Open(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return OpenError(path);
+  std::unique_ptr<InputFile> file(new InputFile(path, fd, 0));
+  struct stat info;
+  if (fstat(fd, &info) != 0) return ErrnoStatus(errno, path);
+  if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, ": not a regular file"));
+  file->num_bytes_ = info.st_size;
+  return file;
+}
+
+InputFile::~InputFile() { close(fd_); }
+
+absl::Status InputFile::Read(int64_t offset, char* out, int64_t num_bytes) const {
+  while (num_bytes > 0) {
+    const ssize_t n = pread(fd_, out, num_bytes, offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus(errno, absl::StrCat(path_, ": cannot be read"));
+    if (n == 0) return absl::InvalidArgumentError(absl::StrCat(path_, ": ends at byte ", offset, "; it is cut short"));
+    out += n;
+    offset += n;
+    num_bytes -= n;
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path, int64_t max_bytes) {
   FileDescriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (fd.get() < 0) return OpenError(path);

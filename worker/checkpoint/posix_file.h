@@ -75,6 +75,26 @@ class MappedFile {
   int64_t num_bytes_;
 };
 
+// A file opened for reading, piece by piece. Thread-safe.
+class InputFile {
+ public:
+  static absl::StatusOr<std::unique_ptr<InputFile>> Open(const std::string& path);
+  ~InputFile();
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  int64_t num_bytes() const { return num_bytes_; }
+  // Reads the `num_bytes` bytes from `offset` on. InvalidArgument: the file ends before.
+  absl::Status Read(int64_t offset, char* out, int64_t num_bytes) const;
+
+ private:
+  InputFile(std::string path, int fd, int64_t num_bytes) : path_(std::move(path)), fd_(fd), num_bytes_(num_bytes) {}
+  std::string path_;
+  int fd_;
+  int64_t num_bytes_;
+};
+
 // Returns the file's content; InvalidArgument when it is larger than `max_bytes`.
 absl::StatusOr<std::string> ReadSmallFile(const std::string& path, int64_t max_bytes);
 

@@ -183,6 +183,18 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensors(const char* data, int64_t num
   return header;
 }
 
+absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(const InputFile& file) {
+  std::vector<char> begin(std::min(file.num_bytes(), kLengthBytes));
+  if (absl::Status status = file.Read(0, begin.data(), begin.size()); !status.ok()) return status;
+  if (file.num_bytes() >= kLengthBytes) {
+    // What is not there, or too long, is refused before it is looked at.
+    const int64_t header_bytes = std::min(ReadLittleEndian(begin.data()), kMaxHeaderBytes);
+    begin.resize(std::min(file.num_bytes(), kLengthBytes + header_bytes));
+    if (absl::Status status = file.Read(0, begin.data(), begin.size()); !status.ok()) return status;
+  }
+  return ParseSafetensors(begin.data(), file.num_bytes(), file.path());
+}
+
 absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
   absl::StatusOr<std::unique_ptr<MappedFile>> file = MappedFile::Open(path);
   if (!file.ok()) return file.status();

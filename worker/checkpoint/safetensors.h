@@ -36,6 +36,9 @@ struct SafetensorsHeader {
 // InvalidArgument names the file and, where one is concerned, the tensor.
 absl::StatusOr<SafetensorsHeader> ParseSafetensors(const char* data, int64_t num_bytes, const std::string& path);
 
+// The same of a file of which nothing but the header is read.
+absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(const InputFile& file);
+
 // A checked file, mapped. Immutable, thread-safe.
 class SafetensorsFile {
  public:

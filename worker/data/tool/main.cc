@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/export.h"
+#include "worker/checkpoint/model_fingerprint.h"
 #include "worker/data/loader.h"
 #include "worker/data/tool/check.h"
 #include "worker/data/tool/summary.h"
@@ -118,6 +119,13 @@ int Check(const CheckRequest& request) {
   return kOk;
 }
 
+int Fingerprint(const std::string& model_dir) {
+  const auto fingerprint = ModelFingerprint(model_dir);
+  if (!fingerprint.ok()) return Fail(fingerprint.status());
+  std::cout << *fingerprint << "\n";
+  return kOk;
+}
+
 int Export(const ExportRequest& request) {
   const auto exported = ExportCheckpoint(request);
   if (!exported.ok()) return Fail(exported.status());
@@ -177,6 +185,12 @@ int Main(int argc, char** argv) {
     if (full) check.depth = CheckRequest::Depth::kEveryByte;
     exit_code = Check(check);
   });
+
+  std::string model_dir;
+  CLI::App* fingerprint_command =
+      app.add_subcommand("fingerprint", "Print which pretrained weights a model folder holds: one line");
+  fingerprint_command->add_option("--model", model_dir, "Folder of the model")->required();
+  fingerprint_command->callback([&] { exit_code = Fingerprint(model_dir); });
 
   ExportRequest request;
   CLI::App* export_command = app.add_subcommand("export", "Write a checkpoint as a plain Hugging Face model folder");
