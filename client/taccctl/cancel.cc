@@ -7,6 +7,7 @@
 #include "client/taccctl/job_text.h"
 #include "client/taccctl/message_json.h"
 #include "client/taccctl/subcommands.h"
+#include "client/taccctl/table.h"
 
 namespace tacc::client {
 namespace {
@@ -26,7 +27,13 @@ int Cancel(const CancelOptions& options, const GlobalOptions& global, Context& c
   if (global.form == OutputForm::kJson) {
     context.out << JsonLine(MessageJson(*job));
   } else {
-    context.out << job->id() << ": " << PhaseText(job->phase()) << "\n";
+    context.out << job->id() << ": " << PhaseText(job->phase());
+    if (job->phase() == v1::PHASE_CANCELLED && !job->reason().empty())
+      context.out << " (" << Printable(job->reason()) << ")";
+    context.out << "\n";
+  }
+  if (!HasEnded(job->phase())) {
+    context.err << "When it has stopped, and what it saved: " << context.program << " watch " << job->id() << "\n";
   }
   return kExitOk;
 }

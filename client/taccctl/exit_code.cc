@@ -28,7 +28,7 @@ int OutcomeOf(const v1::Job& job) {
     case v1::PHASE_FINISHED:
       return kExitOk;
     case v1::PHASE_CANCELLED:
-      return kExitJobCancelled;
+      return job.failure_code() == v1::FAILURE_CODE_CHECKPOINT ? kExitJobFailed : kExitJobCancelled;
     case v1::PHASE_FAILED:
       return job.failure_code() == v1::FAILURE_CODE_BAD_INPUT ? kExitBadInput : kExitJobFailed;
     default:

@@ -270,6 +270,7 @@ TEST_F(TaccctlTest, FollowingReportsTheOutcome) {
   EXPECT_EQ(outcome(v1::PHASE_FAILED, v1::FAILURE_CODE_RESTARTS), 100);
   EXPECT_EQ(outcome(v1::PHASE_FAILED, v1::FAILURE_CODE_BAD_INPUT), 2);
   EXPECT_EQ(outcome(v1::PHASE_CANCELLED, v1::FAILURE_CODE_UNSPECIFIED), 101);
+  EXPECT_EQ(outcome(v1::PHASE_CANCELLED, v1::FAILURE_CODE_CHECKPOINT), 100);
 }
 
 TEST_F(TaccctlTest, TheProgressLineKeepsItsEtaIn80Columns) {
@@ -592,7 +593,16 @@ TEST_F(TaccctlTest, CancelWritesACheckpointUnlessNow) {
   EXPECT_EQ(Run({"cancel", "tiny-1"}), 0);
   EXPECT_EQ(out_, "tiny-1: cancelling\n");
   EXPECT_EQ(Run({"cancel", "tiny-1", "--now"}), 0);
+  EXPECT_THAT(err_, HasSubstr("watch tiny-1"));
   EXPECT_THAT(modes, ElementsAre(v1::CANCEL_MODE_CHECKPOINT, v1::CANCEL_MODE_NOW));
+  server_.cancel = [&](const v1::CancelRequest&, v1::CancelResponse* response) {
+    *response->mutable_job() = job_;
+    response->mutable_job()->set_phase(v1::PHASE_CANCELLED);
+    response->mutable_job()->set_reason("stopped at step 3, last checkpoint step-3.a1");
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(Run({"cancel", "tiny-1"}), 0);
+  EXPECT_EQ(out_, "tiny-1: cancelled (stopped at step 3, last checkpoint step-3.a1)\n");
 }
 
 TEST_F(TaccctlTest, PlanPrintsCandidates) {

@@ -18,6 +18,9 @@ namespace {
 constexpr int kExitBadInput = 2;
 constexpr int kExitNonfinite = 3;
 constexpr int kExitStuck = 4;
+constexpr int kExitExport = 5;
+// Of a rank that was to stop and could not save where it stopped.
+constexpr char kCheckpointCode[] = "checkpoint";
 constexpr size_t kMaxEventText = 2000;
 // Of ranks whose process could not be started.
 constexpr char kStartCode[] = "start";
@@ -50,7 +53,7 @@ int Order(const v1::RankEnded& ended) {
   switch (ended.end()) {
     case v1::RANK_END_FAILED:
       if (ended.has_exit_code() && (ended.exit_code() == kExitBadInput || ended.exit_code() == kExitNonfinite ||
-                                    ended.exit_code() == kExitStuck))
+                                    ended.exit_code() == kExitStuck || ended.exit_code() == kExitExport))
         return 0;
       return ended.code() == "collective" ? 3 : kOwnFault;
     case v1::RANK_END_LOST:
@@ -390,6 +393,15 @@ void Core::EndAttempt(JobState* job) {
     return EndJob(job, v1::PHASE_FINISHED, absl::StrCat("trained to step ", attempt.step), v1::FAILURE_CODE_UNSPECIFIED,
                   {});
   }
+  if (job->cancel.has_value() && failed && end.code() == kCheckpointCode) {
+    const std::string saved =
+        job->checkpoints.empty()
+            ? "none was saved before"
+            : absl::StrCat("the last one saved is step ", job->checkpoints.back().step(), " (",
+                           job->checkpoints.back().name(), "), from which it goes on when it is ", "submitted again");
+    return EndJob(job, v1::PHASE_CANCELLED, absl::StrCat(end.message(), "; ", saved), v1::FAILURE_CODE_CHECKPOINT,
+                  log_lines);
+  }
   if (job->cancel.has_value()) {
     std::string reason = absl::StrCat(any_stopped ? "stopped" : "cancelled", " at step ", attempt.step);
     if (!job->checkpoints.empty()) absl::StrAppend(&reason, ", last checkpoint ", job->checkpoints.back().name());
@@ -404,6 +416,12 @@ void Core::EndAttempt(JobState* job) {
   if (failed && end.has_exit_code() && attempt.condemned.empty() && (!attempt.resume_damaged || path_damaged)) {
     if (end.exit_code() == kExitBadInput || path_damaged) {
       return EndJob(job, v1::PHASE_FAILED, cause, v1::FAILURE_CODE_BAD_INPUT, log_lines);
+    }
+    if (end.exit_code() == kExitExport) {
+      return EndJob(job, v1::PHASE_FAILED,
+                    absl::StrCat(end.message(), "; export it with: taccctl export ", job->id,
+                                 " --out DIR, or submit the job again, which then trains nothing"),
+                    v1::FAILURE_CODE_EXPORT, log_lines);
     }
     if (end.exit_code() == kExitNonfinite)
       return EndJob(job, v1::PHASE_FAILED, cause, v1::FAILURE_CODE_NONFINITE, log_lines);

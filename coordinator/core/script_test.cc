@@ -8,7 +8,8 @@
 //   compile_failed JOB bad_input|bug MESSAGE
 //   unread|lost RANK MESSAGE: the rank's program cannot be read
 //   attach W [instance=I] [version=V] [kind=K] [threads=N] [memory=N] [peak=F] [trouble=TEXT] [running=RANK]
-//   [held=RANK] detach W paths W [max_attempt=N] [exported=NAME] [owner=TEXT] [missing|denied|unavailable|wrong=TEXT]
+//   [held=RANK] detach W paths W [max_attempt=N] [exported=NAME] [owner=TEXT] [export_problem=TEXT]
+//   [missing|denied|unavailable|wrong=TEXT]
 //   [NAME:step=N:attempt=N[:seed=N][:weights=W][:damaged][:unread] ...]
 //     answers the last check_paths to W
 //   asked W: the last check_paths to W
@@ -237,6 +238,7 @@ class Script {
       problem->set_kind(kind);
       problem->set_message(args.Words(key));
     }
+    if (args.values.count("export_problem")) result->set_export_problem(args.Words("export_problem"));
     for (size_t i = 2; i < args.words.size(); ++i) {
       v1::FoundCheckpoint* found = result->add_checkpoints();
       const std::vector<std::string> parts = absl::StrSplit(args.words[i], ':');

@@ -42,6 +42,7 @@ void Core::SendPathCheck(JobState* job, const std::string& worker, bool expectin
   if (!resume.empty() && resume[0] == '/') request->set_resume_path(resume);
   if (!expecting) request->set_export_dir(ExportDir(spec));
   request->set_has_run(job->HasRun());
+  request->set_model_dir(spec.model().path());
   job->check->pending[last_request_] = worker;
   Send(*members_.ByName(worker), std::move(message));
 }
@@ -119,6 +120,15 @@ void Core::StartAttempt(JobState* job) {
                                "); to train further raise train.max_steps (", job->spec.train().max_steps(),
                                ") and submit again"),
                   v1::FAILURE_CODE_UNSPECIFIED, {});
+  }
+  if (!check.claim.export_problem().empty()) {
+    // Found out before anything is trained. What has begun to train goes on: its checkpoints can be exported elsewhere.
+    if (job->first_attempt == 0) {
+      return EndJob(job, v1::PHASE_FAILED,
+                    absl::StrCat("the model could not be exported: ", check.claim.export_problem()),
+                    v1::FAILURE_CODE_BAD_INPUT, {});
+    }
+    Tell(*job, "warning", absl::StrCat("the model could not be exported now: ", check.claim.export_problem()));
   }
   if (job->first_attempt == 0 && !resume.from.empty()) {
     for (const std::string& change : ChangedSettings(check.claim.previous_owner(), check.owner)) {

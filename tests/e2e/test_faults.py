@@ -292,3 +292,51 @@ def test_rank_that_hangs_while_it_loads(tmp_path):
         cluster.workers["w1"].kill()
         cluster.start_worker("w1")
         assert cluster.finish(job).returncode == 0
+
+
+def test_a_stop_that_cannot_be_saved_says_so(tmp_path):
+    with Cluster(tmp_path / "cluster", workers=2, worker_env={"TACC_FAILPOINTS": "before_manifest=error"}) as cluster:
+        job = cluster.submit(write_job(tmp_path, workers=2, train={"max_steps": 1000000}, checkpoint={"save_steps": 1000000}))
+        cluster.wait(lambda: cluster.json("get", job).get("step", 0) > 2, "a few steps")
+        cluster.ctl("cancel", job)
+        assert cluster.finish(job).returncode == 100
+        view = cluster.json("get", job)
+        assert view["phase"] == "cancelled" and view["failure_code"] == "checkpoint"
+        assert re.search(r"training stopped at step \d+, but its checkpoint could not be written: .*before_manifest", view["reason"])
+        assert "none was saved before" in view["reason"]
+        assert "could not be written" in cluster.ctl("cancel", job).stdout
+
+
+def test_an_export_is_tried_again(tmp_path):
+    with Cluster(tmp_path / "cluster", workers=1, worker_env={"TACC_FAILPOINTS": "before_export=error@1"}) as cluster:
+        job = cluster.submit(write_job(tmp_path, workers=1, train={"max_steps": 2}))
+        assert cluster.finish(job).returncode == 0
+        view = cluster.json("get", job)
+        assert Path(view["exported_path"], "model.safetensors").exists() and not view.get("restarts")
+        assert [e for e in cluster.events(job) if "export_failed" in e["message"] and "before_export" in e["message"]]
+
+
+def test_what_comes_in_the_way_of_an_export_costs_no_training(tmp_path):
+    """It is seen before the start; what comes later leaves a checkpoint, and no attempt trains nothing."""
+    path = write_job(tmp_path, workers=1, train={"max_steps": 2})
+    foreign = tmp_path / "runs/tiny/hf/README.md"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_text("# My model")
+    with Cluster(tmp_path / "cluster", workers=1, worker_env={"TACC_FAILPOINTS": "before_export=sleep:2"}) as cluster:
+        job = cluster.submit(path)
+        assert cluster.finish(job).returncode == 2
+        view = cluster.json("get", job)
+        assert 'hf: exists and holds "README.md"' in view["reason"] and not view.get("attempt")
+        foreign.unlink()
+        job = cluster.submit(path)
+        cluster.wait(lambda: cluster.json("get", job).get("last_checkpoint"), "the last checkpoint")
+        foreign.write_text("# My model")
+        assert cluster.finish(job).returncode == 100
+        view = cluster.json("get", job)
+        assert view["failure_code"] == "export" and not view.get("restarts") and view["last_checkpoint"]["step"] == 2
+        assert f"taccctl export {job} --out DIR" in view["reason"]
+        cluster.ctl("export", job, "--out", tmp_path / "elsewhere")
+        assert (tmp_path / "elsewhere/model.safetensors").exists()
+        foreign.unlink()
+        job = cluster.submit(path)
+        assert cluster.finish(job).returncode == 0 and not cluster.points(job)

@@ -249,23 +249,6 @@ absl::Status WriteWeights(const Checkpoint& checkpoint, const std::vector<Output
   return WriteFile(kIndexName, text.data(), static_cast<int64_t>(text.size()), output);
 }
 
-// OK when `path` does not exist or holds nothing but what an export writes.
-absl::Status CheckReplaceable(const std::string& path) {
-  const absl::StatusOr<std::vector<std::string>> names = ListDirectory(path);
-  if (absl::IsNotFound(names.status())) {
-    std::error_code ignored;
-    if (!std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) return absl::OkStatus();
-    return absl::AlreadyExistsError(absl::StrCat(path, ": exists and is not a directory"));
-  }
-  if (!names.ok()) return names.status();
-  for (const std::string& name : *names) {
-    if (IsWritten(name)) continue;
-    return absl::AlreadyExistsError(
-        absl::StrCat(path, ": exists and holds \"", name, "\", which no export writes; export to another directory"));
-  }
-  return absl::OkStatus();
-}
-
 // The record of an export of `checkpoint`, but for its files.
 ExportRecord RecordOf(const Checkpoint& checkpoint) {
   ExportRecord record;
@@ -318,11 +301,7 @@ absl::StatusOr<ExportResult> ExportCheckpoint(const ExportRequest& request) {
   if (!tensors.ok()) return tensors.status();
 
   const std::string out = FolderPath(request.out_dir).string();
-  std::error_code ignored;
-  if (!request.model_dir.empty() && std::filesystem::equivalent(out, request.model_dir, ignored)) {
-    return absl::AlreadyExistsError(absl::StrCat(out, ": is the model's own directory; export to another one"));
-  }
-  if (absl::Status status = CheckReplaceable(out); !status.ok()) return status;
+  if (absl::Status status = CheckExportFolder(request.model_dir, out); !status.ok()) return status;
   if (absl::Status status = (*checkpoint)->VerifyData(0, 1); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<FolderPublication>> publication = FolderPublication::Begin(out);
   if (!publication.ok()) return publication.status();
@@ -335,6 +314,27 @@ absl::StatusOr<ExportResult> ExportCheckpoint(const ExportRequest& request) {
   ExportResult result{static_cast<int64_t>(tensors->size()), 0, dtype};
   for (const OutputTensor& tensor : *tensors) result.num_bytes += tensor.num_bytes;
   return result;
+}
+
+absl::Status CheckExportFolder(const std::string& model_dir, const std::string& out_dir) {
+  const std::string path = FolderPath(out_dir).string();
+  std::error_code error;
+  if (!model_dir.empty() && std::filesystem::equivalent(path, model_dir, error)) {
+    return absl::AlreadyExistsError(absl::StrCat(path, ": is the model's own directory; export to another one"));
+  }
+  const absl::StatusOr<std::vector<std::string>> names = ListDirectory(path);
+  if (absl::IsNotFound(names.status())) {
+    if (!std::filesystem::exists(std::filesystem::symlink_status(path, error))) return absl::OkStatus();
+    return absl::AlreadyExistsError(absl::StrCat(path, ": exists and is not a directory"));
+  }
+  if (!names.ok()) return names.status();
+  for (const std::string& name : *names) {
+    if (IsWritten(name)) continue;
+    return absl::AlreadyExistsError(
+        absl::StrCat(path, ": exists and holds \"", name,
+                     "\", which no export writes; move it elsewhere, or export to another directory"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace tacc::worker

@@ -34,11 +34,14 @@ struct ExportResult {
 //
 // The directory appears complete or not at all, also while others export to it (folder_publication.h), and says what
 // was written (export_record.h). An existing out_dir is replaced when it holds nothing but what an export writes, else
-// AlreadyExists names the foreign file. The checkpoint's checksums are verified first. OK: out_dir was seen to be what
-// this call wrote.
-// InvalidArgument: a damaged checkpoint or a config.json that is missing or not usable; ResourceExhausted: the disk is
-// full.
+// AlreadyExists names the foreign file (CheckExportFolder). The checkpoint's checksums are verified first. OK: out_dir
+// was seen to be what this call wrote. InvalidArgument: a damaged checkpoint or a config.json that is missing or not
+// usable; ResourceExhausted: the disk is full.
 absl::StatusOr<ExportResult> ExportCheckpoint(const ExportRequest& request);
+
+// OK when nothing that lies at `out_dir` now would make an export of this model to it fail. AlreadyExists says what
+// does and what to do.
+absl::Status CheckExportFolder(const std::string& model_dir, const std::string& out_dir);
 
 }  // namespace tacc::worker
 

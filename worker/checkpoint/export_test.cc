@@ -199,6 +199,9 @@ TEST_F(ExportTest, ReplacesAnEarlierExportOnly) {
   const auto refused = ExportCheckpoint({checkpoint_, model_, out});
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("holds \"thesis.txt\""));
+  EXPECT_EQ(CheckExportFolder(model_, out), refused.status());
+  EXPECT_TRUE(CheckExportFolder(model_, directory_.File("new/out")).ok());
+  EXPECT_FALSE(CheckExportFolder(out, out).ok());
   EXPECT_EQ(ExportCheckpoint({checkpoint_, model_, model_}).status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(ExportCheckpoint({checkpoint_, model_, model_ + "/config.json"}).status().code(),
             absl::StatusCode::kAlreadyExists);

@@ -22,6 +22,7 @@
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/checkpoint_name.h"
+#include "worker/checkpoint/export.h"
 #include "worker/checkpoint/export_record.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/posix_file.h"
@@ -250,6 +251,10 @@ v1::CheckPathsResult CheckPaths(const v1::CheckPaths& request, double patience_s
     status = Expect(request, patience_seconds);
   }
   if (!status.ok()) *result.add_problems() = Problem(status);
+  if (!request.export_dir().empty()) {
+    status = CheckExportFolder(request.model_dir(), request.export_dir());
+    if (absl::IsAlreadyExists(status)) result.set_export_problem(ValidUtf8(std::string(status.message())));
+  }
   if (!request.resume_path().empty() && request.mode() == v1::CHECK_PATHS_MODE_CLAIM) {
     Describe(request, request.resume_path(), request.resume_path(), &result);
   }

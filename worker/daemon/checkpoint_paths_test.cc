@@ -117,6 +117,10 @@ TEST(CheckPathsTest, ListsCheckpointsAttemptsAndTheExport) {
   EXPECT_EQ(result.checkpoints(2).step(), 7);
   ASSERT_TRUE(ExportCheckpoint({runs + "/step-00000020.a3", "", runs + "/hf"}).ok());
   EXPECT_EQ(CheckPaths(request, 0).exported_checkpoint(), "step-00000020.a3");
+  EXPECT_EQ(CheckPaths(request, 0).export_problem(), "");
+  TestDirectory::Write(runs + "/hf/README.md", "# My model");
+  EXPECT_THAT(CheckPaths(request, 0).export_problem(), HasSubstr("hf: exists and holds \"README.md\""));
+  EXPECT_EQ(CheckPaths(request, 0).exported_checkpoint(), "step-00000020.a3");
   // Newer than every checkpoint, but not whole.
   TestDirectory::Write(runs + "/hf/model.safetensors", "torn");
   EXPECT_EQ(CheckPaths(request, 0).exported_checkpoint(), "");

@@ -13,6 +13,7 @@ constexpr absl::string_view kPayload = "tacc/failure-code";
 int ExitCode(absl::string_view code) {
   if (code == "bad_input") return kExitBadInput;
   if (code == "stuck") return kExitStuck;
+  if (code == "export") return kExitExport;
   return code == "nonfinite" ? kExitNonfinite : kExitError;
 }
 

@@ -17,6 +17,7 @@ inline constexpr int kExitError = 1;
 inline constexpr int kExitBadInput = 2;
 inline constexpr int kExitNonfinite = 3;
 inline constexpr int kExitStuck = 4;
+inline constexpr int kExitExport = 5;
 
 // Exit code of a `failed` event's code.
 int ExitCode(absl::string_view code);

@@ -9,9 +9,10 @@
 namespace tacc::worker {
 
 // What a start leaves behind after its last step: a checkpoint of the states, if the job saves any and it is not the
-// one that training began with; and, when it was not stopped, on rank 0 the exported model. All ranks call it. Errors:
-// of the talk between ranks; Internal: the checkpoint of a run that was not stopped could not be written; of the
-// export.
+// one that training began with; and, when it was not stopped, on rank 0 the exported model, tried again for half a
+// minute where what is in the way may pass. All ranks call it. Errors: of the talk between ranks; the checkpoint could
+// not be written, the same on every rank (after a stop with the failure code `checkpoint`); the export's, on rank 0,
+// with the failure code `export`: all that was trained is saved.
 absl::Status Finish(RankParts& parts, const StartPoint& begin, const TrainLoop& loop);
 
 }  // namespace tacc::worker
