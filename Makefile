@@ -33,14 +33,13 @@ test: everything
 	  $(CURDIR)/$(PYTHON) $(CURDIR)/tests/skips/list_skips.py test_results || code=1; \
 	  grep 'tests passed' ctest.log; exit $$code
 
-# Prepares the Python standard library's sources as a corpus, then trains examples/quickstart on two CPU workers. The tokenizer
-# goes into the model's folder, from where it comes along to the exported model, which is held to what README says of it.
+# Prepares the Python standard library's sources as a corpus, then trains examples/quickstart on two CPU workers. The exported
+# model, with the data's tokenizer, is held to what README says of it.
 QUICKSTART_DATA := examples/quickstart/data
 quickstart: build
 	@test -f $(QUICKSTART_DATA)/index.json || $(PYTHON) -m tacc data prepare --train-tokenizer 8192 \
 	  --input "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_paths()["stdlib"])')" \
 	  --include '*.py' --out $(QUICKSTART_DATA) --eval-fraction 0.01 --seq-len 256
-	@cp $(QUICKSTART_DATA)/tokenizer/* examples/quickstart/model/
 	@$(BUILD)/taccctl submit --local --follow examples/quickstart/job.yaml
 	@$(PYTHON) examples/quickstart/check_model.py --build $(BUILD)
 

@@ -20,6 +20,7 @@ struct ExportOptions {
   std::string source;
   std::string out;
   std::string model;
+  std::string data;
   int step = 0;
 };
 
@@ -67,6 +68,8 @@ int Export(const ExportOptions& options, const GlobalOptions& global, Context& c
   std::vector<std::string> arguments = {"export", "--checkpoint", source.checkpoint, "--out", options.out};
   // A model that was written as a graph has no folder.
   if (!source.model.empty()) arguments.insert(arguments.end(), {"--model", source.model});
+  // Without it the checkpoint says where its data was.
+  if (!options.data.empty()) arguments.insert(arguments.end(), {"--data", options.data});
   const absl::StatusOr<std::string> out = RunTool("tacc-data", arguments, kExportSeconds, context);
   if (!out.ok()) return Fail(out.status(), &context);
   const std::string path = std::filesystem::absolute(options.out, ignored).lexically_normal().string();
@@ -91,6 +94,10 @@ void AddExport(CLI::App* app, const GlobalOptions* global, Action* action) {
       ->type_name("JOB|DIR");
   command->add_option("--out", options->out, "Folder to write")->required()->type_name("DIR");
   command->add_option("--model", options->model, "Folder of the model that was trained (default: the job's)")
+      ->type_name("DIR");
+  command
+      ->add_option("--data", options->data,
+                   "Folder of the data, for its tokenizer where the model has none (default: the checkpoint's)")
       ->type_name("DIR");
   command->add_option("--step", options->step, "The job's checkpoint of this step")->check(CLI::PositiveNumber);
   command->callback([=] { *action = [=](Context& context) { return Export(*options, *global, context); }; });

@@ -126,6 +126,7 @@ absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const std::string&
   identity["seed"] = spec.train().seed();
   identity["model_path"] = spec.model().has_graph() ? spec.model().graph() : spec.model().path();
   identity["data_path"] = spec.data().path();
+  if (plan.contains("architecture")) identity["architecture"] = plan["architecture"];
   return Dump(identity);
 }
 

@@ -24,7 +24,7 @@ absl::Status CheckBatchAgainstData(const v1::JobSpec& spec, const std::string& s
 std::string Fingerprint(const std::string& text);
 
 // What checkpoints of the job carry as `identity`: values that must not change for a resume to be a continuation, and
-// beside them, for messages, the paths of model and data, which may.
+// beside them, for messages and exports, the paths of model and data and the model's class, which may.
 // `programs` are the texts of its stages, of which names, logical shapes and initializers of the weights count;
 // `fingerprint`: of pretrained weights, as tacc-data fingerprint prints it.
 absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const std::string& summary, const std::string& data,

@@ -124,6 +124,8 @@ TEST(IdentityTest, TellsInitialWeightsApart) {
   ASSERT_NE(at, std::string::npos);
   wider.replace(at, 12, "normal(0.05)");
   EXPECT_NE(weights(v1::WEIGHTS_RANDOM, "", wider), random);
+  const auto with_class = Identity(Spec(), R"({"architecture": "LlamaForCausalLM"})", "{}", "", {kProgram});
+  EXPECT_EQ(nlohmann::json::parse(*with_class)["architecture"], "LlamaForCausalLM");
   EXPECT_EQ(weights(v1::WEIGHTS_PRETRAINED, "2 tensors, 16 bytes, ab", kProgram),
             "pretrained, 2 tensors, 16 bytes, ab");
   // Nothing of it is used.

@@ -46,8 +46,8 @@ std::string Difference(const std::string& job_identity, const v1::FoundCheckpoin
   if (!theirs.is_object()) return "its manifest has no identity";
   std::string text;
   for (const auto& [key, value] : mine.items()) {
-    // The same tokens may lie elsewhere.
-    if (key == "model_path" || key == "data_path") continue;
+    // The same tokens may lie elsewhere, and the shapes say more than the class.
+    if (key == "model_path" || key == "data_path" || key == "architecture") continue;
     if (key == kWeights && !theirs.contains(key)) continue;
     if (theirs.contains(key) && theirs[key] == value) continue;
     const bool is_plural = key == kWeights;

@@ -81,6 +81,10 @@ std::string ReadWeightsDtype(ConfigReader& config) {
 
 }  // namespace
 
+bool IsLanguageModel(const Family& family, const std::string& architecture) {
+  return std::count(family.architectures.begin(), family.architectures.end(), architecture) > 0;
+}
+
 std::set<std::string> HarmlessKeys() {
   return {
       // Which program wrote the file, and where it lay.
@@ -125,9 +129,8 @@ absl::StatusOr<ReadFamily> ReadModelConfig(const nlohmann::json& config, int64_t
   const Family& family = result.family;
   const std::vector<std::string> architectures = reader.Strings("architectures");
   const bool is_language_model =
-      architectures.empty() || std::any_of(architectures.begin(), architectures.end(), [&](const auto& a) {
-        return std::count(family.architectures.begin(), family.architectures.end(), a) > 0;
-      });
+      architectures.empty() || std::any_of(architectures.begin(), architectures.end(),
+                                           [&](const auto& a) { return IsLanguageModel(family, a); });
   if (!is_language_model) {
     reader.Fail("architectures", absl::StrCat("is not the language model of family ", family.name, "; wanted ",
                                               absl::StrJoin(family.architectures, " or ")));

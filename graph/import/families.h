@@ -29,6 +29,9 @@ struct Family {
 // All families, in the order in which documents list them.
 std::vector<Family> Families();
 
+// Whether `architecture` is one of the family's language models.
+bool IsLanguageModel(const Family& family, const std::string& architecture);
+
 // Keys of any family's config.json that do not change what training computes.
 std::set<std::string> HarmlessKeys();
 

@@ -226,4 +226,16 @@ absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOp
   return model;
 }
 
+absl::StatusOr<std::string> ReadArchitecture(const std::string& dir) {
+  TACC_ASSIGN_OR_RETURN(const nlohmann::json config, ReadJsonFile(absl::StrCat(dir, "/config.json"), kMaxConfigBytes));
+  const absl::StatusOr<ReadFamily> read = ReadModelConfig(config, /*seq_len=*/1);
+  if (!read.ok()) return InFolder(dir, read.status());
+  if (const auto named = config.find("architectures"); named != config.end() && named->is_array()) {
+    for (const nlohmann::json& name : *named) {
+      if (IsLanguageModel(read->family, name.get<std::string>())) return name.get<std::string>();
+    }
+  }
+  return read->family.architectures.front();
+}
+
 }  // namespace tacc::graph

@@ -57,6 +57,10 @@ struct ImportedModel {
 // InvalidArgument with every problem, one a line; NotFound when there is no such folder or no config.json.
 absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOptions& options, const OpTable& ops);
 
+// The class of the folder's model in transformers, as config.json's `architectures` names it: what the folder's own
+// says, or where it says nothing, its family's. Errors as ImportModel.
+absl::StatusOr<std::string> ReadArchitecture(const std::string& dir);
+
 // A graph in text form with the inputs and outputs above; B and S may stand for dims of types. Its units are its module
 // paths up to the first number, as layers.0 for layers.0.mlp. Errors: InvalidArgument "file:line:col: what"; NotFound
 // when there is no such file.

@@ -105,6 +105,18 @@ class ImportTest : public testing::Test {
   ModelFolder folder_;
 };
 
+TEST_F(ImportTest, TheClassIsTheFoldersOrItsFamilys) {
+  nlohmann::json config = LlamaConfig();
+  for (const nlohmann::json& none : {nlohmann::json(), nlohmann::json::array()}) {
+    config["architectures"] = none;
+    folder_.WriteConfig(config);
+    EXPECT_EQ(ReadArchitecture(folder_.path()).value(), "LlamaForCausalLM");
+  }
+  config["architectures"] = {"LLaMAForCausalLM"};
+  folder_.WriteConfig(config);
+  EXPECT_EQ(ReadArchitecture(folder_.path()).value(), "LLaMAForCausalLM");
+}
+
 TEST_F(ImportTest, PretrainedWhenThereAreSafetensors) {
   folder_.WriteConfig(LlamaConfig());
   folder_.WriteTensors(LlamaTensors());

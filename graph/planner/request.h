@@ -27,9 +27,12 @@ struct CompileRequest {
 // Errors: InvalidArgument naming the field.
 absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view json);
 
-// summary.json of docs/contracts.md. `stages`: the candidate's programs; `notes`: Planned::notes.
+// summary.json of docs/contracts.md. `stages`: the candidate's programs; `notes`: Planned::notes; `architecture`: of a
+// Hugging Face folder, else empty.
 std::string SummaryJson(const CompileRequest& request, const Candidate& candidate, const std::vector<Program>& stages,
-                        const std::vector<std::string>& notes, absl::string_view fingerprint);
+                        const std::vector<std::string>& notes, absl::string_view fingerprint,
+                        const std::string& architecture);
+
 // Which parts of the stages' graphs ranks on GPUs capture as CUDA graphs, when each has a GPU to itself; null on CPUs.
 nlohmann::json CaptureJson(const CompileRequest& request, const std::vector<Program>& stages);
 // The fields of a job file, with their sections, that make the planner choose this candidate.

@@ -87,8 +87,8 @@ TEST(CompileRequest, SaysWhatGpusCapture) {
     request.plan.fsdp = 2;  // no stages, so no messages
     const auto planned = PlanCandidates(request.plan, TestModel(), ops);
     EXPECT_TRUE(planned.ok()) << planned.status();
-    const nlohmann::json summary =
-        nlohmann::json::parse(SummaryJson(request, planned->candidates[0], planned->programs, {"read so"}, "1a"));
+    const nlohmann::json summary = nlohmann::json::parse(
+        SummaryJson(request, planned->candidates[0], planned->programs, {"read so"}, "1a", "LlamaForCausalLM"));
     EXPECT_EQ(summary["fingerprint"], "1a");
     EXPECT_EQ(summary["notes"], nlohmann::json({"read so"}));
     return summary.contains("capture") ? summary["capture"] : nlohmann::json();

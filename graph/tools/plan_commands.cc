@@ -220,8 +220,12 @@ absl::Status CompileCommand(const std::string& request_file, const std::string& 
   for (const Program& program : compiled.stages) {
     TACC_RETURN_IF_ERROR(WriteFile(absl::StrCat(out_dir, "/stage", program.stage, ".program"), Print(program)));
   }
-  return WriteFile(out_dir + "/summary.json",
-                   SummaryJson(request, best, compiled.stages, planned.notes, Fingerprint(PrintAll(compiled.stages))));
+  std::string architecture;
+  if (request.graph_path.empty()) {
+    TACC_ASSIGN_OR_RETURN(architecture, ReadArchitecture(request.model_path));
+  }
+  return WriteFile(out_dir + "/summary.json", SummaryJson(request, best, compiled.stages, planned.notes,
+                                                          Fingerprint(PrintAll(compiled.stages)), architecture));
 }
 
 }  // namespace tacc::graph

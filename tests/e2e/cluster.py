@@ -29,12 +29,16 @@ def write_model(folder: Path, **changes) -> Path:
 def write_data(folder: Path, *, vocab_size: int = 97, num_tokens: int = 4096, period: int = 256, seed: int = 0) -> Path:
     """A short cycle of random tokens, repeated: a small model learns it in a few steps."""
     import numpy as np
-    from tacc.shards import DatasetWriter
+    from tacc.shards import DatasetWriter, file_sha256
+    from tokenizers import Tokenizer, models
 
     cycle = np.random.default_rng(seed).integers(2, vocab_size, size=period)
     writer = DatasetWriter(folder, vocab_size)
     writer.append(np.resize(cycle, num_tokens))
-    writer.close(tokenizer={"fingerprint": "", "eos_token": "", "eos_token_id": 0}, seq_len=16)
+    tokenizer = folder / "tokenizer/tokenizer.json"
+    tokenizer.parent.mkdir()
+    Tokenizer(models.WordLevel({str(i): i for i in range(vocab_size)}, unk_token="0")).save(str(tokenizer))
+    writer.close(tokenizer={"fingerprint": file_sha256(tokenizer), "eos_token": "", "eos_token_id": 0}, seq_len=16)
     return folder
 
 

@@ -4,7 +4,6 @@ unigram entropy and more; its losses are those of transformers; transformers loa
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -44,8 +43,6 @@ def quickstart(tmp_path_factory) -> Path:
                "max_position_embeddings": 2 * SEQ_LEN}
     (folder / "model").mkdir()
     (folder / "model/config.json").write_text(json.dumps(config))
-    for file in (folder / "data/tokenizer").iterdir():
-        shutil.copy(file, folder / "model")
     job = yaml.safe_load((QUICKSTART / "job.yaml").read_text())
     job["data"]["seq_len"] = SEQ_LEN
     job["train"] |= {"max_steps": STEPS, "learning_rate": 5e-3, "eval_steps": STEPS}

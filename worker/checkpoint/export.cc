@@ -31,12 +31,14 @@ constexpr int64_t kMaxConfigBytes = 16 << 20;
 // Elements converted at a time; bounds the memory of an export at 24 MiB beside one row of a tensor.
 constexpr int64_t kChunkElements = 4 << 20;
 
-// Everything beside config.json and weights that from_pretrained of a model or tokenizer reads.
-constexpr const char* kCopiedFiles[] = {
-    "added_tokens.json", "chat_template.jinja",     "chat_template.json",      "generation_config.json",
-    "merges.txt",        "sentencepiece.bpe.model", "special_tokens_map.json", "spiece.model",
-    "tokenizer.json",    "tokenizer.model",         "tokenizer_config.json",   "vocab.json",
-    "vocab.txt"};
+// What from_pretrained of a tokenizer reads.
+constexpr const char* kTokenizerFiles[] = {
+    "added_tokens.json",       "chat_template.jinja", "chat_template.json", "merges.txt",
+    "sentencepiece.bpe.model", "spiece.model",        "tokenizer.json",     "tokenizer.model",
+    "tokenizer_config.json",   "vocab.json",          "vocab.txt",          "special_tokens_map.json"};
+// Of those, any one that makes a tokenizer.
+constexpr const char* kVocabularies[] = {"sentencepiece.bpe.model", "spiece.model", "tokenizer.json",
+                                         "tokenizer.model",         "vocab.json",   "vocab.txt"};
 
 // Absolute, links followed, without a trailing slash. It need not be there.
 std::filesystem::path FolderPath(const std::string& path) {
@@ -47,14 +49,16 @@ std::filesystem::path FolderPath(const std::string& path) {
   return folder.has_filename() ? folder : folder.parent_path();
 }
 
-bool IsCopied(const std::string& name) {
-  return absl::EndsWith(name, ".py") ||
-         std::find(std::begin(kCopiedFiles), std::end(kCopiedFiles), name) != std::end(kCopiedFiles);
+bool IsOfTokenizer(const std::string& name) {
+  return std::find(std::begin(kTokenizerFiles), std::end(kTokenizerFiles), name) != std::end(kTokenizerFiles);
 }
 
+// Beside config.json and the tokenizer.
+bool IsOfModel(const std::string& name) { return name == "generation_config.json" || absl::EndsWith(name, ".py"); }
+
 bool IsWritten(const std::string& name) {
-  return name == "config.json" || name == kIndexName || name == kExportRecordName || IsCopied(name) ||
-         (absl::StartsWith(name, "model") && absl::EndsWith(name, ".safetensors"));
+  return name == "config.json" || name == kIndexName || name == kExportRecordName || IsOfTokenizer(name) ||
+         IsOfModel(name) || (absl::StartsWith(name, "model") && absl::EndsWith(name, ".safetensors"));
 }
 
 // Returns the safetensors dtype that the text of config.json asks for.
@@ -90,17 +94,52 @@ absl::Status WriteFile(const std::string& name, const char* data, int64_t num_by
   return absl::OkStatus();
 }
 
-absl::Status CopyModelFiles(const std::string& model_dir, Output* output) {
-  const absl::StatusOr<std::vector<std::string>> names = ListDirectory(model_dir);
+absl::Status WriteText(const std::string& name, const std::string& text, Output* output) {
+  return WriteFile(name, text.data(), static_cast<int64_t>(text.size()), output);
+}
+
+absl::Status CopyFiles(const std::string& directory, bool (*is_wanted)(const std::string&), Output* output) {
+  const absl::StatusOr<std::vector<std::string>> names = ListDirectory(directory);
   if (!names.ok()) return names.status();
   for (const std::string& name : *names) {
-    if (name != "config.json" && !IsCopied(name)) continue;
-    const absl::StatusOr<std::unique_ptr<MappedFile>> source = MappedFile::Open(absl::StrCat(model_dir, "/", name));
+    if (!is_wanted(name)) continue;
+    const absl::StatusOr<std::unique_ptr<MappedFile>> source = MappedFile::Open(absl::StrCat(directory, "/", name));
     if (!source.ok()) return source.status();
     absl::Status status = WriteFile(name, (*source)->data(), (*source)->num_bytes(), output);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
+}
+
+// An entry of what the checkpoint was made of (`identity`); empty when it does not say.
+std::string IdentityOf(const Checkpoint& checkpoint, const char* key) {
+  const nlohmann::json identity =
+      nlohmann::json::parse(checkpoint.manifest().identity, nullptr, /*allow_exceptions=*/false);
+  return identity.contains(key) && identity[key].is_string() ? identity[key].get<std::string>() : "";
+}
+
+// The text with the class of the model, where it has none.
+std::string WithArchitecture(const std::string& config_text, const std::string& architecture) {
+  nlohmann::ordered_json config = nlohmann::ordered_json::parse(config_text, nullptr, /*allow_exceptions=*/false);
+  if (architecture.empty()) return config_text;
+  nlohmann::ordered_json& named = config["architectures"];
+  if (!named.is_null() && !named.empty()) return config_text;
+  named = {architecture};
+  return config.dump(2) + "\n";
+}
+
+absl::Status WriteModelFiles(const Checkpoint& checkpoint, const ExportRequest& request, Output* output) {
+  const absl::StatusOr<std::string> config =
+      ReadSmallFile(absl::StrCat(request.model_dir, "/config.json"), kMaxConfigBytes);
+  if (!config.ok()) return config.status();
+  absl::Status status =
+      WriteText("config.json", WithArchitecture(*config, IdentityOf(checkpoint, "architecture")), output);
+  if (status.ok()) status = CopyFiles(request.model_dir, IsOfModel, output);
+  if (!status.ok()) return status;
+  const std::string data_dir = request.data_dir.empty() ? IdentityOf(checkpoint, "data_path") : request.data_dir;
+  const std::string tokenizer = FindTokenizer(request.model_dir, data_dir);
+  // Without a vocabulary, a model's other files (a chat template) are of no other tokenizer.
+  return CopyFiles(tokenizer.empty() ? request.model_dir : tokenizer, IsOfTokenizer, output);
 }
 
 // Rows (entries of the first dim; a scalar counts as one) of a tensor of the checkpoint.
@@ -245,8 +284,7 @@ absl::Status WriteWeights(const Checkpoint& checkpoint, const std::vector<Output
   }
   if (counts.size() == 1) return absl::OkStatus();
   index["metadata"]["total_size"] = total_bytes;
-  const std::string text = index.dump(2) + "\n";
-  return WriteFile(kIndexName, text.data(), static_cast<int64_t>(text.size()), output);
+  return WriteText(kIndexName, index.dump(2) + "\n", output);
 }
 
 // The record of an export of `checkpoint`, but for its files.
@@ -274,7 +312,7 @@ absl::Status WriteFolder(const Checkpoint& checkpoint, const std::vector<OutputT
                          const ExportRequest& request, const std::string& directory) {
   Output output{directory, {}};
   if (!request.model_dir.empty()) {
-    if (absl::Status status = CopyModelFiles(request.model_dir, &output); !status.ok()) return status;
+    if (absl::Status status = WriteModelFiles(checkpoint, request, &output); !status.ok()) return status;
   }
   absl::Status status = WriteWeights(checkpoint, tensors, request.max_file_bytes, &output);
   if (!status.ok()) return status;
@@ -284,6 +322,22 @@ absl::Status WriteFolder(const Checkpoint& checkpoint, const std::vector<OutputT
 }
 
 }  // namespace
+
+std::string FindTokenizer(const std::string& model_dir, const std::string& data_dir) {
+  std::vector<std::string> places;
+  if (!model_dir.empty()) places.push_back(model_dir);
+  if (!data_dir.empty()) {
+    places.push_back(absl::StrCat(data_dir, "/tokenizer"));
+    places.push_back((FolderPath(data_dir).parent_path() / "tokenizer").string());  // Of a folder `eval`.
+  }
+  std::error_code ignored;
+  for (const std::string& place : places) {
+    for (const char* name : kVocabularies) {
+      if (std::filesystem::is_regular_file(absl::StrCat(place, "/", name), ignored)) return place;
+    }
+  }
+  return "";
+}
 
 absl::StatusOr<ExportResult> ExportCheckpoint(const ExportRequest& request) {
   absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(request.checkpoint);

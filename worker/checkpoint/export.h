@@ -14,6 +14,7 @@ struct ExportRequest {
   std::string checkpoint;  // Path of a step-N.aK directory.
   std::string model_dir;  // The model that was trained; empty for one without a directory (a text graph): weights only.
   std::string out_dir;    // Its missing parents are made.
+  std::string data_dir;   // The data that it was trained on; empty: the one that the checkpoint names.
   // Of the job that exports: Aborted when a later one has exported its checkpoint there. 0: whatever is there is
   // replaced.
   int64_t attempt = 0;
@@ -27,10 +28,15 @@ struct ExportResult {
   std::string dtype;      // "F32", "BF16" or "F16".
 };
 
-// Writes config.json (byte for byte), the tokenizer's files, generation_config.json and Python files of model_dir, and
-// the checkpoint's weights under their own names, in their stored shapes and the config's dtype (`dtype`, else
-// `torch_dtype`, else fp32). A weight that is tied to another exists once in the checkpoint and so in the export. Equal
-// input gives equal bytes, and an export trained for no step and exported again is equal to itself but for its record.
+// The directory with the tokenizer of a model: its own, or else that of the data (`tokenizer` in it or beside it);
+// empty when there is none. Either may be empty.
+std::string FindTokenizer(const std::string& model_dir, const std::string& data_dir);
+
+// Writes config.json (byte for byte; where it names no `architectures`, with the class that the checkpoint names), the
+// tokenizer's files (FindTokenizer), generation_config.json and Python files of model_dir, and the checkpoint's weights
+// under their own names, in their stored shapes and the config's dtype (`dtype`, else `torch_dtype`, else fp32). A
+// weight that is tied to another exists once in the checkpoint and so in the export. Equal input gives equal bytes, and
+// an export trained for no step and exported again is equal to itself but for its record.
 //
 // The directory appears complete or not at all, also while others export to it (folder_publication.h), and says what
 // was written (export_record.h). An existing out_dir is replaced when it holds nothing but what an export writes, else

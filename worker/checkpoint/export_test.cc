@@ -99,7 +99,7 @@ TEST_F(ExportTest, WritesAPlainDirectory) {
 TEST_F(ExportTest, KeepsFp32BitsAndSplitsLargeFilesWithAnIndex) {
   TestDirectory::Write(model_ + "/config.json", "{}");
   const std::string out = directory_.File("out");
-  ASSERT_TRUE(ExportCheckpoint({checkpoint_, model_, out, 0, /*max_file_bytes=*/50}).ok());
+  ASSERT_TRUE(ExportCheckpoint({checkpoint_, model_, out, "", 0, /*max_file_bytes=*/50}).ok());
   EXPECT_EQ(TestDirectory::Read(out + "/model.safetensors.index.json"),
             "{\n  \"metadata\": {\n    \"total_size\": 116\n  },\n  \"weight_map\": {\n"
             "    \"a_norm\": \"model-00001-of-00002.safetensors\",\n"
@@ -210,7 +210,7 @@ TEST_F(ExportTest, ReplacesAnEarlierExportOnly) {
 TEST_F(ExportTest, SaysWhatWasWrittenOfWhichCheckpoint) {
   const std::string out = directory_.File("out");
   EXPECT_EQ(CheckExportOf(out, checkpoint_).code(), absl::StatusCode::kNotFound);
-  ASSERT_TRUE(ExportCheckpoint({checkpoint_ + "/", model_, out, 0, /*max_file_bytes=*/30}).ok());
+  ASSERT_TRUE(ExportCheckpoint({checkpoint_ + "/", model_, out, "", 0, /*max_file_bytes=*/30}).ok());
   const auto record = ReadExportRecord(out);
   ASSERT_TRUE(record.ok()) << record.status();
   EXPECT_EQ(record->checkpoint, "step-00000001.a1");
@@ -257,7 +257,7 @@ TEST_F(ExportTest, ExportsToOneFolderDoNotTearEachOther) {
   for (absl::Status& result : results) {
     threads.emplace_back([&result, &out, this] {
       for (int i = 0; i < 25 && (result.ok() || absl::IsAborted(result)); ++i) {
-        result = ExportCheckpoint({checkpoint_, model_, out, 0, /*max_file_bytes=*/30}).status();
+        result = ExportCheckpoint({checkpoint_, model_, out, "", 0, /*max_file_bytes=*/30}).status();
       }
     });
   }
@@ -274,16 +274,16 @@ TEST_F(ExportTest, ExportsToOneFolderDoNotTearEachOther) {
 TEST_F(ExportTest, AnAttemptThatIsOverDoesNotReplaceTheExportOfALaterOne) {
   const std::string out = directory_.File("out");
   const std::string later = WriteCheckpoint(run_, Random(24), Random(5), 2);
-  ASSERT_TRUE(ExportCheckpoint({later, model_, out, /*attempt=*/2}).ok());
-  const auto stale = ExportCheckpoint({checkpoint_, model_, out, /*attempt=*/1});
+  ASSERT_TRUE(ExportCheckpoint({later, model_, out, "", /*attempt=*/2}).ok());
+  const auto stale = ExportCheckpoint({checkpoint_, model_, out, "", /*attempt=*/1});
   EXPECT_EQ(stale.status().code(), absl::StatusCode::kAborted);
   EXPECT_THAT(std::string(stale.status().message()), HasSubstr("attempt 2 has exported step-00000001.a2"));
   EXPECT_TRUE(CheckExportOf(out, later).ok());
   // People may export any checkpoint, and a folder whose checkpoints were deleted begins anew.
   ASSERT_TRUE(ExportCheckpoint({checkpoint_, model_, out}).ok());
-  ASSERT_TRUE(ExportCheckpoint({later, model_, out, /*attempt=*/2}).ok());
+  ASSERT_TRUE(ExportCheckpoint({later, model_, out, "", /*attempt=*/2}).ok());
   ASSERT_TRUE(RemoveTree(later).ok());
-  EXPECT_TRUE(ExportCheckpoint({checkpoint_, model_, out, /*attempt=*/1}).ok());
+  EXPECT_TRUE(ExportCheckpoint({checkpoint_, model_, out, "", /*attempt=*/1}).ok());
 }
 
 TEST_F(ExportTest, ALinkToAFolderStays) {
@@ -293,6 +293,47 @@ TEST_F(ExportTest, ALinkToAFolderStays) {
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_TRUE(std::filesystem::is_symlink(directory_.File("out")));
   EXPECT_TRUE(CheckExportOf(directory_.File("large_disk"), checkpoint_).ok());
+}
+
+// As `data prepare --train-tokenizer` leaves it.
+TEST_F(ExportTest, TakesTheTokenizerOfTheDataWhereTheModelHasNone) {
+  const std::string out = directory_.File("out"), data = directory_.File("data");
+  for (const std::string& path : {data, data + "/tokenizer"}) ASSERT_TRUE(MakeDirectory(path).ok());
+  TestDirectory::Write(data + "/tokenizer/tokenizer.json", "of the data");
+  TestDirectory::Write(data + "/tokenizer/tokenizer_config.json", "{}");
+  TestDirectory::Write(data + "/tokenizer/notes.txt", "x");
+  EXPECT_EQ(FindTokenizer(model_, data), model_);
+  ASSERT_TRUE(ExportCheckpoint({checkpoint_, model_, out, data}).ok());
+  EXPECT_EQ(TestDirectory::Read(out + "/tokenizer.json"), "tokenizer");
+
+  ASSERT_TRUE(RemoveTree(model_ + "/tokenizer.json").ok());
+  TestDirectory::Write(model_ + "/tokenizer_config.json", "{\"of\": \"another\"}");
+  EXPECT_EQ(FindTokenizer(model_, data), data + "/tokenizer");
+  EXPECT_EQ(FindTokenizer(model_, data + "/eval"), data + "/tokenizer");
+  ASSERT_TRUE(ExportCheckpoint({checkpoint_, model_, out, data}).ok());
+  EXPECT_EQ(TestDirectory::Read(out + "/tokenizer.json"), "of the data");
+  EXPECT_EQ(TestDirectory::Read(out + "/tokenizer_config.json"), "{}");
+  EXPECT_FALSE(std::filesystem::exists(out + "/notes.txt"));
+
+  // The checkpoint knows where the data was.
+  Manifest manifest;
+  manifest.step = manifest.attempt = 7;
+  manifest.identity = nlohmann::json({{"data_path", data}, {"architecture", "LlamaForCausalLM"}}).dump();
+  const float one = 1;
+  ASSERT_TRUE(WriteShard(run_, {7, 7}, 0, {{"weights/w", "F32", {1}, {1}, {{0}, {1}}, &one}}, nullptr).ok());
+  ASSERT_TRUE(CommitCheckpoint(run_, manifest, 1, nullptr).ok());
+  ASSERT_TRUE(ExportCheckpoint({run_ + "/step-00000007.a7", model_, out}).ok());
+  EXPECT_EQ(TestDirectory::Read(out + "/tokenizer.json"), "of the data");
+  // And the class of the model, which only a config.json without one is given.
+  EXPECT_EQ(
+      TestDirectory::Read(out + "/config.json"),
+      "{\n  \"torch_dtype\": \"bfloat16\",\n  \"x\": 1.0,\n  \"architectures\": [\n    \"LlamaForCausalLM\"\n  ]\n}\n");
+  const std::string named = "{\"architectures\":  [\"Own\"]}";
+  TestDirectory::Write(model_ + "/config.json", named);
+  ASSERT_TRUE(ExportCheckpoint({run_ + "/step-00000007.a7", model_, out}).ok());
+  EXPECT_EQ(TestDirectory::Read(out + "/config.json"), named);
+  EXPECT_EQ(FindTokenizer(model_, directory_.File("run")), "");
+  EXPECT_EQ(FindTokenizer("", ""), "");
 }
 
 TEST_F(ExportTest, DamageAndBadConfigsAreRefusedAndLeaveNothing) {

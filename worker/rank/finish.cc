@@ -82,6 +82,7 @@ absl::Status Finish(RankParts& parts, const StartPoint& begin, const TrainLoop& 
   TACC_ASSIGN_OR_RETURN(request.checkpoint, LastCheckpoint(parts, begin, loop.step()));
   request.model_dir = parts.start.model_dir;
   request.out_dir = parts.start.export_dir;
+  request.data_dir = parts.start.data_path;
   request.attempt = parts.start.attempt;
   if (parts.start.rank != 0 || request.out_dir.empty()) return absl::OkStatus();
   return Export(parts, request);

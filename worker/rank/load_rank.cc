@@ -10,6 +10,7 @@
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
 #include "machine/machine.h"
+#include "worker/checkpoint/export.h"
 #include "worker/checkpoint/posix_file.h"
 #include "worker/rank/agreement.h"
 #include "worker/rank/attention_choice.h"
@@ -204,6 +205,11 @@ absl::Status OpenData(RankParts& parts, int64_t first_step) {
   batches.global_batch_size = start.global_batch_size;
   batches.seed = start.seed;
   TACC_ASSIGN_OR_RETURN(parts.dataset, OfFiles(Dataset::Open(start.data_path, parts.options.failpoints)));
+  if (start.rank == 0 && !start.export_dir.empty() && FindTokenizer(start.model_dir, start.data_path).empty()) {
+    parts.events.Warning("no_tokenizer",
+                         absl::StrCat("the exported model will have no tokenizer: neither ", start.model_dir, " nor ",
+                                      start.data_path, "/tokenizer has one; copy its files into the model's folder"));
+  }
   TACC_ASSIGN_OR_RETURN(parts.train_batches, TrainBatches::Create(batches, parts.dataset.get(), first_step));
   if (start.rank == 0 && parts.saves_checkpoints()) {
     parts.record =

@@ -39,6 +39,7 @@ def inputs(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("inputs")
     (folder / "model").mkdir()
     (folder / "model/config.json").write_text(json.dumps(MODEL))
+    (folder / "model/tokenizer.json").write_text("{}")
     for name, count in (("data", 4096), ("eval", 500)):
         writer = DatasetWriter(folder / name, VOCAB)
         writer.append(np.resize(np.random.default_rng(0).integers(2, VOCAB, size=256), count))

@@ -196,6 +196,9 @@ int Main(int argc, char** argv) {
   CLI::App* export_command = app.add_subcommand("export", "Write a checkpoint as a plain Hugging Face model folder");
   export_command->add_option("--checkpoint", request.checkpoint, "The checkpoint, a folder step-N.aK")->required();
   export_command->add_option("--model", request.model_dir, "Folder of the model that was trained");
+  export_command->add_option(
+      "--data", request.data_dir,
+      "Folder of the data, for its tokenizer where the model has none (default: the checkpoint's)");
   export_command->add_option("--out", request.out_dir, "The new folder")->required();
   export_command->callback([&] { exit_code = Export(request); });
 
