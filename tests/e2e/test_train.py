@@ -2,10 +2,11 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
-from cluster import Cluster, write_job
+from cluster import TINY_MODEL, Cluster, write_data, write_job
 
 
 def points(cluster: Cluster, job: str) -> list[dict]:
@@ -105,13 +106,52 @@ def test_a_pipeline_goes_on_as_another_layout_and_back(cluster, one_rank, tmp_pa
     assert cluster.json("get", job)["exported_path"]
 
 
-def test_export_loads_in_transformers(cluster, tmp_path):
-    job = submit_and_wait(cluster, write_job(tmp_path, name="export", workers=2))
-    exported = cluster.json("get", job)["exported_path"]
-    from transformers import AutoModelForCausalLM
+def held_out_loss(model, tokens, seq_len: int) -> float:
+    """The mean loss of a transformers model over the samples of `tokens`, one after the other."""
+    import torch
 
-    model = AutoModelForCausalLM.from_pretrained(exported)
-    assert sum(p.numel() for p in model.parameters()) > 10_000
+    rows = torch.tensor(tokens, dtype=torch.int64).view(-1, seq_len)
+    with torch.no_grad():
+        logits = model(rows).logits.double()
+    return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), rows[:, 1:].flatten()).item()
+
+
+@pytest.mark.parametrize("family", ["olmo", "mixtral"])
+def test_export_is_the_trained_model_in_transformers(cluster, tmp_path, family):
+    """From a config.json without `architectures` and a model folder without a tokenizer: nothing is missing, and its loss is the last held-out one."""
+    import numpy as np
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+    model = TINY_MODEL if family == "olmo" else {
+        **TINY_MODEL, "model_type": "mixtral", "num_key_value_heads": 2, "num_local_experts": 4, "num_experts_per_tok": 2, "rms_norm_eps": 1e-5,
+        "output_router_logits": False}
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text(json.dumps({k: v for k, v in model.items() if k != "architectures"}))
+    write_data(tmp_path / "held_out", num_tokens=1024, seed=5)
+    job = submit_and_wait(cluster, write_job(tmp_path, name="export", workers=2, data={"eval_path": "held_out"}))
+    view = cluster.json("get", job)
+    exported = Path(view["exported_path"])
+    assert json.loads((exported / "config.json").read_text())["architectures"] == [{"olmo": "OlmoForCausalLM", "mixtral": "MixtralForCausalLM"}[family]]
+    assert PreTrainedTokenizerFast(tokenizer_file=str(exported / "tokenizer.json")).vocab_size == 97
+    assert not [e for e in cluster.events(job) if e["type"] == "warning"]
+
+    loaded, info = AutoModelForCausalLM.from_pretrained(exported, output_loading_info=True)
+    assert not any(info.values()), info
+    tokens = np.resize(np.random.default_rng(5).integers(2, 97, size=256), 1024)
+    assert view["last_eval"]["step"] == 12
+    assert held_out_loss(loaded, tokens, 16) == pytest.approx(view["last_eval"]["eval_loss"], rel=1e-5)
+
+    cluster.ctl("export", job, "--out", tmp_path / "by_hand")
+    assert (tmp_path / "by_hand/tokenizer.json").read_bytes() == (exported / "tokenizer.json").read_bytes()
+    assert (tmp_path / "by_hand/model.safetensors").read_bytes() == (exported / "model.safetensors").read_bytes()
+
+
+def test_a_model_without_a_tokenizer_is_told_at_the_start(cluster, tmp_path):
+    path = write_job(tmp_path, name="bare", workers=1, train={"max_steps": 1})
+    shutil.rmtree(tmp_path / "data/tokenizer")
+    job = submit_and_wait(cluster, path)
+    assert [e for e in cluster.events(job) if e["type"] == "warning" and "no_tokenizer" in e["message"]]
+    assert not Path(cluster.json("get", job)["exported_path"], "tokenizer.json").exists()
 
 
 def test_finished_job_again_says_how_to_go_on(cluster, tmp_path):
