@@ -169,4 +169,12 @@ absl::StatusOr<TrainingRun> Train(const Job& job, const std::vector<graph::Progr
   return run;
 }
 
+absl::StatusOr<std::string> LoadAndSave(const std::vector<graph::Program>& stages, const graph::OpTable& ops,
+                                        const std::string& from, int64_t step, const std::string& directory) {
+  TACC_ASSIGN_OR_RETURN(const std::unique_ptr<worker::InProcessRanks> ranks,
+                        worker::InProcessRanks::Create(&stages, &ops, worker::InProcessRanks::Memory::kPlanned));
+  TACC_RETURN_IF_ERROR(ranks->Load(from));
+  return ranks->Save(directory, step);
+}
+
 }  // namespace tacc::matrix

@@ -60,6 +60,11 @@ absl::StatusOr<TrainingRun> Train(const Job& job, const std::vector<graph::Progr
                                   int64_t first, int64_t last, const std::string& from = "",
                                   const std::string& directory = "");
 
+// Loads the checkpoint at `from` into the ranks of a compiled job, of any layout, and writes it again in `directory` as
+// of `step`. Returns its path.
+absl::StatusOr<std::string> LoadAndSave(const std::vector<graph::Program>& stages, const graph::OpTable& ops,
+                                        const std::string& from, int64_t step, const std::string& directory);
+
 }  // namespace tacc::matrix
 
 #endif  // TESTS_MATRIX_JOB_H_
