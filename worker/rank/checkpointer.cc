@@ -10,7 +10,9 @@
 #include "worker/checkpoint/writer.h"
 
 namespace tacc::worker {
+
 absl::Status Checkpointer::Start(int64_t step) {
+  is_held_ = false;
   if (step == last_saved_step_ || (stage_ != Stage::kIdle && step == step_)) return absl::OkStatus();
   const double begin = SteadySeconds();
   TACC_RETURN_IF_ERROR(Wait());
@@ -51,6 +53,7 @@ absl::Status Checkpointer::Begin(int64_t step) {
     is_clean_ = true;
   }
   step_ = step;
+  is_rejected_ = false;
   stage_ = Stage::kWriting;
   return absl::OkStatus();
 }
@@ -75,6 +78,7 @@ bool Checkpointer::MakeSnapshotMemory() {
 }
 
 absl::Status Checkpointer::Wait() {
+  is_held_ = false;
   while (stage_ != Stage::kIdle) {
     JoinThread();
     TACC_ASSIGN_OR_RETURN(const auto all, collectives_.GatherHost({static_cast<uint64_t>(progress())}));
@@ -87,10 +91,10 @@ absl::Status Checkpointer::Wait() {
 
 void Checkpointer::Advance(absl::Span<const Progress> ranks) {
   if (stage_ == Stage::kWriting) {
-    if (std::count(ranks.begin(), ranks.end(), Progress::kBusy) > 0) return;
+    if (is_held_ || std::count(ranks.begin(), ranks.end(), Progress::kBusy) > 0) return;
     JoinThread();
     shard_ = {};
-    is_complete_ = std::count(ranks.begin(), ranks.end(), Progress::kFailed) == 0;
+    is_complete_ = !is_rejected_ && std::count(ranks.begin(), ranks.end(), Progress::kFailed) == 0;
     stage_ = Stage::kEnding;
     if (start_.rank == 0) Run(&Checkpointer::End);
   } else if (stage_ == Stage::kEnding) {

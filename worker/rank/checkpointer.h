@@ -52,10 +52,20 @@ class Checkpointer {
   // so once. Unavailable: another rank does not answer.
   absl::Status Start(int64_t step);
 
-  // The same, without a copy, and returns when it is committed or has failed: for states after which nothing follows.
+  // The checkpoint that was just started is not committed before Judge, at the latest Wait. Nothing when there is none
+  // under way, or when it is started again.
+  void Hold() { is_held_ = stage_ == Stage::kWriting; }
+  // Ends that: one that is not good goes.
+  void Judge(bool is_good) {
+    is_rejected_ = is_rejected_ || (is_held_ && !is_good);
+    is_held_ = false;
+  }
+
+  // The same as Start, without a copy, and returns when it is committed or has failed: for states after which nothing
+  // follows.
   absl::Status Save(int64_t step);
 
-  // Returns when no checkpoint is under way.
+  // Returns when no checkpoint is under way; one that is held is committed.
   absl::Status Wait();
   // Waits for what this rank's thread writes.
   void JoinThread();
@@ -102,7 +112,9 @@ class Checkpointer {
   Stage stage_ = Stage::kIdle;
   int64_t step_ = -1;  // Of the checkpoint under way.
   RankStates::Shard shard_;
-  bool is_complete_ = false;  // All ranks have written their shards.
+  bool is_held_ = false;
+  bool is_rejected_ = false;
+  bool is_complete_ = false;  // All ranks have written their shards, and it is not rejected.
   double begin_seconds_ = 0;
   absl::optional<double> stall_seconds_;  // Nothing: training stands still until the end.
   std::thread thread_;                    // Does a part of it.

@@ -183,6 +183,41 @@ TEST_F(CheckpointerTest, TheNextAndTheLastWaitForTheOneUnderWay) {
   EXPECT_EQ(events[2]["stall_seconds"], events[2]["seconds"]);
 }
 
+TEST_F(CheckpointerTest, OneThatIsHeldIsCommittedWhenItIsJudgedGood) {
+  Run(
+      [](Rank& rank) {
+        for (int step : {1, 2}) {
+          ASSERT_TRUE(rank.checkpointer.Start(step).ok());
+          rank.checkpointer.Hold();
+          rank.checkpointer.JoinThread();
+          for (int turn = 0; turn < 3; ++turn) rank.Turn();
+          EXPECT_EQ(rank.checkpointer.last_saved_step(), -1);
+          rank.checkpointer.Judge(step == 2);
+          ASSERT_TRUE(rank.checkpointer.Wait().ok());
+        }
+        EXPECT_EQ(rank.checkpointer.last_saved_step(), 2);
+      },
+      "");
+  EXPECT_EQ(Saved(), Names{"step-00000002.a1"});
+  EXPECT_TRUE(ranks_[0]->event_file.Of("warning").empty());
+}
+
+TEST_F(CheckpointerTest, WhatIsAskedForIsNotHeld) {
+  Run(
+      [](Rank& rank) {
+        ASSERT_TRUE(rank.checkpointer.Start(1).ok());
+        rank.checkpointer.Hold();
+        ASSERT_TRUE(rank.checkpointer.Start(1).ok());  // A command.
+        rank.checkpointer.Judge(false);
+        ASSERT_TRUE(rank.checkpointer.Start(2).ok());
+        rank.checkpointer.Hold();
+        ASSERT_TRUE(rank.checkpointer.Save(2).ok());  // The training stops.
+        EXPECT_EQ(rank.checkpointer.last_saved_step(), 2);
+      },
+      "");
+  EXPECT_EQ(Saved(), (Names{"step-00000001.a1", "step-00000002.a1"}));
+}
+
 TEST_F(CheckpointerTest, WithoutRoomForTheCopyTrainingWaits) {
   Run(
       [](Rank& rank) {

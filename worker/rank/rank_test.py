@@ -558,8 +558,27 @@ def test_a_run_that_no_longer_learns_is_stopped(inputs, tmp_path, rate, code):
     failed = attempt.of("failed")[0]
     assert failed["code"] == "stuck" and "step 6" in failed["message"] and "train.learning_rate" in failed["message"]
     assert attempt.losses()[6] == pytest.approx(np.log(VOCAB), rel=1e-5)
-    # The only checkpoint is of the step before the first without a gradient.
-    assert [p.name for p in (tmp_path / "run").iterdir() if "step-" in p.name] == ["step-00000001.a1"]
+    # The update of step 1 broke the weights: no checkpoint of them is left, nor named.
+    assert not [p.name for p in (tmp_path / "run").iterdir() if "step-" in p.name]
+    assert "A checkpoint of step 1 or later is of no use" in failed["message"]
+    assert "checkpoint.resume_from_checkpoint: never to begin anew" in failed["message"]
+
+    # What broke later leaves the checkpoint of before, and names it; the weights in it learn.
+    folder = tmp_path / "later"
+    options = {"world": 2, "save_steps": 1}
+    begun = Attempt(inputs, folder, good, max_steps=3, **options)
+    assert begun.run() == [0, 0]
+    shutil.rmtree(folder / "step-00000001.a1")
+    shutil.rmtree(folder / "step-00000002.a1")
+    broken = Attempt(inputs, folder, program, attempt=2, resume="step-00000003.a1",
+                     changes={"train": {"max_steps": 12, "eval_steps": 6, "stop_if_stuck_steps": 5, "deterministic": True}}, **options)
+    assert broken.run() == [4, 4]
+    assert [p.name for p in folder.iterdir() if "step-" in p.name] == ["step-00000003.a1"]
+    (failed,) = broken.of("failed")
+    assert f"checkpoint.resume_from_checkpoint: {folder}/step-00000003.a1 to go on" in failed["message"], failed
+    again = Attempt(inputs, folder, good, attempt=3, resume="step-00000003.a1", max_steps=6, **options)
+    assert again.run() == [0, 0]
+    assert min(step["grad_norm"] for step in again.of("step")) > 1e-3
 
 
 def test_float16_finds_its_loss_scale(inputs, tmp_path):

@@ -67,7 +67,7 @@ int Run(RankParts& parts) {
     return Fail(parts, LoadFailureCode(error), error);
   }
   WriteReady(parts, *begin, SteadySeconds() - loading_since);
-  TrainLoop loop(&parts, begin->step);
+  TrainLoop loop(&parts, &*begin);
   absl::Status status = loop.Run();
   if (parts.record != nullptr) parts.record->Sync();
   if (status.ok()) status = Finish(parts, *begin, loop);

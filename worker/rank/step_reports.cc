@@ -72,18 +72,31 @@ absl::Status StepReports::CheckStuck(int64_t step) {
   TACC_ASSIGN_OR_RETURN(const double loss, parts_.executor->Output("loss"));
   TACC_ASSIGN_OR_RETURN(const double grad_norm, parts_.executor->Output("grad_norm"));
   stuck_.Take(loss, grad_norm);
+  parts_.checkpointer->Judge(!stuck_.is_in_doubt());
   if (!stuck_.is_stuck()) return absl::OkStatus();
-  // The states of the one under way are of before.
   TACC_RETURN_IF_ERROR(parts_.checkpointer->Wait());
-  const absl::Status error = absl::InternalError(
-      absl::StrCat("the training is stuck: for ", stuck_.num_steps(), " steps, up to step ", step,
-                   ", the gradient is 0 and the loss ", "stays at ", loss,
-                   ". Most often the learning rate was too high (train.learning_rate; more train.warmup_steps help",
-                   " too), or the initial weights are broken. The last checkpoint is from before the first of these "
-                   "steps; lower the ",
-                   "learning rate and submit again, with checkpoint.resume_from_checkpoint: never to begin anew. ",
-                   "train.stop_if_stuck_steps: 0 lets such a run go on"));
+  // The gradient of a step is that of the weights after the step before.
+  const int64_t first_bad = step - stuck_.num_without_gradient();
+  const std::string good = CheckpointUpTo(first_bad - 1);
+  const absl::Status error = absl::InternalError(absl::StrCat(
+      "the training is stuck: for ", stuck_.num_steps(), " steps, up to step ", step,
+      ", the gradient is 0 and the loss stays at ", loss,
+      ". Most often the learning rate was too high (train.learning_rate; more train.warmup_steps help too), or the "
+      "initial weights are broken. A checkpoint of step ",
+      first_bad, " or later is of no use. Lower the learning rate and submit again, with ",
+      good.empty()
+          ? absl::StrCat("checkpoint.resume_from_checkpoint: never to begin anew, or the path of a checkpoint of a "
+                         "step before ",
+                         first_bad, ", if there is one")
+          : absl::StrCat("checkpoint.resume_from_checkpoint: ", good, " to go on from there, or never to begin anew"),
+      ". train.stop_if_stuck_steps: 0 lets such a run go on"));
   return WithFailureCode(error, "stuck");
+}
+
+std::string StepReports::CheckpointUpTo(int64_t step) const {
+  const int64_t saved = parts_.checkpointer->last_saved_step();
+  if (saved >= 0 && saved <= step) return parts_.checkpointer->last_saved_path();
+  return begin_.step <= step ? begin_.checkpoint : "";
 }
 
 // Every rank sees the same norm; the one to name is the first whose own part of the loss or of the gradients is not

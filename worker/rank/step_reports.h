@@ -2,8 +2,10 @@
 #define TACC_WORKER_RANK_STEP_REPORTS_H_
 
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
+#include "worker/rank/load_states.h"
 #include "worker/rank/rank_parts.h"
 #include "worker/rank/stuck_watch.h"
 
@@ -23,15 +25,16 @@ class StepReports {
   // Updates skipped in a row before the run gives up.
   static constexpr int kMaxSkippedInARow = 10;
 
-  // `parts` must outlive the object.
-  explicit StepReports(RankParts* parts) : parts_(*parts), stuck_(parts->start.stop_if_stuck_steps) {}
+  // Both must outlive the object.
+  StepReports(RankParts* parts, const StartPoint* begin)
+      : parts_(*parts), begin_(*begin), stuck_(parts->start.stop_if_stuck_steps) {}
 
   // No step is in flight: what ranks have waited for each other until now is of no step's communication.
   void StartCounting() { communication_seconds_ = parts_.collectives.stats().wait_seconds; }
 
   // After each step that the executor has finished, on all ranks; `step` counts updates from 1. An error with code
   // `nonfinite` when too many in a row were skipped: names the rank whose numbers were not finite first;
-  // with code `stuck` after train.stop_if_stuck_steps without a gradient.
+  // with code `stuck` after train.stop_if_stuck_steps without a gradient. Judges the checkpoint that is held.
   absl::Status Finished(int64_t step, const LaunchedStep& launched);
 
   // Whether the last steps may be those of a run that is stuck: what is saved now could take the place of a good
@@ -42,9 +45,12 @@ class StepReports {
   absl::Status WriteEvent(int64_t step, const LaunchedStep& launched);
   absl::Status CountSkipped(int64_t step, uint64_t batch_hash);
   absl::Status CheckStuck(int64_t step);
+  // Path of the newest checkpoint of this attempt, or of the one that it began from, up to `step`; empty: none.
+  std::string CheckpointUpTo(int64_t step) const;
   absl::Status NonfiniteError(int64_t step, uint64_t batch_hash);
 
   RankParts& parts_;
+  const StartPoint& begin_;
   StuckWatch stuck_;
   double last_finish_seconds_ = 0;    // When a step ended last.
   double communication_seconds_ = 0;  // In which the steps until then have waited for others.

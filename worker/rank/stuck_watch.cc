@@ -7,6 +7,7 @@ namespace tacc::worker {
 void StuckWatch::Take(double loss, double grad_norm) {
   // Comparisons with what is not a number are false.
   const bool has_no_gradient = grad_norm <= kNoGradient && loss > kNoLoss;
+  num_without_gradient_ = has_no_gradient ? num_without_gradient_ + 1 : 0;
   if (!has_no_gradient) {
     num_steps_ = 0;
   } else if (num_steps_ > 0 && std::abs(loss - loss_) <= kSameLoss * loss_) {

@@ -19,7 +19,9 @@ class StuckWatch {
   // After each step, with what every rank has alike.
   void Take(double loss, double grad_norm);
 
-  // Such steps in a row, up to now.
+  // Steps in a row without a gradient, up to now, whatever their losses.
+  int64_t num_without_gradient() const { return num_without_gradient_; }
+  // Those of them, up to now, whose loss did not move.
   int64_t num_steps() const { return num_steps_; }
   bool is_stuck() const { return limit_ > 0 && num_steps_ >= limit_; }
   // The states may be those of a training that is lost already; without a limit that is the user's business.
@@ -27,6 +29,7 @@ class StuckWatch {
 
  private:
   const int64_t limit_;
+  int64_t num_without_gradient_ = 0;
   int64_t num_steps_ = 0;
   double loss_ = 0;  // Of the first of them.
 };

@@ -28,6 +28,8 @@ TEST(StuckWatch, AGradientOrAnotherLossBeginsAnew) {
   EXPECT_FALSE(watch.is_stuck());
   watch.Take(4.1, 0);
   EXPECT_TRUE(watch.is_stuck());
+  EXPECT_EQ(watch.num_steps(), 2);
+  EXPECT_EQ(watch.num_without_gradient(), 3);
 }
 
 // A learning rate of 0, or weights that stand for another reason: the gradient is there.

@@ -7,12 +7,12 @@
 
 namespace tacc::worker {
 
-TrainLoop::TrainLoop(RankParts* parts, int64_t step)
+TrainLoop::TrainLoop(RankParts* parts, const StartPoint* begin)
     : parts_(*parts),
       boundary_(&parts->collectives, &parts->commands, parts->checkpointer.get()),
-      reports_(parts),
-      step_(step),
-      num_launched_(step) {}
+      reports_(parts, begin),
+      step_(begin->step),
+      num_launched_(begin->step) {}
 
 absl::Status TrainLoop::Run() {
   parts_.ShowStep(step_);
@@ -54,7 +54,11 @@ absl::Status TrainLoop::Launch(const LaunchedStep& step) {
   if (traces) TACC_RETURN_IF_ERROR(measurement.EndTrace());
   if (evaluates) TACC_RETURN_IF_ERROR(Evaluate(parts_, step_));
   // Not over a good one; the next is saved if the run recovers.
-  return saves && !reports_.is_in_doubt() ? SaveCheckpoint() : absl::OkStatus();
+  if (!saves || reports_.is_in_doubt()) return absl::OkStatus();
+  TACC_RETURN_IF_ERROR(SaveCheckpoint());
+  // Whether its weights still learn is seen in the next step.
+  if (start.stop_if_stuck_steps > 0) parts_.checkpointer->Hold();
+  return absl::OkStatus();
 }
 
 absl::Status TrainLoop::SaveCheckpoint() {

@@ -5,6 +5,7 @@
 #include <deque>
 
 #include "absl/status/status.h"
+#include "worker/rank/load_states.h"
 #include "worker/rank/rank_parts.h"
 #include "worker/rank/step_boundary.h"
 #include "worker/rank/step_reports.h"
@@ -14,8 +15,8 @@ namespace tacc::worker {
 // The steps of one start, with what is due between them: agreement of the ranks, evaluation, checkpoints, a trace.
 class TrainLoop {
  public:
-  // `parts`, loaded, must outlive the object; `step`: updates done.
-  TrainLoop(RankParts* parts, int64_t step);
+  // `parts`, loaded, and `begin` must outlive the object.
+  TrainLoop(RankParts* parts, const StartPoint* begin);
 
   // Returns when all steps are done, or the ranks were told to stop; nothing is in flight then. All ranks call it,
   // once. Errors: of reading data, of the executor, of StepReports; Unavailable when another rank does not answer.
