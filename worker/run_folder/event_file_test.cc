@@ -1,4 +1,4 @@
-// The bytes against vectors from outside; a reader's view is in run_metrics_test.py.
+// The bytes against vectors from outside; a reader's view is in rank_test.py, by read_metrics.py.
 #include "worker/run_folder/event_file.h"
 
 #include <gtest/gtest.h>

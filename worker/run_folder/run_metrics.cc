@@ -105,8 +105,13 @@ absl::StatusOr<std::unique_ptr<RunMetrics>> RunMetrics::Open(const std::string& 
   (*events)->Append(FileVersionRecord(time));
   (*events)->Append(SessionStartRecord(time, steps_done + 1));
   std::unique_ptr<RunMetrics> metrics(new RunMetrics(*std::move(lines), *std::move(events)));
-  if (absl::Status status = metrics->events_->Flush(); !status.ok()) return status;
-  return metrics;
+  // Before the points of a file are forced to the disk, the file is to be found there.
+  absl::Status status = metrics->events_->Flush();
+  if (status.ok()) status = SyncDirectory(event_dir);
+  if (status.ok()) status = SyncDirectory(dir);
+  if (status.ok()) return metrics;
+  unlink(event_path->c_str());
+  return status;
 }
 
 absl::Status RunMetrics::Add(const Json& point) {

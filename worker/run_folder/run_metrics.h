@@ -22,7 +22,8 @@ namespace tacc::worker {
 class RunMetrics {
  public:
   // Takes up the files after `steps_done` updates: drops lines of later steps and a last line that was cut short, and
-  // begins an event file (`time`: seconds since the epoch). Errors: as ErrnoStatus, the file named.
+  // begins an event file (`time`: seconds since the epoch), which is gone again after an error. The files' entries in
+  // their folders are on the disk then. Errors: as ErrnoStatus, the file named.
   static absl::StatusOr<std::unique_ptr<RunMetrics>> Open(const std::string& dir, int64_t steps_done, double time);
 
   // Adds `point`: with "step", "time", and numbers by name, of an evaluation one is "eval_loss"; numbers that are not

@@ -2,11 +2,26 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <filesystem>
+#include <set>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "worker/checkpoint/test_directory.h"
+
+// What was forced to the disk, by path. Stands in for the C library's.
+static std::set<std::string>& Forced() {
+  static auto* const forced = new std::set<std::string>;
+  return *forced;
+}
+extern "C" int fsync(int fd) {
+  Forced().insert(std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd)));
+  return static_cast<int>(syscall(SYS_fsync, fd));
+}
 
 namespace tacc::worker {
 namespace {
@@ -36,6 +51,18 @@ TEST(RunMetrics, APointIsALine) {
   EXPECT_EQ(Lines(directory),
             "{\"step\":1,\"time\":2.5,\"loss\":3.25,\"grad_norm\":null}\n"
             "{\"step\":1,\"time\":2.5,\"eval_loss\":3.5}\n");
+}
+
+TEST(RunMetrics, WhatIsSyncedIsFoundOnTheDisk) {
+  const TestDirectory directory;
+  Forced().clear();
+  const auto metrics = Open(directory, 0);
+  AddSteps(*metrics, 1, 1, 1);
+  EXPECT_TRUE(metrics->Sync().ok());
+  const std::string tensorboard = directory.File("tensorboard");
+  EXPECT_THAT(Forced(),
+              testing::UnorderedElementsAre(directory.path(), directory.File("metrics.jsonl"), tensorboard,
+                                            absl::StrCat(tensorboard, "/", TestDirectory::Names(tensorboard).at(0))));
 }
 
 TEST(RunMetrics, PointsAreInTheFileWithinSeconds) {
