@@ -269,6 +269,26 @@ def test_metrics_that_cannot_be_written_are_one_warning(inputs, tmp_path):
     (warning,) = attempt.of("warning")
     assert warning["code"] == "metrics_failed" and str(tmp_path / "run/metrics.jsonl") in warning["message"]
     assert list(attempt.losses()) == list(range(1, 13))
+    assert not (tmp_path / "run/tensorboard").exists()
+
+
+def test_metrics_are_written_once_they_can_be(inputs, tmp_path):
+    """What was in the way at the start goes after some steps: no point is missing."""
+    in_the_way = tmp_path / "run/metrics.jsonl"
+    in_the_way.mkdir(parents=True)
+    attempt = Attempt(inputs, tmp_path / "run", compile_program(inputs, max_steps=100_000), max_steps=100_000, save_steps=0)
+
+    def clear_and_stop(event):
+        if event["event"] == "step" and event["step"] == 3:
+            in_the_way.rmdir()
+            attempt.send(command="stop")
+
+    assert attempt.run(clear_and_stop) == [0]
+    assert [w["code"] for w in attempt.of("warning")] == ["metrics_failed"]
+    steps = list(attempt.losses())
+    assert [line["step"] for line in read_lines(tmp_path / "run") if "loss" in line] == steps
+    assert len(list((tmp_path / "run/tensorboard").iterdir())) == 1
+    assert list(read_scalars(tmp_path / "run")["train/loss"]) == steps
 
 
 def test_batch_hash_is_that_of_data_show(inputs, whole):

@@ -12,23 +12,29 @@ namespace tacc::worker {
 RunRecord::RunRecord(const StartFile* start, EventWriter* events, int64_t steps_done, int64_t num_samples)
     : start_(*start),
       events_(*events),
+      steps_done_(steps_done),
       epochs_per_step_(static_cast<double>(start->global_batch_size) /
                        static_cast<double>(std::max<int64_t>(1, num_samples))) {
-  Warn(Open(steps_done));
+  Warn(Open());
 }
 
-absl::Status RunRecord::Open(int64_t steps_done) {
+absl::Status RunRecord::Open() {
+  if (metrics_ != nullptr) return absl::OkStatus();
+  last_open_ = SteadySeconds();
   if (start_.checkpoint_claimed) {
     if (absl::Status status = CheckClaimed(start_.checkpoint_dir); !status.ok()) return status;
   }
   absl::StatusOr<std::unique_ptr<RunMetrics>> metrics =
-      RunMetrics::Open(start_.checkpoint_dir, steps_done, WallSeconds());
-  if (metrics.ok()) metrics_ = *std::move(metrics);
-  return metrics.status();
+      RunMetrics::Open(start_.checkpoint_dir, steps_done_, WallSeconds());
+  if (!metrics.ok()) return metrics.status();
+  metrics_ = *std::move(metrics);
+  absl::Status status;
+  for (const nlohmann::ordered_json& point : waiting_) status.Update(metrics_->Add(point));
+  waiting_.clear();
+  return status;
 }
 
 void RunRecord::Add(const nlohmann::json& event) {
-  if (metrics_ == nullptr) return;
   const int64_t step = event.value("step", int64_t{0});
   nlohmann::ordered_json point = {
       {"step", step}, {"epoch", epochs_per_step_ * static_cast<double>(step)}, {"time", event.value("time", 0.0)}};
@@ -36,10 +42,14 @@ void RunRecord::Add(const nlohmann::json& event) {
   const double available = event.value("seconds", 0.0) * start_.peak_flops_per_second;
   if (event.contains("loss") && available > 0 && start_.flops_per_step > 0)
     point["mfu"] = start_.flops_per_step / available;
-  Warn(metrics_->Add(point));
+  if (metrics_ != nullptr) return Warn(metrics_->Add(point));
+  waiting_.push_back(std::move(point));
+  if (waiting_.size() > kMaxWaiting) waiting_.pop_front();
+  if (SteadySeconds() - last_open_ >= RunMetrics::kFlushSeconds) Warn(Open());
 }
 
 void RunRecord::Sync() {
+  Warn(Open());
   if (metrics_ != nullptr) Warn(metrics_->Sync());
 }
 

@@ -1,7 +1,9 @@
 #ifndef TACC_WORKER_RANK_RUN_RECORD_H_
 #define TACC_WORKER_RANK_RUN_RECORD_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -13,9 +15,12 @@
 namespace tacc::worker {
 
 // What rank 0 keeps of the run in its folder while it trains. What cannot be written stops nothing: one warning says
-// so, and writing is tried again.
+// so, and writing is tried again. Points that come before the files can be opened wait in memory, the newest
+// kMaxWaiting.
 class RunRecord {
  public:
+  static constexpr size_t kMaxWaiting = 100'000;
+
   // Goes on after `steps_done` updates; `num_samples`: of the training data. `start` and `events` must outlive the
   // object.
   RunRecord(const StartFile* start, EventWriter* events, int64_t steps_done, int64_t num_samples);
@@ -28,13 +33,17 @@ class RunRecord {
   void Sync();
 
  private:
-  absl::Status Open(int64_t steps_done);
+  // Opens the files, and adds what waits for them. Nothing when they are open.
+  absl::Status Open();
   void Warn(const absl::Status& status);
 
   const StartFile& start_;
   EventWriter& events_;
+  const int64_t steps_done_;
   const double epochs_per_step_;
   std::unique_ptr<RunMetrics> metrics_;  // Null: the files could not be opened.
+  std::deque<nlohmann::ordered_json> waiting_;
+  double last_open_ = 0;  // When it was tried, as SteadySeconds().
   bool has_warned_ = false;
 };
 
