@@ -74,9 +74,9 @@ absl::Status ApplyAttemptEnded(const v1::Fact& fact, JobState* job) {
   restart.set_time(fact.time());
   restart.set_cause(ended.cause());
   restart.set_step(attempt->step);
-  // An outage that lasts is one entry, however often it was tried in vain.
-  const bool is_the_same =
-      ended.unavailable() && !job->restarts.empty() && job->restarts.back().cause() == ended.cause();
+  // An outage that lasts is one entry, however often it was tried, but for what counts.
+  const bool is_the_same = ended.unavailable() && !ended.counted() && !job->restarts.empty() &&
+                           job->restarts.back().cause() == ended.cause();
   if (is_the_same) job->restarts.pop_back();
   job->restarts.push_back(restart);
   if (attempt->step > attempt->best_step_before) {

@@ -376,6 +376,9 @@ void Core::EndAttempt(JobState* job) {
   const bool unavailable =
       !job->cancel.has_value() && failed && attempt.condemned.empty() && end.code() == kUnavailableCode;
 
+  // What was trained before and is trained again must not go on without end, as with no room for the last checkpoint.
+  const bool in_vain = !attempt.recent.empty() && attempt.step <= attempt.best_step_before;
+
   v1::Fact fact;
   v1::AttemptEnded* ended = fact.mutable_attempt_ended();
   ended->set_attempt(attempt.number);
@@ -384,7 +387,7 @@ void Core::EndAttempt(JobState* job) {
   ended->set_step(attempt.step);
   // A lost worker counts as well: it may be the job that brings its machine down. One that was shut down does not.
   ended->set_counted(!job->cancel.has_value() && (failed || lost || !attempt.condemned.empty()) &&
-                     !attempt.resume_damaged && !unavailable);
+                     !attempt.resume_damaged && (!unavailable || in_vain));
   const bool counted = ended->counted();
   Log(job, std::move(fact));
   Release(job->id);
@@ -407,8 +410,11 @@ void Core::EndAttempt(JobState* job) {
     if (!job->checkpoints.empty()) absl::StrAppend(&reason, ", last checkpoint ", job->checkpoints.back().name());
     return EndJob(job, v1::PHASE_CANCELLED, reason, v1::FAILURE_CODE_UNSPECIFIED, {});
   }
-  if (unavailable) {
-    WaitOut(job, cause);
+  const bool is_over = counted && job->restarts_without_progress >= job->spec.max_restarts();
+  const std::string restart =
+      counted ? absl::StrCat("; restart ", job->restarts_without_progress + 1, " of ", job->spec.max_restarts()) : "";
+  if (unavailable && !is_over) {
+    WaitOut(job, absl::StrCat(cause, restart));
     job->outage->in_attempts = true;
     return;
   }
@@ -427,19 +433,14 @@ void Core::EndAttempt(JobState* job) {
       return EndJob(job, v1::PHASE_FAILED, cause, v1::FAILURE_CODE_NONFINITE, log_lines);
     if (end.exit_code() == kExitStuck) return EndJob(job, v1::PHASE_FAILED, cause, v1::FAILURE_CODE_STUCK, log_lines);
   }
-  if (counted && job->restarts_without_progress >= job->spec.max_restarts()) {
+  if (is_over) {
     const int restarts = job->restarts_without_progress;
     return EndJob(
         job, v1::PHASE_FAILED,
         absl::StrCat(cause, " (after ", restarts, restarts == 1 ? " restart" : " restarts", " without a new step)"),
         v1::FAILURE_CODE_RESTARTS, log_lines);
   }
-  std::string text = cause;
-  if (counted) {
-    absl::StrAppend(&text, "; restart ", job->restarts_without_progress + 1, " of ", job->spec.max_restarts());
-  } else {
-    absl::StrAppend(&text, "; it starts again");
-  }
+  std::string text = absl::StrCat(cause, counted ? restart : "; it starts again");
   if (!job->checkpoints.empty()) absl::StrAppend(&text, " from ", job->checkpoints.back().name());
   Tell(*job, "restarting", text);
 }
