@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from data_folder import read_columns, write_corpus
 from test_data_prepare import fails, run
+from tokenizers import Tokenizer, decoders, models, normalizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -28,6 +29,13 @@ LAST_ONLY = (
 )
 
 
+MARKED_INSIDE = (
+    "{% for m in messages %}{% if m['role'] == 'assistant' %}[{% generation %}{{ m['content'] }}{% endgeneration %}]"
+    "{% else %}{{ m['content'] }}{% endif %}{% endfor %}"
+)
+READS_THE_FIRST = "{{ messages[0]['role'] }}:" + CHATML
+
+
 @pytest.fixture(scope="module")
 def tokenizer_dir(tmp_path_factory):
     root = tmp_path_factory.mktemp("tokenizer")
@@ -42,9 +50,9 @@ def with_template(tokenizer_dir, folder, template):
     return folder
 
 
-def prepare(tmp_path, tokenizer, *records, options=()):
+def prepare(tmp_path, tokenizer, *records, options=(), out="data"):
     """The text of the data with what is learned in curly brackets."""
-    path, out = tmp_path / "chat.jsonl", tmp_path / "data"
+    path, out = tmp_path / "chat.jsonl", tmp_path / out
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     run("--chat", "--tokenizer", tokenizer, "--input", path, "--out", out, *options)
     columns = read_columns(out)
@@ -80,6 +88,54 @@ def test_the_tokenizers_template(tmp_path, tokenizer_dir, template, want):
     head = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi there<|im_end|>\n<|im_start|>assistant\n"
     assert prepare(tmp_path, folder, {"messages": TALK}) == head + want
     assert (tmp_path / "data" / "tokenizer" / "chat_template.jinja").read_text() == template
+
+
+def says(*contents):
+    return {"messages": [m for content in contents for m in (HI, {"role": "assistant", "content": content})]}
+
+
+def test_marked_spaces_are_learned_where_the_tokenizer_trims_offsets(tmp_path, tokenizer_dir):
+    """As GPT-NeoX's and RoBERTa's."""
+    trimming = with_template(tokenizer_dir, tmp_path / "trimming", MARKED_INSIDE)
+    tokenizer = json.loads((trimming / "tokenizer.json").read_text())
+    tokenizer["post_processor"] = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    (trimming / "tokenizer.json").write_text(json.dumps(tokenizer))
+    want = "Hi there[{Hello}]Hi there[{ bye  }]Hi there[{last}]" + EOS
+    assert prepare(tmp_path, trimming, says("Hello", " bye  ", "last")) == want
+
+
+def test_marked_characters_of_several_tokens_are_learned_whole(tmp_path, tokenizer_dir):
+    want = "Hi there[{ok 🦜}]Hi there[{🦜é}]" + EOS
+    bytes_of = with_template(tokenizer_dir, tmp_path / "bytes", MARKED_INSIDE)
+    assert prepare(tmp_path, bytes_of, says("ok 🦜", "🦜é")) == want
+    # By fallback to bytes.
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    special = ["<unk>", EOS, *(f"<0x{byte:02X}>" for byte in range(256))]
+    tokenizer.train_from_iterator(["Hi there[]ok"], trainers.BpeTrainer(special_tokens=special))
+    strip = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    tokenizer.decoder = decoders.Sequence(strip)
+    fallback = with_template(tokenizer_dir, tmp_path / "fallback", MARKED_INSIDE)
+    tokenizer.save(str(fallback / "tokenizer.json"))
+    assert prepare(tmp_path, fallback, says("ok 🦜", "🦜é"), out="fallback_data") == want
+
+
+def test_what_is_marked_and_has_no_token_is_named(tmp_path, tokenizer_dir):
+    folder = with_template(tokenizer_dir, tmp_path / "model", MARKED_INSIDE)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.normalizer = normalizers.Replace("🦜", "")
+    tokenizer.save(str(folder / "tokenizer.json"))
+    path = tmp_path / "chat.jsonl"
+    path.write_text(json.dumps(says("ok", "🦜")))
+    message = fails("--chat", "--tokenizer", folder, "--input", path, "--out", tmp_path / "out")
+    assert f"{path}:1: the tokenizer has no token for '🦜', which the assistant says" in message
+
+
+def test_a_conversation_may_begin_with_the_assistant(tmp_path, tokenizer_dir):
+    folder = with_template(tokenizer_dir, tmp_path / "model", CHATML)
+    assert prepare(tmp_path, folder, {"messages": [HELLO, HI]}) == (
+        "<|im_start|>assistant\n{Hello!<|im_end|>\n}<|im_start|>user\nHi there<|im_end|>\n" + EOS
+    )
 
 
 def test_prompt_and_completion(tmp_path, tokenizer_dir):
@@ -134,6 +190,7 @@ def test_a_tokenizer_is_trained_on_what_is_said(tmp_path):
         ({"messages": [HI, {"role": "assistant", "content": " "}]}, "message 2 (assistant): content is empty"),
         ({"messages": [SYSTEM, HI]}, "no message of the assistant: there is nothing to learn"),
         ({"prompt": "x", "completion": ""}, '"completion" is empty'),
+        ({"prompt": "x", "completion": EOS}, "the completion is only EOS, which each sample gets"),
         ({"prompt": "so ", "completion": "there"}, 'begin "completion" with the space or line end'),
         ({"prompt": "x", "completion": " there" * 500}, "tokens, more than --seq-len 64: a sample would hold only a part"),
     ],
@@ -153,10 +210,16 @@ def test_what_a_template_refuses_or_cannot_tell_is_named(tmp_path, tokenizer_dir
         (LAST_ONLY, "message 2 (assistant): the chat template writes the conversation up to it otherwise than in the whole"),
         ("{{ raise_exception('no roles') }}", "the chat template refuses it: no roles"),
         ("{% for %}", "the chat template refuses it: "),
+        ("{{ messages + 1 }}", "the chat template refuses it: can only concatenate list"),
     ):
         folder = with_template(tokenizer_dir, tmp_path / "model", template)
         assert f"{path}:1: {want}" in fails("--chat", "--tokenizer", folder, "--input", path, "--out", tmp_path / "out")
         shutil.rmtree(folder)
+    path.write_text(json.dumps({"messages": [HELLO, HI]}))
+    folder = with_template(tokenizer_dir, tmp_path / "model", READS_THE_FIRST)
+    message = fails("--chat", "--tokenizer", folder, "--input", path, "--out", tmp_path / "out")
+    want = "message 1 (assistant): the chat template refuses the conversation up to it: list object has no element 0; mark"
+    assert f"{path}:1: {want}" in message
     (tmp_path / "a.txt").write_text("a")
     message = fails("--chat", "--tokenizer", tokenizer_dir, "--input", tmp_path / "a.txt", "--out", tmp_path / "out")
     assert "--chat takes files of records, and these are texts: " in message

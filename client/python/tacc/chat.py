@@ -24,14 +24,17 @@ DEFAULT_TEMPLATE = """\
 {%- if add_generation_prompt -%}{{- '<|assistant|>\\n' -}}{%- endif -%}
 """
 TEMPLATE_FILE = "chat_template.jinja"
+GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+MARK_IT = "mark what the assistant says in the template with {% generation %} and {% endgeneration %}"
 
 
 def open_template(folder: Path, eos_token: str):
     """transformers' tokenizer of the folder, for its chat template."""
     try:
         from transformers import PreTrainedTokenizerFast
+        from transformers.utils.chat_template_utils import render_jinja_template  # noqa: F401
     except ImportError as error:
-        raise InputError("--chat needs transformers for the chat template: pip install transformers") from error
+        raise InputError("--chat needs transformers for the chat template: pip install -U transformers") from error
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
     tokenizer.eos_token = eos_token
     return tokenizer
@@ -90,12 +93,14 @@ class ChatEncoder:
 
     def __init__(self, tokenizer: Tokenizer, folder: Path, eos_token: str, eos_token_id: int, max_tokens: int):
         """`max_tokens`: of a conversation, with EOS."""
-        self._tokenizer = tokenizer
+        # Without its post-processor, which adds special tokens (none here) and may trim spaces off the tokens' offsets.
+        self._tokenizer = Tokenizer.from_str(tokenizer.to_str())
+        self._tokenizer.post_processor = None
         self._folder = folder
         self._eos_token = eos_token
         self._eos_token_id = eos_token_id
         self._max_tokens = max_tokens
-        self._template = None  # Loaded when it is needed: that takes seconds.
+        self._template: str | None = None  # Loaded when it is needed: that takes seconds.
 
     def encode(self, record: Record) -> tuple[list[int], list[bool]]:
         """The tokens without a last EOS, and which of them are to be learned."""
@@ -107,10 +112,13 @@ class ChatEncoder:
         else:
             messages = parts["prompt"] + parts["completion"]
             ids, learned = self._encode_by_prefixes(record, messages, len(parts["prompt"]))
-        if ids and ids[-1] == self._eos_token_id:
-            ids, learned = ids[:-1], learned[:-1]
         if not any(learned):
             raise record.fail("no message of the assistant: there is nothing to learn")
+        if ids[-1] == self._eos_token_id:
+            ids, learned = ids[:-1], learned[:-1]
+            if not any(learned):
+                what = "the completion" if "completion" in parts else "what the assistant says"
+                raise record.fail(f"{what} is only EOS, which each sample gets: there is nothing else to learn")
         if len(ids) + 1 > self._max_tokens:
             raise record.fail(
                 f"{len(ids) + 1:,} tokens, more than --seq-len {self._max_tokens:,}: a sample would hold only a part; "
@@ -132,38 +140,63 @@ class ChatEncoder:
 
     def _encode_messages(self, record: Record, messages: list[dict]) -> tuple[list[int], list[bool]]:
         self._load_template()
-        if not re.search(r"\{%-?\s*generation\s*-?%\}", self._template.get_chat_template()):
+        if not self._marks_generation:
             return self._encode_by_prefixes(record, messages, 0)
-        encoded = self._apply(record, messages, return_dict=True, return_assistant_tokens_mask=True)
-        return list(encoded["input_ids"]), [bool(learned) for learned in encoded["assistant_masks"]]
+        text, generated = self._render(record, messages)
+        encoded = self._tokenizer.encode(text, add_special_tokens=False)
+        # Of a character in several tokens, all but one may come as no characters, where it begins.
+        tokens = [slice(begin, max(end, begin + 1)) for begin, end in encoded.offsets]
+        is_generated, has_token = bytearray(len(text) + 1), bytearray(len(text) + 1)
+        for begin, end in generated:
+            is_generated[begin:end] = b"\1" * (end - begin)
+        for token in tokens:
+            has_token[token] = b"\1" * (token.stop - token.start)
+        for begin, end in generated:
+            if begin < end and not any(has_token[begin:end]):
+                raise record.fail(f"the tokenizer has no token for {text[begin:end]!r}, which the assistant says")
+        return encoded.ids, [any(is_generated[token]) for token in tokens]
 
     def _encode_by_prefixes(self, record: Record, messages: list[dict], first: int) -> tuple[list[int], list[bool]]:
         """A message of the assistant, of those from `first` on, is what comes after the tokens of what is before it."""
         self._load_template()
-        ids = self._ids(self._apply(record, messages, tokenize=False))
+        ids = self._ids(self._render(record, messages)[0])
         learned = [False] * len(ids)
         for i in range(first, len(messages)):
             if messages[i]["role"] != "assistant":
                 continue
-            before = self._ids(self._apply(record, messages[:i], tokenize=False, add_generation_prompt=True))
-            until = self._ids(self._apply(record, messages[: i + 1], tokenize=False))
+            where = f"message {i + 1} (assistant): "
+            before = self._ids(self._render(record, messages[:i], where, add_generation_prompt=True)[0])
+            until = self._ids(self._render(record, messages[: i + 1], where)[0])
             if ids[: len(before)] != before or ids[: len(until)] != until:
                 raise record.fail(
-                    f"message {i + 1} (assistant): the chat template writes the conversation up to it otherwise than "
-                    "in the whole, so its tokens cannot be told; mark what the assistant says in the template with "
-                    "{% generation %} and {% endgeneration %}"
+                    f"{where}the chat template writes the conversation up to it otherwise than in the whole, so its "
+                    f"tokens cannot be told; {MARK_IT}"
                 )
             learned[len(before) : len(until)] = [True] * (len(until) - len(before))
         return ids, learned
 
     def _load_template(self) -> None:
         if self._template is None:
-            self._template = open_template(self._folder, self._eos_token)
+            tokenizer = open_template(self._folder, self._eos_token)
+            self._template, self._special_tokens = tokenizer.get_chat_template(), tokenizer.special_tokens_map
+            self._marks_generation = GENERATION.search(self._template) is not None
 
-    def _apply(self, record: Record, messages: list[dict], **options):
-        from jinja2 import TemplateError
+    def _render(self, record: Record, messages: list[dict], where: str = "", add_generation_prompt: bool = False):
+        """The text, and the spans of its characters that the template marks as the assistant's. With `where`, the messages
+        are those up to the one of that name or before it, which may be none."""
+        from transformers.utils.chat_template_utils import render_jinja_template
 
+        # Columns of a table have null where a message lacks a field.
+        messages = [{name: value for name, value in message.items() if value is not None} for message in messages]
         try:
-            return self._template.apply_chat_template(messages, **options)
-        except TemplateError as error:
-            raise record.fail(f"the chat template refuses it: {error}") from None
+            texts, spans = render_jinja_template(
+                [messages],
+                chat_template=self._template,
+                return_assistant_tokens_mask=self._marks_generation,
+                add_generation_prompt=add_generation_prompt,
+                **self._special_tokens,
+            )
+        except Exception as error:  # A template is a program, and may fail in any way.
+            what = f"the chat template refuses {'the conversation up to it' if where else 'it'}: {error}"
+            raise record.fail(f"{where}{what}; {MARK_IT}" if where else what) from None
+        return texts[0], spans[0] if spans else []
