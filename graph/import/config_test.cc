@@ -132,6 +132,7 @@ std::vector<Flip> RotaryFlips(const json& partial_factor) {
                                                               {"beta_slow", 3.0},
                                                               {"original_max_position_embeddings", 300},
                                                               {"truncate", false},
+                                                              {"finetuned", false},
                                                               {"mscale", 0.5},
                                                               {"mscale_all_dim", 0.7}}) {
     json base = yarn;
@@ -188,6 +189,9 @@ std::vector<Flip> FlipsOf(const std::string& family) {
   if (family == "qwen3_moe") {
     add({{"moe_intermediate_size", 15},
          {"decoder_sparse_step", 3},
+         {"qkv_bias", true},
+         {"use_qk_norm", false},
+         {"shared_expert_intermediate_size", 8},
          {"mlp_only_layers", json::array()},
          {"mlp_only_layers", {"0"}},
          {"mlp_only_layers", {-1}}});
@@ -510,6 +514,19 @@ TEST(ReadModelConfigTest, LargeWindowsChangeNothing) {
       TextOf(With(BaseConfig("mistral"), {{"sliding_window", 7}})).status().message(),
       "config.json: sliding_window = 7: all layers attend over a window of 7 tokens, which is supported only where "
       "it holds a whole sample, and samples have data.seq_len = 8");
+}
+
+TEST(ReadModelConfigTest, KeysThatSayWhatIsTrueAnywayChangeNothing) {
+  const json qwen = BaseConfig("qwen3_moe");
+  const json said = {{"qkv_bias", false}, {"use_qk_norm", true}, {"shared_expert_intermediate_size", 0}};
+  EXPECT_EQ(TextOf(With(qwen, said)).value(), TextOf(qwen).value());
+  json yarn = With(BaseConfig("llama"), {{"rope_scaling", {{"type", "yarn"}, {"factor", 4.0}}}});
+  const std::string text = TextOf(yarn).value();
+  yarn["rope_scaling"]["finetuned"] = true;
+  EXPECT_EQ(TextOf(yarn).value(), text);
+  yarn["rope_scaling"]["finetuned"] = false;
+  EXPECT_THAT(std::string(TextOf(yarn).status().message()),
+              HasSubstr("rope_scaling: finetuned = false: only frequencies"));
 }
 
 TEST(ReadModelConfigTest, OldOlmoIsNotTransformersOlmo) {

@@ -56,6 +56,10 @@ void ReadQwen3Moe(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
   spec.qk_norm = spec.norm;
   spec.qk_norm_over = DecoderSpec::kHeadDim;
   spec.qkv_bias = spec.attention_out_bias = ReadBias(config, "attention_bias", Bias::kNone);
+  // Written by published models, and read by no code of this family.
+  config.RefuseUnless("qkv_bias", false, "this family's biases are attention_bias");
+  config.RefuseUnless("use_qk_norm", true, "this family normalizes queries and keys always");
+  config.RefuseUnless("shared_expert_intermediate_size", 0, "experts that all tokens share are not supported");
   RefuseSmallWindowsOfQwen(config, seq_len, spec);
   spec.experts = ReadExperts(config, {128, 8, 0.001});
   spec.experts->intermediate_size = config.Int("moe_intermediate_size", 1, kMaxWidth, 768);

@@ -192,6 +192,7 @@ Rotary ReadRotary(ConfigReader& config, const RotaryModel& model) {
     if (yarn.beta_fast == 0) yarn.beta_fast = 32.0;
     if (yarn.beta_slow == 0) yarn.beta_slow = 1.0;
     yarn.bounds = rope.Bool("truncate", true) ? Yarn::kWholeBounds : Yarn::kExactBounds;
+    rope.RefuseUnless("finetuned", true, "only frequencies that the weights were finetuned with are supported");
     rotary = YarnRotary(theta, dim, yarn);
   } else if (kind != "default") {
     rope.Fail("rope_type", absl::StrCat("the kind \"", kind,
