@@ -373,8 +373,12 @@ void Core::EndAttempt(JobState* job) {
     cause = Order(end) < 5 ? Describe(end, culprit->worker) : absl::StrCat("stopped at step ", attempt.step);
   }
 
-  const bool unavailable =
-      !job->cancel.has_value() && failed && attempt.condemned.empty() && end.code() == kUnavailableCode;
+  // What ranks of a job that has trained refuse before they train is no longer what it was: a folder that is half
+  // there.
+  const bool has_changed = end.has_exit_code() && end.exit_code() == kExitBadInput && job->best_step > 0 &&
+                           !attempt.AllReady() && !attempt.resume_damaged;
+  const bool unavailable = !job->cancel.has_value() && failed && attempt.condemned.empty() &&
+                           (end.code() == kUnavailableCode || has_changed);
 
   // What was trained before and is trained again must not go on without end, as with no room for the last checkpoint.
   const bool in_vain = !attempt.recent.empty() && attempt.step <= attempt.best_step_before;

@@ -83,14 +83,30 @@ void Finish(const JobState& job, const v1::CheckPathsResult& found, Resume* resu
   resume->finished = found.exported_checkpoint() == resume->from || !job.spec.model().has_path();
 }
 
+// Where a job waits for what cannot be read. One that has never run waits only for what may pass by itself.
+std::string* WhereUnread(const JobState& job, const v1::PathProblem& problem, Resume* resume) {
+  const bool waits = job.HasRun() || problem.kind() == v1::PATH_PROBLEM_KIND_UNAVAILABLE;
+  return waits ? &resume->away : &resume->error;
+}
+
+// It is not there, or a part of it is not: what is copied back, or is on a file system that is not mounted, may come.
+bool IsMissing(const v1::FoundCheckpoint* found) {
+  return found == nullptr || (found->has_unread() && found->unread().kind() == v1::PATH_PROBLEM_KIND_MISSING);
+}
+
 // A job's first start in a folder with a history.
 void ResumeFromEarlierJob(const JobState& job, const v1::CheckPathsResult& found, Resume* resume) {
   std::vector<const v1::FoundCheckpoint*> whole;
   for (const v1::FoundCheckpoint& checkpoint : found.checkpoints()) {
     if (!checkpoint.name().empty() && checkpoint.name()[0] == '/') continue;  // A PATH outside the folder.
     if (job.first_attempt != 0 && checkpoint.attempt() >= job.first_attempt) continue;
+    if (IsMissing(&checkpoint)) {
+      resume->notes.push_back(
+          absl::StrCat("checkpoint ", checkpoint.name(), " is not used: ", checkpoint.unread().message()));
+      continue;
+    }
     if (checkpoint.has_unread()) {
-      resume->away = absl::StrCat("checkpoint ", checkpoint.unread().message());
+      *WhereUnread(job, checkpoint.unread(), resume) = absl::StrCat("checkpoint ", checkpoint.unread().message());
       return;
     }
     if (!checkpoint.damage().empty()) {
@@ -132,7 +148,7 @@ void ResumeFromPath(const JobState& job, const v1::CheckPathsResult& found, Resu
   if (there == nullptr || there->unread().kind() == v1::PATH_PROBLEM_KIND_MISSING) {
     (job.HasRun() ? resume->away : resume->error) = absl::StrCat(option, "no checkpoint at ", path);
   } else if (there->has_unread()) {
-    resume->away = absl::StrCat(option, there->unread().message());
+    *WhereUnread(job, there->unread(), resume) = absl::StrCat(option, there->unread().message());
   } else if (!there->damage().empty()) {
     resume->error = absl::StrCat(option, path, ": ", there->damage());
   } else if (const std::string difference = Difference(job.compile.identity(), *there); !difference.empty()) {
@@ -150,7 +166,7 @@ Resume ChooseResume(const JobState& job, const v1::CheckPathsResult& found) {
   std::vector<std::string> missing;
   for (auto it = job.checkpoints.rbegin(); it != job.checkpoints.rend(); ++it) {
     const v1::FoundCheckpoint* there = Find(found, it->name());
-    if (there == nullptr) {
+    if (IsMissing(there)) {
       missing.push_back(it->name());
     } else if (there->has_unread()) {
       resume.away = absl::StrCat("checkpoint ", there->unread().message(),
@@ -161,7 +177,8 @@ Resume ChooseResume(const JobState& job, const v1::CheckPathsResult& found) {
       resume.notes.push_back(absl::StrCat("checkpoint ", it->name(), " is not used: ", there->damage()));
     } else {
       for (const std::string& name : missing)
-        resume.notes.push_back(absl::StrCat("checkpoint ", name, " is not used: it is not in the folder"));
+        resume.notes.push_back(
+            absl::StrCat("checkpoint ", name, " is not used: it is not in the folder, or not all of it is"));
       resume.from = it->name();
       resume.step = it->step();
       Finish(job, found, &resume);
@@ -169,17 +186,19 @@ Resume ChooseResume(const JobState& job, const v1::CheckPathsResult& found) {
     }
   }
   if (!missing.empty()) {
-    resume.away = absl::StrCat("checkpoint.dir ", job.spec.checkpoint().dir(),
-                               ": the checkpoints that this job wrote (", absl::StrJoin(missing, ", "),
-                               ") are not there; if they are gone for good, cancel the job and submit it again with "
-                               "another checkpoint.dir or with resume_from_checkpoint: never");
+    resume.away = absl::StrCat(
+        "checkpoint.dir ", job.spec.checkpoint().dir(), ": the checkpoints that this job wrote (",
+        absl::StrJoin(missing, ", "),
+        ") are not there, or not whole; if they are gone for good, cancel the job and submit it again with "
+        "another checkpoint.dir or with resume_from_checkpoint: never");
     return resume;
   }
   const std::string& mode = job.spec.checkpoint().resume_from_checkpoint();
   if (mode == "auto" && !job.HasRun()) ResumeFromEarlierJob(job, found, &resume);
   if (mode != "auto" && mode != "never") ResumeFromPath(job, found, &resume);
   if (mode == "auto") Finish(job, found, &resume);
-  if (resume.from.empty() && job.num_damaged + static_cast<int>(resume.damaged.size()) > 0) {
+  const bool starts = resume.away.empty() && resume.error.empty();
+  if (starts && resume.from.empty() && job.num_damaged + static_cast<int>(resume.damaged.size()) > 0) {
     resume.notes.push_back("no whole checkpoint is left: training begins again from the initial weights");
   }
   return resume;

@@ -8,9 +8,10 @@
 //   compile_failed JOB bad_input|bug MESSAGE
 //   unread|lost RANK MESSAGE: the rank's program cannot be read
 //   attach W [instance=I] [version=V] [kind=K] [threads=N] [memory=N] [peak=F] [trouble=TEXT] [running=RANK]
-//   [held=RANK] detach W paths W [max_attempt=N] [exported=NAME] [owner=TEXT] [export_problem=TEXT]
-//   [missing|denied|unavailable|wrong=TEXT]
-//   [NAME:step=N:attempt=N[:seed=N][:weights=W][:damaged][:unread] ...]
+//     [held=RANK]
+//   detach W
+//   paths W [max_attempt=N] [exported=NAME] [owner=TEXT] [export_problem=TEXT] [missing|denied|unavailable|wrong=TEXT]
+//     [NAME:step=N:attempt=N[:seed=N][:weights=W][:damaged][:unread][:denied][:gone] ...]
 //     answers the last check_paths to W
 //   asked W: the last check_paths to W
 //   event RANK JSON
@@ -32,6 +33,7 @@
 #include <map>
 #include <memory>
 #include <sstream>
+#include <tuple>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -251,9 +253,13 @@ class Script {
         if (pair[0] == "attempt") found->set_attempt(std::stoi(pair[1]));
         if (pair[0] == "seed") seed = std::stoi(pair[1]);
         if (pair[0] == "weights") weights = pair[1];
-        if (pair[0] == "unread") {
-          found->mutable_unread()->set_kind(v1::PATH_PROBLEM_KIND_UNAVAILABLE);
-          found->mutable_unread()->set_message(absl::StrCat(parts[0], "/manifest.json: Input/output error"));
+        for (const auto& [word, kind, why] :
+             {std::tuple{"unread", v1::PATH_PROBLEM_KIND_UNAVAILABLE, "Input/output error"},
+              std::tuple{"denied", v1::PATH_PROBLEM_KIND_DENIED, "Permission denied"},
+              std::tuple{"gone", v1::PATH_PROBLEM_KIND_MISSING, "missing"}}) {
+          if (pair[0] != word) continue;
+          found->mutable_unread()->set_kind(kind);
+          found->mutable_unread()->set_message(absl::StrCat(parts[0], "/manifest.json: ", why));
         }
         if (pair[0] == "damaged") found->set_damage("rank-00000.safetensors has 10 bytes, the manifest says 20");
       }

@@ -92,7 +92,10 @@ void Core::StartAttempt(JobState* job) {
   const PathCheck check = std::move(*job->check);
   job->check.reset();
   const coordinator::Resume resume = ChooseResume(*job, check.claim);
-  for (const std::string& note : resume.notes) Tell(*job, "warning", note);
+  // While it waits it looks often: only what is dropped now is news.
+  if (resume.away.empty() || !resume.damaged.empty()) {
+    for (const std::string& note : resume.notes) Tell(*job, "warning", note);
+  }
   if (!resume.damaged.empty()) {
     v1::Fact fact;
     for (const std::string& name : resume.damaged) fact.mutable_checkpoints_dropped()->add_names(name);

@@ -45,12 +45,6 @@ absl::Status CheckIsThere(const std::string& path) {
   return absl::NotFoundError(absl::StrCat(path, ": no such checkpoint"));
 }
 
-// Of a file that a directory lacks: damage, unless the directory itself has gone meanwhile.
-absl::Status MissingFrom(const std::string& path, const std::string& damage) {
-  absl::Status status = CheckIsThere(path);
-  return status.ok() ? absl::InvalidArgumentError(damage) : status;
-}
-
 // A folder that has been given another kind of name says nothing about its content.
 absl::Status CheckName(const std::string& path, const Manifest& manifest) {
   const absl::optional<CheckpointId> id = ParseCheckpointName(std::filesystem::path(path).filename().string());
@@ -67,7 +61,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& 
   const std::string manifest_path = absl::StrCat(path, "/", kManifestFileName);
   const absl::StatusOr<std::string> text = ReadSmallFile(manifest_path, kMaxManifestBytes);
   if (absl::IsNotFound(text.status())) {
-    return MissingFrom(path, absl::StrCat(manifest_path, ": missing; the checkpoint is not complete"));
+    return absl::NotFoundError(absl::StrCat(manifest_path, ": missing; the checkpoint is not complete"));
   }
   if (!text.ok()) return text.status();
   absl::StatusOr<Manifest> manifest = ManifestFromJson(*text, manifest_path, ManifestSlices::kComplete);
@@ -78,7 +72,7 @@ absl::StatusOr<std::unique_ptr<Checkpoint>> Checkpoint::Open(const std::string& 
     const std::string file_path = absl::StrCat(path, "/", listed.name);
     absl::StatusOr<std::unique_ptr<SafetensorsFile>> file = SafetensorsFile::Open(file_path);
     if (absl::IsNotFound(file.status())) {
-      return MissingFrom(path, absl::StrCat(file_path, ": missing; the checkpoint is damaged"));
+      return absl::NotFoundError(absl::StrCat(file_path, ": missing; the checkpoint is not complete"));
     }
     if (!file.ok()) return file.status();
     if (absl::Status status = CheckFile(**file, listed); !status.ok()) return status;

@@ -21,8 +21,8 @@ namespace tacc::worker {
 class Checkpoint {
  public:
   // Opens `path` (.../step-N.aK) and checks everything but the data's checksums: the manifest, that each file is there
-  // with its size, and that its tensors are those of the manifest. InvalidArgument names the damaged or missing file.
-  // IsOutage: it could not be read (NotFound: no such directory), so whether it is whole is not known.
+  // with its size, and that its tensors are those of the manifest. InvalidArgument names the damaged file. IsOutage: it
+  // could not be read (NotFound: it, or a file of it, is not there), so whether it is whole is not known.
   static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& path);
 
   const std::string& path() const { return path_; }

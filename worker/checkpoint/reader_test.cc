@@ -68,7 +68,7 @@ TEST(ReaderTest, ReadsEveryRectangleFromAnyCut) {
   EXPECT_EQ((*checkpoint)->Read("weights/w", {{0, 0}, {6, 1}}, &scalar).code(), absl::StatusCode::kInvalidArgument);
 }
 
-// Cut at any byte, changed in any byte or removed, every file's damage is refused with its name.
+// Cut at any byte or changed in any byte, every file's damage is refused with its name; one that is missing may come.
 TEST(ReaderTest, EveryDamageIsRefusedWithTheFileNamed) {
   TestDirectory directory;
   WriteExample(directory.path(), 1, 1);
@@ -77,9 +77,10 @@ TEST(ReaderTest, EveryDamageIsRefusedWithTheFileNamed) {
   for (const std::string& name : TestDirectory::Names(path)) {
     const std::string file = path + "/" + name;
     const std::string whole = TestDirectory::Read(file);
+    absl::StatusCode code = absl::StatusCode::kInvalidArgument;
     const auto expect_refused = [&](const std::string& how) {
       const absl::Status status = VerifyCheckpoint(path);
-      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << how;
+      EXPECT_EQ(status.code(), code) << how;
       EXPECT_THAT(std::string(status.message()), HasSubstr(name == kManifestFileName ? path : file)) << how;
     };
     for (size_t size = 0; size < whole.size(); ++size) {
@@ -95,6 +96,7 @@ TEST(ReaderTest, EveryDamageIsRefusedWithTheFileNamed) {
       expect_refused("changed at " + std::to_string(at));
     }
     ASSERT_TRUE(RemoveTree(file).ok());
+    code = absl::StatusCode::kNotFound;
     expect_refused("removed");
     TestDirectory::Write(file, whole);
   }
