@@ -148,6 +148,14 @@ def test_prompt_and_completion(tmp_path, tokenizer_dir):
     )
 
 
+def test_half_of_a_surrogate_pair_is_mended(tmp_path, tokenizer_dir):
+    records = [{"prompt": "2+2=", "completion": " f\ud800r"}, {"messages": [HI, {"role": "assistant", "content": "o\udc00k"}]}]
+    want = tmp_path / "want"
+    want.mkdir()
+    mended = json.loads(json.dumps(records).replace("\\ud800", "\\ufffd").replace("\\udc00", "\\ufffd"))
+    assert prepare(tmp_path, tokenizer_dir, *records) == prepare(want, tokenizer_dir, *mended)
+
+
 def test_shards_processes_and_documents_apart_make_no_difference(tmp_path, tokenizer_dir):
     """Of the columns; all files of records are read."""
     records = [{"prompt": f"{i}?", "completion": f" {'no ' * (i % 7)}{i}!"} for i in range(200)]

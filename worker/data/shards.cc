@@ -9,8 +9,6 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -173,17 +171,19 @@ bool Dataset::ReadIndex(const std::string& dir, DatasetInfo* info, std::vector<P
     problems->push_back(absl::StrCat(path, ": ", bytes, " bytes, larger than any index"));
     return false;
   }
-  errno = EIO;  // Where the stream's own failure leaves none.
-  std::ifstream stream(path, std::ios::binary);
-  std::ostringstream text;
-  if (!stream || !(text << stream.rdbuf())) {
-    problems->push_back(
-        {absl::StrCat(path, ": cannot be read (", std::strerror(errno), "); check its permissions"), CodeOf(errno)});
+  std::string text(bytes, '\0');
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const absl::Status read = file < 0
+                                ? absl::Status(CodeOf(errno), absl::StrCat("cannot be opened: ", std::strerror(errno)))
+                                : ReadFully(file, text.data(), static_cast<int64_t>(bytes), 0);
+  if (file >= 0) close(file);
+  if (!read.ok() && !absl::IsDataLoss(read)) {
+    problems->push_back({absl::StrCat(path, ": ", read.message(), "; check its permissions"), read.code()});
     return false;
   }
   Json index;
   try {
-    index = Json::parse(text.str());
+    index = Json::parse(text);
   } catch (const Json::parse_error& error) {  // Its own text would quote the bytes, which may be no UTF-8.
     problems->push_back(absl::StrCat(path, ": not valid JSON at byte ", error.byte, "; prepare the data again"));
     return false;
@@ -261,8 +261,10 @@ bool Dataset::ReadIndex(const std::string& dir, DatasetInfo* info, std::vector<P
 
 void Dataset::OpenShard(const ShardInfo& info, Shard* shard, std::vector<Problem>* problems) {
   const auto problem = [&](const std::string& what, absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
-    problems->push_back(
-        {absl::StrCat(shard->path, ": ", what, "; copy the folder again or prepare the data again"), code});
+    // What cannot be read now is not therefore wrong.
+    const char* advice =
+        code == absl::StatusCode::kInvalidArgument ? "; copy the folder again or prepare the data again" : "";
+    problems->push_back({absl::StrCat(shard->path, ": ", what, advice), code});
   };
   // A file that ends too early has been read and is wrong.
   const auto unread = [&](const absl::Status& status) {

@@ -118,6 +118,9 @@ TEST(Dataset, DamagedIndex) {
   WriteDataFolder(dir.path(), {{{1, 2, 3}}});
   WriteFile(dir.path() + "/index.json", "{\"format\": ");
   EXPECT_THAT(OpenError(dir.path()), HasSubstr("index.json: not valid JSON at byte 12"));
+  WriteFile(dir.path() + "/index.json", "");  // Torn before its first byte.
+  EXPECT_THAT(OpenError(dir.path()), HasSubstr("index.json: not valid JSON at byte 1"));
+  EXPECT_EQ(Dataset::Open(dir.path()).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(Dataset, ReportsAllProblemsAtOnce) {

@@ -235,6 +235,17 @@ def whole_characters(text: str, counts: Counts) -> str:
     return text
 
 
+def whole_value(value, counts: Counts):
+    """A JSON value with `whole_characters` in all of its texts."""
+    if isinstance(value, str):
+        return whole_characters(value, counts)
+    if isinstance(value, list):
+        return [whole_value(item, counts) for item in value]
+    if isinstance(value, dict):
+        return {name: whole_value(item, counts) for name, item in value.items()}
+    return value
+
+
 def _read_text(piece: Piece, counts: Counts) -> Iterator[str]:
     try:
         with open(piece.file.path, "rb") as file:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -266,7 +266,7 @@ class Encoder:
         parts = []
         for piece in task:
             for record in corpus.read_records(piece, chat.FIELDS):
-                ids, learned = self._chat.encode(record)
+                ids, learned = self._chat.encode(replace(record, value=corpus.whole_value(record.value, counts)))
                 parts.append(np.array(ids, self._dtype) | np.where(learned, LEARNED, np.uint32(0)))
                 counts.documents += 1
         return parts
