@@ -452,7 +452,8 @@ void CheckPaths(const Message& message, const std::string& path, std::vector<std
     const std::string value = message.GetReflection()->GetString(message, field);
     std::error_code ignored;
     const auto& words = rule.path_word();
-    if (std::find(words.begin(), words.end(), value) == words.end() && !std::filesystem::exists(value, ignored))
+    if (std::find(words.begin(), words.end(), value) == words.end() &&
+        std::filesystem::status(value, ignored).type() == std::filesystem::file_type::not_found)
       wrong->push_back(absl::StrCat(name, " = ", value, " does not exist; it is ", rule.is_read()));
   }
 }

@@ -307,7 +307,7 @@ absl::StatusOr<std::string> Compiler::RunTool(const std::vector<std::string>& ar
     if (!result.ok() || !WasKilled(*result)) break;
     spdlog::warn("{} was killed by signal {}; running it again in {} s", tool, result->signal, seconds);
     Pause(seconds, cancel);
-    if (cancel) break;
+    if (cancel) return absl::CancelledError(absl::StrCat(tool, " was stopped"));
     result = RunChild(arguments, options_.limits, cancel);
   }
   if (!result.ok()) return result.status();

@@ -10,7 +10,8 @@
 namespace tacc::coordinator {
 namespace {
 
-// A connection that asks nothing holds a thread for so long, so tens of them cost whoever asks no more than that.
+// A connection that asks nothing holds a thread for so long, so tens of them cost whoever asks no more than that. The
+// same in worker/daemon/metrics_server.cc.
 constexpr char kThreads[] = "32";
 constexpr char kRequestMilliseconds[] = "1000";
 

@@ -84,7 +84,7 @@ absl::Status MakeDirectories(const std::string& directory) {
 // OK when the directory takes files. Nothing stays in it; daemons that share it do not meet.
 absl::Status CheckWritable(const std::string& directory) {
   std::string trial = Join(directory, ".tmp-trial-XXXXXX");
-  const int fd = mkstemp(trial.data());
+  const int fd = mkostemp(trial.data(), O_CLOEXEC);
   if (fd < 0) return ErrnoStatus(errno, absl::StrCat(directory, ": not writable"));
   unlink(trial.c_str());
   const bool is_written = write(fd, "x", 1) == 1 && fsync(fd) == 0;

@@ -55,6 +55,7 @@ class DaemonTest : public ::testing::Test {
  protected:
   void SetUp() override {
     signal(SIGPIPE, SIG_IGN);
+    for (const char* variable : {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}) unsetenv(variable);  // The caller's own.
     coordinator_.Start();
     TestDirectory::Write(directory_.File("rank"), kRankScript);
     chmod(directory_.File("rank").c_str(), 0755);
@@ -160,7 +161,8 @@ TEST_F(DaemonTest, ARankFromStartToExit) {
   Until("cleaning",
         [&] { return TestDirectory::Names(state_->path()) == std::vector<std::string>({"lock", "rank.log", "run"}); });
   EXPECT_TRUE(TestDirectory::Names(state_->path() + "/run").empty());
-  EXPECT_THAT(TestDirectory::Read(state_->LogPath()), HasSubstr("threads 3, which look 1000 times\nstatus block\nbye\n--- exit code 0\n"));
+  EXPECT_THAT(TestDirectory::Read(state_->LogPath()),
+              HasSubstr("threads 3, which look 1000 times\nstatus block\nbye\n--- exit code 0\n"));
   EndDaemon();
   EXPECT_TRUE(result_.ok()) << result_;
 }

@@ -17,7 +17,8 @@
 namespace tacc::worker {
 namespace {
 
-// A connection that asks nothing holds a thread for so long, so tens of them cost whoever asks no more than that.
+// A connection that asks nothing holds a thread for so long, so tens of them cost whoever asks no more than that. The
+// same in coordinator/metrics/metrics_server.cc.
 constexpr char kThreads[] = "32";
 constexpr char kRequestMilliseconds[] = "1000";
 

@@ -59,7 +59,7 @@ TEST(StatusBlockTest, NoRoomIsAnErrorNotASignal) {
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
-  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "needs the right to mount";
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "needs root, to mount /dev/shm";
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
