@@ -91,6 +91,9 @@ int main(int argc, char** argv) {
          "[::] all of IPv4 and IPv6")
       ->capture_default_str();
   app.add_option("--state-dir", options.state_dir, "Where jobs and metrics are kept")->capture_default_str();
+  app.add_option("--job-number-file", options.job_number_file,
+                 "Keeps the largest number of a job's id; ids of new jobs have larger ones. One outside of the state "
+                 "directory keeps ids from coming back when that is removed (default: job-number in it)");
   app.add_option("--metrics-listen", options.metrics_listen,
                  "HOST:PORT for /metrics, /healthz and /readyz; none by default");
   app.add_flag("--insecure", insecure, "Allow addresses that other machines can reach; traffic is not encrypted");

@@ -57,6 +57,8 @@ absl::StatusOr<LaunchedCoordinator> LaunchCoordinator(const LaunchOptions& optio
   process.binary = options.binary_dir + "/tacc-coordinator";
   process.arguments = {"--listen",         listen,        "--state-dir", options.directory + "/coordinator",
                        "--metrics-listen", metrics_listen};
+  if (!options.job_number_file.empty())
+    process.arguments.insert(process.arguments.end(), {"--job-number-file", options.job_number_file});
   process.lifetime = options.lifetime;
   process.log_path = CoordinatorLog(options);
   absl::StatusOr<std::unique_ptr<ChildProcess>> child = ChildProcess::Start(process);

@@ -23,6 +23,8 @@ struct LaunchOptions {
   std::vector<std::string> devices;
   // Of each worker, HOST:PORT of its /metrics, port 0 for a free one; empty: none have it.
   std::vector<std::string> worker_metrics;
+  // Where the coordinator keeps the largest number of a job's id; empty: in its own folder.
+  std::string job_number_file;
   // Names of workers are PREFIX-0, PREFIX-1, ...
   std::string worker_prefix = "local";
 };

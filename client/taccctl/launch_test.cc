@@ -65,6 +65,14 @@ TEST_F(LaunchTest, TheCoordinatorSaysWhereItServes) {
                 "/coordinator --metrics-listen 127.0.0.1:0 --exit-with-parent-fd 3");
 }
 
+TEST_F(LaunchTest, TheCoordinatorKeepsNumbersWhereItIsTold) {
+  WriteTool("tacc-coordinator", std::string("echo \"$@\" >&2; echo listening 127.0.0.1:4321\n") + kUntilParentEnds);
+  options_.job_number_file = "/cache/tacc/job-number";
+  const auto coordinator = LaunchCoordinator(options_, "127.0.0.1:0", "127.0.0.1:0");
+  ASSERT_TRUE(coordinator.ok()) << coordinator.status();
+  EXPECT_THAT(LastLines(CoordinatorLog(options_), 5).at(0), HasSubstr(" --job-number-file /cache/tacc/job-number"));
+}
+
 TEST_F(LaunchTest, TheWorkerGetsItsShare) {
   WriteTool("tacc-worker", std::string("echo \"$@\" >&2; echo attached local-1\n") + kUntilParentEnds);
   const auto worker = LaunchWorker(options_, "127.0.0.1:1", 1);

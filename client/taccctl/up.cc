@@ -103,6 +103,7 @@ absl::Status StartEnded(const std::string& directory, Context& context, UpState*
   launch.share.memory_bytes = state->memory_bytes;
   launch.devices = state->devices;
   launch.worker_metrics = state->worker_metrics;
+  launch.job_number_file = JobNumberFile(context);
   std::vector<std::pair<int, ChildProcess*>> workers;
   for (size_t i = 0; i < state->processes.size(); ++i) {
     UpProcess& process = state->processes[i];

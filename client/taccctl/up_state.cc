@@ -27,6 +27,12 @@ std::string UpDirectory(const Context& context) {
   return context.Variable("HOME") + "/.local/state/tacc/up";
 }
 
+std::string JobNumberFile(const Context& context) {
+  const std::string cache = context.Variable("XDG_CACHE_HOME"), home = context.Variable("HOME");
+  if (!cache.empty() && cache[0] == '/') return cache + "/tacc/job-number";
+  return !home.empty() && home[0] == '/' ? home + "/.cache/tacc/job-number" : "";
+}
+
 UpLock::UpLock(const std::string& directory)
     : fd_(open((directory + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)),
       held_(fd_ >= 0 && flock(fd_, LOCK_EX | LOCK_NB) == 0) {}

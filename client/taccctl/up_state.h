@@ -41,6 +41,10 @@ struct UpState {
 // $XDG_STATE_HOME/tacc/up, or ~/.local/state/tacc/up.
 std::string UpDirectory(const Context& context);
 
+// $XDG_CACHE_HOME/tacc/job-number, or ~/.cache/tacc/job-number, which `down` leaves: ids of jobs do not come back with
+// the next `up`. Empty where neither variable is an absolute path.
+std::string JobNumberFile(const Context& context);
+
 // Held while a command changes what is up, in a folder that exists.
 class UpLock {
  public:

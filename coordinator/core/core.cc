@@ -33,14 +33,12 @@ std::string DeviceKey(const v1::DeviceProfile& device) {
                       device.devices_per_machine());
 }
 
-// NAME-N, N one more than the largest among the jobs of that name that are known.
-std::string NewId(const std::map<std::string, JobState>& jobs, const std::string& name) {
+// NAME-N, N larger than `gone` and than of all jobs of that name that are known.
+std::string NewId(const std::map<std::string, JobState>& jobs, const std::string& name, int64_t gone) {
   const std::string prefix = absl::StrCat(name, "-");
-  int64_t largest = 0;
+  int64_t largest = gone;
   for (auto it = jobs.lower_bound(prefix); it != jobs.end() && absl::StartsWith(it->first, prefix); ++it) {
-    int64_t number = 0;
-    if (it->second.spec.name() == name && absl::SimpleAtoi(it->first.substr(prefix.size()), &number))
-      largest = std::max(largest, number);
+    if (it->second.spec.name() == name) largest = std::max(largest, IdNumber(it->first));
   }
   return absl::StrCat(prefix, largest + 1);
 }
@@ -49,11 +47,18 @@ std::string CheckpointDir(const JobState& job) { return job.spec.checkpoint().di
 
 }  // namespace
 
+int64_t IdNumber(const std::string& id) {
+  int64_t number = 0;
+  (void)absl::SimpleAtoi(id.substr(id.rfind('-') + 1), &number);
+  return number;
+}
+
 Core::Core(Options options, DescribeInstruction describe)
     : options_(std::move(options)),
       describe_(std::move(describe)),
       members_(options_.lease_seconds, options_.version),
-      clock_(kLongestTickSeconds) {}
+      clock_(kLongestTickSeconds),
+      gone_number_(options_.last_id_number) {}
 
 // ---- Replay.
 
@@ -168,7 +173,7 @@ void Core::OnSubmit(const SubmitJob& submit) {
     }
   }
   v1::Fact fact;
-  fact.set_job(NewId(jobs_, submit.spec.name()));
+  fact.set_job(NewId(jobs_, submit.spec.name(), gone_number_));
   fact.mutable_job_accepted()->set_request_id(submit.request_id);
   *fact.mutable_job_accepted()->mutable_spec() = submit.spec;
   fact.mutable_job_accepted()->set_number(++last_number_);
@@ -399,6 +404,7 @@ void Core::ForgetEndedJobs() {
   while (ended_.size() > options_.max_ended_jobs) {
     auto job = jobs_.find(ended_.front());
     by_request_.erase(job->second.request_id);
+    gone_number_ = std::max(gone_number_, IdNumber(job->first));
     out_.push_back(ForgetJob{job->first});
     jobs_.erase(job);
     ended_.pop_front();

@@ -29,6 +29,9 @@
 
 namespace tacc::coordinator {
 
+// The number N in the id NAME-N of a job.
+int64_t IdNumber(const std::string& id);
+
 class Core {
  public:
   struct Options {
@@ -40,6 +43,8 @@ class Core {
     double collective_timeout_seconds = 300;
     // Ended jobs that are kept, at least 1; of more the one that ended first is forgotten.
     size_t max_ended_jobs = 1000;
+    // Ids of new jobs have larger numbers: up to this one there may have been jobs that are not in the log any more.
+    int64_t last_id_number = 0;
   };
   Core(Options options, DescribeInstruction describe);
 
@@ -133,7 +138,8 @@ class Core {
   std::map<int64_t, std::string> queue_;           // Jobs that have not ended, by number.
   std::deque<std::string> ended_;                  // Jobs that have, in the order in which they did.
   AwakeClock clock_;
-  int64_t last_number_ = 0;
+  int64_t gone_number_;      // The largest in an id of a job that is not known any more.
+  int64_t last_number_ = 0;  // Of the queue.
   uint64_t last_request_ = 0;
 
   // During Handle. `steady` is of clock_.

@@ -138,8 +138,9 @@ class Script {
   }
 
  private:
-  void MakeCore(size_t max_ended_jobs) {
+  void MakeCore(size_t max_ended_jobs, int64_t last_id_number = 0) {
     Core::Options options;
+    options.last_id_number = last_id_number;
     options.max_ended_jobs = max_ended_jobs;
     options.version = "0.1.0";
     core_ = std::make_unique<Core>(options, [](const JobState& job, int rank, int call, int node) {
@@ -383,7 +384,8 @@ class Script {
   }
 
   std::string Restart(const Arguments& args) {
-    MakeCore(static_cast<size_t>(args.Int("keep", static_cast<int64_t>(Core::Options().max_ended_jobs))));
+    MakeCore(static_cast<size_t>(args.Int("keep", static_cast<int64_t>(Core::Options().max_ended_jobs))),
+             args.Int("last_id", 0));
     now_.steady = 5000;  // Another machine's clock, for all that the core may know.
     for (const v1::Fact& fact : facts_) {
       const absl::Status status = core_->Replay(fact);

@@ -1,5 +1,6 @@
 #include "coordinator/service/loop.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -178,6 +179,7 @@ void Loop::Flush() {
     }
     ++stats_.commits;
     stats_.commit_seconds += parts_.clock().steady - before;
+    KeepNumbers(decisions);
   }
   for (Decision& decision : decisions) CarryOut(&decision, &touched);
   if (touched.empty()) return;
@@ -195,6 +197,17 @@ void Loop::Flush() {
     }
   }
   for (const auto& watcher : woken) watcher->Wake();
+}
+
+void Loop::KeepNumbers(const Decisions& decisions) {
+  int64_t number = 0;
+  for (const Decision& decision : decisions) {
+    const auto* log = std::get_if<LogFact>(&decision);
+    if (log != nullptr && log->fact.has_job_accepted()) number = std::max(number, IdNumber(log->fact.job()));
+  }
+  if (number == 0) return;
+  if (absl::Status status = parts_.job_number->Raise(number); !status.ok())
+    spdlog::warn("ids of jobs may come back with another state directory: {}", std::string(status.message()));
 }
 
 absl::Status Loop::WriteDown(const Decisions& decisions) {

@@ -18,6 +18,7 @@
 #include "coordinator/compile/compiler.h"
 #include "coordinator/core/core.h"
 #include "coordinator/core/types.h"
+#include "coordinator/service/job_number.h"
 #include "coordinator/service/log_files.h"
 #include "coordinator/store/store.h"
 
@@ -52,6 +53,7 @@ class Loop {
     Store* store = nullptr;
     Compiler* compiler = nullptr;
     LogFiles* logs = nullptr;
+    const JobNumberFile* job_number = nullptr;
     WorkerOutlet* workers = nullptr;
     std::function<Time()> clock;
     // Decisions could not be stored: the process must end, for it may not act on what it cannot remember. Calls that
@@ -98,6 +100,8 @@ class Loop {
   void Handle(Item* item);
   // Stores the decisions made so far and carries them out.
   void Flush();
+  // Before an id is told, its number is kept for coordinators to come.
+  void KeepNumbers(const Decisions& decisions);
   // Waits while the disk is full.
   absl::Status WriteDown(const Decisions& decisions);
   void Answer(const Reply& reply);

@@ -25,6 +25,7 @@
 #include "coordinator/compile/instructions.h"
 #include "coordinator/metrics/metrics.h"
 #include "coordinator/service/coordinator_service.h"
+#include "coordinator/service/job_number.h"
 #include "coordinator/service/listener.h"
 #include "coordinator/service/loop.h"
 #include "coordinator/service/probe.h"
@@ -122,6 +123,7 @@ struct Server::Impl {
   DirectoryLock lock;
   std::unique_ptr<Store> store;
   std::unique_ptr<LogFiles> logs;
+  std::unique_ptr<JobNumberFile> job_number;
   std::unique_ptr<Compiler> compiler;
   std::unique_ptr<Core> core;
   WorkerHandlers worker_handlers;
@@ -170,7 +172,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   impl.logs = std::make_unique<LogFiles>(jobs_dir, kMaxLogFileBytes);
   impl.compiler = std::make_unique<Compiler>(
       Compiler::Options{options.plan_binary, options.data_binary, jobs_dir, options.compile_limits});
+  auto job_number = JobNumberFile::Open(options.job_number_file.empty() ? absl::StrCat(options.state_dir, "/job-number")
+                                                                        : options.job_number_file);
+  if (!job_number.ok()) return job_number.status();
+  impl.job_number = *std::move(job_number);
   Core::Options core_options;
+  core_options.last_id_number = impl.job_number->number();
   core_options.version = options.version;
   core_options.lease_seconds = options.lease_seconds;
   core_options.collective_timeout_seconds = options.collective_timeout_seconds;
@@ -185,12 +192,18 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
         absl::StrCat("state directory ", options.state_dir, ": ", std::string(status.message())));
   }
   RemoveStrayFolders(jobs_dir, *impl.core);
+  // One that was stored last before a kill, or could not be kept, is kept now.
+  int64_t last_id_number = 0;
+  for (const auto& [id, job] : impl.core->jobs()) last_id_number = std::max(last_id_number, IdNumber(id));
+  if (absl::Status status = impl.job_number->Raise(last_id_number); !status.ok())
+    spdlog::warn("ids of jobs may come back with another state directory: {}", std::string(status.message()));
 
   Loop::Parts parts;
   parts.core = impl.core.get();
   parts.store = impl.store.get();
   parts.compiler = impl.compiler.get();
   parts.logs = impl.logs.get();
+  parts.job_number = impl.job_number.get();
   parts.workers = &impl.worker_handlers;
   parts.clock = Now;
   parts.fatal = stop;

@@ -18,6 +18,7 @@ struct ServerOptions {
   std::string listen = "127.0.0.1:7070";  // HOST:PORT; port 0: a free one.
   std::string metrics_listen;             // HOST:PORT; empty: no HTTP.
   std::string state_dir;                  // Made when missing.
+  std::string job_number_file;            // Empty: in state_dir.
   // Needed for an address that is not of the loopback.
   enum class Exposure { kLoopbackOnly, kInsecure } exposure = Exposure::kLoopbackOnly;
   std::string plan_binary;

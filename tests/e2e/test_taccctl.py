@@ -326,3 +326,11 @@ def test_down_stops_a_running_job_after_a_checkpoint(tmp_path):
     assert not shell.state.exists() or not list(shell.state.rglob("*")), list(shell.state.rglob("*"))
     shell.run("list", code=5, env={"TACC_ADDRESS": address})
     assert list((tmp_path / "runs/downed").glob("step-*/manifest.json"))
+    # With the next `up`, ids of jobs do not come back, though nothing else is known of them.
+    shell.run(*UP, "--workers", "1")
+    try:
+        assert not shell.run("list", "-o", "json").stdout
+        assert int(shell.run("submit", write_job(tmp_path, name="downed", workers=1, **LONG)).stdout.split("-")[-1]) > int(job.split("-")[-1])
+    finally:
+        shell.run("down")
+    shell.nothing_left()
