@@ -125,7 +125,7 @@ def _start_file(case: Case, model: dict, data: Path, folder: Path, max_steps: in
     start["train"] = {"max_steps": max_steps, "eval_steps": 1000, "deterministic": False}
     start["compute"] = {"tf32": False}
     start["checkpoint"] = {"dir": str(folder / "checkpoints"), "save_steps": 1000, "resume": "", "export": ""}
-    start["identity"] = {"model": "parity", "data": "parity", **shape, "seed": SEED}
+    start["identity"] = {"model": "parity", **shape, "seed": SEED}
     return start
 
 

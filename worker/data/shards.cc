@@ -324,6 +324,8 @@ void Dataset::OpenShard(const ShardInfo& info, Shard* shard, std::vector<Problem
   if (shard->token_bytes == 0) problem("has no column `tokens`");
 }
 
+std::string IdentityOf(const DatasetInfo& info) { return absl::StrCat(info.num_tokens, " tokens, ", info.fingerprint); }
+
 absl::StatusOr<std::unique_ptr<Dataset>> Dataset::Open(const std::string& dir, Failpoints* failpoints) {
   std::unique_ptr<Dataset> dataset(new Dataset());
   dataset->dir_ = dir;

@@ -38,6 +38,9 @@ struct DatasetInfo {
   std::vector<ShardInfo> shards;
 };
 
+// "8000000 tokens, FINGERPRINT": which stream of tokens it is, as jobs and checkpoints name it in `identity.data`.
+std::string IdentityOf(const DatasetInfo& info);
+
 // An open data folder. Reads with pread, not mmap: a file cut short under a running job is an error, not a signal, and
 // pages of the corpus do not count as memory of the process. Const methods may be called from any thread.
 class Dataset {

@@ -10,6 +10,7 @@
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
 #include "machine/machine.h"
+#include "nlohmann/json.hpp"
 #include "worker/checkpoint/export.h"
 #include "worker/checkpoint/posix_file.h"
 #include "worker/rank/agreement.h"
@@ -193,6 +194,19 @@ absl::Status Meet(RankParts& parts) {
   return parts.transport == nullptr ? Connect(parts) : parts.transport->WaitForAll();
 }
 
+// What has been put where the job's data was is not trained on. A start file may name no data.
+absl::Status CheckIsTheJobs(const Dataset& dataset, const StartFile& start) {
+  const nlohmann::json identity = nlohmann::json::parse(start.identity);
+  const auto wanted = identity.find("data");
+  const std::string got = IdentityOf(dataset.info());
+  if (wanted == identity.end() || *wanted == got) return absl::OkStatus();
+  return WithFailureCode(absl::FailedPreconditionError(absl::StrCat(
+                             "the data at ", dataset.dir(), " is now ", got, ", but the job was compiled for ",
+                             wanted->is_string() ? wanted->get<std::string>() : wanted->dump(),
+                             "; put the data back, or cancel the job and submit again")),
+                         "unavailable");
+}
+
 absl::Status OpenData(RankParts& parts, int64_t first_step) {
   const StartFile& start = parts.start;
   parts.Show(Activity::kOpeningData);
@@ -205,6 +219,7 @@ absl::Status OpenData(RankParts& parts, int64_t first_step) {
   batches.global_batch_size = start.global_batch_size;
   batches.seed = start.seed;
   TACC_ASSIGN_OR_RETURN(parts.dataset, OfFiles(Dataset::Open(start.data_path, parts.options.failpoints)));
+  TACC_RETURN_IF_ERROR(CheckIsTheJobs(*parts.dataset, start));
   if (start.rank == 0 && !start.export_dir.empty() && FindTokenizer(start.model_dir, start.data_path).empty()) {
     parts.events.Warning("no_tokenizer",
                          absl::StrCat("the exported model will have no tokenizer: neither ", start.model_dir, " nor ",

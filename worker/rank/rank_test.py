@@ -743,6 +743,27 @@ def test_what_is_not_there_may_come_back(inputs, tmp_path, change, words):
         assert word in failed["message"]
 
 
+def test_other_data_than_the_jobs_is_not_taken(inputs, tmp_path):
+    """As many tokens of another text lie where the job's data was: it waits for its own."""
+    from tacc.shards import DatasetWriter
+
+    writer = DatasetWriter(tmp_path / "other", VOCAB)
+    writer.append(np.resize(np.random.default_rng(1).integers(2, VOCAB, size=256), 4096))
+    other = writer.close(tokenizer={"fingerprint": "", "eos_token": "", "eos_token_id": 0}, seq_len=SEQ)
+    mine = json.loads((inputs / "data/index.json").read_text())
+    names = {name: f"4096 tokens, {index['fingerprint']}" for name, index in (("mine", mine), ("other", other))}
+    identity = {"identity": {"model": "a", "data": names["mine"], "seed": 3}}
+    program = compile_program(inputs, fsdp=2)
+    assert Attempt(inputs, tmp_path / "right", program, world=2, changes=identity).run() == [0, 0]
+    data = {"path": str(tmp_path / "other"), "eval_path": "", "seq_len": SEQ, "global_batch_size": BATCH}
+    attempt = Attempt(inputs, tmp_path / "run", program, world=2, changes={**identity, "data": data})
+    assert attempt.run() == [1, 1], attempt.events
+    failed = attempt.of("failed")[0]
+    assert failed["code"] == "unavailable" and not attempt.of("step"), failed
+    for word in (data["path"], *names.values(), "put the data back", "submit again"):
+        assert word in failed["message"], failed
+
+
 def test_a_gpu_that_is_not_there(inputs, tmp_path):
     attempt = Attempt(inputs, tmp_path / "run", compile_program(inputs), changes={"device": "cuda:99"})
     assert attempt.run() == [1], attempt.events
