@@ -167,6 +167,9 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   r.Get("job.train.adam_epsilon", &train.adam_epsilon);
   r.Get("job.train.max_grad_norm", &train.max_grad_norm);
   r.Get("job.train.seed", &request.seed);
+  std::optional<int64_t> trace_step;
+  r.Get("job.train.trace_step", &trace_step);
+  request.traces = trace_step.has_value();
   r.Get("job.compute.bf16", &plan.bf16);
   r.Get("job.compute.fp16", &plan.fp16);
   r.Get("job.compute.tf32", &plan.tf32);

@@ -21,6 +21,7 @@ struct CompileRequest {
   std::vector<std::string> wrap_layer_cls, gc_cls;
   uint64_t seed = 42;               // of dropout
   int64_t vocab_size = 0;           // of the data; 0: unknown
+  bool traces = false;              // the job has a train.trace_step
   bool separate_documents = false;  // the data says where documents begin, and they are kept apart
 };
 

@@ -116,6 +116,15 @@ json ClusterJson(const Cluster& cluster) {
   return text;
 }
 
+absl::Status WriteTrace(const Finalist& finalist, const OpTable& ops, const std::string& file) {
+  std::vector<std::string> names;
+  const size_t stages = finalist.stages.size();
+  const int64_t ranks = finalist.candidate.plan.num_ranks() / static_cast<int64_t>(stages);
+  for (size_t s = 0; s < stages; ++s)
+    names.push_back(absl::StrCat(stages > 1 ? absl::StrCat("stage ", s, ": ") : "", "each of ", ranks, " ranks"));
+  return WriteFile(file, TraceJson(finalist.simulation, finalist.programs(), names, finalist.times, ops));
+}
+
 // Words for the best candidate, and what else is asked of it. Takes its programs.
 absl::Status TellOfBest(const CompileRequest& request, Planned& planned, const PlanOutputs& outputs, const OpTable& ops,
                         json& out) {
@@ -126,15 +135,7 @@ absl::Status TellOfBest(const CompileRequest& request, Planned& planned, const P
   if (!outputs.explain.empty()) {
     TACC_ASSIGN_OR_RETURN(out["explanation"], Explain(best, ops, outputs.explain));
   }
-  if (!outputs.trace_file.empty()) {
-    std::vector<std::string> names;
-    const int64_t ranks = best.candidate.plan.num_ranks() / static_cast<int64_t>(best.stages.size());
-    for (size_t s = 0; s < best.stages.size(); ++s)
-      names.push_back(
-          absl::StrCat(best.stages.size() > 1 ? absl::StrCat("stage ", s, ": ") : "", "each of ", ranks, " ranks"));
-    TACC_RETURN_IF_ERROR(
-        WriteFile(outputs.trace_file, TraceJson(best.simulation, best.programs(), names, best.times, ops)));
-  }
+  if (!outputs.trace_file.empty()) TACC_RETURN_IF_ERROR(WriteTrace(best, ops, outputs.trace_file));
   if (outputs.html_file.empty()) return absl::OkStatus();
   return WriteFile(outputs.html_file,
                    ReportHtml({request.name, request.plan.training.max_steps, &best, &planned}, ops));
@@ -172,14 +173,15 @@ absl::StatusOr<std::string> PlanCommand(const std::string& request_file, const P
       .dump(1);
 }
 
-absl::Status DrawCommand(const std::vector<std::string>& trace_files, const std::string& html_file) {
+absl::StatusOr<std::string> DrawCommand(const std::vector<std::string>& trace_files, const std::string& html_file) {
   std::vector<NamedTrace> traces;
   for (const std::string& file : trace_files) {
     TACC_ASSIGN_OR_RETURN(std::string text, ReadFile(file));
     traces.push_back({file.substr(file.rfind('/') + 1), std::move(text)});
   }
-  TACC_ASSIGN_OR_RETURN(const std::string html, TraceHtml(traces));
-  return WriteFile(html_file, html);
+  TACC_ASSIGN_OR_RETURN(const TracePage page, TraceHtml(traces));
+  TACC_RETURN_IF_ERROR(WriteFile(html_file, page.html));
+  return page.warning;
 }
 
 std::string MachinesCommand() {
@@ -219,6 +221,10 @@ absl::Status CompileCommand(const std::string& request_file, const std::string& 
   TACC_RETURN_IF_ERROR(WriteFile(out_dir + "/plan.txt", PrintPlan(best.plan)));
   for (const Program& program : compiled.stages) {
     TACC_RETURN_IF_ERROR(WriteFile(absl::StrCat(out_dir, "/stage", program.stage, ".program"), Print(program)));
+  }
+  if (request.traces) {
+    TACC_ASSIGN_OR_RETURN(const Finalist finalist, MakeFinalist(request.plan, best, compiled.stages, ops));
+    TACC_RETURN_IF_ERROR(WriteTrace(finalist, ops, absl::StrCat(out_dir, "/", kCompiledTrace)));
   }
   std::string architecture;
   if (request.graph_path.empty()) {

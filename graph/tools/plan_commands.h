@@ -22,11 +22,16 @@ struct PlanOutputs {
 absl::StatusOr<std::string> PlanCommand(const std::string& request_file, const PlanOutputs& outputs,
                                         const OpTable& ops);
 
-// `tacc-plan draw`: writes these traces as one page. Errors: InvalidArgument for a file that is no trace.
-absl::Status DrawCommand(const std::vector<std::string>& trace_files, const std::string& html_file);
+// `tacc-plan draw`: writes these traces as one page, and returns what to warn of; empty: nothing. Errors:
+// InvalidArgument for a file that is no trace.
+absl::StatusOr<std::string> DrawCommand(const std::vector<std::string>& trace_files, const std::string& html_file);
 
 // `tacc-plan machines`: the known machines with their constants as JSON (docs/contracts.md).
 std::string MachinesCommand();
+
+// The file of `out_dir` that CompileCommand writes the simulated step to, as a trace, where the job has a
+// train.trace_step.
+inline constexpr char kCompiledTrace[] = "trace.json";
 
 // `tacc-plan compile`: writes plan.txt, stage0.program and summary.json into `out_dir` (made if it is not there);
 // `dump_dir`, when not empty, receives the program after each pass as NN.name.txt and the passes' seconds as

@@ -30,6 +30,11 @@ int Report(const absl::Status& status) {
   return absl::IsInternal(status) || absl::IsUnknown(status) ? kBug : kBadInput;
 }
 
+int ReportWarning(const absl::StatusOr<std::string>& warning) {
+  if (warning.ok() && !warning->empty()) std::cerr << "warning: " << *warning << "\n";
+  return Report(warning.status());
+}
+
 int ReportText(const absl::StatusOr<std::string>& text) {
   if (text.ok()) std::cout << *text << std::flush;
   return Report(text.status());
@@ -55,7 +60,8 @@ int Main(int argc, char** argv) {
       ->required();
   draw->add_option("--html", page, "file to write")->required();
   CLI::App* machines = app.add_subcommand("machines", "print the known machines and their constants as JSON");
-  CLI::App* compile = app.add_subcommand("compile", "write plan.txt, stage0.program and summary.json");
+  CLI::App* compile = app.add_subcommand(
+      "compile", "write plan.txt, stage0.program and summary.json, and trace.json where the job has a trace_step");
   compile->add_option("--request", request, "request file (docs/contracts.md)")->required();
   compile->add_option("--out", out, "folder to write to")->required();
   compile->add_option("--dump", dump, "folder for the program after each pass");
@@ -84,7 +90,7 @@ int Main(int argc, char** argv) {
   }
   const OpTable ops;
   if (*plan) return ReportText(PlanCommand(request, outputs, ops));
-  if (*draw) return Report(DrawCommand(traces, page));
+  if (*draw) return ReportWarning(DrawCommand(traces, page));
   if (*machines) return ReportText(MachinesCommand());
   if (*compile) return Report(CompileCommand(request, out, dump, ops));
   return ReportText(ImportCommand(model, graph, options, ops));

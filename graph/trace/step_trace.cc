@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "graph/ir/plan.h"
 
 namespace tacc::graph {
 namespace {
@@ -100,9 +102,37 @@ int ForwardEnd(const Graph& graph, const Program& program) {
   return end;
 }
 
+std::string LayoutOf(const Program& program) {
+  std::string text;
+  if (program.num_stages > 1 && program.mesh.Find(kStageAxis) < 0)
+    absl::StrAppend(&text, kStageAxis, "=", program.num_stages, " ");
+  absl::StrAppend(&text, program.mesh.ToString());
+  int64_t num_micro_batches = 0;
+  bool has_weight_pass = false, repeats = false;
+  std::set<std::string> chunks;
+  for (const Call& call : program.step) {
+    num_micro_batches = std::max(num_micro_batches, call.micro_batch + 1);
+    has_weight_pass |= absl::StartsWith(call.graph, "weight.");
+    if (absl::StartsWith(call.graph, "forward.")) chunks.insert(call.graph);
+  }
+  for (const Graph& graph : program.graphs)
+    repeats |= std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) { return node.recompute > 0; });
+  if (program.num_stages > 1) {
+    absl::StrAppend(&text, ", ",
+                    Name(has_weight_pass     ? PipelineSchedule::kZeroBubble
+                         : chunks.size() > 1 ? PipelineSchedule::kInterleaved
+                                             : PipelineSchedule::k1F1B));
+    if (chunks.size() > 1) absl::StrAppend(&text, " x ", chunks.size());
+  }
+  absl::StrAppend(&text, ", ", num_micro_batches, num_micro_batches == 1 ? " micro-batch" : " micro-batches",
+                  repeats ? ", gc" : "");
+  return text;
+}
+
 StepTrace::StepTrace(int process, const std::string& name, const Program* program, const OpTable* ops, Detail detail)
     : process_(process), program_(*program), ops_(*ops), detail_(detail) {
   Describe("process_name", ThreadOf(kComputeThread), {{"name", name}});
+  Describe("process_labels", ThreadOf(kComputeThread), {{"labels", LayoutOf(program_)}});
 }
 
 void StepTrace::Describe(const char* what, int thread, const json& arguments) {

@@ -21,6 +21,7 @@ namespace tacc::graph {
 //   message named by the stage at its other end;
 // - a thread `copy` with slices for copies between host and device (`copy`), of a measured step on a device;
 // - a counter `memory`, in bytes.
+// A process says its layout in `process_labels` (LayoutOf): what was not laid out alike is not to be compared.
 // Threads have sort indices, so that viewers show them in this order.
 // Source: "Trace Event Format", Google, 2016.
 
@@ -55,6 +56,10 @@ inline constexpr char kHostCommunicator[] = "all";
 
 // Where the forward of a graph ends: the index behind the node that stores the loss; 0 without one.
 int ForwardEnd(const Graph& graph, const Program& program);
+
+// How a program's step lies over its ranks: "pp=2 dp=1 fsdp=4, 1f1b, 8 micro-batches", with "gc" where a rank computes
+// something again. The same of all stages whose ranks do so alike.
+std::string LayoutOf(const Program& program);
 
 // One process of a trace.
 class StepTrace {

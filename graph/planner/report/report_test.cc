@@ -12,6 +12,7 @@
 #include "graph/planner/report/trace_page.h"
 #include "graph/planner/report/words.h"
 #include "graph/planner/simulate/trace.h"
+#include "graph/trace/step_trace.h"
 #include "gtest/gtest.h"
 
 namespace tacc::graph {
@@ -382,13 +383,38 @@ TEST_F(ReportTest, TracesBelowEachOther) {
   const std::string text = TraceJson(best_.simulation, best_.programs(), {"each of 16 ranks"}, best_.times, ops_);
   const auto html = TraceHtml({{"predicted <a>", text}, {"measured", text}});
   ASSERT_TRUE(html.ok()) << html.status();
-  CheckPage(*html);
-  EXPECT_THAT(*html, AllOf(HasSubstr("predicted &lt;a&gt;, each of 16 ranks: layers"),
-                           HasSubstr("measured, each of 16 ranks: layers"), HasSubstr("communication fsdp"),
-                           HasSubstr("class=\"backward\" data-l=\"layers.1\""), HasSubstr("<td>einsum</td>")));
+  CheckPage(html->html);
+  EXPECT_EQ(html->warning, "");
+  EXPECT_THAT(html->html, AllOf(HasSubstr("predicted &lt;a&gt;, each of 16 ranks: layers"),
+                                HasSubstr("measured, each of 16 ranks: layers"), HasSubstr("communication fsdp"),
+                                HasSubstr("class=\"backward\" data-l=\"layers.1\""), HasSubstr("<td>einsum</td>")));
   EXPECT_THAT(std::string(TraceHtml({{"x.json", "{}"}}).status().message()),
               HasSubstr("x.json: not a trace; wanted a file of"));
   EXPECT_FALSE(TraceHtml({{"x.json", R"({"traceEvents": [1, {"ph": "X", "pid": "a", "args": 3}]})"}}).ok());
+}
+
+TEST_F(PipelineReportTest, TracesOfDifferentLayouts) {
+  const std::string text = TraceJson(best_.simulation, best_.programs(), {"first", "second"}, best_.times, ops_);
+  const std::string layout = LayoutOf(*best_.programs()[0]);
+  EXPECT_THAT(layout, AllOf(testing::StartsWith("pp=2 "), testing::EndsWith(", 1f1b, 4 micro-batches")));
+  EXPECT_EQ(layout, LayoutOf(*best_.programs()[1]));
+  const auto same = TraceHtml({{"predicted", text}, {"measured", text}});
+  ASSERT_TRUE(same.ok()) << same.status();
+  EXPECT_EQ(same->warning, "");
+  const std::string other = absl::StrReplaceAll(text, {{layout, "fsdp=4, 1 <micro-batch"}});
+  const auto differ = TraceHtml({{"predicted", other}, {"measured", text}});
+  ASSERT_TRUE(differ.ok()) << differ.status();
+  CheckPage(differ->html);
+  EXPECT_EQ(
+      differ->warning,
+      "the layouts differ, so these steps are not comparable: predicted: fsdp=4, 1 <micro-batch; measured: " + layout);
+  EXPECT_THAT(
+      differ->html,
+      HasSubstr("<b>the layouts differ, so these steps are not comparable: predicted: fsdp=4, 1 &lt;micro-batch;"));
+  // Of an older version.
+  const auto unknown = TraceHtml({{"old", absl::StrReplaceAll(text, {{"process_labels", "x"}})}, {"measured", text}});
+  ASSERT_TRUE(unknown.ok()) << unknown.status();
+  EXPECT_THAT(unknown->warning, HasSubstr("old: not said; measured: pp=2"));
 }
 
 // A step of a rank on a device: compute, communicators by their numbers, copies; and what the colours in it mean.
@@ -411,17 +437,18 @@ TEST(TraceHtml, OrdersThreads) {
   add(3, "communication channel 2", 1, "collective", "recv");
   const auto html = TraceHtml({{"step", json({{"traceEvents", events}}).dump()}});
   ASSERT_TRUE(html.ok()) << html.status();
-  CheckPage(*html);
+  CheckPage(html->html);
   size_t at = 0;
   for (const char* row :
        {"rank 0: layers", ">kernels<", ">communication channel 2<", ">communication channel 10<", ">copy<"}) {
-    const size_t next = html->find(row);
+    const size_t next = html->html.find(row);
     ASSERT_NE(next, std::string::npos) << row;
     EXPECT_GT(next, at) << row;
     at = next;
   }
-  EXPECT_THAT(*html, AllOf(HasSubstr("copies between host and device"), HasSubstr("class=\"g6\" data-l=\"upload\""),
-                           HasSubstr("data-l=\"recv, 0\""), Not(HasSubstr("communication that is waited for"))));
+  EXPECT_THAT(html->html,
+              AllOf(HasSubstr("copies between host and device"), HasSubstr("class=\"g6\" data-l=\"upload\""),
+                    HasSubstr("data-l=\"recv, 0\""), Not(HasSubstr("communication that is waited for"))));
 }
 
 TEST_F(ReportTest, TheHtmlStandsAlone) {

@@ -15,6 +15,7 @@
 #include "graph/ir/program.h"
 #include "graph/ir/status_macros.h"
 #include "graph/planner/report/page.h"
+#include "graph/planner/report/svg.h"
 #include "graph/planner/report/timeline.h"
 #include "graph/planner/report/words.h"
 
@@ -44,6 +45,7 @@ struct Thread {
 // What one process does; threads as viewers order them, "channel 2" before "channel 10".
 struct Process {
   std::string name;
+  std::string layout;  // empty: an older trace, which does not say
   std::vector<Thread> threads;
 };
 
@@ -79,6 +81,7 @@ absl::StatusOr<std::vector<Process>> Read(const NamedTrace& trace) {
     const json& arguments = found != event.end() && found->is_object() ? *found : none;
     const std::string phase = TextAt(event, "ph"), name = TextAt(event, "name");
     if (phase == "M" && name == "process_name") processes[process].name = TextAt(arguments, "name");
+    if (phase == "M" && name == "process_labels") processes[process].layout = TextAt(arguments, "labels");
     if (phase == "M" && name == "thread_name") threads[{process, thread}].name = TextAt(arguments, "name");
     if (phase == "M" && name == "thread_sort_index")
       threads[{process, thread}].sort_index = IdAt(arguments, "sort_index");
@@ -174,6 +177,21 @@ void AddRows(const NamedTrace& trace, const std::vector<Process>& processes, dou
   }
 }
 
+// Empty where all traces are of one layout, or none says of which.
+std::string LayoutsThatDiffer(const std::vector<NamedTrace>& traces, const std::vector<std::vector<Process>>& read) {
+  std::set<std::string> layouts;
+  std::vector<std::string> lines;
+  for (size_t i = 0; i < traces.size(); ++i) {
+    std::set<std::string> own;
+    for (const Process& process : read[i]) own.insert(process.layout.empty() ? "not said" : process.layout);
+    const std::string layout = absl::StrJoin(own, " and ");
+    layouts.insert(layout);
+    lines.push_back(absl::StrCat(traces[i].name, ": ", layout));
+  }
+  if (layouts.size() < 2) return "";
+  return absl::StrCat("the layouts differ, so these steps are not comparable: ", absl::StrJoin(lines, "; "));
+}
+
 // What the colours that the rows have stand for.
 std::string Keys(const std::vector<TimelineRow>& rows) {
   std::set<std::string> used;
@@ -241,7 +259,7 @@ std::string KernelTable(const std::vector<Process>& processes) {
 
 }  // namespace
 
-absl::StatusOr<std::string> TraceHtml(const std::vector<NamedTrace>& traces) {
+absl::StatusOr<TracePage> TraceHtml(const std::vector<NamedTrace>& traces) {
   std::vector<std::vector<Process>> read;
   double seconds = 0;
   for (const NamedTrace& trace : traces) {
@@ -262,11 +280,15 @@ absl::StatusOr<std::string> TraceHtml(const std::vector<NamedTrace>& traces) {
   }
   const std::string names =
       absl::StrJoin(traces, ", ", [](std::string* out, const NamedTrace& trace) { absl::StrAppend(out, trace.name); });
-  return Page({absl::StrCat(names, ": trace"), "One step", names},
-              absl::StrCat(Section("Timeline", absl::StrCat("<p class=\"note\">", Keys(rows), "</p>\n",
-                                                            ZoomedTimeline(TimelineSvg(rows, seconds)))),
-                           tables),
-              "");
+  const std::string warning = LayoutsThatDiffer(traces, read);
+  const std::string words = warning.empty() ? "" : absl::StrCat("<p><b>", svg::Escaped(warning), "</b></p>\n");
+  return TracePage{Page({absl::StrCat(names, ": trace"), "One step", names},
+                        absl::StrCat(words,
+                                     Section("Timeline", absl::StrCat("<p class=\"note\">", Keys(rows), "</p>\n",
+                                                                      ZoomedTimeline(TimelineSvg(rows, seconds)))),
+                                     tables),
+                        ""),
+                   warning};
 }
 
 }  // namespace tacc::graph

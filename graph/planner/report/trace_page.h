@@ -13,10 +13,16 @@ struct NamedTrace {
   std::string text;  // of the file (graph/trace/step_trace.h)
 };
 
+struct TracePage {
+  std::string html;
+  std::string
+      warning;  // That the traces are of different layouts, and of which; the page says it too. Empty: they agree.
+};
+
 // Traces as one page for a browser, below each other on one scale, as a simulated and a measured step: what each
 // process computes by layer and by kernel and what it communicates, and the kernels that take longest. InvalidArgument
 // names the trace that is none.
-absl::StatusOr<std::string> TraceHtml(const std::vector<NamedTrace>& traces);
+absl::StatusOr<TracePage> TraceHtml(const std::vector<NamedTrace>& traces);
 
 }  // namespace tacc::graph
 
