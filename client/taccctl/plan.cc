@@ -178,10 +178,16 @@ absl::StatusOr<std::string> Candidates(const PlanOptions& options, const v1::Job
   if (!address.ok()) return address.status();
   CoordinatorClient client(*address, &context.interrupt);
   const absl::StatusOr<v1::PlanResponse> plan = client.Plan(spec);
-  if (plan.ok() && options.needs_the_tool())
-    return absl::InvalidArgumentError(
-        "--explain, --trace and --html are made on this machine: add --local, --cluster FILE or --gpus N");
-  if (plan.ok()) return plan->candidates_json();
+  if (plan.ok() && !options.needs_the_tool()) return plan->candidates_json();
+  if (plan.ok()) {
+    // Files of this machine: planned again here, for the coordinator's workers.
+    const json request = json::parse(plan->request_json(), nullptr, /*allow_exceptions=*/false);
+    if (request.is_object()) return RunPlan(request, options.arguments(), context);
+    return absl::FailedPreconditionError(
+        absl::StrCat("the coordinator at ", *address,
+                     " does not say what it plans for, which --explain, --trace and --html need; restart it as the "
+                     "version of this taccctl, or add --local, --cluster FILE or --gpus N"));
+  }
   if (!absl::IsUnavailable(plan.status()) || !global.address.empty() || !context.Variable("TACC_ADDRESS").empty())
     return plan.status();
   context.err << "no coordinator at " << *address << "; planning for this machine" << std::endl;

@@ -701,6 +701,27 @@ printf '%s\n' '{"candidates": [{"mesh": {"tp": 2, "dp": 1, "pp": 4}, "axes": ["p
   "capture": [{"stage": 0, "graph": "forward.0", "nodes": 812, "first_node": "embedding @model"}, {"stage": 0, "graph": "finish.0", "nodes": 1, "first_node": "finish", "not_captured": "a message"}]},
  {"mesh": {"dp": 8}, "axes": ["dp"], "why_not": "12 % slower", "fits": true}]}')";
 
+TEST_F(TaccctlTest, ThePlanOfAServiceIsDrawnHere) {
+  server_.plan = [](const v1::PlanRequest&, v1::PlanResponse* response) {
+    response->set_candidates_json(R"({"candidates": []})");
+    response->set_request_json(R"({"job": {"name": "tiny"}, "device": {"name": "theirs"}})");
+    return grpc::Status::OK;
+  };
+  WriteTool("tacc-plan", kPlanTool);
+  EXPECT_EQ(Run({"plan", JobFile(), "--trace", "t.json"}), 0) << err_;
+  EXPECT_THAT(err_, HasSubstr("wrote t.json\n"));
+  EXPECT_THAT(out_, HasSubstr("The job trains.\n\n"));
+  std::ifstream request(directory_ + "/request.json"), arguments(directory_ + "/arguments");
+  EXPECT_EQ(json::parse(request)["device"]["name"], "theirs");
+  EXPECT_THAT(std::string(std::istreambuf_iterator<char>(arguments), {}), HasSubstr("--trace t.json\n"));
+  server_.plan = [](const v1::PlanRequest&, v1::PlanResponse* response) {
+    response->set_candidates_json(R"({"candidates": []})");
+    return grpc::Status::OK;
+  };
+  EXPECT_NE(Run({"plan", JobFile(), "--trace", "t.json"}), 0);
+  EXPECT_THAT(err_, HasSubstr("add --local"));
+}
+
 TEST_F(TaccctlTest, PlanForGpusNeedsNothingElse) {
   WriteTool("tacc-plan", kPlanTool);
   const std::string job =

@@ -74,6 +74,7 @@ absl::Status SyncOutput(const std::string& directory, const std::string& top) {
   }
 }
 
+std::string RequestPath(const std::string& dir) { return absl::StrCat(dir, "/request.json"); }
 std::string ProgramName(int stage) { return absl::StrCat("stage", stage, ".program"); }
 
 // The lines "error: ..." of a tool's stderr, without the word, each with the lines that go on with it (a command to
@@ -233,7 +234,13 @@ void Compiler::Plan(const v1::JobSpec& spec, int world, const v1::DeviceProfile&
     std::string dir = absl::StrCat(options_.jobs_dir, "/.plan-XXXXXX");
     if (mkdtemp(dir.data()) == nullptr)
       return planned(absl::InternalError(absl::StrCat("cannot make ", dir, ": ", strerror(errno))));
-    planned(CheckAndRun(spec, world, device, dir, /*compile=*/false, cancel));
+    planned([&]() -> absl::StatusOr<Plans> {
+      absl::StatusOr<std::string> candidates = CheckAndRun(spec, world, device, dir, /*compile=*/false, cancel);
+      if (!candidates.ok()) return candidates.status();
+      absl::StatusOr<std::string> request = ReadFile(RequestPath(dir));
+      if (!request.ok()) return absl::InternalError(request.status().message());
+      return Plans{*std::move(candidates), *std::move(request)};
+    }());
     std::error_code ignored;
     std::filesystem::remove_all(dir, ignored);
   };
@@ -265,6 +272,11 @@ absl::StatusOr<std::string> Compiler::ReadProgram(const std::string& job, const 
   return text;
 }
 
+absl::StatusOr<std::string> Compiler::ReadPredictedTrace(const std::string& job,
+                                                         const v1::JobCompiled& compiled) const {
+  return ReadFile(absl::StrCat(options_.jobs_dir, "/", job, "/", compiled.directory(), "/trace.json"));
+}
+
 absl::StatusOr<std::string> Compiler::CheckAndRun(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device,
                                                   const std::string& dir, bool compile,
                                                   const std::atomic<bool>& cancel) {
@@ -286,7 +298,7 @@ absl::StatusOr<std::string> Compiler::CheckAndRun(const v1::JobSpec& spec, int w
   if (!data.ok()) return data.status();
   absl::StatusOr<std::string> request = CompileRequest(spec, world, device, *data);
   if (!request.ok()) return request.status();
-  const std::string request_path = absl::StrCat(dir, "/request.json");
+  const std::string request_path = RequestPath(dir);
   for (const auto& [path, text] :
        {std::pair{request_path, &*request}, std::pair{absl::StrCat(dir, "/data.json"), &*data}}) {
     if (absl::Status status = WriteFile(path, *text); !status.ok()) return status;

@@ -34,7 +34,11 @@ class Compiler {
   };
   // Called on the compiler's thread, once per Start that was not stopped.
   using Done = std::function<void(Input)>;
-  using Planned = std::function<void(absl::StatusOr<std::string>)>;
+  struct Plans {
+    std::string candidates;  // JSON, as tacc-plan prints it
+    std::string request;     // JSON, what it was asked
+  };
+  using Planned = std::function<void(absl::StatusOr<Plans>)>;
 
   explicit Compiler(Options options);
   ~Compiler();  // Shutdown.
@@ -45,7 +49,7 @@ class Compiler {
 
   void Start(const StartCompile& start, const v1::JobSpec& spec, Done done);
   void Stop(const std::string& job);
-  // `tacc-plan plan`: candidates as JSON. InvalidArgument: bad input, as tacc-plan says it. ResourceExhausted: too many
+  // `tacc-plan plan`. InvalidArgument: bad input, as tacc-plan says it. ResourceExhausted: too many
   // wait already.
   void Plan(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device, Planned planned);
 
@@ -55,6 +59,8 @@ class Compiler {
   // Program text of a stage of a compiled job. NotFound, DataLoss: it is missing, or not what was compiled;
   // Unavailable: it cannot be read for now.
   absl::StatusOr<std::string> ReadProgram(const std::string& job, const v1::JobCompiled& compiled, int stage) const;
+  // The step of a job with train.trace_step as its plan predicts it (graph/trace/step_trace.h). NotFound, Unavailable.
+  absl::StatusOr<std::string> ReadPredictedTrace(const std::string& job, const v1::JobCompiled& compiled) const;
 
  private:
   struct Work {

@@ -123,6 +123,12 @@ const char* WeightsOf(const v1::JobSpec& spec) {
   return spec.model().has_graph() ? "random" : "pretrained";
 }
 
+std::string WithPredictedTrace(const std::string& start_file, const std::string& trace) {
+  Json start = Json::parse(start_file, nullptr, /*allow_exceptions=*/false);
+  start["trace"]["predicted"] = trace;
+  return Dump(start);
+}
+
 std::string RendezvousLine(const std::string& host, int port) {
   return Dump(Json{{"command", "rendezvous"}, {"host", host}, {"port", port}});
 }

@@ -14,6 +14,9 @@ namespace tacc::coordinator {
 std::string StartFile(const JobState& job, int rank, const std::string& version, double collective_timeout_seconds);
 
 // Line for the stdin of ranks other than 0.
+// A start file with a `trace`, and in it the predicted one.
+std::string WithPredictedTrace(const std::string& start_file, const std::string& trace);
+
 std::string RendezvousLine(const std::string& host, int port);
 std::string StopLine();
 

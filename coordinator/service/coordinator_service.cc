@@ -229,9 +229,10 @@ grpc::ServerUnaryReactor* CoordinatorHandlers::Plan(grpc::CallbackServerContext*
                                           absl::StrCat("a plan needs the devices of ", std::max(world, 1),
                                                        " workers of one kind; attach workers or plan with --local")));
     }
-    compiler_->Plan(request->spec(), world, *device, [reactor, response](absl::StatusOr<std::string> planned) {
+    compiler_->Plan(request->spec(), world, *device, [reactor, response](absl::StatusOr<Compiler::Plans> planned) {
       if (!planned.ok()) return reactor->Finish(ToGrpc(planned.status()));
-      response->set_candidates_json(*std::move(planned));
+      response->set_candidates_json(std::move(planned->candidates));
+      response->set_request_json(std::move(planned->request));
       reactor->Finish(grpc::Status::OK);
     });
   });

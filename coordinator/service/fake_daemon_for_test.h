@@ -64,6 +64,7 @@ cat > "$dir/summary.json" <<'END'
  "predicted_step_seconds": 0.5, "communication_bytes_per_rank": 10, "peak_flops_per_second": 1e10, "fingerprint": "abc"}
 END
 echo plan > "$dir/plan.txt"
+echo '{"traceEvents": []}' > "$dir/trace.json"
 cat > "$dir/stage0.program" <<'END'
 tacc.program 1 planned
 mesh dp=1 fsdp=1

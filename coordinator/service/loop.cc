@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "coordinator/core/start_file.h"
 #include "spdlog/spdlog.h"
 
 namespace tacc::coordinator {
@@ -241,6 +242,16 @@ void Loop::RefuseAll(const Decisions& decisions) {
   }
 }
 
+void Loop::AddPredictedTrace(const JobState& job, v1::StartRank* start) const {
+  if (start->id().rank() != 0 || !job.spec.train().has_trace_step()) return;
+  const absl::StatusOr<std::string> trace = parts_.compiler->ReadPredictedTrace(job.id, job.compile);
+  if (trace.ok()) {
+    start->set_start(WithPredictedTrace(start->start(), *trace));
+  } else {
+    spdlog::warn("{} runs without its predicted trace: {}", job.id, std::string(trace.status().message()));
+  }
+}
+
 void Loop::CarryOut(Decision* decision, std::set<std::string>* touched) {
   if (auto* send = std::get_if<SendToWorker>(decision)) {
     if (send->message.has_start_rank()) {
@@ -254,6 +265,7 @@ void Loop::CarryOut(Decision* decision, std::set<std::string>* touched) {
                                   /*is_lost=*/!absl::IsUnavailable(program.status())});
       }
       send->message.mutable_start_rank()->set_program(*std::move(program));
+      AddPredictedTrace(*state, send->message.mutable_start_rank());
     }
     parts_.workers->Send(send->session, std::move(send->message));
   } else if (const auto* close = std::get_if<CloseSession>(decision)) {

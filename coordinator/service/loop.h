@@ -106,6 +106,8 @@ class Loop {
   absl::Status WriteDown(const Decisions& decisions);
   void Answer(const Reply& reply);
   void RefuseAll(const Decisions& decisions);
+  // Of rank 0 of a job that leaves a trace, for it to write beside the measured one.
+  void AddPredictedTrace(const JobState& job, v1::StartRank* start) const;
   void CarryOut(Decision* decision, std::set<std::string>* touched);
   View MakeView() const { return {*parts_.core, *parts_.store, *parts_.logs, parts_.clock(), stats_}; }
 

@@ -378,6 +378,17 @@ TEST_F(ServerTest, AnAddressOpenToOthersNeedsConsent) {
   EXPECT_THAT(std::string(second.status().message()), HasSubstr("--insecure"));
 }
 
+TEST_F(ServerTest, TheFirstRankGetsThePredictedTrace) {
+  FakeDaemon daemon("w0");
+  ASSERT_TRUE(daemon.Connect(server_->address()).ok());
+  v1::JobSpec spec = TestSpec("toy", dir_.path() + "/runs", 1);
+  spec.mutable_train()->set_trace_step(3);
+  v1::SubmitResponse submitted;
+  ASSERT_TRUE(Submit(spec, "r1", &submitted).ok());
+  daemon.WaitForRank(1);
+  EXPECT_EQ(nlohmann::json::parse(daemon.Starts()[0].start())["trace"]["predicted"], "{\"traceEvents\": []}\n");
+}
+
 TEST_F(ServerTest, PlansOnTheAttachedWorkers) {
   grpc::ClientContext context;
   v1::PlanRequest request;
@@ -389,6 +400,9 @@ TEST_F(ServerTest, PlansOnTheAttachedWorkers) {
   grpc::ClientContext again;
   ASSERT_TRUE(stub_->Plan(&again, request, &response).ok());
   EXPECT_EQ(response.candidates_json(), "[{\"world\": 1}]\n");
+  const auto planned = nlohmann::json::parse(response.request_json());
+  EXPECT_EQ(planned["job"]["name"], "toy");
+  EXPECT_EQ(planned["device"]["kind"], "cpu");
 }
 
 }  // namespace

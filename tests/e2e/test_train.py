@@ -2,11 +2,12 @@
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from cluster import TINY_MODEL, Cluster, write_data, write_job
+from cluster import BUILD, TINY_MODEL, Cluster, write_data, write_job
 
 
 def points(cluster: Cluster, job: str) -> list[dict]:
@@ -201,6 +202,31 @@ def test_a_traced_job(cluster, one_rank, tmp_path):
     slices = [e for e in json.loads((runs / "trace.json").read_text())["traceEvents"] if e["ph"] == "X"]
     assert {e["pid"] for e in slices} == {0, 1}
     assert {"call", "phase", "module", "node", "collective"} <= {e["cat"] for e in slices}
+
+
+def test_a_traced_job_has_its_prediction_beside_it(cluster, tmp_path):
+    """Of the layout that ran; one of another layout is told apart, on the page and to the caller."""
+    runs = tmp_path / "runs"
+    path = write_job(tmp_path, name="predicted", workers=2, train={"trace_step": 3}, checkpoint={"dir": str(runs)},
+                     dist={"fsdp": {"size": 1}, "pp": {"size": 2, "num_micro_batches": 4}})
+    submit_and_wait(cluster, path)
+    measured, predicted, page = runs / "trace.json", runs / "trace.predicted.json", tmp_path / "page.html"
+
+    def layouts(trace):
+        return {e["args"]["labels"] for e in json.loads(trace.read_text())["traceEvents"] if e["name"] == "process_labels"}
+
+    def draw(*traces):
+        command = [BUILD / "tacc-plan", "draw", "--html", page] + [word for trace in traces for word in ("--trace", trace)]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stderr
+
+    assert layouts(predicted) == layouts(measured) and len(layouts(measured)) == 1
+    assert "pp=2" in layouts(measured).pop() and draw(predicted, measured) == "" and "layouts differ" not in page.read_text()
+    # By the service's workers, of another layout.
+    other = tmp_path / "other.json"
+    cluster.ctl("plan", path, "--set", "dist.pp.size=1", "--set", "dist.fsdp.size=2", "--trace", other)
+    warning = draw(other, measured)
+    assert "layouts differ" in warning and "fsdp=2" in warning and "pp=2" in warning
+    assert "layouts differ" in page.read_text()
 
 
 def test_tf32_is_refused_where_there_is_none(cluster, tmp_path):

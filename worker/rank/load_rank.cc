@@ -140,7 +140,8 @@ absl::Status BindProgram(RankParts& parts, CollectiveQueue* collectives) {
   const std::string& trace_path = options.trace_path.empty() ? parts.start.trace_path : options.trace_path;
   parts.measurement = std::make_unique<StepMeasurement>(
       options.profile_path, &parts.program, parts.executor.get(), StepTimer(parts.device, collectives),
-      RankTrace({trace_path, parts.start.trace_step}, &parts.program, options.ops, &parts.collectives, &parts.events));
+      RankTrace({trace_path, parts.start.trace_step, std::move(parts.start.predicted_trace)}, &parts.program,
+                options.ops, &parts.collectives, &parts.events));
   parts.states = std::make_unique<RankStates>(
       &parts.program, parts.start.rank, parts.device,
       [&executor = *parts.executor](const std::string& name) { return executor.state(name); },

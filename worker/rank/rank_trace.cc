@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "graph/ir/status_macros.h"
 #include "graph/trace/step_trace.h"
 #include "machine/clock.h"
@@ -155,6 +156,11 @@ std::string MeasuredProcess(const graph::Program& program, const graph::OpTable&
   return std::move(trace).Events();
 }
 
+absl::Status RankTrace::WritePrediction() const {
+  if (request_.predicted.empty()) return absl::OkStatus();
+  return WriteSmallFile(absl::StrCat(absl::StripSuffix(request_.path, ".json"), ".predicted.json"), request_.predicted);
+}
+
 absl::Status RankTrace::Agree(int64_t steps_done, int64_t max_steps) {
   const int64_t left = max_steps - steps_done;
   const int64_t mine = request_.path.empty() || left < 1 ? 0 : steps_done + std::min(request_.step, left);
@@ -193,11 +199,10 @@ absl::Status RankTrace::Finish(const StepTimes& times) {
   processes[rank] = std::move(mine);
   processes.resize(traced);
   const absl::Status written = WriteSmallFile(request_.path, graph::TraceText(processes));
-  if (written.ok()) {
-    events_.Write("trace", {{"step", step_}, {"path", request_.path}});
-  } else {
-    events_.Warning("trace_failed", std::string(written.message()));
+  for (const absl::Status& status : {written, WritePrediction()}) {
+    if (!status.ok()) events_.Warning("trace_failed", std::string(status.message()));
   }
+  if (written.ok()) events_.Write("trace", {{"step", step_}, {"path", request_.path}});
   return absl::OkStatus();
 }
 

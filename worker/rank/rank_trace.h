@@ -27,6 +27,9 @@ class RankTrace {
   struct Request {
     std::string path;  // Empty: this rank writes none.
     int64_t step = 1;  // Which one, counted from the start; the last if there are fewer.
+    // The text of the predicted trace, written beside it: as FOLDER/trace.predicted.json for FOLDER/trace.json. Empty:
+    // none.
+    std::string predicted = {};
   };
 
   // All must outlive the object.
@@ -44,6 +47,8 @@ class RankTrace {
   absl::Status Finish(const StepTimes& times);
 
  private:
+  absl::Status WritePrediction() const;
+
   const Request request_;
   const graph::Program& program_;
   const graph::OpTable& ops_;

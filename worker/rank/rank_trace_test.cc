@@ -198,7 +198,8 @@ Outcome TraceTwoRanks(
       Collectives collectives(rank, 2);
       collectives.Connect(transports[rank].get());
       EventWriter events(fileno(file));
-      RankTrace trace({rank == 1 ? path : "", 3}, &program, &ops, &collectives, &events);
+      RankTrace trace({rank == 1 ? path : "", 3, rank == 1 ? "the prediction" : ""}, &program, &ops, &collectives,
+                      &events);
       EXPECT_TRUE(trace.Agree(/*steps_done=*/5, /*max_steps=*/7).ok());
       outcome.steps[rank] = trace.step();
       EXPECT_TRUE(trace.Finish(change(Times(100 + rank))).ok());
@@ -216,7 +217,9 @@ TEST(RankTrace, WhoIsAskedWritesAllRanks) {
   const Outcome outcome = TraceTwoRanks(directory, path);
   EXPECT_THAT(outcome.steps, ElementsAre(7, 7));  // the last: the third is beyond the end
   EXPECT_THAT(outcome.events, HasSubstr(absl::StrCat(R"("event":"trace","path":")", path, R"(","step":7)")));
+  EXPECT_EQ(TestDirectory::Read(directory.File("trace.predicted.json")), "the prediction");
   const std::string text = TestDirectory::Read(path);
+  EXPECT_THAT(text, HasSubstr(R"("labels":"fsdp=2, 1 micro-batch")"));
   // The first to begin is at 0; the other began a second later, by the clock that both have.
   EXPECT_THAT(Rows(text, 0), testing::Contains("compute node mul: 30 50"));
   double begin = 0;

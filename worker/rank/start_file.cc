@@ -69,6 +69,9 @@ class Fields {
   }
 
   // One that may be absent: false.
+  std::string StringOrEmpty(const char* name) const {
+    return object_ != nullptr && object_->contains(name) ? String(name) : "";
+  }
   bool BoolOrFalse(const char* name) const { return object_ != nullptr && object_->contains(name) && Bool(name); }
 
   double Positive(const char* name) const {
@@ -190,6 +193,7 @@ absl::StatusOr<StartFile> ReadStartFile(const std::string& path) {
     const Fields trace = fields.Object("trace");
     start.trace_path = trace.String("path");
     start.trace_step = trace.Int("step", 1);
+    start.predicted_trace = trace.StringOrEmpty("predicted");
   }
   if (root.contains("run")) {
     const Fields run = fields.Object("run");

@@ -49,8 +49,9 @@ struct StartFile {
   std::string resume;               // A checkpoint's name in checkpoint_dir, an absolute path, or empty.
   std::string export_dir;           // Empty: none.
 
-  std::string trace_path;  // Empty: none.
-  int64_t trace_step = 3;  // Which one, counted from this start: the first in which everything is warm.
+  std::string trace_path;       // Empty: none.
+  std::string predicted_trace;  // The text to write beside it; empty: none.
+  int64_t trace_step = 3;       // Which one, counted from this start: the first in which everything is warm.
 
   // What the job's plan says of a step: the model's FLOPs, and what all ranks together could do. 0: not known.
   double flops_per_step = 0;
