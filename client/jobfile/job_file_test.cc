@@ -114,7 +114,8 @@ TEST(JobFileTest, WhatIsWrongWithASetNamesIt) {
   EXPECT_EQ(SetError({"name.first=x"}), "--set name.first=x: name is text in the job file; it has no fields");
   EXPECT_THAT(SetError({"dist.topology=[dp"}),
               HasSubstr("--set dist.topology=[dp: not valid YAML: a '[' is never closed"));
-  EXPECT_EQ(SetError({"train.max_steps=null"}), "job.yaml:6:1: train.max_steps is missing");
+  EXPECT_EQ(SetError({"train.max_steps=null"}),
+            "job.yaml:6:1: train.max_steps is missing; give it, or train.num_train_epochs");
 }
 
 TEST(JobFileTest, OneNameIsAListOfOne) {

@@ -36,6 +36,10 @@ absl::StatusOr<v1::Job> FollowJob(const v1::Job& job, const FollowOptions& optio
           away = false;
           backoff.Reset();
           request.set_cursor(item.cursor());
+          if (item.has_step() && progress.max_steps() == 0) {
+            const absl::StatusOr<v1::Job> planned = client->Get(job.id());
+            if (planned.ok()) progress.SetMaxSteps(planned->max_steps());
+          }
           progress.Take(item);
         });
     if (status.ok()) {

@@ -17,6 +17,8 @@ namespace {
 using Fields = std::vector<std::pair<std::string, std::string>>;
 
 std::string StepsText(const v1::Job& job) {
+  // Before the plan is made, the steps of epochs are not known.
+  if (job.max_steps() == 0) return absl::StrCat(job.step());
   std::string text = absl::StrCat(job.step(), "/", job.max_steps(), " (", FormatPercent(job.percent() / 100), ")");
   if (job.has_eta_seconds()) absl::StrAppend(&text, ", ETA ", FormatDuration(job.eta_seconds()));
   return text;

@@ -80,7 +80,8 @@ std::string Progress::StepText(size_t width) const {
     int need;
     std::string text;
   };
-  std::vector<Part> parts = {{0, absl::StrCat("step ", step.step(), "/", max_steps_)}};
+  std::vector<Part> parts = {
+      {0, absl::StrCat("step ", step.step(), max_steps_ > 0 ? absl::StrCat("/", max_steps_) : "")}};
   if (max_steps_ > 0)
     parts.push_back(
         {4, absl::StrCat(" ", FormatPercent(static_cast<double>(step.step()) / static_cast<double>(max_steps_)))});

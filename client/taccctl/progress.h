@@ -17,6 +17,10 @@ class Progress {
   // Clears the progress line.
   ~Progress();
 
+  // Of a job whose steps were not known before it was planned; 0: still not known.
+  void SetMaxSteps(int64_t max_steps) { max_steps_ = max_steps; }
+  int64_t max_steps() const { return max_steps_; }
+
   // One item of Watch. JSON: one line each. Text: events and evaluations as lines; steps in the progress line, or
   // without a terminal as a line at most every five seconds, and the last step.
   void Take(const v1::WatchResponse& item);
@@ -38,7 +42,7 @@ class Progress {
 
   Context* context_;
   const OutputForm form_;
-  const int64_t max_steps_;
+  int64_t max_steps_;
   absl::optional<v1::StepMetrics> step_;
   absl::optional<double> eval_loss_;
   // Smoothed seconds of a step, 0 before the first.

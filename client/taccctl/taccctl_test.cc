@@ -400,7 +400,7 @@ TEST_F(TaccctlTest, ListIsATableOrLines) {
   EXPECT_EQ(out_,
             "JOB            PHASE        STEPS  LOSS  ETA  SUBMITTED  REASON\n"
             "tiny-1         running      0/10   -     -               \n"
-            "longer-name-2  unspecified  0/0    -     -               \n");
+            "longer-name-2  unspecified  0      -     -               \n");
   EXPECT_EQ(Run({"-o", "json", "list"}), 0);
   EXPECT_EQ(json::parse(out_.substr(0, out_.find('\n')))["phase"], "running");
   reason = "the model does not fit: a worker needs 101.3 GiB and has 12.4 GiB; more\n  of it: weights";

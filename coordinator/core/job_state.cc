@@ -113,6 +113,7 @@ absl::Status Summary::Parse(const std::string& text, Summary* out) {
   plan.set_global_batch_size(NumberOr<int>(json, "global_batch_size", 0));
   plan.set_accumulation(NumberOr<int>(json, "accumulation", 0));
   plan.set_seq_len(NumberOr<int>(json, "seq_len", 0));
+  plan.set_max_steps(NumberOr<int64_t>(json, "max_steps", 0));
   plan.set_num_parameters(NumberOr<int64_t>(json, "num_parameters", 0));
   plan.set_flops_per_step(NumberOr<double>(json, "flops_per_step", 0));
   plan.set_predicted_step_seconds(NumberOr<double>(json, "predicted_step_seconds", 0));
@@ -168,6 +169,10 @@ v1::Phase JobState::Phase() const {
 }
 
 int JobState::World() const { return compiled ? summary.plan.world() : RequestedWorld(spec); }
+
+int64_t JobState::MaxSteps() const {
+  return spec.train().has_max_steps() ? spec.train().max_steps() : summary.plan.max_steps();
+}
 
 int Summary::NumStages() const {
   const auto pp = plan.mesh().find("pp");

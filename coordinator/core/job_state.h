@@ -143,6 +143,8 @@ struct JobState {
   bool Active() const { return attempt.has_value() && !attempt->over; }
   v1::Phase Phase() const;
   int World() const;
+  // Updates wanted; 0: they follow from epochs, and the job is not planned yet.
+  int64_t MaxSteps() const;
 };
 
 // Changes `job` by one fact of it. Internal when the fact does not fit the state (a damaged log).

@@ -79,7 +79,7 @@ const v1::FoundCheckpoint* Find(const v1::CheckPathsResult& found, const std::st
 }
 
 void Finish(const JobState& job, const v1::CheckPathsResult& found, Resume* resume) {
-  if (resume->from.empty() || resume->step < job.spec.train().max_steps()) return;
+  if (resume->from.empty() || resume->step < job.MaxSteps()) return;
   resume->finished = found.exported_checkpoint() == resume->from || !job.spec.model().has_path();
 }
 

@@ -2,9 +2,10 @@
 // `coordinator_core_script_test --rewrite` writes the outputs anew: only commit a difference that you can explain.
 //
 // Commands (RANK is JOB/ATTEMPT/RANK; reports are numbered by themselves, `RANK@N` sends number N again):
-//   submit NAME [workers=N] [max_steps=N] [max_restarts=N] [limit=N] [dir=D] [request=R] [resume=auto|never|PATH]
+//   submit NAME [workers=N] [max_steps=N] [epochs=N] [max_restarts=N] [limit=N] [dir=D] [request=R]
+//     [resume=auto|never|PATH]
 //   cancel JOB now|checkpoint
-//   compiled JOB [world=N] [pp=N] [need=BYTES] [note=WORD]
+//   compiled JOB [world=N] [pp=N] [need=BYTES] [note=WORD] [max_steps=N]
 //   compile_failed JOB bad_input|bug MESSAGE
 //   unread|lost RANK MESSAGE: the rank's program cannot be read
 //   attach W [instance=I] [version=V] [kind=K] [threads=N] [memory=N] [peak=F] [trouble=TEXT] [running=RANK]
@@ -168,7 +169,11 @@ class Script {
     submit.spec.set_name(name);
     submit.spec.mutable_model()->set_path("/models/m");
     submit.spec.mutable_data()->set_path("/data/d");
-    submit.spec.mutable_train()->set_max_steps(static_cast<int>(args.Int("max_steps", 100)));
+    if (args.values.count("epochs")) {
+      submit.spec.mutable_train()->set_num_train_epochs(static_cast<double>(args.Int("epochs", 1)));
+    } else {
+      submit.spec.mutable_train()->set_max_steps(static_cast<int>(args.Int("max_steps", 100)));
+    }
     submit.spec.mutable_checkpoint()->set_dir(args.Text("dir", absl::StrCat("/runs/", name)));
     if (args.values.count("resume")) submit.spec.mutable_checkpoint()->set_resume_from_checkpoint(args.Text("resume"));
     if (args.values.count("limit"))
@@ -187,7 +192,8 @@ class Script {
     done.summary =
         absl::StrCat(R"({"mesh":{"pp":)", stages, R"(,"dp":)", world / stages, R"(},"axes":["pp","dp"],"world":)",
                      world, R"(,"precision":"f32","num_parameters":100,"flops_per_step":1e9,"seq_len":64,)",
-                     R"("global_batch_size":8,"memory":{"total_bytes":)", args.Int("need", 1000), "}");
+                     R"("global_batch_size":8,"max_steps":)", args.Int("max_steps", 0), R"(,"memory":{"total_bytes":)",
+                     args.Int("need", 1000), "}");
     if (const std::string note = args.Text("note", ""); !note.empty())
       absl::StrAppend(&done.summary, R"(,"notes":[")", note, R"("])");
     done.summary += "}";

@@ -118,11 +118,14 @@ void Core::StartAttempt(JobState* job) {
       fact.mutable_model_exported()->set_path(ExportDir(job->spec));
       Log(job, std::move(fact));
     }
-    return EndJob(job, v1::PHASE_FINISHED,
-                  absl::StrCat("already trained to step ", resume.step, " (", resume.from,
-                               "); to train further raise train.max_steps (", job->spec.train().max_steps(),
-                               ") and submit again"),
-                  v1::FAILURE_CODE_UNSPECIFIED, {});
+    const v1::TrainSpec& train = job->spec.train();
+    return EndJob(
+        job, v1::PHASE_FINISHED,
+        absl::StrCat("already trained to step ", resume.step, " (", resume.from, "); to train further raise ",
+                     train.has_max_steps() ? absl::StrCat("train.max_steps (", train.max_steps())
+                                           : absl::StrCat("train.num_train_epochs (", train.num_train_epochs()),
+                     ") and submit again"),
+        v1::FAILURE_CODE_UNSPECIFIED, {});
   }
   if (!check.claim.export_problem().empty()) {
     // Found out before anything is trained. What has begun to train goes on: its checkpoints can be exported elsewhere.

@@ -91,10 +91,11 @@ std::string StartFile(const JobState& job, int rank, const std::string& version,
                    {"eval_path", spec.data().eval_path()},
                    {"seq_len", plan.seq_len()},
                    {"global_batch_size", plan.global_batch_size()}};
-  start["train"] = {{"max_steps", spec.train().max_steps()},
+  start["train"] = {{"max_steps", job.MaxSteps()},
                     {"eval_steps", spec.train().eval_steps()},
                     {"stop_if_stuck_steps", spec.train().stop_if_stuck_steps()},
                     {"deterministic", spec.train().deterministic()}};
+  if (spec.eval().has_max_batches()) start["eval"] = {{"max_batches", spec.eval().max_batches()}};
   start["compute"] = {{"tf32", spec.compute().tf32()}};
   start["checkpoint"] = {{"dir", spec.checkpoint().dir()},
                          {"claimed", true},

@@ -78,7 +78,7 @@ v1::Job ViewJob(const JobState& job) {
   if (job.Active()) step = job.attempt->step;
   if (!job.checkpoints.empty()) step = std::max(step, job.checkpoints.back().step());
   view.set_step(step);
-  view.set_max_steps(job.spec.train().max_steps());
+  view.set_max_steps(job.MaxSteps());
   if (view.max_steps() > 0) view.set_percent(std::min(100.0, 100.0 * static_cast<double>(step) / view.max_steps()));
   if (job.last_step.has_value()) *view.mutable_last_step() = *job.last_step;
   if (job.last_eval.has_value()) *view.mutable_last_eval() = *job.last_eval;

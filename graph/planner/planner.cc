@@ -1,6 +1,7 @@
 #include "graph/planner/planner.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <tuple>
 
@@ -325,11 +326,29 @@ const MemoryUse& Largest(const std::vector<MemoryUse>& stages) {
   });
 }
 
+absl::StatusOr<int64_t> MaxSteps(const PlanRequest& request, int64_t global_batch) {
+  if (request.num_train_epochs == 0) return request.training.max_steps;
+  if (request.num_samples < 1) {
+    return absl::InvalidArgumentError(
+        "train.num_train_epochs needs data whose number of samples is known; give train.max_steps");
+  }
+  const double steps = std::ceil(request.num_train_epochs * static_cast<double>(request.num_samples) /
+                                 static_cast<double>(global_batch));
+  const int64_t max_steps = std::max<int64_t>(1, static_cast<int64_t>(steps));
+  if (request.training.warmup_steps > max_steps) {
+    return absl::InvalidArgumentError(absl::StrCat("train.warmup_steps = ", request.training.warmup_steps,
+                                                   " is more than the ", max_steps,
+                                                   " steps of train.num_train_epochs = ", request.num_train_epochs));
+  }
+  return max_steps;
+}
+
 absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& plan, const ForwardModel& model,
                                      const OpTable& ops, const PipelineObserver& observer) {
   CompileOptions options;
   options.training = request.training;
   options.training.accumulation = plan.accumulation;
+  TACC_ASSIGN_OR_RETURN(options.training.max_steps, MaxSteps(request, plan.global_batch()));
   options.compute_dtype = plan.compute_dtype;
   options.partition = LayoutOf(plan.mesh, model.residual_module);
   TACC_RETURN_IF_ERROR(ApplyPins(request.pins, model.forward, options.partition));

@@ -32,8 +32,10 @@ using ForwardBuilder = std::function<absl::StatusOr<ForwardModel>(int64_t batch,
 
 // What the job says; absent: the planner decides.
 struct PlanRequest {
-  TrainingOptions training;  // accumulation is the planner's
-  int64_t world = 1;         // ranks
+  TrainingOptions training;     // accumulation is the planner's
+  double num_train_epochs = 0;  // in place of training.max_steps; 0: not given
+  int64_t num_samples = 0;      // of the training data; 0: not known
+  int64_t world = 1;            // ranks
   std::optional<int64_t> pp, dp, fsdp, ep, tp;
   std::optional<int64_t> cp;  // ranks that share a sequence,
   int64_t sp = 1;             // of which so many by Ulysses, the others in a ring
@@ -60,6 +62,10 @@ struct PlanRequest {
   DeviceProfile device;
   Cluster cluster;  // of `world` such devices
 };
+
+// Updates of the training: what the job says, or as many as go through the data for its epochs in batches of
+// `global_batch` samples, rounded up. InvalidArgument: the data says no number of samples, or the warm-up is longer.
+absl::StatusOr<int64_t> MaxSteps(const PlanRequest& request, int64_t global_batch);
 
 // One layout with what it needs and what it is predicted to take.
 struct Candidate {

@@ -155,6 +155,8 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   r.GetEnum("job.model.weights", "WEIGHTS_", &request.weights);
   r.Get("job.data.seq_len", &plan.seq_len);
   r.Get("job.train.max_steps", &train.max_steps);
+  r.Get("job.train.num_train_epochs", &plan.num_train_epochs);
+  r.Get("data.num_samples", &plan.num_samples);
   r.Get("job.train.global_batch_size", &plan.global_batch);
   r.Get("job.train.per_device_train_batch_size", &plan.micro_batch);
   r.Get("job.train.learning_rate", &train.learning_rate);
@@ -305,6 +307,7 @@ nlohmann::json CandidateJson(const CompileRequest& request, const Candidate& c) 
           {"precision", PrecisionName(request, c.plan.compute_dtype)},
           {"per_device_train_batch_size", c.plan.micro_batch},
           {"global_batch_size", c.plan.global_batch()},
+          {"max_steps", MaxSteps(request.plan, c.plan.global_batch()).value_or(0)},
           {"accumulation", c.plan.accumulation},
           {"seq_len", c.plan.seq_len},
           {"zero_stage", c.plan.zero_stage},

@@ -101,6 +101,29 @@ TEST(CompileRequest, SaysWhatGpusCapture) {
   EXPECT_TRUE(capture("cpu").is_null());
 }
 
+TEST(CompileRequest, EpochsBecomeSteps) {
+  const OpTable ops;
+  const auto planned = [&](const std::string& train, const std::string& data) {
+    const CompileRequest request = Parse(Replaced(Replaced(kRequest, "\"max_steps\": 10", train), "\"world\": 2,",
+                                                  absl::StrCat("\"world\": 2, ", data)));
+    const auto result = PlanCandidates(request.plan, TestModel(), ops);
+    if (!result.ok()) return std::string(result.status().message());
+    const nlohmann::json summary =
+        nlohmann::json::parse(SummaryJson(request, result->candidates[0], result->programs, {}, "1a"));
+    // The learning rate goes by the same number.
+    const std::string attribute = absl::StrCat("max_steps=", summary["max_steps"].dump(), " ");
+    EXPECT_NE(Print(result->programs[0]).find(attribute), std::string::npos) << attribute;
+    return summary["max_steps"].dump();
+  };
+  EXPECT_EQ(planned("\"max_steps\": 10", R"("data": {"num_samples": 100},)"), "10");
+  // 2.5 x 100 samples in batches of 8.
+  EXPECT_EQ(planned("\"num_train_epochs\": 2.5", R"("data": {"num_samples": 100},)"), "32");
+  EXPECT_EQ(planned("\"num_train_epochs\": 0.001", R"("data": {"num_samples": 100},)"), "1");
+  EXPECT_THAT(planned("\"num_train_epochs\": 1", ""), HasSubstr("train.num_train_epochs needs data"));
+  EXPECT_THAT(planned("\"num_train_epochs\": 1, \"warmup_steps\": 14", R"("data": {"num_samples": 100},)"),
+              HasSubstr("train.warmup_steps = 14 is more than the 13 steps of train.num_train_epochs = 1"));
+}
+
 TEST(CompileRequest, RecomputesWhatTheJobSays) {
   auto with = [](const std::string& memory) {
     return Parse(Replaced(kRequest, "\"dist\"", absl::StrCat("\"memory\": {", memory, "}, \"dist\"")));

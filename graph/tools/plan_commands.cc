@@ -130,15 +130,15 @@ absl::Status TellOfBest(const CompileRequest& request, Planned& planned, const P
                         json& out) {
   TACC_ASSIGN_OR_RETURN(const Finalist best,
                         MakeFinalist(request.plan, planned.candidates[0], std::move(planned.programs), ops));
-  out["words"] = InWords(best, request.plan.training.max_steps);
+  TACC_ASSIGN_OR_RETURN(const int64_t max_steps, MaxSteps(request.plan, best.candidate.plan.global_batch()));
+  out["words"] = InWords(best, max_steps);
   if (json capture = CaptureJson(request, best.stages); !capture.is_null()) out["capture"] = std::move(capture);
   if (!outputs.explain.empty()) {
     TACC_ASSIGN_OR_RETURN(out["explanation"], Explain(best, ops, outputs.explain));
   }
   if (!outputs.trace_file.empty()) TACC_RETURN_IF_ERROR(WriteTrace(best, ops, outputs.trace_file));
   if (outputs.html_file.empty()) return absl::OkStatus();
-  return WriteFile(outputs.html_file,
-                   ReportHtml({request.name, request.plan.training.max_steps, &best, &planned}, ops));
+  return WriteFile(outputs.html_file, ReportHtml({request.name, max_steps, &best, &planned}, ops));
 }
 
 }  // namespace

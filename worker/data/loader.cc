@@ -31,7 +31,8 @@ absl::StatusOr<BatchReader> BatchReader::Create(const Dataset* dataset, const Lo
                                                    " tokens do not fill one sample of seq_len = ", options.seq_len,
                                                    " tokens; prepare more text or lower seq_len"));
   }
-  return BatchReader(dataset, options, num_samples);
+  return BatchReader(dataset, options,
+                     options.max_samples > 0 ? std::min(num_samples, options.max_samples) : num_samples);
 }
 
 int64_t BatchReader::Sample(int64_t step, int64_t row) const {

@@ -34,7 +34,8 @@ struct LoaderOptions {
   int64_t first_row = 0;
   int64_t last_row = 0;
   Order order = Order::kShuffled;
-  uint64_t seed = 0;  // Of the shuffled order.
+  uint64_t seed = 0;        // Of the shuffled order.
+  int64_t max_samples = 0;  // The first ones of the data only; 0: all.
 };
 
 struct BatchInfo {

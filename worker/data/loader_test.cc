@@ -147,6 +147,20 @@ TEST(BatchReader, SequentialOrderEndsWithPadding) {
   }
 }
 
+TEST(BatchReader, AtMostTheFirstSamples) {
+  TempDir dir;
+  const auto dataset = Counting(dir.path());
+  LoaderOptions options = Options(20, 2, 0, 2);
+  options.order = LoaderOptions::Order::kSequential;
+  options.max_samples = 3;
+  const auto reader = BatchReader::Create(dataset.get(), options);
+  EXPECT_EQ(reader->NumBatches(), 2);
+  EXPECT_EQ(reader->Sample(1, 0), 2);
+  EXPECT_EQ(reader->Sample(1, 1), -1);
+  options.max_samples = 100;
+  EXPECT_EQ(BatchReader::Create(dataset.get(), options)->num_samples(), 5);
+}
+
 TEST(BatchReader, RefusesWhatMakesNoSense) {
   TempDir dir;
   const auto dataset = Counting(dir.path());

@@ -194,7 +194,8 @@ absl::Status TrainBatches::Next() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<EvalBatches>> EvalBatches::Create(const BatchOptions& options, const Dataset* dataset) {
+absl::StatusOr<std::unique_ptr<EvalBatches>> EvalBatches::Create(const BatchOptions& options, const Dataset* dataset,
+                                                                 int64_t max_samples) {
   TACC_ASSIGN_OR_RETURN(const Cut cut, CutOf(options));
   LoaderOptions loader;
   loader.seq_len = options.seq_len;
@@ -202,6 +203,7 @@ absl::StatusOr<std::unique_ptr<EvalBatches>> EvalBatches::Create(const BatchOpti
   loader.first_row = cut.rows.begin;
   loader.last_row = cut.rows.end;
   loader.order = LoaderOptions::Order::kSequential;
+  loader.max_samples = max_samples;
   TACC_ASSIGN_OR_RETURN(BatchReader reader, BatchReader::Create(dataset, loader));
   std::unique_ptr<EvalBatches> batches(new EvalBatches(std::move(reader)));
   const int64_t rows = batches->reader_.num_rows();

@@ -77,7 +77,9 @@ class TrainBatches {
 // Held-out batches, in order, each sample once; the last batch is padded with rows whose sample and targets are -1.
 class EvalBatches {
  public:
-  static absl::StatusOr<std::unique_ptr<EvalBatches>> Create(const BatchOptions& options, const Dataset* dataset);
+  // Of the first `max_samples` samples of the data; 0: all.
+  static absl::StatusOr<std::unique_ptr<EvalBatches>> Create(const BatchOptions& options, const Dataset* dataset,
+                                                             int64_t max_samples);
 
   int64_t num_batches() const { return reader_.NumBatches(); }
   // Reads batch `index`; valid until the next Read.

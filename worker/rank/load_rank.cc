@@ -233,7 +233,8 @@ absl::Status OpenData(RankParts& parts, int64_t first_step) {
   }
   if (!parts.executor->has_eval() || start.eval_path.empty()) return absl::OkStatus();
   TACC_ASSIGN_OR_RETURN(parts.eval_dataset, OfFiles(Dataset::Open(start.eval_path)));
-  TACC_ASSIGN_OR_RETURN(parts.eval_batches, EvalBatches::Create(batches, parts.eval_dataset.get()));
+  TACC_ASSIGN_OR_RETURN(parts.eval_batches, EvalBatches::Create(batches, parts.eval_dataset.get(),
+                                                                start.max_eval_batches * start.global_batch_size));
   return absl::OkStatus();
 }
 

@@ -314,6 +314,17 @@ def test_layouts_equal_one_rank(inputs, whole, two, tmp_path, layout):
     assert attempt.of("eval")[-1]["eval_loss"] == pytest.approx(want.of("eval")[-1]["eval_loss"], rel=1e-6)
 
 
+@pytest.mark.parametrize("layout", [{}, {"fsdp": 3}, {"accumulation": 4}, {"pp": 2, "accumulation": 3}], ids=str)
+def test_an_evaluation_of_some_batches_is_the_same_in_any_layout(inputs, two, tmp_path, layout):
+    attempt = train(inputs, tmp_path / "run", changes={"eval": {"max_batches": 2}}, **layout)
+    # 2 x 12 of the 31 samples.
+    assert [e["target_tokens"] for e in attempt.of("eval")] == [24 * 15] * 2
+    want = train(inputs, tmp_path / "want", fsdp=2, changes={"eval": {"max_batches": 2}})
+    for got, one in zip(attempt.of("eval"), want.of("eval")):
+        assert got["eval_loss"] == pytest.approx(one["eval_loss"], rel=1e-6)
+    assert attempt.of("eval")[0]["eval_loss"] != two[0].of("eval")[0]["eval_loss"]
+
+
 def collectives_of(program: Path) -> int:
     """Hits of the failpoint in_collective in a step; evaluations have theirs besides."""
     text = program.read_text()

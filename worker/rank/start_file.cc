@@ -181,6 +181,7 @@ absl::StatusOr<StartFile> ReadStartFile(const std::string& path) {
   start.eval_steps = train.Int("eval_steps", 0);
   start.stop_if_stuck_steps = train.IntOrZero("stop_if_stuck_steps");
   start.deterministic = train.Bool("deterministic");
+  if (root.contains("eval")) start.max_eval_batches = fields.Object("eval").Int("max_batches", 1);
   start.tf32 = fields.Object("compute").Bool("tf32");
   start.attention = fields.Strings("attention");
   const Fields checkpoint = fields.Object("checkpoint");

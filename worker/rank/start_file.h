@@ -35,6 +35,7 @@ struct StartFile {
   int64_t max_steps = 0;
   int64_t eval_steps = 0;           // 0: at the end only.
   int64_t stop_if_stuck_steps = 0;  // 0: never.
+  int64_t max_eval_batches = 0;     // Of global_batch_size samples; 0: all of the data.
 
   // For the device. CPU kernels are deterministic as they are.
   bool deterministic = false;  // No algorithm whose order of sums varies.

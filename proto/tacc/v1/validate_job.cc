@@ -131,6 +131,7 @@ class Validator {
       if (child->options().GetExtension(v1::rule).required()) names.push_back(Join(field->name(), child->name()));
     }
     if (field->message_type() == v1::ModelSpec::descriptor()) names = {"model.path or model.graph"};
+    if (field->message_type() == v1::TrainSpec::descriptor()) names = {"train.max_steps or train.num_train_epochs"};
     return names.empty() ? "" : absl::StrCat("; give ", absl::StrJoin(names, " and "));
   }
 
@@ -276,6 +277,13 @@ class Validator {
 
   void CheckTrain(const v1::JobSpec& spec) {
     const v1::TrainSpec& train = spec.train();
+    if (train.has_max_steps() && train.has_num_train_epochs()) {
+      Add("train.num_train_epochs", "train.max_steps and train.num_train_epochs are both given; keep one",
+          {"train.max_steps"});
+    } else if (spec.has_train() && !train.has_max_steps() && !train.has_num_train_epochs()) {
+      Add("train.max_steps", "train.max_steps is missing; give it, or train.num_train_epochs",
+          {"train.num_train_epochs"});
+    }
     if (train.has_max_steps() && train.max_steps() >= 1 && train.warmup_steps() > train.max_steps()) {
       Add("train.warmup_steps",
           absl::StrCat("train.warmup_steps = ", train.warmup_steps(),
@@ -284,6 +292,10 @@ class Validator {
     }
     if (train.has_eval_steps() && spec.has_data() && !spec.data().has_eval_path()) {
       Add("train.eval_steps", "train.eval_steps needs data.eval_path; give the folder of the held-out data",
+          {"data.eval_path"});
+    }
+    if (spec.eval().has_max_batches() && spec.has_data() && !spec.data().has_eval_path()) {
+      Add("eval.max_batches", "eval.max_batches needs data.eval_path; give the folder of the held-out data",
           {"data.eval_path"});
     }
   }
