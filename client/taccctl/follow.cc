@@ -1,12 +1,15 @@
 #include "client/taccctl/follow.h"
 
 #include <chrono>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/taccctl/exit_code.h"
 #include "client/taccctl/message_json.h"
 #include "client/taccctl/progress.h"
+#include "client/taccctl/sample.h"
 #include "client/taccctl/table.h"
 #include "client/taccctl/units.h"
 
@@ -97,6 +100,10 @@ int ReportOutcome(const v1::Job& job, OutputForm form, Context* context) {
     err << "checkpoint:  " << Printable(job.checkpoint_dir()) << "/" << Printable(job.last_checkpoint().name())
         << " (step " << job.last_checkpoint().step() << ")\n";
   }
+  const std::string report = job.checkpoint_dir() + "/report.html";
+  std::error_code unseen;  // The folder may lie on another machine.
+  if (job.phase() != v1::PHASE_FAILED && std::filesystem::exists(report, unseen))
+    err << "report:      " << Printable(report) << "\n";
   return OutcomeOf(job);
 }
 
@@ -107,7 +114,11 @@ int Fail(const absl::Status& status, Context* context) {
 }
 
 int FollowExit(const absl::StatusOr<v1::Job>& job, const std::string& job_id, OutputForm form, Context* context) {
-  if (job.ok()) return ReportOutcome(*job, form, context);
+  if (job.ok()) {
+    const int code = ReportOutcome(*job, form, context);
+    if (code == kExitOk && form == OutputForm::kTable) ShowSample(*job, context);
+    return code;
+  }
   if (absl::IsCancelled(job.status())) {
     context->err << "\ndetached; " << job_id << " goes on. Back to it: " << context->program << " watch " << job_id
                  << "\nStop it: " << context->program << " cancel " << job_id << std::endl;

@@ -12,6 +12,7 @@
 #include "client/taccctl/job_argument.h"
 #include "client/taccctl/local_cluster.h"
 #include "client/taccctl/message_json.h"
+#include "client/taccctl/sample.h"
 #include "client/taccctl/subcommands.h"
 #include "client/taccctl/units.h"
 #include "proto/tacc/v1/validate_job.h"
@@ -145,6 +146,7 @@ int FollowLocal(const SubmitOptions& options, const v1::JobSpec& spec, const std
   const absl::StatusOr<v1::Job> ended = FollowJob(job, follow, &client, &context);
   if (ended.ok()) {
     const int code = ReportOutcome(*ended, form, &context);
+    if (code == kExitOk && form == OutputForm::kTable) ShowSample(*ended, &context);
     if (code == kExitJobCancelled)
       context.err << "Next:\n  the same command again goes on from the checkpoint" << std::endl;
     return code;

@@ -148,6 +148,33 @@ TEST_F(TaccctlTest, HelpOfEveryCommandHasExamplesAndTheCommonOptions) {
   EXPECT_EQ(err_, "unknown subcommand \"sumbit\"; did you mean \"submit\"?\n");
 }
 
+TEST_F(TaccctlTest, AFinishedRunHasAPageAndWhoWatchesASample) {
+  const std::string model = directory_ + "/hf", page = WriteFile("report.html", "");
+  std::filesystem::create_directories(model);
+  job_.set_phase(v1::PHASE_FINISHED);
+  job_.set_checkpoint_dir(directory_);
+  job_.set_exported_path(model);
+  WriteTool("python", "echo \"$@\" | tee " + directory_ + "/called\n");
+  environment_["TACC_PYTHON"] = directory_ + "/python";
+  const auto is_sampled = [&] {
+    std::filesystem::remove(directory_ + "/called");
+    EXPECT_EQ(Run({"watch", "tiny-1"}), 0);
+    EXPECT_THAT(err_, HasSubstr("report:      " + page));
+    return std::filesystem::exists(directory_ + "/called");
+  };
+  is_terminal_ = true;
+  EXPECT_FALSE(is_sampled());  // There is no tokenizer.
+  WriteFile("hf/tokenizer.json", "{}");
+  EXPECT_TRUE(is_sampled());
+  EXPECT_THAT(err_, HasSubstr("\n-m tacc sample " + model + " --report " + page));
+  is_terminal_ = false;
+  EXPECT_FALSE(is_sampled());
+  is_terminal_ = true;
+  WriteTool("python", "echo no transformers >&2; exit 2\n");
+  EXPECT_EQ(Run({"watch", "tiny-1"}), 0);
+  EXPECT_THAT(err_, HasSubstr("no sample; the page says how to make one"));
+}
+
 TEST_F(TaccctlTest, UnreachableIsFive) {
   server_.Stop();
   EXPECT_EQ(Run({"list"}), 5);

@@ -143,7 +143,7 @@ absl::StatusOr<RankEvent> ParseRankEvent(const std::string& line) {
   } else if (event.event == "trace") {
     event.step = fields.Int("step");
     event.path = fields.String("path");
-  } else if (event.event == "exported") {
+  } else if (event.event == "exported" || event.event == "report") {
     event.path = fields.String("path");
   } else if (event.event == "log") {
     event.message = fields.String("message");

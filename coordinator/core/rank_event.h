@@ -23,7 +23,7 @@ struct RankEvent {
   std::vector<v1::AttentionChoice> attention;  // ready
   std::string code;                            // warning, failed
   std::string message;                         // warning, failed, log
-  std::string path;                            // checkpoint, exported, trace
+  std::string path;                            // checkpoint, exported, report, trace
   v1::StepMetrics metrics;                     // step
   v1::EvalMetrics eval;                        // eval
   v1::Checkpoint checkpoint;                   // checkpoint

@@ -180,6 +180,8 @@ void Core::OnRankEvent(JobState* job, int index, const RankEvent& event) {
     fact.mutable_model_exported()->set_path(event.path);
     Log(job, std::move(fact));
     Tell(*job, "exported", absl::StrCat("exported to ", event.path));
+  } else if (event.event == "report" && index == 0) {
+    Tell(*job, "report", absl::StrCat("a page about the run is in ", event.path));
   } else if (event.event == "trace") {
     Tell(*job, "trace", absl::StrCat("trace of step ", event.step, " in ", event.path));
   } else if (event.event == "failed") {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/utf8.h"
 #include "nlohmann/json.hpp"
 #include "proto/tacc/v1/validate_job.h"
 
@@ -72,6 +73,43 @@ Json SettingsOf(const std::string& owner) {
   return settings;
 }
 
+// The newest, and so much of their causes.
+constexpr int kMaxRestarts = 20;
+constexpr size_t kMaxCauseBytes = 500;
+
+// What the record of the run takes from the plan, and the job's history.
+Json RunFacts(const JobState& job) {
+  const v1::PlanSummary& plan = job.summary.plan;
+  Json run = {{"name", job.spec.name()},
+              {"flops_per_step", plan.flops_per_step()},
+              {"peak_flops_per_second", job.attempt->peak_flops_per_second}};
+  std::string layout = absl::StrCat(plan.world(), plan.world() == 1 ? " rank" : " ranks");
+  for (const std::string& axis : plan.axes()) {
+    const auto size = plan.mesh().find(axis);
+    if (size != plan.mesh().end() && size->second > 1) absl::StrAppend(&layout, " ", axis, "=", size->second);
+  }
+  const auto total = plan.memory_bytes().find("total");
+  run["plan"] = {{"layout", layout},
+                 {"precision", plan.precision()},
+                 {"num_parameters", plan.num_parameters()},
+                 {"global_batch_size", plan.global_batch_size()},
+                 {"per_device_train_batch_size", plan.per_device_train_batch_size()},
+                 {"seq_len", plan.seq_len()},
+                 {"predicted_step_seconds", plan.predicted_step_seconds()},
+                 {"predicted_tokens_per_second", plan.predicted_tokens_per_second()},
+                 {"predicted_wait_seconds", plan.predicted_communication_seconds()},
+                 {"total_bytes", total == plan.memory_bytes().end() ? 0 : total->second}};
+  const size_t first = job.restarts.size() > kMaxRestarts ? job.restarts.size() - kMaxRestarts : 0;
+  for (size_t i = first; i < job.restarts.size(); ++i) {
+    const v1::Restart& restart = job.restarts[i];
+    run["restarts"].push_back({{"attempt", restart.attempt()},
+                               {"step", restart.step()},
+                               {"time", restart.time()},
+                               {"cause", ValidUtf8(restart.cause(), kMaxCauseBytes)}});
+  }
+  return run;
+}
+
 }  // namespace
 
 std::string StartFile(const JobState& job, int rank, const std::string& version, double collective_timeout_seconds) {
@@ -108,8 +146,7 @@ std::string StartFile(const JobState& job, int rank, const std::string& version,
                       {"step", spec.train().trace_step()}};
   }
   if (rank == 0) {
-    start["run"] = {{"flops_per_step", plan.flops_per_step()},
-                    {"peak_flops_per_second", job.attempt->peak_flops_per_second}};
+    start["run"] = RunFacts(job);
   }
   for (const v1::AttentionChoice& choice : job.attention) start["attention"][choice.shape()] = choice.backend();
   const Json identity = Json::parse(job.compile.identity(), nullptr, /*allow_exceptions=*/false);

@@ -49,13 +49,35 @@ TEST(StartFile, AJobKeepsWhoComputesAttention) {
   EXPECT_EQ(start()["attention"], nlohmann::json::parse(R"({"bf16[1,8,2,64] of [1,8,2,64]": "flash"})"));
 }
 
-TEST(StartFile, TheFirstRankKnowsWhatMfuTakes) {
+TEST(StartFile, TheFirstRankKnowsWhatItsRecordOfTheRunTakes) {
   JobState job;
+  job.spec.set_name("a");
   job.attempt.emplace();
   job.attempt->peak_flops_per_second = 2e11;
-  job.summary.plan.set_flops_per_step(1e9);
+  v1::PlanSummary& plan = job.summary.plan;
+  plan.set_world(2);
+  plan.add_axes("dp");
+  plan.add_axes("fsdp");
+  (*plan.mutable_mesh())["dp"] = 1;
+  (*plan.mutable_mesh())["fsdp"] = 2;
+  plan.set_flops_per_step(1e9);
+  (*plan.mutable_memory_bytes())["total"] = 1000;
+  for (int attempt = 1; attempt <= 25; ++attempt) {
+    v1::Restart& restart = job.restarts.emplace_back();
+    restart.set_attempt(attempt);
+    restart.set_cause(std::string(1000, 'x'));
+  }
   const auto start = [&](int rank) { return nlohmann::json::parse(StartFile(job, rank, "0.1.0", 300)); };
-  EXPECT_EQ(start(0)["run"], nlohmann::json::parse(R"({"flops_per_step": 1e9, "peak_flops_per_second": 2e11})"));
+  const nlohmann::json run = start(0)["run"];
+  EXPECT_EQ(run["name"], "a");
+  EXPECT_EQ(run["flops_per_step"], 1e9);
+  EXPECT_EQ(run["peak_flops_per_second"], 2e11);
+  EXPECT_EQ(run["plan"]["layout"], "2 ranks fsdp=2");
+  EXPECT_EQ(run["plan"]["total_bytes"], 1000);
+  // A start file stays small.
+  EXPECT_EQ(run["restarts"].size(), 20u);
+  EXPECT_EQ(run["restarts"].back()["attempt"], 25);
+  EXPECT_EQ(run["restarts"].back()["cause"].get<std::string>().size(), 500u);
   EXPECT_FALSE(start(1).contains("run"));
 }
 

@@ -213,11 +213,11 @@ def test_events_of_one_rank(whole):
     kinds = [e["event"] for e in attempt.events[0]]
     # A checkpoint is written while training goes on: its event comes when it does.
     assert [k for k in kinds if k != "checkpoint"] == (["started", "ready"] + ["step"] * 6 + ["eval"] + ["step"] * 6
-                                                       + ["eval", "exported", "finished"])
+                                                       + ["eval", "exported", "report", "finished"])
     for checkpoint in attempt.of("checkpoint"):
         before = attempt.events[0][:attempt.events[0].index(checkpoint)]
         assert sum(e["event"] == "step" for e in before) >= checkpoint["step"]
-    assert kinds[-3] == "checkpoint"
+    assert kinds[-4] == "checkpoint"
     assert all(isinstance(e["time"], float) for e in attempt.events[0])
     step = attempt.of("step")[0]
     assert set(step) == {"event", "time", "step", "loss", "grad_norm", "learning_rate", "tokens", "target_tokens",

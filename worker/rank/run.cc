@@ -1,7 +1,9 @@
 #include "worker/rank/run.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -58,6 +60,29 @@ void WriteReady(RankParts& parts, const StartPoint& begin, double load_seconds) 
   parts.events.Write("ready", std::move(ready));
 }
 
+int64_t PeakResidentBytes() {
+  constexpr int64_t kUnit = 1024;
+  rusage usage = {};
+  return getrusage(RUSAGE_SELF, &usage) == 0 ? usage.ru_maxrss * kUnit : 0;
+}
+
+void WriteReport(RankParts& parts, const StartPoint& begin, const TrainLoop& loop) {
+  RunReport report;
+  report.outcome = loop.was_stopped() ? "stopped" : "finished";
+  report.step = loop.step();
+  if (!loop.was_stopped()) report.export_dir = parts.start.export_dir;
+  const std::string& saved = parts.checkpointer->last_saved_path();
+  report.checkpoint = saved.empty() ? begin.checkpoint : saved;
+  report.peak_memory_bytes = parts.device->MemoryUsedBytes().value_or(PeakResidentBytes());
+  // The beginning of a text that the model has not learned from, where there is one.
+  const Dataset& dataset = parts.eval_dataset != nullptr ? *parts.eval_dataset : *parts.dataset;
+  constexpr int64_t kPromptTokens = 16;
+  report.prompt_ids.resize(std::min(kPromptTokens, dataset.info().num_tokens));
+  const auto num_ids = static_cast<int64_t>(report.prompt_ids.size());
+  if (!dataset.ReadTokens(0, num_ids, report.prompt_ids.data()).ok()) report.prompt_ids.clear();
+  parts.record->WriteReport(std::move(report));
+}
+
 // The exit code; a failure has been reported.
 int Run(RankParts& parts) {
   const double loading_since = SteadySeconds();
@@ -76,6 +101,7 @@ int Run(RankParts& parts) {
     const absl::Status error = BlameDevice(parts, status);
     return Fail(parts, FailureCode(error), error);
   }
+  if (parts.record != nullptr) WriteReport(parts, *begin, loop);
   parts.events.Write(loop.was_stopped() ? "stopped" : "finished", {{"step", loop.step()}});
   // What the GPUs have sent each other has come everywhere before the first of them goes.
   if (parts.talk.queue != nullptr) (void)parts.collectives.Barrier();

@@ -53,6 +53,17 @@ void RunRecord::Sync() {
   if (metrics_ != nullptr) Warn(metrics_->Sync());
 }
 
+void RunRecord::WriteReport(RunReport report) {
+  report.dir = start_.checkpoint_dir;
+  report.run = nlohmann::json::parse(start_.run, nullptr, /*allow_exceptions=*/false);
+  report.max_steps = start_.max_steps;
+  if (const absl::Status written = ::tacc::worker::WriteReport(report); !written.ok()) {
+    events_.Warning("report_failed", absl::StrCat("the page about the run could not be written: ", written.message()));
+    return;
+  }
+  events_.Write("report", {{"path", ReportPath(report.dir)}});
+}
+
 void RunRecord::Warn(const absl::Status& status) {
   if (status.ok() || has_warned_) return;
   has_warned_ = true;

@@ -11,6 +11,7 @@
 #include "worker/rank/events.h"
 #include "worker/rank/start_file.h"
 #include "worker/run_folder/run_metrics.h"
+#include "worker/run_folder/run_report.h"
 
 namespace tacc::worker {
 
@@ -28,6 +29,9 @@ class RunRecord {
   // A point of the metrics: the fields of an event `step` or `eval`, with its time. Adds "epoch", and "mfu" of a step
   // where the start file has what it takes.
   void Add(const nlohmann::json& event);
+
+  // The page at the end of the run, and its event. Of `report` what this object knows itself may be left out.
+  void WriteReport(RunReport report);
 
   // To the disk: before a checkpoint is complete, and at the end.
   void Sync();

@@ -198,6 +198,7 @@ absl::StatusOr<StartFile> ReadStartFile(const std::string& path) {
   }
   if (root.contains("run")) {
     const Fields run = fields.Object("run");
+    start.run = fields.ObjectText("run");
     start.flops_per_step = run.NumberOrZero("flops_per_step");
     start.peak_flops_per_second = run.NumberOrZero("peak_flops_per_second");
   }

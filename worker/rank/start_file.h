@@ -57,6 +57,7 @@ struct StartFile {
   // What the job's plan says of a step: the model's FLOPs, and what all ranks together could do. 0: not known.
   double flops_per_step = 0;
   double peak_flops_per_second = 0;
+  std::string run = "{}";  // These and what else the page at the end of the run says, as a JSON object.
 
   std::string identity = "{}";  // JSON object, goes into each manifest as it is.
   double collective_timeout_seconds = 300;

@@ -4,7 +4,7 @@ import argparse
 import signal
 import sys
 
-from tacc import convert, data
+from tacc import convert, data, sample
 from tacc.errors import InputError
 
 
@@ -13,6 +13,7 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     data.add_commands(commands)
     convert.add_command(commands)
+    sample.add_command(commands)
     args = parser.parse_args(argv)
     # So that a terminated command removes what it has written so far.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

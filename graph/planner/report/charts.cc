@@ -7,10 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "graph/planner/report/svg.h"
 #include "graph/planner/report/timeline.h"
 #include "graph/planner/report/words.h"
 #include "graph/trace/step_trace.h"
+#include "page/svg.h"
 
 namespace tacc::graph {
 namespace {

@@ -6,9 +6,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "graph/planner/report/charts.h"
-#include "graph/planner/report/page.h"
-#include "graph/planner/report/svg.h"
 #include "graph/planner/report/words.h"
+#include "page/page.h"
+#include "page/svg.h"
 
 namespace tacc::graph {
 namespace {

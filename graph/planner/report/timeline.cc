@@ -8,8 +8,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "graph/planner/report/svg.h"
 #include "graph/planner/report/words.h"
+#include "page/svg.h"
 
 namespace tacc::graph {
 namespace {

@@ -14,10 +14,10 @@
 #include "absl/strings/str_join.h"
 #include "graph/ir/program.h"
 #include "graph/ir/status_macros.h"
-#include "graph/planner/report/page.h"
-#include "graph/planner/report/svg.h"
 #include "graph/planner/report/timeline.h"
 #include "graph/planner/report/words.h"
+#include "page/page.h"
+#include "page/svg.h"
 
 namespace tacc::graph {
 namespace {

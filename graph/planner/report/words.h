@@ -5,16 +5,10 @@
 #include <vector>
 
 #include "graph/planner/report/finalist.h"
+#include "page/numbers.h"
 
 namespace tacc::graph {
 
-// Numbers for people: "52.6 GiB"; "2.15 s", "31.0 ms", "12.0 us"; "5 h 58 min", "3 days 4 h"; "262,144"; "6.74
-// billion".
-std::string BytesText(double bytes);
-std::string SecondsText(double seconds);
-std::string DurationText(double seconds);
-std::string WholeText(int64_t number);
-std::string CountText(double count);
 // "GPU" or "CPU worker", and where the devices are: "16 nodes of 8 NVIDIA H100 SXM5 80 GB".
 std::string DeviceWord(const Cluster& cluster);
 std::string ClusterText(const Cluster& cluster);

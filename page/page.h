@@ -1,11 +1,11 @@
-#ifndef TACC_GRAPH_PLANNER_REPORT_PAGE_H_
-#define TACC_GRAPH_PLANNER_REPORT_PAGE_H_
+#ifndef TACC_PAGE_PAGE_H_
+#define TACC_PAGE_PAGE_H_
 
 #include <cstddef>
 #include <string>
 #include <vector>
 
-namespace tacc::graph {
+namespace tacc {
 
 struct PageHead {
   std::string title;  // of the window
@@ -25,6 +25,6 @@ std::string ZoomedTimeline(const std::string& svg);
 // The cells of a table's row, `tag` th or td; those from first_number to last_number are numbers.
 std::string TableRow(const char* tag, const std::vector<std::string>& cells, size_t first_number, size_t last_number);
 
-}  // namespace tacc::graph
+}  // namespace tacc
 
-#endif  // TACC_GRAPH_PLANNER_REPORT_PAGE_H_
+#endif  // TACC_PAGE_PAGE_H_

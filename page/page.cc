@@ -1,9 +1,9 @@
-#include "graph/planner/report/page.h"
+#include "page/page.h"
 
 #include "absl/strings/str_cat.h"
-#include "graph/planner/report/svg.h"
+#include "page/svg.h"
 
-namespace tacc::graph {
+namespace tacc {
 namespace {
 
 constexpr char kStyle[] = R"CSS(
@@ -89,4 +89,4 @@ std::string ZoomedTimeline(const std::string& svg) {
       svg, "</div>\n");
 }
 
-}  // namespace tacc::graph
+}  // namespace tacc

@@ -1,10 +1,10 @@
-#include "graph/planner/report/svg.h"
+#include "page/svg.h"
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 
-namespace tacc::graph::svg {
+namespace tacc::svg {
 
 std::string Escaped(absl::string_view text) {
   return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}, {"'", "&#39;"}});
@@ -24,4 +24,4 @@ std::string Rect(double x, double y, double width, double height, const std::str
                          width, height, css, title.empty() ? "" : absl::StrCat("<title>", Escaped(title), "</title>"));
 }
 
-}  // namespace tacc::graph::svg
+}  // namespace tacc::svg

@@ -1,0 +1,36 @@
+#ifndef WORKER_RUN_FOLDER_RUN_REPORT_H_
+#define WORKER_RUN_FOLDER_RUN_REPORT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "nlohmann/json.hpp"
+
+namespace tacc::worker {
+
+// What a run knows of itself at its end, beside its metrics.
+struct RunReport {
+  std::string dir;                  // Its folder.
+  nlohmann::json run;               // `run` of its start file (docs/contracts.md); an empty object where there is none.
+  std::string outcome;              // "finished", "stopped".
+  int64_t step = 0;                 // Updates done,
+  int64_t max_steps = 0;            // and wanted.
+  std::string export_dir;           // Of the exported model; empty: none.
+  std::string checkpoint;           // Path of the last one.
+  int64_t peak_memory_bytes = 0;    // Of rank 0: of its GPU, or resident; 0: not known.
+  std::vector<int32_t> prompt_ids;  // Tokens that a sample of the model begins with; may be empty.
+};
+
+// DIR/report.html.
+std::string ReportPath(const std::string& dir);
+
+// Writes the page: what became of the run, its curves, predicted beside measured, restarts, where its files are, and
+// how to use the model. Takes the curves from DIR/metrics.jsonl. The section of a sample is between two comments, for
+// `python -m tacc sample --report` to fill in. Errors: as ErrnoStatus, the file named.
+absl::Status WriteReport(const RunReport& report);
+
+}  // namespace tacc::worker
+
+#endif  // WORKER_RUN_FOLDER_RUN_REPORT_H_
