@@ -109,7 +109,7 @@ TEST(CompileRequest, EpochsBecomeSteps) {
     const auto result = PlanCandidates(request.plan, TestModel(), ops);
     if (!result.ok()) return std::string(result.status().message());
     const nlohmann::json summary =
-        nlohmann::json::parse(SummaryJson(request, result->candidates[0], result->programs, {}, "1a"));
+        nlohmann::json::parse(SummaryJson(request, result->candidates[0], result->programs, {}, "1a", ""));
     // The learning rate goes by the same number.
     const std::string attribute = absl::StrCat("max_steps=", summary["max_steps"].dump(), " ");
     EXPECT_NE(Print(result->programs[0]).find(attribute), std::string::npos) << attribute;

@@ -16,6 +16,7 @@
 #include "worker/rank/agreement.h"
 #include "worker/rank/attention_choice.h"
 #include "worker/rank/failure_codes.h"
+#include "worker/rank/model_check.h"
 #include "worker/rank/runtime.h"
 
 namespace tacc::worker {
@@ -227,6 +228,10 @@ absl::Status OpenData(RankParts& parts, int64_t first_step) {
                                       start.data_path, "/tokenizer has one; copy its files into the model's folder"));
   }
   TACC_ASSIGN_OR_RETURN(parts.train_batches, TrainBatches::Create(batches, parts.dataset.get(), first_step));
+  if (start.rank == 0 && !start.model_dir.empty()) {
+    const std::string mismatch = EosMismatch(start.model_dir, start.data_path, parts.dataset->info().eos_token_id);
+    if (!mismatch.empty()) parts.events.Warning("eos_mismatch", mismatch);
+  }
   if (start.rank == 0 && parts.saves_checkpoints()) {
     parts.record =
         std::make_unique<RunRecord>(&start, &parts.events, first_step, parts.dataset->NumSamples(start.seq_len));

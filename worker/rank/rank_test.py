@@ -263,6 +263,20 @@ def test_the_folder_keeps_the_metrics(inputs, whole, tmp_path):
     assert len(read_scalars(tmp_path / "run")["perf/mfu"]) == 12
 
 
+@pytest.mark.parametrize("eos, is_fine", [(0, True), ([5, 0], True), (None, True), (2, False), ([2, 3], False)])
+def test_a_model_that_ends_texts_elsewhere_is_a_warning(inputs, tmp_path, eos, is_fine):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text(json.dumps({**MODEL, "eos_token_id": eos}))
+    attempt = Attempt(inputs, tmp_path / "run", compile_program(inputs), max_steps=1, changes={"model_dir": str(tmp_path / "model")})
+    assert attempt.run() == [0]
+    warnings = attempt.of("warning")
+    if is_fine:
+        assert warnings == []
+    else:
+        assert [w["code"] for w in warnings] == ["eos_mismatch"]
+        assert json.dumps(eos).replace(" ", "") in warnings[0]["message"] and "end with 0" in warnings[0]["message"]
+
+
 def test_metrics_that_cannot_be_written_are_one_warning(inputs, tmp_path):
     (tmp_path / "run/metrics.jsonl").mkdir(parents=True)
     attempt = train(inputs, tmp_path / "run")
@@ -586,6 +600,7 @@ def test_a_run_that_no_longer_learns_is_stopped(inputs, tmp_path, rate, code):
     if code == 0:  # The weights stand, but the gradient is there.
         assert attempt.of("finished") and max(attempt.losses()) == 12
         return
+    assert [w["code"] for w in attempt.of("warning")] == ["zero_gradient"] and not attempt.of("warning", 1)
     failed = attempt.of("failed")[0]
     assert failed["code"] == "stuck" and "step 6" in failed["message"] and "train.learning_rate" in failed["message"]
     assert attempt.losses()[6] == pytest.approx(np.log(VOCAB), rel=1e-5)

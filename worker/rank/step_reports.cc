@@ -73,6 +73,13 @@ absl::Status StepReports::CheckStuck(int64_t step) {
   TACC_ASSIGN_OR_RETURN(const double grad_norm, parts_.executor->Output("grad_norm"));
   stuck_.Take(loss, grad_norm);
   parts_.checkpointer->Judge(!stuck_.is_in_doubt());
+  if (stuck_.num_steps() == kStepsBeforeWarning && parts_.start.rank == 0 && !has_warned_of_no_gradient_) {
+    has_warned_of_no_gradient_ = true;
+    parts_.events.Warning(
+        "zero_gradient",
+        absl::StrCat("step ", step, ": for ", stuck_.num_steps(), " steps the gradient is 0 and the ", "loss stays at ",
+                     loss, ": nothing is learned; look at train.learning_rate and ", "the initial weights"));
+  }
   if (!stuck_.is_stuck()) return absl::OkStatus();
   TACC_RETURN_IF_ERROR(parts_.checkpointer->Wait());
   // The gradient of a step is that of the weights after the step before.

@@ -24,6 +24,8 @@ class StepReports {
  public:
   // Updates skipped in a row before the run gives up.
   static constexpr int kMaxSkippedInARow = 10;
+  // Steps without a gradient after which a warning says so.
+  static constexpr int64_t kStepsBeforeWarning = 5;
 
   // Both must outlive the object.
   StepReports(RankParts* parts, const StartPoint* begin)
@@ -55,6 +57,7 @@ class StepReports {
   double last_finish_seconds_ = 0;    // When a step ended last.
   double communication_seconds_ = 0;  // In which the steps until then have waited for others.
   int skipped_in_a_row_ = 0;
+  bool has_warned_of_no_gradient_ = false;
 };
 
 }  // namespace tacc::worker
