@@ -685,6 +685,23 @@ def test_float16_stops_when_the_scale_is_not_to_blame(inputs, tmp_path):
     assert len(attempt.of("warning")) == 10
 
 
+def test_float16_that_finds_no_loss_scale(inputs, tmp_path):
+    """It fails where it has searched for long, whatever small limit the job has; a run that ends before that says that it made no update."""
+    program = compile_program(inputs, init_scale=1e30)
+    changes = {"train": {"max_steps": 60, "eval_steps": 60, "stop_if_stuck_steps": 5, "deterministic": True}}
+    lost = Attempt(inputs, tmp_path / "lost", program, changes=changes, save_steps=100)
+    assert lost.run() == [4], lost.events
+    failed = lost.of("failed")[0]
+    assert failed["code"] == "stuck" and max(lost.losses()) == 40, failed
+    for words in ("40 steps, up to step 40", f"{1e30 / 2**40:g}", "bf16", "grad_scaler.init_scale"):
+        assert words in failed["message"], failed
+
+    short = Attempt(inputs, tmp_path / "short", program)
+    assert short.run() == [0], short.events
+    [warning] = short.of("warning")
+    assert warning["code"] == "nonfinite" and "no update was made" in warning["message"] and short.of("finished")
+
+
 def test_a_traced_step_is_as_any_other(inputs, two, tmp_path):
     """--trace on one rank: all are in its file. --profile beside it."""
     trace, profile = tmp_path / "trace.json", tmp_path / "profile.json"

@@ -71,7 +71,8 @@ absl::Status StepReports::CountSkipped(int64_t step, uint64_t batch_hash) {
 absl::Status StepReports::CheckStuck(int64_t step) {
   TACC_ASSIGN_OR_RETURN(const double loss, parts_.executor->Output("loss"));
   TACC_ASSIGN_OR_RETURN(const double grad_norm, parts_.executor->Output("grad_norm"));
-  stuck_.Take(loss, grad_norm);
+  TACC_ASSIGN_OR_RETURN(const double skipped, parts_.executor->Output("skipped"));
+  stuck_.Take(loss, grad_norm, skipped != 0);
   parts_.checkpointer->Judge(!stuck_.is_in_doubt());
   if (stuck_.num_steps() == kStepsBeforeWarning && parts_.start.rank == 0 && !has_warned_of_no_gradient_) {
     has_warned_of_no_gradient_ = true;
@@ -80,8 +81,19 @@ absl::Status StepReports::CheckStuck(int64_t step) {
         absl::StrCat("step ", step, ": for ", stuck_.num_steps(), " steps the gradient is 0 and the ", "loss stays at ",
                      loss, ": nothing is learned; look at train.learning_rate and ", "the initial weights"));
   }
+  has_updated_ = has_updated_ || skipped == 0;
+  if (parts_.start.rank == 0 && step == parts_.start.max_steps && !has_updated_) {
+    parts_.events.Warning("nonfinite",
+                          absl::StrCat("no update was made up to step ", step, ", the last: ", WhyAllSkipped()));
+  }
   if (!stuck_.is_stuck()) return absl::OkStatus();
   TACC_RETURN_IF_ERROR(parts_.checkpointer->Wait());
+  if (stuck_.num_skipped() > 0) {
+    const std::string words =
+        absl::StrCat("the training is stuck: for ", stuck_.num_skipped(), " steps, up to step ", step, ", ",
+                     WhyAllSkipped(), ". train.stop_if_stuck_steps: 0 lets such a run go on");
+    return WithFailureCode(absl::InternalError(words), "stuck");
+  }
   // The gradient of a step is that of the weights after the step before.
   const int64_t first_bad = step - stuck_.num_without_gradient();
   const std::string good = CheckpointUpTo(first_bad - 1);
@@ -98,6 +110,15 @@ absl::Status StepReports::CheckStuck(int64_t step) {
           : absl::StrCat("checkpoint.resume_from_checkpoint: ", good, " to go on from there, or never to begin anew"),
       ". train.stop_if_stuck_steps: 0 lets such a run go on"));
   return WithFailureCode(error, "stuck");
+}
+
+std::string StepReports::WhyAllSkipped() const {
+  const absl::StatusOr<double> scale = parts_.executor->Output("loss_scale");
+  return absl::StrCat("every update was skipped, as the gradient norm was not finite: ",
+                      scale.ok() ? absl::StrCat("the loss scale was still ", *scale,
+                                                ", or activations overflow float16; use compute.bf16, or a lower "
+                                                "compute.grad_scaler.init_scale")
+                                 : "lower train.learning_rate, or look at the initial weights");
 }
 
 std::string StepReports::CheckpointUpTo(int64_t step) const {

@@ -36,7 +36,8 @@ class StepReports {
 
   // After each step that the executor has finished, on all ranks; `step` counts updates from 1. An error with code
   // `nonfinite` when too many in a row were skipped: names the rank whose numbers were not finite first;
-  // with code `stuck` after train.stop_if_stuck_steps without a gradient. Judges the checkpoint that is held.
+  // with code `stuck` after train.stop_if_stuck_steps without a gradient, or without a loss scale. Judges the checkpoint
+  // that is held.
   absl::Status Finished(int64_t step, const LaunchedStep& launched);
 
   // Whether the last steps may be those of a run that is stuck: what is saved now could take the place of a good
@@ -49,6 +50,8 @@ class StepReports {
   absl::Status CheckStuck(int64_t step);
   // Path of the newest checkpoint of this attempt, or of the one that it began from, up to `step`; empty: none.
   std::string CheckpointUpTo(int64_t step) const;
+  // Why no update was made, as part of a sentence.
+  std::string WhyAllSkipped() const;
   absl::Status NonfiniteError(int64_t step, uint64_t batch_hash);
 
   RankParts& parts_;
@@ -58,6 +61,7 @@ class StepReports {
   double communication_seconds_ = 0;  // In which the steps until then have waited for others.
   int skipped_in_a_row_ = 0;
   bool has_warned_of_no_gradient_ = false;
+  bool has_updated_ = false;
 };
 
 }  // namespace tacc::worker

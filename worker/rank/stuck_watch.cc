@@ -4,7 +4,8 @@
 
 namespace tacc::worker {
 
-void StuckWatch::Take(double loss, double grad_norm) {
+void StuckWatch::Take(double loss, double grad_norm, bool skipped) {
+  num_skipped_ = skipped ? num_skipped_ + 1 : 0;
   // Comparisons with what is not a number are false.
   const bool has_no_gradient = grad_norm <= kNoGradient && loss > kNoLoss;
   num_without_gradient_ = has_no_gradient ? num_without_gradient_ + 1 : 0;
