@@ -304,8 +304,9 @@ def test_bad_input_is_named(tmp_path, tokenizer_dir):
     assert "no such folder" in fails("--tokenizer", tmp_path / "none", "--input", text, "--out", out)
     assert "has no tokenizer.json; write one with" in fails("--tokenizer", tmp_path, "--input", text, "--out", out)
     assert "must be at least 257" in fails("--train-tokenizer", 256, "--input", text, "--out", out)
-    problems = fails(*trained, "--eval-fraction", 1, "--seq-len", 0, "--input", text, "--out", out).splitlines()
+    problems = fails(*trained, "--eval-fraction", 1, "--seq-len", 1, "--input", text, "--out", out).splitlines()
     assert len(problems) == 2 and "--eval-fraction 1.0: must be at least 0 and below 1" in problems[0]
+    assert "--seq-len 1: must be at least 2" in problems[1]
 
     broken = tmp_path / "broken"
     broken.mkdir()

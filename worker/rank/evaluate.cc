@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "machine/clock.h"
 #include "worker/rank/failure_codes.h"
@@ -21,12 +22,17 @@ absl::Status Evaluate(RankParts& parts, int64_t step) {
     loss += batch_loss;
     target_tokens += batch_tokens;
   }
-  if (parts.start.rank == 0 && target_tokens > 0) {
-    parts.WritePoint("eval", {{"step", step},
-                              {"eval_loss", loss / target_tokens},
-                              {"target_tokens", static_cast<int64_t>(target_tokens)},
-                              {"seconds", SteadySeconds() - begin}});
+  if (parts.start.rank != 0) return absl::OkStatus();
+  if (target_tokens == 0) {
+    parts.events.WarningOnce("no_eval_targets",
+                             absl::StrCat("there is no eval_loss: the held-out data ", parts.start.eval_path,
+                                          " has no target (loss_mask); give other data.eval_path"));
+    return absl::OkStatus();
   }
+  parts.WritePoint("eval", {{"step", step},
+                            {"eval_loss", loss / target_tokens},
+                            {"target_tokens", static_cast<int64_t>(target_tokens)},
+                            {"seconds", SteadySeconds() - begin}});
   return absl::OkStatus();
 }
 

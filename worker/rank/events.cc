@@ -25,6 +25,14 @@ void EventWriter::Warning(const std::string& code, const std::string& message) {
   Write("warning", {{"code", code}, {"message", message}});
 }
 
+void EventWriter::WarningOnce(const std::string& code, const std::string& message) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!warned_once_.insert(code).second) return;
+  }
+  Warning(code, message);
+}
+
 void EventWriter::Failed(const std::string& code, const std::string& message) {
   Write("failed", {{"code", code}, {"message", message}});
 }

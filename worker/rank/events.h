@@ -1,6 +1,7 @@
 #ifndef TACC_WORKER_RANK_EVENTS_H_
 #define TACC_WORKER_RANK_EVENTS_H_
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,12 +21,15 @@ class EventWriter {
   // Adds "event" and, where it is not there yet, "time", and writes the line.
   void Write(const std::string& event, nlohmann::json fields = nlohmann::json::object());
   void Warning(const std::string& code, const std::string& message);
+  // The first warning with this code; later ones with it are dropped.
+  void WarningOnce(const std::string& code, const std::string& message);
   void Failed(const std::string& code, const std::string& message);
   void Log(const std::string& message);
 
  private:
   const int fd_;
   absl::Mutex mutex_;
+  std::set<std::string> warned_once_;  // Codes.
 };
 
 // `capture` of the event `ready`.

@@ -807,6 +807,32 @@ def test_other_data_than_the_jobs_is_not_taken(inputs, tmp_path):
         assert word in failed["message"], failed
 
 
+def without_targets(folder: Path) -> str:
+    from tacc.shards import DatasetWriter
+
+    writer = DatasetWriter(folder, VOCAB, loss_mask=True)
+    writer.append(np.full(4096, 5), np.zeros(4096))
+    writer.close(tokenizer={"fingerprint": "", "eos_token": "", "eos_token_id": 0}, seq_len=SEQ)
+    return str(folder)
+
+
+def test_held_out_data_without_targets_is_one_warning(inputs, tmp_path):
+    data = {"path": str(inputs / "data"), "eval_path": without_targets(tmp_path / "eval"), "seq_len": SEQ, "global_batch_size": BATCH}
+    attempt = Attempt(inputs, tmp_path / "run", compile_program(inputs, fsdp=2), world=2, changes={"data": data})
+    assert attempt.run() == [0, 0], attempt.events
+    [warning] = attempt.of("warning")
+    assert warning["code"] == "no_eval_targets" and data["eval_path"] in warning["message"], warning
+    assert not attempt.of("eval")
+
+
+def test_a_step_without_targets_is_one_warning(inputs, tmp_path):
+    data = {"path": without_targets(tmp_path / "data"), "eval_path": "", "seq_len": SEQ, "global_batch_size": BATCH}
+    attempt = Attempt(inputs, tmp_path / "run", compile_program(inputs, fsdp=2), world=2, changes={"data": data})
+    assert attempt.run() == [3, 3], "its updates are skipped"
+    [warning] = [w for w in attempt.of("warning") if w["code"] == "no_targets"]
+    assert "step 1 " in warning["message"] and data["path"] in warning["message"], warning
+
+
 def test_a_gpu_that_is_not_there(inputs, tmp_path):
     attempt = Attempt(inputs, tmp_path / "run", compile_program(inputs), changes={"device": "cuda:99"})
     assert attempt.run() == [1], attempt.events

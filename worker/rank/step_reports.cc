@@ -30,6 +30,13 @@ absl::Status StepReports::WriteEvent(int64_t step, const LaunchedStep& launched)
   TACC_ASSIGN_OR_RETURN(const double learning_rate, executor.Output("learning_rate"));
   TACC_ASSIGN_OR_RETURN(const double target_tokens, executor.Output("target_tokens"));
   TACC_ASSIGN_OR_RETURN(const double skipped, executor.Output("skipped"));
+  if (target_tokens == 0) {
+    parts_.events.WarningOnce("no_targets",
+                              absl::StrCat("step ", step, " has no target: no token of its batch is to be ",
+                                           "predicted (loss_mask of ", parts_.start.data_path,
+                                           "); its loss and gradient are no numbers and its update is skipped; of "
+                                           "further such steps nothing is said"));
+  }
   const int64_t tokens = parts_.start.global_batch_size * parts_.start.seq_len;
   nlohmann::json event = {{"step", step},
                           {"loss", loss},

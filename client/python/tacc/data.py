@@ -127,9 +127,9 @@ def _check(options: PrepareOptions) -> None:
         )
     if options.train_tokenizer is not None and options.eos_token is not None:
         problems.append("--eos-token goes with --tokenizer; a trained tokenizer has the EOS token " + END_OF_TEXT)
-    for name, value in (("seq-len", options.seq_len), ("shard-tokens", options.shard_tokens)):
-        if value < 1:
-            problems.append(f"--{name} {value}: must be at least 1")
+    for name, value, least in (("seq-len", options.seq_len, 2), ("shard-tokens", options.shard_tokens, 1)):
+        if value < least:
+            problems.append(f"--{name} {value}: must be at least {least}")
     if options.processes < 0:
         problems.append(f"--processes {options.processes}: must be at least 1")
     if problems:

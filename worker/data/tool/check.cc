@@ -132,8 +132,11 @@ CheckResult CheckData(const CheckRequest& request) {
     seq_len = train->info().seq_len;
     if (const int64_t longest = ModelSeqLen(config); longest > 0) seq_len = std::min(seq_len, longest);
   }
-  if (seq_len < 1) {
-    if (train != nullptr) problems.push_back(absl::StrCat("seq_len = ", seq_len, "; it must be at least 1 token"));
+  if (seq_len < 2) {
+    if (train != nullptr) {
+      problems.push_back(absl::StrCat("seq_len = ", seq_len, "; it must be at least 2 tokens: each but the first is ",
+                                      "predicted; set data.seq_len, or prepare the data again with a longer one"));
+    }
     return result;
   }
 
