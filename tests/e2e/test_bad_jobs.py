@@ -216,11 +216,14 @@ def test_damaged_checkpoint_gives_way_to_the_one_before(cluster, tmp_path):
 
 # Troubles on the way
 
+DISK_BYTES = 32 << 20  # The metrics of many thousand steps fit beside checkpoints.
+
+
 @pytest.fixture
 def tiny_disk(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", disk], capture_output=True, text=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", disk], capture_output=True, text=True)
     if mounted.returncode != 0:
         pytest.skip(f"needs root, to mount a small disk: {mounted.stderr.strip()}")
     yield disk
@@ -231,7 +234,7 @@ def test_full_disk_does_not_stop_training(cluster, tiny_disk, tmp_path):
     runs = tiny_disk / "runs"
     path = write_job(tmp_path, name="full", workers=1, checkpoint={"dir": str(runs), "save_steps": 20}, train={"max_steps": 1_000_000})
     with open(tiny_disk / "filler", "wb") as filler:
-        filler.write(b"\0" * 300_000)
+        filler.write(b"\0" * (DISK_BYTES - 100_000))
     job = cluster.submit(path)
     told = cluster.wait(lambda: [e["message"] for e in cluster.events(job) if "No space left" in e["message"]], "an event that the disk is full")
     assert str(runs) in told[0], told

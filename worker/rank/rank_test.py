@@ -544,7 +544,7 @@ def test_a_folder_that_is_lost_while_training(inputs, tmp_path):
     assert warning["code"] == "checkpoint_failed"
     assert f"{run}/job.json: No such file" in warning["message"] and "mount it again" in warning["message"], warning
     (saved,) = attempt.of("checkpoint")
-    assert sorted(p.name for p in run.iterdir()) == ["job.json", "metrics.jsonl", saved["path"], "tensorboard"]
+    assert sorted(p.name for p in run.iterdir()) == ["job.json", "metrics.jsonl", "report.html", saved["path"], "tensorboard"]
     assert [line["step"] for line in read_lines(run) if "loss" in line] == list(attempt.losses())
 
     bare = tmp_path / "bare"

@@ -57,7 +57,10 @@ void RunRecord::WriteReport(RunReport report) {
   report.dir = start_.checkpoint_dir;
   report.run = nlohmann::json::parse(start_.run, nullptr, /*allow_exceptions=*/false);
   report.max_steps = start_.max_steps;
-  if (const absl::Status written = ::tacc::worker::WriteReport(report); !written.ok()) {
+  // Not into what a lost mount has left.
+  absl::Status written = start_.checkpoint_claimed ? CheckClaimed(start_.checkpoint_dir) : absl::OkStatus();
+  if (written.ok()) written = ::tacc::worker::WriteReport(report);
+  if (!written.ok()) {
     events_.Warning("report_failed", absl::StrCat("the page about the run could not be written: ", written.message()));
     return;
   }
