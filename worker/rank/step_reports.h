@@ -36,8 +36,8 @@ class StepReports {
 
   // After each step that the executor has finished, on all ranks; `step` counts updates from 1. An error with code
   // `nonfinite` when too many in a row were skipped: names the rank whose numbers were not finite first;
-  // with code `stuck` after train.stop_if_stuck_steps without a gradient, or without a loss scale. Judges the checkpoint
-  // that is held.
+  // with code `stuck` after train.stop_if_stuck_steps without a gradient, or without a loss scale. Judges the
+  // checkpoint that is held.
   absl::Status Finished(int64_t step, const LaunchedStep& launched);
 
   // Whether the last steps may be those of a run that is stuck: what is saved now could take the place of a good
