@@ -108,22 +108,15 @@ std::string LayoutOf(const Program& program) {
     absl::StrAppend(&text, kStageAxis, "=", program.num_stages, " ");
   absl::StrAppend(&text, program.mesh.ToString());
   int64_t num_micro_batches = 0;
-  bool has_weight_pass = false, repeats = false;
+  bool repeats = false;
   std::set<std::string> chunks;
   for (const Call& call : program.step) {
     num_micro_batches = std::max(num_micro_batches, call.micro_batch + 1);
-    has_weight_pass |= absl::StartsWith(call.graph, "weight.");
     if (absl::StartsWith(call.graph, "forward.")) chunks.insert(call.graph);
   }
   for (const Graph& graph : program.graphs)
     repeats |= std::any_of(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) { return node.recompute > 0; });
-  if (program.num_stages > 1) {
-    absl::StrAppend(&text, ", ",
-                    Name(has_weight_pass     ? PipelineSchedule::kZeroBubble
-                         : chunks.size() > 1 ? PipelineSchedule::kInterleaved
-                                             : PipelineSchedule::k1F1B));
-    if (chunks.size() > 1) absl::StrAppend(&text, " x ", chunks.size());
-  }
+  if (chunks.size() > 1) absl::StrAppend(&text, ", ", Name(PipelineSchedule::kInterleaved), " x ", chunks.size());
   absl::StrAppend(&text, ", ", num_micro_batches, num_micro_batches == 1 ? " micro-batch" : " micro-batches",
                   repeats ? ", gc" : "");
   return text;

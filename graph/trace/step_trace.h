@@ -57,8 +57,9 @@ inline constexpr char kHostCommunicator[] = "all";
 // Where the forward of a graph ends: the index behind the node that stores the loss; 0 without one.
 int ForwardEnd(const Graph& graph, const Program& program);
 
-// How a program's step lies over its ranks: "pp=2 dp=1 fsdp=4, 1f1b, 8 micro-batches", with "gc" where a rank computes
-// something again. The same of all stages whose ranks do so alike.
+// How a program's step lies over its ranks: "pp=2 dp=1 fsdp=4, interleaved x 2, 8 micro-batches", with "gc" where a
+// rank computes something again. The same of all stages; 1f1b and zero_bubble, of which a stage may look like either,
+// are not told apart.
 std::string LayoutOf(const Program& program);
 
 // One process of a trace.

@@ -396,7 +396,7 @@ TEST_F(ReportTest, TracesBelowEachOther) {
 TEST_F(PipelineReportTest, TracesOfDifferentLayouts) {
   const std::string text = TraceJson(best_.simulation, best_.programs(), {"first", "second"}, best_.times, ops_);
   const std::string layout = LayoutOf(*best_.programs()[0]);
-  EXPECT_THAT(layout, AllOf(testing::StartsWith("pp=2 "), testing::EndsWith(", 1f1b, 4 micro-batches")));
+  EXPECT_THAT(layout, AllOf(testing::StartsWith("pp=2 "), testing::EndsWith(", 4 micro-batches")));
   EXPECT_EQ(layout, LayoutOf(*best_.programs()[1]));
   const auto same = TraceHtml({{"predicted", text}, {"measured", text}});
   ASSERT_TRUE(same.ok()) << same.status();
