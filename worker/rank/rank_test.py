@@ -587,6 +587,24 @@ def test_ten_nonfinite_steps_stop_the_run(inputs, tmp_path):
     assert [e["skipped"] for e in attempt.of("step")] == [1] * 10
 
 
+@pytest.mark.parametrize("rate", ["0.003", "1e-30"])
+def test_a_loss_above_the_entropy_of_tokens_is_one_warning(inputs, tmp_path, rate):
+    good = compile_program(inputs)
+    program = tmp_path / "program" / good.name
+    shutil.copytree(good.parent, program.parent)
+    program.write_text(good.read_text().replace("learning_rate=0.003", f"learning_rate={rate}"))
+    attempt = Attempt(inputs, tmp_path / "run", program, save_steps=0, changes={"train": {"max_steps": 505, "eval_steps": 0, "deterministic": True}})
+    assert attempt.run() == [0]
+    if rate == "0.003":
+        assert attempt.losses()[505] < 4.2 and not attempt.of("warning")
+        return
+    [warning] = attempt.of("warning")
+    assert warning["code"] == "loss_above_unigram_entropy" and "step 500: the mean loss of the last 50 steps is 4.6" in warning["message"], warning
+    tokens, counts = np.unique(np.resize(np.random.default_rng(0).integers(2, VOCAB, size=256), 4096), return_counts=True)
+    entropy = -sum(counts / 4096 * np.log(counts / 4096))
+    assert float(re.search(r"above (\S+),", warning["message"])[1]) == pytest.approx(entropy, abs=0.02)  # A row's first token is no target.
+
+
 @pytest.mark.parametrize("rate, code", [("1e6", 4), ("1e-30", 0)])
 def test_a_run_that_no_longer_learns_is_stopped(inputs, tmp_path, rate, code):
     good = compile_program(inputs, fsdp=2)

@@ -7,9 +7,20 @@
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "machine/clock.h"
+#include "worker/data/target_entropy.h"
 #include "worker/rank/failure_codes.h"
 
 namespace tacc::worker {
+namespace {
+
+// Enough for the second digit of the entropy, and read in a tenth of a second.
+constexpr int64_t kEntropyTokens = 1 << 21;
+
+}  // namespace
+
+absl::StatusOr<double> StepReports::Entropy() const {
+  return TargetEntropy(*parts_.dataset, parts_.start.seq_len, parts_.start.seed, kEntropyTokens);
+}
 
 absl::Status StepReports::Finished(int64_t step, const LaunchedStep& launched) {
   TACC_RETURN_IF_ERROR(WriteEvent(step, launched));
@@ -37,6 +48,8 @@ absl::Status StepReports::WriteEvent(int64_t step, const LaunchedStep& launched)
                                            "); its loss and gradient are no numbers and its update is skipped; of "
                                            "further such steps nothing is said"));
   }
+  if (const std::string words = loss_.Take(step, loss, target_tokens); !words.empty())
+    parts_.events.Warning("loss_above_unigram_entropy", words);
   const int64_t tokens = parts_.start.global_batch_size * parts_.start.seq_len;
   nlohmann::json event = {{"step", step},
                           {"loss", loss},

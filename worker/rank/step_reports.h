@@ -5,7 +5,9 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "worker/rank/load_states.h"
+#include "worker/rank/loss_watch.h"
 #include "worker/rank/rank_parts.h"
 #include "worker/rank/stuck_watch.h"
 
@@ -19,7 +21,7 @@ struct LaunchedStep {
 };
 
 // What finished steps say: their events, the warning of an update that was skipped because the gradient norm was not
-// finite, and the end of the run when that goes on or when it no longer learns.
+// finite, those of a training that learns nothing, and the end of the run when either goes on.
 class StepReports {
  public:
   // Updates skipped in a row before the run gives up.
@@ -29,7 +31,7 @@ class StepReports {
 
   // Both must outlive the object.
   StepReports(RankParts* parts, const StartPoint* begin)
-      : parts_(*parts), begin_(*begin), stuck_(parts->start.stop_if_stuck_steps) {}
+      : parts_(*parts), begin_(*begin), stuck_(parts->start.stop_if_stuck_steps), loss_([this] { return Entropy(); }) {}
 
   // No step is in flight: what ranks have waited for each other until now is of no step's communication.
   void StartCounting() { communication_seconds_ = parts_.collectives.stats().wait_seconds; }
@@ -45,6 +47,8 @@ class StepReports {
   bool is_in_doubt() const { return stuck_.is_in_doubt(); }
 
  private:
+  // Of the targets, by a sample of them.
+  absl::StatusOr<double> Entropy() const;
   absl::Status WriteEvent(int64_t step, const LaunchedStep& launched);
   absl::Status CountSkipped(int64_t step, uint64_t batch_hash);
   absl::Status CheckStuck(int64_t step);
@@ -57,6 +61,7 @@ class StepReports {
   RankParts& parts_;
   const StartPoint& begin_;
   StuckWatch stuck_;
+  LossWatch loss_;
   double last_finish_seconds_ = 0;    // When a step ended last.
   double communication_seconds_ = 0;  // In which the steps until then have waited for others.
   int skipped_in_a_row_ = 0;

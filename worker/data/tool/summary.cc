@@ -1,34 +1,26 @@
 #include "worker/data/tool/summary.h"
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
+
+#include "absl/types/span.h"
+#include "worker/data/target_entropy.h"
 
 namespace tacc::worker {
 
 namespace {
 
-// 0 for an empty stream.
 absl::StatusOr<double> UnigramEntropy(const Dataset& dataset) {
-  std::vector<int64_t> counts(dataset.info().max_token_id + 1);
+  TokenCounts counts;
   std::vector<int32_t> tokens(1 << 16);
   const int64_t total = dataset.info().num_tokens;
   for (int64_t first = 0; first < total;) {
     const int64_t count = std::min<int64_t>(total - first, static_cast<int64_t>(tokens.size()));
     if (absl::Status read = dataset.ReadTokens(first, count, tokens.data()); !read.ok()) return read;
-    for (int64_t i = 0; i < count; ++i) {
-      if (tokens[i] >= static_cast<int64_t>(counts.size())) counts.resize(tokens[i] + 1);
-      ++counts[tokens[i]];
-    }
+    counts.Add(absl::MakeConstSpan(tokens).first(count));
     first += count;
   }
-  double entropy = 0;
-  for (const int64_t count : counts) {
-    if (count == 0) continue;
-    const double probability = static_cast<double>(count) / static_cast<double>(total);
-    entropy -= probability * std::log(probability);
-  }
-  return entropy;
+  return counts.Entropy();
 }
 
 }  // namespace

@@ -1,0 +1,56 @@
+#include "worker/data/target_entropy.h"
+
+#include <cmath>
+#include <memory>
+
+#include "gtest/gtest.h"
+#include "worker/data/data_folder_for_test.h"
+
+namespace tacc::worker {
+namespace {
+
+TEST(TargetEntropy, IsTheLossOfTheFrequencies) {
+  TokenCounts counts;
+  EXPECT_EQ(counts.Entropy(), 0);
+  counts.Add({7, -1, 3, 7, 7});
+  EXPECT_EQ(counts.num_tokens(), 4);
+  EXPECT_EQ(counts.num_ids(), 2);
+  EXPECT_NEAR(counts.Entropy(), 0.75 * std::log(4. / 3) + 0.25 * std::log(4), 1e-12);
+}
+
+// Samples of 3 tokens, whose targets are the last two: 1 2, 4 5 and 7 8.
+TEST(TargetEntropy, CountsWhatIsPredicted) {
+  TempDir dir;
+  WriteDataFolder(dir.path(), {{{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}}});
+  const auto dataset = *Dataset::Open(dir.path());
+  EXPECT_NEAR(*TargetEntropy(*dataset, 3, 42, 1000), std::log(6), 1e-12);
+  // Two of the three samples, and what is missing of 4 ids seen once each.
+  EXPECT_NEAR(*TargetEntropy(*dataset, 3, 42, 6), std::log(4) + 3. / 8, 1e-12);
+  EXPECT_NEAR(*TargetEntropy(*dataset, 3, 42, 0), std::log(2) + 1. / 4, 1e-12);
+}
+
+// Prompts are rich, answers are 1 or 2.
+TEST(TargetEntropy, LeavesOutWhatIsMasked) {
+  TempDir dir;
+  WriteDataFolder(dir.path(), {{{3, 4, 1, 5, 6, 2, 7, 8, 1, 9, 10, 2}, {0, 0, 1, 0, 0, 1, 0, 0, 1, 0, 0, 1}}});
+  const auto dataset = *Dataset::Open(dir.path());
+  EXPECT_NEAR(*TargetEntropy(*dataset, 6, 42, 1000), std::log(2), 1e-12);
+}
+
+// The first token of each document (7) is no target.
+TEST(TargetEntropy, LeavesOutWhereDocumentsBegin) {
+  TempDir dir;
+  WriteDataFolder(dir.path(), {{{7, 1, 7, 2, 7, 1, 7, 2}, {}, 2, {0, 0, 1, 1, 2, 2, 3, 3}}});
+  const auto dataset = *Dataset::Open(dir.path());
+  EXPECT_NEAR(*TargetEntropy(*dataset, 8, 42, 1000), std::log(2), 1e-12);
+}
+
+TEST(TargetEntropy, NoTargets) {
+  TempDir dir;
+  WriteDataFolder(dir.path(), {{{1, 2, 3, 4}, {0, 0, 0, 0}}});
+  const auto dataset = *Dataset::Open(dir.path());
+  EXPECT_TRUE(absl::IsNotFound(TargetEntropy(*dataset, 2, 42, 1000).status()));
+}
+
+}  // namespace
+}  // namespace tacc::worker
