@@ -4,9 +4,11 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <sstream>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -139,6 +141,23 @@ Machine ThisMachine() {
 }
 
 int64_t ResidentBytes() { return ProcBytes("/proc/self/status", "VmRSS"); }
+
+std::map<int, double> ThreadWaitSeconds(const std::string& root) {
+  std::map<int, double> waits;
+  std::error_code error;
+  using Folder = std::filesystem::directory_iterator;
+  for (Folder entry(root + "proc/self/task", error); !error && entry != Folder(); entry.increment(error)) {
+    // Nanoseconds of running, nanoseconds of waiting, turns. A thread may have ended meanwhile.
+    const std::vector<std::string> numbers = absl::StrSplit(ReadAll(entry->path() / "schedstat"), ' ');
+    int thread = 0;
+    int64_t nanoseconds = 0;
+    if (numbers.size() == 3 && absl::SimpleAtoi(entry->path().filename().string(), &thread) &&
+        absl::SimpleAtoi(numbers[1], &nanoseconds)) {
+      waits[thread] = static_cast<double>(nanoseconds) * 1e-9;
+    }
+  }
+  return waits;
+}
 
 int RaiseOpenFilesLimit() {
   constexpr rlim_t kMost = 1 << 20;  // The kernel's own default for the most; "unlimited" is not taken.

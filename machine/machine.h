@@ -3,6 +3,7 @@
 #define MACHINE_MACHINE_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -28,6 +29,10 @@ Machine ThisMachine();
 
 // Memory that this process holds now, shared libraries included; 0 when the system does not say.
 int64_t ResidentBytes();
+
+// The seconds in which each thread of this process, by its id, had work and did not run, since it began: other threads
+// did, or a cgroup's quota was used up. Empty where the kernel does not say. `root` as for LookAtMachine.
+std::map<int, double> ThreadWaitSeconds(const std::string& root);
 
 // Lets this process open as many files at once as it may (the hard limit of `ulimit -n`), and returns how many that
 // are. Its children inherit it: a rank has a connection to each other rank.

@@ -30,6 +30,14 @@ class MachineTest : public testing::Test {
   const std::string root_;
 };
 
+TEST_F(MachineTest, HowLongThreadsWait) {
+  EXPECT_TRUE(ThreadWaitSeconds(root_).empty());
+  Write("proc/self/task/41/schedstat", "900000000 1500000000 77\n");
+  Write("proc/self/task/42/schedstat", "0 0 0\n");
+  Write("proc/self/task/43/comm", "it has ended\n");
+  EXPECT_EQ(ThreadWaitSeconds(root_), (std::map<int, double>{{41, 1.5}, {42, 0}}));
+}
+
 TEST_F(MachineTest, WithoutCgroups) {
   Write("proc/meminfo", "MemTotal:  16 kB\nMemAvailable:     8 kB\n");
   const Machine machine = LookAtMachine(root_, 6);

@@ -15,19 +15,22 @@ struct BoundaryDecision {
   bool stops = false;
   bool saves = false;       // A command asked for a checkpoint.
   uint64_t batch_hash = 0;  // Of the global batch that was read last.
+  // Of the rank whose threads waited longest for a processor, as each said of itself.
+  int64_t waiting_rank = 0;
+  double cpu_wait_share = 0;
 };
 
 // The one exchange of the ranks at each step boundary: they tell each other what they were asked for, what they have
-// read, and how far their part of a checkpoint is.
+// read, how far their part of a checkpoint is, and for how much of the time they had no processor.
 class StepBoundary {
  public:
   // All must outlive the object.
   StepBoundary(Collectives* collectives, CommandReader* commands, Checkpointer* checkpointer)
       : collectives_(*collectives), commands_(*commands), checkpointer_(*checkpointer) {}
 
-  // All ranks call it. `data`: how reading the next batch went; `hash`: of this rank's part of it. Errors: those of
-  // `data`, the same on every rank (AgreeOnStatus); of the talk between ranks.
-  absl::StatusOr<BoundaryDecision> Agree(const absl::Status& data, uint64_t hash);
+  // All ranks call it. `data`: how reading the next batch went; `hash`: of this rank's part of it; `cpu_wait_share`: as
+  // CpuWatch says. Errors: those of `data`, the same on every rank (AgreeOnStatus); of the talk between ranks.
+  absl::StatusOr<BoundaryDecision> Agree(const absl::Status& data, uint64_t hash, double cpu_wait_share);
 
  private:
   Collectives& collectives_;

@@ -1,16 +1,30 @@
 #include "worker/rank/train_loop.h"
 
+#include <map>
+#include <string>
+
 #include "graph/ir/status_macros.h"
 #include "machine/clock.h"
+#include "machine/machine.h"
 #include "worker/rank/evaluate.h"
 #include "worker/rank/failure_codes.h"
 
 namespace tacc::worker {
+namespace {
+
+// The host's threads have time to wait where a device is behind them.
+CpuWatch WatchCpus(const Device& device) {
+  if (device.is_asynchronous()) return CpuWatch([] { return std::map<int, double>(); });
+  return CpuWatch([] { return ThreadWaitSeconds("/"); });
+}
+
+}  // namespace
 
 TrainLoop::TrainLoop(RankParts* parts, const StartPoint* begin)
     : parts_(*parts),
       boundary_(&parts->collectives, &parts->commands, parts->checkpointer.get()),
       reports_(parts, begin),
+      cpus_(WatchCpus(*parts->device)),
       step_(begin->step),
       num_launched_(begin->step) {}
 
@@ -21,7 +35,7 @@ absl::Status TrainLoop::Run() {
     const double begin = SteadySeconds();
     const absl::Status data = is_at_end() ? absl::OkStatus() : OfFiles(parts_.train_batches->Next());
     const double data_wait = SteadySeconds() - begin;
-    TACC_ASSIGN_OR_RETURN(const BoundaryDecision decision, boundary_.Agree(data, parts_.train_batches->hash()));
+    TACC_ASSIGN_OR_RETURN(const BoundaryDecision decision, Agree(data));
     was_stopped_ = decision.stops;
     if (decision.stops || is_at_end()) return FinishSteps(0);
     if (decision.saves) {
@@ -30,6 +44,15 @@ absl::Status TrainLoop::Run() {
     }
     TACC_RETURN_IF_ERROR(Launch({begin, data_wait, decision.batch_hash}));
   }
+}
+
+absl::StatusOr<BoundaryDecision> TrainLoop::Agree(const absl::Status& data) {
+  if (parts_.checkpointer->progress() == Checkpointer::Progress::kBusy) cpus_.BeginAnew();
+  TACC_ASSIGN_OR_RETURN(const BoundaryDecision decision,
+                        boundary_.Agree(data, parts_.train_batches->hash(), cpus_.Take(SteadySeconds())));
+  const std::string words = CpuWatch::Warning(decision.waiting_rank, decision.cpu_wait_share);
+  if (parts_.start.rank == 0 && !words.empty()) parts_.events.WarningOnce("busy_cpu", words);
+  return decision;
 }
 
 absl::Status TrainLoop::Launch(const LaunchedStep& step) {
@@ -64,6 +87,7 @@ absl::Status TrainLoop::Launch(const LaunchedStep& step) {
 absl::Status TrainLoop::SaveCheckpoint() {
   if (!parts_.saves_checkpoints()) return absl::OkStatus();
   if (parts_.record != nullptr) parts_.record->Sync();
+  cpus_.BeginAnew();
   return parts_.checkpointer->Start(step_);
 }
 

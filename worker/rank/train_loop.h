@@ -5,6 +5,8 @@
 #include <deque>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/rank/cpu_watch.h"
 #include "worker/rank/load_states.h"
 #include "worker/rank/rank_parts.h"
 #include "worker/rank/step_boundary.h"
@@ -30,6 +32,8 @@ class TrainLoop {
  private:
   // Starts the next step, ends those that need not stay in flight, and does what is due after it.
   absl::Status Launch(const LaunchedStep& step);
+  // The exchange between two steps, with `data` as reading the next batch went.
+  absl::StatusOr<BoundaryDecision> Agree(const absl::Status& data);
   // Of the states as they are, written while training goes on.
   absl::Status SaveCheckpoint();
   bool is_at_end() const { return num_launched_ >= parts_.start.max_steps; }
@@ -40,6 +44,7 @@ class TrainLoop {
   RankParts& parts_;
   StepBoundary boundary_;
   StepReports reports_;
+  CpuWatch cpus_;
   int64_t step_;
   int64_t num_launched_;               // Of all steps, with those that are done.
   std::deque<LaunchedStep> launched_;  // And not finished.
