@@ -51,6 +51,7 @@ class CountingTransport : public Transport {
 
   int rank() const override { return transport_->rank(); }
   int world() const override { return transport_->world(); }
+  int machine_of(int rank) const override { return transport_->machine_of(rank); }
   absl::StatusOr<std::unique_ptr<Message>> Send(int peer, uint32_t tag, const void* data, size_t num_bytes) override {
     sent_bytes_ += static_cast<int64_t>(num_bytes);
     return transport_->Send(peer, tag, data, num_bytes);

@@ -132,8 +132,9 @@ absl::StatusOr<CollectiveCall> BindCollective(const graph::Graph& graph, const g
   if (node.op == "all_gather") {
     TACC_ASSIGN_OR_RETURN(const int dim, DimAttr(node, "dim", in));
     if (in.dtype != out.dtype) return Bug(node, "operand and result differ in dtype");
+    call.kind = CollectiveCall::Kind::kAllGather;
+    call.send = {SliceOf(in, dim, 0, Extent(mine_in[dim]))};
     for (size_t i = 0; i < n; ++i) {
-      call.send[i] = SliceOf(in, dim, 0, Extent(mine_in[dim]));
       const Range part = Common(RangesOf(from, mesh, call.members[i])[dim], mine_out[dim]);
       call.receive[i] = SliceOf(out, dim, part.begin - mine_out[dim].begin, part.end - mine_out[dim].begin);
       if (part.begin == part.end) call.receive[i] = Region();

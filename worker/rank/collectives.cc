@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "machine/clock.h"
 #include "worker/rank/sum_kernels.h"
+#include "worker/rank/two_levels.h"
 
 namespace tacc::worker {
 namespace {
@@ -42,12 +44,20 @@ class Collectives::Engine {
  public:
   Engine() : staging_(std::make_unique_for_overwrite<char[]>(kStagingBytes)) {}
 
-  void Connect(Transport* transport) { transport_ = transport; }
+  void Connect(Transport* transport) {
+    transport_ = transport;
+    for (int rank = 1; rank < transport->world(); ++rank)
+      has_machines_ = has_machines_ || transport->machine_of(rank) != transport->machine_of(0);
+  }
+
+  int machine_of(int rank) const { return transport_ == nullptr ? 0 : transport_->machine_of(rank); }
 
   absl::Status Execute(const CollectiveCall& call) {
     switch (call.kind) {
       case CollectiveCall::Kind::kExchange:
         return Exchange(call);
+      case CollectiveCall::Kind::kAllGather:
+        return AllGather(call);
       case CollectiveCall::Kind::kReduceScatter:
         return ReduceScatter(call);
       case CollectiveCall::Kind::kAllReduce:
@@ -71,18 +81,29 @@ class Collectives::Engine {
   }
 
   // True for an exchange that needs no staging: several may be under way at once.
-  static bool IsPlain(const CollectiveCall& call) {
-    const auto contiguous = [](const Region& region) { return region.IsContiguous(); };
-    return call.kind == CollectiveCall::Kind::kExchange &&
-           std::all_of(call.send.begin(), call.send.end(), contiguous) &&
-           std::all_of(call.receive.begin(), call.receive.end(), contiguous);
+  bool IsPlain(const CollectiveCall& call) const {
+    if (call.kind == CollectiveCall::Kind::kAllGather) return !LevelsOf(call).has_value() && IsContiguous(call);
+    return call.kind == CollectiveCall::Kind::kExchange && IsContiguous(call);
   }
-  // Starts a plain exchange; it has ended when the messages have.
-  absl::Status Begin(const CollectiveCall& call, Messages& messages) { return PostContiguous(call, messages); }
+  // Starts what is plain; it has ended when the messages have.
+  absl::Status Begin(const CollectiveCall& call, Messages& messages) {
+    if (call.kind == CollectiveCall::Kind::kExchange) return PostContiguous(call, messages);
+    return PostContiguous(LevelsOfAllGather(call, std::nullopt)[0][0], messages);
+  }
 
   int64_t bytes_sent() const { return bytes_sent_; }
 
  private:
+  static bool IsContiguous(const CollectiveCall& call) {
+    const auto contiguous = [](const Region& region) { return region.IsContiguous(); };
+    return std::all_of(call.send.begin(), call.send.end(), contiguous) &&
+           std::all_of(call.receive.begin(), call.receive.end(), contiguous);
+  }
+  std::optional<TwoLevels> LevelsOf(const CollectiveCall& call) const {
+    if (!has_machines_) return std::nullopt;
+    return FindTwoLevels(call.members, call.me, [this](int rank) { return machine_of(rank); });
+  }
+
   // For each member two chunks received and one packed to send; then the own chunk and the sum.
   static int64_t ChunkBytes(size_t num_members) {
     return std::max<int64_t>(kStagingBytes / (3 * static_cast<int64_t>(num_members) + 2) / 64 * 64, 64);
@@ -160,7 +181,20 @@ class Collectives::Engine {
     return WaitAll(whole);
   }
 
+  absl::Status AllGather(const CollectiveCall& call) {
+    for (const std::vector<CollectiveCall>& level : LevelsOfAllGather(call, LevelsOf(call))) {
+      // What needs no staging is under way together.
+      Messages messages;
+      for (const CollectiveCall& step : level) {
+        TACC_RETURN_IF_ERROR(IsContiguous(step) ? PostContiguous(step, messages) : Exchange(step));
+      }
+      TACC_RETURN_IF_ERROR(WaitAll(messages));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status ReduceScatter(const CollectiveCall& call) {
+    if (const std::optional<TwoLevels> levels = LevelsOf(call)) return ReduceScatter(call, *levels);
     const int n = static_cast<int>(call.members.size());
     const kernels::DType sum_type = SumType(call.send_dtype);
     const int64_t element = kernels::SizeOf(call.send_dtype);
@@ -242,14 +276,122 @@ class Collectives::Engine {
     return absl::OkStatus();
   }
 
+  // In rounds of a chunk of each part. Within the machine: what this rank's place on each machine is sent, from mates;
+  // between machines: their sums, from peers.
+  absl::Status ReduceScatter(const CollectiveCall& call, const TwoLevels& levels) {
+    const int machines = levels.num_machines(), mates = levels.num_mates();
+    const int64_t element = kernels::SizeOf(call.send_dtype);
+    const int64_t chunk = ChunkBytes(call.members.size());
+    const int64_t result_element = kernels::SizeOf(call.receive_dtype);
+    const int64_t chunk_elements =
+        chunk / std::max({static_cast<int64_t>(kernels::SizeOf(SumType(call.send_dtype))), element, result_element});
+    int64_t rounds = 0;
+    for (const Region& region : call.send) rounds = std::max(rounds, CeilDiv(region.bytes() / element, chunk_elements));
+    // Staging, in chunks: from mate j for machine k at k * mates + j, own parts among them; packed to send behind, then
+    // what comes from machines, the own sum among them, and a sum.
+    const int packed = machines * mates, partial = 2 * packed, sum_slot = partial + machines;
+    for (int64_t round = 0; round < rounds; ++round) {
+      const int64_t first = round * chunk_elements;
+      const auto count = [&](int machine, int place) {
+        const int64_t elements = call.send[levels.Member(machine, place)].bytes() / element;
+        return std::clamp<int64_t>(elements - first, 0, chunk_elements);
+      };
+      // The part of machine k's place j, packed where it is not contiguous.
+      const auto own = [&](int k, int j) -> const char* {
+        const Region& region = call.send[levels.Member(k, j)];
+        if (region.IsContiguous()) return region.data + first * element;
+        char* const at = Stage(packed + k * mates + j, chunk);
+        PackRegion(region, first * element, count(k, j) * element, at);
+        return at;
+      };
+      Messages messages;
+      std::vector<const char*> mine(machines);
+      for (int k = 0; k < machines; ++k) {
+        for (int j = 0; j < mates; ++j) {
+          if (j == levels.place || count(k, levels.place) == 0) continue;
+          TACC_RETURN_IF_ERROR(Receive(call.members[levels.Member(levels.machine, j)], Stage(k * mates + j, chunk),
+                                       count(k, levels.place) * element, messages));
+        }
+      }
+      for (int k = 0; k < machines; ++k) {
+        if (count(k, levels.place) > 0) mine[k] = own(k, levels.place);
+        for (int i = 1; i < mates; ++i) {
+          const int j = (levels.place + i) % mates;
+          if (count(k, j) == 0) continue;
+          TACC_RETURN_IF_ERROR(
+              Send(call.members[levels.Member(levels.machine, j)], own(k, j), count(k, j) * element, messages));
+        }
+      }
+      TACC_RETURN_IF_ERROR(WaitAll(messages));
+      const int64_t elements = count(levels.machine, levels.place);
+      for (int k = 0; k < machines; ++k) {
+        if (k == levels.machine || elements == 0) continue;
+        TACC_RETURN_IF_ERROR(Receive(call.members[levels.Member(k, levels.place)], Stage(partial + k, chunk),
+                                     elements * element, messages));
+      }
+      for (int i = 0; i < machines; ++i) {
+        const int k = (levels.machine + i) % machines;  // The own sum first, which nobody waits for.
+        std::vector<const char*> parts;
+        for (int j = 0; j < mates; ++j) parts.push_back(j == levels.place ? mine[k] : Stage(k * mates + j, chunk));
+        // A sum that is sent has a place of its own until all are: the first mate's part, which has been added.
+        char* const to = k == levels.machine ? Stage(partial + k, chunk) : Stage(packed + k * mates, chunk);
+        SumInOrder(call.send_dtype, parts, count(k, levels.place), Stage(sum_slot, chunk), call.send_dtype, to);
+        if (k == levels.machine || count(k, levels.place) == 0) continue;
+        TACC_RETURN_IF_ERROR(
+            Send(call.members[levels.Member(k, levels.place)], to, count(k, levels.place) * element, messages));
+      }
+      TACC_RETURN_IF_ERROR(WaitAll(messages));
+      if (elements == 0) continue;
+      std::vector<const char*> sums;
+      for (int k = 0; k < machines; ++k) sums.push_back(Stage(partial + k, chunk));
+      // All that was received has been added.
+      SumInOrder(call.send_dtype, sums, elements, Stage(sum_slot, chunk), call.receive_dtype, Stage(0, chunk));
+      UnpackRegion(Stage(0, chunk), first * result_element, elements * result_element, call.receive[0]);
+    }
+    return absl::OkStatus();
+  }
+
+  // `to` = the sum of `parts` in their order, by way of `sum`, which is another place than all of them; of `elements`.
+  static void SumInOrder(kernels::DType dtype, const std::vector<const char*>& parts, int64_t elements, char* sum,
+                         kernels::DType to_dtype, char* to) {
+    if (elements == 0) return;
+    CopyElements(dtype, parts[0], sum, elements);
+    for (size_t i = 1; i < parts.size(); ++i) AddElements(dtype, parts[i], sum, elements);
+    RoundElements(SumType(dtype), sum, to_dtype, to, elements);
+  }
+
+  // Of few elements: all have all of a level.
+  absl::Status SmallAllReduce(const CollectiveCall& call, const TwoLevels& levels) {
+    CollectiveCall inside = call, across = call;
+    inside.members.clear();
+    across.members.clear();
+    for (int index : levels.machines[levels.machine]) inside.members.push_back(call.members[index]);
+    for (int k = 0; k < levels.num_machines(); ++k)
+      across.members.push_back(call.members[levels.Member(k, levels.place)]);
+    inside.me = levels.place;
+    across.me = levels.machine;
+    inside.kind = across.kind = CollectiveCall::Kind::kReduceScatter;
+    std::vector<char> partial(call.send[0].bytes());
+    const Region sum = Flat(partial.data(), call.send[0].bytes());
+    inside.receive_dtype = call.send_dtype;
+    inside.receive = {sum};
+    inside.send.assign(inside.members.size(), call.send[0]);
+    across.send.assign(across.members.size(), sum);
+    TACC_RETURN_IF_ERROR(ReduceScatter(inside));
+    return ReduceScatter(across);
+  }
+
   absl::Status AllReduce(const CollectiveCall& call) {
     const int n = static_cast<int>(call.members.size());
     const int64_t element = kernels::SizeOf(call.send_dtype);
     const int64_t result_element = kernels::SizeOf(call.receive_dtype);
     const int64_t elements = call.send[0].bytes() / element;
+    const bool is_small = elements * 8 <= std::min(kSmallAllReduceBytes, ChunkBytes(call.members.size()));
+    if (const std::optional<TwoLevels> levels = LevelsOf(call); is_small && levels.has_value())
+      return SmallAllReduce(call, *levels);
     CollectiveCall sum = call;
     sum.kind = CollectiveCall::Kind::kReduceScatter;
-    if (n == 1 || elements * 8 <= std::min(kSmallAllReduceBytes, ChunkBytes(call.members.size()))) {
+    if (n == 1 || is_small) {
       sum.send.assign(n, call.send[0]);
       return ReduceScatter(sum);
     }
@@ -259,7 +401,7 @@ class Collectives::Engine {
       return Flat(whole.data + begin * size, (end - begin) * size);
     };
     CollectiveCall gather = call;
-    gather.kind = CollectiveCall::Kind::kExchange;
+    gather.kind = CollectiveCall::Kind::kAllGather;
     sum.send.clear();
     gather.receive.clear();
     for (int i = 0; i < n; ++i) {
@@ -267,14 +409,15 @@ class Collectives::Engine {
       gather.receive.push_back(part(call.receive[0], i, result_element));
     }
     sum.receive = {gather.receive[call.me]};
-    gather.send.assign(n, sum.receive[0]);
+    gather.send = sum.receive;
     TACC_RETURN_IF_ERROR(ReduceScatter(sum));
-    return Exchange(gather);
+    return AllGather(gather);
   }
 
   char* Stage(int slot, int64_t chunk) const { return staging_.get() + slot * chunk; }
 
   Transport* transport_ = nullptr;
+  bool has_machines_ = false;  // More than one.
   std::unique_ptr<char[]> staging_;
   int64_t bytes_sent_ = 0;
 };
@@ -282,6 +425,8 @@ class Collectives::Engine {
 Collectives::Collectives(int rank, int world) : rank_(rank), world_(world), engine_(std::make_unique<Engine>()) {}
 
 void Collectives::Connect(Transport* transport) { engine_->Connect(transport); }
+
+int Collectives::machine_of(int rank) const { return engine_->machine_of(rank); }
 
 Collectives::~Collectives() {
   {
@@ -307,7 +452,7 @@ void Collectives::Loop() {
       for (const CollectiveCall* call : queue_) {
         if (message != nullptr) break;
         if (!calls.empty() &&
-            (!Engine::IsPlain(*call) || !Engine::IsPlain(*calls.front()) || calls.size() == kMaxTogether))
+            (!engine_->IsPlain(*call) || !engine_->IsPlain(*calls.front()) || calls.size() == kMaxTogether))
           break;
         calls.push_back(call);
       }
@@ -476,9 +621,10 @@ absl::StatusOr<std::vector<std::vector<uint64_t>>> Collectives::GatherHost(const
   if (world_ == 1) return all;
   CollectiveCall call;
   const int64_t bytes = static_cast<int64_t>(values.size() * sizeof(uint64_t));
+  call.kind = CollectiveCall::Kind::kAllGather;
+  call.send = {Flat(all[rank_].data(), bytes)};
   for (int r = 0; r < world_; ++r) {
     call.members.push_back(r);
-    call.send.push_back(Flat(all[rank_].data(), bytes));
     call.receive.push_back(Flat(all[r].data(), bytes));
   }
   call.me = rank_;

@@ -25,20 +25,19 @@ class DeviceClock;
 struct CollectiveCall {
   enum class Kind {
     kExchange,       // send[i] goes to members[i], receive[i] is filled by it
-    kReduceScatter,  // send[i] goes to members[i]; the sum of what the members sent to this rank, in their order, goes
-                     // to receive[0]
-    kAllReduce,  // the sum of the members' send[0], in their order, goes to receive[0]; both contiguous, the same place
-                 // or apart
-    kSend,       // send[0], contiguous, to members[0] on `channel`
-    kReceive,    // receive[0], contiguous, from members[0] on `channel`
+    kAllGather,      // send[0] goes to all members, receive[i] is filled by members[i]
+    kReduceScatter,  // send[i] goes to members[i]; the sum of what the members sent to this rank goes to receive[0]
+    kAllReduce,      // the sum of the members' send[0] goes to receive[0]; both contiguous, the same place or apart
+    kSend,           // send[0], contiguous, to members[0] on `channel`
+    kReceive,        // receive[0], contiguous, from members[0] on `channel`
   };
   Kind kind = Kind::kExchange;
   std::vector<int> members;  // Ranks, ascending, this one among them.
   int me = 0;                // This rank's index in members.
   uint32_t channel = 0;      // Messages on one channel between two ranks keep their order.
   uint32_t node = 0;         // Its node's index in the graph, for whoever watches.
-  // Empty regions (no bytes) move nothing. The entry of `me` in an exchange is a local copy; when both sides are the
-  // same memory, none.
+  // Empty regions (no bytes) move nothing. What goes to this rank itself is a local copy; when both sides are the same
+  // memory, none.
   std::vector<Region> send;
   std::vector<Region> receive;
   // Of the elements sent and of the result of a sum. Sums are kept in f32 (f64 for f64, the type itself for integers).
@@ -110,6 +109,10 @@ class CollectiveQueue {
 // message.) Sums are taken in the order of ranks in f32, so results do not depend on time and are the same bits on
 // every rank.
 //
+// A group with as many ranks, two or more, on each of several machines moves in two levels (two_levels.h): so no more
+// goes between machines than a ring would send there. Then the ranks of each machine are summed first, in their order,
+// the sum is rounded to the type of the summands, and these are summed in the order of machines.
+//
 // Staging for strided regions and sums: at most kStagingBytes, taken at Create.
 //
 // A message (kSend, kReceive) is only posted in that order; then it travels beside everything else, and Finish waits
@@ -131,6 +134,8 @@ class Collectives : public CollectiveQueue {
 
   int rank() const { return rank_; }
   int world() const { return world_; }
+  // As Transport's.
+  int machine_of(int rank) const;
 
   absl::Status Prepare(const CollectiveCall*) override { return absl::OkStatus(); }
   absl::StatusOr<Ticket> Start(const CollectiveCall* call) override;

@@ -20,8 +20,8 @@ using kernels::TensorView;
 constexpr absl::Duration kTimeout = absl::Seconds(20);
 
 // Runs `body` as each of `world` ranks.
-void RunRanks(int world, const std::function<void(int, Collectives&)>& body) {
-  auto transports = MakeInProcessTransports(world, kTimeout);
+void RunRanks(int world, const std::function<void(int, Collectives&)>& body, int ranks_a_machine = 0) {
+  auto transports = MakeInProcessTransports(world, kTimeout, ranks_a_machine);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world; ++rank) {
     threads.emplace_back([&, rank] {
@@ -36,12 +36,15 @@ void RunRanks(int world, const std::function<void(int, Collectives&)>& body) {
 class CollectiveTexts : public testing::TestWithParam<CollectiveText> {};
 
 TEST_P(CollectiveTexts, MoveAndAddWhatTheTypesSay) {
-  CollectiveCase(GetParam()).Check([](int world, const std::function<void(RankUnderTest)>& body) {
-    RunRanks(world, [&](int rank, Collectives& collectives) {
-      const auto nothing = [] { return absl::OkStatus(); };
-      body({rank, collectives, nothing, nothing});
+  for (const int ranks_a_machine : {0, 2, 3}) {
+    CollectiveCase(GetParam()).Check([=](int world, const std::function<void(RankUnderTest)>& body) {
+      const auto run = [&](int rank, Collectives& collectives) {
+        const auto nothing = [] { return absl::OkStatus(); };
+        body({rank, collectives, nothing, nothing});
+      };
+      RunRanks(world, run, ranks_a_machine);
     });
-  });
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, CollectiveTexts, testing::ValuesIn(kCollectiveTexts),

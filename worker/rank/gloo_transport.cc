@@ -11,6 +11,7 @@
 #include <ATen/ops/from_blob.h>
 
 #include <cstring>
+#include <map>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -79,6 +80,19 @@ void WaitForAllAt(c10d::Store& store, const GlooOptions& options, const std::str
   while (!store.check(here)) absl::SleepFor(kPollInterval);
 }
 
+std::string AddressKey(int rank) { return absl::StrCat("address/", rank); }
+
+// Of each rank, by the address that it advertises: a machine's ranks share one. All have set theirs.
+std::vector<int> MachinesOf(c10d::Store& store, int world) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < world; ++rank) keys.push_back(AddressKey(rank));
+  std::map<std::vector<uint8_t>, int> numbers;
+  std::vector<int> machines;
+  for (const std::vector<uint8_t>& address : store.multiGet(keys))
+    machines.push_back(numbers.try_emplace(address, static_cast<int>(numbers.size())).first->second);
+  return machines;
+}
+
 class GlooMessage : public Message {
  public:
   GlooMessage(c10::intrusive_ptr<c10d::Work> work, int peer, absl::Duration timeout)
@@ -101,12 +115,14 @@ class GlooMessage : public Message {
 
 class GlooTransport : public Transport {
  public:
-  GlooTransport(const GlooOptions& options, c10::intrusive_ptr<c10d::Store> store,
+  // `machines`: of each rank.
+  GlooTransport(const GlooOptions& options, std::vector<int> machines, c10::intrusive_ptr<c10d::Store> store,
                 c10::intrusive_ptr<c10d::ProcessGroupGloo> group)
-      : options_(options), store_(std::move(store)), group_(std::move(group)) {}
+      : options_(options), machines_(std::move(machines)), store_(std::move(store)), group_(std::move(group)) {}
 
   int rank() const override { return options_.rank; }
   int world() const override { return options_.world; }
+  int machine_of(int rank) const override { return machines_[rank]; }
 
   absl::StatusOr<std::unique_ptr<Message>> Send(int peer, uint32_t tag, const void* data, size_t num_bytes) override {
     try {
@@ -141,6 +157,7 @@ class GlooTransport : public Transport {
   }
 
   GlooOptions options_;
+  std::vector<int> machines_;
   c10::intrusive_ptr<c10d::Store> store_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
   int64_t num_waits_ = 0;
@@ -176,12 +193,14 @@ absl::StatusOr<std::unique_ptr<Transport>> ConnectGloo(const GlooOptions& option
     auto tcp = c10::make_intrusive<c10d::TCPStore>(options.store.host, store_options);
     c10::intrusive_ptr<c10d::Store> store =
         c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("attempt", options.attempt), tcp);
+    store->set(AddressKey(options.rank), std::vector<uint8_t>(options.advertise.begin(), options.advertise.end()));
     WaitForAllAt(*store, options, "connect");
     auto gloo_options = c10d::ProcessGroupGloo::Options::create(Milliseconds(options.timeout));
     gloo_options->devices = {c10d::ProcessGroupGloo::createDeviceForHostname(options.advertise)};
     gloo_options->threads = 1;
     auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(store, options.rank, options.world, gloo_options);
-    return std::make_unique<GlooTransport>(options, std::move(store), std::move(group));
+    std::vector<int> machines = MachinesOf(*store, options.world);
+    return std::make_unique<GlooTransport>(options, std::move(machines), std::move(store), std::move(group));
   } catch (const std::exception& error) {
     return Failure(absl::StrCat("rank ", options.rank, " cannot connect to the ranks of attempt ", options.attempt,
                                 " by the store at ", options.store.host, ":", options.store.port),

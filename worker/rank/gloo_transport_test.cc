@@ -22,11 +22,14 @@ TEST(GlooTransport, RanksMeetAndTalk) {
       GlooOptions options;
       options.rank = rank;
       options.world = kWorld;
-      options.advertise = "127.0.0.1";
+      options.advertise = rank == 1 ? "127.0.0.2" : "127.0.0.1";
       options.store = {"127.0.0.1", (*server)->port()};
       options.timeout = kTimeout;
       const auto transport = ConnectGloo(options);
       ASSERT_TRUE(transport.ok()) << transport.status();
+      // Who advertises the same address is on the same machine.
+      EXPECT_EQ((*transport)->machine_of(2), (*transport)->machine_of(0));
+      EXPECT_NE((*transport)->machine_of(1), (*transport)->machine_of(0));
       for (int i = 0; i < kMeetings; ++i) {
         absl::SleepFor(absl::Milliseconds(30 * ((rank + i) % kWorld)));
         ++num_here[i];

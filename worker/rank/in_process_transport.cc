@@ -71,11 +71,17 @@ class InProcessMessage : public Message {
 
 class InProcessTransport : public Transport {
  public:
-  InProcessTransport(std::shared_ptr<Exchange> exchange, int rank, int world, absl::Duration timeout)
-      : exchange_(std::move(exchange)), rank_(rank), world_(world), timeout_(timeout) {}
+  InProcessTransport(std::shared_ptr<Exchange> exchange, int rank, int world, absl::Duration timeout,
+                     int ranks_a_machine)
+      : exchange_(std::move(exchange)),
+        rank_(rank),
+        world_(world),
+        timeout_(timeout),
+        ranks_a_machine_(ranks_a_machine) {}
 
   int rank() const override { return rank_; }
   int world() const override { return world_; }
+  int machine_of(int rank) const override { return ranks_a_machine_ == 0 ? 0 : rank / ranks_a_machine_; }
 
   absl::StatusOr<std::unique_ptr<Message>> Send(int peer, uint32_t tag, const void* data, size_t num_bytes) override {
     auto entry = std::make_shared<Entry>(Entry{data, nullptr, num_bytes});
@@ -110,11 +116,13 @@ class InProcessTransport : public Transport {
   int rank_;
   int world_;
   absl::Duration timeout_;
+  int ranks_a_machine_;
 };
 
 }  // namespace
 
-std::vector<std::unique_ptr<Transport>> MakeInProcessTransports(int world, absl::Duration timeout) {
+std::vector<std::unique_ptr<Transport>> MakeInProcessTransports(int world, absl::Duration timeout,
+                                                                int ranks_a_machine) {
   auto exchange = std::make_shared<Exchange>();
   {
     absl::MutexLock lock(&exchange->mutex);
@@ -122,7 +130,7 @@ std::vector<std::unique_ptr<Transport>> MakeInProcessTransports(int world, absl:
   }
   std::vector<std::unique_ptr<Transport>> transports;
   for (int rank = 0; rank < world; ++rank) {
-    transports.push_back(std::make_unique<InProcessTransport>(exchange, rank, world, timeout));
+    transports.push_back(std::make_unique<InProcessTransport>(exchange, rank, world, timeout, ranks_a_machine));
   }
   return transports;
 }

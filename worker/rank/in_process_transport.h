@@ -10,8 +10,10 @@
 namespace tacc::worker {
 
 // `world` ranks that are threads of this process: messages are copied from the sender's memory. For tests of anything
-// above Transport. A Wait that lasts longer than `timeout` fails, as it would between processes.
-std::vector<std::unique_ptr<Transport>> MakeInProcessTransports(int world, absl::Duration timeout);
+// above Transport. A Wait that lasts longer than `timeout` fails, as it would between processes. Each machine has
+// `ranks_a_machine` of them in order, the last one perhaps less; 0: all share one.
+std::vector<std::unique_ptr<Transport>> MakeInProcessTransports(int world, absl::Duration timeout,
+                                                                int ranks_a_machine = 0);
 
 }  // namespace tacc::worker
 

@@ -11,8 +11,10 @@ int64_t RoundUp(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * 
 
 // A part that stays where it is.
 bool Stays(const CollectiveCall& call, size_t i) {
-  if (call.kind != CollectiveCall::Kind::kExchange || static_cast<int>(i) != call.me) return false;
-  return call.send[i].data == call.receive[i].data && call.send[i].stride_bytes == call.receive[i].stride_bytes;
+  const bool gathers = call.kind == CollectiveCall::Kind::kAllGather;
+  if ((!gathers && call.kind != CollectiveCall::Kind::kExchange) || static_cast<int>(i) != call.me) return false;
+  const Region& sent = call.send[gathers ? 0 : i];
+  return sent.data == call.receive[i].data && sent.stride_bytes == call.receive[i].stride_bytes;
 }
 
 }  // namespace
@@ -35,7 +37,7 @@ absl::Status StagedCollectives::Prepare(const CollectiveCall* call) {
     const Region& region = call->receive[i];
     Region& on_host = staged.on_host.receive[i];
     on_host = Flat(place, region.bytes());
-    if (Stays(*call, i)) on_host = staged.on_host.send[i];
+    if (Stays(*call, i)) on_host = staged.on_host.send[call->kind == CollectiveCall::Kind::kAllGather ? 0 : i];
     place += RoundUp(region.bytes());
   }
   return host_.Prepare(&staged.on_host);

@@ -27,6 +27,8 @@ class Transport {
   virtual ~Transport() = default;
   virtual int rank() const = 0;
   virtual int world() const = 0;
+  // A number for the machine of `rank`: ranks that have the same share one.
+  virtual int machine_of(int rank) const = 0;
   // `num_bytes` > 0, `peer` != rank().
   virtual absl::StatusOr<std::unique_ptr<Message>> Send(int peer, uint32_t tag, const void* data, size_t num_bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<Message>> Receive(int peer, uint32_t tag, void* data, size_t num_bytes) = 0;

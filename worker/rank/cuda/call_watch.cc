@@ -19,6 +19,8 @@ const char* Name(Kind kind) {
   switch (kind) {
     case Kind::kExchange:
       return "an exchange with ";
+    case Kind::kAllGather:
+      return "an all-gather with ";
     case Kind::kReduceScatter:
       return "a reduce-scatter with ";
     case Kind::kAllReduce:

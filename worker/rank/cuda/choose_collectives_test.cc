@@ -416,7 +416,7 @@ TEST(ChooseCollectives, ARankThatDoesNotComeIsNamedAndTheWaitEnds) {
     ASSERT_EQ(rank.executor.Launch({{x.data()}}), absl::OkStatus());
     EXPECT_GT(rank.device.num_replays(), num_replays);
     const absl::Status want =
-        absl::UnavailableError("rank 0 waits for an exchange with rank 1 (16 bytes) and had no answer for 2s");
+        absl::UnavailableError("rank 0 waits for an all-gather with rank 1 (8 bytes) and had no answer for 2s");
     EXPECT_EQ(rank.executor.Finish(), want);
     const RankStatus status = (*block)->Sample();
     EXPECT_EQ(status.call, 0);

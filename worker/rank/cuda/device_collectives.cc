@@ -22,17 +22,25 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 bool IsMessage(const CollectiveCall& call) { return call.kind == Kind::kSend || call.kind == Kind::kReceive; }
 
-// What this rank sends to others.
-int64_t SentBytes(const CollectiveCall& call) {
+// What this rank sends to others; of a sum in two levels to mates, and each machine but its own one sum.
+int64_t SentBytes(const CollectiveCall& call, const std::optional<TwoLevels>& levels) {
   int64_t bytes = 0;
   for (size_t i = 0; i < call.send.size(); ++i) {
     if (IsMessage(call) || static_cast<int>(i) != call.me) bytes += call.send[i].bytes();
   }
+  if (!levels.has_value()) return bytes;
+  if (call.kind == Kind::kAllReduce) return (levels->num_machines() + levels->num_mates() - 2) * call.send[0].bytes();
+  bytes = 0;
+  for (int k = 0; k < levels->num_machines(); ++k) {
+    for (int j = 0; j < levels->num_mates(); ++j) {
+      if (j != levels->place || k != levels->machine) bytes += call.send[levels->Member(k, j)].bytes();
+    }
+  }
   return bytes;
 }
 
-// Of which a sum has two more: its own part and the result.
-int64_t NumSlots(size_t num_members) { return 2 * static_cast<int64_t>(num_members) + 2; }
+// Of those for each member, and two more: the own part and the result of a sum.
+int64_t NumSlots(size_t num_members) { return 3 * static_cast<int64_t>(num_members) + 2; }
 
 // Queues what `queue` queues as one group, which is closed even after an error.
 absl::Status Group(GroupedMessages& messages, const std::function<absl::Status()>& queue) {
@@ -47,25 +55,21 @@ int64_t InRound(int64_t bytes, int64_t round, int64_t chunk) {
   return std::clamp<int64_t>(bytes - round * chunk, 0, chunk);
 }
 
-// An all-reduce as a sum and, where each rank sums a piece only, an exchange of the pieces.
-std::vector<CollectiveCall> StepsOfAllReduce(const CollectiveCall& call, int64_t chunk) {
+// A large all-reduce as a sum of a piece each and an all-gather of the pieces.
+std::pair<CollectiveCall, CollectiveCall> PiecesOfAllReduce(const CollectiveCall& call) {
   const int n = static_cast<int>(call.members.size());
   const int64_t element = kernels::SizeOf(call.send_dtype);
   const int64_t result_element = kernels::SizeOf(call.receive_dtype);
   const int64_t elements = call.send[0].bytes() / element;
   CollectiveCall sum = call;
   sum.kind = Kind::kReduceScatter;
-  if (n == 1 || elements * 8 <= std::min(kSmallAllReduceBytes, chunk)) {
-    sum.send.assign(n, call.send[0]);
-    return {std::move(sum)};
-  }
   const int64_t piece = CeilDiv(CeilDiv(elements, n), kPieceElements) * kPieceElements;
   const auto part = [&](const Region& whole, int i, int64_t size) {
     const int64_t begin = std::min(elements, i * piece), end = std::min(elements, begin + piece);
     return Flat(whole.data + begin * size, (end - begin) * size);
   };
   CollectiveCall gather = call;
-  gather.kind = Kind::kExchange;
+  gather.kind = Kind::kAllGather;
   sum.send.clear();
   gather.receive.clear();
   for (int i = 0; i < n; ++i) {
@@ -73,7 +77,7 @@ std::vector<CollectiveCall> StepsOfAllReduce(const CollectiveCall& call, int64_t
     gather.receive.push_back(part(call.receive[0], i, result_element));
   }
   sum.receive = {gather.receive[call.me]};
-  gather.send.assign(n, sum.receive[0]);
+  gather.send = sum.receive;
   return {std::move(sum), std::move(gather)};
 }
 
@@ -107,22 +111,55 @@ absl::Status DeviceCollectives::Prepare(const CollectiveCall* call) {
     TACC_ASSIGN_OR_RETURN(prepared.stream, call->kind == Kind::kSend
                                                ? communication_->MessageStream(call->channel, me, peer)
                                                : communication_->MessageStream(call->channel, peer, me));
-    prepared.steps = {*call};
+    prepared.steps = {{*call, std::nullopt}};
   } else {
     TACC_ASSIGN_OR_RETURN(prepared.stream, communication_->CollectiveStream());
-    if (call->kind == Kind::kAllReduce) {
-      prepared.steps = StepsOfAllReduce(*call, ChunkBytes(call->members.size()));
-    } else {
-      prepared.steps = {*call};
-    }
-    for (const CollectiveCall& step : prepared.steps)
+    AddSteps(*call, prepared.steps);
+    for (const auto& [step, levels] : prepared.steps)
       needed_bytes_ = std::max(needed_bytes_, NumSlots(step.members.size()) * SlotBytes(step));
   }
-  for (const CollectiveCall& step : prepared.steps) prepared.sent_bytes += SentBytes(step);
+  for (const auto& [step, levels] : prepared.steps) prepared.sent_bytes += SentBytes(step, levels);
   TACC_ASSIGN_OR_RETURN(prepared.end, prepared.stream->CreateMark());
   tickets_[call] = static_cast<Ticket>(prepared_.size());
   prepared_.push_back(std::move(prepared));
   return absl::OkStatus();
+}
+
+std::optional<TwoLevels> DeviceCollectives::LevelsOf(const CollectiveCall& call) const {
+  return FindTwoLevels(call.members, call.me, [this](int rank) { return communication_->machine_of(rank); });
+}
+
+void DeviceCollectives::AddSteps(const CollectiveCall& call, std::vector<Prepared::Step>& steps) const {
+  if (call.kind == Kind::kExchange) {
+    steps.push_back({call, std::nullopt});
+    return;
+  }
+  const std::optional<TwoLevels> levels = LevelsOf(call);
+  if (call.kind == Kind::kAllGather) {
+    for (std::vector<CollectiveCall>& level : LevelsOfAllGather(call, levels)) {
+      for (CollectiveCall& step : level) steps.push_back({std::move(step), std::nullopt});
+    }
+    return;
+  }
+  if (call.kind == Kind::kReduceScatter) {
+    steps.push_back({call, levels});
+    return;
+  }
+  const int64_t elements = call.send[0].bytes() / kernels::SizeOf(call.send_dtype);
+  if (call.members.size() > 1 && elements * 8 > std::min(kSmallAllReduceBytes, ChunkBytes(call.members.size()))) {
+    const auto [sum, gather] = PiecesOfAllReduce(call);
+    AddSteps(sum, steps);
+    AddSteps(gather, steps);
+    return;
+  }
+  if (levels.has_value()) {
+    steps.push_back({call, levels});
+    return;
+  }
+  CollectiveCall sum = call;
+  sum.kind = Kind::kReduceScatter;
+  sum.send.assign(call.members.size(), call.send[0]);
+  steps.push_back({std::move(sum), std::nullopt});
 }
 
 absl::Status DeviceCollectives::Open() {
@@ -182,11 +219,15 @@ absl::Status DeviceCollectives::Queue(const Prepared& prepared) {
 absl::Status DeviceCollectives::QueueSteps(const Prepared& prepared) {
   CommunicationStream& stream = *prepared.stream;
   TACC_RETURN_IF_ERROR(stream.BeginCall(prepared.call));
-  for (const CollectiveCall& step : prepared.steps) {
+  for (const auto& [step, levels] : prepared.steps) {
     if (IsMessage(step)) {
       TACC_RETURN_IF_ERROR(QueueMessage(step, stream));
     } else if (step.kind == Kind::kExchange) {
       TACC_RETURN_IF_ERROR(QueueExchange(step, stream));
+    } else if (step.kind == Kind::kAllReduce) {
+      TACC_RETURN_IF_ERROR(QueueSmallAllReduce(step, *levels, stream));
+    } else if (levels.has_value()) {
+      TACC_RETURN_IF_ERROR(QueueReduceScatter(step, *levels, stream));
     } else {
       TACC_RETURN_IF_ERROR(QueueReduceScatter(step, stream));
     }
@@ -317,6 +358,133 @@ absl::Status DeviceCollectives::QueueReduceScatter(const CollectiveCall& call, C
       TACC_RETURN_IF_ERROR(stream.Unpack(sum.sum, first * result_element, elements * result_element, result));
   }
   return absl::OkStatus();
+}
+
+// As Collectives', round by round. Staging: of what place j of this machine sends for machine k slot k * mates + j;
+// then what is packed to send, in the same order; then a sum for each machine, and the result.
+absl::Status DeviceCollectives::QueueReduceScatter(const CollectiveCall& call, const TwoLevels& levels,
+                                                   CommunicationStream& stream) {
+  const int machines = levels.num_machines(), mates = levels.num_mates();
+  const int packed = machines * mates, partial = 2 * packed, sum_slot = partial + machines;
+  const int64_t element = kernels::SizeOf(call.send_dtype), result_element = kernels::SizeOf(call.receive_dtype);
+  const int64_t slot = SlotBytes(call);
+  const int64_t chunk = ChunkBytes(call.members.size()) / std::max(element, result_element);
+  const auto stage = [&](int index) { return staging_->data() + index * slot; };
+  const auto member = [&](int k, int j) { return call.members[levels.Member(k, j)]; };
+  const Region& result = call.receive[0];
+  int64_t rounds = 0;
+  for (const Region& region : call.send) rounds = std::max(rounds, CeilDiv(region.bytes() / element, chunk));
+  for (int64_t round = 0; round < rounds; ++round) {
+    const int64_t first = round * chunk;
+    const auto part = [&](int k, int j) -> const Region& { return call.send[levels.Member(k, j)]; };
+    const auto count = [&](int k, int j) { return InRound(part(k, j).bytes() / element, round, chunk); };
+    const auto own = [&](int k, int j) -> const char* {
+      return part(k, j).IsContiguous() ? part(k, j).data + first * element : stage(packed + k * mates + j);
+    };
+    for (int k = 0; k < machines; ++k) {
+      for (int j = 0; j < mates; ++j) {
+        if (part(k, j).IsContiguous() || count(k, j) == 0) continue;
+        TACC_RETURN_IF_ERROR(
+            stream.Pack(part(k, j), first * element, count(k, j) * element, stage(packed + k * mates + j)));
+      }
+    }
+    TACC_RETURN_IF_ERROR(Group(stream.messages(), [&]() -> absl::Status {
+      for (int j = 0; j < mates; ++j) {
+        if (j == levels.place) continue;
+        for (int k = 0; k < machines; ++k) {
+          if (count(k, j) > 0)
+            TACC_RETURN_IF_ERROR(stream.messages().Send(member(levels.machine, j), own(k, j), count(k, j) * element));
+        }
+        for (int k = 0; k < machines; ++k) {
+          if (const int64_t elements = count(k, levels.place); elements > 0)
+            TACC_RETURN_IF_ERROR(
+                stream.messages().Receive(member(levels.machine, j), stage(k * mates + j), elements * element));
+        }
+      }
+      return absl::OkStatus();
+    }));
+    // Sums that are sent lie where this machine's first mate's parts do, which have been sent and added then.
+    const auto sum_of = [&](int k) { return stage(k == levels.machine ? partial + k : packed + k * mates); };
+    CommunicationStream::SumRequest sum;
+    sum.stride_bytes = slot;
+    sum.dtype = call.send_dtype;
+    for (int k = 0; k < machines; ++k) {
+      if (count(k, levels.place) == 0) continue;
+      sum.others = stage(k * mates);
+      sum.own = own(k, levels.place);
+      sum.me = levels.place;
+      sum.n = mates;
+      sum.elements = count(k, levels.place);
+      sum.sum = sum_of(k);
+      sum.sum_dtype = call.send_dtype;
+      TACC_RETURN_IF_ERROR(stream.Sum(sum));
+    }
+    const int64_t elements = count(levels.machine, levels.place);
+    TACC_RETURN_IF_ERROR(Group(stream.messages(), [&]() -> absl::Status {
+      for (int k = 0; k < machines; ++k) {
+        if (k == levels.machine) continue;
+        const int peer = member(k, levels.place);
+        if (const int64_t sent = count(k, levels.place); sent > 0)
+          TACC_RETURN_IF_ERROR(stream.messages().Send(peer, sum_of(k), sent * element));
+        if (elements > 0) TACC_RETURN_IF_ERROR(stream.messages().Receive(peer, stage(partial + k), elements * element));
+      }
+      return absl::OkStatus();
+    }));
+    if (elements == 0) continue;
+    sum.others = stage(partial);
+    sum.own = stage(partial + levels.machine);
+    sum.me = levels.machine;
+    sum.n = machines;
+    sum.elements = elements;
+    sum.sum = result.IsContiguous() ? result.data + first * result_element : stage(sum_slot);
+    sum.sum_dtype = call.receive_dtype;
+    TACC_RETURN_IF_ERROR(stream.Sum(sum));
+    if (!result.IsContiguous())
+      TACC_RETURN_IF_ERROR(stream.Unpack(sum.sum, first * result_element, elements * result_element, result));
+  }
+  return absl::OkStatus();
+}
+
+// All have all of a level. Staging: parts of mates, then of machines, this one's sum among them.
+absl::Status DeviceCollectives::QueueSmallAllReduce(const CollectiveCall& call, const TwoLevels& levels,
+                                                    CommunicationStream& stream) {
+  const int64_t slot = SlotBytes(call), bytes = call.send[0].bytes();
+  char* const of_mates = staging_->data();
+  char* const of_machines = of_mates + levels.num_mates() * slot;
+  char* const mine = of_machines + levels.machine * slot;
+  // Sends `data` to others[i] for i other than `me`, whose parts come to `slots` in their order.
+  const auto share = [&](const char* data, int n, int me, char* slots, const auto& other) {
+    return Group(stream.messages(), [&]() -> absl::Status {
+      for (int i = 0; i < n; ++i) {
+        if (i == me) continue;
+        TACC_RETURN_IF_ERROR(stream.messages().Send(other(i), data, bytes));
+        TACC_RETURN_IF_ERROR(stream.messages().Receive(other(i), slots + i * slot, bytes));
+      }
+      return absl::OkStatus();
+    });
+  };
+  TACC_RETURN_IF_ERROR(share(call.send[0].data, levels.num_mates(), levels.place, of_mates,
+                             [&](int j) { return call.members[levels.Member(levels.machine, j)]; }));
+  CommunicationStream::SumRequest sum;
+  sum.stride_bytes = slot;
+  sum.dtype = call.send_dtype;
+  sum.elements = bytes / kernels::SizeOf(call.send_dtype);
+  sum.others = of_mates;
+  sum.own = call.send[0].data;
+  sum.me = levels.place;
+  sum.n = levels.num_mates();
+  sum.sum = mine;
+  sum.sum_dtype = call.send_dtype;
+  TACC_RETURN_IF_ERROR(stream.Sum(sum));
+  TACC_RETURN_IF_ERROR(share(mine, levels.num_machines(), levels.machine, of_machines,
+                             [&](int k) { return call.members[levels.Member(k, levels.place)]; }));
+  sum.others = of_machines;
+  sum.own = mine;
+  sum.me = levels.machine;
+  sum.n = levels.num_machines();
+  sum.sum = call.receive[0].data;
+  sum.sum_dtype = call.receive_dtype;
+  return stream.Sum(sum);
 }
 
 }  // namespace tacc::worker

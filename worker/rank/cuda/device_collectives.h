@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,6 +14,7 @@
 #include "worker/rank/device.h"
 #include "worker/rank/marks.h"
 #include "worker/rank/region.h"
+#include "worker/rank/two_levels.h"
 
 namespace tacc::worker {
 
@@ -82,6 +84,8 @@ class Communication {
  public:
   virtual ~Communication() = default;
   virtual int rank() const = 0;
+  // As Transport's.
+  virtual int machine_of(int rank) const = 0;
   // Bytes of the device's memory; they need not be zeros.
   virtual absl::StatusOr<std::unique_ptr<Arena>> AllocateStaging(int64_t num_bytes) = 0;
   // The queue of collectives, and one for the messages on `channel` from one rank to another, of which this is one:
@@ -100,10 +104,11 @@ class Communication {
 };
 
 // Collectives that are queued on the device, and can be recorded, but for messages: those outlast the graph that posts
-// them. Results are the bits that Collectives gives: sums are taken in the order of ranks in f32, whatever time does.
-// All ranks start the same collectives in the same order. One thread uses the object.
+// them. Results are the bits that Collectives gives: sums are taken in the order of ranks in f32, whatever time does,
+// of several machines in its two levels. All ranks start the same collectives in the same order. One thread uses the
+// object.
 //
-// Messages are cut into chunks of which the staging holds two for each member of the group and two more, so that both
+// Messages are cut into chunks of which the staging holds three for each member of the group and two more, so that both
 // sides cut alike however their regions lie.
 class DeviceCollectives : public CollectiveQueue {
  public:
@@ -139,7 +144,11 @@ class DeviceCollectives : public CollectiveQueue {
     CommunicationStream* stream = nullptr;
     std::unique_ptr<CommunicationStream::Mark> end;
     // What it comes to: exchanges, sums of what is sent to this rank, messages.
-    std::vector<CollectiveCall> steps;
+    struct Step {
+      CollectiveCall call;
+      std::optional<TwoLevels> levels;  // Of a sum; of an all-reduce, which is then a small one.
+    };
+    std::vector<Step> steps;
     int64_t sent_bytes = 0;  // By this rank.
   };
   // A call that was queued while timing.
@@ -157,6 +166,11 @@ class DeviceCollectives : public CollectiveQueue {
   absl::Status QueueMessage(const CollectiveCall& call, CommunicationStream& stream);
   absl::Status QueueExchange(const CollectiveCall& call, CommunicationStream& stream);
   absl::Status QueueReduceScatter(const CollectiveCall& call, CommunicationStream& stream);
+  absl::Status QueueReduceScatter(const CollectiveCall& call, const TwoLevels& levels, CommunicationStream& stream);
+  absl::Status QueueSmallAllReduce(const CollectiveCall& call, const TwoLevels& levels, CommunicationStream& stream);
+  // Appends what the call comes to, which is no message.
+  void AddSteps(const CollectiveCall& call, std::vector<Prepared::Step>& steps) const;
+  std::optional<TwoLevels> LevelsOf(const CollectiveCall& call) const;
 
   const std::unique_ptr<Communication> communication_;  // Goes last, its streams with it.
   const int64_t max_staging_bytes_;

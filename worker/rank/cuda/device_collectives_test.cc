@@ -32,8 +32,9 @@ struct Rank {
 };
 
 // Runs `body` as each of `world` ranks. A rank's queues live until all ranks have ended.
-void RunRanks(int world, Slow slow, int64_t staging_bytes, const std::function<void(Rank)>& body) {
-  auto transports = MakeInProcessTransports(world, kTimeout);
+void RunRanks(int world, Slow slow, int64_t staging_bytes, const std::function<void(Rank)>& body,
+              int ranks_a_machine = 0) {
+  auto transports = MakeInProcessTransports(world, kTimeout, ranks_a_machine);
   std::barrier ended(world);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world; ++rank) {
@@ -51,13 +52,15 @@ void RunRanks(int world, Slow slow, int64_t staging_bytes, const std::function<v
 class DeviceCollectiveTexts : public testing::TestWithParam<CollectiveText> {};
 
 TEST_P(DeviceCollectiveTexts, MoveAndAddWhatTheTypesSay) {
-  for (const Slow slow : {Slow::kCompute, Slow::kCommunication}) {
-    CollectiveCase(GetParam()).Check([slow](int world, const std::function<void(RankUnderTest)>& body) {
-      // Large tensors take several rounds.
-      RunRanks(world, slow, 4 << 20, [&](Rank rank) {
+  for (const auto& [slow, ranks_a_machine] : {std::pair(Slow::kCompute, 0), std::pair(Slow::kCommunication, 0),
+                                              std::pair(Slow::kCompute, 2), std::pair(Slow::kCommunication, 3)}) {
+    CollectiveCase(GetParam()).Check([=](int world, const std::function<void(RankUnderTest)>& body) {
+      const auto run = [&](Rank rank) {
         body({rank.rank, rank.collectives, [&] { return rank.collectives.Open(); },
               [&] { return rank.communication.Synchronize(); }});
-      });
+      };
+      // Large tensors take several rounds.
+      RunRanks(world, slow, 4 << 20, run, ranks_a_machine);
     });
   }
 }
@@ -151,9 +154,9 @@ Bound MakeAllReduce(int me, int n, int64_t elements, DType in, DType out) {
 }
 
 // The bytes of all memory after the call, by Collectives and here: equal.
-void ExpectAsOnCpu(int world, int64_t staging_bytes, const std::function<Bound(int)>& make) {
+void ExpectAsOnCpu(int world, int64_t staging_bytes, const std::function<Bound(int)>& make, int ranks_a_machine = 0) {
   for (const Slow slow : {Slow::kCompute, Slow::kCommunication}) {
-    RunRanks(world, slow, staging_bytes, [&](Rank rank) {
+    const auto run = [&](Rank rank) {
       Bound want = make(rank.rank), got = make(rank.rank);
       {
         Collectives host(rank.rank, world);
@@ -167,7 +170,8 @@ void ExpectAsOnCpu(int world, int64_t staging_bytes, const std::function<Bound(i
       ASSERT_EQ(rank.collectives.Run(got.call), absl::OkStatus());
       ASSERT_EQ(rank.communication.Synchronize(), absl::OkStatus());
       EXPECT_EQ(got.memory, want.memory) << "rank " << rank.rank;
-    });
+    };
+    RunRanks(world, slow, staging_bytes, run, ranks_a_machine);
   }
 }
 
@@ -207,6 +211,26 @@ TEST(DeviceCollectives, AllReducesAreTheBitsOfTheCpu) {
                                 std::pair(DType::kF32, DType::kBF16), std::pair(DType::kI64, DType::kI64)}) {
     for (const int64_t elements : {1, 77, 40'001})
       ExpectAsOnCpu(3, 64 << 10, [&, in = in, out = out](int me) { return MakeAllReduce(me, 3, elements, in, out); });
+  }
+}
+
+// Their order is another than that of one machine.
+TEST(DeviceCollectives, SumsOfSeveralMachinesAreTheBitsOfTheCpu) {
+  const std::pair<DType, DType> kTypes[] = {
+      {DType::kF32, DType::kF32}, {DType::kBF16, DType::kF32}, {DType::kF32, DType::kBF16}, {DType::kI64, DType::kI64}};
+  for (const auto& [in, out] : kTypes) {
+    for (const int64_t runs : {1, 3}) {
+      ExpectAsOnCpu(
+          4, 32 << 10,
+          [&, in = in, out = out](int me) {
+            return MakeReduceScatter(me, {1500, 15, 0, 3000}, runs, 4 - runs, in, out);
+          },
+          2);
+    }
+    for (const int64_t elements : {5, 40'001}) {
+      ExpectAsOnCpu(
+          4, 64 << 10, [&, in = in, out = out](int me) { return MakeAllReduce(me, 4, elements, in, out); }, 2);
+    }
   }
 }
 
@@ -413,6 +437,31 @@ TEST(DeviceCollectives, TimesAreWhenTheQueuesWereThere) {
   }
 }
 
+// What a rank has sent of the call, as times say, is what a CPU says.
+void ExpectSentBytesOfTheCpu(int world, int ranks_a_machine, const std::function<Bound(int)>& make) {
+  const auto run = [&](Rank rank) {
+    Bound bound = make(rank.rank), timed = make(rank.rank);
+    Collectives host(rank.rank, world);
+    host.Connect(&rank.transport);
+    ASSERT_EQ(host.Run(bound.call), absl::OkStatus());
+    const int64_t sent_bytes = host.stats().bytes_sent;
+    ASSERT_EQ(host.Barrier(), absl::OkStatus());
+    ASSERT_EQ(rank.collectives.Prepare(&timed.call), absl::OkStatus());
+    ASSERT_EQ(rank.collectives.Open(), absl::OkStatus());
+    const NoKernels kernels;
+    SimulatedGpu device(&kernels, &rank.communication);
+    DeviceClock clock;
+    ASSERT_EQ(clock.Align(device), absl::OkStatus());
+    ASSERT_EQ(rank.collectives.StartTiming(), absl::OkStatus());
+    ASSERT_EQ(rank.collectives.Run(timed.call), absl::OkStatus());
+    ASSERT_EQ(rank.communication.Synchronize(), absl::OkStatus());
+    const auto times = rank.collectives.TakeTimes(clock);
+    ASSERT_TRUE(times.ok()) << times.status();
+    EXPECT_EQ(times->front().sent_bytes, sent_bytes);
+  };
+  RunRanks(world, Slow::kNone, 64 << 10, run, ranks_a_machine);
+}
+
 // The payload of every kind of call is what a CPU says it has sent.
 TEST(DeviceCollectives, SentBytesAreThoseOfTheCpu) {
   const std::function<Bound(int)> cases[] = {
@@ -420,28 +469,12 @@ TEST(DeviceCollectives, SentBytesAreThoseOfTheCpu) {
       [](int me) { return MakeExchange(me, {{60, 0, 9000}, {30, 6000, 15}, {0, 45, 30}}, 3, 1); },
       [](int me) { return MakeAllReduce(me, 3, 77, DType::kF32, DType::kF32); },
       [](int me) { return MakeAllReduce(me, 3, 400'001, DType::kF32, DType::kBF16); }};
-  for (const auto& make : cases) {
-    RunRanks(3, Slow::kNone, 64 << 10, [&](Rank rank) {
-      Bound bound = make(rank.rank), timed = make(rank.rank);
-      Collectives host(rank.rank, 3);
-      host.Connect(&rank.transport);
-      ASSERT_EQ(host.Run(bound.call), absl::OkStatus());
-      const int64_t sent_bytes = host.stats().bytes_sent;
-      ASSERT_EQ(host.Barrier(), absl::OkStatus());
-      ASSERT_EQ(rank.collectives.Prepare(&timed.call), absl::OkStatus());
-      ASSERT_EQ(rank.collectives.Open(), absl::OkStatus());
-      const NoKernels kernels;
-      SimulatedGpu device(&kernels, &rank.communication);
-      DeviceClock clock;
-      ASSERT_EQ(clock.Align(device), absl::OkStatus());
-      ASSERT_EQ(rank.collectives.StartTiming(), absl::OkStatus());
-      ASSERT_EQ(rank.collectives.Run(timed.call), absl::OkStatus());
-      ASSERT_EQ(rank.communication.Synchronize(), absl::OkStatus());
-      const auto times = rank.collectives.TakeTimes(clock);
-      ASSERT_TRUE(times.ok()) << times.status();
-      EXPECT_EQ(times->front().sent_bytes, sent_bytes);
-    });
-  }
+  const std::function<Bound(int)> on_two_machines[] = {
+      [](int me) { return MakeReduceScatter(me, {1500, 15, 3000, 8}, 1, 1, DType::kBF16, DType::kF32); },
+      [](int me) { return MakeAllReduce(me, 4, 77, DType::kF32, DType::kF32); },
+      [](int me) { return MakeAllReduce(me, 4, 400'001, DType::kF32, DType::kBF16); }};
+  for (const auto& make : on_two_machines) ExpectSentBytesOfTheCpu(4, 2, make);
+  for (const auto& make : cases) ExpectSentBytesOfTheCpu(3, 0, make);
 }
 
 TEST(DeviceCollectives, ErrorsAreSaidAtTheNextCall) {

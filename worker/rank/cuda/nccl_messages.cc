@@ -139,6 +139,7 @@ class NcclCommunication : public Communication {
   ~NcclCommunication() override;
 
   int rank() const override { return options_.host->rank(); }
+  int machine_of(int rank) const override { return options_.host->machine_of(rank); }
   absl::StatusOr<std::unique_ptr<Arena>> AllocateStaging(int64_t num_bytes) override;
   absl::StatusOr<CommunicationStream*> CollectiveStream() override;
   absl::StatusOr<CommunicationStream*> MessageStream(uint32_t channel, int from, int to) override;

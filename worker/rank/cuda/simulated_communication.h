@@ -31,6 +31,7 @@ class SimulatedCommunication : public Communication {
   ~SimulatedCommunication() override;
 
   int rank() const override;
+  int machine_of(int rank) const override { return transport_.machine_of(rank); }
   absl::StatusOr<std::unique_ptr<Arena>> AllocateStaging(int64_t num_bytes) override;
   absl::StatusOr<CommunicationStream*> CollectiveStream() override;
   absl::StatusOr<CommunicationStream*> MessageStream(uint32_t channel, int from, int to) override;
