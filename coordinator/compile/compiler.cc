@@ -21,6 +21,7 @@
 #include "coordinator/core/job_state.h"
 #include "coordinator/core/start_file.h"
 #include "coordinator/core/utf8.h"
+#include "graph/ir/fingerprint.h"
 #include "machine/clock.h"
 #include "spdlog/spdlog.h"
 
@@ -187,21 +188,25 @@ void Compiler::Start(const StartCompile& start, const v1::JobSpec& spec, Done do
       Summary summary;
       if (absl::Status status = Summary::Parse(result.summary, &summary); !status.ok())
         return absl::InternalError(status.message());
-      std::vector<std::string> programs;
+      IdentityParts parts;
       for (int stage = 0; stage < summary.NumStages(); ++stage) {
         absl::StatusOr<std::string> program = ReadFile(absl::StrCat(dir, "/", ProgramName(stage)));
         if (!program.ok()) return absl::InternalError(program.status().message());
-        result.program_fingerprints.push_back(Fingerprint(*program));
-        programs.push_back(*std::move(program));
+        result.program_fingerprints.push_back(graph::Fingerprint(*program));
+        parts.programs.push_back(*std::move(program));
       }
-      std::string fingerprint;
       if (WeightsOf(spec) == absl::string_view("pretrained")) {
         absl::StatusOr<std::string> printed =
             RunTool({options_.data_binary, "fingerprint", "--model", spec.model().path()}, dir, cancel);
         if (!printed.ok()) return printed.status();
-        fingerprint = std::string(absl::StripTrailingAsciiWhitespace(*printed));
+        parts.weights = std::string(absl::StripTrailingAsciiWhitespace(*printed));
       }
-      absl::StatusOr<std::string> identity = Identity(spec, result.summary, result.data, fingerprint, programs);
+      absl::StatusOr<std::string> config = ReadFile(absl::StrCat(dir, "/config.json"));
+      if (!config.ok() && !absl::IsNotFound(config.status())) return absl::InternalError(config.status().message());
+      if (config.ok()) parts.config_json = *std::move(config);
+      parts.summary = result.summary;
+      parts.data = result.data;
+      absl::StatusOr<std::string> identity = Identity(spec, parts);
       if (!identity.ok()) return identity.status();
       result.identity = *std::move(identity);
       // Before the log names it.
@@ -266,7 +271,7 @@ absl::StatusOr<std::string> Compiler::ReadProgram(const std::string& job, const 
       absl::StrCat(options_.jobs_dir, "/", job, "/", compiled.directory(), "/", ProgramName(stage));
   absl::StatusOr<std::string> text = ReadFile(path);
   if (text.ok() && stage < compiled.program_fingerprints_size() &&
-      Fingerprint(*text) != compiled.program_fingerprints(stage)) {
+      graph::Fingerprint(*text) != compiled.program_fingerprints(stage)) {
     return absl::DataLossError(absl::StrCat(path, ": not what was compiled; the file is torn"));
   }
   return text;

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "coordinator/core/start_file.h"
 #include "google/protobuf/util/json_util.h"
+#include "graph/ir/fingerprint.h"
 #include "graph/ir/text.h"
 #include "nlohmann/json.hpp"
 #include "proto/tacc/v1/validate_job.h"
@@ -27,13 +27,6 @@ Json Sorted(const google::protobuf::Map<std::string, double>& values) {
   Json json = Json::object();
   for (const auto& [key, value] : sorted) json[key] = value;
   return json;
-}
-
-// FNV-1a, 64 bits: tells shapes apart, guards against nobody.
-uint64_t Hash(const std::string& text) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return hash;
 }
 
 }  // namespace
@@ -87,18 +80,15 @@ absl::Status CheckBatchAgainstData(const v1::JobSpec& spec, const std::string& s
       "; prepare more text, lower data.seq_len, or set train.global_batch_size to at most ", samples));
 }
 
-std::string Fingerprint(const std::string& text) { return absl::StrFormat("%016x", Hash(text)); }
-
-absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const std::string& summary, const std::string& data,
-                                     const std::string& fingerprint, const std::vector<std::string>& programs) {
-  const Json plan = Json::parse(summary, nullptr, /*allow_exceptions=*/false);
-  const Json facts = Json::parse(data, nullptr, /*allow_exceptions=*/false);
+absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const IdentityParts& parts) {
+  const Json plan = Json::parse(parts.summary, nullptr, /*allow_exceptions=*/false);
+  const Json facts = Json::parse(parts.data, nullptr, /*allow_exceptions=*/false);
   if (!plan.is_object() || !facts.is_object())
     return absl::InternalError("summary.json or the output of tacc-data check is not a JSON object");
   // Each once: first and last stage may share one, as a tied embedding.
   std::set<std::string> weights, initializers;
   int64_t parameters = 0;
-  for (const std::string& program : programs) {
+  for (const std::string& program : parts.programs) {
     auto parsed = graph::ParseProgram(program, {.file = "program"});
     if (!parsed.ok())
       return absl::InternalError(
@@ -114,11 +104,14 @@ absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const std::string&
     }
   }
   Json identity;
-  identity["model"] = absl::StrFormat("%d parameters, shapes %016x", parameters, Hash(absl::StrJoin(weights, "\n")));
+  identity["model"] =
+      absl::StrCat(parameters, " parameters, shapes ", graph::Fingerprint(absl::StrJoin(weights, "\n")));
+  if (plan.contains("config")) identity["config"] = plan["config"];
   // The seed is an entry of its own.
-  identity["weights"] = WeightsOf(spec) == absl::string_view("pretrained")
-                            ? absl::StrCat("pretrained, ", fingerprint)
-                            : absl::StrFormat("random, initializers %016x", Hash(absl::StrJoin(initializers, "\n")));
+  identity["weights"] =
+      WeightsOf(spec) == absl::string_view("pretrained")
+          ? absl::StrCat("pretrained, ", parts.weights)
+          : absl::StrCat("random, initializers ", graph::Fingerprint(absl::StrJoin(initializers, "\n")));
   identity["data"] =
       absl::StrCat(facts.value("num_tokens", int64_t{0}), " tokens, ", facts.value("fingerprint", std::string()));
   identity["seq_len"] = plan.value("seq_len", 0);
@@ -127,6 +120,7 @@ absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const std::string&
   identity["model_path"] = spec.model().has_graph() ? spec.model().graph() : spec.model().path();
   identity["data_path"] = spec.data().path();
   if (plan.contains("architecture")) identity["architecture"] = plan["architecture"];
+  if (!parts.config_json.empty()) identity["config_json"] = parts.config_json;
   return Dump(identity);
 }
 

@@ -20,15 +20,17 @@ absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, int world, c
 // would hold the same ones several times.
 absl::Status CheckBatchAgainstData(const v1::JobSpec& spec, const std::string& summary, const std::string& data);
 
-// Of a text, 16 hex digits: tells a file that was torn from the whole one.
-std::string Fingerprint(const std::string& text);
+struct IdentityParts {
+  std::string summary;                // As tacc-plan writes it,
+  std::string data;                   // and tacc-data check.
+  std::string weights;                // Of pretrained ones, what tacc-data fingerprint prints.
+  std::string config_json;            // The model's, as tacc-plan has read it; empty: it has none.
+  std::vector<std::string> programs;  // Of the stages: names, logical shapes and initializers of their weights count.
+};
 
 // What checkpoints of the job carry as `identity`: values that must not change for a resume to be a continuation, and
-// beside them, for messages and exports, the paths of model and data and the model's class, which may.
-// `programs` are the texts of its stages, of which names, logical shapes and initializers of the weights count;
-// `fingerprint`: of pretrained weights, as tacc-data fingerprint prints it.
-absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const std::string& summary, const std::string& data,
-                                     const std::string& fingerprint, const std::vector<std::string>& programs);
+// beside them, for messages and exports, the paths of model and data, the model's class and its config.json, which may.
+absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const IdentityParts& parts);
 
 }  // namespace tacc::coordinator
 

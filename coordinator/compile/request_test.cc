@@ -83,7 +83,7 @@ TEST(CheckBatchAgainstDataTest, NoSampleIsTwiceInAnUpdate) {
 TEST(IdentityTest, DependsOnLogicalShapesAndNotOnTheLayout) {
   const std::string summary = R"({"seq_len": 64, "global_batch_size": 8})";
   const std::string data = R"({"num_tokens": 1000, "fingerprint": "ab"})";
-  auto two = Identity(Spec(), summary, data, "", {kProgram});
+  auto two = Identity(Spec(), {summary, data, "", "", {kProgram}});
   ASSERT_TRUE(two.ok()) << two.status();
   std::string whole = kProgram;
   for (const auto& [from, to] : {std::pair<std::string, std::string>{"fsdp=2", "fsdp=1"},
@@ -92,7 +92,7 @@ TEST(IdentityTest, DependsOnLogicalShapesAndNotOnTheLayout) {
     for (size_t at = whole.find(from); at != std::string::npos; at = whole.find(from, at + to.size()))
       whole.replace(at, from.size(), to);
   }
-  auto one = Identity(Spec(), summary, data, "", {whole});
+  auto one = Identity(Spec(), {summary, data, "", "", {whole}});
   ASSERT_TRUE(one.ok()) << one.status();
   EXPECT_EQ(*one, *two);
   const auto identity = nlohmann::json::parse(*one);
@@ -105,8 +105,8 @@ TEST(IdentityTest, DependsOnLogicalShapesAndNotOnTheLayout) {
   for (size_t at = renamed.find("fc.weight"); at != std::string::npos; at = renamed.find("fc.weight", at + 1))
     renamed.replace(at, 2, "gc");
   // Stages of a pipeline, with a weight that both have.
-  EXPECT_EQ(*Identity(Spec(), summary, data, "", {whole, whole}), *one);
-  EXPECT_NE(*Identity(Spec(), summary, data, "", {renamed}), *one);
+  EXPECT_EQ(*Identity(Spec(), {summary, data, "", "", {whole, whole}}), *one);
+  EXPECT_NE(*Identity(Spec(), {summary, data, "", "", {renamed}}), *one);
 }
 
 // Where training begins is part of what it is.
@@ -114,7 +114,7 @@ TEST(IdentityTest, TellsInitialWeightsApart) {
   const auto weights = [](v1::Weights from, const std::string& fingerprint, const std::string& program) {
     v1::JobSpec spec = Spec();
     spec.mutable_model()->set_weights(from);
-    const auto identity = Identity(spec, "{}", "{}", fingerprint, {program});
+    const auto identity = Identity(spec, {"{}", "{}", fingerprint, "", {program}});
     EXPECT_TRUE(identity.ok()) << identity.status();
     return nlohmann::json::parse(*identity)["weights"].get<std::string>();
   };
@@ -124,8 +124,15 @@ TEST(IdentityTest, TellsInitialWeightsApart) {
   ASSERT_NE(at, std::string::npos);
   wider.replace(at, 12, "normal(0.05)");
   EXPECT_NE(weights(v1::WEIGHTS_RANDOM, "", wider), random);
-  const auto with_class = Identity(Spec(), R"({"architecture": "LlamaForCausalLM"})", "{}", "", {kProgram});
-  EXPECT_EQ(nlohmann::json::parse(*with_class)["architecture"], "LlamaForCausalLM");
+  const auto of_folder = Identity(Spec(), {R"({"architecture": "LlamaForCausalLM", "config": {"norm_eps": "1e-05"}})",
+                                           "{}",
+                                           "",
+                                           "{\n \"rms_norm_eps\": 1e-5}\n",
+                                           {kProgram}});
+  const auto identity = nlohmann::json::parse(*of_folder);
+  EXPECT_EQ(identity["architecture"], "LlamaForCausalLM");
+  EXPECT_EQ(identity["config"], nlohmann::json({{"norm_eps", "1e-05"}}));
+  EXPECT_EQ(identity["config_json"], "{\n \"rms_norm_eps\": 1e-5}\n");
   EXPECT_EQ(weights(v1::WEIGHTS_PRETRAINED, "2 tensors, 16 bytes, ab", kProgram),
             "pretrained, 2 tensors, 16 bytes, ab");
   // Nothing of it is used.

@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "coordinator/core/resume.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "proto/tacc/v1/validate_job.h"
 
@@ -221,6 +222,14 @@ void Core::OnCancel(const CancelJob& cancel) {
 void Core::OnCompileDone(const CompileDone& done) {
   JobState* job = FindOpen(done.job);
   if (job == nullptr || !job->compiling) return;
+  // Compiled again, for what it has trained so far.
+  if (!job->checkpoints.empty()) {
+    const std::string difference = IdentityDifference(done.identity, job->compile.identity());
+    if (!difference.empty()) {
+      return OnCompileFailed({job->id, absl::StrCat("it is no longer what it was when it began: ", difference),
+                              v1::FAILURE_CODE_BAD_INPUT});
+    }
+  }
   job->compiling = false;
   Summary summary;
   if (absl::Status status = Summary::Parse(done.summary, &summary); !status.ok()) {

@@ -1,6 +1,8 @@
 #include "coordinator/core/resume.h"
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -11,8 +13,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Entry of the identity that manifests of earlier versions lack.
+// Entries of the identity that manifests of earlier versions lack.
 constexpr char kWeights[] = "weights";
+constexpr char kConfig[] = "config";
+constexpr char kOwnName[] = ": it needs a name or checkpoint.dir of its own)";
 
 // What to call an entry of the identity in messages, and what else its change means.
 std::string Label(const std::string& key) {
@@ -33,32 +37,36 @@ std::string Describe(const Json& identity, const std::string& key) {
   return path != identity.end() && path->is_string() ? absl::StrCat(path->get<std::string>(), " (", text, ")") : text;
 }
 
-bool SaysInitialWeights(const v1::FoundCheckpoint& found) {
+// What is not compared, because the checkpoint does not say it.
+void TellWhatIsUnknown(const v1::FoundCheckpoint& found, std::vector<std::string>* notes) {
   const Json identity = Json::parse(found.identity(), nullptr, /*allow_exceptions=*/false);
-  return identity.is_object() && identity.contains(kWeights);
+  for (const auto& [key, what] :
+       {std::pair{kWeights, "from which initial weights it was trained: they are not compared"},
+        std::pair{kConfig,
+                  "what config.json said beside the weights' shapes (norms, heads, rotary embeddings, "
+                  "dropout): that is not compared"}}) {
+    if (identity.contains(key)) continue;
+    notes->push_back(absl::StrCat("checkpoint ", found.name(), " is of an earlier version and does not say ", what));
+  }
 }
 
-// Empty when the checkpoint carries on the job's training, else what differs, both values named.
-std::string Difference(const std::string& job_identity, const v1::FoundCheckpoint& found) {
-  const Json mine = Json::parse(job_identity, nullptr, /*allow_exceptions=*/false);
-  const Json theirs = Json::parse(found.identity(), nullptr, /*allow_exceptions=*/false);
-  if (!mine.is_object()) return "";
-  if (!theirs.is_object()) return "its manifest has no identity";
-  std::string text;
-  for (const auto& [key, value] : mine.items()) {
-    // The same tokens may lie elsewhere, and the shapes say more than the class.
-    if (key == "model_path" || key == "data_path" || key == "architecture") continue;
-    if (key == kWeights && !theirs.contains(key)) continue;
-    if (theirs.contains(key) && theirs[key] == value) continue;
-    const bool is_plural = key == kWeights;
-    absl::StrAppend(&text, text.empty() ? "" : "; ", Label(key), is_plural ? " were " : " was ", Describe(theirs, key),
-                    is_plural ? " and are now " : " and is now ", Describe(mine, key));
-    if (key == kWeights) {
-      absl::StrAppend(&text,
-                      " (that is another training, as fine-tuning is: it needs a name or checkpoint.dir of its own)");
-    }
+// What differs in what config.json, or a graph text, says of the mathematics; the names of both maps are in order.
+std::string DifferenceOfConfig(const Json& theirs, const Json& mine) {
+  std::set<std::string> names;
+  for (const Json* facts : {&theirs, &mine}) {
+    for (const auto& [name, value] : facts->items()) names.insert(name);
   }
-  return text;
+  const auto value_of = [](const Json& facts, const std::string& name) -> std::string {
+    const auto value = facts.find(name);
+    if (value == facts.end()) return "not given";
+    return value->is_string() ? value->get<std::string>() : value->dump();
+  };
+  std::vector<std::string> changes;
+  for (const std::string& name : names) {
+    const std::string was = value_of(theirs, name), is = value_of(mine, name);
+    if (was != is) changes.push_back(absl::StrCat(name, " was ", was, " and is now ", is));
+  }
+  return absl::StrJoin(changes, ", ");
 }
 
 v1::Checkpoint FromFound(const v1::FoundCheckpoint& found) {
@@ -119,7 +127,7 @@ void ResumeFromEarlierJob(const JobState& job, const v1::CheckPathsResult& found
   std::sort(whole.begin(), whole.end(), [](const auto* a, const auto* b) {
     return std::make_pair(a->step(), a->attempt()) < std::make_pair(b->step(), b->attempt());
   });
-  const std::string difference = Difference(job.compile.identity(), *whole.back());
+  const std::string difference = IdentityDifference(job.compile.identity(), whole.back()->identity());
   if (!difference.empty()) {
     resume->error =
         absl::StrCat("cannot resume from ", job.spec.checkpoint().dir(), "/", whole.back()->name(), ": ", difference,
@@ -127,15 +135,12 @@ void ResumeFromEarlierJob(const JobState& job, const v1::CheckPathsResult& found
     return;
   }
   for (const auto* checkpoint : whole) {
-    if (Difference(job.compile.identity(), *checkpoint).empty()) resume->adopted.push_back(FromFound(*checkpoint));
+    if (IdentityDifference(job.compile.identity(), checkpoint->identity()).empty())
+      resume->adopted.push_back(FromFound(*checkpoint));
   }
   resume->from = whole.back()->name();
   resume->step = whole.back()->step();
-  if (!SaysInitialWeights(*whole.back())) {
-    resume->notes.push_back(absl::StrCat("checkpoint ", resume->from,
-                                         " is of an earlier version and does not say from ",
-                                         "which initial weights it was trained: they are not compared"));
-  }
+  TellWhatIsUnknown(*whole.back(), &resume->notes);
 }
 
 // resume_from_checkpoint: PATH.
@@ -151,11 +156,13 @@ void ResumeFromPath(const JobState& job, const v1::CheckPathsResult& found, Resu
     *WhereUnread(job, there->unread(), resume) = absl::StrCat(option, there->unread().message());
   } else if (!there->damage().empty()) {
     resume->error = absl::StrCat(option, path, ": ", there->damage());
-  } else if (const std::string difference = Difference(job.compile.identity(), *there); !difference.empty()) {
+  } else if (const std::string difference = IdentityDifference(job.compile.identity(), there->identity());
+             !difference.empty()) {
     resume->error = absl::StrCat(option, "cannot resume from ", path, ": ", difference);
   } else {
     resume->from = there->name();
     resume->step = there->step();
+    TellWhatIsUnknown(*there, &resume->notes);
   }
 }
 
@@ -202,6 +209,34 @@ Resume ChooseResume(const JobState& job, const v1::CheckPathsResult& found) {
     resume.notes.push_back("no whole checkpoint is left: training begins again from the initial weights");
   }
   return resume;
+}
+
+std::string IdentityDifference(const std::string& my_identity, const std::string& their_identity) {
+  const Json mine = Json::parse(my_identity, nullptr, /*allow_exceptions=*/false);
+  const Json theirs = Json::parse(their_identity, nullptr, /*allow_exceptions=*/false);
+  if (!mine.is_object()) return "";
+  if (!theirs.is_object()) return "its manifest has no identity";
+  std::string text;
+  for (const auto& [key, value] : mine.items()) {
+    // The same tokens may lie elsewhere, the shapes say more than the class, and `config` what matters of the file.
+    if (key == "model_path" || key == "data_path" || key == "architecture" || key == "config_json") continue;
+    if ((key == kWeights || key == kConfig) && !theirs.contains(key)) continue;
+    if (theirs.contains(key) && theirs[key] == value) continue;
+    if (key == kConfig && value.is_object() && theirs[key].is_object()) {
+      const std::string difference = DifferenceOfConfig(theirs[key], value);
+      if (difference.empty()) continue;
+      absl::StrAppend(&text, text.empty() ? "" : "; ", mine.value("model_path", std::string("model.path")),
+                      value.contains("graph") ? "" : "/config.json",
+                      " describes another model than was trained: ", difference, " (that is another training",
+                      kOwnName);
+      continue;
+    }
+    const bool is_plural = key == kWeights;
+    absl::StrAppend(&text, text.empty() ? "" : "; ", Label(key), is_plural ? " were " : " was ", Describe(theirs, key),
+                    is_plural ? " and are now " : " and is now ", Describe(mine, key));
+    if (key == kWeights) absl::StrAppend(&text, " (that is another training, as fine-tuning is", kOwnName);
+  }
+  return text;
 }
 
 }  // namespace tacc::coordinator

@@ -38,6 +38,10 @@ struct Resume {
 // there, where no other one is left: training begins again from the initial weights only when all were damaged.
 Resume ChooseResume(const JobState& job, const v1::CheckPathsResult& found);
 
+// Empty when what has the identity `mine` carries on the training of identity `theirs` (JSON objects), else what
+// differs, both values named.
+std::string IdentityDifference(const std::string& mine, const std::string& theirs);
+
 }  // namespace tacc::coordinator
 
 #endif  // COORDINATOR_CORE_RESUME_H_

@@ -5,14 +5,14 @@
 //   submit NAME [workers=N] [max_steps=N] [epochs=N] [max_restarts=N] [limit=N] [dir=D] [request=R]
 //     [resume=auto|never|PATH]
 //   cancel JOB now|checkpoint
-//   compiled JOB [world=N] [pp=N] [need=BYTES] [note=WORD] [max_steps=N]
+//   compiled JOB [world=N] [pp=N] [need=BYTES] [note=WORD] [max_steps=N] [eps=E]
 //   compile_failed JOB bad_input|bug MESSAGE
 //   unread|lost RANK MESSAGE: the rank's program cannot be read
 //   attach W [instance=I] [version=V] [kind=K] [threads=N] [memory=N] [peak=F] [trouble=TEXT] [running=RANK]
 //     [held=RANK]
 //   detach W
 //   paths W [max_attempt=N] [exported=NAME] [owner=TEXT] [export_problem=TEXT] [missing|denied|unavailable|wrong=TEXT]
-//     [NAME:step=N:attempt=N[:seed=N][:weights=W][:damaged][:unread][:denied][:gone] ...]
+//     [NAME:step=N:attempt=N[:seed=N][:weights=W][:eps=E][:damaged][:unread][:denied][:gone] ...]
 //     answers the last check_paths to W
 //   asked W: the last check_paths to W
 //   event RANK JSON
@@ -50,11 +50,13 @@ namespace {
 
 bool rewrite = false;
 
-// `weights` "none": as before identities said where training began.
-std::string Identity(int seed, const std::string& weights = "random") {
-  return absl::StrCat(
-      R"({"model":"100 parameters",)", weights == "none" ? "" : absl::StrCat("\"weights\":\"", weights, "\","),
-      R"("data":"1000 tokens, f","seq_len":64,"global_batch_size":8,"seed":)", seed, R"(,"model_path":"/models/m"})");
+// "none": as before identities said where training began, or what config.json said.
+std::string Identity(int seed, const std::string& weights = "random", const std::string& eps = "1e-05") {
+  return absl::StrCat(R"({"model":"100 parameters",)",
+                      eps == "none" ? "" : absl::StrCat(R"("config":{"head_dim":"8","norm_eps":")", eps, "\"},"),
+                      weights == "none" ? "" : absl::StrCat("\"weights\":\"", weights, "\","),
+                      R"("data":"1000 tokens, f","seq_len":64,"global_batch_size":8,"seed":)", seed,
+                      R"(,"model_path":"/models/m"})");
 }
 
 std::string RankName(const v1::RankId& id) { return absl::StrCat(id.job(), "/", id.attempt(), "/", id.rank()); }
@@ -198,7 +200,7 @@ class Script {
       absl::StrAppend(&done.summary, R"(,"notes":[")", note, R"("])");
     done.summary += "}";
     done.data = "{}";
-    done.identity = Identity(42);
+    done.identity = Identity(42, "random", args.Text("eps", "1e-05"));
     done.seconds = 1;
     return done;
   }
@@ -253,13 +255,14 @@ class Script {
       const std::vector<std::string> parts = absl::StrSplit(args.words[i], ':');
       found->set_name(parts[0]);
       int seed = 42;
-      std::string weights = "random";
+      std::string weights = "random", eps = "1e-05";
       for (size_t k = 1; k < parts.size(); ++k) {
         const std::vector<std::string> pair = absl::StrSplit(parts[k], '=');
         if (pair[0] == "step") found->set_step(std::stoll(pair[1]));
         if (pair[0] == "attempt") found->set_attempt(std::stoi(pair[1]));
         if (pair[0] == "seed") seed = std::stoi(pair[1]);
         if (pair[0] == "weights") weights = pair[1];
+        if (pair[0] == "eps") eps = pair[1];
         for (const auto& [word, kind, why] :
              {std::tuple{"unread", v1::PATH_PROBLEM_KIND_UNAVAILABLE, "Input/output error"},
               std::tuple{"denied", v1::PATH_PROBLEM_KIND_DENIED, "Permission denied"},
@@ -270,7 +273,7 @@ class Script {
         }
         if (pair[0] == "damaged") found->set_damage("rank-00000.safetensors has 10 bytes, the manifest says 20");
       }
-      found->set_identity(Identity(seed, weights));
+      found->set_identity(Identity(seed, weights, eps));
     }
     return message;
   }

@@ -5,6 +5,7 @@
 #include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "graph/import/families.h"
+#include "graph/import/model_facts.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
 #include "gtest/gtest.h"
@@ -339,7 +340,36 @@ absl::StatusOr<std::string> TextOf(const json& config) {
   return absl::StrCat(Print(graph), absl::StrJoin(read.spec.notes, "\n"));
 }
 
+// The graph without its initial values.
+absl::StatusOr<std::string> MathematicsOf(const json& config) {
+  TACC_ASSIGN_OR_RETURN(const ReadFamily read, ReadModelConfig(config, kSeqLen));
+  DecoderBuildOptions options;
+  options.batch = 2;
+  options.seq_len = kSeqLen;
+  TACC_ASSIGN_OR_RETURN(Graph graph, BuildDecoder(read.spec, options, OpTable()));
+  for (Node& node : graph.nodes) node.attrs.erase("init");
+  return Print(graph);
+}
+
 class FamilyTest : public testing::TestWithParam<std::string> {};
+
+// A checkpoint is of the same model where these are the same (docs/contracts.md, `identity`).
+TEST_P(FamilyTest, FactsSayAllOfTheMathematics) {
+  const json base = BaseConfig(GetParam());
+  int num_different = 0;
+  for (const Flip& flip : FlipsOf(GetParam())) {
+    const json before = With(base, flip.others);
+    const json after = With(before, {{flip.key, flip.value}});
+    const absl::StatusOr<std::string> changed = MathematicsOf(after);
+    if (!changed.ok()) continue;
+    const bool is_different = changed.value() != MathematicsOf(before).value();
+    EXPECT_EQ(ModelFacts(ReadModelConfig(after, kSeqLen)->spec) != ModelFacts(ReadModelConfig(before, kSeqLen)->spec),
+              is_different)
+        << flip.key << " = " << flip.value << " of " << before;
+    num_different += is_different ? 1 : 0;
+  }
+  EXPECT_GE(num_different, 8);
+}
 
 TEST_P(FamilyTest, UnknownKeyIsRefusedByName) {
   json config = BaseConfig(GetParam());

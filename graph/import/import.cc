@@ -10,13 +10,14 @@
 #include "graph/import/decoder.h"
 #include "graph/import/families.h"
 #include "graph/import/json_file.h"
+#include "graph/import/model_facts.h"
 #include "graph/import/weights.h"
 #include "graph/ir/status_macros.h"
 
 namespace tacc::graph {
 namespace {
 
-constexpr int64_t kMaxConfigBytes = 10 << 20;
+constexpr int64_t kMaxConfigBytes = 1 << 20;  // checkpoints hold it
 
 // Every line of the message with the folder before it.
 absl::Status InFolder(const std::string& dir, const absl::Status& status) {
@@ -147,6 +148,15 @@ absl::Status CheckTokens(const ImportOptions& options, const DecoderSpec& spec) 
                                                  " tokens is too large for a model with rows of ", width));
 }
 
+std::string Architecture(const nlohmann::json& config, const Family& family) {
+  if (const auto named = config.find("architectures"); named != config.end() && named->is_array()) {
+    for (const nlohmann::json& name : *named) {
+      if (IsLanguageModel(family, name.get<std::string>())) return name.get<std::string>();
+    }
+  }
+  return family.architectures.front();
+}
+
 absl::Status CheckLayerClasses(const std::string& option, const std::vector<std::string>& asked,
                                const std::vector<std::string>& known, const std::string& family) {
   for (const std::string& name : asked) {
@@ -172,7 +182,10 @@ absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOp
         absl::StrCat("batch = ", options.batch, ", seq_len = ", options.seq_len, "; wanted at least 1 each"));
   }
   TACC_RETURN_IF_ERROR(CheckIsModel(dir));
-  TACC_ASSIGN_OR_RETURN(const nlohmann::json config, ReadJsonFile(absl::StrCat(dir, "/config.json"), kMaxConfigBytes));
+  ImportedModel model;
+  const std::string config_path = absl::StrCat(dir, "/config.json");
+  TACC_ASSIGN_OR_RETURN(model.config_json, ReadTextFile(config_path, kMaxConfigBytes));
+  TACC_ASSIGN_OR_RETURN(const nlohmann::json config, ParseJson(model.config_json, config_path));
   absl::StatusOr<ReadFamily> read = ReadModelConfig(config, options.seq_len);
   if (!read.ok()) return InFolder(dir, read.status());
   DecoderSpec& spec = read->spec;
@@ -185,7 +198,6 @@ absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOp
   if (options.weights != ImportOptions::Weights::kRandom) {
     TACC_ASSIGN_OR_RETURN(stored, ReadStoredWeights(dir));
   }
-  ImportedModel model;
   for (const std::string& note : spec.notes) model.notes.push_back(absl::StrCat(dir, "/config.json: ", note));
   TACC_ASSIGN_OR_RETURN(model.weights, DecideWeights(dir, options, stored));
   if (model.weights == ImportOptions::Weights::kPretrained) {
@@ -217,6 +229,8 @@ absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOp
     if (!status.ok()) return InFolder(dir, status);
   }
   model.family = spec.family;
+  model.architecture = Architecture(config, read->family);
+  model.facts = ModelFacts(spec);
   model.vocab_size = spec.vocab_rows;
   model.num_layers = spec.num_layers;
   model.max_seq_len = spec.max_seq_len;
@@ -224,18 +238,6 @@ absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOp
   model.residual_module = spec.names.embedding;
   for (int64_t layer = 0; layer < spec.num_layers; ++layer) model.units.push_back(spec.LayerPath(layer));
   return model;
-}
-
-absl::StatusOr<std::string> ReadArchitecture(const std::string& dir) {
-  TACC_ASSIGN_OR_RETURN(const nlohmann::json config, ReadJsonFile(absl::StrCat(dir, "/config.json"), kMaxConfigBytes));
-  const absl::StatusOr<ReadFamily> read = ReadModelConfig(config, /*seq_len=*/1);
-  if (!read.ok()) return InFolder(dir, read.status());
-  if (const auto named = config.find("architectures"); named != config.end() && named->is_array()) {
-    for (const nlohmann::json& name : *named) {
-      if (IsLanguageModel(read->family, name.get<std::string>())) return name.get<std::string>();
-    }
-  }
-  return read->family.architectures.front();
 }
 
 }  // namespace tacc::graph

@@ -2,6 +2,7 @@
 #define TACC_GRAPH_IMPORT_IMPORT_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -49,6 +50,12 @@ struct ImportedModel {
   // Of a model with tied embeddings whose files have both matrices: whether their values differ.
   std::optional<bool> own_head;
   std::vector<std::string> notes;  // what the user should know of how the model was read, a sentence or two each
+  // Of a folder, the class in transformers, as config.json's `architectures` names it: what it says itself, or where it
+  // says nothing, its family's; and the whole text of config.json.
+  std::string architecture, config_json;
+  // What config.json says of the mathematics (ModelFacts); of a graph text, `graph`: a fingerprint that comments and
+  // blanks do not change.
+  std::map<std::string, std::string> facts;
 };
 
 // A Hugging Face folder: config.json, and the headers of its safetensors. Tied embeddings are read as transformers 5
@@ -57,10 +64,6 @@ struct ImportedModel {
 // difference, the only weights that are read here: of 128,256 x 2,048 in BF16 1 GB, where they are equal. Errors:
 // InvalidArgument with every problem, one a line; NotFound when there is no such folder or no config.json.
 absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOptions& options, const OpTable& ops);
-
-// The class of the folder's model in transformers, as config.json's `architectures` names it: what the folder's own
-// says, or where it says nothing, its family's. Errors as ImportModel.
-absl::StatusOr<std::string> ReadArchitecture(const std::string& dir);
 
 // A graph in text form with the inputs and outputs above; B and S may stand for dims of types. Its units are its module
 // paths up to the first number, as layers.0 for layers.0.mlp. Errors: InvalidArgument "file:line:col: what"; NotFound

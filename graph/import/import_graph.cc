@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "graph/import/import.h"
 #include "graph/import/json_file.h"
+#include "graph/ir/fingerprint.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
 
@@ -241,6 +242,9 @@ absl::StatusOr<ImportedModel> ImportGraphText(const std::string& text, const std
   const NodePlaces places(text, file);
   TACC_RETURN_IF_ERROR(GraphChecker(model.forward, places, options, ops).Check());
   model.family = "graph";
+  parse.symbols["B"] = 1;  // It is the same model for any number of rows.
+  TACC_ASSIGN_OR_RETURN(const Graph of_one_row, ParseGraph(text, parse));
+  model.facts = {{"graph", Fingerprint(Print(of_one_row))}};
   model.vocab_size = VocabularyOf(model.forward);
   for (const Node& node : model.forward.nodes) {
     if (node.op == "embedding" && model.residual_module.empty()) model.residual_module = node.module;

@@ -110,11 +110,61 @@ TEST_F(ImportTest, TheClassIsTheFoldersOrItsFamilys) {
   for (const nlohmann::json& none : {nlohmann::json(), nlohmann::json::array()}) {
     config["architectures"] = none;
     folder_.WriteConfig(config);
-    EXPECT_EQ(ReadArchitecture(folder_.path()).value(), "LlamaForCausalLM");
+    EXPECT_EQ(Import(ImportOptions::Weights::kRandom).value().architecture, "LlamaForCausalLM");
   }
   config["architectures"] = {"LLaMAForCausalLM"};
   folder_.WriteConfig(config);
-  EXPECT_EQ(ReadArchitecture(folder_.path()).value(), "LLaMAForCausalLM");
+  EXPECT_EQ(Import(ImportOptions::Weights::kRandom).value().architecture, "LLaMAForCausalLM");
+}
+
+// What training computes, however config.json says it.
+TEST_F(ImportTest, FactsAreOfTheMathematicsAlone) {
+  const auto facts = [&](const json& config) {
+    folder_.WriteConfig(config);
+    const absl::StatusOr<ImportedModel> model = Import();
+    EXPECT_TRUE(model.ok()) << model.status();
+    EXPECT_EQ(model->config_json, config.dump());
+    return model->facts;
+  };
+  folder_.WriteTensors(LlamaTensors());
+  const json config = LlamaConfig();
+  const std::map<std::string, std::string> before = facts(config);
+  EXPECT_EQ(before.at("norm_eps"), "1e-06");
+  EXPECT_EQ(before.at("rope_theta"), "10000.0");
+  EXPECT_EQ(before.at("num_attention_heads"), "2");
+  json saved_again = config;
+  saved_again.update({{"transformers_version", "5.0.0"},
+                      {"_name_or_path", "elsewhere"},
+                      {"dtype", "float32"},
+                      {"use_cache", false},
+                      {"architectures", {"LlamaForCausalLM"}},
+                      {"max_position_embeddings", 64},
+                      {"rms_norm_eps", 1e-6},
+                      {"hidden_act", "swish"},
+                      {"head_dim", 4},
+                      {"initializer_range", 0.5},
+                      {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 10000}}}});
+  EXPECT_EQ(facts(saved_again), before);
+  for (const auto& [key, value] : std::map<std::string, json>{
+           {"rms_norm_eps", 1e-5}, {"rope_theta", 500.0}, {"hidden_act", "gelu"}, {"rope_scaling", nullptr}}) {
+    json changed = config;
+    changed[key] = value;
+    EXPECT_EQ(facts(changed) == before, value.is_null()) << key;
+  }
+}
+
+// The edit that the import's own note advises.
+TEST_F(ImportTest, FactsKnowAHeadThatIsNotTied) {
+  json config = LlamaConfig();
+  folder_.WriteTensors(LlamaTensors(), {{"lm_head.weight", std::string("\0\0\x80\x3f", 4)}});
+  config["tie_word_embeddings"] = true;
+  folder_.WriteConfig(config);
+  const absl::StatusOr<ImportedModel> tied = Import();
+  ASSERT_TRUE(tied.ok()) << tied.status();
+  config["tie_word_embeddings"] = false;
+  folder_.WriteConfig(config);
+  EXPECT_EQ(Import()->facts, tied->facts);
+  EXPECT_EQ(tied->facts.at("head"), "own");
 }
 
 TEST_F(ImportTest, PretrainedWhenThereAreSafetensors) {
@@ -401,6 +451,22 @@ TEST_F(ImportGraphTest, BindsSymbols) {
   EXPECT_EQ(model->num_parameters, 81);
   EXPECT_THAT(model->units, testing::ElementsAre("layers.0"));
   EXPECT_THAT(Print(model->forward), HasSubstr("f32[2,4,9]"));
+}
+
+TEST_F(ImportGraphTest, FactsAreOfTheNodes) {
+  const auto facts = [&](const std::string& from, const std::string& to, int64_t batch) {
+    ImportOptions options;
+    options.batch = batch;
+    options.seq_len = 4;
+    const absl::StatusOr<ImportedModel> model =
+        ImportGraphText(absl::StrReplaceAll(kGraph, {{from, to}}), "m.graph", options, ops_);
+    EXPECT_TRUE(model.ok()) << model.status();
+    return model->facts;
+  };
+  const std::map<std::string, std::string> before = facts("", "", 2);
+  EXPECT_EQ(before.size(), 1u);
+  EXPECT_EQ(facts("# A bigram model.", "# Of two words.", 6), before);
+  EXPECT_NE(facts("normal(0.02)", "normal(0.03)", 2), before);
 }
 
 TEST_F(ImportGraphTest, ErrorsNameLineAndColumn) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "graph/ir/text.h"
 
 namespace tacc::graph {
 namespace {
@@ -136,7 +137,9 @@ int64_t ReadRotaryDim(ConfigReader& config, ConfigReader* rope, const RotaryMode
 }  // namespace
 
 Rotary PlainRotary(double theta, int64_t dim) {
-  return ToRotary(InverseFrequencies(static_cast<float>(theta), dim), 1.0);
+  Rotary rotary = ToRotary(InverseFrequencies(static_cast<float>(theta), dim), 1.0);
+  rotary.facts = {{"rope_theta", Print(Attr(theta))}, {"rope_dim", absl::StrCat(dim)}};
+  return rotary;
 }
 
 Rotary ReadRotary(ConfigReader& config, const RotaryModel& model) {
@@ -152,10 +155,18 @@ Rotary ReadRotary(ConfigReader& config, const RotaryModel& model) {
   const int64_t dim = ReadRotaryDim(config, &rope, model);
   const double theta = rope.Float("rope_theta", 1e-6, kAny, outer_theta);
   Rotary rotary = PlainRotary(theta, dim);
+  // Made of the plain one by these numbers.
+  const auto scaled = [&](Rotary made, const std::map<std::string, double>& numbers) {
+    made.facts = rotary.facts;
+    made.facts["rope_type"] = kind;
+    for (const auto& [name, number] : numbers) made.facts[absl::StrCat("rope_", name)] = Print(Attr(number));
+    return made;
+  };
   const auto max_length = static_cast<double>(model.max_position_embeddings);
   if (kind == "linear") {
     const auto factor = static_cast<float>(rope.Float("factor", 1e-6, kAny));
     for (double& f : rotary.inv_freq) f = static_cast<float>(f) / factor;
+    rotary = scaled(rotary, {{"factor", factor}});
   } else if (kind == "dynamic") {
     const double factor = rope.Float("factor", 1e-6, kAny);
     if (model.seq_len > model.max_position_embeddings && dim > 2) {
@@ -178,7 +189,10 @@ Rotary ReadRotary(ConfigReader& config, const RotaryModel& model) {
     if (llama3.high_freq_factor <= llama3.low_freq_factor) {
       rope.Fail("high_freq_factor", absl::StrCat("wanted more than low_freq_factor = ", llama3.low_freq_factor));
     }
-    rotary = Llama3Rotary(theta, dim, llama3);
+    rotary = scaled(Llama3Rotary(theta, dim, llama3), {{"factor", llama3.factor},
+                                                       {"low_freq_factor", llama3.low_freq_factor},
+                                                       {"high_freq_factor", llama3.high_freq_factor},
+                                                       {"original_length", llama3.original_length}});
   } else if (kind == "yarn") {
     Yarn yarn;
     if (theta <= 1) {
@@ -193,7 +207,12 @@ Rotary ReadRotary(ConfigReader& config, const RotaryModel& model) {
     if (yarn.beta_slow == 0) yarn.beta_slow = 1.0;
     yarn.bounds = rope.Bool("truncate", true) ? Yarn::kWholeBounds : Yarn::kExactBounds;
     rope.RefuseUnless("finetuned", true, "only frequencies that the weights were finetuned with are supported");
-    rotary = YarnRotary(theta, dim, yarn);
+    rotary = scaled(YarnRotary(theta, dim, yarn), {{"factor", yarn.factor},
+                                                   {"attention_factor", yarn.attention_factor},
+                                                   {"beta_fast", yarn.beta_fast},
+                                                   {"beta_slow", yarn.beta_slow},
+                                                   {"original_length", yarn.original_length}});
+    if (yarn.bounds == Yarn::kExactBounds) rotary.facts["rope_truncate"] = "false";
   } else if (kind != "default") {
     rope.Fail("rope_type", absl::StrCat("the kind \"", kind,
                                         "\" is not supported; wanted one of default, dynamic, linear, llama3, yarn"));

@@ -2,7 +2,9 @@
 #define TACC_GRAPH_IMPORT_ROPE_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "graph/import/config_reader.h"
@@ -16,6 +18,7 @@ struct Rotary {
   double attention_scale = 1.0;
   enum Pairs { kHalves, kNeighbours } pairs = kHalves;  // dims i and i + n of 2n, or 2i and 2i + 1
   bool any_length = false;                              // stretched to the samples' length
+  std::map<std::string, std::string> facts;             // what all this was computed from, for ModelFacts
 };
 
 // Plain rotary embedding of the first `dim` dims: 1 / theta^(2i/dim).

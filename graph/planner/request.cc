@@ -392,11 +392,12 @@ nlohmann::json CaptureJson(const CompileRequest& request, const std::vector<Prog
 
 std::string SummaryJson(const CompileRequest& request, const Candidate& candidate, const std::vector<Program>& stages,
                         const std::vector<std::string>& notes, absl::string_view fingerprint,
-                        const std::string& architecture) {
+                        const std::string& architecture, const std::map<std::string, std::string>& facts) {
   json summary = CandidateJson(request, candidate);
   summary["notes"] = notes;
   summary["fingerprint"] = std::string(fingerprint);
   if (!architecture.empty()) summary["architecture"] = architecture;
+  summary["config"] = facts;
   if (json capture = CaptureJson(request, stages); !capture.is_null()) summary["capture"] = std::move(capture);
   return summary.dump(1);
 }

@@ -1,6 +1,7 @@
 #ifndef TACC_GRAPH_PLANNER_REQUEST_H_
 #define TACC_GRAPH_PLANNER_REQUEST_H_
 
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -29,10 +30,10 @@ struct CompileRequest {
 absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view json);
 
 // summary.json of docs/contracts.md. `stages`: the candidate's programs; `notes`: Planned::notes; `architecture`: of a
-// Hugging Face folder, else empty.
+// Hugging Face folder, else empty; `facts`: of the model's mathematics, by name.
 std::string SummaryJson(const CompileRequest& request, const Candidate& candidate, const std::vector<Program>& stages,
                         const std::vector<std::string>& notes, absl::string_view fingerprint,
-                        const std::string& architecture);
+                        const std::string& architecture, const std::map<std::string, std::string>& facts);
 
 // Which parts of the stages' graphs ranks on GPUs capture as CUDA graphs, when each has a GPU to itself; null on CPUs.
 nlohmann::json CaptureJson(const CompileRequest& request, const std::vector<Program>& stages);

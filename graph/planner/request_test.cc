@@ -87,10 +87,12 @@ TEST(CompileRequest, SaysWhatGpusCapture) {
     request.plan.fsdp = 2;  // no stages, so no messages
     const auto planned = PlanCandidates(request.plan, TestModel(), ops);
     EXPECT_TRUE(planned.ok()) << planned.status();
-    const nlohmann::json summary = nlohmann::json::parse(
-        SummaryJson(request, planned->candidates[0], planned->programs, {"read so"}, "1a", "LlamaForCausalLM"));
+    const nlohmann::json summary =
+        nlohmann::json::parse(SummaryJson(request, planned->candidates[0], planned->programs, {"read so"}, "1a",
+                                          "LlamaForCausalLM", {{"norm_eps", "1e-05"}}));
     EXPECT_EQ(summary["fingerprint"], "1a");
     EXPECT_EQ(summary["notes"], nlohmann::json({"read so"}));
+    EXPECT_EQ(summary["config"], nlohmann::json({{"norm_eps", "1e-05"}}));
     return summary.contains("capture") ? summary["capture"] : nlohmann::json();
   };
   const nlohmann::json parts = capture("cuda");
@@ -109,7 +111,7 @@ TEST(CompileRequest, EpochsBecomeSteps) {
     const auto result = PlanCandidates(request.plan, TestModel(), ops);
     if (!result.ok()) return std::string(result.status().message());
     const nlohmann::json summary =
-        nlohmann::json::parse(SummaryJson(request, result->candidates[0], result->programs, {}, "1a", ""));
+        nlohmann::json::parse(SummaryJson(request, result->candidates[0], result->programs, {}, "1a", "", {}));
     // The learning rate goes by the same number.
     const std::string attribute = absl::StrCat("max_steps=", summary["max_steps"].dump(), " ");
     EXPECT_NE(Print(result->programs[0]).find(attribute), std::string::npos) << attribute;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "graph/import/import.h"
+#include "graph/ir/fingerprint.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
 #include "graph/passes/separate_documents.h"
@@ -50,13 +51,6 @@ std::string PrintAll(const std::vector<Program>& stages) {
   return text;
 }
 
-// 64-bit FNV-1a: names a program in logs and caches.
-std::string Fingerprint(const std::string& text) {
-  uint64_t hash = 14695981039346656037u;
-  for (unsigned char c : text) hash = (hash ^ c) * 1099511628211u;
-  return absl::StrFormat("%016x", hash);
-}
-
 absl::Status CheckVocabulary(const CompileRequest& request, int64_t vocab_size) {
   if (request.vocab_size <= vocab_size || vocab_size == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("data.path was prepared with a vocabulary of ", request.vocab_size,
@@ -64,9 +58,11 @@ absl::Status CheckVocabulary(const CompileRequest& request, int64_t vocab_size) 
                                                  "; prepare it with the model's tokenizer"));
 }
 
-ForwardBuilder MakeForwardBuilder(const CompileRequest& request, const OpTable& ops) {
-  return [&request, &ops, own_head = std::optional<bool>()](int64_t batch,
-                                                            int64_t seq_len) mutable -> absl::StatusOr<ForwardModel> {
+// `described`, if given: what the model that was built last is, without its graph.
+ForwardBuilder MakeForwardBuilder(const CompileRequest& request, const OpTable& ops,
+                                  ImportedModel* described = nullptr) {
+  return [&request, &ops, described, own_head = std::optional<bool>()](
+             int64_t batch, int64_t seq_len) mutable -> absl::StatusOr<ForwardModel> {
     ImportOptions options;
     options.own_head = own_head;
     options.batch = batch;
@@ -93,6 +89,7 @@ ForwardBuilder MakeForwardBuilder(const CompileRequest& request, const OpTable& 
     if (request.separate_documents) {
       TACC_ASSIGN_OR_RETURN(model.forward, SeparateDocuments(model.forward, ops));
     }
+    if (described != nullptr) *described = std::move(imported);
     return model;
   };
 }
@@ -196,7 +193,8 @@ absl::Status CompileCommand(const std::string& request_file, const std::string& 
                             const OpTable& ops) {
   TACC_ASSIGN_OR_RETURN(const std::string text, ReadFile(request_file));
   TACC_ASSIGN_OR_RETURN(const CompileRequest request, ParseCompileRequest(text));
-  const ForwardBuilder builder = MakeForwardBuilder(request, ops);
+  ImportedModel described;
+  const ForwardBuilder builder = MakeForwardBuilder(request, ops, &described);
   TACC_ASSIGN_OR_RETURN(const Planned planned, PlanCandidates(request.plan, builder, ops));
   const Candidate& best = planned.candidates[0];
   if (!best.fits) return DoesNotFit(request.plan, best, builder, ops);
@@ -226,12 +224,10 @@ absl::Status CompileCommand(const std::string& request_file, const std::string& 
     TACC_ASSIGN_OR_RETURN(const Finalist finalist, MakeFinalist(request.plan, best, compiled.stages, ops));
     TACC_RETURN_IF_ERROR(WriteTrace(finalist, ops, absl::StrCat(out_dir, "/", kCompiledTrace)));
   }
-  std::string architecture;
-  if (request.graph_path.empty()) {
-    TACC_ASSIGN_OR_RETURN(architecture, ReadArchitecture(request.model_path));
-  }
-  return WriteFile(out_dir + "/summary.json", SummaryJson(request, best, compiled.stages, planned.notes,
-                                                          Fingerprint(PrintAll(compiled.stages)), architecture));
+  if (!described.config_json.empty()) TACC_RETURN_IF_ERROR(WriteFile(out_dir + "/config.json", described.config_json));
+  return WriteFile(out_dir + "/summary.json",
+                   SummaryJson(request, best, compiled.stages, planned.notes, Fingerprint(PrintAll(compiled.stages)),
+                               described.architecture, described.facts));
 }
 
 }  // namespace tacc::graph

@@ -33,7 +33,8 @@ std::string MachinesCommand();
 // train.trace_step.
 inline constexpr char kCompiledTrace[] = "trace.json";
 
-// `tacc-plan compile`: writes plan.txt, stage0.program and summary.json into `out_dir` (made if it is not there);
+// `tacc-plan compile`: writes plan.txt, stage0.program, summary.json and, of a Hugging Face folder, its config.json as
+// it was read into `out_dir` (made if it is not there);
 // `dump_dir`, when not empty, receives the program after each pass as NN.name.txt and the passes' seconds as
 // passes.txt. Errors: InvalidArgument when the model does not fit or the request contradicts the model.
 absl::Status CompileCommand(const std::string& request_file, const std::string& out_dir, const std::string& dump_dir,

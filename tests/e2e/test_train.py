@@ -179,6 +179,38 @@ def test_other_initial_weights_are_another_training(cluster, tmp_path):
     assert [p["step"] for p in points(cluster, job)] == [3]
 
 
+def test_another_config_of_the_same_shapes_is_another_training(cluster, tmp_path):
+    """It must not go on with the first one's states. What changes no mathematics goes on, and is what is exported, whatever becomes of the model's folder."""
+    submit_and_wait(cluster, write_job(tmp_path, name="config", workers=1, train={"max_steps": 2}))
+    config = tmp_path / "model/config.json"
+    for changes, difference in [({"rope_theta": 500}, "rope_theta was 10000.0 and is now 500.0"), ({"clip_qkv": 8.0}, "clip_qkv was not given and is now 8.0"),
+                                ({"hidden_act": "gelu"}, "hidden_act was silu and is now gelu"),
+                                ({"num_attention_heads": 2, "num_key_value_heads": 2}, "num_attention_heads was 4 and is now 2")]:
+        config.write_text(json.dumps({**TINY_MODEL, **changes}))
+        for steps in (2, 4):
+            changed = cluster.submit(write_job(tmp_path, name="config", workers=1, train={"max_steps": steps}))
+            assert cluster.finish(changed).returncode == 2
+            reason = cluster.json("get", changed)["reason"]
+            assert f"{config} describes another model than was trained: " in reason and difference in reason and "checkpoint.dir of its own" in reason, reason
+    same = json.dumps({"transformers_version": "5.0.0", "use_cache": False, "dtype": "float32", **dict(reversed(TINY_MODEL.items()))})
+    config.write_text(same)
+    job = submit_and_wait(cluster, write_job(tmp_path, name="config", workers=1, train={"max_steps": 3}))
+    assert [p["step"] for p in points(cluster, job)] == [3]
+    config.write_text(same[:50])
+    cluster.ctl("export", job, "--out", tmp_path / "by_hand")
+    assert (tmp_path / "by_hand/config.json").read_text() == same == Path(cluster.json("get", job)["exported_path"], "config.json").read_text()
+
+
+def test_a_config_that_changes_during_training_is_not_exported(cluster, tmp_path):
+    job = cluster.submit(write_job(tmp_path, name="torn", workers=1, train={"max_steps": 2000}, checkpoint={"save_steps": 1000}))
+    cluster.wait(lambda: cluster.json("get", job).get("step", 0) > 0, "a step")
+    (tmp_path / "model/config.json").write_text('{"model_type": "ol')
+    assert cluster.finish(job).returncode == 0
+    view = cluster.json("get", job)
+    assert view["restarts"] == [] and json.loads(Path(view["exported_path"], "config.json").read_text()) == TINY_MODEL
+    assert [e["message"] for e in cluster.events(job) if "config_changed" in e["message"]]
+
+
 def test_float16_from_a_scale_too_large(cluster, one_rank, tmp_path):
     """Tensor parallel, so that sums over ranks are of float16. A few steps are skipped, which nobody is warned of; MFU is over the probe's peak of float16."""
     compute = {"fp16": True, "grad_scaler": {"init_scale": 2.0**26}}

@@ -61,10 +61,8 @@ bool IsWritten(const std::string& name) {
          IsOfModel(name) || (absl::StartsWith(name, "model") && absl::EndsWith(name, ".safetensors"));
 }
 
-// Returns the safetensors dtype that the text of config.json asks for.
-absl::StatusOr<std::string> ConfigDtype(const std::string& text, const std::string& path) {
-  const nlohmann::json config = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!config.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": not a JSON object"));
+// Returns the safetensors dtype that config.json asks for.
+absl::StatusOr<std::string> ConfigDtype(const nlohmann::ordered_json& config, const std::string& path) {
   for (const char* key : {"dtype", "torch_dtype"}) {
     const auto it = config.find(key);
     if (it == config.end() || it->is_null()) continue;
@@ -118,22 +116,40 @@ std::string IdentityOf(const Checkpoint& checkpoint, const char* key) {
   return identity.contains(key) && identity[key].is_string() ? identity[key].get<std::string>() : "";
 }
 
-// The text with the class of the model, where it has none.
-std::string WithArchitecture(const std::string& config_text, const std::string& architecture) {
-  nlohmann::ordered_json config = nlohmann::ordered_json::parse(config_text, nullptr, /*allow_exceptions=*/false);
-  if (architecture.empty()) return config_text;
-  nlohmann::ordered_json& named = config["architectures"];
-  if (!named.is_null() && !named.empty()) return config_text;
+struct ModelConfig {
+  std::string text;
+  std::string dtype = "F32";  // Of the weights, as in safetensors.
+  bool changed = false;       // The model's folder has another one now.
+};
+
+// The config.json to export.
+absl::StatusOr<ModelConfig> ChooseConfig(const Checkpoint& checkpoint, const ExportRequest& request) {
+  const std::string path = absl::StrCat(request.model_dir, "/config.json");
+  ModelConfig config;
+  config.text = !request.config_json.empty() ? request.config_json : IdentityOf(checkpoint, "config_json");
+  const absl::StatusOr<std::string> now = ReadSmallFile(path, kMaxConfigBytes);
+  if (config.text.empty()) {
+    if (!now.ok()) return now.status();
+    config.text = *now;
+  }
+  config.changed = now.ok() && *now != config.text;
+  nlohmann::ordered_json json = nlohmann::ordered_json::parse(config.text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return absl::UnavailableError(absl::StrCat(path, ": not a JSON object"));
+  absl::StatusOr<std::string> dtype = ConfigDtype(json, path);
+  if (!dtype.ok()) return dtype.status();
+  config.dtype = *std::move(dtype);
+  // The class of the model, where it has none.
+  const std::string architecture = IdentityOf(checkpoint, "architecture");
+  nlohmann::ordered_json& named = json["architectures"];
+  if (architecture.empty() || (!named.is_null() && !named.empty())) return config;
   named = {architecture};
-  return config.dump(2) + "\n";
+  config.text = json.dump(2) + "\n";
+  return config;
 }
 
-absl::Status WriteModelFiles(const Checkpoint& checkpoint, const ExportRequest& request, Output* output) {
-  const absl::StatusOr<std::string> config =
-      ReadSmallFile(absl::StrCat(request.model_dir, "/config.json"), kMaxConfigBytes);
-  if (!config.ok()) return config.status();
-  absl::Status status =
-      WriteText("config.json", WithArchitecture(*config, IdentityOf(checkpoint, "architecture")), output);
+absl::Status WriteModelFiles(const Checkpoint& checkpoint, const ExportRequest& request, const std::string& config,
+                             Output* output) {
+  absl::Status status = WriteText("config.json", config, output);
   if (status.ok()) status = CopyFiles(request.model_dir, IsOfModel, output);
   if (!status.ok()) return status;
   const std::string data_dir = request.data_dir.empty() ? IdentityOf(checkpoint, "data_path") : request.data_dir;
@@ -309,10 +325,10 @@ absl::Status CheckAttempt(const std::string& out, const Checkpoint& checkpoint, 
 }
 
 absl::Status WriteFolder(const Checkpoint& checkpoint, const std::vector<OutputTensor>& tensors,
-                         const ExportRequest& request, const std::string& directory) {
+                         const ExportRequest& request, const std::string& config, const std::string& directory) {
   Output output{directory, {}};
   if (!request.model_dir.empty()) {
-    if (absl::Status status = WriteModelFiles(checkpoint, request, &output); !status.ok()) return status;
+    if (absl::Status status = WriteModelFiles(checkpoint, request, config, &output); !status.ok()) return status;
   }
   absl::Status status = WriteWeights(checkpoint, tensors, request.max_file_bytes, &output);
   if (!status.ok()) return status;
@@ -342,16 +358,13 @@ std::string FindTokenizer(const std::string& model_dir, const std::string& data_
 absl::StatusOr<ExportResult> ExportCheckpoint(const ExportRequest& request) {
   absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(request.checkpoint);
   if (!checkpoint.ok()) return checkpoint.status();
-  std::string dtype = "F32";
+  ModelConfig config;
   if (!request.model_dir.empty()) {
-    const std::string config_path = absl::StrCat(request.model_dir, "/config.json");
-    const absl::StatusOr<std::string> config = ReadSmallFile(config_path, kMaxConfigBytes);
-    if (!config.ok()) return absl::InvalidArgumentError(config.status().message());
-    absl::StatusOr<std::string> config_dtype = ConfigDtype(*config, config_path);
-    if (!config_dtype.ok()) return config_dtype.status();
-    dtype = *std::move(config_dtype);
+    absl::StatusOr<ModelConfig> chosen = ChooseConfig(**checkpoint, request);
+    if (!chosen.ok()) return chosen.status();
+    config = *std::move(chosen);
   }
-  absl::StatusOr<std::vector<OutputTensor>> tensors = ChooseTensors(**checkpoint, dtype);
+  absl::StatusOr<std::vector<OutputTensor>> tensors = ChooseTensors(**checkpoint, config.dtype);
   if (!tensors.ok()) return tensors.status();
 
   const std::string out = FolderPath(request.out_dir).string();
@@ -359,13 +372,13 @@ absl::StatusOr<ExportResult> ExportCheckpoint(const ExportRequest& request) {
   if (absl::Status status = (*checkpoint)->VerifyData(0, 1); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<FolderPublication>> publication = FolderPublication::Begin(out);
   if (!publication.ok()) return publication.status();
-  absl::Status status = WriteFolder(**checkpoint, *tensors, request, (*publication)->directory());
+  absl::Status status = WriteFolder(**checkpoint, *tensors, request, config.text, (*publication)->directory());
   if (!status.ok()) return status;
   if (request.attempt > 0) {
     if (status = CheckAttempt(out, **checkpoint, request.attempt); !status.ok()) return status;
   }
   if (status = (*publication)->Publish(); !status.ok()) return status;
-  ExportResult result{static_cast<int64_t>(tensors->size()), 0, dtype};
+  ExportResult result{static_cast<int64_t>(tensors->size()), 0, config.dtype, config.changed};
   for (const OutputTensor& tensor : *tensors) result.num_bytes += tensor.num_bytes;
   return result;
 }

@@ -20,29 +20,35 @@ struct ExportRequest {
   int64_t attempt = 0;
   // Weights over this size are written as several files and an index; transformers' own default.
   int64_t max_file_bytes = 5'000'000'000;
+  // The text of config.json; empty: the one in the checkpoint, or in model_dir where that has none (one of an earlier
+  // version).
+  std::string config_json;
 };
 
 struct ExportResult {
   int64_t num_tensors = 0;
-  int64_t num_bytes = 0;  // Of the weights.
-  std::string dtype;      // "F32", "BF16" or "F16".
+  int64_t num_bytes = 0;        // Of the weights.
+  std::string dtype;            // "F32", "BF16" or "F16".
+  bool config_changed = false;  // model_dir has another config.json than was written.
 };
 
 // The directory with the tokenizer of a model: its own, or else that of the data (`tokenizer` in it or beside it);
 // empty when there is none. Either may be empty.
 std::string FindTokenizer(const std::string& model_dir, const std::string& data_dir);
 
-// Writes config.json (byte for byte; where it names no `architectures`, with the class that the checkpoint names), the
-// tokenizer's files (FindTokenizer), generation_config.json and Python files of model_dir, and the checkpoint's weights
-// under their own names, in their stored shapes and the config's dtype (`dtype`, else `torch_dtype`, else fp32). A
-// weight that is tied to another exists once in the checkpoint and so in the export. Equal input gives equal bytes, and
-// an export trained for no step and exported again is equal to itself but for its record.
+// Writes config.json, as it was when the training began (byte for byte; where it names no `architectures`, with the
+// class that the checkpoint names), the tokenizer's files (FindTokenizer), generation_config.json and Python files of
+// model_dir, and the checkpoint's weights under their own names, in their stored shapes and the config's dtype
+// (`dtype`, else `torch_dtype`, else fp32). A weight that is tied to another exists once in the checkpoint and so in
+// the export. Equal input gives equal bytes, and an export trained for no step and exported again is equal to itself
+// but for its record.
 //
 // The directory appears complete or not at all, also while others export to it (folder_publication.h), and says what
 // was written (export_record.h). An existing out_dir is replaced when it holds nothing but what an export writes, else
 // AlreadyExists names the foreign file (CheckExportFolder). The checkpoint's checksums are verified first. OK: out_dir
-// was seen to be what this call wrote. InvalidArgument: a damaged checkpoint or a config.json that is missing or not
-// usable; ResourceExhausted: the disk is full.
+// was seen to be what this call wrote. InvalidArgument: a damaged checkpoint, or a dtype in config.json that cannot be
+// written; Unavailable: model_dir's config.json was needed and is no JSON object, as one that is being written;
+// ResourceExhausted: the disk is full.
 absl::StatusOr<ExportResult> ExportCheckpoint(const ExportRequest& request);
 
 // OK when nothing that lies at `out_dir` now would make an export of this model to it fail. AlreadyExists says what

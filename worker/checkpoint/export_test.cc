@@ -33,7 +33,7 @@ std::vector<float> Random(size_t count) {
 
 // Writes step 1 from the given weights (cut over two ranks) and returns its path.
 std::string WriteCheckpoint(const std::string& directory, const std::vector<float>& fused,
-                            const std::vector<float>& norm, int64_t attempt = 1) {
+                            const std::vector<float>& norm, int64_t attempt = 1, const std::string& identity = "{}") {
   const std::vector<float> moment(24, 0.5f);
   std::vector<float> parts[2] = {std::vector<float>(12), std::vector<float>(12)};
   for (int rank = 0; rank < 2; ++rank) {
@@ -48,6 +48,7 @@ std::string WriteCheckpoint(const std::string& directory, const std::vector<floa
   Manifest manifest;
   manifest.step = 1;
   manifest.attempt = attempt;
+  manifest.identity = identity;
   const auto committed = CommitCheckpoint(directory, manifest, 2, nullptr);
   EXPECT_TRUE(committed.ok()) << committed.status();
   return directory + "/" + committed->name;
@@ -336,18 +337,42 @@ TEST_F(ExportTest, TakesTheTokenizerOfTheDataWhereTheModelHasNone) {
   EXPECT_EQ(FindTokenizer("", ""), "");
 }
 
+TEST_F(ExportTest, TheConfigIsTheOneOfTheTraining) {
+  const std::string trained = "{\"rms_norm_eps\":  1e-5, \"torch_dtype\": \"bfloat16\"}", out = directory_.File("out");
+  const std::string checkpoint =
+      WriteCheckpoint(run_, Random(24), Random(5), /*attempt=*/2, nlohmann::json({{"config_json", trained}}).dump());
+  const auto exported = [&](const std::string& now, const std::string& of_job = "") {
+    if (now.empty()) {
+      EXPECT_TRUE(RemoveTree(model_ + "/config.json").ok());
+    } else {
+      TestDirectory::Write(model_ + "/config.json", now);
+    }
+    ExportRequest request{checkpoint, model_, out};
+    request.config_json = of_job;
+    const auto result = ExportCheckpoint(request);
+    EXPECT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->config_changed, !now.empty() && now != (of_job.empty() ? trained : of_job));
+    return result->dtype + " " + TestDirectory::Read(out + "/config.json");
+  };
+  EXPECT_EQ(exported(trained), "BF16 " + trained);
+  EXPECT_EQ(exported("{\"rms_norm_eps\": 1e-6}"), "BF16 " + trained);
+  EXPECT_EQ(exported(trained.substr(0, 20)), "BF16 " + trained);
+  EXPECT_EQ(exported(""), "BF16 " + trained);
+  EXPECT_EQ(exported(trained, "{\"rms_norm_eps\": 1e-5}"), "F32 {\"rms_norm_eps\": 1e-5}");
+}
+
 TEST_F(ExportTest, DamageAndBadConfigsAreRefusedAndLeaveNothing) {
-  const auto message = [&] {
+  const auto message = [&](absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
     const auto result = ExportCheckpoint({checkpoint_, model_, directory_.File("out")});
-    EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument) << result.status();
+    EXPECT_EQ(result.status().code(), code) << result.status();
     return std::string(result.status().message());
   };
   TestDirectory::Write(model_ + "/config.json", "{\"dtype\": \"float8\"}");
   EXPECT_THAT(message(), HasSubstr("dtype is \"float8\""));
   TestDirectory::Write(model_ + "/config.json", "[");
-  EXPECT_THAT(message(), HasSubstr("config.json: not a JSON object"));
+  EXPECT_THAT(message(absl::StatusCode::kUnavailable), HasSubstr("config.json: not a JSON object"));
   ASSERT_TRUE(RemoveTree(model_ + "/config.json").ok());
-  EXPECT_THAT(message(), HasSubstr("config.json: cannot be opened"));
+  EXPECT_THAT(message(absl::StatusCode::kNotFound), HasSubstr("config.json: cannot be opened"));
   TestDirectory::Write(model_ + "/config.json", "{}");
   const std::string shard = checkpoint_ + "/rank-00001.safetensors";
   std::string content = TestDirectory::Read(shard);

@@ -25,7 +25,7 @@ void WriteCheckpoint(const std::string& directory, int64_t step, int64_t attempt
   Manifest manifest;
   manifest.step = step;
   manifest.attempt = attempt;
-  manifest.identity = R"({"seed":42})";
+  manifest.identity = R"({"seed":42,"config_json":"{}"})";
   ASSERT_TRUE(CommitCheckpoint(directory, manifest, 1, nullptr).ok());
 }
 

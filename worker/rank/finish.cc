@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "graph/ir/status_macros.h"
+#include "nlohmann/json.hpp"
 #include "worker/checkpoint/export.h"
 #include "worker/checkpoint/posix_file.h"
 #include "worker/rank/agreement.h"
@@ -51,7 +52,13 @@ bool MayPass(const absl::Status& status) {
 
 absl::Status TryToExport(RankParts& parts, const ExportRequest& request) {
   if (parts.options.failpoints != nullptr) TACC_RETURN_IF_ERROR(parts.options.failpoints->Hit("before_export"));
-  return ExportCheckpoint(request).status();
+  TACC_ASSIGN_OR_RETURN(const ExportResult exported, ExportCheckpoint(request));
+  if (exported.config_changed) {
+    parts.events.Warning("config_changed",
+                         absl::StrCat(request.model_dir, "/config.json has changed since the job was compiled; ",
+                                      request.out_dir, " has the one that the model was trained with"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Export(RankParts& parts, const ExportRequest& request) {
@@ -84,6 +91,7 @@ absl::Status Finish(RankParts& parts, const StartPoint& begin, const TrainLoop& 
   request.out_dir = parts.start.export_dir;
   request.data_dir = parts.start.data_path;
   request.attempt = parts.start.attempt;
+  request.config_json = nlohmann::json::parse(parts.start.identity).value("config_json", std::string());
   if (parts.start.rank != 0 || request.out_dir.empty()) return absl::OkStatus();
   return Export(parts, request);
 }

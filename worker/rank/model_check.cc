@@ -18,10 +18,10 @@ std::string EosMismatch(const std::string& model_dir, const std::string& data_pa
   for (const nlohmann::json& id : eos.is_array() ? eos : nlohmann::json::array({eos})) {
     if (id == data_eos_token_id) return "";
   }
-  return absl::StrCat(path, " has eos_token_id ", eos.dump(), ", but texts in ", data_path, " end with ",
-                      data_eos_token_id,
-                      ": the exported model would not stop where the data's texts do; set eos_token_id to ",
-                      data_eos_token_id, " there, or prepare the data with the model's tokenizer");
+  return absl::StrCat(
+      path, " has eos_token_id ", eos.dump(), ", but texts in ", data_path, " end with ", data_eos_token_id,
+      ": the exported model would not stop where the data's texts do; set eos_token_id to ", data_eos_token_id,
+      " there and submit the job again, or prepare the data with the model's tokenizer");
 }
 
 }  // namespace tacc::worker

@@ -9,7 +9,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMaxStartFileBytes = 1 << 20;
+constexpr int64_t kMaxStartFileBytes = 16 << 20;
 
 // Reads fields of one object; the first problem sticks.
 class Fields {

@@ -1,0 +1,154 @@
+#include "graph/import/model_facts.h"
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "graph/ir/text.h"
+
+namespace tacc::graph {
+namespace {
+
+std::string Number(double value) { return Print(Attr(value)); }
+
+std::string KindOf(const NormSpec& norm) {
+  const char* learned = norm.affine == Affine::kNone     ? " without weights"
+                        : norm.affine == Affine::kWeight ? ""
+                                                         : " with bias";
+  return absl::StrCat(norm.kind == NormSpec::kRms ? "rms" : "layer", learned);
+}
+
+std::string TextOf(const NormSpec& norm) { return absl::StrCat(KindOf(norm), ", eps ", Number(norm.eps)); }
+
+// Where a branch has norms. They may have the same names and shapes in either place.
+std::string Places(const std::string& before, const std::string& after) {
+  if (before.empty()) return after.empty() ? "none" : "after";
+  return after.empty() ? "before" : "before and after";
+}
+
+std::string NameOf(DecoderSpec::Activation activation) {
+  switch (activation) {
+    case DecoderSpec::kSilu:
+      return "silu";
+    case DecoderSpec::kGelu:
+      return "gelu";
+    case DecoderSpec::kGeluTanh:
+      return "gelu_new";
+    case DecoderSpec::kRelu:
+      return "relu";
+  }
+  return "";
+}
+
+std::string NameOf(DecoderSpec::MlpKind kind) {
+  switch (kind) {
+    case DecoderSpec::kPlain:
+      return "plain";
+    case DecoderSpec::kGated:
+      return "gated";
+    case DecoderSpec::kGateUp:
+      return "gated, gate and up in one";
+    case DecoderSpec::kUpGate:
+      return "gated, up and gate in one";
+  }
+  return "";
+}
+
+std::string NameOf(DecoderSpec::QkvLayout layout) {
+  switch (layout) {
+    case DecoderSpec::kSeparate:
+      return "separate";
+    case DecoderSpec::kStacked:
+      return "stacked";
+    case DecoderSpec::kInterleaved:
+      return "interleaved";
+  }
+  return "";
+}
+
+std::string NameOf(DecoderSpec::Head head) {
+  switch (head) {
+    case DecoderSpec::kOwnHead:
+      return "own";
+    case DecoderSpec::kTiedHead:
+      return "tied";
+    case DecoderSpec::kNormalizedHead:
+      return "normalized";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::map<std::string, std::string> ModelFacts(const DecoderSpec& spec) {
+  std::map<std::string, std::string> facts;
+  const auto add_if = [&](bool is_there, const char* name, const std::string& value) {
+    if (is_there) facts[name] = value;
+  };
+  facts["vocab_size"] = absl::StrCat(spec.vocab_rows);
+  facts["hidden_size"] = absl::StrCat(spec.hidden_size);
+  facts["num_hidden_layers"] = absl::StrCat(spec.num_layers);
+  facts["num_attention_heads"] = absl::StrCat(spec.num_heads);
+  facts["num_key_value_heads"] = absl::StrCat(spec.num_kv_heads);
+  facts["head_dim"] = absl::StrCat(spec.head_dim);
+  facts["hidden_act"] = NameOf(spec.activation);
+  facts["mlp"] = NameOf(spec.mlp_kind);
+  facts["head"] = NameOf(spec.head);
+  add_if(spec.layers_per_group != 1, "block_group_size", absl::StrCat(spec.layers_per_group));
+
+  facts["norm"] = KindOf(spec.norm);
+  facts["norm_eps"] = Number(spec.norm.eps);
+  facts["attention_norm"] = Places(spec.names.attention_norm, spec.names.attention_post_norm);
+  facts["mlp_norm"] = Places(spec.names.mlp_norm, spec.names.mlp_post_norm);
+  add_if(spec.residual_from == DecoderSpec::kFromNorm, "residual_from", "norm");
+  if (spec.embedding_norm.has_value()) facts["embedding_norm"] = TextOf(*spec.embedding_norm);
+  if (spec.qk_norm.has_value()) {
+    facts["qk_norm"] = absl::StrCat(TextOf(*spec.qk_norm),
+                                    spec.qk_norm_over == DecoderSpec::kHeadDim ? ", of a head" : ", of all heads");
+  }
+
+  add_if(spec.qkv_layout != DecoderSpec::kSeparate, "qkv_layout", NameOf(spec.qkv_layout));
+  add_if(spec.qkv_bias == Bias::kPresent, "qkv_bias", "true");
+  add_if(spec.attention_out_bias == Bias::kPresent, "attention_out_bias", "true");
+  add_if(spec.mlp_bias == Bias::kPresent, "mlp_bias", "true");
+  add_if(spec.head_bias == Bias::kPresent, "head_bias", "true");
+  if (spec.clip_qkv.has_value()) {
+    facts["clip_qkv"] =
+        absl::StrCat(Number(*spec.clip_qkv), spec.clip_place == DecoderSpec::kAfterNorm ? ", after the norm" : "");
+  }
+  if (spec.attention_scale.has_value()) facts["attention_scale"] = Number(*spec.attention_scale);
+
+  if (spec.rotary.has_value()) {
+    facts.insert(spec.rotary->facts.begin(), spec.rotary->facts.end());
+    add_if(spec.rotary->pairs == Rotary::kNeighbours, "rope_pairs", "neighbours");
+  }
+  if (!spec.alibi_slopes.empty()) {
+    facts["alibi"] = absl::StrCat(Number(spec.alibi_slopes.front()), " to ", Number(spec.alibi_slopes.back()));
+  }
+  add_if(spec.learned_positions > 0, "learned_positions", absl::StrCat(spec.learned_positions));
+
+  std::vector<int64_t> dense_layers;
+  for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
+    if (!spec.experts.has_value() || spec.experts->dense_layers.count(layer) > 0) dense_layers.push_back(layer);
+  }
+  add_if(!dense_layers.empty(), "intermediate_size", absl::StrCat(spec.intermediate_size));
+  if (spec.experts.has_value()) {
+    const ExpertsSpec& experts = *spec.experts;
+    facts["num_experts"] = absl::StrCat(experts.num_experts);
+    facts["num_experts_per_tok"] = absl::StrCat(experts.experts_per_token);
+    facts["moe_intermediate_size"] = absl::StrCat(experts.intermediate_size);
+    add_if(experts.weights == ExpertsSpec::kNormalized, "norm_topk_prob", "true");
+    add_if(experts.aux_loss_coef != 0, "router_aux_loss_coef", Number(experts.aux_loss_coef));
+    add_if(!dense_layers.empty(), "mlp_only_layers", absl::StrJoin(dense_layers, ","));
+  }
+
+  add_if(spec.embedding_scale != 1, "embedding_multiplier", Number(spec.embedding_scale));
+  add_if(spec.residual_scale != 1, "residual_multiplier", Number(spec.residual_scale));
+  add_if(spec.logit_scale != 1, "logit_scale", Number(spec.logit_scale));
+  add_if(spec.embedding_dropout != 0, "embedding_dropout", Number(spec.embedding_dropout));
+  add_if(spec.residual_dropout != 0, "residual_dropout", Number(spec.residual_dropout));
+  return facts;
+}
+
+}  // namespace tacc::graph

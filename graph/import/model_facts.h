@@ -1,0 +1,19 @@
+#ifndef TACC_GRAPH_IMPORT_MODEL_FACTS_H_
+#define TACC_GRAPH_IMPORT_MODEL_FACTS_H_
+
+#include <map>
+#include <string>
+
+#include "graph/import/decoder.h"
+
+namespace tacc::graph {
+
+// All that the spec says of the model's mathematics, by name, for people and for comparison: two specs compute the same
+// if they have the same facts. Initial weights are left out, and the names of parameters. Checkpoints hold them, and
+// later versions compare: what a name means stays, and so does how its value is written; a new one is absent where a
+// model is as all were before it.
+std::map<std::string, std::string> ModelFacts(const DecoderSpec& spec);
+
+}  // namespace tacc::graph
+
+#endif  // TACC_GRAPH_IMPORT_MODEL_FACTS_H_
