@@ -140,6 +140,14 @@ void PrintJob(const v1::Job& job, std::ostream& out) {
                         absl::StrCat(last.name(), ", ", FormatBytes(static_cast<double>(last.size_bytes())),
                                      time.empty() ? "" : ", ", time));
   }
+  if (job.has_checkpoint_failure()) {
+    const v1::CheckpointFailure& failure = job.checkpoint_failure();
+    fields.emplace_back("not saved", absl::StrCat("all checkpoints since ", FormatTime(failure.since_time()),
+                                                  " have failed: ", failure.message(), "; ",
+                                                  job.has_last_checkpoint() ? absl::StrCat("the last good one is ",
+                                                                                           job.last_checkpoint().name())
+                                                                            : "there is none before"));
+  }
   fields.emplace_back("model", job.exported_path());
   fields.emplace_back("attempt", job.attempt() > 0 ? absl::StrCat(job.attempt()) : "");
   PrintFields(fields, out);

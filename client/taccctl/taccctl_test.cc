@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "client/jobfile/job_file.h"
 #include "client/taccctl/fake_coordinator.h"
+#include "client/taccctl/units.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -472,6 +473,22 @@ TEST_F(TaccctlTest, GetShowsWhatIsKnown) {
   EXPECT_EQ(Run({"get", "tiny"}), 0);
   EXPECT_THAT(out_, HasSubstr("memory of a rank  100.0 MiB"));
   EXPECT_THAT(out_, testing::Not(HasSubstr("GPU idle")));
+}
+
+TEST_F(TaccctlTest, GetSaysThatCheckpointsFail) {
+  EXPECT_EQ(Run({"get", "tiny"}), 0);
+  EXPECT_THAT(out_, Not(HasSubstr("not saved")));
+  job_.mutable_checkpoint_failure()->set_since_time(1000);
+  job_.mutable_checkpoint_failure()->set_message("checkpoint of step 20, rank 0: No space left on device");
+  const std::string failed = "all checkpoints since " + FormatTime(1000) +
+                             " have failed: checkpoint of step 20, rank 0: No space left on device; ";
+  EXPECT_EQ(Run({"get", "tiny"}), 0);
+  EXPECT_THAT(out_, HasSubstr(failed + "there is none before\n"));
+  job_.mutable_last_checkpoint()->set_name("step-00000004.a1");
+  EXPECT_EQ(Run({"get", "tiny"}), 0);
+  EXPECT_THAT(out_, HasSubstr(failed + "the last good one is step-00000004.a1\n"));
+  EXPECT_EQ(Run({"get", "tiny", "-o", "json"}), 0);
+  EXPECT_EQ(json::parse(out_)["checkpoint_failure"]["since_time"], 1000);
 }
 
 TEST_F(TaccctlTest, GetShowsWhatGpusDo) {

@@ -250,6 +250,12 @@ absl::Status Apply(const v1::Fact& fact, JobState* job) {
       return ApplyAttemptEnded(fact, job);
     case v1::Fact::kCheckpointCommitted:
       job->checkpoints.push_back(fact.checkpoint_committed().checkpoint());
+      job->checkpoint_failure.reset();
+      return absl::OkStatus();
+    case v1::Fact::kCheckpointFailed:
+      job->checkpoint_failure.emplace();
+      job->checkpoint_failure->set_since_time(fact.time());
+      job->checkpoint_failure->set_message(fact.checkpoint_failed().message());
       return absl::OkStatus();
     case v1::Fact::kCheckpointsDropped:
       for (const std::string& name : fact.checkpoints_dropped().names()) {

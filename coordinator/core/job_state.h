@@ -116,6 +116,7 @@ struct JobState {
   bool counted_before = false;              // The attempt before this one ended by a counted failure.
   std::vector<v1::Checkpoint> checkpoints;  // Oldest first.
   int num_damaged = 0;                      // Checkpoints that it had, and that were damaged.
+  std::optional<v1::CheckpointFailure> checkpoint_failure;  // Since the last checkpoint; of its words the newest.
   std::optional<v1::CancelMode> cancel;
   std::string exported_path;
   std::optional<v1::JobEnded> ended;

@@ -28,6 +28,8 @@ constexpr char kStartCode[] = "start";
 constexpr char kUnavailableCode[] = "unavailable";
 // Of ranks that found the checkpoint damaged which they were to begin with: a warning's code, and that of the failure.
 constexpr char kDamagedCode[] = "checkpoint_damaged";
+// Of a rank that could not write its part of a checkpoint, or all of it.
+constexpr char kNotSavedCode[] = "checkpoint_failed";
 
 // "173.3 MiB", "12 B".
 std::string BytesText(int64_t bytes) {
@@ -202,6 +204,14 @@ void Core::OnRankEvent(JobState* job, int index, const RankEvent& event) {
 
 void Core::OnWarning(JobState* job, int index, const RankEvent& event) {
   if (event.code == kDamagedCode) DropResume(job);
+  if (event.code == kNotSavedCode) {
+    if (!job->checkpoint_failure.has_value()) {
+      v1::Fact fact;
+      fact.mutable_checkpoint_failed()->set_message(Shorten(event.message));
+      Log(job, std::move(fact));
+    }
+    job->checkpoint_failure->set_message(Shorten(event.message));
+  }
   Tell(*job, "warning", absl::StrCat("rank ", index, ": ", event.code, ": ", Shorten(event.message)));
 }
 

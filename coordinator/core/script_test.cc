@@ -534,6 +534,10 @@ class Script {
     for (const v1::Restart& restart : view.restarts()) absl::StrAppend(&text, "  restart: ", restart.cause(), "\n");
     for (const v1::Checkpoint& checkpoint : view.checkpoints())
       absl::StrAppend(&text, "  checkpoint: ", checkpoint.name(), "\n");
+    if (view.has_checkpoint_failure()) {
+      absl::StrAppend(&text, "  no checkpoint since ", view.checkpoint_failure().since_time(), ": ",
+                      view.checkpoint_failure().message(), "\n");
+    }
     if (view.failure_code() != 0) absl::StrAppend(&text, "  ", v1::FailureCode_Name(view.failure_code()), "\n");
     for (const std::string& line : view.last_log_lines()) absl::StrAppend(&text, "  log: ", line, "\n");
     return text;

@@ -87,6 +87,7 @@ v1::Job ViewJob(const JobState& job) {
   view.set_restarts_without_progress(job.restarts_without_progress);
   for (const v1::Checkpoint& checkpoint : job.checkpoints) *view.add_checkpoints() = checkpoint;
   if (!job.checkpoints.empty()) *view.mutable_last_checkpoint() = job.checkpoints.back();
+  if (job.checkpoint_failure.has_value()) *view.mutable_checkpoint_failure() = *job.checkpoint_failure;
   view.set_exported_path(job.exported_path);
   view.set_checkpoint_dir(job.spec.checkpoint().dir());
   if (job.compiled) {
