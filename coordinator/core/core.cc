@@ -200,8 +200,8 @@ void Core::OnCancel(const CancelJob& cancel) {
     v1::Fact fact;
     fact.mutable_cancel_requested()->set_mode(mode);
     Log(job, std::move(fact));
-    Tell(*job, "cancelling",
-         mode == v1::CANCEL_MODE_CHECKPOINT ? "cancelled: the ranks write a checkpoint and stop" : "cancelled");
+    const bool saves = mode == v1::CANCEL_MODE_CHECKPOINT && job->Active() && !job->attempt->Failing();
+    Tell(*job, "cancelling", saves ? "cancelled: the ranks write a checkpoint and stop" : "cancelled");
     if (job->Active()) {
       Advance(job);
     } else {
@@ -210,8 +210,7 @@ void Core::OnCancel(const CancelJob& cancel) {
       AbandonPathCheck(job);
       std::string reason = "cancelled before it ran";
       if (job->attempt.has_value()) {
-        reason = absl::StrCat("cancelled at step ", job->best_step, " while it waited");
-        if (!job->checkpoints.empty()) absl::StrAppend(&reason, ", last checkpoint ", job->checkpoints.back().name());
+        reason = absl::StrCat("cancelled at step ", job->step, " while it waited", job->LastCheckpointText());
       }
       EndJob(job, v1::PHASE_CANCELLED, reason, v1::FAILURE_CODE_UNSPECIFIED, {});
     }
@@ -246,6 +245,7 @@ void Core::OnCompileDone(const CompileDone& done) {
   *compiled->mutable_device() = job->compiling_for;
   Log(job, std::move(fact));
   job->program_lost = false;
+  if (job->outage.has_value()) job->outage->reason.clear();
   const v1::PlanSummary& plan = job->summary.plan;
   Tell(*job, "compiled",
        absl::StrCat("compiled for ", plan.world(), plan.world() == 1 ? " worker" : " workers", " in ", plan.precision(),
@@ -299,7 +299,8 @@ void Core::WaitOut(JobState* job, const std::string& what) {
   Outage& outage = *job->outage;
   outage.delay_seconds = std::clamp(2 * outage.delay_seconds, kMinDelaySeconds, kMaxDelaySeconds);
   outage.next_look = now_.steady + outage.delay_seconds;
-  SetWaiting(job, absl::StrCat(what, "; it waits and tries again"));
+  outage.reason = absl::StrCat(what, "; it waits and tries again");
+  SetWaiting(job, outage.reason);
 }
 
 void Core::ScheduleCompiles() {

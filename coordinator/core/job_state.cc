@@ -57,6 +57,10 @@ absl::Status ApplyAttemptStarted(const v1::Fact& fact, JobState* job) {
     job->first_attempt = attempt.number;
     job->started_time = fact.time();
   }
+  job->step = 0;
+  for (const v1::Checkpoint& checkpoint : job->checkpoints) {
+    if (checkpoint.name() == attempt.resume) job->step = checkpoint.step();
+  }
   job->attempt = std::move(attempt);
   return absl::OkStatus();
 }
@@ -68,6 +72,7 @@ absl::Status ApplyAttemptEnded(const v1::Fact& fact, JobState* job) {
   attempt->over = true;
   attempt->step = std::max(attempt->step, ended.step());
   job->best_step = std::max(job->best_step, attempt->step);
+  job->step = std::max(job->step, attempt->step);
   if (ended.cause().empty()) return absl::OkStatus();
   v1::Restart restart;
   restart.set_attempt(ended.attempt());
@@ -170,6 +175,15 @@ v1::Phase JobState::Phase() const {
 
 int JobState::World() const { return compiled ? summary.plan.world() : RequestedWorld(spec); }
 
+std::string JobState::LastCheckpointText() const {
+  if (checkpoints.empty()) return "";
+  const v1::Checkpoint& last = checkpoints.back();
+  // It may be one that was away when this attempt began.
+  return absl::StrCat(
+      ", last checkpoint ", last.name(),
+      last.step() > step ? absl::StrCat(" (of attempt ", last.attempt(), ", which had come further)") : "");
+}
+
 int64_t JobState::MaxSteps() const {
   return spec.train().has_max_steps() ? spec.train().max_steps() : summary.plan.max_steps();
 }
@@ -226,6 +240,7 @@ absl::Status Apply(const v1::Fact& fact, JobState* job) {
       rank.load_seconds = ready.load_seconds();
       if (!ready.attention().empty()) job->attention = {ready.attention().begin(), ready.attention().end()};
       attempt->step = std::max(attempt->step, ready.step());
+      job->step = std::max(job->step, ready.step());
       return absl::OkStatus();
     }
     case v1::Fact::kRankEnded: {
@@ -250,6 +265,7 @@ absl::Status Apply(const v1::Fact& fact, JobState* job) {
       return ApplyAttemptEnded(fact, job);
     case v1::Fact::kCheckpointCommitted:
       job->checkpoints.push_back(fact.checkpoint_committed().checkpoint());
+      job->step = std::max(job->step, job->checkpoints.back().step());
       job->checkpoint_failure.reset();
       return absl::OkStatus();
     case v1::Fact::kCheckpointFailed:
@@ -291,6 +307,7 @@ void NoteStep(const v1::StepMetrics& step, JobState* job) {
   job->last_step = step;
   if (job->attempt.has_value() && job->attempt->number == step.attempt()) {
     job->attempt->step = std::max(job->attempt->step, step.step());
+    job->step = std::max(job->step, step.step());
     job->attempt->recent.push_back(step);
     if (job->attempt->recent.size() > kRecentSteps) job->attempt->recent.pop_front();
   }

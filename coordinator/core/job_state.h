@@ -92,6 +92,7 @@ struct PathCheck {
 struct Outage {
   double delay_seconds = 0;  // Between the last two looks.
   double next_look = 0;      // Seconds of the core's clock.
+  std::string reason;        // What was away last; empty: it is back, as far as is known.
   // Ranks have found it, not the look before them: their next attempts are not told until one runs.
   bool in_attempts = false;
 };
@@ -113,16 +114,18 @@ struct JobState {
   std::vector<v1::AttentionChoice> attention;  // As the newest attempt that chose said; the next ones keep it.
   std::vector<v1::Restart> restarts;
   int restarts_without_progress = 0;
-  bool counted_before = false;              // The attempt before this one ended by a counted failure.
-  std::vector<v1::Checkpoint> checkpoints;  // Oldest first.
-  int num_damaged = 0;                      // Checkpoints that it had, and that were damaged.
+  bool counted_before = false;                              // The attempt before this one ended by a counted failure.
+  std::vector<v1::Checkpoint> checkpoints;                  // Oldest first.
+  int num_damaged = 0;                                      // Checkpoints that it had, and that were damaged.
   std::optional<v1::CheckpointFailure> checkpoint_failure;  // Since the last checkpoint; of its words the newest.
   std::optional<v1::CancelMode> cancel;
   std::string exported_path;
   std::optional<v1::JobEnded> ended;
 
   // Durable by the metric table.
-  int64_t best_step = 0;
+  int64_t best_step = 0;  // That any attempt reached.
+  // Where training stands: what the newest attempt has done, on top of what it began with.
+  int64_t step = 0;
   std::optional<v1::StepMetrics> last_step;
   std::optional<v1::EvalMetrics> last_eval;
   int64_t skipped_steps = 0;
@@ -144,6 +147,8 @@ struct JobState {
   bool Active() const { return attempt.has_value() && !attempt->over; }
   v1::Phase Phase() const;
   int World() const;
+  // ", last checkpoint NAME": the end of a sentence that says where it stopped; empty when there is none.
+  std::string LastCheckpointText() const;
   // Updates wanted; 0: they follow from epochs, and the job is not planned yet.
   int64_t MaxSteps() const;
 };

@@ -422,9 +422,10 @@ void Core::EndAttempt(JobState* job) {
                   log_lines);
   }
   if (job->cancel.has_value()) {
-    std::string reason = absl::StrCat(any_stopped ? "stopped" : "cancelled", " at step ", attempt.step);
-    if (!job->checkpoints.empty()) absl::StrAppend(&reason, ", last checkpoint ", job->checkpoints.back().name());
-    return EndJob(job, v1::PHASE_CANCELLED, reason, v1::FAILURE_CODE_UNSPECIFIED, {});
+    return EndJob(
+        job, v1::PHASE_CANCELLED,
+        absl::StrCat(any_stopped ? "stopped" : "cancelled", " at step ", job->step, job->LastCheckpointText()),
+        v1::FAILURE_CODE_UNSPECIFIED, {});
   }
   const bool is_over = counted && job->restarts_without_progress >= job->spec.max_restarts();
   const std::string restart =
@@ -456,6 +457,9 @@ void Core::EndAttempt(JobState* job) {
         absl::StrCat(cause, " (after ", restarts, restarts == 1 ? " restart" : " restarts", " without a new step)"),
         v1::FAILURE_CODE_RESTARTS, log_lines);
   }
+  // What it waited for was there.
+  job->reason.clear();
+  if (job->outage.has_value()) job->outage->reason.clear();
   std::string text = absl::StrCat(cause, counted ? restart : "; it starts again");
   if (!job->checkpoints.empty()) absl::StrAppend(&text, " from ", job->checkpoints.back().name());
   Tell(*job, "restarting", text);

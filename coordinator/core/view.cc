@@ -8,6 +8,8 @@
 namespace tacc::coordinator {
 namespace {
 
+constexpr char kLooking[] = "workers look at the job's paths";
+
 double Median(std::vector<double> values) {
   if (values.empty()) return 0;
   auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -50,15 +52,18 @@ const char* StateOf(const RankState& rank) {
 std::string ReasonOf(const JobState& job) {
   switch (job.Phase()) {
     case v1::PHASE_WAITING:
-      return job.reason;
+      if (!job.check.has_value()) return job.reason;
+      // What it looks for again, not the workers for which it had to wait since.
+      return job.outage->reason.empty() ? kLooking : job.outage->reason;
     case v1::PHASE_STARTING:
-      return job.check.has_value() ? "workers look at the job's paths" : "ranks load and connect";
+      return job.check.has_value() ? kLooking : "ranks load and connect";
     case v1::PHASE_RESTARTING:
       if (!job.attempt->condemned.empty()) return job.attempt->condemned;
       return "a rank has ended; the others are being reaped";
     case v1::PHASE_CANCELLING:
-      return *job.cancel == v1::CANCEL_MODE_CHECKPOINT ? "the ranks write a checkpoint and stop"
-                                                       : "the ranks are being killed";
+      return *job.cancel == v1::CANCEL_MODE_CHECKPOINT && !job.attempt->Failing()
+                 ? "the ranks write a checkpoint and stop"
+                 : "the ranks are being killed";
     default:
       return "";
   }
@@ -74,12 +79,9 @@ v1::Job ViewJob(const JobState& job) {
   view.set_phase(job.Phase());
   view.set_reason(ReasonOf(job));
   *view.mutable_spec() = job.spec;
-  int64_t step = job.best_step;
-  if (job.Active()) step = job.attempt->step;
-  if (!job.checkpoints.empty()) step = std::max(step, job.checkpoints.back().step());
-  view.set_step(step);
+  view.set_step(job.step);
   view.set_max_steps(job.MaxSteps());
-  if (view.max_steps() > 0) view.set_percent(std::min(100.0, 100.0 * static_cast<double>(step) / view.max_steps()));
+  if (view.max_steps() > 0) view.set_percent(std::min(100.0, 100.0 * static_cast<double>(job.step) / view.max_steps()));
   if (job.last_step.has_value()) *view.mutable_last_step() = *job.last_step;
   if (job.last_eval.has_value()) *view.mutable_last_eval() = *job.last_eval;
   view.set_skipped_steps(job.skipped_steps);
@@ -101,7 +103,7 @@ v1::Job ViewJob(const JobState& job) {
     *view.mutable_measured() = Measure(attempt);
     view.mutable_measured()->mutable_attention()->Assign(job.attention.begin(), job.attention.end());
     if (job.Phase() == v1::PHASE_RUNNING && !attempt.recent.empty()) {
-      view.set_eta_seconds(static_cast<double>(std::max<int64_t>(0, view.max_steps() - step)) *
+      view.set_eta_seconds(static_cast<double>(std::max<int64_t>(0, view.max_steps() - job.step)) *
                            view.measured().step_seconds());
     }
     for (size_t i = 0; i < attempt.ranks.size(); ++i) {

@@ -134,10 +134,14 @@ void Core::OnTick() {
       std::string silent;
       for (const auto& [request, worker] : job.check->pending)
         absl::StrAppend(&silent, silent.empty() ? "" : ", ", worker);
-      Tell(job, "warning",
-           absl::StrCat("worker ", silent, " did not answer for ", options_.path_check_seconds,
-                        " s when asked for the job's paths; is a file system stuck? Trying again"));
+      const std::string text = absl::StrCat("worker ", silent, " did not answer for ", options_.path_check_seconds,
+                                            " s when asked for the job's paths (is a file system stuck?)");
       AbandonPathCheck(&job);
+      if (job.outage.has_value()) {
+        WaitOut(&job, text);
+      } else {
+        Tell(job, "warning", absl::StrCat(text, "; it is asked again"));
+      }
     }
     const double timeout = options_.collective_timeout_seconds;
     std::optional<std::string> hang;
