@@ -25,10 +25,27 @@ absl::Status ToStatus(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
+// What listens at an address without being a coordinator's service, of gRPC's words for it; empty: it may be nothing.
+std::string WhatListens(const std::string& message) {
+  constexpr char kCloses[] = "closed the connection, as a coordinator does that has as many as it may have (try again)";
+  const std::pair<const char*, const char*> kReasons[] = {
+      {"before receiving SETTINGS frame", "does not answer"},
+      {"http1.x server", "answers as a web server, as a coordinator's metrics do"},
+      {"Socket closed", kCloses},
+      {"Connection reset", kCloses},
+      {"Broken pipe", kCloses},
+  };
+  for (const auto& [part, reason] : kReasons) {
+    if (absl::StrContains(message, part)) return reason;
+  }
+  return "";
+}
+
 // Why there is no connection, of gRPC's words for it.
 std::string WhyAway(const std::string& message) {
   const std::pair<const char*, const char*> kReasons[] = {
       {"Connection refused", "nothing listens there"},
+      {"before receiving SETTINGS frame", "it does not answer"},
       {"DNS resolution failed", "its host is not known"},
       {"Name or service not known", "its host is not known"},
       {"No route to host", "its host cannot be reached"},
@@ -85,6 +102,11 @@ struct CoordinatorClient::Connection {
     if (was_connected)
       return absl::UnavailableError(
           absl::StrCat("lost the coordinator at ", address, ": ", WhyAway(status.error_message())));
+    if (const std::string what = WhatListens(status.error_message()); !what.empty()) {
+      return absl::UnavailableError(absl::StrCat("something listens at ", address, ", but ", what,
+                                                 "; if it is no coordinator, say where one is with --address or ",
+                                                 "TACC_ADDRESS"));
+    }
     return absl::UnavailableError(absl::StrCat(
         "no coordinator at ", address, ": ", WhyAway(status.error_message()),
         "; start one on this machine with `taccctl up`, or say where it is with --address or TACC_ADDRESS"));

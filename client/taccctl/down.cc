@@ -29,7 +29,14 @@ void CancelJobs(const std::string& address, Context& context) {
   if (!jobs.ok()) return;
   std::vector<std::string> stopped;
   for (const v1::Job& job : *jobs) {
-    if (!HasEnded(job.phase()) && client.Cancel(job.id(), v1::CANCEL_MODE_CHECKPOINT).ok()) stopped.push_back(job.id());
+    if (HasEnded(job.phase())) continue;
+    const absl::StatusOr<v1::Job> cancelled = client.Cancel(job.id(), v1::CANCEL_MODE_CHECKPOINT);
+    if (!cancelled.ok()) continue;
+    if (HasEnded(cancelled->phase())) {
+      context.err << "cancelled " << job.id() << ", which did not run" << std::endl;
+    } else {
+      stopped.push_back(job.id());
+    }
   }
   if (stopped.empty()) return;
   context.err << "stopping " << absl::StrJoin(stopped, ", ") << " after a checkpoint" << std::endl;

@@ -5,7 +5,6 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "client/taccctl/exit_code.h"
 #include "client/taccctl/message_json.h"
 #include "client/taccctl/progress.h"
@@ -77,17 +76,14 @@ int ReportOutcome(const v1::Job& job, OutputForm form, Context* context) {
   }
   std::ostream& err = context->err;
   // Several mistakes, or one with a command to paste, stand on lines of their own.
-  std::string reason;
-  for (absl::string_view line : absl::StrSplit(job.reason(), '\n', absl::SkipWhitespace())) {
-    absl::StrAppend(&reason, reason.empty() ? ": " : "\n  ", Printable(std::string(line)));
-  }
+  const std::string reason = job.reason().empty() ? "" : absl::StrCat(": ", PrintableLines(job.reason(), 2));
   switch (job.phase()) {
     case v1::PHASE_FINISHED:
       err << job.id() << " finished" << reason << "\n";
       if (!job.exported_path().empty()) err << "model:       " << Printable(job.exported_path()) << "\n";
       break;
     case v1::PHASE_CANCELLED:
-      err << job.id() << " was cancelled at step " << job.step() << reason << "\n";
+      err << job.id() << " was cancelled" << reason << "\n";
       break;
     case v1::PHASE_FAILED:
       err << job.id() << " failed" << reason << "\n";

@@ -17,9 +17,9 @@ namespace {
 using Fields = std::vector<std::pair<std::string, std::string>>;
 
 std::string StepsText(const v1::Job& job) {
-  // Before the plan is made, the steps of epochs are not known.
-  if (job.max_steps() == 0) return absl::StrCat(job.step());
-  std::string text = absl::StrCat(job.step(), "/", job.max_steps(), " (", FormatPercent(job.percent() / 100), ")");
+  std::string text = StepsDone(job);
+  if (job.max_steps() == 0 || job.step() > job.max_steps()) return text;
+  absl::StrAppend(&text, " (", FormatPercent(job.percent() / 100), ")");
   if (job.has_eta_seconds()) absl::StrAppend(&text, ", ETA ", FormatDuration(job.eta_seconds()));
   return text;
 }
@@ -114,6 +114,13 @@ std::string PhaseText(v1::Phase phase) {
   return value == nullptr ? absl::StrCat("phase ", static_cast<int>(phase)) : EnumValueInJobFile(*value);
 }
 
+std::string StepsDone(const v1::Job& job) {
+  // Before the plan is made, the steps of epochs are not known.
+  if (job.max_steps() == 0) return absl::StrCat(job.step());
+  if (job.step() > job.max_steps()) return absl::StrCat(job.step(), " (", job.max_steps(), " wanted)");
+  return absl::StrCat(job.step(), "/", job.max_steps());
+}
+
 void PrintJob(const v1::Job& job, std::ostream& out) {
   Fields fields = {
       {"job", job.id()},
@@ -152,8 +159,9 @@ void PrintJob(const v1::Job& job, std::ostream& out) {
   fields.emplace_back("attempt", job.attempt() > 0 ? absl::StrCat(job.attempt()) : "");
   PrintFields(fields, out);
   for (const v1::Restart& restart : job.restarts()) {
-    out << Printable(absl::StrCat("restart after attempt ", restart.attempt(), " at step ", restart.step(), ", ",
-                                  FormatTime(restart.time()), ": ", restart.cause()))
+    out << PrintableLines(absl::StrCat("restart after attempt ", restart.attempt(), " at step ", restart.step(), ", ",
+                                       FormatTime(restart.time()), ": ", restart.cause()),
+                          2)
         << "\n";
   }
   if (!job.ranks().empty()) {

@@ -14,4 +14,8 @@ void PrintJob(const v1::Job& job, std::ostream& out);
 // "running", "waiting", ...
 std::string PhaseText(v1::Phase phase);
 
+// Updates done, and of how many: "12/30"; "40 (30 wanted)" of a job that goes on from a checkpoint beyond what it
+// wants.
+std::string StepsDone(const v1::Job& job);
+
 }  // namespace tacc::client

@@ -37,8 +37,7 @@ int List(int limit, const GlobalOptions& global, Context& context) {
   std::vector<std::vector<std::string>> rows;
   for (const v1::Job& job : *jobs) {
     if (global.form == OutputForm::kJson) context.out << JsonLine(MessageJson(job));
-    rows.push_back({job.id(), PhaseText(job.phase()),
-                    absl::StrCat(job.step(), job.max_steps() > 0 ? absl::StrCat("/", job.max_steps()) : ""),
+    rows.push_back({job.id(), PhaseText(job.phase()), StepsDone(job),
                     job.has_last_step() ? FormatNumber(job.last_step().loss(), 5) : "-",
                     job.has_eta_seconds() ? FormatDuration(job.eta_seconds()) : "-", FormatTime(job.submitted_time()),
                     ShortReason(job.reason())});

@@ -135,11 +135,14 @@ int FollowLocal(const SubmitOptions& options, const v1::JobSpec& spec, const std
   follow.timeout_seconds = options.timeout_seconds;
   follow.on_interrupt = [&](int count) {
     if (count > 2) return false;
-    context.err << (count == 1 ? "\nstopping after a checkpoint; again to stop at once" : "\nstopping at once")
-                << std::endl;
-    // When the coordinator is away the stream's reconnection goes on, and a further Ctrl-C leaves.
     const absl::StatusOr<v1::Job> cancelled =
         client.Cancel(job.id(), count == 1 ? v1::CANCEL_MODE_CHECKPOINT : v1::CANCEL_MODE_NOW);
+    // One that did not run has ended: there is nothing to save.
+    if (!cancelled.ok() || !HasEnded(cancelled->phase())) {
+      context.err << (count == 1 ? "\nstopping after a checkpoint; again to stop at once" : "\nstopping at once")
+                  << std::endl;
+    }
+    // When the coordinator is away the stream's reconnection goes on, and a further Ctrl-C leaves.
     if (!cancelled.ok()) context.err << std::string(cancelled.status().message()) << std::endl;
     return true;
   };
@@ -147,8 +150,12 @@ int FollowLocal(const SubmitOptions& options, const v1::JobSpec& spec, const std
   if (ended.ok()) {
     const int code = ReportOutcome(*ended, form, &context);
     if (code == kExitOk && form == OutputForm::kTable) ShowSample(*ended, &context);
-    if (code == kExitJobCancelled)
-      context.err << "Next:\n  the same command again goes on from the checkpoint" << std::endl;
+    if (code == kExitJobCancelled) {
+      context.err << "Next:\n  the same command again "
+                  << (ended->has_last_checkpoint() ? "goes on from the checkpoint"
+                                                   : "begins the job anew; nothing was saved")
+                  << std::endl;
+    }
     return code;
   }
   if (absl::IsCancelled(ended.status())) {

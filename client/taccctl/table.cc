@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+
 namespace tacc::client {
 namespace {
 
@@ -16,6 +19,15 @@ std::string Printable(const std::string& text) {
   std::string out = text;
   for (char& c : out) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+  }
+  return out;
+}
+
+std::string PrintableLines(const std::string& text, size_t indent) {
+  std::string out;
+  for (absl::string_view line : absl::StrSplit(text, '\n', absl::SkipWhitespace())) {
+    if (!out.empty()) out += "\n" + std::string(indent, ' ');
+    out += Printable(std::string(line));
   }
   return out;
 }
@@ -45,7 +57,8 @@ void PrintFields(const std::vector<std::pair<std::string, std::string>>& fields,
     if (!value.empty()) width = std::max(width, name.size());
   }
   for (const auto& [name, value] : fields) {
-    if (!value.empty()) out << name << ":" << std::string(width - name.size() + 1, ' ') << Printable(value) << "\n";
+    if (value.empty()) continue;
+    out << name << ":" << std::string(width - name.size() + 1, ' ') << PrintableLines(value, width + 2) << "\n";
   }
 }
 

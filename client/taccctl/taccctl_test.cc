@@ -1,6 +1,11 @@
 // Whole commands against a fake coordinator: exit codes, what goes to stdout and what to stderr.
 #include "client/taccctl/taccctl.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -189,6 +194,28 @@ TEST_F(TaccctlTest, UnreachableIsFive) {
   EXPECT_THAT(out_, HasSubstr("none at"));
 }
 
+// As a coordinator at its limit of connections does: it takes them and closes them at once.
+TEST_F(TaccctlTest, WhatListensAndClosesTheConnectionIsNamed) {
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(listen(listener, 16), 0);
+  ASSERT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  std::thread closing([listener] {
+    for (int taken; (taken = accept(listener, nullptr, nullptr)) >= 0;) close(taken);
+  });
+  const std::string where = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+  EXPECT_EQ(Run({"--address", where, "list"}), 5);
+  EXPECT_THAT(err_, StartsWith("something listens at " + where + ", but closed the connection, as "));
+  EXPECT_THAT(err_, Not(HasSubstr("no coordinator at")));
+  shutdown(listener, SHUT_RDWR);
+  closing.join();
+  close(listener);
+}
+
 TEST_F(TaccctlTest, ABadJobFileIsTwoAndNothingIsSent) {
   server_.submit = [](const v1::SubmitRequest&, v1::SubmitResponse*) {
     ADD_FAILURE() << "sent";
@@ -299,6 +326,44 @@ TEST_F(TaccctlTest, FollowingReportsTheOutcome) {
   EXPECT_EQ(outcome(v1::PHASE_FAILED, v1::FAILURE_CODE_BAD_INPUT), 2);
   EXPECT_EQ(outcome(v1::PHASE_CANCELLED, v1::FAILURE_CODE_UNSPECIFIED), 101);
   EXPECT_EQ(outcome(v1::PHASE_CANCELLED, v1::FAILURE_CODE_CHECKPOINT), 100);
+}
+
+TEST_F(TaccctlTest, ACancelledJobStandsWhereItsReasonSays) {
+  job_.set_phase(v1::PHASE_CANCELLED);
+  job_.set_step(22);
+  job_.set_reason("stopped at step 16, last checkpoint step-16.a3");
+  EXPECT_EQ(Run({"watch", "tiny"}), 101);
+  EXPECT_EQ(err_, "tiny-1 was cancelled: stopped at step 16, last checkpoint step-16.a3\n");
+}
+
+// With scripts for the processes: the coordinator is the fake one.
+TEST_F(TaccctlTest, AnInterruptBeforeTheFirstStepSpeaksOfNoCheckpoint) {
+  const std::string until_parent_ends = "cat <&3 >/dev/null\n";
+  WriteTool("tacc-coordinator", "echo listening " + server_.address() + "\n" + until_parent_ends);
+  WriteTool("tacc-worker", until_parent_ends);
+  for (const char* folder : {"/m", "/d"}) std::filesystem::create_directories(directory_ + folder);
+  WriteFile("m/config.json", "{}");
+  server_.submit = [this](const v1::SubmitRequest&, v1::SubmitResponse* response) {
+    *response->mutable_job() = job_;
+    return grpc::Status::OK;
+  };
+  server_.watch = [this](grpc::ServerContext* context, const v1::WatchRequest&,
+                         grpc::ServerWriter<v1::WatchResponse>*) {
+    if (job_.phase() == v1::PHASE_CANCELLED) return grpc::Status::OK;
+    interrupt_.Raise();
+    while (!context->IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return grpc::Status::CANCELLED;
+  };
+  server_.cancel = [this](const v1::CancelRequest&, v1::CancelResponse* response) {
+    job_.set_phase(v1::PHASE_CANCELLED);
+    job_.set_reason("cancelled before it ran");
+    *response->mutable_job() = job_;
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(Run({"submit", "--local", "--device", "cpu", JobFile()}), 101) << err_;
+  EXPECT_THAT(err_, HasSubstr("tiny-1 was cancelled: cancelled before it ran\n"));
+  EXPECT_THAT(err_, HasSubstr("the same command again begins the job anew; nothing was saved\n"));
+  EXPECT_THAT(err_, Not(HasSubstr("checkpoint")));
 }
 
 TEST_F(TaccctlTest, TheProgressLineKeepsItsEtaIn80Columns) {
@@ -475,6 +540,20 @@ TEST_F(TaccctlTest, GetShowsWhatIsKnown) {
   EXPECT_THAT(out_, testing::Not(HasSubstr("GPU idle")));
 }
 
+TEST_F(TaccctlTest, GetKeepsTheLinesOfAReason) {
+  job_.set_phase(v1::PHASE_FAILED);
+  job_.set_reason("the model does not fit: a worker needs 3 GiB\n  of it: weights 2 GiB\n\nuse 2 workers \x1b[31m");
+  v1::Restart* restart = job_.add_restarts();
+  restart->set_attempt(1);
+  restart->set_cause("rank 0 on a: exit 1: this\nand that");
+  EXPECT_EQ(Run({"get", "tiny"}), 0);
+  EXPECT_THAT(out_, HasSubstr("phase: failed (the model does not fit: a worker needs 3 GiB\n"
+                              "         of it: weights 2 GiB\n"
+                              "       use 2 workers  [31m)\n"
+                              "steps: "));
+  EXPECT_THAT(out_, HasSubstr(": rank 0 on a: exit 1: this\n  and that\n"));
+}
+
 TEST_F(TaccctlTest, GetSaysThatCheckpointsFail) {
   EXPECT_EQ(Run({"get", "tiny"}), 0);
   EXPECT_THAT(out_, Not(HasSubstr("not saved")));
@@ -489,6 +568,21 @@ TEST_F(TaccctlTest, GetSaysThatCheckpointsFail) {
   EXPECT_THAT(out_, HasSubstr(failed + "the last good one is step-00000004.a1\n"));
   EXPECT_EQ(Run({"get", "tiny", "-o", "json"}), 0);
   EXPECT_EQ(json::parse(out_)["checkpoint_failure"]["since_time"], 1000);
+}
+
+// As when train.max_steps was lowered below the checkpoint from which the job goes on.
+TEST_F(TaccctlTest, MoreStepsThanAreWantedAreNoFraction) {
+  job_.set_step(40);
+  job_.set_max_steps(30);
+  job_.set_percent(100);
+  EXPECT_EQ(Run({"get", "tiny"}), 0);
+  EXPECT_THAT(out_, testing::ContainsRegex("steps: +40 .30 wanted.\n"));
+  server_.list = [&](const v1::ListRequest&, v1::ListResponse* response) {
+    *response->add_jobs() = job_;
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(Run({"list"}), 0);
+  EXPECT_THAT(out_, HasSubstr("tiny-1  running  40 (30 wanted)  -"));
 }
 
 TEST_F(TaccctlTest, GetShowsWhatGpusDo) {
