@@ -331,6 +331,12 @@ def test_bad_input_is_named(tmp_path, tokenizer_dir):
             '{"content": "a"}',
             'r.jsonl:3: no field "text"; its fields: "content"; say which is the text with --text-field',
         ),
+        (
+            '{"messages": []}',
+            'no field "text"; its fields: "messages"; these look like conversations: give --chat, or say which is the text',
+        ),
+        ('{"prompt": "a", "completion": "b"}', 'its fields: "prompt", "completion"; these look like conversations: give --chat'),
+        ('{"prompt": "a"}', 'its fields: "prompt"; say which is the text with --text-field'),
         ('{"text": 3}', 'r.jsonl:3: field "text" is not a text'),
         ("[" * 100_000, "r.jsonl:3: not a JSON record"),
     ):

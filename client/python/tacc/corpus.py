@@ -265,7 +265,7 @@ def _read_text(piece: Piece, counts: Counts) -> Iterator[str]:
 
 def _read_texts_of_records(piece: Piece, text_field: str, counts: Counts) -> Iterator[str]:
     for record in read_records(piece, (text_field,)):
-        remedy = "say which is the text with --text-field"
+        remedy = records.which_text(record.value)
         if piece.file.format != "jsonl":
             remedy += f", {records.otherwise(piece.file.path)}"
         if text_field not in record.value:

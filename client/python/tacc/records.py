@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,7 +128,7 @@ def read_parquet(path: str, group: int, fields: tuple[str, ...]) -> Iterator[Rec
         columns = [name for name in fields if name in file.schema_arrow.names]
         if not columns:
             names = ", ".join(f'"{name}"' for name in file.schema_arrow.names[:10]) or "none"
-            remedy = "; say which is the text with --text-field" if len(fields) == 1 else ""
+            remedy = f"; {which_text(file.schema_arrow.names)}" if len(fields) == 1 else ""
             wanted = " or ".join(f'"{field}"' for field in fields)
             raise InputError(f"{path}: no column {wanted}; its columns: {names}{remedy}")
         number = sum(file.metadata.row_group(i).num_rows for i in range(group))
@@ -139,6 +139,14 @@ def read_parquet(path: str, group: int, fields: tuple[str, ...]) -> Iterator[Rec
                     yield Record(row, lambda number=number: f"{path}: row {number}")
         except (ArrowException, OSError) as error:
             raise InputError(f"{path}: cannot be read after row {number}: {error}") from None
+
+
+def which_text(names: Iterable[str]) -> str:
+    """What to do with records of these fields, of which none is the text."""
+    names = set(names)
+    is_conversation = "messages" in names or {"prompt", "completion"} <= names or {"role", "content"} <= names
+    say = "say which is the text with --text-field"
+    return f"these look like conversations: give --chat, or {say}" if is_conversation else say
 
 
 def otherwise(path: str) -> str:
