@@ -1,32 +1,37 @@
-# Entry points; see README.md. `make JOBS=N` sets the number of parallel compile jobs.
+# Entry points: `make` or `make help` lists them, README.md says more.
 BUILD ?= build
 JOBS ?= $(shell nproc)
 PYTHON := .venv/bin/python
 
-.PHONY: setup build everything install test quickstart bench soak lint format clean
+.PHONY: help setup build everything install test quickstart bench soak lint format clean
 
-setup:
+help: ## this list
+	@echo 'make TARGET [JOBS=N]   N compile jobs at a time, here $(JOBS)'
+	@sed -nE 's/^([a-z]+):[^#]*## (.*)/\1\t\2/p' Makefile | while IFS="$$(printf '\t')" read -r target what; do printf '  %-12s%s\n' "$$target" "$$what"; done
+
+setup: ## install system packages, a Python environment and the libraries (about 3.5 GB the first time)
 	@scripts/setup
 
-# The programs; `everything` also tests and benchmarks, nearly half of all files.
-build: setup
+NEXT = built. Next: make quickstart (trains a first model), make install (onto PATH), $(BUILD)/taccctl help
+build: setup ## compile the programs into build/
 	@test -f $(BUILD)/build.ninja || cmake --preset default -B $(BUILD)
 	@cmake --build $(BUILD) -j $(JOBS) --target programs
+	$(if $(filter build,$(MAKECMDGOALS)),@echo "$(NEXT)")
 
-everything: setup
+everything: setup ## compile tests and benchmarks too, nearly half of all files
 	@test -f $(BUILD)/build.ninja || cmake --preset default -B $(BUILD)
 	@cmake --build $(BUILD) -j $(JOBS)
 
 # Links, so that a later build is all that an update needs.
 PREFIX ?= $(HOME)/.local
-install: build
+install: build ## link the programs into ~/.local/bin (PREFIX=DIR: DIR/bin)
 	@mkdir -p $(PREFIX)/bin
 	@for program in taccctl tacc-coordinator tacc-worker tacc-rank tacc-plan tacc-data; do \
 	  ln -sf $(abspath $(BUILD))/$$program $(PREFIX)/bin/$$program; done
 	@echo "linked into $(PREFIX)/bin; it must be on PATH"
 
 # Also where a test fails: what was skipped, and in CI's last line how many passed.
-test: everything
+test: everything ## all tests, as CI runs them
 	@rm -rf $(BUILD)/test_results
 	@cd $(BUILD) && ctest --output-on-failure --no-tests=error -j $(JOBS) --output-log ctest.log; code=$$?; \
 	  cat parity.txt matrix/*.txt capture_plan.txt || code=1; \
@@ -36,7 +41,7 @@ test: everything
 # Prepares the Python standard library's sources as a corpus, then trains examples/quickstart on two CPU workers. The exported
 # model, with the data's tokenizer, is held to what README says of it.
 QUICKSTART_DATA := examples/quickstart/data
-quickstart: build
+quickstart: build ## prepare a corpus and train a model of 15 M parameters on two CPU workers
 	@test -f $(QUICKSTART_DATA)/index.json || $(PYTHON) -m tacc data prepare --train-tokenizer 8192 \
 	  --input "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_paths()["stdlib"])')" \
 	  --include '*.py' --out $(QUICKSTART_DATA) --eval-fraction 0.01 --seq-len 256
@@ -44,7 +49,7 @@ quickstart: build
 	@$(PYTHON) examples/quickstart/check_model.py --build $(BUILD)
 
 # Side by side with PyTorch and with the parts' own baselines; prints tables of ratios (bench/README.md). Takes a little more than an hour.
-bench: everything
+bench: everything ## measure beside PyTorch, a little more than an hour
 	@$(PYTHON) bench/train_step.py --build $(BUILD)
 	@$(PYTHON) bench/compile.py --build $(BUILD)
 	@$(PYTHON) bench/predicted.py --build $(BUILD)
@@ -57,14 +62,14 @@ bench: everything
 	@$(PYTHON) bench/quickstart_parity.py --build $(BUILD)
 
 # Kills of rank, daemon and coordinator at random moments, 20 of each; the seed is printed.
-soak: everything
+soak: everything ## kill rank, daemon and coordinator at random moments
 	@TACC_BUILD=$(CURDIR)/$(BUILD) TACC_KILLS=20 $(PYTHON) -m pytest -q -s -p no:cacheprovider tests/e2e/test_faults.py
 
-lint: setup
+lint: setup ## check the formatting of C++ files
 	@scripts/lint
 
-format: setup
+format: setup ## mend it
 	@git ls-files '*.cc' '*.h' '*.cu' | xargs .venv/bin/clang-format -i
 
-clean:
+clean: ## remove build/
 	rm -rf $(BUILD)
