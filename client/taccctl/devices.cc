@@ -24,11 +24,11 @@ std::string HasGpus(const std::vector<std::string>& gpus) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::string>> ListGpus(const std::string& binary_dir) {
+absl::StatusOr<std::vector<std::string>> ListGpus(const Context& context) {
   std::error_code ignored;
-  if (!std::filesystem::exists(binary_dir + "/libtacc_cuda.so", ignored)) return std::vector<std::string>();
+  if (!std::filesystem::exists(context.binary_dir + "/libtacc_cuda.so", ignored)) return std::vector<std::string>();
   const absl::StatusOr<ProgramOutput> output =
-      RunProgram(binary_dir + "/tacc-rank", {"--devices"}, kListSeconds, kMaxListBytes);
+      RunProgram(context.binary_dir + "/tacc-rank", {"--devices"}, kListSeconds, kMaxListBytes, &context.interrupt);
   if (!output.ok()) return output.status();
   const nlohmann::json listed = nlohmann::json::parse(output->out, nullptr, /*allow_exceptions=*/false);
   if (output->end.exit_code != 0 || !listed.is_array()) {
@@ -43,14 +43,14 @@ absl::StatusOr<std::vector<std::string>> ListGpus(const std::string& binary_dir)
   return gpus;
 }
 
-absl::StatusOr<std::vector<std::string>> ChooseDevices(const std::string& binary_dir, const std::string& device,
-                                                       int num_workers, int num_cpu_workers, std::ostream& err) {
+absl::StatusOr<std::vector<std::string>> ChooseDevices(const std::string& device, int num_workers, int num_cpu_workers,
+                                                       const Context& context) {
   const std::vector<std::string> cpus(num_workers > 0 ? num_workers : num_cpu_workers, kCpuDevice);
   if (device == kCpuDevice) return cpus;
-  absl::StatusOr<std::vector<std::string>> gpus = ListGpus(binary_dir);
+  absl::StatusOr<std::vector<std::string>> gpus = ListGpus(context);
   if (!gpus.ok()) {
-    if (device == kCudaDevice) return gpus.status();
-    err << "warning: " << std::string(gpus.status().message()) << "; going on with CPUs" << std::endl;
+    if (device == kCudaDevice || absl::IsCancelled(gpus.status())) return gpus.status();
+    context.err << "warning: " << std::string(gpus.status().message()) << "; going on with CPUs" << std::endl;
     return cpus;
   }
   const size_t wanted = num_workers > 0 ? num_workers : gpus->size();
@@ -64,7 +64,8 @@ absl::StatusOr<std::vector<std::string>> ChooseDevices(const std::string& binary
         " wanted; `tacc-rank --devices` lists what there is; use --device cpu, or ask for fewer workers"));
   }
   if (!gpus->empty()) {
-    err << "warning: " << HasGpus(*gpus) << ", and " << wanted << " workers are wanted; they run on CPUs" << std::endl;
+    context.err << "warning: " << HasGpus(*gpus) << ", and " << wanted << " workers are wanted; they run on CPUs"
+                << std::endl;
   }
   return cpus;
 }

@@ -1,11 +1,11 @@
 // Which devices of this machine the workers of a local job run on.
 #pragma once
 
-#include <ostream>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/taccctl/context.h"
 
 namespace tacc::client {
 
@@ -16,12 +16,12 @@ inline constexpr char kCudaDevice[] = "cuda";
 
 // The GPUs that `tacc-rank --devices` lists: "cuda:0", "cuda:1"; none where the folder of the binaries has no CUDA
 // module. Errors: Internal with what tacc-rank said.
-absl::StatusOr<std::vector<std::string>> ListGpus(const std::string& binary_dir);
+absl::StatusOr<std::vector<std::string>> ListGpus(const Context& context);
 
 // The device of each worker: `num_workers` of them, each with a GPU of its own or all on CPUs. 0: a worker for each
 // GPU, or `num_cpu_workers` on CPUs. Where "auto" passes by GPUs that are too few (or cannot be listed), a line on
-// `err` says so. InvalidArgument when "cuda" is asked for and they are too few.
-absl::StatusOr<std::vector<std::string>> ChooseDevices(const std::string& binary_dir, const std::string& device,
-                                                       int num_workers, int num_cpu_workers, std::ostream& err);
+// `context.err` says so. InvalidArgument when "cuda" is asked for and they are too few.
+absl::StatusOr<std::vector<std::string>> ChooseDevices(const std::string& device, int num_workers, int num_cpu_workers,
+                                                       const Context& context);
 
 }  // namespace tacc::client

@@ -1,6 +1,7 @@
 #include <sys/wait.h>
 // Processes, and what is built of them, with scripts in the place of the daemons.
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -161,8 +162,10 @@ TEST_F(LaunchTest, TheClusterGivesUpOnBadInput) {
 TEST_F(LaunchTest, AWorkerForEachGpu) {
   using testing::ElementsAre;
   std::ostringstream err;
+  Interrupt interrupt;
+  const Context context{"taccctl", std::cin, err, err, false, 80, {}, directory_, interrupt};
   const auto choose = [&](const char* device, int workers) {
-    const auto devices = ChooseDevices(directory_, device, workers, 2, err);
+    const auto devices = ChooseDevices(device, workers, 2, context);
     return devices.ok() ? *devices : std::vector<std::string>{std::string(devices.status().message())};
   };
   // Without a CUDA module nothing is asked.
@@ -191,13 +194,34 @@ TEST_F(LaunchTest, AWorkerForEachGpu) {
 
 TEST_F(LaunchTest, RunProgramKeepsBothStreams) {
   WriteTool("tool", "echo out; echo err >&2; exit 3\n");
-  const auto output = RunProgram(directory_ + "/tool", {}, 10, 1000);
+  Interrupt interrupt;
+  const auto output = RunProgram(directory_ + "/tool", {}, 10, 1000, &interrupt);
   ASSERT_TRUE(output.ok()) << output.status();
   EXPECT_EQ(output->out, "out\n");
   EXPECT_EQ(output->err, "err\n");
   EXPECT_EQ(output->end.exit_code, 3);
   WriteTool("tool", "exec sleep 60\n");
-  EXPECT_EQ(RunProgram(directory_ + "/tool", {}, 0.2, 1000).status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(RunProgram(directory_ + "/tool", {}, 0.2, 1000, &interrupt).status().code(),
+            absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(LaunchTest, AnInterruptEndsAProgramThatRuns) {
+  const std::string started = directory_ + "/started";
+  ASSERT_EQ(mkfifo(started.c_str(), 0600), 0);
+  // Deaf to everything that can be ignored, and so are those that it starts.
+  WriteTool("tool", "trap '' INT TERM HUP\necho $$ > \"" + started + "\"\nsleep 30\necho end\n");
+  Interrupt interrupt;
+  interrupt.Raise();  // What was raised before is of another command.
+  std::string pid;
+  std::thread user([&] {
+    std::ifstream stream(started);
+    std::getline(stream, pid);
+    interrupt.Raise();
+  });
+  const auto output = RunProgram(directory_ + "/tool", {}, 30, 1000, &interrupt);
+  user.join();
+  EXPECT_EQ(output.status(), absl::CancelledError(directory_ + "/tool was stopped: interrupted"));
+  EXPECT_EQ(LookAtProcess("tool", std::stoi(pid)).start_ticks, 0u);
 }
 
 TEST_F(LaunchTest, UpStateRoundTrips) {

@@ -61,7 +61,7 @@ absl::StatusOr<json> RequestForThisMachine(const v1::JobSpec& spec, Context& con
   const Machine machine = ThisMachine();
   // As `submit --local` would choose them.
   const absl::StatusOr<std::vector<std::string>> devices =
-      ChooseDevices(context.binary_dir, kAutoDevice, num_workers, num_workers, context.err);
+      ChooseDevices(kAutoDevice, num_workers, num_workers, context);
   if (!devices.ok()) return devices.status();
   const WorkerShare share = ShareOut(machine, num_workers);
   const absl::StatusOr<std::string> device = RunTool(

@@ -179,7 +179,8 @@ void ChildProcess::Signal(int signal) {
 }
 
 absl::StatusOr<ProgramOutput> RunProgram(const std::string& binary, const std::vector<std::string>& arguments,
-                                         double seconds, size_t max_bytes) {
+                                         double seconds, size_t max_bytes, Interrupt* interrupt) {
+  const int interrupts_seen = interrupt->count();
   Pipe out, err;
   if (!out.Open() || !err.Open()) return Errno("pipe", errno);
   posix_spawn_file_actions_t actions;
@@ -196,6 +197,8 @@ absl::StatusOr<ProgramOutput> RunProgram(const std::string& binary, const std::v
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   ProgramOutput output;
   bool timed_out = false;
+  // Before the program is reaped, its number is nobody else's.
+  auto hook = std::make_unique<Interrupt::Hook>(interrupt, interrupts_seen, [pid] { kill(-*pid, SIGKILL); });
   struct pollfd waiting[2] = {{out.fds[0], POLLIN, 0}, {err.fds[0], POLLIN, 0}};
   while (waiting[0].fd >= 0 || waiting[1].fd >= 0) {
     const int wait_ms = MillisecondsUntil(deadline);
@@ -218,11 +221,14 @@ absl::StatusOr<ProgramOutput> RunProgram(const std::string& binary, const std::v
     }
   }
   if (timed_out) kill(-*pid, SIGKILL);
+  hook.reset();
   int status = 0;
   while (waitpid(*pid, &status, 0) < 0 && errno == EINTR) {
   }
   if (timed_out) return absl::DeadlineExceededError(absl::StrCat(binary, " was stopped after ", seconds, " s"));
   output.end = EndOf(status);
+  if (output.end.signal == SIGKILL && interrupt->count() > interrupts_seen)
+    return absl::CancelledError(absl::StrCat(binary, " was stopped: interrupted"));
   return output;
 }
 

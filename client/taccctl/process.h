@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/taccctl/interrupt.h"
 
 namespace tacc::client {
 
@@ -75,10 +76,10 @@ struct ProgramOutput {
   std::string err;
 };
 
-// Runs a program to its end. stdin is empty; each stream is kept up to `max_bytes`. DeadlineExceeded (and the program
-// killed) after `seconds`.
+// Runs a program to its end. stdin is empty; each stream is kept up to `max_bytes`. The program is killed after
+// `seconds` (DeadlineExceeded), and when `interrupt` is raised meanwhile (Cancelled).
 absl::StatusOr<ProgramOutput> RunProgram(const std::string& binary, const std::vector<std::string>& arguments,
-                                         double seconds, size_t max_bytes);
+                                         double seconds, size_t max_bytes, Interrupt* interrupt);
 
 // Lines at the end of a file, at most `count`.
 std::vector<std::string> LastLines(const std::string& path, size_t count);

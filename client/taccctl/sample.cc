@@ -34,7 +34,7 @@ void ShowSample(const v1::Job& job, Context* context) {
   // `nice` looks for the program on PATH.
   const absl::StatusOr<ProgramOutput> sample =
       RunProgram("/usr/bin/nice", {"-n", "19", Python(*context), "-m", "tacc", "sample", model, "--report", page},
-                 kSampleSeconds, kMaxSampleBytes);
+                 kSampleSeconds, kMaxSampleBytes, &context->interrupt);
   if (!sample.ok() || sample->end.exit_code != 0) {
     context->err << "no sample; the page says how to make one" << std::endl;
     return;

@@ -109,8 +109,7 @@ absl::StatusOr<LaunchOptions> LocalOptions(const SubmitOptions& options, int num
   LaunchOptions launch;
   launch.binary_dir = context.binary_dir;
   launch.directory = directory;
-  absl::StatusOr<std::vector<std::string>> devices =
-      ChooseDevices(context.binary_dir, options.device, num_workers, num_workers, context.err);
+  absl::StatusOr<std::vector<std::string>> devices = ChooseDevices(options.device, num_workers, num_workers, context);
   if (!devices.ok()) return devices.status();
   launch.devices = *std::move(devices);
   const absl::StatusOr<WorkerShare> share = ShareFor(ThisMachine(), launch.devices, options.threads, options.memory);

@@ -10,7 +10,8 @@
 namespace tacc::client {
 
 // What `binary_dir/name ARGUMENTS` printed. Errors: InvalidArgument with its `error:` lines when it exited with 2,
-// Internal with its stderr when it ended badly otherwise, DeadlineExceeded after `seconds`.
+// Internal with its stderr when it ended badly otherwise, DeadlineExceeded after `seconds`, Cancelled when the user
+// wants to leave: then, too, it has been killed.
 absl::StatusOr<std::string> RunTool(const std::string& name, const std::vector<std::string>& arguments, double seconds,
                                     const Context& context);
 

@@ -74,7 +74,7 @@ absl::StatusOr<UpState> NewState(const UpOptions& options, Context& context) {
   state.metrics_address = options.metrics_listen;
   state.worker_prefix = HostName();
   absl::StatusOr<std::vector<std::string>> devices =
-      ChooseDevices(context.binary_dir, options.device, options.workers, kCpuWorkers, context.err);
+      ChooseDevices(options.device, options.workers, kCpuWorkers, context);
   if (!devices.ok()) return devices.status();
   state.devices = *std::move(devices);
   const absl::StatusOr<WorkerShare> share = ShareFor(ThisMachine(), state.devices, options.threads, options.memory);

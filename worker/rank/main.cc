@@ -7,6 +7,7 @@
 #include "failpoint/failpoint.h"
 #include "graph/ops/op.h"
 #include "graph/verify/verify.h"
+#include "machine/clock.h"
 #include "worker/rank/c10_allocator.h"
 #include "worker/rank/cpu_kernels.h"
 #include "worker/rank/failure_codes.h"
@@ -60,7 +61,7 @@ int AnswerAboutDevices(const std::string& question, const std::string& device, i
     std::cerr << "error: --look is of GPUs; give --device cuda:N\n";
     return tacc::worker::kExitBadInput;
   }
-  std::cout << tacc::worker::ProbeDevice(threads) << std::endl;
+  std::cout << tacc::worker::ProbeDevice(threads, &tacc::SteadySeconds) << std::endl;
   return tacc::worker::kExitOk;
 }
 

@@ -33,12 +33,13 @@ MatmulRate MeasureMatmul(const at::TensorOptions& options, const std::vector<Lay
     for (const auto& [a, b, c] : products) {
       at::Tensor out = c;
       std::vector<double> taken = time([&, &a = a, &b = b] { at::mm_out(out, a, b); });
+      if (taken.empty()) return rate;
       rate.best = std::max(rate.best, flops / *std::min_element(taken.begin(), taken.end()));
       all_flops += flops;
       all_seconds += Median(std::move(taken));
+      rate.sustained = all_flops / all_seconds;
     }
   }
-  rate.sustained = all_flops / all_seconds;
   return rate;
 }
 

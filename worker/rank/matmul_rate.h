@@ -21,8 +21,9 @@ struct MatmulRate {
 };
 
 // Measures the products of a training step: each layer's output, and the gradients of its input and of its weight,
-// which lie otherwise in memory. `time` runs a product and returns the seconds of each of its repeats, at least one.
-// Operands are random numbers: some devices multiply others faster.
+// which lie otherwise in memory. `time` runs a product and returns the seconds of each of its repeats; none, for any
+// but the first: there is no time left for it nor for what follows. Operands are random numbers: some devices multiply
+// others faster.
 MatmulRate MeasureMatmul(const at::TensorOptions& options, const std::vector<LayerShape>& layers,
                          const std::function<std::vector<double>(const std::function<void()>& product)>& time);
 

@@ -19,6 +19,17 @@ TEST(MeasureMatmul, SustainsTheMedianOfAllKindsAndPeaksAtTheBestOfOne) {
   EXPECT_EQ(rate.sustained, 3 * flops / (1 + 2 + 1));
 }
 
+TEST(MeasureMatmul, EndsWhereNoTimeIsLeft) {
+  int num_products = 0;
+  const MatmulRate rate = MeasureMatmul(at::kFloat, {{2, 2, 2}, {2, 2, 20}}, [&](const std::function<void()>& product) {
+    product();
+    return std::vector<double>(++num_products <= 2 ? 1 : 0, 1.0);
+  });
+  EXPECT_EQ(num_products, 3);
+  EXPECT_EQ(rate.best, 16);
+  EXPECT_EQ(rate.sustained, 16);
+}
+
 TEST(MeasureMatmul, EveryLayerCounts) {
   int num_products = 0;
   const MatmulRate rate =

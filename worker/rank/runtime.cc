@@ -15,7 +15,6 @@
 #include <thread>
 #include <vector>
 
-#include "machine/clock.h"
 #include "machine/machine.h"
 #include "nlohmann/json.hpp"
 #include "worker/rank/matmul_rate.h"
@@ -31,38 +30,52 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
-// Of a small, a middle and a large model's layers.
-MatmulRate MatmulRateOf(at::ScalarType dtype, double seconds) {
+using Clock = std::function<double()>;
+
+// Of a small, a middle and a large model's layers, in about `seconds`, or up to twice that.
+MatmulRate MatmulRateOf(at::ScalarType dtype, double seconds, const Clock& clock) {
   const std::vector<LayerShape> layers = {{1024, 512, 1536}, {2048, 1024, 1024}, {1024, 2048, 4096}, {512, 4096, 512}};
   constexpr int kKinds = 3;
   const double each = seconds / static_cast<double>(layers.size() * kKinds);
-  return MeasureMatmul(dtype, layers, [each](const std::function<void()>& product) {
-    product();
+  const double last = clock() + 2 * seconds;
+  bool is_first = true;
+  return MeasureMatmul(dtype, layers, [&](const std::function<void()>& product) {
     std::vector<double> taken;
-    const double end = SteadySeconds() + each;
+    double now = clock();
+    if (now >= last && !is_first) return taken;
+    is_first = false;
+    product();
+    now = clock();
+    const double end = now + each;
     do {
-      const double begin = SteadySeconds();
+      const double begin = now;
       product();
-      taken.push_back(SteadySeconds() - begin);
-    } while (SteadySeconds() < end);
+      now = clock();
+      taken.push_back(now - begin);
+    } while (now < end);
     return taken;
   });
 }
 
 // What half of the passes of y[i] = a*x[i] + y[i] over arrays well beyond the caches reach: two reads and one write an
 // element.
-double MemoryBandwidth(int threads) {
+double MemoryBandwidth(int threads, const Clock& clock) {
+  constexpr size_t kRepeats = 8;
+  constexpr double kMaxSeconds = 1;
   const int64_t n = int64_t{16} << 20;
   std::vector<float> x(n, 1.0f), y(n, 2.0f);
   float* xs = x.data();
   float* ys = y.data();
   std::vector<double> rates;
-  for (int repeat = 0; repeat < 8; ++repeat) {
-    const double begin = SteadySeconds();
+  double now = clock();
+  const double last = now + kMaxSeconds;
+  do {
+    const double begin = now;
 #pragma omp parallel for simd num_threads(threads) schedule(static)
     for (int64_t i = 0; i < n; ++i) ys[i] = 0.5f * xs[i] + ys[i];
-    rates.push_back(3.0 * static_cast<double>(n) * sizeof(float) / (SteadySeconds() - begin));
-  }
+    now = clock();
+    rates.push_back(3.0 * static_cast<double>(n) * sizeof(float) / (now - begin));
+  } while (rates.size() < kRepeats && now < last);
   return Median(std::move(rates));
 }
 
@@ -90,7 +103,7 @@ struct Link {
 };
 
 // A TCP connection of this host with itself: what ranks on one machine get. Zeros when the loopback cannot be used.
-Link MeasureLoopback() {
+Link MeasureLoopback(const Clock& clock) {
   Link link;
   const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address = {};
@@ -107,26 +120,38 @@ Link MeasureLoopback() {
     setsockopt(server, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     constexpr size_t kBlock = 4 << 20;
     constexpr int kBlocks = 32, kPings = 200;
+    constexpr double kMaxSecondsEach = 0.5;
+    constexpr char kPing = 0, kLastPing = 1;
     std::thread echo([server] {
       std::vector<char> buffer(kBlock);
-      for (int i = 0; i < kPings; ++i) {
+      do {
         if (!ReceiveAll(server, buffer.data(), 1) || !SendAll(server, buffer.data(), 1)) return;
-      }
-      for (int i = 0; i < kBlocks; ++i) {
-        if (!ReceiveAll(server, buffer.data(), kBlock)) return;
+      } while (buffer[0] == kPing);
+      // Whatever comes until the other end has sent all.
+      while (recv(server, buffer.data(), kBlock, 0) > 0) {
       }
       SendAll(server, buffer.data(), 1);
     });
-    std::vector<char> buffer(kBlock);
+    std::vector<char> buffer(kBlock, kPing);
     bool ok = true;
-    double begin = SteadySeconds();
-    for (int i = 0; ok && i < kPings; ++i)
+    double begin = clock(), now = begin;
+    int done = 0;
+    while (ok && buffer[0] == kPing) {
+      buffer[0] = done + 1 < kPings && now < begin + kMaxSecondsEach ? kPing : kLastPing;
       ok = SendAll(client, buffer.data(), 1) && ReceiveAll(client, buffer.data(), 1);
-    if (ok) link.latency_seconds = (SteadySeconds() - begin) / kPings / 2;
-    begin = SteadySeconds();
-    for (int i = 0; ok && i < kBlocks; ++i) ok = SendAll(client, buffer.data(), kBlock);
+      now = clock();
+      ++done;
+    }
+    if (ok) link.latency_seconds = (now - begin) / done / 2;
+    begin = now;
+    done = 0;
+    do {
+      ok = ok && SendAll(client, buffer.data(), kBlock);
+      ++done;
+    } while (ok && done < kBlocks && clock() < begin + kMaxSecondsEach);
+    shutdown(client, SHUT_WR);
     ok = ok && ReceiveAll(client, buffer.data(), 1);
-    if (ok) link.bytes_per_second = static_cast<double>(kBlock) * kBlocks / (SteadySeconds() - begin);
+    if (ok) link.bytes_per_second = static_cast<double>(kBlock) * done / (clock() - begin);
     shutdown(client, SHUT_RDWR);
     echo.join();
     if (server >= 0) close(server);
@@ -150,13 +175,13 @@ std::string ListDevices() {
   return nlohmann::json::array({{{"name", "cpu"}, {"kind", "cpu"}, {"model", ThisMachine().cpu_model}}}).dump();
 }
 
-std::string ProbeDevice(int threads) {
+std::string ProbeDevice(int threads, const Clock& clock) {
   ConfigureThreads(threads);
   constexpr double kSecondsPerDtype = 2.0;
-  const Link link = MeasureLoopback();
+  const Link link = MeasureLoopback(clock);
   const Machine machine = ThisMachine();
-  const MatmulRate f32 = MatmulRateOf(at::kFloat, kSecondsPerDtype);
-  const MatmulRate bf16 = MatmulRateOf(at::kBFloat16, kSecondsPerDtype);
+  const MatmulRate f32 = MatmulRateOf(at::kFloat, kSecondsPerDtype, clock);
+  const MatmulRate bf16 = MatmulRateOf(at::kBFloat16, kSecondsPerDtype, clock);
   const nlohmann::json device = {{"name", "cpu"},
                                  {"kind", "cpu"},
                                  {"model", machine.cpu_model},
@@ -166,7 +191,7 @@ std::string ProbeDevice(int threads) {
                                   // Our kernels compute products of f16 in f32.
                                   {{"f32", f32.best}, {"bf16", bf16.best}, {"f16", f32.best}}},
                                  {"matmul_fraction", (f32.sustained / f32.best + bf16.sustained / bf16.best) / 2},
-                                 {"memory_bytes_per_second", MemoryBandwidth(threads)},
+                                 {"memory_bytes_per_second", MemoryBandwidth(threads, clock)},
                                  {"link_bytes_per_second", link.bytes_per_second},
                                  {"link_latency_seconds", link.latency_seconds},
                                  {"cpus", machine.num_cpus}};

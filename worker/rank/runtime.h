@@ -1,6 +1,7 @@
 #ifndef TACC_WORKER_RANK_RUNTIME_H_
 #define TACC_WORKER_RANK_RUNTIME_H_
 
+#include <functional>
 #include <string>
 
 namespace tacc::worker {
@@ -11,8 +12,9 @@ void ConfigureThreads(int threads);
 
 // What the device is and does, as the JSON object `device` of docs/contracts.md: peak of the matrix product (best of
 // several shapes, about two seconds a dtype), memory bandwidth, memory, loopback link. `threads` are used for all of
-// it. Takes about six seconds.
-std::string ProbeDevice(int threads);
+// it. Takes about six seconds by `clock` (steady seconds), and on a machine that is busy with other things hardly twice
+// that: everything is repeated less often there, and of the shapes only those count for which there was time.
+std::string ProbeDevice(int threads, const std::function<double()>& clock);
 
 // The devices of this machine as a JSON list of `name`, `kind` and `model` (docs/contracts.md): the CPU.
 std::string ListDevices();
