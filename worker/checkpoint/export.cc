@@ -83,17 +83,13 @@ struct Output {
   std::vector<ManifestFile> files;  // Written so far.
 };
 
-absl::Status WriteFile(const std::string& name, const char* data, int64_t num_bytes, Output* output) {
+absl::Status WriteText(const std::string& name, const std::string& text, Output* output) {
   absl::StatusOr<std::unique_ptr<OutputFile>> file = OutputFile::Create(absl::StrCat(output->directory, "/", name));
   if (!file.ok()) return file.status();
-  if (absl::Status status = (*file)->Append(data, num_bytes); !status.ok()) return status;
+  if (absl::Status status = (*file)->Append(text.data(), text.size()); !status.ok()) return status;
   if (absl::Status status = (*file)->Finish(); !status.ok()) return status;
-  output->files.push_back({name, num_bytes, (*file)->HexDigest()});
+  output->files.push_back({name, (*file)->num_bytes(), (*file)->HexDigest()});
   return absl::OkStatus();
-}
-
-absl::Status WriteText(const std::string& name, const std::string& text, Output* output) {
-  return WriteFile(name, text.data(), static_cast<int64_t>(text.size()), output);
 }
 
 absl::Status CopyFiles(const std::string& directory, bool (*is_wanted)(const std::string&), Output* output) {
@@ -101,9 +97,11 @@ absl::Status CopyFiles(const std::string& directory, bool (*is_wanted)(const std
   if (!names.ok()) return names.status();
   for (const std::string& name : *names) {
     if (!is_wanted(name)) continue;
-    const absl::StatusOr<std::unique_ptr<MappedFile>> source = MappedFile::Open(absl::StrCat(directory, "/", name));
+    const absl::StatusOr<std::unique_ptr<InputFile>> source = InputFile::Open(absl::StrCat(directory, "/", name));
     if (!source.ok()) return source.status();
-    absl::Status status = WriteFile(name, (*source)->data(), (*source)->num_bytes(), output);
+    std::string content((*source)->num_bytes(), '\0');
+    absl::Status status = (*source)->Read(0, content.data(), (*source)->num_bytes());
+    if (status.ok()) status = WriteText(name, content, output);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

@@ -146,7 +146,6 @@ absl::Status ModelWeights::ReadFloat(const std::string& name, const std::vector<
   const int64_t count = *NumElements(rectangle.shape);
   if (count == 0) return absl::OkStatus();
   const int64_t element_bytes = *DtypeBytes(entry.dtype);
-  const char* data = it->second.file->Data(entry) + first_element * element_bytes;
   // fp32 is copied in place; other dtypes go through a buffer of the rectangle's size in their own bytes.
   std::vector<char> buffer;
   char* target = reinterpret_cast<char*>(out);
@@ -154,9 +153,10 @@ absl::Status ModelWeights::ReadFloat(const std::string& name, const std::vector<
     buffer.resize(count * element_bytes);
     target = buffer.data();
   }
-  CopyIntersection(data, WholeTensor(logical_shape), target, rectangle, element_bytes);
-  if (entry.dtype == "F32") return absl::OkStatus();
-  const absl::Status status = ConvertToFloat(entry.dtype, buffer.data(), count, out);
+  absl::Status status = it->second.file->Read(entry.begin + first_element * element_bytes, WholeTensor(logical_shape),
+                                              rectangle, element_bytes, target);
+  if (!status.ok() || entry.dtype == "F32") return status;
+  status = ConvertToFloat(entry.dtype, buffer.data(), count, out);
   return status.ok() ? status : absl::InvalidArgumentError(absl::StrCat(where(), status.message()));
 }
 

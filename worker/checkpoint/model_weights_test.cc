@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <numeric>
 
@@ -68,6 +69,21 @@ TEST(ModelWeightsTest, ReadsAStackFromItsEntries) {
             directory.path() + ": no tensor \"e.2.w\"");
   EXPECT_THAT(std::string((*model)->ReadFloat("e.*.w", {2, 2, 3}, {{1, 0, 0}, {2, 1, 1}}, out.data()).message()),
               HasSubstr("stack \"e.*.w\": [2,1,1] at [1,0,0] is not inside [2,2,3]"));
+}
+
+TEST(ModelWeightsTest, AFileThatIsCutUnderTheReaderIsAnError) {
+  for (const char* dtype : {"F32", "BF16"}) {
+    TestDirectory directory;
+    const std::string file = directory.File("model.safetensors");
+    WriteCounting(file, "w", dtype, {6, 2});
+    const auto model = ModelWeights::Open(directory.path());
+    ASSERT_TRUE(model.ok());
+    ASSERT_EQ(truncate(file.c_str(), 20), 0);
+    float out[12];
+    EXPECT_EQ((*model)->ReadFloat("w", {6, 2}, {{0, 0}, {6, 2}}, out).code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string((*model)->ReadFloat("w", {6, 2}, {{4, 0}, {2, 2}}, out).message()),
+                HasSubstr(file + ": ends at byte "));
+  }
 }
 
 TEST(ModelWeightsTest, BadReadsNameTheTensor) {

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -104,25 +103,6 @@ absl::Status OutputFile::Finish() {
   if (sync_error != 0) return ErrnoStatus(sync_error, absl::StrCat(path_, ": cannot be forced to the disk"));
   if (close_error != 0) return ErrnoStatus(close_error, absl::StrCat(path_, ": cannot be closed"));
   return absl::OkStatus();
-}
-
-absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& path) {
-  FileDescriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (fd.get() < 0) return OpenError(path);
-  struct stat info;
-  if (fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, path);
-  if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, ": not a regular file"));
-  const char* data = nullptr;
-  if (info.st_size > 0) {
-    void* mapping = mmap(nullptr, info.st_size, PROT_READ, MAP_SHARED, fd.get(), 0);
-    if (mapping == MAP_FAILED) return ErrnoStatus(errno, absl::StrCat(path, ": cannot be mapped"));
-    data = static_cast<const char*>(mapping);
-  }
-  return std::unique_ptr<MappedFile>(new MappedFile(path, data, info.st_size));
-}
-
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) munmap(const_cast<char*>(data_), num_bytes_);
 }
 
 absl::StatusOr<std::unique_ptr<InputFile>> InputFile::Open(const std::string& path) {

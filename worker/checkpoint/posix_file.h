@@ -54,28 +54,8 @@ class OutputFile {
   Sha256 sha256_;
 };
 
-// A file mapped for reading. The pages come from the disk when they are touched; another process that truncates the
-// file meanwhile ends this process with SIGBUS, as with any mapping.
-class MappedFile {
- public:
-  static absl::StatusOr<std::unique_ptr<MappedFile>> Open(const std::string& path);
-  ~MappedFile();
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-
-  const std::string& path() const { return path_; }
-  const char* data() const { return data_; }
-  int64_t num_bytes() const { return num_bytes_; }
-
- private:
-  MappedFile(std::string path, const char* data, int64_t num_bytes)
-      : path_(std::move(path)), data_(data), num_bytes_(num_bytes) {}
-  std::string path_;
-  const char* data_;
-  int64_t num_bytes_;
-};
-
-// A file opened for reading, piece by piece. Thread-safe.
+// A file opened for reading, piece by piece, not mapped: one that another process cuts short meanwhile is an error, not
+// a signal. Thread-safe.
 class InputFile {
  public:
   static absl::StatusOr<std::unique_ptr<InputFile>> Open(const std::string& path);

@@ -113,8 +113,9 @@ absl::Status Checkpoint::Read(const std::string& name, const Rectangle& rectangl
   const int64_t element_bytes = *DtypeBytes(tensor.dtype);
   for (const ManifestSlice& slice : tensor.slices) {
     const SafetensorsFile& file = *files_.at(slice.file);
-    CopyIntersection(file.Data(file.header().tensors.at(name)), slice.rectangle, static_cast<char*>(out), rectangle,
-                     element_bytes);
+    absl::Status status = file.Read(file.header().tensors.at(name).begin, slice.rectangle, rectangle, element_bytes,
+                                    static_cast<char*>(out));
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }

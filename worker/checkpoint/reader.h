@@ -33,7 +33,7 @@ class Checkpoint {
   absl::Status VerifyData(size_t first, size_t stride, const std::function<void()>& progress = nullptr) const;
 
   // Reads a rectangle of a logical tensor to `out`, dense and row-major, in the tensor's own dtype. NotFound,
-  // InvalidArgument name the tensor.
+  // InvalidArgument name the tensor; or, of a file that was cut short since Open or cannot be read, the file.
   absl::Status Read(const std::string& name, const Rectangle& rectangle, void* out) const;
 
  private:

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <numeric>
 
@@ -101,6 +102,22 @@ TEST(ReaderTest, EveryDamageIsRefusedWithTheFileNamed) {
     TestDirectory::Write(file, whole);
   }
   EXPECT_TRUE(VerifyCheckpoint(path).ok());
+}
+
+TEST(ReaderTest, AFileThatIsCutUnderTheReaderIsAnError) {
+  TestDirectory directory;
+  WriteExample(directory.path(), 1, 1);
+  const std::string path = directory.File("step-00000001.a1"), file = path + "/rank-00001.safetensors";
+  const auto checkpoint = Checkpoint::Open(path);
+  ASSERT_TRUE(checkpoint.ok());
+  const std::string whole = TestDirectory::Read(file);
+  std::vector<float> out(kRows * kColumns);
+  for (const size_t size : {size_t{0}, whole.size() - 1}) {
+    ASSERT_EQ(truncate(file.c_str(), size), 0);
+    const absl::Status status = (*checkpoint)->Read("weights/w", {{0, 0}, {kRows, kColumns}}, out.data());
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(file + ": ends at byte "));
+  }
 }
 
 TEST(ReaderTest, AManifestOfAnotherCheckpointIsRefused) {

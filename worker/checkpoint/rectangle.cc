@@ -48,10 +48,10 @@ absl::optional<Rectangle> Intersect(const Rectangle& a, const Rectangle& b) {
   return common;
 }
 
-int64_t CopyIntersection(const char* source_data, const Rectangle& source, char* target_data, const Rectangle& target,
-                         int64_t element_bytes) {
+absl::Status ForEachRun(const Rectangle& source, const Rectangle& target,
+                        absl::FunctionRef<absl::Status(int64_t from, int64_t to, int64_t num_elements)> visit) {
   const absl::optional<Rectangle> common = Intersect(source, target);
-  if (!common.has_value()) return 0;
+  if (!common.has_value()) return absl::OkStatus();
   const int num_dims = static_cast<int>(common->shape.size());
   // Trailing dims that both buffers hold whole, and the one dim before them, make one contiguous run.
   int run_dim = num_dims;
@@ -67,18 +67,27 @@ int64_t CopyIntersection(const char* source_data, const Rectangle& source, char*
     return at;
   };
   std::vector<int64_t> index = common->offset;
-  int64_t copied = 0;
   while (true) {
-    std::memcpy(target_data + position(index, target) * element_bytes,
-                source_data + position(index, source) * element_bytes, run_elements * element_bytes);
-    copied += run_elements;
+    absl::Status status = visit(position(index, source), position(index, target), run_elements);
+    if (!status.ok()) return status;
     int d = run_dim - 1;
     for (; d >= 0; --d) {
       if (++index[d] < common->offset[d] + common->shape[d]) break;
       index[d] = common->offset[d];
     }
-    if (d < 0) return copied;
+    if (d < 0) return absl::OkStatus();
   }
+}
+
+int64_t CopyIntersection(const char* source_data, const Rectangle& source, char* target_data, const Rectangle& target,
+                         int64_t element_bytes) {
+  int64_t copied = 0;
+  (void)ForEachRun(source, target, [&](int64_t from, int64_t to, int64_t num_elements) {
+    std::memcpy(target_data + to * element_bytes, source_data + from * element_bytes, num_elements * element_bytes);
+    copied += num_elements;
+    return absl::OkStatus();
+  });
+  return copied;
 }
 
 }  // namespace tacc::worker

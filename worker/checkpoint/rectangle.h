@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/types/optional.h"
 #include "absl/types/span.h"
 
@@ -34,6 +36,12 @@ bool IsInside(const Rectangle& rectangle, absl::Span<const int64_t> tensor_shape
 
 // Returns the common part of two rectangles with equally many dims; nothing when it is empty.
 absl::optional<Rectangle> Intersect(const Rectangle& a, const Rectangle& b);
+
+// The common part of two rectangles that lie dense and row-major somewhere, as runs that are contiguous in both: calls
+// `visit` for each with the positions of its first element in `source` and in `target` and its number of elements, in
+// order of the positions. The first error ends it.
+absl::Status ForEachRun(const Rectangle& source, const Rectangle& target,
+                        absl::FunctionRef<absl::Status(int64_t from, int64_t to, int64_t num_elements)> visit);
 
 // Copies the common part of `source` and `target` from one buffer to the other. Each buffer holds its rectangle, dense
 // and row-major, elements of `element_bytes`. Returns the number of elements copied.

@@ -196,11 +196,18 @@ absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(const InputFile& file) {
 }
 
 absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
-  absl::StatusOr<std::unique_ptr<MappedFile>> file = MappedFile::Open(path);
+  absl::StatusOr<std::unique_ptr<InputFile>> file = InputFile::Open(path);
   if (!file.ok()) return file.status();
-  absl::StatusOr<SafetensorsHeader> header = ParseSafetensors((*file)->data(), (*file)->num_bytes(), path);
+  absl::StatusOr<SafetensorsHeader> header = ReadSafetensorsHeader(**file);
   if (!header.ok()) return header.status();
   return std::unique_ptr<SafetensorsFile>(new SafetensorsFile(*std::move(file), *std::move(header)));
+}
+
+absl::Status SafetensorsFile::Read(int64_t begin, const Rectangle& source, const Rectangle& target,
+                                   int64_t element_bytes, char* out) const {
+  return ForEachRun(source, target, [&](int64_t from, int64_t to, int64_t num_elements) {
+    return file_->Read(begin + from * element_bytes, out + to * element_bytes, num_elements * element_bytes);
+  });
 }
 
 absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker/checkpoint/posix_file.h"
+#include "worker/checkpoint/rectangle.h"
 
 namespace tacc::worker {
 
@@ -39,20 +40,23 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensors(const char* data, int64_t num
 // The same of a file of which nothing but the header is read.
 absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(const InputFile& file);
 
-// A checked file, mapped. Immutable, thread-safe.
+// A checked file, open. Immutable, thread-safe.
 class SafetensorsFile {
  public:
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
   const std::string& path() const { return file_->path(); }
   int64_t num_bytes() const { return file_->num_bytes(); }
   const SafetensorsHeader& header() const { return header_; }
-  // The bytes of one of header()'s entries; unaligned.
-  const char* Data(const SafetensorsEntry& entry) const { return file_->data() + entry.begin; }
+  // Reads what `source`, whose elements begin at the file's byte `begin`, and `target` have in common to `out`, which
+  // holds `target`: a call of the system for each run of bytes that lie together in both. InvalidArgument: the file has
+  // been cut short since it was opened; says at which byte.
+  absl::Status Read(int64_t begin, const Rectangle& source, const Rectangle& target, int64_t element_bytes,
+                    char* out) const;
 
  private:
-  SafetensorsFile(std::unique_ptr<MappedFile> file, SafetensorsHeader header)
+  SafetensorsFile(std::unique_ptr<InputFile> file, SafetensorsHeader header)
       : file_(std::move(file)), header_(std::move(header)) {}
-  std::unique_ptr<MappedFile> file_;
+  std::unique_ptr<InputFile> file_;
   SafetensorsHeader header_;
 };
 

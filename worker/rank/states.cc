@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -13,6 +14,7 @@
 #include "kernels/cpu/random_init.h"
 #include "worker/checkpoint/element.h"
 #include "worker/rank/bind_collective.h"
+#include "worker/rank/failure_codes.h"
 
 namespace tacc::worker {
 namespace {
@@ -47,6 +49,11 @@ std::string ParameterOf(const std::string& state_name) { return state_name.subst
 
 bool IsSaved(const State& state) {
   return state.kind == StateKind::kWeight || state.kind == StateKind::kOptimizer || state.kind == StateKind::kLossScale;
+}
+
+// A file that was there and cannot be read may be readable again.
+absl::Status OfReading(absl::Status status) {
+  return absl::IsUnavailable(status) ? OfFiles(std::move(status)) : status;
 }
 
 // The whole local tensor, padding included, at the place of `logical`.
@@ -245,7 +252,7 @@ absl::Status RankStates::Initialize(const ModelWeights* weights, uint64_t seed) 
   ClearAll();
   const ReadFloat read = [&](const State& weight, const Rectangle& rectangle, float* out) {
     if (weights == nullptr || weight.kind == StateKind::kLossScale) return ReadRandom(weight, rectangle, seed, out);
-    return weights->ReadFloat(ParameterOf(weight.name), weight.placement.global.dims, rectangle, out);
+    return OfReading(weights->ReadFloat(ParameterOf(weight.name), weight.placement.global.dims, rectangle, out));
   };
   for (const State& state : program_.states) {
     if (state.kind == StateKind::kWeight || state.kind == StateKind::kLossScale)
@@ -270,11 +277,11 @@ absl::Status RankStates::Load(const Checkpoint& checkpoint) {
                                                      ShapeText(it->second.shape), ", the model's is ",
                                                      ShapeText(state.placement.global.dims)));
     }
-    if (it->second.dtype == "F32") return checkpoint.Read(name, rectangle, out);
+    if (it->second.dtype == "F32") return OfReading(checkpoint.Read(name, rectangle, out));
     const int64_t count = NumElements(rectangle.shape).value_or(0);
     TACC_ASSIGN_OR_RETURN(const int64_t element, DtypeBytes(it->second.dtype));
     std::vector<char> raw(count * element);
-    TACC_RETURN_IF_ERROR(checkpoint.Read(name, rectangle, raw.data()));
+    TACC_RETURN_IF_ERROR(OfReading(checkpoint.Read(name, rectangle, raw.data())));
     return ConvertToFloat(it->second.dtype, raw.data(), count, out);
   };
   for (const State& state : program_.states) {

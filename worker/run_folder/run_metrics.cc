@@ -1,7 +1,6 @@
 #include "worker/run_folder/run_metrics.h"
 
 #include <errno.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -60,18 +59,31 @@ bool Stays(absl::string_view line, int64_t steps_done) {
   return point["step"].get<int64_t>() <= steps_done;
 }
 
+// Of metrics.jsonl at a time.
+constexpr int64_t kMinReadBytes = 64 << 10;
+
 // Cuts off the lines behind the last one that stays.
 absl::Status CutLines(const std::string& path, int64_t steps_done) {
-  const absl::StatusOr<std::unique_ptr<MappedFile>> file = MappedFile::Open(path);
+  const absl::StatusOr<std::unique_ptr<InputFile>> file = InputFile::Open(path);
   if (absl::IsNotFound(file.status())) return absl::OkStatus();
   if (!file.ok()) return file.status();
-  const char* const data = (*file)->data();
   int64_t end = (*file)->num_bytes();
+  // The file's bytes [read_from, end): read from the end on, as far as is needed.
+  std::string tail;
+  int64_t read_from = end;
   while (end > 0) {
-    const void* const newline = memrchr(data, '\n', end - 1);
-    const int64_t begin = newline == nullptr ? 0 : static_cast<const char*>(newline) - data + 1;
-    if (data[end - 1] == '\n' && Stays(absl::string_view(data + begin, end - 1 - begin), steps_done)) break;
-    end = begin;
+    const size_t newline = tail.size() < 2 ? std::string::npos : tail.rfind('\n', tail.size() - 2);
+    if (newline == std::string::npos && read_from > 0) {
+      const int64_t more = std::min(read_from, std::max<int64_t>(kMinReadBytes, tail.size()));
+      read_from -= more;
+      tail.insert(0, more, '\0');
+      if (absl::Status status = (*file)->Read(read_from, tail.data(), more); !status.ok()) return status;
+      continue;
+    }
+    const size_t begin = newline == std::string::npos ? 0 : newline + 1;
+    if (tail.back() == '\n' && Stays(absl::string_view(tail).substr(begin, tail.size() - 1 - begin), steps_done)) break;
+    tail.resize(begin);
+    end = read_from + static_cast<int64_t>(begin);
   }
   if (end == (*file)->num_bytes()) return absl::OkStatus();
   return truncate(path.c_str(), end) == 0 ? absl::OkStatus() : ErrnoStatus(errno, path);

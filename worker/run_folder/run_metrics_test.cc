@@ -97,6 +97,24 @@ TEST(RunMetrics, AResumeDropsWhatIsDoneAgain) {
   EXPECT_EQ(Lines(directory), want);
 }
 
+// More than what is read at a time, and one line alone that is longer.
+TEST(RunMetrics, AResumeFindsItsPlaceInALongFile) {
+  const TestDirectory directory;
+  std::string want;
+  for (int step = 1; step <= 5000; ++step) absl::StrAppend(&want, "{\"step\":", step, ",\"loss\":1}\n");
+  const std::string damage = std::string(100'000, 'x') + "\n";
+  std::string later = damage;
+  for (int step = 5001; step <= 15000; ++step) absl::StrAppend(&later, "{\"step\":", step, ",\"loss\":1}\n");
+  for (const std::string& rest : {later, later + damage, damage + damage, std::string("\n\n"), std::string()}) {
+    TestDirectory::Write(directory.File("metrics.jsonl"), want + rest);
+    Open(directory, 5000);
+    EXPECT_EQ(Lines(directory), want) << rest.size();
+    TestDirectory::Write(directory.File("metrics.jsonl"), rest);
+    Open(directory, 5000);
+    EXPECT_EQ(Lines(directory), "") << rest.size();
+  }
+}
+
 TEST(RunMetrics, ATrainingThatBeginsAgainBeginsTheFileAgain) {
   const TestDirectory directory;
   {
