@@ -247,6 +247,19 @@ def test_full_disk_does_not_stop_training(cluster, tiny_disk, tmp_path):
     assert cluster.finish(job).returncode == 101
 
 
+def test_a_full_disk_at_the_end_is_waited_for(cluster, tiny_disk, tmp_path):
+    path = write_job(tmp_path, name="last", workers=2, checkpoint={"dir": str(tiny_disk / "runs"), "save_steps": 100}, train={"max_steps": 6})
+    with open(tiny_disk / "filler", "wb") as filler:
+        filler.write(b"\0" * (DISK_BYTES - 100_000))
+    job = cluster.submit(path)
+    told = cluster.wait(lambda: [e["message"] for e in cluster.events(job) if "tried again" in e["message"]], "an event that the result waits")
+    assert "No space left" in told[0] and f"{tiny_disk / 'runs'} has 0." in told[0] and "MB are missing" in told[0], told
+    (tiny_disk / "filler").unlink()
+    assert cluster.finish(job).returncode == 0
+    assert cluster.json("get", job)["restarts"] == []
+    assert [p["step"] for p in cluster.points(job)] == [1, 2, 3, 4, 5, 6]
+
+
 def test_gradients_that_stay_not_finite_stop_the_job(cluster, tmp_path):
     job = cluster.submit(write_job(tmp_path, name="diverges", workers=2, train={"max_steps": 40, "learning_rate": 1e30}, checkpoint={"save_steps": 100}))
     result = cluster.finish(job)

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <memory>
 #include <set>
@@ -140,7 +139,6 @@ absl::Status WriteShard(const std::string& checkpoint_dir, const CheckpointId& i
     // The first error is the one to report.
     (void)RemoveTree(absl::StrCat(directory, "/", ShardName(rank)));
     (void)RemoveTree(absl::StrCat(directory, "/", DescriptionName(rank)));
-    rmdir(directory.c_str());  // Succeeds for the last rank to give up.
   }
   return status;
 }

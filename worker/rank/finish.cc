@@ -1,8 +1,15 @@
 #include "worker/rank/finish.h"
 
+#include <cstdint>
+#include <filesystem>
+#include <iterator>
+#include <numeric>
 #include <string>
+#include <system_error>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "graph/ir/status_macros.h"
@@ -11,12 +18,25 @@
 #include "worker/checkpoint/posix_file.h"
 #include "worker/rank/agreement.h"
 #include "worker/rank/failure_codes.h"
+#include "worker/rank/retry.h"
 
 namespace tacc::worker {
 namespace {
 
 // Between tries to export.
-constexpr int kRetryAfterSeconds[] = {1, 5, 25};
+constexpr int kExportAgainSeconds[] = {1, 5, 25};
+// Between tries to save the last checkpoint: what they would lose is a stretch of training.
+constexpr int kSaveAgainSeconds[] = {1, 5, 25, 60, 60, 60, 60};
+
+std::string InSeconds(int seconds) { return absl::StrCat("in ", seconds, seconds == 1 ? " second" : " seconds"); }
+
+// Who looks at the rank sees that it goes on.
+void Pause(RankParts& parts, int seconds) {
+  for (int i = 0; i < seconds; ++i) {
+    absl::SleepFor(absl::Seconds(1));
+    parts.Beat();
+  }
+}
 
 absl::Status Stop(RankParts& parts, int64_t step) {
   TACC_RETURN_IF_ERROR(parts.checkpointer->Save(step));
@@ -28,20 +48,55 @@ absl::Status Stop(RankParts& parts, int64_t step) {
       "checkpoint");
 }
 
+// OK, or the same error on every rank.
+absl::Status TryToSave(RankParts& parts, int64_t step) {
+  TACC_RETURN_IF_ERROR(parts.checkpointer->Save(step));
+  if (parts.checkpointer->last_saved_step() == step) return absl::OkStatus();
+  const absl::Status status = parts.checkpointer->last_error();
+  TACC_RETURN_IF_ERROR(AgreeOnStatus(
+      parts.collectives,
+      OfFiles(status.ok() ? status
+                          : absl::Status(status.code(), absl::StrCat("the last checkpoint, of step ", step,
+                                                                     ", could not be written: ", status.message())))));
+  return absl::InternalError(absl::StrCat("no rank says why the checkpoint of step ", step, " was not written"));
+}
+
+// What a checkpoint of `bytes` lacks: "; it takes 12.0 MB, and /runs has 3.0 MB free: 9.0 MB are missing". Empty where
+// that is not why it could not be written.
+std::string Missing(const std::string& dir, int64_t bytes) {
+  std::error_code error;
+  const auto free = static_cast<int64_t>(std::filesystem::space(dir, error).available);
+  if (error || free >= bytes) return "";
+  const auto megabytes = [](int64_t count) { return absl::StrFormat("%.1f MB", static_cast<double>(count) / 1e6); };
+  return absl::StrCat("; it takes ", megabytes(bytes), ", and ", dir, " has ", megabytes(free),
+                      " free: ", megabytes(bytes - free), " are missing");
+}
+
 // The path of a checkpoint of the states as they are.
 absl::StatusOr<std::string> LastCheckpoint(RankParts& parts, const StartPoint& begin, int64_t step) {
   if (step == begin.step && !begin.checkpoint.empty()) return begin.checkpoint;
-  TACC_RETURN_IF_ERROR(parts.checkpointer->Save(step));
-  if (parts.checkpointer->last_saved_step() != step) {
-    const absl::Status status = parts.checkpointer->last_error();
-    TACC_RETURN_IF_ERROR(AgreeOnStatus(
-        parts.collectives,
-        OfFiles(status.ok()
-                    ? status
-                    : absl::Status(status.code(), absl::StrCat("the last checkpoint, of step ", step,
-                                                               ", could not be written: ", status.message())))));
-    return absl::InternalError(absl::StrCat("no rank says why the checkpoint of step ", step, " was not written"));
-  }
+  RetryOptions retry;
+  retry.wait_seconds = kSaveAgainSeconds;
+  retry.may_pass = [](const absl::Status& status) { return GivenFailureCode(status) == kUnavailableCode; };
+  int left = std::accumulate(std::begin(kSaveAgainSeconds), std::end(kSaveAgainSeconds), 0);
+  retry.wait = [&](const absl::Status& status, int seconds) -> absl::Status {
+    TACC_ASSIGN_OR_RETURN(const auto shards,
+                          parts.collectives.GatherHost({static_cast<uint64_t>(parts.states->ShardBytes())}));
+    int64_t bytes = 0;
+    for (const std::vector<uint64_t>& shard : shards) bytes += static_cast<int64_t>(shard[0]);
+    if (parts.start.rank == 0) {
+      parts.events.Warning(
+          "checkpoint_failed",
+          absl::StrCat(status.message(),
+                       absl::IsResourceExhausted(status) ? Missing(parts.start.checkpoint_dir, bytes) : "",
+                       "; what was trained is still in memory: it is tried again ", InSeconds(seconds), ", and for ",
+                       left, " seconds at most"));
+    }
+    left -= seconds;
+    Pause(parts, seconds);
+    return absl::OkStatus();
+  };
+  TACC_RETURN_IF_ERROR(Retry(retry, [&] { return TryToSave(parts, step); }));
   return parts.checkpointer->last_saved_path();
 }
 
@@ -62,14 +117,15 @@ absl::Status TryToExport(RankParts& parts, const ExportRequest& request) {
 }
 
 absl::Status Export(RankParts& parts, const ExportRequest& request) {
-  absl::Status status = TryToExport(parts, request);
-  for (const int seconds : kRetryAfterSeconds) {
-    if (status.ok() || !MayPass(status)) break;
-    parts.events.Warning("export_failed", absl::StrCat(status.message(), "; it is tried again in ", seconds,
-                                                       seconds == 1 ? " second" : " seconds"));
-    absl::SleepFor(absl::Seconds(seconds));
-    status = TryToExport(parts, request);
-  }
+  RetryOptions retry;
+  retry.wait_seconds = kExportAgainSeconds;
+  retry.may_pass = MayPass;
+  retry.wait = [&parts](const absl::Status& error, int seconds) {
+    parts.events.Warning("export_failed", absl::StrCat(error.message(), "; it is tried again ", InSeconds(seconds)));
+    Pause(parts, seconds);
+    return absl::OkStatus();
+  };
+  const absl::Status status = Retry(retry, [&] { return TryToExport(parts, request); });
   if (status.ok()) {
     parts.events.Write("exported", {{"path", request.out_dir}});
     return status;

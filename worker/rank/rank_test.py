@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -549,28 +550,61 @@ def test_a_folder_that_is_lost_while_training(inputs, tmp_path):
 
     bare = tmp_path / "bare"
     late = Attempt(inputs, bare, compile_program(inputs), changes={"checkpoint": {**checkpoint, "dir": str(bare)}})
-    assert late.run() == [1]
-    assert not list(bare.iterdir())
-    assert {w["code"] for w in late.of("warning")} == {"checkpoint_failed", "metrics_failed"}
-    (failed,) = late.of("failed")
-    assert failed["code"] == "unavailable" and str(bare / "job.json") in failed["message"], failed
+
+    def mount(event):
+        if event["event"] == "warning" and "tried again" in event["message"] and not landed:
+            landed.extend(bare.iterdir())
+            (bare / "job.json").write_text("{}")
+
+    assert late.run(mount) == [0]
+    assert not landed
+    warnings = late.of("warning")
+    assert {w["code"] for w in warnings} == {"checkpoint_failed", "metrics_failed"}
+    assert str(bare / "job.json") in warnings[-1]["message"] and "missing" not in warnings[-1]["message"], warnings
+    assert [e["step"] for e in late.of("checkpoint")] == [12]
+
+
+def test_the_last_checkpoint_waits_for_room(inputs, tmp_path):
+    """On all ranks, of which one finds none: the steps are not made again."""
+    program = compile_program(inputs, fsdp=2)
+    attempt = Attempt(inputs, tmp_path / "run", program, world=2)
+    limits = resource.prlimit(attempt.ranks[1].pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(attempt.ranks[1].pid, resource.RLIMIT_FSIZE, (8 << 10, limits[1]))
+
+    def make_room(event):
+        if event["event"] == "warning" and "tried again" in event["message"]:
+            resource.prlimit(attempt.ranks[1].pid, resource.RLIMIT_FSIZE, limits)
+
+    assert attempt.run(make_room) == [0, 0]
+    assert [e["step"] for e in attempt.of("step")] == list(range(1, 13))
+    warning = attempt.of("warning")[0]  # Rank 0's own shard was written.
+    assert warning["code"] == "checkpoint_failed" and "File too large; what was trained is still in memory" in warning["message"], warning
+    assert warning["message"].startswith("rank 1: the last checkpoint, of step 12, could not be written: "), warning
+    assert [e["step"] for e in attempt.of("checkpoint")] == [12]
+    assert len(attempt.of("warning", 1)) >= 3  # Of steps 4, 8 and 12.
 
 
 def test_full_disk_stops_neither_training_nor_reporting(inputs, tmp_path):
     program = compile_program(inputs)
-    script = f"ulimit -f 8; exec {BUILD / 'tacc-rank'} --start $0"
+    script = f"ulimit -S -f 8; exec {BUILD / 'tacc-rank'} --start $0"
     attempt = Attempt(inputs, tmp_path / "run", program)
     attempt.ranks[0].kill()
     attempt.run()
     start = next(tmp_path.glob("start-*.json"))
     rank = subprocess.Popen(["bash", "-c", script, start], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    events = [json.loads(line) for line in rank.stdout]
-    assert rank.wait(60) == 1  # The last checkpoint is the result.
+    events = []
+    for line in rank.stdout:
+        events.append(json.loads(line))
+        if events[-1]["event"] == "warning" and "tried again" in events[-1]["message"]:  # The last checkpoint is the result.
+            resource.prlimit(rank.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert rank.wait(60) == 0
     rank.stdin.close()
     rank.stdout.close()
     assert [e["step"] for e in events if e["event"] == "step"] == list(range(1, 13))
-    assert [e["code"] for e in events if e["event"] == "warning"] == ["checkpoint_failed"] * 3
-    assert "step 12" in events[-1]["message"]
+    warnings = [e for e in events if e["event"] == "warning"]
+    assert {e["code"] for e in warnings} == {"checkpoint_failed"}
+    assert [f"step {step}" in warnings[i]["message"] for i, step in enumerate((4, 8, 12, 12))] == [True] * 4
+    assert [e["step"] for e in events if e["event"] == "checkpoint"] == [12]
 
 
 def test_ten_nonfinite_steps_stop_the_run(inputs, tmp_path):
