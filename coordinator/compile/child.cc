@@ -145,6 +145,8 @@ absl::StatusOr<ChildResult> RunChild(const std::vector<std::string>& arguments, 
   if (WIFSIGNALED(status)) result.signal = WTERMSIG(status);
   // The CPU limit is the time limit, seen by the kernel.
   if (result.signal == SIGXCPU) result.timed_out = true;
+  // The last words of a C++ program.
+  result.out_of_memory = result.signal == SIGABRT && result.err.find("std::bad_alloc") != std::string::npos;
   result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return result;
 }

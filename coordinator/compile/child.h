@@ -23,6 +23,7 @@ struct ChildResult {
   bool timed_out = false;
   bool cancelled = false;
   bool output_too_long = false;
+  bool out_of_memory = false;  // It ended because memory was refused to it, which is what the limit does.
   std::string out;
   std::string err;
   double seconds = 0;

@@ -347,10 +347,17 @@ absl::StatusOr<std::string> Compiler::RunTool(const std::vector<std::string>& ar
   const std::string text = ErrorText(result->err);
   if (result->exit_code == kExitBadInput)
     return absl::InvalidArgumentError(text.empty() ? absl::StrCat(tool, ": exit 2") : text);
-  const std::string how = result->signal != 0 ? absl::StrCat("was ended by signal ", result->signal)
-                                              : absl::StrCat("exit ", result->exit_code);
-  return absl::InternalError(absl::StrCat(tool, ": ", how, " (memory limit ", options_.limits.memory_bytes >> 20,
-                                          " MiB)", text.empty() ? "" : ": ", text));
+  if (result->out_of_memory) {
+    return absl::InternalError(absl::StrCat(tool, " needs more than the ", options_.limits.memory_bytes >> 20,
+                                            " MiB of memory that it may have"));
+  }
+  std::string how = absl::StrCat(": exit ", result->exit_code);
+  if (result->signal != 0) {
+    const char* name = sigabbrev_np(result->signal);
+    how = absl::StrCat(" crashed by signal ", result->signal, name == nullptr ? "" : absl::StrCat(" (SIG", name, ")"),
+                       ", which is a fault of its own, not of the job or of a limit");
+  }
+  return absl::InternalError(absl::StrCat(tool, how, text.empty() ? "" : ": ", text));
 }
 
 }  // namespace tacc::coordinator

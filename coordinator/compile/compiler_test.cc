@@ -60,12 +60,25 @@ TEST_F(CompilerTest, OneThatIsAlwaysKilledEndsTheJobWithTheReason) {
 }
 
 TEST_F(CompilerTest, ItsOwnFaultsAreNotTriedAgain) {
-  const Input crash = Compile("kill -SEGV $$");
-  EXPECT_THAT(std::get<CompileFailed>(crash).message, HasSubstr("was ended by signal 11"));
+  const auto message = [&](const std::string& script) { return std::get<CompileFailed>(Compile(script)).message; };
+  EXPECT_EQ(
+      message("kill -SEGV $$"),
+      "tacc-plan compile crashed by signal 11 (SIGSEGV), which is a fault of its own, not of the job or of a limit");
   EXPECT_EQ(NumRuns(), 1);
-  const Input bug = Compile("echo 'error: a bug' >&2; exit 1");
-  EXPECT_THAT(std::get<CompileFailed>(bug).message, HasSubstr("a bug"));
-  EXPECT_EQ(NumRuns(), 2);
+  EXPECT_EQ(
+      message("echo 'Check failed: x' >&2; kill -ABRT $$"),
+      "tacc-plan compile crashed by signal 6 (SIGABRT), which is a fault of its own, not of the job or of a limit: "
+      "Check failed: x");
+  EXPECT_EQ(message("echo 'error: a bug' >&2; exit 1"), "tacc-plan compile: exit 1: a bug");
+  EXPECT_EQ(NumRuns(), 3);
+}
+
+TEST_F(CompilerTest, AMemoryLimitIsNamedAsSuch) {
+  const Input done =
+      Compile("echo \"terminate called after throwing an instance of 'std::bad_alloc'\" >&2; kill -ABRT $$");
+  EXPECT_EQ(std::get<CompileFailed>(done).message,
+            "tacc-plan compile needs more than the 8192 MiB of memory that it may have");
+  EXPECT_EQ(NumRuns(), 1);
 }
 
 }  // namespace
