@@ -51,7 +51,7 @@ absl::StatusOr<TrainingRun> RunTraining(const RandomTraining& training, const st
   run.losses = log.losses();
   run.norms = log.norms();
   run.weights = ranks->Weights();
-  if (memory == InProcessRanks::Memory::kSimulatedDevice || memory == InProcessRanks::Memory::kSimulatedGpu)
+  if (memory != InProcessRanks::Memory::kPlanned && memory != InProcessRanks::Memory::kOwn)
     run.num_replays = ranks->NumReplays();
   if (memory == InProcessRanks::Memory::kPlanned) run.highest_touched = ranks->HighestTouched();
   return run;

@@ -42,6 +42,10 @@ void Append(T value, std::vector<char>* bytes) {
   std::memcpy(bytes->data() + at, &value, sizeof(value));
 }
 
+bool IsSimulatedGpu(InProcessRanks::Memory memory) {
+  return memory == InProcessRanks::Memory::kSimulatedGpu || memory == InProcessRanks::Memory::kSimulatedGpuInOrder;
+}
+
 // Counts what a rank gives to its transport to send.
 class CountingTransport : public Transport {
  public:
@@ -150,7 +154,7 @@ class InProcessRanks::Rank {
   // Steps that are under way while the next one starts.
   int64_t max_in_flight() const { return device_->is_asynchronous() ? Executor::kMaxInFlight : 1; }
   int64_t num_replays() const {
-    if (memory_ == Memory::kSimulatedGpu) return static_cast<const SimulatedGpu&>(*device_).num_replays();
+    if (IsSimulatedGpu(memory_)) return static_cast<const SimulatedGpu&>(*device_).num_replays();
     return static_cast<const SimulatedDevice&>(*device_).num_replays();
   }
   int64_t num_in_flight() const { return executor_->num_in_flight(); }
@@ -208,13 +212,13 @@ class InProcessRanks::Rank {
   }
 
   std::unique_ptr<SimulatedCommunication> MakeQueues(Transport* transport) const {
-    if (memory_ != Memory::kSimulatedGpu) return nullptr;
+    if (!IsSimulatedGpu(memory_)) return nullptr;
     return std::make_unique<SimulatedCommunication>(transport, SimulatedCommunication::Slow::kNone);
   }
 
   std::unique_ptr<Device> MakeDevice(const KernelTable* kernels) const {
     if (memory_ == Memory::kSimulatedDevice) return std::make_unique<SimulatedDevice>(kernels);
-    if (memory_ == Memory::kSimulatedGpu) return std::make_unique<SimulatedGpu>(kernels, queues_.get());
+    if (IsSimulatedGpu(memory_)) return std::make_unique<SimulatedGpu>(kernels, queues_.get());
     return std::make_unique<HostDevice>(kernels);
   }
 
@@ -222,9 +226,11 @@ class InProcessRanks::Rank {
   absl::Status ChooseTalk() {
     RankGpu gpu;
     gpu.device = device_.get();
-    gpu.id = [this] { return GpuId{0, memory_ == Memory::kSimulatedGpu ? static_cast<uint64_t>(rank_) : 0}; };
+    gpu.id = [this] { return GpuId{0, IsSimulatedGpu(memory_) ? static_cast<uint64_t>(rank_) : 0}; };
     gpu.make_communication = [this]() -> absl::StatusOr<std::unique_ptr<Communication>> { return std::move(queues_); };
-    TACC_ASSIGN_OR_RETURN(talk_, ChooseCollectives({&collectives_, absl::InfiniteDuration(), nullptr}, gpu));
+    TACC_ASSIGN_OR_RETURN(
+        talk_, ChooseCollectives(
+                   {&collectives_, absl::InfiniteDuration(), nullptr, memory_ == Memory::kSimulatedGpuInOrder}, gpu));
     return absl::OkStatus();
   }
 

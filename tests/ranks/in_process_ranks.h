@@ -41,8 +41,9 @@ class InProcessRanks {
  public:
   // kOwn: every value has memory of its own instead of its place in the planned arena. kSimulatedDevice: planned, on a
   // device that does nothing before it is waited for and whose memory the host cannot touch, two steps in flight.
-  // kSimulatedGpu: on one whose collectives and messages are queued, and recorded, as on GPUs.
-  enum class Memory { kPlanned, kOwn, kSimulatedDevice, kSimulatedGpu };
+  // kSimulatedGpu: on one whose collectives and messages are queued, and recorded, as on GPUs; InOrder: with
+  // train.deterministic.
+  enum class Memory { kPlanned, kOwn, kSimulatedDevice, kSimulatedGpu, kSimulatedGpuInOrder };
 
   // Binds each rank to the program of its stage. `stages`, `ops` and `kernels` (null: those of the CPU) must outlive
   // the object. Arenas are poisoned first.

@@ -24,6 +24,8 @@ struct RankTalkOptions {
   Collectives* host = nullptr;    // Connected; must outlive the talk.
   absl::Duration timeout;         // Of connecting, and of each collective or message on the GPU.
   StatusBlock* status = nullptr;  // Shows where the GPU is; may be null.
+  // Sums in one order, whatever time, network and library do; slower. The same on all ranks.
+  bool deterministic = false;
 };
 
 // How the ranks of an attempt talk about values in the memory of their GPUs.

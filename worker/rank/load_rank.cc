@@ -156,8 +156,8 @@ absl::Status BindProgram(RankParts& parts, CollectiveQueue* collectives) {
 absl::Status MeetAndBind(RankParts& parts) {
   parts.Show(Activity::kMeeting);
   TACC_RETURN_IF_ERROR(Connect(parts));
-  TACC_ASSIGN_OR_RETURN(
-      parts.talk, parts.options.choose_talk({&parts.collectives, Timeout(parts.start), parts.status_block.get()}));
+  TACC_ASSIGN_OR_RETURN(parts.talk, parts.options.choose_talk({&parts.collectives, Timeout(parts.start),
+                                                               parts.status_block.get(), parts.start.deterministic}));
   if (parts.start.rank == 0 && !parts.talk.detour.empty()) parts.events.Warning("shared_gpu", parts.talk.detour);
   parts.Show(Activity::kBinding);
   const absl::Status bound = BindProgram(parts, parts.talk.queue.get());

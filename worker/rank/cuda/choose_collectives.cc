@@ -23,7 +23,9 @@ absl::StatusOr<RankTalk> ChooseCollectives(const RankTalkOptions& options, const
   }
   absl::StatusOr<std::unique_ptr<Communication>> communication = gpu.make_communication();
   TACC_RETURN_IF_ERROR(AgreeOnStatus(*options.host, communication.status()));
-  talk.queue = std::make_unique<DeviceCollectives>(*std::move(communication));
+  talk.queue = std::make_unique<DeviceCollectives>(*std::move(communication), options.deterministic
+                                                                                  ? DeviceCollectives::Sums::kInOrder
+                                                                                  : DeviceCollectives::Sums::kLibrary);
   return talk;
 }
 

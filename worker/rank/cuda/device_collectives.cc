@@ -22,9 +22,38 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 bool IsMessage(const CollectiveCall& call) { return call.kind == Kind::kSend || call.kind == Kind::kReceive; }
 
-// What this rank sends to others; of a sum in two levels to mates, and each machine but its own one sum.
-int64_t SentBytes(const CollectiveCall& call, const std::optional<TwoLevels>& levels) {
+// Parts that lie in a row, equal and in order.
+bool AreOneBlock(const std::vector<Region>& parts) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (!parts[i].IsContiguous() || parts[i].bytes() != parts[0].bytes() || parts[i].bytes() == 0 ||
+        parts[i].data != parts[0].data + static_cast<int64_t>(i) * parts[0].bytes())
+      return false;
+  }
+  return true;
+}
+
+// Which the library takes as it lies in memory. The same on all members: they have values of the same shape, and parts
+// that are equal fill theirs.
+bool IsDirect(const CollectiveCall& call) {
+  if (call.kind == Kind::kAllReduce) return true;
+  const bool gathers = call.kind == Kind::kAllGather;
+  const Region& mine = gathers ? call.send[0] : call.receive[0];
+  return AreOneBlock(gathers ? call.receive : call.send) && mine.IsContiguous();
+}
+
+int64_t LargestBytes(const std::vector<Region>& parts) {
+  int64_t largest = 0;
+  for (const Region& part : parts) largest = std::max(largest, part.bytes());
+  return largest;
+}
+
+// What this rank sends to others: of the library's as in a ring; of a sum in two levels to mates, and each machine but
+// its own one sum.
+int64_t SentBytes(const CollectiveCall& call, const std::optional<TwoLevels>& levels, bool is_library) {
   int64_t bytes = 0;
+  const int64_t n = static_cast<int64_t>(call.members.size());
+  if (call.kind == Kind::kAllGather) return (n - 1) * call.send[0].bytes();
+  if (call.kind == Kind::kAllReduce && is_library) return 2 * (n - 1) * CeilDiv(call.send[0].bytes(), n);
   for (size_t i = 0; i < call.send.size(); ++i) {
     if (IsMessage(call) || static_cast<int>(i) != call.me) bytes += call.send[i].bytes();
   }
@@ -83,8 +112,8 @@ std::pair<CollectiveCall, CollectiveCall> PiecesOfAllReduce(const CollectiveCall
 
 }  // namespace
 
-DeviceCollectives::DeviceCollectives(std::unique_ptr<Communication> communication, int64_t staging_bytes)
-    : communication_(std::move(communication)), max_staging_bytes_(staging_bytes) {}
+DeviceCollectives::DeviceCollectives(std::unique_ptr<Communication> communication, Sums sums, int64_t staging_bytes)
+    : communication_(std::move(communication)), sums_(sums), max_staging_bytes_(staging_bytes) {}
 
 int64_t DeviceCollectives::ChunkBytes(size_t num_members) const {
   return std::max(max_staging_bytes_ / NumSlots(num_members) / kSlotAlignment * kSlotAlignment, kSlotAlignment);
@@ -111,14 +140,17 @@ absl::Status DeviceCollectives::Prepare(const CollectiveCall* call) {
     TACC_ASSIGN_OR_RETURN(prepared.stream, call->kind == Kind::kSend
                                                ? communication_->MessageStream(call->channel, me, peer)
                                                : communication_->MessageStream(call->channel, peer, me));
-    prepared.steps = {{*call, std::nullopt}};
+    prepared.steps.push_back({*call});
   } else {
     TACC_ASSIGN_OR_RETURN(prepared.stream, communication_->CollectiveStream());
-    AddSteps(*call, prepared.steps);
-    for (const auto& [step, levels] : prepared.steps)
-      needed_bytes_ = std::max(needed_bytes_, NumSlots(step.members.size()) * SlotBytes(step));
+    TACC_RETURN_IF_ERROR(AddSteps(*call, prepared.steps));
+    for (const auto& [step, levels, group] : prepared.steps) {
+      if (group == nullptr || !IsDirect(step))
+        needed_bytes_ = std::max(needed_bytes_, NumSlots(step.members.size()) * SlotBytes(step));
+    }
   }
-  for (const auto& [step, levels] : prepared.steps) prepared.sent_bytes += SentBytes(step, levels);
+  for (const auto& [step, levels, group] : prepared.steps)
+    prepared.sent_bytes += SentBytes(step, levels, group != nullptr);
   TACC_ASSIGN_OR_RETURN(prepared.end, prepared.stream->CreateMark());
   tickets_[call] = static_cast<Ticket>(prepared_.size());
   prepared_.push_back(std::move(prepared));
@@ -129,37 +161,32 @@ std::optional<TwoLevels> DeviceCollectives::LevelsOf(const CollectiveCall& call)
   return FindTwoLevels(call.members, call.me, [this](int rank) { return communication_->machine_of(rank); });
 }
 
-void DeviceCollectives::AddSteps(const CollectiveCall& call, std::vector<Prepared::Step>& steps) const {
-  if (call.kind == Kind::kExchange) {
-    steps.push_back({call, std::nullopt});
-    return;
+absl::Status DeviceCollectives::AddSteps(const CollectiveCall& call, std::vector<Prepared::Step>& steps) const {
+  Prepared::Step step{call};
+  const bool sums = call.kind == Kind::kReduceScatter || call.kind == Kind::kAllReduce;
+  const bool is_library =
+      sums ? sums_ == Sums::kLibrary && call.send_dtype == call.receive_dtype : call.kind == Kind::kAllGather;
+  if (is_library && call.members.size() > 1) {
+    TACC_ASSIGN_OR_RETURN(step.group, communication_->Group(call.members));
+  } else if (call.kind == Kind::kAllGather) {
+    step.call = LevelsOfAllGather(call, std::nullopt)[0][0];
+  } else if (sums) {
+    step.levels = LevelsOf(call);
   }
-  const std::optional<TwoLevels> levels = LevelsOf(call);
-  if (call.kind == Kind::kAllGather) {
-    for (std::vector<CollectiveCall>& level : LevelsOfAllGather(call, levels)) {
-      for (CollectiveCall& step : level) steps.push_back({std::move(step), std::nullopt});
+  if (call.kind == Kind::kAllReduce && step.group == nullptr) {
+    const int64_t elements = call.send[0].bytes() / kernels::SizeOf(call.send_dtype);
+    if (call.members.size() > 1 && elements * 8 > std::min(kSmallAllReduceBytes, ChunkBytes(call.members.size()))) {
+      const auto [sum, gather] = PiecesOfAllReduce(call);
+      TACC_RETURN_IF_ERROR(AddSteps(sum, steps));
+      return AddSteps(gather, steps);
     }
-    return;
+    if (!step.levels.has_value()) {
+      step.call.kind = Kind::kReduceScatter;
+      step.call.send.assign(call.members.size(), call.send[0]);
+    }
   }
-  if (call.kind == Kind::kReduceScatter) {
-    steps.push_back({call, levels});
-    return;
-  }
-  const int64_t elements = call.send[0].bytes() / kernels::SizeOf(call.send_dtype);
-  if (call.members.size() > 1 && elements * 8 > std::min(kSmallAllReduceBytes, ChunkBytes(call.members.size()))) {
-    const auto [sum, gather] = PiecesOfAllReduce(call);
-    AddSteps(sum, steps);
-    AddSteps(gather, steps);
-    return;
-  }
-  if (levels.has_value()) {
-    steps.push_back({call, levels});
-    return;
-  }
-  CollectiveCall sum = call;
-  sum.kind = Kind::kReduceScatter;
-  sum.send.assign(call.members.size(), call.send[0]);
-  steps.push_back({std::move(sum), std::nullopt});
+  steps.push_back(std::move(step));
+  return absl::OkStatus();
 }
 
 absl::Status DeviceCollectives::Open() {
@@ -219,8 +246,15 @@ absl::Status DeviceCollectives::Queue(const Prepared& prepared) {
 absl::Status DeviceCollectives::QueueSteps(const Prepared& prepared) {
   CommunicationStream& stream = *prepared.stream;
   TACC_RETURN_IF_ERROR(stream.BeginCall(prepared.call));
-  for (const auto& [step, levels] : prepared.steps) {
-    if (IsMessage(step)) {
+  for (const auto& [step, levels, group] : prepared.steps) {
+    if (group != nullptr && step.kind == Kind::kAllReduce) {
+      const int64_t elements = step.send[0].bytes() / kernels::SizeOf(step.send_dtype);
+      TACC_RETURN_IF_ERROR(group->AllReduce(step.send[0].data, step.receive[0].data, elements, step.send_dtype));
+    } else if (group != nullptr && step.kind == Kind::kAllGather) {
+      TACC_RETURN_IF_ERROR(QueueAllGather(step, *group, stream));
+    } else if (group != nullptr) {
+      TACC_RETURN_IF_ERROR(QueueReduceScatter(step, *group, stream));
+    } else if (IsMessage(step)) {
       TACC_RETURN_IF_ERROR(QueueMessage(step, stream));
     } else if (step.kind == Kind::kExchange) {
       TACC_RETURN_IF_ERROR(QueueExchange(step, stream));
@@ -261,6 +295,52 @@ absl::Status DeviceCollectives::QueueMessage(const CollectiveCall& call, Communi
     return call.kind == Kind::kSend ? messages.Send(peer, call.send[0].data, call.send[0].bytes())
                                     : messages.Receive(peer, call.receive[0].data, call.receive[0].bytes());
   });
+}
+
+// Where it is not direct all parts are as long as the longest in each round, and what is beyond a shorter one's end
+// moves too: the library takes equal parts only.
+absl::Status DeviceCollectives::QueueAllGather(const CollectiveCall& call, GroupCollectives& group,
+                                               CommunicationStream& stream) {
+  const Region& mine = call.send[0];
+  if (IsDirect(call)) return group.AllGather(mine.data, call.receive[0].data, mine.bytes());
+  const int n = static_cast<int>(call.members.size());
+  const int64_t chunk = ChunkBytes(call.members.size()), longest = LargestBytes(call.receive);
+  if (const Region& to = call.receive[call.me]; mine.bytes() > 0 && mine.data != to.data)
+    TACC_RETURN_IF_ERROR(stream.Copy(mine, to));
+  for (int64_t at = 0, round = 0; at < longest; at += chunk, ++round) {
+    const int64_t count = InRound(longest, round, chunk);
+    const auto stage = [&](int i) { return staging_->data() + i * count; };
+    if (const int64_t bytes = InRound(mine.bytes(), round, chunk); bytes > 0)
+      TACC_RETURN_IF_ERROR(stream.Pack(mine, at, bytes, stage(call.me)));
+    TACC_RETURN_IF_ERROR(group.AllGather(stage(call.me), stage(0), count));
+    for (int i = 0; i < n; ++i) {
+      const int64_t bytes = InRound(call.receive[i].bytes(), round, chunk);
+      if (i != call.me && bytes > 0) TACC_RETURN_IF_ERROR(stream.Unpack(stage(i), at, bytes, call.receive[i]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// As QueueAllGather.
+absl::Status DeviceCollectives::QueueReduceScatter(const CollectiveCall& call, GroupCollectives& group,
+                                                   CommunicationStream& stream) {
+  const Region& mine = call.receive[0];
+  const int64_t element = kernels::SizeOf(call.send_dtype);
+  if (IsDirect(call)) return group.ReduceScatter(call.send[0].data, mine.data, mine.bytes() / element, call.send_dtype);
+  const int n = static_cast<int>(call.members.size());
+  const int64_t chunk = ChunkBytes(call.members.size()) / element * element, longest = LargestBytes(call.send);
+  for (int64_t at = 0, round = 0; at < longest; at += chunk, ++round) {
+    const int64_t count = InRound(longest, round, chunk);
+    const auto stage = [&](int i) { return staging_->data() + i * count; };
+    for (int i = 0; i < n; ++i) {
+      if (const int64_t bytes = InRound(call.send[i].bytes(), round, chunk); bytes > 0)
+        TACC_RETURN_IF_ERROR(stream.Pack(call.send[i], at, bytes, stage(i)));
+    }
+    TACC_RETURN_IF_ERROR(group.ReduceScatter(stage(0), stage(n), count / element, call.send_dtype));
+    if (const int64_t bytes = InRound(mine.bytes(), round, chunk); bytes > 0)
+      TACC_RETURN_IF_ERROR(stream.Unpack(stage(n), at, bytes, mine));
+  }
+  return absl::OkStatus();
 }
 
 // Staging: slots [0, n) received, [n, 2n) packed to send.

@@ -31,6 +31,22 @@ class GroupedMessages {
   virtual absl::Status End() = 0;
 };
 
+// Collectives of the device's own library among the ranks of a group, on the queue of collectives; memory is the
+// device's. All ranks of the group make the same calls in the same order, with the same sizes. Sums are in an order of
+// the library's and rounded to their type on the way, but the same bits on every rank. Memory that is sent and memory
+// that is filled do not overlap, but where it is said.
+class GroupCollectives {
+ public:
+  virtual ~GroupCollectives() = default;
+  // The members' `bytes` to `receive`, in their order; `send` may be this rank's place there.
+  virtual absl::Status AllGather(const void* send, void* receive, int64_t bytes) = 0;
+  // Of the members' parts for each rank of the group, `elements` each, the sum of those for this one; `receive` may be
+  // this rank's place in `send`.
+  virtual absl::Status ReduceScatter(const void* send, void* receive, int64_t elements, kernels::DType dtype) = 0;
+  // `receive` may be `send`.
+  virtual absl::Status AllReduce(const void* send, void* receive, int64_t elements, kernels::DType dtype) = 0;
+};
+
 // A queue of a device beside the one that its kernels go to ("compute", Device's). What is queued on one is done in
 // order, and comes after what is queued on the other only where that is said.
 class CommunicationStream {
@@ -91,6 +107,10 @@ class Communication {
   // The queue of collectives, and one for the messages on `channel` from one rank to another, of which this is one:
   // what waits in one holds up no other. The same object for the same channel and ranks. Before Connect.
   virtual absl::StatusOr<CommunicationStream*> CollectiveStream() = 0;
+  // The library's collectives on that queue, among `members`: ranks, ascending, two at least and this one among them.
+  // The same object for the same members. Groups differ as the axes of a mesh do: those of a rank have different
+  // distances between members. Before Connect.
+  virtual absl::StatusOr<GroupCollectives*> Group(const std::vector<int>& members) = 0;
   virtual absl::StatusOr<CommunicationStream*> MessageStream(uint32_t channel, int from, int to) = 0;
   // Connects the queues that have been asked for. All ranks call it; returns when all are connected. Unavailable: a
   // rank did not answer in time.
@@ -104,9 +124,11 @@ class Communication {
 };
 
 // Collectives that are queued on the device, and can be recorded, but for messages: those outlast the graph that posts
-// them. Results are the bits that Collectives gives: sums are taken in the order of ranks in f32, whatever time does,
-// of several machines in its two levels. All ranks start the same collectives in the same order. One thread uses the
-// object.
+// them. All-gathers are the library's, straight from and to their memory where the parts lie in a row, equal and in the
+// order of members; else by way of the staging. Sums are the library's too (Sums::kLibrary) where the result has the
+// summands' type, or the bits that Collectives gives (kInOrder): in the order of ranks in f32, whatever time does, of
+// several machines in its two levels. Exchanges are messages. All ranks start the same collectives in the same order.
+// One thread uses the object.
 //
 // Messages are cut into chunks of which the staging holds three for each member of the group and two more, so that both
 // sides cut alike however their regions lie.
@@ -114,9 +136,10 @@ class DeviceCollectives : public CollectiveQueue {
  public:
   // For strided regions and sums, of the device's memory: part of the reserve beside a plan.
   static constexpr int64_t kStagingBytes = 64 << 20;
+  enum class Sums { kInOrder, kLibrary };
 
-  // `staging_bytes` is the most that is taken and the same on all ranks.
-  explicit DeviceCollectives(std::unique_ptr<Communication> communication, int64_t staging_bytes = kStagingBytes);
+  // `staging_bytes` is the most that is taken; it and `sums` are the same on all ranks.
+  DeviceCollectives(std::unique_ptr<Communication> communication, Sums sums, int64_t staging_bytes = kStagingBytes);
 
   absl::Status Prepare(const CollectiveCall* call) override;
   // Takes the staging, as much as the calls need, and connects the ranks.
@@ -146,7 +169,8 @@ class DeviceCollectives : public CollectiveQueue {
     // What it comes to: exchanges, sums of what is sent to this rank, messages.
     struct Step {
       CollectiveCall call;
-      std::optional<TwoLevels> levels;  // Of a sum; of an all-reduce, which is then a small one.
+      std::optional<TwoLevels> levels;    // Of a sum; of an all-reduce, which is then a small one.
+      GroupCollectives* group = nullptr;  // Whose collective it is; null: of messages.
     };
     std::vector<Step> steps;
     int64_t sent_bytes = 0;  // By this rank.
@@ -168,11 +192,14 @@ class DeviceCollectives : public CollectiveQueue {
   absl::Status QueueReduceScatter(const CollectiveCall& call, CommunicationStream& stream);
   absl::Status QueueReduceScatter(const CollectiveCall& call, const TwoLevels& levels, CommunicationStream& stream);
   absl::Status QueueSmallAllReduce(const CollectiveCall& call, const TwoLevels& levels, CommunicationStream& stream);
+  absl::Status QueueAllGather(const CollectiveCall& call, GroupCollectives& group, CommunicationStream& stream);
+  absl::Status QueueReduceScatter(const CollectiveCall& call, GroupCollectives& group, CommunicationStream& stream);
   // Appends what the call comes to, which is no message.
-  void AddSteps(const CollectiveCall& call, std::vector<Prepared::Step>& steps) const;
+  absl::Status AddSteps(const CollectiveCall& call, std::vector<Prepared::Step>& steps) const;
   std::optional<TwoLevels> LevelsOf(const CollectiveCall& call) const;
 
   const std::unique_ptr<Communication> communication_;  // Goes last, its streams with it.
+  const Sums sums_;
   const int64_t max_staging_bytes_;
   int64_t needed_bytes_ = 0;
   bool is_open_ = false;

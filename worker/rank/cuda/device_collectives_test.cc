@@ -1,11 +1,14 @@
 #include "worker/rank/cuda/device_collectives.h"
 
+#include <atomic>
 #include <barrier>
+#include <cmath>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <random>
 #include <thread>
+#include <tuple>
 
 #include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
@@ -21,6 +24,7 @@ namespace {
 using kernels::DType;
 using Kind = CollectiveCall::Kind;
 using Slow = SimulatedCommunication::Slow;
+using Sums = DeviceCollectives::Sums;
 
 constexpr absl::Duration kTimeout = absl::Seconds(20);
 
@@ -33,7 +37,7 @@ struct Rank {
 
 // Runs `body` as each of `world` ranks. A rank's queues live until all ranks have ended.
 void RunRanks(int world, Slow slow, int64_t staging_bytes, const std::function<void(Rank)>& body,
-              int ranks_a_machine = 0) {
+              int ranks_a_machine = 0, Sums sums = Sums::kInOrder) {
   auto transports = MakeInProcessTransports(world, kTimeout, ranks_a_machine);
   std::barrier ended(world);
   std::vector<std::thread> threads;
@@ -41,7 +45,7 @@ void RunRanks(int world, Slow slow, int64_t staging_bytes, const std::function<v
     threads.emplace_back([&, rank] {
       auto communication = std::make_unique<SimulatedCommunication>(transports[rank].get(), slow);
       SimulatedCommunication& queues = *communication;
-      DeviceCollectives collectives(std::move(communication), staging_bytes);
+      DeviceCollectives collectives(std::move(communication), sums, staging_bytes);
       body({rank, *transports[rank], queues, collectives});
       ended.arrive_and_wait();
     });
@@ -52,16 +56,21 @@ void RunRanks(int world, Slow slow, int64_t staging_bytes, const std::function<v
 class DeviceCollectiveTexts : public testing::TestWithParam<CollectiveText> {};
 
 TEST_P(DeviceCollectiveTexts, MoveAndAddWhatTheTypesSay) {
-  for (const auto& [slow, ranks_a_machine] : {std::pair(Slow::kCompute, 0), std::pair(Slow::kCommunication, 0),
-                                              std::pair(Slow::kCompute, 2), std::pair(Slow::kCommunication, 3)}) {
-    CollectiveCase(GetParam()).Check([=](int world, const std::function<void(RankUnderTest)>& body) {
-      const auto run = [&](Rank rank) {
-        body({rank.rank, rank.collectives, [&] { return rank.collectives.Open(); },
-              [&] { return rank.communication.Synchronize(); }});
-      };
-      // Large tensors take several rounds.
-      RunRanks(world, slow, 4 << 20, run, ranks_a_machine);
-    });
+  const std::tuple<Slow, int, Sums> kWays[] = {
+      {Slow::kCompute, 0, Sums::kInOrder},       {Slow::kCommunication, 0, Sums::kInOrder},
+      {Slow::kCompute, 2, Sums::kInOrder},       {Slow::kCommunication, 3, Sums::kInOrder},
+      {Slow::kCommunication, 0, Sums::kLibrary}, {Slow::kCompute, 2, Sums::kLibrary}};
+  for (const auto& [slow, ranks_a_machine, sums] : kWays) {
+    CollectiveCase(GetParam())
+        .Check([=, slow = slow, ranks_a_machine = ranks_a_machine, sums = sums](
+                   int world, const std::function<void(RankUnderTest)>& body) {
+          const auto run = [&](Rank rank) {
+            body({rank.rank, rank.collectives, [&] { return rank.collectives.Open(); },
+                  [&] { return rank.communication.Synchronize(); }});
+          };
+          // Large tensors take several rounds.
+          RunRanks(world, slow, 4 << 20, run, ranks_a_machine, sums);
+        });
   }
 }
 
@@ -472,9 +481,119 @@ TEST(DeviceCollectives, SentBytesAreThoseOfTheCpu) {
   const std::function<Bound(int)> on_two_machines[] = {
       [](int me) { return MakeReduceScatter(me, {1500, 15, 3000, 8}, 1, 1, DType::kBF16, DType::kF32); },
       [](int me) { return MakeAllReduce(me, 4, 77, DType::kF32, DType::kF32); },
-      [](int me) { return MakeAllReduce(me, 4, 400'001, DType::kF32, DType::kBF16); }};
+      [](int me) { return MakeAllReduce(me, 4, 256'000, DType::kF32, DType::kBF16); }};
   for (const auto& make : on_two_machines) ExpectSentBytesOfTheCpu(4, 2, make);
   for (const auto& make : cases) ExpectSentBytesOfTheCpu(3, 0, make);
+}
+
+// Parts that lie as the library wants them take no staging, whoever sums; strided or unequal ones do.
+TEST(DeviceCollectives, TheLibraryTakesMemoryAsItLies) {
+  const auto staging_of = [](const std::function<Bound(int)>& make) {
+    std::atomic<int64_t> bytes = 0;
+    RunRanks(
+        3, Slow::kNone, 1 << 20,
+        [&](Rank rank) {
+          Bound bound = make(rank.rank);
+          ASSERT_EQ(rank.collectives.Prepare(&bound.call), absl::OkStatus());
+          ASSERT_EQ(rank.collectives.Open(), absl::OkStatus());
+          ASSERT_EQ(rank.collectives.Run(bound.call), absl::OkStatus());
+          ASSERT_EQ(rank.communication.Synchronize(), absl::OkStatus());
+          bytes = rank.collectives.staging_bytes();
+        },
+        0, Sums::kLibrary);
+    return bytes.load();
+  };
+  // In a row: parts of 3 x `runs` runs of 8 elements of one tensor, along its first dim or another.
+  const auto make = [](Kind kind, int me, int64_t runs, int64_t short_by) {
+    Bound bound;
+    bound.memory.assign(2, std::vector<char>(3 * runs * 32));
+    std::vector<Region> parts;
+    for (int i = 0; i < 3; ++i) {
+      bound.call.members.push_back(i);
+      parts.push_back(Region{bound.memory[0].data() + i * 32, runs, 32 - (i == 2 ? short_by : 0), 96});
+      if (runs == 1) parts.back().stride_bytes = parts.back().run_bytes;
+    }
+    bound.call.kind = kind;
+    bound.call.me = me;
+    const std::vector<Region> mine = {Flat(bound.memory[1].data(), parts[me].bytes())};
+    bound.call.send = kind == Kind::kAllGather ? mine : parts;
+    bound.call.receive = kind == Kind::kAllGather ? parts : mine;
+    return bound;
+  };
+  for (const Kind kind : {Kind::kAllGather, Kind::kReduceScatter}) {
+    EXPECT_EQ(staging_of([&](int me) { return make(kind, me, 1, 0); }), 0);
+    EXPECT_GT(staging_of([&](int me) { return make(kind, me, 4, 0); }), 0);
+    EXPECT_GT(staging_of([&](int me) { return make(kind, me, 1, 8); }), 0);
+  }
+  EXPECT_EQ(staging_of([&](int me) { return MakeAllReduce(me, 3, 100'000, DType::kBF16, DType::kBF16); }), 0);
+  // A result of another type is not the library's.
+  EXPECT_GT(staging_of([&](int me) { return MakeAllReduce(me, 3, 100'000, DType::kBF16, DType::kF32); }), 0);
+}
+
+// The library's sums are right, the same bits on all ranks, and not those in order, so that nothing can count on them.
+TEST(DeviceCollectives, SumsOfTheLibraryHaveAnOrderOfTheirOwn) {
+  std::vector<std::vector<char>> sums(3);
+  RunRanks(
+      3, Slow::kCommunication, 1 << 20,
+      [&](Rank rank) {
+        Bound want = MakeAllReduce(rank.rank, 3, 40'001, DType::kF32, DType::kF32), got = want;
+        got.call.send = {Flat(got.memory[0].data(), 40'001 * 4)};
+        got.call.receive = {Flat(got.memory[1].data(), 40'001 * 4)};
+        Collectives host(rank.rank, 3);
+        host.Connect(&rank.transport);
+        ASSERT_EQ(host.Run(want.call), absl::OkStatus());
+        ASSERT_EQ(host.Barrier(), absl::OkStatus());
+        ASSERT_EQ(rank.collectives.Prepare(&got.call), absl::OkStatus());
+        ASSERT_EQ(rank.collectives.Open(), absl::OkStatus());
+        ASSERT_EQ(rank.collectives.Run(got.call), absl::OkStatus());
+        ASSERT_EQ(rank.communication.Synchronize(), absl::OkStatus());
+        EXPECT_NE(got.memory[1], want.memory[1]);
+        for (int64_t i = 0; i < 40'001; ++i) {
+          float x, y;
+          std::memcpy(&x, got.memory[1].data() + i * 4, 4);
+          std::memcpy(&y, want.memory[1].data() + i * 4, 4);
+          ASSERT_NEAR(x, y, 0.01 + 1e-5 * std::abs(y)) << i;
+        }
+        sums[rank.rank] = got.memory[1];
+      },
+      0, Sums::kLibrary);
+  EXPECT_EQ(sums[1], sums[0]);
+  EXPECT_EQ(sums[2], sums[0]);
+}
+
+// What NCCL would answer with a hang or wrong values is an error here.
+TEST(SimulatedCommunication, HoldsCallersToTheLibrarysRules) {
+  const auto error_of = [](const std::function<absl::Status(GroupCollectives&, int, char*)>& queue) {
+    std::vector<std::string> errors(2);
+    RunRanks(2, Slow::kNone, 1 << 20, [&](Rank rank) {
+      const auto group = rank.communication.Group({0, 1});
+      ASSERT_TRUE(group.ok()) << group.status();
+      std::vector<char> memory(64);
+      const auto end = (*rank.communication.CollectiveStream())->CreateMark();
+      ASSERT_TRUE(end.ok()) << end.status();
+      absl::Status status = queue(**group, rank.rank, memory.data());
+      ASSERT_EQ((*end)->Set(), absl::OkStatus());
+      ASSERT_EQ((*end)->LetComputeFollow(), absl::OkStatus());
+      if (status.ok()) status = rank.communication.Synchronize();
+      errors[rank.rank] = std::string(status.message());
+    });
+    EXPECT_EQ(errors[0].substr(0, 8), errors[1].substr(0, 8));
+    return errors[0];
+  };
+  EXPECT_EQ(error_of([](GroupCollectives& group, int me, char* at) { return group.AllGather(at + 16 * me, at, 16); }),
+            "");
+  EXPECT_EQ(error_of([](GroupCollectives& group, int, char* at) { return group.AllGather(at + 8, at, 16); }),
+            "NCCL's memory overlaps, and not in place");
+  EXPECT_EQ(error_of([](GroupCollectives& group, int me, char* at) {
+              return me == 0 ? group.AllReduce(at, at, 8, DType::kF32) : group.AllGather(at, at + 32, 32);
+            }),
+            "NCCL: ranks 0 and 1 call different collectives of their group");
+  EXPECT_EQ(error_of([](GroupCollectives& group, int me, char* at) {
+              return group.AllReduce(at, at, 8, me == 0 ? DType::kF32 : DType::kI32);
+            }),
+            "NCCL: ranks 0 and 1 call different collectives of their group");
+  EXPECT_EQ(error_of([](GroupCollectives& group, int, char* at) { return group.AllReduce(at, at, 0, DType::kF32); }),
+            "a collective of nothing");
 }
 
 TEST(DeviceCollectives, ErrorsAreSaidAtTheNextCall) {

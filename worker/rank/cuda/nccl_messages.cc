@@ -8,6 +8,7 @@
 #include <exception>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -48,6 +49,41 @@ const StreamKey kCollectiveKey = {-1, -1, -1};
 
 class NcclCommunication;
 
+// What goes by one communicator, as errors say it.
+struct NcclTalk {
+  NcclCommunication& owner;
+  const ncclComm_t& communicator;  // Guarded by the owner's mutex.
+  const std::vector<int>& ranks;
+
+  std::vector<int> Peers() const;
+  absl::Status Error(ncclResult_t result, const std::string& what) const;
+  // With the owner's mutex held: the communicator is there; else why not.
+  absl::Status CheckConnected() const;
+  // With the owner's mutex held: the error that NCCL reports.
+  absl::Status Check() const;
+  // Returns when NCCL has done on the host what it was asked for, which `what` names in errors.
+  absl::Status WaitUntilReady(const char* what) const;
+};
+
+absl::StatusOr<ncclDataType_t> NcclType(kernels::DType dtype) {
+  switch (dtype) {
+    case kernels::DType::kF32:
+      return ncclFloat32;
+    case kernels::DType::kF64:
+      return ncclFloat64;
+    case kernels::DType::kBF16:
+      return ncclBfloat16;
+    case kernels::DType::kF16:
+      return ncclFloat16;
+    case kernels::DType::kI32:
+      return ncclInt32;
+    case kernels::DType::kI64:
+      return ncclInt64;
+    default:
+      return absl::UnimplementedError(absl::StrCat("NCCL has no sums of ", kernels::Name(dtype)));
+  }
+}
+
 // Queues kernels of ours on a stream.
 absl::Status QueueOn(cudaStream_t stream, int gpu, const std::function<void()>& kernels) {
   const kernels::cuda::StreamScope scope(stream);
@@ -68,6 +104,8 @@ class NcclStream : public CommunicationStream, public GroupedMessages {
 
   // Before the first group, in the order of StreamKey on all ranks: `id` is the same on all of the stream's.
   absl::Status Connect(const ncclUniqueId& id, char* greeting);
+  // Of a communicator of all ranks, on all of them: one of those that give the same color, ordered by key, or none.
+  absl::StatusOr<ncclComm_t> Split(int color, int key);
 
   GroupedMessages& messages() override { return *this; }
   absl::Status Begin() override;
@@ -92,6 +130,9 @@ class NcclStream : public CommunicationStream, public GroupedMessages {
   absl::Status CheckNccl() const;
   // Takes the communicator away, with the owner's mutex held.
   ncclComm_t Take() { return std::exchange(communicator_, nullptr); }
+  // The communicator, for a group of the same ranks.
+  ncclComm_t Shared();
+  cudaStream_t stream() const { return stream_; }
 
  private:
   struct Entry {
@@ -115,12 +156,8 @@ class NcclStream : public CommunicationStream, public GroupedMessages {
 
   absl::Status Add(int peer, void* data, int64_t bytes, bool is_send);
   absl::Status Queue(const std::function<void()>& kernels);
-  // With the owner's mutex held: the communicator is there; else why not.
-  absl::Status CheckConnected() const;
-  // Returns when NCCL has done on the host what it was asked for; `what` and `peers` name it in errors.
-  absl::Status WaitUntilReady(const char* what);
+  NcclTalk Talk() const;
   absl::Status NcclError(ncclResult_t result, const std::string& what) const;
-  std::vector<int> Peers() const;
 
   NcclCommunication& owner_;
   const std::vector<int> ranks_;
@@ -130,6 +167,37 @@ class NcclStream : public CommunicationStream, public GroupedMessages {
   bool is_in_group_ = false;
   std::vector<Entry> group_;
   SharedWords<Progress> progress_;
+};
+
+// A communicator of some of the ranks, on the queue of collectives.
+class NcclGroup : public GroupCollectives {
+ public:
+  NcclGroup(NcclCommunication* owner, NcclStream* stream, std::vector<int> ranks, int me)
+      : owner_(*owner), stream_(*stream), ranks_(std::move(ranks)), me_(me) {}
+
+  absl::Status AllGather(const void* send, void* receive, int64_t bytes) override;
+  absl::Status ReduceScatter(const void* send, void* receive, int64_t elements, kernels::DType dtype) override;
+  absl::Status AllReduce(const void* send, void* receive, int64_t elements, kernels::DType dtype) override;
+
+  const std::vector<int>& ranks() const { return ranks_; }
+  int me() const { return me_; }
+  // What distinguishes the groups of a rank: the same on all that a split makes at once.
+  uint64_t Pattern() const;
+  // The communicator, by a split or, of all ranks, the stream's own. Errors: Internal: it has other members.
+  absl::Status Connect(ncclComm_t communicator);
+  // With the owner's mutex held.
+  absl::Status CheckNccl() const { return Talk().Check(); }
+  ncclComm_t Take() { return std::exchange(communicator_, nullptr); }
+
+ private:
+  NcclTalk Talk() const { return {owner_, communicator_, ranks_}; }
+  absl::Status Queue(const char* what, const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& call);
+
+  NcclCommunication& owner_;
+  NcclStream& stream_;
+  const std::vector<int> ranks_;
+  const int me_;
+  ncclComm_t communicator_ = nullptr;  // Guarded by the owner's mutex.
 };
 
 class NcclCommunication : public Communication {
@@ -142,6 +210,7 @@ class NcclCommunication : public Communication {
   int machine_of(int rank) const override { return options_.host->machine_of(rank); }
   absl::StatusOr<std::unique_ptr<Arena>> AllocateStaging(int64_t num_bytes) override;
   absl::StatusOr<CommunicationStream*> CollectiveStream() override;
+  absl::StatusOr<GroupCollectives*> Group(const std::vector<int>& members) override;
   absl::StatusOr<CommunicationStream*> MessageStream(uint32_t channel, int from, int to) override;
   absl::Status Connect() override;
   absl::Status EnterCall(uint32_t call) override;
@@ -156,12 +225,16 @@ class NcclCommunication : public Communication {
  private:
   absl::StatusOr<NcclStream*> FindStream(const StreamKey& key, std::vector<int> ranks);
   absl::StatusOr<std::map<StreamKey, ncclUniqueId>> ExchangeIds();
+  absl::Status ConnectGroups();
   absl::Status CheckNccl();
+  // Takes each communicator away once, those of groups first.
+  std::vector<ncclComm_t> TakeAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Abort();
 
   const NcclOptions options_;
   absl::Mutex mutex_;                                         // Of the communicators.
   std::map<StreamKey, std::unique_ptr<NcclStream>> streams_;  // Changed before Connect only.
+  std::map<uint64_t, std::unique_ptr<NcclGroup>> groups_;     // By pattern; as streams_.
   std::unique_ptr<Arena> greeting_;                           // Sent and received once by each channel.
   SharedWords<uint32_t> place_;
   uint32_t current_call_ = 0;
@@ -185,50 +258,51 @@ absl::Status NcclStream::Create() {
   return progress_.Create(gpu);
 }
 
-std::vector<int> NcclStream::Peers() const {
+std::vector<int> NcclTalk::Peers() const {
   std::vector<int> peers;
-  for (int rank : ranks_) {
-    if (rank != owner_.rank()) peers.push_back(rank);
+  for (int rank : ranks) {
+    if (rank != owner.rank()) peers.push_back(rank);
   }
   return peers;
 }
 
-absl::Status NcclStream::NcclError(ncclResult_t result, const std::string& what) const {
-  return absl::UnavailableError(absl::StrCat("rank ", owner_.rank(), ", NCCL with ", RanksText(Peers()), ": ", what,
-                                             ": ", ncclGetErrorString(result), " (", ncclGetLastError(communicator_),
+absl::Status NcclTalk::Error(ncclResult_t result, const std::string& what) const {
+  return absl::UnavailableError(absl::StrCat("rank ", owner.rank(), ", NCCL with ", RanksText(Peers()), ": ", what,
+                                             ": ", ncclGetErrorString(result), " (", ncclGetLastError(communicator),
                                              "); NCCL_DEBUG=WARN in the worker's environment says more"));
 }
 
-absl::Status NcclStream::CheckConnected() const {
-  if (communicator_ != nullptr) return absl::OkStatus();
-  TACC_RETURN_IF_ERROR(owner_.Check());
+absl::Status NcclTalk::CheckConnected() const {
+  if (communicator != nullptr) return absl::OkStatus();
+  TACC_RETURN_IF_ERROR(owner.Check());
   return absl::InternalError(absl::StrCat("not connected to ", RanksText(Peers())));
 }
 
-absl::Status NcclStream::CheckNccl() const {
-  if (communicator_ == nullptr) return absl::OkStatus();
+absl::Status NcclTalk::Check() const {
+  if (communicator == nullptr) return absl::OkStatus();
   ncclResult_t state = ncclSuccess;
-  if (const ncclResult_t result = ncclCommGetAsyncError(communicator_, &state); result != ncclSuccess)
-    return NcclError(result, "watching");
-  return state == ncclSuccess || state == ncclInProgress ? absl::OkStatus() : NcclError(state, "a message");
+  if (const ncclResult_t result = ncclCommGetAsyncError(communicator, &state); result != ncclSuccess)
+    return Error(result, "watching");
+  return state == ncclSuccess || state == ncclInProgress ? absl::OkStatus() : Error(state, "what was queued");
 }
 
-absl::Status NcclStream::WaitUntilReady(const char* what) {
+absl::Status NcclTalk::WaitUntilReady(const char* what) const {
+  const absl::Duration timeout = owner.options().timeout;
   const absl::Time begin = absl::Now();
   while (true) {
     {
-      absl::MutexLock lock(&owner_.mutex());
+      absl::MutexLock lock(&owner.mutex());
       TACC_RETURN_IF_ERROR(CheckConnected());
       ncclResult_t state = ncclSuccess;
-      if (const ncclResult_t result = ncclCommGetAsyncError(communicator_, &state); result != ncclSuccess)
-        return NcclError(result, what);
+      if (const ncclResult_t result = ncclCommGetAsyncError(communicator, &state); result != ncclSuccess)
+        return Error(result, what);
       if (state == ncclSuccess) return absl::OkStatus();
-      if (state != ncclInProgress) return NcclError(state, what);
+      if (state != ncclInProgress) return Error(state, what);
     }
     const absl::Duration waited = absl::Now() - begin;
-    if (waited > owner_.options().timeout) {
+    if (waited > timeout) {
       return absl::UnavailableError(absl::StrCat("no answer from ", RanksText(Peers()), " for ",
-                                                 absl::FormatDuration(owner_.options().timeout), " in NCCL's ", what));
+                                                 absl::FormatDuration(timeout), " in NCCL's ", what));
     }
     if (waited < kSpin) {
       std::this_thread::yield();
@@ -237,6 +311,12 @@ absl::Status NcclStream::WaitUntilReady(const char* what) {
     }
   }
 }
+
+NcclTalk NcclStream::Talk() const { return {owner_, communicator_, ranks_}; }
+absl::Status NcclStream::NcclError(ncclResult_t result, const std::string& what) const {
+  return Talk().Error(result, what);
+}
+absl::Status NcclStream::CheckNccl() const { return Talk().Check(); }
 
 absl::Status NcclStream::WaitUntilIdle() {
   const absl::Time begin = absl::Now();
@@ -250,8 +330,8 @@ absl::Status NcclStream::WaitUntilIdle() {
       TACC_RETURN_IF_ERROR(CheckNccl());
     }
     if (absl::Now() - begin > owner_.options().timeout) {
-      return absl::UnavailableError(absl::StrCat("no message to or from ", RanksText(Peers()), " got through for ",
-                                                 absl::FormatDuration(owner_.options().timeout)));
+      return absl::UnavailableError(absl::StrCat("no message to or from ", RanksText(Talk().Peers()),
+                                                 " got through for ", absl::FormatDuration(owner_.options().timeout)));
     }
     absl::SleepFor(kPollInterval);
   }
@@ -269,7 +349,7 @@ absl::Status NcclStream::Connect(const ncclUniqueId& id, char* greeting) {
         ncclCommInitRankConfig(&communicator_, static_cast<int>(ranks_.size()), id, me, &config);
     if (result != ncclSuccess && result != ncclInProgress) return NcclError(result, "connecting");
   }
-  TACC_RETURN_IF_ERROR(WaitUntilReady("connecting"));
+  TACC_RETURN_IF_ERROR(Talk().WaitUntilReady("connecting"));
   if (!is_channel) return absl::OkStatus();
   // The first message between two makes the host wait for the other rank, which a later one must not do.
   const int sender = ranks_[0], receiver = ranks_[1];
@@ -308,7 +388,7 @@ absl::Status NcclStream::End() {
   if (group_.empty()) return absl::OkStatus();
   {
     absl::MutexLock lock(&owner_.mutex());
-    TACC_RETURN_IF_ERROR(CheckConnected());
+    TACC_RETURN_IF_ERROR(Talk().CheckConnected());
     if (const ncclResult_t result = ncclGroupStart(); result != ncclSuccess) return NcclError(result, "a group");
     absl::Status status;
     for (const Entry& entry : group_) {
@@ -326,7 +406,27 @@ absl::Status NcclStream::End() {
     if (result != ncclSuccess && result != ncclInProgress) return NcclError(result, "a group of messages");
   }
   // At first it connects the ranks; only then it is queued, and what follows may be.
-  return WaitUntilReady("first messages");
+  return Talk().WaitUntilReady("first messages");
+}
+
+ncclComm_t NcclStream::Shared() {
+  absl::MutexLock lock(&owner_.mutex());
+  return communicator_;
+}
+
+absl::StatusOr<ncclComm_t> NcclStream::Split(int color, int key) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t made = nullptr;
+  {
+    absl::MutexLock lock(&owner_.mutex());
+    TACC_RETURN_IF_ERROR(Talk().CheckConnected());
+    const ncclResult_t result = ncclCommSplit(communicator_, color, key, &made, &config);
+    if (result != ncclSuccess && result != ncclInProgress) return NcclError(result, "making a group");
+  }
+  // `made` is written when the call is done.
+  TACC_RETURN_IF_ERROR(Talk().WaitUntilReady("making a group"));
+  return made;
 }
 
 absl::Status NcclStream::FollowCompute() {
@@ -395,6 +495,61 @@ absl::Status NcclStream::EndCall() {
   return Queue([&] { kernels::cuda::PublishEnd(progress_.on_device()); });
 }
 
+uint64_t NcclGroup::Pattern() const {
+  uint64_t hash = 14695981039346656037ull;  // FNV-1a of the distances from the first member.
+  for (int rank : ranks_) hash = (hash ^ static_cast<uint64_t>(rank - ranks_[0])) * 1099511628211ull;
+  return hash;
+}
+
+absl::Status NcclGroup::Connect(ncclComm_t communicator) {
+  {
+    absl::MutexLock lock(&owner_.mutex());
+    communicator_ = communicator;
+  }
+  TACC_RETURN_IF_ERROR(Talk().WaitUntilReady("making a group"));
+  absl::MutexLock lock(&owner_.mutex());
+  TACC_RETURN_IF_ERROR(Talk().CheckConnected());
+  int size = 0, me = 0;
+  if (const ncclResult_t result = ncclCommCount(communicator_, &size); result != ncclSuccess)
+    return Talk().Error(result, "a group's size");
+  if (const ncclResult_t result = ncclCommUserRank(communicator_, &me); result != ncclSuccess)
+    return Talk().Error(result, "a group's order");
+  if (size == static_cast<int>(ranks_.size()) && me == me_) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("rank ", owner_.rank(), " is number ", me, " of a group of ", size,
+                                          ", but should be ", me_, " among ", RanksText(ranks_)));
+}
+
+absl::Status NcclGroup::Queue(const char* what, const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& call) {
+  {
+    absl::MutexLock lock(&owner_.mutex());
+    TACC_RETURN_IF_ERROR(Talk().CheckConnected());
+    const ncclResult_t result = call(communicator_, stream_.stream());
+    if (result != ncclSuccess && result != ncclInProgress) return Talk().Error(result, what);
+  }
+  // At first it connects the ranks; only then it is queued, and what follows may be.
+  return Talk().WaitUntilReady(what);
+}
+
+absl::Status NcclGroup::AllGather(const void* send, void* receive, int64_t bytes) {
+  return Queue("all-gather", [&](ncclComm_t communicator, cudaStream_t stream) {
+    return ncclAllGather(send, receive, static_cast<size_t>(bytes), ncclUint8, communicator, stream);
+  });
+}
+
+absl::Status NcclGroup::ReduceScatter(const void* send, void* receive, int64_t elements, kernels::DType dtype) {
+  TACC_ASSIGN_OR_RETURN(const ncclDataType_t type, NcclType(dtype));
+  return Queue("reduce-scatter", [&](ncclComm_t communicator, cudaStream_t stream) {
+    return ncclReduceScatter(send, receive, static_cast<size_t>(elements), type, ncclSum, communicator, stream);
+  });
+}
+
+absl::Status NcclGroup::AllReduce(const void* send, void* receive, int64_t elements, kernels::DType dtype) {
+  TACC_ASSIGN_OR_RETURN(const ncclDataType_t type, NcclType(dtype));
+  return Queue("all-reduce", [&](ncclComm_t communicator, cudaStream_t stream) {
+    return ncclAllReduce(send, receive, static_cast<size_t>(elements), type, ncclSum, communicator, stream);
+  });
+}
+
 absl::Status NcclCommunication::EnterCall(uint32_t call) {
   current_call_ = call;
   return QueueOn(options_.compute, options_.gpu, [&] { kernels::cuda::PublishPlace(call, place_.on_device()); });
@@ -421,6 +576,21 @@ absl::StatusOr<CommunicationStream*> NcclCommunication::CollectiveStream() {
   std::vector<int> ranks(options_.host->world());
   for (size_t i = 0; i < ranks.size(); ++i) ranks[i] = static_cast<int>(i);
   return FindStream(kCollectiveKey, std::move(ranks));
+}
+
+absl::StatusOr<GroupCollectives*> NcclCommunication::Group(const std::vector<int>& members) {
+  TACC_RETURN_IF_ERROR(CollectiveStream().status());
+  const auto me = std::find(members.begin(), members.end(), rank());
+  if (members.size() < 2 || me == members.end())
+    return absl::InternalError(absl::StrCat("rank ", rank(), " asks for a group of ", RanksText(members)));
+  auto made = std::make_unique<NcclGroup>(this, streams_[kCollectiveKey].get(), members,
+                                          static_cast<int>(me - members.begin()));
+  std::unique_ptr<NcclGroup>& group = groups_[made->Pattern()];
+  if (group == nullptr) group = std::move(made);
+  if (group->ranks() != members)
+    return absl::InternalError(absl::StrCat("rank ", rank(), " is in two groups alike: ", RanksText(group->ranks()),
+                                            " and ", RanksText(members)));
+  return group.get();
 }
 
 absl::StatusOr<CommunicationStream*> NcclCommunication::MessageStream(uint32_t channel, int from, int to) {
@@ -498,6 +668,7 @@ absl::Status NcclCommunication::Connect() {
     }
     TACC_RETURN_IF_ERROR(stream->Connect(id->second, key == kCollectiveKey ? nullptr : greeting_->data()));
   }
+  TACC_RETURN_IF_ERROR(ConnectGroups());
   for (const auto& [key, stream] : streams_) {
     TACC_RETURN_IF_ERROR(stream->WaitUntilIdle());
     watch_.AddQueue(stream->progress());
@@ -508,20 +679,61 @@ absl::Status NcclCommunication::Connect() {
   return absl::OkStatus();
 }
 
+// A split of the communicator of all ranks for each pattern that any of them has, in one order: all groups along the
+// same axes of the mesh come of one split. A rank without such a group takes part, and gets none.
+absl::Status NcclCommunication::ConnectGroups() {
+  Collectives& host = *options_.host;
+  NcclStream& world = *streams_[kCollectiveKey];
+  TACC_ASSIGN_OR_RETURN(const auto counts, host.GatherHost({groups_.size()}));
+  uint64_t most = 0;
+  for (const std::vector<uint64_t>& count : counts) most = std::max(most, count[0]);
+  std::vector<uint64_t> mine;
+  for (const auto& [pattern, group] : groups_) mine.push_back(pattern);
+  mine.resize(most);
+  TACC_ASSIGN_OR_RETURN(const auto all, host.GatherHost(mine));
+  std::set<uint64_t> patterns;
+  for (size_t r = 0; r < all.size(); ++r)
+    patterns.insert(all[r].begin(), all[r].begin() + static_cast<int64_t>(counts[r][0]));
+  for (const uint64_t pattern : patterns) {
+    const auto found = groups_.find(pattern);
+    NcclGroup* const group = found == groups_.end() ? nullptr : found->second.get();
+    if (group != nullptr && static_cast<int>(group->ranks().size()) == host.world()) {
+      TACC_RETURN_IF_ERROR(group->Connect(world.Shared()));
+      continue;
+    }
+    const int color = group == nullptr ? NCCL_SPLIT_NOCOLOR : group->ranks()[0];
+    TACC_ASSIGN_OR_RETURN(ncclComm_t made, world.Split(color, group == nullptr ? 0 : group->me()));
+    if (group != nullptr) TACC_RETURN_IF_ERROR(group->Connect(made));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status NcclCommunication::CheckNccl() {
   absl::MutexLock lock(&mutex_);
   absl::Status status;
   for (const auto& [key, stream] : streams_) status.Update(stream->CheckNccl());
+  for (const auto& [pattern, group] : groups_) status.Update(group->CheckNccl());
   return status;
+}
+
+std::vector<ncclComm_t> NcclCommunication::TakeAll() {
+  std::vector<ncclComm_t> communicators;
+  const auto add = [&](ncclComm_t communicator) {
+    // A group of all ranks shares the stream's.
+    if (communicator != nullptr &&
+        std::find(communicators.begin(), communicators.end(), communicator) == communicators.end())
+      communicators.push_back(communicator);
+  };
+  for (const auto& [pattern, group] : groups_) add(group->Take());
+  for (const auto& [key, stream] : streams_) add(stream->Take());
+  return communicators;
 }
 
 void NcclCommunication::Abort() {
   std::vector<ncclComm_t> communicators;
   {
     absl::MutexLock lock(&mutex_);
-    for (const auto& [key, stream] : streams_) {
-      if (ncclComm_t communicator = stream->Take()) communicators.push_back(communicator);
-    }
+    communicators = TakeAll();
   }
   if (communicators.empty()) return;
   // In one group: all that waits on the GPU is told to end before NCCL frees the memory of any, which waits for
@@ -540,13 +752,12 @@ NcclCommunication::~NcclCommunication() {
     return;
   }
   const absl::Time deadline = absl::Now() + kFinalizeTimeout;
-  for (const auto& [key, stream] : streams_) {
-    ncclComm_t communicator = nullptr;
-    {
-      absl::MutexLock lock(&mutex_);
-      communicator = stream->Take();
-    }
-    if (communicator == nullptr) continue;
+  std::vector<ncclComm_t> communicators;
+  {
+    absl::MutexLock lock(&mutex_);
+    communicators = TakeAll();
+  }
+  for (ncclComm_t communicator : communicators) {
     ncclResult_t state = ncclCommFinalize(communicator);
     while (state == ncclInProgress && absl::Now() < deadline) {
       absl::SleepFor(kPollInterval);

@@ -1,10 +1,13 @@
 #include "worker/rank/cuda/simulated_communication.h"
 
+#include <algorithm>
+#include <cstring>
 #include <deque>
 #include <set>
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
@@ -13,6 +16,7 @@
 #include "kernels/cuda/collective.h"
 #include "machine/clock.h"
 #include "worker/rank/cuda/runs.h"
+#include "worker/rank/sum_kernels.h"
 
 namespace tacc::worker {
 namespace {
@@ -201,6 +205,24 @@ class SimulatedCommunication::Stream : public CommunicationStream, public Groupe
 
   kernels::cuda::Progress& progress() { return progress_; }
 
+  // Queues `send` to each of `members` but this one, and calls `take` with what each of them has sent, of `bytes` as
+  // well, and with this rank's own.
+  absl::Status ExchangeAll(const std::vector<int>& members, std::function<std::vector<char>()> send,
+                           std::function<absl::Status(const std::vector<std::vector<char>>&)> take) {
+    if (is_in_group_) return absl::InternalError("a collective in a group of messages");
+    return Queued([this, members, send = std::move(send), take = std::move(take)] {
+      std::map<int, uint32_t> tags;
+      for (int member : members) {
+        if (member != owner_.rank()) tags[member] = tag_ * kMaxGroups + num_groups_[member]++;
+      }
+      queue_.Push([this, members, send, take, tags] {
+        absl::Status status = ExchangeNow(members, tags, send(), take);
+        absl::MutexLock lock(&owner_.state_->mutex);
+        owner_.state_->error.Update(status);
+      });
+    });
+  }
+
  private:
   struct Entry {
     int peer;
@@ -208,6 +230,23 @@ class SimulatedCommunication::Stream : public CommunicationStream, public Groupe
     int64_t bytes;
     bool is_send;
   };
+
+  absl::Status ExchangeNow(const std::vector<int>& members, const std::map<int, uint32_t>& tags, std::vector<char> mine,
+                           const std::function<absl::Status(const std::vector<std::vector<char>>&)>& take) {
+    const int64_t bytes = static_cast<int64_t>(mine.size());
+    std::vector<std::vector<char>> all(members.size(), std::vector<char>(mine.size()));
+    std::vector<Entry> entries;
+    for (size_t i = 0; i < members.size(); ++i) {
+      if (members[i] == owner_.rank()) {
+        all[i] = mine;
+        continue;
+      }
+      entries.push_back({members[i], mine.data(), bytes, /*is_send=*/true});
+      entries.push_back({members[i], all[i].data(), bytes, /*is_send=*/false});
+    }
+    TACC_RETURN_IF_ERROR(Exchange(entries, tags));
+    return take(all);
+  }
 
   class EndMark : public Mark {
    public:
@@ -285,6 +324,111 @@ class SimulatedCommunication::Stream : public CommunicationStream, public Groupe
   Queue queue_;
 };
 
+class SimulatedCommunication::SimulatedGroup : public GroupCollectives {
+ public:
+  SimulatedGroup(Stream* stream, std::vector<int> members, int me)
+      : stream_(*stream), members_(std::move(members)), me_(me) {}
+
+  absl::Status AllGather(const void* send, void* receive, int64_t bytes) override {
+    const int64_t n = static_cast<int64_t>(members_.size());
+    TACC_RETURN_IF_ERROR(CheckMemory(send, bytes, receive, n * bytes, Bytes(receive) + me_ * bytes));
+    return Call({Header::kAllGather, bytes, 0}, send, bytes, [=, this](const std::vector<const char*>& all) {
+      for (int64_t i = 0; i < n; ++i) std::memcpy(Bytes(receive) + i * bytes, all[i], bytes);
+    });
+  }
+
+  absl::Status ReduceScatter(const void* send, void* receive, int64_t elements, kernels::DType dtype) override {
+    const int64_t n = static_cast<int64_t>(members_.size()), bytes = elements * kernels::SizeOf(dtype);
+    TACC_RETURN_IF_ERROR(CheckMemory(receive, bytes, send, n * bytes, Bytes(send) + me_ * bytes));
+    return Call({Header::kReduceScatter, bytes, static_cast<int64_t>(dtype)}, send, n * bytes,
+                [=, this](const std::vector<const char*>& all) {
+                  SumAroundRing(all, me_ * bytes, me_, elements, dtype, Bytes(receive));
+                });
+  }
+
+  absl::Status AllReduce(const void* send, void* receive, int64_t elements, kernels::DType dtype) override {
+    const int64_t bytes = elements * kernels::SizeOf(dtype);
+    TACC_RETURN_IF_ERROR(CheckMemory(send, bytes, receive, bytes, receive));
+    return Call({Header::kAllReduce, bytes, static_cast<int64_t>(dtype)}, send, bytes,
+                [=, this](const std::vector<const char*>& all) {
+                  const int n = static_cast<int>(members_.size());
+                  const int64_t part = (elements + n - 1) / n;
+                  for (int i = 0; i < n; ++i) {
+                    const int64_t begin = std::min(i * part, elements), end = std::min(begin + part, elements);
+                    const int64_t at = begin * kernels::SizeOf(dtype);
+                    SumAroundRing(all, at, i, end - begin, dtype, Bytes(receive) + at);
+                  }
+                });
+  }
+
+ private:
+  // What members must agree on.
+  struct Header {
+    enum Kind : int64_t { kAllGather, kReduceScatter, kAllReduce };
+    int64_t kind = 0, bytes = 0, dtype = 0, number = 0;
+    bool operator==(const Header&) const = default;
+  };
+
+  static char* Bytes(const void* data) { return const_cast<char*>(static_cast<const char*>(data)); }
+
+  // `part` lies apart from `whole`, or is the place in it.
+  static absl::Status CheckMemory(const void* part, int64_t part_bytes, const void* whole, int64_t whole_bytes,
+                                  const void* place) {
+    if (part_bytes <= 0) return absl::InternalError("a collective of nothing");
+    const bool apart = Bytes(part) + part_bytes <= Bytes(whole) || Bytes(whole) + whole_bytes <= Bytes(part);
+    return apart || part == place ? absl::OkStatus() : absl::InternalError("NCCL's memory overlaps, and not in place");
+  }
+
+  // Sends `bytes` of `data`, as they are when the queue is there; `take` gets those of all members.
+  absl::Status Call(Header header, const void* data, int64_t bytes,
+                    std::function<void(const std::vector<const char*>&)> take) {
+    const auto send = [this, header, data, bytes] {
+      Header mine = header;
+      mine.number = num_calls_++;
+      std::vector<char> message(sizeof(Header) + bytes);
+      std::memcpy(message.data(), &mine, sizeof(Header));
+      std::memcpy(message.data() + sizeof(Header), data, bytes);
+      return message;
+    };
+    return stream_.ExchangeAll(
+        members_, send, [this, take = std::move(take)](const std::vector<std::vector<char>>& messages) -> absl::Status {
+          std::vector<const char*> all;
+          Header mine;
+          std::memcpy(&mine, messages[me_].data(), sizeof(Header));
+          for (size_t i = 0; i < messages.size(); ++i) {
+            Header theirs;
+            std::memcpy(&theirs, messages[i].data(), sizeof(Header));
+            if (theirs != mine)
+              return absl::InternalError(absl::StrCat("NCCL: ranks ", members_[me_], " and ", members_[i],
+                                                      " call different collectives of their group"));
+            all.push_back(messages[i].data() + sizeof(Header));
+          }
+          take(all);
+          return absl::OkStatus();
+        });
+  }
+
+  // The sum of the members' `elements` from `at`, from the member after `last` around to it.
+  void SumAroundRing(const std::vector<const char*>& all, int64_t at, int last, int64_t elements, kernels::DType dtype,
+                     char* result) const {
+    if (elements == 0) return;
+    const int n = static_cast<int>(all.size());
+    std::vector<char> wide(elements * kernels::SizeOf(SumType(dtype))), partial(elements * kernels::SizeOf(dtype));
+    std::memcpy(partial.data(), all[(last + 1) % n] + at, partial.size());
+    for (int i = 2; i <= n; ++i) {
+      CopyElements(dtype, partial.data(), wide.data(), elements);
+      AddElements(dtype, all[(last + i) % n] + at, wide.data(), elements);
+      RoundElements(SumType(dtype), wide.data(), dtype, partial.data(), elements);
+    }
+    std::memcpy(result, partial.data(), partial.size());
+  }
+
+  Stream& stream_;
+  const std::vector<int> members_;
+  const int me_;
+  int64_t num_calls_ = 0;  // Of the queue's thread.
+};
+
 SimulatedCommunication::SimulatedCommunication(Transport* transport, Slow slow, absl::Duration timeout,
                                                StatusBlock* status)
     : state_(std::make_shared<State>()),
@@ -311,6 +455,17 @@ absl::StatusOr<CommunicationStream*> SimulatedCommunication::CollectiveStream() 
   std::unique_ptr<Stream>& stream = streams_[{0, -1, -1}];
   if (stream == nullptr) stream = std::make_unique<Stream>(this, 0);
   return stream.get();
+}
+
+absl::StatusOr<GroupCollectives*> SimulatedCommunication::Group(const std::vector<int>& members) {
+  TACC_RETURN_IF_ERROR(CollectiveStream().status());
+  const auto me = std::find(members.begin(), members.end(), rank());
+  if (members.size() < 2 || me == members.end()) return absl::InternalError("a group without this rank, or of one");
+  std::unique_ptr<SimulatedGroup>& group = groups_[members];
+  if (group == nullptr)
+    group =
+        std::make_unique<SimulatedGroup>(streams_[{0, -1, -1}].get(), members, static_cast<int>(me - members.begin()));
+  return group.get();
 }
 
 absl::StatusOr<CommunicationStream*> SimulatedCommunication::MessageStream(uint32_t channel, int from, int to) {

@@ -20,6 +20,10 @@ namespace tacc::worker {
 // For tests: a device's queues as threads of the host, on host memory. Nothing is done before the host waits, and one
 // of the queues may be slow, so that an order that nobody asked for does not come about by luck. What waits for another
 // rank ends with the transport's time-out; where somebody watches, with the first one after the abort.
+//
+// Groups hold their callers to what NCCL asks, where it would hang or mix up data: members that call something else, in
+// another order or of another size, memory that overlaps otherwise than in place. Sums go around a ring, each part from
+// its own start and rounded to its type at each rank, as NCCL's may, so they are other bits than sums in order.
 class SimulatedCommunication : public Communication {
  public:
   enum class Slow { kNone, kCompute, kCommunication, kCopies };
@@ -34,6 +38,7 @@ class SimulatedCommunication : public Communication {
   int machine_of(int rank) const override { return transport_.machine_of(rank); }
   absl::StatusOr<std::unique_ptr<Arena>> AllocateStaging(int64_t num_bytes) override;
   absl::StatusOr<CommunicationStream*> CollectiveStream() override;
+  absl::StatusOr<GroupCollectives*> Group(const std::vector<int>& members) override;
   absl::StatusOr<CommunicationStream*> MessageStream(uint32_t channel, int from, int to) override;
   absl::Status Connect() override;
   absl::Status EnterCall(uint32_t call) override;
@@ -70,6 +75,7 @@ class SimulatedCommunication : public Communication {
  private:
   class Queue;
   class Stream;
+  class SimulatedGroup;
   class TimedMark;
   struct Place;
   struct State;
@@ -95,6 +101,7 @@ class SimulatedCommunication : public Communication {
   uint32_t current_call_ = 0;
   Recording* recording_ = nullptr;  // While recording.
   int64_t num_recordings_ = 0;
+  std::map<std::vector<int>, std::unique_ptr<SimulatedGroup>> groups_;  // Outlive the queue that works for them.
   std::map<std::tuple<uint32_t, int, int>, std::unique_ptr<Stream>> streams_;
   std::unique_ptr<Queue> compute_, copies_;
   CallWatch watch_;
