@@ -390,12 +390,13 @@ class Searcher {
 
 absl::StatusOr<SearchResult> SearchMeshes(const ModelWork& model, const SearchRequest& r, Suggestions suggestions) {
   const Asked asked{model, r, suggestions};
+  const Asked without_suggestions{model, r, Suggestions::kNone};  // Each of which takes searches of their own.
   TACC_ASSIGN_OR_RETURN(const Axes axes, LegalAxes(asked));
   const int64_t devices = r.cluster.num_devices();
   Searcher searcher(model, r);
   bool fits_batch = false;
   std::set<int64_t> batch_ranks;  // of all meshes
-  absl::Status refused;
+  std::optional<Layout> refused;  // The first one.
   for (int64_t tp : axes.tp) {
     for (int64_t cp : axes.cp) {
       for (int64_t pp : axes.pp) {
@@ -412,9 +413,10 @@ absl::StatusOr<SearchResult> SearchMeshes(const ModelWork& model, const SearchRe
             l.fsdp = fsdp;
             l.ep = ep;
             if (r.dp.has_value() && l.dp != *r.dp) continue;
-            const absl::Status can = CanLayOut(asked, l);
-            refused.Update(can);
-            if (!can.ok()) continue;
+            if (!CanLayOut(without_suggestions, l).ok()) {
+              if (!refused.has_value()) refused = l;
+              continue;
+            }
             batch_ranks.insert(ranks);
             const int64_t granule = ranks * r.micro_batch.value_or(1) * r.num_micro_batches.value_or(1);
             if (r.global_batch % granule != 0) continue;
@@ -428,7 +430,7 @@ absl::StatusOr<SearchResult> SearchMeshes(const ModelWork& model, const SearchRe
   }
   if (fits_batch) return searcher.Finish();
   if (!batch_ranks.empty()) return BatchDoesNotFit(asked, batch_ranks);
-  if (!refused.ok()) return refused;
+  if (refused.has_value()) return CanLayOut(asked, *refused);
   return NoMesh(r);
 }
 

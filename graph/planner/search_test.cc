@@ -89,6 +89,21 @@ TEST(Search, PruningKeepsTheBest) {
   EXPECT_EQ(all->best[0].step.seconds, best);
 }
 
+// What to take instead of a size takes searches of its own: none where nobody asked for that size. Here cp = 3 does not
+// cut the sequence.
+TEST(Search, LooksAtEachLayoutOnce) {
+  SearchRequest request = On(24);
+  int64_t num_looks = 0;
+  request.memory_factor = [&num_looks](const Layout&) {
+    ++num_looks;
+    return 1.0;
+  };
+  const auto result = Search(Decoder(32), request);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_GT(num_looks, 0);
+  EXPECT_LE(num_looks, result->num_layouts + result->num_pruned);
+}
+
 // Over a grid of requests: each value that a refusal names is taken in place of the one that was refused.
 TEST(Search, TakesWhatItSuggests) {
   using Size = std::optional<int64_t> SearchRequest::*;
