@@ -14,6 +14,7 @@
 #include "client/taccctl/message_json.h"
 #include "client/taccctl/sample.h"
 #include "client/taccctl/subcommands.h"
+#include "client/taccctl/tool.h"
 #include "client/taccctl/units.h"
 #include "proto/tacc/v1/validate_job.h"
 
@@ -41,6 +42,26 @@ bool IsOnThisMachine(const v1::GetVersionResponse& coordinator) {
          std::filesystem::exists(coordinator.state_dir(), ignored);
 }
 
+// What the job reads is there, and the model's folder (or graph) is one that can be trained, by the planner's own
+// words. Where that cannot be found out here, compiling will tell.
+absl::Status CheckInput(const v1::JobSpec& spec, const Context& context) {
+  constexpr double kSeconds = 60;
+  if (absl::Status paths = CheckPaths(spec); !paths.ok()) return paths;
+  // A graph may be of one length, which only the data knows then.
+  if (spec.model().has_graph() && !spec.data().has_seq_len()) return absl::OkStatus();
+  std::vector<std::string> arguments = {"check"};
+  const auto add = [&](const char* option, const std::string& value) {
+    arguments.insert(arguments.end(), {option, value});
+  };
+  add(spec.model().has_graph() ? "--graph" : "--model",
+      spec.model().has_graph() ? spec.model().graph() : spec.model().path());
+  if (spec.model().has_weights())
+    add("--weights", spec.model().weights() == v1::WEIGHTS_RANDOM ? "random" : "pretrained");
+  if (spec.data().has_seq_len()) add("--seq-len", absl::StrCat(spec.data().seq_len()));
+  const absl::Status model = RunTool("tacc-plan", arguments, kSeconds, context).status();
+  return absl::IsInvalidArgument(model) ? model : absl::OkStatus();
+}
+
 void PrintNext(const v1::Job& job, const GlobalOptions& global, Context& context) {
   const std::string command =
       absl::StrCat(context.program, global.address.empty() ? "" : " --address ", global.address);
@@ -57,7 +78,7 @@ int SubmitRemote(const SubmitOptions& options, const v1::JobSpec& spec, const Gl
   CoordinatorClient client(*address, &context.interrupt);
   if (const absl::StatusOr<v1::GetVersionResponse> coordinator = client.GetVersion();
       coordinator.ok() && IsOnThisMachine(*coordinator)) {
-    if (const absl::Status paths = CheckPaths(spec); !paths.ok()) return Fail(paths, &context);
+    if (const absl::Status input = CheckInput(spec, context); !input.ok()) return Fail(input, &context);
   }
   const absl::StatusOr<v1::SubmitResponse> response =
       client.Submit(spec, options.request_id.empty() ? NewRequestId() : options.request_id);
@@ -165,7 +186,7 @@ int FollowLocal(const SubmitOptions& options, const v1::JobSpec& spec, const std
 }
 
 int SubmitLocal(const SubmitOptions& options, const v1::JobSpec& spec, const GlobalOptions& global, Context& context) {
-  if (const absl::Status paths = CheckPaths(spec); !paths.ok()) return Fail(paths, &context);
+  if (const absl::Status input = CheckInput(spec, context); !input.ok()) return Fail(input, &context);
   const absl::StatusOr<std::unique_ptr<ScratchFolder>> scratch = ScratchFolder::Make(context);
   if (!scratch.ok()) return Fail(scratch.status(), &context);
   // Where the job does not say, one worker: a GPU, or a CPU worker with all threads.

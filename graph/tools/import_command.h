@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "graph/import/import.h"
 #include "graph/ops/op.h"
@@ -12,6 +13,10 @@ namespace tacc::graph {
 // `tacc-plan import`: the forward graph of a model folder or of a graph text, in text form.
 absl::StatusOr<std::string> ImportCommand(const std::string& model_dir, const std::string& graph_file,
                                           const ImportOptions& options, const OpTable& ops);
+
+// `tacc-plan check`: whether that can be imported. No weight is read.
+absl::Status CheckCommand(const std::string& model_dir, const std::string& graph_file, ImportOptions options,
+                          const OpTable& ops);
 
 }  // namespace tacc::graph
 

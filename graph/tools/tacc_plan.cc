@@ -68,23 +68,26 @@ int Main(int argc, char** argv) {
 
   ImportOptions options;
   CLI::App* import = app.add_subcommand("import", "print the forward graph of a model in text form");
-  CLI::Option* model_option = import->add_option("--model", model, "folder of a Hugging Face model");
-  CLI::Option* graph_option =
-      import->add_option("--graph", graph, "file of a graph in text form")->excludes(model_option);
+  CLI::App* check = app.add_subcommand("check", "say what is wrong with a model, without reading its weights");
+  for (CLI::App* command : {import, check}) {
+    CLI::Option_group* source = command->add_option_group("source");
+    source->add_option("--model", model, "folder of a Hugging Face model");
+    source->add_option("--graph", graph, "file of a graph in text form");
+    source->require_option(1);
+    command->add_option("--seq-len", options.seq_len, "tokens of a row")->required(command == import);
+    command->add_option("--weights", options.weights, "where the initial weights come from")
+        ->transform(CLI::CheckedTransformer(
+            std::map<std::string, ImportOptions::Weights>{{"auto", ImportOptions::Weights::kAuto},
+                                                          {"pretrained", ImportOptions::Weights::kPretrained},
+                                                          {"random", ImportOptions::Weights::kRandom}}));
+  }
   import->add_option("--batch", options.batch, "rows of a micro-batch")->required();
-  import->add_option("--seq-len", options.seq_len, "tokens of a row")->required();
   import->add_option("--seed", options.seed, "seed of dropout");
-  import->add_option("--weights", options.weights, "where the initial weights come from")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, ImportOptions::Weights>{{"auto", ImportOptions::Weights::kAuto},
-                                                        {"pretrained", ImportOptions::Weights::kPretrained},
-                                                        {"random", ImportOptions::Weights::kRandom}}));
   import->add_option("--outputs", options.outputs, "what the graph computes")
       ->transform(CLI::CheckedTransformer(std::map<std::string, ImportOptions::Outputs>{
           {"loss", ImportOptions::Outputs::kLoss}, {"logits", ImportOptions::Outputs::kLogits}}));
   try {
     app.parse(argc, argv);
-    if (*import && !*model_option && !*graph_option) throw CLI::RequiredError("--model or --graph");
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kBadInput;
   }
@@ -93,6 +96,7 @@ int Main(int argc, char** argv) {
   if (*draw) return ReportWarning(DrawCommand(traces, page));
   if (*machines) return ReportText(MachinesCommand());
   if (*compile) return Report(CompileCommand(request, out, dump, ops));
+  if (*check) return Report(CheckCommand(model, graph, options, ops));
   return ReportText(ImportCommand(model, graph, options, ops));
 }
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster import Cluster, write_data, write_job, write_model
+from cluster import BUILD, ROOT, TINY_MODEL, Cluster, write_data, write_job, write_model
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +64,42 @@ def test_pickled_weights(cluster, tmp_path):
     path = write_job(tmp_path, model={"path": "model", "weights": "pretrained"})
     (tmp_path / "model/pytorch_model.bin").write_bytes(b"PK\3\4")
     refused(cluster, path, tmp_path / "model", "python -m tacc convert")
+
+
+@pytest.mark.parametrize("weights, files, part", [
+    ("pretrained", {"adapter_config.json": "{}", "adapter_model.safetensors": ""}, "is an adapter (LoRA), not a model"),
+    (None, {"config.json": json.dumps(TINY_MODEL), "model.safetensors": "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"}, "git lfs pull"),
+    ("pretrained", {"config.json": json.dumps(TINY_MODEL)}, "has no model.safetensors"),
+    (None, {"config.json": json.dumps(TINY_MODEL), "pytorch_model.bin": "PK"}, "python -m tacc convert"),
+    ("random", {"config.json": json.dumps(TINY_MODEL)[:99]}, "config.json:1:"),
+    ("random", {"config.json": json.dumps({**TINY_MODEL, "model_type": "gpt2"})}, "no such family of models is known"),
+    ("random", {"config.json": json.dumps({**TINY_MODEL, "max_position_embeddings": 8})}, "the model takes at most 8 tokens"),
+])
+def test_a_model_that_cannot_be_trained_is_refused_before_it_is_submitted(cluster, tmp_path, weights, files, part):
+    """In the words of the compiler."""
+    (tmp_path / "model").mkdir()
+    for name, text in files.items():
+        (tmp_path / "model" / name).write_text(text)
+    path = write_job(tmp_path, name="refused", model={"path": "model", **({"weights": weights} if weights else {})})
+    if not weights:
+        path.write_text(json.dumps({**json.loads(path.read_text()), "model": {"path": "model"}}))
+    imported = subprocess.run([BUILD / "tacc-plan", "import", "--model", tmp_path / "model", "--batch", "1", "--seq-len", "16", "--weights", weights or "auto"],
+                              capture_output=True, text=True, timeout=60)
+    for submit in (["submit", path], ["submit", "--local", path]):
+        result = subprocess.run([BUILD / "taccctl", *submit], capture_output=True, text=True, timeout=60,
+                                env={**os.environ, **({} if "--local" in submit else {"TACC_ADDRESS": cluster.address})})
+        assert result.returncode == 2 and not result.stdout and part in result.stderr, (result.stdout, result.stderr)
+        assert imported.stderr.splitlines()[0].removeprefix("error: ") in result.stderr, (imported.stderr, result.stderr)
+    assert not [job for job in map(json.loads, cluster.ctl("list", "-o", "json").stdout.splitlines()) if job["id"].startswith("refused")]
+
+
+def test_a_graph_of_the_datas_length_is_not_refused(cluster, tmp_path):
+    path = write_job(tmp_path, name="graph", workers=1, train={"max_steps": 1})
+    job = json.loads(path.read_text())
+    del job["data"]["seq_len"]
+    path.write_text(json.dumps({**job, "model": {"graph": "net.graph", "weights": "random"}}))
+    (tmp_path / "net.graph").write_text((ROOT / "examples/graph/mlp.graph").read_text().replace("[B,S", "[B,16"))
+    assert cluster.finish(cluster.submit(path)).returncode == 0
 
 
 def test_truncated_safetensors(cluster, pretrained, tmp_path):
