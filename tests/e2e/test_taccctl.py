@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -237,13 +238,21 @@ def test_local_starts_again_what_is_killed(tmp_path):
     path = write_job(tmp_path, name="again", train={"max_steps": 1_000_000}, checkpoint={"save_steps": 20})
     local = shell.start("submit", "--local", "-o", "json", "--threads", "1", "--memory", "2GiB", path)
     done = [wait_for_step(local, 30)]
-    for name in ("tacc-coordinator", "tacc-worker"):
+    for name in ("tacc-coordinator", "tacc-worker", "tacc-rank"):
         os.kill(next(iter(shell.processes(name))), signal.SIGKILL)
         done.append(wait_for_step(local, done[-1] + 60))
     local.send_signal(signal.SIGINT)
     local.communicate(timeout=120)
     assert local.returncode == 101
     shell.nothing_left()
+
+    # What was said of the ranks has outlived them, their workers and the folder of --local.
+    *_, killed, last = sorted((tmp_path / "runs/again/logs").iterdir(), key=lambda folder: int(folder.name.removeprefix("attempt-")))
+    assert {path.name for path in killed.iterdir()} == {path.name for path in last.iterdir()} == {"rank-00000.log", "rank-00001.log"}
+    ended = [text for text in (path.read_text() for path in killed.iterdir()) if text.endswith("--- signal 9\n")]
+    assert len([text for text in ended if "--- killed by " not in text]) == 1, "of one rank its worker does not know why"
+    assert re.search(rf"--- {killed.name.replace('-', ' ')} ended: rank . on .*SIGKILL", (last / "rank-00000.log").read_text())
+    assert all(path.read_text().endswith("--- exit code 0\n") for path in last.iterdir())
 
 
 def test_plan_without_a_coordinator(tmp_path):

@@ -20,6 +20,7 @@
 #include "worker/daemon/metrics_server.h"
 #include "worker/daemon/path_thread.h"
 #include "worker/daemon/rotating_log.h"
+#include "worker/daemon/run_log.h"
 #include "worker/daemon/supervisor.h"
 
 namespace tacc::worker {
@@ -45,14 +46,15 @@ std::string RandomInstance() {
 class Daemon {
  public:
   Daemon(const DaemonOptions& options, StateDirectory* state, spdlog::logger* logger, RotatingLog* rank_log,
-         MetricsServer* metrics)
+         RunLog* run_log, MetricsServer* metrics)
       : options_(options),
         logger_(logger),
+        run_log_(run_log),
         metrics_(metrics),
         instance_(RandomInstance()),
         device_(options.device),
         supervisor_({}),
-        host_(options.place, options.start_process, state, &supervisor_, rank_log),
+        host_(options.place, options.start_process, state, &supervisor_, rank_log, run_log),
         link_(options.coordinator, [this] { inbox_.Post({}); }) {}
 
   absl::Status Run() {
@@ -61,6 +63,7 @@ class Daemon {
       const double now = SteadySeconds();
       awake_.Tick(now);
       host_.Turn();
+      WatchLog();
       WatchEnd(now);
       WatchDevice(now);
       TakeAnswers(now);
@@ -154,6 +157,17 @@ class Daemon {
     // Sent before the report of the rank's end, on which the coordinator would start the next one.
     SetTrouble(trouble);
     supervisor_.GiveUp(trouble, WallSeconds());
+  }
+
+  // What keeps the logs of all ranks from their folder is one warning, of rank 0, and a line in the log of each daemon.
+  void WatchLog() {
+    const absl::Status trouble = run_log_->TakeTrouble();
+    if (trouble.ok()) return;
+    const std::string words = absl::StrCat("the ranks' logs cannot be written to the run's folder: ", trouble.message(),
+                                           "; training goes on, and `taccctl logs` has them");
+    logger_->warn("{}", words);
+    if (supervisor_.running().has_value() && supervisor_.running()->rank == 0)
+      supervisor_.Warn("logs_failed", words, WallSeconds());
   }
 
   // After a failure no rank starts here until the device has been looked at.
@@ -355,6 +369,7 @@ class Daemon {
 
   const DaemonOptions& options_;
   spdlog::logger* const logger_;
+  RunLog* const run_log_;
   MetricsServer* const metrics_;
   const std::string instance_;
   v1::DeviceProfile device_;  // As last looked at.
@@ -386,6 +401,7 @@ class Daemon {
 absl::Status RunDaemon(const DaemonOptions& options, StateDirectory* state, spdlog::logger* logger) {
   absl::StatusOr<std::unique_ptr<RotatingLog>> rank_log = RotatingLog::Open(state->LogPath(), kMaxLogBytes);
   if (!rank_log.ok()) return rank_log.status();
+  RunLog run_log(options.run_log);
   std::unique_ptr<MetricsServer> metrics;
   if (!options.metrics_listen.empty()) {
     absl::StatusOr<std::unique_ptr<MetricsServer>> started =
@@ -394,7 +410,7 @@ absl::Status RunDaemon(const DaemonOptions& options, StateDirectory* state, spdl
     metrics = *std::move(started);
     logger->info("metrics at http://{}/metrics", metrics->address());
   }
-  return Daemon(options, state, logger, rank_log->get(), metrics.get()).Run();
+  return Daemon(options, state, logger, rank_log->get(), &run_log, metrics.get()).Run();
 }
 
 }  // namespace tacc::worker

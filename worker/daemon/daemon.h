@@ -13,6 +13,7 @@
 #include "tacc/v1/worker.pb.h"
 #include "worker/daemon/child_process.h"
 #include "worker/daemon/rank_host.h"
+#include "worker/daemon/run_log.h"
 #include "worker/daemon/state_directory.h"
 
 namespace tacc::worker {
@@ -40,6 +41,7 @@ struct DaemonOptions {
   double stop_seconds = 2;
   // How long the last reports may take to reach the coordinator then.
   double flush_seconds = 1;
+  RunLog::Limits run_log;
   // Called once, when first registered.
   std::function<void()> on_attached;
 };

@@ -63,7 +63,7 @@ class DaemonTest : public ::testing::Test {
     options_.version = "1.0";
     options_.coordinator = coordinator_.address();
     options_.name = "w0";
-    options_.place = {directory_.File("rank"), "cpu", 3, 4096, "127.0.0.1"};
+    options_.place = {directory_.File("rank"), "cpu", 3, 4096, "127.0.0.1", "w0"};
     options_.device.set_model("test CPU");
     options_.end_descriptors = {end_pipe_[0]};
     options_.stop_seconds = 0.5;
@@ -359,6 +359,58 @@ TEST_F(DaemonTest, ADeadRankIsReportedWithItsLastLines) {
   UntilReport("exit - 9");
   EXPECT_THAT(coordinator_.received().back().rank_report().exited().last_log_lines(),
               ElementsAre("threads 3, which look 1000 times", "status block", "got some words"));
+}
+
+// A start file of a rank whose run is in `dir`.
+std::string StartIn(const std::string& dir, const nlohmann::json& restarts = nlohmann::json::array()) {
+  return nlohmann::json({{"job", "job-1"}, {"checkpoint", {{"dir", dir}}}, {"run", {{"restarts", restarts}}}}).dump();
+}
+
+TEST_F(DaemonTest, WhatARankSaysAndHowItEndsIsKeptInTheFolderOfTheRun) {
+  mkdir(directory_.File("run").c_str(), 0755);
+  StartDaemon();
+  UntilRegistered(1);
+  coordinator_.StartRank(1, StartIn(directory_.File("run")));
+  coordinator_.Command(1, "fail");
+  UntilReport("failed");
+  coordinator_.Command(1, "last words");
+  coordinator_.Command(1, "die");
+  UntilReport("exit - 9");
+  coordinator_.StartRank(
+      2, StartIn(directory_.File("run"), nlohmann::json::parse(R"([{"attempt":1,"cause":"rank 0 on w0: SIGKILL"}])")));
+  UntilReport("2:1 ");
+  coordinator_.KillRank(2);
+  UntilReport("exit - 9 killed");
+  EndDaemon();
+  EXPECT_THAT(
+      TestDirectory::Read(directory_.File("run/logs/attempt-1/rank-00000.log")),
+      testing::MatchesRegex("2[0-9T:.-]+Z --- job job-1 attempt 1 rank 0 on w0 \\(cpu of 127.0.0.1\\) pid [0-9]+\n"
+                            "(.+\n)*"
+                            "2[0-9T:.-]+Z failed \\(device\\): no answer\n"
+                            "(.+\n)*"
+                            "2[0-9T:.-]+Z got last words\n"
+                            "2[0-9T:.-]+Z --- signal 9\n"));
+  EXPECT_THAT(TestDirectory::Read(directory_.File("run/logs/attempt-2/rank-00000.log")),
+              testing::ContainsRegex("^2[^ ]+ --- attempt 1 ended: rank 0 on w0: SIGKILL\n"
+                                     "(.+\n)+"
+                                     "2[^ ]+ --- killed by w0\n"
+                                     "2[^ ]+ --- signal 9\n$"));
+}
+
+TEST_F(DaemonTest, AFolderThatTakesNoLogIsOneWarningOfRankZero) {
+  StartDaemon();
+  UntilRegistered(1);
+  coordinator_.StartRank(1, StartIn(directory_.File("none")));
+  UntilReport("warning");
+  std::string message;
+  for (const v1::AttachRequest& received : coordinator_.received()) {
+    if (!absl::StrContains(received.rank_report().event(), "logs_failed")) continue;
+    message = nlohmann::json::parse(received.rank_report().event())["message"].get<std::string>();
+  }
+  EXPECT_THAT(message, HasSubstr("none/logs"));
+  coordinator_.Command(1, "step");
+  coordinator_.Command(1, "exit 0");
+  UntilReport("exit 0 0");
 }
 
 TEST_F(DaemonTest, AnOlderAttemptIsGoneBeforeANewerStarts) {

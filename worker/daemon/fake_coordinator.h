@@ -118,10 +118,10 @@ class FakeCoordinator : public v1::WorkerService::Service {
     id.set_attempt(attempt);
     return id;
   }
-  void StartRank(int attempt) {
+  void StartRank(int attempt, const std::string& start = R"({"job":"job-1","program":"","threads":0})") {
     v1::AttachResponse message;
     *message.mutable_start_rank()->mutable_id() = Id(attempt);
-    message.mutable_start_rank()->set_start(R"({"job":"job-1","program":"","threads":0})");
+    message.mutable_start_rank()->set_start(start);
     message.mutable_start_rank()->set_program("tacc.graph 1\n");
     Send(message);
   }

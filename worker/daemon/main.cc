@@ -199,6 +199,7 @@ absl::StatusOr<DaemonOptions> MakeOptions(Flags* flags, spdlog::logger* logger) 
   }
   options.name = flags->name;
   options.metrics_listen = flags->metrics_listen;
+  options.place.worker = flags->name;
   options.place.device = flags->device;
   options.place.advertise = flags->advertise;
   return options;
@@ -244,6 +245,7 @@ int Main(int argc, char** argv, const std::string& rank_path) {
   }
   // Signals are read from a descriptor; blocked here, before any thread starts, they are so in all of them.
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // A file over its size limit is an error of write, as a full disk.
   RaiseOpenFilesLimit();
   sigset_t ending;
   sigemptyset(&ending);

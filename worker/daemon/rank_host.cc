@@ -28,6 +28,20 @@ int64_t PeakMemoryBytes(pid_t pid) {
   return 0;
 }
 
+// What a line of stdout says in a log: the message of an event that has one, and what a library printed. Empty:
+// nothing.
+std::string LogWords(const std::string& line) {
+  const nlohmann::json event = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const auto text = [&event](const char* field) {
+    const auto value = event.find(field);
+    return value != event.end() && value->is_string() ? value->get<std::string>() : "";
+  };
+  if (!event.is_object() || text("event").empty()) return line;
+  const std::string message = text("message"), code = text("code");
+  if (message.empty()) return "";
+  return absl::StrCat(text("event"), code.empty() ? "" : absl::StrCat(" (", code, ")"), ": ", message);
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> CompleteStart(const std::string& start_json, const std::string& program_path,
@@ -76,7 +90,8 @@ absl::Status RankHost::Spawn(const RankStart& start) {
   last_status_ = RankStatus();
   still_since_.reset();
   ++ranks_started_;
-  LogLines({absl::StrCat("--- ", start.key.Text(), " pid ", child_->pid())});
+  LogLines({absl::StrCat("--- ", start.key.Text(), " on ", place_.worker, " (", place_.device, " of ", place_.advertise,
+                         ") pid ", child_->pid())});
   return absl::OkStatus();
 }
 
@@ -87,8 +102,11 @@ void RankHost::Do(Supervisor::Actions actions) {
     queue.pop_front();
     switch (action.kind) {
       case Action::Kind::kSpawn: {
+        BeginLog(action.start);
         const absl::Status status = Spawn(action.start);
         if (status.ok()) break;
+        LogLines({absl::StrCat("--- ", action.start.key.Text(), " did not start on ", place_.worker, ": ",
+                               status.message())});
         state_->ClearRank();
         // What was to follow was for the rank that did not start.
         queue.clear();
@@ -97,7 +115,9 @@ void RankHost::Do(Supervisor::Actions actions) {
         break;
       }
       case Action::Kind::kKill:
-        if (child_ != nullptr) child_->Kill();
+        if (child_ == nullptr) break;
+        LogLines({absl::StrCat("--- killed by ", place_.worker)});
+        child_->Kill();
         break;
       case Action::Kind::kCloseStdin:
         if (child_ != nullptr) child_->CloseStdin();
@@ -119,15 +139,48 @@ std::vector<pollfd> RankHost::PollDescriptors() const {
 }
 
 void RankHost::LogLines(const std::vector<std::string>& lines) {
-  if (log_ == nullptr) return;
-  for (const std::string& line : lines) log_->Line(line);
+  const double now = WallSeconds();
+  for (const std::string& line : lines) {
+    log_->Line(line);
+    run_log_->Line(line, now);
+  }
+}
+
+void RankHost::BeginLog(const RankStart& start) {
+  const nlohmann::json file = nlohmann::json::parse(start.start_json, nullptr, /*allow_exceptions=*/false);
+  RunLog::Place place;
+  place.attempt = start.key.attempt;
+  place.rank = start.key.rank;
+  if (file.is_object() && file.contains("checkpoint")) {
+    const nlohmann::json& checkpoint = file["checkpoint"];
+    if (checkpoint.contains("dir") && checkpoint["dir"].is_string())
+      place.checkpoint_dir = checkpoint["dir"].get<std::string>();
+    place.is_claimed = checkpoint.contains("claimed") && checkpoint["claimed"] == true;
+  }
+  run_log_->Begin(std::move(place));
+  // The coordinator's word about the attempt before, which rank 0 is told for the page about the run.
+  const auto restarts = nlohmann::json::json_pointer("/run/restarts");
+  if (!file.is_object() || !file.contains(restarts) || !file[restarts].is_array() || file[restarts].empty()) return;
+  const nlohmann::json& last = file[restarts].back();
+  if (last.contains("attempt") && last["attempt"].is_number_integer() && last.contains("cause") &&
+      last["cause"].is_string()) {
+    LogLines(
+        {absl::StrCat("--- attempt ", last["attempt"].get<int64_t>(), " ended: ", last["cause"].get<std::string>())});
+  }
 }
 
 void RankHost::HandleOutput(const std::string& out, const std::string& err) {
   const std::vector<std::string> log_lines = err_lines_->Add(err.data(), err.size());
   LogLines(log_lines);
   for (const std::string& line : log_lines) supervisor_->LogLine(line, WallSeconds());
-  for (const std::string& line : out_lines_->Add(out.data(), out.size())) supervisor_->EventLine(line, WallSeconds());
+  EventLines(out_lines_->Add(out.data(), out.size()));
+}
+
+void RankHost::EventLines(const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) {
+    supervisor_->EventLine(line, WallSeconds());
+    if (const std::string words = LogWords(line); !words.empty()) LogLines({words});
+  }
 }
 
 void RankHost::Turn() {
@@ -146,7 +199,7 @@ void RankHost::Turn() {
   const std::vector<std::string> last_log_lines = err_lines_->Finish();
   LogLines(last_log_lines);
   for (const std::string& line : last_log_lines) supervisor_->LogLine(line, WallSeconds());
-  for (const std::string& line : out_lines_->Finish()) supervisor_->EventLine(line, WallSeconds());
+  EventLines(out_lines_->Finish());
   LogLines({end->exit_code.has_value() ? absl::StrCat("--- exit code ", *end->exit_code)
                                        : absl::StrCat("--- signal ", end->signal)});
   child_.reset();

@@ -14,6 +14,7 @@
 #include "worker/daemon/line_splitter.h"
 #include "worker/daemon/rank_process.h"
 #include "worker/daemon/rotating_log.h"
+#include "worker/daemon/run_log.h"
 #include "worker/daemon/state_directory.h"
 #include "worker/daemon/supervisor.h"
 #include "worker/rank/status_block.h"
@@ -27,6 +28,7 @@ struct RankPlace {
   int num_threads = 1;
   int64_t memory_bytes = 0;
   std::string advertise;
+  std::string worker;  // This daemon's name.
 };
 
 // Returns the start file's JSON with the daemon's fields set. InvalidArgument when it is not a JSON object.
@@ -37,13 +39,15 @@ absl::StatusOr<std::string> CompleteStart(const std::string& start_json, const s
 // daemon.
 class RankHost {
  public:
-  // The pointers outlive it; `log` may be null.
-  RankHost(RankPlace place, StartProcess start_process, StateDirectory* state, Supervisor* supervisor, RotatingLog* log)
+  // The pointers outlive it.
+  RankHost(RankPlace place, StartProcess start_process, StateDirectory* state, Supervisor* supervisor, RotatingLog* log,
+           RunLog* run_log)
       : place_(std::move(place)),
         start_process_(std::move(start_process)),
         state_(state),
         supervisor_(supervisor),
-        log_(log) {}
+        log_(log),
+        run_log_(run_log) {}
   ~RankHost();
 
   // Of ranks that start from now on.
@@ -75,7 +79,10 @@ class RankHost {
 
  private:
   absl::Status Spawn(const RankStart& start);
+  // Lines from now on are of this rank.
+  void BeginLog(const RankStart& start);
   void HandleOutput(const std::string& out, const std::string& err);
+  void EventLines(const std::vector<std::string>& lines);
   void LogLines(const std::vector<std::string>& lines);
 
   RankPlace place_;
@@ -83,6 +90,7 @@ class RankHost {
   StateDirectory* const state_;
   Supervisor* const supervisor_;
   RotatingLog* const log_;
+  RunLog* const run_log_;
   std::unique_ptr<RankProcess> child_;
   std::unique_ptr<StatusBlock> status_block_;
   absl::optional<LineSplitter> out_lines_;

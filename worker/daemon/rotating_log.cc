@@ -32,17 +32,31 @@ RotatingLog::~RotatingLog() {
   if (fd_ >= 0) close(fd_);
 }
 
-void RotatingLog::Line(const std::string& line) {
+absl::Status RotatingLog::Append(std::string* text) {
   if (num_bytes_ >= max_bytes_) {
-    if (fd_ >= 0) close(fd_);
-    rename(path_.c_str(), absl::StrCat(path_, ".1").c_str());
-    fd_ = OpenForAppending(path_);
+    const std::string before = absl::StrCat(path_, ".1");
+    if (rename(path_.c_str(), before.c_str()) != 0) return ErrnoStatus(errno, absl::StrCat(before, ": cannot be made"));
+    close(fd_);
+    fd_ = -1;
     num_bytes_ = 0;
   }
-  if (fd_ < 0) return;
-  const std::string text = absl::StrCat(line, "\n");
-  const ssize_t written = write(fd_, text.data(), text.size());
-  if (written > 0) num_bytes_ += written;
+  if (fd_ < 0) fd_ = OpenForAppending(path_);
+  if (fd_ < 0) return ErrnoStatus(errno, absl::StrCat(path_, ": cannot be opened"));
+  size_t done = 0;
+  int error = 0;
+  while (done < text->size() && error == 0) {
+    const ssize_t n = write(fd_, text->data() + done, text->size() - done);
+    if (n > 0) done += n;
+    if (n < 0 && errno != EINTR) error = errno;
+  }
+  num_bytes_ += static_cast<int64_t>(done);
+  text->erase(0, done);
+  return error == 0 ? absl::OkStatus() : ErrnoStatus(error, path_);
+}
+
+void RotatingLog::Line(const std::string& line) {
+  std::string text = absl::StrCat(line, "\n");
+  (void)Append(&text);
 }
 
 }  // namespace tacc::worker

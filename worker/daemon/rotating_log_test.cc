@@ -1,6 +1,8 @@
 #include "worker/daemon/rotating_log.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 #include "worker/checkpoint/test_directory.h"
 
@@ -19,6 +21,25 @@ TEST(RotatingLogTest, KeepsTheLastLinesWithinTheBound) {
   EXPECT_EQ(TestDirectory::Names(directory.path()).size(), 2u);
   EXPECT_LE(content.size(), 220u);
   EXPECT_EQ(content.substr(content.size() - 16), "line 98\nline 99\n");
+}
+
+TEST(RotatingLogTest, AFullDiskIsSaidAndCostsNothingOnceThereIsRoom) {
+  TestDirectory directory;
+  const std::string path = directory.File("rank.log");
+  auto log = RotatingLog::Open(path, 100);
+  ASSERT_TRUE(log.ok());
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit full = {5, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
+  std::string text = "one\ntwo\n";
+  const absl::Status status = (*log)->Append(&text);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_EQ(text, "wo\n");
+  EXPECT_TRUE((*log)->Append(&text).ok());
+  EXPECT_EQ(TestDirectory::Read(path), "one\ntwo\n");
 }
 
 TEST(RotatingLogTest, AMissingFolderIsNamed) { EXPECT_FALSE(RotatingLog::Open("/nonexistent/rank.log", 100).ok()); }

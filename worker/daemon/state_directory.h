@@ -3,7 +3,7 @@
 //   lock         held while the daemon runs
 //   rank.json    {"pid": ..., "start_time": ...} of the running rank process
 //   run/         start file and program of the running rank
-//   rank.log(.1) stderr of the ranks
+//   rank.log(.1) what ranks write and what is said of them
 #ifndef WORKER_DAEMON_STATE_DIRECTORY_H_
 #define WORKER_DAEMON_STATE_DIRECTORY_H_
 

@@ -159,6 +159,11 @@ void Supervisor::EventLine(const std::string& line, double now) {
   reports_.Add(std::move(report));
 }
 
+void Supervisor::Warn(const std::string& code, const std::string& message, double now) {
+  const nlohmann::json warning = {{"event", "warning"}, {"time", now}, {"code", code}, {"message", message}};
+  EventLine(warning.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), now);
+}
+
 void Supervisor::LogLine(const std::string& line, double now) {
   if (!running_.has_value()) return;
   last_log_lines_.push_back(line);
@@ -188,8 +193,7 @@ Supervisor::Process Supervisor::process() const {
 void Supervisor::GiveUp(const std::string& why, double now) {
   if (!running_.has_value() || !kill_sent_) return;
   stuck_ = why;
-  const nlohmann::json warning = {{"event", "warning"}, {"time", now}, {"code", "process_stuck"}, {"message", why}};
-  EventLine(warning.dump(), now);
+  Warn("process_stuck", why, now);
   ExitReport exit;
   exit.killed = killed_on_request_;
   exit.last_log_lines.assign(last_log_lines_.begin(), last_log_lines_.end());

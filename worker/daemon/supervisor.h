@@ -55,6 +55,8 @@ class Supervisor {
   Actions StartFailed(const std::string& error, double now);
   void EventLine(const std::string& line, double now);
   void LogLine(const std::string& line, double now);
+  // The daemon's own warning about the running rank, as an event of it.
+  void Warn(const std::string& code, const std::string& message, double now);
   Actions Exited(const ProcessEnd& end, double now);
 
   // Forwards log lines that wait for company; called a few times a second.
