@@ -1,6 +1,7 @@
 """Runs tacc-rank as its daemon does: start file, commands on stdin, events on stdout."""
 
 import hashlib
+import html
 import json
 import os
 import re
@@ -619,6 +620,9 @@ def test_ten_nonfinite_steps_stop_the_run(inputs, tmp_path):
     for words in ("step 10", attempt.of("step")[9]["batch_hash"], "rank 0"):
         assert words in failed["message"]
     assert [e["skipped"] for e in attempt.of("step")] == [1] * 10
+    assert [e["event"] for e in attempt.events[0][-2:]] == ["failed", "report"]
+    page = html.unescape((tmp_path / "run/report.html").read_text())
+    assert "The training failed at step 10." in page and "nonfinite: " + failed["message"] in page
 
 
 @pytest.mark.parametrize("rate", ["0.003", "1e-30"])
@@ -660,6 +664,8 @@ def test_a_run_that_no_longer_learns_is_stopped(inputs, tmp_path, rate, code):
     assert not [p.name for p in (tmp_path / "run").iterdir() if "step-" in p.name]
     assert "A checkpoint of step 1 or later is of no use" in failed["message"]
     assert "checkpoint.resume_from_checkpoint: never to begin anew" in failed["message"]
+    page = html.unescape((tmp_path / "run/report.html").read_text())
+    assert "The training failed at step 6." in page and "stuck: " + failed["message"] in page
 
     # What broke later leaves the checkpoint of before, and names it; the weights in it learn.
     folder = tmp_path / "later"

@@ -66,21 +66,37 @@ int64_t PeakResidentBytes() {
   return getrusage(RUSAGE_SELF, &usage) == 0 ? usage.ru_maxrss * kUnit : 0;
 }
 
-void WriteReport(RankParts& parts, const StartPoint& begin, const TrainLoop& loop) {
+// `error`: why the attempt ends, with its code; OK: the training has finished or was stopped.
+void WriteReport(RankParts& parts, const StartPoint& begin, const TrainLoop& loop, const absl::Status& error) {
   RunReport report;
-  report.outcome = loop.was_stopped() ? "stopped" : "finished";
+  report.outcome = !error.ok() ? "failed" : loop.was_stopped() ? "stopped" : "finished";
+  if (!error.ok()) report.failure = absl::StrCat(FailureCode(error), ": ", error.message());
   report.step = loop.step();
-  if (!loop.was_stopped()) report.export_dir = parts.start.export_dir;
   const std::string& saved = parts.checkpointer->last_saved_path();
   report.checkpoint = saved.empty() ? begin.checkpoint : saved;
-  report.peak_memory_bytes = parts.device->MemoryUsedBytes().value_or(PeakResidentBytes());
-  // The beginning of a text that the model has not learned from, where there is one.
-  const Dataset& dataset = parts.eval_dataset != nullptr ? *parts.eval_dataset : *parts.dataset;
-  constexpr int64_t kPromptTokens = 16;
-  report.prompt_ids.resize(std::min(kPromptTokens, dataset.info().num_tokens));
-  const auto num_ids = static_cast<int64_t>(report.prompt_ids.size());
-  if (!dataset.ReadTokens(0, num_ids, report.prompt_ids.data()).ok()) report.prompt_ids.clear();
+  // A device that has failed is not asked.
+  const bool asks = error.ok() || !parts.device->is_asynchronous();
+  report.peak_memory_bytes = asks ? parts.device->MemoryUsedBytes().value_or(PeakResidentBytes()) : 0;
+  if (error.ok() && !loop.was_stopped()) report.export_dir = parts.start.export_dir;
+  if (!report.export_dir.empty()) {
+    // The beginning of a text that the model has not learned from, where there is one.
+    const Dataset& dataset = parts.eval_dataset != nullptr ? *parts.eval_dataset : *parts.dataset;
+    constexpr int64_t kPromptTokens = 16;
+    report.prompt_ids.resize(std::min(kPromptTokens, dataset.info().num_tokens));
+    const auto num_ids = static_cast<int64_t>(report.prompt_ids.size());
+    if (!dataset.ReadTokens(0, num_ids, report.prompt_ids.data()).ok()) report.prompt_ids.clear();
+  }
   parts.record->WriteReport(std::move(report));
+}
+
+// Returns the exit code. The reason is told before the page is written, whose folder may be slow or away.
+int FailWithReport(RankParts& parts, const StartPoint& begin, const TrainLoop& loop, const absl::Status& error) {
+  const std::string code = FailureCode(error);
+  const int exit_code = Fail(parts, code, error);
+  if (parts.record != nullptr && code != "unavailable") WriteReport(parts, begin, loop, error);
+  // All ranks end alike: rank 0 would be killed with its page half written when another is seen to have gone.
+  if (code == "nonfinite" || code == "stuck") (void)parts.collectives.Barrier();
+  return exit_code;
 }
 
 // The exit code; a failure has been reported.
@@ -97,11 +113,8 @@ int Run(RankParts& parts) {
   if (parts.record != nullptr) parts.record->Sync();
   if (status.ok()) status = Finish(parts, *begin, loop);
   parts.measurement->WriteProfile(parts.collectives.stats(), parts.options.allocator);
-  if (!status.ok()) {
-    const absl::Status error = BlameDevice(parts, status);
-    return Fail(parts, FailureCode(error), error);
-  }
-  if (parts.record != nullptr) WriteReport(parts, *begin, loop);
+  if (!status.ok()) return FailWithReport(parts, *begin, loop, BlameDevice(parts, status));
+  if (parts.record != nullptr) WriteReport(parts, *begin, loop, absl::OkStatus());
   parts.events.Write(loop.was_stopped() ? "stopped" : "finished", {{"step", loop.step()}});
   // What the GPUs have sent each other has come everywhere before the first of them goes.
   if (parts.talk.queue != nullptr) (void)parts.collectives.Barrier();

@@ -57,6 +57,7 @@ void RunRecord::WriteReport(RunReport report) {
   report.dir = start_.checkpoint_dir;
   report.run = nlohmann::json::parse(start_.run, nullptr, /*allow_exceptions=*/false);
   report.max_steps = start_.max_steps;
+  report.attempt = start_.attempt;
   // Not into what a lost mount has left.
   absl::Status written = start_.checkpoint_claimed ? CheckClaimed(start_.checkpoint_dir) : absl::OkStatus();
   if (written.ok()) written = ::tacc::worker::WriteReport(report);

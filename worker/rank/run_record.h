@@ -30,7 +30,7 @@ class RunRecord {
   // where the start file has what it takes.
   void Add(const nlohmann::json& event);
 
-  // The page at the end of the run, and its event. Of `report` what this object knows itself may be left out.
+  // The page at the end of the run or of an attempt that failed, and its event. Of `report` what this object knows itself may be left out.
   void WriteReport(RunReport report);
 
   // To the disk: before a checkpoint is complete, and at the end.

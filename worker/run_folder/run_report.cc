@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 #include <tuple>
 #include <utility>
 
@@ -205,12 +207,22 @@ std::string Sample(const RunReport& report) {
       "<!-- end of sample -->\n");
 }
 
+std::string Failure(const RunReport& report) {
+  if (report.failure.empty()) return "";
+  return Section(
+      "Why", absl::StrCat("<p>", Escaped(report.failure), "</p>\n<p class=\"note\">As rank 0 saw it when attempt ",
+                          report.attempt, " ended. Where another attempt follows, it writes this page anew.</p>\n"));
+}
+
 std::string Files(const RunReport& report) {
   std::vector<std::vector<std::string>> rows;
   if (!report.export_dir.empty()) rows.push_back({"model", report.export_dir});
   if (!report.checkpoint.empty()) rows.push_back({"last checkpoint", report.checkpoint});
   rows.push_back({"metrics, a line a step", absl::StrCat(report.dir, "/metrics.jsonl")});
   rows.push_back({"for TensorBoard", absl::StrCat(report.dir, "/tensorboard")});
+  // The daemon's to write.
+  const std::string logs = absl::StrCat(report.dir, "/logs");
+  if (std::error_code error; std::filesystem::is_directory(logs, error)) rows.push_back({"logs of the ranks", logs});
   return Section("Files", Table({}, rows, 2, 1));
 }
 
@@ -222,7 +234,7 @@ absl::Status WriteReport(const RunReport& report) {
   const History history = ReadHistory(absl::StrCat(report.dir, "/metrics.jsonl"));
   const std::string name = StringOr(report.run, "name");
   const std::string body = absl::StrCat(
-      Tiles(report, history), Section("Curves", Curves(history)), Sample(report), Model(report),
+      Failure(report), Tiles(report, history), Section("Curves", Curves(history)), Sample(report), Model(report),
       Section("Predicted and measured", PredictedAndMeasured(report, history)), Restarts(report.run), Files(report));
   const std::string page =
       Page({absl::StrCat(name.empty() ? "run" : name, ": report"), name.empty() ? report.dir : name,

@@ -10,11 +10,13 @@
 
 namespace tacc::worker {
 
-// What a run knows of itself at its end, beside its metrics.
+// What a run knows of itself at its end, or at the end of an attempt that failed, beside its metrics.
 struct RunReport {
   std::string dir;                  // Its folder.
   nlohmann::json run;               // `run` of its start file (docs/contracts.md); an empty object where there is none.
-  std::string outcome;              // "finished", "stopped".
+  std::string outcome;              // "finished", "stopped", "failed".
+  std::string failure;              // Why it failed; else empty.
+  int64_t attempt = 0;              // Which start of the job this is.
   int64_t step = 0;                 // Updates done,
   int64_t max_steps = 0;            // and wanted.
   std::string export_dir;           // Of the exported model; empty: none.

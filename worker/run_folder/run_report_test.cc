@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "worker/checkpoint/posix_file.h"
 #include "worker/checkpoint/test_directory.h"
 #include "worker/run_folder/curve_chart.h"
 
@@ -69,6 +70,21 @@ TEST(RunReport, ARunThatWasStoppedHasNoModel) {
   report.run = nlohmann::json::object();
   EXPECT_THAT(Page(directory, report), AllOf(HasSubstr("The training stopped at step 3."), HasSubstr("<b>3 of 10</b>"),
                                              Not(HasSubstr("sample")), Not(HasSubstr("Restarts"))));
+}
+
+TEST(RunReport, ARunThatFailedSaysWhyAtTheTop) {
+  const TestDirectory directory;
+  RunReport report = ReportIn(directory);
+  report.outcome = "failed";
+  report.failure = "stuck: the loss is < 1";
+  report.attempt = 2;
+  report.export_dir = "";
+  const std::string page = Page(directory, report);
+  EXPECT_THAT(page, AllOf(HasSubstr("The training failed at step 3."), HasSubstr("<p>stuck: the loss is &lt; 1</p>"),
+                          HasSubstr("when attempt 2 ended"), Not(HasSubstr("<!-- sample")), Not(HasSubstr("/logs"))));
+  EXPECT_LT(page.find("stuck: "), page.find("training loss"));
+  ASSERT_TRUE(MakeDirectory(directory.File("logs")).ok());
+  EXPECT_THAT(Page(directory, report), HasSubstr(directory.File("logs")));
 }
 
 TEST(RunReport, WithoutMetricsThereIsStillAPage) {
