@@ -96,10 +96,11 @@ int ReportOutcome(const v1::Job& job, OutputForm form, Context* context) {
     err << "checkpoint:  " << Printable(job.checkpoint_dir()) << "/" << Printable(job.last_checkpoint().name())
         << " (step " << job.last_checkpoint().step() << ")\n";
   }
-  const std::string report = job.checkpoint_dir() + "/report.html";
+  const bool failed = job.phase() == v1::PHASE_FAILED;
+  const std::string of_interest = job.checkpoint_dir() + (failed ? "/logs" : "/report.html");
   std::error_code unseen;  // The folder may lie on another machine.
-  if (job.phase() != v1::PHASE_FAILED && std::filesystem::exists(report, unseen))
-    err << "report:      " << Printable(report) << "\n";
+  if (std::filesystem::exists(of_interest, unseen))
+    err << (failed ? "logs:        " : "report:      ") << Printable(of_interest) << "\n";
   return OutcomeOf(job);
 }
 

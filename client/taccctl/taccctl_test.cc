@@ -388,6 +388,10 @@ TEST_F(TaccctlTest, AFailureShowsTheLastLogLines) {
   job_.add_last_log_lines("boom \x1b[31m");
   EXPECT_EQ(Run({"watch", "tiny"}), 100);
   EXPECT_EQ(err_, "tiny-1 failed\n  | boom  [31m\n");
+  job_.set_checkpoint_dir(directory_);
+  std::filesystem::create_directory(directory_ + "/logs");
+  EXPECT_EQ(Run({"watch", "tiny"}), 100);
+  EXPECT_THAT(err_, HasSubstr("  | boom  [31m\nlogs:        " + directory_ + "/logs\n"));
 }
 
 TEST_F(TaccctlTest, WatchAsJsonRoundTripsFloats) {
