@@ -307,6 +307,16 @@ def test_metrics_are_written_once_they_can_be(inputs, tmp_path):
     assert list(read_scalars(tmp_path / "run")["train/loss"]) == steps
 
 
+def test_what_is_no_metric_is_kept_aside_with_a_warning(inputs, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/metrics.jsonl").write_text("notes\n")
+    attempt = train(inputs, tmp_path / "run")
+    (warning,) = attempt.of("warning")
+    assert warning["code"] == "metrics_damaged" and str(tmp_path / "run/metrics.jsonl.damaged") in warning["message"]
+    assert (tmp_path / "run/metrics.jsonl.damaged").read_text() == "notes\n"
+    assert [line["step"] for line in read_lines(tmp_path / "run") if "loss" in line] == list(attempt.losses())
+
+
 def test_batch_hash_is_that_of_data_show(inputs, whole):
     shown = subprocess.run([BUILD / "tacc-data", "show", "--data", inputs / "data", "--seq-len", str(SEQ),
                             "--global-batch-size", str(BATCH), "--seed", "3", "--step", "5", "--json"],

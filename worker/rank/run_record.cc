@@ -31,7 +31,13 @@ absl::Status RunRecord::Open() {
   absl::Status status;
   for (const nlohmann::ordered_json& point : waiting_) status.Update(metrics_->Add(point));
   waiting_.clear();
+  TellRemark();
   return status;
+}
+
+void RunRecord::TellRemark() {
+  const std::string remark = metrics_ == nullptr ? "" : metrics_->TakeRemark();
+  if (!remark.empty()) events_.Warning("metrics_damaged", remark);
 }
 
 void RunRecord::Add(const nlohmann::json& event) {
@@ -42,7 +48,10 @@ void RunRecord::Add(const nlohmann::json& event) {
   const double available = event.value("seconds", 0.0) * start_.peak_flops_per_second;
   if (event.contains("loss") && available > 0 && start_.flops_per_step > 0)
     point["mfu"] = start_.flops_per_step / available;
-  if (metrics_ != nullptr) return Warn(metrics_->Add(point));
+  if (metrics_ != nullptr) {
+    Warn(metrics_->Add(point));
+    return TellRemark();
+  }
   waiting_.push_back(std::move(point));
   if (waiting_.size() > kMaxWaiting) waiting_.pop_front();
   if (SteadySeconds() - last_open_ >= RunMetrics::kFlushSeconds) Warn(Open());
@@ -51,6 +60,7 @@ void RunRecord::Add(const nlohmann::json& event) {
 void RunRecord::Sync() {
   Warn(Open());
   if (metrics_ != nullptr) Warn(metrics_->Sync());
+  TellRemark();
 }
 
 void RunRecord::WriteReport(RunReport report) {

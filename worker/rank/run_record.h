@@ -30,7 +30,8 @@ class RunRecord {
   // where the start file has what it takes.
   void Add(const nlohmann::json& event);
 
-  // The page at the end of the run or of an attempt that failed, and its event. Of `report` what this object knows itself may be left out.
+  // The page at the end of the run or of an attempt that failed, and its event. Of `report` what this object knows
+  // itself may be left out.
   void WriteReport(RunReport report);
 
   // To the disk: before a checkpoint is complete, and at the end.
@@ -40,6 +41,8 @@ class RunRecord {
   // Opens the files, and adds what waits for them. Nothing when they are open.
   absl::Status Open();
   void Warn(const absl::Status& status);
+  // A warning of what was found wrong with the files.
+  void TellRemark();
 
   const StartFile& start_;
   EventWriter& events_;

@@ -2,20 +2,45 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "worker/checkpoint/posix_file.h"
 
 namespace tacc::worker {
 
-absl::StatusOr<std::unique_ptr<AppendFile>> AppendFile::Open(const std::string& path) {
+namespace {
+
+int OpenForAppending(const std::string& path) {
   constexpr mode_t kMode = 0666;
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kMode);
+  return open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kMode);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AppendFile>> AppendFile::Open(const std::string& path) {
+  const int fd = OpenForAppending(path);
   if (fd < 0) return ErrnoStatus(errno, path);
   return std::unique_ptr<AppendFile>(new AppendFile(path, fd));
 }
 
 AppendFile::~AppendFile() { close(fd_); }
+
+bool AppendFile::IsInPlace() const {
+  struct stat open_file = {}, named_file = {};
+  return fstat(fd_, &open_file) == 0 && stat(path_.c_str(), &named_file) == 0 &&
+         open_file.st_dev == named_file.st_dev && open_file.st_ino == named_file.st_ino;
+}
+
+absl::Status AppendFile::Reopen(absl::string_view head) {
+  const int fd = OpenForAppending(path_);
+  if (fd < 0) return ErrnoStatus(errno, path_);
+  close(fd_);
+  fd_ = fd;
+  struct stat file = {};
+  if (fstat(fd_, &file) == 0 && file.st_size == 0) waiting_.insert(0, head.data(), head.size());
+  return absl::OkStatus();
+}
 
 absl::Status AppendFile::Flush() {
   size_t done = 0;

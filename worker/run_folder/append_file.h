@@ -25,6 +25,13 @@ class AppendFile {
   void Append(absl::string_view bytes) { waiting_.append(bytes.data(), bytes.size()); }
   size_t num_waiting_bytes() const { return waiting_.size(); }
 
+  // Whether the file is still at its path: not removed, and not replaced by another.
+  bool IsInPlace() const;
+
+  // Goes on with the file that is at the path now, or a new one; one that is empty begins with `head`. What waits goes
+  // there. After an error it goes on as before.
+  absl::Status Reopen(absl::string_view head);
+
   // Writes what waits. After an error (a full disk) what was not written waits on, and a later Flush goes on behind the
   // last byte that was.
   absl::Status Flush();
@@ -36,7 +43,7 @@ class AppendFile {
   AppendFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
 
   const std::string path_;
-  const int fd_;
+  int fd_;
   std::string waiting_;
 };
 

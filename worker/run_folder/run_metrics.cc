@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "worker/checkpoint/posix_file.h"
+#include "worker/checkpoint/writer.h"
 #include "worker/run_folder/event_file.h"
 
 namespace tacc::worker {
@@ -40,6 +41,7 @@ constexpr Tag kTrainTags[] = {{"loss", "train/loss"},
                               {"device_memory_used_bytes", "perf/device_memory_used_bytes"}};
 constexpr Tag kEvalTags[] = {{"eval_loss", "eval/loss"}, {"seconds", "eval/seconds"}};
 
+std::string EventDir(const std::string& dir) { return absl::StrCat(dir, "/tensorboard"); }
 constexpr char kEventFilePrefix[] = "events.out.tfevents.";
 
 template <size_t kNumTags>
@@ -52,22 +54,38 @@ std::vector<Scalar> Scalars(const Json& point, const Tag (&tags)[kNumTags]) {
   return scalars;
 }
 
-// Whether a line is a point of one of the first `steps_done` updates, or of an evaluation after them.
-bool Stays(absl::string_view line, int64_t steps_done) {
+// The step of the point that a line is; -1: it is none.
+int64_t StepOf(absl::string_view line) {
   const Json point = Json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
-  if (!point.is_object() || !point.contains("step") || !point["step"].is_number_integer()) return false;
-  return point["step"].get<int64_t>() <= steps_done;
+  if (!point.is_object() || !point.contains("step") || !point["step"].is_number_integer()) return -1;
+  return std::max<int64_t>(0, point["step"].get<int64_t>());
 }
 
 // Of metrics.jsonl at a time.
 constexpr int64_t kMinReadBytes = 64 << 10;
 
-// Cuts off the lines behind the last one that stays.
-absl::Status CutLines(const std::string& path, int64_t steps_done) {
+// Adds the bytes of `file` from `begin` on to the file at `path`, and forces them to the disk.
+absl::Status Keep(const InputFile& file, int64_t begin, const std::string& path) {
+  const absl::StatusOr<std::unique_ptr<AppendFile>> kept = AppendFile::Open(path);
+  if (!kept.ok()) return kept.status();
+  std::string bytes;
+  for (int64_t at = begin; at < file.num_bytes(); at += static_cast<int64_t>(bytes.size())) {
+    bytes.resize(std::min(file.num_bytes() - at, kMinReadBytes));
+    absl::Status status = file.Read(at, bytes.data(), static_cast<int64_t>(bytes.size()));
+    (*kept)->Append(bytes);
+    if (status.ok()) status = (*kept)->Flush();
+    if (!status.ok()) return status;
+  }
+  return (*kept)->Sync();
+}
+
+// Cuts off the lines behind the last one that is of one of the first `steps_done` updates, or of an evaluation after
+// them. Returns a remark where other things than points were among them; these bytes are kept.
+absl::StatusOr<std::string> CutLines(const std::string& path, int64_t steps_done) {
   const absl::StatusOr<std::unique_ptr<InputFile>> file = InputFile::Open(path);
-  if (absl::IsNotFound(file.status())) return absl::OkStatus();
+  if (absl::IsNotFound(file.status())) return "";
   if (!file.ok()) return file.status();
-  int64_t end = (*file)->num_bytes();
+  int64_t end = (*file)->num_bytes(), num_damaged = 0;
   // The file's bytes [read_from, end): read from the end on, as far as is needed.
   std::string tail;
   int64_t read_from = end;
@@ -81,12 +99,25 @@ absl::Status CutLines(const std::string& path, int64_t steps_done) {
       continue;
     }
     const size_t begin = newline == std::string::npos ? 0 : newline + 1;
-    if (tail.back() == '\n' && Stays(absl::string_view(tail).substr(begin, tail.size() - 1 - begin), steps_done)) break;
+    if (tail.back() == '\n') {
+      const int64_t step = StepOf(absl::string_view(tail).substr(begin, tail.size() - 1 - begin));
+      if (step >= 0 && step <= steps_done) break;
+      num_damaged += step < 0 ? 1 : 0;
+    } else if (tail[begin] != '{') {  // Not the beginning of a point.
+      ++num_damaged;
+    }
     tail.resize(begin);
     end = read_from + static_cast<int64_t>(begin);
   }
-  if (end == (*file)->num_bytes()) return absl::OkStatus();
-  return truncate(path.c_str(), end) == 0 ? absl::OkStatus() : ErrnoStatus(errno, path);
+  std::string remark;
+  if (num_damaged > 0) {
+    const std::string kept = absl::StrCat(path, ".damaged");
+    if (absl::Status status = Keep(**file, end, kept); !status.ok()) return status;
+    remark = absl::StrCat(path, ": lines that are no points (", num_damaged, ") were found after step ", steps_done,
+                          " or before it; all from byte ", end, " on was cut off, and is in ", kept);
+  }
+  if (end < (*file)->num_bytes() && truncate(path.c_str(), end) != 0) return ErrnoStatus(errno, path);
+  return remark;
 }
 
 // Of a new event file: readers take the files of a folder in the order of their names, which begin with a time.
@@ -105,8 +136,9 @@ absl::StatusOr<std::string> EventFilePath(const std::string& dir, double time) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RunMetrics>> RunMetrics::Open(const std::string& dir, int64_t steps_done, double time) {
-  const std::string path = absl::StrCat(dir, "/metrics.jsonl"), event_dir = absl::StrCat(dir, "/tensorboard");
-  if (absl::Status status = CutLines(path, steps_done); !status.ok()) return status;
+  const std::string path = absl::StrCat(dir, "/metrics.jsonl"), event_dir = EventDir(dir);
+  absl::StatusOr<std::string> remark = CutLines(path, steps_done);
+  if (!remark.ok()) return remark.status();
   auto lines = AppendFile::Open(path);
   if (!lines.ok()) return lines.status();
   if (absl::Status status = MakeDirectory(event_dir); !status.ok()) return status;
@@ -116,7 +148,8 @@ absl::StatusOr<std::unique_ptr<RunMetrics>> RunMetrics::Open(const std::string& 
   if (!events.ok()) return events.status();
   (*events)->Append(FileVersionRecord(time));
   (*events)->Append(SessionStartRecord(time, steps_done + 1));
-  std::unique_ptr<RunMetrics> metrics(new RunMetrics(*std::move(lines), *std::move(events)));
+  std::unique_ptr<RunMetrics> metrics(new RunMetrics(dir, *std::move(lines), *std::move(events)));
+  metrics->remark_ = *std::move(remark);
   // Before the points of a file are forced to the disk, the file is to be found there.
   absl::Status status = metrics->events_->Flush();
   if (status.ok()) status = SyncDirectory(event_dir);
@@ -126,6 +159,36 @@ absl::StatusOr<std::unique_ptr<RunMetrics>> RunMetrics::Open(const std::string& 
   return status;
 }
 
+RunMetrics::RunMetrics(std::string dir, std::unique_ptr<AppendFile> lines, std::unique_ptr<AppendFile> events)
+    : dir_(std::move(dir)),
+      is_claimed_(CheckClaimed(dir_).ok()),
+      lines_(std::move(lines)),
+      events_(std::move(events)) {}
+
+absl::Status RunMetrics::FindFiles() {
+  const bool has_lines = lines_->IsInPlace(), has_events = events_->IsInPlace();
+  if (has_lines && has_events) return absl::OkStatus();
+  // What a lost mount has left is no place for them; the files that are open may be written on.
+  if (is_claimed_ && !CheckClaimed(dir_).ok()) return absl::OkStatus();
+  if (!has_lines) {
+    if (absl::Status status = lines_->Reopen(""); !status.ok()) return status;
+    remark_ = absl::StrCat(dir_,
+                           "/metrics.jsonl was removed or replaced while the run was writing to it: points from "
+                           "now on are in the file that is there now");
+  }
+  if (!has_events) {
+    const std::string event_dir = EventDir(dir_);
+    if (absl::Status status = MakeDirectory(event_dir); !status.ok()) return status;
+    if (absl::Status status = events_->Reopen(FileVersionRecord(last_flush_)); !status.ok()) return status;
+    if (absl::Status status = SyncDirectory(event_dir); !status.ok()) return status;
+    if (remark_.empty()) {
+      remark_ = absl::StrCat("the file of this start in ", event_dir, " was removed or replaced while the run was ",
+                             "writing to it: scalars from now on are in the one that is there now");
+    }
+  }
+  return SyncDirectory(dir_);
+}
+
 absl::Status RunMetrics::Add(const Json& point) {
   lines_->Append(point.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   const double time = point.value("time", 0.0);
@@ -133,12 +196,14 @@ absl::Status RunMetrics::Add(const Json& point) {
                                 point.contains("eval_loss") ? Scalars(point, kEvalTags) : Scalars(point, kTrainTags)));
   if (std::abs(time - last_flush_) < kFlushSeconds) return absl::OkStatus();
   last_flush_ = time;
+  if (absl::Status status = FindFiles(); !status.ok()) return status;
   const absl::Status flushed = lines_->Flush();
   const absl::Status events_flushed = events_->Flush();
   return flushed.ok() ? events_flushed : flushed;
 }
 
 absl::Status RunMetrics::Sync() {
+  if (absl::Status status = FindFiles(); !status.ok()) return status;
   const absl::Status synced = lines_->Sync();
   const absl::Status events_synced = events_->Sync();
   return synced.ok() ? events_synced : synced;

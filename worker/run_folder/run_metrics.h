@@ -22,7 +22,8 @@ namespace tacc::worker {
 class RunMetrics {
  public:
   // Takes up the files after `steps_done` updates: drops lines of later steps and a last line that was cut short, and
-  // begins an event file (`time`: seconds since the epoch), which is gone again after an error. The files' entries in
+  // begins an event file (`time`: seconds since the epoch), which is gone again after an error. Where something else
+  // than points is among what is dropped, all of it goes to the end of DIR/metrics.jsonl.damaged. The files' entries in
   // their folders are on the disk then. Errors: as ErrnoStatus, the file named.
   static absl::StatusOr<std::unique_ptr<RunMetrics>> Open(const std::string& dir, int64_t steps_done, double time);
 
@@ -36,11 +37,19 @@ class RunMetrics {
 
   static constexpr double kFlushSeconds = 2;
 
- private:
-  RunMetrics(std::unique_ptr<AppendFile> lines, std::unique_ptr<AppendFile> events)
-      : lines_(std::move(lines)), events_(std::move(events)) {}
+  // What was found wrong with the files since this was last asked, for people: damage, or that they were removed or
+  // replaced while they were open; new ones have been begun then. Empty: nothing.
+  std::string TakeRemark() { return std::exchange(remark_, ""); }
 
+ private:
+  RunMetrics(std::string dir, std::unique_ptr<AppendFile> lines, std::unique_ptr<AppendFile> events);
+  // Before each write: sees that the files are where they are looked for.
+  absl::Status FindFiles();
+
+  const std::string dir_;
+  const bool is_claimed_;
   const std::unique_ptr<AppendFile> lines_, events_;
+  std::string remark_;
   double last_flush_ = 0;  // As "time" of points.
 };
 

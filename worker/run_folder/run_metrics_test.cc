@@ -127,6 +127,75 @@ TEST(RunMetrics, ATrainingThatBeginsAgainBeginsTheFileAgain) {
   EXPECT_EQ(Lines(directory), "");
 }
 
+// Whatever wrote it: nothing of it is lost, and it is said.
+TEST(RunMetrics, GarbageIsKeptAside) {
+  const TestDirectory directory;
+  {
+    const auto metrics = Open(directory, 0);
+    EXPECT_EQ(metrics->TakeRemark(), "");
+    AddSteps(*metrics, 1, 3, 1);
+    EXPECT_TRUE(metrics->Sync().ok());
+  }
+  const std::string whole = Lines(directory);
+  const size_t end = whole.find("{\"step\":3");
+  const std::string garbage = std::string("garbage\n\0\0\n{\"step\":\"no\"}\n", 25);
+  TestDirectory::Write(directory.File("metrics.jsonl"), whole.substr(0, end) + garbage + whole.substr(end));
+  // Before a line that stays, it is not met.
+  EXPECT_EQ(Open(directory, 3)->TakeRemark(), "");
+  const auto metrics = Open(directory, 2);
+  const std::string remark = metrics->TakeRemark();
+  EXPECT_THAT(remark, testing::HasSubstr(directory.File("metrics.jsonl: lines that are no points (3)")));
+  EXPECT_THAT(remark, testing::HasSubstr(directory.File("metrics.jsonl.damaged")));
+  EXPECT_EQ(metrics->TakeRemark(), "");
+  EXPECT_EQ(Lines(directory), whole.substr(0, end));
+  EXPECT_EQ(TestDirectory::Read(directory.File("metrics.jsonl.damaged")), garbage + whole.substr(end));
+  // What a loss of power leaves of a line.
+  TestDirectory::Write(directory.File("metrics.jsonl"), whole.substr(0, end) + std::string(3, '\0'));
+  EXPECT_NE(Open(directory, 2)->TakeRemark(), "");
+  EXPECT_EQ(TestDirectory::Read(directory.File("metrics.jsonl.damaged")),
+            garbage + whole.substr(end) + std::string(3, '\0'));
+}
+
+TEST(RunMetrics, FilesThatWereRemovedOrReplacedBeginAnew) {
+  const TestDirectory directory;
+  const auto metrics = Open(directory, 0);
+  AddSteps(*metrics, 1, 2, 1);
+  EXPECT_TRUE(metrics->Sync().ok());
+  EXPECT_EQ(metrics->TakeRemark(), "");
+  const std::string first = Lines(directory);
+  TestDirectory::Write(directory.File("new"), "of an editor\n");
+  std::filesystem::rename(directory.File("new"), directory.File("metrics.jsonl"));
+  AddSteps(*metrics, 3, 3, 1);
+  EXPECT_TRUE(metrics->Sync().ok());
+  EXPECT_THAT(Lines(directory), testing::MatchesRegex("of an editor\n\\{\"step\":3[^\n]*\n"));
+  EXPECT_THAT(metrics->TakeRemark(), testing::HasSubstr("metrics.jsonl was removed or replaced"));
+  const std::string events =
+      absl::StrCat(directory.File("tensorboard/"), TestDirectory::Names(directory.File("tensorboard")).at(0));
+  std::filesystem::remove_all(directory.File("tensorboard"));
+  // By the write of every two seconds as well.
+  EXPECT_TRUE(metrics->Add({{"step", 4}, {"time", kTime + 2 * RunMetrics::kFlushSeconds}, {"loss", 1}}).ok());
+  EXPECT_THAT(metrics->TakeRemark(), testing::HasSubstr("tensorboard was removed or replaced"));
+  EXPECT_THAT(TestDirectory::Read(events), testing::HasSubstr("brain.Event:2"));
+  EXPECT_EQ(metrics->TakeRemark(), "");
+}
+
+// The folder of a mount that is away is not written to; the files that are open are.
+TEST(RunMetrics, NothingIsBegunInABareFolder) {
+  const TestDirectory directory;
+  const std::string dir = directory.File("run");
+  std::filesystem::create_directory(dir);
+  TestDirectory::Write(dir + "/job.json", "{}");
+  auto metrics = RunMetrics::Open(dir, 0, kTime);
+  ASSERT_TRUE(metrics.ok()) << metrics.status();
+  std::filesystem::rename(dir, directory.File("away"));
+  std::filesystem::create_directory(dir);
+  AddSteps(**metrics, 1, 1, 1);
+  EXPECT_TRUE((*metrics)->Sync().ok());
+  EXPECT_THAT(TestDirectory::Names(dir), testing::IsEmpty());
+  EXPECT_NE(TestDirectory::Read(directory.File("away/metrics.jsonl")), "");
+  EXPECT_EQ((*metrics)->TakeRemark(), "");
+}
+
 TEST(RunMetrics, EventFilesAreInTheOrderOfTheAttempts) {
   const TestDirectory directory;
   for (int attempt = 0; attempt < 3; ++attempt) Open(directory, attempt);
