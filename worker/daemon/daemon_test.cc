@@ -67,6 +67,7 @@ class DaemonTest : public ::testing::Test {
     options_.device.set_model("test CPU");
     options_.end_descriptors = {end_pipe_[0]};
     options_.stop_seconds = 0.5;
+    options_.run_log.end_seconds = 10;
     options_.on_attached = [this] { ++num_attached_; };
   }
   void TearDown() override {

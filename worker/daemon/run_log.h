@@ -33,7 +33,7 @@ class RunLog {
     double write_seconds = 1;  // From one write to the next.
     double retry_seconds = 5;  // After one that failed.
     double slow_seconds = 30;  // A write that takes longer is trouble.
-    double end_seconds = 1;    // How long the last lines may take when the object is destroyed.
+    double end_seconds = 2;    // How long the last lines may take when the object is destroyed.
     // Rank 0's log removes the folders of attempts this far back and farther.
     int32_t num_attempts = 20;
   };
