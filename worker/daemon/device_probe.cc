@@ -318,7 +318,9 @@ absl::StatusOr<v1::DeviceProfile> ProbeDevice(const ProbeRequest& request) {
   if (!profile.ok())
     return absl::FailedPreconditionError(absl::StrCat(request.rank_path, ": ", profile.status().message()));
   const json cached = {{"key", key}, {"probe", json::parse(*text)}};
-  WriteCache(request.cache_path, cached.dump() + "\n");
+  // On a machine that was busy: the next start may find it quiet.
+  const bool is_cut_short = cached["probe"].value("cut_short", json()) == json(true);
+  if (!is_cut_short) WriteCache(request.cache_path, cached.dump() + "\n");
   return as_it_is(std::move(profile));
 }
 

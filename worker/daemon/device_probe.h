@@ -24,9 +24,9 @@ struct ProbeRequest {
 
 // Returns the profile, from the file when it was measured by the same tacc-rank with the same CPU model and threads (of
 // a GPU: and the same CUDA module, model and driver), else by running the probe. Of a GPU it then holds what LookAtGpu
-// has just found. Its memory_bytes is what the probe saw; the caller sets its own. InvalidArgument (there is no such
-// device: tacc-rank's exit code 2), DeadlineExceeded, FailedPrecondition carry what the probe said; Cancelled: given
-// up.
+// has just found. Its memory_bytes is what the probe saw; the caller sets its own. A probe that was cut short is not
+// remembered. InvalidArgument (there is no such device: tacc-rank's exit code 2), DeadlineExceeded, FailedPrecondition
+// carry what the probe said; Cancelled: given up.
 absl::StatusOr<v1::DeviceProfile> ProbeDevice(const ProbeRequest& request);
 
 // What a GPU is and has free now, by `tacc-rank --look`: the fields of the profile that need no measurement. An error

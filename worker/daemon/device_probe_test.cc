@@ -64,6 +64,13 @@ TEST_F(DeviceProbeTest, MeasuresOnceForTheSameMachine) {
   EXPECT_EQ(Runs(), 4u);
 }
 
+TEST_F(DeviceProbeTest, WhatWasMeasuredInTooLittleTimeIsNotRemembered) {
+  const std::string probe = kProbe;
+  const ProbeRequest request = Request("echo '" + probe.substr(0, probe.size() - 1) + ",\"cut_short\":true}'");
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(ProbeDevice(request).ok());
+  EXPECT_EQ(Runs(), 2u);
+}
+
 TEST_F(DeviceProbeTest, DaemonsThatStartTogetherMeasureOnce) {
   const ProbeRequest request = Request(std::string("sleep 0.3; echo '") + kProbe + "'");
   std::vector<std::thread> daemons;

@@ -32,8 +32,9 @@ double Median(std::vector<double> values) {
 
 using Clock = std::function<double()>;
 
-// Of a small, a middle and a large model's layers, in about `seconds`, or up to twice that.
-MatmulRate MatmulRateOf(at::ScalarType dtype, double seconds, const Clock& clock) {
+// Of a small, a middle and a large model's layers, in about `seconds`, or up to twice that; then `is_cut_short` is set
+// where there was no time for some.
+MatmulRate MatmulRateOf(at::ScalarType dtype, double seconds, const Clock& clock, bool* is_cut_short) {
   const std::vector<LayerShape> layers = {{1024, 512, 1536}, {2048, 1024, 1024}, {1024, 2048, 4096}, {512, 4096, 512}};
   constexpr int kKinds = 3;
   const double each = seconds / static_cast<double>(layers.size() * kKinds);
@@ -42,7 +43,10 @@ MatmulRate MatmulRateOf(at::ScalarType dtype, double seconds, const Clock& clock
   return MeasureMatmul(dtype, layers, [&](const std::function<void()>& product) {
     std::vector<double> taken;
     double now = clock();
-    if (now >= last && !is_first) return taken;
+    if (now >= last && !is_first) {
+      *is_cut_short = true;
+      return taken;
+    }
     is_first = false;
     product();
     now = clock();
@@ -180,21 +184,23 @@ std::string ProbeDevice(int threads, const Clock& clock) {
   constexpr double kSecondsPerDtype = 2.0;
   const Link link = MeasureLoopback(clock);
   const Machine machine = ThisMachine();
-  const MatmulRate f32 = MatmulRateOf(at::kFloat, kSecondsPerDtype, clock);
-  const MatmulRate bf16 = MatmulRateOf(at::kBFloat16, kSecondsPerDtype, clock);
-  const nlohmann::json device = {{"name", "cpu"},
-                                 {"kind", "cpu"},
-                                 {"model", machine.cpu_model},
-                                 {"threads", threads},
-                                 {"memory_bytes", machine.memory_bytes},
-                                 {"matmul_flops_per_second",
-                                  // Our kernels compute products of f16 in f32.
-                                  {{"f32", f32.best}, {"bf16", bf16.best}, {"f16", f32.best}}},
-                                 {"matmul_fraction", (f32.sustained / f32.best + bf16.sustained / bf16.best) / 2},
-                                 {"memory_bytes_per_second", MemoryBandwidth(threads, clock)},
-                                 {"link_bytes_per_second", link.bytes_per_second},
-                                 {"link_latency_seconds", link.latency_seconds},
-                                 {"cpus", machine.num_cpus}};
+  bool is_cut_short = false;
+  const MatmulRate f32 = MatmulRateOf(at::kFloat, kSecondsPerDtype, clock, &is_cut_short);
+  const MatmulRate bf16 = MatmulRateOf(at::kBFloat16, kSecondsPerDtype, clock, &is_cut_short);
+  nlohmann::json device = {{"name", "cpu"},
+                           {"kind", "cpu"},
+                           {"model", machine.cpu_model},
+                           {"threads", threads},
+                           {"memory_bytes", machine.memory_bytes},
+                           {"matmul_flops_per_second",
+                            // Our kernels compute products of f16 in f32.
+                            {{"f32", f32.best}, {"bf16", bf16.best}, {"f16", f32.best}}},
+                           {"matmul_fraction", (f32.sustained / f32.best + bf16.sustained / bf16.best) / 2},
+                           {"memory_bytes_per_second", MemoryBandwidth(threads, clock)},
+                           {"link_bytes_per_second", link.bytes_per_second},
+                           {"link_latency_seconds", link.latency_seconds},
+                           {"cpus", machine.num_cpus}};
+  if (is_cut_short) device["cut_short"] = true;
   return device.dump();
 }
 

@@ -18,6 +18,7 @@ TEST(ProbeDeviceTest, OnABusyMachineMeasuresEachThingButOnce) {
   // One product of each dtype, the smallest layer's first.
   EXPECT_EQ(device["matmul_flops_per_second"]["bf16"], 2.0 * 1024 * 512 * 1536 / 4);
   EXPECT_EQ(device["matmul_fraction"], 1.0);
+  EXPECT_EQ(device["cut_short"], true);
 }
 
 }  // namespace
