@@ -100,7 +100,7 @@ int ReportOutcome(const v1::Job& job, OutputForm form, Context* context) {
   const std::string of_interest = job.checkpoint_dir() + (failed ? "/logs" : "/report.html");
   std::error_code unseen;  // The folder may lie on another machine.
   if (std::filesystem::exists(of_interest, unseen))
-    err << (failed ? "logs:        " : "report:      ") << Printable(of_interest) << "\n";
+    err << (failed ? "rank logs:   " : "report:      ") << Printable(of_interest) << "\n";
   return OutcomeOf(job);
 }
 

@@ -391,7 +391,7 @@ TEST_F(TaccctlTest, AFailureShowsTheLastLogLines) {
   job_.set_checkpoint_dir(directory_);
   std::filesystem::create_directory(directory_ + "/logs");
   EXPECT_EQ(Run({"watch", "tiny"}), 100);
-  EXPECT_THAT(err_, HasSubstr("  | boom  [31m\nlogs:        " + directory_ + "/logs\n"));
+  EXPECT_THAT(err_, HasSubstr("  | boom  [31m\nrank logs:   " + directory_ + "/logs\n"));
 }
 
 TEST_F(TaccctlTest, WatchAsJsonRoundTripsFloats) {
