@@ -225,8 +225,10 @@ void Core::OnCompileDone(const CompileDone& done) {
   if (!job->checkpoints.empty()) {
     const std::string difference = IdentityDifference(done.identity, job->compile.identity());
     if (!difference.empty()) {
-      return OnCompileFailed({job->id, absl::StrCat("it is no longer what it was when it began: ", difference),
-                              v1::FAILURE_CODE_BAD_INPUT});
+      job->compiling = false;
+      // No fault of the workers': what it reads may be put back.
+      return WaitOut(job, absl::StrCat(job->program_lost ? "its program is lost, and does not compile: " : "",
+                                       "it is no longer what it was when it began: ", difference));
     }
   }
   job->compiling = false;
