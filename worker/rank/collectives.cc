@@ -88,7 +88,7 @@ class Collectives::Engine {
   // Starts what is plain; it has ended when the messages have.
   absl::Status Begin(const CollectiveCall& call, Messages& messages) {
     if (call.kind == CollectiveCall::Kind::kExchange) return PostContiguous(call, messages);
-    return PostContiguous(LevelsOfAllGather(call, std::nullopt)[0][0], messages);
+    return PostContiguous(ExchangeOf(call), messages);
   }
 
   int64_t bytes_sent() const { return bytes_sent_; }
@@ -182,7 +182,9 @@ class Collectives::Engine {
   }
 
   absl::Status AllGather(const CollectiveCall& call) {
-    for (const std::vector<CollectiveCall>& level : LevelsOfAllGather(call, LevelsOf(call))) {
+    const std::optional<TwoLevels> levels = LevelsOf(call);
+    if (!levels.has_value()) return Exchange(ExchangeOf(call));
+    for (const std::vector<CollectiveCall>& level : LevelsOfAllGather(call, *levels)) {
       // What needs no staging is under way together.
       Messages messages;
       for (const CollectiveCall& step : level) {
@@ -371,8 +373,7 @@ class Collectives::Engine {
     inside.me = levels.place;
     across.me = levels.machine;
     inside.kind = across.kind = CollectiveCall::Kind::kReduceScatter;
-    std::vector<char> partial(call.send[0].bytes());
-    const Region sum = Flat(partial.data(), call.send[0].bytes());
+    const Region sum = Flat(small_sum_, call.send[0].bytes());
     inside.receive_dtype = call.send_dtype;
     inside.receive = {sum};
     inside.send.assign(inside.members.size(), call.send[0]);
@@ -419,6 +420,7 @@ class Collectives::Engine {
   Transport* transport_ = nullptr;
   bool has_machines_ = false;  // More than one.
   std::unique_ptr<char[]> staging_;
+  alignas(64) char small_sum_[kSmallAllReduceBytes];  // Of a machine's ranks.
   int64_t bytes_sent_ = 0;
 };
 

@@ -25,14 +25,16 @@ std::optional<TwoLevels> FindTwoLevels(const std::vector<int>& members, int me,
   return levels;
 }
 
-std::vector<std::vector<CollectiveCall>> LevelsOfAllGather(const CollectiveCall& call,
-                                                           const std::optional<TwoLevels>& levels) {
+CollectiveCall ExchangeOf(const CollectiveCall& call) {
   CollectiveCall exchange = call;
   exchange.kind = CollectiveCall::Kind::kExchange;
-  if (!levels.has_value()) {
-    exchange.send.assign(call.members.size(), call.send[0]);
-    return {{std::move(exchange)}};
-  }
+  exchange.send.assign(call.members.size(), call.send[0]);
+  return exchange;
+}
+
+std::vector<std::vector<CollectiveCall>> LevelsOfAllGather(const CollectiveCall& call, const TwoLevels& levels) {
+  CollectiveCall exchange = call;
+  exchange.kind = CollectiveCall::Kind::kExchange;
   // Of members `indexes`; what is sent to each is `send`, what comes from each is its part of the result.
   const auto among = [&](const std::vector<int>& indexes, int me, const Region& send, const auto& receive) {
     CollectiveCall step = exchange;
@@ -47,14 +49,14 @@ std::vector<std::vector<CollectiveCall>> LevelsOfAllGather(const CollectiveCall&
     return step;
   };
   std::vector<int> peers;
-  for (int k = 0; k < levels->num_machines(); ++k) peers.push_back(levels->Member(k, levels->place));
+  for (int k = 0; k < levels.num_machines(); ++k) peers.push_back(levels.Member(k, levels.place));
   std::vector<std::vector<CollectiveCall>> steps(2);
-  steps[0].push_back(among(peers, levels->machine, call.send[0],
-                           [&](int k) { return call.receive[levels->Member(k, levels->place)]; }));
-  for (int k = 0; k < levels->num_machines(); ++k) {
-    steps[1].push_back(among(levels->machines[levels->machine], levels->place,
-                             call.receive[levels->Member(k, levels->place)],
-                             [&](int j) { return call.receive[levels->Member(k, j)]; }));
+  steps[0].push_back(
+      among(peers, levels.machine, call.send[0], [&](int k) { return call.receive[levels.Member(k, levels.place)]; }));
+  for (int k = 0; k < levels.num_machines(); ++k) {
+    steps[1].push_back(among(levels.machines[levels.machine], levels.place,
+                             call.receive[levels.Member(k, levels.place)],
+                             [&](int j) { return call.receive[levels.Member(k, j)]; }));
   }
   return steps;
 }

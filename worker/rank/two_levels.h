@@ -29,10 +29,10 @@ struct TwoLevels {
 std::optional<TwoLevels> FindTwoLevels(const std::vector<int>& members, int me,
                                        const std::function<int(int)>& machine_of);
 
-// An all-gather (kAllGather) as exchanges (kExchange): those of one level need nothing of each other, and those of the
-// second what the first has brought. Without levels it is one exchange among all.
-std::vector<std::vector<CollectiveCall>> LevelsOfAllGather(const CollectiveCall& call,
-                                                           const std::optional<TwoLevels>& levels);
+// An all-gather (kAllGather) as one exchange (kExchange) among all.
+CollectiveCall ExchangeOf(const CollectiveCall& call);
+// As exchanges in levels: those of one need nothing of each other, and those of the second what the first has brought.
+std::vector<std::vector<CollectiveCall>> LevelsOfAllGather(const CollectiveCall& call, const TwoLevels& levels);
 
 }  // namespace tacc::worker
 

@@ -169,7 +169,7 @@ absl::Status DeviceCollectives::AddSteps(const CollectiveCall& call, std::vector
   if (is_library && call.members.size() > 1) {
     TACC_ASSIGN_OR_RETURN(step.group, communication_->Group(call.members));
   } else if (call.kind == Kind::kAllGather) {
-    step.call = LevelsOfAllGather(call, std::nullopt)[0][0];
+    step.call = ExchangeOf(call);
   } else if (sums) {
     step.levels = LevelsOf(call);
   }

@@ -166,7 +166,7 @@ class DeviceCollectives : public CollectiveQueue {
     const CollectiveCall* call = nullptr;
     CommunicationStream* stream = nullptr;
     std::unique_ptr<CommunicationStream::Mark> end;
-    // What it comes to: exchanges, sums of what is sent to this rank, messages.
+    // What it comes to: the library's collectives, exchanges, sums of what is sent to this rank, messages.
     struct Step {
       CollectiveCall call;
       std::optional<TwoLevels> levels;    // Of a sum; of an all-reduce, which is then a small one.

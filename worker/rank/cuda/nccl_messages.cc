@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <map>
@@ -104,8 +105,9 @@ class NcclStream : public CommunicationStream, public GroupedMessages {
 
   // Before the first group, in the order of StreamKey on all ranks: `id` is the same on all of the stream's.
   absl::Status Connect(const ncclUniqueId& id, char* greeting);
-  // Of a communicator of all ranks, on all of them: one of those that give the same color, ordered by key, or none.
-  absl::StatusOr<ncclComm_t> Split(int color, int key);
+  // Of a communicator of all ranks, on all of them: one of those that give the same color, ordered by key, or null.
+  // NCCL may write to `made` after an error too.
+  absl::Status Split(int color, int key, ncclComm_t* made);
 
   GroupedMessages& messages() override { return *this; }
   absl::Status Begin() override;
@@ -235,6 +237,7 @@ class NcclCommunication : public Communication {
   absl::Mutex mutex_;                                         // Of the communicators.
   std::map<StreamKey, std::unique_ptr<NcclStream>> streams_;  // Changed before Connect only.
   std::map<uint64_t, std::unique_ptr<NcclGroup>> groups_;     // By pattern; as streams_.
+  std::deque<ncclComm_t> made_;                               // Where NCCL writes what it makes of splits.
   std::unique_ptr<Arena> greeting_;                           // Sent and received once by each channel.
   SharedWords<uint32_t> place_;
   uint32_t current_call_ = 0;
@@ -414,19 +417,17 @@ ncclComm_t NcclStream::Shared() {
   return communicator_;
 }
 
-absl::StatusOr<ncclComm_t> NcclStream::Split(int color, int key) {
+absl::Status NcclStream::Split(int color, int key, ncclComm_t* made) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  ncclComm_t made = nullptr;
   {
     absl::MutexLock lock(&owner_.mutex());
     TACC_RETURN_IF_ERROR(Talk().CheckConnected());
-    const ncclResult_t result = ncclCommSplit(communicator_, color, key, &made, &config);
+    const ncclResult_t result = ncclCommSplit(communicator_, color, key, made, &config);
     if (result != ncclSuccess && result != ncclInProgress) return NcclError(result, "making a group");
   }
   // `made` is written when the call is done.
-  TACC_RETURN_IF_ERROR(Talk().WaitUntilReady("making a group"));
-  return made;
+  return Talk().WaitUntilReady("making a group");
 }
 
 absl::Status NcclStream::FollowCompute() {
@@ -702,8 +703,9 @@ absl::Status NcclCommunication::ConnectGroups() {
       continue;
     }
     const int color = group == nullptr ? NCCL_SPLIT_NOCOLOR : group->ranks()[0];
-    TACC_ASSIGN_OR_RETURN(ncclComm_t made, world.Split(color, group == nullptr ? 0 : group->me()));
-    if (group != nullptr) TACC_RETURN_IF_ERROR(group->Connect(made));
+    ncclComm_t* const made = &made_.emplace_back(nullptr);
+    TACC_RETURN_IF_ERROR(world.Split(color, group == nullptr ? 0 : group->me(), made));
+    if (group != nullptr) TACC_RETURN_IF_ERROR(group->Connect(*made));
   }
   return absl::OkStatus();
 }
@@ -725,6 +727,7 @@ std::vector<ncclComm_t> NcclCommunication::TakeAll() {
       communicators.push_back(communicator);
   };
   for (const auto& [pattern, group] : groups_) add(group->Take());
+  for (ncclComm_t& made : made_) add(std::exchange(made, nullptr));
   for (const auto& [key, stream] : streams_) add(stream->Take());
   return communicators;
 }
