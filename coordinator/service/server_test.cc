@@ -191,7 +191,7 @@ TEST_F(ServerTest, ACompilerThatCrashesFailsOnlyItsJob) {
   FakeDaemon daemon("w0");
   ASSERT_TRUE(daemon.Connect(server_->address()).ok());
   ASSERT_TRUE(WaitForPhase("toy-1", v1::PHASE_FAILED));
-  EXPECT_THAT(Get("toy-1").reason(), HasSubstr("tacc-plan compile: was ended by signal 11"));
+  EXPECT_THAT(Get("toy-1").reason(), HasSubstr("tacc-plan compile crashed by signal 11 (SIGSEGV)"));
   EXPECT_EQ(Get("toy-1").failure_code(), v1::FAILURE_CODE_COMPILE);
 }
 
