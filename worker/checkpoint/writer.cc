@@ -114,6 +114,22 @@ absl::Status WriteManifest(const std::string& directory, Manifest* manifest, int
   return SyncDirectory(directory);
 }
 
+// Renames a checkpoint that is complete. The same one in its place is of a try that failed only afterwards, when the
+// rename was to be forced to the disk: it stays.
+absl::Status Rename(const std::string& directory, const std::string& target, const Manifest& manifest) {
+  if (rename(directory.c_str(), target.c_str()) == 0) return absl::OkStatus();
+  if (errno != ENOTEMPTY && errno != EEXIST) {
+    return ErrnoStatus(errno, absl::StrCat(directory, ": cannot be renamed to ", target));
+  }
+  const std::string expected = ManifestToJson(manifest);
+  const auto found = ReadSmallFile(absl::StrCat(target, "/", kManifestFileName), static_cast<int64_t>(expected.size()));
+  if (absl::IsUnavailable(found.status())) return found.status();
+  if (!found.ok() || *found != expected) {
+    return absl::AlreadyExistsError(absl::StrCat(target, ": exists already; a checkpoint is never overwritten"));
+  }
+  return RemoveTree(directory);
+}
+
 }  // namespace
 
 absl::Status CheckClaimed(const std::string& checkpoint_dir) {
@@ -155,20 +171,16 @@ absl::StatusOr<CommittedCheckpoint> CommitCheckpoint(const std::string& checkpoi
     if (absl::Status status = WriteManifest(directory, &manifest, world); !status.ok()) return status;
     if (absl::Status status = Hit(failpoints, "after_manifest"); !status.ok()) return status;
     if (absl::Status status = Hit(failpoints, "before_rename"); !status.ok()) return status;
-    if (rename(directory.c_str(), target.c_str()) != 0) {
-      if (errno == ENOTEMPTY || errno == EEXIST) {
-        return absl::AlreadyExistsError(absl::StrCat(target, ": exists already; a checkpoint is never overwritten"));
-      }
-      return ErrnoStatus(errno, absl::StrCat(directory, ": cannot be renamed to ", target));
-    }
-    return absl::OkStatus();
+    return Rename(directory, target, manifest);
   };
   if (absl::Status status = commit(); !status.ok()) {
     (void)AbandonCheckpoint(checkpoint_dir, id);
     return status;
   }
+  if (const int error = failpoints == nullptr ? 0 : failpoints->Errno("after_rename"); error != 0) {
+    return ErrnoStatus(error, absl::StrCat(checkpoint_dir, ": cannot be forced to the disk"));
+  }
   if (absl::Status status = SyncDirectory(checkpoint_dir); !status.ok()) return status;
-  if (absl::Status status = Hit(failpoints, "after_rename"); !status.ok()) return status;
   CommittedCheckpoint committed{CheckpointName(id), 0};
   for (const ManifestFile& file : manifest.files) committed.num_bytes += file.num_bytes;
   return committed;

@@ -49,8 +49,9 @@ struct CommittedCheckpoint {
 
 // Joins the shards of ranks 0..world-1 into a checkpoint. `manifest` gives everything but files and tensors; its step
 // and attempt name the directory. FailedPrecondition: a shard is missing; InvalidArgument: the shards disagree about a
-// tensor or do not hold all of it; AlreadyExists: there is a checkpoint of this name. After an error nothing of the
-// checkpoint is left.
+// tensor or do not hold all of it; AlreadyExists: there is another checkpoint of this name. After an error nothing of
+// the checkpoint is left, but where only the rename could not be forced to the disk: then it is whole, and OK when it
+// is written and committed again.
 absl::StatusOr<CommittedCheckpoint> CommitCheckpoint(const std::string& checkpoint_dir, Manifest manifest, int world,
                                                      Failpoints* failpoints);
 

@@ -33,14 +33,14 @@ Manifest JobManifest() {
   return manifest;
 }
 
-absl::Status WriteAll(const std::string& directory, Failpoints* failpoints) {
+absl::Status WriteAll(const std::string& directory, Failpoints* failpoints, const Manifest& manifest = JobManifest()) {
   for (int rank = 0; rank < 2; ++rank) {
     if (absl::Status status = WriteShard(directory, {7, 2}, rank, HalfOf(rank), failpoints); !status.ok()) {
       EXPECT_TRUE(AbandonCheckpoint(directory, {7, 2}).ok());
       return status;
     }
   }
-  return CommitCheckpoint(directory, JobManifest(), 2, failpoints).status();
+  return CommitCheckpoint(directory, manifest, 2, failpoints).status();
 }
 
 absl::Status VerifyCheckpoint(const std::string& path) {
@@ -96,9 +96,25 @@ TEST(WriterTest, ACheckpointIsNeverOverwritten) {
   TestDirectory directory;
   ASSERT_TRUE(WriteAll(directory.path(), nullptr).ok());
   const std::string before = TestDirectory::Read(directory.File("step-00000007.a2/manifest.json"));
-  EXPECT_EQ(WriteAll(directory.path(), nullptr).code(), absl::StatusCode::kAlreadyExists);
+  Manifest other = JobManifest();
+  other.job = "job-2";
+  EXPECT_EQ(WriteAll(directory.path(), nullptr, other).code(), absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(TestDirectory::Read(directory.File("step-00000007.a2/manifest.json")), before);
   EXPECT_EQ(TestDirectory::Names(directory.path()).size(), 1u);
+}
+
+TEST(WriterTest, OneThatWasRenamedButNotForcedToTheDiskIsFoundByTheNextTry) {
+  TestDirectory directory;
+  auto failpoints = Failpoints::Parse("after_rename=errno:ESTALE@1");
+  ASSERT_TRUE(failpoints.ok());
+  const absl::Status first = WriteAll(directory.path(), failpoints->get());
+  EXPECT_EQ(first.code(), absl::StatusCode::kUnavailable) << first;
+  const std::string before = TestDirectory::Read(directory.File("step-00000007.a2/manifest.json"));
+  const absl::Status second = WriteAll(directory.path(), failpoints->get());
+  EXPECT_TRUE(second.ok()) << second;
+  EXPECT_EQ(TestDirectory::Read(directory.File("step-00000007.a2/manifest.json")), before);
+  EXPECT_EQ(TestDirectory::Names(directory.path()), std::vector<std::string>{"step-00000007.a2"});
+  EXPECT_TRUE(VerifyCheckpoint(directory.File("step-00000007.a2")).ok());
 }
 
 TEST(WriterTest, StaleFilesOfAKilledTryDoNotMatter) {

@@ -595,6 +595,15 @@ def test_the_last_checkpoint_waits_for_room(inputs, tmp_path):
     assert len(attempt.of("warning", 1)) >= 3  # Of steps 4, 8 and 12.
 
 
+def test_the_last_checkpoint_is_not_in_its_own_way(inputs, tmp_path):
+    """Renamed, but not forced to the disk: the next try finds it in its place."""
+    attempt = train(inputs, tmp_path / "run", failpoints={0: "after_rename=errno:EIO@3"})  # Of steps 4, 8 and 12.
+    first, again = (w["message"] for w in attempt.of("warning"))
+    assert "Input/output error" in first and "tried again" in again, (first, again)
+    assert [e["step"] for e in attempt.of("checkpoint")] == [4, 8, 12]
+    assert not [p for p in (tmp_path / "run").iterdir() if p.name.startswith(".tmp")]
+
+
 def test_full_disk_stops_neither_training_nor_reporting(inputs, tmp_path):
     program = compile_program(inputs)
     script = f"ulimit -S -f 8; exec {BUILD / 'tacc-rank'} --start $0"
