@@ -23,7 +23,7 @@ ALLOWED = {
     "machine": [],
     "page": [],
     "worker/data": ["failpoint"],
-    "worker/data/tool": ["worker/data", "worker/checkpoint"],
+    "worker/data/tool": ["machine", "worker/data", "worker/checkpoint"],
     "worker/checkpoint": ["failpoint"],
     "worker/run_folder": ["worker/checkpoint", "page"],
     "worker/rank": ["machine", "graph/ir", "graph/ops", "graph/verify", "graph/trace", "kernels", "worker/data", "worker/checkpoint", "worker/run_folder", "failpoint"],

@@ -1,8 +1,10 @@
 """`tacc-data` on prepared folders, against the order and hash as docs/data.md defines them."""
 
+import hashlib
 import json
 import math
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -320,6 +322,35 @@ def test_the_worked_example_of_the_docs(tmp_path):
         "show", "--data", tmp_path / "out", "--seq-len", 3, "--global-batch-size", 2, "--seed", 42, "--step", 1
     ).stdout
     assert f"```\n{text}```" in page
+
+
+def test_a_checkpoint_of_more_files_than_may_be_open_at_first(tmp_path):
+    """Each rank writes a file of it, and the soft limit that a shell gives is often 1,024."""
+    ranks, soft = 100, 64
+    header = json.dumps({"weights/w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    names = [f"rank-{rank:05}.safetensors" for rank in range(ranks)]
+    checkpoint = tmp_path / "step-00000001.a1"
+    checkpoint.mkdir()
+    files = []
+    for rank, name in enumerate(names):
+        shard = len(header).to_bytes(8, "little") + header + np.float32(rank).tobytes()
+        (checkpoint / name).write_bytes(shard)
+        files.append({"name": name, "bytes": len(shard), "sha256": hashlib.sha256(shard).hexdigest()})
+    slices = [{"file": name, "offset": [rank], "shape": [1]} for rank, name in enumerate(names)]
+    tensors = {"weights/w": {"dtype": "F32", "shape": [ranks], "stored_shape": [ranks], "slices": slices}}
+    manifest = {"format": 1, "version": "0.1.0", "job": "j", "step": 1, "attempt": 1, "identity": {}, "layout": {}, "cursor": {"step": 1}}
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest | {"files": files, "tensors": tensors}))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text("{}")
+
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    command = [TACC_DATA, "export", "--checkpoint", checkpoint, "--model", tmp_path / "model", "--out", tmp_path / "hf"]
+    result = subprocess.run(
+        command, capture_output=True, text=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    )
+    assert result.returncode == 0, result.stderr
+    exported = (tmp_path / "hf/model.safetensors").read_bytes()
+    assert exported.endswith(np.arange(ranks, dtype=np.float32).tobytes())
 
 
 def test_usage(data):

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "machine/machine.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/export.h"
 #include "worker/checkpoint/model_fingerprint.h"
@@ -134,6 +135,7 @@ int Export(const ExportRequest& request) {
 }
 
 int Main(int argc, char** argv) {
+  RaiseOpenFilesLimit();  // All files of a checkpoint, one of each rank, are open at a time.
   CLI::App app("Looks at prepared data and exports checkpoints.", "tacc-data");
   app.set_version_flag("--version", "tacc-data " TACC_VERSION);
   app.require_subcommand(1);
