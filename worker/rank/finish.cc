@@ -38,27 +38,19 @@ void Pause(RankParts& parts, int seconds) {
   }
 }
 
-absl::Status Stop(RankParts& parts, int64_t step) {
+// OK, or the same error on every rank: "`what` could not be written: ...". It has a failure code unless ranks do not
+// answer each other.
+absl::Status TryToSave(RankParts& parts, int64_t step, const std::string& what) {
   TACC_RETURN_IF_ERROR(parts.checkpointer->Save(step));
   if (parts.checkpointer->last_saved_step() == step) return absl::OkStatus();
-  const absl::Status why = AgreeOnStatus(parts.collectives, parts.checkpointer->last_error());
-  return WithFailureCode(
-      absl::InternalError(absl::StrCat("training stopped at step ", step, ", but its checkpoint could not be written: ",
-                                       why.ok() ? "no rank says why" : why.message())),
-      "checkpoint");
-}
-
-// OK, or the same error on every rank.
-absl::Status TryToSave(RankParts& parts, int64_t step) {
-  TACC_RETURN_IF_ERROR(parts.checkpointer->Save(step));
-  if (parts.checkpointer->last_saved_step() == step) return absl::OkStatus();
-  const absl::Status status = parts.checkpointer->last_error();
-  TACC_RETURN_IF_ERROR(AgreeOnStatus(
-      parts.collectives,
-      OfFiles(status.ok() ? status
-                          : absl::Status(status.code(), absl::StrCat("the last checkpoint, of step ", step,
-                                                                     ", could not be written: ", status.message())))));
-  return absl::InternalError(absl::StrCat("no rank says why the checkpoint of step ", step, " was not written"));
+  absl::Status status = parts.checkpointer->last_error();
+  if (!status.ok()) {
+    const absl::Status named(status.code(), absl::StrCat(what, " could not be written: ", status.message()));
+    status = WithFailureCode(OfFiles(named), "internal");
+  }
+  TACC_RETURN_IF_ERROR(AgreeOnStatus(parts.collectives, status));
+  return WithFailureCode(absl::InternalError(absl::StrCat(what, " could not be written: no rank says why")),
+                         "internal");
 }
 
 // What a checkpoint of `bytes` lacks: "; it takes 12.0 MB, and /runs has 3.0 MB free: 9.0 MB are missing". Empty where
@@ -72,9 +64,8 @@ std::string Missing(const std::string& dir, int64_t bytes) {
                       " free: ", megabytes(bytes - free), " are missing");
 }
 
-// The path of a checkpoint of the states as they are.
-absl::StatusOr<std::string> LastCheckpoint(RankParts& parts, const StartPoint& begin, int64_t step) {
-  if (step == begin.step && !begin.checkpoint.empty()) return begin.checkpoint;
+// Saves the states as they are, again and again while what is in the way may pass. Errors as TryToSave.
+absl::Status Save(RankParts& parts, int64_t step, const std::string& what) {
   RetryOptions retry;
   retry.wait_seconds = kSaveAgainSeconds;
   retry.may_pass = [](const absl::Status& status) { return GivenFailureCode(status) == kUnavailableCode; };
@@ -96,7 +87,21 @@ absl::StatusOr<std::string> LastCheckpoint(RankParts& parts, const StartPoint& b
     Pause(parts, seconds);
     return absl::OkStatus();
   };
-  TACC_RETURN_IF_ERROR(Retry(retry, [&] { return TryToSave(parts, step); }));
+  return Retry(retry, [&] { return TryToSave(parts, step, what); });
+}
+
+// Who does not want to wait cancels the job at once, and the ranks are killed.
+absl::Status Stop(RankParts& parts, int64_t step) {
+  const absl::Status status =
+      Save(parts, step, absl::StrCat("training stopped at step ", step, ", but its checkpoint"));
+  if (GivenFailureCode(status).empty()) return status;
+  return WithFailureCode(absl::InternalError(status.message()), "checkpoint");
+}
+
+// The path of a checkpoint of the states as they are.
+absl::StatusOr<std::string> LastCheckpoint(RankParts& parts, const StartPoint& begin, int64_t step) {
+  if (step == begin.step && !begin.checkpoint.empty()) return begin.checkpoint;
+  TACC_RETURN_IF_ERROR(Save(parts, step, absl::StrCat("the last checkpoint, of step ", step, ",")));
   return parts.checkpointer->last_saved_path();
 }
 

@@ -595,6 +595,26 @@ def test_the_last_checkpoint_waits_for_room(inputs, tmp_path):
     assert len(attempt.of("warning", 1)) >= 3  # Of steps 4, 8 and 12.
 
 
+def test_a_stop_waits_for_room(inputs, tmp_path):
+    program = compile_program(inputs, fsdp=2, max_steps=100_000)
+    attempt = Attempt(inputs, tmp_path / "run", program, world=2, max_steps=100_000, save_steps=0)
+    limits = resource.prlimit(attempt.ranks[1].pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(attempt.ranks[1].pid, resource.RLIMIT_FSIZE, (8 << 10, limits[1]))
+
+    def stop_and_make_room(event):
+        if event["event"] == "step" and event["step"] == 2:
+            attempt.send(command="stop")
+        if event["event"] == "warning" and "tried again" in event["message"]:
+            resource.prlimit(attempt.ranks[1].pid, resource.RLIMIT_FSIZE, limits)
+
+    assert attempt.run(stop_and_make_room) == [0, 0]
+    (stopped,) = attempt.of("stopped")
+    warning = attempt.of("warning")[0]
+    said = f"rank 1: training stopped at step {stopped['step']}, but its checkpoint could not be written: "
+    assert warning["message"].startswith(said) and "what was trained is still in memory" in warning["message"], warning
+    assert [e["step"] for e in attempt.of("checkpoint")] == [stopped["step"]]
+
+
 def test_the_last_checkpoint_is_not_in_its_own_way(inputs, tmp_path):
     """Renamed, but not forced to the disk: the next try finds it in its place."""
     attempt = train(inputs, tmp_path / "run", failpoints={0: "after_rename=errno:EIO@3"})  # Of steps 4, 8 and 12.
