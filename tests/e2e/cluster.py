@@ -157,6 +157,10 @@ class Cluster:
     def events(self, job: str) -> list[dict]:
         return [json.loads(line) for line in self.ctl("events", job, "-o", "json").stdout.splitlines()]
 
+    def warnings(self, job: str) -> list[dict]:
+        """Not that the machine is busy, which is not the job's doing."""
+        return [e for e in self.events(job) if e["type"] == "warning" and ": busy_cpu: " not in e["message"]]
+
     def metrics_of(self, worker: str) -> str:
         """Address of a worker's /metrics, in a cluster with metrics."""
         return re.search(r"metrics at http://([^/]+)/metrics", (self.folder / f"{worker}.log").read_text()).group(1)

@@ -134,7 +134,7 @@ def test_export_is_the_trained_model_in_transformers(cluster, tmp_path, family):
     exported = Path(view["exported_path"])
     assert json.loads((exported / "config.json").read_text())["architectures"] == [{"olmo": "OlmoForCausalLM", "mixtral": "MixtralForCausalLM"}[family]]
     assert PreTrainedTokenizerFast(tokenizer_file=str(exported / "tokenizer.json")).vocab_size == 97
-    assert not [e for e in cluster.events(job) if e["type"] == "warning"]
+    assert not cluster.warnings(job)
 
     loaded, info = AutoModelForCausalLM.from_pretrained(exported, output_loading_info=True)
     assert not any(info.values()), info
@@ -222,7 +222,7 @@ def test_float16_from_a_scale_too_large(cluster, one_rank, tmp_path):
     assert all(0 < p["mfu"] < 1 for p in got)
     view = cluster.json("get", job)
     assert view["plan"]["precision"] == "f16" and view["skipped_steps"] == skipped
-    assert not [e for e in cluster.events(job) if e["type"] == "warning"]
+    assert not cluster.warnings(job)
 
 
 def test_a_traced_job(cluster, one_rank, tmp_path):

@@ -8,7 +8,11 @@
 
 namespace tacc::worker {
 
-double CpuWatch::Take(double steady_seconds) {
+double CpuWatch::Take(double steady_seconds, bool is_saving) {
+  if (is_saving) {
+    BeginAnew();
+    return share_;
+  }
   if (begin_.has_value() && steady_seconds - begin_->steady_seconds < kWindowSeconds) return share_;
   Reading end = {steady_seconds, read_()};
   if (begin_.has_value()) {
@@ -28,8 +32,9 @@ std::string CpuWatch::Warning(int64_t rank, double share) {
   return absl::StrCat(
       "rank ", rank, " had work and waited for a processor in ", absl::StrFormat("%.0f %%", 100 * share),
       " of the last half minute: other processes use its processors, or other ranks do, where there are "
-      "more than processors, or its container may use less of them (cpu.max), and its steps take longer. Look with "
-      "`top`; end what is not needed, give each worker processors of its own (start tacc-worker under "
+      "more than processors, or its own threads do, where they are more, or its container may use less of them "
+      "(cpu.max), and its steps take longer. Look with `top -H`; end what is not needed, give each worker processors "
+      "of its own (start tacc-worker under "
       "`taskset -c`), or take fewer workers (resources.workers)");
 }
 

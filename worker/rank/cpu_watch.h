@@ -23,8 +23,9 @@ class CpuWatch {
   explicit CpuWatch(Read read) : read_(std::move(read)) {}
 
   // Between two steps. The share (0 to 1) of the last whole window in which the thread that waited longest did so, of
-  // those that lived through it; 0 while there is none. Takes a reading where a window ends.
-  double Take(double steady_seconds);
+  // those that lived through it; 0 while there is none. Takes a reading where a window begins or ends; none while
+  // `is_saving`: the window under way does not count, and the next begins after.
+  double Take(double steady_seconds, bool is_saving = false);
   // What is under way does not count: the rank itself uses more processors than its own, to write a checkpoint.
   void BeginAnew() { begin_.reset(); }
 

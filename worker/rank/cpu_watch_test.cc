@@ -6,6 +6,7 @@
 namespace tacc::worker {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using Waits = std::map<int, double>;
 
@@ -45,6 +46,22 @@ TEST(CpuWatch, WhatTheRankDoesBesideStepsDoesNotCount) {
   EXPECT_EQ(watch.Take(90), 0.3);
 }
 
+// However many steps are done while a checkpoint is written.
+TEST(CpuWatch, NothingIsReadWhileSaving) {
+  Waits waits = {{10, 0}};
+  int num_readings = 0;
+  CpuWatch watch([&] { return ++num_readings, waits; });
+  watch.Take(0);
+  waits = {{10, 12}};
+  EXPECT_EQ(watch.Take(30), 12. / 30);
+  for (int second = 31; second < 100; ++second) EXPECT_EQ(watch.Take(second, /*is_saving=*/true), 12. / 30);
+  EXPECT_EQ(num_readings, 2);
+  waits = {{10, 50}};
+  watch.Take(100);
+  EXPECT_EQ(watch.Take(130), 0);
+  EXPECT_EQ(num_readings, 4);
+}
+
 TEST(CpuWatch, ASystemThatDoesNotSay) {
   CpuWatch watch([] { return Waits(); });
   watch.Take(0);
@@ -53,7 +70,9 @@ TEST(CpuWatch, ASystemThatDoesNotSay) {
 
 TEST(CpuWatch, Words) {
   EXPECT_EQ(CpuWatch::Warning(3, 0.249), "");
-  EXPECT_THAT(CpuWatch::Warning(3, 0.375), HasSubstr("rank 3 had work and waited for a processor in 38 % of the last"));
+  EXPECT_THAT(CpuWatch::Warning(3, 0.375),
+              AllOf(HasSubstr("rank 3 had work and waited for a processor in 38 % of the last"),
+                    HasSubstr("its own threads do, where they are more")));
 }
 
 }  // namespace

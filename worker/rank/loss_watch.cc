@@ -20,7 +20,7 @@ std::string LossWatch::Take(int64_t step, double loss, double target_tokens) {
     tokens += taken.target_tokens;
   }
   const double mean = loss_sum / tokens, entropy = **known_;
-  if (mean <= entropy) return "";
+  if (mean <= entropy + kMargin) return "";
   has_warned_ = true;
   return absl::StrCat(
       "step ", step, ": the mean loss of the last ", kNumSteps, " steps is ",

@@ -20,6 +20,9 @@ class LossWatch {
   static constexpr int64_t kFirstStep = 500;
   // Whose losses are put together, each with the weight of its targets, so that one batch's says little.
   static constexpr int64_t kNumSteps = 50;
+  // Nats above the entropy of which nothing is said. Where there is no more to learn than the frequencies, the mean of
+  // so many steps lies about as often above it as below, by the noise of its batches and of the entropy's sample.
+  static constexpr double kMargin = 0.05;
 
   // `entropy`: that of the targets, in nats. It is asked at most once, when there is a mean to compare; where it is not
   // known, nothing is ever said.

@@ -40,6 +40,13 @@ TEST(LossWatch, AModelThatHasLearnedTheFrequencies) {
   EXPECT_EQ(WarnsAt(watch, 1000, 2000, 9), 1001);
 }
 
+// Frequencies are all that can be learned, and the mean of some steps lies a little above their entropy.
+TEST(LossWatch, NoiseAboveTheEntropy) {
+  LossWatch watch([] { return 6.05; });
+  EXPECT_EQ(WarnsAt(watch, 0, 1000, 6.05 + 0.8 * LossWatch::kMargin), 0);
+  EXPECT_GT(WarnsAt(watch, 1000, 2000, 6.05 + 1.2 * LossWatch::kMargin), 1000);
+}
+
 TEST(LossWatch, OneBatchIsNoMean) {
   LossWatch watch([] { return 6.05; });
   EXPECT_EQ(WarnsAt(watch, 0, 600, 5.5), 0);

@@ -47,7 +47,7 @@ class StepReports {
   bool is_in_doubt() const { return stuck_.is_in_doubt(); }
 
  private:
-  // Of the targets, by a sample of them.
+  // Of the targets, by a sample of them: what the loss is held against. An error: the loss is not to be.
   absl::StatusOr<double> Entropy() const;
   absl::Status WriteEvent(int64_t step, const LaunchedStep& launched);
   absl::Status CountSkipped(int64_t step, uint64_t batch_hash);

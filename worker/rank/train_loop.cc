@@ -47,9 +47,9 @@ absl::Status TrainLoop::Run() {
 }
 
 absl::StatusOr<BoundaryDecision> TrainLoop::Agree(const absl::Status& data) {
-  if (parts_.checkpointer->progress() == Checkpointer::Progress::kBusy) cpus_.BeginAnew();
+  const bool is_saving = parts_.checkpointer->progress() == Checkpointer::Progress::kBusy;
   TACC_ASSIGN_OR_RETURN(const BoundaryDecision decision,
-                        boundary_.Agree(data, parts_.train_batches->hash(), cpus_.Take(SteadySeconds())));
+                        boundary_.Agree(data, parts_.train_batches->hash(), cpus_.Take(SteadySeconds(), is_saving)));
   const std::string words = CpuWatch::Warning(decision.waiting_rank, decision.cpu_wait_share);
   if (parts_.start.rank == 0 && !words.empty()) parts_.events.WarningOnce("busy_cpu", words);
   return decision;
