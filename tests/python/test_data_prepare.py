@@ -11,15 +11,17 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from data_folder import STORY, read_documents, read_stream, write_corpus
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from tacc import corpus
+from tacc import corpus, data
 from tacc.__main__ import main
 
 
@@ -355,6 +357,42 @@ def test_bad_input_is_named(tmp_path, tokenizer_dir):
     assert "is there already and is not empty; choose another --out, or delete the folder first" in message
     assert (out / "mine").read_text() == "keep"
     assert "is not a folder" in fails(*trained, "--input", text, "--out", text)
+
+
+# A child that has sent half of a result, and nothing of the other half.
+HALF_RESULT = """
+import gc, multiprocessing.queues, os, struct, time
+from pathlib import Path
+
+def start(*args):
+    pass
+
+def send_half(marker):
+    for queue in gc.get_objects():
+        if isinstance(queue, multiprocessing.queues.SimpleQueue):
+            os.write(queue._writer.fileno(), struct.pack("!i", 1000) + b"half")
+    Path(marker).touch()
+    time.sleep(600)
+"""
+
+
+def test_an_interrupt_does_not_wait_for_the_rest_of_a_result(tmp_path, monkeypatch):
+    (tmp_path / "half_result.py").write_text(HALF_RESULT)
+    monkeypatch.syspath_prepend(tmp_path)
+    import half_result
+
+    monkeypatch.setattr(data, "_start_child", half_result.start)
+    monkeypatch.setattr(data, "_encode_in_child", half_result.send_half)
+    marker = tmp_path / "sent"
+
+    def interrupt_when_sent():
+        while not marker.exists():
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt_when_sent, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        next(data._encode_all([str(marker)], None, None, None, SimpleNamespace(processes=2)))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -323,6 +323,9 @@ def _encode_all(
     except BaseException:
         for child in multiprocessing.active_children():  # Else they finish what they have begun.
             child.kill()
+        # One may have died in the midst of a result, the rest of which the pool's thread would wait for: with this end
+        # closed, which nobody writes to, it comes to the end of the pipe.
+        pool._result_queue._writer.close()
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
