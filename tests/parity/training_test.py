@@ -136,19 +136,26 @@ def test_training_in_fp16(case: Case, tmp_path: Path):
 
 @pytest.mark.parametrize("case", CLIPPED, ids=lambda c: f"{c.family}: {c.name}")
 def test_training_with_clipping(case: Case, tmp_path: Path):
-    """Against torch.nn.utils.clip_grad_norm_, with a bound that every step's gradient exceeds."""
+    """Against torch.nn.utils.clip_grad_norm_, with a bound that every step's gradient exceeds. As in bf16, the root of the mean square over draws of the
+    weights: how near one draw's f32 run happens to come to the exact one says little."""
     data = write_data(case, tmp_path / "data")
     steps = batches(case, data)
-    save(case, build(case, seed=2), tmp_path / "model")
-    largest = reference_run(case, build(case, seed=2), steps, "fp64", max_grad_norm=1e9)
-    bound = 0.3 * min(largest.norms)
-    exact, own = (reference_run(case, build(case, seed=2), steps, p, bound) for p in ("fp64", "fp32"))
-    assert min(exact.norms) > bound
-    ours = run_steps(case, pretrained(tmp_path / "model"), data, tmp_path / "run", "fp32", NUM_STEPS, 0.9, max_grad_norm=bound)
-    for quantity, of in (("loss", lambda run: run.losses), ("grad_norm", lambda run: run.norms)):
-        wanted = torch.tensor(of(exact), dtype=torch.float64)
-        got = torch.tensor([event[quantity] for event in ours], dtype=torch.float64)
-        reference = torch.tensor(of(own), dtype=torch.float64)
-        tolerance = 2 * (reference - wanted).norm() + 1e-7 * wanted.norm()
-        assert (got - wanted).norm() <= tolerance, quantity
-    assert (_losses(largest) - _losses(exact)).norm() > 100 * 1e-7 * _losses(exact).norm(), "the bound changes nothing"
+    distances = {quantity: [] for quantity in ("loss", "grad_norm")}  # Of each draw: ours, the reference's, the length.
+    for seed in range(3):
+        folder = tmp_path / f"draw-{seed}"
+        save(case, build(case, seed), folder / "model")
+        largest = reference_run(case, build(case, seed), steps, "fp64", max_grad_norm=1e9)
+        bound = 0.3 * min(largest.norms)
+        exact, own = (reference_run(case, build(case, seed), steps, p, bound) for p in ("fp64", "fp32"))
+        assert min(exact.norms) > bound
+        assert (_losses(largest) - _losses(exact)).norm() > 100 * 1e-7 * _losses(exact).norm(), "the bound changes nothing"
+        ours = run_steps(case, pretrained(folder / "model"), data, folder / "run", "fp32", NUM_STEPS, 0.9, max_grad_norm=bound)
+        for quantity, of in (("loss", lambda run: run.losses), ("grad_norm", lambda run: run.norms)):
+            wanted = torch.tensor(of(exact), dtype=torch.float64)
+            got = torch.tensor([event[quantity] for event in ours], dtype=torch.float64)
+            reference = torch.tensor(of(own), dtype=torch.float64)
+            distances[quantity].append([x.norm().item() for x in (got - wanted, reference - wanted, wanted)])
+    for quantity, of_draws in distances.items():
+        got, own, length = (statistics.fmean(x * x for x in column) ** 0.5 for column in zip(*of_draws))
+        print(f"{case.family} {quantity}: {got / length:.2e} / {own / length:.2e}")
+        assert got <= 2 * own + 1e-7 * length, quantity
