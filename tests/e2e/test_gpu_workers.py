@@ -129,8 +129,13 @@ def test_a_lost_gpu(folder):
         # As docs/metrics.md has it.
         section = (ROOT / "docs/metrics.md").read_text().split("\n## Of ranks on GPUs\n")[1].split("\n## ")[0]
         rows = re.findall(r"^\| `(tacc_\w+)` \| gauge \| ([\w, ]+) \| (.*) \|$", section, re.M)
-        pages = [urllib.request.urlopen(f"http://{address}/metrics", timeout=20).read().decode()
-                 for address in (cluster.json("version")["coordinator"]["metrics_address"], cluster.metrics_of("w0"), cluster.metrics_of("w1"))]
+        addresses = (cluster.json("version")["coordinator"]["metrics_address"], cluster.metrics_of("w0"), cluster.metrics_of("w1"))
+
+        def pages_with_all_ranks():  # A daemon's page has a rank's memory once it has sampled it.
+            pages = [urllib.request.urlopen(f"http://{address}/metrics", timeout=20).read().decode() for address in addresses]
+            return all("\ntacc_rank_device_memory_bytes{" in page for page in pages[1:]) and pages
+
+        pages = cluster.wait(pages_with_all_ranks, "the memory of both ranks")
         served = re.findall(r"^(tacc_\w+_device_\w+(?:ratio|bytes))\{([^}]*)\} (\S+)$", "\n".join(pages), re.M)
         assert {metric for metric, _, _ in rows} == {metric for metric, _, _ in served} and len(rows) == 4
         for metric, labels, words in rows:
