@@ -1,5 +1,6 @@
 #include "client/taccctl/follow.h"
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <system_error>
@@ -18,9 +19,8 @@ absl::StatusOr<v1::Job> FollowJob(const v1::Job& job, const FollowOptions& optio
                                   Context* context) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
-  const auto left = [&] {
-    return options.timeout_seconds - std::chrono::duration<double>(Clock::now() - start).count();
-  };
+  double timeout_seconds = options.timeout_seconds;
+  const auto left = [&] { return timeout_seconds - std::chrono::duration<double>(Clock::now() - start).count(); };
   const absl::Status timed_out = absl::DeadlineExceededError(
       absl::StrCat(job.id(), " has not ended after ", FormatNumber(options.timeout_seconds, 6), " s; it goes on"));
   Progress progress(context, options.form, job.max_steps());
@@ -31,9 +31,8 @@ absl::StatusOr<v1::Job> FollowJob(const v1::Job& job, const FollowOptions& optio
   bool away = false;
   int seen = client->interrupts_seen();
   while (true) {
-    if (options.timeout_seconds > 0 && left() <= 0) return timed_out;
     absl::Status status =
-        client->Watch(request, options.timeout_seconds > 0 ? left() : 0, [&](const v1::WatchResponse& item) {
+        client->Watch(request, timeout_seconds > 0 ? std::max(left(), 0.001) : 0, [&](const v1::WatchResponse& item) {
           if (away) progress.Note("the coordinator is back");
           away = false;
           backoff.Reset();
@@ -53,7 +52,11 @@ absl::StatusOr<v1::Job> FollowJob(const v1::Job& job, const FollowOptions& optio
       status = ended.ok() ? absl::UnavailableError("the stream ended") : ended.status();
     }
     if (!context->interrupt.aborted().ok()) return context->interrupt.aborted();
-    if (options.timeout_seconds > 0 && left() <= 0.01) return timed_out;
+    if (timeout_seconds > 0 && left() <= 0.01) {
+      if (!options.on_timeout || !options.on_timeout()) return timed_out;
+      timeout_seconds = 0;
+      continue;
+    }
     if (const int count = context->interrupt.count(); count > seen) {
       seen = count;
       if (!options.on_interrupt || !options.on_interrupt(count)) return absl::CancelledError("interrupted");

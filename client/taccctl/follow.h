@@ -20,6 +20,8 @@ struct FollowOptions {
   // Called when the user interrupts, with how often they did so far; following goes on when it returns true. Unset: an
   // interrupt ends it.
   std::function<bool(int)> on_interrupt;
+  // Called once, after the timeout; following goes on without one when it returns true. Unset: the timeout ends it.
+  std::function<bool()> on_timeout;
 };
 
 // Shows what happens to `job` until it has ended, and returns it as it is then. Reconnects for as long as it takes,

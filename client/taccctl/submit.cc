@@ -16,6 +16,7 @@
 #include "client/taccctl/subcommands.h"
 #include "client/taccctl/tool.h"
 #include "client/taccctl/units.h"
+#include "machine/folder_lock.h"
 #include "proto/tacc/v1/validate_job.h"
 
 namespace tacc::client {
@@ -153,13 +154,21 @@ int FollowLocal(const SubmitOptions& options, const v1::JobSpec& spec, const std
   FollowOptions follow;
   follow.form = form;
   follow.timeout_seconds = options.timeout_seconds;
+  bool timed_out = false;
+  follow.on_timeout = [&] {
+    timed_out = true;
+    const absl::StatusOr<v1::Job> cancelled = client.Cancel(job.id(), v1::CANCEL_MODE_CHECKPOINT);
+    if (!cancelled.ok()) context.err << std::string(cancelled.status().message()) << std::endl;
+    return cancelled.ok();
+  };
   follow.on_interrupt = [&](int count) {
     if (count > 2) return false;
+    const bool gently = count == 1 && !timed_out;
     const absl::StatusOr<v1::Job> cancelled =
-        client.Cancel(job.id(), count == 1 ? v1::CANCEL_MODE_CHECKPOINT : v1::CANCEL_MODE_NOW);
+        client.Cancel(job.id(), gently ? v1::CANCEL_MODE_CHECKPOINT : v1::CANCEL_MODE_NOW);
     // One that did not run has ended: there is nothing to save.
     if (!cancelled.ok() || !HasEnded(cancelled->phase())) {
-      context.err << (count == 1 ? "\nstopping after a checkpoint; again to stop at once" : "\nstopping at once")
+      context.err << (gently ? "\nstopping after a checkpoint; again to stop at once" : "\nstopping at once")
                   << std::endl;
     }
     // When the coordinator is away the stream's reconnection goes on, and a further Ctrl-C leaves.
@@ -170,6 +179,15 @@ int FollowLocal(const SubmitOptions& options, const v1::JobSpec& spec, const std
   if (ended.ok()) {
     const int code = ReportOutcome(*ended, form, &context);
     if (code == kExitOk && form == OutputForm::kTable) ShowSample(*ended, &context);
+    if (code == kExitJobCancelled && timed_out) {
+      context.err << job.id() << " had not ended after " << options.timeout_seconds << " s: "
+                  << (ended->has_last_checkpoint()
+                          ? absl::StrCat("stopped after a checkpoint at step ", ended->last_checkpoint().step(),
+                                         "; submit again to go on")
+                          : "stopped, and nothing was saved; submit again to begin anew")
+                  << std::endl;
+      return kExitTimedOut;
+    }
     if (code == kExitJobCancelled) {
       context.err << "Next:\n  the same command again "
                   << (ended->has_last_checkpoint() ? "goes on from the checkpoint"
@@ -181,6 +199,11 @@ int FollowLocal(const SubmitOptions& options, const v1::JobSpec& spec, const std
   if (absl::IsCancelled(ended.status())) {
     context.err << job.id() << " was stopped without a checkpoint" << std::endl;
     return kExitJobCancelled;
+  }
+  if (timed_out && absl::IsDeadlineExceeded(ended.status())) {
+    context.err << job.id() << " had not ended after " << options.timeout_seconds << " s: stopped without a checkpoint"
+                << std::endl;
+    return kExitTimedOut;
   }
   return Fail(ended.status(), &context);
 }
@@ -197,12 +220,18 @@ int SubmitLocal(const SubmitOptions& options, const v1::JobSpec& spec, const Glo
           TurnsWarning(ThisMachine(), num_workers, launch->share.threads, "resources.workers and the sizes under dist");
       !warning.empty())
     context.err << warning << std::endl;
+  std::error_code ignored;  // The worker will say it.
+  std::filesystem::create_directories(spec.checkpoint().dir(), ignored);
+  const absl::StatusOr<std::unique_ptr<FolderLock>> lock =
+      FolderLock::Take(spec.checkpoint().dir(), FolderLock::Kind::kAlone, absl::StrCat("job ", spec.name()));
+  if (!lock.ok()) return Fail(lock.status(), &context);
   int code = kExitError;
   {
     const absl::StatusOr<std::unique_ptr<LocalCluster>> cluster = LocalCluster::Start(*launch, &context.interrupt);
     if (!cluster.ok()) {
       code = Fail(cluster.status(), &context);
     } else {
+      (*lock)->SetCoordinator((*cluster)->address());
       code = FollowLocal(options, spec, (*cluster)->address(), global.form, context);
     }
   }
@@ -239,7 +268,10 @@ void AddSubmit(CLI::App* app, const GlobalOptions* global, Action* action) {
                     "Train on this machine: starts a coordinator and workers for this job and follows it; Ctrl-C stops "
                     "after a checkpoint");
   command->add_flag("--follow", options->follow, "Follow the job to its end and exit with its outcome");
-  command->add_option("--timeout", options->timeout_seconds, "Seconds to follow at most; exit code 7 after that")
+  command
+      ->add_option("--timeout", options->timeout_seconds,
+                   "Seconds to follow at most; exit code 7 after that. With --local the job is stopped then, after a "
+                   "checkpoint")
       ->check(CLI::PositiveNumber);
   command->add_option("--request-id", options->request_id,
                       "Submitting again with the same id and job gives the same job (default: a new one)");

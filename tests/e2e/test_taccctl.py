@@ -233,6 +233,49 @@ def test_local_interrupted_goes_on_when_run_again(tmp_path):
     shell.nothing_left()
 
 
+def test_two_do_not_train_in_one_folder(shell, tmp_path):
+    """With --local and in the service, whichever is first, until it has ended."""
+    local_shell = Shell(tmp_path)
+    command = ("submit", "--local", "-o", "json", "--threads", "1", "--memory", "2GiB")
+    path = write_job(tmp_path, name="twice", workers=1, **LONG)
+    used = f"checkpoint.dir {tmp_path}/runs/twice is used by job twice"
+
+    local = local_shell.start(*command, path)
+    wait_for_step(local, 1)
+    assert f"{used} (pid {local.pid} on " in local_shell.run(*command, path, code=6).stderr
+    assert f"{used} (pid {local.pid} on " in shell.run("submit", "--follow", path, code=2).stderr
+    wait_for_step(local, 20)
+    local.kill()
+    local.communicate()
+    local_shell.nothing_left()
+
+    job = shell.json("submit", path)["id"]
+    until(lambda: shell.step(job) > 0, "a step")
+    assert f"checkpoint.dir {tmp_path}/runs/twice is used by job {job} (pid " in local_shell.run(*command, path, code=6).stderr
+    rank = next(iter(shell.processes("tacc-rank")))
+    os.kill(rank, signal.SIGKILL)
+    until(lambda: shell.json("get", job)["attempt"] > 1 and shell.json("get", job)["phase"] == "running", "the next attempt")
+    shell.run("cancel", "--now", job)
+    until(lambda: shell.json("get", job)["phase"] == "cancelled" and not shell.processes("tacc-rank"), "the end of the job")
+    local_shell.run(*command, write_job(tmp_path, name="twice", workers=1))
+    local_shell.nothing_left()
+
+
+def test_local_stops_after_its_timeout(tmp_path):
+    shell = Shell(tmp_path)
+    command = ("submit", "--local", "-o", "json", "--threads", "1", "--memory", "2GiB")
+    stopped = shell.run(*command, "--timeout", "8", write_job(tmp_path, name="late", **LONG), code=7)
+    job = lines(stopped.stdout)[-1]
+    saved = [folder.name for folder in (tmp_path / "runs/late").glob("step-*")]
+    if saved:
+        assert saved == [job["last_checkpoint"]["name"]] and (tmp_path / "runs/late/report.html").exists()
+        said = f"stopped after a checkpoint at step {job['last_checkpoint']['step']}; submit again to go on"
+    else:  # a busy machine has not begun to train by then
+        said = "stopped, and nothing was saved; submit again to begin anew"
+    assert f"late-1 had not ended after 8 s: {said}\n" in stopped.stderr and "goes on" not in stopped.stderr
+    shell.nothing_left()
+
+
 def test_local_starts_again_what_is_killed(tmp_path):
     shell = Shell(tmp_path)
     path = write_job(tmp_path, name="again", train={"max_steps": 1_000_000}, checkpoint={"save_steps": 20})

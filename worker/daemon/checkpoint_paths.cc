@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "machine/folder_lock.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/checkpoint_name.h"
 #include "worker/checkpoint/export.h"
@@ -110,7 +111,7 @@ absl::Status WriteAtomically(const std::string& path, const std::string& content
   return status;
 }
 
-absl::Status Claim(const v1::CheckPaths& request, v1::CheckPathsResult* result) {
+absl::Status Claim(const v1::CheckPaths& request, const std::string& coordinator, v1::CheckPathsResult* result) {
   const std::string path = Join(request.checkpoint_dir(), kOwnerFileName);
   if (!request.has_run()) {
     if (absl::Status status = MakeDirectories(request.checkpoint_dir()); !status.ok()) return status;
@@ -138,6 +139,7 @@ absl::Status Claim(const v1::CheckPaths& request, v1::CheckPathsResult* result) 
     }
     result->set_previous_owner(ValidUtf8(*before));
   }
+  if (absl::Status status = FolderLock::Check(request.checkpoint_dir(), coordinator); !status.ok()) return status;
   if (absl::Status status = CheckWritable(request.checkpoint_dir()); !status.ok()) return status;
   // A folder is not claimed for a job that cannot start.
   return result->problems().empty() ? WriteAtomically(path, request.owner()) : absl::OkStatus();
@@ -241,7 +243,8 @@ absl::Status Delete(const std::string& directory, const std::string& name) {
 
 }  // namespace
 
-v1::CheckPathsResult CheckPaths(const v1::CheckPaths& request, double patience_seconds) {
+v1::CheckPathsResult CheckPaths(const v1::CheckPaths& request, double patience_seconds,
+                                const std::string& coordinator) {
   v1::CheckPathsResult result;
   result.set_request(request.request());
   for (const std::string& path : request.readable()) {
@@ -252,7 +255,7 @@ v1::CheckPathsResult CheckPaths(const v1::CheckPaths& request, double patience_s
   if (!directory.empty() && directory[0] != '/') {
     status = absl::InvalidArgumentError(absl::StrCat(directory, ": not an absolute path"));
   } else if (!directory.empty() && request.mode() == v1::CHECK_PATHS_MODE_CLAIM) {
-    status = Claim(request, &result);
+    status = Claim(request, coordinator, &result);
     if (status.ok()) status = ListAll(request, &result);
   } else if (!directory.empty()) {
     status = Expect(request, patience_seconds);

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "machine/folder_lock.h"
 #include "worker/checkpoint/export.h"
 #include "worker/checkpoint/test_directory.h"
 #include "worker/checkpoint/writer.h"
@@ -70,6 +71,21 @@ TEST(CheckPathsTest, AnotherJobIsRefused) {
   TestDirectory::Write(directory.File("job.json"), "{");
   EXPECT_THAT(Messages(CheckPaths(Request(directory.path(), v1::CHECK_PATHS_MODE_CLAIM), 0)),
               ElementsAre(HasSubstr("job.json: damaged")));
+}
+
+TEST(CheckPathsTest, AFolderInUseIsRefused) {
+  TestDirectory directory;
+  const v1::CheckPaths claim = Request(directory.path(), v1::CHECK_PATHS_MODE_CLAIM);
+  auto lock = FolderLock::Take(directory.path(), FolderLock::Kind::kAlone, "job quickstart");
+  ASSERT_TRUE(lock.ok());
+  (*lock)->SetCoordinator("127.0.0.1:1");
+  const auto refused = CheckPaths(claim, 0, "127.0.0.1:2");
+  ASSERT_THAT(Messages(refused), ElementsAre(HasSubstr(directory.path() + " is used by job quickstart (pid ")));
+  EXPECT_EQ(refused.problems(0).kind(), v1::PATH_PROBLEM_KIND_WRONG);
+  EXPECT_EQ(access(directory.File("job.json").c_str(), F_OK), -1);
+  EXPECT_THAT(Messages(CheckPaths(claim, 0, "127.0.0.1:1")), IsEmpty());
+  lock->reset();
+  EXPECT_THAT(Messages(CheckPaths(claim, 0, "127.0.0.1:2")), IsEmpty());
 }
 
 TEST(CheckPathsTest, EachBadPathIsNamed) {

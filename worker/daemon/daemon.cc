@@ -286,9 +286,9 @@ class Daemon {
         supervisor_.reports().Acknowledge(FromRankId(message.ack().id()), message.ack().sequence());
         break;
       case v1::AttachResponse::kCheckPaths:
-        Ask([request = message.check_paths()] {
+        Ask([request = message.check_paths(), coordinator = options_.coordinator] {
           v1::AttachRequest answer;
-          *answer.mutable_check_paths_result() = CheckPaths(request, kPathPatienceSeconds);
+          *answer.mutable_check_paths_result() = CheckPaths(request, kPathPatienceSeconds, coordinator);
           return answer;
         });
         break;

@@ -13,6 +13,9 @@
 #include "graph/ir/capture.h"
 #include "graph/ir/status_macros.h"
 #include "machine/clock.h"
+#include "machine/folder_lock.h"
+#include "worker/checkpoint/checkpoint_name.h"
+#include "worker/checkpoint/posix_file.h"
 #include "worker/rank/attention_choice.h"
 #include "worker/rank/failure_codes.h"
 #include "worker/rank/finish.h"
@@ -28,6 +31,20 @@ absl::StatusOr<StartFile> ReadStart(const RunOptions& options) {
   if (!start.ok() || start->version == options.version) return start;
   return absl::InvalidArgumentError(absl::StrCat("the start file is of version ", start->version, ", tacc-rank is ",
                                                  options.version, "; install the same version everywhere"));
+}
+
+// So that a `submit --local` does not train in the folder of a service's job. A local job has locked it for its
+// workers; what a lost mount has left is not touched.
+std::unique_ptr<FolderLock> SayInUse(const StartFile& start) {
+  constexpr int64_t kMaxOwnerBytes = 1 << 20;
+  if (start.rank != 0 || !start.checkpoint_claimed) return nullptr;
+  const absl::StatusOr<std::string> owner =
+      ReadSmallFile(absl::StrCat(start.checkpoint_dir, "/", kOwnerFileName), kMaxOwnerBytes);
+  const nlohmann::json job = nlohmann::json::parse(owner.value_or(""), nullptr, /*allow_exceptions=*/false);
+  if (!job.is_object() || !job.contains("job") || !job["job"].is_string()) return nullptr;
+  auto lock = FolderLock::Take(start.checkpoint_dir, FolderLock::Kind::kShared,
+                               absl::StrCat("job ", job["job"].get<std::string>()));
+  return lock.ok() ? *std::move(lock) : nullptr;
 }
 
 // What a failed device leaves behind are errors of whatever was asked of it. It is not waited for: it may itself wait
@@ -132,6 +149,7 @@ int RunRank(const RunOptions& options) {
     events.Failed(code, std::string(start.status().message()));
     return ExitCode(code);
   }
+  const std::unique_ptr<FolderLock> in_use = SayInUse(*start);
   // Outlives the run by design: its thread may be in read() until the process ends.
   CommandReader commands(options.command_fd, &events, [] { _exit(kExitError); });
   const auto end_process = [&events, device = start->device](const absl::Status& error) {
