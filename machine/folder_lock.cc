@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,8 +22,12 @@ struct flock WholeFile(short type) {  // NOLINT(google-runtime-int): its type th
   return lock;
 }
 
-// The file's first two lines: who, and the coordinator.
-std::pair<std::string, std::string> ReadUser(int fd) {
+// The file's first two lines.
+struct User {
+  std::string name;
+  std::string coordinator;
+};
+User ReadUser(int fd) {
   char buffer[1024];
   const ssize_t size = pread(fd, buffer, sizeof(buffer), 0);
   const std::string text(buffer, size > 0 ? static_cast<size_t>(size) : 0);
@@ -35,6 +40,18 @@ absl::Status Used(const std::string& dir, const std::string& user) {
   return absl::FailedPreconditionError(absl::StrCat("checkpoint.dir ", dir, " is used by ",
                                                     user.empty() ? "another job" : user,
                                                     ": wait for it, or give another checkpoint.dir"));
+}
+
+// Who holds the lock alone, if anybody does.
+std::optional<User> AloneUser(const std::string& dir) {
+  const int fd = open(LockFile(dir).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (fd < 0) return std::nullopt;
+  struct flock lock = WholeFile(F_RDLCK);
+  const bool is_used = fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+  User user = ReadUser(fd);
+  close(fd);
+  if (!is_used) return std::nullopt;
+  return user;
 }
 
 // Best effort: the lock is what counts.
@@ -56,7 +73,7 @@ absl::StatusOr<std::unique_ptr<FolderLock>> FolderLock::Take(const std::string& 
       WriteUser(fd, absl::StrCat(whole, "\n"));
     } else {
       const bool is_used = errno == EAGAIN || errno == EACCES;
-      const std::string other = ReadUser(fd).first;
+      const std::string other = ReadUser(fd).name;
       close(fd);
       if (is_used) return Used(dir, other);
       fd = -1;
@@ -66,13 +83,14 @@ absl::StatusOr<std::unique_ptr<FolderLock>> FolderLock::Take(const std::string& 
 }
 
 absl::Status FolderLock::Check(const std::string& dir, const std::string& coordinator) {
-  const int fd = open(LockFile(dir).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  if (fd < 0) return absl::OkStatus();
-  struct flock lock = WholeFile(F_RDLCK);
-  const bool is_used = fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
-  const auto [user, its_coordinator] = ReadUser(fd);
-  close(fd);
-  return is_used && (its_coordinator.empty() || its_coordinator != coordinator) ? Used(dir, user) : absl::OkStatus();
+  const std::optional<User> user = AloneUser(dir);
+  if (!user.has_value() || (!user->coordinator.empty() && user->coordinator == coordinator)) return absl::OkStatus();
+  return Used(dir, user->name);
+}
+
+bool FolderLock::IsFor(const std::string& dir, const std::string& coordinator) {
+  const std::optional<User> user = AloneUser(dir);
+  return user.has_value() && !coordinator.empty() && user->coordinator == coordinator;
 }
 
 FolderLock::~FolderLock() {

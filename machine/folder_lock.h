@@ -26,6 +26,8 @@ class FolderLock {
   // FailedPrecondition, as of Take: another holds the lock kAlone, and did not say that `coordinator` is its own.
   // Takes nothing, and makes no file.
   static absl::Status Check(const std::string& dir, const std::string& coordinator);
+  // Whether the one who holds it kAlone said so.
+  static bool IsFor(const std::string& dir, const std::string& coordinator);
 
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;

@@ -51,11 +51,15 @@ TEST_F(FolderLockTest, TheWorkersOfItsCoordinatorMayGoOn) {
   ASSERT_TRUE(alone.ok());
   EXPECT_FALSE(FolderLock::Check(dir_, "a:1").ok());
   EXPECT_FALSE(FolderLock::Check(dir_, "").ok());
+  EXPECT_FALSE(FolderLock::IsFor(dir_, ""));
   (*alone)->SetCoordinator("a:1");
+  EXPECT_TRUE(FolderLock::IsFor(dir_, "a:1"));
+  EXPECT_FALSE(FolderLock::IsFor(dir_, "b:1"));
   EXPECT_TRUE(FolderLock::Check(dir_, "a:1").ok());
   EXPECT_THAT(std::string(FolderLock::Check(dir_, "b:1").message()), HasSubstr("is used by job one (pid "));
   alone->reset();
   EXPECT_TRUE(FolderLock::Check(dir_, "b:1").ok());
+  EXPECT_FALSE(FolderLock::IsFor(dir_, "a:1"));
   // Ranks of a service hold it shared, and are no reason to refuse a worker.
   const auto shared = FolderLock::Take(dir_, FolderLock::Kind::kShared, "job one");
   EXPECT_TRUE(FolderLock::Check(dir_, "b:1").ok());

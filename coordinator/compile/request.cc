@@ -57,27 +57,15 @@ absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, int world, c
                        {"memory_bytes_per_second", device.memory_bytes_per_second()},
                        {"link_bytes_per_second", device.link_bytes_per_second()},
                        {"link_latency_seconds", device.link_latency_seconds()},
-                       {"cpus", device.cpus()}};
+                       {"cpus", device.cpus()},
+                       {"devices_per_machine", device.devices_per_machine()}};
   if (device.matmul_fraction() > 0) request["device"]["matmul_fraction"] = device.matmul_fraction();
   if (device.kind() == "cuda") {
     request["device"]["peak_flops_per_second"] = Sorted(device.peak_flops_per_second());
     request["device"]["attention_flops_per_second"] = Sorted(device.attention_flops_per_second());
-    request["device"]["devices_per_machine"] = device.devices_per_machine();
   }
   request["data"] = facts;
   return Dump(request);
-}
-
-absl::Status CheckBatchAgainstData(const v1::JobSpec& spec, const std::string& summary, const std::string& data) {
-  const Json plan = Json::parse(summary, nullptr, /*allow_exceptions=*/false);
-  const Json facts = Json::parse(data, nullptr, /*allow_exceptions=*/false);
-  if (!plan.is_object() || !facts.is_object() || !facts.contains("num_samples")) return absl::OkStatus();
-  const int64_t batch = plan.value("global_batch_size", int64_t{0}), samples = facts.value("num_samples", int64_t{0});
-  if (batch <= samples) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      spec.data().path(), ": too little data: ", facts.value("num_tokens", int64_t{0}), " tokens make ", samples,
-      " samples of seq_len = ", plan.value("seq_len", int64_t{0}), ", but the planned global batch has ", batch,
-      "; prepare more text, lower data.seq_len, or set train.global_batch_size to at most ", samples));
 }
 
 absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const IdentityParts& parts) {
@@ -106,7 +94,9 @@ absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const IdentityPart
   Json identity;
   identity["model"] =
       absl::StrCat(parameters, " parameters, shapes ", graph::Fingerprint(absl::StrJoin(weights, "\n")));
-  if (plan.contains("config")) identity["config"] = plan["config"];
+  for (const char* name : {"config", "config_keys"}) {
+    if (plan.contains(name)) identity[name] = plan[name];
+  }
   // The seed is an entry of its own.
   identity["weights"] =
       WeightsOf(spec) == absl::string_view("pretrained")

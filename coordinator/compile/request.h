@@ -16,10 +16,6 @@ namespace tacc::coordinator {
 absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device,
                                            const std::string& data);
 
-// InvalidArgument when the global batch, as planned, has more samples than the data: each update
-// would hold the same ones several times.
-absl::Status CheckBatchAgainstData(const v1::JobSpec& spec, const std::string& summary, const std::string& data);
-
 struct IdentityParts {
   std::string summary;                // As tacc-plan writes it,
   std::string data;                   // and tacc-data check.

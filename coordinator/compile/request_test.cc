@@ -40,6 +40,7 @@ TEST(CompileRequestTest, FillsInDefaultsAndTheLengthOfTheData) {
   v1::DeviceProfile device;
   device.set_kind("cpu");
   device.set_memory_bytes(int64_t{8} << 30);
+  device.set_devices_per_machine(2);
   (*device.mutable_matmul_flops_per_second())["bf16"] = 2.5e11;
   auto text = CompileRequest(Spec(), 2, device, R"({"vocab_size": 100, "seq_len": 64})");
   ASSERT_TRUE(text.ok()) << text.status();
@@ -51,6 +52,7 @@ TEST(CompileRequestTest, FillsInDefaultsAndTheLengthOfTheData) {
   EXPECT_EQ(request["device"]["memory_bytes"], int64_t{8} << 30);
   EXPECT_EQ(request["device"]["matmul_flops_per_second"]["bf16"], 2.5e11);
   EXPECT_EQ(request["data"]["vocab_size"], 100);
+  EXPECT_EQ(request["device"]["devices_per_machine"], 2);
   EXPECT_FALSE(request["device"].contains("attention_flops_per_second"));
   device.set_kind("cuda");
   device.set_matmul_fraction(0.9);
@@ -67,17 +69,6 @@ TEST(CompileRequestTest, FillsInDefaultsAndTheLengthOfTheData) {
   ASSERT_TRUE(open.ok());
   EXPECT_FALSE(nlohmann::json::parse(*open).contains("world"));
   EXPECT_FALSE(CompileRequest(Spec(), 2, device, "not JSON").ok());
-}
-
-TEST(CheckBatchAgainstDataTest, NoSampleIsTwiceInAnUpdate) {
-  const std::string data = R"({"num_tokens": 200, "num_samples": 12})";
-  EXPECT_TRUE(CheckBatchAgainstData(Spec(), R"({"seq_len": 16, "global_batch_size": 12})", data).ok());
-  const absl::Status status = CheckBatchAgainstData(Spec(), R"({"seq_len": 16, "global_batch_size": 16})", data);
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(std::string(status.message()),
-            Spec().data().path() +
-                ": too little data: 200 tokens make 12 samples of seq_len = 16, but the planned global batch has 16; "
-                "prepare more text, lower data.seq_len, or set train.global_batch_size to at most 12");
 }
 
 TEST(IdentityTest, DependsOnLogicalShapesAndNotOnTheLayout) {
@@ -124,7 +115,8 @@ TEST(IdentityTest, TellsInitialWeightsApart) {
   ASSERT_NE(at, std::string::npos);
   wider.replace(at, 12, "normal(0.05)");
   EXPECT_NE(weights(v1::WEIGHTS_RANDOM, "", wider), random);
-  const auto of_folder = Identity(Spec(), {R"({"architecture": "LlamaForCausalLM", "config": {"norm_eps": "1e-05"}})",
+  const auto of_folder = Identity(Spec(), {R"({"architecture": "LlamaForCausalLM", "config": {"norm_eps": "1e-05"},
+                                               "config_keys": {"norm_eps": "rms_norm_eps"}})",
                                            "{}",
                                            "",
                                            "{\n \"rms_norm_eps\": 1e-5}\n",
@@ -132,6 +124,7 @@ TEST(IdentityTest, TellsInitialWeightsApart) {
   const auto identity = nlohmann::json::parse(*of_folder);
   EXPECT_EQ(identity["architecture"], "LlamaForCausalLM");
   EXPECT_EQ(identity["config"], nlohmann::json({{"norm_eps", "1e-05"}}));
+  EXPECT_EQ(identity["config_keys"], nlohmann::json({{"norm_eps", "rms_norm_eps"}}));
   EXPECT_EQ(identity["config_json"], "{\n \"rms_norm_eps\": 1e-5}\n");
   EXPECT_EQ(weights(v1::WEIGHTS_PRETRAINED, "2 tensors, 16 bytes, ab", kProgram),
             "pretrained, 2 tensors, 16 bytes, ab");

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "graph/ir/collective_limits.h"
+
 namespace tacc::graph {
 namespace {
 
@@ -9,6 +11,13 @@ double Peak(const DeviceProfile& device, DType dtype) {
   auto it = device.matmul_flops_per_second.find(dtype);
   if (it == device.matmul_flops_per_second.end()) it = device.matmul_flops_per_second.find(DType::kF32);
   return it == device.matmul_flops_per_second.end() ? 0.0 : it->second;
+}
+
+// Of the group that a collective runs in, but of stages.
+int64_t NumMembers(const Node& node, const Mesh& mesh) {
+  AxisList axes;
+  for (const std::string& name : GetAttr<std::vector<std::string>>(node.attrs, "over")) axes.push_back(mesh.Find(name));
+  return NumShards(mesh, axes);
 }
 
 }  // namespace
@@ -32,21 +41,49 @@ std::optional<AttentionMask> MaskOfAttention(const std::string& op, const OpCall
   return is_any ? AttentionMask::kAny : AttentionMask::kPlain;
 }
 
-int64_t SentBytes(const Graph& graph, const Node& node, const Mesh& mesh) {
-  AxisList axes;
-  for (const std::string& name : GetAttr<std::vector<std::string>>(node.attrs, "over")) axes.push_back(mesh.Find(name));
-  const int64_t n = NumShards(mesh, axes);
-  if (node.op == "stage_sum") {
-    const auto stages = static_cast<int64_t>(GetAttr<std::vector<int64_t>>(node.attrs, "stages").size());
-    return 2 * (stages - 1) * graph.type(node.operands[0]).bytes() / std::max<int64_t>(stages, 1);
+int64_t SentBytes(const Graph& graph, const Node& node, const Mesh& mesh, bool on_cpus) {
+  const bool is_stage_sum = node.op == "stage_sum";
+  const int64_t n = is_stage_sum ? static_cast<int64_t>(GetAttr<std::vector<int64_t>>(node.attrs, "stages").size())
+                                 : NumMembers(node, mesh);
+  if (n < 2) return 0;
+  if (is_stage_sum || node.op == "all_reduce") {
+    const TensorType &in = graph.type(node.operands[0]), &out = graph.type(node.results[0]);
+    if (on_cpus && in.num_elements() <= WholeAllReduceElements(n)) return (n - 1) * in.bytes();
+    return (n - 1) * (in.bytes() + out.bytes()) / n;
   }
   if (node.op == "all_gather") return (n - 1) * graph.type(node.operands[0]).bytes();
   if (node.op == "reduce_scatter")
     return (n - 1) * graph.type(node.results[0]).num_elements() * ByteSize(graph.type(node.operands[0]).dtype);
-  if (node.op == "all_reduce")
-    return (n - 1) * (graph.type(node.operands[0]).bytes() + graph.type(node.results[0]).bytes()) / n;
   if (node.op == "all_to_all") return (n - 1) * graph.type(node.operands[0]).bytes() / n;
-  if (node.op == "rotate_blocks" && n > 1) return graph.type(node.operands[0]).bytes();
+  if (node.op == "rotate_blocks") return graph.type(node.operands[0]).bytes();
+  return 0;
+}
+
+int64_t PackedBytes(const Graph& graph, const Node& node, const Mesh& mesh, bool sums_in_order) {
+  const int64_t n = NumMembers(node, mesh);
+  if (n < 2) return 0;
+  const Value &from = graph.values[node.operands[0]], &to = graph.values[node.results[0]];
+  // Whether the parts along the dim named by the attribute are equal and lie side by side in at most so many rows.
+  const auto rows_of = [&](const Value& whole, const char* name) {
+    const auto dim = static_cast<size_t>(GetAttr<int64_t>(node.attrs, name));
+    int64_t rows = 1;
+    for (size_t i = 0; i < dim; ++i) rows *= whole.type.dims[i];
+    return rows;
+  };
+  const auto lie_in = [&](int64_t max_rows, const Value& whole, const Value& part, const char* name) {
+    const auto dim = static_cast<size_t>(GetAttr<int64_t>(node.attrs, name));
+    return rows_of(whole, name) <= max_rows &&
+           !IsPadded(part.placement->global.dims[dim], part.placement->sharding.dims[dim], mesh);
+  };
+  const int64_t in = from.type.bytes(), out = to.type.bytes();
+  if (node.op == "all_gather") return lie_in(kMaxRowsInPlace, to, from, "dim") ? 0 : out;
+  if (node.op == "reduce_scatter" && (sums_in_order || from.type.dtype != to.type.dtype))
+    return rows_of(from, "dim") == 1 ? 0 : in;
+  if (node.op == "reduce_scatter") return lie_in(kMaxRowsInPlace, from, to, "dim") ? 0 : in + out;
+  if (node.op == "all_to_all") {
+    // Each part but the rank's own.
+    return (n - 1) * ((lie_in(1, from, to, "split_dim") ? 0 : in) + (lie_in(1, to, from, "concat_dim") ? 0 : out)) / n;
+  }
   return 0;
 }
 
@@ -72,11 +109,15 @@ StepCost EstimateStep(const Program& program, const OpTable& ops, const DevicePr
     for (const Node& node : graph.nodes) {
       const OpDef* def = ops.Find(node.op);
       if (def == nullptr) continue;
-      int64_t sent = SentBytes(graph, node, program.mesh);
+      int64_t sent = SentBytes(graph, node, program.mesh, device.kind == "cpu");
       if (node.op == "send") sent = program.FindState(node.symbol)->type.bytes();
       if (sent > 0) {
         cost.sent_bytes += sent;
         ++cost.num_collectives;
+        if (const int64_t packed = PackedBytes(graph, node, program.mesh, device.sums_in_order); packed > 0) {
+          cost.packed_bytes += packed;
+          ++cost.num_packed;
+        }
         cost.communication_seconds +=
             device.link_latency_seconds + static_cast<double>(sent) / std::max(device.link_bytes_per_second, 1.0);
         continue;
@@ -102,6 +143,8 @@ StepCost EstimateStep(const Program& program, const OpTable& ops, const DevicePr
     step.communication_seconds += cost.communication_seconds;
     step.sent_bytes += cost.sent_bytes;
     step.num_collectives += cost.num_collectives;
+    step.packed_bytes += cost.packed_bytes;
+    step.num_packed += cost.num_packed;
   }
   return step;
 }

@@ -31,6 +31,7 @@ struct DeviceProfile {
   double link_bytes_per_second = 0;  // to another rank
   double link_latency_seconds = 0;   // of one collective
   double cpus = 0;                   // a rank's part of its machine's processors; 0: enough for its threads
+  bool sums_in_order = false;        // of a GPU: train.deterministic, ranks sum themselves instead of their library
 };
 
 // Matrix-product FLOPs of one training step of the model (attention causal, repeats by re-gather or remat not counted):
@@ -43,6 +44,8 @@ struct StepCost {
   double communication_seconds = 0;
   int64_t sent_bytes = 0;  // by a rank
   int64_t num_collectives = 0;
+  int64_t packed_bytes = 0;  // by a rank on a GPU, around collectives
+  int64_t num_packed = 0;    // of the collectives: those with such copies
   // Compute and communication share a CPU's cores, so they add up.
   double seconds() const { return compute_seconds + communication_seconds; }
 };
@@ -64,8 +67,15 @@ enum class AttentionMask {
 std::optional<AttentionMask> MaskOfAttention(const std::string& op, const OpCall& call);
 
 // Bytes that one rank sends for a collective, over the ranks of `over`: all_gather (n-1) x its part, reduce_scatter
-// (n-1) x the part it gets, all_reduce both, all_to_all (n-1)/n of its operand. 0 for other ops.
-int64_t SentBytes(const Graph& graph, const Node& node, const Mesh& mesh);
+// (n-1) x the part it gets, all_reduce both, all_to_all (n-1)/n of its operand; on CPUs an all_reduce of up to
+// WholeAllReduceElements (n-1) x its operand. 0 for other ops.
+int64_t SentBytes(const Graph& graph, const Node& node, const Mesh& mesh, bool on_cpus = false);
+
+// Bytes that a rank on a GPU copies around a collective of the device's library, which takes parts that are equal and
+// lie in a row: into that order before it and out of it after. 0 where values lie so already, as those of a gather or a
+// sum along the first dim do, or in up to kMaxRowsInPlace such rows. All of a padded dim counts. Sums in order, and
+// those that widen, are the ranks' own: they pack what does not lie in one row.
+int64_t PackedBytes(const Graph& graph, const Node& node, const Mesh& mesh, bool sums_in_order = false);
 
 }  // namespace tacc::graph
 

@@ -35,7 +35,7 @@ void ReadBloom(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
   spec.num_heads = spec.num_kv_heads = ReadRenamed(config, "n_head", "num_attention_heads", kMaxWidth, 8);
   SetHeadDim(config, "n_head", spec);
   spec.alibi_slopes = AlibiSlopes(spec.num_heads);
-  const double eps = config.Float("layer_norm_epsilon", 0, 1, 1e-5);
+  const double eps = ReadNormEps(config, "layer_norm_epsilon", 1e-5);
   spec.norm = {NormSpec::kLayer, Affine::kWeightBias, eps};
   spec.embedding_norm = spec.norm;
   if (config.Bool("apply_residual_connection_post_layernorm", false)) spec.residual_from = DecoderSpec::kFromNorm;

@@ -66,7 +66,7 @@ void ReadChatGlm(ConfigReader& config, int64_t seq_len, DecoderSpec& spec) {
   config.RefuseUnless("original_rope", true, "other rotary embeddings are not supported");
   ReadMaxLength(config, "seq_length", 2048, seq_len, spec);
 
-  const double eps = config.Float("layernorm_epsilon", 0, 1, 1e-5);
+  const double eps = ReadNormEps(config, "layernorm_epsilon", 1e-5);
   const bool is_rms = config.Bool("rmsnorm", true);
   spec.norm =
       is_rms ? NormSpec{NormSpec::kRms, Affine::kWeight, eps} : NormSpec{NormSpec::kLayer, Affine::kWeightBias, eps};

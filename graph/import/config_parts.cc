@@ -47,8 +47,12 @@ void CheckLength(ConfigReader& config, const std::string& key, int64_t seq_len, 
                                 " tokens, but samples have data.seq_len = ", seq_len));
 }
 
+double ReadNormEps(ConfigReader& config, const std::string& key, double fallback) {
+  return config.Float(key, 1e-30, 1, fallback);
+}
+
 NormSpec ReadRmsNorm(ConfigReader& config, const std::string& key, double fallback_eps) {
-  return {NormSpec::kRms, Affine::kWeight, config.Float(key, 0, 1, fallback_eps)};
+  return {NormSpec::kRms, Affine::kWeight, ReadNormEps(config, key, fallback_eps)};
 }
 
 void ReadGatedMlp(ConfigReader& config, int64_t default_intermediate, DecoderSpec& spec) {
@@ -59,6 +63,7 @@ void ReadGatedMlp(ConfigReader& config, int64_t default_intermediate, DecoderSpe
 void ReadTransformersInit(ConfigReader& config, DecoderSpec& spec) {
   const std::string init = NormalInit(config.Float("initializer_range", 0.0, 1.0, 0.02));
   spec.init = {init, init, init, init, [init](int64_t) { return init; }, [init](int64_t) { return init; }};
+  spec.init.key = "initializer_range";
 }
 
 void ReadTiedHead(ConfigReader& config, bool fallback, DecoderSpec& spec) {

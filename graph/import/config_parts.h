@@ -32,6 +32,8 @@ void CheckEvenHeads(ConfigReader& config, const std::string& heads_key, int64_t 
 void ReadMaxLength(ConfigReader& config, const std::string& key, int64_t fallback, int64_t seq_len, DecoderSpec& spec);
 // Fails `key` when `seq_len` is more than spec.max_seq_len.
 void CheckLength(ConfigReader& config, const std::string& key, int64_t seq_len, const DecoderSpec& spec);
+// What norms add to keep from dividing by zero: more than 0, also in fp32.
+double ReadNormEps(ConfigReader& config, const std::string& key, double fallback);
 // Root mean square norms with weights.
 NormSpec ReadRmsNorm(ConfigReader& config, const std::string& key, double fallback_eps);
 // intermediate_size, hidden_act.

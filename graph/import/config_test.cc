@@ -172,7 +172,7 @@ std::vector<Flip> FlipsOf(const std::string& family) {
   const bool is_glm = family == "glm" || family == "glm4";
   if (kLlamaLike.count(family) > 0) {
     add(LlamaLikeFlips(is_glm ? 0.25 : 0.5));
-    if (family != "olmo") add({{"rms_norm_eps", 1e-3}});
+    if (family != "olmo") add({{"rms_norm_eps", 1e-3}, {"rms_norm_eps", 0}});
     if (family != "mistral" && family != "qwen2" && family != "mixtral") add({{"attention_bias", !is_glm}});
   }
   if (kMixtures.count(family) > 0) {
@@ -239,6 +239,7 @@ std::vector<Flip> FlipsOf(const std::string& family) {
          {"original_rope", false},
          {"seq_length", 7},
          {"layernorm_epsilon", 1e-3},
+         {"layernorm_epsilon", 0},
          {"rmsnorm", false},
          {"apply_residual_connection_post_layernorm", true},
          {"post_layer_norm", false},
@@ -257,6 +258,7 @@ std::vector<Flip> FlipsOf(const std::string& family) {
          {"num_attention_heads", 2},
          {"n_inner", 5},
          {"layer_norm_epsilon", 1e-6},
+         {"layer_norm_epsilon", 0},
          {"initializer_range", 0.1},
          {"apply_residual_connection_post_layernorm", true},
          {"hidden_dropout", 0.1},
@@ -310,6 +312,7 @@ std::vector<Flip> FlipsOf(const std::string& family) {
          {"layer_norm_type", "amd_compatible"},
          {"layer_norm_with_affine", false},
          {"layer_norm_eps", 1e-6},
+         {"layer_norm_eps", 0},
          {"attention_layer_norm", true},
          {"attention_layer_norm_with_affine", false, {{"attention_layer_norm", true}}},
          {"include_bias", false},

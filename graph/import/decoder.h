@@ -61,6 +61,7 @@ struct DecoderInit {
   std::string embedding, positions, head;
   std::string input;                                        // q, k, v, gate, up
   std::function<std::string(int64_t)> attention_out, down;  // by layer
+  std::string key;                                          // of config.json that says how wide; empty: none does
 };
 
 // Gated MLPs of which a router chooses some for each token.

@@ -7,12 +7,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "graph/import/config_parts.h"
 #include "graph/import/decoder.h"
 #include "graph/import/families.h"
 #include "graph/import/json_file.h"
 #include "graph/import/model_facts.h"
 #include "graph/import/weights.h"
 #include "graph/ir/status_macros.h"
+#include "machine/tacc_python.h"
 
 namespace tacc::graph {
 namespace {
@@ -102,13 +104,10 @@ absl::StatusOr<ImportOptions::Weights> DecideWeights(const std::string& dir, con
   if (options.weights == ImportOptions::Weights::kRandom) return ImportOptions::Weights::kRandom;
   if (stored.kind == StoredWeights::kSafetensors) return ImportOptions::Weights::kPretrained;
   if (stored.kind == StoredWeights::kPickledOnly) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(dir,
-                     " has only pickled weights, which can run code when they are read. Convert them once:\n"
-                     "  python -m tacc convert ",
-                     dir, " --out ", dir,
-                     "-safetensors\n"
-                     "  and use that folder, or set model.weights: random"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        dir, " has only pickled weights, which can run code when they are read. Convert them once:\n  ",
+        WithTaccPython("python -m tacc convert "), ShellWord(dir), " --out ",
+        ShellWord(absl::StrCat(dir, "-safetensors")), "\n  and use that folder, or set model.weights: random"));
   }
   return absl::InvalidArgumentError(
       absl::StrCat(dir, " has no model.safetensors; to train from scratch set model.weights: random"));
@@ -205,6 +204,12 @@ absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOp
     TACC_RETURN_IF_ERROR(DecideHead(dir, stored, options, &spec, &model));
   }
 
+  if (model.weights == ImportOptions::Weights::kRandom && spec.init.input == NormalInit(0)) {
+    return absl::InvalidArgumentError(absl::StrCat(config_path, ": ", spec.init.key,
+                                                   " = 0: random weights would all be 0, from which nothing is "
+                                                   "learned; wanted more than 0, as 0.02"));
+  }
+
   DecoderBuildOptions build;
   build.batch = options.batch;
   build.seq_len = options.seq_len;
@@ -231,6 +236,7 @@ absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOp
   model.family = spec.family;
   model.architecture = Architecture(config, read->family);
   model.facts = ModelFacts(spec);
+  model.fact_keys = FactKeys(model.facts, config);
   model.vocab_size = spec.vocab_rows;
   model.num_layers = spec.num_layers;
   model.max_seq_len = spec.max_seq_len;

@@ -56,6 +56,8 @@ struct ImportedModel {
   // What config.json says of the mathematics (ModelFacts); of a graph text, `graph`: a fingerprint that comments and
   // blanks do not change.
   std::map<std::string, std::string> facts;
+  // The keys of facts that config.json calls otherwise (FactKeys).
+  std::map<std::string, std::string> fact_keys;
 };
 
 // A Hugging Face folder: config.json, and the headers of its safetensors. Tied embeddings are read as transformers 5

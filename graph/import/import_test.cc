@@ -192,6 +192,18 @@ TEST_F(ImportTest, WithoutWeightsAsksForRandom) {
   EXPECT_TRUE(Import(ImportOptions::Weights::kRandom).ok());
 }
 
+// Weights may be there: it is not said that there are none.
+TEST_F(ImportTest, AFolderThatCannotBeListedIsSaid) {
+  folder_.WriteConfig(LlamaConfig());
+  std::filesystem::permissions(folder_.path(), std::filesystem::perms(0311));
+  const uid_t user = geteuid();
+  if (user == 0) ASSERT_EQ(seteuid(65534), 0);  // Root may list all.
+  const std::string error = Error();
+  ASSERT_EQ(seteuid(user), 0);
+  std::filesystem::permissions(folder_.path(), std::filesystem::perms(0755));
+  EXPECT_EQ(error, "DIR: cannot be listed: Permission denied");
+}
+
 TEST_F(ImportTest, PickledWeightsAreConverted) {
   folder_.WriteConfig(LlamaConfig());
   folder_.Write("pytorch_model.bin", "PK");
@@ -401,6 +413,7 @@ TEST_F(ImportTest, ConfigThatIsNoConfig) {
   EXPECT_EQ(Error(), "DIR/config.json: there is no such file");
   folder_.Write("config.json", "{\"a\": 1,\n \"b\": }");
   EXPECT_THAT(Error(), HasSubstr("DIR/config.json:2:7: not JSON"));
+  EXPECT_EQ(Error(), "DIR/config.json:2:7: not JSON at \"}\", after the key \"b\"");
   folder_.Write("config.json", "{\"a\": 1, \"a\": 2}");
   EXPECT_THAT(Error(), HasSubstr("the key \"a\" is given twice"));
   folder_.Write("config.json", std::string(200, '['));
@@ -411,6 +424,50 @@ TEST_F(ImportTest, ConfigThatIsNoConfig) {
   EXPECT_THAT(Error(), HasSubstr("model_type = \"mamba\": no such family of models is known; known are llama, mistral, "
                                  "qwen2, qwen3, olmo, olmo2, hf_olmo, mixtral, qwen3_moe, olmoe, granite, glm, glm4, "
                                  "chatglm, bloom, baichuan"));
+}
+
+// What would divide by zero, or train nothing, is said of the file, not of its results.
+TEST_F(ImportTest, NumbersThatCannotTrainAreRefusedByName) {
+  const auto error = [&](const char* key, const std::string& value) {
+    std::string text = LlamaConfig().dump();
+    text.back() = ',';
+    folder_.Write("config.json", absl::StrCat(text, "\n\"", key, "\": ", value, "}"));
+    return Error(ImportOptions::Weights::kRandom);
+  };
+  const std::string eps = "DIR/config.json: rms_norm_eps = ", wanted = ": wanted a number from 1e-30 to 1";
+  EXPECT_EQ(error("rms_norm_eps", "0"), absl::StrCat(eps, "0", wanted));
+  EXPECT_EQ(error("rms_norm_eps", "0.0"), absl::StrCat(eps, "0.0", wanted));
+  EXPECT_EQ(error("rms_norm_eps", "-1e-6"), absl::StrCat(eps, "-1e-06", wanted));
+  EXPECT_EQ(error("rms_norm_eps", "\"1e-6\""), absl::StrCat(eps, "\"1e-6\"", wanted));
+  EXPECT_EQ(error("rms_norm_eps", "1e-50"), absl::StrCat(eps, "1e-50", wanted));
+  EXPECT_EQ(error("rms_norm_eps", "NaN"), "DIR/config.json:2:17: not JSON at \"NaN\", after the key \"rms_norm_eps\"");
+  EXPECT_EQ(error("rope_theta", "Infinity"),
+            "DIR/config.json:2:15: not JSON at \"Infinity\", after the key \"rope_theta\"");
+  EXPECT_THAT(error("rope_theta", "1e999"), HasSubstr("too large a number: \"1e999\", after the key \"rope_theta\""));
+  EXPECT_EQ(error("rope_theta", "0"), "DIR/config.json: rope_theta = 0: wanted a number from 1e-06 to 1e+30");
+  EXPECT_EQ(error("attention_dropout", "-0.1"),
+            "DIR/config.json: attention_dropout = -0.1: wanted a number from 0 to 1");
+  EXPECT_EQ(error("initializer_range", "0"),
+            "DIR/config.json: initializer_range = 0: random weights would all be 0, from which nothing is learned; "
+            "wanted more than 0, as 0.02");
+  folder_.WriteTensors(LlamaTensors());
+  EXPECT_TRUE(Import().ok()) << "no weight is drawn";
+}
+
+TEST_F(ImportTest, FactsHaveTheFilesNames) {
+  json config = LlamaConfig();
+  const auto keys = [&] {
+    folder_.WriteConfig(config);
+    return Import(ImportOptions::Weights::kRandom).value().fact_keys;
+  };
+  EXPECT_TRUE(keys().empty());
+  config["rms_norm_eps"] = 1e-6;
+  config["rope_theta"] = 500.0;
+  EXPECT_EQ(keys(), (std::map<std::string, std::string>{{"norm_eps", "rms_norm_eps"}}));
+  config["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
+  EXPECT_EQ(keys(), (std::map<std::string, std::string>{{"norm_eps", "rms_norm_eps"},
+                                                        {"rope_factor", "rope_scaling.factor"},
+                                                        {"rope_type", "rope_scaling.type"}}));
 }
 
 constexpr char kGraph[] = R"TEXT(# A bigram model.
@@ -465,6 +522,8 @@ TEST_F(ImportGraphTest, FactsAreOfTheNodes) {
   };
   const std::map<std::string, std::string> before = facts("", "", 2);
   EXPECT_EQ(before.size(), 1u);
+  // Checkpoints know their graph by it: where graphs are printed otherwise, each would be of another training.
+  EXPECT_EQ(before.at("graph"), "a9152b978554b329");
   EXPECT_EQ(facts("# A bigram model.", "# Of two words.", 6), before);
   EXPECT_NE(facts("normal(0.02)", "normal(0.03)", 2), before);
 }

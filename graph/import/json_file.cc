@@ -5,13 +5,16 @@
 #include <set>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "graph/ir/status_macros.h"
 
 namespace tacc::graph {
 namespace {
 
 constexpr int kMaxDepth = 100;
+constexpr int kNumberOverflow = 406;  // nlohmann::json::out_of_range's id
 
 std::string Place(const std::string& text, const std::string& path, size_t byte) {
   size_t line = 1, column = 1;
@@ -25,6 +28,7 @@ std::string Place(const std::string& text, const std::string& path, size_t byte)
 // Checks the events of a parse: keys given twice, depth. Builds nothing.
 class Checker : public nlohmann::json_sax<nlohmann::json> {
  public:
+  explicit Checker(const std::string& text) : text_(text) {}
   bool null() override { return true; }
   bool boolean(bool) override { return true; }
   bool number_integer(number_integer_t) override { return true; }
@@ -37,14 +41,22 @@ class Checker : public nlohmann::json_sax<nlohmann::json> {
   bool end_object() override { return Leave(); }
   bool end_array() override { return Leave(); }
   bool key(string_t& name) override {
+    last_key_ = name;
     if (keys_.back().insert(name).second) return true;
     problem_ = absl::StrCat("the key \"", name, "\" is given twice in one object");
     return false;
   }
-  bool parse_error(std::size_t position, const std::string& last_token, const nlohmann::json::exception&) override {
+  bool parse_error(std::size_t position, const std::string& last_token,
+                   const nlohmann::json::exception& error) override {
     position_ = position;
-    problem_ =
-        absl::StrCat("not JSON at \"", last_token.substr(last_token.size() > 40 ? last_token.size() - 40 : 0), "\"");
+    // It may begin with the key.
+    absl::string_view token = last_token;
+    if (absl::ConsumePrefix(&token, absl::StrCat("\"", last_key_, "\"")) && absl::ConsumePrefix(&token, ":"))
+      token = absl::StripLeadingAsciiWhitespace(token);
+    if (token.size() > 40) token.remove_prefix(token.size() - 40);
+    problem_ = absl::StrCat(error.id == kNumberOverflow ? "too large a number: \"" : "not JSON at \"", token,
+                            RestOfWord(position), "\"",
+                            last_key_.empty() ? "" : absl::StrCat(", after the key \"", last_key_, "\""));
     return false;
   }
   const std::string& problem() const { return problem_; }
@@ -62,6 +74,15 @@ class Checker : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
+  // Letters after the place where the parser gave up, as "aN" of NaN.
+  std::string RestOfWord(size_t position) const {
+    size_t end = position;
+    while (end < text_.size() && end < position + 20 && absl::ascii_isalpha(text_[end])) ++end;
+    return position < end ? text_.substr(position, end - position) : "";
+  }
+
+  const std::string& text_;
+  std::string last_key_;
   std::vector<std::set<std::string>> keys_;
   std::string problem_;
   size_t position_ = 0;
@@ -88,7 +109,7 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path, int64_t max_by
 }
 
 absl::StatusOr<nlohmann::json> ParseJson(const std::string& text, const std::string& path) {
-  Checker checker;
+  Checker checker(text);
   if (!nlohmann::json::sax_parse(text, &checker)) {
     const std::string place = checker.position() > 0 ? Place(text, path, checker.position()) : path;
     return absl::InvalidArgumentError(absl::StrCat(place, ": ", checker.problem()));

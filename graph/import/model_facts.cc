@@ -5,7 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "graph/ir/text.h"
+#include "nlohmann/json.hpp"
 
 namespace tacc::graph {
 namespace {
@@ -79,6 +82,41 @@ std::string NameOf(DecoderSpec::Head head) {
   return "";
 }
 
+// Keys that families have for a fact.
+std::vector<std::string> KeysOf(const std::string& fact) {
+  static const std::map<std::string, std::vector<std::string>> keys = {
+      {"norm_eps", {"rms_norm_eps", "layer_norm_epsilon", "layernorm_epsilon", "layer_norm_eps"}},
+      {"vocab_size", {"padded_vocab_size", "embedding_size"}},
+      {"hidden_size", {"d_model", "n_embed"}},
+      {"intermediate_size", {"ffn_hidden_size"}},
+      {"num_hidden_layers", {"n_layers", "n_layer", "num_layers"}},
+      {"num_attention_heads", {"n_heads", "n_head"}},
+      {"num_key_value_heads", {"n_kv_heads", "multi_query_group_num"}},
+      {"head_dim", {"kv_channels"}},
+      {"num_experts", {"num_local_experts"}},
+      {"attention_scale", {"attention_multiplier"}},
+      {"residual_dropout", {"hidden_dropout"}}};
+  if (const auto found = keys.find(fact); found != keys.end()) return found->second;
+  std::vector<std::string> of_rope;
+  absl::string_view name = fact;
+  if (!absl::ConsumePrefix(&name, "rope_")) return of_rope;
+  if (name == "original_length") name = "original_max_position_embeddings";
+  for (const char* object : {"rope_scaling.", "rope_parameters."}) {
+    of_rope.push_back(absl::StrCat(object, fact));
+    of_rope.push_back(absl::StrCat(object, name));
+  }
+  return of_rope;
+}
+
+bool IsGiven(const nlohmann::json& config, const std::string& key) {
+  const nlohmann::json* at = &config;
+  for (const std::string& name : std::vector<std::string>(absl::StrSplit(key, '.'))) {
+    if (!at->is_object() || !at->contains(name)) return false;
+    at = &(*at)[name];
+  }
+  return !at->is_null();
+}
+
 }  // namespace
 
 std::map<std::string, std::string> ModelFacts(const DecoderSpec& spec) {
@@ -149,6 +187,17 @@ std::map<std::string, std::string> ModelFacts(const DecoderSpec& spec) {
   add_if(spec.embedding_dropout != 0, "embedding_dropout", Number(spec.embedding_dropout));
   add_if(spec.residual_dropout != 0, "residual_dropout", Number(spec.residual_dropout));
   return facts;
+}
+
+std::map<std::string, std::string> FactKeys(const std::map<std::string, std::string>& facts,
+                                            const nlohmann::json& config) {
+  std::map<std::string, std::string> keys;
+  for (const auto& [fact, value] : facts) {
+    for (const std::string& key : KeysOf(fact)) {
+      if (keys.count(fact) == 0 && IsGiven(config, key)) keys[fact] = key;
+    }
+  }
+  return keys;
 }
 
 }  // namespace tacc::graph

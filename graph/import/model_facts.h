@@ -5,6 +5,7 @@
 #include <string>
 
 #include "graph/import/decoder.h"
+#include "nlohmann/json_fwd.hpp"
 
 namespace tacc::graph {
 
@@ -13,6 +14,11 @@ namespace tacc::graph {
 // later versions compare: what a name means stays, and so does how its value is written; a new one is absent where a
 // model is as all were before it.
 std::map<std::string, std::string> ModelFacts(const DecoderSpec& spec);
+
+// What config.json calls those of the facts that have another name there, with the same value: {"norm_eps":
+// "rms_norm_eps"}; a key inside an object as "rope_scaling.factor". For people.
+std::map<std::string, std::string> FactKeys(const std::map<std::string, std::string>& facts,
+                                            const nlohmann::json& config);
 
 }  // namespace tacc::graph
 

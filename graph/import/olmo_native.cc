@@ -50,6 +50,7 @@ void ReadInit(ConfigReader& config, DecoderSpec& spec) {
                CutNormal(input, cutoff),
                [out, cutoff](int64_t layer) { return CutNormal(out(layer), cutoff); },
                [down, cutoff](int64_t layer) { return CutNormal(down(layer), cutoff); }};
+  spec.init.key = "init_std";
 }
 
 // n_kv_heads, or the older multi_query_attention.
@@ -69,7 +70,7 @@ void ReadNorms(ConfigReader& config, DecoderSpec& spec) {
   const bool linear_bias = config.Bool("include_bias", true);
   const bool norm_bias = config.Bool("bias_for_layer_norm", linear_bias);
   const Affine learned = norm_bias ? Affine::kWeightBias : Affine::kWeight;
-  const double eps = config.Float("layer_norm_eps", 0, 1, 1e-5);
+  const double eps = ReadNormEps(config, "layer_norm_eps", 1e-5);
   spec.norm = {kind, config.Bool("layer_norm_with_affine", true) ? learned : Affine::kNone, eps};
   if (config.Bool("embedding_layer_norm", false)) spec.embedding_norm = spec.norm;
   const bool qk_affine = config.Bool("attention_layer_norm_with_affine", true);

@@ -232,6 +232,9 @@ absl::StatusOr<StoredWeights> ReadStoredWeights(const std::string& dir) {
     }
     if (extension == ".bin" || extension == ".pt" || extension == ".pth") weights.kind = StoredWeights::kPickledOnly;
   }
+  // Weights may be there.
+  if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory)
+    return Damaged(dir, absl::StrCat("cannot be listed: ", error.message()));
   return weights;
 }
 

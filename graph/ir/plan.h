@@ -37,6 +37,7 @@ struct Plan {
   int64_t threads = 1;          // of a rank
   int64_t prefetch_units = 1;   // units that a gather starts ahead of its use
   int64_t zero_stage = 3;       // what fsdp shards: 1: optimizer states; 2: gradients too; 3: weights too
+  int64_t keeps_copies = 0;     // 1: the update writes copies of the weights in compute_dtype, also with zero_stage 3
   int64_t kept_units = 0;       // the last N units keep the weights gathered in the forward for their backward
   int64_t recompute_units = 0;  // the first N units (layers) compute their activations again in the backward
   int64_t total_bytes = 0;      // predicted memory of a rank

@@ -13,6 +13,7 @@ TEST(Plan, PrintOfParseIsIdentity) {
   plan.micro_batch = 3;
   plan.accumulation = 2;
   plan.zero_stage = 2;
+  plan.keeps_copies = 1;
   plan.kept_units = 3;
   plan.schedule = PipelineSchedule::kInterleaved;
   plan.num_chunks = 5;

@@ -30,7 +30,8 @@ struct TrainingOptions {
     int64_t growth_interval = 2000;
   };
   std::optional<LossScale> loss_scale;
-  // Keep narrower copies of the weights that are only read so. Without: such a weight is cast where it is used.
+  // Keep narrower copies of the weights that are only read so, which the update writes. Without: such a weight is cast
+  // where it is used.
   bool keep_copies = false;
 };
 

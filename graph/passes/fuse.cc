@@ -56,6 +56,7 @@ class NormFusion {
       if (node.op == "rms_norm_grad" || node.op == "layer_norm_grad") {
         TakeCastBefore(static_cast<int>(i), node);
         TakeAddAfter(static_cast<int>(i), node);
+        TakeCastAfter(static_cast<int>(i), node);
       }
     }
     return std::move(taken_by_);
@@ -124,6 +125,24 @@ class NormFusion {
     grad.operands.insert(grad.operands.begin(), acc);
     grad.results[0] = add.results[0];
     taken_by_[user] = index;
+  }
+
+  // One that rounds, before anything else reads the gradient: so the narrow copy is not kept for long.
+  void TakeCastAfter(int index, Node& grad) {
+    const ValueId dx = grad.results[0];
+    for (int i = index + 1; i < static_cast<int>(graph_.nodes.size()); ++i) {
+      const Node& node = graph_.nodes[i];
+      if (taken_by_[i] >= 0 || std::find(node.operands.begin(), node.operands.end(), dx) == node.operands.end())
+        continue;
+      if (node.op != "cast" || node.recompute != grad.recompute) return;
+      const ValueId copy = node.results[0];
+      const DType narrow = graph_.type(copy).dtype;
+      if (!IsFloating(narrow) || ByteSize(narrow) >= ByteSize(graph_.type(dx).dtype)) return;
+      grad.attrs["copy"] = std::string(Name(narrow));
+      grad.results.push_back(copy);
+      taken_by_[i] = index;
+      return;
+    }
   }
 
   Graph& graph_;

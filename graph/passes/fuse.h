@@ -22,10 +22,12 @@ bool FuseAccumulation(Graph& graph);
 // - add(acc, dx) of dx, ... = norm_grad(dy, ...) becomes norm_grad_accumulate(acc, dy, ...) where the gradient stands,
 //   if nothing else reads dx, acc is there by then, and no row is padding. Saves dx's buffer too.
 // - norm_grad(dy, ...) of a dy that was cast to be wider for nothing else reads it as it was before.
+// - A cast to a narrower type that is the first to read dx, or the sum acc + dx, becomes the gradient's last result
+//   (copy=).
 // The results have the bits that two kernels give. Returns whether anything changed.
 bool FuseNorms(Graph& graph);
 
-// By node: the norm, or norm's gradient, into which FuseNorms would take it, or -1.
+// By node (an add or a cast): the norm, or norm's gradient, into which FuseNorms would take it, or -1.
 std::vector<int> NormsThatTake(Graph graph);
 
 }  // namespace tacc::graph

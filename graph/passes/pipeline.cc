@@ -51,7 +51,7 @@ std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& op
   steps.push_back(ForEachProgram("build-training", [&](Program& program) -> absl::Status {
     TrainingOptions training = options.training;
     // Where masters are sharded and weights in use are not, the copies are what is used.
-    training.keep_copies = options.partition.zero_stage < 3;
+    training.keep_copies |= options.partition.zero_stage < 3;
     TACC_ASSIGN_OR_RETURN(program, BuildTraining(program.graphs[0], ops, training));
     return absl::OkStatus();
   }));

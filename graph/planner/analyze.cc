@@ -262,14 +262,16 @@ class Analysis {
   }
 
   // An add in a norm's kernel, which counts the sum as what it reads; or in its gradient's, which counts the sum as the
-  // gradient that it writes, and what a cast before it reads as if it had been cast.
-  void AddToNorm(size_t add, const Kinds& factors, PhaseWork& phase) {
-    if (graph_.nodes[add].op == "cast") return;
+  // gradient that it writes, and what a cast before it reads as if it had been cast. A cast after it writes more.
+  void AddToNorm(size_t taken, const Kinds& factors, PhaseWork& phase) {
+    const Node& node = graph_.nodes[taken];
+    const bool is_cast = node.op == "cast";
+    if (is_cast && static_cast<int>(taken) < taken_by_[taken]) return;
     KernelWork k;
     k.is_launched = false;
     k.region = RegionOf(factors);
-    CountBytes(graph_.nodes[add].operands[0], k);
-    if (!absl::EndsWith(graph_.nodes[taken_by_[add]].op, "_grad")) CountBytes(graph_.nodes[add].operands[1], k);
+    CountBytes(is_cast ? node.results[0] : node.operands[0], k);
+    if (!is_cast && !absl::EndsWith(graph_.nodes[taken_by_[taken]].op, "_grad")) CountBytes(node.operands[1], k);
     phase.kernels.push_back(k);
   }
 

@@ -149,8 +149,9 @@ Machine MachineOf(const DeviceProfile& device) {
   Machine m;
   m.name = device.name.empty() ? device.kind : device.name;
   m.device = device.model;
-  m.devices_per_node = 0;
+  m.devices_per_node = device.devices_per_machine;
   m.measured = true;
+  m.sums_in_order = device.sums_in_order;
   auto peak = [](const std::map<DType, double>& peaks, DType dtype) {
     auto it = peaks.find(dtype);
     return it == peaks.end() ? 0.0 : it->second;
@@ -180,7 +181,6 @@ Machine MachineOf(const DeviceProfile& device) {
     if (is_tiles) m.attention.f32 = speed;
   }
   m.vendor_half_flops_per_second = peak(device.peak_flops_per_second, DType::kBF16);
-  m.devices_per_node = device.devices_per_machine;
   m.matmul_tile = kGpuMatmulTile;
   m.issue_seconds = kGpuIssueSeconds;
   m.intra_latency_seconds = std::max(device.link_latency_seconds, kGpuIntraLatencySeconds);
@@ -301,31 +301,69 @@ GroupShape ShapeOf(const Mesh& mesh, const AxisList& axes, int64_t devices_per_n
   return group;
 }
 
+LinkBytes BytesOverLinks(const Machine& machine, CollectiveKind kind, double bytes, const GroupShape& group) {
+  if (group.size <= 1) return {};
+  const double n = static_cast<double>(group.size), m = static_cast<double>(group.in_node);
+  const double nodes = static_cast<double>(group.num_nodes());
+  const bool crosses = group.num_nodes() > 1;
+  switch (kind) {
+    case CollectiveKind::kSend:
+      return group.in_node > 1 ? LinkBytes{bytes, 0} : LinkBytes{0, bytes};
+    case CollectiveKind::kRotate:
+      return crosses ? LinkBytes{bytes * (m - 1) / m, bytes / m} : LinkBytes{bytes, 0};
+    case CollectiveKind::kAllToAll:
+      return {bytes * (m - 1) / n, bytes * (n - m) / n};
+    case CollectiveKind::kWholeAllReduce:
+      return {bytes * (m - 1), bytes * (nodes - 1)};
+    default:
+      break;
+  }
+  const double times = kind == CollectiveKind::kAllReduce ? 2 : 1;
+  const LinkBytes levels{bytes * (m - 1) / m, bytes * (nodes - 1) / n};
+  if (machine.shares_cores) return {times * levels.intra, times * levels.inter};
+  if (machine.sums_in_order && kind != CollectiveKind::kAllGather) {
+    if (kind == CollectiveKind::kReduceScatter) return levels;
+    const LinkBytes gathered = BytesOverLinks(machine, CollectiveKind::kAllGather, bytes, group);
+    return {levels.intra + gathered.intra, levels.inter + gathered.inter};
+  }
+  const double around = times * bytes * (n - 1) / n;
+  return crosses ? LinkBytes{around * (m - 1) / m, around / m} : LinkBytes{around, 0};
+}
+
 double CollectiveSeconds(const Machine& machine, CollectiveKind kind, double bytes, const GroupShape& group) {
   if (group.size <= 1) return 0;
   const double n = static_cast<double>(group.size), m = static_cast<double>(group.in_node);
   const double nodes = static_cast<double>(group.num_nodes());
-  const double intra = std::max(machine.intra_bytes_per_second * machine.bandwidth_fraction, 1.0);
-  const double inter = std::max(machine.inter_bytes_per_second * machine.bandwidth_fraction, 1.0);
   const bool crosses = group.num_nodes() > 1;
+  const LinkBytes sent = BytesOverLinks(machine, kind, bytes, group);
+  const double intra = sent.intra / std::max(machine.intra_bytes_per_second * machine.bandwidth_fraction, 1.0);
+  const double inter = sent.inter / std::max(machine.inter_bytes_per_second * machine.bandwidth_fraction, 1.0);
+  const double intra_step = machine.intra_latency_seconds;
+  const double inter_step = crosses ? machine.inter_latency_seconds : 0.0;
   switch (kind) {
     case CollectiveKind::kSend:
-      return group.in_node > 1 ? bytes / intra + machine.intra_latency_seconds
-                               : bytes / inter + machine.inter_latency_seconds;
+      return group.in_node > 1 ? intra + intra_step : inter + machine.inter_latency_seconds;
+    case CollectiveKind::kRotate:
+      // All wait for the one that sends to another node.
+      return crosses ? m * inter + inter_step : intra + intra_step;
     case CollectiveKind::kAllToAll:
-      return std::max(bytes * (m - 1) / n / intra + (m - 1) * machine.intra_latency_seconds,
-                      crosses ? bytes * (n - m) / n / inter + (nodes - 1) * machine.inter_latency_seconds : 0.0);
+      return std::max(intra + (m - 1) * intra_step, inter + (nodes - 1) * inter_step);
+    case CollectiveKind::kWholeAllReduce:
+      return intra + inter + (m - 1) * intra_step + (nodes - 1) * inter_step;
     default:
       break;
   }
-  const double bandwidth = crosses ? std::min(intra, m * inter) : intra;
-  const double transfer = bytes * (n - 1) / n / bandwidth;
-  const double ring_steps =
-      (n - nodes) * machine.intra_latency_seconds + (crosses ? (nodes - 1) * machine.inter_latency_seconds : 0.0);
+  const bool is_in_order = machine.sums_in_order && kind != CollectiveKind::kAllGather;
+  if (is_in_order && kind == CollectiveKind::kAllReduce) {
+    return CollectiveSeconds(machine, CollectiveKind::kReduceScatter, bytes, group) +
+           CollectiveSeconds(machine, CollectiveKind::kAllGather, bytes, group);
+  }
+  // Levels come one after the other; a ring's links all work at once.
+  const double transfer = machine.shares_cores || is_in_order ? intra + inter : std::max(intra, inter);
+  const double ring_steps = (n - nodes) * intra_step + (nodes - 1) * inter_step;
   if (kind != CollectiveKind::kAllReduce) return transfer + ring_steps;
-  const double tree_steps = (m - 1) * machine.intra_latency_seconds +
-                            (crosses ? std::ceil(std::log2(nodes)) * machine.inter_latency_seconds : 0.0);
-  return 2 * (transfer + std::min(ring_steps, tree_steps));
+  const double tree_steps = (m - 1) * intra_step + std::ceil(std::log2(nodes)) * inter_step;
+  return transfer + 2 * std::min(ring_steps, tree_steps);
 }
 
 }  // namespace tacc::graph

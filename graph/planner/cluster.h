@@ -28,6 +28,7 @@ struct Machine {
   int64_t devices_per_node = 8;        // 0: all devices are in one node
   bool plan_only = false;              // tacc plans for it, but has no kernels for it
   bool shares_cores = false;           // a CPU: what moves bytes takes cores from what computes
+  bool sums_in_order = false;          // of GPUs: by the ranks themselves, in two levels
   double cpus = 0;                     // of those, a device's part of its node's processors; 0: enough for its threads
   double threads = 1;                  // of a device that shares cores
   double half_flops_per_second = 0;    // peak of dense products of bf16 (V100: f16)
@@ -78,10 +79,10 @@ absl::StatusOr<Machine> FindMachine(absl::string_view name);
 // All names that FindMachine takes.
 std::vector<std::string> MachineNames();
 // What a probe measured: its figures are reached ones, so the fractions are 1 but for what products sustain of their
-// best. Attention is as fast as the fastest of its backends that take the mask, which ranks choose as well. CPUs are
-// one node; their attention reaches a known part of what products do. What a GPU's probe does not measure is generic:
-// the slowness of small products and the issue of a captured graph's kernels as in the presets, the network between
-// machines 100 Gb/s a device.
+// best. Attention is as fast as the fastest of its backends that take the mask, which ranks choose as well. CPUs'
+// attention reaches a known part of what products do, and the network between their machines is taken for as fast as
+// loopback. What a GPU's probe does not measure is generic: the slowness of small products and the issue of a captured
+// graph's kernels as in the presets, the network between machines 100 Gb/s a device.
 Machine MachineOf(const DeviceProfile& device);
 // A device of the machine, as a probe would find it: what it reaches of its peaks.
 DeviceProfile ProfileOf(const Machine& machine);
@@ -127,12 +128,30 @@ struct GroupShape {
 // The groups over `axes` of the mesh.
 GroupShape ShapeOf(const Mesh& mesh, const AxisList& axes, int64_t devices_per_node);
 
-enum class CollectiveKind { kAllGather, kReduceScatter, kAllReduce, kAllToAll, kSend };
+enum class CollectiveKind {
+  kAllGather,
+  kReduceScatter,
+  kAllReduce,
+  kWholeAllReduce,  // each rank sends all that it has: how CPUs sum up to WholeAllReduceElements
+  kAllToAll,
+  kRotate,  // each rank sends what it has to the next
+  kSend,
+};
 
-// Seconds of a collective that has the links of its ranks to itself; all groups of the mesh run theirs at once.
+// What a device of a group sends in a collective, on average over the group.
+struct LinkBytes {
+  double intra = 0;  // to devices of its node
+  double inter = 0;  // to other nodes
+};
 // `bytes`: the whole tensor for all_gather (its result), reduce_scatter (its operand) and all_reduce; what a rank holds
-// for all_to_all and send. Rings, cut into as many channels as the group has devices in a node, each over its own share
-// of the network; all_reduce between nodes takes a tree where that is faster. A send crosses nodes unless in_node > 1.
+// for all_to_all, rotate and send. On GPUs gathers and sums go around rings, cut into as many channels as the group has
+// devices in a node, each over its own share of the network; on CPUs each rank sends to each other one, across nodes in
+// two levels (worker/rank/two_levels.h), and so do GPUs whose sums are in order. A send crosses nodes unless in_node
+// > 1.
+LinkBytes BytesOverLinks(const Machine& machine, CollectiveKind kind, double bytes, const GroupShape& group);
+
+// Seconds of a collective that has the links of its ranks to itself; all groups of the mesh run theirs at once. `bytes`
+// as above. All_reduce between nodes takes a tree where that is faster.
 // Source: NCCL's algorithms; Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in
 // MPICH", 2005.
 double CollectiveSeconds(const Machine& machine, CollectiveKind kind, double bytes, const GroupShape& group);

@@ -169,6 +169,31 @@ TEST(Cluster, CollectivesGoByTheSlowestLink) {
   EXPECT_NEAR(CollectiveSeconds(m, CollectiveKind::kAllReduce, 0, {1024, 1}), 2 * 10 * 1e-5, 1e-12);
 }
 
+// What is sent of 1,200 bytes on three machines of four, by device.
+TEST(Cluster, BytesGoByRingsOnGpusAndInTwoLevelsOnCpus) {
+  Machine gpu = *FindMachine("a100-80g"), cpu = gpu;
+  cpu.shares_cores = true;
+  const auto sent = [](const Machine& machine, CollectiveKind kind, const GroupShape& group) {
+    const LinkBytes bytes = BytesOverLinks(machine, kind, 1200, group);
+    return std::pair(bytes.intra, bytes.inter);
+  };
+  const GroupShape both{12, 4}, inside{4, 4}, across{3, 1};
+  for (const CollectiveKind kind : {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {
+    EXPECT_EQ(sent(gpu, kind, both), std::pair(825.0, 275.0));
+    EXPECT_EQ(sent(cpu, kind, both), std::pair(900.0, 200.0));
+    for (const Machine& machine : {gpu, cpu}) {
+      EXPECT_EQ(sent(machine, kind, inside), std::pair(900.0, 0.0));
+      EXPECT_EQ(sent(machine, kind, across), std::pair(0.0, 800.0));
+    }
+  }
+  EXPECT_EQ(sent(gpu, CollectiveKind::kAllReduce, both), std::pair(1650.0, 550.0));
+  EXPECT_EQ(sent(cpu, CollectiveKind::kAllReduce, both), std::pair(1800.0, 400.0));
+  EXPECT_EQ(sent(cpu, CollectiveKind::kWholeAllReduce, both), std::pair(3600.0, 2400.0));
+  EXPECT_EQ(sent(gpu, CollectiveKind::kAllToAll, both), std::pair(300.0, 800.0));
+  EXPECT_EQ(sent(gpu, CollectiveKind::kRotate, both), std::pair(900.0, 300.0));
+  EXPECT_EQ(sent(gpu, CollectiveKind::kAllGather, {1, 1}), std::pair(0.0, 0.0));
+}
+
 TEST(Cluster, SmallProductsAreSlower) {
   Machine m = *FindMachine("h100");
   const double large = KernelSeconds(m, DType::kBF16, 1e12, 0);

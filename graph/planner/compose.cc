@@ -73,7 +73,8 @@ void ExtendTimes(const Stages& a, const Stages& b, double times, Stages* whole) 
   for (size_t s = 0; s < whole->cost.size(); ++s) {
     for (auto part : {&StepCost::matmul_flops, &StepCost::compute_seconds, &StepCost::communication_seconds})
       Extend(a.cost[s].*part, b.cost[s].*part, times, &(whole->cost[s].*part));
-    for (auto part : {&StepCost::sent_bytes, &StepCost::num_collectives})
+    for (auto part :
+         {&StepCost::sent_bytes, &StepCost::num_collectives, &StepCost::packed_bytes, &StepCost::num_packed})
       Extend(a.cost[s].*part, b.cost[s].*part, times, &(whole->cost[s].*part));
     for (auto part : {&StageTimes::compute_seconds, &StageTimes::contention_seconds, &StageTimes::communication_seconds,
                       &StageTimes::exposed_seconds, &StageTimes::idle_seconds})

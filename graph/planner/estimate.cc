@@ -191,8 +191,7 @@ class Estimator {
     if (l_.cp > 1 && work.ring_bytes > 0) {
       const double step_bytes = work.ring_bytes * samples / static_cast<double>(l_.tp);
       const double steps = static_cast<double>(l_.cp - 1);
-      const double ring =
-          steps * CollectiveSeconds(m_, CollectiveKind::kSend, step_bytes, {2, std::min<int64_t>(g_.cp.in_node, 2)});
+      const double ring = steps * CollectiveSeconds(m_, CollectiveKind::kRotate, step_bytes, g_.cp);
       phase.context = std::max(0.0, ring - WeightlessSeconds(work));
     }
     if (l_.ep > 1 && work.exchange_bytes > 0) {

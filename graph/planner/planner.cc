@@ -13,6 +13,7 @@
 #include "graph/passes/expert_parallel.h"
 #include "graph/passes/layout.h"
 #include "graph/passes/pins.h"
+#include "graph/passes/stages.h"
 #include "graph/planner/analyze.h"
 #include "graph/planner/compose.h"
 
@@ -38,12 +39,16 @@ DType Precision(const PlanRequest& request) {
   return f32 != peaks.end() && bf16 != peaks.end() && bf16->second > 1.3 * f32->second ? DType::kBF16 : DType::kF32;
 }
 
-// Samples of a step; where the job does not say, those of one micro-batch on each group of workers.
-int64_t GlobalBatch(const PlanRequest& request) {
-  if (request.global_batch.has_value()) return *request.global_batch;
-  const int64_t sharers = request.pp.value_or(1) * request.cp.value_or(1) * request.tp.value_or(1);
-  return request.micro_batch.value_or(kDefaultMicroBatch) * std::max<int64_t>(request.world / sharers, 1) *
-         request.num_micro_batches.value_or(1);
+// The job's numbers of layers.
+absl::Status CheckLayerCounts(const PlanRequest& request, int64_t num_layers) {
+  const std::pair<const char*, std::optional<int64_t>> counts[] = {{"memory.gc_cnt", request.recompute_units},
+                                                                   {"dist.fsdp.reshard_cnt", request.reshard_units}};
+  for (const auto& [field, count] : counts) {
+    if (count.value_or(0) <= num_layers || *count == PlanRequest::kAllUnits) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, " = ", *count, ", but the model has ", num_layers, " layers; use at most that"));
+  }
+  return absl::OkStatus();
 }
 
 SearchRequest SearchRequestOf(const PlanRequest& request, int64_t num_units, DType precision) {
@@ -106,6 +111,22 @@ class Planner {
   Planner(const PlanRequest& request, const ForwardBuilder& model, const OpTable& ops, const ForwardModel& one_row,
           DType precision)
       : request_(request), model_(model), ops_(ops), one_row_(one_row), precision_(precision) {}
+
+  absl::Status Check() {
+    TACC_ASSIGN_OR_RETURN(SearchRequest search, MakeSearch());
+    search.available_bytes = 0;
+    search.num_best = 1;
+    TACC_ASSIGN_OR_RETURN(const SearchResult found, Search(work_, search));
+    const Layout& layout = found.smallest->layout;
+    if (layout.pp == 1 || request_.split_points.empty()) return absl::OkStatus();
+    StageOptions stages;
+    stages.num_chunks = static_cast<int>(layout.chunks);
+    stages.split_points = request_.split_points;
+    const Graph& forward = one_row_.forward;
+    return CutPoints(forward, static_cast<int>(forward.nodes.size()), ops_, stages,
+                     static_cast<int>(layout.pp * layout.chunks))
+        .status();
+  }
 
   absl::StatusOr<bool> MayFit() {
     TACC_ASSIGN_OR_RETURN(SearchRequest search, MakeSearch());
@@ -271,16 +292,51 @@ class Planner {
     }
   }
 
-  // The first candidate's figures become those of its whole program.
+  // The first candidate's figures become those of its whole program, with copies of the weights or without.
   absl::Status Settle() {
     std::vector<Candidate>& candidates = planned_.candidates;
     std::stable_sort(candidates.begin(), candidates.end(), Better);
-    while (candidates[0].fits && (candidates[0].composed || !(candidates[0].layout == whole_.layout))) {
-      planned_.programs.clear();
-      TACC_RETURN_IF_ERROR(Measure(candidates[0], MeasurePlan));
+    while (candidates[0].fits) {
+      Candidate& best = candidates[0];
+      if (std::find(tried_copies_.begin(), tried_copies_.end(), best.layout) == tried_copies_.end()) {
+        TACC_RETURN_IF_ERROR(TryCopies(best));
+      } else if (best.composed || !IsWhole(best)) {
+        planned_.programs.clear();
+        TACC_RETURN_IF_ERROR(Measure(best, MeasurePlan));
+        if (!best.fits) TACC_RETURN_IF_ERROR(DropCopies(best));
+      } else {
+        break;
+      }
       std::stable_sort(candidates.begin(), candidates.end(), Better);
     }
     return absl::OkStatus();
+  }
+
+  // Are planned_.programs the candidate's?
+  bool IsWhole(const Candidate& c) const {
+    return c.layout == whole_.layout && c.plan.keeps_copies == whole_.plan.keeps_copies;
+  }
+
+  // With ZeRO-1 and 2 there are copies anyway. A processor's memory is not the job's alone, as a GPU's is.
+  absl::Status TryCopies(Candidate& best) {
+    tried_copies_.push_back(best.layout);
+    if (request_.cluster.machine.shares_cores) return absl::OkStatus();
+    if (!request_.may_keep_copies || precision_ == DType::kF32 || best.plan.zero_stage < 3) return absl::OkStatus();
+    Candidate with = best;
+    with.plan.keeps_copies = 1;
+    TACC_RETURN_IF_ERROR(Measure(with, ComposePlan));
+    with.copies_save_seconds = best.plan.step_seconds - with.plan.step_seconds;
+    if (with.fits && with.copies_save_seconds >= kCopiesMustEarn * best.plan.step_seconds) best = with;
+    return absl::OkStatus();
+  }
+
+  // What was put together from parts may be a little less than the whole needs.
+  absl::Status DropCopies(Candidate& c) {
+    if (c.plan.keeps_copies == 0) return absl::OkStatus();
+    c.plan.keeps_copies = 0;
+    c.copies_save_seconds = 0;
+    planned_.programs.clear();
+    return Measure(c, MeasurePlan);
   }
 
   void DropLosersThatAreCandidates() {
@@ -303,6 +359,7 @@ class Planner {
   int64_t compiled_layers_ = 0;
   Planned planned_;
   Candidate whole_;  // of which planned_.programs are
+  std::vector<Layout> tried_copies_;
   absl::Status first_error_;
 };
 
@@ -324,6 +381,13 @@ const MemoryUse& Largest(const std::vector<MemoryUse>& stages) {
   return *std::max_element(stages.begin(), stages.end(), [](const MemoryUse& a, const MemoryUse& b) {
     return a.arena_bytes + a.workspace_bytes < b.arena_bytes + b.workspace_bytes;
   });
+}
+
+int64_t GlobalBatch(const PlanRequest& request) {
+  if (request.global_batch.has_value()) return *request.global_batch;
+  const int64_t sharers = request.pp.value_or(1) * request.cp.value_or(1) * request.tp.value_or(1);
+  return request.micro_batch.value_or(kDefaultMicroBatch) * std::max<int64_t>(request.world / sharers, 1) *
+         request.num_micro_batches.value_or(1);
 }
 
 absl::StatusOr<int64_t> MaxSteps(const PlanRequest& request, int64_t global_batch) {
@@ -348,6 +412,7 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
   CompileOptions options;
   options.training = request.training;
   options.training.accumulation = plan.accumulation;
+  options.training.keep_copies = plan.keeps_copies != 0;
   TACC_ASSIGN_OR_RETURN(options.training.max_steps, MaxSteps(request, plan.global_batch()));
   options.compute_dtype = plan.compute_dtype;
   options.partition = LayoutOf(plan.mesh, model.residual_module);
@@ -375,6 +440,14 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
   return Compile(model.forward, ops, options, observer);
 }
 
+absl::Status CheckLayout(const PlanRequest& request, const ForwardBuilder& model, const OpTable& ops) {
+  TACC_ASSIGN_OR_RETURN(const ForwardModel one_row, model(1, request.seq_len));
+  TACC_RETURN_IF_ERROR(CheckLayerCounts(request, static_cast<int64_t>(one_row.units.size())));
+  TACC_RETURN_IF_ERROR(Planner(request, model, ops, one_row, Precision(request)).Check());
+  const bool data_is_known = request.num_samples > 0;
+  return data_is_known ? MaxSteps(request, GlobalBatch(request)).status() : absl::OkStatus();
+}
+
 absl::StatusOr<bool> MayFit(const PlanRequest& request, const ForwardBuilder& model, const OpTable& ops) {
   TACC_ASSIGN_OR_RETURN(const ForwardModel one_row, model(1, request.seq_len));
   return Planner(request, model, ops, one_row, Precision(request)).MayFit();
@@ -382,17 +455,7 @@ absl::StatusOr<bool> MayFit(const PlanRequest& request, const ForwardBuilder& mo
 
 absl::StatusOr<Planned> PlanCandidates(const PlanRequest& request, const ForwardBuilder& model, const OpTable& ops) {
   TACC_ASSIGN_OR_RETURN(const ForwardModel one_row, model(1, request.seq_len));
-  const auto num_units = static_cast<int64_t>(one_row.units.size());
-  const int64_t recompute = request.recompute_units.value_or(0);
-  if (recompute > num_units && recompute != PlanRequest::kAllUnits) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("memory.gc_cnt = ", recompute, ", but the model has ", num_units, " layers; use at most that"));
-  }
-  const int64_t reshard = request.reshard_units.value_or(0);
-  if (reshard > num_units && reshard != PlanRequest::kAllUnits) {
-    return absl::InvalidArgumentError(absl::StrCat("dist.fsdp.reshard_cnt = ", reshard, ", but the model has ",
-                                                   num_units, " layers; use at most that"));
-  }
+  TACC_RETURN_IF_ERROR(CheckLayerCounts(request, static_cast<int64_t>(one_row.units.size())));
   TACC_ASSIGN_OR_RETURN(Planned planned, Planner(request, model, ops, one_row, Precision(request)).Run());
   planned.notes = one_row.notes;
   return planned;

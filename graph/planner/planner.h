@@ -58,10 +58,14 @@ struct PlanRequest {
   std::optional<int64_t> recompute_units;
   // The first N units gather their weights again in the backward; the others keep them.
   std::optional<int64_t> reshard_units;
+  bool may_keep_copies = true;  // of the weights, see Plan::keeps_copies
   int64_t seq_len = 0;
   DeviceProfile device;
   Cluster cluster;  // of `world` such devices
 };
+
+// Samples of a step; where the job does not say, those of one micro-batch on each group of workers.
+int64_t GlobalBatch(const PlanRequest& request);
 
 // Updates of the training: what the job says, or as many as go through the data for its epochs in batches of
 // `global_batch` samples, rounded up. InvalidArgument: the data says no number of samples, or the warm-up is longer.
@@ -77,6 +81,7 @@ struct Candidate {
   double wait_seconds = 0;  // of a rank of the first stage: for communication that nothing hides, and for other stages
   double model_flops = 0;   // of a step, for MFU
   int64_t num_parameters = 0;
+  double copies_save_seconds = 0;  // predicted, of a step; 0 without them (Plan::keeps_copies)
   bool fits = false;
   bool composed = false;  // put together from parts of the model (ComposePlan), not from all of it
 };
@@ -108,11 +113,18 @@ int64_t BufferBytes(const Machine& machine, const Mesh& mesh);
 
 // Whatever the request leaves open is searched (search.h); the best by estimate become programs, for exact bytes and a
 // simulated step (compose.h), until some fit or a fitting one is not to be found. Each kind of parallelism beside dp
-// and fsdp must earn kKindMustEarn of the step: less than that no prediction can tell apart. The first candidate's
-// figures are those of its whole program. Errors: InvalidArgument when the request contradicts itself (nearest legal
-// values named) or the model cannot be built.
+// and fsdp must earn kKindMustEarn of the step: less than that no prediction can tell apart. The best is then tried
+// with copies of its weights in the compute type, which the update writes, so that nothing is cast where it is used:
+// they are kept where they fit and earn kCopiesMustEarn. The first candidate's figures are those of its whole program.
+// Errors: InvalidArgument when the request contradicts itself (nearest legal values named) or the model cannot be
+// built.
 inline constexpr double kKindMustEarn = 0.01;
+inline constexpr double kCopiesMustEarn = 0.005;
 absl::StatusOr<Planned> PlanCandidates(const PlanRequest& request, const ForwardBuilder& model, const OpTable& ops);
+
+// The errors of PlanCandidates that the job, the model and the data (where it is known) decide, whatever the devices: a
+// search that makes no program.
+absl::Status CheckLayout(const PlanRequest& request, const ForwardBuilder& model, const OpTable& ops);
 
 // Whether some layout fits by estimate: a search that makes no program. Errors: as PlanCandidates.
 absl::StatusOr<bool> MayFit(const PlanRequest& request, const ForwardBuilder& model, const OpTable& ops);

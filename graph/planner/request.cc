@@ -103,6 +103,7 @@ json MemoryJson(const Machine& machine, const Candidate& c) {
   return {{"arena_bytes", c.memory.arena_bytes},
           {"workspace_bytes", c.memory.workspace_bytes},
           {"weights_bytes", c.memory.weights_bytes + c.memory.copies_bytes},
+          {"copies_bytes", c.memory.copies_bytes},
           {"gradients_bytes", c.memory.gradients_bytes},
           {"optimizer_bytes", c.memory.optimizer_bytes},
           {"stash_bytes", c.memory.stash_bytes},
@@ -153,6 +154,7 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   r.Get("job.model.path", &request.model_path);
   r.Get("job.model.graph", &request.graph_path);
   r.GetEnum("job.model.weights", "WEIGHTS_", &request.weights);
+  r.Get("job.data.path", &request.data_path);
   r.Get("job.data.seq_len", &plan.seq_len);
   r.Get("job.train.max_steps", &train.max_steps);
   r.Get("job.train.num_train_epochs", &plan.num_train_epochs);
@@ -213,6 +215,7 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   r.Get("job.memory.gc_cls", &request.gc_cls);
   r.Get("job.memory.gc_cnt", &plan.recompute_units);
   r.Get("data.vocab_size", &request.vocab_size);
+  r.Get("data.num_tokens", &request.num_tokens);
   r.Get("data.separate_documents", &request.separate_documents);
   int64_t workers = 1;
   for (const auto& size : {plan.pp, plan.dp, plan.fsdp, plan.ep, plan.cp, plan.tp}) workers *= size.value_or(1);
@@ -237,6 +240,8 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   r.Get("device.cpus", &device.cpus);
   r.Get("device.matmul_flops_per_second.tf32", &device.tf32_flops_per_second);
   r.Get("device.devices_per_machine", &device.devices_per_machine);
+  bool is_deterministic = false;
+  r.Get("job.train.deterministic", &is_deterministic);
   for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     const auto read = [&](const char* peaks, std::map<DType, double>* out) {
       double peak = 0;
@@ -256,12 +261,23 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   } else {
     TACC_ASSIGN_OR_RETURN(plan.cluster, MakeCluster(MachineOf(device), plan.world));
   }
-  TACC_RETURN_IF_ERROR(TakePeaks(plan));
+  device.sums_in_order = plan.cluster.machine.sums_in_order = is_deterministic && device.kind == "cuda";
+  // Of devices that are not known, neither is what they lack (`tacc-plan check`).
+  if (Find(root, "cluster") != nullptr || Find(root, "device") != nullptr) TACC_RETURN_IF_ERROR(TakePeaks(plan));
   if (reduce_dtype == "bfloat16") plan.reduce_dtype = DType::kBF16;
   if (request.model_path.empty() == request.graph_path.empty()) {
     return absl::InvalidArgumentError("compile request: give one of job.model.path and job.model.graph");
   }
   return request;
+}
+
+absl::Status CheckBatchAgainstData(const CompileRequest& request, int64_t global_batch) {
+  const int64_t samples = request.plan.num_samples;
+  if (samples == 0 || global_batch <= samples) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(request.data_path, ": too little data: ", request.num_tokens, " tokens make ", samples,
+                   " samples of seq_len = ", request.plan.seq_len, ", but the planned global batch has ", global_batch,
+                   "; prepare more text, lower data.seq_len, or set train.global_batch_size to at most ", samples));
 }
 
 nlohmann::json SettingsJson(const CompileRequest& request, const Candidate& c) {
@@ -311,6 +327,7 @@ nlohmann::json CandidateJson(const CompileRequest& request, const Candidate& c) 
           {"accumulation", c.plan.accumulation},
           {"seq_len", c.plan.seq_len},
           {"zero_stage", c.plan.zero_stage},
+          {"keeps_copies", c.plan.keeps_copies != 0},
           {"kept_units", c.plan.kept_units},
           {"recompute_units", c.plan.recompute_units},
           {"gc", c.layout.recompute},
@@ -334,6 +351,8 @@ nlohmann::json CandidateJson(const CompileRequest& request, const Candidate& c) 
           {"predicted_mfu", Mfu(request, c, seconds)},
           {"communication_bytes_per_rank", c.cost.sent_bytes},
           {"num_collectives", c.cost.num_collectives},
+          {"packed_bytes_per_rank", c.cost.packed_bytes},
+          {"num_packed_collectives", c.cost.num_packed},
           {"peak_flops_per_second", peak},
           {"peak_source", request.plan.cluster.machine.PeakSource(c.plan.compute_dtype)}};
 }
@@ -392,12 +411,14 @@ nlohmann::json CaptureJson(const CompileRequest& request, const std::vector<Prog
 
 std::string SummaryJson(const CompileRequest& request, const Candidate& candidate, const std::vector<Program>& stages,
                         const std::vector<std::string>& notes, absl::string_view fingerprint,
-                        const std::string& architecture, const std::map<std::string, std::string>& facts) {
+                        const std::string& architecture, const std::map<std::string, std::string>& facts,
+                        const std::map<std::string, std::string>& fact_keys) {
   json summary = CandidateJson(request, candidate);
   summary["notes"] = notes;
   summary["fingerprint"] = std::string(fingerprint);
   if (!architecture.empty()) summary["architecture"] = architecture;
   summary["config"] = facts;
+  if (!fact_keys.empty()) summary["config_keys"] = fact_keys;
   if (json capture = CaptureJson(request, stages); !capture.is_null()) summary["capture"] = std::move(capture);
   return summary.dump(1);
 }

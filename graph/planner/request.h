@@ -20,8 +20,10 @@ struct CompileRequest {
   std::string graph_path;        // a text graph
   std::string weights = "auto";  // pretrained, random, auto
   std::vector<std::string> wrap_layer_cls, gc_cls;
-  uint64_t seed = 42;               // of dropout
+  uint64_t seed = 42;  // of dropout
+  std::string data_path;
   int64_t vocab_size = 0;           // of the data; 0: unknown
+  int64_t num_tokens = 0;           // the same
   bool traces = false;              // the job has a train.trace_step
   bool separate_documents = false;  // the data says where documents begin, and they are kept apart
 };
@@ -29,11 +31,17 @@ struct CompileRequest {
 // Errors: InvalidArgument naming the field.
 absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view json);
 
+// InvalidArgument when the global batch has more samples than the data, where that is known: each update would hold the
+// same ones several times.
+absl::Status CheckBatchAgainstData(const CompileRequest& request, int64_t global_batch);
+
 // summary.json of docs/contracts.md. `stages`: the candidate's programs; `notes`: Planned::notes; `architecture`: of a
-// Hugging Face folder, else empty; `facts`: of the model's mathematics, by name.
+// Hugging Face folder, else empty; `facts`: of the model's mathematics, by name; `fact_keys`: what config.json calls
+// them, where it is another name.
 std::string SummaryJson(const CompileRequest& request, const Candidate& candidate, const std::vector<Program>& stages,
                         const std::vector<std::string>& notes, absl::string_view fingerprint,
-                        const std::string& architecture, const std::map<std::string, std::string>& facts);
+                        const std::string& architecture, const std::map<std::string, std::string>& facts,
+                        const std::map<std::string, std::string>& fact_keys);
 
 // Which parts of the stages' graphs ranks on GPUs capture as CUDA graphs, when each has a GPU to itself; null on CPUs.
 nlohmann::json CaptureJson(const CompileRequest& request, const std::vector<Program>& stages);

@@ -56,6 +56,17 @@ TEST(CompileRequest, ReadsTheJob) {
   EXPECT_FALSE(request.plan.dp.has_value());
 }
 
+// Of which sums cost what the ranks' own do.
+TEST(CompileRequest, SumsInOrderAreThoseOfGpus) {
+  const std::string in_order = Replaced(kRequest, "\"train\": {", R"("train": {"deterministic": true, )");
+  EXPECT_FALSE(Parse(in_order).plan.cluster.machine.sums_in_order);
+  const std::string gpu = R"("device": {"kind": "cuda", "devices_per_machine": 1, )";
+  EXPECT_FALSE(Parse(Replaced(kRequest, "\"device\": {", gpu)).plan.cluster.machine.sums_in_order);
+  const CompileRequest request = Parse(Replaced(in_order, "\"device\": {", gpu));
+  EXPECT_TRUE(request.plan.cluster.machine.sums_in_order);
+  EXPECT_TRUE(request.plan.device.sums_in_order);
+}
+
 TEST(CompileRequest, ReadsAGpu) {
   const CompileRequest request = Parse(
       Replaced(kRequest, "\"device\": {",
@@ -89,10 +100,11 @@ TEST(CompileRequest, SaysWhatGpusCapture) {
     EXPECT_TRUE(planned.ok()) << planned.status();
     const nlohmann::json summary =
         nlohmann::json::parse(SummaryJson(request, planned->candidates[0], planned->programs, {"read so"}, "1a",
-                                          "LlamaForCausalLM", {{"norm_eps", "1e-05"}}));
+                                          "LlamaForCausalLM", {{"norm_eps", "1e-05"}}, {{"norm_eps", "rms_norm_eps"}}));
     EXPECT_EQ(summary["fingerprint"], "1a");
     EXPECT_EQ(summary["notes"], nlohmann::json({"read so"}));
     EXPECT_EQ(summary["config"], nlohmann::json({{"norm_eps", "1e-05"}}));
+    EXPECT_EQ(summary["config_keys"], nlohmann::json({{"norm_eps", "rms_norm_eps"}}));
     return summary.contains("capture") ? summary["capture"] : nlohmann::json();
   };
   const nlohmann::json parts = capture("cuda");
@@ -111,7 +123,8 @@ TEST(CompileRequest, EpochsBecomeSteps) {
     const auto result = PlanCandidates(request.plan, TestModel(), ops);
     if (!result.ok()) return std::string(result.status().message());
     const nlohmann::json summary =
-        nlohmann::json::parse(SummaryJson(request, result->candidates[0], result->programs, {}, "1a", "", {}));
+        nlohmann::json::parse(SummaryJson(request, result->candidates[0], result->programs, {}, "1a", "", {}, {}));
+    EXPECT_FALSE(summary.contains("config_keys"));
     // The learning rate goes by the same number.
     const std::string attribute = absl::StrCat("max_steps=", summary["max_steps"].dump(), " ");
     EXPECT_NE(Print(result->programs[0]).find(attribute), std::string::npos) << attribute;
@@ -124,6 +137,44 @@ TEST(CompileRequest, EpochsBecomeSteps) {
   EXPECT_THAT(planned("\"num_train_epochs\": 1", ""), HasSubstr("train.num_train_epochs needs data"));
   EXPECT_THAT(planned("\"num_train_epochs\": 1, \"warmup_steps\": 14", R"("data": {"num_samples": 100},)"),
               HasSubstr("train.warmup_steps = 14 is more than the 13 steps of train.num_train_epochs = 1"));
+}
+
+TEST(CompileRequest, NoSampleIsTwiceInAnUpdate) {
+  const auto check = [](int batch) {
+    const std::string data = R"("world": 2, "data": {"num_tokens": 200, "num_samples": 12},)";
+    const std::string request = Replaced(kRequest, "\"world\": 2,", data);
+    return CheckBatchAgainstData(Parse(Replaced(request, "{\"seq_len\"", R"({"path": "/d", "seq_len")")), batch);
+  };
+  EXPECT_TRUE(check(12).ok());
+  EXPECT_TRUE(CheckBatchAgainstData(Parse(kRequest), 16).ok());  // of data that is not known
+  EXPECT_EQ(check(16).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(check(16).message(),
+            "/d: too little data: 200 tokens make 12 samples of seq_len = 6, but the planned global batch has 16; "
+            "prepare more text, lower data.seq_len, or set train.global_batch_size to at most 12");
+}
+
+// What a job and its model say is wrong on any device, so it is known without one.
+TEST(CheckLayoutTest, NeedsNoDeviceAndSaysWhatPlanningWould) {
+  const OpTable ops;
+  const std::string text(kRequest);
+  const std::string without_device = text.substr(0, text.find("\"device\"")) + R"("data": {}})";
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
+           {"\"dist\": {", "\"dist\": {"},
+           {"\"dist\": {", R"("compute": {"fp16": true}, "dist": {)"},
+           {"\"dist\": {", R"("dist": {"tp": {"size": 2}, )"},
+           {"\"dist\": {", R"("dist": {"ep": {"size": 2}, )"},
+           {"\"dist\": {", R"("dist": {"dp": {"size": 3}, )"},
+           {"\"dist\": {", R"("dist": {"pp": {"size": 2, "split_points": ["layers.9"]}, )"},
+           {"\"dist\": {", R"("memory": {"gc": true, "gc_cnt": 3}, "dist": {)"},
+           {"\"global_batch_size\": 8", "\"global_batch_size\": 7"}}) {
+    const CompileRequest request = Parse(Replaced(without_device, from, to));
+    const absl::Status checked = CheckLayout(request.plan, TestModel(), ops);
+    const absl::Status planned = PlanCandidates(request.plan, TestModel(), ops).status();
+    EXPECT_EQ(checked.ok(), planned.ok()) << to << ": " << checked << "; " << planned;
+    EXPECT_THAT(std::string(planned.message()), testing::EndsWith(std::string(checked.message())));
+  }
+  CompileRequest small = Parse(Replaced(text, "8000000000", "1"));
+  EXPECT_TRUE(CheckLayout(small.plan, TestModel(), ops).ok()) << "memory is the devices'";
 }
 
 TEST(CompileRequest, RecomputesWhatTheJobSays) {
@@ -322,6 +373,45 @@ TEST(Planner, WeighsEveryMesh) {
   }
   EXPECT_THAT(meshes, ::testing::IsSupersetOf({"dp=2 fsdp=1", "dp=1 fsdp=2", "dp=1 fsdp=1 tp=2", "pp=2 dp=1 fsdp=1"}));
   EXPECT_EQ(planned.num_meshes, 4);
+}
+
+TEST(Planner, KeepsCopiesOfWeightsWhereThereIsRoomAndTheyPay) {
+  CompileRequest request = Parse(kRequest);
+  PlanRequest& plan = request.plan;
+  SetWorkers(plan, 1);
+  plan.global_batch = plan.micro_batch = 1;
+  plan.recompute_units = 0;
+  const Planned with = MustPlan(plan);
+  const Candidate& kept = with.candidates[0];
+  EXPECT_EQ(kept.plan.keeps_copies, 1);
+  EXPECT_GE(kept.copies_save_seconds, kCopiesMustEarn * kept.plan.step_seconds);
+  EXPECT_NE(with.programs[0].FindState("copies/layers.0.q.weight"), nullptr);
+  EXPECT_GT(kept.memory.copies_bytes, 0);
+  EXPECT_TRUE(CandidateJson(request, kept)["keeps_copies"]);
+  EXPECT_EQ(CandidateJson(request, kept)["memory"]["copies_bytes"], kept.memory.copies_bytes);
+
+  PlanRequest less = plan;
+  less.device.memory_bytes = kept.plan.total_bytes - 1;
+  const Planned without = MustPlan(less);
+  EXPECT_TRUE(without.candidates[0].fits);
+  EXPECT_EQ(without.candidates[0].plan.keeps_copies, 0);
+  EXPECT_EQ(without.candidates[0].copies_save_seconds, 0);
+  EXPECT_EQ(without.programs[0].FindState("copies/layers.0.q.weight"), nullptr);
+  EXPECT_GT(without.candidates[0].plan.step_seconds, kept.plan.step_seconds);
+
+  PlanRequest fast = plan;  // that casts take no time of
+  fast.device.memory_bytes_per_second = 1e15;
+  fast.cluster = *MakeCluster(MachineOf(fast.device), 1);
+  EXPECT_EQ(MustPlan(fast).candidates[0].plan.keeps_copies, 0);
+
+  PlanRequest cpu = plan;
+  cpu.device.kind = "cpu";
+  cpu.cluster = *MakeCluster(MachineOf(cpu.device), 1);
+  EXPECT_EQ(MustPlan(cpu).candidates[0].plan.keeps_copies, 0);
+
+  PlanRequest wide = plan;
+  wide.bf16 = false;
+  EXPECT_EQ(MustPlan(wide).candidates[0].plan.keeps_copies, 0);
 }
 
 TEST(Planner, KeepsWhatTheJobSays) {

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "graph/ir/divisors.h"
 #include "graph/ir/status_macros.h"
+#include "page/numbers.h"
 
 namespace tacc::graph {
 namespace {
@@ -372,9 +373,10 @@ class Searcher {
         {loser.bubble - best.bubble, "pipeline bubble"},
         {loser.update - best.update, "optimizer update"}};
     std::sort(more.begin(), more.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-    std::string why = absl::StrFormat("%.3g s, %.2fx the best", loser.seconds, loser.seconds / best.seconds);
+    std::string why =
+        absl::StrCat(SecondsText(loser.seconds), absl::StrFormat(", %.2fx the best", loser.seconds / best.seconds));
     for (size_t i = 0; i < 2 && more[i].first > 0.01 * (loser.seconds - best.seconds) && more[i].first > 0; ++i) {
-      absl::StrAppend(&why, i == 0 ? ": " : ", ", absl::StrFormat("%s +%.2g s", more[i].second, more[i].first));
+      absl::StrAppend(&why, i == 0 ? ": " : ", ", more[i].second, " +", SecondsText(more[i].first));
     }
     return why;
   }
@@ -441,10 +443,10 @@ absl::StatusOr<SearchResult> Search(const ModelWork& model, const SearchRequest&
 }
 
 std::string DescribeMemory(const MemoryEstimate& m) {
-  auto gib = [](double bytes) { return absl::StrFormat("%.1f GiB", bytes / (1 << 30)); };
-  return absl::StrCat(gib(m.total()), " (weights ", gib(m.weights + m.copies), ", gradients ", gib(m.gradients),
-                      ", optimizer ", gib(m.optimizer), ", activations ", gib(m.activations), ", temporaries ",
-                      gib(m.temporaries), ")");
+  const std::vector<std::string> parts =
+      BytesTexts({m.weights + m.copies, m.gradients, m.optimizer, m.activations, m.temporaries}, m.total());
+  return absl::StrCat(BytesText(m.total()), " (weights ", parts[0], ", gradients ", parts[1], ", optimizer ", parts[2],
+                      ", activations ", parts[3], ", temporaries ", parts[4], ")");
 }
 
 std::vector<std::pair<const char*, double>> PartsOf(const StepEstimate& e) {

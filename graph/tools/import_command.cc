@@ -12,10 +12,4 @@ absl::StatusOr<std::string> ImportCommand(const std::string& model_dir, const st
   return Print(model.forward);
 }
 
-absl::Status CheckCommand(const std::string& model_dir, const std::string& graph_file, ImportOptions options,
-                          const OpTable& ops) {
-  options.own_head = false;  // Spares reading the two tensors; each answer is a model.
-  return ImportCommand(model_dir, graph_file, options, ops).status();
-}
-
 }  // namespace tacc::graph

@@ -14,10 +14,6 @@ namespace tacc::graph {
 absl::StatusOr<std::string> ImportCommand(const std::string& model_dir, const std::string& graph_file,
                                           const ImportOptions& options, const OpTable& ops);
 
-// `tacc-plan check`: whether that can be imported. No weight is read.
-absl::Status CheckCommand(const std::string& model_dir, const std::string& graph_file, ImportOptions options,
-                          const OpTable& ops);
-
 }  // namespace tacc::graph
 
 #endif  // TACC_GRAPH_TOOLS_IMPORT_COMMAND_H_

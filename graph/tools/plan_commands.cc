@@ -58,11 +58,10 @@ absl::Status CheckVocabulary(const CompileRequest& request, int64_t vocab_size) 
                                                  "; prepare it with the model's tokenizer"));
 }
 
-// `described`, if given: what the model that was built last is, without its graph.
-ForwardBuilder MakeForwardBuilder(const CompileRequest& request, const OpTable& ops,
-                                  ImportedModel* described = nullptr) {
-  return [&request, &ops, described, own_head = std::optional<bool>()](
-             int64_t batch, int64_t seq_len) mutable -> absl::StatusOr<ForwardModel> {
+// `described`, if given: what the model that was built last is, without its graph. `own_head`: see ImportOptions.
+ForwardBuilder MakeForwardBuilder(const CompileRequest& request, const OpTable& ops, ImportedModel* described = nullptr,
+                                  std::optional<bool> own_head = std::nullopt) {
+  return [&request, &ops, described, own_head](int64_t batch, int64_t seq_len) mutable -> absl::StatusOr<ForwardModel> {
     ImportOptions options;
     options.own_head = own_head;
     options.batch = batch;
@@ -189,6 +188,21 @@ std::string MachinesCommand() {
   return json({{"machines", std::move(machines)}, {"names", MachineNames()}, {"cluster_fields", fields}}).dump(1);
 }
 
+absl::Status CheckCommand(const std::string& request_file, const OpTable& ops) {
+  TACC_ASSIGN_OR_RETURN(const std::string text, ReadFile(request_file));
+  TACC_ASSIGN_OR_RETURN(const CompileRequest request, ParseCompileRequest(text));
+  const PlanRequest& plan = request.plan;
+  // Spares reading the two tensors, where no pin can name the head: each answer is a model then.
+  const std::optional<bool> own_head = plan.pins.empty() ? std::make_optional(false) : std::nullopt;
+  const ForwardBuilder builder = MakeForwardBuilder(request, ops, nullptr, own_head);
+  if (plan.seq_len == 0) {
+    // A graph may be of one length, which only the data knows then.
+    return request.graph_path.empty() ? builder(1, 1).status() : absl::OkStatus();
+  }
+  TACC_RETURN_IF_ERROR(CheckLayout(plan, builder, ops));
+  return CheckBatchAgainstData(request, GlobalBatch(plan));
+}
+
 absl::Status CompileCommand(const std::string& request_file, const std::string& out_dir, const std::string& dump_dir,
                             const OpTable& ops) {
   TACC_ASSIGN_OR_RETURN(const std::string text, ReadFile(request_file));
@@ -198,6 +212,7 @@ absl::Status CompileCommand(const std::string& request_file, const std::string& 
   TACC_ASSIGN_OR_RETURN(const Planned planned, PlanCandidates(request.plan, builder, ops));
   const Candidate& best = planned.candidates[0];
   if (!best.fits) return DoesNotFit(request.plan, best, builder, ops);
+  TACC_RETURN_IF_ERROR(CheckBatchAgainstData(request, best.plan.global_batch()));
 
   std::error_code error;
   std::filesystem::create_directories(out_dir, error);
@@ -227,7 +242,7 @@ absl::Status CompileCommand(const std::string& request_file, const std::string& 
   if (!described.config_json.empty()) TACC_RETURN_IF_ERROR(WriteFile(out_dir + "/config.json", described.config_json));
   return WriteFile(out_dir + "/summary.json",
                    SummaryJson(request, best, compiled.stages, planned.notes, Fingerprint(PrintAll(compiled.stages)),
-                               described.architecture, described.facts));
+                               described.architecture, described.facts, described.fact_keys));
 }
 
 }  // namespace tacc::graph

@@ -33,10 +33,15 @@ std::string MachinesCommand();
 // train.trace_step.
 inline constexpr char kCompiledTrace[] = "trace.json";
 
+// `tacc-plan check`: what is wrong with the request's model and layout, whatever the devices; the request need not have
+// them, nor `data`. Reads no weights. Without a data.seq_len the model's folder alone is checked. Errors: those that
+// `compile` gives for them.
+absl::Status CheckCommand(const std::string& request_file, const OpTable& ops);
+
 // `tacc-plan compile`: writes plan.txt, stage0.program, summary.json and, of a Hugging Face folder, its config.json as
 // it was read into `out_dir` (made if it is not there);
 // `dump_dir`, when not empty, receives the program after each pass as NN.name.txt and the passes' seconds as
-// passes.txt. Errors: InvalidArgument when the model does not fit or the request contradicts the model.
+// passes.txt. Errors: InvalidArgument when the model does not fit, or the request contradicts the model or the data.
 absl::Status CompileCommand(const std::string& request_file, const std::string& out_dir, const std::string& dump_dir,
                             const OpTable& ops);
 

@@ -66,21 +66,22 @@ int Main(int argc, char** argv) {
   compile->add_option("--out", out, "folder to write to")->required();
   compile->add_option("--dump", dump, "folder for the program after each pass");
 
+  CLI::App* check = app.add_subcommand("check", "say what is wrong with a request's model and layout");
+  check->add_option("--request", request, "request file (docs/contracts.md); device and data may be absent")
+      ->required();
+
   ImportOptions options;
   CLI::App* import = app.add_subcommand("import", "print the forward graph of a model in text form");
-  CLI::App* check = app.add_subcommand("check", "say what is wrong with a model, without reading its weights");
-  for (CLI::App* command : {import, check}) {
-    CLI::Option_group* source = command->add_option_group("source");
-    source->add_option("--model", model, "folder of a Hugging Face model");
-    source->add_option("--graph", graph, "file of a graph in text form");
-    source->require_option(1);
-    command->add_option("--seq-len", options.seq_len, "tokens of a row")->required(command == import);
-    command->add_option("--weights", options.weights, "where the initial weights come from")
-        ->transform(CLI::CheckedTransformer(
-            std::map<std::string, ImportOptions::Weights>{{"auto", ImportOptions::Weights::kAuto},
-                                                          {"pretrained", ImportOptions::Weights::kPretrained},
-                                                          {"random", ImportOptions::Weights::kRandom}}));
-  }
+  CLI::Option_group* source = import->add_option_group("source");
+  source->add_option("--model", model, "folder of a Hugging Face model");
+  source->add_option("--graph", graph, "file of a graph in text form");
+  source->require_option(1);
+  import->add_option("--seq-len", options.seq_len, "tokens of a row")->required();
+  import->add_option("--weights", options.weights, "where the initial weights come from")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, ImportOptions::Weights>{{"auto", ImportOptions::Weights::kAuto},
+                                                        {"pretrained", ImportOptions::Weights::kPretrained},
+                                                        {"random", ImportOptions::Weights::kRandom}}));
   import->add_option("--batch", options.batch, "rows of a micro-batch")->required();
   import->add_option("--seed", options.seed, "seed of dropout");
   import->add_option("--outputs", options.outputs, "what the graph computes")
@@ -96,7 +97,7 @@ int Main(int argc, char** argv) {
   if (*draw) return ReportWarning(DrawCommand(traces, page));
   if (*machines) return ReportText(MachinesCommand());
   if (*compile) return Report(CompileCommand(request, out, dump, ops));
-  if (*check) return Report(CheckCommand(model, graph, options, ops));
+  if (*check) return Report(CheckCommand(request, ops));
   return ReportText(ImportCommand(model, graph, options, ops));
 }
 

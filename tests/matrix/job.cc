@@ -152,17 +152,30 @@ worker::BatchSource Batches(const Job& job) {
 }
 
 absl::StatusOr<TrainingRun> Train(const Job& job, const std::vector<graph::Program>& stages, const graph::OpTable& ops,
-                                  int64_t first, int64_t last, const std::string& from, const std::string& directory) {
-  TACC_ASSIGN_OR_RETURN(const std::unique_ptr<worker::InProcessRanks> ranks,
-                        worker::InProcessRanks::Create(&stages, &ops, worker::InProcessRanks::Memory::kPlanned));
+                                  int64_t first, int64_t last, const std::string& from, const std::string& directory,
+                                  const Place& place) {
+  using Memory = worker::InProcessRanks::Memory;
+  const bool is_gpu = place.memory == Memory::kSimulatedGpu || place.memory == Memory::kSimulatedGpuInOrder;
+  TACC_ASSIGN_OR_RETURN(
+      const std::unique_ptr<worker::InProcessRanks> ranks,
+      worker::InProcessRanks::Create(&stages, &ops, place.memory, /*kernels=*/nullptr, place.ranks_a_machine));
   TACC_RETURN_IF_ERROR(from.empty() ? ranks->Initialize(kSeed) : ranks->Load(from));
   TrainingRun run;
-  const std::vector<int64_t> sent_before = ranks->SentBytes();
+  const std::vector<worker::InProcessRanks::Sent> sent_before = ranks->SentBytes();
+  const std::vector<int64_t> packed_before = is_gpu ? ranks->PackedBytes() : std::vector<int64_t>();
   TACC_RETURN_IF_ERROR(ranks->Train(first, last - first, Batches(job), &run.log));
-  run.touched_bytes = ranks->HighestTouched();
-  run.sent_bytes = ranks->SentBytes();
-  for (size_t rank = 0; rank < run.sent_bytes.size(); ++rank)
-    run.sent_bytes[rank] = (run.sent_bytes[rank] - sent_before[rank]) / (last - first);
+  run.sent = ranks->SentBytes();
+  for (size_t rank = 0; rank < run.sent.size(); ++rank) {
+    run.sent[rank].bytes = (run.sent[rank].bytes - sent_before[rank].bytes) / (last - first);
+    run.sent[rank].crossed = (run.sent[rank].crossed - sent_before[rank].crossed) / (last - first);
+  }
+  if (is_gpu) {
+    run.packed_bytes = ranks->PackedBytes();
+    for (size_t rank = 0; rank < run.packed_bytes.size(); ++rank)
+      run.packed_bytes[rank] = (run.packed_bytes[rank] - packed_before[rank]) / (last - first);
+  } else {
+    run.touched_bytes = ranks->HighestTouched();
+  }
   if (!directory.empty()) {
     TACC_ASSIGN_OR_RETURN(run.checkpoint, ranks->Save(directory, last));
   }

@@ -53,12 +53,18 @@ struct TrainingRun {
   worker::TrainingLog log;
   std::string checkpoint;
   // By rank.
-  std::vector<int64_t> touched_bytes;  // of the arena, as it was written
-  std::vector<int64_t> sent_bytes;     // in a step, as its transport was given them
+  std::vector<int64_t> touched_bytes;              // of the arena, as it was written; of a CPU
+  std::vector<int64_t> packed_bytes;               // in a step, for collectives; of a simulated GPU
+  std::vector<worker::InProcessRanks::Sent> sent;  // in a step, as its transport was given them
+};
+// Where the ranks are.
+struct Place {
+  worker::InProcessRanks::Memory memory = worker::InProcessRanks::Memory::kPlanned;
+  int ranks_a_machine = 0;  // in order; 0: all are on one
 };
 absl::StatusOr<TrainingRun> Train(const Job& job, const std::vector<graph::Program>& stages, const graph::OpTable& ops,
                                   int64_t first, int64_t last, const std::string& from = "",
-                                  const std::string& directory = "");
+                                  const std::string& directory = "", const Place& place = {});
 
 // Loads the checkpoint at `from` into the ranks of a compiled job, of any layout, and writes it again in `directory` as
 // of `step`. Returns its path.

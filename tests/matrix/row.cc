@@ -58,26 +58,11 @@ double FlopsShare(const Program& stage, const Program& one, const graph::Decoder
   return of_rank * static_cast<double>(layout.ranks_of_stage()) / of_stage;
 }
 
-// What a rank on a CPU gives to its transport in a step: what the plan says, but that small all-reduces send all they
-// have to each member, in one round of messages (worker/rank/collectives.cc), where the plan counts a ring's two.
+// What the plan says that a rank on a CPU gives to its transport in a step.
 double BytesToSend(const Program& program, const graph::OpTable& ops) {
-  constexpr int64_t kSmallBytes = 32 << 10;  // of f64
-  double bytes = static_cast<double>(graph::EstimateStep(program, ops, graph::DeviceProfile()).sent_bytes);
-  for (const graph::Call& call : program.step) {
-    const graph::Graph& graph = *program.FindGraph(call.graph);
-    for (const graph::Node& node : graph.nodes) {
-      if (node.op != "all_reduce" && node.op != "stage_sum") continue;
-      const graph::TensorType& type = graph.type(node.operands[0]);
-      if (type.num_elements() * 8 > kSmallBytes) continue;
-      int64_t members = 1;
-      for (const std::string& axis : graph::GetAttr<std::vector<std::string>>(node.attrs, "over"))
-        members *= program.mesh.axes[program.mesh.Find(axis)].size;
-      if (node.op == "stage_sum")
-        members = static_cast<int64_t>(graph::GetAttr<std::vector<int64_t>>(node.attrs, "stages").size());
-      bytes += static_cast<double>((members - 1) * type.bytes() - graph::SentBytes(graph, node, program.mesh));
-    }
-  }
-  return bytes;
+  graph::DeviceProfile cpu;
+  cpu.kind = "cpu";
+  return static_cast<double>(graph::EstimateStep(program, ops, cpu).sent_bytes);
 }
 
 bool SameExperts(const worker::TrainingLog& many, const worker::TrainingLog& one) {
@@ -131,9 +116,9 @@ absl::StatusOr<Row> MeasureRow(const std::string& family, const Layout& layout, 
     row.most_sent = std::max(row.most_sent, sent / theory[stage].sent_bytes);
   }
   TACC_ASSIGN_OR_RETURN(const TrainingRun run, Train(job, compiled->stages, ops, 0, kSteps));
-  for (size_t rank = 0; rank < run.sent_bytes.size(); ++rank) {
+  for (size_t rank = 0; rank < run.sent.size(); ++rank) {
     const Program& program = worker::ProgramOf(compiled->stages, static_cast<int64_t>(rank));
-    const double wanted = BytesToSend(program, ops), counted = static_cast<double>(run.sent_bytes[rank]);
+    const double wanted = BytesToSend(program, ops), counted = static_cast<double>(run.sent[rank].bytes);
     row.counting_difference = std::max(row.counting_difference, std::abs(counted / wanted - 1));
     const auto planned = static_cast<double>(graph::EstimateStep(program, ops, graph::DeviceProfile()).sent_bytes);
     row.counted_sent = std::max(row.counted_sent, counted / planned);

@@ -1,6 +1,5 @@
 #include "tests/ranks/in_process_ranks.h"
 
-#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <thread>
@@ -46,30 +45,6 @@ bool IsSimulatedGpu(InProcessRanks::Memory memory) {
   return memory == InProcessRanks::Memory::kSimulatedGpu || memory == InProcessRanks::Memory::kSimulatedGpuInOrder;
 }
 
-// Counts what a rank gives to its transport to send.
-class CountingTransport : public Transport {
- public:
-  explicit CountingTransport(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {}
-
-  int64_t sent_bytes() const { return sent_bytes_; }
-
-  int rank() const override { return transport_->rank(); }
-  int world() const override { return transport_->world(); }
-  int machine_of(int rank) const override { return transport_->machine_of(rank); }
-  absl::StatusOr<std::unique_ptr<Message>> Send(int peer, uint32_t tag, const void* data, size_t num_bytes) override {
-    sent_bytes_ += static_cast<int64_t>(num_bytes);
-    return transport_->Send(peer, tag, data, num_bytes);
-  }
-  absl::StatusOr<std::unique_ptr<Message>> Receive(int peer, uint32_t tag, void* data, size_t num_bytes) override {
-    return transport_->Receive(peer, tag, data, num_bytes);
-  }
-  absl::Status WaitForAll() override { return transport_->WaitForAll(); }
-
- private:
-  const std::unique_ptr<Transport> transport_;
-  std::atomic<int64_t> sent_bytes_ = 0;
-};
-
 }  // namespace
 
 class InProcessRanks::Rank {
@@ -80,6 +55,7 @@ class InProcessRanks::Rank {
         memory_(memory),
         collectives_(rank, static_cast<int>(program.mesh.num_ranks())),
         queues_(MakeQueues(transport)),
+        communication_(queues_.get()),
         device_(MakeDevice(kernels)),
         states_(&program, rank, device_.get(), [this](const std::string& name) { return executor_->state(name); }) {}
 
@@ -172,6 +148,8 @@ class InProcessRanks::Rank {
 
   absl::StatusOr<double> Output(const std::string& name) const { return executor_->Output(name); }
 
+  int64_t packed_bytes() const { return communication_->packed_bytes(); }
+
   // Of a step.
   std::vector<std::string> OutputNames() const {
     std::vector<std::string> names;
@@ -239,6 +217,7 @@ class InProcessRanks::Rank {
   const Memory memory_;
   Collectives collectives_;
   std::unique_ptr<SimulatedCommunication> queues_;  // Until they are the talk's.
+  const SimulatedCommunication* const communication_;
   RankTalk talk_;
   const std::unique_ptr<Device> device_;
   std::unique_ptr<Arena> arena_;
@@ -257,11 +236,12 @@ InProcessRanks::~InProcessRanks() = default;
 
 absl::StatusOr<std::unique_ptr<InProcessRanks>> InProcessRanks::Create(const std::vector<graph::Program>* stages,
                                                                        const graph::OpTable* ops, Memory memory,
-                                                                       const KernelTable* kernels) {
+                                                                       const KernelTable* kernels,
+                                                                       int ranks_a_machine) {
   auto ranks = std::unique_ptr<InProcessRanks>(new InProcessRanks(ops));
   if (kernels == nullptr) kernels = ranks->cpu_kernels_.get();
   const int world = static_cast<int>((*stages)[0].mesh.num_ranks());
-  for (std::unique_ptr<Transport>& transport : MakeInProcessTransports(world, absl::Seconds(60)))
+  for (std::unique_ptr<Transport>& transport : MakeInProcessTransports(world, absl::Seconds(60), ranks_a_machine))
     ranks->transports_.push_back(std::make_unique<CountingTransport>(std::move(transport)));
   for (int rank = 0; rank < world; ++rank)
     ranks->ranks_.push_back(
@@ -383,10 +363,16 @@ std::vector<int64_t> InProcessRanks::NumReplays() const {
   return counts;
 }
 
-std::vector<int64_t> InProcessRanks::SentBytes() const {
+std::vector<InProcessRanks::Sent> InProcessRanks::SentBytes() const {
+  std::vector<Sent> sent;
+  for (const std::unique_ptr<CountingTransport>& transport : transports_)
+    sent.push_back({transport->sent_bytes(), transport->crossed_bytes()});
+  return sent;
+}
+
+std::vector<int64_t> InProcessRanks::PackedBytes() const {
   std::vector<int64_t> bytes;
-  for (const std::unique_ptr<Transport>& transport : transports_)
-    bytes.push_back(static_cast<const CountingTransport&>(*transport).sent_bytes());
+  for (const std::unique_ptr<Rank>& rank : ranks_) bytes.push_back(rank->packed_bytes());
   return bytes;
 }
 

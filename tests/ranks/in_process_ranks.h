@@ -12,8 +12,8 @@
 #include "absl/status/statusor.h"
 #include "graph/ir/program.h"
 #include "graph/ops/op.h"
+#include "tests/ranks/counting_transport.h"
 #include "worker/rank/kernel_table.h"
-#include "worker/rank/transport.h"
 
 namespace tacc::worker {
 
@@ -46,10 +46,11 @@ class InProcessRanks {
   enum class Memory { kPlanned, kOwn, kSimulatedDevice, kSimulatedGpu, kSimulatedGpuInOrder };
 
   // Binds each rank to the program of its stage. `stages`, `ops` and `kernels` (null: those of the CPU) must outlive
-  // the object. Arenas are poisoned first.
+  // the object. Arenas are poisoned first. `ranks_a_machine` in order; 0: all are on one.
   static absl::StatusOr<std::unique_ptr<InProcessRanks>> Create(const std::vector<graph::Program>* stages,
                                                                 const graph::OpTable* ops, Memory memory,
-                                                                const KernelTable* kernels = nullptr);
+                                                                const KernelTable* kernels = nullptr,
+                                                                int ranks_a_machine = 0);
   ~InProcessRanks();
 
   // Of a step.
@@ -77,7 +78,13 @@ class InProcessRanks {
   // By rank: bytes of the arena up to the last one that was ever written. For planned memory.
   std::vector<int64_t> HighestTouched() const;
   // By rank: bytes that it has given to its transport to send, since Create.
-  std::vector<int64_t> SentBytes() const;
+  struct Sent {
+    int64_t bytes = 0;
+    int64_t crossed = 0;  // of these: to other machines
+  };
+  std::vector<Sent> SentBytes() const;
+  // By rank: bytes that it has packed and unpacked for its collectives. For simulated GPUs.
+  std::vector<int64_t> PackedBytes() const;
 
  private:
   class Rank;
@@ -87,7 +94,7 @@ class InProcessRanks {
 
   const graph::OpTable& ops_;
   const std::unique_ptr<KernelTable> cpu_kernels_;
-  std::vector<std::unique_ptr<Transport>> transports_;
+  std::vector<std::unique_ptr<CountingTransport>> transports_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "graph/ir/collective_limits.h"
 #include "graph/ir/status_macros.h"
 #include "machine/clock.h"
 #include "worker/rank/sum_kernels.h"
@@ -16,8 +17,8 @@ namespace {
 
 constexpr uint32_t kTag = 1;  // One for all collectives: messages between two ranks keep their order.
 constexpr uint32_t kFirstChannelTag = 2;
-// Up to this size an all-reduce sends the whole tensor to everyone: one round of messages instead of two.
-constexpr int64_t kSmallAllReduceBytes = 32 << 10;
+// The largest that an all-reduce of which everyone is sent all may be.
+constexpr int64_t kSmallAllReduceBytes = graph::kMaxWholeAllReduceElements * static_cast<int64_t>(sizeof(double));
 // Plain exchanges whose messages are posted together.
 constexpr size_t kMaxTogether = 16;
 constexpr int64_t kPieceElements = 64;  // Pieces of an all-reduce start at multiples of it.
@@ -387,7 +388,8 @@ class Collectives::Engine {
     const int64_t element = kernels::SizeOf(call.send_dtype);
     const int64_t result_element = kernels::SizeOf(call.receive_dtype);
     const int64_t elements = call.send[0].bytes() / element;
-    const bool is_small = elements * 8 <= std::min(kSmallAllReduceBytes, ChunkBytes(call.members.size()));
+    // All of it is one chunk then: 3 n + 2 of them, of at most 8 bytes an element, are within the staging.
+    const bool is_small = elements <= graph::WholeAllReduceElements(n);
     if (const std::optional<TwoLevels> levels = LevelsOf(call); is_small && levels.has_value())
       return SmallAllReduce(call, *levels);
     CollectiveCall sum = call;

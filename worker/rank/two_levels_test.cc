@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/ranks/counting_transport.h"
 #include "worker/rank/in_process_transport.h"
 
 namespace tacc::worker {
@@ -31,29 +32,6 @@ TEST(TwoLevels, NeedAsManyRanksOnEachOfSeveralMachines) {
   EXPECT_EQ(levels->place, 1);
 }
 
-// Counts what leaves each machine for another.
-class CountingTransport : public Transport {
- public:
-  CountingTransport(std::unique_ptr<Transport> transport, std::vector<std::atomic<int64_t>>* crossed)
-      : transport_(std::move(transport)), crossed_(*crossed) {}
-  int rank() const override { return transport_->rank(); }
-  int world() const override { return transport_->world(); }
-  int machine_of(int rank) const override { return transport_->machine_of(rank); }
-  absl::StatusOr<std::unique_ptr<Message>> Send(int peer, uint32_t tag, const void* data, size_t num_bytes) override {
-    const int machine = machine_of(rank());
-    if (machine_of(peer) != machine) crossed_[machine] += static_cast<int64_t>(num_bytes);
-    return transport_->Send(peer, tag, data, num_bytes);
-  }
-  absl::StatusOr<std::unique_ptr<Message>> Receive(int peer, uint32_t tag, void* data, size_t num_bytes) override {
-    return transport_->Receive(peer, tag, data, num_bytes);
-  }
-  absl::Status WaitForAll() override { return transport_->WaitForAll(); }
-
- private:
-  const std::unique_ptr<Transport> transport_;
-  std::vector<std::atomic<int64_t>>& crossed_;
-};
-
 constexpr int kRanksAMachine = 8;
 
 // Bytes that leave a machine (the same for all) when `machines` of eight ranks run a call over n parts of `part`
@@ -65,7 +43,7 @@ int64_t CrossedBytes(Kind kind, int machines, int64_t part) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < n; ++rank) {
     threads.emplace_back([&, rank] {
-      CountingTransport transport(std::move(transports[rank]), &crossed);
+      CountingTransport transport(std::move(transports[rank]));
       Collectives collectives(rank, n);
       collectives.Connect(&transport);
       const int64_t bytes = part * 4;
@@ -90,6 +68,7 @@ int64_t CrossedBytes(Kind kind, int machines, int64_t part) {
       }
       ASSERT_EQ(collectives.Run(call), absl::OkStatus());
       ASSERT_EQ(collectives.Barrier(), absl::OkStatus());
+      crossed[rank / kRanksAMachine] += transport.crossed_bytes();
       if (kind == Kind::kReduceScatter) {
         ASSERT_EQ(mine[part - 1], sum) << "rank " << rank;
       } else {

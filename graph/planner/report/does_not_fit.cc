@@ -102,7 +102,6 @@ std::vector<std::string> OwnSettings(const PlanRequest& request, const Candidate
 
 absl::Status DoesNotFit(const PlanRequest& request, const Candidate& smallest, const ForwardBuilder& model,
                         const OpTable& ops) {
-  const Machine& machine = request.cluster.machine;
   std::vector<std::string> enough;
   for (std::string text : {MoreDevices(request, smallest, model, ops), OtherDevice(request, model, ops)}) {
     if (!text.empty()) enough.push_back(std::move(text));
@@ -110,7 +109,6 @@ absl::Status DoesNotFit(const PlanRequest& request, const Candidate& smallest, c
   std::vector<std::string> largest;
   for (const MemoryUse::Buffer& buffer : smallest.memory.largest)
     largest.push_back(absl::StrCat(buffer.name, " ", Bytes(buffer.bytes)));
-  const MemoryUse& memory = smallest.memory;
   std::string needs = Bytes(smallest.plan.total_bytes), has = Bytes(request.device.memory_bytes);
   if (needs == has) {
     needs = absl::StrCat(WholeText(smallest.plan.total_bytes), " B");
@@ -119,10 +117,7 @@ absl::Status DoesNotFit(const PlanRequest& request, const Candidate& smallest, c
   std::string text = absl::StrCat(
       "the model does not fit: a worker needs ", needs, " and has ", has, "; ",
       enough.empty() ? "it needs workers with more memory" : absl::StrCat(absl::StrJoin(enough, ", or "), " would do"),
-      "\n  of it: weights ", Bytes(memory.weights_bytes + memory.copies_bytes), ", gradients ",
-      Bytes(memory.gradients_bytes), ", optimizer ", Bytes(memory.optimizer_bytes), ", activations and temporaries ",
-      Bytes(memory.temporaries_bytes + memory.stash_bytes), ", workspace ", Bytes(memory.workspace_bytes),
-      ", libraries and buffers ", Bytes(IdleBytes(machine) + BufferBytes(machine, smallest.plan.mesh)),
+      "\n  of it: ", KindsText(MemoryKinds(smallest), smallest.plan.total_bytes),
       "\n  largest buffers: ", absl::StrJoin(largest, "; "));
   if (const std::vector<std::string> help = OwnSettings(request, smallest); !help.empty())
     absl::StrAppend(&text, "\n  in the job, this would help: ", absl::StrJoin(help, ", "));

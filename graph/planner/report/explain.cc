@@ -51,6 +51,8 @@ class Explainer {
     std::string text =
         absl::StrCat(state.name, ": ", Name(state.kind), ", ", state.placement.global.ToString(), ", ",
                      Bytes(state.placement.global.bytes()), " in all, ", Bytes(state.type.bytes()), " on a rank\n");
+    if (state.kind == StateKind::kCopy)
+      absl::StrAppend(&text, "  written by the update beside the weight, so that it is not cast where it is used\n");
     if (state.kind == StateKind::kStash) {
       Placement(state.placement, "lies", text);
       return text;
@@ -324,6 +326,10 @@ class Explainer {
   void Collective(const Graph& graph, const Node& node, std::string& text) const {
     const NodeTime time = finalist_.times(stage_, graph, node);
     std::string cost = absl::StrCat("a rank sends ", Bytes(time.sent_bytes));
+    const int64_t packed =
+        node.results.empty() ? 0 : PackedBytes(graph, node, mesh_, finalist_.cluster.machine.sums_in_order);
+    if (packed > 0 && !finalist_.cluster.machine.shares_cores)
+      absl::StrAppend(&cost, " (and copies ", Bytes(packed), " around it: its parts do not lie in a row)");
     if (!node.results.empty()) {
       Group(graph, node, text);
     } else {
@@ -413,6 +419,16 @@ std::string StateText(const Finalist& finalist, const OpTable& ops, const std::s
   return absl::StrCat(what, "\n", uses);
 }
 
+// The same, and of a weight its copy.
+std::string StateAndCopyText(const Finalist& finalist, const OpTable& ops, const std::string& name) {
+  std::string text = StateText(finalist, ops, name);
+  if (!absl::StartsWith(name, "weights/")) return text;
+  const std::string copy = absl::StrCat("copies/", absl::StripPrefix(name, "weights/"));
+  const bool has_copy = std::any_of(finalist.stages.begin(), finalist.stages.end(),
+                                    [&](const Program& stage) { return stage.FindState(copy) != nullptr; });
+  return has_copy ? text + StateText(finalist, ops, copy) : text;
+}
+
 // Length of the longest text that is in both.
 size_t LongestCommon(const std::string& a, const std::string& b) {
   size_t longest = 0;
@@ -439,7 +455,7 @@ absl::StatusOr<std::string> Explain(const Finalist& finalist, const OpTable& ops
     for (const State& state : finalist.stages[s].states) {
       known.insert(state.name);
       if (state.name == name || absl::StrCat("weights/", name) == state.name)
-        return StateText(finalist, ops, state.name);
+        return StateAndCopyText(finalist, ops, state.name);
       if (state.kind == StateKind::kWeight && absl::EndsWith(state.name, name)) ending.insert(state.name);
     }
     for (const Graph& graph : finalist.stages[s].graphs) {
@@ -457,7 +473,7 @@ absl::StatusOr<std::string> Explain(const Finalist& finalist, const OpTable& ops
   }
   if (!kinds.empty()) return kinds;
   if (!read.empty()) return read;
-  if (ending.size() == 1) return StateText(finalist, ops, *ending.begin());
+  if (ending.size() == 1) return StateAndCopyText(finalist, ops, *ending.begin());
   if (!ending.empty()) {
     std::vector<std::string> names(ending.begin(), ending.end());
     names.resize(std::min(names.size(), kMaxNames));

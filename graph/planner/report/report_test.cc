@@ -28,6 +28,16 @@ TEST(Words, Numbers) {
   EXPECT_EQ(SecondsText(2.149), "2.15 s");
   EXPECT_EQ(SecondsText(0.0311), "31.1 ms");
   EXPECT_EQ(SecondsText(1.2e-5), "12 us");
+  EXPECT_EQ(SecondsText(1e-7), "100 ns");
+  EXPECT_EQ(SecondsText(1e-12), "< 1 ns");
+  // The unit is that of the rounded number.
+  EXPECT_EQ(SecondsText(0.9994), "999 ms");
+  EXPECT_EQ(SecondsText(0.9997), "1.00 s");
+  EXPECT_EQ(SecondsText(-0.9997), "-1.00 s");
+  EXPECT_EQ(SecondsText(0.9997e-3), "1 ms");
+  EXPECT_EQ(SecondsText(0.9997e-6), "1 us");
+  EXPECT_EQ(SecondsText(9.996), "10.0 s");
+  EXPECT_EQ(SecondsText(99.96), "100 s");
   EXPECT_EQ(DurationText(21480), "5 h 58 min");
   EXPECT_EQ(DurationText(3.17 * 86400), "3 days 4 h");
   EXPECT_EQ(WholeText(262144), "262,144");
@@ -35,6 +45,28 @@ TEST(Words, Numbers) {
   EXPECT_EQ(WholeText(-100), "-100");
   EXPECT_EQ(CountText(6.738e9), "6.74 billion");
   EXPECT_EQ(CountText(999.6e3), "1 million");
+}
+
+TEST(Words, PartsAddUp) {
+  using ::testing::ElementsAre;
+  const double gib = 1 << 30, mib = 1 << 20;
+  // Each by itself would be 1.3 + 1.3 + 1.3 = 4.0.
+  EXPECT_THAT(BytesTexts({1.333 * gib, 1.333 * gib, 1.334 * gib}, 4 * gib),
+              ElementsAre("1.3 GiB", "1.3 GiB", "1.4 GiB"));
+  EXPECT_THAT(BytesTexts({0.05 * mib, 900 * mib, 0, 124 * mib}, gib),
+              ElementsAre("51.2 KiB", "0.9 GiB", "0 B", "0.1 GiB"));
+  // What many small ones come to is not shown with the large ones.
+  EXPECT_THAT(BytesTexts({gib, gib, 50 * mib, 50 * mib, 50 * mib, 50 * mib}, 2248 * mib),
+              ElementsAre("1.0 GiB", "1.0 GiB", "50.0 MiB", "50.0 MiB", "50.0 MiB", "50.0 MiB"));
+  EXPECT_THAT(BytesTexts({410 * mib, 410 * mib, 205 * mib, 60 * mib, 60 * mib, 60 * mib}, 1205 * mib),
+              ElementsAre("0.4 GiB", "0.4 GiB", "0.2 GiB", "60.0 MiB", "60.0 MiB", "60.0 MiB"));
+  EXPECT_THAT(BytesTexts({100, 200}, 300), ElementsAre("100 B", "200 B"));
+  EXPECT_THAT(BytesTexts({}, 0), ElementsAre());
+  EXPECT_THAT(BytesTexts({gib, gib}, 9 * gib), ElementsAre("1.0 GiB", "1.0 GiB")) << "they do not";
+  EXPECT_THAT(RoundedPercents({0.7065, 0.1267, 0.1668}), ElementsAre(70.6, 12.7, 16.7));
+  EXPECT_THAT(RoundedPercents({1, 0, 0}), ElementsAre(100, 0, 0));
+  EXPECT_EQ(PercentText(70.6), "70.6 %");
+  EXPECT_EQ(PercentText(100), "100.0 %");
 }
 
 ForwardBuilder Builder(int num_layers) {
@@ -182,7 +214,21 @@ TEST_F(ReportTest, SaysWhatTheJobWillDo) {
   EXPECT_THAT(words[2], AllOf(HasSubstr("dp=2: the job runs 2 times over"), HasSubstr("(across 2 nodes)"),
                               HasSubstr("fsdp=8: 8 GPUs share one copy"), HasSubstr("(inside a node)")));
   EXPECT_THAT(words[3], HasSubstr("of its 80.0 GiB"));
+  int64_t bytes = 0;
+  for (const MemoryKind& kind : MemoryKinds(best_.candidate)) {
+    bytes += kind.bytes;
+    EXPECT_GE(kind.bytes, 0) << kind.name;
+  }
+  EXPECT_EQ(bytes, best_.candidate.plan.total_bytes);
   EXPECT_THAT(words[4], HasSubstr("nothing hides"));
+}
+
+TEST_F(ReportTest, SaysWhatCopiesOfWeightsTakeAndSave) {
+  best_.candidate.plan.keeps_copies = 1;
+  best_.candidate.memory.copies_bytes = int64_t{3} << 30;
+  best_.candidate.copies_save_seconds = 0.0042;
+  EXPECT_THAT(InWords(best_, 1000)[3], HasSubstr(" Of the weights 3.0 GiB are copies in bf16, written by the update: "
+                                                 "that nothing is cast where it is used saves 4.2 ms a step."));
 }
 
 TEST_F(ReportTest, SaysWhyALoserLost) {
@@ -228,6 +274,10 @@ TEST_F(ReportTest, ExplainsAParameter) {
   EXPECT_EQ(MustExplain("weights/embed.weight"), text);
   EXPECT_THAT(MustExplain("layers.1.q.weight"),
               AllOf(HasSubstr("rests with dim"), HasSubstr("moved by %"), HasSubstr("used by %")));
+  ASSERT_EQ(best_.candidate.plan.keeps_copies, 1);
+  EXPECT_THAT(MustExplain("layers.1.q.weight"),
+              HasSubstr("copies/layers.1.q.weight: copy, bf16[4,2,8], 128 B in all, 16 B on a rank\n  written by the "
+                        "update beside the weight, so that it is not cast where it is used\n  rests with dim"));
 }
 
 TEST_F(ReportTest, ExplainsACollective) {

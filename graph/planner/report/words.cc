@@ -16,18 +16,16 @@ namespace {
 constexpr double kWorthAWord = 0.005;
 
 std::string Percent(double fraction) {
-  return absl::StrFormat(fraction < 0.0995 ? "%.1f %%" : "%.0f %%", 100 * fraction);
+  if (fraction < 0.00005) return fraction <= 0 ? "0 %" : "less than 0.01 %";
+  return absl::StrFormat(fraction < 0.0005 ? "%.2f %%" : fraction < 0.0995 ? "%.1f %%" : "%.0f %%", 100 * fraction);
 }
 
 std::string Plural(int64_t count, const std::string& one) {
   return absl::StrCat(WholeText(count), " ", one, count == 1 ? "" : "s");
 }
 
-struct Kind {
-  const char* name;
-  int64_t bytes;
-};
-std::vector<Kind> MemoryKinds(const MemoryUse& memory) {
+// Those that a job decides.
+std::vector<MemoryKind> KindsOfTheJob(const MemoryUse& memory) {
   return {{"weights", memory.weights_bytes + memory.copies_bytes},
           {"gradients", memory.gradients_bytes},
           {"optimizer", memory.optimizer_bytes},
@@ -35,13 +33,37 @@ std::vector<Kind> MemoryKinds(const MemoryUse& memory) {
           {"kernels' workspace", memory.workspace_bytes}};
 }
 
+bool IsLess(const MemoryKind& a, const MemoryKind& b) { return a.bytes < b.bytes; }
+
 std::string CollectiveText(const CommunicationRow& row) {
   return absl::StrCat(row.op, " of ", Name(row.cargo), " over ", row.axes);
 }
 
 }  // namespace
 
+std::vector<MemoryKind> MemoryKinds(const Candidate& candidate) {
+  const MemoryUse& memory = candidate.memory;
+  std::vector<MemoryKind> kinds = KindsOfTheJob(memory);
+  const int64_t planned = memory.arena_bytes + memory.workspace_bytes;
+  int64_t named = 0;
+  for (const MemoryKind& kind : kinds) named += kind.bytes;
+  // Of the arena: what rounds places up, and a few counters.
+  kinds.push_back({"alignment", std::max<int64_t>(0, planned - named)});
+  kinds.push_back({"libraries and buffers", candidate.plan.total_bytes - planned});
+  return kinds;
+}
+
 std::string DeviceWord(const Cluster& cluster) { return cluster.machine.shares_cores ? "CPU worker" : "GPU"; }
+
+std::string KindsText(const std::vector<MemoryKind>& kinds, int64_t total_bytes) {
+  std::vector<double> bytes;
+  for (const MemoryKind& kind : kinds) bytes.push_back(static_cast<double>(kind.bytes));
+  std::vector<std::string> texts = BytesTexts(bytes, static_cast<double>(total_bytes)), parts;
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    if (kinds[i].bytes > 0) parts.push_back(absl::StrCat(kinds[i].name, " ", texts[i]));
+  }
+  return absl::StrJoin(parts, ", ");
+}
 
 std::string ClusterText(const Cluster& cluster) {
   const Machine& machine = cluster.machine;
@@ -155,14 +177,22 @@ std::vector<std::string> InWords(const Finalist& finalist, int64_t max_steps) {
   std::string memory = absl::StrCat("Each ", device, " needs ", BytesText(static_cast<double>(plan.total_bytes)));
   if (finalist.cluster.machine.memory_bytes > 0)
     absl::StrAppend(&memory, " of its ", BytesText(finalist.cluster.machine.memory_bytes));
-  std::vector<Kind> kinds = MemoryKinds(c.memory);
-  std::stable_sort(kinds.begin(), kinds.end(), [](const Kind& a, const Kind& b) { return a.bytes > b.bytes; });
-  std::vector<std::string> parts;
-  for (const Kind& kind : kinds) {
-    if (static_cast<double>(kind.bytes) > kWorthAWord * static_cast<double>(plan.total_bytes))
-      parts.push_back(absl::StrCat(kind.name, " ", BytesText(static_cast<double>(kind.bytes))));
+  std::vector<MemoryKind> kinds = MemoryKinds(c);
+  const auto small = std::stable_partition(kinds.begin(), kinds.end(), [&](const MemoryKind& kind) {
+    return static_cast<double>(kind.bytes) > kWorthAWord * static_cast<double>(plan.total_bytes);
+  });
+  std::stable_sort(kinds.begin(), small, [](const MemoryKind& a, const MemoryKind& b) { return IsLess(b, a); });
+  MemoryKind other = {"other", 0};
+  for (auto kind = small; kind != kinds.end(); ++kind) other.bytes += kind->bytes;
+  kinds.erase(small, kinds.end());
+  if (other.bytes > 0) kinds.push_back(other);
+  absl::StrAppend(&memory, ": ", KindsText(kinds, plan.total_bytes), ".");
+  if (plan.keeps_copies != 0) {
+    absl::StrAppend(&memory, " Of the weights ", BytesText(static_cast<double>(c.memory.copies_bytes)),
+                    " are copies in ", Name(plan.compute_dtype),
+                    ", written by the update: that nothing is cast where it is used saves ",
+                    SecondsText(c.copies_save_seconds), " a step.");
   }
-  absl::StrAppend(&memory, ": ", absl::StrJoin(parts, ", "), ".");
   if (plan.recompute_units > 0)
     absl::StrAppend(&memory, " To save memory, the backward computes the activations of ",
                     Plural(plan.recompute_units, "layer"), " again (memory.gc).");
@@ -170,17 +200,18 @@ std::vector<std::string> InWords(const Finalist& finalist, int64_t max_steps) {
 
   const int stage = finalist.slowest_stage();
   const StageTimes& times = finalist.simulation.stages[stage];
-  std::string time = absl::StrCat("Of the step a ", device, " computes for ", Percent(times.compute_seconds / seconds));
-  if (times.exposed_seconds > kWorthAWord * seconds) {
-    absl::StrAppend(&time, ", waits for communication that nothing hides for ",
-                    Percent(times.exposed_seconds / seconds));
+  const std::vector<double> percents =
+      RoundedPercents({times.compute_seconds / seconds, times.exposed_seconds / seconds, times.idle_seconds / seconds});
+  std::string time = absl::StrCat("Of the step a ", device, " computes for ", PercentText(percents[0]));
+  if (percents[1] > 0) {
+    absl::StrAppend(&time, ", waits for communication that nothing hides for ", PercentText(percents[1]));
     std::vector<CommunicationRow> rows = CommunicationOf(finalist, stage);
     const auto most =
         std::max_element(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.exposed < b.exposed; });
     if (most != rows.end()) absl::StrAppend(&time, " (most of it ", CollectiveText(*most), ")");
   }
-  if (times.idle_seconds > kWorthAWord * seconds)
-    absl::StrAppend(&time, ", and has nothing to do for ", Percent(times.idle_seconds / seconds),
+  if (percents[2] > 0)
+    absl::StrAppend(&time, ", and has nothing to do for ", PercentText(percents[2]),
                     " while the pipeline fills and drains");
   if (const double hidden = times.communication_seconds - times.exposed_seconds; hidden > kWorthAWord * seconds)
     absl::StrAppend(
@@ -192,9 +223,8 @@ std::vector<std::string> InWords(const Finalist& finalist, int64_t max_steps) {
 
 std::string WhyLost(const Candidate& best, const Candidate& candidate, int64_t available_bytes) {
   if (!candidate.fits) {
-    const std::vector<Kind> kinds = MemoryKinds(candidate.memory);
-    const Kind& largest =
-        *std::max_element(kinds.begin(), kinds.end(), [](const Kind& a, const Kind& b) { return a.bytes < b.bytes; });
+    const std::vector<MemoryKind> kinds = KindsOfTheJob(candidate.memory);
+    const MemoryKind& largest = *std::max_element(kinds.begin(), kinds.end(), IsLess);
     return absl::StrCat("does not fit: needs ", BytesText(static_cast<double>(candidate.plan.total_bytes)), " of ",
                         BytesText(static_cast<double>(available_bytes)), ", most for ", largest.name, " (",
                         BytesText(static_cast<double>(largest.bytes)), ")");

@@ -24,6 +24,15 @@ std::string AxisInWords(const Finalist& finalist, int axis);
 // the memory, where the time goes.
 std::vector<std::string> InWords(const Finalist& finalist, int64_t max_steps);
 
+// What a rank needs of its device's memory, by kind; together plan.total_bytes.
+struct MemoryKind {
+  const char* name;
+  int64_t bytes;
+};
+std::vector<MemoryKind> MemoryKinds(const Candidate& candidate);
+// "weights 1.2 GiB, optimizer 2.4 GiB": those of more than 0 bytes, which add up to the total as it is shown.
+std::string KindsText(const std::vector<MemoryKind>& kinds, int64_t total_bytes);
+
 // Why `candidate` was not taken, against the best, which fits: what does not fit, or what makes it slower.
 std::string WhyLost(const Candidate& best, const Candidate& candidate, int64_t available_bytes);
 

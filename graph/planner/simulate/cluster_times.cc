@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "graph/analysis/cost.h"
+#include "graph/ir/collective_limits.h"
 #include "graph/ops/einsum_spec.h"
 #include "graph/trace/step_trace.h"
 
@@ -20,34 +21,23 @@ struct Traffic {
   double bytes = 0;
 };
 
-std::optional<Traffic> TrafficOf(const Graph& graph, const Node& node, int64_t group_size) {
+std::optional<Traffic> TrafficOf(const Machine& machine, const Graph& graph, const Node& node, int64_t group_size) {
   const auto in = [&] { return static_cast<double>(graph.type(node.operands[0]).bytes()); };
   if (node.op == "all_gather") return Traffic{CollectiveKind::kAllGather, in() * static_cast<double>(group_size)};
   if (node.op == "reduce_scatter") return Traffic{CollectiveKind::kReduceScatter, in()};
-  if (node.op == "all_reduce" || node.op == "stage_sum") return Traffic{CollectiveKind::kAllReduce, in()};
+  if (node.op == "all_reduce" || node.op == "stage_sum") {
+    const int64_t elements = graph.type(node.operands[0]).num_elements();
+    const bool is_whole = machine.shares_cores    ? elements <= WholeAllReduceElements(group_size)
+                          : machine.sums_in_order ? elements <= WholeAllReduceElementsOnGpus(group_size)
+                                                  : false;
+    if (is_whole) return Traffic{CollectiveKind::kWholeAllReduce, in()};
+    // Parts are summed in the operand's type, and gathered in the result's.
+    const double out = static_cast<double>(graph.type(node.results[0]).bytes());
+    return Traffic{CollectiveKind::kAllReduce, (in() + out) / 2};
+  }
   if (node.op == "all_to_all") return Traffic{CollectiveKind::kAllToAll, in()};
-  if (node.op == "rotate_blocks") return Traffic{CollectiveKind::kSend, in()};
+  if (node.op == "rotate_blocks") return Traffic{CollectiveKind::kRotate, in()};
   return std::nullopt;
-}
-
-// Seconds that the traffic takes of a device's link and of its share of the network at their peaks.
-struct Wires {
-  double link = 0;
-  double network = 0;
-};
-Wires WiresOf(const Machine& machine, const Traffic& traffic, const GroupShape& group) {
-  const double n = static_cast<double>(group.size), m = static_cast<double>(group.in_node);
-  const double intra = machine.intra_bytes_per_second * machine.bandwidth_fraction;
-  const double inter = machine.inter_bytes_per_second * machine.bandwidth_fraction;
-  const bool crosses = group.num_nodes() > 1;
-  if (traffic.kind == CollectiveKind::kSend)
-    return {crosses ? 0 : traffic.bytes / intra, crosses ? traffic.bytes / inter : 0};
-  if (traffic.kind == CollectiveKind::kAllToAll)
-    return {traffic.bytes * (m - 1) / n / intra, crosses ? traffic.bytes * (n - m) / n / inter : 0};
-  const double moved = traffic.kind == CollectiveKind::kSend
-                           ? traffic.bytes
-                           : traffic.bytes * (n - 1) / n * (traffic.kind == CollectiveKind::kAllReduce ? 2 : 1);
-  return {m > 1 ? moved / intra : 0, crosses ? moved / (m * inter) : 0};
 }
 
 // The extents of an einsum; large for other products, whose tiles their kernels choose.
@@ -69,6 +59,20 @@ ProductShape ShapeOfProduct(const OpCall& call) {
 
 }  // namespace
 
+GroupShape GroupOf(const Node& node, const Mesh& mesh, int64_t devices_per_node) {
+  AxisList axes;
+  const auto over = GetAttr<std::vector<std::string>>(node.attrs, "over");
+  for (const std::string& name : over) axes.push_back(mesh.Find(name));
+  const auto among = GetAttr<std::vector<int64_t>>(node.attrs, "stages");
+  if (const int stage_axis = mesh.Find(kStageAxis); !among.empty() && stage_axis >= 0) axes = {stage_axis};
+  GroupShape group = ShapeOf(mesh, axes, devices_per_node);
+  if (!among.empty()) {
+    group.in_node = group.num_nodes() == 1 ? static_cast<int64_t>(among.size()) : 1;
+    group.size = static_cast<int64_t>(among.size());
+  }
+  return group;
+}
+
 NodeTimes TimesOn(const Cluster& cluster, const std::vector<const Program*>& stages, const OpTable& ops) {
   std::map<std::string, int64_t> state_bytes;  // what messages carry; a stash is alike on both of its stages
   for (const Program* program : stages) {
@@ -77,16 +81,23 @@ NodeTimes TimesOn(const Cluster& cluster, const std::vector<const Program*>& sta
   const Machine& machine = cluster.machine;
   // Of a thread of each of a stage's ranks.
   const double host = machine.cpus > 0 ? 1 / machine.cpus / static_cast<double>(stages.size()) : 0;
-  return [machine, host, mesh = stages[0]->mesh, state_bytes = std::move(state_bytes), &ops](
-             int stage, const Graph& graph, const Node& node) {
+  // Sums of two types are no library's.
+  Machine own_sums = machine;
+  own_sums.sums_in_order = !machine.shares_cores;
+  return [cluster_machine = machine, own_sums, host, mesh = stages[0]->mesh, state_bytes = std::move(state_bytes),
+          &ops](int stage, const Graph& graph, const Node& node) {
     NodeTime time;
+    const bool widens = !node.operands.empty() && !node.results.empty() &&
+                        graph.type(node.operands[0]).dtype != graph.type(node.results[0]).dtype;
+    const Machine& machine = widens ? own_sums : cluster_machine;
     const auto transfer = [&](const Traffic& traffic, const GroupShape& group, const std::string& communicator) {
       time.communicator = communicator;
       time.seconds = CollectiveSeconds(machine, traffic.kind, traffic.bytes, group);
       if (time.seconds <= 0) return;
-      const Wires wires = WiresOf(machine, traffic, group);
-      time.link = wires.link / time.seconds;
-      time.network = wires.network / time.seconds;
+      const LinkBytes moved = BytesOverLinks(machine, traffic.kind, traffic.bytes, group);
+      time.link = moved.intra / (machine.intra_bytes_per_second * machine.bandwidth_fraction) / time.seconds;
+      time.network = moved.inter / (machine.inter_bytes_per_second * machine.bandwidth_fraction) / time.seconds;
+      if (node.op != "recv") time.sent = moved;
       time.device = machine.shares_cores ? 1 : 0;
       // Loopback is as fast as a processor that sends beside one that receives; in an exchange each rank does both.
       time.host = node.op == "send" || node.op == "recv" ? host : 2 * host;
@@ -109,23 +120,16 @@ NodeTimes TimesOn(const Cluster& cluster, const std::vector<const Program*>& sta
     const OpDef* def = ops.Find(node.op);
     if (def == nullptr) return time;
     if (def->is_collective) {
-      AxisList axes;
-      const auto over = GetAttr<std::vector<std::string>>(node.attrs, "over");
-      for (const std::string& name : over) axes.push_back(mesh.Find(name));
-      const auto among = GetAttr<std::vector<int64_t>>(node.attrs, "stages");
-      if (const int stage_axis = mesh.Find(kStageAxis); !among.empty() && stage_axis >= 0) axes = {stage_axis};
-      GroupShape group = ShapeOf(mesh, axes, machine.devices_per_node);
-      if (!among.empty()) {
-        group.in_node = group.num_nodes() == 1 ? static_cast<int64_t>(among.size()) : 1;
-        group.size = static_cast<int64_t>(among.size());
+      const GroupShape group = GroupOf(node, mesh, machine.devices_per_node);
+      if (const auto among = GetAttr<std::vector<int64_t>>(node.attrs, "stages"); !among.empty()) {
         time.meeting = absl::StrCat(node.op, " of stages ", absl::StrJoin(among, " "));
         time.parties = static_cast<int>(among.size());
       }
-      const std::optional<Traffic> traffic = TrafficOf(graph, node, group.size);
+      const std::optional<Traffic> traffic = TrafficOf(machine, graph, node, group.size);
       if (!traffic.has_value()) return time;
       // On a CPU one thread runs all collectives.
       transfer(*traffic, group, machine.shares_cores ? kHostCommunicator : CommunicatorOf(node));
-      time.sent_bytes = SentBytes(graph, node, mesh);
+      time.sent_bytes = SentBytes(graph, node, mesh, machine.shares_cores);
       return time;
     }
     time.device = 1;

@@ -3,6 +3,7 @@
 #include <tuple>
 #include <vector>
 
+#include "graph/analysis/cost.h"
 #include "graph/planner/simulate/test_program.h"
 #include "gtest/gtest.h"
 
@@ -174,10 +175,33 @@ TEST(TimesOn, ACollectiveTakesWhatItMoves) {
   EXPECT_NEAR(across.seconds, 1e9 * 15 / 16 / (50e9 * machine.bandwidth_fraction), 1e-9);
   EXPECT_EQ(across.link, 0);
   EXPECT_NEAR(across.network, 1, 1e-9);
-  // Eight ranks a node, on 16 nodes: 8 x 50 GB/s go out, and 400 of 450 GB/s through the links.
+  // Eight ranks a node, on 16 nodes: 8 x 50 GB/s go out, and through the links what does not go out at each.
   const NodeTime both = Gather(machine, {{"fsdp", 128}});
   EXPECT_NEAR(both.network, 1, 1e-9);
-  EXPECT_NEAR(both.link, 400.0 / 450, 1e-9);
+  EXPECT_NEAR(both.link, 400.0 / 450 * 7 / 8, 1e-9);
+}
+
+// Parts are summed in the type of the summands, and gathered in that of the sum: three halves of a narrow one.
+TEST(TimesOn, ASumThatWidensIsGatheredWide) {
+  const OpTable ops;
+  const auto sum = [&ops](DType in, DType out) {
+    Graph graph;
+    Node node;
+    node.op = "all_reduce";
+    node.operands = {graph.AddValue("in", {in, {100'000'000}})};
+    node.results = {graph.AddValue("out", {out, {100'000'000}})};
+    node.attrs = {{"over", std::vector<std::string>{"dp"}}};
+    Program program;
+    program.mesh = {{{"dp", 8}}};
+    Machine machine = *FindMachine("h100");
+    machine.intra_latency_seconds = 0;
+    const NodeTime time = TimesOn({machine, 1}, {&program}, ops)(0, graph, node);
+    EXPECT_EQ(time.sent_bytes, SentBytes(graph, node, program.mesh, /*on_cpus=*/false));
+    return time.seconds;
+  };
+  const double narrow = sum(DType::kBF16, DType::kBF16);
+  EXPECT_NEAR(sum(DType::kBF16, DType::kF32), 1.5 * narrow, 1e-9);
+  EXPECT_NEAR(sum(DType::kF32, DType::kF32), 2 * narrow, 1e-9);
 }
 
 TEST(TimesOn, AMessageTakesTheWayBetweenItsStages) {

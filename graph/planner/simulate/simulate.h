@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "graph/ir/program.h"
 #include "graph/ops/op.h"
+#include "graph/planner/cluster.h"
 
 namespace tacc::graph {
 
@@ -28,6 +29,7 @@ struct NodeTime {
   std::string meeting;
   int parties = 1;
   int64_t sent_bytes = 0;  // by this rank, of a collective
+  LinkBytes sent;          // the same by link, on average over the group
 };
 
 using NodeTimes = std::function<NodeTime(int stage, const Graph& graph, const Node& node)>;

@@ -1,0 +1,42 @@
+#ifndef TESTS_RANKS_COUNTING_TRANSPORT_H_
+#define TESTS_RANKS_COUNTING_TRANSPORT_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "worker/rank/transport.h"
+
+namespace tacc::worker {
+
+// Counts what a rank gives to its transport to send.
+class CountingTransport : public Transport {
+ public:
+  explicit CountingTransport(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {}
+
+  int64_t sent_bytes() const { return sent_bytes_; }
+  // Of these: to ranks on other machines.
+  int64_t crossed_bytes() const { return crossed_bytes_; }
+
+  int rank() const override { return transport_->rank(); }
+  int world() const override { return transport_->world(); }
+  int machine_of(int rank) const override { return transport_->machine_of(rank); }
+  absl::StatusOr<std::unique_ptr<Message>> Send(int peer, uint32_t tag, const void* data, size_t num_bytes) override {
+    sent_bytes_ += static_cast<int64_t>(num_bytes);
+    if (machine_of(peer) != machine_of(rank())) crossed_bytes_ += static_cast<int64_t>(num_bytes);
+    return transport_->Send(peer, tag, data, num_bytes);
+  }
+  absl::StatusOr<std::unique_ptr<Message>> Receive(int peer, uint32_t tag, void* data, size_t num_bytes) override {
+    return transport_->Receive(peer, tag, data, num_bytes);
+  }
+  absl::Status WaitForAll() override { return transport_->WaitForAll(); }
+
+ private:
+  const std::unique_ptr<Transport> transport_;
+  std::atomic<int64_t> sent_bytes_ = 0, crossed_bytes_ = 0;
+};
+
+}  // namespace tacc::worker
+
+#endif  // TESTS_RANKS_COUNTING_TRANSPORT_H_
