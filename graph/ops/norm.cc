@@ -1,5 +1,5 @@
 // rms_norm layer_norm l2_normalize and their gradients, over the last dim; the first two also with the residual's add
-// before the norm, and after its gradient.
+// before the norm and after its gradient, which may also write a narrower copy of what it makes.
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
@@ -32,6 +32,30 @@ absl::Status WantGradient(const TensorType& dy, const TensorType& x) {
 // A gradient of a weight, summed over all rows.
 TensorType WeightGradientType(const TensorType& x) { return {AccumulationType(x.dtype), {x.dims.back()}}; }
 
+// Gradients take the attribute `copy`: their last result is then the first one, cast to that narrower type. Passes ask
+// for it after partition.
+constexpr char kCopy[] = "copy";
+bool HasCopy(const OpCall& call) { return call.attrs->count(kCopy) > 0; }
+
+absl::Status AddCopy(const OpCall& call, Types& results) {
+  if (!HasCopy(call)) return absl::OkStatus();
+  TACC_ASSIGN_OR_RETURN(const DType copy, ParseDType(call.attr<std::string>(kCopy)));
+  const DType dtype = results[0].dtype;
+  if (!IsFloating(copy) || ByteSize(copy) >= ByteSize(dtype)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("copy=", Name(copy), "; wanted a floating type narrower than the gradient's ", Name(dtype)));
+  }
+  results.push_back({copy, results[0].dims});
+  return absl::OkStatus();
+}
+
+// Rows of the copy may be written over those of operand `dy`, which have been read by then.
+std::vector<int> ReusesForCopy(const OpCall& call, int dy) {
+  std::vector<int> reuses(call.results.size(), -1);
+  if (HasCopy(call) && call.in(dy) == call.results.back()) reuses.back() = dy;
+  return reuses;
+}
+
 TensorType ResultType(const OpCall& call) { return {DTypeAttr(call, call.in(0).dtype), call.in(0).dims}; }
 
 // A factor per dim of x; the last is needed whole. `in` and `out` tell each tensor's part: 'x' all dims, 'r' one number
@@ -45,6 +69,12 @@ Rule NormRule(const Dims& x, absl::string_view in, absl::string_view out, std::v
   for (char part : out) rule.out.push_back(dims(part));
   rule.linear_in = std::move(linear_in);
   return rule;
+}
+
+// Linear in dy, the first operand; but what is rounded for a copy cannot be summed later. `out` names no copy.
+Rule GradientRule(const OpCall& call, absl::string_view in, absl::string_view out) {
+  if (!HasCopy(call)) return NormRule(call.in(1).dims, in, out, {{0}});
+  return NormRule(call.in(1).dims, in, absl::StrCat(out, "x"), {});
 }
 
 // The call without operand `operand`.
@@ -95,7 +125,8 @@ OpDef WithAddBefore(const OpDef& norm) {
   return op;
 }
 
-// NORM_grad_accumulate(acc, dy, ...) -> acc + dx, ... with dx, ... = NORM_grad(dy, ...), all of x's type.
+// NORM_grad_accumulate(acc, dy, ...) -> acc + dx, ... with dx, ... = NORM_grad(dy, ...), all of x's type; the copy, if
+// there is one, is of the sum.
 OpDef WithAddAfter(const OpDef& grad) {
   OpDef op = grad;
   op.name = absl::StrCat(grad.name, "_accumulate");
@@ -108,11 +139,11 @@ OpDef WithAddAfter(const OpDef& grad) {
   op.rule = [rule_of = grad.rule](const OpCall& call) -> absl::StatusOr<Rule> {
     TACC_ASSIGN_OR_RETURN(Rule rule, rule_of(Without(call, 0)));
     rule.in.insert(rule.in.begin(), rule.out[0]);
-    rule.linear_in = {{0, 1}};
+    if (!HasCopy(call)) rule.linear_in = {{0, 1}};
     return rule;
   };
   op.reuses = [](const OpCall& call) {
-    std::vector<int> reuses(call.results.size(), -1);
+    std::vector<int> reuses = ReusesForCopy(call, 1);
     reuses[0] = 0;
     return reuses;
   };
@@ -149,16 +180,20 @@ void AddRmsNorm(OpTable& table) {
   OpDef grad;
   grad.name = "rms_norm_grad";
   grad.min_operands = grad.max_operands = 4;
-  grad.num_results = 2;
+  grad.num_results = -1;
+  grad.attrs = {{kCopy, AttrKind::kString, AttrSpec::kOptional}};
   grad.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
     const TensorType& x = call.in(1);
     TACC_RETURN_IF_ERROR(WantRows("x", x));
     TACC_RETURN_IF_ERROR(WantGradient(call.in(0), x));
     TACC_RETURN_IF_ERROR(WantWeight("w", call.in(2), x));
     TACC_RETURN_IF_ERROR(WantType("rstd", call.in(3), RowType(x)));
-    return Types{x, WeightGradientType(x)};
+    Types results{x, WeightGradientType(x)};
+    TACC_RETURN_IF_ERROR(AddCopy(call, results));
+    return results;
   };
-  grad.rule = [](const OpCall& call) -> absl::StatusOr<Rule> { return NormRule(call.in(1).dims, "xxwr", "xw", {{0}}); };
+  grad.rule = [](const OpCall& call) -> absl::StatusOr<Rule> { return GradientRule(call, "xxwr", "xw"); };
+  grad.reuses = [](const OpCall& call) { return ReusesForCopy(call, 0); };
   grad.workspace_bytes = [](const OpCall& call, const Target& target) {
     if (target.kind == Target::Kind::kCuda) return CudaNormGradWorkspaceBytes(call.in(1), 1);
     return NormGradWorkspaceBytes(call.in(1), 1);
@@ -206,7 +241,7 @@ void AddLayerNorm(OpTable& table) {
   grad.min_operands = 4;
   grad.max_operands = 5;
   grad.num_results = -1;
-  grad.attrs = {{"affine", AttrKind::kString}};
+  grad.attrs = {{"affine", AttrKind::kString}, {kCopy, AttrKind::kString, AttrSpec::kOptional}};
   grad.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
     const TensorType& x = call.in(1);
     TACC_RETURN_IF_ERROR(WantRows("x", x));
@@ -228,14 +263,16 @@ void AddLayerNorm(OpTable& table) {
       results.push_back(WeightGradientType(x));
     }
     if (affine == "weight_bias") results.push_back(WeightGradientType(x));
+    TACC_RETURN_IF_ERROR(AddCopy(call, results));
     return results;
   };
   grad.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
-    return NormRule(call.in(1).dims, absl::string_view("xxrrw").substr(0, call.operands.size()),
-                    absl::string_view("xww").substr(0, call.results.size()), {{0}});
+    return GradientRule(call, absl::string_view("xxrrw").substr(0, call.operands.size()),
+                        absl::string_view("xww").substr(0, call.results.size() - HasCopy(call)));
   };
+  grad.reuses = [](const OpCall& call) { return ReusesForCopy(call, 0); };
   grad.workspace_bytes = [](const OpCall& call, const Target& target) {
-    const int num_sums = static_cast<int>(call.results.size()) - 1;
+    const int num_sums = static_cast<int>(call.results.size()) - 1 - HasCopy(call);
     if (target.kind == Target::Kind::kCuda) return CudaNormGradWorkspaceBytes(call.in(1), num_sums);
     return NormGradWorkspaceBytes(call.in(1), num_sums);
   };

@@ -226,6 +226,9 @@ TEST(Rule, AllowsWhatLayoutsNeed) {
   EXPECT_EQ(RuleText(ops, "add_rms_norm f32[2,5] f32[2,5] f32[5] eps=1e-5"), "[0,1][0,1][1]->[0,1][0][0,1] whole 1");
   EXPECT_EQ(RuleText(ops, "rms_norm_grad_accumulate f32[2,5] f32[2,5] f32[2,5] f32[5] f32[2]"),
             "[0,1][0,1][0,1][1][0]->[0,1][1] whole 1 linear [0,1]");
+  // What is rounded is no summand.
+  EXPECT_EQ(RuleText(ops, "rms_norm_grad_accumulate f32[2,5] f32[2,5] f32[2,5] f32[5] f32[2] copy=bf16"),
+            "[0,1][0,1][0,1][1][0]->[0,1][1][0,1] whole 1");
   EXPECT_EQ(RuleText(ops, "attention f32[2,5,6,4] f32[2,5,3,4] f32[2,5,3,4] causal=true scale=0.5"),
             "[0,2,1,4][0,3,1,4][0,3,1,4]->[0,2,1,4][0,1,2] even 1 of 6 groups 3 whole 3 whole 4");
   EXPECT_EQ(RuleText(ops, "attention f32[2,8,6,4] f32[2,8,3,4] f32[2,8,3,4] causal=true scale=0.5 block=2"),

@@ -45,7 +45,11 @@ int64_t RoundUp(int64_t x, int64_t multiple) { return (x + multiple - 1) / multi
 int64_t KeyRows(const TensorType& k, int64_t runs) { return RoundUp(k.dims[1], kKeyBlock) + (runs - 1) * kKeyBlock; }
 
 // Rows of one expert that are gathered and multiplied at a time, as kernels/cpu/expert.h has them.
-constexpr int64_t kExpertRows = 1024;
+int64_t ExpertBlockRows(const TensorType& ids, DType dtype) {
+  constexpr int64_t kExpertRows = 1024, kExpertRowStep = 32;
+  const int64_t rows = std::min(kExpertRows, ids.num_elements());
+  return ByteSize(dtype) == 2 ? RoundUp(rows, kExpertRowStep) : rows;
+}
 // Slots sorted by expert; the count of each expert fits into kSmall.
 int64_t OrderBytes(const TensorType& ids) { return kSmall + 4 * ids.num_elements(); }
 
@@ -102,7 +106,7 @@ int64_t AttentionGradWorkspaceBytes(const TensorType& q, const TensorType& k, in
 
 int64_t ExpertMatmulWorkspaceBytes(const TensorType& ids, const TensorType& x, const TensorType& w, const TensorType& y,
                                    int threads) {
-  const int64_t rows = std::min(kExpertRows, ids.num_elements());
+  const int64_t rows = ExpertBlockRows(ids, x.dtype);
   const TensorType block_x{x.dtype, {rows, x.dims.back()}}, block_w{w.dtype, {y.dims.back(), x.dims.back()}};
   const TensorType block_y{x.dtype, {rows, y.dims.back()}};
   return OrderBytes(ids) + block_x.bytes() + block_y.bytes() +
@@ -110,7 +114,7 @@ int64_t ExpertMatmulWorkspaceBytes(const TensorType& ids, const TensorType& x, c
 }
 
 int64_t ExpertMatmulGradWorkspaceBytes(const TensorType& ids, const TensorType& a, const TensorType& b, int threads) {
-  const int64_t rows = std::min(kExpertRows, ids.num_elements());
+  const int64_t rows = ExpertBlockRows(ids, a.dtype);
   const TensorType block_a{a.dtype, {rows, a.dims.back()}}, block_b{b.dtype, {rows, b.dims.back()}};
   const TensorType y{AccumulationType(a.dtype), {a.dims.back(), b.dims.back()}};
   return OrderBytes(ids) + block_a.bytes() + block_b.bytes() +

@@ -30,6 +30,11 @@ void ForFloat(DType dtype, const Body& body) {
   }
 }
 
+// How many rows are multiplied where there are so many.
+int64_t PaddedRows(int64_t rows, DType dtype) {
+  return SizeOf(dtype) == 2 ? (rows + kExpertRowStep - 1) / kExpertRowStep * kExpertRowStep : rows;
+}
+
 bool IsId(int64_t id, int64_t count) { return id >= 0 && id < count; }
 
 // The slots of each expert, in the order of the tokens.
@@ -75,26 +80,28 @@ class SlotRows {
   char* address(int32_t slot) const { return x_.as<char>() + row(slot) * row_bytes(); }
   int64_t row_bytes() const { return n_ * SizeOf(x_.dtype); }
 
-  // The rows of slots [begin, end) of the order, one after the other.
+  // The rows of slots [begin, end) of the order, one after the other; padded.
   TensorView Gather(const SlotOrder& order, int64_t begin, int64_t end, const Scratch& to) const {
-    const TensorView block{to.data(), x_.dtype, {end - begin, n_}};
-    ParallelFor(end - begin, RowGrain(n_), [&](int64_t first, int64_t limit) {
+    const int64_t count = end - begin;
+    const TensorView block{to.data(), x_.dtype, {PaddedRows(count, x_.dtype), n_}};
+    ParallelFor(count, RowGrain(n_), [&](int64_t first, int64_t limit) {
       for (int64_t i = first; i < limit; ++i)
         std::memcpy(block.as<char>() + i * row_bytes(), address(order[begin + i]), row_bytes());
     });
+    std::memset(block.as<char>() + count * row_bytes(), 0, (block.dims[0] - count) * row_bytes());
     return block;
   }
-  void Scatter(const TensorView& block, const SlotOrder& order, int64_t begin) const {
-    ParallelFor(block.dims[0], RowGrain(n_), [&](int64_t first, int64_t limit) {
+  void Scatter(const TensorView& block, const SlotOrder& order, int64_t begin, int64_t end) const {
+    ParallelFor(end - begin, RowGrain(n_), [&](int64_t first, int64_t limit) {
       for (int64_t i = first; i < limit; ++i)
         std::memcpy(address(order[begin + i]), block.as<char>() + i * row_bytes(), row_bytes());
     });
   }
   // Threads take columns, so a row is summed in the order of the experts.
-  void ScatterAdd(const TensorView& block, const SlotOrder& order, int64_t begin) const {
+  void ScatterAdd(const TensorView& block, const SlotOrder& order, int64_t begin, int64_t end) const {
     const simd::Loops& loops = simd::BestLoops();
     ParallelFor(n_, 64, [&](int64_t first, int64_t limit) {
-      for (int64_t i = 0; i < block.dims[0]; ++i) {
+      for (int64_t i = 0; i < end - begin; ++i) {
         const int64_t target = row(order[begin + i]) * n_ + first;
         if (x_.dtype == DType::kF64) {
           loops.accumulate_f64(x_.as<double>() + target, In(block), i * n_ + first, limit - first);
@@ -116,7 +123,7 @@ void ClearBytes(void* data, int64_t bytes) {
               [&](int64_t begin, int64_t end) { std::memset(static_cast<char*>(data) + begin, 0, end - begin); });
 }
 
-int64_t BlockRows(const TensorView& ids) { return std::min(kExpertRows, ids.size()); }
+int64_t BlockRows(const TensorView& ids, DType dtype) { return PaddedRows(std::min(kExpertRows, ids.size()), dtype); }
 
 EinsumKernel PrepareProduct(const char* spec, const TensorView& a, const TensorView& b, const TensorView& y) {
   absl::StatusOr<EinsumKernel> kernel = EinsumKernel::Prepare(spec, a, b, y);
@@ -245,19 +252,20 @@ void ExpertMatmul(const TensorView& x, const TensorView& ids, const TensorView& 
       }
     });
   }
-  const Scratch x_memory(BlockRows(ids) * in.row_bytes()), y_memory(BlockRows(ids) * m * SizeOf(x.dtype));
+  const int64_t rows = BlockRows(ids, x.dtype);
+  const Scratch x_memory(rows * in.row_bytes()), y_memory(rows * m * SizeOf(x.dtype));
   for (int64_t e = 0; e < num_experts; ++e) {
     const TensorView weight = Part(w, e * m * n, matrix);
     for (int64_t begin = order.begin(e); begin < order.end(e); begin += kExpertRows) {
       const int64_t end = std::min(order.end(e), begin + kExpertRows);
       const TensorView block_x = in.Gather(order, begin, end, x_memory);
-      const TensorView block_y{y_memory.data(), x.dtype, {end - begin, m}};
+      const TensorView block_y{y_memory.data(), x.dtype, {block_x.dims[0], m}};
       PrepareProduct(kind == ExpertWeights::kPlain ? "rn,mn->rm" : "rn,nm->rm", block_x, weight, block_y)
           .Run(block_x, weight, block_y);
       if (copies) {
-        out.Scatter(block_y, order, begin);
+        out.Scatter(block_y, order, begin, end);
       } else {
-        out.ScatterAdd(block_y, order, begin);
+        out.ScatterAdd(block_y, order, begin, end);
       }
     }
   }
@@ -269,7 +277,8 @@ void ExpertMatmulGrad(const TensorView& a, const TensorView& b, const TensorView
   const int64_t num_experts = dw.dims[0], m = a_rows.features(), n = b_rows.features();
   TACC_KERNEL_CHECK(dw.dims == (Dims{num_experts, m, n}) && a.dtype == b.dtype);
   const SlotOrder order(ids, offset, num_experts);
-  const Scratch a_memory(BlockRows(ids) * a_rows.row_bytes()), b_memory(BlockRows(ids) * b_rows.row_bytes());
+  const int64_t rows = BlockRows(ids, a.dtype);
+  const Scratch a_memory(rows * a_rows.row_bytes()), b_memory(rows * b_rows.row_bytes());
   for (int64_t e = 0; e < num_experts; ++e) {
     const TensorView gradient = Part(dw, e * m * n, {m, n});
     if (order.begin(e) == order.end(e)) Fill(0, gradient);

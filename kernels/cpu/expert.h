@@ -25,6 +25,9 @@ void ExpertCounts(const TensorView& ids, const TensorView& counts);
 
 // Rows of one expert that are gathered and multiplied at a time.
 inline constexpr int64_t kExpertRows = 1024;
+// Rows of 16 bits are multiplied in multiples of this, the last ones with rows of zeros: of each number of rows that it
+// has seen LibTorch's library keeps code, half a megabyte, and experts see another number in each step.
+inline constexpr int64_t kExpertRowStep = 32;
 
 // Of each slot its expert's matrix, w[id - offset], times its row. x [T,N] (a row for all slots of a token) or [T,K,N],
 // ids i32[T,K], w [E,M,N] or, with kTransposed, [E,N,M]; y [T,K,M] of x's type, or [T,M] in f32 (f64): the sum over the

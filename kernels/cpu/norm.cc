@@ -26,9 +26,9 @@ int64_t RowGrain(int64_t n) { return 1 + kGrain / (n + 1); }
 
 void CheckRows(const TensorView& x, const TensorView& rows) { TACC_KERNEL_CHECK(rows.size() == x.num_rows()); }
 
-// acc may be absent.
-void CheckGradient(const TensorView& acc, const TensorView& x, const TensorView& out) {
-  TACC_KERNEL_CHECK(out.size() == x.size());
+// acc and copy may be absent.
+void CheckGradient(const TensorView& acc, const TensorView& x, const TensorView& out, const TensorView& copy) {
+  TACC_KERNEL_CHECK(out.size() == x.size() && (copy.data == nullptr || copy.size() == x.size()));
   TACC_KERNEL_CHECK(acc.data == nullptr || acc.size() == x.size());
 }
 
@@ -131,17 +131,24 @@ void AddRmsNorm(const TensorView& a, const TensorView& b, const TensorView& w, d
 }
 
 void RmsNormGrad(const TensorView& dy, const TensorView& x, const TensorView& w, const TensorView& rstd,
-                 const TensorView& dx, const TensorView& dw) {
-  RmsNormGradAccumulate(TensorView{}, dy, x, w, rstd, dx, dw);
+                 const TensorView& dx, const TensorView& dw, const TensorView& copy) {
+  RmsNormGradAccumulate(TensorView{}, dy, x, w, rstd, dx, dw, copy);
 }
 
 void RmsNormGradAccumulate(const TensorView& acc, const TensorView& dy, const TensorView& x, const TensorView& w,
-                           const TensorView& rstd, const TensorView& out, const TensorView& dw) {
+                           const TensorView& rstd, const TensorView& out, const TensorView& dw,
+                           const TensorView& copy) {
   TACC_KERNEL_CHECK(dy.size() == x.size() && w.size() == x.row_length() && dw.size() == x.row_length());
-  CheckGradient(acc, x, out);
+  CheckGradient(acc, x, out, copy);
   CheckRows(x, rstd);
-  const simd::NormGradRows rows{
-      .n = x.row_length(), .dy = In(dy), .x = In(x), .w = In(w), .rstd = In(rstd), .acc = In(acc), .dx = Out(out)};
+  const simd::NormGradRows rows{.n = x.row_length(),
+                                .dy = In(dy),
+                                .x = In(x),
+                                .w = In(w),
+                                .rstd = In(rstd),
+                                .acc = In(acc),
+                                .dx = Out(out),
+                                .copy = Out(copy)};
   GradWithSums(rows, x.num_rows(), ComputeType(dy, x, w), dw, TensorView{}, simd::BestLoops().rms_norm_grad);
 }
 
@@ -158,18 +165,19 @@ void AddLayerNorm(const TensorView& a, const TensorView& b, const TensorView& w,
 }
 
 void LayerNormGrad(const TensorView& dy, const TensorView& x, const TensorView& mean, const TensorView& rstd,
-                   const TensorView& w, const TensorView& dx, const TensorView& dw, const TensorView& db) {
-  LayerNormGradAccumulate(TensorView{}, dy, x, mean, rstd, w, dx, dw, db);
+                   const TensorView& w, const TensorView& dx, const TensorView& dw, const TensorView& db,
+                   const TensorView& copy) {
+  LayerNormGradAccumulate(TensorView{}, dy, x, mean, rstd, w, dx, dw, db, copy);
 }
 
 void LayerNormGradAccumulate(const TensorView& acc, const TensorView& dy, const TensorView& x, const TensorView& mean,
                              const TensorView& rstd, const TensorView& w, const TensorView& out, const TensorView& dw,
-                             const TensorView& db) {
+                             const TensorView& db, const TensorView& copy) {
   TACC_KERNEL_CHECK(dy.size() == x.size());
   TACC_KERNEL_CHECK(w.data == nullptr || w.size() == x.row_length());
   TACC_KERNEL_CHECK(dw.data == nullptr || dw.size() == x.row_length());
   TACC_KERNEL_CHECK(db.data == nullptr || db.size() == x.row_length());
-  CheckGradient(acc, x, out);
+  CheckGradient(acc, x, out, copy);
   CheckRows(x, mean);
   CheckRows(x, rstd);
   const simd::NormGradRows rows{.n = x.row_length(),
@@ -179,7 +187,8 @@ void LayerNormGradAccumulate(const TensorView& acc, const TensorView& dy, const 
                                 .mean = In(mean),
                                 .rstd = In(rstd),
                                 .acc = In(acc),
-                                .dx = Out(out)};
+                                .dx = Out(out),
+                                .copy = Out(copy)};
   if (dw.data == nullptr && db.data == nullptr) {
     ParallelFor(x.num_rows(), RowGrain(rows.n),
                 [&](int64_t begin, int64_t end) { simd::BestLoops().layer_norm_grad(rows, begin, end); });

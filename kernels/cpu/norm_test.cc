@@ -224,6 +224,50 @@ TEST(RmsNormGradAccumulate, HasTheBitsOfTheGradientAndTheAdd) {
   }
 }
 
+// The copy goes to memory of its own, then over the gradient that is read, which is as narrow.
+TEST(NormGrads, CopyWithTheBitsOfACast) {
+  struct Copied {
+    DType wide, narrow;
+    Buffer::Placement place;
+  };
+  constexpr Copied kCopied[] = {{DType::kF32, DType::kBF16, Buffer::Placement::kOffByOne},
+                                {DType::kF32, DType::kBF16, Buffer::Placement::kAligned},
+                                {DType::kF32, DType::kF16, Buffer::Placement::kAligned},
+                                {DType::kF64, DType::kF32, Buffer::Placement::kOffByOne}};
+  const Shape shapes[] = {{{2, 3, 17}, 17}, {{5, 512}, 512}, {{1, 12296}, 12296}, {{0, 8}, 8}};
+  for (const Shape& shape : shapes) {
+    for (const auto& [wide, narrow, place] : kCopied) {
+      const Buffer acc(wide, Random(shape.x, 5), place), x(wide, Random(shape.x, 2, 3), place),
+          w(wide, Random({shape.n}, 3), place), dy(narrow, Random(shape.x, 1), place);
+      const Buffer y(wide, shape.x), mean(Wide(wide), Rows(shape.x)), rstd(Wide(wide), Rows(shape.x)),
+          rms(Wide(wide), Rows(shape.x));
+      RmsNorm(x, w, 1e-5, y, rms);
+      LayerNorm(x, w, w, 1e-5, y, mean, rstd);
+      const Buffer dw(Wide(wide), Dims{shape.n}), db(Wide(wide), Dims{shape.n});
+      // The gradient and its copy where it is wanted; by the number of the case.
+      const auto run = [&](int kernel, const TensorView& in, const Buffer& dx, const TensorView& copy) {
+        if (kernel == 0) RmsNormGrad(in, x, w, rms, dx, dw, copy);
+        if (kernel == 1) RmsNormGradAccumulate(acc, in, x, w, rms, dx, dw, copy);
+        if (kernel == 2) LayerNormGrad(in, x, mean, rstd, w, dx, dw, db, copy);
+        if (kernel == 3) LayerNormGradAccumulate(acc, in, x, mean, rstd, w, dx, dw, db, copy);
+        if (kernel == 4) LayerNormGrad(in, x, mean, rstd, {}, dx, {}, {}, copy);
+      };
+      for (int kernel = 0; kernel < 5; ++kernel) {
+        const Buffer wanted(wide, shape.x, place), dx(wide, shape.x, place);
+        const Buffer cast(narrow, shape.x, place), copy(narrow, shape.x, place), over(narrow, dy.ToTensor(), place);
+        run(kernel, dy, wanted, {});
+        Unary(UnaryOp::kCast, wanted, cast);
+        run(kernel, dy, dx, copy);
+        EXPECT_EQ(dx.ToTensor().values, wanted.ToTensor().values) << kernel << " " << Name(narrow) << " n " << shape.n;
+        EXPECT_EQ(copy.ToTensor().values, cast.ToTensor().values) << kernel << " " << Name(narrow) << " n " << shape.n;
+        run(kernel, over, dx, over);
+        EXPECT_EQ(over.ToTensor().values, cast.ToTensor().values) << kernel << " " << Name(narrow) << " n " << shape.n;
+        EXPECT_TRUE(dx.GuardsIntact() && copy.GuardsIntact() && over.GuardsIntact());
+      }
+    }
+  }
+}
+
 TEST(AddLayerNorm, HasTheBitsOfTheAddAndTheNorm) {
   const TensorView absent;
   for (const Shape& shape : kShapes) {

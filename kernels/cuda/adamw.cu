@@ -44,11 +44,10 @@ TACC_DEVICE void UpdateElements(const Team& team, const Update& u, const Step& s
   const T decay = static_cast<T>(step.decay), step_size = static_cast<T>(step.step_size);
   const T inv_sqrt_bias2 = static_cast<T>(step.inv_sqrt_bias2), grad_scale = static_cast<T>(step.grad_scale);
   for (int64_t i = begin + team.rank() * W; i < end; i += static_cast<int64_t>(team.size()) * W) {
-    T w[W], m[W], v[W], g[W];
-    Load<W>(u.w, i, w);
-    Load<W>(u.m, i, m);
-    Load<W>(u.v, i, v);
-    Load<W>(u.g, i, g);
+    T loaded[4][W];
+    LoadAll({u.w, u.m, u.v, u.g}, {i, i, i, i}, loaded);
+    T(&w)[W] = loaded[0], (&m)[W] = loaded[1], (&v)[W] = loaded[2];
+    const T(&g)[W] = loaded[3];
 #pragma unroll
     for (int j = 0; j < W; ++j) {
       const T gradient = g[j] * grad_scale;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 namespace tacc::kernels::cuda {
 namespace {
@@ -20,6 +21,10 @@ int64_t LibtorchHead(int64_t d) { return d <= 192 ? RoundUp(d, 32) : RoundUp(d, 
 
 bool LibtorchTakes(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16; }
 
+bool IsNatural(const std::vector<SequenceRun>& runs, int64_t rows) {
+  return runs.empty() || (runs.size() == 1 && runs[0].length == rows && runs[0].position == 0 && runs[0].block == 0);
+}
+
 }  // namespace
 
 std::string AttentionLimit(const TensorView& q, const AttentionParameters& p) {
@@ -33,6 +38,19 @@ std::string AttentionLimit(const TensorView& q, const AttentionParameters& p) {
     return text("query heads with alibi slopes", p.alibi_slopes.size(), kMaxAttentionHeads);
   if (p.queries.size() > kMaxAttentionRuns) return text("runs of queries", p.queries.size(), kMaxAttentionRuns);
   if (p.keys.size() > kMaxAttentionRuns) return text("runs of keys", p.keys.size(), kMaxAttentionRuns);
+  return "";
+}
+
+std::string WhyNotLibtorch(const TensorView& q, const TensorView& k, const AttentionExtras& extras,
+                           const AttentionParameters& parameters) {
+  if (q.dtype != DType::kBF16 && q.dtype != DType::kF16) return std::string("its dtype is ") + Name(q.dtype);
+  if (q.dims[3] % 8 != 0 || q.dims[3] > 256) return "its head dim is " + std::to_string(q.dims[3]);
+  if (!parameters.alibi_slopes.empty()) return "it has alibi slopes";
+  if (extras.first_keys.data != nullptr) return "its sequences hold several documents";
+  if (extras.earlier_lse.data != nullptr) return "it goes on from other keys";
+  if (!IsNatural(parameters.queries, q.dims[1]) || !IsNatural(parameters.keys, k.dims[1]))
+    return "its sequence is not in the natural order, or in blocks, or padded";
+  if (parameters.causal && q.dims[1] != k.dims[1]) return "it is causal with other numbers of queries and keys";
   return "";
 }
 

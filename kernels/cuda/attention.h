@@ -43,6 +43,18 @@ class FastAttention {
                        const TensorView& dv) const = 0;
 };
 
+// Our own on plain cores (above) and on tensor cores (attention_tensor.h), and LibTorch's (libtorch_attention.h).
+enum class AttentionBackend { kTiles, kTensor, kFlash, kCudnn };
+inline constexpr const char* Name(AttentionBackend backend) {
+  constexpr const char* kNames[] = {"tiles", "tensor", "flash", "cudnn"};
+  return kNames[static_cast<int>(backend)];
+}
+
+// Empty if LibTorch may be asked; else why not: it takes bf16 and f16, head dims that are multiples of 8 up to 256, the
+// natural order, a causal mask (as many keys as queries) or none, and nothing of `extras`.
+std::string WhyNotLibtorch(const TensorView& q, const TensorView& k, const AttentionExtras& extras,
+                           const AttentionParameters& parameters);
+
 // Whether results must be the same to the bit each time: LibTorch's backward then takes more scratch.
 enum class Determinism { kAny, kRequired };
 

@@ -5,7 +5,6 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/mm.h>
 
 #include <tuple>
@@ -36,7 +35,7 @@ Dims Permuted(const Dims& dims, const Dims& perm) {
 
 c10::IntArrayRef Ref(const Dims& dims) { return {dims.begin(), static_cast<size_t>(dims.rank())}; }
 
-at::Tensor Whole(const TensorView& x) { return at::from_blob(x.data, Ref(x.dims), AtenOptions(x.dtype)); }
+at::Tensor Whole(const TensorView& x) { return TensorIn(x.data, Ref(x.dims), x.dtype); }
 
 // What must lie in scratch memory: of an operand, or of the result.
 bool IsArranged(const EinsumView& view, DType type, DType wanted) { return view.perm.empty() && type == wanted; }
@@ -66,10 +65,8 @@ at::Tensor InGraphOrder(const EinsumView& view, void* data, const Dims& dims, DT
 
 // As a [rows, columns] matrix, or where batch > 1 a [batch, rows, columns] stack of them.
 at::Tensor Matrices(void* data, const EinsumView& view, int64_t batch, int64_t rows, int64_t columns, DType dtype) {
-  if (batch == 1)
-    return at::from_blob(data, {rows, columns}, {view.row_stride, view.column_stride}, AtenOptions(dtype));
-  return at::from_blob(data, {batch, rows, columns}, {view.batch_stride, view.row_stride, view.column_stride},
-                       AtenOptions(dtype));
+  if (batch == 1) return TensorIn(data, {rows, columns}, {view.row_stride, view.column_stride}, dtype);
+  return TensorIn(data, {batch, rows, columns}, {view.batch_stride, view.row_stride, view.column_stride}, dtype);
 }
 
 // y = l r + beta y, where y has the operands' dtype, or f32 where they are narrower.

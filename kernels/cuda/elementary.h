@@ -20,9 +20,21 @@ TACC_DEVICE inline double Tanh(double x) { return ::tanh(x); }
 TACC_DEVICE inline float Erf(float x) { return ::erff(x); }
 TACC_DEVICE inline double Erf(double x) { return ::erf(x); }
 
+// numerator / (1 + exp(-x)). In f32 a GPU takes its approximate exponential and division, which are off by 2 + 1.2 |x|
+// and by 2 units in the last place (the first of a summand that is small where |x| is large and positive), in a
+// fraction of the instructions. Source: CUDA C++ Programming Guide, "Intrinsic Functions".
+TACC_DEVICE inline float TimesSigmoid(float numerator, float x) {
+#ifdef __CUDACC__
+  return __fdividef(numerator, 1.0f + __expf(-x));
+#else
+  return numerator / (1.0f + Exp(-x));
+#endif
+}
+TACC_DEVICE inline double TimesSigmoid(double numerator, double x) { return numerator / (1.0 + Exp(-x)); }
+
 template <typename T>
 TACC_DEVICE inline T Sigmoid(T x) {
-  return T(1) / (T(1) + Exp(-x));
+  return TimesSigmoid(T(1), x);
 }
 template <typename T>
 TACC_DEVICE inline T SigmoidGrad(T x) {
@@ -31,7 +43,7 @@ TACC_DEVICE inline T SigmoidGrad(T x) {
 }
 template <typename T>
 TACC_DEVICE inline T Silu(T x) {
-  return x / (T(1) + Exp(-x));
+  return TimesSigmoid(x, x);
 }
 template <typename T>
 TACC_DEVICE inline T SiluGrad(T x) {

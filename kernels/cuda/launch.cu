@@ -4,23 +4,38 @@
 #include "kernels/cuda/launch.h"
 
 namespace tacc::kernels::cuda {
+namespace {
 
-void CheckLaunch() {
-  if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess)
+void Check(cudaError_t error) {
+  if (error != cudaSuccess)
     throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorName(error) + ": " + cudaGetErrorString(error));
 }
 
-int NumBusyBlocks() {
-  thread_local int device = -1, blocks = 0;
-  int current = 0;
-  cudaGetDevice(&current);
-  if (current != device) {
-    int num_sms = 0;
-    cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, current);
-    device = current;
-    blocks = (num_sms > 0 ? num_sms : 1) * 16;
+struct Facts {
+  int device = -1;
+  int num_multiprocessors = 0, shared_bytes = 0;  // of a block, without asking for more
+};
+
+// Of the current device.
+const Facts& CurrentFacts() {
+  thread_local Facts facts;
+  int device = 0;
+  Check(cudaGetDevice(&device));
+  if (device != facts.device) {
+    Facts found{device};
+    Check(cudaDeviceGetAttribute(&found.num_multiprocessors, cudaDevAttrMultiProcessorCount, device));
+    Check(cudaDeviceGetAttribute(&found.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlock, device));
+    facts = found;
   }
-  return blocks;
+  return facts;
 }
+
+}  // namespace
+
+void CheckLaunch() { Check(cudaGetLastError()); }
+
+int NumBusyBlocks() { return CurrentFacts().num_multiprocessors * 16; }
+
+int64_t SharedBytesOfDevice() { return CurrentFacts().shared_bytes - kOwnSharedBytes; }
 
 }  // namespace tacc::kernels::cuda

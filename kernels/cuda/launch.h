@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <type_traits>
+#include <typeinfo>
 
 #ifdef __CUDACC__
 #define TACC_DEVICE __device__
@@ -37,18 +38,26 @@ namespace tacc::kernels::cuda {
 // The largest team.
 inline constexpr int kMaxTeam = 1024;
 inline constexpr int kWarp = 32;
-// What a team may share: 48 KiB less what Sum and Max take.
-inline constexpr int64_t kMaxSharedBytes = 47 << 10;
+// Of the memory that a team may share Sum and Max take so much at most.
+inline constexpr int64_t kOwnSharedBytes = 1 << 10;
+// What is left of it on every GPU that we know: 48 KiB are a block's without asking.
+inline constexpr int64_t kMaxSharedBytes = (48 << 10) - kOwnSharedBytes;
 // Of shared memory.
 inline constexpr int kSharedAlignment = 128;
 // Parameters of a kernel are 4 KB, its functor and a count.
 template <typename F>
 inline constexpr bool kIsKernel = std::is_trivially_copyable_v<F> && sizeof(F) <= 4096 - sizeof(int64_t);
 
+// Before a launch, which would fail with no more than "invalid argument": throws std::runtime_error, which names the
+// functor, where a team is of no whole warps or of more than `largest` threads, or is to share more than `room` bytes.
+void CheckTeam(const std::type_info& functor, int team_size, int largest, int64_t shared_bytes, int64_t room);
+
 #ifdef __CUDACC__
 
 // Throws std::runtime_error when the launch before failed.
 void CheckLaunch();
+// What a team may share on the current device.
+int64_t SharedBytesOfDevice();
 // Blocks of a grid that keep the current device busy.
 int NumBusyBlocks();
 
@@ -133,11 +142,12 @@ void ForEach(int64_t n, F f) {
 
 // f(team, index) for each index in [0, num_teams), in any order, by teams of `team_size` threads (a multiple of 32, at
 // most kLargestTeam: the smaller it is, the more registers a thread may have) that share `shared_bytes` (at most
-// kMaxSharedBytes).
+// kMaxSharedBytes). Throws as CheckTeam.
 template <int kLargestTeam = kMaxTeam, typename F>
 void ForEachTeam(int64_t num_teams, int team_size, int64_t shared_bytes, F f) {
   static_assert(kIsKernel<F> && kLargestTeam <= kMaxTeam);
   if (num_teams <= 0) return;
+  CheckTeam(typeid(F), team_size, kLargestTeam, shared_bytes, SharedBytesOfDevice());
   constexpr int64_t kMaxGrid = 0x7fffffff;
   launch::Teams<kLargestTeam><<<static_cast<unsigned>(num_teams < kMaxGrid ? num_teams : kMaxGrid), team_size,
                                 static_cast<size_t>(shared_bytes), CurrentStream()>>>(num_teams, f);
@@ -197,8 +207,8 @@ class Team {
 };
 
 void RunTeams(int64_t num_teams, int team_size, int64_t shared_bytes, const std::function<void(Team&, int64_t)>& f);
-// Two warps show what more would show, sooner. `largest`: kLargestTeam.
-int HostTeamSize(int team_size, int largest);
+// Two warps show what more would show, sooner.
+int HostTeamSize(int team_size);
 
 template <typename F>
 void ForEach(int64_t n, F f) {
@@ -209,8 +219,9 @@ void ForEach(int64_t n, F f) {
 template <int kLargestTeam = kMaxTeam, typename F>
 void ForEachTeam(int64_t num_teams, int team_size, int64_t shared_bytes, F f) {
   static_assert(kIsKernel<F> && kLargestTeam <= kMaxTeam);
-  RunTeams(num_teams, HostTeamSize(team_size, kLargestTeam), shared_bytes,
-           [&f](Team& team, int64_t index) { f(team, index); });
+  if (num_teams <= 0) return;
+  CheckTeam(typeid(F), team_size, kLargestTeam, shared_bytes, kMaxSharedBytes);
+  RunTeams(num_teams, HostTeamSize(team_size), shared_bytes, [&f](Team& team, int64_t index) { f(team, index); });
 }
 
 #endif
@@ -222,6 +233,8 @@ void ForEachExactTeam(int64_t num_teams, int64_t shared_bytes, F f) {
   ForEachTeam<kTeam>(num_teams, kTeam, shared_bytes, f);
 #else
   static_assert(kIsKernel<F> && kTeam <= kMaxTeam);
+  if (num_teams <= 0) return;
+  CheckTeam(typeid(F), kTeam, kTeam, shared_bytes, kMaxSharedBytes);
   RunTeams(num_teams, kTeam, shared_bytes, [&f](Team& team, int64_t index) { f(team, index); });
 #endif
 }

@@ -97,14 +97,9 @@ void* Team::SharedBytes() const { return block_->shared.data(); }
 
 void* Team::Slot(int rank) const { return reinterpret_cast<char*>(block_->slots.data()) + 16 * rank; }
 
-int HostTeamSize(int team_size, int largest) {
-  TACC_KERNEL_CHECK(team_size > 0 && team_size <= largest && team_size % kWarp == 0);
-  return std::min(team_size, 2 * kWarp);
-}
+int HostTeamSize(int team_size) { return std::min(team_size, 2 * kWarp); }
 
 void RunTeams(int64_t num_teams, int team_size, int64_t shared_bytes, const std::function<void(Team&, int64_t)>& f) {
-  TACC_KERNEL_CHECK(team_size > 0 && team_size <= kMaxTeam && team_size % kWarp == 0);
-  TACC_KERNEL_CHECK(shared_bytes >= 0 && shared_bytes <= kMaxSharedBytes);
   Team::Block block;
   block.size = team_size;
   block.shared_bytes = shared_bytes;

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "kernels/cuda/pack.h"
@@ -83,10 +85,29 @@ struct Nothing {
   void operator()(Team&, int64_t) const {}
 };
 
+// The same words on a GPU, before anything is launched there.
 TEST(Teams, AreAsLargeAsTheirKernelsAllow) {
-  EXPECT_DEATH(ForEachTeam<64>(1, 128, 0, Nothing()), "team_size");
-  EXPECT_DEATH(ForEachTeam(1, 33, 0, Nothing()), "team_size");
-  EXPECT_DEATH(ForEachTeam(1, 32, kMaxSharedBytes + 1, Nothing()), "shared_bytes");
+  const auto error_of = [](const auto& launch) -> std::string {
+    try {
+      launch();
+    } catch (const std::runtime_error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const std::string nothing = "tacc::kernels::cuda::(anonymous namespace)::Nothing: ";
+  EXPECT_EQ(error_of([] { ForEachTeam<64>(1, 128, 0, Nothing()); }),
+            nothing + "a team of 128 threads; it must be of whole warps of 32, and of 64 threads at most");
+  EXPECT_EQ(error_of([] { ForEachTeam(1, 33, 0, Nothing()); }),
+            nothing + "a team of 33 threads; it must be of whole warps of 32, and of 1024 threads at most");
+  EXPECT_EQ(error_of([] { ForEachTeam(1, 32, kMaxSharedBytes + 1, Nothing()); }),
+            nothing + "a team that shares 48129 bytes of memory; the device has 48128 for each");
+  EXPECT_EQ(error_of([] { ForEachExactTeam<64>(1, kMaxSharedBytes + 1, Nothing()); }),
+            nothing + "a team that shares 48129 bytes of memory; the device has 48128 for each");
+  EXPECT_EQ(error_of([] { CheckTeam(typeid(Nothing), 64, 64, 16 << 10, (16 << 10) - 1); }),
+            nothing + "a team that shares 16384 bytes of memory; the device has 16383 for each");
+  EXPECT_EQ(error_of([] { ForEachTeam<64>(1, 64, kMaxSharedBytes, Nothing()); }), "");
+  EXPECT_EQ(error_of([] { ForEachTeam(0, 0, kMaxSharedBytes + 1, Nothing()); }), "");  // Nothing is launched.
 }
 
 struct ExchangeRanks {
@@ -106,6 +127,40 @@ TEST(Packs, MustBeAligned) {
   LoadPacked<4, float>(x, 4, y);
   EXPECT_DEATH((LoadPacked<4, float>(x, 1, y)), "alignof");
   EXPECT_DEATH((StorePacked<4, float>(x, 2, y)), "alignof");
+}
+
+// Whatever the dtypes, as one after the other.
+template <int N, typename T>
+void ExpectAllAsEach(const AnyIn (&arrays)[4]) {
+  const int64_t at[4] = {8, 16, 0, 8};
+  T all[4][N], each[4][N];
+  for (T& value : all[3]) value = 42;
+  for (T& value : each[3]) value = 42;
+  LoadAll(arrays, at, all);
+  for (int a = 0; a < 3; ++a) Load<N>(arrays[a], at[a], each[a]);
+  for (int a = 0; a < 4; ++a) EXPECT_EQ(std::vector<T>(all[a], all[a] + N), std::vector<T>(each[a], each[a] + N)) << a;
+}
+
+TEST(Packs, OfSeveralArraysAreLoadedAtOnce) {
+  alignas(16) float f32[24];
+  alignas(16) BFloat16 bf16[24];
+  alignas(16) Half f16[24];
+  for (int i = 0; i < 24; ++i) {
+    f32[i] = 1.1f * static_cast<float>(i);
+    bf16[i] = ToBFloat16(-2.3f * static_cast<float>(i));
+    f16[i] = ToHalf(0.7f - static_cast<float>(i));
+  }
+  const AnyIn mixed[4] = {{f32, DType::kF32}, {bf16, DType::kBF16}, {f16, DType::kF16}, {}};
+  const AnyIn narrow[4] = {{f16, DType::kF16}, {f16, DType::kF16}, {bf16, DType::kBF16}, {}};
+  ExpectAllAsEach<8, float>(mixed);
+  ExpectAllAsEach<8, float>(narrow);
+  ExpectAllAsEach<4, float>(mixed);
+  ExpectAllAsEach<1, float>(mixed);
+  ExpectAllAsEach<1, double>(mixed);
+  int32_t integers[8] = {};
+  const AnyIn wrong[1] = {{integers, DType::kI32}};
+  float values[1][4];
+  EXPECT_DEATH(LoadAll(wrong, {0}, values), "IsFloat");
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_backward.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
 #include <optional>
@@ -20,13 +19,7 @@ namespace {
 c10::IntArrayRef Ref(const Dims& dims) { return {dims.begin(), static_cast<size_t>(dims.rank())}; }
 
 // Our [B,S,H,D] as LibTorch's [B,H,S,D], where it lies.
-at::Tensor Heads(const TensorView& x) {
-  return at::from_blob(x.data, Ref(x.dims), AtenOptions(x.dtype)).transpose(1, 2);
-}
-
-bool IsNatural(const std::vector<SequenceRun>& runs, int64_t rows) {
-  return runs.empty() || (runs.size() == 1 && runs[0].length == rows && runs[0].position == 0 && runs[0].block == 0);
-}
+at::Tensor Heads(const TensorView& x) { return TensorIn(x.data, Ref(x.dims), x.dtype).transpose(1, 2); }
 
 // What the backward wants of the forward beside its results.
 struct ForwardResult {
@@ -46,19 +39,6 @@ ForwardResult Forward(AttentionBackend backend, const at::Tensor& q, const at::T
 }
 
 }  // namespace
-
-std::string WhyNotLibtorch(const TensorView& q, const TensorView& k, const AttentionExtras& extras,
-                           const AttentionParameters& parameters) {
-  if (q.dtype != DType::kBF16 && q.dtype != DType::kF16) return std::string("its dtype is ") + Name(q.dtype);
-  if (q.dims[3] % 8 != 0 || q.dims[3] > 256) return "its head dim is " + std::to_string(q.dims[3]);
-  if (!parameters.alibi_slopes.empty()) return "it has alibi slopes";
-  if (extras.first_keys.data != nullptr) return "its sequences hold several documents";
-  if (extras.earlier_lse.data != nullptr) return "it goes on from other keys";
-  if (!IsNatural(parameters.queries, q.dims[1]) || !IsNatural(parameters.keys, k.dims[1]))
-    return "its sequence is not in the natural order, or in blocks, or padded";
-  if (parameters.causal && q.dims[1] != k.dims[1]) return "it is causal with other numbers of queries and keys";
-  return "";
-}
 
 struct LibtorchAttention::State {
   AttentionBackend backend;
@@ -90,7 +70,7 @@ void LibtorchAttention::Run(const TensorView& q, const TensorView& k, const Tens
   const int64_t lse_dims[] = {q.dims[0], q.dims[2], q.dims[1]};
   TORCH_CHECK(result.lse.numel() == lse.size(), "LibTorch's attention gives an lse of another size");
   Heads(out).copy_(result.out);
-  at::from_blob(lse.data, lse_dims, AtenOptions(lse.dtype)).copy_(result.lse.view(lse_dims));
+  TensorIn(lse.data, lse_dims, lse.dtype).copy_(result.lse.view(lse_dims));
 }
 
 void LibtorchAttention::RunGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
@@ -105,7 +85,7 @@ void LibtorchAttention::RunGrad(const TensorView& dout, const TensorView& q, con
     Heads(dv).zero_();
     return;
   }
-  at::Tensor statistics = at::from_blob(lse.data, {q.dims[0], q.dims[2], q.dims[1]}, AtenOptions(lse.dtype));
+  at::Tensor statistics = TensorIn(lse.data, {q.dims[0], q.dims[2], q.dims[1]}, lse.dtype);
   if (state_->lse_has_unit_dim) statistics = statistics.unsqueeze(-1);
   const at::Tensor none;
   const auto [q_gradient, k_gradient, v_gradient] =

@@ -4,23 +4,10 @@
 #define TACC_KERNELS_CUDA_LIBTORCH_ATTENTION_H_
 
 #include <memory>
-#include <string>
 
 #include "kernels/cuda/attention.h"
 
 namespace tacc::kernels::cuda {
-
-// Our own on plain cores (attention.h) and on tensor cores (attention_tensor.h), and LibTorch's.
-enum class AttentionBackend { kTiles, kTensor, kFlash, kCudnn };
-inline constexpr const char* Name(AttentionBackend backend) {
-  constexpr const char* kNames[] = {"tiles", "tensor", "flash", "cudnn"};
-  return kNames[static_cast<int>(backend)];
-}
-
-// Empty if LibTorch may be asked; else why not: it takes bf16 and f16, head dims that are multiples of 8 up to 256, the
-// natural order, a causal mask (as many keys as queries) or none, and nothing of `extras`.
-std::string WhyNotLibtorch(const TensorView& q, const TensorView& k, const AttentionExtras& extras,
-                           const AttentionParameters& parameters);
 
 // One of its backends, for what WhyNotLibtorch takes. Errors are exceptions of LibTorch's. Scratch:
 // AttentionWorkspaceBytes, AttentionGradWorkspaceBytes. The gradient is deterministic only by kFlash, and if LibTorch

@@ -48,8 +48,10 @@ struct MapItem {
     packs.At(item, [this](int64_t first, auto width) {
       constexpr int V = decltype(width)::value;
       T x[kIn][V], y[kOut][V] = {};
-#pragma unroll
-      for (int a = 0; a < kIn; ++a) Load<V>(in[a], first, x[a]);
+      int64_t at[kIn];
+      TACC_UNROLL
+      for (int a = 0; a < kIn; ++a) at[a] = first;
+      LoadAll(in, at, x);
       f(first, x, y);
 #pragma unroll
       for (int a = 0; a < kOut; ++a) Store<V>(out[a], first, y[a]);

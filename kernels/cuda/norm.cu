@@ -117,10 +117,11 @@ struct GroupSums {
   }
 };
 
-// Where gradients of rows go: into dx, added to acc where there is one (which may be dx).
+// Where gradients of rows go: into dx, added to acc where there is one (which may be dx), and cast into copy.
 struct GradientOutput {
   AnyIn acc;  // or absent
   AnyOut dx;
+  AnyOut copy;  // or absent
 
   template <int N, typename T>
   TACC_DEVICE void Put(int64_t i, T* gradient) const {
@@ -131,6 +132,10 @@ struct GradientOutput {
       for (int j = 0; j < N; ++j) gradient[j] = AddRounded(total[j], AsStored(dx.dtype, gradient[j]));
     }
     Store<N>(dx, i, gradient);
+    if (!copy) return;
+    TACC_UNROLL
+    for (int j = 0; j < N; ++j) gradient[j] = AsStored(dx.dtype, gradient[j]);
+    Store<N>(copy, i, gradient);
   }
 };
 
@@ -342,12 +347,13 @@ struct L2NormalizeGradRow {
   }
 };
 
-// a and b, or acc, may be absent.
+// a and b, or acc and copy, may be absent.
 void CheckAddends(const TensorView& a, const TensorView& b, const TensorView& sum) {
   TACC_KERNEL_CHECK(a.data == nullptr || (a.size() == sum.size() && b.size() == sum.size()));
 }
-void CheckGradient(const TensorView& acc, const TensorView& x, const TensorView& out) {
+void CheckGradient(const TensorView& acc, const TensorView& x, const TensorView& out, const TensorView& copy) {
   TACC_KERNEL_CHECK(out.size() == x.size() && (acc.data == nullptr || acc.size() == x.size()));
+  TACC_KERNEL_CHECK(copy.data == nullptr || copy.size() == x.size());
 }
 
 // Threads for rows of n, in packs of N.
@@ -375,25 +381,32 @@ void AddRmsNorm(const TensorView& a, const TensorView& b, const TensorView& w, d
 }
 
 void RmsNormGrad(const TensorView& dy, const TensorView& x, const TensorView& w, const TensorView& rstd,
-                 const TensorView& dx, const TensorView& dw) {
-  RmsNormGradAccumulate(TensorView{}, dy, x, w, rstd, dx, dw);
+                 const TensorView& dx, const TensorView& dw, const TensorView& copy) {
+  RmsNormGradAccumulate(TensorView{}, dy, x, w, rstd, dx, dw, copy);
 }
 
 void RmsNormGradAccumulate(const TensorView& acc, const TensorView& dy, const TensorView& x, const TensorView& w,
-                           const TensorView& rstd, const TensorView& out, const TensorView& dw) {
-  CheckGradient(acc, x, out);
+                           const TensorView& rstd, const TensorView& out, const TensorView& dw,
+                           const TensorView& copy) {
+  CheckGradient(acc, x, out, copy);
   TACC_KERNEL_CHECK(dy.size() == x.size() && w.size() == x.row_length());
   TACC_KERNEL_CHECK(dw.size() == x.row_length() && rstd.size() == x.num_rows());
   const int64_t n = x.row_length(), num_rows = x.num_rows(), num_groups = NumGroups(num_rows, n);
-  WithPacks(n % kPack == 0, {acc, dy, x, w, out}, [&]<typename T, typename N>(T, N) {
+  WithPacks(n % kPack == 0, {acc, dy, x, w, out, copy}, [&]<typename T, typename N>(T, N) {
     const int64_t row_bytes = n * static_cast<int64_t>(sizeof(T));
     const bool in_shared = row_bytes <= kMaxSharedBytes;
     const Scratch scratch(num_groups * row_bytes);
     T* sums = static_cast<T*>(scratch.data());
-    ForEachTeam(
-        num_groups, RowTeam(n, N::value), in_shared ? row_bytes : 0,
-        RmsNormGradRows<T, N::value>{
-            In(dy), In(x), In(w), In(rstd), {In(acc), Out(out)}, {sums, n, in_shared}, n, num_rows, num_groups});
+    ForEachTeam(num_groups, RowTeam(n, N::value), in_shared ? row_bytes : 0,
+                RmsNormGradRows<T, N::value>{In(dy),
+                                             In(x),
+                                             In(w),
+                                             In(rstd),
+                                             {In(acc), Out(out), Out(copy)},
+                                             {sums, n, in_shared},
+                                             n,
+                                             num_rows,
+                                             num_groups});
     SumGroups(sums, num_groups, n, Out(dw));
   });
 }
@@ -418,14 +431,15 @@ void AddLayerNorm(const TensorView& a, const TensorView& b, const TensorView& w,
 }
 
 void LayerNormGrad(const TensorView& dy, const TensorView& x, const TensorView& mean, const TensorView& rstd,
-                   const TensorView& w, const TensorView& dx, const TensorView& dw, const TensorView& db) {
-  LayerNormGradAccumulate(TensorView{}, dy, x, mean, rstd, w, dx, dw, db);
+                   const TensorView& w, const TensorView& dx, const TensorView& dw, const TensorView& db,
+                   const TensorView& copy) {
+  LayerNormGradAccumulate(TensorView{}, dy, x, mean, rstd, w, dx, dw, db, copy);
 }
 
 void LayerNormGradAccumulate(const TensorView& acc, const TensorView& dy, const TensorView& x, const TensorView& mean,
                              const TensorView& rstd, const TensorView& w, const TensorView& out, const TensorView& dw,
-                             const TensorView& db) {
-  CheckGradient(acc, x, out);
+                             const TensorView& db, const TensorView& copy) {
+  CheckGradient(acc, x, out, copy);
   TACC_KERNEL_CHECK(dy.size() == x.size());
   TACC_KERNEL_CHECK(mean.size() == x.num_rows() && rstd.size() == x.num_rows());
   TACC_KERNEL_CHECK(w.data == nullptr || w.size() == x.row_length());
@@ -434,7 +448,7 @@ void LayerNormGradAccumulate(const TensorView& acc, const TensorView& dy, const 
   const int64_t n = x.row_length(), num_rows = x.num_rows();
   const int num_sums = (dw.data != nullptr) + (db.data != nullptr);
   const int64_t num_groups = num_sums == 0 ? num_rows : NumGroups(num_rows, n);
-  WithPacks(n % kPack == 0, {acc, dy, x, w, out}, [&]<typename T, typename N>(T, N) {
+  WithPacks(n % kPack == 0, {acc, dy, x, w, out, copy}, [&]<typename T, typename N>(T, N) {
     const int64_t row_bytes = num_sums * n * static_cast<int64_t>(sizeof(T));
     const bool in_shared = row_bytes <= kMaxSharedBytes;
     const Scratch scratch(num_groups * row_bytes);
@@ -447,7 +461,7 @@ void LayerNormGradAccumulate(const TensorView& acc, const TensorView& dy, const 
                                                In(mean),
                                                In(rstd),
                                                In(w),
-                                               {In(acc), Out(out)},
+                                               {In(acc), Out(out), Out(copy)},
                                                {sums_w, n, in_shared},
                                                {sums_b, n, in_shared},
                                                n,

@@ -10,19 +10,21 @@ void RmsNorm(const TensorView& x, const TensorView& w, double eps, const TensorV
 void AddRmsNorm(const TensorView& a, const TensorView& b, const TensorView& w, double eps, const TensorView& y,
                 const TensorView& rstd, const TensorView& sum);
 void RmsNormGrad(const TensorView& dy, const TensorView& x, const TensorView& w, const TensorView& rstd,
-                 const TensorView& dx, const TensorView& dw);
+                 const TensorView& dx, const TensorView& dw, const TensorView& copy = {});
 void RmsNormGradAccumulate(const TensorView& acc, const TensorView& dy, const TensorView& x, const TensorView& w,
-                           const TensorView& rstd, const TensorView& out, const TensorView& dw);
+                           const TensorView& rstd, const TensorView& out, const TensorView& dw,
+                           const TensorView& copy = {});
 
 void LayerNorm(const TensorView& x, const TensorView& w, const TensorView& b, double eps, const TensorView& y,
                const TensorView& mean, const TensorView& rstd);
 void AddLayerNorm(const TensorView& a, const TensorView& b, const TensorView& w, const TensorView& bias, double eps,
                   const TensorView& y, const TensorView& mean, const TensorView& rstd, const TensorView& sum);
 void LayerNormGrad(const TensorView& dy, const TensorView& x, const TensorView& mean, const TensorView& rstd,
-                   const TensorView& w, const TensorView& dx, const TensorView& dw, const TensorView& db);
+                   const TensorView& w, const TensorView& dx, const TensorView& dw, const TensorView& db,
+                   const TensorView& copy = {});
 void LayerNormGradAccumulate(const TensorView& acc, const TensorView& dy, const TensorView& x, const TensorView& mean,
                              const TensorView& rstd, const TensorView& w, const TensorView& out, const TensorView& dw,
-                             const TensorView& db);
+                             const TensorView& db, const TensorView& copy = {});
 
 void L2Normalize(const TensorView& x, double eps, const TensorView& y, const TensorView& rnorm);
 void L2NormalizeGrad(const TensorView& dy, const TensorView& x, const TensorView& rnorm, double eps,

@@ -177,6 +177,53 @@ TACC_DEVICE inline void Load(const AnyIn& x, int64_t i, T* values) {
   LoadPacked<N, uint8_t>(x.data, i, values);
 }
 
+// A pack of floats of at most 32 bits as it lies in memory; 16-bit numbers fill the first half.
+template <int N>
+TACC_DEVICE inline void LoadRaw(const AnyIn& x, int64_t i, uint32_t (&words)[N]) {
+  static_assert(N > 1);
+#ifndef __CUDACC__
+  TACC_KERNEL_CHECK(IsFloat(x.dtype) && x.dtype != DType::kF64);
+#endif
+  if (x.dtype == DType::kF32) return LoadWords<4 * N>(PackAt<float, N>(x.data, i), words);
+  LoadWords<2 * N>(PackAt<BFloat16, N>(x.data, i), words);
+}
+
+template <int N>
+TACC_DEVICE inline void ConvertRaw(DType dtype, const uint32_t (&words)[N], float (&values)[N]) {
+  if (dtype == DType::kF32) {
+    TACC_UNROLL
+    for (int j = 0; j < N; ++j) values[j] = ElementOf<float>(words, j);
+  } else if (dtype == DType::kBF16) {
+    TACC_UNROLL
+    for (int j = 0; j < N; ++j) values[j] = ToFloat(ElementOf<BFloat16>(words, j));
+  } else {
+    TACC_UNROLL
+    for (int j = 0; j < N; ++j) values[j] = ToFloat(ElementOf<Half>(words, j));
+  }
+}
+
+// values[a][j] = x[a][at[a] + j], as Load does it, but of floats only and of all arrays at once: their words are on the
+// way before the first of them is converted, so a thread waits for memory once. The values of absent arrays stay.
+template <int N, int K, typename T>
+TACC_DEVICE inline void LoadAll(const AnyIn (&x)[K], const int64_t (&at)[K], T (&values)[K][N]) {
+  if constexpr (N > 1) {
+    uint32_t words[K][N];
+    TACC_UNROLL
+    for (int a = 0; a < K; ++a) {
+      if (x[a]) LoadRaw<N>(x[a], at[a], words[a]);
+    }
+    TACC_UNROLL
+    for (int a = 0; a < K; ++a) {
+      if (x[a]) ConvertRaw<N>(x[a].dtype, words[a], values[a]);
+    }
+  } else {
+    TACC_UNROLL
+    for (int a = 0; a < K; ++a) {
+      if (x[a]) Load<N>(x[a], at[a], values[a]);
+    }
+  }
+}
+
 // y[i + j] = values[j].
 template <int N, typename T>
 TACC_DEVICE inline void Store(const AnyOut& y, int64_t i, const T* values) {

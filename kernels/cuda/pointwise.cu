@@ -12,6 +12,7 @@ namespace {
 
 struct BinaryOf {
   BinaryOp op;
+  // Of a b that is shorter than a:
   AnyIn b;
   int64_t period;
   bool narrow;  // every index fits 32 bits
@@ -32,8 +33,15 @@ struct BinaryOf {
   TACC_DEVICE void operator()(int64_t first, const T (&a)[1][W], T (&out)[1][W]) const {
     T v[W];
     LoadB(first, v);
-    const T(&u)[W] = a[0];
-    T(&y)[W] = out[0];
+    Apply(a[0], v, out[0]);
+  }
+  template <typename T, int W>
+  TACC_DEVICE void operator()(int64_t, const T (&x)[2][W], T (&out)[1][W]) const {
+    Apply(x[0], x[1], out[0]);
+  }
+
+  template <typename T, int W>
+  TACC_DEVICE void Apply(const T (&u)[W], const T (&v)[W], T (&y)[W]) const {
     switch (op) {
       case BinaryOp::kAdd:
         return Each(u, v, y, [](T p, T q) { return p + q; });
@@ -168,8 +176,9 @@ void Binary(BinaryOp op, const TensorView& a, const TensorView& b, const TensorV
   const BinaryOf f{.op = op, .b = In(b), .period = period, .narrow = n <= INT32_MAX};
   if (!IsFloat(a.dtype) && !IsFloat(b.dtype)) return Map<int64_t, 1, 1>({a}, {y}, f);
   if (a.dtype == DType::kF64 || b.dtype == DType::kF64) return Map<double, 1, 1>({a}, {y}, f);
+  if (period == n) return Map<float, 2, 1>({a, b}, {y}, f);
   // Where a's packs start, b's must too.
-  const bool packs = period == 1 || (ArePackable({b}) && (period == n || period % kPack == 0));
+  const bool packs = period == 1 || (ArePackable({b}) && period % kPack == 0);
   if (!packs) return MapPacks<float, 1, 1, 1>({a}, {y}, f);
   Map<float, 1, 1>({a}, {y}, f);
 }

@@ -30,6 +30,7 @@ struct Layout {
   int chunks = 1;
   int64_t cp = 1, sp = 1;  // ring and Ulysses
   bool reversed = false;   // the axes of the mesh: stages inside a node, tokens between nodes
+  bool keeps_copies = false;
 
   bool splits_sequence() const { return cp * sp > 1; }
 };
@@ -63,6 +64,7 @@ absl::StatusOr<std::vector<graph::Program>> CompileLayout(const Layout& layout, 
   options.compute_dtype = layout.compute_dtype;
   // A scale at which no gradient of this model overflows: no step is to be skipped.
   if (layout.compute_dtype == graph::DType::kF16) options.training.loss_scale.emplace().init_scale = 8;
+  options.training.keep_copies = layout.keeps_copies;
   options.partition.reduce_dtype = layout.reduce_dtype;
   graph::Mesh& mesh = options.partition.mesh;
   if (layout.pp > 1) mesh.axes.push_back({"pp", layout.pp});
@@ -91,6 +93,7 @@ class TracedTest : public testing::TestWithParam<Layout> {};
 class PlannedTest : public testing::TestWithParam<Layout> {};
 class ExecutionTest : public testing::TestWithParam<Layout> {};
 class NarrowTest : public testing::TestWithParam<Layout> {};
+class CopiesTest : public testing::TestWithParam<Layout> {};
 class QueuedTest : public testing::TestWithParam<Layout> {};
 class LibrarySumsTest : public testing::TestWithParam<Layout> {};
 
@@ -267,6 +270,36 @@ absl::StatusOr<std::vector<TrainingRun>> RunSeeds(const Layout& layout, const gr
   return runs;
 }
 
+// Weights that the update casts are those that would be cast where they are used.
+TEST_P(CopiesTest, KeepEachBit) {
+  const graph::OpTable ops;
+  Layout with_copies = GetParam();
+  with_copies.keeps_copies = true;
+  const auto cast = CompileLayout(GetParam(), ops), kept = CompileLayout(with_copies, ops);
+  ASSERT_TRUE(cast.ok()) << cast.status();
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  const auto num_copies = [](const std::vector<graph::Program>& stages) {
+    int64_t count = 0;
+    for (const graph::Program& stage : stages) {
+      count += std::count_if(stage.states.begin(), stage.states.end(),
+                             [](const graph::State& state) { return state.kind == graph::StateKind::kCopy; });
+    }
+    return count;
+  };
+  EXPECT_EQ(num_copies(*cast), 0);
+  EXPECT_EQ(num_copies(*kept), 2 * 7 + 1);  // of two layers' products and the head
+  for (Memory memory : {Memory::kPlanned, Memory::kSimulatedGpu}) {
+    const auto run = RunTraining(kTraining, *kept, ops, memory), wanted = RunTraining(kTraining, *cast, ops, memory);
+    ASSERT_TRUE(run.ok()) << run.status();
+    ASSERT_TRUE(wanted.ok()) << wanted.status();
+    EXPECT_NE(wanted->losses.front(), wanted->losses.back());
+    EXPECT_EQ(run->losses, wanted->losses);
+    EXPECT_EQ(run->norms, wanted->norms);
+    EXPECT_EQ(run->eval_loss, wanted->eval_loss);
+    EXPECT_EQ(run->weights, wanted->weights);
+  }
+}
+
 // What a rank rounds differs by layout: its own part of a weight's gradient, of a row's statistics. So does where f32
 // gradients are rounded to be reduced. None of it may cost more than what bf16 or f16 costs one rank by itself:
 // measured here.
@@ -335,6 +368,12 @@ constexpr Layout kQueued[] = {{1, 1, 1},
                               {.dp = 1, .fsdp = 2, .accumulation = 1, .cp = 3},
                               {.dp = 1, .fsdp = 1, .accumulation = 1, .cp = 3, .sp = 2}};
 INSTANTIATE_TEST_SUITE_P(Some, QueuedTest, testing::ValuesIn(kQueued), NameOf);
+constexpr Layout kCopied[] = {{1, 1, 2, kBF16},
+                              {2, 2, 1, kBF16},
+                              {1, 3, 4, graph::DType::kF16},
+                              {1, 2, 2, kBF16, kF32, 2},
+                              {.dp = 1, .fsdp = 2, .accumulation = 1, .compute_dtype = kBF16, .cp = 3}};
+INSTANTIATE_TEST_SUITE_P(Some, CopiesTest, testing::ValuesIn(kCopied), NameOf);
 INSTANTIATE_TEST_SUITE_P(Pipelines, QueuedTest, testing::ValuesIn(kPipelines), NameOf);
 constexpr Layout kF32Queued[] = {{1, 3, 4}, {2, 3, 2}, {.dp = 1, .fsdp = 1, .accumulation = 1, .cp = 3, .sp = 2}};
 INSTANTIATE_TEST_SUITE_P(Some, LibrarySumsTest, testing::ValuesIn(kF32Queued), NameOf);

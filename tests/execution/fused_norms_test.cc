@@ -1,4 +1,5 @@
-// Residual adds in the norms' kernels change no bit: whole trainings of programs with and without the pass fuse-norms.
+// Residual adds, and casts of gradients, in the norms' kernels change no bit: whole trainings of programs with and
+// without the pass fuse-norms.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -23,6 +24,7 @@ struct Case {
   std::string name, family;
   // Adds that norms take: of a step's forwards, and of its backwards.
   int forward = 0, backward = 0;
+  int copies = 0;  // Casts that norms' gradients take.
   graph::Mesh mesh = {{{"fsdp", 2}}};
   graph::DType compute_dtype = graph::DType::kF32;
   int64_t accumulation = 1;
@@ -92,6 +94,18 @@ int CountNodes(const graph::Compiled& compiled, const char* begin, const char* e
   return count;
 }
 
+// Of the training step's graphs, norms' gradients with a narrower copy.
+int CountCopies(const graph::Compiled& compiled) {
+  int count = 0;
+  for (const graph::Program& stage : compiled.stages) {
+    for (const graph::Graph& graph : stage.graphs) {
+      for (const graph::Node& node : graph.nodes)
+        count += absl::StrContains(node.op, "norm_grad") && node.attrs.count("copy") > 0;
+    }
+  }
+  return count;
+}
+
 class FusedNormsTest : public testing::TestWithParam<Case> {};
 
 TEST_P(FusedNormsTest, KeepEachBit) {
@@ -101,7 +115,9 @@ TEST_P(FusedNormsTest, KeepEachBit) {
   ASSERT_TRUE(alone.ok()) << alone.status();
   EXPECT_EQ(CountNodes(*fused, "add_", "norm"), GetParam().forward);
   EXPECT_EQ(CountNodes(*fused, "", "norm_grad_accumulate"), GetParam().backward);
-  EXPECT_EQ(CountNodes(*alone, "add_", "norm") + CountNodes(*alone, "", "norm_grad_accumulate"), 0);
+  EXPECT_EQ(CountCopies(*fused), GetParam().copies);
+  EXPECT_EQ(CountNodes(*alone, "add_", "norm") + CountNodes(*alone, "", "norm_grad_accumulate") + CountCopies(*alone),
+            0);
   constexpr InProcessRanks::Memory kMemory = InProcessRanks::Memory::kPlanned;
   const auto run = RunTraining(kTraining, fused->stages, ops, kMemory);
   const auto wanted = RunTraining(kTraining, alone->stages, ops, kMemory);
@@ -115,36 +131,42 @@ TEST_P(FusedNormsTest, KeepEachBit) {
 }
 
 // Each layer has two residual adds and two norms; the last add meets the final norm, and no add comes before the first
-// norm. In the backward the final norm's gradient is the first to reach the residual stream. A stage begins with a sum
-// of the one before.
+// norm. In the backward the final norm's gradient is the first to reach the residual stream; but for the first norm's
+// each is cast for a product. A stage begins with a sum of the one before, and casts the gradient that it receives.
 INSTANTIATE_TEST_SUITE_P(
     Jobs, FusedNormsTest,
-    testing::Values(
-        Case{.name = "llama", .family = "llama", .forward = 4, .backward = 4},
-        Case{.name = "llama_bf16_accumulation",
-             .family = "llama",
-             .forward = 4,
-             .backward = 4,
-             .compute_dtype = graph::DType::kBF16,
-             .accumulation = 2},
-        Case{.name = "llama_tp_bf16",
-             .family = "llama",
-             .forward = 4,
-             .backward = 4,
-             .mesh = {{{"fsdp", 2}, {"tp", 2}}},
-             .compute_dtype = graph::DType::kBF16},
-        Case{.name = "llama_recompute", .family = "llama", .forward = 6, .backward = 4, .recompute = true},
-        Case{.name = "llama_pp",
-             .family = "llama",
-             .forward = 3,
-             .backward = 4,
-             .mesh = {{{"pp", 2}, {"fsdp", 2}}},
-             .compute_dtype = graph::DType::kBF16,
-             .accumulation = 2},
-        Case{
-            .name = "bloom_bf16", .family = "bloom", .forward = 4, .backward = 4, .compute_dtype = graph::DType::kBF16},
-        Case{.name = "olmo2", .family = "olmo2", .forward = 1, .backward = 0},
-        Case{.name = "mixtral", .family = "mixtral", .forward = 4, .backward = 4}),
+    testing::Values(Case{.name = "llama", .family = "llama", .forward = 4, .backward = 4},
+                    Case{.name = "llama_bf16_accumulation",
+                         .family = "llama",
+                         .forward = 4,
+                         .backward = 4,
+                         .copies = 4,
+                         .compute_dtype = graph::DType::kBF16,
+                         .accumulation = 2},
+                    Case{.name = "llama_tp_bf16",
+                         .family = "llama",
+                         .forward = 4,
+                         .backward = 4,
+                         .copies = 4,
+                         .mesh = {{{"fsdp", 2}, {"tp", 2}}},
+                         .compute_dtype = graph::DType::kBF16},
+                    Case{.name = "llama_recompute", .family = "llama", .forward = 6, .backward = 4, .recompute = true},
+                    Case{.name = "llama_pp",
+                         .family = "llama",
+                         .forward = 3,
+                         .backward = 4,
+                         .copies = 3,
+                         .mesh = {{{"pp", 2}, {"fsdp", 2}}},
+                         .compute_dtype = graph::DType::kBF16,
+                         .accumulation = 2},
+                    Case{.name = "bloom_bf16",
+                         .family = "bloom",
+                         .forward = 4,
+                         .backward = 4,
+                         .copies = 4,
+                         .compute_dtype = graph::DType::kBF16},
+                    Case{.name = "olmo2", .family = "olmo2", .forward = 1, .backward = 0},
+                    Case{.name = "mixtral", .family = "mixtral", .forward = 4, .backward = 4}),
     [](const auto& test) { return test.param.name; });
 
 }  // namespace

@@ -48,7 +48,9 @@ absl::StatusOr<graph::DecoderSpec> SpecOf(const std::string& family) {
 }
 
 // The programs of the job as it is planned for GPUs.
-absl::StatusOr<std::vector<graph::Program>> Compile(const Case& job, graph::DType dtype, const graph::OpTable& ops) {
+enum class Weights { kMayBeCopied, kAreCast };
+absl::StatusOr<std::vector<graph::Program>> Compile(const Case& job, graph::DType dtype, const graph::OpTable& ops,
+                                                    Weights weights = Weights::kMayBeCopied) {
   TACC_ASSIGN_OR_RETURN(const graph::DecoderSpec spec, SpecOf(job.family));
   const graph::ForwardBuilder model = [&](int64_t batch, int64_t seq_len) -> absl::StatusOr<graph::ForwardModel> {
     graph::DecoderBuildOptions build;
@@ -77,6 +79,7 @@ absl::StatusOr<std::vector<graph::Program>> Compile(const Case& job, graph::DTyp
   request.num_micro_batches = job.micro_batches;
   request.bf16 = dtype == graph::DType::kBF16;
   request.seq_len = kTraining.seq_len;
+  request.may_keep_copies = weights == Weights::kMayBeCopied;
   request.device.kind = "cuda";
   request.device.matmul_flops_per_second = {{graph::DType::kF32, 1e13}, {graph::DType::kBF16, 1e14}};
   request.device.memory_bytes_per_second = 1e12;
@@ -185,7 +188,7 @@ class Counting : public KernelTable {
 
 TEST_P(GpuExecutionTest, DoesManyTensorsInOneCall) {
   const graph::OpTable ops;
-  const auto stages = Compile(GetParam(), graph::DType::kBF16, ops);
+  const auto stages = Compile(GetParam(), graph::DType::kBF16, ops, Weights::kAreCast);
   ASSERT_TRUE(stages.ok()) << stages.status();
   constexpr InProcessRanks::Memory kMemory = InProcessRanks::Memory::kSimulatedDevice;
   RandomTraining training = kTraining;

@@ -139,6 +139,17 @@ Results WithAddAfter(const Request& r) {
   return results;
 }
 
+// GRAD that may be asked for a copy of its first result.
+template <Results (*kGrad)(const Request&)>
+Results WithCopy(const Request& r) {
+  if (r.attr<std::string>("copy").empty()) return kGrad(r);
+  Request grad = r;
+  grad.out_types.pop_back();
+  Results results = kGrad(grad);
+  results.push_back(results[0]);
+  return results;
+}
+
 Results L2Normalize(const Request& r) {
   const Array& x = *r.in[0];
   const int64_t n = x.dims.back();
@@ -327,12 +338,12 @@ void AddModelEvaluators(EvaluatorTable& table) {
   table.Add("einsum_accumulate", EinsumAccumulate);
   table.Add("rms_norm", RmsNorm);
   table.Add("add_rms_norm", WithAddBefore<RmsNorm>);
-  table.Add("rms_norm_grad", RmsNormGrad);
-  table.Add("rms_norm_grad_accumulate", WithAddAfter<RmsNormGrad>);
+  table.Add("rms_norm_grad", WithCopy<RmsNormGrad>);
+  table.Add("rms_norm_grad_accumulate", WithCopy<WithAddAfter<RmsNormGrad>>);
   table.Add("layer_norm", LayerNorm);
   table.Add("add_layer_norm", WithAddBefore<LayerNorm>);
-  table.Add("layer_norm_grad", LayerNormGrad);
-  table.Add("layer_norm_grad_accumulate", WithAddAfter<LayerNormGrad>);
+  table.Add("layer_norm_grad", WithCopy<LayerNormGrad>);
+  table.Add("layer_norm_grad_accumulate", WithCopy<WithAddAfter<LayerNormGrad>>);
   table.Add("l2_normalize", L2Normalize);
   table.Add("l2_normalize_grad", L2NormalizeGrad);
   table.Add("positions", Positions);

@@ -61,6 +61,7 @@ struct NormGradRows {
   In dy, x, w, mean, rstd;
   In acc;  // l2 has none; null: dx is stored as it is. Else acc plus it, which may lie on acc
   Out dx;
+  Out copy;  // of dx as it is stored, narrower; or null. l2 has none
   // Sums over the rows of this call, added to what is there; n elements of the compute type (f64 if an input is f64,
   // else f32), or null.
   void* dw = nullptr;

@@ -83,10 +83,20 @@ TACC_INLINE C* GradientTarget(const NormGradRows& r, int64_t offset, Buffer<C>& 
   return r.acc.data != nullptr ? buffer.values : Target<C>(r.dx, offset, buffer);
 }
 
+// A cast of what is in dx, which the cache still has.
+template <typename C>
+TACC_INLINE void StoreCopy(const NormGradRows& r, int64_t offset, int64_t n, Buffer<C>& spare) {
+  if (r.copy.data == nullptr) return;
+  ConvertOut<C>(Load<C>({r.dx.data, r.dx.dtype}, offset, n, spare), r.copy.data, r.copy.dtype, offset, n);
+}
+
 // acc + dx is rounded twice, as by an `add` of its own: dx goes through memory in its dtype.
 template <typename C>
 TACC_INLINE void StoreGradient(const NormGradRows& r, int64_t offset, int64_t n, C* dx, Buffer<C>& spare) {
-  if (r.acc.data == nullptr) return Store<C>(r.dx, offset, n, dx);
+  if (r.acc.data == nullptr) {
+    Store<C>(r.dx, offset, n, dx);
+    return StoreCopy<C>(r, offset, n, spare);
+  }
   if (r.dx.dtype != Native<C>::kDType) {
     ConvertOut<C>(dx, spare.values, r.dx.dtype, 0, n);
     ConvertIn<C>(spare.values, r.dx.dtype, 0, n, dx);
@@ -96,6 +106,7 @@ TACC_INLINE void StoreGradient(const NormGradRows& r, int64_t offset, int64_t n,
 #pragma omp simd
   for (int64_t j = 0; j < n; ++j) out[j] = acc[j] + dx[j];
   Store<C>(r.dx, offset, n, out);
+  StoreCopy<C>(r, offset, n, spare);
 }
 
 // With h = x * rstd and g = dy * w: dx = rstd * (g - h * mean(g * h)), dw = sum over rows of dy * h.
