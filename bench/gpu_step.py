@@ -1,7 +1,8 @@
 """Training steps of models of about 1 B parameters in bf16 on a GPU against PyTorch: parts of scripts/gpu_check.
 
 Each side is a process of its own. The first 5 steps of a run are warm-up, the figure is the median of 20; a step clips and applies AdamW. PyTorch:
-transformers' class with sdpa under torch.autocast in bf16, fused AdamW, clipping by kernels over all tensors; nobody recomputes activations. Its memory is the most
+transformers' class with sdpa under torch.autocast in bf16, fused AdamW, clipping by kernels over all tensors; nobody recomputes activations. Besides eager and
+torch.compile there are runs with cuDNN's attention and with compilation that tries many kernels. Its memory is the most
 that its allocator reserves after the warm-up, with segments that grow: neither what compiling took nor holes count. On a CPU (a rehearsal) all of it is a tiny model's.
 """
 
@@ -13,6 +14,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import trainings
@@ -26,15 +28,34 @@ STEPS = WARM_UP + COUNTED
 PEAK_FLOPS = {"A100": 312e12, "H100": 989e12, "H200": 989e12, "B200": 2250e12}
 SPEED_BARS = {"eager": 1.3, "compile": 1.0}
 MEMORY_BAR, MFU_BAR, PRODUCTS_BAR, IDLE_BAR, PLAN_BAR = 0.8, 0.45, 0.80, 0.01, 0.02
-SECONDS = {"tacc": 90, "eager": 75, "compile": 160}  # A run takes at most.
+CHOICE_BAR = 1.01  # Of a step with the attention that was chosen: times of two runs differ as much.
+# PyTorch's sides, as options of torch_train.py. The first two are what people do; by the others it may be faster, if they have the minutes to compile.
+TORCH_WAYS = {"eager": ("--mode", "eager"), "compile": ("--mode", "compile"), "compile-cudnn": ("--mode", "compile", "--attention", "cudnn"),
+              "max-autotune-no-cudagraphs": ("--mode", "compile", "--tune", "max-autotune-no-cudagraphs"),
+              "max-autotune": ("--mode", "compile", "--tune", "max-autotune")}
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Of a run: for how many it is begun where not all ways need to run, an estimate, and after how many it is ended."""
+
+    expected: int
+    limit: int
+
+
+SECONDS = {"tacc": Seconds(30, 90), "eager": Seconds(40, 75), "compile": Seconds(90, 160), "compile-cudnn": Seconds(70, 160),
+           "max-autotune-no-cudagraphs": Seconds(120, 300), "max-autotune": Seconds(70, 300)}  # The last one finds what the one before it has tuned.
 RESERVE_BYTES = 1 << 30  # Of the GPU's memory, beside a plan and beside what PyTorch reserves.
+FUSED = ("flash", "cudnn")  # LibTorch's attention, which ours on tensor cores is several times slower than.
 STATE_BYTES = 16  # Of a parameter in PyTorch: weight, gradient and two moments in f32.
 
 
 class Bench:
+    """A part's model; of `sides` each that has run. Ours are "tacc" and, with the attention of one backend, "tacc-flash" and "tacc-cudnn"."""
+
     def __init__(self, context: Context, part: str):
         self.context = context
-        self.name = "rehearsal" if context.rehearses else part.removesuffix("-largest")
+        self.name = "rehearsal" if context.rehearses else model_of(part)
         self.case = context.bundle / "bench" / self.name
         self.facts = json.loads((self.case / "bench.json").read_text())
         self.sides: dict[str, dict] = {}
@@ -42,7 +63,8 @@ class Bench:
     def run(self, side: str, batches: list[int]) -> bool:
         """Takes the first of `batches` that fits; of tacc there is one. Whether it ran."""
         try:
-            result = self.tacc(batches[0]) if side == "tacc" else self.torch(side, batches)
+            is_ours, _, attention = side.partition("-")
+            result = self.tacc(batches[0], attention) if is_ours == "tacc" else self.torch(side, batches)
         except (RuntimeError, ValueError, LookupError, OSError, subprocess.TimeoutExpired) as error:
             self.context.judge(f"{self.name}: {side}, micro-batch {batches}", False, last_lines(str(error)), "a run to its end", str(error))
             return False
@@ -69,12 +91,14 @@ class Bench:
         memory = self.summary(batch)["memory"]
         return memory["arena_bytes"] + memory["workspace_bytes"]
 
-    def tacc(self, batch: int) -> dict:
-        """One step more than is counted leaves a trace."""
-        folder = self.context.work / f"tacc-{batch}"
+    def tacc(self, batch: int, attention: str = "") -> dict:
+        """One step more than is counted leaves a trace. `attention`: the backend that is to compute it, instead of the fastest."""
+        title = f"{self.name}-{batch}" + (f"-{attention}" if attention else "")
+        folder = self.context.work / title
         trace = folder / "trace.json"
         run = trainings.train(self.context.build, self.case, f"bf16-{batch}", self.context.device, folder, threads=os.cpu_count() or 1,
-                              used_bytes=None if self.context.rehearses else used_bytes, limit=SECONDS["tacc"], train={"max_steps": STEPS + 1},
+                              used_bytes=None if self.context.rehearses else used_bytes, limit=SECONDS["tacc"].limit, train={"max_steps": STEPS + 1},
+                              arguments=("--attention", attention) if attention else (),
                               checkpoint={"dir": ""}, trace={"path": str(trace), "step": STEPS + 1},
                               data={"path": str(self.tokens(batch) / "data"), "global_batch_size": batch})
         print(run.log, flush=True)
@@ -82,22 +106,26 @@ class Bench:
             raise RuntimeError(f"{run.log}\n{run.error}")
         if not self.context.rehearses:
             # When the last step that is counted is told, the traced one may have begun.
-            settled(self.context, f"{self.name}, micro-batch {batch}: ", run, WARM_UP, STEPS - 1)
+            settled(self.context, f"{self.name}, micro-batch {batch}{f', {attention}' if attention else ''}: ", run, WARM_UP, STEPS - 1)
         steps = run.of("step")
         result = {"seconds": [step["seconds"] for step in steps], "batch": batch, "loss": steps[STEPS - 1]["loss"],
                   "load_seconds": run.of("ready")[0]["load_seconds"], "peak_bytes": max(step.get("device_memory_used_bytes", 0) for step in steps),
                   "idle": [step["device_idle_share"] for step in steps[WARM_UP:STEPS] if "device_idle_share" in step]}
-        if attention := run.of("ready")[0].get("attention"):
-            result["attention"] = attention
+        if chosen := run.of("ready")[0].get("attention"):
+            result["attention"] = chosen
         if trace.exists():
             text = trace.read_bytes()
-            (self.context.results / f"{self.name}-{batch}.trace.json.gz").write_bytes(gzip.compress(text))
+            (self.context.results / f"{title}.trace.json.gz").write_bytes(gzip.compress(text))
             result["traced_seconds_by_op"] = seconds_by_op(json.loads(text))
         return result
 
-    def torch(self, mode: str, batches: list[int]) -> dict:
-        way = ("--mode", mode, "--backend", "aot_eager" if self.context.rehearses else "inductor", "--device", trainings.kind_of(self.context.device), "--batches", ",".join(map(str, batches)))
-        return run_torch(self.tokens(max(batches)), way, "bf16", threads=os.cpu_count() or 1, world=1, steps=STEPS, warm_up=WARM_UP, limit=SECONDS[mode])
+    def torch(self, side: str, batches: list[int]) -> dict:
+        options = TORCH_WAYS[side]
+        if self.context.rehearses:  # A CPU has no cuDNN; and to tune takes minutes there too.
+            options = tuple("math" if option == "cudnn" else option for option in options) + ("--backend", "aot_eager")
+        way = (*options, "--device", trainings.kind_of(self.context.device), "--batches", ",".join(map(str, batches)))
+        limit = min(SECONDS[side].limit, max(self.context.left(), 1))
+        return run_torch(self.tokens(max(batches)), way, "bf16", threads=os.cpu_count() or 1, world=1, steps=STEPS, warm_up=WARM_UP, limit=limit)
 
     def compare_speed(self, mode: str, title: str) -> None:
         check = f"{self.name}: tokens/s over {mode}, {title}"
@@ -109,6 +137,19 @@ class Bench:
         self.context.measure(check, ratio >= SPEED_BARS[mode],
                              f"{ratio:.2f}x: {ours['tokens_per_second']:.0f} against {theirs['tokens_per_second']:.0f} tokens/s of {theirs['model']}{self.facts['beside']}, "
                              f"micro-batches {ours['batch']} and {theirs['batch']}", f"at least {SPEED_BARS[mode]}x")
+
+    def compare_fastest(self) -> None:
+        """With those of PyTorch's ways that this part has run."""
+        check = f"{self.name}: tokens/s over the fastest of PyTorch's other ways"
+        theirs = {side: found for side, found in self.sides.items() if side in TORCH_WAYS}
+        if not theirs:
+            self.context.skip(check, "none of them ran")
+            return
+        fastest = max(theirs, key=lambda side: theirs[side]["tokens_per_second"])
+        ratio = self.sides["tacc"]["tokens_per_second"] / theirs[fastest]["tokens_per_second"]
+        each = ", ".join(f"{side} {found['tokens_per_second']:.0f}" for side, found in theirs.items())
+        self.context.measure(check, ratio >= SPEED_BARS["compile"], f"{ratio:.2f}x {fastest}: {self.sides['tacc']['tokens_per_second']:.0f} tokens/s against {each}",
+                             f"at least {SPEED_BARS['compile']}x")
 
     def compare_memory(self, mode: str) -> None:
         check = f"{self.name}: memory over {mode}'s peak reserved"
@@ -128,6 +169,24 @@ class Bench:
             return
         mfu = self.summary(ours["batch"])["flops_per_step"] / ours["step_seconds"] / peak
         self.context.measure(check, mfu >= MFU_BAR, f"{mfu:.1%} of {peak / 1e12:.0f} TFLOP/s, {ours['step_seconds']:.4f} s a step", f"at least {MFU_BAR:.0%}")
+
+    def judge_attention(self) -> None:
+        """That no fault made a training fall back on slower attention: nothing else would show it but the time."""
+        check, attention = f"{self.name}: attention backend", self.sides["tacc"].get("attention", [])
+        if self.context.rehearses:
+            self.context.skip(check, "no GPU")
+            return
+        ok, words = computed_by(attention, FUSED)
+        self.context.judge(check, ok, words, " or ".join(FUSED), json.dumps(attention, indent=1))
+
+    def judge_forced(self, backend: str) -> None:
+        """That the steps with its attention were just that."""
+        check, side = f"{self.name}: attention by {backend}", self.sides.get(f"tacc-{backend}")
+        if self.context.rehearses or side is None:
+            self.context.skip(check, "no GPU" if self.context.rehearses else "it did not run")
+            return
+        ok, words = computed_by(side.get("attention", []), (backend,))
+        self.context.judge(check, ok, f"{side['step_seconds']:.4f} s a step: {words}", f"all by {backend}")
 
     def judge_idle(self) -> None:
         check, idle = f"{self.name}: GPU idle", self.sides["tacc"]["idle"]
@@ -155,12 +214,62 @@ class Bench:
                              f"{total / seconds:.2f}: {total:.4f} s of {seconds:.4f} s", f"at least {PRODUCTS_BAR:.2f}")
 
 
+def model_of(part: str) -> str:
+    """The bench whose model a part trains: olmo-1b of olmo-1b-largest."""
+    return "-".join(part.split("-")[:2])
+
+
+def ours(context: Context, part: str) -> None:
+    """Our side alone: its step, who computes attention and how fast each backend is, the seconds of each op."""
+    bench = Bench(context, part)
+    if bench.run("tacc", bench.facts["equal"][:1]):
+        bench.judge_attention()
+        bench.judge_plan()
+        bench.judge_idle()
+        bench.judge_mfu()
+
+
+def attention(context: Context, part: str) -> None:
+    """Our steps with attention by each of LibTorch's backends, beside those with the one that was chosen, which must be the faster."""
+    bench = Bench(context, part)
+    batches = bench.facts["equal"][:1]
+    has_run = {side: bench.run(side, batches) for side in ("tacc", *(f"tacc-{backend}" for backend in FUSED))}
+    for backend in FUSED:
+        bench.judge_forced(backend)
+    check = f"{bench.name}: the attention that was chosen"
+    forced = {side: bench.sides[side]["step_seconds"] for side, ran in has_run.items() if ran and side != "tacc"}
+    if not has_run["tacc"] or not forced:
+        context.skip(check, "a side did not run")
+        return
+    chosen, fastest = bench.sides["tacc"]["step_seconds"], min(forced, key=lambda side: forced[side])
+    context.measure(check, chosen <= CHOICE_BAR * forced[fastest], f"{chosen:.4f} s a step; {fastest} takes {forced[fastest]:.4f} s",
+                    f"at most {CHOICE_BAR}x the faster backend's step")
+
+
+def baselines(context: Context, part: str) -> None:
+    """PyTorch's other ways, as many as there is time for, and ours against the fastest. Ours is that of the part `attention` before, if there was one."""
+    bench = Bench(context, part)
+    batches = bench.facts["equal"][:1]
+    before = earlier_figures(context, f"{model_of(part)}-attention").get(bench.name, {})
+    if "tacc" in before:
+        bench.sides["tacc"] = before["tacc"]
+    elif not bench.run("tacc", batches):
+        return
+    for side in list(TORCH_WAYS)[2:]:
+        if context.left() < SECONDS[side].expected:
+            context.skip(f"{bench.name}: {side}", f"it takes about {SECONDS[side].expected} s, {context.left():.0f} are left")
+        else:
+            bench.run(side, batches)
+    bench.compare_fastest()
+
+
 def equal(context: Context, part: str) -> None:
     """At equal micro-batches, the largest of a few that fits eager PyTorch: speed, memory, MFU, idle GPU, and how near the step comes to its products."""
     bench = Bench(context, part)
     sizes, title = bench.facts["equal"], "equal micro-batches"
     batch = bench.sides["eager"]["batch"] if bench.run("eager", sizes) else sizes[-1]
     if bench.run("tacc", [batch]):
+        bench.judge_attention()
         bench.judge_plan()
         bench.judge_idle()
         bench.judge_mfu()
@@ -176,7 +285,7 @@ def equal(context: Context, part: str) -> None:
 def largest(context: Context, part: str) -> None:
     """With the largest micro-batch that fits each side: of those packed for ours, of those that the comparison at equal size lets expect for PyTorch's."""
     bench = Bench(context, part)
-    title, equal_part = "largest micro-batches", part.removesuffix("-largest")
+    title, equal_part = "largest micro-batches", model_of(part)
     measured = earlier_figures(context, equal_part).get(bench.name, {})
     room = (1 << 40 if context.rehearses else free_bytes()) - RESERVE_BYTES
     ours = [size for size in bench.facts["sizes"] if bench.planned_bytes(size) <= room]
@@ -184,6 +293,7 @@ def largest(context: Context, part: str) -> None:
         context.skip(f"{bench.name}: {title}", "the GPU's memory takes none of those packed")
         return
     if bench.run("tacc", [max(ours)]):
+        bench.judge_attention()
         bench.judge_mfu()
     fixed_bytes = bench.summary(max(ours))["num_parameters"] * STATE_BYTES
     for mode in ("eager",) if context.rehearses else SPEED_BARS:  # The other one's process takes as long again.
@@ -208,6 +318,19 @@ def earlier_figures(context: Context, part: str) -> dict:
         report = json.loads((context.results / "gpu_check.json").read_text())
         return next((found["figures"] for found in report["parts"] if found["part"] == part), {})
     return {}
+
+
+def computed_by(attention: list[dict], wanted: tuple[str, ...]) -> tuple[bool, str]:
+    """Whether all attention of a rank's event `ready` is computed by these backends; in words, with what each took or why it is not used."""
+    shapes = []
+    for choice in attention:
+        timings = []
+        for timing in choice["timings"]:
+            seconds = timing.get("forward_seconds", 0) + timing.get("backward_seconds", 0)
+            why_not = f" {'failed' if timing.get('failed') else 'refused'}: {timing['refused']}" if timing.get("refused") else ""
+            timings.append(timing["backend"] + (why_not or f" {1e3 * seconds:.3f} ms"))
+        shapes.append(f"{choice['backend']} ({'; '.join(timings)}) computes {choice['shape']}")
+    return bool(attention) and all(choice["backend"] in wanted for choice in attention), ", ".join(shapes) or "tacc-rank named no backend"
 
 
 def seconds_by_op(trace: dict) -> dict[str, float]:

@@ -59,7 +59,7 @@ class Training:
         if mesh is not None:
             self.shard(mesh)
         elif args.mode != "eager":
-            self.run = torch.compile(model, backend=args.backend)
+            self.run = torch.compile(model, backend=args.backend, mode=args.tune if args.backend == "inductor" else None)
         compiled = args.mode == "compile-update"  # The compiler fuses the plain one.
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, fused=not compiled)
         self.update = torch.compile(self.clip_and_apply, backend=args.backend) if compiled else self.clip_and_apply
@@ -88,6 +88,10 @@ class Training:
 
     def step(self, ids):
         """The loss, before the update."""
+        import torch
+
+        if self.args.tune == "max-autotune":  # Its graphs write a step's results over the last one's.
+            torch.compiler.cudagraph_mark_step_begin()
         with self.autocast:
             loss = self.run(input_ids=ids, labels=ids).loss
         loss.backward()
@@ -122,6 +126,14 @@ class Training:
         return seconds, last
 
 
+def attention_by(backend: str | None):
+    """While it lasts PyTorch's attention is computed by this backend alone, or by the one that it prefers."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    backends = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION, "math": SDPBackend.MATH}
+    return contextlib.nullcontext() if backend is None else sdpa_kernel(backends[backend])
+
+
 def bytes_of_libraries(args, mesh) -> int:
     """Trains a tiny model of the same class by the same mode, and says what the process holds without it."""
     import torch
@@ -149,6 +161,8 @@ def main() -> None:
     parser.add_argument("--warm-up", type=int, required=True, help="the first of --steps, whose memory is not counted")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--backend", default="inductor", help="of what is compiled; aot_eager shows in a second that a model can be compiled, and nothing of speed")
+    parser.add_argument("--tune", choices=["max-autotune", "max-autotune-no-cudagraphs"], help="of what inductor compiles: try many kernels, and replay graphs or not")
+    parser.add_argument("--attention", choices=["cudnn", "flash", "math"], help="by this backend alone; PyTorch's own choice without")
     parser.add_argument("--batches", help="samples of a step, several sizes with commas: the first that fits a GPU's memory is taken; all of --tokens without")
     args = parser.parse_args()
     if not 0 <= args.warm_up < args.steps:
@@ -174,7 +188,8 @@ def main() -> None:
         training = None
         try:
             training = Training(args, config, mesh)
-            seconds, loss = training.steps(batches[:, :size])
+            with attention_by(args.attention):
+                seconds, loss = training.steps(batches[:, :size])
             break
         except torch.OutOfMemoryError:
             training = None

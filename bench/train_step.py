@@ -86,7 +86,9 @@ def run_torch(folder: Path, way: tuple[str, ...], precision: str, threads: int, 
                "--precision", precision, "--threads", str(threads), "--steps", str(steps), "--warm-up", str(warm_up), *way]
     # What is freed and asked for again in another size leaves holes in a GPU's memory; with segments that grow it does not. Idle threads wait as our
     # ranks' do (bench/busy.py): spinning costs much beside any other process.
-    env = dict(os.environ, OMP_NUM_THREADS=str(threads), GOMP_SPINCOUNT="1000", PYTORCH_ALLOC_CONF="expandable_segments:True")
+    env = dict(os.environ, OMP_NUM_THREADS=str(threads), GOMP_SPINCOUNT="1000")
+    if "max-autotune" not in way:  # Its CUDA graphs have pools of their own, which do not all go with that.
+        env["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
     if world == 1:
         ended = subprocess.run(command, env=env, capture_output=True, text=True, errors="replace", timeout=limit)
         sys.stderr.write(ended.stderr)

@@ -1,12 +1,12 @@
 """The parts of scripts/gpu_check but the benches. Each takes a Context and says what it found by `judge`, `measure` and `skip`."""
 
-import contextlib
 import json
 import math
 import os
 import platform
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import trainings
 import unit_tests
+from bare_ranks import Ranks
 from trainings import distance, norm, train
 
 GPU = "cuda:0"
@@ -46,6 +47,7 @@ class Context:
     found: Path  # Holds `checks` and `figures` as JSON, also when the part is ended early.
     results: Path  # The folder of gpu_check's results: earlier parts' are there.
     rehearses: bool  # On the CPU: shows that the check works, and nothing of a GPU.
+    end: float = math.inf  # By time.monotonic(): then the part is ended.
     checks: list[dict] = field(default_factory=list)
     figures: dict = field(default_factory=dict)  # What was measured, by name.
 
@@ -56,6 +58,10 @@ class Context:
     @property
     def device(self) -> str:
         return "cpu" if self.rehearses else GPU
+
+    def left(self) -> float:
+        """Seconds, of which a few are kept to say what was found."""
+        return self.end - time.monotonic() - 3
 
     def judge(self, check: str, ok: bool, got: str, wanted: str, details: str = "") -> None:
         """What must hold on the CPU as well. `details`: all that is known, where `got` is too short for it."""
@@ -95,6 +101,51 @@ def used_bytes() -> int:
     return total - free
 
 
+def libraries(context: Context) -> None:
+    """Reads what a machine that was just started has on its disk, or further away, several GB: no later part is to be measured, or ended, for that. Then whether
+    ranks find the GPU, without which no other part says anything."""
+    print(f"{platform.platform()}, Python {sys.version.split()[0]}, {os.cpu_count()} processors", flush=True)
+    begin = time.monotonic()
+    import torch
+
+    import transformers
+
+    imported = time.monotonic()
+    questions = [("--devices",)] if context.rehearses else [("--devices",), ("--look", "--device", GPU)]
+    answers = [subprocess.run([context.build / "tacc-rank", *question], capture_output=True, text=True) for question in questions]
+    found = all(answer.returncode == 0 for answer in answers) and (context.rehearses or '"cuda"' in answers[0].stdout)
+    said = " ".join(answer.stdout + answer.stderr for answer in answers)
+    context.judge("tacc-rank finds the device", found, said, f"{context.device} in --devices, and --look at it",
+                  "" if found else where_libraries_are(context))
+    if not context.rehearses:
+        known = output_of("/sbin/ldconfig", "-p").splitlines()
+        context.note("ldconfig", [line.strip() for line in known if any(word in line for word in ("cuda", "nvidia", "nccl"))])
+        print(output_of("nvidia-smi"), flush=True)
+    begin_product = time.monotonic()
+    x = torch.ones((256, 256), dtype=torch.bfloat16, device="cpu" if context.rehearses else "cuda")
+    total = (x @ x).float().sum().item()
+    context.note("seconds", {"import": imported - begin, "tacc-rank": begin_product - imported, "product": time.monotonic() - begin_product})
+    context.judge("PyTorch multiplies", total == 256**3,
+                  f"torch {torch.__version__}, transformers {transformers.__version__}: {imported - begin:.1f} s to import, {time.monotonic() - begin_product:.1f} s to multiply", "a sum of 256 cubed")
+
+
+def output_of(*command: str) -> str:
+    """Whatever becomes of it."""
+    try:
+        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", timeout=20).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+
+
+def where_libraries_are(context: Context) -> str:
+    """What the dynamic linker tries for the CUDA module: the whole in the results, its last words here."""
+    log = context.results / "ld_debug.log"
+    with open(log, "w") as file:
+        subprocess.run([context.build / "tacc-rank", "--look", "--device", GPU], stdout=file, stderr=file, timeout=60,
+                       env=os.environ | {"LD_DEBUG": "libs"})
+    return log.read_text(errors="replace")[-LONG:]
+
+
 def environment(context: Context) -> None:
     version = subprocess.run([context.build / "tacc-rank", "--version"], capture_output=True, text=True)
     manifest = json.loads((context.bundle / "manifest.json").read_text())
@@ -102,13 +153,10 @@ def environment(context: Context) -> None:
                   version.stdout or version.stderr or f"ended with {version.returncode}", f"version {manifest['version']}")
     listed = subprocess.run([context.build / "tacc-rank", "--devices"], capture_output=True, text=True)
     gpus = [device for device in json.loads(listed.stdout or "[]") if device["kind"] == "cuda"]
-    print(f"{platform.platform()}, Python {sys.version.split()[0]}, {os.cpu_count()} processors, bundle {manifest['commit']}", flush=True)
     if context.rehearses:
         context.skip("the GPU", "a rehearsal on the CPU")
     else:
         context.judge("the GPU", bool(gpus), json.dumps(gpus) if gpus else (listed.stderr or "none is listed"), f"{GPU} in tacc-rank --devices")
-        with contextlib.suppress(FileNotFoundError):
-            subprocess.run(["nvidia-smi"], timeout=20)
     import torch
 
     import transformers
@@ -138,8 +186,9 @@ def probe(context: Context) -> None:
 
 def kernels(context: Context) -> None:
     """Every kernel against its reference, allocator, probe and what one rank can show of collectives: the unit tests."""
-    binaries = [context.build / name for name in ("tacc-gpu-tests", "tacc-gpu-device-tests")]
-    for outcome in unit_tests.run_all(binaries, context.work, limit=45, processes=min(12, os.cpu_count() or 1)):
+    # What measures the GPU, or looks at what is free of its memory, has it alone.
+    binaries = {context.build / "tacc-gpu-device-tests": 1, context.build / "tacc-gpu-tests": min(12, os.cpu_count() or 1)}
+    for outcome in unit_tests.run_all(binaries, context.work, limit=45):
         check = f"{outcome.binary} {outcome.suite}"
         if outcome.failures:
             context.judge(check, False, "; ".join(f"{test}: {last_lines(said, 250)}" for test, said in outcome.failures.items()),
@@ -148,6 +197,49 @@ def kernels(context: Context) -> None:
             context.skip(check, "no GPU")
         else:
             context.judge(check, True, f"{outcome.passed} passed" + (f", {outcome.skipped} not run" if outcome.skipped else ""), "no failure")
+
+
+def collectives(context: Context) -> None:
+    """What a communicator gives: of one rank, and of 2 to 8 where there are as many GPUs."""
+    devices = json.loads(subprocess.run([context.build / "tacc-rank", "--devices"], capture_output=True, text=True).stdout or "[]")
+    gpus = 2 if context.rehearses else sum(device["kind"] == "cuda" for device in devices)
+    wanted = "each kind of call, as it is and replayed: moved bits, sums in f64 on the host"
+    for world in range(1, min(gpus, 8) + 1):
+        checks, error, log = talk(context, world)
+        wrong = [f"{check['check']}, sums {check['sums']}: {check['error']}" for check in checks if "error" in check]
+        got = error or "; ".join(wrong) or f"{len(checks)} calls right, sums {' and '.join(dict.fromkeys(check['sums'] for check in checks))}"
+        context.judge(f"communicator of {world}", bool(checks) and not wrong and not error, got, wanted,
+                      "\n".join([error, *wrong, log]) if wrong or error else "")
+    if gpus < 2:
+        context.skip("communicators of 2 to 8", f"this machine has {'one GPU' if gpus else 'no GPU'}")
+
+
+def talk(context: Context, world: int) -> tuple[list[dict], str, str]:
+    """Events `check` of the rank 0 of tacc-gpu-collectives; what ended it early; what all ranks wrote to stderr."""
+    limit = min(90, max(context.left(), 1))
+    logs = [open(context.work / f"collectives-{world}-{rank}.log", "w+", errors="replace") for rank in range(world)]
+    binary, devices = context.build / "tacc-gpu-collectives", ["cpu" if context.rehearses else f"cuda:{rank}" for rank in range(world)]
+    ranks = [subprocess.Popen([binary, "--rank", str(rank), "--world", str(world), "--device", device], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, stderr=log, text=True, errors="replace") for rank, (device, log) in enumerate(zip(devices, logs))]
+    clock = threading.Timer(limit, lambda: [rank.kill() for rank in ranks])
+    clock.start()
+    events: list[dict] = []
+    try:
+        with Ranks(ranks) as under_way:
+            for event in under_way.events():  # Those before a failure count too.
+                events.append(event)
+        error = "" if events and events[-1]["event"] == "finished" else "rank 0 did not finish"
+    except (RuntimeError, ValueError, TypeError, KeyError, OSError) as failure:
+        error = str(failure) or repr(failure)
+    finally:
+        clock.cancel()
+    checks = [event for event in events if event["event"] == "check"]
+    said = []
+    for log in logs:
+        log.seek(0)
+        said.append(log.read()[-2000:])
+        log.close()
+    return checks, error, "".join(said)
 
 
 def replayed_as_captured(run: trainings.Run) -> tuple[bool, str]:
@@ -265,9 +357,13 @@ def kill(context: Context) -> None:
 
 
 def settled(context: Context, name: str, run: trainings.Run, warm_up: int, end: int) -> None:
-    """That steps allocate nothing and are replayed, and what they take of the host; of the run's steps after `warm_up`, until `end`. `name`: before each check."""
-    grown = max(run.used_bytes[1:end]) - run.used_bytes[1]
-    context.judge(f"{name}memory after step 2", grown == 0, f"{grown} bytes more", "0")
+    """That steps allocate nothing and are replayed, and what they take of the host; of the run's steps after `warm_up`, until `end`, by when the rank must still
+    have been at work. `name`: before each check."""
+    used = [sample.used_bytes for sample in run.sampled(2, end)]
+    if len(used) > 1:
+        context.judge(f"{name}memory after step 2", max(used) == used[0], f"{max(used) - used[0]} bytes more, in {len(used)} samples", "0")
+    else:
+        context.judge(f"{name}memory after step 2", False, f"{len(used)} samples of {len(run.of('step'))} steps", "2 at least")
     ok, words = replayed_as_captured(trainings.Run(run.folder, [event for event in run.events if event.get("step", 0) <= end]))
     context.judge(f"{name}steps are replayed", ok, words, "in each step but the first, all that is captured")
     seconds = run.host_seconds_per_step(warm_up, end)
@@ -279,9 +375,11 @@ def settled(context: Context, name: str, run: trainings.Run, warm_up: int, end: 
 
 def steady(context: Context) -> None:
     """Of a training of 8 layers: memory, the host's time, replays."""
-    steps, warm_up = (2, 1) if context.rehearses else (80, 10)
+    # A step is a millisecond or two: few of so many are sampled, or to sample would be what takes the time. A pipe holds 160 of the rank's words at most, so
+    # until `pipe` steps before the last the rank was at work when it was sampled.
+    steps, warm_up, sample_every, pipe = (2, 1, 1, 0) if context.rehearses else (2000, 200, 100, 200)
     run = train(context.build, context.bundle / "steady", "bf16", context.device, context.work / "steady", used_bytes=None if context.rehearses else used_bytes,
-                threads=os.cpu_count() or 1, train={"max_steps": steps}, checkpoint={"dir": ""})
+                sample_every=sample_every, threads=os.cpu_count() or 1, train={"max_steps": steps}, checkpoint={"dir": ""})
     if not context.ended_well("steady training", run):
         return
     print(run.log)
@@ -290,7 +388,7 @@ def steady(context: Context) -> None:
         for check in ("memory after step 2", "steps are replayed", "host time of a step"):
             context.skip(check, "no GPU")
     else:
-        settled(context, "", run, warm_up, steps)
+        settled(context, "", run, warm_up, steps - pipe)
 
 
 def two_ranks(context: Context) -> None:

@@ -11,13 +11,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / folder) for folder in ("tests/gpu", "tests", "bench", "client/python")]
 import gpu_step  # noqa: E402
+import pack  # noqa: E402
 import parts  # noqa: E402
+import tools  # noqa: E402
 import trainings  # noqa: E402
 import unit_tests  # noqa: E402
 
@@ -51,8 +54,18 @@ def test_tests_and_equal_benches_fit_in_ten_minutes(gpu_check):
     assert all(part.expected <= part.limit for part in gpu_check.PARTS.values())
 
 
+def test_three_calls_fit_in_thirty_minutes_and_run_every_test(gpu_check):
+    """With a minute and a half for each to start a machine and to copy."""
+    assert sum(call.minutes + 1.5 for call in gpu_check.CALLS.values()) <= 30
+    for call in gpu_check.CALLS.values():
+        assert call.minutes < 10 and call.parts[0] == "libraries"
+        assert sum(gpu_check.PARTS[name].expected for name in call.parts if name not in gpu_check.LARGEST) <= 60 * call.minutes
+    run = [name for call in gpu_check.CALLS.values() for name in call.parts if name != "libraries"]
+    assert len(run) == len(set(run)) and set(gpu_check.PARTS) - set(run) == {"libraries", "llama-1b-largest"}
+
+
 def test_parts_that_hang_leave_their_time_to_the_later_ones(gpu_check):
-    left, run, names = 60 * gpu_check.DEFAULT_MINUTES, [], list(gpu_check.PARTS)
+    left, run, names = 60 * gpu_check.DEFAULT_MINUTES, [], gpu_check.DEFAULT
     for number, name in enumerate(names):
         limit = gpu_check.seconds_for(name, names[number + 1:], left)
         assert limit == 0 or gpu_check.PARTS[name].expected <= limit <= min(left, gpu_check.PARTS[name].limit)
@@ -98,6 +111,26 @@ def test_checks_are_kept_with_details_and_figures(context):
     assert found["checks"][0] == {"check": "kernels", "result": "failed", "got": "a b" + "x" * 297 + " ...", "wanted": "no failure", "details": "all of it"}
 
 
+def test_a_gpu_that_is_not_found_says_where_libraries_were_sought(context, tmp_path, monkeypatch):
+    (tmp_path / "bin").mkdir()
+    script(tmp_path / "bin/tacc-rank", """#!/bin/sh
+[ "$1" = --devices ] && echo '[{"kind": "cpu"}]' && exit 0
+[ -z "$LD_DEBUG" ] || echo "find library=libcuda.so.1; searching" >&2
+echo "error: no such GPU" >&2; exit 2
+""")
+
+    def ones(*_, device: str, **__):
+        raise RuntimeError(f"no {device}")
+
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__="2.11", bfloat16=None, ones=ones))
+    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(__version__="5"))
+    with pytest.raises(RuntimeError, match="no cuda"):  # PyTorch finds none either.
+        parts.libraries(context)
+    assert [(check["check"], check["result"]) for check in context.checks] == [("tacc-rank finds the device", "failed")]
+    assert "error: no such GPU" in context.checks[0]["got"] and "searching" in context.checks[0]["details"]
+    assert "libcuda.so.1" in (tmp_path / "ld_debug.log").read_text()
+
+
 # --- Unit tests ---
 
 FAKE_TESTS = """#!/bin/sh
@@ -120,7 +153,7 @@ esac
 def test_each_test_is_judged_by_itself(tmp_path):
     binary = script(tmp_path / "fake-tests", FAKE_TESTS)
     assert unit_tests.tests_of(binary) == {"Good": ["One", "Two"], "Bad/0": ["Fails", "Crashes", "Hangs", "Ends"]}
-    good, bad = sorted(unit_tests.run_all([binary], tmp_path / "work", limit=1, processes=6), key=lambda outcome: len(outcome.failures))
+    good, bad = sorted(unit_tests.run_all({binary: 6}, tmp_path / "work", limit=1), key=lambda outcome: len(outcome.failures))
     assert (good.suite, good.passed, good.skipped, good.failures) == ("Good", 1, 1, {})
     assert bad.suite == "Bad/0" and bad.passed == 0
     assert bad.failures["Fails"] == "0.5 at [1,2] of [2,3]: 1, not 2"
@@ -131,7 +164,26 @@ def test_each_test_is_judged_by_itself(tmp_path):
 
 def test_without_a_gpu_no_test_passes(tmp_path):
     binary = script(tmp_path / "fake-tests", "#!/bin/sh\n[ $1 = --gtest_list_tests ] && printf 'A.\\n  X\\nB.\\n  Y\\n' && exit 0\nexit 77\n")
-    assert [(o.suite, o.no_gpu, o.passed) for o in unit_tests.run_all([binary], tmp_path, 5, 2)] == [("A", True, 0), ("B", True, 0)]
+    assert [(o.suite, o.no_gpu, o.passed) for o in unit_tests.run_all({binary: 2}, tmp_path, 5)] == [("A", True, 0), ("B", True, 0)]
+
+
+# Fails while another process of its own, or one of the other binary, runs; those of the other may meet.
+ALONE = """#!/bin/sh
+[ "$1" = --gtest_list_tests ] && printf 'A.\n  U\n  V\n  W\n  X\n' && exit 0
+others=$(ls "$(dirname $0)/running" | wc -l); touch "$(dirname $0)/running/$$"; sleep 0.1; rm "$(dirname $0)/running/$$"
+case "$0:$others" in *device-tests:0|*/tacc-gpu-tests:*) ;; *) exit 1;; esac
+echo '{"testsuites": [{"testsuite": [{"name": "U", "result": "COMPLETED"}]}]}' > "${2#--gtest_output=json:}"
+"""
+
+
+def test_what_measures_the_gpu_has_it_alone(context, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    (tmp_path / "bin/running").mkdir(parents=True)
+    for name in ("tacc-gpu-tests", "tacc-gpu-device-tests"):
+        script(tmp_path / "bin" / name, ALONE)
+    parts.kernels(context)
+    assert [(check["check"], check["result"], check["got"]) for check in context.checks] == [
+        ("tacc-gpu-device-tests A", "passed", "4 passed"), ("tacc-gpu-tests A", "passed", "4 passed")]
 
 
 # --- Trainings ---
@@ -174,7 +226,91 @@ def test_processor_time_of_a_thread_grows():
         pass
     assert 0.02 < trainings.host_seconds(os.getpid()) - before < 10
     assert math.isnan(trainings.host_seconds(1 << 30))
-    assert trainings.Run(Path(), host_seconds=[9.0, 10.0, 10.5, 11.0, 99.0]).host_seconds_per_step(2, 4) == 0.5
+    samples = [trainings.Sample(step, seconds) for step, seconds in ((1, 9.0), (2, 10.0), (4, 11.0), (5, 99.0))]
+    assert trainings.Run(Path(), samples=samples).host_seconds_per_step(2, 4) == 0.5
+    assert math.isnan(trainings.Run(Path(), samples=samples[:1]).host_seconds_per_step(1, 4))
+
+
+COLLECTIVES = """#!/bin/sh
+case "$2" in
+  0) [ $4 = 1 ] || echo '{"event": "listening", "port": 7}'
+     echo '{"event": "check", "check": "all_reduce f32", "sums": "by NCCL"}'; echo '{"event": "check", "check": "exchange f32", "sums": "in order"WRONG}';;
+  *) read -r line; echo "rank $2 of $4 on $6 $line" >&2; FAILS;;
+esac
+[ $2 = 0 ] && echo '{"event": "finished"}'
+exit 0
+"""
+
+
+@pytest.mark.parametrize(("gpus", "wrong", "fails", "results"), [
+    (1, "", "true", ["passed", "not run"]), (3, "", "true", ["passed", "passed", "passed"]), (2, ', "error": "rank 1, replay 2: element 3"', "true", ["failed", "failed"]),
+    (2, "", "exit 3", ["passed", "failed"]), (0, "", "true", ["not run"])])
+def test_a_communicator_that_gives_something_else_fails(context, tmp_path, gpus, wrong, fails, results):
+    (tmp_path / "bin").mkdir()
+    devices = json.dumps([{"kind": "cpu"}, *gpus * [{"kind": "cuda"}]])
+    script(tmp_path / "bin/tacc-rank", f"#!/bin/sh\necho '{devices}'\n")
+    script(tmp_path / "bin/tacc-gpu-collectives", COLLECTIVES.replace("WRONG", wrong).replace("FAILS", fails))
+    parts.collectives(context)
+    assert [check["result"] for check in context.checks] == results
+    if wrong:
+        assert context.checks[0]["got"] == "exchange f32, sums in order: rank 1, replay 2: element 3"
+        assert "rank 1 of 2 on cuda:1" in context.checks[1]["details"] and '"rendezvous"' in context.checks[1]["details"]
+    elif fails != "true":
+        assert context.checks[1]["got"] == "tacc-rank ended with 3"
+    elif gpus:
+        assert context.checks[0]["got"] == "2 calls right, sums by NCCL and in order" and context.checks[0]["check"] == "communicator of 1"
+
+
+def test_a_communicator_that_hangs_or_says_nothing_fails(context, tmp_path):
+    (tmp_path / "bin").mkdir()
+    script(tmp_path / "bin/tacc-rank", "#!/bin/sh\necho '[{\"kind\": \"cuda\"}]'\n")
+    for does, error in (("exec sleep 60", "ended with -9"), ("exit 0", "rank 0 did not finish"), ("echo '{\"event\": \"finished\"}'", "0 calls right"),
+                        ("echo '{\"event\": \"failed\", \"message\": \"cuda:0: no driver\"}'", "no driver")):
+        context.checks.clear()
+        context.end = time.monotonic() + 3.5
+        script(tmp_path / "bin/tacc-gpu-collectives", f"#!/bin/sh\n{does}\n")
+        parts.collectives(context)
+        assert context.checks[0]["result"] == "failed" and error in context.checks[0]["got"]
+
+
+STEPS_OF_A_RANK = """touch started; echo '{"event": "ready", "step": 0, "capture": [{"graph": "g"}]}'
+for step in $(seq 40); do
+  echo '{"event": "step", "step": '$step', "loss": 1, "replays": '$((step > 1))'}'; sleep 0.01
+done"""
+
+
+def test_what_measures_a_rank_is_ready_before_it_starts(tmp_path, monkeypatch):
+    """The first look at the device's memory imports torch and makes a context: in the midst of the steps, most of them passed meanwhile, and what it took
+    counted as the rank's."""
+    monkeypatch.chdir(tmp_path)
+    started_before, context_bytes = [], []
+
+    def used_bytes() -> int:
+        started_before.append(Path("started").exists())
+        if not context_bytes:
+            time.sleep(0.3)
+            context_bytes.append(500)
+        return context_bytes[0] + 7
+
+    run = rank_that(tmp_path, STEPS_OF_A_RANK, used_bytes=used_bytes, sample_every=10)
+    assert not run.error and started_before[:2] == [False, True]
+    assert [sample.step for sample in run.samples] == [2, 10, 20, 30, 40]
+    assert {sample.used_bytes for sample in run.samples} == {507}
+    assert not any(math.isnan(sample.host_seconds) for sample in run.samples)
+
+
+def test_the_steady_state_is_that_of_samples_of_a_rank_at_work(context):
+    run = steps(0, *[2] * 39)
+    run.samples = [trainings.Sample(2, 1.0, 100), *(trainings.Sample(step, 1 + step / 1000, 100) for step in (10, 20, 30)), trainings.Sample(40, 99.0, 0)]
+    parts.settled(context, "", run, warm_up=10, end=30)
+    assert [(check["check"], check["result"]) for check in context.checks] == [
+        ("memory after step 2", "passed"), ("steps are replayed", "passed"), ("host time of a step", "failed")]
+    assert context.checks[2]["got"].startswith("1.000 ms") and "in 4 samples" in context.checks[0]["got"]
+    run.samples[3] = trainings.Sample(30, 1.03, 101)
+    parts.settled(context, "", run, warm_up=10, end=30)
+    assert context.checks[3]["result"] == "failed" and context.checks[3]["got"].startswith("1 bytes more")
+    parts.settled(context, "", run, warm_up=10, end=5)
+    assert context.checks[6]["result"] == "failed" and context.checks[6]["got"].startswith("1 samples of 40 steps")
 
 
 def steps(*replays: int) -> trainings.Run:
@@ -227,7 +363,7 @@ def test_earlier_figures_are_those_of_this_run(context):
 
 def bench(context, tmp_path, **sides) -> gpu_step.Bench:
     case = tmp_path / "bench/olmo-1b"
-    (case / "bf16-8-cuda").mkdir(parents=True)
+    (case / "bf16-8-cuda").mkdir(parents=True, exist_ok=True)
     (case / "bench.json").write_text(json.dumps({"seq_len": 10, "beside": " in another's shape"}))
     memory = {"arena_bytes": 900, "workspace_bytes": 100}
     (case / "bf16-8-cuda/summary.json").write_text(json.dumps({"memory": memory, "flops_per_step": 460e12, "num_parameters": 1}))
@@ -258,6 +394,25 @@ def test_bars_are_held(context, tmp_path, monkeypatch):
     assert [check["result"] for check in context.checks[-3:]] == ["failed", "failed", "failed"]
 
 
+def attention_of(backend: str, **refused: str) -> list[dict]:
+    timings = [{"backend": name, "forward_seconds": 1e-3, "backward_seconds": 2e-3} for name in ("tiles", "tensor", "flash", "cudnn") if name not in refused]
+    timings += [{"backend": name, "refused": why, "failed": True} for name, why in refused.items()]
+    return [{"shape": "bf16[8,2048,16,128] of [8,2048,16,128] causal, scale 0.088", "backend": backend, "timings": timings}]
+
+
+def test_slower_attention_than_a_gpu_has_fails(context, tmp_path):
+    for attention in (attention_of("flash"), attention_of("cudnn"), attention_of("tensor", flash="CUDA error", cudnn="no room"), attention_of("tiles"), [],
+                      attention_of("flash") + attention_of("tensor")):
+        measured = bench(context, tmp_path, tacc={"attention": attention})
+        measured.judge_attention()
+    measured = bench(context, tmp_path, tacc={})
+    measured.judge_attention()
+    assert [check["result"] for check in context.checks] == ["passed", "passed", "failed", "failed", "failed", "failed", "failed"]
+    assert context.checks[2]["got"] == ("tensor (tiles 3.000 ms; tensor 3.000 ms; flash failed: CUDA error; cudnn failed: no room) computes "
+                                        "bf16[8,2048,16,128] of [8,2048,16,128] causal, scale 0.088")
+    assert context.checks[0]["wanted"] == "flash or cudnn" and context.checks[4]["got"] == "tacc-rank named no backend"
+
+
 def test_a_side_that_fails_is_said_and_the_others_stay(context, tmp_path, monkeypatch):
     measured = bench(context, tmp_path, tacc={"tokens_per_second": 130})
     monkeypatch.setattr(measured, "torch", lambda *_: (_ for _ in ()).throw(RuntimeError("eager ended with 1: Traceback\n  OutOfMemoryError: 8 GiB")))
@@ -267,16 +422,227 @@ def test_a_side_that_fails_is_said_and_the_others_stay(context, tmp_path, monkey
     assert context.checks[0]["got"].endswith("OutOfMemoryError: 8 GiB")
 
 
+def test_each_way_of_ours_leaves_its_own_trace(context, tmp_path, monkeypatch):
+    """And each of PyTorch's is told what to do."""
+    asked = []
+
+    def train(build, case, program, device, folder, **options):
+        asked.append((folder.name, options["arguments"]))
+        (folder / "model").mkdir(parents=True)
+        Path(options["trace"]["path"]).write_text(json.dumps({"traceEvents": []}))
+        events = [{"event": "ready", "load_seconds": 1, "attention": attention_of(options["arguments"][1] if options["arguments"] else "cudnn")},
+                  *({"event": "step", "step": step, "seconds": 0.25, "loss": 1} for step in range(1, gpu_step.STEPS + 2))]
+        return trainings.Run(folder, events)
+
+    def torch(folder, way, *_, **options):
+        asked.append((way[:4], options["limit"]))
+        return {"seconds": [0.5] * gpu_step.STEPS, "batch": 8, "peak_bytes": 1, "model": "Olmo"}
+
+    monkeypatch.setattr(trainings, "train", train)
+    monkeypatch.setattr(gpu_step, "run_torch", torch)
+    monkeypatch.setattr(gpu_step, "settled", lambda *_: None)
+    bench(context, tmp_path)
+    facts = json.loads((tmp_path / "bench/olmo-1b/bench.json").read_text()) | {"equal": [8], "vocab_size": 50}
+    (tmp_path / "bench/olmo-1b/bench.json").write_text(json.dumps(facts))
+    gpu_step.attention(context, "olmo-1b-attention")
+    assert asked == [("olmo-1b-8", ()), ("olmo-1b-8-flash", ("--attention", "flash")), ("olmo-1b-8-cudnn", ("--attention", "cudnn"))]
+    assert sorted(path.name for path in tmp_path.glob("*.trace.json.gz")) == ["olmo-1b-8-cudnn.trace.json.gz", "olmo-1b-8-flash.trace.json.gz", "olmo-1b-8.trace.json.gz"]
+    assert [(check["check"], check["result"]) for check in context.checks] == [
+        ("olmo-1b: attention by flash", "passed"), ("olmo-1b: attention by cudnn", "passed"), ("olmo-1b: the attention that was chosen", "passed")]
+    (tmp_path / "gpu_check.json").write_text(json.dumps({"parts": [{"part": "olmo-1b-attention", "figures": context.figures}]}))
+    asked.clear()
+    context.end = time.monotonic() + 100
+    gpu_step.baselines(context, "olmo-1b-baselines")  # By what the part before has measured of ours; one of PyTorch's ways takes longer than what is left.
+    assert [way for way, _ in asked] == [("--mode", "compile", "--attention", "cudnn"), ("--mode", "compile", "--tune", "max-autotune")]
+    assert all(90 < limit <= 97 for _, limit in asked)
+    assert [(check["check"], check["result"]) for check in context.checks[3:]] == [
+        ("olmo-1b: max-autotune-no-cudagraphs", "not run"), ("olmo-1b: tokens/s over the fastest of PyTorch's other ways", "passed")]
+    assert context.checks[-1]["got"].startswith("2.00x compile-cudnn")
+
+
+def test_a_slower_choice_and_another_backend_than_asked_for_fail(context, tmp_path):
+    measured = bench(context, tmp_path, **{"tacc-flash": {"step_seconds": 0.2, "attention": attention_of("tensor", flash="no kernel")}})
+    measured.judge_forced("flash")
+    measured.judge_forced("cudnn")
+    assert [(check["check"], check["result"]) for check in context.checks] == [("olmo-1b: attention by flash", "failed"), ("olmo-1b: attention by cudnn", "not run")]
+    measured.sides |= {"tacc": {"tokens_per_second": 99, "step_seconds": 1}, "max-autotune": {"tokens_per_second": 100}, "compile-cudnn": {"tokens_per_second": 50}}
+    measured.compare_fastest()
+    assert context.checks[-1]["result"] == "failed" and context.checks[-1]["got"].startswith("0.99x max-autotune")
+
+
+# --- NVIDIA's tools ---
+
+SANITIZER = """#!/bin/sh
+while [ "${1#--}" != "$1" ]; do
+  case "$1" in --log-file) log=$2; shift;; --tool) tool=$2; shift;; --*) shift;; esac
+  shift
+done
+case $tool in memcheck) echo "========= ERROR SUMMARY: ERRORS errors" > "$log";; *) echo "========= RACECHECK SUMMARY: HAZARDS hazards displayed" > "$log";; esac
+exec "$@"
+"""
+RANK = """#!/bin/sh
+echo '{"event": "ready", "step": 0}'; for step in 1 2 3; do echo '{"event": "step", "step": '$step', "loss": 1}'; done
+"""
+
+
+@pytest.fixture
+def machine(context, tmp_path, monkeypatch):
+    """With tools that are given as scripts, a rank that trains three steps, and tests that pass."""
+    for name in ("tools", "bin"):
+        (tmp_path / name).mkdir()
+    for case, program in (("small", "bf16"), ("bench/olmo-1b", "bf16-8")):
+        (tmp_path / case / f"{program}-cuda").mkdir(parents=True)
+        (tmp_path / case / f"{program}-cuda/stage0.program.gz").write_bytes(gzip.compress(b""))
+        (tmp_path / case / "start.json").write_text(json.dumps({"attempt": 1, "data": {}, "checkpoint": {}}))
+    (tmp_path / "bench/olmo-1b/bench.json").write_text(json.dumps({"equal": [8], "seq_len": 10, "vocab_size": 50}))
+    (tmp_path / "bench/olmo-1b/model").mkdir()
+    script(tmp_path / "bin/tacc-rank", RANK)
+    script(tmp_path / "bin/tacc-gpu-tests", "#!/bin/sh\necho '[       OK ] A.B'; echo '[       OK ] A.C'\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}/tools:{os.environ['PATH']}")
+    monkeypatch.setattr(tools, "CUDA_TOOLS", "/nowhere")
+    return lambda name, text: script(tmp_path / "tools" / name, text)
+
+
+def results_of(context) -> list[tuple[str, str]]:
+    return [(check["check"].split()[0], check["result"]) for check in context.checks]
+
+
+def test_memory_that_is_not_a_kernels_fails(context, machine):
+    tools.sanitizer(context)
+    assert results_of(context) == [("memcheck", "not run"), ("racecheck", "not run")] and "not on PATH" in context.checks[0]["got"]
+    for errors, hazards, results in ((0, 0, ("passed", "passed")), (2, 0, ("failed", "passed")), (0, 1, ("passed", "failed"))):
+        context.checks.clear()
+        machine("compute-sanitizer", SANITIZER.replace("ERRORS", str(errors)).replace("HAZARDS", str(hazards)))
+        tools.sanitizer(context)
+        assert results_of(context) == [("memcheck", results[0]), ("racecheck", results[1])]
+    assert context.checks[1]["got"] == "1 hazards, 2 tests passed, ended with 0" and "RACECHECK SUMMARY" in context.checks[1]["details"]
+
+
+def test_a_memory_checker_that_saw_nothing_passes_nothing(context, machine, tmp_path):
+    machine("compute-sanitizer", "#!/bin/sh\nwhile [ \"${1#--}\" != \"$1\" ]; do case $1 in --report*|--log*|--t*) shift;; esac; shift; done; exec \"$@\"\n")
+    tools.sanitizer(context)
+    assert results_of(context) == [("memcheck", "failed"), ("racecheck", "failed")] and context.checks[0]["got"] == "no summary in 3 steps"
+    context.checks.clear()
+    script(tmp_path / "bin/tacc-gpu-tests", "#!/bin/sh\nexit 77\n")
+    script(tmp_path / "bin/tacc-rank", "#!/bin/sh\nexit 1\n")
+    tools.sanitizer(context)
+    assert results_of(context) == [("memcheck", "failed"), ("racecheck", "not run")] and "ended with 1" in context.checks[0]["got"]
+
+
+NCU = """#!/bin/sh
+while [ "${1#--}" != "$1" ]; do
+  case "$1" in --log-file) log=$2; shift;; --csv) ;; *) shift;; esac
+  shift
+done
+printf '==PROF== Connected\n"ID","Kernel Name","Grid Size","gpu__time_duration.sum","dram__bytes_read.sum","launch__registers_per_thread"\n' > "$log"
+printf '"","","","ns","byte","register/thread"\n' >> "$log"
+for name in NAMES; do printf '"1","void Teams<%s>(long)","(7, 1, 1)","2,500","1,000,000","42"\n' $name >> "$log"; done
+exec "$@"
+"""
+
+
+def test_kernels_are_counted_by_their_functors(context, machine):
+    tools.profile(context)
+    assert results_of(context) == [("counters", "not run")]
+    machine("ncu", NCU.replace("NAMES", "'Map<SwigluOf>' 'Map<SwigluGradOf>' 'LayerNormGradRows<2>' UpdateChunk CastChunk"))
+    tools.profile(context)
+    assert results_of(context)[1:] == [("counters", "passed")]
+    assert [kernel["kernel"] for kernel in context.figures["kernels"]] == list(tools.KERNELS)
+    assert context.figures["kernels"][0] == {"kernel": "swiglu", "name": "void Teams<Map<SwigluOf>>(long)", "grid": "(7, 1, 1)", "seconds": 2.5e-6, "read_bytes": 1e6,
+                                             "registers": 42}
+    assert "swiglu 2 us" in context.checks[1]["got"]
+    machine("ncu", NCU.replace("NAMES", "'Map<SwigluOf>' CastChunk"))
+    tools.profile(context)
+    machine("ncu", "#!/bin/sh\necho '==ERROR== ERR_NVGPUCTRPERM' >&2; exit 1\n")
+    (context.results / "ncu.csv").unlink()
+    tools.profile(context)
+    assert [result for _, result in results_of(context)[2:]] == ["failed", "not run"]
+
+
+# --- The bundle ---
+
+
+def test_what_is_too_large_to_copy_is_refused(tmp_path):
+    """Of the checkout all that git would carry but the bundle itself."""
+    root, out = tmp_path / "checkout", tmp_path / "checkout/bundle"
+    out.mkdir(parents=True)
+    subprocess.run(["git", "init", "-q", root], check=True)
+    (root / ".gitignore").write_text("/build/\n")
+    (root / "build").mkdir()
+    for name, size in (("tracked", 1000), ("untracked", 100), ("build/ignored", 50), ("bundle/packed", 7)):
+        (root / name).write_bytes(b"x" * size)
+    subprocess.run(["git", "-C", root, "add", "tracked"], check=True)
+    assert pack.bytes_of_tree(root, out) == 1100 + len("/build/\n")
+    assert pack.bytes_of_tree(tmp_path, out) == 0  # No checkout.
+    pack.check_size(out, {"bytes": 50 * pack.MIB, "tree_bytes": 10 * pack.MIB})
+    with pytest.raises(SystemExit, match="50.0 MiB and the checkout's own files 10.0: together they must stay below 60 MiB"):
+        pack.check_size(out, {"bytes": 50 * pack.MIB, "tree_bytes": 10 * pack.MIB + 1})
+
+
+# --- The whole check ---
+
+
+def bundle_of(folder: Path, parts_py: str) -> Path:
+    """A bundle whose parts are these."""
+    (folder / "python").mkdir(parents=True)
+    script(folder / "gpu_check", (ROOT / "scripts/gpu_check").read_text())
+    (folder / "manifest.json").write_text(json.dumps({"commit": "none", "version": "0"}))
+    (folder / "bin").mkdir()
+    (folder / "python/gpu_step.py").write_text("")
+    (folder / "python/tools.py").write_text("")
+    (folder / "python/parts.py").write_text(parts_py)
+    return folder
+
+
+def test_a_call_without_libraries_or_a_gpu_ends_there(tmp_path):
+    """And what was copied without its modes runs. (The parts of a call are in test_gpu_check.py.)"""
+    bundle = bundle_of(tmp_path / "bundle", """import json, subprocess
+class Context:
+    def __init__(self, **k): self.__dict__ |= k
+def libraries(context):
+    said = subprocess.run([context.bundle / "bin/tacc-rank"], capture_output=True, text=True).stdout.strip()
+    context.found.write_text(json.dumps({"checks": [{"check": "gpu", "result": said, "got": "", "wanted": ""}], "figures": {}}))
+def environment(context): libraries(context)
+replay = probe = environment
+""")
+    (bundle / "python/gpu_step.py").write_text("def ours(context, part): pass\n")
+    (bundle / "python/tools.py").write_text("def sanitizer(context): pass\n")
+    for result, wanted in (("failed", ["failed", *5 * ["not run"]]), ("passed", 4 * ["passed"])):
+        (bundle / "bin/tacc-rank").write_text(f"#!/bin/sh\necho {result}\n")
+        (bundle / "bin/tacc-rank").chmod(0o644)
+        ended = subprocess.run([sys.executable, bundle / "gpu_check", "--out", tmp_path / "out", "--rehearse", "--first"], stdout=subprocess.DEVNULL)
+        assert ended.returncode == (result == "failed")
+        report = json.loads((tmp_path / "out/gpu_check.json").read_text())
+        assert [part["part"] for part in report["parts"]] == ["libraries", "environment", "replay", "probe", "olmo-1b-ours", "sanitizer"]
+        assert [check["result"] for part in report["parts"] for check in part["checks"]] == wanted
+        assert report["parts"][0]["limit_seconds"] == 150
+    both = subprocess.run([sys.executable, bundle / "gpu_check", "--first", "--second"], capture_output=True, text=True)
+    assert both.returncode == 2 and "not allowed with" in both.stderr
+
+
+def test_the_driver_is_found_where_it_was_found_before(gpu_check, tmp_path):
+    """By a variable alone: images whose driver is mounted often have no other word of it."""
+    driver = tmp_path / "driver"
+    driver.mkdir()
+    (tmp_path / "cuda.c").write_text("int tacc_fake_driver(void) { return 580; }\n")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", driver / "libcuda.so.1", tmp_path / "cuda.c"], check=True)
+    bundle = bundle_of(tmp_path / "bundle", "import ctypes, json\nclass Context:\n    def __init__(self, **k): self.found = k['found']\n"
+                       "def probe(context):\n    version = ctypes.CDLL('libcuda.so.1').tacc_fake_driver()\n"
+                       "    context.found.write_text(json.dumps({'checks': [], 'figures': {'driver': version}}))\n")
+    environment = os.environ | {"LD_LIBRARY_PATH": f"/nowhere:{driver}"}
+    subprocess.run([sys.executable, bundle / "gpu_check", "--out", tmp_path / "out", "--rehearse", "--parts", "probe"], check=True, env=environment,
+                   stdout=subprocess.DEVNULL)
+    assert json.loads((tmp_path / "out/gpu_check.json").read_text())["parts"][0]["figures"] == {"driver": 580}
+    path = gpu_check.library_path("/a::/b").split(":")
+    assert path[-4:] == ["/a", "/b", "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib"] and "" not in path  # An empty one is the current folder.
+    assert Path(path[1]).name == "lib" and Path(path[1]).parent.name == "torch"
+
+
 def test_sigterm_ends_the_part_under_way(tmp_path):
     """The whole check's own time is someone else's to end."""
-    bundle = tmp_path / "bundle"
-    (bundle / "python").mkdir(parents=True)
-    script(bundle / "gpu_check", (ROOT / "scripts/gpu_check").read_text())
-    (bundle / "manifest.json").write_text(json.dumps({"commit": "none", "version": "0"}))
-    (bundle / "python/gpu_step.py").write_text("")
-    (bundle / "python/parts.py").write_text(
-        "import os, pathlib, time\nclass Context:\n    def __init__(self, **k): pathlib.Path(k['results'], 'pid').write_text(str(os.getpid()))\n"
-        "def probe(context): time.sleep(600)\n")
+    bundle = bundle_of(tmp_path / "bundle", "import os, pathlib, time\nclass Context:\n"
+                       "    def __init__(self, **k): pathlib.Path(k['results'], 'pid').write_text(str(os.getpid()))\n"
+                       "def probe(context): time.sleep(600)\n")
     process = subprocess.Popen([sys.executable, bundle / "gpu_check", "--out", tmp_path / "out", "--rehearse", "--parts", "probe"], stderr=subprocess.DEVNULL)
     pid = tmp_path / "out/pid"
     deadline = time.monotonic() + 60

@@ -21,14 +21,22 @@ from bare_ranks import Ranks
 LIMIT_SECONDS = 90
 
 
+@dataclass(frozen=True)
+class Sample:
+    """What was seen of rank 0's process when it had told the end of a step."""
+
+    step: int
+    host_seconds: float  # Processor time of the rank's own thread until then; NaN where it is not known.
+    used_bytes: int = 0  # Of the device, where the caller measures it.
+
+
 @dataclass
 class Run:
-    """What became of a training: rank 0's events, and what was seen of its process at each step."""
+    """What became of a training: rank 0's events, and what was seen of its process meanwhile."""
 
     folder: Path
     events: list[dict] = field(default_factory=list)
-    host_seconds: list[float] = field(default_factory=list)  # Processor time of the rank's own thread until each step.
-    used_bytes: list[int] = field(default_factory=list)  # Of the device, at each step, where the caller measures it.
+    samples: list[Sample] = field(default_factory=list)
     error: str = ""  # Empty: it ended well. Else what rank 0 said of it, or how it ended.
     log: str = ""  # The last of what all ranks wrote to stderr.
 
@@ -38,10 +46,16 @@ class Run:
     def losses(self) -> list[float]:
         return [event["loss"] for event in self.of("step")]
 
+    def sampled(self, first: int, last: int) -> list[Sample]:
+        """From the end of step `first` to that of step `last`."""
+        return [sample for sample in self.samples if first <= sample.step <= last]
+
     def host_seconds_per_step(self, first: int, last: int) -> float:
         """Of the rank's own thread, after step `first` and until step `last`; NaN where it is not known."""
-        counted = self.host_seconds[first - 1:last]
-        return (counted[-1] - counted[0]) / (len(counted) - 1) if len(counted) > 1 else math.nan
+        counted = self.sampled(first, last)
+        if len(counted) < 2:
+            return math.nan
+        return (counted[-1].host_seconds - counted[0].host_seconds) / (counted[-1].step - counted[0].step)
 
     def checkpoints(self) -> list[str]:
         return sorted(path.name for path in self.folder.glob("step-*"))
@@ -97,15 +111,18 @@ def host_seconds(pid: int) -> float:
 
 
 def train(build: Path, case: Path, program: str, device: str, run: Path, *, world: int = 1, model: str = "model", threads: int = 1,
-          kill_at: int = 0, used_bytes: Callable[[], int] | None = None, arguments: tuple[str, ...] = (), limit: float = LIMIT_SECONDS,
-          **changes) -> Run:
-    """Trains to the end, or until step `kill_at`, at which rank 0 is killed, at most for `limit` seconds. `used_bytes`: a function that measures the
-    device's memory; `arguments`: of tacc-rank; `changes`: keys of the start file, or of its sections."""
+          kill_at: int = 0, used_bytes: Callable[[], int] | None = None, sample_every: int = 1, wrapper: tuple[str, ...] = (),
+          arguments: tuple[str, ...] = (), limit: float = LIMIT_SECONDS, **changes) -> Run:
+    """Trains to the end, or until step `kill_at`, at which rank 0 is killed, at most for `limit` seconds. Samples are taken of step 2 and of each
+    `sample_every`-th. `used_bytes`: a function that measures the device's memory; `wrapper`: a tool's command that runs the rank's; `arguments`: of tacc-rank;
+    `changes`: keys of the start file, or of its sections."""
+    if used_bytes is not None:
+        used_bytes()  # Its first call loads libraries and makes a context of its own: it takes seconds, and memory that is none of the rank's.
     result = Run(run)
     files = start_files(case, program, device, run, world=world, model=model, threads=threads, changes=changes)
     env = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
     logs = [open(path.with_suffix(".log"), "w") for path in files]
-    ranks = [subprocess.Popen([build / "tacc-rank", "--start", path, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+    ranks = [subprocess.Popen([*wrapper, build / "tacc-rank", "--start", path, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
                               errors="replace", env=env)
              for path, log in zip(files, logs)]
     is_over = threading.Event()
@@ -122,10 +139,10 @@ def train(build: Path, case: Path, program: str, device: str, run: Path, *, worl
             for event in under_way.events():
                 result.events.append(event)
                 if event["event"] == "step":
-                    result.host_seconds.append(host_seconds(ranks[0].pid))
-                    if used_bytes is not None:
-                        result.used_bytes.append(used_bytes())
-                    if event["step"] == kill_at:
+                    step = event["step"]
+                    if step == 2 or step % sample_every == 0:
+                        result.samples.append(Sample(step, host_seconds(ranks[0].pid), 0 if used_bytes is None else used_bytes()))
+                    if step == kill_at:
                         ranks[0].kill()
     except (RuntimeError, ValueError, TypeError, KeyError, OSError) as error:  # Not JSON, or not an event; OSError: a pipe whose reader has gone.
         result.error = str(error) if isinstance(error, RuntimeError) else f"rank 0 wrote what is no event: {error!r}"

@@ -69,11 +69,12 @@ def run_test(binary: Path, test: str, work: Path, limit: float) -> str:
     return "skipped" if found.get("result") == "SKIPPED" else "passed"
 
 
-def run_all(binaries: list[Path], work: Path, limit: float, processes: int) -> Iterator[Outcome]:
-    """Each suite as soon as its last test has ended. `limit`: seconds of a test."""
+def run_all(binaries: dict[Path, int], work: Path, limit: float) -> Iterator[Outcome]:
+    """Each suite as soon as its last test has ended. `binaries`: with how many processes at once each runs, one binary after the other; `limit`: seconds of a
+    test."""
     work.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(processes) as pool:
-        for binary in binaries:
+    for binary, processes in binaries.items():
+        with ThreadPoolExecutor(processes) as pool:
             suites = tests_of(binary)
             outcomes = {suite: Outcome(binary.name, suite) for suite in suites}
             names = [(suite, test) for suite, tests in suites.items() for test in tests]

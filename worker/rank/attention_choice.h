@@ -21,13 +21,24 @@ enum class AttentionOrder {
   kFixed,    // the last of the timings: times decide nothing
 };
 
+// How to choose; the same on every rank.
+struct AttentionRule {
+  AttentionOrder order = AttentionOrder::kFastest;
+  EarlierAttention earlier;
+  std::string wanted;  // A backend that goes before all that, of every shape; empty: none.
+};
+
 // Which backend computes attention of each shape that any rank has, by shape; the same on every rank, and all call it.
 // `mine`: as this rank's device measured it (worker/rank/device.h). Of the ranks that have a shape the slowest's
-// times count, and what one of them refuses none takes; where `earlier` names a backend that works, it stays. Every
+// times count, and what one of them refuses none takes; where the rule names a backend that works, it is taken. Every
 // result names a backend: plain cores ("tiles") where no other works. Unavailable when a rank does not answer.
 absl::StatusOr<std::vector<AttentionChoice>> AgreeOnAttention(Collectives& collectives,
                                                               const std::vector<AttentionChoice>& mine,
-                                                              AttentionOrder order, const EarlierAttention& earlier);
+                                                              const AttentionRule& rule);
+
+// What people must know of that, a line each: backends that should have worked and did not, and that `wanted` (of the
+// rule) is not what computes a shape.
+std::vector<std::string> AttentionWarnings(const std::vector<AttentionChoice>& choices, const std::string& wanted);
 
 // `attention` of the event `ready` (docs/contracts.md).
 nlohmann::json AttentionJson(const std::vector<AttentionChoice>& choices);

@@ -36,6 +36,9 @@ struct Binding {
   T attr(const std::string& name, T fallback = T()) const {
     return graph::GetAttr<T>(request.node->attrs, name, fallback);
   }
+  // The result that a norm's gradient has last where it is asked for a copy, and the optional one before it.
+  TensorView copy() const { return has("copy") ? request.out.back() : TensorView(); }
+  TensorView out_before_copy(size_t i) const { return i + has("copy") < request.out.size() ? out(i) : TensorView(); }
   int dim(const std::string& name = "dim") const { return static_cast<int>(attr<int64_t>(name)); }
   Dims dims(const std::string& name) const {
     const std::vector<int64_t> values = attr<std::vector<int64_t>>(name);
@@ -210,15 +213,13 @@ absl::StatusOr<Kernel> AddRmsNorm(const Binding& b) {
 }
 
 absl::StatusOr<Kernel> RmsNormGrad(const Binding& b) {
-  return Kernel([dy = b.in(0), x = b.in(1), w = b.in(2), rstd = b.in(3), dx = b.out(0), dw = b.out(1)] {
-    device::RmsNormGrad(dy, x, w, rstd, dx, dw);
-  });
+  return Kernel([dy = b.in(0), x = b.in(1), w = b.in(2), rstd = b.in(3), dx = b.out(0), dw = b.out(1),
+                 copy = b.copy()] { device::RmsNormGrad(dy, x, w, rstd, dx, dw, copy); });
 }
 
 absl::StatusOr<Kernel> RmsNormGradAccumulate(const Binding& b) {
-  return Kernel([acc = b.in(0), dy = b.in(1), x = b.in(2), w = b.in(3), rstd = b.in(4), out = b.out(0), dw = b.out(1)] {
-    device::RmsNormGradAccumulate(acc, dy, x, w, rstd, out, dw);
-  });
+  return Kernel([acc = b.in(0), dy = b.in(1), x = b.in(2), w = b.in(3), rstd = b.in(4), out = b.out(0), dw = b.out(1),
+                 copy = b.copy()] { device::RmsNormGradAccumulate(acc, dy, x, w, rstd, out, dw, copy); });
 }
 
 absl::StatusOr<Kernel> LayerNorm(const Binding& b) {
@@ -235,14 +236,14 @@ absl::StatusOr<Kernel> AddLayerNorm(const Binding& b) {
 
 absl::StatusOr<Kernel> LayerNormGrad(const Binding& b) {
   return Kernel([dy = b.in(0), x = b.in(1), mean = b.in(2), rstd = b.in(3), w = b.in_or_absent(4), dx = b.out(0),
-                 dw = b.out_or_absent(1),
-                 db = b.out_or_absent(2)] { device::LayerNormGrad(dy, x, mean, rstd, w, dx, dw, db); });
+                 dw = b.out_before_copy(1), db = b.out_before_copy(2),
+                 copy = b.copy()] { device::LayerNormGrad(dy, x, mean, rstd, w, dx, dw, db, copy); });
 }
 
 absl::StatusOr<Kernel> LayerNormGradAccumulate(const Binding& b) {
   return Kernel([acc = b.in(0), dy = b.in(1), x = b.in(2), mean = b.in(3), rstd = b.in(4), w = b.in_or_absent(5),
-                 out = b.out(0), dw = b.out_or_absent(1),
-                 db = b.out_or_absent(2)] { device::LayerNormGradAccumulate(acc, dy, x, mean, rstd, w, out, dw, db); });
+                 out = b.out(0), dw = b.out_before_copy(1), db = b.out_before_copy(2),
+                 copy = b.copy()] { device::LayerNormGradAccumulate(acc, dy, x, mean, rstd, w, out, dw, db, copy); });
 }
 
 absl::StatusOr<Kernel> L2Normalize(const Binding& b) {

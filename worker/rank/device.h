@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "worker/rank/activity.h"
 #include "worker/rank/arena.h"
 #include "worker/rank/kernel_table.h"
 #include "worker/rank/measured_attention.h"
@@ -82,6 +83,13 @@ class Device {
   // Of the queue, and of the one in which UploadAhead copies.
   virtual absl::StatusOr<std::unique_ptr<Mark>> CreateMark() = 0;
   virtual absl::StatusOr<std::unique_ptr<Mark>> CreateMarkAhead() = 0;
+
+  // From here on the device notes when it works. Sets `origin`, a mark of the queue. Nothing is in flight, before or
+  // when it returns. Unimplemented: it cannot; other errors say why it cannot here.
+  virtual absl::Status StartActivity(Mark& /*origin*/) { return absl::UnimplementedError("it notes no work"); }
+  // To here. When it worked: each kernel, copy and clearing of all of its queues, recorded ones too, in seconds since
+  // `origin`, in any order. Nothing is in flight.
+  virtual absl::StatusOr<std::vector<TimeSpan>> StopActivity() { return absl::UnimplementedError("it notes no work"); }
 
   // Work that was recorded instead of done, to be queued any number of times at the cost of one call.
   class Recording {

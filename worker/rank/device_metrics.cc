@@ -17,11 +17,11 @@ void DeviceMetrics::AddMemory(nlohmann::json* event) {
 
 void DeviceMetrics::AddToReady(nlohmann::json* event) { AddMemory(event); }
 
-void DeviceMetrics::AddToStep(std::optional<double> busy_seconds, double seconds, nlohmann::json* event) {
+void DeviceMetrics::AddToStep(std::optional<double> active_seconds, double seconds, nlohmann::json* event) {
   ++num_steps_;
   AddMemory(event);
-  if (busy_seconds.has_value() && seconds > 0)
-    (*event)["device_idle_share"] = std::clamp(1 - *busy_seconds / seconds, 0.0, 1.0);
+  if (active_seconds.has_value() && seconds > 0)
+    (*event)["device_idle_share"] = std::clamp(1 - *active_seconds / seconds, 0.0, 1.0);
 }
 
 }  // namespace tacc::worker

@@ -22,9 +22,9 @@ class DeviceMetrics {
 
   // Adds device_memory_used_bytes to the event `ready`.
   void AddToReady(nlohmann::json* event);
-  // Adds device_idle_share and device_memory_used_bytes to the event of a step of `seconds`, in `busy_seconds` of which
-  // the device had work.
-  void AddToStep(std::optional<double> busy_seconds, double seconds, nlohmann::json* event);
+  // Adds device_idle_share and device_memory_used_bytes to the event of a step of `seconds`, in `active_seconds` of
+  // which the device worked.
+  void AddToStep(std::optional<double> active_seconds, double seconds, nlohmann::json* event);
 
  private:
   void AddMemory(nlohmann::json* event);

@@ -21,13 +21,13 @@ TEST(DeviceMetrics, OfACpuThereAreNone) {
   EXPECT_TRUE(step.empty());
 }
 
-TEST(DeviceMetrics, IdleIsWhatIsNotBusy) {
+TEST(DeviceMetrics, IdleIsWhatIsNotActive) {
   const NaiveKernels kernels;
   SimulatedDevice device(&kernels);
   DeviceMetrics metrics(&device);
-  const auto idle_share = [&metrics](double busy, double seconds) {
+  const auto idle_share = [&metrics](double active, double seconds) {
     json step = json::object();
-    metrics.AddToStep(busy, seconds, &step);
+    metrics.AddToStep(active, seconds, &step);
     return step.value("device_idle_share", -1.0);
   };
   EXPECT_DOUBLE_EQ(idle_share(0.375, 0.5), 0.25);

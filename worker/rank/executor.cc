@@ -194,6 +194,18 @@ absl::StatusOr<double> Executor::BusySeconds(const Lane& lane) const {
   return busy;
 }
 
+absl::StatusOr<std::vector<TimeSpan>> Executor::BusyParts(const Device::Mark& since) const {
+  std::vector<TimeSpan> parts;
+  if (lanes_.empty() || num_finished_ == 0) return parts;
+  const Marks& work = lanes_[(num_finished_ - 1) % kMaxInFlight].work;
+  for (size_t i = 0; i + 1 < work.size(); i += 2) {
+    TimeSpan& part = parts.emplace_back();
+    TACC_ASSIGN_OR_RETURN(part.begin, work[i].SecondsSince(since));
+    TACC_ASSIGN_OR_RETURN(part.end, work[i + 1].SecondsSince(since));
+  }
+  return parts;
+}
+
 absl::Status Executor::UploadBatch(const std::vector<std::vector<const void*>>& inputs, Lane& lane) {
   for (size_t m = 0; m < inputs.size(); ++m) {
     for (size_t i = 0; i < inputs_.size(); ++i) {

@@ -16,6 +16,7 @@
 #include "graph/ir/capture.h"
 #include "graph/ir/program.h"
 #include "kernels/tensor.h"
+#include "worker/rank/activity.h"
 #include "worker/rank/arena.h"
 #include "worker/rank/bind_collective.h"
 #include "worker/rank/collectives.h"
@@ -105,6 +106,9 @@ class Executor {
   // Of the step finished last, the seconds in which the device had work of its calls: all but where it waited for the
   // host or for messages of other ranks. What is recorded as one counts from its beginning to its end. None on a CPU.
   std::optional<double> busy_seconds() const { return busy_seconds_; }
+  // Of the step finished last: when that was, in seconds since a mark of the device that was set before the step was
+  // launched. Nothing has been launched since. Empty on a CPU.
+  absl::StatusOr<std::vector<TimeSpan>> BusyParts(const Device::Mark& since) const;
 
   // Of the step finished last: how many parts were replayed from their recordings. 0 on a CPU.
   int64_t num_replays() const { return num_replays_; }

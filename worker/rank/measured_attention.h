@@ -1,6 +1,7 @@
 #ifndef TACC_WORKER_RANK_MEASURED_ATTENTION_H_
 #define TACC_WORKER_RANK_MEASURED_ATTENTION_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,8 @@ struct AttentionTiming {
   std::string backend;  // "tiles", "tensor", "flash", "cudnn" (kernels/cuda/libtorch_attention.h)
   double forward_seconds = 0, backward_seconds = 0;  // 0: not measured
   std::string refused;                               // why it is not used; empty if it may be
+  bool failed = false;          // It should have worked: `refused` says what went wrong, not what it does not take.
+  int64_t workspace_bytes = 0;  // The most that it took of the plan's workspace, of the whole operands; 0: not measured
 };
 
 // Attention of one shape on a device.

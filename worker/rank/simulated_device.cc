@@ -148,6 +148,25 @@ absl::StatusOr<std::unique_ptr<Device::Mark>> SimulatedDevice::CreateMarkAhead()
   return std::make_unique<QueueMark>(this, &num_done_);
 }
 
+absl::Status SimulatedDevice::StartActivity(Mark& origin) {
+  TACC_KERNEL_CHECK(num_done_ == num_queued_ && !activity_begin_.has_value());
+  ++num_activities_;
+  TACC_RETURN_IF_ERROR(activity_status_);
+  activity_begin_ = num_done_;
+  return origin.Set();
+}
+
+absl::StatusOr<std::vector<TimeSpan>> SimulatedDevice::StopActivity() {
+  TACC_KERNEL_CHECK(num_done_ == num_queued_ && activity_begin_.has_value());
+  std::vector<TimeSpan> pieces;
+  for (int64_t i = 0; i < num_done_ - *activity_begin_; ++i) {
+    const double begin = static_cast<double>(i) * kPieceSeconds;
+    pieces.push_back({begin, begin + active_share_ * kPieceSeconds});
+  }
+  activity_begin_.reset();
+  return pieces;
+}
+
 absl::StatusOr<std::unique_ptr<Device::Recording>> SimulatedDevice::Record(const std::function<absl::Status()>& queue) {
   TACC_KERNEL_CHECK(recording_ == nullptr);
   std::vector<std::function<void()>> work;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "worker/rank/device.h"
@@ -16,7 +17,7 @@ namespace tacc::worker {
 // For tests: an asynchronous device on host memory, as hostile as a real one may be. Nothing queued is done before the
 // host waits for it, and the memory of the device cannot be touched but by what is queued: the host that does ends with
 // SIGSEGV. UploadAhead is done at once, before all that is queued. Copies to host memory are late: until the wait it
-// holds a pattern. Each piece of work takes kPieceSeconds of its time, but UploadAhead none.
+// holds a pattern. Each piece of work takes kPieceSeconds of its time, but UploadAhead none; a gap may end it.
 class SimulatedDevice : public Device {
  public:
   static constexpr double kPieceSeconds = 1e-3;
@@ -39,7 +40,16 @@ class SimulatedDevice : public Device {
   std::optional<int64_t> MemoryUsedBytes() override;
   absl::StatusOr<std::unique_ptr<Mark>> CreateMark() override;
   absl::StatusOr<std::unique_ptr<Mark>> CreateMarkAhead() override;
+  absl::Status StartActivity(Mark& origin) override;
+  absl::StatusOr<std::vector<TimeSpan>> StopActivity() override;
   absl::StatusOr<std::unique_ptr<Recording>> Record(const std::function<absl::Status()>& queue) override;
+
+  // From now on the device works in this share of each piece's time, at its beginning; 1 before.
+  void SetActiveShare(double share) { active_share_ = share; }
+  // From now on it cannot say when it works.
+  void FailActivity(absl::Status status) { activity_status_ = std::move(status); }
+  // How often it was asked when it works.
+  int64_t num_activities() const { return num_activities_; }
 
   // Recordings queued, each time counted.
   int64_t num_replays() const { return num_replays_; }
@@ -64,6 +74,10 @@ class SimulatedDevice : public Device {
   int64_t num_queued_ = 0, num_done_ = 0;
   std::vector<std::function<void()>>* recording_ = nullptr;  // while recording
   int64_t num_replays_ = 0;
+  double active_share_ = 1;
+  absl::Status activity_status_;
+  int64_t num_activities_ = 0;
+  std::optional<int64_t> activity_begin_;  // What had been done when it began.
 };
 
 }  // namespace tacc::worker

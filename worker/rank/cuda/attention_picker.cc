@@ -4,12 +4,11 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/randn.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -17,8 +16,6 @@
 #include "absl/strings/str_join.h"
 #include "kernels/cuda/aten.h"
 #include "kernels/cuda/attention_tensor.h"
-#include "kernels/cuda/stream.h"
-#include "worker/rank/cuda/timer.h"
 
 namespace tacc::worker {
 namespace {
@@ -28,7 +25,10 @@ using kernels::DType;
 using kernels::TensorView;
 using kernels::cuda::AttentionBackend;
 
-constexpr int kRepeats = 3;
+using Fast = kernels::cuda::FastAttention;
+
+// Of a backend that is timed, and of plain cores, which take ten times as long.
+constexpr int kCalls = 10, kPlainCalls = 1;
 // bf16 probabilities and sums in another order: distance over length of all results together. A wrong mask, scale or
 // layout is tenths.
 constexpr double kTolerance = 0.03;
@@ -89,40 +89,114 @@ std::string Differs(const Results& x, const Results& want) {
   return "";
 }
 
-// One sequence of `x`, cut to what is enough to choose by.
-Dims Small(const Dims& x, int64_t heads) { return {1, std::min(x[1], kMeasuredSequence), heads, x[3]}; }
+// Ours, by which the others are judged.
+class PlainCores : public Fast {
+ public:
+  void Run(const TensorView& q, const TensorView& k, const TensorView& v, const kernels::AttentionExtras& extras,
+           const kernels::AttentionParameters& parameters, const TensorView& out,
+           const TensorView& lse) const override {
+    kernels::cuda::Attention(q, k, v, extras, parameters, out, lse);
+  }
+  void RunGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
+               const TensorView& out, const TensorView& lse, const TensorView& first_keys,
+               const kernels::AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
+               const TensorView& dv) const override {
+    kernels::cuda::AttentionGrad(dout, q, k, v, out, lse, first_keys, parameters, dq, dk, dv);
+  }
+};
 
-AttentionTiming TimeOwn(const Operand& dout, const Operand& q, const Operand& k, const Operand& v,
-                        const kernels::AttentionParameters& parameters, const Results& results) {
-  AttentionTiming own{Name(AttentionBackend::kTiles)};
-  own.forward_seconds = BestSeconds(
-      1, [&] { kernels::cuda::Attention(q.view, k.view, v.view, {}, parameters, results.out.view, results.lse.view); });
-  own.backward_seconds = BestSeconds(1, [&] {
-    kernels::cuda::AttentionGrad(dout.view, q.view, k.view, v.view, results.out.view, results.lse.view, {}, parameters,
-                                 results.dq.view, results.dk.view, results.dv.view);
-  });
-  return own;
-}
+// A problem that is enough to choose by.
+struct Problem {
+  Operand q, k, v, dout;
+  kernels::AttentionParameters parameters;
 
-using Fast = kernels::cuda::FastAttention;
+  Problem(DType dtype, const Dims& q_dims, const Dims& k_dims, const kernels::AttentionParameters& given)
+      : q(Random(dtype, q_dims)),
+        k(Random(dtype, k_dims)),
+        v(Random(dtype, k_dims)),
+        dout(Random(dtype, q_dims)),
+        parameters{.causal = given.causal, .scale = given.scale} {}
+};
 
-std::shared_ptr<const Fast> MakeFast(AttentionBackend backend, DType dtype, int64_t head_dim) {
-  if (backend == AttentionBackend::kTensor) return std::make_shared<const kernels::cuda::TensorAttention>();
-  return std::make_shared<const kernels::cuda::LibtorchAttention>(backend, dtype, head_dim);
-}
+class Measuring {
+ public:
+  Measuring(AttentionBench* bench, const TensorView& q, const TensorView& k,
+            const kernels::AttentionParameters& parameters)
+      : bench_(*bench), q_(q), k_(k) {
+    const int64_t group = q.dims[2] / k.dims[2];
+    const int64_t kv_heads = std::min(k.dims[2], std::max<int64_t>(1, kMeasuredHeads / group)),
+                  heads = kv_heads * group;
+    const int64_t batches = std::min(q.dims[0], (kMeasuredHeads + heads - 1) / heads);
+    const auto cut = [&](const Dims& x, int64_t num_heads) {
+      return Dims{batches, std::min(x[1], kMeasuredSequence), num_heads, x[3]};
+    };
+    bench_.Beside([&] {
+      problem_.emplace(q.dtype, cut(q.dims, heads), cut(k.dims, kv_heads), parameters);
+      wanted_.emplace(q.dtype, problem_->q.view.dims, problem_->k.view.dims);
+    });
+  }
+
+  // Plain cores first: the others are held to its results.
+  AttentionTiming TimePlainCores() {
+    AttentionTiming timing{Name(AttentionBackend::kTiles)};
+    Time(PlainCores(), kPlainCalls, *wanted_, timing);
+    return timing;
+  }
+
+  // Says in `timing` what is wrong; null: something is.
+  std::shared_ptr<const Fast> Try(AttentionBackend backend, AttentionTiming& timing) {
+    std::shared_ptr<const Fast> fast;
+    try {
+      std::optional<Results> results;
+      bench_.Beside([&] {
+        fast = bench_.Make(backend, q_.dtype, q_.dims[3]);
+        results.emplace(q_.dtype, problem_->q.view.dims, problem_->k.view.dims);
+      });
+      if (q_.data != nullptr) timing.workspace_bytes = WorkspaceBytes(*fast);
+      Time(*fast, kCalls, *results, timing);
+      bench_.Beside([&] { timing.refused = Differs(*results, *wanted_); });
+    } catch (const std::exception& error) {
+      timing.refused = FirstLine(error);
+    }
+    timing.failed = !timing.refused.empty();
+    return timing.failed ? nullptr : fast;
+  }
+
+ private:
+  void Time(const Fast& fast, int num_calls, const Results& results, AttentionTiming& timing) {
+    const Problem& p = *problem_;
+    timing.forward_seconds = bench_.Seconds(num_calls, [&] {
+      fast.Run(p.q.view, p.k.view, p.v.view, {}, p.parameters, results.out.view, results.lse.view);
+    });
+    timing.backward_seconds = bench_.Seconds(num_calls, [&] {
+      fast.RunGrad(p.dout.view, p.q.view, p.k.view, p.v.view, results.out.view, results.lse.view, {}, p.parameters,
+                   results.dq.view, results.dk.view, results.dv.view);
+    });
+  }
+
+  // What a call of the whole operands takes of the workspace, the most of forward and backward. All that it reads and
+  // writes is q's memory and k's: how much is allocated does not depend on what lies there.
+  int64_t WorkspaceBytes(const Fast& fast) {
+    const TensorView lse{q_.data, DType::kF32, {q_.dims[0], q_.dims[2], q_.dims[1]}};
+    bench_.TakePeakBytes();
+    bench_.Do([&] { fast.Run(q_, k_, k_, {}, problem_->parameters, q_, lse); });
+    bench_.Do([&] { fast.RunGrad(q_, q_, k_, k_, q_, lse, {}, problem_->parameters, q_, k_, k_); });
+    return bench_.TakePeakBytes();
+  }
+
+  AttentionBench& bench_;
+  const TensorView q_, k_;
+  std::optional<Problem> problem_;
+  std::optional<Results> wanted_;
+};
 
 // `why_not`: which backends do not take the operands, and why.
-AttentionMeasurement Measure(const TensorView& q, const TensorView& k, const kernels::AttentionParameters& given,
+AttentionMeasurement Measure(AttentionBench& bench, const TensorView& q, const TensorView& k,
+                             const kernels::AttentionParameters& parameters,
                              const std::map<AttentionBackend, std::string>& why_not) {
+  Measuring measuring(&bench, q, k, parameters);
   AttentionMeasurement measurement;
-  const int64_t group = q.dims[2] / k.dims[2];
-  const int64_t kv_heads = std::min(k.dims[2], std::max<int64_t>(1, kMeasuredHeads / group));
-  const Dims q_dims = Small(q.dims, kv_heads * group), k_dims = Small(k.dims, kv_heads);
-  const kernels::AttentionParameters parameters{.causal = given.causal, .scale = given.scale};
-  const Operand bq = Random(q.dtype, q_dims), bk = Random(q.dtype, k_dims), bv = Random(q.dtype, k_dims);
-  const Operand dout = Random(q.dtype, q_dims);
-  const Results want(q.dtype, q_dims, k_dims);
-  measurement.timings.push_back(TimeOwn(dout, bq, bk, bv, parameters, want));
+  measurement.timings.push_back(measuring.TimePlainCores());
   const bool is_deterministic = at::globalContext().deterministicAlgorithms();
   for (const auto& [backend, why] : why_not) {
     AttentionTiming& timing = measurement.timings.emplace_back(AttentionTiming{Name(backend)});
@@ -130,20 +204,8 @@ AttentionMeasurement Measure(const TensorView& q, const TensorView& k, const ker
     if (why.empty() && backend == AttentionBackend::kCudnn && is_deterministic)
       timing.refused = "it is not deterministic";
     if (!timing.refused.empty()) continue;
-    try {
-      std::shared_ptr<const Fast> fast = MakeFast(backend, q.dtype, q_dims[3]);
-      const Results results(q.dtype, q_dims, k_dims);
-      timing.forward_seconds = BestSeconds(
-          kRepeats, [&] { fast->Run(bq.view, bk.view, bv.view, {}, parameters, results.out.view, results.lse.view); });
-      timing.backward_seconds = BestSeconds(kRepeats, [&] {
-        fast->RunGrad(dout.view, bq.view, bk.view, bv.view, results.out.view, results.lse.view, {}, parameters,
-                      results.dq.view, results.dk.view, results.dv.view);
-      });
-      timing.refused = Differs(results, want);
-      if (timing.refused.empty()) measurement.backends[timing.backend] = std::move(fast);
-    } catch (const std::exception& error) {
-      timing.refused = FirstLine(error);
-    }
+    if (std::shared_ptr<const Fast> fast = measuring.Try(backend, timing); fast != nullptr)
+      measurement.backends[timing.backend] = std::move(fast);
   }
   return measurement;
 }
@@ -154,30 +216,30 @@ AttentionMeasurement AllRefused(const std::map<AttentionBackend, std::string>& w
   return measurement;
 }
 
-AttentionMeasurement AllRefused(const std::string& why) {
-  return AllRefused(
-      {{AttentionBackend::kTensor, why}, {AttentionBackend::kFlash, why}, {AttentionBackend::kCudnn, why}});
-}
-
 }  // namespace
 
-AttentionMeasurement MeasureAttention(const TensorView& q, const TensorView& k, const kernels::AttentionExtras& extras,
+AttentionMeasurement MeasureAttention(AttentionBench& bench, const TensorView& q, const TensorView& k,
+                                      const kernels::AttentionExtras& extras,
                                       const kernels::AttentionParameters& parameters) {
-  if (q.size() == 0 || k.size() == 0) return AllRefused("it has no elements");
-  const std::string libtorch = kernels::cuda::WhyNotLibtorch(q, k, extras, parameters);
-  const std::map<AttentionBackend, std::string> why_not = {
+  std::map<AttentionBackend, std::string> why_not = {
       {AttentionBackend::kTensor, kernels::cuda::WhyNotTensorAttention(q)},
-      {AttentionBackend::kFlash, libtorch},
-      {AttentionBackend::kCudnn, libtorch}};
+      {AttentionBackend::kFlash, kernels::cuda::WhyNotLibtorch(q, k, extras, parameters)},
+      {AttentionBackend::kCudnn, kernels::cuda::WhyNotLibtorch(q, k, extras, parameters)}};
+  for (auto& [backend, why] : why_not) {
+    if (q.size() == 0 || k.size() == 0) why = "it has no elements";
+  }
   if (std::none_of(why_not.begin(), why_not.end(), [](const auto& entry) { return entry.second.empty(); }))
     return AllRefused(why_not);
   try {
-    const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();
-    const c10::cuda::CUDAStreamGuard guard(stream);
-    const kernels::cuda::StreamScope scope(stream.stream());
-    return Measure(q, k, parameters, why_not);
+    return Measure(bench, q, k, parameters, why_not);
   } catch (const std::exception& error) {
-    return AllRefused(absl::StrCat("measuring failed: ", FirstLine(error)));
+    AttentionMeasurement measurement = AllRefused(why_not);
+    for (AttentionTiming& timing : measurement.timings) {
+      if (timing.backend == Name(AttentionBackend::kTiles) || !timing.refused.empty()) continue;
+      timing.refused = absl::StrCat("measuring failed: ", FirstLine(error));
+      timing.failed = true;
+    }
+    return measurement;
   }
 }
 
@@ -189,19 +251,17 @@ class AttentionPicker::Chosen : public Fast {
   void Run(const TensorView& q, const TensorView& k, const TensorView& v, const kernels::AttentionExtras& extras,
            const kernels::AttentionParameters& parameters, const TensorView& out,
            const TensorView& lse) const override {
-    if (fast_ != nullptr) return fast_->Run(q, k, v, extras, parameters, out, lse);
-    kernels::cuda::Attention(q, k, v, extras, parameters, out, lse);
+    fast_->Run(q, k, v, extras, parameters, out, lse);
   }
   void RunGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
                const TensorView& out, const TensorView& lse, const TensorView& first_keys,
                const kernels::AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
                const TensorView& dv) const override {
-    if (fast_ != nullptr) return fast_->RunGrad(dout, q, k, v, out, lse, first_keys, parameters, dq, dk, dv);
-    kernels::cuda::AttentionGrad(dout, q, k, v, out, lse, first_keys, parameters, dq, dk, dv);
+    fast_->RunGrad(dout, q, k, v, out, lse, first_keys, parameters, dq, dk, dv);
   }
 
  private:
-  std::shared_ptr<const Fast> fast_;
+  std::shared_ptr<const Fast> fast_ = std::make_shared<const PlainCores>();
 };
 
 std::shared_ptr<const Fast> AttentionPicker::Pick(const TensorView& q, const TensorView& k,
@@ -212,7 +272,7 @@ std::shared_ptr<const Fast> AttentionPicker::Pick(const TensorView& q, const Ten
       absl::StrCat(Name(q.dtype), "[", absl::StrJoin(q.dims, ","), "] of [", absl::StrJoin(k.dims, ","), "]",
                    parameters.causal ? " causal" : "", ", scale ", parameters.scale, why.empty() ? "" : ", ", why);
   const auto [it, is_new] = shapes_.try_emplace(shape);
-  if (is_new) it->second = {MeasureAttention(q, k, extras, parameters), std::make_shared<Chosen>()};
+  if (is_new) it->second = {MeasureAttention(bench_, q, k, extras, parameters), std::make_shared<Chosen>()};
   return it->second.chosen;
 }
 

@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/libtorch_attention.h"
+#include "kernels/cuda/attention.h"
+#include "worker/rank/cuda/attention_bench.h"
 #include "worker/rank/measured_attention.h"
 
 namespace tacc::worker {
@@ -17,22 +18,26 @@ struct AttentionMeasurement {
   std::map<std::string, std::shared_ptr<const kernels::cuda::FastAttention>> backends;
 };
 
-// How fast each backend is at attention of these operands (views whose data is not looked at), measured on the current
-// device with random numbers: one sequence of at most kMeasuredSequence positions and about kMeasuredHeads heads, in
-// the natural order. Backends whose results are not those of our own kernels on plain cores are refused, as is cuDNN
-// where LibTorch must be deterministic; and unrun those that do not take the operands.
+// How fast each backend is at attention of these operands, measured with random numbers: one sequence, or as many as
+// give kMeasuredHeads heads, of at most kMeasuredSequence positions, in the natural order. Refused are: backends that
+// do not take the operands; cuDNN where LibTorch must be deterministic; and, as failed, those that throw, whose results
+// are not those of our own kernels on plain cores, or that find no room in the plan's workspace for their scratch, of
+// the whole operands. Where q has memory that is tried, there: what lies in q and k is lost.
 //
-// Takes some hundred MB from the system, on a stream of its own, and gives them back; waits for the device: not in a
-// step. Does not throw: where something fails, all but plain cores are refused, and the texts say it.
+// Takes some hundred MB from the system beside, and gives them back; waits for the device: not in a step. Does not
+// throw: where something fails, the texts say it.
 inline constexpr int64_t kMeasuredSequence = 2048, kMeasuredHeads = 16;
-AttentionMeasurement MeasureAttention(const kernels::TensorView& q, const kernels::TensorView& k,
+AttentionMeasurement MeasureAttention(AttentionBench& bench, const kernels::TensorView& q, const kernels::TensorView& k,
                                       const kernels::AttentionExtras& extras,
                                       const kernels::AttentionParameters& parameters);
 
 // Measures once for all calls with the same dims, dtype, mask and scale, and computes them by what is chosen later.
 class AttentionPicker {
  public:
-  // To be called when Take has been. Never null.
+  // `bench` must outlive the object.
+  explicit AttentionPicker(AttentionBench* bench) : bench_(*bench) {}
+
+  // To be called when Take has been. Never null. As MeasureAttention: before q and k have values.
   std::shared_ptr<const kernels::cuda::FastAttention> Pick(const kernels::TensorView& q, const kernels::TensorView& k,
                                                            const kernels::AttentionExtras& extras,
                                                            const kernels::AttentionParameters& parameters);
@@ -47,6 +52,7 @@ class AttentionPicker {
     AttentionMeasurement measurement;
     std::shared_ptr<Chosen> chosen;
   };
+  AttentionBench& bench_;
   std::map<std::string, Shape> shapes_;
 };
 

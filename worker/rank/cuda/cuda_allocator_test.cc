@@ -37,17 +37,14 @@ TEST(CudaAllocator, ServesLibtorchFromTheWorkspace) {
   void* region = nullptr;
   ASSERT_EQ(cudaMalloc(&region, kBytes), cudaSuccess);
   workspace.SetWorkspace(region, kBytes, {stream.stream()});
-  size_t free_before = 0, free_after = 0, total = 0;
   {
     const at::Tensor x = at::ones({512, 512}, options);
     EXPECT_GE(static_cast<char*>(x.data_ptr()), static_cast<char*>(region));
     EXPECT_LT(static_cast<char*>(x.data_ptr()), static_cast<char*>(region) + kBytes);
     EXPECT_EQ(at::mm(x, x)[511][511].item<float>(), 512);
-    ASSERT_EQ(cudaMemGetInfo(&free_before, &total), cudaSuccess);
     for (int i = 0; i < 10; ++i) EXPECT_EQ(at::mm(x, x)[511][511].item<float>(), 512);
-    ASSERT_EQ(cudaMemGetInfo(&free_after, &total), cudaSuccess);
-    EXPECT_EQ(free_before, free_after);
   }
+  // What is free of the GPU's memory is everybody's: what LibTorch took of the system is counted.
   const DeviceWorkspace::Stats stats = workspace.stats();
   EXPECT_EQ(stats.system_blocks_after, 0);
   EXPECT_EQ(stats.heap.used_bytes, 0);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "kernels/cuda/collective.h"
+#include "worker/rank/cuda/attention_on_gpu.h"
 #include "worker/rank/cuda/cuda_allocator.h"
 #include "worker/rank/cuda/errors.h"
 #include "worker/rank/cuda/exceptions.h"
@@ -80,6 +81,8 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int ordinal, const 
 CudaDevice::CudaDevice(int ordinal, DeviceWorkspace* workspace)
     : ordinal_(ordinal),
       workspace_(*workspace),
+      attention_bench_({this, workspace, &MakeAttentionOnGpu, &DoOnPoolStream}),
+      attention_(&attention_bench_),
       kernels_([this](const kernels::TensorView& q, const kernels::TensorView& k,
                       const kernels::AttentionExtras& extras, const kernels::AttentionParameters& parameters) {
         return attention_.Pick(q, k, extras, parameters);
@@ -232,6 +235,36 @@ absl::StatusOr<std::unique_ptr<Device::Mark>> CudaDevice::CreateMarkIn(kernels::
   return std::make_unique<EventMark>(this, event, stream);
 }
 
+// CUPTI's clock and that of marks meet in a memset right before the mark, the first piece of the trace.
+absl::Status CudaDevice::StartActivity(Mark& origin) {
+  constexpr int64_t kCleared = 4096;
+  if (activity_begin_ == nullptr) {
+    TACC_ASSIGN_OR_RETURN(activity_begin_, AllocateDevice(kCleared));
+  }
+  TACC_RETURN_IF_ERROR(Synchronize());
+  TACC_RETURN_IF_ERROR(activity_.Start());
+  Clear(Flat(activity_begin_->data(), kCleared));
+  TACC_RETURN_IF_ERROR(origin.Set());
+  return Synchronize();
+}
+
+absl::StatusOr<std::vector<TimeSpan>> CudaDevice::StopActivity() {
+  TACC_RETURN_IF_ERROR(Synchronize());
+  TACC_ASSIGN_OR_RETURN(const std::vector<GpuActivity::Piece> pieces, activity_.Stop());
+  const auto first = std::min_element(pieces.begin(), pieces.end(),
+                                      [](const auto& a, const auto& b) { return a.begin_ns < b.begin_ns; });
+  if (first == pieces.end()) return absl::InternalError("CUPTI has seen nothing of the GPU's work");
+  if (first->kind != GpuActivity::Piece::Kind::kMemset)
+    return absl::InternalError("CUPTI has not seen the beginning of the trace");
+  std::vector<TimeSpan> spans;
+  for (auto piece = pieces.begin(); piece != pieces.end(); ++piece) {
+    if (piece == first) continue;
+    spans.push_back({1e-9 * static_cast<double>(piece->begin_ns - first->end_ns),
+                     1e-9 * static_cast<double>(piece->end_ns - first->end_ns)});
+  }
+  return spans;
+}
+
 absl::StatusOr<std::unique_ptr<Device::Recording>> CudaDevice::Record(const std::function<absl::Status()>& queue) {
   TACC_RETURN_IF_ERROR(
       Check(cudaStreamBeginCapture(compute_, cudaStreamCaptureModeThreadLocal), "beginning to record"));
@@ -247,6 +280,8 @@ absl::StatusOr<std::unique_ptr<Device::Recording>> CudaDevice::Record(const std:
                         "making a graph", ordinal_);
   }
   if (graph != nullptr) (void)cudaGraphDestroy(graph);
+  // What could not be recorded is said here, not by the next launch that looks.
+  if (!status.ok()) (void)cudaGetLastError();
   TACC_RETURN_IF_ERROR(status);
   return std::make_unique<GraphRecording>(this, executable);
 }

@@ -6,9 +6,11 @@
 #include <optional>
 
 #include "kernels/cuda/stream.h"
+#include "worker/rank/cuda/attention_bench.h"
 #include "worker/rank/cuda/attention_picker.h"
 #include "worker/rank/cuda/cuda_kernels.h"
 #include "worker/rank/cuda/device_workspace.h"
+#include "worker/rank/cuda/gpu_activity.h"
 #include "worker/rank/device.h"
 #include "worker/rank/gpu_module.h"
 
@@ -48,6 +50,8 @@ class CudaDevice : public Device {
   std::optional<int64_t> MemoryUsedBytes() override;
   absl::StatusOr<std::unique_ptr<Mark>> CreateMark() override { return CreateMarkIn(compute_); }
   absl::StatusOr<std::unique_ptr<Mark>> CreateMarkAhead() override { return CreateMarkIn(copy_); }
+  absl::Status StartActivity(Mark& origin) override;
+  absl::StatusOr<std::vector<TimeSpan>> StopActivity() override;
   absl::StatusOr<std::unique_ptr<Recording>> Record(const std::function<absl::Status()>& queue) override;
   std::vector<AttentionChoice> MeasuredAttention() const override { return attention_.Measured(); }
   void TakeAttention(const std::vector<AttentionChoice>& choices) override { attention_.Take(choices); }
@@ -67,12 +71,15 @@ class CudaDevice : public Device {
 
   const int ordinal_;
   DeviceWorkspace& workspace_;
+  RecordedAttentionBench attention_bench_;
   AttentionPicker attention_;
   const CudaKernelTable kernels_;
   kernels::cuda::Stream compute_ = nullptr, copy_ = nullptr;
   CUevent_st* copied_ = nullptr;
   std::unique_ptr<kernels::cuda::StreamScope> scope_;
-  std::optional<int64_t> free_at_open_;  // bytes
+  GpuActivity activity_;
+  std::unique_ptr<Arena> activity_begin_;  // Cleared where a trace begins; null: there was none.
+  std::optional<int64_t> free_at_open_;    // bytes
   absl::Status status_;
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "graph/ir/collective_limits.h"
 #include "graph/ir/status_macros.h"
 #include "worker/rank/device_clock.h"
 
@@ -15,30 +16,37 @@ using Kind = CollectiveCall::Kind;
 
 constexpr int64_t kSlotAlignment = 256;
 // Up to this size an all-reduce sends the whole tensor to everyone: one round of messages instead of two.
-constexpr int64_t kSmallAllReduceBytes = 256 << 10;
+constexpr int64_t kSmallAllReduceBytes = 8 * graph::kMaxWholeElementsOnGpus;
 constexpr int64_t kPieceElements = 64;  // Pieces of an all-reduce start at multiples of it.
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 bool IsMessage(const CollectiveCall& call) { return call.kind == Kind::kSend || call.kind == Kind::kReceive; }
 
-// Parts that lie in a row, equal and in order.
-bool AreOneBlock(const std::vector<Region>& parts) {
+// Parts, equal and in order, lie side by side in so many rows one behind the other; 0: they do not.
+int64_t NumRows(const std::vector<Region>& parts) {
+  const Region& first = parts[0];
+  if (first.bytes() == 0) return 0;
+  const int64_t rows = first.IsContiguous() ? 1 : first.runs, row_bytes = first.bytes() / rows;
   for (size_t i = 0; i < parts.size(); ++i) {
-    if (!parts[i].IsContiguous() || parts[i].bytes() != parts[0].bytes() || parts[i].bytes() == 0 ||
-        parts[i].data != parts[0].data + static_cast<int64_t>(i) * parts[0].bytes())
-      return false;
+    const Region& part = parts[i];
+    const bool lies_so = rows == 1
+                             ? part.IsContiguous()
+                             : part.runs == rows && part.stride_bytes == static_cast<int64_t>(parts.size()) * row_bytes;
+    if (!lies_so || part.bytes() != first.bytes() || part.data != first.data + static_cast<int64_t>(i) * row_bytes)
+      return 0;
   }
-  return true;
+  return rows;
 }
 
-// Which the library takes as it lies in memory. The same on all members: they have values of the same shape, and parts
-// that are equal fill theirs.
-bool IsDirect(const CollectiveCall& call) {
-  if (call.kind == Kind::kAllReduce) return true;
+// In so many rows the library takes it as it lies in memory; 0: it is packed. The same on all members: they have values
+// of the same shape, and parts that are equal fill theirs.
+int64_t DirectRows(const CollectiveCall& call) {
+  if (call.kind == Kind::kAllReduce) return 1;
   const bool gathers = call.kind == Kind::kAllGather;
   const Region& mine = gathers ? call.send[0] : call.receive[0];
-  return AreOneBlock(gathers ? call.receive : call.send) && mine.IsContiguous();
+  const int64_t rows = NumRows(gathers ? call.receive : call.send);
+  return rows <= graph::kMaxRowsInPlace && mine.IsContiguous() ? rows : 0;
 }
 
 int64_t LargestBytes(const std::vector<Region>& parts) {
@@ -145,7 +153,7 @@ absl::Status DeviceCollectives::Prepare(const CollectiveCall* call) {
     TACC_ASSIGN_OR_RETURN(prepared.stream, communication_->CollectiveStream());
     TACC_RETURN_IF_ERROR(AddSteps(*call, prepared.steps));
     for (const auto& [step, levels, group] : prepared.steps) {
-      if (group == nullptr || !IsDirect(step))
+      if (group == nullptr || DirectRows(step) == 0)
         needed_bytes_ = std::max(needed_bytes_, NumSlots(step.members.size()) * SlotBytes(step));
     }
   }
@@ -166,7 +174,7 @@ absl::Status DeviceCollectives::AddSteps(const CollectiveCall& call, std::vector
   const bool sums = call.kind == Kind::kReduceScatter || call.kind == Kind::kAllReduce;
   const bool is_library =
       sums ? sums_ == Sums::kLibrary && call.send_dtype == call.receive_dtype : call.kind == Kind::kAllGather;
-  if (is_library && call.members.size() > 1) {
+  if (is_library) {
     TACC_ASSIGN_OR_RETURN(step.group, communication_->Group(call.members));
   } else if (call.kind == Kind::kAllGather) {
     step.call = ExchangeOf(call);
@@ -302,7 +310,8 @@ absl::Status DeviceCollectives::QueueMessage(const CollectiveCall& call, Communi
 absl::Status DeviceCollectives::QueueAllGather(const CollectiveCall& call, GroupCollectives& group,
                                                CommunicationStream& stream) {
   const Region& mine = call.send[0];
-  if (IsDirect(call)) return group.AllGather(mine.data, call.receive[0].data, mine.bytes());
+  if (const int64_t rows = DirectRows(call); rows > 0)
+    return group.AllGather(mine.data, call.receive[0].data, mine.bytes() / rows, rows);
   const int n = static_cast<int>(call.members.size());
   const int64_t chunk = ChunkBytes(call.members.size()), longest = LargestBytes(call.receive);
   if (const Region& to = call.receive[call.me]; mine.bytes() > 0 && mine.data != to.data)
@@ -312,7 +321,7 @@ absl::Status DeviceCollectives::QueueAllGather(const CollectiveCall& call, Group
     const auto stage = [&](int i) { return staging_->data() + i * count; };
     if (const int64_t bytes = InRound(mine.bytes(), round, chunk); bytes > 0)
       TACC_RETURN_IF_ERROR(stream.Pack(mine, at, bytes, stage(call.me)));
-    TACC_RETURN_IF_ERROR(group.AllGather(stage(call.me), stage(0), count));
+    TACC_RETURN_IF_ERROR(group.AllGather(stage(call.me), stage(0), count, /*rows=*/1));
     for (int i = 0; i < n; ++i) {
       const int64_t bytes = InRound(call.receive[i].bytes(), round, chunk);
       if (i != call.me && bytes > 0) TACC_RETURN_IF_ERROR(stream.Unpack(stage(i), at, bytes, call.receive[i]));
@@ -326,7 +335,8 @@ absl::Status DeviceCollectives::QueueReduceScatter(const CollectiveCall& call, G
                                                    CommunicationStream& stream) {
   const Region& mine = call.receive[0];
   const int64_t element = kernels::SizeOf(call.send_dtype);
-  if (IsDirect(call)) return group.ReduceScatter(call.send[0].data, mine.data, mine.bytes() / element, call.send_dtype);
+  if (const int64_t rows = DirectRows(call); rows > 0)
+    return group.ReduceScatter(call.send[0].data, mine.data, mine.bytes() / element / rows, call.send_dtype, rows);
   const int n = static_cast<int>(call.members.size());
   const int64_t chunk = ChunkBytes(call.members.size()) / element * element, longest = LargestBytes(call.send);
   for (int64_t at = 0, round = 0; at < longest; at += chunk, ++round) {
@@ -336,7 +346,7 @@ absl::Status DeviceCollectives::QueueReduceScatter(const CollectiveCall& call, G
       if (const int64_t bytes = InRound(call.send[i].bytes(), round, chunk); bytes > 0)
         TACC_RETURN_IF_ERROR(stream.Pack(call.send[i], at, bytes, stage(i)));
     }
-    TACC_RETURN_IF_ERROR(group.ReduceScatter(stage(0), stage(n), count / element, call.send_dtype));
+    TACC_RETURN_IF_ERROR(group.ReduceScatter(stage(0), stage(n), count / element, call.send_dtype, /*rows=*/1));
     if (const int64_t bytes = InRound(mine.bytes(), round, chunk); bytes > 0)
       TACC_RETURN_IF_ERROR(stream.Unpack(stage(n), at, bytes, mine));
   }

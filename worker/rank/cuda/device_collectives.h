@@ -38,11 +38,13 @@ class GroupedMessages {
 class GroupCollectives {
  public:
   virtual ~GroupCollectives() = default;
-  // The members' `bytes` to `receive`, in their order; `send` may be this rank's place there.
-  virtual absl::Status AllGather(const void* send, void* receive, int64_t bytes) = 0;
+  // The members' `bytes` to `receive`, in their order; `send` may be this rank's place there. Of `rows` above 1 so many
+  // at once, which lie one behind the other in `send` and in `receive`.
+  virtual absl::Status AllGather(const void* send, void* receive, int64_t bytes, int64_t rows) = 0;
   // Of the members' parts for each rank of the group, `elements` each, the sum of those for this one; `receive` may be
-  // this rank's place in `send`.
-  virtual absl::Status ReduceScatter(const void* send, void* receive, int64_t elements, kernels::DType dtype) = 0;
+  // this rank's place in `send`. `rows` as above.
+  virtual absl::Status ReduceScatter(const void* send, void* receive, int64_t elements, kernels::DType dtype,
+                                     int64_t rows) = 0;
   // `receive` may be `send`.
   virtual absl::Status AllReduce(const void* send, void* receive, int64_t elements, kernels::DType dtype) = 0;
 };
@@ -107,7 +109,7 @@ class Communication {
   // The queue of collectives, and one for the messages on `channel` from one rank to another, of which this is one:
   // what waits in one holds up no other. The same object for the same channel and ranks. Before Connect.
   virtual absl::StatusOr<CommunicationStream*> CollectiveStream() = 0;
-  // The library's collectives on that queue, among `members`: ranks, ascending, two at least and this one among them.
+  // The library's collectives on that queue, among `members`: ranks, ascending, this one among them.
   // The same object for the same members. Groups differ as the axes of a mesh do: those of a rank have different
   // distances between members. Before Connect.
   virtual absl::StatusOr<GroupCollectives*> Group(const std::vector<int>& members) = 0;

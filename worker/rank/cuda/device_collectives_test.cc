@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "absl/synchronization/notification.h"
+#include "graph/ir/collective_limits.h"
 #include "gtest/gtest.h"
 #include "worker/rank/collective_case.h"
 #include "worker/rank/cuda/simulated_communication.h"
@@ -522,8 +523,10 @@ TEST(DeviceCollectives, TheLibraryTakesMemoryAsItLies) {
   };
   for (const Kind kind : {Kind::kAllGather, Kind::kReduceScatter}) {
     EXPECT_EQ(staging_of([&](int me) { return make(kind, me, 1, 0); }), 0);
-    EXPECT_GT(staging_of([&](int me) { return make(kind, me, 4, 0); }), 0);
+    EXPECT_EQ(staging_of([&](int me) { return make(kind, me, graph::kMaxRowsInPlace, 0); }), 0);
+    EXPECT_GT(staging_of([&](int me) { return make(kind, me, graph::kMaxRowsInPlace + 1, 0); }), 0);
     EXPECT_GT(staging_of([&](int me) { return make(kind, me, 1, 8); }), 0);
+    EXPECT_GT(staging_of([&](int me) { return make(kind, me, 4, 8); }), 0);
   }
   EXPECT_EQ(staging_of([&](int me) { return MakeAllReduce(me, 3, 100'000, DType::kBF16, DType::kBF16); }), 0);
   // A result of another type is not the library's.
@@ -580,12 +583,12 @@ TEST(SimulatedCommunication, HoldsCallersToTheLibrarysRules) {
     EXPECT_EQ(errors[0].substr(0, 8), errors[1].substr(0, 8));
     return errors[0];
   };
-  EXPECT_EQ(error_of([](GroupCollectives& group, int me, char* at) { return group.AllGather(at + 16 * me, at, 16); }),
-            "");
-  EXPECT_EQ(error_of([](GroupCollectives& group, int, char* at) { return group.AllGather(at + 8, at, 16); }),
+  EXPECT_EQ(
+      error_of([](GroupCollectives& group, int me, char* at) { return group.AllGather(at + 16 * me, at, 16, 1); }), "");
+  EXPECT_EQ(error_of([](GroupCollectives& group, int, char* at) { return group.AllGather(at + 8, at, 16, 1); }),
             "NCCL's memory overlaps, and not in place");
   EXPECT_EQ(error_of([](GroupCollectives& group, int me, char* at) {
-              return me == 0 ? group.AllReduce(at, at, 8, DType::kF32) : group.AllGather(at, at + 32, 32);
+              return me == 0 ? group.AllReduce(at, at, 8, DType::kF32) : group.AllGather(at, at + 32, 32, 1);
             }),
             "NCCL: ranks 0 and 1 call different collectives of their group");
   EXPECT_EQ(error_of([](GroupCollectives& group, int me, char* at) {

@@ -67,6 +67,11 @@ bool DeviceHeap::Contains(const void* data) const {
   return address >= begin && address < begin + static_cast<uintptr_t>(total_bytes_);
 }
 
+void DeviceHeap::ResetPeak() {
+  absl::MutexLock lock(&mutex_);
+  stats_.peak_used_bytes = stats_.used_bytes;
+}
+
 DeviceHeap::Stats DeviceHeap::stats() const {
   absl::MutexLock lock(&mutex_);
   Stats stats = stats_;

@@ -43,6 +43,8 @@ class DeviceHeap {
   bool Contains(const void* data) const;
 
   Stats stats() const;
+  // The peak begins again from what is used now.
+  void ResetPeak();
 
  private:
   using Offset = int64_t;

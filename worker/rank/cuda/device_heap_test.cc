@@ -41,6 +41,19 @@ TEST(DeviceHeap, TakesTheSmallestGapThatFitsAndJoinsNeighbours) {
   EXPECT_EQ(stats.highest_bytes, 20 * kGrain);
 }
 
+TEST(DeviceHeap, ThePeakBeginsAgainFromWhatIsUsed) {
+  DeviceHeap heap(kBegin, 20 * kGrain);
+  void* const stays = heap.Allocate(2 * kGrain);
+  EXPECT_TRUE(heap.Free(heap.Allocate(9 * kGrain)));
+  EXPECT_EQ(heap.stats().peak_used_bytes, 11 * kGrain);
+  heap.ResetPeak();
+  EXPECT_EQ(heap.stats().peak_used_bytes, 2 * kGrain);
+  EXPECT_TRUE(heap.Free(heap.Allocate(3 * kGrain)));
+  EXPECT_EQ(heap.stats().peak_used_bytes, 5 * kGrain);
+  EXPECT_EQ(heap.stats().highest_bytes, 11 * kGrain);
+  EXPECT_TRUE(heap.Free(stays));
+}
+
 TEST(DeviceHeap, RefusesWhatIsNoLiveBlock) {
   DeviceHeap heap(kBegin, 4 * kGrain);
   EXPECT_EQ(heap.Allocate(0), nullptr);

@@ -64,6 +64,11 @@ bool DeviceWorkspace::Free(void* data) {
   return true;
 }
 
+void DeviceWorkspace::ResetPeak() {
+  absl::MutexLock lock(&mutex_);
+  if (heap_ != nullptr) heap_->ResetPeak();
+}
+
 DeviceWorkspace::Stats DeviceWorkspace::stats() const {
   absl::MutexLock lock(&mutex_);
   Stats stats = stats_;

@@ -56,6 +56,8 @@ class DeviceWorkspace {
   bool Free(void* data);
 
   Stats stats() const;
+  // The workspace's peak begins again from what is used now.
+  void ResetPeak();
 
  private:
   absl::Status Refuse(int64_t num_bytes, absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

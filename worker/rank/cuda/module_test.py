@@ -7,6 +7,8 @@ import re
 import struct
 import subprocess
 
+import triton
+
 BUILD = pathlib.Path(os.environ["TACC_BUILD"])
 RANK = BUILD / "tacc-rank"
 
@@ -41,6 +43,40 @@ def test_the_module_has_code_for_every_target():
     assert len(binaries) > 15
     for parts in binaries:
         assert parts == {(2, 80), (2, 90), (2, 100), (1, 100)}
+
+
+def resources():
+    """Of each target, by kernel: registers of a thread, bytes of its stack (spills among them), of static shared and of local memory."""
+    tool = next(pathlib.Path(triton.__file__).parent.glob("backends/nvidia/bin/cuobjdump"))
+    text = subprocess.run([tool, "--dump-resource-usage", BUILD / "libtacc_cuda.so"], check=True, capture_output=True, text=True).stdout
+    found, target, kernel = {}, None, None
+    for line in text.splitlines():
+        if match := re.match(r"arch = (\w+)", line):
+            target = match[1]
+        elif match := re.match(r" Function (\S+):", line):
+            kernel = match[1]
+        elif match := re.match(r"  REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)", line):
+            found.setdefault(target, {})[kernel] = tuple(map(int, match.groups()))
+    return found
+
+
+def test_every_kernel_fits_every_target():
+    """A launch that asks for more than a multiprocessor has fails on a GPU only. Limits: CUDA C++ Programming Guide, compute capabilities."""
+    registers, user_shared = 64 << 10, 48 << 10
+    dynamic = 47 << 10  # kMaxSharedBytes of kernels/cuda/launch.h
+    found = resources()
+    assert set(found) == {"sm_80", "sm_90", "sm_100"}
+    assert len(found["sm_80"]) > 150 and set(found["sm_80"]) == set(found["sm_90"]) == set(found["sm_100"])
+    for target, kernels in found.items():
+        reserved = 1024 if target != "sm_80" else 0  # by the system, beside what a block may have
+        for kernel, (per_thread, stack, shared, local) in kernels.items():
+            teams = re.search(r"6launch5TeamsILi(\d+)E", kernel)
+            assert teams or "6launch8Elements" in kernel, kernel
+            threads = int(teams[1]) if teams else 256
+            of_a_warp = -(-per_thread * 32 // 256) * 256
+            assert of_a_warp * (threads // 32) <= registers, (target, kernel, per_thread)
+            assert shared - reserved + (dynamic if teams else 0) <= user_shared, (target, kernel, shared)
+            assert stack <= 64 and local == 0, (target, kernel, stack, local)
 
 
 def test_the_module_is_small_enough_to_copy(tmp_path):

@@ -177,8 +177,9 @@ class NcclGroup : public GroupCollectives {
   NcclGroup(NcclCommunication* owner, NcclStream* stream, std::vector<int> ranks, int me)
       : owner_(*owner), stream_(*stream), ranks_(std::move(ranks)), me_(me) {}
 
-  absl::Status AllGather(const void* send, void* receive, int64_t bytes) override;
-  absl::Status ReduceScatter(const void* send, void* receive, int64_t elements, kernels::DType dtype) override;
+  absl::Status AllGather(const void* send, void* receive, int64_t bytes, int64_t rows) override;
+  absl::Status ReduceScatter(const void* send, void* receive, int64_t elements, kernels::DType dtype,
+                             int64_t rows) override;
   absl::Status AllReduce(const void* send, void* receive, int64_t elements, kernels::DType dtype) override;
 
   const std::vector<int>& ranks() const { return ranks_; }
@@ -531,16 +532,38 @@ absl::Status NcclGroup::Queue(const char* what, const std::function<ncclResult_t
   return Talk().WaitUntilReady(what);
 }
 
-absl::Status NcclGroup::AllGather(const void* send, void* receive, int64_t bytes) {
+// The calls of all rows as one.
+ncclResult_t InOneLaunch(int64_t rows, const std::function<ncclResult_t(int64_t row)>& call) {
+  if (rows == 1) return call(0);
+  ncclResult_t result = ncclGroupStart();
+  // Within a group a call that is in progress is no reason to leave the others out.
+  const auto goes_on = [&] { return result == ncclSuccess || result == ncclInProgress; };
+  if (!goes_on()) return result;
+  for (int64_t row = 0; row < rows && goes_on(); ++row) result = call(row);
+  const ncclResult_t ended = ncclGroupEnd();
+  return goes_on() ? ended : result;
+}
+
+absl::Status NcclGroup::AllGather(const void* send, void* receive, int64_t bytes, int64_t rows) {
+  const auto n = static_cast<int64_t>(ranks_.size());
   return Queue("all-gather", [&](ncclComm_t communicator, cudaStream_t stream) {
-    return ncclAllGather(send, receive, static_cast<size_t>(bytes), ncclUint8, communicator, stream);
+    return InOneLaunch(rows, [&](int64_t row) {
+      return ncclAllGather(static_cast<const char*>(send) + row * bytes, static_cast<char*>(receive) + row * n * bytes,
+                           static_cast<size_t>(bytes), ncclUint8, communicator, stream);
+    });
   });
 }
 
-absl::Status NcclGroup::ReduceScatter(const void* send, void* receive, int64_t elements, kernels::DType dtype) {
+absl::Status NcclGroup::ReduceScatter(const void* send, void* receive, int64_t elements, kernels::DType dtype,
+                                      int64_t rows) {
   TACC_ASSIGN_OR_RETURN(const ncclDataType_t type, NcclType(dtype));
+  const int64_t n = static_cast<int64_t>(ranks_.size()), bytes = elements * kernels::SizeOf(dtype);
   return Queue("reduce-scatter", [&](ncclComm_t communicator, cudaStream_t stream) {
-    return ncclReduceScatter(send, receive, static_cast<size_t>(elements), type, ncclSum, communicator, stream);
+    return InOneLaunch(rows, [&](int64_t row) {
+      return ncclReduceScatter(static_cast<const char*>(send) + row * n * bytes,
+                               static_cast<char*>(receive) + row * bytes, static_cast<size_t>(elements), type, ncclSum,
+                               communicator, stream);
+    });
   });
 }
 
@@ -582,7 +605,7 @@ absl::StatusOr<CommunicationStream*> NcclCommunication::CollectiveStream() {
 absl::StatusOr<GroupCollectives*> NcclCommunication::Group(const std::vector<int>& members) {
   TACC_RETURN_IF_ERROR(CollectiveStream().status());
   const auto me = std::find(members.begin(), members.end(), rank());
-  if (members.size() < 2 || me == members.end())
+  if (me == members.end())
     return absl::InternalError(absl::StrCat("rank ", rank(), " asks for a group of ", RanksText(members)));
   auto made = std::make_unique<NcclGroup>(this, streams_[kCollectiveKey].get(), members,
                                           static_cast<int>(me - members.begin()));

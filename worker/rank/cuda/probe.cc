@@ -24,6 +24,7 @@
 #include "kernels/cuda/stream.h"
 #include "machine/machine.h"
 #include "nlohmann/json.hpp"
+#include "worker/rank/cuda/attention_on_gpu.h"
 #include "worker/rank/cuda/attention_picker.h"
 #include "worker/rank/cuda/errors.h"
 #include "worker/rank/cuda/exceptions.h"
@@ -250,8 +251,9 @@ absl::StatusOr<LinkSpeed> MeasureLink(int device) {
 json AttentionSpeeds() {
   constexpr int64_t kSequence = 2048, kHeads = 16, kHeadDim = 128;
   const kernels::TensorView shape{nullptr, kernels::DType::kBF16, {1, kSequence, kHeads, kHeadDim}};
-  const AttentionMeasurement measured =
-      MeasureAttention(shape, shape, {}, {.causal = true, .scale = 1 / std::sqrt(static_cast<double>(kHeadDim))});
+  StreamAttentionBench bench;
+  const AttentionMeasurement measured = MeasureAttention(
+      bench, shape, shape, {}, {.causal = true, .scale = 1 / std::sqrt(static_cast<double>(kHeadDim))});
   // As a step's FLOPs are counted (graph/ops/attention.cc): two products forward, four backward, over half of the
   // scores.
   const double flops = 6.0 / 2 * 2 * kHeads * kHeadDim * static_cast<double>(kSequence * kSequence);

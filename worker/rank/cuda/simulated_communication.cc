@@ -179,10 +179,10 @@ class SimulatedCommunication::Stream : public CommunicationStream, public Groupe
   }
 
   absl::Status Pack(const Region& region, int64_t begin, int64_t count, char* flat) override {
-    return Move(RunsOf(region), begin, {flat, count, count}, 0, count);
+    return Move(RunsOf(region), begin, {flat, count, count}, 0, count, /*packs=*/true);
   }
   absl::Status Unpack(const char* flat, int64_t begin, int64_t count, const Region& region) override {
-    return Move({const_cast<char*>(flat), count, count}, 0, RunsOf(region), begin, count);
+    return Move({const_cast<char*>(flat), count, count}, 0, RunsOf(region), begin, count, /*packs=*/true);
   }
   absl::Status Copy(const Region& from, const Region& to) override {
     if (from.bytes() != to.bytes()) return absl::InternalError("regions of different sizes");
@@ -205,18 +205,22 @@ class SimulatedCommunication::Stream : public CommunicationStream, public Groupe
 
   kernels::cuda::Progress& progress() { return progress_; }
 
-  // Queues `send` to each of `members` but this one, and calls `take` with what each of them has sent, of `bytes` as
-  // well, and with this rank's own.
-  absl::Status ExchangeAll(const std::vector<int>& members, std::function<std::vector<char>()> send,
-                           std::function<absl::Status(const std::vector<std::vector<char>>&)> take) {
+  // Sends `bytes` to the next of a ring and fills as many with what the one before sends.
+  using Pass = std::function<absl::Status(const void* send, void* receive, int64_t bytes)>;
+  // Queues `around`, which passes on in a ring of two or more in which these two are this rank's neighbours.
+  absl::Status QueueRing(int next, int before, std::function<absl::Status(const Pass&)> around) {
     if (is_in_group_) return absl::InternalError("a collective in a group of messages");
-    return Queued([this, members, send = std::move(send), take = std::move(take)] {
+    return Queued([this, next, before, around = std::move(around)] {
       std::map<int, uint32_t> tags;
-      for (int member : members) {
-        if (member != owner_.rank()) tags[member] = tag_ * kMaxGroups + num_groups_[member]++;
+      for (int peer : {next, before}) {
+        if (tags.count(peer) == 0) tags[peer] = tag_ * kMaxGroups + num_groups_[peer]++;
       }
-      queue_.Push([this, members, send, take, tags] {
-        absl::Status status = ExchangeNow(members, tags, send(), take);
+      queue_.Push([this, next, before, around, tags] {
+        absl::Status status = around([&](const void* send, void* receive, int64_t bytes) {
+          return Exchange(
+              {{next, const_cast<void*>(send), bytes, /*is_send=*/true}, {before, receive, bytes, /*is_send=*/false}},
+              tags);
+        });
         absl::MutexLock lock(&owner_.state_->mutex);
         owner_.state_->error.Update(status);
       });
@@ -230,23 +234,6 @@ class SimulatedCommunication::Stream : public CommunicationStream, public Groupe
     int64_t bytes;
     bool is_send;
   };
-
-  absl::Status ExchangeNow(const std::vector<int>& members, const std::map<int, uint32_t>& tags, std::vector<char> mine,
-                           const std::function<absl::Status(const std::vector<std::vector<char>>&)>& take) {
-    const int64_t bytes = static_cast<int64_t>(mine.size());
-    std::vector<std::vector<char>> all(members.size(), std::vector<char>(mine.size()));
-    std::vector<Entry> entries;
-    for (size_t i = 0; i < members.size(); ++i) {
-      if (members[i] == owner_.rank()) {
-        all[i] = mine;
-        continue;
-      }
-      entries.push_back({members[i], mine.data(), bytes, /*is_send=*/true});
-      entries.push_back({members[i], all[i].data(), bytes, /*is_send=*/false});
-    }
-    TACC_RETURN_IF_ERROR(Exchange(entries, tags));
-    return take(all);
-  }
 
   class EndMark : public Mark {
    public:
@@ -310,8 +297,11 @@ class SimulatedCommunication::Stream : public CommunicationStream, public Groupe
   }
 
   absl::Status Move(const kernels::cuda::Runs& from, int64_t from_begin, const kernels::cuda::Runs& to,
-                    int64_t to_begin, int64_t count) {
-    return Work([=] { kernels::cuda::CopyRuns(from, from_begin, to, to_begin, count); });
+                    int64_t to_begin, int64_t count, bool packs = false) {
+    return Work([=, this] {
+      kernels::cuda::CopyRuns(from, from_begin, to, to_begin, count);
+      if (packs) owner_.packed_bytes_ += count;
+    });
   }
 
   SimulatedCommunication& owner_;
@@ -329,35 +319,48 @@ class SimulatedCommunication::SimulatedGroup : public GroupCollectives {
   SimulatedGroup(Stream* stream, std::vector<int> members, int me)
       : stream_(*stream), members_(std::move(members)), me_(me) {}
 
-  absl::Status AllGather(const void* send, void* receive, int64_t bytes) override {
+  absl::Status AllGather(const void* send, void* receive, int64_t bytes, int64_t rows) override {
     const int64_t n = static_cast<int64_t>(members_.size());
-    TACC_RETURN_IF_ERROR(CheckMemory(send, bytes, receive, n * bytes, Bytes(receive) + me_ * bytes));
-    return Call({Header::kAllGather, bytes, 0}, send, bytes, [=, this](const std::vector<const char*>& all) {
-      for (int64_t i = 0; i < n; ++i) std::memcpy(Bytes(receive) + i * bytes, all[i], bytes);
-    });
+    for (int64_t row = 0; row < rows; ++row) {
+      const char* const from = Bytes(send) + row * bytes;
+      char* const to = Bytes(receive) + row * n * bytes;
+      TACC_RETURN_IF_ERROR(CheckMemory(from, bytes, to, n * bytes, to + me_ * bytes));
+      TACC_RETURN_IF_ERROR(Call({Header::kAllGather, bytes, 0}, [=, this](const Stream::Pass& pass) {
+        std::memmove(to + me_ * bytes, from, bytes);
+        return PassAround(pass, {to, n * bytes}, bytes);
+      }));
+    }
+    return absl::OkStatus();
   }
 
-  absl::Status ReduceScatter(const void* send, void* receive, int64_t elements, kernels::DType dtype) override {
+  absl::Status ReduceScatter(const void* send, void* receive, int64_t elements, kernels::DType dtype,
+                             int64_t rows) override {
     const int64_t n = static_cast<int64_t>(members_.size()), bytes = elements * kernels::SizeOf(dtype);
-    TACC_RETURN_IF_ERROR(CheckMemory(receive, bytes, send, n * bytes, Bytes(send) + me_ * bytes));
-    return Call({Header::kReduceScatter, bytes, static_cast<int64_t>(dtype)}, send, n * bytes,
-                [=, this](const std::vector<const char*>& all) {
-                  SumAroundRing(all, me_ * bytes, me_, elements, dtype, Bytes(receive));
-                });
+    for (int64_t row = 0; row < rows; ++row) {
+      char* const from = Bytes(send) + row * n * bytes;
+      char* const to = Bytes(receive) + row * bytes;
+      TACC_RETURN_IF_ERROR(CheckMemory(to, bytes, from, n * bytes, from + me_ * bytes));
+      TACC_RETURN_IF_ERROR(Call({Header::kReduceScatter, bytes, static_cast<int64_t>(dtype)},
+                                [=, this](const Stream::Pass& pass) -> absl::Status {
+                                  std::vector<char> sums(from, from + n * bytes);
+                                  TACC_RETURN_IF_ERROR(SumAround(pass, {sums.data(), n * bytes}, bytes, dtype));
+                                  std::memcpy(to, sums.data() + me_ * bytes, bytes);
+                                  return absl::OkStatus();
+                                }));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status AllReduce(const void* send, void* receive, int64_t elements, kernels::DType dtype) override {
     const int64_t bytes = elements * kernels::SizeOf(dtype);
     TACC_RETURN_IF_ERROR(CheckMemory(send, bytes, receive, bytes, receive));
-    return Call({Header::kAllReduce, bytes, static_cast<int64_t>(dtype)}, send, bytes,
-                [=, this](const std::vector<const char*>& all) {
-                  const int n = static_cast<int>(members_.size());
-                  const int64_t part = (elements + n - 1) / n;
-                  for (int i = 0; i < n; ++i) {
-                    const int64_t begin = std::min(i * part, elements), end = std::min(begin + part, elements);
-                    const int64_t at = begin * kernels::SizeOf(dtype);
-                    SumAroundRing(all, at, i, end - begin, dtype, Bytes(receive) + at);
-                  }
+    return Call({Header::kAllReduce, bytes, static_cast<int64_t>(dtype)},
+                [=, this](const Stream::Pass& pass) -> absl::Status {
+                  const int64_t n = static_cast<int64_t>(members_.size());
+                  const int64_t part = (elements + n - 1) / n * kernels::SizeOf(dtype);
+                  std::memmove(receive, send, bytes);
+                  TACC_RETURN_IF_ERROR(SumAround(pass, {receive, bytes}, part, dtype));
+                  return PassAround(pass, {receive, bytes}, part);
                 });
   }
 
@@ -368,6 +371,7 @@ class SimulatedCommunication::SimulatedGroup : public GroupCollectives {
     int64_t kind = 0, bytes = 0, dtype = 0, number = 0;
     bool operator==(const Header&) const = default;
   };
+  static_assert(sizeof(Header) == kHeaderBytes);
 
   static char* Bytes(const void* data) { return const_cast<char*>(static_cast<const char*>(data)); }
 
@@ -379,48 +383,65 @@ class SimulatedCommunication::SimulatedGroup : public GroupCollectives {
     return apart || part == place ? absl::OkStatus() : absl::InternalError("NCCL's memory overlaps, and not in place");
   }
 
-  // Sends `bytes` of `data`, as they are when the queue is there; `take` gets those of all members.
-  absl::Status Call(Header header, const void* data, int64_t bytes,
-                    std::function<void(const std::vector<const char*>&)> take) {
-    const auto send = [this, header, data, bytes] {
-      Header mine = header;
-      mine.number = num_calls_++;
-      std::vector<char> message(sizeof(Header) + bytes);
-      std::memcpy(message.data(), &mine, sizeof(Header));
-      std::memcpy(message.data() + sizeof(Header), data, bytes);
-      return message;
-    };
-    return stream_.ExchangeAll(
-        members_, send, [this, take = std::move(take)](const std::vector<std::vector<char>>& messages) -> absl::Status {
-          std::vector<const char*> all;
-          Header mine;
-          std::memcpy(&mine, messages[me_].data(), sizeof(Header));
-          for (size_t i = 0; i < messages.size(); ++i) {
-            Header theirs;
-            std::memcpy(&theirs, messages[i].data(), sizeof(Header));
-            if (theirs != mine)
-              return absl::InternalError(absl::StrCat("NCCL: ranks ", members_[me_], " and ", members_[i],
-                                                      " call different collectives of their group"));
-            all.push_back(messages[i].data() + sizeof(Header));
-          }
-          take(all);
-          return absl::OkStatus();
-        });
+  // Memory cut into a part for each member; the last ones may be shorter or empty.
+  struct Whole {
+    void* data = nullptr;
+    int64_t bytes = 0;
+  };
+  // The part of the member `i` places after this one.
+  std::pair<char*, int64_t> PartOf(const Whole& whole, int64_t i, int64_t part) const {
+    const int64_t n = static_cast<int64_t>(members_.size());
+    const int64_t begin = std::min(((me_ + i) % n + n) % n * part, whole.bytes);
+    return {Bytes(whole.data) + begin, std::min(part, whole.bytes - begin)};
+  }
+  // Passes on a part, which travels as long as any.
+  static absl::Status PassPart(const Stream::Pass& pass, int64_t part, std::pair<const char*, int64_t> send,
+                               std::pair<char*, int64_t> receive) {
+    std::vector<char> out(part), in(part);
+    std::memcpy(out.data(), send.first, send.second);
+    TACC_RETURN_IF_ERROR(pass(out.data(), in.data(), part));
+    std::memcpy(receive.first, in.data(), receive.second);
+    return absl::OkStatus();
   }
 
-  // The sum of the members' `elements` from `at`, from the member after `last` around to it.
-  void SumAroundRing(const std::vector<const char*>& all, int64_t at, int last, int64_t elements, kernels::DType dtype,
-                     char* result) const {
-    if (elements == 0) return;
-    const int n = static_cast<int>(all.size());
-    std::vector<char> wide(elements * kernels::SizeOf(SumType(dtype))), partial(elements * kernels::SizeOf(dtype));
-    std::memcpy(partial.data(), all[(last + 1) % n] + at, partial.size());
-    for (int i = 2; i <= n; ++i) {
-      CopyElements(dtype, partial.data(), wide.data(), elements);
-      AddElements(dtype, all[(last + i) % n] + at, wide.data(), elements);
-      RoundElements(SumType(dtype), wide.data(), dtype, partial.data(), elements);
+  // Each member's part, from it to all others.
+  absl::Status PassAround(const Stream::Pass& pass, const Whole& whole, int64_t part) const {
+    const int64_t n = static_cast<int64_t>(members_.size());
+    for (int64_t step = 0; step + 1 < n; ++step) {
+      TACC_RETURN_IF_ERROR(PassPart(pass, part, PartOf(whole, -step, part), PartOf(whole, -step - 1, part)));
     }
-    std::memcpy(result, partial.data(), partial.size());
+    return absl::OkStatus();
+  }
+
+  // Each member's part, summed from the member after it around to itself; the other parts are partial sums then.
+  absl::Status SumAround(const Stream::Pass& pass, const Whole& whole, int64_t part, kernels::DType dtype) const {
+    const int64_t n = static_cast<int64_t>(members_.size());
+    for (int64_t step = 0; step + 1 < n; ++step) {
+      const auto [own, bytes] = PartOf(whole, -step - 2, part);
+      const int64_t elements = bytes / kernels::SizeOf(dtype);
+      std::vector<char> partial(bytes), wide(elements * kernels::SizeOf(SumType(dtype)));
+      TACC_RETURN_IF_ERROR(PassPart(pass, part, PartOf(whole, -step - 1, part), {partial.data(), bytes}));
+      CopyElements(dtype, partial.data(), wide.data(), elements);
+      AddElements(dtype, own, wide.data(), elements);
+      RoundElements(SumType(dtype), wide.data(), dtype, own, elements);
+    }
+    return absl::OkStatus();
+  }
+
+  // Queues `around`, after neighbours have told each other that they make the same call.
+  absl::Status Call(Header header, std::function<absl::Status(const Stream::Pass&)> around) {
+    const int n = static_cast<int>(members_.size()), before = (me_ + n - 1) % n;
+    return stream_.QueueRing(
+        members_[(me_ + 1) % n], members_[before],
+        [=, this, around = std::move(around)](const Stream::Pass& pass) -> absl::Status {
+          Header mine = header, theirs;
+          mine.number = num_calls_++;
+          if (members_.size() == 1) return around(pass);  // Which passes on nothing.
+          TACC_RETURN_IF_ERROR(pass(&mine, &theirs, sizeof(Header)));
+          if (theirs == mine) return around(pass);
+          return absl::InternalError(absl::StrCat("NCCL: ranks ", members_[me_], " and ", members_[before],
+                                                  " call different collectives of their group"));
+        });
   }
 
   Stream& stream_;
@@ -460,7 +481,7 @@ absl::StatusOr<CommunicationStream*> SimulatedCommunication::CollectiveStream() 
 absl::StatusOr<GroupCollectives*> SimulatedCommunication::Group(const std::vector<int>& members) {
   TACC_RETURN_IF_ERROR(CollectiveStream().status());
   const auto me = std::find(members.begin(), members.end(), rank());
-  if (members.size() < 2 || me == members.end()) return absl::InternalError("a group without this rank, or of one");
+  if (me == members.end()) return absl::InternalError("a group without this rank");
   std::unique_ptr<SimulatedGroup>& group = groups_[members];
   if (group == nullptr)
     group =

@@ -22,11 +22,15 @@ namespace tacc::worker {
 // rank ends with the transport's time-out; where somebody watches, with the first one after the abort.
 //
 // Groups hold their callers to what NCCL asks, where it would hang or mix up data: members that call something else, in
-// another order or of another size, memory that overlaps otherwise than in place. Sums go around a ring, each part from
-// its own start and rounded to its type at each rank, as NCCL's may, so they are other bits than sums in order.
+// another order or of another size, memory that overlaps otherwise than in place. They gather and sum around a ring of
+// the members in their order. Sums begin for each part elsewhere and are rounded to its type at each rank, as NCCL's
+// may be, so they are other bits than sums in order.
 class SimulatedCommunication : public Communication {
  public:
   enum class Slow { kNone, kCompute, kCommunication, kCopies };
+
+  // That a rank of a group sends the next beside each collective's own.
+  static constexpr int64_t kHeaderBytes = 32;
 
   // `transport` and `status`, which may be null, must outlive the object. `timeout`: of a call; infinite: nobody
   // watches.
@@ -65,6 +69,8 @@ class SimulatedCommunication : public Communication {
   absl::StatusOr<std::function<void()>> Record(const std::function<absl::Status()>& queue);
 
   int num_allocations() const { return num_allocations_; }
+  // That its queues have packed and unpacked.
+  int64_t packed_bytes() const { return packed_bytes_; }
   // Timed marks that its communication streams have made.
   int num_timed_marks() const { return num_timed_marks_; }
   // Calls that the queues have begun and ended.
@@ -96,6 +102,7 @@ class SimulatedCommunication : public Communication {
   const absl::Duration timeout_;
   StatusBlock* const status_;
   int num_allocations_ = 0, num_timed_marks_ = 0;
+  std::atomic<int64_t> packed_bytes_ = 0;
   std::atomic<int> num_aborts_ = 0;
   uint32_t place_ = 0;  // Of compute.
   uint32_t current_call_ = 0;

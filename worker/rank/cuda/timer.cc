@@ -3,8 +3,10 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <chrono>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "kernels/cuda/stream.h"
 
@@ -36,6 +38,8 @@ std::vector<double> RunSeconds(int repeats, const std::function<void()>& work) {
   work();
   std::vector<double> taken;
   for (int i = 0; i < repeats; ++i) {
+    Check(cudaLaunchHostFunc(
+        stream, [](void*) { std::this_thread::sleep_for(std::chrono::duration<double>(kHeadStartSeconds)); }, nullptr));
     Check(cudaEventRecord(begin.get(), stream));
     work();
     Check(cudaEventRecord(end.get(), stream));
