@@ -279,6 +279,8 @@ void Core::EndJob(JobState* job, v1::Phase phase, const std::string& reason, v1:
   ended->set_failure_code(code);
   for (const std::string& line : log_lines) ended->add_last_log_lines(line);
   Log(job, std::move(fact));
+  AskForReport(job);
+  LeaveFolder(*job);
   queue_.erase(job->number);
   ended_.push_back(job->id);
   Release(job->id);
@@ -312,12 +314,7 @@ void Core::ScheduleCompiles() {
     const int world = job->World();
     const auto device = DeviceToCompileFor(members_, world);
     if (!device.has_value()) {
-      int free = 0;
-      for (const auto& [name, worker] : members_.workers()) free += worker.Free() ? 1 : 0;
-      const int needed = std::max(world, 1);
-      SetWaiting(job, absl::StrCat("needs ", needed, needed == 1 ? " worker" : " workers",
-                                   free >= needed ? " of one kind, " : ", ", free, " free", NoneAttached(members_),
-                                   Troubles(members_)));
+      SetWaiting(job, NeedsWorkers(members_, world));
       continue;
     }
     job->reason.clear();

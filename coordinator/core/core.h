@@ -36,6 +36,8 @@ class Core {
  public:
   struct Options {
     std::string version;
+    // What no other coordinator has, and this one after each start: tells its jobs from those of others in one folder.
+    std::string service;
     double lease_seconds = 10;
     double heartbeat_seconds = 1;
     // A worker has this long to look at paths (a network file system may be slow).
@@ -100,6 +102,8 @@ class Core {
   void OnMessage(const WorkerMessage& message);
   void OnHeartbeat(Worker* worker, const v1::Heartbeat& heartbeat);
   void OnTick();
+  // Pages that it was asked for: its answers are of a stream that is over.
+  void ForgetReports(const std::string& worker);
   // A worker is gone, or came back without its rank.
   void LoseRanks(const std::string& worker, const std::string& why);
   // Sends again what a worker that reattached may have missed.
@@ -114,6 +118,13 @@ class Core {
   // A rank has read the checkpoint that the attempt was to begin with, and it is damaged.
   void DropResume(JobState* job);
   void OnDeleted(const v1::DeleteCheckpointsResult& result);
+  // The page about a job that has ended, where its rank 0 has not written it at its own end.
+  void AskForReport(JobState* job);
+  void OnReportWritten(const v1::WriteReportResult& result);
+  // The folder of a job that has ended is anybody's, where its rank 0 has not said so.
+  void LeaveFolder(const JobState& job);
+  // One of the last attempt that is attached, or who has claimed the folder last; null: none is.
+  const Worker* WorkerOf(const JobState& job);
   // Kills what has to go, and ends the attempt when all ranks have ended.
   void Advance(JobState* job);
   void EndAttempt(JobState* job);

@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -141,6 +142,9 @@ struct JobState {
   std::optional<Outage> outage;                           // From the first sight of one until the next new step.
   std::map<uint64_t, std::vector<std::string>> deleting;  // DeleteCheckpoints in flight: request -> names.
   bool running_told = false;
+  std::string claimer;  // The worker that has claimed checkpoint.dir for it last; empty: none has.
+  // Who writes the page about its end: request and worker.
+  std::optional<std::pair<uint64_t, std::string>> report;
 
   // Its checkpoint folder is claimed, and may hold what it wrote.
   bool HasRun() const { return attempt.has_value(); }

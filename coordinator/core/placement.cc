@@ -55,7 +55,7 @@ v1::DeviceProfile Weakest(const std::vector<const Worker*>& workers) {
   for (const Worker* worker : workers) ++on_machine[worker->advertise];
   v1::DeviceProfile weakest = workers.front()->device;
   weakest.set_cpus(weakest.cpus() / on_machine[workers.front()->advertise]);
-  if (weakest.kind() == "cuda" && on_machine.size() > 1) {
+  if (on_machine.size() > 1) {
     // A mesh lies evenly over machines: of uneven parts, what all are made of.
     int per_machine = 0;
     for (const auto& [machine, count] : on_machine) per_machine = std::gcd(per_machine, count);
@@ -103,11 +103,20 @@ std::string Troubles(const Membership& members) {
   return text;
 }
 
-std::string NoneAttached(const Membership& members) {
+std::string NeedsWorkers(const Membership& members, int world) {
+  const int needed = std::max(world, 1);
+  int free = 0, attached = 0;
   for (const auto& [name, worker] : members.workers()) {
-    if (worker.Attached()) return "";
+    free += worker.Free() ? 1 : 0;
+    attached += worker.Attached() ? 1 : 0;
   }
-  return "; none is attached: one that starts measures its device first, which may take a minute";
+  std::string text = absl::StrCat("needs ", Workers(needed), free >= needed ? " of one kind, " : ", ", free, " free");
+  if (attached == 0) {
+    absl::StrAppend(&text, "; none is attached: one that starts measures its device first, which may take a minute");
+  } else if (attached < needed) {
+    absl::StrAppend(&text, " (", attached, " attached)");
+  }
+  return absl::StrCat(text, Troubles(members));
 }
 
 bool Fits(const JobState& job, const v1::DeviceProfile& device) {
@@ -124,9 +133,7 @@ Choice Place(const Membership& members, const JobState& job) {
   const int world = job.World();
   std::vector<const Worker*> fitting;
   int num_free = 0;
-  int num_attached = 0;
   for (const auto& [name, worker] : members.workers()) {
-    if (worker.Attached()) ++num_attached;
     if (!worker.Free()) continue;
     ++num_free;
     if (Fits(job, worker.device)) fitting.push_back(&worker);
@@ -150,11 +157,7 @@ Choice Place(const Membership& members, const JobState& job) {
       }
     }
   }
-  choice.reason =
-      absl::StrCat("needs ", Workers(world), num_free >= world ? " of one kind, " : ", ", num_free, " free");
-  absl::StrAppend(&choice.reason, NoneAttached(members));
-  if (num_attached > 0 && num_attached < world) absl::StrAppend(&choice.reason, " (", num_attached, " attached)");
-  absl::StrAppend(&choice.reason, Troubles(members));
+  choice.reason = NeedsWorkers(members, world);
   return choice;
 }
 

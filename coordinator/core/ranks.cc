@@ -238,7 +238,9 @@ void Core::OnCheckpoint(JobState* job, v1::Checkpoint checkpoint) {
   v1::Fact fact;
   *fact.mutable_checkpoint_committed()->mutable_checkpoint() = checkpoint;
   Log(job, std::move(fact));
-  Tell(*job, "checkpoint", absl::StrCat("checkpoint ", checkpoint.name(), ", ", BytesText(checkpoint.size_bytes())));
+  Tell(*job, "checkpoint",
+       absl::StrCat("checkpoint of step ", checkpoint.step(), ": ", checkpoint.name(), ", ",
+                    BytesText(checkpoint.size_bytes())));
 
   const size_t limit = std::max(1, job->spec.checkpoint().save_total_limit());
   v1::AttachResponse message;
@@ -280,6 +282,81 @@ void Core::OnDeleted(const v1::DeleteCheckpointsResult& result) {
     for (const std::string& error : result.errors())
       Tell(job, "warning", absl::StrCat("deleting checkpoints: ", Shorten(error)));
     job.deleting.erase(deleting);
+    return;
+  }
+}
+
+namespace {
+
+// It has written the page and left the folder then.
+bool HasStoppedByItself(const RankState& rank) {
+  return rank.ended.has_value() &&
+         (rank.ended->end() == v1::RANK_END_FINISHED || rank.ended->end() == v1::RANK_END_STOPPED);
+}
+
+}  // namespace
+
+const Worker* Core::WorkerOf(const JobState& job) {
+  std::vector<std::string> names;
+  if (job.HasRun()) {
+    for (const RankState& rank : job.attempt->ranks) names.push_back(rank.worker);
+  }
+  names.push_back(job.claimer);
+  for (const std::string& name : names) {
+    const Worker* worker = members_.ByName(name);
+    if (worker != nullptr && worker->Attached()) return worker;
+  }
+  return nullptr;
+}
+
+void Core::AskForReport(JobState* job) {
+  if (!job->HasRun() || job->ended->phase() == v1::PHASE_FINISHED) return;
+  const RankState& first = job->attempt->ranks[0];
+  const Worker* worker = WorkerOf(*job);
+  if (HasStoppedByItself(first) || worker == nullptr) return;
+  const bool has_failed = job->ended->phase() == v1::PHASE_FAILED;
+  v1::AttachResponse message;
+  v1::WriteReport* request = message.mutable_write_report();
+  request->set_request(++last_request_);
+  request->set_checkpoint_dir(job->spec.checkpoint().dir());
+  request->set_service(options_.service);
+  request->set_job(job->id);
+  request->set_run(RunText(*job));
+  request->set_outcome(has_failed ? "failed" : "was cancelled");
+  if (has_failed) request->set_failure(job->ended->reason());
+  request->set_step(job->step);
+  request->set_max_steps(job->MaxSteps());
+  if (!job->checkpoints.empty())
+    request->set_checkpoint(absl::StrCat(job->spec.checkpoint().dir(), "/", job->checkpoints.back().name()));
+  request->set_peak_memory_bytes(first.device_memory_used_bytes > 0 ? first.device_memory_used_bytes
+                                                                    : first.peak_memory_bytes);
+  job->report.emplace(last_request_, worker->name);
+  Send(*worker, std::move(message));
+}
+
+void Core::LeaveFolder(const JobState& job) {
+  if (!job.HasRun() && job.claimer.empty()) return;
+  if (job.HasRun()) {
+    const RankState& first = job.attempt->ranks[0];
+    // One that is lost may still write: it is held for dead when it renews nothing.
+    if (HasStoppedByItself(first) || (first.ended.has_value() && first.ended->end() == v1::RANK_END_LOST)) return;
+  }
+  const Worker* worker = WorkerOf(job);
+  if (worker == nullptr) return;
+  v1::AttachResponse message;
+  message.mutable_leave_folder()->set_checkpoint_dir(job.spec.checkpoint().dir());
+  message.mutable_leave_folder()->set_service(options_.service);
+  message.mutable_leave_folder()->set_job(job.id);
+  Send(*worker, std::move(message));
+}
+
+void Core::OnReportWritten(const v1::WriteReportResult& result) {
+  for (auto& [id, job] : jobs_) {
+    if (!job.report.has_value() || job.report->first != result.request()) continue;
+    job.report.reset();
+    if (!result.error().empty())
+      Tell(job, "warning", absl::StrCat("the page about the run could not be written: ", Shorten(result.error())));
+    if (!result.path().empty()) Tell(job, "report", absl::StrCat("a page about the run is in ", result.path()));
     return;
   }
 }

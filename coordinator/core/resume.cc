@@ -16,6 +16,8 @@ using Json = nlohmann::ordered_json;
 // Entries of the identity that manifests of earlier versions lack.
 constexpr char kWeights[] = "weights";
 constexpr char kConfig[] = "config";
+// What config.json calls entries of kConfig that have another name there.
+constexpr char kConfigKeys[] = "config_keys";
 constexpr char kOwnName[] = ": it needs a name or checkpoint.dir of its own)";
 
 // What to call an entry of the identity in messages, and what else its change means.
@@ -50,12 +52,22 @@ void TellWhatIsUnknown(const v1::FoundCheckpoint& found, std::vector<std::string
   }
 }
 
-// What differs in what config.json, or a graph text, says of the mathematics; the names of both maps are in order.
-std::string DifferenceOfConfig(const Json& theirs, const Json& mine) {
+// What differs in what config.json, or a graph text, says of the mathematics, in the file's own names; those of both
+// maps are in order.
+std::string DifferenceOfConfig(const Json& their_identity, const Json& my_identity) {
+  const Json &theirs = their_identity[kConfig], &mine = my_identity[kConfig];
   std::set<std::string> names;
   for (const Json* facts : {&theirs, &mine}) {
     for (const auto& [name, value] : facts->items()) names.insert(name);
   }
+  const auto key_of = [&](const std::string& name) {
+    for (const Json* identity : {&my_identity, &their_identity}) {
+      const auto keys = identity->find(kConfigKeys);
+      if (keys == identity->end() || !keys->is_object()) continue;
+      if (const auto key = keys->find(name); key != keys->end() && key->is_string()) return key->get<std::string>();
+    }
+    return name;
+  };
   const auto value_of = [](const Json& facts, const std::string& name) -> std::string {
     const auto value = facts.find(name);
     if (value == facts.end()) return "not given";
@@ -64,7 +76,7 @@ std::string DifferenceOfConfig(const Json& theirs, const Json& mine) {
   std::vector<std::string> changes;
   for (const std::string& name : names) {
     const std::string was = value_of(theirs, name), is = value_of(mine, name);
-    if (was != is) changes.push_back(absl::StrCat(name, " was ", was, " and is now ", is));
+    if (was != is) changes.push_back(absl::StrCat(key_of(name), " was ", was, " and is now ", is));
   }
   return absl::StrJoin(changes, ", ");
 }
@@ -220,10 +232,11 @@ std::string IdentityDifference(const std::string& my_identity, const std::string
   for (const auto& [key, value] : mine.items()) {
     // The same tokens may lie elsewhere, the shapes say more than the class, and `config` what matters of the file.
     if (key == "model_path" || key == "data_path" || key == "architecture" || key == "config_json") continue;
+    if (key == kConfigKeys) continue;
     if ((key == kWeights || key == kConfig) && !theirs.contains(key)) continue;
     if (theirs.contains(key) && theirs[key] == value) continue;
     if (key == kConfig && value.is_object() && theirs[key].is_object()) {
-      const std::string difference = DifferenceOfConfig(theirs[key], value);
+      const std::string difference = DifferenceOfConfig(theirs, mine);
       if (difference.empty()) continue;
       absl::StrAppend(&text, text.empty() ? "" : "; ", mine.value("model_path", std::string("model.path")),
                       value.contains("graph") ? "" : "/config.json",

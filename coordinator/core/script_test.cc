@@ -20,6 +20,7 @@
 //   exit RANK CODE|signal=N|killed|start=TEXT [log=LINE]
 //   beat W [RANK collective|outside step=N call=N node=N still=S]
 //   deleted W [NAME ...]
+//   reported W [PATH|error=TEXT]: the last write_report to W
 //   device W [TROUBLE] [memory=N]: what W says of its device
 //   tick SECONDS [alive=W,W]
 //   stall SECONDS: the coordinator does not run for so long, and its tick comes before what workers sent meanwhile
@@ -53,7 +54,9 @@ bool rewrite = false;
 // "none": as before identities said where training began, or what config.json said.
 std::string Identity(int seed, const std::string& weights = "random", const std::string& eps = "1e-05") {
   return absl::StrCat(R"({"model":"100 parameters",)",
-                      eps == "none" ? "" : absl::StrCat(R"("config":{"head_dim":"8","norm_eps":")", eps, "\"},"),
+                      eps == "none" ? ""
+                                    : absl::StrCat(R"("config":{"head_dim":"8","norm_eps":")", eps,
+                                                   R"("},"config_keys":{"norm_eps":"rms_norm_eps"},)"),
                       weights == "none" ? "" : absl::StrCat("\"weights\":\"", weights, "\","),
                       R"("data":"1000 tokens, f","seq_len":64,"global_batch_size":8,"seed":)", seed,
                       R"(,"model_path":"/models/m"})");
@@ -132,6 +135,7 @@ class Script {
     if (name == "beat") return Feed(Beat(subject, args));
     if (name == "device") return Feed(DeviceState(subject, args));
     if (name == "deleted") return Feed(Deleted(subject, args));
+    if (name == "reported") return Feed(Reported(subject, args));
     if (name == "tick") return TickFor(std::stod(subject), args);
     if (name == "stall") return Stall(std::stod(subject));
     if (name == "restart") return Restart(args);
@@ -368,6 +372,15 @@ class Script {
     return message;
   }
 
+  Input Reported(const std::string& worker, const Arguments& args) {
+    WorkerMessage message{sessions_[worker], {}};
+    v1::WriteReportResult* result = message.message.mutable_write_report_result();
+    result->set_request(reports_[worker]);
+    if (args.words.size() > 2) result->set_path(args.words[2]);
+    result->set_error(args.Words("error"));
+    return message;
+  }
+
   std::string TickFor(double seconds, const Arguments& args) {
     std::string text;
     const std::vector<std::string> alive = absl::StrSplit(args.Text("alive"), ',', absl::SkipEmpty());
@@ -435,6 +448,7 @@ class Script {
         asked_[worker].clear_request();
         asked_[worker].clear_owner();
       }
+      if (send->message.has_write_report()) reports_[worker] = send->message.write_report().request();
       if (send->message.has_delete_checkpoints()) deletes_[worker] = send->message.delete_checkpoints().request();
     }
   }
@@ -494,9 +508,13 @@ class Script {
       case v1::AttachResponse::kRegistered:
         return text + "registered\n";
       case v1::AttachResponse::kCheckPaths:
-        return absl::StrCat(text, "check_paths ",
-                            message.check_paths().mode() == v1::CHECK_PATHS_MODE_CLAIM ? "claim" : "expect", " ",
-                            absl::StrJoin(message.check_paths().readable(), " "), "\n");
+        return absl::StrCat(
+            text, "check_paths ", message.check_paths().mode() == v1::CHECK_PATHS_MODE_CLAIM ? "claim" : "expect", " ",
+            absl::StrJoin(message.check_paths().readable(), " "),
+            message.check_paths().last_attempt() == 0 ? ""
+                                                      : absl::StrCat(" after ", message.check_paths().last_attempt()),
+            message.check_paths().open_jobs().empty() ? "" : " beside ",
+            absl::StrJoin(message.check_paths().open_jobs(), " "), "\n");
       case v1::AttachResponse::kStartRank: {
         const auto start = nlohmann::json::parse(message.start_rank().start());
         return absl::StrCat(text, "start_rank ", RankName(message.start_rank().id()), " of ", start["world"].get<int>(),
@@ -516,6 +534,14 @@ class Script {
         }
         return text + "\n";
       }
+      case v1::AttachResponse::kWriteReport: {
+        const auto& request = message.write_report();
+        return absl::StrCat(text, "write_report it ", request.outcome(), " at step ", request.step(), " of ",
+                            request.max_steps(), request.failure().empty() ? "" : ": ", request.failure(),
+                            request.checkpoint().empty() ? "" : ", last checkpoint ", request.checkpoint(), "\n");
+      }
+      case v1::AttachResponse::kLeaveFolder:
+        return absl::StrCat(text, "leave_folder of ", message.leave_folder().job(), "\n");
       case v1::AttachResponse::kAck:
         return absl::StrCat(text, "ack ", RankName(message.ack().id()), " ", message.ack().sequence(), "\n");
       case v1::AttachResponse::MESSAGE_NOT_SET:
@@ -539,6 +565,7 @@ class Script {
                       view.checkpoint_failure().message(), "\n");
     }
     if (view.failure_code() != 0) absl::StrAppend(&text, "  ", v1::FailureCode_Name(view.failure_code()), "\n");
+    if (view.report_pending()) absl::StrAppend(&text, "  its page is awaited\n");
     for (const std::string& line : view.last_log_lines()) absl::StrAppend(&text, "  log: ", line, "\n");
     return text;
   }
@@ -559,7 +586,7 @@ class Script {
   uint64_t last_session_ = 0;
   std::map<std::string, uint64_t> sessions_;  // Worker -> newest session.
   std::map<uint64_t, std::string> names_;
-  std::map<std::string, uint64_t> checks_, deletes_;
+  std::map<std::string, uint64_t> checks_, deletes_, reports_;
   std::map<std::string, v1::CheckPaths> asked_;
   std::map<std::string, uint64_t> sequences_;  // RANK -> last number sent.
   std::map<std::string, std::string> placed_;  // RANK -> worker.

@@ -20,7 +20,7 @@ constexpr double kRankTimeoutAfterSeconds = 30;
 void Core::StartPathCheck(JobState* job, const std::vector<std::string>& workers) {
   PathCheck check;
   check.workers = workers;
-  check.owner = OwnerText(job->spec, job->id);
+  check.owner = OwnerText(*job, options_.service);
   check.deadline = now_.steady + options_.path_check_seconds;
   job->check = std::move(check);
   for (const std::string& name : workers) members_.ByName(name)->reserved = job->id;
@@ -40,7 +40,13 @@ void Core::SendPathCheck(JobState* job, const std::string& worker, bool expectin
   request->set_mode(expecting ? v1::CHECK_PATHS_MODE_EXPECT : v1::CHECK_PATHS_MODE_CLAIM);
   const std::string& resume = spec.checkpoint().resume_from_checkpoint();
   if (!resume.empty() && resume[0] == '/') request->set_resume_path(resume);
-  if (!expecting) request->set_export_dir(ExportDir(spec));
+  if (!expecting) {
+    request->set_export_dir(ExportDir(spec));
+    request->set_last_attempt(job->HasRun() ? job->attempt->number : 0);
+    for (const auto& [number, id] : queue_) {
+      if (id != job->id && jobs_[id].spec.name() == spec.name()) request->add_open_jobs(id);
+    }
+  }
   request->set_has_run(job->HasRun());
   request->set_model_dir(spec.model().path());
   job->check->pending[last_request_] = worker;
@@ -81,6 +87,7 @@ void Core::OnPathsChecked(Worker* worker, const v1::CheckPathsResult& result) {
   if (!job->check->expecting) {
     job->check->expecting = true;
     job->check->claim = result;
+    job->claimer = worker->name;
     for (size_t rank = 1; rank < job->check->workers.size(); ++rank) {
       SendPathCheck(job, job->check->workers[rank], /*expecting=*/true);
     }
@@ -169,8 +176,8 @@ void Core::StartAttempt(JobState* job) {
     worker->held.insert(KeyOf(id));
     v1::AttachResponse message;
     *message.mutable_start_rank()->mutable_id() = id;
-    message.mutable_start_rank()->set_start(
-        StartFile(*job, rank, options_.version, options_.collective_timeout_seconds + kRankTimeoutAfterSeconds));
+    message.mutable_start_rank()->set_start(StartFile(*job, rank, options_.version, options_.service,
+                                                      options_.collective_timeout_seconds + kRankTimeoutAfterSeconds));
     Send(*worker, std::move(message));
   }
 }

@@ -112,7 +112,8 @@ Json RunFacts(const JobState& job) {
 
 }  // namespace
 
-std::string StartFile(const JobState& job, int rank, const std::string& version, double collective_timeout_seconds) {
+std::string StartFile(const JobState& job, int rank, const std::string& version, const std::string& service,
+                      double collective_timeout_seconds) {
   const v1::JobSpec& spec = job.spec;
   const v1::PlanSummary& plan = job.summary.plan;
   Json start;
@@ -137,6 +138,7 @@ std::string StartFile(const JobState& job, int rank, const std::string& version,
   start["compute"] = {{"tf32", spec.compute().tf32()}};
   start["checkpoint"] = {{"dir", spec.checkpoint().dir()},
                          {"claimed", true},
+                         {"service", service},
                          {"save_steps", spec.checkpoint().save_steps()},
                          {"resume", job.attempt->resume},
                          {"export", ExportDir(spec)}};
@@ -154,6 +156,8 @@ std::string StartFile(const JobState& job, int rank, const std::string& version,
   start["collective_timeout_seconds"] = collective_timeout_seconds;
   return Dump(start);
 }
+
+std::string RunText(const JobState& job) { return Dump(RunFacts(job)); }
 
 const char* WeightsOf(const v1::JobSpec& spec) {
   if (spec.model().has_weights()) return spec.model().weights() == v1::WEIGHTS_RANDOM ? "random" : "pretrained";
@@ -173,11 +177,11 @@ std::string RendezvousLine(const std::string& host, int port) {
 
 std::string StopLine() { return Dump(Json{{"command", "stop"}}); }
 
-std::string OwnerText(const v1::JobSpec& spec, const std::string& job_id) {
+std::string OwnerText(const JobState& job, const std::string& service) {
   Json settings = Json::object();
-  Flatten(WithDefaults(spec), "", &settings);
+  Flatten(WithDefaults(job.spec), "", &settings);
   for (const char* key : {"name", "checkpoint.dir", "checkpoint.resume_from_checkpoint"}) settings.erase(key);
-  return Dump(Json{{"job", job_id}, {"name", spec.name()}, {"settings", settings}});
+  return Dump(Json{{"job", job.id}, {"name", job.spec.name()}, {"service", service}, {"settings", settings}});
 }
 
 std::vector<std::string> ChangedSettings(const std::string& before, const std::string& after) {

@@ -11,18 +11,23 @@
 namespace tacc::coordinator {
 
 // Start file of one rank of job.attempt. The daemon adds program, device, memory_bytes and advertise.
-std::string StartFile(const JobState& job, int rank, const std::string& version, double collective_timeout_seconds);
+// `service`: Core::Options.
+std::string StartFile(const JobState& job, int rank, const std::string& version, const std::string& service,
+                      double collective_timeout_seconds);
 
-// Line for the stdin of ranks other than 0.
 // A start file with a `trace`, and in it the predicted one.
 std::string WithPredictedTrace(const std::string& start_file, const std::string& trace);
 
+// `run` of a start file: what the record of the run takes from the plan, and the job's history.
+std::string RunText(const JobState& job);
+
+// Line for the stdin of ranks other than 0.
 std::string RendezvousLine(const std::string& host, int port);
 std::string StopLine();
 
 // checkpoint.dir/job.json: the owner, and all settings of its job, to tell what changed from one job to the next in the
 // same folder.
-std::string OwnerText(const v1::JobSpec& spec, const std::string& job_id);
+std::string OwnerText(const JobState& job, const std::string& service);
 // Settings in which two owner texts differ, one line for people each: "train.max_steps 100 -> 200",
 // "dist.dp.size unset -> 2".
 std::vector<std::string> ChangedSettings(const std::string& before, const std::string& after);

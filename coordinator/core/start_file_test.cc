@@ -9,9 +9,10 @@ namespace tacc::coordinator {
 namespace {
 
 std::string Owner(const std::string& dist) {
-  v1::JobSpec spec;
-  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString("name: 'a' dist { " + dist + " }", &spec));
-  return OwnerText(spec, "a-1");
+  JobState job;
+  job.id = "a-1";
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString("name: 'a' dist { " + dist + " }", &job.spec));
+  return OwnerText(job, "1f6b");
 }
 
 TEST(OwnerText, KeepsEveryKindOfSetting) {
@@ -28,7 +29,7 @@ TEST(OwnerText, KeepsEveryKindOfSetting) {
 TEST(StartFile, TellsTheDeviceHowToCompute) {
   JobState job;
   job.attempt.emplace();
-  const auto start = [&] { return nlohmann::json::parse(StartFile(job, 0, "0.1.0", 300)); };
+  const auto start = [&] { return nlohmann::json::parse(StartFile(job, 0, "0.1.0", "1f6b", 300)); };
   EXPECT_EQ(start()["train"]["deterministic"], false);
   EXPECT_EQ(start()["compute"]["tf32"], false);
   job.spec.mutable_train()->set_deterministic(true);
@@ -41,7 +42,7 @@ TEST(StartFile, TellsTheDeviceHowToCompute) {
 TEST(StartFile, AJobKeepsWhoComputesAttention) {
   JobState job;
   job.attempt.emplace();
-  const auto start = [&] { return nlohmann::json::parse(StartFile(job, 1, "0.1.0", 300)); };
+  const auto start = [&] { return nlohmann::json::parse(StartFile(job, 1, "0.1.0", "1f6b", 300)); };
   EXPECT_FALSE(start().contains("attention"));
   v1::AttentionChoice& choice = job.attention.emplace_back();
   choice.set_shape("bf16[1,8,2,64] of [1,8,2,64]");
@@ -67,7 +68,7 @@ TEST(StartFile, TheFirstRankKnowsWhatItsRecordOfTheRunTakes) {
     restart.set_attempt(attempt);
     restart.set_cause(std::string(1000, 'x'));
   }
-  const auto start = [&](int rank) { return nlohmann::json::parse(StartFile(job, rank, "0.1.0", 300)); };
+  const auto start = [&](int rank) { return nlohmann::json::parse(StartFile(job, rank, "0.1.0", "1f6b", 300)); };
   const nlohmann::json run = start(0)["run"];
   EXPECT_EQ(run["name"], "a");
   EXPECT_EQ(run["flops_per_step"], 1e9);
@@ -81,16 +82,20 @@ TEST(StartFile, TheFirstRankKnowsWhatItsRecordOfTheRunTakes) {
   EXPECT_FALSE(start(1).contains("run"));
 }
 
-TEST(StartFile, TheFolderIsClaimed) {
+TEST(StartFile, TheFolderIsClaimedForTheService) {
   JobState job;
+  job.id = "a-1";
   job.attempt.emplace();
-  EXPECT_EQ(nlohmann::json::parse(StartFile(job, 0, "0.1.0", 300))["checkpoint"]["claimed"], true);
+  const nlohmann::json checkpoint = nlohmann::json::parse(StartFile(job, 0, "0.1.0", "1f6b", 300))["checkpoint"];
+  EXPECT_EQ(checkpoint["claimed"], true);
+  EXPECT_EQ(checkpoint["service"], "1f6b");
+  EXPECT_EQ(nlohmann::json::parse(OwnerText(job, "1f6b"))["service"], "1f6b");
 }
 
 TEST(StartFile, TheFirstRankWritesTheTrace) {
   JobState job;
   job.attempt.emplace();
-  const auto start = [&](int rank) { return nlohmann::json::parse(StartFile(job, rank, "0.1.0", 300)); };
+  const auto start = [&](int rank) { return nlohmann::json::parse(StartFile(job, rank, "0.1.0", "1f6b", 300)); };
   EXPECT_FALSE(start(0).contains("trace"));
   job.spec.mutable_checkpoint()->set_dir("/runs/a");
   job.spec.mutable_train()->set_trace_step(4);

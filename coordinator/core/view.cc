@@ -124,6 +124,7 @@ v1::Job ViewJob(const JobState& job) {
   view.set_ended_time(job.ended_time);
   if (job.ended.has_value()) {
     view.set_reason(job.ended->reason());
+    view.set_report_pending(job.report.has_value());
     view.set_failure_code(job.ended->failure_code());
     *view.mutable_last_log_lines() = job.ended->last_log_lines();
   }

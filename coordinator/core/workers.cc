@@ -17,6 +17,7 @@ void Core::OnAttached(const WorkerAttached& attached) {
   if (result->replaced_session != 0) {
     out_.push_back(CloseSession{result->replaced_session, absl::AbortedError("the worker has attached again")});
   }
+  ForgetReports(worker->name);
   v1::AttachResponse welcome;
   welcome.mutable_registered()->set_lease_seconds(options_.lease_seconds);
   welcome.mutable_registered()->set_heartbeat_seconds(options_.heartbeat_seconds);
@@ -71,6 +72,7 @@ void Core::OnDetached(uint64_t session) {
   Worker* worker = members_.BySession(session);
   if (worker == nullptr) return;
   members_.Detach(session);
+  ForgetReports(worker->name);
   for (const auto& [number, id] : queue_) {
     JobState& job = jobs_[id];
     if (!job.check.has_value()) continue;
@@ -79,6 +81,12 @@ void Core::OnDetached(uint64_t session) {
       AbandonPathCheck(&job);
       break;
     }
+  }
+}
+
+void Core::ForgetReports(const std::string& worker) {
+  for (auto& [id, job] : jobs_) {
+    if (job.report.has_value() && job.report->second == worker) job.report.reset();
   }
 }
 
@@ -95,6 +103,8 @@ void Core::OnMessage(const WorkerMessage& message) {
       return OnPathsChecked(worker, message.message.check_paths_result());
     case v1::AttachRequest::kDeleteCheckpointsResult:
       return OnDeleted(message.message.delete_checkpoints_result());
+    case v1::AttachRequest::kWriteReportResult:
+      return OnReportWritten(message.message.write_report_result());
     case v1::AttachRequest::kDeviceState:
       worker->trouble = message.message.device_state().trouble();
       if (message.message.device_state().has_device()) worker->device = message.message.device_state().device();
@@ -124,6 +134,7 @@ void Core::OnTick() {
       out_.push_back(CloseSession{worker.session, absl::DeadlineExceededError(absl::StrCat(
                                                       "no heartbeat for ", options_.lease_seconds, " s"))});
     }
+    ForgetReports(worker.name);
     LoseRanks(worker.name, absl::StrCat("no word from its daemon for ", options_.lease_seconds, " s"));
   }
   std::vector<std::string> ids;

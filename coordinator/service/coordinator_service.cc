@@ -225,9 +225,10 @@ grpc::ServerUnaryReactor* CoordinatorHandlers::Plan(grpc::CallbackServerContext*
     const int world = RequestedWorld(request->spec());
     const auto device = DeviceToCompileFor(view.core.members(), world);
     if (!device.has_value()) {
-      return reactor->Finish(grpc::Status(grpc::StatusCode::FAILED_PRECONDITION,
-                                          absl::StrCat("a plan needs the devices of ", std::max(world, 1),
-                                                       " workers of one kind; attach workers or plan with --local")));
+      return reactor->Finish(grpc::Status(
+          grpc::StatusCode::FAILED_PRECONDITION,
+          absl::StrCat("a plan is for the devices of the job's workers: it ", NeedsWorkers(view.core.members(), world),
+                       "; start more, or plan without them: --local, --cluster or --gpus")));
     }
     compiler_->Plan(request->spec(), world, *device, [reactor, response](absl::StatusOr<Compiler::Plans> planned) {
       if (!planned.ok()) return reactor->Finish(ToGrpc(planned.status()));

@@ -17,6 +17,7 @@
 #include <cstring>
 #include <filesystem>
 #include <future>
+#include <random>
 #include <thread>
 #include <utility>
 
@@ -80,7 +81,7 @@ absl::Status CheckAddress(const std::string& flag, const std::string& address, S
   return absl::OkStatus();
 }
 
-// A lock on the state directory, held while the descriptor is open.
+// A lock on the state directory, held while the descriptor is open. Its file holds what names the service.
 class DirectoryLock {
  public:
   ~DirectoryLock() {
@@ -101,10 +102,21 @@ class DirectoryLock {
       return absl::FailedPreconditionError(absl::StrCat(
           "state directory ", dir, " is in use by another coordinator; stop it, or give another ", "--state-dir"));
     }
-    return absl::OkStatus();
+    char text[64];
+    const ssize_t size = pread(fd_, text, sizeof(text), 0);
+    service_.assign(text, size > 0 ? static_cast<size_t>(size) : 0);
+    if (!service_.empty()) return absl::OkStatus();
+    std::random_device random;
+    for (int i = 0; i < 4; ++i) absl::StrAppend(&service_, absl::Hex(random(), absl::kZeroPad8));
+    if (pwrite(fd_, service_.data(), service_.size(), 0) == static_cast<ssize_t>(service_.size()) && fsync(fd_) == 0)
+      return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat("state directory: cannot write ", path, ": ", strerror(errno)));
   }
+  // No other state directory has it.
+  const std::string& service() const { return service_; }
 
  private:
+  std::string service_;
   int fd_ = -1;
 };
 
@@ -179,6 +191,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   Core::Options core_options;
   core_options.last_id_number = impl.job_number->number();
   core_options.version = options.version;
+  core_options.service = impl.lock.service();
   core_options.lease_seconds = options.lease_seconds;
   core_options.collective_timeout_seconds = options.collective_timeout_seconds;
   core_options.max_ended_jobs = static_cast<size_t>(options.max_ended_jobs);

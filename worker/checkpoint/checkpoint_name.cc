@@ -21,7 +21,7 @@ absl::optional<CheckpointId> ParseCheckpointName(const std::string& name) {
     return absl::nullopt;
   }
   // Writing it again refuses signs, spaces and unusual padding.
-  if (id.step < 0 || id.attempt < 0 || CheckpointName(id) != name) return absl::nullopt;
+  if (id.step < 0 || id.attempt < 0 || id.attempt > kMaxAttempt || CheckpointName(id) != name) return absl::nullopt;
   return id;
 }
 

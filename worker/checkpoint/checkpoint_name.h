@@ -16,6 +16,8 @@ struct CheckpointId {
   int64_t step = 0;
   int64_t attempt = 0;
 };
+// Counted in 32 bits, with room to count on.
+inline constexpr int64_t kMaxAttempt = int64_t{1} << 30;
 
 // Returns "step-00000200.a1": the step in at least eight digits, the attempt in as many as it needs.
 std::string CheckpointName(const CheckpointId& id);

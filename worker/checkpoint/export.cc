@@ -148,12 +148,13 @@ absl::StatusOr<ModelConfig> ChooseConfig(const Checkpoint& checkpoint, const Exp
 absl::Status WriteModelFiles(const Checkpoint& checkpoint, const ExportRequest& request, const std::string& config,
                              Output* output) {
   absl::Status status = WriteText("config.json", config, output);
-  if (status.ok()) status = CopyFiles(request.model_dir, IsOfModel, output);
+  if (status.ok() && !request.model_dir.empty()) status = CopyFiles(request.model_dir, IsOfModel, output);
   if (!status.ok()) return status;
   const std::string data_dir = request.data_dir.empty() ? IdentityOf(checkpoint, "data_path") : request.data_dir;
   const std::string tokenizer = FindTokenizer(request.model_dir, data_dir);
   // Without a vocabulary, a model's other files (a chat template) are of no other tokenizer.
-  return CopyFiles(tokenizer.empty() ? request.model_dir : tokenizer, IsOfTokenizer, output);
+  const std::string& source = tokenizer.empty() ? request.model_dir : tokenizer;
+  return source.empty() ? absl::OkStatus() : CopyFiles(source, IsOfTokenizer, output);
 }
 
 // Rows (entries of the first dim; a scalar counts as one) of a tensor of the checkpoint.
@@ -325,7 +326,7 @@ absl::Status CheckAttempt(const std::string& out, const Checkpoint& checkpoint, 
 absl::Status WriteFolder(const Checkpoint& checkpoint, const std::vector<OutputTensor>& tensors,
                          const ExportRequest& request, const std::string& config, const std::string& directory) {
   Output output{directory, {}};
-  if (!request.model_dir.empty()) {
+  if (!config.empty()) {
     if (absl::Status status = WriteModelFiles(checkpoint, request, config, &output); !status.ok()) return status;
   }
   absl::Status status = WriteWeights(checkpoint, tensors, request.max_file_bytes, &output);
@@ -353,11 +354,18 @@ std::string FindTokenizer(const std::string& model_dir, const std::string& data_
   return "";
 }
 
-absl::StatusOr<ExportResult> ExportCheckpoint(const ExportRequest& request) {
-  absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(request.checkpoint);
+absl::StatusOr<ExportResult> ExportCheckpoint(const ExportRequest& asked) {
+  absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(asked.checkpoint);
   if (!checkpoint.ok()) return checkpoint.status();
+  ExportRequest request = asked;
+  const bool has_config = !IdentityOf(**checkpoint, "config_json").empty();
+  if (request.model_dir.empty() && has_config) {
+    const std::string trained = IdentityOf(**checkpoint, "model_path");
+    std::error_code unseen;
+    if (std::filesystem::is_directory(trained, unseen)) request.model_dir = trained;
+  }
   ModelConfig config;
-  if (!request.model_dir.empty()) {
+  if (!request.model_dir.empty() || has_config) {
     absl::StatusOr<ModelConfig> chosen = ChooseConfig(**checkpoint, request);
     if (!chosen.ok()) return chosen.status();
     config = *std::move(chosen);

@@ -12,9 +12,11 @@ namespace tacc::worker {
 
 struct ExportRequest {
   std::string checkpoint;  // Path of a step-N.aK directory.
-  std::string model_dir;  // The model that was trained; empty for one without a directory (a text graph): weights only.
-  std::string out_dir;    // Its missing parents are made.
-  std::string data_dir;   // The data that it was trained on; empty: the one that the checkpoint names.
+  // The model that was trained; empty: where the checkpoint says that it was, and if it is no longer there, without its
+  // files but for config.json. Of a model without a directory (a text graph) there are only weights.
+  std::string model_dir;
+  std::string out_dir;   // Its missing parents are made.
+  std::string data_dir;  // The data that it was trained on; empty: the one that the checkpoint names.
   // Of the job that exports: Aborted when a later one has exported its checkpoint there. 0: whatever is there is
   // replaced.
   int64_t attempt = 0;

@@ -337,6 +337,28 @@ TEST_F(ExportTest, TakesTheTokenizerOfTheDataWhereTheModelHasNone) {
   EXPECT_EQ(FindTokenizer("", ""), "");
 }
 
+TEST_F(ExportTest, TheModelIsTheOneOfTheTraining) {
+  const std::string trained = "{\"torch_dtype\": \"bfloat16\"}", out = directory_.File("out");
+  const std::string checkpoint =
+      WriteCheckpoint(run_, Random(24), Random(5), /*attempt=*/2,
+                      nlohmann::json({{"model_path", model_}, {"config_json", trained}}).dump());
+  const auto result = ExportCheckpoint({checkpoint, "", out});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->dtype, "BF16");
+  EXPECT_EQ(TestDirectory::Names(out),
+            (std::vector<std::string>{"config.json", "generation_config.json", "model.safetensors", "modeling_x.py",
+                                      "tacc_export.json", "tokenizer.json"}));
+  // It has gone elsewhere.
+  ASSERT_TRUE(RemoveTree(model_).ok());
+  ASSERT_TRUE(ExportCheckpoint({checkpoint, "", out}).ok());
+  EXPECT_EQ(TestDirectory::Names(out),
+            (std::vector<std::string>{"config.json", "model.safetensors", "tacc_export.json"}));
+  EXPECT_EQ(TestDirectory::Read(out + "/config.json"), trained);
+  // There was none, as of a graph.
+  ASSERT_TRUE(ExportCheckpoint({checkpoint_, "", out}).ok());
+  EXPECT_EQ(TestDirectory::Names(out), (std::vector<std::string>{"model.safetensors", "tacc_export.json"}));
+}
+
 TEST_F(ExportTest, TheConfigIsTheOneOfTheTraining) {
   const std::string trained = "{\"rms_norm_eps\":  1e-5, \"torch_dtype\": \"bfloat16\"}", out = directory_.File("out");
   const std::string checkpoint =

@@ -10,14 +10,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "worker/checkpoint/checkpoint_name.h"
 #include "worker/checkpoint/rectangle.h"
 
 namespace tacc::worker {
 
 inline constexpr char kManifestFileName[] = "manifest.json";
-// Steps and attempts of a job are counted in 32 bits.
+// Steps of a job are counted in 32 bits.
 inline constexpr int64_t kMaxStep = INT32_MAX;
-inline constexpr int64_t kMaxAttempt = INT32_MAX;
 
 struct ManifestFile {
   std::string name;  // Inside the checkpoint's directory.

@@ -2,10 +2,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -42,12 +44,21 @@ ssize_t ReadRetrying(int fd, char* data, size_t num_bytes) {
   return n;
 }
 
+// Descriptors are the process's, so their number is.
+std::atomic<int64_t> num_kept_open{0};
+
+int64_t MostKeptOpen() {
+  rlimit limit = {};
+  return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? static_cast<int64_t>(limit.rlim_cur / 2) : 0;
+}
+
 absl::Status OpenError(const std::string& path) { return ErrnoStatus(errno, absl::StrCat(path, ": cannot be opened")); }
 
 }  // namespace
 
 absl::Status ErrnoStatus(int error, const std::string& what) {
-  const std::string message = absl::StrCat(what, ": ", std::strerror(error));
+  const char* advice = error == EMFILE ? "; give it a higher limit of open files (ulimit -Hn)" : "";
+  const std::string message = absl::StrCat(what, ": ", std::strerror(error), advice);
   switch (error) {
     case ENOSPC:
     case EDQUOT:
@@ -108,19 +119,40 @@ absl::Status OutputFile::Finish() {
 absl::StatusOr<std::unique_ptr<InputFile>> InputFile::Open(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return OpenError(path);
-  std::unique_ptr<InputFile> file(new InputFile(path, fd, 0));
+  ++num_kept_open;
+  std::unique_ptr<InputFile> file(new InputFile(path, fd));
   struct stat info;
   if (fstat(fd, &info) != 0) return ErrnoStatus(errno, path);
   if (!S_ISREG(info.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, ": not a regular file"));
   file->num_bytes_ = info.st_size;
+  file->inode_ = info.st_ino;
+  if (num_kept_open > MostKeptOpen()) file->Close();
   return file;
 }
 
-InputFile::~InputFile() { close(fd_); }
+InputFile::~InputFile() { Close(); }
+
+void InputFile::Close() {
+  if (fd_ < 0) return;
+  close(fd_);
+  fd_ = -1;
+  --num_kept_open;
+}
 
 absl::Status InputFile::Read(int64_t offset, char* out, int64_t num_bytes) const {
+  if (fd_ >= 0) return ReadFrom(fd_, offset, out, num_bytes);
+  FileDescriptor fd(open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0) return OpenError(path_);
+  struct stat info;
+  if (fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, path_);
+  if (info.st_ino != inode_)
+    return absl::InvalidArgumentError(absl::StrCat(path_, ": was replaced while it was being read"));
+  return ReadFrom(fd.get(), offset, out, num_bytes);
+}
+
+absl::Status InputFile::ReadFrom(int fd, int64_t offset, char* out, int64_t num_bytes) const {
   while (num_bytes > 0) {
-    const ssize_t n = pread(fd_, out, num_bytes, offset);
+    const ssize_t n = pread(fd, out, num_bytes, offset);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return ErrnoStatus(errno, absl::StrCat(path_, ": cannot be read"));
     if (n == 0) return absl::InvalidArgumentError(absl::StrCat(path_, ": ends at byte ", offset, "; it is cut short"));

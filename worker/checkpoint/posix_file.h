@@ -55,7 +55,8 @@ class OutputFile {
 };
 
 // A file opened for reading, piece by piece, not mapped: one that another process cuts short meanwhile is an error, not
-// a signal. Thread-safe.
+// a signal. Files of this kind take half of the descriptors that the process may have; of more of them each is opened
+// again for each piece. Thread-safe.
 class InputFile {
  public:
   static absl::StatusOr<std::unique_ptr<InputFile>> Open(const std::string& path);
@@ -65,14 +66,17 @@ class InputFile {
 
   const std::string& path() const { return path_; }
   int64_t num_bytes() const { return num_bytes_; }
-  // Reads the `num_bytes` bytes from `offset` on. InvalidArgument: the file ends before.
+  // Reads the `num_bytes` bytes from `offset` on. InvalidArgument: the file ends before, or another has its name now.
   absl::Status Read(int64_t offset, char* out, int64_t num_bytes) const;
 
  private:
-  InputFile(std::string path, int fd, int64_t num_bytes) : path_(std::move(path)), fd_(fd), num_bytes_(num_bytes) {}
-  std::string path_;
-  int fd_;
-  int64_t num_bytes_;
+  InputFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  void Close();
+  absl::Status ReadFrom(int fd, int64_t offset, char* out, int64_t num_bytes) const;
+  const std::string path_;
+  int fd_;  // -1: opened again for each piece.
+  int64_t num_bytes_ = 0;
+  uint64_t inode_ = 0;
 };
 
 // Returns the file's content; InvalidArgument when it is larger than `max_bytes`.

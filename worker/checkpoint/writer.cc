@@ -190,12 +190,14 @@ absl::Status AbandonCheckpoint(const std::string& checkpoint_dir, const Checkpoi
   return RemoveTree(absl::StrCat(checkpoint_dir, "/", TemporaryCheckpointName(id)));
 }
 
-absl::Status RemoveUnfinishedCheckpoints(const std::string& checkpoint_dir) {
+absl::Status RemoveUnfinishedCheckpoints(const std::string& checkpoint_dir, int64_t attempt) {
   absl::StatusOr<std::vector<std::string>> names = ListDirectory(checkpoint_dir);
   if (absl::IsNotFound(names.status())) return absl::OkStatus();
   if (!names.ok()) return names.status();
   for (const std::string& name : *names) {
-    if (!absl::StartsWith(name, ".tmp-") || !ParseCheckpointName(name.substr(5)).has_value()) continue;
+    if (!absl::StartsWith(name, ".tmp-")) continue;
+    const absl::optional<CheckpointId> id = ParseCheckpointName(name.substr(5));
+    if (!id.has_value() || id->attempt > attempt) continue;
     if (absl::Status status = RemoveTree(absl::StrCat(checkpoint_dir, "/", name)); !status.ok()) return status;
   }
   return absl::OkStatus();

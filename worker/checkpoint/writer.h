@@ -58,9 +58,10 @@ absl::StatusOr<CommittedCheckpoint> CommitCheckpoint(const std::string& checkpoi
 // Removes what WriteShard has left of a checkpoint that was not committed.
 absl::Status AbandonCheckpoint(const std::string& checkpoint_dir, const CheckpointId& id);
 
-// Removes everything that killed attempts left half written (.tmp-step-*). Called by rank 0 before the first checkpoint
-// of an attempt, when no other attempt of the job runs. A missing directory is fine.
-absl::Status RemoveUnfinishedCheckpoints(const std::string& checkpoint_dir);
+// Removes everything that killed attempts up to `attempt` left half written (.tmp-step-*). Called by rank 0 of that
+// attempt before its first checkpoint, when no earlier one runs; what a later one writes, which has taken the folder
+// over, stays. A missing directory is fine.
+absl::Status RemoveUnfinishedCheckpoints(const std::string& checkpoint_dir, int64_t attempt);
 
 }  // namespace tacc::worker
 

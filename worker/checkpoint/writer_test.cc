@@ -155,7 +155,7 @@ TEST(WriterTest, KilledAtEachPlaceThereIsAWholeCheckpointOrNone) {
       const absl::Status verified = VerifyCheckpoint(directory.File(entry.name));
       EXPECT_TRUE(verified.ok()) << verified;
     }
-    ASSERT_TRUE(RemoveUnfinishedCheckpoints(directory.path()).ok());
+    ASSERT_TRUE(RemoveUnfinishedCheckpoints(directory.path(), 2).ok());
     EXPECT_EQ(TestDirectory::Names(directory.path()).size(), listed->size()) << text;
   }
 }
@@ -190,12 +190,14 @@ TEST(WriterTest, MissingDirectoryAndBadRectangle) {
 
 TEST(WriterTest, RemoveUnfinishedKeepsEverythingElse) {
   TestDirectory directory;
-  for (const char* name : {".tmp-step-00000001.a1", "step-00000001.a1", ".tmp-other", "hf"}) {
+  for (const char* name : {".tmp-step-00000001.a1", ".tmp-step-00000001.a2", ".tmp-step-00000001.a3",
+                           "step-00000001.a1", ".tmp-other", "hf"}) {
     ASSERT_TRUE(MakeDirectory(directory.File(name)).ok());
   }
-  ASSERT_TRUE(RemoveUnfinishedCheckpoints(directory.path()).ok());
-  EXPECT_EQ(TestDirectory::Names(directory.path()), (std::vector<std::string>{".tmp-other", "hf", "step-00000001.a1"}));
-  EXPECT_TRUE(RemoveUnfinishedCheckpoints(directory.File("missing")).ok());
+  ASSERT_TRUE(RemoveUnfinishedCheckpoints(directory.path(), 2).ok());
+  EXPECT_EQ(TestDirectory::Names(directory.path()),
+            (std::vector<std::string>{".tmp-other", ".tmp-step-00000001.a3", "hf", "step-00000001.a1"}));
+  EXPECT_TRUE(RemoveUnfinishedCheckpoints(directory.File("missing"), 2).ok());
 }
 
 }  // namespace

@@ -17,18 +17,23 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "machine/clock.h"
 #include "machine/folder_lock.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/checkpoint_name.h"
 #include "worker/checkpoint/export.h"
 #include "worker/checkpoint/export_record.h"
+#include "worker/checkpoint/folder_writer.h"
 #include "worker/checkpoint/manifest.h"
 #include "worker/checkpoint/posix_file.h"
 #include "worker/checkpoint/reader.h"
+#include "worker/checkpoint/writer.h"
 #include "worker/daemon/line_splitter.h"
+#include "worker/run_folder/run_report.h"
 
 namespace tacc::worker {
 namespace {
@@ -111,11 +116,109 @@ absl::Status WriteAtomically(const std::string& path, const std::string& content
   return status;
 }
 
-absl::Status Claim(const v1::CheckPaths& request, const std::string& coordinator, v1::CheckPathsResult* result) {
-  const std::string path = Join(request.checkpoint_dir(), kOwnerFileName);
-  if (!request.has_run()) {
-    if (absl::Status status = MakeDirectories(request.checkpoint_dir()); !status.ok()) return status;
+// This machine's, since it was started; empty: not known.
+std::string BootId() { return ReadSmallFile("/proc/sys/kernel/random/boot_id", kMaxOwnerBytes).value_or(""); }
+
+// That of a job id, NAME-N: the later job of a service has the higher one.
+int64_t JobNumber(const std::string& job) {
+  int64_t number = 0;
+  (void)absl::SimpleAtoi(job.substr(job.rfind('-') + 1), &number);
+  return number;
+}
+
+// OK when no other job that lives writes there; an outage as long as that is not known. What is said of both is the
+// same, so that a job that waits says it once.
+absl::Status CheckWriter(const v1::CheckPaths& request, const absl::optional<FolderWriter>& writer,
+                         const std::string& service, const CheckPathsOptions& options) {
+  const std::string& dir = request.checkpoint_dir();
+  if (!writer.has_value()) {
+    options.watch->Forget(dir);
+    return absl::OkStatus();
   }
+  const std::string used = absl::StrCat(FolderUser(dir, *writer, service),
+                                        ": cancel that one or wait for its end, or give another checkpoint.dir");
+  const bool is_ours = writer->service == service;
+  if (is_ours || writer->has_ended) options.watch->Forget(dir);
+  if (is_ours) {
+    const std::string job = OwnerField(request.owner(), "job");
+    const bool is_open =
+        std::find(request.open_jobs().begin(), request.open_jobs().end(), writer->job) != request.open_jobs().end();
+    if (is_open && !writer->has_ended) return absl::FailedPreconditionError(used);
+    const bool is_later =
+        writer->job == job ? writer->attempt > request.last_attempt() : JobNumber(writer->job) > JobNumber(job);
+    return is_later ? absl::FailedPreconditionError(absl::StrCat(used, "; this was asked before that one began"))
+                    : absl::OkStatus();
+  }
+  if (!writer->has_ended) {
+    const WriterWatch::Life life = options.watch->Look(dir, request.owner(), *writer, options.clock());
+    // One that trained under a lock on this machine, which is not there any more, need not be watched.
+    const bool has_lost_lock = !writer->locked_boot.empty() && writer->locked_boot == BootId();
+    const std::string message =
+        absl::StrCat(used, "; if it has died without a word, it loses the folder when it has not renewed ",
+                     kWriterFileName, " for ", WriterWatch::kDeadSeconds, " s");
+    if (life == WriterWatch::Life::kLives) return absl::FailedPreconditionError(message);
+    if (life == WriterWatch::Life::kUnknown && !has_lost_lock) return absl::UnavailableError(message);
+  }
+  if (!request.has_run()) return absl::OkStatus();
+  // What each has written since would be the other's to delete.
+  return absl::FailedPreconditionError(absl::StrCat(
+      "checkpoint.dir ", dir, " was taken over by job ", writer->job,
+      " of another service, which trains there no more: cancel this job and submit it again; it goes on then from the "
+      "newest checkpoint that is there"));
+}
+
+// Of a step-* or .tmp-step-* name.
+absl::optional<CheckpointId> ParseEitherName(const std::string& name) {
+  return ParseCheckpointName(absl::StartsWith(name, kTemporaryPrefix) ? name.substr(sizeof(kTemporaryPrefix) - 1)
+                                                                      : name);
+}
+
+int64_t LargestAttempt(const std::vector<std::string>& names) {
+  int64_t largest = 0;
+  for (const std::string& name : names) {
+    if (const absl::optional<CheckpointId> id = ParseEitherName(name); id.has_value())
+      largest = std::max(largest, id->attempt);
+  }
+  return largest;
+}
+
+// For the request's job, after the one that wrote there before, if any.
+absl::Status TakeFolder(const v1::CheckPaths& request, const FolderWriter& before, const std::string& service,
+                        const CheckPathsOptions& options, v1::CheckPathsResult* result) {
+  const std::string& dir = request.checkpoint_dir();
+  options.watch->Forget(dir);
+  FolderWriter writer;
+  // What the one before has written, logs too, or still writes should it live after all, has other names.
+  writer.last_attempt = std::max(before.last_attempt, before.attempt);
+  // It may still begin the attempt that it has claimed the folder for.
+  const bool may_begin =
+      before.attempt == 0 && !before.service.empty() && before.service != service && !before.has_ended;
+  if (may_begin) {
+    const absl::StatusOr<std::vector<std::string>> names = ListDirectory(dir);
+    if (!names.ok()) return names.status();
+    writer.last_attempt = std::max(writer.last_attempt, LargestAttempt(*names)) + 1;
+  }
+  result->set_max_attempt(static_cast<int32_t>(writer.last_attempt));
+  writer.service = service;
+  writer.job = OwnerField(request.owner(), "job");
+  writer.since = before.service == service && before.job == writer.job ? before.since : WallSeconds();
+  if (FolderLock::IsFor(dir, options.coordinator)) writer.locked_boot = BootId();
+  return WriteFolderWriter(dir, writer);
+}
+
+absl::Status Claim(const v1::CheckPaths& request, const CheckPathsOptions& options, v1::CheckPathsResult* result) {
+  const std::string& dir = request.checkpoint_dir();
+  const std::string path = Join(dir, kOwnerFileName);
+  if (!request.has_run()) {
+    if (absl::Status status = MakeDirectories(dir); !status.ok()) return status;
+  }
+  const std::string service = OwnerField(request.owner(), "service");
+  const absl::StatusOr<absl::optional<FolderWriter>> writer = ReadFolderWriter(dir);
+  if (!writer.ok()) {
+    options.watch->Forget(dir);
+    return writer.status();
+  }
+  const absl::Status used = CheckWriter(request, *writer, service, options);
   const absl::StatusOr<std::string> before = ReadSmallFile(path, kMaxOwnerBytes);
   if (absl::IsNotFound(before.status()) && request.has_run()) {
     return absl::NotFoundError(absl::StrCat(
@@ -133,16 +236,22 @@ absl::Status Claim(const v1::CheckPaths& request, const std::string& coordinator
           ": damaged: names no job; remove it if the directory belongs to this job, or choose another checkpoint.dir"));
     }
     if (!name.empty() && name != OwnerField(request.owner(), "name")) {
-      return absl::FailedPreconditionError(absl::StrCat(request.checkpoint_dir(), ": belongs to job \"", name, "\" (",
-                                                        OwnerField(*before, "job"),
-                                                        "); choose another checkpoint.dir"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          dir, ": belongs to job \"", name, "\" (", OwnerField(*before, "job"), "); choose another checkpoint.dir"));
     }
     result->set_previous_owner(ValidUtf8(*before));
   }
-  if (absl::Status status = FolderLock::Check(request.checkpoint_dir(), coordinator); !status.ok()) return status;
-  if (absl::Status status = CheckWritable(request.checkpoint_dir()); !status.ok()) return status;
+  if (absl::Status status = FolderLock::Check(dir, options.coordinator); !status.ok()) return status;
+  if (!used.ok()) return used;
+  if (absl::Status status = CheckWritable(dir); !status.ok()) return status;
   // A folder is not claimed for a job that cannot start.
-  return result->problems().empty() ? WriteAtomically(path, request.owner()) : absl::OkStatus();
+  if (!result->problems().empty()) return absl::OkStatus();
+  if (!service.empty()) {
+    if (absl::Status status = TakeFolder(request, writer->value_or(FolderWriter()), service, options, result);
+        !status.ok())
+      return status;
+  }
+  return WriteAtomically(path, request.owner());
 }
 
 absl::Status Expect(const v1::CheckPaths& request, double patience_seconds) {
@@ -204,20 +313,14 @@ void Describe(const v1::CheckPaths& request, const std::string& name, const std:
     result->set_exported_checkpoint(name);
 }
 
-// Returns the id of a step-* or .tmp-step-* name.
-absl::optional<CheckpointId> ParseEitherName(const std::string& name) {
-  return ParseCheckpointName(absl::StartsWith(name, kTemporaryPrefix) ? name.substr(sizeof(kTemporaryPrefix) - 1)
-                                                                      : name);
-}
-
 absl::Status ListAll(const v1::CheckPaths& request, v1::CheckPathsResult* result) {
   const absl::StatusOr<std::vector<std::string>> names = ListDirectory(request.checkpoint_dir());
   if (!names.ok()) return names.status();
+  result->set_max_attempt(std::max<int32_t>(result->max_attempt(), static_cast<int32_t>(LargestAttempt(*names))));
   for (const std::string& name : *names) {
-    const absl::optional<CheckpointId> id = ParseEitherName(name);
-    if (!id.has_value()) continue;
-    result->set_max_attempt(std::max<int32_t>(result->max_attempt(), static_cast<int32_t>(id->attempt)));
-    if (absl::StartsWith(name, kTemporaryPrefix)) continue;
+    // Of one that was killed.
+    if (absl::StartsWith(name, kTemporaryWriterPrefix)) (void)RemoveTree(Join(request.checkpoint_dir(), name));
+    if (!ParseCheckpointName(name).has_value()) continue;
     Describe(request, name, Join(request.checkpoint_dir(), name), result);
   }
   return absl::OkStatus();
@@ -243,8 +346,7 @@ absl::Status Delete(const std::string& directory, const std::string& name) {
 
 }  // namespace
 
-v1::CheckPathsResult CheckPaths(const v1::CheckPaths& request, double patience_seconds,
-                                const std::string& coordinator) {
+v1::CheckPathsResult CheckPaths(const v1::CheckPaths& request, const CheckPathsOptions& options) {
   v1::CheckPathsResult result;
   result.set_request(request.request());
   for (const std::string& path : request.readable()) {
@@ -255,10 +357,10 @@ v1::CheckPathsResult CheckPaths(const v1::CheckPaths& request, double patience_s
   if (!directory.empty() && directory[0] != '/') {
     status = absl::InvalidArgumentError(absl::StrCat(directory, ": not an absolute path"));
   } else if (!directory.empty() && request.mode() == v1::CHECK_PATHS_MODE_CLAIM) {
-    status = Claim(request, coordinator, &result);
+    status = Claim(request, options, &result);
     if (status.ok()) status = ListAll(request, &result);
   } else if (!directory.empty()) {
-    status = Expect(request, patience_seconds);
+    status = Expect(request, options.patience_seconds);
   }
   if (!status.ok()) *result.add_problems() = Problem(status);
   if (!request.export_dir().empty()) {
@@ -313,6 +415,47 @@ v1::DeleteCheckpointsResult DeleteCheckpoints(const v1::DeleteCheckpoints& reque
     }
   }
   return result;
+}
+
+v1::WriteReportResult WriteReport(const v1::WriteReport& request) {
+  v1::WriteReportResult result;
+  result.set_request(request.request());
+  const std::string& dir = request.checkpoint_dir();
+  const auto fail = [&result](const absl::Status& status) {
+    result.set_error(ValidUtf8(std::string(status.message())));
+    return result;
+  };
+  if (absl::Status status = CheckClaimed(dir); !status.ok()) return fail(status);
+  const absl::StatusOr<absl::optional<FolderWriter>> writer = ReadFolderWriter(dir);
+  if (!writer.ok()) return fail(writer.status());
+  if (writer->has_value() && ((*writer)->service != request.service() || (*writer)->job != request.job()))
+    return fail(absl::FailedPreconditionError(FolderUser(dir, **writer, request.service())));
+  RunReport report;
+  report.dir = dir;
+  struct stat info;
+  if (request.step() == 0 && stat(ReportPath(dir).c_str(), &info) != 0) return result;
+  report.run = nlohmann::json::parse(request.run(), nullptr, /*allow_exceptions=*/false);
+  if (!report.run.is_object()) report.run = nlohmann::json::object();
+  report.outcome = request.outcome();
+  report.failure = request.failure();
+  report.step = request.step();
+  report.max_steps = request.max_steps();
+  report.checkpoint = request.checkpoint();
+  report.peak_memory_bytes = request.peak_memory_bytes();
+  if (absl::Status status = WriteReport(report); !status.ok()) return fail(status);
+  result.set_path(ReportPath(dir));
+  return result;
+}
+
+void LeaveFolder(const v1::LeaveFolder& request) {
+  const std::string& dir = request.checkpoint_dir();
+  if (!CheckClaimed(dir).ok()) return;
+  const absl::StatusOr<absl::optional<FolderWriter>> writer = ReadFolderWriter(dir);
+  if (!writer.ok() || !writer->has_value()) return;
+  FolderWriter left = **writer;
+  if (left.service != request.service() || left.job != request.job() || left.has_ended) return;
+  left.has_ended = true;
+  (void)WriteFolderWriter(dir, std::move(left));
 }
 
 }  // namespace tacc::worker

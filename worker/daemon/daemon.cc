@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <deque>
 #include <limits>
@@ -160,13 +161,15 @@ class Daemon {
   }
 
   // What keeps the logs of all ranks from their folder is one warning, of rank 0, and a line in the log of each daemon.
+  // An attempt that is over is told by the one that follows it here, if any does.
   void WatchLog() {
-    const absl::Status trouble = run_log_->TakeTrouble();
-    if (trouble.ok()) return;
-    const std::string words = absl::StrCat("the ranks' logs cannot be written to the run's folder: ", trouble.message(),
+    const RunLog::Trouble trouble = run_log_->TakeTrouble();
+    if (trouble.status.ok()) return;
+    const std::string words = absl::StrCat("the ranks' logs of attempt ", trouble.place.attempt,
+                                           " cannot be written to the run's folder: ", trouble.status.message(),
                                            "; training goes on, and `taccctl logs` has them");
     logger_->warn("{}", words);
-    if (supervisor_.running().has_value() && supervisor_.running()->rank == 0)
+    if (trouble.place.rank == 0 && trouble.place.job == supervisor_.running().value_or(RankKey()).job)
       supervisor_.Warn("logs_failed", words, WallSeconds());
   }
 
@@ -227,7 +230,9 @@ class Daemon {
 
   void Ask(std::function<v1::AttachRequest()> question) {
     const uint64_t registration = num_registrations_;
-    paths_.Run([this, registration, question = std::move(question)] { inbox_.Post({registration, question()}); });
+    paths_.Run([this, registration, question = std::move(question)] {
+      if (registration == num_registrations_) inbox_.Post({registration, question()});
+    });
   }
 
   void Handle(CoordinatorLink::Event event) {
@@ -286,9 +291,10 @@ class Daemon {
         supervisor_.reports().Acknowledge(FromRankId(message.ack().id()), message.ack().sequence());
         break;
       case v1::AttachResponse::kCheckPaths:
-        Ask([request = message.check_paths(), coordinator = options_.coordinator] {
+        Ask([this, request = message.check_paths()] {
           v1::AttachRequest answer;
-          *answer.mutable_check_paths_result() = CheckPaths(request, kPathPatienceSeconds, coordinator);
+          *answer.mutable_check_paths_result() =
+              CheckPaths(request, {kPathPatienceSeconds, options_.coordinator, &writers_, &SteadySeconds});
           return answer;
         });
         break;
@@ -298,6 +304,16 @@ class Daemon {
           *answer.mutable_delete_checkpoints_result() = DeleteCheckpoints(request);
           return answer;
         });
+        break;
+      case v1::AttachResponse::kWriteReport:
+        Ask([request = message.write_report()] {
+          v1::AttachRequest answer;
+          *answer.mutable_write_report_result() = WriteReport(request);
+          return answer;
+        });
+        break;
+      case v1::AttachResponse::kLeaveFolder:
+        paths_.Run([request = message.leave_folder()] { LeaveFolder(request); });
         break;
       case v1::AttachResponse::kRegistered:  // Handled as its own kind of event.
       case v1::AttachResponse::MESSAGE_NOT_SET:
@@ -381,7 +397,7 @@ class Daemon {
   AwakeClock awake_{kLongestTickSeconds};
   std::pair<Supervisor::Process, uint64_t> process_;  // As seen last, and the number of the rank.
   double process_since_ = 0;
-  uint64_t num_registrations_ = 0;
+  std::atomic<uint64_t> num_registrations_ = 0;  // The thread of paths_ reads it.
   double heartbeat_seconds_ = 1;
   double next_heartbeat_ = 0;
   double next_publish_ = 0;
@@ -389,6 +405,7 @@ class Daemon {
   std::string last_trouble_;
   absl::optional<double> stop_at_;  // Steady seconds at which the end began.
   absl::Status result_;
+  WriterWatch writers_;  // Of the thread of paths_.
   Inbox<Letter> inbox_;
   // After the inbox: they post into it until they are destroyed.
   CoordinatorLink link_;

@@ -408,6 +408,7 @@ TEST_F(DaemonTest, AFolderThatTakesNoLogIsOneWarningOfRankZero) {
     if (!absl::StrContains(received.rank_report().event(), "logs_failed")) continue;
     message = nlohmann::json::parse(received.rank_report().event())["message"].get<std::string>();
   }
+  EXPECT_THAT(message, HasSubstr("the ranks' logs of attempt 1 cannot be written to the run's folder: "));
   EXPECT_THAT(message, HasSubstr("none/logs"));
   coordinator_.Command(1, "step");
   coordinator_.Command(1, "exit 0");

@@ -151,6 +151,7 @@ void RankHost::BeginLog(const RankStart& start) {
   RunLog::Place place;
   place.attempt = start.key.attempt;
   place.rank = start.key.rank;
+  place.job = start.key.job;
   if (file.is_object() && file.contains("checkpoint")) {
     const nlohmann::json& checkpoint = file["checkpoint"];
     if (checkpoint.contains("dir") && checkpoint["dir"].is_string())

@@ -87,9 +87,9 @@ struct RunLog::Shared {
   int64_t num_bytes = 0;               // In them.
   int64_t num_dropped = 0;
   absl::optional<double> writing_since;  // As SteadySeconds().
-  std::string writing;                   // The file.
-  absl::Status trouble;
-  std::shared_ptr<const Place> told;  // Of whose trouble it was said.
+  std::shared_ptr<const Place> writing;  // Whose lines.
+  absl::Status trouble;                  // Of `told`.
+  std::shared_ptr<const Place> told;     // Of whose trouble it was said.
   bool is_ending = false;
   bool has_ended = false;
 };
@@ -131,14 +131,16 @@ void RunLog::Line(const std::string& line, double now) {
   }
 }
 
-absl::Status RunLog::TakeTrouble() {
+RunLog::Trouble RunLog::TakeTrouble() {
   absl::MutexLock lock(&shared_->mutex);
-  if (shared_->trouble.ok() && shared_->writing_since.has_value() && shared_->told != shared_->place &&
+  if (shared_->trouble.ok() && shared_->writing_since.has_value() && shared_->told != shared_->writing &&
       SteadySeconds() - *shared_->writing_since > shared_->limits.slow_seconds) {
-    shared_->told = shared_->place;
-    return absl::DeadlineExceededError(absl::StrCat(shared_->writing, ": its file system does not answer"));
+    shared_->told = shared_->writing;
+    shared_->trouble =
+        absl::DeadlineExceededError(absl::StrCat(shared_->writing->Path(), ": its file system does not answer"));
   }
-  return std::exchange(shared_->trouble, absl::OkStatus());
+  if (shared_->trouble.ok()) return {};
+  return {*shared_->told, std::exchange(shared_->trouble, absl::OkStatus())};
 }
 
 void RunLog::Loop(const std::shared_ptr<Shared>& shared) {
@@ -152,7 +154,7 @@ void RunLog::Loop(const std::shared_ptr<Shared>& shared) {
       if (its.entries.empty()) break;
       batch = its.TakeBatch();
     }
-    its.writing = batch.place->Path();
+    its.writing = batch.place;
     its.writing_since = SteadySeconds();
     its.mutex.Unlock();
     const absl::Status status = Append(*batch.place, its.limits, &batch.text);

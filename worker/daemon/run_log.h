@@ -21,6 +21,7 @@ class RunLog {
     bool is_claimed = false;     // As `checkpoint.claimed` of the start file: its job.json tells it from a lost mount.
     int32_t attempt = 0;
     int32_t rank = 0;
+    std::string job;  // Not part of the path.
     std::string Folder() const;
     std::string Path() const;
   };
@@ -50,8 +51,13 @@ class RunLog {
   // Adds a line, with the time `now` (seconds since the epoch) before it. Nothing before the first Begin.
   void Line(const std::string& line, double now);
 
-  // Why lines are not written, once a place; else OK.
-  absl::Status TakeTrouble();
+  // Whose lines are not written and why, once a place; a status that is OK: nobody's. It may be the place before this
+  // one: its last lines wait when the next rank begins.
+  struct Trouble {
+    Place place;
+    absl::Status status;
+  };
+  Trouble TakeTrouble();
 
  private:
   struct Shared;

@@ -32,7 +32,7 @@ RunLog::Limits Quick() {
 }
 
 RunLog::Place PlaceIn(const TestDirectory& directory, int attempt, int rank = 0) {
-  return {directory.path(), /*is_claimed=*/false, attempt, rank};
+  return {directory.path(), /*is_claimed=*/false, attempt, rank, "job-1"};
 }
 
 void Until(const std::string& what, const std::function<bool()>& condition) {
@@ -43,14 +43,15 @@ void Until(const std::string& what, const std::function<bool()>& condition) {
   }
 }
 
-// The first trouble.
-std::string Trouble(RunLog& log) {
-  absl::Status trouble;
+// The first trouble, which is of this attempt.
+std::string Trouble(RunLog& log, int attempt = 1) {
+  RunLog::Trouble trouble;
   Until("trouble", [&] {
     trouble = log.TakeTrouble();
-    return !trouble.ok();
+    return !trouble.status.ok();
   });
-  return std::string(trouble.message());
+  EXPECT_EQ(trouble.place.attempt, attempt);
+  return std::string(trouble.status.message());
 }
 
 // A file whose opening does not return before somebody reads it, as in a file system that does not answer.
@@ -131,9 +132,26 @@ TEST(RunLogTest, NobodyWaitsForAFileSystemThatDoesNotAnswer) {
   log.Line("first", kTime);
   EXPECT_THAT(Trouble(log), HasSubstr("logs/attempt-1/rank-00000.log: its file system does not answer"));
   for (int i = 0; i < 10; ++i) log.Line(absl::StrCat("line ", i), kTime);
-  EXPECT_TRUE(log.TakeTrouble().ok()) << "said twice";
+  EXPECT_TRUE(log.TakeTrouble().status.ok()) << "said twice";
   const std::string text = file.ReadUpTo("line 9\n");
   EXPECT_THAT(text, HasSubstr("Z first\n--- 7 lines are missing here\n2023-11-14T22:13:20.000Z line 7\n"));
+}
+
+// Though the next attempt has begun.
+TEST(RunLogTest, TroubleIsOfWhoseLinesAreNotWritten) {
+  const TestDirectory directory;
+  StuckFile file(PlaceIn(directory, 1));
+  RunLog::Limits limits = Quick();
+  limits.slow_seconds = 0.1;
+  RunLog log(limits);
+  log.Begin(PlaceIn(directory, 1));
+  log.Line("last", kTime);
+  log.Begin(PlaceIn(directory, 2));
+  log.Line("first", kTime);
+  EXPECT_THAT(Trouble(log, 1), HasSubstr("logs/attempt-1/rank-00000.log: its file system does not answer"));
+  file.ReadUpTo("last\n");
+  Until("the next rank's line", [&] { return !TestDirectory::Read(PlaceIn(directory, 2).Path()).empty(); });
+  EXPECT_TRUE(log.TakeTrouble().status.ok());
 }
 
 TEST(RunLogTest, TheEndWaitsForAWhileOnly) {
@@ -163,13 +181,13 @@ TEST(RunLogTest, AFolderThatIsAwayIsSaidOnceAndWrittenToWhenItIsBack) {
   TestDirectory::Write(directory.File("job.json"), "{}");
   Until("both lines", [&] { return absl::EndsWith(TestDirectory::Read(place.Path()), " two\n"); });
   EXPECT_THAT(TestDirectory::Read(place.Path()), HasSubstr(" one\n"));
-  EXPECT_TRUE(log.TakeTrouble().ok());
+  EXPECT_TRUE(log.TakeTrouble().status.ok());
 }
 
 TEST(RunLogTest, TheNextRankDoesNotWaitForTheFolderOfTheOneBefore) {
   const TestDirectory directory;
   RunLog log(Quick());
-  log.Begin({directory.File("none"), false, 1, 0});
+  log.Begin({directory.File("none"), false, 1, 0, "job-1"});
   log.Line("lost", kTime);
   EXPECT_THAT(Trouble(log), HasSubstr("none/logs"));
   log.Begin(PlaceIn(directory, 1));

@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "machine/tacc_python.h"
 #include "nlohmann/json.hpp"
 
 namespace tacc::worker {
@@ -51,8 +52,8 @@ struct Column {
 static_assert(sizeof(Column) == kColumnBytes);
 
 std::string PrepareAdvice(const std::string& path) {
-  return absl::StrCat("prepare it with: python -m tacc data prepare --tokenizer MODEL_DIR --input ", path, " --out ",
-                      path, ".tacc");
+  return absl::StrCat("prepare it with: ", WithTaccPython("python -m tacc data prepare --tokenizer MODEL_DIR --input "),
+                      ShellWord(path), " --out ", ShellWord(path + ".tacc"));
 }
 
 // NotFound and PermissionDenied, else Unavailable.
@@ -83,7 +84,7 @@ absl::Status NotPrepared(const std::string& dir) {
     if (entry->path().extension() == ".safetensors" || entry->path().filename() == "config.json") {
       return absl::InvalidArgumentError(absl::StrCat(dir, ": has no ", kIndexName,
                                                      "; it looks like a model, not like data; give the folder that ",
-                                                     "`python -m tacc data prepare --out` wrote"));
+                                                     WithTaccPython("`python -m tacc data prepare --out` wrote")));
     }
   }
   if (error) return absl::Status(CodeOf(error.value()), absl::StrCat(dir, ": cannot be listed: ", error.message()));
@@ -194,9 +195,9 @@ bool Dataset::ReadIndex(const std::string& dir, DatasetInfo* info, std::vector<P
     return false;
   }
   if (index.value("version", Json()) != Json(kVersion)) {
-    problems->push_back(absl::StrCat(path, ": format version ", index.value("version", Json()).dump(),
-                                     ", this program reads version ", kVersion,
-                                     "; prepare the data again with this version's `python -m tacc data prepare`"));
+    problems->push_back(absl::StrCat(
+        path, ": format version ", index.value("version", Json()).dump(), ", this program reads version ", kVersion,
+        WithTaccPython("; prepare the data again with this version's `python -m tacc data prepare`")));
     return false;
   }
 
@@ -273,7 +274,8 @@ void Dataset::OpenShard(const ShardInfo& info, Shard* shard, std::vector<Problem
   };
   shard->file = open(shard->path.c_str(), O_RDONLY | O_CLOEXEC);
   if (shard->file < 0) {
-    return problem(absl::StrCat("cannot be opened: ", std::strerror(errno)), CodeOf(errno));
+    const char* advice = errno == EMFILE ? "; all shards are open at a time: give it a higher limit (ulimit -Hn)" : "";
+    return problem(absl::StrCat("cannot be opened: ", std::strerror(errno), advice), CodeOf(errno));
   }
   struct stat status;
   if (fstat(shard->file, &status) != 0) return problem(std::strerror(errno), CodeOf(errno));

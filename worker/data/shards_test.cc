@@ -65,11 +65,9 @@ TEST(Dataset, PathsThatAreNoPreparedData) {
   EXPECT_THAT(OpenError(dir.path() + "/none", absl::StatusCode::kNotFound), HasSubstr("/none: no such folder"));
   EXPECT_THAT(OpenError(dir.path(), absl::StatusCode::kNotFound), HasSubstr("the folder is empty"));
   WriteFile(dir.path() + "/corpus.txt", "hello");
-  EXPECT_THAT(
-      OpenError(dir.path()),
-      AllOf(HasSubstr(
-          "it looks like raw text; prepare it with: python -m tacc data prepare --tokenizer MODEL_DIR --input " +
-          dir.path() + " --out " + dir.path() + ".tacc")));
+  EXPECT_THAT(OpenError(dir.path()),
+              AllOf(HasSubstr("/.venv/bin/python -m tacc data prepare --tokenizer MODEL_DIR --input " + dir.path() +
+                              " --out " + dir.path() + ".tacc")));
   EXPECT_THAT(OpenError(dir.path() + "/corpus.txt"), HasSubstr("python -m tacc data prepare"));
   WriteFile(dir.path() + "/config.json", "{}");
   EXPECT_THAT(OpenError(dir.path()), HasSubstr("looks like a model"));

@@ -12,7 +12,7 @@
 namespace tacc::worker {
 
 absl::Status Checkpointer::Start(int64_t step) {
-  is_held_ = false;
+  Judge(step == step_);
   if (step == last_saved_step_ || (stage_ != Stage::kIdle && step == step_)) return absl::OkStatus();
   const double begin = SteadySeconds();
   TACC_RETURN_IF_ERROR(Wait());
@@ -31,6 +31,7 @@ absl::Status Checkpointer::Start(int64_t step) {
 
 absl::Status Checkpointer::Save(int64_t step) {
   const double begin = SteadySeconds();
+  // One that is held and not judged is as good as this one, which is not judged either, and may be all that stays.
   TACC_RETURN_IF_ERROR(Wait());
   if (step == last_saved_step_) return absl::OkStatus();
   TACC_RETURN_IF_ERROR(Begin(step));
@@ -44,7 +45,7 @@ absl::Status Checkpointer::Save(int64_t step) {
 absl::Status Checkpointer::Begin(int64_t step) {
   if (!is_clean_) {
     if (start_.rank == 0) {
-      if (absl::Status status = RemoveUnfinishedCheckpoints(start_.checkpoint_dir); !status.ok()) {
+      if (absl::Status status = RemoveUnfinishedCheckpoints(start_.checkpoint_dir, start_.attempt); !status.ok()) {
         events_.Log(absl::StrCat("left-overs of an earlier attempt stay: ", status.message()));
       }
     }
@@ -142,6 +143,7 @@ void Checkpointer::End() {
 }
 
 absl::Status Checkpointer::Commit() {
+  if (claim_ != nullptr) TACC_RETURN_IF_ERROR(claim_->Check());
   Manifest manifest;
   manifest.version = start_.version;
   manifest.job = start_.job;

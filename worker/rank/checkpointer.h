@@ -16,6 +16,7 @@
 #include "worker/rank/arena.h"
 #include "worker/rank/collectives.h"
 #include "worker/rank/events.h"
+#include "worker/rank/folder_claim.h"
 #include "worker/rank/start_file.h"
 #include "worker/rank/states.h"
 
@@ -33,9 +34,11 @@ namespace tacc::worker {
 // checkpoint goes to the bare folder under a mount point.
 class Checkpointer {
  public:
-  // All must outlive the object. `spare_bytes`: memory that a copy of the states may take.
+  // All must outlive the object. `spare_bytes`: memory that a copy of the states may take. `claim`: rank 0's, which is
+  // asked before a checkpoint counts; null: nobody has claimed checkpoint.dir.
   Checkpointer(const StartFile* start, const graph::Program* program, Device* device, const RankStates* states,
-               Collectives* collectives, EventWriter* events, Failpoints* failpoints, int64_t spare_bytes)
+               Collectives* collectives, EventWriter* events, Failpoints* failpoints, int64_t spare_bytes,
+               FolderClaim* claim)
       : start_(*start),
         program_(*program),
         device_(*device),
@@ -43,17 +46,19 @@ class Checkpointer {
         collectives_(*collectives),
         events_(*events),
         failpoints_(failpoints),
-        spare_bytes_(spare_bytes) {}
+        spare_bytes_(spare_bytes),
+        claim_(claim) {}
   ~Checkpointer() { JoinThread(); }
 
   // Starts a checkpoint of the states as they are after `step` updates; nothing when there is one of them or it is
   // under way. Waits for an older one. The copy takes as much memory as this rank's shard, from the first checkpoint
   // on; where that is more than `spare_bytes`, this rank's shard is written before Start returns, and a log event says
-  // so once. Unavailable: another rank does not answer.
+  // so once. Takes the place of one that is held; the same one is held no more. Unavailable: another rank does not
+  // answer.
   absl::Status Start(int64_t step);
 
   // The checkpoint that was just started is not committed before Judge, at the latest Wait. Nothing when there is none
-  // under way, or when it is started again.
+  // under way.
   void Hold() { is_held_ = stage_ == Stage::kWriting; }
   // Ends that: one that is not good goes.
   void Judge(bool is_good) {
@@ -62,7 +67,7 @@ class Checkpointer {
   }
 
   // The same as Start, without a copy, and returns when it is committed or has failed: for states after which nothing
-  // follows.
+  // follows. One that is held is committed before.
   absl::Status Save(int64_t step);
 
   // Returns when no checkpoint is under way; one that is held is committed.
@@ -104,6 +109,7 @@ class Checkpointer {
   EventWriter& events_;
   Failpoints* failpoints_;
   const int64_t spare_bytes_;
+  FolderClaim* const claim_;
 
   bool is_clean_ = false;  // What killed attempts left has been removed.
   bool has_told_no_room_ = false;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "graph/ir/text.h"
+#include "worker/checkpoint/folder_writer.h"
 #include "worker/checkpoint/posix_file.h"
 #include "worker/checkpoint/reader.h"
 #include "worker/checkpoint/test_directory.h"
@@ -54,13 +55,13 @@ class EventFile {
 
 struct Rank {
   Rank(int rank, const graph::Program* program, const TestDirectory& directory, Transport* transport,
-       const std::string& failpoints, int64_t spare_bytes)
+       const std::string& failpoints, int64_t spare_bytes, FolderClaim* claim)
       : collectives(rank, 2),
         event_file(directory.File(absl::StrCat("events-", rank))),
         events(event_file.fd()),
         points(*Failpoints::Parse(failpoints)),
         states(program, rank, &device, [this](const std::string& name) { return View(name); }),
-        checkpointer(&start, program, &device, &states, &collectives, &events, points.get(), spare_bytes) {
+        checkpointer(&start, program, &device, &states, &collectives, &events, points.get(), spare_bytes, claim) {
     start.version = "1";
     start.job = "j";
     start.rank = rank;
@@ -109,7 +110,8 @@ class CheckpointerTest : public testing::Test {
     auto transports = MakeInProcessTransports(2, absl::Seconds(20));
     for (int rank = 0; rank < 2; ++rank) {
       ranks_.push_back(std::make_unique<Rank>(rank, &program_, directory_, transports[rank].get(),
-                                              rank == 1 ? failpoints : "", spare_bytes));
+                                              rank == 1 ? failpoints : "", spare_bytes,
+                                              rank == 0 ? claim_.get() : nullptr));
     }
     std::thread other([&] { body(*ranks_[1]); });
     body(*ranks_[0]);
@@ -128,6 +130,7 @@ class CheckpointerTest : public testing::Test {
 
   TestDirectory directory_;
   graph::Program program_;
+  std::unique_ptr<FolderClaim> claim_;  // Of rank 0.
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 
@@ -200,6 +203,23 @@ TEST_F(CheckpointerTest, OneThatIsHeldIsCommittedWhenItIsJudgedGood) {
       "");
   EXPECT_EQ(Saved(), Names{"step-00000002.a1"});
   EXPECT_TRUE(ranks_[0]->event_file.Of("warning").empty());
+}
+
+TEST_F(CheckpointerTest, TheNextTakesThePlaceOfOneThatIsHeld) {
+  Run(
+      [](Rank& rank) {
+        for (int step : {1, 2, 3}) {
+          ASSERT_TRUE(rank.checkpointer.Start(step).ok());
+          rank.checkpointer.Hold();
+          rank.Turn();
+        }
+        EXPECT_EQ(rank.checkpointer.last_saved_step(), -1);
+        // But for the last, which may not come to be.
+        ASSERT_TRUE(rank.checkpointer.Save(4).ok());
+        EXPECT_EQ(rank.checkpointer.last_saved_step(), 4);
+      },
+      "");
+  EXPECT_EQ(Saved(), (Names{"step-00000003.a1", "step-00000004.a1"}));
 }
 
 TEST_F(CheckpointerTest, WhatIsAskedForIsNotHeld) {
@@ -282,6 +302,35 @@ TEST_F(CheckpointerTest, AFailureIsAWarningAndTheNextOneWorks) {
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_EQ(warnings[0]["code"], "checkpoint_failed");
   EXPECT_TRUE(ranks_[0]->event_file.Of("warning").empty());
+}
+
+TEST_F(CheckpointerTest, WhoHasLostTheFolderPublishesNothing) {
+  TestDirectory::Write(directory_.File("runs/job.json"), "{}");
+  FolderClaim::Options options;
+  options.dir = directory_.File("runs");
+  options.service = "mine";
+  options.renew_seconds = 1000;
+  claim_ = std::make_unique<FolderClaim>(options);
+  Run(
+      [&](Rank& rank) {
+        ASSERT_TRUE(rank.checkpointer.Save(3).ok());
+        EXPECT_EQ(rank.checkpointer.last_saved_step(), 3);
+        if (rank.start.rank == 0) {
+          FolderWriter other;
+          other.service = "theirs";
+          other.job = "t-1";
+          ASSERT_TRUE(WriteFolderWriter(options.dir, other).ok());
+        }
+        ASSERT_TRUE(rank.collectives.Barrier().ok());
+        rank.SetAll(4);
+        ASSERT_TRUE(rank.checkpointer.Save(4).ok());
+        EXPECT_EQ(rank.checkpointer.last_saved_step(), 3);
+      },
+      "");
+  const auto warnings = ranks_[0]->event_file.Of("warning");
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0]["message"].get<std::string>().find("is used by job t-1 of another service"), std::string::npos);
+  EXPECT_EQ(TestDirectory::Names(directory_.File("runs/step-00000004.a1")), Names());
 }
 
 }  // namespace

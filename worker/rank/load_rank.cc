@@ -149,7 +149,7 @@ absl::Status BindProgram(RankParts& parts, CollectiveQueue* collectives) {
       [&parts] { parts.Beat(); });
   parts.checkpointer =
       std::make_unique<Checkpointer>(&parts.start, &parts.program, parts.device, parts.states.get(), &parts.collectives,
-                                     &parts.events, options.failpoints, SpareBytes(parts));
+                                     &parts.events, options.failpoints, SpareBytes(parts), parts.claim);
   return absl::OkStatus();
 }
 
@@ -170,11 +170,17 @@ absl::Status MeetAndBind(RankParts& parts) {
 
 // Before any kernel runs.
 absl::Status ChooseAttention(RankParts& parts) {
-  const AttentionOrder order = parts.start.deterministic ? AttentionOrder::kFixed : AttentionOrder::kFastest;
+  AttentionRule rule;
+  rule.order = parts.start.deterministic ? AttentionOrder::kFixed : AttentionOrder::kFastest;
+  rule.earlier = parts.start.attention;
+  rule.wanted = parts.options.attention;
   parts.Show(Activity::kMeeting);
-  TACC_ASSIGN_OR_RETURN(parts.attention, AgreeOnAttention(parts.collectives, parts.device->MeasuredAttention(), order,
-                                                          parts.start.attention));
+  TACC_ASSIGN_OR_RETURN(parts.attention, AgreeOnAttention(parts.collectives, parts.device->MeasuredAttention(), rule));
   parts.device->TakeAttention(parts.attention);
+  if (parts.start.rank == 0) {
+    for (const std::string& warning : AttentionWarnings(parts.attention, rule.wanted))
+      parts.events.Warning("attention", warning);
+  }
   parts.Show(Activity::kBinding);
   return absl::OkStatus();
 }
@@ -187,7 +193,12 @@ absl::Status Bind(RankParts& parts) {
   TACC_RETURN_IF_ERROR(meets_first ? MeetAndBind(parts) : BindProgram(parts, &parts.collectives));
   // Ranks on CPUs have not met yet, and have nothing to choose.
   if (parts.device->is_asynchronous()) TACC_RETURN_IF_ERROR(ChooseAttention(parts));
-  return parts.executor->WarmUp();
+  TACC_RETURN_IF_ERROR(parts.executor->WarmUp());
+  if (parts.device->is_asynchronous() && parts.start.rank == 0 && parts.options.traces_gaps) {
+    parts.gaps = std::make_unique<GapTrace>(parts.device, &parts.events);
+    parts.gaps->WarmUp();
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Meet(RankParts& parts) {
@@ -233,8 +244,8 @@ absl::Status OpenData(RankParts& parts, int64_t first_step) {
     if (!mismatch.empty()) parts.events.Warning("eos_mismatch", mismatch);
   }
   if (start.rank == 0 && parts.saves_checkpoints()) {
-    parts.record =
-        std::make_unique<RunRecord>(&start, &parts.events, first_step, parts.dataset->NumSamples(start.seq_len));
+    parts.record = std::make_unique<RunRecord>(&start, &parts.events, parts.claim, first_step,
+                                               parts.dataset->NumSamples(start.seq_len));
   }
   if (!parts.executor->has_eval() || start.eval_path.empty()) return absl::OkStatus();
   TACC_ASSIGN_OR_RETURN(parts.eval_dataset, OfFiles(Dataset::Open(start.eval_path)));

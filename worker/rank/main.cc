@@ -102,6 +102,15 @@ int main(int argc, char** argv) {
   app.add_option("--trace", options.trace_path,
                  "Write a trace of the third step of this start, of all ranks, to this file (docs/tracing.md)")
       ->needs(start);
+  bool no_gap_trace = false;
+  app.add_flag("--no-gap-trace", no_gap_trace,
+               "Do not trace when a GPU works, and leave device_idle_share out: CUPTI, which traces, may stand in the "
+               "way of tools that profile or check the process")
+      ->needs(start);
+  app.add_option("--attention", options.attention,
+                 "Compute attention by this backend where it works, on a GPU: to measure it (all ranks alike)")
+      ->check(CLI::IsMember({"tiles", "tensor", "flash", "cudnn"}))
+      ->needs(start);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -121,6 +130,7 @@ int main(int argc, char** argv) {
   }
   const tacc::graph::OpTable ops;
   options.version = kVersion;
+  options.traces_gaps = !no_gap_trace;
   options.aliases = [&ops](const tacc::graph::Graph& graph, const tacc::graph::Node& node) {
     const tacc::graph::OpDef* op = ops.Find(node.op);
     return op != nullptr && op->aliases ? op->aliases(tacc::graph::CallOf(graph, node)) : std::vector<int>();

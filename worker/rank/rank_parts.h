@@ -19,6 +19,8 @@
 #include "worker/rank/device_watch.h"
 #include "worker/rank/events.h"
 #include "worker/rank/executor.h"
+#include "worker/rank/folder_claim.h"
+#include "worker/rank/gap_trace.h"
 #include "worker/rank/gloo_transport.h"
 #include "worker/rank/gpu_module.h"
 #include "worker/rank/measured_attention.h"
@@ -68,6 +70,7 @@ struct RankParts {
   const StartFile start;
   EventWriter& events;
   CommandReader& commands;
+  FolderClaim* claim = nullptr;  // Rank 0's; null: nobody has claimed checkpoint.dir.
   // On any thread: reports an error of the device and ends the process, whatever else it waits for.
   const std::function<void(const absl::Status&)> end_process;
   std::unique_ptr<StatusBlock> status_block;  // Null: nobody looks.
@@ -83,6 +86,7 @@ struct RankParts {
   std::unique_ptr<Executor> executor;
   std::vector<AttentionChoice> attention;  // Of the shapes of all ranks; empty on CPUs.
   std::unique_ptr<StepMeasurement> measurement;
+  std::unique_ptr<GapTrace> gaps;  // On rank 0, whose events say it; null: on a CPU, or not wanted.
   std::unique_ptr<RankStates> states;
   std::unique_ptr<Checkpointer> checkpointer;
   std::unique_ptr<Dataset> dataset;

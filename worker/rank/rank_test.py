@@ -576,6 +576,37 @@ def test_a_folder_that_is_lost_while_training(inputs, tmp_path):
     assert [e["step"] for e in late.of("checkpoint")] == [12]
 
 
+def test_a_rank_that_another_has_taken_the_folder_from_ends(inputs, tmp_path):
+    """It says who, waits for nobody, and saves nothing more."""
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "job.json").write_text("{}")
+    checkpoint = {"dir": str(run), "claimed": True, "service": "mine", "save_steps": 1_000_000, "resume": "", "export": ""}
+    attempt = Attempt(inputs, run, compile_program(inputs, max_steps=100_000), max_steps=100_000, attempt=2, changes={"checkpoint": checkpoint})
+    theirs = {"service": "theirs", "job": "t-1", "attempt": 3, "host": "elsewhere", "pid": 7, "since": 0}
+
+    def take(event):
+        if event["event"] == "step" and event["step"] == 3:
+            mine = json.loads((run / "writer.json").read_text())
+            assert (mine["service"], mine["job"], mine["attempt"], mine["pid"]) == ("mine", "t-1", 2, attempt.ranks[0].pid)
+            (run / "writer.json").write_text(json.dumps(theirs))
+            attempt.send(command="checkpoint")
+
+    assert attempt.run(take) == [1]
+    (failed,) = attempt.of("failed")
+    assert failed["code"] == "unavailable", failed
+    assert failed["message"] == (
+        f"checkpoint.dir {run} is used by job t-1 of another service (attempt 3, pid 7 on elsewhere, since 1970-01-01 00:00:00 UTC), which has "
+        "taken it over from attempt 2 of job t-1: this attempt ends, and saves nothing more there")
+    assert not attempt.of("checkpoint") and not list(run.glob("step-*"))
+    assert json.loads((run / "writer.json").read_text()) == theirs
+
+    # One that is to start there does not.
+    again = Attempt(inputs, run, compile_program(inputs), attempt=3, changes={"checkpoint": checkpoint})
+    assert again.run() == [1]
+    assert not again.of("ready") and again.of("failed")[0]["code"] == "unavailable"
+
+
 def test_the_last_checkpoint_waits_for_room(inputs, tmp_path):
     """On all ranks, of which one finds none: the steps are not made again."""
     program = compile_program(inputs, fsdp=2)
@@ -663,6 +694,39 @@ def test_ten_nonfinite_steps_stop_the_run(inputs, tmp_path):
     assert [e["event"] for e in attempt.events[0][-2:]] == ["failed", "report"]
     page = html.unescape((tmp_path / "run/report.html").read_text())
     assert "The training failed at step 10." in page and "nonfinite: " + failed["message"] in page
+    assert "The initial weights may be broken" in failed["message"] and not saved_in(tmp_path / "run")
+
+
+def saved_in(folder):
+    return sorted(p.name for p in folder.iterdir() if "step-" in p.name)
+
+
+def test_weights_that_are_no_numbers_any_more_are_not_saved(inputs, tmp_path):
+    """Broken by the first update: the checkpoints of steps 4 and 8 would be of weights that give no number."""
+    good = compile_program(inputs, fsdp=2)
+    program = tmp_path / "diverging" / good.name
+    shutil.copytree(good.parent, program.parent)
+    program.write_text(good.read_text().replace("learning_rate=0.003", "learning_rate=1e38"))
+    train = {"max_steps": 40, "eval_steps": 40, "stop_if_stuck_steps": 50, "deterministic": True}
+    attempt = Attempt(inputs, tmp_path / "run", program, world=2, changes={"train": train})
+    assert attempt.run() == [3, 3]
+    skipped = [e["skipped"] for e in attempt.of("step")]
+    assert skipped == sorted(skipped) and sum(skipped) == 10
+    (failed,) = attempt.of("failed")
+    assert "A checkpoint of step 1 or later is of no use" in failed["message"] and "never to begin anew" in failed["message"], failed
+    assert not saved_in(tmp_path / "run") and not attempt.of("checkpoint")
+
+    # After good steps, and also where stuck runs may go on: what was saved before is named, and is all that is there.
+    folder = tmp_path / "later"
+    begun = Attempt(inputs, folder, good, world=2, save_steps=2, max_steps=3)
+    assert begun.run() == [0, 0]
+    broken = Attempt(inputs, folder, program, world=2, attempt=2, resume="step-00000003.a1",
+                     changes={"train": {**train, "stop_if_stuck_steps": 0}})
+    assert broken.run() == [3, 3]
+    (failed,) = broken.of("failed")
+    assert "of step 4 or later is of no use" in failed["message"], failed
+    assert f"checkpoint.resume_from_checkpoint: {folder}/step-00000003.a1 to go on" in failed["message"], failed
+    assert saved_in(folder) == ["step-00000002.a1", "step-00000003.a1"]
 
 
 @pytest.mark.parametrize("rate", ["0.003", "1e-30"])

@@ -19,6 +19,7 @@
 #include "worker/rank/attention_choice.h"
 #include "worker/rank/failure_codes.h"
 #include "worker/rank/finish.h"
+#include "worker/rank/folder_claim.h"
 #include "worker/rank/load_rank.h"
 #include "worker/rank/rank_parts.h"
 #include "worker/rank/train_loop.h"
@@ -45,6 +46,22 @@ std::unique_ptr<FolderLock> SayInUse(const StartFile& start) {
   auto lock = FolderLock::Take(start.checkpoint_dir, FolderLock::Kind::kShared,
                                absl::StrCat("job ", job["job"].get<std::string>()));
   return lock.ok() ? *std::move(lock) : nullptr;
+}
+
+// So that no other service's job trains in the folder. Who has lost it ends: what it goes on to train could not be
+// saved.
+std::unique_ptr<FolderClaim> ClaimFolder(const StartFile& start, EventWriter* events) {
+  if (start.rank != 0 || !start.checkpoint_claimed || start.service.empty()) return nullptr;
+  FolderClaim::Options options;
+  options.dir = start.checkpoint_dir;
+  options.service = start.service;
+  options.job = start.job;
+  options.attempt = start.attempt;
+  options.on_lost = [events](const absl::Status& lost) {
+    events->Failed(kUnavailableCode, std::string(lost.message()));
+    _exit(kExitError);
+  };
+  return std::make_unique<FolderClaim>(std::move(options));
 }
 
 // What a failed device leaves behind are errors of whatever was asked of it. It is not waited for: it may itself wait
@@ -88,6 +105,7 @@ void WriteReport(RankParts& parts, const StartPoint& begin, const TrainLoop& loo
   RunReport report;
   report.outcome = !error.ok() ? "failed" : loop.was_stopped() ? "stopped" : "finished";
   if (!error.ok()) report.failure = absl::StrCat(FailureCode(error), ": ", error.message());
+  report.may_go_on = !error.ok();
   report.step = loop.step();
   const std::string& saved = parts.checkpointer->last_saved_path();
   report.checkpoint = saved.empty() ? begin.checkpoint : saved;
@@ -150,6 +168,7 @@ int RunRank(const RunOptions& options) {
     return ExitCode(code);
   }
   const std::unique_ptr<FolderLock> in_use = SayInUse(*start);
+  const std::unique_ptr<FolderClaim> claim = ClaimFolder(*start, &events);
   // Outlives the run by design: its thread may be in read() until the process ends.
   CommandReader commands(options.command_fd, &events, [] { _exit(kExitError); });
   const auto end_process = [&events, device = start->device](const absl::Status& error) {
@@ -157,8 +176,12 @@ int RunRank(const RunOptions& options) {
     _exit(kExitError);
   };
   auto parts = std::make_unique<RankParts>(&options, *std::move(start), &events, &commands, end_process);
+  parts->claim = claim.get();
   const int code = Run(*parts);
-  if (code == kExitOk) return code;
+  if (code == kExitOk) {
+    if (claim != nullptr) claim->End();
+    return code;
+  }
   if (parts->checkpointer != nullptr) parts->checkpointer->JoinThread();
   // Nothing is taken apart that may wait for a GPU that has failed or a rank that has gone: the process ends.
   (void)parts.release();

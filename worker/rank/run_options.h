@@ -23,6 +23,8 @@ struct RunOptions {
   std::string status_shm;    // Empty: none.
   std::string profile_path;  // Where the seconds by op and module go at the end; empty: not measured.
   std::string trace_path;    // Where the trace of a step goes; empty: as the start file says.
+  bool traces_gaps = true;   // Whether a GPU's work is traced now and then, for device_idle_share.
+  std::string attention;     // The backend that computes attention on a GPU where it works; empty: the ranks choose.
   // The device that the start file names.
   std::function<absl::StatusOr<Device*>(const StartFile&)> open_device;
   // How ranks talk that have opened an asynchronous one (GpuModule::ChooseTalk).

@@ -9,9 +9,11 @@
 
 namespace tacc::worker {
 
-RunRecord::RunRecord(const StartFile* start, EventWriter* events, int64_t steps_done, int64_t num_samples)
+RunRecord::RunRecord(const StartFile* start, EventWriter* events, FolderClaim* claim, int64_t steps_done,
+                     int64_t num_samples)
     : start_(*start),
       events_(*events),
+      claim_(claim),
       steps_done_(steps_done),
       epochs_per_step_(static_cast<double>(start->global_batch_size) /
                        static_cast<double>(std::max<int64_t>(1, num_samples))) {
@@ -25,9 +27,13 @@ absl::Status RunRecord::Open() {
     if (absl::Status status = CheckClaimed(start_.checkpoint_dir); !status.ok()) return status;
   }
   absl::StatusOr<std::unique_ptr<RunMetrics>> metrics =
-      RunMetrics::Open(start_.checkpoint_dir, steps_done_, WallSeconds());
+      RunMetrics::Open(start_.checkpoint_dir, steps_done_, WallSeconds(),
+                       [claim = claim_] { return claim == nullptr ? absl::OkStatus() : claim->Check(); });
   if (!metrics.ok()) return metrics.status();
   metrics_ = *std::move(metrics);
+  // The page of an earlier end.
+  const absl::Status told = SayItGoesOn(start_.checkpoint_dir, start_.attempt, steps_done_);
+  if (!told.ok()) TellReportFailed(told);
   absl::Status status;
   for (const nlohmann::ordered_json& point : waiting_) status.Update(metrics_->Add(point));
   waiting_.clear();
@@ -71,11 +77,12 @@ void RunRecord::WriteReport(RunReport report) {
   // Not into what a lost mount has left.
   absl::Status written = start_.checkpoint_claimed ? CheckClaimed(start_.checkpoint_dir) : absl::OkStatus();
   if (written.ok()) written = ::tacc::worker::WriteReport(report);
-  if (!written.ok()) {
-    events_.Warning("report_failed", absl::StrCat("the page about the run could not be written: ", written.message()));
-    return;
-  }
+  if (!written.ok()) return TellReportFailed(written);
   events_.Write("report", {{"path", ReportPath(report.dir)}});
+}
+
+void RunRecord::TellReportFailed(const absl::Status& status) {
+  events_.Warning("report_failed", absl::StrCat("the page about the run could not be written: ", status.message()));
 }
 
 void RunRecord::Warn(const absl::Status& status) {

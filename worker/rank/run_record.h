@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "nlohmann/json.hpp"
 #include "worker/rank/events.h"
+#include "worker/rank/folder_claim.h"
 #include "worker/rank/start_file.h"
 #include "worker/run_folder/run_metrics.h"
 #include "worker/run_folder/run_report.h"
@@ -22,9 +23,9 @@ class RunRecord {
  public:
   static constexpr size_t kMaxWaiting = 100'000;
 
-  // Goes on after `steps_done` updates; `num_samples`: of the training data. `start` and `events` must outlive the
-  // object.
-  RunRecord(const StartFile* start, EventWriter* events, int64_t steps_done, int64_t num_samples);
+  // Goes on after `steps_done` updates; `num_samples`: of the training data. `start`, `events` and `claim` (null:
+  // nobody has claimed the folder) must outlive the object.
+  RunRecord(const StartFile* start, EventWriter* events, FolderClaim* claim, int64_t steps_done, int64_t num_samples);
 
   // A point of the metrics: the fields of an event `step` or `eval`, with its time. Adds "epoch", and "mfu" of a step
   // where the start file has what it takes.
@@ -41,11 +42,13 @@ class RunRecord {
   // Opens the files, and adds what waits for them. Nothing when they are open.
   absl::Status Open();
   void Warn(const absl::Status& status);
+  void TellReportFailed(const absl::Status& status);
   // A warning of what was found wrong with the files.
   void TellRemark();
 
   const StartFile& start_;
   EventWriter& events_;
+  FolderClaim* const claim_;
   const int64_t steps_done_;
   const double epochs_per_step_;
   std::unique_ptr<RunMetrics> metrics_;  // Null: the files could not be opened.

@@ -1,6 +1,7 @@
 #include "worker/rank/runtime.h"
 
 #include "gtest/gtest.h"
+#include "kernels/cpu/einsum.h"
 #include "nlohmann/json.hpp"
 
 namespace tacc::worker {
@@ -19,6 +20,19 @@ TEST(ProbeDeviceTest, OnABusyMachineMeasuresEachThingButOnce) {
   EXPECT_EQ(device["matmul_flops_per_second"]["bf16"], 2.0 * 1024 * 512 * 1536 / 4);
   EXPECT_EQ(device["matmul_fraction"], 1.0);
   EXPECT_EQ(device["cut_short"], true);
+}
+
+// By a clock on which all that is measured later is slower.
+TEST(ProbeDeviceTest, ProductsHaveTheSpeedOfTheTypeThatTheyAreComputedIn) {
+  double now = 0, step = 1;
+  const nlohmann::json device = nlohmann::json::parse(ProbeDevice(1, [&] { return now += step *= 1.5; }));
+  const nlohmann::json& rates = device["matmul_flops_per_second"];
+  EXPECT_EQ(rates["f16"], rates["f32"]);
+  if (kernels::cpu::HasBf16Multiply()) {
+    EXPECT_LT(rates["bf16"], rates["f32"]);
+  } else {
+    EXPECT_EQ(rates["bf16"], rates["f32"]);
+  }
 }
 
 }  // namespace

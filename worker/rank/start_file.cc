@@ -187,6 +187,7 @@ absl::StatusOr<StartFile> ReadStartFile(const std::string& path) {
   const Fields checkpoint = fields.Object("checkpoint");
   start.checkpoint_dir = checkpoint.String("dir");
   start.checkpoint_claimed = checkpoint.BoolOrFalse("claimed");
+  start.service = checkpoint.StringOrEmpty("service");
   start.save_steps = checkpoint.Int("save_steps", 0);
   start.resume = checkpoint.String("resume");
   start.export_dir = checkpoint.String("export");

@@ -46,6 +46,7 @@ struct StartFile {
 
   std::string checkpoint_dir;
   bool checkpoint_claimed = false;  // A daemon has put its owner file there (worker/checkpoint/checkpoint_name.h).
+  std::string service;              // Whose job it has claimed it for; empty: nobody asks.
   int64_t save_steps = 0;           // 0: at the end only.
   std::string resume;               // A checkpoint's name in checkpoint_dir, an absolute path, or empty.
   std::string export_dir;           // Empty: none.

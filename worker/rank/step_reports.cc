@@ -1,6 +1,8 @@
 #include "worker/rank/step_reports.h"
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -34,6 +36,7 @@ absl::StatusOr<double> StepReports::Entropy() const {
 
 absl::Status StepReports::Finished(int64_t step, const LaunchedStep& launched) {
   TACC_RETURN_IF_ERROR(WriteEvent(step, launched));
+  TACC_RETURN_IF_ERROR(Watch());
   TACC_RETURN_IF_ERROR(CountSkipped(step, launched.batch_hash));
   return CheckStuck(step);
 }
@@ -77,18 +80,35 @@ absl::Status StepReports::WriteEvent(int64_t step, const LaunchedStep& launched)
     event["expert_overflow"] = static_cast<int64_t>(*overflow);
   if (const absl::StatusOr<double> loss_scale = executor.Output("loss_scale"); loss_scale.ok())
     event["loss_scale"] = *loss_scale;
-  parts_.metrics->AddToStep(executor.busy_seconds(), seconds, &event);
+  const std::optional<double> active_seconds =
+      parts_.gaps == nullptr ? std::nullopt : parts_.gaps->ActiveSeconds(executor.busy_seconds());
+  parts_.metrics->AddToStep(active_seconds, seconds, &event);
   if (parts_.device->is_asynchronous()) event["replays"] = executor.num_replays();
   parts_.WritePoint("step", std::move(event));
   return absl::OkStatus();
 }
 
+bool StepReports::HalvesScale() const {
+  const absl::StatusOr<double> loss_scale = parts_.executor->Output("loss_scale");
+  return loss_scale.ok() && *loss_scale > graph::kLeastLossScale;
+}
+
+absl::Status StepReports::Watch() {
+  TACC_ASSIGN_OR_RETURN(const double loss, parts_.executor->Output("loss"));
+  TACC_ASSIGN_OR_RETURN(const double grad_norm, parts_.executor->Output("grad_norm"));
+  TACC_ASSIGN_OR_RETURN(const double skipped, parts_.executor->Output("skipped"));
+  stuck_.Take(loss, grad_norm, skipped != 0);
+  // A skipped update says nothing: the batch may be to blame. But where the loss is a number and the loss scale is
+  // being sought, that is why.
+  const bool seeks_scale = std::isfinite(loss) && HalvesScale();
+  if (skipped == 0 || seeks_scale) parts_.checkpointer->Judge(seeks_scale || !stuck_.is_in_doubt());
+  has_updated_ = has_updated_ || skipped == 0;
+  return absl::OkStatus();
+}
+
 absl::Status StepReports::CountSkipped(int64_t step, uint64_t batch_hash) {
   TACC_ASSIGN_OR_RETURN(const double skipped, parts_.executor->Output("skipped"));
-  // A skipped step is nothing to speak of while it can be the loss scale's fault.
-  const absl::StatusOr<double> loss_scale = parts_.executor->Output("loss_scale");
-  const bool halves_scale = loss_scale.ok() && *loss_scale > graph::kLeastLossScale;
-  skipped_in_a_row_ = skipped != 0 && !halves_scale ? skipped_in_a_row_ + 1 : 0;
+  skipped_in_a_row_ = skipped != 0 && !HalvesScale() ? skipped_in_a_row_ + 1 : 0;
   if (skipped_in_a_row_ == 0) return absl::OkStatus();
   if (parts_.start.rank == 0) {
     parts_.events.Warning("nonfinite",
@@ -100,10 +120,6 @@ absl::Status StepReports::CountSkipped(int64_t step, uint64_t batch_hash) {
 
 absl::Status StepReports::CheckStuck(int64_t step) {
   TACC_ASSIGN_OR_RETURN(const double loss, parts_.executor->Output("loss"));
-  TACC_ASSIGN_OR_RETURN(const double grad_norm, parts_.executor->Output("grad_norm"));
-  TACC_ASSIGN_OR_RETURN(const double skipped, parts_.executor->Output("skipped"));
-  stuck_.Take(loss, grad_norm, skipped != 0);
-  parts_.checkpointer->Judge(!stuck_.is_in_doubt());
   if (stuck_.num_steps() == kStepsBeforeWarning && parts_.start.rank == 0 && !has_warned_of_no_gradient_) {
     has_warned_of_no_gradient_ = true;
     parts_.events.Warning(
@@ -111,35 +127,43 @@ absl::Status StepReports::CheckStuck(int64_t step) {
         absl::StrCat("step ", step, ": for ", stuck_.num_steps(), " steps the gradient is 0 and the ", "loss stays at ",
                      loss, ": nothing is learned; look at train.learning_rate and ", "the initial weights"));
   }
-  has_updated_ = has_updated_ || skipped == 0;
   if (parts_.start.rank == 0 && step == parts_.start.max_steps && !has_updated_) {
     parts_.events.Warning("nonfinite",
                           absl::StrCat("no update was made up to step ", step, ", the last: ", WhyAllSkipped()));
   }
   if (!stuck_.is_stuck()) return absl::OkStatus();
-  TACC_RETURN_IF_ERROR(parts_.checkpointer->Wait());
-  if (stuck_.num_skipped() > 0) {
-    const std::string words =
-        absl::StrCat("the training is stuck: for ", stuck_.num_skipped(), " steps, up to step ", step, ", ",
-                     WhyAllSkipped(), ". train.stop_if_stuck_steps: 0 lets such a run go on");
-    return WithFailureCode(absl::InternalError(words), "stuck");
-  }
-  // The gradient of a step is that of the weights after the step before.
-  const int64_t first_bad = step - stuck_.num_without_gradient();
-  const std::string good = CheckpointUpTo(first_bad - 1);
-  const absl::Status error = absl::InternalError(absl::StrCat(
-      "the training is stuck: for ", stuck_.num_steps(), " steps, up to step ", step,
-      ", the gradient is 0 and the loss stays at ", loss,
-      ". Most often the learning rate was too high (train.learning_rate; more train.warmup_steps help too), or the "
-      "initial weights are broken. A checkpoint of step ",
-      first_bad, " or later is of no use. Lower the learning rate and submit again, with ",
+  TACC_ASSIGN_OR_RETURN(const std::string advice, WhereToGoOn(step));
+  const std::string why =
+      stuck_.num_skipped() > 0
+          ? absl::StrCat("for ", stuck_.num_skipped(), " steps, up to step ", step, ", ", WhyAllSkipped())
+          : absl::StrCat("for ", stuck_.num_steps(), " steps, up to step ", step,
+                         ", the gradient is 0 and the loss stays at ", loss,
+                         ". Most often the learning rate was too high (train.learning_rate; more train.warmup_steps "
+                         "help too), or the initial weights are broken. ",
+                         advice);
+  const std::string words =
+      absl::StrCat("the training is stuck: ", why, ". train.stop_if_stuck_steps: 0 lets such a run go on");
+  return WithFailureCode(absl::InternalError(words), "stuck");
+}
+
+absl::StatusOr<std::string> StepReports::WhereToGoOn(int64_t step) {
+  Checkpointer& checkpointer = *parts_.checkpointer;
+  checkpointer.Judge(false);
+  TACC_RETURN_IF_ERROR(checkpointer.Wait());
+  // What a step shows is of the weights after the step before.
+  const int64_t first_bad = step - stuck_.num_bad();
+  if (first_bad <= 0) return "The initial weights may be broken: look at them, or lower the learning rate";
+  const bool has_saved_good = checkpointer.last_saved_step() >= 0 && checkpointer.last_saved_step() < first_bad;
+  const std::string good = has_saved_good            ? checkpointer.last_saved_path()
+                           : begin_.step < first_bad ? begin_.checkpoint
+                                                     : "";
+  return absl::StrCat(
+      "A checkpoint of step ", first_bad, " or later is of no use. Lower the learning rate and submit again, with ",
       good.empty()
           ? absl::StrCat("checkpoint.resume_from_checkpoint: never to begin anew, or the path of a checkpoint of a "
                          "step before ",
                          first_bad, ", if there is one")
-          : absl::StrCat("checkpoint.resume_from_checkpoint: ", good, " to go on from there, or never to begin anew"),
-      ". train.stop_if_stuck_steps: 0 lets such a run go on"));
-  return WithFailureCode(error, "stuck");
+          : absl::StrCat("checkpoint.resume_from_checkpoint: ", good, " to go on from there, or never to begin anew"));
 }
 
 std::string StepReports::WhyAllSkipped() const {
@@ -149,12 +173,6 @@ std::string StepReports::WhyAllSkipped() const {
                                                 ", or activations overflow float16; use compute.bf16, or a lower "
                                                 "compute.grad_scaler.init_scale")
                                  : "lower train.learning_rate, or look at the initial weights");
-}
-
-std::string StepReports::CheckpointUpTo(int64_t step) const {
-  const int64_t saved = parts_.checkpointer->last_saved_step();
-  if (saved >= 0 && saved <= step) return parts_.checkpointer->last_saved_path();
-  return begin_.step <= step ? begin_.checkpoint : "";
 }
 
 // Every rank sees the same norm; the one to name is the first whose own part of the loss or of the gradients is not
@@ -174,12 +192,10 @@ absl::Status StepReports::NonfiniteError(int64_t step, uint64_t batch_hash) {
         place = absl::StrCat("first on rank ", rank, ", in its ", what == 0 ? "loss" : "gradients");
     }
   }
-  // The states of the one under way are good ones.
-  TACC_RETURN_IF_ERROR(parts_.checkpointer->Wait());
+  TACC_ASSIGN_OR_RETURN(const std::string advice, WhereToGoOn(step));
   const absl::Status error = absl::InternalError(absl::StrCat(
       "the gradient norm was not finite in ", kMaxSkippedInARow, " steps in a row, the last is step ", step, ", batch ",
-      HashText(batch_hash), "; ", place,
-      ". The last checkpoint is from before; lower the learning rate or look at the batch with `taccctl data show`"));
+      HashText(batch_hash), "; ", place, ". ", advice, ". `taccctl data show` shows the batch"));
   return WithFailureCode(error, "nonfinite");
 }
 

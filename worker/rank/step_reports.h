@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "machine/clock.h"
 #include "worker/rank/load_states.h"
 #include "worker/rank/loss_watch.h"
 #include "worker/rank/rank_parts.h"
@@ -36,10 +37,14 @@ class StepReports {
   // No step is in flight: what ranks have waited for each other until now is of no step's communication.
   void StartCounting() { communication_seconds_ = parts_.collectives.stats().wait_seconds; }
 
+  // No step is in flight: the time since the last one's end is none of the next one's.
+  void LeaveOut() { last_finish_seconds_ = SteadySeconds(); }
+
   // After each step that the executor has finished, on all ranks; `step` counts updates from 1. An error with code
   // `nonfinite` when too many in a row were skipped: names the rank whose numbers were not finite first;
   // with code `stuck` after train.stop_if_stuck_steps without a gradient, or without a loss scale. Judges the
-  // checkpoint that is held.
+  // checkpoint that is held: an update by a gradient of its weights, or of the same ones later, shows that they are
+  // good.
   absl::Status Finished(int64_t step, const LaunchedStep& launched);
 
   // Whether the last steps may be those of a run that is stuck: what is saved now could take the place of a good
@@ -50,10 +55,14 @@ class StepReports {
   // Of the targets, by a sample of them: what the loss is held against. An error: the loss is not to be.
   absl::StatusOr<double> Entropy() const;
   absl::Status WriteEvent(int64_t step, const LaunchedStep& launched);
+  absl::Status Watch();
+  // A skipped step is nothing to speak of while it can be the loss scale's fault.
+  bool HalvesScale() const;
   absl::Status CountSkipped(int64_t step, uint64_t batch_hash);
   absl::Status CheckStuck(int64_t step);
-  // Path of the newest checkpoint of this attempt, or of the one that it began from, up to `step`; empty: none.
-  std::string CheckpointUpTo(int64_t step) const;
+  // Drops the checkpoint that is held, and says what to do, in sentences: from which step on the weights are broken,
+  // and what to go on from.
+  absl::StatusOr<std::string> WhereToGoOn(int64_t step);
   // Why no update was made, as part of a sentence.
   std::string WhyAllSkipped() const;
   absl::Status NonfiniteError(int64_t step, uint64_t batch_hash);

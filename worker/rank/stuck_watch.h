@@ -15,6 +15,9 @@ class StuckWatch {
   // A norm up to this is none, a loss up to this is 0, and losses that differ by less of their size are one.
   static constexpr double kNoGradient = 1e-12, kNoLoss = 1e-6, kSameLoss = 1e-6;
 
+  // A loss so many times the first one is that of weights that have broken.
+  static constexpr double kFarLoss = 3;
+
   // Skipped steps in a row that are a search for the loss scale, which each halves: 2^40 is beyond all that any model's
   // gradients bear.
   static constexpr int64_t kLongestSearch = 40;
@@ -25,9 +28,10 @@ class StuckWatch {
   // After each step, with what every rank has alike.
   void Take(double loss, double grad_norm, bool skipped);
 
-  // Steps in a row without a gradient, up to now, whatever their losses.
-  int64_t num_without_gradient() const { return num_without_gradient_; }
-  // Those of them, up to now, whose loss did not move.
+  // Steps in a row, up to now, in which the weights may have been broken already: without a gradient, skipped, or with
+  // a loss that is no number or far above the first one.
+  int64_t num_bad() const { return num_bad_; }
+  // Steps in a row without a gradient whose loss did not move, up to now.
   int64_t num_steps() const { return num_steps_; }
   // Steps in a row whose update was skipped, up to now.
   int64_t num_skipped() const { return num_skipped_; }
@@ -40,9 +44,9 @@ class StuckWatch {
 
  private:
   const int64_t limit_;
-  int64_t num_without_gradient_ = 0;
-  int64_t num_steps_ = 0, num_skipped_ = 0;
-  double loss_ = 0;  // Of the first of num_steps_.
+  int64_t num_bad_ = 0, num_steps_ = 0, num_skipped_ = 0;
+  double loss_ = 0;        // Of the first of num_steps_.
+  double first_loss_ = 0;  // That is a number and above 0; 0: none yet.
 };
 
 }  // namespace tacc::worker

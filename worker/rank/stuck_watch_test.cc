@@ -29,7 +29,21 @@ TEST(StuckWatch, AGradientOrAnotherLossBeginsAnew) {
   watch.Take(4.1, 0, /*skipped=*/false);
   EXPECT_TRUE(watch.is_stuck());
   EXPECT_EQ(watch.num_steps(), 2);
-  EXPECT_EQ(watch.num_without_gradient(), 3);
+  EXPECT_EQ(watch.num_bad(), 3);
+}
+
+// The first update ruined the weights, the second what was left of their gradient.
+TEST(StuckWatch, ALossFarAboveTheFirstCountsAsBad) {
+  StuckWatch watch(2);
+  watch.Take(4, 1, /*skipped=*/false);
+  EXPECT_EQ(watch.num_bad(), 0);
+  watch.Take(329325, 1e6, /*skipped=*/false);
+  EXPECT_FALSE(watch.is_in_doubt());
+  watch.Take(4, 0, /*skipped=*/false);
+  watch.Take(std::nan(""), std::nan(""), /*skipped=*/true);
+  EXPECT_EQ(watch.num_bad(), 3);
+  watch.Take(11.9, 1, /*skipped=*/false);
+  EXPECT_EQ(watch.num_bad(), 0);
 }
 
 // A learning rate of 0, or weights that stand for another reason: the gradient is there.

@@ -25,6 +25,7 @@ TrainLoop::TrainLoop(RankParts* parts, const StartPoint* begin)
       boundary_(&parts->collectives, &parts->commands, parts->checkpointer.get()),
       reports_(parts, begin),
       cpus_(WatchCpus(*parts->device)),
+      first_step_(begin->step),
       step_(begin->step),
       num_launched_(begin->step) {}
 
@@ -55,6 +56,13 @@ absl::StatusOr<BoundaryDecision> TrainLoop::Agree(const absl::Status& data) {
   return decision;
 }
 
+bool TrainLoop::TracesGaps() const {
+  const int64_t step = num_launched_ + 1;
+  const StepMeasurement& measurement = *parts_.measurement;
+  return parts_.gaps != nullptr && parts_.gaps->is_due(step - first_step_) && !measurement.traces(step) &&
+         !measurement.times_all_steps();
+}
+
 absl::Status TrainLoop::Launch(const LaunchedStep& step) {
   const StartFile& start = parts_.start;
   StepMeasurement& measurement = *parts_.measurement;
@@ -64,6 +72,12 @@ absl::Status TrainLoop::Launch(const LaunchedStep& step) {
     TACC_RETURN_IF_ERROR(FinishSteps(0));
     measurement.BeginTrace();
   }
+  const bool traces_gaps = TracesGaps();
+  if (traces_gaps) {
+    TACC_RETURN_IF_ERROR(FinishSteps(0));
+    parts_.gaps->Begin();
+    reports_.LeaveOut();
+  }
   if (parts_.watch != nullptr) parts_.watch->EnterStep(num_launched_ + 1);
   TACC_RETURN_IF_ERROR(parts_.executor->Launch(parts_.train_batches->inputs()));
   launched_.push_back(step);
@@ -71,16 +85,17 @@ absl::Status TrainLoop::Launch(const LaunchedStep& step) {
   const bool evaluates = is_at_end() || (start.eval_steps > 0 && num_launched_ % start.eval_steps == 0);
   const bool saves = start.save_steps > 0 && num_launched_ % start.save_steps == 0 && !is_at_end();
   // A device that is behind the host always has its next step waiting.
-  const bool goes_on =
-      parts_.device->is_asynchronous() && !evaluates && !saves && !traces && !measurement.times_all_steps();
+  const bool goes_on = parts_.device->is_asynchronous() && !evaluates && !saves && !traces && !traces_gaps &&
+                       !measurement.times_all_steps();
   TACC_RETURN_IF_ERROR(FinishSteps(goes_on ? Executor::kMaxInFlight - 1 : 0));
   if (traces) TACC_RETURN_IF_ERROR(measurement.EndTrace());
+  if (traces_gaps) parts_.gaps->End(*parts_.executor);
   if (evaluates) TACC_RETURN_IF_ERROR(Evaluate(parts_, step_));
   // Not over a good one; the next is saved if the run recovers.
   if (!saves || reports_.is_in_doubt()) return absl::OkStatus();
   TACC_RETURN_IF_ERROR(SaveCheckpoint());
-  // Whether its weights still learn is seen in the next step.
-  if (start.stop_if_stuck_steps > 0) parts_.checkpointer->Hold();
+  // What its weights are worth is seen in the steps after it.
+  parts_.checkpointer->Hold();
   return absl::OkStatus();
 }
 

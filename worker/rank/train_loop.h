@@ -39,12 +39,15 @@ class TrainLoop {
   bool is_at_end() const { return num_launched_ >= parts_.start.max_steps; }
   // Ends the oldest steps until at most `num_in_flight` are left.
   absl::Status FinishSteps(int64_t num_in_flight);
+  // Whether the gaps of the next step are traced: of one that runs as any other.
+  bool TracesGaps() const;
   absl::Status FinishStep();
 
   RankParts& parts_;
   StepBoundary boundary_;
   StepReports reports_;
   CpuWatch cpus_;
+  const int64_t first_step_;  // Of the start, less one.
   int64_t step_;
   int64_t num_launched_;               // Of all steps, with those that are done.
   std::deque<LaunchedStep> launched_;  // And not finished.

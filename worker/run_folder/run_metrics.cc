@@ -135,7 +135,11 @@ absl::StatusOr<std::string> EventFilePath(const std::string& dir, double time) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RunMetrics>> RunMetrics::Open(const std::string& dir, int64_t steps_done, double time) {
+absl::StatusOr<std::unique_ptr<RunMetrics>> RunMetrics::Open(const std::string& dir, int64_t steps_done, double time,
+                                                             std::function<absl::Status()> may_write) {
+  if (may_write) {
+    if (absl::Status status = may_write(); !status.ok()) return status;
+  }
   const std::string path = absl::StrCat(dir, "/metrics.jsonl"), event_dir = EventDir(dir);
   absl::StatusOr<std::string> remark = CutLines(path, steps_done);
   if (!remark.ok()) return remark.status();
@@ -148,7 +152,7 @@ absl::StatusOr<std::unique_ptr<RunMetrics>> RunMetrics::Open(const std::string& 
   if (!events.ok()) return events.status();
   (*events)->Append(FileVersionRecord(time));
   (*events)->Append(SessionStartRecord(time, steps_done + 1));
-  std::unique_ptr<RunMetrics> metrics(new RunMetrics(dir, *std::move(lines), *std::move(events)));
+  std::unique_ptr<RunMetrics> metrics(new RunMetrics(dir, *std::move(lines), *std::move(events), std::move(may_write)));
   metrics->remark_ = *std::move(remark);
   // Before the points of a file are forced to the disk, the file is to be found there.
   absl::Status status = metrics->events_->Flush();
@@ -159,13 +163,18 @@ absl::StatusOr<std::unique_ptr<RunMetrics>> RunMetrics::Open(const std::string& 
   return status;
 }
 
-RunMetrics::RunMetrics(std::string dir, std::unique_ptr<AppendFile> lines, std::unique_ptr<AppendFile> events)
+RunMetrics::RunMetrics(std::string dir, std::unique_ptr<AppendFile> lines, std::unique_ptr<AppendFile> events,
+                       std::function<absl::Status()> may_write)
     : dir_(std::move(dir)),
       is_claimed_(CheckClaimed(dir_).ok()),
       lines_(std::move(lines)),
-      events_(std::move(events)) {}
+      events_(std::move(events)),
+      may_write_(std::move(may_write)) {}
 
 absl::Status RunMetrics::FindFiles() {
+  if (may_write_) {
+    if (absl::Status status = may_write_(); !status.ok()) return status;
+  }
   const bool has_lines = lines_->IsInPlace(), has_events = events_->IsInPlace();
   if (has_lines && has_events) return absl::OkStatus();
   // What a lost mount has left is no place for them; the files that are open may be written on.

@@ -2,6 +2,7 @@
 #define WORKER_RUN_FOLDER_RUN_METRICS_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -24,8 +25,10 @@ class RunMetrics {
   // Takes up the files after `steps_done` updates: drops lines of later steps and a last line that was cut short, and
   // begins an event file (`time`: seconds since the epoch), which is gone again after an error. Where something else
   // than points is among what is dropped, all of it goes to the end of DIR/metrics.jsonl.damaged. The files' entries in
-  // their folders are on the disk then. Errors: as ErrnoStatus, the file named.
-  static absl::StatusOr<std::unique_ptr<RunMetrics>> Open(const std::string& dir, int64_t steps_done, double time);
+  // their folders are on the disk then. Errors: as ErrnoStatus, the file named. `may_write`, if set, is asked before
+  // each write, this one too; its error is that of the write.
+  static absl::StatusOr<std::unique_ptr<RunMetrics>> Open(const std::string& dir, int64_t steps_done, double time,
+                                                          std::function<absl::Status()> may_write = nullptr);
 
   // Adds `point`: with "step", "time", and numbers by name, of an evaluation one is "eval_loss"; numbers that are not
   // finite become null. It is in the files within about kFlushSeconds, as long as points come. Errors: of writing;
@@ -42,13 +45,15 @@ class RunMetrics {
   std::string TakeRemark() { return std::exchange(remark_, ""); }
 
  private:
-  RunMetrics(std::string dir, std::unique_ptr<AppendFile> lines, std::unique_ptr<AppendFile> events);
-  // Before each write: sees that the files are where they are looked for.
+  RunMetrics(std::string dir, std::unique_ptr<AppendFile> lines, std::unique_ptr<AppendFile> events,
+             std::function<absl::Status()> may_write);
+  // Before each write: sees that it may be, and that the files are where they are looked for.
   absl::Status FindFiles();
 
   const std::string dir_;
   const bool is_claimed_;
   const std::unique_ptr<AppendFile> lines_, events_;
+  const std::function<absl::Status()> may_write_;  // Unset: always.
   std::string remark_;
   double last_flush_ = 0;  // As "time" of points.
 };

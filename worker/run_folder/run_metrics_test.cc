@@ -212,5 +212,24 @@ TEST(RunMetrics, NamesTheFileThatCannotBeWritten) {
   EXPECT_NE(metrics.status().message().find("none/metrics.jsonl"), std::string::npos) << metrics.status();
 }
 
+TEST(RunMetrics, WhoMayNotWriteWritesNothing) {
+  const TestDirectory directory;
+  TestDirectory::Write(directory.File("metrics.jsonl"), "{\"step\":1,\"loss\":2}\n{\"step\":2,\"loss\":2}\n");
+  const std::string before = Lines(directory);
+  bool may = false;
+  const auto may_write = [&] { return may ? absl::OkStatus() : absl::FailedPreconditionError("another writes there"); };
+  EXPECT_EQ(RunMetrics::Open(directory.path(), 1, kTime, may_write).status().message(), "another writes there");
+  EXPECT_EQ(Lines(directory), before);
+  may = true;
+  const auto metrics = *RunMetrics::Open(directory.path(), 2, kTime, may_write);
+  may = false;
+  EXPECT_EQ(metrics->Add({{"step", 3}, {"time", kTime}, {"loss", 1}}).message(), "another writes there");
+  EXPECT_EQ(metrics->Sync().message(), "another writes there");
+  EXPECT_EQ(Lines(directory), before);
+  may = true;
+  EXPECT_TRUE(metrics->Sync().ok());
+  EXPECT_EQ(Lines(directory), before + "{\"step\":3,\"time\":1700000000.0,\"loss\":1}\n");
+}
+
 }  // namespace
 }  // namespace tacc::worker

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "machine/tacc_python.h"
 #include "page/numbers.h"
 #include "page/page.h"
 #include "page/svg.h"
@@ -27,6 +28,7 @@ using svg::Escaped;
 
 // Steps behind the medians.
 constexpr size_t kRecentSteps = 100;
+constexpr int64_t kMaxPageBytes = 64 << 20;
 constexpr double kTallChart = 340, kLowChart = 190;
 
 // Points of one number over the steps.
@@ -201,17 +203,34 @@ std::string Sample(const RunReport& report) {
   if (report.export_dir.empty()) return "";
   return absl::StrCat(
       "<!-- sample: ", absl::StrJoin(report.prompt_ids, " "), " -->\n",
-      Section("A sample of its text", absl::StrCat("<p class=\"note\">There is none yet; this makes it:</p>\n",
-                                                   Code(absl::StrCat("python -m tacc sample ", report.export_dir,
-                                                                     " --report ", ReportPath(report.dir))))),
+      Section("A sample of its text",
+              absl::StrCat("<p class=\"note\">There is none yet; this makes it:</p>\n",
+                           Code(absl::StrCat(WithTaccPython("python -m tacc sample "), ShellWord(report.export_dir),
+                                             " --report ", ShellWord(ReportPath(report.dir)))))),
       "<!-- end of sample -->\n");
 }
 
-std::string Failure(const RunReport& report) {
-  if (report.failure.empty()) return "";
-  return Section(
-      "Why", absl::StrCat("<p>", Escaped(report.failure), "</p>\n<p class=\"note\">As rank 0 saw it when attempt ",
-                          report.attempt, " ended. Where another attempt follows, it writes this page anew.</p>\n"));
+// What SayItGoesOn replaces.
+constexpr char kState[] = "<!-- state -->\n", kEndOfState[] = "<!-- end of state -->\n";
+
+std::string State(const RunReport& report) {
+  std::string text = absl::StrCat("<p>The training ", report.outcome, " at step ", WholeText(report.step), ".</p>\n");
+  if (!report.failure.empty()) {
+    const std::string note =
+        report.may_go_on
+            ? absl::StrCat("<p class=\"note\">As rank 0 saw it when attempt ", report.attempt,
+                           " ended. Where another attempt follows, this page says so, and is written anew at its end.",
+                           "</p>\n")
+            : "";
+    text += Section("Why", absl::StrCat("<p>", Escaped(report.failure), "</p>\n", note));
+  }
+  return absl::StrCat(kState, text, kEndOfState);
+}
+
+absl::Status Replace(const std::string& dir, const std::string& page) {
+  const std::string path = ReportPath(dir), written = absl::StrCat(dir, "/.report.html");
+  if (absl::Status status = WriteSmallFile(written, page); !status.ok()) return status;
+  return std::rename(written.c_str(), path.c_str()) == 0 ? absl::OkStatus() : ErrnoStatus(errno, path);
 }
 
 std::string Files(const RunReport& report) {
@@ -234,15 +253,24 @@ absl::Status WriteReport(const RunReport& report) {
   const History history = ReadHistory(absl::StrCat(report.dir, "/metrics.jsonl"));
   const std::string name = StringOr(report.run, "name");
   const std::string body = absl::StrCat(
-      Failure(report), Tiles(report, history), Section("Curves", Curves(history)), Sample(report), Model(report),
+      State(report), Tiles(report, history), Section("Curves", Curves(history)), Sample(report), Model(report),
       Section("Predicted and measured", PredictedAndMeasured(report, history)), Restarts(report.run), Files(report));
-  const std::string page =
-      Page({absl::StrCat(name.empty() ? "run" : name, ": report"), name.empty() ? report.dir : name,
-            absl::StrCat("The training ", report.outcome, " at step ", WholeText(report.step), ".")},
-           body, "");
-  const std::string path = ReportPath(report.dir), written = absl::StrCat(report.dir, "/.report.html");
-  if (absl::Status status = WriteSmallFile(written, page); !status.ok()) return status;
-  return std::rename(written.c_str(), path.c_str()) == 0 ? absl::OkStatus() : ErrnoStatus(errno, path);
+  return Replace(report.dir, Page({absl::StrCat(name.empty() ? "run" : name, ": report"),
+                                   name.empty() ? report.dir : name, name.empty() ? "" : report.dir},
+                                  body, ""));
+}
+
+absl::Status SayItGoesOn(const std::string& dir, int64_t attempt, int64_t step) {
+  const absl::StatusOr<std::string> read = ReadSmallFile(ReportPath(dir), kMaxPageBytes);
+  if (absl::IsNotFound(read.status())) return absl::OkStatus();
+  if (!read.ok()) return read.status();
+  std::string page = *read;
+  const size_t begin = page.find(kState), end = page.find(kEndOfState);
+  if (begin == std::string::npos || end == std::string::npos || end < begin) return absl::OkStatus();
+  page.replace(begin, end - begin,
+               absl::StrCat(kState, "<p>The training goes on: attempt ", attempt, " began after step ", WholeText(step),
+                            ". What follows was written before that; the page is written anew at the end.</p>\n"));
+  return Replace(dir, page);
 }
 
 }  // namespace tacc::worker

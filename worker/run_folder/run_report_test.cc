@@ -77,14 +77,44 @@ TEST(RunReport, ARunThatFailedSaysWhyAtTheTop) {
   RunReport report = ReportIn(directory);
   report.outcome = "failed";
   report.failure = "stuck: the loss is < 1";
+  report.may_go_on = true;
   report.attempt = 2;
   report.export_dir = "";
   const std::string page = Page(directory, report);
   EXPECT_THAT(page, AllOf(HasSubstr("The training failed at step 3."), HasSubstr("<p>stuck: the loss is &lt; 1</p>"),
                           HasSubstr("when attempt 2 ended"), Not(HasSubstr("<!-- sample")), Not(HasSubstr("/logs"))));
   EXPECT_LT(page.find("stuck: "), page.find("training loss"));
+  report.may_go_on = false;
+  EXPECT_THAT(Page(directory, report), Not(HasSubstr("Where another attempt follows")));
   ASSERT_TRUE(MakeDirectory(directory.File("logs")).ok());
   EXPECT_THAT(Page(directory, report), HasSubstr(directory.File("logs")));
+}
+
+TEST(RunReport, OneThatGoesOnSaysSo) {
+  const TestDirectory directory;
+  RunReport report = ReportIn(directory);
+  report.outcome = "failed";
+  report.failure = "collective: rank 1 did not answer";
+  const std::string before = Page(directory, report);
+  ASSERT_TRUE(SayItGoesOn(directory.path(), 3, 2000).ok());
+  const std::string page = TestDirectory::Read(ReportPath(directory.path()));
+  EXPECT_THAT(page, AllOf(HasSubstr("The training goes on: attempt 3 began after step 2,000."),
+                          Not(HasSubstr("The training failed")), Not(HasSubstr("did not answer"))));
+  // The rest is as it was, and what is said is said again.
+  const std::string end = "<!-- end of state -->";
+  EXPECT_EQ(page.substr(page.find(end)), before.substr(before.find(end)));
+  ASSERT_TRUE(SayItGoesOn(directory.path(), 4, 2100).ok());
+  EXPECT_THAT(TestDirectory::Read(ReportPath(directory.path())),
+              AllOf(HasSubstr("attempt 4 began after step 2,100."), Not(HasSubstr("attempt 3"))));
+}
+
+TEST(RunReport, WhereThereIsNoPageNothingIsSaid) {
+  const TestDirectory directory;
+  EXPECT_TRUE(SayItGoesOn(directory.path(), 3, 2).ok());
+  TestDirectory::Write(ReportPath(directory.path()), "<html>of an earlier version</html>");
+  EXPECT_TRUE(SayItGoesOn(directory.path(), 3, 2).ok());
+  EXPECT_EQ(TestDirectory::Read(ReportPath(directory.path())), "<html>of an earlier version</html>");
+  EXPECT_EQ(TestDirectory::Names(directory.path()), (std::vector<std::string>{"report.html"}));
 }
 
 TEST(RunReport, WithoutMetricsThereIsStillAPage) {

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "machine/tacc_python.h"
 #include "worker/checkpoint/posix_file.h"
 #include "worker/checkpoint/sha256.h"
 
@@ -17,8 +18,11 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr char kPrepareAgain[] =
-    "prepare the data with the model's tokenizer: python -m tacc data prepare --tokenizer ";
+std::string PrepareAgain(const std::string& model) {
+  return WithTaccPython(
+      absl::StrCat("prepare the data with the model's tokenizer: python -m tacc data prepare --tokenizer ",
+                   model.empty() ? "MODEL_DIR" : ShellWord(model), " --input TEXT --out NEW_DIR"));
+}
 
 std::optional<std::string> ReadFile(const std::string& path) {
   std::ifstream stream(path, std::ios::binary);
@@ -86,7 +90,7 @@ void CheckTokenizer(const Dataset& dataset, const std::string& model, std::vecto
   problems->push_back(absl::StrCat(dataset.dir(), ": prepared with another tokenizer (fingerprint ",
                                    dataset.info().tokenizer_fingerprint.substr(0, 12), ", vocabulary of ",
                                    dataset.info().vocab_size, ") than the model's ", path, " (fingerprint ",
-                                   fingerprint.substr(0, 12), "); ", kPrepareAgain, model));
+                                   fingerprint.substr(0, 12), "); ", PrepareAgain(model)));
 }
 
 // Reads every shard and compares its SHA-256 with the index.
@@ -157,13 +161,13 @@ CheckResult CheckData(const CheckRequest& request) {
     if (vocab_size > 0 && info.max_token_id >= vocab_size) {
       problems.push_back(absl::StrCat(dataset->dir(), ": holds the token id ", info.max_token_id,
                                       ", but the model's vocabulary has ", vocab_size, " (ids 0 to ", vocab_size - 1,
-                                      "); ", kPrepareAgain, request.model.empty() ? "MODEL_DIR" : request.model));
+                                      "); ", PrepareAgain(request.model)));
     }
     if (!request.model.empty()) CheckTokenizer(*dataset, request.model, &problems);
     if (!request.tokenizer_fingerprint.empty() && request.tokenizer_fingerprint != info.tokenizer_fingerprint) {
       problems.push_back(absl::StrCat(dataset->dir(), ": prepared with the tokenizer of fingerprint ",
                                       info.tokenizer_fingerprint, ", wanted ", request.tokenizer_fingerprint, "; ",
-                                      kPrepareAgain, "MODEL_DIR"));
+                                      PrepareAgain("")));
     }
     if (request.depth == CheckRequest::Depth::kEveryByte) {
       if (const absl::Status verified = VerifyChecksums(*dataset); !verified.ok())

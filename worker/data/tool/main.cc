@@ -135,7 +135,7 @@ int Export(const ExportRequest& request) {
 }
 
 int Main(int argc, char** argv) {
-  RaiseOpenFilesLimit();  // All files of a checkpoint, one of each rank, are open at a time.
+  RaiseOpenFilesLimit();  // A checkpoint has a file of each rank: read fastest when all are open.
   CLI::App app("Looks at prepared data and exports checkpoints.", "tacc-data");
   app.set_version_flag("--version", "tacc-data " TACC_VERSION);
   app.require_subcommand(1);
@@ -197,7 +197,8 @@ int Main(int argc, char** argv) {
   ExportRequest request;
   CLI::App* export_command = app.add_subcommand("export", "Write a checkpoint as a plain Hugging Face model folder");
   export_command->add_option("--checkpoint", request.checkpoint, "The checkpoint, a folder step-N.aK")->required();
-  export_command->add_option("--model", request.model_dir, "Folder of the model that was trained");
+  export_command->add_option("--model", request.model_dir,
+                             "Folder of the model that was trained (default: the checkpoint's)");
   export_command->add_option(
       "--data", request.data_dir,
       "Folder of the data, for its tokenizer where the model has none (default: the checkpoint's)");
