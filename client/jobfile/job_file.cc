@@ -21,6 +21,7 @@
 #include "client/jobfile/nearest_name.h"
 #include "client/jobfile/scalar.h"
 #include "client/jobfile/yaml_tree.h"
+#include "machine/tacc_python.h"
 #include "proto/tacc/v1/validate_job.h"
 #include "tacc/v1/options.pb.h"
 
@@ -217,7 +218,7 @@ class Reader {
       Add(key.place, absl::StrCat(what, "; it belongs at ", absl::StrJoin(elsewhere, " or ")));
     } else if (foreign != nullptr) {
       if (!foreign->field.empty()) failed_.insert(foreign->field);
-      Add(key.place, absl::StrCat(what, "; ", foreign->text));
+      Add(key.place, absl::StrCat(what, "; ", WithTaccPython(foreign->text)));
     } else if (!nearest.empty()) {
       failed_.insert(Join(path, nearest));
       Add(key.place, absl::StrCat(what, "; did you mean \"", nearest, "\"?"));
@@ -454,7 +455,7 @@ void CheckPaths(const Message& message, const std::string& path, std::vector<std
     const auto& words = rule.path_word();
     if (std::find(words.begin(), words.end(), value) == words.end() &&
         std::filesystem::status(value, ignored).type() == std::filesystem::file_type::not_found)
-      wrong->push_back(absl::StrCat(name, " = ", value, " does not exist; it is ", rule.is_read()));
+      wrong->push_back(absl::StrCat(name, " = ", value, " does not exist; it is ", WithTaccPython(rule.is_read())));
   }
 }
 

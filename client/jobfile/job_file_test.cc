@@ -15,6 +15,7 @@
 #include "google/protobuf/text_format.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
+#include "machine/tacc_python.h"
 
 namespace tacc::client {
 namespace {
@@ -195,7 +196,7 @@ TEST(JobFileTest, EveryForeignNameIsUnknownHereAndItsFieldIsNot) {
   for (const ForeignName& foreign : ForeignNames()) {
     EXPECT_TRUE(seen.insert(foreign.name).second) << foreign.name << " is there twice";
     EXPECT_EQ(Error(absl::StrCat(kSixLines, foreign.name, ": 1\n")),
-              absl::StrCat("job.yaml:7:1: unknown field \"", foreign.name, "\"; ", foreign.text));
+              absl::StrCat("job.yaml:7:1: unknown field \"", foreign.name, "\"; ", WithTaccPython(foreign.text)));
     if (foreign.field.empty()) continue;
     // With a value of a wrong kind, which names the field.
     EXPECT_THAT(SetError({foreign.field + "=[[]]"}), HasSubstr(": " + foreign.field)) << foreign.name;
@@ -209,7 +210,8 @@ TEST(JobFileTest, PathsThatAreReadMustBeThere) {
   const auto spec = ParseJobFile(kSixLines, "job.yaml", folder);
   ASSERT_TRUE(spec.ok());
   EXPECT_EQ(CheckPaths(*spec).message(),
-            "data.path = " + folder + "/data does not exist; it is a folder that `python -m tacc data prepare` writes");
+            "data.path = " + folder +
+                WithTaccPython("/data does not exist; it is a folder that `python -m tacc data prepare` writes"));
   std::filesystem::create_directories(folder + "/data");
   EXPECT_TRUE(CheckPaths(*spec).ok()) << CheckPaths(*spec);  // checkpoint.dir is made
   std::filesystem::remove_all(folder);

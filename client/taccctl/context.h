@@ -37,6 +37,12 @@ struct Context {
     const auto found = environment.find(name);
     return found == environment.end() ? "" : found->second;
   }
+
+  // Where files of a moment go: $TMPDIR, or /tmp.
+  std::string TemporaryFolder() const {
+    const std::string folder = Variable("TMPDIR");
+    return folder.empty() ? "/tmp" : folder;
+  }
 };
 
 enum class OutputForm { kTable, kJson };

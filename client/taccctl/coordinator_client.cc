@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/taccctl/up_state.h"
 #include "grpcpp/grpcpp.h"
+#include "machine/tacc_python.h"
 #include "tacc/v1/coordinator.grpc.pb.h"
 
 namespace tacc::client {
@@ -267,6 +268,11 @@ absl::StatusOr<std::string> CoordinatorAddress(const GlobalOptions& options, con
     return absl::InvalidArgumentError(absl::StrCat(source, " = \"", address, "\" is not HOST:PORT, as 127.0.0.1:7070"));
   }
   return address;
+}
+
+std::string CommandStart(const GlobalOptions& options, const Context& context) {
+  return absl::StrCat(ShellWord(context.program),
+                      options.address.empty() ? "" : absl::StrCat(" --address ", ShellWord(options.address)));
 }
 
 std::string NewRequestId() {

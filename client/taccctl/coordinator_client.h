@@ -68,6 +68,9 @@ class Backoff {
 // InvalidArgument when it is not HOST:PORT. Warns on stderr of what `taccctl up` started and has ended since.
 absl::StatusOr<std::string> CoordinatorAddress(const GlobalOptions& options, const Context& context);
 
+// What a command to paste begins with: taccctl, and --address where it was given.
+std::string CommandStart(const GlobalOptions& options, const Context& context);
+
 // A request id that nobody else makes.
 std::string NewRequestId();
 

@@ -61,10 +61,12 @@ absl::StatusOr<std::vector<std::string>> ChooseDevices(const std::string& device
   if (device == kCudaDevice) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--device cuda: ", HasGpus(*gpus), ", and ", wanted == 0 ? "at least 1 is" : absl::StrCat(wanted, " are"),
-        " wanted; `tacc-rank --devices` lists what there is; use --device cpu, or ask for fewer workers"));
+        " wanted; `tacc-rank --devices` lists what there is; use --device cpu",
+        gpus->empty() ? "" : absl::StrCat(", or ask for at most ", gpus->size())));
   }
   if (!gpus->empty()) {
-    context.err << "warning: " << HasGpus(*gpus) << ", and " << wanted << " workers are wanted; they run on CPUs"
+    context.err << "warning: " << HasGpus(*gpus) << ", and " << wanted
+                << " workers are wanted; they run on CPUs: ask for at most " << gpus->size() << " to use GPUs"
                 << std::endl;
   }
   return cpus;

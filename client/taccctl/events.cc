@@ -26,11 +26,12 @@ int Events(const std::string& job, const GlobalOptions& global, Context& context
     if (!item.has_event()) return;
     const v1::JobEvent& event = item.event();
     if (global.form == OutputForm::kJson) context.out << JsonLine(MessageJson(event));
+    // How far training was then, which is not what a message may tell of: a checkpoint is of an earlier step.
     rows.push_back({FormatTime(event.time()), event.attempt() > 0 ? absl::StrCat(event.attempt()) : "-",
-                    absl::StrCat(event.step()), event.type(), event.message()});
+                    event.step() > 0 ? absl::StrCat("step ", event.step()) : "-", event.type(), event.message()});
   });
   if (!status.ok()) return Fail(status, &context);
-  if (global.form == OutputForm::kTable) PrintTable({"TIME", "ATTEMPT", "STEP", "EVENT", "MESSAGE"}, rows, context.out);
+  if (global.form == OutputForm::kTable) PrintTable({"TIME", "ATTEMPT", "AT", "EVENT", "MESSAGE"}, rows, context.out);
   return kExitOk;
 }
 

@@ -93,7 +93,9 @@ void AddExport(CLI::App* app, const GlobalOptions* global, Action* action) {
       ->required()
       ->type_name("JOB|DIR");
   command->add_option("--out", options->out, "Folder to write")->required()->type_name("DIR");
-  command->add_option("--model", options->model, "Folder of the model that was trained (default: the job's)")
+  command
+      ->add_option("--model", options->model,
+                   "Folder of the model that was trained (default: the job's, or the checkpoint's)")
       ->type_name("DIR");
   command
       ->add_option("--data", options->data,

@@ -1,7 +1,10 @@
 #include "client/taccctl/follow.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <system_error>
 
@@ -14,9 +17,34 @@
 #include "client/taccctl/units.h"
 
 namespace tacc::client {
+namespace {
+
+// The job, which has ended, when the page about it is written too.
+v1::Job AfterItsReport(const v1::Job& job, CoordinatorClient* client, Context* context) {
+  constexpr double kLookSeconds = 0.05, kPatienceSeconds = 5;
+  const int seen = context->interrupt.count();
+  v1::Job ended = job;
+  for (double waited = 0; ended.report_pending() && waited < kPatienceSeconds; waited += kLookSeconds) {
+    if (context->interrupt.WaitFor(kLookSeconds, seen)) break;
+    const absl::StatusOr<v1::Job> now = client->Get(job.id());
+    if (!now.ok()) break;
+    ended = *now;
+  }
+  return ended;
+}
+
+// Whether the file is there and no older than that (seconds since the epoch): an earlier run in the folder has left its
+// own.
+bool IsSince(const std::string& path, double time) {
+  struct stat found;
+  return stat(path.c_str(), &found) == 0 && static_cast<double>(found.st_mtime) >= std::floor(time);
+}
+
+}  // namespace
 
 absl::StatusOr<v1::Job> FollowJob(const v1::Job& job, const FollowOptions& options, CoordinatorClient* client,
                                   Context* context) {
+  constexpr double kAskAgainSeconds = 2;
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
   double timeout_seconds = options.timeout_seconds;
@@ -28,38 +56,52 @@ absl::StatusOr<v1::Job> FollowJob(const v1::Job& job, const FollowOptions& optio
   request.set_job(job.id());
   request.set_cursor(options.cursor);
   Backoff backoff;
-  bool away = false;
+  bool away = false, has_trained = false;
   int seen = client->interrupts_seen();
+  using Answer = FollowOptions::Answer;
+  std::function<Answer()> question;  // The last one, to ask again.
+  const auto has_left = [&] {
+    const Answer answer = question();
+    if (answer != Answer::kAskAgain) question = nullptr;
+    return answer == Answer::kLeave;
+  };
   while (true) {
-    absl::Status status =
-        client->Watch(request, timeout_seconds > 0 ? std::max(left(), 0.001) : 0, [&](const v1::WatchResponse& item) {
-          if (away) progress.Note("the coordinator is back");
-          away = false;
-          backoff.Reset();
-          request.set_cursor(item.cursor());
-          if (item.has_step() && progress.max_steps() == 0) {
-            const absl::StatusOr<v1::Job> planned = client->Get(job.id());
-            if (planned.ok()) progress.SetMaxSteps(planned->max_steps());
-          }
-          progress.Take(item);
-        });
+    if (question && context->interrupt.count() == seen && has_left()) return absl::CancelledError("interrupted");
+    double limit = timeout_seconds > 0 ? std::max(left(), 0.001) : 0;
+    if (question) limit = limit > 0 ? std::min(limit, kAskAgainSeconds) : kAskAgainSeconds;
+    absl::Status status = client->Watch(request, limit, [&](const v1::WatchResponse& item) {
+      if (away) progress.Note("the coordinator is back");
+      away = false;
+      backoff.Reset();
+      request.set_cursor(item.cursor());
+      has_trained = has_trained || item.has_step();
+      if (item.has_step() && progress.max_steps() == 0) {
+        const absl::StatusOr<v1::Job> planned = client->Get(job.id());
+        if (planned.ok()) progress.SetMaxSteps(planned->max_steps());
+      }
+      progress.Take(item);
+    });
     if (status.ok()) {
       absl::StatusOr<v1::Job> ended = client->Get(job.id());
       if (ended.ok() && HasEnded(ended->phase())) {
         progress.Finish();
-        return ended;
+        return AfterItsReport(*ended, client, context);
       }
       status = ended.ok() ? absl::UnavailableError("the stream ended") : ended.status();
     }
     if (!context->interrupt.aborted().ok()) return context->interrupt.aborted();
     if (timeout_seconds > 0 && left() <= 0.01) {
-      if (!options.on_timeout || !options.on_timeout()) return timed_out;
+      question = options.on_timeout;
+      if (!question || has_left()) return timed_out;
       timeout_seconds = 0;
       continue;
     }
     if (const int count = context->interrupt.count(); count > seen) {
       seen = count;
-      if (!options.on_interrupt || !options.on_interrupt(count)) return absl::CancelledError("interrupted");
+      question = nullptr;
+      if (options.on_interrupt)
+        question = [&options, count, &has_trained] { return options.on_interrupt(count, has_trained); };
+      if (!question || has_left()) return absl::CancelledError("interrupted");
       continue;
     }
     if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
@@ -99,11 +141,11 @@ int ReportOutcome(const v1::Job& job, OutputForm form, Context* context) {
     err << "checkpoint:  " << Printable(job.checkpoint_dir()) << "/" << Printable(job.last_checkpoint().name())
         << " (step " << job.last_checkpoint().step() << ")\n";
   }
-  const bool failed = job.phase() == v1::PHASE_FAILED;
-  const std::string of_interest = job.checkpoint_dir() + (failed ? "/logs" : "/report.html");
+  const std::string page = job.checkpoint_dir() + "/report.html", logs = job.checkpoint_dir() + "/logs";
   std::error_code unseen;  // The folder may lie on another machine.
-  if (std::filesystem::exists(of_interest, unseen))
-    err << (failed ? "rank logs:   " : "report:      ") << Printable(of_interest) << "\n";
+  if (job.phase() == v1::PHASE_FAILED && std::filesystem::exists(logs, unseen))
+    err << "rank logs:   " << Printable(logs) << "\n";
+  if (IsSince(page, job.submitted_time())) err << "report:      " << Printable(page) << "\n";
   return OutcomeOf(job);
 }
 

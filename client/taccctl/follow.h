@@ -17,16 +17,20 @@ struct FollowOptions {
   uint64_t cursor = 0;
   // 0: no limit.
   double timeout_seconds = 0;
-  // Called when the user interrupts, with how often they did so far; following goes on when it returns true. Unset: an
+  // What following does then; with kAskAgain it goes on, and asks again after a while, as long as nothing else is
+  // asked.
+  enum class Answer { kLeave, kGoOn, kAskAgain };
+  // Asked when the user interrupts, with how often they did so far, and whether a step of the job was seen. Unset: an
   // interrupt ends it.
-  std::function<bool(int)> on_interrupt;
-  // Called once, after the timeout; following goes on without one when it returns true. Unset: the timeout ends it.
-  std::function<bool()> on_timeout;
+  std::function<Answer(int, bool)> on_interrupt;
+  // Asked after the timeout; there is none any more when following goes on. Unset: the timeout ends it.
+  std::function<Answer()> on_timeout;
 };
 
-// Shows what happens to `job` until it has ended, and returns it as it is then. Reconnects for as long as it takes,
-// from where it was. Errors: Cancelled when interrupted, DeadlineExceeded after the timeout, what Interrupt::Abort was
-// given, or what the coordinator says (NotFound).
+// Shows what happens to `job` until it has ended, and returns it as it is when a worker has written the page about it,
+// if one does, or has taken some seconds. Reconnects for as long as it takes, from where it was. Errors: Cancelled when
+// interrupted, DeadlineExceeded after the timeout, what Interrupt::Abort was given, or what the coordinator says
+// (NotFound).
 absl::StatusOr<v1::Job> FollowJob(const v1::Job& job, const FollowOptions& options, CoordinatorClient* client,
                                   Context* context);
 

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/taccctl/coordinator_client.h"
+#include "client/taccctl/enough_workers.h"
 #include "client/taccctl/exit_code.h"
 #include "client/taccctl/follow.h"
 #include "client/taccctl/job_text.h"
@@ -23,6 +24,8 @@ int Get(const std::string& name, const GlobalOptions& global, Context& context) 
     context.out << JsonLine(MessageJson(*job));
   } else {
     PrintJob(*job, context.out);
+    context.out << std::flush;
+    context.err << HowToHaveEnoughWorkers(*job, global, &client, context) << std::flush;
   }
   return kExitOk;
 }

@@ -12,6 +12,15 @@ void Interrupt::Raise() {
   if (hook_) hook_();
 }
 
+void Interrupt::Signal(double now) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (now - last_signal_ < kOneWishSeconds) return;
+    last_signal_ = now;
+  }
+  Raise();
+}
+
 void Interrupt::Abort(const absl::Status& status) {
   const std::lock_guard<std::mutex> lock(mutex_);
   aborted_.Update(status);

@@ -15,6 +15,10 @@ class Interrupt {
  public:
   // The user wants to leave (SIGINT, SIGTERM): counted, and the current hook is called.
   void Raise();
+  // The same for a signal that came at `now` (steady seconds). Signals within kOneWishSeconds of one that counted are
+  // the same wish: who is asked to end in front of this process may send on what its whole group has got already.
+  void Signal(double now);
+  static constexpr double kOneWishSeconds = 1;
   // The command cannot go on, because of `status` (not OK); the first one stays. The current hook is called.
   void Abort(const absl::Status& status);
 
@@ -44,6 +48,7 @@ class Interrupt {
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   int count_ = 0;
+  double last_signal_ = -kOneWishSeconds;  // That counted.
   absl::Status aborted_;
   std::function<void()> hook_;
 };

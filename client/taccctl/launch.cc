@@ -15,14 +15,20 @@ constexpr double kStartSeconds = 30;
 // A worker measures its device first.
 constexpr double kAttachSeconds = 90;
 
+// Where a log will be found.
+std::string Kept(const LaunchOptions& options, const std::string& log_path) {
+  return options.keep_logs ? absl::StrCat(options.keep_logs(), log_path.substr(options.directory.size())) : log_path;
+}
+
 // The first line of stdout without `prefix`.
-absl::StatusOr<std::string> ReadyLine(const std::string& name, const std::string& prefix, const std::string& log_path,
-                                      double seconds, ChildProcess* child) {
-  absl::StatusOr<std::string> line = child->ReadLine(seconds);
-  if (absl::IsUnavailable(line.status()) && child->Wait(5)) return WhyEnded(name, child->end(), log_path);
+absl::StatusOr<std::string> ReadyLine(const LaunchOptions& options, const std::string& name, const std::string& prefix,
+                                      const std::string& log_path, double seconds, ChildProcess* child) {
+  absl::StatusOr<std::string> line = child->ReadLine(seconds, options.interrupt);
+  if (absl::IsUnavailable(line.status()) && child->Wait(5)) return WhyEnded(options, name, child->end(), log_path);
+  if (absl::IsCancelled(line.status())) return line.status();
   if (!line.ok())
     return absl::InternalError(absl::StrCat(name, " is not ready after ", seconds, " s (", line.status().message(),
-                                            "); its log is ", log_path));
+                                            "); its log is ", Kept(options, log_path)));
   if (!absl::StartsWith(*line, prefix))
     return absl::InternalError(absl::StrCat(name, " printed \"", *line, "\", wanted \"", prefix, "...\""));
   return line->substr(prefix.size());
@@ -36,7 +42,8 @@ std::string WorkerLog(const LaunchOptions& options, int index) {
   return absl::StrCat(options.directory, "/worker-", index, ".log");
 }
 
-absl::Status WhyEnded(const std::string& name, const ProcessEnd& end, const std::string& log_path) {
+absl::Status WhyEnded(const LaunchOptions& options, const std::string& name, const ProcessEnd& end,
+                      const std::string& log_path) {
   const std::vector<std::string> lines = LastLines(log_path, 20);
   std::vector<std::string> errors;
   for (const std::string& line : lines) {
@@ -46,7 +53,7 @@ absl::Status WhyEnded(const std::string& name, const ProcessEnd& end, const std:
   if (end.exit_code == 2 && !errors.empty())
     return absl::InvalidArgumentError(absl::StrCat(name, ": ", absl::StrJoin(errors, "\n")));
   const std::string text =
-      absl::StrCat(name, " ", end.Text(), "; its log is ", log_path,
+      absl::StrCat(name, " ", end.Text(), "; its log is ", Kept(options, log_path),
                    lines.empty() ? " (empty)" : " and ends with:\n  | ", absl::StrJoin(lines, "\n  | "));
   return end.exit_code == 2 ? absl::InvalidArgumentError(text) : absl::InternalError(text);
 }
@@ -64,7 +71,7 @@ absl::StatusOr<LaunchedCoordinator> LaunchCoordinator(const LaunchOptions& optio
   absl::StatusOr<std::unique_ptr<ChildProcess>> child = ChildProcess::Start(process);
   if (!child.ok()) return child.status();
   absl::StatusOr<std::string> address =
-      ReadyLine("tacc-coordinator", "listening ", process.log_path, kStartSeconds, child->get());
+      ReadyLine(options, "tacc-coordinator", "listening ", process.log_path, kStartSeconds, child->get());
   if (!address.ok()) return address.status();
   return LaunchedCoordinator{*std::move(child), *std::move(address)};
 }
@@ -104,7 +111,7 @@ std::string WorkerMetricsAddress(const LaunchOptions& options, int index) {
 }
 
 absl::Status WaitUntilAttached(const LaunchOptions& options, int index, ChildProcess* worker) {
-  return ReadyLine(absl::StrCat("tacc-worker ", options.worker_prefix, "-", index), "attached ",
+  return ReadyLine(options, absl::StrCat("tacc-worker ", options.worker_prefix, "-", index), "attached ",
                    WorkerLog(options, index), kAttachSeconds, worker)
       .status();
 }

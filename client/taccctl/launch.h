@@ -1,11 +1,13 @@
 // Starting a coordinator and workers on this machine (docs/contracts.md, "Processes").
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/taccctl/interrupt.h"
 #include "client/taccctl/process.h"
 #include "client/taccctl/share_out.h"
 
@@ -16,6 +18,11 @@ struct LaunchOptions {
   std::string binary_dir;
   // Must exist; states go into folders in it, logs into files.
   std::string directory;
+  // Asked before a message names a log: sees to it that logs can be read after a failure, and returns the folder where.
+  // Unset: `directory`.
+  std::function<std::string()> keep_logs;
+  // Ends waiting for a process that starts (Cancelled) when it is raised; null: nothing does.
+  const Interrupt* interrupt = nullptr;
   Lifetime lifetime = Lifetime::kWithParent;
   // Of each worker. Of a worker on a GPU memory_bytes may be 0: what is free there.
   WorkerShare share;
@@ -36,7 +43,7 @@ struct LaunchedCoordinator {
 };
 
 // Starts tacc-coordinator and waits until it serves. `listen` may have port 0; `metrics_listen` as well. Errors:
-// InvalidArgument with what the coordinator said (a port in use), Internal when it ended otherwise.
+// InvalidArgument with what the coordinator said (a port in use), Internal when it ended otherwise, Cancelled.
 absl::StatusOr<LaunchedCoordinator> LaunchCoordinator(const LaunchOptions& options, const std::string& listen,
                                                       const std::string& metrics_listen);
 
@@ -53,7 +60,9 @@ std::string WorkerMetricsAddress(const LaunchOptions& options, int index);
 std::string CoordinatorLog(const LaunchOptions& options);
 std::string WorkerLog(const LaunchOptions& options, int index);
 
-// Why `name` ended, from its log: its `error:` lines, else its last lines. InvalidArgument when it exited with 2.
-absl::Status WhyEnded(const std::string& name, const ProcessEnd& end, const std::string& log_path);
+// Why `name` ended, from its log, which is one of the above: its `error:` lines, else its last lines. InvalidArgument
+// when it exited with 2.
+absl::Status WhyEnded(const LaunchOptions& options, const std::string& name, const ProcessEnd& end,
+                      const std::string& log_path);
 
 }  // namespace tacc::client

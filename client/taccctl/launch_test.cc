@@ -188,7 +188,8 @@ TEST_F(LaunchTest, AWorkerForEachGpu) {
   EXPECT_EQ(err.str(), "");
   EXPECT_THAT(choose(kAutoDevice, 3), ElementsAre("cpu", "cpu", "cpu"));
   EXPECT_EQ(err.str(),
-            "warning: this machine has 2 GPUs (cuda:0, cuda:1), and 3 workers are wanted; they run on CPUs\n");
+            "warning: this machine has 2 GPUs (cuda:0, cuda:1), and 3 workers are wanted; they run on CPUs: ask for at "
+            "most 2 to use GPUs\n");
   EXPECT_THAT(choose(kCudaDevice, 3), ElementsAre(HasSubstr("has 2 GPUs (cuda:0, cuda:1), and 3 are wanted")));
 }
 

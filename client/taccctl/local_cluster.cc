@@ -18,10 +18,13 @@ constexpr double kStopSeconds = 10;
 absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(const LaunchOptions& options, Interrupt* interrupt) {
   auto cluster = std::unique_ptr<LocalCluster>(new LocalCluster(options, interrupt));
   cluster->members_.resize(options.devices.size() + 1);
+  cluster->options_.interrupt = interrupt;
   for (size_t i = 0; i < cluster->members_.size(); ++i) {
     const absl::Status started = cluster->StartMember(i);
     if (!started.ok()) return started;
   }
+  // One that is started again is waited for: it has the job to stop.
+  cluster->options_.interrupt = nullptr;
   cluster->supervisor_ = std::thread([raw = cluster.get()] { raw->Supervise(); });
   return cluster;
 }
@@ -79,7 +82,7 @@ void LocalCluster::Supervise() {
       member.quick_ends = Clock::now() - member.started < kQuickEnd ? member.quick_ends + 1 : 0;
       absl::Status status;
       if (end.exit_code == 2 || member.quick_ends >= kMaxQuickEnds) {
-        status = WhyEnded(Name(i), end, Log(i));
+        status = WhyEnded(options_, Name(i), end, Log(i));
       } else {
         status = StartMember(i);
       }

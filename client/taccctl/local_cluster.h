@@ -18,7 +18,8 @@ class LocalCluster {
  public:
   // Starts a coordinator at a free port of 127.0.0.1 and a worker on each of the devices, which attach by and by.
   // Children that end are started again; when one ends three times within seconds, or says that its input is bad,
-  // `interrupt` is aborted with the reason. `interrupt` must outlive the cluster.
+  // `interrupt` is aborted with the reason. Cancelled when it is raised before the coordinator serves. `interrupt` must
+  // outlive the cluster.
   static absl::StatusOr<std::unique_ptr<LocalCluster>> Start(const LaunchOptions& options, Interrupt* interrupt);
 
   // Stops and reaps all children: SIGTERM, after ten seconds SIGKILL.
@@ -43,7 +44,7 @@ class LocalCluster {
   std::string Log(size_t i) const;
   void Stop(Member* member);
 
-  const LaunchOptions options_;
+  LaunchOptions options_;
   Interrupt* interrupt_;
   std::string address_;
   std::vector<Member> members_;

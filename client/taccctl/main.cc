@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "client/taccctl/taccctl.h"
+#include "machine/clock.h"
 
 extern char** environ;
 
@@ -58,7 +59,7 @@ int main(int argc, char** argv) {
   auto* interrupt = new tacc::client::Interrupt();
   std::thread([interrupt, signals] {
     int signal = 0;
-    while (sigwait(&signals, &signal) == 0) interrupt->Raise();
+    while (sigwait(&signals, &signal) == 0) interrupt->Signal(tacc::SteadySeconds());
   }).detach();
   std::error_code error;
   tacc::client::Context context{argv[0],

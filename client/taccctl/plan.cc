@@ -1,6 +1,7 @@
 // taccctl plan JOB.YAML: what the planner would do with a job, in words and as a table. Starts nothing.
 #include <algorithm>
 #include <memory>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -16,6 +17,7 @@
 #include "client/taccctl/subcommands.h"
 #include "client/taccctl/table.h"
 #include "client/taccctl/units.h"
+#include "page/numbers.h"
 
 namespace tacc::client {
 namespace {
@@ -75,6 +77,7 @@ std::string HowText(const json& candidate) {
   }
   if (candidate.value("gc", false)) how.push_back("gc");
   if (NumberAt(candidate, "kept_units") > 0) how.push_back("weights kept");
+  if (candidate.value("keeps_copies", false)) how.push_back(absl::StrCat(TextAt(candidate, "precision"), " copies"));
   return how.empty() ? "-" : absl::StrJoin(how, ", ");
 }
 
@@ -85,16 +88,21 @@ void AddRows(const json& candidates, size_t limit, std::vector<std::vector<std::
     if (shown++ == limit) break;
     const json memory = candidate.value("memory", json::object());
     const std::string about = candidate.value("estimated", false) ? "~" : "";
-    const auto bytes = [&](const char* kind) { return about + FormatBytes(NumberAt(memory, kind)); };
+    const auto bytes = [&](const char* kind) { return NumberAt(memory, kind); };
+    const double total = bytes("total_bytes");
+    std::vector<double> kinds = {bytes("weights_bytes"), bytes("gradients_bytes"), bytes("optimizer_bytes"),
+                                 bytes("temporaries_bytes") + bytes("stash_bytes")};
+    kinds.push_back(std::max(0.0, total - std::accumulate(kinds.begin(), kinds.end(), 0.0)));
+    const std::vector<std::string> of_memory = BytesTexts(kinds, total);
     const std::string precision = TextAt(candidate, "precision"), why_not = TextAt(candidate, "why_not");
     const double mfu = NumberAt(candidate, "predicted_mfu");
     rows.push_back(
         {MeshText(candidate), precision.empty() ? "-" : precision,
          absl::StrCat(NumberAt(candidate, "per_device_train_batch_size"), " x ", NumberAt(candidate, "accumulation")),
-         HowText(candidate), bytes("weights_bytes"), bytes("gradients_bytes"), bytes("optimizer_bytes"),
-         about + FormatBytes(NumberAt(memory, "temporaries_bytes") + NumberAt(memory, "stash_bytes")),
-         bytes("total_bytes"), about + FormatNumber(NumberAt(candidate, "predicted_step_seconds"), 4),
-         about + FormatNumber(NumberAt(candidate, "predicted_exposed_communication_seconds"), 3),
+         HowText(candidate), about + of_memory[0], about + of_memory[1], about + of_memory[2], about + of_memory[3],
+         about + of_memory[4], about + BytesText(total),
+         about + SecondsText(NumberAt(candidate, "predicted_step_seconds")),
+         about + SecondsText(NumberAt(candidate, "predicted_exposed_communication_seconds")),
          about + FormatCount(NumberAt(candidate, "predicted_tokens_per_second")), about + FormatPercent(mfu),
          !why_not.empty()                ? why_not
          : candidate.value("fits", true) ? "taken"
@@ -222,11 +230,13 @@ int Plan(const PlanOptions& options, const GlobalOptions& global, Context& conte
   std::vector<std::vector<std::string>> rows;
   AddRows(candidates, options.verbose ? candidates.size() : kMaxCandidates, rows);
   AddRows(losers, options.verbose ? losers.size() : kMaxLosers, rows);
-  PrintTable({"MESH", "PRECISION", "BATCH", "HOW", "WEIGHTS", "GRADIENTS", "OPTIMIZER", "ACTIVATIONS", "TOTAL",
-              "SECONDS", "EXPOSED", "TOKENS/S", "MFU", "WHY"},
+  PrintTable({"MESH", "PRECISION", "BATCH", "HOW", "WEIGHTS", "GRADIENTS", "OPTIMIZER", "ACTIVATIONS", "OTHER", "TOTAL",
+              "STEP", "EXPOSED", "TOKENS/S", "MFU", "WHY"},
              rows, context.out);
-  context.out << "Predicted, not measured. Bytes are of one rank; BATCH is per_device_train_batch_size x accumulation; "
-                 "EXPOSED are seconds of communication that computation does not hide.\n";
+  context.out
+      << "Predicted, not measured. Bytes are of one rank, OTHER those of kernels' workspace, libraries, buffers "
+         "and alignment; BATCH is per_device_train_batch_size x accumulation; EXPOSED is the part of STEP in "
+         "which communication runs that computation does not hide.\n";
   if (const size_t all = candidates.size() + losers.size(); all > rows.size())
     context.out << "And " << all - rows.size() << " more: -v shows them.\n";
   if (plan.contains("num_layouts"))

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/taccctl/devices.h"
 #include "client/taccctl/share_out.h"
 #include "client/taccctl/tool.h"
@@ -21,6 +22,9 @@ namespace {
 
 using nlohmann::json;
 
+constexpr double kPlanSeconds = 600;
+constexpr double kCheckSeconds = 60;
+
 absl::StatusOr<json> JobJson(const v1::JobSpec& spec) {
   google::protobuf::util::JsonPrintOptions print;
   print.preserve_proto_field_names = true;
@@ -30,14 +34,14 @@ absl::StatusOr<json> JobJson(const v1::JobSpec& spec) {
   return json::parse(text, nullptr, false);
 }
 
-absl::StatusOr<json> DataFacts(const v1::JobSpec& spec, Context& context) {
+absl::StatusOr<json> DataFacts(const v1::JobSpec& spec, double seconds, Context& context) {
   std::vector<std::string> arguments = {"check", "--data", spec.data().path()};
   if (spec.data().has_eval_path()) arguments.insert(arguments.end(), {"--eval", spec.data().eval_path()});
   if (spec.data().has_seq_len()) arguments.insert(arguments.end(), {"--seq-len", absl::StrCat(spec.data().seq_len())});
   if (spec.train().has_global_batch_size())
     arguments.insert(arguments.end(), {"--global-batch-size", absl::StrCat(spec.train().global_batch_size())});
   if (spec.model().has_path()) arguments.insert(arguments.end(), {"--model", spec.model().path()});
-  const absl::StatusOr<std::string> data = RunTool("tacc-data", arguments, 600, context);
+  const absl::StatusOr<std::string> data = RunTool("tacc-data", arguments, seconds, context);
   if (!data.ok()) return data.status();
   json facts = json::parse(*data, nullptr, false);
   if (!facts.is_object()) return absl::InternalError("tacc-data check printed no JSON object");
@@ -48,6 +52,27 @@ absl::StatusOr<json> DataFacts(const v1::JobSpec& spec, Context& context) {
 void TakeLength(const v1::JobSpec& spec, json& request) {
   if (!spec.data().has_seq_len() && request["data"].contains("seq_len"))
     request["job"]["data"]["seq_len"] = request["data"]["seq_len"];
+}
+
+// What `tacc-plan COMMAND --request REQUEST ARGUMENTS` prints.
+absl::StatusOr<std::string> RunOnRequest(const std::string& command, const json& request,
+                                         const std::vector<std::string>& arguments, double seconds, Context& context) {
+  std::string path = context.TemporaryFolder() + "/tacc-plan-XXXXXX";
+  const int fd = mkstemp(path.data());
+  if (fd < 0) return absl::InternalError(absl::StrCat("cannot write ", path));
+  close(fd);
+  std::ofstream file(path);
+  file << request.dump();
+  file.close();
+  absl::StatusOr<std::string> out = absl::InternalError(absl::StrCat("cannot write ", path, "; is its disk full?"));
+  if (file) {
+    std::vector<std::string> all = {command, "--request", path};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    out = RunTool("tacc-plan", all, seconds, context);
+  }
+  std::error_code ignored;
+  std::filesystem::remove(path, ignored);
+  return out;
 }
 
 }  // namespace
@@ -78,7 +103,7 @@ absl::StatusOr<json> RequestForThisMachine(const v1::JobSpec& spec, Context& con
       request["device"]["peak_flops_per_second"][dtype] = peak;
   }
   request["device"]["cpus"] = static_cast<double>(machine.num_cpus) / num_workers;
-  const absl::StatusOr<json> data = DataFacts(spec, context);
+  const absl::StatusOr<json> data = DataFacts(spec, kPlanSeconds, context);
   if (!data.ok()) return data.status();
   request["data"] = *data;
   TakeLength(spec, request);
@@ -99,11 +124,39 @@ absl::StatusOr<json> RequestForCluster(const v1::JobSpec& spec, const json& clus
     return absl::InvalidArgumentError(
         absl::StrCat("the length of a sample is not known: data.seq_len is not given, and data.path (",
                      spec.data().path(), ") is not there; give data.seq_len"));
-  const absl::StatusOr<json> data = DataFacts(spec, context);
+  const absl::StatusOr<json> data = DataFacts(spec, kPlanSeconds, context);
   if (!data.ok()) return data.status();
   request["data"] = *data;
   TakeLength(spec, request);
   return request;
+}
+
+absl::Status CheckJob(const v1::JobSpec& spec, Context& context) {
+  std::error_code ignored;
+  const auto is_seen = [&](const std::string& path) { return path.empty() || std::filesystem::exists(path, ignored); };
+  json request;
+  const absl::StatusOr<json> job = JobJson(spec);
+  if (!job.ok()) return job.status();
+  request["job"] = *job;
+  std::vector<std::string> problems;
+  const auto take = [&](const absl::Status& status) {
+    if (absl::IsInvalidArgument(status)) problems.push_back(std::string(status.message()));
+  };
+  if (is_seen(spec.data().path()) && is_seen(spec.data().eval_path())) {
+    const absl::StatusOr<json> data = DataFacts(spec, kCheckSeconds, context);
+    if (absl::IsCancelled(data.status())) return data.status();
+    take(data.status());
+    if (data.ok()) {
+      request["data"] = *data;
+      TakeLength(spec, request);
+    }
+  }
+  if (is_seen(spec.model().has_graph() ? spec.model().graph() : spec.model().path())) {
+    const absl::Status layout = RunOnRequest("check", request, {}, kCheckSeconds, context).status();
+    if (absl::IsCancelled(layout)) return layout;
+    take(layout);
+  }
+  return problems.empty() ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
 }
 
 absl::StatusOr<KnownMachines> AskForMachines(Context& context) {
@@ -125,17 +178,7 @@ absl::StatusOr<KnownMachines> AskForMachines(Context& context) {
 }
 
 absl::StatusOr<std::string> RunPlan(const json& request, const std::vector<std::string>& arguments, Context& context) {
-  std::string path = (context.Variable("TMPDIR").empty() ? "/tmp" : context.Variable("TMPDIR")) + "/tacc-plan-XXXXXX";
-  const int fd = mkstemp(path.data());
-  if (fd < 0) return absl::InternalError(absl::StrCat("cannot write ", path));
-  close(fd);
-  std::ofstream(path) << request.dump();
-  std::vector<std::string> all = {"plan", "--request", path};
-  all.insert(all.end(), arguments.begin(), arguments.end());
-  absl::StatusOr<std::string> out = RunTool("tacc-plan", all, 600, context);
-  std::error_code ignored;
-  std::filesystem::remove(path, ignored);
-  return out;
+  return RunOnRequest("plan", request, arguments, kPlanSeconds, context);
 }
 
 }  // namespace tacc::client

@@ -21,6 +21,11 @@ absl::StatusOr<nlohmann::json> RequestForThisMachine(const v1::JobSpec& spec, Co
 absl::StatusOr<nlohmann::json> RequestForCluster(const v1::JobSpec& spec, const nlohmann::json& cluster,
                                                  Context& context);
 
+// What is wrong with the job's data, model and layout, in the words of `tacc-data check` and `tacc-plan check`:
+// InvalidArgument, a line for each problem. Only folders that are seen from here are looked at, and what cannot be
+// found out is no problem: compiling will tell. Cancelled when the user wants to leave.
+absl::Status CheckJob(const v1::JobSpec& spec, Context& context);
+
 // What tacc-plan knows of machines.
 absl::StatusOr<KnownMachines> AskForMachines(Context& context);
 

@@ -25,6 +25,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMaxLineBytes = 4096;
+// How often who waits for a line looks for an interrupt.
+constexpr int kLookMilliseconds = 100;
 // Descriptor of the pipe in the child.
 constexpr int kLifeFd = 3;
 
@@ -136,17 +138,19 @@ ChildProcess::~ChildProcess() {
   if (life_fd_ >= 0) close(life_fd_);
 }
 
-absl::StatusOr<std::string> ChildProcess::ReadLine(double seconds) {
+absl::StatusOr<std::string> ChildProcess::ReadLine(double seconds, const Interrupt* interrupt) {
+  const int interrupts_seen = interrupt == nullptr ? 0 : interrupt->count();
   const auto deadline =
       Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   while (true) {
     const size_t newline = buffer_.find('\n');
     if (newline != std::string::npos) return buffer_.substr(0, newline);
     if (buffer_.size() > kMaxLineBytes) return absl::InternalError("a line that is too long");
-    const int wait_ms = MillisecondsUntil(deadline);
-    if (wait_ms == 0) return absl::DeadlineExceededError("no line in time");
+    const int left_ms = MillisecondsUntil(deadline);
+    if (left_ms == 0) return absl::DeadlineExceededError("no line in time");
+    if (interrupt != nullptr && interrupt->count() > interrupts_seen) return absl::CancelledError("interrupted");
     struct pollfd waiting = {stdout_fd_, POLLIN, 0};
-    const int ready = poll(&waiting, 1, wait_ms);
+    const int ready = poll(&waiting, 1, std::min(left_ms, kLookMilliseconds));
     if (ready <= 0) continue;
     char bytes[512];
     const ssize_t count = read(stdout_fd_, bytes, sizeof(bytes));

@@ -46,8 +46,8 @@ class ChildProcess {
   pid_t pid() const { return pid_; }
 
   // The first line of the child's stdout without its newline. DeadlineExceeded after `seconds`; Unavailable when the
-  // child closed stdout before.
-  absl::StatusOr<std::string> ReadLine(double seconds);
+  // child closed stdout before; Cancelled when `interrupt` (may be null) is raised meanwhile.
+  absl::StatusOr<std::string> ReadLine(double seconds, const Interrupt* interrupt);
 
   // Waits up to `seconds` (0: only looks) for the child's end; true when it has ended and was reaped.
   bool Wait(double seconds);

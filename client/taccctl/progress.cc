@@ -91,7 +91,7 @@ std::string Progress::StepText(size_t width) const {
   if (step.skipped() != 0) parts.push_back({1, "  skipped (gradient norm not finite)"});
   parts.push_back({3, absl::StrCat("  ", FormatCount(step.tokens_per_second()), " tokens/s")});
   if (step.has_mfu()) parts.push_back({5, absl::StrCat("  MFU ", FormatPercent(step.mfu()))});
-  if (max_steps_ > step.step()) {
+  if (max_steps_ > step.step() && !has_ended_) {
     const double seconds = step_seconds_ * static_cast<double>(max_steps_ - step.step());
     parts.push_back({0, absl::StrCat("  ETA ", FormatDuration(seconds))});
   }
@@ -125,6 +125,7 @@ void Progress::Note(const std::string& text) {
 void Progress::Finish() {
   if (form_ == OutputForm::kJson || !step_.has_value()) return;
   Clear();
+  has_ended_ = true;
   if (!step_printed_) context_->out << StepText() << std::endl;
   step_printed_ = true;
 }

@@ -28,7 +28,7 @@ class Progress {
   // A remark for the person, on stderr.
   void Note(const std::string& text);
 
-  // The job has ended: the last step is shown and the progress line is left behind.
+  // The job has ended: the last step is shown, without an ETA, and the progress line is left behind.
   void Finish();
 
  private:
@@ -49,6 +49,7 @@ class Progress {
   double step_seconds_ = 0;
   bool drawn_ = false;
   bool step_printed_ = true;
+  bool has_ended_ = false;
   absl::optional<Clock::time_point> last_shown_;
 };
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/taccctl/process.h"
 #include "client/taccctl/table.h"
+#include "machine/tacc_python.h"
 
 namespace tacc::client {
 namespace {
@@ -21,8 +22,8 @@ bool Exists(const std::string& path) {
 
 std::string Python(const Context& context) {
   if (const std::string named = context.Variable("TACC_PYTHON"); !named.empty()) return named;
-  const std::string beside = context.binary_dir + "/../.venv/bin/python";
-  return Exists(beside) ? beside : "python3";
+  const std::string found = FindTaccPython(context.binary_dir);
+  return found.empty() ? "python3" : found;
 }
 
 }  // namespace

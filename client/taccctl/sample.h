@@ -9,8 +9,8 @@ namespace tacc::client {
 // After a job has finished and a person has watched: lets its exported model write some text (`python -m tacc sample`,
 // on the CPU, with the least priority, at most 60 s), shows it and puts it into the run's page. The client does so, for
 // it is who wants to see it: no worker waits for it, and no end of a job depends on a Python. Nothing where the folder,
-// the tokenizer or a Python cannot be found: the page says how to make one. The Python: TACC_PYTHON, the .venv beside
-// the build, or python3.
+// the tokenizer or a Python cannot be found: the page says how to make one. The Python: TACC_PYTHON, that of the
+// checkout, or python3.
 void ShowSample(const v1::Job& job, Context* context);
 
 }  // namespace tacc::client

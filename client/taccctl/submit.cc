@@ -1,20 +1,21 @@
 // taccctl submit JOB.YAML: hands a job to the coordinator, or with --local trains it on this machine.
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "client/taccctl/coordinator_client.h"
 #include "client/taccctl/devices.h"
+#include "client/taccctl/enough_workers.h"
 #include "client/taccctl/exit_code.h"
 #include "client/taccctl/follow.h"
 #include "client/taccctl/job_argument.h"
 #include "client/taccctl/local_cluster.h"
 #include "client/taccctl/message_json.h"
+#include "client/taccctl/plan_request.h"
 #include "client/taccctl/sample.h"
+#include "client/taccctl/scratch_folder.h"
 #include "client/taccctl/subcommands.h"
-#include "client/taccctl/tool.h"
 #include "client/taccctl/units.h"
 #include "machine/folder_lock.h"
 #include "proto/tacc/v1/validate_job.h"
@@ -43,29 +44,15 @@ bool IsOnThisMachine(const v1::GetVersionResponse& coordinator) {
          std::filesystem::exists(coordinator.state_dir(), ignored);
 }
 
-// What the job reads is there, and the model's folder (or graph) is one that can be trained, by the planner's own
-// words. Where that cannot be found out here, compiling will tell.
-absl::Status CheckInput(const v1::JobSpec& spec, const Context& context) {
-  constexpr double kSeconds = 60;
+// Of a job that runs on this machine: what it reads is there, and data, model and layout can be, by the words of those
+// who would refuse it later.
+absl::Status CheckInput(const v1::JobSpec& spec, Context& context) {
   if (absl::Status paths = CheckPaths(spec); !paths.ok()) return paths;
-  // A graph may be of one length, which only the data knows then.
-  if (spec.model().has_graph() && !spec.data().has_seq_len()) return absl::OkStatus();
-  std::vector<std::string> arguments = {"check"};
-  const auto add = [&](const char* option, const std::string& value) {
-    arguments.insert(arguments.end(), {option, value});
-  };
-  add(spec.model().has_graph() ? "--graph" : "--model",
-      spec.model().has_graph() ? spec.model().graph() : spec.model().path());
-  if (spec.model().has_weights())
-    add("--weights", spec.model().weights() == v1::WEIGHTS_RANDOM ? "random" : "pretrained");
-  if (spec.data().has_seq_len()) add("--seq-len", absl::StrCat(spec.data().seq_len()));
-  const absl::Status model = RunTool("tacc-plan", arguments, kSeconds, context).status();
-  return absl::IsInvalidArgument(model) ? model : absl::OkStatus();
+  return CheckJob(spec, context);
 }
 
 void PrintNext(const v1::Job& job, const GlobalOptions& global, Context& context) {
-  const std::string command =
-      absl::StrCat(context.program, global.address.empty() ? "" : " --address ", global.address);
+  const std::string command = CommandStart(global, context);
   context.err << "Next:\n"
               << "  " << command << " watch " << job.id() << "\n"
               << "  " << command << " get " << job.id() << "\n"
@@ -77,9 +64,19 @@ int SubmitRemote(const SubmitOptions& options, const v1::JobSpec& spec, const Gl
   const absl::StatusOr<std::string> address = CoordinatorAddress(global, context);
   if (!address.ok()) return Fail(address.status(), &context);
   CoordinatorClient client(*address, &context.interrupt);
-  if (const absl::StatusOr<v1::GetVersionResponse> coordinator = client.GetVersion();
-      coordinator.ok() && IsOnThisMachine(*coordinator)) {
-    if (const absl::Status input = CheckInput(spec, context); !input.ok()) return Fail(input, &context);
+  absl::Status input;
+  bool is_here = false;
+  if (const absl::StatusOr<v1::GetVersionResponse> coordinator = client.GetVersion(); coordinator.ok()) {
+    is_here = IsOnThisMachine(*coordinator);
+    input = is_here ? CheckInput(spec, context) : CheckJob(spec, context);
+  }
+  if (context.interrupt.count() > 0)
+    return Fail(absl::CancelledError("interrupted: the job was not submitted"), &context);
+  if (!input.ok() && is_here) return Fail(input, &context);
+  if (!input.ok()) {
+    context.err << "warning: " << std::string(input.message())
+                << "\nThat is what this machine sees; the workers may see other folders, so the job is submitted"
+                << std::endl;
   }
   const absl::StatusOr<v1::SubmitResponse> response =
       client.Submit(spec, options.request_id.empty() ? NewRequestId() : options.request_id);
@@ -94,6 +91,7 @@ int SubmitRemote(const SubmitOptions& options, const v1::JobSpec& spec, const Gl
   }
   if (response->existed()) context.err << "the request id was known: this is the job that it made" << std::endl;
   PrintNext(job, global, context);
+  context.err << HowToHaveEnoughWorkers(job, global, &client, context) << std::flush;
   if (!options.follow) return kExitOk;
   context.end_with_reader();
   FollowOptions follow;
@@ -102,35 +100,15 @@ int SubmitRemote(const SubmitOptions& options, const v1::JobSpec& spec, const Gl
   return FollowExit(FollowJob(job, follow, &client, &context), job.id(), global.form, &context);
 }
 
-// A folder that is removed again, unless it is kept.
-class ScratchFolder {
- public:
-  static absl::StatusOr<std::unique_ptr<ScratchFolder>> Make(const Context& context) {
-    const std::string base = context.Variable("TMPDIR").empty() ? "/tmp" : context.Variable("TMPDIR");
-    std::string path = base + "/tacc-local-XXXXXX";
-    if (mkdtemp(path.data()) == nullptr)
-      return absl::InternalError(
-          absl::StrCat("cannot make a folder in ", base, "; set TMPDIR to one that is writable"));
-    return std::unique_ptr<ScratchFolder>(new ScratchFolder(path));
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    if (!keep_) std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-  void Keep() { keep_ = true; }
+// Where logs of the coordinator and the workers go after a failure, if they can.
+std::string LocalLogs(const v1::JobSpec& spec) { return absl::StrCat(spec.checkpoint().dir(), "/logs/local"); }
 
- private:
-  explicit ScratchFolder(const std::string& path) : path_(path) {}
-  const std::string path_;
-  bool keep_ = false;
-};
-
-absl::StatusOr<LaunchOptions> LocalOptions(const SubmitOptions& options, int num_workers, const std::string& directory,
-                                           Context& context) {
+absl::StatusOr<LaunchOptions> LocalOptions(const SubmitOptions& options, const v1::JobSpec& spec, int num_workers,
+                                           ScratchFolder* scratch, Context& context) {
   LaunchOptions launch;
   launch.binary_dir = context.binary_dir;
-  launch.directory = directory;
+  launch.directory = scratch->path();
+  launch.keep_logs = [scratch, logs = LocalLogs(spec)] { return scratch->KeepLogs(logs); };
   absl::StatusOr<std::vector<std::string>> devices = ChooseDevices(options.device, num_workers, num_workers, context);
   if (!devices.ok()) return devices.status();
   launch.devices = *std::move(devices);
@@ -140,13 +118,15 @@ absl::StatusOr<LaunchOptions> LocalOptions(const SubmitOptions& options, int num
   return launch;
 }
 
+int StoppedBeforeItBegan(Context& context) {
+  context.err << "stopped before the job began" << std::endl;
+  return kExitJobCancelled;
+}
+
 int FollowLocal(const SubmitOptions& options, const v1::JobSpec& spec, const std::string& address, OutputForm form,
                 Context& context) {
   CoordinatorClient client(address, &context.interrupt);
-  if (context.interrupt.count() > 0) {
-    context.err << "stopped before the job began" << std::endl;
-    return kExitJobCancelled;
-  }
+  if (context.interrupt.count() > 0) return StoppedBeforeItBegan(context);
   const absl::StatusOr<v1::SubmitResponse> response = client.Submit(spec, NewRequestId());
   if (!response.ok())
     return Fail(context.interrupt.aborted().ok() ? response.status() : context.interrupt.aborted(), &context);
@@ -154,26 +134,37 @@ int FollowLocal(const SubmitOptions& options, const v1::JobSpec& spec, const std
   FollowOptions follow;
   follow.form = form;
   follow.timeout_seconds = options.timeout_seconds;
+  using Answer = FollowOptions::Answer;
   bool timed_out = false;
-  follow.on_timeout = [&] {
-    timed_out = true;
-    const absl::StatusOr<v1::Job> cancelled = client.Cancel(job.id(), v1::CANCEL_MODE_CHECKPOINT);
-    if (!cancelled.ok()) context.err << std::string(cancelled.status().message()) << std::endl;
-    return cancelled.ok();
+  int last_said = 0;  // Interrupts.
+  // A coordinator that does not answer may not have heard it; a further Ctrl-C leaves.
+  const auto answer = [&](const absl::StatusOr<v1::Job>& cancelled, bool is_first) {
+    if (cancelled.ok()) return Answer::kGoOn;
+    if (is_first) context.err << std::string(cancelled.status().message()) << std::endl;
+    const bool has_answered = !absl::IsUnavailable(cancelled.status()) && !absl::IsDeadlineExceeded(cancelled.status());
+    return has_answered ? Answer::kGoOn : Answer::kAskAgain;
   };
-  follow.on_interrupt = [&](int count) {
-    if (count > 2) return false;
-    const bool gently = count == 1 && !timed_out;
+  follow.on_timeout = [&] {
+    const bool is_first = !timed_out;
+    timed_out = true;
+    return answer(client.Cancel(job.id(), v1::CANCEL_MODE_CHECKPOINT), is_first);
+  };
+  follow.on_interrupt = [&](int count, bool has_trained) {
+    if (count > 2) return Answer::kLeave;
+    const bool gently = count == 1 && !timed_out, is_first = count > last_said;
+    last_said = count;
+    const auto say = [&] {
+      if (!is_first) return;
+      context.err << (gently ? "\nstopping after a checkpoint; again to stop at once" : "\nstopping at once")
+                  << std::endl;
+    };
+    // The coordinator may take its time.
+    if (has_trained) say();
     const absl::StatusOr<v1::Job> cancelled =
         client.Cancel(job.id(), gently ? v1::CANCEL_MODE_CHECKPOINT : v1::CANCEL_MODE_NOW);
     // One that did not run has ended: there is nothing to save.
-    if (!cancelled.ok() || !HasEnded(cancelled->phase())) {
-      context.err << (gently ? "\nstopping after a checkpoint; again to stop at once" : "\nstopping at once")
-                  << std::endl;
-    }
-    // When the coordinator is away the stream's reconnection goes on, and a further Ctrl-C leaves.
-    if (!cancelled.ok()) context.err << std::string(cancelled.status().message()) << std::endl;
-    return true;
+    if (!has_trained && (!cancelled.ok() || !HasEnded(cancelled->phase()))) say();
+    return answer(cancelled, is_first);
   };
   const absl::StatusOr<v1::Job> ended = FollowJob(job, follow, &client, &context);
   if (ended.ok()) {
@@ -209,12 +200,15 @@ int FollowLocal(const SubmitOptions& options, const v1::JobSpec& spec, const std
 }
 
 int SubmitLocal(const SubmitOptions& options, const v1::JobSpec& spec, const GlobalOptions& global, Context& context) {
-  if (const absl::Status input = CheckInput(spec, context); !input.ok()) return Fail(input, &context);
-  const absl::StatusOr<std::unique_ptr<ScratchFolder>> scratch = ScratchFolder::Make(context);
+  const absl::Status input = CheckInput(spec, context);
+  if (context.interrupt.count() > 0) return StoppedBeforeItBegan(context);
+  if (!input.ok()) return Fail(input, &context);
+  const absl::StatusOr<std::unique_ptr<ScratchFolder>> scratch = ScratchFolder::Make(context.TemporaryFolder());
   if (!scratch.ok()) return Fail(scratch.status(), &context);
   // Where the job does not say, one worker: a GPU, or a CPU worker with all threads.
   const int num_workers = std::max(1, RequestedWorld(spec));
-  const absl::StatusOr<LaunchOptions> launch = LocalOptions(options, num_workers, (*scratch)->path(), context);
+  const absl::StatusOr<LaunchOptions> launch = LocalOptions(options, spec, num_workers, scratch->get(), context);
+  if (context.interrupt.count() > 0) return StoppedBeforeItBegan(context);
   if (!launch.ok()) return Fail(launch.status(), &context);
   if (const std::string warning =
           TurnsWarning(ThisMachine(), num_workers, launch->share.threads, "resources.workers and the sizes under dist");
@@ -228,17 +222,18 @@ int SubmitLocal(const SubmitOptions& options, const v1::JobSpec& spec, const Glo
   int code = kExitError;
   {
     const absl::StatusOr<std::unique_ptr<LocalCluster>> cluster = LocalCluster::Start(*launch, &context.interrupt);
-    if (!cluster.ok()) {
+    if (absl::IsCancelled(cluster.status())) {
+      code = StoppedBeforeItBegan(context);
+    } else if (!cluster.ok()) {
       code = Fail(cluster.status(), &context);
     } else {
       (*lock)->SetCoordinator((*cluster)->address());
       code = FollowLocal(options, spec, (*cluster)->address(), global.form, context);
     }
   }
-  if (code == kExitJobFailed || code == kExitError) {
-    (*scratch)->Keep();
-    context.err << "logs:        " << (*scratch)->path() << std::endl;
-  }
+  // Those that a message has named, too, as they are now.
+  if (code == kExitJobFailed || code == kExitError || (*scratch)->has_kept_logs())
+    context.err << "other logs:  " << (*scratch)->KeepLogs(LocalLogs(spec)) << std::endl;
   return code;
 }
 

@@ -40,7 +40,7 @@ constexpr Example kExamples[] = {
     {"plan", "plan job.yaml --gpus 128 --html report.html"},
     {"plan", "plan job.yaml --local --explain model.embed_tokens.weight"},
     {"export", "export NAME --out my-model"},
-    {"export", "export runs/NAME/step-00000200.a1 --model my-model --out exported"},
+    {"export", "export runs/NAME/step-00000200.a1 --out exported"},
     {"data", "data show NAME --step 3"},
     {"up", "up"},
     {"up", "up --workers 4 --threads 2 --memory 4GiB"},

@@ -3,9 +3,11 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -17,6 +19,7 @@
 #include "client/jobfile/job_file.h"
 #include "client/taccctl/fake_coordinator.h"
 #include "client/taccctl/units.h"
+#include "client/taccctl/up_state.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -42,6 +45,10 @@ class TaccctlTest : public testing::Test {
     job_.set_name("tiny");
     job_.set_max_steps(10);
     job_.set_phase(v1::PHASE_RUNNING);
+    server_.workers = [](const v1::ListWorkersRequest&, v1::ListWorkersResponse* response) {
+      for (const char* state : {"idle", "busy", "lost"}) response->add_workers()->set_state(state);
+      return grpc::Status::OK;
+    };
     server_.get = [this](const v1::GetRequest& request, v1::GetResponse* response) {
       if (request.job() != "tiny-1" && request.job() != "tiny")
         return grpc::Status(grpc::StatusCode::NOT_FOUND, "no job \"" + request.job() + "\"");
@@ -272,6 +279,68 @@ TEST_F(TaccctlTest, PathsThatAreNotThereAreToldAtOnceWhereTheCoordinatorIsHere) 
   EXPECT_EQ(sent, 1);
 }
 
+TEST_F(TaccctlTest, DataAndLayoutAreCheckedWhereTheyAreSeen) {
+  int sent = 0;
+  server_.submit = [&](const v1::SubmitRequest&, v1::SubmitResponse* response) {
+    ++sent;
+    *response->mutable_job() = job_;
+    return grpc::Status::OK;
+  };
+  WriteTool("tacc-data", "echo 'error: d: another tokenizer' >&2; exit 2");
+  WriteTool("tacc-plan",
+            R"(cp "$3" "$(dirname "$0")/request.json"; echo 'error: dist.tp.size = 3 is not' >&2; exit 2)");
+  const std::string job = JobFile(), both = "d: another tokenizer\ndist.tp.size = 3 is not\n";
+  EXPECT_EQ(Run({"submit", job}), 0);
+  EXPECT_THAT(err_, StartsWith("Next:")) << "nothing is seen from here";
+  for (const char* folder : {"/m", "/d"}) std::filesystem::create_directory(directory_ + folder);
+  EXPECT_EQ(Run({"submit", job}), 0);
+  EXPECT_THAT(err_, StartsWith("warning: " + both + "That is what this machine sees; the workers may see other "));
+  EXPECT_EQ(sent, 2);
+  server_.state_dir = directory_;
+  EXPECT_EQ(Run({"submit", job}), 2);
+  EXPECT_EQ(err_, both);
+  EXPECT_EQ(Run({"submit", "--local", job}), 2);
+  EXPECT_EQ(err_, both);
+  EXPECT_FALSE(std::filesystem::exists(directory_ + "/runs"));
+  EXPECT_EQ(sent, 2);
+  // What the data says goes to the planner; what fails by itself is no mistake of the job.
+  WriteTool("tacc-data", R"(echo '{"vocab_size": 10, "seq_len": 16}')");
+  EXPECT_EQ(Run({"submit", job}), 2);
+  std::ifstream stream(directory_ + "/request.json");
+  const json request = json::parse(stream);
+  EXPECT_EQ(request["data"]["vocab_size"], 10);
+  EXPECT_EQ(request["job"]["data"]["seq_len"], 16);
+  WriteTool("tacc-plan", "exit 1");
+  EXPECT_EQ(Run({"submit", job}), 0) << err_;
+  EXPECT_EQ(sent, 3);
+}
+
+TEST_F(TaccctlTest, AFullDiskIsNoMistakeOfTheJob) {
+  int sent = 0;
+  server_.submit = [&](const v1::SubmitRequest&, v1::SubmitResponse* response) {
+    ++sent;
+    *response->mutable_job() = job_;
+    return grpc::Status::OK;
+  };
+  environment_["TMPDIR"] = directory_ + "/tmp";
+  for (const char* folder : {"/m", "/d", "/tmp"}) std::filesystem::create_directory(directory_ + folder);
+  WriteTool("tacc-data", "echo '{}'");
+  WriteTool("tacc-plan", R"([ -s "$3" ] || { echo 'error: unexpected end of input' >&2; exit 2; })");
+  server_.state_dir = directory_;
+  const std::string job = JobFile();
+  rlimit limit = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const rlimit none = {0, limit.rlim_max};
+  const auto handler = signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+  const int code = Run({"submit", job});
+  setrlimit(RLIMIT_FSIZE, &limit);
+  signal(SIGXFSZ, handler);
+  EXPECT_EQ(code, 0) << err_;
+  EXPECT_EQ(sent, 1);
+  EXPECT_TRUE(std::filesystem::is_empty(directory_ + "/tmp"));
+}
+
 TEST_F(TaccctlTest, SubmitPrintsTheIdAndTheNextCommands) {
   v1::SubmitRequest sent;
   server_.submit = [&](const v1::SubmitRequest& request, v1::SubmitResponse* response) {
@@ -288,6 +357,90 @@ TEST_F(TaccctlTest, SubmitPrintsTheIdAndTheNextCommands) {
   EXPECT_EQ(sent.request_id().size(), 32u);
   EXPECT_EQ(Run({"submit", JobFile(), "-o", "json"}), 0);
   EXPECT_EQ(json::parse(out_)["id"], "tiny-1");
+}
+
+TEST_F(TaccctlTest, TooFewWorkersAreToldWithWhatToDo) {
+  server_.submit = [&](const v1::SubmitRequest& request, v1::SubmitResponse* response) {
+    *job_.mutable_spec() = request.spec();
+    job_.set_phase(v1::PHASE_WAITING);
+    *response->mutable_job() = job_;
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(Run({"submit", JobFile(), "--set", "resources.workers=2"}), 0);
+  EXPECT_THAT(err_, Not(HasSubstr("wants")));
+  EXPECT_EQ(Run({"submit", JobFile(), "--set", "dist.fsdp.size=4"}), 0);
+  const std::string how =
+      "tiny-1 wants 4 workers of one kind, 2 are there, so it waits. To have as many:\n"
+      "  " +
+      directory_ + "/tacc-worker --coordinator " + server_.address() +
+      " --name extra-1: starts one more; the next as extra-2\n"
+      "Or cancel it and do without:\n"
+      "  taccctl submit --local JOB.YAML: trains here, with as many as it wants\n"
+      "  taccctl submit JOB.YAML --set resources.workers=2: with sizes under dist that multiply to 2\n";
+  EXPECT_THAT(err_, testing::EndsWith(how));
+  EXPECT_EQ(Run({"get", "tiny"}), 0);
+  EXPECT_EQ(err_, how);
+  // As a request id gives it that was used before.
+  for (const v1::Phase phase : {v1::PHASE_STARTING, v1::PHASE_RUNNING, v1::PHASE_FINISHED, v1::PHASE_FAILED}) {
+    job_.set_phase(phase);
+    server_.submit = [&](const v1::SubmitRequest&, v1::SubmitResponse* response) {
+      *response->mutable_job() = job_;
+      response->set_existed(true);
+      return grpc::Status::OK;
+    };
+    EXPECT_EQ(Run({"get", "tiny"}), 0);
+    EXPECT_EQ(err_, "");
+    EXPECT_EQ(Run({"submit", "--request-id", "a", JobFile(), "--set", "dist.fsdp.size=4"}), 0);
+    EXPECT_THAT(err_, Not(HasSubstr("wants")));
+  }
+}
+
+TEST_F(TaccctlTest, CommandsForMoreWorkersAreThoseOfTheService) {
+  job_.set_phase(v1::PHASE_WAITING);
+  job_.mutable_spec()->mutable_resources()->set_workers(3);
+  const auto get = [&](const std::vector<std::string>& options = {}) {
+    std::vector<std::string> command = {"get", "tiny"};
+    command.insert(command.end(), options.begin(), options.end());
+    EXPECT_EQ(Run(command), 0);
+    return err_;
+  };
+  // The one of `taccctl up`, all of which runs, and then not.
+  const std::string state = directory_ + "/tacc/up";
+  std::filesystem::create_directories(state);
+  const UpProcess self = LookAtProcess("coordinator", getpid());
+  UpState up;
+  up.address = server_.address();
+  up.worker_prefix = "host";
+  up.devices = {"cpu"};
+  up.processes = {self, self};
+  ASSERT_TRUE(WriteUpState(state, up).ok());
+  EXPECT_THAT(get(), HasSubstr("\n  taccctl down; taccctl up --workers 3: a service that has as many;"));
+  EXPECT_THAT(err_, Not(HasSubstr("starts again")));
+  up.processes[1].start_ticks += 1;
+  ASSERT_TRUE(WriteUpState(state, up).ok());
+  EXPECT_THAT(get(), HasSubstr("To have as many:\n  taccctl up: starts again those of its that have ended\n  "));
+  up.address = "127.0.0.1:1";
+  ASSERT_TRUE(WriteUpState(state, up).ok());
+  EXPECT_THAT(get(), Not(HasSubstr("taccctl up")));
+  EXPECT_THAT(err_, Not(HasSubstr("taccctl down")));
+  // One that is no loopback address wants to be allowed. What was given stays in what is pasted.
+  EXPECT_THAT(err_, Not(HasSubstr("--insecure")));
+  const std::string open = "0.0.0.0" + server_.address().substr(server_.address().rfind(':'));
+  EXPECT_THAT(get({"--address", open}), HasSubstr(" --coordinator " + open + " --insecure --name extra-1: "));
+  EXPECT_THAT(err_, HasSubstr("  taccctl --address " + open + " submit JOB.YAML --set resources.workers=2:"));
+  // Of GPUs and CPUs a job gets one kind.
+  server_.workers = [](const v1::ListWorkersRequest&, v1::ListWorkersResponse* response) {
+    for (const char* kind : {"cuda", "cpu", "cuda"}) {
+      v1::WorkerView* worker = response->add_workers();
+      worker->set_state("idle");
+      worker->mutable_device()->set_kind(kind);
+    }
+    return grpc::Status::OK;
+  };
+  EXPECT_THAT(get(), StartsWith("tiny-1 wants 3 workers of one kind, 2 are there, so it waits."));
+  EXPECT_THAT(err_, HasSubstr(" --device cuda:N --name extra-1: starts one more, on GPU N of this machine; the next"));
+  job_.mutable_spec()->mutable_resources()->set_workers(2);
+  EXPECT_EQ(get(), "");
 }
 
 TEST_F(TaccctlTest, TheCoordinatorsRefusalIsTwoOrSix) {
@@ -366,6 +519,99 @@ TEST_F(TaccctlTest, AnInterruptBeforeTheFirstStepSpeaksOfNoCheckpoint) {
   EXPECT_THAT(err_, Not(HasSubstr("checkpoint")));
 }
 
+// The stream lasts, so nothing but the wish itself asks again.
+TEST_F(TaccctlTest, AWishToStopThatWasNotHeardIsToldAgain) {
+  WriteTool("tacc-coordinator", "echo listening " + server_.address() + "\ncat <&3 >/dev/null\n");
+  WriteTool("tacc-worker", "cat <&3 >/dev/null\n");
+  for (const char* folder : {"/m", "/d"}) std::filesystem::create_directories(directory_ + folder);
+  WriteFile("m/config.json", "{}");
+  server_.submit = [this](const v1::SubmitRequest&, v1::SubmitResponse* response) {
+    *response->mutable_job() = job_;
+    return grpc::Status::OK;
+  };
+  std::atomic<bool> has_ended = false;
+  server_.watch = [&](grpc::ServerContext* context, const v1::WatchRequest&,
+                      grpc::ServerWriter<v1::WatchResponse>* writer) {
+    v1::WatchResponse step;
+    step.set_cursor(1);
+    step.mutable_step()->set_step(1);
+    writer->Write(step);
+    if (interrupt_.count() == 0) interrupt_.Raise();
+    while (!context->IsCancelled() && !has_ended) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return has_ended ? grpc::Status::OK : grpc::Status::CANCELLED;
+  };
+  int num_cancels = 0;
+  server_.cancel = [&](const v1::CancelRequest& request, v1::CancelResponse* response) {
+    EXPECT_EQ(request.mode(), v1::CANCEL_MODE_CHECKPOINT);
+    if (++num_cancels < 3) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "Socket closed");
+    job_.set_phase(v1::PHASE_CANCELLED);
+    job_.set_reason("stopped at step 1");
+    *response->mutable_job() = job_;
+    has_ended = true;
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(Run({"submit", "--local", "--device", "cpu", JobFile()}), 101) << err_;
+  EXPECT_EQ(num_cancels, 3);
+  EXPECT_THAT(err_, HasSubstr("\nstopping after a checkpoint; again to stop at once\nlost the coordinator at "));
+  // Said once.
+  EXPECT_EQ(err_.find("stopping after"), err_.rfind("stopping after")) << err_;
+}
+
+TEST_F(TaccctlTest, AnInterruptWhileTheClusterStartsIsNoError) {
+  WriteTool("tacc-coordinator", "cat <&3 >/dev/null\n");  // Never says that it listens.
+  WriteTool("tacc-worker", "cat <&3 >/dev/null\n");
+  for (const char* folder : {"/m", "/d"}) std::filesystem::create_directories(directory_ + folder);
+  WriteFile("m/config.json", "{}");
+  std::thread user([this] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    interrupt_.Raise();
+  });
+  EXPECT_EQ(Run({"submit", "--local", "--device", "cpu", JobFile()}), 101) << err_;
+  user.join();
+  EXPECT_THAT(err_, HasSubstr("stopped before the job began\n"));
+  EXPECT_THAT(err_, Not(HasSubstr("logs")));
+}
+
+TEST_F(TaccctlTest, AnInterruptBeforeTheSubmitSubmitsNothing) {
+  int sent = 0;
+  server_.submit = [&](const v1::SubmitRequest&, v1::SubmitResponse*) {
+    ++sent;
+    return grpc::Status::OK;
+  };
+  for (const char* folder : {"/m", "/d"}) std::filesystem::create_directories(directory_ + folder);
+  // Between two programs, and while one runs.
+  WriteTool("tacc-plan", "exit 0");
+  WriteTool("tacc-data", "touch \"$(dirname \"$0\")/called\"; exec sleep 30");
+  interrupt_.Raise();
+  std::thread user([this] {
+    while (!std::filesystem::exists(directory_ + "/called")) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    interrupt_.Raise();
+  });
+  EXPECT_EQ(Run({"submit", JobFile()}), 1);
+  user.join();
+  EXPECT_EQ(err_, "interrupted: the job was not submitted\n");
+  WriteTool("tacc-data", "exit 1");
+  server_.state_dir = directory_;
+  EXPECT_EQ(Run({"submit", "--follow", JobFile()}), 1);
+  EXPECT_EQ(err_, "interrupted: the job was not submitted\n");
+  EXPECT_EQ(Run({"submit", "--local", JobFile()}), 101);
+  EXPECT_EQ(err_, "stopped before the job began\n");
+  EXPECT_EQ(sent, 0);
+}
+
+TEST_F(TaccctlTest, AnInterruptWhileGpusAreListedIsNoError) {
+  for (const char* folder : {"/m", "/d"}) std::filesystem::create_directories(directory_ + folder);
+  WriteFile("libtacc_cuda.so", "module");
+  WriteTool("tacc-rank", "touch \"$(dirname \"$0\")/called\"; exec sleep 30");
+  std::thread user([this] {
+    while (!std::filesystem::exists(directory_ + "/called")) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    interrupt_.Raise();
+  });
+  EXPECT_EQ(Run({"submit", "--local", JobFile()}), 101);
+  user.join();
+  EXPECT_EQ(err_, "stopped before the job began\n");
+}
+
 TEST_F(TaccctlTest, TheProgressLineKeepsItsEtaIn80Columns) {
   is_terminal_ = true;
   job_.set_max_steps(100000);
@@ -379,6 +625,7 @@ TEST_F(TaccctlTest, TheProgressLineKeepsItsEtaIn80Columns) {
   job_.set_phase(v1::PHASE_FINISHED);
   EXPECT_EQ(Run({"watch", "tiny"}), 0);
   EXPECT_THAT(err_, HasSubstr("\x1b[Kstep 12345/100000  loss 3.1416  held-out 3.2199  8.19k tokens/s  ETA 12:10:28"));
+  EXPECT_THAT(out_, Not(HasSubstr("ETA"))) << "it has ended";
   for (absl::string_view drawn : absl::StrSplit(err_, "\x1b[K")) EXPECT_LT(drawn.find_first_of("\r\n"), 80u) << drawn;
 }
 
@@ -391,7 +638,29 @@ TEST_F(TaccctlTest, AFailureShowsTheLastLogLines) {
   job_.set_checkpoint_dir(directory_);
   std::filesystem::create_directory(directory_ + "/logs");
   EXPECT_EQ(Run({"watch", "tiny"}), 100);
-  EXPECT_THAT(err_, HasSubstr("  | boom  [31m\nrank logs:   " + directory_ + "/logs\n"));
+  EXPECT_THAT(err_, testing::EndsWith("  | boom  [31m\nrank logs:   " + directory_ + "/logs\n"));
+}
+
+TEST_F(TaccctlTest, EveryEndNamesThePageOfTheRun) {
+  const std::string line = "report:      " + directory_ + "/report.html\n";
+  job_.set_checkpoint_dir(directory_);
+  const auto end = [&](v1::Phase phase, v1::FailureCode code) {
+    job_.set_phase(phase);
+    job_.set_failure_code(code);
+    Run({"watch", "tiny"});
+    return err_;
+  };
+  const std::vector<std::pair<v1::Phase, v1::FailureCode>> ends = {{v1::PHASE_FINISHED, v1::FAILURE_CODE_UNSPECIFIED},
+                                                                   {v1::PHASE_CANCELLED, v1::FAILURE_CODE_UNSPECIFIED},
+                                                                   {v1::PHASE_FAILED, v1::FAILURE_CODE_RESTARTS},
+                                                                   {v1::PHASE_FAILED, v1::FAILURE_CODE_STUCK},
+                                                                   {v1::PHASE_FAILED, v1::FAILURE_CODE_NONFINITE}};
+  for (const auto& [phase, code] : ends) EXPECT_THAT(end(phase, code), Not(HasSubstr("report: "))) << "there is none";
+  WriteFile("report.html", "");
+  for (const auto& [phase, code] : ends) EXPECT_THAT(end(phase, code), HasSubstr(line)) << phase << " " << code;
+  job_.set_submitted_time(static_cast<double>(time(nullptr)) + 100);
+  for (const auto& [phase, code] : ends)
+    EXPECT_THAT(end(phase, code), Not(HasSubstr("report: "))) << "an earlier run's";
 }
 
 TEST_F(TaccctlTest, WatchAsJsonRoundTripsFloats) {
@@ -662,7 +931,15 @@ TEST_F(TaccctlTest, EventsEndWithoutFollowing) {
     return grpc::Status::OK;
   };
   EXPECT_EQ(Run({"events", "tiny-1"}), 0);
-  EXPECT_THAT(out_, HasSubstr("waiting   needs 2 workers, 0 free\n"));
+  EXPECT_THAT(out_, HasSubstr("-   waiting   needs 2 workers, 0 free\n"));
+  // Where training was, which is not what it tells of.
+  AddEvent("checkpoint", "checkpoint of step 8: step-00000008.a1, 1 MiB");
+  items_.back().mutable_event()->set_attempt(1);
+  items_.back().mutable_event()->set_step(11);
+  EXPECT_EQ(Run({"events", "tiny-1"}), 0);
+  EXPECT_THAT(out_, StartsWith("TIME  ATTEMPT  AT       EVENT       MESSAGE\n"
+                               "      -        -        accepted    one\n"));
+  EXPECT_THAT(out_, HasSubstr("      1        step 11  checkpoint  checkpoint of step 8: step-00000008.a1, 1 MiB\n"));
 }
 
 TEST_F(TaccctlTest, LogsPrintLines) {
@@ -750,17 +1027,21 @@ TEST_F(TaccctlTest, CancelWritesACheckpointUnlessNow) {
 TEST_F(TaccctlTest, PlanPrintsCandidates) {
   server_.plan = [](const v1::PlanRequest&, v1::PlanResponse* response) {
     response->set_candidates_json(
-        R"({"candidates": [{"mesh": {"dp": 1, "fsdp": 2}, "axes": ["dp", "fsdp"], "precision": "f32", "per_device_train_batch_size": 4,
-            "accumulation": 2, "fits": true,
-            "memory": {"weights_bytes": 1048576, "total_bytes": 4194304}, "predicted_step_seconds": 0.25}],
+        R"({"candidates": [{"mesh": {"dp": 1, "fsdp": 2}, "axes": ["dp", "fsdp"], "precision": "bf16", "per_device_train_batch_size": 4,
+            "accumulation": 2, "fits": true, "keeps_copies": true,
+            "memory": {"weights_bytes": 1048576, "gradients_bytes": 1398101, "optimizer_bytes": 512, "total_bytes": 4194304},
+            "predicted_step_seconds": 0.25, "predicted_exposed_communication_seconds": 1e-7, "predicted_mfu": 0.0003}],
             "losers": [{"estimated": true, "mesh": {"pp": 2, "dp": 1, "fsdp": 1},
             "axes": ["pp", "dp", "fsdp"], "schedule": "interleaved",
             "num_chunks": 3, "gc": true, "why_not": "twice the best"}], "num_meshes": 2, "num_layouts": 7})");
     return grpc::Status::OK;
   };
   EXPECT_EQ(Run({"plan", JobFile()}), 0);
-  EXPECT_THAT(out_, HasSubstr("dp=1 fsdp=2       f32        4 x 2  -                    1.0 MiB"));
+  EXPECT_THAT(out_, HasSubstr("dp=1 fsdp=2       bf16       4 x 2  bf16 copies          1.0 MiB"));
   EXPECT_THAT(out_, HasSubstr("interleaved x 3, gc  ~"));
+  // What is shown of memory adds up, and what is small is not shown as nothing.
+  EXPECT_THAT(out_, testing::ContainsRegex(" 1[.]0 MiB +1[.]3 MiB +512 B +0 B +1[.]7 MiB +4[.]0 MiB +250 ms +100 ns "));
+  EXPECT_THAT(out_, HasSubstr("  0.03%  taken"));
   EXPECT_THAT(out_, HasSubstr("twice the best"));
   EXPECT_THAT(out_, HasSubstr("2 meshes, 7 layouts estimated"));
   EXPECT_EQ(Run({"plan", JobFile(), "-o", "json"}), 0);
@@ -958,6 +1239,28 @@ TEST_F(TaccctlTest, LocalSaysWhatTheCoordinatorSaid) {
   EXPECT_EQ(err_, "tacc-coordinator: the state directory is in use\n");
   for (const auto& entry : std::filesystem::directory_iterator(directory_))
     EXPECT_THAT(entry.path().string(), Not(HasSubstr("tacc-local-")));
+}
+
+TEST_F(TaccctlTest, LogsThatAMessageNamesAreThere) {
+  environment_["TMPDIR"] = directory_;
+  for (const char* folder : {"/m", "/d"}) std::filesystem::create_directory(directory_ + folder);
+  WriteTool("tacc-coordinator", "echo oops >&2; exit 2");
+  const std::string logs = directory_ + "/runs/tiny/logs/local", failed = "tacc-coordinator exited with 2; its log is ";
+  EXPECT_EQ(Run({"submit", "--local", JobFile()}), 2);
+  EXPECT_EQ(err_, failed + logs + "/coordinator.log and ends with:\n  | oops\nother logs:  " + logs + "\n");
+  EXPECT_TRUE(std::filesystem::exists(logs + "/coordinator.log"));
+  // Nor can they be written there: they stay where they are.
+  std::filesystem::remove_all(directory_ + "/runs/tiny/logs");
+  WriteFile("runs/tiny/logs", "");
+  for (const char* code : {"2", "1"}) {
+    WriteTool("tacc-coordinator", std::string("echo oops >&2; exit ") + code);
+    EXPECT_EQ(Run({"submit", "--local", JobFile()}), std::stoi(code));
+    const size_t begin = err_.find("other logs:  ") + 13;
+    const std::string stayed = err_.substr(begin, err_.find('\n', begin) - begin);
+    EXPECT_THAT(stayed, StartsWith(directory_ + "/tacc-local-"));
+    EXPECT_THAT(err_, HasSubstr("; its log is " + stayed + "/coordinator.log and ends with"));
+    EXPECT_TRUE(std::filesystem::exists(stayed + "/coordinator.log"));
+  }
 }
 
 }  // namespace

@@ -52,6 +52,10 @@ std::string FormatCount(double value) {
 
 std::string FormatNumber(double value, int digits) { return absl::StrFormat("%.*g", digits, value); }
 
-std::string FormatPercent(double fraction) { return absl::StrFormat("%.1f%%", fraction * 100); }
+std::string FormatPercent(double fraction) {
+  const double percent = fraction * 100;
+  if (percent <= 0 || percent >= 0.05) return absl::StrFormat("%.1f%%", percent);
+  return percent >= 0.005 ? absl::StrFormat("%.2f%%", percent) : "<0.01%";
+}
 
 }  // namespace tacc::client

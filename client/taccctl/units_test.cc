@@ -19,6 +19,9 @@ TEST(UnitsTest, Formats) {
   EXPECT_EQ(FormatCount(999.9), "1k");
   EXPECT_EQ(FormatCount(9.3e10), "93G");
   EXPECT_EQ(FormatPercent(0.413), "41.3%");
+  EXPECT_EQ(FormatPercent(0), "0.0%");
+  EXPECT_EQ(FormatPercent(0.0004), "0.04%");
+  EXPECT_EQ(FormatPercent(4e-8), "<0.01%");
   EXPECT_EQ(FormatTime(0), "");
 }
 

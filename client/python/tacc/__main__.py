@@ -5,11 +5,11 @@ import signal
 import sys
 
 from tacc import convert, data, sample
-from tacc.errors import InputError
+from tacc.errors import InputError, this_python
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tacc", description=__doc__)
+    parser = argparse.ArgumentParser(prog=f"{this_python()} -m tacc", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     data.add_commands(commands)
     convert.add_command(commands)

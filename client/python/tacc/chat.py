@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from tacc.errors import InputError
+from tacc.errors import InputError, this_python
 from tacc.records import Record
 
 FIELDS = ("messages", "prompt", "completion")
@@ -34,7 +34,7 @@ def open_template(folder: Path, eos_token: str):
         from transformers import PreTrainedTokenizerFast
         from transformers.utils.chat_template_utils import render_jinja_template  # noqa: F401
     except ImportError as error:
-        raise InputError("--chat needs transformers for the chat template: pip install -U transformers") from error
+        raise InputError(f"--chat needs transformers for the chat template: {this_python()} -m pip install -U transformers") from error
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
     tokenizer.eos_token = eos_token
     return tokenizer

@@ -5,7 +5,10 @@ ranges of bounded size (pieces), so that one huge file is read by several proces
 """
 
 import fnmatch
+import glob
 import os
+import shlex
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,12 +100,22 @@ def find_files(
         if os.path.isfile(given):
             add(given, os.path.basename(given), True)
         elif os.path.isdir(given):
-            for path in _walk(given):
+            unread: list[OSError] = []
+            for path in _walk(given, unread):
                 relative = os.path.relpath(path, given)
                 if include and not _matches(relative, include):
                     continue
                 if not _matches(relative, exclude):
                     add(path, relative, False)
+            for error in unread:
+                relative = os.path.relpath(error.filename, given)
+                inside = "/*" if os.path.isdir(error.filename) else ""
+                if _matches(relative + inside, exclude):
+                    continue
+                problem = f"{error.filename}: {error.strerror}; make it readable"
+                if relative != os.curdir:
+                    problem += f", or --exclude {shlex.quote(glob.escape(relative) + inside)}"
+                problems.append(problem)
         else:
             problems.append(f"--input {given}: no such file or folder")
     if problems:
@@ -128,16 +141,26 @@ def _problem(path: str, is_named: bool) -> str | None:
     return None
 
 
-def _walk(folder: str) -> Iterator[str]:
-    for here, folders, names in os.walk(folder):
+def _walk(folder: str, unread: list[OSError]) -> Iterator[str]:
+    """Files below a folder. Adds to `unread` what cannot be listed, and files whose kind cannot be found out; not what
+    has gone meanwhile."""
+
+    def note(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError) or error.filename == folder:
+            unread.append(error)
+
+    for here, folders, names in os.walk(folder, onerror=note):
         if "index.json" in names and "00000.tacc" in names:  # Data prepared before.
             folders.clear()
             continue
         folders[:] = sorted(name for name in folders if name not in SKIPPED_FOLDERS and not name.startswith("."))
         for name in sorted(names):
             path = os.path.join(here, name)
-            if not name.startswith(".") and os.path.isfile(path) and not os.path.islink(path):
-                yield path
+            try:
+                if not name.startswith(".") and stat.S_ISREG(os.lstat(path).st_mode):
+                    yield path
+            except OSError as error:
+                note(error)
 
 
 def _matches(relative: str, patterns: Iterable[str]) -> bool:

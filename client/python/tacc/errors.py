@@ -1,6 +1,22 @@
 """The error of a bad input."""
 
+import os
+import shlex
+import sys
+
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+
+
+def this_python() -> str:
+    """This Python as a word of a command that can be pasted where it was started."""
+    if not sys.executable:
+        return "python"
+    try:
+        near = os.path.relpath(sys.executable)
+    except OSError:  # The folder where it was started has gone.
+        near = ""
+    # Without a slash it would be looked for on the PATH.
+    return shlex.quote(near if "/" in near and not near.startswith("..") else sys.executable)
 
 
 class InputError(Exception):

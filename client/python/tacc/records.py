@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tacc.errors import InputError
+from tacc.errors import InputError, this_python
 
 SUFFIXES = {
     ".jsonl": "jsonl",
@@ -107,7 +107,7 @@ def _open_parquet(path: str):
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
-        raise InputError(f"{path}: reading parquet needs pyarrow: pip install pyarrow ({error})") from error
+        raise InputError(f"{path}: reading parquet needs pyarrow: {this_python()} -m pip install pyarrow ({error})") from error
     try:
         return parquet.ParquetFile(path)
     except (ArrowException, OSError) as error:

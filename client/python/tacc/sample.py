@@ -7,7 +7,7 @@ import re
 import tempfile
 from pathlib import Path
 
-from tacc.errors import InputError
+from tacc.errors import InputError, this_python
 
 # What a page about a run (report.html) has for it: ids of the prompt's tokens, then what is to be replaced.
 PLACE = re.compile(r"<!-- sample: ([\d ]*) -->\n.*?<!-- end of sample -->\n", re.S)
@@ -51,7 +51,7 @@ def generate(model_dir: Path, prompt: str | None, prompt_ids: list[int], max_new
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
-        raise InputError(f"a sample needs transformers and torch ({error}); install them, or run another Python") from error
+        raise InputError(f"a sample needs transformers and torch ({error}): {this_python()} -m pip install transformers torch") from error
     try:
         tokenizer = AutoTokenizer.from_pretrained(model_dir)
         model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()

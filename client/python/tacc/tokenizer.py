@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tacc.errors import InputError, refuse_lfs_pointer
+from tacc.errors import InputError, refuse_lfs_pointer, this_python
 from tacc.shards import file_sha256
 
 END_OF_TEXT = "<|endoftext|>"  # EOS of a tokenizer trained here.
@@ -40,7 +40,7 @@ def load_tokenizer(folder: Path, eos_token: str | None) -> TokenizerFacts:
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise InputError(
-            f'{folder}: has no tokenizer.json; write one with: python -c "from transformers import AutoTokenizer; '
+            f'{folder}: has no tokenizer.json; write one with: {this_python()} -c "from transformers import AutoTokenizer; '
             f"AutoTokenizer.from_pretrained('{folder}').save_pretrained('NEW_DIR')\", then give --tokenizer NEW_DIR"
         )
     tokenizer = open_tokenizer(path)
