@@ -93,6 +93,55 @@ def test_a_model_that_cannot_be_trained_is_refused_before_it_is_submitted(cluste
     assert not [job for job in map(json.loads, cluster.ctl("list", "-o", "json").stdout.splitlines()) if job["id"].startswith("refused")]
 
 
+def refused_before_it_is_submitted(cluster, path: Path, part: str) -> None:
+    name = json.loads(path.read_text())["name"]
+    for submit in (["submit", "--follow", path], ["submit", "--local", path]):
+        result = subprocess.run([BUILD / "taccctl", *submit], capture_output=True, text=True, timeout=60,
+                                env={**os.environ, **({} if "--local" in submit else {"TACC_ADDRESS": cluster.address})})
+        assert result.returncode == 2 and not result.stdout and part in result.stderr, (result.stdout, result.stderr)
+    assert not [job for job in map(json.loads, cluster.ctl("list", "-o", "json").stdout.splitlines()) if job["name"] == name]
+    assert not (path.parent / "runs").exists()
+
+
+@pytest.mark.parametrize("changes, part", [
+    ({"dist": {"tp": {"size": 3}}, "resources": {"workers": 3}, "train": {"max_steps": 1}}, "dist.tp.size = 3"),
+    ({"dist": {"pp": {"size": 4}}, "resources": {"workers": 4}}, "dist.pp.size = 4 is more than the 2 layers"),
+    ({"dist": {"ep": {"size": 2}}}, "dist.ep.size = 2 is given for a model without experts"),
+    ({"dist": {"cp": {"size": 8}}, "resources": {"workers": 8}, "data": {"path": "data", "seq_len": 12}}, "dist.cp.size = 8"),
+    ({"dist": {}, "resources": {"workers": 3}}, "train.global_batch_size = 8 does not divide over 3 workers; nearest legal values: 6 and 9"),
+    ({"dist": {"pp": {"size": 2, "split_points": ["layers.1"]}}}, "dist.pp.split_points: the model has no module 'layers.1'; the nearest is 'model.layers.1'"),
+    ({"dist": {"pp": {"size": 2, "split_points": ["model.layers.0", "model.layers.1"]}}}, "dist.pp.split_points names 2 modules, but 2 parts"),
+    ({"dist": {"fsdp": {"wrap_layer_cls": ["LlamaDecoderLayer"]}}}, "wanted OlmoDecoderLayer"),
+    ({"dist": {"pins": {"model.norms.weight": "[-]"}}}, "model.norms.weight"),
+    ({"memory": {"gc": True, "gc_cnt": 3}}, "memory.gc_cnt = 3, but the model has 2 layers"),
+    ({"train": {"num_train_epochs": 1, "global_batch_size": 8, "warmup_steps": 33}}, "train.warmup_steps = 33 is more than the 32 steps"),
+])
+def test_a_layout_that_cannot_be_is_refused_before_it_is_submitted(cluster, tmp_path, changes, part):
+    path = write_job(tmp_path, name="laid-out")
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    refused_before_it_is_submitted(cluster, path, part)
+
+
+def test_data_that_cannot_be_used_is_refused_before_it_is_submitted(cluster, tmp_path):
+    path = write_job(tmp_path, name="fed")
+    index, good = tmp_path / "data/index.json", (tmp_path / "data/index.json").read_text()
+    (tmp_path / "model/tokenizer.json").write_text(json.dumps({"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}))
+    refused_before_it_is_submitted(cluster, path, f"{tmp_path}/data: prepared with another tokenizer")
+    (tmp_path / "model/tokenizer.json").unlink()
+    index.unlink()
+    refused_before_it_is_submitted(cluster, path, f"{tmp_path}/data: has no index.json")
+    index.write_text(good)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "data": {"path": "data", "seq_len": 16, "eval_path": "model"}}))
+    refused_before_it_is_submitted(cluster, path, f"{tmp_path}/model: has no index.json; it looks like a model")
+    path = write_job(tmp_path / "vocabulary", name="fed", model={"path": "../model"}, data={"path": "../larger"})
+    write_data(tmp_path / "larger", vocab_size=500)
+    refused_before_it_is_submitted(cluster, path, "but the model's vocabulary has 97")
+    # Both at once.
+    path.write_text(json.dumps({**json.loads(path.read_text()), "dist": {"pp": {"size": 4}}, "resources": {"workers": 4}}))
+    refused_before_it_is_submitted(cluster, path, "is more than the 2 layers")
+    refused_before_it_is_submitted(cluster, path, "but the model's vocabulary has 97")
+
+
 def test_a_graph_of_the_datas_length_is_not_refused(cluster, tmp_path):
     path = write_job(tmp_path, name="graph", workers=1, train={"max_steps": 1})
     job = json.loads(path.read_text())
@@ -114,6 +163,14 @@ def test_wrong_shapes(cluster, pretrained, tmp_path):
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "intermediate_size": 64}))
     refused(cluster, write_job(tmp_path, model={"weights": "pretrained"}), "mlp", "48", "64")
+
+
+def test_a_pin_on_a_head_that_is_tied_but_stored_apart_is_no_mistake(cluster, pretrained, tmp_path):
+    config = json.loads((copy(pretrained, tmp_path / "model") / "config.json").read_text())
+    (tmp_path / "model/config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
+    layout = {"fsdp": {"size": 1}, "tp": {"size": 2}, "pins": {"lm_head.weight": "[-, tp]"}}
+    path = write_job(tmp_path, name="pinned", model={"weights": "pretrained"}, dist=layout, train={"max_steps": 1})
+    assert cluster.finish(cluster.submit(path)).returncode == 0
 
 
 def test_mistake_in_a_graph_text(cluster, tmp_path):

@@ -1,11 +1,13 @@
 """taccctl as its users run it: a service that stays, and training with --local. Nothing stays behind."""
 
+import itertools
 import json
 import os
 import re
 import shutil
 import signal
 import subprocess
+import time
 import urllib.request
 from pathlib import Path
 
@@ -111,6 +113,9 @@ def test_second_shell(shell, running, tmp_path):
     assert watcher.returncode == 101, errors
     ended = shell.json("get", running)
     assert ended["phase"] == "cancelled" and ended["last_checkpoint"]["step"] == ended["step"] > 0
+    assert "eta_seconds" not in ended and "ETA" not in shell.run("get", running).stdout
+    stopped = ended["step"]
+    assert re.search(rf" step {stopped} +checkpoint +checkpoint of step {stopped}: step-{stopped:08}.a1, ", shell.run("events", running).stdout)
     shell.run("watch", waiting)
 
 
@@ -209,6 +214,20 @@ def test_local_killed_leaves_no_process(tmp_path):
     local.kill()
     local.communicate()
     shell.nothing_left()
+    assert len(list(tmp_path.glob("tacc-local-*"))) == 1
+    shell.run("submit", "--local", "--threads", "1", "--memory", "2GiB", write_job(tmp_path, name="other"))
+    assert not list(tmp_path.glob("tacc-local-*")), "the next one has not cleaned up"
+
+
+def test_local_that_fails_leaves_its_logs_in_the_runs_folder(tmp_path):
+    shell = Shell(tmp_path)
+    path = write_job(tmp_path, name="broken", train={"max_steps": 40, "learning_rate": 1e30}, checkpoint={"save_steps": 100})
+    failed = shell.run("submit", "--local", "--threads", "1", "--memory", "2GiB", path, code=100)
+    logs = tmp_path / "runs/broken/logs"
+    assert f"rank logs:   {logs}\n" in failed.stderr and f"other logs:  {logs}/local\n" in failed.stderr, failed.stderr
+    assert {log.name for log in (logs / "local").iterdir()} == {"coordinator.log", "worker-0.log", "worker-1.log"}
+    assert not list(tmp_path.glob("tacc-local-*"))
+    shell.nothing_left()
 
 
 def test_local_interrupted_goes_on_when_run_again(tmp_path):
@@ -217,9 +236,12 @@ def test_local_interrupted_goes_on_when_run_again(tmp_path):
     path = write_job(tmp_path, name="resumed", **LONG)
     local = shell.start(*command, path)
     seen = wait_for_step(local, 5)
-    local.send_signal(signal.SIGINT)
+    for _ in range(5):  # as where what stands in front of it sends on what its whole group has got
+        local.send_signal(signal.SIGINT)
+        time.sleep(0.05)
     rest, errors = local.communicate(timeout=120)
-    assert local.returncode == 101 and "stopping after a checkpoint" in errors, errors
+    assert local.returncode == 101 and errors.count("stopping after a checkpoint; again to stop at once") == 1, errors
+    assert "stopping at once" not in errors, errors
     stopped = max([p["step"] for p in lines(rest) if "grad_norm" in p], default=seen)
     assert [folder.name for folder in (tmp_path / "runs/resumed").glob("step-*")] == [f"step-{stopped:08}.a1"]
     shell.nothing_left()
@@ -230,6 +252,31 @@ def test_local_interrupted_goes_on_when_run_again(tmp_path):
     assert steps == list(range(stopped + 1, max_steps + 1))
     finished = shell.run(*command, path.with_name("resumed.yaml"))
     assert "max_steps" in finished.stderr and not [p for p in lines(finished.stdout) if "grad_norm" in p]
+    shell.nothing_left()
+
+
+def test_local_interrupted_says_so_at_once_and_ends_at_once_the_second_time(tmp_path):
+    shell = Shell(tmp_path)
+    local = shell.start("submit", "--local", "-o", "json", "--threads", "1", "--memory", "2GiB", write_job(tmp_path, name="hasty", **LONG))
+    wait_for_step(local, 5)
+    # Neither of them answers.
+    stopped = [next(iter(shell.processes(name))) for name in ("tacc-coordinator", "tacc-rank")]
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    local.send_signal(signal.SIGTERM)
+    begin = time.monotonic()
+    said = next(line for line in local.stderr if "stopping" in line)
+    assert said == "stopping after a checkpoint; again to stop at once\n" and time.monotonic() - begin < 4
+    os.kill(stopped[0], signal.SIGCONT)
+    time.sleep(1.5)
+    assert local.poll() is None
+    local.send_signal(signal.SIGTERM)
+    _, errors = local.communicate(timeout=60)
+    assert local.returncode == 101 and "stopping at once" in errors and "nothing was saved" in errors, errors
+    assert not list((tmp_path / "runs/hasty").glob("step-*"))
+    page = (tmp_path / "runs/hasty/report.html").read_text()
+    assert "<p>The training was cancelled at step " in page, page
+    assert f"report:      {tmp_path}/runs/hasty/report.html" in errors
     shell.nothing_left()
 
 
@@ -259,6 +306,44 @@ def test_two_do_not_train_in_one_folder(shell, tmp_path):
     until(lambda: shell.json("get", job)["phase"] == "cancelled" and not shell.processes("tacc-rank"), "the end of the job")
     local_shell.run(*command, write_job(tmp_path, name="twice", workers=1))
     local_shell.nothing_left()
+
+
+def test_the_page_of_a_run_whose_ranks_are_killed(shell, tmp_path):
+    """It never says of a run that trains that it has failed, and is there however it ended."""
+    page, logs = tmp_path / "runs/page/report.html", tmp_path / "runs/page/logs"
+
+    def kill(attempt: int, rank: int) -> None:
+        log = logs / f"attempt-{attempt}/rank-0000{rank}.log"
+        pid = until(lambda: log.exists() and re.search(r"--- job .* pid (\d+)", log.read_text()), "the rank's log")[1]
+        os.kill(int(pid), signal.SIGKILL)
+
+    path = write_job(tmp_path, name="page", max_restarts=1, train=LONG["train"], checkpoint={"save_steps": 20})
+    job = shell.json("submit", path)["id"]
+    until(lambda: shell.step(job) > 40, "a checkpoint")
+    kill(attempt=1, rank=1)
+    until(lambda: shell.json("get", job)["attempt"] == 2 and shell.json("get", job)["phase"] == "running", "the next attempt")
+    # Rank 0 may have had no time for a page before it was ended.
+    until(lambda: not page.exists() or "<p>The training goes on: attempt 2 began after step " in page.read_text(), "its page")
+    assert not page.exists() or "The training failed" not in page.read_text()
+    shell.run("cancel", "--now", job)
+    shell.run("watch", job, code=101)
+    said = page.read_text()
+    assert re.search(r"<p>The training was cancelled at step \d", said) and "goes on" not in said, said
+    assert "rank 1 on " in said and "SIGKILL" in said, said
+
+    again = shell.json("submit", write_job(tmp_path, name="page", max_restarts=0, train=LONG["train"], checkpoint={"save_steps": 20}))["id"]
+    until(lambda: shell.json("get", again)["phase"] == "running", "another job there")
+    until(lambda: "<p>The training goes on: attempt 3 began after step " in page.read_text(), "its page")
+    # One that brought new steps before it was killed is followed by another.
+    for attempt in itertools.count(3):
+        kill(attempt, rank=0)
+        view = until(lambda: (v := shell.json("get", again)) and (v["phase"] == "failed" or v["attempt"] > attempt) and v, "the end of the attempt")
+        if view["phase"] == "failed":
+            break
+    shell.run("watch", again, code=100)
+    said = page.read_text()
+    assert "<p>The training failed at step " in said and re.search(r"<p>rank 0 on .*: killed by signal 9 \(SIGKILL\)", said), said
+    assert "Where another attempt follows" not in said
 
 
 def test_local_stops_after_its_timeout(tmp_path):

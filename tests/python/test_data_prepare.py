@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tacc import corpus, data
 from tacc.__main__ import main
+from tacc.errors import this_python
 
 
 def run(*args, ok=True):
@@ -180,6 +182,41 @@ def test_shard_borders_lose_no_tokens(tmp_path, tokenizer_dir):
     assert {shard["num_tokens"] for shard in index["shards"][:-1]} == {97}
     assert sum(shard["num_documents"] for shard in index["shards"]) == index["num_documents"] == 40
     assert read_stream(tmp_path / "many").tolist() == read_stream(tmp_path / "one").tolist()
+
+
+def test_what_cannot_be_listed_is_said(tmp_path, tokenizer_dir, monkeypatch):
+    """A part of the texts would be missing, and nobody would know. (Root may list all: the system's answer is made up.)"""
+    text = tmp_path / "text"
+    for name in ("a.txt", "open/b.txt", "secret/c.txt", "half/d.txt", "[it's]/e.txt", "i/f.txt", "gone/g.txt"):
+        (text / name).parent.mkdir(parents=True, exist_ok=True)
+        (text / name).write_text("Once upon a time.")
+    denied, gone = PermissionError(13, "Permission denied"), FileNotFoundError(2, "No such file or directory")
+
+    def refusing(function, refused):
+        def wrapper(path, *args, **options):
+            error = refused.get(os.path.relpath(path, text))
+            if error is not None:
+                raise type(error)(error.errno, error.strerror, os.fspath(path))
+            return function(path, *args, **options)
+
+        return wrapper
+
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", refusing(scandir, {"secret": denied, "[it's]": denied, "gone": gone}))
+    monkeypatch.setattr(os, "lstat", refusing(os.lstat, {"half/d.txt": denied}))
+    options = ("--tokenizer", tokenizer_dir, "--input", text)
+    message = fails(*options, "--out", tmp_path / "all")
+    assert message.splitlines() == [
+        f"error: {text}/[it's]: Permission denied; make it readable, or --exclude '[[]it'\"'\"'s]/*'",
+        f"error: {text}/half/d.txt: Permission denied; make it readable, or --exclude half/d.txt",
+        f"error: {text}/secret: Permission denied; make it readable, or --exclude 'secret/*'",
+    ]
+    advice = shlex.split(" ".join("--exclude" + line.split(" --exclude")[1] for line in message.splitlines()))
+    run(*options, *advice, "--out", tmp_path / "rest")
+    assert len(read_documents(tmp_path / "rest")) == 3
+    # Without the folder itself there is nothing.
+    monkeypatch.setattr(os, "scandir", refusing(scandir, {".": denied}))
+    assert fails(*options, "--out", tmp_path / "none") == f"error: {text}: Permission denied; make it readable\n"
 
 
 def test_jsonl_of_several_pieces(tmp_path, tokenizer_dir, monkeypatch):
@@ -588,7 +625,25 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path, tokenizer_dir, m
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     message = fails("--tokenizer", tokenizer_dir, "--input", tmp_path / "a.parquet", "--out", tmp_path / "out")
-    assert "a.parquet: reading parquet needs pyarrow: pip install pyarrow" in message
+    assert "a.parquet: reading parquet needs pyarrow: " in message
+    python = message.split("needs pyarrow: ")[1].split(" -m pip install pyarrow")[0]
+    assert os.path.samefile(python, sys.executable)
+
+
+def test_the_usage_names_a_command_that_runs(tmp_path):
+    for folder in (Path(sys.executable).parents[2], Path(sys.executable).parent, tmp_path):
+        usage = subprocess.run([sys.executable, "-m", "tacc"], cwd=folder, capture_output=True, text=True, timeout=60)
+        assert usage.returncode == 2
+        command = usage.stderr.split("usage: ")[1].split(" [-h]")[0]
+        pasted = subprocess.run(f"{command} convert --help", shell=True, cwd=folder, capture_output=True, text=True, timeout=60)
+        assert pasted.returncode == 0 and "--out" in pasted.stdout, (command, pasted.stderr)
+
+
+def test_this_python_is_named_where_the_folder_has_gone(tmp_path, monkeypatch):
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path / "folder")
+    (tmp_path / "folder").rmdir()
+    assert this_python() == sys.executable
 
 
 def test_a_binary_file_by_name_and_a_tokenizer_not_fetched_are_refused(tmp_path, tokenizer_dir):

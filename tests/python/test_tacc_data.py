@@ -246,10 +246,10 @@ def test_check_of_damaged_data(data, tmp_path):
 
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw/a.txt").write_text("hello")
-    assert (
-        "it looks like raw text; prepare it with: python -m tacc data prepare"
-        in errors("check", "--data", tmp_path / "raw")[0]
-    )
+    raw = errors("check", "--data", tmp_path / "raw")[0]
+    command = raw.split("it looks like raw text; prepare it with: ")[1].split(" --tokenizer MODEL_DIR")[0]
+    pasted = subprocess.run(f"{command} --help", shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert pasted.returncode == 0 and "--tokenizer" in pasted.stdout, (command, pasted.stderr)
 
     folder = damaged("flipped")
     with open(folder / "00001.tacc", "r+b") as file:
@@ -324,7 +324,8 @@ def test_the_worked_example_of_the_docs(tmp_path):
     assert f"```\n{text}```" in page
 
 
-def test_a_checkpoint_of_more_files_than_may_be_open_at_first(tmp_path):
+@pytest.mark.parametrize("is_hard", [False, True], ids=["at first", "at all"])
+def test_a_checkpoint_of_more_files_than_may_be_open(tmp_path, is_hard):
     """Each rank writes a file of it, and the soft limit that a shell gives is often 1,024."""
     ranks, soft = 100, 64
     header = json.dumps({"weights/w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
@@ -343,7 +344,7 @@ def test_a_checkpoint_of_more_files_than_may_be_open_at_first(tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model/config.json").write_text("{}")
 
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    hard = soft if is_hard else resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     command = [TACC_DATA, "export", "--checkpoint", checkpoint, "--model", tmp_path / "model", "--out", tmp_path / "hf"]
     result = subprocess.run(
         command, capture_output=True, text=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
