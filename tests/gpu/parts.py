@@ -193,8 +193,10 @@ def kernels(context: Context) -> None:
         if outcome.failures:
             context.judge(check, False, "; ".join(f"{test}: {last_lines(said, 250)}" for test, said in outcome.failures.items()),
                           f"no failure ({outcome.passed} passed)", "\n\n".join(f"{test}:\n{said}" for test, said in outcome.failures.items()))
+        elif outcome.no_gpu and not context.rehearses:
+            context.judge(check, False, "it found no GPU", "no failure")
         elif outcome.no_gpu or outcome.passed == 0:
-            context.skip(check, "no GPU")
+            context.skip(check, "no GPU" if outcome.no_gpu else f"{outcome.skipped} skipped")
         else:
             context.judge(check, True, f"{outcome.passed} passed" + (f", {outcome.skipped} not run" if outcome.skipped else ""), "no failure")
 

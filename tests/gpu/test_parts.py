@@ -167,6 +167,16 @@ def test_without_a_gpu_no_test_passes(tmp_path):
     assert [(o.suite, o.no_gpu, o.passed) for o in unit_tests.run_all({binary: 2}, tmp_path, 5)] == [("A", True, 0), ("B", True, 0)]
 
 
+@pytest.mark.parametrize("rehearses, result", [(False, "failed"), (True, "not run")])
+def test_kernels_without_a_gpu_fail_but_in_a_rehearsal(context, tmp_path, rehearses, result):
+    (tmp_path / "bin").mkdir()
+    for name in ("tacc-gpu-tests", "tacc-gpu-device-tests"):
+        script(tmp_path / "bin" / name, "#!/bin/sh\n[ $1 = --gtest_list_tests ] && printf 'A.\\n  X\\n' && exit 0\nexit 77\n")
+    context.rehearses = rehearses
+    parts.kernels(context)
+    assert [check["result"] for check in context.checks] == [result, result]
+
+
 # Fails while another process of its own, or one of the other binary, runs; those of the other may meet.
 ALONE = """#!/bin/sh
 [ "$1" = --gtest_list_tests ] && printf 'A.\n  U\n  V\n  W\n  X\n' && exit 0

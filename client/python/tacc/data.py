@@ -408,7 +408,7 @@ def _report(prepared: Prepared, options: PrepareOptions, seconds: float) -> None
     print(
         f"{options.out}: {train['num_tokens']:,} training{held_out} of {counts.documents:,} documents, "
         f"vocabulary {train['tokenizer']['vocab_size']:,}, "
-        f"from {prepared.text_bytes / 1e6:.1f} MB of text in {seconds:.1f} s"
+        f"from {prepared.text_bytes / 1e6:.1f} MB of input in {seconds:.1f} s"
     )
 
 
