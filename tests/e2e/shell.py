@@ -19,17 +19,56 @@ def until(predicate, what: str, timeout: float = 90):
     raise AssertionError(f"timed out waiting for {what}")
 
 
+class Started(subprocess.Popen):
+    """A command under way. Its stdout is a file: nobody has to read it for the command to go on, and no line is lost between two readers."""
+
+    def __init__(self, command: list[str], stdout: Path, env: dict[str, str]):
+        self.stdout_path = stdout
+        with open(stdout, "wb") as file:
+            super().__init__(command, stdout=file, stderr=subprocess.PIPE, text=True, env=env)
+
+    def points(self) -> list[dict]:
+        """The steps that it has told of in JSON, so far."""
+        whole, _, _ = self.stdout_path.read_text().rpartition("\n")
+        return [point for point in lines(whole) if "grad_norm" in point]
+
+    def last(self) -> dict:
+        """Its last line of JSON, when it has ended."""
+        return lines(self.stdout_path.read_text())[-1]
+
+    def ended(self, timeout: float = 120) -> str:
+        """Waits for its end; what it wrote to stderr."""
+        return self.communicate(timeout=timeout)[1]
+
+    def wait_for_point(self, is_wanted, what: str) -> dict:
+        """The newest step, once one is as wanted."""
+
+        def look() -> dict | None:
+            has_ended = self.poll() is not None
+            points = self.points()
+            if any(map(is_wanted, points)):
+                return points[-1]
+            assert not has_ended, f"ended before {what}: {self.stderr.read()}"
+
+        return until(look, what)
+
+    def wait_for_step(self, step: int) -> int:
+        """The newest step, once it is this one or one after it."""
+        return self.wait_for_point(lambda point: point["step"] >= step, f"step {step}")["step"]
+
+
 class Shell:
     """Runs taccctl with a state folder of its own. Every process that descends from it is known by a mark in its environment."""
 
     def __init__(self, folder: Path):
+        self.folder = folder
         self.mark = f"TACC_TEST_MARK={uuid.uuid4()}"
         self.state = folder / "state"
         self.env = {k: v for k, v in os.environ.items() if k != "TACC_ADDRESS"}
         self.env.update([self.mark.split("=")], XDG_STATE_HOME=str(self.state), TMPDIR=str(folder))
 
-    def start(self, *arguments, stdout=subprocess.PIPE) -> subprocess.Popen:
-        return subprocess.Popen([str(BUILD / "taccctl"), *map(str, arguments)], stdout=stdout, stderr=subprocess.PIPE, text=True, env=self.env)
+    def start(self, *arguments) -> "Started":
+        return Started([str(BUILD / "taccctl"), *map(str, arguments)], self.folder / f"stdout-{uuid.uuid4()}", self.env)
 
     def run(self, *arguments, code: int = 0, env: dict | None = None) -> subprocess.CompletedProcess:
         result = subprocess.run([str(BUILD / "taccctl"), *map(str, arguments)], capture_output=True, text=True, timeout=240,
@@ -61,11 +100,3 @@ class Shell:
 
 def lines(text: str) -> list[dict]:
     return [json.loads(line) for line in text.splitlines()]
-
-
-def wait_for_step(local: subprocess.Popen, step: int) -> int:
-    """Reads JSON lines of a following command up to this step or one after it."""
-    for line in local.stdout:
-        if "grad_norm" in line and (seen := json.loads(line)["step"]) >= step:
-            return seen
-    raise AssertionError(f"ended before step {step}: {local.stderr.read()}")

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from cluster import write_data, write_job, write_model
-from shell import Shell, lines, wait_for_step
+from shell import Shell, lines
 
 STEPS = 3  # of each layout
 LOCAL = ("submit", "--local", "-o", "json", "--threads", "1", "--memory", "2GiB")
@@ -156,11 +156,11 @@ def test_a_pipeline_interrupted_goes_on_as_another_layout(tmp_path, data):
     (tmp_path / "one").mkdir()
     job = Job(tmp_path / "cut", "cut", data, LLAMA, learning_rate=1e-3, eval_steps=1_000_000)
     local = job.shell.start(*LOCAL, job.write(1_000_000, 2, {"pp": {"size": 2, "num_micro_batches": 2}}))
-    wait_for_step(local, 2)
+    local.wait_for_step(2)
     local.send_signal(signal.SIGINT)
-    rest, errors = local.communicate(timeout=120)
+    errors = local.ended()
     assert local.returncode == 101 and "stopping after a checkpoint" in errors, errors
-    stopped = lines(rest)[-1]["last_checkpoint"]["step"]
+    stopped = local.last()["last_checkpoint"]["step"]
     run = job.run(stopped + STEPS, 4, {"fsdp": {"size": 2}, "tp": {"size": 2}})
     assert sorted(run.points) == list(range(stopped + 1, stopped + STEPS + 1))
     wanted = Job(tmp_path / "one", "one", data, LLAMA, learning_rate=1e-3, eval_steps=1_000_000).run(stopped + STEPS, 1, {"fsdp": {"size": 1}})

@@ -1,6 +1,6 @@
 """taccctl as its users run it: a service that stays, and training with --local. Nothing stays behind."""
 
-import itertools
+import contextlib
 import json
 import os
 import re
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cluster import BUILD, ROOT, write_data, write_job
-from shell import Shell, lines, until, wait_for_step
+from shell import Shell, lines, until
 
 UP = ("up", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--threads", "1", "--memory", "2GiB")
 LONG = {"train": {"max_steps": 1_000_000}, "checkpoint": {"save_steps": 1_000_000}}
@@ -97,7 +97,7 @@ def test_request_id_makes_one_job(shell, tmp_path):
 
 def test_second_shell(shell, running, tmp_path):
     """List, workers, get, logs, metrics, a job that waits, cancel; the first shell watches."""
-    watcher = shell.start("watch", running, "-o", "json", stdout=subprocess.DEVNULL)
+    watcher = shell.start("watch", running, "-o", "json")
     waiting = shell.json("submit", write_job(tmp_path / "b", name="behind"))["id"]
     until(lambda: "needs 2 workers, 0 free" in shell.json("get", waiting).get("reason", ""), "the reason why it waits")
     jobs = {job["id"]: job["phase"] for job in lines(shell.run("list", "-o", "json").stdout)}
@@ -109,7 +109,7 @@ def test_second_shell(shell, running, tmp_path):
     metrics = subprocess.run(["curl", "-sf", f"http://{shell.up['metrics_address']}/metrics"], capture_output=True, text=True, timeout=60)
     assert f'tacc_job_state{{training_job="{running}",state="running"}} 1' in metrics.stdout
     shell.run("cancel", running)
-    _, errors = watcher.communicate(timeout=120)
+    errors = watcher.ended()
     assert watcher.returncode == 101, errors
     ended = shell.json("get", running)
     assert ended["phase"] == "cancelled" and ended["last_checkpoint"]["step"] == ended["step"] > 0
@@ -125,7 +125,7 @@ def test_interrupt_in_watch_only_detaches(shell, running):
         # Threads exist once gRPC runs; a signal before that would be of the shell's own kind.
         until(lambda: len(list(Path(f"/proc/{watcher.pid}/task").iterdir())) > 3, "the client's start")
         watcher.send_signal(signal.SIGINT)
-        _, errors = watcher.communicate(timeout=60)
+        errors = watcher.ended()
         assert watcher.returncode == 1 and "detached" in errors, errors
         before = shell.step(running)
         until(lambda: shell.step(running) > before, "further steps")
@@ -207,12 +207,12 @@ def test_local_trains_and_leaves_nothing(tmp_path):
 def test_local_killed_leaves_no_process(tmp_path):
     shell = Shell(tmp_path)
     local = shell.start("submit", "--local", "-o", "json", "--threads", "1", "--memory", "2GiB", write_job(tmp_path, name="killed", **LONG))
-    wait_for_step(local, 1)
+    local.wait_for_step(1)
     names = sorted(Path(command.split()[0]).name for command in shell.processes().values())
     assert names == ["tacc-coordinator", "tacc-rank", "tacc-rank", "tacc-worker", "tacc-worker", "taccctl"]
     assert set(shell.processes()) == descendants(local.pid) | {local.pid}
     local.kill()
-    local.communicate()
+    local.ended()
     shell.nothing_left()
     assert len(list(tmp_path.glob("tacc-local-*"))) == 1
     shell.run("submit", "--local", "--threads", "1", "--memory", "2GiB", write_job(tmp_path, name="other"))
@@ -235,14 +235,14 @@ def test_local_interrupted_goes_on_when_run_again(tmp_path):
     command = ("submit", "--local", "-o", "json", "--threads", "1", "--memory", "2GiB")
     path = write_job(tmp_path, name="resumed", **LONG)
     local = shell.start(*command, path)
-    seen = wait_for_step(local, 5)
+    local.wait_for_step(5)
     for _ in range(5):  # as where what stands in front of it sends on what its whole group has got
         local.send_signal(signal.SIGINT)
-        time.sleep(0.05)
-    rest, errors = local.communicate(timeout=120)
+        time.sleep(0.01)
+    errors = local.ended()
     assert local.returncode == 101 and errors.count("stopping after a checkpoint; again to stop at once") == 1, errors
     assert "stopping at once" not in errors, errors
-    stopped = max([p["step"] for p in lines(rest) if "grad_norm" in p], default=seen)
+    stopped = local.points()[-1]["step"]
     assert [folder.name for folder in (tmp_path / "runs/resumed").glob("step-*")] == [f"step-{stopped:08}.a1"]
     shell.nothing_left()
 
@@ -258,24 +258,29 @@ def test_local_interrupted_goes_on_when_run_again(tmp_path):
 def test_local_interrupted_says_so_at_once_and_ends_at_once_the_second_time(tmp_path):
     shell = Shell(tmp_path)
     local = shell.start("submit", "--local", "-o", "json", "--threads", "1", "--memory", "2GiB", write_job(tmp_path, name="hasty", **LONG))
-    wait_for_step(local, 5)
+    local.wait_for_step(5)
     # Neither of them answers.
     stopped = [next(iter(shell.processes(name))) for name in ("tacc-coordinator", "tacc-rank")]
-    for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
-    local.send_signal(signal.SIGTERM)
-    begin = time.monotonic()
-    said = next(line for line in local.stderr if "stopping" in line)
-    assert said == "stopping after a checkpoint; again to stop at once\n" and time.monotonic() - begin < 4
-    os.kill(stopped[0], signal.SIGCONT)
-    time.sleep(1.5)
-    assert local.poll() is None
-    local.send_signal(signal.SIGTERM)
-    _, errors = local.communicate(timeout=60)
+    try:
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        local.send_signal(signal.SIGTERM)
+        begin = time.monotonic()
+        said = next(line for line in local.stderr if "stopping" in line)
+        assert said == "stopping after a checkpoint; again to stop at once\n" and time.monotonic() - begin < 4
+        os.kill(stopped[0], signal.SIGCONT)
+        time.sleep(1.5)
+        assert local.poll() is None
+        local.send_signal(signal.SIGTERM)
+        errors = local.ended(timeout=60)
+    finally:
+        for pid in stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
     assert local.returncode == 101 and "stopping at once" in errors and "nothing was saved" in errors, errors
     assert not list((tmp_path / "runs/hasty").glob("step-*"))
-    page = (tmp_path / "runs/hasty/report.html").read_text()
-    assert "<p>The training was cancelled at step " in page, page
+    page = tmp_path / "runs/hasty/report.html"
+    until(lambda: page.exists() and "<p>The training was cancelled at step " in page.read_text(), "the page")
     assert f"report:      {tmp_path}/runs/hasty/report.html" in errors
     shell.nothing_left()
 
@@ -288,20 +293,21 @@ def test_two_do_not_train_in_one_folder(shell, tmp_path):
     used = f"checkpoint.dir {tmp_path}/runs/twice is used by job twice"
 
     local = local_shell.start(*command, path)
-    wait_for_step(local, 1)
+    local.wait_for_step(1)
     assert f"{used} (pid {local.pid} on " in local_shell.run(*command, path, code=6).stderr
     assert f"{used} (pid {local.pid} on " in shell.run("submit", "--follow", path, code=2).stderr
-    wait_for_step(local, 20)
+    local.wait_for_step(20)
     local.kill()
-    local.communicate()
+    local.ended()
     local_shell.nothing_left()
 
     job = shell.json("submit", path)["id"]
     until(lambda: shell.step(job) > 0, "a step")
     assert f"checkpoint.dir {tmp_path}/runs/twice is used by job {job} (pid " in local_shell.run(*command, path, code=6).stderr
+    attempt = shell.json("get", job)["attempt"]
     rank = next(iter(shell.processes("tacc-rank")))
     os.kill(rank, signal.SIGKILL)
-    until(lambda: shell.json("get", job)["attempt"] > 1 and shell.json("get", job)["phase"] == "running", "the next attempt")
+    until(lambda: shell.json("get", job)["attempt"] > attempt and shell.json("get", job)["phase"] == "running", "the next attempt")
     shell.run("cancel", "--now", job)
     until(lambda: shell.json("get", job)["phase"] == "cancelled" and not shell.processes("tacc-rank"), "the end of the job")
     local_shell.run(*command, write_job(tmp_path, name="twice", workers=1))
@@ -319,7 +325,7 @@ def test_the_page_of_a_run_whose_ranks_are_killed(shell, tmp_path):
 
     path = write_job(tmp_path, name="page", max_restarts=1, train=LONG["train"], checkpoint={"save_steps": 20})
     job = shell.json("submit", path)["id"]
-    until(lambda: shell.step(job) > 40, "a checkpoint")
+    until(lambda: "last_checkpoint" in shell.json("get", job), "a checkpoint")
     kill(attempt=1, rank=1)
     until(lambda: shell.json("get", job)["attempt"] == 2 and shell.json("get", job)["phase"] == "running", "the next attempt")
     # Rank 0 may have had no time for a page before it was ended.
@@ -327,21 +333,16 @@ def test_the_page_of_a_run_whose_ranks_are_killed(shell, tmp_path):
     assert not page.exists() or "The training failed" not in page.read_text()
     shell.run("cancel", "--now", job)
     shell.run("watch", job, code=101)
-    said = page.read_text()
-    assert re.search(r"<p>The training was cancelled at step \d", said) and "goes on" not in said, said
+    said = until(lambda: page.exists() and "goes on" not in (text := page.read_text()) and text, "its page")
+    assert re.search(r"<p>The training was cancelled at step \d", said), said
     assert "rank 1 on " in said and "SIGKILL" in said, said
 
     again = shell.json("submit", write_job(tmp_path, name="page", max_restarts=0, train=LONG["train"], checkpoint={"save_steps": 20}))["id"]
     until(lambda: shell.json("get", again)["phase"] == "running", "another job there")
     until(lambda: "<p>The training goes on: attempt 3 began after step " in page.read_text(), "its page")
-    # One that brought new steps before it was killed is followed by another.
-    for attempt in itertools.count(3):
-        kill(attempt, rank=0)
-        view = until(lambda: (v := shell.json("get", again)) and (v["phase"] == "failed" or v["attempt"] > attempt) and v, "the end of the attempt")
-        if view["phase"] == "failed":
-            break
+    kill(attempt=3, rank=0)
     shell.run("watch", again, code=100)
-    said = page.read_text()
+    said = until(lambda: "goes on" not in (text := page.read_text()) and text, "its page")
     assert "<p>The training failed at step " in said and re.search(r"<p>rank 0 on .*: killed by signal 9 \(SIGKILL\)", said), said
     assert "Where another attempt follows" not in said
 
@@ -365,12 +366,16 @@ def test_local_starts_again_what_is_killed(tmp_path):
     shell = Shell(tmp_path)
     path = write_job(tmp_path, name="again", train={"max_steps": 1_000_000}, checkpoint={"save_steps": 20})
     local = shell.start("submit", "--local", "-o", "json", "--threads", "1", "--memory", "2GiB", path)
-    done = [wait_for_step(local, 30)]
-    for name in ("tacc-coordinator", "tacc-worker", "tacc-rank"):
+    local.wait_for_step(30)
+    os.kill(next(iter(shell.processes("tacc-coordinator"))), signal.SIGKILL)
+    killed = time.time()
+    local.wait_for_point(lambda point: point["time"] > killed + 1, "a step after the coordinator's end")
+    for name in ("tacc-worker", "tacc-rank"):
+        attempt = local.points()[-1]["attempt"]
         os.kill(next(iter(shell.processes(name))), signal.SIGKILL)
-        done.append(wait_for_step(local, done[-1] + 60))
+        local.wait_for_point(lambda point: point["attempt"] > attempt, "the next attempt")  # noqa: B023
     local.send_signal(signal.SIGINT)
-    local.communicate(timeout=120)
+    local.ended()
     assert local.returncode == 101
     shell.nothing_left()
 
