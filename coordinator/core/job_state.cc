@@ -275,8 +275,9 @@ absl::Status Apply(const v1::Fact& fact, JobState* job) {
       return absl::OkStatus();
     case v1::Fact::kCheckpointsDropped:
       for (const std::string& name : fact.checkpoints_dropped().names()) {
-        job->num_damaged += fact.checkpoints_dropped().why() == "damaged" ? 1 : 0;
         std::erase_if(job->checkpoints, [&](const v1::Checkpoint& checkpoint) { return checkpoint.name() == name; });
+        if (fact.checkpoints_dropped().why() != "damaged") continue;
+        ++job->num_damaged;
         if (job->Active() && job->attempt->resume == name) job->attempt->resume_damaged = true;
       }
       return absl::OkStatus();
