@@ -284,7 +284,7 @@ class Daemon {
       case v1::AttachResponse::kKillRank: {
         const RankKey key = FromRankId(message.kill_rank().id());
         logger_->info("asked to kill {}", key.Text());
-        host_.Do(supervisor_.KillRank(key, WallSeconds()));
+        host_.KillRank(key);
         break;
       }
       case v1::AttachResponse::kAck:

@@ -129,6 +129,11 @@ void RankHost::Do(Supervisor::Actions actions) {
   }
 }
 
+void RankHost::KillRank(const RankKey& key) {
+  Turn();
+  Do(supervisor_->KillRank(key, WallSeconds()));
+}
+
 std::vector<pollfd> RankHost::PollDescriptors() const {
   std::vector<pollfd> descriptors;
   if (child_ == nullptr) return descriptors;

@@ -56,6 +56,10 @@ class RankHost {
   // Does the supervisor's actions.
   void Do(Supervisor::Actions actions);
 
+  // As the coordinator asks. A process that has already ended was not killed: it may be what the coordinator's wish
+  // comes of, by way of another rank that missed it.
+  void KillRank(const RankKey& key);
+
   // Descriptors to wait for; none when no process runs.
   std::vector<pollfd> PollDescriptors() const;
   // True when the process has closed its pipes and is about to be reaped: look again within milliseconds.
