@@ -281,7 +281,7 @@ void AddExpertMatmul(OpTable& table) {
   op.is_matmul = true;
   op.workspace_bytes = [](const OpCall& call, const Target& target) {
     if (target.kind == Target::Kind::kCuda) return CudaExpertMatmulWorkspaceBytes(call.in(1), call.in(2), call.out(0));
-    return ExpertMatmulWorkspaceBytes(call.in(1), call.in(0), call.in(2), call.out(0), target.threads);
+    return ExpertMatmulWorkspaceBytes(call.in(1), call.in(0), call.in(2), call.out(0), target);
   };
   op.derive = [](VjpCall& call) {
     Builder& b = call.builder;
@@ -334,7 +334,7 @@ void AddExpertMatmul(OpTable& table) {
   grad.is_matmul = true;
   grad.workspace_bytes = [](const OpCall& call, const Target& target) {
     if (target.kind == Target::Kind::kCuda) return CudaExpertMatmulGradWorkspaceBytes(call.in(2), call.out(0));
-    return ExpertMatmulGradWorkspaceBytes(call.in(2), call.in(0), call.in(1), target.threads);
+    return ExpertMatmulGradWorkspaceBytes(call.in(2), call.in(0), call.in(1), target);
   };
   table.Add(grad);
 }

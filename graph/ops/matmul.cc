@@ -57,13 +57,14 @@ double ProductFlops(const OpCall& call, int a) {
   return flops;
 }
 
-using Workspace = int64_t (*)(const EinsumSpec&, const TensorType&, const TensorType&, const TensorType&, int);
+using Workspace = int64_t (*)(const EinsumSpec&, const TensorType&, const TensorType&, const TensorType&,
+                              const Target&);
 int64_t ProductWorkspace(const OpCall& call, int a, const Target& target, Workspace workspace) {
   const auto spec = ParseEinsum(call.attr<std::string>("spec"));
   if (!spec.ok()) return 0;
   if (target.kind == Target::Kind::kCuda)
     return CudaEinsumWorkspaceBytes(*spec, call.in(a), call.in(a + 1), call.out(0));
-  return workspace(*spec, call.in(a), call.in(a + 1), call.out(0), target.threads);
+  return workspace(*spec, call.in(a), call.in(a + 1), call.out(0), target);
 }
 
 // The gradient of the right operand, usually a weight, comes in the accumulation type: it is summed over micro-batches

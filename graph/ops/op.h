@@ -103,6 +103,8 @@ struct Target {
   enum class Kind { kCpu, kCuda };
   Kind kind = Kind::kCpu;
   int threads = 1;  // of a rank, on a CPU
+  // A CPU's products of bf16 numbers are its own; else they go through f32.
+  bool multiplies_bf16 = true;
 };
 
 // All the facts of one op. Functions may assume that arity and attributes have been checked; all but `infer` that types

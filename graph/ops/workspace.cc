@@ -28,15 +28,17 @@ bool IsGrouped(std::string letters, const std::string& x, const std::string& y, 
   return true;
 }
 
-// The product itself. f32 and f64 take nothing. bf16: oneDNN packs operands block by block, at most 1.4 MB a thread
-// (measured with LibTorch 2.11 on Zen 4, 30 shapes up to 65,536). f16: operands go through f32.
-int64_t ProductBytes(const TensorType& a, const TensorType& b, int threads) {
-  if (a.dtype == DType::kBF16) return threads * (int64_t{3} << 19);
-  if (a.dtype == DType::kF16) return 4 * (a.num_elements() + b.num_elements());
-  return 0;
+DType ComputeType(DType dtype, const Target& target) {
+  return dtype == DType::kF16 || (dtype == DType::kBF16 && !target.multiplies_bf16) ? DType::kF32 : dtype;
 }
 
-DType ComputeType(DType dtype) { return dtype == DType::kF16 ? DType::kF32 : dtype; }
+// The product itself. f32 and f64 take nothing. bf16: oneDNN packs operands block by block, at most 1.4 MB a thread
+// (measured with LibTorch 2.11 on Zen 4, 30 shapes up to 65,536). Others go through f32.
+int64_t ProductBytes(const TensorType& a, const TensorType& b, const Target& target) {
+  const DType compute = ComputeType(a.dtype, target);
+  if (compute == DType::kBF16) return target.threads * (int64_t{3} << 19);
+  return compute == a.dtype ? 0 : ByteSize(compute) * (a.num_elements() + b.num_elements());
+}
 
 // Attention's blocks, as kernels/cpu/simd/loops.h has them.
 constexpr int64_t kQueryBlock = 48, kKeyBlock = 64;
@@ -73,10 +75,10 @@ EinsumCopies EinsumCopiesOf(const EinsumSpec& spec, const TensorType& a, const T
 }
 
 int64_t EinsumWorkspaceBytes(const EinsumSpec& spec, const TensorType& a, const TensorType& b, const TensorType& y,
-                             int threads) {
+                             const Target& target) {
   const EinsumCopies copies = EinsumCopiesOf(spec, a, b);
-  const DType compute = ComputeType(a.dtype);
-  int64_t bytes = kSmall + ProductBytes(a, b, threads);
+  const DType compute = ComputeType(a.dtype, target);
+  int64_t bytes = kSmall + ProductBytes(a, b, target);
   if (copies.a) bytes += a.bytes() + 64;
   if (copies.b) bytes += b.bytes() + 64;
   if (copies.y) bytes += y.bytes();
@@ -85,9 +87,9 @@ int64_t EinsumWorkspaceBytes(const EinsumSpec& spec, const TensorType& a, const 
 }
 
 int64_t EinsumAccumulateWorkspaceBytes(const EinsumSpec& spec, const TensorType& a, const TensorType& b,
-                                       const TensorType& y, int threads) {
+                                       const TensorType& y, const Target& target) {
   const EinsumCopies copies = EinsumCopiesOf(spec, a, b);
-  int64_t bytes = EinsumWorkspaceBytes(spec, a, b, y, threads);
+  int64_t bytes = EinsumWorkspaceBytes(spec, a, b, y, target);
   if (copies.y) bytes += y.bytes();
   return bytes;
 }
@@ -105,20 +107,21 @@ int64_t AttentionGradWorkspaceBytes(const TensorType& q, const TensorType& k, in
 }
 
 int64_t ExpertMatmulWorkspaceBytes(const TensorType& ids, const TensorType& x, const TensorType& w, const TensorType& y,
-                                   int threads) {
+                                   const Target& target) {
   const int64_t rows = ExpertBlockRows(ids, x.dtype);
   const TensorType block_x{x.dtype, {rows, x.dims.back()}}, block_w{w.dtype, {y.dims.back(), x.dims.back()}};
   const TensorType block_y{x.dtype, {rows, y.dims.back()}};
   return OrderBytes(ids) + block_x.bytes() + block_y.bytes() +
-         EinsumWorkspaceBytes({"rn", "mn", "rm"}, block_x, block_w, block_y, threads);
+         EinsumWorkspaceBytes({"rn", "mn", "rm"}, block_x, block_w, block_y, target);
 }
 
-int64_t ExpertMatmulGradWorkspaceBytes(const TensorType& ids, const TensorType& a, const TensorType& b, int threads) {
+int64_t ExpertMatmulGradWorkspaceBytes(const TensorType& ids, const TensorType& a, const TensorType& b,
+                                       const Target& target) {
   const int64_t rows = ExpertBlockRows(ids, a.dtype);
   const TensorType block_a{a.dtype, {rows, a.dims.back()}}, block_b{b.dtype, {rows, b.dims.back()}};
   const TensorType y{AccumulationType(a.dtype), {a.dims.back(), b.dims.back()}};
   return OrderBytes(ids) + block_a.bytes() + block_b.bytes() +
-         EinsumAccumulateWorkspaceBytes({"rm", "rn", "mn"}, block_a, block_b, y, threads);
+         EinsumAccumulateWorkspaceBytes({"rm", "rn", "mn"}, block_a, block_b, y, target);
 }
 
 int64_t DispatchSlotsWorkspaceBytes(const TensorType& row_ids) {

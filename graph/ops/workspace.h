@@ -7,8 +7,7 @@
 #include "graph/ops/op.h"
 
 // Scratch bytes of the CPU's kernels, LibTorch's own included: upper bounds, which worker/rank's cpu_kernels_test holds
-// against what is really taken. A bf16 product on a processor without bf16 multiplication converts its operands to f32
-// and takes more; what does not fit the planned workspace then comes from the system.
+// against what is really taken.
 namespace tacc::graph {
 
 // Which tensors of einsum(a, b) -> y a matrix product must permute into a copy: their letters are not in groups, or the
@@ -20,10 +19,10 @@ EinsumCopies EinsumCopiesOf(const EinsumSpec& spec, const TensorType& a, const T
 
 // einsum(a, b) -> y.
 int64_t EinsumWorkspaceBytes(const EinsumSpec& spec, const TensorType& a, const TensorType& b, const TensorType& y,
-                             int threads);
+                             const Target& target);
 // y = acc + einsum(a, b).
 int64_t EinsumAccumulateWorkspaceBytes(const EinsumSpec& spec, const TensorType& a, const TensorType& b,
-                                       const TensorType& y, int threads);
+                                       const TensorType& y, const Target& target);
 
 // q [B,S,H,D], k [B,T,K,D]: for each thread the keys and values of one head, and blocks. `key_runs`: pieces of the keys
 // whose positions follow each other, at most.
@@ -33,8 +32,9 @@ int64_t AttentionGradWorkspaceBytes(const TensorType& q, const TensorType& k, in
 // expert_matmul(x, ids, w) -> y, and its gradient of w from rows a and b: the order of the slots, and a block of sorted
 // rows.
 int64_t ExpertMatmulWorkspaceBytes(const TensorType& ids, const TensorType& x, const TensorType& w, const TensorType& y,
-                                   int threads);
-int64_t ExpertMatmulGradWorkspaceBytes(const TensorType& ids, const TensorType& a, const TensorType& b, int threads);
+                                   const Target& target);
+int64_t ExpertMatmulGradWorkspaceBytes(const TensorType& ids, const TensorType& a, const TensorType& b,
+                                       const Target& target);
 
 // dispatch_slots with rows of the ids i32[B,G,D,C]: how full each of the D buffers is.
 int64_t DispatchSlotsWorkspaceBytes(const TensorType& row_ids);

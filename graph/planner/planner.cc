@@ -29,14 +29,29 @@ constexpr int kMaxRounds = 6;
 // Layers that are compiled to compare candidates, once one fits: it is what planning takes its time for.
 constexpr int64_t kMaxCompiledLayers = 160;
 
+// How much faster a device's products of bf16 are than those of f32; none: not both are known.
+std::optional<double> Bf16Speedup(const DeviceProfile& device) {
+  const auto f32 = device.matmul_flops_per_second.find(DType::kF32);
+  const auto bf16 = device.matmul_flops_per_second.find(DType::kBF16);
+  if (f32 == device.matmul_flops_per_second.end() || bf16 == device.matmul_flops_per_second.end()) return std::nullopt;
+  return bf16->second / f32->second;
+}
+
+// What is less may be none: the slowest of several devices of each.
+constexpr double kClearSpeedup = 1.3;
+
 DType Precision(const PlanRequest& request) {
   if (request.fp16) return DType::kF16;
   if (request.tf32) return DType::kF32;
   if (request.bf16.has_value()) return *request.bf16 ? DType::kBF16 : DType::kF32;
-  // The probe decides: bf16 only where the device is clearly faster in it (a CPU without bf16 units is slower).
-  const auto& peaks = request.device.matmul_flops_per_second;
-  const auto f32 = peaks.find(DType::kF32), bf16 = peaks.find(DType::kBF16);
-  return f32 != peaks.end() && bf16 != peaks.end() && bf16->second > 1.3 * f32->second ? DType::kBF16 : DType::kF32;
+  // The probe decides: bf16 only where the device is clearly faster in it.
+  return Bf16Speedup(request.device).value_or(1) > kClearSpeedup ? DType::kBF16 : DType::kF32;
+}
+
+Target TargetOf(const DeviceProfile& device, int threads) {
+  if (device.kind == "cuda") return {Target::Kind::kCuda, threads};
+  // Of a CPU whose products of bf16 go through f32 the probe says that they are as fast as those.
+  return {Target::Kind::kCpu, threads, Bf16Speedup(device).value_or(2) > kClearSpeedup};
 }
 
 // The job's numbers of layers.
@@ -435,8 +450,7 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
   options.schedule.units = model.units;
   options.schedule.kept_units = plan.kept_units;
   options.schedule.prefetch_units = static_cast<int>(plan.prefetch_units);
-  options.target = {request.device.kind == "cuda" ? Target::Kind::kCuda : Target::Kind::kCpu,
-                    static_cast<int>(plan.threads)};
+  options.target = TargetOf(request.device, static_cast<int>(plan.threads));
   return Compile(model.forward, ops, options, observer);
 }
 
