@@ -1,6 +1,6 @@
 # CUDA from the pinned wheels in .venv: nvcc as CMake's CUDA compiler, the libraries as imported targets. (The wheels have
 # no layout that find_package(CUDAToolkit) knows.)
-#   cudart, cupti, torch_cuda, nccl
+#   cudart, cublasLt, cupti, torch_cuda, nccl
 set(CUDA_DIR ${TACC_SITE_PACKAGES}/nvidia/cu13)
 if(NOT EXISTS ${CUDA_DIR}/bin/nvcc)
   message(FATAL_ERROR "No nvcc in .venv: run `make setup` first.")
@@ -24,7 +24,10 @@ set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 add_library(cudart SHARED IMPORTED)
 set_target_properties(cudart PROPERTIES IMPORTED_LOCATION ${CUDA_DIR}/lib/libcudart.so.13
                                         INTERFACE_INCLUDE_DIRECTORIES ${CUDA_DIR}/include)
-# LibTorch needs it too: it is there wherever torch_cpu is.
+# LibTorch needs these two as well: they are there wherever it is.
+add_library(cublasLt SHARED IMPORTED)
+set_target_properties(cublasLt PROPERTIES IMPORTED_LOCATION ${CUDA_DIR}/lib/libcublasLt.so.13
+                                          INTERFACE_INCLUDE_DIRECTORIES ${CUDA_DIR}/include)
 add_library(cupti SHARED IMPORTED)
 set_target_properties(cupti PROPERTIES IMPORTED_LOCATION ${CUDA_DIR}/lib/libcupti.so.13
                                        INTERFACE_INCLUDE_DIRECTORIES ${CUDA_DIR}/include)

@@ -127,6 +127,15 @@ bool EinsumKernel::FitsEpilogue(const TensorView& acc) const {
          plan_.result.column_stride == 1;
 }
 
+MatrixProduct EinsumKernel::product(const TensorView* acc) const {
+  using Summand = MatrixProduct::Summand;
+  const Summand summand = acc == nullptr       ? Summand::kNone
+                          : FitsEpilogue(*acc) ? Summand::kBias
+                          : ResultIsDirect()   ? Summand::kResult
+                                               : Summand::kNone;
+  return {compute_, product_, plan_.batch, plan_.m, plan_.n, plan_.k, plan_.left, plan_.right, plan_.result, summand};
+}
+
 void EinsumKernel::Product(const TensorView& a, const TensorView& b, void* summand, void* result) const {
   TACC_KERNEL_CHECK(a.dims == a_dims_ && b.dims == b_dims_ && a.dtype == a_type_ && b.dtype == b_type_);
   const TensorView& left = plan_.swapped ? b : a;
@@ -136,6 +145,7 @@ void EinsumKernel::Product(const TensorView& a, const TensorView& b, void* summa
   char* free = static_cast<char*>(scratch.data());
   void* left_data = Arrange(plan_.left, left, compute_, &free);
   void* right_data = Arrange(plan_.right, right, compute_, &free);
+  if (fast_ != nullptr && fast_->Run({left_data, right_data, summand, result})) return;
   const at::Tensor l = Matrices(left_data, plan_.left, plan_.batch, plan_.m, plan_.k, compute_);
   const at::Tensor r = Matrices(right_data, plan_.right, plan_.batch, plan_.k, plan_.n, compute_);
   at::Tensor y = Matrices(result, plan_.result, plan_.batch, plan_.m, plan_.n, product_);

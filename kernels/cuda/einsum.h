@@ -2,10 +2,13 @@
 #ifndef TACC_KERNELS_CUDA_EINSUM_H_
 #define TACC_KERNELS_CUDA_EINSUM_H_
 
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "kernels/cpu/einsum_plan.h"
+#include "kernels/cuda/product.h"
 #include "kernels/tensor.h"
 
 namespace tacc::kernels::cuda {
@@ -38,6 +41,11 @@ class EinsumKernel {
   // turned that off later, as results were wrong.
   void RunAccumulate(const TensorView& acc, const TensorView& a, const TensorView& b, const TensorView& y) const;
 
+  // The product that Run makes, or RunAccumulate of an `acc` that is not null; and who is to compute it from now on
+  // where it does (FastProduct::Run), instead of LibTorch. Null: LibTorch.
+  MatrixProduct product(const TensorView* acc) const;
+  void ComputeBy(std::shared_ptr<const FastProduct> fast) { fast_ = std::move(fast); }
+
   const EinsumPlan& plan() const { return plan_; }
   DType compute_type() const { return compute_; }
 
@@ -59,6 +67,7 @@ class EinsumKernel {
   DType a_type_ = DType::kF32, b_type_ = DType::kF32, y_type_ = DType::kF32;
   DType compute_ = DType::kF32;  // of the operands as they are multiplied,
   DType product_ = DType::kF32;  // and of what comes out.
+  std::shared_ptr<const FastProduct> fast_;
 };
 
 }  // namespace tacc::kernels::cuda
