@@ -31,6 +31,16 @@ using ::testing::HasSubstr;
 constexpr int64_t kBatch = 2, kSeq = 6, kVocab = 13;
 constexpr int64_t kSteps = GapTrace::kFirstStep + 2;
 
+// One that has several algorithms for a product.
+class MultiplyingDevice : public SimulatedDevice {
+ public:
+  using SimulatedDevice::SimulatedDevice;
+  std::vector<ProductChoice> MeasuredProducts() const override { return measured; }
+  void TakeProducts(const std::vector<ProductChoice>& choices) override { taken = choices; }
+
+  std::vector<ProductChoice> measured, taken;
+};
+
 class RankOnDeviceTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -50,27 +60,25 @@ class RankOnDeviceTest : public testing::Test {
     ShardForTest shard;
     for (uint32_t i = 0; i < 200; ++i) shard.tokens.push_back(i * i % kVocab);
     WriteDataFolder(Path("data"), {shard}, kVocab);
-    const json start = {
-        {"version", "test"},
-        {"job", "t-1"},
-        {"attempt", 1},
-        {"rank", 0},
-        {"world", 1},
-        {"device", "cuda:0"},
-        {"threads", 1},
-        {"memory_bytes", 0},
-        {"advertise", "127.0.0.1"},
-        {"program", Path("program")},
-        {"model_dir", ""},
-        {"weights", "random"},
-        {"seed", 3},
-        {"data", {{"path", Path("data")}, {"eval_path", ""}, {"seq_len", kSeq}, {"global_batch_size", kBatch}}},
-        {"train", {{"max_steps", kSteps}, {"eval_steps", 0}, {"deterministic", true}}},
-        {"compute", {{"tf32", false}}},
-        {"checkpoint", {{"dir", ""}, {"save_steps", 0}, {"resume", ""}, {"export", ""}}},
-        {"identity", json::object()},
-        {"collective_timeout_seconds", 60}};
-    std::ofstream(Path("start.json")) << start.dump();
+    start_ = {{"version", "test"},
+              {"job", "t-1"},
+              {"attempt", 1},
+              {"rank", 0},
+              {"world", 1},
+              {"device", "cuda:0"},
+              {"threads", 1},
+              {"memory_bytes", 0},
+              {"advertise", "127.0.0.1"},
+              {"program", Path("program")},
+              {"model_dir", ""},
+              {"weights", "random"},
+              {"seed", 3},
+              {"data", {{"path", Path("data")}, {"eval_path", ""}, {"seq_len", kSeq}, {"global_batch_size", kBatch}}},
+              {"train", {{"max_steps", kSteps}, {"eval_steps", 0}, {"deterministic", true}}},
+              {"compute", {{"tf32", false}}},
+              {"checkpoint", {{"dir", ""}, {"save_steps", 0}, {"resume", ""}, {"export", ""}}},
+              {"identity", json::object()},
+              {"collective_timeout_seconds", 60}};
     // Its end would end the process.
     int ends[2];
     ASSERT_EQ(pipe(ends), 0);
@@ -81,11 +89,15 @@ class RankOnDeviceTest : public testing::Test {
 
   // Trains on the device, and returns the events.
   std::vector<json> Run(bool traces_gaps) {
+    std::ofstream(Path("start.json")) << start_.dump();
     RunOptions options;
     options.start_file = Path("start.json");
     options.version = "test";
     options.traces_gaps = traces_gaps;
-    options.open_device = [this](const StartFile&) -> absl::StatusOr<Device*> { return &device_; };
+    options.open_device = [this](const StartFile& start) -> absl::StatusOr<Device*> {
+      earlier_products_ = start.products;
+      return &device_;
+    };
     options.aliases = [this](const graph::Graph& graph, const graph::Node& node) {
       const graph::OpDef* op = ops_.Find(node.op);
       return op->aliases ? op->aliases(graph::CallOf(graph, node)) : std::vector<int>();
@@ -107,7 +119,9 @@ class RankOnDeviceTest : public testing::Test {
   const graph::OpTable ops_;
   const CpuKernelTable kernels_;
   const TempDir folder_;
-  SimulatedDevice device_{&kernels_};
+  json start_;
+  MultiplyingDevice device_{&kernels_};
+  EarlierProducts earlier_products_;  // As the start file told the device.
   int commands_ = -1;
 };
 
@@ -166,6 +180,39 @@ TEST_F(RankOnDeviceTest, TracesNothingWhereItIsNotWanted) {
   ASSERT_EQ(static_cast<int64_t>(steps.size()), kSteps);
   EXPECT_EQ(device_.num_activities(), 0);
   EXPECT_FALSE(steps.back().contains("device_idle_share"));
+}
+
+TEST_F(RankOnDeviceTest, TakesTheFastestAlgorithmsAndSaysSo) {
+  start_["train"]["deterministic"] = false;
+  device_.measured = {{"a", "", {{kLibtorchProduct, 3e-3}, {"lt:1", 2e-3}, {"lt:2", 1e-3}}},
+                      {"b", "", {{kLibtorchProduct, 1e-3}, {"lt:1", 2e-3}, {"lt:2", 0, "its result is another"}}}};
+  const std::vector<json> events = Run(/*traces_gaps=*/false);
+  EXPECT_TRUE(earlier_products_.empty());
+  ASSERT_EQ(device_.taken.size(), 2u);
+  EXPECT_EQ(device_.taken[0].algorithm, "lt:2");
+  EXPECT_EQ(device_.taken[1].algorithm, kLibtorchProduct);
+  EXPECT_EQ(Of(events, "ready").at(0).at("products"), json::parse(R"([
+      {"shape": "a", "algorithm": "lt:2", "seconds": 1e-3, "libtorch_seconds": 3e-3},
+      {"shape": "b", "algorithm": "libtorch", "seconds": 1e-3, "libtorch_seconds": 1e-3}])"));
+  EXPECT_THAT(Logged(events), HasSubstr("product a: lt:2 1.000 ms, libtorch 3.000 ms, of 3 measured"));
+  EXPECT_EQ(Of(events, "warning").at(0).at("code"), "products");
+  EXPECT_EQ(Of(events, "warning").at(0).at("message"),
+            "product b is computed by libtorch; lt:2 failed: rank 0: its result is another");
+}
+
+TEST_F(RankOnDeviceTest, WithoutTimesTheLibrarysFirstAlgorithmIsTaken) {
+  device_.measured = {{"a", "", {{kLibtorchProduct, 3e-3}, {"lt:1", 2e-3}, {"lt:2", 1e-3}}}};
+  Run(/*traces_gaps=*/false);
+  EXPECT_EQ(device_.taken.at(0).algorithm, "lt:1");
+}
+
+TEST_F(RankOnDeviceTest, KeepsTheAlgorithmsOfTheAttemptBefore) {
+  start_["products"] = {{"a", "lt:2"}};
+  device_.measured = {{"a", "", {{kLibtorchProduct}, {"lt:2"}}}};
+  const std::vector<json> events = Run(/*traces_gaps=*/false);
+  EXPECT_EQ(earlier_products_, (EarlierProducts{{"a", "lt:2"}}));
+  EXPECT_EQ(device_.taken.at(0).algorithm, "lt:2");
+  EXPECT_EQ(Of(events, "ready").at(0).at("products"), json::parse(R"([{"shape": "a", "algorithm": "lt:2"}])"));
 }
 
 }  // namespace

@@ -48,4 +48,17 @@ absl::Status AgreeOnStatus(Collectives& collectives, const absl::Status& mine) {
   return words.code[0] == 0 ? theirs : WithFailureCode(theirs, words.code);
 }
 
+absl::StatusOr<std::vector<std::string>> GatherTexts(Collectives& collectives, const std::string& mine) {
+  TACC_ASSIGN_OR_RETURN(const auto sizes, collectives.GatherHost({mine.size()}));
+  size_t largest = 0;
+  for (const auto& size : sizes) largest = std::max<size_t>(largest, size[0]);
+  std::vector<uint64_t> padded((largest + sizeof(uint64_t) - 1) / sizeof(uint64_t), 0);
+  if (!mine.empty()) std::memcpy(padded.data(), mine.data(), mine.size());
+  TACC_ASSIGN_OR_RETURN(const auto all, collectives.GatherHost(padded));
+  std::vector<std::string> texts;
+  for (size_t rank = 0; rank < all.size(); ++rank)
+    texts.emplace_back(reinterpret_cast<const char*>(all[rank].data()), sizes[rank][0]);
+  return texts;
+}
+
 }  // namespace tacc::worker

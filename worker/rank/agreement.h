@@ -1,7 +1,11 @@
 #ifndef TACC_WORKER_RANK_AGREEMENT_H_
 #define TACC_WORKER_RANK_AGREEMENT_H_
 
+#include <string>
+#include <vector>
+
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "worker/rank/collectives.h"
 
 namespace tacc::worker {
@@ -10,6 +14,9 @@ namespace tacc::worker {
 // that of the first rank that failed, named, so that whichever is read first says why, with its failure code.
 // Unavailable when a rank does not answer.
 absl::Status AgreeOnStatus(Collectives& collectives, const absl::Status& mine);
+
+// Rank r's text in [r], on every rank; all call it. Unavailable when a rank does not answer.
+absl::StatusOr<std::vector<std::string>> GatherTexts(Collectives& collectives, const std::string& mine);
 
 }  // namespace tacc::worker
 

@@ -49,5 +49,24 @@ TEST(AgreeOnStatus, LongMessagesAreCut) {
 
 TEST(AgreeOnStatus, AloneItIsTheOwnError) { EXPECT_EQ(Agree({absl::InternalError("x")})[0], absl::InternalError("x")); }
 
+TEST(GatherTexts, EveryRankHasAll) {
+  const std::vector<std::string> texts = {"", "one", std::string(1000, 'x')};
+  auto transports = MakeInProcessTransports(3, absl::Seconds(20));
+  std::vector<absl::StatusOr<std::vector<std::string>>> results(3);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      Collectives collectives(rank, 3);
+      collectives.Connect(transports[rank].get());
+      results[rank] = GatherTexts(collectives, texts[rank]);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& result : results) {
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(*result, texts);
+  }
+}
+
 }  // namespace
 }  // namespace tacc::worker

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "graph/ir/status_macros.h"
+#include "worker/rank/agreement.h"
 
 namespace tacc::worker {
 namespace {
@@ -28,20 +28,6 @@ std::vector<AttentionChoice> ParseAttention(const std::string& text) {
     }
   }
   return choices;
-}
-
-// Rank r's text in [r].
-absl::StatusOr<std::vector<std::string>> GatherTexts(Collectives& collectives, const std::string& mine) {
-  TACC_ASSIGN_OR_RETURN(const auto sizes, collectives.GatherHost({mine.size()}));
-  size_t largest = 0;
-  for (const auto& size : sizes) largest = std::max<size_t>(largest, size[0]);
-  std::vector<uint64_t> padded((largest + sizeof(uint64_t) - 1) / sizeof(uint64_t), 0);
-  if (!mine.empty()) std::memcpy(padded.data(), mine.data(), mine.size());
-  TACC_ASSIGN_OR_RETURN(const auto all, collectives.GatherHost(padded));
-  std::vector<std::string> texts;
-  for (size_t rank = 0; rank < all.size(); ++rank)
-    texts.emplace_back(reinterpret_cast<const char*>(all[rank].data()), sizes[rank][0]);
-  return texts;
 }
 
 // A shape's backends over the ranks that have it.

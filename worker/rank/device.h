@@ -14,6 +14,7 @@
 #include "worker/rank/arena.h"
 #include "worker/rank/kernel_table.h"
 #include "worker/rank/measured_attention.h"
+#include "worker/rank/measured_products.h"
 #include "worker/rank/region.h"
 
 namespace tacc::worker {
@@ -63,6 +64,9 @@ class Device {
   // and who computes them, to be said before any of those kernels is called (worker/rank/attention_choice.h).
   virtual std::vector<AttentionChoice> MeasuredAttention() const { return {}; }
   virtual void TakeAttention(const std::vector<AttentionChoice>& /*choices*/) {}
+  // The same of matrix products that several algorithms may compute (worker/rank/product_choice.h).
+  virtual std::vector<ProductChoice> MeasuredProducts() const { return {}; }
+  virtual void TakeProducts(const std::vector<ProductChoice>& /*choices*/) {}
 
   // Of the device's memory, what this process holds: by as much less is free than when it opened the device. None where
   // the device cannot say (a CPU). Takes part of a millisecond.

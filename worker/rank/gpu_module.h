@@ -8,16 +8,18 @@
 #include "absl/time/time.h"
 #include "worker/rank/collectives.h"
 #include "worker/rank/device.h"
+#include "worker/rank/measured_products.h"
 #include "worker/rank/status_block.h"
 
 namespace tacc::worker {
 
-// What a job asks of a GPU's arithmetic.
+// What a job asks of a GPU's arithmetic, and knows of it.
 struct GpuOptions {
   enum class Tf32 { kOff, kOn };               // products of f32
   enum class Determinism { kAny, kRequired };  // of LibTorch's kernels; ours are
   Tf32 tf32 = Tf32::kOff;
   Determinism determinism = Determinism::kAny;
+  EarlierProducts products;  // What needs no measuring.
 };
 
 struct RankTalkOptions {

@@ -17,6 +17,7 @@
 #include "worker/rank/attention_choice.h"
 #include "worker/rank/failure_codes.h"
 #include "worker/rank/model_check.h"
+#include "worker/rank/product_choice.h"
 #include "worker/rank/runtime.h"
 
 namespace tacc::worker {
@@ -185,6 +186,19 @@ absl::Status ChooseAttention(RankParts& parts) {
   return absl::OkStatus();
 }
 
+absl::Status ChooseProducts(RankParts& parts) {
+  const ProductRule rule{parts.start.deterministic ? ProductOrder::kFixed : ProductOrder::kFastest,
+                         parts.start.products};
+  parts.Show(Activity::kMeeting);
+  TACC_ASSIGN_OR_RETURN(parts.products, AgreeOnProducts(parts.collectives, parts.device->MeasuredProducts(), rule));
+  parts.device->TakeProducts(parts.products);
+  if (parts.start.rank == 0) {
+    for (const std::string& warning : ProductWarnings(parts.products)) parts.events.Warning("products", warning);
+  }
+  parts.Show(Activity::kBinding);
+  return absl::OkStatus();
+}
+
 absl::Status Bind(RankParts& parts) {
   parts.Show(Activity::kBinding);
   TACC_RETURN_IF_ERROR(Hit(parts, "before_load"));
@@ -192,7 +206,10 @@ absl::Status Bind(RankParts& parts) {
   const bool meets_first = parts.device->is_asynchronous() && parts.start.world > 1;
   TACC_RETURN_IF_ERROR(meets_first ? MeetAndBind(parts) : BindProgram(parts, &parts.collectives));
   // Ranks on CPUs have not met yet, and have nothing to choose.
-  if (parts.device->is_asynchronous()) TACC_RETURN_IF_ERROR(ChooseAttention(parts));
+  if (parts.device->is_asynchronous()) {
+    TACC_RETURN_IF_ERROR(ChooseAttention(parts));
+    TACC_RETURN_IF_ERROR(ChooseProducts(parts));
+  }
   TACC_RETURN_IF_ERROR(parts.executor->WarmUp());
   if (parts.device->is_asynchronous() && parts.start.rank == 0 && parts.options.traces_gaps) {
     parts.gaps = std::make_unique<GapTrace>(parts.device, &parts.events);

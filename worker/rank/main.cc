@@ -149,7 +149,7 @@ int main(int argc, char** argv) {
     if (!module.ok()) return module.status();
     using Gpu = tacc::worker::GpuOptions;
     const Gpu gpu_options{start.tf32 ? Gpu::Tf32::kOn : Gpu::Tf32::kOff,
-                          start.deterministic ? Gpu::Determinism::kRequired : Gpu::Determinism::kAny};
+                          start.deterministic ? Gpu::Determinism::kRequired : Gpu::Determinism::kAny, start.products};
     absl::StatusOr<std::unique_ptr<tacc::worker::Device>> opened = (*module)->Open(ordinal, gpu_options);
     if (!opened.ok()) return opened.status();
     gpu = *std::move(opened);

@@ -24,6 +24,7 @@
 #include "worker/rank/gloo_transport.h"
 #include "worker/rank/gpu_module.h"
 #include "worker/rank/measured_attention.h"
+#include "worker/rank/measured_products.h"
 #include "worker/rank/run_options.h"
 #include "worker/rank/run_record.h"
 #include "worker/rank/start_file.h"
@@ -85,6 +86,7 @@ struct RankParts {
   std::unique_ptr<DeviceWatch> watch;    // Of an asynchronous device.
   std::unique_ptr<Executor> executor;
   std::vector<AttentionChoice> attention;  // Of the shapes of all ranks; empty on CPUs.
+  std::vector<ProductChoice> products;     // As attention.
   std::unique_ptr<StepMeasurement> measurement;
   std::unique_ptr<GapTrace> gaps;  // On rank 0, whose events say it; null: on a CPU, or not wanted.
   std::unique_ptr<RankStates> states;

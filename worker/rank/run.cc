@@ -21,6 +21,7 @@
 #include "worker/rank/finish.h"
 #include "worker/rank/folder_claim.h"
 #include "worker/rank/load_rank.h"
+#include "worker/rank/product_choice.h"
 #include "worker/rank/rank_parts.h"
 #include "worker/rank/train_loop.h"
 
@@ -86,6 +87,10 @@ void WriteReady(RankParts& parts, const StartPoint& begin, double load_seconds) 
   if (parts.start.rank == 0 && !parts.attention.empty()) {
     ready["attention"] = AttentionJson(parts.attention);
     for (const AttentionChoice& choice : parts.attention) parts.events.Log(InWords(choice));
+  }
+  if (parts.start.rank == 0 && !parts.products.empty()) {
+    ready["products"] = ProductsJson(parts.products);
+    for (const ProductChoice& choice : parts.products) parts.events.Log(InWords(choice));
   }
   if (const std::vector<graph::CapturePart> captured = parts.executor->Parts(); !captured.empty()) {
     ready["capture"] = CaptureJson(captured);

@@ -184,6 +184,7 @@ absl::StatusOr<StartFile> ReadStartFile(const std::string& path) {
   if (root.contains("eval")) start.max_eval_batches = fields.Object("eval").Int("max_batches", 1);
   start.tf32 = fields.Object("compute").Bool("tf32");
   start.attention = fields.Strings("attention");
+  start.products = fields.Strings("products");
   const Fields checkpoint = fields.Object("checkpoint");
   start.checkpoint_dir = checkpoint.String("dir");
   start.checkpoint_claimed = checkpoint.BoolOrFalse("claimed");

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "worker/rank/measured_products.h"
 
 namespace tacc::worker {
 
@@ -43,6 +44,7 @@ struct StartFile {
 
   // Who computed attention in the attempt before, by shape (worker/rank/attention_choice.h).
   std::map<std::string, std::string> attention;
+  EarlierProducts products;  // By which algorithms it multiplied.
 
   std::string checkpoint_dir;
   bool checkpoint_claimed = false;  // A daemon has put its owner file there (worker/checkpoint/checkpoint_name.h).

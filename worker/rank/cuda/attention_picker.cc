@@ -16,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "kernels/cuda/aten.h"
 #include "kernels/cuda/attention_tensor.h"
+#include "worker/rank/cuda/recorded_calls.h"
 
 namespace tacc::worker {
 namespace {
@@ -63,12 +64,6 @@ struct Results {
         dk(Empty(dtype, k)),
         dv(Empty(dtype, k)) {}
 };
-
-// LibTorch's text goes on with a stack.
-std::string FirstLine(const std::exception& error) {
-  const std::string what = error.what();
-  return what.substr(0, what.find('\n'));
-}
 
 double Distance(const Operand& x, const Operand& want) {
   const at::Tensor a = x.tensor.to(at::kFloat), b = want.tensor.to(at::kFloat);

@@ -189,9 +189,10 @@ DeviceWorkspace& InstallCudaAllocator(int device) {
   return installed->workspace();
 }
 
-void ReserveCublasWorkspace() {
+CublasWorkspace ReserveCublasWorkspace() {
   at::cuda::getCurrentCUDABlasHandle();
-  at::cuda::getCUDABlasLtWorkspace();
+  return {at::cuda::getCurrentCUDABlasLtHandle(), at::cuda::getCUDABlasLtWorkspace(),
+          static_cast<int64_t>(at::cuda::getCUDABlasLtWorkspaceSize())};
 }
 
 }  // namespace tacc::worker

@@ -5,6 +5,8 @@
 
 #include "worker/rank/cuda/device_workspace.h"
 
+struct cublasLtContext;
+
 namespace tacc::worker {
 
 // What cuBLAS (and cuBLASLt with it) keeps for each stream that it multiplies on.
@@ -18,8 +20,14 @@ DeviceWorkspace& InstallCudaAllocator(int device);
 
 // Makes cuBLAS take what it keeps for LibTorch's current stream. Before there is a workspace this comes from the
 // system, out of the reserve beside the plan; later, at the first product, it would lie in the midst of the workspace
-// for good. Throws where CUDA fails.
-void ReserveCublasWorkspace();
+// for good. Returns it, and LibTorch's handle, for those who multiply by cuBLASLt on that stream too. Throws where CUDA
+// fails.
+struct CublasWorkspace {
+  cublasLtContext* handle = nullptr;
+  void* data = nullptr;
+  int64_t num_bytes = 0;
+};
+CublasWorkspace ReserveCublasWorkspace();
 
 }  // namespace tacc::worker
 

@@ -75,6 +75,7 @@ absl::StatusOr<std::unique_ptr<CudaDevice>> CudaDevice::Open(int ordinal, const 
   std::unique_ptr<CudaDevice> device(new CudaDevice(ordinal, &workspace));
   device->free_at_open_ = FreeBytes();
   TACC_RETURN_IF_ERROR(device->CreateStreams());
+  TACC_RETURN_IF_ERROR(device->CreateProducts(options));
   return device;
 }
 
@@ -83,10 +84,10 @@ CudaDevice::CudaDevice(int ordinal, DeviceWorkspace* workspace)
       workspace_(*workspace),
       attention_bench_({this, workspace, &MakeAttentionOnGpu, &DoOnPoolStream}),
       attention_(&attention_bench_),
-      kernels_([this](const kernels::TensorView& q, const kernels::TensorView& k,
-                      const kernels::AttentionExtras& extras, const kernels::AttentionParameters& parameters) {
-        return attention_.Pick(q, k, extras, parameters);
-      }) {}
+      kernels_(
+          [this](const kernels::TensorView& q, const kernels::TensorView& k, const kernels::AttentionExtras& extras,
+                 const kernels::AttentionParameters& parameters) { return attention_.Pick(q, k, extras, parameters); },
+          [this](const ProductCall& call) { return products_->Pick(call); }) {}
 
 absl::Status CudaDevice::CreateStreams() {
   TACC_RETURN_IF_ERROR(Check(cudaStreamCreateWithFlags(&compute_, cudaStreamNonBlocking), "a stream"));
@@ -94,8 +95,17 @@ absl::Status CudaDevice::CreateStreams() {
   TACC_RETURN_IF_ERROR(Check(cudaEventCreateWithFlags(&copied_, cudaEventDisableTiming), "an event"));
   c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromExternal(compute_, static_cast<c10::DeviceIndex>(ordinal_)));
   scope_ = std::make_unique<kernels::cuda::StreamScope>(compute_);
+  return absl::OkStatus();
+}
+
+absl::Status CudaDevice::CreateProducts(const GpuOptions& options) {
+  using CublasLt = kernels::cuda::CublasLt;
   try {
-    ReserveCublasWorkspace();
+    const CublasWorkspace reserved = ReserveCublasWorkspace();
+    cublaslt_ = std::make_unique<CublasLt>(
+        CublasLt::Options{reserved.handle, reserved.data, reserved.num_bytes,
+                          options.tf32 == GpuOptions::Tf32::kOn ? CublasLt::Tf32::kOn : CublasLt::Tf32::kOff});
+    products_ = std::make_unique<ProductPicker>(this, cublaslt_.get(), options.products);
   } catch (const std::exception& exception) {
     return StatusOfException(exception, ordinal_);
   }

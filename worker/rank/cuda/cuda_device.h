@@ -5,12 +5,14 @@
 #include <memory>
 #include <optional>
 
+#include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/stream.h"
 #include "worker/rank/cuda/attention_bench.h"
 #include "worker/rank/cuda/attention_picker.h"
 #include "worker/rank/cuda/cuda_kernels.h"
 #include "worker/rank/cuda/device_workspace.h"
 #include "worker/rank/cuda/gpu_activity.h"
+#include "worker/rank/cuda/product_picker.h"
 #include "worker/rank/device.h"
 #include "worker/rank/gpu_module.h"
 
@@ -55,6 +57,8 @@ class CudaDevice : public Device {
   absl::StatusOr<std::unique_ptr<Recording>> Record(const std::function<absl::Status()>& queue) override;
   std::vector<AttentionChoice> MeasuredAttention() const override { return attention_.Measured(); }
   void TakeAttention(const std::vector<AttentionChoice>& choices) override { attention_.Take(choices); }
+  std::vector<ProductChoice> MeasuredProducts() const override { return products_->Measured(); }
+  void TakeProducts(const std::vector<ProductChoice>& choices) override { products_->Take(choices); }
 
  private:
   class EventMark;
@@ -62,6 +66,8 @@ class CudaDevice : public Device {
 
   CudaDevice(int ordinal, DeviceWorkspace* workspace);
   absl::Status CreateStreams();
+  // Who multiplies on the queue.
+  absl::Status CreateProducts(const GpuOptions& options);
   absl::StatusOr<std::unique_ptr<Arena>> Allocate(int64_t arena_bytes, int64_t workspace_bytes, const char* what);
   // Keeps the first error of calls that return none, for the next one that does.
   void Keep(int cuda_error, const char* what);
@@ -73,6 +79,8 @@ class CudaDevice : public Device {
   DeviceWorkspace& workspace_;
   RecordedAttentionBench attention_bench_;
   AttentionPicker attention_;
+  std::unique_ptr<kernels::cuda::CublasLt> cublaslt_;
+  std::unique_ptr<ProductPicker> products_;
   const CudaKernelTable kernels_;
   kernels::cuda::Stream compute_ = nullptr, copy_ = nullptr;
   CUevent_st* copied_ = nullptr;

@@ -20,6 +20,7 @@
 #include "kernels/cuda/rotary.h"
 #include "kernels/cuda/shape.h"
 #include "kernels/cuda/views.h"
+#include "worker/rank/cuda/product_picker.h"
 
 namespace tacc::worker {
 namespace device = kernels::cuda;
@@ -113,9 +114,31 @@ const std::map<std::string, ManyTensors>& ManyTensorOps() {
 
 absl::StatusOr<Kernel> CudaKernelTable::Prepare(const KernelRequest& request) const {
   const std::string& op = request.node->op;
-  const bool is_gradient = op == "attention_grad";
-  if (!is_gradient && op != "attention" && op != "attention_continue") return PrepareKernel(request, "GPU");
+  if (op == "attention" || op == "attention_grad" || op == "attention_continue") return PrepareAttention(request);
+  if (pick_product_ != nullptr && (op == "einsum" || op == "einsum_accumulate")) return PrepareProduct(request);
+  return PrepareKernel(request, "GPU");
+}
 
+absl::StatusOr<Kernel> CudaKernelTable::PrepareProduct(const KernelRequest& request) const {
+  const Binding b{request};
+  const bool adds = request.node->op == "einsum_accumulate";
+  const TensorView acc = adds ? b.in(0) : TensorView(), x = b.in(adds ? 1 : 0), w = b.in(adds ? 2 : 1), y = b.out(0);
+  TACC_ASSIGN_OR_RETURN(device::EinsumKernel kernel,
+                        device::EinsumKernel::Prepare(b.attr<std::string>("spec"), x, w, y));
+  const auto run = [adds, acc, x, w, y](const device::EinsumKernel& by) {
+    adds ? by.RunAccumulate(acc, x, w, y) : by.Run(x, w, y);
+  };
+  const auto run_by = [kernel, run](std::shared_ptr<const device::FastProduct> fast) mutable {
+    kernel.ComputeBy(std::move(fast));
+    run(kernel);
+  };
+  kernel.ComputeBy(pick_product_({kernel.product(adds ? &acc : nullptr), x, w, acc, y, run_by}));
+  return Kernel([kernel = std::move(kernel), run] { run(kernel); });
+}
+
+absl::StatusOr<Kernel> CudaKernelTable::PrepareAttention(const KernelRequest& request) const {
+  const std::string& op = request.node->op;
+  const bool is_gradient = op == "attention_grad";
   const Binding b{request};
   const size_t q = is_gradient ? 1 : 0;
   const device::AttentionParameters p = AttentionParametersOf(b, q);

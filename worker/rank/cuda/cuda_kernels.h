@@ -8,9 +8,12 @@
 #include <vector>
 
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/product.h"
 #include "worker/rank/kernel_table.h"
 
 namespace tacc::worker {
+
+struct ProductCall;
 
 // A GPU's kernels: binds each op of the table to a function of kernels/cuda, which queues on the current stream.
 // Missing in_ranges and out_ranges mean whole, unpadded tensors.
@@ -21,8 +24,12 @@ class CudaKernelTable : public KernelTable {
       const kernels::TensorView& q, const kernels::TensorView& k, const kernels::AttentionExtras& extras,
       const kernels::AttentionParameters& parameters)>;
 
-  // `pick_attention` may be empty.
-  explicit CudaKernelTable(PickAttention pick_attention = nullptr) : pick_attention_(std::move(pick_attention)) {}
+  // Who computes an einsum's product (worker/rank/cuda/product_picker.h); null: LibTorch.
+  using PickProduct = std::function<std::shared_ptr<const kernels::cuda::FastProduct>(const ProductCall& call)>;
+
+  // Both may be empty.
+  explicit CudaKernelTable(PickAttention pick_attention = nullptr, PickProduct pick_product = nullptr)
+      : pick_attention_(std::move(pick_attention)), pick_product_(std::move(pick_product)) {}
 
   // Errors: Unimplemented for an op without a kernel; InvalidArgument for operands that the op's kernel cannot take
   // (the graph's type inference refuses them before), naming op, got and wanted.
@@ -35,7 +42,11 @@ class CudaKernelTable : public KernelTable {
   static std::vector<std::string> Ops();
 
  private:
+  absl::StatusOr<Kernel> PrepareAttention(const KernelRequest& request) const;
+  absl::StatusOr<Kernel> PrepareProduct(const KernelRequest& request) const;
+
   const PickAttention pick_attention_;
+  const PickProduct pick_product_;
 };
 
 }  // namespace tacc::worker

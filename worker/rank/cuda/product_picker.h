@@ -1,0 +1,65 @@
+#ifndef TACC_WORKER_RANK_CUDA_PRODUCT_PICKER_H_
+#define TACC_WORKER_RANK_CUDA_PRODUCT_PICKER_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/product.h"
+#include "kernels/tensor.h"
+#include "worker/rank/device.h"
+#include "worker/rank/measured_products.h"
+
+namespace tacc::worker {
+
+// A node's product, where its operands lie; `summand` has no data, or is one, perhaps the result.
+struct ProductCall {
+  kernels::cuda::MatrixProduct product;
+  kernels::TensorView left, right, summand, result;
+  // Queues the node's work, its product by this algorithm; null: by LibTorch.
+  std::function<void(std::shared_ptr<const kernels::cuda::FastProduct> fast)> run;
+};
+
+// Measures once for all products of a shape how fast a library's algorithms are, and computes them by what is chosen
+// later: LibTorch where nothing is.
+class ProductPicker {
+ public:
+  static constexpr int kMostAlgorithms = 8;
+
+  // Shapes that `earlier` has are not measured where the algorithm that it names is there (kLibtorchProduct always is).
+  // The pointers must outlive the object.
+  ProductPicker(Device* device, kernels::cuda::ProductLibrary* library, EarlierProducts earlier)
+      : device_(*device), library_(*library), earlier_(std::move(earlier)) {}
+
+  // To be called when Take has been; null: LibTorch alone can. Before the operands have values: the call is run on them
+  // with random numbers, in the device's queue and the plan's workspace, and they are zeros then. Algorithms fail that
+  // throw, or whose result (parts of it are looked at) is not LibTorch's. Waits for the device: not in a step. Does not
+  // throw: where something fails, Measured says it.
+  std::shared_ptr<const kernels::cuda::FastProduct> Pick(const ProductCall& call);
+  // What Pick has found, by shape.
+  std::vector<ProductChoice> Measured() const;
+  // Who computes each shape, of the algorithms that did not fail; others than Measured's are passed over. Once.
+  void Take(const std::vector<ProductChoice>& choices);
+
+ private:
+  class Chosen;
+  struct Shape {
+    std::vector<ProductTiming> timings;
+    std::map<std::string, std::shared_ptr<const kernels::cuda::FastProduct>> algorithms;  // Those that work.
+    std::shared_ptr<Chosen> chosen;
+  };
+  // Whether an earlier choice has been found, and needs no measuring.
+  bool TakeEarlier(const std::string& name, const kernels::cuda::MatrixProduct& product, Shape& shape);
+  void Measure(const ProductCall& call, Shape& shape);
+
+  Device& device_;
+  kernels::cuda::ProductLibrary& library_;
+  const EarlierProducts earlier_;
+  std::map<std::string, Shape> shapes_;
+};
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_RANK_CUDA_PRODUCT_PICKER_H_

@@ -1,0 +1,153 @@
+#include "worker/rank/product_choice.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "graph/ir/status_macros.h"
+#include "worker/rank/agreement.h"
+
+namespace tacc::worker {
+namespace {
+
+using nlohmann::json;
+
+// What ranks tell each other: [shape, [[algorithm, seconds, failed], ...]].
+std::string TextOf(const std::vector<ProductChoice>& mine) {
+  json list = json::array();
+  for (const ProductChoice& choice : mine) {
+    json timings = json::array();
+    for (const ProductTiming& timing : choice.timings)
+      timings.push_back({timing.algorithm, timing.seconds, timing.failed});
+    list.push_back({choice.shape, std::move(timings)});
+  }
+  return list.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+std::vector<ProductChoice> ProductsOf(const std::string& text) {
+  std::vector<ProductChoice> products;
+  for (const json& product : json::parse(text)) {
+    products.push_back({product[0], "", {}});
+    for (const json& timing : product[1]) products.back().timings.push_back({timing[0], timing[1], timing[2]});
+  }
+  return products;
+}
+
+// A shape's algorithms over the ranks that have it.
+class SlowestRank {
+ public:
+  void Add(const ProductChoice& of_rank, size_t rank) {
+    ++num_ranks_;
+    for (const ProductTiming& timing : of_rank.timings) {
+      const auto found = std::find_if(merged_.begin(), merged_.end(),
+                                      [&](const Merged& m) { return m.timing.algorithm == timing.algorithm; });
+      Merged& merged = found == merged_.end() ? merged_.emplace_back(Merged{{timing.algorithm}}) : *found;
+      ++merged.num_ranks;
+      merged.timing.seconds = std::max(merged.timing.seconds, timing.seconds);
+      if (merged.timing.failed.empty() && !timing.failed.empty())
+        merged.timing.failed = absl::StrCat("rank ", rank, ": ", timing.failed);
+    }
+  }
+
+  ProductChoice Choose(const std::string& shape, const ProductRule& rule) const {
+    ProductChoice choice{shape, kLibtorchProduct, {}};
+    std::vector<ProductTiming> works;
+    for (const Merged& merged : merged_) {
+      choice.timings.push_back(merged.timing);
+      if (merged.num_ranks == num_ranks_ && merged.timing.failed.empty()) works.push_back(merged.timing);
+    }
+    const auto before = rule.earlier.find(shape);
+    auto chosen = std::find_if(works.begin(), works.end(), [&](const ProductTiming& timing) {
+      return before != rule.earlier.end() && timing.algorithm == before->second;
+    });
+    if (chosen == works.end()) {
+      chosen = rule.order == ProductOrder::kFixed
+                   ? std::find_if(works.begin(), works.end(),
+                                  [](const ProductTiming& timing) { return timing.algorithm != kLibtorchProduct; })
+                   : std::min_element(works.begin(), works.end(), [](const ProductTiming& a, const ProductTiming& b) {
+                       return a.seconds < b.seconds;
+                     });
+    }
+    if (chosen != works.end()) choice.algorithm = chosen->algorithm;
+    return choice;
+  }
+
+ private:
+  struct Merged {
+    ProductTiming timing;
+    int num_ranks = 0;
+  };
+  int num_ranks_ = 0;
+  std::vector<Merged> merged_;
+};
+
+double SecondsOf(const ProductChoice& choice, const std::string& algorithm) {
+  const auto found = std::find_if(choice.timings.begin(), choice.timings.end(),
+                                  [&](const ProductTiming& timing) { return timing.algorithm == algorithm; });
+  return found == choice.timings.end() ? 0 : found->seconds;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<ProductChoice>> AgreeOnProducts(Collectives& collectives,
+                                                           const std::vector<ProductChoice>& mine,
+                                                           const ProductRule& rule) {
+  TACC_ASSIGN_OR_RETURN(const std::vector<std::string> texts, GatherTexts(collectives, TextOf(mine)));
+  std::map<std::string, SlowestRank> shapes;
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    for (const ProductChoice& product : ProductsOf(texts[rank])) shapes[product.shape].Add(product, rank);
+  }
+  std::vector<ProductChoice> agreed;
+  for (const auto& [shape, slowest] : shapes) agreed.push_back(slowest.Choose(shape, rule));
+  return agreed;
+}
+
+std::vector<std::string> ProductWarnings(const std::vector<ProductChoice>& choices) {
+  struct Failure {
+    std::string first;  // In words.
+    int num_more = 0;
+  };
+  std::map<std::string, Failure> failures;
+  for (const ProductChoice& choice : choices) {
+    for (const ProductTiming& timing : choice.timings) {
+      if (timing.failed.empty()) continue;
+      const auto [it, is_new] = failures.try_emplace(timing.failed);
+      if (is_new) {
+        it->second.first =
+            absl::StrCat("product ", choice.shape, " is computed by ", choice.algorithm, "; ", timing.algorithm);
+      } else {
+        ++it->second.num_more;
+      }
+    }
+  }
+  std::vector<std::string> warnings;
+  for (const auto& [why, failure] : failures) {
+    warnings.push_back(absl::StrCat(failure.first, " failed: ", why));
+    if (failure.num_more > 0) absl::StrAppend(&warnings.back(), " (and ", failure.num_more, " more)");
+  }
+  return warnings;
+}
+
+json ProductsJson(const std::vector<ProductChoice>& choices) {
+  json list = json::array();
+  for (const ProductChoice& choice : choices) {
+    json& product = list.emplace_back(json{{"shape", choice.shape}, {"algorithm", choice.algorithm}});
+    if (const double seconds = SecondsOf(choice, choice.algorithm); seconds > 0) product["seconds"] = seconds;
+    if (const double seconds = SecondsOf(choice, kLibtorchProduct); seconds > 0) product["libtorch_seconds"] = seconds;
+  }
+  return list;
+}
+
+std::string InWords(const ProductChoice& choice) {
+  std::string text = absl::StrCat("product ", choice.shape, ": ", choice.algorithm);
+  const double libtorch = SecondsOf(choice, kLibtorchProduct);
+  if (libtorch == 0) return text;
+  if (choice.algorithm != kLibtorchProduct)
+    absl::StrAppendFormat(&text, " %.3f ms, %s", SecondsOf(choice, choice.algorithm) * 1e3, kLibtorchProduct);
+  absl::StrAppendFormat(&text, " %.3f ms, of %d measured", libtorch * 1e3, choice.timings.size());
+  return text;
+}
+
+}  // namespace tacc::worker

@@ -1,0 +1,119 @@
+#include "worker/rank/product_choice.h"
+
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "worker/rank/in_process_transport.h"
+
+namespace tacc::worker {
+namespace {
+
+using Choices = std::vector<ProductChoice>;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// What each rank gets; expects the same of all.
+Choices Agree(const std::vector<Choices>& measured, const ProductRule& rule = {}) {
+  const int world = static_cast<int>(measured.size());
+  auto transports = MakeInProcessTransports(world, absl::Seconds(20));
+  std::vector<absl::StatusOr<Choices>> results(measured.size());
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world; ++rank) {
+    threads.emplace_back([&, rank] {
+      Collectives collectives(rank, world);
+      collectives.Connect(transports[rank].get());
+      results[rank] = AgreeOnProducts(collectives, measured[rank], rule);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& result : results) {
+    EXPECT_TRUE(result.ok()) << result.status();
+    if (result.ok()) EXPECT_EQ(ProductsJson(*result), ProductsJson(*results[0]));
+  }
+  return results[0].ok() ? *results[0] : Choices();
+}
+
+// "shape: algorithm" of each.
+std::vector<std::string> Chosen(const Choices& choices) {
+  std::vector<std::string> lines;
+  for (const ProductChoice& choice : choices) lines.push_back(choice.shape + ": " + choice.algorithm);
+  return lines;
+}
+
+TEST(AgreeOnProducts, TheSlowestRanksTimesDecideForAll) {
+  // Alone rank 0 would take lt:1.
+  const Choices agreed = Agree({{{"a", "", {{kLibtorchProduct, 9}, {"lt:1", 1}, {"lt:2", 2}}}},
+                                {{"a", "", {{kLibtorchProduct, 9}, {"lt:2", 2}, {"lt:1", 3}}}}});
+  EXPECT_THAT(Chosen(agreed), ElementsAre("a: lt:2"));
+  EXPECT_EQ(agreed[0].timings[1].seconds, 3);
+}
+
+TEST(AgreeOnProducts, LibtorchMultipliesWhereNothingIsFaster) {
+  EXPECT_THAT(Chosen(Agree({{{"a", "", {{kLibtorchProduct, 1}, {"lt:1", 1}}}, {"b", "", {{kLibtorchProduct}}}}})),
+              ElementsAre("a: libtorch", "b: libtorch"));
+}
+
+// As on GPUs of two kinds.
+TEST(AgreeOnProducts, WhatOneRankLacksNoneTakes) {
+  EXPECT_THAT(Chosen(Agree({{{"a", "", {{kLibtorchProduct, 9}, {"lt:1", 1}, {"lt:2", 2}, {"lt:3", 3}}}},
+                            {{"a", "", {{kLibtorchProduct, 9}, {"lt:4", 1}, {"lt:2", 2, "wrong"}, {"lt:3", 3}}}},
+                            {}})),
+              ElementsAre("a: lt:3"));
+}
+
+TEST(AgreeOnProducts, TimesDecideNothingWhereTheOrderIsFixed) {
+  const Choices measured = {{"a", "", {{kLibtorchProduct, 1}, {"lt:1", 3, "wrong"}, {"lt:2", 3}, {"lt:3", 2}}},
+                            {"b", "", {{kLibtorchProduct, 1}, {"lt:1", 3, "wrong"}}}};
+  EXPECT_THAT(Chosen(Agree({measured, measured}, {ProductOrder::kFixed, {}})), ElementsAre("a: lt:2", "b: libtorch"));
+}
+
+TEST(AgreeOnProducts, AJobKeepsWhatItHasWhileThatWorks) {
+  const EarlierProducts earlier = {
+      {"a", "lt:1"}, {"b", "lt:1"}, {"c", kLibtorchProduct}, {"of another layout", "lt:1"}};
+  const Choices measured = {{"a", "", {{kLibtorchProduct}, {"lt:1"}}},
+                            {"b", "", {{kLibtorchProduct, 9}, {"lt:2", 3}, {"lt:3", 2}}},
+                            {"c", "", {{kLibtorchProduct}}}};
+  for (const ProductOrder order : {ProductOrder::kFastest, ProductOrder::kFixed}) {
+    EXPECT_THAT(Chosen(Agree({measured}, {order, earlier})),
+                ElementsAre("a: lt:1", order == ProductOrder::kFastest ? "b: lt:3" : "b: lt:2", "c: libtorch"));
+  }
+  // Another rank's GPU does not know it any more, and has measured what this one has not.
+  Choices other = measured;
+  other[0].timings = {{kLibtorchProduct, 9}, {"lt:2", 3}};
+  EXPECT_THAT(Chosen(Agree({measured, other}, {ProductOrder::kFastest, earlier})),
+              ElementsAre("a: libtorch", "b: lt:3", "c: libtorch"));
+}
+
+TEST(AgreeOnProducts, NothingToAgreeOn) { EXPECT_THAT(Agree({{}, {}}), IsEmpty()); }
+
+TEST(ProductWarnings, AReasonIsSaidOnce) {
+  const Choices good = {{"a", "", {{kLibtorchProduct, 9}, {"lt:1", 1}, {"lt:2", 2}}},
+                        {"b", "", {{kLibtorchProduct, 9}, {"lt:1", 1}}},
+                        {"c", "", {{kLibtorchProduct, 9}, {"lt:1", 1}}}};
+  EXPECT_THAT(ProductWarnings(Agree({good, good})), IsEmpty());
+  Choices bad = good;
+  bad[0].timings[1].failed = bad[1].timings[1].failed = "its result is 1 from LibTorch's";
+  bad[2].timings[1].failed = "no kernel";
+  EXPECT_THAT(
+      ProductWarnings(Agree({good, bad})),
+      ElementsAre("product a is computed by lt:2; lt:1 failed: rank 1: its result is 1 from LibTorch's (and 1 more)",
+                  "product c is computed by libtorch; lt:1 failed: rank 1: no kernel"));
+}
+
+TEST(ProductsJson, LeavesOutWhatWasNotMeasured) {
+  const Choices choices = {{"a", "lt:1", {{kLibtorchProduct, 0.5}, {"lt:1", 0.25}, {"lt:2", 0.375}}},
+                           {"b", "lt:1", {{kLibtorchProduct}, {"lt:1"}}},
+                           {"c", kLibtorchProduct, {{kLibtorchProduct, 0.5}, {"lt:1", 1}}}};
+  EXPECT_EQ(ProductsJson(choices), nlohmann::json::parse(R"([
+      {"shape": "a", "algorithm": "lt:1", "seconds": 0.25, "libtorch_seconds": 0.5},
+      {"shape": "b", "algorithm": "lt:1"},
+      {"shape": "c", "algorithm": "libtorch", "seconds": 0.5, "libtorch_seconds": 0.5}])"));
+  EXPECT_EQ(InWords(choices[0]), "product a: lt:1 250.000 ms, libtorch 500.000 ms, of 3 measured");
+  EXPECT_EQ(InWords(choices[1]), "product b: lt:1");
+  EXPECT_EQ(InWords(choices[2]), "product c: libtorch 500.000 ms, of 2 measured");
+}
+
+}  // namespace
+}  // namespace tacc::worker
