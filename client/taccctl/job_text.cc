@@ -107,6 +107,26 @@ void PrintAttention(const v1::Measured& measured, std::ostream& out) {
   PrintTable({"attention", "backend", "forward", "backward", "choice"}, rows, out);
 }
 
+// By what matrices are multiplied, in a line: `-o json` has each shape.
+void PrintProducts(const v1::Measured& measured, std::ostream& out) {
+  int num_chosen = 0;
+  double least = 1, most = 0;  // Of the time that is saved.
+  for (const v1::ProductChoice& choice : measured.products()) {
+    if (choice.algorithm() == "libtorch") continue;
+    ++num_chosen;
+    if (choice.libtorch_seconds() == 0) continue;
+    const double saved = std::max(0.0, 1 - choice.seconds() / choice.libtorch_seconds());
+    least = std::min(least, saved);
+    most = std::max(most, saved);
+  }
+  if (measured.products().empty()) return;
+  out << "\nproducts: " << num_chosen << " of " << measured.products_size() << " shapes by cuBLASLt's algorithms";
+  if (most > 0) {
+    out << ", in " << FormatPercent(least) << " to " << FormatPercent(most) << " less time than LibTorch takes";
+  }
+  out << "\n";
+}
+
 }  // namespace
 
 std::string PhaseText(v1::Phase phase) {
@@ -173,6 +193,7 @@ void PrintJob(const v1::Job& job, std::ostream& out) {
   }
   if (job.has_plan()) PrintMeasured(job, out);
   PrintAttention(job.measured(), out);
+  PrintProducts(job.measured(), out);
   if (!job.last_log_lines().empty()) out << "\nlast log lines of the rank that failed first:\n";
   for (const std::string& line : job.last_log_lines()) out << "  | " << Printable(line) << "\n";
 }

@@ -900,6 +900,31 @@ TEST_F(TaccctlTest, GetShowsWhoComputesAttention) {
   EXPECT_EQ(json::parse(out_)["measured"]["attention"][0]["backend"], "flash");
 }
 
+TEST_F(TaccctlTest, GetShowsByWhatProductsAreComputed) {
+  job_.set_attempt(1);
+  EXPECT_EQ(Run({"get", "tiny"}), 0);
+  EXPECT_THAT(out_, testing::Not(HasSubstr("products")));
+  const auto add = [this](const std::string& algorithm, double seconds, double libtorch_seconds) {
+    v1::ProductChoice* choice = job_.mutable_measured()->add_products();
+    choice->set_shape("bf16 [8," + std::to_string(job_.measured().products_size()) + "] x [4,2]");
+    choice->set_algorithm(algorithm);
+    choice->set_seconds(seconds);
+    choice->set_libtorch_seconds(libtorch_seconds);
+  };
+  // As an attempt says that has kept an earlier one's choice.
+  add("cublaslt-1:42", 0, 0);
+  EXPECT_EQ(Run({"get", "tiny"}), 0);
+  EXPECT_THAT(out_, HasSubstr("\nproducts: 1 of 1 shapes by cuBLASLt's algorithms\n"));
+  add("libtorch", 0.5, 0.5);
+  add("cublaslt-1:43", 0.75, 1);
+  add("cublaslt-1:42", 0.9, 1);
+  EXPECT_EQ(Run({"get", "tiny"}), 0);
+  EXPECT_THAT(out_, HasSubstr("\nproducts: 3 of 4 shapes by cuBLASLt's algorithms, in 10.0% to 25.0% less time than "
+                              "LibTorch takes\n"));
+  EXPECT_EQ(Run({"get", "tiny", "-o", "json"}), 0);
+  EXPECT_EQ(json::parse(out_)["measured"]["products"][2]["algorithm"], "cublaslt-1:43");
+}
+
 TEST_F(TaccctlTest, Workers) {
   server_.workers = [](const v1::ListWorkersRequest&, v1::ListWorkersResponse* response) {
     v1::WorkerView* worker = response->add_workers();

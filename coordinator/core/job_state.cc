@@ -239,6 +239,7 @@ absl::Status Apply(const v1::Fact& fact, JobState* job) {
       rank.device_memory_used_bytes = ready.device_memory_used_bytes();
       rank.load_seconds = ready.load_seconds();
       if (!ready.attention().empty()) job->attention = {ready.attention().begin(), ready.attention().end()};
+      if (!ready.products().empty()) job->products = {ready.products().begin(), ready.products().end()};
       attempt->step = std::max(attempt->step, ready.step());
       job->step = std::max(job->step, ready.step());
       return absl::OkStatus();

@@ -113,6 +113,7 @@ struct JobState {
   int first_attempt = 0;
   std::optional<AttemptState> attempt;
   std::vector<v1::AttentionChoice> attention;  // As the newest attempt that chose said; the next ones keep it.
+  std::vector<v1::ProductChoice> products;     // As attention.
   std::vector<v1::Restart> restarts;
   int restarts_without_progress = 0;
   bool counted_before = false;                              // The attempt before this one ended by a counted failure.

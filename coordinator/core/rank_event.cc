@@ -101,6 +101,18 @@ void ReadAttention(Fields& fields, RankEvent& event) {
   }
 }
 
+void ReadProducts(Fields& fields, RankEvent& event) {
+  for (const nlohmann::json& object : fields.Objects("products")) {
+    v1::ProductChoice& choice = event.products.emplace_back();
+    Fields of_choice(object);
+    choice.set_shape(of_choice.String("shape"));
+    choice.set_algorithm(of_choice.String("algorithm"));
+    if (of_choice.Has("seconds")) choice.set_seconds(of_choice.Double("seconds"));
+    if (of_choice.Has("libtorch_seconds")) choice.set_libtorch_seconds(of_choice.Double("libtorch_seconds"));
+    fields.Take(of_choice);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<RankEvent> ParseRankEvent(const std::string& line) {
@@ -119,6 +131,7 @@ absl::StatusOr<RankEvent> ParseRankEvent(const std::string& line) {
     if (fields.Has("arena_bytes")) event.arena_bytes = fields.Int("arena_bytes");
     if (fields.Has("device_memory_used_bytes")) event.device_memory_used_bytes = fields.Int("device_memory_used_bytes");
     if (fields.Has("attention")) ReadAttention(fields, event);
+    if (fields.Has("products")) ReadProducts(fields, event);
     if (fields.Has("load_seconds")) event.load_seconds = fields.Double("load_seconds");
   } else if (event.event == "step") {
     event.step = fields.Int("step");

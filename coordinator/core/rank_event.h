@@ -21,6 +21,7 @@ struct RankEvent {
   int64_t arena_bytes = 0;                     // ready
   double load_seconds = 0;                     // ready
   std::vector<v1::AttentionChoice> attention;  // ready
+  std::vector<v1::ProductChoice> products;     // ready
   std::string code;                            // warning, failed
   std::string message;                         // warning, failed, log
   std::string path;                            // checkpoint, exported, report, trace

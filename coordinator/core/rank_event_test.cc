@@ -36,6 +36,20 @@ TEST(RankEventTest, ReadsWhoComputesAttention) {
   EXPECT_EQ(choice.timings(1).refused(), "no plan");
 }
 
+TEST(RankEventTest, ReadsByWhatProductsAreComputed) {
+  auto event = ParseRankEvent(
+      R"({"event":"ready","time":5,"step":0,"products":[{"shape":"bf16 [8,4] x [2,4]^T","algorithm":"cublaslt-1:42","seconds":0.25,)"
+      R"("libtorch_seconds":0.5},{"shape":"f32 [8,4] x [4,2]","algorithm":"libtorch"}]})");
+  ASSERT_TRUE(event.ok()) << event.status();
+  ASSERT_EQ(event->products.size(), 2u);
+  EXPECT_EQ(event->products[0].shape(), "bf16 [8,4] x [2,4]^T");
+  EXPECT_EQ(event->products[0].algorithm(), "cublaslt-1:42");
+  EXPECT_EQ(event->products[0].seconds(), 0.25);
+  EXPECT_EQ(event->products[0].libtorch_seconds(), 0.5);
+  EXPECT_EQ(event->products[1].algorithm(), "libtorch");
+  EXPECT_EQ(event->products[1].seconds(), 0);
+}
+
 TEST(RankEventTest, ALossThatIsNoNumberIsNan) {
   auto event = ParseRankEvent(
       R"({"event":"step","time":5,"step":1,"loss":null,"grad_norm":"inf","learning_rate":0,"tokens":1,"target_tokens":1,"seconds":1,)"
@@ -56,6 +70,8 @@ TEST(RankEventTest, SaysWhatIsWrong) {
       {R"({"event":"ready","time":1,"step":0,"attention":1})", "\"attention\" must be a list of objects"},
       {R"({"event":"ready","time":1,"step":0,"attention":[{"shape":"a","backend":"b","timings":[{}]}]})",
        "\"backend\" must be a string"},
+      {R"({"event":"ready","time":1,"step":0,"products":{}})", "\"products\" must be a list of objects"},
+      {R"({"event":"ready","time":1,"step":0,"products":[{"shape":"a"}]})", "\"algorithm\" must be a string"},
       {R"({"event":"trace","time":1,"step":3})", "\"path\" must be a string"},
       {R"({"event":"failed","time":1,"code":1,"message":""})", "\"code\" must be a string"},
       {R"({"event":"eval","time":1,"step":1,"eval_loss":[]})", "\"eval_loss\" must be a number"},

@@ -143,7 +143,10 @@ void Core::OnRankEvent(JobState* job, int index, const RankEvent& event) {
     ready->set_arena_bytes(event.arena_bytes);
     ready->set_device_memory_used_bytes(event.device_memory_used_bytes);
     ready->set_load_seconds(event.load_seconds);
-    if (index == 0) ready->mutable_attention()->Assign(event.attention.begin(), event.attention.end());
+    if (index == 0) {
+      ready->mutable_attention()->Assign(event.attention.begin(), event.attention.end());
+      ready->mutable_products()->Assign(event.products.begin(), event.products.end());
+    }
     Log(job, std::move(fact));
     if (attempt.AllReady() && !job->running_told) {
       job->running_told = true;

@@ -518,7 +518,9 @@ class Script {
       case v1::AttachResponse::kStartRank: {
         const auto start = nlohmann::json::parse(message.start_rank().start());
         return absl::StrCat(text, "start_rank ", RankName(message.start_rank().id()), " of ", start["world"].get<int>(),
-                            " resume=\"", start["checkpoint"]["resume"].get<std::string>(), "\"\n");
+                            " resume=\"", start["checkpoint"]["resume"].get<std::string>(), "\"",
+                            start.contains("products") ? absl::StrCat(" products=", start["products"].dump()) : "",
+                            "\n");
       }
       case v1::AttachResponse::kRankCommand:
         return absl::StrCat(text, "command ", RankName(message.rank_command().id()), " ", message.rank_command().line(),

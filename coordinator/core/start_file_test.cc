@@ -50,6 +50,18 @@ TEST(StartFile, AJobKeepsWhoComputesAttention) {
   EXPECT_EQ(start()["attention"], nlohmann::json::parse(R"({"bf16[1,8,2,64] of [1,8,2,64]": "flash"})"));
 }
 
+TEST(StartFile, AJobKeepsByWhatItMultiplies) {
+  JobState job;
+  job.attempt.emplace();
+  const auto start = [&] { return nlohmann::json::parse(StartFile(job, 1, "0.1.0", "1f6b", 300)); };
+  EXPECT_FALSE(start().contains("products"));
+  v1::ProductChoice& choice = job.products.emplace_back();
+  choice.set_shape("bf16 [8,4] x [2,4]^T");
+  choice.set_algorithm("cublaslt-1:42");
+  choice.set_seconds(1e-3);
+  EXPECT_EQ(start()["products"], nlohmann::json::parse(R"({"bf16 [8,4] x [2,4]^T": "cublaslt-1:42"})"));
+}
+
 TEST(StartFile, TheFirstRankKnowsWhatItsRecordOfTheRunTakes) {
   JobState job;
   job.spec.set_name("a");

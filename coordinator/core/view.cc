@@ -102,6 +102,7 @@ v1::Job ViewJob(const JobState& job) {
     view.mutable_plan()->set_peak_flops_per_second(attempt.peak_flops_per_second);
     *view.mutable_measured() = Measure(attempt);
     view.mutable_measured()->mutable_attention()->Assign(job.attention.begin(), job.attention.end());
+    view.mutable_measured()->mutable_products()->Assign(job.products.begin(), job.products.end());
     if (job.Phase() == v1::PHASE_RUNNING && !attempt.recent.empty()) {
       view.set_eta_seconds(static_cast<double>(std::max<int64_t>(0, view.max_steps() - job.step)) *
                            view.measured().step_seconds());
