@@ -111,8 +111,10 @@ class Bench:
         result = {"seconds": [step["seconds"] for step in steps], "batch": batch, "loss": steps[STEPS - 1]["loss"],
                   "load_seconds": run.of("ready")[0]["load_seconds"], "peak_bytes": max(step.get("device_memory_used_bytes", 0) for step in steps),
                   "idle": [step["device_idle_share"] for step in steps[WARM_UP:STEPS] if "device_idle_share" in step]}
-        if chosen := run.of("ready")[0].get("attention"):
-            result["attention"] = chosen
+        for choice in ("attention", "products"):
+            if chosen := run.of("ready")[0].get(choice):
+                result[choice] = chosen
+        result["warnings"] = [warning["message"] for warning in run.of("warning") if warning["code"] == "products"]
         if trace.exists():
             text = trace.read_bytes()
             (self.context.results / f"{title}.trace.json.gz").write_bytes(gzip.compress(text))
@@ -179,6 +181,17 @@ class Bench:
         ok, words = computed_by(attention, FUSED)
         self.context.judge(check, ok, words, " or ".join(FUSED), json.dumps(attention, indent=1))
 
+    def judge_algorithms(self) -> None:
+        """That cuBLASLt multiplies, never slower than LibTorch, and that no algorithm of its own has failed."""
+        check, side = f"{self.name}: algorithms of products", self.sides["tacc"]
+        if self.context.rehearses:
+            self.context.skip(check, "no GPU")
+            return
+        products, warnings = side.get("products", []), side.get("warnings", [])
+        ok, words = multiplied_by(products)
+        self.context.judge(check, ok and not warnings, "; ".join([words, *warnings]), "all measured, some by cuBLASLt, none slower than LibTorch's, none failed",
+                           json.dumps(products, indent=1))
+
     def judge_forced(self, backend: str) -> None:
         """That the steps with its attention were just that."""
         check, side = f"{self.name}: attention by {backend}", self.sides.get(f"tacc-{backend}")
@@ -224,6 +237,7 @@ def ours(context: Context, part: str) -> None:
     bench = Bench(context, part)
     if bench.run("tacc", bench.facts["equal"][:1]):
         bench.judge_attention()
+        bench.judge_algorithms()
         bench.judge_plan()
         bench.judge_idle()
         bench.judge_mfu()
@@ -270,6 +284,7 @@ def equal(context: Context, part: str) -> None:
     batch = bench.sides["eager"]["batch"] if bench.run("eager", sizes) else sizes[-1]
     if bench.run("tacc", [batch]):
         bench.judge_attention()
+        bench.judge_algorithms()
         bench.judge_plan()
         bench.judge_idle()
         bench.judge_mfu()
@@ -294,6 +309,7 @@ def largest(context: Context, part: str) -> None:
         return
     if bench.run("tacc", [max(ours)]):
         bench.judge_attention()
+        bench.judge_algorithms()
         bench.judge_mfu()
     fixed_bytes = bench.summary(max(ours))["num_parameters"] * STATE_BYTES
     for mode in ("eager",) if context.rehearses else SPEED_BARS:  # The other one's process takes as long again.
@@ -331,6 +347,20 @@ def computed_by(attention: list[dict], wanted: tuple[str, ...]) -> tuple[bool, s
             timings.append(timing["backend"] + (why_not or f" {1e3 * seconds:.3f} ms"))
         shapes.append(f"{choice['backend']} ({'; '.join(timings)}) computes {choice['shape']}")
     return bool(attention) and all(choice["backend"] in wanted for choice in attention), ", ".join(shapes) or "tacc-rank named no backend"
+
+
+def multiplied_by(products: list[dict]) -> tuple[bool, str]:
+    """Whether all products of a rank's event `ready` were measured, none is slower than LibTorch's and some are computed by cuBLASLt's algorithms; in words."""
+    measured = [product for product in products if product.get("seconds", 0) > 0 and product.get("libtorch_seconds", 0) > 0]
+    others = [product for product in measured if product["algorithm"] != "libtorch"]
+    slower = [product["shape"] for product in measured if product["seconds"] > product["libtorch_seconds"]]
+    if not measured:
+        return False, f"{len(products)} shapes, none was measured"
+    ratio = sum(product["seconds"] for product in measured) / sum(product["libtorch_seconds"] for product in measured)
+    words = f"{len(others)} of {len(products)} shapes by cuBLASLt; one call of each takes {ratio:.3f} of LibTorch's time"
+    words += "".join(f", {what}: {', '.join(shapes)}" for what, shapes in (
+        ("slower", slower), ("not measured", [product["shape"] for product in products if product not in measured])) if shapes)
+    return len(measured) == len(products) and not slower and bool(others), words
 
 
 def seconds_by_op(trace: dict) -> dict[str, float]:

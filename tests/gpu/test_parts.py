@@ -423,6 +423,26 @@ def test_slower_attention_than_a_gpu_has_fails(context, tmp_path):
     assert context.checks[0]["wanted"] == "flash or cudnn" and context.checks[4]["got"] == "tacc-rank named no backend"
 
 
+def product_of(algorithm: str, seconds: float = 0, libtorch_seconds: float = 0) -> dict:
+    times = {"seconds": seconds, "libtorch_seconds": libtorch_seconds} if seconds else {}
+    return {"shape": f"bf16 [{round(1e4 * libtorch_seconds)},8] x [8,8]", "algorithm": algorithm, **times}
+
+
+def test_slower_products_than_libtorchs_fail(context, tmp_path):
+    faster, same = product_of("cublaslt-1:42", 1e-3, 2e-3), product_of("libtorch", 3e-3, 3e-3)
+    for products in ([faster, same], [faster], [same], [faster, product_of("cublaslt-1:43", 3e-3, 2e-3)], [faster, product_of("libtorch")], [product_of("libtorch")], []):
+        measured = bench(context, tmp_path, tacc={"products": products})
+        measured.judge_algorithms()
+    assert [check["result"] for check in context.checks] == ["passed", "passed", "failed", "failed", "failed", "failed", "failed"]
+    assert context.checks[0]["check"] == "olmo-1b: algorithms of products"
+    assert context.checks[0]["got"] == "1 of 2 shapes by cuBLASLt; one call of each takes 0.800 of LibTorch's time"
+    assert context.checks[3]["got"].endswith(", slower: bf16 [20,8] x [8,8]") and context.checks[4]["got"].endswith(", not measured: bf16 [0,8] x [8,8]")
+    assert context.checks[5]["got"] == "1 shapes, none was measured" and context.checks[6]["got"] == "0 shapes, none was measured"
+    measured = bench(context, tmp_path, tacc={"products": [faster], "warnings": ["product a is computed by libtorch; cublaslt-1:7 failed: CUBLAS"]})
+    measured.judge_algorithms()
+    assert context.checks[-1]["result"] == "failed" and context.checks[-1]["got"].endswith("; product a is computed by libtorch; cublaslt-1:7 failed: CUBLAS")
+
+
 def test_a_side_that_fails_is_said_and_the_others_stay(context, tmp_path, monkeypatch):
     measured = bench(context, tmp_path, tacc={"tokens_per_second": 130})
     monkeypatch.setattr(measured, "torch", lambda *_: (_ for _ in ()).throw(RuntimeError("eager ended with 1: Traceback\n  OutOfMemoryError: 8 GiB")))
