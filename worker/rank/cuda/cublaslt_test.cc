@@ -10,6 +10,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <exception>
 #include <set>
 #include <string>
 #include <utility>
@@ -60,6 +61,26 @@ TEST(CublasLt, TakesNoOtherTypes) {
   CublasLt library({});
   const MatrixProduct product = ProductOf(kCases[0], DType::kF64, DType::kF64, nullptr);
   EXPECT_THAT(library.Propose(product, 8), IsEmpty());
+}
+
+// All that it tells the library is taken; without a handle there are no algorithms.
+TEST(CublasLt, DescribesEveryProduct) {
+  CublasLt library({});
+  const Dims bias{64};
+  for (const Case& c : kCases) {
+    for (const DType operands : {DType::kBF16, DType::kF16, DType::kF32}) {
+      for (const Dims* acc : {static_cast<const Dims*>(nullptr), &c.y, &bias}) {
+        const TensorView summand{nullptr, operands, acc == nullptr ? Dims{} : *acc};
+        const MatrixProduct product = ProductOf(c, operands, operands, acc == nullptr ? nullptr : &summand);
+        try {
+          library.Propose(product, 8);
+          ADD_FAILURE() << "algorithms without a handle";
+        } catch (const std::exception& error) {
+          EXPECT_THAT(error.what(), testing::StartsWith("cuBLASLt, its algorithms: ")) << InWords(product);
+        }
+      }
+    }
+  }
 }
 
 TEST(CublasLt, KnowsNoNamesOfOthers) {
