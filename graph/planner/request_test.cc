@@ -90,6 +90,20 @@ TEST(CompileRequest, ReadsAGpu) {
   EXPECT_EQ(IdleBytes(cpu.plan.cluster.machine), kIdleBytes);
 }
 
+// What oneDNN packs is more than these small products take as f32.
+TEST(CompileRequest, ProductsOfBf16AreThoseOfItsProcessor) {
+  const OpTable ops;
+  const std::string bf16 = Replaced(kRequest, "\"job\": {", "\"job\": {\"compute\": {\"bf16\": true}, ");
+  const auto workspace_bytes = [&](const std::string& text) {
+    const auto planned = PlanCandidates(Parse(text).plan, TestModel(), ops);
+    EXPECT_TRUE(planned.ok()) << planned.status();
+    return planned->candidates[0].memory.workspace_bytes;
+  };
+  constexpr int64_t kPacked = int64_t{3} << 19;
+  EXPECT_GE(workspace_bytes(bf16), kPacked);
+  EXPECT_LT(workspace_bytes(Replaced(bf16, "\"bf16\": 2e11", "\"bf16\": 1e11")), kPacked);
+}
+
 TEST(CompileRequest, SaysWhatGpusCapture) {
   const OpTable ops;
   const auto capture = [&](const std::string& kind) {
