@@ -26,8 +26,8 @@ WARM_UP, COUNTED = 5, 20
 STEPS = WARM_UP + COUNTED
 # Dense bf16, by words of the GPU's name; docs/metrics.md.
 PEAK_FLOPS = {"A100": 312e12, "H100": 989e12, "H200": 989e12, "B200": 2250e12}
-SPEED_BARS = {"eager": 1.3, "compile": 1.0}
-MEMORY_BAR, MFU_BAR, PRODUCTS_BAR, IDLE_BAR, PLAN_BAR = 0.8, 0.45, 0.80, 0.01, 0.02
+SPEED_BARS = {"eager": 1.4, "compile": 1.05}  # That of compile also over PyTorch's other ways.
+MEMORY_BAR, MFU_BAR, PRODUCTS_BAR, IDLE_BAR, PLAN_BAR = 0.8, 0.52, 0.80, 0.01, 0.02
 CHOICE_BAR = 1.01  # Of a step with the attention that was chosen: times of two runs differ as much.
 # PyTorch's sides, as options of torch_train.py. The first two are what people do; by the others it may be faster, if they have the minutes to compile.
 TORCH_WAYS = {"eager": ("--mode", "eager"), "compile": ("--mode", "compile"), "compile-cudnn": ("--mode", "compile", "--attention", "cudnn"),
@@ -137,7 +137,7 @@ class Bench:
         ours, theirs = self.sides["tacc"], self.sides[mode]
         ratio = ours["tokens_per_second"] / theirs["tokens_per_second"]
         self.context.measure(check, ratio >= SPEED_BARS[mode],
-                             f"{ratio:.2f}x: {ours['tokens_per_second']:.0f} against {theirs['tokens_per_second']:.0f} tokens/s of {theirs['model']}{self.facts['beside']}, "
+                             f"{ratio:.3f}x: {ours['tokens_per_second']:.0f} against {theirs['tokens_per_second']:.0f} tokens/s of {theirs['model']}{self.facts['beside']}, "
                              f"micro-batches {ours['batch']} and {theirs['batch']}", f"at least {SPEED_BARS[mode]}x")
 
     def compare_fastest(self) -> None:
@@ -150,7 +150,7 @@ class Bench:
         fastest = max(theirs, key=lambda side: theirs[side]["tokens_per_second"])
         ratio = self.sides["tacc"]["tokens_per_second"] / theirs[fastest]["tokens_per_second"]
         each = ", ".join(f"{side} {found['tokens_per_second']:.0f}" for side, found in theirs.items())
-        self.context.measure(check, ratio >= SPEED_BARS["compile"], f"{ratio:.2f}x {fastest}: {self.sides['tacc']['tokens_per_second']:.0f} tokens/s against {each}",
+        self.context.measure(check, ratio >= SPEED_BARS["compile"], f"{ratio:.3f}x {fastest}: {self.sides['tacc']['tokens_per_second']:.0f} tokens/s against {each}",
                              f"at least {SPEED_BARS['compile']}x")
 
     def compare_memory(self, mode: str) -> None:
