@@ -16,6 +16,8 @@ from unit_tests import NO_GPU
 
 CUDA_TOOLS = "/usr/local/cuda/bin"  # Not always on PATH where they are installed.
 STEPS = 3
+# CUPTI, by which a rank traces when its GPU works, takes one subscriber of a process: these tools are to have it alone.
+WITHOUT_CUPTI = ("--no-gap-trace",)
 RACE_TESTS = ("AttentionOnTensorCores.StaysWithinDocuments", "AttentionOnTensorCores.OfQueriesThatSeeNoKeyIsZero")
 # By the functors' names (kernels/cuda/*.cu): those that move most memory.
 KERNELS = {"swiglu": "SwigluOf", "swiglu_grad": "SwigluGradOf", "norm gradient": "NormGradRows", "adamw": "UpdateChunk",
@@ -51,7 +53,8 @@ def memcheck(context: Context, tool: str) -> None:
     wrapper = (tool, "--tool", "memcheck", "--target-processes", "all", "--report-api-errors", "no",
                "--log-file", str(log))
     run = trainings.train(context.build, context.bundle / "small", "bf16", context.device, context.work / "memcheck",
-                          wrapper=wrapper, limit=100, train={"max_steps": STEPS}, checkpoint={"dir": ""})
+                          wrapper=wrapper, arguments=WITHOUT_CUPTI, limit=100, train={"max_steps": STEPS},
+                          checkpoint={"dir": ""})
     if not context.ended_well(check, run):
         return
     errors = count(log, r"ERROR SUMMARY: (\d+) error")
@@ -105,8 +108,8 @@ def profile(context: Context) -> None:
                "--launch-skip", "1", "--launch-count", "1", "--metrics", ",".join(METRICS.values()), "--csv",
                "--page", "raw", "--print-units", "base", "--log-file", str(log))
     run = trainings.train(context.build, bench.case, f"bf16-{batch}", context.device, context.work / "profile",
-                          wrapper=wrapper, limit=110, threads=os.cpu_count() or 1, train={"max_steps": 2},
-                          checkpoint={"dir": ""},
+                          wrapper=wrapper, arguments=WITHOUT_CUPTI, limit=110, threads=os.cpu_count() or 1,
+                          train={"max_steps": 2}, checkpoint={"dir": ""},
                           data={"path": str(bench.tokens(batch) / "data"), "global_batch_size": batch})
     text = text_of(log)
     if "ERR_NVGPUCTRPERM" in text + run.log:
