@@ -1,6 +1,7 @@
 """Training steps of models of about 1 B parameters in bf16 on a GPU against PyTorch: parts of scripts/gpu_check.
 
-Each side is a process of its own. The first 5 steps of a run are warm-up, the figure is the median of 20; a step clips and applies AdamW. PyTorch:
+Each side is a process of its own. The first 5 steps of a run are warm-up, the figure is the median of 20 (with the largest micro-batch 10); a step clips and
+applies AdamW. PyTorch:
 transformers' class with sdpa under torch.autocast in bf16, fused AdamW, clipping by kernels over all tensors; nobody recomputes activations. Besides eager and
 torch.compile there are runs with cuDNN's attention and with compilation that tries many kernels. Its memory is the most
 that its allocator reserves after the warm-up, with segments that grow: neither what compiling took nor holes count. On a CPU (a rehearsal) all of it is a tiny model's.
@@ -22,8 +23,7 @@ from inputs import write_tokens
 from parts import MIB, Context, last_lines, settled, used_bytes
 from train_step import run_torch
 
-WARM_UP, COUNTED = 5, 20
-STEPS = WARM_UP + COUNTED
+WARM_UP, COUNTED, COUNTED_OF_LARGEST = 5, 20, 10
 # Dense bf16, by words of the GPU's name; docs/metrics.md.
 PEAK_FLOPS = {"A100": 312e12, "H100": 989e12, "H200": 989e12, "B200": 2250e12}
 SPEED_BARS = {"eager": 1.4, "compile": 1.05}  # That of compile also over PyTorch's other ways.
@@ -53,9 +53,11 @@ STATE_BYTES = 16  # Of a parameter in PyTorch: weight, gradient and two moments 
 class Bench:
     """A part's model; of `sides` each that has run. Ours are "tacc" and, with the attention of one backend, "tacc-flash" and "tacc-cudnn"."""
 
-    def __init__(self, context: Context, part: str):
+    def __init__(self, context: Context, part: str, counted: int = COUNTED):
         self.context = context
-        self.name = "rehearsal" if context.rehearses else model_of(part)
+        self.steps = WARM_UP + counted
+        self.model = model_of(part)
+        self.name = "rehearsal" if context.rehearses else self.model
         self.case = context.bundle / "bench" / self.name
         self.facts = json.loads((self.case / "bench.json").read_text())
         self.sides: dict[str, dict] = {}
@@ -68,12 +70,21 @@ class Bench:
         except (RuntimeError, ValueError, LookupError, OSError, subprocess.TimeoutExpired) as error:
             self.context.judge(f"{self.name}: {side}, micro-batch {batches}", False, last_lines(str(error)), "a run to its end", str(error))
             return False
-        seconds = statistics.median(result["seconds"][WARM_UP:STEPS])
+        seconds = statistics.median(result["seconds"][WARM_UP:self.steps])
         tokens_per_second = result["batch"] * self.facts["seq_len"] / seconds
         self.sides[side] = result | {"step_seconds": seconds, "tokens_per_second": tokens_per_second}
         self.context.note(self.name, self.sides)
         print(f"{side}, micro-batch {result['batch']}: {tokens_per_second:.0f} tokens/s, {result['peak_bytes'] / MIB:.0f} MiB", flush=True)
         return True
+
+    def run_before(self, batches: list[int]) -> bool:
+        """Takes our side from another part of this call, which has run it with the same micro-batch. Whether there is one."""
+        for other in (f"{self.model}-ours", self.model, f"{self.model}-attention"):
+            found = earlier_figures(self.context, other).get(self.name, {}).get("tacc")
+            if found is not None and found["batch"] == batches[0]:
+                self.sides["tacc"] = found
+                return True
+        return False
 
     def tokens(self, batch: int) -> Path:
         """A folder for both sides: the model's config and the tokens."""
@@ -81,7 +92,7 @@ class Bench:
         if not folder.exists():
             folder.mkdir(parents=True)
             (folder / "model").symlink_to(self.case / "model")
-            write_tokens(folder, self.facts["vocab_size"], STEPS + 1, batch, self.facts["seq_len"])
+            write_tokens(folder, self.facts["vocab_size"], self.steps + 1, batch, self.facts["seq_len"])
         return folder
 
     def summary(self, batch: int) -> dict:
@@ -97,20 +108,20 @@ class Bench:
         folder = self.context.work / title
         trace = folder / "trace.json"
         run = trainings.train(self.context.build, self.case, f"bf16-{batch}", self.context.device, folder, threads=os.cpu_count() or 1,
-                              used_bytes=None if self.context.rehearses else used_bytes, limit=SECONDS["tacc"].limit, train={"max_steps": STEPS + 1},
+                              used_bytes=None if self.context.rehearses else used_bytes, limit=SECONDS["tacc"].limit, train={"max_steps": self.steps + 1},
                               arguments=("--attention", attention) if attention else (),
-                              checkpoint={"dir": ""}, trace={"path": str(trace), "step": STEPS + 1},
+                              checkpoint={"dir": ""}, trace={"path": str(trace), "step": self.steps + 1},
                               data={"path": str(self.tokens(batch) / "data"), "global_batch_size": batch})
         print(run.log, flush=True)
         if run.error:
             raise RuntimeError(f"{run.log}\n{run.error}")
         if not self.context.rehearses:
             # When the last step that is counted is told, the traced one may have begun.
-            settled(self.context, f"{self.name}, micro-batch {batch}{f', {attention}' if attention else ''}: ", run, WARM_UP, STEPS - 1)
+            settled(self.context, f"{self.name}, micro-batch {batch}{f', {attention}' if attention else ''}: ", run, WARM_UP, self.steps - 1)
         steps = run.of("step")
-        result = {"seconds": [step["seconds"] for step in steps], "batch": batch, "loss": steps[STEPS - 1]["loss"],
+        result = {"seconds": [step["seconds"] for step in steps], "batch": batch, "loss": steps[self.steps - 1]["loss"],
                   "load_seconds": run.of("ready")[0]["load_seconds"], "peak_bytes": max(step.get("device_memory_used_bytes", 0) for step in steps),
-                  "idle": [step["device_idle_share"] for step in steps[WARM_UP:STEPS] if "device_idle_share" in step]}
+                  "idle": [step["device_idle_share"] for step in steps[WARM_UP:self.steps] if "device_idle_share" in step]}
         for choice in ("attention", "products"):
             if chosen := run.of("ready")[0].get(choice):
                 result[choice] = chosen
@@ -127,7 +138,7 @@ class Bench:
             options = tuple("math" if option == "cudnn" else option for option in options) + ("--backend", "aot_eager")
         way = (*options, "--device", trainings.kind_of(self.context.device), "--batches", ",".join(map(str, batches)))
         limit = min(SECONDS[side].limit, max(self.context.left(), 1))
-        return run_torch(self.tokens(max(batches)), way, "bf16", threads=os.cpu_count() or 1, world=1, steps=STEPS, warm_up=WARM_UP, limit=limit)
+        return run_torch(self.tokens(max(batches)), way, "bf16", threads=os.cpu_count() or 1, world=1, steps=self.steps, warm_up=WARM_UP, limit=limit)
 
     def compare_speed(self, mode: str, title: str) -> None:
         check = f"{self.name}: tokens/s over {mode}, {title}"
@@ -247,7 +258,8 @@ def attention(context: Context, part: str) -> None:
     """Our steps with attention by each of LibTorch's backends, beside those with the one that was chosen, which must be the faster."""
     bench = Bench(context, part)
     batches = bench.facts["equal"][:1]
-    has_run = {side: bench.run(side, batches) for side in ("tacc", *(f"tacc-{backend}" for backend in FUSED))}
+    has_run = {"tacc": bench.run_before(batches) or bench.run("tacc", batches)}
+    has_run |= {f"tacc-{backend}": bench.run(f"tacc-{backend}", batches) for backend in FUSED}
     for backend in FUSED:
         bench.judge_forced(backend)
     check = f"{bench.name}: the attention that was chosen"
@@ -261,13 +273,10 @@ def attention(context: Context, part: str) -> None:
 
 
 def baselines(context: Context, part: str) -> None:
-    """PyTorch's other ways, as many as there is time for, and ours against the fastest. Ours is that of the part `attention` before, if there was one."""
+    """PyTorch's other ways, as many as there is time for, and ours against the fastest."""
     bench = Bench(context, part)
     batches = bench.facts["equal"][:1]
-    before = earlier_figures(context, f"{model_of(part)}-attention").get(bench.name, {})
-    if "tacc" in before:
-        bench.sides["tacc"] = before["tacc"]
-    elif not bench.run("tacc", batches):
+    if not bench.run_before(batches) and not bench.run("tacc", batches):
         return
     for side in list(TORCH_WAYS)[2:]:
         if context.left() < SECONDS[side].expected:
@@ -299,7 +308,7 @@ def equal(context: Context, part: str) -> None:
 
 def largest(context: Context, part: str) -> None:
     """With the largest micro-batch that fits each side: of those packed for ours, of those that the comparison at equal size lets expect for PyTorch's."""
-    bench = Bench(context, part)
+    bench = Bench(context, part, COUNTED_OF_LARGEST)
     title, equal_part = "largest micro-batches", model_of(part)
     measured = earlier_figures(context, equal_part).get(bench.name, {})
     room = (1 << 40 if context.rehearses else free_bytes()) - RESERVE_BYTES
