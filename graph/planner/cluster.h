@@ -132,7 +132,11 @@ enum class CollectiveKind {
   kAllGather,
   kReduceScatter,
   kAllReduce,
-  kWholeAllReduce,  // each rank sends all that it has: how CPUs sum up to WholeAllReduceElements
+  // Each rank sends all that it has, inside its node and its node's sum to the others: how CPUs sum up to
+  // WholeAllReduceElements, and GPUs whose sums are in order up to WholeAllReduceElementsOnGpus. For n ranks, m in each
+  // of several nodes, that is about (n - m) / 2 times what a ring sends between nodes, of a few KB on CPUs: what counts
+  // is latency, and it has one round of messages less.
+  kWholeAllReduce,
   kAllToAll,
   kRotate,  // each rank sends what it has to the next
   kSend,
