@@ -4,6 +4,7 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 import sys
 import threading
@@ -19,6 +20,8 @@ from trainings import distance, norm, train
 
 GPU = "cuda:0"
 MIB = 1 << 20
+# Of the environment: what says which driver, libraries and GPUs a process finds, and how NCCL talks.
+TELLING = re.compile(r"PATH|LD_LIBRARY_PATH|LD_PRELOAD|(CUDA|NVIDIA|NCCL)_\w*")
 SHORT, LONG = 300, 6000  # characters of a table's cell, and of what is kept besides
 
 
@@ -105,6 +108,11 @@ def libraries(context: Context) -> None:
     """Reads what a machine that was just started has on its disk, or further away, several GB: no later part is to be measured, or ended, for that. Then whether
     ranks find the GPU, without which no other part says anything."""
     print(f"{platform.platform()}, Python {sys.version.split()[0]}, {os.cpu_count()} processors", flush=True)
+    # Before all that may fail for it.
+    context.note("environment", {name: value for name, value in sorted(os.environ.items()) if TELLING.fullmatch(name)})
+    if not context.rehearses:
+        context.note("nvidia-smi", output_of("nvidia-smi").splitlines())
+        print("\n".join(context.figures["nvidia-smi"]), flush=True)
     begin = time.monotonic()
     import torch
 
@@ -120,7 +128,6 @@ def libraries(context: Context) -> None:
     if not context.rehearses:
         known = output_of("/sbin/ldconfig", "-p").splitlines()
         context.note("ldconfig", [line.strip() for line in known if any(word in line for word in ("cuda", "nvidia", "nccl"))])
-        print(output_of("nvidia-smi"), flush=True)
     begin_product = time.monotonic()
     x = torch.ones((256, 256), dtype=torch.bfloat16, device="cpu" if context.rehearses else "cuda")
     total = (x @ x).float().sum().item()

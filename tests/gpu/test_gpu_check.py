@@ -14,9 +14,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ["TACC_BUILD"])
 sys.path[:0] = [str(ROOT / folder) for folder in ("tests/gpu", "tests", "bench", "client/python")]
+import gpu_step  # noqa: E402
 import trainings  # noqa: E402
 import tools  # noqa: E402
-from pack import FAMILIES, MAX_BYTES, MIB, SYSTEM_LIBRARIES, Packer, bytes_of, bytes_of_tree  # noqa: E402
+from pack import BENCHES, FAMILIES, MAX_BYTES, MIB, SYSTEM_LIBRARIES, Packer, bytes_of, bytes_of_tree  # noqa: E402
 
 # Nothing of this build but the bundle and the Python with torch.
 ENVIRONMENT = {key: value for key, value in os.environ.items() if key not in ("TACC_BUILD", "PYTHONPATH", "LD_LIBRARY_PATH")}
@@ -74,6 +75,26 @@ def test_benches_recompute_nothing_and_reach_what_gpus_have(bundle):
         assert not any(summary["gc"] or summary["recompute_units"] for summary in summaries.values())
         for gigabytes, size in fitting.items():
             assert max(s for s, summary in summaries.items() if summary["memory"]["total_bytes"] < gigabytes * 1e9) >= size
+
+
+def test_what_is_expected_of_a_step_is_counted_from_the_program_that_is_run(tmp_path):
+    """By what the program's predicted trace says of its nodes."""
+    packer, facts, case = Packer(BUILD, tmp_path), BENCHES["olmo-1b"], tmp_path / "olmo-1b"
+    packer.write_model(case, facts.config)
+    request = packer.training(case, facts.config, facts.seq_len, gpu_step.OLMO_1B_BATCH, "bf16", micro_batch=gpu_step.OLMO_1B_BATCH)
+    request["job"]["memory"] = {"gc": False}
+    request["job"]["train"]["trace_step"] = 1
+    packer.compile(request, case, "bf16", ("cuda",))
+    nodes = [event for event in json.loads((case / "bf16-cuda/trace.json").read_text())["traceEvents"] if event.get("cat") == "node"]
+    left = {node["name"] for node in nodes}
+    for share in (*gpu_step.OLMO_1B_SHARES, gpu_step.REST):
+        own = [node for node in nodes if node["name"] in left and re.fullmatch(share.ops or ".*", node["name"])]
+        left -= {node["name"] for node in own}
+        if share.gigabytes:
+            assert sum(node["args"].get("bytes", 0) for node in own) / 1e9 == pytest.approx(share.gigabytes, rel=0.03), share
+        else:
+            assert sum(node["args"].get("flops", 0) for node in own) / 1e12 == pytest.approx(share.teraflops, rel=0.01), share
+    assert not left and len(nodes) > 600
 
 
 def test_every_library_is_in_the_bundle_or_comes_with_torch(bundle):
@@ -134,6 +155,9 @@ def test_the_three_calls_are_rehearsed(bundle, tmp_path):
     for found_sides in sides.values():
         assert all(len(side["seconds"]) >= 25 and side["batch"] == 2 for side in found_sides.values())
     assert sides["olmo-1b"]["tacc"]["traced_seconds_by_op"]["einsum"] > 0
+    figures = {part["part"]: part["figures"] for part in parts}
+    assert figures["olmo-1b-ours"]["shares"][-1]["share"] == "the step" and figures["libraries"]["environment"]["LD_LIBRARY_PATH"].startswith(str(bundle))
+    assert "\n| products | " in (tmp_path / "first/gpu_check.md").read_text()
     for before, after in (("olmo-1b-ours", "olmo-1b-attention"), ("olmo-1b", "olmo-1b-baselines")):
         assert sides[before]["tacc"] == sides[after]["tacc"], "ours of the part before"
 

@@ -154,8 +154,16 @@ echo "error: no such GPU" >&2; exit 2
 
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__="2.11", bfloat16=None, ones=ones))
     monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(__version__="5"))
+    script(tmp_path / "nvidia-smi", "#!/bin/sh\necho '| NVIDIA-SMI 580 |'; echo '| no devices |'\n")
+    for name, value in (("PATH", f"{tmp_path}:{os.environ['PATH']}"), ("LD_LIBRARY_PATH", "/usr/local/nvidia/lib"), ("NVIDIA_VISIBLE_DEVICES", "void"),
+                        ("CUDA_VISIBLE_DEVICES", "3"), ("NCCL_DEBUG", "WARN"), ("TOKEN_OF_CUDA", "secret")):
+        monkeypatch.setenv(name, value)
     with pytest.raises(RuntimeError, match="no cuda"):  # PyTorch finds none either.
         parts.libraries(context)
+    kept = json.loads(context.found.read_text())["figures"]
+    assert kept["nvidia-smi"] == ["| NVIDIA-SMI 580 |", "| no devices |"] and "TOKEN_OF_CUDA" not in kept["environment"]
+    assert kept["environment"].items() >= {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib", "NVIDIA_VISIBLE_DEVICES": "void", "CUDA_VISIBLE_DEVICES": "3", "NCCL_DEBUG": "WARN"}.items()
+    assert kept["environment"]["PATH"].startswith(str(tmp_path))
     assert [(check["check"], check["result"]) for check in context.checks] == [("tacc-rank finds the device", "failed")]
     assert "error: no such GPU" in context.checks[0]["got"] and "searching" in context.checks[0]["details"]
     assert "libcuda.so.1" in (tmp_path / "ld_debug.log").read_text()
@@ -392,6 +400,28 @@ def test_seconds_by_op_are_those_of_nodes():
     trace = {"traceEvents": [node | {"name": "add", "dur": 1e6}, node | {"name": "einsum", "dur": 2e6}, node | {"name": "add", "dur": 0.5e6},
                              {"cat": "module", "name": "model", "dur": 9e6}, {"name": "thread_name", "ph": "M"}]}
     assert list(gpu_step.seconds_by_op(trace).items()) == [("einsum", 2.0), ("add", 1.5)]
+
+
+def test_what_a_step_spends_stands_beside_what_was_expected(gpu_check, context, tmp_path, capsys):
+    by_op = {"einsum": 0.15, "einsum_accumulate": 0.02, "attention": 0.01, "attention_grad": 0.02, "swiglu": 0.003, "swiglu_grad": 0.006, "adamw": 0.010,
+             "layer_norm": 0.001, "add_layer_norm": 0.003, "layer_norm_grad_accumulate": 0.004, "layer_norm_grad": 0.001, "rotary": 0.0027, "cross_entropy": 0.0005,
+             "cross_entropy_grad": 0.0010, "sum_squares": 0.0014, "embedding": 0.0002}
+    measured = bench(context, tmp_path, tacc={"traced_seconds_by_op": by_op, "step_seconds": 0.236})
+    measured.note_shares()
+    found = {share["share"]: (round(share["milliseconds"], 3), share["is_off"]) for share in context.figures["shares"]}
+    assert found == {"products": (170, False), "attention and the copies of its results": (30, True), "SwiGLU and its gradient": (9, False),
+                     "AdamW, and the copies in bf16": (10, False), "norms, their gradients, residual adds": (9, False), "rotary": (2.7, False),
+                     "cross-entropy and its gradient": (1.5, False), "sum of squares": (1.4, False), "embedding, tied add and cast, gaps": (2.4, False), "the step": (236, False)}
+    assert "attention and the copies of its results: 30.00 ms, 1.33 of the 22.5 expected, MORE THAN 25 % OFF" in capsys.readouterr().out
+    part = {"part": "libraries", "checks": context.checks, "figures": context.figures, "seconds": 1, "limit_seconds": 1}
+    table = gpu_check.table({"bundle": {"commit": "c"}, "date": "", "device": "H200", "seconds": 1, "rehearsal": False, "parts": [part]})
+    assert "| attention and the copies of its results | 30.00 | 22.5 | **1.33** |" in table and "| AdamW, and the copies in bf16 | 10.00 | 9.6 | 1.04 |" in table
+    assert not context.checks, "an estimate fails nothing"
+    context.figures.clear()
+    measured.sides["tacc"]["batch"] = 4  # Of which nothing is expected.
+    measured.note_shares()
+    bench(context, tmp_path, tacc={"step_seconds": 0.236}).note_shares()
+    assert not context.figures and [(check["result"], check["got"]) for check in context.checks] == [("not run", "no step was traced")]
 
 
 def test_earlier_figures_are_those_of_this_run(context):
