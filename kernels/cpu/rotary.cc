@@ -65,13 +65,15 @@ void RopeTable(const std::vector<double>& inv_freq, double attention_scale, cons
 }
 
 void Rotary(const TensorView& x, const TensorView& cos, const TensorView& sin, RotaryStyle style,
-            RotaryDirection direction, const TensorView& y) {
+            RotaryDirection direction, const TensorView& y, int64_t heads) {
   TACC_KERNEL_CHECK(x.dims.rank() == 4 && x.dims == y.dims && cos.dims == sin.dims && 2 * cos.dims.back() <= x.dims[3]);
+  TACC_KERNEL_CHECK(heads >= -1 && heads <= x.dims[2]);
   const bool each_row = cos.dims.rank() == 3;
   TACC_KERNEL_CHECK(cos.num_rows() == (each_row ? x.dims[0] : 1) * x.dims[1]);
   const simd::RotaryRows rows{.num_heads = x.dims[2],
                               .head_dim = x.dims[3],
                               .sequence = cos.num_rows(),
+                              .num_turned = heads < 0 ? x.dims[2] : heads,
                               .half = cos.dims.back(),
                               .interleaved = style == RotaryStyle::kInterleaved,
                               .sign = direction == RotaryDirection::kInverse ? -1.0 : 1.0,

@@ -22,10 +22,10 @@ void Positions(const std::vector<int64_t>& given, const TensorView& document_sta
 void RopeTable(const std::vector<double>& inv_freq, double attention_scale, const std::vector<int64_t>& given,
                const TensorView& document_start, const TensorView& cos, const TensorView& sin);
 
-// y = x [B,S,H,D] with the first R = 2 * cos.dims.back() elements of each head rotated, the rest copied. cos and sin:
-// one table for all rows, or [B,S,R/2]. In place allowed.
+// y = x [B,S,H,D] with the first R = 2 * cos.dims.back() elements of each of the first `heads` heads (-1: all) rotated,
+// the rest copied. cos and sin: one table for all rows, or [B,S,R/2]. In place allowed: then the rest is not touched.
 void Rotary(const TensorView& x, const TensorView& cos, const TensorView& sin, RotaryStyle style,
-            RotaryDirection direction, const TensorView& y);
+            RotaryDirection direction, const TensorView& y, int64_t heads = -1);
 
 }  // namespace tacc::kernels::cpu
 

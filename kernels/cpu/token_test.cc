@@ -74,6 +74,40 @@ TEST(Rotary, MatchesTheReferenceAndItsInverseUndoesIt) {
   }
 }
 
+// The first heads of a token become what they become alone, the others stay what they are.
+TEST(Rotary, TurnsTheFirstHeadsOnly) {
+  constexpr int64_t kHeads = 5;
+  for (const auto& [d, half] : {std::pair<int64_t, int64_t>{64, 32}, {64, 16}, {24, 8}, {6, 3}, {10, 2}, {16, 0}}) {
+    for (const RotaryStyle style : {RotaryStyle::kHalf, RotaryStyle::kInterleaved}) {
+      for (DType dtype : kFloats) {
+        for (Buffer::Placement place : kPlacements) {
+          for (const int64_t heads : {0, 1, 3, 5}) {
+            const Dims dims{2, 5, kHeads, d}, turned_dims{2, 5, heads, d};
+            const Tensor x = Rounded(Random(dims, d), dtype);
+            const auto first_heads = [&](const Tensor& from) {
+              return reference::Gather(from, turned_dims, [](const std::vector<int64_t>& index) { return index; });
+            };
+            const Buffer cos(Wide(dtype), Random({5, half}, 1), place), sin(Wide(dtype), Random({5, half}, 2), place);
+            const Buffer in(dtype, x, place), y(dtype, dims, place), alone(dtype, first_heads(x), place);
+            TACC_BACKEND::Rotary(in, cos, sin, style, RotaryDirection::kForward, y, heads);
+            TACC_BACKEND::Rotary(in, cos, sin, style, RotaryDirection::kForward, in, heads);  // in place
+            TACC_BACKEND::Rotary(alone, cos, sin, style, RotaryDirection::kForward, alone);
+            for (const Buffer* got : {&y, &in}) {
+              const Tensor values = got->ToTensor();
+              EXPECT_TRUE(first_heads(values).values == alone.ToTensor().values) << d << " " << half << " " << heads;
+              for (int64_t i = 0; i < x.size(); ++i) {
+                if (i / d % kHeads < heads) continue;
+                ASSERT_EQ(values[i], x[i]) << d << " " << half << " " << heads;
+              }
+              EXPECT_TRUE(got->GuardsIntact());
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 // Positions in as many runs as numbers, of documents that start anywhere, with padding behind.
 TEST(Rotary, TakesAnyPositions) {
   constexpr int64_t kLength = 300, kGiven = 290, kBatch = 2, kHalf = 3;

@@ -95,13 +95,13 @@ struct RotaryToken {
   AnyIn x, cos, sin;
   AnyOut y;
   int64_t table_rows;
-  int heads, d, half;  // a token has less than 2^30 elements
+  int heads, d, half;  // heads: those that are turned
+  int token_size;      // elements of all heads of a token, less than 2^30
   RotaryStyle style;
   T sign;
 
   TACC_DEVICE void operator()(Team& team, int64_t token) const {
-    const int64_t table = token % table_rows * half, first = token * heads * d;
-    const int rest = x.data == y.data ? 0 : d - 2 * half;
+    const int64_t table = token % table_rows * half, first = token * token_size;
     if (style == RotaryStyle::kHalf) {
       const int packs = half / N;
       for (int i = team.rank(); i < heads * packs; i += team.size()) {
@@ -150,8 +150,12 @@ struct RotaryToken {
         }
       }
     }
-    for (int i = team.rank(); i < heads * (rest / N); i += team.size()) {
-      const int64_t at = first + i / (rest / N) * d + 2 * half + i % (rest / N) * N;
+    if (x.data == y.data) return;
+    // Behind those heads, and what is left of each of them.
+    const int rest = (d - 2 * half) / N, behind = token_size / N - heads * (d / N);
+    for (int i = team.rank(); i < behind + heads * rest; i += team.size()) {
+      const int left = i - behind;
+      const int64_t at = first + (left < 0 ? token_size + left * N : left / rest * d + 2 * half + left % rest * N);
       T values[N];
       Load<N>(x, at, values);
       Store<N>(y, at, values);
@@ -190,16 +194,18 @@ void RopeTable(const std::vector<double>& inv_freq, double attention_scale, cons
 }
 
 void Rotary(const TensorView& x, const TensorView& cos, const TensorView& sin, RotaryStyle style,
-            RotaryDirection direction, const TensorView& y) {
+            RotaryDirection direction, const TensorView& y, int64_t heads) {
   TACC_KERNEL_CHECK(x.dims.rank() == 4 && x.dims == y.dims && cos.dims == sin.dims && 2 * cos.dims.back() <= x.dims[3]);
-  const int64_t heads = x.dims[2], d = x.dims[3], half = cos.dims.back();
+  TACC_KERNEL_CHECK(heads >= -1 && heads <= x.dims[2]);
+  const int64_t turned = heads < 0 ? x.dims[2] : heads, d = x.dims[3], half = cos.dims.back(), size = x.dims[2] * d;
   TACC_KERNEL_CHECK(cos.num_rows() == (cos.dims.rank() == 3 ? x.dims[0] : 1) * x.dims[1]);
-  TACC_KERNEL_CHECK(heads * d < int64_t{1} << 30);
+  TACC_KERNEL_CHECK(size < int64_t{1} << 30);
   WithPacks(half % kPack == 0 && d % kPack == 0, {x, cos, sin, y}, [&]<typename T, typename N>(T, N) {
     const T sign = direction == RotaryDirection::kInverse ? T(-1) : T(1);
-    ForEachTeam(x.dims[0] * x.dims[1], TeamSize(heads * half, N::value), 0,
-                RotaryToken<T, N::value>{In(x), In(cos), In(sin), Out(y), cos.num_rows(), static_cast<int>(heads),
-                                         static_cast<int>(d), static_cast<int>(half), style, sign});
+    ForEachTeam(
+        x.dims[0] * x.dims[1], TeamSize(turned * half, N::value), 0,
+        RotaryToken<T, N::value>{In(x), In(cos), In(sin), Out(y), cos.num_rows(), static_cast<int>(turned),
+                                 static_cast<int>(d), static_cast<int>(half), static_cast<int>(size), style, sign});
   });
 }
 

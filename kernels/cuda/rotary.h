@@ -17,7 +17,7 @@ void Positions(const std::vector<int64_t>& given, const TensorView& document_sta
 void RopeTable(const std::vector<double>& inv_freq, double attention_scale, const std::vector<int64_t>& given,
                const TensorView& document_start, const TensorView& cos, const TensorView& sin);
 void Rotary(const TensorView& x, const TensorView& cos, const TensorView& sin, RotaryStyle style,
-            RotaryDirection direction, const TensorView& y);
+            RotaryDirection direction, const TensorView& y, int64_t heads = -1);
 
 }  // namespace tacc::kernels::cuda
 

@@ -70,6 +70,7 @@ struct NormGradRows {
 
 struct RotaryRows {  // rows are tokens
   int64_t num_heads = 0, head_dim = 0, sequence = 0;
+  int64_t num_turned = 0;    // heads, from the first on; the others are copied
   int64_t half = 0;          // rotary dims / 2 = cos.dims[1]
   bool interleaved = false;  // pairs (2i, 2i+1) instead of (i, i + half)
   double sign = 1;           // -1 for the inverse

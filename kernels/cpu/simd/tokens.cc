@@ -11,14 +11,23 @@ void RotaryOf(const RotaryRows& r, int64_t begin, int64_t end) {
   Buffer<C> b1, b2, bc, bs, o1, o2;
   const C sign = static_cast<C>(r.sign);
   constexpr int64_t kPairs = kBlock / 2;
+  const auto copy = [&](int64_t from, int64_t limit) {
+    for (int64_t i = from; i < limit; i += kBlock) {
+      const int64_t n = Min(kBlock, limit - i);
+      const C* x = Load<C>(r.x, i, n, b1);
+      C* y = Target<C>(r.y, i, o1);
+      for (int64_t j = 0; j < n; ++j) y[j] = x[j];
+      Store<C>(r.y, i, n, y);
+    }
+  };
   for (int64_t token = begin; token < end; ++token) {
-    const int64_t position = token % r.sequence;
+    const int64_t position = token % r.sequence, first = token * r.num_heads * r.head_dim;
     for (int64_t i = 0; i < r.half; i += kPairs) {
       const int64_t n = Min(kPairs, r.half - i);
       const C* c = Load<C>(r.cos, position * r.half + i, n, bc);
       const C* s = Load<C>(r.sin, position * r.half + i, n, bs);
-      for (int64_t head = 0; head < r.num_heads; ++head) {
-        const int64_t offset = (token * r.num_heads + head) * r.head_dim;
+      for (int64_t head = 0; head < r.num_turned; ++head) {
+        const int64_t offset = first + head * r.head_dim;
         if (r.interleaved) {
           const C* x = Load<C>(r.x, offset + 2 * i, 2 * n, b1);
           C* y = Target<C>(r.y, offset + 2 * i, o1);
@@ -45,17 +54,11 @@ void RotaryOf(const RotaryRows& r, int64_t begin, int64_t end) {
         }
       }
     }
-    if (2 * r.half == r.head_dim || r.x.data == r.y.data) continue;
-    for (int64_t head = 0; head < r.num_heads; ++head) {
-      const int64_t offset = (token * r.num_heads + head) * r.head_dim;
-      for (int64_t i = 2 * r.half; i < r.head_dim; i += kBlock) {
-        const int64_t n = Min(kBlock, r.head_dim - i);
-        const C* x = Load<C>(r.x, offset + i, n, b1);
-        C* y = Target<C>(r.y, offset + i, o1);
-        for (int64_t j = 0; j < n; ++j) y[j] = x[j];
-        Store<C>(r.y, offset + i, n, y);
-      }
+    if (r.x.data == r.y.data) continue;
+    for (int64_t head = 0; head < r.num_turned; ++head) {
+      copy(first + head * r.head_dim + 2 * r.half, first + (head + 1) * r.head_dim);
     }
+    copy(first + r.num_turned * r.head_dim, first + r.num_heads * r.head_dim);
   }
 }
 
