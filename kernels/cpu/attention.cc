@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/pointwise.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/views.h"
 
@@ -47,6 +46,7 @@ struct Problem {
     TACC_KERNEL_CHECK(q.dims.rank() == 4 && k.dims.rank() == 4 && k.dims == v.dims);
     TACC_KERNEL_CHECK(k.dims[0] == q.dims[0] && k.dims[3] == q.dims[3]);
     TACC_KERNEL_CHECK(k.dims[2] > 0 && q.dims[2] % k.dims[2] == 0 && q.dtype == k.dtype && q.dtype == v.dtype);
+    TACC_KERNEL_CHECK(p.pitch == 0 || (p.pitch >= (q.dims[2] + 2 * k.dims[2]) * q.dims[3] && q.dims[1] == k.dims[1]));
     TACC_KERNEL_CHECK(p.alibi_slopes.empty() || static_cast<int64_t>(p.alibi_slopes.size()) == q.dims[2]);
     TACC_KERNEL_CHECK(first_keys.data == nullptr ||
                       (first_keys.dtype == DType::kI32 && first_keys.size() == q.dims[0] * q.dims[1]));
@@ -55,6 +55,8 @@ struct Problem {
              .num_heads = q.dims[2],
              .num_kv_heads = k.dims[2],
              .d = q.dims[3],
+             .query_pitch = p.pitch > 0 ? p.pitch : q.dims[2] * q.dims[3],
+             .key_pitch = p.pitch > 0 ? p.pitch : k.dims[2] * k.dims[3],
              .causal = p.causal,
              .scale = p.scale,
              .slopes = p.alibi_slopes.empty() ? nullptr : p.alibi_slopes.data(),
@@ -104,10 +106,7 @@ void AttentionGrad(const TensorView& dout, const TensorView& q, const TensorView
                    const TensorView& out, const TensorView& lse, const TensorView& first_keys,
                    const AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
                    const TensorView& dv) {
-  if (q.size() == 0) {
-    Fill(0, dk);
-    return Fill(0, dv);
-  }
+  if (q.size() == 0 && k.size() == 0) return;
   Problem problem(q, k, v, first_keys, parameters);
   AttentionHeads& heads = problem.heads;
   TACC_KERNEL_CHECK(dout.dims == q.dims && out.dims == q.dims && dq.dims == q.dims && dk.dims == k.dims &&

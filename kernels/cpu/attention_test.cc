@@ -3,16 +3,21 @@
 #include <omp.h>
 
 #include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "kernels/backend_under_test.h"
 #include TACC_KERNEL_HEADER(attention.h)
 #include "kernels/reference/buffer.h"
+#include "kernels/reference/joined.h"
 #include "kernels/reference/reference.h"
 
 namespace tacc::kernels::TACC_BACKEND {
 namespace {
 
 using reference::Buffer;
+using reference::Joined;
 using reference::MaxError;
 using reference::Random;
 using reference::Rounded;
@@ -195,6 +200,94 @@ TEST(Attention, StaysWithinDocuments) {
     EXPECT_LE(MaxError(Rows(dq.ToTensor(), rows), gradient.dq, 1), 1e-11);
     EXPECT_LE(MaxError(Rows(dk.ToTensor(), rows), gradient.dk, 1), 1e-11);
     EXPECT_LE(MaxError(Rows(dv.ToTensor(), rows), gradient.dv, 1), 1e-11);
+  }
+}
+
+// Queries and keys of kTokens rows, and who sees whom.
+constexpr int64_t kTokens = 75;
+struct Mask {
+  const char* name;
+  bool causal = true;
+  std::vector<SequenceRun> runs = {};
+  bool has_documents = false, has_slopes = false, goes_on = false;
+};
+const Mask kMasks[] = {{.name = "causal"},
+                       {.name = "all", .causal = false, .goes_on = true},
+                       {.name = "documents", .has_documents = true},
+                       {.name = "zigzag", .runs = {{32, 0}, {35, 110}}, .has_slopes = true, .goes_on = true},
+                       {.name = "blocks", .runs = {{20, 0, 0}, {25, 20, 0}, {30, 0, 1}}}};
+
+// Multi-head, grouped and multi-query; with elements of nobody behind the heads of a token, or none.
+struct JoinedCase {
+  int64_t b, h, k, d, gap;
+};
+const JoinedCase kJoinedCases[] = {
+    {1, 2, 2, 8, 0}, {1, 4, 2, 16, 8}, {2, 3, 1, 5, 3}, {1, 2, 2, 12, 0}, {1, 2, 1, 72, 1}};
+
+// Heads of one tensor give to the bit what the same numbers give alone, and nothing is written between them.
+TEST(Attention, TakesHeadsOfOneTensor) {
+  std::vector<int32_t> first_keys;
+  for (int32_t i = 0; i < 2 * kTokens; ++i) first_keys.push_back(i % kTokens < 33 ? 0 : i % kTokens < 35 ? 33 : 35);
+  for (const JoinedCase& c : kJoinedCases) {
+    const Dims q_dims{c.b, kTokens, c.h, c.d}, k_dims{c.b, kTokens, c.k, c.d};
+    const Tensor q = Random(q_dims, 1, 2), k = Random(k_dims, 2, 2), v = Random(k_dims, 3), dout = Random(q_dims, 4);
+    for (DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
+      for (const Mask& mask : kMasks) {
+        // Between parts of the keys results are in f32, as the graph has them.
+        const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32, result = mask.goes_on ? wide : dtype;
+        const Buffer::Placement place = mask.causal ? Buffer::Placement::kAligned : Buffer::Placement::kOffByOne;
+        const int64_t pitch = (c.h + 2 * c.k) * c.d + c.gap;
+        const Buffer bq(dtype, q, place), bk(dtype, k, place), bv(dtype, v, place), bd(dtype, dout, place);
+        const Buffer dq(result, q_dims, place), dk(result, k_dims, place), dv(result, k_dims, place);
+        const Joined operands(dtype, q, k, v, pitch, place), gradients(result, q_dims, k_dims, pitch, place);
+        AttentionParameters parameters{.causal = mask.causal, .scale = 0.3, .queries = mask.runs, .keys = mask.runs};
+        for (int64_t h = 0; mask.has_slopes && h < c.h; ++h) parameters.alibi_slopes.push_back(0.5 / (h + 1));
+        TensorView first;
+        if (mask.has_documents) first = {first_keys.data(), DType::kI32, {c.b, kTokens}};
+
+        const auto compute = [&](const TensorView& x, const TensorView& y, const TensorView& z, const TensorView& dx,
+                                 const TensorView& dy, const TensorView& dz) {
+          const Buffer out(result, q_dims, place), lse(wide, Dims{c.b, c.h, kTokens});
+          Attention(x, y, z, {first, {}, {}}, parameters, out, lse);
+          if (mask.goes_on) Attention(x, y, z, {first, out, lse}, parameters, out, lse);
+          AttentionGrad(bd, x, y, z, out, lse, first, parameters, dx, dy, dz);
+          return std::pair(out.ToTensor().values, lse.ToTensor().values);
+        };
+        const auto alone = compute(bq, bk, bv, dq, dk, dv);
+        parameters.pitch = pitch;
+        const auto joined =
+            compute(operands.q(), operands.k(), operands.v(), gradients.q(), gradients.k(), gradients.v());
+        const std::string what = std::string(Name(dtype)) + " " + mask.name + " h " + std::to_string(c.h) + " k " +
+                                 std::to_string(c.k) + " d " + std::to_string(c.d);
+        EXPECT_TRUE(joined == alone) << what;
+        EXPECT_TRUE(gradients.Alone(gradients.q()).values == dq.ToTensor().values) << what;
+        EXPECT_TRUE(gradients.Alone(gradients.k()).values == dk.ToTensor().values) << what;
+        EXPECT_TRUE(gradients.Alone(gradients.v()).values == dv.ToTensor().values) << what;
+        EXPECT_TRUE(gradients.GuardsIntact()) << what;
+      }
+    }
+  }
+}
+
+// Without queries the gradients of keys are 0, and only they are written.
+TEST(Attention, GradientsWithoutQueriesAreZero) {
+  const Dims q_dims{2, 3, 0, 4}, k_dims{2, 3, 2, 4};
+  const Tensor k = Random(k_dims, 1);
+  const Buffer bq(DType::kF32, q_dims), bk(DType::kF32, k), lse(DType::kF32, Dims{2, 0, 3});
+  for (int64_t pitch : {0, 18}) {
+    const Buffer dk(DType::kF32, k_dims), dv(DType::kF32, k_dims);
+    const Joined operands(DType::kF32, Tensor(q_dims), k, k, 18, Buffer::Placement::kOffByOne);
+    const Joined gradients(DType::kF32, q_dims, k_dims, 18, Buffer::Placement::kOffByOne);
+    if (pitch == 0) {
+      AttentionGrad(bq, bq, bk, bk, bq, lse, {}, {}, bq, dk, dv);
+    } else {
+      AttentionGrad(bq, operands.q(), operands.k(), operands.v(), bq, lse, {}, {.pitch = pitch}, gradients.q(),
+                    gradients.k(), gradients.v());
+    }
+    const std::vector<double> zeros(k.values.size());
+    EXPECT_EQ(pitch == 0 ? dk.ToTensor().values : gradients.Alone(gradients.k()).values, zeros);
+    EXPECT_EQ(pitch == 0 ? dv.ToTensor().values : gradients.Alone(gradients.v()).values, zeros);
+    EXPECT_TRUE(gradients.GuardsIntact());
   }
 }
 

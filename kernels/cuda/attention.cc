@@ -45,6 +45,7 @@ std::string WhyNotLibtorch(const TensorView& q, const TensorView& k, const Atten
                            const AttentionParameters& parameters) {
   if (q.dtype != DType::kBF16 && q.dtype != DType::kF16) return std::string("its dtype is ") + Name(q.dtype);
   if (q.dims[3] % 8 != 0 || q.dims[3] > 256) return "its head dim is " + std::to_string(q.dims[3]);
+  if (parameters.pitch % 8 != 0) return "its tokens are " + std::to_string(parameters.pitch) + " elements apart";
   if (!parameters.alibi_slopes.empty()) return "it has alibi slopes";
   if (extras.first_keys.data != nullptr) return "its sequences hold several documents";
   if (extras.earlier_lse.data != nullptr) return "it goes on from other keys";
@@ -56,8 +57,9 @@ std::string WhyNotLibtorch(const TensorView& q, const TensorView& k, const Atten
 
 int64_t AttentionWorkspaceBytes(const Dims& q, const Dims& k, DType dtype) {
   if (!LibtorchTakes(dtype)) return 0;
-  // Its own out and lse, which are then copied; and partial results in f32, by which flash attention keeps a GPU busy
-  // that has more multiprocessors than there are blocks of queries.
+  // Its own out and lse, which are then copied (q, k, v are read where they lie, with a pitch as well); and partial
+  // results in f32, by which flash attention keeps a GPU busy that has more multiprocessors than there are blocks of
+  // queries.
   const int64_t out = q.Product() * SizeOf(dtype) + q.Product(0, 3) * 4;
   const int64_t blocks = q[0] * q[2] * (RoundUp(q[1], kLibtorchBlock) / kLibtorchBlock);
   const int64_t parts = blocks < kMaxMultiprocessors ? RoundUp(k[1], kLibtorchBlock) / kLibtorchBlock : 1;

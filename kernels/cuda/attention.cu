@@ -128,16 +128,14 @@ struct AttentionQueries {
     const int64_t lowest = w.LowestKey(b, queries);
     const C slope = w.has_slopes ? static_cast<C>(w.slopes[head]) : C(0);
     const int ty = team.rank() / kSide, tx = team.rank() % kSide;
-    const int64_t query_stride = static_cast<int64_t>(w.num_heads) * w.d;
-    const int64_t key_stride = static_cast<int64_t>(w.num_kv_heads) * w.d;
 
     C* q_rows = team.shared<C>();
     C* kv_rows = q_rows + kRows * (kD + 1);
     C* scores = kv_rows + kRows * (kD + 1);
-    LoadTile<kRows, kD>(team, w.q, w.QueryOffset(b, queries.row, head), query_stride, queries.n, w.d, q_rows);
+    LoadTile<kRows, kD>(team, w.q, w.QueryOffset(b, queries.row, head), w.query_pitch, queries.n, w.d, q_rows);
     // Results over earlier keys, or zeros.
-    LoadTile<kRows, kD>(team, earlier_out, w.QueryOffset(b, queries.row, head), query_stride,
-                        earlier_lse ? queries.n : 0, w.d, kv_rows);
+    LoadTile<kRows, kD>(team, earlier_out, w.OutOffset(b, queries.row, head), w.out_pitch, earlier_lse ? queries.n : 0,
+                        w.d, kv_rows);
     team.Sync();
     C sums[kOwn][kColumns], maximum[kOwn], total[kOwn];
     int64_t first[kOwn];
@@ -157,7 +155,7 @@ struct AttentionQueries {
       const RowTile keys = TileAt<kRows>(w.keys, tile);
       if (!w.Meet(queries, lowest, keys)) continue;  // The same for the whole team.
       const int64_t offset = w.KeyOffset(b, keys.row, kv);
-      LoadTile<kRows, kD>(team, w.k, offset, key_stride, keys.n, w.d, kv_rows);
+      LoadTile<kRows, kD>(team, w.k, offset, w.key_pitch, keys.n, w.d, kv_rows);
       team.Sync();
       C own[kOwn][kOwn];
       MultiplyRows<kRows, kD>(q_rows, kv_rows, ty, tx, w.d, own);
@@ -170,7 +168,7 @@ struct AttentionQueries {
         }
       }
       team.Sync();
-      LoadTile<kRows, kD>(team, w.v, offset, key_stride, keys.n, w.d, kv_rows);
+      LoadTile<kRows, kD>(team, w.v, offset, w.key_pitch, keys.n, w.d, kv_rows);
       C correction[kOwn], shift[kOwn];
       TACC_UNROLL
       for (int i = 0; i < kOwn; ++i) {
@@ -219,7 +217,7 @@ struct AttentionQueries {
     }
     KeepOwn<kRows, kD>(sums, ty, tx, kv_rows);
     team.Sync();
-    StoreTile<kRows, kD>(team, kv_rows, out, w.QueryOffset(b, queries.row, head), query_stride, queries.n, w.d);
+    StoreTile<kRows, kD>(team, kv_rows, out, w.OutOffset(b, queries.row, head), w.out_pitch, queries.n, w.d);
   }
 };
 
@@ -239,9 +237,8 @@ struct AttentionGradWork {
   // Rows of q and dout, with their statistics.
   TACC_DEVICE void LoadQueries(const Team& team, int64_t b, int64_t head, const RowTile& tile, C* q_rows, C* dout_rows,
                                C* row_lse, C* row_delta) const {
-    const int64_t offset = work.QueryOffset(b, tile.row, head), stride = static_cast<int64_t>(work.num_heads) * work.d;
-    LoadTile<kRows, kD>(team, work.q, offset, stride, tile.n, work.d, q_rows);
-    LoadTile<kRows, kD>(team, dout, offset, stride, tile.n, work.d, dout_rows);
+    LoadTile<kRows, kD>(team, work.q, work.QueryOffset(b, tile.row, head), work.query_pitch, tile.n, work.d, q_rows);
+    LoadTile<kRows, kD>(team, dout, work.OutOffset(b, tile.row, head), work.out_pitch, tile.n, work.d, dout_rows);
     for (int i = team.rank(); i < kRows; i += kTeam) {
       const int64_t at = work.StatisticsOffset(b, tile.row + i, head);
       const C value = i < tile.n ? lse.Load<C>(at) : C(0);
@@ -250,9 +247,9 @@ struct AttentionGradWork {
     }
   }
   TACC_DEVICE void LoadKeys(const Team& team, int64_t b, int64_t kv, const RowTile& tile, C* k_rows, C* v_rows) const {
-    const int64_t offset = work.KeyOffset(b, tile.row, kv), stride = static_cast<int64_t>(work.num_kv_heads) * work.d;
-    LoadTile<kRows, kD>(team, work.k, offset, stride, tile.n, work.d, k_rows);
-    LoadTile<kRows, kD>(team, work.v, offset, stride, tile.n, work.d, v_rows);
+    const int64_t offset = work.KeyOffset(b, tile.row, kv);
+    LoadTile<kRows, kD>(team, work.k, offset, work.key_pitch, tile.n, work.d, k_rows);
+    LoadTile<kRows, kD>(team, work.v, offset, work.key_pitch, tile.n, work.d, v_rows);
   }
 };
 
@@ -319,9 +316,9 @@ struct AttentionGradKeys : AttentionGradWork<C, kD> {
     KeepOwn<kRows, kD>(dk_sums, ty, tx, k_rows);
     KeepOwn<kRows, kD>(dv_sums, ty, tx, v_rows);
     team.Sync();
-    const int64_t offset = w.KeyOffset(b, keys.row, kv), stride = static_cast<int64_t>(w.num_kv_heads) * w.d;
-    StoreTile<kRows, kD>(team, k_rows, dk, offset, stride, keys.n, w.d);
-    StoreTile<kRows, kD>(team, v_rows, dv, offset, stride, keys.n, w.d);
+    const int64_t offset = w.KeyOffset(b, keys.row, kv);
+    StoreTile<kRows, kD>(team, k_rows, dk, offset, w.key_pitch, keys.n, w.d);
+    StoreTile<kRows, kD>(team, v_rows, dv, offset, w.key_pitch, keys.n, w.d);
   }
 };
 
@@ -383,8 +380,7 @@ struct AttentionGradQueries : AttentionGradWork<C, kD> {
     team.Sync();  // The loads of q and dout are over, should no key have met them.
     KeepOwn<kRows, kD>(sums, ty, tx, q_rows);
     team.Sync();
-    StoreTile<kRows, kD>(team, q_rows, dq, w.QueryOffset(b, queries.row, head), static_cast<int64_t>(w.num_heads) * w.d,
-                         queries.n, w.d);
+    StoreTile<kRows, kD>(team, q_rows, dq, w.QueryOffset(b, queries.row, head), w.query_pitch, queries.n, w.d);
   }
 };
 
@@ -434,6 +430,9 @@ AttentionWork WorkOf(const TensorView& q, const TensorView& k, const TensorView&
   TACC_KERNEL_CHECK(q.dims.rank() == 4 && k.dims.rank() == 4 && k.dims == v.dims);
   TACC_KERNEL_CHECK(k.dims[0] == q.dims[0] && k.dims[3] == q.dims[3]);
   TACC_KERNEL_CHECK(k.dims[2] > 0 && q.dims[2] % k.dims[2] == 0 && q.dtype == k.dtype && q.dtype == v.dtype);
+  const int64_t q_row = q.dims[2] * q.dims[3], k_row = k.dims[2] * k.dims[3];
+  TACC_KERNEL_CHECK(p.pitch == 0 || (p.pitch >= q_row + 2 * k_row && q.dims[1] == k.dims[1]));
+  TACC_KERNEL_CHECK(q_row <= INT32_MAX && k_row <= INT32_MAX && p.pitch <= INT32_MAX);
   TACC_KERNEL_CHECK(AttentionLimit(q, p).empty());
   TACC_KERNEL_CHECK(p.alibi_slopes.empty() || static_cast<int64_t>(p.alibi_slopes.size()) == q.dims[2]);
   TACC_KERNEL_CHECK(first_keys.data == nullptr ||
@@ -449,6 +448,9 @@ AttentionWork WorkOf(const TensorView& q, const TensorView& k, const TensorView&
                      static_cast<int32_t>(q.dims[2]),
                      static_cast<int32_t>(k.dims[2]),
                      static_cast<int32_t>(q.dims[3]),
+                     static_cast<int32_t>(p.pitch > 0 ? p.pitch : q_row),
+                     static_cast<int32_t>(p.pitch > 0 ? p.pitch : k_row),
+                     static_cast<int32_t>(q_row),
                      p.causal ? 1 : 0,
                      p.alibi_slopes.empty() ? 0 : 1,
                      RunsOf(p.queries, q.dims[1]),

@@ -51,7 +51,8 @@ inline constexpr const char* Name(AttentionBackend backend) {
 }
 
 // Empty if LibTorch may be asked; else why not: it takes bf16 and f16, head dims that are multiples of 8 up to 256, the
-// natural order, a causal mask (as many keys as queries) or none, and nothing of `extras`.
+// natural order, a causal mask (as many keys as queries) or none, pitches that are multiples of 8, and nothing of
+// `extras`.
 std::string WhyNotLibtorch(const TensorView& q, const TensorView& k, const AttentionExtras& extras,
                            const AttentionParameters& parameters);
 
@@ -59,7 +60,7 @@ std::string WhyNotLibtorch(const TensorView& q, const TensorView& k, const Atten
 enum class Determinism { kAny, kRequired };
 
 // The most scratch that attention and its gradient take, by the kernels above, on tensor cores (attention_tensor.h) or
-// by LibTorch's (libtorch_attention.h): of the dims [B,S,H,D] of q and [B,T,K,D] of k.
+// by LibTorch's (libtorch_attention.h): of the dims [B,S,H,D] of q and [B,T,K,D] of k, with a pitch or without.
 int64_t AttentionWorkspaceBytes(const Dims& q, const Dims& k, DType dtype);
 int64_t AttentionGradWorkspaceBytes(const Dims& q, const Dims& k, DType dtype, Determinism determinism);
 

@@ -169,8 +169,6 @@ struct QueriesOnTensorCores {
     const RowTile queries = TileAt<kQueries>(w.queries, num_query_tiles - 1 - index / pairs);
     const int64_t lowest = w.LowestKey(b, queries);
     const float slope = w.has_slopes ? static_cast<float>(w.slopes[head]) : 0.0f, scale = static_cast<float>(w.scale);
-    const int64_t query_stride = static_cast<int64_t>(w.num_heads) * w.d;
-    const int64_t key_stride = static_cast<int64_t>(w.num_kv_heads) * w.d;
     E* q_rows = team.shared<E>();
     E* k_rows = q_rows + kQueries * kPitch;
     E* v_rows = k_rows + kRows * kPitch;
@@ -180,9 +178,9 @@ struct QueriesOnTensorCores {
     const int query = place.warp * kMma + place.row;
     const bool exists = query < queries.n;
     const int64_t first = exists ? w.FirstKey(b, queries.row + query) : 0;
-    const int64_t own_offset = w.QueryOffset(b, queries.row + query, head);
+    const int64_t own_offset = w.OutOffset(b, queries.row + query, head);
 
-    LoadRows<kQueries, kTeam>(team, w.q, w.QueryOffset(b, queries.row, head), query_stride, queries.n, w.d, q_rows);
+    LoadRows<kQueries, kTeam>(team, w.q, w.QueryOffset(b, queries.row, head), w.query_pitch, queries.n, w.d, q_rows);
     SumTile sums[kD / kMma];
     float maximum = -INFINITY, total = 0;  // of the row; of the thread's columns
     if (earlier_lse) {
@@ -209,8 +207,8 @@ struct QueriesOnTensorCores {
       const RowTile keys = TileAt<kRows>(w.keys, tile);
       if (!w.Meet(queries, lowest, keys)) continue;  // The same for the whole team.
       const int64_t offset = w.KeyOffset(b, keys.row, kv);
-      LoadRows<kRows, kTeam>(team, w.k, offset, key_stride, keys.n, w.d, k_rows);
-      LoadRows<kRows, kTeam>(team, w.v, offset, key_stride, keys.n, w.d, v_rows);
+      LoadRows<kRows, kTeam>(team, w.k, offset, w.key_pitch, keys.n, w.d, k_rows);
+      LoadRows<kRows, kTeam>(team, w.v, offset, w.key_pitch, keys.n, w.d, v_rows);
       team.Sync();
       SumTile products[2];
       MultiplyRows(team, w.d, q_rows + place.warp * kMma * kPitch, k_rows, products);
@@ -283,14 +281,13 @@ struct GradOnTensorCores {
 
   TACC_DEVICE void LoadQueries(const Team& team, int64_t b, int64_t head, const RowTile& tile, E* q_rows,
                                E* dout_rows) const {
-    const int64_t offset = work.QueryOffset(b, tile.row, head), stride = static_cast<int64_t>(work.num_heads) * work.d;
-    LoadRows<kRows, kTeam>(team, work.q, offset, stride, tile.n, work.d, q_rows);
-    LoadRows<kRows, kTeam>(team, dout, offset, stride, tile.n, work.d, dout_rows);
+    LoadRows<kRows, kTeam>(team, work.q, work.QueryOffset(b, tile.row, head), work.query_pitch, tile.n, work.d, q_rows);
+    LoadRows<kRows, kTeam>(team, dout, work.OutOffset(b, tile.row, head), work.out_pitch, tile.n, work.d, dout_rows);
   }
   TACC_DEVICE void LoadKeys(const Team& team, int64_t b, int64_t kv, const RowTile& tile, E* k_rows, E* v_rows) const {
-    const int64_t offset = work.KeyOffset(b, tile.row, kv), stride = static_cast<int64_t>(work.num_kv_heads) * work.d;
-    LoadRows<kRows, kTeam>(team, work.k, offset, stride, tile.n, work.d, k_rows);
-    LoadRows<kRows, kTeam>(team, work.v, offset, stride, tile.n, work.d, v_rows);
+    const int64_t offset = work.KeyOffset(b, tile.row, kv);
+    LoadRows<kRows, kTeam>(team, work.k, offset, work.key_pitch, tile.n, work.d, k_rows);
+    LoadRows<kRows, kTeam>(team, work.v, offset, work.key_pitch, tile.n, work.d, v_rows);
   }
   // Of query i of a tile; 0 where there is none.
   TACC_DEVICE float Lse(int64_t b, int64_t head, const RowTile& tile, int i) const {
@@ -482,7 +479,8 @@ std::string WhyNotTensorAttention(const TensorView& q) {
 void TensorAttention::Run(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionExtras& extras,
                           const AttentionParameters& parameters, const TensorView& out, const TensorView& lse) const {
   TACC_KERNEL_CHECK(WhyNotTensorAttention(q).empty());
-  if (!ArePackable({q, k, v, out})) return Attention(q, k, v, extras, parameters, out, lse);
+  if (parameters.pitch % kPack != 0 || !ArePackable({q, k, v, out}))
+    return Attention(q, k, v, extras, parameters, out, lse);
   if (q.size() == 0) return;
   const AttentionWork work = WorkOf(q, k, v, extras.first_keys, parameters);
   TACC_KERNEL_CHECK(out.dims == q.dims && lse.size() == q.dims.Product(0, 3));
@@ -496,7 +494,7 @@ void TensorAttention::RunGrad(const TensorView& dout, const TensorView& q, const
                               const AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
                               const TensorView& dv) const {
   TACC_KERNEL_CHECK(WhyNotTensorAttention(q).empty());
-  if (dout.dtype != q.dtype || !ArePackable({dout, q, k, v, dq, dk, dv}))
+  if (dout.dtype != q.dtype || parameters.pitch % kPack != 0 || !ArePackable({dout, q, k, v, dq, dk, dv}))
     return AttentionGrad(dout, q, k, v, out, lse, first_keys, parameters, dq, dk, dv);
   const AttentionWork work = WorkOf(q, k, v, first_keys, parameters);
   TACC_KERNEL_CHECK(dout.dims == q.dims && out.dims == q.dims && dq.dims == q.dims && dk.dims == k.dims &&

@@ -6,16 +6,19 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/attention.h"
 #include "kernels/reference/buffer.h"
+#include "kernels/reference/joined.h"
 #include "kernels/reference/reference.h"
 
 namespace tacc::kernels::cuda {
 namespace {
 
 using reference::Buffer;
+using reference::Joined;
 using reference::MaxError;
 using reference::Random;
 using reference::Rounded;
@@ -208,6 +211,78 @@ TEST(AttentionOnTensorCores, OfQueriesThatSeeNoKeyIsZero) {
   for (int64_t i = 0; i < 80; ++i) EXPECT_EQ(std::isinf(lse.ToTensor()[i]), i % 40 < 38);
   // The keys from position 40 on are seen by nobody.
   for (int64_t i = 2 * 16; i < dk.view().size(); ++i) EXPECT_TRUE(dk.ToTensor()[i] == 0 && dv.ToTensor()[i] == 0);
+}
+
+// Plain cores.
+class PlainAttention : public FastAttention {
+ public:
+  void Run(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionExtras& extras,
+           const AttentionParameters& parameters, const TensorView& out, const TensorView& lse) const override {
+    Attention(q, k, v, extras, parameters, out, lse);
+  }
+  void RunGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
+               const TensorView& out, const TensorView& lse, const TensorView& first_keys,
+               const AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
+               const TensorView& dv) const override {
+    AttentionGrad(dout, q, k, v, out, lse, first_keys, parameters, dq, dk, dv);
+  }
+};
+const PlainAttention kPlain;
+
+struct JoinedCase {
+  int64_t b, h, k, d, gap;
+};
+
+// Heads of one tensor give to the bit what the same numbers give alone, and nothing is written between them: as packs,
+// or on plain cores where the pitch makes none.
+TEST(AttentionOnTensorCores, TakesHeadsOfOneTensor) {
+  constexpr int64_t kTokens = 75;
+  std::vector<int32_t> first_keys;
+  for (int32_t i = 0; i < 2 * kTokens; ++i) first_keys.push_back(i % kTokens < 33 ? 0 : i % kTokens < 35 ? 33 : 35);
+  const std::vector<SequenceRun> zigzag = {{32, 0}, {35, 110}};
+  const AttentionParameters masks[] = {{.causal = true, .scale = 0.3},
+                                       {.causal = false, .scale = 0.3},
+                                       {.causal = true, .scale = 0.3, .queries = zigzag, .keys = zigzag}};
+  for (const JoinedCase& c : {JoinedCase{2, 2, 2, 8, 0}, {1, 4, 2, 40, 8}, {1, 3, 1, 128, 0}, {1, 2, 1, 16, 4}}) {
+    const Dims q_dims{c.b, kTokens, c.h, c.d}, k_dims{c.b, kTokens, c.k, c.d};
+    const int64_t pitch = (c.h + 2 * c.k) * c.d + c.gap;
+    const Tensor q = Random(q_dims, 1, 2), k = Random(k_dims, 2, 2), v = Random(k_dims, 3), dout = Random(q_dims, 4);
+    for (DType dtype : kTypes) {
+      for (AttentionParameters parameters : masks) {
+        // Between parts of the keys results are in f32.
+        const bool goes_on = !parameters.keys.empty();
+        const DType result = goes_on ? DType::kF32 : dtype;
+        TensorView first;
+        if (parameters.causal && !goes_on) first = {first_keys.data(), DType::kI32, {c.b, kTokens}};
+        const Buffer bq = Aligned(dtype, q), bk = Aligned(dtype, k), bv = Aligned(dtype, v), bd = Aligned(dtype, dout);
+        const Buffer dq = Aligned(result, q_dims), dk = Aligned(result, k_dims), dv = Aligned(result, k_dims);
+        const Joined operands(dtype, q, k, v, pitch, Buffer::Placement::kAligned);
+        const Joined gradients(result, q_dims, k_dims, pitch, Buffer::Placement::kAligned);
+        const auto compute = [&](const FastAttention& attention, const TensorView& x, const TensorView& y,
+                                 const TensorView& z, const TensorView& dx, const TensorView& dy,
+                                 const TensorView& dz) {
+          const Buffer out = Aligned(result, q_dims), lse(DType::kF32, Dims{c.b, c.h, kTokens});
+          attention.Run(x, y, z, {first, {}, {}}, parameters, out, lse);
+          if (goes_on) attention.Run(x, y, z, {first, out, lse}, parameters, out, lse);
+          attention.RunGrad(bd, x, y, z, out, lse, first, parameters, dx, dy, dz);
+          return std::pair(out.ToTensor().values, lse.ToTensor().values);
+        };
+        const bool in_packs = pitch % 8 == 0;
+        const auto alone =
+            compute(in_packs ? static_cast<const FastAttention&>(kAttention) : kPlain, bq, bk, bv, dq, dk, dv);
+        parameters.pitch = pitch;
+        const auto joined =
+            compute(kAttention, operands.q(), operands.k(), operands.v(), gradients.q(), gradients.k(), gradients.v());
+        const std::string what = std::string(Name(dtype)) + " h " + std::to_string(c.h) + " d " + std::to_string(c.d) +
+                                 (parameters.causal ? " causal" : "");
+        EXPECT_TRUE(joined == alone) << what;
+        EXPECT_TRUE(gradients.Alone(gradients.q()).values == dq.ToTensor().values) << what;
+        EXPECT_TRUE(gradients.Alone(gradients.k()).values == dk.ToTensor().values) << what;
+        EXPECT_TRUE(gradients.Alone(gradients.v()).values == dv.ToTensor().values) << what;
+        EXPECT_TRUE(gradients.GuardsIntact()) << what;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -52,22 +52,25 @@ inline int64_t NumTiles(const RunsOfRows& runs) {
   return num_tiles;
 }
 
-// A call's operands: q, out, dout, dq [B,S,H,D]; k, v, dk, dv [B,T,K,D]; lse, delta [B,H,S].
+// A call's operands: q, dq [B,S,H,D] with their tokens query_pitch elements apart; k, v, dk, dv [B,T,K,D], key_pitch;
+// out, dout [B,S,H,D] and lse, delta [B,H,S], dense.
 struct AttentionWork {
   AnyIn q, k, v;
   const int32_t* first_keys;
   double scale;
   int64_t s, t;
   int32_t num_batches, num_heads, num_kv_heads, d;
+  int32_t query_pitch, key_pitch, out_pitch;
   int32_t causal, has_slopes;
   RunsOfRows queries, keys;
   double slopes[kMaxAttentionHeads];
 
   TACC_DEVICE int64_t QueryOffset(int64_t b, int64_t row, int64_t head) const {
-    return ((b * s + row) * num_heads + head) * d;
+    return (b * s + row) * query_pitch + head * d;
   }
-  TACC_DEVICE int64_t KeyOffset(int64_t b, int64_t row, int64_t kv) const {
-    return ((b * t + row) * num_kv_heads + kv) * d;
+  TACC_DEVICE int64_t KeyOffset(int64_t b, int64_t row, int64_t kv) const { return (b * t + row) * key_pitch + kv * d; }
+  TACC_DEVICE int64_t OutOffset(int64_t b, int64_t row, int64_t head) const {
+    return (b * s + row) * out_pitch + head * d;
   }
   TACC_DEVICE int64_t StatisticsOffset(int64_t b, int64_t row, int64_t head) const {
     return (b * num_heads + head) * s + row;

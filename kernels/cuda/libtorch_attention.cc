@@ -18,8 +18,12 @@ namespace {
 
 c10::IntArrayRef Ref(const Dims& dims) { return {dims.begin(), static_cast<size_t>(dims.rank())}; }
 
-// Our [B,S,H,D] as LibTorch's [B,H,S,D], where it lies.
-at::Tensor Heads(const TensorView& x) { return TensorIn(x.data, Ref(x.dims), x.dtype).transpose(1, 2); }
+// Our [B,S,H,D] as LibTorch's [B,H,S,D], where it lies: dense, or with its tokens `pitch` elements apart.
+at::Tensor Heads(const TensorView& x, int64_t pitch = 0) {
+  if (pitch == 0) return TensorIn(x.data, Ref(x.dims), x.dtype).transpose(1, 2);
+  const int64_t strides[] = {x.dims[1] * pitch, pitch, x.dims[3], 1};
+  return TensorIn(x.data, Ref(x.dims), strides, x.dtype).transpose(1, 2);
+}
 
 // What the backward wants of the forward beside its results.
 struct ForwardResult {
@@ -65,8 +69,9 @@ void LibtorchAttention::Run(const TensorView& q, const TensorView& k, const Tens
   TACC_KERNEL_CHECK(extras.first_keys.data == nullptr && extras.earlier_lse.data == nullptr);
   TACC_KERNEL_CHECK(out.dims == q.dims && lse.size() == q.dims.Product(0, 3) && lse.dtype == DType::kF32);
   if (q.size() == 0) return;
+  const int64_t pitch = parameters.pitch;
   const ForwardResult result =
-      Forward(state_->backend, Heads(q), Heads(k), Heads(v), parameters.causal, parameters.scale);
+      Forward(state_->backend, Heads(q, pitch), Heads(k, pitch), Heads(v, pitch), parameters.causal, parameters.scale);
   const int64_t lse_dims[] = {q.dims[0], q.dims[2], q.dims[1]};
   TORCH_CHECK(result.lse.numel() == lse.size(), "LibTorch's attention gives an lse of another size");
   Heads(out).copy_(result.out);
@@ -80,26 +85,27 @@ void LibtorchAttention::RunGrad(const TensorView& dout, const TensorView& q, con
   TACC_KERNEL_CHECK(first_keys.data == nullptr);
   TACC_KERNEL_CHECK(dout.dims == q.dims && out.dims == q.dims && dq.dims == q.dims && dk.dims == k.dims &&
                     dv.dims == k.dims && lse.size() == q.dims.Product(0, 3) && lse.dtype == DType::kF32);
+  const int64_t pitch = parameters.pitch;
   if (q.size() == 0) {
-    Heads(dk).zero_();
-    Heads(dv).zero_();
+    Heads(dk, pitch).zero_();
+    Heads(dv, pitch).zero_();
     return;
   }
   at::Tensor statistics = TensorIn(lse.data, {q.dims[0], q.dims[2], q.dims[1]}, lse.dtype);
   if (state_->lse_has_unit_dim) statistics = statistics.unsqueeze(-1);
-  const at::Tensor none;
+  const at::Tensor none, q_heads = Heads(q, pitch), k_heads = Heads(k, pitch), v_heads = Heads(v, pitch);
   const auto [q_gradient, k_gradient, v_gradient] =
       state_->backend == AttentionBackend::kFlash
           ? at::_scaled_dot_product_flash_attention_backward(
-                Heads(dout), Heads(q), Heads(k), Heads(v), Heads(out), statistics, none, none, q.dims[1], k.dims[1],
+                Heads(dout), q_heads, k_heads, v_heads, Heads(out), statistics, none, none, q.dims[1], k.dims[1],
                 /*dropout_p=*/0.0, parameters.causal, state_->seed, state_->offset, parameters.scale)
-          : at::_scaled_dot_product_cudnn_attention_backward(Heads(dout), Heads(q), Heads(k), Heads(v), Heads(out),
+          : at::_scaled_dot_product_cudnn_attention_backward(Heads(dout), q_heads, k_heads, v_heads, Heads(out),
                                                              statistics, state_->seed, state_->offset,
                                                              /*attn_bias=*/none, none, none, q.dims[1], k.dims[1],
                                                              /*dropout_p=*/0.0, parameters.causal, parameters.scale);
-  Heads(dq).copy_(q_gradient);
-  Heads(dk).copy_(k_gradient);
-  Heads(dv).copy_(v_gradient);
+  Heads(dq, pitch).copy_(q_gradient);
+  Heads(dk, pitch).copy_(k_gradient);
+  Heads(dv, pitch).copy_(v_gradient);
 }
 
 }  // namespace tacc::kernels::cuda

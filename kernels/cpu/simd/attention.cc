@@ -21,12 +21,28 @@ struct Cutter {
   }
 };
 
-// Rows [first, first + n) of head h of a [B,S,H,D] tensor as dense rows of `stride` (>= D) elements, zero behind D.
+// Rows of one head: where the first of them begins, and from one to the next, in elements.
+struct RowsAt {
+  int64_t offset, pitch;
+};
+// From row `first` of batch b on: of q and dq,
+RowsAt QueryRows(const AttentionHeads& h, int64_t b, int64_t head, int64_t first) {
+  return {(b * h.s + first) * h.query_pitch + head * h.d, h.query_pitch};
+}
+// of k, v, dk and dv,
+RowsAt KeyRows(const AttentionHeads& h, int64_t b, int64_t kv, int64_t first) {
+  return {(b * h.t + first) * h.key_pitch + kv * h.d, h.key_pitch};
+}
+// and of what is dense [B,S,H,D].
+RowsAt OutRows(const AttentionHeads& h, int64_t b, int64_t head, int64_t first) {
+  return {((b * h.s + first) * h.num_heads + head) * h.d, h.num_heads * h.d};
+}
+
+// n rows of d elements as dense rows of `stride` (>= d) elements, zero behind d.
 template <typename C>
-void LoadRows(const In& x, int64_t b, int64_t s, int64_t num_heads, int64_t h, int64_t d, int64_t first, int64_t n,
-              int64_t stride, C* rows) {
+void LoadRows(const In& x, RowsAt at, int64_t d, int64_t n, int64_t stride, C* rows) {
   for (int64_t i = 0; i < n; ++i, rows += stride) {
-    const int64_t offset = ((b * s + first + i) * num_heads + h) * d;
+    const int64_t offset = at.offset + i * at.pitch;
     if (x.dtype == Native<C>::kDType) {
       memcpy(rows, static_cast<const C*>(x.data) + offset, d * sizeof(C));
     } else {
@@ -37,11 +53,8 @@ void LoadRows(const In& x, int64_t b, int64_t s, int64_t num_heads, int64_t h, i
 }
 
 template <typename C>
-void StoreRows(const C* rows, int64_t stride, const Out& y, int64_t b, int64_t s, int64_t num_heads, int64_t h,
-               int64_t d, int64_t first, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) {
-    ConvertOut<C>(rows + i * stride, y.data, y.dtype, ((b * s + first + i) * num_heads + h) * d, d);
-  }
+void StoreRows(const C* rows, int64_t stride, const Out& y, RowsAt at, int64_t d, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) ConvertOut<C>(rows + i * stride, y.data, y.dtype, at.offset + i * at.pitch, d);
 }
 
 // columns [d, kKeys] = transpose of n rows [n, stride]; zero behind n.
@@ -120,10 +133,10 @@ void Forward(const AttentionHeads& h, int64_t b, int64_t kv, int64_t first, int6
     bool seen = false;
     for (int64_t i = first; i < limit && !seen; ++i) seen = Sight(h, b, h.query_tiles[i]).Any(keys);
     if (!seen) continue;
-    LoadRows<C>(h.k, b, h.t, h.num_kv_heads, kv, d, keys.row, keys.n, stride, k_rows);
+    LoadRows<C>(h.k, KeyRows(h, b, kv, keys.row), d, keys.n, stride, k_rows);
     TransposeBlock<C>(k_rows, stride, keys.n, d, k_columns + tile * d * kKeys);
     C* rows = v_rows + tile * kKeys * stride;
-    LoadRows<C>(h.v, b, h.t, h.num_kv_heads, kv, d, keys.row, keys.n, stride, rows);
+    LoadRows<C>(h.v, KeyRows(h, b, kv, keys.row), d, keys.n, stride, rows);
     for (int64_t i = keys.n * stride; i < kKeys * stride; ++i) rows[i] = 0;
   }
   for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
@@ -132,14 +145,14 @@ void Forward(const AttentionHeads& h, int64_t b, int64_t kv, int64_t first, int6
       const AttentionTile& queries = h.query_tiles[query_tile];
       const Sight sight(h, b, queries);
       const int64_t m = queries.n, lse_row = (b * h.num_heads + head) * h.s + queries.row;
-      LoadRows<C>(h.q, b, h.s, h.num_heads, head, d, queries.row, m, stride, q_rows);
+      LoadRows<C>(h.q, QueryRows(h, b, head, queries.row), d, m, stride, q_rows);
       for (int64_t i = 0; i < m; ++i) {
         running.maximum[i] = -static_cast<C>(__builtin_inf());
         running.sum[i] = 0;
       }
       for (int64_t i = 0; i < m * stride; ++i) out[i] = 0;
       if (h.earlier_lse.data != nullptr) {
-        LoadRows<C>(h.earlier_out, b, h.s, h.num_heads, head, d, queries.row, m, stride, out);
+        LoadRows<C>(h.earlier_out, OutRows(h, b, head, queries.row), d, m, stride, out);
         for (int64_t i = 0; i < m; ++i) {
           running.maximum[i] = LoadOne<C>(h.earlier_lse, lse_row + i);
           running.sum[i] = running.maximum[i] == -static_cast<C>(__builtin_inf()) ? C(0) : C(1);
@@ -183,7 +196,7 @@ void Forward(const AttentionHeads& h, int64_t b, int64_t kv, int64_t first, int6
         for (int64_t j = 0; j < stride; ++j) row[j] *= inverse;
         StoreOne<C>(h.out, lse_row + i, running.maximum[i] + (running.sum[i] == 0 ? C(0) : Log(running.sum[i])));
       }
-      StoreRows<C>(out, stride, h.y, b, h.s, h.num_heads, head, d, queries.row, m);
+      StoreRows<C>(out, stride, h.y, OutRows(h, b, head, queries.row), d, m);
     }
   }
 }
@@ -219,9 +232,9 @@ void Backward(const AttentionHeads& h, int64_t b, int64_t kv, void* scratch) {
   for (int64_t tile = 0; tile < h.num_key_tiles; ++tile) {
     const AttentionTile& keys = h.key_tiles[tile];
     C* rows = k_rows + tile * kKeys * stride;
-    LoadRows<C>(h.v, b, h.t, h.num_kv_heads, kv, d, keys.row, keys.n, stride, rows);
+    LoadRows<C>(h.v, KeyRows(h, b, kv, keys.row), d, keys.n, stride, rows);
     TransposeBlock<C>(rows, stride, keys.n, d, v_columns + tile * d * kKeys);
-    LoadRows<C>(h.k, b, h.t, h.num_kv_heads, kv, d, keys.row, keys.n, stride, rows);
+    LoadRows<C>(h.k, KeyRows(h, b, kv, keys.row), d, keys.n, stride, rows);
     TransposeBlock<C>(rows, stride, keys.n, d, k_columns + tile * d * kKeys);
   }
   for (int64_t i = 0; i < keys_rows * stride; ++i) dk[i] = dv[i] = 0;
@@ -233,10 +246,10 @@ void Backward(const AttentionHeads& h, int64_t b, int64_t kv, void* scratch) {
       const AttentionTile& queries = h.query_tiles[query_tile];
       const Sight sight(h, b, queries);
       const int64_t m = queries.n;
-      LoadRows<C>(h.out_value, b, h.s, h.num_heads, head, d, queries.row, m, stride, q_rows);
-      LoadRows<C>(h.dout, b, h.s, h.num_heads, head, d, queries.row, m, stride, dout_rows);
+      LoadRows<C>(h.out_value, OutRows(h, b, head, queries.row), d, m, stride, q_rows);
+      LoadRows<C>(h.dout, OutRows(h, b, head, queries.row), d, m, stride, dout_rows);
       RowDots<C>(q_rows, dout_rows, m, stride, delta);
-      LoadRows<C>(h.q, b, h.s, h.num_heads, head, d, queries.row, m, stride, q_rows);
+      LoadRows<C>(h.q, QueryRows(h, b, head, queries.row), d, m, stride, q_rows);
       for (int64_t i = 0; i < m; ++i) {
         lse[i] = LoadOne<C>(h.lse, (b * h.num_heads + head) * h.s + queries.row + i);
         if (lse[i] == -static_cast<C>(__builtin_inf())) lse[i] = 0;  // sees no key: all its scores are -inf
@@ -264,13 +277,13 @@ void Backward(const AttentionHeads& h, int64_t b, int64_t kv, void* scratch) {
         Multiply<C>({n, stride, m, dp, 1, kKeys, q_rows, stride, dk + key * stride, stride, true});
         Multiply<C>({m, stride, n, dp, kKeys, 1, k_rows + key * stride, stride, dq, stride, true});
       }
-      StoreRows<C>(dq, stride, h.y, b, h.s, h.num_heads, head, d, queries.row, m);
+      StoreRows<C>(dq, stride, h.y, QueryRows(h, b, head, queries.row), d, m);
     }
   }
   for (int64_t tile = 0; tile < h.num_key_tiles; ++tile) {
     const AttentionTile& keys = h.key_tiles[tile];
-    StoreRows<C>(dk + tile * kKeys * stride, stride, h.dk, b, h.t, h.num_kv_heads, kv, d, keys.row, keys.n);
-    StoreRows<C>(dv + tile * kKeys * stride, stride, h.dv, b, h.t, h.num_kv_heads, kv, d, keys.row, keys.n);
+    StoreRows<C>(dk + tile * kKeys * stride, stride, h.dk, KeyRows(h, b, kv, keys.row), d, keys.n);
+    StoreRows<C>(dv + tile * kKeys * stride, stride, h.dv, KeyRows(h, b, kv, keys.row), d, keys.n);
   }
 }
 

@@ -118,7 +118,8 @@ struct AttentionTile {
   int64_t row = 0, n = 0, position = 0, block = 0;
 };
 
-// Attention over q [B,S,H,D] and k, v [B,T,K,D]; a task is one batch and one key/value head with its query heads.
+// Attention over q [B,S,H,D] and k, v [B,T,K,D]; a task is one batch and one key/value head with its query heads. All
+// arrays are dense but for the pitches.
 struct AttentionHeads {
   static constexpr int64_t kQueryBlock = 48;  // a multiple of the product's rows; blocks of scores stay in L1
   static constexpr int64_t kKeyBlock = 64;
@@ -133,6 +134,7 @@ struct AttentionHeads {
   }
 
   int64_t s = 0, t = 0, num_heads = 0, num_kv_heads = 0, d = 0;
+  int64_t query_pitch = 0, key_pitch = 0;  // elements from a token of q and dq, of k, v, dk and dv to the next
   bool causal = false;
   double scale = 1;
   const double* slopes = nullptr;  // one a query head, or null
