@@ -54,15 +54,37 @@ Operand Random(DType dtype, const Dims& dims) {
   return x;
 }
 
-struct Results {
-  Operand out, lse, dq, dk, dv;
+// Elements from a token to the next of one tensor [B,S,H+2K,D].
+int64_t PitchOfOneTensor(const Dims& q, const Dims& k) { return (q[2] + 2 * k[2]) * q[3]; }
 
-  Results(DType dtype, const Dims& q, const Dims& k)
-      : out(Empty(dtype, q)),
-        lse(Empty(DType::kF32, {q[0], q[2], q[1]})),
-        dq(Empty(dtype, q)),
-        dk(Empty(dtype, k)),
-        dv(Empty(dtype, k)) {}
+// Queries, keys and values, or their gradients.
+struct Heads {
+  Operand q, k, v;
+
+  // Heads of one tensor if `pitch` says so.
+  Heads(DType dtype, const Dims& q_dims, const Dims& k_dims, int64_t pitch, Operand (*make)(DType, const Dims&))
+      : Heads(pitch > 0
+                  ? PartsOf(make(dtype, {q_dims[0], q_dims[1], q_dims[2] + 2 * k_dims[2], q_dims[3]}), q_dims, k_dims)
+                  : Heads{make(dtype, q_dims), make(dtype, k_dims), make(dtype, k_dims)}) {}
+
+ private:
+  Heads(Operand q_heads, Operand k_heads, Operand v_heads)
+      : q(std::move(q_heads)), k(std::move(k_heads)), v(std::move(v_heads)) {}
+
+  static Heads PartsOf(const Operand& whole, const Dims& q_dims, const Dims& k_dims) {
+    const auto part = [&whole](int64_t first, const Dims& dims) {
+      return Operand(whole.tensor.narrow(2, first, dims[2]), whole.view.dtype, dims);
+    };
+    return {part(0, q_dims), part(q_dims[2], k_dims), part(q_dims[2] + k_dims[2], k_dims)};
+  }
+};
+
+struct Results {
+  Operand out, lse;
+  Heads gradients;
+
+  Results(DType dtype, const Dims& q, const Dims& k, int64_t pitch)
+      : out(Empty(dtype, q)), lse(Empty(DType::kF32, {q[0], q[2], q[1]})), gradients(dtype, q, k, pitch, Empty) {}
 };
 
 double Distance(const Operand& x, const Operand& want) {
@@ -74,9 +96,9 @@ double Distance(const Operand& x, const Operand& want) {
 std::string Differs(const Results& x, const Results& want) {
   const std::pair<const char*, double> distances[] = {{"out", Distance(x.out, want.out)},
                                                       {"lse", Distance(x.lse, want.lse)},
-                                                      {"dq", Distance(x.dq, want.dq)},
-                                                      {"dk", Distance(x.dk, want.dk)},
-                                                      {"dv", Distance(x.dv, want.dv)}};
+                                                      {"dq", Distance(x.gradients.q, want.gradients.q)},
+                                                      {"dk", Distance(x.gradients.k, want.gradients.k)},
+                                                      {"dv", Distance(x.gradients.v, want.gradients.v)}};
   for (const auto& [name, distance] : distances) {
     if (!(distance <= kTolerance))
       return absl::StrCat("its ", name, " is ", distance, " from that of plain cores, at most ", kTolerance);
@@ -100,24 +122,27 @@ class PlainCores : public Fast {
   }
 };
 
-// A problem that is enough to choose by.
+// A problem that is enough to choose by. Its operands and results lie as those given do.
 struct Problem {
-  Operand q, k, v, dout;
   kernels::AttentionParameters parameters;
+  Heads heads;
+  Operand dout;
 
   Problem(DType dtype, const Dims& q_dims, const Dims& k_dims, const kernels::AttentionParameters& given)
-      : q(Random(dtype, q_dims)),
-        k(Random(dtype, k_dims)),
-        v(Random(dtype, k_dims)),
-        dout(Random(dtype, q_dims)),
-        parameters{.causal = given.causal, .scale = given.scale} {}
+      : parameters{.causal = given.causal,
+                   .scale = given.scale,
+                   .pitch = given.pitch > 0 ? PitchOfOneTensor(q_dims, k_dims) : 0},
+        heads(dtype, q_dims, k_dims, parameters.pitch, Random),
+        dout(Random(dtype, q_dims)) {}
+
+  Results Room() const { return {dout.view.dtype, heads.q.view.dims, heads.k.view.dims, parameters.pitch}; }
 };
 
 class Measuring {
  public:
   Measuring(AttentionBench* bench, const TensorView& q, const TensorView& k,
             const kernels::AttentionParameters& parameters)
-      : bench_(*bench), q_(q), k_(k) {
+      : bench_(*bench), q_(q), k_(k), pitch_(parameters.pitch) {
     const int64_t group = q.dims[2] / k.dims[2];
     const int64_t kv_heads = std::min(k.dims[2], std::max<int64_t>(1, kMeasuredHeads / group)),
                   heads = kv_heads * group;
@@ -127,7 +152,7 @@ class Measuring {
     };
     bench_.Beside([&] {
       problem_.emplace(q.dtype, cut(q.dims, heads), cut(k.dims, kv_heads), parameters);
-      wanted_.emplace(q.dtype, problem_->q.view.dims, problem_->k.view.dims);
+      wanted_.emplace(problem_->Room());
     });
   }
 
@@ -145,7 +170,7 @@ class Measuring {
       std::optional<Results> results;
       bench_.Beside([&] {
         fast = bench_.Make(backend, q_.dtype, q_.dims[3]);
-        results.emplace(q_.dtype, problem_->q.view.dims, problem_->k.view.dims);
+        results.emplace(problem_->Room());
       });
       if (q_.data != nullptr) timing.workspace_bytes = WorkspaceBytes(*fast);
       Time(*fast, kCalls, *results, timing);
@@ -161,11 +186,11 @@ class Measuring {
   void Time(const Fast& fast, int num_calls, const Results& results, AttentionTiming& timing) {
     const Problem& p = *problem_;
     timing.forward_seconds = bench_.Seconds(num_calls, [&] {
-      fast.Run(p.q.view, p.k.view, p.v.view, {}, p.parameters, results.out.view, results.lse.view);
+      fast.Run(p.heads.q.view, p.heads.k.view, p.heads.v.view, {}, p.parameters, results.out.view, results.lse.view);
     });
     timing.backward_seconds = bench_.Seconds(num_calls, [&] {
-      fast.RunGrad(p.dout.view, p.q.view, p.k.view, p.v.view, results.out.view, results.lse.view, {}, p.parameters,
-                   results.dq.view, results.dk.view, results.dv.view);
+      fast.RunGrad(p.dout.view, p.heads.q.view, p.heads.k.view, p.heads.v.view, results.out.view, results.lse.view, {},
+                   p.parameters, results.gradients.q.view, results.gradients.k.view, results.gradients.v.view);
     });
   }
 
@@ -173,14 +198,17 @@ class Measuring {
   // writes is q's memory and k's: how much is allocated does not depend on what lies there.
   int64_t WorkspaceBytes(const Fast& fast) {
     const TensorView lse{q_.data, DType::kF32, {q_.dims[0], q_.dims[2], q_.dims[1]}};
+    kernels::AttentionParameters parameters = problem_->parameters;
+    parameters.pitch = pitch_;
     bench_.TakePeakBytes();
-    bench_.Do([&] { fast.Run(q_, k_, k_, {}, problem_->parameters, q_, lse); });
-    bench_.Do([&] { fast.RunGrad(q_, q_, k_, k_, q_, lse, {}, problem_->parameters, q_, k_, k_); });
+    bench_.Do([&] { fast.Run(q_, k_, k_, {}, parameters, q_, lse); });
+    bench_.Do([&] { fast.RunGrad(q_, q_, k_, k_, q_, lse, {}, parameters, q_, k_, k_); });
     return bench_.TakePeakBytes();
   }
 
   AttentionBench& bench_;
   const TensorView q_, k_;
+  const int64_t pitch_;
   std::optional<Problem> problem_;
   std::optional<Results> wanted_;
 };
@@ -265,7 +293,8 @@ std::shared_ptr<const Fast> AttentionPicker::Pick(const TensorView& q, const Ten
   const std::string why = kernels::cuda::WhyNotLibtorch(q, k, extras, parameters);
   const std::string shape =
       absl::StrCat(Name(q.dtype), "[", absl::StrJoin(q.dims, ","), "] of [", absl::StrJoin(k.dims, ","), "]",
-                   parameters.causal ? " causal" : "", ", scale ", parameters.scale, why.empty() ? "" : ", ", why);
+                   parameters.causal ? " causal" : "", ", scale ", parameters.scale,
+                   parameters.pitch > 0 ? ", in one tensor" : "", why.empty() ? "" : ", ", why);
   const auto [it, is_new] = shapes_.try_emplace(shape);
   if (is_new) it->second = {MeasureAttention(bench_, q, k, extras, parameters), std::make_shared<Chosen>()};
   return it->second.chosen;

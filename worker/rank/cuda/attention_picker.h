@@ -19,10 +19,11 @@ struct AttentionMeasurement {
 };
 
 // How fast each backend is at attention of these operands, measured with random numbers: one sequence, or as many as
-// give kMeasuredHeads heads, of at most kMeasuredSequence positions, in the natural order. Refused are: backends that
-// do not take the operands; cuDNN where LibTorch must be deterministic; and, as failed, those that throw, whose results
-// are not those of our own kernels on plain cores, or that find no room in the plan's workspace for their scratch, of
-// the whole operands. Where q has memory that is tried, there: what lies in q and k is lost.
+// give kMeasuredHeads heads, of at most kMeasuredSequence positions, in the natural order; heads of one tensor where
+// the operands are (with a pitch). Refused are: backends that do not take the operands; cuDNN where LibTorch must be
+// deterministic; and, as failed, those that throw, whose results are not those of our own kernels on plain cores, or
+// that find no room in the plan's workspace for their scratch, of the whole operands. Where q has memory that is tried,
+// there: what lies in q and k is lost, with a pitch the rest of their tensor too.
 //
 // Takes some hundred MB from the system beside, and gives them back; waits for the device: not in a step. Does not
 // throw: where something fails, the texts say it.
@@ -31,7 +32,8 @@ AttentionMeasurement MeasureAttention(AttentionBench& bench, const kernels::Tens
                                       const kernels::AttentionExtras& extras,
                                       const kernels::AttentionParameters& parameters);
 
-// Measures once for all calls with the same dims, dtype, mask and scale, and computes them by what is chosen later.
+// Measures once for all calls with the same dims, dtype, mask and scale, in one tensor or not, and computes them by
+// what is chosen later.
 class AttentionPicker {
  public:
   // `bench` must outlive the object.

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/rank/naive_kernels.h"
@@ -97,6 +98,7 @@ class Fake : public kernels::cuda::FastAttention {
   void Run(const TensorView& q, const TensorView& k, const TensorView& v, const kernels::AttentionExtras& extras,
            const kernels::AttentionParameters& parameters, const TensorView& out,
            const TensorView& lse) const override {
+    NoteLayout(q, k, v, parameters);
     Work(out.as<char>(), does_.pieces, q.dims[0] * does_.scratch_bytes, [&] {
       kernels::cuda::Attention(q, k, v, extras, parameters, out, lse);
       if (does_.factor != 1) at::from_blob(out.data, {out.size()}, at::kBFloat16).mul_(does_.factor);
@@ -106,11 +108,27 @@ class Fake : public kernels::cuda::FastAttention {
                const TensorView& out, const TensorView& lse, const TensorView& first_keys,
                const kernels::AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
                const TensorView& dv) const override {
+    NoteLayout(dq, dk, dv, parameters);
     Work(dv.as<char>() + 1, 2 * does_.pieces, 3 * q.dims[0] * does_.scratch_bytes,
          [&] { kernels::cuda::AttentionGrad(dout, q, k, v, out, lse, first_keys, parameters, dq, dk, dv); });
   }
 
+  // How queries, keys and values, or their gradients, lay in its calls: each kind of calls once.
+  static std::vector<std::string>& layouts() {
+    static std::vector<std::string> layouts;
+    return layouts;
+  }
+
  private:
+  void NoteLayout(const TensorView& q, const TensorView& k, const TensorView& v,
+                  const kernels::AttentionParameters& parameters) const {
+    if (parameters.pitch == 0) return;
+    const auto behind = [&q](const TensorView& x) { return (x.as<char>() - q.as<char>()) / SizeOf(q.dtype); };
+    const std::string layout = absl::StrCat(q.dims[0], " sequences of ", q.dims[2], " heads, pitch ", parameters.pitch,
+                                            ": k at ", behind(k), ", v at ", behind(v));
+    if (layouts().empty() || layouts().back() != layout) layouts().push_back(layout);
+  }
+
   // Computes once of many times with the same `result`: on the host that takes a while.
   void Work(const void* result, int pieces, int64_t scratch_bytes, const std::function<void()>& compute) const {
     if (++num_calls_ == does_.throws_at_call)
@@ -237,6 +255,31 @@ TEST_F(AttentionPickerTest, SaysWhatFailedAndGoesOn) {
   EXPECT_EQ(memory_->workspace.stats().heap.used_bytes, 0);
 }
 
+// Operands that are heads of one tensor are measured as such, and their gradients: with the pitch of the heads
+// measured, and the whole operands with their own.
+TEST_F(AttentionPickerTest, MeasuresHeadsOfOneTensor) {
+  constexpr int64_t kSequences = 2, kQueryHeads = 32, kKeyHeads = 8, kPitch = (kQueryHeads + 2 * kKeyHeads) * kHeadDim;
+  std::vector<char> bytes(kSequences * kPositions * kPitch * 2);
+  const TensorView q{bytes.data(), DType::kBF16, {kSequences, kPositions, kQueryHeads, kHeadDim}};
+  const TensorView k{
+      bytes.data() + kQueryHeads * kHeadDim * 2, DType::kBF16, {kSequences, kPositions, kKeyHeads, kHeadDim}};
+  const kernels::AttentionParameters parameters{.causal = true, .scale = 0.5, .pitch = kPitch};
+  Fake::layouts().clear();
+  AttentionPicker picker(&Bench(1 << 20));
+  picker.Pick(q, k, {}, parameters);
+  const std::vector<AttentionChoice> measured = picker.Measured();
+  ASSERT_EQ(measured.size(), 1u);
+  EXPECT_EQ(measured[0].shape, "bf16[2,24,32,8] of [2,24,8,8] causal, scale 0.5, in one tensor");
+  for (const AttentionTiming& timing : measured[0].timings) EXPECT_EQ(timing.refused, "") << timing.backend;
+  EXPECT_EQ(measured[0].timings[1].workspace_bytes, (2 * 24 * 32 * 4 + kGrain - 1) / kGrain * kGrain);
+  // Of one backend after the other: both sequences, where k stands for v as well; then one.
+  const std::string whole = "2 sequences of 32 heads, pitch 384: k at 256, v at 256",
+                    cut = "1 sequences of 16 heads, pitch 192: k at 128, v at 160";
+  EXPECT_THAT(Fake::layouts(), ElementsAre(whole, cut, whole, cut, whole, cut));
+  picker.Pick(q, k, {}, {.causal = true, .scale = 0.5});
+  EXPECT_EQ(picker.Measured().size(), 2u);
+}
+
 TEST_F(AttentionPickerTest, DoesNotThrow) {
   fails_beside_ = true;
   EXPECT_THAT(Refusals(Measure(Bench(1 << 20))),
@@ -302,6 +345,8 @@ TEST_F(AttentionPickerTest, LeavesToOurKernelsWhatLibtorchDoesNotTake) {
   const TensorView longer{nullptr, DType::kBF16, {1, 96, 4, 32}};
   EXPECT_THAT(kernels::cuda::WhyNotLibtorch(q, longer, {}, {.causal = true}), HasSubstr("other numbers"));
   EXPECT_EQ(kernels::cuda::WhyNotLibtorch(q, longer, {}, {.causal = false}), "");
+  EXPECT_EQ(kernels::cuda::WhyNotLibtorch(q, q, {}, {.pitch = 12 * 32}), "");
+  EXPECT_EQ(kernels::cuda::WhyNotLibtorch(q, q, {}, {.pitch = 12 * 32 + 4}), "its tokens are 388 elements apart");
   const TensorView odd{nullptr, DType::kBF16, {1, 64, 4, 33}};
   EXPECT_EQ(kernels::cuda::WhyNotLibtorch(odd, odd, {}, {}), "its head dim is 33");
   const TensorView wide{nullptr, DType::kF32, {1, 64, 4, 32}};
