@@ -29,13 +29,21 @@ bool IsFree(const OpDef& def, const OpCall& call, const Node& node) {
   return !aliases.empty() && aliases[0] >= 0;
 }
 
-DType ProductType(const OpCall& call) { return call.in(1).dtype; }
+DType ProductType(const OpCall& call) {
+  // A sum that a product is added to may be wider; attention's heads that are one tensor stand first.
+  return call.operands.size() > 1 && IsFloating(call.in(1).dtype) ? call.in(1).dtype : call.in(0).dtype;
+}
 
 std::optional<AttentionMask> MaskOfAttention(const std::string& op, const OpCall& call) {
-  const bool is_gradient = op == "attention_grad";
+  static const std::map<std::string, size_t> kNumOperands = {// without document_start
+                                                             {"attention", 3},
+                                                             {"attention_grad", 6},
+                                                             {"attention_joined", 1},
+                                                             {"attention_joined_grad", 4}};
   if (op == "attention_continue") return AttentionMask::kAny;
-  if (op != "attention" && !is_gradient) return std::nullopt;
-  const size_t num_operands = is_gradient ? 6 : 3;  // without document_start
+  const auto found = kNumOperands.find(op);
+  if (found == kNumOperands.end()) return std::nullopt;
+  const size_t num_operands = found->second;
   const bool is_any = call.operands.size() > num_operands || call.attrs->count("alibi_slopes") > 0 ||
                       call.attr<int64_t>("zigzag") > 1 || call.attr<int64_t>("block") > 0;
   return is_any ? AttentionMask::kAny : AttentionMask::kPlain;
@@ -124,9 +132,7 @@ StepCost EstimateStep(const Program& program, const OpTable& ops, const DevicePr
       }
       const OpCall call = CallOf(graph, node);
       if (IsFree(*def, call, node)) continue;
-      double bytes = 0;
-      for (const TensorType& type : call.operands) bytes += static_cast<double>(type.bytes());
-      for (const TensorType& type : call.results) bytes += static_cast<double>(type.bytes());
+      const auto bytes = static_cast<double>(TouchedBytes(*def, call));
       double seconds = bytes / std::max(device.memory_bytes_per_second, 1.0);
       const double flops = def->flops ? def->flops(call) : 0;
       if (def->is_matmul) {

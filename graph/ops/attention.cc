@@ -1,5 +1,5 @@
-// positions rope_table rotary attention attention_continue attention_grad. Dims: B batch, S queries, T keys, H query
-// heads, K kv heads, D head dim.
+// positions rope_table rotary attention attention_continue attention_grad attention_joined attention_joined_grad. Dims:
+// B batch, S queries, T keys, H query heads, K kv heads, D head dim.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -88,7 +88,11 @@ void AddRotary(OpTable& table) {
   OpDef op;
   op.name = "rotary";
   op.min_operands = op.max_operands = 3;
-  op.attrs = {{"style", AttrKind::kString}, {"inverse", AttrKind::kBool, AttrSpec::kOptional}};
+  // limit, parts: only the first `limit` of `parts` equal parts of the heads are turned.
+  op.attrs = {{"style", AttrKind::kString},
+              {"inverse", AttrKind::kBool, AttrSpec::kOptional},
+              {"limit", AttrKind::kInt, AttrSpec::kOptional},
+              {"parts", AttrKind::kInt, AttrSpec::kOptional}};
   op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
     const TensorType &x = call.in(0), &cos = call.in(1);
     TACC_RETURN_IF_ERROR(WantFloating("x", x));
@@ -107,12 +111,17 @@ void AddRotary(OpTable& table) {
     if (style != "half" && style != "interleaved") {
       return absl::InvalidArgumentError(absl::StrCat("style=", style, "; wanted half or interleaved"));
     }
+    const int64_t limit = call.attr<int64_t>("limit"), parts = call.attr<int64_t>("parts");
+    if ((limit != 0 || parts != 0) && (limit <= 0 || limit > parts || x.dims[2] % parts != 0))
+      return absl::InvalidArgumentError(
+          absl::StrCat("limit=", limit, " of parts=", parts, " of ", x.dims[2], " heads"));
     return Types{x};
   };
   op.rule = [](const OpCall& call) -> absl::StatusOr<Rule> {
     Rule rule;
     const std::vector<int> x = AddFactors(rule, call.in(0).dims);
     rule.factors[x[3]].replicate = true;
+    if (call.attr<int64_t>("parts") > 0) rule.factors[x[2]].replicate = rule.factors[x[2]].joined = true;
     std::vector<int> table = {x[1], Rule::kNone};
     if (call.in(1).rank() == 3) table.insert(table.begin(), x[0]);
     rule.in = {x, table, table};
@@ -121,6 +130,12 @@ void AddRotary(OpTable& table) {
     return rule;
   };
   op.reuses = ReuseIfSameType(0);
+  // Over its operand, as it may be, it leaves the other heads alone.
+  op.touched_bytes = [](const OpCall& call) {
+    const TensorType& x = call.in(0);
+    const int64_t parts = call.attr<int64_t>("parts"), all = x.bytes() + call.out(0).bytes();
+    return (parts > 0 ? all / parts * call.attr<int64_t>("limit") : all) + 2 * call.in(1).bytes();
+  };
   op.derive = [](VjpCall& call) {
     if (call.needs(1) || call.needs(2))
       return absl::UnimplementedError("rotary has no derivative with respect to its tables");
@@ -471,6 +486,63 @@ void AddAttention(OpTable& table) {
   table.Add(grad);
 }
 
+// attention(q, k, v) and its gradient where q, k and v are the heads of one tensor [B,S,H+2K,D], in this order, and dq,
+// dk and dv those of another. `group` is H / K.
+TensorType Heads(const TensorType& joined, int64_t heads) {
+  return {joined.dtype, {joined.dims[0], joined.dims[1], heads, joined.dims[3]}};
+}
+
+// The call of attention or attention_grad that operand `joined` stands in.
+absl::StatusOr<OpCall> WithHeadsApart(const OpCall& call, int joined) {
+  const TensorType& x = call.in(joined);
+  TACC_RETURN_IF_ERROR(WantRank("qkv", x, 4));
+  const int64_t group = call.attr<int64_t>("group");
+  if (group <= 0 || x.dims[2] % (group + 2) != 0)
+    return absl::InvalidArgumentError(absl::StrCat("group=", group, " of ", x.dims[2], " heads in all"));
+  const int64_t kv_heads = x.dims[2] / (group + 2);
+  OpCall apart = call;
+  apart.operands[joined] = Heads(x, group * kv_heads);
+  apart.operands.insert(apart.operands.begin() + joined + 1, 2, Heads(x, kv_heads));
+  return apart;
+}
+
+void AddJoinedAttention(OpTable& table, const char* name, const OpDef& apart, int joined) {
+  OpDef op;
+  op.name = name;
+  op.min_operands = apart.min_operands - 2;
+  op.max_operands = apart.max_operands - 2;
+  op.num_results = joined == 0 ? 2 : 1;
+  op.attrs = AttentionAttrs();
+  op.attrs.push_back({"group", AttrKind::kInt});
+  op.positional = true;
+  op.infer = [joined, infer = apart.infer](const OpCall& call) -> absl::StatusOr<Types> {
+    if (call.attr<bool>("wide")) return absl::InvalidArgumentError("wide results are not joined");
+    TACC_ASSIGN_OR_RETURN(const OpCall whole, WithHeadsApart(call, joined));
+    TACC_ASSIGN_OR_RETURN(const Types types, infer(whole));
+    return joined == 0 ? types : Types{call.in(joined)};
+  };
+  op.rule = [joined, rule = apart.rule](const OpCall& call) -> absl::StatusOr<Rule> {
+    TACC_ASSIGN_OR_RETURN(const OpCall whole, WithHeadsApart(call, joined));
+    TACC_ASSIGN_OR_RETURN(Rule r, rule(whole));
+    const std::vector<int> qkv = r.in[joined];
+    r.factors[qkv[2]].replicate = r.factors[qkv[2]].joined = true;
+    if (r.in[joined + 1][1] != qkv[1]) r.factors[qkv[1]].replicate = true;  // Keys are needed whole.
+    r.in.erase(r.in.begin() + joined + 1, r.in.begin() + joined + 3);
+    if (joined > 0) r.out = {qkv};
+    return r;
+  };
+  op.flops = [joined, flops = apart.flops](const OpCall& call) {
+    const auto whole = WithHeadsApart(call, joined);
+    return whole.ok() ? flops(*whole) : 0;
+  };
+  op.is_matmul = true;
+  op.workspace_bytes = [joined, bytes = apart.workspace_bytes](const OpCall& call, const Target& target) {
+    const auto whole = WithHeadsApart(call, joined);
+    return whole.ok() ? bytes(*whole, target) : 0;
+  };
+  table.Add(op);
+}
+
 }  // namespace
 
 void AddAttentionOps(OpTable& table) {
@@ -479,6 +551,8 @@ void AddAttentionOps(OpTable& table) {
   AddRotary(table);
   AddRotateBlocks(table);
   AddAttention(table);
+  AddJoinedAttention(table, "attention_joined", *table.Find("attention"), 0);
+  AddJoinedAttention(table, "attention_joined_grad", *table.Find("attention_grad"), 1);
 }
 
 }  // namespace tacc::graph

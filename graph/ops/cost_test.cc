@@ -33,13 +33,18 @@ class Cost : public testing::Test {
 TEST_F(Cost, FlopsOfProducts) {
   EXPECT_EQ(Flops("einsum f32[2,3,5] f32[7,5] spec=\"bsk,nk->bsn\""), 2.0 * 2 * 3 * 5 * 7);
   EXPECT_EQ(Flops("einsum_accumulate f32[7,5] f32[2,3,7] f32[2,3,5] spec=\"bsn,bsk->nk\""), 2.0 * 2 * 3 * 5 * 7);
+  EXPECT_EQ(Flops("einsum_joined f32[2,3,5] f32[7,5] f32[4,5] spec=\"bsk,nk->bsn\""), 2.0 * 2 * 3 * 5 * 11);
+  EXPECT_EQ(Flops("einsum f32[2,3,8] f32[2,3,5] spec=\"bsn,bsk->nk\" dim=2 start=1 limit=3 parts=4"),
+            2.0 * 2 * 3 * 5 * 4);
   // Two products of [S,D] and [T,D] a head, halved by the mask; the gradient has four.
   const std::string qkv = "f32[2,5,6,4] f32[2,5,3,4] f32[2,5,3,4] ";
   EXPECT_EQ(Flops("attention " + qkv + "causal=false scale=1.0"), 2 * 2.0 * 2 * 6 * 5 * 5 * 4);
   EXPECT_EQ(Flops("attention " + qkv + "causal=true scale=1.0"), 2.0 * 2 * 6 * 5 * 5 * 4);
   EXPECT_EQ(Flops("attention_grad f32[2,5,6,4] " + qkv + "f32[2,5,6,4] f32[2,6,5] causal=true scale=1.0"),
             2 * 2.0 * 2 * 6 * 5 * 5 * 4);
-  for (const char* op : {"einsum", "einsum_accumulate", "attention", "attention_grad"}) {
+  EXPECT_EQ(Flops("attention_joined f32[2,5,12,4] causal=true scale=1.0 group=2"), 2.0 * 2 * 6 * 5 * 5 * 4);
+  for (const char* op : {"einsum", "einsum_accumulate", "einsum_joined", "attention_joined", "attention_joined_grad",
+                         "attention", "attention_grad"}) {
     EXPECT_TRUE(ops_.Find(op)->is_matmul) << op;
   }
 }

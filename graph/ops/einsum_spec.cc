@@ -29,6 +29,16 @@ absl::StatusOr<EinsumSpec> ParseEinsum(absl::string_view spec) {
   return out;
 }
 
+Factors FactorsOf(const OpCall& call, int a) {
+  Factors factors{call.in(a), call.in(a + 1)};
+  if (const int64_t parts = call.attr<int64_t>("parts"); parts > 0) {
+    int64_t& extent = factors.a.dims[call.attr<int64_t>("dim")];
+    extent = extent / parts * (call.attr<int64_t>("limit") - call.attr<int64_t>("start"));
+  }
+  for (size_t part = a + 2; part < call.operands.size(); ++part) factors.b.dims[0] += call.operands[part].dims[0];
+  return factors;
+}
+
 absl::StatusOr<std::map<char, int64_t>> EinsumExtents(const EinsumSpec& spec, const TensorType& a,
                                                       const TensorType& b) {
   std::map<char, int64_t> extents;

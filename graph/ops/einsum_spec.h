@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "graph/ir/type.h"
+#include "graph/ops/op.h"
 
 namespace tacc::graph {
 
@@ -21,6 +22,14 @@ struct EinsumSpec {
 // Errors: InvalidArgument when the text has another form, a letter is repeated in one part, is in one operand only, or
 // in the result only.
 absl::StatusOr<EinsumSpec> ParseEinsum(absl::string_view spec);
+
+// What a product multiplies. `a` is the number of its first operand that is a factor; where the attributes say so, only
+// [start, limit) of the `parts` equal parts of its dim `dim`. What follows is b, or its parts, one behind the other in
+// dim 0. (Parts are counted, not entries, so that a rank that has its share of each says the same.)
+struct Factors {
+  TensorType a, b;
+};
+Factors FactorsOf(const OpCall& call, int a);
 
 // The extent of each letter. Errors: InvalidArgument when a rank is not the number of letters or extents of a letter
 // differ.

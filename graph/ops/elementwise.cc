@@ -255,6 +255,48 @@ void AddSwiglu(OpTable& table) {
   table.Add(grad);
 }
 
+// Rows of x are a gate and the up to it, one behind the other.
+absl::StatusOr<TensorType> HalfOf(const OpCall& call) {
+  TACC_RETURN_IF_ERROR(WantFloating("x", call.in(0)));
+  TensorType half = call.in(0);
+  if (half.rank() == 0 || half.dims.back() % 2 != 0) return Wanted("x", half, "an even last dim");
+  half.dims.back() /= 2;
+  return half;
+}
+
+Rule JoinedSwigluRule(const OpCall& call) {
+  Rule rule;
+  const std::vector<int> dims = AddFactors(rule, HalfOf(call)->dims);
+  rule.factors[dims.back()].replicate = rule.factors[dims.back()].joined = true;
+  rule.in.assign(call.operands.size(), dims);
+  if (call.operands.size() == 2) rule.linear_in = {{1}};
+  rule.out = {dims};
+  return rule;
+}
+
+void AddJoinedSwiglu(OpTable& table) {
+  OpDef swiglu;
+  swiglu.name = "swiglu_joined";
+  swiglu.min_operands = swiglu.max_operands = 1;
+  swiglu.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    TACC_ASSIGN_OR_RETURN(TensorType y, HalfOf(call));
+    return Types{y};
+  };
+  swiglu.rule = [](const OpCall& call) -> absl::StatusOr<Rule> { return JoinedSwigluRule(call); };
+  table.Add(swiglu);
+
+  OpDef grad = swiglu;
+  grad.name = "swiglu_joined_grad";
+  grad.min_operands = grad.max_operands = 2;
+  grad.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    TACC_ASSIGN_OR_RETURN(const TensorType half, HalfOf(call));
+    TACC_RETURN_IF_ERROR(WantType("dy", call.in(1), half));
+    return Types{call.in(0)};
+  };
+  grad.reuses = ReuseIfSameType(0);
+  table.Add(grad);
+}
+
 void AddSelect(OpTable& table) {
   OpDef op;
   op.name = "select";
@@ -288,6 +330,7 @@ void AddElementwiseOps(OpTable& table) {
   AddUnaries(table);
   AddCast(table);
   AddSwiglu(table);
+  AddJoinedSwiglu(table);
   AddSelect(table);
 }
 

@@ -156,4 +156,19 @@ OpCall LogicalCallOf(const Graph& graph, const Node& node) {
   return call;
 }
 
+int64_t TouchedBytes(const OpDef& def, const OpCall& call) {
+  if (def.touched_bytes) return def.touched_bytes(call);
+  int64_t bytes = 0;
+  for (const TensorType& type : call.operands) bytes += type.bytes();
+  for (const TensorType& type : call.results) bytes += type.bytes();
+  return bytes;
+}
+
+int64_t WorkspaceBytes(const OpDef& def, const OpCall& call, const Target& target, Parts parts) {
+  int64_t bytes = def.workspace_bytes ? def.workspace_bytes(call, target) : 0;
+  if (def.first_part < 0 || parts == Parts::kInARow) return bytes;
+  for (size_t i = def.first_part; i < call.operands.size(); ++i) bytes += call.operands[i].bytes();
+  return bytes + kScratchAlignment;
+}
+
 }  // namespace tacc::graph

@@ -55,6 +55,9 @@ struct Factor {
   int move_to = -1;
   // With `replicate`: a layout may split it all the same, then the op is replaced by what OpDef::expand makes.
   bool expandable = false;
+  // With `replicate`: dims mapped to it hold several tensors, one behind the other, or one of them. They may be split
+  // in programs that are partitioned, where each rank has its share of each tensor (graph/passes/join_products).
+  bool joined = false;
 };
 struct Rule {
   static constexpr int kNone = -1;  // a dim that belongs to no factor: must be whole
@@ -138,8 +141,13 @@ struct OpDef {
   std::function<int64_t(const OpCall&)> alias_offset_bytes;
   // Result i may be written over operand reuses[i] when that has no later use; -1: none.
   std::function<std::vector<int>(const OpCall&)> reuses;
-  // Scratch memory that the target's kernel takes beside its results, in bytes. Absent: none.
+  // The operands from this one on are parts of one tensor, one behind the other in dim 0. Where they lie so in memory
+  // the kernel takes them as they lie; elsewhere it puts them so in its scratch memory first. -1: none are.
+  int first_part = -1;
+  // Scratch memory that the target's kernel takes beside its results and copies of parts, in bytes. Absent: none.
   std::function<int64_t(const OpCall&, const Target&)> workspace_bytes;
+  // What its kernel reads and writes, in bytes. Absent: all of its operands and results.
+  std::function<int64_t(const OpCall&)> touched_bytes;
   // What it computes depends on where its elements lie in the sequence: it takes the attribute `zigzag`
   // (graph/ir/sequence_order.h).
   bool positional = false;
@@ -177,11 +185,19 @@ OpCall CallOf(const Graph& graph, const Node& node);
 // The same with logical types (of the placements, where there are any).
 OpCall LogicalCallOf(const Graph& graph, const Node& node);
 
+// OpDef::touched_bytes.
+int64_t TouchedBytes(const OpDef& def, const OpCall& call);
+// What the target's kernel takes beside its results, in bytes: OpDef::workspace_bytes, and where its parts do not lie
+// one behind the other a copy of them.
+enum class Parts { kInARow, kApart };
+inline constexpr int64_t kScratchAlignment = 64;
+int64_t WorkspaceBytes(const OpDef& def, const OpCall& call, const Target& target, Parts parts);
+
 // One function a family file; called by OpTable's constructor in op.cc.
 void AddLeafOps(OpTable& table);         // input param read store output constant iota
 void AddElementwiseOps(OpTable& table);  // add ... cast, activations and their gradients, select
 void AddShapeOps(OpTable& table);        // reshape transpose slice concat pad broadcast reduce_*
-void AddMatmulOps(OpTable& table);       // einsum einsum_accumulate
+void AddMatmulOps(OpTable& table);       // einsum einsum_accumulate einsum_joined
 void AddNormOps(OpTable& table);         // rms_norm add_rms_norm layer_norm ... l2_normalize
 void AddAttentionOps(OpTable& table);    // attention rotary rope_table
 void AddTokenOps(OpTable& table);        // embedding cross_entropy logsumexp dropout

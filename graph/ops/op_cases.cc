@@ -74,6 +74,8 @@ std::vector<std::string> OpCaseTexts() {
            "cast f32[3,5] dtype=f64",
            "swiglu f64[3,5] f64[3,5]",
            "swiglu_grad f64[3,5] f64[3,5] f64[3,5]",
+           "swiglu_joined f64[3,10]",
+           "swiglu_joined_grad f64[3,4,10] f64[3,4,5]",
            "select f64[] f64[3,5] f64[3,5]",
            "einsum f64[2,3,5] f64[7,5] spec=\"bsk,nk->bsn\"",
            "einsum f64[3,2,5] f64[3,5,4] spec=\"zik,zkj->zij\"",
@@ -82,6 +84,10 @@ std::vector<std::string> OpCaseTexts() {
            "einsum_accumulate f64[7,5] f64[2,3,7] f64[2,3,5] spec=\"bsn,bsk->nk\"",
            "einsum_accumulate f64[3,4] f64[2,5,6] f64[3,4,6] spec=\"bsk,hdk->bshd\"",
            "einsum_accumulate f64[4] f64[3,2,5] f64[3,5,4] spec=\"zik,zkj->zij\"",
+           "einsum_joined f64[2,3,5] f64[7,5] f64[4,5] spec=\"bsk,nk->bsn\"",
+           "einsum_joined f64[2,3,9,4] f64[5,4,6] f64[2,4,6] f64[2,4,6] spec=\"bshd,hdk->bsk\"",
+           "einsum f64[2,3,8,4] f64[2,3,5] spec=\"bshd,bsk->hdk\" dim=2 start=2 limit=3 parts=4",
+           "einsum_accumulate f64[3,5] f64[2,3,6] f64[2,3,5] spec=\"bsn,bsk->nk\" dim=2 start=1 limit=2 parts=2",
            "reshape f64[3,8] shape=[3,2,4]",
            "reshape f64[3,2,4] shape=[3,8]",
            "reshape f64[6,4] shape=[4,6]",
@@ -123,6 +129,10 @@ std::vector<std::string> OpCaseTexts() {
            "rotary f64[3,5,2,6] f64[3,5,3] f64[3,5,3] style=half",
            "rotary f64[3,5,2,6] f64[5,3] f64[5,3] style=half",
            "rotary f64[3,5,2,6] f64[5,2] f64[5,2] style=interleaved inverse=true",
+           "rotary f64[3,5,4,6] f64[5,3] f64[5,3] style=half limit=3 parts=4",
+           "attention_joined f64[2,4,8,2] causal=true scale=0.7 group=2",
+           "attention_joined f64[2,4,4,3] i32[2,4] causal=true scale=0.7 group=2 alibi_slopes=[0.5,0.25]",
+           "attention_joined_grad f64[2,4,4,2] f64[2,4,8,2] f64[2,4,4,2] f64[2,4,4] causal=true scale=0.7 group=2",
            "attention f64[3,5,3,2] f64[3,5,3,2] f64[3,5,3,2] causal=true scale=0.7",
            "attention f64[1,4,4,3] f64[1,4,2,3] f64[1,4,2,3] causal=true scale=0.7 alibi_slopes=[0.5,0.25,0.1,0.3]",
            "attention f64[2,3,2,2] f64[2,4,2,2] f64[2,4,2,2] causal=false scale=0.7",
@@ -206,8 +216,8 @@ double IdOfRange(const Node& node, const TensorType& ids, int64_t k, interpreter
 interpreter::Arrays RandomLeaves(const OpCase& op_case, interpreter::Random& random) {
   static const std::set<std::string> kPositive = {"log", "sqrt",  "rsqrt", "reciprocal",
                                                   "div", "adamw", "top_k", "top_k_grad"};
-  static const std::set<std::string> kPositional = {"attention", "attention_continue", "attention_grad", "positions",
-                                                    "rope_table"};
+  static const std::set<std::string> kPositional = {"attention",        "attention_continue", "attention_grad",
+                                                    "attention_joined", "positions",          "rope_table"};
   const Node& node = op_case.op_node();
   std::normal_distribution<double> normal;
   interpreter::Arrays leaves;

@@ -169,7 +169,8 @@ bool FuseAccumulation(Graph& graph) {
     if (dtype != operand && dtype != AccumulationType(operand)) continue;
     if (!is_bias && !IsSum(graph, producers, num_uses, acc, product)) continue;
     node.op = "einsum_accumulate";
-    node.attrs = {{"spec", einsum.attrs.at("spec")}};
+    node.attrs = einsum.attrs;
+    node.attrs.erase("dtype");
     node.operands = {acc, einsum.operands[0], einsum.operands[1]};
     dead[producers[product]] = 1;
     changed = true;

@@ -136,7 +136,8 @@ class PartitionCheck {
         if (groups != (extents == Extents::kGroups)) continue;
         const Place place{values[i], d};
         const int f = maps[i][d];
-        if ((f == Rule::kNone || rule.factors[f].replicate) && !here.empty()) {
+        const bool is_joined = f != Rule::kNone && rule.factors[f].joined && !IsPadded(extent, here, mesh_);
+        if ((f == Rule::kNone || rule.factors[f].replicate) && !here.empty() && !is_joined) {
           return absl::InvalidArgumentError(
               absl::StrCat(Text(place), " is split over ", AxisText(mesh_, here), ", but is needed whole"));
         }

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/aten.h"
+#include "kernels/cpu/parallel.h"
 #include "kernels/cpu/pointwise.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/shape.h"
@@ -73,6 +74,16 @@ const void* Arrange(const EinsumView& view, const TensorView& x, DType compute, 
   return current.data;
 }
 
+// The part, whole, at `to`.
+TensorView CopyPart(const TensorView& x, const EinsumPart& part, void* to) {
+  const TensorView whole{to, x.dtype, x.dims};
+  const int64_t run = x.dims.Product(part.dim, x.dims.rank()) * SizeOf(x.dtype), pitch = part.pitch * SizeOf(x.dtype);
+  ParallelFor(x.dims.Product(0, part.dim), 1 + 65536 / (run + 1), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) memcpy(whole.as<char>() + i * run, x.as<char>() + i * pitch, run);
+  });
+  return whole;
+}
+
 at::Tensor Matrix(const void* data, const EinsumView& view, int64_t rows, int64_t columns, int64_t batch_index,
                   DType dtype) {
   char* start = static_cast<char*>(const_cast<void*>(data)) + batch_index * view.batch_stride * SizeOf(dtype);
@@ -89,7 +100,7 @@ at::Tensor Batch(const void* data, const EinsumView& view, int64_t batch, int64_
 bool HasBf16Multiply() { return __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512bf16"); }
 
 absl::StatusOr<EinsumKernel> EinsumKernel::Prepare(const std::string& spec, const TensorView& a, const TensorView& b,
-                                                   const TensorView& y) {
+                                                   const TensorView& y, const EinsumPart& part) {
   absl::StatusOr<EinsumPlan> plan = PlanEinsum(spec, a.dims, b.dims);
   if (!plan.ok()) return plan.status();
   if (!(plan->result_dims == y.dims)) {
@@ -100,6 +111,7 @@ absl::StatusOr<EinsumKernel> EinsumKernel::Prepare(const std::string& spec, cons
   }
   EinsumKernel kernel;
   kernel.plan_ = *std::move(plan);
+  kernel.part_ = part;
   kernel.a_dims_ = a.dims;
   kernel.b_dims_ = b.dims;
   kernel.a_type_ = a.dtype;
@@ -111,8 +123,10 @@ absl::StatusOr<EinsumKernel> EinsumKernel::Prepare(const std::string& spec, cons
 
 void EinsumKernel::Product(const TensorView& a, const TensorView& b, void* result, double beta) const {
   TACC_KERNEL_CHECK(a.dims == a_dims_ && b.dims == b_dims_ && a.dtype == a_type_ && b.dtype == b_type_);
-  const TensorView& left = plan_.swapped ? b : a;
-  const TensorView& right = plan_.swapped ? a : b;
+  const Scratch copy(part_.pitch > 0 ? a.bytes() : 0);
+  const TensorView whole = part_.pitch > 0 ? CopyPart(a, part_, copy.data()) : a;
+  const TensorView& left = plan_.swapped ? b : whole;
+  const TensorView& right = plan_.swapped ? whole : b;
   Scratch scratch(CopyBytesOf(plan_.left, left.dims, left.dtype, compute_) +
                   CopyBytesOf(plan_.right, right.dims, right.dtype, compute_));
   char* free = static_cast<char*>(scratch.data());

@@ -14,10 +14,10 @@ namespace tacc::kernels::cpu {
 // bf16 (the result is rounded to bf16 once, also when y is wider); else f32, to which narrower operands are converted.
 class EinsumKernel {
  public:
-  // Everything that depends on types only. Errors: InvalidArgument as PlanEinsum, or when y has other dims than the
-  // result.
+  // Everything that depends on types only. `part`: where a lies in a larger tensor; it is copied out of that first.
+  // Errors: InvalidArgument as PlanEinsum, or when y has other dims than the result.
   static absl::StatusOr<EinsumKernel> Prepare(const std::string& spec, const TensorView& a, const TensorView& b,
-                                              const TensorView& y);
+                                              const TensorView& y, const EinsumPart& part = {});
 
   // y = einsum(a, b). Views have the dims and dtypes given to Prepare. y overlaps no operand.
   void Run(const TensorView& a, const TensorView& b, const TensorView& y) const;
@@ -36,6 +36,7 @@ class EinsumKernel {
   bool ResultIsDirect() const { return plan_.result.perm.empty() && y_type_ == compute_; }
 
   EinsumPlan plan_;
+  EinsumPart part_;
   Dims a_dims_, b_dims_;
   DType a_type_ = DType::kF32, b_type_ = DType::kF32, y_type_ = DType::kF32, compute_ = DType::kF32;
 };

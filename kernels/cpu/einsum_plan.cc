@@ -148,4 +148,13 @@ absl::StatusOr<EinsumPlan> PlanEinsum(const std::string& spec, const Dims& a, co
   return plan;
 }
 
+EinsumView ViewOfPart(const EinsumView& view, const Dims& dims, const EinsumPart& part) {
+  const int64_t run = dims.Product(part.dim, dims.rank());
+  EinsumView result = view;
+  for (int64_t* stride : {&result.batch_stride, &result.row_stride, &result.column_stride}) {
+    if (run > 0 && *stride % run == 0) *stride = *stride / run * part.pitch;
+  }
+  return result;
+}
+
 }  // namespace tacc::kernels::cpu

@@ -22,6 +22,13 @@ struct EinsumView {
   int64_t batch_stride = 0, row_stride = 0, column_stride = 0;  // in elements
 };
 
+// Where the first operand lies when it is a part of a larger tensor: its dims from `dim` on lie together, and such runs
+// begin `pitch` elements apart. pitch 0: it is whole.
+struct EinsumPart {
+  int dim = 0;
+  int64_t pitch = 0;
+};
+
 struct EinsumPlan {
   int64_t batch = 1, m = 1, n = 1, k = 1;
   bool swapped = false;            // the left operand is b
@@ -32,6 +39,10 @@ struct EinsumPlan {
 // Errors: InvalidArgument for a malformed spec, a letter in one tensor only or twice in one, ranks or extents that
 // differ.
 absl::StatusOr<EinsumPlan> PlanEinsum(const std::string& spec, const Dims& a, const Dims& b);
+
+// `view`, of an operand [dims] that is whole, where it is a part: the strides over several runs. The part begins where
+// a group of the product's letters does, and the view does not permute.
+EinsumView ViewOfPart(const EinsumView& view, const Dims& dims, const EinsumPart& part);
 
 }  // namespace tacc::kernels::cpu
 

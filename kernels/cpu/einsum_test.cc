@@ -101,6 +101,47 @@ TEST(Einsum, MatchesTheReference) {
   }
 }
 
+// The first operand as entries [start, ...) in dim `dim` of a larger tensor.
+TEST(Einsum, MultipliesAPartOfATensor) {
+  struct Part {
+    const char* spec;
+    Dims whole, b, y;
+    int dim;
+    int64_t start, extent;
+  };
+  const Part parts[] = {{"bshd,bsk->hdk", {2, 9, 8, 5}, {2, 9, 33}, {3, 5, 33}, 2, 2, 3},
+                        {"bsn,bsk->nk", {2, 9, 40}, {2, 9, 33}, {16, 33}, 2, 24, 16},
+                        {"bsn,nk->bsk", {2, 9, 40}, {16, 33}, {2, 9, 33}, 2, 8, 16},
+                        {"bn,bk->nk", {1, 12}, {1, 7}, {4, 7}, 1, 4, 4},
+                        {"bn,bk->nk", {9, 12}, {9, 7}, {1, 7}, 1, 4, 1}};
+  for (const Part& c : parts) {
+    for (const auto& [type, y_type] : {std::pair(DType::kF32, DType::kF32),
+                                       {DType::kF64, DType::kF64},
+                                       {DType::kBF16, DType::kF32},
+                                       {DType::kBF16, DType::kBF16}}) {
+      for (const DType b_type : {type, DType::kF32}) {
+        const Tensor whole = Rounded(Random(c.whole, 1), type), b = Rounded(Random(c.b, 2), b_type);
+        Dims dims = c.whole;
+        dims[c.dim] = c.extent;
+        const int64_t pitch = c.whole.Product(c.dim, c.whole.rank()), run = dims.Product(c.dim, dims.rank());
+        const int64_t first = c.start * (run / c.extent);
+        Tensor part(dims);
+        for (int64_t i = 0; i < part.size(); ++i) part[i] = whole[i / run * pitch + first + i % run];
+        const Buffer in(type, whole), bb(b_type, b), y(y_type, c.y);
+        TensorView a = in;
+        a.data = a.as<char>() + first * SizeOf(type);
+        a.dims = dims;
+        const auto kernel = EinsumKernel::Prepare(c.spec, a, bb, y, {c.dim, pitch});
+        ASSERT_TRUE(kernel.ok()) << kernel.status();
+        kernel->Run(a, bb, y);
+        const double tolerance = Tolerance(type, b_type, y_type, static_cast<double>(kernel->plan().k));
+        EXPECT_LE(MaxError(y.ToTensor(), reference::Einsum(c.spec, part, b), 1), tolerance) << c.spec;
+        EXPECT_TRUE(y.GuardsIntact());
+      }
+    }
+  }
+}
+
 // What a product rounded to bf16 would cancel to 0 is what the rounding left.
 TEST(Einsum, SumIsRoundedOnce) {
   const Tensor x = Rounded(Random({2, 8, 96}, 1), DType::kBF16), w = Rounded(Random({5, 16, 96}, 2), DType::kBF16);

@@ -122,6 +122,46 @@ void SwigluGrad(const TensorView& gate, const TensorView& up, const TensorView& 
   });
 }
 
+namespace {
+
+// Elements [begin, begin + n) of a tensor.
+TensorView Part(const TensorView& x, int64_t begin, int64_t n) {
+  return {x.as<char>() + begin * SizeOf(x.dtype), x.dtype, {n}};
+}
+
+// Calls f(gate, width, n, half) for pieces of rows: the n gates from element `gate` of x on, whose ups lie `width`
+// further on, and the n elements of `half` from element `half` on.
+template <typename F>
+void ForGates(const TensorView& x, const TensorView& half, F f) {
+  TACC_KERNEL_CHECK(x.row_length() == 2 * half.row_length() && x.num_rows() == half.num_rows());
+  const int64_t width = half.row_length();
+  ParallelFor(half.size(), kGrain, [&](int64_t begin, int64_t end) {
+    while (begin < end) {
+      const int64_t n = std::min(end - begin, width - begin % width);
+      f(begin + begin / width * width, width, n, begin);
+      begin += n;
+    }
+  });
+}
+
+}  // namespace
+
+void SwigluJoined(const TensorView& x, const TensorView& y) {
+  const simd::Loops& loops = simd::BestLoops();
+  ForGates(x, y, [&](int64_t gate, int64_t width, int64_t n, int64_t half) {
+    loops.swiglu(In(Part(x, gate, n)), In(Part(x, gate + width, n)), Out(Part(y, half, n)), 0, n);
+  });
+}
+
+void SwigluJoinedGrad(const TensorView& x, const TensorView& dy, const TensorView& dx) {
+  TACC_KERNEL_CHECK(dx.dims == x.dims);
+  const simd::Loops& loops = simd::BestLoops();
+  ForGates(x, dy, [&](int64_t gate, int64_t width, int64_t n, int64_t half) {
+    loops.swiglu_grad(In(Part(x, gate, n)), In(Part(x, gate + width, n)), In(Part(dy, half, n)), Out(Part(dx, gate, n)),
+                      Out(Part(dx, gate + width, n)), 0, n);
+  });
+}
+
 void Select(const TensorView& cond, const TensorView& a, const TensorView& b, const TensorView& y) {
   TACC_KERNEL_CHECK(cond.size() == 1 && a.dtype == b.dtype && a.dtype == y.dtype);
   TACC_KERNEL_CHECK(a.size() == y.size() && b.size() == y.size());

@@ -34,6 +34,10 @@ void Binary(BinaryOp op, const TensorView& a, const TensorView& b, const TensorV
 void Swiglu(const TensorView& gate, const TensorView& up, const TensorView& y);
 void SwigluGrad(const TensorView& gate, const TensorView& up, const TensorView& dy, const TensorView& dgate,
                 const TensorView& dup);
+// The same of rows of x that are a gate and its up, one behind the other: x [...,2N], y and dy [...,N], dx [...,2N]
+// with the gradients of both, which may be x.
+void SwigluJoined(const TensorView& x, const TensorView& y);
+void SwigluJoinedGrad(const TensorView& x, const TensorView& dy, const TensorView& dx);
 
 // y = a if cond[] != 0, else b; cond is a scalar, all of a, b and y have one dtype and dims.
 void Select(const TensorView& cond, const TensorView& a, const TensorView& b, const TensorView& y);

@@ -279,6 +279,38 @@ TEST(Swiglu, MatchesTheReference) {
   }
 }
 
+TEST(Swiglu, JoinedHasTheSameBits) {
+  for (DType dtype : kFloats) {
+    for (const auto& [rows, width] : {std::pair<int64_t, int64_t>{3, 701}, {5, 64}, {2, 20}, {40, 1}}) {
+      const Tensor gate = Inputs({rows, width}, 1, -6, 6, dtype), up = Inputs({rows, width}, 2, -2, 2, dtype);
+      const Tensor dy = Inputs({rows, width}, 3, -2, 2, dtype);
+      const auto join = [&](const Tensor& a, const Tensor& b) {
+        Tensor x({rows, 2 * width});
+        for (int64_t i = 0; i < a.size(); ++i) {
+          const int64_t at = i / width * 2 * width + i % width;
+          x[at] = a[i];
+          x[at + width] = b[i];
+        }
+        return x;
+      };
+      for (Buffer::Placement placement : kPlacements) {
+        const Buffer g(dtype, gate, placement), u(dtype, up, placement), d(dtype, dy, placement);
+        const Buffer y(dtype, gate.dims, placement), joined_y(dtype, gate.dims, placement);
+        const Buffer x(dtype, join(gate, up), placement), dx(dtype, Dims{rows, 2 * width}, placement);
+        Swiglu(g, u, y);
+        SwigluJoined(x, joined_y);
+        EXPECT_EQ(joined_y.ToTensor().values, y.ToTensor().values);
+        SwigluGrad(g, u, d, g, u);
+        SwigluJoinedGrad(x, d, dx);
+        EXPECT_EQ(dx.ToTensor().values, join(g.ToTensor(), u.ToTensor()).values);
+        SwigluJoinedGrad(x, d, x);
+        EXPECT_EQ(x.ToTensor().values, dx.ToTensor().values);
+        EXPECT_TRUE(joined_y.GuardsIntact() && dx.GuardsIntact() && x.GuardsIntact());
+      }
+    }
+  }
+}
+
 TEST(Select, ChoosesByTheScalar) {
   for (DType dtype : {DType::kBool, DType::kBF16, DType::kF32, DType::kI64}) {
     for (int64_t n : {0, 5, 16}) {

@@ -44,13 +44,25 @@ int64_t CopyBytesOf(const EinsumView& view, const Dims& dims, DType type, DType 
   return IsArranged(view, type, wanted) ? 0 : Align(dims.Product() * SizeOf(wanted));
 }
 
+// Strides of a tensor [dims] that is a part of a larger one.
+Dims StridesOf(const Dims& dims, const EinsumPart& part) {
+  Dims strides = dims;
+  int64_t stride = 1;
+  for (int i = dims.rank() - 1; i >= 0; --i) {
+    strides[i] = stride;
+    stride *= dims[i];
+    if (part.pitch > 0 && i == part.dim) stride = part.pitch;
+  }
+  return strides;
+}
+
 // The operand as the product wants it, at *scratch (which moves on) unless it lies so.
-void* Arrange(const EinsumView& view, const TensorView& x, DType compute, char** scratch) {
+void* Arrange(const EinsumView& view, const TensorView& x, const Dims& strides, DType compute, char** scratch) {
   if (IsArranged(view, x.dtype, compute)) return x.data;
   const Dims dims = view.perm.empty() ? x.dims : Permuted(x.dims, view.perm);
   const TensorView arranged{*scratch, compute, dims};
   *scratch += Align(arranged.bytes());
-  const at::Tensor from = Whole(x);
+  const at::Tensor from = TensorIn(x.data, Ref(x.dims), Ref(strides), x.dtype);
   Whole(arranged).copy_(view.perm.empty() ? from : from.permute(Ref(view.perm)));
   return arranged.data;
 }
@@ -93,7 +105,7 @@ void Multiply(const at::Tensor& l, const at::Tensor& r, double beta, at::Tensor 
 }  // namespace
 
 absl::StatusOr<EinsumKernel> EinsumKernel::Prepare(const std::string& spec, const TensorView& a, const TensorView& b,
-                                                   const TensorView& y) {
+                                                   const TensorView& y, const EinsumPart& part) {
   absl::StatusOr<EinsumPlan> plan = PlanEinsum(spec, a.dims, b.dims);
   if (!plan.ok()) return plan.status();
   if (!(plan->result_dims == y.dims)) {
@@ -110,6 +122,9 @@ absl::StatusOr<EinsumKernel> EinsumKernel::Prepare(const std::string& spec, cons
   kernel.b_type_ = b.dtype;
   kernel.y_type_ = y.dtype;
   kernel.compute_ = ComputeType(a.dtype, b.dtype);
+  kernel.a_strides_ = StridesOf(a.dims, part);
+  EinsumView& a_view = kernel.plan_.swapped ? kernel.plan_.right : kernel.plan_.left;
+  if (part.pitch > 0 && IsArranged(a_view, a.dtype, kernel.compute_)) a_view = ViewOfPart(a_view, a.dims, part);
   kernel.product_ = Is16Bit(kernel.compute_) && y.dtype != kernel.compute_ ? DType::kF32 : kernel.compute_;
   return kernel;
 }
@@ -143,8 +158,9 @@ void EinsumKernel::Product(const TensorView& a, const TensorView& b, void* summa
   Scratch scratch(CopyBytesOf(plan_.left, left.dims, left.dtype, compute_) +
                   CopyBytesOf(plan_.right, right.dims, right.dtype, compute_));
   char* free = static_cast<char*>(scratch.data());
-  void* left_data = Arrange(plan_.left, left, compute_, &free);
-  void* right_data = Arrange(plan_.right, right, compute_, &free);
+  const Dims b_strides = StridesOf(b.dims, {});
+  void* left_data = Arrange(plan_.left, left, plan_.swapped ? b_strides : a_strides_, compute_, &free);
+  void* right_data = Arrange(plan_.right, right, plan_.swapped ? a_strides_ : b_strides, compute_, &free);
   if (fast_ != nullptr && fast_->Run({left_data, right_data, summand, result})) return;
   const at::Tensor l = Matrices(left_data, plan_.left, plan_.batch, plan_.m, plan_.k, compute_);
   const at::Tensor r = Matrices(right_data, plan_.right, plan_.batch, plan_.k, plan_.n, compute_);

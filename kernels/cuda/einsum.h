@@ -13,6 +13,7 @@
 
 namespace tacc::kernels::cuda {
 
+using cpu::EinsumPart;
 using cpu::EinsumPlan;
 using cpu::EinsumView;
 using cpu::PlanEinsum;
@@ -22,10 +23,10 @@ using cpu::PlanEinsum;
 // narrower).
 class EinsumKernel {
  public:
-  // Everything that depends on types only. Errors: InvalidArgument as PlanEinsum, or when y has other dims than the
-  // result.
+  // Everything that depends on types only. `part`: where a lies in a larger tensor; it is multiplied as it lies.
+  // Errors: InvalidArgument as PlanEinsum, or when y has other dims than the result.
   static absl::StatusOr<EinsumKernel> Prepare(const std::string& spec, const TensorView& a, const TensorView& b,
-                                              const TensorView& y);
+                                              const TensorView& y, const EinsumPart& part = {});
 
   // y = einsum(a, b). Views have the dims and dtypes given to Prepare. y overlaps no operand.
   void Run(const TensorView& a, const TensorView& b, const TensorView& y) const;
@@ -63,7 +64,7 @@ class EinsumKernel {
   bool ResultIsDirect() const { return plan_.result.perm.empty() && y_type_ == product_; }
 
   EinsumPlan plan_;
-  Dims a_dims_, b_dims_;
+  Dims a_dims_, b_dims_, a_strides_;
   DType a_type_ = DType::kF32, b_type_ = DType::kF32, y_type_ = DType::kF32;
   DType compute_ = DType::kF32;  // of the operands as they are multiplied,
   DType product_ = DType::kF32;  // and of what comes out.

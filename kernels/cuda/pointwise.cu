@@ -77,6 +77,58 @@ struct SwigluGradOf {
   }
 };
 
+// f of rows of `width` gates and as many ups. W divides width.
+template <typename T, int W, typename F>
+struct JoinedItem {
+  AnyIn x, dy;  // no dy: the forward
+  AnyOut out;
+  int64_t width;
+  Packs<W> packs;  // of the half
+  F f;
+
+  TACC_DEVICE void operator()(int64_t item) const {
+    packs.At(item, [this](int64_t first, auto w) {
+      constexpr int V = decltype(w)::value;
+      const int64_t gate = first + first / width * width;
+      if constexpr (std::is_same_v<F, SwigluOf>) {
+        const AnyIn in[2] = {x, x};
+        const int64_t at[2] = {gate, gate + width};
+        T values[2][V], y[1][V] = {};
+        LoadAll(in, at, values);
+        f(first, values, y);
+        Store<V>(out, first, y[0]);
+      } else {
+        const AnyIn in[3] = {x, x, dy};
+        const int64_t at[3] = {gate, gate + width, first};
+        T values[3][V], dx[2][V] = {};
+        LoadAll(in, at, values);
+        f(first, values, dx);
+        Store<V>(out, gate, dx[0]);
+        Store<V>(out, gate + width, dx[1]);
+      }
+    });
+  }
+};
+
+template <typename F>
+void MapJoined(const TensorView& x, const TensorView& dy, const TensorView& out, const TensorView& half) {
+  TACC_KERNEL_CHECK(x.row_length() == 2 * half.row_length() && x.num_rows() == half.num_rows());
+  const int64_t width = half.row_length();
+  const TensorView views[] = {x, half, out};
+  const auto run = [&]<typename T, int W>(T, std::integral_constant<int, W>) {
+    const Packs<W> packs(half.size());
+    ForEach(packs.num_items, JoinedItem<T, W, F>{In(x), In(dy), Out(out), width, packs, F()});
+  };
+  WithComputeType({x, half}, [&]<typename T>(T) {
+    const int packed = std::is_same_v<T, float> ? PackWidth(views, views + 3) : 1;
+    if constexpr (std::is_same_v<T, float>) {
+      if (packed == kPack && width % kPack == 0) return run(T(), std::integral_constant<int, kPack>());
+      if (packed >= 4 && width % 4 == 0) return run(T(), std::integral_constant<int, 4>());
+    }
+    run(T(), std::integral_constant<int, 1>());
+  });
+}
+
 // Units of U's size, of a or of b.
 template <typename U>
 struct SelectUnit {
@@ -193,6 +245,13 @@ void SwigluGrad(const TensorView& gate, const TensorView& up, const TensorView& 
   const int64_t n = gate.size();
   TACC_KERNEL_CHECK(up.size() == n && dy.size() == n && dgate.size() == n && dup.size() == n);
   WithComputeType({gate, up, dy}, [&]<typename T>(T) { Map<T, 3, 2>({gate, up, dy}, {dgate, dup}, SwigluGradOf()); });
+}
+
+void SwigluJoined(const TensorView& x, const TensorView& y) { MapJoined<SwigluOf>(x, x, y, y); }
+
+void SwigluJoinedGrad(const TensorView& x, const TensorView& dy, const TensorView& dx) {
+  TACC_KERNEL_CHECK(dx.dims == x.dims);
+  MapJoined<SwigluGradOf>(x, dy, dx, dy);
 }
 
 void Select(const TensorView& cond, const TensorView& a, const TensorView& b, const TensorView& y) {

@@ -23,6 +23,8 @@ void Binary(BinaryOp op, const TensorView& a, const TensorView& b, const TensorV
 void Swiglu(const TensorView& gate, const TensorView& up, const TensorView& y);
 void SwigluGrad(const TensorView& gate, const TensorView& up, const TensorView& dy, const TensorView& dgate,
                 const TensorView& dup);
+void SwigluJoined(const TensorView& x, const TensorView& y);
+void SwigluJoinedGrad(const TensorView& x, const TensorView& dy, const TensorView& dx);
 void Select(const TensorView& cond, const TensorView& a, const TensorView& b, const TensorView& y);
 void IsFinite(const TensorView& x, const TensorView& y);
 // The order of the sum depends on the dims of all x, the dtypes and whether they start at multiples of 16 bytes. Two

@@ -29,9 +29,30 @@ void AddProduct(const std::string& text, const Array& a, const Array& b, Array& 
   });
 }
 
+// Entries [start, limit) of dim `dim` of x.
+Array Entries(const Array& x, int64_t dim, int64_t start, int64_t limit) {
+  Dims dims = x.dims;
+  dims[dim] = limit - start;
+  Array part = Array::Filled(dims, 0);
+  ForEachIndex(dims, [&](const Dims& index) {
+    Dims from = index;
+    from[dim] += start;
+    part.at(index) = x.at(from);
+  });
+  return part;
+}
+
+// A product's first factor.
+Array PartOf(const Request& r, const Array& a) {
+  const int64_t parts = r.attr<int64_t>("parts"), dim = r.attr<int64_t>("dim");
+  if (parts == 0) return a;
+  const int64_t extent = a.dims[dim] / parts;
+  return Entries(a, dim, r.attr<int64_t>("start") * extent, r.attr<int64_t>("limit") * extent);
+}
+
 Results Einsum(const Request& r) {
   Array y = r.NewResult(0);
-  AddProduct(r.attr<std::string>("spec"), *r.in[0], *r.in[1], y);
+  AddProduct(r.attr<std::string>("spec"), PartOf(r, *r.in[0]), *r.in[1], y);
   return {std::move(y)};
 }
 
@@ -39,7 +60,17 @@ Results EinsumAccumulate(const Request& r) {
   Array y = r.NewResult(0);
   const Array& acc = *r.in[0];
   for (int64_t i = 0; i < y.size(); ++i) y.values[i] = acc.values[i % acc.size()];
-  AddProduct(r.attr<std::string>("spec"), *r.in[1], *r.in[2], y);
+  AddProduct(r.attr<std::string>("spec"), PartOf(r, *r.in[1]), *r.in[2], y);
+  return {std::move(y)};
+}
+
+Results EinsumJoined(const Request& r) {
+  Array y = r.NewResult(0), whole = *r.in[1];
+  for (size_t i = 2; i < r.in.size(); ++i) {
+    whole.dims[0] += r.in[i]->dims[0];
+    whole.values.insert(whole.values.end(), r.in[i]->values.begin(), r.in[i]->values.end());
+  }
+  AddProduct(r.attr<std::string>("spec"), *r.in[0], whole, y);
   return {std::move(y)};
 }
 
@@ -207,7 +238,8 @@ Results Rotary(const Request& r) {
   const int64_t half = cos.dims.back();
   const bool interleaved = r.attr<std::string>("style") == "interleaved";
   Array y = x;
-  ForEachIndex({x.dims[0], x.dims[1], x.dims[2], half}, [&](const Dims& index) {
+  const int64_t parts = r.attr<int64_t>("parts", 1), heads = x.dims[2] / parts * r.attr<int64_t>("limit", 1);
+  ForEachIndex({x.dims[0], x.dims[1], heads, half}, [&](const Dims& index) {
     const int64_t j = index[3];
     Dims first = index, second = index;
     first[3] = interleaved ? 2 * j : j;
@@ -331,11 +363,51 @@ Results AttentionGrad(const Request& r) {
   return {std::move(dq), std::move(dk), std::move(dv)};
 }
 
+// The call of attention (operand `joined` is q) in which q, k and v are one operand, with each by itself.
+struct HeadsApart {
+  Request request;
+  std::vector<Array> parts;
+
+  HeadsApart(const Request& r, size_t joined) : request(r) {
+    const int64_t all = r.in[joined]->dims[2], kv = all / (r.attr<int64_t>("group") + 2), heads = all - 2 * kv;
+    parts = {Entries(*r.in[joined], 2, 0, heads), Entries(*r.in[joined], 2, heads, heads + kv),
+             Entries(*r.in[joined], 2, heads + kv, all)};
+    const auto insert = [&](auto& list) { list.insert(list.begin() + joined, 2, list[joined]); };
+    insert(request.in);
+    insert(request.in_ranges);
+    insert(request.in_logical);
+    for (size_t i = 0; i < 3; ++i) request.in[joined + i] = &parts[i];
+    // Each rank has as many of each kind.
+    graph::Range& q_heads = request.in_ranges[joined][2];
+    q_heads.begin = q_heads.begin / all * heads;
+    q_heads.end = q_heads.begin + heads;
+    if (joined == 0) return;
+    request.out_types.assign(3, r.out_types[0]);
+    for (size_t i = 0; i < 3; ++i) request.out_types[i].dims = parts[i].dims;
+  }
+};
+
+Results AttentionJoined(const Request& r) { return Attention(HeadsApart(r, 0).request); }
+
+Results AttentionJoinedGrad(const Request& r) {
+  const HeadsApart apart(r, 1);
+  Array joined = r.NewResult(0);
+  int64_t first = 0;
+  for (const Array& part : AttentionGrad(apart.request)) {
+    ForEachIndex(part.dims, [&](const Dims& index) {
+      joined.at({index[0], index[1], first + index[2], index[3]}) = part.at(index);
+    });
+    first += part.dims[2];
+  }
+  return {std::move(joined)};
+}
+
 }  // namespace
 
 void AddModelEvaluators(EvaluatorTable& table) {
   table.Add("einsum", Einsum);
   table.Add("einsum_accumulate", EinsumAccumulate);
+  table.Add("einsum_joined", EinsumJoined);
   table.Add("rms_norm", RmsNorm);
   table.Add("add_rms_norm", WithAddBefore<RmsNorm>);
   table.Add("rms_norm_grad", WithCopy<RmsNormGrad>);
@@ -352,6 +424,8 @@ void AddModelEvaluators(EvaluatorTable& table) {
   table.Add("attention", Attention);
   table.Add("attention_continue", AttentionContinue);
   table.Add("attention_grad", AttentionGrad);
+  table.Add("attention_joined", AttentionJoined);
+  table.Add("attention_joined_grad", AttentionJoinedGrad);
 }
 
 }  // namespace tacc::interpreter

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numbers>
 
 #include "tests/interpreter/evaluate.h"
@@ -69,6 +70,32 @@ Results SwigluGrad(const Request& request) {
   return {std::move(dgate), std::move(dup)};
 }
 
+// Calls f(index of gate, of up, of the element of the half) for x of gates and ups.
+void ForEachGate(const Array& x, const std::function<void(int64_t, int64_t, int64_t)>& f) {
+  const int64_t width = x.dims.back() / 2;
+  for (int64_t i = 0; i < x.size() / 2; ++i) {
+    const int64_t gate = i / width * 2 * width + i % width;
+    f(gate, gate + width, i);
+  }
+}
+
+Results SwigluJoined(const Request& request) {
+  const Array& x = *request.in[0];
+  Array y = request.NewResult(0);
+  ForEachGate(x, [&](int64_t gate, int64_t up, int64_t i) { y.values[i] = Silu(x.values[gate]) * x.values[up]; });
+  return {std::move(y)};
+}
+
+Results SwigluJoinedGrad(const Request& request) {
+  const Array &x = *request.in[0], &dy = *request.in[1];
+  Array dx = request.NewResult(0);
+  ForEachGate(x, [&](int64_t gate, int64_t up, int64_t i) {
+    dx.values[gate] = dy.values[i] * x.values[up] * SiluGrad(x.values[gate]);
+    dx.values[up] = dy.values[i] * Silu(x.values[gate]);
+  });
+  return {std::move(dx)};
+}
+
 }  // namespace
 
 void AddPointwiseEvaluators(EvaluatorTable& table) {
@@ -112,6 +139,8 @@ void AddPointwiseEvaluators(EvaluatorTable& table) {
             Pointwise([](const Request& r, const std::vector<double>& x) { return Cast(r.out_types[0].dtype, x[0]); }));
   table.Add("swiglu", Binary([](double gate, double up) { return Silu(gate) * up; }));
   table.Add("swiglu_grad", SwigluGrad);
+  table.Add("swiglu_joined", SwigluJoined);
+  table.Add("swiglu_joined_grad", SwigluJoinedGrad);
   table.Add("select", Pointwise([](const Request&, const std::vector<double>& x) { return x[0] != 0 ? x[1] : x[2]; }));
 }
 

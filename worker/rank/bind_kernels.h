@@ -140,6 +140,14 @@ absl::StatusOr<Kernel> SwigluGrad(const Binding& b) {
   });
 }
 
+absl::StatusOr<Kernel> SwigluJoined(const Binding& b) {
+  return Kernel([x = b.in(0), y = b.out(0)] { device::SwigluJoined(x, y); });
+}
+
+absl::StatusOr<Kernel> SwigluJoinedGrad(const Binding& b) {
+  return Kernel([x = b.in(0), dy = b.in(1), dx = b.out(0)] { device::SwigluJoinedGrad(x, dy, dx); });
+}
+
 absl::StatusOr<Kernel> Select(const Binding& b) {
   return Kernel([cond = b.in(0), x = b.in(1), z = b.in(2), y = b.out(0)] { device::Select(cond, x, z, y); });
 }
@@ -187,18 +195,59 @@ absl::StatusOr<Kernel> ReduceMax(const Binding& b) {
   return Kernel([dims = b.dims("dims"), x = b.in(0), y = b.out(0)] { device::ReduceMax(x, dims, y); });
 }
 
-absl::StatusOr<Kernel> Einsum(const Binding& b) {
-  auto kernel = device::EinsumKernel::Prepare(b.attr<std::string>("spec"), b.in(0), b.in(1), b.out(0));
-  if (!kernel.ok()) return kernel.status();
-  return Kernel([kernel = *std::move(kernel), x = b.in(0), w = b.in(1), y = b.out(0)] { kernel.Run(x, w, y); });
+// A product's node: y = (acc +) einsum(a, b).
+struct ProductOf {
+  TensorView acc, a, b, y;         // acc: without data where there is none
+  device::EinsumPart part;         // of what a is
+  std::vector<TensorView> copied;  // what must be put into scratch memory first, one behind the other, to be b
+
+  void Run(const device::EinsumKernel& kernel) const {
+    if (copied.empty()) return Run(kernel, b);
+    const device::Scratch scratch(b.bytes());
+    const TensorView copy{scratch.data(), b.dtype, b.dims};
+    int64_t offset = 0;
+    for (const TensorView& part : copied) {
+      device::CopyBytes(part.data, copy.as<char>() + offset, part.bytes());
+      offset += part.bytes();
+    }
+    Run(kernel, copy);
+  }
+
+ private:
+  void Run(const device::EinsumKernel& kernel, const TensorView& b_at) const {
+    acc.data == nullptr ? kernel.Run(a, b_at, y) : kernel.RunAccumulate(acc, a, b_at, y);
+  }
+};
+
+// The parts that follow a are multiplied where they lie when each begins where the one before ends.
+ProductOf ProductOfNode(const Binding& b) {
+  const size_t first = b.request.node->op == "einsum_accumulate" ? 1 : 0;
+  ProductOf product{first == 0 ? TensorView() : b.in(0), b.in(first), b.in(first + 1), b.out(0), {}, {}};
+  if (const int64_t parts = b.attr<int64_t>("parts"); parts > 0) {
+    const TensorView whole = product.a;
+    const int64_t start = b.attr<int64_t>("start"), run = whole.dims.Product(b.dim(), whole.dims.rank());
+    product.part = {b.dim(), run};
+    product.a.data = whole.as<char>() + run / parts * start * kernels::SizeOf(whole.dtype);
+    product.a.dims[b.dim()] = whole.dims[b.dim()] / parts * (b.attr<int64_t>("limit") - start);
+  }
+  bool lie_in_a_row = true;
+  for (size_t i = first + 2; i < b.request.in.size(); ++i) {
+    lie_in_a_row = lie_in_a_row && b.in(i - 1).as<char>() + b.in(i - 1).bytes() == b.in(i).data;
+    product.b.dims[0] += b.in(i).dims[0];
+  }
+  if (!lie_in_a_row) product.copied.assign(b.request.in.begin() + first + 1, b.request.in.end());
+  return product;
 }
 
-absl::StatusOr<Kernel> EinsumAccumulate(const Binding& b) {
-  auto kernel = device::EinsumKernel::Prepare(b.attr<std::string>("spec"), b.in(1), b.in(2), b.out(0));
+absl::StatusOr<device::EinsumKernel> PrepareEinsum(const Binding& b, const ProductOf& product) {
+  return device::EinsumKernel::Prepare(b.attr<std::string>("spec"), product.a, product.b, product.y, product.part);
+}
+
+absl::StatusOr<Kernel> Einsum(const Binding& b) {
+  ProductOf product = ProductOfNode(b);
+  auto kernel = PrepareEinsum(b, product);
   if (!kernel.ok()) return kernel.status();
-  return Kernel([kernel = *std::move(kernel), acc = b.in(0), x = b.in(1), w = b.in(2), y = b.out(0)] {
-    kernel.RunAccumulate(acc, x, w, y);
-  });
+  return Kernel([kernel = *std::move(kernel), product = std::move(product)] { product.Run(kernel); });
 }
 
 absl::StatusOr<Kernel> RmsNorm(const Binding& b) {
@@ -275,40 +324,86 @@ absl::StatusOr<Kernel> Rotary(const Binding& b) {
       b.attr<std::string>("style") == "half" ? device::RotaryStyle::kHalf : device::RotaryStyle::kInterleaved;
   const device::RotaryDirection direction =
       b.attr<bool>("inverse") ? device::RotaryDirection::kInverse : device::RotaryDirection::kForward;
-  return Kernel([style, direction, x = b.in(0), cos = b.in(1), sin = b.in(2), y = b.out(0)] {
-    device::Rotary(x, cos, sin, style, direction, y);
+  const int64_t parts = b.attr<int64_t>("parts"), all = b.in(0).dims[2];
+  const int64_t heads = parts > 0 ? all / parts * b.attr<int64_t>("limit") : all;
+  return Kernel([style, direction, heads, x = b.in(0), cos = b.in(1), sin = b.in(2), y = b.out(0)] {
+    device::Rotary(x, cos, sin, style, direction, y, heads);
   });
 }
 
-// `q`: the operand with the queries; k follows. The slopes are those of the heads that this rank holds.
-device::AttentionParameters AttentionParametersOf(const Binding& b, size_t q) {
-  device::AttentionParameters p{.causal = b.attr<bool>("causal"), .scale = b.attr<double>("scale")};
-  const std::vector<double> slopes = b.attr<std::vector<double>>("alibi_slopes");
-  for (int64_t h = 0; !slopes.empty() && h < b.in(q).dims[2]; ++h) {
-    const size_t head = static_cast<size_t>(b.in_begin(q, 2) + h);
-    p.alibi_slopes.push_back(head < slopes.size() ? slopes[head] : 0);  // a padded head has no slope
+// A node of attention or its gradient.
+struct AttentionOf {
+  TensorView q, k, v;
+  device::AttentionExtras extras;
+  device::AttentionParameters parameters;
+  TensorView out, lse;          // the gradient reads them
+  TensorView dout, dq, dk, dv;  // the gradient's; dout without data: the forward
+
+  bool is_gradient() const { return dout.data != nullptr; }
+};
+
+// Heads [first, first + count) of x [B,S,G,D], which lie `x.dims[2] * x.dims[3]` elements apart from token to token.
+TensorView HeadsOf(const TensorView& x, int64_t first, int64_t count) {
+  TensorView heads = x;
+  heads.data = x.as<char>() + first * x.dims[3] * kernels::SizeOf(x.dtype);
+  heads.dims[2] = count;
+  return heads;
+}
+
+// The slopes are those of the heads that this rank holds.
+AttentionOf AttentionOfNode(const Binding& b) {
+  const std::string& op = b.request.node->op;
+  const bool is_joined = op == "attention_joined" || op == "attention_joined_grad";
+  const bool is_gradient = op == "attention_grad" || op == "attention_joined_grad";
+  const size_t q = is_gradient ? 1 : 0, k = is_joined ? q : q + 1, after = is_joined ? q + 1 : q + 3;
+  AttentionOf node;
+  node.parameters = {.causal = b.attr<bool>("causal"), .scale = b.attr<double>("scale")};
+  const int64_t group = b.attr<int64_t>("group"), kv_heads = b.in(q).dims[2] / (group + 2), heads = group * kv_heads;
+  if (is_joined) {
+    node.q = HeadsOf(b.in(q), 0, heads);
+    node.k = HeadsOf(b.in(q), heads, kv_heads);
+    node.v = HeadsOf(b.in(q), heads + kv_heads, kv_heads);
+    node.parameters.pitch = b.in(q).dims[2] * b.in(q).dims[3];
+  } else {
+    node.q = b.in(q);
+    node.k = b.in(q + 1);
+    node.v = b.in(q + 2);
   }
-  p.queries = b.runs(q, 0);
-  p.keys = b.runs(q + 1, b.attr<int64_t>("shift"));
-  return p;
+  const std::vector<double> slopes = b.attr<std::vector<double>>("alibi_slopes");
+  // Where heads are joined each rank has as many of each kind.
+  const int64_t first_head = is_joined ? b.in_begin(q, 2) / b.in(q).dims[2] * heads : b.in_begin(q, 2);
+  for (int64_t h = 0; !slopes.empty() && h < node.q.dims[2]; ++h) {
+    const size_t head = static_cast<size_t>(first_head + h);
+    node.parameters.alibi_slopes.push_back(head < slopes.size() ? slopes[head] : 0);  // a padded head has no slope
+  }
+  node.parameters.queries = b.runs(q, 0);
+  node.parameters.keys = b.runs(k, b.attr<int64_t>("shift"));
+  if (!is_gradient) {
+    const bool goes_on = op == "attention_continue";
+    node.extras = {b.in_or_absent(after + (goes_on ? 2 : 0)), goes_on ? b.in(after) : TensorView(),
+                   goes_on ? b.in(after + 1) : TensorView()};
+    node.out = b.out(0);
+    node.lse = b.out(1);
+    return node;
+  }
+  node.dout = b.in(0);
+  node.out = b.in(after);
+  node.lse = b.in(after + 1);
+  node.extras.first_keys = b.in_or_absent(after + 2);
+  node.dq = is_joined ? HeadsOf(b.out(0), 0, heads) : b.out(0);
+  node.dk = is_joined ? HeadsOf(b.out(0), heads, kv_heads) : b.out(1);
+  node.dv = is_joined ? HeadsOf(b.out(0), heads + kv_heads, kv_heads) : b.out(2);
+  return node;
 }
 
 absl::StatusOr<Kernel> Attention(const Binding& b) {
-  return Kernel([p = AttentionParametersOf(b, 0), q = b.in(0), k = b.in(1), v = b.in(2),
-                 extras = device::AttentionExtras{b.in_or_absent(3), {}, {}}, out = b.out(0),
-                 lse = b.out(1)] { device::Attention(q, k, v, extras, p, out, lse); });
-}
-
-absl::StatusOr<Kernel> AttentionContinue(const Binding& b) {
-  return Kernel([p = AttentionParametersOf(b, 0), q = b.in(0), k = b.in(1), v = b.in(2),
-                 extras = device::AttentionExtras{b.in_or_absent(5), b.in(3), b.in(4)}, out = b.out(0),
-                 lse = b.out(1)] { device::Attention(q, k, v, extras, p, out, lse); });
-}
-
-absl::StatusOr<Kernel> AttentionGrad(const Binding& b) {
-  return Kernel([p = AttentionParametersOf(b, 1), dout = b.in(0), q = b.in(1), k = b.in(2), v = b.in(3), out = b.in(4),
-                 lse = b.in(5), start = b.in_or_absent(6), dq = b.out(0), dk = b.out(1),
-                 dv = b.out(2)] { device::AttentionGrad(dout, q, k, v, out, lse, start, p, dq, dk, dv); });
+  return Kernel([n = AttentionOfNode(b)] {
+    if (n.is_gradient()) {
+      device::AttentionGrad(n.dout, n.q, n.k, n.v, n.out, n.lse, n.extras.first_keys, n.parameters, n.dq, n.dk, n.dv);
+    } else {
+      device::Attention(n.q, n.k, n.v, n.extras, n.parameters, n.out, n.lse);
+    }
+  });
 }
 
 absl::StatusOr<Kernel> Embedding(const Binding& b) {
@@ -487,8 +582,10 @@ const std::map<std::string, Prepare>& Table() {
       {"add_rms_norm", AddRmsNorm},
       {"add_scalar", AddScalar},
       {"attention", Attention},
-      {"attention_continue", AttentionContinue},
-      {"attention_grad", AttentionGrad},
+      {"attention_continue", Attention},
+      {"attention_grad", Attention},
+      {"attention_joined", Attention},
+      {"attention_joined_grad", Attention},
       {"broadcast", Broadcast},
       {"cast", Unary<UnaryOp::kCast>},
       {"clamp", Clamp},
@@ -505,7 +602,8 @@ const std::map<std::string, Prepare>& Table() {
       {"dot_rows", DotRows},
       {"dropout", Dropout},
       {"einsum", Einsum},
-      {"einsum_accumulate", EinsumAccumulate},
+      {"einsum_accumulate", Einsum},
+      {"einsum_joined", Einsum},
       {"embedding", Embedding},
       {"embedding_grad", EmbeddingGrad},
       {"exp", Unary<UnaryOp::kExp>},
@@ -559,6 +657,8 @@ const std::map<std::string, Prepare>& Table() {
       {"sum_squares", SumSquares},
       {"swiglu", Swiglu},
       {"swiglu_grad", SwigluGrad},
+      {"swiglu_joined", SwigluJoined},
+      {"swiglu_joined_grad", SwigluJoinedGrad},
       {"tanh", Unary<UnaryOp::kTanh>},
       {"tanh_grad", UnaryGrad<UnaryGradOp::kTanh>},
       {"top_k", TopK},

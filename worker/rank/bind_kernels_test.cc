@@ -123,7 +123,7 @@ class Trial {
   }
   int64_t PromisedBytes(const graph::Target& target) const {
     const graph::OpDef* op = ops_.Find(request_.node->op);
-    return op->workspace_bytes ? op->workspace_bytes(graph::CallOf(case_.graph, case_.op_node()), target) : 0;
+    return graph::WorkspaceBytes(*op, graph::CallOf(case_.graph, case_.op_node()), target, graph::Parts::kApart);
   }
 #endif
 
@@ -393,13 +393,33 @@ TEST(Kernels, DropoutOfAPartOfASampleEqualsTheWholes) {
 }
 
 #ifndef TACC_ON_GPU
+// Parts that lie one behind the other are one operand.
+TEST(Kernels, MultiplyPartsWhereTheyLie) {
+  Trial whole("einsum f32[8,64] f32[128,64] spec=\"mk,nk->mn\"");
+  Trial parts("einsum_joined f32[8,64] f32[64,64] f32[64,64] spec=\"mk,nk->mn\"");
+  KernelRequest request = parts.request();
+  const kernels::TensorView stack = whole.request().in[1];
+  request.in[0] = whole.request().in[0];
+  for (int64_t i = 0; i < 2; ++i) request.in[1 + i].data = stack.as<char>() + i * stack.bytes() / 2;
+  const absl::StatusOr<Kernel> wanted = Table().Prepare(whole.request()), kernel = Table().Prepare(request);
+  ASSERT_TRUE(wanted.ok()) << wanted.status();
+  ASSERT_TRUE(kernel.ok()) << kernel.status();
+  (*wanted)();
+  kernels::cpu::InstallCountingAllocator();
+  kernels::cpu::ResetPeak();
+  (*kernel)();
+  EXPECT_LT(kernels::cpu::PeakBytes(), stack.bytes());
+  EXPECT_EQ(parts.result(0).values, whole.result(0).values);
+}
+
 TEST(Kernels, TakeNoMoreMemoryThanTheOpsPromise) {
   kernels::cpu::InstallCountingAllocator();
   const int threads_before = omp_get_max_threads();
   std::vector<std::string> texts = graph::OpCaseTexts();
   for (const std::string& text : graph::OpCaseTexts()) {
     // In bf16, rows' statistics, sums and learning rates are f32.
-    if (text.find("einsum ") == 0) texts.push_back(absl::StrReplaceAll(text, {{"f64", "bf16"}}));
+    if (text.find("einsum ") == 0 || text.find("einsum_joined ") == 0)
+      texts.push_back(absl::StrReplaceAll(text, {{"f64", "bf16"}}));
   }
   for (const char* type : {"f32", "bf16", "f16"}) {
     for (const char* shape : {"512,256] T[1000,256]", "256,64] T[4000,64]", "64,1500] T[64,1500]"}) {
@@ -408,6 +428,8 @@ TEST(Kernels, TakeNoMoreMemoryThanTheOpsPromise) {
           absl::StrReplaceAll(absl::StrCat("einsum T[", shape, " spec=\"mk,nk->mn\" dtype=f32"), {{"T", type}}));
       texts.push_back(absl::StrReplaceAll(absl::StrCat("einsum T[", shape, " spec=\"mk,nk->nm\""), {{"T", type}}));
     }
+    texts.push_back(
+        absl::StrReplaceAll("einsum_joined T[512,256] T[1000,256] T[1000,256] spec=\"mk,nk->mn\"", {{"T", type}}));
     for (const char* biased :
          {"T[1000] T[512,256] T[1000,256] spec=\"mk,nk->mn\"", "T[2000] T[1500,16] T[2000,16] spec=\"mk,nk->mn\"",
           "T[4,50] T[3,70,64] T[4,50,64] spec=\"bsk,hdk->bshd\"",

@@ -12,6 +12,7 @@
 #include "kernels/cpu/norm.h"
 #include "kernels/cpu/pointwise.h"
 #include "kernels/cpu/rotary.h"
+#include "kernels/cpu/scratch.h"
 #include "kernels/cpu/shape.h"
 #include "kernels/cpu/views.h"
 

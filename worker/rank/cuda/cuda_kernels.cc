@@ -18,6 +18,7 @@
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/pointwise.h"
 #include "kernels/cuda/rotary.h"
+#include "kernels/cuda/scratch.h"
 #include "kernels/cuda/shape.h"
 #include "kernels/cuda/views.h"
 #include "worker/rank/cuda/product_picker.h"
@@ -114,48 +115,41 @@ const std::map<std::string, ManyTensors>& ManyTensorOps() {
 
 absl::StatusOr<Kernel> CudaKernelTable::Prepare(const KernelRequest& request) const {
   const std::string& op = request.node->op;
-  if (op == "attention" || op == "attention_grad" || op == "attention_continue") return PrepareAttention(request);
-  if (pick_product_ != nullptr && (op == "einsum" || op == "einsum_accumulate")) return PrepareProduct(request);
+  if (op.rfind("attention", 0) == 0) return PrepareAttention(request);
+  if (pick_product_ != nullptr && (op == "einsum" || op == "einsum_accumulate" || op == "einsum_joined"))
+    return PrepareProduct(request);
   return PrepareKernel(request, "GPU");
 }
 
 absl::StatusOr<Kernel> CudaKernelTable::PrepareProduct(const KernelRequest& request) const {
   const Binding b{request};
-  const bool adds = request.node->op == "einsum_accumulate";
-  const TensorView acc = adds ? b.in(0) : TensorView(), x = b.in(adds ? 1 : 0), w = b.in(adds ? 2 : 1), y = b.out(0);
-  TACC_ASSIGN_OR_RETURN(device::EinsumKernel kernel,
-                        device::EinsumKernel::Prepare(b.attr<std::string>("spec"), x, w, y));
-  const auto run = [adds, acc, x, w, y](const device::EinsumKernel& by) {
-    adds ? by.RunAccumulate(acc, x, w, y) : by.Run(x, w, y);
-  };
-  const auto run_by = [kernel, run](std::shared_ptr<const device::FastProduct> fast) mutable {
+  ProductOf product = ProductOfNode(b);
+  if (!product.copied.empty()) return PrepareKernel(request, "GPU");
+  TACC_ASSIGN_OR_RETURN(device::EinsumKernel kernel, PrepareEinsum(b, product));
+  const auto run_by = [kernel, product](std::shared_ptr<const device::FastProduct> fast) mutable {
     kernel.ComputeBy(std::move(fast));
-    run(kernel);
+    product.Run(kernel);
   };
-  kernel.ComputeBy(pick_product_({kernel.product(adds ? &acc : nullptr), x, w, acc, y, run_by}));
-  return Kernel([kernel = std::move(kernel), run] { run(kernel); });
+  const bool adds = product.acc.data != nullptr;
+  const TensorView& a_whole = b.in(adds ? 1 : 0);
+  kernel.ComputeBy(pick_product_(
+      {kernel.product(adds ? &product.acc : nullptr), a_whole, product.b, product.acc, product.y, run_by}));
+  return Kernel([kernel = std::move(kernel), product = std::move(product)] { product.Run(kernel); });
 }
 
 absl::StatusOr<Kernel> CudaKernelTable::PrepareAttention(const KernelRequest& request) const {
-  const std::string& op = request.node->op;
-  const bool is_gradient = op == "attention_grad";
-  const Binding b{request};
-  const size_t q = is_gradient ? 1 : 0;
-  const device::AttentionParameters p = AttentionParametersOf(b, q);
-  if (const std::string limit = device::AttentionLimit(b.in(q), p); !limit.empty())
+  AttentionOf node = AttentionOfNode({request});
+  if (const std::string limit = device::AttentionLimit(node.q, node.parameters); !limit.empty())
     return absl::InvalidArgumentError(limit);
   std::shared_ptr<const device::FastAttention> fast;
-  device::AttentionExtras extras{.first_keys = b.in_or_absent(is_gradient ? 6 : 3)};
-  if (op == "attention_continue") extras = {b.in_or_absent(5), b.in(3), b.in(4)};
-  if (pick_attention_ != nullptr) fast = pick_attention_(b.in(q), b.in(q + 1), extras, p);
+  if (pick_attention_ != nullptr) fast = pick_attention_(node.q, node.k, node.extras, node.parameters);
   if (fast == nullptr) return PrepareKernel(request, "GPU");
-  if (is_gradient) {
-    return Kernel([fast, p, extras, dout = b.in(0), q = b.in(1), k = b.in(2), v = b.in(3), out = b.in(4), lse = b.in(5),
-                   dq = b.out(0), dk = b.out(1),
-                   dv = b.out(2)] { fast->RunGrad(dout, q, k, v, out, lse, extras.first_keys, p, dq, dk, dv); });
-  }
-  return Kernel([fast, p, extras, q = b.in(0), k = b.in(1), v = b.in(2), out = b.out(0), lse = b.out(1)] {
-    fast->Run(q, k, v, extras, p, out, lse);
+  return Kernel([fast, n = std::move(node)] {
+    if (n.is_gradient()) {
+      fast->RunGrad(n.dout, n.q, n.k, n.v, n.out, n.lse, n.extras.first_keys, n.parameters, n.dq, n.dk, n.dv);
+    } else {
+      fast->Run(n.q, n.k, n.v, n.extras, n.parameters, n.out, n.lse);
+    }
   });
 }
 
