@@ -40,6 +40,7 @@ class GraphPlanner {
   int64_t Run(int64_t base, std::vector<MemoryUse::Buffer>& buffers) {
     FindUses();
     BuildPlaces();
+    JoinParts();
     PlaceStored();
     std::vector<BufferLife> lives;
     std::vector<int> temporaries;
@@ -145,6 +146,45 @@ class GraphPlanner {
     within_[v] = within;
     places_[place].last = std::max({places_[place].last, node, last_use_[v]});
     members_[place].push_back(v);
+  }
+
+  // Parts of one tensor get one place, one behind the other, where nothing else says where they lie.
+  void JoinParts() {
+    for (const Node& node : graph_.nodes) {
+      const int first = ops_.Find(node.op)->first_part;
+      if (first < 0) continue;
+      const std::vector<ValueId> parts(node.operands.begin() + first, node.operands.end());
+      Place joined = places_[place_of_[parts[0]]];
+      joined.bytes = 0;
+      std::set<int> separate;
+      bool may_join = true;
+      for (ValueId v : parts) {
+        const Place& place = places_[place_of_[v]];
+        may_join = may_join && separate.insert(place_of_[v]).second && place.fixed_offset < 0 &&
+                   place.bytes == graph_.type(v).bytes() && place.bytes % kArenaAlignment == 0;
+        joined.bytes += place.bytes;
+        joined.first = std::min(joined.first, place.first);
+        joined.last = std::max(joined.last, place.last);
+      }
+      if (!may_join) continue;
+      const int whole = place_of_[parts[0]];
+      int64_t within = 0;
+      for (ValueId v : parts) {
+        const int own = place_of_[v];
+        const int64_t bytes = places_[own].bytes;
+        for (ValueId member : members_[own]) {
+          place_of_[member] = whole;
+          within_[member] += within;
+        }
+        if (own != whole) {
+          members_[whole].insert(members_[whole].end(), members_[own].begin(), members_[own].end());
+          members_[own].clear();
+          places_[own] = Place{};
+        }
+        within += bytes;
+      }
+      places_[whole] = std::move(joined);
+    }
   }
 
   // The operand's place may take the result: nothing reads any value in it after this node, and if it is a state's, the
@@ -346,6 +386,36 @@ std::map<std::string, std::set<std::string>> LastReads(const Program& program) {
   return last_reads;
 }
 
+// For each state that a graph reads as a part of a tensor: the states of all its parts, in order.
+std::map<std::string, std::vector<std::string>> PartsOfOne(const Program& program, const OpTable& ops) {
+  std::map<std::string, std::vector<std::string>> parts;
+  for (const Graph& graph : program.graphs) {
+    const std::vector<int> producers = graph.Producers();
+    for (const Node& node : graph.nodes) {
+      const OpDef* def = ops.Find(node.op);
+      if (def == nullptr || def->first_part < 0) continue;
+      std::vector<std::string> names;
+      for (size_t i = def->first_part; i < node.operands.size(); ++i) {
+        const Node& producer = graph.nodes[producers[node.operands[i]]];
+        if (producer.op == "read" && parts.count(producer.symbol) == 0) names.push_back(producer.symbol);
+      }
+      const std::set<std::string> distinct(names.begin(), names.end());
+      if (distinct.size() + def->first_part != node.operands.size()) continue;
+      for (const std::string& name : names) parts[name] = names;
+    }
+  }
+  return parts;
+}
+
+// Whether each of the node's operands from `first` on, which have places, ends where the next begins.
+bool LieInARow(const Graph& graph, const Node& node, int first) {
+  for (size_t i = first + 1; first >= 0 && i < node.operands.size(); ++i) {
+    const Value& before = graph.values[node.operands[i - 1]];
+    if (before.offset + before.type.bytes() != graph.values[node.operands[i]].offset) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, const Target& target) {
@@ -359,9 +429,20 @@ absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, const
   }
   int64_t offset = 0, carried_bytes = 0;
   for (State& state : program.states) {
-    state.offset = offset;
+    states[state.name] = &state;
+    state.offset = -1;
+  }
+  const std::map<std::string, std::vector<std::string>> parts = PartsOfOne(program, ops);
+  for (State& state : program.states) {
+    const auto together = parts.find(state.name);
+    const std::vector<std::string> alone = {state.name};
+    for (const std::string& name : together == parts.end() ? alone : together->second) {
+      State& next = *states.at(name);
+      if (next.offset >= 0) continue;
+      next.offset = offset;
+      (among_temporaries.count(name) > 0 ? carried_bytes : offset) += next.slots * Align(next.type.bytes());
+    }
     const int64_t bytes = state.type.bytes();
-    (among_temporaries.count(state.name) > 0 ? carried_bytes : offset) += state.slots * Align(bytes);
     switch (state.kind) {
       case StateKind::kWeight:
         use.weights_bytes += bytes;
@@ -382,7 +463,6 @@ absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, const
         use.stash_bytes += state.slots * bytes;
         break;
     }
-    states[state.name] = &state;
     buffers.push_back({absl::StrCat("state ", state.name), state.slots * bytes});
   }
   // Graphs that make a state among the temporaries come before those that find it there.
@@ -402,13 +482,16 @@ absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, const
       if ((node.op == "read" || node.op == "store") && states.count(node.symbol) == 0) {
         return absl::InvalidArgumentError(absl::StrCat(graph.name, ": no state is named \"", node.symbol, "\""));
       }
-      if (def->workspace_bytes)
-        use.workspace_bytes = std::max(use.workspace_bytes, def->workspace_bytes(CallOf(graph, node), target));
     }
     const auto it = carried.find(graph.name);
     GraphPlanner planner(graph, states, it == carried.end() ? std::map<std::string, Carries>() : it->second,
                          last_reads[graph.name], ops);
     use.temporaries_bytes = std::max(use.temporaries_bytes, planner.Run(offset, buffers));
+    for (const Node& node : graph.nodes) {
+      const OpDef& def = *ops.Find(node.op);
+      const Parts parts = LieInARow(graph, node, def.first_part) ? Parts::kInARow : Parts::kApart;
+      use.workspace_bytes = std::max(use.workspace_bytes, WorkspaceBytes(def, CallOf(graph, node), target, parts));
+    }
   }
   if (target.kind == Target::Kind::kCuda) use.workspace_bytes += kCudaLibraryBytes;
   use.arena_bytes = offset + use.temporaries_bytes;

@@ -126,5 +126,39 @@ step {
   EXPECT_TRUE(Verify(*program, ops).ok()) << Verify(*program, ops);
 }
 
+TEST(PlanMemory, PartsOfOneTensorFollowEachOther) {
+  const OpTable ops;
+  auto program = ParseProgram(R"(tacc.program 1 scheduled
+mesh dp=1
+state "weights/b" : f32[8,8] of f32[8,8] shard=[-,-] kind=weight init=zeros
+state "weights/c" : f32[8,8] of f32[8,8] shard=[-,-] kind=weight init=zeros
+state "weights/a" : f32[8,8] of f32[8,8] shard=[-,-] kind=weight init=zeros
+graph forward {
+  %x = constant dtype=f32 shape=[4,8] value=1.0 : f32[4,8] of f32[4,8] shard=[-,-]
+  %h = constant dtype=bf16 shape=[4,8] value=1.0 : bf16[4,8] of bf16[4,8] shard=[-,-]
+  %a = read "weights/a" : f32[8,8] of f32[8,8] shard=[-,-]
+  %b = read "weights/b" : f32[8,8] of f32[8,8] shard=[-,-]
+  %y = einsum_joined %x, %a, %b spec="mk,nk->mn" : f32[4,16] of f32[4,16] shard=[-,-]
+  %d = cast %b dtype=bf16 : bf16[8,8] of bf16[8,8] shard=[-,-]
+  %c = cast %a dtype=bf16 : bf16[8,8] of bf16[8,8] shard=[-,-]
+  %z = einsum_joined %h, %c, %d spec="mk,nk->mn" : bf16[4,16] of bf16[4,16] shard=[-,-]
+}
+step {
+  call forward micro_batch=0
+}
+)",
+                              {});
+  ASSERT_TRUE(program.ok()) << program.status();
+  ASSERT_TRUE(PlanMemory(*program, ops, Target()).ok());
+  EXPECT_EQ(program->FindState("weights/b")->offset, program->FindState("weights/a")->offset + 256);
+  const Graph& graph = program->graphs[0];
+  for (const Node& node : graph.nodes) {
+    if (node.op != "einsum_joined") continue;
+    const Value &first = graph.values[node.operands[1]], &second = graph.values[node.operands[2]];
+    EXPECT_EQ(second.offset, first.offset + first.type.bytes());
+  }
+  EXPECT_TRUE(Verify(*program, ops).ok()) << Verify(*program, ops);
+}
+
 }  // namespace
 }  // namespace tacc::graph
