@@ -77,6 +77,14 @@ std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& op
   if (options.partition.mesh.Find(kStageAxis) >= 0) {
     steps.push_back(cse);
     steps.push_back(dce);
+  }
+  if (options.product_seconds) {
+    steps.push_back(ForEachProgram("join-products", [&](Program& program) {
+      for (Graph& graph : program.graphs) JoinProducts(graph, program.mesh, options.product_seconds);
+      return absl::OkStatus();
+    }));
+  }
+  if (options.partition.mesh.Find(kStageAxis) >= 0) {
     steps.push_back({"stages", [&](std::vector<Program>& stages) -> absl::Status {
                        TACC_ASSIGN_OR_RETURN(stages, CutStages(stages[0], ops, options.stages));
                        return absl::OkStatus();

@@ -11,6 +11,7 @@
 #include "graph/ops/op.h"
 #include "graph/passes/build_training.h"
 #include "graph/passes/expert_parallel.h"
+#include "graph/passes/join_products.h"
 #include "graph/passes/partition.h"
 #include "graph/passes/plan_memory.h"
 #include "graph/passes/remat.h"
@@ -28,7 +29,8 @@ struct CompileOptions {
   // Blocks of the ring over which context parallelism lays out the sequence; 1: none but Ulysses; 0: no order.
   int64_t sequence_blocks = 0;
   PartitionOptions partition;
-  StageOptions stages;  // with a mesh that has an axis pp
+  NodeSeconds product_seconds;  // what decides join-products; empty: products stay apart, as on CPUs
+  StageOptions stages;          // with a mesh that has an axis pp
   ScheduleOptions schedule;
   Target target;
 };
@@ -52,7 +54,7 @@ struct PipelineObserver {
 // The way from a forward graph (a logical program whose only graph is `forward`) to a planned program, as a table of
 // contents:
 //   mixed-precision, expert-parallel, build-training, fold-casts, concat-pads, cse, dce, remat, order-sequence,
-//   partition, stages, fuse-accumulation, combine-squares, fuse-norms, cse, dce, schedule, plan-memory
+//   partition, join-products, stages, fuse-accumulation, combine-squares, fuse-norms, cse, dce, schedule, plan-memory
 // `memory` receives what plan-memory found, of each stage. All references must outlive the steps.
 std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& ops, std::vector<MemoryUse>* memory);
 

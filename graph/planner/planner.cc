@@ -16,6 +16,7 @@
 #include "graph/passes/stages.h"
 #include "graph/planner/analyze.h"
 #include "graph/planner/compose.h"
+#include "graph/planner/simulate/cluster_times.h"
 
 namespace tacc::graph {
 namespace {
@@ -450,6 +451,12 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
   options.schedule.units = model.units;
   options.schedule.kept_units = plan.kept_units;
   options.schedule.prefetch_units = static_cast<int>(plan.prefetch_units);
+  const Machine& machine = request.cluster.machine;
+  if (!machine.shares_cores) {
+    options.product_seconds = [&](const Node& node, const OpCall& call) {
+      return LocalSeconds(machine, *ops.Find(node.op), node, call);
+    };
+  }
   options.target = TargetOf(request.device, static_cast<int>(plan.threads));
   return Compile(model.forward, ops, options, observer);
 }

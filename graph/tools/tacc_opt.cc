@@ -15,6 +15,7 @@
 #include "graph/ir/text.h"
 #include "graph/passes/layout.h"
 #include "graph/passes/pipeline.h"
+#include "graph/planner/simulate/cluster_times.h"
 #include "graph/verify/verify.h"
 
 namespace tacc::graph {
@@ -30,6 +31,7 @@ struct Arguments {
   std::vector<std::string> symbols;  // name=value
   std::string compute_dtype = "f32";
   std::string residual_module;
+  std::string machine;
   CompileOptions options;
 };
 
@@ -108,6 +110,12 @@ absl::StatusOr<std::string> Run(Arguments arguments) {
   if (program.graphs.empty()) return absl::InvalidArgumentError(absl::StrCat(parse.file, ": there is no graph in it"));
   arguments.options.stages.units = arguments.options.schedule.units;
   const OpTable ops;
+  if (!arguments.machine.empty()) {
+    TACC_ASSIGN_OR_RETURN(const Machine machine, FindMachine(arguments.machine));
+    arguments.options.product_seconds = [machine, &ops](const Node& node, const OpCall& call) {
+      return LocalSeconds(machine, *ops.Find(node.op), node, call);
+    };
+  }
   std::vector<MemoryUse> memory;
   TACC_ASSIGN_OR_RETURN(const std::vector<Step> steps,
                         SelectSteps(arguments.passes, BuildPipeline(arguments.options, ops, &memory)));
@@ -132,6 +140,7 @@ int Main(int argc, char** argv) {
   app.add_option("--residual-module", arguments.residual_module,
                  "partition: module whose result the residual stream begins with");
   app.add_option("--compute-dtype", arguments.compute_dtype, "mixed-precision: dtype of matrix products");
+  app.add_option("--machine", arguments.machine, "join-products: GPUs whose times decide, as in cluster.yaml: h100");
   app.add_option("--accumulation", training.accumulation, "build-training: micro-batches of a step")
       ->check(CLI::PositiveNumber);
   app.add_option("--learning-rate", training.learning_rate, "build-training");

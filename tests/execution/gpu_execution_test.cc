@@ -106,6 +106,10 @@ absl::StatusOr<TrainingRun> RunAsOnGpu(const std::vector<graph::Program>& stages
   return run;
 }
 
+int64_t NumNodes(const graph::Graph& graph, const std::string& op) {
+  return std::count_if(graph.nodes.begin(), graph.nodes.end(), [&](const graph::Node& node) { return node.op == op; });
+}
+
 class GpuExecutionTest : public testing::TestWithParam<Case> {};
 
 TEST_P(GpuExecutionTest, EqualsTheCpuInF32) {
@@ -116,12 +120,16 @@ TEST_P(GpuExecutionTest, EqualsTheCpuInF32) {
   ASSERT_TRUE(cpu.ok()) << cpu.status();
   ASSERT_TRUE(gpu.ok()) << gpu.status();
   EXPECT_NE(cpu->losses.back(), cpu->losses.front());
+  // q, k and v are one product, gate and up are, and so are the gradients of what they read; those of experts are of
+  // slots.
+  for (const graph::Graph& graph : (*stages)[0].graphs) {
+    const int64_t pairs = GetParam().family == "llama" ? 2 : 1;
+    const int64_t of_layer = graph.name == "forward_backward" ? 2 * pairs : graph.name == "eval" ? pairs : 0;
+    EXPECT_EQ(NumNodes(graph, "einsum_joined"), of_layer * kLayers) << graph.name;
+    EXPECT_EQ(NumNodes(graph, "attention"), 0) << graph.name;
+  }
   // The order of sums differs, as between layouts on CPUs.
   ExpectNear(*gpu, *cpu, {.losses = 1e-6, .norms = 1e-5, .weights = 2e-5});
-}
-
-int64_t NumNodes(const graph::Graph& graph, const std::string& op) {
-  return std::count_if(graph.nodes.begin(), graph.nodes.end(), [&](const graph::Node& node) { return node.op == op; });
 }
 
 // What is computed again is what was computed, in bf16 too.
@@ -141,7 +149,12 @@ TEST_P(GpuExecutionTest, GivesTheSameBitsWithGradientCheckpointing) {
   EXPECT_EQ(run->weights, wanted->weights);
   const auto num_products = [](const graph::Program& program) {
     int64_t num = 0;
-    for (const graph::Graph& graph : program.graphs) num += NumNodes(graph, "einsum");
+    for (const graph::Graph& graph : program.graphs) {
+      for (const graph::Node& node : graph.nodes)
+        num += node.op == "einsum"          ? 1
+               : node.op == "einsum_joined" ? static_cast<int64_t>(node.operands.size()) - 1
+                                            : 0;
+    }
     return num;
   };
   // Each layer's q, k, v and output at least.

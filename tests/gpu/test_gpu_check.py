@@ -177,10 +177,18 @@ def test_programs_for_a_gpu_compute_the_same_on_the_cpu(bundle, tmp_path):
                 shutil.rmtree(case / f"{program}-cpu")
                 (case / f"{program}-cuda").rename(case / f"{program}-cpu")
         runs.append([trainings.train(BUILD, case, program, "cpu", tmp_path / kind / program, checkpoint={"dir": ""}) for program in ("f32", "bf16", "bf16-deterministic")])
+    exact = runs[0][0].losses()
     for cpu, cuda in zip(*runs):
         assert not cpu.error and not cuda.error
         assert len(cuda.losses()) == 12
-        assert trainings.distance(cuda.losses(), cpu.losses()) <= 1e-6 * trainings.norm(cpu.losses())
+        apart = trainings.distance(cuda.losses(), cpu.losses())
+        if cpu is runs[0][0]:
+            assert apart <= 1e-6 * trainings.norm(exact)
+            continue
+        # A GPU's program rounds sums of gradients to bf16 once that a CPU's rounds twice (join-products): it is no further
+        # from f32, and no further from the CPU's than bf16 puts either from f32.
+        rounding = trainings.distance(cpu.losses(), exact)
+        assert trainings.distance(cuda.losses(), exact) <= 1.1 * rounding and apart <= rounding
 
 
 def test_wrong_losses_fail_the_check(bundle, tmp_path):

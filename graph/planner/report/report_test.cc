@@ -296,7 +296,7 @@ TEST_F(ReportTest, ExplainsAValue) {
   // Any gathered weight, by its value.
   std::string name;
   for (const Node& node : best_.stages[0].graphs[0].nodes) {
-    if (node.op == "attention") name = best_.stages[0].graphs[0].values[node.results[0]].name;
+    if (node.op == "attention_joined") name = best_.stages[0].graphs[0].values[node.results[0]].name;
   }
   ASSERT_FALSE(name.empty());
   EXPECT_THAT(MustExplain("%" + name), AllOf(HasSubstr("= attention"), HasSubstr("split over dp (2) and fsdp (8)"),

@@ -41,11 +41,11 @@ std::optional<Traffic> TrafficOf(const Machine& machine, const Graph& graph, con
 }
 
 // The extents of an einsum; large for other products, whose tiles their kernels choose.
-ProductShape ShapeOfProduct(const OpCall& call) {
+ProductShape ShapeOfProduct(const Node& node, const OpCall& call) {
   const auto spec = ParseEinsum(call.attr<std::string>("spec"));
   if (!spec.ok()) return {};
-  const int a = static_cast<int>(call.operands.size()) - 2;  // einsum_accumulate has the sum before
-  const auto extents = EinsumExtents(*spec, call.in(a), call.in(a + 1));
+  const Factors factors = FactorsOf(call, node.op == "einsum_accumulate" ? 1 : 0);  // which has the sum before
+  const auto extents = EinsumExtents(*spec, factors.a, factors.b);
   if (!extents.ok()) return {};
   ProductShape shape{1, 1, 1};
   for (const auto& [letter, extent] : *extents) {
@@ -71,6 +71,20 @@ GroupShape GroupOf(const Node& node, const Mesh& mesh, int64_t devices_per_node)
     group.size = static_cast<int64_t>(among.size());
   }
   return group;
+}
+
+double LocalSeconds(const Machine& machine, const OpDef& def, const Node& node, const OpCall& call) {
+  if (IsFree(def, call, node)) return 0;
+  const auto bytes = static_cast<double>(TouchedBytes(def, call));
+  double seconds = 0;
+  if (const auto mask = MaskOfAttention(node.op, call); mask.has_value()) {
+    seconds = AttentionSeconds(machine, ProductType(call), *mask, def.flops(call), 0, bytes);
+  } else if (def.is_matmul && def.flops) {
+    seconds = KernelSeconds(machine, ProductType(call), def.flops(call), bytes, ShapeOfProduct(node, call));
+  } else {
+    seconds = KernelSeconds(machine, DType::kF32, 0, bytes);
+  }
+  return IssuedSeconds(machine, seconds, 1);
 }
 
 NodeTimes TimesOn(const Cluster& cluster, const std::vector<const Program*>& stages, const OpTable& ops) {
@@ -134,19 +148,7 @@ NodeTimes TimesOn(const Cluster& cluster, const std::vector<const Program*>& sta
     }
     time.device = 1;
     time.host = machine.threads * host;
-    const OpCall call = CallOf(graph, node);
-    if (IsFree(*def, call, node)) return time;
-    double bytes = 0;
-    for (const TensorType& type : call.operands) bytes += static_cast<double>(type.bytes());
-    for (const TensorType& type : call.results) bytes += static_cast<double>(type.bytes());
-    if (const auto mask = MaskOfAttention(node.op, call); mask.has_value()) {
-      time.seconds = AttentionSeconds(machine, ProductType(call), *mask, def->flops(call), 0, bytes);
-    } else if (def->is_matmul && def->flops) {
-      time.seconds = KernelSeconds(machine, ProductType(call), def->flops(call), bytes, ShapeOfProduct(call));
-    } else {
-      time.seconds = KernelSeconds(machine, DType::kF32, 0, bytes);
-    }
-    time.seconds = IssuedSeconds(machine, time.seconds, 1);
+    time.seconds = LocalSeconds(machine, *def, node, CallOf(graph, node));
     return time;
   };
 }

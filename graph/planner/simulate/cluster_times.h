@@ -12,6 +12,9 @@ namespace tacc::graph {
 // The group that a collective of the program runs in.
 GroupShape GroupOf(const Node& node, const Mesh& mesh, int64_t devices_per_node);
 
+// What a node that sends nothing takes, of the types given.
+double LocalSeconds(const Machine& machine, const OpDef& def, const Node& node, const OpCall& call);
+
 // What the nodes of the stages' programs take on a cluster: kernels by roofline, collectives and messages by algorithm
 // and topology (cluster.h). `ops` must outlive it, the programs need not.
 NodeTimes TimesOn(const Cluster& cluster, const std::vector<const Program*>& stages, const OpTable& ops);
