@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# As a probe finds them: where the processor cannot multiply bf16, such products go through f32.
-BF16_FLOPS = 2e11 if re.search(r"^flags.* avx512_bf16\b", Path("/proc/cpuinfo").read_text(), re.MULTILINE) else 1e11
+# As a probe finds it: where the processor cannot multiply bf16, such products go through f32.
+MULTIPLIES_BF16 = re.search(r"^flags.* avx512_bf16\b", Path("/proc/cpuinfo").read_text(), re.MULTILINE) is not None
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ class Training:
                     "train": train, "compute": {"bf16": self.precision == "bf16", "fp16": self.precision == "f16"}, "dist": self.layout()},
             "world": self.world,
             "device": device or {"name": "cpu", "kind": "cpu", "threads": self.threads, "memory_bytes": 0,
-                       "matmul_flops_per_second": {"f32": 1e11, "bf16": BF16_FLOPS, "f16": 1e11}, "memory_bytes_per_second": 1e10,
+                       "matmul_flops_per_second": {"f32": 1e11, "bf16": 2e11 if MULTIPLIES_BF16 else 1e11, "f16": 1e11},
+                       "multiplies_bf16": MULTIPLIES_BF16, "memory_bytes_per_second": 1e10,
                        "link_bytes_per_second": 1e9, "link_latency_seconds": 1e-4},
             "data": {"vocab_size": self.vocab_size},
         }

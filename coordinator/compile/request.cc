@@ -60,6 +60,7 @@ absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, int world, c
                        {"cpus", device.cpus()},
                        {"devices_per_machine", device.devices_per_machine()}};
   if (device.matmul_fraction() > 0) request["device"]["matmul_fraction"] = device.matmul_fraction();
+  if (device.kind() == "cpu") request["device"]["multiplies_bf16"] = device.multiplies_bf16();
   if (device.kind() == "cuda") {
     request["device"]["peak_flops_per_second"] = Sorted(device.peak_flops_per_second());
     request["device"]["attention_flops_per_second"] = Sorted(device.attention_flops_per_second());

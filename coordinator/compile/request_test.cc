@@ -53,6 +53,7 @@ TEST(CompileRequestTest, FillsInDefaultsAndTheLengthOfTheData) {
   EXPECT_EQ(request["device"]["matmul_flops_per_second"]["bf16"], 2.5e11);
   EXPECT_EQ(request["data"]["vocab_size"], 100);
   EXPECT_EQ(request["device"]["devices_per_machine"], 2);
+  EXPECT_EQ(request["device"]["multiplies_bf16"], false);
   EXPECT_FALSE(request["device"].contains("attention_flops_per_second"));
   device.set_kind("cuda");
   device.set_matmul_fraction(0.9);
@@ -63,6 +64,7 @@ TEST(CompileRequestTest, FillsInDefaultsAndTheLengthOfTheData) {
   EXPECT_EQ(gpu["matmul_fraction"], 0.9);
   EXPECT_EQ(gpu["attention_flops_per_second"]["flash"], 4e14);
   EXPECT_EQ(gpu["devices_per_machine"], 8);
+  EXPECT_FALSE(gpu.contains("multiplies_bf16"));
   EXPECT_EQ(gpu["peak_flops_per_second"]["bf16"], 989e12);
   EXPECT_EQ(gpu["matmul_flops_per_second"]["bf16"], 2.5e11);
   auto open = CompileRequest(Spec(), 0, device, "{}");

@@ -64,6 +64,7 @@ v1::DeviceProfile Weakest(const std::vector<const Worker*>& workers) {
   for (const Worker* worker : workers) {
     const v1::DeviceProfile& device = worker->device;
     weakest.set_cpus(std::min(weakest.cpus(), device.cpus() / on_machine[worker->advertise]));
+    weakest.set_multiplies_bf16(weakest.multiplies_bf16() && device.multiplies_bf16());
     weakest.set_threads(std::min(weakest.threads(), device.threads()));
     weakest.set_memory_bytes(std::min(weakest.memory_bytes(), device.memory_bytes()));
     weakest.set_matmul_fraction(std::min(weakest.matmul_fraction(), device.matmul_fraction()));
@@ -124,6 +125,8 @@ bool Fits(const JobState& job, const v1::DeviceProfile& device) {
   if (device.kind() != compiled.kind() || device.threads() < compiled.threads()) return false;
   if (device.memory_bytes() < std::min(compiled.memory_bytes(), Need(job))) return false;
   const std::string& precision = job.summary.plan.precision();
+  // Its plan has no room for what products take that go through f32.
+  if (precision == "bf16" && compiled.multiplies_bf16() && !device.multiplies_bf16()) return false;
   return compiled.matmul_flops_per_second().count(precision) == 0 ||
          device.matmul_flops_per_second().count(precision) != 0;
 }

@@ -14,7 +14,7 @@ namespace tacc::coordinator {
 
 // The profile that every one of `workers` (one kind, at least one) can live up to: the least memory, threads and speed,
 // the least part of its machine's processors (shared with those of them that advertise the same address), and only the
-// dtypes that all have.
+// dtypes and instructions that all have.
 v1::DeviceProfile Weakest(const std::vector<const Worker*>& workers);
 
 // The device to compile a job of `world` ranks (0: unknown, taken as 1) for: the weakest of the workers it would get.

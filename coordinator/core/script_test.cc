@@ -5,11 +5,11 @@
 //   submit NAME [workers=N] [max_steps=N] [epochs=N] [max_restarts=N] [limit=N] [dir=D] [request=R]
 //     [resume=auto|never|PATH]
 //   cancel JOB now|checkpoint
-//   compiled JOB [world=N] [pp=N] [need=BYTES] [note=WORD] [max_steps=N] [eps=E]
+//   compiled JOB [world=N] [pp=N] [need=BYTES] [note=WORD] [max_steps=N] [eps=E] [precision=P]
 //   compile_failed JOB bad_input|bug MESSAGE
 //   unread|lost RANK MESSAGE: the rank's program cannot be read
-//   attach W [instance=I] [version=V] [kind=K] [threads=N] [memory=N] [peak=F] [trouble=TEXT] [running=RANK]
-//     [held=RANK]
+//   attach W [instance=I] [version=V] [kind=K] [threads=N] [memory=N] [peak=F] [bf16=SPEEDUP] [trouble=TEXT]
+//     [running=RANK] [held=RANK]
 //   detach W
 //   paths W [max_attempt=N] [exported=NAME] [owner=TEXT] [export_problem=TEXT] [missing|denied|unavailable|wrong=TEXT]
 //     [NAME:step=N:attempt=N[:seed=N][:weights=W][:eps=E][:damaged][:unread][:denied][:gone] ...]
@@ -195,11 +195,11 @@ class Script {
     done.job = job;
     const int64_t world = args.Int("world", core_->Find(job)->spec.resources().workers());
     const int64_t stages = args.Int("pp", 1);
-    done.summary =
-        absl::StrCat(R"({"mesh":{"pp":)", stages, R"(,"dp":)", world / stages, R"(},"axes":["pp","dp"],"world":)",
-                     world, R"(,"precision":"f32","num_parameters":100,"flops_per_step":1e9,"seq_len":64,)",
-                     R"("global_batch_size":8,"max_steps":)", args.Int("max_steps", 0), R"(,"memory":{"total_bytes":)",
-                     args.Int("need", 1000), "}");
+    done.summary = absl::StrCat(
+        R"({"mesh":{"pp":)", stages, R"(,"dp":)", world / stages, R"(},"axes":["pp","dp"],"world":)", world,
+        R"(,"precision":")", args.Text("precision", "f32"),
+        R"(","num_parameters":100,"flops_per_step":1e9,"seq_len":64,)", R"("global_batch_size":8,"max_steps":)",
+        args.Int("max_steps", 0), R"(,"memory":{"total_bytes":)", args.Int("need", 1000), "}");
     if (const std::string note = args.Text("note", ""); !note.empty())
       absl::StrAppend(&done.summary, R"(,"notes":[")", note, R"("])");
     done.summary += "}";
@@ -225,6 +225,11 @@ class Script {
     device->set_cpus(static_cast<double>(args.Int("cpus", 0)));
     device->set_memory_bytes(args.Int("memory", 4000));
     (*device->mutable_matmul_flops_per_second())["f32"] = 1e10;
+    // Of a CPU, its speed in bf16 over that in f32.
+    if (args.values.count("bf16") != 0) {
+      (*device->mutable_matmul_flops_per_second())["bf16"] = 1e10 * static_cast<double>(args.Int("bf16", 1));
+      device->set_multiplies_bf16(args.Int("bf16", 1) > 1);
+    }
     if (args.values.count("peak"))
       (*device->mutable_peak_flops_per_second())["f32"] = static_cast<double>(args.Int("peak", 0));
     registration.set_device_trouble(args.Words("trouble"));
@@ -480,7 +485,7 @@ class Script {
                           compile->device.devices_per_machine() > 0
                               ? absl::StrCat(" per_machine=", compile->device.devices_per_machine())
                               : "",
-                          "\n");
+                          compile->device.multiplies_bf16() ? " multiplies_bf16" : "", "\n");
     }
     if (const auto* forget = std::get_if<ForgetJob>(&decision)) return absl::StrCat("forget ", forget->job, "\n");
     if (const auto* stop = std::get_if<StopCompile>(&decision)) return absl::StrCat("stop compile ", stop->job, "\n");

@@ -19,7 +19,9 @@ struct DeviceProfile {
   int64_t threads = 1;
   int64_t memory_bytes = 0;
   std::map<DType, double> matmul_flops_per_second;
-  double matmul_fraction = 1;        // of those that long computations sustain
+  double matmul_fraction = 1;  // of those that long computations sustain
+  // Of CPUs: all ranks' multiply bf16 themselves; else such products may go through f32. Absent: not known.
+  std::optional<bool> multiplies_bf16;
   double tf32_flops_per_second = 0;  // of products of f32 in TF32; 0: the device has none
   // Of causal attention in bf16, forward and backward, by backend: tiles and tensor are tacc's own, which take every
   // mask; others only the plain ones. Empty: not measured.

@@ -106,7 +106,7 @@ struct Target {
   enum class Kind { kCpu, kCuda };
   Kind kind = Kind::kCpu;
   int threads = 1;  // of a rank, on a CPU
-  // A CPU's products of bf16 numbers are its own; else they go through f32.
+  // All CPUs that run it multiply bf16 numbers themselves; else they may go through f32, on some or all of them.
   bool multiplies_bf16 = true;
 };
 

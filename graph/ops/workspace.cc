@@ -28,16 +28,22 @@ bool IsGrouped(std::string letters, const std::string& x, const std::string& y, 
   return true;
 }
 
-DType ComputeType(DType dtype, const Target& target) {
-  return dtype == DType::kF16 || (dtype == DType::kBF16 && !target.multiplies_bf16) ? DType::kF32 : dtype;
+// The product itself and its result, computed in a type. f32 and f64 take nothing. bf16: oneDNN packs operands block by
+// block, at most 1.4 MB a thread (measured with LibTorch 2.11 on Zen 4, 30 shapes up to 65,536). Others are converted.
+int64_t ProductBytes(const TensorType& a, const TensorType& b, const TensorType& y, DType compute, int threads) {
+  int64_t bytes = compute == DType::kBF16 ? threads * (int64_t{3} << 19) : 0;
+  if (compute != a.dtype) bytes += ByteSize(compute) * (a.num_elements() + b.num_elements());
+  if (compute != y.dtype) bytes += ByteSize(compute) * y.num_elements();
+  return bytes;
 }
 
-// The product itself. f32 and f64 take nothing. bf16: oneDNN packs operands block by block, at most 1.4 MB a thread
-// (measured with LibTorch 2.11 on Zen 4, 30 shapes up to 65,536). Others go through f32.
-int64_t ProductBytes(const TensorType& a, const TensorType& b, const Target& target) {
-  const DType compute = ComputeType(a.dtype, target);
-  if (compute == DType::kBF16) return target.threads * (int64_t{3} << 19);
-  return compute == a.dtype ? 0 : ByteSize(compute) * (a.num_elements() + b.num_elements());
+// In whichever type the target may compute it.
+int64_t ProductBytes(const TensorType& a, const TensorType& b, const TensorType& y, const Target& target) {
+  const bool is_half = a.dtype == DType::kF16 || a.dtype == DType::kBF16;
+  const int64_t through_f32 = ProductBytes(a, b, y, is_half ? DType::kF32 : a.dtype, target.threads);
+  if (a.dtype != DType::kBF16) return through_f32;
+  const int64_t in_bf16 = ProductBytes(a, b, y, DType::kBF16, target.threads);
+  return target.multiplies_bf16 ? in_bf16 : std::max(in_bf16, through_f32);
 }
 
 // Attention's blocks, as kernels/cpu/simd/loops.h has them.
@@ -77,12 +83,10 @@ EinsumCopies EinsumCopiesOf(const EinsumSpec& spec, const TensorType& a, const T
 int64_t EinsumWorkspaceBytes(const EinsumSpec& spec, const TensorType& a, const TensorType& b, const TensorType& y,
                              const Target& target) {
   const EinsumCopies copies = EinsumCopiesOf(spec, a, b);
-  const DType compute = ComputeType(a.dtype, target);
-  int64_t bytes = kSmall + ProductBytes(a, b, target);
+  int64_t bytes = kSmall + ProductBytes(a, b, y, target);
   if (copies.a) bytes += a.bytes() + 64;
   if (copies.b) bytes += b.bytes() + 64;
   if (copies.y) bytes += y.bytes();
-  if (compute != y.dtype) bytes += y.num_elements() * ByteSize(compute);
   return bytes;
 }
 

@@ -45,14 +45,15 @@ DType Precision(const PlanRequest& request) {
   if (request.fp16) return DType::kF16;
   if (request.tf32) return DType::kF32;
   if (request.bf16.has_value()) return *request.bf16 ? DType::kBF16 : DType::kF32;
-  // The probe decides: bf16 only where the device is clearly faster in it.
-  return Bf16Speedup(request.device).value_or(1) > kClearSpeedup ? DType::kBF16 : DType::kF32;
+  // The probe decides: bf16 only where the devices are clearly faster in it, which none is that goes through f32.
+  return request.device.multiplies_bf16.value_or(true) && Bf16Speedup(request.device).value_or(1) > kClearSpeedup
+             ? DType::kBF16
+             : DType::kF32;
 }
 
 Target TargetOf(const DeviceProfile& device, int threads) {
   if (device.kind == "cuda") return {Target::Kind::kCuda, threads};
-  // Of a CPU whose products of bf16 go through f32 the probe says that they are as fast as those.
-  return {Target::Kind::kCpu, threads, Bf16Speedup(device).value_or(2) > kClearSpeedup};
+  return {Target::Kind::kCpu, threads, device.multiplies_bf16.value_or(false)};
 }
 
 // The job's numbers of layers.

@@ -238,6 +238,7 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   r.Get("device.link_bytes_per_second", &device.link_bytes_per_second);
   r.Get("device.link_latency_seconds", &device.link_latency_seconds);
   r.Get("device.cpus", &device.cpus);
+  r.Get("device.multiplies_bf16", &device.multiplies_bf16);
   r.Get("device.matmul_flops_per_second.tf32", &device.tf32_flops_per_second);
   r.Get("device.devices_per_machine", &device.devices_per_machine);
   bool is_deterministic = false;

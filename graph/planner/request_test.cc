@@ -90,8 +90,9 @@ TEST(CompileRequest, ReadsAGpu) {
   EXPECT_EQ(IdleBytes(cpu.plan.cluster.machine), kIdleBytes);
 }
 
-// What oneDNN packs is more than these small products take as f32.
-TEST(CompileRequest, ProductsOfBf16AreThoseOfItsProcessor) {
+// Whatever the speeds, which are the least of several workers. What oneDNN packs is more than these small products take
+// as f32, of large ones their copies are more.
+TEST(CompileRequest, AMixedPlanHasRoomForEitherWayOfBf16) {
   const OpTable ops;
   const std::string bf16 = Replaced(kRequest, "\"job\": {", "\"job\": {\"compute\": {\"bf16\": true}, ");
   const auto workspace_bytes = [&](const std::string& text) {
@@ -100,8 +101,29 @@ TEST(CompileRequest, ProductsOfBf16AreThoseOfItsProcessor) {
     return planned->candidates[0].memory.workspace_bytes;
   };
   constexpr int64_t kPacked = int64_t{3} << 19;
-  EXPECT_GE(workspace_bytes(bf16), kPacked);
-  EXPECT_LT(workspace_bytes(Replaced(bf16, "\"bf16\": 2e11", "\"bf16\": 1e11")), kPacked);
+  for (const char* speed : {"1e11", "2e11"}) {
+    const std::string text = Replaced(bf16, "2e11", speed);
+    const auto with = [&](const std::string& fields) {
+      return workspace_bytes(Replaced(text, "\"device\": {", absl::StrCat("\"device\": {", fields)));
+    };
+    const int64_t itself = with("\"multiplies_bf16\": true, "), mixed = with("\"multiplies_bf16\": false, ");
+    EXPECT_GE(itself, kPacked);
+    EXPECT_GE(mixed, itself);
+    EXPECT_EQ(with(""), mixed);  // Not known.
+  }
+}
+
+TEST(CompileRequest, Bf16IsChosenWhereAllMultiplyIt) {
+  const OpTable ops;
+  const auto precision = [&](const std::string& field) {
+    const CompileRequest request = Parse(Replaced(kRequest, "\"device\": {", "\"device\": {" + field));
+    const auto planned = PlanCandidates(request.plan, TestModel(), ops);
+    EXPECT_TRUE(planned.ok()) << planned.status();
+    return CandidateJson(request, planned->candidates[0])["precision"];
+  };
+  EXPECT_EQ(precision(""), "bf16");
+  EXPECT_EQ(precision("\"multiplies_bf16\": true, "), "bf16");
+  EXPECT_EQ(precision("\"multiplies_bf16\": false, "), "f32");
 }
 
 TEST(CompileRequest, SaysWhatGpusCapture) {

@@ -40,7 +40,7 @@ case "$1 $3" in
 esac
 if [ "$1" = --probe ]; then
   echo '{"name":"cpu","kind":"cpu","model":"test","threads":1,"memory_bytes":1,"matmul_flops_per_second":{"f32":1e9},"matmul_fraction":1,'
-  echo '"memory_bytes_per_second":1e9,"link_bytes_per_second":1e9,"link_latency_seconds":1e-4,"cpus":2}'
+  echo '"memory_bytes_per_second":1e9,"link_bytes_per_second":1e9,"link_latency_seconds":1e-4,"cpus":2,"multiplies_bf16":false}'
   exit
 fi
 echo $$ >"$here/pid"

@@ -138,6 +138,7 @@ class DeviceFields {
     profile->set_cpus(Number("cpus"));
     ReadSpeeds("matmul_flops_per_second", profile->mutable_matmul_flops_per_second());
     if (profile->matmul_flops_per_second().empty()) bad_ = "matmul_flops_per_second";
+    if (profile->kind() == "cpu") profile->set_multiplies_bf16(Bool("multiplies_bf16"));
     if (profile->kind() == "cuda")
       ReadSpeeds("attention_flops_per_second", profile->mutable_attention_flops_per_second());
   }
@@ -173,6 +174,12 @@ class DeviceFields {
     if (it != root_.end() && it->is_number() && it->get<double>() >= 0) return it->get<double>();
     bad_ = field;
     return 0;
+  }
+  bool Bool(const char* field) {
+    const auto it = root_.find(field);
+    if (it != root_.end() && it->is_boolean()) return it->get<bool>();
+    bad_ = field;
+    return false;
   }
   // 0: what the device lacks.
   void ReadSpeeds(const char* field, google::protobuf::Map<std::string, double>* speeds) {

@@ -18,7 +18,8 @@ using ::testing::HasSubstr;
 constexpr char kProbe[] =
     R"({"name":"cpu","kind":"cpu","model":"AMD","threads":2,"memory_bytes":8000,"matmul_flops_per_second":{"f32":9.5e10},)"
     R"("matmul_fraction":0.9,)"
-    R"("memory_bytes_per_second":1.5e10,"link_bytes_per_second":2e9,"link_latency_seconds":1e-4,"cpus":2})";
+    R"("memory_bytes_per_second":1.5e10,"link_bytes_per_second":2e9,"link_latency_seconds":1e-4,"cpus":2,)"
+    R"("multiplies_bf16":true})";
 
 class DeviceProbeTest : public ::testing::Test {
  protected:
@@ -52,6 +53,7 @@ TEST_F(DeviceProbeTest, MeasuresOnceForTheSameMachine) {
     EXPECT_EQ(profile->matmul_fraction(), 0.9);
     EXPECT_EQ(profile->link_latency_seconds(), 1e-4);
     EXPECT_EQ(profile->cpus(), 2);
+    EXPECT_TRUE(profile->multiplies_bf16());
   }
   EXPECT_EQ(Runs(), 1u);
   request.cpu_model = "Intel";
@@ -181,7 +183,7 @@ TEST(ParseDeviceProfileTest, EachFieldIsNeeded) {
   ASSERT_TRUE(ParseDeviceProfile(kProbe).ok());
   for (const char* field :
        {"name", "kind", "model", "threads", "memory_bytes", "matmul_flops_per_second", "matmul_fraction",
-        "memory_bytes_per_second", "link_bytes_per_second", "link_latency_seconds", "cpus"}) {
+        "memory_bytes_per_second", "link_bytes_per_second", "link_latency_seconds", "cpus", "multiplies_bf16"}) {
     std::string text = kProbe;
     text.replace(text.find(std::string("\"") + field + "\"") + 1, 1, "_");
     EXPECT_THAT(std::string(ParseDeviceProfile(text).status().message()), HasSubstr(std::string("\"") + field + "\""));

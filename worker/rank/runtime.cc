@@ -189,8 +189,8 @@ std::string ProbeDevice(int threads, const Clock& clock) {
   const MatmulRate f32 = MatmulRateOf(at::kFloat, kSecondsPerDtype, clock, &is_cut_short);
   // Our kernels compute products of f16 in f32, and of bf16 too where the processor has no instruction for them;
   // LibTorch would take another way there, up to ten times as slow.
-  const MatmulRate bf16 =
-      kernels::cpu::HasBf16Multiply() ? MatmulRateOf(at::kBFloat16, kSecondsPerDtype, clock, &is_cut_short) : f32;
+  const bool multiplies_bf16 = kernels::cpu::HasBf16Multiply();
+  const MatmulRate bf16 = multiplies_bf16 ? MatmulRateOf(at::kBFloat16, kSecondsPerDtype, clock, &is_cut_short) : f32;
   nlohmann::json device = {{"name", "cpu"},
                            {"kind", "cpu"},
                            {"model", machine.cpu_model},
@@ -201,7 +201,8 @@ std::string ProbeDevice(int threads, const Clock& clock) {
                            {"memory_bytes_per_second", MemoryBandwidth(threads, clock)},
                            {"link_bytes_per_second", link.bytes_per_second},
                            {"link_latency_seconds", link.latency_seconds},
-                           {"cpus", machine.num_cpus}};
+                           {"cpus", machine.num_cpus},
+                           {"multiplies_bf16", multiplies_bf16}};
   if (is_cut_short) device["cut_short"] = true;
   return device.dump();
 }

@@ -27,6 +27,7 @@ TEST(ProbeDeviceTest, ProductsHaveTheSpeedOfTheTypeThatTheyAreComputedIn) {
   double now = 0, step = 1;
   const nlohmann::json device = nlohmann::json::parse(ProbeDevice(1, [&] { return now += step *= 1.5; }));
   const nlohmann::json& rates = device["matmul_flops_per_second"];
+  EXPECT_EQ(device["multiplies_bf16"], kernels::cpu::HasBf16Multiply());
   EXPECT_EQ(rates["f16"], rates["f32"]);
   if (kernels::cpu::HasBf16Multiply()) {
     EXPECT_LT(rates["bf16"], rates["f32"]);
