@@ -1,6 +1,9 @@
 #include "worker/rank/agreement.h"
 
+#include <algorithm>
 #include <thread>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -49,22 +52,62 @@ TEST(AgreeOnStatus, LongMessagesAreCut) {
 
 TEST(AgreeOnStatus, AloneItIsTheOwnError) { EXPECT_EQ(Agree({absl::InternalError("x")})[0], absl::InternalError("x")); }
 
-TEST(GatherTexts, EveryRankHasAll) {
-  const std::vector<std::string> texts = {"", "one", std::string(1000, 'x')};
-  auto transports = MakeInProcessTransports(3, absl::Seconds(20));
-  std::vector<absl::StatusOr<std::vector<std::string>>> results(3);
+// What `ask` returns on each rank.
+template <typename Ask>
+auto OnEach(int world, const Ask& ask) {
+  auto transports = MakeInProcessTransports(world, absl::Seconds(20), /*ranks_a_machine=*/2);
+  std::vector<typename std::invoke_result_t<Ask, Collectives&>::value_type> results(world);
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < 3; ++rank) {
+  for (int rank = 0; rank < world; ++rank) {
     threads.emplace_back([&, rank] {
-      Collectives collectives(rank, 3);
+      Collectives collectives(rank, world);
       collectives.Connect(transports[rank].get());
-      results[rank] = GatherTexts(collectives, texts[rank]);
+      auto result = ask(collectives);
+      EXPECT_TRUE(result.ok()) << result.status();
+      if (result.ok()) results[rank] = *std::move(result);
     });
   }
   for (std::thread& thread : threads) thread.join();
-  for (const auto& result : results) {
-    ASSERT_TRUE(result.ok()) << result.status();
-    EXPECT_EQ(*result, texts);
+  return results;
+}
+
+TEST(GatherTexts, EveryRankHasAll) {
+  const std::vector<std::string> texts = {"", "one", std::string(1000, 'x')};
+  const auto ask = [&](Collectives& collectives) { return GatherTexts(collectives, texts[collectives.rank()]); };
+  for (const std::vector<std::string>& result : OnEach(3, ask)) EXPECT_EQ(result, texts);
+}
+
+TEST(GatherLargest, OfEachPlace) {
+  for (const int world : {1, 2, 3, 4, 5}) {
+    for (const size_t size : {0, 1, 3, 4, 100}) {
+      const auto ask = [&](Collectives& collectives) {
+        std::vector<uint64_t> values(size);
+        for (size_t i = 0; i < size; ++i) values[i] = i % world == static_cast<size_t>(collectives.rank()) ? ~i : i;
+        return GatherLargest(collectives, std::move(values));
+      };
+      for (const std::vector<uint64_t>& result : OnEach(world, ask)) {
+        ASSERT_EQ(result.size(), size);
+        for (size_t i = 0; i < size; ++i) EXPECT_EQ(result[i], ~i);
+      }
+    }
+  }
+}
+
+TEST(GatherSharedTexts, EachTextIsThereOnce) {
+  const std::vector<std::string> texts = {"one", "", "one", std::string(1001, 'x'), "one", "two"};
+  for (const size_t world : {1, 2, 4, 6}) {
+    const auto ask = [&](Collectives& collectives) {
+      return GatherSharedTexts(collectives, texts[collectives.rank()]);
+    };
+    for (const std::vector<SharedText>& result : OnEach(static_cast<int>(world), ask)) {
+      int num_ranks = 0;
+      for (const SharedText& text : result) {
+        EXPECT_EQ(text.text, texts[text.first_rank]);
+        EXPECT_EQ(text.num_ranks, std::count(texts.begin(), texts.begin() + world, text.text));
+        num_ranks += text.num_ranks;
+      }
+      EXPECT_EQ(num_ranks, world);
+    }
   }
 }
 

@@ -1,9 +1,11 @@
 #include "worker/rank/product_choice.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <utility>
 
+#include "absl/base/casts.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "graph/ir/status_macros.h"
@@ -14,13 +16,12 @@ namespace {
 
 using nlohmann::json;
 
-// What ranks tell each other: [shape, [[algorithm, seconds, failed], ...]].
+// What most ranks have alike: [shape, [[algorithm, failed], ...]].
 std::string TextOf(const std::vector<ProductChoice>& mine) {
   json list = json::array();
   for (const ProductChoice& choice : mine) {
     json timings = json::array();
-    for (const ProductTiming& timing : choice.timings)
-      timings.push_back({timing.algorithm, timing.seconds, timing.failed});
+    for (const ProductTiming& timing : choice.timings) timings.push_back({timing.algorithm, timing.failed});
     list.push_back({choice.shape, std::move(timings)});
   }
   return list.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -30,25 +31,51 @@ std::vector<ProductChoice> ProductsOf(const std::string& text) {
   std::vector<ProductChoice> products;
   for (const json& product : json::parse(text)) {
     products.push_back({product[0], "", {}});
-    for (const json& timing : product[1]) products.back().timings.push_back({timing[0], timing[1], timing[2]});
+    for (const json& timing : product[1]) products.back().timings.push_back({timing[0], 0, timing[1]});
   }
   return products;
 }
 
+const ProductTiming* TimingOf(const ProductChoice& choice, const std::string& algorithm) {
+  const auto found = std::find_if(choice.timings.begin(), choice.timings.end(),
+                                  [&](const ProductTiming& timing) { return timing.algorithm == algorithm; });
+  return found == choice.timings.end() ? nullptr : &*found;
+}
+
+double SecondsOf(const ProductChoice& choice, const std::string& algorithm) {
+  const ProductTiming* const timing = TimingOf(choice, algorithm);
+  return timing == nullptr ? 0 : timing->seconds;
+}
+
 // A shape's algorithms over the ranks that have it.
-class SlowestRank {
+class ProductOfRanks {
  public:
-  void Add(const ProductChoice& of_rank, size_t rank) {
-    ++num_ranks_;
-    for (const ProductTiming& timing : of_rank.timings) {
+  // What ranks say alike.
+  void Add(const ProductChoice& product, const SharedText& ranks) {
+    num_ranks_ += ranks.num_ranks;
+    for (const ProductTiming& timing : product.timings) {
       const auto found = std::find_if(merged_.begin(), merged_.end(),
                                       [&](const Merged& m) { return m.timing.algorithm == timing.algorithm; });
       Merged& merged = found == merged_.end() ? merged_.emplace_back(Merged{{timing.algorithm}}) : *found;
-      ++merged.num_ranks;
-      merged.timing.seconds = std::max(merged.timing.seconds, timing.seconds);
+      merged.num_ranks += ranks.num_ranks;
       if (merged.timing.failed.empty() && !timing.failed.empty())
-        merged.timing.failed = absl::StrCat("rank ", rank, ": ", timing.failed);
+        merged.timing.failed = absl::StrCat("rank ", ranks.first_rank, ": ", timing.failed);
     }
+  }
+
+  // Each algorithm's seconds, as the rank with the product `mine` has them. Their bits lie in the order of the numbers.
+  void AppendNumbers(const ProductChoice& mine, std::vector<uint64_t>* numbers) const {
+    for (const Merged& merged : merged_) {
+      const ProductTiming* const timing = TimingOf(mine, merged.timing.algorithm);
+      numbers->push_back(absl::bit_cast<uint64_t>(timing == nullptr ? 0.0 : timing->seconds));
+    }
+  }
+  // The slowest rank's. Returns what is behind them.
+  const uint64_t* TakeNumbers(const uint64_t* numbers) {
+    for (Merged& merged : merged_) {
+      merged.timing.seconds = absl::bit_cast<double>(*numbers++);
+    }
+    return numbers;
   }
 
   ProductChoice Choose(const std::string& shape, const ProductRule& rule) const {
@@ -83,24 +110,30 @@ class SlowestRank {
   std::vector<Merged> merged_;
 };
 
-double SecondsOf(const ProductChoice& choice, const std::string& algorithm) {
-  const auto found = std::find_if(choice.timings.begin(), choice.timings.end(),
-                                  [&](const ProductTiming& timing) { return timing.algorithm == algorithm; });
-  return found == choice.timings.end() ? 0 : found->seconds;
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<ProductChoice>> AgreeOnProducts(Collectives& collectives,
                                                            const std::vector<ProductChoice>& mine,
                                                            const ProductRule& rule) {
-  TACC_ASSIGN_OR_RETURN(const std::vector<std::string> texts, GatherTexts(collectives, TextOf(mine)));
-  std::map<std::string, SlowestRank> shapes;
-  for (size_t rank = 0; rank < texts.size(); ++rank) {
-    for (const ProductChoice& product : ProductsOf(texts[rank])) shapes[product.shape].Add(product, rank);
+  TACC_ASSIGN_OR_RETURN(const std::vector<SharedText> lists, GatherSharedTexts(collectives, TextOf(mine)));
+  std::map<std::string, ProductOfRanks> products;
+  for (const SharedText& list : lists) {
+    for (const ProductChoice& product : ProductsOf(list.text)) products[product.shape].Add(product, list);
   }
+  std::map<std::string, const ProductChoice*> my_products;
+  for (const ProductChoice& product : mine) my_products[product.shape] = &product;
+  std::vector<uint64_t> numbers;
+  for (const auto& [shape, product] : products) {
+    const auto found = my_products.find(shape);
+    product.AppendNumbers(found == my_products.end() ? ProductChoice() : *found->second, &numbers);
+  }
+  TACC_ASSIGN_OR_RETURN(numbers, GatherLargest(collectives, std::move(numbers)));
   std::vector<ProductChoice> agreed;
-  for (const auto& [shape, slowest] : shapes) agreed.push_back(slowest.Choose(shape, rule));
+  const uint64_t* rest = numbers.data();
+  for (auto& [shape, product] : products) {
+    rest = product.TakeNumbers(rest);
+    agreed.push_back(product.Choose(shape, rule));
+  }
   return agreed;
 }
 

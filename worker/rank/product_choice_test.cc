@@ -3,6 +3,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/rank/in_process_transport.h"
@@ -11,20 +12,27 @@ namespace tacc::worker {
 namespace {
 
 using Choices = std::vector<ProductChoice>;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// What each rank gets; expects the same of all.
-Choices Agree(const std::vector<Choices>& measured, const ProductRule& rule = {}) {
+struct Agreed {
+  Choices choices;            // Expected to be the same on all ranks.
+  std::vector<int64_t> sent;  // Bytes, by rank.
+};
+
+Agreed AgreeAndCount(const std::vector<Choices>& measured, const ProductRule& rule = {}) {
   const int world = static_cast<int>(measured.size());
   auto transports = MakeInProcessTransports(world, absl::Seconds(20));
   std::vector<absl::StatusOr<Choices>> results(measured.size());
+  Agreed agreed{{}, std::vector<int64_t>(measured.size())};
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world; ++rank) {
     threads.emplace_back([&, rank] {
       Collectives collectives(rank, world);
       collectives.Connect(transports[rank].get());
       results[rank] = AgreeOnProducts(collectives, measured[rank], rule);
+      agreed.sent[rank] = collectives.stats().bytes_sent;
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -32,7 +40,12 @@ Choices Agree(const std::vector<Choices>& measured, const ProductRule& rule = {}
     EXPECT_TRUE(result.ok()) << result.status();
     if (result.ok()) EXPECT_EQ(ProductsJson(*result), ProductsJson(*results[0]));
   }
-  return results[0].ok() ? *results[0] : Choices();
+  if (results[0].ok()) agreed.choices = *results[0];
+  return agreed;
+}
+
+Choices Agree(const std::vector<Choices>& measured, const ProductRule& rule = {}) {
+  return AgreeAndCount(measured, rule).choices;
 }
 
 // "shape: algorithm" of each.
@@ -84,6 +97,30 @@ TEST(AgreeOnProducts, AJobKeepsWhatItHasWhileThatWorks) {
   other[0].timings = {{kLibtorchProduct, 9}, {"lt:2", 3}};
   EXPECT_THAT(Chosen(Agree({measured, other}, {ProductOrder::kFastest, earlier})),
               ElementsAre("a: libtorch", "b: lt:3", "c: libtorch"));
+}
+
+// Two stages, each with 50 shapes that its ranks measured alike but for the times.
+TEST(AgreeOnProducts, CostsNoMoreOnManyRanks) {
+  constexpr int kShapes = 50, kAlgorithms = 9;
+  for (const int world : {4, 16, 64}) {
+    std::vector<Choices> measured(world);
+    for (int rank = 0; rank < world; ++rank) {
+      const char* const stage = rank < world / 2 ? "first" : "second";
+      for (int i = 0; i < kShapes; ++i) {
+        ProductChoice& choice = measured[rank].emplace_back();
+        choice.shape = absl::StrCat("bf16 [16384,2048] x [", 1000 + i, ",2048]^T of the ", stage);
+        choice.timings = {{kLibtorchProduct, 1e-3 * (rank + 1)}};
+        for (int a = 1; a < kAlgorithms; ++a)
+          choice.timings.push_back({absl::StrCat("cublaslt-130101:42.14.0.", a), 1e-3 / (rank + a + 1)});
+      }
+    }
+    const Agreed agreed = AgreeAndCount(measured);
+    ASSERT_EQ(agreed.choices.size(), 2u * kShapes);
+    EXPECT_EQ(agreed.choices[0].timings[0].seconds, 1e-3 * (world / 2));
+    EXPECT_EQ(agreed.choices[0].timings[1].seconds, 1e-3 / 2);
+    // Lists of both stages, of 17 kB each, and a number of each algorithm, both twice; and two words for each rank.
+    EXPECT_THAT(agreed.sent, Each(testing::Lt(2 * (2 * 17'000 + 2 * kShapes * kAlgorithms * 8) + 16 * world)));
+  }
 }
 
 TEST(AgreeOnProducts, NothingToAgreeOn) { EXPECT_THAT(Agree({{}, {}}), IsEmpty()); }
