@@ -15,6 +15,8 @@ struct ProductTiming {
   std::string algorithm;  // kLibtorchProduct, or as the library names it (kernels/cuda/product.h)
   double seconds = 0;     // 0: not measured
   std::string failed;     // Why it is not used though it should have worked; empty if it may be.
+  double distance = 0;    // Of its result from LibTorch's, over the length of that, where this is why.
+  int rank = 0;           // The first on which it failed, once the ranks have agreed.
 };
 
 // A matrix product on a device.

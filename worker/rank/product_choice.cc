@@ -58,22 +58,26 @@ class ProductOfRanks {
                                       [&](const Merged& m) { return m.timing.algorithm == timing.algorithm; });
       Merged& merged = found == merged_.end() ? merged_.emplace_back(Merged{{timing.algorithm}}) : *found;
       merged.num_ranks += ranks.num_ranks;
-      if (merged.timing.failed.empty() && !timing.failed.empty())
-        merged.timing.failed = absl::StrCat("rank ", ranks.first_rank, ": ", timing.failed);
+      if (merged.timing.failed.empty() && !timing.failed.empty()) {
+        merged.timing.failed = timing.failed;
+        merged.timing.rank = ranks.first_rank;
+      }
     }
   }
 
-  // Each algorithm's seconds, as the rank with the product `mine` has them. Their bits lie in the order of the numbers.
+  // Each algorithm's numbers, as the rank with the product `mine` has them. Their bits lie in the order of the numbers.
   void AppendNumbers(const ProductChoice& mine, std::vector<uint64_t>* numbers) const {
     for (const Merged& merged : merged_) {
       const ProductTiming* const timing = TimingOf(mine, merged.timing.algorithm);
       numbers->push_back(absl::bit_cast<uint64_t>(timing == nullptr ? 0.0 : timing->seconds));
+      numbers->push_back(absl::bit_cast<uint64_t>(timing == nullptr ? 0.0 : timing->distance));
     }
   }
   // The slowest rank's. Returns what is behind them.
   const uint64_t* TakeNumbers(const uint64_t* numbers) {
     for (Merged& merged : merged_) {
       merged.timing.seconds = absl::bit_cast<double>(*numbers++);
+      merged.timing.distance = absl::bit_cast<double>(*numbers++);
     }
     return numbers;
   }
@@ -110,6 +114,8 @@ class ProductOfRanks {
   std::vector<Merged> merged_;
 };
 
+std::string AndMore(int num) { return num == 0 ? "" : absl::StrCat(" (and ", num, " more)"); }
+
 }  // namespace
 
 absl::StatusOr<std::vector<ProductChoice>> AgreeOnProducts(Collectives& collectives,
@@ -140,25 +146,25 @@ absl::StatusOr<std::vector<ProductChoice>> AgreeOnProducts(Collectives& collecti
 std::vector<std::string> ProductWarnings(const std::vector<ProductChoice>& choices) {
   struct Failure {
     std::string first;  // In words.
-    int num_more = 0;
+    double distance = 0;
+    int num_more = -1;
   };
   std::map<std::string, Failure> failures;
   for (const ProductChoice& choice : choices) {
     for (const ProductTiming& timing : choice.timings) {
       if (timing.failed.empty()) continue;
-      const auto [it, is_new] = failures.try_emplace(timing.failed);
-      if (is_new) {
-        it->second.first =
-            absl::StrCat("product ", choice.shape, " is computed by ", choice.algorithm, "; ", timing.algorithm);
-      } else {
-        ++it->second.num_more;
-      }
+      Failure& failure = failures[timing.failed];
+      failure.distance = std::max(failure.distance, timing.distance);
+      if (++failure.num_more > 0) continue;
+      failure.first = absl::StrCat("product ", choice.shape, " is computed by ", choice.algorithm, "; ",
+                                   timing.algorithm, " failed: rank ", timing.rank, ": ", timing.failed);
     }
   }
   std::vector<std::string> warnings;
   for (const auto& [why, failure] : failures) {
-    warnings.push_back(absl::StrCat(failure.first, " failed: ", why));
-    if (failure.num_more > 0) absl::StrAppend(&warnings.back(), " (and ", failure.num_more, " more)");
+    warnings.push_back(absl::StrCat(failure.first,
+                                    failure.distance > 0 ? absl::StrFormat(", up to %.3g", failure.distance) : "",
+                                    AndMore(failure.num_more)));
   }
   return warnings;
 }

@@ -27,8 +27,8 @@ struct ProductRule {
 // `mine`: as this rank's device measured it (worker/rank/device.h). Of the ranks that have a shape the slowest's times
 // count, and all must have the algorithm: so GPUs of two kinds, which have few in common, may leave it to LibTorch.
 // An earlier choice is taken again where it works on all of them. A rank sends and receives each different list of
-// algorithms among the ranks (one a stage) twice, two words for each algorithm and for each rank: of 50 shapes a
-// stage some 40 kB for each stage, and 16 kB at 1,024 ranks. Unavailable when a rank does not answer.
+// algorithms among the ranks (one a stage) twice, four words for each algorithm and two for each rank: of 50 shapes a
+// stage some 50 kB for each stage, and 16 kB at 1,024 ranks. Unavailable when a rank does not answer.
 absl::StatusOr<std::vector<ProductChoice>> AgreeOnProducts(Collectives& collectives,
                                                            const std::vector<ProductChoice>& mine,
                                                            const ProductRule& rule);

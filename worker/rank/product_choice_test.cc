@@ -118,8 +118,8 @@ TEST(AgreeOnProducts, CostsNoMoreOnManyRanks) {
     ASSERT_EQ(agreed.choices.size(), 2u * kShapes);
     EXPECT_EQ(agreed.choices[0].timings[0].seconds, 1e-3 * (world / 2));
     EXPECT_EQ(agreed.choices[0].timings[1].seconds, 1e-3 / 2);
-    // Lists of both stages, of 17 kB each, and a number of each algorithm, both twice; and two words for each rank.
-    EXPECT_THAT(agreed.sent, Each(testing::Lt(2 * (2 * 17'000 + 2 * kShapes * kAlgorithms * 8) + 16 * world)));
+    // Lists of both stages, of 17 kB each, and two numbers of each algorithm, both twice; and two words for each rank.
+    EXPECT_THAT(agreed.sent, Each(testing::Lt(2 * (2 * 17'000 + 2 * kShapes * kAlgorithms * 16) + 16 * world)));
   }
 }
 
@@ -130,13 +130,15 @@ TEST(ProductWarnings, AReasonIsSaidOnce) {
                         {"b", "", {{kLibtorchProduct, 9}, {"lt:1", 1}}},
                         {"c", "", {{kLibtorchProduct, 9}, {"lt:1", 1}}}};
   EXPECT_THAT(ProductWarnings(Agree({good, good})), IsEmpty());
-  Choices bad = good;
-  bad[0].timings[1].failed = bad[1].timings[1].failed = "its result is 1 from LibTorch's";
+  // The same failure at other distances, on other ranks.
+  Choices bad = good, worse = good;
+  bad[0].timings[1] = {"lt:1", 0, "its result is another", 0.25};
+  worse[1].timings[1] = {"lt:1", 0, "its result is another", 0.5};
   bad[2].timings[1].failed = "no kernel";
-  EXPECT_THAT(
-      ProductWarnings(Agree({good, bad})),
-      ElementsAre("product a is computed by lt:2; lt:1 failed: rank 1: its result is 1 from LibTorch's (and 1 more)",
-                  "product c is computed by libtorch; lt:1 failed: rank 1: no kernel"));
+  EXPECT_THAT(ProductWarnings(Agree({good, bad, worse})),
+              ElementsAre("product a is computed by lt:2; lt:1 failed: rank 1: its result is another, up to 0.5 (and 1 "
+                          "more)",
+                          "product c is computed by libtorch; lt:1 failed: rank 1: no kernel"));
 }
 
 TEST(ProductsJson, LeavesOutWhatWasNotMeasured) {

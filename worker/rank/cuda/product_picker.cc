@@ -149,7 +149,8 @@ void ProductPicker::Measure(const ProductCall& call, Shape& shape) {
         timing.seconds = seconds(fast);
         shape.algorithms[name] = fast;
       } else {
-        timing.failed = absl::StrCat("its result is ", distance, " from LibTorch's, at most ", kTolerance);
+        timing.failed = absl::StrCat("its result is more than ", kTolerance, " from LibTorch's");
+        timing.distance = std::isnan(distance) ? std::numeric_limits<double>::infinity() : distance;
       }
     } catch (const std::exception& error) {
       timing.failed = FirstLine(error);

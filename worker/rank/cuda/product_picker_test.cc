@@ -222,9 +222,10 @@ TEST_F(ProductPickerTest, SaysWhatFailedAndGoesOn) {
   library_.algorithms_of_all = {{"lt:1", 1, 2}, {"lt:2", 1, 1, false, 3}, {"lt:3", 1}};
   const ProductCall call = Call();
   picker_.Pick(call);
-  EXPECT_THAT(Failures(Timings()), ElementsAre("libtorch: ", "lt:1: its result is 1 from LibTorch's, at most 0.02",
+  EXPECT_THAT(Failures(Timings()), ElementsAre("libtorch: ", "lt:1: its result is more than 0.02 from LibTorch's",
                                                "lt:2: CUBLAS_STATUS_EXECUTION_FAILED", "lt:3: "));
   EXPECT_EQ(Timings()[1].seconds, 0);
+  EXPECT_NEAR(Timings()[1].distance, 1, 1e-5);
   Take("lt:1");
   EXPECT_EQ(Runs(call, picker_.Pick(call)), kLibtorchProduct);
 }
