@@ -36,6 +36,12 @@ class Fields {
     Fail(key, "a whole number");
     return 0;
   }
+  bool Bool(const char* key) {
+    auto it = object_.find(key);
+    if (it != object_.end() && it->is_boolean()) return it->get<bool>();
+    Fail(key, "true or false");
+    return false;
+  }
   // The objects of a list.
   std::vector<nlohmann::json> Objects(const char* key) {
     const auto it = object_.find(key);
@@ -109,6 +115,7 @@ void ReadProducts(Fields& fields, RankEvent& event) {
     choice.set_algorithm(of_choice.String("algorithm"));
     if (of_choice.Has("seconds")) choice.set_seconds(of_choice.Double("seconds"));
     if (of_choice.Has("libtorch_seconds")) choice.set_libtorch_seconds(of_choice.Double("libtorch_seconds"));
+    if (of_choice.Has("makeshift")) choice.set_makeshift(of_choice.Bool("makeshift"));
     fields.Take(of_choice);
   }
 }

@@ -39,7 +39,7 @@ TEST(RankEventTest, ReadsWhoComputesAttention) {
 TEST(RankEventTest, ReadsByWhatProductsAreComputed) {
   auto event = ParseRankEvent(
       R"({"event":"ready","time":5,"step":0,"products":[{"shape":"bf16 [8,4] x [2,4]^T","algorithm":"cublaslt-1:42","seconds":0.25,)"
-      R"("libtorch_seconds":0.5},{"shape":"f32 [8,4] x [4,2]","algorithm":"libtorch"}]})");
+      R"("libtorch_seconds":0.5},{"shape":"f32 [8,4] x [4,2]","algorithm":"libtorch","makeshift":true}]})");
   ASSERT_TRUE(event.ok()) << event.status();
   ASSERT_EQ(event->products.size(), 2u);
   EXPECT_EQ(event->products[0].shape(), "bf16 [8,4] x [2,4]^T");
@@ -48,6 +48,8 @@ TEST(RankEventTest, ReadsByWhatProductsAreComputed) {
   EXPECT_EQ(event->products[0].libtorch_seconds(), 0.5);
   EXPECT_EQ(event->products[1].algorithm(), "libtorch");
   EXPECT_EQ(event->products[1].seconds(), 0);
+  EXPECT_FALSE(event->products[0].makeshift());
+  EXPECT_TRUE(event->products[1].makeshift());
 }
 
 TEST(RankEventTest, ALossThatIsNoNumberIsNan) {
@@ -72,6 +74,8 @@ TEST(RankEventTest, SaysWhatIsWrong) {
        "\"backend\" must be a string"},
       {R"({"event":"ready","time":1,"step":0,"products":{}})", "\"products\" must be a list of objects"},
       {R"({"event":"ready","time":1,"step":0,"products":[{"shape":"a"}]})", "\"algorithm\" must be a string"},
+      {R"({"event":"ready","time":1,"step":0,"products":[{"shape":"a","algorithm":"b","makeshift":1}]})",
+       "\"makeshift\" must be true or false"},
       {R"({"event":"trace","time":1,"step":3})", "\"path\" must be a string"},
       {R"({"event":"failed","time":1,"code":1,"message":""})", "\"code\" must be a string"},
       {R"({"event":"eval","time":1,"step":1,"eval_loss":[]})", "\"eval_loss\" must be a number"},

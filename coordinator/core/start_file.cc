@@ -151,7 +151,9 @@ std::string StartFile(const JobState& job, int rank, const std::string& version,
     start["run"] = RunFacts(job);
   }
   for (const v1::AttentionChoice& choice : job.attention) start["attention"][choice.shape()] = choice.backend();
-  for (const v1::ProductChoice& choice : job.products) start["products"][choice.shape()] = choice.algorithm();
+  for (const v1::ProductChoice& choice : job.products) {
+    if (!choice.makeshift()) start["products"][choice.shape()] = choice.algorithm();
+  }
   const Json identity = Json::parse(job.compile.identity(), nullptr, /*allow_exceptions=*/false);
   start["identity"] = identity.is_object() ? identity : Json::object();
   start["collective_timeout_seconds"] = collective_timeout_seconds;

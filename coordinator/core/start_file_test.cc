@@ -59,6 +59,11 @@ TEST(StartFile, AJobKeepsByWhatItMultiplies) {
   choice.set_shape("bf16 [8,4] x [2,4]^T");
   choice.set_algorithm("cublaslt-1:42");
   choice.set_seconds(1e-3);
+  v1::ProductChoice makeshift;
+  makeshift.set_shape("bf16 [8,4] x [4,9]");
+  makeshift.set_algorithm("libtorch");
+  makeshift.set_makeshift(true);
+  job.products.push_back(makeshift);
   EXPECT_EQ(start()["products"], nlohmann::json::parse(R"({"bf16 [8,4] x [2,4]^T": "cublaslt-1:42"})"));
 }
 

@@ -36,9 +36,14 @@ class MultiplyingDevice : public SimulatedDevice {
  public:
   using SimulatedDevice::SimulatedDevice;
   std::vector<ProductChoice> MeasuredProducts() const override { return measured; }
+  void MeasureProducts(const std::vector<std::string>& shapes) override {
+    asked = shapes;
+    measured = measured_anew;
+  }
   void TakeProducts(const std::vector<ProductChoice>& choices) override { taken = choices; }
 
-  std::vector<ProductChoice> measured, taken;
+  std::vector<ProductChoice> measured, measured_anew, taken;
+  std::vector<std::string> asked;  // To measure anew.
 };
 
 class RankOnDeviceTest : public testing::Test {
@@ -213,6 +218,19 @@ TEST_F(RankOnDeviceTest, KeepsTheAlgorithmsOfTheAttemptBefore) {
   EXPECT_EQ(earlier_products_, (EarlierProducts{{"a", "lt:2"}}));
   EXPECT_EQ(device_.taken.at(0).algorithm, "lt:2");
   EXPECT_EQ(Of(events, "ready").at(0).at("products"), json::parse(R"([{"shape": "a", "algorithm": "lt:2"}])"));
+  EXPECT_TRUE(device_.asked.empty());
+  EXPECT_TRUE(Of(events, "warning").empty());
+}
+
+TEST_F(RankOnDeviceTest, WhereTheAlgorithmsOfTheAttemptBeforeAreNotThereOthersAreMeasured) {
+  start_["products"] = {{"a", "lt:2"}};
+  device_.measured = {{"a", "", {{kLibtorchProduct}, {"its library", 0, "busy"}}}};
+  device_.measured_anew = {{"a", "", {{kLibtorchProduct, 3e-3}, {"lt:1", 1e-3}}}};
+  const std::vector<json> events = Run(/*traces_gaps=*/false);
+  EXPECT_EQ(device_.asked, std::vector<std::string>{"a"});
+  EXPECT_EQ(device_.taken.at(0).algorithm, "lt:1");
+  EXPECT_THAT(Of(events, "warning").at(0).at("message").get<std::string>(),
+              HasSubstr("product a is computed by lt:1, in the attempt before by lt:2"));
 }
 
 }  // namespace

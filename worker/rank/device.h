@@ -66,6 +66,8 @@ class Device {
   virtual void TakeAttention(const std::vector<AttentionChoice>& /*choices*/) {}
   // The same of matrix products that several algorithms may compute (worker/rank/product_choice.h).
   virtual std::vector<ProductChoice> MeasuredProducts() const { return {}; }
+  // Those of these shapes that were not measured, for their earlier choice was found.
+  virtual void MeasureProducts(const std::vector<std::string>& /*shapes*/) {}
   virtual void TakeProducts(const std::vector<ProductChoice>& /*choices*/) {}
 
   // Of the device's memory, what this process holds: by as much less is free than when it opened the device. None where

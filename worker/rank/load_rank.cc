@@ -191,9 +191,16 @@ absl::Status ChooseProducts(RankParts& parts) {
                          parts.start.products};
   parts.Show(Activity::kMeeting);
   TACC_ASSIGN_OR_RETURN(parts.products, AgreeOnProducts(parts.collectives, parts.device->MeasuredProducts(), rule));
+  if (const auto changed = ChangedProducts(parts.products, rule.earlier); !changed.empty()) {
+    parts.Show(Activity::kBinding);
+    parts.device->MeasureProducts(changed);
+    parts.Show(Activity::kMeeting);
+    TACC_ASSIGN_OR_RETURN(parts.products, AgreeOnProducts(parts.collectives, parts.device->MeasuredProducts(), rule));
+  }
   parts.device->TakeProducts(parts.products);
   if (parts.start.rank == 0) {
-    for (const std::string& warning : ProductWarnings(parts.products)) parts.events.Warning("products", warning);
+    for (const std::string& warning : ProductWarnings(parts.products, rule.earlier))
+      parts.events.Warning("products", warning);
   }
   parts.Show(Activity::kBinding);
   return absl::OkStatus();

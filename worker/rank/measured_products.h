@@ -25,6 +25,8 @@ struct ProductChoice {
   std::string algorithm;  // Who computes it; empty until the ranks have agreed.
   // LibTorch's first, then as the library held them for the fastest.
   std::vector<ProductTiming> timings;
+  // LibTorch has it for want of an algorithm that works on all ranks, not as the fastest: no choice to keep.
+  bool is_makeshift = false;
 };
 
 // By shape, the algorithm that an earlier attempt of the job took.

@@ -89,19 +89,20 @@ class ProductOfRanks {
       choice.timings.push_back(merged.timing);
       if (merged.num_ranks == num_ranks_ && merged.timing.failed.empty()) works.push_back(merged.timing);
     }
+    const auto is_librarys = [](const ProductTiming& timing) { return timing.algorithm != kLibtorchProduct; };
     const auto before = rule.earlier.find(shape);
     auto chosen = std::find_if(works.begin(), works.end(), [&](const ProductTiming& timing) {
       return before != rule.earlier.end() && timing.algorithm == before->second;
     });
     if (chosen == works.end()) {
       chosen = rule.order == ProductOrder::kFixed
-                   ? std::find_if(works.begin(), works.end(),
-                                  [](const ProductTiming& timing) { return timing.algorithm != kLibtorchProduct; })
+                   ? std::find_if(works.begin(), works.end(), is_librarys)
                    : std::min_element(works.begin(), works.end(), [](const ProductTiming& a, const ProductTiming& b) {
                        return a.seconds < b.seconds;
                      });
     }
     if (chosen != works.end()) choice.algorithm = chosen->algorithm;
+    choice.is_makeshift = works.size() < merged_.size() && std::none_of(works.begin(), works.end(), is_librarys);
     return choice;
   }
 
@@ -143,7 +144,16 @@ absl::StatusOr<std::vector<ProductChoice>> AgreeOnProducts(Collectives& collecti
   return agreed;
 }
 
-std::vector<std::string> ProductWarnings(const std::vector<ProductChoice>& choices) {
+std::vector<std::string> ChangedProducts(const std::vector<ProductChoice>& choices, const EarlierProducts& earlier) {
+  std::vector<std::string> changed;
+  for (const ProductChoice& choice : choices) {
+    const auto before = earlier.find(choice.shape);
+    if (before != earlier.end() && before->second != choice.algorithm) changed.push_back(choice.shape);
+  }
+  return changed;
+}
+
+std::vector<std::string> ProductWarnings(const std::vector<ProductChoice>& choices, const EarlierProducts& earlier) {
   struct Failure {
     std::string first;  // In words.
     double distance = 0;
@@ -166,6 +176,14 @@ std::vector<std::string> ProductWarnings(const std::vector<ProductChoice>& choic
                                     failure.distance > 0 ? absl::StrFormat(", up to %.3g", failure.distance) : "",
                                     AndMore(failure.num_more)));
   }
+  const std::vector<std::string> changed = ChangedProducts(choices, earlier);
+  if (changed.empty()) return warnings;
+  const auto first = std::find_if(choices.begin(), choices.end(),
+                                  [&](const ProductChoice& choice) { return choice.shape == changed[0]; });
+  warnings.push_back(
+      absl::StrCat("product ", first->shape, " is computed by ", first->algorithm, ", in the attempt before by ",
+                   earlier.at(first->shape), ", which does not work on all ranks now",
+                   AndMore(static_cast<int>(changed.size()) - 1), ": losses may differ in the last bits from here on"));
   return warnings;
 }
 
@@ -175,6 +193,7 @@ json ProductsJson(const std::vector<ProductChoice>& choices) {
     json& product = list.emplace_back(json{{"shape", choice.shape}, {"algorithm", choice.algorithm}});
     if (const double seconds = SecondsOf(choice, choice.algorithm); seconds > 0) product["seconds"] = seconds;
     if (const double seconds = SecondsOf(choice, kLibtorchProduct); seconds > 0) product["libtorch_seconds"] = seconds;
+    if (choice.is_makeshift) product["makeshift"] = true;
   }
   return list;
 }

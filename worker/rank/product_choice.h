@@ -33,8 +33,13 @@ absl::StatusOr<std::vector<ProductChoice>> AgreeOnProducts(Collectives& collecti
                                                            const std::vector<ProductChoice>& mine,
                                                            const ProductRule& rule);
 
-// What people must know of that: a line for each reason for which algorithms that should have worked did not.
-std::vector<std::string> ProductWarnings(const std::vector<ProductChoice>& choices);
+// The shapes of which an earlier choice does not work on all ranks, so that another was taken. Ranks on which it does
+// have measured no others (Device::MeasureProducts does); then they choose anew.
+std::vector<std::string> ChangedProducts(const std::vector<ProductChoice>& choices, const EarlierProducts& earlier);
+
+// What people must know of that: a line for each reason for which algorithms that should have worked did not, and one
+// where earlier choices were not kept.
+std::vector<std::string> ProductWarnings(const std::vector<ProductChoice>& choices, const EarlierProducts& earlier);
 
 // `products` of the event `ready` (docs/contracts.md).
 nlohmann::json ProductsJson(const std::vector<ProductChoice>& choices);

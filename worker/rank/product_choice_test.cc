@@ -92,11 +92,50 @@ TEST(AgreeOnProducts, AJobKeepsWhatItHasWhileThatWorks) {
     EXPECT_THAT(Chosen(Agree({measured}, {order, earlier})),
                 ElementsAre("a: lt:1", order == ProductOrder::kFastest ? "b: lt:3" : "b: lt:2", "c: libtorch"));
   }
-  // Another rank's GPU does not know it any more, and has measured what this one has not.
-  Choices other = measured;
-  other[0].timings = {{kLibtorchProduct, 9}, {"lt:2", 3}};
-  EXPECT_THAT(Chosen(Agree({measured, other}, {ProductOrder::kFastest, earlier})),
-              ElementsAre("a: libtorch", "b: lt:3", "c: libtorch"));
+}
+
+TEST(AgreeOnProducts, WhereOneRankLacksTheEarlierChoiceAllChooseAnew) {
+  const ProductRule rule{ProductOrder::kFastest, {{"a", "lt:1"}, {"b", "lt:1"}}};
+  Choices has_it = {{"a", "", {{kLibtorchProduct}, {"lt:1"}}}, {"b", "", {{kLibtorchProduct}, {"lt:1"}}}};
+  Choices lacks_it = has_it;
+  lacks_it[0].timings = {{kLibtorchProduct, 9}, {"lt:2", 3}};
+  Choices agreed = Agree({has_it, lacks_it}, rule);
+  EXPECT_THAT(Chosen(agreed), ElementsAre("a: libtorch", "b: lt:1"));
+  EXPECT_THAT(ChangedProducts(agreed, rule.earlier), ElementsAre("a"));
+  // When the rank that had it has measured the others too.
+  has_it[0].timings = {{kLibtorchProduct, 9}, {"lt:1", 1}, {"lt:2", 2}};
+  agreed = Agree({has_it, lacks_it}, rule);
+  EXPECT_THAT(Chosen(agreed), ElementsAre("a: lt:2", "b: lt:1"));
+  EXPECT_FALSE(agreed[0].is_makeshift);
+  EXPECT_THAT(ProductWarnings(agreed, rule.earlier),
+              ElementsAre("product a is computed by lt:2, in the attempt before by lt:1, which does not work on all "
+                          "ranks now: losses may differ in the last bits from here on"));
+  EXPECT_THAT(ProductWarnings(agreed, {{"a", "lt:9"}, {"b", "lt:8"}}),
+              ElementsAre("product a is computed by lt:2, in the attempt before by lt:9, which does not work on all "
+                          "ranks now (and 1 more): losses may differ in the last bits from here on"));
+}
+
+// Else a job whose first attempt had a wrong GPU among its own would stay with LibTorch on the right ones.
+TEST(AgreeOnProducts, WhatLibtorchHasForWantOfOthersIsMakeshift) {
+  const Choices one = {{"faster", "", {{kLibtorchProduct, 1}, {"lt:1", 2}}},
+                       {"fails", "", {{kLibtorchProduct, 9}, {"lt:1", 1}}},
+                       {"lacks", "", {{kLibtorchProduct, 9}, {"lt:1", 1}}},
+                       {"of the library", "", {{kLibtorchProduct}, {"its library", 0, "no memory"}}},
+                       {"some", "", {{kLibtorchProduct, 9}, {"lt:1", 1}, {"lt:2", 3}}},
+                       {"untaken", "", {{kLibtorchProduct}}}};
+  Choices other = one;
+  other[1].timings[1].failed = "no kernel";
+  other[2].timings.pop_back();
+  other[4].timings[1] = {"lt:3", 1};
+  for (const ProductOrder order : {ProductOrder::kFastest, ProductOrder::kFixed}) {
+    std::vector<std::string> makeshift;
+    for (const ProductChoice& choice : Agree({one, other}, {order, {}})) {
+      if (!choice.is_makeshift) continue;
+      makeshift.push_back(choice.shape);
+      EXPECT_EQ(choice.algorithm, kLibtorchProduct);
+    }
+    EXPECT_THAT(makeshift, ElementsAre("fails", "lacks", "of the library"));
+  }
 }
 
 // Two stages, each with 50 shapes that its ranks measured alike but for the times.
@@ -129,13 +168,13 @@ TEST(ProductWarnings, AReasonIsSaidOnce) {
   const Choices good = {{"a", "", {{kLibtorchProduct, 9}, {"lt:1", 1}, {"lt:2", 2}}},
                         {"b", "", {{kLibtorchProduct, 9}, {"lt:1", 1}}},
                         {"c", "", {{kLibtorchProduct, 9}, {"lt:1", 1}}}};
-  EXPECT_THAT(ProductWarnings(Agree({good, good})), IsEmpty());
+  EXPECT_THAT(ProductWarnings(Agree({good, good}), {}), IsEmpty());
   // The same failure at other distances, on other ranks.
   Choices bad = good, worse = good;
   bad[0].timings[1] = {"lt:1", 0, "its result is another", 0.25};
   worse[1].timings[1] = {"lt:1", 0, "its result is another", 0.5};
   bad[2].timings[1].failed = "no kernel";
-  EXPECT_THAT(ProductWarnings(Agree({good, bad, worse})),
+  EXPECT_THAT(ProductWarnings(Agree({good, bad, worse}), {}),
               ElementsAre("product a is computed by lt:2; lt:1 failed: rank 1: its result is another, up to 0.5 (and 1 "
                           "more)",
                           "product c is computed by libtorch; lt:1 failed: rank 1: no kernel"));
@@ -144,11 +183,13 @@ TEST(ProductWarnings, AReasonIsSaidOnce) {
 TEST(ProductsJson, LeavesOutWhatWasNotMeasured) {
   const Choices choices = {{"a", "lt:1", {{kLibtorchProduct, 0.5}, {"lt:1", 0.25}, {"lt:2", 0.375}}},
                            {"b", "lt:1", {{kLibtorchProduct}, {"lt:1"}}},
-                           {"c", kLibtorchProduct, {{kLibtorchProduct, 0.5}, {"lt:1", 1}}}};
+                           {"c", kLibtorchProduct, {{kLibtorchProduct, 0.5}, {"lt:1", 1}}},
+                           {"d", kLibtorchProduct, {{kLibtorchProduct}, {"lt:1", 0, "no kernel"}}, true}};
   EXPECT_EQ(ProductsJson(choices), nlohmann::json::parse(R"([
       {"shape": "a", "algorithm": "lt:1", "seconds": 0.25, "libtorch_seconds": 0.5},
       {"shape": "b", "algorithm": "lt:1"},
-      {"shape": "c", "algorithm": "libtorch", "seconds": 0.5, "libtorch_seconds": 0.5}])"));
+      {"shape": "c", "algorithm": "libtorch", "seconds": 0.5, "libtorch_seconds": 0.5},
+      {"shape": "d", "algorithm": "libtorch", "makeshift": true}])"));
   EXPECT_EQ(InWords(choices[0]), "product a: lt:1 250.000 ms, libtorch 500.000 ms, of 3 measured");
   EXPECT_EQ(InWords(choices[1]), "product b: lt:1");
   EXPECT_EQ(InWords(choices[2]), "product c: libtorch 500.000 ms, of 2 measured");

@@ -58,6 +58,7 @@ class CudaDevice : public Device {
   std::vector<AttentionChoice> MeasuredAttention() const override { return attention_.Measured(); }
   void TakeAttention(const std::vector<AttentionChoice>& choices) override { attention_.Take(choices); }
   std::vector<ProductChoice> MeasuredProducts() const override { return products_->Measured(); }
+  void MeasureProducts(const std::vector<std::string>& shapes) override { products_->MeasureAnew(shapes); }
   void TakeProducts(const std::vector<ProductChoice>& choices) override { products_->Take(choices); }
 
  private:

@@ -106,24 +106,41 @@ Fast ProductPicker::Pick(const ProductCall& call) {
   if (is_empty || !IsAligned(call.left) || !IsAligned(call.right) || !IsAligned(call.summand) ||
       !IsAligned(call.result))
     return nullptr;
-  const std::string name = InWords(p);
-  const auto [it, is_new] = shapes_.try_emplace(name);
+  const auto [it, is_new] = shapes_.try_emplace(InWords(p));
   Shape& shape = it->second;
   if (is_new) {
     shape.chosen = std::make_shared<Chosen>();
-    shape.timings = {{kLibtorchProduct}};
-    try {
-      if (!TakeEarlier(name, p, shape)) Measure(call, shape);
-    } catch (const std::exception& error) {
-      shape.algorithms.clear();
-      shape.timings = {{kLibtorchProduct}, {"its library", 0, FirstLine(error)}};
-    }
+    Examine(call, Earlier::kTaken, shape);
   }
   return shape.chosen;
 }
 
-bool ProductPicker::TakeEarlier(const std::string& name, const MatrixProduct& product, Shape& shape) {
-  const auto before = earlier_.find(name);
+void ProductPicker::MeasureAnew(const std::vector<std::string>& shapes) {
+  for (const std::string& name : shapes) {
+    const auto found = shapes_.find(name);
+    if (found == shapes_.end() || !found->second.unmeasured.has_value()) continue;
+    const ProductCall call = *std::exchange(found->second.unmeasured, std::nullopt);
+    Examine(call, Earlier::kForgotten, found->second);
+  }
+}
+
+void ProductPicker::Examine(const ProductCall& call, Earlier earlier, Shape& shape) {
+  shape.algorithms.clear();
+  shape.timings = {{kLibtorchProduct}};
+  try {
+    if (earlier == Earlier::kTaken && TakeEarlier(call.product, shape)) {
+      shape.unmeasured = call;
+    } else {
+      Measure(call, shape);
+    }
+  } catch (const std::exception& error) {
+    shape.algorithms.clear();
+    shape.timings = {{kLibtorchProduct}, {"its library", 0, FirstLine(error)}};
+  }
+}
+
+bool ProductPicker::TakeEarlier(const MatrixProduct& product, Shape& shape) {
+  const auto before = earlier_.find(InWords(product));
   if (before == earlier_.end()) return false;
   if (before->second == kLibtorchProduct) return true;
   Fast fast = library_.Find(product, before->second);
@@ -174,6 +191,7 @@ void ProductPicker::Take(const std::vector<ProductChoice>& choices) {
     if (const auto algorithm = algorithms.find(choice.algorithm); algorithm != algorithms.end())
       found->second.chosen->Take(algorithm->second);
     algorithms.clear();
+    found->second.unmeasured.reset();
   }
 }
 

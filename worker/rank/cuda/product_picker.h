@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,7 +39,9 @@ class ProductPicker {
   // throw, or whose result (parts of it are looked at) is not LibTorch's. Waits for the device: not in a step. Does not
   // throw: where something fails, Measured says it.
   std::shared_ptr<const kernels::cuda::FastProduct> Pick(const ProductCall& call);
-  // What Pick has found, by shape.
+  // Measures those of these shapes that were not, for their earlier choice was there. Before Take, as Pick otherwise.
+  void MeasureAnew(const std::vector<std::string>& shapes);
+  // What has been found, by shape.
   std::vector<ProductChoice> Measured() const;
   // Who computes each shape, of the algorithms that did not fail; others than Measured's are passed over. Once.
   void Take(const std::vector<ProductChoice>& choices);
@@ -49,9 +52,13 @@ class ProductPicker {
     std::vector<ProductTiming> timings;
     std::map<std::string, std::shared_ptr<const kernels::cuda::FastProduct>> algorithms;  // Those that work.
     std::shared_ptr<Chosen> chosen;
+    std::optional<ProductCall> unmeasured;  // Its first call, where an earlier choice is there.
   };
+  enum class Earlier { kTaken, kForgotten };
+  // Finds out which algorithms work, whatever is known of the shape.
+  void Examine(const ProductCall& call, Earlier earlier, Shape& shape);
   // Whether an earlier choice has been found, and needs no measuring.
-  bool TakeEarlier(const std::string& name, const kernels::cuda::MatrixProduct& product, Shape& shape);
+  bool TakeEarlier(const kernels::cuda::MatrixProduct& product, Shape& shape);
   void Measure(const ProductCall& call, Shape& shape);
 
   Device& device_;

@@ -294,5 +294,24 @@ TEST_F(ProductPickerTest, MeasuresAgainWhereTheEarlierOneIsNotThere) {
   EXPECT_THAT(Pieces(picker.Measured()[0].timings), ElementsAre(kLibtorchPieces, 3, 2));
 }
 
+// Another rank may lack the earlier one.
+TEST_F(ProductPickerTest, MeasuresWhatAnEarlierAttemptChoseWhenAskedTo) {
+  const ProductCall call = Call(), adding = Call(MatrixProduct::Summand::kResult);
+  ProductPicker picker(&device_, &library_, {{InWords(call.product), "lt:1"}, {InWords(adding.product), "lt:1"}});
+  const auto fast = picker.Pick(call), of_adding = picker.Pick(adding);
+  for (int i = 0; i < 2; ++i) {
+    picker.MeasureAnew({InWords(call.product), "of another rank"});
+    EXPECT_EQ(library_.num_asked, 1);
+  }
+  std::vector<ProductChoice> choices = picker.Measured();
+  EXPECT_THAT(Pieces(choices[0].timings), ElementsAre(kLibtorchPieces, 3, 2));
+  EXPECT_THAT(Pieces(choices[1].timings), ElementsAre(0, 0));
+  choices[0].algorithm = "lt:2";
+  choices[1].algorithm = "lt:1";
+  picker.Take(choices);
+  EXPECT_EQ(Runs(call, fast), "lt:2");
+  EXPECT_EQ(Runs(adding, of_adding), "lt:1");
+}
+
 }  // namespace
 }  // namespace tacc::worker
