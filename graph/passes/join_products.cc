@@ -353,7 +353,7 @@ class Joiner {
     }
     return whole;
   }
-  ValueId AddLike(const Value& like) {
+  ValueId AddLike(Value like) {  // Which may be one of the graph's: they move.
     const ValueId v = graph_.AddValue(like.name, like.type);
     graph_.values[v].placement = like.placement;
     return v;

@@ -9,8 +9,11 @@
 #include "graph/analysis/cost.h"
 #include "graph/import/families.h"
 #include "graph/ir/status_macros.h"
+#include "graph/ir/text.h"
+#include "graph/passes/join_products.h"
 #include "graph/passes/layout.h"
 #include "graph/passes/pipeline.h"
+#include "graph/verify/verify.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/execution/training_run.h"
@@ -174,6 +177,45 @@ TEST(JoinedProducts, AreNotWhereThatIsSlower) {
     const auto compiled = CompileCase(job, Products::kJoined, ops);
     ASSERT_TRUE(compiled.ok()) << compiled.status();
     EXPECT_EQ(NumJoined(*compiled), joined) << seconds_of_joined;
+  }
+}
+
+// Also where the graph's values move while they are added.
+TEST(JoinedProducts, LieAsTheirPartsDo) {
+  const graph::OpTable ops;
+  for (int room = 0; room < 8; ++room) {
+    absl::StatusOr<graph::Program> program = graph::ParseProgram(R"(tacc.program 1 partitioned
+mesh dp=1
+graph forward {
+  %x = constant dtype=f32 shape=[2,8,64] value=1.0 : f32[2,8,64] of f32[2,8,64] shard=[-,-,-]
+  %cos = constant dtype=f32 shape=[8,8] value=1.0 : f32[8,8] of f32[8,8] shard=[-,-]
+  %q = constant dtype=bf16 shape=[4,16,64] value=1.0 : bf16[4,16,64] of bf16[4,16,64] shard=[-,-,-]
+  %k = constant dtype=bf16 shape=[2,16,64] value=1.0 : bf16[2,16,64] of bf16[2,16,64] shard=[-,-,-]
+  %wq = cast %q dtype=f32 : f32[4,16,64] of f32[4,16,64] shard=[-,-,-]
+  %wk = cast %k dtype=f32 : f32[2,16,64] of f32[2,16,64] shard=[-,-,-]
+  %wv = cast %k dtype=f32 : f32[2,16,64] of f32[2,16,64] shard=[-,-,-]
+  %xq = einsum %x, %wq spec="bse,hde->bshd" : f32[2,8,4,16] of f32[2,8,4,16] shard=[-,-,-,-]
+  %rq = rotary %xq, %cos, %cos style=half : f32[2,8,4,16] of f32[2,8,4,16] shard=[-,-,-,-]
+  %xk = einsum %x, %wk spec="bse,hde->bshd" : f32[2,8,2,16] of f32[2,8,2,16] shard=[-,-,-,-]
+  %rk = rotary %xk, %cos, %cos style=half : f32[2,8,2,16] of f32[2,8,2,16] shard=[-,-,-,-]
+  %xv = einsum %x, %wv spec="bse,hde->bshd" : f32[2,8,2,16] of f32[2,8,2,16] shard=[-,-,-,-]
+  %o, %lse = attention %rq, %rk, %xv causal=true scale=0.25 : f32[2,8,4,16] of f32[2,8,4,16] shard=[-,-,-,-], f32[2,4,8] of f32[2,4,8] shard=[-,-,-]
+  output "o" %o
+}
+step {
+  call forward micro_batch=0
+}
+)",
+                                                                 {});
+    ASSERT_TRUE(program.ok()) << program.status();
+    graph::Graph& joined = program->graphs[0];
+    joined.values.shrink_to_fit();
+    joined.values.reserve(joined.values.size() + room);
+    ASSERT_TRUE(graph::JoinProducts(joined, program->mesh, [](const graph::Node& node, const graph::OpCall&) {
+      return IsJoined(node) ? 1.5 : 1.0;
+    }));
+    for (const graph::Value& value : joined.values) EXPECT_TRUE(value.placement.has_value()) << value.name << room;
+    EXPECT_TRUE(graph::Verify(*program, ops).ok()) << graph::Verify(*program, ops);
   }
 }
 
