@@ -20,6 +20,7 @@
 #endif
 #ifdef TACC_GPU_KERNELS
 #include "worker/rank/cuda/cuda_kernels.h"
+#include "worker/rank/cuda/product_picker.h"
 #else
 #include "worker/rank/cpu_kernels.h"
 #endif
@@ -391,6 +392,31 @@ TEST(Kernels, DropoutOfAPartOfASampleEqualsTheWholes) {
     EXPECT_EQ(part.result(0)[i], whole.result(0)[index(i / 20, i / 5 % 4, i % 5)]);
   }
 }
+
+#ifdef TACC_GPU_KERNELS
+// cuBLASLt's algorithms want operands that begin at multiples of 16 bytes; a part may begin anywhere in its tensor.
+TEST(Kernels, OfferPartsThatAreAlignedOnly) {
+  int num_offered = 0;
+  const CudaKernelTable table(nullptr, [&](const ProductCall& call) {
+    ++num_offered;
+    return nullptr;
+  });
+  for (const auto& [width, offered] : {std::pair(8, 2), {6, 1}, {10, 1}}) {
+    num_offered = 0;
+    for (int start : {0, 1}) {
+      const std::string text =
+          absl::StrCat("einsum f32[2,3,", width, "] f32[2,3,5] spec=\"bsn,bsk->nk\" dim=2 parts=2 start=", start,
+                       " limit=", start + 1);
+      Trial trial(text);
+      KernelRequest request = trial.request();
+      alignas(64) static float whole[64];
+      request.in[0].data = whole;
+      ASSERT_TRUE(table.Prepare(request).ok());
+    }
+    EXPECT_EQ(num_offered, offered) << width;
+  }
+}
+#endif
 
 #ifndef TACC_ON_GPU
 // Parts that lie one behind the other are one operand.

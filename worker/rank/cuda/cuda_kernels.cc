@@ -124,7 +124,9 @@ absl::StatusOr<Kernel> CudaKernelTable::Prepare(const KernelRequest& request) co
 absl::StatusOr<Kernel> CudaKernelTable::PrepareProduct(const KernelRequest& request) const {
   const Binding b{request};
   ProductOf product = ProductOfNode(b);
-  if (!product.copied.empty()) return PrepareKernel(request, "GPU");
+  // A part may begin anywhere; algorithms are told of operands that lie as all memory does.
+  const bool is_aligned = reinterpret_cast<uintptr_t>(product.a.data) % device::kProductAlignment == 0;
+  if (!product.copied.empty() || !is_aligned) return PrepareKernel(request, "GPU");
   TACC_ASSIGN_OR_RETURN(device::EinsumKernel kernel, PrepareEinsum(b, product));
   const auto run_by = [kernel, product](std::shared_ptr<const device::FastProduct> fast) mutable {
     kernel.ComputeBy(std::move(fast));
