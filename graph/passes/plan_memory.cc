@@ -397,7 +397,8 @@ std::map<std::string, std::vector<std::string>> PartsOfOne(const Program& progra
       std::vector<std::string> names;
       for (size_t i = def->first_part; i < node.operands.size(); ++i) {
         const Node& producer = graph.nodes[producers[node.operands[i]]];
-        if (producer.op == "read" && parts.count(producer.symbol) == 0) names.push_back(producer.symbol);
+        const bool is_known = program.FindState(producer.symbol) != nullptr;
+        if (producer.op == "read" && is_known && parts.count(producer.symbol) == 0) names.push_back(producer.symbol);
       }
       const std::set<std::string> distinct(names.begin(), names.end());
       if (distinct.size() + def->first_part != node.operands.size()) continue;

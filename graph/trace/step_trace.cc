@@ -40,7 +40,7 @@ json NodeArguments(const Graph& graph, const Node& node) {
   return arguments;
 }
 
-// What a kernel has to do: FLOPs where the op counts them, and bytes of its operands and results.
+// What a kernel has to do: FLOPs where the op counts them, and bytes that it reads and writes.
 void AddWork(const Graph& graph, const TraceSpan& span, const OpTable& ops, json& arguments) {
   const OpDef* def = ops.Find(graph.nodes[span.node].op);
   if (def == nullptr) return;
@@ -49,9 +49,7 @@ void AddWork(const Graph& graph, const TraceSpan& span, const OpTable& ops, json
   const auto add = [&](const Node& node) {
     const OpCall call = CallOf(graph, node);
     if (def->flops) flops += def->flops(call);
-    for (const auto* types : {&call.operands, &call.results}) {
-      for (const TensorType& type : *types) bytes += type.bytes();
-    }
+    bytes += TouchedBytes(*def, call);
   };
   add(graph.nodes[span.node]);
   for (int node : span.more_nodes) add(graph.nodes[node]);

@@ -261,7 +261,8 @@ class Explainer {
           absl::StrCat(user.results.empty() ? "" : absl::StrCat("%", graph.values[user.results[0]].name, " ("), user.op,
                        user.module.empty() ? "" : absl::StrCat(" @", user.module), user.results.empty() ? "" : ")");
       const int factor = rule->in[o][dim];
-      if (factor == Rule::kNone || rule->factors[factor].replicate) return absl::StrCat(who, " needs that dim whole");
+      const bool is_whole = factor == Rule::kNone || (rule->factors[factor].replicate && !rule->factors[factor].joined);
+      if (is_whole) return absl::StrCat(who, " needs that dim whole");
       for (size_t other = 0; other < user.operands.size(); ++other) {
         const auto& placement = graph.values[user.operands[other]].placement;
         if (!placement.has_value()) continue;
