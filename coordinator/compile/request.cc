@@ -31,6 +31,12 @@ Json Sorted(const google::protobuf::Map<std::string, double>& values) {
 
 }  // namespace
 
+v1::JobSpec InPrecision(v1::JobSpec spec, const std::string& precision) {
+  const bool is_open = !spec.compute().has_bf16() && !spec.compute().fp16() && !spec.compute().tf32();
+  if (is_open && (precision == "bf16" || precision == "f32")) spec.mutable_compute()->set_bf16(precision == "bf16");
+  return spec;
+}
+
 absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device,
                                            const std::string& data) {
   const Json facts = Json::parse(data, nullptr, /*allow_exceptions=*/false);

@@ -11,6 +11,11 @@
 
 namespace tacc::coordinator {
 
+// The job, which leaves the type of its products to the probe of the workers, in that of its earlier attempts, which
+// other workers must not change. `precision`: as in a plan's summary; empty, or one that the job
+// names itself: the job as it is.
+v1::JobSpec InPrecision(v1::JobSpec spec, const std::string& precision);
+
 // Request of tacc-plan. `data` is the output of tacc-data check; its seq_len fills in an unset data.seq_len, and
 // defaults of the schema are filled in. `world` 0: left to the planner.
 absl::StatusOr<std::string> CompileRequest(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device,

@@ -36,6 +36,19 @@ v1::JobSpec Spec() {
   return spec;
 }
 
+TEST(CompileRequestTest, KeepsThePrecisionOfAnEarlierCompilation) {
+  v1::JobSpec spec = Spec();
+  EXPECT_FALSE(InPrecision(spec, "").compute().has_bf16());
+  EXPECT_TRUE(InPrecision(spec, "bf16").compute().bf16());
+  const v1::JobSpec f32 = InPrecision(spec, "f32");
+  EXPECT_TRUE(f32.compute().has_bf16() && !f32.compute().bf16());
+  spec.mutable_compute()->set_tf32(true);
+  EXPECT_FALSE(InPrecision(spec, "tf32").compute().has_bf16());
+  spec.mutable_compute()->set_tf32(false);
+  spec.mutable_compute()->set_bf16(false);
+  EXPECT_FALSE(InPrecision(spec, "bf16").compute().bf16());
+}
+
 TEST(CompileRequestTest, FillsInDefaultsAndTheLengthOfTheData) {
   v1::DeviceProfile device;
   device.set_kind("cpu");

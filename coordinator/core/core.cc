@@ -44,6 +44,9 @@ std::string NewId(const std::map<std::string, JobState>& jobs, const std::string
   return absl::StrCat(prefix, largest + 1);
 }
 
+// Of a job that has run: other workers do not change it.
+std::string PrecisionToKeep(const JobState& job) { return job.HasRun() ? job.summary.plan.precision() : ""; }
+
 std::string CheckpointDir(const JobState& job) { return job.spec.checkpoint().dir(); }
 
 }  // namespace
@@ -345,7 +348,7 @@ void Core::Schedule() {
       job->compiling = true;
       job->compiling_for = job->compile.device();
       Tell(*job, "compiling", "compiling again: what was compiled is lost");
-      out_.push_back(StartCompile{job->id, job->World(), job->compiling_for});
+      out_.push_back(StartCompile{job->id, job->World(), job->compiling_for, PrecisionToKeep(*job)});
       continue;
     }
     Choice choice = Place(members_, *job);
@@ -361,7 +364,7 @@ void Core::Schedule() {
       job->compiling = true;
       job->compiling_for = *choice.recompile_for;
       Tell(*job, "compiling", "compiling again: the free workers are not of the kind that it was compiled for");
-      out_.push_back(StartCompile{job->id, job->World(), *choice.recompile_for});
+      out_.push_back(StartCompile{job->id, job->World(), *choice.recompile_for, PrecisionToKeep(*job)});
       ahead = id;
     } else {
       SetWaiting(job, choice.reason);

@@ -485,7 +485,8 @@ class Script {
                           compile->device.devices_per_machine() > 0
                               ? absl::StrCat(" per_machine=", compile->device.devices_per_machine())
                               : "",
-                          compile->device.multiplies_bf16() ? " multiplies_bf16" : "", "\n");
+                          compile->device.multiplies_bf16() ? " multiplies_bf16" : "",
+                          compile->precision.empty() ? "" : absl::StrCat(" precision=", compile->precision), "\n");
     }
     if (const auto* forget = std::get_if<ForgetJob>(&decision)) return absl::StrCat("forget ", forget->job, "\n");
     if (const auto* stop = std::get_if<StopCompile>(&decision)) return absl::StrCat("stop compile ", stop->job, "\n");
