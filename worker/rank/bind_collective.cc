@@ -105,6 +105,7 @@ absl::StatusOr<CollectiveCall> BindCollective(const graph::Graph& graph, const g
   CollectiveCall call;
   TACC_ASSIGN_OR_RETURN(call.members, Members(node, mesh, rank));
   call.me = static_cast<int>(std::find(call.members.begin(), call.members.end(), rank) - call.members.begin());
+  call.across_stages = node.op == "stage_sum";
   call.send_dtype = in.dtype;
   call.receive_dtype = out.dtype;
   const size_t n = call.members.size();

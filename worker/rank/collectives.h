@@ -36,6 +36,8 @@ struct CollectiveCall {
   int me = 0;                // This rank's index in members.
   uint32_t channel = 0;      // Messages on one channel between two ranks keep their order.
   uint32_t node = 0;         // Its node's index in the graph, for whoever watches.
+  // Members run different programs, in which the node has other indices.
+  bool across_stages = false;
   // Empty regions (no bytes) move nothing. What goes to this rank itself is a local copy; when both sides are the same
   // memory, none.
   std::vector<Region> send;

@@ -110,8 +110,7 @@ class Communication {
   // what waits in one holds up no other. The same object for the same channel and ranks. Before Connect.
   virtual absl::StatusOr<CommunicationStream*> CollectiveStream() = 0;
   // The library's collectives on that queue, among `members`: ranks, ascending, this one among them.
-  // The same object for the same members. Groups differ as the axes of a mesh do: those of a rank have different
-  // distances between members. Before Connect.
+  // The same object for the same members. Groups may overlap; each is asked for by all of its members. Before Connect.
   virtual absl::StatusOr<GroupCollectives*> Group(const std::vector<int>& members) = 0;
   virtual absl::StatusOr<CommunicationStream*> MessageStream(uint32_t channel, int from, int to) = 0;
   // Connects the queues that have been asked for. All ranks call it; returns when all are connected. Unavailable: a

@@ -9,7 +9,6 @@
 #include <exception>
 #include <functional>
 #include <map>
-#include <set>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -24,6 +23,7 @@
 #include "kernels/cuda/collective.h"
 #include "worker/rank/cuda/call_watch.h"
 #include "worker/rank/cuda/errors.h"
+#include "worker/rank/cuda/group_splits.h"
 #include "worker/rank/cuda/resources.h"
 #include "worker/rank/cuda/runs.h"
 
@@ -182,10 +182,7 @@ class NcclGroup : public GroupCollectives {
                              int64_t rows) override;
   absl::Status AllReduce(const void* send, void* receive, int64_t elements, kernels::DType dtype) override;
 
-  const std::vector<int>& ranks() const { return ranks_; }
   int me() const { return me_; }
-  // What distinguishes the groups of a rank: the same on all that a split makes at once.
-  uint64_t Pattern() const;
   // The communicator, by a split or, of all ranks, the stream's own. Errors: Internal: it has other members.
   absl::Status Connect(ncclComm_t communicator);
   // With the owner's mutex held.
@@ -235,11 +232,11 @@ class NcclCommunication : public Communication {
   void Abort();
 
   const NcclOptions options_;
-  absl::Mutex mutex_;                                         // Of the communicators.
-  std::map<StreamKey, std::unique_ptr<NcclStream>> streams_;  // Changed before Connect only.
-  std::map<uint64_t, std::unique_ptr<NcclGroup>> groups_;     // By pattern; as streams_.
-  std::deque<ncclComm_t> made_;                               // Where NCCL writes what it makes of splits.
-  std::unique_ptr<Arena> greeting_;                           // Sent and received once by each channel.
+  absl::Mutex mutex_;                                              // Of the communicators.
+  std::map<StreamKey, std::unique_ptr<NcclStream>> streams_;       // Changed before Connect only.
+  std::map<std::vector<int>, std::unique_ptr<NcclGroup>> groups_;  // By members; as streams_.
+  std::deque<ncclComm_t> made_;                                    // Where NCCL writes what it makes of splits.
+  std::unique_ptr<Arena> greeting_;                                // Sent and received once by each channel.
   SharedWords<uint32_t> place_;
   uint32_t current_call_ = 0;
   bool is_connected_ = false;
@@ -497,12 +494,6 @@ absl::Status NcclStream::EndCall() {
   return Queue([&] { kernels::cuda::PublishEnd(progress_.on_device()); });
 }
 
-uint64_t NcclGroup::Pattern() const {
-  uint64_t hash = 14695981039346656037ull;  // FNV-1a of the distances from the first member.
-  for (int rank : ranks_) hash = (hash ^ static_cast<uint64_t>(rank - ranks_[0])) * 1099511628211ull;
-  return hash;
-}
-
 absl::Status NcclGroup::Connect(ncclComm_t communicator) {
   {
     absl::MutexLock lock(&owner_.mutex());
@@ -607,13 +598,10 @@ absl::StatusOr<GroupCollectives*> NcclCommunication::Group(const std::vector<int
   const auto me = std::find(members.begin(), members.end(), rank());
   if (me == members.end())
     return absl::InternalError(absl::StrCat("rank ", rank(), " asks for a group of ", RanksText(members)));
-  auto made = std::make_unique<NcclGroup>(this, streams_[kCollectiveKey].get(), members,
-                                          static_cast<int>(me - members.begin()));
-  std::unique_ptr<NcclGroup>& group = groups_[made->Pattern()];
-  if (group == nullptr) group = std::move(made);
-  if (group->ranks() != members)
-    return absl::InternalError(absl::StrCat("rank ", rank(), " is in two groups alike: ", RanksText(group->ranks()),
-                                            " and ", RanksText(members)));
+  std::unique_ptr<NcclGroup>& group = groups_[members];
+  if (group == nullptr)
+    group = std::make_unique<NcclGroup>(this, streams_[kCollectiveKey].get(), members,
+                                        static_cast<int>(me - members.begin()));
   return group.get();
 }
 
@@ -703,31 +691,24 @@ absl::Status NcclCommunication::Connect() {
   return absl::OkStatus();
 }
 
-// A split of the communicator of all ranks for each pattern that any of them has, in one order: all groups along the
-// same axes of the mesh come of one split. A rank without such a group takes part, and gets none.
+// Splits of the communicator of all ranks, which every rank takes part in (AgreeOnSplits).
 absl::Status NcclCommunication::ConnectGroups() {
-  Collectives& host = *options_.host;
   NcclStream& world = *streams_[kCollectiveKey];
-  TACC_ASSIGN_OR_RETURN(const auto counts, host.GatherHost({groups_.size()}));
-  uint64_t most = 0;
-  for (const std::vector<uint64_t>& count : counts) most = std::max(most, count[0]);
-  std::vector<uint64_t> mine;
-  for (const auto& [pattern, group] : groups_) mine.push_back(pattern);
-  mine.resize(most);
-  TACC_ASSIGN_OR_RETURN(const auto all, host.GatherHost(mine));
-  std::set<uint64_t> patterns;
-  for (size_t r = 0; r < all.size(); ++r)
-    patterns.insert(all[r].begin(), all[r].begin() + static_cast<int64_t>(counts[r][0]));
-  for (const uint64_t pattern : patterns) {
-    const auto found = groups_.find(pattern);
-    NcclGroup* const group = found == groups_.end() ? nullptr : found->second.get();
-    if (group != nullptr && static_cast<int>(group->ranks().size()) == host.world()) {
+  std::vector<std::vector<int>> to_split;
+  for (const auto& [members, group] : groups_) {
+    if (static_cast<int>(members.size()) == options_.host->world()) {
       TACC_RETURN_IF_ERROR(group->Connect(world.Shared()));
-      continue;
+    } else {
+      to_split.push_back(members);
     }
-    const int color = group == nullptr ? NCCL_SPLIT_NOCOLOR : group->ranks()[0];
+  }
+  const auto gather = [this](const std::vector<uint64_t>& words) { return options_.host->GatherHost(words); };
+  TACC_ASSIGN_OR_RETURN(const auto splits, AgreeOnSplits(rank(), to_split, gather));
+  for (const std::vector<int>& members : splits) {
+    NcclGroup* const group = members.empty() ? nullptr : groups_.at(members).get();
     ncclComm_t* const made = &made_.emplace_back(nullptr);
-    TACC_RETURN_IF_ERROR(world.Split(color, group == nullptr ? 0 : group->me(), made));
+    TACC_RETURN_IF_ERROR(
+        world.Split(group == nullptr ? NCCL_SPLIT_NOCOLOR : members[0], group == nullptr ? 0 : group->me(), made));
     if (group != nullptr) TACC_RETURN_IF_ERROR(group->Connect(*made));
   }
   return absl::OkStatus();
@@ -737,7 +718,7 @@ absl::Status NcclCommunication::CheckNccl() {
   absl::MutexLock lock(&mutex_);
   absl::Status status;
   for (const auto& [key, stream] : streams_) status.Update(stream->CheckNccl());
-  for (const auto& [pattern, group] : groups_) status.Update(group->CheckNccl());
+  for (const auto& [members, group] : groups_) status.Update(group->CheckNccl());
   return status;
 }
 
@@ -749,7 +730,7 @@ std::vector<ncclComm_t> NcclCommunication::TakeAll() {
         std::find(communicators.begin(), communicators.end(), communicator) == communicators.end())
       communicators.push_back(communicator);
   };
-  for (const auto& [pattern, group] : groups_) add(group->Take());
+  for (const auto& [members, group] : groups_) add(group->Take());
   for (ncclComm_t& made : made_) add(std::exchange(made, nullptr));
   for (const auto& [key, stream] : streams_) add(stream->Take());
   return communicators;

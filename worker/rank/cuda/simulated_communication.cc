@@ -5,6 +5,7 @@
 #include <deque>
 #include <set>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,7 @@
 #include "kernels/check.h"
 #include "kernels/cuda/collective.h"
 #include "machine/clock.h"
+#include "worker/rank/cuda/group_splits.h"
 #include "worker/rank/cuda/runs.h"
 #include "worker/rank/sum_kernels.h"
 
@@ -24,6 +26,14 @@ namespace {
 constexpr absl::Duration kSlowness = absl::Microseconds(300);
 // Tags: of a queue, and in it of the k-th group with messages between two ranks; the host's are below.
 constexpr uint32_t kMaxGroups = 1 << 16;
+// Of what ranks tell each other when they connect: of no queue's.
+constexpr uint32_t kConnectTag = 0xffffffff;
+
+uint64_t IdOf(const std::vector<int>& ranks) {
+  uint64_t hash = 14695981039346656037ull;  // FNV-1a
+  for (const int rank : ranks) hash = (hash ^ static_cast<uint64_t>(rank)) * 1099511628211ull;
+  return hash;
+}
 
 }  // namespace
 
@@ -196,6 +206,7 @@ class SimulatedCommunication::Stream : public CommunicationStream, public Groupe
     });
   }
   absl::Status BeginCall(const CollectiveCall* call) override {
+    call_ = call;
     const uint32_t number = owner_.watch_.NumberOf(*call, owner_.current_call_);
     return Work([this, number] { kernels::cuda::PublishBegin(number, &progress_); });
   }
@@ -204,6 +215,12 @@ class SimulatedCommunication::Stream : public CommunicationStream, public Groupe
   }
 
   kernels::cuda::Progress& progress() { return progress_; }
+  // What is queued here is of the program's call and of this node, which all members share whose program is the same.
+  std::pair<int64_t, int64_t> CallAndNode() const {
+    if (call_ == nullptr || call_->across_stages) return {-1, -1};
+    return {owner_.current_call_, call_->node};
+  }
+  bool is_recording() const { return owner_.recording_ != nullptr; }
 
   // Sends `bytes` to the next of a ring and fills as many with what the one before sends.
   using Pass = std::function<absl::Status(const void* send, void* receive, int64_t bytes)>;
@@ -310,6 +327,7 @@ class SimulatedCommunication::Stream : public CommunicationStream, public Groupe
   std::vector<Entry> group_;
   std::map<int, uint32_t> num_groups_;  // With a rank.
   int64_t num_queued_ = 0;
+  const CollectiveCall* call_ = nullptr;  // That began last.
   kernels::cuda::Progress progress_;
   Queue queue_;
 };
@@ -318,6 +336,14 @@ class SimulatedCommunication::SimulatedGroup : public GroupCollectives {
  public:
   SimulatedGroup(Stream* stream, std::vector<int> members, int me)
       : stream_(*stream), members_(std::move(members)), me_(me) {}
+
+  // The members that a split gave.
+  absl::Status Connect(const std::vector<int>& members) {
+    if (members != members_)
+      return absl::InternalError(absl::StrCat("NCCL: a split of ", RanksText(members), " for ", RanksText(members_)));
+    is_connected_ = true;
+    return absl::OkStatus();
+  }
 
   absl::Status AllGather(const void* send, void* receive, int64_t bytes, int64_t rows) override {
     const int64_t n = static_cast<int64_t>(members_.size());
@@ -368,7 +394,8 @@ class SimulatedCommunication::SimulatedGroup : public GroupCollectives {
   // What members must agree on.
   struct Header {
     enum Kind : int64_t { kAllGather, kReduceScatter, kAllReduce };
-    int64_t kind = 0, bytes = 0, dtype = 0, number = 0;
+    int64_t kind = 0, bytes = 0, dtype = 0, number = 0, program_call = 0, node = 0;
+    uint64_t group = 0;
     bool operator==(const Header&) const = default;
   };
   static_assert(sizeof(Header) == kHeaderBytes);
@@ -430,7 +457,13 @@ class SimulatedCommunication::SimulatedGroup : public GroupCollectives {
 
   // Queues `around`, after neighbours have told each other that they make the same call.
   absl::Status Call(Header header, std::function<absl::Status(const Stream::Pass&)> around) {
+    if (!is_connected_) return absl::InternalError("NCCL: a collective of a group that no split has made");
+    if (stream_.is_recording() && !has_called_)
+      return absl::InternalError("NCCL: the first call of a group, in which its members connect, is recorded");
+    has_called_ = true;
     const int n = static_cast<int>(members_.size()), before = (me_ + n - 1) % n;
+    std::tie(header.program_call, header.node) = stream_.CallAndNode();
+    header.group = IdOf(members_);
     return stream_.QueueRing(
         members_[(me_ + 1) % n], members_[before],
         [=, this, around = std::move(around)](const Stream::Pass& pass) -> absl::Status {
@@ -447,6 +480,7 @@ class SimulatedCommunication::SimulatedGroup : public GroupCollectives {
   Stream& stream_;
   const std::vector<int> members_;
   const int me_;
+  bool is_connected_ = false, has_called_ = false;
   int64_t num_calls_ = 0;  // Of the queue's thread.
 };
 
@@ -495,7 +529,57 @@ absl::StatusOr<CommunicationStream*> SimulatedCommunication::MessageStream(uint3
   return stream.get();
 }
 
+absl::StatusOr<std::vector<std::vector<uint64_t>>> SimulatedCommunication::Gather(const std::vector<uint64_t>& words) {
+  std::vector<std::vector<uint64_t>> all(transport_.world(), std::vector<uint64_t>(words.size()));
+  all[rank()] = words;
+  std::vector<std::unique_ptr<Message>> messages;
+  for (int peer = 0; peer < transport_.world(); ++peer) {
+    if (peer == rank()) continue;
+    const size_t bytes = words.size() * sizeof(uint64_t);
+    TACC_ASSIGN_OR_RETURN(messages.emplace_back(), transport_.Send(peer, kConnectTag, words.data(), bytes));
+    TACC_ASSIGN_OR_RETURN(messages.emplace_back(), transport_.Receive(peer, kConnectTag, all[peer].data(), bytes));
+  }
+  const absl::Time deadline = absl::Now() + (IsWatched() ? timeout_ : absl::ZeroDuration());
+  for (const std::unique_ptr<Message>& message : messages) {
+    absl::Status status = message->Wait();
+    while (absl::IsUnavailable(status) && absl::Now() < deadline) status = message->Wait();
+    TACC_RETURN_IF_ERROR(status);
+  }
+  return all;
+}
+
+absl::StatusOr<std::vector<int>> SimulatedCommunication::Split(int color, int key) {
+  const uint64_t number = num_splits_++;
+  TACC_ASSIGN_OR_RETURN(const auto all, Gather({number, static_cast<uint64_t>(color), static_cast<uint64_t>(key)}));
+  std::map<int, int> by_key;
+  for (size_t r = 0; r < all.size(); ++r) {
+    if (all[r][0] != number) return absl::InternalError("NCCL: ranks make splits in different orders");
+    if (color < 0 || static_cast<int>(all[r][1]) != color) continue;
+    if (!by_key.emplace(static_cast<int>(all[r][2]), static_cast<int>(r)).second)
+      return absl::InternalError(absl::StrCat("NCCL: two ranks of a split with color ", color, " have one key"));
+  }
+  std::vector<int> members;
+  for (const auto& [place, member] : by_key) members.push_back(member);
+  return members;
+}
+
 absl::Status SimulatedCommunication::Connect() {
+  std::vector<std::vector<int>> to_split;
+  for (const auto& [members, group] : groups_) {
+    if (static_cast<int>(members.size()) == transport_.world()) {
+      TACC_RETURN_IF_ERROR(group->Connect(members));
+    } else {
+      to_split.push_back(members);
+    }
+  }
+  const auto gather = [this](const std::vector<uint64_t>& words) { return Gather(words); };
+  TACC_ASSIGN_OR_RETURN(const auto splits, AgreeOnSplits(rank(), to_split, gather));
+  for (const std::vector<int>& members : splits) {
+    const auto me = std::find(members.begin(), members.end(), rank());
+    TACC_ASSIGN_OR_RETURN(const std::vector<int> made,
+                          Split(members.empty() ? -1 : members[0], static_cast<int>(me - members.begin())));
+    if (!members.empty()) TACC_RETURN_IF_ERROR(groups_.at(members)->Connect(made));
+  }
   if (!IsWatched()) return absl::OkStatus();
   for (const auto& [key, stream] : streams_) watch_.AddQueue(&stream->progress());
   watch_.Show(status_, &place_);

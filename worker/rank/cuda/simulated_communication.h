@@ -21,16 +21,17 @@ namespace tacc::worker {
 // of the queues may be slow, so that an order that nobody asked for does not come about by luck. What waits for another
 // rank ends with the transport's time-out; where somebody watches, with the first one after the abort.
 //
-// Groups hold their callers to what NCCL asks, where it would hang or mix up data: members that call something else, in
-// another order or of another size, memory that overlaps otherwise than in place. They gather and sum around a ring of
-// the members in their order. Sums begin for each part elsewhere and are rounded to its type at each rank, as NCCL's
-// may be, so they are other bits than sums in order.
+// Groups hold their callers to what NCCL asks, where it would hang or mix up data: splits that a rank makes in another
+// order than others, or in another group; members that call something else, in another order or of another size;
+// memory that overlaps otherwise than in place; a first call, in which members connect, that is recorded. They gather
+// and sum around a ring of the members in their order. Sums begin for each part elsewhere and are rounded to its type
+// at each rank, as NCCL's may be, so they are other bits than sums in order.
 class SimulatedCommunication : public Communication {
  public:
   enum class Slow { kNone, kCompute, kCommunication, kCopies };
 
   // That a rank of a group sends the next beside each collective's own.
-  static constexpr int64_t kHeaderBytes = 32;
+  static constexpr int64_t kHeaderBytes = 56;
 
   // `transport` and `status`, which may be null, must outlive the object. `timeout`: of a call; infinite: nobody
   // watches.
@@ -49,6 +50,10 @@ class SimulatedCommunication : public Communication {
   absl::Status Check() override;
   // Where somebody watches.
   CollectiveProgress Progress() const override { return watch_.Progress(); }
+
+  // As ncclCommSplit of a communicator of all ranks, which all of them call as often: the ranks that give the same
+  // color, by their keys; none of a negative one.
+  absl::StatusOr<std::vector<int>> Split(int color, int key);
 
   // Queued on compute.
   void Compute(std::function<void()> work);
@@ -87,6 +92,9 @@ class SimulatedCommunication : public Communication {
   struct State;
   struct Recording;
 
+  // All ranks' words, which are equally many.
+  absl::StatusOr<std::vector<std::vector<uint64_t>>> Gather(const std::vector<uint64_t>& words);
+
   // Lets the queues do what they have been given until the place, of any of them, is reached.
   void WaitFor(const Place& place);
 
@@ -108,6 +116,7 @@ class SimulatedCommunication : public Communication {
   uint32_t current_call_ = 0;
   Recording* recording_ = nullptr;  // While recording.
   int64_t num_recordings_ = 0;
+  uint64_t num_splits_ = 0;
   std::map<std::vector<int>, std::unique_ptr<SimulatedGroup>> groups_;  // Outlive the queue that works for them.
   std::map<std::tuple<uint32_t, int, int>, std::unique_ptr<Stream>> streams_;
   std::unique_ptr<Queue> compute_, copies_;
