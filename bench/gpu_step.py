@@ -140,8 +140,8 @@ class Bench:
         if run.error:
             raise RuntimeError(f"{run.log}\n{run.error}")
         if not self.context.rehearses:
-            # When the last step that is counted is told, the traced one may have begun.
-            settled(self.context, f"{self.name}, micro-batch {batch}{f', {attention}' if attention else ''}: ", run, WARM_UP, self.steps - 1)
+            # When the last step that is counted is told, the traced one may have begun. CUPTI traces step 10, and may take memory for it.
+            settled(self.context, f"{self.name}, micro-batch {batch}{f', {attention}' if attention else ''}: ", run, WARM_UP, self.steps - 1, since=11)
         steps = run.of("step")
         result = {"seconds": [step["seconds"] for step in steps], "batch": batch, "loss": steps[self.steps - 1]["loss"],
                   "load_seconds": run.of("ready")[0]["load_seconds"], "peak_bytes": max(step.get("device_memory_used_bytes", 0) for step in steps),

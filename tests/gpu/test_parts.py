@@ -359,6 +359,10 @@ def test_the_steady_state_is_that_of_samples_of_a_rank_at_work(context):
     assert context.checks[3]["result"] == "failed" and context.checks[3]["got"].startswith("1 bytes more")
     parts.settled(context, "", run, warm_up=10, end=5)
     assert context.checks[6]["result"] == "failed" and context.checks[6]["got"].startswith("1 samples of 40 steps")
+    run.samples[0] = trainings.Sample(2, 1.0, 90)  # What tracing step 10 takes.
+    run.samples[3] = trainings.Sample(30, 1.03, 100)
+    parts.settled(context, "", run, warm_up=10, end=30, since=10)
+    assert context.checks[9]["check"] == "memory after step 10" and context.checks[9]["result"] == "passed"
 
 
 def steps(*replays: int) -> trainings.Run:
@@ -541,7 +545,7 @@ def test_each_way_of_ours_leaves_its_own_trace(context, tmp_path, monkeypatch):
 
     monkeypatch.setattr(trainings, "train", train)
     monkeypatch.setattr(gpu_step, "run_torch", torch)
-    monkeypatch.setattr(gpu_step, "settled", lambda *_: None)
+    monkeypatch.setattr(gpu_step, "settled", lambda *_, **__: None)
     bench(context, tmp_path)
     facts = json.loads((tmp_path / "bench/olmo-1b/bench.json").read_text()) | {"equal": [8], "vocab_size": 50}
     (tmp_path / "bench/olmo-1b/bench.json").write_text(json.dumps(facts))
@@ -625,6 +629,27 @@ def test_memory_that_is_not_a_kernels_fails(context, machine):
         tools.sanitizer(context)
         assert results_of(context) == [("memcheck", results[0]), ("racecheck", results[1])]
     assert context.checks[1]["got"] == "1 hazards, 2 tests passed, ended with 0" and "RACECHECK SUMMARY" in context.checks[1]["details"]
+
+
+def test_memcheck_measures_no_products(context, machine, tmp_path):
+    """Those that the part `replay` has found are LibTorch's."""
+    (context.results / "gpu_check.json").write_text(json.dumps({"parts": [{"part": "replay", "figures": {"products": {"bf16 [2,3] x [3,4]": "cublaslt-1:7"}}}]}))
+    machine("compute-sanitizer", SANITIZER.replace("ERRORS", "0").replace("HAZARDS", "0"))
+    tools.sanitizer(context)
+    assert results_of(context) == [("memcheck", "passed"), ("racecheck", "passed")]
+    assert json.loads((tmp_path / "memcheck/start-1-0.json").read_text())["products"] == {"bf16 [2,3] x [3,4]": "libtorch"}
+
+
+def test_a_memory_checker_that_cannot_is_not_run(context, machine, monkeypatch):
+    machine("compute-sanitizer", "#!/bin/sh\necho '========= Error: Device not supported. Please refer to the documentation' >&2; exit 1\n")
+    tools.sanitizer(context)
+    assert results_of(context) == [("memcheck", "not run"), ("racecheck", "not run")] and {check["got"] for check in context.checks} == {
+        "compute-sanitizer: Device not supported"}
+    context.checks.clear()
+    machine("compute-sanitizer", "#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(tools, "MEMCHECK_SECONDS", 0.5)
+    tools.memcheck(context, tools.find_tool("compute-sanitizer"))
+    assert results_of(context) == [("memcheck", "not run")] and context.checks[0]["got"].startswith("not done in 0 s")
 
 
 def test_a_memory_checker_that_saw_nothing_passes_nothing(context, machine, tmp_path):

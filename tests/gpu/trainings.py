@@ -38,6 +38,7 @@ class Run:
     events: list[dict] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     error: str = ""  # Empty: it ended well. Else what rank 0 said of it, or how it ended.
+    timed_out: bool = False  # It was ended when its time was over.
     log: str = ""  # The last of what all ranks wrote to stderr.
 
     def of(self, kind: str) -> list[dict]:
@@ -151,7 +152,8 @@ def train(build: Path, case: Path, program: str, device: str, run: Path, *, worl
         for log in logs:
             log.close()
     last = f"after {json.dumps(result.events[-1])[:200]}" if result.events else "without a word"
-    if is_over.is_set():
+    result.timed_out = is_over.is_set()
+    if result.timed_out:
         result.error = f"not done in {limit:.0f} s; stopped {last}"
     elif failed := result.of("failed"):
         result.error = f"tacc-rank failed ({failed[0].get('code')}): {failed[0].get('message')}"
