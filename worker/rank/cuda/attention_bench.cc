@@ -19,6 +19,10 @@ double RecordedAttentionBench::Seconds(int num_calls, const std::function<void()
   return RecordedSeconds(*options_.device, num_calls, call);
 }
 
+std::string RecordedAttentionBench::WhyThrown(const std::exception& error) {
+  return worker::WhyThrown(*options_.device, error);
+}
+
 int64_t RecordedAttentionBench::TakePeakBytes() {
   const int64_t peak = options_.workspace->stats().heap.peak_used_bytes;
   options_.workspace->ResetPeak();

@@ -2,8 +2,10 @@
 #define TACC_WORKER_RANK_CUDA_ATTENTION_BENCH_H_
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "kernels/cuda/attention.h"
 #include "worker/rank/cuda/device_workspace.h"
@@ -32,6 +34,8 @@ class AttentionBench {
   virtual void Beside(const std::function<void()>& work) = 0;
   // The most bytes of the plan's workspace that were used at a time since this was asked last.
   virtual int64_t TakePeakBytes() = 0;
+  // Of what one of these has thrown: as WhyThrown of recorded_calls.h.
+  virtual std::string WhyThrown(const std::exception& error) = 0;
 };
 
 // Of a rank: as its steps run, calls are recorded in the device's queue, with scratch from the planned workspace.
@@ -51,6 +55,7 @@ class RecordedAttentionBench : public AttentionBench {
   double Seconds(int num_calls, const std::function<void()>& call) override;
   void Beside(const std::function<void()>& work) override { options_.beside(work); }
   int64_t TakePeakBytes() override;
+  std::string WhyThrown(const std::exception& error) override;
 
  private:
   const Options options_;

@@ -10,6 +10,7 @@
 #include "kernels/cuda/attention_tensor.h"
 #include "kernels/cuda/libtorch_attention.h"
 #include "kernels/cuda/stream.h"
+#include "worker/rank/cuda/recorded_calls.h"
 #include "worker/rank/cuda/timer.h"
 
 namespace tacc::worker {
@@ -40,6 +41,11 @@ double StreamAttentionBench::Seconds(int num_calls, const std::function<void()>&
     for (int i = 0; i < num_calls; ++i) call();
   };
   return BestSeconds(kRuns, calls) / num_calls;
+}
+
+std::string StreamAttentionBench::WhyThrown(const std::exception& error) {
+  (void)cudaGetLastError();
+  return FirstLine(error);
 }
 
 }  // namespace tacc::worker

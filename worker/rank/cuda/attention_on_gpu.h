@@ -27,6 +27,7 @@ class StreamAttentionBench : public AttentionBench {
   double Seconds(int num_calls, const std::function<void()>& call) override;
   void Beside(const std::function<void()>& work) override { Do(work); }
   int64_t TakePeakBytes() override { return 0; }
+  std::string WhyThrown(const std::exception& error) override;
 };
 
 }  // namespace tacc::worker

@@ -176,7 +176,7 @@ class Measuring {
       Time(*fast, kCalls, *results, timing);
       bench_.Beside([&] { timing.refused = Differs(*results, *wanted_); });
     } catch (const std::exception& error) {
-      timing.refused = FirstLine(error);
+      timing.refused = bench_.WhyThrown(error);
     }
     timing.failed = !timing.refused.empty();
     return timing.failed ? nullptr : fast;
@@ -257,9 +257,10 @@ AttentionMeasurement MeasureAttention(AttentionBench& bench, const TensorView& q
     return Measure(bench, q, k, parameters, why_not);
   } catch (const std::exception& error) {
     AttentionMeasurement measurement = AllRefused(why_not);
+    const std::string why_thrown = bench.WhyThrown(error);
     for (AttentionTiming& timing : measurement.timings) {
       if (timing.backend == Name(AttentionBackend::kTiles) || !timing.refused.empty()) continue;
-      timing.refused = absl::StrCat("measuring failed: ", FirstLine(error));
+      timing.refused = absl::StrCat("measuring failed: ", why_thrown);
       timing.failed = true;
     }
     return measurement;

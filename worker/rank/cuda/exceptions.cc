@@ -11,6 +11,8 @@
 namespace tacc::worker {
 
 absl::Status StatusOfException(const std::exception& exception, int device) {
+  // An error that corrupted the context is still the last one.
+  const cudaError_t last = cudaGetLastError();
   std::string what;
   if (const auto* error = dynamic_cast<const c10::Error*>(&exception)) {
     what = error->what_without_backtrace();
@@ -24,8 +26,8 @@ absl::Status StatusOfException(const std::exception& exception, int device) {
   }
   if (dynamic_cast<const c10::OutOfMemoryError*>(&exception) != nullptr)
     return absl::ResourceExhaustedError(absl::StrCat("cuda:", device, ": ", what));
-  // An error that corrupted the context is still the last one; where there is none the exception is of another kind.
-  absl::Status status = CudaStatus(cudaGetLastError(), what, device);
+  // Where there is none the exception is of another kind.
+  absl::Status status = CudaStatus(last, what, device);
   return status.ok() ? absl::InternalError(absl::StrCat("cuda:", device, ": ", what)) : status;
 }
 

@@ -9,7 +9,7 @@ namespace tacc::worker {
 
 // What an exception of LibTorch, or of a launch of ours, says of `device`: a status as of CudaStatus where an error of
 // CUDA is behind it, ResourceExhausted where the workspace was too small, else Internal. LibTorch's text without the
-// stack that follows it.
+// stack that follows it. Takes CUDA's error off this thread, as CudaStatus.
 absl::Status StatusOfException(const std::exception& exception, int device);
 
 }  // namespace tacc::worker

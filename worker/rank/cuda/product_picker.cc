@@ -135,7 +135,7 @@ void ProductPicker::Examine(const ProductCall& call, Earlier earlier, Shape& sha
     }
   } catch (const std::exception& error) {
     shape.algorithms.clear();
-    shape.timings = {{kLibtorchProduct}, {"its library", 0, FirstLine(error)}};
+    shape.timings = {{kLibtorchProduct}, {"its library", 0, WhyThrown(device_, error)}};
   }
 }
 
@@ -170,7 +170,7 @@ void ProductPicker::Measure(const ProductCall& call, Shape& shape) {
         timing.distance = std::isnan(distance) ? std::numeric_limits<double>::infinity() : distance;
       }
     } catch (const std::exception& error) {
-      timing.failed = FirstLine(error);
+      timing.failed = WhyThrown(device_, error);
     }
   }
   // Once more: the GPU may not have been awake before.

@@ -45,12 +45,27 @@ struct Behaviour {
   int throws_at_call = 0;
 };
 
+// As CUDA does, it keeps an error for whoever looks next, unless the exception is asked what it says.
+class KeepingDevice : public SimulatedDevice {
+ public:
+  using SimulatedDevice::SimulatedDevice;
+  absl::Status StatusOf(const std::exception& exception) const override {
+    keeps_error = false;
+    return SimulatedDevice::StatusOf(exception);
+  }
+  [[noreturn]] void Throw(const std::string& what) {
+    keeps_error = true;
+    throw std::runtime_error(what + "\nException raised from ...");
+  }
+  mutable bool keeps_error = false;
+};
+
 class FakeLibrary : public ProductLibrary {
  public:
-  explicit FakeLibrary(Device* device) : device_(*device) {}
+  explicit FakeLibrary(KeepingDevice* device) : device_(*device) {}
 
   std::vector<Algorithm> Propose(const MatrixProduct& product, int most) override {
-    if (!fault.empty()) throw std::runtime_error(fault + "\nException raised from ...");
+    if (!fault.empty()) device_.Throw(fault);
     num_asked += 1;
     std::vector<Algorithm> algorithms;
     for (const Behaviour& behaviour : algorithms_of_all)
@@ -78,7 +93,7 @@ class FakeLibrary : public ProductLibrary {
         : library_(*library), does_(std::move(does)), product_(product) {}
     bool Run(const ProductMemory& memory) const override {
       if (++library_.num_calls[does_.name] == does_.throws_at_call)
-        throw std::runtime_error("CUBLAS_STATUS_EXECUTION_FAILED\nException raised from ...");
+        library_.device_.Throw("CUBLAS_STATUS_EXECUTION_FAILED");
       const auto tensor = [](const void* data, c10::IntArrayRef dims) {
         return at::from_blob(const_cast<void*>(data), dims, at::kFloat);
       };
@@ -101,7 +116,7 @@ class FakeLibrary : public ProductLibrary {
     return std::make_shared<const Fake>(this, behaviour, product);
   }
 
-  Device& device_;
+  KeepingDevice& device_;
 };
 
 // Its name, and why it failed, a line.
@@ -171,7 +186,7 @@ class ProductPickerTest : public testing::Test {
   const TensorView x_{x_data_, DType::kF32, {kTokens, kIn}}, w_{w_data_, DType::kF32, {kOut, kIn}},
       y_{y_data_, DType::kF32, {kTokens, kOut}}, bias_{bias_data_, DType::kF32, {kOut}};
   const NaiveKernels kernels_;
-  SimulatedDevice device_{&kernels_};
+  KeepingDevice device_{&kernels_};
   FakeLibrary library_{&device_};
   int num_calls_of_libtorch_ = 0;
   ProductPicker picker_{&device_, &library_, {}};
@@ -215,6 +230,23 @@ TEST_F(ProductPickerTest, LibtorchComputesWhereItWasChosen) {
   const auto fast = picker_.Pick(call);
   Take(kLibtorchProduct);
   EXPECT_EQ(Runs(call, fast), kLibtorchProduct);
+}
+
+// The next kernel is not to be blamed for an algorithm that was refused: as it throws when its result is looked at, and
+// when it is recorded, and as the library throws.
+TEST_F(ProductPickerTest, LeavesNoErrorBehind) {
+  for (const int throws_at_call : {1, 3}) {
+    library_.num_calls.clear();
+    library_.algorithms_of_all = {{"lt:1", 1, 1, false, throws_at_call}};
+    ProductPicker picker(&device_, &library_, {});
+    picker.Pick(Call());
+    EXPECT_THAT(Failures(picker.Measured()[0].timings),
+                ElementsAre("libtorch: ", "lt:1: CUBLAS_STATUS_EXECUTION_FAILED"));
+    EXPECT_FALSE(device_.keeps_error);
+  }
+  library_.fault = "CUBLAS_STATUS_NOT_INITIALIZED";
+  picker_.Pick(Call());
+  EXPECT_FALSE(device_.keeps_error);
 }
 
 TEST_F(ProductPickerTest, SaysWhatFailedAndGoesOn) {

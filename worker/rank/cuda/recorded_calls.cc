@@ -61,4 +61,9 @@ std::string FirstLine(const std::exception& error) {
   return what.substr(0, what.find('\n'));
 }
 
+std::string WhyThrown(const Device& device, const std::exception& error) {
+  (void)device.StatusOf(error);
+  return FirstLine(error);
+}
+
 }  // namespace tacc::worker

@@ -19,6 +19,9 @@ double RecordedSeconds(Device& device, int num_calls, const std::function<void()
 
 // Of what it says: LibTorch's text goes on with a stack.
 std::string FirstLine(const std::exception& error);
+// The same, when the error of CUDA that may be behind it has been taken off this thread, where the next kernel would be
+// blamed for it.
+std::string WhyThrown(const Device& device, const std::exception& error);
 
 }  // namespace tacc::worker
 
