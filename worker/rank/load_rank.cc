@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -123,6 +124,12 @@ absl::Status WatchDevice(RankParts& parts, const CollectiveQueue* collectives) {
   return absl::OkStatus();
 }
 
+// Of NCCL's, LibTorch's and CUDA's own memory nothing else tells: what a plan's reserve must have room for.
+void LogMemory(RankParts& parts, const char* when) {
+  const std::optional<int64_t> bytes = parts.device->MemoryUsedBytes();
+  if (bytes.has_value()) parts.events.Log(absl::StrCat(when, " this rank holds ", *bytes, " bytes of its device"));
+}
+
 // The parts that work on the program's memory. `collectives`: the program's.
 absl::Status BindProgram(RankParts& parts, CollectiveQueue* collectives) {
   const RunOptions& options = parts.options;
@@ -165,7 +172,9 @@ absl::Status MeetAndBind(RankParts& parts) {
   parts.Show(Activity::kMeeting);
   TACC_RETURN_IF_ERROR(AgreeOnStatus(parts.collectives, bound));
   TACC_RETURN_IF_ERROR(parts.talk.queue->Open());
+  LogMemory(parts, "before the ranks connect");
   parts.Show(Activity::kBinding);
+  LogMemory(parts, "when the ranks are connected");
   return absl::OkStatus();
 }
 
@@ -219,6 +228,7 @@ absl::Status Bind(RankParts& parts) {
   }
   TACC_RETURN_IF_ERROR(parts.executor->WarmUp());
   if (parts.device->is_asynchronous() && parts.start.rank == 0 && parts.options.traces_gaps) {
+  LogMemory(parts, "after the warm-up");
     parts.gaps = std::make_unique<GapTrace>(parts.device, &parts.events);
     parts.gaps->WarmUp();
   }

@@ -4,6 +4,7 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <exception>
@@ -65,6 +66,13 @@ struct NcclTalk {
   // Returns when NCCL has done on the host what it was asked for, which `what` names in errors.
   absl::Status WaitUntilReady(const char* what) const;
 };
+
+bool AreSeveralMachines(const Collectives& host) {
+  for (int rank = 1; rank < host.world(); ++rank) {
+    if (host.machine_of(rank) != host.machine_of(0)) return true;
+  }
+  return false;
+}
 
 absl::StatusOr<ncclDataType_t> NcclType(kernels::DType dtype) {
   switch (dtype) {
@@ -198,6 +206,7 @@ class NcclGroup : public GroupCollectives {
   const std::vector<int> ranks_;
   const int me_;
   ncclComm_t communicator_ = nullptr;  // Guarded by the owner's mutex.
+  bool has_called_ = false;
 };
 
 class NcclCommunication : public Communication {
@@ -218,6 +227,10 @@ class NcclCommunication : public Communication {
   CollectiveProgress Progress() const override { return watch_.Progress(); }
 
   const NcclOptions& options() const { return options_; }
+  // Whether groups may take the buffers of the communicator of all ranks. On Blackwell NCCL has more channels by the
+  // switches of NVLink between machines than inside one, and a group of one machine that uses them first makes buffers
+  // for fewer than the others then use. Source: nvls.cc of NCCL 2.27 and 2.28; github.com/NVIDIA/nccl/issues/2430.
+  absl::StatusOr<bool> GroupsMayShare() const;
   absl::Mutex& mutex() ABSL_LOCK_RETURNED(mutex_) { return mutex_; }
   // Of the call, as it is queued now.
   uint32_t NumberOf(const CollectiveCall& call) { return watch_.NumberOf(call, current_call_); }
@@ -267,9 +280,17 @@ std::vector<int> NcclTalk::Peers() const {
   return peers;
 }
 
+// Memory that is used up is an error of CUDA to NCCL, which says no more of it.
+std::string FreeMemoryText(ncclResult_t result) {
+  size_t free = 0, total = 0;
+  if (result != ncclUnhandledCudaError || cudaMemGetInfo(&free, &total) != cudaSuccess) return "";
+  return absl::StrCat(", ", free, " of the GPU's ", total, " bytes are free");
+}
+
 absl::Status NcclTalk::Error(ncclResult_t result, const std::string& what) const {
   return absl::UnavailableError(absl::StrCat("rank ", owner.rank(), ", NCCL with ", RanksText(Peers()), ": ", what,
                                              ": ", ncclGetErrorString(result), " (", ncclGetLastError(communicator),
+                                             FreeMemoryText(result),
                                              "); NCCL_DEBUG=WARN in the worker's environment says more"));
 }
 
@@ -338,12 +359,28 @@ absl::Status NcclStream::WaitUntilIdle() {
   }
 }
 
+absl::StatusOr<bool> NcclCommunication::GroupsMayShare() const {
+  if (!AreSeveralMachines(*options_.host)) return true;
+  int major = 0;
+  TACC_RETURN_IF_CUDA_ERROR(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, options_.gpu),
+                            "the GPU's compute capability", options_.gpu);
+  return major < 10;
+}
+
 absl::Status NcclStream::Connect(const ncclUniqueId& id, char* greeting) {
   const int me = static_cast<int>(std::find(ranks_.begin(), ranks_.end(), owner_.rank()) - ranks_.begin());
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   const bool is_channel = greeting != nullptr;
   if (is_channel) config.maxCTAs = kMaxMessageBlocks;
+  // Groups are splits of this one. They take its connections and their buffers, of which each would have its own, up to
+  // hundreds of MiB. NCCL asks of those who share that no two of them work at once, which one stream for all of them
+  // gives, and that none is used when one has been aborted, as Abort takes all. It is the parent's config that counts.
+  // Source: ncclConfig_t of NCCL's user guide, splitShare; ncclCommInitChildComm in NCCL's init.cc.
+  if (!is_channel) {
+    TACC_ASSIGN_OR_RETURN(const bool may_share, owner_.GroupsMayShare());
+    config.splitShare = may_share ? 1 : 0;
+  }
   {
     absl::MutexLock lock(&owner_.mutex());
     const ncclResult_t result =
@@ -513,6 +550,15 @@ absl::Status NcclGroup::Connect(ncclComm_t communicator) {
 }
 
 absl::Status NcclGroup::Queue(const char* what, const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& call) {
+  if (!has_called_) {
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    TACC_RETURN_IF_CUDA_ERROR(cudaStreamIsCapturing(stream_.stream(), &capture), "a group's first call",
+                              owner_.options().gpu);
+    if (capture != cudaStreamCaptureStatusNone)
+      return absl::InternalError(
+          absl::StrCat("the first call among ", RanksText(ranks_), ", in which NCCL connects them, is recorded"));
+    has_called_ = true;
+  }
   {
     absl::MutexLock lock(&owner_.mutex());
     TACC_RETURN_IF_ERROR(Talk().CheckConnected());
@@ -685,6 +731,9 @@ absl::Status NcclCommunication::Connect() {
     TACC_RETURN_IF_ERROR(stream->WaitUntilIdle());
     watch_.AddQueue(stream->progress());
   }
+  // What NCCL has tried and done without, as access to a neighbour's memory: the next kernel is not to be blamed for
+  // it.
+  (void)cudaGetLastError();
   watch_.Show(options_.status, place_.host());
   watch_.Start([this] { return CheckNccl(); }, [this] { Abort(); });
   is_connected_ = true;
@@ -787,6 +836,11 @@ absl::StatusOr<GpuId> GpuIdOf(int gpu) {
 }
 
 absl::StatusOr<std::unique_ptr<Communication>> CreateNcclCommunication(const NcclOptions& options) {
+  // Between machines NCCL 2.28 may hang for good, without an error, on gathers that are replayed: of a buffer that it
+  // has registered with the network for a recording, the receiver erases the flag by which the kernel tells it to
+  // begin, when tiny gathers go before large ones on one connection. NCCL reads this when it is first called. Source:
+  // github.com/NVIDIA/nccl/issues/2389.
+  if (AreSeveralMachines(*options.host)) setenv("NCCL_GRAPH_REGISTER", "0", /*overwrite=*/0);
   return std::make_unique<NcclCommunication>(options);
 }
 

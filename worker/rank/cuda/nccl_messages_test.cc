@@ -2,11 +2,14 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdlib>
+#include <string>
 #include <vector>
 
 #include "graph/ir/status_macros.h"
 #include "gtest/gtest.h"
 #include "worker/rank/host_device.h"
+#include "worker/rank/in_process_transport.h"
 #include "worker/rank/region.h"
 
 namespace tacc::worker {
@@ -33,6 +36,27 @@ TEST(NcclMessages, AStrangersMessageIsRefused) {
   EXPECT_EQ((*communication)->rank(), 0);
   EXPECT_EQ((*communication)->Check(), absl::OkStatus());
   EXPECT_EQ((*communication)->MessageStream(3, 1, 2).status().message(), "rank 0 has no message from 1 to 2");
+}
+
+// Which of NCCL's bugs it keeps out depends on where the ranks are; the environment's word goes before.
+TEST(NcclMessages, ReplayedBuffersAreNotRegisteredBetweenMachines) {
+  const auto setting = [](int ranks_a_machine, const char* own) -> std::string {
+    unsetenv("NCCL_GRAPH_REGISTER");
+    if (own != nullptr) setenv("NCCL_GRAPH_REGISTER", own, /*overwrite=*/1);
+    auto transports = MakeInProcessTransports(2, absl::Seconds(1), ranks_a_machine);
+    Collectives host(0, 2);
+    host.Connect(transports[0].get());
+    NcclOptions options;
+    options.host = &host;
+    options.timeout = absl::Seconds(1);
+    EXPECT_TRUE(CreateNcclCommunication(options).ok());
+    const char* const found = getenv("NCCL_GRAPH_REGISTER");
+    return found == nullptr ? "" : found;
+  };
+  EXPECT_EQ(setting(2, nullptr), "");
+  EXPECT_EQ(setting(1, nullptr), "0");
+  EXPECT_EQ(setting(1, "1"), "1");
+  unsetenv("NCCL_GRAPH_REGISTER");
 }
 
 class NoKernels : public KernelTable {
