@@ -208,28 +208,71 @@ def kernels(context: Context) -> None:
 
 
 def collectives(context: Context) -> None:
-    """What a communicator gives: of one rank, and of 2 to 8 where there are as many GPUs."""
+    """What a communicator gives: of one rank, for which NCCL copies and runs no kernel, and of 2 to 8 where there are as many GPUs."""
     devices = json.loads(subprocess.run([context.build / "tacc-rank", "--devices"], capture_output=True, text=True).stdout or "[]")
     gpus = 2 if context.rehearses else sum(device["kind"] == "cuda" for device in devices)
-    wanted = "each kind of call, as it is and replayed: moved bits, sums in f64 on the host"
     for world in range(1, min(gpus, 8) + 1):
-        checks, error, log = talk(context, world)
-        wrong = [f"{check['check']}, sums {check['sums']}: {check['error']}" for check in checks if "error" in check]
-        got = error or "; ".join(wrong) or f"{len(checks)} calls right, sums {' and '.join(dict.fromkeys(check['sums'] for check in checks))}"
-        context.judge(f"communicator of {world}", bool(checks) and not wrong and not error, got, wanted,
-                      "\n".join([error, *wrong, log]) if wrong or error else "")
+        judge_talk(context, "communicator of 1: NCCL copies, no kernel of it runs" if world == 1 else f"communicator of {world}", talk(context, world))
     if gpus < 2:
         context.skip("communicators of 2 to 8", f"this machine has {'one GPU' if gpus else 'no GPU'}")
 
 
-def talk(context: Context, world: int) -> tuple[list[dict], str, str]:
-    """Events `check` of the rank 0 of tacc-gpu-collectives; what ended it early; what all ranks wrote to stderr."""
-    limit = min(90, max(context.left(), 1))
+def nccl_on_one_gpu(context: Context) -> None:
+    """NCCL's kernels between 2 and 4 processes that take turns on one GPU. Each says that it is a host of its own, as NCCL refuses two ranks of one host on one
+    GPU: their talk goes by NCCL's sockets, not by NVLink."""
+    for world in (2, 4):
+        check = f"{world} ranks on one GPU, by NCCL's sockets"
+        if context.left() < 10:
+            context.skip(check, f"{context.left():.0f} s are left")
+            continue
+        said = talk(context, world, shares_gpu=True, limit=context.left() / 2)
+        if not said.checks and REFUSED.search(said.error):
+            context.skip(check, f"refused: {said.error}")
+        elif said.timed_out and not any("error" in call for call in said.checks):
+            context.skip(check, f"{said.error}; {len(said.checks)} calls were right before")  # How long processes wait for their turns nobody has measured.
+        else:
+            judge_talk(context, check, said)
+
+
+# Before any call, as NcclTalk::Error says it.
+REFUSED = re.compile(r"NCCL with .*: (connecting|making a group)|cannot use NCCL")
+
+
+@dataclass
+class Talk:
+    """What ranks of tacc-gpu-collectives said."""
+
+    checks: list[dict]  # Events `check` of rank 0.
+    error: str  # What ended it early.
+    log: str  # All ranks' stderr.
+    timed_out: bool
+
+
+def judge_talk(context: Context, check: str, said: Talk) -> None:
+    wrong = [f"{call['check']}, sums {call['sums']}: {call['error']}" for call in said.checks if "error" in call]
+    got = said.error or "; ".join(wrong) or f"{len(said.checks)} calls right, sums {' and '.join(dict.fromkeys(call['sums'] for call in said.checks))}"
+    context.judge(check, bool(said.checks) and not wrong and not said.error, got, "each kind of call, as it is and replayed: moved bits, sums in f64 on the host",
+                  "\n".join([said.error, *wrong, said.log]) if wrong or said.error else "")
+
+
+def talk(context: Context, world: int, shares_gpu: bool = False, limit: float = 90) -> Talk:
+    limit = min(limit, max(context.left(), 1))
     logs = [open(context.work / f"collectives-{world}-{rank}.log", "w+", errors="replace") for rank in range(world)]
-    binary, devices = context.build / "tacc-gpu-collectives", ["cpu" if context.rehearses else f"cuda:{rank}" for rank in range(world)]
-    ranks = [subprocess.Popen([binary, "--rank", str(rank), "--world", str(world), "--device", device], stdin=subprocess.PIPE,
-                              stdout=subprocess.PIPE, stderr=log, text=True, errors="replace") for rank, (device, log) in enumerate(zip(devices, logs))]
-    clock = threading.Timer(limit, lambda: [rank.kill() for rank in ranks])
+    binary, devices = context.build / "tacc-gpu-collectives", [context.device if context.rehearses or shares_gpu else f"cuda:{rank}" for rank in range(world)]
+    options = ("--one-gpu",) if shares_gpu else ()
+    # NCCL's own words go to stdout else, among the events.
+    alone = {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo", "NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/dev/stderr"} if shares_gpu else {}
+    ranks = [subprocess.Popen([binary, "--rank", str(rank), "--world", str(world), "--device", device, *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              stderr=log, text=True, errors="replace", env=os.environ | alone | ({"NCCL_HOSTID": f"tacc-{rank}"} if shares_gpu else {}))
+             for rank, (device, log) in enumerate(zip(devices, logs))]
+    is_over = threading.Event()
+
+    def end_all() -> None:
+        is_over.set()
+        for rank in ranks:
+            rank.kill()
+
+    clock = threading.Timer(limit, end_all)
     clock.start()
     events: list[dict] = []
     try:
@@ -241,13 +284,14 @@ def talk(context: Context, world: int) -> tuple[list[dict], str, str]:
         error = str(failure) or repr(failure)
     finally:
         clock.cancel()
-    checks = [event for event in events if event["event"] == "check"]
+    if is_over.is_set():
+        error = f"not done in {limit:.0f} s: {error}"
     said = []
     for log in logs:
         log.seek(0)
         said.append(log.read()[-2000:])
         log.close()
-    return checks, error, "".join(said)
+    return Talk([event for event in events if event["event"] == "check"], error, "".join(said), is_over.is_set())
 
 
 def replayed_as_captured(run: trainings.Run) -> tuple[bool, str]:

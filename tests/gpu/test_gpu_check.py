@@ -130,7 +130,7 @@ def test_the_three_calls_are_rehearsed(bundle, tmp_path):
     found = results({"parts": parts})
     assert set(found.values()) == {"rehearsed", "not run"}, "nothing is called passed that no GPU has shown"
     assert {part["part"] for part in parts if not any(check["result"] == "rehearsed" for check in part["checks"])} <= {"sanitizer", "profile"}
-    for check in ("collectives: communicator of 1", "collectives: communicator of 2", "libraries: PyTorch multiplies", "libraries: tacc-rank finds the device",
+    for check in ("collectives: communicator of 1: NCCL copies, no kernel of it runs", "collectives: communicator of 2", "nccl-on-one-gpu: 4 ranks on one GPU, by NCCL's sockets", "libraries: PyTorch multiplies", "libraries: tacc-rank finds the device",
                   "olmo-1b-ours: rehearsal: MFU, micro-batch 2", "olmo-1b-attention: rehearsal: the attention that was chosen",
                   "olmo-1b-baselines: rehearsal: tokens/s over the fastest of PyTorch's other ways", "llama-1b: rehearsal: tokens/s over compile, equal micro-batches",
                   "replay: captured steps against node by node", "losses: llama: f32 losses", "losses: llama: bf16 losses", "losses: llama: fp16 losses",

@@ -306,7 +306,8 @@ def test_a_communicator_that_gives_something_else_fails(context, tmp_path, gpus,
     elif fails != "true":
         assert context.checks[1]["got"] == "tacc-rank ended with 3"
     elif gpus:
-        assert context.checks[0]["got"] == "2 calls right, sums by NCCL and in order" and context.checks[0]["check"] == "communicator of 1"
+        assert context.checks[0]["got"] == "2 calls right, sums by NCCL and in order"
+        assert context.checks[0]["check"] == "communicator of 1: NCCL copies, no kernel of it runs"
 
 
 def test_a_communicator_that_hangs_or_says_nothing_fails(context, tmp_path):
@@ -319,6 +320,37 @@ def test_a_communicator_that_hangs_or_says_nothing_fails(context, tmp_path):
         script(tmp_path / "bin/tacc-gpu-collectives", f"#!/bin/sh\n{does}\n")
         parts.collectives(context)
         assert context.checks[0]["result"] == "failed" and error in context.checks[0]["got"]
+
+
+def test_ranks_on_one_gpu_tell_nccl_that_they_are_of_different_hosts(context, tmp_path):
+    (tmp_path / "bin").mkdir()
+    script(tmp_path / "bin/tacc-gpu-collectives", """#!/bin/sh
+[ "$7" = --one-gpu ] && [ $6 = cuda:0 ] && [ $NCCL_HOSTID = tacc-$2 ] && [ $NCCL_SOCKET_IFNAME = lo ] && [ $NCCL_NET = Socket ] || exit 9
+[ $2 = 0 ] || { read -r line; exit 0; }
+echo '{"event": "listening", "port": 7}'; echo '{"event": "check", "check": "all_reduce f32", "sums": "by NCCL"}'; echo '{"event": "finished"}'
+""")
+    parts.nccl_on_one_gpu(context)
+    assert [(check["check"], check["result"]) for check in context.checks] == [
+        ("2 ranks on one GPU, by NCCL's sockets", "passed"), ("4 ranks on one GPU, by NCCL's sockets", "passed")]
+
+
+@pytest.mark.parametrize(("does", "result", "got"), [
+    ("""echo '{"event": "failed", "code": "collectives", "message": "rank 0, NCCL with rank 1: connecting: invalid usage (Duplicate GPU detected)"}'; exit 1""",
+     "not run", "refused: tacc-rank failed: rank 0, NCCL with rank 1: connecting: invalid usage (Duplicate GPU detected)"),
+    ("""echo '{"event": "failed", "code": "collectives", "message": "rank 0, NCCL with rank 1: all-gather: internal error ()"}'; exit 1""", "failed", "all-gather"),
+    ("""echo '{"event": "check", "check": "sum", "sums": "by NCCL"}'
+        echo '{"event": "failed", "code": "collectives", "message": "rank 0, NCCL with rank 1: connecting: no"}'; exit 1""", "failed", "connecting"),
+    ("""echo '{"event": "check", "check": "sum", "sums": "by NCCL"}'; exec sleep 60""", "not run", "not done in"),
+    ("""echo '{"event": "check", "check": "sum", "sums": "by NCCL", "error": "element 3"}'; echo '{"event": "finished"}'""", "failed", "element 3"), ("exit 0", "failed", "rank 0 did not finish")])
+def test_what_nccl_refuses_on_one_gpu_is_not_passed(context, tmp_path, does, result, got):
+    (tmp_path / "bin").mkdir()
+    script(tmp_path / "bin/tacc-gpu-collectives", f"""#!/bin/sh
+[ $2 = 0 ] || {{ read -r line; exit 0; }}
+echo '{{"event": "listening", "port": 7}}'; {does}
+""")
+    context.end = time.monotonic() + (18 if "sleep" in does else 60)
+    parts.nccl_on_one_gpu(context)
+    assert len(context.checks) == 2 and context.checks[0]["result"] == result and got in context.checks[0]["got"]
 
 
 STEPS_OF_A_RANK = """touch started; echo '{"event": "ready", "step": 0, "capture": [{"graph": "g"}]}'
@@ -737,17 +769,17 @@ def libraries(context):
     said = subprocess.run([context.bundle / "bin/tacc-rank"], capture_output=True, text=True).stdout.strip()
     context.found.write_text(json.dumps({"checks": [{"check": "gpu", "result": said, "got": "", "wanted": ""}], "figures": {}}))
 def environment(context): libraries(context)
-replay = probe = kernels = environment
+replay = probe = kernels = nccl_on_one_gpu = environment
 """)
     (bundle / "python/gpu_step.py").write_text("def ours(context, part): pass\ndef attention(context, part): pass\n")
     (bundle / "python/tools.py").write_text("def sanitizer(context): pass\n")
-    for result, wanted in (("failed", ["failed", *7 * ["not run"]]), ("passed", 5 * ["passed"])):
+    for result, wanted in (("failed", ["failed", *8 * ["not run"]]), ("passed", 6 * ["passed"])):
         (bundle / "bin/tacc-rank").write_text(f"#!/bin/sh\necho {result}\n")
         (bundle / "bin/tacc-rank").chmod(0o644)
         ended = subprocess.run([sys.executable, bundle / "gpu_check", "--out", tmp_path / "out", "--rehearse", "--first"], stdout=subprocess.DEVNULL)
         assert ended.returncode == (result == "failed")
         report = json.loads((tmp_path / "out/gpu_check.json").read_text())
-        assert [part["part"] for part in report["parts"]] == ["libraries", "environment", "replay", "probe", "olmo-1b-ours", "sanitizer", "kernels", "olmo-1b-attention"]
+        assert [part["part"] for part in report["parts"]] == ["libraries", "environment", "replay", "probe", "olmo-1b-ours", "nccl-on-one-gpu", "sanitizer", "kernels", "olmo-1b-attention"]
         assert [check["result"] for part in report["parts"] for check in part["checks"]] == wanted
         assert report["parts"][0]["limit_seconds"] == 150
     both = subprocess.run([sys.executable, bundle / "gpu_check", "--first", "--second"], capture_output=True, text=True)

@@ -28,6 +28,8 @@ struct RankTalkOptions {
   StatusBlock* status = nullptr;  // Shows where the GPU is; may be null.
   // Sums in one order, whatever time, network and library do; slower. The same on all ranks.
   bool deterministic = false;
+  // For a check of NCCL alone: ranks run on one GPU and have told it that they are of different hosts (NCCL_HOSTID).
+  bool may_share_gpu = false;
 };
 
 // How the ranks of an attempt talk about values in the memory of their GPUs.

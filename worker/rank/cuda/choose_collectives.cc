@@ -14,7 +14,7 @@ absl::StatusOr<RankTalk> ChooseCollectives(const RankTalkOptions& options, const
   TACC_RETURN_IF_ERROR(AgreeOnStatus(*options.host, id.status()));
   TACC_ASSIGN_OR_RETURN(const std::string shared, FindSharedGpu(*options.host, *id));
   RankTalk talk;
-  if (!shared.empty()) {
+  if (!shared.empty() && !options.may_share_gpu) {
     talk.detour = absl::StrCat(shared,
                                ", which NCCL refuses: collectives go by way of the host's memory, right but slow; give "
                                "each rank a GPU of its own");

@@ -195,6 +195,7 @@ struct GpuRank {
 
 struct Gpus {
   std::vector<GpuId> ids = {{1, 1}, {1, 2}};
+  bool may_be_shared = false;
   Slow slow = Slow::kCommunication;
   absl::Duration timeout = kTimeout;        // Of messages of the transport.
   absl::Duration watch_timeout = kTimeout;  // Of calls on the device.
@@ -221,7 +222,9 @@ void RunOnGpus(const Programs& programs, const Gpus& gpus, const std::function<v
       gpu.make_communication = [&]() -> absl::StatusOr<std::unique_ptr<Communication>> {
         return std::move(communication);
       };
-      auto talk = ChooseCollectives({&host, gpus.watch_timeout, gpus.status[rank]}, gpu);
+      RankTalkOptions talk_options{&host, gpus.watch_timeout, gpus.status[rank]};
+      talk_options.may_share_gpu = gpus.may_be_shared;
+      auto talk = ChooseCollectives(talk_options, gpu);
       ASSERT_TRUE(talk.ok()) << talk.status();
       auto watch = DeviceWatch::Create(&device, {gpus.patience, [&talk] { return (*talk->queue).Progress(); },
                                                  [](const absl::Status& error) { ADD_FAILURE() << error; }});
@@ -280,6 +283,8 @@ TEST(ChooseCollectives, RanksOnOneGpuGoByWayOfTheHostAndSaySo) {
       "give each rank a GPU of its own";
   ExpectAsOnHosts(Sharded(), gpus, detour);
   ExpectAsOnHosts(Staged(), gpus, detour);
+  gpus.may_be_shared = true;  // Of whom NCCL has been told something else.
+  ExpectAsOnHosts(Sharded(), gpus, "");
 }
 
 // The batch is copied before what takes it, and the outputs behind everything.

@@ -33,6 +33,7 @@ struct Options {
   int rank = 0, world = 1;
   std::string device = "cuda:0";
   int timeout_seconds = 60;
+  bool one_gpu = false;
 };
 
 class NoKernels : public KernelTable {
@@ -80,6 +81,7 @@ absl::Status CheckGpu(const Options& options, Collectives& host, EventWriter& ev
     talk_options.host = &host;
     talk_options.timeout = absl::Seconds(options.timeout_seconds);
     talk_options.deterministic = is_in_order;
+    talk_options.may_share_gpu = options.one_gpu;
     TACC_ASSIGN_OR_RETURN(const RankTalk talk, module->ChooseTalk(talk_options));
     if (!talk.detour.empty()) return absl::FailedPreconditionError(talk.detour);
     TACC_RETURN_IF_ERROR(Check(options, is_in_order ? "in order" : "by NCCL", **device, *talk.queue, host, events));
@@ -120,6 +122,7 @@ int main(int argc, char** argv) {
   Options options;
   app.add_option("--rank", options.rank, "Of --world")->check(CLI::NonNegativeNumber);
   app.add_option("--world", options.world, "Ranks; each has a GPU of its own")->check(CLI::Range(1, 64));
+  app.add_flag("--one-gpu", options.one_gpu, "Ranks may share a GPU, each with a NCCL_HOSTID of its own");
   app.add_option("--device", options.device, "cuda:N or cpu")->check(CheckDevice);
   app.add_option("--timeout", options.timeout_seconds, "Seconds in which ranks must answer")
       ->check(CLI::PositiveNumber);
