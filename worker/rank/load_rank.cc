@@ -148,7 +148,8 @@ absl::Status BindProgram(RankParts& parts, CollectiveQueue* collectives) {
   TACC_ASSIGN_OR_RETURN(parts.executor, Executor::Create(executor));
   const std::string& trace_path = options.trace_path.empty() ? parts.start.trace_path : options.trace_path;
   parts.measurement = std::make_unique<StepMeasurement>(
-      options.profile_path, &parts.program, parts.executor.get(), StepTimer(parts.device, collectives),
+      options.profile_path, &parts.program, parts.executor.get(), &parts.collectives,
+      StepTimer(parts.device, collectives),
       RankTrace({trace_path, parts.start.trace_step, std::move(parts.start.predicted_trace)}, &parts.program,
                 options.ops, &parts.collectives, &parts.events));
   parts.states = std::make_unique<RankStates>(
@@ -171,10 +172,10 @@ absl::Status MeetAndBind(RankParts& parts) {
   const absl::Status bound = BindProgram(parts, parts.talk.queue.get());
   parts.Show(Activity::kMeeting);
   TACC_RETURN_IF_ERROR(AgreeOnStatus(parts.collectives, bound));
-  TACC_RETURN_IF_ERROR(parts.talk.queue->Open());
   LogMemory(parts, "before the ranks connect");
-  parts.Show(Activity::kBinding);
+  TACC_RETURN_IF_ERROR(parts.talk.queue->Open());
   LogMemory(parts, "when the ranks are connected");
+  parts.Show(Activity::kBinding);
   return absl::OkStatus();
 }
 
@@ -227,8 +228,8 @@ absl::Status Bind(RankParts& parts) {
     TACC_RETURN_IF_ERROR(ChooseProducts(parts));
   }
   TACC_RETURN_IF_ERROR(parts.executor->WarmUp());
-  if (parts.device->is_asynchronous() && parts.start.rank == 0 && parts.options.traces_gaps) {
   LogMemory(parts, "after the warm-up");
+  if (parts.device->is_asynchronous() && parts.start.rank == 0 && parts.options.traces_gaps) {
     parts.gaps = std::make_unique<GapTrace>(parts.device, &parts.events);
     parts.gaps->WarmUp();
   }

@@ -1,20 +1,24 @@
 #include "worker/rank/step_measurement.h"
 
 #include <utility>
+#include <vector>
 
 #include "graph/ir/status_macros.h"
 
 namespace tacc::worker {
 
 StepMeasurement::StepMeasurement(std::string profile_path, const graph::Program* program, Executor* executor,
-                                 StepTimer timer, RankTrace trace)
+                                 Collectives* host, StepTimer timer, RankTrace trace)
     : profile_path_(std::move(profile_path)),
       program_(*program),
       executor_(*executor),
+      host_(*host),
       timer_(std::move(timer)),
       trace_(std::move(trace)) {}
 
 absl::Status StepMeasurement::Start(int64_t steps_done, int64_t max_steps) {
+  TACC_ASSIGN_OR_RETURN(const auto asked, host_.GatherHost({profile_path_.empty() ? 0ull : 1ull}));
+  for (const std::vector<uint64_t>& rank : asked) times_all_steps_ = times_all_steps_ || rank[0] != 0;
   if (times_all_steps()) executor_.SetTimer(&timer_);
   return trace_.Agree(steps_done, max_steps);
 }
@@ -28,12 +32,12 @@ absl::Status StepMeasurement::EndTrace() {
 
 absl::Status StepMeasurement::Take() {
   TACC_ASSIGN_OR_RETURN(times_, timer_.Take());
-  if (times_all_steps()) profile_.Add(program_, times_);
+  if (!profile_path_.empty()) profile_.Add(program_, times_);
   return absl::OkStatus();
 }
 
 void StepMeasurement::WriteProfile(const CollectiveStats& collectives, const WorkspaceAllocator* allocator) const {
-  if (times_all_steps()) profile_.Write(profile_path_, collectives, program_, allocator);
+  if (!profile_path_.empty()) profile_.Write(profile_path_, collectives, program_, allocator);
 }
 
 }  // namespace tacc::worker

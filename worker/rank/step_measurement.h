@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "graph/ir/program.h"
+#include "worker/rank/collectives.h"
 #include "worker/rank/executor.h"
 #include "worker/rank/profile.h"
 #include "worker/rank/rank_trace.h"
@@ -14,18 +15,20 @@
 namespace tacc::worker {
 
 // Which of a start's steps are timed, instruction by instruction: all of them, evaluations too, for a profile, and the
-// one of which a rank was asked for a trace.
+// one of which a rank was asked for a trace. All ranks time the same steps, whichever was asked: what is timed is not
+// recorded, and what one rank records all must.
 class StepMeasurement {
  public:
-  // `profile_path`: empty: no profile. The pointers must outlive the object; `timer` and `trace` are of the same rank
-  // as `executor`.
-  StepMeasurement(std::string profile_path, const graph::Program* program, Executor* executor, StepTimer timer,
-                  RankTrace trace);
+  // `profile_path`: empty: this rank writes no profile. The pointers must outlive the object; `timer` and `trace` are
+  // of the same rank as `executor`.
+  StepMeasurement(std::string profile_path, const graph::Program* program, Executor* executor, Collectives* host,
+                  StepTimer timer, RankTrace trace);
 
   // All ranks call it before the first step of the start. Errors: of the talk between ranks.
   absl::Status Start(int64_t steps_done, int64_t max_steps);
 
-  bool times_all_steps() const { return !profile_path_.empty(); }
+  // After Start: a rank was asked for a profile.
+  bool times_all_steps() const { return times_all_steps_; }
   // Whether step number `step` is to be put between BeginTrace and EndTrace.
   bool traces(int64_t step) const { return step == trace_.step(); }
 
@@ -44,6 +47,8 @@ class StepMeasurement {
   const std::string profile_path_;
   const graph::Program& program_;
   Executor& executor_;
+  Collectives& host_;
+  bool times_all_steps_ = false;
   StepTimer timer_;
   RankTrace trace_;
   Profile profile_;
