@@ -52,6 +52,18 @@ inline constexpr bool kIsKernel = std::is_trivially_copyable_v<F> && sizeof(F) <
 // functor, where a team is of no whole warps or of more than `largest` threads, or is to share more than `room` bytes.
 void CheckTeam(const std::type_info& functor, int team_size, int largest, int64_t shared_bytes, int64_t room);
 
+// The most blocks of CUDA's grids.
+inline constexpr int64_t kMaxGrid = 0x7fffffff;
+// Blocks of a grid whose workers each do a share of `num` > 0 pieces, of at most `most`.
+constexpr unsigned GridBlocks(int64_t num, int64_t most = kMaxGrid) {
+  return static_cast<unsigned>(num < most ? num : most);
+}
+// f(i) for the pieces in [0, num) of worker number `worker` of `num_workers`, which may be fewer than the pieces.
+template <typename F>
+TACC_DEVICE void DoShare(int64_t num, int64_t worker, int64_t num_workers, const F& f) {
+  for (int64_t i = worker; i < num; i += num_workers) f(i);
+}
+
 #ifdef __CUDACC__
 
 // Throws std::runtime_error when the launch before failed.
@@ -112,18 +124,25 @@ inline constexpr int kThreads = 256;
 
 template <typename F>
 __global__ void __launch_bounds__(kThreads) Elements(int64_t n, const __grid_constant__ F f) {
-  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += step) f(i);
+  DoShare(n, static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x, static_cast<int64_t>(gridDim.x) * blockDim.x,
+          f);
 }
+
+template <typename F>
+struct OfTeam {
+  Team& team;
+  const F& f;
+  __device__ void operator()(int64_t index) const {
+    f(team, index);
+    __syncthreads();  // The next row's shared memory is this row's.
+  }
+};
 
 template <int kLargestTeam, typename F>
 __global__ void __launch_bounds__(kLargestTeam) Teams(int64_t num_teams, const __grid_constant__ F f) {
   extern __shared__ __align__(kSharedAlignment) char shared[];
   Team team(shared);
-  for (int64_t index = blockIdx.x; index < num_teams; index += gridDim.x) {
-    f(team, index);
-    __syncthreads();  // The next row's shared memory is this row's.
-  }
+  DoShare(num_teams, blockIdx.x, gridDim.x, OfTeam<F>{team, f});
 }
 
 }  // namespace launch
@@ -134,9 +153,7 @@ void ForEach(int64_t n, F f) {
   static_assert(kIsKernel<F>);
   if (n <= 0) return;
   const int64_t wanted = (n + launch::kThreads - 1) / launch::kThreads;
-  const int64_t busy = static_cast<int64_t>(NumBusyBlocks());
-  launch::Elements<<<static_cast<unsigned>(wanted < busy ? wanted : busy), launch::kThreads, 0, CurrentStream()>>>(n,
-                                                                                                                   f);
+  launch::Elements<<<GridBlocks(wanted, NumBusyBlocks()), launch::kThreads, 0, CurrentStream()>>>(n, f);
   CheckLaunch();
 }
 
@@ -148,9 +165,8 @@ void ForEachTeam(int64_t num_teams, int team_size, int64_t shared_bytes, F f) {
   static_assert(kIsKernel<F> && kLargestTeam <= kMaxTeam);
   if (num_teams <= 0) return;
   CheckTeam(typeid(F), team_size, kLargestTeam, shared_bytes, SharedBytesOfDevice());
-  constexpr int64_t kMaxGrid = 0x7fffffff;
-  launch::Teams<kLargestTeam><<<static_cast<unsigned>(num_teams < kMaxGrid ? num_teams : kMaxGrid), team_size,
-                                static_cast<size_t>(shared_bytes), CurrentStream()>>>(num_teams, f);
+  launch::Teams<kLargestTeam>
+      <<<GridBlocks(num_teams), team_size, static_cast<size_t>(shared_bytes), CurrentStream()>>>(num_teams, f);
   CheckLaunch();
 }
 

@@ -110,6 +110,54 @@ TEST(Teams, AreAsLargeAsTheirKernelsAllow) {
   EXPECT_EQ(error_of([] { ForEachTeam(0, 0, kMaxSharedBytes + 1, Nothing()); }), "");  // Nothing is launched.
 }
 
+struct Count {
+  int* times;
+  void operator()(int64_t i) const { ++times[i]; }
+};
+
+// As a launch's kernel goes through them.
+TEST(Grids, DoEachPieceOnceWithHoweverFewBlocks) {
+  for (const int64_t most : {int64_t{1}, int64_t{3}, int64_t{7}, kMaxGrid}) {
+    for (const int64_t num : {1, 7, 20}) {
+      std::vector<int> times(num);
+      const unsigned blocks = GridBlocks(num, most);
+      EXPECT_LE(blocks, most);
+      for (unsigned block = 0; block < blocks; ++block) DoShare(num, block, blocks, Count{times.data()});
+      EXPECT_EQ(times, std::vector<int>(num, 1)) << num << " pieces, at most " << most << " blocks";
+    }
+  }
+}
+
+struct Append {
+  std::vector<int64_t>* pieces;
+  void operator()(int64_t i) const { pieces->push_back(i); }
+};
+
+// More than 2^31 - 1: a launch of so many would fail with no more than "invalid configuration argument".
+TEST(Grids, AreNoLargerThanCudas) {
+  constexpr int64_t kNum = kMaxGrid + 6;
+  EXPECT_EQ(GridBlocks(kMaxGrid), 0x7fffffffu);
+  EXPECT_EQ(GridBlocks(kNum), 0x7fffffffu);
+  EXPECT_EQ(GridBlocks(int64_t{1} << 40), 0x7fffffffu);
+  const auto pieces_of = [](int64_t block) {
+    std::vector<int64_t> pieces;
+    DoShare(kNum, block, GridBlocks(kNum), Append{&pieces});
+    return pieces;
+  };
+  EXPECT_EQ(pieces_of(0), (std::vector<int64_t>{0, kMaxGrid}));
+  EXPECT_EQ(pieces_of(5), (std::vector<int64_t>{5, kMaxGrid + 5}));
+  EXPECT_EQ(pieces_of(6), (std::vector<int64_t>{6}));
+  EXPECT_EQ(pieces_of(kMaxGrid - 1), (std::vector<int64_t>{kMaxGrid - 1}));
+}
+
+TEST(Grids, OfNoPiecesAreNone) {
+  ForEach(0, Count{nullptr});
+  ForEachTeam(0, 32, 0, EndEarly());
+  std::vector<int64_t> pieces;
+  DoShare(0, 0, 1, Append{&pieces});
+  EXPECT_TRUE(pieces.empty());
+}
+
 struct ExchangeRanks {
   int* heard;
 
