@@ -13,11 +13,20 @@ double Peak(const DeviceProfile& device, DType dtype) {
   return it == device.matmul_flops_per_second.end() ? 0.0 : it->second;
 }
 
-// Of the group that a collective runs in, but of stages.
-int64_t NumMembers(const Node& node, const Mesh& mesh) {
-  AxisList axes;
-  for (const std::string& name : GetAttr<std::vector<std::string>>(node.attrs, "over")) axes.push_back(mesh.Find(name));
-  return NumShards(mesh, axes);
+bool IsAllReduce(const Node& node) { return node.op == "all_reduce" || node.op == "stage_sum"; }
+
+// Of GPUs: sums that the ranks take themselves.
+bool IsOwnSum(const Graph& graph, const Node& node, const CollectiveRanks& ranks) {
+  return ranks.sums_in_order || graph.type(node.operands[0]).dtype != graph.type(node.results[0]).dtype;
+}
+
+// Of a value's memory, what the rank's part of dim `dim` takes: without the padding of that dim.
+int64_t HeldBytes(const Value& value, size_t dim, const Mesh& mesh, int64_t rank) {
+  const int64_t extent = value.type.dims[dim];
+  if (!value.placement.has_value()) return value.type.bytes();
+  const Range held =
+      LocalRange(value.placement->global.dims[dim], value.placement->sharding.dims[dim], mesh, mesh.Coordinates(rank));
+  return extent == 0 ? 0 : value.type.bytes() / extent * (held.end - held.begin);
 }
 
 }  // namespace
@@ -49,14 +58,20 @@ std::optional<AttentionMask> MaskOfAttention(const std::string& op, const OpCall
   return is_any ? AttentionMask::kAny : AttentionMask::kPlain;
 }
 
-int64_t SentBytes(const Graph& graph, const Node& node, const Mesh& mesh, bool on_cpus) {
-  const bool is_stage_sum = node.op == "stage_sum";
-  const int64_t n = is_stage_sum ? static_cast<int64_t>(GetAttr<std::vector<int64_t>>(node.attrs, "stages").size())
-                                 : NumMembers(node, mesh);
+bool IsWholeAllReduce(const Graph& graph, const Node& node, const GroupShape& group, const CollectiveRanks& ranks) {
+  if (!IsAllReduce(node)) return false;
+  const int64_t elements = graph.type(node.operands[0]).num_elements();
+  if (ranks.on_cpus) return elements <= WholeAllReduceElements(group.size, group.num_nodes());
+  return IsOwnSum(graph, node, ranks) && elements <= WholeAllReduceElementsOnGpus(group.size, group.num_nodes());
+}
+
+int64_t SentBytes(const Graph& graph, const Node& node, const Mesh& mesh, const CollectiveRanks& ranks) {
+  const GroupShape group = GroupOf(node, mesh, ranks.devices_per_node);
+  const int64_t n = group.size;
   if (n < 2) return 0;
-  if (is_stage_sum || node.op == "all_reduce") {
+  if (IsAllReduce(node)) {
     const TensorType &in = graph.type(node.operands[0]), &out = graph.type(node.results[0]);
-    if (on_cpus && in.num_elements() <= WholeAllReduceElements(n)) return (n - 1) * in.bytes();
+    if (IsWholeAllReduce(graph, node, group, ranks)) return (group.in_node + group.num_nodes() - 2) * in.bytes();
     return (n - 1) * (in.bytes() + out.bytes()) / n;
   }
   if (node.op == "all_gather") return (n - 1) * graph.type(node.operands[0]).bytes();
@@ -67,32 +82,41 @@ int64_t SentBytes(const Graph& graph, const Node& node, const Mesh& mesh, bool o
   return 0;
 }
 
-int64_t PackedBytes(const Graph& graph, const Node& node, const Mesh& mesh, bool sums_in_order) {
-  const int64_t n = NumMembers(node, mesh);
+int64_t PackedBytes(const Graph& graph, const Node& node, const Mesh& mesh, const CollectiveRanks& ranks) {
+  if (node.operands.empty() || node.results.empty()) return 0;
+  const GroupShape group = GroupOf(node, mesh, ranks.devices_per_node);
+  const int64_t n = group.size;
   if (n < 2) return 0;
   const Value &from = graph.values[node.operands[0]], &to = graph.values[node.results[0]];
-  // Whether the parts along the dim named by the attribute are equal and lie side by side in at most so many rows.
-  const auto rows_of = [&](const Value& whole, const char* name) {
-    const auto dim = static_cast<size_t>(GetAttr<int64_t>(node.attrs, name));
+  if (IsAllReduce(node)) {
+    const int64_t elements = from.type.num_elements();
+    const bool is_gathered = !ranks.on_cpus && IsOwnSum(graph, node, ranks) &&
+                             !IsWholeAllReduce(graph, node, group, ranks) &&
+                             AllReducePiece(elements, n) * n != elements;
+    return is_gathered ? to.type.bytes() : 0;
+  }
+  const auto dim_of = [&](const char* name) { return static_cast<size_t>(GetAttr<int64_t>(node.attrs, name)); };
+  // In how many rows the parts along a dim lie.
+  const auto rows_of = [](const Value& whole, size_t dim) {
     int64_t rows = 1;
     for (size_t i = 0; i < dim; ++i) rows *= whole.type.dims[i];
     return rows;
   };
-  const auto lie_in = [&](int64_t max_rows, const Value& whole, const Value& part, const char* name) {
-    const auto dim = static_cast<size_t>(GetAttr<int64_t>(node.attrs, name));
-    return rows_of(whole, name) <= max_rows &&
-           !IsPadded(part.placement->global.dims[dim], part.placement->sharding.dims[dim], mesh);
-  };
-  const int64_t in = from.type.bytes(), out = to.type.bytes();
-  if (node.op == "all_gather") return lie_in(kMaxRowsInPlace, to, from, "dim") ? 0 : out;
-  if (node.op == "reduce_scatter" && (sums_in_order || from.type.dtype != to.type.dtype))
-    return rows_of(from, "dim") == 1 ? 0 : in;
-  if (node.op == "reduce_scatter") return lie_in(kMaxRowsInPlace, from, to, "dim") ? 0 : in + out;
   if (node.op == "all_to_all") {
-    // Each part but the rank's own.
-    return (n - 1) * ((lie_in(1, from, to, "split_dim") ? 0 : in) + (lie_in(1, to, from, "concat_dim") ? 0 : out)) / n;
+    // Each part but the rank's own; none of its dims are padded.
+    const int64_t in = rows_of(from, dim_of("split_dim")) == 1 ? 0 : from.type.bytes();
+    const int64_t out = rows_of(to, dim_of("concat_dim")) == 1 ? 0 : to.type.bytes();
+    return (n - 1) * (in + out) / n;
   }
-  return 0;
+  const bool gathers = node.op == "all_gather";
+  if (!gathers && node.op != "reduce_scatter") return 0;
+  const size_t dim = dim_of("dim");
+  const Value &whole = gathers ? to : from, &part = gathers ? from : to;
+  const int64_t bytes = HeldBytes(whole, dim, mesh, ranks.rank);
+  if (ranks.on_cpus || (!gathers && IsOwnSum(graph, node, ranks))) return rows_of(whole, dim) == 1 ? 0 : bytes;
+  const bool are_equal = HeldBytes(part, dim, mesh, ranks.rank) * n == bytes && part.type.bytes() * n == bytes;
+  if (are_equal && rows_of(whole, dim) <= kMaxRowsInPlace) return 0;
+  return bytes + (gathers ? 0 : HeldBytes(part, dim, mesh, ranks.rank));
 }
 
 double ModelFlops(const Program& program, const OpTable& ops) {
@@ -109,7 +133,8 @@ double ModelFlops(const Program& program, const OpTable& ops) {
   return total;
 }
 
-StepCost EstimateStep(const Program& program, const OpTable& ops, const DeviceProfile& device) {
+StepCost EstimateStep(const Program& program, const OpTable& ops, const DeviceProfile& device, int64_t rank) {
+  const CollectiveRanks ranks{device.kind == "cpu", device.sums_in_order, device.devices_per_machine, rank};
   StepCost step;
   std::map<std::string, StepCost> graphs;
   for (const Graph& graph : program.graphs) {
@@ -117,17 +142,17 @@ StepCost EstimateStep(const Program& program, const OpTable& ops, const DevicePr
     for (const Node& node : graph.nodes) {
       const OpDef* def = ops.Find(node.op);
       if (def == nullptr) continue;
-      int64_t sent = SentBytes(graph, node, program.mesh, device.kind == "cpu");
+      int64_t sent = SentBytes(graph, node, program.mesh, ranks);
       if (node.op == "send") sent = program.FindState(node.symbol)->type.bytes();
       if (sent > 0) {
         cost.sent_bytes += sent;
         ++cost.num_collectives;
-        if (const int64_t packed = PackedBytes(graph, node, program.mesh, device.sums_in_order); packed > 0) {
-          cost.packed_bytes += packed;
-          ++cost.num_packed;
-        }
-        cost.communication_seconds +=
-            device.link_latency_seconds + static_cast<double>(sent) / std::max(device.link_bytes_per_second, 1.0);
+        const int64_t packed = PackedBytes(graph, node, program.mesh, ranks);
+        cost.packed_bytes += packed;
+        if (packed > 0) ++cost.num_packed;
+        cost.communication_seconds += device.link_latency_seconds +
+                                      static_cast<double>(sent) / std::max(device.link_bytes_per_second, 1.0) +
+                                      2 * static_cast<double>(packed) / std::max(device.memory_bytes_per_second, 1.0);
         continue;
       }
       const OpCall call = CallOf(graph, node);

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "graph/analysis/group.h"
 #include "graph/ir/program.h"
 #include "graph/ops/op.h"
 
@@ -41,18 +42,18 @@ struct DeviceProfile {
 double ModelFlops(const Program& program, const OpTable& ops);
 
 struct StepCost {
-  double matmul_flops = 0;     // of a rank, repeats included
-  double compute_seconds = 0;  // roofline: each node max(FLOPs / peak, bytes / bandwidth)
-  double communication_seconds = 0;
-  int64_t sent_bytes = 0;  // by a rank
+  double matmul_flops = 0;           // of a rank, repeats included
+  double compute_seconds = 0;        // roofline: each node max(FLOPs / peak, bytes / bandwidth)
+  double communication_seconds = 0;  // copies around collectives included
+  int64_t sent_bytes = 0;            // by a rank
   int64_t num_collectives = 0;
-  int64_t packed_bytes = 0;  // by a rank on a GPU, around collectives
+  int64_t packed_bytes = 0;  // by a rank, around collectives
   int64_t num_packed = 0;    // of the collectives: those with such copies
   // Compute and communication share a CPU's cores, so they add up.
   double seconds() const { return compute_seconds + communication_seconds; }
 };
-// A partitioned (or later) program's step on this device.
-StepCost EstimateStep(const Program& program, const OpTable& ops, const DeviceProfile& device);
+// A partitioned (or later) program's step on this device; what is packed is that of `rank`.
+StepCost EstimateStep(const Program& program, const OpTable& ops, const DeviceProfile& device, int64_t rank = 0);
 
 // Nodes that take no time: names of states and inputs, waits, and values that share their operand's place.
 bool IsFree(const OpDef& def, const OpCall& call, const Node& node);
@@ -68,16 +69,28 @@ enum class AttentionMask {
 // None for other ops than attention and its gradient.
 std::optional<AttentionMask> MaskOfAttention(const std::string& op, const OpCall& call);
 
-// Bytes that one rank sends for a collective, over the ranks of `over`: all_gather (n-1) x its part, reduce_scatter
-// (n-1) x the part it gets, all_reduce both, all_to_all (n-1)/n of its operand; on CPUs an all_reduce of up to
-// WholeAllReduceElements (n-1) x its operand. 0 for other ops.
-int64_t SentBytes(const Graph& graph, const Node& node, const Mesh& mesh, bool on_cpus = false);
+// Who runs a collective.
+struct CollectiveRanks {
+  bool on_cpus = false;
+  bool sums_in_order = false;  // on GPUs; there the library sums else, where the result has the summands' type
+  int64_t devices_per_node = 0;
+  int64_t rank = 0;  // which of them, of all stages: of a dim that is cut with padding the last ones have less
+};
 
-// Bytes that a rank on a GPU copies around a collective of the device's library, which takes parts that are equal and
-// lie in a row: into that order before it and out of it after. 0 where values lie so already, as those of a gather or a
-// sum along the first dim do, or in up to kMaxRowsInPlace such rows. All of a padded dim counts. Sums in order, and
-// those that widen, are the ranks' own: they pack what does not lie in one row.
-int64_t PackedBytes(const Graph& graph, const Node& node, const Mesh& mesh, bool sums_in_order = false);
+// Whether an all_reduce or stage_sum is so small that all ranks send all that they have (collective_limits.h).
+bool IsWholeAllReduce(const Graph& graph, const Node& node, const GroupShape& group, const CollectiveRanks& ranks);
+
+// Bytes that one rank sends for a collective, over the ranks of `over`: all_gather (n-1) x its part, reduce_scatter
+// (n-1) x the part it gets, all_reduce both, all_to_all (n-1)/n of its operand; a small all_reduce its operand to each
+// member of its node and to one of each other node. 0 for other ops.
+int64_t SentBytes(const Graph& graph, const Node& node, const Mesh& mesh, const CollectiveRanks& ranks = {});
+
+// Bytes that the rank copies around a collective. A GPU's library takes parts that are equal and lie in a row: copies
+// bring them into that order before it and out of it after. 0 where values lie so already, as those of a gather or a
+// sum along the first dim do, or in up to kMaxRowsInPlace such rows. Sums in order, and those that widen, are the
+// ranks' own: they pack what does not lie in one row, and a large one is gathered in pieces, which are packed where
+// they are not equal. So do CPUs with all that does not lie in one row, and their messages may be of any size.
+int64_t PackedBytes(const Graph& graph, const Node& node, const Mesh& mesh, const CollectiveRanks& ranks = {});
 
 }  // namespace tacc::graph
 

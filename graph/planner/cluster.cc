@@ -274,6 +274,8 @@ double KernelSeconds(const Machine& machine, DType dtype, double matmul_flops, d
                   matmul_flops * (1 + machine.matmul_tile * inverse) / std::max(peak * machine.matmul_fraction, 1.0));
 }
 
+double CopySeconds(const Machine& machine, double bytes) { return KernelSeconds(machine, DType::kF32, 0, 2 * bytes); }
+
 double AttentionSeconds(const Machine& machine, DType dtype, AttentionMask mask, double matmul_flops,
                         double exponentials, double bytes) {
   const AttentionSpeeds& known = machine.attention;
@@ -285,20 +287,6 @@ double AttentionSeconds(const Machine& machine, DType dtype, AttentionMask mask,
 
 double IssuedSeconds(const Machine& machine, double device_seconds, double num_kernels) {
   return std::pow(std::pow(device_seconds, 4) + std::pow(num_kernels * machine.issue_seconds, 4), 0.25);
-}
-
-GroupShape ShapeOf(const Mesh& mesh, const AxisList& axes, int64_t devices_per_node) {
-  GroupShape group;
-  int64_t stride = 1;
-  for (int axis = static_cast<int>(mesh.axes.size()) - 1; axis >= 0; --axis) {
-    const int64_t size = mesh.axes[axis].size;
-    if (std::find(axes.begin(), axes.end(), axis) != axes.end()) {
-      group.size *= size;
-      group.in_node *= devices_per_node == 0 ? size : std::clamp<int64_t>(devices_per_node / stride, 1, size);
-    }
-    stride *= size;
-  }
-  return group;
 }
 
 LinkBytes BytesOverLinks(const Machine& machine, CollectiveKind kind, double bytes, const GroupShape& group) {

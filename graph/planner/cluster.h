@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "graph/analysis/cost.h"
+#include "graph/analysis/group.h"
 #include "graph/ir/sharding.h"
 #include "graph/ir/type.h"
 
@@ -110,6 +111,8 @@ struct ProductShape {
 // extents, whose tiles are partly empty and whose pipelines are short) and its bytes at the reached bandwidth.
 double KernelSeconds(const Machine& machine, DType dtype, double matmul_flops, double bytes,
                      const ProductShape& shape = {});
+// Seconds to copy so many bytes in a device's memory, each read and written.
+double CopySeconds(const Machine& machine, double bytes);
 // Seconds of attention, whose scores stay on the device's cores: the larger of its FLOPs at the speed that is known of
 // it and its bytes at the reached bandwidth. Where none is known, that of products, of which an exponential counts as
 // many FLOPs as a device does in its time.
@@ -119,23 +122,13 @@ double AttentionSeconds(const Machine& machine, DType dtype, AttentionMask mask,
 // but not perfectly: the 4-norm of the two.
 double IssuedSeconds(const Machine& machine, double device_seconds, double num_kernels);
 
-// How the ranks of a group lie on nodes, when ranks fill nodes in order.
-struct GroupShape {
-  int64_t size = 1;     // ranks
-  int64_t in_node = 1;  // of them in one node
-  int64_t num_nodes() const { return size / in_node; }
-};
-// The groups over `axes` of the mesh.
-GroupShape ShapeOf(const Mesh& mesh, const AxisList& axes, int64_t devices_per_node);
-
 enum class CollectiveKind {
   kAllGather,
   kReduceScatter,
   kAllReduce,
-  // Each rank sends all that it has, inside its node and its node's sum to the others: how CPUs sum up to
-  // WholeAllReduceElements, and GPUs whose sums are in order up to WholeAllReduceElementsOnGpus. For n ranks, m in each
-  // of several nodes, that is about (n - m) / 2 times what a ring sends between nodes, of a few KB on CPUs: what counts
-  // is latency, and it has one round of messages less.
+  // Each rank sends all that it has, inside its node and its node's sum to the others: how sums are taken that are
+  // small enough for it (IsWholeAllReduce). For n ranks, m in each of several nodes, that is about (n - m) / 2 times
+  // what a ring sends between nodes, of a few KB: what counts is latency, and it has two rounds of messages less.
   kWholeAllReduce,
   kAllToAll,
   kRotate,  // each rank sends what it has to the next

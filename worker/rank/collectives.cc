@@ -21,7 +21,6 @@ constexpr uint32_t kFirstChannelTag = 2;
 constexpr int64_t kSmallAllReduceBytes = graph::kMaxWholeAllReduceElements * static_cast<int64_t>(sizeof(double));
 // Plain exchanges whose messages are posted together.
 constexpr size_t kMaxTogether = 16;
-constexpr int64_t kPieceElements = 64;  // Pieces of an all-reduce start at multiples of it.
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -388,17 +387,24 @@ class Collectives::Engine {
     const int64_t element = kernels::SizeOf(call.send_dtype);
     const int64_t result_element = kernels::SizeOf(call.receive_dtype);
     const int64_t elements = call.send[0].bytes() / element;
+    const int num_machines =
+        has_machines_ ? NumMachines(call.members, [this](int rank) { return machine_of(rank); }) : 1;
     // All of it is one chunk then: 3 n + 2 of them, of at most 8 bytes an element, are within the staging.
-    const bool is_small = elements <= graph::WholeAllReduceElements(n);
-    if (const std::optional<TwoLevels> levels = LevelsOf(call); is_small && levels.has_value())
-      return SmallAllReduce(call, *levels);
+    const bool is_small = elements <= graph::WholeAllReduceElements(n, num_machines);
+    if (const std::optional<TwoLevels> levels = LevelsOf(call); levels.has_value()) {
+      if (is_small) return SmallAllReduce(call, *levels);
+      if (call.send_dtype == call.receive_dtype) {
+        for (const CollectiveCall& step : LevelsOfAllReduce(call, *levels)) TACC_RETURN_IF_ERROR(Execute(step));
+        return absl::OkStatus();
+      }
+    }
     CollectiveCall sum = call;
     sum.kind = CollectiveCall::Kind::kReduceScatter;
     if (n == 1 || is_small) {
       sum.send.assign(n, call.send[0]);
       return ReduceScatter(sum);
     }
-    const int64_t piece = CeilDiv(CeilDiv(elements, n), kPieceElements) * kPieceElements;
+    const int64_t piece = graph::AllReducePiece(elements, n);
     const auto part = [&](const Region& whole, int i, int64_t size) {
       const int64_t begin = std::min(elements, i * piece), end = std::min(elements, begin + piece);
       return Flat(whole.data + begin * size, (end - begin) * size);

@@ -1,6 +1,8 @@
 #include "worker/rank/two_levels.h"
 
+#include <algorithm>
 #include <map>
+#include <set>
 
 namespace tacc::worker {
 
@@ -23,6 +25,12 @@ std::optional<TwoLevels> FindTwoLevels(const std::vector<int>& members, int me,
     if (mates.size() != levels.machines[0].size()) return std::nullopt;
   }
   return levels;
+}
+
+int NumMachines(const std::vector<int>& members, const std::function<int(int)>& machine_of) {
+  std::set<int> machines;
+  for (int member : members) machines.insert(machine_of(member));
+  return static_cast<int>(machines.size());
 }
 
 CollectiveCall ExchangeOf(const CollectiveCall& call) {
@@ -59,6 +67,45 @@ std::vector<std::vector<CollectiveCall>> LevelsOfAllGather(const CollectiveCall&
                              [&](int j) { return call.receive[levels.Member(k, j)]; }));
   }
   return steps;
+}
+
+std::vector<CollectiveCall> LevelsOfAllReduce(const CollectiveCall& call, const TwoLevels& levels) {
+  const int64_t machines = levels.num_machines(), mates = levels.num_mates(), n = machines * mates;
+  const int64_t size = kernels::SizeOf(call.send_dtype), elements = call.send[0].bytes() / size;
+  const int64_t piece = (elements + n - 1) / n, part = machines * piece;
+  const auto cut = [&](const Region& whole, int64_t first, int64_t count) {
+    const int64_t begin = std::min(elements, first), end = std::min(elements, first + count);
+    return Flat(whole.data + begin * size, (end - begin) * size);
+  };
+  CollectiveCall inside = call, across = call;
+  inside.me = levels.place;
+  across.me = levels.machine;
+  for (CollectiveCall* sum : {&inside, &across}) {
+    sum->kind = CollectiveCall::Kind::kReduceScatter;
+    sum->members.clear();
+    sum->send.clear();
+  }
+  std::vector<Region> parts, pieces;
+  for (int j = 0; j < mates; ++j) {
+    inside.members.push_back(call.members[levels.Member(levels.machine, j)]);
+    inside.send.push_back(cut(call.send[0], j * part, part));
+    parts.push_back(cut(call.receive[0], j * part, part));
+  }
+  inside.receive = {parts[levels.place]};
+  for (int k = 0; k < machines; ++k) {
+    across.members.push_back(call.members[levels.Member(k, levels.place)]);
+    pieces.push_back(cut(call.receive[0], levels.place * part + k * piece, piece));
+  }
+  across.send = pieces;
+  across.receive = {pieces[levels.machine]};
+  const auto gathered = [](const CollectiveCall& sum, const std::vector<Region>& all) {
+    CollectiveCall exchange = sum;
+    exchange.kind = CollectiveCall::Kind::kExchange;
+    exchange.send.assign(all.size(), all[sum.me]);
+    exchange.receive = all;
+    return exchange;
+  };
+  return {inside, across, gathered(across, pieces), gathered(inside, parts)};
 }
 
 }  // namespace tacc::worker

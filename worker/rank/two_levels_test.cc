@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "graph/ir/collective_limits.h"
 #include "gtest/gtest.h"
 #include "tests/ranks/counting_transport.h"
 #include "worker/rank/in_process_transport.h"
@@ -100,10 +101,23 @@ TEST(TwoLevels, SendNoMoreBetweenMachinesThanARing) {
   }
 }
 
+// Small ones go whole only as long as few bytes leave a machine.
+TEST(TwoLevels, SmallSumsSendNoMoreThanARing) {
+  for (const int machines : {2, 4, 16}) {
+    const int n = machines * kRanksAMachine;
+    const int64_t barrier = (n - kRanksAMachine) * 8, limit = graph::WholeAllReduceElements(n, machines);
+    const int64_t small = limit / n, next = small + 1;
+    const int64_t whole = CrossedBytes(Kind::kAllReduce, machines, small) - barrier;
+    EXPECT_EQ(whole, (n - kRanksAMachine) * small * n * 4) << machines << " machines";
+    EXPECT_LE(whole, graph::kWholeBytesOutOfMachine);
+    EXPECT_EQ(CrossedBytes(Kind::kAllReduce, machines, next) - barrier, 2 * (n - kRanksAMachine) * next * 4);
+  }
+}
+
 // Sums go by machines: the ranks of each in their order, then the machines', every rank the same bits.
 TEST(TwoLevels, SumsHaveOneOrder) {
   constexpr int kWorld = 4;
-  for (const int64_t elements : {3, 100'003}) {
+  for (const int64_t elements : {3, 5'001, 100'003}) {
     std::vector<std::vector<float>> values(kWorld, std::vector<float>(elements));
     std::vector<float> expected(elements);
     for (int64_t i = 0; i < elements; ++i) {

@@ -328,7 +328,11 @@ class Explainer {
     const NodeTime time = finalist_.times(stage_, graph, node);
     std::string cost = absl::StrCat("a rank sends ", Bytes(time.sent_bytes));
     const int64_t packed =
-        node.results.empty() ? 0 : PackedBytes(graph, node, mesh_, finalist_.cluster.machine.sums_in_order);
+        node.results.empty()
+            ? 0
+            : PackedBytes(graph, node, mesh_,
+                          {finalist_.cluster.machine.shares_cores, finalist_.cluster.machine.sums_in_order,
+                           finalist_.cluster.machine.devices_per_node});
     if (packed > 0 && !finalist_.cluster.machine.shares_cores)
       absl::StrAppend(&cost, " (and copies ", Bytes(packed), " around it: its parts do not lie in a row)");
     if (!node.results.empty()) {

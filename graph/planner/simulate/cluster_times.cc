@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "graph/analysis/cost.h"
-#include "graph/ir/collective_limits.h"
 #include "graph/ops/einsum_spec.h"
 #include "graph/trace/step_trace.h"
 
@@ -21,16 +20,13 @@ struct Traffic {
   double bytes = 0;
 };
 
-std::optional<Traffic> TrafficOf(const Machine& machine, const Graph& graph, const Node& node, int64_t group_size) {
+std::optional<Traffic> TrafficOf(const CollectiveRanks& ranks, const Graph& graph, const Node& node,
+                                 const GroupShape& group) {
   const auto in = [&] { return static_cast<double>(graph.type(node.operands[0]).bytes()); };
-  if (node.op == "all_gather") return Traffic{CollectiveKind::kAllGather, in() * static_cast<double>(group_size)};
+  if (node.op == "all_gather") return Traffic{CollectiveKind::kAllGather, in() * static_cast<double>(group.size)};
   if (node.op == "reduce_scatter") return Traffic{CollectiveKind::kReduceScatter, in()};
   if (node.op == "all_reduce" || node.op == "stage_sum") {
-    const int64_t elements = graph.type(node.operands[0]).num_elements();
-    const bool is_whole = machine.shares_cores    ? elements <= WholeAllReduceElements(group_size)
-                          : machine.sums_in_order ? elements <= WholeAllReduceElementsOnGpus(group_size)
-                                                  : false;
-    if (is_whole) return Traffic{CollectiveKind::kWholeAllReduce, in()};
+    if (IsWholeAllReduce(graph, node, group, ranks)) return Traffic{CollectiveKind::kWholeAllReduce, in()};
     // Parts are summed in the operand's type, and gathered in the result's.
     const double out = static_cast<double>(graph.type(node.results[0]).bytes());
     return Traffic{CollectiveKind::kAllReduce, (in() + out) / 2};
@@ -59,20 +55,6 @@ ProductShape ShapeOfProduct(const Node& node, const OpCall& call) {
 
 }  // namespace
 
-GroupShape GroupOf(const Node& node, const Mesh& mesh, int64_t devices_per_node) {
-  AxisList axes;
-  const auto over = GetAttr<std::vector<std::string>>(node.attrs, "over");
-  for (const std::string& name : over) axes.push_back(mesh.Find(name));
-  const auto among = GetAttr<std::vector<int64_t>>(node.attrs, "stages");
-  if (const int stage_axis = mesh.Find(kStageAxis); !among.empty() && stage_axis >= 0) axes = {stage_axis};
-  GroupShape group = ShapeOf(mesh, axes, devices_per_node);
-  if (!among.empty()) {
-    group.in_node = group.num_nodes() == 1 ? static_cast<int64_t>(among.size()) : 1;
-    group.size = static_cast<int64_t>(among.size());
-  }
-  return group;
-}
-
 double LocalSeconds(const Machine& machine, const OpDef& def, const Node& node, const OpCall& call) {
   if (IsFree(def, call, node)) return 0;
   const auto bytes = static_cast<double>(TouchedBytes(def, call));
@@ -93,20 +75,23 @@ NodeTimes TimesOn(const Cluster& cluster, const std::vector<const Program*>& sta
     for (const State& state : program->states) state_bytes[state.name] = state.type.bytes();
   }
   const Machine& machine = cluster.machine;
+  const CollectiveRanks ranks{machine.shares_cores, machine.sums_in_order, machine.devices_per_node};
   // Of a thread of each of a stage's ranks.
   const double host = machine.cpus > 0 ? 1 / machine.cpus / static_cast<double>(stages.size()) : 0;
   // Sums of two types are no library's.
   Machine own_sums = machine;
   own_sums.sums_in_order = !machine.shares_cores;
-  return [cluster_machine = machine, own_sums, host, mesh = stages[0]->mesh, state_bytes = std::move(state_bytes),
-          &ops](int stage, const Graph& graph, const Node& node) {
+  return [cluster_machine = machine, own_sums, ranks, host, mesh = stages[0]->mesh,
+          state_bytes = std::move(state_bytes), &ops](int stage, const Graph& graph, const Node& node) {
     NodeTime time;
     const bool widens = !node.operands.empty() && !node.results.empty() &&
                         graph.type(node.operands[0]).dtype != graph.type(node.results[0]).dtype;
     const Machine& machine = widens ? own_sums : cluster_machine;
-    const auto transfer = [&](const Traffic& traffic, const GroupShape& group, const std::string& communicator) {
+    // `packed`: bytes that are copied before and after it, where it runs.
+    const auto transfer = [&](const Traffic& traffic, const GroupShape& group, const std::string& communicator,
+                              int64_t packed) {
       time.communicator = communicator;
-      time.seconds = CollectiveSeconds(machine, traffic.kind, traffic.bytes, group);
+      time.seconds = CollectiveSeconds(machine, traffic.kind, traffic.bytes, group) + CopySeconds(machine, packed);
       if (time.seconds <= 0) return;
       const LinkBytes moved = BytesOverLinks(machine, traffic.kind, traffic.bytes, group);
       time.link = moved.intra / (machine.intra_bytes_per_second * machine.bandwidth_fraction) / time.seconds;
@@ -125,7 +110,7 @@ NodeTimes TimesOn(const Cluster& cluster, const std::vector<const Program*>& sta
       const int64_t stride = mesh.Stride(mesh.Find(kStageAxis)), per_node = machine.devices_per_node;
       const bool in_node = per_node == 0 || stage * stride / per_node == other * stride / per_node;
       const std::string channel = CommunicatorOf(node);
-      transfer(traffic, {2, in_node ? 2 : 1}, channel);
+      transfer(traffic, {2, in_node ? 2 : 1}, channel, 0);
       time.meeting = channel;
       time.parties = 2;
       if (is_send) time.sent_bytes = static_cast<int64_t>(traffic.bytes);
@@ -139,11 +124,12 @@ NodeTimes TimesOn(const Cluster& cluster, const std::vector<const Program*>& sta
         time.meeting = absl::StrCat(node.op, " of stages ", absl::StrJoin(among, " "));
         time.parties = static_cast<int>(among.size());
       }
-      const std::optional<Traffic> traffic = TrafficOf(machine, graph, node, group.size);
+      const std::optional<Traffic> traffic = TrafficOf(ranks, graph, node, group);
       if (!traffic.has_value()) return time;
       // On a CPU one thread runs all collectives.
-      transfer(*traffic, group, machine.shares_cores ? kHostCommunicator : CommunicatorOf(node));
-      time.sent_bytes = SentBytes(graph, node, mesh, machine.shares_cores);
+      transfer(*traffic, group, machine.shares_cores ? kHostCommunicator : CommunicatorOf(node),
+               PackedBytes(graph, node, mesh, ranks));
+      time.sent_bytes = SentBytes(graph, node, mesh, ranks);
       return time;
     }
     time.device = 1;

@@ -9,9 +9,6 @@
 
 namespace tacc::graph {
 
-// The group that a collective of the program runs in.
-GroupShape GroupOf(const Node& node, const Mesh& mesh, int64_t devices_per_node);
-
 // What a node that sends nothing takes, of the types given.
 double LocalSeconds(const Machine& machine, const OpDef& def, const Node& node, const OpCall& call);
 

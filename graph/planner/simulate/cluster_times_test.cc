@@ -1,5 +1,6 @@
 #include "graph/planner/simulate/cluster_times.h"
 
+#include <cmath>
 #include <tuple>
 #include <vector>
 
@@ -196,12 +197,59 @@ TEST(TimesOn, ASumThatWidensIsGatheredWide) {
     Machine machine = *FindMachine("h100");
     machine.intra_latency_seconds = 0;
     const NodeTime time = TimesOn({machine, 1}, {&program}, ops)(0, graph, node);
-    EXPECT_EQ(time.sent_bytes, SentBytes(graph, node, program.mesh, /*on_cpus=*/false));
+    EXPECT_EQ(time.sent_bytes, SentBytes(graph, node, program.mesh));
     return time.seconds;
   };
   const double narrow = sum(DType::kBF16, DType::kBF16);
   EXPECT_NEAR(sum(DType::kBF16, DType::kF32), 1.5 * narrow, 1e-9);
   EXPECT_NEAR(sum(DType::kF32, DType::kF32), 2 * narrow, 1e-9);
+}
+
+// Weights whose heads' dims lie before the one that fsdp cuts are packed: twice through memory, where the collective
+// runs.
+TEST(TimesOn, CopiesAroundACollectiveTakeTheirTime) {
+  const OpTable ops;
+  Machine gpu = *FindMachine("h100"), in_order = gpu, cpu = gpu;
+  in_order.sums_in_order = true;
+  cpu.shares_cores = true;
+  const Mesh mesh{{{"fsdp", 8}}};
+  // [heads, head_dim, hidden], cut along hidden in `heads` rows and some; `out` of a sum.
+  const auto copies = [&](const Machine& machine, const char* op, int64_t heads, int64_t hidden, DType out) {
+    const Dims global{heads, 1, hidden}, local{heads, 1, (hidden + 7) / 8};
+    const TensorType whole{DType::kBF16, global}, part{out, local};
+    Graph graph;
+    Node node;
+    node.op = op;
+    const bool gathers = node.op == "all_gather";
+    node.operands = {graph.AddValue("in", gathers ? part : whole)};
+    node.results = {graph.AddValue("out", gathers ? whole : part)};
+    node.attrs = {{"over", std::vector<std::string>{"fsdp"}}, {"dim", int64_t{2}}};
+    const ValueId shard = gathers ? node.operands[0] : node.results[0];
+    const ValueId other = gathers ? node.results[0] : node.operands[0];
+    graph.values[other].placement = Placement{whole, Sharding::Replicated(3)};
+    graph.values[shard].placement = Placement{{out, global}, {{{}, {}, {0}}, {}}};
+    Program program;
+    program.mesh = mesh;
+    const auto bytes = static_cast<double>(whole.bytes());
+    const CollectiveKind kind = gathers ? CollectiveKind::kAllGather : CollectiveKind::kReduceScatter;
+    Machine sums = machine;
+    sums.sums_in_order = machine.sums_in_order || (!gathers && out != DType::kBF16 && !machine.shares_cores);
+    const double seconds = TimesOn({machine, 1}, {&program}, ops)(0, graph, node).seconds;
+    const double copied = (seconds - CollectiveSeconds(sums, kind, bytes, {8, 8})) / bytes *
+                          (machine.memory_bytes_per_second * machine.bandwidth_fraction);
+    return std::round(100 * copied) / 100;  // passes through memory, but what padding of a dim sends
+  };
+  const DType half = DType::kBF16, wide = DType::kF32;
+  EXPECT_EQ(copies(gpu, "all_gather", 64, 65536, half), 0);
+  EXPECT_EQ(copies(gpu, "all_gather", 128, 65536, half), 2);
+  EXPECT_EQ(copies(gpu, "all_gather", 1, 65537, half), 2);
+  EXPECT_EQ(copies(gpu, "reduce_scatter", 64, 65536, half), 0);
+  EXPECT_EQ(copies(gpu, "reduce_scatter", 128, 65536, half), 2.25);
+  EXPECT_EQ(copies(gpu, "reduce_scatter", 2, 65536, wide), 2);  // its own
+  EXPECT_EQ(copies(in_order, "reduce_scatter", 2, 65536, half), 2);
+  EXPECT_EQ(copies(in_order, "reduce_scatter", 1, 65537, half), 0);
+  EXPECT_EQ(copies(cpu, "all_gather", 2, 65536, half), 2);
+  EXPECT_EQ(copies(cpu, "all_gather", 1, 65537, half), 0);
 }
 
 TEST(TimesOn, AMessageTakesTheWayBetweenItsStages) {

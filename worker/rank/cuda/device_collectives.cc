@@ -15,9 +15,6 @@ namespace {
 using Kind = CollectiveCall::Kind;
 
 constexpr int64_t kSlotAlignment = 256;
-// Up to this size an all-reduce sends the whole tensor to everyone: one round of messages instead of two.
-constexpr int64_t kSmallAllReduceBytes = 8 * graph::kMaxWholeElementsOnGpus;
-constexpr int64_t kPieceElements = 64;  // Pieces of an all-reduce start at multiples of it.
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -100,7 +97,7 @@ std::pair<CollectiveCall, CollectiveCall> PiecesOfAllReduce(const CollectiveCall
   const int64_t elements = call.send[0].bytes() / element;
   CollectiveCall sum = call;
   sum.kind = Kind::kReduceScatter;
-  const int64_t piece = CeilDiv(CeilDiv(elements, n), kPieceElements) * kPieceElements;
+  const int64_t piece = graph::AllReducePiece(elements, n);
   const auto part = [&](const Region& whole, int i, int64_t size) {
     const int64_t begin = std::min(elements, i * piece), end = std::min(elements, begin + piece);
     return Flat(whole.data + begin * size, (end - begin) * size);
@@ -183,7 +180,12 @@ absl::Status DeviceCollectives::AddSteps(const CollectiveCall& call, std::vector
   }
   if (call.kind == Kind::kAllReduce && step.group == nullptr) {
     const int64_t elements = call.send[0].bytes() / kernels::SizeOf(call.send_dtype);
-    if (call.members.size() > 1 && elements * 8 > std::min(kSmallAllReduceBytes, ChunkBytes(call.members.size()))) {
+    const auto n = static_cast<int64_t>(call.members.size());
+    const int num_machines = NumMachines(call.members, [this](int rank) { return communication_->machine_of(rank); });
+    // One chunk holds a small one.
+    const bool is_small = elements <= graph::WholeAllReduceElementsOnGpus(n, num_machines) &&
+                          elements * 8 <= ChunkBytes(call.members.size());
+    if (n > 1 && !is_small) {
       const auto [sum, gather] = PiecesOfAllReduce(call);
       TACC_RETURN_IF_ERROR(AddSteps(sum, steps));
       return AddSteps(gather, steps);

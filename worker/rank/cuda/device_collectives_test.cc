@@ -10,9 +10,11 @@
 #include <thread>
 #include <tuple>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "graph/ir/collective_limits.h"
 #include "gtest/gtest.h"
+#include "tests/ranks/counting_transport.h"
 #include "worker/rank/collective_case.h"
 #include "worker/rank/cuda/simulated_communication.h"
 #include "worker/rank/cuda/simulated_gpu.h"
@@ -240,6 +242,10 @@ TEST(DeviceCollectives, SumsOfSeveralMachinesAreTheBitsOfTheCpu) {
     for (const int64_t elements : {5, 40'001}) {
       ExpectAsOnCpu(
           4, 64 << 10, [&, in = in, out = out](int me) { return MakeAllReduce(me, 4, elements, in, out); }, 2);
+    }
+    // Four machines of two: on CPUs and on GPUs whole, in pieces on CPUs, in pieces on both.
+    for (const int64_t elements : {700, 4'003, 9'001, 11'000}) {
+      ExpectAsOnCpu(8, 4 << 20, [&, in = in, out = out](int me) { return MakeAllReduce(me, 8, elements, in, out); }, 2);
     }
   }
 }
@@ -485,6 +491,85 @@ TEST(DeviceCollectives, SentBytesAreThoseOfTheCpu) {
       [](int me) { return MakeAllReduce(me, 4, 256'000, DType::kF32, DType::kBF16); }};
   for (const auto& make : on_two_machines) ExpectSentBytesOfTheCpu(4, 2, make);
   for (const auto& make : cases) ExpectSentBytesOfTheCpu(3, 0, make);
+}
+
+constexpr int kRanksAMachine = 8;
+
+// A call over n parts of `part` elements of f32 each, and its memory.
+Bound MakeOfParts(Kind kind, int me, int n, int64_t part) {
+  Bound bound;
+  const int64_t bytes = part * 4;
+  bound.memory.assign(2, std::vector<char>(n * bytes));
+  std::vector<Region> parts, others;
+  for (int i = 0; i < n; ++i) {
+    bound.call.members.push_back(i);
+    parts.push_back(Flat(bound.memory[0].data() + i * bytes, bytes));
+    others.push_back(Flat(bound.memory[1].data() + i * bytes, bytes));
+  }
+  bound.call.kind = kind;
+  bound.call.me = me;
+  bound.call.send = kind == Kind::kAllGather ? std::vector<Region>{others[me]} : parts;
+  bound.call.receive = kind == Kind::kReduceScatter ? std::vector<Region>{others[me]}
+                       : kind == Kind::kAllGather   ? parts
+                                                    : others;
+  if (kind == Kind::kAllReduce) bound.call.send = bound.call.receive = {Flat(bound.memory[0].data(), n * bytes)};
+  return bound;
+}
+
+// Bytes that leave each machine (the same of all) when `machines` of eight ranks run the call.
+int64_t CrossedBytes(Kind kind, int machines, int64_t part, Sums sums) {
+  const int n = machines * kRanksAMachine;
+  auto transports = MakeInProcessTransports(n, kTimeout, kRanksAMachine);
+  std::vector<std::unique_ptr<CountingTransport>> counting;
+  for (auto& transport : transports) counting.push_back(std::make_unique<CountingTransport>(std::move(transport)));
+  std::barrier ended(n);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < n; ++rank) {
+    threads.emplace_back([&, rank] {
+      auto communication = std::make_unique<SimulatedCommunication>(counting[rank].get(), Slow::kNone);
+      SimulatedCommunication& queues = *communication;
+      DeviceCollectives collectives(std::move(communication), sums, 16 << 20);
+      Bound bound = MakeOfParts(kind, rank, n, part);
+      EXPECT_EQ(collectives.Prepare(&bound.call), absl::OkStatus());
+      EXPECT_EQ(collectives.Open(), absl::OkStatus());
+      EXPECT_EQ(collectives.Run(bound.call), absl::OkStatus());
+      EXPECT_EQ(queues.Synchronize(), absl::OkStatus());
+      EXPECT_EQ(queues.packed_bytes(), 0);
+      ended.arrive_and_wait();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::vector<int64_t> crossed(machines);
+  for (int rank = 0; rank < n; ++rank) crossed[rank / kRanksAMachine] += counting[rank]->crossed_bytes();
+  for (int machine = 1; machine < machines; ++machine) EXPECT_EQ(crossed[machine], crossed[0]);
+  return crossed[0];
+}
+
+// Over a ring's link from a machine to the next go n - 1 parts, twice for an all-reduce; sums in order go in two
+// levels, n - 8 parts, but small ones whole.
+TEST(DeviceCollectives, BytesBetweenMachinesAreThoseOfARing) {
+  constexpr int64_t kPart = 2056;  // more than any small sum
+  for (const int machines : {2, 4, 16}) {
+    const int64_t n = machines * kRanksAMachine, bytes = kPart * 4;
+    const int64_t ring = (n - 1) * bytes, levels = (n - kRanksAMachine) * bytes;
+    const int64_t header = SimulatedCommunication::kHeaderBytes;
+    SCOPED_TRACE(absl::StrCat(machines, " machines"));
+    for (const Sums sums : {Sums::kLibrary, Sums::kInOrder}) {
+      const bool is_library = sums == Sums::kLibrary;
+      EXPECT_EQ(CrossedBytes(Kind::kAllGather, machines, kPart, sums), ring + header);
+      EXPECT_EQ(CrossedBytes(Kind::kReduceScatter, machines, kPart, sums), is_library ? ring + header : levels);
+      EXPECT_EQ(CrossedBytes(Kind::kAllReduce, machines, kPart, sums), (is_library ? ring : levels) + ring + header);
+      EXPECT_EQ(CrossedBytes(Kind::kExchange, machines, kPart, sums), kRanksAMachine * levels);
+    }
+    // The largest that is sent whole, and the next that is not.
+    const int64_t limit = graph::WholeAllReduceElementsOnGpus(n, machines), small = limit / n,
+                  next = (small + 8) / 8 * 8;
+    const int64_t whole = CrossedBytes(Kind::kAllReduce, machines, small, Sums::kInOrder);
+    EXPECT_EQ(whole, (n - kRanksAMachine) * small * n * 4);
+    EXPECT_LE(whole, kRanksAMachine * graph::kWholeBytesOutOfGpu);
+    EXPECT_EQ(CrossedBytes(Kind::kAllReduce, machines, next, Sums::kInOrder),
+              (n - kRanksAMachine + n - 1) * next * 4 + header);
+  }
 }
 
 // Parts that lie as the library wants them take no staging, whoever sums; strided or unequal ones do.
