@@ -175,6 +175,13 @@ class Analysis {
     ParameterCount count;
     (Has(kinds, Kind::kExpert) ? count.expert : Has(kinds, Kind::kTensor) ? count.tensor : count.whole) = elements;
     ++unit.num_parameters;
+    WeightDims& dims = unit.weights.emplace_back();
+    for (size_t d = 0; d < kinds.size(); ++d) {
+      const Split split = kinds[d] == Kind::kTensor   ? Split::kTensor
+                          : kinds[d] == Kind::kExpert ? Split::kExpert
+                                                      : Split::kNone;
+      dims.push_back({static_cast<double>(weight->type.dims[d]), split});
+    }
     unit.parameters.Add(count, 1);
     if (part_[i] > 0) return;
     weight_of_[node.results[0]] = weight->name;

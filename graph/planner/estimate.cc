@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "graph/ir/collective_limits.h"
 
 namespace tacc::graph {
 namespace {
@@ -44,6 +45,38 @@ double InUse(const ParameterCount& p, const Layout& l) {
   return p.whole + p.tensor / static_cast<double>(l.tp) + p.expert / static_cast<double>(l.tp * l.ep);
 }
 
+// How the shards over fsdp of a parameter in use lie in it.
+struct Shards {
+  double elements = 0;  // of the parameter in use
+  double held = 0;      // of a shard, with padding
+  double rows = 1;      // side by side
+  bool are_equal = true;
+};
+Shards ShardsOf(const WeightDims& weight, const Layout& l) {
+  Shards shards;
+  shards.elements = 1;
+  double best_waste = 1e30, rows = 1, in_cut = 1, of_shard = 1;
+  for (const Extent& dim : weight) {
+    const double ranks = static_cast<double>(dim.split == Split::kTensor   ? l.tp
+                                             : dim.split == Split::kExpert ? l.ep
+                                                                           : 1);
+    const double extent = std::ceil(dim.size / ranks), fsdp = static_cast<double>(l.fsdp);
+    shards.elements *= extent;
+    // As states are placed: along the first dim whose padding wastes at most 1 %, else where it wastes least.
+    const double held = std::ceil(extent / fsdp), waste = held * fsdp / std::max(extent, 1.0);
+    if (waste < best_waste && best_waste > 1.01) {
+      best_waste = waste;
+      shards.rows = rows;
+      in_cut = extent;
+      of_shard = held;
+    }
+    rows *= extent;
+  }
+  shards.are_equal = of_shard * static_cast<double>(l.fsdp) == in_cut;
+  shards.held = shards.elements / in_cut * of_shard;
+  return shards;
+}
+
 struct Groups {
   GroupShape pp, tp, cp, ep, fsdp;
   GroupShape replicas;         // of a shard of a parameter: gradients are summed over them once a step
@@ -63,6 +96,8 @@ Groups GroupsOf(const Layout& l, int64_t devices_per_node) {
 // Seconds of one micro-batch in one unit.
 struct UnitSeconds {
   double compute = 0, recompute = 0, tensor = 0, context = 0, expert = 0, data = 0;
+  // Not of a micro-batch, but of the step: copies around what ZeRO-1 and 2 gather and sum once.
+  double gather_copies = 0, sum_copies = 0;
   double total() const { return compute + tensor + context + expert + data; }
   void Add(const UnitSeconds& o, double times) {
     compute += times * o.compute;
@@ -71,13 +106,21 @@ struct UnitSeconds {
     context += times * o.context;
     expert += times * o.expert;
     data += times * o.data;
+    gather_copies += times * o.gather_copies;
+    sum_copies += times * o.sum_copies;
   }
 };
 
 class Estimator {
  public:
   Estimator(const Cluster& cluster, const Layout& layout, const Execution& execution)
-      : m_(cluster.machine), l_(layout), x_(execution), g_(GroupsOf(layout, cluster.machine.devices_per_node)) {}
+      : m_(cluster.machine),
+        sums_(cluster.machine),
+        l_(layout),
+        x_(execution),
+        g_(GroupsOf(layout, cluster.machine.devices_per_node)) {
+    sums_.sums_in_order = sums_.sums_in_order || (x_.sums_widen && !m_.shares_cores);
+  }
 
   UnitSeconds Unit(const UnitWork& unit) const {
     const Phase forward = Run(unit.forward), backward = Run(unit.backward);
@@ -100,23 +143,30 @@ class Estimator {
       const double gather =
           tensors * CollectiveSeconds(m_, CollectiveKind::kAllGather, elements * x_.weight_bytes, g_.fsdp);
       const double reduce =
-          tensors * CollectiveSeconds(m_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, g_.fsdp);
-      const double traffic = (l_.zero_stage < 3 ? 0 : gather * (l_.reshard ? 2 : 1)) + reduce;
+          tensors * CollectiveSeconds(sums_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, g_.fsdp);
+      const double traffic =
+          (l_.zero_stage < 3 ? 0 : (gather + CopiesOfGather(unit)) * (l_.reshard ? 2 : 1)) + reduce + CopiesOfSum(unit);
       s.data = traffic - std::min(traffic * x_.overlap_data, s.compute);
     }
+    if (l_.fsdp > 1 && l_.zero_stage < 3) s.gather_copies = CopiesOfGather(unit);
+    if (l_.fsdp > 1 && l_.zero_stage == 1) s.sum_copies = CopiesOfSum(unit);
     return s;
   }
 
   // Reduction of gradients over the replicas once a step, less what the backward of the last micro-batch hides, and the
-  // gathering of weights after a sharded update.
-  double DataOnce(const ParameterCount& p, double backward_seconds) const {
+  // gathering of weights after a sharded update. `slot`: of all units of the stage, parameters `p`.
+  double DataOnce(const ParameterCount& p, const UnitSeconds& slot) const {
+    const double backward_seconds = slot.compute * 0.5;
     const ParameterCount experts{0, 0, p.expert}, others{p.whole, p.tensor, 0};
     double traffic = Replicate(others, g_.replicas) + Replicate(experts, g_.expert_replicas), weights = 0;
     if (l_.fsdp > 1 && l_.zero_stage < 3) {
       const double elements = InUse(p, l_);
-      weights = CollectiveSeconds(m_, CollectiveKind::kAllGather, elements * x_.weight_bytes, g_.fsdp);
-      if (l_.zero_stage == 1)
-        traffic += CollectiveSeconds(m_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, g_.fsdp);
+      weights =
+          CollectiveSeconds(m_, CollectiveKind::kAllGather, elements * x_.weight_bytes, g_.fsdp) + slot.gather_copies;
+      if (l_.zero_stage == 1) {
+        traffic += CollectiveSeconds(sums_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, g_.fsdp) +
+                   slot.sum_copies;
+      }
     }
     return traffic - std::min(traffic * x_.overlap_data, backward_seconds) + weights;
   }
@@ -131,7 +181,7 @@ class Estimator {
   double StageSum(const ParameterCount& p) const {
     double elements = InUse(p, l_);
     if (l_.zero_stage >= 2) elements /= static_cast<double>(l_.fsdp);
-    return CollectiveSeconds(m_, CollectiveKind::kAllReduce, elements * x_.gradient_bytes, TwoStages());
+    return CollectiveSeconds(m_, CollectiveKind::kAllReduce, elements * SummedBytes(), TwoStages());
   }
 
   // One way between two stages.
@@ -151,9 +201,35 @@ class Estimator {
 
   double Replicate(const ParameterCount& p, const GroupShape& group) const {
     const double elements = InUse(p, l_) / static_cast<double>(l_.fsdp);
-    const double gathered = x_.optimizer_sharded ? x_.weight_bytes : x_.gradient_bytes;
-    return CollectiveSeconds(m_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, group) +
+    const double gathered = x_.optimizer_sharded ? x_.weight_bytes : SummedBytes();
+    return CollectiveSeconds(sums_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, group) +
            CollectiveSeconds(m_, CollectiveKind::kAllGather, elements * gathered, group);
+  }
+
+  // Of an element of a gradient that has been summed.
+  double SummedBytes() const { return x_.sums_widen ? 4 : x_.gradient_bytes; }
+
+  // Around the gathers of a unit's weights and the sums of their gradients over fsdp: as PackedBytes.
+  double CopiesOfGather(const UnitWork& unit) const {
+    double elements = 0;
+    for (const WeightDims& weight : unit.weights) {
+      const Shards shards = ShardsOf(weight, l_);
+      const bool lie_so = m_.shares_cores ? shards.rows <= 1 : shards.are_equal && shards.rows <= kMaxRowsInPlace;
+      if (!lie_so) elements += shards.elements;
+    }
+    return CopySeconds(m_, elements * x_.weight_bytes);
+  }
+  double CopiesOfSum(const UnitWork& unit) const {
+    double elements = 0;
+    for (const WeightDims& weight : unit.weights) {
+      const Shards shards = ShardsOf(weight, l_);
+      if (m_.shares_cores || sums_.sums_in_order) {
+        if (shards.rows > 1) elements += shards.elements;
+      } else if (!shards.are_equal || shards.rows > kMaxRowsInPlace) {
+        elements += shards.elements + shards.held;
+      }
+    }
+    return CopySeconds(m_, elements * x_.gradient_bytes);
   }
 
   Phase Run(const PhaseWork& work) const {
@@ -222,6 +298,7 @@ class Estimator {
   }
 
   const Machine& m_;
+  Machine sums_;  // the same, as it sums gradients
   const Layout& l_;
   const Execution& x_;
   const Groups g_;
@@ -323,8 +400,10 @@ std::string Layout::ToString() const {
   return text;
 }
 
-Execution ExecutionOf(const Machine& machine, DType compute) {
+Execution ExecutionOf(const Machine& machine, DType compute, DType reduce) {
   Execution execution;
+  execution.gradient_bytes = ByteSize(reduce);
+  execution.sums_widen = reduce != DType::kF32;
   execution.compute = compute;
   if (machine.issue_seconds == 0) execution.overlap_data = execution.overlap_sends = 0;
   return execution;
@@ -379,7 +458,7 @@ StepEstimate EstimateStep(const ModelWork& model, const Cluster& cluster, const 
     const double scale = slot > 0 ? mean / slot : 1;
     for (double* part : {&e.compute, &e.recompute, &e.tensor, &e.context, &e.expert, &e.data}) *part *= scale;
   }
-  e.data += estimator.DataOnce(stage.parameters, stage.slot.compute * 0.5);
+  e.data += estimator.DataOnce(stage.parameters, stage.slot);
   e.update = estimator.Update(stage.parameters);
   e.seconds = e.compute + e.communication() + e.imbalance + e.bubble + e.update;
   return e;

@@ -44,15 +44,16 @@ struct Execution {
   double overlap_sends = 1;          // of pipeline sends
   double send_share_of_tp = 1;       // 1: each tp rank sends its part of a stage's output; 0: each sends all of it
   double gradient_bytes = 4;         // an element, when reduced
+  bool sums_widen = false;           // gradients: narrow ones into f32, which the ranks themselves sum, not a library
   double weight_bytes = 2;           // an element, when gathered
   double update_traffic_bytes = 30;  // an element: what the optimizer reads and writes
   bool keeps_copies = false;     // weights in the compute type lie beside the masters; else they are cast where used
   bool keeps_gradients = false;  // also with one micro-batch a step; else they take the place of used activations
 };
 
-// How tacc's own programs run in that type: where ranks share the cores that compute (a cluster of CPUs, which has no
-// issue time), traffic hides behind nothing.
-Execution ExecutionOf(const Machine& machine, DType compute);
+// How tacc's own programs run in that type, with gradients summed in `reduce` (f32 or bf16): where ranks share the
+// cores that compute (a cluster of CPUs, which has no issue time), traffic hides behind nothing.
+Execution ExecutionOf(const Machine& machine, DType compute, DType reduce = DType::kF32);
 
 // Where the seconds of a step go, on the slowest stage; they add up to `seconds`.
 struct StepEstimate {

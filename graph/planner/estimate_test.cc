@@ -101,6 +101,57 @@ TEST(Estimate, TensorParallelDividesProductsAndSendsActivations) {
   ExpectSumsUp(e);
 }
 
+// Shards over fsdp are gathered and summed as they lie only in few rows and without padding.
+TEST(Estimate, CopiesAroundCollectivesTakeTheirTime) {
+  const auto copied = [](const WeightDims& dims, const Machine& machine, DType reduce, int zero_stage) {
+    Cluster cluster = EasyCluster();
+    cluster.machine = machine;
+    Execution execution = ExecutionOf(machine, DType::kBF16, reduce);
+    execution.overlap_data = 0;
+    Layout l;
+    l.fsdp = 8;
+    l.zero_stage = zero_stage;
+    ModelWork model = EasyModel();
+    const double without = EstimateStep(model, cluster, l, execution).seconds;
+    model.units[0].weights = {dims};
+    const double bytes = 8 * 1e8;  // of an element's byte
+    return (EstimateStep(model, cluster, l, execution).seconds - without) * machine.memory_bytes_per_second / bytes;
+  };
+  const Machine gpu = EasyCluster().machine;
+  Machine cpu = gpu, in_order = gpu;
+  cpu.shares_cores = true;
+  in_order.sums_in_order = true;
+  const WeightDims first = {{1e4}, {1e4}}, padded = {{10003}, {1e8 / 10003}}, few_rows = {{10}, {1e7}};
+  const DType f32 = DType::kF32, bf16 = DType::kBF16;
+  EXPECT_NEAR(copied(first, gpu, f32, 3), 0, 1e-6);
+  EXPECT_NEAR(copied(few_rows, gpu, f32, 3), 0, 1e-6);
+  // Two gathers of bf16, and a sum of f32 with its result, each read and written.
+  EXPECT_NEAR(copied({{9}, {12}, {1e8 / 108}}, gpu, f32, 3), 2 * (2 * 2 + 4 * 9.0 / 8), 0.02);
+  EXPECT_NEAR(copied(padded, gpu, f32, 3), 2 * (2 * 2 + 4 * 9.0 / 8), 0.02);
+  EXPECT_NEAR(copied(padded, in_order, f32, 3), 2 * 2 * 2, 0.02);
+  EXPECT_NEAR(copied(padded, cpu, f32, 3), 0, 1e-6);
+  // The ranks' own sums take what lies in one row.
+  EXPECT_NEAR(copied({{9}, {1e8 / 9}}, gpu, bf16, 3), 2 * 2, 0.02);
+}
+
+// Sums that widen are the ranks' own, in two levels, and of half the bytes.
+TEST(Estimate, SumsThatWidenAreChargedAsTheyRun) {
+  Cluster cluster = EasyCluster();
+  Layout l;
+  l.fsdp = 32;
+  l.zero_stage = 2;
+  for (const DType reduce : {DType::kF32, DType::kBF16}) {
+    Execution execution = ExecutionOf(cluster.machine, DType::kBF16, reduce);
+    execution.overlap_data = 0;
+    const GroupShape group{32, 8};
+    Machine sums = cluster.machine;
+    sums.sums_in_order = reduce == DType::kBF16;
+    const double sum = CollectiveSeconds(sums, CollectiveKind::kReduceScatter, 1e8 * ByteSize(reduce), group);
+    const double gather = CollectiveSeconds(cluster.machine, CollectiveKind::kAllGather, 8e8 * 2, group);
+    EXPECT_NEAR(EstimateStep(EasyModel(), cluster, l, execution).data, 8 * sum + gather, 1e-9) << Name(reduce);
+  }
+}
+
 TEST(Estimate, PipelineWaitsForFillAndDrain) {
   Layout l = Of(4, 1, 1, 8);
   const StepEstimate plain = EstimateStep(EasyModel(), EasyCluster(), l, {});

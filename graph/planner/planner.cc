@@ -108,7 +108,7 @@ SearchRequest SearchRequestOf(const PlanRequest& request, int64_t num_units, DTy
     search.available_bytes =
         std::max(1.0, static_cast<double>(request.device.memory_bytes - IdleBytes(machine) - buffers));
   }
-  search.execution = ExecutionOf(request.cluster.machine, precision);
+  search.execution = ExecutionOf(request.cluster.machine, precision, request.reduce_dtype);
   return search;
 }
 

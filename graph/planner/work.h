@@ -62,6 +62,9 @@ struct ParameterCount {
   }
 };
 
+// A parameter's dims, each split in use by kTensor, kExpert or nothing.
+using WeightDims = std::vector<Extent>;
+
 // A part of the model that is gathered, recomputed and cut at: a decoder layer, what comes before, what comes after.
 struct UnitWork {
   std::string name;
@@ -70,6 +73,7 @@ struct UnitWork {
   PhaseWork forward, backward;
   ParameterCount parameters;
   int num_parameters = 0;           // tensors, each gathered by a collective of its own; 0: all by one
+  std::vector<WeightDims> weights;  // of them, what copies around collectives follow from; none: no copies
   double input_bytes = 0;           // that comes from the unit before; split as kHome
   double saved_home_bytes = 0;      // kept from forward to backward, split as kHome
   double saved_tensor_bytes = 0;    // the same, split as kTensor
