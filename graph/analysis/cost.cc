@@ -113,10 +113,15 @@ int64_t PackedBytes(const Graph& graph, const Node& node, const Mesh& mesh, cons
   const size_t dim = dim_of("dim");
   const Value &whole = gathers ? to : from, &part = gathers ? from : to;
   const int64_t bytes = HeldBytes(whole, dim, mesh, ranks.rank);
-  if (ranks.on_cpus || (!gathers && IsOwnSum(graph, node, ranks))) return rows_of(whole, dim) == 1 ? 0 : bytes;
-  const bool are_equal = HeldBytes(part, dim, mesh, ranks.rank) * n == bytes && part.type.bytes() * n == bytes;
+  const int64_t held = HeldBytes(part, dim, mesh, ranks.rank);
+  if (ranks.on_cpus || (!gathers && IsOwnSum(graph, node, ranks))) {
+    if (rows_of(whole, dim) == 1) return 0;
+    // A result with padding in its rows is no row.
+    return bytes + (!gathers && held < part.type.bytes() ? held : 0);
+  }
+  const bool are_equal = held * n == bytes && part.type.bytes() * n == bytes;
   if (are_equal && rows_of(whole, dim) <= kMaxRowsInPlace) return 0;
-  return bytes + (gathers ? 0 : HeldBytes(part, dim, mesh, ranks.rank));
+  return bytes + (gathers ? 0 : held);
 }
 
 double ModelFlops(const Program& program, const OpTable& ops) {

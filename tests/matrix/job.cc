@@ -15,17 +15,17 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kVocab = 64, kHidden = 64, kHeads = 8, kKvHeads = 4, kInner = 128, kExperts = 8, kExpertInner = 64,
+constexpr int64_t kHidden = 64, kHeads = 8, kKvHeads = 4, kInner = 128, kExperts = 8, kExpertInner = 64,
                   kExpertsPerToken = 2;
 constexpr uint64_t kSeed = 7;
 
 json Config(const Job& job) {
   if (job.family == "bloom") {
-    return {{"model_type", "bloom"},     {"vocab_size", kVocab}, {"hidden_size", kHidden},
-            {"n_layer", job.num_layers}, {"n_head", kHeads},     {"hidden_dropout", job.dropout}};
+    return {{"model_type", "bloom"},     {"vocab_size", job.vocab}, {"hidden_size", kHidden},
+            {"n_layer", job.num_layers}, {"n_head", kHeads},        {"hidden_dropout", job.dropout}};
   }
   json config = {{"model_type", job.family},
-                 {"vocab_size", kVocab},
+                 {"vocab_size", job.vocab},
                  {"hidden_size", kHidden},
                  {"intermediate_size", kInner},
                  {"num_hidden_layers", job.num_layers},
@@ -119,9 +119,10 @@ absl::StatusOr<graph::Compiled> CompileJob(const Job& job, const Layout& layout,
   request.recompute_units = layout.gc_layers;
   request.reshard_units = graph::PlanRequest::kAllUnits;
   request.expert_buffer_factor = kExperts / kExpertsPerToken;  // no slot is left out
-  request.global_batch = kGlobalBatch;
+  request.global_batch = job.global_batch;
   request.num_micro_batches = job.num_micro_batches;
-  request.bf16 = false;
+  request.bf16 = job.half;
+  if (job.half) request.reduce_dtype = graph::DType::kBF16;
   request.seq_len = kSeqLen;
   request.device.matmul_flops_per_second[graph::DType::kF32] = 1e11;
   request.device.memory_bytes_per_second = 1e10;
@@ -135,12 +136,12 @@ absl::StatusOr<graph::Compiled> CompileJob(const Job& job, const Layout& layout,
 }
 
 worker::BatchSource Batches(const Job& job) {
-  const int64_t rows = kGlobalBatch / job.num_micro_batches;
-  return [rows](int64_t step, int64_t micro_batch) {
+  const int64_t global_batch = job.global_batch, rows = global_batch / job.num_micro_batches;
+  return [rows, global_batch](int64_t step, int64_t micro_batch) {
     constexpr int64_t kCycle = 4, kTokens = 16;
     worker::MicroBatch batch{micro_batch * rows, rows, kSeqLen, {}, {}};
     for (int64_t r = batch.first_sample; r < batch.first_sample + rows; ++r) {
-      const int64_t sample = step % kCycle * kGlobalBatch + r;
+      const int64_t sample = step % kCycle * global_batch + r;
       for (int64_t s = 0; s < kSeqLen; ++s) {
         const auto token = [&](int64_t at) { return static_cast<int32_t>((sample * 7 + at * 3) % kTokens); };
         batch.tokens.push_back(token(s));
@@ -167,7 +168,8 @@ absl::StatusOr<TrainingRun> Train(const Job& job, const std::vector<graph::Progr
   run.sent = ranks->SentBytes();
   for (size_t rank = 0; rank < run.sent.size(); ++rank) {
     run.sent[rank].bytes = (run.sent[rank].bytes - sent_before[rank].bytes) / (last - first);
-    run.sent[rank].crossed = (run.sent[rank].crossed - sent_before[rank].crossed) / (last - first);
+    for (size_t peer = 0; peer < run.sent.size(); ++peer)
+      run.sent[rank].to[peer] = (run.sent[rank].to[peer] - sent_before[rank].to[peer]) / (last - first);
   }
   if (is_gpu) {
     run.packed_bytes = ranks->PackedBytes();

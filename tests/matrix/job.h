@@ -24,10 +24,16 @@ struct Job {
   int64_t num_layers = 4;
   int64_t num_micro_batches = 2;
   double dropout = 0;  // of "bloom"
+  int64_t vocab = 64;
+  int64_t global_batch = kGlobalBatch;
+  bool half = false;  // products in bf16, and sums of gradients between ranks, which widen
 
   bool operator<(const Job& other) const {
-    return std::tie(family, num_layers, num_micro_batches, dropout) <
-           std::tie(other.family, other.num_layers, other.num_micro_batches, other.dropout);
+    const auto key = [](const Job& job) {
+      return std::tie(job.family, job.num_layers, job.num_micro_batches, job.dropout, job.vocab, job.global_batch,
+                      job.half);
+    };
+    return key(*this) < key(other);
   }
 };
 

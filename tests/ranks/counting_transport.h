@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "worker/rank/transport.h"
 
@@ -13,10 +14,12 @@ namespace tacc::worker {
 // Counts what a rank gives to its transport to send.
 class CountingTransport : public Transport {
  public:
-  explicit CountingTransport(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {}
+  explicit CountingTransport(std::unique_ptr<Transport> transport)
+      : transport_(std::move(transport)), sent_to_(transport_->world()) {}
 
   int64_t sent_bytes() const { return sent_bytes_; }
-  // Of these: to ranks on other machines.
+  // Of these: to that rank; to ranks on other machines.
+  int64_t sent_to(int peer) const { return sent_to_[peer]; }
   int64_t crossed_bytes() const { return crossed_bytes_; }
 
   int rank() const override { return transport_->rank(); }
@@ -24,6 +27,7 @@ class CountingTransport : public Transport {
   int machine_of(int rank) const override { return transport_->machine_of(rank); }
   absl::StatusOr<std::unique_ptr<Message>> Send(int peer, uint32_t tag, const void* data, size_t num_bytes) override {
     sent_bytes_ += static_cast<int64_t>(num_bytes);
+    sent_to_[peer] += static_cast<int64_t>(num_bytes);
     if (machine_of(peer) != machine_of(rank())) crossed_bytes_ += static_cast<int64_t>(num_bytes);
     return transport_->Send(peer, tag, data, num_bytes);
   }
@@ -34,6 +38,7 @@ class CountingTransport : public Transport {
 
  private:
   const std::unique_ptr<Transport> transport_;
+  std::vector<std::atomic<int64_t>> sent_to_;
   std::atomic<int64_t> sent_bytes_ = 0, crossed_bytes_ = 0;
 };
 

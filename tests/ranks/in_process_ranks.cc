@@ -365,8 +365,10 @@ std::vector<int64_t> InProcessRanks::NumReplays() const {
 
 std::vector<InProcessRanks::Sent> InProcessRanks::SentBytes() const {
   std::vector<Sent> sent;
-  for (const std::unique_ptr<CountingTransport>& transport : transports_)
-    sent.push_back({transport->sent_bytes(), transport->crossed_bytes()});
+  for (const std::unique_ptr<CountingTransport>& transport : transports_) {
+    Sent& of_rank = sent.emplace_back(Sent{transport->sent_bytes(), {}});
+    for (int peer = 0; peer < transport->world(); ++peer) of_rank.to.push_back(transport->sent_to(peer));
+  }
   return sent;
 }
 

@@ -80,7 +80,7 @@ class InProcessRanks {
   // By rank: bytes that it has given to its transport to send, since Create.
   struct Sent {
     int64_t bytes = 0;
-    int64_t crossed = 0;  // of these: to other machines
+    std::vector<int64_t> to;  // of these: to each rank
   };
   std::vector<Sent> SentBytes() const;
   // By rank: bytes that it has packed and unpacked for its collectives. For simulated GPUs.
