@@ -185,7 +185,7 @@ Links& operator+=(Links& sum, const Links& more) {
 
 // Within 5 %, or what a ring's rounding makes of scalars, which it cannot cut.
 void ExpectNear(const Links& counted, const Links& charged) {
-  constexpr double kOfScalars = 128;
+  constexpr double kOfScalars = 512;  // bytes
   for (size_t a = 0; a < charged.size(); ++a) {
     for (size_t b = 0; b < charged.size(); ++b)
       EXPECT_NEAR(counted[a][b], charged[a][b], std::max(kOfScalars, 0.05 * charged[a][b]))
