@@ -452,13 +452,13 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
   options.schedule.units = model.units;
   options.schedule.kept_units = plan.kept_units;
   options.schedule.prefetch_units = static_cast<int>(plan.prefetch_units);
+  options.target = TargetOf(request.device, static_cast<int>(plan.threads));
   const Machine& machine = request.cluster.machine;
-  if (!machine.shares_cores) {
+  if (options.target.kind == Target::Kind::kCuda) {
     options.product_seconds = [&](const Node& node, const OpCall& call) {
       return LocalSeconds(machine, *ops.Find(node.op), node, call);
     };
   }
-  options.target = TargetOf(request.device, static_cast<int>(plan.threads));
   return Compile(model.forward, ops, options, observer);
 }
 
