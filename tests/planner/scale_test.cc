@@ -51,7 +51,8 @@ double PredictedSeconds(const json& dist) {
 TEST(ScaleTest, SeventyBillionParametersOnAThousandGpus) {
   // Of it 0.04 s are copies of 57 GB around collectives, which once cost nothing: 0.3 %.
   EXPECT_NEAR(PredictedSeconds({{"fsdp", {{"size", 1024}}}}), 14.12, 0.03 * 14.12);
-  EXPECT_NEAR(PredictedSeconds({{"fsdp", {{"size", 128}}}, {"tp", {{"size", 8}}}}), 10.31, 0.03 * 10.31);
+  // It was 10.31 before products of one operand were one: of an eighth of their columns they are small.
+  EXPECT_NEAR(PredictedSeconds({{"fsdp", {{"size", 128}}}, {"tp", {{"size", 8}}}}), 9.874, 0.03 * 9.874);
   EXPECT_NEAR(PredictedSeconds({{"fsdp", {{"size", 64}}}, {"dp", {{"size", 16}}}}), 7.457, 0.03 * 7.457);
 }
 
