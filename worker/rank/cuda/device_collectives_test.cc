@@ -522,7 +522,8 @@ int64_t CrossedBytes(Kind kind, int machines, int64_t part, Sums sums) {
   auto transports = MakeInProcessTransports(n, kTimeout, kRanksAMachine);
   std::vector<std::unique_ptr<CountingTransport>> counting;
   for (auto& transport : transports) counting.push_back(std::make_unique<CountingTransport>(std::move(transport)));
-  std::barrier ended(n);
+  std::barrier open(n), ended(n);
+  std::vector<int64_t> before(n);  // What ranks tell each other to open.
   std::vector<std::thread> threads;
   for (int rank = 0; rank < n; ++rank) {
     threads.emplace_back([&, rank] {
@@ -532,6 +533,9 @@ int64_t CrossedBytes(Kind kind, int machines, int64_t part, Sums sums) {
       Bound bound = MakeOfParts(kind, rank, n, part);
       EXPECT_EQ(collectives.Prepare(&bound.call), absl::OkStatus());
       EXPECT_EQ(collectives.Open(), absl::OkStatus());
+      open.arrive_and_wait();
+      before[rank] = counting[rank]->crossed_bytes();
+      open.arrive_and_wait();
       EXPECT_EQ(collectives.Run(bound.call), absl::OkStatus());
       EXPECT_EQ(queues.Synchronize(), absl::OkStatus());
       EXPECT_EQ(queues.packed_bytes(), 0);
@@ -540,7 +544,7 @@ int64_t CrossedBytes(Kind kind, int machines, int64_t part, Sums sums) {
   }
   for (std::thread& thread : threads) thread.join();
   std::vector<int64_t> crossed(machines);
-  for (int rank = 0; rank < n; ++rank) crossed[rank / kRanksAMachine] += counting[rank]->crossed_bytes();
+  for (int rank = 0; rank < n; ++rank) crossed[rank / kRanksAMachine] += counting[rank]->crossed_bytes() - before[rank];
   for (int machine = 1; machine < machines; ++machine) EXPECT_EQ(crossed[machine], crossed[0]);
   return crossed[0];
 }
