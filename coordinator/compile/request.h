@@ -11,9 +11,9 @@
 
 namespace tacc::coordinator {
 
-// The job, which leaves the type of its products to the probe of the workers, in that of its earlier attempts, which
-// other workers must not change. `precision`: as in a plan's summary; empty, or one that the job
-// names itself: the job as it is.
+// A job that leaves the type of its products to the probe of the workers, in that of its earlier attempts: other
+// workers must not change it. `precision`: as in a plan's summary. The job as it is where that is empty, or it names a
+// type.
 v1::JobSpec InPrecision(v1::JobSpec spec, const std::string& precision);
 
 // Request of tacc-plan. `data` is the output of tacc-data check; its seq_len fills in an unset data.seq_len, and

@@ -36,7 +36,7 @@ v1::JobSpec Spec() {
   return spec;
 }
 
-TEST(CompileRequestTest, KeepsThePrecisionOfAnEarlierCompilation) {
+TEST(CompileRequestTest, KeepsThePrecisionOfEarlierAttempts) {
   v1::JobSpec spec = Spec();
   EXPECT_FALSE(InPrecision(spec, "").compute().has_bf16());
   EXPECT_TRUE(InPrecision(spec, "bf16").compute().bf16());
