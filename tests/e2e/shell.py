@@ -80,16 +80,19 @@ class Shell:
         return json.loads(self.run(*arguments, "-o", "json").stdout)
 
     def processes(self, name: str = "") -> dict[int, str]:
-        """Pid and command line of what descends from this shell and runs."""
+        """Pid and command line of what descends from this shell and runs, but for copies of a process on their way to another program."""
         found = {}
+        parents = {}
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 words = (folder / "cmdline").read_bytes().split(b"\0")
+                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
                 if self.mark.encode() in (folder / "environ").read_bytes().split(b"\0") and words[0].decode().endswith(name):
                     found[int(folder.name)] = b" ".join(words).decode()
+                    parents[int(folder.name)] = parent
             except OSError:
                 continue  # it has ended, or is not ours
-        return found
+        return {pid: command for pid, command in found.items() if found.get(parents[pid]) != command}
 
     def nothing_left(self) -> None:
         until(lambda: not self.processes(), f"the end of {self.processes()}", 30)
