@@ -90,7 +90,7 @@ absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const IdentityPart
           absl::StrCat("tacc-plan wrote a program that does not parse: ", std::string(parsed.status().message())));
     for (const graph::State& state : parsed->states) {
       if (state.kind != graph::StateKind::kWeight) continue;
-      const auto& dims = state.placement.global.dims;
+      const auto& dims = state.logical_dims();
       if (!weights.insert(absl::StrCat(state.name, " ", absl::StrJoin(dims, ","))).second) continue;
       initializers.insert(absl::StrCat(state.name, " ", state.init));
       int64_t elements = 1;

@@ -325,6 +325,8 @@ class Parser {
         state.init = std::get<std::string>(attr);
       } else if (key == "stored" && std::holds_alternative<std::vector<int64_t>>(attr)) {
         state.stored_dims = std::get<std::vector<int64_t>>(attr);
+      } else if (key == "merged_from" && std::holds_alternative<std::vector<int64_t>>(attr)) {
+        state.merged_from = std::get<std::vector<int64_t>>(attr);
       } else if (key == "axes" && std::holds_alternative<std::vector<std::string>>(attr)) {
         state.axes = std::get<std::vector<std::string>>(attr);
       } else if (key == "at" && std::holds_alternative<int64_t>(attr)) {
@@ -336,9 +338,9 @@ class Parser {
       } else {
         return lexer_.Error(
             place,
-            absl::StrCat(
-                "attribute '", key,
-                "' of a state is unknown or of a wrong type; wanted kind, init, stored, axes, slots, owner, at"));
+            absl::StrCat("attribute '", key,
+                         "' of a state is unknown or of a wrong type; wanted kind, init, stored, merged_from, axes, "
+                         "slots, owner, at"));
       }
     }
     program->states.push_back(std::move(state));

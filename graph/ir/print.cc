@@ -125,6 +125,7 @@ std::string Print(const Program& program) {
     absl::StrAppend(&out, "state ", Quote(state.name), " : ", PrintType(state.type, state.placement, -1, program.mesh),
                     " kind=", Name(state.kind), " init=", PrintString(state.init));
     if (!state.stored_dims.empty()) absl::StrAppend(&out, " stored=", DimsToString(state.stored_dims));
+    if (!state.merged_from.empty()) absl::StrAppend(&out, " merged_from=", DimsToString(state.merged_from));
     if (!state.axes.empty()) absl::StrAppend(&out, " axes=", Print(Attr(state.axes)));
     if (state.slots != 1) absl::StrAppend(&out, " slots=", state.slots);
     if (state.owner >= 0) absl::StrAppend(&out, " owner=", state.owner);

@@ -32,12 +32,18 @@ struct State {
   // "uniform(LOW,HIGH)"; else "zeros", "copy" (a cast of weights/W) or "constant(VALUE)" (of the loss scale).
   std::string init;
   Dims stored_dims;  // weights: the shape in the model's files; the logical shape is a reshape of it
+  // Where the leading dims of the model's tensor are one here, so that its shards lie in equal rows: the tensor's own
+  // dims, which checkpoints and other graphs' values have. Else empty.
+  Dims merged_from;
   // weights: what each dim is (see kLogicalAxes), from which a layout takes how it is split in use; or empty.
   std::vector<std::string> axes;
   int64_t offset = -1;  // bytes from the start of the arena, once planned; of a stash: of its first copy
   int64_t slots = 1;    // copies; more than one: only of a stash
   // The stage whose copy goes into checkpoints and counts in the norm, where the state is on several; -1: this one.
   int owner = -1;
+
+  // The dims of the model's tensor, whatever the layout.
+  const Dims& logical_dims() const { return merged_from.empty() ? placement.global.dims : merged_from; }
 
   bool operator==(const State&) const = default;
 };

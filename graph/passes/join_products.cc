@@ -134,15 +134,22 @@ class Joiner {
     return weights;
   }
 
+  // What makes the weight: not what only gives it its dims.
+  const Node& MakerOf(ValueId weight) const {
+    int i = producers_[weight];
+    while (NodeOf(i).op == "reshape") i = producers_[Operand(i, 0)];
+    return NodeOf(i);
+  }
+
   // Whether plan-memory may place the weights one behind the other, and nobody wants one of them elsewhere.
   bool MayLieTogether(const std::vector<ValueId>& weights) const {
-    const std::string& op = NodeOf(producers_[weights[0]]).op;
+    const std::string& op = MakerOf(weights[0]).op;
     if (op != "cast" && op != "all_gather" && op != "read") return false;
     std::vector<std::string> states;
     for (ValueId v : weights) {
-      if (NodeOf(producers_[v]).op != op || graph_.type(v).bytes() % kArenaAlignment != 0) return false;
+      if (MakerOf(v).op != op || graph_.type(v).bytes() % kArenaAlignment != 0) return false;
       if (const auto it = together_.find(v); it != together_.end() && it->second != weights) return false;
-      states.push_back(NodeOf(producers_[v]).symbol);
+      states.push_back(MakerOf(v).symbol);
     }
     for (const std::string& state : states) {
       const auto it = states_together_.find(state);
@@ -159,7 +166,7 @@ class Joiner {
     std::vector<std::string> states;
     for (ValueId v : weights) {
       together_[v] = weights;
-      if (const Node& node = NodeOf(producers_[v]); node.op == "read") states.push_back(node.symbol);
+      if (const Node& node = MakerOf(v); node.op == "read") states.push_back(node.symbol);
     }
     for (const std::string& state : states) states_together_[state] = states;
   }

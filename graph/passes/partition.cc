@@ -9,6 +9,7 @@
 #include "graph/ops/builder.h"
 #include "graph/passes/axis_list.h"
 #include "graph/passes/factor_axes.h"
+#include "graph/passes/merge_dims.h"
 #include "graph/passes/pins.h"
 #include "graph/passes/place_states.h"
 #include "graph/passes/reshard.h"
@@ -23,17 +24,17 @@ using PendingByState = std::map<std::string, AxisList>;
 // Partitions one graph.
 class GraphPartitioner {
  public:
-  // `in_use`: by parameter. With `sums`, nothing is carried across calls: where a gradient or a counter is complete,
+  // With `sums`, nothing is carried across calls: where a gradient or a counter is complete,
   // its pending axes are noted there.
   GraphPartitioner(const Graph& logical, const Program& program, const OpTable& ops, const PartitionOptions& options,
-                   const std::map<std::string, Sharding>& in_use, PendingByState* sums)
+                   const ParameterForms& forms, PendingByState* sums)
       : nodes_(logical.nodes),
         producers_(logical.Producers()),
         program_(program),
         ops_(ops),
         options_(options),
         mesh_(options.mesh),
-        in_use_(in_use),
+        forms_(forms),
         sums_(sums),
         units_(options.units) {
     logical_.name = logical.name;
@@ -88,6 +89,11 @@ class GraphPartitioner {
       return absl::OkStatus();
     }
     TACC_RETURN_IF_ERROR(VisitOp(node));
+    if (IsMerge(node)) {
+      weight_of_[node.results[0]] = weight_of_[node.operands[0]];
+      BringToUpdate(node.results[0]);
+      return absl::OkStatus();
+    }
     TACC_RETURN_IF_ERROR(MoveBack(node));
     return ApplyHome(node);
   }
@@ -116,12 +122,17 @@ class GraphPartitioner {
     const bool is_weight = state.kind == StateKind::kWeight || state.kind == StateKind::kCopy;
     // The update works on weights where they rest.
     if (is_weight && logical_.name != kUpdateGraph) weight_of_[v] = ParameterOf(state);
-    // A gradient is brought to where its update takes place, once, before its norm is taken.
-    if (logical_.name == kUpdateGraph && state.kind == StateKind::kGradient) {
-      const State* moment = program_.FindState(absl::StrCat("exp_avg/", ParameterOf(state)));
-      if (moment != nullptr) homes_[v] = Reshard(v, moment->placement.sharding);
-    }
+    BringToUpdate(v);
     return absl::OkStatus();
+  }
+
+  // A gradient is brought to where its update takes place, once, before its norm is taken: in the dims that it has
+  // there.
+  void BringToUpdate(ValueId v) {
+    if (logical_.name != kUpdateGraph || gradient_of_[v].empty()) return;
+    const State* moment = program_.FindState(absl::StrCat("exp_avg/", gradient_of_[v]));
+    if (moment == nullptr || moment->placement.global.dims != logical_.type(v).dims) return;
+    homes_[v] = Reshard(v, moment->placement.sharding);
   }
 
   absl::Status VisitStore(const Node& node, const State& state) {
@@ -288,10 +299,8 @@ class GraphPartitioner {
                            in_use != nullptr ? &in_use->dims : &home(node.operands[i]).dims});
     }
     for (size_t r = 0; r < node.results.size(); ++r) {
-      const std::string& parameter = gradient_of_[node.results[r]];
-      const auto it = in_use_.find(parameter);
-      if (!parameter.empty() && it != in_use_.end() && it->second.dims.size() == rule.out[r].size())
-        proposals.push_back({true, call.out(r).bytes(), &rule.out[r], &it->second.dims});
+      const Sharding* in_use = FormInUse(gradient_of_[node.results[r]], node.results[r]);
+      if (in_use != nullptr) proposals.push_back({true, call.out(r).bytes(), &rule.out[r], &in_use->dims});
     }
     return ChooseFactorAxes(rule, mesh_, std::move(proposals));
   }
@@ -313,9 +322,22 @@ class GraphPartitioner {
   }
 
   // How the weight that the value is, is used; null for other values.
-  const Sharding* InUse(ValueId logical) const {
-    const std::string& parameter = weight_of_[logical];
-    return parameter.empty() ? nullptr : &in_use_.at(parameter);
+  const Sharding* InUse(ValueId logical) const { return FormInUse(weight_of_[logical], logical); }
+  // How the parameter lies in use, in the dims that the value has; null where it has others.
+  const Sharding* FormInUse(const std::string& parameter, ValueId logical) const {
+    const auto it = forms_.find(parameter);
+    if (it == forms_.end()) return nullptr;
+    const Dims& dims = logical_.type(logical).dims;
+    if (dims == it->second.dims) return &it->second.in_use;
+    return dims == it->second.merged_dims ? &it->second.merged_in_use : nullptr;
+  }
+  // Is the node a reshape between the dims of a parameter and those of its shards?
+  bool IsMerge(const Node& node) const {
+    return node.op == "reshape" &&
+           (IsMergeOf(node, weight_of_[node.operands[0]]) || IsMergeOf(node, gradient_of_[node.results[0]]));
+  }
+  bool IsMergeOf(const Node& reshape, const std::string& parameter) const {
+    return FormInUse(parameter, reshape.operands[0]) != nullptr && FormInUse(parameter, reshape.results[0]) != nullptr;
   }
   // Does the node make a weight smaller, element by element? Then it works where the weight rests, and less is
   // gathered.
@@ -431,9 +453,16 @@ class GraphPartitioner {
         const ValueId term = terms.back();
         terms.pop_back();
         gradient_of_[term] = ParameterOf(*state);
-        if (const Node* producer = Producer(term); producer != nullptr && producer->op == "add")
+        const Node* producer = Producer(term);
+        const bool is_merge =
+            producer != nullptr && producer->op == "reshape" && IsMergeOf(*producer, gradient_of_[term]);
+        if (producer != nullptr && (producer->op == "add" || is_merge))
           terms.insert(terms.end(), producer->operands.begin(), producer->operands.end());
       }
+    }
+    for (const Node& node : nodes_) {  // in the update, from how it was stored
+      if (node.op == "reshape" && IsMergeOf(node, gradient_of_[node.operands[0]]))
+        gradient_of_[node.results[0]] = gradient_of_[node.operands[0]];
     }
   }
 
@@ -476,7 +505,7 @@ class GraphPartitioner {
   const OpTable& ops_;
   const PartitionOptions& options_;
   const Mesh& mesh_;
-  const std::map<std::string, Sharding>& in_use_;
+  const ParameterForms& forms_;
   PendingByState* const sums_;
   Units units_;
   int run_ = 0;  // counts the stretches of the line that lie in one unit
@@ -506,12 +535,14 @@ absl::StatusOr<Program> Partition(const Program& program, const OpTable& ops, co
   out.level = Level::kPartitioned;
   out.mesh = options.mesh;
   out.graphs.clear();
-  const std::map<std::string, Sharding> in_use = PlaceStates(out, options);
+  const ParameterForms forms = PlaceStates(out, options);
+  std::vector<Graph> graphs = program.graphs;
+  for (Graph& graph : graphs) MergeDims(graph, out, forms);
   // Sums that are carried across calls stay pending on the axes on which they are made so and that do not shard them.
   PendingByState sums;
-  for (const Graph& graph : program.graphs) {
+  for (const Graph& graph : graphs) {
     if (graph.name == kUpdateGraph) continue;
-    TACC_RETURN_IF_ERROR(GraphPartitioner(graph, out, ops, options, in_use, &sums).Run().status());
+    TACC_RETURN_IF_ERROR(GraphPartitioner(graph, out, ops, options, forms, &sums).Run().status());
   }
   for (State& state : out.states) {
     Sharding& s = state.placement.sharding;
@@ -521,8 +552,8 @@ absl::StatusOr<Program> Partition(const Program& program, const OpTable& ops, co
     std::sort(s.pending.begin(), s.pending.end());
     state.type.dims = LocalDims(state.placement.global.dims, s, options.mesh);
   }
-  for (const Graph& graph : program.graphs) {
-    TACC_ASSIGN_OR_RETURN(Graph partitioned, GraphPartitioner(graph, out, ops, options, in_use, nullptr).Run());
+  for (const Graph& graph : graphs) {
+    TACC_ASSIGN_OR_RETURN(Graph partitioned, GraphPartitioner(graph, out, ops, options, forms, nullptr).Run());
     out.graphs.push_back(std::move(partitioned));
   }
   return out;

@@ -4,42 +4,40 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "graph/ir/rest_cut.h"
 
 namespace tacc::graph {
 namespace {
 
-// How a tensor that is used as `in_use` lies at rest: the axes appended to those of the first dim whose padding wastes
-// at most 1 %, else of the dim that wastes least.
-Sharding AtRestSharding(const Dims& dims, const Mesh& mesh, const Sharding& in_use, const AxisList& axes) {
-  const int64_t shards = NumShards(mesh, axes);
-  if (shards == 1 || dims.empty()) return in_use;
-  const Dims used = LocalDims(dims, in_use, mesh);
-  Sharding best = in_use;
-  double best_waste = 1e30;
-  for (size_t d = 0; d < dims.size(); ++d) {
-    Sharding candidate = in_use;
-    candidate.dims[d].insert(candidate.dims[d].end(), axes.begin(), axes.end());
-    const double waste =
-        static_cast<double>(LocalDims(dims, candidate, mesh)[d]) * shards / std::max<int64_t>(used[d], 1);
-    if (waste < best_waste) {
-      best = candidate;
-      best_waste = waste;
-    }
-    if (waste <= 1.01) break;
-  }
-  return best;
+// How a tensor that is used as `in_use` is cut into its shards at rest; one shard: not at all.
+RestCut CutOf(const Dims& dims, const Mesh& mesh, const Sharding& in_use, int64_t shards) {
+  if (shards == 1 || dims.empty()) return {};
+  const Dims held = LocalDims(dims, in_use, mesh);
+  std::vector<DimInUse> used;
+  for (size_t d = 0; d < dims.size(); ++d)
+    used.push_back({held[d], !in_use.dims[d].empty(), IsPadded(dims[d], in_use.dims[d], mesh)});
+  return CutAtRest(used, shards);
 }
 
-// How each weight is used, by parameter.
-std::map<std::string, Sharding> InUseShardings(const Program& program, const PartitionOptions& options) {
-  std::map<std::string, Sharding> in_use;
+// The first entry stands for those that are merged.
+template <typename T>
+std::vector<T> Merged(std::vector<T> of_dims, int merged) {
+  if (merged > 1 && !of_dims.empty()) of_dims.erase(of_dims.begin() + 1, of_dims.begin() + merged);
+  return of_dims;
+}
+
+// The parameters as they are used.
+ParameterForms FormsInUse(const Program& program, const PartitionOptions& options) {
+  ParameterForms forms;
   for (const State& state : program.states) {
     if (state.kind != StateKind::kWeight) continue;
+    ParameterForm& form = forms[ParameterOf(state)];
+    form.dims = state.placement.global.dims;
     if (const auto pin = options.pinned_weights.find(ParameterOf(state)); pin != options.pinned_weights.end()) {
-      in_use[pin->first] = pin->second;
+      form.in_use = pin->second;
       continue;
     }
-    Sharding s = Sharding::Replicated(state.placement.global.rank());
+    Sharding& s = form.in_use = Sharding::Replicated(state.placement.global.rank());
     for (size_t d = 0; d < state.axes.size(); ++d) {
       const auto it = options.in_use_axes.find(state.axes[d]);
       if (it == options.in_use_axes.end()) continue;
@@ -47,9 +45,8 @@ std::map<std::string, Sharding> InUseShardings(const Program& program, const Par
         if (!s.Uses(axis)) s.dims[d].push_back(axis);
       }
     }
-    in_use[ParameterOf(state)] = std::move(s);
   }
-  return in_use;
+  return forms;
 }
 
 // Does the layout shard this state at rest beyond its use?
@@ -75,17 +72,32 @@ bool ShardedAtRest(const State& state, const Program& program, int zero_stage) {
 
 std::string ParameterOf(const State& state) { return state.name.substr(state.name.find('/') + 1); }
 
-std::map<std::string, Sharding> PlaceStates(Program& program, const PartitionOptions& options) {
-  std::map<std::string, Sharding> in_use = InUseShardings(program, options);
+ParameterForms PlaceStates(Program& program, const PartitionOptions& options) {
+  const int64_t shards = NumShards(options.mesh, options.at_rest_axes);
+  ParameterForms forms = FormsInUse(program, options);
+  std::map<std::string, RestCut> cuts;
+  for (auto& [parameter, form] : forms) {
+    const RestCut& cut = cuts[parameter] = CutOf(form.dims, options.mesh, form.in_use, shards);
+    form.merged_dims = Merged(form.dims, cut.merged);
+    for (int d = 1; d < cut.merged; ++d) form.merged_dims[0] *= form.dims[d];
+    form.merged_in_use = {Merged(form.in_use.dims, cut.merged), form.in_use.pending};
+  }
   for (State& state : program.states) {
     if (state.kind == StateKind::kCounter || state.kind == StateKind::kLossScale) continue;
-    const Sharding& used = in_use.at(ParameterOf(state));
-    state.placement.sharding =
-        ShardedAtRest(state, program, options.zero_stage)
-            ? AtRestSharding(state.placement.global.dims, options.mesh, used, options.at_rest_axes)
-            : used;
+    const ParameterForm& form = forms.at(ParameterOf(state));
+    const bool has_shards = shards > 1 && !form.dims.empty() && ShardedAtRest(state, program, options.zero_stage);
+    state.placement.sharding = has_shards ? form.merged_in_use : form.in_use;
+    if (!has_shards) continue;
+    const RestCut& cut = cuts.at(ParameterOf(state));
+    if (form.is_merged()) {
+      state.merged_from = form.dims;
+      state.placement.global.dims = form.merged_dims;
+      state.axes = Merged(state.axes, cut.merged);
+    }
+    AxisList& axes = state.placement.sharding.dims[cut.dim];
+    axes.insert(axes.end(), options.at_rest_axes.begin(), options.at_rest_axes.end());
   }
-  return in_use;
+  return forms;
 }
 
 }  // namespace tacc::graph

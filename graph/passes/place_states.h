@@ -11,8 +11,19 @@ namespace tacc::graph {
 // The parameter that a state belongs to: the name after "weights/", "gradients/", ...
 std::string ParameterOf(const State& state);
 
-// Says of each state but counters how it lies at rest. Returns how each weight lies in use, by parameter.
-std::map<std::string, Sharding> PlaceStates(Program& program, const PartitionOptions& options);
+// How a parameter lies where it is used, and with as many leading dims as one as its shards want (CutAtRest).
+struct ParameterForm {
+  Dims dims;  // the model's
+  Sharding in_use;
+  Dims merged_dims;  // the same where no shards want any as one
+  Sharding merged_in_use;
+
+  bool is_merged() const { return merged_dims.size() < dims.size(); }
+};
+using ParameterForms = std::map<std::string, ParameterForm>;  // by parameter
+
+// Says of each state but counters how it lies at rest.
+ParameterForms PlaceStates(Program& program, const PartitionOptions& options);
 
 }  // namespace tacc::graph
 

@@ -16,13 +16,15 @@ namespace {
 // A stash is no state to fetch from: it holds activations, and may be under way.
 bool IsStateRead(const Node& node) { return node.op == "read" && !absl::StartsWith(node.symbol, "stash/"); }
 
-// Which nodes bring a state's value into the form that it is used in: casts and gathers of what a `read` gives.
+// Which nodes bring a state's value into the form that it is used in: casts and gathers of what a `read` gives, and
+// what gives the gathered value its dims.
 std::vector<char> FindFetches(const Graph& graph, const std::vector<int>& producers) {
   std::vector<char> fetches(graph.nodes.size(), 0);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
-    if (node.op != "all_gather" && node.op != "cast") continue;
+    if (node.op != "all_gather" && node.op != "cast" && node.op != "reshape") continue;
     const int producer = producers[node.operands[0]];
+    if (node.op == "reshape" && (producer < 0 || graph.nodes[producer].op != "all_gather")) continue;
     fetches[i] = producer >= 0 && (IsStateRead(graph.nodes[producer]) || fetches[producer]);
   }
   return fetches;
@@ -125,21 +127,31 @@ void ScheduleFetches(Graph& graph, const ScheduleOptions& options) {
         graph.values[node.results[0]].placement = like.placement;
       }
       ValueId ready = chain.back().results[0];
-      const bool ahead = options.prefetch_units > 0 && chain.back().op == "all_gather";
+      auto gather_end = chain.end();
+      while (gather_end != chain.begin() && std::prev(gather_end)->op == "reshape") --gather_end;
+      const bool ahead =
+          options.prefetch_units > 0 && gather_end != chain.begin() && std::prev(gather_end)->op == "all_gather";
       const int head = std::max(0, run - options.prefetch_units);
       if (ahead) {
-        Node& gather = chain.back();
+        Node& gather = *std::prev(gather_end);
         gather.attrs["async"] = true;
-        const Value like = graph.values[ready];
+        const Value like = graph.values[gather.results[0]];
         Node wait;
         wait.op = "wait";
         wait.operands = gather.results;
         wait.module = gather.module;
         wait.recompute = recompute;
-        ready = graph.AddValue(like.name, like.type);
-        graph.values[ready].placement = like.placement;
-        wait.results = {ready};
+        ValueId waited = graph.AddValue(like.name, like.type);
+        graph.values[waited].placement = like.placement;
+        wait.results = {waited};
         before[index].push_back(std::move(wait));
+        if (gather_end == chain.end()) ready = waited;
+        for (auto reshape = gather_end; reshape != chain.end(); ++reshape) {
+          reshape->operands = {waited};
+          waited = reshape->results[0];
+          before[index].push_back(std::move(*reshape));
+        }
+        chain.erase(gather_end, chain.end());
       }
       auto rest = chain.begin();
       if (ahead) {

@@ -121,7 +121,7 @@ class GraphCutter {
   bool PassesSums(const Node& node) const {
     return node.operands.size() == 1 && node.results.size() == 1 &&
            (ops_.Find(node.op)->is_collective || node.op == "shard_slice" || node.op == "mask_padding" ||
-            node.op == "cast");
+            node.op == "cast" || node.op == "reshape");
   }
 
   // The last part's place of the contributions to `v` on each stage, and the nodes that add them up.

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/collective_limits.h"
+#include "graph/ir/rest_cut.h"
 
 namespace tacc::graph {
 namespace {
@@ -54,26 +55,21 @@ struct Shards {
 };
 Shards ShardsOf(const WeightDims& weight, const Layout& l) {
   Shards shards;
+  if (weight.empty()) return shards;
+  std::vector<DimInUse> dims;
   shards.elements = 1;
-  double best_waste = 1e30, rows = 1, in_cut = 1, of_shard = 1;
   for (const Extent& dim : weight) {
-    const double ranks = static_cast<double>(dim.split == Split::kTensor   ? l.tp
-                                             : dim.split == Split::kExpert ? l.ep
-                                                                           : 1);
-    const double extent = std::ceil(dim.size / ranks), fsdp = static_cast<double>(l.fsdp);
-    shards.elements *= extent;
-    // As states are placed: along the first dim whose padding wastes at most 1 %, else where it wastes least.
-    const double held = std::ceil(extent / fsdp), waste = held * fsdp / std::max(extent, 1.0);
-    if (waste < best_waste && best_waste > 1.01) {
-      best_waste = waste;
-      shards.rows = rows;
-      in_cut = extent;
-      of_shard = held;
-    }
-    rows *= extent;
+    const int64_t ranks = dim.split == Split::kTensor ? l.tp : dim.split == Split::kExpert ? l.ep : 1;
+    const auto size = static_cast<int64_t>(dim.size);
+    dims.push_back({(size + ranks - 1) / ranks, ranks > 1, size % ranks != 0});
+    shards.elements *= static_cast<double>(dims.back().extent);
   }
-  shards.are_equal = of_shard * static_cast<double>(l.fsdp) == in_cut;
-  shards.held = shards.elements / in_cut * of_shard;
+  const RestCut cut = CutAtRest(dims, l.fsdp);
+  double extent = 1;
+  for (int d = 0; d < cut.dim; ++d) shards.rows *= static_cast<double>(dims[d].extent);
+  for (int d = cut.dim; d < cut.dim + cut.merged; ++d) extent *= static_cast<double>(dims[d].extent);
+  shards.are_equal = cut.is_equal;
+  shards.held = shards.elements / std::max(extent, 1.0) * std::ceil(extent / static_cast<double>(l.fsdp));
   return shards;
 }
 

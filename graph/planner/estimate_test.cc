@@ -103,18 +103,19 @@ TEST(Estimate, TensorParallelDividesProductsAndSendsActivations) {
 
 // Shards over fsdp are gathered and summed as they lie only in few rows and without padding.
 TEST(Estimate, CopiesAroundCollectivesTakeTheirTime) {
-  const auto copied = [](const WeightDims& dims, const Machine& machine, DType reduce, int zero_stage) {
+  const auto copied = [](const WeightDims& dims, const Machine& machine, DType reduce, int zero_stage, int64_t tp = 1) {
     Cluster cluster = EasyCluster();
     cluster.machine = machine;
     Execution execution = ExecutionOf(machine, DType::kBF16, reduce);
     execution.overlap_data = 0;
     Layout l;
     l.fsdp = 8;
+    l.tp = tp;
     l.zero_stage = zero_stage;
     ModelWork model = EasyModel();
     const double without = EstimateStep(model, cluster, l, execution).seconds;
     model.units[0].weights = {dims};
-    const double bytes = 8 * 1e8;  // of an element's byte
+    const double bytes = 8 * 1e8 / static_cast<double>(tp);  // of an element's byte
     return (EstimateStep(model, cluster, l, execution).seconds - without) * machine.memory_bytes_per_second / bytes;
   };
   const Machine gpu = EasyCluster().machine;
@@ -125,13 +126,20 @@ TEST(Estimate, CopiesAroundCollectivesTakeTheirTime) {
   const DType f32 = DType::kF32, bf16 = DType::kBF16;
   EXPECT_NEAR(copied(first, gpu, f32, 3), 0, 1e-6);
   EXPECT_NEAR(copied(few_rows, gpu, f32, 3), 0, 1e-6);
+  // Heads do not divide, heads and their rows do.
+  EXPECT_NEAR(copied({{12}, {66}, {1e8 / 792}}, gpu, f32, 3), 0, 1e-6);
   // Two gathers of bf16, and a sum of f32 with its result, each read and written.
   EXPECT_NEAR(copied({{9}, {12}, {1e8 / 108}}, gpu, f32, 3), 2 * (2 * 2 + 4 * 9.0 / 8), 0.02);
   EXPECT_NEAR(copied(padded, gpu, f32, 3), 2 * (2 * 2 + 4 * 9.0 / 8), 0.02);
   EXPECT_NEAR(copied(padded, in_order, f32, 3), 2 * 2 * 2, 0.02);
   EXPECT_NEAR(copied(padded, cpu, f32, 3), 0, 1e-6);
-  // The ranks' own sums take what lies in one row.
-  EXPECT_NEAR(copied({{9}, {1e8 / 9}}, gpu, bf16, 3), 2 * 2, 0.02);
+  // The ranks' own sums take what lies in one row, also with padding; the library's gathers take few rows without.
+  EXPECT_NEAR(copied({{9}, {1e8 / 9}}, gpu, bf16, 3), 2 * 2 * 2, 0.02);
+  // Where tp splits a dim in between, there are rows: 5 times 8 of 16, 10 times 7 of 14.
+  const WeightDims rows_40 = {{5}, {16, Split::kTensor}, {1.25e6}}, rows_70 = {{10}, {14, Split::kTensor}, {714288}};
+  EXPECT_NEAR(copied(rows_40, gpu, f32, 3, 2), 0, 1e-6);
+  EXPECT_NEAR(copied(rows_40, gpu, bf16, 3, 2), 2 * 2, 0.02);
+  EXPECT_NEAR(copied(rows_70, gpu, f32, 3, 2), 2 * (2 * 2 + 4 * 9.0 / 8), 0.02);
 }
 
 // Sums that widen are the ranks' own, in two levels, and of half the bytes.

@@ -1,5 +1,6 @@
 #include "graph/verify/verify.h"
 
+#include <algorithm>
 #include <set>
 
 #include "absl/strings/match.h"
@@ -41,6 +42,18 @@ absl::Status CheckState(const State& state, const Program& program, const StateI
       return absl::InvalidArgumentError(absl::StrCat(what, ": stored=", DimsToString(state.stored_dims),
                                                      " has not the number of elements of ",
                                                      state.placement.global.ToString()));
+    }
+  }
+  if (const Dims& from = state.merged_from; !from.empty()) {
+    const Dims& dims = state.placement.global.dims;
+    const size_t kept = dims.empty() ? 0 : dims.size() - 1;
+    int64_t merged = 1;
+    for (size_t d = 0; d + kept < from.size(); ++d) merged *= from[d];
+    if (dims.empty() || from.size() <= dims.size() || merged != dims[0] ||
+        !std::equal(dims.begin() + 1, dims.end(), from.end() - static_cast<int64_t>(kept))) {
+      return absl::InvalidArgumentError(absl::StrCat(what, ": ", state.placement.global.ToString(),
+                                                     " is not merged_from=", DimsToString(from),
+                                                     " with its leading dims as one"));
     }
   }
   if (!state.axes.empty() && static_cast<int>(state.axes.size()) != state.placement.global.rank()) {

@@ -75,8 +75,7 @@ TEST(ExpertOverflow, IsCountedAsByTheInterpreter) {
   for (const graph::State& state : program.states) {
     if (state.kind != graph::StateKind::kWeight) continue;
     const std::vector<float>& values = weights.at(state.name);
-    ASSERT_TRUE(
-        simulation.SetState(state.name, Array{state.placement.global.dims, {values.begin(), values.end()}}).ok());
+    ASSERT_TRUE(simulation.SetState(state.name, Array{state.logical_dims(), {values.begin(), values.end()}}).ok());
   }
   std::vector<double> wanted;
   for (int64_t step = 0; step < kSteps; ++step) {

@@ -263,11 +263,13 @@ std::string Simulation::KeyOf(const std::string& state, int64_t micro_batch) con
 absl::Status Simulation::SetState(const std::string& name, const Array& logical) {
   const graph::State* state = program_.FindState(name);
   if (state == nullptr) return absl::InvalidArgumentError(absl::StrCat("no state is named \"", name, "\""));
-  if (logical.dims != state->placement.global.dims) {
-    return absl::InvalidArgumentError(absl::StrCat("state \"", name, "\" is ", state->placement.global.ToString(),
-                                                   ", not ", graph::DimsToString(logical.dims)));
+  if (logical.dims != state->logical_dims()) {
+    return absl::InvalidArgumentError(absl::StrCat("state \"", name, "\" is ",
+                                                   graph::DimsToString(state->logical_dims()), ", not ",
+                                                   graph::DimsToString(logical.dims)));
   }
-  states_[KeyOf(name, 0)] = Scatter(logical, state->placement, mesh_, random_);
+  const Array placed{state->placement.global.dims, logical.values};
+  states_[KeyOf(name, 0)] = Scatter(placed, state->placement, mesh_, random_);
   return absl::OkStatus();
 }
 
@@ -277,6 +279,7 @@ absl::StatusOr<Array> Simulation::GetState(const std::string& name) const {
   auto array = Assemble(states_.at(KeyOf(name, 0)), state->placement, mesh_);
   if (!array.ok())
     return absl::Status(array.status().code(), absl::StrCat("state \"", name, "\": ", array.status().message()));
+  array->dims = state->logical_dims();
   return array;
 }
 

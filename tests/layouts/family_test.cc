@@ -96,7 +96,7 @@ std::vector<double> Train(const Program& program) {
     if (state.kind != StateKind::kWeight) continue;
     std::mt19937 random(static_cast<uint32_t>(state.name.size()));
     std::normal_distribution<double> normal(state.init == "ones" ? 1.0 : 0.0, 0.3);
-    Array weight = Array::Filled(state.placement.global.dims, 0);
+    Array weight = Array::Filled(state.logical_dims(), 0);
     for (double& x : weight.values) x = normal(random);
     EXPECT_TRUE(simulation.SetState(state.name, weight).ok());
   }

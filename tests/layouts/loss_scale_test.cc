@@ -60,7 +60,7 @@ std::map<std::string, Array> InitialWeights(const std::vector<Program>& stages) 
       if (state.kind != StateKind::kWeight) continue;
       std::mt19937 random(static_cast<uint32_t>(std::hash<std::string>()(state.name)));
       std::normal_distribution<double> normal(0, 0.5);
-      Array weight = Array::Filled(state.placement.global.dims, 0);
+      Array weight = Array::Filled(state.logical_dims(), 0);
       for (double& x : weight.values) x = weight.dims.size() == 1 ? 1.0 : normal(random);
       weights[state.name] = std::move(weight);
     }

@@ -92,7 +92,7 @@ absl::StatusOr<TrainingRun> Train(const Layout& layout, const OpTable& ops) {
   std::map<std::string, Array> weights;
   for (const Program& program : compiled->stages) {
     for (const State& state : program.states) {
-      if (state.kind == StateKind::kWeight) weights[state.name] = Array::Filled(state.placement.global.dims, 0);
+      if (state.kind == StateKind::kWeight) weights[state.name] = Array::Filled(state.logical_dims(), 0);
     }
   }
   for (auto& [name, weight] : weights) {

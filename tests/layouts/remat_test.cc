@@ -111,7 +111,7 @@ std::map<std::string, Array> Train(const Program& program) {
   std::normal_distribution<double> normal(0, 0.5);
   for (const State& state : program.states) {
     if (state.kind != StateKind::kWeight) continue;
-    Array weight = Array::Filled(state.placement.global.dims, 0);
+    Array weight = Array::Filled(state.logical_dims(), 0);
     for (double& x : weight.values) x = normal(random);
     EXPECT_TRUE(simulation.SetState(state.name, weight).ok());
     const std::string copy = absl::StrCat("copies/", state.name.substr(8));

@@ -34,7 +34,7 @@ absl::StatusOr<TrainingRun> TrainOnSimulatedRanks(const Program& program, int st
   std::normal_distribution<double> normal(0, 0.5);
   for (const State& state : program.states) {
     if (state.kind != StateKind::kWeight) continue;
-    Array weight = Array::Filled(state.placement.global.dims, 0);
+    Array weight = Array::Filled(state.logical_dims(), 0);
     for (double& x : weight.values) x = state.init == "ones" ? 1.0 : normal(random);
     TACC_RETURN_IF_ERROR(simulation.SetState(state.name, weight));
     const std::string copy = absl::StrCat("copies/", state.name.substr(8));

@@ -422,14 +422,15 @@ TEST_P(LinksTest, OfEachLayout) {
   PrintTable(absl::StrCat("links_", family), table);
 }
 
-// Three ranks with a vocabulary and a width that they do not divide: every cut is padded, all is packed, and the last
-// rank has less.
+// Three ranks with a vocabulary and a width that they do not divide: every cut is padded, and the last rank has less.
+// The library's collectives pack all of it; sums in order take it as it lies, where it is one row: tp leaves several.
 TEST(PaddedLinksTest, PackWhatIsPlanned) {
   const graph::OpTable ops;
   int num_packed = 0, num_short = 0;
   for (const bool half : {false, true}) {
     for (Layout layout : {Layout{.fsdp = 3}, Layout{.fsdp = 3, .zero_stage = 2}, Layout{.fsdp = 3, .zero_stage = 1},
-                          Layout{.dp = 3}, Layout{.dp = 3, .fsdp = 2}}) {
+                          Layout{.fsdp = 3, .tp = 2}, Layout{.fsdp = 3, .tp = 2, .zero_stage = 2},
+                          Layout{.fsdp = 3, .cp = 2}, Layout{.dp = 3}, Layout{.dp = 3, .fsdp = 2}}) {
       Job job = JobFor("llama", layout);
       job.vocab = 1031;
       job.global_batch = 12;

@@ -170,11 +170,12 @@ struct OutputTensor {
   int64_t num_bytes = 0;
 };
 
-// A stack, as the tensors of its entries.
-void AddStack(const std::string& source, const OutputTensor& stack, std::vector<OutputTensor>* tensors) {
+// A stack, as the tensors of its entries, each of so many rows of the checkpoint's.
+void AddStack(const std::string& source, const OutputTensor& stack, int64_t entry_rows,
+              std::vector<OutputTensor>* tensors) {
   for (int64_t row = 0; row < stack.tensor.shape[0]; ++row) {
     OutputTensor entry = stack;
-    entry.sources = {{source, row, row + 1}};
+    entry.sources = {{source, row * entry_rows, (row + 1) * entry_rows}};
     entry.tensor.name = StackEntryName(stack.tensor.name, row);
     entry.tensor.shape.erase(entry.tensor.shape.begin());
     entry.num_bytes = stack.num_bytes / stack.tensor.shape[0];
@@ -217,12 +218,15 @@ absl::StatusOr<std::vector<OutputTensor>> ChooseTensors(const Checkpoint& checkp
       continue;
     }
     const ManifestTensor& stack = checkpoint.manifest().tensors.at(output.sources[0].name);
-    if (stack.shape.empty() || stack.stored_shape != stack.shape) {
+    // Entries of an expert each, or, where layouts have leading dims as one, of its rows.
+    const bool has_entries = !stack.stored_shape.empty() && stack.stored_shape[0] > 0;
+    if (!has_entries || stack.shape.size() > stack.stored_shape.size() ||
+        !Reshaped(WholeTensor(stack.stored_shape), stack.stored_shape, stack.shape).has_value()) {
       return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": stack \"", name, "\" of ",
                                                      ShapeText(stack.shape), " has the stored shape ",
                                                      ShapeText(stack.stored_shape), "; wanted the same"));
     }
-    AddStack(output.sources[0].name, output, &tensors);
+    AddStack(output.sources[0].name, output, stack.shape[0] / stack.stored_shape[0], &tensors);
   }
   if (tensors.empty()) return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": holds no weights"));
   return tensors;

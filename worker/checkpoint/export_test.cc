@@ -168,26 +168,37 @@ TEST_F(ExportTest, ExportOfAnImportOfAnExportIsByteEqual) {
   }
 }
 
+// As layouts keep it: entries, or their rows as one.
 TEST_F(ExportTest, AStackIsWrittenAsItsEntries) {
-  const std::string run = directory_.File("stack"), out = directory_.File("out");
-  ASSERT_TRUE(MakeDirectory(run).ok());
   const std::vector<float> values = Random(12);
-  const std::vector<int64_t> shape = {3, 2, 2};
-  ASSERT_TRUE(
-      WriteShard(run, {1, 1}, 0, {{"weights/e.*.w", "F32", shape, shape, WholeTensor(shape), values.data()}}, nullptr)
-          .ok());
-  Manifest manifest;
-  manifest.step = manifest.attempt = 1;
-  ASSERT_TRUE(CommitCheckpoint(run, manifest, 1, nullptr).ok());
-  const auto result = ExportCheckpoint({run + "/step-00000001.a1", "", out});
-  ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->num_tensors, 3);
-  const auto model = ModelWeights::Open(out);
-  ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_EQ((*model)->tensors().at("e.1.w").entry->shape, (std::vector<int64_t>{2, 2}));
-  std::vector<float> read(12);
-  ASSERT_TRUE((*model)->ReadFloat("e.*.w", shape, WholeTensor(shape), read.data()).ok());
-  EXPECT_EQ(read, values);
+  const std::vector<int64_t> stored = {3, 2, 2};
+  for (const std::vector<int64_t>& shape : {stored, {6, 2}, {12}}) {
+    TestDirectory directory;
+    const std::string run = directory.File("stack"), out = directory.File("out");
+    ASSERT_TRUE(MakeDirectory(run).ok());
+    // Cut inside of an entry.
+    for (int rank = 0; rank < 2; ++rank) {
+      Rectangle part = WholeTensor(shape);
+      const int64_t cut = shape[0] / 2, row = 12 / shape[0];
+      part.offset[0] = rank * cut;
+      part.shape[0] = rank == 0 ? cut : shape[0] - cut;
+      const std::vector<ShardTensor> tensors = {
+          {"weights/e.*.w", "F32", shape, stored, part, values.data() + part.offset[0] * row}};
+      ASSERT_TRUE(WriteShard(run, {1, 1}, rank, tensors, nullptr).ok());
+    }
+    Manifest manifest;
+    manifest.step = manifest.attempt = 1;
+    ASSERT_TRUE(CommitCheckpoint(run, manifest, 2, nullptr).ok());
+    const auto result = ExportCheckpoint({run + "/step-00000001.a1", "", out});
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->num_tensors, 3);
+    const auto model = ModelWeights::Open(out);
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_EQ((*model)->tensors().at("e.1.w").entry->shape, (std::vector<int64_t>{2, 2}));
+    std::vector<float> read(12);
+    ASSERT_TRUE((*model)->ReadFloat("e.*.w", stored, WholeTensor(stored), read.data()).ok());
+    EXPECT_EQ(read, values);
+  }
 }
 
 TEST_F(ExportTest, ReplacesAnEarlierExportOnly) {

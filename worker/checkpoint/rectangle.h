@@ -34,6 +34,12 @@ Rectangle WholeTensor(absl::Span<const int64_t> shape);
 // True when the rectangle has the tensor's number of dims and lies inside it.
 bool IsInside(const Rectangle& rectangle, absl::Span<const int64_t> tensor_shape);
 
+// The rectangle of a tensor of shape `from` in the same tensor of shape `to`, one of which has leading dims of the
+// other as one: rectangles whose elements, one after the other, are its own. Nothing where the shapes are no such. As
+// few as there are: a row range is at most two of part of a row and one of whole rows for each dim that is split.
+absl::optional<std::vector<Rectangle>> Reshaped(const Rectangle& rectangle, absl::Span<const int64_t> from,
+                                                absl::Span<const int64_t> to);
+
 // Returns the common part of two rectangles with equally many dims; nothing when it is empty.
 absl::optional<Rectangle> Intersect(const Rectangle& a, const Rectangle& b);
 

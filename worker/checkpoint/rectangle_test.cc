@@ -34,6 +34,57 @@ TEST(RectangleTest, ScalarIsOneElement) {
   EXPECT_EQ(target, 3);
 }
 
+// The flat positions of a box's elements in its tensor, in the box's order.
+std::vector<int64_t> Positions(const Rectangle& box, const std::vector<int64_t>& dims) {
+  std::vector<int64_t> all(*NumElements(dims)), inside(*NumElements(box.shape));
+  std::iota(all.begin(), all.end(), 0);
+  CopyIntersection(reinterpret_cast<const char*>(all.data()), WholeTensor(dims), reinterpret_cast<char*>(inside.data()),
+                   box, sizeof(int64_t));
+  return inside;
+}
+
+// Random boxes in both directions: the same elements in the same order, in as few boxes as the contract says.
+TEST(RectangleTest, ReshapedBoxesHaveTheSameElements) {
+  std::mt19937 random(11);
+  const auto draw = [&random](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<int64_t> fine;
+    for (int64_t d = draw(2, 4); d > 0; --d) fine.push_back(draw(1, 5));
+    const int64_t merged = draw(2, static_cast<int64_t>(fine.size()));
+    std::vector<int64_t> coarse(fine.begin() + merged, fine.end());
+    coarse.insert(coarse.begin(), *NumElements(absl::MakeConstSpan(fine).first(merged)));
+    const bool splits = draw(0, 1) == 0;
+    const std::vector<int64_t>& from = splits ? coarse : fine;
+    const std::vector<int64_t>& to = splits ? fine : coarse;
+    Rectangle box;
+    for (int64_t extent : from) {
+      box.offset.push_back(draw(0, 1) == 0 ? 0 : draw(0, extent));
+      box.shape.push_back(draw(0, 1) == 0 ? extent - box.offset.back() : draw(0, extent - box.offset.back()));
+    }
+    const auto parts = Reshaped(box, from, to);
+    ASSERT_TRUE(parts.has_value());
+    std::vector<int64_t> positions;
+    for (const Rectangle& part : *parts) {
+      ASSERT_TRUE(IsInside(part, to));
+      const std::vector<int64_t> of_part = Positions(part, to);
+      positions.insert(positions.end(), of_part.begin(), of_part.end());
+    }
+    EXPECT_EQ(positions, Positions(box, from)) << "round " << round;
+    if (splits) EXPECT_LE(parts->size(), static_cast<size_t>(2 * merged - 1));
+  }
+}
+
+TEST(RectangleTest, ReshapedRefusesOtherTensors) {
+  EXPECT_TRUE(Reshaped({{1, 0}, {2, 3}}, {4, 3}, {4, 3}).has_value());
+  EXPECT_FALSE(Reshaped({{1, 0}, {2, 3}}, {4, 3}, {3, 4}).has_value());
+  EXPECT_FALSE(Reshaped({{1, 0}, {2, 3}}, {4, 3}, {2, 2, 4}).has_value());
+  EXPECT_FALSE(Reshaped({{0, 0}, {4, 3}}, {4, 3}, {2, 6}).has_value());
+  EXPECT_FALSE(Reshaped({{0, 0}, {4, 3}}, {4, 3}, {11}).has_value());
+  EXPECT_FALSE(Reshaped({{}, {}}, {}, {1}).has_value());
+}
+
 // Random boxes of a random tensor against the definition, element by element.
 TEST(RectangleTest, CopiesExactlyTheIntersection) {
   std::mt19937 random(7);

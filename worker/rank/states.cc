@@ -88,6 +88,20 @@ absl::Status ForEachPiece(const Rectangle& rectangle, const Visit& visit) {
   return ForEachPiece(second, visit);
 }
 
+// Reads a rectangle of a tensor of shape `dims` from where the tensor is of shape `source`.
+template <typename Read>
+absl::Status ReadParts(const Rectangle& rectangle, const graph::Dims& dims, const graph::Dims& source, float* out,
+                       const Read& read) {
+  const absl::optional<std::vector<Rectangle>> parts = Reshaped(rectangle, dims, source);
+  if (!parts.has_value())
+    return absl::InternalError(absl::StrCat(ShapeText(dims), " is no tensor of ", ShapeText(source)));
+  for (const Rectangle& part : *parts) {
+    TACC_RETURN_IF_ERROR(read(part, out));
+    out += NumElements(part.shape).value_or(0);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ConvertInto(const float* from, int64_t count, DType dtype, char* to) {
   if (dtype != DType::kF64) return ConvertFromFloat(SafetensorsName(dtype), from, count, to);
   for (int64_t i = 0; i < count; ++i) {
@@ -175,9 +189,9 @@ void RankStates::ClearAll() {
 }
 
 // The init of a weight, or of the loss scale, over a rectangle of it.
-absl::Status RankStates::ReadRandom(const State& weight, const Rectangle& wanted, uint64_t seed, float* out) {
+absl::Status RankStates::ReadRandom(const State& weight, const graph::Dims& dims, const Rectangle& wanted,
+                                    uint64_t seed, float* out) {
   namespace cpu = kernels::cpu;
-  const graph::Dims& dims = weight.placement.global.dims;
   const kernels::Dims extent(wanted.shape.begin(), wanted.shape.end());
   const cpu::Rectangle rectangle{kernels::Dims(dims.begin(), dims.end()),
                                  kernels::Dims(wanted.offset.begin(), wanted.offset.end()), extent};
@@ -205,12 +219,13 @@ absl::Status RankStates::ReadRandom(const State& weight, const Rectangle& wanted
 absl::Status RankStates::Fill(const State& state, const State& source, const ReadFloat& read) {
   if (progress_) progress_();
   const Rectangle mine = RectangleOf(state);
+  const graph::Dims& dims = state.placement.global.dims;
   const int64_t count = NumElements(mine.shape).value_or(0);
   if (count == 0) return absl::OkStatus();
   Content content = Content::Zeros(device_, views_(state.name));
   const TensorView& view = content.view();
   if (count == view.size() && view.dtype == DType::kF32) {
-    TACC_RETURN_IF_ERROR(read(source, mine, view.as<float>()));
+    TACC_RETURN_IF_ERROR(read(source, dims, mine, view.as<float>()));
     return content.WriteBack();
   }
   std::vector<float> values;
@@ -219,7 +234,7 @@ absl::Status RankStates::Fill(const State& state, const State& source, const Rea
     const int64_t elements = NumElements(piece.shape).value_or(0), bytes = kernels::SizeOf(view.dtype);
     values.resize(elements);
     converted.resize(elements * bytes);
-    TACC_RETURN_IF_ERROR(read(source, piece, values.data()));
+    TACC_RETURN_IF_ERROR(read(source, dims, piece, values.data()));
     TACC_RETURN_IF_ERROR(ConvertInto(values.data(), elements, view.dtype, converted.data()));
     CopyIntersection(converted.data(), piece, view.as<char>(), LocalBox(mine, view), bytes);
     return absl::OkStatus();
@@ -236,7 +251,9 @@ absl::Status RankStates::FillCopies(const ReadFloat& read) {
       return absl::InvalidArgumentError(
           absl::StrCat("state \"", state.name, "\" is a copy, but there is no \"", weight_name, "\""));
     const TensorView place = views_(weight_name);
-    if (weight->placement.sharding == state.placement.sharding && place.dtype == DType::kF32) {
+    const bool lies_alike = weight->placement.sharding == state.placement.sharding &&
+                            weight->placement.global.dims == state.placement.global.dims;
+    if (lies_alike && place.dtype == DType::kF32) {
       TACC_ASSIGN_OR_RETURN(const Content from, Content::Read(device_, place));
       Content to = Content::Zeros(device_, views_(state.name));
       TACC_RETURN_IF_ERROR(ConvertInto(from.view().as<float>(), place.size(), to.view().dtype, to.view().as<char>()));
@@ -250,9 +267,13 @@ absl::Status RankStates::FillCopies(const ReadFloat& read) {
 
 absl::Status RankStates::Initialize(const ModelWeights* weights, uint64_t seed) {
   ClearAll();
-  const ReadFloat read = [&](const State& weight, const Rectangle& rectangle, float* out) {
-    if (weights == nullptr || weight.kind == StateKind::kLossScale) return ReadRandom(weight, rectangle, seed, out);
-    return OfReading(weights->ReadFloat(ParameterOf(weight.name), weight.placement.global.dims, rectangle, out));
+  const ReadFloat read = [&](const State& weight, const graph::Dims& dims, const Rectangle& rectangle, float* out) {
+    if (weights == nullptr || weight.kind == StateKind::kLossScale)
+      return ReadRandom(weight, dims, rectangle, seed, out);
+    const graph::Dims& logical = weight.logical_dims();
+    return ReadParts(rectangle, dims, logical, out, [&](const Rectangle& part, float* to) {
+      return OfReading(weights->ReadFloat(ParameterOf(weight.name), logical, part, to));
+    });
   };
   for (const State& state : program_.states) {
     if (state.kind == StateKind::kWeight || state.kind == StateKind::kLossScale)
@@ -263,26 +284,30 @@ absl::Status RankStates::Initialize(const ModelWeights* weights, uint64_t seed) 
 
 absl::Status RankStates::Load(const Checkpoint& checkpoint) {
   ClearAll();
-  const ReadFloat read = [&](const State& state, const Rectangle& rectangle, float* out) -> absl::Status {
+  const ReadFloat read = [&](const State& state, const graph::Dims& dims, const Rectangle& rectangle,
+                             float* out) -> absl::Status {
     const std::string& name = state.name;
     const auto it = checkpoint.manifest().tensors.find(name);
     // Steps in another precision had no loss scale.
     if (it == checkpoint.manifest().tensors.end() && state.kind == StateKind::kLossScale)
-      return ReadRandom(state, rectangle, 0, out);
+      return ReadRandom(state, dims, rectangle, 0, out);
     if (it == checkpoint.manifest().tensors.end()) {
       return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": no tensor \"", name, "\""));
     }
-    if (it->second.shape != state.placement.global.dims) {
+    // The layout that wrote it may have had other leading dims as one.
+    if (!Reshaped(rectangle, dims, it->second.shape).has_value()) {
       return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": tensor \"", name, "\" is ",
                                                      ShapeText(it->second.shape), ", the model's is ",
-                                                     ShapeText(state.placement.global.dims)));
+                                                     ShapeText(state.logical_dims())));
     }
-    if (it->second.dtype == "F32") return OfReading(checkpoint.Read(name, rectangle, out));
-    const int64_t count = NumElements(rectangle.shape).value_or(0);
-    TACC_ASSIGN_OR_RETURN(const int64_t element, DtypeBytes(it->second.dtype));
-    std::vector<char> raw(count * element);
-    TACC_RETURN_IF_ERROR(OfReading(checkpoint.Read(name, rectangle, raw.data())));
-    return ConvertToFloat(it->second.dtype, raw.data(), count, out);
+    return ReadParts(rectangle, dims, it->second.shape, out, [&](const Rectangle& part, float* to) -> absl::Status {
+      if (it->second.dtype == "F32") return OfReading(checkpoint.Read(name, part, to));
+      const int64_t count = NumElements(part.shape).value_or(0);
+      TACC_ASSIGN_OR_RETURN(const int64_t element, DtypeBytes(it->second.dtype));
+      std::vector<char> raw(count * element);
+      TACC_RETURN_IF_ERROR(OfReading(checkpoint.Read(name, part, raw.data())));
+      return ConvertToFloat(it->second.dtype, raw.data(), count, to);
+    });
   };
   for (const State& state : program_.states) {
     if (IsSaved(state)) TACC_RETURN_IF_ERROR(Fill(state, state, read));

@@ -57,10 +57,12 @@ class RankStates {
   absl::StatusOr<bool> IsFinite(const std::string& name) const;
 
  private:
-  // Reads a rectangle of a state's logical tensor as fp32, dense.
-  using ReadFloat = std::function<absl::Status(const graph::State& state, const Rectangle& rectangle, float* out)>;
+  // Reads a rectangle of a state's logical tensor, seen as of these dims, as fp32, dense.
+  using ReadFloat = std::function<absl::Status(const graph::State& state, const graph::Dims& dims,
+                                               const Rectangle& rectangle, float* out)>;
 
-  static absl::Status ReadRandom(const graph::State& weight, const Rectangle& wanted, uint64_t seed, float* out);
+  static absl::Status ReadRandom(const graph::State& weight, const graph::Dims& dims, const Rectangle& wanted,
+                                 uint64_t seed, float* out);
   Rectangle RectangleOf(const graph::State& state) const;
   bool IsFirstReplica(const graph::State& state) const;
   // The shard without data.

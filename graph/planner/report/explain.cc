@@ -48,23 +48,31 @@ class Explainer {
 
   // What it is, and how it lies: alike on all stages that have it.
   std::string State(const struct State& state) const {
-    std::string text =
-        absl::StrCat(state.name, ": ", Name(state.kind), ", ", state.placement.global.ToString(), ", ",
-                     Bytes(state.placement.global.bytes()), " in all, ", Bytes(state.type.bytes()), " on a rank\n");
+    const TensorType whole{state.type.dtype, state.logical_dims()};
+    std::string text = absl::StrCat(state.name, ": ", Name(state.kind), ", ", whole.ToString(), ", ",
+                                    Bytes(whole.bytes()), " in all, ", Bytes(state.type.bytes()), " on a rank\n");
     if (state.kind == StateKind::kCopy)
       absl::StrAppend(&text, "  written by the update beside the weight, so that it is not cast where it is used\n");
     if (state.kind == StateKind::kStash) {
       Placement(state.placement, "lies", text);
       return text;
     }
+    if (!state.merged_from.empty()) {
+      const auto merged = static_cast<int64_t>(whole.dims.size() - state.placement.global.dims.size() + 1);
+      absl::StrAppend(&text, "  its first ", merged, " dims are cut as one of ", state.placement.global.dims[0],
+                      ", which the shards divide\n");
+    }
     Placement(state.placement, "rests", text);
     const Sharding& sharding = state.placement.sharding;
     AxisList axes;
     for (const AxisList& dim : sharding.dims) axes.insert(axes.end(), dim.begin(), dim.end());
     if (NumShards(mesh_, axes) > 1) {
+      const bool lies_in_a_row =
+          !sharding.dims[0].empty() && !IsPadded(state.placement.global.dims[0], sharding.dims[0], mesh_);
       absl::StrAppend(
-          &text, "  why: ", Bytes(state.placement.global.bytes() - state.type.bytes()),
-          " less on each rank than a whole copy; the dim is one that the axes cut with the least padding\n");
+          &text, "  why: ", Bytes(whole.bytes() - state.type.bytes()), " less on each rank than a whole copy; ",
+          lies_in_a_row ? "cut so, parts lie one behind the other and are gathered without a copy\n"
+                        : "no leading dims divide, so it is a dim that the axes cut with the least padding\n");
     } else {
       absl::StrAppend(&text, "  why: no axis of the mesh ", mesh_.ToString(), " shards what rests, so each rank",
                       OfStage(), " has all of it\n");
@@ -182,7 +190,7 @@ class Explainer {
       if (def != nullptr && def->is_collective && !user.results.empty()) {
         absl::StrAppend(&text, "  moved by %", graph.values[user.results[0]].name, " in ", Where(graph), "\n");
         Collective(graph, user, text);
-      } else if (user.op == "cast") {
+      } else if (user.op == "cast" || user.op == "reshape") {
         Uses(graph, user.results[0], text);
       } else if (listed++ < kMaxNames) {
         absl::StrAppend(&text, "  used by ",
@@ -251,7 +259,8 @@ class Explainer {
     for (const Node& user : graph.nodes) {
       const auto operand = std::find(user.operands.begin(), user.operands.end(), v);
       if (operand == user.operands.end()) continue;
-      if (user.op == "wait") return WhyWhole(graph, user.results[0], dim, axes);
+      // A state whose first dims are cut as one has them as dims of their own where it is used.
+      if (user.op == "wait" || (user.op == "reshape" && dim == 0)) return WhyWhole(graph, user.results[0], dim, axes);
       const OpDef* def = ops_.Find(user.op);
       if (def == nullptr || !def->rule) continue;
       const auto rule = def->rule(LogicalCallOf(graph, user));
