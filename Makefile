@@ -65,7 +65,7 @@ bench: everything ## measure beside PyTorch, a little more than an hour
 soak: everything ## kill rank, daemon and coordinator at random moments
 	@TACC_BUILD=$(CURDIR)/$(BUILD) TACC_KILLS=20 $(PYTHON) -m pytest -q -s -p no:cacheprovider tests/e2e/test_faults.py
 
-lint: setup ## check the formatting of C++ files and the tables of Markdown
+lint: setup ## check C++, Python and shell files and the tables of Markdown, as make test does
 	@scripts/lint
 
 format: setup ## mend it

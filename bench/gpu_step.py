@@ -8,6 +8,7 @@ that its allocator reserves after the warm-up, with segments that grow: neither 
 """
 
 import contextlib
+import functools
 import gzip
 import json
 import os
@@ -159,7 +160,7 @@ class Bench:
     def torch(self, side: str, batches: list[int]) -> dict:
         options = TORCH_WAYS[side]
         if self.context.rehearses:  # A CPU has no cuDNN; and to tune takes minutes there too.
-            options = tuple("math" if option == "cudnn" else option for option in options) + ("--backend", "aot_eager")
+            options = (*("math" if option == "cudnn" else option for option in options), "--backend", "aot_eager")
         way = (*options, "--device", trainings.kind_of(self.context.device), "--batches", ",".join(map(str, batches)))
         limit = min(SECONDS[side].limit, max(self.context.left(), 1))
         return run_torch(self.tokens(max(batches)), way, "bf16", threads=os.cpu_count() or 1, world=1, steps=self.steps, warm_up=WARM_UP, limit=limit)
@@ -477,9 +478,9 @@ def isolated_seconds(config: dict, batch: int, seq_len: int, device: str) -> dic
     seconds: dict[str, float] = {}
     for (inputs, outputs), count in counts.items():
         x, w, dy = torch.randn(tokens, inputs, **options), torch.randn(outputs, inputs, **options), torch.randn(tokens, outputs, **options)
-        for what, product in (("forward", lambda: x @ w.t()), ("dx", lambda: dy @ w), ("dw", lambda: dy.t() @ x)):
-            seconds[f"{count} linear {inputs} to {outputs}, {what}"] = count * best_seconds(product, on_gpu)
-        del x, w, dy
+        for what, left, right in (("forward", x, w.t()), ("dx", dy, w), ("dw", dy.t(), x)):
+            seconds[f"{count} linear {inputs} to {outputs}, {what}"] = count * best_seconds(functools.partial(torch.matmul, left, right), on_gpu)
+        del x, w, dy, left, right
     seconds[f"{layers} attention"] = layers * attention_seconds(batch, seq_len, heads, kv_heads, head_dim, options, on_gpu)
     if on_gpu:
         torch.cuda.empty_cache()  # Other processes follow.

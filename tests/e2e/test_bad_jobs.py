@@ -6,7 +6,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from cluster import BUILD, ROOT, TINY_MODEL, Cluster, write_data, write_job, write_model
 
 

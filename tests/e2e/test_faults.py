@@ -15,7 +15,6 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-
 from cluster import Cluster, write_job
 
 KILLS = int(os.environ.get("TACC_KILLS", "3"))

@@ -8,9 +8,8 @@ import subprocess
 import sys
 import urllib.request
 
-import pytest
-
 import cluster as clusters
+import pytest
 from cluster import ROOT, Cluster, Process, write_job
 
 # A tacc-rank of a machine with two H100: what it prints is docs/contracts.md's. A file lost-cuda:N makes a GPU fall off its bus.
@@ -163,8 +162,11 @@ def test_a_lost_gpu(folder):
 def test_local_takes_a_gpu(folder):
     """`submit --local` finds the GPUs; a job that wants more of them than there are runs on CPUs only where it may."""
     (folder / "bin/started").unlink(missing_ok=True)
-    ctl = lambda *arguments: subprocess.run([clusters.BUILD / "taccctl", *map(str, arguments)], capture_output=True, text=True, timeout=120,
-                                            env={**os.environ, "TMPDIR": str(folder), "XDG_CACHE_HOME": str(folder / "cache")})
+
+    def ctl(*arguments):
+        return subprocess.run([clusters.BUILD / "taccctl", *map(str, arguments)], capture_output=True, text=True, timeout=120,
+                              env={**os.environ, "TMPDIR": str(folder), "XDG_CACHE_HOME": str(folder / "cache")})
+
     result = ctl("submit", "--local", job(folder / "one", "one", 1))
     assert result.returncode == 0, result.stderr
     assert [s["device"] for s in started(folder)] == ["cuda:0"]

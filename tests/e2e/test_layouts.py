@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
-
 from cluster import write_data, write_job, write_model
+from safetensors.numpy import load_file
 from shell import Shell, lines
 
 STEPS = 3  # of each layout

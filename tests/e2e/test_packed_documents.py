@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from cluster import BUILD, Cluster, write_job
 
 STEPS, ROWS, SEQ_LEN = 3, 8, 64

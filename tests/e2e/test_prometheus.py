@@ -11,7 +11,6 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-
 from cluster import ROOT, Cluster, write_data, write_job
 
 PROMETHEUS = shutil.which("prometheus")
@@ -101,7 +100,10 @@ def value(prometheus, running, expression: str) -> float:
 
 def test_series_of_the_job(prometheus, running):
     selector = f'{{training_job="{running.job}"}}'
-    read = lambda name: value(prometheus, running, name + selector)
+
+    def read(name):
+        return value(prometheus, running, name + selector)
+
     assert 0 < read("tacc_job_loss") < 10
     assert 0 < read("tacc_job_eval_loss") < 10
     assert read("tacc_job_tokens_per_second") > 0

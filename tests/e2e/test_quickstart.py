@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-
 from cluster import BUILD, ROOT
 from shell import Shell
 

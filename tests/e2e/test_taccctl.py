@@ -12,7 +12,6 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-
 from cluster import BUILD, ROOT, write_data, write_job
 from shell import Shell, lines, until
 
@@ -373,7 +372,7 @@ def test_local_starts_again_what_is_killed(tmp_path):
     for name in ("tacc-worker", "tacc-rank"):
         attempt = local.points()[-1]["attempt"]
         os.kill(next(iter(shell.processes(name))), signal.SIGKILL)
-        local.wait_for_point(lambda point: point["attempt"] > attempt, "the next attempt")  # noqa: B023
+        local.wait_for_point(lambda point: point["attempt"] > attempt, "the next attempt")
     local.send_signal(signal.SIGINT)
     local.ended()
     assert local.returncode == 101

@@ -5,7 +5,6 @@ import os
 import subprocess
 
 import pytest
-
 from cluster import BUILD, write_job
 from two_hosts import ADDRESSES, SHARED, TwoHosts, readme_commands, why_not
 

@@ -7,7 +7,6 @@ import socket
 from pathlib import Path
 
 import pytest
-
 from cluster import Cluster, write_job
 
 LONG = {"train": {"max_steps": 1_000_000}, "checkpoint": {"save_steps": 50}}

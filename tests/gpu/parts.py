@@ -115,7 +115,6 @@ def libraries(context: Context) -> None:
         print("\n".join(context.figures["nvidia-smi"]), flush=True)
     begin = time.monotonic()
     import torch
-
     import transformers
 
     imported = time.monotonic()
@@ -165,7 +164,6 @@ def environment(context: Context) -> None:
     else:
         context.judge("the GPU", bool(gpus), json.dumps(gpus) if gpus else (listed.stderr or "none is listed"), f"{GPU} in tacc-rank --devices")
     import torch
-
     import transformers
 
     context.judge("LibTorch", torch.__version__.startswith("2.11."), f"torch {torch.__version__}, transformers {transformers.__version__}", "2.11")

@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ["TACC_BUILD"])
 sys.path[:0] = [str(ROOT / folder) for folder in ("tests/gpu", "tests", "bench", "client/python")]
 import gpu_step  # noqa: E402
-import trainings  # noqa: E402
 import tools  # noqa: E402
+import trainings  # noqa: E402
 from pack import BENCHES, FAMILIES, MAX_BYTES, MIB, SYSTEM_LIBRARIES, Packer, bytes_of, bytes_of_tree  # noqa: E402
 
 # Nothing of this build but the bundle and the Python with torch.

@@ -741,7 +741,7 @@ def test_what_is_too_large_to_copy_is_refused(tmp_path):
     assert pack.bytes_of_tree(root, out) == 1100 + len("/build/\n")
     assert pack.bytes_of_tree(tmp_path, out) == 0  # No checkout.
     pack.check_size(out, {"bytes": 50 * pack.MIB, "tree_bytes": 10 * pack.MIB})
-    with pytest.raises(SystemExit, match="50.0 MiB and the checkout's own files 10.0: together they must stay below 60 MiB"):
+    with pytest.raises(SystemExit, match=r"50\.0 MiB and the checkout's own files 10\.0: together they must stay below 60 MiB"):
         pack.check_size(out, {"bytes": 50 * pack.MIB, "tree_bytes": 10 * pack.MIB + 1})
 
 

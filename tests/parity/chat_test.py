@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM
-
 from cases import Case
 from references import build, save
 from training import BUILD, SEED, pretrained, run_steps
+from transformers import AutoModelForCausalLM
 
 NUM_STEPS = 6
 TALKS = [

@@ -8,9 +8,8 @@ import math
 
 import torch
 import torch.nn.functional as F
-from torch import nn
-
 from baichuan_reference import RmsNorm
+from torch import nn
 
 
 def inv_freq(config: dict) -> torch.Tensor:

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
-
 from cases import TRAINING_CASES, Case
 from references import build, save
+from safetensors.torch import load_file
 from training import BUILD, pretrained, run_rank, write_data
 
 FIRST_CASES = {case.family: case for case in reversed(TRAINING_CASES)}

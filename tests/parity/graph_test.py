@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-
 import torch_interpreter
 from cases import GRAPH_CASES, STRETCHED, Case
-from references import KeepDouble, bloom_slopes_in_double, build, in_double, inv_freq_of, loss_of, make_tokens, save
-from references import stored
+from references import KeepDouble, bloom_slopes_in_double, build, in_double, inv_freq_of, loss_of, make_tokens, save, stored
 
 PLAN = Path(os.environ["TACC_BUILD"]) / "tacc-plan"
 

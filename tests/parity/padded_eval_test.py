@@ -9,14 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
 from cases import TRAINING_CASES, Case
 from references import build, loss_of, save
 from training import BUILD, ROOT
 
 sys.path.append(str(ROOT / "tests"))
 
-from bare_ranks import Training  # noqa: E402
+from bare_ranks import Training
 
 BATCH, SAMPLES = 4, 9  # the last batch has one sample and three rows of padding
 MIXTRAL = next(c for c in TRAINING_CASES if c.name == "grouped heads" and c.family == "mixtral")

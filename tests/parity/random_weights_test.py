@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from cases import TRAINING_CASES, Case
 from training import NUM_STEPS, ROOT, run_rank, write_data
 

@@ -13,14 +13,13 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
-from torch import nn
-from torch.overrides import TorchFunctionMode
-
 from baichuan_reference import Baichuan, BaichuanShape
 from cases import Case
 from chatglm_reference import ChatGlm
 from chatglm_reference import inv_freq as chatglm_inv_freq
+from safetensors.torch import save_file
+from torch import nn
+from torch.overrides import TorchFunctionMode
 
 torch.set_num_threads(1)  # the models are tiny, and tests run beside each other
 

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from torch import nn
-from transformers import AutoModelForCausalLM
-
 from cases import TRAINING_CASES, Case
 from references import TransformersModel, build, save
+from safetensors.torch import load_file, save_file
+from torch import nn
 from training import BUILD, batches, pretrained, reference_run, run_rank, write_data
+from transformers import AutoModelForCausalLM
 
 NUM_STEPS = 3
 TIED = next(c for c in TRAINING_CASES if c.family == "qwen3" and c.name == "tied")

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
-from torch import nn
-
 from cases import Case
 from references import KeepDouble, bloom_slopes_in_double, in_double, loss_of, stored
+from safetensors.torch import load_file
+from torch import nn
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ["TACC_BUILD"])

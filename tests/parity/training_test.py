@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from cases import SMALL_IN_FP16, TRAINING_CASES, Case
 from references import build, save
 from training import NUM_STEPS, Run, batches, our_run, pretrained, reference_run, run_steps, write_data

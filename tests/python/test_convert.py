@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-
 from tacc.__main__ import main
 
 

@@ -20,11 +20,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from data_folder import STORY, read_documents, read_stream, write_corpus
-from tokenizers import Tokenizer, models, pre_tokenizers
-
 from tacc import corpus, data
 from tacc.__main__ import main
 from tacc.errors import this_python
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 
 def run(*args, ok=True):

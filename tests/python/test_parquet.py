@@ -8,9 +8,8 @@ import pyarrow as pa
 import pytest
 from data_folder import read_columns, read_documents, write_corpus
 from pyarrow import parquet
-from test_data_prepare import encode_all, fails, run
-
 from tacc import corpus
+from test_data_prepare import encode_all, fails, run
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import io
 
 import pytest
 import torch
-
 from tacc.__main__ import main
 
 PAGE = "<main>\n<!-- sample: 3 4 -->\n<section>none</section>\n<!-- end of sample -->\n</main>\n"

@@ -742,7 +742,7 @@ def test_a_loss_above_the_entropy_of_tokens_is_one_warning(inputs, tmp_path, rat
         return
     [warning] = attempt.of("warning")
     assert warning["code"] == "loss_above_unigram_entropy" and "step 500: the mean loss of the last 50 steps is 4.6" in warning["message"], warning
-    tokens, counts = np.unique(np.resize(np.random.default_rng(0).integers(2, VOCAB, size=256), 4096), return_counts=True)
+    _, counts = np.unique(np.resize(np.random.default_rng(0).integers(2, VOCAB, size=256), 4096), return_counts=True)
     entropy = -sum(counts / 4096 * np.log(counts / 4096))
     assert float(re.search(r"above (\S+),", warning["message"])[1]) == pytest.approx(entropy, abs=0.02)  # A row's first token is no target.
 
@@ -1019,7 +1019,9 @@ def test_a_gpu_that_is_not_there(inputs, tmp_path):
 
 def test_devices():
     """The CPU is listed; a GPU without a CUDA module beside tacc-rank is bad input that says what to do."""
-    ask = lambda *arguments: subprocess.run([BUILD / "tacc-rank", *arguments], capture_output=True, text=True)
+    def ask(*arguments):
+        return subprocess.run([BUILD / "tacc-rank", *arguments], capture_output=True, text=True)
+
     listed = json.loads(ask("--devices").stdout)
     assert listed[0]["name"] == listed[0]["kind"] == "cpu" and listed[0]["model"]
     if not (BUILD / "libtacc_cuda.so").exists():

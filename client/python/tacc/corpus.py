@@ -11,7 +11,6 @@ import shlex
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from tacc import records
 from tacc.errors import InputError, refuse_lfs_pointer
