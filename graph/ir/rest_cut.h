@@ -23,8 +23,8 @@ struct DimInUse {
 
 // Shards along the first dim lie one behind the other, so that they are gathered and summed where they are. Where that
 // dim does not divide by `shards`, it is taken together with as few of the next as make it divide: heads and their
-// rows, experts and theirs. Where none do so, or a split in use stands in between, the cut is along what wastes at most
-// 1 % in padding, else along what wastes least. `dims`: one at least.
+// rows, experts and theirs. Where none do so, or a split in use stands in between or pads the first, the cut is along
+// what wastes at most 1 % in padding, else along what wastes least. `dims`: one at least.
 RestCut CutAtRest(const std::vector<DimInUse>& dims, int64_t shards);
 
 }  // namespace tacc::graph

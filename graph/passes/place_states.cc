@@ -84,7 +84,9 @@ ParameterForms PlaceStates(Program& program, const PartitionOptions& options) {
   }
   for (State& state : program.states) {
     if (state.kind == StateKind::kCounter || state.kind == StateKind::kLossScale) continue;
-    const ParameterForm& form = forms.at(ParameterOf(state));
+    const auto found = forms.find(ParameterOf(state));
+    if (found == forms.end()) continue;  // of no weight
+    const ParameterForm& form = found->second;
     const bool has_shards = shards > 1 && !form.dims.empty() && ShardedAtRest(state, program, options.zero_stage);
     state.placement.sharding = has_shards ? form.merged_in_use : form.in_use;
     if (!has_shards) continue;

@@ -47,13 +47,20 @@ absl::Status CheckState(const State& state, const Program& program, const StateI
   if (const Dims& from = state.merged_from; !from.empty()) {
     const Dims& dims = state.placement.global.dims;
     const size_t kept = dims.empty() ? 0 : dims.size() - 1;
-    int64_t merged = 1;
-    for (size_t d = 0; d + kept < from.size(); ++d) merged *= from[d];
-    if (dims.empty() || from.size() <= dims.size() || merged != dims[0] ||
+    // What is left of the first dim over those that it is made of.
+    bool is_merged = !dims.empty() && from.size() > dims.size();
+    int64_t left = dims.empty() ? 0 : dims[0];
+    for (size_t d = 0; is_merged && d + kept < from.size(); ++d) {
+      is_merged = from[d] > 0 && left % from[d] == 0;
+      if (is_merged) left /= from[d];
+    }
+    const bool is_cut = state.kind != StateKind::kCounter && state.kind != StateKind::kLossScale &&
+                        state.kind != StateKind::kStash && program.level != Level::kLogical;
+    if (!is_cut || !is_merged || left != 1 ||
         !std::equal(dims.begin() + 1, dims.end(), from.end() - static_cast<int64_t>(kept))) {
       return absl::InvalidArgumentError(absl::StrCat(what, ": ", state.placement.global.ToString(),
                                                      " is not merged_from=", DimsToString(from),
-                                                     " with its leading dims as one"));
+                                                     " with its leading dims as one, of a state that a layout cuts"));
     }
   }
   if (!state.axes.empty() && static_cast<int>(state.axes.size()) != state.placement.global.rank()) {

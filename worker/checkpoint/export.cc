@@ -209,8 +209,8 @@ absl::StatusOr<std::vector<OutputTensor>> ChooseTensors(const Checkpoint& checkp
       }
       if (begin > 0) part[0] += num_rows;
       shape = std::move(part);
-      const std::vector<int64_t>& logical = checkpoint.manifest().tensors.at(source).shape;
-      output.sources.push_back({source, 0, logical.empty() ? 1 : logical[0]});
+      const std::vector<int64_t> sliced = checkpoint.manifest().tensors.at(source).SlicedShape();
+      output.sources.push_back({source, 0, sliced.empty() ? 1 : sliced[0]});
     }
     output.num_bytes = *NumElements(shape) * *DtypeBytes(dtype);
     if (!IsStack(output.tensor.name)) {
@@ -218,15 +218,12 @@ absl::StatusOr<std::vector<OutputTensor>> ChooseTensors(const Checkpoint& checkp
       continue;
     }
     const ManifestTensor& stack = checkpoint.manifest().tensors.at(output.sources[0].name);
-    // Entries of an expert each, or, where layouts have leading dims as one, of its rows.
-    const bool has_entries = !stack.stored_shape.empty() && stack.stored_shape[0] > 0;
-    if (!has_entries || stack.shape.size() > stack.stored_shape.size() ||
-        !Reshaped(WholeTensor(stack.stored_shape), stack.stored_shape, stack.shape).has_value()) {
+    if (stack.shape.empty() || NumElements(stack.shape).value_or(0) == 0 || stack.stored_shape != stack.shape) {
       return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": stack \"", name, "\" of ",
                                                      ShapeText(stack.shape), " has the stored shape ",
-                                                     ShapeText(stack.stored_shape), "; wanted the same"));
+                                                     ShapeText(stack.stored_shape), "; wanted the same, not empty"));
     }
-    AddStack(output.sources[0].name, output, stack.shape[0] / stack.stored_shape[0], &tensors);
+    AddStack(output.sources[0].name, output, stack.SlicedShape()[0] / stack.shape[0], &tensors);
   }
   if (tensors.empty()) return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": holds no weights"));
   return tensors;
@@ -235,7 +232,7 @@ absl::StatusOr<std::vector<OutputTensor>> ChooseTensors(const Checkpoint& checkp
 // Appends the elements of the rows in logical row-major order, which is also the stored order.
 absl::Status AppendRows(const Checkpoint& checkpoint, const SourceRows& source, const std::string& dtype,
                         SafetensorsWriter* writer) {
-  const std::vector<int64_t>& shape = checkpoint.manifest().tensors.at(source.name).shape;
+  const std::vector<int64_t> shape = checkpoint.manifest().tensors.at(source.name).SlicedShape();
   Rectangle part = WholeTensor(shape);
   const int64_t elements = *NumElements(shape);
   if (elements == 0) return absl::OkStatus();

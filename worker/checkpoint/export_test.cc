@@ -9,6 +9,7 @@
 #include <random>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/export_record.h"
 #include "worker/checkpoint/model_weights.h"
@@ -171,19 +172,20 @@ TEST_F(ExportTest, ExportOfAnImportOfAnExportIsByteEqual) {
 // As layouts keep it: entries, or their rows as one.
 TEST_F(ExportTest, AStackIsWrittenAsItsEntries) {
   const std::vector<float> values = Random(12);
-  const std::vector<int64_t> stored = {3, 2, 2};
-  for (const std::vector<int64_t>& shape : {stored, {6, 2}, {12}}) {
+  const std::vector<int64_t> shape = {3, 2, 2};
+  for (const int64_t merged_dims : {1, 2, 3}) {
     TestDirectory directory;
     const std::string run = directory.File("stack"), out = directory.File("out");
     ASSERT_TRUE(MakeDirectory(run).ok());
     // Cut inside of an entry.
+    const std::vector<int64_t> sliced = MergedShape(shape, merged_dims);
     for (int rank = 0; rank < 2; ++rank) {
-      Rectangle part = WholeTensor(shape);
-      const int64_t cut = shape[0] / 2, row = 12 / shape[0];
+      Rectangle part = WholeTensor(sliced);
+      const int64_t cut = sliced[0] / 2, row = 12 / sliced[0];
       part.offset[0] = rank * cut;
-      part.shape[0] = rank == 0 ? cut : shape[0] - cut;
+      part.shape[0] = rank == 0 ? cut : sliced[0] - cut;
       const std::vector<ShardTensor> tensors = {
-          {"weights/e.*.w", "F32", shape, stored, part, values.data() + part.offset[0] * row}};
+          {"weights/e.*.w", "F32", shape, shape, part, values.data() + part.offset[0] * row, merged_dims}};
       ASSERT_TRUE(WriteShard(run, {1, 1}, rank, tensors, nullptr).ok());
     }
     Manifest manifest;
@@ -196,8 +198,33 @@ TEST_F(ExportTest, AStackIsWrittenAsItsEntries) {
     ASSERT_TRUE(model.ok()) << model.status();
     EXPECT_EQ((*model)->tensors().at("e.1.w").entry->shape, (std::vector<int64_t>{2, 2}));
     std::vector<float> read(12);
-    ASSERT_TRUE((*model)->ReadFloat("e.*.w", stored, WholeTensor(stored), read.data()).ok());
+    ASSERT_TRUE((*model)->ReadFloat("e.*.w", shape, WholeTensor(shape), read.data()).ok());
     EXPECT_EQ(read, values);
+  }
+}
+
+// Entries are those that the model has, not what somebody has written; of nothing there are none.
+TEST_F(ExportTest, AStackOfOtherEntriesIsRefused) {
+  const std::vector<float> values = Random(12);
+  using Shape = std::vector<int64_t>;
+  for (const auto& [shape, stored] :
+       std::vector<std::pair<Shape, Shape>>{{{3, 2, 2}, {3, 4}},
+                                            {{3, 2, 2}, {2, 3, 2}},
+                                            {{3, 4}, {3, 2, 2}},
+                                            {{int64_t{1} << 40, 0}, {int64_t{1} << 40, 0}}}) {
+    SCOPED_TRACE(absl::StrCat(ShapeText(shape), " as ", ShapeText(stored)));
+    TestDirectory directory;
+    const std::string run = directory.File("stack");
+    ASSERT_TRUE(MakeDirectory(run).ok());
+    ASSERT_TRUE(WriteShard(run, {1, 1}, 0, {{"weights/e.*.w", "F32", shape, stored, WholeTensor(shape), values.data()}},
+                           nullptr)
+                    .ok());
+    Manifest manifest;
+    manifest.step = manifest.attempt = 1;
+    ASSERT_TRUE(CommitCheckpoint(run, manifest, 1, nullptr).ok());
+    const auto refused = ExportCheckpoint({run + "/step-00000001.a1", "", directory.File("out")});
+    EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(refused.status().message()), HasSubstr("wanted the same, not empty"));
   }
 }
 

@@ -1,5 +1,6 @@
 #include "worker/checkpoint/manifest.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -34,6 +35,7 @@ class FieldReader {
     return value.get<std::string>();
   }
   int64_t Count(const char* key) { return CountOf(Value(key), key); }
+  int64_t CountOr(const char* key, int64_t absent) { return object_.contains(key) ? Count(key) : absent; }
   std::vector<int64_t> Counts(const char* key) {
     const json& value = Value(key);
     if (!value.is_array()) return Fail(key, "not a list"), std::vector<int64_t>();
@@ -92,6 +94,7 @@ ManifestTensor ReadTensor(const json& value, const std::string& where, absl::Sta
   tensor.dtype = fields.String("dtype");
   tensor.shape = fields.Counts("shape");
   tensor.stored_shape = fields.Counts("stored_shape");
+  tensor.merged_dims = fields.CountOr("merged_dims", 1);
   for (const json& item : fields.Array("slices")) {
     FieldReader slice_fields(item, absl::StrCat(where, " slice ", tensor.slices.size()), status);
     ManifestSlice slice;
@@ -119,6 +122,10 @@ absl::Status CheckTensor(const std::string& name, const ManifestTensor& tensor, 
   if (NumElements(tensor.stored_shape) != elements) {
     return bad("stored shape ", ShapeText(tensor.stored_shape), " is not a reshape of ", ShapeText(tensor.shape));
   }
+  if (tensor.merged_dims < 1 || tensor.merged_dims > std::max<int64_t>(1, static_cast<int64_t>(tensor.shape.size()))) {
+    return bad("merged_dims ", tensor.merged_dims, " of ", ShapeText(tensor.shape));
+  }
+  const std::vector<int64_t> sliced = tensor.SlicedShape();
   int64_t covered = 0;
   std::set<std::string> files_of_slices;
   for (size_t i = 0; i < tensor.slices.size(); ++i) {
@@ -126,8 +133,8 @@ absl::Status CheckTensor(const std::string& name, const ManifestTensor& tensor, 
     if (files.count(slice.file) == 0)
       return bad("slice ", i, " is in \"", slice.file, "\", which is not in the list of files");
     if (!files_of_slices.insert(slice.file).second) return bad("two slices in \"", slice.file, "\"");
-    if (!IsInside(slice.rectangle, tensor.shape)) {
-      return bad("slice ", i, " ", RectangleText(slice.rectangle), " is not inside ", ShapeText(tensor.shape));
+    if (!IsInside(slice.rectangle, sliced)) {
+      return bad("slice ", i, " ", RectangleText(slice.rectangle), " is not inside ", ShapeText(sliced));
     }
     covered += *NumElements(slice.rectangle.shape);
     for (size_t j = 0; j < i; ++j) {
@@ -155,10 +162,10 @@ std::string ManifestToJson(const Manifest& manifest) {
     for (const ManifestSlice& slice : tensor.slices) {
       slices.push_back({{"file", slice.file}, {"offset", slice.rectangle.offset}, {"shape", slice.rectangle.shape}});
     }
-    tensors[name] = {{"dtype", tensor.dtype},
-                     {"shape", tensor.shape},
-                     {"stored_shape", tensor.stored_shape},
-                     {"slices", std::move(slices)}};
+    ordered_json& entry =
+        tensors[name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"stored_shape", tensor.stored_shape}};
+    if (tensor.merged_dims != 1) entry["merged_dims"] = tensor.merged_dims;
+    entry["slices"] = std::move(slices);
   }
   const ordered_json result = {
       {"format", kFormat},

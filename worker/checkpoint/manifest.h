@@ -34,9 +34,12 @@ struct ManifestSlice {
 
 struct ManifestTensor {
   std::string dtype;                  // As in safetensors.
-  std::vector<int64_t> shape;         // Logical: what the slices cut.
+  std::vector<int64_t> shape;         // Logical.
   std::vector<int64_t> stored_shape;  // As in the model's safetensors: a reshape of the logical shape.
-  std::vector<ManifestSlice> slices;  // Each element is in exactly one.
+  std::vector<ManifestSlice> slices;  // Of SlicedShape(); each element is in exactly one.
+  int64_t merged_dims = 1;            // So many leading dims of the logical shape are one where the slices cut it.
+
+  std::vector<int64_t> SlicedShape() const { return MergedShape(shape, merged_dims); }
 };
 
 struct Manifest {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/sealed_json.h"
 
@@ -168,6 +169,26 @@ TEST(ManifestTest, RefusesSlicesThatDoNotTile) {
   manifest = Example();
   manifest.tensors["weights/w"].stored_shape = {7};
   EXPECT_THAT(message(manifest), HasSubstr("not a reshape"));
+  for (const int64_t merged_dims : {int64_t{0}, int64_t{3}, INT64_MAX}) {
+    manifest = Example();
+    manifest.tensors["weights/w"].merged_dims = merged_dims;
+    EXPECT_THAT(message(manifest), HasSubstr(absl::StrCat("merged_dims ", merged_dims, " of [3,2]")));
+  }
+}
+
+TEST(ManifestTest, SlicesMayCutLeadingDimsAsOne) {
+  Manifest manifest = Example();
+  ManifestTensor& tensor = manifest.tensors["weights/w"];
+  EXPECT_THAT(ManifestToJson(manifest), testing::Not(HasSubstr("merged_dims")));
+  tensor.merged_dims = 2;
+  EXPECT_FALSE(CheckManifest(manifest, "m", ManifestSlices::kComplete).ok());
+  tensor.slices[0].rectangle = {{0}, {1}};
+  tensor.slices[1].rectangle = {{1}, {5}};
+  const auto parsed = ManifestFromJson(ManifestToJson(manifest), "m", ManifestSlices::kComplete);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(ManifestToJson(*parsed), ManifestToJson(manifest));
+  EXPECT_EQ(parsed->tensors.at("weights/w").SlicedShape(), std::vector<int64_t>{6});
+  EXPECT_EQ(parsed->tensors.at("weights/w").shape, (std::vector<int64_t>{3, 2}));
 }
 
 TEST(ManifestTest, RefusesFileNamesThatLeaveTheDirectory) {

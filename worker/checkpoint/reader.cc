@@ -105,9 +105,9 @@ absl::Status Checkpoint::Read(const std::string& name, const Rectangle& rectangl
   const auto it = manifest_.tensors.find(name);
   if (it == manifest_.tensors.end()) return absl::NotFoundError(absl::StrCat(path_, ": no tensor \"", name, "\""));
   const ManifestTensor& tensor = it->second;
-  if (!IsInside(rectangle, tensor.shape)) {
+  if (const std::vector<int64_t> sliced = tensor.SlicedShape(); !IsInside(rectangle, sliced)) {
     return absl::InvalidArgumentError(absl::StrCat(path_, ": tensor \"", name, "\": ", RectangleText(rectangle),
-                                                   " is not inside ", ShapeText(tensor.shape)));
+                                                   " is not inside ", ShapeText(sliced)));
   }
   // The manifest is checked: the slices are disjoint and hold everything, so the copies fill the rectangle exactly.
   const int64_t element_bytes = *DtypeBytes(tensor.dtype);

@@ -85,6 +85,13 @@ bool IsInside(const Rectangle& rectangle, absl::Span<const int64_t> tensor_shape
   return true;
 }
 
+std::vector<int64_t> MergedShape(absl::Span<const int64_t> shape, int64_t merged) {
+  if (merged <= 1) return {shape.begin(), shape.end()};
+  std::vector<int64_t> result(shape.begin() + merged - 1, shape.end());
+  result[0] = NumElements(shape.first(merged)).value_or(0);
+  return result;
+}
+
 absl::optional<std::vector<Rectangle>> Reshaped(const Rectangle& rectangle, absl::Span<const int64_t> from,
                                                 absl::Span<const int64_t> to) {
   if (from == to) return std::vector<Rectangle>{rectangle};

@@ -40,6 +40,9 @@ bool IsInside(const Rectangle& rectangle, absl::Span<const int64_t> tensor_shape
 absl::optional<std::vector<Rectangle>> Reshaped(const Rectangle& rectangle, absl::Span<const int64_t> from,
                                                 absl::Span<const int64_t> to);
 
+// The shape with its first `merged` dims (1 to all) as one. Of a tensor whose elements can be counted.
+std::vector<int64_t> MergedShape(absl::Span<const int64_t> shape, int64_t merged);
+
 // Returns the common part of two rectangles with equally many dims; nothing when it is empty.
 absl::optional<Rectangle> Intersect(const Rectangle& a, const Rectangle& b);
 

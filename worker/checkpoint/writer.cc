@@ -43,10 +43,11 @@ absl::StatusOr<FileHash> WriteTensors(const std::string& path, const std::vector
 absl::Status WriteShardFiles(const std::string& directory, const CheckpointId& id, int rank,
                              const std::vector<ShardTensor>& tensors, Failpoints* failpoints) {
   for (const ShardTensor& tensor : tensors) {
-    if (!IsInside(tensor.rectangle, tensor.shape)) {
+    const std::vector<int64_t> sliced = MergedShape(tensor.shape, tensor.merged_dims);
+    if (!IsInside(tensor.rectangle, sliced)) {
       return absl::InvalidArgumentError(absl::StrCat("checkpoint tensor \"", tensor.name,
                                                      "\": ", RectangleText(tensor.rectangle), " is not inside ",
-                                                     ShapeText(tensor.shape)));
+                                                     ShapeText(sliced)));
     }
   }
   // The description is a manifest of one file; its slices do not cover the tensors.
@@ -60,7 +61,7 @@ absl::Status WriteShardFiles(const std::string& directory, const CheckpointId& i
   }
   for (const ShardTensor& tensor : tensors) {
     description.tensors[tensor.name] = {
-        tensor.dtype, tensor.shape, tensor.stored_shape, {{ShardName(rank), tensor.rectangle}}};
+        tensor.dtype, tensor.shape, tensor.stored_shape, {{ShardName(rank), tensor.rectangle}}, tensor.merged_dims};
   }
   if (absl::Status status = Hit(failpoints, "after_shard_write"); !status.ok()) return status;
   return WriteSmallFile(absl::StrCat(directory, "/", DescriptionName(rank)), ManifestToJson(description));
@@ -73,7 +74,8 @@ absl::Status Merge(const Manifest& description, const std::string& path, Manifes
     const auto [it, is_new] = manifest->tensors.emplace(name, part);
     if (is_new) continue;
     ManifestTensor& whole = it->second;
-    if (whole.dtype != part.dtype || whole.shape != part.shape || whole.stored_shape != part.stored_shape) {
+    if (whole.dtype != part.dtype || whole.shape != part.shape || whole.stored_shape != part.stored_shape ||
+        whole.merged_dims != part.merged_dims) {
       return absl::InvalidArgumentError(absl::StrCat(path, ": tensor \"", name, "\" is ", part.dtype,
                                                      ShapeText(part.shape), " but ", whole.dtype,
                                                      ShapeText(whole.shape), " in an earlier rank's shard"));

@@ -29,6 +29,7 @@ struct ShardTensor {
   std::vector<int64_t> stored_shape;  // As in the model's safetensors.
   Rectangle rectangle;                // What `data` holds: dense, row-major, without padding.
   const void* data = nullptr;         // Read during the call only.
+  int64_t merged_dims = 1;            // As ManifestTensor's: the rectangle is of the shape with these as one.
 };
 
 // Whether kOwnerFileName is in the folder, by a look at the file alone. NotFound where it is not: the folder is gone,

@@ -294,13 +294,14 @@ absl::Status RankStates::Load(const Checkpoint& checkpoint) {
     if (it == checkpoint.manifest().tensors.end()) {
       return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": no tensor \"", name, "\""));
     }
-    // The layout that wrote it may have had other leading dims as one.
-    if (!Reshaped(rectangle, dims, it->second.shape).has_value()) {
+    if (it->second.shape != state.logical_dims()) {
       return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": tensor \"", name, "\" is ",
                                                      ShapeText(it->second.shape), ", the model's is ",
                                                      ShapeText(state.logical_dims())));
     }
-    return ReadParts(rectangle, dims, it->second.shape, out, [&](const Rectangle& part, float* to) -> absl::Status {
+    // The layout that wrote it may have had other leading dims as one.
+    const std::vector<int64_t> sliced = it->second.SlicedShape();
+    return ReadParts(rectangle, dims, sliced, out, [&](const Rectangle& part, float* to) -> absl::Status {
       if (it->second.dtype == "F32") return OfReading(checkpoint.Read(name, part, to));
       const int64_t count = NumElements(part.shape).value_or(0);
       TACC_ASSIGN_OR_RETURN(const int64_t element, DtypeBytes(it->second.dtype));
@@ -324,7 +325,8 @@ std::vector<ShardTensor> RankStates::DescribeShard() const {
     tensor.rectangle = RectangleOf(state);
     if (NumElements(tensor.rectangle.shape).value_or(0) == 0) continue;
     tensor.dtype = SafetensorsName(views_(state.name).dtype);
-    tensor.shape = state.placement.global.dims;
+    tensor.shape = state.logical_dims();
+    tensor.merged_dims = static_cast<int64_t>(tensor.shape.size() - state.placement.global.dims.size()) + 1;
     const State* weight = program_.FindState(absl::StrCat("weights/", ParameterOf(state.name)));
     tensor.stored_shape = weight != nullptr && NumElements(weight->stored_dims) == NumElements(tensor.shape)
                               ? weight->stored_dims

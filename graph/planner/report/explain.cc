@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
+#include "graph/passes/layout.h"
 #include "graph/planner/report/words.h"
 
 namespace tacc::graph {
@@ -59,25 +60,45 @@ class Explainer {
     }
     if (!state.merged_from.empty()) {
       const auto merged = static_cast<int64_t>(whole.dims.size() - state.placement.global.dims.size() + 1);
-      absl::StrAppend(&text, "  its first ", merged, " dims are cut as one of ", state.placement.global.dims[0],
-                      ", which the shards divide\n");
+      absl::StrAppend(&text, "  its first ", merged, " dims are cut as one of ", state.placement.global.dims[0], "\n");
     }
     Placement(state.placement, "rests", text);
     const Sharding& sharding = state.placement.sharding;
     AxisList axes;
     for (const AxisList& dim : sharding.dims) axes.insert(axes.end(), dim.begin(), dim.end());
     if (NumShards(mesh_, axes) > 1) {
-      const bool lies_in_a_row =
-          !sharding.dims[0].empty() && !IsPadded(state.placement.global.dims[0], sharding.dims[0], mesh_);
-      absl::StrAppend(
-          &text, "  why: ", Bytes(whole.bytes() - state.type.bytes()), " less on each rank than a whole copy; ",
-          lies_in_a_row ? "cut so, parts lie one behind the other and are gathered without a copy\n"
-                        : "no leading dims divide, so it is a dim that the axes cut with the least padding\n");
+      absl::StrAppend(&text, "  why: ", Bytes(whole.bytes() - state.type.bytes()),
+                      " less on each rank than a whole copy; ", absl::StrJoin(WhyCutSo(state), "; "), "\n");
     } else {
       absl::StrAppend(&text, "  why: no axis of the mesh ", mesh_.ToString(), " shards what rests, so each rank",
                       OfStage(), " has all of it\n");
     }
     return text;
+  }
+
+  // Of a state that axes split: for its use, and into the shards that rest.
+  std::vector<std::string> WhyCutSo(const struct State& state) const {
+    const AxisList at_rest = LayoutOf(mesh_, "").at_rest_axes;
+    AxisList in_use;
+    std::vector<std::string> why;
+    int64_t rows = 1;  // before the dim
+    for (size_t d = 0; d < state.type.dims.size(); ++d) {
+      AxisList shards;
+      for (int axis : state.placement.sharding.dims[d])
+        (std::find(at_rest.begin(), at_rest.end(), axis) == at_rest.end() ? in_use : shards).push_back(axis);
+      if (NumShards(mesh_, shards) > 1) {
+        const bool is_padded = IsPadded(state.placement.global.dims[d], state.placement.sharding.dims[d], mesh_);
+        why.push_back(absl::StrCat(AxisNames(mesh_, shards),
+                                   is_padded   ? " cuts it with padding, for no leading dims divide"
+                                   : rows == 1 ? " cuts it so that shards lie one behind the other and are gathered "
+                                                 "without a copy"
+                                               : " cuts it in rows, for the dims before do not divide"));
+      }
+      rows *= state.type.dims[d];
+    }
+    if (NumShards(mesh_, in_use) > 1)
+      why.insert(why.begin(), absl::StrCat(AxisNames(mesh_, in_use), " splits it for its use"));
+    return why;
   }
 
   // What this stage does with the state.
