@@ -20,10 +20,11 @@ struct Free {
   double Machine::*constant;
   double deviation;
 };
-const Free kFree[] = {{&Machine::matmul_fraction, 0.1},       {&Machine::matmul_tile, 0.5},
-                      {&Machine::bandwidth_fraction, 0.1},    {&Machine::issue_seconds, 1.2},
-                      {&Machine::intra_latency_seconds, 0.5}, {&Machine::inter_latency_seconds, 0.5}};
-constexpr int kNumFree = 6;
+const Free kFree[] = {{&Machine::matmul_fraction, 0.1},      {&Machine::matmul_tile, 0.5},
+                      {&Machine::attention_fraction, 0.2},   {&Machine::bandwidth_fraction, 0.1},
+                      {&Machine::issue_seconds, 1.2},        {&Machine::intra_latency_seconds, 0.5},
+                      {&Machine::inter_latency_seconds, 0.5}};
+constexpr int kNumFree = 7;
 constexpr double kUsualError = 0.05;  // of a prediction
 constexpr int kIterations = 25;
 

@@ -14,8 +14,8 @@ double Predict(const Row& row, const graph::Machine& machine, const graph::Execu
 
 // The table's machine with what its data sheet does not say (fractions, tile, latencies, issue) fitted to `rows`: the
 // most probable constants, given that each is within a factor of the machine's own (in log, one standard deviation is
-// 0.1 for fractions, 0.5 for tile and latencies, 1.2 for issue) and that predictions are off by 5 % and now and then by
-// far more (Huber's loss). Stays within the constants' plausible bounds.
+// 0.1 for fractions, 0.2 for attention's, 0.5 for tile and latencies, 1.2 for issue) and that predictions are off by 5
+// % and now and then by far more (Huber's loss). Stays within the constants' plausible bounds.
 graph::Machine Fit(const Table& table, const std::vector<const Row*>& rows);
 
 // Predicted seconds of each row by the fit to ...

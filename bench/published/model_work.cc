@@ -69,7 +69,8 @@ UnitWork Layer(const ModelShape& m) {
     attention.sample_bytes = kHalf * s * (qkv + a * d);
     attention.exponentials = a * s * s / 2;
     b.unit.forward.kernels.push_back(attention);
-    attention.flops *= 2.5;  // scores are computed again
+    attention.flops *= 2;
+    attention.repeated_flops = attention.flops / 4;  // scores
     attention.sample_bytes *= 2;
     b.unit.backward.kernels.push_back(attention);
   } else {

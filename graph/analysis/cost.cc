@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "graph/ir/collective_limits.h"
 
 namespace tacc::graph {
@@ -56,6 +57,13 @@ std::optional<AttentionMask> MaskOfAttention(const std::string& op, const OpCall
   const bool is_any = call.operands.size() > num_operands || call.attrs->count("alibi_slopes") > 0 ||
                       call.attr<int64_t>("zigzag") > 1 || call.attr<int64_t>("block") > 0;
   return is_any ? AttentionMask::kAny : AttentionMask::kPlain;
+}
+
+AttentionExtras ExtrasOfAttention(const std::string& op, const OpCall& call, double flops) {
+  const bool is_gradient = absl::EndsWith(op, "_grad");
+  const double product = flops / (is_gradient ? 4 : 2);  // as AttentionFlops counts them
+  const double head_dim = static_cast<double>(call.in(0).dims.back());
+  return {product / (2 * head_dim), is_gradient ? product : 0};
 }
 
 bool IsWholeAllReduce(const Graph& graph, const Node& node, const GroupShape& group, const CollectiveRanks& ranks) {

@@ -295,9 +295,9 @@ class Analysis {
         Extents(rule, factors, k);
       } else if (const auto mask = MaskOfAttention(node.op, call); mask.has_value()) {
         k.mask = *mask;
-        const Dims& q = call.in(node.op == "attention" ? 0 : 1).dims;
-        const double scores = static_cast<double>(q[0] * q[2]) * static_cast<double>(q[1]) * static_cast<double>(q[1]);
-        k.exponentials = call.attr<bool>("causal") ? scores / 2 : scores;
+        const AttentionExtras extras = ExtrasOfAttention(node.op, call, k.flops);
+        k.exponentials = extras.exponentials;
+        k.repeated_flops = extras.repeated_flops;
         k.weight_bytes = 0;
       }
     }

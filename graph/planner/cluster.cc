@@ -22,25 +22,32 @@ constexpr double kGpuIntraLatencySeconds = 5e-6;
 constexpr double kGpuInterLatencySeconds = 10e-6;
 constexpr double kGpuIssueSeconds = 3e-6;
 constexpr double kGpuMatmulTile = 256;
+// What bench/published fits on H100 (DGX H100's table: 0.70 and 0.74); no other table has an attention in one kernel.
+// On A100 it gives heads of 128 half of the peak, where Dao, "FlashAttention-2", 2023, reports 50 to 73 %.
+constexpr double kGpuAttentionFraction = 0.72;
 constexpr double kNetworkBytesPerSecond = 12.5e9;
 // On CPUs attention is tacc's own kernel, which computes in f32 whatever the dtype, and reaches so much of what
 // products do (bench/predicted.py's model: from half to two thirds).
 constexpr double kCpuAttentionFraction = 0.55;
-// Matrix FLOPs that a GPU does in the time of one exponential, about: 989e12 against 3.9e12 a second on H100.
-// Source: Shah et al., "FlashAttention-3", 2024, section 2.
+// Of a probed GPU: matrix FLOPs that it does in the time of one exponential, about: 989e12 against 3.9e12 a second on
+// H100. Source: Shah et al., "FlashAttention-3", 2024, section 2.
 constexpr double kFlopsOfExponential = 256;
+// Of each SM and clock on all GPUs since V100. Source: CUDA C++ Programming Guide, throughput of arithmetic
+// instructions.
+constexpr double kExponentialsOfSm = 16;
 
 // The arguments are the vendors' peaks (data sheets of the devices and of the DGX or HGX systems built with them; a
 // device's share of the network is its node's adapters over its devices), then what products reach of them: what
-// bench/published fits on A100 and H100, taken over for their relatives.
+// bench/published fits on A100 and H100, taken over for their relatives; then SMs and their boost clock.
 Machine Preset(const char* name, const char* device, double half, double f32, double memory, double bandwidth,
-               double intra, double inter, double fraction, double tile) {
+               double intra, double inter, double fraction, double tile, double sms, double clock) {
   Machine m;
   m.name = name;
   m.device = device;
   m.half_flops_per_second = half;
   m.f32_flops_per_second = f32;
   m.tf32_flops_per_second = half / 2;  // since A100
+  m.exponentials_per_second = kExponentialsOfSm * sms * clock;
   m.memory_bytes = memory;
   m.memory_bytes_per_second = bandwidth;
   m.intra_bytes_per_second = intra;
@@ -49,6 +56,7 @@ Machine Preset(const char* name, const char* device, double half, double f32, do
   m.inter_latency_seconds = kGpuInterLatencySeconds;
   m.matmul_fraction = fraction;
   m.matmul_tile = tile;
+  m.attention_fraction = kGpuAttentionFraction;
   m.bandwidth_fraction = 0.85;
   m.issue_seconds = kGpuIssueSeconds;
   return m;
@@ -91,6 +99,7 @@ const std::vector<MachineConstant>& MachineConstants() {
   static const std::vector<MachineConstant> constants{
       {"half_flops_per_second", "FLOP/s", &Machine::half_flops_per_second, 1e9, 1e17},
       {"f32_flops_per_second", "FLOP/s", &Machine::f32_flops_per_second, 1e9, 1e16},
+      {"exponentials_per_second", "1/s", &Machine::exponentials_per_second, 1e6, 1e15},
       {"memory_bytes", "bytes", &Machine::memory_bytes, 1e6, 1e13},
       {"memory_bytes_per_second", "bytes/s", &Machine::memory_bytes_per_second, 1e8, 1e14},
       {"intra_bytes_per_second", "bytes/s", &Machine::intra_bytes_per_second, 1e7, 1e13},
@@ -99,6 +108,7 @@ const std::vector<MachineConstant>& MachineConstants() {
       {"inter_latency_seconds", "s", &Machine::inter_latency_seconds, 0, 1e-2},
       {"matmul_fraction", "of peak", &Machine::matmul_fraction, 0.05, 1},
       {"matmul_tile", "elements", &Machine::matmul_tile, 0, 1024},
+      {"attention_fraction", "of products", &Machine::attention_fraction, 0.05, 1},
       {"bandwidth_fraction", "of peak", &Machine::bandwidth_fraction, 0.05, 1},
       {"issue_seconds", "s", &Machine::issue_seconds, 0, 1e-3}};
   return constants;
@@ -115,14 +125,18 @@ std::string Describe(const Machine& machine) {
 const std::vector<Machine>& MachinePresets() {
   static const std::vector<Machine> presets = [] {
     std::vector<Machine> list{
-        Preset("a100-40g", "NVIDIA A100 SXM4 40 GB", 312e12, 19.5e12, 40 * kGiB, 1555e9, 300e9, 25e9, 0.78, 230),
-        Preset("a100-80g", "NVIDIA A100 SXM4 80 GB", 312e12, 19.5e12, 80 * kGiB, 2039e9, 300e9, 25e9, 0.78, 230),
-        Preset("a800", "NVIDIA A800 SXM4 80 GB", 312e12, 19.5e12, 80 * kGiB, 2039e9, 200e9, 25e9, 0.78, 230),
-        Preset("h100", "NVIDIA H100 SXM5 80 GB", 989e12, 67e12, 80 * kGiB, 3350e9, 450e9, 50e9, 0.72, 400),
-        Preset("h800", "NVIDIA H800 SXM5 80 GB", 989e12, 67e12, 80 * kGiB, 3350e9, 200e9, 50e9, 0.72, 400),
-        Preset("h200", "NVIDIA H200 SXM5 141 GB", 989e12, 67e12, 141e9, 4800e9, 450e9, 50e9, 0.72, 400),
-        Preset("b200", "NVIDIA B200 SXM6 180 GB", 2250e12, 75e12, 180e9, 7700e9, 900e9, 50e9, 0.72, 400),
-        Preset("v100", "NVIDIA V100 SXM2 32 GB", 125e12, 15.7e12, 32 * kGiB, 900e9, 150e9, 6.25e9, 0.78, 230)};
+        Preset("a100-40g", "NVIDIA A100 SXM4 40 GB", 312e12, 19.5e12, 40 * kGiB, 1555e9, 300e9, 25e9, 0.78, 230, 108,
+               1.41e9),
+        Preset("a100-80g", "NVIDIA A100 SXM4 80 GB", 312e12, 19.5e12, 80 * kGiB, 2039e9, 300e9, 25e9, 0.78, 230, 108,
+               1.41e9),
+        Preset("a800", "NVIDIA A800 SXM4 80 GB", 312e12, 19.5e12, 80 * kGiB, 2039e9, 200e9, 25e9, 0.78, 230, 108,
+               1.41e9),
+        Preset("h100", "NVIDIA H100 SXM5 80 GB", 989e12, 67e12, 80 * kGiB, 3350e9, 450e9, 50e9, 0.73, 370, 132, 1.83e9),
+        Preset("h800", "NVIDIA H800 SXM5 80 GB", 989e12, 67e12, 80 * kGiB, 3350e9, 200e9, 50e9, 0.73, 370, 132, 1.83e9),
+        Preset("h200", "NVIDIA H200 SXM5 141 GB", 989e12, 67e12, 141e9, 4800e9, 450e9, 50e9, 0.73, 370, 132, 1.83e9),
+        Preset("b200", "NVIDIA B200 SXM6 180 GB", 2250e12, 75e12, 180e9, 7700e9, 900e9, 50e9, 0.73, 370, 148, 1.85e9),
+        Preset("v100", "NVIDIA V100 SXM2 32 GB", 125e12, 15.7e12, 32 * kGiB, 900e9, 150e9, 6.25e9, 0.78, 230, 80,
+               1.53e9)};
     list.back().plan_only = true;
     list.back().tf32_flops_per_second = 0;
     return list;
@@ -166,10 +180,9 @@ Machine MachineOf(const DeviceProfile& device) {
   m.intra_latency_seconds = m.inter_latency_seconds = device.link_latency_seconds;
   if (device.kind != "cuda") {
     m.shares_cores = device.kind == "cpu";
-    if (m.shares_cores) {
-      const double speed = kCpuAttentionFraction * m.f32_flops_per_second * m.matmul_fraction;
-      m.attention = {speed, speed, speed};
-    }
+    const double half = m.half_flops_per_second * m.matmul_fraction, f32 = m.f32_flops_per_second * m.matmul_fraction;
+    m.attention = {half, half, f32};  // nothing is known of it but products
+    if (m.shares_cores) m.attention.half = m.attention.half_any = m.attention.f32 = kCpuAttentionFraction * f32;
     m.cpus = device.cpus;
     m.threads = static_cast<double>(device.threads);
     return m;
@@ -182,6 +195,8 @@ Machine MachineOf(const DeviceProfile& device) {
   }
   m.vendor_half_flops_per_second = peak(device.peak_flops_per_second, DType::kBF16);
   m.matmul_tile = kGpuMatmulTile;
+  m.attention_fraction = kGpuAttentionFraction;
+  m.exponentials_per_second = m.half_flops_per_second / kFlopsOfExponential;
   m.issue_seconds = kGpuIssueSeconds;
   m.intra_latency_seconds = std::max(device.link_latency_seconds, kGpuIntraLatencySeconds);
   m.inter_latency_seconds = kGpuInterLatencySeconds;
@@ -277,11 +292,15 @@ double KernelSeconds(const Machine& machine, DType dtype, double matmul_flops, d
 double CopySeconds(const Machine& machine, double bytes) { return KernelSeconds(machine, DType::kF32, 0, 2 * bytes); }
 
 double AttentionSeconds(const Machine& machine, DType dtype, AttentionMask mask, double matmul_flops,
-                        double exponentials, double bytes) {
+                        double exponentials, double bytes, double repeated_flops) {
   const AttentionSpeeds& known = machine.attention;
   const bool is_half = dtype == DType::kBF16 || dtype == DType::kF16;
   const double speed = !is_half ? known.f32 : mask == AttentionMask::kPlain ? known.half : known.half_any;
-  if (speed <= 0) return KernelSeconds(machine, dtype, matmul_flops + kFlopsOfExponential * exponentials, bytes);
+  if (speed <= 0) {
+    const double products = KernelSeconds(machine, dtype, matmul_flops + repeated_flops, 0);
+    const double seconds = products + exponentials / std::max(machine.exponentials_per_second, 1.0);
+    return std::max(seconds / machine.attention_fraction, KernelSeconds(machine, dtype, 0, bytes));
+  }
   return std::max(matmul_flops / speed, KernelSeconds(machine, dtype, 0, bytes));
 }
 

@@ -35,6 +35,7 @@ struct Machine {
   double half_flops_per_second = 0;    // peak of dense products of bf16 (V100: f16)
   double f32_flops_per_second = 0;     // peak of dense products of f32, without TF32
   double tf32_flops_per_second = 0;    // with it; 0: the device has none
+  double exponentials_per_second = 0;  // peak of the units for special functions
   double memory_bytes = 0;             // of a device
   double memory_bytes_per_second = 0;  // peak
   double intra_bytes_per_second = 0;   // peak of a device to the rest of its node, one way
@@ -43,6 +44,7 @@ struct Machine {
   double inter_latency_seconds = 0;    // of one step of a collective between nodes
   double matmul_fraction = 1;          // of the peak that a product reaches whose extents are all large
   double matmul_tile = 0;              // extent at which a product takes twice the time that its FLOPs alone would
+  double attention_fraction = 1;       // of what large products reach, that attention does where its speed is not known
   double bandwidth_fraction = 1;       // of the peaks of memory and links that large transfers reach
   double issue_seconds = 0;            // between the starts of two kernels: host, or what a captured graph needs
   bool measured = false;               // by a probe: the peaks above are what products reach
@@ -114,10 +116,10 @@ double KernelSeconds(const Machine& machine, DType dtype, double matmul_flops, d
 // Seconds to copy so many bytes in a device's memory, each read and written.
 double CopySeconds(const Machine& machine, double bytes);
 // Seconds of attention, whose scores stay on the device's cores: the larger of its FLOPs at the speed that is known of
-// it and its bytes at the reached bandwidth. Where none is known, that of products, of which an exponential counts as
-// many FLOPs as a device does in its time.
+// it and its bytes at the reached bandwidth. Where none is known, the attention_fraction of products' speed, with the
+// FLOPs that a gradient repeats, and beside them its exponentials.
 double AttentionSeconds(const Machine& machine, DType dtype, AttentionMask mask, double matmul_flops,
-                        double exponentials, double bytes);
+                        double exponentials, double bytes, double repeated_flops = 0);
 // Seconds of `num_kernels` that take `device_seconds` in all and whose issue takes issue_seconds each. Both overlap,
 // but not perfectly: the 4-norm of the two.
 double IssuedSeconds(const Machine& machine, double device_seconds, double num_kernels);

@@ -277,7 +277,8 @@ class Estimator {
     const double share = RegionShare(k.region, l_, x_.sequence_sharded);
     // A split sequence goes round a ring.
     const AttentionMask mask = l_.cp > 1 ? AttentionMask::kAny : k.mask;
-    return AttentionSeconds(m_, k.dtype, mask, k.flops * share, k.exponentials * share, bytes);
+    return AttentionSeconds(m_, k.dtype, mask, k.flops * share, k.exponentials * share, bytes,
+                            k.repeated_flops * share);
   }
 
   // Of the kernels that a ring hides behind: all products of the phase that have no weights.

@@ -31,9 +31,10 @@ struct Extent {
 struct KernelWork {
   DType dtype = DType::kF32;
   Split region =
-      Split::kHome;         // kHome; kTensor: heads, mlp or vocabulary are split, tokens only over cp; kExpert: both
-  double flops = 0;         // of matrix products
-  double exponentials = 0;  // of an attention whose scores stay on the device's cores
+      Split::kHome;           // kHome; kTensor: heads, mlp or vocabulary are split, tokens only over cp; kExpert: both
+  double flops = 0;           // of matrix products
+  double exponentials = 0;    // of an attention whose scores stay on the device's cores
+  double repeated_flops = 0;  // of that: what a gradient's kernel computes again
   AttentionMask mask = AttentionMask::kPlain;  // of that
   Extent rows, columns, depth;                 // of the product
   double sample_bytes = 0;                     // activations read and written

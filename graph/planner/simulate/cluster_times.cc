@@ -60,7 +60,10 @@ double LocalSeconds(const Machine& machine, const OpDef& def, const Node& node, 
   const auto bytes = static_cast<double>(TouchedBytes(def, call));
   double seconds = 0;
   if (const auto mask = MaskOfAttention(node.op, call); mask.has_value()) {
-    seconds = AttentionSeconds(machine, ProductType(call), *mask, def.flops(call), 0, bytes);
+    const double flops = def.flops(call);
+    const AttentionExtras extras = ExtrasOfAttention(node.op, call, flops);
+    seconds =
+        AttentionSeconds(machine, ProductType(call), *mask, flops, extras.exponentials, bytes, extras.repeated_flops);
   } else if (def.is_matmul && def.flops) {
     seconds = KernelSeconds(machine, ProductType(call), def.flops(call), bytes, ShapeOfProduct(node, call));
   } else {

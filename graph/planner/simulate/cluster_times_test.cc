@@ -84,6 +84,33 @@ TEST(TimesOn, OnAGpuAttentionTakesWhatTheProbeMeasured) {
   EXPECT_GT(num_attentions, 1);
 }
 
+// Scores are counted on presets, whose attention nobody measured: of each head 5 x 5, half of them behind the mask.
+TEST(TimesOn, OnAPresetAttentionTakesItsExponentialsAndTheScoresOfAGradientTwice) {
+  const OpTable ops;
+  const Machine machine = *FindMachine("h100");
+  const Attrs apart{{"causal", true}, {"scale", 1.0}}, joined{{"causal", true}, {"scale", 1.0}, {"group", int64_t{2}}};
+  const TensorType q{DType::kBF16, {2, 5, 6, 4}}, k{DType::kBF16, {2, 5, 3, 4}}, qkv{DType::kBF16, {2, 5, 12, 4}};
+  const TensorType lse{DType::kF32, {2, 6, 5}};
+  const double flops = 2.0 * 2 * 6 * 5 * 5 * 4, scores = 2.0 * 6 * 5 * 5 / 2;
+  const auto expect = [&](const char* op, const OpCall& call, double products, double repeated) {
+    const AttentionExtras extras = ExtrasOfAttention(op, call, ops.Find(op)->flops(call));
+    EXPECT_EQ(extras.exponentials, scores) << op;
+    EXPECT_EQ(extras.repeated_flops, repeated) << op;
+    Node node;
+    node.op = op;
+    const auto bytes = static_cast<double>(TouchedBytes(*ops.Find(op), call));
+    EXPECT_EQ(LocalSeconds(machine, *ops.Find(op), node, call),
+              IssuedSeconds(
+                  machine,
+                  AttentionSeconds(machine, DType::kBF16, AttentionMask::kPlain, products, scores, bytes, repeated), 1))
+        << op;
+  };
+  expect("attention", {&apart, {q, k, k}, {q, lse}}, flops, 0);
+  expect("attention_joined", {&joined, {qkv}, {q, lse}}, flops, 0);
+  expect("attention_grad", {&apart, {q, q, k, k, q, lse}, {q, k, k}}, 2 * flops, flops / 2);
+  expect("attention_joined_grad", {&joined, {q, qkv, q, lse}, {qkv}}, 2 * flops, flops / 2);
+}
+
 TEST(MaskOfAttention, IsPlainWithoutDocumentsAlibiAndRings) {
   const auto mask = [](const std::string& op, size_t num_operands, const Attrs& attrs) {
     OpCall call{&attrs, {}, {}};
