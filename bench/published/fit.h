@@ -5,18 +5,17 @@
 #include <vector>
 
 #include "bench/published/rows.h"
+#include "graph/planner/calibrate.h"
 
 namespace tacc::bench {
 
 // Predicted seconds of a row. Where the micro-batch was not published: the planner's pick, the fastest micro-batch and
 // interleaving that fit the machine's memory.
-double Predict(const Row& row, const graph::Machine& machine, const graph::Execution& execution);
+double Predict(const Row& row, const graph::Setting& setting);
 
-// The table's machine with what its data sheet does not say (fractions, tile, latencies, issue) fitted to `rows`: the
-// most probable constants, given that each is within a factor of the machine's own (in log, one standard deviation is
-// 0.1 for fractions, 0.2 for attention's, 0.5 for tile and latencies, 1.2 for issue) and that predictions are off by 5
-// % and now and then by far more (Huber's loss). Stays within the constants' plausible bounds.
-graph::Machine Fit(const Table& table, const std::vector<const Row*>& rows);
+// The table's machine with what its data sheet does not say, and its program's host, fitted to `rows`
+// (graph/planner/calibrate.h).
+graph::Setting Fit(const Table& table, const std::vector<const Row*>& rows);
 
 // Predicted seconds of each row by the fit to ...
 struct Trial {
@@ -27,7 +26,7 @@ struct Trial {
 // Fitted on each model in turn and tried on all the others: every (fit, row of another model).
 struct Comparison {
   std::vector<Trial> trials;
-  std::vector<graph::Machine> machines;  // of each model's fit
+  std::vector<graph::Setting> settings;  // of each model's fit
   std::vector<std::string> models;
   double mean_absolute_error = 0, largest_error = 0;
 };
@@ -43,7 +42,7 @@ struct Pick {
 std::vector<Pick> Picks(const Table& table);
 
 // Seconds of the planner's own layout for a row's model, devices and batch, by its own estimate; infinity: none fits.
-double OwnPick(const Row& row, const graph::Machine& machine, const graph::Execution& execution);
+double OwnPick(const Row& row, const graph::Setting& setting);
 
 }  // namespace tacc::bench
 

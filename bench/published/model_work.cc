@@ -127,8 +127,10 @@ UnitWork Head(const ModelShape& m) {
   b.Pointwise(Split::kHome, 2 * x, 1, 3 * x, 2);
   b.Weight(s, {h, Split::kNone}, {v, Split::kTensor});
   b.unit.parameters.tensor = m.gated ? h * v : 0;  // GPT ties it to the embedding
-  // To fp32, exponentials, sum, loss; and back.
-  b.Pointwise(Split::kTensor, s * v * (kHalf + 3 * kFloat), 6, s * v * (kFloat + kHalf), 4);
+  // Megatron-LM's vocab_parallel_cross_entropy, each line a kernel over all logits: to fp32, maximum, subtraction,
+  // exponentials, their sum, division, and kernels over labels beside them; back: times the loss' gradient, to half
+  // precision, and the label's own.
+  b.Pointwise(Split::kTensor, s * v * (kHalf + 9 * kFloat), 12, s * v * (3 * kFloat + kHalf), 4);
   b.unit.forward.gathers = b.unit.backward.scatters = 1;
   b.unit.forward.gather_bytes = b.unit.backward.scatter_bytes = x;
   b.unit.saved_home_bytes = 2 * x;

@@ -26,9 +26,10 @@ int Main(int argc, char** argv) {
     for (size_t i = 0; i < c.models.size(); ++i) {
       std::cout << "fitted on " << c.models[i] << ": ";
       for (const graph::MachineConstant& constant : graph::MachineConstants()) {
-        std::cout << absl::StrFormat("%s %.4g %s; ", constant.name, c.machines[i].*constant.value, constant.unit);
+        std::cout << absl::StrFormat("%s %.4g %s; ", constant.name, c.settings[i].machine.*constant.value,
+                                     constant.unit);
       }
-      std::cout << "\n";
+      std::cout << absl::StrFormat("micro_batch_seconds %.4g s\n", c.settings[i].execution.micro_batch_seconds);
     }
     // A row is tried by the fit of every other model: print the mean.
     std::map<const Row*, std::vector<const Trial*>> by_row;
@@ -65,8 +66,8 @@ int Main(int argc, char** argv) {
     }
     for (const Row& row : table.rows) {
       if (row.layout_is_whole) continue;
-      const double own = OwnPick(row, table.machine, table.execution);
-      const double published = Predict(row, table.machine, table.execution);
+      const double own = OwnPick(row, table.setting());
+      const double published = Predict(row, table.setting());
       std::cout << absl::StrFormat("own pick for %s: %.2f s, the published mesh %.2f s (%+.1f %%)\n", row.group, own,
                                    published, 100 * (own / published - 1));
     }

@@ -17,10 +17,10 @@ TEST(Published, OtherModelsArePredictedWithinTheBars) {
     const Comparison c = Compare(table);
     EXPECT_GE(c.trials.size(), table.rows.size());
     EXPECT_LE(c.mean_absolute_error, table.bar) << table.name;
-    for (const graph::Machine& machine : c.machines) {
+    for (const graph::Setting& setting : c.settings) {
       for (const graph::MachineConstant& constant : graph::MachineConstants()) {
-        EXPECT_GE(machine.*constant.value, constant.low) << table.name << " " << constant.name;
-        EXPECT_LE(machine.*constant.value, constant.high) << table.name << " " << constant.name;
+        EXPECT_GE(setting.machine.*constant.value, constant.low) << table.name << " " << constant.name;
+        EXPECT_LE(setting.machine.*constant.value, constant.high) << table.name << " " << constant.name;
       }
     }
   }
@@ -46,8 +46,8 @@ TEST(Published, OwnPicksAreNoSlowerThanMegatrons) {
   ASSERT_EQ(tables.size(), 4u);
   const Table& megatron = tables[3];
   for (const Row& row : megatron.rows) {
-    const double published = Predict(row, megatron.machine, megatron.execution);
-    EXPECT_LE(OwnPick(row, megatron.machine, megatron.execution), published) << row.group;
+    const double published = Predict(row, megatron.setting());
+    EXPECT_LE(OwnPick(row, megatron.setting()), published) << row.group;
   }
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "graph/planner/calibrate.h"
 #include "graph/planner/cluster.h"
 #include "graph/planner/estimate.h"
 #include "graph/planner/work.h"
@@ -36,6 +37,8 @@ struct Table {
   std::vector<Row> rows;
   double bar = 0;        // mean absolute error wanted, a fraction
   std::string calculon;  // what Calculon, uncalibrated, has on it; may be empty
+
+  graph::Setting setting() const { return {machine, execution}; }
 };
 
 // vTrain multi-node, vTrain single-node, DGX H100, Megatron SC21 from the csv files in `folder` (bench/data). Errors:

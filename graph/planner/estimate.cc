@@ -422,6 +422,7 @@ StepEstimate EstimateStep(const ModelWork& model, const Cluster& cluster, const 
     stages[stage].slot.Add(seconds[unit], static_cast<double>(count));
     stages[stage].parameters.Add(model.units[unit].parameters, static_cast<double>(count));
   });
+  for (Stage& stage : stages) stage.slot.compute += x.micro_batch_seconds;
   UnitSeconds sum;
   size_t slowest = 0;
   for (size_t i = 0; i < stages.size(); ++i) {

@@ -47,6 +47,7 @@ struct Execution {
   bool sums_widen = false;           // gradients: narrow ones into f32, which the ranks themselves sum, not a library
   double weight_bytes = 2;           // an element, when gathered
   double update_traffic_bytes = 30;  // an element: what the optimizer reads and writes
+  double micro_batch_seconds = 0;    // of a stage, in which nothing runs: an eager program's host between micro-batches
   bool keeps_copies = false;     // weights in the compute type lie beside the masters; else they are cast where used
   bool keeps_gradients = false;  // also with one micro-batch a step; else they take the place of used activations
 };
@@ -58,7 +59,8 @@ Execution ExecutionOf(const Machine& machine, DType compute, DType reduce = DTyp
 // Where the seconds of a step go, on the slowest stage; they add up to `seconds`.
 struct StepEstimate {
   double seconds = 0;
-  double compute = 0;    // kernels, or the host that issues them where that is slower; recomputation included
+  double compute = 0;    // kernels, or the host that issues them where that is slower; recomputation and what the host
+                         // takes between micro-batches included
   double recompute = 0;  // of compute: the repeated forwards
   double tensor = 0, context = 0, expert = 0, data = 0, sends = 0;  // exposed communication
   double imbalance = 0;                                             // waiting for the slowest stage
