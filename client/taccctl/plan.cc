@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/jobfile/cluster_file.h"
@@ -11,6 +12,7 @@
 #include "client/taccctl/exit_code.h"
 #include "client/taccctl/follow.h"
 #include "client/taccctl/job_argument.h"
+#include "client/taccctl/measured_steps.h"
 #include "client/taccctl/message_json.h"
 #include "client/taccctl/plan_request.h"
 #include "client/taccctl/settings_yaml.h"
@@ -33,6 +35,7 @@ struct PlanOptions {
   bool local = false;
   std::string cluster;
   int gpus = 0;
+  std::string calibrate;
   std::string explain;
   std::string trace;
   std::string html;
@@ -202,7 +205,82 @@ absl::StatusOr<std::string> Candidates(const PlanOptions& options, const v1::Job
   return PlanHere(options, spec, context);
 }
 
+// The cluster file with the constants that the steps determined, which says what they did not.
+void PrintClusterFile(const PlanOptions& options, const json& base, const json& fit, std::ostream& out) {
+  std::vector<std::string> left;
+  out << "# Fitted to " << NumberAt(fit, "num_steps") << " steps of " << options.calibrate
+      << ": predictions were off by " << FormatPercent(NumberAt(fit, "error_before")) << " on average, and are by "
+      << FormatPercent(NumberAt(fit, "error_after")) << ".\n";
+  json cluster = base;
+  for (const json& constant : fit["constants"]) {
+    const std::string name = TextAt(constant, "name");
+    if (constant.value("determined", false)) {
+      cluster.erase(name);
+    } else {
+      left.push_back(name);
+    }
+  }
+  for (const auto& [field, value] : cluster.items())
+    out << field << ": " << (value.is_string() ? value.get<std::string>() : value.dump()) << "\n";
+  for (const json& constant : fit["constants"]) {
+    if (!constant.value("determined", false)) continue;
+    out << absl::StrFormat("%s: %.6g  # %s, was %.6g\n", TextAt(constant, "name"), NumberAt(constant, "after"),
+                           TextAt(constant, "unit"), NumberAt(constant, "before"));
+  }
+  if (!left.empty())
+    out << "# As before, for these steps do not determine them: " << absl::StrJoin(left, ", ") << ".\n";
+  out << std::flush;
+}
+
+int Calibrate(const PlanOptions& options, const GlobalOptions& global, Context& context) {
+  const absl::StatusOr<std::vector<MeasuredStep>> steps = ReadMeasuredSteps(options.calibrate, options.job);
+  if (!steps.ok()) return Fail(absl::InvalidArgumentError(steps.status().message()), &context);
+  const absl::StatusOr<KnownMachines> known = AskForMachines(context);
+  if (!known.ok()) return Fail(known.status(), &context);
+  const absl::StatusOr<ClusterFile> file = LoadClusterFile(options.cluster, *known);
+  if (!file.ok()) return Fail(file.status(), &context);
+  json request = {{"cluster", file->cluster}, {"steps", json::array()}};
+  for (const MeasuredStep& step : *steps) {
+    const auto placed = [&](const absl::Status& status) {
+      return absl::Status(status.code(), absl::StrCat(step.place, ": ", status.message()));
+    };
+    const absl::StatusOr<v1::JobSpec> spec = LoadJob(step.job, context);
+    if (!spec.ok()) return Fail(placed(spec.status()), &context);
+    json cluster = file->cluster;
+    cluster.erase("nodes");
+    cluster["gpus"] = step.gpus;
+    absl::StatusOr<json> one = RequestForCluster(*spec, cluster, context);
+    if (!one.ok()) return Fail(placed(one.status()), &context);
+    request["steps"].push_back({{"place", step.place}, {"step_seconds", step.seconds}, {"request", *std::move(one)}});
+  }
+  const absl::StatusOr<std::string> text = RunCalibrate(request, context);
+  if (!text.ok())
+    return Fail(absl::Status(text.status().code(), file->Locate(std::string(text.status().message()))), &context);
+  const json fit = json::parse(*text, nullptr, false);
+  if (!fit.is_object() || !fit.contains("constants") || !fit["constants"].is_array() || !fit.contains("steps") ||
+      !fit["steps"].is_array()) {
+    return Fail(absl::InternalError("tacc-plan calibrate printed no constants"), &context);
+  }
+  if (global.form == OutputForm::kJson) {
+    context.out << fit.dump() << std::endl;
+    return kExitOk;
+  }
+  std::vector<std::vector<std::string>> rows;
+  for (const json& step : fit["steps"]) {
+    const double measured = NumberAt(step, "step_seconds");
+    const auto predicted = [&](const char* name) {
+      return absl::StrFormat("%s %+.1f %%", SecondsText(NumberAt(step, name)),
+                             100 * (NumberAt(step, name) / measured - 1));
+    };
+    rows.push_back({TextAt(step, "place"), SecondsText(measured), predicted("before"), predicted("after")});
+  }
+  PrintTable({"ROW", "MEASURED", "BEFORE", "AFTER"}, rows, context.err);
+  PrintClusterFile(options, file->cluster, fit, context.out);
+  return kExitOk;
+}
+
 int Plan(const PlanOptions& options, const GlobalOptions& global, Context& context) {
+  if (!options.calibrate.empty()) return Calibrate(options, global, context);
   const absl::StatusOr<v1::JobSpec> spec = LoadJob(options.job, context);
   if (!spec.ok()) return Fail(spec.status(), &context);
   const absl::StatusOr<std::string> text = Candidates(options, *spec, global, context);
@@ -263,15 +341,21 @@ void AddPlan(CLI::App* app, const GlobalOptions* global, Action* action) {
   AddJobArgument(command, &options->job);
   CLI::Option* local = command->add_flag(
       "--local", options->local, "For this machine (default: for the coordinator's workers, where there is one)");
-  command
-      ->add_option("--cluster", options->cluster,
-                   "For the machines in this file; needs no workers, no data and no weights (docs/planning.md)")
-      ->type_name("CLUSTER.YAML")
-      ->excludes(local);
+  CLI::Option* cluster =
+      command
+          ->add_option("--cluster", options->cluster,
+                       "For the machines in this file; needs no workers, no data and no weights (docs/planning.md)")
+          ->type_name("CLUSTER.YAML")
+          ->excludes(local);
   command->add_option("--gpus", options->gpus, "For so many GPUs: of --cluster, or H100 SXM in nodes of 8")
       ->type_name("N")
       ->check(CLI::Range(1, 1'000'000))
       ->excludes(local);
+  command
+      ->add_option("--calibrate", options->calibrate,
+                   "Fit --cluster to steps that ran on it, in this table, and print it anew (docs/planning.md)")
+      ->type_name("MEASURED.CSV")
+      ->needs(cluster);
   command
       ->add_option("--explain", options->explain,
                    "Say how a parameter or value lies on the devices, or why a collective is there")

@@ -23,6 +23,7 @@ namespace {
 using nlohmann::json;
 
 constexpr double kPlanSeconds = 600;
+constexpr double kCalibrateSeconds = 3600;  // as many plans as there are rows, and their steps over and over
 constexpr double kCheckSeconds = 60;
 
 absl::StatusOr<json> JobJson(const v1::JobSpec& spec) {
@@ -179,6 +180,10 @@ absl::StatusOr<KnownMachines> AskForMachines(Context& context) {
 
 absl::StatusOr<std::string> RunPlan(const json& request, const std::vector<std::string>& arguments, Context& context) {
   return RunOnRequest("plan", request, arguments, kPlanSeconds, context);
+}
+
+absl::StatusOr<std::string> RunCalibrate(const json& request, Context& context) {
+  return RunOnRequest("calibrate", request, {}, kCalibrateSeconds, context);
 }
 
 }  // namespace tacc::client

@@ -33,4 +33,7 @@ absl::StatusOr<KnownMachines> AskForMachines(Context& context);
 absl::StatusOr<std::string> RunPlan(const nlohmann::json& request, const std::vector<std::string>& arguments,
                                     Context& context);
 
+// What `tacc-plan calibrate --request REQUEST` prints.
+absl::StatusOr<std::string> RunCalibrate(const nlohmann::json& request, Context& context);
+
 }  // namespace tacc::client

@@ -131,6 +131,12 @@ FreeConstant HostConstant() {
   return {"micro_batch_seconds", "s", [](Setting& s) -> double& { return s.execution.micro_batch_seconds; }, 1.2, 0, 1};
 }
 
+std::vector<FreeConstant> CalibratedConstants() {
+  std::vector<FreeConstant> constants = UnlistedConstants();
+  constants.push_back(NetworkConstant());
+  return constants;
+}
+
 Fit FitConstants(const Setting& start, const std::vector<FreeConstant>& constants,
                  const std::vector<MeasuredStep>& steps) {
   const Problem problem(start, constants, steps);
@@ -177,15 +183,22 @@ double MeanAbsoluteError(const Setting& setting, const std::vector<MeasuredStep>
 
 Calibration Calibrate(const Setting& start, const std::vector<MeasuredStep>& steps) {
   Calibration c;
-  c.constants = UnlistedConstants();
-  c.constants.push_back(NetworkConstant());
-  const Fit all = FitConstants(start, c.constants, steps);
-  std::vector<FreeConstant> told;
-  for (size_t i = 0; i < c.constants.size(); ++i) {
-    c.determined.push_back(all.spreads[i] <= kDetermined);
-    if (c.determined[i]) told.push_back(c.constants[i]);
+  c.constants = CalibratedConstants();
+  c.determined.assign(c.constants.size(), true);
+  for (;;) {
+    std::vector<FreeConstant> told;
+    std::vector<size_t> which;
+    for (size_t i = 0; i < c.constants.size(); ++i) {
+      if (!c.determined[i]) continue;
+      told.push_back(c.constants[i]);
+      which.push_back(i);
+    }
+    const Fit fit = FitConstants(start, told, steps);
+    c.setting = fit.setting;
+    const auto least = std::max_element(fit.spreads.begin(), fit.spreads.end());
+    if (least == fit.spreads.end() || *least <= kDetermined) break;
+    c.determined[which[least - fit.spreads.begin()]] = false;
   }
-  c.setting = FitConstants(start, told, steps).setting;
   c.error_before = MeanAbsoluteError(start, steps);
   c.error_after = MeanAbsoluteError(c.setting, steps);
   return c;

@@ -53,15 +53,19 @@ Fit FitConstants(const Setting& start, const std::vector<FreeConstant>& constant
 // Mean of |prediction / measured - 1|; 0 without steps.
 double MeanAbsoluteError(const Setting& setting, const std::vector<MeasuredStep>& steps);
 
+// What Calibrate moves: the unlisted constants and the network.
+std::vector<FreeConstant> CalibratedConstants();
+
 // A fit of a cluster's constants to steps that ran on it.
 struct Calibration {
   Setting setting;
-  std::vector<FreeConstant> constants;  // that could move
+  std::vector<FreeConstant> constants;  // CalibratedConstants()
   std::vector<bool> determined;         // by the steps; the others are those of the start
   double error_before = 0, error_after = 0;
 };
 // The steps determine a constant where they say three times as much of it as was known before: its deviation at most
-// halves. What they do not determine stays where it was, and the others are fitted without it.
+// halves. What they do not determine stays where it was: one after the other, the least determined first, and the
+// others are fitted without it, so that of two that only their product tells one is left.
 Calibration Calibrate(const Setting& start, const std::vector<MeasuredStep>& steps);
 
 }  // namespace tacc::graph

@@ -15,6 +15,7 @@
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
 #include "graph/passes/separate_documents.h"
+#include "graph/planner/calibrate.h"
 #include "graph/planner/planner.h"
 #include "graph/planner/report/does_not_fit.h"
 #include "graph/planner/report/explain.h"
@@ -22,6 +23,7 @@
 #include "graph/planner/report/trace_page.h"
 #include "graph/planner/report/words.h"
 #include "graph/planner/request.h"
+#include "graph/planner/simulate/cluster_times.h"
 #include "graph/planner/simulate/trace.h"
 
 namespace tacc::graph {
@@ -137,6 +139,44 @@ absl::Status TellOfBest(const CompileRequest& request, Planned& planned, const P
   return WriteFile(outputs.html_file, ReportHtml({request.name, max_steps, &best, &planned}, ops));
 }
 
+// A step that ran, with the programs that its ranks ran it by.
+struct MeasuredRun {
+  std::string place;
+  double seconds = 0;
+  Cluster cluster;
+  std::vector<Program> stages;
+
+  // Of its programs, simulated with these constants; they have been simulated once, so nothing can fail.
+  double Predict(const Setting& setting, const OpTable& ops) const {
+    Setting mine{cluster.machine, {}}, fit = setting;
+    for (const FreeConstant& constant : CalibratedConstants()) constant.of(mine) = constant.of(fit);
+    const Cluster fitted{mine.machine, cluster.num_nodes};
+    std::vector<const Program*> programs;
+    for (const Program& program : stages) programs.push_back(&program);
+    const absl::StatusOr<Simulation> simulation = Simulate(programs, TimesOn(fitted, programs, ops));
+    return simulation->step_seconds;
+  }
+};
+
+// Of a step of `tacc-plan calibrate`'s request.
+absl::StatusOr<MeasuredRun> ReadMeasuredRun(const json& step, const OpTable& ops) {
+  if (!step.is_object() || !step.contains("request") || !step.contains("step_seconds") ||
+      !step["step_seconds"].is_number() || step["step_seconds"].get<double>() <= 0) {
+    return absl::InvalidArgumentError("a step wants a request and step_seconds above 0");
+  }
+  TACC_ASSIGN_OR_RETURN(const CompileRequest request, ParseCompileRequest(step["request"].dump()));
+  TACC_ASSIGN_OR_RETURN(Planned planned, PlanCandidates(request.plan, MakeForwardBuilder(request, ops), ops));
+  const Candidate& run = planned.candidates[0];
+  if (!run.fits) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("this layout needs %.1f GiB of a device by the plan, and it has %.1f; is it what ran?",
+                        static_cast<double>(run.plan.total_bytes) / (int64_t{1} << 30),
+                        static_cast<double>(request.plan.device.memory_bytes) / (int64_t{1} << 30)));
+  }
+  return MeasuredRun{step.value("place", ""), step["step_seconds"].get<double>(), request.plan.cluster,
+                     std::move(planned.programs)};
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> PlanCommand(const std::string& request_file, const PlanOutputs& outputs,
@@ -186,6 +226,52 @@ std::string MachinesCommand() {
   std::vector<std::string> fields = {"machine", "nodes", "gpus", "devices_per_node"};
   for (const MachineConstant& constant : MachineConstants()) fields.push_back(constant.name);
   return json({{"machines", std::move(machines)}, {"names", MachineNames()}, {"cluster_fields", fields}}).dump(1);
+}
+
+absl::StatusOr<std::string> CalibrateCommand(const std::string& request_file, const OpTable& ops) {
+  TACC_ASSIGN_OR_RETURN(const std::string text, ReadFile(request_file));
+  const json request = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!request.is_object() || !request.contains("cluster") || !request.contains("steps") ||
+      !request["steps"].is_array()) {
+    return absl::InvalidArgumentError("calibrate request: wanted cluster and a list of steps");
+  }
+  TACC_ASSIGN_OR_RETURN(const Cluster cluster, ParseCluster(request["cluster"].dump()));
+  std::vector<MeasuredRun> runs;
+  for (const json& step : request["steps"]) {
+    absl::StatusOr<MeasuredRun> run = ReadMeasuredRun(step, ops);
+    if (!run.ok())
+      return absl::Status(run.status().code(),
+                          absl::StrCat(step.is_object() ? step.value("place", "") : "", ": ", run.status().message()));
+    runs.push_back(*std::move(run));
+  }
+  std::vector<MeasuredStep> steps;
+  for (const MeasuredRun& run : runs) {
+    steps.push_back({run.seconds, [&run, &ops](const Setting& setting) { return run.Predict(setting, ops); }});
+  }
+  const Setting before{cluster.machine, {}};
+  Calibration fit = Calibrate(before, steps);
+  json constants = json::array(), rows = json::array();
+  for (size_t i = 0; i < fit.constants.size(); ++i) {
+    const FreeConstant& constant = fit.constants[i];
+    Setting start = before;
+    constants.push_back({{"name", constant.name},
+                         {"unit", constant.unit},
+                         {"before", constant.of(start)},
+                         {"after", constant.of(fit.setting)},
+                         {"determined", static_cast<bool>(fit.determined[i])}});
+  }
+  for (size_t i = 0; i < runs.size(); ++i) {
+    rows.push_back({{"place", runs[i].place},
+                    {"step_seconds", runs[i].seconds},
+                    {"before", steps[i].prediction(before)},
+                    {"after", steps[i].prediction(fit.setting)}});
+  }
+  return json({{"num_steps", runs.size()},
+               {"error_before", fit.error_before},
+               {"error_after", fit.error_after},
+               {"constants", std::move(constants)},
+               {"steps", std::move(rows)}})
+      .dump(1);
 }
 
 absl::Status CheckCommand(const std::string& request_file, const OpTable& ops) {

@@ -33,6 +33,11 @@ std::string MachinesCommand();
 // train.trace_step.
 inline constexpr char kCompiledTrace[] = "trace.json";
 
+// `tacc-plan calibrate`: the constants of the request's cluster, fitted to the steps that ran on it, as JSON
+// (docs/contracts.md). Errors: InvalidArgument, with the step's place before them: what PlanCommand says of its
+// request, and of a layout that does not fit.
+absl::StatusOr<std::string> CalibrateCommand(const std::string& request_file, const OpTable& ops);
+
 // `tacc-plan check`: what is wrong with the request's model and layout, whatever the devices; the request need not have
 // them, nor `data`. Reads no weights. Without a data.seq_len the model's folder alone is checked. Errors: those that
 // `compile` gives for them.

@@ -60,6 +60,8 @@ int Main(int argc, char** argv) {
       ->required();
   draw->add_option("--html", page, "file to write")->required();
   CLI::App* machines = app.add_subcommand("machines", "print the known machines and their constants as JSON");
+  CLI::App* calibrate = app.add_subcommand("calibrate", "fit a cluster's constants to measured steps, as JSON");
+  calibrate->add_option("--request", request, "request file (docs/contracts.md)")->required();
   CLI::App* compile = app.add_subcommand(
       "compile", "write plan.txt, stage0.program and summary.json, and trace.json where the job has a trace_step");
   compile->add_option("--request", request, "request file (docs/contracts.md)")->required();
@@ -96,6 +98,7 @@ int Main(int argc, char** argv) {
   if (*plan) return ReportText(PlanCommand(request, outputs, ops));
   if (*draw) return ReportWarning(DrawCommand(traces, page));
   if (*machines) return ReportText(MachinesCommand());
+  if (*calibrate) return ReportText(CalibrateCommand(request, ops));
   if (*compile) return Report(CompileCommand(request, out, dump, ops));
   if (*check) return Report(CheckCommand(request, ops));
   return ReportText(ImportCommand(model, graph, options, ops));
