@@ -23,12 +23,13 @@ std::map<std::string, std::vector<const Row*>> ByModel(const Table& table) {
 
 }  // namespace
 
-double Predict(const Row& row, const Setting& setting) {
+graph::StepEstimate Estimate(const Row& row, const Setting& setting) {
   const auto& [machine, execution] = setting;
   const graph::ModelWork work = WorkOf(row.shape);
   const graph::Cluster cluster{machine, 1};
-  if (row.layout_is_whole) return graph::EstimateStep(work, cluster, row.layout, execution).seconds;
-  double best = std::numeric_limits<double>::infinity();
+  if (row.layout_is_whole) return graph::EstimateStep(work, cluster, row.layout, execution);
+  graph::StepEstimate best;
+  best.seconds = std::numeric_limits<double>::infinity();
   const int64_t samples = row.layout.accumulation;  // of a data-parallel rank
   for (int64_t micro_batch : graph::Divisors(samples)) {
     if (micro_batch > 16) break;
@@ -42,11 +43,14 @@ double Predict(const Row& row, const Setting& setting) {
       // Interleaving hands out micro-batches in rounds of the stages.
       if (chunks > 1 && layout.accumulation % layout.pp != 0) continue;
       if (graph::EstimateMemory(work, layout, execution).total() > machine.memory_bytes) continue;
-      best = std::min(best, graph::EstimateStep(work, cluster, layout, execution).seconds);
+      const graph::StepEstimate e = graph::EstimateStep(work, cluster, layout, execution);
+      if (e.seconds < best.seconds) best = e;
     }
   }
   return best;
 }
+
+double Predict(const Row& row, const Setting& setting) { return Estimate(row, setting).seconds; }
 
 Setting Fit(const Table& table, const std::vector<const Row*>& rows) {
   std::vector<graph::FreeConstant> constants = graph::UnlistedConstants();
@@ -66,7 +70,7 @@ Comparison Compare(const Table& table) {
     c.settings.push_back(Fit(table, rows));
     for (const auto& [other, others] : models) {
       if (other == model) continue;
-      for (const Row* row : others) c.trials.push_back({row, Predict(*row, c.settings.back())});
+      for (const Row* row : others) c.trials.push_back({row, Predict(*row, c.settings.back()), c.settings.size() - 1});
     }
   }
   for (const Trial& trial : c.trials) {

@@ -9,8 +9,10 @@
 
 namespace tacc::bench {
 
-// Predicted seconds of a row. Where the micro-batch was not published: the planner's pick, the fastest micro-batch and
+// The step of a row. Where the micro-batch was not published: the planner's pick, the fastest micro-batch and
 // interleaving that fit the machine's memory.
+graph::StepEstimate Estimate(const Row& row, const graph::Setting& setting);
+// Its seconds; infinity: no micro-batch fits.
 double Predict(const Row& row, const graph::Setting& setting);
 
 // The table's machine with what its data sheet does not say, and its program's host, fitted to `rows`
@@ -21,6 +23,7 @@ graph::Setting Fit(const Table& table, const std::vector<const Row*>& rows);
 struct Trial {
   const Row* row;
   double predicted = 0;
+  size_t fit = 0;  // of Comparison::settings, that it is predicted by
   double error() const { return predicted / row->seconds - 1; }
 };
 // Fitted on each model in turn and tried on all the others: every (fit, row of another model).

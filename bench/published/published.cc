@@ -1,10 +1,11 @@
 // Prints the cost model against published step times, row by row: fitted on one model of a table and tried on the
-// others, in turn.
+// others, in turn; then the error by cause (causes.h), so that the next wrong constant shows itself.
 #include <cmath>
 #include <iostream>
 #include <map>
 
 #include "absl/strings/str_format.h"
+#include "bench/published/causes.h"
 #include "bench/published/fit.h"
 
 namespace tacc::bench {
@@ -47,6 +48,13 @@ int Main(int argc, char** argv) {
         "mean absolute error %.2f %% (bar %.0f %%), largest %.1f %%; rows beyond 25 %%: %d of %d%s\n",
         100 * c.mean_absolute_error, 100 * table.bar, 100 * c.largest_error, beyond, table.rows.size(),
         table.calculon.empty() ? "" : "; Calculon, uncalibrated: " + table.calculon);
+    std::cout << "cause          of the step  measured beyond it, of its own seconds\n";
+    for (const Cause& cause : ErrorByCause(c)) {
+      if (cause.share < 0.001) continue;
+      std::cout << absl::StrFormat("%-13s  %9.1f %%  %+6.1f %% +- %.1f%s\n", cause.name, 100 * cause.share,
+                                   100 * cause.missing, 100 * cause.deviation,
+                                   std::abs(cause.missing) > 2 * cause.deviation ? "  *" : "");
+    }
     const std::vector<Pick> picks = Picks(table);
     double worst = 0;
     int good = 0;

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <utility>
 
-#include "absl/strings/string_view.h"
+#include "graph/planner/normal_equations.h"
 
 namespace tacc::graph {
 namespace {
@@ -14,7 +14,6 @@ constexpr int kIterations = 25;
 constexpr double kDetermined = 0.5;  // of the deviation before
 
 using Vector = std::vector<double>;
-using Matrix = std::vector<Vector>;
 
 template <double Machine::*constant>
 double& Of(Setting& setting) {
@@ -28,23 +27,6 @@ FreeConstant Free(double deviation) {
     if (c.value == constant) return {c.name, c.unit, Of<constant>, deviation, c.low, c.high};
   }
   return {};
-}
-
-// Solves a x = b by Gaussian elimination; a is symmetric positive definite.
-Vector Solve(Matrix a, Vector b) {
-  const size_t n = b.size();
-  for (size_t i = 0; i < n; ++i) {
-    for (size_t j = i + 1; j < n; ++j) {
-      const double factor = a[j][i] / a[i][i];
-      for (size_t k = i; k < n; ++k) a[j][k] -= factor * a[i][k];
-      b[j] -= factor * b[i];
-    }
-  }
-  for (size_t i = n; i-- > 0;) {
-    for (size_t k = i + 1; k < n; ++k) b[i] -= a[i][k] * b[k];
-    b[i] /= a[i][i];
-  }
-  return b;
 }
 
 // The problem in logarithms of the constants over where they begin.
@@ -166,11 +148,7 @@ Fit FitConstants(const Setting& start, const std::vector<FreeConstant>& constant
   }
   Fit fit{problem.At(x), {}};
   problem.Normal(x, residuals, &normal, &gradient);
-  for (size_t i = 0; i < n; ++i) {
-    Vector unit(n, 0.0);
-    unit[i] = 1;
-    fit.spreads.push_back(std::sqrt(Solve(normal, unit)[i]) / constants[i].deviation);
-  }
+  for (size_t i = 0; i < n; ++i) fit.spreads.push_back(std::sqrt(InverseDiagonal(normal, i)) / constants[i].deviation);
   return fit;
 }
 
