@@ -8,6 +8,7 @@ the figure is the median of the rest.
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -109,11 +110,18 @@ def measure(training: Training) -> float:
     return statistics.median(seconds[WARM_UP:])
 
 
+def quantile(ratios: list[float], share: float) -> float:
+    """The smallest measured/predicted that at least this share of the runs is at most (graph/planner/prediction_range.h)."""
+    inverse = sorted(1 / ratio for ratio in ratios)
+    return inverse[max(0, math.ceil(share * len(inverse)) - 1)]
+
+
 def spread(medians: list[float], ratios: list[float]) -> str:
     """How far predicted/measured lie apart: of the layouts, and of all single runs."""
     middle = statistics.median(medians)
     near = sum(abs(ratio - 1) <= NEAR for ratio in ratios)
     return (f"median of predicted/measured {middle:.3f}; layouts from {min(medians):.2f} to {max(medians):.2f}, a range of {(max(medians) - min(medians)) / middle:.1%} of it; "
+            f"measured/predicted of single runs, quantiles: 5 % {quantile(ratios, 0.05):.3f}, 95 % {quantile(ratios, 0.95):.3f}; "
             f"single runs from {min(ratios):.2f} to {max(ratios):.2f}, {near} of {len(ratios)} ({near / len(ratios):.0%}) within {NEAR:.0%} of measured")
 
 

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <numeric>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
@@ -96,6 +97,14 @@ std::string DurationText(double seconds) {
   if (minutes < 60) return absl::StrCat(minutes, " min");
   if (minutes < 48 * 60) return absl::StrCat(minutes / 60, " h ", minutes % 60, " min");
   return absl::StrCat(minutes / 1440, " days ", minutes / 60 % 24, " h");
+}
+
+std::string RangeText(const std::string& low, const std::string& high) {
+  const size_t of_low = low.find(' '), of_high = high.find(' ');
+  const bool same = !low.empty() && absl::ascii_isdigit(low[0]) && of_low != std::string::npos &&
+                    of_high != std::string::npos &&
+                    low.compare(of_low, std::string::npos, high, of_high, std::string::npos) == 0;
+  return absl::StrCat(same ? low.substr(0, of_low) : low, " to ", high);
 }
 
 std::string WholeText(int64_t number) {

@@ -12,6 +12,8 @@ namespace tacc {
 std::string BytesText(double bytes);
 std::string SecondsText(double seconds);
 std::string DurationText(double seconds);
+// Two such texts as a range, the unit once where both have it: "981 ms to 1.02 s", "0.86 to 1.02 s".
+std::string RangeText(const std::string& low, const std::string& high);
 std::string WholeText(int64_t number);
 std::string CountText(double count);
 

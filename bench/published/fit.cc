@@ -80,6 +80,53 @@ Comparison Compare(const Table& table) {
   return c;
 }
 
+std::vector<double> MeasuredOverCrossed(const Table& table) {
+  std::map<const Row*, std::pair<double, int>> predicted;  // sum and number
+  for (const Trial& trial : Compare(table).trials) {
+    predicted[trial.row].first += trial.predicted;
+    ++predicted[trial.row].second;
+  }
+  std::vector<double> ratios;
+  for (const auto& [row, sum] : predicted) ratios.push_back(row->seconds * sum.second / sum.first);
+  return ratios;
+}
+
+std::vector<double> MeasuredOverPreset(const Table& table) {
+  Machine machine = table.machine;
+  for (const Machine& preset : graph::MachinePresets()) {
+    if (preset.name == table.machine.name) machine = preset;
+  }
+  machine.inter_bytes_per_second = table.machine.inter_bytes_per_second;
+  std::vector<double> ratios;
+  for (const Row& row : table.rows) ratios.push_back(row.seconds / Predict(row, machine, table.execution));
+  return ratios;
+}
+
+double Quantile(const std::vector<std::vector<double>>& ratios_of_tables, double share) {
+  std::vector<std::pair<double, double>> weighted;  // ratio, weight
+  for (const std::vector<double>& ratios : ratios_of_tables) {
+    for (double ratio : ratios) {
+      weighted.push_back({ratio, 1 / static_cast<double>(ratios.size() * ratios_of_tables.size())});
+    }
+  }
+  std::sort(weighted.begin(), weighted.end());
+  double below = 0;
+  for (const auto& [ratio, weight] : weighted) {
+    below += weight;
+    if (below >= share) return ratio;
+  }
+  return weighted.empty() ? std::numeric_limits<double>::quiet_NaN() : weighted.back().first;
+}
+
+double ShareWithin(const std::vector<std::vector<double>>& ratios_of_tables, double low, double high) {
+  double share = 0;
+  for (const std::vector<double>& ratios : ratios_of_tables) {
+    const auto within = std::count_if(ratios.begin(), ratios.end(), [&](double r) { return low <= r && r <= high; });
+    share += static_cast<double>(within) / static_cast<double>(ratios.size() * ratios_of_tables.size());
+  }
+  return share;
+}
+
 std::vector<Pick> Picks(const Table& table) {
   std::map<std::string, std::vector<const Row*>> groups;
   for (const Row& row : table.rows) groups[row.group].push_back(&row);

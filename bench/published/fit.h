@@ -35,6 +35,17 @@ struct Comparison {
 };
 Comparison Compare(const Table& table);
 
+// Measured over predicted seconds of each row, once a row: by the fits on the other models of its table (their mean
+// prediction), and by the preset of the table's device, of which nothing is fitted (its network is the table's).
+std::vector<double> MeasuredOverCrossed(const Table& table);
+std::vector<double> MeasuredOverPreset(const Table& table);
+
+// The smallest ratio that at least `share` of all are at most, where each table has the same weight, however many rows
+// it has.
+double Quantile(const std::vector<std::vector<double>>& ratios_of_tables, double share);
+// The share of all that lies between two ratios, weighed alike.
+double ShareWithin(const std::vector<std::vector<double>>& ratios_of_tables, double low, double high);
+
 // The planner's pick among the measured layouts of each group of at least two, by the fits on the other models.
 struct Pick {
   std::string group;

@@ -11,6 +11,22 @@
 namespace tacc::bench {
 namespace {
 
+// Quantiles of measured over predicted seconds over all tables, each of which counts alike; and of each.
+void PrintSpread(const char* what, const std::vector<Table>& tables,
+                 std::vector<double> (*ratios_of)(const Table& table)) {
+  std::vector<std::vector<double>> all;
+  for (const Table& table : tables) all.push_back(ratios_of(table));
+  const auto print = [](const std::string& of, const std::vector<std::vector<double>>& ratios) {
+    std::cout << "  " << of << ":";
+    for (int percent : {5, 10, 25, 50, 75, 90, 95})
+      std::cout << absl::StrFormat(" %d %% %.3f", percent, Quantile(ratios, percent / 100.0));
+    std::cout << "\n";
+  };
+  std::cout << "measured / predicted seconds, " << what << ", quantiles\n";
+  for (size_t i = 0; i < tables.size(); ++i) print(tables[i].name, {all[i]});
+  print("all, tables counting alike", all);
+}
+
 int Main(int argc, char** argv) {
   if (argc != 2) {
     std::cerr << "usage: published FOLDER\n";
@@ -81,6 +97,8 @@ int Main(int argc, char** argv) {
     }
     std::cout << "\n";
   }
+  PrintSpread("constants fitted on another model", *tables, MeasuredOverCrossed);
+  PrintSpread("constants of the preset, nothing fitted", *tables, MeasuredOverPreset);
   return 0;
 }
 

@@ -3,6 +3,7 @@
 
 #include "bench/published/causes.h"
 #include "bench/published/fit.h"
+#include "graph/planner/prediction_range.h"
 
 namespace tacc::bench {
 namespace {
@@ -78,6 +79,22 @@ TEST(Published, AWrongConstantShowsItself) {
     EXPECT_NEAR(cause.missing, is_it ? 0.25 : 0, cause.name == "host" ? 0.1 : 0.05) << cause.name;
     EXPECT_EQ(cause.missing > 2 * cause.deviation, is_it) << cause.name;
   }
+}
+
+TEST(Published, ARangeOfGpusHoldsNineOfTenRows) {
+  std::vector<std::vector<double>> ratios;
+  for (const Table& table : Tables()) ratios.push_back(MeasuredOverCrossed(table));
+  const graph::PredictionRange range = graph::kGpuStepRange;
+  EXPECT_NEAR(ShareWithin(ratios, range.low, range.high), 0.9, 0.03) << "renew it by what `published` prints";
+}
+
+TEST(Published, TablesCountAlike) {
+  const std::vector<std::vector<double>> ratios = {{1}, {2, 3, 4, 5, 6, 7, 8, 9, 10, 11}};
+  EXPECT_EQ(Quantile(ratios, 0.05), 1);
+  EXPECT_EQ(Quantile(ratios, 0.5), 1);
+  EXPECT_EQ(Quantile(ratios, 0.55), 2);
+  EXPECT_EQ(Quantile(ratios, 1), 11);
+  EXPECT_DOUBLE_EQ(ShareWithin(ratios, 1, 2), 0.55);
 }
 
 TEST(Published, SaysWhichFileIsMissing) {

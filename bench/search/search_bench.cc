@@ -3,11 +3,13 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <limits>
 
 #include "absl/strings/str_format.h"
 #include "graph/import/import.h"
@@ -177,6 +179,7 @@ absl::Status Memory(const graph::OpTable& ops) {
   auto work = WorkOf(kLlama, ops);
   if (!work.ok()) return work.status();
   std::cout << "memory of a rank, LLaMA-2 7 B in bf16: estimated, and composed of real memory plans\n";
+  double least = std::numeric_limits<double>::infinity(), most = 0;  // real over estimated
   for (const graph::Layout& l : std::vector<graph::Layout>{
            {.dp = 8},
            {.dp = 8, .accumulation = 4},
@@ -212,6 +215,8 @@ absl::Status Memory(const graph::OpTable& ops) {
     const graph::MemoryUse& m = planned->candidates[0].memory;
     const graph::MemoryEstimate e = EstimateMemory(*work, l, graph::ExecutionOf(request.cluster.machine, DType::kBF16));
     const double real = static_cast<double>(m.arena_bytes + m.workspace_bytes);
+    least = std::min(least, real / e.total());
+    most = std::max(most, real / e.total());
     const auto gib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
     std::cout << absl::StrFormat(
         "  %-60s %6.2f GiB of %6.2f (%+.1f %%): %s; real: weights %.1f, gradients %.1f, optimizer %.1f, temporaries "
@@ -220,6 +225,7 @@ absl::Status Memory(const graph::OpTable& ops) {
         gib(m.weights_bytes + m.copies_bytes), gib(m.gradients_bytes), gib(m.optimizer_bytes), gib(m.temporaries_bytes),
         gib(m.stash_bytes), gib(m.workspace_bytes));
   }
+  std::cout << absl::StrFormat("  real / estimated: from %.3f to %.3f\n", least, most);
   return absl::OkStatus();
 }
 

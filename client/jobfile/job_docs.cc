@@ -55,7 +55,7 @@ With `-o json` a command prints lines on stdout, a JSON object each, and nothing
 | `events` | a [JobEvent](#jobevent) |
 | `logs` | a [LogLine](#logline) |
 | `workers` | a [WorkerView](#workerview) |
-| `plan` | a candidate, the one to take first, then a loser each ([contracts.md](contracts.md#tacc-plan)) |
+| `plan` | a candidate, the one to take first, then a loser each (`estimated`); `predicted_step_seconds_range`, `predicted_tokens_per_second_range`, `predicted_mfu_range` and, where bytes are not exact, `total_bytes_range` are `[least, most]` ([planning.md](planning.md#how-far-to-trust-it)); all else in [contracts.md](contracts.md#tacc-plan) |
 | `up` | `address`, `metrics_address`, `workers`, `devices`, `state_dir` |
 | `down` | `address`, `stopped` (processes) |
 | `export` | `path`, `checkpoint` |

@@ -84,6 +84,15 @@ std::string HowText(const json& candidate) {
   return how.empty() ? "-" : absl::StrJoin(how, ", ");
 }
 
+// "13.1 s (12.0 to 15.0 s)": a figure, and the range that `field` gives, if it does; of an estimate "~13.1 s (...)".
+std::string WithRange(const json& candidate, const std::string& field, double value,
+                      std::string (*text_of)(double number)) {
+  std::string text = absl::StrCat(candidate.value("estimated", false) ? "~" : "", text_of(value));
+  const json range = candidate.value(field, json::array());
+  if (range.size() != 2 || !range[0].is_number() || !range[1].is_number()) return text;
+  return absl::StrCat(text, " (", RangeText(text_of(range[0].get<double>()), text_of(range[1].get<double>())), ")");
+}
+
 // The first `limit` as rows. An estimate is marked: "~1.5".
 void AddRows(const json& candidates, size_t limit, std::vector<std::vector<std::string>>& rows) {
   size_t shown = 0;
@@ -103,8 +112,9 @@ void AddRows(const json& candidates, size_t limit, std::vector<std::vector<std::
         {MeshText(candidate), precision.empty() ? "-" : precision,
          absl::StrCat(NumberAt(candidate, "per_device_train_batch_size"), " x ", NumberAt(candidate, "accumulation")),
          HowText(candidate), about + of_memory[0], about + of_memory[1], about + of_memory[2], about + of_memory[3],
-         about + of_memory[4], about + BytesText(total),
-         about + SecondsText(NumberAt(candidate, "predicted_step_seconds")),
+         about + of_memory[4], WithRange(candidate, "total_bytes_range", total, BytesText),
+         WithRange(candidate, "predicted_step_seconds_range", NumberAt(candidate, "predicted_step_seconds"),
+                   SecondsText),
          about + SecondsText(NumberAt(candidate, "predicted_exposed_communication_seconds")),
          about + FormatCount(NumberAt(candidate, "predicted_tokens_per_second")), about + FormatPercent(mfu),
          !why_not.empty()                ? why_not
@@ -314,7 +324,9 @@ int Plan(const PlanOptions& options, const GlobalOptions& global, Context& conte
   context.out
       << "Predicted, not measured. Bytes are of one rank, OTHER those of kernels' workspace, libraries, buffers "
          "and alignment; BATCH is per_device_train_batch_size x accumulation; EXPOSED is the part of STEP in "
-         "which communication runs that computation does not hide.\n";
+         "which communication runs that computation does not hide. Rows with ~ are estimates, the others programs "
+         "whose "
+         "step is simulated; what the ranges hold is said in docs/planning.md.\n";
   if (const size_t all = candidates.size() + losers.size(); all > rows.size())
     context.out << "And " << all - rows.size() << " more: -v shows them.\n";
   if (plan.contains("num_layouts"))

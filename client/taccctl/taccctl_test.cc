@@ -1058,7 +1058,8 @@ TEST_F(TaccctlTest, PlanPrintsCandidates) {
             "predicted_step_seconds": 0.25, "predicted_exposed_communication_seconds": 1e-7, "predicted_mfu": 0.0003}],
             "losers": [{"estimated": true, "mesh": {"pp": 2, "dp": 1, "fsdp": 1},
             "axes": ["pp", "dp", "fsdp"], "schedule": "interleaved",
-            "num_chunks": 3, "gc": true, "why_not": "twice the best"}], "num_meshes": 2, "num_layouts": 7})");
+            "num_chunks": 3, "gc": true, "predicted_step_seconds": 0.5, "predicted_step_seconds_range": [0.46, 0.57],
+            "total_bytes_range": [1048576, 2097152], "why_not": "twice the best"}], "num_meshes": 2, "num_layouts": 7})");
     return grpc::Status::OK;
   };
   EXPECT_EQ(Run({"plan", JobFile()}), 0);
@@ -1068,6 +1069,8 @@ TEST_F(TaccctlTest, PlanPrintsCandidates) {
   EXPECT_THAT(out_, testing::ContainsRegex(" 1[.]0 MiB +1[.]3 MiB +512 B +0 B +1[.]7 MiB +4[.]0 MiB +250 ms +100 ns "));
   EXPECT_THAT(out_, HasSubstr("  0.03%  taken"));
   EXPECT_THAT(out_, HasSubstr("twice the best"));
+  EXPECT_THAT(out_, HasSubstr("~500 ms (460 to 570 ms)"));
+  EXPECT_THAT(out_, HasSubstr("~0 B (1.0 to 2.0 MiB)"));
   EXPECT_THAT(out_, HasSubstr("2 meshes, 7 layouts estimated"));
   EXPECT_EQ(Run({"plan", JobFile(), "-o", "json"}), 0);
   EXPECT_EQ(json::parse(out_.substr(0, out_.find('\n')))["predicted_step_seconds"], 0.25);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "graph/ir/capture.h"
 #include "graph/ir/status_macros.h"
+#include "graph/planner/prediction_range.h"
 
 namespace tacc::graph {
 namespace {
@@ -94,6 +95,20 @@ class Reader {
 double Mfu(const CompileRequest& request, const Candidate& c, double seconds) {
   const double peak = request.plan.cluster.machine.CountedPeak(c.plan.compute_dtype);
   return seconds > 0 && peak > 0 ? c.model_flops / (seconds * peak * static_cast<double>(c.plan.num_ranks())) : 0.0;
+}
+
+// "predicted_step_seconds_range" and what follows from it: [least, most].
+void AddRanges(const CompileRequest& request, double seconds, double tokens, double mfu, json& out) {
+  if (seconds <= 0) return;
+  const PredictionRange range = StepRange(request.plan.cluster.machine);
+  out["predicted_step_seconds_range"] = {seconds * range.low, seconds * range.high};
+  out["predicted_tokens_per_second_range"] = {tokens / (seconds * range.high), tokens / (seconds * range.low)};
+  out["predicted_mfu_range"] = {mfu / range.high, mfu / range.low};
+}
+
+json BytesRange(int64_t bytes, PredictionRange range) {
+  return {static_cast<int64_t>(static_cast<double>(bytes) * range.low),
+          static_cast<int64_t>(static_cast<double>(bytes) * range.high)};
 }
 
 json MemoryJson(const Machine& machine, const Candidate& c) {
@@ -318,44 +333,48 @@ nlohmann::json CandidateJson(const CompileRequest& request, const Candidate& c) 
   const double peak = request.plan.cluster.machine.CountedPeak(c.plan.compute_dtype);
   const double seconds = c.plan.step_seconds;
   const double tokens = static_cast<double>(c.plan.global_batch() * c.plan.seq_len);
-  return {{"world", c.plan.num_ranks()},
-          {"mesh", std::move(mesh)},
-          {"axes", std::move(axes)},
-          {"precision", PrecisionName(request, c.plan.compute_dtype)},
-          {"per_device_train_batch_size", c.plan.micro_batch},
-          {"global_batch_size", c.plan.global_batch()},
-          {"max_steps", MaxSteps(request.plan, c.plan.global_batch()).value_or(0)},
-          {"accumulation", c.plan.accumulation},
-          {"seq_len", c.plan.seq_len},
-          {"zero_stage", c.plan.zero_stage},
-          {"keeps_copies", c.plan.keeps_copies != 0},
-          {"kept_units", c.plan.kept_units},
-          {"recompute_units", c.plan.recompute_units},
-          {"gc", c.layout.recompute},
-          {"schedule", std::string(Name(c.plan.schedule))},
-          {"num_chunks", c.plan.num_chunks},
-          {"threads", c.plan.threads},
-          {"num_parameters", c.num_parameters},
-          {"flops_per_step", c.model_flops},
-          {"matmul_flops_per_rank", c.cost.matmul_flops},
-          {"memory", MemoryJson(request.plan.cluster.machine, c)},
-          {"available_bytes", request.plan.device.memory_bytes},
-          {"fits", c.fits},
-          {"settings", SettingsJson(request, c)},
-          {"predicted_step_seconds", seconds},
-          {"predicted_compute_seconds", c.times.compute_seconds},
-          {"predicted_communication_seconds", c.times.communication_seconds},
-          {"predicted_exposed_communication_seconds", c.times.exposed_seconds},
-          {"predicted_idle_seconds", c.times.idle_seconds},
-          {"predicted_wait_seconds", c.wait_seconds},
-          {"predicted_tokens_per_second", seconds > 0 ? tokens / seconds : 0.0},
-          {"predicted_mfu", Mfu(request, c, seconds)},
-          {"communication_bytes_per_rank", c.cost.sent_bytes},
-          {"num_collectives", c.cost.num_collectives},
-          {"packed_bytes_per_rank", c.cost.packed_bytes},
-          {"num_packed_collectives", c.cost.num_packed},
-          {"peak_flops_per_second", peak},
-          {"peak_source", request.plan.cluster.machine.PeakSource(c.plan.compute_dtype)}};
+  json out = {{"world", c.plan.num_ranks()},
+              {"mesh", std::move(mesh)},
+              {"axes", std::move(axes)},
+              {"precision", PrecisionName(request, c.plan.compute_dtype)},
+              {"per_device_train_batch_size", c.plan.micro_batch},
+              {"global_batch_size", c.plan.global_batch()},
+              {"max_steps", MaxSteps(request.plan, c.plan.global_batch()).value_or(0)},
+              {"accumulation", c.plan.accumulation},
+              {"seq_len", c.plan.seq_len},
+              {"zero_stage", c.plan.zero_stage},
+              {"keeps_copies", c.plan.keeps_copies != 0},
+              {"kept_units", c.plan.kept_units},
+              {"recompute_units", c.plan.recompute_units},
+              {"gc", c.layout.recompute},
+              {"schedule", std::string(Name(c.plan.schedule))},
+              {"num_chunks", c.plan.num_chunks},
+              {"threads", c.plan.threads},
+              {"num_parameters", c.num_parameters},
+              {"flops_per_step", c.model_flops},
+              {"matmul_flops_per_rank", c.cost.matmul_flops},
+              {"memory", MemoryJson(request.plan.cluster.machine, c)},
+              {"available_bytes", request.plan.device.memory_bytes},
+              {"fits", c.fits},
+              {"settings", SettingsJson(request, c)},
+              {"predicted_step_seconds", seconds},
+              {"predicted_compute_seconds", c.times.compute_seconds},
+              {"predicted_communication_seconds", c.times.communication_seconds},
+              {"predicted_exposed_communication_seconds", c.times.exposed_seconds},
+              {"predicted_idle_seconds", c.times.idle_seconds},
+              {"predicted_wait_seconds", c.wait_seconds},
+              {"predicted_tokens_per_second", seconds > 0 ? tokens / seconds : 0.0},
+              {"predicted_mfu", Mfu(request, c, seconds)},
+              {"communication_bytes_per_rank", c.cost.sent_bytes},
+              {"num_collectives", c.cost.num_collectives},
+              {"packed_bytes_per_rank", c.cost.packed_bytes},
+              {"num_packed_collectives", c.cost.num_packed},
+              {"peak_flops_per_second", peak},
+              {"peak_source", request.plan.cluster.machine.PeakSource(c.plan.compute_dtype)},
+              {"estimated", false}};
+  if (c.composed) out["total_bytes_range"] = BytesRange(c.plan.total_bytes, kComposedBytesRange);
+  AddRanges(request, seconds, tokens, Mfu(request, c, seconds), out);
+  return out;
 }
 
 nlohmann::json LoserJson(const CompileRequest& request, const Loser& loser, const Candidate& best) {
@@ -369,30 +388,36 @@ nlohmann::json LoserJson(const CompileRequest& request, const Loser& loser, cons
   }
   const auto bytes = [](double value) { return static_cast<int64_t>(value); };
   const double tokens = static_cast<double>(layout.global_batch() * request.plan.seq_len);
-  return {{"estimated", true},
-          {"world", layout.num_ranks()},
-          {"mesh", std::move(mesh)},
-          {"axes", std::move(axes)},
-          {"precision", PrecisionName(request, best.plan.compute_dtype)},
-          {"per_device_train_batch_size", layout.micro_batch},
-          {"global_batch_size", layout.global_batch()},
-          {"accumulation", layout.accumulation},
-          {"schedule", std::string(Name(layout.schedule))},
-          {"num_chunks", layout.chunks},
-          {"gc", layout.recompute},
-          {"memory",
-           {{"weights_bytes", bytes(memory.weights + memory.copies)},
-            {"gradients_bytes", bytes(memory.gradients)},
-            {"optimizer_bytes", bytes(memory.optimizer)},
-            {"temporaries_bytes", bytes(memory.activations + memory.temporaries)},
-            {"total_bytes", bytes(memory.total()) + IdleBytes(machine) + BufferBytes(machine, layout.mesh())}}},
-          {"available_bytes", request.plan.device.memory_bytes},
-          {"fits", loser.fits},
-          {"predicted_step_seconds", step.seconds},
-          {"predicted_exposed_communication_seconds", step.communication()},
-          {"predicted_tokens_per_second", step.seconds > 0 ? tokens / step.seconds : 0.0},
-          {"predicted_mfu", Mfu(request, best, step.seconds)},
-          {"why_not", loser.why}};
+  const int64_t fixed_bytes = IdleBytes(machine) + BufferBytes(machine, layout.mesh());
+  json bytes_range = BytesRange(bytes(memory.total()), kEstimatedBytesRange);
+  for (json& end : bytes_range) end = end.get<int64_t>() + fixed_bytes;
+  json out = {{"estimated", true},
+              {"world", layout.num_ranks()},
+              {"mesh", std::move(mesh)},
+              {"axes", std::move(axes)},
+              {"precision", PrecisionName(request, best.plan.compute_dtype)},
+              {"per_device_train_batch_size", layout.micro_batch},
+              {"global_batch_size", layout.global_batch()},
+              {"accumulation", layout.accumulation},
+              {"schedule", std::string(Name(layout.schedule))},
+              {"num_chunks", layout.chunks},
+              {"gc", layout.recompute},
+              {"memory",
+               {{"weights_bytes", bytes(memory.weights + memory.copies)},
+                {"gradients_bytes", bytes(memory.gradients)},
+                {"optimizer_bytes", bytes(memory.optimizer)},
+                {"temporaries_bytes", bytes(memory.activations + memory.temporaries)},
+                {"total_bytes", bytes(memory.total()) + fixed_bytes}}},
+              {"total_bytes_range", std::move(bytes_range)},
+              {"available_bytes", request.plan.device.memory_bytes},
+              {"fits", loser.fits},
+              {"predicted_step_seconds", step.seconds},
+              {"predicted_exposed_communication_seconds", step.communication()},
+              {"predicted_tokens_per_second", step.seconds > 0 ? tokens / step.seconds : 0.0},
+              {"predicted_mfu", Mfu(request, best, step.seconds)},
+              {"why_not", loser.why}};
+  AddRanges(request, step.seconds, tokens, Mfu(request, best, step.seconds), out);
+  return out;
 }
 
 nlohmann::json CaptureJson(const CompileRequest& request, const std::vector<Program>& stages) {

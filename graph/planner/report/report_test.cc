@@ -40,6 +40,11 @@ TEST(Words, Numbers) {
   EXPECT_EQ(SecondsText(99.96), "100 s");
   EXPECT_EQ(DurationText(21480), "5 h 58 min");
   EXPECT_EQ(DurationText(3.17 * 86400), "3 days 4 h");
+  EXPECT_EQ(RangeText("0.86 s", "1.02 s"), "0.86 to 1.02 s");
+  EXPECT_EQ(RangeText("981 ms", "1.02 s"), "981 ms to 1.02 s");
+  EXPECT_EQ(RangeText("431", "500"), "431 to 500");
+  EXPECT_EQ(RangeText("less than 0.01 %", "less than 0.01 %"), "less than 0.01 % to less than 0.01 %");
+  EXPECT_EQ(RangeText("1.2 million", "1.4 million"), "1.2 to 1.4 million");
   EXPECT_EQ(WholeText(262144), "262,144");
   EXPECT_EQ(WholeText(-1000), "-1,000");
   EXPECT_EQ(WholeText(-100), "-100");
@@ -210,6 +215,11 @@ TEST_F(ReportTest, SaysWhatTheJobWillDo) {
   ASSERT_EQ(words.size(), 5u);
   EXPECT_THAT(words[0], AllOf(HasSubstr("The job trains 600 parameters in bf16 on 2 nodes of 8 NVIDIA H100"),
                               HasSubstr("64 samples of 6 tokens: 4 samples on each GPU at a time.")));
+  const double seconds = best_.simulation.step_seconds;
+  EXPECT_THAT(words[1],
+              HasSubstr("A step takes " + SecondsText(seconds) + " (" +
+                        RangeText(SecondsText(0.919 * seconds), SecondsText(1.147 * seconds)) + ") by simulation: "));
+  EXPECT_THAT(words[1], HasSubstr("no run of tacc on a GPU is among them"));
   EXPECT_THAT(words[1], AllOf(HasSubstr("A step takes "), HasSubstr("(MFU). 1,000 steps are 384 thousand tokens")));
   EXPECT_THAT(words[2], AllOf(HasSubstr("dp=2: the job runs 2 times over"), HasSubstr("(across 2 nodes)"),
                               HasSubstr("fsdp=8: 8 GPUs share one copy"), HasSubstr("(inside a node)")));

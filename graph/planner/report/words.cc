@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "graph/planner/prediction_range.h"
 
 namespace tacc::graph {
 namespace {
@@ -63,6 +64,19 @@ std::string KindsText(const std::vector<MemoryKind>& kinds, int64_t total_bytes)
     if (kinds[i].bytes > 0) parts.push_back(absl::StrCat(kinds[i].name, " ", texts[i]));
   }
   return absl::StrJoin(parts, ", ");
+}
+
+std::string StepRangeText(const Machine& machine, double seconds) {
+  const PredictionRange range = StepRange(machine);
+  return RangeText(SecondsText(seconds * range.low), SecondsText(seconds * range.high));
+}
+
+std::string WhatRangesHold(const Machine& machine) {
+  return machine.shares_cores
+             ? "A range holds 9 of 10 runs of one small model on CPUs, against predictions made just before."
+             : "A range holds 9 of 10 step times that others published of A100 and H100, against this cost model "
+               "fitted "
+               "on other models; no run of tacc on a GPU is among them.";
 }
 
 std::string ClusterText(const Cluster& cluster) {
@@ -158,15 +172,21 @@ std::vector<std::string> InWords(const Finalist& finalist, int64_t max_steps) {
       plan.accumulation > 1 ? absl::StrCat(", ", WholeText(plan.accumulation), " times before the weights change")
                             : std::string(),
       "."));
-  std::string speed = absl::StrCat("A step takes ", SecondsText(seconds), ": ", CountText(tokens / seconds),
-                                   " tokens a second, ", CountText(tokens / seconds / ranks), " on each ", device);
+  const PredictionRange range = StepRange(finalist.cluster.machine);
+  std::string speed =
+      absl::StrCat("A step takes ", SecondsText(seconds), " (", StepRangeText(finalist.cluster.machine, seconds),
+                   ") by simulation: ", CountText(tokens / seconds), " tokens a second (",
+                   RangeText(CountText(tokens / seconds / range.high), CountText(tokens / seconds / range.low)), "), ",
+                   CountText(tokens / seconds / ranks), " on each ", device);
   if (peak > 0) {
-    absl::StrAppend(&speed, ", ", Percent(c.model_flops / (seconds * peak * ranks)),
-                    " of what the hardware could compute at its peak (MFU)");
+    const double mfu = c.model_flops / (seconds * peak * ranks);
+    absl::StrAppend(&speed, ", ", Percent(mfu), " (", RangeText(Percent(mfu / range.high), Percent(mfu / range.low)),
+                    ") of what the hardware could compute at its peak (MFU)");
   }
   absl::StrAppend(&speed, ". ", WholeText(max_steps), max_steps == 1 ? " step is " : " steps are ",
                   CountText(tokens * static_cast<double>(max_steps)), " tokens and take ",
-                  DurationText(seconds * static_cast<double>(max_steps)), ".");
+                  DurationText(seconds * static_cast<double>(max_steps)), ". ",
+                  WhatRangesHold(finalist.cluster.machine));
   words.push_back(std::move(speed));
   std::vector<std::string> axes;
   for (size_t axis = 0; axis < plan.mesh.axes.size(); ++axis) {

@@ -24,6 +24,10 @@ std::string AxisInWords(const Finalist& finalist, int axis);
 // the memory, where the time goes.
 std::vector<std::string> InWords(const Finalist& finalist, int64_t max_steps);
 
+// A step's seconds as a range (prediction_range.h), and what such ranges hold: "9 of 10 ...".
+std::string StepRangeText(const Machine& machine, double seconds);
+std::string WhatRangesHold(const Machine& machine);
+
 // What a rank needs of its device's memory, by kind; together plan.total_bytes.
 struct MemoryKind {
   const char* name;
