@@ -21,7 +21,7 @@ section{background:var(--card);border:1px solid var(--line);border-radius:10px;p
 .tile{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:10px 14px}.tile b{display:block;font-size:23px}.tile span{color:var(--muted);font-size:14px}
 .wide{overflow-x:auto}svg{display:block;width:100%;min-width:900px;height:auto}
 svg text{fill:var(--fg);font:13px system-ui,sans-serif}svg .tick{fill:var(--muted);font-size:12px}svg .end{text-anchor:end}svg .middle{text-anchor:middle}
-svg .on{fill:#fff;font-size:12px;pointer-events:none}.grid{stroke:var(--line)}.node{fill:var(--node);stroke:var(--line);rx:8px}.device{rx:5px}
+svg .on{fill:#fff;font-size:12px;pointer-events:none}svg .tight{font-size:9.5px}.grid{stroke:var(--line)}.node{fill:var(--node);stroke:var(--line);rx:8px}.device{rx:5px}
 .g0,.m1,.t0{fill:var(--g0)}.g1{fill:var(--g1)}.g2,.m3,.t1{fill:var(--g2)}.g3,.m2,.t3{fill:var(--g3)}.g4,.t2{fill:var(--g4)}.g5,.t4{fill:var(--g5)}.g6{fill:var(--g6)}.g7{fill:var(--g7)}
 .m0,.m4{fill:var(--g7)}.m4{opacity:.6}.m5{fill:var(--hidden)}.forward{fill:var(--forward)}.backward{fill:var(--backward)}.update{fill:var(--update)}
 .hidden{fill:var(--hidden)}.exposed{fill:var(--exposed)}.idle{fill:var(--idle)}.limit{stroke:var(--limit);stroke-width:2}.planned{stroke:var(--fg);stroke-dasharray:6 4}

@@ -67,7 +67,7 @@ TEST(Search, FindsAFittingLayoutAndSaysWhyOthersLost) {
   }
   EXPECT_EQ(static_cast<int64_t>(result->losers.size()), result->num_meshes - 1);
   for (const Loser& loser : result->losers) EXPECT_FALSE(loser.why.empty()) << loser.scored.layout.ToString();
-  EXPECT_THAT(result->losers.front().why, HasSubstr("x the best"));
+  EXPECT_THAT(result->losers.front().why, HasSubstr("x the lowest estimate"));
   EXPECT_THAT(result->losers.back().why, HasSubstr("does not fit"));
 }
 

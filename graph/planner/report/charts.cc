@@ -123,6 +123,11 @@ std::string LayoutSvg(const Finalist& finalist) {
   const int64_t node_rows = (drawn + nodes_per_row - 1) / nodes_per_row;
   const int axis = LargestAxis(mesh);
   const std::string device = finalist.cluster.machine.shares_cores ? "worker" : "GPU";
+  // Of long names smaller letters, so that they stay inside their boxes.
+  size_t longest = absl::StrCat(device, " ", ranks - 1).size();
+  for (const Mesh::Axis& a : mesh.axes) longest = std::max(longest, absl::StrCat(a.name, " ", a.size - 1).size());
+  constexpr double kLetter = 7;  // of 12 px, about
+  const char* css = static_cast<double>(longest) * kLetter > device_width - 14 ? "on tight middle" : "on middle";
   std::string svg = Open((node_height + gap) * static_cast<double>(node_rows), "the layout over the nodes");
   for (int64_t i = 0; i < drawn; ++i) {
     // The last box is the last node; the one before stands for those left out.
@@ -150,10 +155,9 @@ std::string LayoutSvg(const Finalist& finalist) {
           &svg, "<g class=\"gpu\" data-rank=\"", rank, "\">",
           Rect(dx, dy, device_width - 6, device_height, absl::StrCat("device g", GroupOf(mesh, axis, rank) % kPalette),
                absl::StrCat(device, " ", rank, ": ", absl::StrJoin(where, ", "))),
-          Text(dx + (device_width - 6) / 2, dy + 18, "on middle", absl::StrCat(device, " ", rank)));
+          Text(dx + (device_width - 6) / 2, dy + 18, css, absl::StrCat(device, " ", rank)));
       double line_y = dy + 18;
-      for (const std::string& place : where)
-        svg += Text(dx + (device_width - 6) / 2, line_y += kLine, "on middle", place);
+      for (const std::string& place : where) svg += Text(dx + (device_width - 6) / 2, line_y += kLine, css, place);
       svg += "</g>\n";
     }
   }
@@ -182,11 +186,11 @@ std::string MemorySvg(const Finalist& finalist) {
       {"m1", "weights", states[StateKind::kWeight] + states[StateKind::kCopy]},
       {"m2", "optimizer", states[StateKind::kOptimizer] + states[StateKind::kLossScale]},
       {"m3", "gradients", states[StateKind::kGradient]},
-      {"g4", "micro-batches on their way", states[StateKind::kStash]},
+      {"g4", "micro-batches under way", states[StateKind::kStash]},
       {"m4", "kernels' workspace", workspace}};
   const double capacity = finalist.cluster.machine.memory_bytes, total = static_cast<double>(c.plan.total_bytes);
   const double top = 1.08 * std::max(capacity, total);
-  const double height = 300, left = 74, bottom = height - 26, right = kWidth - 220;
+  const double height = 300, left = 74, bottom = height - 26, right = kWidth - 264;
   const auto y_of = [&](double bytes) { return bottom - bytes / top * (bottom - 8); };
   const auto x_of = [&](double seconds) { return left + seconds / step * (right - left); };
   std::string svg = Open(height, "memory of a rank over the step");

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "graph/planner/prediction_range.h"
 #include "graph/planner/report/charts.h"
 #include "graph/planner/report/words.h"
 #include "page/page.h"
@@ -47,19 +48,29 @@ std::string Tiles(const ReportFacts& facts) {
   const double tokens = static_cast<double>(plan.global_batch() * plan.seq_len);
   const double peak = best.cluster.machine.CountedPeak(plan.compute_dtype);
   std::string tiles = "<div class=\"tiles\">\n";
-  tiles += Tile(SecondsText(seconds), "a step");
-  tiles += Tile(CountText(tokens / seconds), "tokens a second");
-  if (peak > 0)
-    tiles += Tile(absl::StrFormat("%.1f %%", 100 * best.candidate.model_flops /
-                                                 (seconds * peak * static_cast<double>(plan.num_ranks()))),
-                  "of the peak (MFU)");
+  const PredictionRange range = StepRange(best.cluster.machine);
+  tiles += Tile(SecondsText(seconds),
+                absl::StrCat("a step (", StepRangeText(best.cluster.machine, seconds), "), simulated"));
+  tiles += Tile(
+      CountText(tokens / seconds),
+      absl::StrCat("tokens a second (",
+                   RangeText(CountText(tokens / seconds / range.high), CountText(tokens / seconds / range.low)), ")"));
+  if (peak > 0) {
+    const double mfu = 100 * best.candidate.model_flops / (seconds * peak * static_cast<double>(plan.num_ranks()));
+    tiles += Tile(PercentText(mfu),
+                  absl::StrCat("of the peak (MFU; ",
+                               RangeText(PercentText(mfu / range.high), PercentText(mfu / range.low)), ")"));
+  }
   tiles += Tile(
       BytesText(static_cast<double>(plan.total_bytes)),
       best.cluster.machine.memory_bytes > 0
           ? absl::StrCat("of ", BytesText(best.cluster.machine.memory_bytes), " on each ", DeviceWord(best.cluster))
           : absl::StrCat("on each ", DeviceWord(best.cluster)));
   tiles += Tile(DurationText(seconds * static_cast<double>(facts.max_steps)),
-                absl::StrCat("for ", WholeText(facts.max_steps), " steps"));
+                absl::StrCat("for ", WholeText(facts.max_steps), " steps (",
+                             RangeText(DurationText(range.low * seconds * static_cast<double>(facts.max_steps)),
+                                       DurationText(range.high * seconds * static_cast<double>(facts.max_steps))),
+                             ")"));
   return tiles + "</div>\n";
 }
 
@@ -102,23 +113,25 @@ std::string Candidates(const ReportFacts& facts) {
   const Planned& planned = *facts.planned;
   std::string table = absl::StrCat(
       "<div class=\"wide\"><table><tr>",
-      TableRow("th", {"layout", "how", "samples", "a step", "tokens/s", "exposed", "memory", "why not"}, 2, 6),
+      TableRow("th", {"layout", "how", "by", "samples", "a step", "tokens/s", "exposed", "memory", "why not"}, 3, 7),
       "</tr>\n");
   size_t shown = 0;
-  const auto row = [&](const std::string& mesh, const Layout& l, double seconds, double exposed, double bytes,
-                       const std::string& why) {
+  const auto row = [&](const std::string& mesh, const Layout& l, bool estimated, double seconds, double exposed,
+                       double bytes, const std::string& why) {
+    const char* about = estimated ? "~" : "";
     const double tokens = static_cast<double>(l.global_batch() * best.candidate.plan.seq_len);
     absl::StrAppend(
         &table, shown == 0 ? "<tr class=\"taken\">" : "<tr>",
         TableRow("td",
-                 {mesh, HowText(l), absl::StrCat(l.micro_batch, " x ", l.accumulation), SecondsText(seconds),
-                  CountText(tokens / seconds), SecondsText(exposed), BytesText(bytes), why},
-                 2, 6),
+                 {mesh, HowText(l), estimated ? "estimate" : "simulation",
+                  absl::StrCat(l.micro_batch, " x ", l.accumulation), about + SecondsText(seconds),
+                  about + CountText(tokens / seconds), about + SecondsText(exposed), about + BytesText(bytes), why},
+                 3, 7),
         "</tr>\n");
     ++shown;
   };
   for (const Candidate& c : planned.candidates) {
-    row(c.plan.mesh.ToString(), c.layout, c.plan.step_seconds, c.times.exposed_seconds,
+    row(c.plan.mesh.ToString(), c.layout, false, c.plan.step_seconds, c.times.exposed_seconds,
         static_cast<double>(c.plan.total_bytes),
         shown == 0 ? "this one is taken"
                    : WhyLost(best.candidate, c, static_cast<int64_t>(best.cluster.machine.memory_bytes)));
@@ -127,14 +140,16 @@ std::string Candidates(const ReportFacts& facts) {
   for (const Loser& loser : planned.losers) {
     if (shown == candidates + kMaxRows) break;
     const auto& [layout, step, memory] = loser.scored;
-    row(MeshText(layout), layout, step.seconds, step.communication(),
+    row(MeshText(layout), layout, true, step.seconds, step.communication(),
         memory.total() +
             static_cast<double>(IdleBytes(best.cluster.machine) + BufferBytes(best.cluster.machine, layout.mesh())),
         loser.why);
   }
   absl::StrAppend(&table, "</table></div>\n<p class=\"note\">", WholeText(planned.num_meshes), " meshes and ",
                   WholeText(planned.num_layouts), " layouts that could fit were estimated; the first ",
-                  candidates == 1 ? "" : absl::StrCat(candidates, " "), "became programs and were simulated.");
+                  candidates == 1 ? "" : absl::StrCat(candidates, " "),
+                  "became programs and were simulated. Rows with ~ are estimates, and are compared with the lowest "
+                  "estimate, not with the simulated step of what is taken: that differs from its own estimate.");
   if (const size_t all = planned.candidates.size() + planned.losers.size(); all > shown)
     absl::StrAppend(&table, " ", all - shown, " more meshes are slower still or do not fit.");
   return table + "</p>\n";
@@ -179,9 +194,11 @@ std::string ReportHtml(const ReportFacts& facts, const OpTable& ops) {
               absl::StrCat("<div class=\"wide\">", TimeBarSvg(best, ops), "</div>\n", Communication(best))),
       Section("The layouts that were weighed", Candidates(facts)),
       Section("What is assumed of the machine", MachineTable(best)));
-  return Page({absl::StrCat(facts.job, ": plan"), facts.job,
-               absl::StrCat("Planned for ", ClusterText(best.cluster), ". Predicted, not measured.")},
-              body, absl::StrCat("var MESH=[", axes, "],START=", start, ";", kScript));
+  return Page(
+      {absl::StrCat(facts.job, ": plan"), facts.job,
+       absl::StrCat("Planned for ", ClusterText(best.cluster),
+                    ". Predicted, not measured: step and timeline are simulated, bytes are those of its programs.")},
+      body, absl::StrCat("var MESH=[", axes, "],START=", start, ";", kScript));
 }
 
 }  // namespace tacc::graph

@@ -9,6 +9,7 @@
 #include "graph/planner/report/does_not_fit.h"
 #include "graph/planner/report/explain.h"
 #include "graph/planner/report/html.h"
+#include "graph/planner/report/timeline.h"
 #include "graph/planner/report/trace_page.h"
 #include "graph/planner/report/words.h"
 #include "graph/planner/simulate/trace.h"
@@ -512,6 +513,31 @@ TEST(TraceHtml, OrdersThreads) {
   EXPECT_THAT(html->html,
               AllOf(HasSubstr("copies between host and device"), HasSubstr("class=\"g6\" data-l=\"upload\""),
                     HasSubstr("data-l=\"recv, 0\""), Not(HasSubstr("communication that is waited for"))));
+}
+
+TEST(TimelineSvg, StaysWithinItsPieces) {
+  // Twenty rows of alternating pieces, each wide enough to be seen.
+  std::vector<TimelineRow> rows;
+  for (int r = 0; r < 20; ++r) {
+    TimelineRow& row = rows.emplace_back(TimelineRow{absl::StrCat("row ", r), kLowRow, {}});
+    for (int i = 0; i < 2000; ++i)
+      row.pieces.push_back({i / 2000.0, (i + 0.9) / 2000.0, i % 2 ? "hidden" : "exposed", "x", "y"});
+  }
+  const std::string svg = TimelineSvg(rows, 1);
+  size_t rects = 0;
+  for (size_t at = svg.find("<rect"); at != std::string::npos; at = svg.find("<rect", at + 1)) ++rects;
+  EXPECT_LE(rects, kMaxPieces);
+  EXPECT_GE(rects, kMaxPieces / 4);
+}
+
+TEST_F(ReportTest, TheHtmlMarksEstimates) {
+  const std::string html = ReportHtml({"job", 1000, &best_, &planned_}, ops_);
+  EXPECT_THAT(html, AllOf(HasSubstr("<td>simulation</td>"), HasSubstr("), simulated</span>"),
+                          HasSubstr("Rows with ~ are estimates")));
+  Planned with_loser = planned_;
+  with_loser.losers.push_back({{planned_.candidates[0].layout, {.seconds = 2.5}, {}}, true, "2.50 s"});
+  EXPECT_THAT(ReportHtml({"job", 1000, &best_, &with_loser}, ops_),
+              AllOf(HasSubstr("<td>estimate</td>"), HasSubstr(">~2.50 s<")));
 }
 
 TEST_F(ReportTest, TheHtmlStandsAlone) {

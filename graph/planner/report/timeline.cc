@@ -32,6 +32,45 @@ std::vector<TimelinePiece> Thinned(const std::vector<TimelinePiece>& pieces, dou
   return thin;
 }
 
+// Pieces that begin and end within `width` of one another become one, which looks like the longest of them.
+std::vector<TimelinePiece> Grouped(const std::vector<TimelinePiece>& pieces, double width) {
+  std::vector<TimelinePiece> groups;
+  double longest = 0;  // of the last group
+  for (const TimelinePiece& piece : pieces) {
+    const double seconds = piece.end - piece.begin;
+    if (groups.empty() || piece.end - groups.back().begin >= width) {
+      groups.push_back(piece);
+      longest = seconds;
+      continue;
+    }
+    const TimelinePiece group = groups.back();
+    if (seconds > longest) groups.back() = piece;
+    longest = std::max(longest, seconds);
+    groups.back().begin = group.begin;
+    groups.back().end = piece.end;
+  }
+  return groups;
+}
+
+// Of all rows: fine enough to be zoomed into; where that is too much, groups, which are finer in tall rows.
+std::vector<std::vector<TimelinePiece>> Drawn(const std::vector<TimelineRow>& rows, double seconds) {
+  const double fine = seconds / (kWidth * 4);
+  std::vector<std::vector<TimelinePiece>> drawn;
+  for (const TimelineRow& row : rows) drawn.push_back(Thinned(row.pieces, fine));
+  const auto num_pieces = [&] {
+    size_t sum = 0;
+    for (const auto& pieces : drawn) sum += pieces.size();
+    return sum;
+  };
+  constexpr double kFinerInTallRows = 8;
+  for (double width = fine; num_pieces() > std::max(kMaxPieces, rows.size()) && width < kFinerInTallRows * seconds;
+       width *= 1.5) {
+    for (size_t i = 0; i < rows.size(); ++i)
+      drawn[i] = Grouped(drawn[i], rows[i].height >= kTallRow ? width / kFinerInTallRows : width);
+  }
+  return drawn;
+}
+
 }  // namespace
 
 std::string UnitOf(const std::string& module) {
@@ -46,14 +85,14 @@ std::string UnitOf(const std::string& module) {
 std::string TimelineSvg(const std::vector<TimelineRow>& rows, double seconds) {
   std::string body;
   double y = 18;
+  const std::vector<std::vector<TimelinePiece>> pieces = Drawn(rows, seconds);
   const auto x_of = [&](double at) { return at / seconds * kWidth; };
   for (size_t i = 0; i < rows.size(); ++i) {
     const TimelineRow& row = rows[i];
     if (row.height >= kTallRow && i > 0) y += 6;
     y += row.height >= kTallRow ? 14 : 12;
     body += svg::Text(0, y - (row.height >= kTallRow ? 4 : 3), "tick", row.title);
-    // Fine enough to be zoomed into.
-    for (const TimelinePiece& piece : Thinned(row.pieces, seconds / (kWidth * 4))) {
+    for (const TimelinePiece& piece : pieces[i]) {
       absl::StrAppendFormat(&body,
                             "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" class=\"%s\" "
                             "data-l=\"%s\"><title>%s: %s</title></rect>\n",

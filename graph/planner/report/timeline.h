@@ -1,6 +1,7 @@
 #ifndef TACC_GRAPH_PLANNER_REPORT_TIMELINE_H_
 #define TACC_GRAPH_PLANNER_REPORT_TIMELINE_H_
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,11 @@ struct TimelineRow {
 };
 inline constexpr double kTallRow = 26, kLowRow = 14;
 
+// Pieces of all rows together: each is some 150 bytes of the page.
+inline constexpr size_t kMaxPieces = 4000;
+
 // The rows below each other over a step of `seconds`. Each piece is a <rect data-l="label">, which the page can zoom.
+// Pieces too narrow to be seen become one; of more than kMaxPieces neighbours do, as many as must.
 std::string TimelineSvg(const std::vector<TimelineRow>& rows, double seconds);
 
 // The part of a module path that is a layer ("model.layers.3.mlp" -> "model.layers.3"), else its first two words.

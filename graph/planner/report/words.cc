@@ -74,9 +74,10 @@ std::string StepRangeText(const Machine& machine, double seconds) {
 std::string WhatRangesHold(const Machine& machine) {
   return machine.shares_cores
              ? "A range holds 9 of 10 runs of one small model on CPUs, against predictions made just before."
-             : "A range holds 9 of 10 step times that others published of A100 and H100, against this cost model "
-               "fitted "
-               "on other models; no run of tacc on a GPU is among them.";
+             : "A range holds 9 of 10 step times that others published of A100 and H100, by constants fitted on "
+               "another "
+               "model of the same machines; other stacks took longer (docs/planning.md), and no run of tacc on a GPU "
+               "is among them.";
 }
 
 std::string ClusterText(const Cluster& cluster) {
