@@ -326,7 +326,8 @@ int Plan(const PlanOptions& options, const GlobalOptions& global, Context& conte
          "and alignment; BATCH is per_device_train_batch_size x accumulation; EXPOSED is the part of STEP in "
          "which communication runs that computation does not hide. Rows with ~ are estimates, the others programs "
          "whose "
-         "step is simulated; what the ranges hold is said in docs/planning.md.\n";
+         "step is simulated; an estimate is compared with the lowest estimate, not with a simulated step. What the "
+         "ranges hold: docs/planning.md.\n";
   if (const size_t all = candidates.size() + losers.size(); all > rows.size())
     context.out << "And " << all - rows.size() << " more: -v shows them.\n";
   if (plan.contains("num_layouts"))
@@ -370,7 +371,8 @@ void AddPlan(CLI::App* app, const GlobalOptions* global, Action* action) {
       ->needs(cluster);
   command
       ->add_option("--explain", options->explain,
-                   "Say how a parameter or value lies on the devices, or why a collective is there")
+                   "Say how a parameter or value lies on the devices, why a collective is there, or why the "
+                   "planner has not taken a layout (tp=8, gc=true)")
       ->type_name("NAME");
   command->add_option("--trace", options->trace, "Write the simulated step, for ui.perfetto.dev")
       ->type_name("OUT.JSON");

@@ -19,6 +19,7 @@
 #include "graph/planner/planner.h"
 #include "graph/planner/report/does_not_fit.h"
 #include "graph/planner/report/explain.h"
+#include "graph/planner/report/explain_layout.h"
 #include "graph/planner/report/html.h"
 #include "graph/planner/report/trace_page.h"
 #include "graph/planner/report/words.h"
@@ -123,15 +124,31 @@ absl::Status WriteTrace(const Finalist& finalist, const OpTable& ops, const std:
   return WriteFile(file, TraceJson(finalist.simulation, finalist.programs(), names, finalist.times, ops));
 }
 
+// The best layout that `text` allows, planned as the job is, against the one that is taken.
+absl::StatusOr<std::string> ExplainAgainst(const Finalist& taken, const std::string& text, const PlanRequest& request,
+                                           const ForwardBuilder& model, const OpTable& ops) {
+  PlanRequest asked = request;
+  TACC_RETURN_IF_ERROR(SetLayout(text, asked));
+  absl::StatusOr<Planned> planned = PlanCandidates(asked, model, ops);
+  if (!planned.ok())
+    return absl::Status(planned.status().code(), absl::StrCat("--explain ", text, ": ", planned.status().message()));
+  const Candidate& best = planned->candidates[0];
+  if (!best.fits) return ExplainLayout(taken, best, nullptr, ops, text);
+  TACC_ASSIGN_OR_RETURN(const Finalist finalist, MakeFinalist(asked, best, std::move(planned->programs), ops));
+  return ExplainLayout(taken, best, &finalist, ops, text);
+}
+
 // Words for the best candidate, and what else is asked of it. Takes its programs.
-absl::Status TellOfBest(const CompileRequest& request, Planned& planned, const PlanOutputs& outputs, const OpTable& ops,
-                        json& out) {
+absl::Status TellOfBest(const CompileRequest& request, Planned& planned, const PlanOutputs& outputs,
+                        const ForwardBuilder& model, const OpTable& ops, json& out) {
   TACC_ASSIGN_OR_RETURN(const Finalist best,
                         MakeFinalist(request.plan, planned.candidates[0], std::move(planned.programs), ops));
   TACC_ASSIGN_OR_RETURN(const int64_t max_steps, MaxSteps(request.plan, best.candidate.plan.global_batch()));
   out["words"] = InWords(best, max_steps);
   if (json capture = CaptureJson(request, best.stages); !capture.is_null()) out["capture"] = std::move(capture);
-  if (!outputs.explain.empty()) {
+  if (NamesLayout(outputs.explain)) {
+    TACC_ASSIGN_OR_RETURN(out["explanation"], ExplainAgainst(best, outputs.explain, request.plan, model, ops));
+  } else if (!outputs.explain.empty()) {
     TACC_ASSIGN_OR_RETURN(out["explanation"], Explain(best, ops, outputs.explain));
   }
   if (!outputs.trace_file.empty()) TACC_RETURN_IF_ERROR(WriteTrace(best, ops, outputs.trace_file));
@@ -194,7 +211,7 @@ absl::StatusOr<std::string> PlanCommand(const std::string& request_file, const P
   list[0]["notes"] = planned.notes;
   for (const Loser& loser : planned.losers) losers.push_back(LoserJson(request, loser, candidates[0]));
   if (candidates[0].fits) {
-    TACC_RETURN_IF_ERROR(TellOfBest(request, planned, outputs, ops, list[0]));
+    TACC_RETURN_IF_ERROR(TellOfBest(request, planned, outputs, builder, ops, list[0]));
   } else {
     const absl::Status does_not_fit = DoesNotFit(request.plan, candidates[0], builder, ops);
     if (!outputs.explain.empty() || !outputs.trace_file.empty() || !outputs.html_file.empty()) return does_not_fit;

@@ -12,7 +12,7 @@ namespace tacc::graph {
 
 // What `tacc-plan plan` says and writes of the best candidate beside the list; empty: not.
 struct PlanOutputs {
-  std::string explain;     // Explain()'s name
+  std::string explain;     // Explain()'s name, or a layout for ExplainLayout()
   std::string trace_file;  // the simulated step, for Perfetto
   std::string html_file;   // the report
 };

@@ -49,7 +49,9 @@ int Main(int argc, char** argv) {
   PlanOutputs outputs;
   CLI::App* plan = app.add_subcommand("plan", "print the candidate layouts of a request as JSON");
   plan->add_option("--request", request, "request file (docs/contracts.md)")->required();
-  plan->add_option("--explain", outputs.explain, "a parameter, state, value or collective of the best candidate");
+  plan->add_option(
+      "--explain", outputs.explain,
+      "a parameter, state, value or collective of the best candidate, or a layout against it (tp=8, gc=true)");
   plan->add_option("--trace", outputs.trace_file, "file for the best candidate's simulated step, as a trace (JSON)");
   plan->add_option("--html", outputs.html_file, "file for the best candidate's report");
   std::vector<std::string> traces;

@@ -8,6 +8,7 @@
 #include "graph/passes/test_model.h"
 #include "graph/planner/report/does_not_fit.h"
 #include "graph/planner/report/explain.h"
+#include "graph/planner/report/explain_layout.h"
 #include "graph/planner/report/html.h"
 #include "graph/planner/report/timeline.h"
 #include "graph/planner/report/trace_page.h"
@@ -513,6 +514,42 @@ TEST(TraceHtml, OrdersThreads) {
   EXPECT_THAT(html->html,
               AllOf(HasSubstr("copies between host and device"), HasSubstr("class=\"g6\" data-l=\"upload\""),
                     HasSubstr("data-l=\"recv, 0\""), Not(HasSubstr("communication that is waited for"))));
+}
+
+TEST_F(ReportTest, ExplainsALayout) {
+  EXPECT_TRUE(NamesLayout("tp=8"));
+  EXPECT_FALSE(NamesLayout("all_gather"));
+  PlanRequest asked = request_;
+  ASSERT_TRUE(SetLayout("dp=4,fsdp=4, gc=true", asked).ok());
+  EXPECT_EQ(asked.dp, 4);
+  EXPECT_EQ(asked.fsdp, 4);
+  EXPECT_EQ(asked.recompute_units, PlanRequest::kAllUnits);
+  const auto error = [&](const std::string& text) { return std::string(SetLayout(text, asked).message()); };
+  EXPECT_EQ(error("tp=x"), "--explain tp=x: tp = x; wanted a whole number from 1");
+  EXPECT_EQ(error("gc=1"), "--explain gc=1: gc = 1; wanted true or false");
+  EXPECT_EQ(error("zero_stage=4"), "--explain zero_stage=4: zero_stage = 4; wanted 1, 2 or 3");
+  EXPECT_THAT(error("pt=2"), HasSubstr("\"pt\" is not known; known: pp, dp, fsdp, ep, cp, tp, gc"));
+
+  asked = request_;
+  ASSERT_TRUE(SetLayout("dp=4,fsdp=4", asked).ok());
+  const auto planned = PlanCandidates(asked, Builder(2), ops_);
+  ASSERT_TRUE(planned.ok()) << planned.status();
+  const auto finalist = MakeFinalist(asked, planned->candidates[0], planned->programs, ops_);
+  ASSERT_TRUE(finalist.ok()) << finalist.status();
+  const std::string text = ExplainLayout(best_, planned->candidates[0], &*finalist, ops_, "dp=4,fsdp=4");
+  EXPECT_THAT(text, AllOf(HasSubstr("taken: dp=2 fsdp=8; "), HasSubstr("asked: dp=4 fsdp=4; "),
+                          HasSubstr("matrix products"), HasSubstr("bytes of a rank")));
+  // The parts of both add up to their steps.
+  const auto sum = [](double step) { return absl::StrCat("  ", SecondsText(step)); };
+  const size_t at = text.find("together");
+  ASSERT_NE(at, std::string::npos);
+  const std::string together = text.substr(at, text.find('\n', at) - at);
+  EXPECT_THAT(together,
+              AllOf(HasSubstr(sum(best_.simulation.step_seconds)), HasSubstr(sum(finalist->simulation.step_seconds))));
+  EXPECT_THAT(ExplainLayout(best_, best_.candidate, &best_, ops_, "dp=2"), HasSubstr("That is what is taken."));
+  Candidate large = planned->candidates[0];
+  large.fits = false;
+  EXPECT_THAT(ExplainLayout(best_, large, nullptr, ops_, "dp=4"), HasSubstr("It does not fit: it needs "));
 }
 
 TEST(TimelineSvg, StaysWithinItsPieces) {
