@@ -58,7 +58,10 @@ Named PartsOfStep(const Finalist& finalist, const OpTable& ops) {
   for (const CommunicationRow& row : rows)
     parts.push_back(
         {absl::StrCat("waiting for ", row.op, " of ", Name(row.cargo), " over ", row.axes), row.exposed * scale});
-  parts.push_back({"nothing to do (pipeline)", times.idle_seconds});
+  // Of one stage what is left of the step is what rounding leaves.
+  constexpr double kRounding = 1e-9;
+  if (times.idle_seconds > kRounding * finalist.simulation.step_seconds)
+    parts.push_back({"nothing to do (pipeline)", times.idle_seconds});
   return parts;
 }
 
