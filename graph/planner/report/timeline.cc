@@ -90,8 +90,8 @@ std::string TimelineSvg(const std::vector<TimelineRow>& rows, double seconds) {
   for (size_t i = 0; i < rows.size(); ++i) {
     const TimelineRow& row = rows[i];
     if (row.height >= kTallRow && i > 0) y += 6;
-    y += row.height >= kTallRow ? 14 : 12;
-    body += svg::Text(0, y - (row.height >= kTallRow ? 4 : 3), "tick", row.title);
+    y += 15;
+    body += svg::Text(0, y - 4, "tick", row.title);
     for (const TimelinePiece& piece : pieces[i]) {
       absl::StrAppendFormat(&body,
                             "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" class=\"%s\" "
