@@ -40,4 +40,13 @@ const State* Program::FindState(absl::string_view name) const {
   return nullptr;
 }
 
+StateIndex::StateIndex(const Program& program) {
+  for (const State& state : program.states) states_.emplace(state.name, &state);
+}
+
+const State* StateIndex::Find(const std::string& name) const {
+  const auto it = states_.find(name);
+  return it == states_.end() ? nullptr : it->second;
+}
+
 }  // namespace tacc::graph

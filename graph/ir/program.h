@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "graph/ir/graph.h"
@@ -98,7 +99,20 @@ struct Program {
 
   const Graph* FindGraph(absl::string_view name) const;
   Graph* FindGraph(absl::string_view name);
+  // Looks at one state after the other; what asks for each of many nodes makes a StateIndex.
   const State* FindState(absl::string_view name) const;
+};
+
+// The states of a program by name, found in a time that does not grow with their number. The program must outlive it,
+// and its states stay where they are, under their names.
+class StateIndex {
+ public:
+  explicit StateIndex(const Program& program);
+  // Null: there is none.
+  const State* Find(const std::string& name) const;
+
+ private:
+  std::unordered_map<std::string, const State*> states_;
 };
 
 }  // namespace tacc::graph

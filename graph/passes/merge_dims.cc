@@ -12,8 +12,8 @@ namespace {
 
 class DimMerger {
  public:
-  DimMerger(Graph& graph, const Program& program, const ParameterForms& forms)
-      : graph_(graph), program_(program), forms_(forms), is_update_(graph.name == kUpdateGraph) {}
+  DimMerger(Graph& graph, const StateIndex& states, const ParameterForms& forms)
+      : graph_(graph), states_(states), forms_(forms), is_update_(graph.name == kUpdateGraph) {}
 
   void Run() {
     bool any = false;
@@ -44,7 +44,7 @@ class DimMerger {
 
   void Read(Node node) {
     const ValueId v = node.results[0];
-    const State* state = program_.FindState(node.symbol);
+    const State* state = states_.Find(node.symbol);
     const ParameterForm* form = FormOf(state);
     if (form != nullptr && !state->merged_from.empty()) SetMerged(v, form);
     if (state != nullptr && state->kind == StateKind::kGradient) gradients_.insert(v);
@@ -55,7 +55,7 @@ class DimMerger {
   }
 
   void Store(Node node) {
-    const State* state = program_.FindState(node.symbol);
+    const State* state = states_.Find(node.symbol);
     const ParameterForm* form = FormOf(state);
     if (form != nullptr) {
       const ValueId v = Latest(node.operands[0]);
@@ -151,7 +151,7 @@ class DimMerger {
   }
 
   Graph& graph_;
-  const Program& program_;
+  const StateIndex& states_;
   const ParameterForms& forms_;
   const bool is_update_;
   std::vector<const ParameterForm*> form_of_;  // of a value with merged dims; else null
@@ -163,8 +163,8 @@ class DimMerger {
 
 }  // namespace
 
-void MergeDims(Graph& graph, const Program& program, const ParameterForms& forms) {
-  DimMerger(graph, program, forms).Run();
+void MergeDims(Graph& graph, const StateIndex& states, const ParameterForms& forms) {
+  DimMerger(graph, states, forms).Run();
 }
 
 }  // namespace tacc::graph

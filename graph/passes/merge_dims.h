@@ -10,7 +10,7 @@ namespace tacc::graph {
 // Rewrites a logical graph for states whose leading dims are one (State::merged_from): what is read of them, and what
 // narrows it or adds to it, has their dims, and a reshape stands between that and the rest of the graph. The update
 // works on the dims that the optimizer's states have; there what lies otherwise is reshaped as it is read and stored.
-void MergeDims(Graph& graph, const Program& program, const ParameterForms& forms);
+void MergeDims(Graph& graph, const StateIndex& states, const ParameterForms& forms);
 
 }  // namespace tacc::graph
 

@@ -24,13 +24,13 @@ using PendingByState = std::map<std::string, AxisList>;
 // Partitions one graph.
 class GraphPartitioner {
  public:
-  // With `sums`, nothing is carried across calls: where a gradient or a counter is complete,
-  // its pending axes are noted there.
-  GraphPartitioner(const Graph& logical, const Program& program, const OpTable& ops, const PartitionOptions& options,
-                   const ParameterForms& forms, PendingByState* sums)
+  // The logical graph must outlive it. With `sums`, nothing is carried across calls: where a gradient or a counter is
+  // complete, its pending axes are noted there.
+  GraphPartitioner(const Graph& logical, const Program& program, const StateIndex& states, const OpTable& ops,
+                   const PartitionOptions& options, const ParameterForms& forms, PendingByState* sums)
       : nodes_(logical.nodes),
         producers_(logical.Producers()),
-        program_(program),
+        states_(states),
         ops_(ops),
         options_(options),
         mesh_(options.mesh),
@@ -76,7 +76,7 @@ class GraphPartitioner {
       return absl::OkStatus();
     }
     if (node.op == "read" || node.op == "store") {
-      const State* state = program_.FindState(node.symbol);
+      const State* state = states_.Find(node.symbol);
       if (state == nullptr) return absl::InvalidArgumentError(absl::StrCat("no state is named \"", node.symbol, "\""));
       return node.op == "read" ? VisitRead(node, *state) : VisitStore(node, *state);
     }
@@ -130,7 +130,7 @@ class GraphPartitioner {
   // there.
   void BringToUpdate(ValueId v) {
     if (logical_.name != kUpdateGraph || gradient_of_[v].empty()) return;
-    const State* moment = program_.FindState(absl::StrCat("exp_avg/", gradient_of_[v]));
+    const State* moment = states_.Find(absl::StrCat("exp_avg/", gradient_of_[v]));
     if (moment == nullptr || moment->placement.global.dims != logical_.type(v).dims) return;
     homes_[v] = Reshard(v, moment->placement.sharding);
   }
@@ -156,7 +156,7 @@ class GraphPartitioner {
   bool IsCarriedSum(ValueId logical) const {
     const Node* producer = Producer(logical);
     if (producer == nullptr || producer->op != "read") return false;
-    const State* state = program_.FindState(producer->symbol);
+    const State* state = states_.Find(producer->symbol);
     return state != nullptr && (state->kind == StateKind::kGradient || state->kind == StateKind::kCounter);
   }
 
@@ -445,7 +445,7 @@ class GraphPartitioner {
     weight_of_.assign(homes_.size(), "");
     for (const Node& node : nodes_) {
       if (node.op != "read" && node.op != "store") continue;
-      const State* state = program_.FindState(node.symbol);
+      const State* state = states_.Find(node.symbol);
       if (state == nullptr || state->kind != StateKind::kGradient) continue;
       const ValueId v = node.op == "read" ? node.results[0] : node.operands[0];
       // And what it is the sum of: a table that is used twice has the sum of two.
@@ -498,10 +498,10 @@ class GraphPartitioner {
     int run;
   };
 
-  const std::vector<Node> nodes_;
+  const std::vector<Node>& nodes_;
   std::vector<int> producers_;  // logical value -> index of its node in nodes_, or -1
   Graph logical_;               // its values; its nodes are those being expanded
-  const Program& program_;      // states have their shardings
+  const StateIndex& states_;    // have their shardings
   const OpTable& ops_;
   const PartitionOptions& options_;
   const Mesh& mesh_;
@@ -531,18 +531,27 @@ absl::StatusOr<Program> Partition(const Program& program, const OpTable& ops, co
   if (options.residual.has_value()) {
     for (AxisList& axes : options.residual->dims) drop_trivial(axes);
   }
-  Program out = program;
+  Program out;  // all of the program but its graphs
   out.level = Level::kPartitioned;
   out.mesh = options.mesh;
-  out.graphs.clear();
+  out.stage = program.stage;
+  out.num_stages = program.num_stages;
+  out.states = program.states;
+  out.step = program.step;
+  out.eval = program.eval;
   const ParameterForms forms = PlaceStates(out, options);
-  std::vector<Graph> graphs = program.graphs;
-  for (Graph& graph : graphs) MergeDims(graph, out, forms);
+  const StateIndex states(out);
+  const bool any_is_merged =
+      std::any_of(forms.begin(), forms.end(), [](const auto& entry) { return entry.second.is_merged(); });
+  std::vector<Graph> merged;
+  if (any_is_merged) merged = program.graphs;
+  for (Graph& graph : merged) MergeDims(graph, states, forms);
+  const std::vector<Graph>& graphs = any_is_merged ? merged : program.graphs;
   // Sums that are carried across calls stay pending on the axes on which they are made so and that do not shard them.
   PendingByState sums;
   for (const Graph& graph : graphs) {
     if (graph.name == kUpdateGraph) continue;
-    TACC_RETURN_IF_ERROR(GraphPartitioner(graph, out, ops, options, forms, &sums).Run().status());
+    TACC_RETURN_IF_ERROR(GraphPartitioner(graph, out, states, ops, options, forms, &sums).Run().status());
   }
   for (State& state : out.states) {
     Sharding& s = state.placement.sharding;
@@ -553,7 +562,7 @@ absl::StatusOr<Program> Partition(const Program& program, const OpTable& ops, co
     state.type.dims = LocalDims(state.placement.global.dims, s, options.mesh);
   }
   for (const Graph& graph : graphs) {
-    TACC_ASSIGN_OR_RETURN(Graph partitioned, GraphPartitioner(graph, out, ops, options, forms, nullptr).Run());
+    TACC_ASSIGN_OR_RETURN(Graph partitioned, GraphPartitioner(graph, out, states, ops, options, forms, nullptr).Run());
     out.graphs.push_back(std::move(partitioned));
   }
   return out;

@@ -118,10 +118,11 @@ std::vector<Call> CallsOf(const Program& program, const std::vector<PassCall>& p
 }
 
 void AssignSlots(Program& program) {
+  const StateIndex states(program);
   std::map<std::string, std::set<std::string>> touched;  // graph -> stashes
   for (const Graph& graph : program.graphs) {
     for (const Node& node : graph.nodes) {
-      if (const State* state = node.symbol.empty() ? nullptr : program.FindState(node.symbol);
+      if (const State* state = node.symbol.empty() ? nullptr : states.Find(node.symbol);
           state != nullptr && state->kind == StateKind::kStash)
         touched[graph.name].insert(node.symbol);
     }

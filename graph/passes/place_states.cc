@@ -50,7 +50,7 @@ ParameterForms FormsInUse(const Program& program, const PartitionOptions& option
 }
 
 // Does the layout shard this state at rest beyond its use?
-bool ShardedAtRest(const State& state, const Program& program, int zero_stage) {
+bool ShardedAtRest(const State& state, const StateIndex& states, int zero_stage) {
   switch (state.kind) {
     case StateKind::kOptimizer:
       return true;
@@ -59,7 +59,7 @@ bool ShardedAtRest(const State& state, const Program& program, int zero_stage) {
     case StateKind::kCopy:
       return zero_stage >= 3;
     case StateKind::kWeight:  // a master beside a copy is only the optimizer's
-      return zero_stage >= 3 || program.FindState(absl::StrCat("copies/", ParameterOf(state))) != nullptr;
+      return zero_stage >= 3 || states.Find(absl::StrCat("copies/", ParameterOf(state))) != nullptr;
     case StateKind::kLossScale:
     case StateKind::kCounter:
     case StateKind::kStash:
@@ -75,6 +75,7 @@ std::string ParameterOf(const State& state) { return state.name.substr(state.nam
 ParameterForms PlaceStates(Program& program, const PartitionOptions& options) {
   const int64_t shards = NumShards(options.mesh, options.at_rest_axes);
   ParameterForms forms = FormsInUse(program, options);
+  const StateIndex states(program);
   std::map<std::string, RestCut> cuts;
   for (auto& [parameter, form] : forms) {
     const RestCut& cut = cuts[parameter] = CutOf(form.dims, options.mesh, form.in_use, shards);
@@ -87,7 +88,7 @@ ParameterForms PlaceStates(Program& program, const PartitionOptions& options) {
     const auto found = forms.find(ParameterOf(state));
     if (found == forms.end()) continue;  // of no weight
     const ParameterForm& form = found->second;
-    const bool has_shards = shards > 1 && !form.dims.empty() && ShardedAtRest(state, program, options.zero_stage);
+    const bool has_shards = shards > 1 && !form.dims.empty() && ShardedAtRest(state, states, options.zero_stage);
     state.placement.sharding = has_shards ? form.merged_in_use : form.in_use;
     if (!has_shards) continue;
     const RestCut& cut = cuts.at(ParameterOf(state));

@@ -388,6 +388,7 @@ std::map<std::string, std::set<std::string>> LastReads(const Program& program) {
 
 // For each state that a graph reads as a part of a tensor: the states of all its parts, in order.
 std::map<std::string, std::vector<std::string>> PartsOfOne(const Program& program, const OpTable& ops) {
+  const StateIndex states(program);
   std::map<std::string, std::vector<std::string>> parts;
   for (const Graph& graph : program.graphs) {
     const std::vector<int> producers = graph.Producers();
@@ -397,7 +398,7 @@ std::map<std::string, std::vector<std::string>> PartsOfOne(const Program& progra
       std::vector<std::string> names;
       for (size_t i = def->first_part; i < node.operands.size(); ++i) {
         const Node& producer = graph.nodes[producers[node.operands[i]]];
-        const bool is_known = program.FindState(producer.symbol) != nullptr;
+        const bool is_known = states.Find(producer.symbol) != nullptr;
         if (producer.op == "read" && is_known && parts.count(producer.symbol) == 0) names.push_back(producer.symbol);
       }
       const std::set<std::string> distinct(names.begin(), names.end());

@@ -195,7 +195,7 @@ struct Reduction {
 };
 
 // The reductions whose sum goes nowhere but to a gradient's state.
-std::vector<Reduction> FindReductions(const Program& program, const Graph& graph) {
+std::vector<Reduction> FindReductions(const StateIndex& states, const Graph& graph) {
   std::vector<std::vector<int>> users(graph.values.size());
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     for (ValueId v : graph.nodes[i].operands) users[v].push_back(static_cast<int>(i));
@@ -210,7 +210,7 @@ std::vector<Reduction> FindReductions(const Program& program, const Graph& graph
       const int user = users[v][0];
       const Node& node = graph.nodes[user];
       reduction.carriers.push_back(user);
-      stored = node.op == "store" && program.FindState(node.symbol)->kind == StateKind::kGradient;
+      stored = node.op == "store" && states.Find(node.symbol)->kind == StateKind::kGradient;
       if (stored) break;
       if (node.op != "add" || node.results.size() != 1) break;
       v = node.results[0];
@@ -223,8 +223,8 @@ std::vector<Reduction> FindReductions(const Program& program, const Graph& graph
 // Reductions of gradients start where the gradient is complete and are waited for when the line has left the next run
 // of a unit, so that they overlap with that run's compute. The whole gradients of one unit more stay in memory
 // meanwhile.
-void DelayReductions(const Program& program, Graph& graph, const ScheduleOptions& options) {
-  const std::vector<Reduction> reductions = FindReductions(program, graph);
+void DelayReductions(const StateIndex& states, Graph& graph, const ScheduleOptions& options) {
+  const std::vector<Reduction> reductions = FindReductions(states, graph);
   if (reductions.empty()) return;
   Units units(options.units);
   const std::vector<char> fetch = FindFetches(graph, graph.Producers());
@@ -308,10 +308,11 @@ void OverlapRotations(Graph& graph) {
 }  // namespace
 
 absl::Status Schedule(Program& program, const OpTable& ops, const ScheduleOptions& options) {
+  const StateIndex states(program);
   for (Graph& graph : program.graphs) {
     ScheduleFetches(graph, options);
     if (options.prefetch_units > 0) {
-      DelayReductions(program, graph, options);
+      DelayReductions(states, graph, options);
       OverlapRotations(graph);
     }
   }

@@ -39,6 +39,7 @@ std::vector<int> Balance(const std::vector<double>& costs, int num_parts) {
 }  // namespace
 
 std::vector<char> DerivedNodes(const Graph& graph, const Program& program, const OpTable& ops) {
+  const StateIndex states(program);
   std::vector<char> derived(graph.nodes.size(), 0);
   std::vector<char> value_derived(graph.values.size(), 0);
   std::vector<char> from_state(graph.values.size(), 0);
@@ -52,7 +53,7 @@ std::vector<char> DerivedNodes(const Graph& graph, const Program& program, const
       of_state = of_state || from_state[v];
     }
     if (node.op == "read") {
-      const State* state = program.FindState(node.symbol);
+      const State* state = states.Find(node.symbol);
       of_state = true;
       yes = state != nullptr && (state->kind == StateKind::kWeight || state->kind == StateKind::kCopy);
     } else if (yes && of_state) {

@@ -4,7 +4,6 @@
 #include <map>
 #include <set>
 #include <string>
-#include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -31,14 +30,13 @@ class GraphCutter {
               const PipelineShape& shape, int* next_channel)
       : graph_(graph),
         program_(program),
+        states_(program),
         ops_(ops),
         options_(options),
         shape_(shape),
         num_parts_(shape.num_virtual()),
         is_eval_(graph.Output("loss") != kNoValue),
-        next_channel_(*next_channel) {
-    for (const State& state : program.states) states_.emplace(state.name, &state);
-  }
+        next_channel_(*next_channel) {}
 
   absl::StatusOr<CutGraph> Run() {
     num_forward_ = NumForwardNodes();
@@ -71,8 +69,7 @@ class GraphCutter {
   }
   const State* StateOf(const Node& node) const {
     if (node.op != "read" && node.op != "store") return nullptr;
-    const auto it = states_.find(node.symbol);
-    return it == states_.end() ? nullptr : it->second;
+    return states_.Find(node.symbol);
   }
 
   // The forward is what comes up to the last counter: the loss.
@@ -428,13 +425,13 @@ class GraphCutter {
 
   Graph graph_;
   const Program& program_;
+  const StateIndex states_;
   const OpTable& ops_;
   const StageOptions& options_;
   const PipelineShape& shape_;
   const int num_parts_;
   const bool is_eval_;
   int& next_channel_;
-  std::unordered_map<std::string, const State*> states_;
   int num_forward_ = 0;
   std::vector<int> places_;     // of each node, kDerived or kFollows
   std::vector<int> producers_;  // of each value
@@ -508,29 +505,28 @@ absl::StatusOr<std::vector<Program>> CutStages(const Program& program, const OpT
   CompleteStates(program, shape.num_stages, stages_of);
   TACC_ASSIGN_OR_RETURN(std::vector<Graph> updates, CutUpdate(*update, program, ops, stages_of, shape.num_stages));
 
-  std::vector<Program> stages;
+  std::vector<Program> stages(shape.num_stages);
+  for (const State& state : program.states) {
+    const std::set<int>& on = stages_of[state.name];
+    for (int stage : on) {
+      stages[stage].states.push_back(state);
+      if (*on.begin() != stage) stages[stage].states.back().owner = *on.begin();
+    }
+  }
+  const Graph* begin = program.FindGraph(kBeginGraph);
+  std::vector<Graph> begins;
+  if (begin != nullptr) begins = CutBegin(*begin, ops, stages_of, shape.num_stages);
   for (int stage = 0; stage < shape.num_stages; ++stage) {
-    Program out;
+    Program& out = stages[stage];
     out.level = program.level;
     out.mesh = program.mesh;
     out.stage = stage;
     out.num_stages = shape.num_stages;
-    for (const State& state : program.states) {
-      const std::set<int>& on = stages_of[state.name];
-      if (on.count(stage) == 0) continue;
-      out.states.push_back(state);
-      if (*on.begin() != stage) out.states.back().owner = *on.begin();
-    }
     for (CutGraph* cut : {&steps, &evals}) {
       for (State& state : cut->stashes[stage]) out.states.push_back(std::move(state));
     }
-    const Graph* begin = program.FindGraph(kBeginGraph);
     if (begin != nullptr) {
-      Graph own = *begin;
-      std::erase_if(own.nodes,
-                    [&](const Node& node) { return node.op == "store" && stages_of[node.symbol].count(stage) == 0; });
-      EliminateDeadCode(own, ops);
-      out.graphs.push_back(std::move(own));
+      out.graphs.push_back(std::move(begins[stage]));
       out.step.push_back({begin->name, 0});
     }
     for (Graph& graph : steps.graphs[stage]) out.graphs.push_back(std::move(graph));
@@ -541,7 +537,6 @@ absl::StatusOr<std::vector<Program>> CutStages(const Program& program, const OpT
     out.step.push_back({kUpdateGraph, 0});
     out.eval = EvalCalls(out, shape.num_chunks);
     AssignSlots(out);
-    stages.push_back(std::move(out));
   }
   return stages;
 }

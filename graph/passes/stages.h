@@ -54,6 +54,10 @@ std::vector<char> DerivedNodes(const Graph& graph, const Program& program, const
 absl::StatusOr<std::vector<Graph>> CutUpdate(const Graph& update, const Program& program, const OpTable& ops,
                                              const std::map<std::string, std::set<int>>& stages_of, int num_stages);
 
+// The begin graph of each stage: of its own states.
+std::vector<Graph> CutBegin(const Graph& begin, const OpTable& ops,
+                            const std::map<std::string, std::set<int>>& stages_of, int num_stages);
+
 }  // namespace tacc::graph
 
 #endif  // TACC_GRAPH_PASSES_STAGES_H_

@@ -54,11 +54,7 @@ class StageRun {
 
 class StagesCheck {
  public:
-  explicit StagesCheck(const std::vector<Program>& stages) : stages_(stages), states_(stages.size()) {
-    for (size_t s = 0; s < stages.size(); ++s) {
-      for (const State& state : stages[s].states) states_[s].emplace(state.name, &state);
-    }
-  }
+  explicit StagesCheck(const std::vector<Program>& stages) : stages_(stages), states_(stages.begin(), stages.end()) {}
 
   absl::Status Run() {
     TACC_RETURN_IF_ERROR(CheckChannels());
@@ -86,7 +82,7 @@ class StagesCheck {
           const bool is_send = node.op == "send";
           const int64_t channel = GetAttr<int64_t>(node.attrs, "channel");
           const End end{program.stage, static_cast<int>(GetAttr<int64_t>(node.attrs, is_send ? "to" : "from")),
-                        states_[program.stage].at(node.symbol)};
+                        states_[program.stage].Find(node.symbol)};
           if (!(is_send ? sends : receives).emplace(channel, end).second) {
             return absl::InvalidArgumentError(absl::StrCat("stage ", program.stage, ": ", Describe(graph, node),
                                                            ": another line has channel=", channel));
@@ -170,9 +166,8 @@ class StagesCheck {
     const auto fail = [&](const std::string& what) {
       return absl::InvalidArgumentError(absl::StrCat(run.Where(), ": ", what));
     };
-    const auto found = node.symbol.empty() ? states_[stage].end() : states_[stage].find(node.symbol);
-    if (found == states_[stage].end() || found->second->kind != StateKind::kStash) return true;
-    const State* state = found->second;
+    const State* state = node.symbol.empty() ? nullptr : states_[stage].Find(node.symbol);
+    if (state == nullptr || state->kind != StateKind::kStash) return true;
     const auto copy = std::make_pair(stage, absl::StrCat(state->name, " ", m % state->slots));
     const int64_t channel = GetAttr<int64_t>(node.attrs, "channel");
     if (node.op == "store") {

@@ -222,9 +222,8 @@ absl::Status CheckBindings(const Graph& graph, const Program& program, const Sta
     if (node.op == "stage_sum") TACC_RETURN_IF_ERROR(CheckStageSum(graph, node, program));
     const bool is_message = node.op == "send" || node.op == "recv" || node.op == "finish";
     if (node.op != "read" && node.op != "store" && !is_message) continue;
-    const auto found = states.find(node.symbol);
-    if (found == states.end()) return NodeError(graph, node, "no state has this name");
-    const State* state = found->second;
+    const State* state = states.Find(node.symbol);
+    if (state == nullptr) return NodeError(graph, node, "no state has this name");
     if (is_message) {
       TACC_RETURN_IF_ERROR(CheckMessage(graph, node, program, *state));
       continue;

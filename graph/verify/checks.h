@@ -2,7 +2,6 @@
 #define TACC_GRAPH_VERIFY_CHECKS_H_
 
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,9 +20,6 @@ absl::Status NodeError(const Graph& graph, const Node& node, absl::string_view w
 // Order of definitions, ops, arity, attributes, symbols, types. `level` logical: no placements and no collectives; else
 // types are checked on the logical types of the placements.
 absl::Status CheckStructure(const Graph& graph, const OpTable& ops, Level level);
-
-// A program's states by name (a linear search for each line is slow on a large model).
-using StateIndex = std::unordered_map<std::string, const State*>;
 
 // Inputs' names and types; reads and stores against the states.
 absl::Status CheckBindings(const Graph& graph, const Program& program, const StateIndex& states);

@@ -68,7 +68,7 @@ absl::Status CheckState(const State& state, const Program& program, const StateI
                                                    state.placement.global.rank(), " dims of ",
                                                    state.placement.global.ToString()));
   }
-  if (state.kind == StateKind::kCopy && states.count(absl::StrCat("weights/", state.name.substr(7))) == 0) {
+  if (state.kind == StateKind::kCopy && states.Find(absl::StrCat("weights/", state.name.substr(7))) == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat(what, " is a copy, but there is no \"weights/", state.name.substr(7), "\""));
   }
@@ -122,9 +122,9 @@ absl::Status Verify(const Program& program, const OpTable& ops) {
     return absl::InvalidArgumentError(absl::StrCat("stage ", program.stage, " of ", program.num_stages,
                                                    ", but the mesh is ", program.mesh.ToString()));
   }
-  StateIndex states;
+  const StateIndex states(program);
   for (const State& state : program.states) {
-    if (!states.emplace(state.name, &state).second) {
+    if (states.Find(state.name) != &state) {
       return absl::InvalidArgumentError(absl::StrCat("state \"", state.name, "\" is declared twice"));
     }
   }

@@ -261,6 +261,7 @@ int64_t StatesEnd(const Program& program) {
 // Bytes of temporaries, gradients among them included, that hold what is still needed, at each node.
 std::vector<int64_t> LiveTemporaryBytes(const Program& program, const Graph& graph) {
   const int64_t states_end = StatesEnd(program);
+  const StateIndex states(program);
   const std::vector<int> last_uses = graph.LastUses();
   const int num_nodes = static_cast<int>(graph.nodes.size());
   std::vector<int> last(last_uses);
@@ -269,7 +270,7 @@ std::vector<int64_t> LiveTemporaryBytes(const Program& program, const Graph& gra
     const Node& node = graph.nodes[i];
     if (GetAttr<bool>(node.attrs, "async")) started[node.results[0]] = node.operands[0];
     // A gradient among the temporaries is kept for a later graph.
-    if (node.op == "store" && program.FindState(node.symbol)->kind == StateKind::kGradient)
+    if (node.op == "store" && states.Find(node.symbol)->kind == StateKind::kGradient)
       last[node.operands[0]] = num_nodes - 1;
     if (node.op != "wait") continue;
     if (const auto it = started.find(node.operands[0]); it != started.end())
