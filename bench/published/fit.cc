@@ -92,8 +92,8 @@ std::vector<double> MeasuredOverCrossed(const Table& table) {
 }
 
 std::vector<double> MeasuredOverPreset(const Table& table) {
-  Machine machine = table.machine;
-  for (const Machine& preset : graph::MachinePresets()) {
+  graph::Machine machine = table.machine;
+  for (const graph::Machine& preset : graph::MachinePresets()) {
     if (preset.name == table.machine.name) machine = preset;
   }
   machine.inter_bytes_per_second = table.machine.inter_bytes_per_second;
