@@ -1,5 +1,6 @@
 // rms_norm layer_norm l2_normalize and their gradients, over the last dim; the first two also with the residual's add
-// before the norm and after its gradient, which may also write a narrower copy of what it makes.
+// before the norm and after its gradient, which may also read a narrower x than the norm did, and write a narrower copy
+// of what it makes.
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
@@ -54,6 +55,24 @@ std::vector<int> ReusesForCopy(const OpCall& call, int dy) {
   std::vector<int> reuses(call.results.size(), -1);
   if (HasCopy(call) && call.in(dy) == call.results.back()) reuses.back() = dy;
   return reuses;
+}
+
+// Gradients take the attribute `dx`: x is then a copy of what the norm read, which was of that wider type, and so is
+// its gradient. Passes ask for it after partition.
+constexpr char kDx[] = "dx";
+
+// What the norm read, for its gradient of operand `x`.
+absl::StatusOr<TensorType> NormedType(const OpCall& call, int x) {
+  TensorType type = call.in(x);
+  const auto dx = call.attrs->find(kDx);
+  if (dx == call.attrs->end()) return type;
+  TACC_ASSIGN_OR_RETURN(const DType dtype, ParseDType(call.attr<std::string>(kDx)));
+  if (!IsFloating(dtype) || ByteSize(dtype) <= ByteSize(type.dtype)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("dx=", Name(dtype), "; wanted a floating type wider than that of x, ", Name(type.dtype)));
+  }
+  type.dtype = dtype;
+  return type;
 }
 
 TensorType ResultType(const OpCall& call) { return {DTypeAttr(call, call.in(0).dtype), call.in(0).dims}; }
@@ -181,10 +200,10 @@ void AddRmsNorm(OpTable& table) {
   grad.name = "rms_norm_grad";
   grad.min_operands = grad.max_operands = 4;
   grad.num_results = -1;
-  grad.attrs = {{kCopy, AttrKind::kString, AttrSpec::kOptional}};
+  grad.attrs = {{kCopy, AttrKind::kString, AttrSpec::kOptional}, {kDx, AttrKind::kString, AttrSpec::kOptional}};
   grad.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
-    const TensorType& x = call.in(1);
-    TACC_RETURN_IF_ERROR(WantRows("x", x));
+    TACC_RETURN_IF_ERROR(WantRows("x", call.in(1)));
+    TACC_ASSIGN_OR_RETURN(const TensorType x, NormedType(call, 1));
     TACC_RETURN_IF_ERROR(WantGradient(call.in(0), x));
     TACC_RETURN_IF_ERROR(WantWeight("w", call.in(2), x));
     TACC_RETURN_IF_ERROR(WantType("rstd", call.in(3), RowType(x)));
@@ -241,10 +260,12 @@ void AddLayerNorm(OpTable& table) {
   grad.min_operands = 4;
   grad.max_operands = 5;
   grad.num_results = -1;
-  grad.attrs = {{"affine", AttrKind::kString}, {kCopy, AttrKind::kString, AttrSpec::kOptional}};
+  grad.attrs = {{"affine", AttrKind::kString},
+                {kCopy, AttrKind::kString, AttrSpec::kOptional},
+                {kDx, AttrKind::kString, AttrSpec::kOptional}};
   grad.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
-    const TensorType& x = call.in(1);
-    TACC_RETURN_IF_ERROR(WantRows("x", x));
+    TACC_RETURN_IF_ERROR(WantRows("x", call.in(1)));
+    TACC_ASSIGN_OR_RETURN(const TensorType x, NormedType(call, 1));
     TACC_RETURN_IF_ERROR(WantGradient(call.in(0), x));
     TACC_RETURN_IF_ERROR(WantType("mean", call.in(2), RowType(x)));
     TACC_RETURN_IF_ERROR(WantType("rstd", call.in(3), RowType(x)));

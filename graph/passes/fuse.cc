@@ -54,7 +54,9 @@ class NormFusion {
       Node& node = graph_.nodes[i];
       if (node.op == "rms_norm" || node.op == "layer_norm") TakeAddBefore(static_cast<int>(i), node);
       if (node.op == "rms_norm_grad" || node.op == "layer_norm_grad") {
-        TakeCastBefore(static_cast<int>(i), node);
+        TakeCastBefore(static_cast<int>(i), node, 0);
+        const DType dx = graph_.type(node.operands[1]).dtype;
+        if (TakeCastBefore(static_cast<int>(i), node, 1)) node.attrs["dx"] = std::string(Name(dx));
         TakeAddAfter(static_cast<int>(i), node);
         TakeCastAfter(static_cast<int>(i), node);
       }
@@ -98,17 +100,18 @@ class NormFusion {
     return true;
   }
 
-  // A cast that rounds nothing.
-  void TakeCastBefore(int index, Node& grad) {
-    const ValueId dy = grad.operands[0];
-    const int producer = producers_[dy];
-    if (producer < 0 || num_uses_[dy] != 1 || graph_.nodes[producer].op != "cast") return;
+  // A cast that rounds nothing, of that operand. Returns whether there was one.
+  bool TakeCastBefore(int index, Node& grad, int operand) {
+    const ValueId wide = grad.operands[operand];
+    const int producer = producers_[wide];
+    if (producer < 0 || num_uses_[wide] != 1 || graph_.nodes[producer].op != "cast") return false;
     const ValueId narrow = graph_.nodes[producer].operands[0];
     if (!IsFloating(graph_.type(narrow).dtype) ||
-        ByteSize(graph_.type(narrow).dtype) >= ByteSize(graph_.type(dy).dtype))
-      return;
-    grad.operands[0] = narrow;
+        ByteSize(graph_.type(narrow).dtype) >= ByteSize(graph_.type(wide).dtype))
+      return false;
+    grad.operands[operand] = narrow;
     taken_by_[producer] = index;
+    return true;
   }
 
   void TakeAddAfter(int index, Node& grad) {

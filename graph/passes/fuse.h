@@ -21,7 +21,8 @@ bool FuseAccumulation(Graph& graph);
 //   stands between them but what makes the norm's weights.
 // - add(acc, dx) of dx, ... = norm_grad(dy, ...) becomes norm_grad_accumulate(acc, dy, ...) where the gradient stands,
 //   if nothing else reads dx, acc is there by then, and no row is padding. Saves dx's buffer too.
-// - norm_grad(dy, ...) of a dy that was cast to be wider for nothing else reads it as it was before.
+// - norm_grad(dy, x, ...) of a dy or an x that was cast to be wider for nothing else reads it as it was before; of such
+//   an x the gradient keeps the wider type (dx=).
 // - A cast to a narrower type that is the first to read dx, or the sum acc + dx, becomes the gradient's last result
 //   (copy=).
 // The results have the bits that two kernels give. Returns whether anything changed.

@@ -7,6 +7,7 @@
 #include "graph/passes/combine_squares.h"
 #include "graph/passes/fuse.h"
 #include "graph/passes/mixed_precision.h"
+#include "graph/passes/narrow_residual.h"
 #include "graph/passes/order_sequence.h"
 #include "graph/passes/separate_messages.h"
 #include "graph/passes/simplify.h"
@@ -63,6 +64,12 @@ std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& op
     Rematerialize(program, options.remat);
     return absl::OkStatus();
   }));
+  if (options.residual_dtype != DType::kF32) {
+    steps.push_back(ForEachProgram("narrow-residual", [&](Program& program) {
+      NarrowResidual(program, options.residual_dtype);
+      return absl::OkStatus();
+    }));
+  }
   if (options.sequence_blocks > 0) {
     steps.push_back(ForEachProgram(
         "order-sequence", [&](Program& program) { return OrderSequence(program, ops, options.sequence_blocks); }));

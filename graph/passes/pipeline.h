@@ -26,6 +26,7 @@ struct CompileOptions {
   DType compute_dtype = DType::kF32;  // of matrix products and attention
   ExpertParallelOptions experts;
   RematOptions remat;
+  DType residual_dtype = DType::kF32;  // of what the backward keeps of the residual stream, where that is wider
   // Blocks of the ring over which context parallelism lays out the sequence; 1: none but Ulysses; 0: no order.
   int64_t sequence_blocks = 0;
   PartitionOptions partition;
@@ -53,8 +54,9 @@ struct PipelineObserver {
 
 // The way from a forward graph (a logical program whose only graph is `forward`) to a planned program, as a table of
 // contents:
-//   mixed-precision, expert-parallel, build-training, fold-casts, concat-pads, cse, dce, remat, order-sequence,
-//   partition, join-products, stages, fuse-accumulation, combine-squares, fuse-norms, cse, dce, schedule, plan-memory
+//   mixed-precision, expert-parallel, build-training, fold-casts, concat-pads, cse, dce, remat, narrow-residual,
+//   order-sequence, partition, join-products, stages, fuse-accumulation, combine-squares, fuse-norms, cse, dce,
+//   schedule, plan-memory
 // `memory` receives what plan-memory found, of each stage. All references must outlive the steps.
 std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& ops, std::vector<MemoryUse>* memory);
 

@@ -29,7 +29,7 @@ struct Arguments {
   std::vector<std::string> passes;
   std::vector<std::string> mesh;     // axis=size
   std::vector<std::string> symbols;  // name=value
-  std::string compute_dtype = "f32";
+  std::string compute_dtype = "f32", residual_dtype = "f32";
   std::string residual_module;
   std::string machine;
   CompileOptions options;
@@ -104,6 +104,7 @@ absl::StatusOr<std::string> Run(Arguments arguments) {
   arguments.options.sequence_blocks = SequenceBlocks(mesh);
   arguments.options.partition.units = arguments.options.schedule.units;
   TACC_ASSIGN_OR_RETURN(arguments.options.compute_dtype, ParseDType(arguments.compute_dtype));
+  TACC_ASSIGN_OR_RETURN(arguments.options.residual_dtype, ParseDType(arguments.residual_dtype));
   if (arguments.options.compute_dtype == DType::kF16) arguments.options.training.loss_scale.emplace();
   TACC_ASSIGN_OR_RETURN(const std::string text, ReadText(arguments.file));
   TACC_ASSIGN_OR_RETURN(Program program, ParseText(text, parse));
@@ -140,6 +141,8 @@ int Main(int argc, char** argv) {
   app.add_option("--residual-module", arguments.residual_module,
                  "partition: module whose result the residual stream begins with");
   app.add_option("--compute-dtype", arguments.compute_dtype, "mixed-precision: dtype of matrix products");
+  app.add_option("--residual-dtype", arguments.residual_dtype,
+                 "narrow-residual: dtype of what the backward keeps of the residual stream");
   app.add_option("--machine", arguments.machine, "join-products: GPUs whose times decide, as in cluster.yaml: h100");
   app.add_option("--accumulation", training.accumulation, "build-training: micro-batches of a step")
       ->check(CLI::PositiveNumber);

@@ -31,6 +31,7 @@ struct Layout {
   int64_t cp = 1, sp = 1;  // ring and Ulysses
   bool reversed = false;   // the axes of the mesh: stages inside a node, tokens between nodes
   bool keeps_copies = false;
+  graph::DType residual_dtype = graph::DType::kF32;
 
   bool splits_sequence() const { return cp * sp > 1; }
 };
@@ -40,6 +41,7 @@ std::string Name(const Layout& l) {
                       l.dp, "_fsdp", l.fsdp, "_accumulation", l.accumulation,
                       l.compute_dtype == graph::DType::kF32 ? "" : absl::StrCat("_", graph::Name(l.compute_dtype)),
                       l.reduce_dtype == graph::DType::kBF16 ? "_reduced_in_bf16" : "",
+                      l.residual_dtype == graph::DType::kBF16 ? "_residual_in_bf16" : "",
                       l.splits_sequence() ? absl::StrCat("_cp", l.cp, "_sp", l.sp) : "", l.reversed ? "_reversed" : "");
 }
 
@@ -66,6 +68,7 @@ absl::StatusOr<std::vector<graph::Program>> CompileLayout(const Layout& layout, 
   if (layout.compute_dtype == graph::DType::kF16) options.training.loss_scale.emplace().init_scale = 8;
   options.training.keep_copies = layout.keeps_copies;
   options.partition.reduce_dtype = layout.reduce_dtype;
+  options.residual_dtype = layout.residual_dtype;
   graph::Mesh& mesh = options.partition.mesh;
   if (layout.pp > 1) mesh.axes.push_back({"pp", layout.pp});
   mesh.axes.push_back({"dp", layout.dp});
@@ -301,8 +304,8 @@ TEST_P(CopiesTest, KeepEachBit) {
 }
 
 // What a rank rounds differs by layout: its own part of a weight's gradient, of a row's statistics. So does where f32
-// gradients are rounded to be reduced. None of it may cost more than what bf16 or f16 costs one rank by itself:
-// measured here.
+// gradients are rounded to be reduced, and what is kept of the residual stream. None of it may cost more than what bf16
+// or f16 costs one rank by itself: measured here.
 TEST_P(NarrowTest, IsAsNearToF32AsOneRank) {
   const graph::OpTable ops;
   const graph::DType narrow = GetParam().compute_dtype == graph::DType::kF16 ? graph::DType::kF16 : graph::DType::kBF16;
@@ -346,6 +349,12 @@ constexpr Layout kBf16Layouts[] = {
     {1, 3, 4, kBF16, kBF16},
     {2, 2, 1, kBF16, kBF16},
     {.dp = 1, .fsdp = 1, .accumulation = 1, .compute_dtype = graph::DType::kBF16, .cp = 3}};
+constexpr Layout kNarrowResidual[] = {
+    {.dp = 1, .fsdp = 1, .accumulation = 1, .compute_dtype = kBF16, .residual_dtype = kBF16},
+    {.dp = 2, .fsdp = 2, .accumulation = 1, .compute_dtype = kBF16, .residual_dtype = kBF16},
+    {.dp = 1, .fsdp = 3, .accumulation = 4, .compute_dtype = kBF16, .residual_dtype = kBF16},
+    {.dp = 1, .fsdp = 1, .accumulation = 1, .compute_dtype = kBF16, .cp = 3, .residual_dtype = kBF16},
+    {.dp = 1, .fsdp = 2, .accumulation = 2, .compute_dtype = kBF16, .pp = 2, .residual_dtype = kBF16}};
 constexpr Layout kF16Layouts[] = {
     {1, 3, 4, graph::DType::kF16},
     {2, 2, 1, graph::DType::kF16},
@@ -392,6 +401,9 @@ INSTANTIATE_TEST_SUITE_P(Pipelines, PlannedTest, testing::ValuesIn(kPipelines), 
 INSTANTIATE_TEST_SUITE_P(F32, ExecutionTest, testing::ValuesIn(kF32Layouts), NameOf);
 INSTANTIATE_TEST_SUITE_P(Bf16, PlannedTest, testing::ValuesIn(kBf16Layouts), NameOf);
 INSTANTIATE_TEST_SUITE_P(F32, PlannedTest, testing::ValuesIn(kF32Layouts), NameOf);
+INSTANTIATE_TEST_SUITE_P(NarrowResidual, PlannedTest, testing::ValuesIn(kNarrowResidual), NameOf);
+INSTANTIATE_TEST_SUITE_P(NarrowResidual, QueuedTest, testing::ValuesIn(kNarrowResidual), NameOf);
+INSTANTIATE_TEST_SUITE_P(NarrowResidual, NarrowTest, testing::ValuesIn(kNarrowResidual), NameOf);
 INSTANTIATE_TEST_SUITE_P(F16, PlannedTest, testing::ValuesIn(kF16Layouts), NameOf);
 INSTANTIATE_TEST_SUITE_P(F16, NarrowTest, testing::ValuesIn(kF16Layouts), NameOf);
 INSTANTIATE_TEST_SUITE_P(Bf16, NarrowTest, testing::ValuesIn(kBf16Layouts), NameOf);

@@ -29,6 +29,7 @@ struct Case {
   graph::DType compute_dtype = graph::DType::kF32;
   int64_t accumulation = 1;
   bool recompute = false;
+  int narrow = 0;  // Norms' gradients that read a narrower x: with a residual stream that is kept in bf16.
 };
 
 absl::StatusOr<graph::DecoderSpec> SpecOf(const std::string& family) {
@@ -68,6 +69,7 @@ absl::StatusOr<graph::Compiled> CompileCase(const Case& job, Norms norms, const 
   options.partition = graph::LayoutOf(job.mesh, spec.names.embedding);
   for (int64_t i = 0; i < spec.num_layers; ++i) options.partition.units.push_back(spec.LayerPath(i));
   options.schedule.units = options.stages.units = options.partition.units;
+  if (job.narrow > 0) options.residual_dtype = graph::DType::kBF16;
   if (job.recompute) options.remat.units = options.partition.units;
   graph::Compiled compiled;
   compiled.stages.resize(1);
@@ -94,13 +96,13 @@ int CountNodes(const graph::Compiled& compiled, const char* begin, const char* e
   return count;
 }
 
-// Of the training step's graphs, norms' gradients with a narrower copy.
-int CountCopies(const graph::Compiled& compiled) {
+// Of the training step's graphs, norms' gradients with this attribute.
+int CountGradients(const graph::Compiled& compiled, const char* attr) {
   int count = 0;
   for (const graph::Program& stage : compiled.stages) {
     for (const graph::Graph& graph : stage.graphs) {
       for (const graph::Node& node : graph.nodes)
-        count += absl::StrContains(node.op, "norm_grad") && node.attrs.count("copy") > 0;
+        count += absl::StrContains(node.op, "norm_grad") && node.attrs.count(attr) > 0;
     }
   }
   return count;
@@ -115,8 +117,10 @@ TEST_P(FusedNormsTest, KeepEachBit) {
   ASSERT_TRUE(alone.ok()) << alone.status();
   EXPECT_EQ(CountNodes(*fused, "add_", "norm"), GetParam().forward);
   EXPECT_EQ(CountNodes(*fused, "", "norm_grad_accumulate"), GetParam().backward);
-  EXPECT_EQ(CountCopies(*fused), GetParam().copies);
-  EXPECT_EQ(CountNodes(*alone, "add_", "norm") + CountNodes(*alone, "", "norm_grad_accumulate") + CountCopies(*alone),
+  EXPECT_EQ(CountGradients(*fused, "copy"), GetParam().copies);
+  EXPECT_EQ(CountGradients(*fused, "dx"), GetParam().narrow);
+  EXPECT_EQ(CountNodes(*alone, "add_", "norm") + CountNodes(*alone, "", "norm_grad_accumulate") +
+                CountGradients(*alone, "copy") + CountGradients(*alone, "dx"),
             0);
   constexpr InProcessRanks::Memory kMemory = InProcessRanks::Memory::kPlanned;
   const auto run = RunTraining(kTraining, fused->stages, ops, kMemory);
@@ -165,6 +169,39 @@ INSTANTIATE_TEST_SUITE_P(
                          .backward = 4,
                          .copies = 4,
                          .compute_dtype = graph::DType::kBF16},
+                    Case{.name = "llama_narrow_residual",
+                         .family = "llama",
+                         .forward = 4,
+                         .backward = 4,
+                         .copies = 4,
+                         .compute_dtype = graph::DType::kBF16,
+                         .narrow = 5},
+                    // Within a layer the stream is made again, and read as it is.
+                    Case{.name = "llama_narrow_residual_recompute",
+                         .family = "llama",
+                         .forward = 6,
+                         .backward = 4,
+                         .copies = 4,
+                         .compute_dtype = graph::DType::kBF16,
+                         .recompute = true,
+                         .narrow = 3},
+                    Case{.name = "llama_narrow_residual_pp",
+                         .family = "llama",
+                         .forward = 3,
+                         .backward = 4,
+                         .copies = 3,
+                         .mesh = {{{"pp", 2}, {"fsdp", 2}}},
+                         .compute_dtype = graph::DType::kBF16,
+                         .accumulation = 2,
+                         .narrow = 5},
+                    // With a norm of the embedding.
+                    Case{.name = "bloom_narrow_residual",
+                         .family = "bloom",
+                         .forward = 4,
+                         .backward = 4,
+                         .copies = 4,
+                         .compute_dtype = graph::DType::kBF16,
+                         .narrow = 6},
                     Case{.name = "olmo2", .family = "olmo2", .forward = 1, .backward = 0},
                     Case{.name = "mixtral", .family = "mixtral", .forward = 4, .backward = 4}),
     [](const auto& test) { return test.param.name; });
