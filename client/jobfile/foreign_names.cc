@@ -167,6 +167,8 @@ std::string ForeignValue(const std::string& field, const std::string& value) {
       {{"train.lr_scheduler_type", "reduce_lr_on_plateau"}, "write cosine, or linear"},
       {{"compute.reduce_dtype", "bf16"}, "write bfloat16"},
       {{"compute.reduce_dtype", "fp32"}, "write float32"},
+      {{"compute.residual_dtype", "bf16"}, "write bfloat16"},
+      {{"compute.residual_dtype", "fp32"}, "write float32"},
       {{"dist.pp.schedule", "gpipe"}, "write 1f1b, which needs less memory"},
       {{"dist.pp.schedule", "zb"}, "write zero_bubble"},
   };

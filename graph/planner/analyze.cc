@@ -9,7 +9,9 @@
 #include "graph/analysis/cost.h"
 #include "graph/ir/status_macros.h"
 #include "graph/passes/fuse.h"
+#include "graph/passes/narrow_residual.h"
 #include "graph/passes/pipeline.h"
+#include "graph/passes/remat.h"
 #include "graph/passes/units.h"
 
 namespace tacc::graph {
@@ -28,9 +30,10 @@ Kind KindOf(const std::string& axis) {
 bool Has(const Kinds& kinds, Kind kind) { return std::find(kinds.begin(), kinds.end(), kind) != kinds.end(); }
 
 // The step's program up to where a layout would come in.
-absl::StatusOr<Program> LogicalProgram(const Graph& forward, DType compute, const OpTable& ops) {
+absl::StatusOr<Program> LogicalProgram(const Graph& forward, DType compute, DType residual, const OpTable& ops) {
   CompileOptions options;
   options.compute_dtype = compute;
+  options.residual_dtype = residual;
   std::vector<MemoryUse> memory;
   std::vector<Step> steps = BuildPipeline(options, ops, &memory);
   steps.erase(std::find_if(steps.begin(), steps.end(), [](const Step& s) { return s.name == "partition"; }),
@@ -45,10 +48,11 @@ absl::StatusOr<Program> LogicalProgram(const Graph& forward, DType compute, cons
 
 class Analysis {
  public:
-  Analysis(const Program& program, const std::vector<std::string>& units, const OpTable& ops)
+  Analysis(const Program& program, const std::vector<std::string>& units, DType residual, const OpTable& ops)
       : program_(program),
         graph_(*program.FindGraph("forward_backward")),
         units_(units),
+        residual_(residual),
         ops_(ops),
         kinds_(graph_.values.size()),
         pending_(graph_.values.size(), false),
@@ -324,6 +328,7 @@ class Analysis {
   void Activations() {
     std::vector<int> last_use(graph_.values.size(), -1);
     std::set<std::pair<ValueId, int>> entered;
+    const std::vector<char> stream = ResidualStream(graph_, ForwardNodes(program_, graph_));
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       for (ValueId operand : graph_.nodes[i].operands) {
         const ValueId v = root_[operand];
@@ -331,6 +336,8 @@ class Analysis {
         if (i <= last_forward_ && IsActivation(v) && maker_[v] >= 0 && part_[maker_[v]] != part_[i] &&
             entered.insert({v, part_[i]}).second) {
           work_[part_[i]].input_bytes += Bytes(v);
+          const double narrow = static_cast<double>(graph_.type(v).num_elements() * ByteSize(residual_));
+          if (stream[v]) work_[part_[i]].narrowed_bytes += std::max(0.0, Bytes(v) - narrow);
         }
       }
     }
@@ -363,8 +370,9 @@ class Analysis {
 
   // Equal for units that a layout treats alike.
   static std::string Key(const UnitWork& u) {
-    std::string key = absl::StrCat(u.parameters.whole, " ", u.parameters.tensor, " ", u.parameters.expert, " ",
-                                   u.input_bytes, " ", u.saved_home_bytes, " ", u.saved_tensor_bytes);
+    std::string key =
+        absl::StrCat(u.parameters.whole, " ", u.parameters.tensor, " ", u.parameters.expert, " ", u.input_bytes, " ",
+                     u.narrowed_bytes, " ", u.saved_home_bytes, " ", u.saved_tensor_bytes);
     for (const PhaseWork* phase : {&u.forward, &u.backward}) {
       absl::StrAppend(&key, " | ", phase->gather_bytes, " ", phase->scatter_bytes, " ", phase->exchange_bytes);
       for (const KernelWork& k : phase->kernels) {
@@ -377,6 +385,7 @@ class Analysis {
   const Program& program_;
   const Graph& graph_;
   Units units_;
+  const DType residual_;
   const OpTable& ops_;
   size_t last_forward_ = 0;
   std::vector<int> part_;      // of a node
@@ -408,10 +417,10 @@ int64_t LeastExtent(const Program& program, absl::string_view axis) {
 }  // namespace
 
 absl::StatusOr<ModelWork> AnalyzeModel(const Graph& forward, const std::vector<std::string>& units, DType compute,
-                                       const OpTable& ops) {
-  TACC_ASSIGN_OR_RETURN(const Program program, LogicalProgram(forward, compute, ops));
+                                       const OpTable& ops, DType residual) {
+  TACC_ASSIGN_OR_RETURN(const Program program, LogicalProgram(forward, compute, residual, ops));
   ModelWork model;
-  Analysis analysis(program, units, ops);
+  Analysis analysis(program, units, residual, ops);
   TACC_ASSIGN_OR_RETURN(model.units, analysis.Run());
   model.tied = analysis.tied();
   for (const Node& node : forward.nodes) {

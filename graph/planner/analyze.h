@@ -14,9 +14,10 @@ namespace tacc::graph {
 // The work of a model's training step: of its logical program (mixed precision, derivatives, simplified), before any
 // layout. What each dim is (batch, sequence, one of State::axes) goes from inputs and weights through the ops' rules;
 // from it follows how a kernel and a value are split, and where collectives will be. Units of equal structure become
-// one UnitWork. `forward` is the graph for one row; `units` are its layers. Errors: those of building the program.
+// one UnitWork. `forward` is the graph for one row; `units` are its layers; `compute` and `residual`: see
+// CompileOptions. Errors: those of building the program.
 absl::StatusOr<ModelWork> AnalyzeModel(const Graph& forward, const std::vector<std::string>& units, DType compute,
-                                       const OpTable& ops);
+                                       const OpTable& ops, DType residual = DType::kF32);
 
 }  // namespace tacc::graph
 

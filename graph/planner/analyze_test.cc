@@ -63,6 +63,29 @@ TEST(Analyze, FindsWhatTensorParallelismSends) {
   EXPECT_EQ(layer.input_bytes, stream);
 }
 
+TEST(Analyze, HalvesWhatIsKeptOfANarrowResidual) {
+  const OpTable ops;
+  const auto unit = [&](DType residual) {
+    const auto work = AnalyzeModel(TestModel(1), {"layers.0", "layers.1"}, DType::kBF16, ops, residual);
+    EXPECT_TRUE(work.ok()) << work.status();
+    return work->units[1];
+  };
+  const UnitWork wide = unit(DType::kF32), narrow = unit(DType::kBF16);
+  const double stream = 6 * 8 * 4;
+  EXPECT_EQ(wide.narrowed_bytes, 0);
+  EXPECT_EQ(narrow.input_bytes, stream);  // what is sent
+  EXPECT_EQ(narrow.narrowed_bytes, stream / 2);
+  // Of each layer what its norm is taken of; its product's input is bf16 anyway.
+  EXPECT_EQ(wide.saved_home_bytes - narrow.saved_home_bytes, stream / 2);
+  Layout gc;
+  gc.recompute = true;
+  const auto activations = [&](DType residual) {
+    const auto work = AnalyzeModel(TestModel(1), {"layers.0", "layers.1"}, DType::kBF16, ops, residual);
+    return EstimateMemory(*work, gc, {}).activations;
+  };
+  EXPECT_GE(activations(DType::kF32) - activations(DType::kBF16), stream);  // of two layers
+}
+
 TEST(Analyze, FlopsAreThoseOfTheProgram) {
   const ModelWork work = Work();
   double flops = 0;

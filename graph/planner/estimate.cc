@@ -479,7 +479,7 @@ MemoryEstimate EstimateMemory(const ModelWork& model, const Layout& l, const Exe
     const double saved = unit.saved_home_bytes * home + unit.saved_tensor_bytes * tensor;
     const double working = unit.working_home_bytes * home + unit.working_tensor_bytes * tensor;
     const bool repeated = l.recompute && unit.is_layer;
-    part.kept += static_cast<double>(count) * (repeated ? unit.input_bytes * home : saved);
+    part.kept += static_cast<double>(count) * (repeated ? (unit.input_bytes - unit.narrowed_bytes) * home : saved);
     part.working = std::max(part.working, working + (repeated ? saved : 0));
     if (unit.is_layer) {
       part.layer = std::max(part.layer, InUse(unit.parameters, l));

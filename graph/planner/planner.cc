@@ -207,7 +207,8 @@ class Planner {
   }
 
   absl::StatusOr<SearchRequest> MakeSearch() {
-    TACC_ASSIGN_OR_RETURN(work_, AnalyzeModel(one_row_.forward, one_row_.units, precision_, ops_));
+    TACC_ASSIGN_OR_RETURN(work_,
+                          AnalyzeModel(one_row_.forward, one_row_.units, precision_, ops_, request_.residual_dtype));
     SearchRequest search = SearchRequestOf(request_, static_cast<int64_t>(one_row_.units.size()), precision_);
     TACC_RETURN_IF_ERROR(SetOrder(search.base));
     search.num_best = kMaxFinalists;
@@ -444,6 +445,7 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
   options.partition.zero_stage = static_cast<int>(plan.zero_stage);
   options.partition.units = model.units;
   options.partition.reduce_dtype = request.reduce_dtype;
+  options.residual_dtype = request.residual_dtype;
   options.remat.units.assign(model.units.begin(), model.units.begin() + plan.recompute_units);
   options.stages.schedule = plan.schedule;
   options.stages.num_chunks = static_cast<int>(plan.num_chunks);

@@ -197,8 +197,9 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
     r.Get("job.compute.grad_scaler.init_scale", &train.loss_scale->init_scale);
     r.Get("job.compute.grad_scaler.growth_interval", &train.loss_scale->growth_interval);
   }
-  std::string reduce_dtype = "float32";
+  std::string reduce_dtype = "float32", residual_dtype = "float32";
   r.GetEnum("job.compute.reduce_dtype", "REDUCE_DTYPE_", &reduce_dtype);
+  r.GetEnum("job.compute.residual_dtype", "RESIDUAL_DTYPE_", &residual_dtype);
   r.Get("job.dist.dp.size", &plan.dp);
   r.Get("job.dist.fsdp.size", &plan.fsdp);
   r.Get("job.dist.fsdp.zero_stage", &plan.zero_stage);
@@ -281,6 +282,7 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   // Of devices that are not known, neither is what they lack (`tacc-plan check`).
   if (Find(root, "cluster") != nullptr || Find(root, "device") != nullptr) TACC_RETURN_IF_ERROR(TakePeaks(plan));
   if (reduce_dtype == "bfloat16") plan.reduce_dtype = DType::kBF16;
+  if (residual_dtype == "bfloat16") plan.residual_dtype = DType::kBF16;
   if (request.model_path.empty() == request.graph_path.empty()) {
     return absl::InvalidArgumentError("compile request: give one of job.model.path and job.model.graph");
   }

@@ -369,6 +369,23 @@ TEST(CompileRequest, GradientsMayTravelNarrower) {
   }
 }
 
+TEST(CompileRequest, TheResidualMayBeKeptNarrower) {
+  const OpTable ops;
+  const CompileRequest request = Parse(Replaced(kRequest, "\"dist\"",
+                                                "\"memory\": {\"gc\": true}, \"compute\": {\"residual_dtype\": "
+                                                "\"RESIDUAL_DTYPE_BFLOAT16\", \"bf16\": true}, \"dist\""));
+  EXPECT_EQ(request.plan.residual_dtype, DType::kBF16);
+  PlanRequest plan = request.plan;
+  plan.fsdp = 2;
+  const auto narrow = PlanCandidates(plan, TestModel(8), ops);
+  ASSERT_TRUE(narrow.ok()) << narrow.status();
+  plan.residual_dtype = DType::kF32;
+  const auto wide = PlanCandidates(plan, TestModel(8), ops);
+  ASSERT_TRUE(wide.ok()) << wide.status();
+  EXPECT_EQ(narrow->candidates[0].layout, wide->candidates[0].layout);
+  EXPECT_LT(narrow->candidates[0].memory.temporaries_bytes, wide->candidates[0].memory.temporaries_bytes);
+}
+
 // What is planned must be.
 Planned MustPlan(const PlanRequest& request, const ForwardBuilder& model = TestModel()) {
   static const OpTable& ops = *new OpTable();

@@ -76,6 +76,7 @@ struct UnitWork {
   int num_parameters = 0;           // tensors, each gathered by a collective of its own; 0: all by one
   std::vector<WeightDims> weights;  // of them, what copies around collectives follow from; none: no copies
   double input_bytes = 0;           // that comes from the unit before; split as kHome
+  double narrowed_bytes = 0;        // of these, what is spared where they are kept in a narrower type for the backward
   double saved_home_bytes = 0;      // kept from forward to backward, split as kHome
   double saved_tensor_bytes = 0;    // the same, split as kTensor
   double working_home_bytes = 0;    // temporaries at the peak of the backward beside what is saved

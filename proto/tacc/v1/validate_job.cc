@@ -344,6 +344,8 @@ class Validator {
     }
     if (compute.has_grad_scaler() && !compute.fp16())
       Add("compute.grad_scaler", "compute.grad_scaler needs compute.fp16: true", {"compute.fp16"});
+    if (compute.residual_dtype() == v1::RESIDUAL_DTYPE_BFLOAT16 && !compute.bf16())
+      Add("compute.residual_dtype", "compute.residual_dtype: bfloat16 needs compute.bf16: true", {"compute.bf16"});
   }
 
   void CheckMemory(const v1::MemorySpec& memory) {

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
@@ -75,6 +76,12 @@ TEST(ValidateJobTest, ProductsAreComputedInOneType) {
               ElementsAre("compute.fp16 and compute.tf32 are both true; products are computed in one type: keep one"));
   EXPECT_THAT(Messages("compute { grad_scaler { init_scale: 1024 } }"),
               ElementsAre("compute.grad_scaler needs compute.fp16: true"));
+  EXPECT_THAT(Messages("compute { bf16: true residual_dtype: RESIDUAL_DTYPE_BFLOAT16 }"), IsEmpty());
+  EXPECT_THAT(Messages("compute { residual_dtype: RESIDUAL_DTYPE_FLOAT32 }"), IsEmpty());
+  for (const char* other : {"", "bf16: false", "fp16: true"}) {
+    EXPECT_THAT(Messages(absl::StrCat("compute { residual_dtype: RESIDUAL_DTYPE_BFLOAT16 ", other, " }")),
+                ElementsAre("compute.residual_dtype: bfloat16 needs compute.bf16: true"));
+  }
   EXPECT_THAT(Messages("compute { fp16: true grad_scaler { init_scale: 0.5 } }"),
               ElementsAre("compute.grad_scaler.init_scale = 0.5 is too small; the smallest is 1"));
 }
