@@ -112,12 +112,6 @@ SearchRequest SearchRequestOf(const PlanRequest& request, int64_t num_units, DTy
   return search;
 }
 
-// Of the step that a candidate is predicted to take, with what further kinds of parallelism must earn.
-double Worth(const Candidate& c) {
-  const int kinds = (c.layout.pp > 1) + (c.layout.ep > 1) + (c.layout.cp > 1) + (c.layout.tp > 1);
-  return c.plan.step_seconds * (1 + kKindMustEarn * kinds);
-}
-
 bool Better(const Candidate& a, const Candidate& b) {
   if (a.fits != b.fits) return a.fits;
   return a.fits ? Worth(a) < Worth(b) : a.plan.total_bytes < b.plan.total_bytes;
@@ -150,6 +144,23 @@ class Planner {
     search.num_best = 1;
     TACC_ASSIGN_OR_RETURN(const SearchResult found, Search(work_, search));
     return !found.best.empty();
+  }
+
+  absl::StatusOr<std::vector<Scored>> All() {
+    TACC_ASSIGN_OR_RETURN(SearchRequest search, MakeSearch());
+    search.num_best = search.num_of_a_mesh = std::numeric_limits<size_t>::max();
+    TACC_ASSIGN_OR_RETURN(SearchResult found, Search(work_, search));
+    return std::move(found.best);
+  }
+
+  absl::StatusOr<Candidate> MeasureLayout(const Layout& layout, Programs of = Programs::kComposed) {
+    Candidate candidate;
+    candidate.layout = layout;
+    candidate.num_parameters = one_row_.num_parameters;
+    candidate.model_flops = work_.model_flops * static_cast<double>(layout.global_batch());
+    TACC_RETURN_IF_ERROR(MakePlan(layout, &candidate.plan));
+    TACC_RETURN_IF_ERROR(Measure(candidate, of == Programs::kWhole ? MeasurePlan : ComposePlan));
+    return candidate;
   }
 
   absl::StatusOr<Planned> Run() {
@@ -188,22 +199,17 @@ class Planner {
     for (const Candidate& c : planned_.candidates) {
       if (c.layout == scored.layout) return;
     }
-    Candidate candidate;
-    candidate.layout = scored.layout;
-    candidate.num_parameters = one_row_.num_parameters;
-    candidate.model_flops = work_.model_flops * static_cast<double>(scored.layout.global_batch());
-    absl::Status status = MakePlan(scored.layout, &candidate.plan);
-    if (status.ok()) status = Measure(candidate, ComposePlan);
-    if (!status.ok()) {
+    absl::StatusOr<Candidate> candidate = MeasureLayout(scored.layout);
+    if (!candidate.ok()) {
       // What no job asked for need not be possible.
-      first_error_.Update(status);
-      planned_.losers.push_back({scored, false, absl::StrCat("cannot be compiled: ", status.message())});
+      first_error_.Update(candidate.status());
+      planned_.losers.push_back({scored, false, absl::StrCat("cannot be compiled: ", candidate.status().message())});
       return;
     }
     double& factor = memory_factors_.try_emplace(KindOf(scored.layout), 0).first->second;
-    factor = std::max(factor, static_cast<double>(candidate.memory.arena_bytes + candidate.memory.workspace_bytes) /
+    factor = std::max(factor, static_cast<double>(candidate->memory.arena_bytes + candidate->memory.workspace_bytes) /
                                   scored.memory.total());
-    planned_.candidates.push_back(std::move(candidate));
+    planned_.candidates.push_back(*std::move(candidate));
   }
 
   absl::StatusOr<SearchRequest> MakeSearch() {
@@ -383,6 +389,11 @@ class Planner {
 
 }  // namespace
 
+double Worth(const Candidate& c) {
+  const int kinds = (c.layout.pp > 1) + (c.layout.ep > 1) + (c.layout.cp > 1) + (c.layout.tp > 1);
+  return c.plan.step_seconds * (1 + kKindMustEarn * kinds);
+}
+
 int64_t IdleBytes(const Machine& machine) {
   if (machine.shares_cores) return kIdleBytes;
   return machine.measured ? 0 : kGpuIdleBytes;
@@ -475,6 +486,22 @@ absl::Status CheckLayout(const PlanRequest& request, const ForwardBuilder& model
 absl::StatusOr<bool> MayFit(const PlanRequest& request, const ForwardBuilder& model, const OpTable& ops) {
   TACC_ASSIGN_OR_RETURN(const ForwardModel one_row, model(1, request.seq_len));
   return Planner(request, model, ops, one_row, Precision(request)).MayFit();
+}
+
+absl::StatusOr<std::vector<Scored>> LegalLayouts(const PlanRequest& request, const ForwardBuilder& model,
+                                                 const OpTable& ops) {
+  TACC_ASSIGN_OR_RETURN(const ForwardModel one_row, model(1, request.seq_len));
+  return Planner(request, model, ops, one_row, Precision(request)).All();
+}
+
+absl::StatusOr<std::vector<absl::StatusOr<Candidate>>> MeasureLayouts(const PlanRequest& request,
+                                                                      const std::vector<Layout>& layouts, Programs of,
+                                                                      const ForwardBuilder& model, const OpTable& ops) {
+  TACC_ASSIGN_OR_RETURN(const ForwardModel one_row, model(1, request.seq_len));
+  Planner planner(request, model, ops, one_row, Precision(request));
+  std::vector<absl::StatusOr<Candidate>> measured;
+  for (const Layout& layout : layouts) measured.push_back(planner.MeasureLayout(layout, of));
+  return measured;
 }
 
 absl::StatusOr<Planned> PlanCandidates(const PlanRequest& request, const ForwardBuilder& model, const OpTable& ops) {

@@ -130,6 +130,21 @@ absl::Status CheckLayout(const PlanRequest& request, const ForwardBuilder& model
 // Whether some layout fits by estimate: a search that makes no program. Errors: as PlanCandidates.
 absl::StatusOr<bool> MayFit(const PlanRequest& request, const ForwardBuilder& model, const OpTable& ops);
 
+// What a candidate costs: the step that it is predicted to take, with what further kinds of parallelism must earn.
+double Worth(const Candidate& candidate);
+
+// All layouts that the search takes and that fit by estimate, fastest first: what PlanCandidates chooses from. Errors:
+// as PlanCandidates.
+absl::StatusOr<std::vector<Scored>> LegalLayouts(const PlanRequest& request, const ForwardBuilder& model,
+                                                 const OpTable& ops);
+
+// Each layout as programs, without copies of its weights, or why it cannot be one: of the whole model (MeasurePlan), or
+// put together from parts of it (ComposePlan). Errors: the model cannot be built.
+enum class Programs { kComposed, kWhole };
+absl::StatusOr<std::vector<absl::StatusOr<Candidate>>> MeasureLayouts(const PlanRequest& request,
+                                                                      const std::vector<Layout>& layouts, Programs of,
+                                                                      const ForwardBuilder& model, const OpTable& ops);
+
 // Of the stage that needs most.
 const MemoryUse& Largest(const std::vector<MemoryUse>& stages);
 

@@ -225,7 +225,7 @@ class Searcher {
   void Mesh(Layout l) {
     ++result_.num_meshes;
     const int64_t rows = r_.global_batch / l.batch_ranks();
-    std::vector<Scored> best;  // at most two
+    std::vector<Scored> best;
     std::optional<Scored> smallest;
     const auto keep_small = [&](const Scored& scored) {
       if (!smallest.has_value() || scored.memory.total() < smallest->memory.total()) smallest = scored;
@@ -256,9 +256,8 @@ class Searcher {
             }
             scored.step = EstimateStep(model_, r_.cluster, l, r_.execution);
             ++result_.num_layouts;
-            best.push_back(scored);
-            std::stable_sort(best.begin(), best.end(), Faster);
-            if (best.size() > 2) best.pop_back();
+            best.insert(std::upper_bound(best.begin(), best.end(), scored, Faster), scored);
+            if (best.size() > r_.num_of_a_mesh) best.pop_back();
           }
         }
       }
@@ -353,7 +352,7 @@ class Searcher {
   void Keep(const Scored& scored) {
     std::vector<Scored>& best = result_.best;
     best.push_back(scored);
-    if (best.size() < 2 * r_.num_best) return;
+    if (best.size() / 2 < r_.num_best) return;
     std::nth_element(best.begin(), best.begin() + static_cast<int64_t>(r_.num_best) - 1, best.end(), Faster);
     best.resize(r_.num_best);
     cutoff_ = best.back().step.seconds;

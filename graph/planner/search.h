@@ -32,7 +32,8 @@ struct SearchRequest {
   // What such layouts are known to need of memory, over what EstimateMemory says; without it 1.
   std::function<double(const Layout&)> memory_factor;
   Execution execution;
-  size_t num_best = 10;  // layouts to return
+  size_t num_best = 10;      // layouts to return,
+  size_t num_of_a_mesh = 2;  // at most so many of a mesh
 };
 
 // A layout with what is estimated of it.
@@ -49,7 +50,7 @@ struct Loser {
   std::string why;
 };
 struct SearchResult {
-  std::vector<Scored> best;        // fastest first, at most two of a mesh; empty when none fits
+  std::vector<Scored> best;        // fastest first; empty when none fits
   std::vector<Loser> losers;       // one a mesh, fastest first, then those that cannot fit by memory
   std::optional<Scored> smallest;  // by memory, whether it fits or not
   int64_t num_meshes = 0;
