@@ -68,7 +68,9 @@ void Extend(const T& a, const T& b, double times, T* out) {
   *out += static_cast<T>(times * static_cast<double>(b - a));
 }
 
-// The same of everything but memory.
+// The same of everything but memory. A step takes at least what it computes: of traffic that is exposed only while
+// there is too little compute to hide it (an embedding's, the head's), a further part hides more, but never more than
+// all.
 void ExtendTimes(const Stages& a, const Stages& b, double times, Stages* whole) {
   for (size_t s = 0; s < whole->cost.size(); ++s) {
     for (auto part : {&StepCost::matmul_flops, &StepCost::compute_seconds, &StepCost::communication_seconds})
@@ -77,10 +79,17 @@ void ExtendTimes(const Stages& a, const Stages& b, double times, Stages* whole) 
          {&StepCost::sent_bytes, &StepCost::num_collectives, &StepCost::packed_bytes, &StepCost::num_packed})
       Extend(a.cost[s].*part, b.cost[s].*part, times, &(whole->cost[s].*part));
     for (auto part : {&StageTimes::compute_seconds, &StageTimes::contention_seconds, &StageTimes::communication_seconds,
-                      &StageTimes::exposed_seconds, &StageTimes::idle_seconds})
+                      &StageTimes::exposed_seconds})
       Extend(a.times[s].*part, b.times[s].*part, times, &(whole->times[s].*part));
   }
-  Extend(a.step_seconds, b.step_seconds, times, &whole->step_seconds);
+  double more = b.step_seconds - a.step_seconds;
+  for (size_t s = 0; s < whole->times.size(); ++s)
+    more = std::max(more, b.times[s].compute_seconds - a.times[s].compute_seconds);
+  whole->step_seconds += times * more;
+  for (StageTimes& stage : whole->times) {
+    stage.exposed_seconds = std::max(0.0, stage.exposed_seconds);
+    stage.idle_seconds = std::max(0.0, whole->step_seconds - stage.compute_seconds - stage.exposed_seconds);
+  }
 }
 
 void Extend(const Stages& a, const Stages& b, double times, Stages* whole) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "graph/ir/text.h"
 #include "graph/passes/test_model.h"
 #include "graph/planner/simulate/cluster_times.h"
@@ -11,10 +12,13 @@
 namespace tacc::graph {
 namespace {
 
-ForwardModel Model(int num_layers, int64_t rows) {
+ForwardModel Model(int num_layers, int64_t rows, int64_t vocabulary = 13) {
   ParseOptions options;
   options.symbols = {{"B", rows}, {"S", 6}};
-  auto graph = ParseGraph(TestModelText(num_layers), options);
+  const std::string text =
+      absl::StrReplaceAll(TestModelText(num_layers),
+                          {{"[13,", absl::StrCat("[", vocabulary, ",")}, {",13]", absl::StrCat(",", vocabulary, "]")}});
+  auto graph = ParseGraph(text, options);
   EXPECT_TRUE(graph.ok()) << graph.status();
   ForwardModel model;
   model.forward = *graph;
@@ -74,6 +78,33 @@ TEST(Compose, IsWithinOnePercentOfTheRealPlan) {
               << accumulation << " " << Name(dtype);
         }
     }
+  }
+}
+
+// With two layers much of the embedding's traffic is exposed, with three less: what is left to hide does not go on
+// growing with the layers.
+TEST(Compose, FurtherLayersHideNoMoreThanThereIs) {
+  const OpTable ops;
+  PlanRequest request;
+  request.world = 4;
+  request.training.max_steps = 10;
+  Plan plan;
+  plan.mesh = {{{"dp", 1}, {"fsdp", 4}, {"tp", 1}}};
+  plan.seq_len = 6;
+  plan.micro_batch = 4;
+  plan.kept_units = 16;
+  const ForwardModel model = Model(16, 4 * plan.micro_batch, 128);
+  for (double bytes_per_second : {1e6, 3e6, 1e7, 3e7, 1e8, 3e8, 1e9}) {
+    Machine machine = *FindMachine("h100");
+    machine.devices_per_node = 1;
+    machine.inter_latency_seconds = machine.intra_latency_seconds = 0;
+    machine.inter_bytes_per_second = bytes_per_second;
+    request.cluster = *MakeCluster(machine, 4);
+    const auto composed = ComposePlan(request, plan, model, ops), whole = MeasurePlan(request, plan, model, ops);
+    ASSERT_TRUE(composed.ok() && whole.ok()) << composed.status() << whole.status();
+    ASSERT_TRUE(composed->composed);
+    EXPECT_GE(composed->step_seconds, composed->times.compute_seconds) << bytes_per_second;
+    EXPECT_NEAR(composed->step_seconds, whole->step_seconds, 0.05 * whole->step_seconds) << bytes_per_second;
   }
 }
 
