@@ -1,7 +1,7 @@
 // How far the planner's estimate (estimate.h), by which it chooses the layouts that become programs, lies from what
 // those programs' memory plans and simulated steps say: for dense models, mixtures and long sequences on GPUs, and for
 // CPUs, a spread of the layouts that the search takes. Of each job also how much the planner's pick costs over the best
-// of those layouts.
+// of those layouts, both by programs of all layers.
 //   agreement [--layouts N] [--jobs TEXT] [--worst N] [--programs composed|whole]
 // N layouts a job (12; at most one of a kind: which axes split, schedule, gc, ZeRO's stage, size of the micro-batch),
 // jobs whose name has the text, N of the layouts that agree worst (40), and whether the programs are put together from
@@ -227,6 +227,26 @@ std::vector<Scored> Spread(const std::vector<Scored>& all, size_t count) {
   return spread;
 }
 
+// The best of the candidates by programs of all layers, if it costs less than `picked`; else NotFound. What was put
+// together from parts may be too fast.
+absl::StatusOr<Candidate> BestOfWhole(const graph::PlanRequest& request, std::vector<Candidate> candidates,
+                                      double picked, const graph::ForwardBuilder& builder, const graph::OpTable& ops) {
+  while (!candidates.empty()) {
+    const auto best = std::min_element(candidates.begin(), candidates.end(),
+                                       [](const auto& a, const auto& b) { return graph::Worth(a) < graph::Worth(b); });
+    if (graph::Worth(*best) >= picked) break;
+    if (!best->composed) return *best;
+    auto whole = graph::MeasureLayouts(request, {best->layout}, graph::Programs::kWhole, builder, ops);
+    if (!whole.ok()) return whole.status();
+    if ((*whole)[0].ok() && (*whole)[0]->fits) {
+      *best = *(*whole)[0];
+    } else {
+      candidates.erase(best);
+    }
+  }
+  return absl::NotFoundError("none is better");
+}
+
 absl::Status Compare(const Job& job, size_t num_layouts, graph::Programs of, const graph::OpTable& ops,
                      std::vector<Pair>* pairs) {
   const graph::ForwardBuilder builder = BuilderOf(job, ops);
@@ -248,8 +268,7 @@ absl::Status Compare(const Job& job, size_t num_layouts, graph::Programs of, con
   auto measured = graph::MeasureLayouts(*request, layouts, of, builder, ops);
   if (!measured.ok()) return measured.status();
   std::vector<double> steps, memory;
-  double best = picked;
-  Layout best_layout = pick.layout;
+  std::vector<Candidate> fitting;
   for (size_t i = 0; i < spread.size(); ++i) {
     const absl::StatusOr<Candidate>& candidate = (*measured)[i];
     if (!candidate.ok()) continue;
@@ -263,18 +282,17 @@ absl::Status Compare(const Job& job, size_t num_layouts, graph::Programs of, con
     pair.parts = PartsOf(spread[i], *candidate);
     steps.push_back(pair.ratio());
     memory.push_back(pair.memory_ratio());
-    if (candidate->fits && graph::Worth(*candidate) < best) {
-      best = graph::Worth(*candidate);
-      best_layout = pair.layout;
-    }
+    if (candidate->fits) fitting.push_back(*candidate);
     pairs->push_back(std::move(pair));
   }
+  const absl::StatusOr<Candidate> best = BestOfWhole(*request, std::move(fitting), picked, builder, ops);
+  if (!best.ok() && !absl::IsNotFound(best.status())) return best.status();
   std::sort(steps.begin(), steps.end());
   std::sort(memory.begin(), memory.end());
   std::cout << absl::StrFormat("%-44s %3d layouts: step %.3f to %.3f, memory %.3f to %.3f; pick %.3fx the best: %s%s",
                                job.Name(), steps.size(), steps.front(), steps.back(), memory.front(), memory.back(),
-                               picked / best, pick.layout.ToString(),
-                               best < picked ? "; best " + best_layout.ToString() : "")
+                               best.ok() ? picked / graph::Worth(*best) : 1.0, pick.layout.ToString(),
+                               best.ok() ? "; best " + best->layout.ToString() : "")
             << std::endl;
   return absl::OkStatus();
 }
