@@ -149,10 +149,10 @@ class Estimator {
     return s;
   }
 
-  // Reduction of gradients over the replicas once a step, less what the backward of the last micro-batch hides, and the
-  // gathering of weights after a sharded update. `slot`: of all units of the stage, parameters `p`.
+  // Reduction of gradients over the replicas once a step, less what the backward of the last micro-batch hides where it
+  // does, and the gathering of weights after a sharded update. `slot`: of all units of the stage, parameters `p`.
   double DataOnce(const ParameterCount& p, const UnitSeconds& slot) const {
-    const double backward_seconds = slot.compute * 0.5;
+    const double backward_seconds = x_.hides_replica_sums ? slot.compute * 0.5 : 0;
     const ParameterCount experts{0, 0, p.expert}, others{p.whole, p.tensor, 0};
     double traffic = Replicate(others, g_.replicas) + Replicate(experts, g_.expert_replicas), weights = 0;
     if (l_.fsdp > 1 && l_.zero_stage < 3) {
@@ -402,6 +402,8 @@ Execution ExecutionOf(const Machine& machine, DType compute, DType reduce) {
   execution.gradient_bytes = ByteSize(reduce);
   execution.sums_widen = reduce != DType::kF32;
   execution.compute = compute;
+  // They are the update's: its norm needs all of them.
+  execution.hides_replica_sums = false;
   if (machine.issue_seconds == 0) execution.overlap_data = execution.overlap_sends = 0;
   return execution;
 }

@@ -37,15 +37,16 @@ struct Layout {
 // Facts of the program that runs: tacc's by default; bench/published describes those of others.
 struct Execution {
   DType compute = DType::kBF16;
-  bool sequence_sharded = true;      // norms and residuals are split over tp
-  bool optimizer_sharded = false;    // over dp too (ZeRO-1)
-  double overlap_data = 1;           // share of dp and fsdp traffic that compute hides, where there is compute
-  double overlap_tensor = 0;         // of tp traffic
-  double overlap_sends = 1;          // of pipeline sends
-  double send_share_of_tp = 1;       // 1: each tp rank sends its part of a stage's output; 0: each sends all of it
-  double gradient_bytes = 4;         // an element, when reduced
-  bool sums_widen = false;           // gradients: narrow ones into f32, which the ranks themselves sum, not a library
-  double weight_bytes = 2;           // an element, when gathered
+  bool sequence_sharded = true;    // norms and residuals are split over tp
+  bool optimizer_sharded = false;  // over dp too (ZeRO-1)
+  double overlap_data = 1;         // share of dp and fsdp traffic that compute hides, where there is compute
+  bool hides_replica_sums = true;  // of a step's gradients: beside its last backward; else they come before the update
+  double overlap_tensor = 0;       // of tp traffic
+  double overlap_sends = 1;        // of pipeline sends
+  double send_share_of_tp = 1;     // 1: each tp rank sends its part of a stage's output; 0: each sends all of it
+  double gradient_bytes = 4;       // an element, when reduced
+  bool sums_widen = false;         // gradients: narrow ones into f32, which the ranks themselves sum, not a library
+  double weight_bytes = 2;         // an element, when gathered
   double update_traffic_bytes = 30;  // an element: what the optimizer reads and writes
   double micro_batch_seconds = 0;    // of a stage, in which nothing runs: an eager program's host between micro-batches
   bool keeps_copies = false;     // weights in the compute type lie beside the masters; else they are cast where used

@@ -203,6 +203,16 @@ TEST(Estimate, ShardedWeightsTravelWhereComputeDoesNotHideThem) {
   EXPECT_NEAR(sharded.weights + sharded.gradients + sharded.optimizer, 16 * 8e8 / 8, 1);
 }
 
+TEST(Estimate, SumsOverReplicasHideOnlyBehindTheBackwardThatTheyRunBeside) {
+  const Layout l = Of(1, 8, 1, 2);
+  Execution execution;
+  EXPECT_EQ(EstimateStep(EasyModel(), EasyCluster(), l, execution).data, 0);
+  execution.hides_replica_sums = false;
+  // An all-reduce in four bytes.
+  EXPECT_NEAR(EstimateStep(EasyModel(), EasyCluster(), l, execution).data, 2 * 4 * 8e8 * 7 / 8 / 1e11, 1e-9);
+  EXPECT_FALSE(ExecutionOf(EasyCluster().machine, DType::kBF16).hides_replica_sums);
+}
+
 TEST(Estimate, ZeroStagesTradeTrafficForMemory) {
   Execution exposed;
   exposed.overlap_data = 0;
