@@ -98,7 +98,8 @@ std::vector<double> MeasuredOverPreset(const Table& table) {
   }
   machine.inter_bytes_per_second = table.machine.inter_bytes_per_second;
   std::vector<double> ratios;
-  for (const Row& row : table.rows) ratios.push_back(row.seconds / Predict(row, graph::Setting{machine, table.execution}));
+  for (const Row& row : table.rows)
+    ratios.push_back(row.seconds / Predict(row, graph::Setting{machine, table.execution}));
   return ratios;
 }
 

@@ -85,8 +85,9 @@ class Theory {
   void AddWeights(const Weights& w, double gathers, StageTheory& stage) const {
     const double used = w.elements * kF32 / InUse(w), f = static_cast<double>(l_.fsdp * l_.cp * l_.sp);
     const double one = Part(f) * used;  // one gather, or one reduce-scatter
-    // Fsdp and what splits the sequence have shards. ZeRO-3: the weights are gathered where they are used, and each micro-batch's gradients are scattered. ZeRO-2: so
-    // are these; the updated weights are gathered once. ZeRO-1: both once.
+    // Fsdp and what splits the sequence have shards. ZeRO-3: the weights are gathered where they are used, and each
+    // micro-batch's gradients are scattered. ZeRO-2: so are these; the updated weights are gathered once. ZeRO-1: both
+    // once.
     stage.sent_bytes += l_.zero_stage == 3   ? micro_batches_ * (gathers + 1) * one
                         : l_.zero_stage == 2 ? (micro_batches_ + 1) * one
                                              : 2 * one;
@@ -222,7 +223,8 @@ class Theory {
   void AddTiedHead(double gathers, StageTheory& stage) const {
     if (!is_pipeline_) {
       const double used = Table() * kF32 / static_cast<double>(l_.tp);
-      if (l_.zero_stage == 3) stage.sent_bytes += micro_batches_ * gathers * Part(static_cast<double>(l_.fsdp * l_.cp * l_.sp)) * used;
+      if (l_.zero_stage == 3)
+        stage.sent_bytes += micro_batches_ * gathers * Part(static_cast<double>(l_.fsdp * l_.cp * l_.sp)) * used;
       return;
     }
     AddWeights({Table(), Weights::kTensor}, gathers, stage);
@@ -239,7 +241,8 @@ class Theory {
 // A tied table's gradient, of what fsdp and tp leave of it, over the first and the last stage.
 double TiedSumBytes(const DecoderSpec& spec, const Layout& l) {
   if (spec.head != DecoderSpec::kTiedHead || l.pp == 1) return 0;
-  return static_cast<double>(spec.vocab_rows * spec.hidden_size) * kF32 / static_cast<double>(l.tp * l.fsdp * l.cp * l.sp);
+  return static_cast<double>(spec.vocab_rows * spec.hidden_size) * kF32 /
+         static_cast<double>(l.tp * l.fsdp * l.cp * l.sp);
 }
 
 }  // namespace
