@@ -46,7 +46,7 @@ double InUse(const ParameterCount& p, const Layout& l) {
   return p.whole + p.tensor / static_cast<double>(l.tp) + p.expert / static_cast<double>(l.tp * l.ep);
 }
 
-// How the shards of a parameter in use lie in it.
+// How the shards over fsdp of a parameter in use lie in it.
 struct Shards {
   double elements = 0;  // of the parameter in use
   double held = 0;      // of a shard, with padding
@@ -64,18 +64,17 @@ Shards ShardsOf(const WeightDims& weight, const Layout& l) {
     dims.push_back({(size + ranks - 1) / ranks, ranks > 1, size % ranks != 0});
     shards.elements *= static_cast<double>(dims.back().extent);
   }
-  const RestCut cut = CutAtRest(dims, l.shards());
+  const RestCut cut = CutAtRest(dims, l.fsdp);
   double extent = 1;
   for (int d = 0; d < cut.dim; ++d) shards.rows *= static_cast<double>(dims[d].extent);
   for (int d = cut.dim; d < cut.dim + cut.merged; ++d) extent *= static_cast<double>(dims[d].extent);
   shards.are_equal = cut.is_equal;
-  shards.held = shards.elements / std::max(extent, 1.0) * std::ceil(extent / static_cast<double>(l.shards()));
+  shards.held = shards.elements / std::max(extent, 1.0) * std::ceil(extent / static_cast<double>(l.fsdp));
   return shards;
 }
 
 struct Groups {
-  GroupShape pp, tp, cp, ep;
-  GroupShape shards;           // of a parameter, where ZeRO cuts it
+  GroupShape pp, tp, cp, ep, fsdp;
   GroupShape replicas;         // of a shard of a parameter: gradients are summed over them once a step
   GroupShape expert_replicas;  // the same of an expert's
 };
@@ -86,8 +85,8 @@ Groups GroupsOf(const Layout& l, int64_t devices_per_node) {
     for (const char* name : names) axes.push_back(mesh.Find(name));
     return ShapeOf(mesh, axes, devices_per_node);
   };
-  return {shape({"pp"}),         shape({"tp"}),       shape({"cp"}), shape({"ep"}),
-          shape({"fsdp", "cp"}), shape({"dp", "ep"}), shape({"dp"})};
+  return {shape({"pp"}),      shape({"tp"}), shape({"cp"}), shape({"ep"}), shape({"fsdp"}), shape({"dp", "ep", "cp"}),
+          shape({"dp", "cp"})};
 }
 
 // Seconds of one micro-batch in one unit.
@@ -133,20 +132,20 @@ class Estimator {
     s.expert = repeats * forward.expert + backward.expert;
     // ZeRO-3: weights are gathered before the forward, again before the backward where they were dropped. ZeRO-2 and 3:
     // gradients are reduced after the backward of every micro-batch.
-    if (l_.shards() > 1 && l_.zero_stage >= 2) {
+    if (l_.fsdp > 1 && l_.zero_stage >= 2) {
       // One collective a tensor.
       const double tensors = std::max(1, unit.num_parameters);
       const double elements = InUse(unit.parameters, l_) / tensors;
       const double gather =
-          tensors * CollectiveSeconds(m_, CollectiveKind::kAllGather, elements * x_.weight_bytes, g_.shards);
+          tensors * CollectiveSeconds(m_, CollectiveKind::kAllGather, elements * x_.weight_bytes, g_.fsdp);
       const double reduce =
-          tensors * CollectiveSeconds(sums_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, g_.shards);
+          tensors * CollectiveSeconds(sums_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, g_.fsdp);
       const double traffic =
           (l_.zero_stage < 3 ? 0 : (gather + CopiesOfGather(unit)) * (l_.reshard ? 2 : 1)) + reduce + CopiesOfSum(unit);
       s.data = traffic - std::min(traffic * x_.overlap_data, s.compute);
     }
-    if (l_.shards() > 1 && l_.zero_stage < 3) s.gather_copies = CopiesOfGather(unit);
-    if (l_.shards() > 1 && l_.zero_stage == 1) s.sum_copies = CopiesOfSum(unit);
+    if (l_.fsdp > 1 && l_.zero_stage < 3) s.gather_copies = CopiesOfGather(unit);
+    if (l_.fsdp > 1 && l_.zero_stage == 1) s.sum_copies = CopiesOfSum(unit);
     return s;
   }
 
@@ -156,12 +155,12 @@ class Estimator {
     const double backward_seconds = x_.hides_replica_sums ? slot.compute * 0.5 : 0;
     const ParameterCount experts{0, 0, p.expert}, others{p.whole, p.tensor, 0};
     double traffic = Replicate(others, g_.replicas) + Replicate(experts, g_.expert_replicas), weights = 0;
-    if (l_.shards() > 1 && l_.zero_stage < 3) {
+    if (l_.fsdp > 1 && l_.zero_stage < 3) {
       const double elements = InUse(p, l_);
       weights =
-          CollectiveSeconds(m_, CollectiveKind::kAllGather, elements * x_.weight_bytes, g_.shards) + slot.gather_copies;
+          CollectiveSeconds(m_, CollectiveKind::kAllGather, elements * x_.weight_bytes, g_.fsdp) + slot.gather_copies;
       if (l_.zero_stage == 1) {
-        traffic += CollectiveSeconds(sums_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, g_.shards) +
+        traffic += CollectiveSeconds(sums_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, g_.fsdp) +
                    slot.sum_copies;
       }
     }
@@ -169,15 +168,15 @@ class Estimator {
   }
 
   double Update(const ParameterCount& p) const {
-    double elements = InUse(p, l_) / static_cast<double>(l_.shards());
-    if (x_.optimizer_sharded) elements /= static_cast<double>(l_.dp * l_.ep);
+    double elements = InUse(p, l_) / static_cast<double>(l_.fsdp);
+    if (x_.optimizer_sharded) elements /= static_cast<double>(l_.dp * l_.ep * l_.cp);
     return KernelSeconds(m_, DType::kF32, 0, elements * x_.update_traffic_bytes);
   }
 
   // The update's sum of the gradients of what lies on the first and on the last stage.
   double StageSum(const ParameterCount& p) const {
     double elements = InUse(p, l_);
-    if (l_.zero_stage >= 2) elements /= static_cast<double>(l_.shards());
+    if (l_.zero_stage >= 2) elements /= static_cast<double>(l_.fsdp);
     return CollectiveSeconds(m_, CollectiveKind::kAllReduce, elements * SummedBytes(), TwoStages());
   }
 
@@ -197,7 +196,7 @@ class Estimator {
   };
 
   double Replicate(const ParameterCount& p, const GroupShape& group) const {
-    const double elements = InUse(p, l_) / static_cast<double>(l_.shards());
+    const double elements = InUse(p, l_) / static_cast<double>(l_.fsdp);
     const double gathered = x_.optimizer_sharded ? x_.weight_bytes : SummedBytes();
     return CollectiveSeconds(sums_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, group) +
            CollectiveSeconds(m_, CollectiveKind::kAllGather, elements * gathered, group);
@@ -393,8 +392,8 @@ std::string Layout::ToString() const {
     if (schedule == PipelineSchedule::kZeroBubble) absl::StrAppend(&text, ", zero-bubble");
   }
   if (recompute) absl::StrAppend(&text, ", gc");
-  if (shards() > 1 && zero_stage < 3) absl::StrAppend(&text, ", ZeRO-", zero_stage);
-  if (shards() > 1 && zero_stage == 3 && !reshard) absl::StrAppend(&text, ", weights kept");
+  if (fsdp > 1 && zero_stage < 3) absl::StrAppend(&text, ", ZeRO-", zero_stage);
+  if (fsdp > 1 && zero_stage == 3 && !reshard) absl::StrAppend(&text, ", weights kept");
   return text;
 }
 
@@ -490,10 +489,10 @@ MemoryEstimate EstimateMemory(const ModelWork& model, const Layout& l, const Exe
     }
   });
   MemoryEstimate fullest;
-  const double shards = static_cast<double>(l.shards());
+  const double fsdp = static_cast<double>(l.fsdp);
   for (int64_t stage = 0; stage < l.pp; ++stage) {
     const Part& part = parts[stage];
-    const double whole = InUse(part.parameters, l), elements = whole / shards;
+    const double whole = InUse(part.parameters, l), elements = whole / fsdp;
     const double width = static_cast<double>(ByteSize(x.compute));
     // Where masters are sharded and weights in use are not, narrower copies are what is used.
     const bool uses_copies = l.zero_stage < 3 && x.compute != DType::kF32;
@@ -502,7 +501,7 @@ MemoryEstimate EstimateMemory(const ModelWork& model, const Layout& l, const Exe
     e.gradients = 4 * (l.zero_stage >= 2 ? elements : whole);
     e.optimizer = 8 * elements;
     if (x.optimizer_sharded) {
-      const double replicas = static_cast<double>(l.dp * l.ep);
+      const double replicas = static_cast<double>(l.dp * l.ep * l.cp);
       e.weights /= replicas;
       e.optimizer /= replicas;
     }
@@ -510,7 +509,7 @@ MemoryEstimate EstimateMemory(const ModelWork& model, const Layout& l, const Exe
     if (uses_copies) e.copies = width * whole;
     if (l.zero_stage < 3) {
       // Nothing is gathered or cast.
-    } else if (l.shards() > 1) {
+    } else if (l.fsdp > 1) {
       // The unit in use, whole, and the next one where it is gathered ahead.
       e.copies += width * (l.reshard ? 2 * part.largest : whole);
     } else if (!x.keeps_copies && x.compute != DType::kF32) {
@@ -520,7 +519,7 @@ MemoryEstimate EstimateMemory(const ModelWork& model, const Layout& l, const Exe
     if (l.pp > 1) in_flight = std::min(static_cast<double>(l.accumulation), CopiesInFlight(l, stage));
     e.activations = part.kept * in_flight;
     e.temporaries = part.working;
-    if (l.shards() > 1 && !l.recompute) e.temporaries += WholeGradients(l, part.layer, part.layer_kept);
+    if (l.fsdp > 1 && !l.recompute) e.temporaries += WholeGradients(l, part.layer, part.layer_kept);
     if (l.accumulation == 1 && l.pp == 1 && !x.keeps_gradients) {
       e.gradients = std::max(0.0, e.gradients - e.activations);
     }

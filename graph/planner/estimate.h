@@ -19,7 +19,7 @@ struct Layout {
   int64_t accumulation = 1;  // micro-batches of a step
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   int64_t chunks = 1;      // parts of the model on each stage (interleaved)
-  int64_t zero_stage = 3;  // what fsdp and cp shard: 1: optimizer states; 2: gradients too; 3: weights too
+  int64_t zero_stage = 3;  // what fsdp shards: 1: optimizer states; 2: gradients too; 3: weights too
   bool recompute = false;  // every unit's forward runs again before its backward; only its input is kept
   bool reshard = true;     // weights gathered over fsdp are dropped after the forward and gathered again
 
@@ -28,8 +28,6 @@ struct Layout {
 
   int64_t num_ranks() const { return pp * dp * fsdp * ep * cp * tp; }
   int64_t batch_ranks() const { return dp * fsdp * ep; }
-  // Of the states of ZeRO: fsdp's ranks, each of whose samples cp shares, or cp's alone.
-  int64_t shards() const { return fsdp * cp; }
   int64_t global_batch() const { return micro_batch * batch_ranks() * accumulation; }
   Mesh mesh() const;
   std::string ToString() const;  // "pp=2 dp=4 tp=8, micro-batch 1 x 16, 1f1b, gc"; axes of size 1 left out

@@ -188,7 +188,7 @@ class Planner {
  private:
   // What programs of layouts that run alike have needed of memory, over what was estimated.
   using Kind = std::tuple<bool, PipelineSchedule, bool, bool>;
-  static Kind KindOf(const Layout& l) { return {l.pp > 1, l.schedule, l.recompute, l.shards() > 1}; }
+  static Kind KindOf(const Layout& l) { return {l.pp > 1, l.schedule, l.recompute, l.fsdp > 1}; }
   double MemoryFactor(const Layout& layout) const {
     const auto known = memory_factors_.find(KindOf(layout));
     return known == memory_factors_.end() ? 1 : known->second;

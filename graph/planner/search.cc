@@ -246,7 +246,7 @@ class Searcher {
           l.recompute = recompute;
           for (bool reshard : reshard_) {
             // Without one there is nothing to keep; in a pipeline it would be kept for each micro-batch under way.
-            if (!reshard && reshard_.size() > 1 && (l.shards() == 1 || l.pp > 1 || l.zero_stage < 3)) continue;
+            if (!reshard && reshard_.size() > 1 && (l.fsdp == 1 || l.pp > 1 || l.zero_stage < 3)) continue;
             l.reshard = reshard;
             Scored scored{l, {}, EstimateMemory(model_, l, r_.execution)};
             keep_small(scored);

@@ -101,7 +101,7 @@ std::string HowText(const Layout& layout) {
   if (layout.pp > 1) how.push_back(std::string(Name(layout.schedule)));
   if (layout.pp > 1 && layout.chunks > 1) absl::StrAppend(&how[0], " x ", layout.chunks);
   if (layout.recompute) how.push_back("gc");
-  if (layout.shards() > 1 && !layout.reshard) how.push_back("weights kept");
+  if (layout.fsdp > 1 && !layout.reshard) how.push_back("weights kept");
   return how.empty() ? "-" : absl::StrJoin(how, ", ");
 }
 
@@ -122,19 +122,17 @@ std::string AxisInWords(const Finalist& finalist, int axis) {
                         stage == 3   ? "weights, gradients and optimizer"
                         : stage == 2 ? "gradients and optimizer (ZeRO-2)"
                                      : "the optimizer (ZeRO-1)",
-                        ": each keeps 1/", finalist.candidate.layout.shards(),
+                        ": each keeps 1/", size,
                         stage == 3 ? " and gathers a layer's weights just before it computes the layer"
                                    : " and gathers the new weights after each update",
                         "; samples are split over them");
   } else if (name == "ep") {
     what = absl::StrCat("the experts are spread over ", devices, "; tokens travel to their experts and back");
   } else if (name == "cp") {
-    what = absl::StrCat("each sample's tokens are split over ", devices,
-                        ", which pass keys and values around and keep slices of the state");
+    what = absl::StrCat("each sample's tokens are split over ", devices, ", which pass keys and values around");
   } else if (name == "sp") {
     what = absl::StrCat("each sample's tokens are split over ", devices,
-                        ", which exchange them for heads while they compute attention (Ulysses) and keep slices of the "
-                        "state");
+                        ", which exchange them for heads while they compute attention (Ulysses)");
   } else if (name == "pp") {
     const Plan& plan = finalist.candidate.plan;
     what = absl::StrCat("the layers are cut into ", size,
