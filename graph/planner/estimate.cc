@@ -92,6 +92,7 @@ Groups GroupsOf(const Layout& l, int64_t devices_per_node) {
 // Seconds of one micro-batch in one unit.
 struct UnitSeconds {
   double compute = 0, recompute = 0, tensor = 0, context = 0, expert = 0, data = 0;
+  double hidden_data = 0;  // beside `data`: behind compute of other units
   // Not of a micro-batch, but of the step: copies around what ZeRO-1 and 2 gather and sum once.
   double gather_copies = 0, sum_copies = 0;
   double total() const { return compute + tensor + context + expert + data; }
@@ -142,7 +143,8 @@ class Estimator {
           tensors * CollectiveSeconds(sums_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, g_.fsdp);
       const double traffic =
           (l_.zero_stage < 3 ? 0 : (gather + CopiesOfGather(unit)) * (l_.reshard ? 2 : 1)) + reduce + CopiesOfSum(unit);
-      s.data = traffic - std::min(traffic * x_.overlap_data, s.compute);
+      s.hidden_data = std::min(traffic * x_.overlap_data, s.compute);
+      s.data = traffic - s.hidden_data;
     }
     if (l_.fsdp > 1 && l_.zero_stage < 3) s.gather_copies = CopiesOfGather(unit);
     if (l_.fsdp > 1 && l_.zero_stage == 1) s.sum_copies = CopiesOfSum(unit);
@@ -303,7 +305,8 @@ class Estimator {
 
 // What one stage holds.
 struct Stage {
-  UnitSeconds slot;  // of one micro-batch
+  UnitSeconds slot;        // of one micro-batch
+  double hidden_data = 0;  // of a layer
   ParameterCount parameters;
 };
 
@@ -422,9 +425,16 @@ StepEstimate EstimateStep(const ModelWork& model, const Cluster& cluster, const 
   std::vector<Stage> stages(l.pp);
   ForEachPart(model, l.pp, [&](int64_t stage, size_t unit, int64_t count) {
     stages[stage].slot.Add(seconds[unit], static_cast<double>(count));
+    if (model.units[unit].is_layer)
+      stages[stage].hidden_data = std::max(stages[stage].hidden_data, seconds[unit].hidden_data);
     stages[stage].parameters.Add(model.units[unit].parameters, static_cast<double>(count));
   });
-  for (Stage& stage : stages) stage.slot.compute += x.micro_batch_seconds;
+  for (Stage& stage : stages) {
+    stage.slot.compute += x.micro_batch_seconds;
+    // Nothing hides across the calls of a pipeline: in each part of a stage a layer's gathers wait at the begin of its
+    // forward and of its backward, and the sums of the last one at its end.
+    if (l.pp > 1) stage.slot.data += static_cast<double>(std::max<int64_t>(l.chunks, 1)) * stage.hidden_data;
+  }
   UnitSeconds sum;
   size_t slowest = 0;
   for (size_t i = 0; i < stages.size(); ++i) {

@@ -142,6 +142,24 @@ TEST(Estimate, CopiesAroundCollectivesTakeTheirTime) {
   EXPECT_NEAR(copied(rows_70, gpu, f32, 3, 2), 2 * (2 * 2 + 4 * 9.0 / 8), 0.02);
 }
 
+// Gathers and sums hide behind the layers beside, but not across the calls of a pipeline: in each part of a stage those
+// of one layer wait.
+TEST(Estimate, NothingHidesAcrossThePassesOfAPipeline) {
+  const Cluster cluster = EasyCluster();
+  const GroupShape group{4, 4};
+  const double traffic = 2 * CollectiveSeconds(cluster.machine, CollectiveKind::kAllGather, 1e8 * 2, group) +
+                         CollectiveSeconds(cluster.machine, CollectiveKind::kReduceScatter, 1e8 * 4, group);
+  Layout l;
+  l.fsdp = 4;
+  l.accumulation = 8;
+  EXPECT_NEAR(EstimateStep(EasyModel(), cluster, l, {}).data, 0, 1e-12);
+  l.pp = 2;
+  EXPECT_NEAR(EstimateStep(EasyModel(), cluster, l, {}).data, 8 * traffic, 1e-9);
+  l.schedule = PipelineSchedule::kInterleaved;
+  l.chunks = 2;
+  EXPECT_NEAR(EstimateStep(EasyModel(), cluster, l, {}).data, 8 * 2 * traffic, 1e-9);
+}
+
 // Sums that widen are the ranks' own, in two levels, and of half the bytes.
 TEST(Estimate, SumsThatWidenAreChargedAsTheyRun) {
   Cluster cluster = EasyCluster();
