@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -178,9 +179,12 @@ absl::Status SetOne(const std::string& name, const std::string& value, PlanReque
 bool NamesLayout(const std::string& text) { return absl::StrContains(text, '='); }
 
 absl::Status SetLayout(const std::string& text, PlanRequest& request) {
+  std::set<std::string> names;
   for (absl::string_view setting : absl::StrSplit(text, absl::ByAnyChar(", "), absl::SkipEmpty())) {
     const std::pair<std::string, std::string> parts = absl::StrSplit(setting, absl::MaxSplits('=', 1));
-    const absl::Status status = SetOne(parts.first, parts.second, request);
+    absl::Status status = SetOne(parts.first, parts.second, request);
+    if (status.ok() && !names.insert(parts.first).second)
+      status = absl::InvalidArgumentError(absl::StrCat(parts.first, " is there twice"));
     if (!status.ok()) return absl::InvalidArgumentError(absl::StrCat("--explain ", text, ": ", status.message()));
   }
   return absl::OkStatus();

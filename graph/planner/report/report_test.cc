@@ -528,6 +528,7 @@ TEST_F(ReportTest, ExplainsALayout) {
   EXPECT_EQ(error("tp=x"), "--explain tp=x: tp = x; wanted a whole number from 1");
   EXPECT_EQ(error("gc=1"), "--explain gc=1: gc = 1; wanted true or false");
   EXPECT_EQ(error("zero_stage=4"), "--explain zero_stage=4: zero_stage = 4; wanted 1, 2 or 3");
+  EXPECT_EQ(error("tp=2,tp=4"), "--explain tp=2,tp=4: tp is there twice");
   EXPECT_THAT(error("pt=2"), HasSubstr("\"pt\" is not known; known: pp, dp, fsdp, ep, cp, tp, gc"));
 
   asked = request_;
