@@ -83,7 +83,7 @@ absl::StatusOr<TrainingRun> Train(const Layout& layout, DType residual, const Op
   std::map<std::string, Array> weights;
   for (const Program& program : compiled->stages) {
     for (const State& state : program.states) {
-      if (state.kind == StateKind::kWeight) weights[state.name] = Array::Filled(state.placement.global.dims, 1);
+      if (state.kind == StateKind::kWeight) weights[state.name] = Array::Filled(state.logical_dims(), 1);
     }
   }
   std::mt19937 random(7);

@@ -3,6 +3,7 @@
 import hashlib
 import html
 import json
+import math
 import os
 import re
 import resource
@@ -170,11 +171,12 @@ def read_weights(checkpoint: Path) -> dict[str, np.ndarray]:
     files = {f["name"]: load_file(checkpoint / f["name"]) for f in manifest["files"]}
     tensors = {}
     for name, tensor in manifest["tensors"].items():
-        whole = np.full(tensor["shape"], np.nan, np.float32)
+        merged = tensor.get("merged_dims", 1)  # leading dims that the slices take as one
+        whole = np.full([math.prod(tensor["shape"][:merged]), *tensor["shape"][merged:]], np.nan, np.float32)
         for s in tensor["slices"]:
             index = tuple(slice(o, o + n) for o, n in zip(s["offset"], s["shape"]))
             whole[index] = files[s["file"]][name]
-        tensors[name] = whole
+        tensors[name] = whole.reshape(tensor["shape"])
     return tensors
 
 
