@@ -351,7 +351,7 @@ std::map<std::string, std::vector<float>> InProcessRanks::Weights() const {
       std::vector<float>& whole = weights[tensor.name];
       whole.resize(*NumElements(tensor.shape));
       CopyIntersection(static_cast<const char*>(tensor.data), tensor.rectangle, reinterpret_cast<char*>(whole.data()),
-                       WholeTensor(tensor.shape), sizeof(float));
+                       WholeTensor(MergedShape(tensor.shape, tensor.merged_dims)), sizeof(float));
     }
   }
   return weights;
