@@ -355,12 +355,16 @@ double WholeGradients(const Layout& l, double layer_elements, double layer_kept)
   return most;
 }
 
-// Copies of what a stage keeps of a micro-batch, when the pipeline is full.
+// Copies of what a stage keeps for a weight pass, in micro-batches: it is `stage` micro-batches later, and until then
+// there is what products take in, also where the forward ran again for that, and the gradients of what they give.
+double CopiesForWeightPasses(const Layout& l, int64_t stage) {
+  constexpr double kForWeightPass = 1.17;
+  return l.schedule == PipelineSchedule::kZeroBubble ? kForWeightPass * static_cast<double>(stage) : 0;
+}
+
+// Copies of what a stage keeps of a micro-batch for its backward, when the pipeline is full.
 double CopiesInFlight(const Layout& l, int64_t stage) {
   const double plain = static_cast<double>(l.pp - stage);
-  // A weight pass `stage` micro-batches later: until then what products take in, and the gradients of what they give.
-  constexpr double kForWeightPass = 1.17;
-  if (l.schedule == PipelineSchedule::kZeroBubble) return plain + kForWeightPass * static_cast<double>(stage);
   if (l.schedule != PipelineSchedule::kInterleaved) return plain;
   // Each chunk has copies of its own: as many as it has forward passes before its first backward. In a round,
   // l.pp micro-batches go through all chunks.
@@ -479,6 +483,7 @@ MemoryEstimate EstimateMemory(const ModelWork& model, const Layout& l, const Exe
   struct Part {
     ParameterCount parameters;
     double largest = 0, kept = 0, working = 0;
+    double saved = 0;                  // as kept, where nothing is computed again
     double layer = 0, layer_kept = 0;  // elements in use of a layer, and what it keeps
   };
   std::vector<Part> parts(l.pp);
@@ -491,6 +496,7 @@ MemoryEstimate EstimateMemory(const ModelWork& model, const Layout& l, const Exe
     const double saved = unit.saved_home_bytes * home + unit.saved_tensor_bytes * tensor;
     const double working = unit.working_home_bytes * home + unit.working_tensor_bytes * tensor;
     const bool repeated = l.recompute && unit.is_layer;
+    part.saved += static_cast<double>(count) * saved;
     part.kept += static_cast<double>(count) * (repeated ? (unit.input_bytes - unit.narrowed_bytes) * home : saved);
     part.working = std::max(part.working, working + (repeated ? saved : 0));
     if (unit.is_layer) {
@@ -525,9 +531,10 @@ MemoryEstimate EstimateMemory(const ModelWork& model, const Layout& l, const Exe
     } else if (!x.keeps_copies && x.compute != DType::kF32) {
       e.copies += width * part.largest;
     }
-    double in_flight = static_cast<double>(std::min<int64_t>(l.accumulation, l.pp - stage));
-    if (l.pp > 1) in_flight = std::min(static_cast<double>(l.accumulation), CopiesInFlight(l, stage));
-    e.activations = part.kept * in_flight;
+    const auto most = static_cast<double>(l.accumulation);
+    const double in_flight = std::min(most, l.pp > 1 ? CopiesInFlight(l, stage) : 1.0);
+    const double for_weights = std::min(most - in_flight, CopiesForWeightPasses(l, stage));
+    e.activations = part.kept * in_flight + part.saved * for_weights;
     e.temporaries = part.working;
     if (l.fsdp > 1 && !l.recompute) e.temporaries += WholeGradients(l, part.layer, part.layer_kept);
     if (l.accumulation == 1 && l.pp == 1 && !x.keeps_gradients) {

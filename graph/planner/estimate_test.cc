@@ -160,6 +160,19 @@ TEST(Estimate, NothingHidesAcrossThePassesOfAPipeline) {
   EXPECT_NEAR(EstimateStep(EasyModel(), cluster, l, {}).data, 8 * 2 * traffic, 1e-9);
 }
 
+// Until its weight pass a stage has what products take in, also of layers whose forward ran again for the backward.
+TEST(Estimate, WeightPassesKeepWhatRecomputationMade) {
+  Layout l;
+  l.pp = 2;
+  l.accumulation = 8;
+  l.schedule = PipelineSchedule::kZeroBubble;
+  l.recompute = true;
+  // Of the last stage's four layers: what enters each, of one micro-batch, and 1.17 times all that they save.
+  EXPECT_NEAR(EstimateMemory(EasyModel(), l, {}).activations, 4 * 1e8 + 1.17 * 4 * 5e8, 1);
+  l.schedule = PipelineSchedule::k1F1B;
+  EXPECT_NEAR(EstimateMemory(EasyModel(), l, {}).activations, 2 * 4 * 1e8, 1);
+}
+
 // Sums that widen are the ranks' own, in two levels, and of half the bytes.
 TEST(Estimate, SumsThatWidenAreChargedAsTheyRun) {
   Cluster cluster = EasyCluster();
