@@ -70,6 +70,7 @@ class Analysis {
 
   absl::StatusOr<std::vector<UnitWork>> Run() {
     FindParts();
+    FindRepeated();
     for (size_t i = 0; i < graph_.nodes.size(); ++i) TACC_RETURN_IF_ERROR(Visit(i));
     Activations();
     std::vector<UnitWork> merged;
@@ -88,6 +89,21 @@ class Analysis {
   const ParameterCount& tied() const { return tied_; }
 
  private:
+  // Of the forward's nodes those without which the backward of their part lacks an operand. A layer's last product is
+  // none: what it adds to the residual stream only the next layer reads.
+  void FindRepeated() {
+    is_repeated_.resize(graph_.nodes.size());
+    const std::vector<int> makers = graph_.Producers();
+    for (size_t i = graph_.nodes.size(); i-- > 0;) {
+      const bool reads = i > last_forward_ || is_repeated_[i];
+      for (ValueId v : graph_.nodes[i].operands) {
+        const int maker = makers[v];
+        if (reads && maker >= 0 && maker <= static_cast<int>(last_forward_) && part_[maker] == part_[i])
+          is_repeated_[maker] = true;
+      }
+    }
+  }
+
   // 0: before the layers, then the layers, then after. A module outside the layers lies where its first node does.
   void FindParts() {
     bool past_first = false;
@@ -163,6 +179,7 @@ class Analysis {
       AddToNorm(i, factors, Phase(i));
     } else {
       AddKernel(node, *def, call, rule, factors, Phase(i));
+      Phase(i).kernels.back().is_repeated = is_repeated_[i];
     }
     return absl::OkStatus();
   }
@@ -388,7 +405,8 @@ class Analysis {
   const DType residual_;
   const OpTable& ops_;
   size_t last_forward_ = 0;
-  std::vector<int> part_;      // of a node
+  std::vector<int> part_;  // of a node
+  std::vector<bool> is_repeated_;
   std::vector<Kinds> kinds_;   // of a value's dims
   std::vector<bool> pending_;  // on tp
   std::vector<ValueId> root_;  // what it aliases

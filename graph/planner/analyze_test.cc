@@ -63,6 +63,18 @@ TEST(Analyze, FindsWhatTensorParallelismSends) {
   EXPECT_EQ(layer.input_bytes, stream);
 }
 
+// What recomputation makes again: all but the product behind the MLP, whose result only the residual stream takes.
+TEST(Analyze, RepeatsWhatTheBackwardReads) {
+  const UnitWork& layer = Work().units[1];
+  double left_out = 0, all = 0;
+  for (const KernelWork& k : layer.forward.kernels) {
+    all += k.flops;
+    if (!k.is_repeated) left_out += k.flops;
+  }
+  EXPECT_EQ(left_out, 2.0 * 6 * 7 * 8);
+  EXPECT_GT(all, 7 * left_out);
+}
+
 TEST(Analyze, HalvesWhatIsKeptOfANarrowResidual) {
   const OpTable ops;
   const auto unit = [&](DType residual) {

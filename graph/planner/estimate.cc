@@ -120,15 +120,16 @@ class Estimator {
   }
 
   UnitSeconds Unit(const UnitWork& unit) const {
-    const Phase forward = Run(unit.forward), backward = Run(unit.backward);
-    const double repeats = l_.recompute && unit.is_layer ? 2 : 1;
-    const double device = repeats * (forward.device + forward.tensor) + backward.device + backward.tensor;
-    const double kernels = repeats * forward.kernels + backward.kernels;
-    const double issued = IssuedSeconds(m_, device, kernels);
+    const Phase forward = Run(unit.forward, Kernels::kAll), backward = Run(unit.backward, Kernels::kAll);
+    const bool is_repeated = l_.recompute && unit.is_layer;
+    const Phase again = is_repeated ? Run(unit.forward, Kernels::kRepeated) : Phase();
+    const double repeats = is_repeated ? 2 : 1;
     UnitSeconds s;
     s.tensor = repeats * forward.tensor + backward.tensor;
+    const double device = forward.device + again.device + backward.device + s.tensor;
+    const double issued = IssuedSeconds(m_, device, forward.kernels + again.kernels + backward.kernels);
     s.compute = issued - s.tensor;
-    s.recompute = device > 0 ? s.compute * (repeats - 1) * forward.device / device : 0;
+    s.recompute = device > 0 ? s.compute * again.device / device : 0;
     s.context = repeats * forward.context + backward.context;
     s.expert = repeats * forward.expert + backward.expert;
     // ZeRO-3: weights are gathered before the forward, again before the backward where they were dropped. ZeRO-2 and 3:
@@ -230,9 +231,11 @@ class Estimator {
     return CopySeconds(m_, elements * x_.gradient_bytes);
   }
 
-  Phase Run(const PhaseWork& work) const {
+  enum class Kernels { kAll, kRepeated };
+  Phase Run(const PhaseWork& work, Kernels kernels) const {
     Phase phase;
     for (const KernelWork& k : work.kernels) {
+      if (kernels == Kernels::kRepeated && !k.is_repeated) continue;
       if (k.is_launched) ++phase.kernels;
       const double share = RegionShare(k.region, l_, x_.sequence_sharded);
       const double bytes = k.sample_bytes * share + k.weight_bytes * WeightShare(k.region, l_);

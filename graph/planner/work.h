@@ -40,6 +40,7 @@ struct KernelWork {
   double sample_bytes = 0;                     // activations read and written
   double weight_bytes = 0;                     // read whatever the number of samples
   bool is_launched = true;
+  bool is_repeated = true;  // of a forward: again where the layer's activations are recomputed
 };
 
 // A direction of a unit's work.
