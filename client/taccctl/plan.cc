@@ -81,6 +81,7 @@ std::string HowText(const json& candidate) {
   if (candidate.value("gc", false)) how.push_back("gc");
   if (NumberAt(candidate, "kept_units") > 0) how.push_back("weights kept");
   if (candidate.value("keeps_copies", false)) how.push_back(absl::StrCat(TextAt(candidate, "precision"), " copies"));
+  if (TextAt(candidate, "residual_dtype") == "bf16") how.push_back("bf16 residual");
   return how.empty() ? "-" : absl::StrJoin(how, ", ");
 }
 

@@ -174,7 +174,7 @@ void Compiler::Start(const StartCompile& start, const v1::JobSpec& spec, Done do
       if (error) return absl::InternalError(absl::StrCat("cannot make a folder in ", job_dir, ": ", error.message()));
       const std::string dir = absl::StrCat(job_dir, "/", directory);
       absl::StatusOr<std::string> output =
-          CheckAndRun(InPrecision(spec, start.precision), start.world, start.device, dir,
+          CheckAndRun(InPrecision(spec, start.precision, start.residual_dtype), start.world, start.device, dir,
                       /*compile=*/true, cancel);
       if (!output.ok()) return output.status();
       CompileDone result;

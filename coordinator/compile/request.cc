@@ -31,9 +31,13 @@ Json Sorted(const google::protobuf::Map<std::string, double>& values) {
 
 }  // namespace
 
-v1::JobSpec InPrecision(v1::JobSpec spec, const std::string& precision) {
+v1::JobSpec InPrecision(v1::JobSpec spec, const std::string& precision, const std::string& residual_dtype) {
   const bool is_open = !spec.compute().has_bf16() && !spec.compute().fp16() && !spec.compute().tf32();
   if (is_open && (precision == "bf16" || precision == "f32")) spec.mutable_compute()->set_bf16(precision == "bf16");
+  if (spec.compute().residual_dtype() == v1::RESIDUAL_DTYPE_AUTO && !residual_dtype.empty()) {
+    const bool is_narrow = residual_dtype == "bf16";
+    spec.mutable_compute()->set_residual_dtype(is_narrow ? v1::RESIDUAL_DTYPE_BFLOAT16 : v1::RESIDUAL_DTYPE_FLOAT32);
+  }
   return spec;
 }
 

@@ -11,10 +11,10 @@
 
 namespace tacc::coordinator {
 
-// A job that leaves the type of its products to the probe of the workers, in that of its earlier attempts: other
-// workers must not change it. `precision`: as in a plan's summary. The job as it is where that is empty, or it names a
-// type.
-v1::JobSpec InPrecision(v1::JobSpec spec, const std::string& precision);
+// A job that leaves the type of its products to the probe of the workers, or that of its kept residual stream to the
+// planner, in those of its earlier attempts: other workers must not change them. `precision` and `residual_dtype`: as
+// in a plan's summary. The job as it is where they are empty, or it names types.
+v1::JobSpec InPrecision(v1::JobSpec spec, const std::string& precision, const std::string& residual_dtype);
 
 // Request of tacc-plan. `data` is the output of tacc-data check; its seq_len fills in an unset data.seq_len, and
 // defaults of the schema are filled in. `world` 0: left to the planner.

@@ -38,15 +38,24 @@ v1::JobSpec Spec() {
 
 TEST(CompileRequestTest, KeepsThePrecisionOfEarlierAttempts) {
   v1::JobSpec spec = Spec();
-  EXPECT_FALSE(InPrecision(spec, "").compute().has_bf16());
-  EXPECT_TRUE(InPrecision(spec, "bf16").compute().bf16());
-  const v1::JobSpec f32 = InPrecision(spec, "f32");
+  EXPECT_FALSE(InPrecision(spec, "", "").compute().has_bf16());
+  EXPECT_TRUE(InPrecision(spec, "bf16", "f32").compute().bf16());
+  const v1::JobSpec f32 = InPrecision(spec, "f32", "f32");
   EXPECT_TRUE(f32.compute().has_bf16() && !f32.compute().bf16());
   spec.mutable_compute()->set_tf32(true);
-  EXPECT_FALSE(InPrecision(spec, "tf32").compute().has_bf16());
+  EXPECT_FALSE(InPrecision(spec, "tf32", "f32").compute().has_bf16());
   spec.mutable_compute()->set_tf32(false);
   spec.mutable_compute()->set_bf16(false);
-  EXPECT_FALSE(InPrecision(spec, "bf16").compute().bf16());
+  EXPECT_FALSE(InPrecision(spec, "bf16", "f32").compute().bf16());
+}
+
+TEST(CompileRequestTest, KeepsTheResidualTypeThatThePlannerTook) {
+  v1::JobSpec spec = Spec();
+  EXPECT_EQ(InPrecision(spec, "bf16", "bf16").compute().residual_dtype(), v1::RESIDUAL_DTYPE_FLOAT32);
+  spec.mutable_compute()->set_residual_dtype(v1::RESIDUAL_DTYPE_AUTO);
+  EXPECT_EQ(InPrecision(spec, "", "").compute().residual_dtype(), v1::RESIDUAL_DTYPE_AUTO);
+  EXPECT_EQ(InPrecision(spec, "bf16", "bf16").compute().residual_dtype(), v1::RESIDUAL_DTYPE_BFLOAT16);
+  EXPECT_EQ(InPrecision(spec, "bf16", "f32").compute().residual_dtype(), v1::RESIDUAL_DTYPE_FLOAT32);
 }
 
 TEST(CompileRequestTest, FillsInDefaultsAndTheLengthOfTheData) {

@@ -44,8 +44,15 @@ std::string NewId(const std::map<std::string, JobState>& jobs, const std::string
   return absl::StrCat(prefix, largest + 1);
 }
 
-// Of a job that has run: other workers do not change it.
-std::string PrecisionToKeep(const JobState& job) { return job.HasRun() ? job.summary.plan.precision() : ""; }
+// Of a job that has run: other workers do not change its types.
+StartCompile CompileAgain(const JobState& job) {
+  StartCompile start{job.id, job.World(), job.compiling_for, "", ""};
+  if (job.HasRun()) {
+    start.precision = job.summary.plan.precision();
+    start.residual_dtype = job.summary.plan.residual_dtype();
+  }
+  return start;
+}
 
 std::string CheckpointDir(const JobState& job) { return job.spec.checkpoint().dir(); }
 
@@ -348,7 +355,7 @@ void Core::Schedule() {
       job->compiling = true;
       job->compiling_for = job->compile.device();
       Tell(*job, "compiling", "compiling again: what was compiled is lost");
-      out_.push_back(StartCompile{job->id, job->World(), job->compiling_for, PrecisionToKeep(*job)});
+      out_.push_back(CompileAgain(*job));
       continue;
     }
     Choice choice = Place(members_, *job);
@@ -364,7 +371,7 @@ void Core::Schedule() {
       job->compiling = true;
       job->compiling_for = *choice.recompile_for;
       Tell(*job, "compiling", "compiling again: the free workers are not of the kind that it was compiled for");
-      out_.push_back(StartCompile{job->id, job->World(), *choice.recompile_for, PrecisionToKeep(*job)});
+      out_.push_back(CompileAgain(*job));
       ahead = id;
     } else {
       SetWaiting(job, choice.reason);

@@ -114,6 +114,7 @@ absl::Status Summary::Parse(const std::string& text, Summary* out) {
     }
   }
   plan.set_precision(StringOr(json, "precision"));
+  plan.set_residual_dtype(StringOr(json, "residual_dtype"));
   plan.set_per_device_train_batch_size(NumberOr<int>(json, "per_device_train_batch_size", 0));
   plan.set_global_batch_size(NumberOr<int>(json, "global_batch_size", 0));
   plan.set_accumulation(NumberOr<int>(json, "accumulation", 0));

@@ -5,7 +5,7 @@
 //   submit NAME [workers=N] [max_steps=N] [epochs=N] [max_restarts=N] [limit=N] [dir=D] [request=R]
 //     [resume=auto|never|PATH]
 //   cancel JOB now|checkpoint
-//   compiled JOB [world=N] [pp=N] [need=BYTES] [note=WORD] [max_steps=N] [eps=E] [precision=P]
+//   compiled JOB [world=N] [pp=N] [need=BYTES] [note=WORD] [max_steps=N] [eps=E] [precision=P] [residual=P]
 //   compile_failed JOB bad_input|bug MESSAGE
 //   unread|lost RANK MESSAGE: the rank's program cannot be read
 //   attach W [instance=I] [version=V] [kind=K] [threads=N] [memory=N] [peak=F] [bf16=SPEEDUP] [trouble=TEXT]
@@ -197,7 +197,7 @@ class Script {
     const int64_t stages = args.Int("pp", 1);
     done.summary = absl::StrCat(
         R"({"mesh":{"pp":)", stages, R"(,"dp":)", world / stages, R"(},"axes":["pp","dp"],"world":)", world,
-        R"(,"precision":")", args.Text("precision", "f32"),
+        R"(,"precision":")", args.Text("precision", "f32"), R"(","residual_dtype":")", args.Text("residual", ""),
         R"(","num_parameters":100,"flops_per_step":1e9,"seq_len":64,)", R"("global_batch_size":8,"max_steps":)",
         args.Int("max_steps", 0), R"(,"memory":{"total_bytes":)", args.Int("need", 1000), "}");
     if (const std::string note = args.Text("note", ""); !note.empty())
@@ -486,7 +486,9 @@ class Script {
                               ? absl::StrCat(" per_machine=", compile->device.devices_per_machine())
                               : "",
                           compile->device.multiplies_bf16() ? " multiplies_bf16" : "",
-                          compile->precision.empty() ? "" : absl::StrCat(" precision=", compile->precision), "\n");
+                          compile->precision.empty() ? "" : absl::StrCat(" precision=", compile->precision),
+                          compile->residual_dtype.empty() ? "" : absl::StrCat(" residual=", compile->residual_dtype),
+                          "\n");
     }
     if (const auto* forget = std::get_if<ForgetJob>(&decision)) return absl::StrCat("forget ", forget->job, "\n");
     if (const auto* stop = std::get_if<StopCompile>(&decision)) return absl::StrCat("stop compile ", stop->job, "\n");

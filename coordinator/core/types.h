@@ -107,7 +107,7 @@ struct StartCompile {
   std::string job;
   int world = 0;  // 0: the planner decides.
   v1::DeviceProfile device;
-  std::string precision;  // That it has run in; empty: it has not.
+  std::string precision, residual_dtype;  // That it has run in; empty: it has not.
 };
 struct StopCompile {
   std::string job;

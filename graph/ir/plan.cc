@@ -44,6 +44,10 @@ absl::Status ParseLine(const std::vector<std::string>& words, Plan* plan) {
     TACC_ASSIGN_OR_RETURN(plan->compute_dtype, ParseDType(words[1]));
     return absl::OkStatus();
   }
+  if (words[0] == "residual_dtype") {
+    TACC_ASSIGN_OR_RETURN(plan->residual_dtype, ParseDType(words[1]));
+    return absl::OkStatus();
+  }
   if (words[0] == "schedule") {
     TACC_ASSIGN_OR_RETURN(plan->schedule, ParsePipelineSchedule(words[1]));
     return absl::OkStatus();
@@ -77,8 +81,9 @@ absl::StatusOr<PipelineSchedule> ParsePipelineSchedule(absl::string_view name) {
 }
 
 std::string PrintPlan(const Plan& plan) {
-  std::string out = absl::StrCat(kHeader, "\nmesh ", plan.mesh.ToString(), "\ncompute_dtype ", Name(plan.compute_dtype),
-                                 "\nschedule ", Name(plan.schedule), "\n");
+  std::string out =
+      absl::StrCat(kHeader, "\nmesh ", plan.mesh.ToString(), "\ncompute_dtype ", Name(plan.compute_dtype),
+                   "\nresidual_dtype ", Name(plan.residual_dtype), "\nschedule ", Name(plan.schedule), "\n");
   for (const IntField& field : kIntFields) absl::StrAppend(&out, field.key, " ", plan.*field.field, "\n");
   absl::StrAppend(&out, "step_seconds ", Print(Attr(plan.step_seconds)), "\n");
   return out;

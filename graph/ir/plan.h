@@ -28,9 +28,10 @@ absl::StatusOr<PipelineSchedule> ParsePipelineSchedule(absl::string_view name);
 struct Plan {
   Mesh mesh;  // axes pp, dp, fsdp, ep, cp, sp, tp, tpq; those of size 1 may be missing
   DType compute_dtype = DType::kF32;
-  int64_t seq_len = 0;       // tokens a sample
-  int64_t micro_batch = 0;   // samples a device and call
-  int64_t accumulation = 1;  // micro-batches a step
+  DType residual_dtype = DType::kF32;  // of what the backward keeps of the residual stream, see CompileOptions
+  int64_t seq_len = 0;                 // tokens a sample
+  int64_t micro_batch = 0;             // samples a device and call
+  int64_t accumulation = 1;            // micro-batches a step
   // Of a mesh with pp: the order of micro-batches, and the parts of the model a rank has (interleaved).
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   int64_t num_chunks = 1;

@@ -9,6 +9,7 @@ TEST(Plan, PrintOfParseIsIdentity) {
   Plan plan;
   plan.mesh = {{{"dp", 2}, {"fsdp", 4}}};
   plan.compute_dtype = DType::kBF16;
+  plan.residual_dtype = DType::kBF16;
   plan.seq_len = 512;
   plan.micro_batch = 3;
   plan.accumulation = 2;

@@ -112,6 +112,21 @@ SearchRequest SearchRequestOf(const PlanRequest& request, int64_t num_units, DTy
   return search;
 }
 
+// The types that the residual stream may be kept in, the widest first.
+std::vector<DType> Residuals(const PlanRequest& request) {
+  if (request.residual_dtype.has_value()) return {*request.residual_dtype};
+  if (Precision(request) == DType::kBF16) return {DType::kF32, DType::kBF16};
+  return {DType::kF32};
+}
+
+// Whether the best with the residual stream in bf16 is taken instead of the best without; notes in it what that saves.
+bool TakeNarrow(const Candidate& wide, Candidate& narrow) {
+  if (!narrow.fits) return false;
+  narrow.narrow_residual_saves_seconds =
+      wide.fits ? wide.plan.step_seconds - narrow.plan.step_seconds : std::numeric_limits<double>::infinity();
+  return narrow.narrow_residual_saves_seconds >= kNarrowResidualMustEarn * wide.plan.step_seconds;
+}
+
 bool Better(const Candidate& a, const Candidate& b) {
   if (a.fits != b.fits) return a.fits;
   return a.fits ? Worth(a) < Worth(b) : a.plan.total_bytes < b.plan.total_bytes;
@@ -120,8 +135,13 @@ bool Better(const Candidate& a, const Candidate& b) {
 class Planner {
  public:
   Planner(const PlanRequest& request, const ForwardBuilder& model, const OpTable& ops, const ForwardModel& one_row,
-          DType precision)
-      : request_(request), model_(model), ops_(ops), one_row_(one_row), precision_(precision) {}
+          DType residual)
+      : request_(request),
+        model_(model),
+        ops_(ops),
+        one_row_(one_row),
+        precision_(Precision(request)),
+        residual_(residual) {}
 
   absl::Status Check() {
     TACC_ASSIGN_OR_RETURN(SearchRequest search, MakeSearch());
@@ -213,8 +233,7 @@ class Planner {
   }
 
   absl::StatusOr<SearchRequest> MakeSearch() {
-    TACC_ASSIGN_OR_RETURN(work_,
-                          AnalyzeModel(one_row_.forward, one_row_.units, precision_, ops_, request_.residual_dtype));
+    TACC_ASSIGN_OR_RETURN(work_, AnalyzeModel(one_row_.forward, one_row_.units, precision_, ops_, residual_));
     SearchRequest search = SearchRequestOf(request_, static_cast<int64_t>(one_row_.units.size()), precision_);
     TACC_RETURN_IF_ERROR(SetOrder(search.base));
     search.num_best = kMaxFinalists;
@@ -260,6 +279,7 @@ class Planner {
     PartitionOptions pinned = LayoutOf(plan->mesh, one_row_.residual_module);
     TACC_RETURN_IF_ERROR(ApplyPins(request_.pins, one_row_.forward, pinned));
     plan->compute_dtype = precision_;
+    plan->residual_dtype = residual_;
     plan->seq_len = request_.seq_len;
     plan->micro_batch = l.micro_batch;
     plan->accumulation = l.accumulation;
@@ -376,7 +396,7 @@ class Planner {
   const ForwardBuilder& model_;
   const OpTable& ops_;
   const ForwardModel& one_row_;
-  const DType precision_;
+  const DType precision_, residual_;
   ModelWork work_;
   std::map<int64_t, ForwardModel> forwards_;  // by rows
   std::map<Kind, double> memory_factors_;
@@ -456,7 +476,7 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
   options.partition.zero_stage = static_cast<int>(plan.zero_stage);
   options.partition.units = model.units;
   options.partition.reduce_dtype = request.reduce_dtype;
-  options.residual_dtype = request.residual_dtype;
+  options.residual_dtype = plan.residual_dtype;
   options.remat.units.assign(model.units.begin(), model.units.begin() + plan.recompute_units);
   options.stages.schedule = plan.schedule;
   options.stages.num_chunks = static_cast<int>(plan.num_chunks);
@@ -478,27 +498,28 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
 absl::Status CheckLayout(const PlanRequest& request, const ForwardBuilder& model, const OpTable& ops) {
   TACC_ASSIGN_OR_RETURN(const ForwardModel one_row, model(1, request.seq_len));
   TACC_RETURN_IF_ERROR(CheckLayerCounts(request, static_cast<int64_t>(one_row.units.size())));
-  TACC_RETURN_IF_ERROR(Planner(request, model, ops, one_row, Precision(request)).Check());
+  TACC_RETURN_IF_ERROR(Planner(request, model, ops, one_row, Residuals(request)[0]).Check());
   const bool data_is_known = request.num_samples > 0;
   return data_is_known ? MaxSteps(request, GlobalBatch(request)).status() : absl::OkStatus();
 }
 
 absl::StatusOr<bool> MayFit(const PlanRequest& request, const ForwardBuilder& model, const OpTable& ops) {
   TACC_ASSIGN_OR_RETURN(const ForwardModel one_row, model(1, request.seq_len));
-  return Planner(request, model, ops, one_row, Precision(request)).MayFit();
+  // What is narrower fits wherever the wider does.
+  return Planner(request, model, ops, one_row, Residuals(request).back()).MayFit();
 }
 
 absl::StatusOr<std::vector<Scored>> LegalLayouts(const PlanRequest& request, const ForwardBuilder& model,
                                                  const OpTable& ops) {
   TACC_ASSIGN_OR_RETURN(const ForwardModel one_row, model(1, request.seq_len));
-  return Planner(request, model, ops, one_row, Precision(request)).All();
+  return Planner(request, model, ops, one_row, Residuals(request)[0]).All();
 }
 
 absl::StatusOr<std::vector<absl::StatusOr<Candidate>>> MeasureLayouts(const PlanRequest& request,
                                                                       const std::vector<Layout>& layouts, Programs of,
                                                                       const ForwardBuilder& model, const OpTable& ops) {
   TACC_ASSIGN_OR_RETURN(const ForwardModel one_row, model(1, request.seq_len));
-  Planner planner(request, model, ops, one_row, Precision(request));
+  Planner planner(request, model, ops, one_row, Residuals(request)[0]);
   std::vector<absl::StatusOr<Candidate>> measured;
   for (const Layout& layout : layouts) measured.push_back(planner.MeasureLayout(layout, of));
   return measured;
@@ -507,7 +528,12 @@ absl::StatusOr<std::vector<absl::StatusOr<Candidate>>> MeasureLayouts(const Plan
 absl::StatusOr<Planned> PlanCandidates(const PlanRequest& request, const ForwardBuilder& model, const OpTable& ops) {
   TACC_ASSIGN_OR_RETURN(const ForwardModel one_row, model(1, request.seq_len));
   TACC_RETURN_IF_ERROR(CheckLayerCounts(request, static_cast<int64_t>(one_row.units.size())));
-  TACC_ASSIGN_OR_RETURN(Planned planned, Planner(request, model, ops, one_row, Precision(request)).Run());
+  const std::vector<DType> residuals = Residuals(request);
+  TACC_ASSIGN_OR_RETURN(Planned planned, Planner(request, model, ops, one_row, residuals[0]).Run());
+  if (residuals.size() > 1) {
+    TACC_ASSIGN_OR_RETURN(Planned narrow, Planner(request, model, ops, one_row, residuals[1]).Run());
+    if (TakeNarrow(planned.candidates[0], narrow.candidates[0])) planned = std::move(narrow);
+  }
   planned.notes = one_row.notes;
   return planned;
 }

@@ -53,7 +53,7 @@ struct PlanRequest {
   bool fp16 = false;                  // with training.loss_scale
   bool tf32 = false;                  // products of f32 in TF32; the cluster's peak of f32 is that of TF32
   DType reduce_dtype = DType::kF32;
-  DType residual_dtype = DType::kF32;  // see CompileOptions
+  std::optional<DType> residual_dtype = DType::kF32;  // see CompileOptions; absent: the planner decides
   // The first N units compute their activations again in the backward.
   static constexpr int64_t kAllUnits = std::numeric_limits<int64_t>::max();
   std::optional<int64_t> recompute_units;
@@ -83,6 +83,9 @@ struct Candidate {
   double model_flops = 0;   // of a step, for MFU
   int64_t num_parameters = 0;
   double copies_save_seconds = 0;  // predicted, of a step; 0 without them (Plan::keeps_copies)
+  // Where the planner chose to keep the residual stream in bf16: what that saves of a step, predicted; infinity:
+  // nothing fits without it.
+  double narrow_residual_saves_seconds = 0;
   bool fits = false;
   bool composed = false;  // put together from parts of the model (ComposePlan), not from all of it
 };
@@ -117,10 +120,13 @@ int64_t BufferBytes(const Machine& machine, const Mesh& mesh);
 // and fsdp must earn kKindMustEarn of the step: less than that no prediction can tell apart. The best is then tried
 // with copies of its weights in the compute type, which the update writes, so that nothing is cast where it is used:
 // they are kept where they fit and earn kCopiesMustEarn. The first candidate's figures are those of its whole program.
+// Where the request leaves residual_dtype open and products are in bf16, all of this is done for both types: bf16 is
+// taken where nothing fits in f32, or where it earns kNarrowResidualMustEarn.
 // Errors: InvalidArgument when the request contradicts itself (nearest legal values named) or the model cannot be
 // built.
 inline constexpr double kKindMustEarn = 0.01;
 inline constexpr double kCopiesMustEarn = 0.005;
+inline constexpr double kNarrowResidualMustEarn = 0.01;
 absl::StatusOr<Planned> PlanCandidates(const PlanRequest& request, const ForwardBuilder& model, const OpTable& ops);
 
 // The errors of PlanCandidates that the job, the model and the data (where it is known) decide, whatever the devices: a

@@ -283,6 +283,7 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   if (Find(root, "cluster") != nullptr || Find(root, "device") != nullptr) TACC_RETURN_IF_ERROR(TakePeaks(plan));
   if (reduce_dtype == "bfloat16") plan.reduce_dtype = DType::kBF16;
   if (residual_dtype == "bfloat16") plan.residual_dtype = DType::kBF16;
+  if (residual_dtype == "auto") plan.residual_dtype.reset();
   if (request.model_path.empty() == request.graph_path.empty()) {
     return absl::InvalidArgumentError("compile request: give one of job.model.path and job.model.graph");
   }
@@ -305,6 +306,8 @@ nlohmann::json SettingsJson(const CompileRequest& request, const Candidate& c) {
       {"train", {{"global_batch_size", c.plan.global_batch()}, {"per_device_train_batch_size", c.plan.micro_batch}}},
       {"memory", {{"gc", l.recompute}}}};
   if (!request.plan.fp16 && !request.plan.tf32) settings["compute"]["bf16"] = c.plan.compute_dtype == DType::kBF16;
+  if (!request.plan.residual_dtype.has_value())
+    settings["compute"]["residual_dtype"] = c.plan.residual_dtype == DType::kBF16 ? "bfloat16" : "float32";
   json& dist = settings["dist"];
   dist = json::object();
   const std::pair<const char*, int64_t> sizes[] = {{"pp", l.pp}, {"dp", l.dp}, {"fsdp", l.fsdp},
@@ -339,6 +342,7 @@ nlohmann::json CandidateJson(const CompileRequest& request, const Candidate& c) 
               {"mesh", std::move(mesh)},
               {"axes", std::move(axes)},
               {"precision", PrecisionName(request, c.plan.compute_dtype)},
+              {"residual_dtype", std::string(Name(c.plan.residual_dtype))},
               {"per_device_train_batch_size", c.plan.micro_batch},
               {"global_batch_size", c.plan.global_batch()},
               {"max_steps", MaxSteps(request.plan, c.plan.global_batch()).value_or(0)},

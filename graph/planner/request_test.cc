@@ -386,6 +386,57 @@ TEST(CompileRequest, TheResidualMayBeKeptNarrower) {
   EXPECT_LT(narrow->candidates[0].memory.temporaries_bytes, wide->candidates[0].memory.temporaries_bytes);
 }
 
+// With `auto`, bf16 only where it earns something: where memory is short.
+TEST(CompileRequest, ThePlannerMayKeepTheResidualNarrower) {
+  const OpTable ops;
+  const CompileRequest request = Parse(Replaced(kRequest, "\"dist\"",
+                                                "\"compute\": {\"residual_dtype\": \"RESIDUAL_DTYPE_AUTO\", "
+                                                "\"bf16\": true}, \"dist\""));
+  EXPECT_EQ(request.plan.residual_dtype, std::nullopt);
+  PlanRequest plan = request.plan;
+  plan.fsdp = 2;
+  plan.recompute_units = 0;
+  plan.device.memory_bytes = 0;
+  const auto roomy = PlanCandidates(plan, TestModel(8), ops);
+  ASSERT_TRUE(roomy.ok()) << roomy.status();
+  const Candidate& wide = roomy->candidates[0];
+  EXPECT_EQ(wide.plan.residual_dtype, DType::kF32);
+  EXPECT_EQ(CandidateJson(request, wide)["settings"]["compute"]["residual_dtype"], "float32");
+
+  // Memory for just that layout with the narrow one: the wide one must do with a slower layout,
+  plan.residual_dtype = DType::kBF16;
+  plan.micro_batch = wide.plan.micro_batch;
+  const auto narrow = PlanCandidates(plan, TestModel(8), ops);
+  ASSERT_TRUE(narrow.ok()) << narrow.status();
+  plan.device.memory_bytes = narrow->candidates[0].plan.total_bytes;
+  ASSERT_LT(plan.device.memory_bytes, wide.plan.total_bytes);
+  plan.residual_dtype.reset();
+  const auto tight = PlanCandidates(plan, TestModel(8), ops);
+  ASSERT_TRUE(tight.ok()) << tight.status();
+  const Candidate& taken = tight->candidates[0];
+  EXPECT_TRUE(taken.fits);
+  EXPECT_EQ(taken.plan.residual_dtype, DType::kBF16);
+  EXPECT_EQ(CandidateJson(request, taken)["settings"]["compute"]["residual_dtype"], "bfloat16");
+  EXPECT_EQ(CandidateJson(request, taken)["residual_dtype"], "bf16");
+  plan.residual_dtype = DType::kF32;
+  const auto slower = PlanCandidates(plan, TestModel(8), ops);
+  ASSERT_TRUE(slower.ok()) << slower.status();
+  EXPECT_DOUBLE_EQ(taken.narrow_residual_saves_seconds,
+                   slower->candidates[0].plan.step_seconds - taken.plan.step_seconds);
+
+  // or there is none.
+  plan.reshard_units = PlanRequest::kAllUnits;
+  plan.residual_dtype = DType::kBF16;
+  const auto least = PlanCandidates(plan, TestModel(8), ops);
+  ASSERT_TRUE(least.ok()) << least.status();
+  plan.device.memory_bytes = least->candidates[0].plan.total_bytes;
+  plan.residual_dtype.reset();
+  const auto only = PlanCandidates(plan, TestModel(8), ops);
+  ASSERT_TRUE(only.ok()) << only.status();
+  EXPECT_TRUE(only->candidates[0].fits);
+  EXPECT_EQ(only->candidates[0].narrow_residual_saves_seconds, std::numeric_limits<double>::infinity());
+}
+
 // What is planned must be.
 Planned MustPlan(const PlanRequest& request, const ForwardBuilder& model = TestModel()) {
   static const OpTable& ops = *new OpTable();

@@ -214,6 +214,13 @@ std::vector<std::string> InWords(const Finalist& finalist, int64_t max_steps) {
                     ", written by the update: that nothing is cast where it is used saves ",
                     SecondsText(c.copies_save_seconds), " a step.");
   }
+  if (c.narrow_residual_saves_seconds > 0) {
+    absl::StrAppend(&memory, " For the backward the residual stream is kept in bf16 (compute.residual_dtype: auto): ",
+                    std::isinf(c.narrow_residual_saves_seconds)
+                        ? "nothing fits without that."
+                        : absl::StrCat("the best layout without that takes ",
+                                       SecondsText(c.narrow_residual_saves_seconds), " more a step."));
+  }
   if (plan.recompute_units > 0)
     absl::StrAppend(&memory, " To save memory, the backward computes the activations of ",
                     Plural(plan.recompute_units, "layer"), " again (memory.gc).");

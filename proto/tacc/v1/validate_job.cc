@@ -346,6 +346,13 @@ class Validator {
       Add("compute.grad_scaler", "compute.grad_scaler needs compute.fp16: true", {"compute.fp16"});
     if (compute.residual_dtype() == v1::RESIDUAL_DTYPE_BFLOAT16 && !compute.bf16())
       Add("compute.residual_dtype", "compute.residual_dtype: bfloat16 needs compute.bf16: true", {"compute.bf16"});
+    const bool is_bf16_excluded = (compute.has_bf16() && !compute.bf16()) || compute.fp16() || compute.tf32();
+    if (compute.residual_dtype() == v1::RESIDUAL_DTYPE_AUTO && is_bf16_excluded) {
+      Add("compute.residual_dtype",
+          "compute.residual_dtype: auto chooses bfloat16 only beside products in bfloat16, which the job rules out: "
+          "leave it out, or set compute.bf16: true",
+          {"compute.bf16"});
+    }
   }
 
   void CheckMemory(const v1::MemorySpec& memory) {

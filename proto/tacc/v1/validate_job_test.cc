@@ -78,6 +78,13 @@ TEST(ValidateJobTest, ProductsAreComputedInOneType) {
               ElementsAre("compute.grad_scaler needs compute.fp16: true"));
   EXPECT_THAT(Messages("compute { bf16: true residual_dtype: RESIDUAL_DTYPE_BFLOAT16 }"), IsEmpty());
   EXPECT_THAT(Messages("compute { residual_dtype: RESIDUAL_DTYPE_FLOAT32 }"), IsEmpty());
+  EXPECT_THAT(Messages("compute { residual_dtype: RESIDUAL_DTYPE_AUTO }"), IsEmpty());
+  EXPECT_THAT(Messages("compute { bf16: true residual_dtype: RESIDUAL_DTYPE_AUTO }"), IsEmpty());
+  for (const char* other : {"bf16: false", "fp16: true", "tf32: true"}) {
+    EXPECT_THAT(Messages(absl::StrCat("compute { residual_dtype: RESIDUAL_DTYPE_AUTO ", other, " }")),
+                ElementsAre("compute.residual_dtype: auto chooses bfloat16 only beside products in bfloat16, which the "
+                            "job rules out: leave it out, or set compute.bf16: true"));
+  }
   for (const char* other : {"", "bf16: false", "fp16: true"}) {
     EXPECT_THAT(Messages(absl::StrCat("compute { residual_dtype: RESIDUAL_DTYPE_BFLOAT16 ", other, " }")),
                 ElementsAre("compute.residual_dtype: bfloat16 needs compute.bf16: true"));
