@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "graph/planner/normal_equations.h"
@@ -159,6 +160,16 @@ double MeanAbsoluteError(const Setting& setting, const std::vector<MeasuredStep>
   return error;
 }
 
+namespace {
+
+// The logarithm of the constant in `to` over that in `from`.
+double Moved(Setting from, Setting to, const FreeConstant& constant) {
+  const double before = constant.of(from);
+  return before > 0 ? std::log(constant.of(to) / before) : 0;
+}
+
+}  // namespace
+
 Calibration Calibrate(const Setting& start, const std::vector<MeasuredStep>& steps) {
   Calibration c;
   c.constants = CalibratedConstants();
@@ -173,9 +184,16 @@ Calibration Calibrate(const Setting& start, const std::vector<MeasuredStep>& ste
     }
     const Fit fit = FitConstants(start, told, steps);
     c.setting = fit.setting;
-    const auto least = std::max_element(fit.spreads.begin(), fit.spreads.end());
-    if (least == fit.spreads.end() || *least <= kDetermined) break;
-    c.determined[which[least - fit.spreads.begin()]] = false;
+    std::optional<size_t> least;
+    double least_loss = 0;
+    for (size_t i = 0; i < told.size(); ++i) {
+      if (fit.spreads[i] <= kDetermined) continue;
+      // By which the loss grows where it goes back to its start and the others follow.
+      const double loss = std::pow(Moved(start, fit.setting, told[i]) / (fit.spreads[i] * told[i].deviation), 2) / 2;
+      if (!least.has_value() || loss < least_loss) least = i, least_loss = loss;
+    }
+    if (!least.has_value()) break;
+    c.determined[which[*least]] = false;
   }
   c.error_before = MeanAbsoluteError(start, steps);
   c.error_after = MeanAbsoluteError(c.setting, steps);

@@ -64,8 +64,8 @@ struct Calibration {
   double error_before = 0, error_after = 0;
 };
 // The steps determine a constant where they say three times as much of it as was known before: its deviation at most
-// halves. What they do not determine stays where it was: one after the other, the least determined first, and the
-// others are fitted without it, so that of two that only their product tells one is left.
+// halves. What they do not determine stays where it was: one after the other, that first without which the others fit
+// the steps best, so that of two that only their product tells one is left: the one that tells more.
 Calibration Calibrate(const Setting& start, const std::vector<MeasuredStep>& steps);
 
 }  // namespace tacc::graph
