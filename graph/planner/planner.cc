@@ -16,7 +16,9 @@
 #include "graph/passes/stages.h"
 #include "graph/planner/analyze.h"
 #include "graph/planner/compose.h"
+#include "graph/planner/lessons.h"
 #include "graph/planner/simulate/cluster_times.h"
+#include "page/numbers.h"
 
 namespace tacc::graph {
 namespace {
@@ -24,11 +26,12 @@ namespace {
 // Samples a device holds at once when the job says nothing of the batch: enough rows for full matrix products, small
 // enough for any memory.
 constexpr int64_t kDefaultMicroBatch = 4;
-// Layouts that become programs at a time, and how often others are looked for when none of them fits.
-constexpr size_t kMaxFinalists = 8;
+// Layouts that may become programs, of all and of a mesh, and how often others are looked for when none of them fits.
+constexpr size_t kMaxFinalists = 256, kMaxOfAMesh = 8;
 constexpr int kMaxRounds = 6;
-// Layers that are compiled to compare candidates, once one fits: it is what planning takes its time for.
-constexpr int64_t kMaxCompiledLayers = 160;
+// Layers that are compiled to compare candidates, once one fits, and until then: it is what planning takes its time
+// for.
+constexpr int64_t kMaxCompiledLayers = 160, kMaxCompiledLayersIfNoneFits = 640;
 
 // How much faster a device's products of bf16 are than those of f32; none: not both are known.
 std::optional<double> Bf16Speedup(const DeviceProfile& device) {
@@ -127,6 +130,11 @@ bool TakeNarrow(const Candidate& wide, Candidate& narrow) {
   return narrow.narrow_residual_saves_seconds >= kNarrowResidualMustEarn * wide.plan.step_seconds;
 }
 
+double Worth(const Layout& l, double step_seconds) {
+  const int kinds = (l.pp > 1) + (l.ep > 1) + (l.cp > 1) + (l.tp > 1);
+  return step_seconds * (1 + kKindMustEarn * kinds);
+}
+
 bool Better(const Candidate& a, const Candidate& b) {
   if (a.fits != b.fits) return a.fits;
   return a.fits ? Worth(a) < Worth(b) : a.plan.total_bytes < b.plan.total_bytes;
@@ -188,16 +196,17 @@ class Planner {
     for (int round = 0; round < kMaxRounds; ++round) {
       TACC_ASSIGN_OR_RETURN(SearchResult found, Search(work_, search));
       const bool none_fits = found.best.empty();
-      for (const Scored& scored : none_fits ? std::vector<Scored>{*found.smallest} : found.best) {
-        if (AnyFits() && compiled_layers_ >= kMaxCompiledLayers) break;
-        // What was learned from those before may already say no.
-        if (none_fits || search.available_bytes <= 0 ||
-            scored.memory.total() * MemoryFactor(scored.layout) <= search.available_bytes)
-          Try(scored);
+      if (none_fits) {
+        Try(*found.smallest);
+      } else {
+        TryInTurn(found.best, search.available_bytes);
       }
-      if (round == 0) TakeLosers(found);
+      if (round == 0) TakeLosers(found, search.available_bytes);
       if (none_fits || AnyFits()) break;
-      if (round + 1 == kMaxRounds) Try(*found.smallest);
+      if (round + 1 == kMaxRounds || compiled_layers_ >= kMaxCompiledLayersIfNoneFits) {
+        Try(*found.smallest);
+        break;
+      }
     }
     if (planned_.candidates.empty()) return first_error_;
     TACC_RETURN_IF_ERROR(Settle());
@@ -206,12 +215,30 @@ class Planner {
   }
 
  private:
-  // What programs of layouts that run alike have needed of memory, over what was estimated.
-  using Kind = std::tuple<bool, PipelineSchedule, bool, bool>;
-  static Kind KindOf(const Layout& l) { return {l.pp > 1, l.schedule, l.recompute, l.fsdp > 1}; }
-  double MemoryFactor(const Layout& layout) const {
-    const auto known = memory_factors_.find(KindOf(layout));
-    return known == memory_factors_.end() ? 1 : known->second;
+  // Makes candidates of them, that first which promises most by what was learned from those before, until none promises
+  // to cost less than the best that fits.
+  void TryInTurn(std::vector<Scored> open, double available_bytes) {
+    while (!open.empty()) {
+      const auto least = std::min_element(
+          open.begin(), open.end(), [&](const Scored& a, const Scored& b) { return LeastWorth(a) < LeastWorth(b); });
+      const Candidate* best = Best();
+      if (best != nullptr && LeastWorth(*least) >= Worth(*best)) return;
+      if (compiled_layers_ >= (best != nullptr ? kMaxCompiledLayers : kMaxCompiledLayersIfNoneFits)) return;
+      const Scored next = *least;
+      open.erase(least);
+      if (available_bytes <= 0 || next.memory.total() * lessons_.LeastMemoryFactor(next.layout) <= available_bytes)
+        Try(next);
+    }
+  }
+
+  // The candidate that is best so far; none that fits: null.
+  const Candidate* Best() const {
+    const auto best = std::min_element(planned_.candidates.begin(), planned_.candidates.end(), Better);
+    return best != planned_.candidates.end() && best->fits ? &*best : nullptr;
+  }
+
+  double LeastWorth(const Scored& scored) const {
+    return Worth(scored.layout, scored.step.seconds) * lessons_.LeastStepFactor(scored.layout);
   }
 
   // Makes it a candidate, if it is none.
@@ -226,9 +253,8 @@ class Planner {
       planned_.losers.push_back({scored, false, absl::StrCat("cannot be compiled: ", candidate.status().message())});
       return;
     }
-    double& factor = memory_factors_.try_emplace(KindOf(scored.layout), 0).first->second;
-    factor = std::max(factor, static_cast<double>(candidate->memory.arena_bytes + candidate->memory.workspace_bytes) /
-                                  scored.memory.total());
+    const auto bytes = static_cast<double>(candidate->memory.arena_bytes + candidate->memory.workspace_bytes);
+    lessons_.Add(scored.layout, candidate->plan.step_seconds / scored.step.seconds, bytes / scored.memory.total());
     planned_.candidates.push_back(*std::move(candidate));
   }
 
@@ -237,11 +263,12 @@ class Planner {
     SearchRequest search = SearchRequestOf(request_, static_cast<int64_t>(one_row_.units.size()), precision_);
     TACC_RETURN_IF_ERROR(SetOrder(search.base));
     search.num_best = kMaxFinalists;
+    search.num_of_a_mesh = kMaxOfAMesh;
     search.can_lay_out = [this](const Layout& layout) {
       Plan plan;
       return MakePlan(layout, &plan);
     };
-    search.memory_factor = [this](const Layout& layout) { return MemoryFactor(layout); };
+    search.memory_factor = [this](const Layout& layout) { return lessons_.LeastMemoryFactor(layout); };
     return search;
   }
 
@@ -327,10 +354,13 @@ class Planner {
                        [](const Candidate& c) { return c.fits; });
   }
 
-  void TakeLosers(SearchResult& found) {
+  void TakeLosers(SearchResult& found, double available_bytes) {
     planned_.num_meshes = found.num_meshes;
     planned_.num_layouts = found.num_layouts;
     for (Loser& loser : found.losers) {
+      const double bytes = loser.scored.memory.total();
+      if (loser.fits && available_bytes > 0 && bytes > available_bytes)
+        absl::StrAppend(&loser.why, ", and may not fit: ", BytesText(bytes), " of ", BytesText(available_bytes));
       if (!request_.pins.empty()) absl::StrAppend(&loser.why, " (estimated without dist.pins)");
       planned_.losers.push_back(std::move(loser));
     }
@@ -399,7 +429,7 @@ class Planner {
   const DType precision_, residual_;
   ModelWork work_;
   std::map<int64_t, ForwardModel> forwards_;  // by rows
-  std::map<Kind, double> memory_factors_;
+  Lessons lessons_;
   int64_t compiled_layers_ = 0;
   Planned planned_;
   Candidate whole_;  // of which planned_.programs are
@@ -409,10 +439,7 @@ class Planner {
 
 }  // namespace
 
-double Worth(const Candidate& c) {
-  const int kinds = (c.layout.pp > 1) + (c.layout.ep > 1) + (c.layout.cp > 1) + (c.layout.tp > 1);
-  return c.plan.step_seconds * (1 + kKindMustEarn * kinds);
-}
+double Worth(const Candidate& candidate) { return Worth(candidate.layout, candidate.plan.step_seconds); }
 
 int64_t IdleBytes(const Machine& machine) {
   if (machine.shares_cores) return kIdleBytes;

@@ -115,8 +115,9 @@ int64_t IdleBytes(const Machine& machine);
 // Buffers and staging of a rank of this mesh.
 int64_t BufferBytes(const Machine& machine, const Mesh& mesh);
 
-// Whatever the request leaves open is searched (search.h); the best by estimate become programs, for exact bytes and a
-// simulated step (compose.h), until some fit or a fitting one is not to be found. Each kind of parallelism beside dp
+// Whatever the request leaves open is searched (search.h); the best become programs, for exact bytes and a simulated
+// step (compose.h), one after the other: first the one that may cost least by its estimate and by what the programs
+// before it teach (lessons.h), until none may cost less than the best that fits. Each kind of parallelism beside dp
 // and fsdp must earn kKindMustEarn of the step: less than that no prediction can tell apart. The best is then tried
 // with copies of its weights in the compute type, which the update writes, so that nothing is cast where it is used:
 // they are kept where they fit and earn kCopiesMustEarn. The first candidate's figures are those of its whole program.
