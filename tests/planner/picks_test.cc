@@ -6,11 +6,10 @@
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "graph/import/families.h"
-#include "graph/ir/status_macros.h"
 #include "graph/planner/report/words.h"
 #include "graph/planner/request.h"
 #include "gtest/gtest.h"
+#include "tests/planner/config_model.h"
 
 namespace tacc::graph {
 namespace {
@@ -51,19 +50,7 @@ class PicksTest : public ::testing::Test {
                           {"cluster", cluster}};
     const auto parsed = ParseCompileRequest(request.dump());
     ASSERT_TRUE(parsed.ok()) << parsed.status();
-    const ForwardBuilder model = [&](int64_t batch, int64_t seq) -> absl::StatusOr<ForwardModel> {
-      TACC_ASSIGN_OR_RETURN(const ReadFamily read, ReadModelConfig(config, seq));
-      DecoderBuildOptions build;
-      build.batch = batch;
-      build.seq_len = seq;
-      ForwardModel forward;
-      TACC_ASSIGN_OR_RETURN(forward.forward, BuildDecoder(read.spec, build, ops_));
-      for (int64_t layer = 0; layer < read.spec.num_layers; ++layer)
-        forward.units.push_back(read.spec.LayerPath(layer));
-      forward.residual_module = read.spec.names.embedding;
-      return forward;
-    };
-    auto planned = PlanCandidates(parsed->plan, model, ops_);
+    auto planned = PlanCandidates(parsed->plan, ModelOfConfig(config, ops_), ops_);
     ASSERT_TRUE(planned.ok()) << planned.status();
     planned_ = *std::move(planned);
     const Candidate& best = planned_.candidates[0];

@@ -2,10 +2,9 @@
 // of it is seen, and explained.
 #include <nlohmann/json.hpp>
 
-#include "graph/import/families.h"
-#include "graph/ir/status_macros.h"
 #include "graph/planner/request.h"
 #include "gtest/gtest.h"
+#include "tests/planner/config_model.h"
 
 namespace tacc::graph {
 namespace {
@@ -29,18 +28,7 @@ Candidate Planned70B(const json& dist) {
   const auto parsed = ParseCompileRequest(request.dump());
   EXPECT_TRUE(parsed.ok()) << parsed.status();
   const OpTable ops;
-  const ForwardBuilder model = [&](int64_t batch, int64_t seq) -> absl::StatusOr<ForwardModel> {
-    TACC_ASSIGN_OR_RETURN(const ReadFamily read, ReadModelConfig(config, seq));
-    DecoderBuildOptions build;
-    build.batch = batch;
-    build.seq_len = seq;
-    ForwardModel forward;
-    TACC_ASSIGN_OR_RETURN(forward.forward, BuildDecoder(read.spec, build, ops));
-    for (int64_t layer = 0; layer < read.spec.num_layers; ++layer) forward.units.push_back(read.spec.LayerPath(layer));
-    forward.residual_module = read.spec.names.embedding;
-    return forward;
-  };
-  const auto planned = PlanCandidates(parsed->plan, model, ops);
+  const auto planned = PlanCandidates(parsed->plan, ModelOfConfig(config, ops), ops);
   EXPECT_TRUE(planned.ok()) << planned.status();
   if (!planned.ok()) return {};
   EXPECT_TRUE(planned->candidates[0].fits);
