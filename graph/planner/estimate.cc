@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/collective_limits.h"
-#include "graph/ir/rest_cut.h"
+#include "graph/planner/estimate_parts.h"
 
 namespace tacc::graph {
 namespace {
@@ -28,49 +28,10 @@ double Local(const Extent& extent, const Layout& l, bool sequence_sharded) {
   return extent.size;
 }
 
-// A rank's share of an amount of one sample that is split over a region.
-double RegionShare(Split region, const Layout& l, bool sequence_sharded) {
-  const double samples = static_cast<double>(l.micro_batch) / static_cast<double>(l.cp);
-  const bool over_tp = region == Split::kTensor || region == Split::kExpert || sequence_sharded;
-  return over_tp ? samples / static_cast<double>(l.tp) : samples;
-}
-
 double WeightShare(Split region, const Layout& l) {
   if (region == Split::kTensor) return 1.0 / static_cast<double>(l.tp);
   if (region == Split::kExpert) return 1.0 / static_cast<double>(l.tp * l.ep);
   return 1.0;
-}
-
-// Elements of a rank's parameters in use.
-double InUse(const ParameterCount& p, const Layout& l) {
-  return p.whole + p.tensor / static_cast<double>(l.tp) + p.expert / static_cast<double>(l.tp * l.ep);
-}
-
-// How the shards over fsdp of a parameter in use lie in it.
-struct Shards {
-  double elements = 0;  // of the parameter in use
-  double held = 0;      // of a shard, with padding
-  double rows = 1;      // side by side
-  bool are_equal = true;
-};
-Shards ShardsOf(const WeightDims& weight, const Layout& l) {
-  Shards shards;
-  if (weight.empty()) return shards;
-  std::vector<DimInUse> dims;
-  shards.elements = 1;
-  for (const Extent& dim : weight) {
-    const int64_t ranks = dim.split == Split::kTensor ? l.tp : dim.split == Split::kExpert ? l.ep : 1;
-    const auto size = static_cast<int64_t>(dim.size);
-    dims.push_back({(size + ranks - 1) / ranks, ranks > 1, size % ranks != 0});
-    shards.elements *= static_cast<double>(dims.back().extent);
-  }
-  const RestCut cut = CutAtRest(dims, l.fsdp);
-  double extent = 1;
-  for (int d = 0; d < cut.dim; ++d) shards.rows *= static_cast<double>(dims[d].extent);
-  for (int d = cut.dim; d < cut.dim + cut.merged; ++d) extent *= static_cast<double>(dims[d].extent);
-  shards.are_equal = cut.is_equal;
-  shards.held = shards.elements / std::max(extent, 1.0) * std::ceil(extent / static_cast<double>(l.fsdp));
-  return shards;
 }
 
 struct Groups {
@@ -313,73 +274,6 @@ struct Stage {
   ParameterCount parameters;
 };
 
-// Whether the last stage has copies of parameters of the first.
-bool HasCopies(const ModelWork& model, const Layout& l) { return l.pp > 1 && model.tied.total() > 0; }
-
-// The model with these copies as parameters.
-ModelWork WithCopies(const ModelWork& model) {
-  ModelWork copied = model;
-  UnitWork& last = copied.units.back();
-  last.parameters.Add(model.tied, 1);
-  ++last.num_parameters;
-  copied.tied = {};
-  return copied;
-}
-
-// `take` units of this kind lie on this stage. Layers go evenly to the stages; what comes before them to the first,
-// what comes after to the last.
-template <typename Visit>
-void ForEachPart(const ModelWork& model, int64_t pp, const Visit& visit) {
-  int64_t done = 0;  // layers before
-  for (size_t u = 0; u < model.units.size(); ++u) {
-    const UnitWork& unit = model.units[u];
-    for (int64_t left = unit.count; left > 0;) {
-      int64_t stage = 0, take = left;
-      if (pp > 1) {
-        stage = std::min(pp - 1, done * pp / std::max<int64_t>(model.num_layers, 1));
-        const int64_t end = ((stage + 1) * model.num_layers + pp - 1) / pp;
-        if (unit.is_layer) take = std::clamp<int64_t>(end - done, 1, left);
-      }
-      visit(stage, u, take);
-      if (unit.is_layer) done += take;
-      left -= take;
-    }
-  }
-}
-
-// Bytes of gradients that are whole until fsdp has summed and scattered them, beyond what the backward has freed by
-// then of a layer's activations. They are waited for a unit or two later; a pipeline's stash is not freed.
-double WholeGradients(const Layout& l, double layer_elements, double layer_kept) {
-  constexpr double kNotFreedYet = 0.65;  // of the layer at work
-  if (l.pp > 1) return 2 * 4 * layer_elements;
-  double most = 0;
-  for (int layers : {0, 1, 2})
-    most = std::max(most, (layers + 1) * 4 * layer_elements - (layers + kNotFreedYet) * layer_kept);
-  return most;
-}
-
-// Copies of what a stage keeps for a weight pass, in micro-batches: it is `stage` micro-batches later, and until then
-// there is what products take in, also where the forward ran again for that, and the gradients of what they give.
-double CopiesForWeightPasses(const Layout& l, int64_t stage) {
-  constexpr double kForWeightPass = 1.17;
-  return l.schedule == PipelineSchedule::kZeroBubble ? kForWeightPass * static_cast<double>(stage) : 0;
-}
-
-// Copies of what a stage keeps of a micro-batch for its backward, when the pipeline is full.
-double CopiesInFlight(const Layout& l, int64_t stage) {
-  const double plain = static_cast<double>(l.pp - stage);
-  if (l.schedule != PipelineSchedule::kInterleaved) return plain;
-  // Each chunk has copies of its own: as many as it has forward passes before its first backward. In a round,
-  // l.pp micro-batches go through all chunks.
-  int64_t copies = 0;
-  const int64_t round = l.pp * l.chunks, warmup = 2 * (l.pp - stage - 1) + (l.chunks - 1) * l.pp;
-  for (int64_t chunk = 0; chunk < l.chunks; ++chunk) {
-    const int64_t forwards = warmup + (l.chunks - 1 - chunk) * l.pp + 1;
-    copies += forwards / round * l.pp + std::clamp<int64_t>(forwards % round - chunk * l.pp, 0, l.pp);
-  }
-  return static_cast<double>(copies) / static_cast<double>(l.chunks);
-}
-
 }  // namespace
 
 Mesh Layout::mesh() const {
@@ -479,73 +373,6 @@ StepEstimate EstimateStep(const ModelWork& model, const Cluster& cluster, const 
   e.update = estimator.Update(stage.parameters);
   e.seconds = e.compute + e.communication() + e.imbalance + e.bubble + e.update;
   return e;
-}
-
-MemoryEstimate EstimateMemory(const ModelWork& model, const Layout& l, const Execution& x) {
-  if (HasCopies(model, l)) return EstimateMemory(WithCopies(model), l, x);
-  struct Part {
-    ParameterCount parameters;
-    double largest = 0, kept = 0, working = 0;
-    double saved = 0;                  // as kept, where nothing is computed again
-    double layer = 0, layer_kept = 0;  // elements in use of a layer, and what it keeps
-  };
-  std::vector<Part> parts(l.pp);
-  const double home = RegionShare(Split::kHome, l, x.sequence_sharded), tensor = RegionShare(Split::kTensor, l, true);
-  ForEachPart(model, l.pp, [&](int64_t stage, size_t u, int64_t count) {
-    const UnitWork& unit = model.units[u];
-    Part& part = parts[stage];
-    part.parameters.Add(unit.parameters, static_cast<double>(count));
-    part.largest = std::max(part.largest, InUse(unit.parameters, l));
-    const double saved = unit.saved_home_bytes * home + unit.saved_tensor_bytes * tensor;
-    const double working = unit.working_home_bytes * home + unit.working_tensor_bytes * tensor;
-    const bool repeated = l.recompute && unit.is_layer;
-    part.saved += static_cast<double>(count) * saved;
-    part.kept += static_cast<double>(count) * (repeated ? (unit.input_bytes - unit.narrowed_bytes) * home : saved);
-    part.working = std::max(part.working, working + (repeated ? saved : 0));
-    if (unit.is_layer) {
-      part.layer = std::max(part.layer, InUse(unit.parameters, l));
-      part.layer_kept = std::max(part.layer_kept, saved);
-    }
-  });
-  MemoryEstimate fullest;
-  const double fsdp = static_cast<double>(l.fsdp);
-  for (int64_t stage = 0; stage < l.pp; ++stage) {
-    const Part& part = parts[stage];
-    const double whole = InUse(part.parameters, l), elements = whole / fsdp;
-    const double width = static_cast<double>(ByteSize(x.compute));
-    // Where masters are sharded and weights in use are not, narrower copies are what is used.
-    const bool uses_copies = l.zero_stage < 3 && x.compute != DType::kF32;
-    MemoryEstimate e;
-    e.weights = 4 * (l.zero_stage == 3 || uses_copies ? elements : whole);
-    e.gradients = 4 * (l.zero_stage >= 2 ? elements : whole);
-    e.optimizer = 8 * elements;
-    if (x.optimizer_sharded) {
-      const double replicas = static_cast<double>(l.dp * l.ep * l.cp);
-      e.weights /= replicas;
-      e.optimizer /= replicas;
-    }
-    if (x.keeps_copies) e.copies = width * elements;
-    if (uses_copies) e.copies = width * whole;
-    if (l.zero_stage < 3) {
-      // Nothing is gathered or cast.
-    } else if (l.fsdp > 1) {
-      // The unit in use, whole, and the next one where it is gathered ahead.
-      e.copies += width * (l.reshard ? 2 * part.largest : whole);
-    } else if (!x.keeps_copies && x.compute != DType::kF32) {
-      e.copies += width * part.largest;
-    }
-    const auto most = static_cast<double>(l.accumulation);
-    const double in_flight = std::min(most, l.pp > 1 ? CopiesInFlight(l, stage) : 1.0);
-    const double for_weights = std::min(most - in_flight, CopiesForWeightPasses(l, stage));
-    e.activations = part.kept * in_flight + part.saved * for_weights;
-    e.temporaries = part.working;
-    if (l.fsdp > 1 && !l.recompute) e.temporaries += WholeGradients(l, part.layer, part.layer_kept);
-    if (l.accumulation == 1 && l.pp == 1 && !x.keeps_gradients) {
-      e.gradients = std::max(0.0, e.gradients - e.activations);
-    }
-    if (e.total() > fullest.total()) fullest = e;
-  }
-  return fullest;
 }
 
 }  // namespace tacc::graph
