@@ -2,10 +2,10 @@
 // those programs' memory plans and simulated steps say: for dense models, mixtures and long sequences on GPUs, and for
 // CPUs, a spread of the layouts that the search takes. Of each job also how much the planner's pick costs over the best
 // of those layouts, both by programs of all layers.
-//   agreement [--layouts N] [--jobs TEXT] [--worst N] [--programs composed|whole]
-// N layouts a job (12; at most one of a kind: which axes split, schedule, gc, ZeRO's stage, size of the micro-batch),
-// jobs whose name has the text, N of the layouts that agree worst (40), and whether the programs are put together from
-// parts of the model, as the planner's candidates are, or of all its layers.
+//   agreement [--layouts N] [--of TEXT] [--jobs TEXT] [--worst N] [--programs composed|whole]
+// N layouts a job (12; at most one of a kind: which axes split, schedule, gc, what ZeRO shards, size of the
+// micro-batch), layouts and jobs whose name has the text, N of the layouts that agree worst (40), and whether the
+// programs are put together from parts of the model, as the planner's candidates are, or of all its layers.
 #include <unistd.h>
 
 #include <algorithm>
@@ -214,15 +214,17 @@ std::string PartsOf(const Scored& scored, const Candidate& candidate) {
 // What tells layouts of another kind apart.
 std::string KindOf(const Layout& l) {
   return absl::StrCat(l.pp > 1, l.dp > 1, l.fsdp > 1, l.ep > 1, l.cp > 1, l.tp > 1, " ", static_cast<int>(l.schedule),
-                      l.recompute, l.reshard, l.zero_stage, l.micro_batch > 2);
+                      l.recompute, l.reshard, l.zero_stage, l.reduce_each_micro_batch, l.micro_batch > 2);
 }
 
 // The fastest by estimate of each kind, fastest first.
-std::vector<Scored> Spread(const std::vector<Scored>& all, size_t count) {
+std::vector<Scored> Spread(const std::vector<Scored>& all, const std::string& text, size_t count) {
   std::vector<Scored> spread;
   std::set<std::string> kinds;
   for (const Scored& scored : all) {
-    if (spread.size() < count && kinds.insert(KindOf(scored.layout)).second) spread.push_back(scored);
+    if (spread.size() < count && absl::StrContains(scored.layout.ToString(), text) &&
+        kinds.insert(KindOf(scored.layout)).second)
+      spread.push_back(scored);
   }
   return spread;
 }
@@ -247,8 +249,8 @@ absl::StatusOr<Candidate> BestOfWhole(const graph::PlanRequest& request, std::ve
   return absl::NotFoundError("none is better");
 }
 
-absl::Status Compare(const Job& job, size_t num_layouts, graph::Programs of, const graph::OpTable& ops,
-                     std::vector<Pair>* pairs) {
+absl::Status Compare(const Job& job, size_t num_layouts, const std::string& text, graph::Programs of,
+                     const graph::OpTable& ops, std::vector<Pair>* pairs) {
   const graph::ForwardBuilder builder = BuilderOf(job, ops);
   auto request = RequestOf(job);
   if (!request.ok()) return request.status();
@@ -262,7 +264,11 @@ absl::Status Compare(const Job& job, size_t num_layouts, graph::Programs of, con
   if (!planned.ok()) return planned.status();
   const Candidate& pick = planned->candidates[0];
   const double picked = graph::Worth(pick) + pick.copies_save_seconds;
-  const std::vector<Scored> spread = Spread(*all, num_layouts);
+  const std::vector<Scored> spread = Spread(*all, text, num_layouts);
+  if (spread.empty()) {
+    std::cout << job.Name() << ": no layout is " << text << "\n";
+    return absl::OkStatus();
+  }
   std::vector<Layout> layouts;
   for (const Scored& scored : spread) layouts.push_back(scored.layout);
   auto measured = graph::MeasureLayouts(*request, layouts, of, builder, ops);
@@ -309,12 +315,13 @@ void PrintSpread(const char* what, std::vector<double> ratios, double within) {
 
 int Main(int argc, char** argv) {
   size_t num_layouts = 12, num_worst = 40;
-  std::string jobs;
+  std::string jobs, text;
   graph::Programs of = graph::Programs::kComposed;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string flag = argv[i];
     if (flag == "--layouts") num_layouts = std::strtoul(argv[i + 1], nullptr, 10);
     if (flag == "--worst") num_worst = std::strtoul(argv[i + 1], nullptr, 10);
+    if (flag == "--of") text = argv[i + 1];
     if (flag == "--jobs") jobs = argv[i + 1];
     if (flag == "--programs" && argv[i + 1] == std::string("whole")) of = graph::Programs::kWhole;
   }
@@ -322,7 +329,7 @@ int Main(int argc, char** argv) {
   std::vector<Pair> pairs;
   for (const Job& job : kJobs) {
     if (!absl::StrContains(job.Name(), jobs)) continue;
-    if (const absl::Status status = Compare(job, num_layouts, of, ops, &pairs); !status.ok()) {
+    if (const absl::Status status = Compare(job, num_layouts, text, of, ops, &pairs); !status.ok()) {
       std::cerr << "error: " << job.Name() << ": " << status.message() << "\n";
       return 1;
     }

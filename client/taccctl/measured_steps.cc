@@ -25,6 +25,7 @@ const std::vector<std::pair<std::string, std::string>>& JobColumns() {
       {"schedule", "dist.pp.schedule"},
       {"num_chunks", "dist.pp.num_chunks"},
       {"zero_stage", "dist.fsdp.zero_stage"},
+      {"reduce_each_micro_batch", "dist.fsdp.reduce_each_micro_batch"},
       {"gc", "memory.gc"}};
   return fields;
 }
@@ -70,7 +71,7 @@ class RowReader {
       const std::string& cell = Cell(column);
       if (cell.empty()) continue;
       // Of an axis that splits nothing there is nothing to say.
-      if (field == "dist.fsdp.zero_stage" && Size("fsdp", "1") == 1) continue;
+      if (field.rfind("dist.fsdp.", 0) == 0 && Size("fsdp", "1") == 1) continue;
       if (field.rfind("dist.pp.", 0) == 0 && Size("pp", "1") == 1) continue;
       if (column == "num_chunks" && cell == "1") continue;
       step.job.sets.push_back(absl::StrCat(field, "=", cell));

@@ -79,6 +79,11 @@ std::string HowText(const json& candidate) {
     how.push_back(absl::StrCat(TextAt(candidate, "schedule"), chunks > 1 ? absl::StrCat(" x ", chunks) : ""));
   }
   if (candidate.value("gc", false)) how.push_back("gc");
+  if (candidate.contains("mesh") && NumberAt(candidate["mesh"], "fsdp") > 1) {
+    const double stage = NumberAt(candidate, "zero_stage");
+    if (stage == 1 || stage == 2) how.push_back(absl::StrCat("ZeRO-", stage));
+    if (!candidate.value("reduce_each_micro_batch", true)) how.push_back("gradients reduced once");
+  }
   if (NumberAt(candidate, "kept_units") > 0) how.push_back("weights kept");
   if (candidate.value("keeps_copies", false)) how.push_back(absl::StrCat(TextAt(candidate, "precision"), " copies"));
   if (TextAt(candidate, "residual_dtype") == "bf16") how.push_back("bf16 residual");

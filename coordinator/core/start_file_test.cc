@@ -22,7 +22,7 @@ TEST(OwnerText, KeepsEveryKindOfSetting) {
   EXPECT_TRUE(ChangedSettings(before, before).empty());
   EXPECT_THAT(
       ChangedSettings(before, Owner("topology: 'dp' topology: 'fsdp' pins { key: 'a' value: '[-]' }")),
-      testing::ElementsAre("dist.fsdp.zero_stage 2 -> 3", R"(dist.pins {"a":"[-]","b.*":"[tp]"} -> {"a":"[-]"})",
+      testing::ElementsAre("dist.fsdp.zero_stage 2 -> unset", R"(dist.pins {"a":"[-]","b.*":"[tp]"} -> {"a":"[-]"})",
                            R"(dist.topology ["fsdp","dp"] -> ["dp","fsdp"])"));
 }
 

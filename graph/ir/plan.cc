@@ -17,11 +17,17 @@ struct IntField {
   const char* key;
   int64_t Plan::*field;
 };
-constexpr IntField kIntFields[] = {{"seq_len", &Plan::seq_len},           {"micro_batch", &Plan::micro_batch},
-                                   {"accumulation", &Plan::accumulation}, {"num_chunks", &Plan::num_chunks},
-                                   {"threads", &Plan::threads},           {"prefetch_units", &Plan::prefetch_units},
-                                   {"zero_stage", &Plan::zero_stage},     {"keeps_copies", &Plan::keeps_copies},
-                                   {"kept_units", &Plan::kept_units},     {"recompute_units", &Plan::recompute_units},
+constexpr IntField kIntFields[] = {{"seq_len", &Plan::seq_len},
+                                   {"micro_batch", &Plan::micro_batch},
+                                   {"accumulation", &Plan::accumulation},
+                                   {"num_chunks", &Plan::num_chunks},
+                                   {"threads", &Plan::threads},
+                                   {"prefetch_units", &Plan::prefetch_units},
+                                   {"zero_stage", &Plan::zero_stage},
+                                   {"reduce_each_micro_batch", &Plan::reduce_each_micro_batch},
+                                   {"keeps_copies", &Plan::keeps_copies},
+                                   {"kept_units", &Plan::kept_units},
+                                   {"recompute_units", &Plan::recompute_units},
                                    {"total_bytes", &Plan::total_bytes}};
 
 absl::Status ParseMesh(const std::vector<std::string>& words, Mesh* mesh) {

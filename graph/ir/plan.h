@@ -35,9 +35,11 @@ struct Plan {
   // Of a mesh with pp: the order of micro-batches, and the parts of the model a rank has (interleaved).
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   int64_t num_chunks = 1;
-  int64_t threads = 1;          // of a rank
-  int64_t prefetch_units = 1;   // units that a gather starts ahead of its use
-  int64_t zero_stage = 3;       // what fsdp shards: 1: optimizer states; 2: gradients too; 3: weights too
+  int64_t threads = 1;         // of a rank
+  int64_t prefetch_units = 1;  // units that a gather starts ahead of its use
+  int64_t zero_stage = 3;      // what fsdp shards: 1: optimizer states; 2: gradients too; 3: weights too
+  // 1, with zero_stage 3: fsdp shards gradients, each micro-batch's are reduced; 0: once a step
+  int64_t reduce_each_micro_batch = 1;
   int64_t keeps_copies = 0;     // 1: the update writes copies of the weights in compute_dtype, also with zero_stage 3
   int64_t kept_units = 0;       // the last N units keep the weights gathered in the forward for their backward
   int64_t recompute_units = 0;  // the first N units (layers) compute their activations again in the backward

@@ -14,6 +14,7 @@ TEST(Plan, PrintOfParseIsIdentity) {
   plan.micro_batch = 3;
   plan.accumulation = 2;
   plan.zero_stage = 2;
+  plan.reduce_each_micro_batch = 0;
   plan.keeps_copies = 1;
   plan.kept_units = 3;
   plan.schedule = PipelineSchedule::kInterleaved;

@@ -28,6 +28,9 @@ struct PartitionOptions {
   // Which states these axes shard: 1: optimizer states and fp32 masters of bf16 weights; 2: gradients too; 3: all, so
   // that weights are gathered where they are used.
   int zero_stage = 3;
+  // With zero_stage 3: whether gradients are sharded too, so that each micro-batch's are reduced. Otherwise they are
+  // whole, as with zero_stage 1, and the update reduces their sum.
+  bool reduce_each_micro_batch = true;
   // The residual stream: results of this module with as many dims as `dims` are kept so, and sums of values of the same
   // logical dims are made so when they must be made.
   struct Home {

@@ -50,12 +50,13 @@ ParameterForms FormsInUse(const Program& program, const PartitionOptions& option
 }
 
 // Does the layout shard this state at rest beyond its use?
-bool ShardedAtRest(const State& state, const StateIndex& states, int zero_stage) {
+bool ShardedAtRest(const State& state, const StateIndex& states, const PartitionOptions& options) {
+  const int zero_stage = options.zero_stage;
   switch (state.kind) {
     case StateKind::kOptimizer:
       return true;
     case StateKind::kGradient:
-      return zero_stage >= 2;
+      return zero_stage == 2 || (zero_stage == 3 && options.reduce_each_micro_batch);
     case StateKind::kCopy:
       return zero_stage >= 3;
     case StateKind::kWeight:  // a master beside a copy is only the optimizer's
@@ -88,7 +89,7 @@ ParameterForms PlaceStates(Program& program, const PartitionOptions& options) {
     const auto found = forms.find(ParameterOf(state));
     if (found == forms.end()) continue;  // of no weight
     const ParameterForm& form = found->second;
-    const bool has_shards = shards > 1 && !form.dims.empty() && ShardedAtRest(state, states, options.zero_stage);
+    const bool has_shards = shards > 1 && !form.dims.empty() && ShardedAtRest(state, states, options);
     state.placement.sharding = has_shards ? form.merged_in_use : form.in_use;
     if (!has_shards) continue;
     const RestCut& cut = cuts.at(ParameterOf(state));

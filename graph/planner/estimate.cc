@@ -54,7 +54,7 @@ Groups GroupsOf(const Layout& l, int64_t devices_per_node) {
 struct UnitSeconds {
   double compute = 0, recompute = 0, tensor = 0, context = 0, expert = 0, data = 0;
   double hidden_data = 0;  // beside `data`: behind compute of other units
-  // Not of a micro-batch, but of the step: copies around what ZeRO-1 and 2 gather and sum once.
+  // Not of a micro-batch, but of the step: copies around what is gathered and summed once.
   double gather_copies = 0, sum_copies = 0;
   double total() const { return compute + tensor + context + expert + data; }
   void Add(const UnitSeconds& o, double times) {
@@ -93,7 +93,7 @@ class Estimator {
     s.recompute = device > 0 ? s.compute * again.device / device : 0;
     s.context = repeats * forward.context + backward.context;
     s.expert = repeats * forward.expert + backward.expert;
-    // ZeRO-3: weights are gathered before the forward, again before the backward where they were dropped. ZeRO-2 and 3:
+    // ZeRO-3: weights are gathered before the forward, again before the backward where they were dropped. Sharded
     // gradients are reduced after the backward of every micro-batch.
     if (l_.fsdp > 1 && l_.zero_stage >= 2) {
       // One collective a tensor.
@@ -103,13 +103,13 @@ class Estimator {
           tensors * CollectiveSeconds(m_, CollectiveKind::kAllGather, elements * x_.weight_bytes, g_.fsdp);
       const double reduce =
           tensors * CollectiveSeconds(sums_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, g_.fsdp);
-      const double traffic =
-          (l_.zero_stage < 3 ? 0 : (gather + CopiesOfGather(unit)) * (l_.reshard ? 2 : 1)) + reduce + CopiesOfSum(unit);
+      const double traffic = (l_.zero_stage < 3 ? 0 : (gather + CopiesOfGather(unit)) * (l_.reshard ? 2 : 1)) +
+                             (l_.shards_gradients() ? reduce + CopiesOfSum(unit) : 0);
       s.hidden_data = std::min(traffic * x_.overlap_data, s.compute);
       s.data = traffic - s.hidden_data;
     }
     if (l_.fsdp > 1 && l_.zero_stage < 3) s.gather_copies = CopiesOfGather(unit);
-    if (l_.fsdp > 1 && l_.zero_stage == 1) s.sum_copies = CopiesOfSum(unit);
+    if (l_.fsdp > 1 && !l_.shards_gradients()) s.sum_copies = CopiesOfSum(unit);
     return s;
   }
 
@@ -119,14 +119,14 @@ class Estimator {
     const double backward_seconds = x_.hides_replica_sums ? slot.compute * 0.5 : 0;
     const ParameterCount experts{0, 0, p.expert}, others{p.whole, p.tensor, 0};
     double traffic = Replicate(others, g_.replicas) + Replicate(experts, g_.expert_replicas), weights = 0;
+    const double elements = InUse(p, l_);
     if (l_.fsdp > 1 && l_.zero_stage < 3) {
-      const double elements = InUse(p, l_);
       weights =
           CollectiveSeconds(m_, CollectiveKind::kAllGather, elements * x_.weight_bytes, g_.fsdp) + slot.gather_copies;
-      if (l_.zero_stage == 1) {
-        traffic += CollectiveSeconds(sums_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, g_.fsdp) +
-                   slot.sum_copies;
-      }
+    }
+    if (l_.fsdp > 1 && !l_.shards_gradients()) {
+      traffic += CollectiveSeconds(sums_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, g_.fsdp) +
+                 slot.sum_copies;
     }
     return traffic - std::min(traffic * x_.overlap_data, backward_seconds) + weights;
   }
@@ -139,8 +139,7 @@ class Estimator {
 
   // The update's sum of the gradients of what lies on the first and on the last stage.
   double StageSum(const ParameterCount& p) const {
-    double elements = InUse(p, l_);
-    if (l_.zero_stage >= 2) elements /= static_cast<double>(l_.fsdp);
+    const double elements = InUse(p, l_) / static_cast<double>(l_.fsdp);
     return CollectiveSeconds(m_, CollectiveKind::kAllReduce, elements * SummedBytes(), TwoStages());
   }
 
@@ -298,6 +297,7 @@ std::string Layout::ToString() const {
   if (recompute) absl::StrAppend(&text, ", gc");
   if (fsdp > 1 && zero_stage < 3) absl::StrAppend(&text, ", ZeRO-", zero_stage);
   if (fsdp > 1 && zero_stage == 3 && !reshard) absl::StrAppend(&text, ", weights kept");
+  if (fsdp > 1 && zero_stage == 3 && !reduce_each_micro_batch) absl::StrAppend(&text, ", gradients reduced once");
   return text;
 }
 

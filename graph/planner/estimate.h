@@ -20,6 +20,8 @@ struct Layout {
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   int64_t chunks = 1;      // parts of the model on each stage (interleaved)
   int64_t zero_stage = 3;  // what fsdp shards: 1: optimizer states; 2: gradients too; 3: weights too
+  // With zero_stage 3: gradients are sharded, and reduced for each micro-batch; else whole, and reduced once a step.
+  bool reduce_each_micro_batch = true;
   bool recompute = false;  // every unit's forward runs again before its backward; only its input is kept
   bool reshard = true;     // weights gathered over fsdp are dropped after the forward and gathered again
 
@@ -28,6 +30,7 @@ struct Layout {
 
   int64_t num_ranks() const { return pp * dp * fsdp * ep * cp * tp; }
   int64_t batch_ranks() const { return dp * fsdp * ep; }
+  bool shards_gradients() const { return zero_stage == 2 || (zero_stage == 3 && reduce_each_micro_batch); }
   int64_t global_batch() const { return micro_batch * batch_ranks() * accumulation; }
   Mesh mesh() const;
   std::string ToString() const;  // "pp=2 dp=4 tp=8, micro-batch 1 x 16, 1f1b, gc"; axes of size 1 left out

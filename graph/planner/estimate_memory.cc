@@ -78,7 +78,7 @@ MemoryEstimate EstimateMemory(const ModelWork& model, const Layout& l, const Exe
     const bool uses_copies = l.zero_stage < 3 && x.compute != DType::kF32;
     MemoryEstimate e;
     e.weights = 4 * (l.zero_stage == 3 || uses_copies ? elements : whole);
-    e.gradients = 4 * (l.zero_stage >= 2 ? elements : whole);
+    e.gradients = 4 * (l.shards_gradients() ? elements : whole);
     e.optimizer = 8 * elements;
     if (x.optimizer_sharded) {
       const double replicas = static_cast<double>(l.dp * l.ep * l.cp);

@@ -251,8 +251,9 @@ TEST(Estimate, ZeroStagesTradeTrafficForMemory) {
   l.fsdp = 8;
   l.accumulation = 4;
   const double gathered = 2 * 8e8 * 7 / 8 / 1e11, reduced = 4 * 8e8 * 7 / 8 / 1e11;  // seconds of all weights
-  const auto expect = [&](int64_t stage, double data, double bytes) {
+  const auto expect = [&](int64_t stage, double data, double bytes, bool reduce_each = true) {
     l.zero_stage = stage;
+    l.reduce_each_micro_batch = reduce_each;
     EXPECT_NEAR(EstimateStep(EasyModel(), EasyCluster(), l, exposed).data, data, 1e-9) << stage;
     const MemoryEstimate m = EstimateMemory(EasyModel(), l, exposed);
     EXPECT_NEAR(m.weights + m.copies + m.gradients + m.optimizer, bytes, 1) << stage;
@@ -261,6 +262,7 @@ TEST(Estimate, ZeroStagesTradeTrafficForMemory) {
   expect(1, reduced + gathered, 8e8 * (2 + 4 + 12.0 / 8));
   expect(2, 4 * reduced + gathered, 8e8 * (2 + 16.0 / 8));
   expect(3, 4 * (reduced + 2 * gathered), 8e8 * 16.0 / 8 + 2 * 2 * 1e8);
+  expect(3, reduced + 4 * 2 * gathered, 8e8 * (4 + 12.0 / 8) + 2 * 2 * 1e8, /*reduce_each=*/false);
 }
 
 // Four nodes of eight: what lies inside a node has ten times the bandwidth.

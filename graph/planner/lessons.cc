@@ -7,7 +7,8 @@ namespace {
 
 int NumDifferences(const Layout& a, const Layout& b) {
   return (a.pp != b.pp) + (a.schedule != b.schedule) + (a.chunks != b.chunks) + (a.tp != b.tp) + (a.cp != b.cp) +
-         (a.ep != b.ep) + (a.fsdp != b.fsdp) + (a.zero_stage != b.zero_stage) + (a.recompute != b.recompute) +
+         (a.ep != b.ep) + (a.fsdp != b.fsdp) + (a.zero_stage != b.zero_stage) +
+         (a.reduce_each_micro_batch != b.reduce_each_micro_batch) + (a.recompute != b.recompute) +
          (a.reshard != b.reshard) + (a.micro_batch != b.micro_batch);
 }
 

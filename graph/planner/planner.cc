@@ -87,7 +87,11 @@ SearchRequest SearchRequestOf(const PlanRequest& request, int64_t num_units, DTy
   search.chunks = request.num_chunks;
   if (request.recompute_units.has_value()) search.recompute = *request.recompute_units > 0;
   if (request.reshard_units.has_value()) search.reshard = *request.reshard_units >= num_units;
-  search.base.zero_stage = request.zero_stage;
+  search.reduce_each_micro_batch = request.reduce_each_micro_batch;
+  search.zero_stage = request.zero_stage;
+  // What the job says of gathers, and of reductions beside them, is of stage 3.
+  if (search.reshard.has_value() || search.reduce_each_micro_batch.has_value())
+    search.zero_stage = search.zero_stage.value_or(3);
   // Axes that the job's order leaves out split nothing.
   const std::pair<const char*, std::optional<int64_t>*> sizes[] = {{"pp", &search.pp},     {"dp", &search.dp},
                                                                    {"fsdp", &search.fsdp}, {"ep", &search.ep},
@@ -316,6 +320,7 @@ class Planner {
     const auto num_units = static_cast<int64_t>(one_row_.units.size());
     if (l.recompute) plan->recompute_units = std::min(request_.recompute_units.value_or(num_units), num_units);
     plan->zero_stage = l.zero_stage;
+    plan->reduce_each_micro_batch = l.reduce_each_micro_batch;
     if (!l.reshard) plan->kept_units = num_units - request_.reshard_units.value_or(0);
     if (plan->kept_units == 0 || l.pp == 1) return absl::OkStatus();
     return absl::InvalidArgumentError(
@@ -501,6 +506,7 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
       options.experts.sequence_groups *= axis.size;
   }
   options.partition.zero_stage = static_cast<int>(plan.zero_stage);
+  options.partition.reduce_each_micro_batch = plan.reduce_each_micro_batch != 0;
   options.partition.units = model.units;
   options.partition.reduce_dtype = request.reduce_dtype;
   options.residual_dtype = plan.residual_dtype;

@@ -46,7 +46,7 @@ struct PlanRequest {
   double expert_buffer_factor = 2;        // see ExpertParallelOptions
   std::optional<int64_t> global_batch;
   std::optional<int64_t> micro_batch;  // per device
-  int64_t zero_stage = 3;              // see PartitionOptions
+  std::optional<int64_t> zero_stage;   // see PartitionOptions
   Pins pins;
   std::vector<std::string> topology;  // see InTopology
   std::optional<bool> bf16;           // absent: where it is faster
@@ -59,7 +59,8 @@ struct PlanRequest {
   std::optional<int64_t> recompute_units;
   // The first N units gather their weights again in the backward; the others keep them.
   std::optional<int64_t> reshard_units;
-  bool may_keep_copies = true;  // of the weights, see Plan::keeps_copies
+  std::optional<bool> reduce_each_micro_batch;  // see PartitionOptions
+  bool may_keep_copies = true;                  // of the weights, see Plan::keeps_copies
   int64_t seq_len = 0;
   DeviceProfile device;
   Cluster cluster;  // of `world` such devices

@@ -207,6 +207,7 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   r.Get("job.dist.fsdp.reshard_after_forward", &reshard);
   if (reshard.has_value()) plan.reshard_units = *reshard ? PlanRequest::kAllUnits : 0;
   r.Get("job.dist.fsdp.reshard_cnt", &plan.reshard_units);
+  r.Get("job.dist.fsdp.reduce_each_micro_batch", &plan.reduce_each_micro_batch);
   r.Get("job.dist.ep.size", &plan.ep);
   r.Get("job.dist.ep.buffer_factor", &plan.expert_buffer_factor);
   r.Get("job.dist.tp.size", &plan.tp);
@@ -325,6 +326,7 @@ nlohmann::json SettingsJson(const CompileRequest& request, const Candidate& c) {
     dist["fsdp"]["zero_stage"] = l.zero_stage;
     // In a pipeline, and where weights are whole, there is nothing to choose.
     if (l.zero_stage == 3 && l.pp == 1) dist["fsdp"]["reshard_after_forward"] = l.reshard;
+    if (l.zero_stage == 3 && l.accumulation > 1) dist["fsdp"]["reduce_each_micro_batch"] = l.reduce_each_micro_batch;
   }
   return settings;
 }
@@ -349,6 +351,7 @@ nlohmann::json CandidateJson(const CompileRequest& request, const Candidate& c) 
               {"accumulation", c.plan.accumulation},
               {"seq_len", c.plan.seq_len},
               {"zero_stage", c.plan.zero_stage},
+              {"reduce_each_micro_batch", c.plan.reduce_each_micro_batch != 0},
               {"keeps_copies", c.plan.keeps_copies != 0},
               {"kept_units", c.plan.kept_units},
               {"recompute_units", c.plan.recompute_units},
@@ -408,6 +411,8 @@ nlohmann::json LoserJson(const CompileRequest& request, const Loser& loser, cons
               {"schedule", std::string(Name(layout.schedule))},
               {"num_chunks", layout.chunks},
               {"gc", layout.recompute},
+              {"zero_stage", layout.zero_stage},
+              {"reduce_each_micro_batch", layout.reduce_each_micro_batch},
               {"memory",
                {{"weights_bytes", bytes(memory.weights + memory.copies)},
                 {"gradients_bytes", bytes(memory.gradients)},

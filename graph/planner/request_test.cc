@@ -255,7 +255,7 @@ TEST(CompileRequest, ShardsWhatTheJobSays) {
   EXPECT_EQ(one.memory.weights_bytes, two.memory.weights_bytes);
   EXPECT_LT(one.cost.sent_bytes, two.cost.sent_bytes);
   EXPECT_LT(two.cost.sent_bytes, three.cost.sent_bytes);
-  EXPECT_EQ(Parse(kRequest).plan.zero_stage, 3);
+  EXPECT_EQ(Parse(kRequest).plan.zero_stage, std::nullopt);
 }
 
 TEST(CompileRequest, KeepsGatheredWeightsAsTheJobSays) {

@@ -218,7 +218,9 @@ class Searcher {
       }
     }
     if (r_.recompute.has_value()) recompute_ = {*r_.recompute};
+    if (r_.zero_stage.has_value()) stages_ = {*r_.zero_stage};
     if (r_.reshard.has_value()) reshard_ = {*r_.reshard};
+    if (r_.reduce_each_micro_batch.has_value()) reduce_each_ = {*r_.reduce_each_micro_batch};
   }
 
   // The best layouts of a mesh, by time among those that fit, else by memory.
@@ -244,17 +246,15 @@ class Searcher {
         for (bool recompute : recompute_) {
           if (hopeless && recompute != static_cast<bool>(recompute_.back())) continue;
           l.recompute = recompute;
-          for (bool reshard : reshard_) {
-            // Without one there is nothing to keep; in a pipeline it would be kept for each micro-batch under way.
-            if (!reshard && reshard_.size() > 1 && (l.fsdp == 1 || l.pp > 1 || l.zero_stage < 3)) continue;
-            l.reshard = reshard;
-            Scored scored{l, {}, EstimateMemory(model_, l, r_.execution)};
+          for (const Layout& way : WaysOfSharding(l)) {
+            Scored scored{way, {}, EstimateMemory(model_, way, r_.execution)};
             keep_small(scored);
-            if (!Fits(scored.memory.total() * MemoryFactor(l))) {
+            if (!Fits(scored.memory.total() * MemoryFactor(way))) {
               ++result_.num_pruned;
+              if (hopeless) break;  // The first way needs least.
               continue;
             }
-            scored.step = EstimateStep(model_, r_.cluster, l, r_.execution);
+            scored.step = EstimateStep(model_, r_.cluster, way, r_.execution);
             ++result_.num_layouts;
             best.insert(std::upper_bound(best.begin(), best.end(), scored, Faster), scored);
             if (best.size() > r_.num_of_a_mesh) best.pop_back();
@@ -306,6 +306,7 @@ class Searcher {
 
   // Weights, gradients and optimizer alone do not fit.
   bool WeightsAloneFill(Layout l) const {
+    l = WaysOfSharding(l)[0];
     l.micro_batch = l.accumulation = 1;
     l.recompute = true;
     const MemoryEstimate floor = EstimateMemory(model_, l, r_.execution);
@@ -337,6 +338,27 @@ class Searcher {
         schedules.push_back({PipelineSchedule::kInterleaved, chunks});
     }
     return schedules;
+  }
+
+  // What fsdp may do in the layout, the way that needs least memory first.
+  std::vector<Layout> WaysOfSharding(Layout l) const {
+    std::vector<Layout> ways;
+    for (int64_t stage : stages_) {
+      l.zero_stage = stage;
+      for (bool reshard : reshard_) {
+        // Without a gather there is nothing to keep; in a pipeline it would be kept for each micro-batch under way.
+        if (!reshard && reshard_.size() > 1 && (l.pp > 1 || stage < 3)) continue;
+        l.reshard = reshard;
+        for (bool reduce_each : reduce_each_) {
+          // One micro-batch's are reduced once anyway.
+          if (!reduce_each && reduce_each_.size() > 1 && (l.accumulation == 1 || stage < 3)) continue;
+          l.reduce_each_micro_batch = reduce_each;
+          ways.push_back(l);
+          if (l.fsdp == 1) return ways;  // They are all the same.
+        }
+      }
+    }
+    return ways;
   }
 
   double LeastSeconds(const Layout& l) const {
@@ -383,7 +405,8 @@ class Searcher {
   const ModelWork& model_;
   const SearchRequest& r_;
   double flops_ = 0;  // of a sample
-  std::vector<char> recompute_ = {false, true}, reshard_ = {true, false};
+  std::vector<int64_t> stages_ = {3, 2, 1};
+  std::vector<char> recompute_ = {false, true}, reshard_ = {true, false}, reduce_each_ = {true, false};
   double cutoff_ = std::numeric_limits<double>::infinity();
   std::vector<Loser> losers_;  // the best of each mesh
   SearchResult result_;

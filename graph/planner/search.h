@@ -20,10 +20,11 @@ struct SearchRequest {
   Cluster cluster;
   int64_t global_batch = 1;  // samples
   std::optional<int64_t> pp, dp, fsdp, ep, cp, tp, micro_batch, num_micro_batches;
+  std::optional<int64_t> zero_stage;
   std::optional<PipelineSchedule> schedule;
   std::optional<int64_t> chunks;  // of the interleaved schedule
-  std::optional<bool> recompute, reshard;
-  Layout base;  // whose ZeRO stage and order of axes all layouts have
+  std::optional<bool> recompute, reshard, reduce_each_micro_batch;
+  Layout base;  // whose order of axes all layouts have
   // Whether the model can be laid out on the mesh; errors name the legal values. Without it tp must divide the heads,
   // and cp leave each rank two equal blocks of the sequence.
   std::function<absl::Status(const Layout&)> can_lay_out;
@@ -58,9 +59,9 @@ struct SearchResult {
   int64_t num_pruned = 0;   // by a bound on memory or time
 };
 
-// All legal meshes x micro-batches x schedules x gc x reshard of the model on the cluster. Legal: pp dp fsdp ep cp tp
-// multiply to the devices; the model can be laid out so; unless asked for, tp lies in a node and cp leaves ranks
-// kMinTokens each; ep divides the experts; pp is at most the layers; the ranks of the batch times the micro-batch
+// All legal meshes x micro-batches x schedules x gc x what fsdp shards of the model on the cluster. Legal: pp dp fsdp
+// ep cp tp multiply to the devices; the model can be laid out so; unless asked for, tp lies in a node and cp leaves
+// ranks kMinTokens each; ep divides the experts; pp is at most the layers; the ranks of the batch times the micro-batch
 // divide the batch. A layout is dropped early when its weights alone do not fit, or when even its matrix products at
 // full speed take longer than the best found.
 // Errors: InvalidArgument when what is asked for cannot be, with the field, the reason and the nearest legal values.

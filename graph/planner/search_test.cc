@@ -71,6 +71,58 @@ TEST(Search, FindsAFittingLayoutAndSaysWhyOthersLost) {
   EXPECT_THAT(result->losers.back().why, HasSubstr("does not fit"));
 }
 
+// Each stage of a pipeline has many micro-batches, whose weights and gradients nothing hides across its calls.
+TEST(Search, ShardsAsMuchAsMemoryAsksFor) {
+  const ModelWork model = Decoder(32);
+  SearchRequest request = On(64);
+  request.pp = 4;
+  request.fsdp = 16;
+  request.micro_batch = 1;
+  request.schedule = PipelineSchedule::k1F1B;
+  request.recompute = true;
+  const auto best = [&] {
+    const auto result = Search(model, request);
+    EXPECT_TRUE(result.ok()) << result.status();
+    return result->best.empty() ? *result->smallest : result->best[0];
+  };
+  const auto fill = [&](const Scored& scored) { request.available_bytes = scored.memory.total() - 1; };
+  const Scored whole = best();
+  EXPECT_EQ(whole.layout.zero_stage, 1) << whole.layout.ToString();
+  fill(whole);
+  const Scored once = best();
+  EXPECT_EQ(once.layout.zero_stage, 3) << once.layout.ToString();
+  EXPECT_FALSE(once.layout.reduce_each_micro_batch);
+  EXPECT_GT(once.step.seconds, whole.step.seconds);
+  fill(once);
+  request.zero_stage = 3;  // 2 has no gradients that are whole either, but weights.
+  const Scored each = best();
+  EXPECT_TRUE(each.layout.reduce_each_micro_batch) << each.layout.ToString();
+  EXPECT_GT(each.step.seconds, once.step.seconds);
+  EXPECT_LT(each.memory.total(), once.memory.total());
+}
+
+// What the job says is not searched; of one micro-batch, and where fsdp splits nothing, there is one way only.
+TEST(Search, ShardsAsTheJobSays) {
+  SearchRequest request = On(64);
+  request.pp = 4;
+  request.zero_stage = 2;
+  const auto second = Search(Decoder(32), request);
+  ASSERT_TRUE(second.ok()) << second.status();
+  for (const Scored& scored : second->best) EXPECT_EQ(scored.layout.zero_stage, 2) << scored.layout.ToString();
+  request.zero_stage = 3;
+  request.reduce_each_micro_batch = true;
+  const auto third = Search(Decoder(32), request);
+  ASSERT_TRUE(third.ok()) << third.status();
+  for (const Scored& scored : third->best) EXPECT_TRUE(scored.layout.reduce_each_micro_batch);
+  SearchRequest one = On(64);
+  one.fsdp = 64;
+  one.micro_batch = 8;
+  one.num_best = one.num_of_a_mesh = 100;
+  const auto once = Search(Decoder(32), one);
+  ASSERT_TRUE(once.ok()) << once.status();
+  for (const Scored& scored : once->best) EXPECT_TRUE(scored.layout.reduce_each_micro_batch);
+}
+
 // Pruning must not lose anything: the same best as when each mesh is searched alone.
 TEST(Search, PruningKeepsTheBest) {
   const ModelWork model = Decoder(32);

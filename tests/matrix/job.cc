@@ -113,6 +113,7 @@ absl::StatusOr<graph::Compiled> CompileJob(const Job& job, const Layout& layout,
   request.sp = layout.sp;
   request.tp = layout.tp;
   request.zero_stage = layout.zero_stage;
+  request.reduce_each_micro_batch = layout.reduce_each_micro_batch;
   request.schedule = layout.schedule;
   if (layout.num_chunks() > 1) request.num_chunks = layout.num_chunks();
   request.pins = layout.pins;

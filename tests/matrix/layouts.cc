@@ -15,18 +15,25 @@ constexpr graph::PipelineSchedule k1F1B = graph::PipelineSchedule::k1F1B,
 struct Axis {
   int64_t Layout::*size;
   int zero_stage = 3;
+  bool reduce_each_micro_batch = true;
   graph::PipelineSchedule schedule = k1F1B;
 };
 
 constexpr Axis kAxes[] = {{&Layout::pp}, {&Layout::dp}, {&Layout::fsdp}, {&Layout::ep},
                           {&Layout::cp}, {&Layout::sp}, {&Layout::tp}};
 // Kinds of axes beside the first.
-constexpr Axis kFurther[] = {
-    {&Layout::fsdp, 1}, {&Layout::fsdp, 2}, {&Layout::pp, 3, kInterleaved}, {&Layout::pp, 3, kZeroBubble}};
+constexpr Axis kFurther[] = {{.size = &Layout::fsdp, .zero_stage = 1},
+                             {.size = &Layout::fsdp, .zero_stage = 2},
+                             {.size = &Layout::fsdp, .reduce_each_micro_batch = false},
+                             {.size = &Layout::pp, .schedule = kInterleaved},
+                             {.size = &Layout::pp, .schedule = kZeroBubble}};
 
 void Set(const Axis& axis, int64_t size, Layout& layout) {
   layout.*axis.size = size;
-  if (axis.size == &Layout::fsdp) layout.zero_stage = axis.zero_stage;
+  if (axis.size == &Layout::fsdp) {
+    layout.zero_stage = axis.zero_stage;
+    layout.reduce_each_micro_batch = axis.reduce_each_micro_batch;
+  }
   if (axis.size == &Layout::pp) layout.schedule = axis.schedule;
 }
 
@@ -39,7 +46,7 @@ std::string Layout::Name() const {
   };
   add(schedule == k1F1B ? "pp" : absl::StrCat("pp(", std::string(graph::Name(schedule)), ")"), pp);
   add("dp", dp);
-  add(zero_stage == 3 ? "fsdp" : absl::StrCat("zero", zero_stage), fsdp);
+  add(zero_stage < 3 ? absl::StrCat("zero", zero_stage) : reduce_each_micro_batch ? "fsdp" : "fsdp(once)", fsdp);
   add("ep", ep);
   add("cp", cp);
   add("sp", sp);
@@ -82,6 +89,10 @@ std::vector<Layout> Triples(Experts experts) {
       {.pp = 2, .fsdp = 2, .tp = 2, .schedule = kZeroBubble},
       {.pp = 2, .dp = 2, .fsdp = 2, .zero_stage = 1, .schedule = kInterleaved},
       {.dp = 2, .fsdp = 2, .tp = 2, .zero_stage = 2},
+      {.dp = 2, .fsdp = 2, .tp = 2, .reduce_each_micro_batch = false},
+      {.pp = 2, .fsdp = 2, .tp = 2, .reduce_each_micro_batch = false},
+      {.pp = 2, .fsdp = 2, .cp = 2, .reduce_each_micro_batch = false, .schedule = kInterleaved},
+      {.pp = 2, .dp = 2, .fsdp = 2, .reduce_each_micro_batch = false, .schedule = kZeroBubble},
   };
   if (experts == Experts::kPresent) {
     layouts.insert(layouts.end(),

@@ -17,6 +17,7 @@ struct Layout {
   int64_t sp = 1;  // Ulysses
   int64_t tp = 1;
   int zero_stage = 3;  // of fsdp
+  bool reduce_each_micro_batch = true;
   graph::PipelineSchedule schedule = graph::PipelineSchedule::k1F1B;
   graph::Pins pins;
   int64_t gc_layers = 0;  // the first layers, which compute their activations again in the backward
@@ -25,7 +26,7 @@ struct Layout {
   int64_t ranks_of_stage() const { return ranks() / pp; }
   int64_t data_ranks() const { return dp * fsdp * ep; }  // that different samples go to
   int num_chunks() const { return schedule == graph::PipelineSchedule::kInterleaved ? 2 : 1; }
-  // "pp=2 zero1=2 tp=2"; "one rank".
+  // "pp=2 zero1=2 tp=2", "fsdp(once)=4"; "one rank".
   std::string Name() const;
 };
 

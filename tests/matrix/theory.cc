@@ -85,11 +85,11 @@ class Theory {
   void AddWeights(const Weights& w, double gathers, StageTheory& stage) const {
     const double used = w.elements * kF32 / InUse(w), f = static_cast<double>(l_.fsdp);
     const double one = Part(f) * used;  // one gather, or one reduce-scatter
-    // ZeRO-3: the weights are gathered where they are used, and each micro-batch's gradients are scattered. ZeRO-2: so
-    // are these; the updated weights are gathered once. ZeRO-1: both once.
-    stage.sent_bytes += l_.zero_stage == 3   ? micro_batches_ * (gathers + 1) * one
-                        : l_.zero_stage == 2 ? (micro_batches_ + 1) * one
-                                             : 2 * one;
+    // ZeRO-3: the weights are gathered where they are used, else once, when they are updated. ZeRO-1: gradients are
+    // scattered once, as those of ZeRO-3 may be; otherwise each micro-batch's.
+    stage.sent_bytes += (l_.zero_stage == 3 ? micro_batches_ * gathers : 1) * one;
+    const bool once = l_.zero_stage == 1 || !l_.reduce_each_micro_batch;
+    stage.sent_bytes += (once ? 1 : micro_batches_) * one;
     // Whoever works on other tokens with the same weights has another summand of their gradient: once a step, of what
     // fsdp leaves of it.
     const double others = static_cast<double>(l_.dp * l_.ep * l_.cp * l_.sp * l_.tp) / InUse(w);

@@ -119,6 +119,26 @@ TEST_F(PicksTest, PipelineParallelismOverSlowLinks) {
   EXPECT_THAT(copies, Each(SlowedByWeights())) << reasons_;
 }
 
+// Every micro-batch of a stage waits for what ZeRO-3 gathers and reduces: at the end of a call nothing hides it.
+TEST_F(PicksTest, GradientsReducedOnceInAPipeline) {
+  const json cluster = {{"machine", "h100"}, {"nodes", 4}, {"devices_per_node", 4}};
+  const json config = Config("llama", 8, 32),
+             dist = {{"pp", {{"size", 2}, {"num_micro_batches", 16}}}, {"fsdp", {{"size", 8}}}};
+  PlanJob(config, 1024, 128, dist, cluster);
+  const Candidate open = planned_.candidates[0];
+  EXPECT_FALSE(open.layout.shards_gradients()) << Best().ToString() << "\n" << reasons_;
+  json third = dist;
+  third["fsdp"]["zero_stage"] = 3;
+  PlanJob(config, 1024, 128, third, cluster);
+  const Candidate once = planned_.candidates[0];
+  EXPECT_FALSE(once.layout.reduce_each_micro_batch) << Best().ToString() << "\n" << reasons_;
+  third["fsdp"]["reduce_each_micro_batch"] = true;
+  PlanJob(config, 1024, 128, third, cluster);
+  EXPECT_TRUE(Best().reduce_each_micro_batch);
+  EXPECT_LE(open.plan.step_seconds, once.plan.step_seconds);
+  EXPECT_LT(once.plan.step_seconds, 0.99 * planned_.candidates[0].plan.step_seconds);
+}
+
 // A job that shards nothing, of a model that no device holds.
 TEST_F(PicksTest, PipelineParallelismForAModelThatIsTooLarge) {
   PlanJob(Config("llama", 32, 7), 2048, 64, {{"fsdp", {{"size", 1}}}}, {{"machine", "h100"}, {"gpus", 8}});

@@ -157,10 +157,14 @@ absl::Status SetOne(const std::string& name, const std::string& value, PlanReque
     *field = number;
     return absl::OkStatus();
   }
-  if (name == "gc") {
+  if (name == "gc" || name == "reduce_each_micro_batch") {
     if (value != "true" && value != "false")
-      return absl::InvalidArgumentError(absl::StrCat("gc = ", value, "; wanted true or false"));
-    request.recompute_units = value == "true" ? PlanRequest::kAllUnits : 0;
+      return absl::InvalidArgumentError(absl::StrCat(name, " = ", value, "; wanted true or false"));
+    if (name == "gc") {
+      request.recompute_units = value == "true" ? PlanRequest::kAllUnits : 0;
+    } else {
+      request.reduce_each_micro_batch = value == "true";
+    }
     return absl::OkStatus();
   }
   if (name == "zero_stage") {
@@ -169,9 +173,10 @@ absl::Status SetOne(const std::string& name, const std::string& value, PlanReque
     request.zero_stage = number;
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("\"", name,
-                                                 "\" is not known; known: pp, dp, fsdp, ep, cp, tp, gc, zero_stage, "
-                                                 "num_micro_batches, per_device_train_batch_size"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", name,
+                   "\" is not known; known: pp, dp, fsdp, ep, cp, tp, gc, zero_stage, "
+                   "reduce_each_micro_batch, num_micro_batches, per_device_train_batch_size"));
 }
 
 }  // namespace

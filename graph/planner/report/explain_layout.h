@@ -13,8 +13,9 @@ namespace tacc::graph {
 bool NamesLayout(const std::string& text);
 
 // Sets in `request` what the text names, in place of what the job says of it; all else stays as the job leaves it. A
-// name is an axis (pp dp fsdp ep cp tp), gc (true or false), zero_stage (1 to 3), num_micro_batches or
-// per_device_train_batch_size. Errors: InvalidArgument with the names and values that there are.
+// name is an axis (pp dp fsdp ep cp tp), gc (true or false), zero_stage (1 to 3),
+// reduce_each_micro_batch (true or false), num_micro_batches or per_device_train_batch_size. Errors: InvalidArgument
+// with the names and values that there are.
 absl::Status SetLayout(const std::string& text, PlanRequest& request);
 
 // The best layout that `text` allows, against the one that is taken: in words what makes it slower or faster, then both

@@ -187,6 +187,7 @@ class ReportTest : public PlannedTest {
   void SetUp() override {
     request_.dp = 2;
     request_.fsdp = 8;
+    request_.zero_stage = 3;
     request_.global_batch = 64;
     ASSERT_NO_FATAL_FAILURE(MakeBest(*FindMachine("h100"), 16, TestModelText()));
     ASSERT_GT(planned_.candidates.size(), 1u);
@@ -198,6 +199,7 @@ class PipelineReportTest : public PlannedTest {
  protected:
   void SetUp() override {
     request_.pp = request_.fsdp = 2;
+    request_.zero_stage = 3;
     request_.global_batch = 8;
     request_.micro_batch = 1;
     request_.schedule = PipelineSchedule::k1F1B;
@@ -527,6 +529,8 @@ TEST_F(ReportTest, ExplainsALayout) {
   const auto error = [&](const std::string& text) { return std::string(SetLayout(text, asked).message()); };
   EXPECT_EQ(error("tp=x"), "--explain tp=x: tp = x; wanted a whole number from 1");
   EXPECT_EQ(error("gc=1"), "--explain gc=1: gc = 1; wanted true or false");
+  EXPECT_EQ(error("reduce_each_micro_batch=1"),
+            "--explain reduce_each_micro_batch=1: reduce_each_micro_batch = 1; wanted true or false");
   EXPECT_EQ(error("zero_stage=4"), "--explain zero_stage=4: zero_stage = 4; wanted 1, 2 or 3");
   EXPECT_EQ(error("tp=2,tp=4"), "--explain tp=2,tp=4: tp is there twice");
   EXPECT_THAT(error("pt=2"), HasSubstr("\"pt\" is not known; known: pp, dp, fsdp, ep, cp, tp, gc"));

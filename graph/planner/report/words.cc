@@ -101,7 +101,9 @@ std::string HowText(const Layout& layout) {
   if (layout.pp > 1) how.push_back(std::string(Name(layout.schedule)));
   if (layout.pp > 1 && layout.chunks > 1) absl::StrAppend(&how[0], " x ", layout.chunks);
   if (layout.recompute) how.push_back("gc");
+  if (layout.fsdp > 1 && layout.zero_stage < 3) how.push_back(absl::StrCat("ZeRO-", layout.zero_stage));
   if (layout.fsdp > 1 && !layout.reshard) how.push_back("weights kept");
+  if (layout.fsdp > 1 && !layout.reduce_each_micro_batch) how.push_back("gradients reduced once");
   return how.empty() ? "-" : absl::StrJoin(how, ", ");
 }
 
@@ -118,14 +120,19 @@ std::string AxisInWords(const Finalist& finalist, int axis) {
                         "over, and gradients are summed over the copies");
   } else if (name == "fsdp") {
     const int64_t stage = finalist.candidate.plan.zero_stage;
-    what = absl::StrCat(devices, " share one copy of ",
-                        stage == 3   ? "weights, gradients and optimizer"
-                        : stage == 2 ? "gradients and optimizer (ZeRO-2)"
-                                     : "the optimizer (ZeRO-1)",
-                        ": each keeps 1/", size,
-                        stage == 3 ? " and gathers a layer's weights just before it computes the layer"
-                                   : " and gathers the new weights after each update",
-                        "; samples are split over them");
+    what =
+        absl::StrCat(devices, " share one copy of ",
+                     stage == 3 ? finalist.candidate.layout.reduce_each_micro_batch ? "weights, gradients and optimizer"
+                                                                                    : "weights and optimizer"
+                     : stage == 2 ? "gradients and optimizer (ZeRO-2)"
+                                  : "the optimizer (ZeRO-1)",
+                     ": each keeps 1/", size,
+                     stage == 3 ? " and gathers a layer's weights just before it computes the layer"
+                                : " and gathers the new weights after each update",
+                     finalist.candidate.layout.reduce_each_micro_batch
+                         ? ""
+                         : ", sums whole gradients over the micro-batches and reduces them once a step",
+                     "; samples are split over them");
   } else if (name == "ep") {
     what = absl::StrCat("the experts are spread over ", devices, "; tokens travel to their experts and back");
   } else if (name == "cp") {

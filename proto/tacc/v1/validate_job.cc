@@ -367,10 +367,18 @@ class Validator {
       Add("dist.fsdp.reshard_cnt", "dist.fsdp.reshard_cnt needs dist.fsdp.reshard_after_forward: true",
           {"dist.fsdp.reshard_after_forward"});
     }
+    const bool gathers = !fsdp.has_zero_stage() || fsdp.zero_stage() == 3;
+    if (fsdp.has_reduce_each_micro_batch() && !gathers) {
+      Add("dist.fsdp.reduce_each_micro_batch",
+          absl::StrCat("dist.fsdp.reduce_each_micro_batch: ", fsdp.reduce_each_micro_batch() ? "true" : "false",
+                       " needs dist.fsdp.zero_stage: 3; with 1 gradients are reduced once, with 2 those of each "
+                       "micro-batch"),
+          {"dist.fsdp.zero_stage"});
+    }
     if (!fsdp.has_reshard_after_forward()) return;
     const std::string got =
         absl::StrCat("dist.fsdp.reshard_after_forward: ", fsdp.reshard_after_forward() ? "true" : "false");
-    if (fsdp.zero_stage() < 3) {
+    if (!gathers) {
       Add("dist.fsdp.reshard_after_forward",
           absl::StrCat(got, " needs dist.fsdp.zero_stage: 3; with ", fsdp.zero_stage(), " no weights are gathered"),
           {"dist.fsdp.zero_stage"});

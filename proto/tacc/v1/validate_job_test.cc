@@ -58,6 +58,10 @@ TEST(ValidateJobTest, KeepsWeightsOnlyWhereTheyAreGathered) {
   EXPECT_THAT(Messages("dist { fsdp { reshard_after_forward: true zero_stage: 2 } }"),
               ElementsAre("dist.fsdp.reshard_after_forward: true needs dist.fsdp.zero_stage: 3; with 2 no weights are "
                           "gathered"));
+  EXPECT_THAT(Messages("dist { fsdp { reduce_each_micro_batch: false } }"), IsEmpty());
+  EXPECT_THAT(Messages("dist { fsdp { reduce_each_micro_batch: false zero_stage: 2 } }"),
+              ElementsAre("dist.fsdp.reduce_each_micro_batch: false needs dist.fsdp.zero_stage: 3; with 1 gradients "
+                          "are reduced once, with 2 those of each micro-batch"));
   EXPECT_THAT(Messages("dist { pp { size: 2 } fsdp { reshard_after_forward: false } }"),
               ElementsAre("dist.fsdp.reshard_after_forward: false does not go with dist.pp.size = 2: weights would be "
                           "kept for each micro-batch under way; leave it out, or use dist.fsdp.zero_stage: 2, which "
