@@ -103,10 +103,18 @@ class Estimator {
           tensors * CollectiveSeconds(m_, CollectiveKind::kAllGather, elements * x_.weight_bytes, g_.fsdp);
       const double reduce =
           tensors * CollectiveSeconds(sums_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, g_.fsdp);
-      const double traffic = (l_.zero_stage < 3 ? 0 : (gather + CopiesOfGather(unit)) * (l_.reshard ? 2 : 1)) +
-                             (l_.shards_gradients() ? reduce + CopiesOfSum(unit) : 0);
-      s.hidden_data = std::min(traffic * x_.overlap_data, s.compute);
-      s.data = traffic - s.hidden_data;
+      const double gathers = l_.zero_stage < 3 ? 0 : gather + CopiesOfGather(unit);
+      const double gathers_again = l_.reshard ? gathers : 0;
+      const double sums = l_.shards_gradients() ? reduce + CopiesOfSum(unit) : 0;
+      const double in_forward = s.compute * (device > 0 ? forward.device / device : 0);
+      const double in_backward = s.compute - in_forward;
+      const auto hidden = [&](double traffic, double compute) { return std::min(traffic * x_.overlap_data, compute); };
+      // Each hides behind its own pass; weight passes, in which sums are made, are half of a backward.
+      s.hidden_data = hidden(gathers, in_forward);
+      s.hidden_data += l_.pp > 1 && l_.schedule == PipelineSchedule::kZeroBubble
+                           ? hidden(gathers_again, in_backward / 2) + hidden(sums, in_backward / 2)
+                           : hidden(gathers_again + sums, in_backward);
+      s.data = gathers + gathers_again + sums - s.hidden_data;
     }
     if (l_.fsdp > 1 && l_.zero_stage < 3) s.gather_copies = CopiesOfGather(unit);
     if (l_.fsdp > 1 && !l_.shards_gradients()) s.sum_copies = CopiesOfSum(unit);

@@ -191,6 +191,33 @@ TEST(Estimate, SumsThatWidenAreChargedAsTheyRun) {
   }
 }
 
+// Sums of gradients that take longer than a backward, not longer than forward and backward.
+TEST(Estimate, SumsHideBehindTheBackwardAlone) {
+  ModelWork model = EasyModel();
+  const double backward = 0.02;  // of a layer, beside 0.01 of its forward
+  Layout l = Of(2, 1, 1, 1);
+  l.fsdp = 16;
+  l.zero_stage = 2;
+  const GroupShape group{16, 8};
+  const auto sum = [&] {
+    const double elements = model.units[0].parameters.tensor;
+    return CollectiveSeconds(EasyCluster().machine, CollectiveKind::kReduceScatter, 4 * elements, group);
+  };
+  model.units[0].parameters.tensor *= 0.025 / sum();
+  ASSERT_NEAR(sum(), 0.025, 1e-9);
+  const auto exposed = [&] {
+    // Of a micro-batch, without what is sent once a step.
+    l.accumulation = 4;
+    const double four = EstimateStep(model, EasyCluster(), l, {}).data;
+    l.accumulation = 1;
+    return (four - EstimateStep(model, EasyCluster(), l, {}).data) / 3;
+  };
+  // A stage's four layers, the last of which hides nothing.
+  EXPECT_NEAR(exposed(), 4 * (sum() - backward) + backward, 1e-9);
+  l.schedule = PipelineSchedule::kZeroBubble;  // Weight passes are half of it.
+  EXPECT_NEAR(exposed(), 4 * (sum() - backward / 2) + backward / 2, 1e-9);
+}
+
 TEST(Estimate, PipelineWaitsForFillAndDrain) {
   Layout l = Of(4, 1, 1, 8);
   const StepEstimate plain = EstimateStep(EasyModel(), EasyCluster(), l, {});
