@@ -55,12 +55,13 @@ Cargo CargoOf(const Graph& graph, const Node& node) {
   if (node.op == "send" || node.op == "recv") return Cargo::kActivations;
   if (node.results.empty() || graph.type(node.results[0]).bytes() <= kScalarBytes) return Cargo::kScalars;
   const std::vector<int> producers = graph.Producers();
-  // What is read from a weight or its copy, possibly through casts.
+  // What is read from a weight or its copy or is a new one, possibly through casts.
   for (ValueId v = node.operands[0]; producers[v] >= 0;) {
     const Node& producer = graph.nodes[producers[v]];
     if (producer.op == "read") {
       return absl::StartsWith(producer.symbol, "gradients/") ? Cargo::kGradients : Cargo::kWeights;
     }
+    if (producer.op == "adamw") return Cargo::kWeights;
     if (producer.op != "cast" && producer.op != "reshape") break;
     v = producer.operands[0];
   }
