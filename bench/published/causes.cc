@@ -33,7 +33,7 @@ std::vector<double> Shares(const Row& row, const Setting& setting) {
   const graph::StepEstimate e = Estimate(row, setting);
   const auto growth = [&](double& (*of)(Setting&)) { return Growth(row, setting, of); };
   const double attention = -growth([](Setting& s) -> double& { return s.machine.attention_fraction; });
-  const double small = growth([](Setting& s) -> double& { return s.machine.matmul_tile; });
+  const double small = growth([](Setting& s) -> double& { return s.machine.matmul_depth; });
   const double products = -growth([](Setting& s) -> double& { return s.machine.matmul_fraction; });
   const double memory = -growth([](Setting& s) -> double& { return s.machine.memory_bytes_per_second; });
   const double host = growth([](Setting& s) -> double& { return s.machine.issue_seconds; }) +

@@ -19,7 +19,7 @@ struct Cause {
 // The error of a table by cause: the signed residuals measured / predicted - 1 of the crossed trials, regressed on each
 // trial's shares. A share is how the predicted step grows with the cause, d log(step) / d log(seconds of the cause):
 //   attention    in one kernel, by attention_fraction
-//   small        products: what their small extents cost, by matmul_tile
+//   small        products: what filling and draining their tiles costs, by matmul_depth
 //   products     the rest of them, by matmul_fraction
 //   memory       kernels that memory binds, without the update
 //   host         issue, and between micro-batches

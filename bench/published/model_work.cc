@@ -16,7 +16,7 @@ constexpr double kHalf = 2, kFloat = 4;
 struct UnitBuilder {
   UnitWork unit;
 
-  // y[rows, columns] = x[rows, depth] w; `count` products at once share out `flops`.
+  // y[rows, columns] = x[rows, depth] w, and the gradients of both operands; as many at once as share out `flops`.
   void Product(double flops, Extent rows, Extent columns, Extent depth, double sample_bytes, double weight_bytes) {
     KernelWork k;
     k.dtype = DType::kBF16;
@@ -28,8 +28,9 @@ struct UnitBuilder {
     k.sample_bytes = sample_bytes;
     k.weight_bytes = weight_bytes;
     unit.forward.kernels.push_back(k);
-    // The gradients of both operands.
+    k.rows = rows, k.columns = depth, k.depth = columns;
     unit.backward.kernels.push_back(k);
+    k.rows = depth, k.columns = columns, k.depth = rows;
     unit.backward.kernels.push_back(k);
   }
   void Weight(double s, Extent in, Extent out) {

@@ -1215,21 +1215,21 @@ TEST_F(TaccctlTest, PlanForAClusterNamesPlaces) {
 
 TEST_F(TaccctlTest, CalibratePrintsTheClusterFileAnew) {
   WriteTool("tacc-plan", R"(
-if [ "$1" = machines ]; then echo '{"names": ["h100"], "cluster_fields": ["machine", "gpus", "nodes", "matmul_tile"]}'; exit; fi
+if [ "$1" = machines ]; then echo '{"names": ["h100"], "cluster_fields": ["machine", "gpus", "nodes", "matmul_depth"]}'; exit; fi
 cp "$3" "$(dirname "$0")/request.json"; echo "$1" > "$(dirname "$0")/arguments"
 printf '%s\n' '{"num_steps": 2, "error_before": 0.125, "error_after": 0.02,
  "constants": [{"name": "matmul_fraction", "unit": "of peak", "before": 0.73, "after": 0.65, "determined": true},
-               {"name": "matmul_tile", "unit": "elements", "before": 300, "after": 300, "determined": false}],
+               {"name": "matmul_depth", "unit": "elements", "before": 300, "after": 300, "determined": false}],
  "steps": [{"place": "m.csv:2", "step_seconds": 2.0, "before": 1.8, "after": 2.02}]}')");
   const std::string job =
       WriteFile("job.yaml", "name: tiny\nmodel: {path: m}\ndata: {path: d, seq_len: 16}\ntrain: {max_steps: 10}\n");
-  const std::string cluster = WriteFile("c.yaml", "machine: h100\nnodes: 8\nmatmul_tile: 300\n");
+  const std::string cluster = WriteFile("c.yaml", "machine: h100\nnodes: 8\nmatmul_depth: 300\n");
   const std::string table = WriteFile("m.csv", "step_seconds,world,fsdp,tp\n2,64,8,8\n3,8,8,\n");
   EXPECT_EQ(Run({"plan", job, "--cluster", cluster, "--calibrate", table}), 0) << err_;
   EXPECT_EQ(out_, "# Fitted to 2 steps of " + table +
                       ": predictions were off by 12.5% on average, and are by 2.0%.\n"
-                      "machine: h100\nmatmul_tile: 300\nnodes: 8\nmatmul_fraction: 0.65  # of peak, was 0.73\n"
-                      "# As before, for these steps do not determine them: matmul_tile.\n");
+                      "machine: h100\nmatmul_depth: 300\nnodes: 8\nmatmul_fraction: 0.65  # of peak, was 0.73\n"
+                      "# As before, for these steps do not determine them: matmul_depth.\n");
   EXPECT_THAT(err_, HasSubstr("-10.0 %"));
   EXPECT_THAT(err_, HasSubstr("+1.0 %"));
   std::ifstream stream(directory_ + "/request.json");
@@ -1237,7 +1237,7 @@ printf '%s\n' '{"num_steps": 2, "error_before": 0.125, "error_after": 0.02,
   EXPECT_EQ(request["cluster"]["nodes"], 8);
   ASSERT_EQ(request["steps"].size(), 2u);
   EXPECT_EQ(request["steps"][0]["place"], table + ":2");
-  EXPECT_EQ(request["steps"][0]["request"]["cluster"].dump(), R"({"gpus":64,"machine":"h100","matmul_tile":300})");
+  EXPECT_EQ(request["steps"][0]["request"]["cluster"].dump(), R"({"gpus":64,"machine":"h100","matmul_depth":300})");
   EXPECT_EQ(request["steps"][0]["request"]["job"]["dist"]["tp"]["size"], 8);
   EXPECT_EQ(request["steps"][1]["step_seconds"], 3);
   // What is wrong with a row has its place.

@@ -306,7 +306,7 @@ class Analysis {
   void AddKernel(const Node& node, const OpDef& def, const OpCall& call, const Rule& rule, const Kinds& factors,
                  PhaseWork& phase) {
     KernelWork k;
-    k.dtype = call.operands.empty() ? DType::kF32 : call.in(0).dtype;
+    k.dtype = def.is_matmul ? ProductType(call) : call.operands.empty() ? DType::kF32 : call.in(0).dtype;
     k.region = RegionOf(factors);
     for (ValueId v : node.operands) CountBytes(v, k);
     for (ValueId v : node.results) CountBytes(v, k);
@@ -314,6 +314,8 @@ class Analysis {
       k.flops = def.flops(call);
       if (rule.in.size() == 2 && rule.out.size() == 1) {
         Extents(rule, factors, k);
+      } else if (node.op == "expert_matmul" || node.op == "expert_matmul_grad") {
+        GroupedExtents(node, call, k);
       } else if (const auto mask = MaskOfAttention(node.op, call); mask.has_value()) {
         k.mask = *mask;
         const AttentionExtras extras = ExtrasOfAttention(node.op, call, k.flops);
@@ -339,6 +341,29 @@ class Analysis {
       if (factors[f] == Kind::kTensor) extent->split = Split::kTensor;
       if (factors[f] == Kind::kExpert) extent->split = Split::kExpert;
     }
+  }
+
+  // Slots are tokens, of which each expert has its part. What features tp splits is known of the weight, or of the
+  // gradient's operands.
+  void GroupedExtents(const Node& node, const OpCall& call, KernelWork& k) const {
+    const auto features = [&](size_t operand, size_t dim) -> Extent {
+      const bool is_tensor = kinds_[node.operands[operand]][dim] == Kind::kTensor;
+      return {static_cast<double>(call.in(operand).dims[dim]), is_tensor ? Split::kTensor : Split::kNone};
+    };
+    const bool is_gradient = node.op == "expert_matmul_grad";
+    const Extent slots{static_cast<double>(call.in(is_gradient ? 2 : 1).num_elements()), Split::kTokens};
+    k.region = Split::kExpert;
+    k.groups = {static_cast<double>(call.attr<int64_t>("num_experts")), Split::kExpert};
+    if (is_gradient) {
+      k.rows = features(0, call.in(0).rank() - 1);
+      k.columns = features(1, call.in(1).rank() - 1);
+      k.depth = slots;
+      return;
+    }
+    const bool is_transposed = call.attr<bool>("transposed");
+    k.rows = slots;
+    k.columns = features(2, is_transposed ? 2 : 1);
+    k.depth = features(2, is_transposed ? 1 : 2);
   }
 
   // What each unit takes in, keeps for its backward, and needs beside at the backward's peak.

@@ -102,7 +102,7 @@ class Problem {
 const std::vector<FreeConstant>& UnlistedConstants() {
   static const std::vector<FreeConstant> constants{
       Free<&Machine::intra_latency_seconds>(0.5), Free<&Machine::inter_latency_seconds>(0.5),
-      Free<&Machine::matmul_fraction>(0.1),       Free<&Machine::matmul_tile>(0.5),
+      Free<&Machine::matmul_fraction>(0.1),       Free<&Machine::matmul_depth>(0.5),
       Free<&Machine::attention_fraction>(0.2),    Free<&Machine::bandwidth_fraction>(0.1),
       Free<&Machine::issue_seconds>(1.2)};
   return constants;

@@ -24,7 +24,7 @@ struct FreeConstant {
   double low, high;  // physically plausible
 };
 
-// Of a machine, those that its data sheet does not say: 0.1 for fractions, 0.2 for attention's, 0.5 for tile and
+// Of a machine, those that its data sheet does not say: 0.1 for fractions, 0.2 for attention's, 0.5 for depth and
 // latencies, 1.2 for issue. In the order of MachineConstants().
 const std::vector<FreeConstant>& UnlistedConstants();
 // Its network, which differs between clusters of the same machines: 0.5.

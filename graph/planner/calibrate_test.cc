@@ -9,11 +9,11 @@ namespace {
 
 Setting Preset() { return {*FindMachine("a100"), {}}; }
 
-// A step of products of 1e15 FLOPs with so many rows, and of kernels that move so many bytes.
-MeasuredStep Step(double rows, double bytes, const Setting& truth) {
+// A step of products of 1e15 FLOPs of such a depth, and of kernels that move so many bytes.
+MeasuredStep Step(double depth, double bytes, const Setting& truth) {
   MeasuredStep step;
   step.prediction = [=](const Setting& setting) {
-    return KernelSeconds(setting.machine, DType::kBF16, 1e15, 0, {rows, 0, 0}) +
+    return KernelSeconds(setting.machine, DType::kBF16, 1e15, 0, {0, 0, depth}) +
            KernelSeconds(setting.machine, DType::kF32, 0, bytes);
   };
   step.seconds = step.prediction(truth);
@@ -23,15 +23,15 @@ MeasuredStep Step(double rows, double bytes, const Setting& truth) {
 Setting Truth() {
   Setting truth = Preset();
   truth.machine.matmul_fraction *= 0.9;
-  truth.machine.matmul_tile *= 1.5;
+  truth.machine.matmul_depth *= 1.5;
   truth.machine.bandwidth_fraction *= 0.95;
   return truth;
 }
 
 std::vector<MeasuredStep> Steps() {
   std::vector<MeasuredStep> steps;
-  for (double rows : {256, 1024, 1 << 20}) {
-    for (double bytes : {0.0, 1e13, 1e14}) steps.push_back(Step(rows, bytes, Truth()));
+  for (double depth : {64, 256, 1 << 20}) {
+    for (double bytes : {0.0, 1e13, 1e14}) steps.push_back(Step(depth, bytes, Truth()));
   }
   return steps;
 }
@@ -52,9 +52,9 @@ TEST(Calibrate, FindsWhatTheStepsTellAndLeavesTheRest) {
   EXPECT_LT(c.error_after, 0.005);
   // Within a percent or two: each is still drawn to where it began.
   EXPECT_NEAR(after.matmul_fraction, truth.matmul_fraction, 0.01);
-  EXPECT_NEAR(after.matmul_tile, truth.matmul_tile, 0.02 * truth.matmul_tile);
+  EXPECT_NEAR(after.matmul_depth, truth.matmul_depth, 0.02 * truth.matmul_depth);
   EXPECT_NEAR(after.bandwidth_fraction, truth.bandwidth_fraction, 0.02);
-  for (const char* name : {"matmul_fraction", "matmul_tile", "bandwidth_fraction"})
+  for (const char* name : {"matmul_fraction", "matmul_depth", "bandwidth_fraction"})
     EXPECT_TRUE(IsDetermined(c, name)) << name;
   for (const char* name : {"attention_fraction", "issue_seconds", "inter_latency_seconds", "inter_bytes_per_second"})
     EXPECT_FALSE(IsDetermined(c, name)) << name;
@@ -78,12 +78,12 @@ TEST(Calibrate, WithoutStepsNothingIsKnown) {
 
 TEST(FitConstants, StaysWithinTheBoundsAndLeavesZeros) {
   Setting start = Preset();
-  start.machine.matmul_tile = 0;
+  start.machine.matmul_depth = 0;
   std::vector<MeasuredStep> steps = {Step(1024, 0, start)};
   steps[0].seconds *= 0.01;  // beyond the peak
   const Fit fit = FitConstants(start, UnlistedConstants(), steps);
   EXPECT_LE(fit.setting.machine.matmul_fraction, 1);
-  EXPECT_EQ(fit.setting.machine.matmul_tile, 0);
+  EXPECT_EQ(fit.setting.machine.matmul_depth, 0);
 }
 
 // Each micro-batch of a step waits so long.

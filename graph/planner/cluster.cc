@@ -16,15 +16,16 @@ namespace {
 constexpr char kAlias[] = "a100";
 constexpr char kAliased[] = "a100-80g";
 constexpr double kGiB = 1073741824.0;
-// Of GPUs and of nothing that a probe measures. Latencies and issue are those of all presets; the tile lies between the
-// presets' and is what bench/published takes for a device that it knows nothing of.
+// Of GPUs and of nothing that a probe measures. Latencies and issue are those of all presets; the depth is what
+// bench/published takes for a device that it knows nothing of.
 constexpr double kGpuIntraLatencySeconds = 5e-6;
 constexpr double kGpuInterLatencySeconds = 10e-6;
 constexpr double kGpuIssueSeconds = 3e-6;
-constexpr double kGpuMatmulTile = 256;
-// What bench/published fits on H100 (DGX H100's table: 0.70 and 0.74); no other table has an attention in one kernel.
+constexpr double kGpuMatmulDepth = 64;
+constexpr double kFlopsOfMultiprocessor = 7.5e12;  // a second: 989e12 of 132 on H100
+// What bench/published fits on H100 (DGX H100's table: 0.71 and 0.74); no other table has an attention in one kernel.
 // On A100 it gives heads of 128 half of the peak, where Dao, "FlashAttention-2", 2023, reports 50 to 73 %.
-constexpr double kGpuAttentionFraction = 0.72;
+constexpr double kGpuAttentionFraction = 0.73;
 constexpr double kNetworkBytesPerSecond = 12.5e9;
 // On CPUs attention is tacc's own kernel, which computes in f32 whatever the dtype, and reaches so much of what
 // products do (bench/predicted.py's model: from half to two thirds).
@@ -36,17 +37,21 @@ constexpr double kFlopsOfExponential = 256;
 // instructions.
 constexpr double kExponentialsOfSm = 16;
 
+// The largest tile of the libraries' products in half precision, since A100 (CUTLASS, cuBLAS).
+constexpr double kTileRows = 128, kTileColumns = 256;
+
 // The arguments are the vendors' peaks (data sheets of the devices and of the DGX or HGX systems built with them; a
 // device's share of the network is its node's adapters over its devices), then what products reach of them: what
 // bench/published fits on A100 and H100, taken over for their relatives; then SMs and their boost clock.
 Machine Preset(const char* name, const char* device, double half, double f32, double memory, double bandwidth,
-               double intra, double inter, double fraction, double tile, double sms, double clock) {
+               double intra, double inter, double fraction, double depth, double sms, double clock) {
   Machine m;
   m.name = name;
   m.device = device;
   m.half_flops_per_second = half;
   m.f32_flops_per_second = f32;
   m.tf32_flops_per_second = half / 2;  // since A100
+  m.multiprocessors = sms;
   m.exponentials_per_second = kExponentialsOfSm * sms * clock;
   m.memory_bytes = memory;
   m.memory_bytes_per_second = bandwidth;
@@ -55,11 +60,21 @@ Machine Preset(const char* name, const char* device, double half, double f32, do
   m.intra_latency_seconds = kGpuIntraLatencySeconds;
   m.inter_latency_seconds = kGpuInterLatencySeconds;
   m.matmul_fraction = fraction;
-  m.matmul_tile = tile;
+  m.matmul_depth = depth;
   m.attention_fraction = kGpuAttentionFraction;
   m.bandwidth_fraction = 0.85;
   m.issue_seconds = kGpuIssueSeconds;
   return m;
+}
+
+// How much longer a GPU takes for a product than for its FLOPs alone.
+double SlownessOnTiles(const Machine& machine, double flops, const ProductShape& shape) {
+  double slowness = shape.depth > 0 ? 1 + machine.matmul_depth / shape.depth : 1;
+  if (shape.rows <= 0 || shape.columns <= 0 || shape.depth <= 0) return slowness;
+  const double padding = shape.is_grouped ? 1 + kTileRows / 2 / shape.rows : 1;
+  const double products = flops / (2 * shape.rows * shape.columns * shape.depth);
+  const double tiles = products * padding * shape.rows * shape.columns / (kTileRows * kTileColumns);
+  return slowness * padding * (1 + machine.multiprocessors / 2 / tiles);
 }
 
 absl::Status Wrong(absl::string_view field, absl::string_view what) {
@@ -107,7 +122,7 @@ const std::vector<MachineConstant>& MachineConstants() {
       {"intra_latency_seconds", "s", &Machine::intra_latency_seconds, 0, 1e-2},
       {"inter_latency_seconds", "s", &Machine::inter_latency_seconds, 0, 1e-2},
       {"matmul_fraction", "of peak", &Machine::matmul_fraction, 0.05, 1},
-      {"matmul_tile", "elements", &Machine::matmul_tile, 0, 1024},
+      {"matmul_depth", "elements", &Machine::matmul_depth, 0, 1024},
       {"attention_fraction", "of products", &Machine::attention_fraction, 0.05, 1},
       {"bandwidth_fraction", "of peak", &Machine::bandwidth_fraction, 0.05, 1},
       {"issue_seconds", "s", &Machine::issue_seconds, 0, 1e-3}};
@@ -125,17 +140,17 @@ std::string Describe(const Machine& machine) {
 const std::vector<Machine>& MachinePresets() {
   static const std::vector<Machine> presets = [] {
     std::vector<Machine> list{
-        Preset("a100-40g", "NVIDIA A100 SXM4 40 GB", 312e12, 19.5e12, 40 * kGiB, 1555e9, 300e9, 25e9, 0.78, 230, 108,
+        Preset("a100-40g", "NVIDIA A100 SXM4 40 GB", 312e12, 19.5e12, 40 * kGiB, 1555e9, 300e9, 25e9, 0.77, 63, 108,
                1.41e9),
-        Preset("a100-80g", "NVIDIA A100 SXM4 80 GB", 312e12, 19.5e12, 80 * kGiB, 2039e9, 300e9, 25e9, 0.78, 230, 108,
+        Preset("a100-80g", "NVIDIA A100 SXM4 80 GB", 312e12, 19.5e12, 80 * kGiB, 2039e9, 300e9, 25e9, 0.77, 63, 108,
                1.41e9),
-        Preset("a800", "NVIDIA A800 SXM4 80 GB", 312e12, 19.5e12, 80 * kGiB, 2039e9, 200e9, 25e9, 0.78, 230, 108,
+        Preset("a800", "NVIDIA A800 SXM4 80 GB", 312e12, 19.5e12, 80 * kGiB, 2039e9, 200e9, 25e9, 0.77, 63, 108,
                1.41e9),
-        Preset("h100", "NVIDIA H100 SXM5 80 GB", 989e12, 67e12, 80 * kGiB, 3350e9, 450e9, 50e9, 0.73, 370, 132, 1.83e9),
-        Preset("h800", "NVIDIA H800 SXM5 80 GB", 989e12, 67e12, 80 * kGiB, 3350e9, 200e9, 50e9, 0.73, 370, 132, 1.83e9),
-        Preset("h200", "NVIDIA H200 SXM5 141 GB", 989e12, 67e12, 141e9, 4800e9, 450e9, 50e9, 0.73, 370, 132, 1.83e9),
-        Preset("b200", "NVIDIA B200 SXM6 180 GB", 2250e12, 75e12, 180e9, 7700e9, 900e9, 50e9, 0.73, 370, 148, 1.85e9),
-        Preset("v100", "NVIDIA V100 SXM2 32 GB", 125e12, 15.7e12, 32 * kGiB, 900e9, 150e9, 6.25e9, 0.78, 230, 80,
+        Preset("h100", "NVIDIA H100 SXM5 80 GB", 989e12, 67e12, 80 * kGiB, 3350e9, 450e9, 50e9, 0.745, 65, 132, 1.83e9),
+        Preset("h800", "NVIDIA H800 SXM5 80 GB", 989e12, 67e12, 80 * kGiB, 3350e9, 200e9, 50e9, 0.745, 65, 132, 1.83e9),
+        Preset("h200", "NVIDIA H200 SXM5 141 GB", 989e12, 67e12, 141e9, 4800e9, 450e9, 50e9, 0.745, 65, 132, 1.83e9),
+        Preset("b200", "NVIDIA B200 SXM6 180 GB", 2250e12, 75e12, 180e9, 7700e9, 900e9, 50e9, 0.745, 65, 148, 1.85e9),
+        Preset("v100", "NVIDIA V100 SXM2 32 GB", 125e12, 15.7e12, 32 * kGiB, 900e9, 150e9, 6.25e9, 0.77, 63, 80,
                1.53e9)};
     list.back().plan_only = true;
     list.back().tf32_flops_per_second = 0;
@@ -194,7 +209,8 @@ Machine MachineOf(const DeviceProfile& device) {
     if (is_tiles) m.attention.f32 = speed;
   }
   m.vendor_half_flops_per_second = peak(device.peak_flops_per_second, DType::kBF16);
-  m.matmul_tile = kGpuMatmulTile;
+  m.multiprocessors = m.CountedPeak(DType::kBF16) / kFlopsOfMultiprocessor;
+  m.matmul_depth = kGpuMatmulDepth;
   m.attention_fraction = kGpuAttentionFraction;
   m.exponentials_per_second = m.half_flops_per_second / kFlopsOfExponential;
   m.issue_seconds = kGpuIssueSeconds;
@@ -277,16 +293,13 @@ absl::StatusOr<Cluster> ParseCluster(absl::string_view text) {
 
 double KernelSeconds(const Machine& machine, DType dtype, double matmul_flops, double bytes,
                      const ProductShape& shape) {
-  double seconds = bytes / std::max(machine.memory_bytes_per_second * machine.bandwidth_fraction, 1.0);
-  if (matmul_flops <= 0) return seconds;
+  const double transfer = bytes / std::max(machine.memory_bytes_per_second * machine.bandwidth_fraction, 1.0);
+  if (matmul_flops <= 0) return transfer;
   double peak = machine.PeakFlops(dtype);
   if (peak <= 0) peak = machine.f32_flops_per_second;
-  double inverse = 0;
-  for (double extent : {shape.rows, shape.columns, shape.depth}) {
-    if (extent > 0) inverse += 1 / extent;
-  }
-  return std::max(seconds,
-                  matmul_flops * (1 + machine.matmul_tile * inverse) / std::max(peak * machine.matmul_fraction, 1.0));
+  const double product = matmul_flops / std::max(peak * machine.matmul_fraction, 1.0);
+  if (machine.multiprocessors <= 0) return std::max(transfer, product);
+  return product * SlownessOnTiles(machine, matmul_flops, shape) + transfer;
 }
 
 double CopySeconds(const Machine& machine, double bytes) { return KernelSeconds(machine, DType::kF32, 0, 2 * bytes); }

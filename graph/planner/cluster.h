@@ -42,8 +42,9 @@ struct Machine {
   double inter_bytes_per_second = 0;   // peak of a device's share of its node's network, one way
   double intra_latency_seconds = 0;    // of one step of a collective inside a node
   double inter_latency_seconds = 0;    // of one step of a collective between nodes
-  double matmul_fraction = 1;          // of the peak that a product reaches whose extents are all large
-  double matmul_tile = 0;              // extent at which a product takes twice the time that its FLOPs alone would
+  double multiprocessors = 0;          // of a GPU, that share out a product's tiles; 0: none, as on CPUs
+  double matmul_fraction = 1;          // of the peak that long products sustain: power and clocks included
+  double matmul_depth = 0;             // of a product, at which to fill and drain its tiles takes as long as its FLOPs
   double attention_fraction = 1;       // of what large products reach, that attention does where its speed is not known
   double bandwidth_fraction = 1;       // of the peaks of memory and links that large transfers reach
   double issue_seconds = 0;            // between the starts of two kernels: host, or what a captured graph needs
@@ -105,12 +106,18 @@ absl::StatusOr<Cluster> ParseCluster(absl::string_view json);
 // less than a node nor a number of whole nodes, with the nearest legal values.
 absl::StatusOr<Cluster> MakeCluster(const Machine& machine, int64_t gpus);
 
-// The extents of a matrix product; 0: large.
+// The extents of a matrix product, or of each of several in one kernel, as many as share out its FLOPs; 0: large.
 struct ProductShape {
   double rows = 0, columns = 0, depth = 0;
+  bool is_grouped = false;  // by expert: each has another number of rows (or depth), here their mean
 };
-// Seconds of a kernel on a device: the larger of its FLOPs at the reached share of the peak of `dtype` (less for small
-// extents, whose tiles are partly empty and whose pipelines are short) and its bytes at the reached bandwidth.
+// Seconds of a kernel on a device. Without products: its bytes at the reached bandwidth. A product's FLOPs run at the
+// reached share of the peak of `dtype`, more slowly where extents are small. On a GPU
+//   seconds = FLOPs / rate (1 + matmul_depth / depth) (1 + 1 / (2 waves)) + bytes / bandwidth
+// for each tile of the result is filled and drained once, whatever its depth; multiprocessors take tiles in waves (the
+// tiles over the multiprocessors), of which the last is half empty on average; and what a product loads first and
+// writes last hides behind nothing, nor what caches read again. Rows of a group end in a tile that is half empty. CPUs
+// have no waves, and hide their bytes.
 double KernelSeconds(const Machine& machine, DType dtype, double matmul_flops, double bytes,
                      const ProductShape& shape = {});
 // Seconds to copy so many bytes in a device's memory, each read and written.

@@ -74,7 +74,7 @@ TEST(Cluster, AProbedGpuReachesWhatWasMeasured) {
   EXPECT_EQ(m.PeakShare(), 1);
   EXPECT_NEAR(KernelSeconds(m, DType::kBF16, 7e14, 0), 1, 1e-9);
   EXPECT_NEAR(KernelSeconds(m, DType::kF32, 5e13, 0), 1, 1e-9);
-  EXPECT_NEAR(KernelSeconds(m, DType::kBF16, 7e14, 0, {m.matmul_tile, 0, 0}), 2, 1e-9);
+  EXPECT_NEAR(KernelSeconds(m, DType::kBF16, 7e14, 0, {0, 0, m.matmul_depth}), 2, 1e-9);
   EXPECT_NEAR(KernelSeconds(m, DType::kBF16, 0, 3e12), 1, 1e-9);
   for (const MachineConstant& c : MachineConstants()) {
     if (c.value == &Machine::memory_bytes) continue;
@@ -202,9 +202,20 @@ TEST(Cluster, SmallProductsAreSlower) {
   Machine m = *FindMachine("h100");
   const double large = KernelSeconds(m, DType::kBF16, 1e12, 0);
   EXPECT_NEAR(large, 1e12 / (989e12 * m.matmul_fraction), 1e-9);
-  EXPECT_NEAR(KernelSeconds(m, DType::kBF16, 1e12, 0, {m.matmul_tile, 0, 0}), 2 * large, 1e-9);
-  // Memory binds: 1 GB at 85 % of 3,350 GB/s.
-  EXPECT_NEAR(KernelSeconds(m, DType::kBF16, 1e9, 1e9), 1 / (3350 * m.bandwidth_fraction), 1e-9);
+  EXPECT_NEAR(KernelSeconds(m, DType::kBF16, 1e12, 0, {0, 0, m.matmul_depth}), 2 * large, 1e-9);
+  // Memory comes beside it: 1 GB at 85 % of 3,350 GB/s.
+  EXPECT_NEAR(KernelSeconds(m, DType::kBF16, 1e12, 1e9), large + 1 / (3350 * m.bandwidth_fraction), 1e-9);
+  // Two whole waves of tiles, and a half, however the same result is cut; eight products of an eighth fill as many.
+  m.matmul_depth = 0;
+  const double depth = 4096, rows = 132 * 128, columns = 2 * 256, flops = 2 * rows * columns * depth;
+  const double waves = KernelSeconds(m, DType::kBF16, flops, 0) * 1.25;
+  EXPECT_NEAR(KernelSeconds(m, DType::kBF16, flops, 0, {rows, columns, depth}), waves, 1e-9 * waves);
+  EXPECT_NEAR(KernelSeconds(m, DType::kBF16, flops, 0, {columns, rows, depth}), waves, 1e-9 * waves);
+  EXPECT_NEAR(KernelSeconds(m, DType::kBF16, flops, 0, {rows / 8, columns, depth}), waves, 1e-9 * waves);
+  // Of eight experts with 64 rows each as many tiles are half empty: rows count as 128.
+  const double grouped = 2 * 512 * 4096 * depth;
+  const double padded = KernelSeconds(m, DType::kBF16, 2 * grouped, 0, {128, 4096, depth});
+  EXPECT_NEAR(KernelSeconds(m, DType::kBF16, grouped, 0, {64, 4096, depth, true}), padded, 1e-9 * padded);
   // Issue binds, then the device.
   m.issue_seconds = 1e-5;
   EXPECT_NEAR(IssuedSeconds(m, 1e-6, 10), 1e-4, 1e-8);

@@ -215,6 +215,11 @@ class Estimator {
       if (k.flops > 0) {
         shape = {Local(k.rows, l_, x_.sequence_sharded), Local(k.columns, l_, x_.sequence_sharded),
                  Local(k.depth, l_, x_.sequence_sharded)};
+        if (k.groups.size > 0) {
+          // Of a gradient rows are the weight's.
+          shape.is_grouped = k.rows.split == Split::kTokens;
+          (shape.is_grouped ? shape.rows : shape.depth) /= Local(k.groups, l_, x_.sequence_sharded);
+        }
       }
       phase.device += KernelSeconds(m_, k.dtype, k.flops * share, bytes, shape);
     }

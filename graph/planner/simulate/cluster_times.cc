@@ -36,8 +36,16 @@ std::optional<Traffic> TrafficOf(const CollectiveRanks& ranks, const Graph& grap
   return std::nullopt;
 }
 
-// The extents of an einsum; large for other products, whose tiles their kernels choose.
-ProductShape ShapeOfProduct(const Node& node, const OpCall& call) {
+// The extents of an einsum, and of products by expert, of which each has its part of the slots; else large.
+ProductShape ShapeOfProduct(const Node& node, const OpCall& call, double flops) {
+  if (node.op == "expert_matmul" || node.op == "expert_matmul_grad") {
+    const bool is_gradient = node.op == "expert_matmul_grad", is_transposed = call.attr<bool>("transposed");
+    const Dims& matrices = is_gradient ? call.out(0).dims : call.in(2).dims;
+    const auto experts = static_cast<double>(matrices[0]), m = static_cast<double>(matrices[is_transposed ? 2 : 1]),
+               n = static_cast<double>(matrices[is_transposed ? 1 : 2]);
+    const double slots = flops / (2 * experts * m * n);
+    return is_gradient ? ProductShape{m, n, slots} : ProductShape{slots, m, n, /*is_grouped=*/true};
+  }
   const auto spec = ParseEinsum(call.attr<std::string>("spec"));
   if (!spec.ok()) return {};
   const Factors factors = FactorsOf(call, node.op == "einsum_accumulate" ? 1 : 0);  // which has the sum before
@@ -65,7 +73,8 @@ double LocalSeconds(const Machine& machine, const OpDef& def, const Node& node, 
     seconds =
         AttentionSeconds(machine, ProductType(call), *mask, flops, extras.exponentials, bytes, extras.repeated_flops);
   } else if (def.is_matmul && def.flops) {
-    seconds = KernelSeconds(machine, ProductType(call), def.flops(call), bytes, ShapeOfProduct(node, call));
+    const double flops = def.flops(call);
+    seconds = KernelSeconds(machine, ProductType(call), flops, bytes, ShapeOfProduct(node, call, flops));
   } else {
     seconds = KernelSeconds(machine, DType::kF32, 0, bytes);
   }
