@@ -37,6 +37,8 @@ constexpr double kFlopsOfExponential = 256;
 // instructions.
 constexpr double kExponentialsOfSm = 16;
 
+// Of products by expert in 16 bits, rows are filled up to multiples of it: kExpertRowStep of kernels/cpu/expert.h.
+constexpr double kCpuRowStep = 32;
 // The largest tile of the libraries' products in half precision, since A100 (CUTLASS, cuBLAS).
 constexpr double kTileRows = 128, kTileColumns = 256;
 
@@ -71,10 +73,26 @@ Machine Preset(const char* name, const char* device, double half, double f32, do
 double SlownessOnTiles(const Machine& machine, double flops, const ProductShape& shape) {
   double slowness = shape.depth > 0 ? 1 + machine.matmul_depth / shape.depth : 1;
   if (shape.rows <= 0 || shape.columns <= 0 || shape.depth <= 0) return slowness;
-  const double padding = shape.is_grouped ? 1 + kTileRows / 2 / shape.rows : 1;
+  const double padding = shape.slots == SlotsAre::kRows ? 1 + kTileRows / 2 / shape.rows : 1;
   const double products = flops / (2 * shape.rows * shape.columns * shape.depth);
   const double tiles = products * padding * shape.rows * shape.columns / (kTileRows * kTileColumns);
   return slowness * padding * (1 + machine.multiprocessors / 2 / tiles);
+}
+
+// What a CPU takes for products by expert beside one plain product of as many FLOPs: bytes that it copies, and FLOPs of
+// rows that are filled up.
+struct GroupedExtras {
+  double copied_bytes = 0, flops = 0;
+};
+GroupedExtras GroupedExtrasOf(DType dtype, double flops, const ProductShape& shape) {
+  const bool by_rows = shape.slots == SlotsAre::kRows;
+  const double of_each = by_rows ? shape.rows : shape.depth, other = by_rows ? shape.depth : shape.rows;
+  if (shape.slots == SlotsAre::kNone || of_each <= 0 || other <= 0 || shape.columns <= 0) return {};
+  const auto width = static_cast<double>(ByteSize(dtype));
+  const double experts = flops / (2 * shape.rows * shape.columns * shape.depth);
+  const double rows = experts * of_each * (other + shape.columns), matrices = experts * other * shape.columns;
+  return {width * rows + (by_rows ? width : ByteSize(DType::kF32)) * matrices,
+          width == 2 ? flops * kCpuRowStep / 2 / of_each : 0};
 }
 
 absl::Status Wrong(absl::string_view field, absl::string_view what) {
@@ -298,6 +316,11 @@ double KernelSeconds(const Machine& machine, DType dtype, double matmul_flops, d
   double peak = machine.PeakFlops(dtype);
   if (peak <= 0) peak = machine.f32_flops_per_second;
   const double product = matmul_flops / std::max(peak * machine.matmul_fraction, 1.0);
+  if (machine.shares_cores) {
+    if (shape.slots == SlotsAre::kNone) return std::max(transfer, product);
+    const GroupedExtras extras = GroupedExtrasOf(dtype, matmul_flops, shape);
+    return product * (1 + extras.flops / matmul_flops) + transfer + CopySeconds(machine, extras.copied_bytes);
+  }
   if (machine.multiprocessors <= 0) return std::max(transfer, product);
   return product * SlownessOnTiles(machine, matmul_flops, shape) + transfer;
 }

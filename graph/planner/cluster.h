@@ -106,18 +106,21 @@ absl::StatusOr<Cluster> ParseCluster(absl::string_view json);
 // less than a node nor a number of whole nodes, with the nearest legal values.
 absl::StatusOr<Cluster> MakeCluster(const Machine& machine, int64_t gpus);
 
+// Products by expert, each with its own slots: what they are of a product.
+enum class SlotsAre { kNone, kRows, kDepth };  // kDepth: of a weight's gradient
 // The extents of a matrix product, or of each of several in one kernel, as many as share out its FLOPs; 0: large.
 struct ProductShape {
-  double rows = 0, columns = 0, depth = 0;
-  bool is_grouped = false;  // by expert: each has another number of rows (or depth), here their mean
+  double rows = 0, columns = 0, depth = 0;  // of slots the mean
+  SlotsAre slots = SlotsAre::kNone;
 };
 // Seconds of a kernel on a device. Without products: its bytes at the reached bandwidth. A product's FLOPs run at the
 // reached share of the peak of `dtype`, more slowly where extents are small. On a GPU
 //   seconds = FLOPs / rate (1 + matmul_depth / depth) (1 + 1 / (2 waves)) + bytes / bandwidth
 // for each tile of the result is filled and drained once, whatever its depth; multiprocessors take tiles in waves (the
 // tiles over the multiprocessors), of which the last is half empty on average; and what a product loads first and
-// writes last hides behind nothing, nor what caches read again. Rows of a group end in a tile that is half empty. CPUs
-// have no waves, and hide their bytes.
+// writes last hides behind nothing, nor what caches read again. Of experts' rows the last tile is half empty. CPUs have
+// no waves and hide their bytes; but for each expert they gather and scatter rows, fill them up where they are of 16
+// bits (kernels/cpu/expert.h), and lay out its matrix: short products with copies between them, where nothing hides.
 double KernelSeconds(const Machine& machine, DType dtype, double matmul_flops, double bytes,
                      const ProductShape& shape = {});
 // Seconds to copy so many bytes in a device's memory, each read and written.

@@ -198,6 +198,25 @@ TEST(Cluster, BytesGoByRingsOnGpusAndInTwoLevelsOnCpus) {
   EXPECT_EQ(sent(gpu, CollectiveKind::kAllGather, {1, 1}), std::pair(0.0, 0.0));
 }
 
+TEST(Cluster, OnACpuNothingHidesOfProductsByExpert) {
+  DeviceProfile cpu;
+  cpu.kind = "cpu";
+  cpu.matmul_flops_per_second = {{DType::kF32, 1e9}, {DType::kBF16, 1e9}};
+  cpu.memory_bytes_per_second = 1e6;
+  const Machine m = MachineOf(cpu);
+  // Of 4 experts with 64 rows of 10 and a matrix of 10 x 20 each.
+  const double flops = 4 * 2.0 * 64 * 10 * 20, rows = 4 * 64 * (10 + 20), matrices = 4 * 10 * 20;
+  const auto seconds = [&](DType dtype, const ProductShape& shape) { return KernelSeconds(m, dtype, flops, 5e3, shape); };
+  EXPECT_NEAR(seconds(DType::kF32, {64, 20, 10}), 5e-3, 1e-9);
+  EXPECT_NEAR(seconds(DType::kF32, {64, 20, 10, SlotsAre::kRows}),
+              flops / 1e9 + 5e-3 + 2 * 4 * (rows + matrices) / 1e6, 1e-9);
+  EXPECT_NEAR(seconds(DType::kBF16, {64, 20, 10, SlotsAre::kRows}),
+              flops * 1.25 / 1e9 + 5e-3 + 2 * 2 * (rows + matrices) / 1e6, 1e-9);
+  // Gradients of weights are f32.
+  EXPECT_NEAR(seconds(DType::kBF16, {10, 20, 64, SlotsAre::kDepth}),
+              flops * 1.25 / 1e9 + 5e-3 + 2 * (2 * rows + 4 * matrices) / 1e6, 1e-9);
+}
+
 TEST(Cluster, SmallProductsAreSlower) {
   Machine m = *FindMachine("h100");
   const double large = KernelSeconds(m, DType::kBF16, 1e12, 0);
@@ -215,7 +234,7 @@ TEST(Cluster, SmallProductsAreSlower) {
   // Of eight experts with 64 rows each as many tiles are half empty: rows count as 128.
   const double grouped = 2 * 512 * 4096 * depth;
   const double padded = KernelSeconds(m, DType::kBF16, 2 * grouped, 0, {128, 4096, depth});
-  EXPECT_NEAR(KernelSeconds(m, DType::kBF16, grouped, 0, {64, 4096, depth, true}), padded, 1e-9 * padded);
+  EXPECT_NEAR(KernelSeconds(m, DType::kBF16, grouped, 0, {64, 4096, depth, SlotsAre::kRows}), padded, 1e-9 * padded);
   // Issue binds, then the device.
   m.issue_seconds = 1e-5;
   EXPECT_NEAR(IssuedSeconds(m, 1e-6, 10), 1e-4, 1e-8);

@@ -216,9 +216,8 @@ class Estimator {
         shape = {Local(k.rows, l_, x_.sequence_sharded), Local(k.columns, l_, x_.sequence_sharded),
                  Local(k.depth, l_, x_.sequence_sharded)};
         if (k.groups.size > 0) {
-          // Of a gradient rows are the weight's.
-          shape.is_grouped = k.rows.split == Split::kTokens;
-          (shape.is_grouped ? shape.rows : shape.depth) /= Local(k.groups, l_, x_.sequence_sharded);
+          shape.slots = k.rows.split == Split::kTokens ? SlotsAre::kRows : SlotsAre::kDepth;
+          (shape.slots == SlotsAre::kRows ? shape.rows : shape.depth) /= Local(k.groups, l_, x_.sequence_sharded);
         }
       }
       phase.device += KernelSeconds(m_, k.dtype, k.flops * share, bytes, shape);

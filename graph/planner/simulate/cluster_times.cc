@@ -44,7 +44,7 @@ ProductShape ShapeOfProduct(const Node& node, const OpCall& call, double flops) 
     const auto experts = static_cast<double>(matrices[0]), m = static_cast<double>(matrices[is_transposed ? 2 : 1]),
                n = static_cast<double>(matrices[is_transposed ? 1 : 2]);
     const double slots = flops / (2 * experts * m * n);
-    return is_gradient ? ProductShape{m, n, slots} : ProductShape{slots, m, n, /*is_grouped=*/true};
+    return is_gradient ? ProductShape{m, n, slots, SlotsAre::kDepth} : ProductShape{slots, m, n, SlotsAre::kRows};
   }
   const auto spec = ParseEinsum(call.attr<std::string>("spec"));
   if (!spec.ok()) return {};
