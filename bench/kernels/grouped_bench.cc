@@ -90,7 +90,8 @@ class Bench {
 
   void Run(const Shape& s, Kind kind, graph::DType dtype) {
     const kernels::DType type = dtype == graph::DType::kBF16 ? kernels::DType::kBF16 : kernels::DType::kF32;
-    at::Tensor chosen = at::rand({s.tokens, s.experts}).argsort(int64_t{1}).narrow(1, 0, s.slots).to(at::kInt).contiguous();
+    at::Tensor chosen =
+        at::rand({s.tokens, s.experts}).argsort(int64_t{1}).narrow(1, 0, s.slots).to(at::kInt).contiguous();
     const TensorView ids{chosen.data_ptr(), kernels::DType::kI32, {s.tokens, s.slots}};
     const Data token(type, {s.tokens, s.in}), slot(type, {s.tokens, s.slots, s.out});
     const Data sum(kernels::DType::kF32, {s.tokens, s.in}), w(type, {s.experts, s.out, s.in});
@@ -108,8 +109,9 @@ class Bench {
     const int64_t rows = s.tokens * s.slots;
     const Data in(type, {rows, s.in}), out(type, {rows, s.out}), one(type, {s.out, s.in});
     const Data d_one(kernels::DType::kF32, {s.out, s.in});
-    const TensorView &a = kind == Kind::kForward ? in.view : out.view, &b = kind == Kind::kGradient ? in.view : one.view,
-                     &y = kind == Kind::kForward   ? out.view
+    const TensorView &a = kind == Kind::kForward ? in.view : out.view,
+                     &b = kind == Kind::kGradient ? in.view : one.view,
+                     &y = kind == Kind::kForward  ? out.view
                           : kind == Kind::kSummed ? in.view
                                                   : d_one.view;
     const char* spec = kind == Kind::kForward ? "rn,mn->rm" : kind == Kind::kSummed ? "rm,mn->rn" : "rm,rn->mn";
@@ -141,15 +143,16 @@ class Bench {
     const double measured = Median(ratios), error = predicted / measured;
     errors_.push_back(error);
     constexpr const char* kNames[] = {"forward", "gradient of x, summed", "gradient of w"};
-    std::cout << absl::StrFormat("| %d | %d | %d x %d | %s | %s | %.0f | %.1f | %.2f | %.2f | %.2f |\n", s.experts, s.rows(),
-                                 s.in, s.out, kNames[static_cast<int>(kind)],
+    std::cout << absl::StrFormat("| %d | %d | %d x %d | %s | %s | %.0f | %.1f | %.2f | %.2f | %.2f |\n", s.experts,
+                                 s.rows(), s.in, s.out, kNames[static_cast<int>(kind)],
                                  dtype == graph::DType::kBF16 ? "bf16" : "f32", rate / 1e9,
                                  device.memory_bytes_per_second / 1e9, measured, predicted, error);
   }
 
   void Main() {
     std::cout << absl::StrFormat("%d threads; medians of %d\n", at::get_num_threads(), repeats_);
-    std::cout << "| experts | rows of each | weight | product | type | plain GFLOP/s | memory GB/s | grouped / plain, measured | "
+    std::cout << "| experts | rows of each | weight | product | type | plain GFLOP/s | memory GB/s | grouped / plain, "
+                 "measured | "
                  "predicted | predicted / measured |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
     for (const Shape& shape : kShapes) {
       for (graph::DType dtype : {graph::DType::kF32, graph::DType::kBF16}) {

@@ -206,10 +206,12 @@ TEST(Cluster, OnACpuNothingHidesOfProductsByExpert) {
   const Machine m = MachineOf(cpu);
   // Of 4 experts with 64 rows of 10 and a matrix of 10 x 20 each.
   const double flops = 4 * 2.0 * 64 * 10 * 20, rows = 4 * 64 * (10 + 20), matrices = 4 * 10 * 20;
-  const auto seconds = [&](DType dtype, const ProductShape& shape) { return KernelSeconds(m, dtype, flops, 5e3, shape); };
+  const auto seconds = [&](DType dtype, const ProductShape& shape) {
+    return KernelSeconds(m, dtype, flops, 5e3, shape);
+  };
   EXPECT_NEAR(seconds(DType::kF32, {64, 20, 10}), 5e-3, 1e-9);
-  EXPECT_NEAR(seconds(DType::kF32, {64, 20, 10, SlotsAre::kRows}),
-              flops / 1e9 + 5e-3 + 2 * 4 * (rows + matrices) / 1e6, 1e-9);
+  EXPECT_NEAR(seconds(DType::kF32, {64, 20, 10, SlotsAre::kRows}), flops / 1e9 + 5e-3 + 2 * 4 * (rows + matrices) / 1e6,
+              1e-9);
   EXPECT_NEAR(seconds(DType::kBF16, {64, 20, 10, SlotsAre::kRows}),
               flops * 1.25 / 1e9 + 5e-3 + 2 * 2 * (rows + matrices) / 1e6, 1e-9);
   // Gradients of weights are f32.

@@ -37,9 +37,9 @@ struct KernelWork {
   double repeated_flops = 0;  // of that: what a gradient's kernel computes again
   AttentionMask mask = AttentionMask::kPlain;  // of that
   Extent rows, columns, depth;                 // of the product
-  Extent groups;  // experts that share out the rows, or of a gradient the depth; none: not grouped
-  double sample_bytes = 0;                     // activations read and written
-  double weight_bytes = 0;                     // read whatever the number of samples
+  Extent groups;            // experts that share out the rows, or of a gradient the depth; none: not grouped
+  double sample_bytes = 0;  // activations read and written
+  double weight_bytes = 0;  // read whatever the number of samples
   bool is_launched = true;
   bool is_repeated = true;  // of a forward: again where the layer's activations are recomputed
 };

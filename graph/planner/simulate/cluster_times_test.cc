@@ -111,6 +111,29 @@ TEST(TimesOn, OnAPresetAttentionTakesItsExponentialsAndTheScoresOfAGradientTwice
   expect("attention_joined_grad", {&joined, {q, qkv, q, lse}, {qkv}}, 2 * flops, flops / 2);
 }
 
+// Of 4 experts with 12 of 48 slots each; a transposed matrix has its columns first.
+TEST(TimesOn, ProductsByExpertHaveEachItsPartOfTheSlots) {
+  const OpTable ops;
+  const Machine machine = *FindMachine("h100");
+  const TensorType x{DType::kBF16, {24, 16}}, ids{DType::kI32, {24, 2}}, w{DType::kBF16, {4, 40, 16}};
+  const TensorType y{DType::kBF16, {24, 2, 40}}, sum{DType::kF32, {24, 16}}, dw{DType::kF32, {4, 40, 16}};
+  const Attrs plain{{"num_experts", int64_t{4}}};
+  const Attrs summed{{"num_experts", int64_t{4}}, {"transposed", true}, {"sum_slots", true}};
+  const double flops = 2.0 * 48 * 16 * 40;
+  const auto expect = [&](const char* op, const OpCall& call, const ProductShape& shape) {
+    Node node;
+    node.op = op;
+    node.attrs = *call.attrs;
+    const auto bytes = static_cast<double>(TouchedBytes(*ops.Find(op), call));
+    EXPECT_EQ(LocalSeconds(machine, *ops.Find(op), node, call),
+              IssuedSeconds(machine, KernelSeconds(machine, DType::kBF16, flops, bytes, shape), 1))
+        << op;
+  };
+  expect("expert_matmul", {&plain, {x, ids, w}, {y}}, {12, 40, 16, SlotsAre::kRows});
+  expect("expert_matmul", {&summed, {y, ids, w}, {sum}}, {12, 16, 40, SlotsAre::kRows});
+  expect("expert_matmul_grad", {&plain, {y, x, ids}, {dw}}, {40, 16, 12, SlotsAre::kDepth});
+}
+
 TEST(MaskOfAttention, IsPlainWithoutDocumentsAlibiAndRings) {
   const auto mask = [](const std::string& op, size_t num_operands, const Attrs& attrs) {
     OpCall call{&attrs, {}, {}};
