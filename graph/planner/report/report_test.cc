@@ -222,7 +222,7 @@ TEST_F(ReportTest, SaysWhatTheJobWillDo) {
   const double seconds = best_.simulation.step_seconds;
   EXPECT_THAT(words[1],
               HasSubstr("A step takes " + SecondsText(seconds) + " (" +
-                        RangeText(SecondsText(0.923 * seconds), SecondsText(1.146 * seconds)) + ") by simulation: "));
+                        RangeText(SecondsText(0.938 * seconds), SecondsText(1.111 * seconds)) + ") by simulation: "));
   EXPECT_THAT(words[1], HasSubstr("no run of tacc on a GPU is among them"));
   EXPECT_THAT(words[1], AllOf(HasSubstr("A step takes "), HasSubstr("(MFU). 1,000 steps are 384 thousand tokens")));
   EXPECT_THAT(words[2], AllOf(HasSubstr("dp=2: the job runs 2 times over"), HasSubstr("(across 2 nodes)"),
