@@ -88,8 +88,8 @@ class PicksTest : public ::testing::Test {
   std::string reasons_;  // to look at when a test fails
 };
 
-// A token uses half of the experts, but a rank that has all of a layer's must gather them, and few tokens hide that.
-// Seven heads cannot be split over two.
+// A token uses half of the experts, but a rank that has all of a layer's must gather them and multiply a few rows by
+// each. Seven heads cannot be split over two.
 TEST_F(PicksTest, ExpertParallelismWhereGatheringExpertsTakesLonger) {
   json config = Config("mixtral", 4, 7);
   config["num_local_experts"] = 8;
@@ -99,7 +99,7 @@ TEST_F(PicksTest, ExpertParallelismWhereGatheringExpertsTakesLonger) {
   EXPECT_EQ(Best().tp, 1);
   const auto sharded = Reasons([](const Layout& l) { return l.fsdp == 8; });
   ASSERT_FALSE(sharded.empty()) << reasons_;
-  EXPECT_THAT(sharded, Each(SlowedByWeights())) << reasons_;
+  EXPECT_THAT(sharded, Each(AnyOf(SlowedByWeights(), HasSubstr("slower products")))) << reasons_;
 }
 
 // One sample of a long sequence: nothing else shares its attention out without sending all of its activations.
