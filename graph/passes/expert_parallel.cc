@@ -13,6 +13,20 @@
 namespace tacc::graph {
 namespace {
 
+// A rank's slots of a group of tokens: on average, the most that there can be, and the rows that its buffer has.
+struct SlotCounts {
+  double average = 0;
+  int64_t most = 0, capacity = 0;
+};
+SlotCounts SlotsOf(int64_t tokens, int64_t experts_of_token, int64_t num_experts,
+                   const ExpertParallelOptions& options) {
+  SlotCounts slots;
+  slots.average = static_cast<double>(tokens * experts_of_token) / static_cast<double>(options.ranks);
+  slots.most = tokens * std::min(experts_of_token, num_experts / options.ranks);
+  slots.capacity = std::min(slots.most, static_cast<int64_t>(std::ceil(options.buffer_factor * slots.average)));
+  return slots;
+}
+
 // The buffers of the slots whose ids are one value.
 struct Buffers {
   ValueId places = kNoValue, row_ids = kNoValue;
@@ -152,12 +166,10 @@ class ExpertParallelBuilder {
                                                      " ranks that share a sequence do not divide its ", dims[1],
                                                      " tokens, which expert parallelism needs"));
     }
-    const int64_t tokens = dims[1] / options_.sequence_groups;
-    const double average = static_cast<double>(tokens * dims[2]) / static_cast<double>(options_.ranks);
-    const int64_t most = tokens * std::min(dims[2], num_experts / options_.ranks);
-    const int64_t capacity = std::min(most, static_cast<int64_t>(std::ceil(options_.buffer_factor * average)));
-    buffers.attrs = {{"groups", options_.sequence_groups}, {"destinations", options_.ranks}, {"capacity", capacity}};
-    buffers.fill = std::min(1.0, average / static_cast<double>(capacity));
+    const SlotCounts slots = SlotsOf(dims[1] / options_.sequence_groups, dims[2], num_experts, options_);
+    buffers.attrs = {
+        {"groups", options_.sequence_groups}, {"destinations", options_.ranks}, {"capacity", slots.capacity}};
+    buffers.fill = std::min(1.0, slots.average / static_cast<double>(slots.capacity));
     Attrs attrs = buffers.attrs;
     attrs["num_experts"] = num_experts;
     const std::vector<ValueId> results = b_.AddMany("dispatch_slots", {tokens_[ids]}, std::move(attrs), 3);
@@ -194,6 +206,28 @@ bool BuffersSuffice(const Graph& forward, const ExpertParallelOptions& options) 
     const auto experts = static_cast<double>(GetAttr<int64_t>(node.attrs, "num_experts"));
     return options.buffer_factor * slots / ranks >= std::min(slots, experts / ranks);
   });
+}
+
+double OverflowAtRandom(const Graph& forward, const ExpertParallelOptions& options) {
+  double all = 0, left_out = 0;
+  for (const Node& node : forward.nodes) {
+    if (node.op != "expert_matmul") continue;
+    const Dims& dims = forward.type(node.operands[1]).dims;  // of the ids, [B,S,K]
+    const int64_t tokens = dims[1] / options.sequence_groups, num_experts = GetAttr<int64_t>(node.attrs, "num_experts");
+    const SlotCounts slots = SlotsOf(tokens, dims[2], num_experts, options);
+    all += slots.average;
+    if (slots.capacity == slots.most) continue;
+    const double chosen = static_cast<double>(dims[2]), experts = static_cast<double>(num_experts),
+                 share = 1 / static_cast<double>(options.ranks);
+    const double deviation =
+        std::sqrt(static_cast<double>(tokens) * chosen * share * (1 - share) * (experts - chosen) / (experts - 1));
+    const double room = static_cast<double>(slots.capacity) - slots.average, z = room / deviation;
+    // What a normal variable is on average above the buffer's end.
+    const double density = std::exp(-z * z / 2) / std::sqrt(2 * std::acos(-1.0)),
+                 above = std::erfc(z / std::sqrt(2.0)) / 2;
+    left_out += std::max(0.0, deviation * density - room * above);
+  }
+  return all > 0 ? left_out / all : 0;
 }
 
 }  // namespace tacc::graph

@@ -34,6 +34,11 @@ absl::StatusOr<Graph> ExpertParallel(const Graph& forward, const OpTable& ops, c
 // Whether no slot is ever left out, however tokens choose their experts: then expert parallelism changes no result.
 bool BuffersSuffice(const Graph& forward, const ExpertParallelOptions& options);
 
+// The share of slots that is left out where each token chooses its experts at random, all of them alike and whatever
+// the others choose. Then a rank's slots of a group of T tokens have the mean T k / D and the variance T k (1/D) (1 -
+// 1/D) (E - k) / (E - 1), with k of E experts a token on D ranks; of so many tokens their sum is normal.
+double OverflowAtRandom(const Graph& forward, const ExpertParallelOptions& options);
+
 }  // namespace tacc::graph
 
 #endif  // TACC_GRAPH_PASSES_EXPERT_PARALLEL_H_

@@ -139,7 +139,11 @@ double Worth(const Layout& l, double step_seconds) {
   return step_seconds * (1 + kKindMustEarn * kinds);
 }
 
+// Whether it may be taken: buffers that may be too small change results.
+bool MayTake(const Candidate& c) { return !c.overflow_risk.has_value() || c.overflow_risk->is_asked_for; }
+
 bool Better(const Candidate& a, const Candidate& b) {
+  if (MayTake(a) != MayTake(b)) return MayTake(a);
   if (a.fits != b.fits) return a.fits;
   return a.fits ? Worth(a) < Worth(b) : a.plan.total_bytes < b.plan.total_bytes;
 }
@@ -191,6 +195,9 @@ class Planner {
     candidate.num_parameters = one_row_.num_parameters;
     candidate.model_flops = work_.model_flops * static_cast<double>(layout.global_batch());
     TACC_RETURN_IF_ERROR(MakePlan(layout, &candidate.plan));
+    if (const ExpertParallelOptions experts = ExpertsOf(layout); !BuffersSuffice(one_row_.forward, experts)) {
+      candidate.overflow_risk = {OverflowAtRandom(one_row_.forward, experts), experts.buffer_factor, AsksForOverflow()};
+    }
     TACC_RETURN_IF_ERROR(Measure(candidate, of == Programs::kWhole ? MeasurePlan : ComposePlan));
     return candidate;
   }
@@ -214,6 +221,7 @@ class Planner {
     }
     if (planned_.candidates.empty()) return first_error_;
     TACC_RETURN_IF_ERROR(Settle());
+    if (work_.num_experts > 0 && !AsksForOverflow()) ShowOverflowing(search);
     DropLosersThatAreCandidates();
     return std::move(planned_);
   }
@@ -268,12 +276,50 @@ class Planner {
     TACC_RETURN_IF_ERROR(SetOrder(search.base));
     search.num_best = kMaxFinalists;
     search.num_of_a_mesh = kMaxOfAMesh;
-    search.can_lay_out = [this](const Layout& layout) {
+    search.can_lay_out = [this](const Layout& layout) -> absl::Status {
+      const ExpertParallelOptions experts = ExpertsOf(layout);
+      if (!AsksForOverflow() && !BuffersSuffice(one_row_.forward, experts)) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "dist.ep.size = ", layout.ep, " may leave tokens without an expert at dist.ep.buffer_factor = ",
+            experts.buffer_factor, "; set the one or the other to have it"));
+      }
       Plan plan;
       return MakePlan(layout, &plan);
     };
     search.memory_factor = [this](const Layout& layout) { return lessons_.LeastMemoryFactor(layout); };
     return search;
+  }
+
+  // A layout that the job does not ask for changes no result.
+  bool AsksForOverflow() const { return request_.ep.has_value() || request_.expert_buffer_factor.has_value(); }
+
+  ExpertParallelOptions ExpertsOf(const Layout& l) const {
+    ExpertParallelOptions experts;
+    experts.ranks = l.ep;
+    experts.buffer_factor = request_.expert_buffer_factor.value_or(kBufferFactor);
+    experts.sequence_groups = l.cp * l.tp;
+    return experts;
+  }
+
+  // The best of the layouts that the job would have to ask for becomes a candidate behind those that may be taken.
+  void ShowOverflowing(SearchRequest search) {
+    search.num_best = 1;
+    search.can_lay_out = [this](const Layout& layout) -> absl::Status {
+      if (BuffersSuffice(one_row_.forward, ExpertsOf(layout)))
+        return absl::InvalidArgumentError("there is room for every token");
+      Plan plan;
+      return MakePlan(layout, &plan);
+    };
+    std::vector<Candidate>& candidates = planned_.candidates;
+    const size_t may_take = candidates.size();
+    for (int round = 0; round < kMaxRounds; ++round) {
+      const absl::StatusOr<SearchResult> found = Search(work_, search);
+      if (!found.ok() || found->best.empty()) return;
+      candidates.resize(may_take);
+      Try(found->best[0]);
+      // What does not fit has taught what such layouts need.
+      if (candidates.size() == may_take || candidates.back().fits) return;
+    }
   }
 
   // The order of axes that the job asks for.
@@ -288,17 +334,6 @@ class Planner {
     TACC_ASSIGN_OR_RETURN(const std::vector<Mesh::Axis> tensor_axes, TensorAxes(one_row_.forward, l.tp));
     TACC_ASSIGN_OR_RETURN(const std::vector<Mesh::Axis> context_axes,
                           ContextAxes(one_row_.forward, l.cp, request_.sp, tensor_axes));
-    // A layout that the job does not ask for changes no result.
-    ExpertParallelOptions experts;
-    experts.ranks = l.ep;
-    experts.buffer_factor = request_.expert_buffer_factor;
-    if (!request_.ep.has_value() && !BuffersSuffice(one_row_.forward, experts)) {
-      return absl::InvalidArgumentError(absl::StrCat("dist.ep.size = ", l.ep,
-                                                     " may leave tokens without an expert at "
-                                                     "dist.ep.buffer_factor = ",
-                                                     request_.expert_buffer_factor,
-                                                     "; set the one or the other to have it"));
-    }
     std::vector<Mesh::Axis>& axes = plan->mesh.axes;
     if (l.pp > 1) axes.push_back({kStageAxis, l.pp});
     axes.push_back({"dp", l.dp});
@@ -499,7 +534,7 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
   options.partition = LayoutOf(plan.mesh, model.residual_module);
   TACC_RETURN_IF_ERROR(ApplyPins(request.pins, model.forward, options.partition));
   options.sequence_blocks = SequenceBlocks(plan.mesh);
-  options.experts.buffer_factor = request.expert_buffer_factor;
+  options.experts.buffer_factor = request.expert_buffer_factor.value_or(kBufferFactor);
   for (const Mesh::Axis& axis : plan.mesh.axes) {
     if (axis.name == "ep") options.experts.ranks = axis.size;
     if (axis.name == "cp" || axis.name == "sp" || axis.name == "tp" || axis.name == "tpq")

@@ -43,7 +43,8 @@ struct PlanRequest {
   std::optional<PipelineSchedule> schedule;
   std::optional<int64_t> num_chunks;      // of the interleaved schedule
   std::vector<std::string> split_points;  // see StageOptions
-  double expert_buffer_factor = 2;        // see ExpertParallelOptions
+  // See ExpertParallelOptions; absent: kBufferFactor, and no layout is taken unasked in which that may be too little.
+  std::optional<double> expert_buffer_factor;
   std::optional<int64_t> global_batch;
   std::optional<int64_t> micro_batch;  // per device
   std::optional<int64_t> zero_stage;   // see PartitionOptions
@@ -73,6 +74,16 @@ int64_t GlobalBatch(const PlanRequest& request);
 // `global_batch` samples, rounded up. InvalidArgument: the data says no number of samples, or the warm-up is longer.
 absl::StatusOr<int64_t> MaxSteps(const PlanRequest& request, int64_t global_batch);
 
+// Of the room that tokens find at their experts' ranks.
+inline constexpr double kBufferFactor = 2;
+
+// Of a layout whose buffers may be too small for what tokens choose: those without room go without that expert.
+struct OverflowRisk {
+  double share_at_random = 0;  // of slots, see OverflowAtRandom
+  double buffer_factor = 0;
+  bool is_asked_for = false;  // else the layout is only shown, after all others
+};
+
 // One layout with what it needs and what it is predicted to take.
 struct Candidate {
   Layout layout;
@@ -88,7 +99,8 @@ struct Candidate {
   // nothing fits without it.
   double narrow_residual_saves_seconds = 0;
   bool fits = false;
-  bool composed = false;  // put together from parts of the model (ComposePlan), not from all of it
+  std::optional<OverflowRisk> overflow_risk;  // absent: there is room for every token
+  bool composed = false;                      // put together from parts of the model (ComposePlan), not from all of it
 };
 
 // What the planner found. `candidates`: real programs, the one to take first: those that fit by predicted step time,

@@ -316,6 +316,8 @@ nlohmann::json SettingsJson(const CompileRequest& request, const Candidate& c) {
   for (const auto& [axis, size] : sizes) {
     if (size > 1) dist[axis]["size"] = size;
   }
+  if (l.ep > 1 && request.plan.expert_buffer_factor.has_value())
+    dist["ep"]["buffer_factor"] = *request.plan.expert_buffer_factor;
   if (l.cp > 1 && request.plan.sp > 1) dist["sp"]["size"] = request.plan.sp;
   if (l.pp > 1) {
     dist["pp"]["num_micro_batches"] = l.accumulation;
@@ -381,6 +383,11 @@ nlohmann::json CandidateJson(const CompileRequest& request, const Candidate& c) 
               {"peak_flops_per_second", peak},
               {"peak_source", request.plan.cluster.machine.PeakSource(c.plan.compute_dtype)},
               {"estimated", false}};
+  if (const auto& risk = c.overflow_risk; risk.has_value()) {
+    out["expert_overflow"] = {{"share_at_random", risk->share_at_random},
+                              {"buffer_factor", risk->buffer_factor},
+                              {"asked_for", risk->is_asked_for}};
+  }
   if (c.composed) out["total_bytes_range"] = BytesRange(c.plan.total_bytes, kComposedBytesRange);
   AddRanges(request, seconds, tokens, Mfu(request, c, seconds), out);
   return out;

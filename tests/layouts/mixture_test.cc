@@ -41,17 +41,18 @@ std::string Name(const Layout& l) {
   return parts.empty() ? "one" : absl::StrJoin(parts, "_");
 }
 
-absl::StatusOr<Graph> BuildForward(int64_t rows, const OpTable& ops) {
+absl::StatusOr<Graph> BuildForward(int64_t rows, const OpTable& ops, int64_t seq_len = kSeq,
+                                   int64_t experts = kExperts) {
   const nlohmann::json config = {
-      {"model_type", "mixtral"},      {"vocab_size", kVocab},          {"hidden_size", 8},
-      {"intermediate_size", 6},       {"num_hidden_layers", 2},        {"num_attention_heads", 4},
-      {"num_key_value_heads", 2},     {"num_local_experts", kExperts}, {"num_experts_per_tok", 2},
+      {"model_type", "mixtral"},      {"vocab_size", kVocab},         {"hidden_size", 8},
+      {"intermediate_size", 6},       {"num_hidden_layers", 2},       {"num_attention_heads", 4},
+      {"num_key_value_heads", 2},     {"num_local_experts", experts}, {"num_experts_per_tok", 2},
       {"output_router_logits", true}, {"router_aux_loss_coef", 0.3}};
-  auto read = ReadModelConfig(config, kSeq);
+  auto read = ReadModelConfig(config, seq_len);
   if (!read.ok()) return read.status();
   DecoderBuildOptions build;
   build.batch = rows;
-  build.seq_len = kSeq;
+  build.seq_len = seq_len;
   return BuildDecoder(read->spec, build, ops);
 }
 
@@ -162,6 +163,39 @@ TEST(Overflow, CannotBeWhereBuffersSuffice) {
   EXPECT_TRUE(BuffersSuffice(*forward, {.ranks = 2, .buffer_factor = 2}));
   EXPECT_FALSE(BuffersSuffice(*forward, {.ranks = 2, .buffer_factor = 1.9}));
   EXPECT_TRUE(BuffersSuffice(*forward, {.ranks = 4, .buffer_factor = 2}));
+}
+
+// Tokens that choose at random, as often as it takes to see what is rare.
+TEST(Overflow, AtRandomIsAsSimulated) {
+  constexpr int64_t kTokens = 256, kManyExperts = 8, kChosen = 2, kRanks = 4, kTrials = 20000;
+  const OpTable ops;
+  const auto forward = BuildForward(1, ops, kTokens, kManyExperts);
+  ASSERT_TRUE(forward.ok()) << forward.status();
+  std::mt19937 random(3);
+  std::vector<std::vector<int64_t>> slots(kTrials, std::vector<int64_t>(kRanks));
+  for (std::vector<int64_t>& of_rank : slots) {
+    for (int64_t token = 0; token < kTokens; ++token) {
+      const int64_t first = random() % kManyExperts, other = random() % (kManyExperts - 1);
+      ++of_rank[first * kRanks / kManyExperts];
+      ++of_rank[(other + (other >= first ? 1 : 0)) * kRanks / kManyExperts];
+    }
+  }
+  for (const double factor : {1.0, 1.1, 1.2}) {
+    const auto capacity = static_cast<int64_t>(std::ceil(factor * kTokens * kChosen / kRanks));
+    int64_t left_out = 0;
+    for (const std::vector<int64_t>& of_rank : slots) {
+      for (int64_t count : of_rank) left_out += std::max<int64_t>(0, count - capacity);
+    }
+    const double share = static_cast<double>(left_out) / (kTrials * kTokens * kChosen);
+    EXPECT_GT(left_out, 100) << factor;
+    // Of the rarest some hundred are seen, which are exact to a tenth; a sum of 256 tokens is nearly normal.
+    EXPECT_NEAR(OverflowAtRandom(*forward, {.ranks = kRanks, .buffer_factor = factor}), share, 0.15 * share) << factor;
+  }
+  // Two groups of half of the tokens vary more, and where there is room for all nothing is left out.
+  EXPECT_GT(OverflowAtRandom(*forward, {.ranks = kRanks, .buffer_factor = 1.1, .sequence_groups = 2}),
+            2 * OverflowAtRandom(*forward, {.ranks = kRanks, .buffer_factor = 1.1}));
+  EXPECT_EQ(OverflowAtRandom(*forward, {.ranks = kRanks, .buffer_factor = 4}), 0);
+  EXPECT_EQ(OverflowAtRandom(*forward, {.ranks = 1, .buffer_factor = 1}), 0);
 }
 
 TEST(Overflow, RanksMustDivideExperts) {

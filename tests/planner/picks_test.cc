@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "graph/planner/report/words.h"
 #include "graph/planner/request.h"
@@ -15,6 +16,7 @@ namespace tacc::graph {
 namespace {
 
 using nlohmann::json;
+using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
@@ -100,6 +102,38 @@ TEST_F(PicksTest, ExpertParallelismWhereGatheringExpertsTakesLonger) {
   const auto sharded = Reasons([](const Layout& l) { return l.fsdp == 8; });
   ASSERT_FALSE(sharded.empty()) << reasons_;
   EXPECT_THAT(sharded, Each(AnyOf(SlowedByWeights(), HasSubstr("slower products")))) << reasons_;
+}
+
+// A token uses two of eight experts: at one of four or eight ranks twice the average room is not always enough. The
+// best such layout is shown with its risk, and taken where the job gives the room or the size.
+TEST_F(PicksTest, BuffersThatMayOverflowAreShownAndTakenWhenAskedFor) {
+  json config = Config("mixtral", 4, 7);
+  config["num_local_experts"] = 8;
+  config["num_experts_per_tok"] = 2;
+  const json cluster = {{"machine", "h100"}, {"gpus", 8}};
+  PlanJob(config, 512, 8, {{"pp", {{"size", 1}}}}, cluster);
+  EXPECT_FALSE(planned_.candidates[0].overflow_risk.has_value());
+  const double unasked = planned_.candidates[0].plan.step_seconds;
+  const Candidate shown = planned_.candidates.back();
+  ASSERT_TRUE(shown.overflow_risk.has_value()) << reasons_;
+  EXPECT_FALSE(shown.overflow_risk->is_asked_for);
+  EXPECT_LT(shown.plan.step_seconds, 0.99 * unasked) << shown.layout.ToString() << "\n" << reasons_;
+  EXPECT_THAT(WhyLost(planned_.candidates[0], shown, 0),
+              AllOf(HasSubstr(" faster, but only for a job that asks for it: tokens that find no room go without"),
+                    HasSubstr("in a billion where all choose at random"), HasSubstr("over 2 times as often"),
+                    HasSubstr(absl::StrCat("dist.ep.size: ", shown.layout.ep, " asks for it"))));
+  for (const json& consent :
+       {json{{"buffer_factor", 2}}, json{{"size", shown.layout.ep}}, json{{"buffer_factor", 1.1}}}) {
+    SCOPED_TRACE(consent.dump());
+    PlanJob(config, 512, 8, {{"pp", {{"size", 1}}}, {"ep", consent}}, cluster);
+    const Candidate& taken = planned_.candidates[0];
+    ASSERT_TRUE(taken.overflow_risk.has_value()) << taken.layout.ToString();
+    EXPECT_TRUE(taken.overflow_risk->is_asked_for);
+    EXPECT_EQ(taken.overflow_risk->share_at_random > 1e-4, consent.value("buffer_factor", 2.0) < 2);
+    EXPECT_LT(taken.plan.step_seconds, 0.99 * unasked);
+    const json kept = SettingsJson(CompileRequest{.plan = PlanRequest{.expert_buffer_factor = 1.5}}, taken);
+    EXPECT_EQ(kept["dist"]["ep"], json({{"buffer_factor", 1.5}, {"size", taken.layout.ep}}));
+  }
 }
 
 // One sample of a long sequence: nothing else shares its attention out without sending all of its activations.

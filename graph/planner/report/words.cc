@@ -135,6 +135,8 @@ std::string AxisInWords(const Finalist& finalist, int axis) {
                      "; samples are split over them");
   } else if (name == "ep") {
     what = absl::StrCat("the experts are spread over ", devices, "; tokens travel to their experts and back");
+    if (const auto& risk = finalist.candidate.overflow_risk; risk.has_value())
+      absl::StrAppend(&what, "; ", OverflowText(*risk));
   } else if (name == "cp") {
     what = absl::StrCat("each sample's tokens are split over ", devices, ", which pass keys and values around");
   } else if (name == "sp") {
@@ -256,6 +258,17 @@ std::vector<std::string> InWords(const Finalist& finalist, int64_t max_steps) {
   return words;
 }
 
+std::string OverflowText(const OverflowRisk& risk) {
+  constexpr double kNone = 1e-9;
+  const std::string share = risk.share_at_random < kNone
+                                ? "less than one choice in a billion"
+                                : absl::StrFormat("%.2g %% of the choices", 100 * risk.share_at_random);
+  return absl::StrCat("tokens that find no room go without that expert: ", share,
+                      " where all choose at random, more where some device's experts are chosen over ",
+                      absl::StrFormat("%g", risk.buffer_factor),
+                      " times as often as the average (dist.ep.buffer_factor)");
+}
+
 std::string WhyLost(const Candidate& best, const Candidate& candidate, int64_t available_bytes) {
   if (!candidate.fits) {
     const std::vector<MemoryKind> kinds = KindsOfTheJob(candidate.memory);
@@ -265,6 +278,11 @@ std::string WhyLost(const Candidate& best, const Candidate& candidate, int64_t a
                         BytesText(static_cast<double>(largest.bytes)), ")");
   }
   const double slower = candidate.plan.step_seconds - best.plan.step_seconds;
+  if (const auto& risk = candidate.overflow_risk; risk.has_value() && !risk->is_asked_for) {
+    return absl::StrCat(Percent(std::fabs(slower) / best.plan.step_seconds), slower < 0 ? " faster" : " slower",
+                        ", but only for a job that asks for it: ", OverflowText(*risk),
+                        "; dist.ep.size: ", candidate.layout.ep, " asks for it");
+  }
   if (slower < 0) {
     return absl::StrCat(Percent(-slower / best.plan.step_seconds),
                         " faster by prediction, too little for another kind of parallelism");

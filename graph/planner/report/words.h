@@ -37,6 +37,9 @@ std::vector<MemoryKind> MemoryKinds(const Candidate& candidate);
 // "weights 1.2 GiB, optimizer 2.4 GiB": those of more than 0 bytes, which add up to the total as it is shown.
 std::string KindsText(const std::vector<MemoryKind>& kinds, int64_t total_bytes);
 
+// What may happen to tokens whose experts' buffers are full: which go without an expert, and how many.
+std::string OverflowText(const OverflowRisk& risk);
+
 // Why `candidate` was not taken, against the best, which fits: what does not fit, or what makes it slower.
 std::string WhyLost(const Candidate& best, const Candidate& candidate, int64_t available_bytes);
 
