@@ -28,6 +28,18 @@ struct Place {
 // What a graph does with a state that lies among the temporaries.
 enum class Carries { kMakes, kUses, kKeeps };
 
+// Bytes of the buffers that are alive at once, at the most.
+int64_t MostAlive(const std::vector<BufferLife>& lives) {
+  std::map<int, int64_t> changes;  // by the first line without or with them
+  for (const BufferLife& life : lives) {
+    changes[life.first] += Align(life.bytes);
+    changes[life.last + 1] -= Align(life.bytes);
+  }
+  int64_t alive = 0, most = 0;
+  for (const auto& [line, change] : changes) most = std::max(most, alive += change);
+  return most;
+}
+
 class GraphPlanner {
  public:
   // `carried`: the states among the temporaries that are alive in this graph: made in it, read for the last time, or
@@ -36,8 +48,12 @@ class GraphPlanner {
                std::set<std::string> last_reads, const OpTable& ops)
       : graph_(graph), states_(states), carried_(std::move(carried)), last_reads_(std::move(last_reads)), ops_(ops) {}
 
-  // Offsets of values relative to `base`, and of the states that are made here; returns the bytes used from there.
-  int64_t Run(int64_t base, std::vector<MemoryUse::Buffer>& buffers) {
+  struct Bytes {
+    int64_t used = 0;   // from the base
+    int64_t alive = 0;  // at once, at the most: what no assignment can do with less than
+  };
+  // Offsets of values relative to `base`, and of the states that are made here.
+  Bytes Run(int64_t base, std::vector<MemoryUse::Buffer>& buffers) {
     FindUses();
     BuildPlaces();
     JoinParts();
@@ -78,7 +94,7 @@ class GraphPlanner {
              places_[p].bytes});
       }
     }
-    return assignment.bytes;
+    return {assignment.bytes, MostAlive(lives)};
   }
 
  private:
@@ -429,7 +445,7 @@ absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, const
   for (const auto& [graph, list] : carried) {
     for (const auto& [state, how] : list) among_temporaries.insert(state);
   }
-  int64_t offset = 0, carried_bytes = 0;
+  int64_t offset = 0, carried_bytes = 0, alive_bytes = 0;
   for (State& state : program.states) {
     states[state.name] = &state;
     state.offset = -1;
@@ -488,7 +504,9 @@ absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, const
     const auto it = carried.find(graph.name);
     GraphPlanner planner(graph, states, it == carried.end() ? std::map<std::string, Carries>() : it->second,
                          last_reads[graph.name], ops);
-    use.temporaries_bytes = std::max(use.temporaries_bytes, planner.Run(offset, buffers));
+    const GraphPlanner::Bytes bytes = planner.Run(offset, buffers);
+    use.temporaries_bytes = std::max(use.temporaries_bytes, bytes.used);
+    alive_bytes = std::max(alive_bytes, bytes.alive);
     for (const Node& node : graph.nodes) {
       const OpDef& def = *ops.Find(node.op);
       const Parts parts = LieInARow(graph, node, def.first_part) ? Parts::kInARow : Parts::kApart;
@@ -497,6 +515,7 @@ absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, const
   }
   if (target.kind == Target::Kind::kCuda) use.workspace_bytes += kCudaLibraryBytes;
   use.arena_bytes = offset + use.temporaries_bytes;
+  use.gap_bytes = use.temporaries_bytes - alive_bytes;
   use.temporaries_bytes -= std::min(use.temporaries_bytes, carried_bytes);
   std::partial_sort(buffers.begin(), buffers.begin() + std::min<size_t>(3, buffers.size()), buffers.end(),
                     [](const MemoryUse::Buffer& a, const MemoryUse::Buffer& b) { return a.bytes > b.bytes; });

@@ -38,6 +38,9 @@ struct MemoryUse {
   int64_t stash_bytes = 0;        // of a pipeline: all copies
   int64_t workspace_bytes = 0;
   int64_t arena_bytes = 0;  // all but the workspace
+  // Of the arena: what no graph's temporaries, with the gradients among them, fill when the most of them are alive, for
+  // buffers of other lives lie in the way.
+  int64_t gap_bytes = 0;
   struct Buffer {
     std::string name;  // graph, value and module
     int64_t bytes = 0;

@@ -57,5 +57,37 @@ TEST(ScaleTest, SeventyBillionParametersOnAThousandGpus) {
   }
 }
 
+// Put together from the programs of five and of six layers, between whose large gradients there are gaps that no
+// further layer adds to: with them in every further layer it said 126 GiB for 47.
+TEST(ScaleTest, MemoryOfManyShardsFromThatOfAFewLayers) {
+  const json config = {{"model_type", "llama"},       {"vocab_size", 51200},
+                       {"hidden_size", 12288},        {"intermediate_size", 32768},
+                       {"num_hidden_layers", 32},     {"num_attention_heads", 96},
+                       {"num_key_value_heads", 96},   {"max_position_embeddings", 2048},
+                       {"tie_word_embeddings", false}};
+  PlanRequest request;
+  request.cluster = *MakeCluster(*FindMachine("a100-80g"), 256);
+  request.device = ProfileOf(request.cluster.machine);
+  request.world = 256;
+  request.bf16 = true;
+  request.seq_len = 2048;
+  request.global_batch = 512;
+  request.training.max_steps = 1;
+  const OpTable ops;
+  const ForwardBuilder model = ModelOfConfig(config, ops);
+  const std::vector<Layout> layouts = {{.fsdp = 256, .micro_batch = 2, .recompute = true},
+                                       {.fsdp = 128, .cp = 2, .micro_batch = 4, .recompute = true}};
+  const auto composed = MeasureLayouts(request, layouts, Programs::kComposed, model, ops);
+  const auto whole = MeasureLayouts(request, layouts, Programs::kWhole, model, ops);
+  ASSERT_TRUE(composed.ok() && whole.ok()) << composed.status() << whole.status();
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    const absl::StatusOr<Candidate>&part = (*composed)[i], &all = (*whole)[i];
+    ASSERT_TRUE(part.ok() && all.ok()) << part.status() << all.status();
+    EXPECT_TRUE(part->composed);
+    const auto bytes = static_cast<double>(all->memory.arena_bytes);
+    EXPECT_NEAR(static_cast<double>(part->memory.arena_bytes), bytes, 0.03 * bytes) << layouts[i].ToString();
+  }
+}
+
 }  // namespace
 }  // namespace tacc::graph
