@@ -112,6 +112,11 @@ int64_t NumStages(const Plan& plan) {
   return axis < 0 ? 1 : plan.mesh.axes[axis].size;
 }
 
+int64_t FsdpSize(const Plan& plan) {
+  const int axis = plan.mesh.Find("fsdp");
+  return axis < 0 ? 1 : plan.mesh.axes[axis].size;
+}
+
 // A long step is a short one with more of the same in the middle: simulated with two and with three rounds of
 // micro-batches, after which every stage is as full as it gets. `all`: the micro-batches of the step, where the plan
 // has only these three rounds.
@@ -241,8 +246,10 @@ absl::StatusOr<Measured> ComposePlan(const PlanRequest& request, const Plan& pla
   const auto num_layers = static_cast<int64_t>(model.units.size());
   const int64_t parts = EvenParts(request, plan, model, ops);
   const auto all_or_none = [&](int64_t units) { return units == 0 || units == num_layers; };
-  // With recomputation the peak is where it stays only from the fifth layer on.
-  const int64_t fewer = plan.recompute_units > 0 ? 5 : 2, more = fewer + 1;
+  // The peak is where it stays only from the fifth layer on with recomputation, and in a pipeline where sums of
+  // gradients are under way beside a stash.
+  const bool sums_beside_stash = parts > 1 && FsdpSize(plan) > 1;
+  const int64_t fewer = plan.recompute_units > 0 || sums_beside_stash ? 5 : 2, more = fewer + 1;
   if (num_layers < kFewLayers || parts == 0 || num_layers <= (fewer + more) * parts ||
       !all_or_none(plan.recompute_units) || !all_or_none(plan.kept_units) || !request.pins.empty())
     return MeasureShort(request, plan, model, ops);
