@@ -275,11 +275,9 @@ class Analysis {
       const size_t keys = gradient ? 2 : 1;
       phase.ring_bytes += (gradient ? 2 : 1) * (Bytes(node.operands[keys]) + Bytes(node.operands[keys + 1]));
     }
-    if (Has(factors, Kind::kExpert)) {
-      for (ValueId v : node.operands) {
-        if (IsActivation(v) && !Has(kinds_[v], Kind::kExpert)) phase.exchange_bytes += Bytes(node.results[0]);
-      }
-    }
+    // A buffer of rows, that is sent once it is full or before it is emptied.
+    if (node.op == "dispatch") phase.exchange_bytes += Bytes(node.results[0]);
+    if (node.op == "combine") phase.exchange_bytes += Bytes(node.operands[0]);
   }
 
   static Split RegionOf(const Kinds& factors) {

@@ -324,7 +324,8 @@ Execution ExecutionOf(const Machine& machine, DType compute, DType reduce) {
   return execution;
 }
 
-StepEstimate EstimateStep(const ModelWork& model, const Cluster& cluster, const Layout& l, const Execution& x) {
+StepEstimate EstimateStep(const ModelWork& any, const Cluster& cluster, const Layout& l, const Execution& x) {
+  const ModelWork& model = any.OverExpertRanks(l.ep);
   const Estimator estimator(cluster, l, x);
   if (HasCopies(model, l)) {
     StepEstimate e = EstimateStep(WithCopies(model), cluster, l, x);

@@ -42,7 +42,8 @@ double CopiesInFlight(const Layout& l, int64_t stage) {
 
 }  // namespace
 
-MemoryEstimate EstimateMemory(const ModelWork& model, const Layout& l, const Execution& x) {
+MemoryEstimate EstimateMemory(const ModelWork& any, const Layout& l, const Execution& x) {
+  const ModelWork& model = any.OverExpertRanks(l.ep);
   if (HasCopies(model, l)) return EstimateMemory(WithCopies(model), l, x);
   struct Part {
     ParameterCount parameters;

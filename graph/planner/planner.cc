@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "graph/ir/divisors.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/topology.h"
 #include "graph/passes/expert_parallel.h"
@@ -271,7 +273,7 @@ class Planner {
   }
 
   absl::StatusOr<SearchRequest> MakeSearch() {
-    TACC_ASSIGN_OR_RETURN(work_, AnalyzeModel(one_row_.forward, one_row_.units, precision_, ops_, residual_));
+    TACC_RETURN_IF_ERROR(Analyze());
     SearchRequest search = SearchRequestOf(request_, static_cast<int64_t>(one_row_.units.size()), precision_);
     TACC_RETURN_IF_ERROR(SetOrder(search.base));
     search.num_best = kMaxFinalists;
@@ -288,6 +290,22 @@ class Planner {
     };
     search.memory_factor = [this](const Layout& layout) { return lessons_.LeastMemoryFactor(layout); };
     return search;
+  }
+
+  absl::Status Analyze() {
+    const auto analyze = [&](const Graph& forward) {
+      return AnalyzeModel(forward, one_row_.units, precision_, ops_, residual_);
+    };
+    TACC_ASSIGN_OR_RETURN(work_, analyze(one_row_.forward));
+    for (const int64_t ranks : Divisors(std::gcd(work_.num_experts, request_.world))) {
+      if (ranks == 1 || ranks != request_.ep.value_or(ranks)) continue;
+      const absl::StatusOr<Graph> buffered = ExpertParallel(one_row_.forward, ops_, ExpertsOf({.ep = ranks}));
+      if (!buffered.ok()) continue;  // Where a job asks for it, its programs say why.
+      TACC_ASSIGN_OR_RETURN(ModelWork work, analyze(*buffered));
+      work.expert_ranks = ranks;
+      work_.over_expert_ranks.push_back(std::move(work));
+    }
+    return absl::OkStatus();
   }
 
   // A layout that the job does not ask for changes no result.

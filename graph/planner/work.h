@@ -51,7 +51,7 @@ struct PhaseWork {
   double gather_bytes = 0, scatter_bytes = 0;
   int gathers = 0, scatters = 0;
   double ring_bytes = 0;      // keys and values that go around cp
-  double exchange_bytes = 0;  // tokens that go to experts, there and back
+  double exchange_bytes = 0;  // buffers of tokens that go to experts, there and back
 };
 
 // Elements of parameters, by what splits them in use.
@@ -95,6 +95,16 @@ struct ModelWork {
   int64_t num_heads = 0, num_kv_heads = 0, num_experts = 0;
   int64_t num_layers = 0;  // units that pp is cut at
   double model_flops = 0;  // of a sample: forward and backward, attention causal, nothing twice
+  // The same with tokens in buffers for the ranks that share experts, as a layout with ep runs it: rows are sent, and
+  // some are computed and kept that no token fills. For each number of such ranks; none: as this.
+  int64_t expert_ranks = 1;
+  std::vector<ModelWork> over_expert_ranks;
+  const ModelWork& OverExpertRanks(int64_t ep) const {
+    for (const ModelWork& work : over_expert_ranks) {
+      if (work.expert_ranks == ep) return work;
+    }
+    return *this;
+  }
   double num_parameters() const {
     double total = 0;
     for (const UnitWork& unit : units) total += static_cast<double>(unit.count) * unit.parameters.total();
