@@ -1,5 +1,6 @@
 #include "graph/planner/lessons.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace tacc::graph {
@@ -12,8 +13,9 @@ int NumDifferences(const Layout& a, const Layout& b) {
          (a.reshard != b.reshard) + (a.micro_batch != b.micro_batch);
 }
 
-// What is believed before the first lesson counts as much as so many.
-constexpr double kBefore = 2;
+// What is believed before the first lesson counts as much as so many: that the estimate is right, and how far it may be
+// off.
+constexpr double kRightBefore = 0.5, kOpenBefore = 2;
 
 }  // namespace
 
@@ -21,20 +23,29 @@ void Lessons::Add(const Layout& layout, double step_factor, double memory_factor
   lessons_.push_back({layout, std::log(step_factor), std::log(memory_factor)});
 }
 
-double Lessons::LeastStepFactor(const Layout& layout) const { return LeastFactor(layout, &Lesson::step, kStepError); }
-
-double Lessons::LeastMemoryFactor(const Layout& layout) const {
-  return LeastFactor(layout, &Lesson::memory, kMemoryError);
+double Lessons::HopedStepFactor(const Layout& layout) const {
+  const Factor factor = FactorOf(layout, &Lesson::step, kStepError);
+  return std::exp(factor.expected + factor.open);
 }
 
-double Lessons::LeastFactor(const Layout& layout, double Lesson::*of, double error) const {
-  double weights = kBefore, sum = 0;
+double Lessons::LeastStepFactor(const Layout& layout) const {
+  const Factor factor = FactorOf(layout, &Lesson::step, kStepError);
+  return std::exp(std::min(factor.expected, 0.0) + factor.open);
+}
+
+double Lessons::HopedMemoryFactor(const Layout& layout) const {
+  const Factor factor = FactorOf(layout, &Lesson::memory, kMemoryError);
+  return std::exp(factor.expected + factor.open);
+}
+
+Lessons::Factor Lessons::FactorOf(const Layout& layout, double Lesson::*of, double error) const {
+  double weights = 0, sum = 0;
   for (const Lesson& lesson : lessons_) {
     const double weight = std::ldexp(1.0, -NumDifferences(layout, lesson.layout));
     weights += weight;
     sum += weight * lesson.*of;
   }
-  return std::exp(sum / weights + std::log1p(-error) * std::sqrt(kBefore / weights));
+  return {sum / (kRightBefore + weights), std::log1p(-error) * std::sqrt(kOpenBefore / (kOpenBefore + weights))};
 }
 
 }  // namespace tacc::graph

@@ -9,8 +9,8 @@ namespace {
 
 TEST(Lessons, BeforeTheFirstAnEstimateMayBeAsWrongAsUsual) {
   const Lessons lessons;
-  EXPECT_DOUBLE_EQ(lessons.LeastStepFactor({}), 1 - Lessons::kStepError);
-  EXPECT_DOUBLE_EQ(lessons.LeastMemoryFactor({.tp = 4}), 1 - Lessons::kMemoryError);
+  EXPECT_DOUBLE_EQ(lessons.HopedStepFactor({}), 1 - Lessons::kStepError);
+  EXPECT_DOUBLE_EQ(lessons.HopedMemoryFactor({.tp = 4}), 1 - Lessons::kMemoryError);
 }
 
 // The more a layout has in common with what is known, the more it is believed to be misjudged as that was.
@@ -18,29 +18,40 @@ TEST(Lessons, WhatIsLikeAKnownLayoutIsMisjudgedAlike) {
   const Layout known = {.pp = 4, .fsdp = 2, .micro_batch = 2, .recompute = true};
   Lessons lessons;
   for (int i = 0; i < 20; ++i) lessons.Add(known, 1.5, 0.8);
-  EXPECT_NEAR(lessons.LeastStepFactor(known), 1.5, 0.15);
-  EXPECT_NEAR(lessons.LeastMemoryFactor(known), 0.8, 0.05);
+  EXPECT_NEAR(lessons.HopedStepFactor(known), 1.5, 0.15);
+  EXPECT_NEAR(lessons.HopedMemoryFactor(known), 0.8, 0.05);
   Layout other = known;
-  double before = lessons.LeastStepFactor(known);
+  double before = lessons.HopedStepFactor(known);
   for (const auto& change : std::vector<void (*)(Layout&)>{
            [](Layout& l) { l.micro_batch = 1; }, [](Layout& l) { l.recompute = false; }, [](Layout& l) { l.tp = 2; },
            [](Layout& l) { l.pp = 2; }, [](Layout& l) { l.zero_stage = 1; }}) {
     change(other);
-    EXPECT_LT(lessons.LeastStepFactor(other), before) << other.ToString();
-    before = lessons.LeastStepFactor(other);
+    EXPECT_LT(lessons.HopedStepFactor(other), before) << other.ToString();
+    before = lessons.HopedStepFactor(other);
   }
 }
 
 // Each lesson leaves less open, and one that says that the estimate was right does nothing else.
 TEST(Lessons, LessonsThatAgreeLeaveLessOpen) {
   Lessons lessons;
-  double before = lessons.LeastStepFactor({});
+  double before = lessons.HopedStepFactor({});
   for (int i = 0; i < 5; ++i) {
     lessons.Add({}, 1, 1);
-    EXPECT_GT(lessons.LeastStepFactor({}), before);
-    EXPECT_LT(lessons.LeastStepFactor({}), 1);
-    before = lessons.LeastStepFactor({});
+    EXPECT_GT(lessons.HopedStepFactor({}), before);
+    EXPECT_LT(lessons.HopedStepFactor({}), 1);
+    before = lessons.HopedStepFactor({});
   }
+}
+
+// That like layouts take longer than estimated makes one less hopeful, but it may still be as estimated.
+TEST(Lessons, WhatOthersTakeLongerIsNotHeldAgainstALayout) {
+  Lessons lessons;
+  for (int i = 0; i < 5; ++i) lessons.Add({}, 1.5, 1);
+  EXPECT_GT(lessons.HopedStepFactor({.tp = 2}), 1);
+  EXPECT_LT(lessons.LeastStepFactor({.tp = 2}), 1);
+  Lessons faster;
+  for (int i = 0; i < 5; ++i) faster.Add({}, 0.7, 1);
+  EXPECT_EQ(faster.HopedStepFactor({.tp = 2}), faster.LeastStepFactor({.tp = 2}));
 }
 
 }  // namespace

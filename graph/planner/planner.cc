@@ -29,7 +29,7 @@ namespace {
 // enough for any memory.
 constexpr int64_t kDefaultMicroBatch = 4;
 // Layouts that may become programs, of all and of a mesh, and how often others are looked for when none of them fits.
-constexpr size_t kMaxFinalists = 256, kMaxOfAMesh = 8;
+constexpr size_t kMaxFinalists = 512, kMaxOfAMesh = 32;
 constexpr int kMaxRounds = 6;
 // Layers that are compiled to compare candidates, once one fits, and until then: it is what planning takes its time
 // for.
@@ -229,18 +229,24 @@ class Planner {
   }
 
  private:
-  // Makes candidates of them, that first which promises most by what was learned from those before, until none promises
-  // to cost less than the best that fits.
+  // Makes candidates of them, that first which promises most by what was learned from those before, until none may cost
+  // less than the best that fits.
   void TryInTurn(std::vector<Scored> open, double available_bytes) {
     while (!open.empty()) {
-      const auto least = std::min_element(
-          open.begin(), open.end(), [&](const Scored& a, const Scored& b) { return LeastWorth(a) < LeastWorth(b); });
       const Candidate* best = Best();
-      if (best != nullptr && LeastWorth(*least) >= Worth(*best)) return;
+      const auto may_cost_less = [&](const Scored& s) {
+        return best == nullptr || WorthOf(s) * lessons_.LeastStepFactor(s.layout) < Worth(*best);
+      };
+      std::vector<double> hopes;
+      for (const Scored& s : open)
+        hopes.push_back(may_cost_less(s) ? WorthOf(s) * lessons_.HopedStepFactor(s.layout)
+                                         : std::numeric_limits<double>::infinity());
+      const auto least = open.begin() + (std::min_element(hopes.begin(), hopes.end()) - hopes.begin());
+      if (!may_cost_less(*least)) return;
       if (compiled_layers_ >= (best != nullptr ? kMaxCompiledLayers : kMaxCompiledLayersIfNoneFits)) return;
       const Scored next = *least;
       open.erase(least);
-      if (available_bytes <= 0 || next.memory.total() * lessons_.LeastMemoryFactor(next.layout) <= available_bytes)
+      if (available_bytes <= 0 || next.memory.total() * lessons_.HopedMemoryFactor(next.layout) <= available_bytes)
         Try(next);
     }
   }
@@ -251,9 +257,7 @@ class Planner {
     return best != planned_.candidates.end() && best->fits ? &*best : nullptr;
   }
 
-  double LeastWorth(const Scored& scored) const {
-    return Worth(scored.layout, scored.step.seconds) * lessons_.LeastStepFactor(scored.layout);
-  }
+  static double WorthOf(const Scored& scored) { return Worth(scored.layout, scored.step.seconds); }
 
   // Makes it a candidate, if it is none.
   void Try(const Scored& scored) {
@@ -288,7 +292,7 @@ class Planner {
       Plan plan;
       return MakePlan(layout, &plan);
     };
-    search.memory_factor = [this](const Layout& layout) { return lessons_.LeastMemoryFactor(layout); };
+    search.memory_factor = [this](const Layout& layout) { return lessons_.HopedMemoryFactor(layout); };
     return search;
   }
 
