@@ -71,7 +71,7 @@ class RowReader {
       const std::string& cell = Cell(column);
       if (cell.empty()) continue;
       // Of an axis that splits nothing there is nothing to say.
-      if (field.rfind("dist.fsdp.", 0) == 0 && Size("fsdp", "1") == 1) continue;
+      if (field.rfind("dist.fsdp.", 0) == 0 && Size("fsdp", "1") == 1 && Size("cp", "1") == 1) continue;
       if (field.rfind("dist.pp.", 0) == 0 && Size("pp", "1") == 1) continue;
       if (column == "num_chunks" && cell == "1") continue;
       step.job.sets.push_back(absl::StrCat(field, "=", cell));

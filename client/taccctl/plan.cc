@@ -79,7 +79,8 @@ std::string HowText(const json& candidate) {
     how.push_back(absl::StrCat(TextAt(candidate, "schedule"), chunks > 1 ? absl::StrCat(" x ", chunks) : ""));
   }
   if (candidate.value("gc", false)) how.push_back("gc");
-  if (candidate.contains("mesh") && NumberAt(candidate["mesh"], "fsdp") > 1) {
+  const auto has = [&](const char* axis) { return NumberAt(candidate["mesh"], axis) > 1; };
+  if (candidate.contains("mesh") && (has("fsdp") || has("cp") || has("sp"))) {
     const double stage = NumberAt(candidate, "zero_stage");
     if (stage == 1 || stage == 2) how.push_back(absl::StrCat("ZeRO-", stage));
     if (!candidate.value("reduce_each_micro_batch", true)) how.push_back("gradients reduced once");

@@ -32,7 +32,8 @@ PartitionOptions LayoutOf(const Mesh& mesh, const std::string& residual_module) 
   options.mesh = mesh;
   options.batch_axes = Axes(mesh, {"dp", "fsdp", "ep"});
   options.sequence_axes = Axes(mesh, {"cp", "sp"});
-  options.at_rest_axes = Axes(mesh, {"fsdp"});
+  // Ranks that share a sequence work with the same weights: each keeps a slice of them too.
+  options.at_rest_axes = Axes(mesh, {"fsdp", "cp", "sp"});
   const AxisList tensor = Axes(mesh, {"tp", "tpq"});
   for (const char* name : {"vocab", "heads", "mlp"}) options.in_use_axes[name] = tensor;
   options.in_use_axes["kv_heads"] = Axes(mesh, {"tp"});

@@ -13,8 +13,8 @@ namespace tacc::graph {
 //   dp    splits the batch
 //   fsdp  splits the batch, and states at rest
 //   ep    splits the batch, and the experts
-//   cp    splits the sequence, over a ring
-//   sp    splits the sequence, and in attention the heads (Ulysses)
+//   cp    splits the sequence, over a ring, and states at rest
+//   sp    splits the sequence, in attention the heads (Ulysses), and states at rest
 //   tp    splits vocab, heads, kv_heads and mlp, and the residual stream's sequence
 //   tpq   the same but kv_heads: for fewer kv heads than ranks
 // pp and what else a mesh has is not partition's business.

@@ -155,11 +155,13 @@ class PinResolver {
     for (size_t d = 0; d < dims.size(); ++d) {
       for (const std::string& axis : names[d]) {
         if (axis == "tp" || (axis == "ep" && dim_name(d) == "experts")) continue;
-        return Error(pattern,
-                     absl::StrCat(axis, " may not split ", param.symbol,
-                                  " in use: its workers have samples or tokens of their own and need all of it; tp may",
-                                  axis == "ep" ? " (and ep the experts)" : "",
-                                  axis == "fsdp" ? " (at rest fsdp splits all parameters)" : ""));
+        return Error(
+            pattern,
+            absl::StrCat(
+                axis, " may not split ", param.symbol,
+                " in use: its workers have samples or tokens of their own and need all of it; tp may",
+                axis == "ep" ? " (and ep the experts)" : "",
+                axis == "fsdp" || axis == "cp" ? absl::StrCat(" (at rest ", axis, " splits all parameters)") : ""));
       }
       sharding.dims.push_back(OnMesh(options_.mesh, names[d]));
       const bool may_pad = dim_name(d) == "vocab" || dim_name(d) == "mlp";

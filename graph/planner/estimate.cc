@@ -35,7 +35,8 @@ double WeightShare(Split region, const Layout& l) {
 }
 
 struct Groups {
-  GroupShape pp, tp, cp, ep, fsdp;
+  GroupShape pp, tp, cp, ep;
+  GroupShape shards;           // of a parameter, where ZeRO cuts it
   GroupShape replicas;         // of a shard of a parameter: gradients are summed over them once a step
   GroupShape expert_replicas;  // the same of an expert's
 };
@@ -46,8 +47,8 @@ Groups GroupsOf(const Layout& l, int64_t devices_per_node) {
     for (const char* name : names) axes.push_back(mesh.Find(name));
     return ShapeOf(mesh, axes, devices_per_node);
   };
-  return {shape({"pp"}),      shape({"tp"}), shape({"cp"}), shape({"ep"}), shape({"fsdp"}), shape({"dp", "ep", "cp"}),
-          shape({"dp", "cp"})};
+  return {shape({"pp"}),         shape({"tp"}),       shape({"cp"}), shape({"ep"}),
+          shape({"fsdp", "cp"}), shape({"dp", "ep"}), shape({"dp"})};
 }
 
 // Seconds of one micro-batch in one unit.
@@ -95,14 +96,14 @@ class Estimator {
     s.expert = repeats * forward.expert + backward.expert;
     // ZeRO-3: weights are gathered before the forward, again before the backward where they were dropped. Sharded
     // gradients are reduced after the backward of every micro-batch.
-    if (l_.fsdp > 1 && l_.zero_stage >= 2) {
+    if (l_.shards() > 1 && l_.zero_stage >= 2) {
       // One collective a tensor.
       const double tensors = std::max(1, unit.num_parameters);
       const double elements = InUse(unit.parameters, l_) / tensors;
       const double gather =
-          tensors * CollectiveSeconds(m_, CollectiveKind::kAllGather, elements * x_.weight_bytes, g_.fsdp);
+          tensors * CollectiveSeconds(m_, CollectiveKind::kAllGather, elements * x_.weight_bytes, g_.shards);
       const double reduce =
-          tensors * CollectiveSeconds(sums_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, g_.fsdp);
+          tensors * CollectiveSeconds(sums_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, g_.shards);
       const double gathers = l_.zero_stage < 3 ? 0 : gather + CopiesOfGather(unit);
       const double gathers_again = l_.reshard ? gathers : 0;
       const double sums = l_.shards_gradients() ? reduce + CopiesOfSum(unit) : 0;
@@ -116,8 +117,8 @@ class Estimator {
                            : hidden(gathers_again + sums, in_backward);
       s.data = gathers + gathers_again + sums - s.hidden_data;
     }
-    if (l_.fsdp > 1 && l_.zero_stage < 3) s.gather_copies = CopiesOfGather(unit);
-    if (l_.fsdp > 1 && !l_.shards_gradients()) s.sum_copies = CopiesOfSum(unit);
+    if (l_.shards() > 1 && l_.zero_stage < 3) s.gather_copies = CopiesOfGather(unit);
+    if (l_.shards() > 1 && !l_.shards_gradients()) s.sum_copies = CopiesOfSum(unit);
     return s;
   }
 
@@ -128,26 +129,26 @@ class Estimator {
     const ParameterCount experts{0, 0, p.expert}, others{p.whole, p.tensor, 0};
     double traffic = Replicate(others, g_.replicas) + Replicate(experts, g_.expert_replicas), weights = 0;
     const double elements = InUse(p, l_);
-    if (l_.fsdp > 1 && l_.zero_stage < 3) {
+    if (l_.shards() > 1 && l_.zero_stage < 3) {
       weights =
-          CollectiveSeconds(m_, CollectiveKind::kAllGather, elements * x_.weight_bytes, g_.fsdp) + slot.gather_copies;
+          CollectiveSeconds(m_, CollectiveKind::kAllGather, elements * x_.weight_bytes, g_.shards) + slot.gather_copies;
     }
-    if (l_.fsdp > 1 && !l_.shards_gradients()) {
-      traffic += CollectiveSeconds(sums_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, g_.fsdp) +
+    if (l_.shards() > 1 && !l_.shards_gradients()) {
+      traffic += CollectiveSeconds(sums_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, g_.shards) +
                  slot.sum_copies;
     }
     return traffic - std::min(traffic * x_.overlap_data, backward_seconds) + weights;
   }
 
   double Update(const ParameterCount& p) const {
-    double elements = InUse(p, l_) / static_cast<double>(l_.fsdp);
-    if (x_.optimizer_sharded) elements /= static_cast<double>(l_.dp * l_.ep * l_.cp);
+    double elements = InUse(p, l_) / static_cast<double>(l_.shards());
+    if (x_.optimizer_sharded) elements /= static_cast<double>(l_.dp * l_.ep);
     return KernelSeconds(m_, DType::kF32, 0, elements * x_.update_traffic_bytes);
   }
 
   // The update's sum of the gradients of what lies on the first and on the last stage.
   double StageSum(const ParameterCount& p) const {
-    const double elements = InUse(p, l_) / static_cast<double>(l_.fsdp);
+    const double elements = InUse(p, l_) / static_cast<double>(l_.shards());
     return CollectiveSeconds(m_, CollectiveKind::kAllReduce, elements * SummedBytes(), TwoStages());
   }
 
@@ -167,7 +168,7 @@ class Estimator {
   };
 
   double Replicate(const ParameterCount& p, const GroupShape& group) const {
-    const double elements = InUse(p, l_) / static_cast<double>(l_.fsdp);
+    const double elements = InUse(p, l_) / static_cast<double>(l_.shards());
     const double gathered = x_.optimizer_sharded ? x_.weight_bytes : SummedBytes();
     return CollectiveSeconds(sums_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, group) +
            CollectiveSeconds(m_, CollectiveKind::kAllGather, elements * gathered, group);
@@ -176,7 +177,7 @@ class Estimator {
   // Of an element of a gradient that has been summed.
   double SummedBytes() const { return x_.sums_widen ? 4 : x_.gradient_bytes; }
 
-  // Around the gathers of a unit's weights and the sums of their gradients over fsdp: as PackedBytes.
+  // Around the gathers of a unit's weights and the sums of their gradients over shards: as PackedBytes.
   double CopiesOfGather(const UnitWork& unit) const {
     double elements = 0;
     for (const WeightDims& weight : unit.weights) {
@@ -307,9 +308,9 @@ std::string Layout::ToString() const {
     if (schedule == PipelineSchedule::kZeroBubble) absl::StrAppend(&text, ", zero-bubble");
   }
   if (recompute) absl::StrAppend(&text, ", gc");
-  if (fsdp > 1 && zero_stage < 3) absl::StrAppend(&text, ", ZeRO-", zero_stage);
-  if (fsdp > 1 && zero_stage == 3 && !reshard) absl::StrAppend(&text, ", weights kept");
-  if (fsdp > 1 && zero_stage == 3 && !reduce_each_micro_batch) absl::StrAppend(&text, ", gradients reduced once");
+  if (shards() > 1 && zero_stage < 3) absl::StrAppend(&text, ", ZeRO-", zero_stage);
+  if (shards() > 1 && zero_stage == 3 && !reshard) absl::StrAppend(&text, ", weights kept");
+  if (shards() > 1 && zero_stage == 3 && !reduce_each_micro_batch) absl::StrAppend(&text, ", gradients reduced once");
   return text;
 }
 

@@ -19,17 +19,19 @@ struct Layout {
   int64_t accumulation = 1;  // micro-batches of a step
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   int64_t chunks = 1;      // parts of the model on each stage (interleaved)
-  int64_t zero_stage = 3;  // what fsdp shards: 1: optimizer states; 2: gradients too; 3: weights too
+  int64_t zero_stage = 3;  // what fsdp and cp shard: 1: optimizer states; 2: gradients too; 3: weights too
   // With zero_stage 3: gradients are sharded, and reduced for each micro-batch; else whole, and reduced once a step.
   bool reduce_each_micro_batch = true;
   bool recompute = false;  // every unit's forward runs again before its backward; only its input is kept
-  bool reshard = true;     // weights gathered over fsdp are dropped after the forward and gathered again
+  bool reshard = true;     // gathered weights are dropped after the forward and gathered again
 
   // Which of pp dp fsdp ep cp tp (0 to 5) is where on the mesh, major to minor.
   std::array<int, 6> order = {0, 1, 2, 3, 4, 5};
 
   int64_t num_ranks() const { return pp * dp * fsdp * ep * cp * tp; }
   int64_t batch_ranks() const { return dp * fsdp * ep; }
+  // Ranks that may shard a parameter: cp's have other tokens of the same samples, and use the same weights.
+  int64_t shards() const { return fsdp * cp; }
   bool shards_gradients() const { return zero_stage == 2 || (zero_stage == 3 && reduce_each_micro_batch); }
   int64_t global_batch() const { return micro_batch * batch_ranks() * accumulation; }
   Mesh mesh() const;
@@ -42,7 +44,7 @@ struct Execution {
   DType compute = DType::kBF16;
   bool sequence_sharded = true;    // norms and residuals are split over tp
   bool optimizer_sharded = false;  // over dp too (ZeRO-1)
-  double overlap_data = 1;         // share of dp and fsdp traffic that compute hides, where there is compute
+  double overlap_data = 1;  // share of the traffic of weights and gradients that compute hides, where there is compute
   bool hides_replica_sums = true;  // of a step's gradients: beside its last backward; else they come before the update
   double overlap_tensor = 0;       // of tp traffic
   double overlap_sends = 1;        // of pipeline sends
@@ -78,7 +80,7 @@ StepEstimate EstimateStep(const ModelWork& model, const Cluster& cluster, const 
 // Bytes of the fullest rank, by kind, without IdleBytes and BufferBytes.
 struct MemoryEstimate {
   double weights = 0;  // fp32 masters
-  double copies = 0;   // in the compute type, and what fsdp gathers
+  double copies = 0;   // in the compute type, and weights gathered for use
   double gradients = 0;
   double optimizer = 0;
   double activations = 0;  // kept from forward to backward, times the micro-batches in flight

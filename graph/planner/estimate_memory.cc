@@ -7,8 +7,9 @@
 namespace tacc::graph {
 namespace {
 
-// Bytes of gradients that are whole until fsdp has summed and scattered them, beyond what the backward has freed by
-// then of a layer's activations. They are waited for a unit or two later; a pipeline's stash is not freed.
+// Bytes of gradients that are whole until they are summed and scattered over the shards' ranks, beyond what the
+// backward has freed by then of a layer's activations. They are waited for a unit or two later; a pipeline's stash is
+// not freed.
 double WholeGradients(const Layout& l, double layer_elements, double layer_kept) {
   constexpr double kNotFreedYet = 0.65;  // of the layer at work
   if (l.pp > 1) return 2 * 4 * layer_elements;
@@ -70,10 +71,10 @@ MemoryEstimate EstimateMemory(const ModelWork& any, const Layout& l, const Execu
     }
   });
   MemoryEstimate fullest;
-  const double fsdp = static_cast<double>(l.fsdp);
+  const double shards = static_cast<double>(l.shards());
   for (int64_t stage = 0; stage < l.pp; ++stage) {
     const Part& part = parts[stage];
-    const double whole = InUse(part.parameters, l), elements = whole / fsdp;
+    const double whole = InUse(part.parameters, l), elements = whole / shards;
     const double width = static_cast<double>(ByteSize(x.compute));
     // Where masters are sharded and weights in use are not, narrower copies are what is used.
     const bool uses_copies = l.zero_stage < 3 && x.compute != DType::kF32;
@@ -82,7 +83,7 @@ MemoryEstimate EstimateMemory(const ModelWork& any, const Layout& l, const Execu
     e.gradients = 4 * (l.shards_gradients() ? elements : whole);
     e.optimizer = 8 * elements;
     if (x.optimizer_sharded) {
-      const double replicas = static_cast<double>(l.dp * l.ep * l.cp);
+      const double replicas = static_cast<double>(l.dp * l.ep);
       e.weights /= replicas;
       e.optimizer /= replicas;
     }
@@ -90,7 +91,7 @@ MemoryEstimate EstimateMemory(const ModelWork& any, const Layout& l, const Execu
     if (uses_copies) e.copies = width * whole;
     if (l.zero_stage < 3) {
       // Nothing is gathered or cast.
-    } else if (l.fsdp > 1) {
+    } else if (l.shards() > 1) {
       // The unit in use, whole, and the next one where it is gathered ahead.
       e.copies += width * (l.reshard ? 2 * part.largest : whole);
     } else if (!x.keeps_copies && x.compute != DType::kF32) {
@@ -101,7 +102,7 @@ MemoryEstimate EstimateMemory(const ModelWork& any, const Layout& l, const Execu
     const double for_weights = std::min(most - in_flight, CopiesForWeightPasses(l, stage));
     e.activations = part.kept * in_flight + part.saved * for_weights;
     e.temporaries = part.working;
-    if (l.fsdp > 1 && !l.recompute) e.temporaries += WholeGradients(l, part.layer, part.layer_kept);
+    if (l.shards() > 1 && !l.recompute) e.temporaries += WholeGradients(l, part.layer, part.layer_kept);
     if (l.accumulation == 1 && l.pp == 1 && !x.keeps_gradients) {
       e.gradients = std::max(0.0, e.gradients - e.activations);
     }

@@ -25,7 +25,7 @@ inline double InUse(const ParameterCount& p, const Layout& l) {
   return p.whole + p.tensor / static_cast<double>(l.tp) + p.expert / static_cast<double>(l.tp * l.ep);
 }
 
-// How the shards over fsdp of a parameter in use lie in it.
+// How the shards of a parameter in use lie in it.
 struct Shards {
   double elements = 0;  // of the parameter in use
   double held = 0;      // of a shard, with padding
@@ -43,12 +43,12 @@ inline Shards ShardsOf(const WeightDims& weight, const Layout& l) {
     dims.push_back({(size + ranks - 1) / ranks, ranks > 1, size % ranks != 0});
     shards.elements *= static_cast<double>(dims.back().extent);
   }
-  const RestCut cut = CutAtRest(dims, l.fsdp);
+  const RestCut cut = CutAtRest(dims, l.shards());
   double extent = 1;
   for (int d = 0; d < cut.dim; ++d) shards.rows *= static_cast<double>(dims[d].extent);
   for (int d = cut.dim; d < cut.dim + cut.merged; ++d) extent *= static_cast<double>(dims[d].extent);
   shards.are_equal = cut.is_equal;
-  shards.held = shards.elements / std::max(extent, 1.0) * std::ceil(extent / static_cast<double>(l.fsdp));
+  shards.held = shards.elements / std::max(extent, 1.0) * std::ceil(extent / static_cast<double>(l.shards()));
   return shards;
 }
 

@@ -324,7 +324,7 @@ nlohmann::json SettingsJson(const CompileRequest& request, const Candidate& c) {
     dist["pp"]["schedule"] = std::string(Name(l.schedule));
     if (l.schedule == PipelineSchedule::kInterleaved) dist["pp"]["num_chunks"] = l.chunks;
   }
-  if (l.fsdp > 1) {
+  if (l.shards() > 1) {
     dist["fsdp"]["zero_stage"] = l.zero_stage;
     // In a pipeline, and where weights are whole, there is nothing to choose.
     if (l.zero_stage == 3 && l.pp == 1) dist["fsdp"]["reshard_after_forward"] = l.reshard;

@@ -340,7 +340,7 @@ class Searcher {
     return schedules;
   }
 
-  // What fsdp may do in the layout, the way that needs least memory first.
+  // What fsdp and cp may shard in the layout, the way that needs least memory first.
   std::vector<Layout> WaysOfSharding(Layout l) const {
     std::vector<Layout> ways;
     for (int64_t stage : stages_) {
@@ -354,7 +354,7 @@ class Searcher {
           if (!reduce_each && reduce_each_.size() > 1 && (l.accumulation == 1 || stage < 3)) continue;
           l.reduce_each_micro_batch = reduce_each;
           ways.push_back(l);
-          if (l.fsdp == 1) return ways;  // They are all the same.
+          if (l.shards() == 1) return ways;  // They are all the same.
         }
       }
     }

@@ -59,12 +59,12 @@ struct SearchResult {
   int64_t num_pruned = 0;   // by a bound on memory or time
 };
 
-// All legal meshes x micro-batches x schedules x gc x what fsdp shards of the model on the cluster. Legal: pp dp fsdp
-// ep cp tp multiply to the devices; the model can be laid out so; unless asked for, tp lies in a node and cp leaves
-// ranks kMinTokens each; ep divides the experts; pp is at most the layers; the ranks of the batch times the micro-batch
-// divide the batch. A layout is dropped early when its weights alone do not fit, or when even its matrix products at
-// full speed take longer than the best found.
-// Errors: InvalidArgument when what is asked for cannot be, with the field, the reason and the nearest legal values.
+// All legal meshes x micro-batches x schedules x gc x what fsdp and cp shard of the model on the cluster. Legal: pp dp
+// fsdp ep cp tp multiply to the devices; the model can be laid out so; unless asked for, tp lies in a node and cp
+// leaves ranks kMinTokens each; ep divides the experts; pp is at most the layers; the ranks of the batch times the
+// micro-batch divide the batch. A layout is dropped early when its weights alone do not fit, or when even its matrix
+// products at full speed take longer than the best found. Errors: InvalidArgument when what is asked for cannot be,
+// with the field, the reason and the nearest legal values.
 inline constexpr int64_t kMinTokens = 1024;
 absl::StatusOr<SearchResult> Search(const ModelWork& model, const SearchRequest& request);
 

@@ -290,11 +290,11 @@ TEST(Search, PicksWhatTheModelNeeds) {
   ASSERT_FALSE(sequence->best.empty());
   EXPECT_GT(sequence->best[0].layout.cp, 1);
 
-  // Weights of a layer that no device can gather: only stages and tensor parallelism are left, and heads forbid that.
+  // Nothing may shard the states: only stages and tensor parallelism are left, and heads forbid that.
   ModelWork deep = Decoder(32);
   deep.num_heads = 1;
   request = On(8);
-  request.fsdp = 1;
+  request.fsdp = request.cp = 1;
   request.global_batch = 64;
   const auto stages = Search(deep, request);
   ASSERT_TRUE(stages.ok()) << stages.status();

@@ -72,7 +72,7 @@ absl::StatusOr<Compiled> CompileLayout(const Layout& layout, const OpTable& ops)
       {{"dp", layout.dp}, {"fsdp", layout.fsdp}, {"ep", layout.ep}, {"cp", layout.cp}, {"tp", layout.tp}}};
   options.partition.batch_axes = {0, 1, 2};
   options.partition.sequence_axes = {3};
-  options.partition.at_rest_axes = {1};
+  options.partition.at_rest_axes = {1, 3};
   for (const char* axis : {"vocab", "heads", "kv_heads", "mlp"}) options.partition.in_use_axes[axis] = {4};
   options.partition.in_use_axes["experts"] = {2};
   options.partition.residual = {"model.embed_tokens", {{0, 1, 2}, {3, 4}, {}}};
@@ -125,7 +125,8 @@ TEST_P(MixtureTest, SharesWorkAndMemory) {
   EXPECT_LE(expert_flops(part->stages[0]), 1.05 * expert_flops(whole->stages[0]) / static_cast<double>(layout.ranks()));
   for (const State& state : part->stages[0].states) {
     if (state.name.find("experts") == std::string::npos || state.kind != StateKind::kOptimizer) continue;
-    EXPECT_EQ(state.type.num_elements() * layout.fsdp * layout.ep * layout.tp, state.placement.global.num_elements())
+    EXPECT_EQ(state.type.num_elements() * layout.fsdp * layout.ep * layout.cp * layout.tp,
+              state.placement.global.num_elements())
         << state.name;
   }
 }

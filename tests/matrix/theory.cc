@@ -83,16 +83,17 @@ class Theory {
 
   // What a step sends for weights. `gathers`: how often a micro-batch needs them under ZeRO-3.
   void AddWeights(const Weights& w, double gathers, StageTheory& stage) const {
-    const double used = w.elements * kF32 / InUse(w), f = static_cast<double>(l_.fsdp);
+    const double used = w.elements * kF32 / InUse(w), f = static_cast<double>(l_.fsdp * l_.cp * l_.sp);
     const double one = Part(f) * used;  // one gather, or one reduce-scatter
-    // ZeRO-3: the weights are gathered where they are used, else once, when they are updated. ZeRO-1: gradients are
-    // scattered once, as those of ZeRO-3 may be; otherwise each micro-batch's.
+    // Fsdp and what splits the sequence have shards. ZeRO-3: the weights are gathered where they are used, else once,
+    // when they are updated. ZeRO-1: gradients are scattered once, as those of ZeRO-3 may be; otherwise each
+    // micro-batch's.
     stage.sent_bytes += (l_.zero_stage == 3 ? micro_batches_ * gathers : 1) * one;
     const bool once = l_.zero_stage == 1 || !l_.reduce_each_micro_batch;
     stage.sent_bytes += (once ? 1 : micro_batches_) * one;
-    // Whoever works on other tokens with the same weights has another summand of their gradient: once a step, of what
-    // fsdp leaves of it.
-    const double others = static_cast<double>(l_.dp * l_.ep * l_.cp * l_.sp * l_.tp) / InUse(w);
+    // Whoever else works on other tokens with the same weights has another summand of their gradient: once a step, of
+    // what the shards leave of it.
+    const double others = static_cast<double>(l_.dp * l_.ep * l_.tp) / InUse(w);
     stage.sent_bytes += 2 * Part(others) * used / f;
     // Weights and two moments; in the bar for memory everything counts as split over all that splits matrices.
     const double shards = static_cast<double>(l_.tp) * (w.split == Weights::kExperts ? static_cast<double>(l_.ep) : 1);
@@ -222,7 +223,8 @@ class Theory {
   void AddTiedHead(double gathers, StageTheory& stage) const {
     if (!is_pipeline_) {
       const double used = Table() * kF32 / static_cast<double>(l_.tp);
-      if (l_.zero_stage == 3) stage.sent_bytes += micro_batches_ * gathers * Part(static_cast<double>(l_.fsdp)) * used;
+      if (l_.zero_stage == 3)
+        stage.sent_bytes += micro_batches_ * gathers * Part(static_cast<double>(l_.fsdp * l_.cp * l_.sp)) * used;
       return;
     }
     AddWeights({Table(), Weights::kTensor}, gathers, stage);
@@ -239,7 +241,8 @@ class Theory {
 // A tied table's gradient, of what fsdp and tp leave of it, over the first and the last stage.
 double TiedSumBytes(const DecoderSpec& spec, const Layout& l) {
   if (spec.head != DecoderSpec::kTiedHead || l.pp == 1) return 0;
-  return static_cast<double>(spec.vocab_rows * spec.hidden_size) * kF32 / static_cast<double>(l.tp * l.fsdp);
+  return static_cast<double>(spec.vocab_rows * spec.hidden_size) * kF32 /
+         static_cast<double>(l.tp * l.fsdp * l.cp * l.sp);
 }
 
 }  // namespace

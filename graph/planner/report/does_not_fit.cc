@@ -87,7 +87,7 @@ std::vector<std::string> OwnSettings(const PlanRequest& request, const Candidate
   const Layout& l = smallest.layout;
   std::vector<std::string> help;
   if (request.fsdp.has_value() && l.fsdp < l.batch_ranks()) help.push_back("a larger dist.fsdp.size");
-  if (l.fsdp > 1 && l.zero_stage < 3) help.push_back("dist.fsdp.zero_stage: 3");
+  if (l.shards() > 1 && l.zero_stage < 3) help.push_back("dist.fsdp.zero_stage: 3");
   // With all that goes by samples and tokens gone it must fit.
   const int64_t passing = smallest.memory.temporaries_bytes + smallest.memory.stash_bytes;
   if (smallest.plan.total_bytes - passing > request.device.memory_bytes) return help;

@@ -101,47 +101,52 @@ std::string HowText(const Layout& layout) {
   if (layout.pp > 1) how.push_back(std::string(Name(layout.schedule)));
   if (layout.pp > 1 && layout.chunks > 1) absl::StrAppend(&how[0], " x ", layout.chunks);
   if (layout.recompute) how.push_back("gc");
-  if (layout.fsdp > 1 && layout.zero_stage < 3) how.push_back(absl::StrCat("ZeRO-", layout.zero_stage));
-  if (layout.fsdp > 1 && !layout.reshard) how.push_back("weights kept");
-  if (layout.fsdp > 1 && !layout.reduce_each_micro_batch) how.push_back("gradients reduced once");
+  if (layout.shards() > 1 && layout.zero_stage < 3) how.push_back(absl::StrCat("ZeRO-", layout.zero_stage));
+  if (layout.shards() > 1 && !layout.reshard) how.push_back("weights kept");
+  if (layout.shards() > 1 && !layout.reduce_each_micro_batch) how.push_back("gradients reduced once");
   return how.empty() ? "-" : absl::StrJoin(how, ", ");
+}
+
+// What ranks that share a copy of the state do: "share one copy of weights, ...: each keeps 1/16 and gathers ...".
+std::string SharingInWords(const Layout& l) {
+  const std::string what =
+      l.zero_stage == 3   ? l.reduce_each_micro_batch ? "weights, gradients and optimizer" : "weights and optimizer"
+      : l.zero_stage == 2 ? "gradients and optimizer (ZeRO-2)"
+                          : "the optimizer (ZeRO-1)";
+  return absl::StrCat(
+      "share one copy of ", what, ": each keeps 1/", l.shards(),
+      l.zero_stage == 3 ? " and gathers a layer's weights just before it computes the layer"
+                        : " and gathers the new weights after each update",
+      l.reduce_each_micro_batch ? "" : ", sums whole gradients over the micro-batches and reduces them once a step");
 }
 
 std::string AxisInWords(const Finalist& finalist, int axis) {
   const Mesh& mesh = finalist.candidate.plan.mesh;
   const std::string& name = mesh.axes[axis].name;
   const int64_t size = mesh.axes[axis].size;
+  const Layout& layout = finalist.candidate.layout;
   const std::string device = DeviceWord(finalist.cluster);
   const std::string devices = absl::StrCat(WholeText(size), " ", device, "s");
+  // Where fsdp does not say it.
+  const std::string sharing = layout.fsdp > 1 ? "" : absl::StrCat("; all that share a sample ", SharingInWords(layout));
   std::string what;
   if (name == "dp") {
     what = absl::StrCat("the job runs ", WholeText(size),
                         " times over on different samples; each copy holds all of the state that it is not sharded "
                         "over, and gradients are summed over the copies");
   } else if (name == "fsdp") {
-    const int64_t stage = finalist.candidate.plan.zero_stage;
-    what =
-        absl::StrCat(devices, " share one copy of ",
-                     stage == 3 ? finalist.candidate.layout.reduce_each_micro_batch ? "weights, gradients and optimizer"
-                                                                                    : "weights and optimizer"
-                     : stage == 2 ? "gradients and optimizer (ZeRO-2)"
-                                  : "the optimizer (ZeRO-1)",
-                     ": each keeps 1/", size,
-                     stage == 3 ? " and gathers a layer's weights just before it computes the layer"
-                                : " and gathers the new weights after each update",
-                     finalist.candidate.layout.reduce_each_micro_batch
-                         ? ""
-                         : ", sums whole gradients over the micro-batches and reduces them once a step",
-                     "; samples are split over them");
+    what = absl::StrCat(devices, layout.cp > 1 ? ", with those that share their samples, " : " ",
+                        SharingInWords(layout), "; samples are split over them");
   } else if (name == "ep") {
     what = absl::StrCat("the experts are spread over ", devices, "; tokens travel to their experts and back");
     if (const auto& risk = finalist.candidate.overflow_risk; risk.has_value())
       absl::StrAppend(&what, "; ", OverflowText(*risk));
   } else if (name == "cp") {
-    what = absl::StrCat("each sample's tokens are split over ", devices, ", which pass keys and values around");
+    what =
+        absl::StrCat("each sample's tokens are split over ", devices, ", which pass keys and values around", sharing);
   } else if (name == "sp") {
     what = absl::StrCat("each sample's tokens are split over ", devices,
-                        ", which exchange them for heads while they compute attention (Ulysses)");
+                        ", which exchange them for heads while they compute attention (Ulysses)", sharing);
   } else if (name == "pp") {
     const Plan& plan = finalist.candidate.plan;
     what = absl::StrCat("the layers are cut into ", size,
