@@ -24,8 +24,9 @@ inline constexpr PredictionRange kCpuStepRange = {0.893, 1.316};
 // `build/search_bench` compiles (17).
 inline constexpr PredictionRange kEstimatedBytesRange = {0.99, 1.17};
 
-// Bytes of a whole program over those put together from parts of the model (Candidate::composed).
-inline constexpr PredictionRange kComposedBytesRange = {0.99, 1.01};
+// Bytes of a whole program over those put together from parts of the model (Candidate::composed): of 70 layouts of five
+// jobs of bench/search/agreement, with `--programs whole` and without.
+inline constexpr PredictionRange kComposedBytesRange = {0.95, 1.01};
 
 PredictionRange StepRange(const Machine& machine);
 
