@@ -71,6 +71,7 @@ absl::StatusOr<std::vector<graph::Program>> Compile(const Case& job, graph::DTyp
   request.world = job.fsdp * job.tp * job.ep;
   request.pp = request.dp = request.cp = 1;
   request.fsdp = job.fsdp;
+  request.zero_stage = 3;  // whose casts of gathered weights come in a row
   request.tp = job.tp;
   request.ep = job.ep;
   request.recompute_units = job.gc_layers;
