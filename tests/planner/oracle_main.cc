@@ -1,8 +1,6 @@
 // The planner's picks beside the best of all layouts (tests/planner/oracle.h), for random jobs.
 //   oracle [--jobs N] [--seed N] [--layers N] [--devices N]
 // N jobs (200) from this seed on (1), of at most so many layers (12) on so many devices (16).
-#include "tests/planner/oracle.h"
-
 #include <algorithm>
 #include <cstdlib>
 #include <ctime>
@@ -12,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "tests/planner/oracle.h"
 
 namespace tacc::bench {
 namespace {

@@ -1,6 +1,6 @@
 // The planner's pick against all layouts that it may take, every one of them compiled and simulated: what its estimates
-// and the number of its finalists leave out must not cost more than a percent. bench/search/oracle does it for 200
-// jobs.
+// and the number of its finalists leave out must not cost more than a percent. `oracle` (oracle_main.cc) does it for
+// 200 jobs.
 #include "tests/planner/oracle.h"
 
 #include "gtest/gtest.h"
