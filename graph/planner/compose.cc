@@ -68,9 +68,9 @@ void Extend(const T& a, const T& b, double times, T* out) {
   *out += static_cast<T>(times * static_cast<double>(b - a));
 }
 
-// The same of everything but memory. A step takes at least what it computes: of traffic that is exposed only while
-// there is too little compute to hide it (an embedding's, the head's), a further part hides more, but never more than
-// all.
+// The same of everything but memory. A further part takes at least what it computes and what its own collectives hold
+// up: of traffic that is exposed only while there is too little beside it (an embedding's, the head's), it hides more,
+// but never more than all.
 void ExtendTimes(const Stages& a, const Stages& b, double times, Stages* whole) {
   for (size_t s = 0; s < whole->cost.size(); ++s) {
     for (auto part : {&StepCost::matmul_flops, &StepCost::compute_seconds, &StepCost::communication_seconds})
@@ -79,12 +79,16 @@ void ExtendTimes(const Stages& a, const Stages& b, double times, Stages* whole) 
          {&StepCost::sent_bytes, &StepCost::num_collectives, &StepCost::packed_bytes, &StepCost::num_packed})
       Extend(a.cost[s].*part, b.cost[s].*part, times, &(whole->cost[s].*part));
     for (auto part : {&StageTimes::compute_seconds, &StageTimes::contention_seconds, &StageTimes::communication_seconds,
-                      &StageTimes::exposed_seconds})
+                      &StageTimes::blocking_seconds})
       Extend(a.times[s].*part, b.times[s].*part, times, &(whole->times[s].*part));
   }
   double more = b.step_seconds - a.step_seconds;
-  for (size_t s = 0; s < whole->times.size(); ++s)
-    more = std::max(more, b.times[s].compute_seconds - a.times[s].compute_seconds);
+  for (size_t s = 0; s < whole->times.size(); ++s) {
+    const double held_up = b.times[s].blocking_seconds - a.times[s].blocking_seconds;
+    more = std::max(more, b.times[s].compute_seconds - a.times[s].compute_seconds + held_up);
+    whole->times[s].exposed_seconds +=
+        times * std::max(b.times[s].exposed_seconds - a.times[s].exposed_seconds, held_up);
+  }
   whole->step_seconds += times * more;
   for (StageTimes& stage : whole->times) {
     stage.exposed_seconds = std::max(0.0, stage.exposed_seconds);

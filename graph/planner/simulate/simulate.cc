@@ -157,6 +157,7 @@ class Lowering {
     }
     spans_.push_back(span);
     span_tasks_.push_back(task);
+    is_blocking_.push_back(block.kind == Block::kCollective);
     return absl::OkStatus();
   }
 
@@ -207,6 +208,7 @@ class Lowering {
           computing.emplace_back(span.begin, span.end);
         } else {
           communicating.emplace_back(span.begin, span.end);
+          if (is_blocking_[end]) stage.blocking_seconds += span.end - span.begin;
         }
       }
       for (size_t i = begin; i < end; ++i) {
@@ -247,6 +249,7 @@ class Lowering {
   std::map<std::string, std::vector<Meeting>> meetings_;
   std::vector<Span> spans_;  // by stage
   std::vector<int> span_tasks_;
+  std::vector<char> is_blocking_;  // of the spans
 };
 
 // Where the states end and the temporaries begin. Gradients may lie among the temporaries; other states never do.

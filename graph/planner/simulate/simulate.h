@@ -54,6 +54,7 @@ struct StageTimes {
   double contention_seconds = 0;     // of compute_seconds: lost to communication that ran beside it
   double communication_seconds = 0;  // in which some collective ran
   double exposed_seconds = 0;        // of those: in which nothing was computed
+  double blocking_seconds = 0;       // of collectives that what follows them waits for wherever they run
   double idle_seconds = 0;           // waiting for other stages: the bubble
 };
 
