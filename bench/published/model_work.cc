@@ -95,9 +95,8 @@ UnitWork Layer(const ModelShape& m) {
 
   // Around attention and around the MLP.
   for (graph::PhaseWork* phase : {&b.unit.forward, &b.unit.backward}) {
-    phase->gathers = phase->scatters = 2;
-    phase->gather_bytes = phase->scatter_bytes = 2 * x;
-    phase->ring_bytes = 2 * kHalf * s * kv * d * (phase == &b.unit.forward ? 1 : 2);
+    phase->gathers = phase->scatters = {{x}, {x}};
+    phase->ring.keys = 2 * kHalf * s * kv * d;
   }
   b.unit.input_bytes = x;
   // Source of what is kept: Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", 2022.
@@ -114,8 +113,7 @@ UnitWork Embedding(const ModelShape& m) {
   UnitBuilder b;
   b.unit.name = "embedding";
   b.Pointwise(Split::kHome, 3 * x, 3, 3 * x, 3);
-  b.unit.forward.scatters = b.unit.backward.gathers = 1;
-  b.unit.forward.scatter_bytes = b.unit.backward.gather_bytes = x;
+  b.unit.forward.scatters = b.unit.backward.gathers = {{x}};
   b.unit.parameters.tensor = static_cast<double>(m.vocabulary * m.hidden);
   return b.unit;
 }
@@ -132,8 +130,7 @@ UnitWork Head(const ModelShape& m) {
   // exponentials, their sum, division, and kernels over labels beside them; back: times the loss' gradient, to half
   // precision, and the label's own.
   b.Pointwise(Split::kTensor, s * v * (kHalf + 9 * kFloat), 12, s * v * (3 * kFloat + kHalf), 4);
-  b.unit.forward.gathers = b.unit.backward.scatters = 1;
-  b.unit.forward.gather_bytes = b.unit.backward.scatter_bytes = x;
+  b.unit.forward.gathers = b.unit.backward.scatters = {{x}};
   b.unit.saved_home_bytes = 2 * x;
   b.unit.saved_tensor_bytes = s * v * kFloat;
   b.unit.working_tensor_bytes = s * v * kHalf;

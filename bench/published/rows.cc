@@ -90,6 +90,7 @@ std::string GroupOf(const Row& row, int64_t gpus, int64_t batch) {
 // half precision.
 graph::Execution MegatronDeepSpeed() {
   graph::Execution x;
+  x.issues_ahead = x.even_stages = true;
   x.sequence_sharded = false;
   x.overlap_data = x.overlap_tensor = x.overlap_sends = 0;
   x.gradient_bytes = 2;
@@ -135,7 +136,7 @@ absl::StatusOr<Table> DgxH100(const std::string& path) {
   table.name = "DGX H100";
   TACC_ASSIGN_OR_RETURN(table.machine, graph::FindMachine("h100"));
   Unfit(table.machine);
-  table.execution.optimizer_sharded = true;
+  table.execution.issues_ahead = table.execution.even_stages = table.execution.optimizer_sharded = true;
   table.execution.keeps_copies = table.execution.keeps_gradients = true;
   table.execution.micro_batch_seconds = kHostSeconds;
   table.execution.overlap_tensor = 0.75;  // in as many pieces as tp ranks, four: all but one hide
@@ -150,6 +151,7 @@ absl::StatusOr<Table> DgxH100(const std::string& path) {
     row.layout.tp = c.Int("tp");
     row.layout.pp = c.Int("pp");
     row.layout.cp = c.Int("cp");
+    row.layout.zero_stage = 1;  // the optimizer over dp and cp
     if (!values.at("vp").empty()) {
       row.layout.chunks = c.Int("vp");
       row.layout.schedule = PipelineSchedule::kInterleaved;

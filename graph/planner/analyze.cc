@@ -9,6 +9,7 @@
 #include "graph/analysis/cost.h"
 #include "graph/ir/status_macros.h"
 #include "graph/passes/fuse.h"
+#include "graph/passes/join_products.h"
 #include "graph/passes/narrow_residual.h"
 #include "graph/passes/pipeline.h"
 #include "graph/passes/remat.h"
@@ -30,8 +31,10 @@ Kind KindOf(const std::string& axis) {
 bool Has(const Kinds& kinds, Kind kind) { return std::find(kinds.begin(), kinds.end(), kind) != kinds.end(); }
 
 // The step's program up to where a layout would come in.
-absl::StatusOr<Program> LogicalProgram(const Graph& forward, DType compute, DType residual, const OpTable& ops) {
+absl::StatusOr<Program> LogicalProgram(const Graph& forward, DType compute, DType residual,
+                                       const ExpertParallelOptions& experts, const OpTable& ops) {
   CompileOptions options;
+  options.experts = experts;
   options.compute_dtype = compute;
   options.residual_dtype = residual;
   std::vector<MemoryUse> memory;
@@ -43,6 +46,9 @@ absl::StatusOr<Program> LogicalProgram(const Graph& forward, DType compute, DTyp
   std::vector<Program> stages(1);
   stages[0].graphs = {forward};
   TACC_RETURN_IF_ERROR(RunPipeline(steps, ops, observer, stages));
+  // Wherever products may be joined: whether that is faster is for each layout to say.
+  const NodeSeconds always = [](const Node& node, const OpCall&) { return node.op == "einsum_joined" ? 0.0 : 1.0; };
+  for (Graph& graph : stages[0].graphs) JoinProducts(graph, stages[0].mesh, always);
   return std::move(stages[0]);
 }
 
@@ -55,7 +61,7 @@ class Analysis {
         residual_(residual),
         ops_(ops),
         kinds_(graph_.values.size()),
-        pending_(graph_.values.size(), false),
+        pending_(graph_.values.size(), 0),
         root_(graph_.values.size()),
         maker_(graph_.values.size(), -1),
         taken_by_(NormsThatTake(graph_)),
@@ -71,6 +77,10 @@ class Analysis {
   absl::StatusOr<std::vector<UnitWork>> Run() {
     FindParts();
     FindRepeated();
+    const std::vector<int> makers = graph_.Producers();
+    for (const Node& node : graph_.nodes) {
+      if (node.op == "store") gradient_makers_[node.symbol] = makers[node.operands[0]];
+    }
     for (size_t i = 0; i < graph_.nodes.size(); ++i) TACC_RETURN_IF_ERROR(Visit(i));
     Activations();
     std::vector<UnitWork> merged;
@@ -167,7 +177,7 @@ class Analysis {
         if (rule.out[r][d] != Rule::kNone) kinds_[node.results[r]][d] = factors[rule.out[r][d]];
       }
     }
-    Communicate(node, rule, factors, Phase(i));
+    Communicate(node, i, rule, factors, Phase(i));
     if (def->aliases) {
       const std::vector<int> aliases = def->aliases(call);
       if (!aliases.empty() && aliases[0] >= 0) {
@@ -179,7 +189,10 @@ class Analysis {
       AddToNorm(i, factors, Phase(i));
     } else {
       AddKernel(node, *def, call, rule, factors, Phase(i));
-      Phase(i).kernels.back().is_repeated = is_repeated_[i];
+      KernelWork& kernel = Phase(i).kernels.back();
+      kernel.is_repeated = is_repeated_[i];
+      if (node.op == "cast" && IsWeight(node.operands[0])) kernel.purpose = KernelWork::Purpose::kCast;
+      if (sums_of_tied_.count(static_cast<int>(i)) > 0) kernel.purpose = KernelWork::Purpose::kTiedSum;
     }
     return absl::OkStatus();
   }
@@ -204,9 +217,34 @@ class Analysis {
       dims.push_back({static_cast<double>(weight->type.dims[d]), split});
     }
     unit.parameters.Add(count, 1);
+    AddAccumulation(*weight, count, unit.backward);
     if (part_[i] > 0) return;
     weight_of_[node.results[0]] = weight->name;
     before_layers_[weight->name] = count;
+  }
+
+  // What a gradient takes on its way to the sum of those of all micro-batches.
+  void AddAccumulation(const State& weight, const ParameterCount& count, PhaseWork& phase) {
+    const int gradient = GradientMaker(weight.name);
+    if (gradient < 0) return;
+    KernelWork k;
+    k.purpose = KernelWork::Purpose::kAccumulation;
+    k.is_of_product = absl::StartsWith(graph_.nodes[gradient].op, "einsum");
+    k.region = count.expert > 0 ? Split::kExpert : count.tensor > 0 ? Split::kTensor : Split::kHome;
+    k.weight_bytes = 3.0 * ByteSize(DType::kF32) * count.total();  // two are read, their sum is written
+    phase.kernels.push_back(k);
+  }
+
+  // The node that makes the gradient of the weight of that state; -1: none.
+  int GradientMaker(const std::string& weight) const {
+    const auto maker = gradient_makers_.find(absl::StrCat("gradients", weight.substr(weight.find('/'))));
+    return maker == gradient_makers_.end() ? -1 : maker->second;
+  }
+
+  // A read, or what only gives it other dims.
+  bool IsWeight(ValueId v) const {
+    while (maker_[v] >= 0 && graph_.nodes[maker_[v]].op == "reshape") v = graph_.nodes[maker_[v]].operands[0];
+    return maker_[v] >= 0 && graph_.nodes[maker_[v]].op == "read";
   }
 
   // Adds up what the forward uses after the layers of the weights that it used before them.
@@ -217,8 +255,10 @@ class Analysis {
       if (node.op == "cast") {
         weight_of_[node.results[0]] = weight->second;
       } else if (part_[i] + 1 == static_cast<int>(work_.size())) {
-        tied_.Add(before_layers_[weight->second], 1);
-        before_layers_[weight->second] = {};
+        ParameterCount& count = before_layers_[weight->second];
+        if (count.total() > 0) sums_of_tied_.insert(GradientMaker(weight->second));
+        tied_.Add(count, 1);
+        count = {};
       }
     }
   }
@@ -235,30 +275,33 @@ class Analysis {
   double Bytes(ValueId v) const { return static_cast<double>(graph_.type(v).bytes()); }
 
   // What tp, cp and ep send around this node.
-  void Communicate(const Node& node, const Rule& rule, const Kinds& factors, PhaseWork& phase) {
+  void Communicate(const Node& node, size_t i, const Rule& rule, const Kinds& factors, PhaseWork& phase) {
     const bool tensor = Has(factors, Kind::kTensor);
     // A sum over tp goes on through ops that are linear in it; else it is scattered where it was made.
     std::vector<int> pending;
     for (size_t o = 0; o < node.operands.size(); ++o) {
-      if (pending_[node.operands[o]]) pending.push_back(static_cast<int>(o));
+      if (pending_[node.operands[o]] > 0) pending.push_back(static_cast<int>(o));
     }
     const bool passes = !pending.empty() && !tensor &&
                         std::find(rule.linear_in.begin(), rule.linear_in.end(), pending) != rule.linear_in.end();
     if (!passes) {
       for (int o : pending) {
         const ValueId v = node.operands[o];
-        pending_[v] = false;
-        PhaseWork& maker = Phase(maker_[v]);
-        ++maker.scatters;
-        maker.scatter_bytes += Bytes(v);
+        Phase(maker_[v]).scatters.push_back({pending_[v], is_repeated_[maker_[v]]});
+        pending_[v] = 0;
       }
     }
     if (tensor) {
       for (ValueId v : node.operands) {
-        if (IsActivation(v) && !Has(kinds_[v], Kind::kTensor) && gathered_.insert({v, &phase}).second) {
-          ++phase.gathers;
-          phase.gather_bytes += Bytes(v);
+        if (!IsActivation(v) || Has(kinds_[v], Kind::kTensor)) continue;
+        const auto [gather, is_new] = gathered_.try_emplace({v, &phase}, phase.gathers.size());
+        if (is_new) {
+          const auto before = gathered_.find({v, &work_[part_[i]].forward});
+          const bool is_shared = i > last_forward_ && before != gathered_.end() &&
+                                 work_[part_[i]].forward.gathers[before->second].is_repeated;
+          phase.gathers.push_back({Bytes(v), false, is_shared});
         }
+        phase.gathers[gather->second].is_repeated |= is_repeated_[i];
       }
     }
     for (size_t r = 0; r < rule.out.size(); ++r) {
@@ -268,23 +311,45 @@ class Analysis {
         if (factors[f] != Kind::kTensor) continue;
         reduced |= std::find(rule.out[r].begin(), rule.out[r].end(), static_cast<int>(f)) == rule.out[r].end();
       }
-      pending_[v] = IsActivation(v) && !Has(kinds_[v], Kind::kTensor) && (passes || reduced);
+      if (!IsActivation(v) || Has(kinds_[v], Kind::kTensor) || !(passes || reduced)) continue;
+      // What is cast to a wider type is scattered before.
+      const bool is_one = passes && pending.size() == 1;
+      pending_[v] = is_one ? std::min(pending_[node.operands[pending[0]]], Bytes(v)) : Bytes(v);
     }
     if (absl::StartsWith(node.op, "attention")) {
-      const bool gradient = node.op != "attention";
-      const size_t keys = gradient ? 2 : 1;
-      phase.ring_bytes += (gradient ? 2 : 1) * (Bytes(node.operands[keys]) + Bytes(node.operands[keys + 1]));
+      const bool gradient = absl::EndsWith(node.op, "_grad");
+      const size_t queries = gradient ? 1 : 0;
+      const double keys = BytesOfKeysAndValues(node, queries);
+      phase.ring.keys += keys;
+      if (gradient) {
+        const double width = static_cast<double>(ByteSize(DType::kF32)) /
+                             static_cast<double>(ByteSize(graph_.type(node.operands[queries]).dtype));
+        const bool is_joined = absl::StrContains(node.op, "joined");
+        phase.ring.key_gradients += width * keys;
+        phase.ring.query_gradients += width * (Bytes(node.operands[queries]) - (is_joined ? keys : 0));
+      }
     }
-    // A buffer of rows, that is sent once it is full or before it is emptied.
-    if (node.op == "dispatch") phase.exchange_bytes += Bytes(node.results[0]);
-    if (node.op == "combine") phase.exchange_bytes += Bytes(node.operands[0]);
+    // A buffer, that is sent once it is full or before it is emptied.
+    const auto exchange = [&](ValueId buffer) { phase.exchanges.push_back({Bytes(buffer), is_repeated_[i]}); };
+    if (node.op == "dispatch_slots") exchange(node.results[1]);
+    if (node.op == "dispatch") exchange(node.results[0]);
+    if (node.op == "combine") exchange(node.operands[0]);
+  }
+
+  // Of an attention whose queries, or they with keys and values behind, are that operand.
+  double BytesOfKeysAndValues(const Node& node, size_t queries) const {
+    if (absl::StrContains(node.op, "joined")) {
+      return Bytes(node.operands[queries]) * 2 / static_cast<double>(GetAttr<int64_t>(node.attrs, "group") + 2);
+    }
+    return Bytes(node.operands[queries + 1]) + Bytes(node.operands[queries + 2]);
   }
 
   static Split RegionOf(const Kinds& factors) {
     return Has(factors, Kind::kExpert) ? Split::kExpert : Has(factors, Kind::kTensor) ? Split::kTensor : Split::kHome;
   }
   void CountBytes(ValueId v, KernelWork& k) const {
-    (Has(kinds_[v], Kind::kToken) ? k.sample_bytes : k.weight_bytes) += Bytes(v);
+    const bool is_whole = k.region != Split::kHome && !Has(kinds_[v], Kind::kTensor);
+    (!Has(kinds_[v], Kind::kToken) ? k.weight_bytes : is_whole ? k.whole_bytes : k.sample_bytes) += Bytes(v);
   }
 
   // An add in a norm's kernel, which counts the sum as what it reads; or in its gradient's, which counts the sum as the
@@ -310,8 +375,10 @@ class Analysis {
     for (ValueId v : node.results) CountBytes(v, k);
     if (def.is_matmul && def.flops) {
       k.flops = def.flops(call);
-      if (rule.in.size() == 2 && rule.out.size() == 1) {
-        Extents(rule, factors, k);
+      if (absl::StartsWith(node.op, "einsum")) {
+        const size_t a = node.op == "einsum_accumulate" ? 1 : 0;  // which has the sum before
+        Extents(rule, rule.in[a], rule.in[a + 1], factors, k);
+        if (node.op == "einsum_joined") Parts(rule, call, k);
       } else if (node.op == "expert_matmul" || node.op == "expert_matmul_grad") {
         GroupedExtents(node, call, k);
       } else if (const auto mask = MaskOfAttention(node.op, call); mask.has_value()) {
@@ -325,12 +392,21 @@ class Analysis {
     phase.kernels.push_back(k);
   }
 
-  static void Extents(const Rule& rule, const Kinds& factors, KernelWork& k) {
+  static void Parts(const Rule& rule, const OpCall& call, KernelWork& k) {
+    const std::vector<int>& x = rule.in[0];
+    double sum = 0;
+    for (size_t o = 1; o < call.operands.size(); ++o) sum += static_cast<double>(call.in(o).dims[0]);
+    for (size_t o = 1; o < call.operands.size(); ++o) k.parts.push_back(static_cast<double>(call.in(o).dims[0]) / sum);
+    k.joins_depth = std::find(x.begin(), x.end(), rule.in[1][0]) != x.end();
+  }
+
+  static void Extents(const Rule& rule, const std::vector<int>& of_a, const std::vector<int>& of_b,
+                      const Kinds& factors, KernelWork& k) {
     for (size_t f = 0; f < factors.size(); ++f) {
       auto in = [&](const std::vector<int>& list) {
         return std::find(list.begin(), list.end(), static_cast<int>(f)) != list.end();
       };
-      const bool a = in(rule.in[0]), b = in(rule.in[1]), y = in(rule.out[0]);
+      const bool a = in(of_a), b = in(of_b), y = in(rule.out[0]);
       Extent* extent = a && b && !y ? &k.depth : a && !b ? &k.rows : b && !a ? &k.columns : nullptr;
       if (extent == nullptr) continue;
       const double size = static_cast<double>(rule.factors[f].size);
@@ -414,9 +490,12 @@ class Analysis {
         absl::StrCat(u.parameters.whole, " ", u.parameters.tensor, " ", u.parameters.expert, " ", u.input_bytes, " ",
                      u.narrowed_bytes, " ", u.saved_home_bytes, " ", u.saved_tensor_bytes);
     for (const PhaseWork* phase : {&u.forward, &u.backward}) {
-      absl::StrAppend(&key, " | ", phase->gather_bytes, " ", phase->scatter_bytes, " ", phase->exchange_bytes);
+      for (const auto* list : {&phase->gathers, &phase->scatters, &phase->exchanges}) {
+        absl::StrAppend(&key, " | ");
+        for (const TransferWork& transfer : *list) absl::StrAppend(&key, " ", transfer.bytes);
+      }
       for (const KernelWork& k : phase->kernels) {
-        absl::StrAppend(&key, " ", k.flops, " ", k.sample_bytes, " ", k.weight_bytes);
+        absl::StrAppend(&key, " ", k.flops, " ", k.sample_bytes, " ", k.whole_bytes, " ", k.weight_bytes);
       }
     }
     return key;
@@ -430,14 +509,16 @@ class Analysis {
   size_t last_forward_ = 0;
   std::vector<int> part_;  // of a node
   std::vector<bool> is_repeated_;
-  std::vector<Kinds> kinds_;   // of a value's dims
-  std::vector<bool> pending_;  // on tp
-  std::vector<ValueId> root_;  // what it aliases
-  std::vector<int> maker_;     // node
-  std::vector<int> taken_by_;  // of an add or a cast, the norm
-  std::set<std::pair<ValueId, const PhaseWork*>> gathered_;
+  std::vector<Kinds> kinds_;                                         // of a value's dims
+  std::vector<double> pending_;                                      // sums over tp: bytes that are scattered
+  std::vector<ValueId> root_;                                        // what it aliases
+  std::vector<int> maker_;                                           // node
+  std::vector<int> taken_by_;                                        // of an add or a cast, the norm
+  std::map<std::pair<ValueId, const PhaseWork*>, size_t> gathered_;  // which of the phase's gathers it is
+  std::map<std::string, int> gradient_makers_;                       // by state, the node
   std::set<std::string> counted_;
   std::map<ValueId, std::string> weight_of_;             // a weight, maybe cast -> its name
+  std::set<int> sums_of_tied_;                           // nodes: of the gradients of both uses
   std::map<std::string, ParameterCount> before_layers_;  // by name, while they are not tied
   ParameterCount tied_;
   std::vector<UnitWork> work_;
@@ -458,9 +539,10 @@ int64_t LeastExtent(const Program& program, absl::string_view axis) {
 }  // namespace
 
 absl::StatusOr<ModelWork> AnalyzeModel(const Graph& forward, const std::vector<std::string>& units, DType compute,
-                                       const OpTable& ops, DType residual) {
-  TACC_ASSIGN_OR_RETURN(const Program program, LogicalProgram(forward, compute, residual, ops));
+                                       const OpTable& ops, DType residual, const ExpertParallelOptions& experts) {
+  TACC_ASSIGN_OR_RETURN(const Program program, LogicalProgram(forward, compute, residual, experts, ops));
   ModelWork model;
+  model.expert_ranks = experts.ranks;
   Analysis analysis(program, units, residual, ops);
   TACC_ASSIGN_OR_RETURN(model.units, analysis.Run());
   model.tied = analysis.tied();

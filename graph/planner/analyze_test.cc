@@ -53,19 +53,19 @@ TEST(Analyze, CountsParametersBySplit) {
 }
 
 TEST(Analyze, FindsWhatTensorParallelismSends) {
-  const UnitWork& layer = Work().units[1];
+  const UnitWork layer = Work().units[1];
   const double stream = 6 * 8 * 4;  // bytes of the residual stream, one row
   // Forward: the inputs of attention and of the MLP are gathered, their outputs summed and scattered.
-  EXPECT_EQ(layer.forward.gathers, 2);
-  EXPECT_EQ(layer.forward.scatters, 2);
-  EXPECT_EQ(layer.forward.gather_bytes, 2 * stream);
-  EXPECT_EQ(layer.forward.scatter_bytes, 2 * stream);
+  for (const auto& transfers : {layer.forward.gathers, layer.forward.scatters}) {
+    ASSERT_EQ(transfers.size(), 2u);
+    for (const TransferWork& transfer : transfers) EXPECT_EQ(transfer.bytes, stream);
+  }
   EXPECT_EQ(layer.input_bytes, stream);
 }
 
 // What recomputation makes again: all but the product behind the MLP, whose result only the residual stream takes.
 TEST(Analyze, RepeatsWhatTheBackwardReads) {
-  const UnitWork& layer = Work().units[1];
+  const UnitWork layer = Work().units[1];
   double left_out = 0, all = 0;
   for (const KernelWork& k : layer.forward.kernels) {
     all += k.flops;
@@ -107,6 +107,36 @@ TEST(Analyze, FlopsAreThoseOfTheProgram) {
     }
   }
   EXPECT_EQ(flops, work.model_flops);
+}
+
+// Of a layer in bf16: seven weights are cast, and of each a gradient is added to those before; so is the norm's, which
+// no product makes.
+TEST(Analyze, FindsPassesOverWeights) {
+  const OpTable ops;
+  const auto work = AnalyzeModel(TestModel(1), {"layers.0", "layers.1"}, DType::kBF16, ops);
+  ASSERT_TRUE(work.ok()) << work.status();
+  const UnitWork& layer = work->units[1];
+  double cast = 0, of_products = 0, of_others = 0;
+  for (const KernelWork& k : layer.forward.kernels) {
+    if (k.purpose == KernelWork::Purpose::kCast) cast += k.weight_bytes;
+  }
+  for (const KernelWork& k : layer.backward.kernels) {
+    if (k.purpose == KernelWork::Purpose::kAccumulation) (k.is_of_product ? of_products : of_others) += k.weight_bytes;
+  }
+  EXPECT_EQ(cast, (4 + 2) * layer.parameters.tensor);
+  EXPECT_EQ(of_products, 12 * layer.parameters.tensor);
+  EXPECT_EQ(of_others, 12 * layer.parameters.whole);
+}
+
+// A layer's input is gathered again for the backward, unless the forward has just run again.
+TEST(Analyze, TellsWhatARepeatedForwardHasGathered) {
+  const UnitWork layer = Work().units[1];
+  const auto shared = std::count_if(layer.backward.gathers.begin(), layer.backward.gathers.end(),
+                                    [](const TransferWork& t) { return t.is_shared; });
+  EXPECT_EQ(shared, 2);
+  // What the product behind the MLP made goes to the residual stream alone.
+  EXPECT_TRUE(layer.forward.scatters[0].is_repeated);
+  EXPECT_FALSE(layer.forward.scatters[1].is_repeated);
 }
 
 // With a large vocabulary.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "graph/ir/collective_limits.h"
 #include "graph/planner/estimate_parts.h"
+#include "graph/planner/pipeline_seconds.h"
 
 namespace tacc::graph {
 namespace {
@@ -53,22 +54,34 @@ Groups GroupsOf(const Layout& l, int64_t devices_per_node) {
 
 // Seconds of one micro-batch in one unit.
 struct UnitSeconds {
-  double compute = 0, recompute = 0, tensor = 0, context = 0, expert = 0, data = 0;
-  double hidden_data = 0;  // beside `data`: behind compute of other units
+  double compute = 0, recompute = 0, tensor = 0, context = 0, expert = 0;
+  double in_forward = 0, in_weights = 0;  // of these: in the forward, and for gradients of weights
+  // Traffic of weights and gradients that is exposed, by pass; and what hides behind compute of other units.
+  PassSeconds data, hidden_data;
   // Not of a micro-batch, but of the step: copies around what is gathered and summed once.
   double gather_copies = 0, sum_copies = 0;
-  double total() const { return compute + tensor + context + expert + data; }
+  double total() const { return compute + tensor + context + expert + data.total(); }
+  PassSeconds passes() const {
+    PassSeconds passes = data;
+    passes.Add({in_forward, compute + tensor + context + expert - in_forward - in_weights, in_weights}, 1);
+    return passes;
+  }
   void Add(const UnitSeconds& o, double times) {
     compute += times * o.compute;
     recompute += times * o.recompute;
     tensor += times * o.tensor;
     context += times * o.context;
     expert += times * o.expert;
-    data += times * o.data;
+    in_forward += times * o.in_forward;
+    in_weights += times * o.in_weights;
+    data.Add(o.data, times);
     gather_copies += times * o.gather_copies;
     sum_copies += times * o.sum_copies;
   }
 };
+
+// Of the products that may be joined: q, k and v.
+constexpr size_t kPartsOfAttention = 3;
 
 class Estimator {
  public:
@@ -82,59 +95,48 @@ class Estimator {
   }
 
   UnitSeconds Unit(const UnitWork& unit) const {
-    const Phase forward = Run(unit.forward, Kernels::kAll), backward = Run(unit.backward, Kernels::kAll);
     const bool is_repeated = l_.recompute && unit.is_layer;
-    const Phase again = is_repeated ? Run(unit.forward, Kernels::kRepeated) : Phase();
-    const double repeats = is_repeated ? 2 : 1;
+    const Phase forward = Run(unit.forward, Of::kForward),
+                again = is_repeated ? Run(unit.forward, Of::kAgain) : Phase();
+    const Phase backward = Run(unit.backward, is_repeated ? Of::kBackwardAfterAgain : Of::kBackward);
     UnitSeconds s;
-    s.tensor = repeats * forward.tensor + backward.tensor;
-    const double device = forward.device + again.device + backward.device + s.tensor;
-    const double issued = IssuedSeconds(m_, device, forward.kernels + again.kernels + backward.kernels);
-    s.compute = issued - s.tensor;
-    s.recompute = device > 0 ? s.compute * again.device / device : 0;
-    s.context = repeats * forward.context + backward.context;
-    s.expert = repeats * forward.expert + backward.expert;
-    // ZeRO-3: weights are gathered before the forward, again before the backward where they were dropped. Sharded
-    // gradients are reduced after the backward of every micro-batch.
-    if (l_.shards() > 1 && l_.zero_stage >= 2) {
-      // One collective a tensor.
-      const double tensors = std::max(1, unit.num_parameters);
-      const double elements = InUse(unit.parameters, l_) / tensors;
-      const double gather =
-          tensors * CollectiveSeconds(m_, CollectiveKind::kAllGather, elements * x_.weight_bytes, g_.shards);
-      const double reduce =
-          tensors * CollectiveSeconds(sums_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, g_.shards);
-      const double gathers = l_.zero_stage < 3 ? 0 : gather + CopiesOfGather(unit);
-      const double gathers_again = l_.reshard ? gathers : 0;
-      const double sums = l_.shards_gradients() ? reduce + CopiesOfSum(unit) : 0;
-      const double in_forward = s.compute * (device > 0 ? forward.device / device : 0);
-      const double in_backward = s.compute - in_forward;
-      const auto hidden = [&](double traffic, double compute) { return std::min(traffic * x_.overlap_data, compute); };
-      // Each hides behind its own pass; weight passes, in which sums are made, are half of a backward.
-      s.hidden_data = hidden(gathers, in_forward);
-      s.hidden_data += l_.pp > 1 && l_.schedule == PipelineSchedule::kZeroBubble
-                           ? hidden(gathers_again, in_backward / 2) + hidden(sums, in_backward / 2)
-                           : hidden(gathers_again + sums, in_backward);
-      s.data = gathers + gathers_again + sums - s.hidden_data;
+    s.tensor = forward.tensor + again.tensor + backward.tensor;
+    const double device = forward.device + again.device + backward.device;
+    if (x_.issues_ahead) {
+      const double kernels = forward.kernels + again.kernels + backward.kernels;
+      s.compute = IssuedSeconds(m_, device + s.tensor, kernels) - s.tensor;
+    } else {
+      s.compute = device;
     }
+    s.recompute = device > 0 ? s.compute * again.device / device : 0;
+    s.compute += Casts(unit, is_repeated) + Accumulations(unit);
+    s.context = forward.context + again.context + backward.context;
+    s.expert = forward.expert + again.expert + backward.expert;
+    const double scale = device > 0 ? s.compute / device : 0;
+    s.in_forward = scale * forward.device + forward.tensor + forward.context + forward.expert;
+    // About half of what a backward computes with weights.
+    s.in_weights = scale * (backward.device - backward.in_ring) / 2;
+    if (l_.shards() > 1 && l_.zero_stage >= 2) AddData(unit, {forward, again, backward}, s);
     if (l_.shards() > 1 && l_.zero_stage < 3) s.gather_copies = CopiesOfGather(unit);
     if (l_.shards() > 1 && !l_.shards_gradients()) s.sum_copies = CopiesOfSum(unit);
     return s;
   }
 
   // Reduction of gradients over the replicas once a step, less what the backward of the last micro-batch hides where it
-  // does, and the gathering of weights after a sharded update. `slot`: of all units of the stage, parameters `p`.
-  double DataOnce(const ParameterCount& p, const UnitSeconds& slot) const {
+  // does, and the gathering of weights after a sharded update. `slot`: of all units of the stage, which has parameters
+  // `p` in so many tensors.
+  double DataOnce(const ParameterCount& p, double tensors, const UnitSeconds& slot) const {
     const double backward_seconds = x_.hides_replica_sums ? slot.compute * 0.5 : 0;
     const ParameterCount experts{0, 0, p.expert}, others{p.whole, p.tensor, 0};
-    double traffic = Replicate(others, g_.replicas) + Replicate(experts, g_.expert_replicas), weights = 0;
+    double traffic = Replicate(others, g_.replicas, tensors) + Replicate(experts, g_.expert_replicas, tensors);
+    double weights = 0;
     const double elements = InUse(p, l_);
     if (l_.shards() > 1 && l_.zero_stage < 3) {
-      weights =
-          CollectiveSeconds(m_, CollectiveKind::kAllGather, elements * x_.weight_bytes, g_.shards) + slot.gather_copies;
+      weights = Collectives(m_, CollectiveKind::kAllGather, elements * x_.weight_bytes, tensors, g_.shards) +
+                slot.gather_copies;
     }
     if (l_.shards() > 1 && !l_.shards_gradients()) {
-      traffic += CollectiveSeconds(sums_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, g_.shards) +
+      traffic += Collectives(sums_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, tensors, g_.shards) +
                  slot.sum_copies;
     }
     return traffic - std::min(traffic * x_.overlap_data, backward_seconds) + weights;
@@ -165,13 +167,82 @@ class Estimator {
 
   struct Phase {
     double device = 0, tensor = 0, context = 0, expert = 0, kernels = 0;
+    double ring = 0;         // steps of a ring that attention hides
+    double before_ring = 0;  // of device
+    double in_ring = 0;      // attention, and what is added up beside it
   };
 
-  double Replicate(const ParameterCount& p, const GroupShape& group) const {
+  struct Phases {
+    const Phase &forward, &again, &backward;
+  };
+
+  // ZeRO-3: weights are gathered before the forward, again before the backward where they were dropped. Sharded
+  // gradients are reduced after the backward of every micro-batch. `s` has what the unit computes.
+  void AddData(const UnitWork& unit, const Phases& phases, UnitSeconds& s) const {
+    const double tensors = std::max(1, unit.num_parameters), elements = InUse(unit.parameters, l_);
+    const double gather = Collectives(m_, CollectiveKind::kAllGather, elements * x_.weight_bytes, tensors, g_.shards);
+    const double reduce =
+        Collectives(sums_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, tensors, g_.shards);
+    const double gathers = l_.zero_stage < 3 ? 0 : gather + CopiesOfGather(unit);
+    const double gathers_again = l_.reshard ? gathers : 0;
+    const double sums = l_.shards_gradients() ? reduce + CopiesOfSum(unit) : 0;
+    const double device = phases.forward.device + phases.again.device + phases.backward.device;
+    const double scale = device > 0 ? s.compute / device : 0;
+    const auto hide = [&](double PassSeconds::*pass, double traffic, double seconds) {
+      const double hidden = std::min(traffic * x_.overlap_data, std::max(0.0, seconds));
+      s.hidden_data.*pass += hidden;
+      s.data.*pass += traffic - hidden;
+    };
+    // Each hides behind its own pass.
+    const double in_forward = scale * phases.forward.device, in_again = scale * phases.again.device;
+    const double in_backward = scale * phases.backward.device;
+    hide(&PassSeconds::forward, gathers, Behind(phases.forward, in_forward, true));
+    if (l_.pp > 1 && l_.schedule == PipelineSchedule::kZeroBubble) {
+      const double before_weights = Behind(phases.backward, in_backward - s.in_weights, false);
+      hide(&PassSeconds::backward, gathers_again, Behind(phases.again, in_again, false) + before_weights);
+      hide(&PassSeconds::weight, sums, s.in_weights);
+    } else {
+      hide(&PassSeconds::backward, gathers_again + sums,
+           Behind(phases.again, in_again, false) + Behind(phases.backward, in_backward, false));
+    }
+    // While such traffic is under way, collectives over the same links take twice as long.
+    const auto slow = [&](double PassSeconds::*pass, double traffic, double compute, const Phase& a, const Phase& b) {
+      const double held_up = HeldUpOverSameLinks(a) + HeldUpOverSameLinks(b);
+      if (held_up > 0) s.data.*pass += held_up * std::min(1.0, traffic * x_.overlap_data / (compute + held_up));
+    };
+    slow(&PassSeconds::forward, gathers, in_forward, phases.forward, {});
+    slow(&PassSeconds::backward, gathers_again + sums, in_again + in_backward, phases.again, phases.backward);
+  }
+
+  bool IsOverOtherLinks(const GroupShape& g) const { return (g_.shards.num_nodes() > 1) != (g.num_nodes() > 1); }
+  double HeldUpOverSameLinks(const Phase& phase) const {
+    return (IsOverOtherLinks(g_.tp) ? 0 : phase.tensor) + (IsOverOtherLinks(g_.ep) ? 0 : phase.expert);
+  }
+
+  // The seconds of a forward or a backward that computes for so long in which traffic between the shards of a parameter
+  // holds up nothing: more where collectives that hold up the kernels go over other links, less where hidden ones go
+  // over the same.
+  double Behind(const Phase& phase, double compute, bool is_forward) const {
+    const double seconds = compute + phase.tensor + phase.expert - HeldUpOverSameLinks(phase);
+    if (phase.ring + phase.context <= 0) return seconds;
+    if (IsOverOtherLinks(g_.cp)) return seconds + phase.context;
+    // The steps of a ring over the same ranks wait for what has been started before.
+    if (l_.fsdp == 1) return is_forward ? phase.before_ring : seconds - phase.in_ring;
+    return seconds - phase.ring;
+  }
+
+  // Of tensors of so many bytes together, each by a collective of its own.
+  static double Collectives(const Machine& machine, CollectiveKind kind, double bytes, double tensors,
+                            const GroupShape& group) {
+    return tensors * CollectiveSeconds(machine, kind, bytes / tensors, group);
+  }
+
+  double Replicate(const ParameterCount& p, const GroupShape& group, double tensors) const {
     const double elements = InUse(p, l_) / static_cast<double>(l_.shards());
+    if (elements <= 0) return 0;
     const double gathered = x_.optimizer_sharded ? x_.weight_bytes : SummedBytes();
-    return CollectiveSeconds(sums_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, group) +
-           CollectiveSeconds(m_, CollectiveKind::kAllGather, elements * gathered, group);
+    return Collectives(sums_, CollectiveKind::kReduceScatter, elements * x_.gradient_bytes, tensors, group) +
+           Collectives(m_, CollectiveKind::kAllGather, elements * gathered, tensors, group);
   }
 
   // Of an element of a gradient that has been summed.
@@ -200,60 +271,145 @@ class Estimator {
     return CopySeconds(m_, elements * x_.gradient_bytes);
   }
 
-  enum class Kernels { kAll, kRepeated };
-  Phase Run(const PhaseWork& work, Kernels kernels) const {
+  // What is done of a phase's work: all of a forward; what recomputation repeats of it; all of a backward; or what is
+  // left of it where the forward has just been repeated.
+  enum class Of { kForward, kAgain, kBackward, kBackwardAfterAgain };
+  static bool IsDone(const TransferWork& transfer, Of of) {
+    return of == Of::kAgain ? transfer.is_repeated : of != Of::kBackwardAfterAgain || !transfer.is_shared;
+  }
+  Phase Run(const PhaseWork& work, Of of) const {
     Phase phase;
     for (const KernelWork& k : work.kernels) {
-      if (kernels == Kernels::kRepeated && !k.is_repeated) continue;
+      if (k.purpose == KernelWork::Purpose::kCast || k.purpose == KernelWork::Purpose::kAccumulation) continue;
+      if (of == Of::kAgain && !k.is_repeated) continue;
       if (k.is_launched) ++phase.kernels;
-      const double share = RegionShare(k.region, l_, x_.sequence_sharded);
-      const double bytes = k.sample_bytes * share + k.weight_bytes * WeightShare(k.region, l_);
-      if (k.exponentials > 0) {
-        phase.device += Attention(k, bytes);
-        continue;
-      }
-      ProductShape shape;
-      if (k.flops > 0) {
-        shape = {Local(k.rows, l_, x_.sequence_sharded), Local(k.columns, l_, x_.sequence_sharded),
-                 Local(k.depth, l_, x_.sequence_sharded)};
-        if (k.groups.size > 0) {
-          shape.slots = k.rows.split == Split::kTokens ? SlotsAre::kRows : SlotsAre::kDepth;
-          (shape.slots == SlotsAre::kRows ? shape.rows : shape.depth) /= Local(k.groups, l_, x_.sequence_sharded);
-        }
-      }
-      phase.device += KernelSeconds(m_, k.dtype, k.flops * share, bytes, shape);
+      const double seconds = Kernel(k);
+      phase.device += seconds;
+      if (k.exponentials > 0) phase.in_ring += seconds;
+      if (phase.in_ring == 0) phase.before_ring += seconds;
     }
     const double samples = static_cast<double>(l_.micro_batch) / static_cast<double>(l_.cp);
     if (l_.tp > 1) {
       // A gather and a reduce-scatter where activations are sequence-sharded; an all-reduce for every two of them
       // where not: the same bytes.
-      const int collectives = work.gathers + work.scatters;
-      const double bytes = work.gather_bytes + work.scatter_bytes;
-      if (collectives > 0) {
-        const double each = bytes * samples / collectives;
-        phase.tensor = x_.sequence_sharded
-                           ? collectives * CollectiveSeconds(m_, CollectiveKind::kAllGather, each, g_.tp)
-                           : collectives / 2.0 * CollectiveSeconds(m_, CollectiveKind::kAllReduce, each, g_.tp);
-        phase.kernels += x_.sequence_sharded ? collectives : collectives / 2.0;
+      for (const auto* transfers : {&work.gathers, &work.scatters}) {
+        for (const TransferWork& transfer : *transfers) {
+          if (!IsDone(transfer, of)) continue;
+          const double bytes = transfer.bytes * samples;
+          phase.tensor += x_.sequence_sharded ? CollectiveSeconds(m_, CollectiveKind::kAllGather, bytes, g_.tp)
+                                              : CollectiveSeconds(m_, CollectiveKind::kAllReduce, bytes, g_.tp) / 2;
+          phase.kernels += x_.sequence_sharded ? 1 : 0.5;
+        }
       }
       phase.tensor -= std::min(phase.tensor * x_.overlap_tensor, phase.device);
     }
-    if (l_.cp > 1 && work.ring_bytes > 0) {
-      const double step_bytes = work.ring_bytes * samples / static_cast<double>(l_.tp);
-      const double steps = static_cast<double>(l_.cp - 1);
-      const double ring = steps * CollectiveSeconds(m_, CollectiveKind::kRotate, step_bytes, g_.cp);
-      phase.context = std::max(0.0, ring - WeightlessSeconds(work));
-    }
-    if (l_.ep > 1 && work.exchange_bytes > 0) {
-      phase.expert = CollectiveSeconds(m_, CollectiveKind::kAllToAll,
-                                       work.exchange_bytes * samples / static_cast<double>(l_.tp), g_.ep);
+    if (l_.cp > 1 && work.ring.keys > 0) GoRound(work, samples / static_cast<double>(l_.tp), phase);
+    if (l_.ep > 1) {
+      for (const TransferWork& exchange : work.exchanges) {
+        if (!IsDone(exchange, of)) continue;
+        const double bytes = exchange.bytes * samples / static_cast<double>(l_.tp);
+        phase.expert += CollectiveSeconds(m_, CollectiveKind::kAllToAll, bytes, g_.ep);
+        // Where the buffers of one rank do not lie one behind the other, what goes to the others is copied.
+        if (l_.micro_batch > 1) phase.expert += CopySeconds(m_, bytes * (1 - 1 / static_cast<double>(l_.ep)));
+      }
     }
     return phase;
   }
 
-  double Attention(const KernelWork& k, double bytes) const {
+  // The steps of a ring: each computes what it has while the next keys come. Gradients of keys travel with them from
+  // the second step on, and at last home, which nothing hides. `share`: of whole tensors.
+  void GoRound(const PhaseWork& work, double share, Phase& phase) const {
+    const auto steps = static_cast<double>(l_.cp);
+    const auto rotate = [&](double bytes) {  // two tensors
+      return 2 * CollectiveSeconds(m_, CollectiveKind::kRotate, bytes / 2 * share, g_.cp);
+    };
+    const auto touch = [&](double bytes) { return Issued(KernelSeconds(m_, DType::kF32, 0, bytes * share)); };
+    const double keys = rotate(work.ring.keys), gradients = rotate(work.ring.key_gradients);
+    const double add_queries = touch(3 * work.ring.query_gradients), add_keys = touch(1.5 * work.ring.key_gradients);
+    const double beside = WeightlessSeconds(work) / steps + (gradients > 0 ? add_queries + add_keys : 0);
+    const auto send = [&](double seconds, double times) {
+      const double hidden = m_.shares_cores ? 0 : std::min(seconds, beside);
+      phase.ring += times * hidden;
+      phase.context += times * (seconds - hidden);
+    };
+    if (gradients <= 0) return send(keys, steps - 1);
+    send(keys, std::min(2.0, steps - 1));
+    send(keys + gradients, std::max(0.0, steps - 3));
+    if (l_.cp > 2) send(gradients, 1);
+    phase.context += gradients;
+    const double adds = (steps - 1) * (add_queries + 2 * add_keys);
+    phase.device += adds;
+    phase.in_ring += adds;
+    phase.kernels += 3 * (steps - 1);
+    if (x_.compute == DType::kF32) return;
+    phase.device += touch(1.5 * work.ring.query_gradients) + 2 * touch(0.75 * work.ring.key_gradients);
+    phase.kernels += 3;
+  }
+
+  // The kernel's own, with its issue where that does not run ahead.
+  double Issued(double device, bool is_launched = true) const {
+    return x_.issues_ahead || !is_launched ? device : IssuedSeconds(m_, device, 1);
+  }
+  double Kernel(const KernelWork& k) const {
     const double share = RegionShare(k.region, l_, x_.sequence_sharded);
-    // A split sequence goes round a ring.
+    const double whole = k.whole_bytes * static_cast<double>(l_.micro_batch) / static_cast<double>(l_.cp);
+    const double bytes = k.sample_bytes * share + whole + k.weight_bytes * WeightShare(k.region, l_);
+    if (k.exponentials > 0) return static_cast<double>(l_.cp) * Issued(Attention(k, bytes));
+    if (k.flops <= 0) return Issued(KernelSeconds(m_, k.dtype, 0, bytes), k.is_launched);
+    ProductShape shape = {Local(k.rows, l_, x_.sequence_sharded), Local(k.columns, l_, x_.sequence_sharded),
+                          Local(k.depth, l_, x_.sequence_sharded)};
+    if (k.groups.size > 0) {
+      shape.slots = k.rows.split == Split::kTokens ? SlotsAre::kRows : SlotsAre::kDepth;
+      (shape.slots == SlotsAre::kRows ? shape.rows : shape.depth) /= Local(k.groups, l_, x_.sequence_sharded);
+    }
+    const double joined = Issued(KernelSeconds(m_, k.dtype, k.flops * share, bytes, shape));
+    if (k.parts.empty()) return joined;
+    double apart = 0;
+    for (double part : k.parts) {
+      ProductShape of_part = shape;
+      (k.joins_depth ? of_part.depth : of_part.columns) *= part;
+      apart += Issued(KernelSeconds(m_, k.dtype, k.flops * share * part, bytes * part, of_part));
+    }
+    // Of CPUs, and of attention's where a ring goes round, products stay apart.
+    const bool may_join = !m_.shares_cores && (l_.cp == 1 || k.parts.size() != kPartsOfAttention);
+    return may_join ? std::min(joined, apart) : apart;
+  }
+
+  // Of a unit's weights: each time that they are gathered, or kept for as long as a graph runs.
+  double Casts(const UnitWork& unit, bool is_repeated) const {
+    if (x_.keeps_copies || l_.zero_stage < 3) return 0;
+    double seconds = 0;
+    for (const KernelWork& k : unit.forward.kernels) {
+      if (k.purpose != KernelWork::Purpose::kCast) continue;
+      const double bytes = k.weight_bytes * WeightShare(k.region, l_) / static_cast<double>(l_.shards());
+      seconds += Issued(KernelSeconds(m_, k.dtype, 0, bytes));
+    }
+    const bool again = l_.pp > 1 || (l_.shards() > 1 ? l_.reshard : is_repeated);
+    return again ? 2 * seconds : seconds;
+  }
+
+  // Of a unit's gradients to those of the micro-batches before.
+  double Accumulations(const UnitWork& unit) const {
+    if (l_.accumulation == 1) return 0;
+    const bool is_scattered = l_.shards() > 1 && l_.shards_gradients();
+    double seconds = 0;
+    for (const KernelWork& k : unit.backward.kernels) {
+      if (k.purpose != KernelWork::Purpose::kAccumulation) continue;
+      const double bytes = k.weight_bytes * WeightShare(k.region, l_);
+      if (is_scattered) {
+        seconds += Issued(KernelSeconds(m_, k.dtype, 0, bytes / static_cast<double>(l_.shards())));
+      } else if (!k.is_of_product) {
+        seconds += Issued(KernelSeconds(m_, k.dtype, 0, bytes));
+      } else if (m_.multiprocessors > 0) {
+        seconds += KernelSeconds(m_, k.dtype, 0, bytes / 3);  // the product reads the sum before
+      }
+    }
+    return seconds;
+  }
+
+  // Of a step of a ring where the sequence is split.
+  double Attention(const KernelWork& k, double bytes) const {
+    const double share = RegionShare(k.region, l_, x_.sequence_sharded) / static_cast<double>(l_.cp);
     const AttentionMask mask = l_.cp > 1 ? AttentionMask::kAny : k.mask;
     return AttentionSeconds(m_, k.dtype, mask, k.flops * share, k.exponentials * share, bytes,
                             k.repeated_flops * share);
@@ -264,7 +420,7 @@ class Estimator {
     double seconds = 0;
     for (const KernelWork& k : work.kernels) {
       if (k.exponentials > 0) {
-        seconds += Attention(k, 0);
+        seconds += static_cast<double>(l_.cp) * Attention(k, 0);
       } else if (k.flops > 0 && k.weight_bytes == 0) {
         seconds += KernelSeconds(m_, k.dtype, k.flops * RegionShare(k.region, l_, x_.sequence_sharded), 0);
       }
@@ -281,9 +437,10 @@ class Estimator {
 
 // What one stage holds.
 struct Stage {
-  UnitSeconds slot;        // of one micro-batch
-  double hidden_data = 0;  // of a layer
+  UnitSeconds slot;         // of one micro-batch
+  PassSeconds hidden_data;  // of the layer with most
   ParameterCount parameters;
+  double tensors = 0;  // collectives that take all parameters
 };
 
 }  // namespace
@@ -338,17 +495,20 @@ StepEstimate EstimateStep(const ModelWork& any, const Cluster& cluster, const La
   std::vector<UnitSeconds> seconds;
   for (const UnitWork& unit : model.units) seconds.push_back(estimator.Unit(unit));
   std::vector<Stage> stages(l.pp);
-  ForEachPart(model, l.pp, [&](int64_t stage, size_t unit, int64_t count) {
+  ForEachPart(model, l, x.even_stages, [&](int64_t stage, size_t unit, int64_t count) {
     stages[stage].slot.Add(seconds[unit], static_cast<double>(count));
-    if (model.units[unit].is_layer)
-      stages[stage].hidden_data = std::max(stages[stage].hidden_data, seconds[unit].hidden_data);
+    const PassSeconds& hidden = seconds[unit].hidden_data;
+    if (model.units[unit].is_layer && hidden.total() > stages[stage].hidden_data.total())
+      stages[stage].hidden_data = hidden;
     stages[stage].parameters.Add(model.units[unit].parameters, static_cast<double>(count));
+    stages[stage].tensors += static_cast<double>(count * model.units[unit].num_parameters);
   });
   for (Stage& stage : stages) {
     stage.slot.compute += x.micro_batch_seconds;
+    stage.slot.in_forward += x.micro_batch_seconds / 2;
     // Nothing hides across the calls of a pipeline: in each part of a stage a layer's gathers wait at the begin of its
     // forward and of its backward, and the sums of the last one at its end.
-    if (l.pp > 1) stage.slot.data += static_cast<double>(std::max<int64_t>(l.chunks, 1)) * stage.hidden_data;
+    if (l.pp > 1) stage.slot.data.Add(stage.hidden_data, static_cast<double>(std::max<int64_t>(l.chunks, 1)));
   }
   UnitSeconds sum;
   size_t slowest = 0;
@@ -366,24 +526,27 @@ StepEstimate EstimateStep(const ModelWork& any, const Cluster& cluster, const La
   e.tensor = n * stage.slot.tensor;
   e.context = n * stage.slot.context;
   e.expert = n * stage.slot.expert;
-  e.data = n * stage.slot.data;
+  e.data = n * stage.slot.data.total();
   if (l.pp > 1) {
     double boundary = 0;
     for (const UnitWork& unit : model.units) boundary = std::max(boundary, unit.input_bytes);
     const double send = estimator.Send(boundary);
-    // One exchange each way a micro-batch and chunk; filling and draining waits for every hop.
-    e.sends = 2 * n * chunks * send * (1 - x.overlap_sends);
-    const double fill = (sum.total() - slot) / chunks;
-    // Zero-bubble: weight gradients, about a third of a slot, fill two thirds of it.
-    e.bubble =
-        fill * (l.schedule == PipelineSchedule::kZeroBubble ? 1.0 / 3 : 1.0) + 2 * static_cast<double>(l.pp - 1) * send;
+    // What the schedule waits for, messages beside which stages compute among it. Where none do: one exchange each way
+    // a micro-batch and chunk, and one a hop to fill and drain.
+    const PipelineShape shape = {l.schedule, static_cast<int>(l.pp), static_cast<int>(chunks), l.accumulation};
+    std::vector<PassSeconds> passes;
+    for (const Stage& of : stages) passes.push_back(of.slot.passes());
+    const double exposed = 1 - x.overlap_sends;
+    e.sends = exposed * 2 * n * chunks * send;
+    e.bubble = std::max(0.0, PipelineSeconds(shape, passes, x.overlap_sends * send) - n * slot) +
+               exposed * 2 * static_cast<double>(l.pp - 1) * send;
     // What the slowest stage is slower than the mean was counted as compute; name it.
     const double mean = sum.total() / static_cast<double>(l.pp);
     e.imbalance = n * (slot - mean);
     const double scale = slot > 0 ? mean / slot : 1;
     for (double* part : {&e.compute, &e.recompute, &e.tensor, &e.context, &e.expert, &e.data}) *part *= scale;
   }
-  e.data += estimator.DataOnce(stage.parameters, stage.slot);
+  e.data += estimator.DataOnce(stage.parameters, std::max(1.0, stage.tensors), stage.slot);
   e.update = estimator.Update(stage.parameters);
   e.seconds = e.compute + e.communication() + e.imbalance + e.bubble + e.update;
   return e;

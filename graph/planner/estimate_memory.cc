@@ -54,7 +54,7 @@ MemoryEstimate EstimateMemory(const ModelWork& any, const Layout& l, const Execu
   };
   std::vector<Part> parts(l.pp);
   const double home = RegionShare(Split::kHome, l, x.sequence_sharded), tensor = RegionShare(Split::kTensor, l, true);
-  ForEachPart(model, l.pp, [&](int64_t stage, size_t u, int64_t count) {
+  ForEachPart(model, l, x.even_stages, [&](int64_t stage, size_t u, int64_t count) {
     const UnitWork& unit = model.units[u];
     Part& part = parts[stage];
     part.parameters.Add(unit.parameters, static_cast<double>(count));

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "graph/ir/rest_cut.h"
@@ -61,27 +62,66 @@ inline ModelWork WithCopies(const ModelWork& model) {
   UnitWork& last = copied.units.back();
   last.parameters.Add(model.tied, 1);
   ++last.num_parameters;
+  std::vector<KernelWork>& backward = copied.units.front().backward.kernels;
+  std::erase_if(backward, [](const KernelWork& k) { return k.purpose == KernelWork::Purpose::kTiedSum; });
+  for (const KernelWork& k : backward) {
+    if (k.purpose == KernelWork::Purpose::kAccumulation) last.backward.kernels.push_back(k);
+  }
   copied.tied = {};
   return copied;
 }
 
-// `take` units of this kind lie on this stage. Layers go evenly to the stages; what comes before them to the first,
-// what comes after to the last.
+// Layers of each of the parts into which a pipeline cuts the model, as CutPoints does: so that the largest part has as
+// few FLOPs as can be, what comes after the layers with the last; of several such cuts, late parts have more. `even`:
+// as many layers in each.
+inline std::vector<int64_t> LayersOfParts(const ModelWork& model, int64_t num_parts, bool even) {
+  double layers = 0, after = 0;
+  for (const UnitWork& unit : model.units) {
+    double flops = 0;
+    for (const KernelWork& k : unit.forward.kernels) flops += k.flops;
+    (unit.is_layer ? layers : after) += static_cast<double>(unit.count) * flops;
+  }
+  int64_t left = model.num_layers, last = left;
+  const double head = layers > 0 && !even ? after / layers * static_cast<double>(left) : 0;  // in layers
+  const auto most = [](int64_t count, int64_t parts) { return (count + parts - 1) / std::max<int64_t>(parts, 1); };
+  if (num_parts > 1) {
+    double least = std::numeric_limits<double>::infinity();
+    for (int64_t take = 1; take <= left - (num_parts - 1); ++take) {
+      const double largest =
+          std::max(static_cast<double>(take) + head, static_cast<double>(most(left - take, num_parts - 1)));
+      if (largest <= least) last = take;
+      least = std::min(least, largest);
+    }
+  }
+  std::vector<int64_t> counts(num_parts, 0);
+  for (int64_t part = num_parts - 1; part >= 0; --part) {
+    counts[part] = part + 1 == num_parts ? last : most(left, part + 1);
+    left -= counts[part];
+  }
+  return counts;
+}
+
+// `count` units of this kind lie on this stage. What comes before the layers lies on the first, what comes after on the
+// last. Of several chunks a stage has every pp-th part.
 template <typename Visit>
-void ForEachPart(const ModelWork& model, int64_t pp, const Visit& visit) {
-  int64_t done = 0;  // layers before
+void ForEachPart(const ModelWork& model, const Layout& l, bool even, const Visit& visit) {
+  const std::vector<int64_t> counts = LayersOfParts(model, l.pp * std::max<int64_t>(l.chunks, 1), even);
+  const auto num_parts = static_cast<int64_t>(counts.size());
+  int64_t part = 0, room = counts[0];
+  bool is_after = false;
   for (size_t u = 0; u < model.units.size(); ++u) {
     const UnitWork& unit = model.units[u];
-    for (int64_t left = unit.count; left > 0;) {
-      int64_t stage = 0, take = left;
-      if (pp > 1) {
-        stage = std::min(pp - 1, done * pp / std::max<int64_t>(model.num_layers, 1));
-        const int64_t end = ((stage + 1) * model.num_layers + pp - 1) / pp;
-        if (unit.is_layer) take = std::clamp<int64_t>(end - done, 1, left);
-      }
-      visit(stage, u, take);
-      if (unit.is_layer) done += take;
-      left -= take;
+    if (!unit.is_layer) {
+      visit(is_after ? l.pp - 1 : 0, u, unit.count);
+      continue;
+    }
+    is_after = true;
+    for (int64_t todo = unit.count; todo > 0;) {
+      while (room == 0 && part + 1 < num_parts) room = counts[++part];
+      const int64_t take = room > 0 ? std::min(room, todo) : todo;
+      visit(part % l.pp, u, take);
+      todo -= take;
+      room -= std::min(room, take);
     }
   }
 }

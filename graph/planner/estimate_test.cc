@@ -18,10 +18,7 @@ ModelWork EasyModel() {
   product.flops = 1e12;
   layer.forward.kernels = {product};
   layer.backward.kernels = {product, product};
-  for (PhaseWork* phase : {&layer.forward, &layer.backward}) {
-    phase->gathers = phase->scatters = 1;
-    phase->gather_bytes = phase->scatter_bytes = 1e8;
-  }
+  for (PhaseWork* phase : {&layer.forward, &layer.backward}) phase->gathers = phase->scatters = {{1e8}};
   layer.parameters.tensor = 1e8;
   layer.input_bytes = 1e8;
   layer.saved_home_bytes = 1e8;
@@ -64,6 +61,118 @@ ModelWork WithAttention(AttentionMask mask) {
     k->mask = mask;
   }
   return model;
+}
+
+// What a step with that kernel beside the others takes more: of all layers and micro-batches.
+double SecondsOf(const KernelWork& kernel, const Layout& l, const Execution& x = {},
+                 const Cluster& cluster = EasyCluster()) {
+  ModelWork with = EasyModel();
+  const bool is_forward = kernel.purpose == KernelWork::Purpose::kCast;
+  (is_forward ? with.units[0].forward : with.units[0].backward).kernels.push_back(kernel);
+  return EstimateStep(with, cluster, l, x).compute - EstimateStep(EasyModel(), cluster, l, x).compute;
+}
+
+// Weights are cast as they lie at rest, and gathered narrow.
+TEST(Estimate, CastsWhatARankHasOfAWeight) {
+  KernelWork cast;
+  cast.purpose = KernelWork::Purpose::kCast;
+  cast.region = Split::kTensor;
+  cast.weight_bytes = 8e9;  // 8 ms a layer
+  Layout l;
+  EXPECT_NEAR(SecondsOf(cast, l), 8 * 8e-3, 1e-9);
+  l.recompute = true;  // not kept for the backward
+  EXPECT_NEAR(SecondsOf(cast, l), 2 * 8 * 8e-3, 1e-9);
+  l.recompute = false;
+  l.fsdp = 4;
+  l.reshard = false;
+  EXPECT_NEAR(SecondsOf(cast, l), 8 * 2e-3, 1e-9);
+  l.reshard = true;
+  EXPECT_NEAR(SecondsOf(cast, l), 2 * 8 * 2e-3, 1e-9);
+  l.zero_stage = 1;  // the update writes what is used
+  EXPECT_NEAR(SecondsOf(cast, l), 0, 1e-12);
+}
+
+TEST(Estimate, AddsGradientsToThoseOfEarlierMicroBatches) {
+  KernelWork add;
+  add.purpose = KernelWork::Purpose::kAccumulation;
+  add.region = Split::kTensor;
+  add.weight_bytes = 8e9;
+  Layout l;
+  EXPECT_NEAR(SecondsOf(add, l), 0, 1e-12);
+  l.accumulation = 3;
+  EXPECT_NEAR(SecondsOf(add, l), 3 * 8 * 8e-3, 1e-9);
+  l.fsdp = 4;
+  EXPECT_NEAR(SecondsOf(add, l), 3 * 8 * 2e-3, 1e-9);
+  add.is_of_product = true;  // the kernel of the product adds, unless the sum over ranks comes between
+  EXPECT_NEAR(SecondsOf(add, l), 3 * 8 * 2e-3, 1e-9);
+  l.fsdp = 1;
+  EXPECT_NEAR(SecondsOf(add, l), 0, 1e-12);
+  Cluster tiled = EasyCluster();  // where a product does not hide what it reads
+  tiled.machine.multiprocessors = 1;
+  EXPECT_NEAR(SecondsOf(add, l, {}, tiled), 3 * 8 * 8e-3 / 3, 1e-9);
+}
+
+// Narrow products waste much of their tiles: as one they waste less, where they may be one.
+TEST(Estimate, JoinsProductsWhereThatIsFaster) {
+  KernelWork product;
+  product.dtype = DType::kBF16;
+  product.region = Split::kTensor;
+  product.flops = 1e12;
+  product.depth = {1024, Split::kTensor};
+  product.joins_depth = true;  // of a gradient
+  product.parts = {0.75, 0.25};
+  Cluster cluster = EasyCluster();
+  cluster.machine.matmul_depth = 256;
+  cluster.machine.multiprocessors = 1;
+  const auto seconds = [&](const KernelWork& k, const Layout& l) {
+    ModelWork model = EasyModel();
+    model.units[0].forward.kernels = {k};
+    model.units[0].backward.kernels.clear();
+    return EstimateStep(model, cluster, l, {}).compute / 8;
+  };
+  const double joined = 1e-2 * (1 + 256.0 / 1024), apart = 1e-2 * (1 + 256.0 / 768 * 0.75 + 256.0 / 256 * 0.25);
+  EXPECT_NEAR(seconds(product, {}), joined, 1e-9);
+  EXPECT_LT(joined, apart);
+  product.parts = {0.5, 0.25, 0.25};  // q, k and v: a ring takes keys and values alone
+  EXPECT_NEAR(seconds(product, {}), joined, 1e-9);
+  Layout ring;
+  ring.cp = 2;
+  EXPECT_NEAR(seconds(product, ring), (1e-2 + 3 * 256.0 / 1024 * 1e-2) / 2, 1e-9);
+}
+
+// What all tp ranks read whole takes each of them its whole time.
+TEST(Estimate, TensorParallelismDoesNotSplitWhatItGathers) {
+  KernelWork k;
+  k.region = Split::kTensor;
+  k.sample_bytes = 8e9;
+  Layout l = Of(1, 1, 4, 1);
+  EXPECT_NEAR(SecondsOf(k, l), 8 * 2e-3, 1e-9);
+  std::swap(k.sample_bytes, k.whole_bytes);
+  EXPECT_NEAR(SecondsOf(k, l), 8 * 8e-3, 1e-9);
+}
+
+TEST(Estimate, ARepeatedForwardGathersForItsBackward) {
+  ModelWork model = EasyModel();
+  model.units[0].backward.gathers[0].is_shared = true;
+  model.units[0].forward.scatters[0].is_repeated = false;
+  Layout l = Of(1, 1, 4, 1);
+  const double kept = EstimateStep(model, EasyCluster(), l, {}).tensor;
+  l.recompute = true;  // one gather more in the forward, one less in the backward
+  EXPECT_NEAR(EstimateStep(model, EasyCluster(), l, {}).tensor, kept, 1e-9);
+}
+
+// A kernel starts after its own issue, unless the host runs ahead of a unit's.
+TEST(Estimate, IssueIsOfEachKernel) {
+  ModelWork model = EasyModel();
+  KernelWork tiny;
+  model.units[0].forward.kernels.insert(model.units[0].forward.kernels.end(), 100, tiny);
+  Cluster cluster = EasyCluster();
+  const double without = EstimateStep(model, cluster, {}, {}).compute;
+  cluster.machine.issue_seconds = 1e-5;
+  EXPECT_NEAR(EstimateStep(model, cluster, {}, {}).compute - without, 8 * 100 * 1e-5, 1e-6);
+  Execution ahead;
+  ahead.issues_ahead = true;
+  EXPECT_NEAR(EstimateStep(model, cluster, {}, ahead).compute, without, 0.01 * without);
 }
 
 void ExpectSumsUp(const StepEstimate& e) {
@@ -223,14 +332,90 @@ TEST(Estimate, PipelineWaitsForFillAndDrain) {
   const StepEstimate plain = EstimateStep(EasyModel(), EasyCluster(), l, {});
   const double slot = 2 * 3e12 / 1e14, send = 1e8 / 1e11;
   EXPECT_NEAR(plain.compute, 8 * slot, 1e-9);
-  EXPECT_NEAR(plain.bubble, 3 * slot + 2 * 3 * send, 1e-9);
+  // A micro-batch's answer comes later by a message each way and hop.
+  EXPECT_GT(plain.bubble, 3 * slot + 2 * 3 * send);
+  EXPECT_LT(plain.bubble, 3 * slot + 3 * 8 * send);
+  EXPECT_EQ(plain.sends, 0);
   ExpectSumsUp(plain);
+  Execution waits;
+  waits.overlap_sends = 0;
+  const StepEstimate one_by_one = EstimateStep(EasyModel(), EasyCluster(), l, waits);
+  EXPECT_NEAR(one_by_one.sends, 2 * 8 * send, 1e-9);
+  EXPECT_NEAR(one_by_one.bubble, 3 * slot + 2 * 3 * send, 1e-9);
   l.schedule = PipelineSchedule::kInterleaved;
   l.chunks = 2;
-  EXPECT_NEAR(EstimateStep(EasyModel(), EasyCluster(), l, {}).bubble, 3 * slot / 2 + 2 * 3 * send, 1e-9);
+  Cluster instant = EasyCluster();
+  instant.machine.intra_bytes_per_second = instant.machine.inter_bytes_per_second = 1e30;
+  EXPECT_NEAR(EstimateStep(EasyModel(), instant, l, {}).bubble, 3 * slot / 2, 1e-9);
   l.schedule = PipelineSchedule::kZeroBubble;
   l.chunks = 1;
-  EXPECT_NEAR(EstimateStep(EasyModel(), EasyCluster(), l, {}).bubble, 3 * slot / 3 + 2 * 3 * send, 1e-9);
+  EXPECT_NEAR(EstimateStep(EasyModel(), instant, l, {}).bubble, 3 * slot / 3, 1e-9);
+}
+
+// Nine tensors, each summed and gathered by itself: nine times the latency once a step, where that is once a step.
+TEST(Estimate, EachTensorIsSentByItself) {
+  ModelWork model = EasyModel();
+  Cluster cluster = EasyCluster();
+  cluster.machine.intra_latency_seconds = 1e-3;
+  Layout l;
+  l.dp = 4;
+  l.accumulation = 10;
+  Execution no_overlap;
+  no_overlap.hides_replica_sums = false;
+  const double as_one = EstimateStep(model, cluster, l, no_overlap).data;
+  model.units[0].num_parameters = 9;
+  const double latency = CollectiveSeconds(cluster.machine, CollectiveKind::kReduceScatter, 0, {4, 4}) +
+                         CollectiveSeconds(cluster.machine, CollectiveKind::kAllGather, 0, {4, 4});
+  EXPECT_NEAR(EstimateStep(model, cluster, l, no_overlap).data - as_one, (8 * 9 - 1) * latency, 1e-9);
+}
+
+// Three tokens' parts of four: keys and values come thrice, their gradients go on twice and then home, and all but the
+// last hides behind the attention of a step.
+TEST(Estimate, ARingHidesBehindItsAttentionButForTheWayHome) {
+  ModelWork model = EasyModel();
+  KernelWork scores = model.units[0].forward.kernels[0];
+  scores.exponentials = 1e-9;  // an attention's
+  model.units[0].forward.kernels = model.units[0].backward.kernels = {scores};
+  model.units[0].forward.ring.keys = model.units[0].backward.ring.keys = 1e8;
+  model.units[0].backward.ring.key_gradients = 2e8;
+  Layout l;
+  l.cp = 4;
+  l.zero_stage = 1;
+  Cluster fast = EasyCluster();
+  fast.machine.intra_bytes_per_second = 1e12;
+  EXPECT_NEAR(EstimateStep(model, fast, l, {}).context, 8 * (2e8 / 4) / 1e12, 1e-9);
+  // Where keys alone take longer than a step of the attention, all that is beyond it shows.
+  Cluster slow = EasyCluster();
+  slow.machine.intra_bytes_per_second = 1e9;
+  const double keys = 1e8 / 4 / 1e9, gradients = 2 * keys, attention = 1e12 / 1e14 / 4 / 4, add = 1.5 * 2e8 / 4 / 1e12;
+  const double forward = 3 * (keys - attention);
+  const double backward =
+      2 * (keys - attention - add) + (keys + gradients - attention - add) + (gradients - attention - add) + gradients;
+  EXPECT_NEAR(EstimateStep(model, slow, l, {}).context, 8 * (forward + backward), 1e-6);
+}
+
+// Weights that come over the network hide behind tensor parallelism's collectives inside of nodes too; where both go
+// over the same links these take longer.
+TEST(Estimate, TrafficHidesBehindWhatGoesOverOtherLinks) {
+  ModelWork model = EasyModel();
+  model.units[0].parameters.tensor = 1e9;
+  const auto data = [&](int64_t fsdp, int64_t tp, int64_t devices_per_node) {
+    Layout l;
+    l.fsdp = fsdp;
+    l.tp = tp;
+    Cluster cluster = EasyCluster();
+    cluster.machine.devices_per_node = devices_per_node;
+    const StepEstimate e = EstimateStep(model, cluster, l, {});
+    return std::make_pair(e.data, e.tensor);
+  };
+  model.units[0].forward.kernels.clear();
+  const auto [across, held_up] = data(4, 2, 2);
+  const double gathers = 8 * CollectiveSeconds(EasyCluster().machine, CollectiveKind::kAllGather, 1e9, {4, 1});
+  EXPECT_NEAR(across, 2 * gathers + 2 * gathers - held_up - 8 * 2 * 1e12 / 2 / 1e14, 0.02 * across);
+  model = EasyModel();
+  const auto [inside, same_links] = data(2, 2, 8);
+  EXPECT_GT(inside, 0);
+  EXPECT_LE(inside, same_links);
 }
 
 TEST(Estimate, RecomputationCostsAForwardAndSavesMemory) {

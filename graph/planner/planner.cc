@@ -297,17 +297,15 @@ class Planner {
   }
 
   absl::Status Analyze() {
-    const auto analyze = [&](const Graph& forward) {
-      return AnalyzeModel(forward, one_row_.units, precision_, ops_, residual_);
+    const auto analyze = [&](const ExpertParallelOptions& experts) {
+      return AnalyzeModel(one_row_.forward, one_row_.units, precision_, ops_, residual_, experts);
     };
-    TACC_ASSIGN_OR_RETURN(work_, analyze(one_row_.forward));
+    TACC_ASSIGN_OR_RETURN(work_, analyze({}));
     for (const int64_t ranks : Divisors(std::gcd(work_.num_experts, request_.world))) {
       if (ranks == 1 || ranks != request_.ep.value_or(ranks)) continue;
-      const absl::StatusOr<Graph> buffered = ExpertParallel(one_row_.forward, ops_, ExpertsOf({.ep = ranks}));
-      if (!buffered.ok()) continue;  // Where a job asks for it, its programs say why.
-      TACC_ASSIGN_OR_RETURN(ModelWork work, analyze(*buffered));
-      work.expert_ranks = ranks;
-      work_.over_expert_ranks.push_back(std::move(work));
+      absl::StatusOr<ModelWork> work = analyze(ExpertsOf({.ep = ranks}));
+      if (!work.ok()) continue;  // Where a job asks for it, its programs say why.
+      work_.over_expert_ranks.push_back(*std::move(work));
     }
     return absl::OkStatus();
   }

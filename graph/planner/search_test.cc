@@ -28,9 +28,7 @@ ModelWork Decoder(int64_t layers) {
   product.flops = 2e12;
   layer.forward.kernels = {product};
   layer.backward.kernels = {product, product};
-  layer.forward.gathers = layer.forward.scatters = layer.backward.gathers = layer.backward.scatters = 2;
-  layer.forward.gather_bytes = layer.forward.scatter_bytes = layer.backward.gather_bytes =
-      layer.backward.scatter_bytes = 6e7;
+  for (PhaseWork* phase : {&layer.forward, &layer.backward}) phase->gathers = phase->scatters = {{3e7}, {3e7}};
   layer.parameters.tensor = 4e8;
   layer.input_bytes = 3e7;
   layer.saved_home_bytes = 1e8;
@@ -270,7 +268,7 @@ TEST(Search, PicksWhatTheModelNeeds) {
   experts.num_experts = 64;
   experts.num_heads = 1;
   experts.units[0].parameters = {0, 1e8, 2.5e10};
-  experts.units[0].forward.exchange_bytes = experts.units[0].backward.exchange_bytes = 6e7;
+  experts.units[0].forward.exchanges = experts.units[0].backward.exchanges = {{6e7}};
   request = On(128);
   const auto expert = Search(experts, request);
   ASSERT_TRUE(expert.ok()) << expert.status();

@@ -29,6 +29,11 @@ struct Extent {
 
 // One kernel of a unit, or what another one does beside its own work.
 struct KernelWork {
+  // kCast: makes the copy of a weight in the compute type, of what a rank has of it before it is gathered.
+  // kAccumulation: adds a gradient to those of earlier micro-batches. kTiedSum: adds the gradients of a tied weight's
+  // two uses, where both are on one stage.
+  enum class Purpose { kActivations, kCast, kAccumulation, kTiedSum } purpose = Purpose::kActivations;
+  bool is_of_product = false;  // of an accumulation: of a product's result, which the product's kernel adds to itself
   DType dtype = DType::kF32;
   Split region =
       Split::kHome;           // kHome; kTensor: heads, mlp or vocabulary are split, tokens only over cp; kExpert: both
@@ -37,21 +42,39 @@ struct KernelWork {
   double repeated_flops = 0;  // of that: what a gradient's kernel computes again
   AttentionMask mask = AttentionMask::kPlain;  // of that
   Extent rows, columns, depth;                 // of the product
+  // Of products of one operand that are one where that is faster (join_products.h): the share of each. What they join
+  // is the depth of gradients and else the columns.
+  std::vector<double> parts;
+  bool joins_depth = false;
   Extent groups;            // experts that share out the rows, or of a gradient the depth; none: not grouped
   double sample_bytes = 0;  // activations read and written
+  double whole_bytes = 0;   // the same of a region that tp splits, but of values that it does not
   double weight_bytes = 0;  // read whatever the number of samples
   bool is_launched = true;
   bool is_repeated = true;  // of a forward: again where the layer's activations are recomputed
 };
 
+// A collective of activations.
+struct TransferWork {
+  double bytes = 0;
+  bool is_repeated = true;  // of a forward: again where the layer's activations are recomputed
+  bool is_shared = false;   // of a backward: not where they are, as the repeated forward has just done it
+};
+
+// What goes around cp, and is summed up on the way: bytes of whole tensors.
+struct RingWork {
+  double keys = 0;             // and values
+  double key_gradients = 0;    // and those of values, in f32
+  double query_gradients = 0;  // in f32; they stay where they are
+};
+
 // A direction of a unit's work.
 struct PhaseWork {
   std::vector<KernelWork> kernels;
-  // Activations that all tp ranks need whole (gathers), and partial sums over tp (scatters): bytes of whole tensors.
-  double gather_bytes = 0, scatter_bytes = 0;
-  int gathers = 0, scatters = 0;
-  double ring_bytes = 0;      // keys and values that go around cp
-  double exchange_bytes = 0;  // buffers of tokens that go to experts, there and back
+  // Activations that all tp ranks need whole, and partial sums over tp: of whole tensors.
+  std::vector<TransferWork> gathers, scatters;
+  std::vector<TransferWork> exchanges;  // buffers of tokens that go to experts or back
+  RingWork ring;
 };
 
 // Elements of parameters, by what splits them in use.

@@ -87,7 +87,7 @@ TEST(ScaleTest, ExpertParallelismIsEstimatedWithItsBuffers) {
   for (size_t i = 0; i < layouts.size(); ++i) {
     ASSERT_TRUE((*measured)[i].ok()) << (*measured)[i].status();
     const Candidate& program = *(*measured)[i];
-    EXPECT_NEAR((*legal)[i].step.seconds / program.plan.step_seconds, 1, 0.15) << layouts[i].ToString();
+    EXPECT_NEAR((*legal)[i].step.seconds / program.plan.step_seconds, 1, 0.08) << layouts[i].ToString();
     const auto bytes = static_cast<double>(program.memory.arena_bytes + program.memory.workspace_bytes);
     EXPECT_NEAR((*legal)[i].memory.total() / bytes, 1, 0.2) << layouts[i].ToString();
   }
