@@ -458,6 +458,7 @@ class Analysis {
       }
     }
     std::map<int, std::vector<ValueId>> ends;  // values by the node that reads them last
+    std::vector<double> saved_home(work_.size(), 0), saved_tensor(work_.size(), 0);  // still
     for (size_t v = 0; v < graph_.values.size(); ++v) {
       const int made = maker_[v];
       if (root_[v] != static_cast<ValueId>(v) || made < 0 || !Has(kinds_[v], Kind::kToken)) continue;
@@ -466,22 +467,63 @@ class Analysis {
         if (last_use[v] <= static_cast<int>(last_forward_)) continue;
         UnitWork& unit = work_[part_[made]];
         (Has(kinds_[v], Kind::kTensor) ? unit.saved_tensor_bytes : unit.saved_home_bytes) += Bytes(v);
-      } else {
-        ends[last_use[v]].push_back(static_cast<ValueId>(v));
+        (Has(kinds_[v], Kind::kTensor) ? saved_tensor : saved_home)[part_[made]] += Bytes(v);
       }
+      ends[last_use[v]].push_back(static_cast<ValueId>(v));
     }
+    std::map<int, double> makes_gradient;  // by node, elements
+    for (const auto& [symbol, maker] : gradient_makers_) {
+      const State* state = program_.FindState(symbol);
+      if (state != nullptr && state->kind == StateKind::kGradient)
+        makes_gradient[maker] = static_cast<double>(state->type.num_elements());
+    }
+    std::vector<double> gradients(work_.size(), 0);  // elements that have been made
     double home = 0, tensor = 0;
     for (size_t i = last_forward_ + 1; i < graph_.nodes.size(); ++i) {
       for (ValueId v : graph_.nodes[i].results) {
         if (root_[v] == v && Has(kinds_[v], Kind::kToken)) (Has(kinds_[v], Kind::kTensor) ? tensor : home) += Bytes(v);
       }
-      UnitWork& unit = work_[part_[i]];
+      const int part = part_[i];
+      UnitWork& unit = work_[part];
       if (home + tensor > unit.working_home_bytes + unit.working_tensor_bytes) {
         unit.working_home_bytes = home;
         unit.working_tensor_bytes = tensor;
       }
-      for (ValueId v : ends[static_cast<int>(i)]) (Has(kinds_[v], Kind::kTensor) ? tensor : home) -= Bytes(v);
+      const double overwritten = OverwrittenBytes(graph_.nodes[i], i, last_use);
+      const double all_home = home + saved_home[part], all_tensor = tensor + saved_tensor[part];
+      if (const auto made = makes_gradient.find(static_cast<int>(i)); made != makes_gradient.end())
+        gradients[part] += made->second;
+      const double scale = all_home + all_tensor > 0 ? 1 - overwritten / (all_home + all_tensor) : 0;
+      const double share = unit.parameters.total() > 0 ? std::min(1.0, gradients[part] / unit.parameters.total()) : 0;
+      AddInstant({scale * all_home, scale * all_tensor, share}, unit.instants);
+      for (ValueId v : ends[static_cast<int>(i)]) {
+        const bool is_tensor = Has(kinds_[v], Kind::kTensor), is_saved = maker_[v] <= static_cast<int>(last_forward_);
+        const int of = part_[maker_[v]];
+        (is_saved ? (is_tensor ? saved_tensor : saved_home)[of] : is_tensor ? tensor : home) -= Bytes(v);
+      }
     }
+  }
+
+  // Those before at which no more is needed are none.
+  static void AddInstant(const Instant& instant, std::vector<Instant>& instants) {
+    const auto bytes = [](const Instant& of) { return of.home_bytes + of.tensor_bytes; };
+    while (!instants.empty() && bytes(instants.back()) <= bytes(instant)) instants.pop_back();
+    if (instants.empty() || instants.back().gradients < instant.gradients) instants.push_back(instant);
+  }
+
+  // Of the results of node i, those that lie where an operand did.
+  double OverwrittenBytes(const Node& node, size_t i, const std::vector<int>& last_use) const {
+    const OpDef* def = ops_.Find(node.op);
+    if (def == nullptr || !def->reuses) return 0;
+    const std::vector<int> reuses = def->reuses(CallOf(graph_, node));
+    double bytes = 0;
+    for (size_t r = 0; r < reuses.size() && r < node.results.size(); ++r) {
+      if (reuses[r] < 0) continue;
+      const ValueId operand = root_[node.operands[reuses[r]]];
+      if (last_use[operand] == static_cast<int>(i) && Has(kinds_[operand], Kind::kToken))
+        bytes += std::min(Bytes(operand), Bytes(node.results[r]));
+    }
+    return bytes;
   }
 
   // Equal for units that a layout treats alike.

@@ -155,6 +155,26 @@ Graph TestModel(int64_t rows, bool tied) {
   return *graph;
 }
 
+// What a backward needs falls as its gradients come; at the most it is not all that is saved with all temporaries.
+TEST(Analyze, InstantsOfABackwardNeedLessAsGradientsCome) {
+  const ModelWork work = Work();
+  for (const UnitWork& unit : work.units) {
+    if (!unit.is_layer) continue;
+    ASSERT_FALSE(unit.instants.empty());
+    double bytes = unit.saved_home_bytes + unit.saved_tensor_bytes + unit.working_home_bytes + unit.working_tensor_bytes;
+    double gradients = -1;
+    for (const Instant& instant : unit.instants) {
+      EXPECT_LE(instant.home_bytes + instant.tensor_bytes, bytes);
+      EXPECT_GT(instant.gradients, gradients);
+      bytes = instant.home_bytes + instant.tensor_bytes;
+      gradients = instant.gradients;
+    }
+    EXPECT_NEAR(gradients, 1, 1e-9);
+    EXPECT_GE(unit.instants[0].home_bytes + unit.instants[0].tensor_bytes,
+              0.5 * (unit.saved_home_bytes + unit.saved_tensor_bytes));
+  }
+}
+
 TEST(Analyze, FindsATiedEmbedding) {
   const OpTable ops;
   for (DType compute : {DType::kF32, DType::kBF16}) {

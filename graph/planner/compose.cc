@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
+#include "graph/passes/layout.h"
 #include "graph/passes/units.h"
 #include "graph/planner/simulate/cluster_times.h"
 
@@ -116,9 +117,10 @@ int64_t NumStages(const Plan& plan) {
   return axis < 0 ? 1 : plan.mesh.axes[axis].size;
 }
 
-int64_t FsdpSize(const Plan& plan) {
-  const int axis = plan.mesh.Find("fsdp");
-  return axis < 0 ? 1 : plan.mesh.axes[axis].size;
+// Whether gradients are summed over shards while the backward goes on: two layers' of them are whole meanwhile.
+bool SumsOverShards(const Plan& plan) {
+  const bool reduces = plan.zero_stage == 2 || (plan.zero_stage == 3 && plan.reduce_each_micro_batch != 0);
+  return reduces && NumShards(plan.mesh, LayoutOf(plan.mesh, "").at_rest_axes) > 1;
 }
 
 // A long step is a short one with more of the same in the middle: simulated with two and with three rounds of
@@ -250,10 +252,10 @@ absl::StatusOr<Measured> ComposePlan(const PlanRequest& request, const Plan& pla
   const auto num_layers = static_cast<int64_t>(model.units.size());
   const int64_t parts = EvenParts(request, plan, model, ops);
   const auto all_or_none = [&](int64_t units) { return units == 0 || units == num_layers; };
-  // The peak is where it stays only from the fifth layer on with recomputation, and in a pipeline where sums of
-  // gradients are under way beside a stash.
-  const bool sums_beside_stash = parts > 1 && FsdpSize(plan) > 1;
-  const int64_t fewer = plan.recompute_units > 0 || sums_beside_stash ? 5 : 2, more = fewer + 1;
+  // The peak is where it stays only from the fourth layer on where sums of gradients are under way, and from the fifth
+  // where they are beside a stash, or with recomputation.
+  const bool sums = SumsOverShards(plan);
+  const int64_t fewer = plan.recompute_units > 0 || (sums && parts > 1) ? 5 : sums ? 4 : 2, more = fewer + 1;
   if (num_layers < kFewLayers || parts == 0 || num_layers <= (fewer + more) * parts ||
       !all_or_none(plan.recompute_units) || !all_or_none(plan.kept_units) || !request.pins.empty())
     return MeasureShort(request, plan, model, ops);

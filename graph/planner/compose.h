@@ -31,8 +31,9 @@ struct Measured {
 absl::StatusOr<Measured> MeasurePlan(const PlanRequest& request, const Plan& plan, const ForwardModel& model,
                                      const OpTable& ops);
 
-// The same, put together from the same model with two and with three layers in each part of each stage (five and six
-// with recomputation, and in pipelines with fsdp): every further layer adds what the last did. Takes time that does not
+// The same, put together from the same model with two and with three layers in each part of each stage (four and five
+// where gradients are summed over shards; five and six with recomputation, and where that is in a pipeline): every
+// further layer adds what the last did. Takes time that does not
 // grow with the layers. Memory is within 1 % of the whole model's (compose_test) where its buffers leave as few gaps.
 // What is too small to gain by it, or has layers that differ or are not cut evenly, is measured whole. Errors: those of
 // CompilePlan.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "graph/planner/estimate.h"
@@ -6,18 +7,6 @@
 
 namespace tacc::graph {
 namespace {
-
-// Bytes of gradients that are whole until they are summed and scattered over the shards' ranks, beyond what the
-// backward has freed by then of a layer's activations. They are waited for a unit or two later; a pipeline's stash is
-// not freed.
-double WholeGradients(const Layout& l, double layer_elements, double layer_kept) {
-  constexpr double kNotFreedYet = 0.65;  // of the layer at work
-  if (l.pp > 1) return 2 * 4 * layer_elements;
-  double most = 0;
-  for (int layers : {0, 1, 2})
-    most = std::max(most, (layers + 1) * 4 * layer_elements - (layers + kNotFreedYet) * layer_kept);
-  return most;
-}
 
 // Copies of what a stage keeps for a weight pass, in micro-batches: it is `stage` micro-batches later, and until then
 // there is what products take in, also where the forward ran again for that, and the gradients of what they give.
@@ -41,40 +30,91 @@ double CopiesInFlight(const Layout& l, int64_t stage) {
   return static_cast<double>(copies) / static_cast<double>(l.chunks);
 }
 
+// A unit on a rank, as often as it lies there.
+struct Held {
+  int64_t count = 0;
+  double elements = 0;         // of its parameters in use
+  double kept = 0, saved = 0;  // from the forward to the backward; what that needs, some of it computed again
+  double working = 0;          // temporaries of the backward beside these
+  std::vector<std::pair<double, double>> instants;  // of the backward: bytes of both, and whole gradients made
+};
+
+// Bytes that come and go in a backward, at the instant when they are most: of a rank that holds these units, first to
+// last, and frees what it keeps as it goes. `e` has what stays, and gradients where they do.
+MemoryEstimate AtItsPeak(const std::vector<Held>& units, const Layout& l, const Execution& x, const MemoryEstimate& e) {
+  const double width = static_cast<double>(ByteSize(x.compute));
+  const bool gathers = l.zero_stage == 3 && l.shards() > 1;
+  const bool casts = !gathers && l.zero_stage == 3 && !x.keeps_copies && x.compute != DType::kF32;
+  const bool sums = l.shards() > 1 && l.shards_gradients();
+  const bool stays = l.accumulation > 1 || x.keeps_gradients;
+  double kept = 0, whole = 0;
+  for (const Held& unit : units) {
+    kept += static_cast<double>(unit.count) * unit.kept;
+    whole += static_cast<double>(unit.count) * unit.elements;
+  }
+  MemoryEstimate most = e;         // as the update finds it
+  double done = 0, under_way = 0;  // elements whose gradients are summed, and whose sums the next unit's backward hides
+  for (size_t u = units.size(); u-- > 0;) {
+    const Held& unit = units[u];
+    for (int64_t k = 0; k < unit.count; ++k) {
+      const double next = k + 1 < unit.count ? unit.elements : u > 0 ? units[u - 1].elements : 0;
+      kept -= unit.kept;
+      for (size_t instant = 0; instant <= unit.instants.size(); ++instant) {
+        const bool at_end = instant == unit.instants.size();
+        const auto [needed, made] = at_end ? std::pair(0.0, unit.elements) : unit.instants[instant];
+        MemoryEstimate now = e;
+        now.activations = kept + std::min(needed, unit.kept);
+        now.temporaries = needed - std::min(needed, unit.kept);
+        const double whole_gradients = under_way + made;
+        if (sums) now.temporaries += 4 * whole_gradients;
+        if (!stays) now.gradients = 4 * (sums ? done / static_cast<double>(l.shards()) : done + whole_gradients);
+        if (gathers) now.copies += width * (!l.reshard ? whole : next + (at_end ? 0 : unit.elements));
+        if (casts) now.copies += width * unit.elements;
+        if (now.total() > most.total()) most = now;
+      }
+      done += under_way;
+      under_way = unit.elements;
+      // Each further one of them but the last two changes as much as this one did.
+      if (k == 2 && unit.count > 5) {
+        const auto skipped = static_cast<double>(unit.count - 5);
+        kept -= skipped * unit.kept;
+        done += skipped * unit.elements;
+        k = unit.count - 3;
+      }
+    }
+  }
+  return most;
+}
+
 }  // namespace
 
 MemoryEstimate EstimateMemory(const ModelWork& any, const Layout& l, const Execution& x) {
   const ModelWork& model = any.OverExpertRanks(l.ep);
   if (HasCopies(model, l)) return EstimateMemory(WithCopies(model), l, x);
-  struct Part {
-    ParameterCount parameters;
-    double largest = 0, kept = 0, working = 0;
-    double saved = 0;                  // as kept, where nothing is computed again
-    double layer = 0, layer_kept = 0;  // elements in use of a layer, and what it keeps
-  };
-  std::vector<Part> parts(l.pp);
+  std::vector<std::vector<Held>> stages(l.pp);
+  std::vector<ParameterCount> parameters(l.pp);
   const double home = RegionShare(Split::kHome, l, x.sequence_sharded), tensor = RegionShare(Split::kTensor, l, true);
   ForEachPart(model, l, x.even_stages, [&](int64_t stage, size_t u, int64_t count) {
     const UnitWork& unit = model.units[u];
-    Part& part = parts[stage];
-    part.parameters.Add(unit.parameters, static_cast<double>(count));
-    part.largest = std::max(part.largest, InUse(unit.parameters, l));
-    const double saved = unit.saved_home_bytes * home + unit.saved_tensor_bytes * tensor;
-    const double working = unit.working_home_bytes * home + unit.working_tensor_bytes * tensor;
+    parameters[stage].Add(unit.parameters, static_cast<double>(count));
     const bool repeated = l.recompute && unit.is_layer;
-    part.saved += static_cast<double>(count) * saved;
-    part.kept += static_cast<double>(count) * (repeated ? (unit.input_bytes - unit.narrowed_bytes) * home : saved);
-    part.working = std::max(part.working, working + (repeated ? saved : 0));
-    if (unit.is_layer) {
-      part.layer = std::max(part.layer, InUse(unit.parameters, l));
-      part.layer_kept = std::max(part.layer_kept, saved);
-    }
+    Held held;
+    held.count = count;
+    held.elements = InUse(unit.parameters, l);
+    held.saved = unit.saved_home_bytes * home + unit.saved_tensor_bytes * tensor;
+    held.kept = repeated ? (unit.input_bytes - unit.narrowed_bytes) * home : held.saved;
+    held.working = unit.working_home_bytes * home + unit.working_tensor_bytes * tensor + (repeated ? held.saved : 0);
+    const double input = repeated ? held.kept : 0;
+    for (const Instant& instant : unit.instants)
+      held.instants.emplace_back(input + instant.home_bytes * home + instant.tensor_bytes * tensor,
+                                 instant.gradients * held.elements);
+    if (held.instants.empty()) held.instants.emplace_back(input + held.working + (repeated ? 0 : held.saved), 0);
+    stages[stage].push_back(held);
   });
   MemoryEstimate fullest;
   const double shards = static_cast<double>(l.shards());
   for (int64_t stage = 0; stage < l.pp; ++stage) {
-    const Part& part = parts[stage];
-    const double whole = InUse(part.parameters, l), elements = whole / shards;
+    const double whole = InUse(parameters[stage], l), elements = whole / shards;
     const double width = static_cast<double>(ByteSize(x.compute));
     // Where masters are sharded and weights in use are not, narrower copies are what is used.
     const bool uses_copies = l.zero_stage < 3 && x.compute != DType::kF32;
@@ -89,22 +129,32 @@ MemoryEstimate EstimateMemory(const ModelWork& any, const Layout& l, const Execu
     }
     if (x.keeps_copies) e.copies = width * elements;
     if (uses_copies) e.copies = width * whole;
-    if (l.zero_stage < 3) {
-      // Nothing is gathered or cast.
-    } else if (l.shards() > 1) {
-      // The unit in use, whole, and the next one where it is gathered ahead.
-      e.copies += width * (l.reshard ? 2 * part.largest : whole);
-    } else if (!x.keeps_copies && x.compute != DType::kF32) {
-      e.copies += width * part.largest;
-    }
-    const auto most = static_cast<double>(l.accumulation);
-    const double in_flight = std::min(most, l.pp > 1 ? CopiesInFlight(l, stage) : 1.0);
-    const double for_weights = std::min(most - in_flight, CopiesForWeightPasses(l, stage));
-    e.activations = part.kept * in_flight + part.saved * for_weights;
-    e.temporaries = part.working;
-    if (l.shards() > 1 && !l.recompute) e.temporaries += WholeGradients(l, part.layer, part.layer_kept);
-    if (l.accumulation == 1 && l.pp == 1 && !x.keeps_gradients) {
-      e.gradients = std::max(0.0, e.gradients - e.activations);
+    if (l.pp == 1) {
+      e = AtItsPeak(stages[stage], l, x, e);
+    } else {
+      // What a stage keeps for micro-batches to come is not freed as one of them goes.
+      Held largest;
+      double kept = 0, saved = 0, layer = 0;
+      for (const Held& held : stages[stage]) {
+        kept += static_cast<double>(held.count) * held.kept;
+        saved += static_cast<double>(held.count) * held.saved;
+        largest.elements = std::max(largest.elements, held.elements);
+        largest.working = std::max(largest.working, held.working);
+        if (held.count > 1 || stages[stage].size() == 1) layer = std::max(layer, held.elements);
+      }
+      if (l.zero_stage == 3 && l.shards() > 1) {
+        // The unit in use, whole, and the next one where it is gathered ahead.
+        e.copies += width * (l.reshard ? 2 * largest.elements : whole);
+      } else if (l.zero_stage == 3 && !x.keeps_copies && x.compute != DType::kF32) {
+        e.copies += width * largest.elements;
+      }
+      const auto most = static_cast<double>(l.accumulation);
+      const double in_flight = std::min(most, CopiesInFlight(l, stage));
+      const double for_weights = std::min(most - in_flight, CopiesForWeightPasses(l, stage));
+      e.activations = kept * in_flight + saved * for_weights;
+      e.temporaries = largest.working;
+      // A layer's sums are waited for when the line has left the next one.
+      if (l.shards() > 1 && l.shards_gradients()) e.temporaries += 2 * 4 * layer;
     }
     if (e.total() > fullest.total()) fullest = e;
   }

@@ -419,17 +419,41 @@ TEST(Estimate, TrafficHidesBehindWhatGoesOverOtherLinks) {
 }
 
 TEST(Estimate, RecomputationCostsAForwardAndSavesMemory) {
-  Layout l = Of(1, 1, 1, 1);
+  Layout l = Of(1, 1, 1, 2);
   const StepEstimate kept = EstimateStep(EasyModel(), EasyCluster(), l, {});
   const MemoryEstimate all = EstimateMemory(EasyModel(), l, {});
   l.recompute = true;
   const StepEstimate repeated = EstimateStep(EasyModel(), EasyCluster(), l, {});
   const MemoryEstimate inputs = EstimateMemory(EasyModel(), l, {});
-  EXPECT_NEAR(repeated.recompute, 8e12 / 1e14, 1e-9);
+  EXPECT_NEAR(repeated.recompute, 2 * 8e12 / 1e14, 1e-9);
   EXPECT_NEAR(repeated.seconds - kept.seconds, repeated.recompute, 1e-9);
   EXPECT_NEAR(all.activations, 8 * 5e8, 1);
   EXPECT_NEAR(inputs.activations, 8 * 1e8, 1);
   EXPECT_NEAR(inputs.temporaries, 5e8, 1);  // one layer's at a time
+}
+
+// Two layers' gradients are whole while one's are summed over shards. A step of one micro-batch keeps no others: they
+// come as what is kept goes.
+TEST(Estimate, MemoryIsThatOfTheFullestInstant) {
+  ModelWork model = EasyModel();
+  Layout l;
+  l.fsdp = 4;
+  l.accumulation = 2;
+  const MemoryEstimate many = EstimateMemory(model, l, {});  // before the first
+  EXPECT_NEAR(many.activations, 8 * 5e8, 1);
+  EXPECT_NEAR(many.copies, 2 * 2e8, 1);
+  EXPECT_NEAR(many.gradients, 8e8, 1);
+  EXPECT_NEAR(many.temporaries, 0, 1);
+  // Where what is kept is less than the gradients of a layer, the second layer's end.
+  for (double* bytes : {&model.units[0].saved_home_bytes, &model.units[0].saved_tensor_bytes}) *bytes /= 10;
+  const MemoryEstimate sums = EstimateMemory(model, l, {});
+  EXPECT_NEAR(sums.activations, 6 * 5e7, 1);
+  EXPECT_NEAR(sums.temporaries, 2 * 4e8, 1);
+  EXPECT_NEAR(sums.copies, 2e8, 1);
+  l.accumulation = 1;
+  const MemoryEstimate one = EstimateMemory(model, l, {});
+  EXPECT_NEAR(one.gradients, 5 * 1e8, 1);  // the seventh layer's end: the last has none to gather ahead
+  EXPECT_NEAR(one.activations, 5e7, 1);
 }
 
 TEST(Estimate, ShardedWeightsTravelWhereComputeDoesNotHideThem) {

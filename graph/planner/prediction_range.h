@@ -20,13 +20,13 @@ inline constexpr PredictionRange kGpuStepRange = {0.938, 1.111};
 // with what a probe found just before. `bench/predicted.py --rounds 3` prints the quantiles (bench/results.md).
 inline constexpr PredictionRange kCpuStepRange = {0.893, 1.316};
 
-// Bytes of a rank by its programs over those of an estimate: the least and the most of the layouts of LLaMA-2 7 B that
-// `build/search_bench` compiles (17).
-inline constexpr PredictionRange kEstimatedBytesRange = {0.99, 1.17};
+// Bytes of a rank by its programs over those of an estimate: 9 of 10 of the 504 layouts of 36 jobs of
+// bench/search/agreement.
+inline constexpr PredictionRange kEstimatedBytesRange = {0.97, 1.07};
 
-// Bytes of a whole program over those put together from parts of the model (Candidate::composed): of 70 layouts of five
-// jobs of bench/search/agreement, with `--programs whole` and without.
-inline constexpr PredictionRange kComposedBytesRange = {0.95, 1.01};
+// Bytes of a whole program over those put together from parts of the model (Candidate::composed): of the same
+// layouts, with `--programs whole` and without.
+inline constexpr PredictionRange kComposedBytesRange = {0.98, 1.02};
 
 PredictionRange StepRange(const Machine& machine);
 

@@ -91,6 +91,13 @@ struct ParameterCount {
 // A parameter's dims, each split in use by kTensor, kExpert or nothing.
 using WeightDims = std::vector<Extent>;
 
+// An instant of a unit's backward: bytes of what is still needed of what is saved and of temporaries, split as kHome
+// and as kTensor, and the share of the gradients of its parameters that has been made.
+struct Instant {
+  double home_bytes = 0, tensor_bytes = 0;
+  double gradients = 0;
+};
+
 // A part of the model that is gathered, recomputed and cut at: a decoder layer, what comes before, what comes after.
 struct UnitWork {
   std::string name;
@@ -106,6 +113,8 @@ struct UnitWork {
   double saved_tensor_bytes = 0;    // the same, split as kTensor
   double working_home_bytes = 0;    // temporaries at the peak of the backward beside what is saved
   double working_tensor_bytes = 0;  // the same, split as kTensor
+  // Of the backward, those instants after which less is needed: at which more is needed than at any later one.
+  std::vector<Instant> instants;  // none: one, of all that is saved and working
 };
 
 struct ModelWork {
