@@ -1,6 +1,7 @@
 #include "client/jobfile/cluster_file.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -78,6 +79,9 @@ absl::StatusOr<ClusterFile> ParseClusterFile(const std::string& text, const std:
 }
 
 absl::StatusOr<ClusterFile> LoadClusterFile(const std::string& path, const KnownMachines& known) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored))
+    return absl::InvalidArgumentError(absl::StrCat(path, ": is a folder; give the path of a cluster file (YAML)"));
   std::ifstream stream(path, std::ios::binary);
   if (!stream)
     return absl::NotFoundError(absl::StrCat(path, ": cannot be read; give the path of a cluster file (YAML)"));

@@ -23,6 +23,11 @@ TEST(ClusterFile, IsARequestsCluster) {
   EXPECT_EQ(file->cluster.dump(), R"({"inter_bytes_per_second":25000000000.0,"machine":"h100","nodes":16})");
 }
 
+TEST(ClusterFile, AFolderIsNone) {
+  EXPECT_EQ(LoadClusterFile(testing::TempDir(), Known()).status().message(),
+            testing::TempDir() + ": is a folder; give the path of a cluster file (YAML)");
+}
+
 TEST(ClusterFile, UnknownNamesHaveAPlaceAndTheNearest) {
   EXPECT_EQ(Error("machine: h10\n"),
             "c.yaml:1:10: machine \"h10\" is not known; did you mean \"h100\"? Known: a100, h100, h200");

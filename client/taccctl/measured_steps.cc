@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 
 namespace tacc::client {
 namespace {
@@ -108,6 +109,9 @@ class RowReader {
 }  // namespace
 
 absl::StatusOr<std::vector<MeasuredStep>> ReadMeasuredSteps(const std::string& path, const JobArgument& job) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored))
+    return absl::InvalidArgumentError(absl::StrCat(path, ": is a folder; give the path of a table (CSV)"));
   std::ifstream file(path);
   if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be read; give the path of a table (CSV)"));
   std::vector<MeasuredStep> steps;
@@ -115,11 +119,16 @@ absl::StatusOr<std::vector<MeasuredStep>> ReadMeasuredSteps(const std::string& p
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
     const std::string place = absl::StrCat(path, ":", number);
+    if (number == 1) line = std::string(absl::StripPrefix(line, "\xEF\xBB\xBF"));  // as spreadsheets begin
     line_cells = CellsOf(line);
     if (line_cells.size() == 1 && line_cells[0].empty()) continue;
     if (names.empty()) {
       names = line_cells;
       const std::vector<std::string> known = AllColumns();
+      if (names.size() == 1 && names[0].find_first_of(";\t") != std::string::npos) {
+        problems.push_back(absl::StrCat(place, ": one column; separate columns by commas"));
+        break;
+      }
       for (size_t i = 0; i < names.size(); ++i) {
         if (std::find(known.begin(), known.end(), names[i]) == known.end())
           problems.push_back(

@@ -50,6 +50,13 @@ TEST_F(MeasuredStepsTest, RowsAreJobsWithTheirLayouts) {
   EXPECT_THAT(second.job.sets, Not(Contains("dist.fsdp.zero_stage=1")));
 }
 
+TEST_F(MeasuredStepsTest, TakesWhatSpreadsheetsWrite) {
+  const auto steps = Read("\xEF\xBB\xBFstep_seconds,world,dp\r\n1.5,8,8\r\n");
+  ASSERT_TRUE(steps.ok()) << steps.status();
+  ASSERT_EQ(steps->size(), 1u);
+  EXPECT_EQ((*steps)[0].gpus, 8);
+}
+
 TEST_F(MeasuredStepsTest, SaysWhereAndWhatIsWrong) {
   EXPECT_EQ(Error("step_seconds,world,tp\n0,8,x\n1,8,4\n1,8\n,8,8\n"),
             path_ + ":2: step_seconds = 0; wanted seconds above 0\n" + path_ +
@@ -60,6 +67,9 @@ TEST_F(MeasuredStepsTest, SaysWhereAndWhatIsWrong) {
   EXPECT_THAT(Error("seconds,world\n1,8\n"), testing::HasSubstr(":1: column \"seconds\" is not known; known: job, "));
   EXPECT_THAT(Error("world,world\n8,8\n"), testing::HasSubstr(":1: column \"world\" is there twice"));
   EXPECT_EQ(Error("step_seconds,world\n"), path_ + ": no row with a measured step");
+  EXPECT_EQ(Error("step_seconds;world\n1;8\n"), path_ + ":1: one column; separate columns by commas");
+  EXPECT_EQ(ReadMeasuredSteps(testing::TempDir(), {}).status().message(),
+            testing::TempDir() + ": is a folder; give the path of a table (CSV)");
   EXPECT_EQ(ReadMeasuredSteps("/nowhere.csv", {}).status().message(),
             "/nowhere.csv: cannot be read; give the path of a table (CSV)");
 }

@@ -186,6 +186,13 @@ absl::StatusOr<std::string> PlanForCluster(const PlanOptions& options, const v1:
     if (!loaded.ok()) return loaded.status();
     file = *std::move(loaded);
   }
+  if (const auto nodes = file.cluster.find("nodes"); options.gpus > 0 && nodes != file.cluster.end())
+    context.err << "--gpus " << options.gpus << ": not for the " << nodes->dump() << " nodes of " << options.cluster
+                << std::endl;
+  if (spec.resources().workers() > 0 && spec.resources().workers() != options.gpus)
+    context.err << "resources.workers = " << spec.resources().workers()
+                << " is for the coordinator; the GPUs are those of " << (options.gpus > 0 ? "--gpus" : "--cluster")
+                << std::endl;
   if (options.gpus > 0) {
     file.cluster.erase("nodes");
     file.cluster["gpus"] = options.gpus;
@@ -225,9 +232,16 @@ absl::StatusOr<std::string> Candidates(const PlanOptions& options, const v1::Job
 // The cluster file with the constants that the steps determined, which says what they did not.
 void PrintClusterFile(const PlanOptions& options, const json& base, const json& fit, std::ostream& out) {
   std::vector<std::string> left;
-  out << "# Fitted to " << NumberAt(fit, "num_steps") << " steps of " << options.calibrate
-      << ": predictions were off by " << FormatPercent(NumberAt(fit, "error_before")) << " on average, and are by "
-      << FormatPercent(NumberAt(fit, "error_after")) << ".\n";
+  const auto is_determined = [](const json& constant) { return constant.value("determined", false); };
+  if (std::none_of(fit["constants"].begin(), fit["constants"].end(), is_determined)) {
+    out << "# Nothing is fitted: no constant explains the " << NumberAt(fit, "num_steps") << " steps of "
+        << options.calibrate << " better; predictions are off by " << FormatPercent(NumberAt(fit, "error_before"))
+        << " on average.\n";
+  } else {
+    out << "# Fitted to " << NumberAt(fit, "num_steps") << " steps of " << options.calibrate
+        << ": predictions were off by " << FormatPercent(NumberAt(fit, "error_before")) << " on average, and are by "
+        << FormatPercent(NumberAt(fit, "error_after")) << ".\n";
+  }
   json cluster = base;
   for (const json& constant : fit["constants"]) {
     const std::string name = TextAt(constant, "name");
@@ -283,14 +297,20 @@ int Calibrate(const PlanOptions& options, const GlobalOptions& global, Context& 
     return kExitOk;
   }
   std::vector<std::vector<std::string>> rows;
+  std::vector<std::string> absurd;
   for (const json& step : fit["steps"]) {
     const double measured = NumberAt(step, "step_seconds");
+    if (const double ratio = NumberAt(step, "before") / measured; ratio < 0.05 || ratio > 20)
+      absurd.push_back(absl::StrFormat("%s: %s measured, %s predicted: are these the seconds of one step of that job?",
+                                       TextAt(step, "place"), SecondsText(measured),
+                                       SecondsText(NumberAt(step, "before"))));
     const auto predicted = [&](const char* name) {
       return absl::StrFormat("%s %+.1f %%", SecondsText(NumberAt(step, name)),
                              100 * (NumberAt(step, name) / measured - 1));
     };
     rows.push_back({TextAt(step, "place"), SecondsText(measured), predicted("before"), predicted("after")});
   }
+  if (!absurd.empty()) return Fail(absl::InvalidArgumentError(absl::StrJoin(absurd, "\n")), &context);
   PrintTable({"ROW", "MEASURED", "BEFORE", "AFTER"}, rows, context.err);
   PrintClusterFile(options, file->cluster, fit, context.out);
   return kExitOk;
@@ -367,23 +387,30 @@ void AddPlan(CLI::App* app, const GlobalOptions* global, Action* action) {
                        "For the machines in this file; needs no workers, no data and no weights (docs/planning.md)")
           ->type_name("CLUSTER.YAML")
           ->excludes(local);
-  command->add_option("--gpus", options->gpus, "For so many GPUs: of --cluster, or H100 SXM in nodes of 8")
-      ->type_name("N")
-      ->check(CLI::Range(1, 1'000'000))
-      ->excludes(local);
-  command
-      ->add_option("--calibrate", options->calibrate,
-                   "Fit --cluster to steps that ran on it, in this table, and print it anew (docs/planning.md)")
-      ->type_name("MEASURED.CSV")
-      ->needs(cluster);
+  CLI::Option* gpus =
+      command->add_option("--gpus", options->gpus, "For so many GPUs: of --cluster, or H100 SXM in nodes of 8")
+          ->type_name("N")
+          ->check(CLI::Range(1, 1'000'000))
+          ->excludes(local);
+  CLI::Option* calibrate =
+      command
+          ->add_option("--calibrate", options->calibrate,
+                       "Fit --cluster to steps that ran on it, in this table, and print it anew (docs/planning.md)")
+          ->type_name("MEASURED.CSV")
+          ->needs(cluster)
+          ->excludes(gpus);
   command
       ->add_option("--explain", options->explain,
                    "Say how a parameter or value lies on the devices, why a collective is there, or why the "
                    "planner has not taken a layout (tp=8, gc=true)")
-      ->type_name("NAME");
+      ->type_name("NAME")
+      ->excludes(calibrate);
   command->add_option("--trace", options->trace, "Write the simulated step, for ui.perfetto.dev")
-      ->type_name("OUT.JSON");
-  command->add_option("--html", options->html, "Write a report with pictures")->type_name("OUT.HTML");
+      ->type_name("OUT.JSON")
+      ->excludes(calibrate);
+  command->add_option("--html", options->html, "Write a report with pictures")
+      ->type_name("OUT.HTML")
+      ->excludes(calibrate);
   command->add_flag("-v,--verbose", options->verbose,
                     "Every layout that was considered, and which parts of the step GPUs capture as CUDA graphs");
   command->callback([=] { *action = [=](Context& context) { return Plan(*options, *global, context); }; });

@@ -23,7 +23,8 @@ SlotCounts SlotsOf(int64_t tokens, int64_t experts_of_token, int64_t num_experts
   SlotCounts slots;
   slots.average = static_cast<double>(tokens * experts_of_token) / static_cast<double>(options.ranks);
   slots.most = tokens * std::min(experts_of_token, num_experts / options.ranks);
-  slots.capacity = std::min(slots.most, static_cast<int64_t>(std::ceil(options.buffer_factor * slots.average)));
+  const double capacity = std::min(static_cast<double>(slots.most), std::ceil(options.buffer_factor * slots.average));
+  slots.capacity = static_cast<int64_t>(capacity);
   return slots;
 }
 

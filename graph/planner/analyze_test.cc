@@ -161,7 +161,8 @@ TEST(Analyze, InstantsOfABackwardNeedLessAsGradientsCome) {
   for (const UnitWork& unit : work.units) {
     if (!unit.is_layer) continue;
     ASSERT_FALSE(unit.instants.empty());
-    double bytes = unit.saved_home_bytes + unit.saved_tensor_bytes + unit.working_home_bytes + unit.working_tensor_bytes;
+    double bytes =
+        unit.saved_home_bytes + unit.saved_tensor_bytes + unit.working_home_bytes + unit.working_tensor_bytes;
     double gradients = -1;
     for (const Instant& instant : unit.instants) {
       EXPECT_LE(instant.home_bytes + instant.tensor_bytes, bytes);

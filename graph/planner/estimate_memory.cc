@@ -9,10 +9,12 @@ namespace tacc::graph {
 namespace {
 
 // Copies of what a stage keeps for a weight pass, in micro-batches: it is `stage` micro-batches later, and until then
-// there is what products take in, also where the forward ran again for that, and the gradients of what they give.
+// there is what products take in, also where the forward ran again for that, and the gradients of what they give: by
+// the programs of decoders, so much of what they save.
 double CopiesForWeightPasses(const Layout& l, int64_t stage) {
-  constexpr double kForWeightPass = 1.17;
-  return l.schedule == PipelineSchedule::kZeroBubble ? kForWeightPass * static_cast<double>(stage) : 0;
+  constexpr double kForWeightPass = 0.75;
+  if (l.schedule != PipelineSchedule::kZeroBubble || stage == 0) return 0;
+  return kForWeightPass * static_cast<double>(std::min(stage + 1, l.accumulation));
 }
 
 // Copies of what a stage keeps of a micro-batch for its backward, when the pipeline is full.
@@ -150,8 +152,7 @@ MemoryEstimate EstimateMemory(const ModelWork& any, const Layout& l, const Execu
       }
       const auto most = static_cast<double>(l.accumulation);
       const double in_flight = std::min(most, CopiesInFlight(l, stage));
-      const double for_weights = std::min(most - in_flight, CopiesForWeightPasses(l, stage));
-      e.activations = kept * in_flight + saved * for_weights;
+      e.activations = kept * in_flight + saved * CopiesForWeightPasses(l, stage);
       e.temporaries = largest.working;
       // A layer's sums are waited for when the line has left the next one.
       if (l.shards() > 1 && l.shards_gradients()) e.temporaries += 2 * 4 * layer;

@@ -106,8 +106,7 @@ SearchRequest SearchRequestOf(const PlanRequest& request, int64_t num_units, DTy
     search.cuts_between_layers = false;
     if (!search.pp.has_value()) search.pp = parts / search.chunks.value_or(1);
     if (!search.chunks.has_value() && parts > *search.pp) search.chunks = parts / *search.pp;
-    if (!search.schedule.has_value())
-      search.schedule = search.chunks.value_or(1) > 1 ? PipelineSchedule::kInterleaved : PipelineSchedule::k1F1B;
+    if (!search.schedule.has_value() && search.chunks.value_or(1) > 1) search.schedule = PipelineSchedule::kInterleaved;
     if (search.schedule == PipelineSchedule::kInterleaved)
       search.chunks = std::max<int64_t>(2, search.chunks.value_or(2));
   }
@@ -165,15 +164,21 @@ class Planner {
     TACC_ASSIGN_OR_RETURN(SearchRequest search, MakeSearch());
     search.available_bytes = 0;
     search.num_best = 1;
-    TACC_ASSIGN_OR_RETURN(const SearchResult found, Search(work_, search));
-    const Layout& layout = found.smallest->layout;
-    if (layout.pp == 1 || request_.split_points.empty()) return absl::OkStatus();
+    TACC_RETURN_IF_ERROR(Search(work_, search).status());
+    return CheckSplitPoints();
+  }
+
+  // Before any layout is tried: each would fail by them.
+  absl::Status CheckSplitPoints() {
+    if (request_.split_points.empty()) return absl::OkStatus();
+    TACC_ASSIGN_OR_RETURN(const SearchRequest search, MakeSearch());
+    if (search.pp == 1) return absl::OkStatus();
     StageOptions stages;
-    stages.num_chunks = static_cast<int>(layout.chunks);
+    stages.num_chunks = static_cast<int>(search.chunks.value_or(1));
     stages.split_points = request_.split_points;
     const Graph& forward = one_row_.forward;
     return CutPoints(forward, static_cast<int>(forward.nodes.size()), ops_, stages,
-                     static_cast<int>(layout.pp * layout.chunks))
+                     static_cast<int>(search.pp.value_or(1)) * stages.num_chunks)
         .status();
   }
 
@@ -205,6 +210,7 @@ class Planner {
   }
 
   absl::StatusOr<Planned> Run() {
+    TACC_RETURN_IF_ERROR(CheckSplitPoints());
     TACC_ASSIGN_OR_RETURN(const SearchRequest search, MakeSearch());
     for (int round = 0; round < kMaxRounds; ++round) {
       TACC_ASSIGN_OR_RETURN(SearchResult found, Search(work_, search));

@@ -328,6 +328,7 @@ class Searcher {
     }
     // Interleaving hands out micro-batches in rounds of the stages; unless it is asked for, layers evenly to the parts.
     if (!wanted(PipelineSchedule::kInterleaved) || l.accumulation % l.pp != 0) return schedules;
+    if (!r_.cuts_between_layers && !r_.chunks.has_value()) return schedules;  // cut into one part a stage
     if (r_.chunks.has_value()) {
       if (!r_.cuts_between_layers || l.pp * *r_.chunks <= model_.num_layers)
         schedules.push_back({PipelineSchedule::kInterleaved, *r_.chunks});
