@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -298,6 +299,19 @@ TEST(Search, PicksWhatTheModelNeeds) {
   ASSERT_TRUE(stages.ok()) << stages.status();
   ASSERT_FALSE(stages->best.empty());
   EXPECT_GT(stages->best[0].layout.pp, 1);
+}
+
+// A job that names where its stages begin leaves the schedule open, of those with one part a stage.
+TEST(Search, NamedCutsLeaveTheSchedule) {
+  SearchRequest request = On(64);
+  request.pp = 4;
+  request.cuts_between_layers = false;
+  request.num_best = request.num_of_a_mesh = 100000;
+  const auto result = Search(Decoder(32), request);
+  ASSERT_TRUE(result.ok()) << result.status();
+  std::set<PipelineSchedule> schedules;
+  for (const Scored& scored : result->best) schedules.insert(scored.layout.schedule);
+  EXPECT_THAT(schedules, testing::UnorderedElementsAre(PipelineSchedule::k1F1B, PipelineSchedule::kZeroBubble));
 }
 
 TEST(Search, TheModelMayForbidALayout) {
