@@ -204,6 +204,9 @@ class Planner {
     TACC_RETURN_IF_ERROR(MakePlan(layout, &candidate.plan));
     if (const ExpertParallelOptions experts = ExpertsOf(layout); !BuffersSuffice(one_row_.forward, experts)) {
       candidate.overflow_risk = {OverflowAtRandom(one_row_.forward, experts), experts.buffer_factor, AsksForOverflow()};
+      // What is left out is not computed.
+      candidate.model_flops -=
+          candidate.overflow_risk->share_at_random * ExpertFlops() * static_cast<double>(layout.global_batch());
     }
     TACC_RETURN_IF_ERROR(Measure(candidate, of == Programs::kWhole ? MeasurePlan : ComposePlan));
     return candidate;
@@ -314,6 +317,18 @@ class Planner {
       work_.over_expert_ranks.push_back(*std::move(work));
     }
     return absl::OkStatus();
+  }
+
+  // Of a sample's products by expert.
+  double ExpertFlops() const {
+    double flops = 0;
+    for (const UnitWork& unit : work_.units) {
+      for (const PhaseWork* phase : {&unit.forward, &unit.backward}) {
+        for (const KernelWork& k : phase->kernels)
+          flops += k.groups.size > 0 ? static_cast<double>(unit.count) * k.flops : 0;
+      }
+    }
+    return flops;
   }
 
   // A layout that the job does not ask for changes no result.

@@ -113,7 +113,7 @@ TEST_F(PicksTest, BuffersThatMayOverflowAreShownAndTakenWhenAskedFor) {
   const json cluster = {{"machine", "h100"}, {"gpus", 8}};
   PlanJob(config, 512, 8, {{"pp", {{"size", 1}}}}, cluster);
   EXPECT_FALSE(planned_.candidates[0].overflow_risk.has_value());
-  const double unasked = planned_.candidates[0].plan.step_seconds;
+  const double unasked = planned_.candidates[0].plan.step_seconds, unasked_flops = planned_.candidates[0].model_flops;
   const Candidate shown = planned_.candidates.back();
   ASSERT_TRUE(shown.overflow_risk.has_value()) << reasons_;
   EXPECT_FALSE(shown.overflow_risk->is_asked_for);
@@ -131,6 +131,10 @@ TEST_F(PicksTest, BuffersThatMayOverflowAreShownAndTakenWhenAskedFor) {
     EXPECT_TRUE(taken.overflow_risk->is_asked_for);
     EXPECT_EQ(taken.overflow_risk->share_at_random > 1e-4, consent.value("buffer_factor", 2.0) < 2);
     EXPECT_LT(taken.plan.step_seconds, 0.99 * unasked);
+    // MFU counts no product of what finds no room.
+    const double left_out = 1 - taken.model_flops / unasked_flops;
+    EXPECT_GE(left_out, 0.5 * taken.overflow_risk->share_at_random - 1e-9);
+    EXPECT_LE(left_out, taken.overflow_risk->share_at_random + 1e-9);
     const json kept = SettingsJson(CompileRequest{.plan = PlanRequest{.expert_buffer_factor = 1.5}}, taken);
     EXPECT_EQ(kept["dist"]["ep"], json({{"buffer_factor", 1.5}, {"size", taken.layout.ep}}));
   }
