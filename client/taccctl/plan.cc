@@ -189,15 +189,15 @@ absl::StatusOr<std::string> PlanForCluster(const PlanOptions& options, const v1:
   if (const auto nodes = file.cluster.find("nodes"); options.gpus > 0 && nodes != file.cluster.end())
     context.err << "--gpus " << options.gpus << ": not for the " << nodes->dump() << " nodes of " << options.cluster
                 << std::endl;
-  if (spec.resources().workers() > 0 && spec.resources().workers() != options.gpus)
-    context.err << "resources.workers = " << spec.resources().workers()
-                << " is for the coordinator; the GPUs are those of " << (options.gpus > 0 ? "--gpus" : "--cluster")
-                << std::endl;
   if (options.gpus > 0) {
     file.cluster.erase("nodes");
     file.cluster["gpus"] = options.gpus;
     file.places.erase("gpus");
   }
+  const json gpus = file.cluster.value("gpus", json());
+  if (const int64_t workers = spec.resources().workers(); workers > 0 && gpus.is_number() && gpus != workers)
+    context.err << "resources.workers = " << workers << " is for the coordinator: planning for " << gpus << " GPUs"
+                << std::endl;
   const absl::StatusOr<json> request = RequestForCluster(spec, file.cluster, context);
   if (!request.ok()) return request.status();
   absl::StatusOr<std::string> plan = RunPlan(*request, options.arguments(), context);

@@ -116,7 +116,7 @@ class Estimator {
     s.in_forward = scale * forward.device + forward.tensor + forward.context + forward.expert;
     // About half of what a backward computes with weights.
     s.in_weights = scale * (backward.device - backward.in_ring) / 2;
-    if (l_.shards() > 1 && l_.zero_stage >= 2) AddData(unit, {forward, again, backward}, s);
+    if (l_.shards() > 1 && l_.zero_stage >= 2) AddData(unit, {forward, again, backward}, scale, s);
     if (l_.shards() > 1 && l_.zero_stage < 3) s.gather_copies = CopiesOfGather(unit);
     if (l_.shards() > 1 && !l_.shards_gradients()) s.sum_copies = CopiesOfSum(unit);
     return s;
@@ -177,8 +177,9 @@ class Estimator {
   };
 
   // ZeRO-3: weights are gathered before the forward, again before the backward where they were dropped. Sharded
-  // gradients are reduced after the backward of every micro-batch. `s` has what the unit computes.
-  void AddData(const UnitWork& unit, const Phases& phases, UnitSeconds& s) const {
+  // gradients are reduced after the backward of every micro-batch. `scale`: what the unit computes over what its phases
+  // take on the device.
+  void AddData(const UnitWork& unit, const Phases& phases, double scale, UnitSeconds& s) const {
     const double tensors = std::max(1, unit.num_parameters), elements = InUse(unit.parameters, l_);
     const double gather = Collectives(m_, CollectiveKind::kAllGather, elements * x_.weight_bytes, tensors, g_.shards);
     const double reduce =
@@ -186,8 +187,6 @@ class Estimator {
     const double gathers = l_.zero_stage < 3 ? 0 : gather + CopiesOfGather(unit);
     const double gathers_again = l_.reshard ? gathers : 0;
     const double sums = l_.shards_gradients() ? reduce + CopiesOfSum(unit) : 0;
-    const double device = phases.forward.device + phases.again.device + phases.backward.device;
-    const double scale = device > 0 ? s.compute / device : 0;
     const auto hide = [&](double PassSeconds::*pass, double traffic, double seconds) {
       const double hidden = std::min(traffic * x_.overlap_data, std::max(0.0, seconds));
       s.hidden_data.*pass += hidden;

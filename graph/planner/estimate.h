@@ -73,7 +73,7 @@ struct StepEstimate {
   double recompute = 0;  // of compute: the repeated forwards
   double tensor = 0, context = 0, expert = 0, data = 0, sends = 0;  // exposed communication
   double imbalance = 0;                                             // waiting for the slowest stage
-  double bubble = 0;                                                // filling and draining the pipeline
+  double bubble = 0;  // filling and draining the pipeline, and waiting for messages
   double update = 0;
   double communication() const { return tensor + context + expert + data + sends; }
 };

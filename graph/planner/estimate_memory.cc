@@ -35,6 +35,7 @@ double CopiesInFlight(const Layout& l, int64_t stage) {
 // A unit on a rank, as often as it lies there.
 struct Held {
   int64_t count = 0;
+  bool is_layer = false;
   double elements = 0;         // of its parameters in use
   double kept = 0, saved = 0;  // from the forward to the backward; what that needs, some of it computed again
   double working = 0;          // temporaries of the backward beside these
@@ -102,6 +103,7 @@ MemoryEstimate EstimateMemory(const ModelWork& any, const Layout& l, const Execu
     const bool repeated = l.recompute && unit.is_layer;
     Held held;
     held.count = count;
+    held.is_layer = unit.is_layer;
     held.elements = InUse(unit.parameters, l);
     held.saved = unit.saved_home_bytes * home + unit.saved_tensor_bytes * tensor;
     held.kept = repeated ? (unit.input_bytes - unit.narrowed_bytes) * home : held.saved;
@@ -135,25 +137,24 @@ MemoryEstimate EstimateMemory(const ModelWork& any, const Layout& l, const Execu
       e = AtItsPeak(stages[stage], l, x, e);
     } else {
       // What a stage keeps for micro-batches to come is not freed as one of them goes.
-      Held largest;
-      double kept = 0, saved = 0, layer = 0;
+      double kept = 0, saved = 0, working = 0, largest = 0, layer = 0;
       for (const Held& held : stages[stage]) {
         kept += static_cast<double>(held.count) * held.kept;
         saved += static_cast<double>(held.count) * held.saved;
-        largest.elements = std::max(largest.elements, held.elements);
-        largest.working = std::max(largest.working, held.working);
-        if (held.count > 1 || stages[stage].size() == 1) layer = std::max(layer, held.elements);
+        working = std::max(working, held.working);
+        largest = std::max(largest, held.elements);
+        if (held.is_layer) layer = std::max(layer, held.elements);
       }
       if (l.zero_stage == 3 && l.shards() > 1) {
         // The unit in use, whole, and the next one where it is gathered ahead.
-        e.copies += width * (l.reshard ? 2 * largest.elements : whole);
+        e.copies += width * (l.reshard ? 2 * largest : whole);
       } else if (l.zero_stage == 3 && !x.keeps_copies && x.compute != DType::kF32) {
-        e.copies += width * largest.elements;
+        e.copies += width * largest;
       }
       const auto most = static_cast<double>(l.accumulation);
       const double in_flight = std::min(most, CopiesInFlight(l, stage));
       e.activations = kept * in_flight + saved * CopiesForWeightPasses(l, stage);
-      e.temporaries = largest.working;
+      e.temporaries = working;
       // A layer's sums are waited for when the line has left the next one.
       if (l.shards() > 1 && l.shards_gradients()) e.temporaries += 2 * 4 * layer;
     }

@@ -58,15 +58,8 @@ class EstimatesTest : public testing::TestWithParam<Case> {};
 // pipelines of them most: their stages differ by a head's work.
 TEST_P(EstimatesTest, AreThoseOfThePrograms) {
   const Case& c = GetParam();
-  PlanRequest request;
-  request.cluster = *MakeCluster(*FindMachine("h100"), c.devices);
-  request.device = ProfileOf(request.cluster.machine);
-  request.world = c.devices;
-  request.bf16 = true;
-  request.seq_len = c.seq_len;
-  request.global_batch = c.batch;
+  PlanRequest request = JobOn("h100", c.devices, c.seq_len, c.batch);
   if (c.ep > 0) request.ep = c.ep;
-  request.training.max_steps = 1;
   const OpTable ops;
   const ForwardBuilder model = ModelOfConfig(c.config, ops);
   const auto legal = LegalLayouts(request, model, ops);

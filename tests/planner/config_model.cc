@@ -21,4 +21,16 @@ ForwardBuilder ModelOfConfig(nlohmann::json config, const OpTable& ops) {
   };
 }
 
+PlanRequest JobOn(const char* machine, int64_t gpus, int64_t seq_len, int64_t global_batch) {
+  PlanRequest request;
+  request.cluster = *MakeCluster(*FindMachine(machine), gpus);
+  request.device = ProfileOf(request.cluster.machine);
+  request.world = gpus;
+  request.bf16 = true;
+  request.seq_len = seq_len;
+  request.global_batch = global_batch;
+  request.training.max_steps = 1;
+  return request;
+}
+
 }  // namespace tacc::graph

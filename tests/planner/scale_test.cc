@@ -65,16 +65,9 @@ TEST(ScaleTest, ExpertParallelismIsEstimatedWithItsBuffers) {
                        {"num_key_value_heads", 4},    {"head_dim", 128},          {"max_position_embeddings", 4096},
                        {"num_local_experts", 32},     {"num_experts_per_tok", 8}, {"sliding_window", nullptr},
                        {"tie_word_embeddings", false}};
-  PlanRequest request;
-  request.cluster = *MakeCluster(*FindMachine("h100"), 16);
-  request.device = ProfileOf(request.cluster.machine);
-  request.world = 16;
-  request.bf16 = true;
-  request.seq_len = 4096;
-  request.global_batch = 64;
+  PlanRequest request = JobOn("h100", 16, 4096, 64);
   request.ep = 8;
   request.recompute_units = 0;
-  request.training.max_steps = 1;
   const OpTable ops;
   const ForwardBuilder model = ModelOfConfig(config, ops);
   const auto legal = LegalLayouts(request, model, ops);
@@ -101,14 +94,7 @@ TEST(ScaleTest, MemoryOfManyShardsFromThatOfAFewLayers) {
                        {"num_hidden_layers", 32},     {"num_attention_heads", 96},
                        {"num_key_value_heads", 96},   {"max_position_embeddings", 2048},
                        {"tie_word_embeddings", false}};
-  PlanRequest request;
-  request.cluster = *MakeCluster(*FindMachine("a100-80g"), 256);
-  request.device = ProfileOf(request.cluster.machine);
-  request.world = 256;
-  request.bf16 = true;
-  request.seq_len = 2048;
-  request.global_batch = 512;
-  request.training.max_steps = 1;
+  const PlanRequest request = JobOn("a100-80g", 256, 2048, 512);
   const OpTable ops;
   const ForwardBuilder model = ModelOfConfig(config, ops);
   const std::vector<Layout> layouts = {{.fsdp = 256, .micro_batch = 2, .recompute = true},
@@ -134,14 +120,7 @@ TEST(ScaleTest, StepOfATensorParallelModelFromThatOfAFewLayers) {
                        {"num_hidden_layers", 32},     {"num_attention_heads", 64},
                        {"num_key_value_heads", 8},    {"max_position_embeddings", 8192},
                        {"tie_word_embeddings", false}};
-  PlanRequest request;
-  request.cluster = *MakeCluster(*FindMachine("h100"), 64);
-  request.device = ProfileOf(request.cluster.machine);
-  request.world = 64;
-  request.bf16 = true;
-  request.seq_len = 8192;
-  request.global_batch = 128;
-  request.training.max_steps = 1;
+  const PlanRequest request = JobOn("h100", 64, 8192, 128);
   const OpTable ops;
   const ForwardBuilder model = ModelOfConfig(config, ops);
   const std::vector<Layout> layouts = {{.dp = 2, .fsdp = 8, .tp = 4, .accumulation = 8}};

@@ -68,3 +68,25 @@ def test_constants_are_found_again(tmp_path):
     wanted = step_seconds(tmp_path / "other.yaml", true)
     assert abs(step_seconds(tmp_path / "other.yaml", tmp_path / "mine.yaml") / wanted - 1) < 0.02
     assert abs(step_seconds(tmp_path / "other.yaml", tmp_path / "sheet.yaml") / wanted - 1) > 0.05
+
+
+def test_what_is_no_step_of_the_job_is_refused(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump({
+        "name": "calibrated", "model": {"path": "model", "weights": "random"}, "data": {"path": "data", "seq_len": 4096},
+        "train": {"max_steps": 10, "global_batch_size": 8}}))
+    (tmp_path / "sheet.yaml").write_text("machine: h100\nnodes: 2\n")
+    plan = [BUILD / "taccctl", "plan", tmp_path / "job.yaml", "--cluster", tmp_path / "sheet.yaml"]
+    for seconds in ("1e-9", "1e9"):
+        (tmp_path / "measured.csv").write_text(f"step_seconds,world,fsdp\n{seconds},8,8\n")
+        done = subprocess.run([*plan, "--calibrate", tmp_path / "measured.csv"], capture_output=True, text=True)
+        assert done.returncode == 2 and not done.stdout, done
+        assert "measured.csv:2: " in done.stderr and "are these the seconds of one step of that job?" in done.stderr, done.stderr
+    for other in (["--gpus", "8"], ["--explain", "tp=8"], ["--html", tmp_path / "page.html"], ["--trace", tmp_path / "trace.json"]):
+        done = subprocess.run([*plan, "--calibrate", tmp_path / "measured.csv", *other], capture_output=True, text=True)
+        assert done.returncode == 2 and "--calibrate" in done.stderr, (other, done)
+    # Beside a plan stands what it is not for.
+    done = subprocess.run([*plan, "--gpus", "8", "--set", "resources.workers=4"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "--gpus 8: not for the 2 nodes of " in done.stderr and "resources.workers = 4 is for the coordinator: planning for 8 GPUs" in done.stderr
