@@ -4,8 +4,8 @@
 // the place and returns its error, or asks Errno("name") before a system call. What FromEnvironment() does is chosen
 // when a binary is linked: in those for users it ignores TACC_FAILPOINTS, in those for tests, in the build's folder
 // failpoints/, it obeys.
-#ifndef FAILPOINT_FAILPOINT_H_
-#define FAILPOINT_FAILPOINT_H_
+#ifndef TACC_FAILPOINT_FAILPOINT_H_
+#define TACC_FAILPOINT_FAILPOINT_H_
 
 #include <map>
 #include <memory>
@@ -54,4 +54,4 @@ class Failpoints {
 
 }  // namespace tacc
 
-#endif  // FAILPOINT_FAILPOINT_H_
+#endif  // TACC_FAILPOINT_FAILPOINT_H_

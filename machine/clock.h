@@ -1,6 +1,6 @@
 // Clocks as numbers.
-#ifndef MACHINE_CLOCK_H_
-#define MACHINE_CLOCK_H_
+#ifndef TACC_MACHINE_CLOCK_H_
+#define TACC_MACHINE_CLOCK_H_
 
 #include <algorithm>
 #include <chrono>
@@ -44,4 +44,4 @@ class AwakeClock {
 
 }  // namespace tacc
 
-#endif  // MACHINE_CLOCK_H_
+#endif  // TACC_MACHINE_CLOCK_H_

@@ -1,6 +1,6 @@
 // The peaks that MFU is counted against, of GPU models that everybody compares.
-#ifndef MACHINE_DEVICE_PEAKS_H_
-#define MACHINE_DEVICE_PEAKS_H_
+#ifndef TACC_MACHINE_DEVICE_PEAKS_H_
+#define TACC_MACHINE_DEVICE_PEAKS_H_
 
 #include <map>
 #include <string>
@@ -13,4 +13,4 @@ std::map<std::string, double> TablePeaks(const std::string& model);
 
 }  // namespace tacc
 
-#endif  // MACHINE_DEVICE_PEAKS_H_
+#endif  // TACC_MACHINE_DEVICE_PEAKS_H_

@@ -1,6 +1,6 @@
 // Who uses a folder now.
-#ifndef MACHINE_FOLDER_LOCK_H_
-#define MACHINE_FOLDER_LOCK_H_
+#ifndef TACC_MACHINE_FOLDER_LOCK_H_
+#define TACC_MACHINE_FOLDER_LOCK_H_
 
 #include <memory>
 #include <string>
@@ -44,4 +44,4 @@ class FolderLock {
 
 }  // namespace tacc
 
-#endif  // MACHINE_FOLDER_LOCK_H_
+#endif  // TACC_MACHINE_FOLDER_LOCK_H_

@@ -1,6 +1,6 @@
 // What this machine is and lets this process use, cgroup limits respected.
-#ifndef MACHINE_MACHINE_H_
-#define MACHINE_MACHINE_H_
+#ifndef TACC_MACHINE_MACHINE_H_
+#define TACC_MACHINE_MACHINE_H_
 
 #include <cstdint>
 #include <map>
@@ -48,4 +48,4 @@ absl::StatusOr<int64_t> ParseBytes(const std::string& text);
 
 }  // namespace tacc
 
-#endif  // MACHINE_MACHINE_H_
+#endif  // TACC_MACHINE_MACHINE_H_

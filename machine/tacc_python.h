@@ -1,5 +1,6 @@
 // Commands of tacc's Python package in messages, such that they run when they are pasted.
-#pragma once
+#ifndef TACC_MACHINE_TACC_PYTHON_H_
+#define TACC_MACHINE_TACC_PYTHON_H_
 
 #include <string>
 
@@ -19,3 +20,5 @@ std::string WithTaccPython(absl::string_view text);
 std::string ShellWord(const std::string& word);
 
 }  // namespace tacc
+
+#endif  // TACC_MACHINE_TACC_PYTHON_H_

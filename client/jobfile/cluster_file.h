@@ -1,5 +1,6 @@
 // A cluster file (YAML): the machine and how many of them, for a plan without workers.
-#pragma once
+#ifndef TACC_CLIENT_JOBFILE_CLUSTER_FILE_H_
+#define TACC_CLIENT_JOBFILE_CLUSTER_FILE_H_
 
 #include <map>
 #include <nlohmann/json.hpp>
@@ -36,3 +37,5 @@ absl::StatusOr<ClusterFile> ParseClusterFile(const std::string& text, const std:
 absl::StatusOr<ClusterFile> LoadClusterFile(const std::string& path, const KnownMachines& known);
 
 }  // namespace tacc::client
+
+#endif  // TACC_CLIENT_JOBFILE_CLUSTER_FILE_H_

@@ -1,5 +1,6 @@
 // Names and values that people bring from other tools, and how a job file says the same.
-#pragma once
+#ifndef TACC_CLIENT_JOBFILE_FOREIGN_NAMES_H_
+#define TACC_CLIENT_JOBFILE_FOREIGN_NAMES_H_
 
 #include <string>
 #include <vector>
@@ -26,3 +27,5 @@ const ForeignName* FindForeignName(const std::string& name);
 std::string ForeignValue(const std::string& field, const std::string& value);
 
 }  // namespace tacc::client
+
+#endif  // TACC_CLIENT_JOBFILE_FOREIGN_NAMES_H_

@@ -1,5 +1,6 @@
 // docs/job.md and docs/json.md, from the schema.
-#pragma once
+#ifndef TACC_CLIENT_JOBFILE_JOB_DOCS_H_
+#define TACC_CLIENT_JOBFILE_JOB_DOCS_H_
 
 #include <string>
 
@@ -16,3 +17,5 @@ absl::StatusOr<std::string> JobDocs(const std::string& proto_root);
 absl::StatusOr<std::string> JsonDocs(const std::string& proto_root);
 
 }  // namespace tacc::client
+
+#endif  // TACC_CLIENT_JOBFILE_JOB_DOCS_H_

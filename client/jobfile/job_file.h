@@ -1,5 +1,6 @@
 // A job file (YAML) as a JobSpec. The schema of job.proto is the only list of fields: names and nesting are the same.
-#pragma once
+#ifndef TACC_CLIENT_JOBFILE_JOB_FILE_H_
+#define TACC_CLIENT_JOBFILE_JOB_FILE_H_
 
 #include <istream>
 #include <string>
@@ -35,3 +36,5 @@ absl::StatusOr<v1::JobSpec> ReadJobFile(std::istream& stream, const std::string&
 absl::Status CheckPaths(const v1::JobSpec& spec);
 
 }  // namespace tacc::client
+
+#endif  // TACC_CLIENT_JOBFILE_JOB_FILE_H_

@@ -1,5 +1,6 @@
 // The name a person probably meant.
-#pragma once
+#ifndef TACC_CLIENT_JOBFILE_NEAREST_NAME_H_
+#define TACC_CLIENT_JOBFILE_NEAREST_NAME_H_
 
 #include <string>
 #include <vector>
@@ -11,3 +12,5 @@ namespace tacc::client {
 std::string NearestName(const std::string& name, const std::vector<std::string>& names);
 
 }  // namespace tacc::client
+
+#endif  // TACC_CLIENT_JOBFILE_NEAREST_NAME_H_

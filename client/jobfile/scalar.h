@@ -1,5 +1,6 @@
 // Values of a job file, read strictly: one spelling for each, so that nothing is read as something else.
-#pragma once
+#ifndef TACC_CLIENT_JOBFILE_SCALAR_H_
+#define TACC_CLIENT_JOBFILE_SCALAR_H_
 
 #include <cstdint>
 #include <string>
@@ -28,3 +29,5 @@ absl::StatusOr<std::string> ReadString(const YamlNode& node, const std::string& 
 std::string KindOf(const YamlNode& node);
 
 }  // namespace tacc::client
+
+#endif  // TACC_CLIENT_JOBFILE_SCALAR_H_

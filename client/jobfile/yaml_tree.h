@@ -1,5 +1,6 @@
 // The part of YAML that a job file needs, as a tree with places. What YAML reads in surprising ways is an error here.
-#pragma once
+#ifndef TACC_CLIENT_JOBFILE_YAML_TREE_H_
+#define TACC_CLIENT_JOBFILE_YAML_TREE_H_
 
 #include <string>
 #include <vector>
@@ -42,3 +43,5 @@ inline constexpr int kMaxYamlDepth = 16;
 std::vector<Diagnostic> ParseYaml(const std::string& text, YamlNode* root);
 
 }  // namespace tacc::client
+
+#endif  // TACC_CLIENT_JOBFILE_YAML_TREE_H_

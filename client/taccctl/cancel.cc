@@ -1,13 +1,13 @@
 // taccctl cancel JOB: stops a job, after a checkpoint unless told otherwise.
 #include <memory>
 
-#include "client/taccctl/coordinator_client.h"
-#include "client/taccctl/exit_code.h"
 #include "client/taccctl/follow.h"
-#include "client/taccctl/job_text.h"
-#include "client/taccctl/message_json.h"
+#include "client/taccctl/session/coordinator_client.h"
+#include "client/taccctl/session/exit_code.h"
+#include "client/taccctl/show/job_text.h"
+#include "client/taccctl/show/message_json.h"
+#include "client/taccctl/show/table.h"
 #include "client/taccctl/subcommands.h"
-#include "client/taccctl/table.h"
 
 namespace tacc::client {
 namespace {

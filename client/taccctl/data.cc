@@ -4,12 +4,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "client/taccctl/coordinator_client.h"
-#include "client/taccctl/exit_code.h"
 #include "client/taccctl/follow.h"
-#include "client/taccctl/job_argument.h"
+#include "client/taccctl/local/tool.h"
+#include "client/taccctl/session/coordinator_client.h"
+#include "client/taccctl/session/exit_code.h"
+#include "client/taccctl/session/job_argument.h"
 #include "client/taccctl/subcommands.h"
-#include "client/taccctl/tool.h"
 
 namespace tacc::client {
 namespace {

@@ -9,12 +9,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/taccctl/coordinator_client.h"
-#include "client/taccctl/exit_code.h"
 #include "client/taccctl/follow.h"
-#include "client/taccctl/message_json.h"
+#include "client/taccctl/session/coordinator_client.h"
+#include "client/taccctl/session/exit_code.h"
+#include "client/taccctl/session/up_state.h"
+#include "client/taccctl/show/message_json.h"
 #include "client/taccctl/subcommands.h"
-#include "client/taccctl/up_state.h"
 
 namespace tacc::client {
 namespace {

@@ -9,12 +9,12 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
-#include "client/taccctl/exit_code.h"
-#include "client/taccctl/message_json.h"
-#include "client/taccctl/progress.h"
-#include "client/taccctl/sample.h"
-#include "client/taccctl/table.h"
-#include "client/taccctl/units.h"
+#include "client/taccctl/session/exit_code.h"
+#include "client/taccctl/show/message_json.h"
+#include "client/taccctl/show/progress.h"
+#include "client/taccctl/show/sample.h"
+#include "client/taccctl/show/table.h"
+#include "client/taccctl/show/units.h"
 
 namespace tacc::client {
 namespace {

@@ -1,13 +1,14 @@
 // Following a job to its end, over lost connections and restarts of the coordinator.
-#pragma once
+#ifndef TACC_CLIENT_TACCCTL_FOLLOW_H_
+#define TACC_CLIENT_TACCCTL_FOLLOW_H_
 
 #include <cstdint>
 #include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "client/taccctl/context.h"
-#include "client/taccctl/coordinator_client.h"
+#include "client/taccctl/session/context.h"
+#include "client/taccctl/session/coordinator_client.h"
 
 namespace tacc::client {
 
@@ -44,3 +45,5 @@ int FollowExit(const absl::StatusOr<v1::Job>& job, const std::string& job_id, Ou
 int Fail(const absl::Status& status, Context* context);
 
 }  // namespace tacc::client
+
+#endif  // TACC_CLIENT_TACCCTL_FOLLOW_H_

@@ -3,12 +3,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/taccctl/coordinator_client.h"
-#include "client/taccctl/enough_workers.h"
-#include "client/taccctl/exit_code.h"
 #include "client/taccctl/follow.h"
-#include "client/taccctl/job_text.h"
-#include "client/taccctl/message_json.h"
+#include "client/taccctl/local/enough_workers.h"
+#include "client/taccctl/session/coordinator_client.h"
+#include "client/taccctl/session/exit_code.h"
+#include "client/taccctl/show/job_text.h"
+#include "client/taccctl/show/message_json.h"
 #include "client/taccctl/subcommands.h"
 
 namespace tacc::client {

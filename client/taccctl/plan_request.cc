@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/taccctl/devices.h"
-#include "client/taccctl/share_out.h"
-#include "client/taccctl/tool.h"
+#include "client/taccctl/local/devices.h"
+#include "client/taccctl/local/share_out.h"
+#include "client/taccctl/local/tool.h"
 #include "google/protobuf/util/json_util.h"
 #include "machine/device_peaks.h"
 #include "proto/tacc/v1/validate_job.h"

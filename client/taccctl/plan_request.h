@@ -1,5 +1,6 @@
 // What tacc-plan is asked for a job (docs/contracts.md): without a coordinator.
-#pragma once
+#ifndef TACC_CLIENT_TACCCTL_PLAN_REQUEST_H_
+#define TACC_CLIENT_TACCCTL_PLAN_REQUEST_H_
 
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -7,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/jobfile/cluster_file.h"
-#include "client/taccctl/context.h"
+#include "client/taccctl/session/context.h"
 #include "tacc/v1/job.pb.h"
 
 namespace tacc::client {
@@ -37,3 +38,5 @@ absl::StatusOr<std::string> RunPlan(const nlohmann::json& request, const std::ve
 absl::StatusOr<std::string> RunCalibrate(const nlohmann::json& request, Context& context);
 
 }  // namespace tacc::client
+
+#endif  // TACC_CLIENT_TACCCTL_PLAN_REQUEST_H_

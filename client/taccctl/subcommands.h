@@ -1,11 +1,12 @@
 // The subcommands, one file each. Each function adds one to `app` with its options and help; when it is the one given,
 // parsing sets `*action`.
-#pragma once
+#ifndef TACC_CLIENT_TACCCTL_SUBCOMMANDS_H_
+#define TACC_CLIENT_TACCCTL_SUBCOMMANDS_H_
 
 #include <functional>
 
 #include "CLI/CLI.hpp"
-#include "client/taccctl/context.h"
+#include "client/taccctl/session/context.h"
 
 namespace tacc::client {
 
@@ -28,3 +29,5 @@ void AddDown(CLI::App* app, const GlobalOptions* global, Action* action);
 void AddVersion(CLI::App* app, const GlobalOptions* global, Action* action);
 
 }  // namespace tacc::client
+
+#endif  // TACC_CLIENT_TACCCTL_SUBCOMMANDS_H_

@@ -4,7 +4,7 @@
 
 #include "CLI/CLI.hpp"
 #include "client/jobfile/nearest_name.h"
-#include "client/taccctl/exit_code.h"
+#include "client/taccctl/session/exit_code.h"
 #include "client/taccctl/subcommands.h"
 
 namespace tacc::client {

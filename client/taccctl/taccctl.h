@@ -1,10 +1,11 @@
 // The command-line client.
-#pragma once
+#ifndef TACC_CLIENT_TACCCTL_TACCCTL_H_
+#define TACC_CLIENT_TACCCTL_TACCCTL_H_
 
 #include <string>
 #include <vector>
 
-#include "client/taccctl/context.h"
+#include "client/taccctl/session/context.h"
 
 namespace tacc::client {
 
@@ -12,3 +13,5 @@ namespace tacc::client {
 int RunTaccctl(const std::vector<std::string>& arguments, Context& context);
 
 }  // namespace tacc::client
+
+#endif  // TACC_CLIENT_TACCCTL_TACCCTL_H_

@@ -17,9 +17,9 @@
 
 #include "absl/strings/str_split.h"
 #include "client/jobfile/job_file.h"
-#include "client/taccctl/fake_coordinator.h"
-#include "client/taccctl/units.h"
-#include "client/taccctl/up_state.h"
+#include "client/taccctl/session/up_state.h"
+#include "client/taccctl/show/units.h"
+#include "client/taccctl/testing/fake_coordinator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

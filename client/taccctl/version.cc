@@ -1,10 +1,10 @@
 // taccctl version: the versions of this client and of the coordinator.
-#include "client/taccctl/coordinator_client.h"
-#include "client/taccctl/exit_code.h"
 #include "client/taccctl/follow.h"
-#include "client/taccctl/message_json.h"
+#include "client/taccctl/session/coordinator_client.h"
+#include "client/taccctl/session/exit_code.h"
+#include "client/taccctl/show/message_json.h"
+#include "client/taccctl/show/table.h"
 #include "client/taccctl/subcommands.h"
-#include "client/taccctl/table.h"
 
 namespace tacc::client {
 namespace {

@@ -1,8 +1,8 @@
 // taccctl watch JOB: follows a job; Ctrl-C detaches.
 #include <memory>
 
-#include "client/taccctl/coordinator_client.h"
 #include "client/taccctl/follow.h"
+#include "client/taccctl/session/coordinator_client.h"
 #include "client/taccctl/subcommands.h"
 
 namespace tacc::client {

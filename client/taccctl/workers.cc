@@ -2,13 +2,13 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "client/taccctl/coordinator_client.h"
-#include "client/taccctl/exit_code.h"
 #include "client/taccctl/follow.h"
-#include "client/taccctl/message_json.h"
+#include "client/taccctl/session/coordinator_client.h"
+#include "client/taccctl/session/exit_code.h"
+#include "client/taccctl/show/message_json.h"
+#include "client/taccctl/show/table.h"
+#include "client/taccctl/show/units.h"
 #include "client/taccctl/subcommands.h"
-#include "client/taccctl/table.h"
-#include "client/taccctl/units.h"
 
 namespace tacc::client {
 namespace {

@@ -1,6 +1,6 @@
 // Runs a program to its end, with limits on time, memory and output.
-#ifndef COORDINATOR_COMPILE_CHILD_H_
-#define COORDINATOR_COMPILE_CHILD_H_
+#ifndef TACC_COORDINATOR_COMPILE_CHILD_H_
+#define TACC_COORDINATOR_COMPILE_CHILD_H_
 
 #include <atomic>
 #include <cstdint>
@@ -36,4 +36,4 @@ absl::StatusOr<ChildResult> RunChild(const std::vector<std::string>& arguments, 
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_COMPILE_CHILD_H_
+#endif  // TACC_COORDINATOR_COMPILE_CHILD_H_

@@ -1,7 +1,7 @@
 // Checks data, plans and compiles jobs in child processes, so that a crash, a hang or hunger for memory there costs one
 // job and never a heartbeat.
-#ifndef COORDINATOR_COMPILE_COMPILER_H_
-#define COORDINATOR_COMPILE_COMPILER_H_
+#ifndef TACC_COORDINATOR_COMPILE_COMPILER_H_
+#define TACC_COORDINATOR_COMPILE_COMPILER_H_
 
 #include <atomic>
 #include <condition_variable>
@@ -88,4 +88,4 @@ class Compiler {
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_COMPILE_COMPILER_H_
+#endif  // TACC_COORDINATOR_COMPILE_COMPILER_H_

@@ -1,6 +1,6 @@
 // Names of a program's instructions, for people.
-#ifndef COORDINATOR_COMPILE_INSTRUCTIONS_H_
-#define COORDINATOR_COMPILE_INSTRUCTIONS_H_
+#ifndef TACC_COORDINATOR_COMPILE_INSTRUCTIONS_H_
+#define TACC_COORDINATOR_COMPILE_INSTRUCTIONS_H_
 
 #include <string>
 
@@ -13,4 +13,4 @@ std::string DescribeNode(const std::string& program_text, int call, int node);
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_COMPILE_INSTRUCTIONS_H_
+#endif  // TACC_COORDINATOR_COMPILE_INSTRUCTIONS_H_

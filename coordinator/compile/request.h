@@ -1,6 +1,6 @@
 // Texts that go to and come from tacc-plan and tacc-data (docs/contracts.md). Pure functions.
-#ifndef COORDINATOR_COMPILE_REQUEST_H_
-#define COORDINATOR_COMPILE_REQUEST_H_
+#ifndef TACC_COORDINATOR_COMPILE_REQUEST_H_
+#define TACC_COORDINATOR_COMPILE_REQUEST_H_
 
 #include <string>
 #include <vector>
@@ -35,4 +35,4 @@ absl::StatusOr<std::string> Identity(const v1::JobSpec& spec, const IdentityPart
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_COMPILE_REQUEST_H_
+#endif  // TACC_COORDINATOR_COMPILE_REQUEST_H_

@@ -9,8 +9,8 @@
 //   2. A worker holds ranks of one attempt at most (`reserved`).
 //   3. A report of a rank that is not of the active attempt, or comes from another worker than the placement's, changes
 //   nothing.
-#ifndef COORDINATOR_CORE_CORE_H_
-#define COORDINATOR_CORE_CORE_H_
+#ifndef TACC_COORDINATOR_CORE_CORE_H_
+#define TACC_COORDINATOR_CORE_CORE_H_
 
 #include <cstdint>
 #include <deque>
@@ -160,4 +160,4 @@ class Core {
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_CORE_CORE_H_
+#endif  // TACC_COORDINATOR_CORE_CORE_H_

@@ -1,6 +1,6 @@
 // Names the cause of a hang from samples of the ranks' status blocks. A pure function.
-#ifndef COORDINATOR_CORE_HANG_H_
-#define COORDINATOR_CORE_HANG_H_
+#ifndef TACC_COORDINATOR_CORE_HANG_H_
+#define TACC_COORDINATOR_CORE_HANG_H_
 
 #include <functional>
 #include <optional>
@@ -29,4 +29,4 @@ std::optional<std::string> FindStartHang(const JobState& job, double timeout_sec
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_CORE_HANG_H_
+#endif  // TACC_COORDINATOR_CORE_HANG_H_

@@ -1,7 +1,7 @@
 // The state of one job. The durable part changes by Apply(fact) only, in replay as in life; the rest is known again
 // from workers after a restart.
-#ifndef COORDINATOR_CORE_JOB_STATE_H_
-#define COORDINATOR_CORE_JOB_STATE_H_
+#ifndef TACC_COORDINATOR_CORE_JOB_STATE_H_
+#define TACC_COORDINATOR_CORE_JOB_STATE_H_
 
 #include <cstdint>
 #include <deque>
@@ -167,4 +167,4 @@ void NoteEval(const v1::EvalMetrics& eval, JobState* job);
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_CORE_JOB_STATE_H_
+#endif  // TACC_COORDINATOR_CORE_JOB_STATE_H_

@@ -1,6 +1,6 @@
 // The workers: who is attached, whose lease runs, and what each holds.
-#ifndef COORDINATOR_CORE_MEMBERSHIP_H_
-#define COORDINATOR_CORE_MEMBERSHIP_H_
+#ifndef TACC_COORDINATOR_CORE_MEMBERSHIP_H_
+#define TACC_COORDINATOR_CORE_MEMBERSHIP_H_
 
 #include <cstdint>
 #include <map>
@@ -71,4 +71,4 @@ class Membership {
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_CORE_MEMBERSHIP_H_
+#endif  // TACC_COORDINATOR_CORE_MEMBERSHIP_H_

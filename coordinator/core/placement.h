@@ -1,6 +1,6 @@
 // Which workers a job's ranks get. Pure functions.
-#ifndef COORDINATOR_CORE_PLACEMENT_H_
-#define COORDINATOR_CORE_PLACEMENT_H_
+#ifndef TACC_COORDINATOR_CORE_PLACEMENT_H_
+#define TACC_COORDINATOR_CORE_PLACEMENT_H_
 
 #include <optional>
 #include <string>
@@ -49,4 +49,4 @@ double PeakFlopsPerSecond(const Membership& members, const std::vector<std::stri
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_CORE_PLACEMENT_H_
+#endif  // TACC_COORDINATOR_CORE_PLACEMENT_H_

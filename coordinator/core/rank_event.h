@@ -1,6 +1,6 @@
 // One line of a rank's stdout, as in docs/contracts.md, made a value.
-#ifndef COORDINATOR_CORE_RANK_EVENT_H_
-#define COORDINATOR_CORE_RANK_EVENT_H_
+#ifndef TACC_COORDINATOR_CORE_RANK_EVENT_H_
+#define TACC_COORDINATOR_CORE_RANK_EVENT_H_
 
 #include <cstdint>
 #include <string>
@@ -35,4 +35,4 @@ absl::StatusOr<RankEvent> ParseRankEvent(const std::string& line);
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_CORE_RANK_EVENT_H_
+#endif  // TACC_COORDINATOR_CORE_RANK_EVENT_H_

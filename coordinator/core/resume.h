@@ -1,7 +1,7 @@
 // From which checkpoint an attempt starts. A pure function of the job and of what its workers found in the checkpoint
 // folder.
-#ifndef COORDINATOR_CORE_RESUME_H_
-#define COORDINATOR_CORE_RESUME_H_
+#ifndef TACC_COORDINATOR_CORE_RESUME_H_
+#define TACC_COORDINATOR_CORE_RESUME_H_
 
 #include <string>
 #include <vector>
@@ -44,4 +44,4 @@ std::string IdentityDifference(const std::string& mine, const std::string& their
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_CORE_RESUME_H_
+#endif  // TACC_COORDINATOR_CORE_RESUME_H_

@@ -1,7 +1,7 @@
 // The JSON texts that go out with an attempt: start file, rank commands, owner of the checkpoint folder
 // (docs/contracts.md).
-#ifndef COORDINATOR_CORE_START_FILE_H_
-#define COORDINATOR_CORE_START_FILE_H_
+#ifndef TACC_COORDINATOR_CORE_START_FILE_H_
+#define TACC_COORDINATOR_CORE_START_FILE_H_
 
 #include <string>
 #include <vector>
@@ -40,4 +40,4 @@ std::string ExportDir(const v1::JobSpec& spec);
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_CORE_START_FILE_H_
+#endif  // TACC_COORDINATOR_CORE_START_FILE_H_

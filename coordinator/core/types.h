@@ -1,7 +1,7 @@
 // What goes into the coordinator's core and what comes out of it. All plain values: the core has no clock, thread,
 // socket or disk.
-#ifndef COORDINATOR_CORE_TYPES_H_
-#define COORDINATOR_CORE_TYPES_H_
+#ifndef TACC_COORDINATOR_CORE_TYPES_H_
+#define TACC_COORDINATOR_CORE_TYPES_H_
 
 #include <cstdint>
 #include <string>
@@ -134,4 +134,4 @@ using Decisions = std::vector<Decision>;
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_CORE_TYPES_H_
+#endif  // TACC_COORDINATOR_CORE_TYPES_H_

@@ -1,6 +1,6 @@
 // Text from outside, made fit for protobuf strings, which must be UTF-8.
-#ifndef COORDINATOR_CORE_UTF8_H_
-#define COORDINATOR_CORE_UTF8_H_
+#ifndef TACC_COORDINATOR_CORE_UTF8_H_
+#define TACC_COORDINATOR_CORE_UTF8_H_
 
 #include <cstddef>
 #include <string>
@@ -12,4 +12,4 @@ std::string ValidUtf8(const std::string& text, size_t max_bytes);
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_CORE_UTF8_H_
+#endif  // TACC_COORDINATOR_CORE_UTF8_H_

@@ -1,6 +1,6 @@
 // What clients see of the state. Pure functions.
-#ifndef COORDINATOR_CORE_VIEW_H_
-#define COORDINATOR_CORE_VIEW_H_
+#ifndef TACC_COORDINATOR_CORE_VIEW_H_
+#define TACC_COORDINATOR_CORE_VIEW_H_
 
 #include "coordinator/core/job_state.h"
 #include "coordinator/core/membership.h"
@@ -16,4 +16,4 @@ v1::WorkerView ViewWorker(const Worker& worker, double now);
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_CORE_VIEW_H_
+#endif  // TACC_COORDINATOR_CORE_VIEW_H_

@@ -1,6 +1,6 @@
 // /metrics, /healthz and /readyz over HTTP. Every value is read from the core at the time of the scrape.
-#ifndef COORDINATOR_METRICS_METRICS_H_
-#define COORDINATOR_METRICS_METRICS_H_
+#ifndef TACC_COORDINATOR_METRICS_METRICS_H_
+#define TACC_COORDINATOR_METRICS_METRICS_H_
 
 #include <prometheus/collectable.h>
 #include <prometheus/metric_family.h>
@@ -50,4 +50,4 @@ class MetricsServer {
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_METRICS_METRICS_H_
+#endif  // TACC_COORDINATOR_METRICS_METRICS_H_

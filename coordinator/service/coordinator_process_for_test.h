@@ -1,6 +1,6 @@
 // The coordinator as a process of its own, and a client of it.
-#ifndef COORDINATOR_SERVICE_COORDINATOR_PROCESS_FOR_TEST_H_
-#define COORDINATOR_SERVICE_COORDINATOR_PROCESS_FOR_TEST_H_
+#ifndef TACC_COORDINATOR_SERVICE_COORDINATOR_PROCESS_FOR_TEST_H_
+#define TACC_COORDINATOR_SERVICE_COORDINATOR_PROCESS_FOR_TEST_H_
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -186,4 +186,4 @@ class Client {
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_SERVICE_COORDINATOR_PROCESS_FOR_TEST_H_
+#endif  // TACC_COORDINATOR_SERVICE_COORDINATOR_PROCESS_FOR_TEST_H_

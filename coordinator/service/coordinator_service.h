@@ -1,6 +1,6 @@
 // gRPC side of CoordinatorService: handlers translate and return, the loop answers.
-#ifndef COORDINATOR_SERVICE_COORDINATOR_SERVICE_H_
-#define COORDINATOR_SERVICE_COORDINATOR_SERVICE_H_
+#ifndef TACC_COORDINATOR_SERVICE_COORDINATOR_SERVICE_H_
+#define TACC_COORDINATOR_SERVICE_COORDINATOR_SERVICE_H_
 
 #include <grpcpp/grpcpp.h>
 
@@ -62,4 +62,4 @@ class CoordinatorHandlers : public v1::CoordinatorService::CallbackService {
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_SERVICE_COORDINATOR_SERVICE_H_
+#endif  // TACC_COORDINATOR_SERVICE_COORDINATOR_SERVICE_H_

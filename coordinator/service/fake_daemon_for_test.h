@@ -1,6 +1,6 @@
 // A worker's daemon and the tools tacc-plan and tacc-data, as far as the coordinator can tell.
-#ifndef COORDINATOR_SERVICE_FAKE_DAEMON_FOR_TEST_H_
-#define COORDINATOR_SERVICE_FAKE_DAEMON_FOR_TEST_H_
+#ifndef TACC_COORDINATOR_SERVICE_FAKE_DAEMON_FOR_TEST_H_
+#define TACC_COORDINATOR_SERVICE_FAKE_DAEMON_FOR_TEST_H_
 
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -351,4 +351,4 @@ class FakeDaemon {
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_SERVICE_FAKE_DAEMON_FOR_TEST_H_
+#endif  // TACC_COORDINATOR_SERVICE_FAKE_DAEMON_FOR_TEST_H_

@@ -1,5 +1,5 @@
-#ifndef COORDINATOR_SERVICE_GRPC_STATUS_H_
-#define COORDINATOR_SERVICE_GRPC_STATUS_H_
+#ifndef TACC_COORDINATOR_SERVICE_GRPC_STATUS_H_
+#define TACC_COORDINATOR_SERVICE_GRPC_STATUS_H_
 
 #include <grpcpp/support/status.h>
 
@@ -16,4 +16,4 @@ inline grpc::Status ToGrpc(const absl::Status& status) {
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_SERVICE_GRPC_STATUS_H_
+#endif  // TACC_COORDINATOR_SERVICE_GRPC_STATUS_H_

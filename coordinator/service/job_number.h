@@ -1,6 +1,6 @@
 // The numbers that ids of jobs end with do not come back, whatever becomes of the jobs.
-#ifndef COORDINATOR_SERVICE_JOB_NUMBER_H_
-#define COORDINATOR_SERVICE_JOB_NUMBER_H_
+#ifndef TACC_COORDINATOR_SERVICE_JOB_NUMBER_H_
+#define TACC_COORDINATOR_SERVICE_JOB_NUMBER_H_
 
 #include <cstdint>
 #include <memory>
@@ -34,4 +34,4 @@ class JobNumberFile {
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_SERVICE_JOB_NUMBER_H_
+#endif  // TACC_COORDINATOR_SERVICE_JOB_NUMBER_H_

@@ -1,7 +1,7 @@
 // The port for clients and workers. gRPC's own listener (1.51) never accepts again after one accept that failed, as it
 // does when the process has no descriptor left; this one goes on, and leaves descriptors for the process's own files.
-#ifndef COORDINATOR_SERVICE_LISTENER_H_
-#define COORDINATOR_SERVICE_LISTENER_H_
+#ifndef TACC_COORDINATOR_SERVICE_LISTENER_H_
+#define TACC_COORDINATOR_SERVICE_LISTENER_H_
 
 #include <cstdint>
 #include <functional>
@@ -52,4 +52,4 @@ class Listener {
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_SERVICE_LISTENER_H_
+#endif  // TACC_COORDINATOR_SERVICE_LISTENER_H_

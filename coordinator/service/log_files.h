@@ -1,7 +1,7 @@
 // The ranks' log lines on disk: jobs_dir/ID/ranks.log and, when that is full, ranks.log.1 before it. Bounded; the
 // oldest lines go.
-#ifndef COORDINATOR_SERVICE_LOG_FILES_H_
-#define COORDINATOR_SERVICE_LOG_FILES_H_
+#ifndef TACC_COORDINATOR_SERVICE_LOG_FILES_H_
+#define TACC_COORDINATOR_SERVICE_LOG_FILES_H_
 
 #include <cstdint>
 #include <map>
@@ -51,4 +51,4 @@ class LogFiles {
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_SERVICE_LOG_FILES_H_
+#endif  // TACC_COORDINATOR_SERVICE_LOG_FILES_H_

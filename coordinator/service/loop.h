@@ -1,6 +1,6 @@
 // The one thread that drives the core: takes inputs, stores what the core decides, and only then lets it out.
-#ifndef COORDINATOR_SERVICE_LOOP_H_
-#define COORDINATOR_SERVICE_LOOP_H_
+#ifndef TACC_COORDINATOR_SERVICE_LOOP_H_
+#define TACC_COORDINATOR_SERVICE_LOOP_H_
 
 #include <condition_variable>
 #include <cstdint>
@@ -133,4 +133,4 @@ class Loop {
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_SERVICE_LOOP_H_
+#endif  // TACC_COORDINATOR_SERVICE_LOOP_H_

@@ -1,6 +1,6 @@
 // A server stream that is filled page by page from the loop's thread, and follows what is added.
-#ifndef COORDINATOR_SERVICE_PAGE_STREAM_H_
-#define COORDINATOR_SERVICE_PAGE_STREAM_H_
+#ifndef TACC_COORDINATOR_SERVICE_PAGE_STREAM_H_
+#define TACC_COORDINATOR_SERVICE_PAGE_STREAM_H_
 
 #include <grpcpp/grpcpp.h>
 
@@ -132,4 +132,4 @@ class PageStream : public grpc::ServerWriteReactor<Response>,
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_SERVICE_PAGE_STREAM_H_
+#endif  // TACC_COORDINATOR_SERVICE_PAGE_STREAM_H_

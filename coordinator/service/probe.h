@@ -1,6 +1,6 @@
 // Whether a client that comes now is served: each asks over a connection of its own, as that client would.
-#ifndef COORDINATOR_SERVICE_PROBE_H_
-#define COORDINATOR_SERVICE_PROBE_H_
+#ifndef TACC_COORDINATOR_SERVICE_PROBE_H_
+#define TACC_COORDINATOR_SERVICE_PROBE_H_
 
 #include <string>
 
@@ -15,4 +15,4 @@ absl::Status ProbeDecides(const std::string& address, double timeout_seconds);
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_SERVICE_PROBE_H_
+#endif  // TACC_COORDINATOR_SERVICE_PROBE_H_

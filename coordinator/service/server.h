@@ -1,6 +1,6 @@
 // The whole coordinator in one process: state directory, loop, compiler, gRPC and HTTP.
-#ifndef COORDINATOR_SERVICE_SERVER_H_
-#define COORDINATOR_SERVICE_SERVER_H_
+#ifndef TACC_COORDINATOR_SERVICE_SERVER_H_
+#define TACC_COORDINATOR_SERVICE_SERVER_H_
 
 #include <functional>
 #include <memory>
@@ -54,4 +54,4 @@ class Server {
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_SERVICE_SERVER_H_
+#endif  // TACC_COORDINATOR_SERVICE_SERVER_H_

@@ -1,6 +1,6 @@
 // gRPC side of WorkerService: one stream per daemon, messages in as inputs of the loop, decisions out.
-#ifndef COORDINATOR_SERVICE_WORKER_SERVICE_H_
-#define COORDINATOR_SERVICE_WORKER_SERVICE_H_
+#ifndef TACC_COORDINATOR_SERVICE_WORKER_SERVICE_H_
+#define TACC_COORDINATOR_SERVICE_WORKER_SERVICE_H_
 
 #include <grpcpp/grpcpp.h>
 
@@ -39,4 +39,4 @@ class WorkerHandlers : public v1::WorkerService::CallbackService, public WorkerO
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_SERVICE_WORKER_SERVICE_H_
+#endif  // TACC_COORDINATOR_SERVICE_WORKER_SERVICE_H_

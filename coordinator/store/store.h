@@ -4,8 +4,8 @@
 // One batch of decisions is one transaction: a metric point, the fact that came of it and the sequence number of its
 // report are stored all or none, so that what a worker sends again after a crash is neither lost nor doubled. Not
 // thread-safe.
-#ifndef COORDINATOR_STORE_STORE_H_
-#define COORDINATOR_STORE_STORE_H_
+#ifndef TACC_COORDINATOR_STORE_STORE_H_
+#define TACC_COORDINATOR_STORE_STORE_H_
 
 #include <cstdint>
 #include <map>
@@ -86,4 +86,4 @@ class Store {
 
 }  // namespace tacc::coordinator
 
-#endif  // COORDINATOR_STORE_STORE_H_
+#endif  // TACC_COORDINATOR_STORE_STORE_H_

@@ -81,7 +81,7 @@ int64_t CudaDispatchSlotsWorkspaceBytes(const TensorType& row_ids) {
 }
 
 int64_t CudaNormGradWorkspaceBytes(const TensorType& x, int num_sums) {
-  // Partial sums of groups of rows, as kernels/cuda/sum_groups.h.
+  // Partial sums of groups of rows, as kernels/cuda/launch/sum_groups.h.
   const int64_t n = x.dims.back(), rows = n == 0 ? 0 : x.num_elements() / n;
   const int64_t groups = n == 0 ? 1 : std::clamp<int64_t>((int64_t{1} << 20) / n, 512, 8192);
   return kSmall + std::clamp<int64_t>(rows, 1, groups) * num_sums * n * ByteSize(AccumulationType(x.dtype));

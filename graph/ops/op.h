@@ -56,7 +56,7 @@ struct Factor {
   // With `replicate`: a layout may split it all the same, then the op is replaced by what OpDef::expand makes.
   bool expandable = false;
   // With `replicate`: dims mapped to it hold several tensors, one behind the other, or one of them. They may be split
-  // in programs that are partitioned, where each rank has its share of each tensor (graph/passes/join_products).
+  // in programs that are partitioned, where each rank has its share of each tensor (graph/passes/rewrite/join_products).
   bool joined = false;
 };
 struct Rule {
@@ -154,7 +154,7 @@ struct OpDef {
   // The result is the sum of what it makes of each operand alone. The rule is asked about one operand; those of a node
   // may be split each in its own way, as long as all leave the result pending on the same axes.
   bool sums_operands = false;
-  // Takes one more operand, document_start, with which it stays within documents (graph/passes/separate_documents.h).
+  // Takes one more operand, document_start, with which it stays within documents (graph/passes/partition/separate_documents.h).
   bool takes_document_start = false;
   bool has_side_effect = false;  // kept by dce; never merged by cse
   bool is_collective = false;

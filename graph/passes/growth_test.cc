@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "graph/ir/text.h"
 #include "graph/passes/pipeline.h"
-#include "graph/passes/test_model.h"
+#include "graph/passes/testing/test_model.h"
 #include "gtest/gtest.h"
 
 namespace {

@@ -4,13 +4,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
-#include "graph/passes/combine_squares.h"
-#include "graph/passes/fuse.h"
-#include "graph/passes/mixed_precision.h"
-#include "graph/passes/narrow_residual.h"
-#include "graph/passes/order_sequence.h"
-#include "graph/passes/separate_messages.h"
-#include "graph/passes/simplify.h"
+#include "graph/passes/partition/order_sequence.h"
+#include "graph/passes/rewrite/combine_squares.h"
+#include "graph/passes/rewrite/fuse.h"
+#include "graph/passes/rewrite/simplify.h"
+#include "graph/passes/stages/separate_messages.h"
+#include "graph/passes/training/mixed_precision.h"
+#include "graph/passes/training/narrow_residual.h"
 #include "graph/verify/verify.h"
 
 namespace tacc::graph {

@@ -9,14 +9,14 @@
 #include "absl/strings/string_view.h"
 #include "graph/ir/program.h"
 #include "graph/ops/op.h"
-#include "graph/passes/build_training.h"
-#include "graph/passes/expert_parallel.h"
-#include "graph/passes/join_products.h"
-#include "graph/passes/partition.h"
-#include "graph/passes/plan_memory.h"
-#include "graph/passes/remat.h"
-#include "graph/passes/schedule.h"
-#include "graph/passes/stages.h"
+#include "graph/passes/memory/plan_memory.h"
+#include "graph/passes/memory/schedule.h"
+#include "graph/passes/partition/expert_parallel.h"
+#include "graph/passes/partition/partition.h"
+#include "graph/passes/rewrite/join_products.h"
+#include "graph/passes/stages/stages.h"
+#include "graph/passes/training/build_training.h"
+#include "graph/passes/training/remat.h"
 
 namespace tacc::graph {
 

@@ -8,12 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "graph/analysis/cost.h"
 #include "graph/ir/status_macros.h"
-#include "graph/passes/fuse.h"
-#include "graph/passes/join_products.h"
-#include "graph/passes/narrow_residual.h"
+#include "graph/passes/modules/units.h"
 #include "graph/passes/pipeline.h"
-#include "graph/passes/remat.h"
-#include "graph/passes/units.h"
+#include "graph/passes/rewrite/fuse.h"
+#include "graph/passes/rewrite/join_products.h"
+#include "graph/passes/training/narrow_residual.h"
+#include "graph/passes/training/remat.h"
 
 namespace tacc::graph {
 namespace {

@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "graph/ir/graph.h"
 #include "graph/ops/op.h"
-#include "graph/passes/expert_parallel.h"
+#include "graph/passes/partition/expert_parallel.h"
 #include "graph/planner/work.h"
 
 namespace tacc::graph {

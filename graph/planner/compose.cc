@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
-#include "graph/passes/layout.h"
-#include "graph/passes/units.h"
+#include "graph/passes/modules/units.h"
+#include "graph/passes/partition/layout.h"
 #include "graph/planner/simulate/cluster_times.h"
 
 namespace tacc::graph {

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "graph/passes/pipeline_calls.h"
+#include "graph/passes/stages/pipeline_calls.h"
 
 namespace tacc::graph {
 

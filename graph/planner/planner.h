@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "graph/analysis/cost.h"
 #include "graph/ir/plan.h"
-#include "graph/passes/pins.h"
+#include "graph/passes/partition/pins.h"
 #include "graph/passes/pipeline.h"
 #include "graph/planner/cluster.h"
 #include "graph/planner/search.h"
@@ -116,7 +116,7 @@ struct Planned {
 
 // Memory of a rank beside the arena and the workspace, on a CPU. Idle: its libraries loaded, no program bound (VmHWM of
 // tacc-rank at its `started` event, LibTorch 2.11, x86-64). Buffers: what libraries and the program take once it runs,
-// batches read ahead. Staging: of collectives among the ranks of a stage (worker/rank/collectives.h); messages between
+// batches read ahead. Staging: of collectives among the ranks of a stage (worker/rank/collectives/collectives.h); messages between
 // stages go from place to place.
 inline constexpr int64_t kIdleBytes = int64_t{116} << 20;
 inline constexpr int64_t kBufferBytes = int64_t{8} << 20;

@@ -14,7 +14,7 @@
 #include "graph/ir/fingerprint.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
-#include "graph/passes/separate_documents.h"
+#include "graph/passes/partition/separate_documents.h"
 #include "graph/planner/calibrate.h"
 #include "graph/planner/planner.h"
 #include "graph/planner/report/does_not_fit.h"

@@ -13,7 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
-#include "graph/passes/layout.h"
+#include "graph/passes/partition/layout.h"
 #include "graph/passes/pipeline.h"
 #include "graph/planner/simulate/cluster_times.h"
 #include "graph/verify/verify.h"

@@ -1,9 +1,9 @@
 #include <math.h>
 
 #include "kernels/cuda/adamw.h"
-#include "kernels/cuda/elementary.h"
-#include "kernels/cuda/pack.h"
-#include "kernels/cuda/table_launch.h"
+#include "kernels/cuda/launch/elementary.h"
+#include "kernels/cuda/launch/pack.h"
+#include "kernels/cuda/launch/table_launch.h"
 
 namespace tacc::kernels::cuda {
 namespace {

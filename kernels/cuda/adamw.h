@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/cpu/adamw.h"
-#include "kernels/cuda/tensor_table.h"
+#include "kernels/cuda/launch/tensor_table.h"
 #include "kernels/tensor.h"
 
 namespace tacc::kernels::cuda {

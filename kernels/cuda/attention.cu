@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_work.h"
-#include "kernels/cuda/pack.h"
+#include "kernels/cuda/launch/pack.h"
 #include "kernels/cuda/scratch.h"
 
 // For the loops around those over a thread's own numbers, so that compiling does not take minutes.

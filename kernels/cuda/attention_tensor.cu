@@ -6,9 +6,9 @@
 
 #include "kernels/cuda/attention_tensor.h"
 #include "kernels/cuda/attention_work.h"
-#include "kernels/cuda/pack.h"
+#include "kernels/cuda/launch/pack.h"
+#include "kernels/cuda/launch/tensor_core.h"
 #include "kernels/cuda/scratch.h"
-#include "kernels/cuda/tensor_core.h"
 
 namespace tacc::kernels::cuda {
 namespace {

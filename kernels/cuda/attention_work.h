@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/attention.h"
-#include "kernels/cuda/load.h"
+#include "kernels/cuda/launch/load.h"
 
 namespace tacc::kernels::cuda {
 

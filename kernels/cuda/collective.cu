@@ -2,8 +2,8 @@
 
 #include "kernels/check.h"
 #include "kernels/cuda/collective.h"
-#include "kernels/cuda/pack.h"
-#include "kernels/cuda/strided.h"
+#include "kernels/cuda/launch/pack.h"
+#include "kernels/cuda/launch/strided.h"
 
 #ifndef __CUDACC__
 #include <atomic>

@@ -1,8 +1,8 @@
 #include <cmath>
 
-#include "kernels/cuda/bounds.h"
 #include "kernels/cuda/cross_entropy.h"
-#include "kernels/cuda/pack.h"
+#include "kernels/cuda/launch/bounds.h"
+#include "kernels/cuda/launch/pack.h"
 
 namespace tacc::kernels::cuda {
 namespace {

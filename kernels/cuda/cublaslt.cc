@@ -13,7 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "kernels/cuda/stream.h"
+#include "kernels/cuda/launch/stream.h"
 
 namespace tacc::kernels::cuda {
 namespace {

@@ -1,5 +1,5 @@
 #include "kernels/cuda/dispatch.h"
-#include "kernels/cuda/pack.h"
+#include "kernels/cuda/launch/pack.h"
 #include "kernels/cuda/scratch.h"
 
 namespace tacc::kernels::cuda {

@@ -1,6 +1,6 @@
 #include "kernels/cuda/dropout.h"
-#include "kernels/cuda/map.h"
-#include "kernels/cuda/strided.h"
+#include "kernels/cuda/launch/map.h"
+#include "kernels/cuda/launch/strided.h"
 
 namespace tacc::kernels::cuda {
 namespace {

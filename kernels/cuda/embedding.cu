@@ -1,6 +1,6 @@
 #include "kernels/cuda/embedding.h"
 #include "kernels/cuda/id_order.h"
-#include "kernels/cuda/pack.h"
+#include "kernels/cuda/launch/pack.h"
 #include "kernels/cuda/scratch.h"
 
 namespace tacc::kernels::cuda {

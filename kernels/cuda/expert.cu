@@ -5,7 +5,7 @@
 #include "kernels/cuda/expert.h"
 #include "kernels/cuda/expert_tensor.h"
 #include "kernels/cuda/id_order.h"
-#include "kernels/cuda/pack.h"
+#include "kernels/cuda/launch/pack.h"
 #include "kernels/cuda/scratch.h"
 
 namespace tacc::kernels::cuda {

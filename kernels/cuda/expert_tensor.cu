@@ -2,8 +2,8 @@
 // terms at a time: while one half of it is multiplied the next terms are on their way from memory, in registers, and
 // then fill the other half.
 #include "kernels/cuda/expert_tensor.h"
-#include "kernels/cuda/pack.h"
-#include "kernels/cuda/tensor_core.h"
+#include "kernels/cuda/launch/pack.h"
+#include "kernels/cuda/launch/tensor_core.h"
 
 namespace tacc::kernels::cuda {
 namespace {

@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "kernels/cuda/id_order.h"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/launch/launch.h"
 
 namespace tacc::kernels::cuda {
 namespace {

@@ -1,6 +1,6 @@
 #include <math.h>
 
-#include "kernels/cuda/load.h"
+#include "kernels/cuda/launch/load.h"
 #include "kernels/cuda/lr_schedule.h"
 
 namespace tacc::kernels::cuda {

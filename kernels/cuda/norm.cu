@@ -1,9 +1,9 @@
 #include <cmath>
 
+#include "kernels/cuda/launch/pack.h"
+#include "kernels/cuda/launch/sum_groups.h"
 #include "kernels/cuda/norm.h"
-#include "kernels/cuda/pack.h"
 #include "kernels/cuda/scratch.h"
-#include "kernels/cuda/sum_groups.h"
 
 namespace tacc::kernels::cuda {
 namespace {

@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "kernels/cuda/elementary.h"
-#include "kernels/cuda/map.h"
+#include "kernels/cuda/launch/elementary.h"
+#include "kernels/cuda/launch/map.h"
+#include "kernels/cuda/launch/strided.h"
+#include "kernels/cuda/launch/table_launch.h"
 #include "kernels/cuda/pointwise.h"
-#include "kernels/cuda/strided.h"
-#include "kernels/cuda/table_launch.h"
 
 namespace tacc::kernels::cuda {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/cpu/pointwise.h"
-#include "kernels/cuda/tensor_table.h"
+#include "kernels/cuda/launch/tensor_table.h"
 #include "kernels/tensor.h"
 
 namespace tacc::kernels::cuda {

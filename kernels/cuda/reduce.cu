@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cuda/pack.h"
+#include "kernels/cuda/launch/pack.h"
+#include "kernels/cuda/launch/strided.h"
 #include "kernels/cuda/pointwise.h"
 #include "kernels/cuda/scratch.h"
 #include "kernels/cuda/shape.h"
-#include "kernels/cuda/strided.h"
 
 namespace tacc::kernels::cuda {
 namespace {

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cuda/pack.h"
+#include "kernels/cuda/launch/pack.h"
 #include "kernels/cuda/rotary.h"
 
 namespace tacc::kernels::cuda {

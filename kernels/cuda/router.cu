@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "kernels/cuda/expert.h"
-#include "kernels/cuda/pack.h"
+#include "kernels/cuda/launch/pack.h"
 
 namespace tacc::kernels::cuda {
 namespace {

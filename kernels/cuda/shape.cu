@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/cuda/launch/strided.h"
 #include "kernels/cuda/shape.h"
-#include "kernels/cuda/strided.h"
 #include "kernels/cuda/views.h"
 
 namespace tacc::kernels::cuda {

@@ -2,11 +2,11 @@
 // one.
 #include <algorithm>
 
-#include "kernels/cuda/pack.h"
+#include "kernels/cuda/launch/pack.h"
+#include "kernels/cuda/launch/strided.h"
+#include "kernels/cuda/launch/table_launch.h"
 #include "kernels/cuda/pointwise.h"
 #include "kernels/cuda/scratch.h"
-#include "kernels/cuda/strided.h"
-#include "kernels/cuda/table_launch.h"
 
 namespace tacc::kernels::cuda {
 namespace {

@@ -1,10 +1,10 @@
 // Unary, UnaryGrad and CastMany of pointwise.h.
 #include <type_traits>
 
-#include "kernels/cuda/elementary.h"
-#include "kernels/cuda/map.h"
+#include "kernels/cuda/launch/elementary.h"
+#include "kernels/cuda/launch/map.h"
+#include "kernels/cuda/launch/table_launch.h"
 #include "kernels/cuda/pointwise.h"
-#include "kernels/cuda/table_launch.h"
 
 namespace tacc::kernels::cuda {
 namespace {

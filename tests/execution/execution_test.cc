@@ -10,7 +10,7 @@
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
 #include "graph/passes/pipeline.h"
-#include "graph/passes/test_model.h"
+#include "graph/passes/testing/test_model.h"
 #include "graph/trace/slices_for_test.h"
 #include "gtest/gtest.h"
 #include "tests/execution/training_run.h"

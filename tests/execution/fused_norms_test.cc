@@ -8,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "graph/import/families.h"
 #include "graph/ir/status_macros.h"
-#include "graph/passes/layout.h"
+#include "graph/passes/partition/layout.h"
 #include "graph/passes/pipeline.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

@@ -1,4 +1,4 @@
-// Whole trainings with the kernels of a GPU as they run on the host (kernels/cuda/launch.h), bound by the GPU's table,
+// Whole trainings with the kernels of a GPU as they run on the host (kernels/cuda/launch/launch.h), bound by the GPU's table,
 // on a device that is apart from the host and behind it: planned memory, steps in flight, recordings that are replayed.
 // Against the same programs with the CPU's kernels.
 #include <algorithm>

@@ -11,16 +11,16 @@
 #include "graph/ir/text.h"
 #include "graph/ops/op.h"
 #include "graph/passes/pipeline.h"
-#include "graph/passes/test_model.h"
+#include "graph/passes/testing/test_model.h"
 #include "graph/verify/verify.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "worker/data/data_folder_for_test.h"
-#include "worker/rank/cpu_kernels.h"
-#include "worker/rank/gap_trace.h"
-#include "worker/rank/run.h"
-#include "worker/rank/run_options.h"
-#include "worker/rank/simulated_device.h"
+#include "worker/rank/program/cpu_kernels.h"
+#include "worker/rank/run/run.h"
+#include "worker/rank/run/run_options.h"
+#include "worker/rank/testing/simulated_device.h"
+#include "worker/rank/timing/gap_trace.h"
 
 namespace tacc::worker {
 namespace {

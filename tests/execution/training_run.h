@@ -1,5 +1,5 @@
-#ifndef TESTS_EXECUTION_TRAINING_RUN_H_
-#define TESTS_EXECUTION_TRAINING_RUN_H_
+#ifndef TACC_TESTS_EXECUTION_TRAINING_RUN_H_
+#define TACC_TESTS_EXECUTION_TRAINING_RUN_H_
 
 #include <cstdint>
 #include <map>
@@ -10,7 +10,7 @@
 #include "graph/ir/program.h"
 #include "graph/ops/op.h"
 #include "tests/ranks/in_process_ranks.h"
-#include "worker/rank/kernel_table.h"
+#include "worker/rank/device/kernel_table.h"
 
 namespace tacc::worker {
 
@@ -48,4 +48,4 @@ RunTolerance Deviation(const std::vector<TrainingRun>& runs, const std::vector<T
 
 }  // namespace tacc::worker
 
-#endif  // TESTS_EXECUTION_TRAINING_RUN_H_
+#endif  // TACC_TESTS_EXECUTION_TRAINING_RUN_H_

@@ -27,17 +27,62 @@ ALLOWED = {
     "worker/checkpoint": ["failpoint"],
     "worker/run_folder": ["machine", "worker/checkpoint", "page"],
     "worker/rank": ["machine", "graph/ir", "graph/ops", "graph/verify", "graph/trace", "kernels", "worker/data", "worker/checkpoint", "worker/run_folder", "failpoint"],
-    "worker/daemon": ["proto", "machine", "worker/rank/status_block.h", "worker/checkpoint", "worker/run_folder/run_report.h", "failpoint"],
+    "worker/daemon": ["proto", "machine", "worker/rank/protocol/status_block.h", "worker/checkpoint", "worker/run_folder/run_report.h", "failpoint"],
     "coordinator": ["proto", "machine", "graph/ir", "failpoint"],
     "client": ["proto", "machine", "page"],
     "tests": [""],
     "bench": ["kernels", "worker/data", "graph/"],
 }
-# Libraries from outside, by the first component of an include, that only these folders may use.
+# The rooms of a folder -> the rooms beside it that each may include. What lies in the folder itself may include all of them; nothing in a
+# room includes what lies in the folder itself.
+ROOMS = {
+    "graph/passes": {
+        "modules": [],
+        "training": ["modules"],
+        "partition": ["modules", "training"],
+        "memory": ["modules"],
+        "rewrite": ["partition", "memory"],
+        "stages": ["modules", "partition", "rewrite"],
+    },
+    "worker/checkpoint": {"files": [], "tensors": ["files"]},
+    "worker/daemon": {"supervision": [], "host": ["supervision"], "answers": ["supervision", "host"]},
+    "worker/rank": {
+        "device": [],
+        "protocol": ["device"],
+        "collectives": ["device", "protocol"],
+        "program": ["device", "protocol", "collectives"],
+        "timing": ["device", "protocol", "collectives", "program"],
+        "tuning": ["device", "collectives"],
+        "state": ["device", "protocol", "collectives", "program"],
+        "gpu": ["device", "protocol", "collectives"],
+        "torch": ["device", "protocol", "collectives"],
+        "run": ["device", "protocol", "collectives", "program", "timing", "tuning", "state", "gpu", "torch"],
+        "cuda": ["device", "protocol", "collectives", "program", "gpu", "torch"],
+    },
+    "worker/rank/cuda": {
+        "device": [],
+        "memory": ["device"],
+        "tuning": ["device", "memory"],
+        "collectives": ["device"],
+    },
+    "client/taccctl": {"session": [], "local": ["session"], "show": ["session", "local"]},
+    "kernels/cuda": {"launch": []},
+}
+# Stand-ins for tests: included by tests and by each other alone.
+TESTING = "testing"
+# Libraries from outside, by the first component of an include, that only these files may use.
 CONFINED = {
-    "ATen": ["kernels", "worker/rank", "bench"], "c10": ["kernels", "worker/rank"], "torch": ["kernels", "worker/rank"],
-    "grpcpp": ["worker/daemon", "coordinator", "client", "tests"], "google": ["proto", "worker/daemon", "coordinator", "client", "tests"],
-    "prometheus": ["worker/daemon", "coordinator"], "yaml-cpp": ["client"], "sqlite3.h": ["coordinator"],
+    "ATen": ["kernels/", "worker/rank/torch/", "worker/rank/cuda/", "bench/"],
+    "c10": ["kernels/", "worker/rank/torch/", "worker/rank/cuda/"],
+    "torch": ["kernels/", "worker/rank/torch/"],
+    "cuda_runtime.h": ["kernels/cuda/", "worker/rank/cuda/"],
+    "cuda.h": ["worker/rank/cuda/"],
+    "nccl.h": ["worker/rank/cuda/"],
+    "grpcpp": ["worker/daemon/", "coordinator/", "client/", "tests/"],
+    "google": ["proto/", "worker/daemon/", "coordinator/", "client/", "tests/"],
+    "prometheus": ["worker/daemon/", "coordinator/"],
+    "yaml-cpp": ["client/"],
+    "sqlite3.h": ["coordinator/"],
 }
 OURS = re.compile(r'^\s*#include "([^"]+)"', re.M)
 OTHERS = re.compile(r"^\s*#include <([^>]+)>", re.M)
@@ -50,22 +95,60 @@ def folder_of(path: str) -> str:
     return max((f for f in ALLOWED if path.startswith(f + "/")), key=len, default="")
 
 
+def rooms_of(path: str) -> list[tuple[str, str]]:
+    """The folders with rooms that hold the file, the innermost first, with its room ("" where it lies in the folder itself)."""
+    found = []
+    for area in sorted((a for a in ROOMS if path.startswith(a + "/")), key=len, reverse=True):
+        room, _, rest = path.removeprefix(area + "/").partition("/")
+        found.append((area, room if rest else ""))
+    return found
+
+
+def may_enter(path: str, include: str) -> bool:
+    """Whether the rooms of the innermost folder that holds both allow it."""
+    targets = dict(rooms_of(include))
+    for area, room in rooms_of(path):
+        if area in targets:
+            target = targets[area]
+            return target == room or (room == "" and target in ROOMS[area]) or target in ROOMS[area].get(room, [])
+    return True
+
+
+def is_test(path: str) -> bool:
+    return path.endswith(("_test.cc", "_test.cu", "_cases.h")) or f"/{TESTING}/" in path or "_for_test" in path
+
+
 def may_include(path: str, folder: str, include: str) -> bool:
     if include.startswith(GENERATED):
         return folder == "proto" or "proto" in ALLOWED[folder] or folder == "tests"
     if not (ROOT / include).exists():
-        return may_use(folder, include)
-    target = folder_of(include)
-    if target == folder or any(include.startswith(allowed) for allowed in ALLOWED[folder]):
+        return may_use(path, include)
+    if is_test(path) and (folder_of(include) in (folder, "tests") or f"/{TESTING}/" in include):
         return True
-    is_test = path.endswith("_test.cc") or "_for_test" in path or path.endswith("_cases.h")
-    return is_test and target == "tests"
+    if f"/{TESTING}/" in include:
+        return folder == "tests"
+    target = folder_of(include)
+    return (target == folder and may_enter(path, include)) or any(include.startswith(allowed) for allowed in ALLOWED[folder] if target != folder)
 
 
-def may_use(folder: str, include: str) -> bool:
+def may_use(path: str, include: str) -> bool:
     """A header from outside the project."""
     users = CONFINED.get(include.split("/")[0])
-    return users is None or any(folder == user or folder.startswith(user + "/") for user in users)
+    return users is None or any(path.startswith(user) for user in users)
+
+
+def test_rooms_are_the_folders_there_are():
+    for area, rooms in ROOMS.items():
+        found = {p.name for p in (ROOT / area).iterdir() if p.is_dir() and any(p.glob("**/*.h"))}
+        assert found - {TESTING, "gloo_declarations", "simd", "testdata"} == set(rooms), area
+
+
+def test_the_arrows_between_rooms_have_no_circle():
+    for area, rooms in ROOMS.items():
+        seen: list[str] = []
+        for room, users in rooms.items():
+            assert set(users) <= set(seen), f"{area}/{room} includes a room that is declared behind it"
+            seen.append(room)
 
 
 def test_includes_follow_the_table():
@@ -79,5 +162,5 @@ def test_includes_follow_the_table():
             continue
         text = (ROOT / path).read_text()
         wrong += [f"{path}: may not include {i}" for i in OURS.findall(text) if not may_include(path, folder, i)]
-        wrong += [f"{path}: may not include <{i}>" for i in OTHERS.findall(text) if not may_use(folder, i)]
+        wrong += [f"{path}: may not include <{i}>" for i in OTHERS.findall(text) if not may_use(path, i)]
     assert not wrong, "\n".join(wrong)

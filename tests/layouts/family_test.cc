@@ -7,7 +7,7 @@
 #include "graph/analysis/cost.h"
 #include "graph/import/families.h"
 #include "graph/ir/status_macros.h"
-#include "graph/passes/layout.h"
+#include "graph/passes/partition/layout.h"
 #include "graph/passes/pipeline.h"
 #include "gtest/gtest.h"
 #include "tests/interpreter/simulation.h"

@@ -1,7 +1,7 @@
 // Every layout of dp, fsdp and accumulation against one rank, on simulated ranks in double precision: what differs is
 // the order of sums, so the tolerance is a few units in the last place of f64. Padding is NaN in the simulation, so a
 // pass that lets it in shows at once.
-#include "graph/passes/layout.h"
+#include "graph/passes/partition/layout.h"
 
 #include <cmath>
 #include <random>
@@ -11,9 +11,9 @@
 #include "graph/analysis/cost.h"
 #include "graph/ir/text.h"
 #include "graph/ir/topology.h"
-#include "graph/passes/pins.h"
+#include "graph/passes/partition/pins.h"
 #include "graph/passes/pipeline.h"
-#include "graph/passes/test_model.h"
+#include "graph/passes/testing/test_model.h"
 #include "gtest/gtest.h"
 #include "tests/layouts/training.h"
 

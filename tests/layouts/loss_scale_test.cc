@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/text.h"
-#include "graph/passes/layout.h"
+#include "graph/passes/partition/layout.h"
 #include "graph/passes/pipeline.h"
-#include "graph/passes/test_model.h"
+#include "graph/passes/testing/test_model.h"
 #include "gtest/gtest.h"
 #include "tests/interpreter/simulation.h"
 #include "tests/layouts/training.h"

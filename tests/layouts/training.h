@@ -1,5 +1,5 @@
-#ifndef TESTS_LAYOUTS_TRAINING_H_
-#define TESTS_LAYOUTS_TRAINING_H_
+#ifndef TACC_TESTS_LAYOUTS_TRAINING_H_
+#define TACC_TESTS_LAYOUTS_TRAINING_H_
 
 #include <cstdint>
 #include <functional>
@@ -46,4 +46,4 @@ void ExpectSame(const absl::StatusOr<TrainingRun>& many, const absl::StatusOr<Tr
 
 }  // namespace tacc::graph
 
-#endif  // TESTS_LAYOUTS_TRAINING_H_
+#endif  // TACC_TESTS_LAYOUTS_TRAINING_H_

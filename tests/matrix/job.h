@@ -1,5 +1,5 @@
-#ifndef TESTS_MATRIX_JOB_H_
-#define TESTS_MATRIX_JOB_H_
+#ifndef TACC_TESTS_MATRIX_JOB_H_
+#define TACC_TESTS_MATRIX_JOB_H_
 
 #include <cstdint>
 #include <string>
@@ -79,4 +79,4 @@ absl::StatusOr<std::string> LoadAndSave(const std::vector<graph::Program>& stage
 
 }  // namespace tacc::matrix
 
-#endif  // TESTS_MATRIX_JOB_H_
+#endif  // TACC_TESTS_MATRIX_JOB_H_

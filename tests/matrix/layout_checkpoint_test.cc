@@ -11,10 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/matrix/row.h"
-#include "worker/checkpoint/posix_file.h"
+#include "worker/checkpoint/files/posix_file.h"
 #include "worker/checkpoint/reader.h"
-#include "worker/checkpoint/rectangle.h"
-#include "worker/checkpoint/test_directory.h"
+#include "worker/checkpoint/tensors/rectangle.h"
+#include "worker/checkpoint/testing/test_directory.h"
 
 namespace tacc::matrix {
 namespace {

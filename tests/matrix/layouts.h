@@ -1,12 +1,12 @@
-#ifndef TESTS_MATRIX_LAYOUTS_H_
-#define TESTS_MATRIX_LAYOUTS_H_
+#ifndef TACC_TESTS_MATRIX_LAYOUTS_H_
+#define TACC_TESTS_MATRIX_LAYOUTS_H_
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "graph/passes/pins.h"
-#include "graph/passes/pipeline_calls.h"
+#include "graph/passes/partition/pins.h"
+#include "graph/passes/stages/pipeline_calls.h"
 
 namespace tacc::matrix {
 
@@ -40,4 +40,4 @@ std::vector<Layout> Triples(Experts experts);
 
 }  // namespace tacc::matrix
 
-#endif  // TESTS_MATRIX_LAYOUTS_H_
+#endif  // TACC_TESTS_MATRIX_LAYOUTS_H_

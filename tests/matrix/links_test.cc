@@ -16,9 +16,9 @@
 #include "gtest/gtest.h"
 #include "tests/matrix/job.h"
 #include "tests/matrix/table.h"
-#include "worker/rank/collectives.h"
-#include "worker/rank/cuda/simulated_communication.h"
-#include "worker/rank/in_process_transport.h"
+#include "worker/rank/collectives/collectives.h"
+#include "worker/rank/cuda/testing/simulated_communication.h"
+#include "worker/rank/testing/in_process_transport.h"
 
 namespace tacc::matrix {
 namespace {

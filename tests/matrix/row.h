@@ -1,5 +1,5 @@
-#ifndef TESTS_MATRIX_ROW_H_
-#define TESTS_MATRIX_ROW_H_
+#ifndef TACC_TESTS_MATRIX_ROW_H_
+#define TACC_TESTS_MATRIX_ROW_H_
 
 #include <map>
 #include <string>
@@ -55,4 +55,4 @@ double LossTolerance(const Layout& layout);
 
 }  // namespace tacc::matrix
 
-#endif  // TESTS_MATRIX_ROW_H_
+#endif  // TACC_TESTS_MATRIX_ROW_H_

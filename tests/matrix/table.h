@@ -1,5 +1,5 @@
-#ifndef TESTS_MATRIX_TABLE_H_
-#define TESTS_MATRIX_TABLE_H_
+#ifndef TACC_TESTS_MATRIX_TABLE_H_
+#define TACC_TESTS_MATRIX_TABLE_H_
 
 #include <string>
 
@@ -10,4 +10,4 @@ void PrintTable(const std::string& name, const std::string& table);
 
 }  // namespace tacc::matrix
 
-#endif  // TESTS_MATRIX_TABLE_H_
+#endif  // TACC_TESTS_MATRIX_TABLE_H_

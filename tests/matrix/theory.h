@@ -1,5 +1,5 @@
-#ifndef TESTS_MATRIX_THEORY_H_
-#define TESTS_MATRIX_THEORY_H_
+#ifndef TACC_TESTS_MATRIX_THEORY_H_
+#define TACC_TESTS_MATRIX_THEORY_H_
 
 #include <vector>
 
@@ -19,4 +19,4 @@ std::vector<StageTheory> TheoryOf(const Job& job, const graph::DecoderSpec& spec
 
 }  // namespace tacc::matrix
 
-#endif  // TESTS_MATRIX_THEORY_H_
+#endif  // TACC_TESTS_MATRIX_THEORY_H_

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "graph/passes/stages.h"
-#include "graph/passes/units.h"
+#include "graph/passes/modules/units.h"
+#include "graph/passes/stages/stages.h"
 #include "graph/planner/analyze.h"
 #include "graph/planner/estimate_parts.h"
 #include "graph/planner/planner.h"

@@ -1,5 +1,5 @@
-#ifndef TESTS_RANKS_COUNTING_TRANSPORT_H_
-#define TESTS_RANKS_COUNTING_TRANSPORT_H_
+#ifndef TACC_TESTS_RANKS_COUNTING_TRANSPORT_H_
+#define TACC_TESTS_RANKS_COUNTING_TRANSPORT_H_
 
 #include <atomic>
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "worker/rank/transport.h"
+#include "worker/rank/collectives/transport.h"
 
 namespace tacc::worker {
 
@@ -44,4 +44,4 @@ class CountingTransport : public Transport {
 
 }  // namespace tacc::worker
 
-#endif  // TESTS_RANKS_COUNTING_TRANSPORT_H_
+#endif  // TACC_TESTS_RANKS_COUNTING_TRANSPORT_H_

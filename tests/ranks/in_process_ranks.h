@@ -1,5 +1,5 @@
-#ifndef TESTS_RANKS_IN_PROCESS_RANKS_H_
-#define TESTS_RANKS_IN_PROCESS_RANKS_H_
+#ifndef TACC_TESTS_RANKS_IN_PROCESS_RANKS_H_
+#define TACC_TESTS_RANKS_IN_PROCESS_RANKS_H_
 
 #include <cstdint>
 #include <functional>
@@ -13,7 +13,7 @@
 #include "graph/ir/program.h"
 #include "graph/ops/op.h"
 #include "tests/ranks/counting_transport.h"
-#include "worker/rank/kernel_table.h"
+#include "worker/rank/device/kernel_table.h"
 
 namespace tacc::worker {
 
@@ -103,4 +103,4 @@ const graph::Program& ProgramOf(const std::vector<graph::Program>& stages, int64
 
 }  // namespace tacc::worker
 
-#endif  // TESTS_RANKS_IN_PROCESS_RANKS_H_
+#endif  // TACC_TESTS_RANKS_IN_PROCESS_RANKS_H_

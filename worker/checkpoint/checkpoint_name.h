@@ -1,6 +1,6 @@
 // The names of checkpoint directories: step-00000200.a1 is step 200 of attempt 1.
-#ifndef WORKER_CHECKPOINT_CHECKPOINT_NAME_H_
-#define WORKER_CHECKPOINT_CHECKPOINT_NAME_H_
+#ifndef TACC_WORKER_CHECKPOINT_CHECKPOINT_NAME_H_
+#define TACC_WORKER_CHECKPOINT_CHECKPOINT_NAME_H_
 
 #include <cstdint>
 #include <string>
@@ -30,4 +30,4 @@ absl::optional<CheckpointId> ParseCheckpointName(const std::string& name);
 
 }  // namespace tacc::worker
 
-#endif  // WORKER_CHECKPOINT_CHECKPOINT_NAME_H_
+#endif  // TACC_WORKER_CHECKPOINT_CHECKPOINT_NAME_H_

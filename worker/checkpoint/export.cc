@@ -13,14 +13,14 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "nlohmann/json.hpp"
-#include "worker/checkpoint/element.h"
 #include "worker/checkpoint/export_record.h"
-#include "worker/checkpoint/folder_publication.h"
-#include "worker/checkpoint/model_weights.h"
-#include "worker/checkpoint/posix_file.h"
+#include "worker/checkpoint/files/folder_publication.h"
+#include "worker/checkpoint/files/posix_file.h"
 #include "worker/checkpoint/reader.h"
-#include "worker/checkpoint/safetensors.h"
-#include "worker/checkpoint/tensor_rows.h"
+#include "worker/checkpoint/tensors/element.h"
+#include "worker/checkpoint/tensors/model_weights.h"
+#include "worker/checkpoint/tensors/safetensors.h"
+#include "worker/checkpoint/tensors/tensor_rows.h"
 
 namespace tacc::worker {
 namespace {

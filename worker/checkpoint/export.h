@@ -1,6 +1,6 @@
 // Export of a checkpoint as a plain Hugging Face model directory.
-#ifndef WORKER_CHECKPOINT_EXPORT_H_
-#define WORKER_CHECKPOINT_EXPORT_H_
+#ifndef TACC_WORKER_CHECKPOINT_EXPORT_H_
+#define TACC_WORKER_CHECKPOINT_EXPORT_H_
 
 #include <cstdint>
 #include <string>
@@ -59,4 +59,4 @@ absl::Status CheckExportFolder(const std::string& model_dir, const std::string& 
 
 }  // namespace tacc::worker
 
-#endif  // WORKER_CHECKPOINT_EXPORT_H_
+#endif  // TACC_WORKER_CHECKPOINT_EXPORT_H_

@@ -6,8 +6,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
-#include "worker/checkpoint/posix_file.h"
-#include "worker/checkpoint/sealed_json.h"
+#include "worker/checkpoint/files/posix_file.h"
+#include "worker/checkpoint/files/sealed_json.h"
 
 namespace tacc::worker {
 namespace {

@@ -1,6 +1,6 @@
 // What an exported folder says about itself: which checkpoint it is of, and what was written.
-#ifndef WORKER_CHECKPOINT_EXPORT_RECORD_H_
-#define WORKER_CHECKPOINT_EXPORT_RECORD_H_
+#ifndef TACC_WORKER_CHECKPOINT_EXPORT_RECORD_H_
+#define TACC_WORKER_CHECKPOINT_EXPORT_RECORD_H_
 
 #include <cstdint>
 #include <string>
@@ -35,4 +35,4 @@ absl::Status CheckExport(const std::string& directory, const Manifest& manifest)
 
 }  // namespace tacc::worker
 
-#endif  // WORKER_CHECKPOINT_EXPORT_RECORD_H_
+#endif  // TACC_WORKER_CHECKPOINT_EXPORT_RECORD_H_

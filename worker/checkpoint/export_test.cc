@@ -12,9 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/export_record.h"
-#include "worker/checkpoint/model_weights.h"
 #include "worker/checkpoint/reader.h"
-#include "worker/checkpoint/test_directory.h"
+#include "worker/checkpoint/tensors/model_weights.h"
+#include "worker/checkpoint/testing/test_directory.h"
 #include "worker/checkpoint/writer.h"
 
 namespace tacc::worker {

@@ -15,7 +15,7 @@
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/checkpoint_name.h"
-#include "worker/checkpoint/posix_file.h"
+#include "worker/checkpoint/files/posix_file.h"
 
 namespace tacc::worker {
 namespace {

@@ -1,6 +1,6 @@
 // Who writes a checkpoint.dir now: DIR/writer.json. Locks do not reach from host to host everywhere; a file does.
-#ifndef WORKER_CHECKPOINT_FOLDER_WRITER_H_
-#define WORKER_CHECKPOINT_FOLDER_WRITER_H_
+#ifndef TACC_WORKER_CHECKPOINT_FOLDER_WRITER_H_
+#define TACC_WORKER_CHECKPOINT_FOLDER_WRITER_H_
 
 #include <cstdint>
 #include <string>
@@ -43,4 +43,4 @@ std::string FolderUser(const std::string& dir, const FolderWriter& writer, const
 
 }  // namespace tacc::worker
 
-#endif  // WORKER_CHECKPOINT_FOLDER_WRITER_H_
+#endif  // TACC_WORKER_CHECKPOINT_FOLDER_WRITER_H_

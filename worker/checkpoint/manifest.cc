@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
-#include "worker/checkpoint/safetensors.h"
-#include "worker/checkpoint/sealed_json.h"
-#include "worker/checkpoint/sha256.h"
+#include "worker/checkpoint/files/sealed_json.h"
+#include "worker/checkpoint/files/sha256.h"
+#include "worker/checkpoint/tensors/safetensors.h"
 
 namespace tacc::worker {
 namespace {

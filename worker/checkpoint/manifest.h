@@ -1,7 +1,7 @@
 // The manifest of a checkpoint: what training state it is, and which files hold which part of which tensor
 // (docs/contracts.md).
-#ifndef WORKER_CHECKPOINT_MANIFEST_H_
-#define WORKER_CHECKPOINT_MANIFEST_H_
+#ifndef TACC_WORKER_CHECKPOINT_MANIFEST_H_
+#define TACC_WORKER_CHECKPOINT_MANIFEST_H_
 
 #include <cstdint>
 #include <map>
@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker/checkpoint/checkpoint_name.h"
-#include "worker/checkpoint/rectangle.h"
+#include "worker/checkpoint/tensors/rectangle.h"
 
 namespace tacc::worker {
 
@@ -77,4 +77,4 @@ absl::Status CheckManifest(const Manifest& manifest, const std::string& path, Ma
 
 }  // namespace tacc::worker
 
-#endif  // WORKER_CHECKPOINT_MANIFEST_H_
+#endif  // TACC_WORKER_CHECKPOINT_MANIFEST_H_

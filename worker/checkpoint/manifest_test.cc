@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
-#include "worker/checkpoint/sealed_json.h"
+#include "worker/checkpoint/files/sealed_json.h"
 
 namespace tacc::worker {
 namespace {

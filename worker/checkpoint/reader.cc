@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "worker/checkpoint/posix_file.h"
+#include "worker/checkpoint/files/posix_file.h"
 
 namespace tacc::worker {
 namespace {

@@ -1,6 +1,6 @@
 // Reading checkpoints: which of a directory can be trusted, and any rectangle of any tensor from whatever slices exist.
-#ifndef WORKER_CHECKPOINT_READER_H_
-#define WORKER_CHECKPOINT_READER_H_
+#ifndef TACC_WORKER_CHECKPOINT_READER_H_
+#define TACC_WORKER_CHECKPOINT_READER_H_
 
 #include <cstdint>
 #include <functional>
@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "worker/checkpoint/checkpoint_name.h"
 #include "worker/checkpoint/manifest.h"
-#include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/tensors/safetensors.h"
 
 namespace tacc::worker {
 
@@ -55,4 +55,4 @@ absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(const std::string& 
 
 }  // namespace tacc::worker
 
-#endif  // WORKER_CHECKPOINT_READER_H_
+#endif  // TACC_WORKER_CHECKPOINT_READER_H_

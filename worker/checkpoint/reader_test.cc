@@ -6,7 +6,7 @@
 
 #include <numeric>
 
-#include "worker/checkpoint/test_directory.h"
+#include "worker/checkpoint/testing/test_directory.h"
 #include "worker/checkpoint/writer.h"
 
 namespace tacc::worker {

@@ -11,8 +11,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "worker/checkpoint/posix_file.h"
-#include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/files/posix_file.h"
+#include "worker/checkpoint/tensors/safetensors.h"
 
 namespace tacc::worker {
 namespace {

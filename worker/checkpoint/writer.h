@@ -6,8 +6,8 @@
 //   3. rank 0 calls CommitCheckpoint: manifest.json is written last, the directory is renamed to step-N.aK.
 // When any step fails anywhere, rank 0 calls AbandonCheckpoint after all ranks have left step 1. Failpoints, in order:
 // before_shard_write after_shard_write | before_manifest after_manifest before_rename after_rename.
-#ifndef WORKER_CHECKPOINT_WRITER_H_
-#define WORKER_CHECKPOINT_WRITER_H_
+#ifndef TACC_WORKER_CHECKPOINT_WRITER_H_
+#define TACC_WORKER_CHECKPOINT_WRITER_H_
 
 #include <cstdint>
 #include <string>
@@ -66,4 +66,4 @@ absl::Status RemoveUnfinishedCheckpoints(const std::string& checkpoint_dir, int6
 
 }  // namespace tacc::worker
 
-#endif  // WORKER_CHECKPOINT_WRITER_H_
+#endif  // TACC_WORKER_CHECKPOINT_WRITER_H_

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "worker/checkpoint/reader.h"
-#include "worker/checkpoint/test_directory.h"
+#include "worker/checkpoint/testing/test_directory.h"
 
 namespace tacc::worker {
 namespace {

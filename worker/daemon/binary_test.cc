@@ -14,9 +14,9 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "machine/machine.h"
-#include "worker/checkpoint/test_directory.h"
-#include "worker/daemon/child_process.h"
-#include "worker/daemon/fake_coordinator.h"
+#include "worker/checkpoint/testing/test_directory.h"
+#include "worker/daemon/host/child_process.h"
+#include "worker/daemon/testing/fake_coordinator.h"
 
 namespace tacc::worker {
 namespace {

@@ -1,7 +1,7 @@
 // The daemon's connection to the coordinator: dials, registers, and dials again when the stream breaks. No thread of
 // its own: gRPC's threads post what happens, and the daemon's loop calls in.
-#ifndef WORKER_DAEMON_COORDINATOR_LINK_H_
-#define WORKER_DAEMON_COORDINATOR_LINK_H_
+#ifndef TACC_WORKER_DAEMON_COORDINATOR_LINK_H_
+#define TACC_WORKER_DAEMON_COORDINATOR_LINK_H_
 
 #include <functional>
 #include <memory>
@@ -56,4 +56,4 @@ class CoordinatorLink {
 
 }  // namespace tacc::worker
 
-#endif  // WORKER_DAEMON_COORDINATOR_LINK_H_
+#endif  // TACC_WORKER_DAEMON_COORDINATOR_LINK_H_

@@ -14,15 +14,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "machine/clock.h"
-#include "worker/daemon/checkpoint_paths.h"
+#include "worker/daemon/answers/checkpoint_paths.h"
+#include "worker/daemon/answers/path_thread.h"
 #include "worker/daemon/coordinator_link.h"
+#include "worker/daemon/host/rotating_log.h"
+#include "worker/daemon/host/run_log.h"
 #include "worker/daemon/inbox.h"
 #include "worker/daemon/messages.h"
 #include "worker/daemon/metrics_server.h"
-#include "worker/daemon/path_thread.h"
-#include "worker/daemon/rotating_log.h"
-#include "worker/daemon/run_log.h"
-#include "worker/daemon/supervisor.h"
+#include "worker/daemon/supervision/supervisor.h"
 
 namespace tacc::worker {
 namespace {

@@ -1,6 +1,6 @@
 // tacc-worker: owns one device, runs at most one rank on it, and tells the coordinator.
-#ifndef WORKER_DAEMON_DAEMON_H_
-#define WORKER_DAEMON_DAEMON_H_
+#ifndef TACC_WORKER_DAEMON_DAEMON_H_
+#define TACC_WORKER_DAEMON_DAEMON_H_
 
 #include <functional>
 #include <memory>
@@ -11,10 +11,10 @@
 #include "absl/status/statusor.h"
 #include "spdlog/logger.h"
 #include "tacc/v1/worker.pb.h"
-#include "worker/daemon/child_process.h"
-#include "worker/daemon/rank_host.h"
-#include "worker/daemon/run_log.h"
-#include "worker/daemon/state_directory.h"
+#include "worker/daemon/host/child_process.h"
+#include "worker/daemon/host/rank_host.h"
+#include "worker/daemon/host/run_log.h"
+#include "worker/daemon/host/state_directory.h"
 
 namespace tacc::worker {
 
@@ -52,4 +52,4 @@ absl::Status RunDaemon(const DaemonOptions& options, StateDirectory* state, spdl
 
 }  // namespace tacc::worker
 
-#endif  // WORKER_DAEMON_DAEMON_H_
+#endif  // TACC_WORKER_DAEMON_DAEMON_H_

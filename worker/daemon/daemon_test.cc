@@ -21,8 +21,8 @@
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
 #include "spdlog/sinks/null_sink.h"
-#include "worker/checkpoint/test_directory.h"
-#include "worker/daemon/fake_coordinator.h"
+#include "worker/checkpoint/testing/test_directory.h"
+#include "worker/daemon/testing/fake_coordinator.h"
 
 namespace tacc::worker {
 namespace {

@@ -1,6 +1,6 @@
 // Where other threads leave messages for a loop that waits in poll().
-#ifndef WORKER_DAEMON_INBOX_H_
-#define WORKER_DAEMON_INBOX_H_
+#ifndef TACC_WORKER_DAEMON_INBOX_H_
+#define TACC_WORKER_DAEMON_INBOX_H_
 
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -51,4 +51,4 @@ class Inbox {
 
 }  // namespace tacc::worker
 
-#endif  // WORKER_DAEMON_INBOX_H_
+#endif  // TACC_WORKER_DAEMON_INBOX_H_

@@ -21,10 +21,10 @@
 #include "machine/machine.h"
 #include "spdlog/logger.h"
 #include "spdlog/sinks/stdout_sinks.h"
+#include "worker/daemon/answers/device_probe.h"
 #include "worker/daemon/daemon.h"
-#include "worker/daemon/device_probe.h"
+#include "worker/daemon/host/state_directory.h"
 #include "worker/daemon/network_address.h"
-#include "worker/daemon/state_directory.h"
 
 namespace tacc::worker {
 namespace {

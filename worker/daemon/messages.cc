@@ -1,6 +1,6 @@
 #include "worker/daemon/messages.h"
 
-#include "worker/daemon/line_splitter.h"
+#include "worker/daemon/supervision/line_splitter.h"
 
 namespace tacc::worker {
 

@@ -1,10 +1,10 @@
 // Between the daemon's own types and the messages of worker.proto.
-#ifndef WORKER_DAEMON_MESSAGES_H_
-#define WORKER_DAEMON_MESSAGES_H_
+#ifndef TACC_WORKER_DAEMON_MESSAGES_H_
+#define TACC_WORKER_DAEMON_MESSAGES_H_
 
 #include "tacc/v1/worker.pb.h"
-#include "worker/daemon/rank_key.h"
-#include "worker/daemon/report_buffer.h"
+#include "worker/daemon/supervision/rank_key.h"
+#include "worker/daemon/supervision/report_buffer.h"
 
 namespace tacc::worker {
 
@@ -14,4 +14,4 @@ v1::RankReport ToRankReport(const Report& report);
 
 }  // namespace tacc::worker
 
-#endif  // WORKER_DAEMON_MESSAGES_H_
+#endif  // TACC_WORKER_DAEMON_MESSAGES_H_

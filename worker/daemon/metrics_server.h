@@ -1,6 +1,6 @@
 // The daemon's /metrics, /healthz and /readyz.
-#ifndef WORKER_DAEMON_METRICS_SERVER_H_
-#define WORKER_DAEMON_METRICS_SERVER_H_
+#ifndef TACC_WORKER_DAEMON_METRICS_SERVER_H_
+#define TACC_WORKER_DAEMON_METRICS_SERVER_H_
 
 #include <cstdint>
 #include <map>
@@ -52,4 +52,4 @@ class MetricsServer {
 
 }  // namespace tacc::worker
 
-#endif  // WORKER_DAEMON_METRICS_SERVER_H_
+#endif  // TACC_WORKER_DAEMON_METRICS_SERVER_H_

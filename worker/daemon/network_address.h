@@ -1,6 +1,6 @@
 // HOST:PORT texts and this machine's own addresses.
-#ifndef WORKER_DAEMON_NETWORK_ADDRESS_H_
-#define WORKER_DAEMON_NETWORK_ADDRESS_H_
+#ifndef TACC_WORKER_DAEMON_NETWORK_ADDRESS_H_
+#define TACC_WORKER_DAEMON_NETWORK_ADDRESS_H_
 
 #include <string>
 
@@ -26,4 +26,4 @@ absl::StatusOr<std::string> LocalAddressTowards(const HostPort& target);
 
 }  // namespace tacc::worker
 
-#endif  // WORKER_DAEMON_NETWORK_ADDRESS_H_
+#endif  // TACC_WORKER_DAEMON_NETWORK_ADDRESS_H_

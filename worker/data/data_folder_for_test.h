@@ -1,6 +1,6 @@
 // Writes small data folders for tests, independently of the Python writer.
-#ifndef WORKER_DATA_DATA_FOLDER_FOR_TEST_H_
-#define WORKER_DATA_DATA_FOLDER_FOR_TEST_H_
+#ifndef TACC_WORKER_DATA_DATA_FOLDER_FOR_TEST_H_
+#define TACC_WORKER_DATA_DATA_FOLDER_FOR_TEST_H_
 
 #include <unistd.h>
 
@@ -103,4 +103,4 @@ inline void WriteDataFolder(const std::string& dir, const std::vector<ShardForTe
 
 }  // namespace tacc::worker
 
-#endif  // WORKER_DATA_DATA_FOLDER_FOR_TEST_H_
+#endif  // TACC_WORKER_DATA_DATA_FOLDER_FOR_TEST_H_

@@ -6,8 +6,8 @@
 // token of another document where documents are apart (column segment). document_starts[i] is the index in the row of
 // the first token of token i's document; a row begins a document, and without the column is one. In sequential order a
 // row past the last sample is padding: tokens 0, targets -1, document_starts 0.
-#ifndef WORKER_DATA_LOADER_H_
-#define WORKER_DATA_LOADER_H_
+#ifndef TACC_WORKER_DATA_LOADER_H_
+#define TACC_WORKER_DATA_LOADER_H_
 
 #include <cstdint>
 #include <deque>
@@ -131,4 +131,4 @@ class Loader {
 
 }  // namespace tacc::worker
 
-#endif  // WORKER_DATA_LOADER_H_
+#endif  // TACC_WORKER_DATA_LOADER_H_

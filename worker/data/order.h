@@ -5,8 +5,8 @@
 // row of the global batch. Epoch e covers the positions [e*N, (e+1)*N) of N samples and visits each sample exactly
 // once, in an order of its own. A batch may straddle two epochs. So nothing but the step is needed to resume, on any
 // layout.
-#ifndef WORKER_DATA_ORDER_H_
-#define WORKER_DATA_ORDER_H_
+#ifndef TACC_WORKER_DATA_ORDER_H_
+#define TACC_WORKER_DATA_ORDER_H_
 
 #include <array>
 #include <cstdint>
@@ -57,4 +57,4 @@ inline uint64_t MixBits(uint64_t x) {
 
 }  // namespace tacc::worker
 
-#endif  // WORKER_DATA_ORDER_H_
+#endif  // TACC_WORKER_DATA_ORDER_H_

@@ -1,8 +1,8 @@
 // A data folder, as written by `python -m tacc data prepare`: `index.json` and shards of token ids. docs/data.md is the
 // format. A folder is one stream of tokens, the shards one after the other; sample k of length seq_len is the tokens
 // [k*seq_len, (k+1)*seq_len), across shard borders; what is left at the end is not used.
-#ifndef WORKER_DATA_SHARDS_H_
-#define WORKER_DATA_SHARDS_H_
+#ifndef TACC_WORKER_DATA_SHARDS_H_
+#define TACC_WORKER_DATA_SHARDS_H_
 
 #include <cstdint>
 #include <memory>
@@ -115,4 +115,4 @@ class Dataset {
 
 }  // namespace tacc::worker
 
-#endif  // WORKER_DATA_SHARDS_H_
+#endif  // TACC_WORKER_DATA_SHARDS_H_

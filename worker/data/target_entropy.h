@@ -1,6 +1,6 @@
 // How much the frequencies of single tokens say.
-#ifndef WORKER_DATA_TARGET_ENTROPY_H_
-#define WORKER_DATA_TARGET_ENTROPY_H_
+#ifndef TACC_WORKER_DATA_TARGET_ENTROPY_H_
+#define TACC_WORKER_DATA_TARGET_ENTROPY_H_
 
 #include <cstdint>
 #include <vector>
@@ -41,4 +41,4 @@ absl::StatusOr<double> TargetEntropy(const Dataset& dataset, int64_t seq_len, ui
 
 }  // namespace tacc::worker
 
-#endif  // WORKER_DATA_TARGET_ENTROPY_H_
+#endif  // TACC_WORKER_DATA_TARGET_ENTROPY_H_

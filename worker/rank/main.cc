@@ -8,14 +8,14 @@
 #include "graph/ops/op.h"
 #include "graph/verify/verify.h"
 #include "machine/clock.h"
-#include "worker/rank/c10_allocator.h"
-#include "worker/rank/cpu_kernels.h"
-#include "worker/rank/failure_codes.h"
-#include "worker/rank/gpu_module.h"
-#include "worker/rank/host_device.h"
-#include "worker/rank/run.h"
-#include "worker/rank/runtime.h"
-#include "worker/rank/start_file.h"
+#include "worker/rank/device/host_device.h"
+#include "worker/rank/gpu/gpu_module.h"
+#include "worker/rank/program/cpu_kernels.h"
+#include "worker/rank/protocol/failure_codes.h"
+#include "worker/rank/protocol/start_file.h"
+#include "worker/rank/run/run.h"
+#include "worker/rank/torch/c10_allocator.h"
+#include "worker/rank/torch/runtime.h"
 
 namespace {
 
@@ -137,7 +137,7 @@ int main(int argc, char** argv) {
   };
   options.ops = &ops;
   options.verify = [&ops](const tacc::graph::Program& program) { return tacc::graph::Verify(program, ops); };
-  options.allocator = &allocator;
+  options.workspace = &allocator;
   options.failpoints = failpoints->get();
   const tacc::worker::CpuKernelTable kernels;
   tacc::worker::HostDevice host(&kernels, [](absl::Span<char> workspace) { allocator.SetWorkspace(workspace); });

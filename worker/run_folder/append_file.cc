@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "worker/checkpoint/posix_file.h"
+#include "worker/checkpoint/files/posix_file.h"
 
 namespace tacc::worker {
 

@@ -1,5 +1,5 @@
-#ifndef WORKER_RUN_FOLDER_APPEND_FILE_H_
-#define WORKER_RUN_FOLDER_APPEND_FILE_H_
+#ifndef TACC_WORKER_RUN_FOLDER_APPEND_FILE_H_
+#define TACC_WORKER_RUN_FOLDER_APPEND_FILE_H_
 
 #include <memory>
 #include <string>
@@ -49,4 +49,4 @@ class AppendFile {
 
 }  // namespace tacc::worker
 
-#endif  // WORKER_RUN_FOLDER_APPEND_FILE_H_
+#endif  // TACC_WORKER_RUN_FOLDER_APPEND_FILE_H_

@@ -1,5 +1,5 @@
-#ifndef WORKER_RUN_FOLDER_CURVE_CHART_H_
-#define WORKER_RUN_FOLDER_CURVE_CHART_H_
+#ifndef TACC_WORKER_RUN_FOLDER_CURVE_CHART_H_
+#define TACC_WORKER_RUN_FOLDER_CURVE_CHART_H_
 
 #include <string>
 #include <utility>
@@ -20,4 +20,4 @@ std::string CurveChart(const std::string& title, const std::vector<Curve>& curve
 
 }  // namespace tacc::worker
 
-#endif  // WORKER_RUN_FOLDER_CURVE_CHART_H_
+#endif  // TACC_WORKER_RUN_FOLDER_CURVE_CHART_H_

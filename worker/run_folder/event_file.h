@@ -1,8 +1,8 @@
 // The records of TensorBoard's event files.
 // Source: TensorFlow, tensorflow/core/util/event.proto and framework/summary.proto (messages), lib/io/record_writer.h
 // (framing). Of the messages only the fields that a reader of scalars needs.
-#ifndef WORKER_RUN_FOLDER_EVENT_FILE_H_
-#define WORKER_RUN_FOLDER_EVENT_FILE_H_
+#ifndef TACC_WORKER_RUN_FOLDER_EVENT_FILE_H_
+#define TACC_WORKER_RUN_FOLDER_EVENT_FILE_H_
 
 #include <cstdint>
 #include <string>
@@ -30,4 +30,4 @@ uint32_t Crc32c(absl::string_view bytes);
 
 }  // namespace tacc::worker
 
-#endif  // WORKER_RUN_FOLDER_EVENT_FILE_H_
+#endif  // TACC_WORKER_RUN_FOLDER_EVENT_FILE_H_

@@ -12,7 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "worker/checkpoint/posix_file.h"
+#include "worker/checkpoint/files/posix_file.h"
 #include "worker/checkpoint/writer.h"
 #include "worker/run_folder/event_file.h"
 

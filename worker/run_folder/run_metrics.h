@@ -1,5 +1,5 @@
-#ifndef WORKER_RUN_FOLDER_RUN_METRICS_H_
-#define WORKER_RUN_FOLDER_RUN_METRICS_H_
+#ifndef TACC_WORKER_RUN_FOLDER_RUN_METRICS_H_
+#define TACC_WORKER_RUN_FOLDER_RUN_METRICS_H_
 
 #include <cstdint>
 #include <functional>
@@ -60,4 +60,4 @@ class RunMetrics {
 
 }  // namespace tacc::worker
 
-#endif  // WORKER_RUN_FOLDER_RUN_METRICS_H_
+#endif  // TACC_WORKER_RUN_FOLDER_RUN_METRICS_H_

@@ -17,7 +17,7 @@
 #include "page/numbers.h"
 #include "page/page.h"
 #include "page/svg.h"
-#include "worker/checkpoint/posix_file.h"
+#include "worker/checkpoint/files/posix_file.h"
 #include "worker/run_folder/curve_chart.h"
 
 namespace tacc::worker {

@@ -1,5 +1,5 @@
-#ifndef WORKER_RUN_FOLDER_RUN_REPORT_H_
-#define WORKER_RUN_FOLDER_RUN_REPORT_H_
+#ifndef TACC_WORKER_RUN_FOLDER_RUN_REPORT_H_
+#define TACC_WORKER_RUN_FOLDER_RUN_REPORT_H_
 
 #include <cstdint>
 #include <string>
@@ -40,4 +40,4 @@ absl::Status SayItGoesOn(const std::string& dir, int64_t attempt, int64_t step);
 
 }  // namespace tacc::worker
 
-#endif  // WORKER_RUN_FOLDER_RUN_REPORT_H_
+#endif  // TACC_WORKER_RUN_FOLDER_RUN_REPORT_H_

@@ -11,7 +11,7 @@
 #include "absl/strings/strip.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
-#include "graph/passes/layout.h"
+#include "graph/passes/partition/layout.h"
 #include "graph/planner/report/words.h"
 
 namespace tacc::graph {

@@ -5,7 +5,7 @@
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "graph/ir/text.h"
-#include "graph/passes/test_model.h"
+#include "graph/passes/testing/test_model.h"
 #include "graph/planner/report/does_not_fit.h"
 #include "graph/planner/report/explain.h"
 #include "graph/planner/report/explain_layout.h"

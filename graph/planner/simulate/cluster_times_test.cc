@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "graph/analysis/cost.h"
-#include "graph/planner/simulate/test_program.h"
+#include "graph/planner/simulate/testing/test_program.h"
 #include "gtest/gtest.h"
 
 namespace tacc::graph {

@@ -5,7 +5,7 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "graph/ir/text.h"
-#include "graph/planner/simulate/test_program.h"
+#include "graph/planner/simulate/testing/test_program.h"
 #include "gtest/gtest.h"
 
 namespace tacc::graph {

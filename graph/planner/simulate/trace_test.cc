@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "graph/analysis/cost.h"
 #include "graph/planner/simulate/cluster_times.h"
-#include "graph/planner/simulate/test_program.h"
+#include "graph/planner/simulate/testing/test_program.h"
 #include "graph/trace/slices_for_test.h"
 #include "gtest/gtest.h"
 

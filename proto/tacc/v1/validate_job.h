@@ -1,6 +1,7 @@
 // Checks of a JobSpec that need neither model nor data nor machine. Run by the client on a job file and again by the
 // coordinator on what it receives.
-#pragma once
+#ifndef TACC_PROTO_TACC_V1_VALIDATE_JOB_H_
+#define TACC_PROTO_TACC_V1_VALIDATE_JOB_H_
 
 #include <string>
 #include <vector>
@@ -37,3 +38,5 @@ int RequestedWorld(const v1::JobSpec& spec);
 std::string EnumValueInJobFile(const google::protobuf::EnumValueDescriptor& value);
 
 }  // namespace tacc
+
+#endif  // TACC_PROTO_TACC_V1_VALIDATE_JOB_H_

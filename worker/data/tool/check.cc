@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "machine/tacc_python.h"
-#include "worker/checkpoint/posix_file.h"
-#include "worker/checkpoint/sha256.h"
+#include "worker/checkpoint/files/posix_file.h"
+#include "worker/checkpoint/files/sha256.h"
 
 namespace tacc::worker {
 namespace {

@@ -1,6 +1,6 @@
 // Whether prepared data suits a job.
-#ifndef WORKER_DATA_TOOL_CHECK_H_
-#define WORKER_DATA_TOOL_CHECK_H_
+#ifndef TACC_WORKER_DATA_TOOL_CHECK_H_
+#define TACC_WORKER_DATA_TOOL_CHECK_H_
 
 #include <cstdint>
 #include <string>
@@ -34,4 +34,4 @@ CheckResult CheckData(const CheckRequest& request);
 
 }  // namespace tacc::worker
 
-#endif  // WORKER_DATA_TOOL_CHECK_H_
+#endif  // TACC_WORKER_DATA_TOOL_CHECK_H_

@@ -14,7 +14,7 @@
 #include "machine/machine.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/export.h"
-#include "worker/checkpoint/model_fingerprint.h"
+#include "worker/checkpoint/tensors/model_fingerprint.h"
 #include "worker/data/loader.h"
 #include "worker/data/tool/check.h"
 #include "worker/data/tool/summary.h"

@@ -1,6 +1,6 @@
 // What is in a data folder.
-#ifndef WORKER_DATA_TOOL_SUMMARY_H_
-#define WORKER_DATA_TOOL_SUMMARY_H_
+#ifndef TACC_WORKER_DATA_TOOL_SUMMARY_H_
+#define TACC_WORKER_DATA_TOOL_SUMMARY_H_
 
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
@@ -14,4 +14,4 @@ absl::StatusOr<nlohmann::ordered_json> Summarize(const Dataset& dataset);
 
 }  // namespace tacc::worker
 
-#endif  // WORKER_DATA_TOOL_SUMMARY_H_
+#endif  // TACC_WORKER_DATA_TOOL_SUMMARY_H_

@@ -20,7 +20,7 @@
 #include "gtest/gtest.h"
 #include "kernels/cpu/aten.h"
 #include "kernels/cuda/einsum.h"
-#include "kernels/cuda/stream.h"
+#include "kernels/cuda/launch/stream.h"
 
 namespace tacc::kernels::cuda {
 namespace {

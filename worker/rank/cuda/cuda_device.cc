@@ -11,11 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "kernels/cuda/collective.h"
-#include "worker/rank/cuda/attention_on_gpu.h"
-#include "worker/rank/cuda/cuda_allocator.h"
-#include "worker/rank/cuda/errors.h"
-#include "worker/rank/cuda/exceptions.h"
-#include "worker/rank/cuda/runs.h"
+#include "worker/rank/cuda/device/errors.h"
+#include "worker/rank/cuda/device/exceptions.h"
+#include "worker/rank/cuda/device/runs.h"
+#include "worker/rank/cuda/memory/cuda_allocator.h"
+#include "worker/rank/cuda/tuning/attention_on_gpu.h"
 
 namespace tacc::worker {
 namespace {

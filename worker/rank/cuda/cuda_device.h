@@ -6,15 +6,15 @@
 #include <optional>
 
 #include "kernels/cuda/cublaslt.h"
-#include "kernels/cuda/stream.h"
-#include "worker/rank/cuda/attention_bench.h"
-#include "worker/rank/cuda/attention_picker.h"
+#include "kernels/cuda/launch/stream.h"
 #include "worker/rank/cuda/cuda_kernels.h"
-#include "worker/rank/cuda/device_workspace.h"
 #include "worker/rank/cuda/gpu_activity.h"
-#include "worker/rank/cuda/product_picker.h"
-#include "worker/rank/device.h"
-#include "worker/rank/gpu_module.h"
+#include "worker/rank/cuda/memory/device_workspace.h"
+#include "worker/rank/cuda/tuning/attention_bench.h"
+#include "worker/rank/cuda/tuning/attention_picker.h"
+#include "worker/rank/cuda/tuning/product_picker.h"
+#include "worker/rank/device/device.h"
+#include "worker/rank/gpu/gpu_module.h"
 
 struct CUevent_st;
 

@@ -21,13 +21,13 @@
 #include "kernels/cuda/scratch.h"
 #include "kernels/cuda/shape.h"
 #include "kernels/cuda/views.h"
-#include "worker/rank/cuda/product_picker.h"
+#include "worker/rank/cuda/tuning/product_picker.h"
 
 namespace tacc::worker {
 namespace device = kernels::cuda;
 }  // namespace tacc::worker
 
-#include "worker/rank/bind_kernels.h"
+#include "worker/rank/program/bind_kernels.h"
 
 namespace tacc::worker {
 

@@ -9,7 +9,7 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/product.h"
-#include "worker/rank/kernel_table.h"
+#include "worker/rank/device/kernel_table.h"
 
 namespace tacc::worker {
 
@@ -24,7 +24,7 @@ class CudaKernelTable : public KernelTable {
       const kernels::TensorView& q, const kernels::TensorView& k, const kernels::AttentionExtras& extras,
       const kernels::AttentionParameters& parameters)>;
 
-  // Who computes an einsum's product (worker/rank/cuda/product_picker.h); null: LibTorch.
+  // Who computes an einsum's product (worker/rank/cuda/tuning/product_picker.h); null: LibTorch.
   using PickProduct = std::function<std::shared_ptr<const kernels::cuda::FastProduct>(const ProductCall& call)>;
 
   // Both may be empty.

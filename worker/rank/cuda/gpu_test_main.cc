@@ -17,7 +17,7 @@
 #include <new>
 
 #include "gtest/gtest.h"
-#include "worker/rank/cuda/cuda_allocator.h"
+#include "worker/rank/cuda/memory/cuda_allocator.h"
 
 namespace tacc::worker {
 namespace {

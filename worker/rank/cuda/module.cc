@@ -2,11 +2,11 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "worker/rank/cuda/choose_collectives.h"
+#include "worker/rank/cuda/collectives/choose_collectives.h"
+#include "worker/rank/cuda/collectives/nccl_messages.h"
 #include "worker/rank/cuda/cuda_device.h"
-#include "worker/rank/cuda/nccl_messages.h"
-#include "worker/rank/cuda/probe.h"
-#include "worker/rank/gpu_module.h"
+#include "worker/rank/cuda/tuning/probe.h"
+#include "worker/rank/gpu/gpu_module.h"
 
 namespace tacc::worker {
 namespace {

@@ -63,7 +63,7 @@ def resources():
 def test_every_kernel_fits_every_target():
     """A launch that asks for more than a multiprocessor has fails on a GPU only. Limits: CUDA C++ Programming Guide, compute capabilities."""
     registers, user_shared = 64 << 10, 48 << 10
-    dynamic = 47 << 10  # kMaxSharedBytes of kernels/cuda/launch.h
+    dynamic = 47 << 10  # kMaxSharedBytes of kernels/cuda/launch/launch.h
     found = resources()
     assert set(found) == {"sm_80", "sm_90", "sm_100"}
     assert len(found["sm_80"]) > 150 and set(found["sm_80"]) == set(found["sm_90"]) == set(found["sm_100"])

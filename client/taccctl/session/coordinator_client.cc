@@ -1,0 +1,285 @@
+#include "client/taccctl/session/coordinator_client.h"
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "client/taccctl/session/up_state.h"
+#include "grpcpp/grpcpp.h"
+#include "machine/tacc_python.h"
+#include "tacc/v1/coordinator.grpc.pb.h"
+
+namespace tacc::client {
+namespace {
+
+constexpr double kCallSeconds = 10;
+// Plans and submits may read a model's headers.
+constexpr double kLongCallSeconds = 120;
+constexpr double kSubmitRetrySeconds = 10;
+constexpr int kMaxMessageBytes = 64 << 20;
+
+absl::Status ToStatus(const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+// What listens at an address without being a coordinator's service, of gRPC's words for it; empty: it may be nothing.
+std::string WhatListens(const std::string& message) {
+  constexpr char kCloses[] = "closed the connection, as a coordinator does that has as many as it may have (try again)";
+  const std::pair<const char*, const char*> kReasons[] = {
+      {"before receiving SETTINGS frame", "does not answer"},
+      {"http1.x server", "answers as a web server, as a coordinator's metrics do"},
+      {"Socket closed", kCloses},
+      {"Connection reset", kCloses},
+      {"Broken pipe", kCloses},
+  };
+  for (const auto& [part, reason] : kReasons) {
+    if (absl::StrContains(message, part)) return reason;
+  }
+  return "";
+}
+
+// Why there is no connection, of gRPC's words for it.
+std::string WhyAway(const std::string& message) {
+  const std::pair<const char*, const char*> kReasons[] = {
+      {"Connection refused", "nothing listens there"},
+      {"before receiving SETTINGS frame", "it does not answer"},
+      {"DNS resolution failed", "its host is not known"},
+      {"Name or service not known", "its host is not known"},
+      {"No route to host", "its host cannot be reached"},
+      {"Network is unreachable", "its host cannot be reached"},
+      {"imed out", "its host does not answer"},
+      {"imeout", "its host does not answer"},
+      {"Socket closed", "the connection broke"},
+      {"Connection reset", "the connection broke"},
+      {"Broken pipe", "the connection broke"},
+      {"GOAWAY", "it is stopping"},
+  };
+  for (const auto& [part, reason] : kReasons) {
+    if (absl::StrContains(message, part)) return reason;
+  }
+  return message;
+}
+
+std::chrono::system_clock::time_point After(double seconds) {
+  return std::chrono::system_clock::now() +
+         std::chrono::duration_cast<std::chrono::system_clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
+  // By this name gRPC means how long one attempt to connect may take: a loaded machine needs more than the pause
+  // between two attempts.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+  // A coordinator is reached directly, whatever http_proxy says.
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+}  // namespace
+
+struct CoordinatorClient::Connection {
+  explicit Connection(const std::string& address)
+      : channel(MakeChannel(address)), stub(v1::CoordinatorService::NewStub(channel)) {}
+
+  std::shared_ptr<grpc::Channel> channel;
+  std::unique_ptr<v1::CoordinatorService::Stub> stub;
+  bool was_connected = false;
+
+  absl::Status Explain(const grpc::Status& status, const std::string& address) {
+    if (status.error_code() != grpc::StatusCode::UNAVAILABLE) {
+      was_connected = true;
+      if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED && status.error_message() == "Deadline Exceeded") {
+        return absl::DeadlineExceededError(absl::StrCat("no answer in time from the coordinator at ", address));
+      }
+      return ToStatus(status);
+    }
+    if (was_connected)
+      return absl::UnavailableError(
+          absl::StrCat("lost the coordinator at ", address, ": ", WhyAway(status.error_message())));
+    if (const std::string what = WhatListens(status.error_message()); !what.empty()) {
+      return absl::UnavailableError(absl::StrCat("something listens at ", address, ", but ", what,
+                                                 "; if it is no coordinator, say where one is with --address or ",
+                                                 "TACC_ADDRESS"));
+    }
+    return absl::UnavailableError(absl::StrCat(
+        "no coordinator at ", address, ": ", WhyAway(status.error_message()),
+        "; start one on this machine with `taccctl up`, or say where it is with --address or TACC_ADDRESS"));
+  }
+
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> Call(grpc::Status (v1::CoordinatorService::Stub::*method)(grpc::ClientContext*,
+                                                                                     const Request&, Response*),
+                                const Request& request, double seconds, const std::string& address) {
+    grpc::ClientContext context;
+    context.set_deadline(After(seconds));
+    Response response;
+    const grpc::Status status = (*stub.*method)(&context, request, &response);
+    if (!status.ok()) return Explain(status, address);
+    was_connected = true;
+    return response;
+  }
+
+  template <typename Response>
+  absl::Status Read(grpc::ClientContext* context, grpc::ClientReader<Response>* reader, Interrupt* interrupt, int* seen,
+                    const std::string& address, const std::function<void(const Response&)>& take) {
+    grpc::Status status;
+    {
+      const Interrupt::Hook hook(interrupt, *seen, [context] { context->TryCancel(); });
+      Response response;
+      while (reader->Read(&response)) {
+        was_connected = true;
+        take(response);
+      }
+      status = reader->Finish();
+    }
+    if (!status.ok() && (interrupt->count() > *seen || !interrupt->aborted().ok())) {
+      *seen = interrupt->count();
+      return absl::CancelledError("interrupted");
+    }
+    if (status.ok()) return absl::OkStatus();
+    // A server that goes away while it streams is reported in several ways.
+    if (status.error_code() == grpc::StatusCode::CANCELLED || status.error_code() == grpc::StatusCode::UNKNOWN) {
+      status = grpc::Status(grpc::StatusCode::UNAVAILABLE, status.error_message());
+    }
+    return Explain(status, address);
+  }
+};
+
+CoordinatorClient::CoordinatorClient(const std::string& address, Interrupt* interrupt)
+    : address_(address),
+      interrupt_(interrupt),
+      interrupts_seen_(interrupt->count()),
+      connection_(std::make_unique<Connection>(address)) {}
+
+CoordinatorClient::~CoordinatorClient() = default;
+
+absl::StatusOr<v1::SubmitResponse> CoordinatorClient::Submit(const v1::JobSpec& spec, const std::string& request_id) {
+  v1::SubmitRequest request;
+  *request.mutable_spec() = spec;
+  request.set_request_id(request_id);
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::duration<double>(kSubmitRetrySeconds);
+  // A coordinator that was never there is not waited for.
+  const absl::StatusOr<v1::GetVersionResponse> there = GetVersion();
+  if (absl::IsUnavailable(there.status())) return there.status();
+  Backoff backoff;
+  while (true) {
+    auto response = connection_->Call(&v1::CoordinatorService::Stub::Submit, request, kLongCallSeconds, address_);
+    if (!absl::IsUnavailable(response.status()) || std::chrono::steady_clock::now() > give_up) return response;
+    if (interrupt_->WaitFor(backoff.Next(), interrupt_->count())) return response;
+  }
+}
+
+absl::StatusOr<v1::Job> CoordinatorClient::Get(const std::string& job) {
+  v1::GetRequest request;
+  request.set_job(job);
+  auto response = connection_->Call(&v1::CoordinatorService::Stub::Get, request, kCallSeconds, address_);
+  if (!response.ok()) return response.status();
+  return response->job();
+}
+
+absl::StatusOr<std::vector<v1::Job>> CoordinatorClient::List(int limit) {
+  v1::ListRequest request;
+  request.set_limit(limit);
+  auto response = connection_->Call(&v1::CoordinatorService::Stub::List, request, kCallSeconds, address_);
+  if (!response.ok()) return response.status();
+  return std::vector<v1::Job>(response->jobs().begin(), response->jobs().end());
+}
+
+absl::StatusOr<v1::Job> CoordinatorClient::Cancel(const std::string& job, v1::CancelMode mode) {
+  v1::CancelRequest request;
+  request.set_job(job);
+  request.set_mode(mode);
+  auto response = connection_->Call(&v1::CoordinatorService::Stub::Cancel, request, kCallSeconds, address_);
+  if (!response.ok()) return response.status();
+  return response->job();
+}
+
+absl::StatusOr<v1::PlanResponse> CoordinatorClient::Plan(const v1::JobSpec& spec) {
+  v1::PlanRequest request;
+  *request.mutable_spec() = spec;
+  return connection_->Call(&v1::CoordinatorService::Stub::Plan, request, kLongCallSeconds, address_);
+}
+
+absl::StatusOr<std::vector<v1::WorkerView>> CoordinatorClient::ListWorkers() {
+  auto response =
+      connection_->Call(&v1::CoordinatorService::Stub::ListWorkers, v1::ListWorkersRequest(), kCallSeconds, address_);
+  if (!response.ok()) return response.status();
+  return std::vector<v1::WorkerView>(response->workers().begin(), response->workers().end());
+}
+
+absl::StatusOr<v1::GetVersionResponse> CoordinatorClient::GetVersion() {
+  return connection_->Call(&v1::CoordinatorService::Stub::GetVersion, v1::GetVersionRequest(), kCallSeconds, address_);
+}
+
+absl::Status CoordinatorClient::Shutdown() {
+  return connection_->Call(&v1::CoordinatorService::Stub::Shutdown, v1::ShutdownRequest(), kCallSeconds, address_)
+      .status();
+}
+
+absl::Status CoordinatorClient::Watch(const v1::WatchRequest& request, double deadline_seconds,
+                                      const std::function<void(const v1::WatchResponse&)>& take) {
+  grpc::ClientContext context;
+  if (deadline_seconds > 0) context.set_deadline(After(deadline_seconds));
+  const auto reader = connection_->stub->Watch(&context, request);
+  return connection_->Read<v1::WatchResponse>(&context, reader.get(), interrupt_, &interrupts_seen_, address_, take);
+}
+
+absl::Status CoordinatorClient::Logs(const v1::LogsRequest& request,
+                                     const std::function<void(const v1::LogsResponse&)>& take) {
+  grpc::ClientContext context;
+  const auto reader = connection_->stub->Logs(&context, request);
+  return connection_->Read<v1::LogsResponse>(&context, reader.get(), interrupt_, &interrupts_seen_, address_, take);
+}
+
+double Backoff::Next() {
+  seconds_ = seconds_ == 0 ? 0.2 : std::min(2.0, seconds_ * 2);
+  return seconds_;
+}
+
+void Backoff::Reset() { seconds_ = 0; }
+
+absl::StatusOr<std::string> CoordinatorAddress(const GlobalOptions& options, const Context& context) {
+  std::string address = options.address, source = "--address";
+  if (address.empty()) {
+    address = context.Variable("TACC_ADDRESS");
+    source = "TACC_ADDRESS";
+  }
+  if (address.empty()) {
+    const std::string directory = UpDirectory(context);
+    const absl::StatusOr<UpState> up = ReadUpState(directory);
+    if (!up.ok()) return "127.0.0.1:7070";
+    for (const std::string& name : EndedProcesses(*up)) {
+      context.err << "warning: " << name << ", which `taccctl up` started, has ended (its log is " << directory << "/"
+                  << name << ".log); `taccctl up` starts it again" << std::endl;
+    }
+    return up->address;
+  }
+  const size_t colon = address.rfind(':');
+  int port = 0;
+  if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(address.substr(colon + 1), &port) || port < 1 ||
+      port > 65535) {
+    return absl::InvalidArgumentError(absl::StrCat(source, " = \"", address, "\" is not HOST:PORT, as 127.0.0.1:7070"));
+  }
+  return address;
+}
+
+std::string CommandStart(const GlobalOptions& options, const Context& context) {
+  return absl::StrCat(ShellWord(context.program),
+                      options.address.empty() ? "" : absl::StrCat(" --address ", ShellWord(options.address)));
+}
+
+std::string NewRequestId() {
+  std::random_device random;
+  std::string id;
+  for (int i = 0; i < 4; ++i) absl::StrAppend(&id, absl::Hex(random(), absl::kZeroPad8));
+  return id;
+}
+
+}  // namespace tacc::client

@@ -1,0 +1,23 @@
+#include "client/taccctl/session/interrupt.h"
+
+#include <gtest/gtest.h>
+
+namespace tacc::client {
+namespace {
+
+TEST(Interrupt, SignalsOfOneKeyPressAreOneWish) {
+  Interrupt interrupt;
+  interrupt.Signal(0);  // Whenever the clock began.
+  EXPECT_EQ(interrupt.count(), 1);
+  for (const double now : {0.001, 0.5, 0.999}) interrupt.Signal(now);
+  EXPECT_EQ(interrupt.count(), 1);
+  interrupt.Signal(1.5);
+  EXPECT_EQ(interrupt.count(), 2);
+  interrupt.Signal(2.4);
+  EXPECT_EQ(interrupt.count(), 2);
+  interrupt.Signal(2.6);
+  EXPECT_EQ(interrupt.count(), 3);
+}
+
+}  // namespace
+}  // namespace tacc::client

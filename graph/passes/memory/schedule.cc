@@ -1,0 +1,323 @@
+#include "graph/passes/memory/schedule.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "graph/ir/text.h"
+#include "graph/passes/modules/units.h"
+
+namespace tacc::graph {
+namespace {
+
+// A stash is no state to fetch from: it holds activations, and may be under way.
+bool IsStateRead(const Node& node) { return node.op == "read" && !absl::StartsWith(node.symbol, "stash/"); }
+
+// Which nodes bring a state's value into the form that it is used in: casts and gathers of what a `read` gives, and
+// what gives the gathered value its dims.
+std::vector<char> FindFetches(const Graph& graph, const std::vector<int>& producers) {
+  std::vector<char> fetches(graph.nodes.size(), 0);
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    if (node.op != "all_gather" && node.op != "cast" && node.op != "reshape") continue;
+    const int producer = producers[node.operands[0]];
+    if (node.op == "reshape" && (producer < 0 || graph.nodes[producer].op != "all_gather")) continue;
+    fetches[i] = producer >= 0 && (IsStateRead(graph.nodes[producer]) || fetches[producer]);
+  }
+  return fetches;
+}
+
+// Fetches that give the same, as those of a layer and of what is computed of it again, become one.
+void MergeFetches(Graph& graph, const std::vector<char>& fetch) {
+  std::map<std::string, ValueId> fetched;
+  std::map<ValueId, ValueId> replaced;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    Node& node = graph.nodes[i];
+    for (ValueId& v : node.operands) {
+      if (const auto it = replaced.find(v); it != replaced.end()) v = it->second;
+    }
+    if (!fetch[i]) continue;
+    std::string what = absl::StrCat(node.op, " ", node.operands[0]);
+    for (const auto& [name, attr] : node.attrs) absl::StrAppend(&what, " ", name, "=", Print(attr));
+    const auto [first, inserted] = fetched.try_emplace(std::move(what), node.results[0]);
+    if (!inserted) replaced[node.results[0]] = first->second;
+  }
+}
+
+// The run of one unit that each node belongs to: runs are numbered in line order. Leaves and fetches of weights take
+// the run of what follows them.
+std::vector<int> Runs(const Graph& graph, Units& units, const std::vector<char>& neutral) {
+  std::vector<int> runs(graph.nodes.size(), 0);
+  int run = 0;
+  int unit = -2;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (!neutral[i]) {
+      const int next = units.Of(graph.nodes[i].module);
+      if (unit != -2 && next != unit) ++run;
+      unit = next;
+    }
+    runs[i] = run;
+  }
+  return runs;
+}
+
+// Fetches each weight for each run of a unit that uses it, so that it is dropped in between; or, of a unit that keeps
+// its weights, once.
+void ScheduleFetches(Graph& graph, const ScheduleOptions& options) {
+  Units units(options.units);
+  const std::vector<int> producers = graph.Producers();
+  const std::vector<char> fetch = FindFetches(graph, producers);
+  if (std::find(fetch.begin(), fetch.end(), 1) == fetch.end()) return;
+  MergeFetches(graph, fetch);
+  std::vector<char> neutral(graph.nodes.size(), 0);
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    neutral[i] = fetch[i] || node.op == "read" || node.op == "input" || node.op == "constant";
+  }
+  const std::vector<int> runs = Runs(graph, units, neutral);
+  const int num_runs = runs.back() + 1;
+  std::vector<int> unit_of(num_runs, -1);  // by run
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (!neutral[i]) unit_of[runs[i]] = units.Of(graph.nodes[i].module);
+  }
+  const int64_t first_kept = static_cast<int64_t>(options.units.size()) - options.kept_units;
+
+  // At the head of a run; all casts come before the first gather, so that a device may do them at a time.
+  std::vector<std::vector<Node>> casts(num_runs + 1), starts(num_runs + 1);
+  std::map<ValueId, std::map<int, ValueId>> fetched;  // fetched value -> run -> value to use there
+  std::vector<std::vector<std::pair<int, ValueId>>> first_uses(
+      num_runs);  // per run: (node index, fetched value), in order of first use
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (fetch[i]) continue;
+    for (ValueId v : graph.nodes[i].operands) {
+      if (producers[v] < 0 || !fetch[producers[v]]) continue;
+      auto [it, inserted] = fetched[v].try_emplace(runs[i], kNoValue);
+      if (inserted) first_uses[runs[i]].emplace_back(static_cast<int>(i), v);
+    }
+  }
+  std::vector<char> hoisted(graph.nodes.size(), 0);
+  std::vector<std::vector<Node>> before(graph.nodes.size());  // right before a node
+  std::map<ValueId, int> repeats;
+  std::map<std::pair<ValueId, int>, ValueId> kept;  // fetched value, unit -> what an earlier run of the unit used
+  std::set<ValueId> made;
+  const std::vector<Node> original = graph.nodes;
+  for (int run = 0; run < num_runs; ++run) {
+    for (const auto& [index, v] : first_uses[run]) {
+      const bool keeps = unit_of[run] >= 0 && unit_of[run] >= first_kept;
+      if (const auto it = kept.find({v, unit_of[run]}); keeps && it != kept.end()) {
+        fetched[v][run] = it->second;
+        continue;
+      }
+      // From the read to the value.
+      std::vector<Node> chain;
+      for (int i = producers[v]; fetch[i]; i = producers[original[i].operands[0]]) chain.push_back(original[i]);
+      std::reverse(chain.begin(), chain.end());
+      hoisted[producers[chain.front().operands[0]]] = 1;
+      const int recompute = repeats[v]++;
+      for (size_t i = 0; i < chain.size(); ++i) {
+        Node& node = chain[i];
+        node.recompute = recompute;
+        if (i > 0) node.operands = chain[i - 1].results;
+        if (made.insert(node.results[0]).second) continue;
+        const Value like = graph.values[node.results[0]];
+        node.results = {graph.AddValue(like.name, like.type)};
+        graph.values[node.results[0]].placement = like.placement;
+      }
+      ValueId ready = chain.back().results[0];
+      auto gather_end = chain.end();
+      while (gather_end != chain.begin() && std::prev(gather_end)->op == "reshape") --gather_end;
+      const bool ahead =
+          options.prefetch_units > 0 && gather_end != chain.begin() && std::prev(gather_end)->op == "all_gather";
+      const int head = std::max(0, run - options.prefetch_units);
+      if (ahead) {
+        Node& gather = *std::prev(gather_end);
+        gather.attrs["async"] = true;
+        const Value like = graph.values[gather.results[0]];
+        Node wait;
+        wait.op = "wait";
+        wait.operands = gather.results;
+        wait.module = gather.module;
+        wait.recompute = recompute;
+        ValueId waited = graph.AddValue(like.name, like.type);
+        graph.values[waited].placement = like.placement;
+        wait.results = {waited};
+        before[index].push_back(std::move(wait));
+        if (gather_end == chain.end()) ready = waited;
+        for (auto reshape = gather_end; reshape != chain.end(); ++reshape) {
+          reshape->operands = {waited};
+          waited = reshape->results[0];
+          before[index].push_back(std::move(*reshape));
+        }
+        chain.erase(gather_end, chain.end());
+      }
+      auto rest = chain.begin();
+      if (ahead) {
+        rest = std::find_if(chain.begin(), chain.end(), [](const Node& node) { return node.op != "cast"; });
+        std::move(chain.begin(), rest, std::back_inserter(casts[head]));
+      }
+      std::move(rest, chain.end(), std::back_inserter(ahead ? starts[head] : before[index]));
+      fetched[v][run] = ready;
+      if (keeps) kept[{v, unit_of[run]}] = ready;
+    }
+  }
+  // The states that are fetched come first: a gather may start before the line that held its read.
+  std::vector<Node> nodes;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (hoisted[i]) nodes.push_back(graph.nodes[i]);
+  }
+  int run = -1;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    Node& node = graph.nodes[i];
+    while (run < runs[i]) {
+      ++run;
+      for (Node& cast : casts[run]) nodes.push_back(std::move(cast));
+      for (Node& start : starts[run]) nodes.push_back(std::move(start));
+    }
+    if (hoisted[i] || fetch[i]) continue;
+    for (Node& n : before[i]) nodes.push_back(std::move(n));
+    for (ValueId& v : node.operands) {
+      if (auto it = fetched.find(v); it != fetched.end()) v = it->second.at(runs[i]);
+    }
+    nodes.push_back(std::move(node));
+  }
+  graph.nodes = std::move(nodes);
+  graph.CompactValues();
+}
+
+// A gradient on its way to its accumulator: the reduction, and the nodes that carry the sum into the state (add to the
+// accumulator, store).
+struct Reduction {
+  int node;
+  std::vector<int> carriers;
+};
+
+// The reductions whose sum goes nowhere but to a gradient's state.
+std::vector<Reduction> FindReductions(const StateIndex& states, const Graph& graph) {
+  std::vector<std::vector<int>> users(graph.values.size());
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    for (ValueId v : graph.nodes[i].operands) users[v].push_back(static_cast<int>(i));
+  }
+  std::vector<Reduction> reductions;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (graph.nodes[i].op != "reduce_scatter") continue;
+    Reduction reduction{static_cast<int>(i), {}};
+    ValueId v = graph.nodes[i].results[0];
+    bool stored = false;
+    while (!stored && users[v].size() == 1) {
+      const int user = users[v][0];
+      const Node& node = graph.nodes[user];
+      reduction.carriers.push_back(user);
+      stored = node.op == "store" && states.Find(node.symbol)->kind == StateKind::kGradient;
+      if (stored) break;
+      if (node.op != "add" || node.results.size() != 1) break;
+      v = node.results[0];
+    }
+    if (stored) reductions.push_back(std::move(reduction));
+  }
+  return reductions;
+}
+
+// Reductions of gradients start where the gradient is complete and are waited for when the line has left the next run
+// of a unit, so that they overlap with that run's compute. The whole gradients of one unit more stay in memory
+// meanwhile.
+void DelayReductions(const StateIndex& states, Graph& graph, const ScheduleOptions& options) {
+  const std::vector<Reduction> reductions = FindReductions(states, graph);
+  if (reductions.empty()) return;
+  Units units(options.units);
+  const std::vector<char> fetch = FindFetches(graph, graph.Producers());
+  std::vector<char> neutral(graph.nodes.size(), 0);
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    neutral[i] = fetch[i] || node.op == "wait" || node.op == "read" || node.op == "input" || node.op == "constant";
+  }
+  const std::vector<int> runs = Runs(graph, units, neutral);
+  const int num_runs = runs.back() + 1;
+  std::vector<char> moved(graph.nodes.size(), 0);
+  std::vector<std::vector<Node>> at_head(num_runs + 1);  // of a run; the last: at the end
+  for (const Reduction& reduction : reductions) {
+    Node& start = graph.nodes[reduction.node];
+    std::vector<Node>& place = at_head[std::min(runs[reduction.node] + 2, num_runs)];
+    start.attrs["async"] = true;
+    const Value sum = graph.values[start.results[0]];
+    Node wait;
+    wait.op = "wait";
+    wait.operands = start.results;
+    wait.module = start.module;
+    wait.results = {graph.AddValue(sum.name, sum.type)};
+    graph.values[wait.results[0]].placement = sum.placement;
+    for (int carrier : reduction.carriers) {
+      for (ValueId& v : graph.nodes[carrier].operands) {
+        if (v == start.results[0]) v = wait.results[0];
+      }
+    }
+    place.push_back(std::move(wait));
+    for (int carrier : reduction.carriers) {
+      place.push_back(graph.nodes[carrier]);
+      moved[carrier] = 1;
+    }
+  }
+  std::vector<Node> nodes;
+  int run = -1;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    while (run < runs[i]) {
+      ++run;
+      for (Node& node : at_head[run]) nodes.push_back(std::move(node));
+    }
+    if (!moved[i]) nodes.push_back(std::move(graph.nodes[i]));
+  }
+  for (Node& node : at_head[num_runs]) nodes.push_back(std::move(node));
+  graph.nodes = std::move(nodes);
+}
+
+// Blocks of keys and values that go round a ring start where the partitioner put them and are waited for at their first
+// use, so that they travel while a block is computed.
+void OverlapRotations(Graph& graph) {
+  std::map<ValueId, ValueId> ready;     // started and not waited for yet -> the value to use
+  std::map<ValueId, ValueId> replaced;  // waited for
+  std::vector<Node> nodes;
+  for (Node& node : graph.nodes) {
+    for (ValueId& v : node.operands) {
+      if (auto it = ready.find(v); it != ready.end()) {
+        Node wait;
+        wait.op = "wait";
+        wait.operands = {v};
+        wait.results = {it->second};
+        wait.module = node.module;
+        wait.recompute = node.recompute;
+        nodes.push_back(std::move(wait));
+        replaced.insert(*it);
+        ready.erase(it);
+      }
+      if (auto it = replaced.find(v); it != replaced.end()) v = it->second;
+    }
+    if (node.op == "rotate_blocks") {
+      node.attrs["async"] = true;
+      const Value sent = graph.values[node.results[0]];
+      const ValueId received = graph.AddValue(sent.name, sent.type);
+      graph.values[received].placement = sent.placement;
+      ready[node.results[0]] = received;
+    }
+    nodes.push_back(std::move(node));
+  }
+  graph.nodes = std::move(nodes);
+}
+
+}  // namespace
+
+absl::Status Schedule(Program& program, const OpTable& ops, const ScheduleOptions& options) {
+  const StateIndex states(program);
+  for (Graph& graph : program.graphs) {
+    ScheduleFetches(graph, options);
+    if (options.prefetch_units > 0) {
+      DelayReductions(states, graph, options);
+      OverlapRotations(graph);
+    }
+  }
+  program.level = Level::kScheduled;
+  return absl::OkStatus();
+}
+
+}  // namespace tacc::graph

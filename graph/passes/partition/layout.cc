@@ -1,0 +1,132 @@
+#include "graph/passes/partition/layout.h"
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace tacc::graph {
+namespace {
+
+// In the order of the names: what splits a dim first does not follow from where ranks lie.
+AxisList Axes(const Mesh& mesh, std::initializer_list<const char*> names) {
+  AxisList axes;
+  for (const char* name : names) {
+    if (const int axis = mesh.Find(name); axis >= 0) axes.push_back(axis);
+  }
+  return axes;
+}
+
+// Cuts `ranks` so that kv heads are split evenly: over all of it, or one kv head a group of ranks. 0: neither.
+int64_t RanksOfKvHeads(int64_t heads, int64_t kv_heads, int64_t ranks) {
+  if (heads % ranks != 0) return 0;
+  if (kv_heads % ranks == 0) return ranks;
+  return ranks % kv_heads == 0 ? kv_heads : 0;
+}
+
+}  // namespace
+
+PartitionOptions LayoutOf(const Mesh& mesh, const std::string& residual_module) {
+  PartitionOptions options;
+  options.mesh = mesh;
+  options.batch_axes = Axes(mesh, {"dp", "fsdp", "ep"});
+  options.sequence_axes = Axes(mesh, {"cp", "sp"});
+  // Ranks that share a sequence work with the same weights: each keeps a slice of them too.
+  options.at_rest_axes = Axes(mesh, {"fsdp", "cp", "sp"});
+  const AxisList tensor = Axes(mesh, {"tp", "tpq"});
+  for (const char* name : {"vocab", "heads", "mlp"}) options.in_use_axes[name] = tensor;
+  options.in_use_axes["kv_heads"] = Axes(mesh, {"tp"});
+  options.in_use_axes["experts"] = Axes(mesh, {"ep"});
+  if (!residual_module.empty())
+    options.residual = {residual_module, {options.batch_axes, Axes(mesh, {"cp", "sp", "tp", "tpq"}), {}}};
+  return options;
+}
+
+int64_t SequenceBlocks(const Mesh& mesh) {
+  auto size = [&](const char* name) {
+    const int axis = mesh.Find(name);
+    return axis < 0 ? int64_t{1} : mesh.axes[axis].size;
+  };
+  return size("cp") * size("sp") > 1 ? size("cp") : 0;
+}
+
+absl::StatusOr<std::vector<Mesh::Axis>> TensorAxes(const Graph& forward, int64_t ranks) {
+  if (ranks == 1) return std::vector<Mesh::Axis>();
+  int64_t heads = 0, kv_heads = 0;
+  bool splits = false;
+  for (const Node& node : forward.nodes) {
+    if (node.op != "param") continue;
+    const auto axes = GetAttr<std::vector<std::string>>(node.attrs, "axes");
+    for (size_t d = 0; d < axes.size(); ++d) {
+      const int64_t extent = forward.type(node.results[0]).dims[d];
+      if (axes[d] == "heads") heads = extent;
+      if (axes[d] == "kv_heads") kv_heads = extent;
+      splits |= axes[d] == "heads" || axes[d] == "mlp" || axes[d] == "vocab";
+    }
+  }
+  if (!splits) {
+    return absl::InvalidArgumentError(absl::StrCat("dist.tp.size = ", ranks,
+                                                   ": no weight of the model says which of its dims may be split; in a "
+                                                   "graph text give params axes=[mlp,embed] or the like"));
+  }
+  if (heads == 0) return std::vector<Mesh::Axis>{{"tp", ranks}};
+  if (kv_heads == 0) kv_heads = heads;
+  const int64_t major = RanksOfKvHeads(heads, kv_heads, ranks);
+  if (major == 0) {
+    std::vector<int64_t> legal;
+    for (int64_t n = 1; n <= heads; ++n) {
+      if (RanksOfKvHeads(heads, kv_heads, n) > 0) legal.push_back(n);
+    }
+    return absl::InvalidArgumentError(absl::StrCat("dist.tp.size = ", ranks, " does not divide the model's ", heads,
+                                                   " heads and ", kv_heads, " kv heads; use ",
+                                                   absl::StrJoin(legal, ", ")));
+  }
+  std::vector<Mesh::Axis> axes;
+  if (major > 1) axes.push_back({"tp", major});
+  if (ranks > major) axes.push_back({"tpq", ranks / major});
+  return axes;
+}
+
+absl::StatusOr<std::vector<Mesh::Axis>> ContextAxes(const Graph& forward, int64_t ranks, int64_t ulysses,
+                                                    const std::vector<Mesh::Axis>& tensor_axes) {
+  if (ranks == 1 && ulysses == 1) return std::vector<Mesh::Axis>();
+  int64_t tp = 1, tpq = 1, length = 0;
+  for (const Mesh::Axis& axis : tensor_axes) (axis.name == "tp" ? tp : tpq) = axis.size;
+  std::vector<std::pair<int64_t, int64_t>> heads;  // of each attention: query heads, kv heads
+  for (const Node& node : forward.nodes) {
+    if (node.op == "input" && node.symbol == "tokens") length = forward.type(node.results[0]).dims.back();
+    if (node.op != "attention") continue;
+    heads.emplace_back(forward.type(node.operands[0]).dims[2], forward.type(node.operands[1]).dims[2]);
+  }
+  // Kv heads are split as far as the query heads are, or each rank has one, that others have too.
+  auto legal = [&](int64_t n) {
+    return ranks % n == 0 && length % (ranks / n == 1 ? n : 2 * ranks) == 0 &&
+           std::all_of(heads.begin(), heads.end(), [&](const std::pair<int64_t, int64_t>& h) {
+             return h.first % (tp * tpq * n) == 0 && (h.second == tp || (tpq == 1 && h.second % (tp * n) == 0));
+           });
+  };
+  if (!legal(ulysses)) {
+    std::vector<int64_t> sizes;
+    for (int64_t n = 1; n <= ranks; ++n) {
+      if (legal(n)) sizes.push_back(n);
+    }
+    std::string of;
+    if (!heads.empty()) {
+      absl::StrAppend(&of, ", ", heads[0].first, " heads and ", heads[0].second, " kv heads");
+      if (tp * tpq > 1) absl::StrAppend(&of, " over dist.tp.size = ", tp * tpq);
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "dist.cp.size = ", ranks, " with dist.sp.size = ", ulysses, " does not fit a sequence of ", length, " tokens",
+        of, "; dist.sp.size must divide dist.cp.size and the heads, and data.seq_len be a multiple of ",
+        ranks == ulysses ? "it" : "2 x dist.cp.size",
+        sizes.empty() ? "; with this dist.cp.size none does"
+                      : absl::StrCat("; dist.sp.size may be ", absl::StrJoin(sizes, ", "))));
+  }
+  std::vector<Mesh::Axis> axes;
+  if (ranks > ulysses) axes.push_back({"cp", ranks / ulysses});
+  if (ulysses > 1) axes.push_back({"sp", ulysses});
+  return axes;
+}
+
+}  // namespace tacc::graph

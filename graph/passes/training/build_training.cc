@@ -1,0 +1,390 @@
+#include "graph/passes/training/build_training.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <map>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "graph/ir/status_macros.h"
+#include "graph/ir/text.h"
+#include "graph/ops/builder.h"
+#include "graph/passes/training/autodiff.h"
+
+namespace tacc::graph {
+namespace {
+
+struct Parameter {
+  std::string name;
+  TensorType type;          // of the master weight
+  DType use = DType::kF32;  // in which the model reads it
+  Dims stored_dims;
+  std::vector<std::string> axes;
+  std::string init;
+
+  bool has_copy = false;
+
+  bool decays() const { return stored_dims.size() >= 2; }
+};
+
+std::string WeightState(const std::string& name) { return absl::StrCat("weights/", name); }
+std::string CopyState(const std::string& name) { return absl::StrCat("copies/", name); }
+std::string CounterState(const std::string& name) { return absl::StrCat("counters/", name); }
+std::string GradientState(const std::string& name) { return absl::StrCat("gradients/", name); }
+
+constexpr char kScaleState[] = "loss_scale/scale", kGoodStepsState[] = "loss_scale/good_steps",
+               kSkippedState[] = "loss_scale/skipped";
+constexpr double kLargestLossScale = 0x1p127;  // finite
+
+State MakeState(std::string name, TensorType type, StateKind kind, std::string init) {
+  State state;
+  state.name = std::move(name);
+  state.placement = {type, Sharding::Replicated(type.rank())};
+  state.type = std::move(type);
+  state.kind = kind;
+  state.init = std::move(init);
+  return state;
+}
+
+// The parameters in line order; `use` is a narrower type when every reader casts to it.
+absl::StatusOr<std::vector<Parameter>> CollectParameters(const Graph& graph, const TrainingOptions& options) {
+  std::vector<std::set<DType>> casts(graph.values.size());
+  std::vector<char> plain_use(graph.values.size(), 0);
+  for (const Node& node : graph.nodes) {
+    for (ValueId v : node.operands) {
+      if (node.op == "cast") {
+        casts[v].insert(graph.type(node.results[0]).dtype);
+      } else {
+        plain_use[v] = 1;
+      }
+    }
+  }
+  std::vector<Parameter> parameters;
+  std::set<std::string> names;
+  for (const Node& node : graph.nodes) {
+    if (node.op != "param") continue;
+    if (!names.insert(node.symbol).second) {
+      return absl::InvalidArgumentError(absl::StrCat("parameter \"", node.symbol, "\" is declared twice"));
+    }
+    const ValueId v = node.results[0];
+    Parameter p;
+    p.name = node.symbol;
+    p.type = graph.type(v);
+    p.use = p.type.dtype;
+    if (!plain_use[v] && casts[v].size() == 1 && ByteSize(*casts[v].begin()) < ByteSize(p.type.dtype))
+      p.use = *casts[v].begin();
+    p.has_copy = options.keep_copies && p.use != p.type.dtype;
+    p.stored_dims = GetAttr<std::vector<int64_t>>(node.attrs, "stored", p.type.dims);
+    p.axes = GetAttr<std::vector<std::string>>(node.attrs, "axes");
+    p.init = GetAttr<std::string>(node.attrs, "init", "normal(0.02)");
+    parameters.push_back(std::move(p));
+  }
+  return parameters;
+}
+
+// Replaces params by reads of states, and casts of params that have a copy by reads of the copy.
+void BindParameters(const std::map<std::string, const Parameter*>& parameters, Graph& graph) {
+  std::vector<ValueId> replacement(graph.values.size(), kNoValue);
+  std::vector<Node> nodes;
+  for (Node& node : graph.nodes) {
+    for (ValueId& v : node.operands) {
+      if (replacement[v] != kNoValue) v = replacement[v];
+    }
+    if (node.op == "param") {
+      const Parameter& p = *parameters.at(node.symbol);
+      node.op = "read";
+      node.symbol = p.has_copy ? CopyState(p.name) : WeightState(p.name);
+      node.attrs.clear();
+      if (p.has_copy) graph.values[node.results[0]].type.dtype = p.use;
+    } else if (node.op == "cast" && graph.type(node.operands[0]).dtype == graph.type(node.results[0]).dtype) {
+      replacement[node.results[0]] = node.operands[0];
+      continue;
+    }
+    nodes.push_back(std::move(node));
+  }
+  graph.nodes = std::move(nodes);
+}
+
+// Forward without randomness: dropout passes its operand through.
+void RemoveDropout(Graph& graph) {
+  std::vector<ValueId> replacement(graph.values.size(), kNoValue);
+  std::vector<Node> nodes;
+  for (Node& node : graph.nodes) {
+    for (ValueId& v : node.operands) {
+      if (replacement[v] != kNoValue) v = replacement[v];
+    }
+    if (node.op == "dropout") {
+      replacement[node.results[0]] = node.operands[0];
+      continue;
+    }
+    nodes.push_back(std::move(node));
+  }
+  graph.nodes = std::move(nodes);
+}
+
+void RemoveOutputs(Graph& graph) {
+  std::erase_if(graph.nodes, [](const Node& node) { return node.op == "output"; });
+}
+
+class TrainingBuilder {
+ public:
+  TrainingBuilder(const Graph& forward, const OpTable& ops, const TrainingOptions& options)
+      : forward_(forward), ops_(ops), options_(options) {}
+
+  absl::StatusOr<Program> Build() {
+    for (const char* output : {"loss", "target_tokens"}) {
+      if (forward_.Output(output) != kNoValue) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("the forward graph has no output \"", output,
+                       "\"; a training graph ends with `output \"loss\"` and `output \"target_tokens\"`"));
+    }
+    for (const Node& node : forward_.nodes) {
+      if (node.op != "output") continue;
+      const TensorType& type = forward_.type(node.operands[0]);
+      if (type.rank() != 0 || !IsFloating(type.dtype)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("output \"", node.symbol, "\" is ", type.ToString(), "; wanted a floating scalar"));
+      }
+      totals_[node.symbol] = type;
+    }
+    scalar_ = forward_.type(forward_.Output("loss"));
+    seed_factor_ = std::exp2(-std::ceil(std::log2(static_cast<double>(options_.accumulation * NumTokens()))));
+    TACC_ASSIGN_OR_RETURN(parameters_, CollectParameters(forward_, options_));
+    if (parameters_.empty()) return absl::InvalidArgumentError("the forward graph has no param to train");
+    for (const Parameter& p : parameters_) by_name_[p.name] = &p;
+    AddStates();
+    if (accumulates()) program_.graphs.push_back(Begin());
+    TACC_ASSIGN_OR_RETURN(Graph forward_backward, ForwardBackward());
+    program_.graphs.push_back(std::move(forward_backward));
+    TACC_ASSIGN_OR_RETURN(Graph update, Update());
+    program_.graphs.push_back(std::move(update));
+    program_.graphs.push_back(Eval());
+    if (accumulates()) program_.step.push_back({kBeginGraph, 0});
+    for (int64_t m = 0; m < options_.accumulation; ++m) program_.step.push_back({"forward_backward", m});
+    program_.step.push_back({"update", 0});
+    program_.eval.push_back({"eval", 0});
+    return std::move(program_);
+  }
+
+ private:
+  bool accumulates() const { return options_.accumulation > 1; }
+  // Gradients and moments are kept in the master's accumulation type.
+  static TensorType GradientType(const Parameter& p) { return {AccumulationType(p.type.dtype), p.type.dims}; }
+
+  void AddStates() {
+    for (const Parameter& p : parameters_) {
+      State weight = MakeState(WeightState(p.name), p.type, StateKind::kWeight, p.init);
+      weight.stored_dims = p.stored_dims;
+      weight.axes = p.axes;
+      program_.states.push_back(std::move(weight));
+      if (p.has_copy)
+        program_.states.push_back(MakeState(CopyState(p.name), {p.use, p.type.dims}, StateKind::kCopy, "copy"));
+      for (const char* moment : {"exp_avg/", "exp_avg_sq/"}) {
+        program_.states.push_back(
+            MakeState(absl::StrCat(moment, p.name), GradientType(p), StateKind::kOptimizer, "zeros"));
+      }
+      program_.states.push_back(MakeState(GradientState(p.name), GradientType(p), StateKind::kGradient, "zeros"));
+    }
+    for (const auto& [name, type] : totals_)
+      program_.states.push_back(MakeState(CounterState(name), type, StateKind::kCounter, "zeros"));
+    if (!options_.loss_scale.has_value()) return;
+    const std::string init = absl::StrCat("constant(", Print(Attr(options_.loss_scale->init_scale)), ")");
+    program_.states.push_back(MakeState(kScaleState, scalar_, StateKind::kLossScale, init));
+    program_.states.push_back(MakeState(kGoodStepsState, scalar_, StateKind::kLossScale, "zeros"));
+    program_.states.push_back(MakeState(kSkippedState, scalar_, StateKind::kLossScale, "zeros"));
+  }
+
+  // Of a micro-batch: what its largest input holds.
+  int64_t NumTokens() const {
+    int64_t tokens = 1;
+    for (const Node& node : forward_.nodes) {
+      if (node.op == "input") tokens = std::max(tokens, forward_.type(node.results[0]).num_elements());
+    }
+    return tokens;
+  }
+
+  // The loss's cotangent: 1, or the loss scale for a mean over a step's tokens.
+  ValueId Seed(Builder& b) const {
+    return options_.loss_scale.has_value() ? b.Scale(b.Leaf("read", kScaleState, scalar_), seed_factor_)
+                                           : b.Constant(1.0, scalar_);
+  }
+
+  Graph Begin() {
+    Graph graph;
+    graph.name = kBeginGraph;
+    Builder builder(graph, ops_);
+    for (const State& state : program_.states) {
+      if (state.kind != StateKind::kGradient && state.kind != StateKind::kCounter) continue;
+      builder.End("store", state.name, builder.Constant(0.0, state.type));
+    }
+    return graph;
+  }
+
+  void Accumulate(Builder& builder, const std::string& state, const TensorType& type, ValueId value) {
+    if (accumulates()) value = builder.Add("add", {builder.Leaf("read", state, type), value});
+    builder.End("store", state, value);
+  }
+
+  absl::StatusOr<Graph> ForwardBackward() {
+    Graph graph = forward_;
+    graph.name = "forward_backward";
+    const ValueId loss = graph.Output("loss");
+    std::map<std::string, ValueId> totals;
+    for (const auto& [name, type] : totals_) totals[name] = graph.Output(name);
+    RemoveOutputs(graph);
+    std::map<std::string, ValueId> leaves;
+    for (const Node& node : graph.nodes) {
+      if (node.op == "param") leaves[node.symbol] = node.results[0];
+    }
+    std::vector<ValueId> wanted;
+    for (const Parameter& p : parameters_) wanted.push_back(leaves.at(p.name));
+    Builder builder(graph, ops_);
+    const ValueId seed = Seed(builder);
+    TACC_RETURN_IF_ERROR(builder.status());
+    TACC_ASSIGN_OR_RETURN(std::vector<ValueId> gradients, Differentiate(graph, ops_, loss, seed, wanted));
+
+    // Each gradient goes to its accumulator where it is complete, so that its buffer lives no longer.
+    std::vector<std::vector<Node>> after(graph.nodes.size());
+    const std::vector<int> producers = graph.Producers();
+    auto accumulate = [&](const std::string& state, const TensorType& type, ValueId value) {
+      const size_t first = graph.nodes.size();
+      builder.SetModule(graph.nodes[producers[value]].module);
+      Accumulate(builder, state, type, builder.Cast(value, type.dtype));
+      std::move(graph.nodes.begin() + first, graph.nodes.end(), std::back_inserter(after[producers[value]]));
+      graph.nodes.resize(first);
+    };
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      const Parameter& p = parameters_[i];
+      if (gradients[i] == kNoValue) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("the loss does not depend on parameter \"", p.name, "\"; remove it from the graph"));
+      }
+      accumulate(GradientState(p.name), GradientType(p), gradients[i]);
+    }
+    for (const auto& [name, value] : totals) accumulate(CounterState(name), totals_.at(name), value);
+    TACC_RETURN_IF_ERROR(builder.status());
+    std::vector<Node> nodes;
+    for (size_t i = 0; i < graph.nodes.size(); ++i) {
+      nodes.push_back(std::move(graph.nodes[i]));
+      for (Node& node : after[i]) nodes.push_back(std::move(node));
+    }
+    graph.nodes = std::move(nodes);
+    BindParameters(by_name_, graph);
+    return graph;
+  }
+
+  absl::StatusOr<Graph> Update() {
+    Graph graph;
+    graph.name = "update";
+    Builder b(graph, ops_);
+    const ValueId step = b.Leaf("input", "step", {DType::kI64, {}});
+    std::map<std::string, ValueId> totals;
+    for (const auto& [name, type] : totals_) totals[name] = b.Leaf("read", CounterState(name), type);
+    const ValueId target_tokens = totals.at("target_tokens");
+    ValueId sum_squares = kNoValue;
+    std::vector<ValueId> gradients;
+    for (const Parameter& p : parameters_) {
+      gradients.push_back(b.Leaf("read", GradientState(p.name), GradientType(p)));
+      const ValueId squares = b.Add("sum_squares", {gradients.back()});
+      sum_squares = sum_squares == kNoValue ? squares : b.Add("add", {sum_squares, squares});
+    }
+    // What the gradients' sum is over their mean.
+    ValueId divisor = target_tokens;
+    if (options_.loss_scale.has_value()) divisor = b.Add("mul", {target_tokens, Seed(b)});
+    const ValueId grad_norm = b.Add("div", {b.Add("sqrt", {sum_squares}), divisor});
+    const ValueId apply = b.Add("is_finite", {grad_norm});
+    ValueId grad_scale = b.Add("reciprocal", {divisor});
+    if (options_.max_grad_norm > 0) {
+      // min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_.
+      const ValueId ratio =
+          b.Scale(b.Add("reciprocal", {b.Add("add_scalar", {grad_norm}, {{"value", 1e-6}})}), options_.max_grad_norm);
+      grad_scale = b.Add("mul", {grad_scale, b.Add("minimum", {ratio, b.Constant(1.0, scalar_)})});
+    }
+    const ValueId learning_rate = b.Cast(b.Add("lr_schedule", {step},
+                                               {{"type", options_.lr_scheduler_type},
+                                                {"learning_rate", options_.learning_rate},
+                                                {"warmup_steps", options_.warmup_steps},
+                                                {"max_steps", options_.max_steps},
+                                                {"min_lr_ratio", options_.min_lr_ratio}}),
+                                         scalar_.dtype);
+    ValueId count = b.Add("add_scalar", {b.Cast(step, scalar_.dtype)}, {{"value", 1.0}});
+    if (options_.loss_scale.has_value())
+      count = b.Add("sub", {count, b.Leaf("read", kSkippedState, scalar_)});  // the updates that were made
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      const Parameter& p = parameters_[i];
+      const std::string m = absl::StrCat("exp_avg/", p.name), v = absl::StrCat("exp_avg_sq/", p.name);
+      Attrs attrs = {{"beta1", options_.adam_beta1},
+                     {"beta2", options_.adam_beta2},
+                     {"epsilon", options_.adam_epsilon},
+                     {"weight_decay", p.decays() ? options_.weight_decay : 0.0}};
+      if (p.has_copy) attrs["copy"] = std::string(Name(p.use));
+      const std::vector<ValueId> results =
+          b.AddMany("adamw",
+                    {b.Leaf("read", WeightState(p.name), p.type), b.Leaf("read", m, GradientType(p)),
+                     b.Leaf("read", v, GradientType(p)), gradients[i], learning_rate, grad_scale, apply, count},
+                    std::move(attrs), p.has_copy ? 4 : 3);
+      b.End("store", WeightState(p.name), results[0]);
+      b.End("store", m, results[1]);
+      b.End("store", v, results[2]);
+      if (p.has_copy) b.End("store", CopyState(p.name), results[3]);
+    }
+    b.End("output", "loss", b.Add("div", {totals.at("loss"), target_tokens}));
+    b.End("output", "grad_norm", grad_norm);
+    b.End("output", "learning_rate", learning_rate);
+    for (const auto& [name, value] : totals) {
+      if (name != "loss") b.End("output", name, value);
+    }
+    const ValueId skipped = b.Add("add_scalar", {b.Add("neg", {apply})}, {{"value", 1.0}});
+    b.End("output", "skipped", skipped);
+    if (options_.loss_scale.has_value()) UpdateLossScale(b, apply, skipped);
+    TACC_RETURN_IF_ERROR(b.status());
+    return graph;
+  }
+
+  // As torch.amp.GradScaler.update.
+  void UpdateLossScale(Builder& b, ValueId apply, ValueId skipped) {
+    const ValueId zero = b.Constant(0.0, scalar_);
+    const ValueId scale = b.Leaf("read", kScaleState, scalar_);
+    const ValueId good_steps = b.Add("add_scalar", {b.Leaf("read", kGoodStepsState, scalar_)}, {{"value", 1.0}});
+    // 1 from growth_interval good steps on.
+    const ValueId beyond =
+        b.Add("add_scalar", {good_steps}, {{"value", 1.0 - static_cast<double>(options_.loss_scale->growth_interval)}});
+    const ValueId grow = b.Add("clamp", {beyond}, {{"min", 0.0}, {"max", 1.0}});
+    const ValueId after_good = b.Add("select", {grow, b.Scale(scale, 2.0), scale});
+    const ValueId next = b.Add("clamp", {b.Add("select", {apply, after_good, b.Scale(scale, 0.5)})},
+                               {{"min", kLeastLossScale}, {"max", kLargestLossScale}});
+    const ValueId counted = b.Add("select", {apply, b.Add("select", {grow, zero, good_steps}), zero});
+    const ValueId all_skipped = b.Add("add", {b.Leaf("read", kSkippedState, scalar_), skipped});
+    b.End("store", kScaleState, next);
+    b.End("store", kGoodStepsState, counted);
+    b.End("store", kSkippedState, all_skipped);
+    b.End("output", "loss_scale", next);
+  }
+
+  Graph Eval() {
+    Graph graph = forward_;
+    graph.name = "eval";
+    RemoveDropout(graph);
+    BindParameters(by_name_, graph);
+    return graph;
+  }
+
+  const Graph& forward_;
+  const OpTable& ops_;
+  const TrainingOptions& options_;
+  TensorType scalar_;
+  double seed_factor_ = 1.0;                  // of the loss scale
+  std::map<std::string, TensorType> totals_;  // the outputs of the forward graph, summed over a step
+  std::vector<Parameter> parameters_;
+  std::map<std::string, const Parameter*> by_name_;
+  Program program_;
+};
+
+}  // namespace
+
+absl::StatusOr<Program> BuildTraining(const Graph& forward, const OpTable& ops, const TrainingOptions& options) {
+  return TrainingBuilder(forward, ops, options).Build();
+}
+
+}  // namespace tacc::graph

@@ -1,0 +1,62 @@
+#ifndef TACC_GRAPH_PASSES_TRAINING_BUILD_TRAINING_H_
+#define TACC_GRAPH_PASSES_TRAINING_BUILD_TRAINING_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "graph/ir/program.h"
+#include "graph/ops/op.h"
+
+namespace tacc::graph {
+
+struct TrainingOptions {
+  int64_t accumulation = 1;  // micro-batches per step
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.999;
+  double adam_epsilon = 1e-8;
+  double weight_decay = 0.0;   // on weights stored with two dims or more
+  double max_grad_norm = 1.0;  // clips the global norm; 0: off
+  std::string lr_scheduler_type = "cosine";
+  double learning_rate = 0.0;
+  int64_t warmup_steps = 0;
+  int64_t max_steps = 0;
+  double min_lr_ratio = 0.0;
+  // With f16, in which small gradients vanish and large ones overflow: the loss is scaled, as torch.amp.GradScaler does
+  // with these arguments, growth_factor=2 and backoff_factor=0.5.
+  struct LossScale {
+    double init_scale = 65536;
+    int64_t growth_interval = 2000;
+  };
+  std::optional<LossScale> loss_scale;
+  // Keep narrower copies of the weights that are only read so, which the update writes. Without: such a weight is cast
+  // where it is used.
+  bool keep_copies = false;
+};
+
+// A whole training step as a logical program, from a forward graph whose outputs are "loss" (a sum over target tokens)
+// and "target_tokens", and any further scalar whose sum over a step is wanted. Graphs: `begin` (zeroes the
+// accumulators; only with accumulation), `forward_backward`, `update`, `eval`.
+//
+// - `param "W"` becomes `read "weights/W"`; with keep_copies a param that is only ever cast to a narrower type is read
+// from "copies/W" in that type, which the update writes beside the fp32 master.
+// - The backward's seed is 1 and losses are sums; the update divides by the global batch's target tokens, which are
+// known only after
+//   the last micro-batch. So any split of a global batch gives the same update.
+// - With loss_scale the seed is the state "loss_scale/scale" over the power of two at or above the tokens of a step, so
+//   that the scale means what it does for a mean loss, and scaling is exact. The update takes it out of the gradients'
+//   norm and of the gradients. A finite norm grows the scale after growth_interval such steps in a row
+//   ("loss_scale/good_steps"), one that is not halves it, down to 1; AdamW counts the updates that were made, as
+//   "loss_scale/skipped" says. Output "loss_scale" is that of the next step.
+// - Gradients accumulate in fp32 into "gradients/W".
+// - The update: global norm, clipping as torch.nn.utils.clip_grad_norm_, learning rate, AdamW as torch.optim.AdamW. A
+// norm that is not
+//   finite leaves every state as it is and sets output "skipped".
+//
+// Errors: InvalidArgument when an output is missing or the loss does not depend on a parameter, naming it.
+absl::StatusOr<Program> BuildTraining(const Graph& forward, const OpTable& ops, const TrainingOptions& options);
+
+}  // namespace tacc::graph
+
+#endif  // TACC_GRAPH_PASSES_TRAINING_BUILD_TRAINING_H_

@@ -1,0 +1,93 @@
+#include "graph/passes/training/mixed_precision.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "graph/ir/status_macros.h"
+#include "graph/ops/builder.h"
+
+namespace tacc::graph {
+
+absl::StatusOr<Graph> MixedPrecision(const Graph& forward, const OpTable& ops, DType dtype) {
+  Graph graph;
+  graph.name = forward.name;
+  Builder builder(graph, ops);
+  std::vector<ValueId> mapped(forward.values.size(), kNoValue);
+  std::map<std::pair<ValueId, DType>, ValueId> casts;  // one cast a value
+  auto cast = [&](ValueId v, DType to) {
+    if (!IsFloating(builder.type(v).dtype)) return v;
+    auto [it, inserted] = casts.try_emplace({v, to}, kNoValue);
+    if (inserted) it->second = builder.Cast(v, to);
+    return it->second;
+  };
+  for (const Node& node : forward.nodes) {
+    const OpDef* def = ops.Find(node.op);
+    if (def == nullptr) return absl::InvalidArgumentError(absl::StrCat("unknown op '", node.op, "'"));
+    builder.SetModule(node.module);
+    std::vector<ValueId> operands;
+    for (ValueId v : node.operands) operands.push_back(mapped[v]);
+    if (node.op == "output") {
+      builder.End("output", node.symbol, operands[0]);
+      continue;
+    }
+    if (node.op == "input" || node.op == "param") {
+      mapped[node.results[0]] = builder.Leaf(node.op, node.symbol, forward.type(node.results[0]), node.attrs);
+      continue;
+    }
+    if (def->is_matmul) {
+      for (ValueId& v : operands) v = cast(v, dtype);
+    } else if (node.op == "add" && builder.type(operands[1]).rank() < builder.type(operands[0]).rank() &&
+               builder.type(operands[0]).dtype == dtype) {
+      operands[1] = cast(operands[1], dtype);  // a bias
+    }
+    const std::vector<ValueId> results =
+        builder.AddMany(node.op, std::move(operands), node.attrs, static_cast<int>(node.results.size()));
+    TACC_RETURN_IF_ERROR(builder.status());
+    for (size_t i = 0; i < results.size(); ++i) mapped[node.results[i]] = results[i];
+  }
+  TACC_RETURN_IF_ERROR(builder.status());
+  return graph;
+}
+
+bool FoldCasts(Graph& graph, const OpTable& ops) {
+  std::vector<int> num_uses(graph.values.size(), 0);
+  for (const Node& node : graph.nodes) {
+    for (ValueId v : node.operands) ++num_uses[v];
+  }
+  const std::vector<int> producers = graph.Producers();
+  std::vector<char> dead(graph.nodes.size(), 0);
+  std::vector<ValueId> replacement(graph.values.size(), kNoValue);
+  bool changed = false;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    Node& node = graph.nodes[i];
+    for (ValueId& v : node.operands) {
+      if (replacement[v] != kNoValue) v = replacement[v];
+    }
+    if (node.op != "cast") continue;
+    const ValueId v = node.operands[0];
+    if (num_uses[v] != 1 || producers[v] < 0) continue;
+    Node& producer = graph.nodes[producers[v]];
+    if (producer.op == "cast" || producer.results[0] != v || !IsFloating(graph.type(v).dtype)) continue;
+    const OpDef* def = ops.Find(producer.op);
+    const bool writes_any_type =
+        def != nullptr && std::any_of(def->attrs.begin(), def->attrs.end(),
+                                      [](const AttrSpec& a) { return absl::string_view(a.name) == "dtype"; });
+    if (!writes_any_type) continue;
+    const DType to = graph.type(node.results[0]).dtype;
+    producer.attrs["dtype"] = std::string(Name(to));
+    graph.values[v].type.dtype = to;
+    if (graph.values[v].placement.has_value()) graph.values[v].placement->global.dtype = to;
+    replacement[node.results[0]] = v;
+    dead[i] = 1;
+    changed = true;
+  }
+  std::vector<Node> nodes;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (!dead[i]) nodes.push_back(std::move(graph.nodes[i]));
+  }
+  graph.nodes = std::move(nodes);
+  return changed;
+}
+
+}  // namespace tacc::graph

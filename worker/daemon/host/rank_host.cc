@@ -1,0 +1,228 @@
+#include "worker/daemon/host/rank_host.h"
+
+#include <algorithm>
+#include <deque>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "machine/clock.h"
+#include "nlohmann/json.hpp"
+#include "worker/daemon/host/rank_environment.h"
+
+namespace tacc::worker {
+namespace {
+
+// An event is a few hundred bytes; this bounds a message to the coordinator.
+constexpr size_t kMaxEventBytes = 1 << 20;
+constexpr size_t kMaxLogLineBytes = 4096;
+
+// VmHWM of a process; 0: not known.
+int64_t PeakMemoryBytes(pid_t pid) {
+  std::ifstream stream(absl::StrCat("/proc/", pid, "/status"));
+  std::string word;
+  int64_t kibibytes = 0;
+  while (stream >> word) {
+    if (word == "VmHWM:" && stream >> kibibytes) return kibibytes * 1024;
+  }
+  return 0;
+}
+
+// What a line of stdout says in a log: the message of an event that has one, and what a library printed. Empty:
+// nothing.
+std::string LogWords(const std::string& line) {
+  const nlohmann::json event = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const auto text = [&event](const char* field) {
+    const auto value = event.find(field);
+    return value != event.end() && value->is_string() ? value->get<std::string>() : "";
+  };
+  if (!event.is_object() || text("event").empty()) return line;
+  const std::string message = text("message"), code = text("code");
+  if (message.empty()) return "";
+  return absl::StrCat(text("event"), code.empty() ? "" : absl::StrCat(" (", code, ")"), ": ", message);
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> CompleteStart(const std::string& start_json, const std::string& program_path,
+                                          const RankPlace& place) {
+  nlohmann::ordered_json start = nlohmann::ordered_json::parse(start_json, nullptr, /*allow_exceptions=*/false);
+  if (!start.is_object()) return absl::InvalidArgumentError("the start file is not a JSON object");
+  start["program"] = program_path;
+  start["device"] = place.device;
+  // The program is planned for the threads of the weakest worker of its gang.
+  const auto planned = start.find("threads");
+  const int num_planned = planned != start.end() && planned->is_number_integer() ? planned->get<int>() : 0;
+  start["threads"] = num_planned > 0 ? std::min(num_planned, place.num_threads) : place.num_threads;
+  start["memory_bytes"] = place.memory_bytes;
+  start["advertise"] = place.advertise;
+  return start.dump() + "\n";
+}
+
+RankHost::~RankHost() {
+  if (child_ == nullptr) return;
+  status_block_.reset();
+  if (supervisor_->process() == Supervisor::Process::kStuck) {
+    child_->Abandon();
+    return;
+  }
+  child_.reset();
+  state_->ClearRank();
+}
+
+absl::Status RankHost::Spawn(const RankStart& start) {
+  const absl::StatusOr<std::string> start_text = CompleteStart(start.start_json, state_->ProgramPath(), place_);
+  if (!start_text.ok()) return start_text.status();
+  if (absl::Status status = state_->WriteStartFiles(*start_text, start.program_text); !status.ok()) return status;
+  const std::string block_name = absl::StrCat(state_->status_block_prefix(), start.key.attempt, "-", start.key.rank);
+  absl::StatusOr<std::unique_ptr<StatusBlock>> block = StatusBlock::Create(block_name, start.key.attempt);
+  if (!block.ok()) return block.status();
+  absl::StatusOr<std::unique_ptr<RankProcess>> child =
+      start_process_({place_.rank_path, "--start", state_->StartPath(), "--status-shm", block_name},
+                     RankEnvironment(place_.num_threads));
+  if (!child.ok()) return child.status();
+  // Without the record a daemon that is killed relies on the rank seeing its stdin close.
+  (void)state_->RecordRank((*child)->pid());
+  child_ = *std::move(child);
+  status_block_ = *std::move(block);
+  out_lines_.emplace(kMaxEventBytes);
+  err_lines_.emplace(kMaxLogLineBytes);
+  last_status_ = RankStatus();
+  still_since_.reset();
+  ++ranks_started_;
+  LogLines({absl::StrCat("--- ", start.key.Text(), " on ", place_.worker, " (", place_.device, " of ", place_.advertise,
+                         ") pid ", child_->pid())});
+  return absl::OkStatus();
+}
+
+void RankHost::Do(Supervisor::Actions actions) {
+  std::deque<Action> queue(std::make_move_iterator(actions.begin()), std::make_move_iterator(actions.end()));
+  while (!queue.empty()) {
+    const Action action = std::move(queue.front());
+    queue.pop_front();
+    switch (action.kind) {
+      case Action::Kind::kSpawn: {
+        BeginLog(action.start);
+        const absl::Status status = Spawn(action.start);
+        if (status.ok()) break;
+        LogLines({absl::StrCat("--- ", action.start.key.Text(), " did not start on ", place_.worker, ": ",
+                               status.message())});
+        state_->ClearRank();
+        // What was to follow was for the rank that did not start.
+        queue.clear();
+        for (Action& next : supervisor_->StartFailed(std::string(status.message()), WallSeconds()))
+          queue.push_back(std::move(next));
+        break;
+      }
+      case Action::Kind::kKill:
+        if (child_ == nullptr) break;
+        LogLines({absl::StrCat("--- killed by ", place_.worker)});
+        child_->Kill();
+        break;
+      case Action::Kind::kCloseStdin:
+        if (child_ != nullptr) child_->CloseStdin();
+        break;
+      case Action::Kind::kWriteLine:
+        if (child_ != nullptr) child_->WriteLine(action.line);
+        break;
+    }
+  }
+}
+
+void RankHost::KillRank(const RankKey& key) {
+  Turn();
+  Do(supervisor_->KillRank(key, WallSeconds()));
+}
+
+std::vector<pollfd> RankHost::PollDescriptors() const {
+  std::vector<pollfd> descriptors;
+  if (child_ == nullptr) return descriptors;
+  if (child_->stdout_fd() >= 0) descriptors.push_back({child_->stdout_fd(), POLLIN, 0});
+  if (child_->stderr_fd() >= 0) descriptors.push_back({child_->stderr_fd(), POLLIN, 0});
+  if (child_->WantsToWrite()) descriptors.push_back({child_->stdin_fd(), POLLOUT, 0});
+  return descriptors;
+}
+
+void RankHost::LogLines(const std::vector<std::string>& lines) {
+  const double now = WallSeconds();
+  for (const std::string& line : lines) {
+    log_->Line(line);
+    run_log_->Line(line, now);
+  }
+}
+
+void RankHost::BeginLog(const RankStart& start) {
+  const nlohmann::json file = nlohmann::json::parse(start.start_json, nullptr, /*allow_exceptions=*/false);
+  RunLog::Place place;
+  place.attempt = start.key.attempt;
+  place.rank = start.key.rank;
+  place.job = start.key.job;
+  if (file.is_object() && file.contains("checkpoint")) {
+    const nlohmann::json& checkpoint = file["checkpoint"];
+    if (checkpoint.contains("dir") && checkpoint["dir"].is_string())
+      place.checkpoint_dir = checkpoint["dir"].get<std::string>();
+    place.is_claimed = checkpoint.contains("claimed") && checkpoint["claimed"] == true;
+  }
+  run_log_->Begin(std::move(place));
+  // The coordinator's word about the attempt before, which rank 0 is told for the page about the run.
+  const auto restarts = nlohmann::json::json_pointer("/run/restarts");
+  if (!file.is_object() || !file.contains(restarts) || !file[restarts].is_array() || file[restarts].empty()) return;
+  const nlohmann::json& last = file[restarts].back();
+  if (last.contains("attempt") && last["attempt"].is_number_integer() && last.contains("cause") &&
+      last["cause"].is_string()) {
+    LogLines(
+        {absl::StrCat("--- attempt ", last["attempt"].get<int64_t>(), " ended: ", last["cause"].get<std::string>())});
+  }
+}
+
+void RankHost::HandleOutput(const std::string& out, const std::string& err) {
+  const std::vector<std::string> log_lines = err_lines_->Add(err.data(), err.size());
+  LogLines(log_lines);
+  for (const std::string& line : log_lines) supervisor_->LogLine(line, WallSeconds());
+  EventLines(out_lines_->Add(out.data(), out.size()));
+}
+
+void RankHost::EventLines(const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) {
+    supervisor_->EventLine(line, WallSeconds());
+    if (const std::string words = LogWords(line); !words.empty()) LogLines({words});
+  }
+}
+
+void RankHost::Turn() {
+  if (child_ == nullptr) return;
+  child_->FlushStdin();
+  // Asked before reading: what a process wrote before its end is then read in this turn.
+  const absl::optional<ProcessEnd> end = child_->TryReap();
+  while (true) {
+    std::string out, err;
+    child_->ReadStdout(&out);
+    child_->ReadStderr(&err);
+    HandleOutput(out, err);
+    if (!end.has_value() || (out.empty() && err.empty())) break;
+  }
+  if (!end.has_value()) return;
+  const std::vector<std::string> last_log_lines = err_lines_->Finish();
+  LogLines(last_log_lines);
+  for (const std::string& line : last_log_lines) supervisor_->LogLine(line, WallSeconds());
+  EventLines(out_lines_->Finish());
+  LogLines({end->exit_code.has_value() ? absl::StrCat("--- exit code ", *end->exit_code)
+                                       : absl::StrCat("--- signal ", end->signal)});
+  child_.reset();
+  status_block_.reset();
+  state_->ClearRank();
+  Do(supervisor_->Exited(*end, WallSeconds()));
+}
+
+absl::optional<RankHost::Sample> RankHost::TakeSample(double now) {
+  if (status_block_ == nullptr) return absl::nullopt;
+  Sample sample;
+  sample.status = status_block_->Sample();
+  if (!still_since_.has_value() || sample.status.heartbeat != last_status_.heartbeat) still_since_ = now;
+  last_status_ = sample.status;
+  sample.still_seconds = now - *still_since_;
+  sample.peak_memory_bytes = PeakMemoryBytes(child_->pid());
+  return sample;
+}
+
+}  // namespace tacc::worker

@@ -1,0 +1,109 @@
+// Runs the rank processes that the supervisor asks for: start files, status block, pipes, log file. Reads what they say
+// and tells the supervisor.
+#ifndef TACC_WORKER_DAEMON_HOST_RANK_HOST_H_
+#define TACC_WORKER_DAEMON_HOST_RANK_HOST_H_
+
+#include <poll.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/types/optional.h"
+#include "worker/daemon/host/rotating_log.h"
+#include "worker/daemon/host/run_log.h"
+#include "worker/daemon/host/state_directory.h"
+#include "worker/daemon/supervision/line_splitter.h"
+#include "worker/daemon/supervision/rank_process.h"
+#include "worker/daemon/supervision/supervisor.h"
+#include "worker/rank/protocol/status_block.h"
+
+namespace tacc::worker {
+
+// What a rank of this daemon gets; the daemon sets these fields of its start file.
+struct RankPlace {
+  std::string rank_path;  // tacc-rank.
+  std::string device;
+  int num_threads = 1;
+  int64_t memory_bytes = 0;
+  std::string advertise;
+  std::string worker;  // This daemon's name.
+};
+
+// Returns the start file's JSON with the daemon's fields set. InvalidArgument when it is not a JSON object.
+absl::StatusOr<std::string> CompleteStart(const std::string& start_json, const std::string& program_path,
+                                          const RankPlace& place);
+
+// Not thread-safe. Destroying it kills and reaps the process; of one that was given up the record stays for the next
+// daemon.
+class RankHost {
+ public:
+  // The pointers outlive it.
+  RankHost(RankPlace place, StartProcess start_process, StateDirectory* state, Supervisor* supervisor, RotatingLog* log,
+           RunLog* run_log)
+      : place_(std::move(place)),
+        start_process_(std::move(start_process)),
+        state_(state),
+        supervisor_(supervisor),
+        log_(log),
+        run_log_(run_log) {}
+  ~RankHost();
+
+  // Of ranks that start from now on.
+  void SetMemoryBytes(int64_t bytes) { place_.memory_bytes = bytes; }
+
+  // Does the supervisor's actions.
+  void Do(Supervisor::Actions actions);
+
+  // As the coordinator asks. A process that has already ended was not killed: it may be what the coordinator's wish
+  // comes of, by way of another rank that missed it.
+  void KillRank(const RankKey& key);
+
+  // Descriptors to wait for; none when no process runs.
+  std::vector<pollfd> PollDescriptors() const;
+  // True when the process has closed its pipes and is about to be reaped: look again within milliseconds.
+  bool IsEnding() const { return child_ != nullptr && child_->stdout_fd() < 0 && child_->stderr_fd() < 0; }
+  // Reads and writes what is possible now, and reaps.
+  void Turn();
+
+  // The process that runs, or has been given up, for people; empty when there is none.
+  std::string Process() const { return child_ == nullptr ? "" : ProcessText(child_->pid()); }
+
+  // Takes a sample of the status block at `now` (seconds of an AwakeClock: a rank is not still because it was stopped
+  // together with this daemon). Nothing when no process runs.
+  struct Sample {
+    RankStatus status;
+    double still_seconds = 0;
+    int64_t peak_memory_bytes = 0;  // VmHWM of the process; 0: not known.
+  };
+  absl::optional<Sample> TakeSample(double now);
+
+  uint64_t ranks_started() const { return ranks_started_; }
+
+ private:
+  absl::Status Spawn(const RankStart& start);
+  // Lines from now on are of this rank.
+  void BeginLog(const RankStart& start);
+  void HandleOutput(const std::string& out, const std::string& err);
+  void EventLines(const std::vector<std::string>& lines);
+  void LogLines(const std::vector<std::string>& lines);
+
+  RankPlace place_;
+  const StartProcess start_process_;
+  StateDirectory* const state_;
+  Supervisor* const supervisor_;
+  RotatingLog* const log_;
+  RunLog* const run_log_;
+  std::unique_ptr<RankProcess> child_;
+  std::unique_ptr<StatusBlock> status_block_;
+  absl::optional<LineSplitter> out_lines_;
+  absl::optional<LineSplitter> err_lines_;
+  RankStatus last_status_;
+  absl::optional<double> still_since_;  // None: not looked at since it started.
+  uint64_t ranks_started_ = 0;
+};
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_DAEMON_HOST_RANK_HOST_H_

@@ -1,0 +1,35 @@
+// Cuts a stream of bytes into lines of valid UTF-8.
+#ifndef TACC_WORKER_DAEMON_SUPERVISION_LINE_SPLITTER_H_
+#define TACC_WORKER_DAEMON_SUPERVISION_LINE_SPLITTER_H_
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace tacc::worker {
+
+// Not thread-safe.
+class LineSplitter {
+ public:
+  // Lines longer than `max_line_bytes` are cut into several.
+  explicit LineSplitter(size_t max_line_bytes) : max_line_bytes_(max_line_bytes) {}
+
+  // Returns the lines that `num_bytes` more bytes complete, without their newlines (\n, \r\n); empty lines are left
+  // out. Bytes that are not UTF-8 become '?'.
+  std::vector<std::string> Add(const char* data, size_t num_bytes);
+
+  // Returns what stands after the last newline, for the end of the stream.
+  std::vector<std::string> Finish();
+
+ private:
+  void Take(std::vector<std::string>* lines);
+  size_t max_line_bytes_;
+  std::string partial_;
+};
+
+// Returns `text` with each byte that is not part of valid UTF-8 replaced by '?'.
+std::string ValidUtf8(const std::string& text);
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_DAEMON_SUPERVISION_LINE_SPLITTER_H_

@@ -1,0 +1,200 @@
+#ifndef TACC_WORKER_RANK_PROGRAM_EXECUTOR_H_
+#define TACC_WORKER_RANK_PROGRAM_EXECUTOR_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "failpoint/failpoint.h"
+#include "graph/ir/capture.h"
+#include "graph/ir/program.h"
+#include "kernels/tensor.h"
+#include "worker/rank/collectives/bind_collective.h"
+#include "worker/rank/collectives/collectives.h"
+#include "worker/rank/device/activity.h"
+#include "worker/rank/device/arena.h"
+#include "worker/rank/device/device.h"
+#include "worker/rank/device/kernel_table.h"
+#include "worker/rank/device/marks.h"
+#include "worker/rank/program/device_watch.h"
+#include "worker/rank/program/step_timer.h"
+#include "worker/rank/protocol/status_block.h"
+
+namespace tacc::worker {
+
+// Which operand each result of a node aliases, -1 for none; may be shorter than the results (graph::OpDef::aliases).
+using AliasFunction = std::function<std::vector<int>(const graph::Graph&, const graph::Node&)>;
+
+struct ExecutorOptions {
+  const graph::Program* program = nullptr;  // Must outlive the executor, as all that follows.
+  int64_t rank = 0;
+  Device* device = nullptr;
+  AliasFunction aliases;
+  CollectiveQueue* collectives = nullptr;  // May be null when the program has none.
+  // The device's, of a planned program: every value lies at its offset. Null: states and values get memory of their
+  // own, reads and stores copy; for programs that are not planned yet, on a CPU.
+  Arena* arena = nullptr;
+  DeviceWatch* watch = nullptr;      // Of an asynchronous device; may be null.
+  StatusBlock* status = nullptr;     // May be null.
+  Failpoints* failpoints = nullptr;  // May be null.
+};
+
+// One rank's program, bound once: each node is a prepared call on fixed memory, and a step walks a flat array.
+//
+// On an asynchronous device a step is queued, and the host goes on: up to kMaxInFlight steps may have been launched and
+// not finished. From its second run on, what lies between two instructions that need the host is recorded and replayed
+// (graph/ir/capture.h).
+//
+// Whoever fills the inputs gives one pointer per input for each micro-batch, in the order of inputs(): this rank's own
+// rows, dense. Not thread-safe.
+class Executor {
+ public:
+  struct Input {
+    std::string name;
+    graph::Value value;  // Type and placement.
+    int64_t zigzag = 0;  // Order of its dim 1 (graph/ir/sequence_order.h).
+  };
+
+  static constexpr int kMaxInFlight = 2;
+
+  // Errors: InvalidArgument for a program that does not fit together (unknown state, input with two types, missing
+  // offsets, too large a rank); Unimplemented for an op without a kernel. Each names graph, node and module.
+  static absl::StatusOr<std::unique_ptr<Executor>> Create(const ExecutorOptions& options);
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  // Inputs of all graphs, each name once, in order of first appearance.
+  const std::vector<Input>& inputs() const { return inputs_; }
+  // One more than the largest micro-batch of the step's calls.
+  int64_t num_micro_batches() const { return num_micro_batches_; }
+
+  // This rank's part of a state (of a stash: the first copy); `name` must exist.
+  kernels::TensorView state(const std::string& name) const { return states_.at(name)[0]; }
+
+  // On an asynchronous device: does once, and waits for, all that the step and the evaluation do but for messages, on
+  // memory as it is; before the states have values, which are undefined then. What a device and its libraries make at
+  // first use (kernels that are loaded, connections between ranks) is made here, where no rank waits for what another
+  // would only send after it had waited too. All ranks call it. Errors: as Launch.
+  absl::Status WarmUp();
+  // Starts the step's calls. inputs[m][i]: input i of micro-batch m, which may be overwritten when Launch has returned.
+  // Errors: Unavailable when another rank does not answer; Internal when a kernel fails; both name the node, the latter
+  // perhaps a later one. After an error states are undefined.
+  absl::Status Launch(const std::vector<std::vector<const void*>>& inputs);
+  // Returns when the oldest step that was launched is done; Output gives its outputs. Errors: as Launch.
+  absl::Status Finish();
+  // Steps launched and not finished.
+  int64_t num_in_flight() const { return num_launched_ - num_finished_; }
+  // Launch and Finish; nothing is in flight.
+  absl::Status RunStep(const std::vector<std::vector<const void*>>& inputs);
+  // Runs the eval calls on one batch, as micro-batch 0; nothing is in flight.
+  absl::Status RunEval(const std::vector<const void*>& inputs);
+
+  bool has_eval() const { return !options_.program->eval.empty(); }
+
+  // The value that `output "name"` had in the step or evaluation finished last; NotFound when no graph has run that has
+  // it.
+  absl::StatusOr<double> Output(const std::string& name) const;
+
+  // Of the step finished last, the seconds in which the device had work of its calls: all but where it waited for the
+  // host or for messages of other ranks. What is recorded as one counts from its beginning to its end. None on a CPU.
+  std::optional<double> busy_seconds() const { return busy_seconds_; }
+  // Of the step finished last: when that was, in seconds since a mark of the device that was set before the step was
+  // launched. Nothing has been launched since. Empty on a CPU.
+  absl::StatusOr<std::vector<TimeSpan>> BusyParts(const Device::Mark& since) const;
+
+  // Of the step finished last: how many parts were replayed from their recordings. 0 on a CPU.
+  int64_t num_replays() const { return num_replays_; }
+
+  // How the graphs are recorded; empty on a CPU.
+  std::vector<graph::CapturePart> Parts() const;
+
+  // What is launched from now on is timed, instruction by instruction, and replays no recording; null: no more. Nothing
+  // is in flight.
+  void SetTimer(StepTimer* timer) { timer_ = timer; }
+
+ private:
+  struct Instruction;
+  struct UnderWay;
+  struct Part;
+  struct BoundGraph;
+  struct BoundCall {
+    BoundGraph* graph = nullptr;
+    int64_t micro_batch = 0;
+  };
+  // What a step in flight has to itself on an asynchronous device: the host's inputs, on the host and on the device,
+  // and where its outputs come back.
+  struct Lane {
+    std::unique_ptr<Arena> host;
+    char* device_inputs = nullptr;  // [micro-batch][input]
+    char* host_outputs = nullptr;
+    std::unique_ptr<Device::Mark> done;
+    Marks work;  // Where work begins and where it ends, in turn.
+    int64_t num_replays = 0;
+    explicit Lane(Device* device) : work([device] { return device->CreateMark(); }) {}
+  };
+  class Binder;
+
+  explicit Executor(const ExecutorOptions& options);
+  graph::TalkPlace talk_place() const;
+  absl::Status CreateLanes();
+  absl::Status RunCalls(const std::vector<BoundCall>& calls, const std::vector<std::vector<const void*>>& inputs,
+                        uint32_t first_index);
+  // Fills the lane's inputs on the device, ahead; `inputs` may be overwritten then.
+  absl::Status UploadBatch(const std::vector<std::vector<const void*>>& inputs, Lane& lane);
+  absl::Status DownloadOutputs(Lane& lane);
+  absl::Status RunGraph(BoundGraph& graph, uint32_t call_index, Lane* lane);
+  absl::Status RunPart(BoundGraph& graph, Part& part, uint32_t call_index, Lane* lane);
+  absl::StatusOr<double> BusySeconds(const Lane& lane) const;
+  absl::Status RunInstructions(const BoundGraph& graph, size_t begin, size_t end, uint32_t call_index);
+  absl::Status RunInstruction(const BoundGraph& graph, const Instruction& instruction, uint32_t call_index);
+  // Tells the watch of the instructions that were queued last.
+  void ShowQueued(const BoundGraph& graph, size_t begin, size_t end, uint32_t call_index) const;
+  absl::Status RunCollective(const Instruction& instruction, uint32_t call_index);
+  // In the status block, where the host walks from instruction to instruction; a device that collectives are queued on
+  // shows by itself where it is.
+  void ShowPlace(uint32_t call_index, const Instruction& instruction, Activity activity) const;
+  absl::Status Annotate(const BoundGraph& graph, const Instruction& instruction, const absl::Status& status) const;
+
+  ExecutorOptions options_;
+  std::vector<Input> inputs_;
+  int64_t num_micro_batches_ = 0;
+  std::map<std::string, std::vector<kernels::TensorView>> states_;  // By copy.
+  std::vector<std::unique_ptr<char[]>> owned_;                      // Memory of values and states without an arena.
+  std::vector<std::unique_ptr<Arena>> kept_;                        // What kernels read on the device.
+  // A graph is bound once for each combination of the copies of stashes that its calls work on.
+  std::map<std::pair<std::string, std::vector<int64_t>>, std::unique_ptr<BoundGraph>> graphs_;
+  std::vector<BoundCall> step_, eval_;
+  // Each output's number, and its value in the step that was finished last (on a CPU: that was run last).
+  struct OutputPlace {
+    int64_t index = 0;
+    kernels::DType dtype = kernels::DType::kF32;
+    bool is_bound = false;
+    bool has_run = false;
+    double value = 0;
+  };
+  std::map<std::string, OutputPlace> outputs_;
+  // Where `input` nodes take input i from. On an asynchronous device one place, to which each call's are copied first.
+  std::vector<const void*> input_places_;
+  // On an asynchronous device:
+  std::vector<int64_t> input_offsets_;  // of each input in a micro-batch's block
+  int64_t batch_bytes_ = 0;             // of such a block
+  std::unique_ptr<Arena> device_io_;    // lanes' inputs, the place of input_places_, outputs
+  char* device_outputs_ = nullptr;      // 8 bytes each
+  std::vector<Lane> lanes_;
+  int64_t num_launched_ = 0, num_finished_ = 0;
+  std::optional<double> busy_seconds_;
+  int64_t num_replays_ = 0;
+  StepTimer* timer_ = nullptr;
+};
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_RANK_PROGRAM_EXECUTOR_H_

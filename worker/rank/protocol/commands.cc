@@ -1,0 +1,66 @@
+#include "worker/rank/protocol/commands.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+
+namespace tacc::worker {
+
+CommandReader::CommandReader(int fd, EventWriter* events, std::function<void()> at_end)
+    : state_(std::make_shared<State>()) {
+  thread_ = std::thread(Loop, fd, state_, events, std::move(at_end));
+}
+
+CommandReader::~CommandReader() { thread_.detach(); }
+
+void CommandReader::Loop(int fd, std::shared_ptr<State> state, EventWriter* events, std::function<void()> at_end) {
+  std::string text;
+  char buffer[4096];
+  while (true) {
+    const ssize_t n = read(fd, buffer, sizeof(buffer));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    text.append(buffer, n);
+    for (size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n')) {
+      Handle(text.substr(0, end), *state, events);
+      text.erase(0, end + 1);
+    }
+    if (text.size() > kMaxLineBytes) text.clear();
+  }
+  at_end();
+}
+
+void CommandReader::Handle(const std::string& line, State& state, EventWriter* events) {
+  const nlohmann::json command = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const std::string name = command.is_object() && command.contains("command") && command["command"].is_string()
+                               ? command["command"].get<std::string>()
+                               : "";
+  absl::MutexLock lock(&state.mutex);
+  if (name == "rendezvous" && command.contains("host") && command["host"].is_string() && command.contains("port") &&
+      command["port"].is_number_integer()) {
+    state.endpoint = Endpoint{command["host"].get<std::string>(), command["port"].get<int>()};
+  } else if (name == "checkpoint") {
+    ++state.counts.checkpoints;
+  } else if (name == "stop") {
+    ++state.counts.stops;
+  } else {
+    events->Log(absl::StrCat("not a command: ", line.substr(0, 200)));
+  }
+}
+
+Endpoint CommandReader::WaitForRendezvous() {
+  absl::MutexLock lock(&state_->mutex);
+  State* state = state_.get();
+  const auto arrived = [state]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return state->endpoint.has_value(); };
+  state->mutex.Await(absl::Condition(&arrived));
+  return *state->endpoint;
+}
+
+CommandCounts CommandReader::counts() {
+  absl::MutexLock lock(&state_->mutex);
+  return state_->counts;
+}
+
+}  // namespace tacc::worker

@@ -1,0 +1,44 @@
+#ifndef TACC_WORKER_RANK_RUN_STEP_BOUNDARY_H_
+#define TACC_WORKER_RANK_RUN_STEP_BOUNDARY_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "worker/rank/collectives/collectives.h"
+#include "worker/rank/protocol/commands.h"
+#include "worker/rank/state/checkpointer.h"
+
+namespace tacc::worker {
+
+// What the ranks have agreed on between two steps; the same on all of them.
+struct BoundaryDecision {
+  bool stops = false;
+  bool saves = false;       // A command asked for a checkpoint.
+  uint64_t batch_hash = 0;  // Of the global batch that was read last.
+  // Of the rank whose threads waited longest for a processor, as each said of itself.
+  int64_t waiting_rank = 0;
+  double cpu_wait_share = 0;
+};
+
+// The one exchange of the ranks at each step boundary: they tell each other what they were asked for, what they have
+// read, how far their part of a checkpoint is, and for how much of the time they had no processor.
+class StepBoundary {
+ public:
+  // All must outlive the object.
+  StepBoundary(Collectives* collectives, CommandReader* commands, Checkpointer* checkpointer)
+      : collectives_(*collectives), commands_(*commands), checkpointer_(*checkpointer) {}
+
+  // All ranks call it. `data`: how reading the next batch went; `hash`: of this rank's part of it; `cpu_wait_share`: as
+  // CpuWatch says. Errors: those of `data`, the same on every rank (AgreeOnStatus); of the talk between ranks.
+  absl::StatusOr<BoundaryDecision> Agree(const absl::Status& data, uint64_t hash, double cpu_wait_share);
+
+ private:
+  Collectives& collectives_;
+  CommandReader& commands_;
+  Checkpointer& checkpointer_;
+  uint64_t checkpoints_done_ = 0;  // Of the commands.
+};
+
+}  // namespace tacc::worker
+
+#endif  // TACC_WORKER_RANK_RUN_STEP_BOUNDARY_H_

@@ -1,0 +1,393 @@
+#include "worker/rank/state/states.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "graph/ir/status_macros.h"
+#include "kernels/cpu/random_init.h"
+#include "worker/checkpoint/tensors/element.h"
+#include "worker/rank/collectives/bind_collective.h"
+#include "worker/rank/protocol/failure_codes.h"
+
+namespace tacc::worker {
+namespace {
+
+using graph::State;
+using graph::StateKind;
+using kernels::DType;
+using kernels::TensorView;
+
+const char* SafetensorsName(DType dtype) {
+  switch (dtype) {
+    case DType::kBool:
+      return "BOOL";
+    case DType::kI32:
+      return "I32";
+    case DType::kI64:
+      return "I64";
+    case DType::kBF16:
+      return "BF16";
+    case DType::kF16:
+      return "F16";
+    case DType::kF32:
+      return "F32";
+    case DType::kF64:
+      return "F64";
+  }
+  return "";
+}
+
+// "weights/a.b" -> "a.b".
+std::string ParameterOf(const std::string& state_name) { return state_name.substr(state_name.find('/') + 1); }
+
+bool IsSaved(const State& state) {
+  return state.kind == StateKind::kWeight || state.kind == StateKind::kOptimizer || state.kind == StateKind::kLossScale;
+}
+
+// A file that was there and cannot be read may be readable again.
+absl::Status OfReading(absl::Status status) {
+  return absl::IsUnavailable(status) ? OfFiles(std::move(status)) : status;
+}
+
+// The whole local tensor, padding included, at the place of `logical`.
+Rectangle LocalBox(const Rectangle& logical, const TensorView& view) {
+  return {logical.offset, std::vector<int64_t>(view.dims.begin(), view.dims.end())};
+}
+
+int64_t BytesOf(const ShardTensor& tensor) {
+  return NumElements(tensor.rectangle.shape).value_or(0) * DtypeBytes(tensor.dtype).value_or(0);
+}
+
+// Whether the logical part of a local tensor comes first in it, dense: there is no padding but after the last row.
+bool IsPrefix(const TensorView& view, const Rectangle& logical) {
+  return std::equal(view.dims.begin() + std::min(view.dims.rank(), 1), view.dims.end(),
+                    logical.shape.begin() + std::min<size_t>(logical.shape.size(), 1));
+}
+
+// What is padded or converted is read in pieces of so many elements: memory that the plan does not know.
+constexpr int64_t kPieceElements = 64 << 10;
+
+// Calls `visit` for parts of at most kPieceElements that make up the rectangle.
+template <typename Visit>
+absl::Status ForEachPiece(const Rectangle& rectangle, const Visit& visit) {
+  if (NumElements(rectangle.shape).value_or(0) <= kPieceElements) return visit(rectangle);
+  size_t dim = 0;
+  while (rectangle.shape[dim] == 1) ++dim;
+  Rectangle first = rectangle, second = rectangle;
+  first.shape[dim] /= 2;
+  second.offset[dim] += first.shape[dim];
+  second.shape[dim] -= first.shape[dim];
+  TACC_RETURN_IF_ERROR(ForEachPiece(first, visit));
+  return ForEachPiece(second, visit);
+}
+
+// Reads a rectangle of a tensor of shape `dims` from where the tensor is of shape `source`.
+template <typename Read>
+absl::Status ReadParts(const Rectangle& rectangle, const graph::Dims& dims, const graph::Dims& source, float* out,
+                       const Read& read) {
+  const absl::optional<std::vector<Rectangle>> parts = Reshaped(rectangle, dims, source);
+  if (!parts.has_value())
+    return absl::InternalError(absl::StrCat(ShapeText(dims), " is no tensor of ", ShapeText(source)));
+  for (const Rectangle& part : *parts) {
+    TACC_RETURN_IF_ERROR(read(part, out));
+    out += NumElements(part.shape).value_or(0);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ConvertInto(const float* from, int64_t count, DType dtype, char* to) {
+  if (dtype != DType::kF64) return ConvertFromFloat(SafetensorsName(dtype), from, count, to);
+  for (int64_t i = 0; i < count; ++i) {
+    const double value = from[i];
+    std::memcpy(to + i * sizeof(value), &value, sizeof(value));
+  }
+  return absl::OkStatus();
+}
+
+// A number list in parentheses after `name`: "normal(0.02)" -> {0.02}.
+bool ParseCall(const std::string& text, const std::string& name, size_t num_arguments, std::vector<double>* arguments) {
+  absl::string_view rest = text;
+  if (!absl::ConsumePrefix(&rest, absl::StrCat(name, "(")) || !absl::ConsumeSuffix(&rest, ")")) return false;
+  for (absl::string_view part : absl::StrSplit(rest, ',')) {
+    double value = 0;
+    if (!absl::SimpleAtod(part, &value)) return false;
+    arguments->push_back(value);
+  }
+  return arguments->size() == num_arguments;
+}
+
+}  // namespace
+
+Rectangle RankStates::RectangleOf(const State& state) const {
+  graph::Value value;
+  value.type = state.type;
+  value.placement = state.placement;
+  Rectangle rectangle;
+  for (const graph::Range& range : RangesOf(value, program_.mesh, rank_)) {
+    rectangle.offset.push_back(range.begin);
+    rectangle.shape.push_back(range.end - range.begin);
+  }
+  return rectangle;
+}
+
+// Ranks that hold the same rectangle differ on axes that do not shard the state only, or are on stages that share it.
+bool RankStates::IsFirstReplica(const State& state) const {
+  if (state.owner >= 0) return false;
+  const std::vector<int64_t> coordinates = program_.mesh.Coordinates(rank_);
+  for (size_t axis = 0; axis < coordinates.size(); ++axis) {
+    if (program_.num_stages > 1 && program_.mesh.axes[axis].name == graph::kStageAxis) continue;
+    if (coordinates[axis] != 0 && !state.placement.sharding.Uses(static_cast<int>(axis))) return false;
+  }
+  return true;
+}
+
+class RankStates::Content {
+ public:
+  // Begins with what the device has.
+  static absl::StatusOr<Content> Read(Device& device, const TensorView& place) {
+    Content content(device, place);
+    if (!device.is_asynchronous()) return content;
+    device.Download(Flat(place.data, place.bytes()), content.view_.data);
+    TACC_RETURN_IF_ERROR(device.Synchronize());
+    return content;
+  }
+  // Of a state that is zeros on the device, too.
+  static Content Zeros(Device& device, const TensorView& place) { return Content(device, place); }
+
+  const TensorView& view() const { return view_; }
+
+  absl::Status WriteBack() {
+    if (!device_->is_asynchronous()) return absl::OkStatus();
+    device_->Upload(view_.data, Flat(place_.data, place_.bytes()));
+    return device_->Synchronize();
+  }
+
+ private:
+  Content(Device& device, const TensorView& place) : device_(&device), place_(place), view_(place) {
+    if (!device.is_asynchronous()) return;
+    copy_.resize(place.bytes());
+    view_.data = copy_.data();
+  }
+
+  Device* device_;
+  TensorView place_, view_;
+  std::vector<char> copy_;
+};
+
+void RankStates::ClearAll() {
+  for (const State& state : program_.states) {
+    const TensorView view = views_(state.name);
+    device_.Clear(Flat(view.data, view.bytes()));
+  }
+}
+
+// The init of a weight, or of the loss scale, over a rectangle of it.
+absl::Status RankStates::ReadRandom(const State& weight, const graph::Dims& dims, const Rectangle& wanted,
+                                    uint64_t seed, float* out) {
+  namespace cpu = kernels::cpu;
+  const kernels::Dims extent(wanted.shape.begin(), wanted.shape.end());
+  const cpu::Rectangle rectangle{kernels::Dims(dims.begin(), dims.end()),
+                                 kernels::Dims(wanted.offset.begin(), wanted.offset.end()), extent};
+  const cpu::RandomKey key{seed, cpu::HashName(ParameterOf(weight.name))};
+  const TensorView view{out, DType::kF32, extent};
+  std::vector<double> arguments;
+  if (weight.init == "zeros" || weight.init == "ones") {
+    cpu::RandomInit(cpu::Distribution::kConstant, weight.init == "ones" ? 1.0 : 0.0, 0.0, key, rectangle, view);
+  } else if (ParseCall(weight.init, "constant", 1, &arguments)) {
+    cpu::RandomInit(cpu::Distribution::kConstant, arguments[0], 0.0, key, rectangle, view);
+  } else if (ParseCall(weight.init, "normal", 1, &arguments)) {
+    cpu::RandomInit(cpu::Distribution::kNormal, 0.0, arguments[0], key, rectangle, view);
+  } else if (ParseCall(weight.init, "truncated_normal", 2, &arguments) && arguments[0] > 0 && arguments[1] > 0) {
+    cpu::RandomInit(cpu::Distribution::kTruncatedNormal, arguments[0], arguments[1], key, rectangle, view);
+  } else if (ParseCall(weight.init, "uniform", 2, &arguments)) {
+    cpu::RandomInit(cpu::Distribution::kUniform, arguments[0], arguments[1], key, rectangle, view);
+  } else {
+    return absl::InvalidArgumentError(absl::StrCat("state \"", weight.name, "\": init \"", weight.init,
+                                                   "\" is not known; use normal(STD), truncated_normal(STD,BOUND), "
+                                                   "uniform(LOW,HIGH), constant(VALUE), ones or zeros"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RankStates::Fill(const State& state, const State& source, const ReadFloat& read) {
+  if (progress_) progress_();
+  const Rectangle mine = RectangleOf(state);
+  const graph::Dims& dims = state.placement.global.dims;
+  const int64_t count = NumElements(mine.shape).value_or(0);
+  if (count == 0) return absl::OkStatus();
+  Content content = Content::Zeros(device_, views_(state.name));
+  const TensorView& view = content.view();
+  if (count == view.size() && view.dtype == DType::kF32) {
+    TACC_RETURN_IF_ERROR(read(source, dims, mine, view.as<float>()));
+    return content.WriteBack();
+  }
+  std::vector<float> values;
+  std::vector<char> converted;
+  TACC_RETURN_IF_ERROR(ForEachPiece(mine, [&](const Rectangle& piece) -> absl::Status {
+    const int64_t elements = NumElements(piece.shape).value_or(0), bytes = kernels::SizeOf(view.dtype);
+    values.resize(elements);
+    converted.resize(elements * bytes);
+    TACC_RETURN_IF_ERROR(read(source, dims, piece, values.data()));
+    TACC_RETURN_IF_ERROR(ConvertInto(values.data(), elements, view.dtype, converted.data()));
+    CopyIntersection(converted.data(), piece, view.as<char>(), LocalBox(mine, view), bytes);
+    return absl::OkStatus();
+  }));
+  return content.WriteBack();
+}
+
+absl::Status RankStates::FillCopies(const ReadFloat& read) {
+  for (const State& state : program_.states) {
+    if (state.kind != StateKind::kCopy) continue;
+    const std::string weight_name = absl::StrCat("weights/", ParameterOf(state.name));
+    const State* weight = program_.FindState(weight_name);
+    if (weight == nullptr)
+      return absl::InvalidArgumentError(
+          absl::StrCat("state \"", state.name, "\" is a copy, but there is no \"", weight_name, "\""));
+    const TensorView place = views_(weight_name);
+    const bool lies_alike = weight->placement.sharding == state.placement.sharding &&
+                            weight->placement.global.dims == state.placement.global.dims;
+    if (lies_alike && place.dtype == DType::kF32) {
+      TACC_ASSIGN_OR_RETURN(const Content from, Content::Read(device_, place));
+      Content to = Content::Zeros(device_, views_(state.name));
+      TACC_RETURN_IF_ERROR(ConvertInto(from.view().as<float>(), place.size(), to.view().dtype, to.view().as<char>()));
+      TACC_RETURN_IF_ERROR(to.WriteBack());
+    } else {
+      TACC_RETURN_IF_ERROR(Fill(state, *weight, read));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RankStates::Initialize(const ModelWeights* weights, uint64_t seed) {
+  ClearAll();
+  const ReadFloat read = [&](const State& weight, const graph::Dims& dims, const Rectangle& rectangle, float* out) {
+    if (weights == nullptr || weight.kind == StateKind::kLossScale)
+      return ReadRandom(weight, dims, rectangle, seed, out);
+    const graph::Dims& logical = weight.logical_dims();
+    return ReadParts(rectangle, dims, logical, out, [&](const Rectangle& part, float* to) {
+      return OfReading(weights->ReadFloat(ParameterOf(weight.name), logical, part, to));
+    });
+  };
+  for (const State& state : program_.states) {
+    if (state.kind == StateKind::kWeight || state.kind == StateKind::kLossScale)
+      TACC_RETURN_IF_ERROR(Fill(state, state, read));
+  }
+  return FillCopies(read);
+}
+
+absl::Status RankStates::Load(const Checkpoint& checkpoint) {
+  ClearAll();
+  const ReadFloat read = [&](const State& state, const graph::Dims& dims, const Rectangle& rectangle,
+                             float* out) -> absl::Status {
+    const std::string& name = state.name;
+    const auto it = checkpoint.manifest().tensors.find(name);
+    // Steps in another precision had no loss scale.
+    if (it == checkpoint.manifest().tensors.end() && state.kind == StateKind::kLossScale)
+      return ReadRandom(state, dims, rectangle, 0, out);
+    if (it == checkpoint.manifest().tensors.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": no tensor \"", name, "\""));
+    }
+    if (it->second.shape != state.logical_dims()) {
+      return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": tensor \"", name, "\" is ",
+                                                     ShapeText(it->second.shape), ", the model's is ",
+                                                     ShapeText(state.logical_dims())));
+    }
+    // The layout that wrote it may have had other leading dims as one.
+    const std::vector<int64_t> sliced = it->second.SlicedShape();
+    return ReadParts(rectangle, dims, sliced, out, [&](const Rectangle& part, float* to) -> absl::Status {
+      if (it->second.dtype == "F32") return OfReading(checkpoint.Read(name, part, to));
+      const int64_t count = NumElements(part.shape).value_or(0);
+      TACC_ASSIGN_OR_RETURN(const int64_t element, DtypeBytes(it->second.dtype));
+      std::vector<char> raw(count * element);
+      TACC_RETURN_IF_ERROR(OfReading(checkpoint.Read(name, part, raw.data())));
+      return ConvertToFloat(it->second.dtype, raw.data(), count, to);
+    });
+  };
+  for (const State& state : program_.states) {
+    if (IsSaved(state)) TACC_RETURN_IF_ERROR(Fill(state, state, read));
+  }
+  return FillCopies(read);
+}
+
+std::vector<ShardTensor> RankStates::DescribeShard() const {
+  std::vector<ShardTensor> tensors;
+  for (const State& state : program_.states) {
+    if (!IsSaved(state) || !IsFirstReplica(state)) continue;
+    ShardTensor tensor;
+    tensor.name = state.name;
+    tensor.rectangle = RectangleOf(state);
+    if (NumElements(tensor.rectangle.shape).value_or(0) == 0) continue;
+    tensor.dtype = SafetensorsName(views_(state.name).dtype);
+    tensor.shape = state.logical_dims();
+    tensor.merged_dims = static_cast<int64_t>(tensor.shape.size() - state.placement.global.dims.size()) + 1;
+    const State* weight = program_.FindState(absl::StrCat("weights/", ParameterOf(state.name)));
+    tensor.stored_shape = weight != nullptr && NumElements(weight->stored_dims) == NumElements(tensor.shape)
+                              ? weight->stored_dims
+                              : tensor.shape;
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+int64_t RankStates::ShardBytes() const {
+  int64_t bytes = 0;
+  for (const ShardTensor& tensor : DescribeShard()) bytes += BytesOf(tensor);
+  return bytes;
+}
+
+absl::StatusOr<RankStates::Shard> RankStates::MakeShard() const {
+  Shard shard{DescribeShard(), {}};
+  for (ShardTensor& tensor : shard.tensors) {
+    const TensorView place = views_(tensor.name);
+    if (IsPrefix(place, tensor.rectangle) && !device_.is_asynchronous()) {
+      tensor.data = place.data;
+      continue;
+    }
+    shard.copies.emplace_back(BytesOf(tensor));
+    tensor.data = shard.copies.back().data();
+    TACC_RETURN_IF_ERROR(CopyOut(place, tensor.rectangle, shard.copies.back().data()));
+  }
+  TACC_RETURN_IF_ERROR(device_.Synchronize());
+  return shard;
+}
+
+absl::Status RankStates::CopyOut(const TensorView& place, const Rectangle& logical, char* to) const {
+  if (IsPrefix(place, logical)) {
+    const int64_t bytes = NumElements(logical.shape).value_or(0) * kernels::SizeOf(place.dtype);
+    device_.Download(Flat(place.data, bytes), to);
+    return absl::OkStatus();
+  }
+  TACC_ASSIGN_OR_RETURN(const Content content, Content::Read(device_, place));
+  CopyIntersection(content.view().as<char>(), LocalBox(logical, place), to, logical, kernels::SizeOf(place.dtype));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RankStates::Shard> RankStates::MakeSnapshot(char* memory) const {
+  Shard shard{DescribeShard(), {}};
+  for (ShardTensor& tensor : shard.tensors) {
+    TACC_RETURN_IF_ERROR(CopyOut(views_(tensor.name), tensor.rectangle, memory));
+    tensor.data = memory;
+    memory += BytesOf(tensor);
+  }
+  TACC_RETURN_IF_ERROR(device_.Synchronize());
+  return shard;
+}
+
+absl::StatusOr<bool> RankStates::IsFinite(const std::string& name) const {
+  TACC_ASSIGN_OR_RETURN(const Content content, Content::Read(device_, views_(name)));
+  const TensorView& view = content.view();
+  for (int64_t i = 0; i < view.size(); ++i) {
+    if (view.dtype == DType::kF32 && !std::isfinite(view.as<float>()[i])) return false;
+    if (view.dtype == DType::kF64 && !std::isfinite(view.as<double>()[i])) return false;
+  }
+  return true;
+}
+
+}  // namespace tacc::worker

@@ -1,0 +1,11 @@
+#ifndef TACC_WORKER_RANK_TORCH_GLOO_DECLARATIONS_GLOO_TRANSPORT_DEVICE_H_
+#define TACC_WORKER_RANK_TORCH_GLOO_DECLARATIONS_GLOO_TRANSPORT_DEVICE_H_
+
+namespace gloo::transport {
+
+class Device;
+class UnboundBuffer;
+
+}  // namespace gloo::transport
+
+#endif  // TACC_WORKER_RANK_TORCH_GLOO_DECLARATIONS_GLOO_TRANSPORT_DEVICE_H_

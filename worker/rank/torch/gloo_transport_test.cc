@@ -1,0 +1,56 @@
+#include "worker/rank/torch/gloo_transport.h"
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+
+namespace tacc::worker {
+namespace {
+
+TEST(GlooTransport, RanksMeetAndTalk) {
+  constexpr int kWorld = 3, kMeetings = 3;
+  constexpr absl::Duration kTimeout = absl::Seconds(30);
+  const auto server = RendezvousServer::Start("127.0.0.1", kWorld, kTimeout);
+  ASSERT_TRUE(server.ok()) << server.status();
+  std::atomic<int> num_here[kMeetings] = {};
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kWorld; ++rank) {
+    threads.emplace_back([&, rank] {
+      GlooOptions options;
+      options.rank = rank;
+      options.world = kWorld;
+      options.advertise = rank == 1 ? "127.0.0.2" : "127.0.0.1";
+      options.store = {"127.0.0.1", (*server)->port()};
+      options.timeout = kTimeout;
+      const auto transport = ConnectGloo(options);
+      ASSERT_TRUE(transport.ok()) << transport.status();
+      // Who advertises the same address is on the same machine.
+      EXPECT_EQ((*transport)->machine_of(2), (*transport)->machine_of(0));
+      EXPECT_NE((*transport)->machine_of(1), (*transport)->machine_of(0));
+      for (int i = 0; i < kMeetings; ++i) {
+        absl::SleepFor(absl::Milliseconds(30 * ((rank + i) % kWorld)));
+        ++num_here[i];
+        ASSERT_EQ((*transport)->WaitForAll(), absl::OkStatus());
+        EXPECT_EQ(num_here[i], kWorld) << "meeting " << i;
+      }
+      // To the next rank, from the one before.
+      const int next = (rank + 1) % kWorld, before = (rank + kWorld - 1) % kWorld;
+      int out = 10 * rank, in = -1;
+      const auto receive = (*transport)->Receive(before, 7, &in, sizeof(in));
+      const auto send = (*transport)->Send(next, 7, &out, sizeof(out));
+      ASSERT_TRUE(receive.ok() && send.ok());
+      ASSERT_EQ((*receive)->Wait(), absl::OkStatus());
+      ASSERT_EQ((*send)->Wait(), absl::OkStatus());
+      EXPECT_EQ(in, 10 * before);
+      // Nobody goes while another still talks.
+      ASSERT_EQ((*transport)->WaitForAll(), absl::OkStatus());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace tacc::worker
