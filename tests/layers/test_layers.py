@@ -6,33 +6,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Folder -> folders (or files, by prefix) of this project that it may include, itself always.
-ALLOWED = {
-    "proto": [],
-    "graph/ir": [],
-    "graph/ops": ["graph/ir"],
-    "graph/verify": ["graph/ir", "graph/ops"],
-    "graph/trace": ["graph/ir", "graph/ops"],
-    "graph/analysis": ["graph/ir", "graph/ops", "graph/verify"],
-    "graph/passes": ["graph/ir", "graph/ops", "graph/verify", "graph/analysis"],
-    "graph/planner": ["graph/ir", "graph/ops", "graph/verify", "graph/trace", "graph/analysis", "graph/passes", "page"],
-    "graph/import": ["graph/ir", "graph/ops", "graph/verify", "machine"],
-    "graph/tools": ["graph/", "page"],
-    "kernels": [],
-    "failpoint": [],
-    "machine": [],
-    "page": [],
-    "worker/data": ["machine", "failpoint"],
-    "worker/data/tool": ["machine", "worker/data", "worker/checkpoint"],
-    "worker/checkpoint": ["failpoint"],
-    "worker/run_folder": ["machine", "worker/checkpoint", "page"],
-    "worker/rank": ["machine", "graph/ir", "graph/ops", "graph/verify", "graph/trace", "kernels", "worker/data", "worker/checkpoint", "worker/run_folder", "failpoint"],
-    "worker/daemon": ["proto", "machine", "worker/rank/protocol/status_block.h", "worker/checkpoint", "worker/run_folder/run_report.h", "failpoint"],
-    "coordinator": ["proto", "machine", "graph/ir", "failpoint"],
-    "client": ["proto", "machine", "page"],
-    "tests": [""],
-    "bench": ["kernels", "worker/data", "graph/"],
-}
+
+
+def read_table(page: Path) -> dict[str, list[str]]:
+    """Folder -> folders (or files, by prefix) of this project that it may include, itself always."""
+    section = page.read_text().split("\n## Folders, and what each may include\n")[1].split("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("| `")]
+    return {folder.strip("`"): re.findall("`([^`]+)`", allowed) for folder, _, allowed in rows}
+
+
+ALLOWED = read_table(ROOT / "docs/architecture.md") | {"tests": [""]}
 # The rooms of a folder -> the rooms beside it that each may include. What lies in the folder itself may include all of them; nothing in a
 # room includes what lies in the folder itself.
 ROOMS = {
