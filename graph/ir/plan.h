@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "graph/ir/axis.h"
 #include "graph/ir/sharding.h"
 #include "graph/ir/type.h"
 
@@ -26,7 +27,7 @@ absl::StatusOr<PipelineSchedule> ParsePipelineSchedule(absl::string_view name);
 // How a job runs: what the planner decided and what it predicts. Text form: "tacc.plan 1" and a `key value` line each,
 // in this order; PrintPlan(ParsePlan(t)) == t.
 struct Plan {
-  Mesh mesh;  // axes pp, dp, fsdp, ep, cp, sp, tp, tpq; those of size 1 may be missing
+  Mesh mesh;  // axes of the table in axis.h; those of size 1 may be missing
   DType compute_dtype = DType::kF32;
   DType residual_dtype = DType::kF32;  // of what the backward keeps of the residual stream, see CompileOptions
   int64_t seq_len = 0;                 // tokens a sample
@@ -51,7 +52,7 @@ struct Plan {
   int64_t num_data_ranks() const {
     int64_t ranks = 1;
     for (const Mesh::Axis& axis : mesh.axes) {
-      if (axis.name == "dp" || axis.name == "fsdp" || axis.name == "ep") ranks *= axis.size;
+      if (const AxisFacts* facts = FindAxis(axis.name); facts != nullptr && facts->splits_samples) ranks *= axis.size;
     }
     return ranks;
   }

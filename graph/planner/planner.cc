@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "graph/ir/axis.h"
 #include "graph/ir/divisors.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/topology.h"
@@ -366,7 +367,10 @@ class Planner {
   // The order of axes that the job asks for.
   absl::Status SetOrder(Layout& layout) const {
     TACC_ASSIGN_OR_RETURN(const Mesh mesh, InTopology(Layout().mesh(), request_.topology));
-    for (size_t i = 0; i < mesh.axes.size(); ++i) layout.order[i] = TopologyIndex(mesh.axes[i].name);
+    for (size_t i = 0; i < mesh.axes.size(); ++i) {
+      const auto at = std::find(kJobAxes.begin(), kJobAxes.end(), FindAxis(mesh.axes[i].name)->axis);
+      layout.order[i] = static_cast<int>(at - kJobAxes.begin());
+    }
     return absl::OkStatus();
   }
 
@@ -577,9 +581,10 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
   options.sequence_blocks = SequenceBlocks(plan.mesh);
   options.experts.buffer_factor = request.expert_buffer_factor.value_or(kBufferFactor);
   for (const Mesh::Axis& axis : plan.mesh.axes) {
-    if (axis.name == "ep") options.experts.ranks = axis.size;
-    if (axis.name == "cp" || axis.name == "sp" || axis.name == "tp" || axis.name == "tpq")
-      options.experts.sequence_groups *= axis.size;
+    const AxisFacts* facts = FindAxis(axis.name);
+    if (facts == nullptr) continue;
+    if (facts->splits_experts) options.experts.ranks = axis.size;
+    if (facts->splits_tokens || facts->splits_heads) options.experts.sequence_groups *= axis.size;
   }
   options.partition.zero_stage = static_cast<int>(plan.zero_stage);
   options.partition.reduce_each_micro_batch = plan.reduce_each_micro_batch != 0;

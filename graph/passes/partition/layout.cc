@@ -1,22 +1,31 @@
 #include "graph/passes/partition/layout.h"
 
 #include <algorithm>
-#include <initializer_list>
+#include <functional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "graph/ir/axis.h"
 
 namespace tacc::graph {
 namespace {
 
-// In the order of the names: what splits a dim first does not follow from where ranks lie.
-AxisList Axes(const Mesh& mesh, std::initializer_list<const char*> names) {
+// The mesh's axes that split it, in the order of the table: what splits a dim first does not follow from where ranks
+// lie.
+AxisList AxesThat(const Mesh& mesh, const std::function<bool(const AxisFacts&)>& split) {
   AxisList axes;
-  for (const char* name : names) {
-    if (const int axis = mesh.Find(name); axis >= 0) axes.push_back(axis);
+  for (const AxisFacts& facts : kAxes) {
+    if (const int axis = mesh.Find(facts.name); axis >= 0 && split(facts)) axes.push_back(axis);
   }
   return axes;
 }
+
+int64_t SizeOf(const Mesh& mesh, Axis of) {
+  const int axis = mesh.Find(Name(of));
+  return axis < 0 ? 1 : mesh.axes[axis].size;
+}
+
+Mesh::Axis MeshAxis(Axis axis, int64_t size) { return {std::string(Name(axis)), size}; }
 
 // Cuts `ranks` so that kv heads are split evenly: over all of it, or one kv head a group of ranks. 0: neither.
 int64_t RanksOfKvHeads(int64_t heads, int64_t kv_heads, int64_t ranks) {
@@ -30,25 +39,22 @@ int64_t RanksOfKvHeads(int64_t heads, int64_t kv_heads, int64_t ranks) {
 PartitionOptions LayoutOf(const Mesh& mesh, const std::string& residual_module) {
   PartitionOptions options;
   options.mesh = mesh;
-  options.batch_axes = Axes(mesh, {"dp", "fsdp", "ep"});
-  options.sequence_axes = Axes(mesh, {"cp", "sp"});
-  // Ranks that share a sequence work with the same weights: each keeps a slice of them too.
-  options.at_rest_axes = Axes(mesh, {"fsdp", "cp", "sp"});
-  const AxisList tensor = Axes(mesh, {"tp", "tpq"});
+  options.batch_axes = AxesThat(mesh, &AxisFacts::splits_samples);
+  options.sequence_axes = AxesThat(mesh, &AxisFacts::splits_tokens);
+  options.at_rest_axes = AxesThat(mesh, &AxisFacts::splits_states);
+  const AxisList tensor = AxesThat(mesh, &AxisFacts::splits_heads);
   for (const char* name : {"vocab", "heads", "mlp"}) options.in_use_axes[name] = tensor;
-  options.in_use_axes["kv_heads"] = Axes(mesh, {"tp"});
-  options.in_use_axes["experts"] = Axes(mesh, {"ep"});
-  if (!residual_module.empty())
-    options.residual = {residual_module, {options.batch_axes, Axes(mesh, {"cp", "sp", "tp", "tpq"}), {}}};
+  options.in_use_axes["kv_heads"] = AxesThat(mesh, &AxisFacts::splits_kv_heads);
+  options.in_use_axes["experts"] = AxesThat(mesh, &AxisFacts::splits_experts);
+  const AxisList sequence =
+      AxesThat(mesh, [](const AxisFacts& axis) { return axis.splits_tokens || axis.splits_heads; });
+  if (!residual_module.empty()) options.residual = {residual_module, {options.batch_axes, sequence, {}}};
   return options;
 }
 
 int64_t SequenceBlocks(const Mesh& mesh) {
-  auto size = [&](const char* name) {
-    const int axis = mesh.Find(name);
-    return axis < 0 ? int64_t{1} : mesh.axes[axis].size;
-  };
-  return size("cp") * size("sp") > 1 ? size("cp") : 0;
+  const int64_t ring = SizeOf(mesh, Axis::kCp);
+  return ring * SizeOf(mesh, Axis::kSp) > 1 ? ring : 0;
 }
 
 absl::StatusOr<std::vector<Mesh::Axis>> TensorAxes(const Graph& forward, int64_t ranks) {
@@ -70,7 +76,7 @@ absl::StatusOr<std::vector<Mesh::Axis>> TensorAxes(const Graph& forward, int64_t
                                                    ": no weight of the model says which of its dims may be split; in a "
                                                    "graph text give params axes=[mlp,embed] or the like"));
   }
-  if (heads == 0) return std::vector<Mesh::Axis>{{"tp", ranks}};
+  if (heads == 0) return std::vector<Mesh::Axis>{MeshAxis(Axis::kTp, ranks)};
   if (kv_heads == 0) kv_heads = heads;
   const int64_t major = RanksOfKvHeads(heads, kv_heads, ranks);
   if (major == 0) {
@@ -83,8 +89,8 @@ absl::StatusOr<std::vector<Mesh::Axis>> TensorAxes(const Graph& forward, int64_t
                                                    absl::StrJoin(legal, ", ")));
   }
   std::vector<Mesh::Axis> axes;
-  if (major > 1) axes.push_back({"tp", major});
-  if (ranks > major) axes.push_back({"tpq", ranks / major});
+  if (major > 1) axes.push_back(MeshAxis(Axis::kTp, major));
+  if (ranks > major) axes.push_back(MeshAxis(Axis::kTpq, ranks / major));
   return axes;
 }
 
@@ -92,7 +98,7 @@ absl::StatusOr<std::vector<Mesh::Axis>> ContextAxes(const Graph& forward, int64_
                                                     const std::vector<Mesh::Axis>& tensor_axes) {
   if (ranks == 1 && ulysses == 1) return std::vector<Mesh::Axis>();
   int64_t tp = 1, tpq = 1, length = 0;
-  for (const Mesh::Axis& axis : tensor_axes) (axis.name == "tp" ? tp : tpq) = axis.size;
+  for (const Mesh::Axis& axis : tensor_axes) (axis.name == Name(Axis::kTp) ? tp : tpq) = axis.size;
   std::vector<std::pair<int64_t, int64_t>> heads;  // of each attention: query heads, kv heads
   for (const Node& node : forward.nodes) {
     if (node.op == "input" && node.symbol == "tokens") length = forward.type(node.results[0]).dims.back();
@@ -124,8 +130,8 @@ absl::StatusOr<std::vector<Mesh::Axis>> ContextAxes(const Graph& forward, int64_
                       : absl::StrCat("; dist.sp.size may be ", absl::StrJoin(sizes, ", "))));
   }
   std::vector<Mesh::Axis> axes;
-  if (ranks > ulysses) axes.push_back({"cp", ranks / ulysses});
-  if (ulysses > 1) axes.push_back({"sp", ulysses});
+  if (ranks > ulysses) axes.push_back(MeshAxis(Axis::kCp, ranks / ulysses));
+  if (ulysses > 1) axes.push_back(MeshAxis(Axis::kSp, ulysses));
   return axes;
 }
 

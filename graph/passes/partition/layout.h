@@ -9,15 +9,8 @@
 
 namespace tacc::graph {
 
-// What the axes of a mesh mean, in one place; their order on the mesh does not matter:
-//   dp    splits the batch
-//   fsdp  splits the batch, and states at rest
-//   ep    splits the batch, and the experts
-//   cp    splits the sequence, over a ring, and states at rest
-//   sp    splits the sequence, in attention the heads (Ulysses), and states at rest
-//   tp    splits vocab, heads, kv_heads and mlp, and the residual stream's sequence
-//   tpq   the same but kv_heads: for fewer kv heads than ranks
-// pp and what else a mesh has is not partition's business.
+// What the axes of a mesh split, as the table in graph/ir/axis.h says; their order on the mesh does not matter. pp and
+// what else a mesh has is not partition's business.
 // `residual_module`: the module whose result is the residual stream, f32[B,S,embed]; "": there is none to keep split.
 PartitionOptions LayoutOf(const Mesh& mesh, const std::string& residual_module);
 

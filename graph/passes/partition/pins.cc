@@ -1,7 +1,6 @@
 #include "graph/passes/partition/pins.h"
 
 #include <algorithm>
-#include <iterator>
 #include <set>
 
 #include "absl/strings/ascii.h"
@@ -10,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "graph/ir/axis.h"
 #include "graph/ir/divisors.h"
 #include "graph/ir/nearest_name.h"
 #include "graph/ir/status_macros.h"
@@ -20,7 +20,14 @@
 namespace tacc::graph {
 namespace {
 
-constexpr const char* kPinnableAxes[] = {"dp", "fsdp", "ep", "cp", "tp"};
+// The axes of a job that split tensors.
+std::string PinnableAxes() {
+  std::vector<absl::string_view> names;
+  for (Axis axis : kJobAxes) {
+    if (!FactsOf(axis).splits_layers) names.push_back(Name(axis));
+  }
+  return absl::StrJoin(names, ", ");
+}
 
 absl::Status Error(const std::string& pattern, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("dist.pins: \"", pattern, "\": ", what));
@@ -41,41 +48,42 @@ bool MatchesParameter(const std::string& pattern, const std::string& name) {
   return Matches(pattern, name) || Matches(pattern, name.substr(0, name.find('[')));
 }
 
-// Axis names of each dim.
-using Names = std::vector<std::vector<std::string>>;
+// Axes of each dim.
+using PinnedAxes = std::vector<std::vector<Axis>>;
 
-absl::StatusOr<Names> Parse(const std::string& pattern, const std::string& text) {
+absl::StatusOr<PinnedAxes> Parse(const std::string& pattern, const std::string& text) {
   absl::string_view inside = absl::StripAsciiWhitespace(text);
   if (!absl::ConsumePrefix(&inside, "[") || !absl::ConsumeSuffix(&inside, "]")) {
     return Error(pattern, absl::StrCat("'", text,
                                        "' is no sharding; give its dims in brackets, each - or axes joined by +, as "
                                        "[tp, -] or [dp+fsdp, -, tp]"));
   }
-  Names names;
-  std::set<std::string> seen;
+  PinnedAxes axes;
+  std::set<Axis> seen;
   for (const absl::string_view dim : absl::StrSplit(inside, ',')) {
-    names.emplace_back();
+    axes.emplace_back();
     if (absl::StripAsciiWhitespace(dim) == "-") continue;
     for (const absl::string_view word : absl::StrSplit(dim, '+')) {
-      const std::string axis(absl::StripAsciiWhitespace(word));
-      if (std::find(std::begin(kPinnableAxes), std::end(kPinnableAxes), axis) == std::end(kPinnableAxes)) {
-        return Error(pattern, absl::StrCat("'", axis, "' is no axis that splits tensors; there are ",
-                                           absl::StrJoin(kPinnableAxes, ", "), ", and - for none"));
+      const absl::string_view name = absl::StripAsciiWhitespace(word);
+      const AxisFacts* facts = FindAxis(name);
+      if (facts == nullptr || facts->job_axis != facts->axis || facts->splits_layers) {
+        return Error(pattern, absl::StrCat("'", name, "' is no axis that splits tensors; there are ", PinnableAxes(),
+                                           ", and - for none"));
       }
-      if (!seen.insert(axis).second) return Error(pattern, absl::StrCat(axis, " is given twice"));
-      names.back().push_back(axis);
+      if (!seen.insert(facts->axis).second) return Error(pattern, absl::StrCat(name, " is given twice"));
+      axes.back().push_back(facts->axis);
     }
   }
-  return names;
+  return axes;
 }
 
-// What `name` is on the mesh; axes of size 1 split nothing.
-AxisList OnMesh(const Mesh& mesh, const std::vector<std::string>& names) {
+// What a job's axes are on the mesh; those of size 1 split nothing.
+AxisList OnMesh(const Mesh& mesh, const std::vector<Axis>& job_axes) {
   AxisList axes;
-  for (const std::string& name : names) {
-    const char* minor = name == "tp" ? "tpq" : name == "cp" ? "sp" : "";
-    for (const std::string& part : {name, std::string(minor)}) {
-      if (const int axis = mesh.Find(part); axis >= 0 && mesh.axes[axis].size > 1) axes.push_back(axis);
+  for (Axis job_axis : job_axes) {
+    for (const AxisFacts& facts : kAxes) {
+      if (facts.job_axis != job_axis) continue;
+      if (const int axis = mesh.Find(facts.name); axis >= 0 && mesh.axes[axis].size > 1) axes.push_back(axis);
     }
   }
   return axes;
@@ -115,17 +123,17 @@ class PinResolver {
     const int num_nodes = static_cast<int>(forward_.nodes.size());
     const std::vector<std::string> paths = ModulePaths(forward_, num_nodes);
     for (const auto& [pattern, text] : pins) {
-      TACC_ASSIGN_OR_RETURN(const Names names, Parse(pattern, text));
+      TACC_ASSIGN_OR_RETURN(const PinnedAxes pinned, Parse(pattern, text));
       bool matched = false;
       for (const Node& node : forward_.nodes) {
         if (node.op != "param" || !MatchesParameter(pattern, node.symbol)) continue;
         matched = true;
-        TACC_RETURN_IF_ERROR(PinParameter(pattern, names, node));
+        TACC_RETURN_IF_ERROR(PinParameter(pattern, pinned, node));
       }
       for (const std::string& path : paths) {
         if (!Matches(pattern, path)) continue;
         matched = true;
-        TACC_RETURN_IF_ERROR(PinModule(pattern, names, path));
+        TACC_RETURN_IF_ERROR(PinModule(pattern, pinned, path));
       }
       if (!matched) return NothingMatches(pattern, paths);
     }
@@ -141,29 +149,29 @@ class PinResolver {
                                        NearestName(pattern, names), "\""));
   }
 
-  absl::Status PinParameter(const std::string& pattern, const Names& names, const Node& param) {
+  absl::Status PinParameter(const std::string& pattern, const PinnedAxes& pinned, const Node& param) {
     const Dims& dims = forward_.type(param.results[0]).dims;
     const auto dim_names = GetAttr<std::vector<std::string>>(param.attrs, "axes");
     const auto dim_name = [&](size_t d) { return d < dim_names.size() ? dim_names[d] : std::string(); };
-    if (names.size() != dims.size()) {
+    if (pinned.size() != dims.size()) {
       const std::string list = absl::StrJoin(dims, " x ");
-      return Error(pattern, absl::StrCat("it has ", names.size(), " dims, but ", param.symbol, " has ", dims.size(),
+      return Error(pattern, absl::StrCat("it has ", pinned.size(), " dims, but ", param.symbol, " has ", dims.size(),
                                          ": ", list, dim_names.empty() ? "" : " (", absl::StrJoin(dim_names, ", "),
                                          dim_names.empty() ? "" : ")"));
     }
     Sharding sharding;
     for (size_t d = 0; d < dims.size(); ++d) {
-      for (const std::string& axis : names[d]) {
-        if (axis == "tp" || (axis == "ep" && dim_name(d) == "experts")) continue;
+      for (Axis axis : pinned[d]) {
+        const AxisFacts& facts = FactsOf(axis);
+        if (facts.splits_heads || (facts.splits_experts && dim_name(d) == "experts")) continue;
         return Error(
             pattern,
-            absl::StrCat(
-                axis, " may not split ", param.symbol,
-                " in use: its workers have samples or tokens of their own and need all of it; tp may",
-                axis == "ep" ? " (and ep the experts)" : "",
-                axis == "fsdp" || axis == "cp" ? absl::StrCat(" (at rest ", axis, " splits all parameters)") : ""));
+            absl::StrCat(facts.name, " may not split ", param.symbol,
+                         " in use: its workers have samples or tokens of their own and need all of it; tp may",
+                         facts.splits_experts ? " (and ep the experts)" : "",
+                         facts.splits_states ? absl::StrCat(" (at rest ", facts.name, " splits all parameters)") : ""));
       }
-      sharding.dims.push_back(OnMesh(options_.mesh, names[d]));
+      sharding.dims.push_back(OnMesh(options_.mesh, pinned[d]));
       const bool may_pad = dim_name(d) == "vocab" || dim_name(d) == "mlp";
       if (!may_pad) TACC_RETURN_IF_ERROR(CheckDivides(pattern, param.symbol, d, dims[d], sharding.dims[d]));
     }
@@ -172,23 +180,22 @@ class PinResolver {
     return absl::OkStatus();
   }
 
-  absl::Status PinModule(const std::string& pattern, const Names& names, const std::string& path) {
+  absl::Status PinModule(const std::string& pattern, const PinnedAxes& pinned, const std::string& path) {
     std::vector<AxisList> axes;
-    for (size_t d = 0; d < names.size(); ++d) {
-      for (const std::string& axis : names[d]) {
-        const bool splits_samples = axis == "dp" || axis == "fsdp" || axis == "ep";
-        if (splits_samples == (d == 0)) continue;
-        return Error(pattern, absl::StrCat(axis, " may not split dim ", d, " of a result of ", path, "; dim 0 ",
+    for (size_t d = 0; d < pinned.size(); ++d) {
+      for (Axis axis : pinned[d]) {
+        if (FactsOf(axis).splits_samples == (d == 0)) continue;
+        return Error(pattern, absl::StrCat(Name(axis), " may not split dim ", d, " of a result of ", path, "; dim 0 ",
                                            "may be split over dp, fsdp and ep, the others over cp and tp"));
       }
-      axes.push_back(OnMesh(options_.mesh, names[d]));
+      axes.push_back(OnMesh(options_.mesh, pinned[d]));
     }
     const std::vector<char> all(forward_.nodes.size(), 1);
     bool found = false;
     std::set<size_t> other_ranks;
     for (const auto& [v, module] : Results(forward_, all, {path})) {
       const Dims& dims = forward_.type(v).dims;
-      if (dims.size() != names.size()) {
+      if (dims.size() != pinned.size()) {
         other_ranks.insert(dims.size());
         continue;
       }
@@ -199,7 +206,7 @@ class PinResolver {
       TACC_RETURN_IF_ERROR(Agree(pattern, v, absl::StrCat("a result of ", path), axes));
     }
     if (!found) {
-      return Error(pattern, absl::StrCat("it has ", names.size(), " dims, but ",
+      return Error(pattern, absl::StrCat("it has ", pinned.size(), " dims, but ",
                                          other_ranks.empty() ? absl::StrCat("no later module reads a result of ", path)
                                                              : absl::StrCat("results of ", path, " have ",
                                                                             absl::StrJoin(other_ranks, " or "))));

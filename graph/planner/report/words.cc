@@ -122,7 +122,6 @@ std::string SharingInWords(const Layout& l) {
 
 std::string AxisInWords(const Finalist& finalist, int axis) {
   const Mesh& mesh = finalist.candidate.plan.mesh;
-  const std::string& name = mesh.axes[axis].name;
   const int64_t size = mesh.axes[axis].size;
   const Layout& layout = finalist.candidate.layout;
   const std::string device = DeviceWord(finalist.cluster);
@@ -130,35 +129,45 @@ std::string AxisInWords(const Finalist& finalist, int axis) {
   // Where fsdp does not say it.
   const std::string sharing = layout.fsdp > 1 ? "" : absl::StrCat("; all that share a sample ", SharingInWords(layout));
   std::string what;
-  if (name == "dp") {
-    what = absl::StrCat("the job runs ", WholeText(size),
-                        " times over on different samples; each copy holds all of the state that it is not sharded "
-                        "over, and gradients are summed over the copies");
-  } else if (name == "fsdp") {
-    what = absl::StrCat(devices, layout.cp > 1 ? ", with those that share their samples, " : " ",
-                        SharingInWords(layout), "; samples are split over them");
-  } else if (name == "ep") {
-    what = absl::StrCat("the experts are spread over ", devices, "; tokens travel to their experts and back");
-    if (const auto& risk = finalist.candidate.overflow_risk; risk.has_value())
-      absl::StrAppend(&what, "; ", OverflowText(*risk));
-  } else if (name == "cp") {
-    what =
-        absl::StrCat("each sample's tokens are split over ", devices, ", which pass keys and values around", sharing);
-  } else if (name == "sp") {
-    what = absl::StrCat("each sample's tokens are split over ", devices,
-                        ", which exchange them for heads while they compute attention (Ulysses)", sharing);
-  } else if (name == "pp") {
-    const Plan& plan = finalist.candidate.plan;
-    what = absl::StrCat("the layers are cut into ", size,
-                        " stages; micro-batches go from stage to stage, forward and then back");
-    if (plan.schedule == PipelineSchedule::kInterleaved)
-      absl::StrAppend(&what, ", ", plan.num_chunks, " times: each ", device, " has ", plan.num_chunks,
-                      " parts of the model, so that it waits less");
-    if (plan.schedule == PipelineSchedule::kZeroBubble)
-      absl::StrAppend(&what, "; weights' gradients are computed when a stage would wait");
-  } else {
-    what = absl::StrCat("each matrix product is cut into ", size, " parts, whose results ", devices,
-                        " exchange in every layer");
+  switch (FindAxis(mesh.axes[axis].name)->axis) {
+    case Axis::kDp:
+      what = absl::StrCat("the job runs ", WholeText(size),
+                          " times over on different samples; each copy holds all of the state that it is not sharded "
+                          "over, and gradients are summed over the copies");
+      break;
+    case Axis::kFsdp:
+      what = absl::StrCat(devices, layout.cp > 1 ? ", with those that share their samples, " : " ",
+                          SharingInWords(layout), "; samples are split over them");
+      break;
+    case Axis::kEp:
+      what = absl::StrCat("the experts are spread over ", devices, "; tokens travel to their experts and back");
+      if (const auto& risk = finalist.candidate.overflow_risk; risk.has_value())
+        absl::StrAppend(&what, "; ", OverflowText(*risk));
+      break;
+    case Axis::kCp:
+      what =
+          absl::StrCat("each sample's tokens are split over ", devices, ", which pass keys and values around", sharing);
+      break;
+    case Axis::kSp:
+      what = absl::StrCat("each sample's tokens are split over ", devices,
+                          ", which exchange them for heads while they compute attention (Ulysses)", sharing);
+      break;
+    case Axis::kPp: {
+      const Plan& plan = finalist.candidate.plan;
+      what = absl::StrCat("the layers are cut into ", size,
+                          " stages; micro-batches go from stage to stage, forward and then back");
+      if (plan.schedule == PipelineSchedule::kInterleaved)
+        absl::StrAppend(&what, ", ", plan.num_chunks, " times: each ", device, " has ", plan.num_chunks,
+                        " parts of the model, so that it waits less");
+      if (plan.schedule == PipelineSchedule::kZeroBubble)
+        absl::StrAppend(&what, "; weights' gradients are computed when a stage would wait");
+      break;
+    }
+    case Axis::kTp:
+    case Axis::kTpq:
+      what = absl::StrCat("each matrix product is cut into ", size, " parts, whose results ", devices,
+                          " exchange in every layer");
+      break;
   }
   std::string place;
   if (!finalist.cluster.machine.shares_cores && finalist.cluster.num_nodes > 1) {
@@ -168,7 +177,7 @@ std::string AxisInWords(const Finalist& finalist, int axis) {
                 ? absl::StrCat(" (across ", WholeText(group.num_nodes()), " nodes)")
                 : absl::StrCat(" (", group.in_node, " in each of ", WholeText(group.num_nodes()), " nodes)");
   }
-  return absl::StrCat(name, "=", size, ": ", what, place, ".");
+  return absl::StrCat(mesh.axes[axis].name, "=", size, ": ", what, place, ".");
 }
 
 std::vector<std::string> InWords(const Finalist& finalist, int64_t max_steps) {

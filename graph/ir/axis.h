@@ -1,0 +1,69 @@
+#ifndef TACC_GRAPH_IR_AXIS_H_
+#define TACC_GRAPH_IR_AXIS_H_
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+
+#include "absl/strings/string_view.h"
+
+namespace tacc::graph {
+
+// The kinds of parallelism, in the order in which their axes lie on machines unless a job says otherwise: from between
+// nodes to inside a node.
+enum class Axis { kPp, kDp, kFsdp, kEp, kCp, kSp, kTp, kTpq };
+inline constexpr size_t kNumAxes = 8;
+
+// What an axis of that kind is. A new kind is an enumerator and a row here; which of its sizes are legal for a model,
+// LegalSizes (graph/planner/search.cc) says.
+struct AxisFacts {
+  Axis axis;
+  absl::string_view name;        // on meshes and, of those that a job sizes, in job.proto: dist.NAME.size
+  Axis job_axis = axis;          // the axis of a job that it is, or is a part of on a mesh
+  bool splits_layers = false;    // into stages
+  bool splits_samples = false;   // of a batch
+  bool splits_tokens = false;    // of a sample
+  bool splits_states = false;    // at rest, as ZeRO does
+  bool splits_experts = false;   // their weights in use
+  bool splits_heads = false;     // weights in use along vocab, heads and mlp, and the residual stream's sequence
+  bool splits_kv_heads = false;  // weights in use along kv_heads
+};
+inline constexpr std::array<AxisFacts, kNumAxes> kAxes = {{
+    {.axis = Axis::kPp, .name = "pp", .splits_layers = true},
+    {.axis = Axis::kDp, .name = "dp", .splits_samples = true},
+    {.axis = Axis::kFsdp, .name = "fsdp", .splits_samples = true, .splits_states = true},
+    {.axis = Axis::kEp, .name = "ep", .splits_samples = true, .splits_experts = true},
+    // Ranks that share a sequence work with the same weights: each keeps a slice of them too.
+    {.axis = Axis::kCp, .name = "cp", .splits_tokens = true, .splits_states = true},  // a ring
+    // Ulysses: in attention it splits the heads.
+    {.axis = Axis::kSp, .name = "sp", .job_axis = Axis::kCp, .splits_tokens = true, .splits_states = true},
+    {.axis = Axis::kTp, .name = "tp", .splits_heads = true, .splits_kv_heads = true},
+    // For fewer kv heads than ranks.
+    {.axis = Axis::kTpq, .name = "tpq", .job_axis = Axis::kTp, .splits_heads = true},
+}};
+
+constexpr const AxisFacts& FactsOf(Axis axis) { return kAxes[static_cast<size_t>(axis)]; }
+constexpr absl::string_view Name(Axis axis) { return FactsOf(axis).name; }
+
+// Null for a name that is none: a mesh may have axes of other names.
+constexpr const AxisFacts* FindAxis(absl::string_view name) {
+  for (const AxisFacts& facts : kAxes) {
+    if (facts.name == name) return &facts;
+  }
+  return nullptr;
+}
+
+// The axes that a job sizes and orders, in the order of the table.
+inline constexpr std::array<Axis, 6> kJobAxes = [] {
+  std::array<Axis, 6> axes{};
+  size_t n = 0;
+  for (const AxisFacts& facts : kAxes) {
+    if (facts.job_axis == facts.axis) axes[n++] = facts.axis;
+  }
+  return axes;
+}();
+static_assert(std::all_of(kAxes.begin(), kAxes.end(), [](const AxisFacts& f) { return &f == &FactsOf(f.axis); }));
+
+}  // namespace tacc::graph
+
+#endif  // TACC_GRAPH_IR_AXIS_H_
