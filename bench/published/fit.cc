@@ -11,6 +11,7 @@
 namespace tacc::bench {
 namespace {
 
+using graph::Axis;
 using graph::Layout;
 using graph::PipelineSchedule;
 using graph::Setting;
@@ -33,15 +34,15 @@ graph::StepEstimate Estimate(const Row& row, const Setting& setting) {
   const int64_t samples = row.layout.accumulation;  // of a data-parallel rank
   for (int64_t micro_batch : graph::Divisors(samples)) {
     if (micro_batch > 16) break;
-    for (int64_t chunks : graph::Divisors(row.shape.layers / row.layout.pp)) {
-      if (row.layout.pp == 1 && chunks > 1) break;
+    for (int64_t chunks : graph::Divisors(row.shape.layers / row.layout.sizes[Axis::kPp])) {
+      if (row.layout.sizes[Axis::kPp] == 1 && chunks > 1) break;
       Layout layout = row.layout;
       layout.micro_batch = micro_batch;
       layout.accumulation = samples / micro_batch;
       layout.chunks = chunks;
       layout.schedule = chunks > 1 ? PipelineSchedule::kInterleaved : PipelineSchedule::k1F1B;
       // Interleaving hands out micro-batches in rounds of the stages.
-      if (chunks > 1 && layout.accumulation % layout.pp != 0) continue;
+      if (chunks > 1 && layout.accumulation % layout.sizes[Axis::kPp] != 0) continue;
       if (graph::EstimateMemory(work, layout, execution).total() > machine.memory_bytes) continue;
       const graph::StepEstimate e = graph::EstimateStep(work, cluster, layout, execution);
       if (e.seconds < best.seconds) best = e;

@@ -11,6 +11,7 @@
 namespace tacc::bench {
 namespace {
 
+using graph::Axis;
 using graph::Layout;
 using graph::PipelineSchedule;
 
@@ -112,13 +113,13 @@ absl::StatusOr<Table> VTrain(const std::string& path, const std::string& name) {
     Cells c(values);
     Row row;
     row.shape = Gpt(c.Int("hidden size"), c.Int("attention heads"), c.Int("# layers"), c.Int("sequence length"));
-    row.layout.tp = c.Int("tensor parallelism");
-    row.layout.dp = c.Int("data parallelism");
-    row.layout.pp = c.Int("pipeline parallelism");
+    row.layout.sizes[Axis::kTp] = c.Int("tensor parallelism");
+    row.layout.sizes[Axis::kDp] = c.Int("data parallelism");
+    row.layout.sizes[Axis::kPp] = c.Int("pipeline parallelism");
     row.layout.micro_batch = c.Int("micro batch");
     const int64_t batch = c.Int("global batch");
     row.layout.recompute = true;
-    row.layout.accumulation = batch / (row.layout.dp * row.layout.micro_batch);
+    row.layout.accumulation = batch / (row.layout.sizes[Axis::kDp] * row.layout.micro_batch);
     row.seconds = c.Number("iteration time (ms)") / 1000;
     row.model = absl::StrCat("GPT of ", row.shape.layers, " layers of ", row.shape.hidden);
     row.group = GroupOf(row, c.Int("# GPUs"), batch);
@@ -148,17 +149,18 @@ absl::StatusOr<Table> DgxH100(const std::string& path) {
     row.shape = row.model == "llama3.1-8b" ? ModelShape{4096, 32, 8, 14336, 32, 128256, c.Int("seq"), true}
                                            : Gpt(12288, 96, 96, c.Int("seq"));
     row.shape.attention_in_one = true;
-    row.layout.tp = c.Int("tp");
-    row.layout.pp = c.Int("pp");
-    row.layout.cp = c.Int("cp");
+    row.layout.sizes[Axis::kTp] = c.Int("tp");
+    row.layout.sizes[Axis::kPp] = c.Int("pp");
+    row.layout.sizes[Axis::kCp] = c.Int("cp");
     row.layout.zero_stage = 1;  // the optimizer over dp and cp
     if (!values.at("vp").empty()) {
       row.layout.chunks = c.Int("vp");
       row.layout.schedule = PipelineSchedule::kInterleaved;
     }
     row.layout.micro_batch = c.Int("mbs");
-    row.layout.dp = c.Int("gpus") / (row.layout.tp * row.layout.pp * row.layout.cp);
-    row.layout.accumulation = c.Int("global_batch") / (row.layout.dp * row.layout.micro_batch);
+    row.layout.sizes[Axis::kDp] =
+        c.Int("gpus") / (row.layout.sizes[Axis::kTp] * row.layout.sizes[Axis::kPp] * row.layout.sizes[Axis::kCp]);
+    row.layout.accumulation = c.Int("global_batch") / (row.layout.sizes[Axis::kDp] * row.layout.micro_batch);
     row.seconds = c.Number("step_s");
     row.group = GroupOf(row, c.Int("gpus"), c.Int("global_batch"));
     if (!c.status().ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", c.status().message()));
@@ -179,11 +181,11 @@ absl::StatusOr<Table> MegatronSc21(const std::string& path) {
     Row row;
     const int64_t batch = c.Int("global_batch"), gpus = c.Int("gpus");
     row.shape = Gpt(c.Int("hidden"), c.Int("heads"), c.Int("layers"), 2048);
-    row.layout.tp = c.Int("tp");
-    row.layout.pp = c.Int("pp");
-    row.layout.dp = gpus / (row.layout.tp * row.layout.pp);
+    row.layout.sizes[Axis::kTp] = c.Int("tp");
+    row.layout.sizes[Axis::kPp] = c.Int("pp");
+    row.layout.sizes[Axis::kDp] = gpus / (row.layout.sizes[Axis::kTp] * row.layout.sizes[Axis::kPp]);
     row.layout.recompute = true;
-    row.layout.accumulation = batch / row.layout.dp;
+    row.layout.accumulation = batch / row.layout.sizes[Axis::kDp];
     row.layout_is_whole = false;
     const double s = 2048, h = static_cast<double>(row.shape.hidden), l = static_cast<double>(row.shape.layers);
     const double flops = 96 * static_cast<double>(batch) * s * l * h * h * (1 + s / (6 * h) + 51200 / (16 * l * h));

@@ -28,6 +28,7 @@
 namespace tacc::bench {
 namespace {
 
+using graph::Axis;
 using graph::Candidate;
 using graph::Layout;
 using graph::Scored;
@@ -176,7 +177,7 @@ absl::StatusOr<graph::PlanRequest> RequestOf(const Job& job) {
   request.training.max_steps = 1;
   request.seq_len = job.seq_len;
   request.global_batch = job.batch;
-  if (job.ep > 0) request.ep = job.ep;
+  if (job.ep > 0) request.sizes[Axis::kEp] = job.ep;
   return request;
 }
 
@@ -213,8 +214,10 @@ std::string PartsOf(const Scored& scored, const Candidate& candidate) {
 
 // What tells layouts of another kind apart.
 std::string KindOf(const Layout& l) {
-  return absl::StrCat(l.pp > 1, l.dp > 1, l.fsdp > 1, l.ep > 1, l.cp > 1, l.tp > 1, " ", static_cast<int>(l.schedule),
-                      l.recompute, l.reshard, l.zero_stage, l.reduce_each_micro_batch, l.micro_batch > 2);
+  std::string kind;
+  for (Axis axis : graph::kJobAxes) absl::StrAppend(&kind, l.sizes[axis] > 1);
+  return absl::StrCat(kind, " ", static_cast<int>(l.schedule), l.recompute, l.reshard, l.zero_stage,
+                      l.reduce_each_micro_batch, l.micro_batch > 2);
 }
 
 // The fastest by estimate of each kind, fastest first.

@@ -20,6 +20,7 @@
 namespace tacc::bench {
 namespace {
 
+using graph::Axis;
 using graph::DType;
 
 struct Shape {
@@ -181,30 +182,30 @@ absl::Status Memory(const graph::OpTable& ops) {
   std::cout << "memory of a rank, LLaMA-2 7 B in bf16: estimated, and composed of real memory plans\n";
   double least = std::numeric_limits<double>::infinity(), most = 0;  // real over estimated
   for (const graph::Layout& l : std::vector<graph::Layout>{
-           {.dp = 8},
-           {.dp = 8, .accumulation = 4},
-           {.fsdp = 8},
-           {.fsdp = 8, .accumulation = 4},
-           {.fsdp = 8, .micro_batch = 4},
-           {.fsdp = 8, .micro_batch = 4, .recompute = true},
-           {.fsdp = 64},
-           {.fsdp = 64, .micro_batch = 4, .accumulation = 4, .recompute = true},
-           {.fsdp = 4, .tp = 2, .micro_batch = 2},
-           {.fsdp = 2, .tp = 4, .micro_batch = 2, .recompute = true},
-           {.tp = 8, .micro_batch = 4, .accumulation = 4},
-           {.fsdp = 4, .cp = 2},
-           {.pp = 4, .fsdp = 2, .accumulation = 8},
-           {.pp = 4, .tp = 2, .accumulation = 8},
-           {.pp = 4, .tp = 2, .accumulation = 8, .recompute = true},
-           {.pp = 4, .tp = 2, .accumulation = 8, .schedule = graph::PipelineSchedule::kZeroBubble},
-           {.pp = 2, .tp = 4, .accumulation = 8, .schedule = graph::PipelineSchedule::kInterleaved, .chunks = 4}}) {
+           {.sizes = {{Axis::kDp, 8}}},
+           {.sizes = {{Axis::kDp, 8}}, .accumulation = 4},
+           {.sizes = {{Axis::kFsdp, 8}}},
+           {.sizes = {{Axis::kFsdp, 8}}, .accumulation = 4},
+           {.sizes = {{Axis::kFsdp, 8}}, .micro_batch = 4},
+           {.sizes = {{Axis::kFsdp, 8}}, .micro_batch = 4, .recompute = true},
+           {.sizes = {{Axis::kFsdp, 64}}},
+           {.sizes = {{Axis::kFsdp, 64}}, .micro_batch = 4, .accumulation = 4, .recompute = true},
+           {.sizes = {{Axis::kFsdp, 4}, {Axis::kTp, 2}}, .micro_batch = 2},
+           {.sizes = {{Axis::kFsdp, 2}, {Axis::kTp, 4}}, .micro_batch = 2, .recompute = true},
+           {.sizes = {{Axis::kTp, 8}}, .micro_batch = 4, .accumulation = 4},
+           {.sizes = {{Axis::kFsdp, 4}, {Axis::kCp, 2}}},
+           {.sizes = {{Axis::kPp, 4}, {Axis::kFsdp, 2}}, .accumulation = 8},
+           {.sizes = {{Axis::kPp, 4}, {Axis::kTp, 2}}, .accumulation = 8},
+           {.sizes = {{Axis::kPp, 4}, {Axis::kTp, 2}}, .accumulation = 8, .recompute = true},
+           {.sizes = {{Axis::kPp, 4}, {Axis::kTp, 2}},
+            .accumulation = 8,
+            .schedule = graph::PipelineSchedule::kZeroBubble},
+           {.sizes = {{Axis::kPp, 2}, {Axis::kTp, 4}},
+            .accumulation = 8,
+            .schedule = graph::PipelineSchedule::kInterleaved,
+            .chunks = 4}}) {
     graph::PlanRequest request = PlanOf("h100", l.num_ranks(), l.global_batch());
-    request.pp = l.pp;
-    request.dp = l.dp;
-    request.fsdp = l.fsdp;
-    request.ep = l.ep;
-    request.cp = l.cp;
-    request.tp = l.tp;
+    for (Axis axis : graph::kJobAxes) request.sizes[axis] = l.sizes[axis];
     request.micro_batch = l.micro_batch;
     request.schedule = l.schedule;
     if (l.chunks > 1) request.num_chunks = l.chunks;

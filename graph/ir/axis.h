@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <utility>
 
 #include "absl/strings/string_view.h"
 
@@ -15,7 +18,7 @@ enum class Axis { kPp, kDp, kFsdp, kEp, kCp, kSp, kTp, kTpq };
 inline constexpr size_t kNumAxes = 8;
 
 // What an axis of that kind is. A new kind is an enumerator and a row here; which of its sizes are legal for a model,
-// LegalSizes (graph/planner/search.cc) says.
+// LegalSizesOf (graph/planner/search.cc) says.
 struct AxisFacts {
   Axis axis;
   absl::string_view name;        // on meshes and, of those that a job sizes, in job.proto: dist.NAME.size
@@ -63,6 +66,41 @@ inline constexpr std::array<Axis, 6> kJobAxes = [] {
   return axes;
 }();
 static_assert(std::all_of(kAxes.begin(), kAxes.end(), [](const AxisFacts& f) { return &f == &FactsOf(f.axis); }));
+
+// A T of each axis.
+template <class T>
+class PerAxis {
+ public:
+  constexpr T& operator[](Axis axis) { return values_[static_cast<size_t>(axis)]; }
+  constexpr const T& operator[](Axis axis) const { return values_[static_cast<size_t>(axis)]; }
+  bool operator==(const PerAxis&) const = default;
+
+ private:
+  std::array<T, kNumAxes> values_{};
+};
+
+// Ranks along each axis; 1 along those that are not given.
+class AxisSizes : public PerAxis<int64_t> {
+ public:
+  constexpr AxisSizes() {
+    for (const AxisFacts& facts : kAxes) (*this)[facts.axis] = 1;
+  }
+  constexpr AxisSizes(std::initializer_list<std::pair<Axis, int64_t>> sizes) : AxisSizes() {
+    for (const auto& [axis, size] : sizes) (*this)[axis] = size;
+  }
+  constexpr int64_t product() const {
+    int64_t product = 1;
+    for (const AxisFacts& facts : kAxes) product *= (*this)[facts.axis];
+    return product;
+  }
+  // Of the axes that split it.
+  constexpr int64_t ProductOf(bool AxisFacts::*split) const {
+    int64_t product = 1;
+    for (const AxisFacts& facts : kAxes) product *= facts.*split ? (*this)[facts.axis] : 1;
+    return product;
+  }
+  bool operator==(const AxisSizes&) const = default;
+};
 
 }  // namespace tacc::graph
 

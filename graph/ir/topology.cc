@@ -7,20 +7,17 @@
 #include "graph/ir/axis.h"
 
 namespace tacc::graph {
-namespace {
 
-std::string LegalNames() {
+std::string JobAxisNames() {
   return absl::StrJoin(kJobAxes, ", ", [](std::string* out, Axis axis) { absl::StrAppend(out, Name(axis)); });
 }
-
-}  // namespace
 
 absl::StatusOr<Mesh> InTopology(Mesh mesh, const std::vector<std::string>& topology) {
   for (size_t i = 0; i < topology.size(); ++i) {
     const AxisFacts* named = FindAxis(topology[i]);
     if (named == nullptr || named->job_axis != named->axis)
       return absl::InvalidArgumentError(
-          absl::StrCat("dist.topology: '", topology[i], "' is no axis; there are ", LegalNames()));
+          absl::StrCat("dist.topology: '", topology[i], "' is no axis; there are ", JobAxisNames()));
     if (std::find(topology.begin(), topology.begin() + static_cast<int64_t>(i), topology[i]) !=
         topology.begin() + static_cast<int64_t>(i))
       return absl::InvalidArgumentError(absl::StrCat("dist.topology names ", topology[i], " twice"));
@@ -38,7 +35,7 @@ absl::StatusOr<Mesh> InTopology(Mesh mesh, const std::vector<std::string>& topol
         absl::StrCat("dist.topology leaves out ", Name(job_axis(axis)), ", which splits ", axis.size,
                      " ways; name all axes that are split, from between nodes to inside a node; unless said otherwise "
                      "they lie as ",
-                     LegalNames()));
+                     JobAxisNames()));
   }
   std::stable_sort(mesh.axes.begin(), mesh.axes.end(),
                    [&](const Mesh::Axis& a, const Mesh::Axis& b) { return place(a) < place(b); });

@@ -199,7 +199,7 @@ TEST(Analyze, ATiedEmbeddingOnTwoStagesIsThatOfThePrograms) {
   request.cluster = *MakeCluster(machine, 4);
   request.device = ProfileOf(machine);
   Layout layout;
-  layout.pp = layout.fsdp = 2;
+  layout.sizes[Axis::kPp] = layout.sizes[Axis::kFsdp] = 2;
   layout.accumulation = 4;
   Plan plan;
   plan.mesh = layout.mesh();

@@ -13,25 +13,25 @@ namespace tacc::graph {
 namespace {
 
 double Local(const Extent& extent, const Layout& l, bool sequence_sharded) {
-  const double tokens = extent.size * static_cast<double>(l.micro_batch) / static_cast<double>(l.cp);
+  const double tokens = extent.size * static_cast<double>(l.micro_batch) / static_cast<double>(l.sizes[Axis::kCp]);
   switch (extent.split) {
     case Split::kNone:
       return extent.size;
     case Split::kTokens:
       return tokens;
     case Split::kHome:
-      return sequence_sharded ? tokens / static_cast<double>(l.tp) : tokens;
+      return sequence_sharded ? tokens / static_cast<double>(l.sizes[Axis::kTp]) : tokens;
     case Split::kTensor:
-      return extent.size / static_cast<double>(l.tp);
+      return extent.size / static_cast<double>(l.sizes[Axis::kTp]);
     case Split::kExpert:
-      return extent.size / static_cast<double>(l.ep);
+      return extent.size / static_cast<double>(l.sizes[Axis::kEp]);
   }
   return extent.size;
 }
 
 double WeightShare(Split region, const Layout& l) {
-  if (region == Split::kTensor) return 1.0 / static_cast<double>(l.tp);
-  if (region == Split::kExpert) return 1.0 / static_cast<double>(l.tp * l.ep);
+  if (region == Split::kTensor) return 1.0 / static_cast<double>(l.sizes[Axis::kTp]);
+  if (region == Split::kExpert) return 1.0 / static_cast<double>(l.sizes[Axis::kTp] * l.sizes[Axis::kEp]);
   return 1.0;
 }
 
@@ -43,13 +43,18 @@ struct Groups {
 };
 Groups GroupsOf(const Layout& l, int64_t devices_per_node) {
   const Mesh mesh = l.mesh();
-  auto shape = [&](std::initializer_list<const char*> names) {
+  auto shape = [&](std::initializer_list<Axis> of) {
     AxisList axes;
-    for (const char* name : names) axes.push_back(mesh.Find(name));
+    for (Axis axis : of) axes.push_back(mesh.Find(Name(axis)));
     return ShapeOf(mesh, axes, devices_per_node);
   };
-  return {shape({"pp"}),         shape({"tp"}),       shape({"cp"}), shape({"ep"}),
-          shape({"fsdp", "cp"}), shape({"dp", "ep"}), shape({"dp"})};
+  return {.pp = shape({Axis::kPp}),
+          .tp = shape({Axis::kTp}),
+          .cp = shape({Axis::kCp}),
+          .ep = shape({Axis::kEp}),
+          .shards = shape({Axis::kFsdp, Axis::kCp}),
+          .replicas = shape({Axis::kDp, Axis::kEp}),
+          .expert_replicas = shape({Axis::kDp})};
 }
 
 // Seconds of one micro-batch in one unit.
@@ -144,7 +149,7 @@ class Estimator {
 
   double Update(const ParameterCount& p) const {
     double elements = InUse(p, l_) / static_cast<double>(l_.shards());
-    if (x_.optimizer_sharded) elements /= static_cast<double>(l_.dp * l_.ep);
+    if (x_.optimizer_sharded) elements /= static_cast<double>(l_.sizes[Axis::kDp] * l_.sizes[Axis::kEp]);
     return KernelSeconds(m_, DType::kF32, 0, elements * x_.update_traffic_bytes);
   }
 
@@ -156,8 +161,8 @@ class Estimator {
 
   // One way between two stages.
   double Send(double bytes_of_sample) const {
-    double bytes = bytes_of_sample * static_cast<double>(l_.micro_batch) / static_cast<double>(l_.cp);
-    bytes *= (1 - x_.send_share_of_tp) + x_.send_share_of_tp / static_cast<double>(l_.tp);
+    double bytes = bytes_of_sample * static_cast<double>(l_.micro_batch) / static_cast<double>(l_.sizes[Axis::kCp]);
+    bytes *= (1 - x_.send_share_of_tp) + x_.send_share_of_tp / static_cast<double>(l_.sizes[Axis::kTp]);
     return CollectiveSeconds(m_, CollectiveKind::kSend, bytes, TwoStages());
   }
 
@@ -196,7 +201,7 @@ class Estimator {
     const double in_forward = scale * phases.forward.device, in_again = scale * phases.again.device;
     const double in_backward = scale * phases.backward.device;
     hide(&PassSeconds::forward, gathers, Behind(phases.forward, in_forward, true));
-    if (l_.pp > 1 && l_.schedule == PipelineSchedule::kZeroBubble) {
+    if (l_.sizes[Axis::kPp] > 1 && l_.schedule == PipelineSchedule::kZeroBubble) {
       const double before_weights = Behind(phases.backward, in_backward - s.in_weights, false);
       hide(&PassSeconds::backward, gathers_again, Behind(phases.again, in_again, false) + before_weights);
       hide(&PassSeconds::weight, sums, s.in_weights);
@@ -226,7 +231,7 @@ class Estimator {
     if (phase.ring + phase.context <= 0) return seconds;
     if (IsOverOtherLinks(g_.cp)) return seconds + phase.context;
     // The steps of a ring over the same ranks wait for what has been started before.
-    if (l_.fsdp == 1) return is_forward ? phase.before_ring : seconds - phase.in_ring;
+    if (l_.sizes[Axis::kFsdp] == 1) return is_forward ? phase.before_ring : seconds - phase.in_ring;
     return seconds - phase.ring;
   }
 
@@ -287,8 +292,8 @@ class Estimator {
       if (k.exponentials > 0) phase.in_ring += seconds;
       if (phase.in_ring == 0) phase.before_ring += seconds;
     }
-    const double samples = static_cast<double>(l_.micro_batch) / static_cast<double>(l_.cp);
-    if (l_.tp > 1) {
+    const double samples = static_cast<double>(l_.micro_batch) / static_cast<double>(l_.sizes[Axis::kCp]);
+    if (l_.sizes[Axis::kTp] > 1) {
       // A gather and a reduce-scatter where activations are sequence-sharded; an all-reduce for every two of them
       // where not: the same bytes.
       for (const auto* transfers : {&work.gathers, &work.scatters}) {
@@ -302,14 +307,16 @@ class Estimator {
       }
       phase.tensor -= std::min(phase.tensor * x_.overlap_tensor, phase.device);
     }
-    if (l_.cp > 1 && work.ring.keys > 0) GoRound(work, samples / static_cast<double>(l_.tp), phase);
-    if (l_.ep > 1) {
+    if (l_.sizes[Axis::kCp] > 1 && work.ring.keys > 0)
+      GoRound(work, samples / static_cast<double>(l_.sizes[Axis::kTp]), phase);
+    if (l_.sizes[Axis::kEp] > 1) {
       for (const TransferWork& exchange : work.exchanges) {
         if (!IsDone(exchange, of)) continue;
-        const double bytes = exchange.bytes * samples / static_cast<double>(l_.tp);
+        const double bytes = exchange.bytes * samples / static_cast<double>(l_.sizes[Axis::kTp]);
         phase.expert += CollectiveSeconds(m_, CollectiveKind::kAllToAll, bytes, g_.ep);
         // Where the buffers of one rank do not lie one behind the other, what goes to the others is copied.
-        if (l_.micro_batch > 1) phase.expert += CopySeconds(m_, bytes * (1 - 1 / static_cast<double>(l_.ep)));
+        if (l_.micro_batch > 1)
+          phase.expert += CopySeconds(m_, bytes * (1 - 1 / static_cast<double>(l_.sizes[Axis::kEp])));
       }
     }
     return phase;
@@ -318,7 +325,7 @@ class Estimator {
   // The steps of a ring: each computes what it has while the next keys come. Gradients of keys travel with them from
   // the second step on, and at last home, which nothing hides. `share`: of whole tensors.
   void GoRound(const PhaseWork& work, double share, Phase& phase) const {
-    const auto steps = static_cast<double>(l_.cp);
+    const auto steps = static_cast<double>(l_.sizes[Axis::kCp]);
     const auto rotate = [&](double bytes) {  // two tensors
       return 2 * CollectiveSeconds(m_, CollectiveKind::kRotate, bytes / 2 * share, g_.cp);
     };
@@ -334,7 +341,7 @@ class Estimator {
     if (gradients <= 0) return send(keys, steps - 1);
     send(keys, std::min(2.0, steps - 1));
     send(keys + gradients, std::max(0.0, steps - 3));
-    if (l_.cp > 2) send(gradients, 1);
+    if (l_.sizes[Axis::kCp] > 2) send(gradients, 1);
     phase.context += gradients;
     const double adds = (steps - 1) * (add_queries + 2 * add_keys);
     phase.device += adds;
@@ -351,9 +358,9 @@ class Estimator {
   }
   double Kernel(const KernelWork& k) const {
     const double share = RegionShare(k.region, l_, x_.sequence_sharded);
-    const double whole = k.whole_bytes * static_cast<double>(l_.micro_batch) / static_cast<double>(l_.cp);
+    const double whole = k.whole_bytes * static_cast<double>(l_.micro_batch) / static_cast<double>(l_.sizes[Axis::kCp]);
     const double bytes = k.sample_bytes * share + whole + k.weight_bytes * WeightShare(k.region, l_);
-    if (k.exponentials > 0) return static_cast<double>(l_.cp) * Issued(Attention(k, bytes));
+    if (k.exponentials > 0) return static_cast<double>(l_.sizes[Axis::kCp]) * Issued(Attention(k, bytes));
     if (k.flops <= 0) return Issued(KernelSeconds(m_, k.dtype, 0, bytes), k.is_launched);
     ProductShape shape = {Local(k.rows, l_, x_.sequence_sharded), Local(k.columns, l_, x_.sequence_sharded),
                           Local(k.depth, l_, x_.sequence_sharded)};
@@ -370,7 +377,7 @@ class Estimator {
       apart += Issued(KernelSeconds(m_, k.dtype, k.flops * share * part, bytes * part, of_part));
     }
     // Of CPUs, and of attention's where a ring goes round, products stay apart.
-    const bool may_join = !m_.shares_cores && (l_.cp == 1 || k.parts.size() != kPartsOfAttention);
+    const bool may_join = !m_.shares_cores && (l_.sizes[Axis::kCp] == 1 || k.parts.size() != kPartsOfAttention);
     return may_join ? std::min(joined, apart) : apart;
   }
 
@@ -383,7 +390,7 @@ class Estimator {
       const double bytes = k.weight_bytes * WeightShare(k.region, l_) / static_cast<double>(l_.shards());
       seconds += Issued(KernelSeconds(m_, k.dtype, 0, bytes));
     }
-    const bool again = l_.pp > 1 || (l_.shards() > 1 ? l_.reshard : is_repeated);
+    const bool again = l_.sizes[Axis::kPp] > 1 || (l_.shards() > 1 ? l_.reshard : is_repeated);
     return again ? 2 * seconds : seconds;
   }
 
@@ -408,8 +415,8 @@ class Estimator {
 
   // Of a step of a ring where the sequence is split.
   double Attention(const KernelWork& k, double bytes) const {
-    const double share = RegionShare(k.region, l_, x_.sequence_sharded) / static_cast<double>(l_.cp);
-    const AttentionMask mask = l_.cp > 1 ? AttentionMask::kAny : k.mask;
+    const double share = RegionShare(k.region, l_, x_.sequence_sharded) / static_cast<double>(l_.sizes[Axis::kCp]);
+    const AttentionMask mask = l_.sizes[Axis::kCp] > 1 ? AttentionMask::kAny : k.mask;
     return AttentionSeconds(m_, k.dtype, mask, k.flops * share, k.exponentials * share, bytes,
                             k.repeated_flops * share);
   }
@@ -419,7 +426,7 @@ class Estimator {
     double seconds = 0;
     for (const KernelWork& k : work.kernels) {
       if (k.exponentials > 0) {
-        seconds += static_cast<double>(l_.cp) * Attention(k, 0);
+        seconds += static_cast<double>(l_.sizes[Axis::kCp]) * Attention(k, 0);
       } else if (k.flops > 0 && k.weight_bytes == 0) {
         seconds += KernelSeconds(m_, k.dtype, k.flops * RegionShare(k.region, l_, x_.sequence_sharded), 0);
       }
@@ -445,9 +452,8 @@ struct Stage {
 }  // namespace
 
 Mesh Layout::mesh() const {
-  const Mesh::Axis axes[] = {{"pp", pp}, {"dp", dp}, {"fsdp", fsdp}, {"ep", ep}, {"cp", cp}, {"tp", tp}};
   Mesh mesh;
-  for (int axis : order) mesh.axes.push_back(axes[axis]);
+  for (Axis axis : order) mesh.axes.push_back({std::string(Name(axis)), sizes[axis]});
   return mesh;
 }
 
@@ -458,7 +464,7 @@ std::string Layout::ToString() const {
   }
   if (text.empty()) text = "one rank";
   absl::StrAppend(&text, ", micro-batch ", micro_batch, " x ", accumulation);
-  if (pp > 1) {
+  if (sizes[Axis::kPp] > 1) {
     if (schedule == PipelineSchedule::k1F1B) absl::StrAppend(&text, ", 1f1b");
     if (schedule == PipelineSchedule::kInterleaved) absl::StrAppend(&text, ", interleaved 1f1b x ", chunks);
     if (schedule == PipelineSchedule::kZeroBubble) absl::StrAppend(&text, ", zero-bubble");
@@ -482,7 +488,7 @@ Execution ExecutionOf(const Machine& machine, DType compute, DType reduce) {
 }
 
 StepEstimate EstimateStep(const ModelWork& any, const Cluster& cluster, const Layout& l, const Execution& x) {
-  const ModelWork& model = any.OverExpertRanks(l.ep);
+  const ModelWork& model = any.OverExpertRanks(l.sizes[Axis::kEp]);
   const Estimator estimator(cluster, l, x);
   if (HasCopies(model, l)) {
     StepEstimate e = EstimateStep(WithCopies(model), cluster, l, x);
@@ -493,7 +499,7 @@ StepEstimate EstimateStep(const ModelWork& any, const Cluster& cluster, const La
   }
   std::vector<UnitSeconds> seconds;
   for (const UnitWork& unit : model.units) seconds.push_back(estimator.Unit(unit));
-  std::vector<Stage> stages(l.pp);
+  std::vector<Stage> stages(l.sizes[Axis::kPp]);
   ForEachPart(model, l, x.even_stages, [&](int64_t stage, size_t unit, int64_t count) {
     stages[stage].slot.Add(seconds[unit], static_cast<double>(count));
     const PassSeconds& hidden = seconds[unit].hidden_data;
@@ -507,7 +513,8 @@ StepEstimate EstimateStep(const ModelWork& any, const Cluster& cluster, const La
     stage.slot.in_forward += x.micro_batch_seconds / 2;
     // Nothing hides across the calls of a pipeline: in each part of a stage a layer's gathers wait at the begin of its
     // forward and of its backward, and the sums of the last one at its end.
-    if (l.pp > 1) stage.slot.data.Add(stage.hidden_data, static_cast<double>(std::max<int64_t>(l.chunks, 1)));
+    if (l.sizes[Axis::kPp] > 1)
+      stage.slot.data.Add(stage.hidden_data, static_cast<double>(std::max<int64_t>(l.chunks, 1)));
   }
   UnitSeconds sum;
   size_t slowest = 0;
@@ -526,21 +533,22 @@ StepEstimate EstimateStep(const ModelWork& any, const Cluster& cluster, const La
   e.context = n * stage.slot.context;
   e.expert = n * stage.slot.expert;
   e.data = n * stage.slot.data.total();
-  if (l.pp > 1) {
+  if (l.sizes[Axis::kPp] > 1) {
     double boundary = 0;
     for (const UnitWork& unit : model.units) boundary = std::max(boundary, unit.input_bytes);
     const double send = estimator.Send(boundary);
     // What the schedule waits for, messages beside which stages compute among it. Where none do: one exchange each way
     // a micro-batch and chunk, and one a hop to fill and drain.
-    const PipelineShape shape = {l.schedule, static_cast<int>(l.pp), static_cast<int>(chunks), l.accumulation};
+    const PipelineShape shape = {l.schedule, static_cast<int>(l.sizes[Axis::kPp]), static_cast<int>(chunks),
+                                 l.accumulation};
     std::vector<PassSeconds> passes;
     for (const Stage& of : stages) passes.push_back(of.slot.passes());
     const double exposed = 1 - x.overlap_sends;
     e.sends = exposed * 2 * n * chunks * send;
     e.bubble = std::max(0.0, PipelineSeconds(shape, passes, x.overlap_sends * send) - n * slot) +
-               exposed * 2 * static_cast<double>(l.pp - 1) * send;
+               exposed * 2 * static_cast<double>(l.sizes[Axis::kPp] - 1) * send;
     // What the slowest stage is slower than the mean was counted as compute; name it.
-    const double mean = sum.total() / static_cast<double>(l.pp);
+    const double mean = sum.total() / static_cast<double>(l.sizes[Axis::kPp]);
     e.imbalance = n * (slot - mean);
     const double scale = slot > 0 ? mean / slot : 1;
     for (double* part : {&e.compute, &e.recompute, &e.tensor, &e.context, &e.expert, &e.data}) *part *= scale;

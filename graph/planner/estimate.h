@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "graph/ir/axis.h"
 #include "graph/ir/plan.h"
 #include "graph/ir/sharding.h"
 #include "graph/planner/cluster.h"
@@ -14,7 +15,7 @@ namespace tacc::graph {
 
 // How a model is laid out and run.
 struct Layout {
-  int64_t pp = 1, dp = 1, fsdp = 1, ep = 1, cp = 1, tp = 1;
+  AxisSizes sizes;           // of a job's axes
   int64_t micro_batch = 1;   // samples of a rank and call
   int64_t accumulation = 1;  // micro-batches of a step
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
@@ -25,13 +26,13 @@ struct Layout {
   bool recompute = false;  // every unit's forward runs again before its backward; only its input is kept
   bool reshard = true;     // gathered weights are dropped after the forward and gathered again
 
-  // Which of pp dp fsdp ep cp tp (0 to 5) is where on the mesh, major to minor.
-  std::array<int, 6> order = {0, 1, 2, 3, 4, 5};
+  // The axes on the mesh, major to minor.
+  std::array<Axis, kJobAxes.size()> order = kJobAxes;
 
-  int64_t num_ranks() const { return pp * dp * fsdp * ep * cp * tp; }
-  int64_t batch_ranks() const { return dp * fsdp * ep; }
+  int64_t num_ranks() const { return sizes.product(); }
+  int64_t batch_ranks() const { return sizes.ProductOf(&AxisFacts::splits_samples); }
   // Ranks that may shard a parameter: cp's have other tokens of the same samples, and use the same weights.
-  int64_t shards() const { return fsdp * cp; }
+  int64_t shards() const { return sizes.ProductOf(&AxisFacts::splits_states); }
   bool shards_gradients() const { return zero_stage == 2 || (zero_stage == 3 && reduce_each_micro_batch); }
   int64_t global_batch() const { return micro_batch * batch_ranks() * accumulation; }
   Mesh mesh() const;

@@ -19,15 +19,17 @@ double CopiesForWeightPasses(const Layout& l, int64_t stage) {
 
 // Copies of what a stage keeps of a micro-batch for its backward, when the pipeline is full.
 double CopiesInFlight(const Layout& l, int64_t stage) {
-  const double plain = static_cast<double>(l.pp - stage);
+  const double plain = static_cast<double>(l.sizes[Axis::kPp] - stage);
   if (l.schedule != PipelineSchedule::kInterleaved) return plain;
   // Each chunk has copies of its own: as many as it has forward passes before its first backward. In a round,
   // l.pp micro-batches go through all chunks.
   int64_t copies = 0;
-  const int64_t round = l.pp * l.chunks, warmup = 2 * (l.pp - stage - 1) + (l.chunks - 1) * l.pp;
+  const int64_t round = l.sizes[Axis::kPp] * l.chunks,
+                warmup = 2 * (l.sizes[Axis::kPp] - stage - 1) + (l.chunks - 1) * l.sizes[Axis::kPp];
   for (int64_t chunk = 0; chunk < l.chunks; ++chunk) {
-    const int64_t forwards = warmup + (l.chunks - 1 - chunk) * l.pp + 1;
-    copies += forwards / round * l.pp + std::clamp<int64_t>(forwards % round - chunk * l.pp, 0, l.pp);
+    const int64_t forwards = warmup + (l.chunks - 1 - chunk) * l.sizes[Axis::kPp] + 1;
+    copies += forwards / round * l.sizes[Axis::kPp] +
+              std::clamp<int64_t>(forwards % round - chunk * l.sizes[Axis::kPp], 0, l.sizes[Axis::kPp]);
   }
   return static_cast<double>(copies) / static_cast<double>(l.chunks);
 }
@@ -92,10 +94,10 @@ MemoryEstimate AtItsPeak(const std::vector<Held>& units, const Layout& l, const 
 }  // namespace
 
 MemoryEstimate EstimateMemory(const ModelWork& any, const Layout& l, const Execution& x) {
-  const ModelWork& model = any.OverExpertRanks(l.ep);
+  const ModelWork& model = any.OverExpertRanks(l.sizes[Axis::kEp]);
   if (HasCopies(model, l)) return EstimateMemory(WithCopies(model), l, x);
-  std::vector<std::vector<Held>> stages(l.pp);
-  std::vector<ParameterCount> parameters(l.pp);
+  std::vector<std::vector<Held>> stages(l.sizes[Axis::kPp]);
+  std::vector<ParameterCount> parameters(l.sizes[Axis::kPp]);
   const double home = RegionShare(Split::kHome, l, x.sequence_sharded), tensor = RegionShare(Split::kTensor, l, true);
   ForEachPart(model, l, x.even_stages, [&](int64_t stage, size_t u, int64_t count) {
     const UnitWork& unit = model.units[u];
@@ -117,7 +119,7 @@ MemoryEstimate EstimateMemory(const ModelWork& any, const Layout& l, const Execu
   });
   MemoryEstimate fullest;
   const double shards = static_cast<double>(l.shards());
-  for (int64_t stage = 0; stage < l.pp; ++stage) {
+  for (int64_t stage = 0; stage < l.sizes[Axis::kPp]; ++stage) {
     const double whole = InUse(parameters[stage], l), elements = whole / shards;
     const double width = static_cast<double>(ByteSize(x.compute));
     // Where masters are sharded and weights in use are not, narrower copies are what is used.
@@ -127,13 +129,13 @@ MemoryEstimate EstimateMemory(const ModelWork& any, const Layout& l, const Execu
     e.gradients = 4 * (l.shards_gradients() ? elements : whole);
     e.optimizer = 8 * elements;
     if (x.optimizer_sharded) {
-      const double replicas = static_cast<double>(l.dp * l.ep);
+      const double replicas = static_cast<double>(l.sizes[Axis::kDp] * l.sizes[Axis::kEp]);
       e.weights /= replicas;
       e.optimizer /= replicas;
     }
     if (x.keeps_copies) e.copies = width * elements;
     if (uses_copies) e.copies = width * whole;
-    if (l.pp == 1) {
+    if (l.sizes[Axis::kPp] == 1) {
       e = AtItsPeak(stages[stage], l, x, e);
     } else {
       // What a stage keeps for micro-batches to come is not freed as one of them goes.

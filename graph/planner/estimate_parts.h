@@ -16,14 +16,15 @@ namespace tacc::graph {
 
 // A rank's share of an amount of one sample that is split over a region.
 inline double RegionShare(Split region, const Layout& l, bool sequence_sharded) {
-  const double samples = static_cast<double>(l.micro_batch) / static_cast<double>(l.cp);
+  const double samples = static_cast<double>(l.micro_batch) / static_cast<double>(l.sizes[Axis::kCp]);
   const bool over_tp = region == Split::kTensor || region == Split::kExpert || sequence_sharded;
-  return over_tp ? samples / static_cast<double>(l.tp) : samples;
+  return over_tp ? samples / static_cast<double>(l.sizes[Axis::kTp]) : samples;
 }
 
 // Elements of a rank's parameters in use.
 inline double InUse(const ParameterCount& p, const Layout& l) {
-  return p.whole + p.tensor / static_cast<double>(l.tp) + p.expert / static_cast<double>(l.tp * l.ep);
+  return p.whole + p.tensor / static_cast<double>(l.sizes[Axis::kTp]) +
+         p.expert / static_cast<double>(l.sizes[Axis::kTp] * l.sizes[Axis::kEp]);
 }
 
 // How the shards of a parameter in use lie in it.
@@ -39,7 +40,9 @@ inline Shards ShardsOf(const WeightDims& weight, const Layout& l) {
   std::vector<DimInUse> dims;
   shards.elements = 1;
   for (const Extent& dim : weight) {
-    const int64_t ranks = dim.split == Split::kTensor ? l.tp : dim.split == Split::kExpert ? l.ep : 1;
+    const int64_t ranks = dim.split == Split::kTensor   ? l.sizes[Axis::kTp]
+                          : dim.split == Split::kExpert ? l.sizes[Axis::kEp]
+                                                        : 1;
     const auto size = static_cast<int64_t>(dim.size);
     dims.push_back({(size + ranks - 1) / ranks, ranks > 1, size % ranks != 0});
     shards.elements *= static_cast<double>(dims.back().extent);
@@ -54,7 +57,9 @@ inline Shards ShardsOf(const WeightDims& weight, const Layout& l) {
 }
 
 // Whether the last stage has copies of parameters of the first.
-inline bool HasCopies(const ModelWork& model, const Layout& l) { return l.pp > 1 && model.tied.total() > 0; }
+inline bool HasCopies(const ModelWork& model, const Layout& l) {
+  return l.sizes[Axis::kPp] > 1 && model.tied.total() > 0;
+}
 
 // The model with these copies as parameters.
 inline ModelWork WithCopies(const ModelWork& model) {
@@ -105,21 +110,21 @@ inline std::vector<int64_t> LayersOfParts(const ModelWork& model, int64_t num_pa
 // last. Of several chunks a stage has every pp-th part.
 template <typename Visit>
 void ForEachPart(const ModelWork& model, const Layout& l, bool even, const Visit& visit) {
-  const std::vector<int64_t> counts = LayersOfParts(model, l.pp * std::max<int64_t>(l.chunks, 1), even);
+  const std::vector<int64_t> counts = LayersOfParts(model, l.sizes[Axis::kPp] * std::max<int64_t>(l.chunks, 1), even);
   const auto num_parts = static_cast<int64_t>(counts.size());
   int64_t part = 0, room = counts[0];
   bool is_after = false;
   for (size_t u = 0; u < model.units.size(); ++u) {
     const UnitWork& unit = model.units[u];
     if (!unit.is_layer) {
-      visit(is_after ? l.pp - 1 : 0, u, unit.count);
+      visit(is_after ? l.sizes[Axis::kPp] - 1 : 0, u, unit.count);
       continue;
     }
     is_after = true;
     for (int64_t todo = unit.count; todo > 0;) {
       while (room == 0 && part + 1 < num_parts) room = counts[++part];
       const int64_t take = room > 0 ? std::min(room, todo) : todo;
-      visit(part % l.pp, u, take);
+      visit(part % l.sizes[Axis::kPp], u, take);
       todo -= take;
       room -= std::min(room, take);
     }

@@ -46,9 +46,9 @@ Cluster EasyCluster() {
 
 Layout Of(int64_t pp, int64_t dp, int64_t tp, int64_t accumulation) {
   Layout l;
-  l.pp = pp;
-  l.dp = dp;
-  l.tp = tp;
+  l.sizes[Axis::kPp] = pp;
+  l.sizes[Axis::kDp] = dp;
+  l.sizes[Axis::kTp] = tp;
   l.accumulation = accumulation;
   return l;
 }
@@ -83,7 +83,7 @@ TEST(Estimate, CastsWhatARankHasOfAWeight) {
   l.recompute = true;  // not kept for the backward
   EXPECT_NEAR(SecondsOf(cast, l), 2 * 8 * 8e-3, 1e-9);
   l.recompute = false;
-  l.fsdp = 4;
+  l.sizes[Axis::kFsdp] = 4;
   l.reshard = false;
   EXPECT_NEAR(SecondsOf(cast, l), 8 * 2e-3, 1e-9);
   l.reshard = true;
@@ -101,11 +101,11 @@ TEST(Estimate, AddsGradientsToThoseOfEarlierMicroBatches) {
   EXPECT_NEAR(SecondsOf(add, l), 0, 1e-12);
   l.accumulation = 3;
   EXPECT_NEAR(SecondsOf(add, l), 3 * 8 * 8e-3, 1e-9);
-  l.fsdp = 4;
+  l.sizes[Axis::kFsdp] = 4;
   EXPECT_NEAR(SecondsOf(add, l), 3 * 8 * 2e-3, 1e-9);
   add.is_of_product = true;  // the kernel of the product adds, unless the sum over ranks comes between
   EXPECT_NEAR(SecondsOf(add, l), 3 * 8 * 2e-3, 1e-9);
-  l.fsdp = 1;
+  l.sizes[Axis::kFsdp] = 1;
   EXPECT_NEAR(SecondsOf(add, l), 0, 1e-12);
   Cluster tiled = EasyCluster();  // where a product does not hide what it reads
   tiled.machine.multiprocessors = 1;
@@ -136,7 +136,7 @@ TEST(Estimate, JoinsProductsWhereThatIsFaster) {
   product.parts = {0.5, 0.25, 0.25};  // q, k and v: a ring takes keys and values alone
   EXPECT_NEAR(seconds(product, {}), joined, 1e-9);
   Layout ring;
-  ring.cp = 2;
+  ring.sizes[Axis::kCp] = 2;
   EXPECT_NEAR(seconds(product, ring), (1e-2 + 3 * 256.0 / 1024 * 1e-2) / 2, 1e-9);
 }
 
@@ -198,7 +198,7 @@ TEST(Estimate, AttentionTakesTheSpeedThatIsKnownOfItsMask) {
   EXPECT_NEAR(compute(AttentionMask::kPlain, one), 8 * (2e12 / 5e13 + 1e12 / 1e14), 1e-9);
   EXPECT_NEAR(compute(AttentionMask::kAny, one), 8 * (2e12 / 1e13 + 1e12 / 1e14), 1e-9);
   Layout ring = one;
-  ring.cp = 2;
+  ring.sizes[Axis::kCp] = 2;
   EXPECT_NEAR(compute(AttentionMask::kPlain, ring), 8 * (2e12 / 1e13 + 1e12 / 1e14) / 2, 1e-9);
 }
 
@@ -218,8 +218,8 @@ TEST(Estimate, CopiesAroundCollectivesTakeTheirTime) {
     Execution execution = ExecutionOf(machine, DType::kBF16, reduce);
     execution.overlap_data = 0;
     Layout l;
-    l.fsdp = 8;
-    l.tp = tp;
+    l.sizes[Axis::kFsdp] = 8;
+    l.sizes[Axis::kTp] = tp;
     l.zero_stage = zero_stage;
     ModelWork model = EasyModel();
     const double without = EstimateStep(model, cluster, l, execution).seconds;
@@ -259,10 +259,10 @@ TEST(Estimate, NothingHidesAcrossThePassesOfAPipeline) {
   const double traffic = 2 * CollectiveSeconds(cluster.machine, CollectiveKind::kAllGather, 1e8 * 2, group) +
                          CollectiveSeconds(cluster.machine, CollectiveKind::kReduceScatter, 1e8 * 4, group);
   Layout l;
-  l.fsdp = 4;
+  l.sizes[Axis::kFsdp] = 4;
   l.accumulation = 8;
   EXPECT_NEAR(EstimateStep(EasyModel(), cluster, l, {}).data, 0, 1e-12);
-  l.pp = 2;
+  l.sizes[Axis::kPp] = 2;
   EXPECT_NEAR(EstimateStep(EasyModel(), cluster, l, {}).data, 8 * traffic, 1e-9);
   l.schedule = PipelineSchedule::kInterleaved;
   l.chunks = 2;
@@ -272,7 +272,7 @@ TEST(Estimate, NothingHidesAcrossThePassesOfAPipeline) {
 // Until its weight pass a stage has what products take in, also of layers whose forward ran again for the backward.
 TEST(Estimate, WeightPassesKeepWhatRecomputationMade) {
   Layout l;
-  l.pp = 2;
+  l.sizes[Axis::kPp] = 2;
   l.accumulation = 8;
   l.schedule = PipelineSchedule::kZeroBubble;
   l.recompute = true;
@@ -287,7 +287,7 @@ TEST(Estimate, WeightPassesKeepWhatRecomputationMade) {
 TEST(Estimate, SumsThatWidenAreChargedAsTheyRun) {
   Cluster cluster = EasyCluster();
   Layout l;
-  l.fsdp = 32;
+  l.sizes[Axis::kFsdp] = 32;
   l.zero_stage = 2;
   for (const DType reduce : {DType::kF32, DType::kBF16}) {
     Execution execution = ExecutionOf(cluster.machine, DType::kBF16, reduce);
@@ -306,7 +306,7 @@ TEST(Estimate, SumsHideBehindTheBackwardAlone) {
   ModelWork model = EasyModel();
   const double backward = 0.02;  // of a layer, beside 0.01 of its forward
   Layout l = Of(2, 1, 1, 1);
-  l.fsdp = 16;
+  l.sizes[Axis::kFsdp] = 16;
   l.zero_stage = 2;
   const GroupShape group{16, 8};
   const auto sum = [&] {
@@ -359,7 +359,7 @@ TEST(Estimate, EachTensorIsSentByItself) {
   Cluster cluster = EasyCluster();
   cluster.machine.intra_latency_seconds = 1e-3;
   Layout l;
-  l.dp = 4;
+  l.sizes[Axis::kDp] = 4;
   l.accumulation = 10;
   Execution no_overlap;
   no_overlap.hides_replica_sums = false;
@@ -380,7 +380,7 @@ TEST(Estimate, ARingHidesBehindItsAttentionButForTheWayHome) {
   model.units[0].forward.ring.keys = model.units[0].backward.ring.keys = 1e8;
   model.units[0].backward.ring.key_gradients = 2e8;
   Layout l;
-  l.cp = 4;
+  l.sizes[Axis::kCp] = 4;
   l.zero_stage = 1;
   Cluster fast = EasyCluster();
   fast.machine.intra_bytes_per_second = 1e12;
@@ -402,8 +402,8 @@ TEST(Estimate, TrafficHidesBehindWhatGoesOverOtherLinks) {
   model.units[0].parameters.tensor = 1e9;
   const auto data = [&](int64_t fsdp, int64_t tp, int64_t devices_per_node) {
     Layout l;
-    l.fsdp = fsdp;
-    l.tp = tp;
+    l.sizes[Axis::kFsdp] = fsdp;
+    l.sizes[Axis::kTp] = tp;
     Cluster cluster = EasyCluster();
     cluster.machine.devices_per_node = devices_per_node;
     const StepEstimate e = EstimateStep(model, cluster, l, {});
@@ -438,7 +438,7 @@ TEST(Estimate, RecomputationCostsAForwardAndSavesMemory) {
 TEST(Estimate, MemoryIsThatOfTheFullestInstant) {
   ModelWork model = EasyModel();
   Layout l;
-  l.fsdp = 4;
+  l.sizes[Axis::kFsdp] = 4;
   l.accumulation = 2;
   const MemoryEstimate many = EstimateMemory(model, l, {});  // before the first
   EXPECT_NEAR(many.activations, 8 * 5e8, 1);
@@ -461,7 +461,7 @@ TEST(Estimate, ShardedWeightsTravelWhereComputeDoesNotHideThem) {
   Execution exposed;
   exposed.overlap_data = 0;
   Layout l;
-  l.fsdp = 8;
+  l.sizes[Axis::kFsdp] = 8;
   const StepEstimate e = EstimateStep(EasyModel(), EasyCluster(), l, exposed);
   // Gathered twice in two bytes, reduced in four: 8 bytes an element.
   EXPECT_NEAR(e.data, 8 * 1e8 * 8 * 7 / 8 / 1e11, 1e-9);
@@ -485,7 +485,7 @@ TEST(Estimate, ZeroStagesTradeTrafficForMemory) {
   Execution exposed;
   exposed.overlap_data = 0;
   Layout l;
-  l.fsdp = 8;
+  l.sizes[Axis::kFsdp] = 8;
   l.accumulation = 4;
   const double gathered = 2 * 8e8 * 7 / 8 / 1e11, reduced = 4 * 8e8 * 7 / 8 / 1e11;  // seconds of all weights
   const auto expect = [&](int64_t stage, double data, double bytes, bool reduce_each = true) {
@@ -506,14 +506,14 @@ TEST(Estimate, ZeroStagesTradeTrafficForMemory) {
 TEST(Estimate, TheOrderOfAxesSaysWhatCrossesNodes) {
   Layout l = Of(1, 4, 8, 1);
   const StepEstimate inside = EstimateStep(EasyModel(), EasyCluster(), l, {});
-  l.order = {0, 5, 2, 3, 4, 1};  // tp between nodes, dp inside
+  l.order = {Axis::kPp, Axis::kTp, Axis::kFsdp, Axis::kEp, Axis::kCp, Axis::kDp};  // tp between nodes, dp inside
   const StepEstimate between = EstimateStep(EasyModel(), EasyCluster(), l, {});
   EXPECT_EQ(l.ToString(), "tp=8 dp=4, micro-batch 1 x 1");
   EXPECT_NEAR(inside.compute, between.compute, 1e-9);
   EXPECT_GT(between.tensor, 4 * inside.tensor);
   Layout stages = Of(8, 4, 1, 8);
   const double far = EstimateStep(EasyModel(), EasyCluster(), stages, {}).bubble;
-  stages.order = {1, 2, 3, 4, 5, 0};
+  stages.order = {Axis::kDp, Axis::kFsdp, Axis::kEp, Axis::kCp, Axis::kTp, Axis::kPp};
   EXPECT_LT(EstimateStep(EasyModel(), EasyCluster(), stages, {}).bubble, far);
 }
 

@@ -7,10 +7,12 @@ namespace tacc::graph {
 namespace {
 
 int NumDifferences(const Layout& a, const Layout& b) {
-  return (a.pp != b.pp) + (a.schedule != b.schedule) + (a.chunks != b.chunks) + (a.tp != b.tp) + (a.cp != b.cp) +
-         (a.ep != b.ep) + (a.fsdp != b.fsdp) + (a.zero_stage != b.zero_stage) +
-         (a.reduce_each_micro_batch != b.reduce_each_micro_batch) + (a.recompute != b.recompute) +
-         (a.reshard != b.reshard) + (a.micro_batch != b.micro_batch);
+  int differences = (a.schedule != b.schedule) + (a.chunks != b.chunks) + (a.zero_stage != b.zero_stage) +
+                    (a.reduce_each_micro_batch != b.reduce_each_micro_batch) + (a.recompute != b.recompute) +
+                    (a.reshard != b.reshard) + (a.micro_batch != b.micro_batch);
+  // dp is what the others leave.
+  for (Axis axis : kJobAxes) differences += axis != Axis::kDp && a.sizes[axis] != b.sizes[axis];
+  return differences;
 }
 
 // What is believed before the first lesson counts as much as so many: that the estimate is right, and how far it may be

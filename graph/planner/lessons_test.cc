@@ -10,21 +10,22 @@ namespace {
 TEST(Lessons, BeforeTheFirstAnEstimateMayBeAsWrongAsUsual) {
   const Lessons lessons;
   EXPECT_DOUBLE_EQ(lessons.HopedStepFactor({}), 1 - Lessons::kStepError);
-  EXPECT_DOUBLE_EQ(lessons.HopedMemoryFactor({.tp = 4}), 1 - Lessons::kMemoryError);
+  EXPECT_DOUBLE_EQ(lessons.HopedMemoryFactor({.sizes = {{Axis::kTp, 4}}}), 1 - Lessons::kMemoryError);
 }
 
 // The more a layout has in common with what is known, the more it is believed to be misjudged as that was.
 TEST(Lessons, WhatIsLikeAKnownLayoutIsMisjudgedAlike) {
-  const Layout known = {.pp = 4, .fsdp = 2, .micro_batch = 2, .recompute = true};
+  const Layout known = {.sizes = {{Axis::kPp, 4}, {Axis::kFsdp, 2}}, .micro_batch = 2, .recompute = true};
   Lessons lessons;
   for (int i = 0; i < 20; ++i) lessons.Add(known, 1.5, 0.8);
   EXPECT_NEAR(lessons.HopedStepFactor(known), 1.5, 0.15);
   EXPECT_NEAR(lessons.HopedMemoryFactor(known), 0.8, 0.05);
   Layout other = known;
   double before = lessons.HopedStepFactor(known);
-  for (const auto& change : std::vector<void (*)(Layout&)>{
-           [](Layout& l) { l.micro_batch = 1; }, [](Layout& l) { l.recompute = false; }, [](Layout& l) { l.tp = 2; },
-           [](Layout& l) { l.pp = 2; }, [](Layout& l) { l.zero_stage = 1; }}) {
+  for (const auto& change :
+       std::vector<void (*)(Layout&)>{[](Layout& l) { l.micro_batch = 1; }, [](Layout& l) { l.recompute = false; },
+                                      [](Layout& l) { l.sizes[Axis::kTp] = 2; },
+                                      [](Layout& l) { l.sizes[Axis::kPp] = 2; }, [](Layout& l) { l.zero_stage = 1; }}) {
     change(other);
     EXPECT_LT(lessons.HopedStepFactor(other), before) << other.ToString();
     before = lessons.HopedStepFactor(other);
@@ -47,11 +48,11 @@ TEST(Lessons, LessonsThatAgreeLeaveLessOpen) {
 TEST(Lessons, WhatOthersTakeLongerIsNotHeldAgainstALayout) {
   Lessons lessons;
   for (int i = 0; i < 5; ++i) lessons.Add({}, 1.5, 1);
-  EXPECT_GT(lessons.HopedStepFactor({.tp = 2}), 1);
-  EXPECT_LT(lessons.LeastStepFactor({.tp = 2}), 1);
+  EXPECT_GT(lessons.HopedStepFactor({.sizes = {{Axis::kTp, 2}}}), 1);
+  EXPECT_LT(lessons.LeastStepFactor({.sizes = {{Axis::kTp, 2}}}), 1);
   Lessons faster;
   for (int i = 0; i < 5; ++i) faster.Add({}, 0.7, 1);
-  EXPECT_EQ(faster.HopedStepFactor({.tp = 2}), faster.LeastStepFactor({.tp = 2}));
+  EXPECT_EQ(faster.HopedStepFactor({.sizes = {{Axis::kTp, 2}}}), faster.LeastStepFactor({.sizes = {{Axis::kTp, 2}}}));
 }
 
 }  // namespace

@@ -78,12 +78,7 @@ SearchRequest SearchRequestOf(const PlanRequest& request, int64_t num_units, DTy
   SearchRequest search;
   search.cluster = request.cluster;
   search.global_batch = GlobalBatch(request);
-  search.pp = request.pp;
-  search.dp = request.dp;
-  search.fsdp = request.fsdp;
-  search.ep = request.ep;
-  search.cp = request.cp;
-  search.tp = request.tp;
+  search.sizes = request.sizes;
   search.micro_batch = request.micro_batch;
   search.num_micro_batches = request.num_micro_batches;
   search.schedule = request.schedule;
@@ -96,17 +91,17 @@ SearchRequest SearchRequestOf(const PlanRequest& request, int64_t num_units, DTy
   if (search.reshard.has_value() || search.reduce_each_micro_batch.has_value())
     search.zero_stage = search.zero_stage.value_or(3);
   // Axes that the job's order leaves out split nothing.
-  const std::pair<const char*, std::optional<int64_t>*> sizes[] = {{"pp", &search.pp},     {"dp", &search.dp},
-                                                                   {"fsdp", &search.fsdp}, {"ep", &search.ep},
-                                                                   {"cp", &search.cp},     {"tp", &search.tp}};
-  for (const auto& [axis, size] : sizes) {
-    const bool named = std::find(request.topology.begin(), request.topology.end(), axis) != request.topology.end();
-    if (!request.topology.empty() && !named && !size->has_value()) *size = 1;
+  for (Axis axis : kJobAxes) {
+    const bool named =
+        std::find(request.topology.begin(), request.topology.end(), Name(axis)) != request.topology.end();
+    std::optional<int64_t>& size = search.sizes[axis];
+    if (!request.topology.empty() && !named && !size.has_value()) size = 1;
   }
   if (const auto parts = static_cast<int64_t>(request.split_points.size()) + 1; parts > 1) {
     search.cuts_between_layers = false;
-    if (!search.pp.has_value()) search.pp = parts / search.chunks.value_or(1);
-    if (!search.chunks.has_value() && parts > *search.pp) search.chunks = parts / *search.pp;
+    if (!search.sizes[Axis::kPp].has_value()) search.sizes[Axis::kPp] = parts / search.chunks.value_or(1);
+    if (!search.chunks.has_value() && parts > *search.sizes[Axis::kPp])
+      search.chunks = parts / *search.sizes[Axis::kPp];
     if (!search.schedule.has_value() && search.chunks.value_or(1) > 1) search.schedule = PipelineSchedule::kInterleaved;
     if (search.schedule == PipelineSchedule::kInterleaved)
       search.chunks = std::max<int64_t>(2, search.chunks.value_or(2));
@@ -137,7 +132,8 @@ bool TakeNarrow(const Candidate& wide, Candidate& narrow) {
 }
 
 double Worth(const Layout& l, double step_seconds) {
-  const int kinds = (l.pp > 1) + (l.ep > 1) + (l.cp > 1) + (l.tp > 1);
+  const int kinds =
+      (l.sizes[Axis::kPp] > 1) + (l.sizes[Axis::kEp] > 1) + (l.sizes[Axis::kCp] > 1) + (l.sizes[Axis::kTp] > 1);
   return step_seconds * (1 + kKindMustEarn * kinds);
 }
 
@@ -173,13 +169,13 @@ class Planner {
   absl::Status CheckSplitPoints() {
     if (request_.split_points.empty()) return absl::OkStatus();
     TACC_ASSIGN_OR_RETURN(const SearchRequest search, MakeSearch());
-    if (search.pp == 1) return absl::OkStatus();
+    if (search.sizes[Axis::kPp] == 1) return absl::OkStatus();
     StageOptions stages;
     stages.num_chunks = static_cast<int>(search.chunks.value_or(1));
     stages.split_points = request_.split_points;
     const Graph& forward = one_row_.forward;
     return CutPoints(forward, static_cast<int>(forward.nodes.size()), ops_, stages,
-                     static_cast<int>(search.pp.value_or(1)) * stages.num_chunks)
+                     static_cast<int>(search.sizes[Axis::kPp].value_or(1)) * stages.num_chunks)
         .status();
   }
 
@@ -295,9 +291,10 @@ class Planner {
     search.can_lay_out = [this](const Layout& layout) -> absl::Status {
       const ExpertParallelOptions experts = ExpertsOf(layout);
       if (!AsksForOverflow() && !BuffersSuffice(one_row_.forward, experts)) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "dist.ep.size = ", layout.ep, " may leave tokens without an expert at dist.ep.buffer_factor = ",
-            experts.buffer_factor, "; set the one or the other to have it"));
+        return absl::InvalidArgumentError(
+            absl::StrCat("dist.ep.size = ", layout.sizes[Axis::kEp],
+                         " may leave tokens without an expert at dist.ep.buffer_factor = ", experts.buffer_factor,
+                         "; set the one or the other to have it"));
       }
       Plan plan;
       return MakePlan(layout, &plan);
@@ -312,8 +309,8 @@ class Planner {
     };
     TACC_ASSIGN_OR_RETURN(work_, analyze({}));
     for (const int64_t ranks : Divisors(std::gcd(work_.num_experts, request_.world))) {
-      if (ranks == 1 || ranks != request_.ep.value_or(ranks)) continue;
-      absl::StatusOr<ModelWork> work = analyze(ExpertsOf({.ep = ranks}));
+      if (ranks == 1 || ranks != request_.sizes[Axis::kEp].value_or(ranks)) continue;
+      absl::StatusOr<ModelWork> work = analyze(ExpertsOf({.sizes = {{Axis::kEp, ranks}}}));
       if (!work.ok()) continue;  // Where a job asks for it, its programs say why.
       work_.over_expert_ranks.push_back(*std::move(work));
     }
@@ -333,13 +330,15 @@ class Planner {
   }
 
   // A layout that the job does not ask for changes no result.
-  bool AsksForOverflow() const { return request_.ep.has_value() || request_.expert_buffer_factor.has_value(); }
+  bool AsksForOverflow() const {
+    return request_.sizes[Axis::kEp].has_value() || request_.expert_buffer_factor.has_value();
+  }
 
   ExpertParallelOptions ExpertsOf(const Layout& l) const {
     ExpertParallelOptions experts;
-    experts.ranks = l.ep;
+    experts.ranks = l.sizes[Axis::kEp];
     experts.buffer_factor = request_.expert_buffer_factor.value_or(kBufferFactor);
-    experts.sequence_groups = l.cp * l.tp;
+    experts.sequence_groups = l.sizes[Axis::kCp] * l.sizes[Axis::kTp];
     return experts;
   }
 
@@ -367,23 +366,20 @@ class Planner {
   // The order of axes that the job asks for.
   absl::Status SetOrder(Layout& layout) const {
     TACC_ASSIGN_OR_RETURN(const Mesh mesh, InTopology(Layout().mesh(), request_.topology));
-    for (size_t i = 0; i < mesh.axes.size(); ++i) {
-      const auto at = std::find(kJobAxes.begin(), kJobAxes.end(), FindAxis(mesh.axes[i].name)->axis);
-      layout.order[i] = static_cast<int>(at - kJobAxes.begin());
-    }
+    for (size_t i = 0; i < mesh.axes.size(); ++i) layout.order[i] = FindAxis(mesh.axes[i].name)->axis;
     return absl::OkStatus();
   }
 
   // Errors: InvalidArgument when the model cannot be laid out so.
   absl::Status MakePlan(const Layout& l, Plan* plan) const {
-    TACC_ASSIGN_OR_RETURN(const std::vector<Mesh::Axis> tensor_axes, TensorAxes(one_row_.forward, l.tp));
+    TACC_ASSIGN_OR_RETURN(const std::vector<Mesh::Axis> tensor_axes, TensorAxes(one_row_.forward, l.sizes[Axis::kTp]));
     TACC_ASSIGN_OR_RETURN(const std::vector<Mesh::Axis> context_axes,
-                          ContextAxes(one_row_.forward, l.cp, request_.sp, tensor_axes));
+                          ContextAxes(one_row_.forward, l.sizes[Axis::kCp], request_.sp, tensor_axes));
     std::vector<Mesh::Axis>& axes = plan->mesh.axes;
-    if (l.pp > 1) axes.push_back({kStageAxis, l.pp});
-    axes.push_back({"dp", l.dp});
-    axes.push_back({"fsdp", l.fsdp});
-    if (l.ep > 1) axes.push_back({"ep", l.ep});
+    for (Axis axis : {Axis::kPp, Axis::kDp, Axis::kFsdp, Axis::kEp}) {
+      const bool is_always_there = axis == Axis::kDp || axis == Axis::kFsdp;
+      if (l.sizes[axis] > 1 || is_always_there) axes.push_back({std::string(Name(axis)), l.sizes[axis]});
+    }
     axes.insert(axes.end(), context_axes.begin(), context_axes.end());
     axes.insert(axes.end(), tensor_axes.begin(), tensor_axes.end());
     TACC_ASSIGN_OR_RETURN(plan->mesh, InTopology(std::move(plan->mesh), request_.topology));
@@ -402,9 +398,9 @@ class Planner {
     plan->zero_stage = l.zero_stage;
     plan->reduce_each_micro_batch = l.reduce_each_micro_batch;
     if (!l.reshard) plan->kept_units = num_units - request_.reshard_units.value_or(0);
-    if (plan->kept_units == 0 || l.pp == 1) return absl::OkStatus();
+    if (plan->kept_units == 0 || l.sizes[Axis::kPp] == 1) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat("dist.fsdp.reshard_after_forward: false does not go with dist.pp.size = ", l.pp,
+        absl::StrCat("dist.fsdp.reshard_after_forward: false does not go with dist.pp.size = ", l.sizes[Axis::kPp],
                      ": weights would be kept for each micro-batch under way; leave it out, or use "
                      "dist.fsdp.zero_stage: 2, which gathers no weights"));
   }
@@ -546,7 +542,8 @@ const MemoryUse& Largest(const std::vector<MemoryUse>& stages) {
 
 int64_t GlobalBatch(const PlanRequest& request) {
   if (request.global_batch.has_value()) return *request.global_batch;
-  const int64_t sharers = request.pp.value_or(1) * request.cp.value_or(1) * request.tp.value_or(1);
+  const int64_t sharers = request.sizes[Axis::kPp].value_or(1) * request.sizes[Axis::kCp].value_or(1) *
+                          request.sizes[Axis::kTp].value_or(1);
   return request.micro_batch.value_or(kDefaultMicroBatch) * std::max<int64_t>(request.world / sharers, 1) *
          request.num_micro_batches.value_or(1);
 }

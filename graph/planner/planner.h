@@ -36,9 +36,8 @@ struct PlanRequest {
   double num_train_epochs = 0;  // in place of training.max_steps; 0: not given
   int64_t num_samples = 0;      // of the training data; 0: not known
   int64_t world = 1;            // ranks
-  std::optional<int64_t> pp, dp, fsdp, ep, tp;
-  std::optional<int64_t> cp;  // ranks that share a sequence,
-  int64_t sp = 1;             // of which so many by Ulysses, the others in a ring
+  PerAxis<std::optional<int64_t>> sizes;
+  int64_t sp = 1;  // ranks of cp that share a sequence by Ulysses, the others do in a ring
   std::optional<int64_t> num_micro_batches;
   std::optional<PipelineSchedule> schedule;
   std::optional<int64_t> num_chunks;      // of the interleaved schedule

@@ -200,18 +200,13 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   std::string reduce_dtype = "float32", residual_dtype = "float32";
   r.GetEnum("job.compute.reduce_dtype", "REDUCE_DTYPE_", &reduce_dtype);
   r.GetEnum("job.compute.residual_dtype", "RESIDUAL_DTYPE_", &residual_dtype);
-  r.Get("job.dist.dp.size", &plan.dp);
-  r.Get("job.dist.fsdp.size", &plan.fsdp);
   r.Get("job.dist.fsdp.zero_stage", &plan.zero_stage);
   std::optional<bool> reshard;
   r.Get("job.dist.fsdp.reshard_after_forward", &reshard);
   if (reshard.has_value()) plan.reshard_units = *reshard ? PlanRequest::kAllUnits : 0;
   r.Get("job.dist.fsdp.reshard_cnt", &plan.reshard_units);
   r.Get("job.dist.fsdp.reduce_each_micro_batch", &plan.reduce_each_micro_batch);
-  r.Get("job.dist.ep.size", &plan.ep);
   r.Get("job.dist.ep.buffer_factor", &plan.expert_buffer_factor);
-  r.Get("job.dist.tp.size", &plan.tp);
-  r.Get("job.dist.pp.size", &plan.pp);
   r.Get("job.dist.pp.num_micro_batches", &plan.num_micro_batches);
   r.Get("job.dist.pp.split_points", &plan.split_points);
   std::string schedule;
@@ -221,8 +216,8 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   }
   r.Get("job.dist.pp.num_chunks", &plan.num_chunks);
   r.Get("job.dist.sp.size", &plan.sp);
-  if (plan.sp > 1) plan.cp = plan.sp;
-  r.Get("job.dist.cp.size", &plan.cp);
+  if (plan.sp > 1) plan.sizes[Axis::kCp] = plan.sp;
+  for (Axis axis : kJobAxes) r.Get(absl::StrCat("job.dist.", Name(axis), ".size"), &plan.sizes[axis]);
   r.Get("job.dist.topology", &plan.topology);
   r.Get("job.dist.pins", &plan.pins);
   r.Get("job.dist.fsdp.wrap_layer_cls", &request.wrap_layer_cls);
@@ -235,7 +230,7 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   r.Get("data.num_tokens", &request.num_tokens);
   r.Get("data.separate_documents", &request.separate_documents);
   int64_t workers = 1;
-  for (const auto& size : {plan.pp, plan.dp, plan.fsdp, plan.ep, plan.cp, plan.tp}) workers *= size.value_or(1);
+  for (Axis axis : kJobAxes) workers *= plan.sizes[axis].value_or(1);
   r.Get("job.resources.workers", &workers);
   plan.world = workers;
   r.Get("world", &plan.world);
@@ -311,15 +306,13 @@ nlohmann::json SettingsJson(const CompileRequest& request, const Candidate& c) {
     settings["compute"]["residual_dtype"] = c.plan.residual_dtype == DType::kBF16 ? "bfloat16" : "float32";
   json& dist = settings["dist"];
   dist = json::object();
-  const std::pair<const char*, int64_t> sizes[] = {{"pp", l.pp}, {"dp", l.dp}, {"fsdp", l.fsdp},
-                                                   {"ep", l.ep}, {"cp", l.cp}, {"tp", l.tp}};
-  for (const auto& [axis, size] : sizes) {
-    if (size > 1) dist[axis]["size"] = size;
+  for (Axis axis : kJobAxes) {
+    if (l.sizes[axis] > 1) dist[std::string(Name(axis))]["size"] = l.sizes[axis];
   }
-  if (l.ep > 1 && request.plan.expert_buffer_factor.has_value())
+  if (l.sizes[Axis::kEp] > 1 && request.plan.expert_buffer_factor.has_value())
     dist["ep"]["buffer_factor"] = *request.plan.expert_buffer_factor;
-  if (l.cp > 1 && request.plan.sp > 1) dist["sp"]["size"] = request.plan.sp;
-  if (l.pp > 1) {
+  if (l.sizes[Axis::kCp] > 1 && request.plan.sp > 1) dist["sp"]["size"] = request.plan.sp;
+  if (l.sizes[Axis::kPp] > 1) {
     dist["pp"]["num_micro_batches"] = l.accumulation;
     dist["pp"]["schedule"] = std::string(Name(l.schedule));
     if (l.schedule == PipelineSchedule::kInterleaved) dist["pp"]["num_chunks"] = l.chunks;
@@ -327,7 +320,7 @@ nlohmann::json SettingsJson(const CompileRequest& request, const Candidate& c) {
   if (l.shards() > 1) {
     dist["fsdp"]["zero_stage"] = l.zero_stage;
     // In a pipeline, and where weights are whole, there is nothing to choose.
-    if (l.zero_stage == 3 && l.pp == 1) dist["fsdp"]["reshard_after_forward"] = l.reshard;
+    if (l.zero_stage == 3 && l.sizes[Axis::kPp] == 1) dist["fsdp"]["reshard_after_forward"] = l.reshard;
     if (l.zero_stage == 3 && l.accumulation > 1) dist["fsdp"]["reduce_each_micro_batch"] = l.reduce_each_micro_batch;
   }
   return settings;

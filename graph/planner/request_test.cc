@@ -53,7 +53,7 @@ TEST(CompileRequest, ReadsTheJob) {
   EXPECT_EQ(request.plan.training.lr_scheduler_type, "cosine");
   EXPECT_EQ(request.plan.device.memory_bytes, 8000000000);
   EXPECT_EQ(request.wrap_layer_cls, std::vector<std::string>{"A"});
-  EXPECT_FALSE(request.plan.dp.has_value());
+  EXPECT_FALSE(request.plan.sizes[Axis::kDp].has_value());
 }
 
 // Of which sums cost what the ranks' own do.
@@ -131,7 +131,7 @@ TEST(CompileRequest, SaysWhatGpusCapture) {
   const auto capture = [&](const std::string& kind) {
     CompileRequest request =
         Parse(Replaced(kRequest, "\"device\": {", absl::StrCat("\"device\": {\"kind\": \"", kind, "\", ")));
-    request.plan.fsdp = 2;  // no stages, so no messages
+    request.plan.sizes[Axis::kFsdp] = 2;  // no stages, so no messages
     const auto planned = PlanCandidates(request.plan, TestModel(), ops);
     EXPECT_TRUE(planned.ok()) << planned.status();
     const nlohmann::json summary =
@@ -238,7 +238,7 @@ TEST(CompileRequest, ShardsWhatTheJobSays) {
         Replaced(kRequest, "\"wrap_layer_cls\"", absl::StrCat("\"zero_stage\": ", stage, ", \"wrap_layer_cls\"")),
         "\"dist\"", "\"compute\": {\"bf16\": false}, \"dist\""));
     PlanRequest plan = request.plan;
-    plan.fsdp = 2;
+    plan.sizes[Axis::kFsdp] = 2;
     plan.micro_batch = 1;  // four micro-batches
     plan.recompute_units = 0;
     plan.reshard_units = PlanRequest::kAllUnits;
@@ -265,7 +265,7 @@ TEST(CompileRequest, KeepsGatheredWeightsAsTheJobSays) {
   };
   const auto candidate = [&](const std::string& options) {
     PlanRequest request = plan(options);
-    request.fsdp = 2;
+    request.sizes[Axis::kFsdp] = 2;
     request.micro_batch = 4;
     request.recompute_units = 0;
     const auto planned = PlanCandidates(request, TestModel(), ops);
@@ -284,7 +284,7 @@ TEST(CompileRequest, KeepsGatheredWeightsAsTheJobSays) {
   EXPECT_EQ(PlanCandidates(wrong, TestModel(), ops).status().message(),
             "dist.fsdp.reshard_cnt = 3, but the model has 2 layers; use at most that");
   wrong = plan("\"reshard_after_forward\": false, ");
-  wrong.pp = 2;
+  wrong.sizes[Axis::kPp] = 2;
   EXPECT_EQ(PlanCandidates(wrong, TestModel(), ops).status().message(),
             "dist.fsdp.reshard_after_forward: false does not go with dist.pp.size = 2: weights would be kept for each "
             "micro-batch under way; leave it out, or use dist.fsdp.zero_stage: 2, which gathers no weights");
@@ -358,8 +358,8 @@ TEST(CompileRequest, GradientsMayTravelNarrower) {
       kRequest, "\"dist\"", "\"compute\": {\"reduce_dtype\": \"REDUCE_DTYPE_BFLOAT16\", \"bf16\": false}, \"dist\""));
   for (int64_t fsdp : {1, 2}) {
     PlanRequest plan = request.plan;
-    plan.fsdp = fsdp;
-    plan.dp = 2 / fsdp;
+    plan.sizes[Axis::kFsdp] = fsdp;
+    plan.sizes[Axis::kDp] = 2 / fsdp;
     auto narrow = PlanCandidates(plan, TestModel(), ops);
     ASSERT_TRUE(narrow.ok()) << narrow.status();
     plan.reduce_dtype = DType::kF32;
@@ -376,7 +376,7 @@ TEST(CompileRequest, TheResidualMayBeKeptNarrower) {
                                                 "\"RESIDUAL_DTYPE_BFLOAT16\", \"bf16\": true}, \"dist\""));
   EXPECT_EQ(request.plan.residual_dtype, DType::kBF16);
   PlanRequest plan = request.plan;
-  plan.fsdp = 2;
+  plan.sizes[Axis::kFsdp] = 2;
   const auto narrow = PlanCandidates(plan, TestModel(8), ops);
   ASSERT_TRUE(narrow.ok()) << narrow.status();
   plan.residual_dtype = DType::kF32;
@@ -394,7 +394,7 @@ TEST(CompileRequest, ThePlannerMayKeepTheResidualNarrower) {
                                                 "\"bf16\": true}, \"dist\""));
   EXPECT_EQ(request.plan.residual_dtype, std::nullopt);
   PlanRequest plan = request.plan;
-  plan.fsdp = 2;
+  plan.sizes[Axis::kFsdp] = 2;
   plan.recompute_units = 0;
   plan.device.memory_bytes = 0;
   const auto roomy = PlanCandidates(plan, TestModel(8), ops);
@@ -457,7 +457,7 @@ void SetWorkers(PlanRequest& plan, int64_t workers) {
 
 PlanRequest DataParallelOnly() {
   PlanRequest plan = Parse(kRequest).plan;
-  plan.pp = plan.ep = plan.cp = plan.tp = 1;
+  plan.sizes[Axis::kPp] = plan.sizes[Axis::kEp] = plan.sizes[Axis::kCp] = plan.sizes[Axis::kTp] = 1;
   return plan;
 }
 
@@ -527,14 +527,14 @@ TEST(Planner, KeepsCopiesOfWeightsWhereThereIsRoomAndTheyPay) {
 TEST(Planner, KeepsWhatTheJobSays) {
   PlanRequest plan = Parse(kRequest).plan;
   SetWorkers(plan, 8);
-  plan.pp = 2;
-  plan.fsdp = 2;
+  plan.sizes[Axis::kPp] = 2;
+  plan.sizes[Axis::kFsdp] = 2;
   plan.micro_batch = 1;
   plan.recompute_units = 1;
   plan.schedule = PipelineSchedule::kZeroBubble;
   for (const Candidate& c : MustPlan(plan).candidates) {
-    EXPECT_EQ(c.layout.pp, 2);
-    EXPECT_EQ(c.layout.fsdp, 2);
+    EXPECT_EQ(c.layout.sizes[Axis::kPp], 2);
+    EXPECT_EQ(c.layout.sizes[Axis::kFsdp], 2);
     EXPECT_EQ(c.plan.micro_batch, 1);
     EXPECT_EQ(c.plan.recompute_units, 1);
     EXPECT_EQ(c.plan.schedule, PipelineSchedule::kZeroBubble);
@@ -558,9 +558,9 @@ TEST(Planner, NamesTheNearestLegalSizes) {
       "train.per_device_train_batch_size 2); nearest legal values: 2");
   plan.micro_batch = 4;
   plan.num_micro_batches.reset();
-  plan.fsdp = 3;
+  plan.sizes[Axis::kFsdp] = 3;
   EXPECT_EQ(Refusal(plan), "dist.fsdp.size = 3 does not divide the 2 workers; nearest legal values: 2");
-  plan.fsdp = plan.dp = 2;
+  plan.sizes[Axis::kFsdp] = plan.sizes[Axis::kDp] = 2;
   EXPECT_THAT(Refusal(plan), HasSubstr("dist.dp.size 2 x dist.fsdp.size 2 x dist.ep.size 1 x dist.cp.size 1 x "
                                        "dist.tp.size 1 = 4 does not divide the 2 workers; the product may be 1, 2"));
   // What no data parallelism can deal out, another layout can.
@@ -572,16 +572,16 @@ TEST(Planner, NamesTheNearestLegalSizes) {
 TEST(Planner, CutsTensorParallelismByTheModelsHeads) {
   PlanRequest plan = Parse(kRequest).plan;
   SetWorkers(plan, 8);
-  plan.tp = 4;
-  plan.pp = 1;
+  plan.sizes[Axis::kTp] = 4;
+  plan.sizes[Axis::kPp] = 1;
   for (const Candidate& c : MustPlan(plan).candidates) {
     // 4 heads and 2 kv heads: each kv head is held by two ranks.
     EXPECT_THAT(c.plan.mesh.ToString(), testing::AnyOf("dp=2 fsdp=1 tp=2 tpq=2", "dp=1 fsdp=2 tp=2 tpq=2"));
     EXPECT_EQ(c.plan.global_batch(), 8);
   }
-  plan.tp = 8;
+  plan.sizes[Axis::kTp] = 8;
   EXPECT_EQ(Refusal(plan), "dist.tp.size = 8 does not divide the model's 4 heads and 2 kv heads; use 1, 2, 4");
-  plan.tp = 3;
+  plan.sizes[Axis::kTp] = 3;
   EXPECT_EQ(Refusal(plan), "dist.tp.size = 3 does not divide the 8 workers; nearest legal values: 2 and 4");
 }
 
@@ -591,8 +591,8 @@ TEST(Planner, OrdersTheAxesAsTheJobSays) {
       Parse(Replaced(kRequest, "\"dist\": {", "\"dist\": {\"topology\": [\"tp\", \"fsdp\", \"pp\"], ")).plan;
   EXPECT_EQ(plan.topology, (std::vector<std::string>{"tp", "fsdp", "pp"}));
   SetWorkers(plan, 16);
-  plan.tp = 4;
-  plan.pp = 2;
+  plan.sizes[Axis::kTp] = 4;
+  plan.sizes[Axis::kPp] = 2;
   const Planned planned = MustPlan(plan);
   // dp, which is not named, is 1; tp stands for its parts.
   for (const Candidate& c : planned.candidates) EXPECT_EQ(c.plan.mesh.ToString(), "dp=1 tp=2 tpq=2 fsdp=2 pp=2");
@@ -600,10 +600,13 @@ TEST(Planner, OrdersTheAxesAsTheJobSays) {
             "[\"dp\",\"tp\",\"tpq\",\"fsdp\",\"pp\"]");
   // The job leaves most axes open, its order few.
   PlanRequest open = plan;
-  open.tp = open.pp = std::nullopt;
+  open.sizes[Axis::kTp] = open.sizes[Axis::kPp] = std::nullopt;
   open.topology = {"tp", "fsdp"};
   for (const Candidate& c : MustPlan(open).candidates) {
-    EXPECT_EQ(c.layout.dp * c.layout.pp * c.layout.cp * c.layout.ep, 1) << c.plan.mesh.ToString();
+    EXPECT_EQ(
+        c.layout.sizes[Axis::kDp] * c.layout.sizes[Axis::kPp] * c.layout.sizes[Axis::kCp] * c.layout.sizes[Axis::kEp],
+        1)
+        << c.plan.mesh.ToString();
   }
   plan.topology = {"pp", "fsdp"};
   EXPECT_EQ(PlanCandidates(plan, TestModel(), ops).status().message(),
@@ -620,7 +623,7 @@ TEST(Planner, PinsWhatTheJobPins) {
       Replaced(kRequest, "\"dist\": {", "\"dist\": {\"pins\": {\"layers.*.mlp\": \"[dp, -, tp]\"}, ");
   PlanRequest plan = Parse(text).plan;
   EXPECT_EQ(plan.pins, (Pins{{"layers.*.mlp", "[dp, -, tp]"}}));
-  plan.tp = 2;
+  plan.sizes[Axis::kTp] = 2;
   const auto pinned = PlanCandidates(plan, TestModel(), ops);
   ASSERT_TRUE(pinned.ok()) << pinned.status();
   plan.pins.clear();
@@ -664,21 +667,21 @@ TEST(Planner, SaysThatEstimatesLeaveOutPins) {
 TEST(Planner, CutsTheSequence) {
   PlanRequest plan = Parse(kRequest).plan;
   SetWorkers(plan, 6);
-  plan.cp = 3;
-  plan.pp = plan.tp = 1;
+  plan.sizes[Axis::kCp] = 3;
+  plan.sizes[Axis::kPp] = plan.sizes[Axis::kTp] = 1;
   for (const Candidate& c : MustPlan(plan).candidates) {
     EXPECT_THAT(c.plan.mesh.ToString(), testing::AnyOf("dp=2 fsdp=1 cp=3", "dp=1 fsdp=2 cp=3"));
     EXPECT_EQ(c.plan.global_batch(), 8);
   }
   SetWorkers(plan, 2);
-  plan.cp = plan.sp = 2;
+  plan.sizes[Axis::kCp] = plan.sp = 2;
   EXPECT_EQ(MustPlan(plan).candidates[0].plan.mesh.ToString(), "dp=1 fsdp=1 sp=2");
   plan.sp = 1;
   EXPECT_EQ(Refusal(plan),
             "dist.cp.size = 2 with dist.sp.size = 1 does not fit a sequence of 6 tokens, 4 heads and 2 kv heads; "
             "dist.sp.size must divide dist.cp.size and the heads, and data.seq_len be a multiple of 2 x dist.cp.size; "
             "dist.sp.size may be 2");
-  plan.cp = 4;
+  plan.sizes[Axis::kCp] = 4;
   // 2 divides them, but not the sequence.
   EXPECT_EQ(Refusal(plan), "dist.cp.size = 4 does not divide the 2 workers; nearest legal values: 1");
 }
@@ -709,7 +712,7 @@ TEST(Planner, FindsWhatFitsWhenMemoryIsShort) {
   PlanRequest plan = Parse(kRequest).plan;
   plan.global_batch = 64;
   plan.bf16 = false;
-  plan.fsdp = 2;  // with staging of collectives, which is more than all of this model
+  plan.sizes[Axis::kFsdp] = 2;  // with staging of collectives, which is more than all of this model
   const Planned rich = MustPlan(plan);
   plan.device.memory_bytes = 1;  // nothing fits; the smallest comes first
   const int64_t least = MustPlan(plan).candidates[0].plan.total_bytes;

@@ -6,10 +6,12 @@
 #include <iterator>
 #include <limits>
 #include <set>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "graph/ir/axis.h"
 #include "graph/ir/divisors.h"
 #include "graph/ir/status_macros.h"
 #include "page/numbers.h"
@@ -47,13 +49,12 @@ std::vector<int64_t> Where(const std::vector<int64_t>& values, const std::functi
   return kept;
 }
 
+std::string SizeField(Axis axis) { return absl::StrCat("dist.", Name(axis), ".size"); }
+
 struct Field {
   const char* name;
   std::optional<int64_t> SearchRequest::*value;
 };
-constexpr Field kSizeFields[] = {{"dist.pp.size", &SearchRequest::pp},     {"dist.dp.size", &SearchRequest::dp},
-                                 {"dist.fsdp.size", &SearchRequest::fsdp}, {"dist.ep.size", &SearchRequest::ep},
-                                 {"dist.cp.size", &SearchRequest::cp},     {"dist.tp.size", &SearchRequest::tp}};
 constexpr Field kMicroBatch = {"train.per_device_train_batch_size", &SearchRequest::micro_batch};
 constexpr Field kNumMicroBatches = {"dist.pp.num_micro_batches", &SearchRequest::num_micro_batches};
 constexpr char kGlobalBatch[] = "train.global_batch_size";
@@ -62,8 +63,8 @@ bool Asked::Takes(absl::string_view field, int64_t value) const {
   SearchRequest trial = request;
   trial.num_best = 1;
   if (field == kGlobalBatch) trial.global_batch = value;
-  for (const Field& f : kSizeFields) {
-    if (field == f.name) trial.*f.value = value;
+  for (Axis axis : kJobAxes) {
+    if (field == SizeField(axis)) trial.sizes[axis] = value;
   }
   for (const Field& f : {kMicroBatch, kNumMicroBatches}) {
     if (field == f.name) trial.*f.value = value;
@@ -94,44 +95,64 @@ absl::StatusOr<std::vector<int64_t>> Asked::Values(absl::string_view field, cons
   return std::vector<int64_t>{*asked};
 }
 
-// The values of each axis alone; whether they go together, CanLayOut says.
-struct Axes {
-  std::vector<int64_t> pp, fsdp, ep, cp, tp;
-};
+// The sizes that each axis may take, alone; whether they go together, CanLayOut says. dp takes what the others leave.
+using LegalSizes = PerAxis<std::vector<int64_t>>;
 
-absl::StatusOr<Axes> LegalAxes(const Asked& asked) {
+absl::StatusOr<LegalSizes> LegalSizesOf(const Asked& asked) {
   const ModelWork& model = asked.model;
   const SearchRequest& r = asked.request;
   const int64_t devices = r.cluster.num_devices(), per_node = r.cluster.machine.devices_per_node;
   const std::vector<int64_t> divisors = Divisors(devices);
   const std::string of_devices = absl::StrCat("does not divide the ", devices, " workers");
-  for (const Field& f : kSizeFields) {
-    TACC_RETURN_IF_ERROR(asked.Values(f.name, r.*f.value, of_devices, divisors).status());
+  for (Axis axis : kJobAxes) {
+    TACC_RETURN_IF_ERROR(asked.Values(SizeField(axis), r.sizes[axis], of_devices, divisors).status());
   }
-  Axes axes;
+  LegalSizes legal;
+  const auto asked_or = [&](Axis axis, const std::vector<int64_t>& values) {
+    return r.sizes[axis].has_value() ? std::vector<int64_t>{*r.sizes[axis]} : values;
+  };
   const int64_t parts = r.schedule == PipelineSchedule::kInterleaved ? r.chunks.value_or(2) : 1;  // of a rank, at least
   TACC_ASSIGN_OR_RETURN(
-      axes.pp,
-      asked.Values("dist.pp.size", r.pp,
+      legal[Axis::kPp],
+      asked.Values(SizeField(Axis::kPp), r.sizes[Axis::kPp],
                    absl::StrCat(parts == 1 ? "is" : absl::StrCat("stages of ", parts, " parts (interleaved) are"),
                                 " more than the ", model.num_layers, " layers"),
                    Where(divisors, [&](int64_t v) {
                      return v == 1 || !r.cuts_between_layers || v * parts <= model.num_layers;
                    })));
   // Between nodes tensor parallelism is legal, but only when asked for: every layer would wait for the network.
-  axes.tp = r.tp.has_value() ? std::vector<int64_t>{*r.tp}
-                             : Where(divisors, [&](int64_t v) { return v <= std::max<int64_t>(per_node, 1); });
-  axes.cp = r.cp.has_value() ? std::vector<int64_t>{*r.cp}
-                             : Where(divisors, [&](int64_t v) { return v == 1 || model.seq_len / v >= kMinTokens; });
+  legal[Axis::kTp] =
+      asked_or(Axis::kTp, Where(divisors, [&](int64_t v) { return v <= std::max<int64_t>(per_node, 1); }));
+  legal[Axis::kCp] =
+      asked_or(Axis::kCp, Where(divisors, [&](int64_t v) { return v == 1 || model.seq_len / v >= kMinTokens; }));
   TACC_ASSIGN_OR_RETURN(
-      axes.ep, asked.Values("dist.ep.size", r.ep,
-                            model.num_experts > 0 ? absl::StrCat("does not divide the ", model.num_experts, " experts")
-                                                  : "is given for a model without experts",
-                            Where(divisors, [&](int64_t v) {
-                              return v == 1 || (model.num_experts > 0 && model.num_experts % v == 0);
-                            })));
-  axes.fsdp = r.fsdp.has_value() ? std::vector<int64_t>{*r.fsdp} : divisors;
-  return axes;
+      legal[Axis::kEp],
+      asked.Values(
+          SizeField(Axis::kEp), r.sizes[Axis::kEp],
+          model.num_experts > 0 ? absl::StrCat("does not divide the ", model.num_experts, " experts")
+                                : "is given for a model without experts",
+          Where(divisors, [&](int64_t v) { return v == 1 || (model.num_experts > 0 && model.num_experts % v == 0); })));
+  legal[Axis::kFsdp] = asked_or(Axis::kFsdp, divisors);
+  return legal;
+}
+
+// The axes whose sizes are tried, from the one that changes least to the one that changes most: what is tried first
+// wins where two are as fast.
+constexpr Axis kTriedAxes[] = {Axis::kTp, Axis::kCp, Axis::kPp, Axis::kEp, Axis::kFsdp};
+static_assert(std::size(kTriedAxes) + 1 == kJobAxes.size());
+
+// All meshes of so many devices: `layout` with each choice of legal sizes for `axes`, of which dp takes the rest.
+void ForEachMesh(std::span<const Axis> axes, const LegalSizes& legal, int64_t devices, Layout layout,
+                 const std::function<void(const Layout&)>& visit) {
+  if (axes.empty()) {
+    layout.sizes[Axis::kDp] = devices;
+    return visit(layout);
+  }
+  for (int64_t size : legal[axes[0]]) {
+    if (devices % size != 0) continue;
+    layout.sizes[axes[0]] = size;
+    ForEachMesh(axes.subspan(1), legal, devices / size, layout, visit);
+  }
 }
 
 absl::Status CanLayOut(const Asked& asked, const Layout& l) {
@@ -139,14 +160,14 @@ absl::Status CanLayOut(const Asked& asked, const Layout& l) {
   const SearchRequest& r = asked.request;
   if (r.can_lay_out) return r.can_lay_out(l);
   const auto heads = [&](int64_t v) { return v == 1 || (model.num_heads > 0 && model.num_heads % v == 0); };
-  if (!heads(l.tp)) {
-    return asked.Illegal("dist.tp.size", l.tp,
+  if (!heads(l.sizes[Axis::kTp])) {
+    return asked.Illegal(SizeField(Axis::kTp), l.sizes[Axis::kTp],
                          absl::StrCat("does not divide the ", model.num_heads, " attention heads"),
                          Where(Divisors(r.cluster.num_devices()), heads));
   }
   const auto blocks = [&](int64_t v) { return v == 1 || model.seq_len % (2 * v) == 0; };
-  if (blocks(l.cp)) return absl::OkStatus();
-  return asked.Illegal("dist.cp.size", l.cp,
+  if (blocks(l.sizes[Axis::kCp])) return absl::OkStatus();
+  return asked.Illegal(SizeField(Axis::kCp), l.sizes[Axis::kCp],
                        absl::StrCat("does not cut ", model.seq_len, " tokens into two equal blocks a rank"),
                        Where(Divisors(r.cluster.num_devices()), blocks));
 }
@@ -156,10 +177,10 @@ absl::Status NoMesh(const SearchRequest& r) {
   const int64_t devices = r.cluster.num_devices();
   std::vector<std::string> sizes;
   int64_t product = 1;
-  for (const Field& f : kSizeFields) {
-    const std::optional<int64_t>& size = r.*f.value;
+  for (Axis axis : kJobAxes) {
+    const std::optional<int64_t>& size = r.sizes[axis];
     if (!size.has_value()) continue;
-    sizes.push_back(absl::StrCat(f.name, " ", *size));
+    sizes.push_back(absl::StrCat(SizeField(axis), " ", *size));
     product *= *size;
   }
   const std::string given = absl::StrCat(absl::StrJoin(sizes, " x "), " = ", product);
@@ -320,22 +341,22 @@ class Searcher {
   }
 
   std::vector<std::pair<PipelineSchedule, int64_t>> Schedules(const Layout& l) const {
-    if (l.pp == 1) return {{PipelineSchedule::k1F1B, 1}};
+    if (l.sizes[Axis::kPp] == 1) return {{PipelineSchedule::k1F1B, 1}};
     const auto wanted = [&](PipelineSchedule schedule) { return r_.schedule.value_or(schedule) == schedule; };
     std::vector<std::pair<PipelineSchedule, int64_t>> schedules;
     for (PipelineSchedule schedule : {PipelineSchedule::k1F1B, PipelineSchedule::kZeroBubble}) {
       if (wanted(schedule)) schedules.push_back({schedule, 1});
     }
     // Interleaving hands out micro-batches in rounds of the stages; unless it is asked for, layers evenly to the parts.
-    if (!wanted(PipelineSchedule::kInterleaved) || l.accumulation % l.pp != 0) return schedules;
+    if (!wanted(PipelineSchedule::kInterleaved) || l.accumulation % l.sizes[Axis::kPp] != 0) return schedules;
     if (!r_.cuts_between_layers && !r_.chunks.has_value()) return schedules;  // cut into one part a stage
     if (r_.chunks.has_value()) {
-      if (!r_.cuts_between_layers || l.pp * *r_.chunks <= model_.num_layers)
+      if (!r_.cuts_between_layers || l.sizes[Axis::kPp] * *r_.chunks <= model_.num_layers)
         schedules.push_back({PipelineSchedule::kInterleaved, *r_.chunks});
       return schedules;
     }
-    for (int64_t chunks = 2; chunks <= kMaxChunks && l.pp * chunks <= model_.num_layers; ++chunks) {
-      if (r_.schedule.has_value() || model_.num_layers % (l.pp * chunks) == 0)
+    for (int64_t chunks = 2; chunks <= kMaxChunks && l.sizes[Axis::kPp] * chunks <= model_.num_layers; ++chunks) {
+      if (r_.schedule.has_value() || model_.num_layers % (l.sizes[Axis::kPp] * chunks) == 0)
         schedules.push_back({PipelineSchedule::kInterleaved, chunks});
     }
     return schedules;
@@ -348,7 +369,7 @@ class Searcher {
       l.zero_stage = stage;
       for (bool reshard : reshard_) {
         // Without a gather there is nothing to keep; in a pipeline it would be kept for each micro-batch under way.
-        if (!reshard && reshard_.size() > 1 && (l.pp > 1 || stage < 3)) continue;
+        if (!reshard && reshard_.size() > 1 && (l.sizes[Axis::kPp] > 1 || stage < 3)) continue;
         l.reshard = reshard;
         for (bool reduce_each : reduce_each_) {
           // One micro-batch's are reduced once anyway.
@@ -367,7 +388,7 @@ class Searcher {
     const double peak = m.PeakFlops(r_.execution.compute) * m.matmul_fraction;
     const double products = flops_ * static_cast<double>(r_.global_batch) / static_cast<double>(l.num_ranks()) / peak;
     const double bubble =
-        static_cast<double>(l.pp - 1) /
+        static_cast<double>(l.sizes[Axis::kPp] - 1) /
         static_cast<double>(l.accumulation * l.chunks * (l.schedule == PipelineSchedule::kZeroBubble ? 3 : 1));
     return products * (1 + bubble);
   }
@@ -416,43 +437,25 @@ class Searcher {
 absl::StatusOr<SearchResult> SearchMeshes(const ModelWork& model, const SearchRequest& r, Suggestions suggestions) {
   const Asked asked{model, r, suggestions};
   const Asked without_suggestions{model, r, Suggestions::kNone};  // Each of which takes searches of their own.
-  TACC_ASSIGN_OR_RETURN(const Axes axes, LegalAxes(asked));
-  const int64_t devices = r.cluster.num_devices();
+  TACC_ASSIGN_OR_RETURN(const LegalSizes legal, LegalSizesOf(asked));
   Searcher searcher(model, r);
   bool fits_batch = false;
   std::set<int64_t> batch_ranks;  // of all meshes
   std::optional<Layout> refused;  // The first one.
-  for (int64_t tp : axes.tp) {
-    for (int64_t cp : axes.cp) {
-      for (int64_t pp : axes.pp) {
-        if (devices % (tp * cp * pp) != 0) continue;
-        Layout l = r.base;
-        l.pp = pp;
-        l.cp = cp;
-        l.tp = tp;
-        const int64_t ranks = devices / (tp * cp * pp);
-        for (int64_t ep : axes.ep) {
-          for (int64_t fsdp : axes.fsdp) {
-            if (ranks % (ep * fsdp) != 0) continue;
-            l.dp = ranks / ep / fsdp;
-            l.fsdp = fsdp;
-            l.ep = ep;
-            if (r.dp.has_value() && l.dp != *r.dp) continue;
-            if (!CanLayOut(without_suggestions, l).ok()) {
-              if (!refused.has_value()) refused = l;
-              continue;
-            }
-            batch_ranks.insert(ranks);
-            const int64_t granule = ranks * r.micro_batch.value_or(1) * r.num_micro_batches.value_or(1);
-            if (r.global_batch % granule != 0) continue;
-            if (r.micro_batch.has_value() && r.num_micro_batches.has_value() && r.global_batch != granule) continue;
-            fits_batch = true;
-            searcher.Mesh(l);
-          }
-        }
-      }
+  ForEachMesh(kTriedAxes, legal, r.cluster.num_devices(), r.base, [&](const Layout& l) {
+    if (l.sizes[Axis::kDp] != r.sizes[Axis::kDp].value_or(l.sizes[Axis::kDp])) return;
+    if (!CanLayOut(without_suggestions, l).ok()) {
+      if (!refused.has_value()) refused = l;
+      return;
     }
-  }
+    const int64_t ranks = l.batch_ranks();
+    batch_ranks.insert(ranks);
+    const int64_t granule = ranks * r.micro_batch.value_or(1) * r.num_micro_batches.value_or(1);
+    if (r.global_batch % granule != 0) return;
+    if (r.micro_batch.has_value() && r.num_micro_batches.has_value() && r.global_batch != granule) return;
+    fits_batch = true;
+    searcher.Mesh(l);
+  });
   if (fits_batch) return searcher.Finish();
   if (!batch_ranks.empty()) return BatchDoesNotFit(asked, batch_ranks);
   if (refused.has_value()) return CanLayOut(asked, *refused);

@@ -19,7 +19,8 @@ namespace tacc::graph {
 struct SearchRequest {
   Cluster cluster;
   int64_t global_batch = 1;  // samples
-  std::optional<int64_t> pp, dp, fsdp, ep, cp, tp, micro_batch, num_micro_batches;
+  PerAxis<std::optional<int64_t>> sizes;
+  std::optional<int64_t> micro_batch, num_micro_batches;
   std::optional<int64_t> zero_stage;
   std::optional<PipelineSchedule> schedule;
   std::optional<int64_t> chunks;  // of the interleaved schedule

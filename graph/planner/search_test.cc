@@ -74,8 +74,8 @@ TEST(Search, FindsAFittingLayoutAndSaysWhyOthersLost) {
 TEST(Search, ShardsAsMuchAsMemoryAsksFor) {
   const ModelWork model = Decoder(32);
   SearchRequest request = On(64);
-  request.pp = 4;
-  request.fsdp = 16;
+  request.sizes[Axis::kPp] = 4;
+  request.sizes[Axis::kFsdp] = 16;
   request.micro_batch = 1;
   request.schedule = PipelineSchedule::k1F1B;
   request.recompute = true;
@@ -103,7 +103,7 @@ TEST(Search, ShardsAsMuchAsMemoryAsksFor) {
 // What the job says is not searched; of one micro-batch, and where fsdp splits nothing, there is one way only.
 TEST(Search, ShardsAsTheJobSays) {
   SearchRequest request = On(64);
-  request.pp = 4;
+  request.sizes[Axis::kPp] = 4;
   request.zero_stage = 2;
   const auto second = Search(Decoder(32), request);
   ASSERT_TRUE(second.ok()) << second.status();
@@ -114,7 +114,7 @@ TEST(Search, ShardsAsTheJobSays) {
   ASSERT_TRUE(third.ok()) << third.status();
   for (const Scored& scored : third->best) EXPECT_TRUE(scored.layout.reduce_each_micro_batch);
   SearchRequest one = On(64);
-  one.fsdp = 64;
+  one.sizes[Axis::kFsdp] = 64;
   one.micro_batch = 8;
   one.num_best = one.num_of_a_mesh = 100;
   const auto once = Search(Decoder(32), one);
@@ -131,8 +131,8 @@ TEST(Search, PruningKeepsTheBest) {
   for (int64_t pp : {1, 2, 4, 8, 16}) {
     for (int64_t tp : {1, 2, 4, 8}) {
       SearchRequest request = On(16);
-      request.pp = pp;
-      request.tp = tp;
+      request.sizes[Axis::kPp] = pp;
+      request.sizes[Axis::kTp] = tp;
       const auto part = Search(model, request);
       if (part.ok() && !part->best.empty()) best = std::min(best, part->best[0].step.seconds);
     }
@@ -157,13 +157,13 @@ TEST(Search, LooksAtEachLayoutOnce) {
 
 // Over a grid of requests: each value that a refusal names is taken in place of the one that was refused.
 TEST(Search, TakesWhatItSuggests) {
-  using Size = std::optional<int64_t> SearchRequest::*;
-  const std::map<std::string, Size> fields = {{"dist.pp.size", &SearchRequest::pp},
-                                              {"dist.fsdp.size", &SearchRequest::fsdp},
-                                              {"dist.cp.size", &SearchRequest::cp},
-                                              {"dist.tp.size", &SearchRequest::tp},
-                                              {"train.per_device_train_batch_size", &SearchRequest::micro_batch},
-                                              {"dist.pp.num_micro_batches", &SearchRequest::num_micro_batches}};
+  const auto field_of = [](SearchRequest& r, absl::string_view field) -> std::optional<int64_t>* {
+    for (Axis axis : {Axis::kPp, Axis::kFsdp, Axis::kCp, Axis::kTp}) {
+      if (field == absl::StrCat("dist.", Name(axis), ".size")) return &r.sizes[axis];
+    }
+    if (field == "train.per_device_train_batch_size") return &r.micro_batch;
+    return field == "dist.pp.num_micro_batches" ? &r.num_micro_batches : nullptr;
+  };
   int num_suggested = 0;
   for (const auto& [layers, chunks, pp, tp, cp, fsdp, batch] :
        std::vector<std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>>{
@@ -178,11 +178,9 @@ TEST(Search, TakesWhatItSuggests) {
         SearchRequest request = On(8);
         request.available_bytes = 0;
         request.global_batch = batch;
-        for (const auto& [field, value] : std::vector<std::pair<Size, int64_t>>{{&SearchRequest::pp, pp},
-                                                                                {&SearchRequest::tp, tp},
-                                                                                {&SearchRequest::cp, cp},
-                                                                                {&SearchRequest::fsdp, fsdp}})
-          if (value > 1) request.*field = value;
+        for (const auto& [axis, value] : std::vector<std::pair<Axis, int64_t>>{
+                 {Axis::kPp, pp}, {Axis::kTp, tp}, {Axis::kCp, cp}, {Axis::kFsdp, fsdp}})
+          if (value > 1) request.sizes[axis] = value;
         if (chunks > 0) request.chunks = chunks, request.schedule = PipelineSchedule::kInterleaved;
         if (micro_batch > 0) request.micro_batch = micro_batch;
         if (num_micro_batches > 0) request.num_micro_batches = num_micro_batches;
@@ -199,8 +197,8 @@ TEST(Search, TakesWhatItSuggests) {
           if (field == "train.global_batch_size") {
             changed.global_batch = suggested;
           } else {
-            ASSERT_EQ(fields.count(field), 1u) << message;
-            changed.*fields.at(field) = suggested;
+            ASSERT_NE(field_of(changed, field), nullptr) << message;
+            *field_of(changed, field) = suggested;
           }
           EXPECT_TRUE(Search(model, changed).ok()) << message << "\n" << Search(model, changed).status();
           ++num_suggested;
@@ -219,39 +217,43 @@ TEST(Search, SaysWhatIsWrong) {
     const auto result = Search(model, request);
     return std::string(result.status().message());
   };
-  EXPECT_EQ(message([](SearchRequest& r) { r.tp = 5; }),
+  EXPECT_EQ(message([](SearchRequest& r) { r.sizes[Axis::kTp] = 5; }),
             "dist.tp.size = 5 does not divide the 64 workers; nearest legal values: 4 and 8");
-  EXPECT_EQ(message([](SearchRequest& r) { r.tp = 16; }),
+  EXPECT_EQ(message([](SearchRequest& r) { r.sizes[Axis::kTp] = 16; }),
             "dist.tp.size = 16 does not divide the 24 attention heads; nearest legal values: 8");
-  EXPECT_EQ(message([](SearchRequest& r) { r.pp = 64; }),
+  EXPECT_EQ(message([](SearchRequest& r) { r.sizes[Axis::kPp] = 64; }),
             "dist.pp.size = 64 is more than the 32 layers; nearest legal values: 32");
-  EXPECT_EQ(message([](SearchRequest& r) { r.ep = 2; }),
+  EXPECT_EQ(message([](SearchRequest& r) { r.sizes[Axis::kEp] = 2; }),
             "dist.ep.size = 2 is given for a model without experts; nearest legal values: 1");
   EXPECT_THAT(
-      message([](SearchRequest& r) { r.dp = 64, r.fsdp = 2; }),
+      message([](SearchRequest& r) { r.sizes[Axis::kDp] = 64, r.sizes[Axis::kFsdp] = 2; }),
       HasSubstr("dist.dp.size 64 x dist.fsdp.size 2 = 128 does not divide the 64 workers; the product may be 1, "));
   EXPECT_EQ(
-      message([](SearchRequest& r) { r.pp = r.dp = r.fsdp = r.ep = r.cp = r.tp = 1; }),
+      message([](SearchRequest& r) {
+        r.sizes[Axis::kPp] = r.sizes[Axis::kDp] = r.sizes[Axis::kFsdp] = r.sizes[Axis::kEp] = r.sizes[Axis::kCp] =
+            r.sizes[Axis::kTp] = 1;
+      }),
       "dist.pp.size 1 x dist.dp.size 1 x dist.fsdp.size 1 x dist.ep.size 1 x dist.cp.size 1 x dist.tp.size 1 = 1, "
       "but there are 64 workers, and nothing else of this model can be split over 64; leave out one of the sizes, "
       "or make them multiply to 64");
-  EXPECT_EQ(message([](SearchRequest& r) { r.global_batch = 100, r.dp = 64; }),
+  EXPECT_EQ(message([](SearchRequest& r) { r.global_batch = 100, r.sizes[Axis::kDp] = 64; }),
             "train.global_batch_size = 100 does not divide over 64 workers; nearest legal values: 64 and 128");
   const ModelWork small = Decoder(3);
   SearchRequest interleaved = On(8);
-  interleaved.pp = 4;
+  interleaved.sizes[Axis::kPp] = 4;
   interleaved.schedule = PipelineSchedule::kInterleaved;
   interleaved.chunks = 2;
   EXPECT_EQ(Search(small, interleaved).status().message(),
             "dist.pp.size = 4 stages of 2 parts (interleaved) are more than the 3 layers; nearest legal values: 1");
-  EXPECT_EQ(message([](SearchRequest& r) { r.pp = 5, r.dp = 64; }),
+  EXPECT_EQ(message([](SearchRequest& r) { r.sizes[Axis::kPp] = 5, r.sizes[Axis::kDp] = 64; }),
             "dist.pp.size = 5 does not divide the 64 workers; nearest legal values: 1");
-  EXPECT_EQ(message([](SearchRequest& r) { r.pp = 5, r.dp = 64, r.tp = 2; }),
+  EXPECT_EQ(message([](SearchRequest& r) { r.sizes[Axis::kPp] = 5, r.sizes[Axis::kDp] = 64, r.sizes[Axis::kTp] = 2; }),
             "dist.pp.size = 5 does not divide the 64 workers; as the rest of the job is, no other value of it is legal "
             "either");
-  EXPECT_THAT(
-      message([](SearchRequest& r) { r.pp = 4, r.schedule = PipelineSchedule::kInterleaved, r.num_micro_batches = 2; }),
-      HasSubstr("dist.pp.schedule = interleaved needs a number of micro-batches that dist.pp.size divides"));
+  EXPECT_THAT(message([](SearchRequest& r) {
+                r.sizes[Axis::kPp] = 4, r.schedule = PipelineSchedule::kInterleaved, r.num_micro_batches = 2;
+              }),
+              HasSubstr("dist.pp.schedule = interleaved needs a number of micro-batches that dist.pp.size divides"));
 }
 
 TEST(Search, PicksWhatTheModelNeeds) {
@@ -274,7 +276,7 @@ TEST(Search, PicksWhatTheModelNeeds) {
   const auto expert = Search(experts, request);
   ASSERT_TRUE(expert.ok()) << expert.status();
   ASSERT_FALSE(expert->best.empty());
-  EXPECT_GT(expert->best[0].layout.ep, 1);
+  EXPECT_GT(expert->best[0].layout.sizes[Axis::kEp], 1);
 
   // A sequence whose activations fill more than a device.
   ModelWork lengthy = Decoder(32);
@@ -287,24 +289,24 @@ TEST(Search, PicksWhatTheModelNeeds) {
   const auto sequence = Search(lengthy, request);
   ASSERT_TRUE(sequence.ok()) << sequence.status();
   ASSERT_FALSE(sequence->best.empty());
-  EXPECT_GT(sequence->best[0].layout.cp, 1);
+  EXPECT_GT(sequence->best[0].layout.sizes[Axis::kCp], 1);
 
   // Nothing may shard the states: only stages and tensor parallelism are left, and heads forbid that.
   ModelWork deep = Decoder(32);
   deep.num_heads = 1;
   request = On(8);
-  request.fsdp = request.cp = 1;
+  request.sizes[Axis::kFsdp] = request.sizes[Axis::kCp] = 1;
   request.global_batch = 64;
   const auto stages = Search(deep, request);
   ASSERT_TRUE(stages.ok()) << stages.status();
   ASSERT_FALSE(stages->best.empty());
-  EXPECT_GT(stages->best[0].layout.pp, 1);
+  EXPECT_GT(stages->best[0].layout.sizes[Axis::kPp], 1);
 }
 
 // A job that names where its stages begin leaves the schedule open, of those with one part a stage.
 TEST(Search, NamedCutsLeaveTheSchedule) {
   SearchRequest request = On(64);
-  request.pp = 4;
+  request.sizes[Axis::kPp] = 4;
   request.cuts_between_layers = false;
   request.num_best = request.num_of_a_mesh = 100000;
   const auto result = Search(Decoder(32), request);
@@ -317,12 +319,12 @@ TEST(Search, NamedCutsLeaveTheSchedule) {
 TEST(Search, TheModelMayForbidALayout) {
   SearchRequest request = On(8);
   request.can_lay_out = [](const Layout& l) {
-    return l.tp == 1 && l.cp == 1 ? absl::OkStatus() : absl::InvalidArgumentError("no");
+    return l.sizes[Axis::kTp] == 1 && l.sizes[Axis::kCp] == 1 ? absl::OkStatus() : absl::InvalidArgumentError("no");
   };
   const auto result = Search(Decoder(8), request);
   ASSERT_TRUE(result.ok()) << result.status();
-  for (const Scored& s : result->best) EXPECT_EQ(s.layout.tp * s.layout.cp, 1);
-  request.tp = 2;
+  for (const Scored& s : result->best) EXPECT_EQ(s.layout.sizes[Axis::kTp] * s.layout.sizes[Axis::kCp], 1);
+  request.sizes[Axis::kTp] = 2;
   EXPECT_EQ(Search(Decoder(8), request).status().message(), "no");
 }
 

@@ -69,11 +69,11 @@ absl::StatusOr<std::vector<graph::Program>> Compile(const Case& job, graph::DTyp
   request.training.weight_decay = 0.1;
   request.training.max_grad_norm = 0.5;
   request.world = job.fsdp * job.tp * job.ep;
-  request.pp = request.dp = request.cp = 1;
-  request.fsdp = job.fsdp;
+  request.sizes[graph::Axis::kPp] = request.sizes[graph::Axis::kDp] = request.sizes[graph::Axis::kCp] = 1;
+  request.sizes[graph::Axis::kFsdp] = job.fsdp;
   request.zero_stage = 3;  // whose casts of gathered weights come in a row
-  request.tp = job.tp;
-  request.ep = job.ep;
+  request.sizes[graph::Axis::kTp] = job.tp;
+  request.sizes[graph::Axis::kEp] = job.ep;
   request.recompute_units = job.gc_layers;
   request.expert_buffer_factor = 2;  // no slot is left out
   request.global_batch = kTraining.global_batch;

@@ -59,7 +59,7 @@ class EstimatesTest : public testing::TestWithParam<Case> {};
 TEST_P(EstimatesTest, AreThoseOfThePrograms) {
   const Case& c = GetParam();
   PlanRequest request = JobOn("h100", c.devices, c.seq_len, c.batch);
-  if (c.ep > 0) request.ep = c.ep;
+  if (c.ep > 0) request.sizes[Axis::kEp] = c.ep;
   const OpTable ops;
   const ForwardBuilder model = ModelOfConfig(c.config, ops);
   const auto legal = LegalLayouts(request, model, ops);
@@ -77,7 +77,7 @@ TEST_P(EstimatesTest, AreThoseOfThePrograms) {
   for (size_t i = 0; i < kLayouts; ++i) {
     ASSERT_TRUE((*measured)[i].ok()) << (*measured)[i].status();
     const double ratio = spread[i].step.seconds / (*measured)[i]->plan.step_seconds;
-    EXPECT_NEAR(ratio, 1, layouts[i].pp > 1 ? 0.15 : 0.1) << layouts[i].ToString();
+    EXPECT_NEAR(ratio, 1, layouts[i].sizes[Axis::kPp] > 1 ? 0.15 : 0.1) << layouts[i].ToString();
     error += std::abs(ratio - 1) / kLayouts;
   }
   EXPECT_LT(error, 0.03);

@@ -97,9 +97,9 @@ TEST_F(PicksTest, ExpertParallelismWhereGatheringExpertsTakesLonger) {
   config["num_local_experts"] = 8;
   config["num_experts_per_tok"] = 4;
   PlanJob(config, 512, 8, {{"ep", {{"buffer_factor", 2}}}}, {{"machine", "h100"}, {"gpus", 8}});
-  EXPECT_GT(Best().ep, 1) << Best().ToString() << "\n" << reasons_;
-  EXPECT_EQ(Best().tp, 1);
-  const auto sharded = Reasons([](const Layout& l) { return l.fsdp == 8; });
+  EXPECT_GT(Best().sizes[Axis::kEp], 1) << Best().ToString() << "\n" << reasons_;
+  EXPECT_EQ(Best().sizes[Axis::kTp], 1);
+  const auto sharded = Reasons([](const Layout& l) { return l.sizes[Axis::kFsdp] == 8; });
   ASSERT_FALSE(sharded.empty()) << reasons_;
   EXPECT_THAT(sharded, Each(AnyOf(SlowedByWeights(), HasSubstr("slower products")))) << reasons_;
 }
@@ -121,9 +121,9 @@ TEST_F(PicksTest, BuffersThatMayOverflowAreShownAndTakenWhenAskedFor) {
   EXPECT_THAT(WhyLost(planned_.candidates[0], shown, 0),
               AllOf(HasSubstr(" faster, but only for a job that asks for it: tokens that find no room go without"),
                     HasSubstr("in a billion where all choose at random"), HasSubstr("over 2 times as often"),
-                    HasSubstr(absl::StrCat("dist.ep.size: ", shown.layout.ep, " asks for it"))));
+                    HasSubstr(absl::StrCat("dist.ep.size: ", shown.layout.sizes[Axis::kEp], " asks for it"))));
   for (const json& consent :
-       {json{{"buffer_factor", 2}}, json{{"size", shown.layout.ep}}, json{{"buffer_factor", 1.1}}}) {
+       {json{{"buffer_factor", 2}}, json{{"size", shown.layout.sizes[Axis::kEp]}}, json{{"buffer_factor", 1.1}}}) {
     SCOPED_TRACE(consent.dump());
     PlanJob(config, 512, 8, {{"pp", {{"size", 1}}}, {"ep", consent}}, cluster);
     const Candidate& taken = planned_.candidates[0];
@@ -136,23 +136,24 @@ TEST_F(PicksTest, BuffersThatMayOverflowAreShownAndTakenWhenAskedFor) {
     EXPECT_GE(left_out, 0.5 * taken.overflow_risk->share_at_random - 1e-9);
     EXPECT_LE(left_out, taken.overflow_risk->share_at_random + 1e-9);
     const json kept = SettingsJson(CompileRequest{.plan = PlanRequest{.expert_buffer_factor = 1.5}}, taken);
-    EXPECT_EQ(kept["dist"]["ep"], json({{"buffer_factor", 1.5}, {"size", taken.layout.ep}}));
+    EXPECT_EQ(kept["dist"]["ep"], json({{"buffer_factor", 1.5}, {"size", taken.layout.sizes[Axis::kEp]}}));
   }
 }
 
 // One sample of a long sequence: nothing else shares its attention out without sending all of its activations.
 TEST_F(PicksTest, ContextParallelismForALongSequence) {
   PlanJob(Config("llama", 2, 32), 1 << 17, 1, json::object(), {{"machine", "h100"}, {"gpus", 8}});
-  EXPECT_GT(Best().cp, 1) << Best().ToString() << "\n" << reasons_;
-  EXPECT_FALSE(Reasons([](const Layout& l) { return l.cp == 1 && l.tp == 8; }).empty()) << reasons_;
+  EXPECT_GT(Best().sizes[Axis::kCp], 1) << Best().ToString() << "\n" << reasons_;
+  EXPECT_FALSE(Reasons([](const Layout& l) { return l.sizes[Axis::kCp] == 1 && l.sizes[Axis::kTp] == 8; }).empty())
+      << reasons_;
 }
 
 // Between machines with slow links only a stage's output is small enough to send.
 TEST_F(PicksTest, PipelineParallelismOverSlowLinks) {
   PlanJob(Config("llama", 8, 32), 2048, 64, json::object(),
           {{"machine", "a100"}, {"nodes", 8}, {"devices_per_node", 1}, {"inter_bytes_per_second", 1.25e9}});
-  EXPECT_GT(Best().pp, 1) << Best().ToString() << "\n" << reasons_;
-  const auto copies = Reasons([](const Layout& l) { return l.pp == 1; });
+  EXPECT_GT(Best().sizes[Axis::kPp], 1) << Best().ToString() << "\n" << reasons_;
+  const auto copies = Reasons([](const Layout& l) { return l.sizes[Axis::kPp] == 1; });
   ASSERT_FALSE(copies.empty()) << reasons_;
   EXPECT_THAT(copies, Each(SlowedByWeights())) << reasons_;
 }
@@ -180,8 +181,8 @@ TEST_F(PicksTest, GradientsReducedOnceInAPipeline) {
 // A job that shards nothing, of a model that no device holds.
 TEST_F(PicksTest, PipelineParallelismForAModelThatIsTooLarge) {
   PlanJob(Config("llama", 32, 7), 2048, 64, {{"fsdp", {{"size", 1}}}}, {{"machine", "h100"}, {"gpus", 8}});
-  EXPECT_GT(Best().pp, 1) << Best().ToString() << "\n" << reasons_;
-  const auto copies = Reasons([](const Layout& l) { return l.dp == 8; });
+  EXPECT_GT(Best().sizes[Axis::kPp], 1) << Best().ToString() << "\n" << reasons_;
+  const auto copies = Reasons([](const Layout& l) { return l.sizes[Axis::kDp] == 8; });
   ASSERT_FALSE(copies.empty()) << reasons_;
   EXPECT_THAT(copies, Each(HasSubstr("does not fit: "))) << reasons_;
 }

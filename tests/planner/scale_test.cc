@@ -66,7 +66,7 @@ TEST(ScaleTest, ExpertParallelismIsEstimatedWithItsBuffers) {
                        {"num_local_experts", 32},     {"num_experts_per_tok", 8}, {"sliding_window", nullptr},
                        {"tie_word_embeddings", false}};
   PlanRequest request = JobOn("h100", 16, 4096, 64);
-  request.ep = 8;
+  request.sizes[Axis::kEp] = 8;
   request.recompute_units = 0;
   const OpTable ops;
   const ForwardBuilder model = ModelOfConfig(config, ops);
@@ -97,8 +97,9 @@ TEST(ScaleTest, MemoryOfManyShardsFromThatOfAFewLayers) {
   const PlanRequest request = JobOn("a100-80g", 256, 2048, 512);
   const OpTable ops;
   const ForwardBuilder model = ModelOfConfig(config, ops);
-  const std::vector<Layout> layouts = {{.fsdp = 256, .micro_batch = 2, .recompute = true},
-                                       {.fsdp = 128, .cp = 2, .micro_batch = 4, .recompute = true}};
+  const std::vector<Layout> layouts = {
+      {.sizes = {{Axis::kFsdp, 256}}, .micro_batch = 2, .recompute = true},
+      {.sizes = {{Axis::kFsdp, 128}, {Axis::kCp, 2}}, .micro_batch = 4, .recompute = true}};
   const auto composed = MeasureLayouts(request, layouts, Programs::kComposed, model, ops);
   const auto whole = MeasureLayouts(request, layouts, Programs::kWhole, model, ops);
   ASSERT_TRUE(composed.ok() && whole.ok()) << composed.status() << whole.status();
@@ -123,7 +124,8 @@ TEST(ScaleTest, StepOfATensorParallelModelFromThatOfAFewLayers) {
   const PlanRequest request = JobOn("h100", 64, 8192, 128);
   const OpTable ops;
   const ForwardBuilder model = ModelOfConfig(config, ops);
-  const std::vector<Layout> layouts = {{.dp = 2, .fsdp = 8, .tp = 4, .accumulation = 8}};
+  const std::vector<Layout> layouts = {
+      {.sizes = {{Axis::kDp, 2}, {Axis::kFsdp, 8}, {Axis::kTp, 4}}, .accumulation = 8}};
   const auto composed = MeasureLayouts(request, layouts, Programs::kComposed, model, ops);
   const auto whole = MeasureLayouts(request, layouts, Programs::kWhole, model, ops);
   ASSERT_TRUE(composed.ok() && whole.ok()) << composed.status() << whole.status();

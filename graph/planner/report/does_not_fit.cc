@@ -86,7 +86,8 @@ std::string OtherDevice(const PlanRequest& request, const ForwardBuilder& model,
 std::vector<std::string> OwnSettings(const PlanRequest& request, const Candidate& smallest) {
   const Layout& l = smallest.layout;
   std::vector<std::string> help;
-  if (request.fsdp.has_value() && l.fsdp < l.batch_ranks()) help.push_back("a larger dist.fsdp.size");
+  if (request.sizes[Axis::kFsdp].has_value() && l.sizes[Axis::kFsdp] < l.batch_ranks())
+    help.push_back("a larger dist.fsdp.size");
   if (l.shards() > 1 && l.zero_stage < 3) help.push_back("dist.fsdp.zero_stage: 3");
   // With all that goes by samples and tokens gone it must fit.
   const int64_t passing = smallest.memory.temporaries_bytes + smallest.memory.stash_bytes;

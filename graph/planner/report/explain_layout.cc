@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "graph/ir/topology.h"
 #include "graph/planner/report/words.h"
 
 namespace tacc::graph {
@@ -139,15 +140,9 @@ std::string Differences(const std::vector<Part>& parts, double total, std::strin
 }
 
 absl::Status SetOne(const std::string& name, const std::string& value, PlanRequest& request) {
-  const std::pair<const char*, std::optional<int64_t>*> numbers[] = {
-      {"pp", &request.pp},
-      {"dp", &request.dp},
-      {"fsdp", &request.fsdp},
-      {"ep", &request.ep},
-      {"cp", &request.cp},
-      {"tp", &request.tp},
-      {"num_micro_batches", &request.num_micro_batches},
-      {"per_device_train_batch_size", &request.micro_batch}};
+  std::vector<std::pair<absl::string_view, std::optional<int64_t>*>> numbers = {
+      {"num_micro_batches", &request.num_micro_batches}, {"per_device_train_batch_size", &request.micro_batch}};
+  for (Axis axis : kJobAxes) numbers.emplace_back(Name(axis), &request.sizes[axis]);
   int64_t number = 0;
   const bool is_number = absl::SimpleAtoi(value, &number) && number > 0;
   for (const auto& [known, field] : numbers) {
@@ -174,9 +169,8 @@ absl::Status SetOne(const std::string& name, const std::string& value, PlanReque
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("\"", name,
-                   "\" is not known; known: pp, dp, fsdp, ep, cp, tp, gc, zero_stage, "
-                   "reduce_each_micro_batch, num_micro_batches, per_device_train_batch_size"));
+      absl::StrCat("\"", name, "\" is not known; known: ", JobAxisNames(),
+                   ", gc, zero_stage, reduce_each_micro_batch, num_micro_batches, per_device_train_batch_size"));
 }
 
 }  // namespace

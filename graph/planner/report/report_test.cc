@@ -140,7 +140,7 @@ TEST(DoesNotFitTest, NamesADeviceAndWhatOfTheJobStandsInTheWay) {
   // A shorter sample would save less than what is missing.
   EXPECT_THAT(message(), Not(HasSubstr("this would help")));
   request = GpuRequest(2, 1);
-  request.fsdp = request.tp = request.pp = request.cp = 1;
+  request.sizes[Axis::kFsdp] = request.sizes[Axis::kTp] = request.sizes[Axis::kPp] = request.sizes[Axis::kCp] = 1;
   request.device.memory_bytes = Smallest(request, model).plan.total_bytes - 1;
   EXPECT_THAT(message(), HasSubstr("\n  in the job, this would help: a larger dist.fsdp.size, a shorter data.seq_len"));
 }
@@ -185,8 +185,8 @@ class PlannedTest : public ::testing::Test {
 class ReportTest : public PlannedTest {
  protected:
   void SetUp() override {
-    request_.dp = 2;
-    request_.fsdp = 8;
+    request_.sizes[Axis::kDp] = 2;
+    request_.sizes[Axis::kFsdp] = 8;
     request_.zero_stage = 3;
     request_.global_batch = 64;
     ASSERT_NO_FATAL_FAILURE(MakeBest(*FindMachine("h100"), 16, TestModelText()));
@@ -198,7 +198,7 @@ class ReportTest : public PlannedTest {
 class PipelineReportTest : public PlannedTest {
  protected:
   void SetUp() override {
-    request_.pp = request_.fsdp = 2;
+    request_.sizes[Axis::kPp] = request_.sizes[Axis::kFsdp] = 2;
     request_.zero_stage = 3;
     request_.global_batch = 8;
     request_.micro_batch = 1;
@@ -523,8 +523,8 @@ TEST_F(ReportTest, ExplainsALayout) {
   EXPECT_FALSE(NamesLayout("all_gather"));
   PlanRequest asked = request_;
   ASSERT_TRUE(SetLayout("dp=4,fsdp=4, gc=true", asked).ok());
-  EXPECT_EQ(asked.dp, 4);
-  EXPECT_EQ(asked.fsdp, 4);
+  EXPECT_EQ(asked.sizes[Axis::kDp], 4);
+  EXPECT_EQ(asked.sizes[Axis::kFsdp], 4);
   EXPECT_EQ(asked.recompute_units, PlanRequest::kAllUnits);
   const auto error = [&](const std::string& text) { return std::string(SetLayout(text, asked).message()); };
   EXPECT_EQ(error("tp=x"), "--explain tp=x: tp = x; wanted a whole number from 1");

@@ -98,8 +98,8 @@ std::string MeshText(const Layout& layout) {
 
 std::string HowText(const Layout& layout) {
   std::vector<std::string> how;
-  if (layout.pp > 1) how.push_back(std::string(Name(layout.schedule)));
-  if (layout.pp > 1 && layout.chunks > 1) absl::StrAppend(&how[0], " x ", layout.chunks);
+  if (layout.sizes[Axis::kPp] > 1) how.push_back(std::string(Name(layout.schedule)));
+  if (layout.sizes[Axis::kPp] > 1 && layout.chunks > 1) absl::StrAppend(&how[0], " x ", layout.chunks);
   if (layout.recompute) how.push_back("gc");
   if (layout.shards() > 1 && layout.zero_stage < 3) how.push_back(absl::StrCat("ZeRO-", layout.zero_stage));
   if (layout.shards() > 1 && !layout.reshard) how.push_back("weights kept");
@@ -127,7 +127,8 @@ std::string AxisInWords(const Finalist& finalist, int axis) {
   const std::string device = DeviceWord(finalist.cluster);
   const std::string devices = absl::StrCat(WholeText(size), " ", device, "s");
   // Where fsdp does not say it.
-  const std::string sharing = layout.fsdp > 1 ? "" : absl::StrCat("; all that share a sample ", SharingInWords(layout));
+  const std::string sharing =
+      layout.sizes[Axis::kFsdp] > 1 ? "" : absl::StrCat("; all that share a sample ", SharingInWords(layout));
   std::string what;
   switch (FindAxis(mesh.axes[axis].name)->axis) {
     case Axis::kDp:
@@ -136,7 +137,7 @@ std::string AxisInWords(const Finalist& finalist, int axis) {
                           "over, and gradients are summed over the copies");
       break;
     case Axis::kFsdp:
-      what = absl::StrCat(devices, layout.cp > 1 ? ", with those that share their samples, " : " ",
+      what = absl::StrCat(devices, layout.sizes[Axis::kCp] > 1 ? ", with those that share their samples, " : " ",
                           SharingInWords(layout), "; samples are split over them");
       break;
     case Axis::kEp:
@@ -295,7 +296,7 @@ std::string WhyLost(const Candidate& best, const Candidate& candidate, int64_t a
   if (const auto& risk = candidate.overflow_risk; risk.has_value() && !risk->is_asked_for) {
     return absl::StrCat(Percent(std::fabs(slower) / best.plan.step_seconds), slower < 0 ? " faster" : " slower",
                         ", but only for a job that asks for it: ", OverflowText(*risk),
-                        "; dist.ep.size: ", candidate.layout.ep, " asks for it");
+                        "; dist.ep.size: ", candidate.layout.sizes[Axis::kEp], " asks for it");
   }
   if (slower < 0) {
     return absl::StrCat(Percent(-slower / best.plan.step_seconds),
