@@ -200,8 +200,9 @@ void Core::OnCancel(const CancelJob& cancel) {
   auto reply = [&](absl::Status status, const std::string& job) {
     out_.push_back(Reply{cancel.tag, std::move(status), job, true});
   };
-  JobState* job = const_cast<JobState*>(Find(cancel.job));
-  if (job == nullptr) return reply(absl::NotFoundError(absl::StrCat("no job ", cancel.job)), "");
+  const JobState* found = Find(cancel.job);
+  if (found == nullptr) return reply(absl::NotFoundError(absl::StrCat("no job ", cancel.job)), "");
+  JobState* job = &jobs_.at(found->id);
   if (job->ended.has_value()) return reply(absl::OkStatus(), job->id);
   const v1::CancelMode mode =
       cancel.mode == v1::CANCEL_MODE_CHECKPOINT ? v1::CANCEL_MODE_CHECKPOINT : v1::CANCEL_MODE_NOW;

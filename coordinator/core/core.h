@@ -1,14 +1,13 @@
-// The coordinator's state machine: one input in, decisions out (decisions 12 and 13 of the design). Deterministic: the
-// same inputs at the same times give the same decisions. Durable state changes by facts only: each decided fact is
-// applied at once and handed out as LogFact; after a restart Replay applies the stored ones, and workers that register
-// again bring the rest.
+// The coordinator's state machine: one input in, decisions out. Deterministic: the same inputs at the same times give
+// the same decisions. Durable state changes by facts only: each decided fact is applied at once and handed out as
+// LogFact; after a restart Replay applies the stored ones, and workers that register again bring the rest.
 //
 // Not thread-safe. Invariants:
 //   1. At most one attempt of a job is active, and the next starts only when every rank of it has ended: reaped, or its
-//   worker's lease is over.
+//      worker's lease is over.
 //   2. A worker holds ranks of one attempt at most (`reserved`).
 //   3. A report of a rank that is not of the active attempt, or comes from another worker than the placement's, changes
-//   nothing.
+//      nothing.
 #ifndef TACC_COORDINATOR_CORE_CORE_H_
 #define TACC_COORDINATOR_CORE_CORE_H_
 

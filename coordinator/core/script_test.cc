@@ -16,7 +16,9 @@
 //     answers the last check_paths to W
 //   asked W: the last check_paths to W
 //   event RANK JSON
-//   step RANK N, checkpoint RANK N, ready RANK [STEP]
+//   step RANK N
+//   checkpoint RANK N
+//   ready RANK [STEP]
 //   exit RANK CODE|signal=N|killed|start=TEXT [log=LINE]
 //   beat W [RANK collective|outside step=N call=N node=N still=S]
 //   deleted W [NAME ...]

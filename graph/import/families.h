@@ -20,8 +20,8 @@ struct Family {
   std::vector<std::string> architectures;  // its language models
   std::vector<std::string> layer_classes;  // classes of its decoder layers, for dist.fsdp.wrap_layer_cls
   DecoderNames names;
-  std::set<std::string>
-      harmless;  // keys of its config.json, beside those of HarmlessKeys(), that do not change what is computed
+  // Keys of its config.json, beside those of HarmlessKeys(), that do not change what is computed.
+  std::set<std::string> harmless;
   // Reads the rest; problems stay in the reader.
   void (*read)(ConfigReader& config, int64_t seq_len, DecoderSpec& spec);
 };

@@ -21,6 +21,7 @@ namespace tacc::graph {
 //   message named by the stage at its other end;
 // - a thread `copy` with slices for copies between host and device (`copy`), of a measured step on a device;
 // - a counter `memory`, in bytes.
+//
 // A process says its layout in `process_labels` (LayoutOf): what was not laid out alike is not to be compared.
 // Threads have sort indices, so that viewers show them in this order.
 // Source: "Trace Event Format", Google, 2016.

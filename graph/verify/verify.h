@@ -19,20 +19,19 @@ namespace tacc::graph {
 absl::Status VerifyGraph(const Graph& graph, const OpTable& ops);
 
 // A program at its level. All levels: the graphs as above; inputs are tokens, targets, sample or step; reads and stores
-// name a state of their type; a state is stored once a graph and not read after that; calls name graphs. From
-// partitioned on:
+// name a state of their type; a state is stored once a graph and not read after that; calls name graphs.
+// From partitioned on:
 // - every value has a placement; its own dims follow from it; no axis is used twice; pending is apart from dims;
 // - each result follows from its op's rule, a value is pending only where the rule lets it pass, and reduced padding is
-// masked;
+//   masked;
 // - a collective changes its operand's placement as its attributes say; an asynchronous one is waited for, once, before
-// its use;
+//   its use;
 // - a store's placement is its state's; only gradients and counters are pending at rest, and no output is.
 // Planned:
 // - offsets are multiples of 64 and lie in the arena; states do not overlap;
 // - what a line reads is what was written: no value is overwritten while it, an alias or a collective in flight needs
-// it, and a result
-//   lies on an operand only where the op's facts allow it. Over the calls of two steps, no state is read after its
-//   bytes were used for something else.
+//   it, and a result lies on an operand only where the op's facts allow it. Over the calls of two steps, no state is
+//   read after its bytes were used for something else.
 absl::Status Verify(const Program& program, const OpTable& ops);
 
 // The programs of all stages of a pipeline, in order (or one program by itself): each as above, and together:

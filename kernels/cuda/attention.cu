@@ -1,8 +1,7 @@
 // Flash attention in tiles of shared memory, by teams of 64 threads in 8 x 8. Thread (ty, tx) owns, of a tile of
 // scores, rows ty, ty + 8, ... and columns tx, tx + 8, ...; and of a tile of results the same rows and the columns tx,
-// tx + 8,
-// ... of the head dim. Source: Dao et al., "FlashAttention", NeurIPS 2022, algorithms 1 and 4; Dao, "FlashAttention-2",
-// 2023, section 3.1, for the order of the loops.
+// tx + 8, ... of the head dim. Source: Dao et al., "FlashAttention", NeurIPS 2022, algorithms 1 and 4; Dao,
+// "FlashAttention-2", 2023, section 3.1, for the order of the loops.
 #include <cmath>
 #include <vector>
 

@@ -24,7 +24,7 @@ constexpr int64_t kGlobalBatch = 24, kSeq = 6, kVocab = 13;
 constexpr int kSteps = 3;
 
 struct Layout {
-  int64_t dp, fsdp, accumulation;
+  int64_t dp = 1, fsdp = 1, accumulation = 1;
   int prefetch_units = 1;
   DType compute_dtype = DType::kF32;
   int64_t tp = 1, tpq = 1;  // kv heads over tp, query heads over both
@@ -100,25 +100,33 @@ TEST_P(LayoutTest, EqualsOneRank) { ExpectEqualsOneRank(GetParam()); }
 INSTANTIATE_TEST_SUITE_P(
     Layouts, LayoutTest,
     testing::Values(
-        Layout{1, 1, 2}, Layout{1, 1, 4}, Layout{2, 1, 1}, Layout{3, 1, 1}, Layout{1, 2, 1}, Layout{1, 2, 2},
-        Layout{1, 3, 1}, Layout{1, 3, 4}, Layout{1, 2, 1, 0}, Layout{1, 2, 1, 2}, Layout{2, 2, 1}, Layout{2, 2, 2},
-        Layout{2, 3, 2}, Layout{1, 8, 1}, Layout{1, 1, 1, 1, DType::kBF16}, Layout{2, 2, 2, 1, DType::kBF16},
-        Layout{1, 1, 1, 1, DType::kF32, 2}, Layout{1, 1, 2, 1, DType::kF32, 2}, Layout{1, 1, 1, 1, DType::kF32, 2, 2},
-        Layout{1, 2, 1, 1, DType::kF32, 2}, Layout{2, 2, 2, 1, DType::kF32, 2, 2}, Layout{2, 3, 2, 1, DType::kF32, 2},
-        Layout{1, 2, 2, 1, DType::kBF16, 2}, Layout{1, 2, 1, 1, DType::kF32, 1, 1, 1},
-        Layout{2, 2, 2, 1, DType::kF32, 1, 1, 1}, Layout{1, 2, 2, 1, DType::kF32, 1, 1, 2},
-        Layout{1, 3, 2, 1, DType::kBF16, 1, 1, 1}, Layout{1, 2, 2, 1, DType::kBF16, 2, 1, 2},
-        Layout{1, 2, 2, 1, DType::kF32, 1, 1, 3, 2}, Layout{1, 2, 1, 0, DType::kF32, 1, 1, 3, 1},
-        Layout{2, 2, 2, 1, DType::kBF16, 2, 1, 3, 2}, Layout{2, 2, 2, 1, DType::kF32, 2, 2, 3, 0, {"tp", "fsdp", "dp"}},
-        Layout{2, 3, 1, 1, DType::kF32, 1, 1, 3, 0, {"fsdp", "dp"}}, Layout{1, 1, 1, 1, DType::kF16},
-        Layout{2, 2, 2, 1, DType::kF16}, Layout{1, 2, 2, 1, DType::kF16, 2, 1, 2}),
+        Layout{.accumulation = 2}, Layout{.accumulation = 4}, Layout{.dp = 2}, Layout{.dp = 3}, Layout{.fsdp = 2},
+        Layout{.fsdp = 2, .accumulation = 2}, Layout{.fsdp = 3}, Layout{.fsdp = 3, .accumulation = 4},
+        Layout{.fsdp = 2, .prefetch_units = 0}, Layout{.fsdp = 2, .prefetch_units = 2}, Layout{.dp = 2, .fsdp = 2},
+        Layout{.dp = 2, .fsdp = 2, .accumulation = 2}, Layout{.dp = 2, .fsdp = 3, .accumulation = 2}, Layout{.fsdp = 8},
+        Layout{.compute_dtype = DType::kBF16},
+        Layout{.dp = 2, .fsdp = 2, .accumulation = 2, .compute_dtype = DType::kBF16}, Layout{.tp = 2},
+        Layout{.accumulation = 2, .tp = 2}, Layout{.tp = 2, .tpq = 2}, Layout{.fsdp = 2, .tp = 2},
+        Layout{.dp = 2, .fsdp = 2, .accumulation = 2, .tp = 2, .tpq = 2},
+        Layout{.dp = 2, .fsdp = 3, .accumulation = 2, .tp = 2},
+        Layout{.fsdp = 2, .accumulation = 2, .compute_dtype = DType::kBF16, .tp = 2},
+        Layout{.fsdp = 2, .zero_stage = 1}, Layout{.dp = 2, .fsdp = 2, .accumulation = 2, .zero_stage = 1},
+        Layout{.fsdp = 2, .accumulation = 2, .zero_stage = 2},
+        Layout{.fsdp = 3, .accumulation = 2, .compute_dtype = DType::kBF16, .zero_stage = 1},
+        Layout{.fsdp = 2, .accumulation = 2, .compute_dtype = DType::kBF16, .tp = 2, .zero_stage = 2},
+        Layout{.fsdp = 2, .accumulation = 2, .kept_units = 2}, Layout{.fsdp = 2, .prefetch_units = 0, .kept_units = 1},
+        Layout{.dp = 2, .fsdp = 2, .accumulation = 2, .compute_dtype = DType::kBF16, .tp = 2, .kept_units = 2},
+        Layout{.dp = 2, .fsdp = 2, .accumulation = 2, .tp = 2, .tpq = 2, .topology = {"tp", "fsdp", "dp"}},
+        Layout{.dp = 2, .fsdp = 3, .topology = {"fsdp", "dp"}}, Layout{.compute_dtype = DType::kF16},
+        Layout{.dp = 2, .fsdp = 2, .accumulation = 2, .compute_dtype = DType::kF16},
+        Layout{.fsdp = 2, .accumulation = 2, .compute_dtype = DType::kF16, .tp = 2, .zero_stage = 2}),
     [](const testing::TestParamInfo<Layout>& info) { return Name(info.param); });
 
 // Replicating everything would pass the test above; this one counts.
 TEST_P(LayoutTest, SharesWorkMemoryAndTraffic) {
   const Layout layout = GetParam();
   const OpTable ops;
-  auto one = CompileLayout({1, 1, 1, 1, layout.compute_dtype}, ops), many = CompileLayout(layout, ops);
+  auto one = CompileLayout({.compute_dtype = layout.compute_dtype}, ops), many = CompileLayout(layout, ops);
   ASSERT_TRUE(one.ok() && many.ok());
   const int64_t ranks = layout.ranks();
   const DeviceProfile device;
@@ -179,7 +187,7 @@ TEST(ReshardAfterForward, TradesMemoryForGathers) {
   std::vector<double> sent;
   std::vector<int64_t> bytes;
   for (int64_t kept = 0; kept <= 2; ++kept) {
-    const auto compiled = CompileLayout({1, 2, 1, 1, DType::kF32, 1, 1, 3, kept}, ops);
+    const auto compiled = CompileLayout({.fsdp = 2, .kept_units = kept}, ops);
     ASSERT_TRUE(compiled.ok()) << compiled.status();
     sent.push_back(EstimateStep(compiled->stages[0], ops, {}).sent_bytes);
     bytes.push_back(compiled->memory[0].arena_bytes);

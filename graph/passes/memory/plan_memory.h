@@ -53,10 +53,11 @@ struct MemoryUse {
 // last reader: what a forward keeps for the backward lies where gradients will.
 // The copies of a stash follow each other; offsets of values in it are those of the first.
 // - Results that alias an operand (op facts) share its place; a result may be written over an operand that has no later
-// use.
+//   use.
 // - A value that is stored lies at its state's place from the start where no later line reads the old value: then the
-// store is free.
+//   store is free.
 // - The operand of an asynchronous collective lives until its wait.
+//
 // `target`: whose kernels' workspaces are planned.
 absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, const Target& target);
 

@@ -20,15 +20,17 @@ struct ScheduleOptions {
   int prefetch_units = 1;
 };
 
-// Orders a partitioned program.
+// Orders a partitioned program:
 // - A weight in the form it is used in (cast, gathered from a state) is freed when the line leaves its unit and made
-// again (recompute=1, 2, ...) when a later run of that unit, the backward, needs it: so no more than the units in
-// flight are held so at once. Units that keep their weights are gathered once a graph.
+//   again (recompute=1, 2, ...) when a later run of that unit, the backward, needs it: so no more than the units in
+//   flight are held so at once. Units that keep their weights are gathered once a graph.
 // - Gathers start `prefetch_units` runs of units before their first use (async=true) and are waited for there, so that
-// they overlap with compute. Those that start together follow all casts of what they gather.
+//   they overlap with compute. Those that start together follow all casts of what they gather.
 // - Reductions of gradients are asynchronous as well, unless prefetch_units is 0: they are waited for one run of a unit
-// later. Must come after partition and the simplifications (moving earlier would change what propagation sees), before
-// memory planning.
+//   later.
+//
+// Must come after partition and the simplifications (moving earlier would change what propagation sees), before memory
+// planning.
 absl::Status Schedule(Program& program, const OpTable& ops, const ScheduleOptions& options);
 
 }  // namespace tacc::graph

@@ -29,14 +29,12 @@ struct StageOptions {
 //   v of the P x chunks parts is chunk v / P of stage v mod P. Each part becomes graphs `forward.K`, `backward.K` and,
 //   for zero-bubble, `weight.K` (what leads to weights' gradients only); the eval graph becomes `eval.K`.
 // - What follows from states and inputs by collectives, slices, masks, casts and tables is made again in each graph
-// that
-//   needs it. Any other value that crosses graphs is a stash, and one that crosses stages travels from stash to stash
-//   by `send` and `recv`; `receive.G` starts what graph G takes, `finish.G` ends what G sent.
+//   that needs it. Any other value that crosses graphs is a stash, and one that crosses stages travels from stash to
+//   stash by `send` and `recv`; `receive.G` starts what graph G takes, `finish.G` ends what G sent.
 // - A parameter used in several stages is a state in each. Each stage accumulates its own part of the gradient; the
 //   update sums the parts over these stages.
 // - The update: every stage updates its own parameters. What needs all of them (the norm) or lies on one stage (loss
-// and
-//   counters) is summed over `pp`, so that all stages have all outputs, of the step and of an evaluation.
+//   and counters) is summed over `pp`, so that all stages have all outputs, of the step and of an evaluation.
 // - Slots follow from the calls of the schedule.
 //
 // Errors: InvalidArgument for a split point that is no module path (the nearest is named), for split points out of

@@ -40,10 +40,9 @@ struct TrainingOptions {
 // accumulators; only with accumulation), `forward_backward`, `update`, `eval`.
 //
 // - `param "W"` becomes `read "weights/W"`; with keep_copies a param that is only ever cast to a narrower type is read
-// from "copies/W" in that type, which the update writes beside the fp32 master.
+//   from "copies/W" in that type, which the update writes beside the fp32 master.
 // - The backward's seed is 1 and losses are sums; the update divides by the global batch's target tokens, which are
-// known only after
-//   the last micro-batch. So any split of a global batch gives the same update.
+//   known only after the last micro-batch. So any split of a global batch gives the same update.
 // - With loss_scale the seed is the state "loss_scale/scale" over the power of two at or above the tokens of a step, so
 //   that the scale means what it does for a mean loss, and scaling is exact. The update takes it out of the gradients'
 //   norm and of the gradients. A finite norm grows the scale after growth_interval such steps in a row
@@ -51,8 +50,7 @@ struct TrainingOptions {
 //   "loss_scale/skipped" says. Output "loss_scale" is that of the next step.
 // - Gradients accumulate in fp32 into "gradients/W".
 // - The update: global norm, clipping as torch.nn.utils.clip_grad_norm_, learning rate, AdamW as torch.optim.AdamW. A
-// norm that is not
-//   finite leaves every state as it is and sets output "skipped".
+//   norm that is not finite leaves every state as it is and sets output "skipped".
 //
 // Errors: InvalidArgument when an output is missing or the loss does not depend on a parameter, naming it.
 absl::StatusOr<Program> BuildTraining(const Graph& forward, const OpTable& ops, const TrainingOptions& options);

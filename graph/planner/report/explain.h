@@ -15,6 +15,7 @@ namespace tacc::graph {
 // - a value ("%y.12"): how it lies, and where its split and its pending sums come from;
 // - a collective, by its result ("%all_gather.3"): why it is there, between whom, what it moves and what it costs;
 // - a kind of collective ("all_gather", "send"): the same, summed over all of them.
+//
 // Of a pipeline each fact says of which stage it is: a state on several stages and a kind of collective are followed
 // through all of them.
 // Errors: InvalidArgument when nothing has the name, with the nearest ones, or several have.

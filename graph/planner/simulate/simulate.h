@@ -70,6 +70,7 @@ struct Simulation {
 //   unless it is async: then it runs beside them, to its `wait`; so does a message between stages, from `send` or
 //   `recv` to the `finish` of the same channel and micro-batch.
 // - What takes more than there is of a device, its link or its network is slowed in proportion.
+//
 // Errors: FailedPrecondition when the stages wait for each other in a circle, or do not meet.
 absl::StatusOr<Simulation> Simulate(const std::vector<const Program*>& stages, const NodeTimes& times);
 
