@@ -45,10 +45,11 @@ size_t BytesOfCutting(int num_layers) {
   std::vector<Program> stages(1);
   stages[0].graphs = {*forward};
   size_t bytes = 0;
-  for (const Step& step : BuildPipeline(options, ops, &memory)) {
+  for (const Pass& pass : BuildPipeline(options, &memory)) {
+    if (!pass.enabled) continue;
     const size_t before = allocated_bytes;
-    EXPECT_TRUE(step.run(stages).ok()) << step.name;
-    if (step.name != "stages") continue;
+    EXPECT_TRUE(pass.run(stages, ops).ok()) << pass.name;
+    if (pass.name != "stages") continue;
     bytes = allocated_bytes - before;
     break;
   }

@@ -14,127 +14,69 @@
 #include "graph/verify/verify.h"
 
 namespace tacc::graph {
-namespace {
-
-Step ForEachProgram(std::string name, std::function<absl::Status(Program&)> run) {
-  return {std::move(name), [run = std::move(run)](std::vector<Program>& stages) {
-            for (Program& program : stages) TACC_RETURN_IF_ERROR(run(program));
-            return absl::OkStatus();
-          }};
+std::vector<Pass> BuildPipeline(const CompileOptions& options, std::vector<MemoryUse>* memory) {
+  const bool always = true, narrow = options.compute_dtype != DType::kF32;
+  const bool narrow_stream = options.residual_dtype != DType::kF32, blocks = options.sequence_blocks > 0;
+  const bool narrow_sums = options.partition.reduce_dtype != DType::kF32, experts = options.experts.ranks > 1;
+  const bool staged = options.partition.mesh.Find(kStageAxis) >= 0, join = options.product_seconds != nullptr;
+  TrainingOptions training = options.training;
+  // Where masters are sharded and weights in use are not, the copies are what is used.
+  training.keep_copies |= options.partition.zero_stage < 3;
+  const auto fold_casts = [](bool when) {
+    return Pass("fold-casts", "let an op write the type it is cast to", when, FoldCasts);
+  };
+  const auto cse = [](bool when) {
+    return Pass("cse", "merge nodes that compute the same", when, EliminateCommonSubexpressions);
+  };
+  const auto dce = [](bool when) { return Pass("dce", "remove what nobody reads", when, EliminateDeadCode); };
+  return {
+      {"mixed-precision", "give products a narrower type", narrow, MixedPrecision, options.compute_dtype},
+      fold_casts(narrow),
+      {"expert-parallel", "send tokens to the ranks with experts", experts, ExpertParallel, options.experts},
+      {"build-training", "add the backward, the optimizer's update and evaluation", always, BuildTraining, training},
+      fold_casts(always),
+      {"concat-pads", "make one concat of a sum of pads", always, ConcatenatePads},
+      cse(always),
+      dce(always),
+      {"remat", "compute units' activations again in the backward", always, Rematerialize, options.remat},
+      {"narrow-residual", "keep a narrower residual stream", narrow_stream, NarrowResidual, options.residual_dtype},
+      {"order-sequence", "deal the sequence out to a ring", blocks, OrderSequence, options.sequence_blocks},
+      {"partition", "make the program each rank's own, with collectives", always, Partition, options.partition},
+      fold_casts(narrow_sums),
+      cse(staged),
+      dce(staged),
+      {"join-products", "make one product of those that share an operand", join, JoinProducts, options.product_seconds},
+      {"stages", "cut the program into one for each stage of a pipeline", staged, CutStages, options.stages},
+      {"fuse-accumulation", "let a product add to a bias or an accumulator", always, FuseAccumulation},
+      {"combine-squares", "sum the squares of all gradients at once", always, CombineSquares},
+      {"fuse-norms", "make one kernel of a residual's add and its norm", always, FuseNorms},
+      cse(always),
+      dce(always),
+      {"schedule", "start collectives early, free weights when a unit ends", always, Schedule, options.schedule},
+      {"separate-messages", "keep collectives and messages apart", staged, SeparateMessages},
+      {"plan-memory", "give each state and value its place", always, PlanMemory, options.target, memory},
+  };
 }
 
-Step ForEachGraph(std::string name, std::function<void(Graph&)> run) {
-  return ForEachProgram(std::move(name), [run = std::move(run)](Program& program) {
-    for (Graph& graph : program.graphs) run(graph);
-    return absl::OkStatus();
-  });
-}
-
-}  // namespace
-
-std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& ops, std::vector<MemoryUse>* memory) {
-  const Step cse = ForEachGraph("cse", [&ops](Graph& graph) { EliminateCommonSubexpressions(graph, ops); });
-  const Step dce = ForEachGraph("dce", [&ops](Graph& graph) { EliminateDeadCode(graph, ops); });
-  std::vector<Step> steps;
-  if (options.compute_dtype != DType::kF32) {
-    steps.push_back(ForEachProgram("mixed-precision", [&](Program& program) -> absl::Status {
-      TACC_ASSIGN_OR_RETURN(program.graphs[0], MixedPrecision(program.graphs[0], ops, options.compute_dtype));
-      return absl::OkStatus();
-    }));
-    steps.push_back(ForEachGraph("fold-casts", [&ops](Graph& graph) { FoldCasts(graph, ops); }));
-  }
-  if (options.experts.ranks > 1) {
-    steps.push_back(ForEachProgram("expert-parallel", [&](Program& program) -> absl::Status {
-      TACC_ASSIGN_OR_RETURN(program.graphs[0], ExpertParallel(program.graphs[0], ops, options.experts));
-      return absl::OkStatus();
-    }));
-  }
-  steps.push_back(ForEachProgram("build-training", [&](Program& program) -> absl::Status {
-    TrainingOptions training = options.training;
-    // Where masters are sharded and weights in use are not, the copies are what is used.
-    training.keep_copies |= options.partition.zero_stage < 3;
-    TACC_ASSIGN_OR_RETURN(program, BuildTraining(program.graphs[0], ops, training));
-    return absl::OkStatus();
-  }));
-  steps.push_back(ForEachGraph("fold-casts", [&ops](Graph& graph) { FoldCasts(graph, ops); }));
-  steps.push_back(ForEachGraph("concat-pads", [](Graph& graph) { ConcatenatePads(graph); }));
-  steps.push_back(cse);
-  steps.push_back(dce);
-  steps.push_back(ForEachProgram("remat", [&](Program& program) {
-    Rematerialize(program, options.remat);
-    return absl::OkStatus();
-  }));
-  if (options.residual_dtype != DType::kF32) {
-    steps.push_back(ForEachProgram("narrow-residual", [&](Program& program) {
-      NarrowResidual(program, options.residual_dtype);
-      return absl::OkStatus();
-    }));
-  }
-  if (options.sequence_blocks > 0) {
-    steps.push_back(ForEachProgram(
-        "order-sequence", [&](Program& program) { return OrderSequence(program, ops, options.sequence_blocks); }));
-  }
-  steps.push_back(ForEachProgram("partition", [&](Program& program) -> absl::Status {
-    TACC_ASSIGN_OR_RETURN(program, Partition(program, ops, options.partition));
-    return absl::OkStatus();
-  }));
-  if (options.partition.reduce_dtype != DType::kF32) {
-    steps.push_back(ForEachGraph("fold-casts", [&ops](Graph& graph) { FoldCasts(graph, ops); }));
-  }
-  if (options.partition.mesh.Find(kStageAxis) >= 0) {
-    steps.push_back(cse);
-    steps.push_back(dce);
-  }
-  if (options.product_seconds) {
-    steps.push_back(ForEachProgram("join-products", [&](Program& program) {
-      for (Graph& graph : program.graphs) JoinProducts(graph, program.mesh, options.product_seconds);
-      return absl::OkStatus();
-    }));
-  }
-  if (options.partition.mesh.Find(kStageAxis) >= 0) {
-    steps.push_back({"stages", [&](std::vector<Program>& stages) -> absl::Status {
-                       TACC_ASSIGN_OR_RETURN(stages, CutStages(stages[0], ops, options.stages));
-                       return absl::OkStatus();
-                     }});
-  }
-  steps.push_back(ForEachGraph("fuse-accumulation", [](Graph& graph) { FuseAccumulation(graph); }));
-  steps.push_back(ForEachProgram("combine-squares", [](Program& program) {
-    for (Graph& graph : program.graphs) CombineSquares(graph, program.mesh);
-    return absl::OkStatus();
-  }));
-  steps.push_back(ForEachGraph("fuse-norms", [](Graph& graph) { FuseNorms(graph); }));
-  steps.push_back(cse);
-  steps.push_back(dce);
-  steps.push_back(
-      ForEachProgram("schedule", [&](Program& program) { return Schedule(program, ops, options.schedule); }));
-  if (options.partition.mesh.Find(kStageAxis) >= 0) {
-    steps.push_back(ForEachGraph("separate-messages", [&ops](Graph& graph) { SeparateMessages(graph, ops); }));
-  }
-  steps.push_back({"plan-memory", [&options, &ops, memory](std::vector<Program>& stages) -> absl::Status {
-                     memory->clear();
-                     for (Program& program : stages) {
-                       TACC_ASSIGN_OR_RETURN(MemoryUse use, PlanMemory(program, ops, options.target));
-                       memory->push_back(std::move(use));
-                     }
-                     return absl::OkStatus();
-                   }});
-  return steps;
-}
-
-absl::Status RunPipeline(const std::vector<Step>& steps, const OpTable& ops, const PipelineObserver& observer,
+absl::Status RunPipeline(const std::vector<Pass>& passes, const OpTable& ops, const PipelineObserver& observer,
                          std::vector<Program>& stages) {
   TACC_RETURN_IF_ERROR(VerifyStages(stages, ops));
-  for (size_t i = 0; i < steps.size(); ++i) {
+  int index = 0;
+  for (const Pass& pass : passes) {
+    if (!pass.enabled) continue;
     const auto start = std::chrono::steady_clock::now();
-    if (absl::Status status = steps[i].run(stages); !status.ok()) {
-      return absl::Status(status.code(), absl::StrCat(steps[i].name, ": ", status.message()));
+    const absl::StatusOr<bool> changed = pass.run(stages, ops);
+    if (!changed.ok()) {
+      return absl::Status(changed.status().code(), absl::StrCat(pass.name, ": ", changed.status().message()));
     }
-    const bool verify = observer.verification == PipelineObserver::Verification::kEachStep;
-    if (absl::Status status = verify ? VerifyStages(stages, ops) : absl::OkStatus(); !status.ok()) {
-      return absl::InternalError(absl::StrCat("after ", steps[i].name, ": ", status.message()));
+    if (*changed && observer.verification == PipelineObserver::Verification::kEachPass) {
+      if (const absl::Status status = VerifyStages(stages, ops); !status.ok()) {
+        return absl::InternalError(absl::StrCat("after ", pass.name, ": ", status.message()));
+      }
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    if (observer.after_step) observer.after_step(static_cast<int>(i), steps[i], seconds, stages);
+    if (observer.after_pass) observer.after_pass({index, pass, *changed, seconds}, stages);
+    ++index;
   }
   return absl::OkStatus();
 }
@@ -144,7 +86,7 @@ absl::StatusOr<Compiled> Compile(const Graph& forward, const OpTable& ops, const
   Compiled compiled;
   compiled.stages.resize(1);
   compiled.stages[0].graphs = {forward};
-  TACC_RETURN_IF_ERROR(RunPipeline(BuildPipeline(options, ops, &compiled.memory), ops, observer, compiled.stages));
+  TACC_RETURN_IF_ERROR(RunPipeline(BuildPipeline(options, &compiled.memory), ops, observer, compiled.stages));
   return compiled;
 }
 

@@ -6,13 +6,13 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 #include "graph/ir/program.h"
 #include "graph/ops/op.h"
 #include "graph/passes/memory/plan_memory.h"
 #include "graph/passes/memory/schedule.h"
 #include "graph/passes/partition/expert_parallel.h"
 #include "graph/passes/partition/partition.h"
+#include "graph/passes/pass.h"
 #include "graph/passes/rewrite/join_products.h"
 #include "graph/passes/stages/stages.h"
 #include "graph/passes/training/build_training.h"
@@ -36,33 +36,31 @@ struct CompileOptions {
   Target target;
 };
 
-// One step of a pipeline: a name (kebab case, as in tacc-opt --passes) and what it does to the programs: one until
-// `stages` has made one of each stage.
-struct Step {
-  std::string name;
-  std::function<absl::Status(std::vector<Program>&)> run;
+// One run of a pass.
+struct PassRun {
+  int index = 0;  // counts the passes that have run
+  const Pass& pass;
+  bool changed = false;
+  double seconds = 0;  // verification included
 };
 
-// What to do around each step.
+// What to do around each pass.
 struct PipelineObserver {
-  // What is verified: the program that comes in, and what each step makes of it; or only the first, for a planner that
+  // What is verified: the program that comes in, and what each pass makes of it; or only the first, for a planner that
   // compiles many candidates to throw them away.
-  enum class Verification { kEachStep, kInput } verification = Verification::kEachStep;
-  // After each step, with its index: dumps, timing.
-  std::function<void(int index, const Step& step, double seconds, const std::vector<Program>& stages)> after_step;
+  enum class Verification { kEachPass, kInput } verification = Verification::kEachPass;
+  // After each pass: dumps, timing.
+  std::function<void(const PassRun& run, const std::vector<Program>& stages)> after_pass;
 };
 
-// The way from a forward graph (a logical program whose only graph is `forward`) to a planned program, as a table of
-// contents:
-//   mixed-precision, expert-parallel, build-training, fold-casts, concat-pads, cse, dce, remat, narrow-residual,
-//   order-sequence, partition, join-products, stages, fuse-accumulation, combine-squares, fuse-norms, cse, dce,
-//   schedule, plan-memory
-// `memory` receives what plan-memory found, of each stage. All references must outlive the steps.
-std::vector<Step> BuildPipeline(const CompileOptions& options, const OpTable& ops, std::vector<MemoryUse>* memory);
+// The way from a forward graph (a logical program whose only graph is `forward`) to a planned program: every pass, in
+// order, enabled or not; `tacc-opt --list-passes` prints it. plan-memory appends what it finds, of each stage, to
+// `memory`, which must outlive the passes.
+std::vector<Pass> BuildPipeline(const CompileOptions& options, std::vector<MemoryUse>* memory);
 
-// Verifies the programs and runs the steps, verifying after each. Errors carry the step's name; Internal: a step made a
-// program that does not verify.
-absl::Status RunPipeline(const std::vector<Step>& steps, const OpTable& ops, const PipelineObserver& observer,
+// Verifies the programs and runs the passes that are enabled, verifying after each that changed something. Errors carry
+// the pass's name; Internal: a pass made a program that does not verify.
+absl::Status RunPipeline(const std::vector<Pass>& passes, const OpTable& ops, const PipelineObserver& observer,
                          std::vector<Program>& stages);
 
 // The whole way at once: a program for each stage, and what it needs; one without a pipeline.

@@ -38,17 +38,17 @@ absl::StatusOr<Program> LogicalProgram(const Graph& forward, DType compute, DTyp
   options.compute_dtype = compute;
   options.residual_dtype = residual;
   std::vector<MemoryUse> memory;
-  std::vector<Step> steps = BuildPipeline(options, ops, &memory);
-  steps.erase(std::find_if(steps.begin(), steps.end(), [](const Step& s) { return s.name == "partition"; }),
-              steps.end());
+  std::vector<Pass> passes = BuildPipeline(options, &memory);
+  passes.erase(std::find_if(passes.begin(), passes.end(), [](const Pass& pass) { return pass.name == "partition"; }),
+               passes.end());
   PipelineObserver observer;
   observer.verification = PipelineObserver::Verification::kInput;
   std::vector<Program> stages(1);
   stages[0].graphs = {forward};
-  TACC_RETURN_IF_ERROR(RunPipeline(steps, ops, observer, stages));
+  TACC_RETURN_IF_ERROR(RunPipeline(passes, ops, observer, stages));
   // Wherever products may be joined: whether that is faster is for each layout to say.
   const NodeSeconds always = [](const Node& node, const OpCall&) { return node.op == "einsum_joined" ? 0.0 : 1.0; };
-  for (Graph& graph : stages[0].graphs) JoinProducts(graph, stages[0].mesh, always);
+  JoinProducts(stages[0], ops, always);
   return std::move(stages[0]);
 }
 

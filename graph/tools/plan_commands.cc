@@ -324,9 +324,10 @@ absl::Status CompileCommand(const std::string& request_file, const std::string& 
   std::string times;
   absl::Status dumped;
   if (!dump_dir.empty()) {
-    observer.after_step = [&](int index, const Step& step, double seconds, const std::vector<Program>& stages) {
-      absl::StrAppend(&times, absl::StrFormat("%02d %-20s %.4f s\n", index, step.name, seconds));
-      dumped.Update(WriteFile(absl::StrFormat("%s/%02d.%s.txt", dump_dir, index, step.name), PrintAll(stages)));
+    observer.after_pass = [&](const PassRun& run, const std::vector<Program>& stages) {
+      absl::StrAppend(&times, absl::StrFormat("%02d %-20s %.4f s\n", run.index, run.pass.name, run.seconds));
+      if (!run.changed) return;
+      dumped.Update(WriteFile(absl::StrFormat("%s/%02d.%s.txt", dump_dir, run.index, run.pass.name), PrintAll(stages)));
     };
   }
   TACC_ASSIGN_OR_RETURN(const ForwardModel model,

@@ -1,4 +1,6 @@
 // tacc-opt: text in, named passes, text out. For tests and for looking at what a pass does.
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -9,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "graph/ir/status_macros.h"
@@ -27,8 +30,9 @@ constexpr int kBug = 1;
 struct Arguments {
   std::string file;
   std::vector<std::string> passes;
-  std::vector<std::string> mesh;     // axis=size
-  std::vector<std::string> symbols;  // name=value
+  std::vector<std::string> dump_after;  // pass or pass=folder
+  std::vector<std::string> mesh;        // axis=size
+  std::vector<std::string> symbols;     // name=value
   std::string compute_dtype = "f32", residual_dtype = "f32";
   std::string residual_module;
   std::string machine;
@@ -73,10 +77,13 @@ std::string PrintText(const Program& program) {
   return single ? Print(program.graphs[0]) : Print(program);
 }
 
-absl::StatusOr<std::vector<Step>> SelectSteps(const std::vector<std::string>& names, std::vector<Step> pipeline) {
-  std::map<std::string, Step> by_name;
-  for (Step& step : pipeline) by_name.emplace(step.name, step);
-  std::vector<Step> steps;
+// The passes of the pipeline that are named, in the order of the names.
+absl::StatusOr<std::vector<Pass>> SelectPasses(const std::vector<std::string>& names, std::vector<Pass> pipeline) {
+  std::map<std::string, Pass> by_name;
+  for (Pass& pass : pipeline) {
+    if (pass.enabled) by_name.emplace(pass.name, std::move(pass));
+  }
+  std::vector<Pass> passes;
   for (const std::string& name : names) {
     auto it = by_name.find(name);
     if (it == by_name.end()) {
@@ -84,9 +91,57 @@ absl::StatusOr<std::vector<Step>> SelectSteps(const std::vector<std::string>& na
           "--passes: no pass is named '", name, "'; there are ",
           absl::StrJoin(by_name, ", ", [](std::string* out, const auto& item) { absl::StrAppend(out, item.first); })));
     }
-    steps.push_back(it->second);
+    passes.push_back(it->second);
   }
-  return steps;
+  return passes;
+}
+
+// The pipeline in order, a pass a line.
+std::string ListPasses() {
+  std::string list;
+  for (const Pass& pass : BuildPipeline({}, nullptr))
+    absl::StrAppendFormat(&list, "%-18s %s\n", pass.name, pass.summary);
+  return list;
+}
+
+// A program after a pass: on standard error, or in a file of a folder.
+struct Dump {
+  std::string pass;  // or "all"
+  std::string dir;   // "": standard error
+};
+
+absl::StatusOr<std::vector<Dump>> ParseDumps(const std::vector<std::string>& items) {
+  const std::vector<Pass> pipeline = BuildPipeline({}, nullptr);
+  std::vector<Dump> dumps;
+  for (const std::string& item : items) {
+    const std::pair<std::string, std::string> parts = absl::StrSplit(item, absl::MaxSplits('=', 1));
+    if (parts.first != "all" &&
+        std::none_of(pipeline.begin(), pipeline.end(), [&](const Pass& pass) { return pass.name == parts.first; })) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--dump-after: no pass is named '", parts.first, "'; --list-passes shows them"));
+    }
+    dumps.push_back({parts.first, parts.second});
+  }
+  return dumps;
+}
+
+absl::Status WriteDump(const Dump& dump, const PassRun& run, const std::string& text) {
+  if (dump.dir.empty()) {
+    std::cerr << absl::StrFormat("# after %02d.%s\n", run.index, run.pass.name) << text;
+    return absl::OkStatus();
+  }
+  const std::string path = absl::StrFormat("%s/%02d.%s.txt", dump.dir, run.index, run.pass.name);
+  std::error_code error;
+  std::filesystem::create_directories(dump.dir, error);
+  std::ofstream out(path);
+  out << text << std::flush;
+  return out ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrCat(path, ": cannot be written"));
+}
+
+std::string PrintStages(const std::vector<Program>& stages) {
+  std::string text;
+  for (const Program& stage : stages) absl::StrAppend(&text, PrintText(stage));
+  return text;
 }
 
 absl::StatusOr<std::string> Run(Arguments arguments) {
@@ -118,13 +173,21 @@ absl::StatusOr<std::string> Run(Arguments arguments) {
     };
   }
   std::vector<MemoryUse> memory;
-  TACC_ASSIGN_OR_RETURN(const std::vector<Step> steps,
-                        SelectSteps(arguments.passes, BuildPipeline(arguments.options, ops, &memory)));
+  TACC_ASSIGN_OR_RETURN(const std::vector<Pass> passes,
+                        SelectPasses(arguments.passes, BuildPipeline(arguments.options, &memory)));
+  TACC_ASSIGN_OR_RETURN(const std::vector<Dump> dumps, ParseDumps(arguments.dump_after));
+  PipelineObserver observer;
+  absl::Status dumped;
+  observer.after_pass = [&](const PassRun& run, const std::vector<Program>& stages) {
+    for (const Dump& dump : dumps) {
+      if (!run.changed || (dump.pass != "all" && dump.pass != run.pass.name)) continue;
+      dumped.Update(WriteDump(dump, run, PrintStages(stages)));
+    }
+  };
   std::vector<Program> stages = {std::move(program)};
-  TACC_RETURN_IF_ERROR(RunPipeline(steps, ops, {}, stages));
-  std::string out;
-  for (const Program& stage : stages) absl::StrAppend(&out, PrintText(stage));
-  return out;
+  TACC_RETURN_IF_ERROR(RunPipeline(passes, ops, observer, stages));
+  TACC_RETURN_IF_ERROR(dumped);
+  return PrintStages(stages);
 }
 
 int Main(int argc, char** argv) {
@@ -136,6 +199,17 @@ int Main(int argc, char** argv) {
   ScheduleOptions& schedule = arguments.options.schedule;
   app.add_option("file", arguments.file, "text file, or - for standard input")->required();
   app.add_option("--passes", arguments.passes, "passes to run, in this order")->delimiter(',');
+  app.add_flag_callback(
+      "--list-passes",
+      [] {
+        std::cout << ListPasses() << std::flush;
+        throw CLI::Success();
+      },
+      "print the passes of a compilation, in order, and exit");
+  app.add_option("--dump-after", arguments.dump_after,
+                 "PASS or PASS=DIR, or all: write the program after this pass, if it changed it, to standard error or "
+                 "to DIR/NN.PASS.txt")
+      ->delimiter(',');
   app.add_option("--symbols", arguments.symbols, "values of dims written as names: B=4,S=8")->delimiter(',');
   app.add_option("--mesh", arguments.mesh, "partition: mesh axes, major to minor: dp=2,fsdp=2")->delimiter(',');
   app.add_option("--residual-module", arguments.residual_module,

@@ -68,7 +68,7 @@ int Main(int argc, char** argv) {
       "compile", "write plan.txt, stage0.program and summary.json, and trace.json where the job has a trace_step");
   compile->add_option("--request", request, "request file (docs/contracts.md)")->required();
   compile->add_option("--out", out, "folder to write to")->required();
-  compile->add_option("--dump", dump, "folder for the program after each pass");
+  compile->add_option("--dump", dump, "folder for the program after each pass that changes it");
 
   CLI::App* check = app.add_subcommand("check", "say what is wrong with a request's model and layout");
   check->add_option("--request", request, "request file (docs/contracts.md); device and data may be absent")

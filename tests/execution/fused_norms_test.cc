@@ -74,11 +74,11 @@ absl::StatusOr<graph::Compiled> CompileCase(const Case& job, Norms norms, const 
   graph::Compiled compiled;
   compiled.stages.resize(1);
   compiled.stages[0].graphs = {forward};
-  std::vector<graph::Step> steps = graph::BuildPipeline(options, ops, &compiled.memory);
+  std::vector<graph::Pass> passes = graph::BuildPipeline(options, &compiled.memory);
   if (norms == Norms::kAlone) {
-    std::erase_if(steps, [](const graph::Step& step) { return step.name == "fuse-norms"; });
+    std::erase_if(passes, [](const graph::Pass& pass) { return pass.name == "fuse-norms"; });
   }
-  TACC_RETURN_IF_ERROR(graph::RunPipeline(steps, ops, {}, compiled.stages));
+  TACC_RETURN_IF_ERROR(graph::RunPipeline(passes, ops, {}, compiled.stages));
   return compiled;
 }
 

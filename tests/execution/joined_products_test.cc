@@ -211,9 +211,8 @@ step {
     graph::Graph& joined = program->graphs[0];
     joined.values.shrink_to_fit();
     joined.values.reserve(joined.values.size() + room);
-    ASSERT_TRUE(graph::JoinProducts(joined, program->mesh, [](const graph::Node& node, const graph::OpCall&) {
-      return IsJoined(node) ? 1.5 : 1.0;
-    }));
+    ASSERT_TRUE(graph::JoinProducts(
+        *program, ops, [](const graph::Node& node, const graph::OpCall&) { return IsJoined(node) ? 1.5 : 1.0; }));
     for (const graph::Value& value : joined.values) EXPECT_TRUE(value.placement.has_value()) << value.name << room;
     EXPECT_TRUE(graph::Verify(*program, ops).ok()) << graph::Verify(*program, ops);
   }

@@ -205,7 +205,7 @@ TEST(Context, RefusesWhatKeepsItsOwnOrder) {
   ASSERT_TRUE(graph.ok()) << graph.status();
   program.graphs = {*graph};
   EXPECT_TRUE(OrderSequence(program, ops, 1).ok());
-  EXPECT_EQ(OrderSequence(program, ops, 2).message(),
+  EXPECT_EQ(OrderSequence(program, ops, 2).status().message(),
             "add at embed: dim 0 of %p meets the sequence, but context parallelism holds the sequence in another order "
             "than it; make what depends on positions from the op `positions`");
 }

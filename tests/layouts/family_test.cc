@@ -83,9 +83,9 @@ absl::StatusOr<Compiled> CompileFor(const std::string& family, int64_t tp, const
   Compiled compiled;
   compiled.stages.resize(1);
   compiled.stages[0].graphs = {forward};
-  std::vector<Step> steps = BuildPipeline(options, ops, &compiled.memory);
-  std::erase_if(steps, [&](const Step& step) { return step.name == left_out; });
-  TACC_RETURN_IF_ERROR(RunPipeline(steps, ops, {}, compiled.stages));
+  std::vector<Pass> passes = BuildPipeline(options, &compiled.memory);
+  std::erase_if(passes, [&](const Pass& pass) { return pass.name == left_out; });
+  TACC_RETURN_IF_ERROR(RunPipeline(passes, ops, {}, compiled.stages));
   return compiled;
 }
 

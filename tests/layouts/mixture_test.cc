@@ -162,7 +162,8 @@ TEST(Overflow, CannotBeWhereBuffersSuffice) {
   ASSERT_TRUE(forward.ok()) << forward.status();
   EXPECT_TRUE(BuffersSuffice(*forward, {.ranks = 1, .buffer_factor = 1}));
   // Room without end is as much as there can be slots.
-  EXPECT_TRUE(ExpertParallel(*forward, ops, {.ranks = 2, .buffer_factor = 1e30}).ok());
+  Graph shared = *forward;
+  EXPECT_TRUE(ExpertParallel(shared, ops, {.ranks = 2, .buffer_factor = 1e30}).ok());
   EXPECT_TRUE(BuffersSuffice(*forward, {.ranks = 2, .buffer_factor = 2}));
   EXPECT_FALSE(BuffersSuffice(*forward, {.ranks = 2, .buffer_factor = 1.9}));
   EXPECT_TRUE(BuffersSuffice(*forward, {.ranks = 4, .buffer_factor = 2}));

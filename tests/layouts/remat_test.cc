@@ -93,8 +93,8 @@ Outcome CompileCase(const Case& c, const OpTable& ops) {
   options.schedule.kept_units = c.kept_units;
   Outcome outcome;
   PipelineObserver observer;
-  observer.after_step = [&](int, const Step& step, double, const std::vector<Program>& stages) {
-    if (step.name == "remat") outcome.model_flops = ModelFlops(stages[0], ops);
+  observer.after_pass = [&](const PassRun& run, const std::vector<Program>& stages) {
+    if (run.pass.name == "remat") outcome.model_flops = ModelFlops(stages[0], ops);
   };
   absl::StatusOr<Graph> forward = ParseGraph(ModelText(c.num_layers), {});
   EXPECT_TRUE(forward.ok()) << forward.status();

@@ -436,7 +436,8 @@ bool LieInARow(const Graph& graph, const Node& node, int first) {
 
 }  // namespace
 
-absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, const Target& target) {
+absl::StatusOr<bool> PlanMemory(Program& program, const OpTable& ops, const Target& target,
+                                std::vector<MemoryUse>* memory) {
   MemoryUse use;
   std::vector<MemoryUse::Buffer> buffers;
   std::map<std::string, State*> states;
@@ -524,7 +525,8 @@ absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, const
   program.arena_bytes = use.arena_bytes;
   program.workspace_bytes = use.workspace_bytes;
   program.level = Level::kPlanned;
-  return use;
+  memory->push_back(std::move(use));
+  return true;
 }
 
 }  // namespace tacc::graph

@@ -58,8 +58,9 @@ struct MemoryUse {
 //   store is free.
 // - The operand of an asynchronous collective lives until its wait.
 //
-// `target`: whose kernels' workspaces are planned.
-absl::StatusOr<MemoryUse> PlanMemory(Program& program, const OpTable& ops, const Target& target);
+// `target`: whose kernels' workspaces are planned. What the program needs is appended to `memory`. Returns true.
+absl::StatusOr<bool> PlanMemory(Program& program, const OpTable& ops, const Target& target,
+                                std::vector<MemoryUse>* memory);
 
 }  // namespace tacc::graph
 

@@ -307,7 +307,7 @@ void OverlapRotations(Graph& graph) {
 
 }  // namespace
 
-absl::Status Schedule(Program& program, const OpTable& ops, const ScheduleOptions& options) {
+bool Schedule(Program& program, const OpTable& ops, const ScheduleOptions& options) {
   const StateIndex states(program);
   for (Graph& graph : program.graphs) {
     ScheduleFetches(graph, options);
@@ -317,7 +317,7 @@ absl::Status Schedule(Program& program, const OpTable& ops, const ScheduleOption
     }
   }
   program.level = Level::kScheduled;
-  return absl::OkStatus();
+  return true;
 }
 
 }  // namespace tacc::graph

@@ -20,7 +20,7 @@ struct ScheduleOptions {
   int prefetch_units = 1;
 };
 
-// Orders a partitioned program:
+// Orders a partitioned program, and returns true.
 // - A weight in the form it is used in (cast, gathered from a state) is freed when the line leaves its unit and made
 //   again (recompute=1, 2, ...) when a later run of that unit, the backward, needs it: so no more than the units in
 //   flight are held so at once. Units that keep their weights are gathered once a graph.
@@ -31,7 +31,7 @@ struct ScheduleOptions {
 //
 // Must come after partition and the simplifications (moving earlier would change what propagation sees), before memory
 // planning.
-absl::Status Schedule(Program& program, const OpTable& ops, const ScheduleOptions& options);
+bool Schedule(Program& program, const OpTable& ops, const ScheduleOptions& options);
 
 }  // namespace tacc::graph
 

@@ -193,9 +193,10 @@ class ExpertParallelBuilder {
 
 }  // namespace
 
-absl::StatusOr<Graph> ExpertParallel(const Graph& forward, const OpTable& ops, const ExpertParallelOptions& options) {
-  if (options.ranks == 1) return forward;
-  return ExpertParallelBuilder(forward, ops, options).Build();
+absl::StatusOr<bool> ExpertParallel(Graph& forward, const OpTable& ops, const ExpertParallelOptions& options) {
+  if (options.ranks == 1) return false;
+  TACC_ASSIGN_OR_RETURN(forward, ExpertParallelBuilder(forward, ops, options).Build());
+  return true;
 }
 
 bool BuffersSuffice(const Graph& forward, const ExpertParallelOptions& options) {

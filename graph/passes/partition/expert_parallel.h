@@ -19,17 +19,18 @@ struct ExpertParallelOptions {
   int64_t sequence_groups = 1;
 };
 
-// Puts the tokens' slots into buffers, one for each rank that has experts, so that the rows can be sent to the experts
-// instead of the experts to the rows: a forward graph in, a forward graph out. Between the slots' ids and the sum over
-// a token's slots everything is computed on rows of buffers [B, groups, ranks, capacity, .]; that these are split over
-// samples before and over ranks after is a matter of shardings, and the all_to_all follows.
+// Puts the tokens' slots of a forward graph into buffers, one for each rank that has experts, so that the rows can be
+// sent to the experts instead of the experts to the rows. Between the slots' ids and the sum over a token's slots
+// everything is computed on rows of buffers [B, groups, ranks, capacity, .]; that these are split over samples before
+// and over ranks after is a matter of shardings, and the all_to_all follows.
 //
 // Slots that find their buffer full are left out, as if their weight were zero; the graph's output "expert_overflow"
 // f32[] is their number over all layers. A factor of num_experts / experts of a token or more leaves none out.
 //
-// Returns the graph as it is when ranks is 1. Errors: InvalidArgument when there are no experts, when the ranks do not
-// divide them, or the groups the tokens; Unimplemented for an op between experts' products that is not done row by row.
-absl::StatusOr<Graph> ExpertParallel(const Graph& forward, const OpTable& ops, const ExpertParallelOptions& options);
+// Returns whether anything changed: nothing when ranks is 1. Errors: InvalidArgument when there are no experts, when
+// the ranks do not divide them, or the groups the tokens; Unimplemented for an op between experts' products that is not
+// done row by row.
+absl::StatusOr<bool> ExpertParallel(Graph& forward, const OpTable& ops, const ExpertParallelOptions& options);
 
 // Whether no slot is ever left out, however tokens choose their experts: then expert parallelism changes no result.
 bool BuffersSuffice(const Graph& forward, const ExpertParallelOptions& options);

@@ -86,7 +86,8 @@ absl::Status CheckLength(int64_t length, int64_t blocks) {
 
 }  // namespace
 
-absl::Status OrderSequence(Program& program, const OpTable& ops, int64_t blocks) {
+absl::StatusOr<bool> OrderSequence(Program& program, const OpTable& ops, int64_t blocks) {
+  bool changed = false;
   for (Graph& graph : program.graphs) {
     for (Node& node : graph.nodes) {
       const OpDef* op = ops.Find(node.op);
@@ -97,10 +98,11 @@ absl::Status OrderSequence(Program& program, const OpTable& ops, int64_t blocks)
         TACC_RETURN_IF_ERROR(CheckLength(dims[1], blocks));
       }
       node.attrs["zigzag"] = blocks;
+      changed = true;
     }
     if (blocks > 1) TACC_RETURN_IF_ERROR(SequenceCheck(graph, ops).Run());
   }
-  return absl::OkStatus();
+  return changed;
 }
 
 }  // namespace tacc::graph

@@ -521,7 +521,7 @@ class GraphPartitioner {
 
 }  // namespace
 
-absl::StatusOr<Program> Partition(const Program& program, const OpTable& ops, const PartitionOptions& requested) {
+absl::StatusOr<bool> Partition(Program& program, const OpTable& ops, const PartitionOptions& requested) {
   PartitionOptions options = requested;
   auto drop_trivial = [&](AxisList& axes) {
     std::erase_if(axes, [&](int axis) { return options.mesh.axes[axis].size == 1; });
@@ -565,7 +565,8 @@ absl::StatusOr<Program> Partition(const Program& program, const OpTable& ops, co
     TACC_ASSIGN_OR_RETURN(Graph partitioned, GraphPartitioner(graph, out, states, ops, options, forms, nullptr).Run());
     out.graphs.push_back(std::move(partitioned));
   }
-  return out;
+  program = std::move(out);
+  return true;
 }
 
 }  // namespace tacc::graph

@@ -46,17 +46,18 @@ struct PartitionOptions {
   DType reduce_dtype = DType::kF32;
 };
 
-// A logical program as each rank's own. One mechanism for every layout: in line order each node takes shardings for its
-// factors, first from weights as they are used (and for their gradients), then from its largest operands; pending
-// values pass only where the op is linear in them, operands are resharded to what the factors say, and the results
-// follow. Collectives come from nothing but the difference between what a value is and what a node needs:
+// Makes a logical program each rank's own, and returns true. One mechanism for every layout: in line order each node
+// takes shardings for its factors, first from weights as they are used (and for their gradients), then from its largest
+// operands; pending values pass only where the op is linear in them, operands are resharded to what the factors say,
+// and the results follow. Collectives come from nothing but the difference between what a value is and what a node
+// needs:
 //   pending -> split: reduce_scatter; pending -> whole: all_reduce; split -> whole: all_gather; split elsewhere:
 //   all_to_all; whole -> split: shard_slice. A reshard is made once per (value, sharding) while the line stays in a
 //   unit.
 // Gradients stay pending on the axes that do not shard them, until the update.
 //
 // Errors: Internal for a rule that does not fit its op.
-absl::StatusOr<Program> Partition(const Program& program, const OpTable& ops, const PartitionOptions& options);
+absl::StatusOr<bool> Partition(Program& program, const OpTable& ops, const PartitionOptions& options);
 
 }  // namespace tacc::graph
 

@@ -143,6 +143,10 @@ class SquareCombiner {
 
 }  // namespace
 
-bool CombineSquares(Graph& graph, const Mesh& mesh) { return SquareCombiner(graph, mesh).Run(); }
+bool CombineSquares(Program& program, const OpTable&) {
+  bool changed = false;
+  for (Graph& graph : program.graphs) changed |= SquareCombiner(graph, program.mesh).Run();
+  return changed;
+}
 
 }  // namespace tacc::graph

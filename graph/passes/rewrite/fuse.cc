@@ -155,7 +155,7 @@ class NormFusion {
 
 }  // namespace
 
-bool FuseAccumulation(Graph& graph) {
+bool FuseAccumulation(Graph& graph, const OpTable&) {
   const std::vector<int> num_uses = NumUses(graph);
   const std::vector<int> producers = graph.Producers();
   std::vector<char> dead(graph.nodes.size(), 0);
@@ -182,7 +182,7 @@ bool FuseAccumulation(Graph& graph) {
   return changed;
 }
 
-bool FuseNorms(Graph& graph) {
+bool FuseNorms(Graph& graph, const OpTable&) {
   std::vector<char> taken;
   for (int norm : NormFusion(graph).Run()) taken.push_back(norm >= 0 ? 1 : 0);
   const bool changed = std::find(taken.begin(), taken.end(), 1) != taken.end();

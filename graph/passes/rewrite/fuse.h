@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "graph/ir/graph.h"
+#include "graph/ops/op.h"
 
 // Two nodes become one kernel, which saves a pass over memory. For partitioned graphs: what lies alike, and which sums
 // are pending where, is decided by then.
@@ -14,7 +15,7 @@ namespace tacc::graph {
 // before, an fp32 (or f64) accumulator; and where it is itself a product that nothing else reads, as in the gradient of
 // what several products read. Saves a pass over memory, and where acc has all the dims the product's buffer; bf16 and
 // f16 are rounded once instead of twice. Returns whether anything changed.
-bool FuseAccumulation(Graph& graph);
+bool FuseAccumulation(Graph& graph, const OpTable&);
 
 // The residual's add goes into the norm that it meets, rms_norm or layer_norm:
 // - y, ... = norm(s, ...) of s = add(a, b) becomes y, ..., s = add_norm(a, b, ...) where the norm stands, if nothing
@@ -26,7 +27,7 @@ bool FuseAccumulation(Graph& graph);
 // - A cast to a narrower type that is the first to read dx, or the sum acc + dx, becomes the gradient's last result
 //   (copy=).
 // The results have the bits that two kernels give. Returns whether anything changed.
-bool FuseNorms(Graph& graph);
+bool FuseNorms(Graph& graph, const OpTable&);
 
 // By node (an add or a cast): the norm, or norm's gradient, into which FuseNorms would take it, or -1.
 std::vector<int> NormsThatTake(Graph graph);

@@ -469,8 +469,10 @@ class Joiner {
 
 }  // namespace
 
-bool JoinProducts(Graph& graph, const Mesh& mesh, const NodeSeconds& seconds) {
-  return Joiner(graph, mesh, seconds).Run();
+bool JoinProducts(Program& program, const OpTable&, const NodeSeconds& seconds) {
+  bool changed = false;
+  for (Graph& graph : program.graphs) changed |= Joiner(graph, program.mesh, seconds).Run();
+  return changed;
 }
 
 }  // namespace tacc::graph

@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "graph/ir/graph.h"
+#include "graph/ir/program.h"
 #include "graph/ops/op.h"
 
 namespace tacc::graph {
@@ -27,7 +27,7 @@ using NodeSeconds = std::function<double(const Node& node, const OpCall& call)>;
 // For partitioned graphs: the weights must lie alike, and so must what is made of them; each rank joins its parts. Left
 // as they are: products that anything else reads (a bias, a norm of q, an adapter). Sums of dx are rounded once instead
 // of several times; nothing else changes a bit of what is computed. Returns whether anything changed.
-bool JoinProducts(Graph& graph, const Mesh& mesh, const NodeSeconds& seconds);
+bool JoinProducts(Program& program, const OpTable&, const NodeSeconds& seconds);
 
 }  // namespace tacc::graph
 

@@ -99,7 +99,7 @@ std::map<int64_t, const Node*> SummedPads(const Graph& graph, const std::vector<
 
 }  // namespace
 
-bool ConcatenatePads(Graph& graph) {
+bool ConcatenatePads(Graph& graph, const OpTable&) {
   std::vector<int> num_uses(graph.values.size(), 0);
   for (const Node& node : graph.nodes) {
     for (ValueId v : node.operands) ++num_uses[v];

@@ -17,7 +17,7 @@ bool EliminateCommonSubexpressions(Graph& graph, const OpTable& ops);
 
 // A sum of pads that fill the parts of one dim, each once, becomes their concat: the gradient of a value that was taken
 // apart by slices (fused q, k and v). Saves the padded buffers and the adds. Returns whether anything changed.
-bool ConcatenatePads(Graph& graph);
+bool ConcatenatePads(Graph& graph, const OpTable&);
 
 }  // namespace tacc::graph
 

@@ -94,11 +94,16 @@ void SeparateFromSend(Graph& graph, size_t send) {
 
 }  // namespace
 
-void SeparateMessages(Graph& graph, const OpTable& ops) {
+bool SeparateMessages(Graph& graph, const OpTable& ops) {
+  const std::vector<Node> before = graph.nodes;
   SeparateFromFinish(graph, ops);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     if (graph.nodes[i].op == "send") SeparateFromSend(graph, i);
   }
+  // Nodes only move.
+  return !std::equal(before.begin(), before.end(), graph.nodes.begin(), [](const Node& a, const Node& b) {
+    return a.op == b.op && a.symbol == b.symbol && a.operands == b.operands && a.results == b.results;
+  });
 }
 
 }  // namespace tacc::graph

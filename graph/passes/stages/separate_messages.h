@@ -12,7 +12,8 @@ namespace tacc::graph {
 //   way: they use the time in which the rank waits. The others start right before that product.
 // - Collectives that are under way at a `send` are waited for before it; the last ones start after it if their operands
 //   are made with what is sent, since nothing would have hidden them, and the message need not wait for them.
-void SeparateMessages(Graph& graph, const OpTable& ops);
+// Returns whether anything changed.
+bool SeparateMessages(Graph& graph, const OpTable& ops);
 
 }  // namespace tacc::graph
 

@@ -478,8 +478,8 @@ void CompleteStates(const Program& program, int num_stages, std::map<std::string
 
 }  // namespace
 
-absl::StatusOr<std::vector<Program>> CutStages(const Program& program, const OpTable& ops,
-                                               const StageOptions& options) {
+absl::StatusOr<bool> CutStages(std::vector<Program>& programs, const OpTable& ops, const StageOptions& options) {
+  const Program& program = programs[0];
   const int axis = program.mesh.Find(kStageAxis);
   if (axis < 0) return absl::InternalError(absl::StrCat("the mesh has no axis ", kStageAxis));
   const Graph* training = program.FindGraph("forward_backward");
@@ -538,7 +538,8 @@ absl::StatusOr<std::vector<Program>> CutStages(const Program& program, const OpT
     out.eval = EvalCalls(out, shape.num_chunks);
     AssignSlots(out);
   }
-  return stages;
+  programs = std::move(stages);
+  return true;
 }
 
 }  // namespace tacc::graph

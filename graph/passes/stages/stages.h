@@ -23,7 +23,8 @@ struct StageOptions {
   std::vector<std::string> split_points;
 };
 
-// Cuts a partitioned program with an unused mesh axis `pp` into one program for each coordinate on it.
+// Cuts a partitioned program, the only one of `programs`, with an unused mesh axis `pp` into one for each coordinate
+// on it. Returns true.
 //
 // - The forward graph is cut in line order, at module paths; a backward node lies where its module's forward does. Part
 //   v of the P x chunks parts is chunk v / P of stage v mod P. Each part becomes graphs `forward.K`, `backward.K` and,
@@ -39,7 +40,7 @@ struct StageOptions {
 //
 // Errors: InvalidArgument for a split point that is no module path (the nearest is named), for split points out of
 // order, and for more parts than there are units.
-absl::StatusOr<std::vector<Program>> CutStages(const Program& program, const OpTable& ops, const StageOptions& options);
+absl::StatusOr<bool> CutStages(std::vector<Program>& programs, const OpTable& ops, const StageOptions& options);
 
 // Where the forward graph is cut: for each part the index of its first node. `num_parts` of them, the first is 0.
 absl::StatusOr<std::vector<int>> CutPoints(const Graph& graph, int num_forward_nodes, const OpTable& ops,

@@ -383,8 +383,9 @@ class TrainingBuilder {
 
 }  // namespace
 
-absl::StatusOr<Program> BuildTraining(const Graph& forward, const OpTable& ops, const TrainingOptions& options) {
-  return TrainingBuilder(forward, ops, options).Build();
+absl::StatusOr<bool> BuildTraining(Program& program, const OpTable& ops, const TrainingOptions& options) {
+  TACC_ASSIGN_OR_RETURN(program, TrainingBuilder(program.graphs[0], ops, options).Build());
+  return true;
 }
 
 }  // namespace tacc::graph

@@ -35,9 +35,9 @@ struct TrainingOptions {
   bool keep_copies = false;
 };
 
-// A whole training step as a logical program, from a forward graph whose outputs are "loss" (a sum over target tokens)
-// and "target_tokens", and any further scalar whose sum over a step is wanted. Graphs: `begin` (zeroes the
-// accumulators; only with accumulation), `forward_backward`, `update`, `eval`.
+// Makes a whole training step of a logical program that is a forward graph, and returns true. Its outputs are
+// "loss" (a sum over target tokens) and "target_tokens", and any further scalar whose sum over a step is wanted. Graphs
+// of the step: `begin` (zeroes the accumulators; only with accumulation), `forward_backward`, `update`, `eval`.
 //
 // - `param "W"` becomes `read "weights/W"`; with keep_copies a param that is only ever cast to a narrower type is read
 //   from "copies/W" in that type, which the update writes beside the fp32 master.
@@ -53,7 +53,7 @@ struct TrainingOptions {
 //   norm that is not finite leaves every state as it is and sets output "skipped".
 //
 // Errors: InvalidArgument when an output is missing or the loss does not depend on a parameter, naming it.
-absl::StatusOr<Program> BuildTraining(const Graph& forward, const OpTable& ops, const TrainingOptions& options);
+absl::StatusOr<bool> BuildTraining(Program& program, const OpTable& ops, const TrainingOptions& options);
 
 }  // namespace tacc::graph
 

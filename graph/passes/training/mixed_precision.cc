@@ -9,7 +9,7 @@
 
 namespace tacc::graph {
 
-absl::StatusOr<Graph> MixedPrecision(const Graph& forward, const OpTable& ops, DType dtype) {
+absl::StatusOr<bool> MixedPrecision(Graph& forward, const OpTable& ops, DType dtype) {
   Graph graph;
   graph.name = forward.name;
   Builder builder(graph, ops);
@@ -47,7 +47,9 @@ absl::StatusOr<Graph> MixedPrecision(const Graph& forward, const OpTable& ops, D
     for (size_t i = 0; i < results.size(); ++i) mapped[node.results[i]] = results[i];
   }
   TACC_RETURN_IF_ERROR(builder.status());
-  return graph;
+  const bool changed = graph.nodes.size() > forward.nodes.size();  // by casts
+  if (changed) forward = std::move(graph);
+  return changed;
 }
 
 bool FoldCasts(Graph& graph, const OpTable& ops) {

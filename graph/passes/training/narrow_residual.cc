@@ -119,7 +119,7 @@ std::vector<char> ResidualStream(const Graph& graph, const std::vector<char>& fo
   return stream;
 }
 
-bool NarrowResidual(Program& program, DType dtype) {
+bool NarrowResidual(Program& program, const OpTable&, DType dtype) {
   bool changed = false;
   for (Graph& graph : program.graphs) changed |= Narrowing(program, graph, dtype).Run();
   return changed;

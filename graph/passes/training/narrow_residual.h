@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "graph/ir/program.h"
+#include "graph/ops/op.h"
 
 namespace tacc::graph {
 
@@ -20,7 +21,7 @@ std::vector<char> ResidualStream(const Graph& graph, const std::vector<char>& fo
 // and what a pipeline stashes. Must come after remat, which decides what is kept, and before partition.
 //
 // Returns whether anything changed.
-bool NarrowResidual(Program& program, DType dtype);
+bool NarrowResidual(Program& program, const OpTable&, DType dtype);
 
 }  // namespace tacc::graph
 

@@ -106,9 +106,15 @@ std::vector<char> ForwardNodes(const Program& program, const Graph& graph) {
   return forward;
 }
 
-void Rematerialize(Program& program, const RematOptions& options) {
-  if (options.units.empty()) return;
-  for (Graph& graph : program.graphs) RematerializeGraph(program, options, graph);
+bool Rematerialize(Program& program, const OpTable&, const RematOptions& options) {
+  if (options.units.empty()) return false;
+  bool changed = false;
+  for (Graph& graph : program.graphs) {
+    const size_t before = graph.nodes.size();
+    RematerializeGraph(program, options, graph);
+    changed |= graph.nodes.size() > before;
+  }
+  return changed;
 }
 
 }  // namespace tacc::graph

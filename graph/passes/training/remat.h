@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "graph/ir/program.h"
+#include "graph/ops/op.h"
 
 namespace tacc::graph {
 
@@ -24,7 +25,9 @@ std::vector<char> ForwardNodes(const Program& program, const Graph& graph);
 // The forward is what the counters of the step (loss, target tokens) are computed from. Must come after autodiff and
 // before partition: the clones then gather weights and activations where they need them, as any node does, and share
 // the gathers of their unit's backward.
-void Rematerialize(Program& program, const RematOptions& options);
+//
+// Returns whether anything changed.
+bool Rematerialize(Program& program, const OpTable&, const RematOptions& options);
 
 }  // namespace tacc::graph
 
