@@ -4,6 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "graph/ir/collective_limits.h"
+#include "graph/targets/targets.h"
 
 namespace tacc::graph {
 namespace {
@@ -147,7 +148,9 @@ double ModelFlops(const Program& program, const OpTable& ops) {
 }
 
 StepCost EstimateStep(const Program& program, const OpTable& ops, const DeviceProfile& device, int64_t rank) {
-  const CollectiveRanks ranks{device.kind == "cpu", device.sums_in_order, device.devices_per_machine, rank};
+  const TargetKind* kind = FindTargetKind(device.kind);
+  const CollectiveRanks ranks{kind != nullptr && kind->shares_cores, device.sums_in_order, device.devices_per_machine,
+                              rank};
   StepCost step;
   std::map<std::string, StepCost> graphs;
   for (const Graph& graph : program.graphs) {

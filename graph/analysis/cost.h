@@ -15,7 +15,7 @@ namespace tacc::graph {
 // What a device can do; measured by `tacc-rank --probe`.
 struct DeviceProfile {
   std::string name;
-  std::string kind;  // "cpu", "cuda"
+  std::string kind;  // a name of graph/targets; "": not known
   std::string model;
   int64_t threads = 1;
   int64_t memory_bytes = 0;

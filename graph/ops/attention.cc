@@ -5,9 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
-#include "graph/ops/cuda_workspace.h"
 #include "graph/ops/facts.h"
-#include "graph/ops/workspace.h"
+#include "graph/ops/target.h"
 
 namespace tacc::graph {
 namespace {
@@ -302,8 +301,7 @@ OpDef AttentionForward(const char* name, int earlier) {
   op.flops = [](const OpCall& call) { return AttentionFlops(call.in(0), call.in(1), 2, call); };
   op.is_matmul = true;
   op.workspace_bytes = [](const OpCall& call, const Target& target) {
-    if (target.kind == Target::Kind::kCuda) return CudaAttentionWorkspaceBytes(call.in(0), call.in(1));
-    return AttentionWorkspaceBytes(call.in(0), call.in(1), KeyRuns(call.in(1), call), target.threads);
+    return target.AttentionBytes(call.in(0), call.in(1), KeyRuns(call.in(1), call));
   };
   if (earlier > 0) {
     op.reuses = [](const OpCall& call) { return std::vector<int>{call.in(3) == call.out(0) ? 3 : -1, 4}; };
@@ -480,8 +478,7 @@ void AddAttention(OpTable& table) {
   grad.expand = ExpandAttentionGrad;
   grad.is_matmul = true;
   grad.workspace_bytes = [](const OpCall& call, const Target& target) {
-    if (target.kind == Target::Kind::kCuda) return CudaAttentionGradWorkspaceBytes(call.in(1), call.in(2));
-    return AttentionGradWorkspaceBytes(call.in(1), call.in(2), KeyRuns(call.in(2), call), target.threads);
+    return target.AttentionGradBytes(call.in(1), call.in(2), KeyRuns(call.in(2), call));
   };
   table.Add(grad);
 }

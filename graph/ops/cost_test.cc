@@ -1,6 +1,7 @@
 // FLOPs, aliases and in-place facts.
 #include "absl/strings/str_cat.h"
 #include "graph/ops/op_cases.h"
+#include "graph/targets/targets.h"
 #include "gtest/gtest.h"
 
 namespace tacc::graph {
@@ -56,7 +57,7 @@ TEST_F(Cost, ProductsOfBf16HaveRoomForEveryProcessor) {
     const std::string x = absl::StrCat("bf16[", n, ",", n, "] ");
     const OpCall call = Call(absl::StrCat("einsum ", x, x, "spec=\"ik,jk->ij\""));
     const auto bytes = [&](bool multiplies_bf16) {
-      return op_->workspace_bytes(call, {Target::Kind::kCpu, /*threads=*/1, multiplies_bf16});
+      return op_->workspace_bytes(call, *CpuTarget().make({/*threads=*/1, multiplies_bf16}));
     };
     EXPECT_GE(bytes(false), bytes(true));
     EXPECT_GE(bytes(false), 3 * n * n * 4);

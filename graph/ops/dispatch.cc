@@ -7,9 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
-#include "graph/ops/cuda_workspace.h"
 #include "graph/ops/facts.h"
-#include "graph/ops/workspace.h"
+#include "graph/ops/target.h"
 
 namespace tacc::graph {
 namespace {
@@ -85,10 +84,7 @@ void AddDispatchSlots(OpTable& table) {
     f.rule.out = {f.slots(), f.buffers(), {}};
     return f.rule;
   };
-  op.workspace_bytes = [](const OpCall& call, const Target& target) {
-    if (target.kind == Target::Kind::kCuda) return CudaDispatchSlotsWorkspaceBytes(call.out(1));
-    return DispatchSlotsWorkspaceBytes(call.out(1));
-  };
+  op.workspace_bytes = [](const OpCall& call, const Target& target) { return target.DispatchSlotsBytes(call.out(1)); };
   table.Add(op);
 }
 

@@ -4,6 +4,28 @@
 #include "absl/strings/str_cat.h"
 
 namespace tacc::graph {
+namespace {
+
+bool Has(const std::string& letters, char letter) { return letters.find(letter) != std::string::npos; }
+
+// True when the three groups of letters lie contiguous in `letters`, in any order.
+bool IsGrouped(std::string letters, const std::string& x, const std::string& y, const std::string& z) {
+  const std::string* groups[3] = {&x, &y, &z};
+  bool used[3] = {x.empty(), y.empty(), z.empty()};
+  while (!letters.empty()) {
+    int found = -1;
+    for (int g = 0; g < 3; ++g) {
+      if (used[g] || groups[g]->size() > letters.size()) continue;
+      if (letters.compare(letters.size() - groups[g]->size(), groups[g]->size(), *groups[g]) == 0) found = g;
+    }
+    if (found < 0) return false;
+    used[found] = true;
+    letters.resize(letters.size() - groups[found]->size());
+  }
+  return true;
+}
+
+}  // namespace
 
 absl::StatusOr<EinsumSpec> ParseEinsum(absl::string_view spec) {
   auto error = [&](absl::string_view what) {
@@ -57,6 +79,23 @@ absl::StatusOr<std::map<char, int64_t>> EinsumExtents(const EinsumSpec& spec, co
     }
   }
   return extents;
+}
+
+EinsumCopies EinsumCopiesOf(const EinsumSpec& spec) {
+  std::string batch, rows, columns, contracted;
+  for (char c : spec.y) (Has(spec.a, c) ? Has(spec.b, c) ? batch : rows : columns) += c;
+  std::string left = spec.a;
+  const bool swapped = !spec.y.empty() && !Has(spec.b, spec.y.back());
+  if (swapped) left = spec.b;
+  for (char c : left) {
+    if (!Has(spec.y, c)) contracted += c;
+  }
+  const auto batch_last = [&](const std::string& letters) {
+    return !batch.empty() && letters.size() > batch.size() && Has(batch, letters.back());
+  };
+  return {!IsGrouped(spec.a, batch, rows, contracted) || batch_last(spec.a),
+          !IsGrouped(spec.b, batch, columns, contracted) || batch_last(spec.b),
+          !IsGrouped(spec.y, batch, rows, columns) || batch_last(spec.y)};
 }
 
 }  // namespace tacc::graph

@@ -35,6 +35,13 @@ Factors FactorsOf(const OpCall& call, int a);
 // differ.
 absl::StatusOr<std::map<char, int64_t>> EinsumExtents(const EinsumSpec& spec, const TensorType& a, const TensorType& b);
 
+// Which tensors of einsum(a, b) -> y a matrix product must permute into a copy: their letters are not in groups, or the
+// batch letters come last.
+struct EinsumCopies {
+  bool a = false, b = false, y = false;
+};
+EinsumCopies EinsumCopiesOf(const EinsumSpec& spec);
+
 }  // namespace tacc::graph
 
 #endif  // TACC_GRAPH_OPS_EINSUM_SPEC_H_

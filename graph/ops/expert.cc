@@ -8,9 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
-#include "graph/ops/cuda_workspace.h"
 #include "graph/ops/facts.h"
-#include "graph/ops/workspace.h"
+#include "graph/ops/target.h"
 
 namespace tacc::graph {
 namespace {
@@ -280,8 +279,7 @@ void AddExpertMatmul(OpTable& table) {
   op.flops = [](const OpCall& call) { return ExpertFlops(call, call.in(1), call.in(2)); };
   op.is_matmul = true;
   op.workspace_bytes = [](const OpCall& call, const Target& target) {
-    if (target.kind == Target::Kind::kCuda) return CudaExpertMatmulWorkspaceBytes(call.in(1), call.in(2), call.out(0));
-    return ExpertMatmulWorkspaceBytes(call.in(1), call.in(0), call.in(2), call.out(0), target);
+    return target.ExpertMatmulBytes(call.in(0), call.in(1), call.in(2), call.out(0));
   };
   op.derive = [](VjpCall& call) {
     Builder& b = call.builder;
@@ -333,8 +331,7 @@ void AddExpertMatmul(OpTable& table) {
   grad.flops = [](const OpCall& call) { return ExpertFlops(call, call.in(2), call.out(0)); };
   grad.is_matmul = true;
   grad.workspace_bytes = [](const OpCall& call, const Target& target) {
-    if (target.kind == Target::Kind::kCuda) return CudaExpertMatmulGradWorkspaceBytes(call.in(2), call.out(0));
-    return ExpertMatmulGradWorkspaceBytes(call.in(2), call.in(0), call.in(1), target);
+    return target.ExpertMatmulGradBytes(call.in(0), call.in(1), call.in(2), call.out(0));
   };
   table.Add(grad);
 }

@@ -6,10 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
-#include "graph/ops/cuda_workspace.h"
 #include "graph/ops/einsum_spec.h"
 #include "graph/ops/facts.h"
-#include "graph/ops/workspace.h"
+#include "graph/ops/target.h"
 
 namespace tacc::graph {
 namespace {
@@ -99,16 +98,12 @@ int64_t ProductBytes(const OpCall& call, int a) {
   return factors.a.bytes() + factors.b.bytes() + (a > 0 ? call.in(0).bytes() : 0) + call.out(0).bytes();
 }
 
-using Workspace = int64_t (*)(const EinsumSpec&, const TensorType&, const TensorType&, const TensorType&,
-                              const Target&);
-int64_t ProductWorkspace(const OpCall& call, int a, const Target& target, Workspace workspace) {
+int64_t ProductWorkspace(const OpCall& call, int a, const Target& target) {
   const auto spec = ParseEinsum(call.attr<std::string>("spec"));
   if (!spec.ok()) return 0;
   const Factors factors = FactorsOf(call, a);
-  if (target.kind == Target::Kind::kCuda) return CudaEinsumWorkspaceBytes(*spec, factors.a, factors.b, call.out(0));
-  // CPUs copy a part before they multiply it.
-  const int64_t copy = call.attr<int64_t>("parts") > 0 ? factors.a.bytes() + kScratchAlignment : 0;
-  return copy + workspace(*spec, factors.a, factors.b, call.out(0), target);
+  const ProductCall product{*spec, factors.a, factors.b, call.out(0), call.attr<int64_t>("parts") > 0};
+  return a > 0 ? target.EinsumAccumulateBytes(product) : target.EinsumBytes(product);
 }
 
 // The gradient of the right operand, usually a weight, comes in the accumulation type: it is summed over micro-batches
@@ -156,9 +151,7 @@ void AddMatmulOps(OpTable& table) {
   einsum.flops = [](const OpCall& call) { return ProductFlops(call, 0); };
   einsum.touched_bytes = [](const OpCall& call) { return ProductBytes(call, 0); };
   einsum.is_matmul = true;
-  einsum.workspace_bytes = [](const OpCall& call, const Target& target) {
-    return ProductWorkspace(call, 0, target, EinsumWorkspaceBytes);
-  };
+  einsum.workspace_bytes = [](const OpCall& call, const Target& target) { return ProductWorkspace(call, 0, target); };
   table.Add(einsum);
 
   OpDef accumulate;
@@ -183,7 +176,7 @@ void AddMatmulOps(OpTable& table) {
   accumulate.touched_bytes = [](const OpCall& call) { return ProductBytes(call, 1); };
   accumulate.is_matmul = true;
   accumulate.workspace_bytes = [](const OpCall& call, const Target& target) {
-    return ProductWorkspace(call, 1, target, EinsumAccumulateWorkspaceBytes);
+    return ProductWorkspace(call, 1, target);
   };
   accumulate.reuses = ReuseIfSameType(0);
   table.Add(accumulate);
@@ -207,9 +200,7 @@ void AddMatmulOps(OpTable& table) {
   };
   joined.flops = [](const OpCall& call) { return ProductFlops(call, 0); };
   joined.is_matmul = true;
-  joined.workspace_bytes = [](const OpCall& call, const Target& target) {
-    return ProductWorkspace(call, 0, target, EinsumWorkspaceBytes);
-  };
+  joined.workspace_bytes = [](const OpCall& call, const Target& target) { return ProductWorkspace(call, 0, target); };
   joined.first_part = 1;
   table.Add(joined);
 }

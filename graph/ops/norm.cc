@@ -4,9 +4,8 @@
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
-#include "graph/ops/cuda_workspace.h"
 #include "graph/ops/facts.h"
-#include "graph/ops/workspace.h"
+#include "graph/ops/target.h"
 
 namespace tacc::graph {
 namespace {
@@ -213,10 +212,7 @@ void AddRmsNorm(OpTable& table) {
   };
   grad.rule = [](const OpCall& call) -> absl::StatusOr<Rule> { return GradientRule(call, "xxwr", "xw"); };
   grad.reuses = [](const OpCall& call) { return ReusesForCopy(call, 0); };
-  grad.workspace_bytes = [](const OpCall& call, const Target& target) {
-    if (target.kind == Target::Kind::kCuda) return CudaNormGradWorkspaceBytes(call.in(1), 1);
-    return NormGradWorkspaceBytes(call.in(1), 1);
-  };
+  grad.workspace_bytes = [](const OpCall& call, const Target& target) { return target.NormGradBytes(call.in(1), 1); };
   table.Add(grad);
   table.Add(WithAddAfter(grad));
 }
@@ -293,9 +289,7 @@ void AddLayerNorm(OpTable& table) {
   };
   grad.reuses = [](const OpCall& call) { return ReusesForCopy(call, 0); };
   grad.workspace_bytes = [](const OpCall& call, const Target& target) {
-    const int num_sums = static_cast<int>(call.results.size()) - 1 - HasCopy(call);
-    if (target.kind == Target::Kind::kCuda) return CudaNormGradWorkspaceBytes(call.in(1), num_sums);
-    return NormGradWorkspaceBytes(call.in(1), num_sums);
+    return target.NormGradBytes(call.in(1), static_cast<int64_t>(call.results.size()) - 1 - HasCopy(call));
   };
   table.Add(grad);
   table.Add(WithAddAfter(grad));

@@ -15,6 +15,7 @@
 namespace tacc::graph {
 
 class Builder;
+class Target;  // graph/ops/target.h
 
 // What the facts of an op are asked about: one node's attributes and types (logical or local).
 struct OpCall {
@@ -99,15 +100,6 @@ struct ExpandCall {
   const Node& node;
   const std::vector<int64_t>& shards;
   std::vector<ValueId>& results;  // per result, out
-};
-
-// What a program is compiled for, as far as kernels' scratch memory depends on it.
-struct Target {
-  enum class Kind { kCpu, kCuda };
-  Kind kind = Kind::kCpu;
-  int threads = 1;  // of a rank, on a CPU
-  // All CPUs that run it multiply bf16 numbers themselves; else they may go through f32, on some or all of them.
-  bool multiplies_bf16 = true;
 };
 
 // All the facts of one op. Functions may assume that arity and attributes have been checked; all but `infer` that types

@@ -2,8 +2,8 @@
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
-#include "graph/ops/cuda_workspace.h"
 #include "graph/ops/facts.h"
+#include "graph/ops/target.h"
 
 namespace tacc::graph {
 namespace {
@@ -109,8 +109,7 @@ void AddSumSquares(OpTable& table) {
     return absl::OkStatus();
   };
   op.workspace_bytes = [](const OpCall& call, const Target& target) {
-    return target.kind == Target::Kind::kCuda ? CudaSumSquaresWorkspaceBytes(static_cast<int64_t>(call.operands.size()))
-                                              : 0;
+    return target.SumSquaresBytes(static_cast<int64_t>(call.operands.size()));
   };
   table.Add(op);
 }

@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
-#include "graph/ops/cuda_workspace.h"
 #include "graph/ops/facts.h"
+#include "graph/ops/target.h"
 
 namespace tacc::graph {
 namespace {
@@ -327,9 +327,7 @@ void AddReductions(OpTable& table) {
     call.gradients[0] = Repeat(b, call.node, b.Cast(call.cotangents[0], b.type(call.node.operands[0]).dtype));
     return absl::OkStatus();
   };
-  sum.workspace_bytes = [](const OpCall& call, const Target& target) {
-    return target.kind == Target::Kind::kCuda ? CudaReduceWorkspaceBytes() : 0;
-  };
+  sum.workspace_bytes = [](const OpCall&, const Target& target) { return target.ReduceBytes(); };
   table.Add(sum);
 
   OpDef max = Reduction("reduce_max");
@@ -358,9 +356,7 @@ void AddReductions(OpTable& table) {
     call.gradients[0] = b.Add("mul", {at, Repeat(b, call.node, share)});
     return absl::OkStatus();
   };
-  max.workspace_bytes = [](const OpCall& call, const Target& target) {
-    return target.kind == Target::Kind::kCuda ? CudaReduceWorkspaceBytes() : 0;
-  };
+  max.workspace_bytes = [](const OpCall&, const Target& target) { return target.ReduceBytes(); };
   table.Add(max);
 }
 

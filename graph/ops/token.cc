@@ -2,8 +2,8 @@
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
-#include "graph/ops/cuda_workspace.h"
 #include "graph/ops/facts.h"
+#include "graph/ops/target.h"
 
 namespace tacc::graph {
 namespace {
@@ -75,7 +75,7 @@ void AddEmbedding(OpTable& table) {
     return rule;
   };
   grad.workspace_bytes = [](const OpCall& call, const Target& target) {
-    return target.kind == Target::Kind::kCuda ? CudaEmbeddingGradWorkspaceBytes(call.in(1), call.out(0)) : 0;
+    return target.EmbeddingGradBytes(call.in(1), call.out(0));
   };
   table.Add(grad);
 }

@@ -2,6 +2,7 @@
 #define TACC_GRAPH_PASSES_PIPELINE_H_
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "graph/passes/stages/stages.h"
 #include "graph/passes/training/build_training.h"
 #include "graph/passes/training/remat.h"
+#include "graph/targets/targets.h"
 
 namespace tacc::graph {
 
@@ -33,7 +35,7 @@ struct CompileOptions {
   NodeSeconds product_seconds;  // what decides join-products; empty: products stay apart, as on CPUs
   StageOptions stages;          // with a mesh that has an axis pp
   ScheduleOptions schedule;
-  Target target;
+  std::shared_ptr<const Target> target = CpuTarget().make({});
 };
 
 // One run of a pass.

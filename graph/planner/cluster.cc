@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "graph/ir/status_macros.h"
+#include "graph/targets/targets.h"
 
 namespace tacc::graph {
 namespace {
@@ -211,8 +212,9 @@ Machine MachineOf(const DeviceProfile& device) {
   m.memory_bytes_per_second = device.memory_bytes_per_second;
   m.intra_bytes_per_second = m.inter_bytes_per_second = device.link_bytes_per_second;
   m.intra_latency_seconds = m.inter_latency_seconds = device.link_latency_seconds;
-  if (device.kind != "cuda") {
-    m.shares_cores = device.kind == "cpu";
+  const TargetKind* kind = FindTargetKind(device.kind);
+  if (kind == nullptr || !kind->asynchronous) {
+    m.shares_cores = kind != nullptr && kind->shares_cores;
     const double half = m.half_flops_per_second * m.matmul_fraction, f32 = m.f32_flops_per_second * m.matmul_fraction;
     m.attention = {half, half, f32};  // nothing is known of it but products
     if (m.shares_cores) m.attention.half = m.attention.half_any = m.attention.f32 = kCpuAttentionFraction * f32;

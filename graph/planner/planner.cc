@@ -21,6 +21,7 @@
 #include "graph/planner/compose.h"
 #include "graph/planner/lessons.h"
 #include "graph/planner/simulate/cluster_times.h"
+#include "graph/targets/targets.h"
 #include "page/numbers.h"
 
 namespace tacc::graph {
@@ -57,9 +58,9 @@ DType Precision(const PlanRequest& request) {
              : DType::kF32;
 }
 
-Target TargetOf(const DeviceProfile& device, int threads) {
-  if (device.kind == "cuda") return {Target::Kind::kCuda, threads};
-  return {Target::Kind::kCpu, threads, device.multiplies_bf16.value_or(false)};
+TargetKind TargetKindOf(const DeviceProfile& device) {
+  const TargetKind* kind = FindTargetKind(device.kind);
+  return kind == nullptr ? CpuTarget() : *kind;  // of devices that are not known, as `tacc-plan check` has them
 }
 
 // The job's numbers of layers.
@@ -596,9 +597,10 @@ absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& pla
   options.schedule.units = model.units;
   options.schedule.kept_units = plan.kept_units;
   options.schedule.prefetch_units = static_cast<int>(plan.prefetch_units);
-  options.target = TargetOf(request.device, static_cast<int>(plan.threads));
+  const TargetKind kind = TargetKindOf(request.device);
+  options.target = kind.make({static_cast<int>(plan.threads), request.device.multiplies_bf16.value_or(false)});
   const Machine& machine = request.cluster.machine;
-  if (options.target.kind == Target::Kind::kCuda) {
+  if (kind.joins_products) {
     options.product_seconds = [&](const Node& node, const OpCall& call) {
       return LocalSeconds(machine, *ops.Find(node.op), node, call);
     };

@@ -10,6 +10,7 @@
 #include "graph/ir/capture.h"
 #include "graph/ir/status_macros.h"
 #include "graph/planner/prediction_range.h"
+#include "graph/targets/targets.h"
 
 namespace tacc::graph {
 namespace {
@@ -274,7 +275,9 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   } else {
     TACC_ASSIGN_OR_RETURN(plan.cluster, MakeCluster(MachineOf(device), plan.world));
   }
-  device.sums_in_order = plan.cluster.machine.sums_in_order = is_deterministic && device.kind == "cuda";
+  const TargetKind* kind = FindTargetKind(device.kind);
+  device.sums_in_order = plan.cluster.machine.sums_in_order =
+      is_deterministic && kind != nullptr && kind->sums_in_library;
   // Of devices that are not known, neither is what they lack (`tacc-plan check`).
   if (Find(root, "cluster") != nullptr || Find(root, "device") != nullptr) TACC_RETURN_IF_ERROR(TakePeaks(plan));
   if (reduce_dtype == "bfloat16") plan.reduce_dtype = DType::kBF16;
@@ -432,7 +435,8 @@ nlohmann::json LoserJson(const CompileRequest& request, const Loser& loser, cons
 }
 
 nlohmann::json CaptureJson(const CompileRequest& request, const std::vector<Program>& stages) {
-  if (request.plan.device.kind != "cuda") return nullptr;
+  const TargetKind* kind = FindTargetKind(request.plan.device.kind);
+  if (kind == nullptr || !kind->has_graphs) return nullptr;
   json list = json::array();
   for (const Program& program : stages) {
     for (const CapturePart& part : CapturePlan(program, TalkPlace::kDevice)) {

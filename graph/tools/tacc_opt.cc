@@ -19,6 +19,7 @@
 #include "graph/passes/partition/layout.h"
 #include "graph/passes/pipeline.h"
 #include "graph/planner/simulate/cluster_times.h"
+#include "graph/targets/targets.h"
 #include "graph/verify/verify.h"
 
 namespace tacc::graph {
@@ -37,6 +38,7 @@ struct Arguments {
   std::string residual_module;
   std::string machine;
   CompileOptions options;
+  int threads = 1;
 };
 
 // "name=number" items. `option` names the option in errors.
@@ -158,6 +160,7 @@ absl::StatusOr<std::string> Run(Arguments arguments) {
   arguments.options.partition = LayoutOf(mesh, arguments.residual_module);
   arguments.options.sequence_blocks = SequenceBlocks(mesh);
   arguments.options.partition.units = arguments.options.schedule.units;
+  arguments.options.target = CpuTarget().make({arguments.threads});
   TACC_ASSIGN_OR_RETURN(arguments.options.compute_dtype, ParseDType(arguments.compute_dtype));
   TACC_ASSIGN_OR_RETURN(arguments.options.residual_dtype, ParseDType(arguments.residual_dtype));
   if (arguments.options.compute_dtype == DType::kF16) arguments.options.training.loss_scale.emplace();
@@ -230,8 +233,7 @@ int Main(int argc, char** argv) {
       ->delimiter(',');
   app.add_option("--prefetch-units", schedule.prefetch_units, "schedule: units ahead that a gather starts")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--threads", arguments.options.target.threads, "plan-memory: threads of a rank")
-      ->check(CLI::PositiveNumber);
+  app.add_option("--threads", arguments.threads, "plan-memory: threads of a rank")->check(CLI::PositiveNumber);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -115,7 +115,7 @@ TEST(SumSquaresMany, EqualsTheSumWithoutATableToTheBit) {
   }
 }
 
-// What the ops' workspace promises (graph/ops/cuda_workspace.h), of tensors too large for a test's memory.
+// What the target promises (graph/targets/cuda.cc), of tensors too large for a test's memory.
 TEST(SumSquaresMany, CutsIntoNoMoreChunksThanScratchHas) {
   std::vector<BoundedTensor> xs(500);
   for (size_t i = 0; i < xs.size(); ++i) {

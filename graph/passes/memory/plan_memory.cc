@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
-#include "graph/ops/cuda_workspace.h"
 
 namespace tacc::graph {
 namespace {
@@ -436,7 +435,7 @@ bool LieInARow(const Graph& graph, const Node& node, int first) {
 
 }  // namespace
 
-absl::StatusOr<bool> PlanMemory(Program& program, const OpTable& ops, const Target& target,
+absl::StatusOr<bool> PlanMemory(Program& program, const OpTable& ops, const std::shared_ptr<const Target>& target,
                                 std::vector<MemoryUse>* memory) {
   MemoryUse use;
   std::vector<MemoryUse::Buffer> buffers;
@@ -511,10 +510,10 @@ absl::StatusOr<bool> PlanMemory(Program& program, const OpTable& ops, const Targ
     for (const Node& node : graph.nodes) {
       const OpDef& def = *ops.Find(node.op);
       const Parts parts = LieInARow(graph, node, def.first_part) ? Parts::kInARow : Parts::kApart;
-      use.workspace_bytes = std::max(use.workspace_bytes, WorkspaceBytes(def, CallOf(graph, node), target, parts));
+      use.workspace_bytes = std::max(use.workspace_bytes, WorkspaceBytes(def, CallOf(graph, node), *target, parts));
     }
   }
-  if (target.kind == Target::Kind::kCuda) use.workspace_bytes += kCudaLibraryBytes;
+  use.workspace_bytes += target->LibraryBytes();
   use.arena_bytes = offset + use.temporaries_bytes;
   use.gap_bytes = use.temporaries_bytes - alive_bytes;
   use.temporaries_bytes -= std::min(use.temporaries_bytes, carried_bytes);

@@ -2,11 +2,13 @@
 #define TACC_GRAPH_PASSES_MEMORY_PLAN_MEMORY_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "graph/ir/program.h"
 #include "graph/ops/op.h"
+#include "graph/ops/target.h"
 
 namespace tacc::graph {
 
@@ -59,7 +61,7 @@ struct MemoryUse {
 // - The operand of an asynchronous collective lives until its wait.
 //
 // `target`: whose kernels' workspaces are planned. What the program needs is appended to `memory`. Returns true.
-absl::StatusOr<bool> PlanMemory(Program& program, const OpTable& ops, const Target& target,
+absl::StatusOr<bool> PlanMemory(Program& program, const OpTable& ops, const std::shared_ptr<const Target>& target,
                                 std::vector<MemoryUse>* memory);
 
 }  // namespace tacc::graph

@@ -12,6 +12,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/types/span.h"
 #include "graph/ops/op_cases.h"
+#include "graph/targets/targets.h"
 #include "kernels/reference/buffer.h"
 #include "tests/interpreter/evaluate.h"
 #ifndef TACC_ON_GPU
@@ -40,11 +41,11 @@ using kernels::reference::Tensor;
 #ifdef TACC_GPU_KERNELS
 using Table = CudaKernelTable;
 constexpr char kDevice[] = "GPU";
-[[maybe_unused]] constexpr graph::Target::Kind kTarget = graph::Target::Kind::kCuda;
+[[maybe_unused]] constexpr auto kTarget = graph::CudaTarget;
 #else
 using Table = CpuKernelTable;
 constexpr char kDevice[] = "CPU";
-constexpr graph::Target::Kind kTarget = graph::Target::Kind::kCpu;
+constexpr auto kTarget = graph::CpuTarget;
 #endif
 
 using Ranges = std::vector<std::vector<Range>>;
@@ -504,14 +505,15 @@ TEST(Kernels, TakeNoMoreMemoryThanTheOpsPromise) {
       texts.push_back(absl::StrReplaceAll(text, {{" T[", absl::StrCat(" ", type, "[")}}));
     }
   }
-  const bool is_gpu = kTarget == graph::Target::Kind::kCuda;
+  const graph::TargetKind kind = kTarget();
+  const bool is_gpu = kind.asynchronous;
   for (const std::string& text : texts) {
     // On the host LibTorch multiplies 16-bit numbers by other means than on a GPU.
     if (is_gpu && text.rfind("einsum", 0) == 0 && text.find("f16[") != std::string::npos) continue;
     Trial trial(text);
     for (int threads : is_gpu ? std::vector<int>{1} : std::vector<int>{1, 2, 4}) {
       omp_set_num_threads(threads);
-      EXPECT_LE(trial.TakenBytes(), trial.PromisedBytes({kTarget, threads, kernels::cpu::HasBf16Multiply()}))
+      EXPECT_LE(trial.TakenBytes(), trial.PromisedBytes(*kind.make({threads, kernels::cpu::HasBf16Multiply()})))
           << text << " with " << threads << " threads";
     }
   }

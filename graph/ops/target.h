@@ -1,0 +1,61 @@
+#ifndef TACC_GRAPH_OPS_TARGET_H_
+#define TACC_GRAPH_OPS_TARGET_H_
+
+#include <cstdint>
+
+#include "graph/ir/type.h"
+#include "graph/ops/einsum_spec.h"
+
+namespace tacc::graph {
+
+// einsum(a, b) -> y. `is_part`: a is a part of its operand (FactorsOf), which does not lie in a row.
+struct ProductCall {
+  EinsumSpec spec;
+  TensorType a, b, y;
+  bool is_part = false;
+};
+
+// What a program is compiled for: scratch bytes of its kernels beside their results, those of libraries that they call
+// included. All are upper bounds, which worker/rank's bind_kernels_test holds against what kernels take. The answers
+// here are those of kernels that take none; graph/targets has a class for each kind of device that answers otherwise.
+class Target {
+ public:
+  virtual ~Target() = default;
+
+  // What libraries keep of a rank's workspace for themselves, once a program.
+  virtual int64_t LibraryBytes() const { return 0; }
+
+  virtual int64_t EinsumBytes(const ProductCall& /*product*/) const { return 0; }
+  // y = acc + einsum(a, b).
+  virtual int64_t EinsumAccumulateBytes(const ProductCall& product) const { return EinsumBytes(product); }
+  // q [B,S,H,D], k [B,T,K,D]. `key_runs`: pieces of the keys whose positions follow each other, at most.
+  virtual int64_t AttentionBytes(const TensorType& /*q*/, const TensorType& /*k*/, int64_t /*key_runs*/) const {
+    return 0;
+  }
+  virtual int64_t AttentionGradBytes(const TensorType& /*q*/, const TensorType& /*k*/, int64_t /*key_runs*/) const {
+    return 0;
+  }
+  // expert_matmul(x, ids, w) -> y.
+  virtual int64_t ExpertMatmulBytes(const TensorType& /*x*/, const TensorType& /*ids*/, const TensorType& /*w*/,
+                                    const TensorType& /*y*/) const {
+    return 0;
+  }
+  // The gradient dw of its matrices from rows a and b.
+  virtual int64_t ExpertMatmulGradBytes(const TensorType& /*a*/, const TensorType& /*b*/, const TensorType& /*ids*/,
+                                        const TensorType& /*dw*/) const {
+    return 0;
+  }
+  // dispatch_slots with rows of the ids i32[B,G,D,C].
+  virtual int64_t DispatchSlotsBytes(const TensorType& /*row_ids*/) const { return 0; }
+  // Gradients of rms_norm and layer_norm with `num_sums` gradients of weights over the last dim of x.
+  virtual int64_t NormGradBytes(const TensorType& /*x*/, int64_t /*num_sums*/) const { return 0; }
+  // dtable from ids.
+  virtual int64_t EmbeddingGradBytes(const TensorType& /*ids*/, const TensorType& /*dtable*/) const { return 0; }
+  // reduce_sum, reduce_max.
+  virtual int64_t ReduceBytes() const { return 0; }
+  virtual int64_t SumSquaresBytes(int64_t /*num_operands*/) const { return 0; }
+};
+
+}  // namespace tacc::graph
+
+#endif  // TACC_GRAPH_OPS_TARGET_H_

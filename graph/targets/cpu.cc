@@ -1,0 +1,124 @@
+// Scratch bytes of the CPU's kernels (kernels/cpu), LibTorch's own included.
+#include <algorithm>
+
+#include "graph/ops/op.h"
+#include "graph/targets/targets.h"
+
+namespace tacc::graph {
+namespace {
+
+// Tensors, their shapes' bookkeeping, and rounding of blocks to the workspace's 64 bytes.
+constexpr int64_t kSmall = 64 << 10;
+
+// The product itself and its result, computed in a type. f32 and f64 take nothing. bf16: oneDNN packs operands block by
+// block, at most 1.4 MB a thread (measured with LibTorch 2.11 on Zen 4, 30 shapes up to 65,536). Others are converted.
+int64_t BytesOfProductIn(DType compute, const TensorType& a, const TensorType& b, const TensorType& y, int threads) {
+  int64_t bytes = compute == DType::kBF16 ? threads * (int64_t{3} << 19) : 0;
+  if (compute != a.dtype) bytes += ByteSize(compute) * (a.num_elements() + b.num_elements());
+  if (compute != y.dtype) bytes += ByteSize(compute) * y.num_elements();
+  return bytes;
+}
+
+// Attention's blocks, as kernels/cpu/simd/loops.h has them.
+constexpr int64_t kQueryBlock = 48, kKeyBlock = 64;
+int64_t RoundUp(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
+// Of keys, laid out in tiles that end with a run.
+int64_t KeyRows(const TensorType& k, int64_t runs) { return RoundUp(k.dims[1], kKeyBlock) + (runs - 1) * kKeyBlock; }
+
+// Rows of one expert that are gathered and multiplied at a time, as kernels/cpu/expert.h has them.
+int64_t ExpertBlockRows(const TensorType& ids, DType dtype) {
+  constexpr int64_t kExpertRows = 1024, kExpertRowStep = 32;
+  const int64_t rows = std::min(kExpertRows, ids.num_elements());
+  return ByteSize(dtype) == 2 ? RoundUp(rows, kExpertRowStep) : rows;
+}
+// Slots sorted by expert; the count of each expert fits into kSmall.
+int64_t OrderBytes(const TensorType& ids) { return kSmall + 4 * ids.num_elements(); }
+
+class Cpu : public Target {
+ public:
+  explicit Cpu(const RankProcessors& processors) : processors_(processors) {}
+
+  int64_t EinsumBytes(const ProductCall& product) const override {
+    const auto& [spec, a, b, y, is_part] = product;
+    const EinsumCopies copies = EinsumCopiesOf(spec);
+    int64_t bytes = kSmall + ProductBytes(a, b, y);
+    if (is_part) bytes += a.bytes() + kScratchAlignment;  // it is copied before it is multiplied
+    if (copies.a) bytes += a.bytes() + 64;
+    if (copies.b) bytes += b.bytes() + 64;
+    if (copies.y) bytes += y.bytes();
+    return bytes;
+  }
+
+  int64_t EinsumAccumulateBytes(const ProductCall& product) const override {
+    return EinsumBytes(product) + (EinsumCopiesOf(product.spec).y ? product.y.bytes() : 0);
+  }
+
+  // For each thread the keys and values of one head, and blocks.
+  int64_t AttentionBytes(const TensorType& q, const TensorType& k, int64_t key_runs) const override {
+    const int64_t d = q.dims[3], padded = RoundUp(d, 16), keys = KeyRows(k, key_runs);
+    const int64_t thread = keys * (d + padded) + (kKeyBlock + 2 * kQueryBlock) * padded + kQueryBlock * kKeyBlock;
+    return kSmall + processors_.threads * RoundUp(thread * ByteSize(AccumulationType(q.dtype)), 64);
+  }
+
+  int64_t AttentionGradBytes(const TensorType& q, const TensorType& k, int64_t key_runs) const override {
+    const int64_t d = q.dims[3], padded = RoundUp(d, 16), keys = KeyRows(k, key_runs);
+    const int64_t thread = keys * (2 * d + 3 * padded) + 3 * kQueryBlock * padded + 2 * kQueryBlock * kKeyBlock;
+    return kSmall + processors_.threads * RoundUp(thread * ByteSize(AccumulationType(q.dtype)), 64);
+  }
+
+  // The order of the slots, and a block of sorted rows.
+  int64_t ExpertMatmulBytes(const TensorType& x, const TensorType& ids, const TensorType& w,
+                            const TensorType& y) const override {
+    const int64_t rows = ExpertBlockRows(ids, x.dtype);
+    const TensorType block_x{x.dtype, {rows, x.dims.back()}}, block_w{w.dtype, {y.dims.back(), x.dims.back()}};
+    const TensorType block_y{x.dtype, {rows, y.dims.back()}};
+    return OrderBytes(ids) + block_x.bytes() + block_y.bytes() +
+           EinsumBytes({{"rn", "mn", "rm"}, block_x, block_w, block_y});
+  }
+
+  int64_t ExpertMatmulGradBytes(const TensorType& a, const TensorType& b, const TensorType& ids,
+                                const TensorType& /*dw*/) const override {
+    const int64_t rows = ExpertBlockRows(ids, a.dtype);
+    const TensorType block_a{a.dtype, {rows, a.dims.back()}}, block_b{b.dtype, {rows, b.dims.back()}};
+    const TensorType y{AccumulationType(a.dtype), {a.dims.back(), b.dims.back()}};
+    return OrderBytes(ids) + block_a.bytes() + block_b.bytes() +
+           EinsumAccumulateBytes({{"rm", "rn", "mn"}, block_a, block_b, y});
+  }
+
+  // How full each of the D buffers is.
+  int64_t DispatchSlotsBytes(const TensorType& row_ids) const override {
+    return kSmall + row_ids.dims[2] * static_cast<int64_t>(sizeof(int64_t));
+  }
+
+  int64_t NormGradBytes(const TensorType& x, int64_t num_sums) const override {
+    constexpr int64_t kMaxGroups = 64;  // partial sums of groups of rows
+    const int64_t n = x.dims.back();
+    const int64_t groups = n == 0 ? 0 : std::clamp<int64_t>((x.num_elements() / n + 15) / 16, 1, kMaxGroups);
+    return kSmall + groups * num_sums * n * ByteSize(AccumulationType(x.dtype));
+  }
+
+ private:
+  // The product itself and its result, in whichever type these processors may compute it.
+  int64_t ProductBytes(const TensorType& a, const TensorType& b, const TensorType& y) const {
+    const bool is_half = a.dtype == DType::kF16 || a.dtype == DType::kBF16;
+    const int64_t through_f32 = BytesOfProductIn(is_half ? DType::kF32 : a.dtype, a, b, y, processors_.threads);
+    if (a.dtype != DType::kBF16) return through_f32;
+    const int64_t in_bf16 = BytesOfProductIn(DType::kBF16, a, b, y, processors_.threads);
+    return processors_.multiplies_bf16 ? in_bf16 : std::max(in_bf16, through_f32);
+  }
+
+  RankProcessors processors_;
+};
+
+}  // namespace
+
+TargetKind CpuTarget() {
+  TargetKind kind{"cpu"};
+  kind.shares_cores = true;
+  kind.make = [](const RankProcessors& processors) -> std::shared_ptr<const Target> {
+    return std::make_shared<const Cpu>(processors);
+  };
+  return kind;
+}
+
+}  // namespace tacc::graph
