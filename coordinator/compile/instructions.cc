@@ -15,7 +15,7 @@ std::string DescribeNode(const std::string& program_text, int call, int node) {
   const graph::Graph* graph = program->FindGraph(calls[call].graph);
   if (graph == nullptr || node >= static_cast<int>(graph->nodes.size())) return plain;
   const graph::Node& found = graph->nodes[node];
-  std::string text = found.op;
+  std::string text(found.op.name());
   if (!found.results.empty()) absl::StrAppend(&text, " %", graph->values[found.results[0]].name);
   absl::StrAppend(&text, " in ", graph->name);
   if (!found.module.empty()) absl::StrAppend(&text, " (", found.module, ")");

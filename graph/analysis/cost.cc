@@ -15,7 +15,7 @@ double Peak(const DeviceProfile& device, DType dtype) {
   return it == device.matmul_flops_per_second.end() ? 0.0 : it->second;
 }
 
-bool IsAllReduce(const Node& node) { return node.op == "all_reduce" || node.op == "stage_sum"; }
+bool IsAllReduce(const Node& node) { return node.op == Op::kAllReduce || node.op == Op::kStageSum; }
 
 // Of GPUs: sums that the ranks take themselves.
 bool IsOwnSum(const Graph& graph, const Node& node, const CollectiveRanks& ranks) {
@@ -34,7 +34,7 @@ int64_t HeldBytes(const Value& value, size_t dim, const Mesh& mesh, int64_t rank
 }  // namespace
 
 bool IsFree(const OpDef& def, const OpCall& call, const Node& node) {
-  if (!node.symbol.empty() || node.op == "wait") return true;
+  if (!node.symbol.empty() || node.op == Op::kWait) return true;
   if (!def.aliases) return false;
   const std::vector<int> aliases = def.aliases(call);
   return !aliases.empty() && aliases[0] >= 0;
@@ -45,14 +45,14 @@ DType ProductType(const OpCall& call) {
   return call.operands.size() > 1 && IsFloating(call.in(1).dtype) ? call.in(1).dtype : call.in(0).dtype;
 }
 
-std::optional<AttentionMask> MaskOfAttention(const std::string& op, const OpCall& call) {
-  static const std::map<std::string, size_t> kNumOperands = {// without document_start
-                                                             {"attention", 3},
-                                                             {"attention_grad", 6},
-                                                             {"attention_joined", 1},
-                                                             {"attention_joined_grad", 4}};
+std::optional<AttentionMask> MaskOfAttention(const Op& op, const OpCall& call) {
+  static const std::map<std::string, size_t, std::less<>> kNumOperands = {// without document_start
+                                                                          {"attention", 3},
+                                                                          {"attention_grad", 6},
+                                                                          {"attention_joined", 1},
+                                                                          {"attention_joined_grad", 4}};
   if (op == "attention_continue") return AttentionMask::kAny;
-  const auto found = kNumOperands.find(op);
+  const auto found = kNumOperands.find(op.name());
   if (found == kNumOperands.end()) return std::nullopt;
   const size_t num_operands = found->second;
   const bool is_any = call.operands.size() > num_operands || call.attrs->count("alibi_slopes") > 0 ||
@@ -60,8 +60,8 @@ std::optional<AttentionMask> MaskOfAttention(const std::string& op, const OpCall
   return is_any ? AttentionMask::kAny : AttentionMask::kPlain;
 }
 
-AttentionExtras ExtrasOfAttention(const std::string& op, const OpCall& call, double flops) {
-  const bool is_gradient = absl::EndsWith(op, "_grad");
+AttentionExtras ExtrasOfAttention(const Op& op, const OpCall& call, double flops) {
+  const bool is_gradient = absl::EndsWith(op.name(), "_grad");
   const double product = flops / (is_gradient ? 4 : 2);  // as AttentionFlops counts them
   const double head_dim = static_cast<double>(call.in(0).dims.back());
   return {product / (2 * head_dim), is_gradient ? product : 0};
@@ -83,11 +83,11 @@ int64_t SentBytes(const Graph& graph, const Node& node, const Mesh& mesh, const 
     if (IsWholeAllReduce(graph, node, group, ranks)) return (group.in_node + group.num_nodes() - 2) * in.bytes();
     return (n - 1) * (in.bytes() + out.bytes()) / n;
   }
-  if (node.op == "all_gather") return (n - 1) * graph.type(node.operands[0]).bytes();
-  if (node.op == "reduce_scatter")
+  if (node.op == Op::kAllGather) return (n - 1) * graph.type(node.operands[0]).bytes();
+  if (node.op == Op::kReduceScatter)
     return (n - 1) * graph.type(node.results[0]).num_elements() * ByteSize(graph.type(node.operands[0]).dtype);
-  if (node.op == "all_to_all") return (n - 1) * graph.type(node.operands[0]).bytes() / n;
-  if (node.op == "rotate_blocks") return graph.type(node.operands[0]).bytes();
+  if (node.op == Op::kAllToAll) return (n - 1) * graph.type(node.operands[0]).bytes() / n;
+  if (node.op == Op::kRotateBlocks) return graph.type(node.operands[0]).bytes();
   return 0;
 }
 
@@ -111,14 +111,14 @@ int64_t PackedBytes(const Graph& graph, const Node& node, const Mesh& mesh, cons
     for (size_t i = 0; i < dim; ++i) rows *= whole.type.dims[i];
     return rows;
   };
-  if (node.op == "all_to_all") {
+  if (node.op == Op::kAllToAll) {
     // Each part but the rank's own; none of its dims are padded.
     const int64_t in = rows_of(from, dim_of("split_dim")) == 1 ? 0 : from.type.bytes();
     const int64_t out = rows_of(to, dim_of("concat_dim")) == 1 ? 0 : to.type.bytes();
     return (n - 1) * (in + out) / n;
   }
-  const bool gathers = node.op == "all_gather";
-  if (!gathers && node.op != "reduce_scatter") return 0;
+  const bool gathers = node.op == Op::kAllGather;
+  if (!gathers && node.op != Op::kReduceScatter) return 0;
   const size_t dim = dim_of("dim");
   const Value &whole = gathers ? to : from, &part = gathers ? from : to;
   const int64_t bytes = HeldBytes(whole, dim, mesh, ranks.rank);
@@ -159,7 +159,7 @@ StepCost EstimateStep(const Program& program, const OpTable& ops, const DevicePr
       const OpDef* def = ops.Find(node.op);
       if (def == nullptr) continue;
       int64_t sent = SentBytes(graph, node, program.mesh, ranks);
-      if (node.op == "send") sent = program.FindState(node.symbol)->type.bytes();
+      if (node.op == Op::kSend) sent = program.FindState(node.symbol)->type.bytes();
       if (sent > 0) {
         cost.sent_bytes += sent;
         ++cost.num_collectives;

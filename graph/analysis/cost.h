@@ -67,7 +67,7 @@ enum class AttentionMask {
   kAny,    // else: documents, alibi, a ring's steps
 };
 // None for other ops than attention and its gradient.
-std::optional<AttentionMask> MaskOfAttention(const std::string& op, const OpCall& call);
+std::optional<AttentionMask> MaskOfAttention(const Op& op, const OpCall& call);
 
 // What an attention's kernel does beside the `flops` that are counted of it: an exponential for each score that its
 // mask lets through, and in a gradient the product that makes the scores again.
@@ -75,7 +75,7 @@ struct AttentionExtras {
   double exponentials = 0;
   double repeated_flops = 0;
 };
-AttentionExtras ExtrasOfAttention(const std::string& op, const OpCall& call, double flops);
+AttentionExtras ExtrasOfAttention(const Op& op, const OpCall& call, double flops);
 
 // Who runs a collective.
 struct CollectiveRanks {

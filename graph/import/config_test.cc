@@ -497,7 +497,7 @@ TEST_P(FamilyTest, WeightsSayWhatTheirDimsAre) {
   ASSERT_TRUE(graph.ok()) << graph.status();
   int64_t num_products = 0;
   for (const Node& node : graph->nodes) {
-    if (node.op != "param") continue;
+    if (node.op != Op::kParam) continue;
     const Dims& dims = graph->type(node.results[0]).dims;
     const auto axes = GetAttr<std::vector<std::string>>(node.attrs, "axes");
     ASSERT_EQ(axes.size(), dims.size()) << node.symbol;
@@ -798,7 +798,7 @@ TEST(ReadModelConfigTest, PublishedModelsHaveTheirParameters) {
     ASSERT_TRUE(graph.ok()) << published.name << ": " << graph.status();
     int64_t num_parameters = 0;
     for (const Node& node : graph->nodes) {
-      if (node.op == "param") num_parameters += graph->type(node.results[0]).num_elements();
+      if (node.op == Op::kParam) num_parameters += graph->type(node.results[0]).num_elements();
     }
     EXPECT_EQ(num_parameters, published.num_parameters) << published.name;
   }

@@ -39,11 +39,11 @@ class DecoderBuilder {
   absl::StatusOr<Graph> Build() {
     graph_.name = "forward";
     const Dims tokens_dims = {options_.batch, options_.seq_len};
-    tokens_ = b_.Leaf("input", "tokens", {DType::kI32, tokens_dims});
+    tokens_ = b_.Leaf(Op::kInput, "tokens", {DType::kI32, tokens_dims});
     if (options_.outputs == DecoderBuildOptions::kLoss)
-      targets_ = b_.Leaf("input", "targets", {DType::kI32, tokens_dims});
-    if (spec_.has_dropout()) step_ = b_.Leaf("input", "step", {DType::kI64, {}});
-    if (spec_.has_dropout() || HasAuxLoss()) sample_ = b_.Leaf("input", "sample", {DType::kI64, {options_.batch}});
+      targets_ = b_.Leaf(Op::kInput, "targets", {DType::kI32, tokens_dims});
+    if (spec_.has_dropout()) step_ = b_.Leaf(Op::kInput, "step", {DType::kI64, {}});
+    if (spec_.has_dropout() || HasAuxLoss()) sample_ = b_.Leaf(Op::kInput, "sample", {DType::kI64, {options_.batch}});
     ValueId x = Embed();
     if (spec_.rotary.has_value()) {
       b_.SetModule(ModuleOf(spec_.names.embedding));
@@ -58,11 +58,11 @@ class DecoderBuilder {
     for (int64_t layer = 0; layer < spec_.num_layers; ++layer) x = Layer(layer, x);
     const ValueId logits = Head(Norm(spec_.names.final_norm, spec_.norm, x, Hidden()));
     if (options_.outputs == DecoderBuildOptions::kLogits) {
-      b_.End("output", "logits", logits);
+      b_.End(Op::kOutput, "logits", logits);
     } else {
       const std::vector<ValueId> loss = b_.AddMany("cross_entropy", {logits, targets_}, {}, 3);
-      b_.End("output", "loss", WithAuxLoss(loss[0], loss[1]));
-      b_.End("output", "target_tokens", loss[1]);
+      b_.End(Op::kOutput, "loss", WithAuxLoss(loss[0], loss[1]));
+      b_.End(Op::kOutput, "target_tokens", loss[1]);
     }
     TACC_RETURN_IF_ERROR(b_.status());
     return std::move(graph_);
@@ -79,7 +79,7 @@ class DecoderBuilder {
     }
     Attrs attrs = {{"axes", axes}, {"init", init}};
     if (stored != sizes) attrs["stored"] = stored;
-    return b_.Leaf("param", name, {DType::kF32, std::move(sizes)}, std::move(attrs));
+    return b_.Leaf(Op::kParam, name, {DType::kF32, std::move(sizes)}, std::move(attrs));
   }
 
   WeightDim Hidden() const { return {spec_.hidden_size, "embed"}; }

@@ -39,7 +39,7 @@ std::vector<WantedTensor> WantedTensors(const Graph& graph) {
   std::vector<WantedTensor> wanted;
   std::map<std::string, size_t> index;
   for (const Node& node : graph.nodes) {
-    if (node.op != "param") continue;
+    if (node.op != Op::kParam) continue;
     const Dims dims = GetAttr<std::vector<int64_t>>(node.attrs, "stored", graph.type(node.results[0]).dims);
     const size_t star = node.symbol.find('*');
     if (star != std::string::npos) {  // a stack
@@ -219,7 +219,7 @@ absl::StatusOr<ImportedModel> ImportModel(const std::string& dir, const ImportOp
   TACC_ASSIGN_OR_RETURN(model.forward, BuildDecoder(spec, build, ops));
 
   for (const Node& node : model.forward.nodes) {
-    if (node.op == "param") model.num_parameters += model.forward.type(node.results[0]).num_elements();
+    if (node.op == Op::kParam) model.num_parameters += model.forward.type(node.results[0]).num_elements();
   }
   if (model.weights == ImportOptions::Weights::kPretrained) {
     WeightsCheck check;

@@ -73,14 +73,14 @@ class GraphChecker {
     std::set<std::string> inputs, outputs, params;
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       const Node& node = graph_.nodes[i];
-      if (node.op == "input") {
+      if (node.op == Op::kInput) {
         TACC_RETURN_IF_ERROR(CheckInput(i));
         inputs.insert(node.symbol);
-      } else if (node.op == "param") {
+      } else if (node.op == Op::kParam) {
         if (!params.insert(node.symbol).second)
           return places_.Error(i, absl::StrCat("param \"", node.symbol, "\" is declared twice"));
         TACC_RETURN_IF_ERROR(CheckParam(i));
-      } else if (node.op == "output") {
+      } else if (node.op == Op::kOutput) {
         TACC_RETURN_IF_ERROR(CheckOutput(i));
         if (!outputs.insert(node.symbol).second)
           return places_.Error(i, absl::StrCat("output \"", node.symbol, "\" is given twice"));
@@ -160,22 +160,23 @@ class GraphChecker {
   absl::Status CheckNode(size_t i) const {
     const Node& node = graph_.nodes[i];
     const OpDef* op = ops_.Find(node.op);
-    if (op == nullptr) return places_.Error(i, absl::StrCat("unknown op '", node.op, "'"));
-    if (op->is_collective || op->has_side_effect || node.op == "read") {
-      return places_.Error(i, absl::StrCat("op '", node.op, "' is not for a model's graph; the compiler adds it"));
+    if (op == nullptr) return places_.Error(i, absl::StrCat("unknown op '", node.op.name(), "'"));
+    if (op->is_collective || op->has_side_effect || node.op == Op::kRead) {
+      return places_.Error(i,
+                           absl::StrCat("op '", node.op.name(), "' is not for a model's graph; the compiler adds it"));
     }
     const OpCall call = CallOf(graph_, node);
     const absl::StatusOr<std::vector<TensorType>> inferred = InferTypes(*op, node.attrs, call.operands);
     if (!inferred.ok()) return places_.Error(i, std::string(inferred.status().message()));
     if (inferred->size() != node.results.size()) {
       return places_.Error(
-          i, absl::StrCat(node.op, " has ", inferred->size(), " results, the line names ", node.results.size()));
+          i, absl::StrCat(node.op.name(), " has ", inferred->size(), " results, the line names ", node.results.size()));
     }
     for (size_t r = 0; r < inferred->size(); ++r) {
       if ((*inferred)[r] == call.results[r]) continue;
       return places_.Error(
           i, absl::StrCat("the type of %", graph_.values[node.results[r]].name, " is written ",
-                          call.results[r].ToString(), ", but ", node.op, " makes ", (*inferred)[r].ToString()));
+                          call.results[r].ToString(), ", but ", node.op.name(), " makes ", (*inferred)[r].ToString()));
     }
     return absl::OkStatus();
   }
@@ -248,7 +249,7 @@ absl::StatusOr<ImportedModel> ImportGraphText(const std::string& text, const std
   model.vocab_size = VocabularyOf(model.forward);
   for (const Node& node : model.forward.nodes) {
     if (node.op == "embedding" && model.residual_module.empty()) model.residual_module = node.module;
-    if (node.op == "param") model.num_parameters += model.forward.type(node.results[0]).num_elements();
+    if (node.op == Op::kParam) model.num_parameters += model.forward.type(node.results[0]).num_elements();
     const std::string unit = UnitOf(node.module);
     if (!unit.empty() && std::count(model.units.begin(), model.units.end(), unit) == 0) model.units.push_back(unit);
   }

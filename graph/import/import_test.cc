@@ -366,7 +366,7 @@ TEST_F(ImportTest, NamesWithoutTheBasePrefixAreKept) {
   ASSERT_TRUE(random.ok()) << random.status();
   Tensors tensors;
   for (const Node& node : random->forward.nodes) {
-    if (node.op != "param") continue;
+    if (node.op != Op::kParam) continue;
     const Dims dims = GetAttr<std::vector<int64_t>>(node.attrs, "stored", random->forward.type(node.results[0]).dims);
     tensors[node.symbol.substr(std::string("transformer.").size())] = {"F32", dims};
   }

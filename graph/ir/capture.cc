@@ -12,11 +12,9 @@ constexpr char kHostTalks[] = "the host takes part in the talk between ranks";
 constexpr char kMessage[] = "a message may outlast the graph";
 constexpr char kUnderMessage[] = "a collective is under way while a message may outlast the graph";
 
-bool IsMessage(const Node& node) { return node.op == "send" || node.op == "recv" || node.op == "finish"; }
-
 // Whether more ranks than one take part.
 bool IsCollective(const Node& node, const Mesh& mesh) {
-  if (node.op == "shard_slice") return false;  // its `over` says where a part lies
+  if (node.op == Op::kShardSlice) return false;  // its `over` says where a part lies
   if (GetAttr<std::vector<int64_t>>(node.attrs, "stages").size() > 1) return true;
   int64_t ranks = 1;
   for (const std::string& name : GetAttr<std::vector<std::string>>(node.attrs, "over")) {
@@ -26,7 +24,7 @@ bool IsCollective(const Node& node, const Mesh& mesh) {
 }
 
 // As a rule: its value lies at its state's place.
-bool RunsNothing(const Node& node) { return node.op == "read" || node.op == "store"; }
+bool RunsNothing(const Node& node) { return node.op == Op::kRead || node.op == Op::kStore; }
 
 }  // namespace
 
@@ -42,11 +40,11 @@ std::vector<GraphPart> CutForCapture(const Graph& graph, const Mesh& mesh, TalkP
   for (size_t i = 0; i < n; ++i) {
     const Node& node = graph.nodes[i];
     const bool is_collective = IsCollective(node, mesh);
-    const size_t start = node.op == "wait" ? started[node.operands[0]] : n;
-    is_neutral[i] = RunsNothing(node) || (node.op == "wait" && start == n);
+    const size_t start = node.op == Op::kWait ? started[node.operands[0]] : n;
+    is_neutral[i] = RunsNothing(node) || (node.op == Op::kWait && start == n);
     if (place == TalkPlace::kHost) {
-      if (IsMessage(node) || is_collective || start < n) why_not[i] = kHostTalks;
-    } else if (IsMessage(node)) {
+      if (IsMessage(node.op) || is_collective || start < n) why_not[i] = kHostTalks;
+    } else if (IsMessage(node.op)) {
       why_not[i] = kMessage;
     }
     if (is_collective && GetAttr<bool>(node.attrs, "async")) {
@@ -95,7 +93,8 @@ std::vector<CapturePart> CapturePlan(const Program& program, TalkPlace place) {
         while (at + 1 < part.end && RunsNothing(graph->nodes[at])) ++at;
         const Node& first = graph->nodes[at];
         plan.push_back({graph->name, part.end - part.begin,
-                        absl::StrCat(first.op, first.module.empty() ? "" : " @", first.module), part.not_captured});
+                        absl::StrCat(first.op.name(), first.module.empty() ? "" : " @", first.module),
+                        part.not_captured});
       }
     }
   }

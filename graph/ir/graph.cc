@@ -32,7 +32,7 @@ Graph Graph::EmptyPart(std::string part_name) const {
 
 ValueId Graph::Output(absl::string_view output_name) const {
   for (const Node& node : nodes) {
-    if (node.op == "output" && output_name == node.symbol.c_str()) return node.operands[0];
+    if (node.op == Op::kOutput && output_name == node.symbol.c_str()) return node.operands[0];
   }
   return kNoValue;
 }

@@ -9,6 +9,7 @@
 
 #include "absl/strings/string_view.h"
 #include "graph/ir/attr.h"
+#include "graph/ir/op.h"
 #include "graph/ir/sharding.h"
 #include "graph/ir/type.h"
 
@@ -34,7 +35,7 @@ struct Value {
 // One operation. Line order is the schedule. Leaves: `input "name"`, `param "name"` (a weight of the model),
 // `read "state"`; ends: `output "name" %v`, `store "state" %v`.
 struct Node {
-  std::string op;
+  Op op;
   std::string symbol;  // the quoted name of input, param, read, store and output
   std::vector<ValueId> operands;
   std::vector<ValueId> results;

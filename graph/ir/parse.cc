@@ -377,7 +377,7 @@ class Parser {
       TACC_RETURN_IF_ERROR(Expect("="));
     }
     if (token_.kind != Token::kWord) return Error("wanted a line of the form `%result = op %operand key=value : type`");
-    node.op = token_.text;
+    node.op = Op(token_.text);
     TACC_RETURN_IF_ERROR(Advance());
     if (token_.kind == Token::kString) {
       node.symbol = token_.text;
@@ -407,7 +407,7 @@ class Parser {
       }
     }
     if (values.size() != results.size()) {
-      return Error(absl::StrCat(node.op, " defines ", results.size(), " results but gives ", values.size(),
+      return Error(absl::StrCat(node.op.name(), " defines ", results.size(), " results but gives ", values.size(),
                                 " types; write one type after ':' for each"));
     }
     if (token_.kind == Token::kModule) {

@@ -95,7 +95,7 @@ std::string Print(const Attr& attr) {
 std::string Print(const Graph& graph, const Node& node, const Mesh& mesh) {
   std::string out;
   if (!node.results.empty()) absl::StrAppend(&out, ValueNames(graph, node.results), " = ");
-  absl::StrAppend(&out, node.op);
+  absl::StrAppend(&out, node.op.name());
   if (!node.symbol.empty()) absl::StrAppend(&out, " ", Quote(node.symbol));
   if (!node.operands.empty()) absl::StrAppend(&out, " ", ValueNames(graph, node.operands));
   for (const auto& [key, value] : node.attrs) absl::StrAppend(&out, " ", key, "=", Print(value));

@@ -47,7 +47,7 @@ std::vector<ValueId> Builder::AddMany(absl::string_view op, std::vector<ValueId>
     return none;
   }
   Node node;
-  node.op = std::string(op);
+  node.op = Op(op);
   node.operands = std::move(operands);
   node.attrs = std::move(attrs);
   node.module = module_;
@@ -62,10 +62,10 @@ ValueId Builder::Add(absl::string_view op, std::vector<ValueId> operands, Attrs 
   return AddMany(op, std::move(operands), std::move(attrs), 1)[0];
 }
 
-ValueId Builder::Leaf(absl::string_view op, absl::string_view symbol, TensorType type, Attrs attrs) {
+ValueId Builder::Leaf(const Op& op, absl::string_view symbol, TensorType type, Attrs attrs) {
   if (!status_.ok()) return kNoValue;
   Node node;
-  node.op = std::string(op);
+  node.op = op;
   node.symbol = std::string(symbol);
   node.attrs = std::move(attrs);
   node.module = module_;
@@ -76,14 +76,14 @@ ValueId Builder::Leaf(absl::string_view op, absl::string_view symbol, TensorType
   return id;
 }
 
-void Builder::End(absl::string_view op, absl::string_view symbol, ValueId value) {
+void Builder::End(const Op& op, absl::string_view symbol, ValueId value) {
   if (!status_.ok()) return;
   if (value == kNoValue) {
-    Fail(absl::InternalError(absl::StrCat(op, " \"", symbol, "\": the value is missing")));
+    Fail(absl::InternalError(absl::StrCat(op.name(), " \"", symbol, "\": the value is missing")));
     return;
   }
   Node node;
-  node.op = std::string(op);
+  node.op = op;
   node.symbol = std::string(symbol);
   node.operands = {value};
   node.module = module_;

@@ -30,9 +30,9 @@ class Builder {
 
   // input, param and read have no inference: their type is declared. Attributes of param: init (see State::init),
   // stored (dims in the model's files, when another shape), axes (what each dim is, see State::axes).
-  ValueId Leaf(absl::string_view op, absl::string_view symbol, TensorType type, Attrs attrs = {});
+  ValueId Leaf(const Op& op, absl::string_view symbol, TensorType type, Attrs attrs = {});
   // output and store.
-  void End(absl::string_view op, absl::string_view symbol, ValueId value);
+  void End(const Op& op, absl::string_view symbol, ValueId value);
 
   ValueId Einsum(absl::string_view spec, ValueId a, ValueId b) {
     return Add("einsum", {a, b}, {{"spec", std::string(spec)}});

@@ -17,7 +17,7 @@ using interpreter::Array;
 using interpreter::Arrays;
 
 // Operands of which no gradient exists though they are floating.
-bool IsConstantOperand(const std::string& op, size_t operand) {
+bool IsConstantOperand(const Op& op, size_t operand) {
   return (op == "select" && operand == 0) || (op == "rotary" && operand > 0);
 }
 
@@ -31,7 +31,7 @@ absl::StatusOr<OpCase> WithDerivative(const OpTable& ops, const std::string& tex
   Builder builder(c.graph, ops);
   builder.SetModule("layer");
   std::vector<ValueId> cotangents(node.results.size(), kNoValue);
-  cotangents[0] = builder.Leaf("input", "dy", {dy_dtype, c.graph.type(node.results[0]).dims});
+  cotangents[0] = builder.Leaf(Op::kInput, "dy", {dy_dtype, c.graph.type(node.results[0]).dims});
   std::vector<ValueId> gradients(node.operands.size(), kNoValue);
   std::vector<char> needed;
   for (size_t i = 0; i < node.operands.size(); ++i) {
@@ -41,7 +41,7 @@ absl::StatusOr<OpCase> WithDerivative(const OpTable& ops, const std::string& tex
   if (absl::Status status = ops.Find(node.op)->derive(call); !status.ok()) return status;
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (needed[i] && gradients[i] == kNoValue) return absl::InternalError(absl::StrCat("no gradient of operand ", i));
-    if (needed[i]) builder.End("output", absl::StrCat("g", i), gradients[i]);
+    if (needed[i]) builder.End(Op::kOutput, absl::StrCat("g", i), gradients[i]);
   }
   if (!builder.status().ok()) return builder.status();
   return c;
@@ -64,7 +64,7 @@ TEST(Derive, EqualsFiniteDifferences) {
   for (const std::string& text : texts) {
     const auto plain = ParseOpCase(ops, text);
     ASSERT_TRUE(plain.ok()) << text << ": " << plain.status();
-    const std::string op = plain->op_node().op;
+    const std::string op(plain->op_node().op.name());
     if (ops.Find(op)->derive == nullptr || ops.Find(op)->no_gradient || IsOfPart(plain->op_node())) continue;
     const auto c = WithDerivative(ops, text, plain->graph.type(plain->op_node().results[0]).dtype);
     ASSERT_TRUE(c.ok()) << text << ": " << c.status();
@@ -131,7 +131,7 @@ TEST(Derive, ResultsForTheBackwardPassHaveNoDerivative) {
   ASSERT_TRUE(c.ok());
   const Node node = c->op_node();
   Builder builder(c->graph, ops);
-  std::vector<ValueId> cotangents = {kNoValue, builder.Leaf("input", "d", {DType::kF64, {2}})};
+  std::vector<ValueId> cotangents = {kNoValue, builder.Leaf(Op::kInput, "d", {DType::kF64, {2}})};
   std::vector<ValueId> gradients(2, kNoValue);
   std::vector<char> needed(2, 1);
   VjpCall call{builder, node, cotangents, gradients, needed};

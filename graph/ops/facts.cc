@@ -76,7 +76,7 @@ std::function<std::vector<int>(const OpCall&)> ReuseIfSameType(int operand) {
 
 absl::Status NoCotangent(const VjpCall& call, int result, absl::string_view name) {
   if (call.cotangents[result] == kNoValue) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat(call.node.op, " at ",
+  return absl::UnimplementedError(absl::StrCat(call.node.op.name(), " at ",
                                                call.node.module.empty() ? "the top level" : call.node.module,
                                                ": the loss depends on its result ", name, ", which has no derivative"));
 }

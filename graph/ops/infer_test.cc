@@ -27,7 +27,7 @@ std::string Infer(const OpTable& ops, const std::string& text) {
   if (!graph.ok()) return std::string(graph.status().message());
   const Node& node = graph->nodes.back();
   const OpDef* op = ops.Find(node.op);
-  if (op == nullptr) return absl::StrCat("no op ", node.op);
+  if (op == nullptr) return absl::StrCat("no op ", node.op.name());
   auto types = InferTypes(*op, node.attrs, CallOf(*graph, node).operands);
   if (!types.ok()) return std::string(types.status().message());
   return absl::StrJoin(*types, ", ", [](std::string* out, const TensorType& t) { absl::StrAppend(out, t.ToString()); });

@@ -32,14 +32,14 @@ absl::StatusOr<OpCase> ParseOpCase(const OpTable& ops, const std::string& text) 
   out.node = static_cast<int>(out.graph.nodes.size()) - 1;
   const Node& parsed = out.op_node();
   const OpDef* op = ops.Find(parsed.op);
-  if (op == nullptr) return absl::NotFoundError(absl::StrCat("no op ", parsed.op));
+  if (op == nullptr) return absl::NotFoundError(absl::StrCat("no op ", parsed.op.name()));
   TACC_ASSIGN_OR_RETURN(const std::vector<TensorType> types,
                         InferTypes(*op, parsed.attrs, CallOf(out.graph, parsed).operands));
   for (size_t i = 0; i < types.size(); ++i) {
     const ValueId v = out.graph.AddValue("r", types[i]);
     out.graph.nodes[out.node].results.push_back(v);
     Node end;
-    end.op = "output";
+    end.op = Op::kOutput;
     end.symbol = absl::StrCat("r", i);
     end.operands = {v};
     out.graph.nodes.push_back(end);
@@ -230,11 +230,11 @@ interpreter::Arrays RandomLeaves(const OpCase& op_case, interpreter::Random& ran
       double& x = array.values[k];
       if (type.dtype == DType::kI32) {
         x = static_cast<double>(random() % 7);
-        if (node.op.rfind("top_k", 0) == 0) x = static_cast<double>(k % 2 == 0 ? random() % 3 : 3 + random() % 2);
+        if (absl::StartsWith(node.op, "top_k")) x = static_cast<double>(k % 2 == 0 ? random() % 3 : 3 + random() % 2);
         if (node.attrs.count("ranges_dim") > 0) x = IdOfRange(node, type, k, random);
         if (node.op == "dispatch" || node.op == "combine") x = static_cast<double>(5 * k % 11);  // a place for one slot
-        if (node.op.rfind("cross_entropy", 0) == 0 && random() % 4 == 0) x = -1;                 // not counted
-        if (kPositional.count(node.op) > 0) {  // the start of a document, not behind its token
+        if (absl::StartsWith(node.op, "cross_entropy") && random() % 4 == 0) x = -1;             // not counted
+        if (kPositional.count(std::string(node.op.name())) > 0) {  // the start of a document, not behind its token
           const int64_t extent = type.dims.back();
           const SequenceOrder order{extent, GetAttr<int64_t>(node.attrs, "zigzag")};
           x = std::min(x, static_cast<double>(order.PositionOf(k % extent)));
@@ -242,7 +242,7 @@ interpreter::Arrays RandomLeaves(const OpCase& op_case, interpreter::Random& ran
       } else if (type.dtype == DType::kI64) {
         x = static_cast<double>(type.rank() == 0 ? 3 : 10 + k);
       } else {
-        x = kPositive.count(node.op) > 0 ? 0.5 + std::abs(normal(random)) : normal(random);
+        x = kPositive.count(std::string(node.op.name())) > 0 ? 0.5 + std::abs(normal(random)) : normal(random);
       }
     }
     leaves[absl::StrCat("a", i)] = std::move(array);

@@ -75,7 +75,7 @@ Graph PartitionByRule(const OpCase& c, const Rule& rule, const Mesh& mesh, const
     place(node.operands[i], rule.in[i], pending);
     if (!mask) continue;
     Node masked;
-    masked.op = "mask_padding";
+    masked.op = Op::kMaskPadding;
     masked.operands = {node.operands[i]};
     const ValueId v = graph.AddValue("masked", graph.type(node.operands[i]));
     graph.values[v].placement = graph.values[node.operands[i]].placement;

@@ -70,7 +70,7 @@ class Analysis {
     // The forward ends where it counts the loss.
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       const Node& node = graph_.nodes[i];
-      if (node.op == "store" && absl::StartsWith(node.symbol, "counters/")) last_forward_ = i;
+      if (node.op == Op::kStore && absl::StartsWith(node.symbol, "counters/")) last_forward_ = i;
     }
   }
 
@@ -79,7 +79,7 @@ class Analysis {
     FindRepeated();
     const std::vector<int> makers = graph_.Producers();
     for (const Node& node : graph_.nodes) {
-      if (node.op == "store") gradient_makers_[node.symbol] = makers[node.operands[0]];
+      if (node.op == Op::kStore) gradient_makers_[node.symbol] = makers[node.operands[0]];
     }
     for (size_t i = 0; i < graph_.nodes.size(); ++i) TACC_RETURN_IF_ERROR(Visit(i));
     Activations();
@@ -147,18 +147,18 @@ class Analysis {
   absl::Status Visit(size_t i) {
     const Node& node = graph_.nodes[i];
     const OpDef* def = ops_.Find(node.op);
-    if (def == nullptr) return absl::InternalError(absl::StrCat("analyze: no op ", node.op));
+    if (def == nullptr) return absl::InternalError(absl::StrCat("analyze: no op ", node.op.name()));
     const OpCall call = CallOf(graph_, node);
     for (ValueId result : node.results) {
       kinds_[result].assign(graph_.type(result).dims.size(), Kind::kPlain);
       maker_[result] = static_cast<int>(i);
     }
-    if (node.op == "input") {
+    if (node.op == Op::kInput) {
       Kinds& kinds = kinds_[node.results[0]];
       for (size_t d = 0; d < kinds.size() && d < 2; ++d) kinds[d] = Kind::kToken;
       return absl::OkStatus();
     }
-    if (node.op == "read") {
+    if (node.op == Op::kRead) {
       Read(node, i);
       return absl::OkStatus();
     }
@@ -244,7 +244,7 @@ class Analysis {
   // A read, or what only gives it other dims.
   bool IsWeight(ValueId v) const {
     while (maker_[v] >= 0 && graph_.nodes[maker_[v]].op == "reshape") v = graph_.nodes[maker_[v]].operands[0];
-    return maker_[v] >= 0 && graph_.nodes[maker_[v]].op == "read";
+    return maker_[v] >= 0 && graph_.nodes[maker_[v]].op == Op::kRead;
   }
 
   // Adds up what the forward uses after the layers of the weights that it used before them.
@@ -589,7 +589,7 @@ absl::StatusOr<ModelWork> AnalyzeModel(const Graph& forward, const std::vector<s
   TACC_ASSIGN_OR_RETURN(model.units, analysis.Run());
   model.tied = analysis.tied();
   for (const Node& node : forward.nodes) {
-    if (node.op == "input" && node.symbol == "tokens") model.seq_len = forward.type(node.results[0]).dims[1];
+    if (node.op == Op::kInput && node.symbol == "tokens") model.seq_len = forward.type(node.results[0]).dims[1];
   }
   model.num_heads = LeastExtent(program, "heads");
   model.num_kv_heads = LeastExtent(program, "kv_heads");

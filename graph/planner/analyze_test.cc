@@ -222,7 +222,7 @@ TEST(Analyze, ATiedEmbeddingOnTwoStagesIsThatOfThePrograms) {
     ASSERT_TRUE(simulation.ok()) << simulation.status();
     for (const Span& span : simulation->timeline) {
       const Graph& graph = *stages[span.stage]->FindGraph(stages[span.stage]->step[span.call].graph);
-      if (graph.nodes[span.first_node].op == "stage_sum")
+      if (graph.nodes[span.first_node].op == Op::kStageSum)
         longest_sum[tied] = std::max(longest_sum[tied], span.end - span.begin);
     }
     const auto work = AnalyzeModel(TestModel(1, tied == 1), model.units, plan.compute_dtype, ops);

@@ -85,7 +85,7 @@ ForwardBuilder MakeForwardBuilder(const CompileRequest& request, const OpTable& 
     model.units = std::move(imported.units);
     model.residual_module = imported.residual_module;
     for (const Node& node : imported.forward.nodes) {
-      if (node.op == "param") model.num_parameters += imported.forward.type(node.results[0]).num_elements();
+      if (node.op == Op::kParam) model.num_parameters += imported.forward.type(node.results[0]).num_elements();
     }
     model.forward = std::move(imported.forward);
     if (request.separate_documents) {

@@ -68,10 +68,10 @@ std::string ModuleOf(const Graph& graph, const TraceSpan& span) {
 
 // A message says with which stage.
 std::string NameOf(const Node& collective) {
-  const std::string& op = collective.op;
-  if (op == "send") return absl::StrCat(op, " to stage ", GetAttr<int64_t>(collective.attrs, "to"));
-  if (op == "recv") return absl::StrCat(op, " from stage ", GetAttr<int64_t>(collective.attrs, "from"));
-  return op;
+  const Op& op = collective.op;
+  if (op == Op::kSend) return absl::StrCat(op.name(), " to stage ", GetAttr<int64_t>(collective.attrs, "to"));
+  if (op == Op::kRecv) return absl::StrCat(op.name(), " from stage ", GetAttr<int64_t>(collective.attrs, "from"));
+  return std::string(op.name());
 }
 
 }  // namespace
@@ -85,7 +85,8 @@ struct StepTrace::Slice {
 };
 
 std::string CommunicatorOf(const Node& node) {
-  if (node.op == "send" || node.op == "recv") return absl::StrCat("channel ", GetAttr<int64_t>(node.attrs, "channel"));
+  if (node.op == Op::kSend || node.op == Op::kRecv)
+    return absl::StrCat("channel ", GetAttr<int64_t>(node.attrs, "channel"));
   if (!GetAttr<std::vector<int64_t>>(node.attrs, "stages").empty()) return kStageAxis;
   return absl::StrJoin(GetAttr<std::vector<std::string>>(node.attrs, "over"), " ");
 }
@@ -93,7 +94,7 @@ std::string CommunicatorOf(const Node& node) {
 int ForwardEnd(const Graph& graph, const Program& program) {
   int end = 0;
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    if (graph.nodes[i].op != "store") continue;
+    if (graph.nodes[i].op != Op::kStore) continue;
     const State* state = program.FindState(graph.nodes[i].symbol);
     if (state != nullptr && state->kind == StateKind::kCounter) end = static_cast<int>(i) + 1;
   }
@@ -203,7 +204,7 @@ void StepTrace::AddNodes(const Graph& graph, const std::vector<const TraceSpan*>
       json arguments = NodeArguments(graph, node);
       if (module.empty()) arguments.erase("module");
       AddWork(graph, *spans[i], ops_, arguments);
-      Add({node.op, "node", thread, spans[i]->begin, spans[i]->end, std::move(arguments)});
+      Add({std::string(node.op.name()), "node", thread, spans[i]->begin, spans[i]->end, std::move(arguments)});
     }
   }
 }

@@ -209,7 +209,7 @@ class MemoryCheck {
             absl::StrCat("the bytes of %", graph.values[v].name, " were written over before this line reads them"));
       }
     }
-    if (node.op == "read") {
+    if (node.op == Op::kRead) {
       const StatePlace& state = PlaceOf(node.symbol);
       const ValueId v = node.results[0];
       if (Where(graph, v) != state.where) {
@@ -222,7 +222,7 @@ class MemoryCheck {
       contents_[v] = state.content;
       return absl::OkStatus();
     }
-    if (node.op == "store") {
+    if (node.op == Op::kStore) {
       StatePlace& state = PlaceOf(node.symbol);
       const ValueId v = node.operands[0];
       if (Where(graph, v) == state.where) {
@@ -236,8 +236,8 @@ class MemoryCheck {
       arena_.Write(state.where, state.content);
       return absl::OkStatus();
     }
-    if (node.op == "send" || node.op == "recv" || node.op == "finish") return Message(node);
-    if (node.op == "wait") in_flight_.erase(node.operands[0]);
+    if (IsMessage(node.op)) return Message(node);
+    if (node.op == Op::kWait) in_flight_.erase(node.operands[0]);
     for (size_t r = 0; r < node.results.size(); ++r) TACC_RETURN_IF_ERROR(Write(graph, node, facts, r));
     if (GetAttr<bool>(node.attrs, "async"))
       in_flight_[node.results[0]] = {Where(graph, node.operands[0]), Where(graph, node.results[0])};
@@ -261,8 +261,9 @@ class MemoryCheck {
       const Interval operand = Where(graph, node.operands[i]);
       if (!where.Overlaps(operand)) continue;
       if (At(facts.reuses, r) == static_cast<int>(i) && where == operand) continue;
-      return absl::InvalidArgumentError(absl::StrCat(
-          name, " lies on its operand %", graph.values[node.operands[i]].name, ", which ", node.op, " does not allow"));
+      return absl::InvalidArgumentError(absl::StrCat(name, " lies on its operand %",
+                                                     graph.values[node.operands[i]].name, ", which ", node.op.name(),
+                                                     " does not allow"));
     }
     for (size_t other = 0; other < r; ++other) {
       if (where.Overlaps(Where(graph, node.results[other]))) {
@@ -278,7 +279,7 @@ class MemoryCheck {
   absl::Status Message(const Node& node) {
     StatePlace& state = PlaceOf(node.symbol);
     const int64_t channel = GetAttr<int64_t>(node.attrs, "channel");
-    if (node.op == "finish") {
+    if (node.op == Op::kFinish) {
       state.under_way.channels.erase(channel);
       if (state.under_way.channels.empty()) {
         state.under_way.receives = false;
@@ -286,9 +287,9 @@ class MemoryCheck {
       }
       return absl::OkStatus();
     }
-    if (node.op == "send" && !arena_.Holds(state.where, state.content))
+    if (node.op == Op::kSend && !arena_.Holds(state.where, state.content))
       return absl::InvalidArgumentError("the state's bytes were written over and not stored again");
-    if (node.op == "recv") {
+    if (node.op == Op::kRecv) {
       TACC_RETURN_IF_ERROR(CheckInFlight(state.where));
       state.under_way.receives = true;
       state.content = next_content_++;

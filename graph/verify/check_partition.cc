@@ -45,13 +45,13 @@ class PartitionCheck {
       }
     }
     TACC_RETURN_IF_ERROR(CheckWaits(node));
-    if (node.op == "output") {
+    if (node.op == Op::kOutput) {
       return sharding(node.operands[0]).pending.empty() ? absl::OkStatus()
                                                         : absl::InvalidArgumentError("an output is still pending");
     }
-    if (node.op == "store" || node.op == "send" || node.op == "recv" || node.op == "finish") return absl::OkStatus();
-    if (node.op == "input" || node.op == "read") {
-      if (node.op == "input" && !sharding(node.results[0]).pending.empty())
+    if (node.op == Op::kStore || IsMessage(node.op)) return absl::OkStatus();
+    if (node.op == Op::kInput || node.op == Op::kRead) {
+      if (node.op == Op::kInput && !sharding(node.results[0]).pending.empty())
         return absl::InvalidArgumentError("an input is never pending");
       return absl::OkStatus();
     }
@@ -68,15 +68,15 @@ class PartitionCheck {
 
   absl::Status CheckWaits(const Node& node) {
     for (ValueId v : node.operands) {
-      if (node.op != "wait" && started_.count(v) > 0) {
+      if (node.op != Op::kWait && started_.count(v) > 0) {
         return absl::InvalidArgumentError(absl::StrCat("%", graph_.values[v].name, " is used before the wait for it"));
       }
-      if (node.op != "wait" && finished_.count(v) > 0) {
+      if (node.op != Op::kWait && finished_.count(v) > 0) {
         return absl::InvalidArgumentError(
             absl::StrCat("%", graph_.values[v].name, " is a started collective; use the result of its wait"));
       }
     }
-    if (node.op == "wait") {
+    if (node.op == Op::kWait) {
       const ValueId v = node.operands[0];
       if (finished_.count(v) > 0)
         return absl::InvalidArgumentError(absl::StrCat("%", graph_.values[v].name, " is waited for twice"));
@@ -199,9 +199,9 @@ class PartitionCheck {
       } else if (!pending.empty() && !passes) {
         return absl::InvalidArgumentError(absl::StrCat("%", graph_.values[node.operands[pending[0]]].name,
                                                        " is pending on ", name, ", which may not pass through ",
-                                                       node.op));
+                                                       node.op.name()));
       }
-      const bool zero = node.op == "constant" && GetAttr<double>(node.attrs, "value") == 0;
+      const bool zero = node.op == Op::kConstant && GetAttr<double>(node.attrs, "value") == 0;
       const bool wanted = reduced || (holder < 0 && !pending.empty());
       if (got != wanted && !(zero && got)) {
         return absl::InvalidArgumentError(
@@ -218,7 +218,7 @@ class PartitionCheck {
       if (!reduced || !InOperands(rule, f) || !IsPadded(rule.factors[f].size, axes[f], mesh_)) continue;
       for (size_t i = 0; i < node.operands.size(); ++i) {
         if (!Contains(rule.in[i], f)) continue;
-        if (graph_.nodes[producers_[node.operands[i]]].op != "mask_padding") {
+        if (graph_.nodes[producers_[node.operands[i]]].op != Op::kMaskPadding) {
           return absl::InvalidArgumentError(absl::StrCat("%", graph_.values[node.operands[i]].name, " has padding on ",
                                                          AxisText(mesh_, axes[f]),
                                                          ", which is summed; it must come from mask_padding"));
@@ -233,7 +233,7 @@ class PartitionCheck {
   absl::Status CheckMove(const Node& node) {
     const Sharding& from = sharding(node.operands[0]);
     const Sharding& to = sharding(node.results[0]);
-    if (node.op == "wait" || node.op == "mask_padding" || node.op == "stage_sum") {
+    if (node.op == Op::kWait || node.op == Op::kMaskPadding || node.op == Op::kStageSum) {
       if (from == to) return absl::OkStatus();
       return absl::InvalidArgumentError(absl::StrCat("shard=", Text(to), "; wanted the operand's, ", Text(from)));
     }
@@ -248,12 +248,12 @@ class PartitionCheck {
     }
     if (over.empty()) return absl::InvalidArgumentError("over names no axis");
     Sharding wanted = from;
-    if (node.op == "all_gather") {
+    if (node.op == Op::kAllGather) {
       TACC_RETURN_IF_ERROR(TakeFromDim(node, "dim", over, wanted));
-    } else if (node.op == "all_to_all") {
+    } else if (node.op == Op::kAllToAll) {
       TACC_RETURN_IF_ERROR(TakeFromDim(node, "concat_dim", over, wanted));
       TACC_RETURN_IF_ERROR(AddToDim(node, "split_dim", over, wanted));
-    } else if (node.op == "shard_slice") {
+    } else if (node.op == Op::kShardSlice) {
       for (int axis : over) {
         if (from.Uses(axis) || from.IsPending(axis)) {
           return absl::InvalidArgumentError(
@@ -269,7 +269,7 @@ class PartitionCheck {
         }
         wanted.pending.erase(std::find(wanted.pending.begin(), wanted.pending.end(), axis));
       }
-      if (node.op == "reduce_scatter") TACC_RETURN_IF_ERROR(AddToDim(node, "dim", over, wanted));
+      if (node.op == Op::kReduceScatter) TACC_RETURN_IF_ERROR(AddToDim(node, "dim", over, wanted));
     }
     if (to == wanted) return absl::OkStatus();
     return absl::InvalidArgumentError(

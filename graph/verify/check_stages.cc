@@ -78,8 +78,8 @@ class StagesCheck {
     for (const Program& program : stages_) {
       for (const Graph& graph : program.graphs) {
         for (const Node& node : graph.nodes) {
-          if (node.op != "send" && node.op != "recv") continue;
-          const bool is_send = node.op == "send";
+          if (node.op != Op::kSend && node.op != Op::kRecv) continue;
+          const bool is_send = node.op == Op::kSend;
           const int64_t channel = GetAttr<int64_t>(node.attrs, "channel");
           const End end{program.stage, static_cast<int>(GetAttr<int64_t>(node.attrs, is_send ? "to" : "from")),
                         states_[program.stage].Find(node.symbol)};
@@ -137,7 +137,7 @@ class StagesCheck {
     }
   }
 
-  static bool IsSumOverStages(const Node& node) { return node.op == "stage_sum"; }
+  static bool IsSumOverStages(const Node& node) { return node.op == Op::kStageSum; }
 
   static std::vector<int64_t> StagesOf(const Node& node) { return GetAttr<std::vector<int64_t>>(node.attrs, "stages"); }
 
@@ -170,19 +170,19 @@ class StagesCheck {
     if (state == nullptr || state->kind != StateKind::kStash) return true;
     const auto copy = std::make_pair(stage, absl::StrCat(state->name, " ", m % state->slots));
     const int64_t channel = GetAttr<int64_t>(node.attrs, "channel");
-    if (node.op == "store") {
+    if (node.op == Op::kStore) {
       written_[copy] = m;
-    } else if (node.op == "read" || node.op == "send") {
+    } else if (node.op == Op::kRead || node.op == Op::kSend) {
       const auto it = written_.find(copy);
       if (it == written_.end() || it->second != m) {
         return fail(absl::StrCat("copy ", m % state->slots, " of the stash holds ",
                                  it == written_.end() ? "nothing" : absl::StrCat("micro-batch ", it->second)));
       }
-      if (node.op == "send" && !sent_[channel].insert(m).second) return fail("is sent twice");
-    } else if (node.op == "recv") {
+      if (node.op == Op::kSend && !sent_[channel].insert(m).second) return fail("is sent twice");
+    } else if (node.op == Op::kRecv) {
       written_.erase(copy);
       received_[channel].insert(m);
-    } else if (node.op == "finish") {
+    } else if (node.op == Op::kFinish) {
       // The other side must have come to its end of the message.
       const bool is_receive = receive_of_.count({stage, channel}) > 0;
       if ((is_receive ? received_ : sent_)[channel].count(m) == 0)

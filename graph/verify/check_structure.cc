@@ -12,11 +12,6 @@
 namespace tacc::graph {
 namespace {
 
-bool HasSymbol(const std::string& op) {
-  return op == "input" || op == "param" || op == "read" || op == "store" || op == "output" || op == "send" ||
-         op == "recv" || op == "finish";
-}
-
 bool IsPartitionOp(const OpDef& def) {
   return def.is_collective || def.name == "shard_slice" || def.name == "mask_padding" || def.name == "wait";
 }
@@ -63,7 +58,7 @@ class StructureCheck {
       made_[v] = 1;
     }
     const OpDef* def = ops_.Find(node.op);
-    if (def == nullptr) return absl::InvalidArgumentError(UnknownOp(node.op, ops_));
+    if (def == nullptr) return absl::InvalidArgumentError(UnknownOp(std::string(node.op.name()), ops_));
     TACC_RETURN_IF_ERROR(CheckSymbol(node));
     TACC_RETURN_IF_ERROR(CheckLevel(node, *def));
     return def->infer ? CheckTypes(node, *def) : CheckDeclared(node, *def);
@@ -71,20 +66,21 @@ class StructureCheck {
 
   absl::Status CheckSymbol(const Node& node) {
     if (HasSymbol(node.op) == node.symbol.empty()) {
-      return absl::InvalidArgumentError(node.symbol.empty() ? absl::StrCat("wanted a name in quotes after ", node.op)
-                                                            : absl::StrCat(node.op, " takes no name in quotes"));
+      return absl::InvalidArgumentError(node.symbol.empty()
+                                            ? absl::StrCat("wanted a name in quotes after ", node.op.name())
+                                            : absl::StrCat(node.op.name(), " takes no name in quotes"));
     }
-    if ((node.op == "param" || node.op == "output") &&
-        !symbols_.insert(absl::StrCat(node.op, " ", node.symbol)).second) {
-      return absl::InvalidArgumentError(absl::StrCat(node.op, " \"", node.symbol, "\" is already there"));
+    if ((node.op == Op::kParam || node.op == Op::kOutput) &&
+        !symbols_.insert(absl::StrCat(node.op.name(), " ", node.symbol)).second) {
+      return absl::InvalidArgumentError(absl::StrCat(node.op.name(), " \"", node.symbol, "\" is already there"));
     }
     return absl::OkStatus();
   }
 
   absl::Status CheckLevel(const Node& node, const OpDef& def) {
     if (level_ != Level::kLogical) {
-      return node.op == "param" ? absl::InvalidArgumentError("a partitioned program reads states, not params")
-                                : absl::OkStatus();
+      return node.op == Op::kParam ? absl::InvalidArgumentError("a partitioned program reads states, not params")
+                                   : absl::OkStatus();
     }
     if (IsPartitionOp(def)) return absl::InvalidArgumentError("only partitioned programs have this op");
     for (ValueId v : node.results) {
@@ -132,13 +128,13 @@ class StructureCheck {
     TACC_ASSIGN_OR_RETURN(const std::vector<TensorType> inferred, InferTypes(def, node.attrs, operands));
     if (inferred.size() != node.results.size()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(node.op, " has ", inferred.size(), " results, but the line names ", node.results.size()));
+          absl::StrCat(node.op.name(), " has ", inferred.size(), " results, but the line names ", node.results.size()));
     }
     for (size_t i = 0; i < inferred.size(); ++i) {
       const Value& value = graph_.values[node.results[i]];
       if (LogicalType(value) == inferred[i]) continue;
       return absl::InvalidArgumentError(absl::StrCat("%", value.name, " is declared ", LogicalType(value).ToString(),
-                                                     ", but ", node.op, " of its operands is ",
+                                                     ", but ", node.op.name(), " of its operands is ",
                                                      inferred[i].ToString()));
     }
     return absl::OkStatus();
@@ -157,7 +153,7 @@ std::string Describe(const Graph& graph, const Node& node) {
   std::string out = absl::StrJoin(node.results, ", ",
                                   [&](std::string* s, ValueId v) { absl::StrAppend(s, "%", graph.values[v].name); });
   if (!out.empty()) out += " = ";
-  absl::StrAppend(&out, node.op);
+  absl::StrAppend(&out, node.op.name());
   if (!node.symbol.empty()) absl::StrAppend(&out, " \"", node.symbol, "\"");
   if (!node.module.empty()) absl::StrAppend(&out, " @", node.module);
   return out;
@@ -176,11 +172,11 @@ namespace {
 // send, recv and finish.
 absl::Status CheckMessage(const Graph& graph, const Node& node, const Program& program, const State& state) {
   if (state.kind != StateKind::kStash) return NodeError(graph, node, "only a stash travels between stages");
-  if (node.op == "finish") return absl::OkStatus();
-  const int64_t other = GetAttr<int64_t>(node.attrs, node.op == "send" ? "to" : "from");
+  if (node.op == Op::kFinish) return absl::OkStatus();
+  const int64_t other = GetAttr<int64_t>(node.attrs, node.op == Op::kSend ? "to" : "from");
   if (other >= 0 && other < program.num_stages && other != program.stage) return absl::OkStatus();
   return NodeError(graph, node,
-                   absl::StrCat(node.op == "send" ? "to=" : "from=", other, " in stage ", program.stage, " of ",
+                   absl::StrCat(node.op == Op::kSend ? "to=" : "from=", other, " in stage ", program.stage, " of ",
                                 program.num_stages, "; wanted another stage"));
 }
 
@@ -205,7 +201,7 @@ absl::Status CheckBindings(const Graph& graph, const Program& program, const Sta
                                                                        {"step", {DType::kI64, 0}}};
   std::set<std::string> stored;
   for (const Node& node : graph.nodes) {
-    if (node.op == "input") {
+    if (node.op == Op::kInput) {
       auto it = kInputs.find(node.symbol);
       if (it == kInputs.end()) {
         return NodeError(
@@ -219,16 +215,16 @@ absl::Status CheckBindings(const Graph& graph, const Program& program, const Sta
                                       " dims, not ", type.ToString()));
       }
     }
-    if (node.op == "stage_sum") TACC_RETURN_IF_ERROR(CheckStageSum(graph, node, program));
-    const bool is_message = node.op == "send" || node.op == "recv" || node.op == "finish";
-    if (node.op != "read" && node.op != "store" && !is_message) continue;
+    if (node.op == Op::kStageSum) TACC_RETURN_IF_ERROR(CheckStageSum(graph, node, program));
+    const bool is_message = IsMessage(node.op);
+    if (node.op != Op::kRead && node.op != Op::kStore && !is_message) continue;
     const State* state = states.Find(node.symbol);
     if (state == nullptr) return NodeError(graph, node, "no state has this name");
     if (is_message) {
       TACC_RETURN_IF_ERROR(CheckMessage(graph, node, program, *state));
       continue;
     }
-    const Value& value = graph.values[node.op == "read" ? node.results[0] : node.operands[0]];
+    const Value& value = graph.values[node.op == Op::kRead ? node.results[0] : node.operands[0]];
     const Placement placement =
         value.placement.value_or(Placement{value.type, Sharding::Replicated(value.type.rank())});
     const bool same = program.level == Level::kLogical ? placement.global == state->placement.global
@@ -242,10 +238,10 @@ absl::Status CheckBindings(const Graph& graph, const Program& program, const Sta
     }
     if (stored.count(node.symbol) > 0) {
       return NodeError(graph, node,
-                       node.op == "read" ? "the state is read after it was stored in this graph"
-                                         : "the state is stored twice in this graph");
+                       node.op == Op::kRead ? "the state is read after it was stored in this graph"
+                                            : "the state is stored twice in this graph");
     }
-    if (node.op == "store") stored.insert(node.symbol);
+    if (node.op == Op::kStore) stored.insert(node.symbol);
   }
   return absl::OkStatus();
 }

@@ -110,8 +110,8 @@ Counts CountNodes(const graph::Program& program, const graph::OpTable& ops, Kind
   for (const graph::Call& call : program.step) {
     for (const graph::Node& node : program.FindGraph(call.graph)->nodes) {
       const graph::OpDef& op = *ops.Find(node.op);
-      if (op.aliases || others.contains(node.op)) continue;
-      if (op.is_collective == (kind == Kind::kCollectives)) ++counts[{node.op, node.module}];
+      if (op.aliases || others.contains(node.op.name())) continue;
+      if (op.is_collective == (kind == Kind::kCollectives)) ++counts[{std::string(node.op.name()), node.module}];
     }
   }
   return counts;

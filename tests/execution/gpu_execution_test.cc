@@ -183,7 +183,7 @@ class Counting : public KernelTable {
                                      const KeepOnDevice& keep) const override {
     TACC_ASSIGN_OR_RETURN(Joint joint, kernels_.PrepareFirst(requests, keep));
     const absl::MutexLock lock(&mutex_);
-    Counts& counts = counts_[requests.front().node->op];
+    Counts& counts = counts_[std::string(requests.front().node->op.name())];
     counts.nodes += static_cast<int64_t>(joint.num_nodes);
     ++counts.calls;
     return joint;
@@ -219,7 +219,7 @@ TEST_P(GpuExecutionTest, DoesManyTensorsInOneCall) {
   const int64_t num_ranks = program.mesh.num_ranks();
   std::map<std::string, int64_t> num_nodes;  // of a rank
   for (const graph::Graph& graph : program.graphs) {
-    for (const graph::Node& node : graph.nodes) ++num_nodes[node.op];
+    for (const graph::Node& node : graph.nodes) ++num_nodes[std::string(node.op.name())];
   }
   for (const char* op : {"adamw", "cast", "constant", "sum_squares"}) {
     const Counting::Counts counts = joint.of(op);

@@ -124,7 +124,7 @@ int NumCopyingStores(const graph::Compiled& compiled) {
   for (const graph::Program& stage : compiled.stages) {
     for (const graph::Graph& graph : stage.graphs) {
       for (const graph::Node& node : graph.nodes) {
-        if (node.op != "store") continue;
+        if (node.op != graph::Op::kStore) continue;
         count += graph.values[node.operands[0]].offset != stage.FindState(node.symbol)->offset;
       }
     }

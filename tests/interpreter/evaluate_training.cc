@@ -219,9 +219,9 @@ EvaluatorTable::EvaluatorTable() {
 }
 
 absl::StatusOr<Results> EvaluatorTable::Evaluate(const Request& request) const {
-  auto it = evaluators_.find(request.node->op);
+  auto it = evaluators_.find(std::string(request.node->op.name()));
   if (it == evaluators_.end())
-    return absl::UnimplementedError(absl::StrCat("the interpreter has no ", request.node->op));
+    return absl::UnimplementedError(absl::StrCat("the interpreter has no ", request.node->op.name()));
   return it->second(request);
 }
 

@@ -23,9 +23,9 @@ Placement PlacementOf(const graph::Value& value) {
   return {value.type, graph::Sharding::Replicated(value.type.rank())};
 }
 
-bool IsCollective(const std::string& op) {
-  return op == "all_gather" || op == "reduce_scatter" || op == "all_reduce" || op == "all_to_all" ||
-         op == "shard_slice";
+bool MovesShards(const graph::Op& op) {
+  return op == graph::Op::kAllGather || op == graph::Op::kReduceScatter || op == graph::Op::kAllReduce ||
+         op == graph::Op::kAllToAll || op == graph::Op::kShardSlice;
 }
 
 // Executes one graph; leaves and ends go through callbacks.
@@ -63,20 +63,21 @@ class GraphRun {
   Placement placement(ValueId v) const { return PlacementOf(graph_.values[v]); }
 
   absl::Status Visit(const graph::Node& node) {
-    if (node.op == "input" || node.op == "param" || node.op == "read") {
+    if (node.op == graph::Op::kInput || node.op == graph::Op::kParam || node.op == graph::Op::kRead) {
       TACC_ASSIGN_OR_RETURN(values_[node.results[0]], read_(node, placement(node.results[0])));
       return absl::OkStatus();
     }
-    if (node.op == "output" || node.op == "store")
+    if (node.op == graph::Op::kOutput || node.op == graph::Op::kStore)
       return write_(node, values_[node.operands[0]], placement(node.operands[0]));
-    if (node.op == "send" || node.op == "recv" || node.op == "finish") return communicate_(node);
-    if (node.op == "stage_sum") {
+    if (node.op == graph::Op::kSend || node.op == graph::Op::kRecv || node.op == graph::Op::kFinish)
+      return communicate_(node);
+    if (node.op == graph::Op::kStageSum) {
       TACC_ASSIGN_OR_RETURN(values_[node.results[0]], sum_(node, values_[node.operands[0]]));
-    } else if (node.op == "rotate_blocks") {
+    } else if (node.op == graph::Op::kRotateBlocks) {
       TACC_RETURN_IF_ERROR(Rotate(node));
-    } else if (IsCollective(node.op)) {
+    } else if (MovesShards(node.op)) {
       Exchange(node);
-    } else if (node.op == "wait" || node.op == "mask_padding") {
+    } else if (node.op == graph::Op::kWait || node.op == graph::Op::kMaskPadding) {
       values_[node.results[0]] = values_[node.operands[0]];
     } else {
       TACC_RETURN_IF_ERROR(Compute(node));
@@ -84,8 +85,8 @@ class GraphRun {
     // Padding has no defined value, except that a mask has just made it zero.
     for (ValueId v : node.results) {
       for (int64_t rank = 0; rank < mesh_.num_ranks(); ++rank) {
-        if (node.op == "wait") continue;
-        FillPadding(values_[v][rank], Ranges(placement(v), mesh_, rank), node.op == "mask_padding" ? 0 : kNaN);
+        if (node.op == graph::Op::kWait) continue;
+        FillPadding(values_[v][rank], Ranges(placement(v), mesh_, rank), node.op == graph::Op::kMaskPadding ? 0 : kNaN);
       }
     }
     return absl::OkStatus();
@@ -151,7 +152,7 @@ class GraphRun {
   // Every collective is: take each element of the own logical range from the members of the group that hold it, and sum
   // if it is a reduction.
   void Exchange(const graph::Node& node) {
-    const bool sums = node.op == "reduce_scatter" || node.op == "all_reduce";
+    const bool sums = node.op == graph::Op::kReduceScatter || node.op == graph::Op::kAllReduce;
     const Placement from = placement(node.operands[0]), to = placement(node.results[0]);
     const Shards& source = values_[node.operands[0]];
     Shards result;
@@ -159,8 +160,8 @@ class GraphRun {
       const std::vector<graph::Range> own = Ranges(to, mesh_, rank);
       Array local = Array::Filled(graph::LocalDims(to.global.dims, to.sharding, mesh_), kNaN);
       const std::vector<int64_t> group =
-          node.op == "shard_slice" ? std::vector<int64_t>{rank}
-                                   : Group(rank, graph::GetAttr<std::vector<std::string>>(node.attrs, "over"));
+          node.op == graph::Op::kShardSlice ? std::vector<int64_t>{rank}
+                                            : Group(rank, graph::GetAttr<std::vector<std::string>>(node.attrs, "over"));
       bool first = true;
       for (int64_t member : group) {
         const std::vector<graph::Range> theirs = Ranges(from, mesh_, member);
@@ -292,12 +293,12 @@ absl::Status Simulation::Run(const std::vector<graph::Call>& calls, const std::f
     GraphRun run(
         *graph, mesh_, evaluators_,
         [&](const graph::Node& node, const Placement& placement) -> absl::StatusOr<Shards> {
-          if (node.op == "read") return states_.at(KeyOf(node.symbol, call.micro_batch));
+          if (node.op == graph::Op::kRead) return states_.at(KeyOf(node.symbol, call.micro_batch));
           TACC_ASSIGN_OR_RETURN(const Array* array, Find(given, node.symbol, placement.global.dims));
           return Scatter(InOrder(node, *array), placement, mesh_, random_);
         },
         [&](const graph::Node& node, const Shards& shards, const Placement& placement) -> absl::Status {
-          if (node.op == "store") {
+          if (node.op == graph::Op::kStore) {
             states_[KeyOf(node.symbol, call.micro_batch)] = shards;
             return absl::OkStatus();
           }
@@ -307,9 +308,9 @@ absl::Status Simulation::Run(const std::vector<graph::Call>& calls, const std::f
         [&](const graph::Node& node) -> absl::Status {
           Shards& copy = states_.at(KeyOf(node.symbol, call.micro_batch));
           const int64_t channel = graph::GetAttr<int64_t>(node.attrs, "channel");
-          if (node.op == "send") {
+          if (node.op == graph::Op::kSend) {
             exchange_->Send(channel, call.micro_batch, copy);
-          } else if (node.op == "recv") {
+          } else if (node.op == graph::Op::kRecv) {
             // What lies there until the message has come must not be read.
             for (Array& array : copy) std::fill(array.values.begin(), array.values.end(), kNaN);
             receiving[channel] = node.symbol;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <random>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -218,7 +219,7 @@ std::vector<std::string> Gathered(const Graph& graph) {
   const std::vector<int> producers = graph.Producers();
   std::vector<std::string> ops;
   for (const Node& node : graph.nodes) {
-    if (node.op == "all_gather") ops.push_back(graph.nodes[producers[node.operands[0]]].op);
+    if (node.op == Op::kAllGather) ops.push_back(graph.nodes[producers[node.operands[0]]].op);
   }
   return ops;
 }
@@ -233,8 +234,8 @@ TEST(Context, ARingSendsWhatTheorySays) {
     const Graph& graph = *compiled->stages[0].FindGraph("forward_backward");
     int64_t sent = 0, largest_keys = 0;
     for (const Node& node : graph.nodes) {
-      if (node.op == "rotate_blocks") sent += SentBytes(graph, node, compiled->stages[0].mesh);
-      if (node.op.rfind("attention", 0) == 0)
+      if (node.op == Op::kRotateBlocks) sent += SentBytes(graph, node, compiled->stages[0].mesh);
+      if (absl::StartsWith(node.op, "attention"))
         largest_keys = std::max(largest_keys, graph.type(node.operands[2]).dims[1]);
     }
     EXPECT_THAT(Gathered(graph), testing::Each("read"));
@@ -252,8 +253,8 @@ TEST(Context, UlyssesSendsWhatTheorySays) {
   const Graph& graph = *compiled->stages[0].FindGraph("forward_backward");
   int64_t exchanges = 0;
   for (const Node& node : graph.nodes) {
-    exchanges += node.op == "all_to_all";
-    if (node.op.rfind("attention", 0) != 0) continue;
+    exchanges += node.op == Op::kAllToAll;
+    if (!absl::StartsWith(node.op, "attention")) continue;
     EXPECT_EQ(graph.type(node.operands[1]).dims, (Dims{kBatch, kSeq, node.op == "attention" ? 1 : 2, 2}));
   }
   EXPECT_EQ(exchanges, 2 * (4 + 4));  // of two layers

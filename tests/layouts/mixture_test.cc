@@ -3,6 +3,7 @@
 #include <cmath>
 #include <random>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "graph/import/families.h"
@@ -117,7 +118,7 @@ TEST_P(MixtureTest, SharesWorkAndMemory) {
     for (const Call& call : program.step) {
       const Graph& graph = *program.FindGraph(call.graph);
       for (const Node& node : graph.nodes) {
-        if (node.op.rfind("expert_matmul", 0) == 0) flops += ops.Find(node.op)->flops(CallOf(graph, node));
+        if (absl::StartsWith(node.op.name(), "expert_matmul")) flops += ops.Find(node.op)->flops(CallOf(graph, node));
       }
     }
     return flops;

@@ -156,7 +156,7 @@ TEST(RematTest, UsesTheWeightsThatAreKept) {
   const OpTable ops;
   const auto num_gathers = [](const Program& program) {
     const std::vector<Node>& nodes = program.FindGraph("forward_backward")->nodes;
-    return std::count_if(nodes.begin(), nodes.end(), [](const Node& node) { return node.op == "all_gather"; });
+    return std::count_if(nodes.begin(), nodes.end(), [](const Node& node) { return node.op == Op::kAllGather; });
   };
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const Program again = CompileCase({3, 3, 2, dtype}, ops).compiled.stages[0];

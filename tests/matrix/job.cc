@@ -55,7 +55,7 @@ absl::StatusOr<graph::Graph> WithChosenExperts(const graph::Graph& forward, cons
   double layer = 0;
   for (const graph::Node& node : forward.nodes) {
     graph.nodes.push_back(node);
-    if (node.op == "input" && node.symbol == "tokens") tokens = node.results[0];
+    if (node.op == graph::Op::kInput && node.symbol == "tokens") tokens = node.results[0];
     if (node.op != "top_k") continue;
     b.SetModule(node.module);
     const graph::ValueId of_token = sum_over(b.Cast(node.results[1], graph::DType::kF32), {2});
@@ -64,7 +64,7 @@ absl::StatusOr<graph::Graph> WithChosenExperts(const graph::Graph& forward, cons
     sum = sum == graph::kNoValue ? of_layer : b.Add("add", {sum, of_layer});
   }
   b.SetModule("");
-  b.End("output", kChosenExperts, sum);
+  b.End(graph::Op::kOutput, kChosenExperts, sum);
   TACC_RETURN_IF_ERROR(b.status());
   return graph;
 }

@@ -251,7 +251,7 @@ class LinksOfStep {
   void Add(int64_t stage, const graph::Graph& graph, const graph::Node& node) {
     const graph::Mesh& mesh = stages_[stage]->mesh;
     const LinkBytes sent = times_(static_cast<int>(stage), graph, node).sent;
-    if (node.op == "send") {
+    if (node.op == graph::Op::kSend) {
       const int axis = mesh.Find(graph::kStageAxis);
       const int64_t ahead = (graph::GetAttr<int64_t>(node.attrs, "to") - stage) * mesh.Stride(axis);
       for (int64_t rank = 0; rank < mesh.num_ranks(); ++rank) {
@@ -259,16 +259,17 @@ class LinksOfStep {
       }
       return;
     }
-    const bool gathers = node.op == "all_gather", scatters = node.op == "reduce_scatter";
-    const bool reduces = node.op == "all_reduce" || node.op == "stage_sum";
-    if (!gathers && !scatters && !reduces && node.op != "all_to_all" && node.op != "rotate_blocks") return;
+    const bool gathers = node.op == graph::Op::kAllGather, scatters = node.op == graph::Op::kReduceScatter;
+    const bool reduces = node.op == graph::Op::kAllReduce || node.op == graph::Op::kStageSum;
+    if (!gathers && !scatters && !reduces && node.op != graph::Op::kAllToAll && node.op != graph::Op::kRotateBlocks)
+      return;
     const graph::GroupShape shape = GroupOf(node, mesh, machine_.devices_per_node);
     if (shape.size < 2) return;
     LinkBytes around, to_all = sent;
-    if (node.op == "rotate_blocks") {
+    if (node.op == graph::Op::kRotateBlocks) {
       around = sent;
       to_all = {};
-    } else if (!machine_.shares_cores && node.op != "all_to_all") {
+    } else if (!machine_.shares_cores && node.op != graph::Op::kAllToAll) {
       const graph::TensorType &in = graph.type(node.operands[0]), &out = graph.type(node.results[0]);
       const bool in_order = !gathers && (machine_.sums_in_order || in.dtype != out.dtype);
       const graph::CollectiveRanks ranks{false, machine_.sums_in_order, machine_.devices_per_node};
@@ -348,7 +349,7 @@ std::set<std::string> PackedOverFsdp(const std::vector<const graph::Program*>& s
         if (graph::GetAttr<std::vector<std::string>>(node.attrs, "over") != std::vector<std::string>{"fsdp"}) continue;
         if (PackedBytes(graph, node, program->mesh) == 0) continue;
         const graph::Value& from = graph.values[node.operands[0]];
-        packed.insert(absl::StrCat(node.op, " of ", from.type.ToString(), ", ",
+        packed.insert(absl::StrCat(node.op.name(), " of ", from.type.ToString(), ", ",
                                    from.placement->sharding.ToString(program->mesh), " @", node.module));
       }
     }

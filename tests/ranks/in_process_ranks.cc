@@ -154,7 +154,7 @@ class InProcessRanks::Rank {
   std::vector<std::string> OutputNames() const {
     std::vector<std::string> names;
     for (const graph::Node& node : program_.FindGraph(graph::kUpdateGraph)->nodes) {
-      if (node.op == "output") names.push_back(node.symbol);
+      if (node.op == graph::Op::kOutput) names.push_back(node.symbol);
     }
     return names;
   }

@@ -104,13 +104,13 @@ class GraphPlanner {
     for (int i = 0; i < end; ++i) {
       const Node& node = graph_.nodes[i];
       for (ValueId v : node.operands) {
-        last_use_[v] = node.op == "output" ? end : std::max(last_use_[v], i);
-        if (auto it = started.find(v); node.op == "wait" && it != started.end()) {
+        last_use_[v] = node.op == Op::kOutput ? end : std::max(last_use_[v], i);
+        if (auto it = started.find(v); node.op == Op::kWait && it != started.end()) {
           last_use_[it->second] = std::max(last_use_[it->second], i);
         }
       }
-      if (node.op == "store") stored_to_.emplace(node.operands[0], node.symbol);
-      if (node.op == "read") reads_[node.symbol].push_back(node.results[0]);
+      if (node.op == Op::kStore) stored_to_.emplace(node.operands[0], node.symbol);
+      if (node.op == Op::kRead) reads_[node.symbol].push_back(node.results[0]);
       if (GetAttr<bool>(node.attrs, "async")) started[node.results[0]] = node.operands[0];
     }
   }
@@ -120,7 +120,7 @@ class GraphPlanner {
     within_.assign(graph_.values.size(), 0);
     for (int i = 0; i < static_cast<int>(graph_.nodes.size()); ++i) {
       const Node& node = graph_.nodes[i];
-      if (node.op == "read") {
+      if (node.op == Op::kRead) {
         const State* state = states_.at(node.symbol);
         NewPlace(node.results[0], i);
         places_.back().fixed_offset = state->offset;
@@ -244,7 +244,7 @@ class GraphPlanner {
   void PlaceStored() {
     for (int i = 0; i < static_cast<int>(graph_.nodes.size()); ++i) {
       const Node& node = graph_.nodes[i];
-      if (node.op != "store") continue;
+      if (node.op != Op::kStore) continue;
       const ValueId v = node.operands[0];
       Place& place = places_[place_of_[v]];
       const State* state = states_.at(node.symbol);
@@ -338,8 +338,8 @@ std::map<std::string, Touched> TouchedByGraph(const Program& program) {
   for (const Graph& graph : program.graphs) {
     Touched& by_graph = touched[graph.name];
     for (const Node& node : graph.nodes) {
-      if (node.op == "read") by_graph.read.insert(node.symbol);
-      if (node.op == "store") by_graph.stored.insert(node.symbol);
+      if (node.op == Op::kRead) by_graph.read.insert(node.symbol);
+      if (node.op == Op::kStore) by_graph.stored.insert(node.symbol);
     }
   }
   return touched;
@@ -389,7 +389,8 @@ std::map<std::string, std::set<std::string>> LastReads(const Program& program) {
   std::map<std::string, std::set<std::string>> readers;  // stash -> graphs, "" for a send
   for (const Graph& graph : program.graphs) {
     for (const Node& node : graph.nodes) {
-      if (node.op == "read" || node.op == "send") readers[node.symbol].insert(node.op == "read" ? graph.name : "");
+      if (node.op == Op::kRead || node.op == Op::kSend)
+        readers[node.symbol].insert(node.op == Op::kRead ? graph.name : "");
     }
   }
   std::map<std::string, std::set<std::string>> last_reads;
@@ -414,7 +415,7 @@ std::map<std::string, std::vector<std::string>> PartsOfOne(const Program& progra
       for (size_t i = def->first_part; i < node.operands.size(); ++i) {
         const Node& producer = graph.nodes[producers[node.operands[i]]];
         const bool is_known = states.Find(producer.symbol) != nullptr;
-        if (producer.op == "read" && is_known && parts.count(producer.symbol) == 0) names.push_back(producer.symbol);
+        if (producer.op == Op::kRead && is_known && parts.count(producer.symbol) == 0) names.push_back(producer.symbol);
       }
       const std::set<std::string> distinct(names.begin(), names.end());
       if (distinct.size() + def->first_part != node.operands.size()) continue;
@@ -496,8 +497,9 @@ absl::StatusOr<bool> PlanMemory(Program& program, const OpTable& ops, const std:
     Graph& graph = *each;
     for (const Node& node : graph.nodes) {
       const OpDef* def = ops.Find(node.op);
-      if (def == nullptr) return absl::InvalidArgumentError(absl::StrCat(graph.name, ": unknown op '", node.op, "'"));
-      if ((node.op == "read" || node.op == "store") && states.count(node.symbol) == 0) {
+      if (def == nullptr)
+        return absl::InvalidArgumentError(absl::StrCat(graph.name, ": unknown op '", node.op.name(), "'"));
+      if ((node.op == Op::kRead || node.op == Op::kStore) && states.count(node.symbol) == 0) {
         return absl::InvalidArgumentError(absl::StrCat(graph.name, ": no state is named \"", node.symbol, "\""));
       }
     }

@@ -69,7 +69,7 @@ TEST(PlanMemory, StoresAreFree) {
   for (const char* name : {"forward_backward", "update"}) {
     const Graph* graph = compiled.stages[0].FindGraph(name);
     for (const Node& node : graph->nodes) {
-      if (node.op != "store") continue;
+      if (node.op != Op::kStore) continue;
       EXPECT_EQ(graph->values[node.operands[0]].offset, compiled.stages[0].FindState(node.symbol)->offset)
           << name << " " << node.symbol;
     }
@@ -81,7 +81,7 @@ TEST(PlanMemory, GradientsAreReducedInPlace) {
   const Graph* update = compiled.stages[0].FindGraph("update");
   int all_reduces = 0;
   for (const Node& node : update->nodes) {
-    if (node.op != "all_reduce" || update->type(node.operands[0]).rank() == 0) continue;
+    if (node.op != Op::kAllReduce || update->type(node.operands[0]).rank() == 0) continue;
     ++all_reduces;
     EXPECT_EQ(update->values[node.operands[0]].offset, update->values[node.results[0]].offset);
   }

@@ -14,7 +14,7 @@ namespace tacc::graph {
 namespace {
 
 // A stash is no state to fetch from: it holds activations, and may be under way.
-bool IsStateRead(const Node& node) { return node.op == "read" && !absl::StartsWith(node.symbol, "stash/"); }
+bool IsStateRead(const Node& node) { return node.op == Op::kRead && !absl::StartsWith(node.symbol, "stash/"); }
 
 // Which nodes bring a state's value into the form that it is used in: casts and gathers of what a `read` gives, and
 // what gives the gathered value its dims.
@@ -22,9 +22,9 @@ std::vector<char> FindFetches(const Graph& graph, const std::vector<int>& produc
   std::vector<char> fetches(graph.nodes.size(), 0);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
-    if (node.op != "all_gather" && node.op != "cast" && node.op != "reshape") continue;
+    if (node.op != Op::kAllGather && node.op != "cast" && node.op != "reshape") continue;
     const int producer = producers[node.operands[0]];
-    if (node.op == "reshape" && (producer < 0 || graph.nodes[producer].op != "all_gather")) continue;
+    if (node.op == "reshape" && (producer < 0 || graph.nodes[producer].op != Op::kAllGather)) continue;
     fetches[i] = producer >= 0 && (IsStateRead(graph.nodes[producer]) || fetches[producer]);
   }
   return fetches;
@@ -40,7 +40,7 @@ void MergeFetches(Graph& graph, const std::vector<char>& fetch) {
       if (const auto it = replaced.find(v); it != replaced.end()) v = it->second;
     }
     if (!fetch[i]) continue;
-    std::string what = absl::StrCat(node.op, " ", node.operands[0]);
+    std::string what = absl::StrCat(node.op.name(), " ", node.operands[0]);
     for (const auto& [name, attr] : node.attrs) absl::StrAppend(&what, " ", name, "=", Print(attr));
     const auto [first, inserted] = fetched.try_emplace(std::move(what), node.results[0]);
     if (!inserted) replaced[node.results[0]] = first->second;
@@ -75,7 +75,7 @@ void ScheduleFetches(Graph& graph, const ScheduleOptions& options) {
   std::vector<char> neutral(graph.nodes.size(), 0);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
-    neutral[i] = fetch[i] || node.op == "read" || node.op == "input" || node.op == "constant";
+    neutral[i] = fetch[i] || node.op == Op::kRead || node.op == Op::kInput || node.op == Op::kConstant;
   }
   const std::vector<int> runs = Runs(graph, units, neutral);
   const int num_runs = runs.back() + 1;
@@ -130,14 +130,14 @@ void ScheduleFetches(Graph& graph, const ScheduleOptions& options) {
       auto gather_end = chain.end();
       while (gather_end != chain.begin() && std::prev(gather_end)->op == "reshape") --gather_end;
       const bool ahead =
-          options.prefetch_units > 0 && gather_end != chain.begin() && std::prev(gather_end)->op == "all_gather";
+          options.prefetch_units > 0 && gather_end != chain.begin() && std::prev(gather_end)->op == Op::kAllGather;
       const int head = std::max(0, run - options.prefetch_units);
       if (ahead) {
         Node& gather = *std::prev(gather_end);
         gather.attrs["async"] = true;
         const Value like = graph.values[gather.results[0]];
         Node wait;
-        wait.op = "wait";
+        wait.op = Op::kWait;
         wait.operands = gather.results;
         wait.module = gather.module;
         wait.recompute = recompute;
@@ -202,7 +202,7 @@ std::vector<Reduction> FindReductions(const StateIndex& states, const Graph& gra
   }
   std::vector<Reduction> reductions;
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    if (graph.nodes[i].op != "reduce_scatter") continue;
+    if (graph.nodes[i].op != Op::kReduceScatter) continue;
     Reduction reduction{static_cast<int>(i), {}};
     ValueId v = graph.nodes[i].results[0];
     bool stored = false;
@@ -210,7 +210,7 @@ std::vector<Reduction> FindReductions(const StateIndex& states, const Graph& gra
       const int user = users[v][0];
       const Node& node = graph.nodes[user];
       reduction.carriers.push_back(user);
-      stored = node.op == "store" && states.Find(node.symbol)->kind == StateKind::kGradient;
+      stored = node.op == Op::kStore && states.Find(node.symbol)->kind == StateKind::kGradient;
       if (stored) break;
       if (node.op != "add" || node.results.size() != 1) break;
       v = node.results[0];
@@ -231,7 +231,8 @@ void DelayReductions(const StateIndex& states, Graph& graph, const ScheduleOptio
   std::vector<char> neutral(graph.nodes.size(), 0);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
-    neutral[i] = fetch[i] || node.op == "wait" || node.op == "read" || node.op == "input" || node.op == "constant";
+    neutral[i] =
+        fetch[i] || node.op == Op::kWait || node.op == Op::kRead || node.op == Op::kInput || node.op == Op::kConstant;
   }
   const std::vector<int> runs = Runs(graph, units, neutral);
   const int num_runs = runs.back() + 1;
@@ -243,7 +244,7 @@ void DelayReductions(const StateIndex& states, Graph& graph, const ScheduleOptio
     start.attrs["async"] = true;
     const Value sum = graph.values[start.results[0]];
     Node wait;
-    wait.op = "wait";
+    wait.op = Op::kWait;
     wait.operands = start.results;
     wait.module = start.module;
     wait.results = {graph.AddValue(sum.name, sum.type)};
@@ -282,7 +283,7 @@ void OverlapRotations(Graph& graph) {
     for (ValueId& v : node.operands) {
       if (auto it = ready.find(v); it != ready.end()) {
         Node wait;
-        wait.op = "wait";
+        wait.op = Op::kWait;
         wait.operands = {v};
         wait.results = {it->second};
         wait.module = node.module;
@@ -293,7 +294,7 @@ void OverlapRotations(Graph& graph) {
       }
       if (auto it = replaced.find(v); it != replaced.end()) v = it->second;
     }
-    if (node.op == "rotate_blocks") {
+    if (node.op == Op::kRotateBlocks) {
       node.attrs["async"] = true;
       const Value sent = graph.values[node.results[0]];
       const ValueId received = graph.AddValue(sent.name, sent.type);

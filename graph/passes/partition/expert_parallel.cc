@@ -55,7 +55,7 @@ class ExpertParallelBuilder {
       return absl::InvalidArgumentError(
           absl::StrCat("dist.ep.size = ", options_.ranks, ": the model has no experts to share; use 1"));
     }
-    b_.End("output", "expert_overflow", overflow_);
+    b_.End(Op::kOutput, "expert_overflow", overflow_);
     TACC_RETURN_IF_ERROR(b_.status());
     return std::move(graph_);
   }
@@ -67,11 +67,11 @@ class ExpertParallelBuilder {
   };
 
   absl::Status Visit(const Node& node) {
-    if (node.op == "output") {
+    if (node.op == Op::kOutput) {
       b_.End(node.op, node.symbol, tokens_[node.operands[0]]);
       return absl::OkStatus();
     }
-    if (node.op == "input" || node.op == "param") {
+    if (node.op == Op::kInput || node.op == Op::kParam) {
       tokens_[node.results[0]] = b_.Leaf(node.op, node.symbol, forward_.type(node.results[0]), node.attrs);
       return absl::OkStatus();
     }
@@ -126,7 +126,7 @@ class ExpertParallelBuilder {
   }
 
   absl::Status RowsError(const Node& node) const {
-    return absl::UnimplementedError(absl::StrCat(node.op, " at ", node.module,
+    return absl::UnimplementedError(absl::StrCat(node.op.name(), " at ", node.module,
                                                  ": it stands between the products of experts, but is not done row by "
                                                  "row; expert parallelism needs that"));
   }

@@ -62,7 +62,7 @@ absl::StatusOr<std::vector<Mesh::Axis>> TensorAxes(const Graph& forward, int64_t
   int64_t heads = 0, kv_heads = 0;
   bool splits = false;
   for (const Node& node : forward.nodes) {
-    if (node.op != "param") continue;
+    if (node.op != Op::kParam) continue;
     const auto axes = GetAttr<std::vector<std::string>>(node.attrs, "axes");
     for (size_t d = 0; d < axes.size(); ++d) {
       const int64_t extent = forward.type(node.results[0]).dims[d];
@@ -101,7 +101,7 @@ absl::StatusOr<std::vector<Mesh::Axis>> ContextAxes(const Graph& forward, int64_
   for (const Mesh::Axis& axis : tensor_axes) (axis.name == Name(Axis::kTp) ? tp : tpq) = axis.size;
   std::vector<std::pair<int64_t, int64_t>> heads;  // of each attention: query heads, kv heads
   for (const Node& node : forward.nodes) {
-    if (node.op == "input" && node.symbol == "tokens") length = forward.type(node.results[0]).dims.back();
+    if (node.op == Op::kInput && node.symbol == "tokens") length = forward.type(node.results[0]).dims.back();
     if (node.op != "attention") continue;
     heads.emplace_back(forward.type(node.operands[0]).dims[2], forward.type(node.operands[1]).dims[2]);
   }

@@ -23,10 +23,10 @@ class DimMerger {
     graph_.nodes.clear();
     form_of_.assign(graph_.values.size(), nullptr);
     for (Node& node : nodes) {
-      if (node.op == "constant") constants_[node.results[0]] = node;
-      if (node.op == "read") {
+      if (node.op == Op::kConstant) constants_[node.results[0]] = node;
+      if (node.op == Op::kRead) {
         Read(std::move(node));
-      } else if (node.op == "store") {
+      } else if (node.op == Op::kStore) {
         Store(std::move(node));
       } else {
         Visit(std::move(node));

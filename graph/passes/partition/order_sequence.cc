@@ -23,7 +23,7 @@ class SequenceCheck {
     for (const Node& node : graph_.nodes) {
       for (ValueId v : node.results) orders_[v].assign(graph_.type(v).dims.size(), Order::kNatural);
       const OpDef* op = ops_.Find(node.op);
-      if (node.op == "input") {
+      if (node.op == Op::kInput) {
         std::vector<Order>& input = orders_[node.results[0]];
         if (input.size() > 1) input[1] = Order::kSequence;
       } else if (op != nullptr && op->rule) {
@@ -46,8 +46,8 @@ class SequenceCheck {
         in_operands[f] = 1;
         if (factors[f] != Order::kAny && factors[f] != orders[d]) {
           return absl::InvalidArgumentError(
-              absl::StrCat(node.op, " at ", node.module.empty() ? "the top level" : node.module, ": dim ", d, " of %",
-                           graph_.values[node.operands[i]].name,
+              absl::StrCat(node.op.name(), " at ", node.module.empty() ? "the top level" : node.module, ": dim ", d,
+                           " of %", graph_.values[node.operands[i]].name,
                            " meets the sequence, but context parallelism holds the sequence in another order than it; "
                            "make what depends on positions from the op `positions`"));
         }
@@ -92,7 +92,7 @@ absl::StatusOr<bool> OrderSequence(Program& program, const OpTable& ops, int64_t
     for (Node& node : graph.nodes) {
       const OpDef* op = ops.Find(node.op);
       if (op == nullptr || !op->positional) continue;
-      if (node.op == "input") {
+      if (node.op == Op::kInput) {
         const Dims& dims = graph.type(node.results[0]).dims;
         if (dims.size() < 2) continue;
         TACC_RETURN_IF_ERROR(CheckLength(dims[1], blocks));

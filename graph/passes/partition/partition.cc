@@ -55,7 +55,7 @@ class GraphPartitioner {
       }
       if (absl::Status status = Visit(node); !status.ok()) {
         return absl::Status(status.code(),
-                            absl::StrCat(logical_.name, ": ", node.op, " at ",
+                            absl::StrCat(logical_.name, ": ", node.op.name(), " at ",
                                          node.module.empty() ? "the top level" : node.module, ": ", status.message()));
       }
     }
@@ -68,19 +68,19 @@ class GraphPartitioner {
   static bool IsLeaf(const Node& node) { return node.operands.empty(); }
 
   absl::Status Visit(const Node& node) {
-    if (node.op == "input") {
+    if (node.op == Op::kInput) {
       Sharding s = Sharding::Replicated(logical_.type(node.results[0]).rank());
       if (!s.dims.empty()) s.dims[0] = options_.batch_axes;
       if (s.dims.size() > 1) s.dims[1] = options_.sequence_axes;
       homes_[node.results[0]] = EmitLeaf(node, s);
       return absl::OkStatus();
     }
-    if (node.op == "read" || node.op == "store") {
+    if (node.op == Op::kRead || node.op == Op::kStore) {
       const State* state = states_.Find(node.symbol);
       if (state == nullptr) return absl::InvalidArgumentError(absl::StrCat("no state is named \"", node.symbol, "\""));
-      return node.op == "read" ? VisitRead(node, *state) : VisitStore(node, *state);
+      return node.op == Op::kRead ? VisitRead(node, *state) : VisitStore(node, *state);
     }
-    if (node.op == "output") {
+    if (node.op == Op::kOutput) {
       EmitEnd(node, Reshard(node.operands[0], Sharding::Replicated(logical_.type(node.operands[0]).rank())));
       return absl::OkStatus();
     }
@@ -155,7 +155,7 @@ class GraphPartitioner {
   // Is the value what a gradient's or counter's state held before this call?
   bool IsCarriedSum(ValueId logical) const {
     const Node* producer = Producer(logical);
-    if (producer == nullptr || producer->op != "read") return false;
+    if (producer == nullptr || producer->op != Op::kRead) return false;
     const State* state = states_.Find(producer->symbol);
     return state != nullptr && (state->kind == StateKind::kGradient || state->kind == StateKind::kCounter);
   }
@@ -380,7 +380,7 @@ class GraphPartitioner {
         return std::find(dims.begin(), dims.end(), f) == dims.end();
       });
       if (!reduced || !IsPadded(call.in(operand).dims[d], axes[f], mesh_)) continue;
-      return emitter().Emit("mask_padding", v, call.in(operand), sharding(v), {});
+      return emitter().Emit(Op::kMaskPadding, v, call.in(operand), sharding(v), {});
     }
     return v;
   }
@@ -444,10 +444,10 @@ class GraphPartitioner {
     gradient_of_.assign(homes_.size(), "");
     weight_of_.assign(homes_.size(), "");
     for (const Node& node : nodes_) {
-      if (node.op != "read" && node.op != "store") continue;
+      if (node.op != Op::kRead && node.op != Op::kStore) continue;
       const State* state = states_.Find(node.symbol);
       if (state == nullptr || state->kind != StateKind::kGradient) continue;
-      const ValueId v = node.op == "read" ? node.results[0] : node.operands[0];
+      const ValueId v = node.op == Op::kRead ? node.results[0] : node.operands[0];
       // And what it is the sum of: a table that is used twice has the sum of two.
       for (std::vector<ValueId> terms = {v}; !terms.empty();) {
         const ValueId term = terms.back();
@@ -470,7 +470,7 @@ class GraphPartitioner {
   // pending.
   static bool CanBeMadeAnywhere(const Node& node, const Sharding& target) {
     if (!node.operands.empty() || !node.symbol.empty() || node.results.size() != 1) return false;
-    return target.pending.empty() || (node.op == "constant" && GetAttr<double>(node.attrs, "value") == 0.0);
+    return target.pending.empty() || (node.op == Op::kConstant && GetAttr<double>(node.attrs, "value") == 0.0);
   }
 
   ReshardEmitter emitter() { return ReshardEmitter(mesh_, *node_, out_); }

@@ -126,7 +126,7 @@ class PinResolver {
       TACC_ASSIGN_OR_RETURN(const PinnedAxes pinned, Parse(pattern, text));
       bool matched = false;
       for (const Node& node : forward_.nodes) {
-        if (node.op != "param" || !MatchesParameter(pattern, node.symbol)) continue;
+        if (node.op != Op::kParam || !MatchesParameter(pattern, node.symbol)) continue;
         matched = true;
         TACC_RETURN_IF_ERROR(PinParameter(pattern, pinned, node));
       }
@@ -143,7 +143,7 @@ class PinResolver {
  private:
   absl::Status NothingMatches(const std::string& pattern, std::vector<std::string> names) const {
     for (const Node& node : forward_.nodes) {
-      if (node.op == "param") names.push_back(node.symbol);
+      if (node.op == Op::kParam) names.push_back(node.symbol);
     }
     return Error(pattern, absl::StrCat("no parameter and no module of the model has such a name; the nearest is \"",
                                        NearestName(pattern, names), "\""));

@@ -12,14 +12,14 @@ ValueId AddLocalValue(Graph& graph, const Mesh& mesh, const std::string& name, c
   return v;
 }
 
-ValueId ReshardEmitter::Emit(const char* op, ValueId operand, const TensorType& global, Sharding s, Attrs attrs) {
+ValueId ReshardEmitter::Emit(const Op& op, ValueId operand, const TensorType& global, Sharding s, Attrs attrs) {
   Node node;
   node.op = op;
   node.operands = {operand};
   node.attrs = std::move(attrs);
   node.module = at_.module;
   node.recompute = at_.recompute;
-  node.results = {AddLocalValue(graph_, mesh_, op, global, std::move(s))};
+  node.results = {AddLocalValue(graph_, mesh_, std::string(op.name()), global, std::move(s))};
   graph_.nodes.push_back(std::move(node));
   return graph_.nodes.back().results[0];
 }
@@ -58,7 +58,7 @@ ValueId ReshardEmitter::ResolvePending(ValueId v, const Sharding& target, std::o
     }
     Attrs attrs = {{"over", AxisNames(mesh_, over)}, {"dim", static_cast<int64_t>(d)}};
     v = Narrowed(v, summed_as, &attrs);
-    v = Emit("reduce_scatter", v, global, s, std::move(attrs));
+    v = Emit(Op::kReduceScatter, v, global, s, std::move(attrs));
   }
   Sharding s = sharding(v);
   AxisList over;
@@ -69,7 +69,7 @@ ValueId ReshardEmitter::ResolvePending(ValueId v, const Sharding& target, std::o
   for (int axis : over) Remove(s.pending, axis);
   Attrs attrs = {{"over", AxisNames(mesh_, over)}};
   v = Narrowed(v, summed_as, &attrs);
-  return Emit("all_reduce", v, global, s, std::move(attrs));
+  return Emit(Op::kAllReduce, v, global, s, std::move(attrs));
 }
 
 // An axis that only moves from one dim to another: all_to_all.
@@ -87,7 +87,7 @@ ValueId ReshardEmitter::MoveAxes(ValueId v, const Sharding& target) {
       s.dims[from].pop_back();
       s.dims[to].push_back(axis);
       if (IsPadded(global.dims[to], s.dims[to], mesh_)) break;
-      v = Emit("all_to_all", v, global, s,
+      v = Emit(Op::kAllToAll, v, global, s,
                {{"over", AxisNames(mesh_, {axis})},
                 {"split_dim", static_cast<int64_t>(to)},
                 {"concat_dim", static_cast<int64_t>(from)}});
@@ -110,7 +110,7 @@ ValueId ReshardEmitter::SliceFree(ValueId v, const Sharding& target) {
     }
     if (over.empty()) continue;
     s.dims[d].insert(s.dims[d].end(), over.begin(), over.end());
-    v = Emit("shard_slice", v, global, s, {{"over", AxisNames(mesh_, over)}, {"dim", static_cast<int64_t>(d)}});
+    v = Emit(Op::kShardSlice, v, global, s, {{"over", AxisNames(mesh_, over)}, {"dim", static_cast<int64_t>(d)}});
   }
   return v;
 }
@@ -123,7 +123,7 @@ ValueId ReshardEmitter::GatherExtra(ValueId v, const Sharding& target) {
     if (common == s.dims[d].size()) continue;
     const AxisList over(s.dims[d].begin() + static_cast<int64_t>(common), s.dims[d].end());
     s.dims[d].resize(common);
-    v = Emit("all_gather", v, global, s, {{"over", AxisNames(mesh_, over)}, {"dim", static_cast<int64_t>(d)}});
+    v = Emit(Op::kAllGather, v, global, s, {{"over", AxisNames(mesh_, over)}, {"dim", static_cast<int64_t>(d)}});
   }
   return v;
 }

@@ -24,7 +24,7 @@ class ReshardEmitter {
   ValueId Reshard(ValueId v, const Sharding& target, std::optional<DType> summed_as);
 
   // One local node or collective.
-  ValueId Emit(const char* op, ValueId operand, const TensorType& global, Sharding s, Attrs attrs);
+  ValueId Emit(const Op& op, ValueId operand, const TensorType& global, Sharding s, Attrs attrs);
 
  private:
   const Sharding& sharding(ValueId v) const { return graph_.values[v].placement->sharding; }

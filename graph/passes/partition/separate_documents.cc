@@ -11,17 +11,17 @@ absl::StatusOr<Graph> SeparateDocuments(const Graph& forward, const OpTable& ops
   ValueId start = kNoValue;
   for (Node node : forward.nodes) {
     const OpDef* op = ops.Find(node.op);
-    if (node.op == "input" && node.symbol == "tokens") {
+    if (node.op == Op::kInput && node.symbol == "tokens") {
       start = graph.AddValue("document_start", forward.type(node.results[0]));
       Node input;
-      input.op = "input";
+      input.op = Op::kInput;
       input.symbol = "document_start";
       input.results = {start};
       graph.nodes.push_back(std::move(input));
     }
     if (op != nullptr && op->takes_document_start) {
       if (start == kNoValue)
-        return absl::InvalidArgumentError(absl::StrCat(node.op, " comes before the input \"tokens\""));
+        return absl::InvalidArgumentError(absl::StrCat(node.op.name(), " comes before the input \"tokens\""));
       node.operands.push_back(start);
     }
     if (op != nullptr && op->infer && !node.results.empty()) {

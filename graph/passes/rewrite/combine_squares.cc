@@ -56,7 +56,7 @@ class SquareCombiner {
   bool IsScalar(ValueId v) const { return graph_.type(v).rank() == 0; }
   bool IsSum(int i) const {
     const Node& node = graph_.nodes[i];
-    return (node.op == "add" || node.op == "all_reduce") &&
+    return (node.op == "add" || node.op == Op::kAllReduce) &&
            std::all_of(node.operands.begin(), node.operands.end(), [this](ValueId v) { return IsScalar(v); });
   }
   AxisList Pending(ValueId v) const {
@@ -87,7 +87,7 @@ class SquareCombiner {
     }
   }
 
-  ValueId Make(std::vector<Node>& made, const char* op, std::vector<ValueId> operands, ValueId like, Attrs attrs = {}) {
+  ValueId Make(std::vector<Node>& made, const Op& op, std::vector<ValueId> operands, ValueId like, Attrs attrs = {}) {
     Node node;
     node.op = op;
     node.module = module_;
@@ -106,7 +106,7 @@ class SquareCombiner {
     for (ValueId other : group.others) sum = sum == kNoValue ? other : Make(made, "add", {sum, other}, group.like);
     AxisList over = Pending(group.like);
     for (int axis : Pending(root)) Remove(over, axis);
-    return over.empty() ? sum : Make(made, "all_reduce", {sum}, root, {{"over", AxisNames(mesh_, over)}});
+    return over.empty() ? sum : Make(made, Op::kAllReduce, {sum}, root, {{"over", AxisNames(mesh_, over)}});
   }
 
   bool Combine(int index) {

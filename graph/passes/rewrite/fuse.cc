@@ -35,9 +35,9 @@ bool IsSum(const Graph& graph, const std::vector<int>& producers, const std::vec
       graph.values[acc].placement != graph.values[product].placement) {
     return false;
   }
-  const std::string& op = graph.nodes[producers[acc]].op;
+  const Op& op = graph.nodes[producers[acc]].op;
   const DType dtype = graph.type(acc).dtype;
-  return (op == "read" && dtype == AccumulationType(dtype)) ||
+  return (op == Op::kRead && dtype == AccumulationType(dtype)) ||
          ((op == "einsum" || op == "einsum_accumulate") && num_uses[acc] == 1);
 }
 
@@ -78,7 +78,7 @@ class NormFusion {
     const Node& add = graph_.nodes[producer];
     const ValueId a = add.operands[0], b = add.operands[1];
     if (!LieAlike(graph_, a, sum) || !LieAlike(graph_, b, sum)) return;
-    norm.op = absl::StrCat("add_", norm.op);
+    norm.op = Op(absl::StrCat("add_", norm.op.name()));
     norm.operands[0] = a;
     norm.operands.insert(norm.operands.begin() + 1, b);
     norm.results.push_back(sum);
@@ -116,7 +116,8 @@ class NormFusion {
 
   void TakeAddAfter(int index, Node& grad) {
     // Of padded rows acc would have to be masked too: an op's rule knows no operand that only some results sum.
-    if (const int maker = producers_[grad.operands[0]]; maker >= 0 && graph_.nodes[maker].op == "mask_padding") return;
+    if (const int maker = producers_[grad.operands[0]]; maker >= 0 && graph_.nodes[maker].op == Op::kMaskPadding)
+      return;
     const ValueId dx = grad.results[0];
     const int user = last_uses_[dx];
     if (num_uses_[dx] != 1 || !IsAdd(user, grad)) return;
@@ -124,7 +125,7 @@ class NormFusion {
     const ValueId acc = add.operands[0] == dx ? add.operands[1] : add.operands[0];
     if (producers_[acc] >= index || graph_.type(acc) != graph_.type(dx)) return;
     if (!LieAlike(graph_, acc, dx) || !LieAlike(graph_, add.results[0], dx)) return;
-    grad.op = absl::StrCat(grad.op, "_accumulate");
+    grad.op = Op(absl::StrCat(grad.op.name(), "_accumulate"));
     grad.operands.insert(grad.operands.begin(), acc);
     grad.results[0] = add.results[0];
     taken_by_[user] = index;

@@ -143,8 +143,8 @@ class Joiner {
 
   // Whether plan-memory may place the weights one behind the other, and nobody wants one of them elsewhere.
   bool MayLieTogether(const std::vector<ValueId>& weights) const {
-    const std::string& op = MakerOf(weights[0]).op;
-    if (op != "cast" && op != "all_gather" && op != "read") return false;
+    const Op& op = MakerOf(weights[0]).op;
+    if (op != "cast" && op != Op::kAllGather && op != Op::kRead) return false;
     std::vector<std::string> states;
     for (ValueId v : weights) {
       if (MakerOf(v).op != op || graph_.type(v).bytes() % kArenaAlignment != 0) return false;
@@ -153,20 +153,20 @@ class Joiner {
     }
     for (const std::string& state : states) {
       const auto it = states_together_.find(state);
-      if (op == "read" && it != states_together_.end() && it->second != states) return false;
+      if (op == Op::kRead && it != states_together_.end() && it->second != states) return false;
     }
     const auto are_distinct = [](auto list) {
       std::sort(list.begin(), list.end());
       return std::adjacent_find(list.begin(), list.end()) == list.end();
     };
-    return are_distinct(weights) && (op != "read" || are_distinct(states));
+    return are_distinct(weights) && (op != Op::kRead || are_distinct(states));
   }
 
   void LetLieTogether(const std::vector<ValueId>& weights) {
     std::vector<std::string> states;
     for (ValueId v : weights) {
       together_[v] = weights;
-      if (const Node& node = MakerOf(v); node.op == "read") states.push_back(node.symbol);
+      if (const Node& node = MakerOf(v); node.op == Op::kRead) states.push_back(node.symbol);
     }
     for (const std::string& state : states) states_together_[state] = states;
   }

@@ -38,17 +38,18 @@ bool EliminateCommonSubexpressions(Graph& graph, const OpTable& ops) {
   bool changed = false;
   std::vector<char> is_stored(graph.values.size(), 0);
   for (const Node& node : graph.nodes) {
-    if (node.op == "store") is_stored[node.operands[0]] = 1;
+    if (node.op == Op::kStore) is_stored[node.operands[0]] = 1;
   }
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     Node& node = graph.nodes[i];
     for (ValueId& v : node.operands) v = replacement[v];
     const OpDef* def = ops.Find(node.op);
-    if (node.op == "store") ++stores[node.symbol];
-    if (node.op == "constant" && is_stored[node.results[0]]) continue;  // Made in the state's place, it costs no copy.
+    if (node.op == Op::kStore) ++stores[node.symbol];
+    if (node.op == Op::kConstant && is_stored[node.results[0]])
+      continue;  // Made in the state's place, it costs no copy.
     if (def == nullptr || def->has_side_effect) continue;
-    std::string key = absl::StrCat(node.op, "|", node.symbol, "|", node.recompute, "|");
-    if (node.op == "read") absl::StrAppend(&key, stores[node.symbol]);
+    std::string key = absl::StrCat(node.op.name(), "|", node.symbol, "|", node.recompute, "|");
+    if (node.op == Op::kRead) absl::StrAppend(&key, stores[node.symbol]);
     if (!node.operands.empty()) absl::StrAppend(&key, "@", node.module);
     for (ValueId v : node.operands) absl::StrAppend(&key, "|", v);
     for (const auto& [name, attr] : node.attrs) absl::StrAppend(&key, "|", name, "=", Print(attr));

@@ -12,7 +12,7 @@ bool IsAsync(const Node& node) { return GetAttr<bool>(node.attrs, "async"); }
 
 void SeparateFromFinish(Graph& graph, const OpTable& ops) {
   std::vector<Node>& nodes = graph.nodes;
-  const auto is_finish = [](const Node& node) { return node.op == "finish"; };
+  const auto is_finish = [](const Node& node) { return node.op == Op::kFinish; };
   const auto finish = std::find_if(nodes.begin(), nodes.end(), is_finish);
   std::stable_partition(finish, nodes.end(), is_finish);
   const auto product =
@@ -20,7 +20,7 @@ void SeparateFromFinish(Graph& graph, const OpTable& ops) {
   if (product == nodes.end()) return;
   std::set<ValueId> awaited;
   for (auto node = nodes.begin(); node != product; ++node) {
-    if (node->op == "wait") awaited.insert(node->operands[0]);
+    if (node->op == Op::kWait) awaited.insert(node->operands[0]);
   }
   std::stable_partition(nodes.begin(), product,
                         [&](const Node& node) { return !IsAsync(node) || awaited.count(node.results[0]) > 0; });
@@ -32,7 +32,7 @@ std::vector<char> OriginsOf(const Graph& graph, size_t send) {
   std::vector<char> origins(graph.nodes.size(), 0);
   for (size_t i = send; i-- > 0;) {
     const Node& node = graph.nodes[i];
-    if (node.op == "store" && node.symbol == graph.nodes[send].symbol) origins[i] = 1;
+    if (node.op == Op::kStore && node.symbol == graph.nodes[send].symbol) origins[i] = 1;
     if (!origins[i]) continue;
     for (ValueId v : node.operands) origins[producers[v]] = 1;
   }
@@ -48,7 +48,7 @@ struct UnderWay {
 std::vector<UnderWay> UnderWayAt(const Graph& graph, size_t at) {
   std::vector<size_t> wait_of(graph.values.size(), 0);
   for (size_t i = at; i < graph.nodes.size(); ++i) {
-    if (graph.nodes[i].op == "wait") wait_of[graph.nodes[i].operands[0]] = i;
+    if (graph.nodes[i].op == Op::kWait) wait_of[graph.nodes[i].operands[0]] = i;
   }
   std::vector<UnderWay> under_way;
   for (size_t i = 0; i < at; ++i) {
@@ -83,7 +83,7 @@ void SeparateFromSend(Graph& graph, size_t send) {
     (k < num_before ? before : after).push_back(nodes[node]);
   }
   size_t end = send + 1;  // of this message and those that follow it at once
-  while (end < nodes.size() && (nodes[end].op == "send" || nodes[end].op == "store")) ++end;
+  while (end < nodes.size() && (nodes[end].op == Op::kSend || nodes[end].op == Op::kStore)) ++end;
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (i == send) ordered.insert(ordered.end(), before.begin(), before.end());
     if (i == end) ordered.insert(ordered.end(), after.begin(), after.end());
@@ -98,7 +98,7 @@ bool SeparateMessages(Graph& graph, const OpTable& ops) {
   const std::vector<Node> before = graph.nodes;
   SeparateFromFinish(graph, ops);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    if (graph.nodes[i].op == "send") SeparateFromSend(graph, i);
+    if (graph.nodes[i].op == Op::kSend) SeparateFromSend(graph, i);
   }
   // Nodes only move.
   return !std::equal(before.begin(), before.end(), graph.nodes.begin(), [](const Node& a, const Node& b) {

@@ -39,7 +39,8 @@ Texts Separated(const std::string& lines) {
   SeparateMessages(graph, ops);
   Texts texts;
   for (const Node& node : graph.nodes)
-    texts.push_back(absl::StrCat(node.op, " ", node.symbol.empty() ? graph.values[node.results[0]].name : node.symbol));
+    texts.push_back(
+        absl::StrCat(node.op.name(), " ", node.symbol.empty() ? graph.values[node.results[0]].name : node.symbol));
   return texts;
 }
 
@@ -130,10 +131,10 @@ TEST_P(CaptureOfAPipeline, LeavesOutMessagesOnly) {
         for (int i = part.begin; i < part.end; ++i) {
           const Node& node = graph.nodes[i];
           is_past_product |= ops.Find(node.op)->is_matmul;
-          if (part.not_captured.empty() || node.op == "send" || node.op == "recv" || node.op == "finish") continue;
-          if (node.op == "read" || node.op == "store") continue;  // run nothing
-          EXPECT_FALSE(is_past_product) << "stage " << program.stage << ", " << graph.name << ": " << node.op << " @"
-                                        << node.module;
+          if (part.not_captured.empty() || IsMessage(node.op)) continue;
+          if (node.op == Op::kRead || node.op == Op::kStore) continue;  // run nothing
+          EXPECT_FALSE(is_past_product) << "stage " << program.stage << ", " << graph.name << ": " << node.op.name()
+                                        << " @" << node.module;
           ++num_others;
         }
       }

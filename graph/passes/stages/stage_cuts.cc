@@ -52,14 +52,14 @@ std::vector<char> DerivedNodes(const Graph& graph, const Program& program, const
       yes = yes && value_derived[v];
       of_state = of_state || from_state[v];
     }
-    if (node.op == "read") {
+    if (node.op == Op::kRead) {
       const State* state = states.Find(node.symbol);
       of_state = true;
       yes = state != nullptr && (state->kind == StateKind::kWeight || state->kind == StateKind::kCopy);
     } else if (yes && of_state) {
       const OpCall call = CallOf(graph, node);
       const std::vector<int> aliases = def.aliases ? def.aliases(call) : std::vector<int>();
-      yes = def.is_collective || node.op == "shard_slice" || node.op == "mask_padding" || node.op == "cast" ||
+      yes = def.is_collective || node.op == Op::kShardSlice || node.op == Op::kMaskPadding || node.op == "cast" ||
             node.op == "slice" || node.op == "transpose" || (!aliases.empty() && aliases[0] >= 0);
     } else if (yes) {
       yes = !def.is_matmul;

@@ -95,7 +95,8 @@ class UpdateCutter {
   absl::StatusOr<std::vector<Graph>> Run() {
     for (const Node& node : update_.nodes) {
       if (absl::Status status = Visit(node); !status.ok()) {
-        return absl::Status(status.code(), absl::StrCat("update: ", node.op, " ", node.symbol, ": ", status.message()));
+        return absl::Status(status.code(),
+                            absl::StrCat("update: ", node.op.name(), " ", node.symbol, ": ", status.message()));
       }
     }
     std::vector<Graph> graphs;
@@ -115,7 +116,7 @@ class UpdateCutter {
   StageList StagesOf(const std::string& state) const { return ListOf(stages_of_, state); }
 
   absl::Status Visit(const Node& node) {
-    if (node.op == "read") {
+    if (node.op == Op::kRead) {
       const State* state = states_.Find(node.symbol);
       if (state == nullptr) return absl::InvalidArgumentError("no such state");
       Known& known = known_[node.results[0]];
@@ -130,13 +131,13 @@ class UpdateCutter {
       Emit(node, known.stages);
       return absl::OkStatus();
     }
-    if (node.op == "store") {
+    if (node.op == Op::kStore) {
       const StageList stages = StagesOf(node.symbol);
       MakeWhole(node.operands[0], stages);
       Emit(node, stages);
       return absl::OkStatus();
     }
-    if (node.op == "output") {
+    if (node.op == Op::kOutput) {
       MakeWhole(node.operands[0], all_);
       Emit(node, all_);
       return absl::OkStatus();
@@ -230,12 +231,12 @@ class UpdateCutter {
         sum.operands = {ValueOn(v, stage)};
       } else {
         Node zero;
-        zero.op = "constant";
+        zero.op = Op::kConstant;
         zero.attrs = {
             {"value", 0.0}, {"dtype", std::string(Name(value.type.dtype))}, {"shape", value.placement->global.dims}};
         sum.operands = {part.AddOwn(std::move(zero), value)};
       }
-      sum.op = "stage_sum";
+      sum.op = Op::kStageSum;
       sum.attrs = {{"stages", std::vector<int64_t>(stages.begin(), stages.end())}};
       part.Rename(v, part.AddOwn(std::move(sum), value));
     }
@@ -269,7 +270,7 @@ std::vector<Graph> CutBegin(const Graph& begin, const OpTable& ops,
   std::vector<StageList> runs_on(begin.nodes.size());
   for (int i = static_cast<int>(begin.nodes.size()) - 1; i >= 0; --i) {
     const Node& node = begin.nodes[i];
-    if (node.op == "store") runs_on[i] = ListOf(stages_of, node.symbol);
+    if (node.op == Op::kStore) runs_on[i] = ListOf(stages_of, node.symbol);
     for (ValueId v : node.results) runs_on[i] = Union(runs_on[i], needed_by[v]);
     for (ValueId v : node.operands) needed_by[v] = Union(needed_by[v], runs_on[i]);
   }

@@ -68,7 +68,7 @@ class GraphCutter {
     return absl::StrCat(is_eval_ ? "stash/eval." : "stash/", graph_.values[v].name);
   }
   const State* StateOf(const Node& node) const {
-    if (node.op != "read" && node.op != "store") return nullptr;
+    if (node.op != Op::kRead && node.op != Op::kStore) return nullptr;
     return states_.Find(node.symbol);
   }
 
@@ -78,7 +78,7 @@ class GraphCutter {
     int end = 0;
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       const State* state = StateOf(graph_.nodes[i]);
-      if (graph_.nodes[i].op == "store" && state != nullptr && state->kind == StateKind::kCounter)
+      if (graph_.nodes[i].op == Op::kStore && state != nullptr && state->kind == StateKind::kCounter)
         end = static_cast<int>(i) + 1;
     }
     return end;
@@ -94,9 +94,9 @@ class GraphCutter {
     for (int i = 0; i < static_cast<int>(graph_.nodes.size()); ++i) {
       const Node& node = graph_.nodes[i];
       if (derived[i]) continue;
-      if (node.op == "read") {
+      if (node.op == Op::kRead) {
         places_[i] = kFollows;
-      } else if (node.op == "output") {
+      } else if (node.op == Op::kOutput) {
         places_[i] = std::max(0, places_[producers_[node.operands[0]]]);
       } else if (i < num_forward_) {
         while (part + 1 < num_parts_ && i >= cuts[part + 1]) ++part;
@@ -117,7 +117,7 @@ class GraphCutter {
   // Ops through which a sum on its way to an accumulator passes unchanged.
   bool PassesSums(const Node& node) const {
     return node.operands.size() == 1 && node.results.size() == 1 &&
-           (ops_.Find(node.op)->is_collective || node.op == "shard_slice" || node.op == "mask_padding" ||
+           (ops_.Find(node.op)->is_collective || node.op == Op::kShardSlice || node.op == Op::kMaskPadding ||
             node.op == "cast" || node.op == "reshape");
   }
 
@@ -146,7 +146,7 @@ class GraphCutter {
     std::vector<char> removed(graph_.nodes.size(), 0);
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       const State* state = StateOf(graph_.nodes[i]);
-      if (graph_.nodes[i].op != "store" || state == nullptr || state->kind != StateKind::kGradient) continue;
+      if (graph_.nodes[i].op != Op::kStore || state == nullptr || state->kind != StateKind::kGradient) continue;
       const ValueId sum = graph_.nodes[i].operands[0];
       std::map<int, int> place_of_stage;
       std::vector<int> chain;
@@ -254,7 +254,7 @@ class GraphCutter {
       pieces_[place].values.assign(graph_.values.size(), kNoValue);
     }
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
-      if (places_[i] >= 0 && !(is_eval_ && graph_.nodes[i].op == "output")) Emit(static_cast<int>(i), places_[i]);
+      if (places_[i] >= 0 && !(is_eval_ && graph_.nodes[i].op == Op::kOutput)) Emit(static_cast<int>(i), places_[i]);
     }
     return absl::OkStatus();
   }
@@ -283,7 +283,7 @@ class GraphCutter {
     }
     crossings_[v].insert(place);
     Node read;
-    read.op = "read";
+    read.op = Op::kRead;
     read.symbol = StashName(v);
     read.module = module;
     read.results = {Import(v, piece)};
@@ -297,8 +297,8 @@ class GraphCutter {
     if (graph_.type(node.operands[0]).bytes() > graph_.type(node.results[0]).bytes()) return false;
     const OpDef& def = *ops_.Find(node.op);
     const std::vector<int> aliases = def.aliases ? def.aliases(CallOf(graph_, node)) : std::vector<int>();
-    return (!aliases.empty() && aliases[0] >= 0) || node.op == "all_gather" || node.op == "cast" ||
-           node.op == "mask_padding";
+    return (!aliases.empty() && aliases[0] >= 0) || node.op == Op::kAllGather || node.op == "cast" ||
+           node.op == Op::kMaskPadding;
   }
 
   // Every stage puts out what one stage knows.
@@ -306,7 +306,7 @@ class GraphCutter {
     std::vector<int64_t> stages;
     for (int stage = 0; stage < shape_.num_stages; ++stage) stages.push_back(stage);
     for (const Node& output : graph_.nodes) {
-      if (output.op != "output") continue;
+      if (output.op != Op::kOutput) continue;
       const ValueId v = output.operands[0];
       const int n = producers_[v];
       for (int stage = 0; stage < shape_.num_stages; ++stage) {
@@ -330,14 +330,14 @@ class GraphCutter {
           own = Get(v, place, output.module);
         } else {
           Node zero;
-          zero.op = "constant";
+          zero.op = Op::kConstant;
           zero.attrs = {{"value", 0.0},
                         {"dtype", std::string(Name(graph_.type(v).dtype))},
                         {"shape", graph_.values[v].placement->global.dims}};
           own = add(std::move(zero));
         }
         Node sum;
-        sum.op = "stage_sum";
+        sum.op = Op::kStageSum;
         sum.attrs = {{"stages", stages}};
         sum.operands = {own};
         Node end = output;
@@ -349,7 +349,7 @@ class GraphCutter {
 
   // ---- stashes and messages ----
 
-  static Node MessageNode(const char* op, const std::string& stash, const std::string& module, int channel) {
+  static Node MessageNode(const Op& op, const std::string& stash, const std::string& module, int channel) {
     Node node;
     node.op = op;
     node.symbol = stash;
@@ -379,7 +379,7 @@ class GraphCutter {
       }
       Graph& made_in = pieces_[from].graph;
       Node store;
-      store.op = "store";
+      store.op = Op::kStore;
       store.symbol = stash;
       store.module = module;
       store.operands = {pieces_[from].values[v]};
@@ -388,18 +388,18 @@ class GraphCutter {
       for (const auto& [stage, place] : first) {
         if (stage == StageOf(from)) continue;
         const int channel = next_channel_++;
-        Node send = MessageNode("send", stash, module, channel);
+        Node send = MessageNode(Op::kSend, stash, module, channel);
         send.attrs["to"] = static_cast<int64_t>(stage);
         made_in.nodes.push_back(std::move(send));
-        finishes[from].nodes.push_back(MessageNode("finish", stash, module, channel));
-        Node receive = MessageNode("recv", stash, module, channel);
+        finishes[from].nodes.push_back(MessageNode(Op::kFinish, stash, module, channel));
+        Node receive = MessageNode(Op::kRecv, stash, module, channel);
         receive.attrs["from"] = static_cast<int64_t>(StageOf(from));
         receives[place].nodes.push_back(std::move(receive));
         std::vector<Node>& nodes = pieces_[place].graph.nodes;
         const auto read = std::find_if(nodes.begin(), nodes.end(),
-                                       [&](const Node& node) { return node.op == "read" && node.symbol == stash; });
+                                       [&](const Node& node) { return node.op == Op::kRead && node.symbol == stash; });
         if (read == nodes.end()) return absl::InternalError(absl::StrCat("\"", stash, "\" is received but not read"));
-        nodes.insert(read, MessageNode("finish", stash, module, channel));
+        nodes.insert(read, MessageNode(Op::kFinish, stash, module, channel));
         result.stashes[stage].push_back(state);
       }
     }
@@ -455,7 +455,7 @@ std::vector<Call> EvalCalls(const Program& program, int num_chunks) {
 // The states that each graph reads or stores.
 void CollectStates(const Graph& graph, int stage, std::map<std::string, std::set<int>>& stages_of) {
   for (const Node& node : graph.nodes) {
-    if (node.op == "read" || node.op == "store") stages_of[node.symbol].insert(stage);
+    if (node.op == Op::kRead || node.op == Op::kStore) stages_of[node.symbol].insert(stage);
   }
 }
 

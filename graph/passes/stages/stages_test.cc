@@ -148,7 +148,7 @@ TEST(VerifyStages, FindsAChannelWithTwoReceivers) {
   const std::string message = Broken([](std::vector<Program>& stages) {
     for (Graph& graph : stages[1].graphs) {
       for (Node& node : graph.nodes) {
-        if (node.op == "recv") node.attrs["channel"] = int64_t{77};
+        if (node.op == Op::kRecv) node.attrs["channel"] = int64_t{77};
       }
     }
   });

@@ -19,7 +19,7 @@ absl::StatusOr<std::vector<ValueId>> Differentiate(Graph& graph, const OpTable& 
   for (ValueId v : values) depends[v] = 1;
   for (const Node& node : graph.nodes) {
     const OpDef* def = ops.Find(node.op);
-    if (def == nullptr) return absl::InvalidArgumentError(absl::StrCat("unknown op '", node.op, "'"));
+    if (def == nullptr) return absl::InvalidArgumentError(absl::StrCat("unknown op '", node.op.name(), "'"));
     if (def->no_gradient) continue;
     char any = 0;
     for (ValueId v : node.operands) any |= depends[v];
@@ -49,7 +49,7 @@ absl::StatusOr<std::vector<ValueId>> Differentiate(Graph& graph, const OpTable& 
     if (def->no_gradient) continue;
     if (def->derive == nullptr) {
       return absl::InvalidArgumentError(
-          absl::StrCat(node.op, " at ", node.module.empty() ? "the top level" : node.module,
+          absl::StrCat(node.op.name(), " at ", node.module.empty() ? "the top level" : node.module,
                        " has no derivative, but the loss depends on parameters through it"));
     }
     builder.SetModule(node.module);
@@ -61,7 +61,7 @@ absl::StatusOr<std::vector<ValueId>> Differentiate(Graph& graph, const OpTable& 
       const ValueId v = node.operands[k];
       if (!needed[k] || gradients[k] == kNoValue) continue;
       if (graph.type(gradients[k]).dims != graph.type(v).dims) {
-        return absl::InternalError(absl::StrCat("derivative of ", node.op, ": operand ", k, " has type ",
+        return absl::InternalError(absl::StrCat("derivative of ", node.op.name(), ": operand ", k, " has type ",
                                                 graph.type(v).ToString(), " but its gradient ",
                                                 graph.type(gradients[k]).ToString()));
       }

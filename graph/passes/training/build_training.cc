@@ -63,7 +63,7 @@ absl::StatusOr<std::vector<Parameter>> CollectParameters(const Graph& graph, con
   std::vector<Parameter> parameters;
   std::set<std::string> names;
   for (const Node& node : graph.nodes) {
-    if (node.op != "param") continue;
+    if (node.op != Op::kParam) continue;
     if (!names.insert(node.symbol).second) {
       return absl::InvalidArgumentError(absl::StrCat("parameter \"", node.symbol, "\" is declared twice"));
     }
@@ -91,9 +91,9 @@ void BindParameters(const std::map<std::string, const Parameter*>& parameters, G
     for (ValueId& v : node.operands) {
       if (replacement[v] != kNoValue) v = replacement[v];
     }
-    if (node.op == "param") {
+    if (node.op == Op::kParam) {
       const Parameter& p = *parameters.at(node.symbol);
-      node.op = "read";
+      node.op = Op::kRead;
       node.symbol = p.has_copy ? CopyState(p.name) : WeightState(p.name);
       node.attrs.clear();
       if (p.has_copy) graph.values[node.results[0]].type.dtype = p.use;
@@ -124,7 +124,7 @@ void RemoveDropout(Graph& graph) {
 }
 
 void RemoveOutputs(Graph& graph) {
-  std::erase_if(graph.nodes, [](const Node& node) { return node.op == "output"; });
+  std::erase_if(graph.nodes, [](const Node& node) { return node.op == Op::kOutput; });
 }
 
 class TrainingBuilder {
@@ -140,7 +140,7 @@ class TrainingBuilder {
                        "\"; a training graph ends with `output \"loss\"` and `output \"target_tokens\"`"));
     }
     for (const Node& node : forward_.nodes) {
-      if (node.op != "output") continue;
+      if (node.op != Op::kOutput) continue;
       const TensorType& type = forward_.type(node.operands[0]);
       if (type.rank() != 0 || !IsFloating(type.dtype)) {
         return absl::InvalidArgumentError(
@@ -199,14 +199,14 @@ class TrainingBuilder {
   int64_t NumTokens() const {
     int64_t tokens = 1;
     for (const Node& node : forward_.nodes) {
-      if (node.op == "input") tokens = std::max(tokens, forward_.type(node.results[0]).num_elements());
+      if (node.op == Op::kInput) tokens = std::max(tokens, forward_.type(node.results[0]).num_elements());
     }
     return tokens;
   }
 
   // The loss's cotangent: 1, or the loss scale for a mean over a step's tokens.
   ValueId Seed(Builder& b) const {
-    return options_.loss_scale.has_value() ? b.Scale(b.Leaf("read", kScaleState, scalar_), seed_factor_)
+    return options_.loss_scale.has_value() ? b.Scale(b.Leaf(Op::kRead, kScaleState, scalar_), seed_factor_)
                                            : b.Constant(1.0, scalar_);
   }
 
@@ -216,14 +216,14 @@ class TrainingBuilder {
     Builder builder(graph, ops_);
     for (const State& state : program_.states) {
       if (state.kind != StateKind::kGradient && state.kind != StateKind::kCounter) continue;
-      builder.End("store", state.name, builder.Constant(0.0, state.type));
+      builder.End(Op::kStore, state.name, builder.Constant(0.0, state.type));
     }
     return graph;
   }
 
   void Accumulate(Builder& builder, const std::string& state, const TensorType& type, ValueId value) {
-    if (accumulates()) value = builder.Add("add", {builder.Leaf("read", state, type), value});
-    builder.End("store", state, value);
+    if (accumulates()) value = builder.Add("add", {builder.Leaf(Op::kRead, state, type), value});
+    builder.End(Op::kStore, state, value);
   }
 
   absl::StatusOr<Graph> ForwardBackward() {
@@ -235,7 +235,7 @@ class TrainingBuilder {
     RemoveOutputs(graph);
     std::map<std::string, ValueId> leaves;
     for (const Node& node : graph.nodes) {
-      if (node.op == "param") leaves[node.symbol] = node.results[0];
+      if (node.op == Op::kParam) leaves[node.symbol] = node.results[0];
     }
     std::vector<ValueId> wanted;
     for (const Parameter& p : parameters_) wanted.push_back(leaves.at(p.name));
@@ -278,14 +278,14 @@ class TrainingBuilder {
     Graph graph;
     graph.name = "update";
     Builder b(graph, ops_);
-    const ValueId step = b.Leaf("input", "step", {DType::kI64, {}});
+    const ValueId step = b.Leaf(Op::kInput, "step", {DType::kI64, {}});
     std::map<std::string, ValueId> totals;
-    for (const auto& [name, type] : totals_) totals[name] = b.Leaf("read", CounterState(name), type);
+    for (const auto& [name, type] : totals_) totals[name] = b.Leaf(Op::kRead, CounterState(name), type);
     const ValueId target_tokens = totals.at("target_tokens");
     ValueId sum_squares = kNoValue;
     std::vector<ValueId> gradients;
     for (const Parameter& p : parameters_) {
-      gradients.push_back(b.Leaf("read", GradientState(p.name), GradientType(p)));
+      gradients.push_back(b.Leaf(Op::kRead, GradientState(p.name), GradientType(p)));
       const ValueId squares = b.Add("sum_squares", {gradients.back()});
       sum_squares = sum_squares == kNoValue ? squares : b.Add("add", {sum_squares, squares});
     }
@@ -310,7 +310,7 @@ class TrainingBuilder {
                                          scalar_.dtype);
     ValueId count = b.Add("add_scalar", {b.Cast(step, scalar_.dtype)}, {{"value", 1.0}});
     if (options_.loss_scale.has_value())
-      count = b.Add("sub", {count, b.Leaf("read", kSkippedState, scalar_)});  // the updates that were made
+      count = b.Add("sub", {count, b.Leaf(Op::kRead, kSkippedState, scalar_)});  // the updates that were made
     for (size_t i = 0; i < parameters_.size(); ++i) {
       const Parameter& p = parameters_[i];
       const std::string m = absl::StrCat("exp_avg/", p.name), v = absl::StrCat("exp_avg_sq/", p.name);
@@ -321,22 +321,22 @@ class TrainingBuilder {
       if (p.has_copy) attrs["copy"] = std::string(Name(p.use));
       const std::vector<ValueId> results =
           b.AddMany("adamw",
-                    {b.Leaf("read", WeightState(p.name), p.type), b.Leaf("read", m, GradientType(p)),
-                     b.Leaf("read", v, GradientType(p)), gradients[i], learning_rate, grad_scale, apply, count},
+                    {b.Leaf(Op::kRead, WeightState(p.name), p.type), b.Leaf(Op::kRead, m, GradientType(p)),
+                     b.Leaf(Op::kRead, v, GradientType(p)), gradients[i], learning_rate, grad_scale, apply, count},
                     std::move(attrs), p.has_copy ? 4 : 3);
-      b.End("store", WeightState(p.name), results[0]);
-      b.End("store", m, results[1]);
-      b.End("store", v, results[2]);
-      if (p.has_copy) b.End("store", CopyState(p.name), results[3]);
+      b.End(Op::kStore, WeightState(p.name), results[0]);
+      b.End(Op::kStore, m, results[1]);
+      b.End(Op::kStore, v, results[2]);
+      if (p.has_copy) b.End(Op::kStore, CopyState(p.name), results[3]);
     }
-    b.End("output", "loss", b.Add("div", {totals.at("loss"), target_tokens}));
-    b.End("output", "grad_norm", grad_norm);
-    b.End("output", "learning_rate", learning_rate);
+    b.End(Op::kOutput, "loss", b.Add("div", {totals.at("loss"), target_tokens}));
+    b.End(Op::kOutput, "grad_norm", grad_norm);
+    b.End(Op::kOutput, "learning_rate", learning_rate);
     for (const auto& [name, value] : totals) {
-      if (name != "loss") b.End("output", name, value);
+      if (name != "loss") b.End(Op::kOutput, name, value);
     }
     const ValueId skipped = b.Add("add_scalar", {b.Add("neg", {apply})}, {{"value", 1.0}});
-    b.End("output", "skipped", skipped);
+    b.End(Op::kOutput, "skipped", skipped);
     if (options_.loss_scale.has_value()) UpdateLossScale(b, apply, skipped);
     TACC_RETURN_IF_ERROR(b.status());
     return graph;
@@ -345,8 +345,8 @@ class TrainingBuilder {
   // As torch.amp.GradScaler.update.
   void UpdateLossScale(Builder& b, ValueId apply, ValueId skipped) {
     const ValueId zero = b.Constant(0.0, scalar_);
-    const ValueId scale = b.Leaf("read", kScaleState, scalar_);
-    const ValueId good_steps = b.Add("add_scalar", {b.Leaf("read", kGoodStepsState, scalar_)}, {{"value", 1.0}});
+    const ValueId scale = b.Leaf(Op::kRead, kScaleState, scalar_);
+    const ValueId good_steps = b.Add("add_scalar", {b.Leaf(Op::kRead, kGoodStepsState, scalar_)}, {{"value", 1.0}});
     // 1 from growth_interval good steps on.
     const ValueId beyond =
         b.Add("add_scalar", {good_steps}, {{"value", 1.0 - static_cast<double>(options_.loss_scale->growth_interval)}});
@@ -355,11 +355,11 @@ class TrainingBuilder {
     const ValueId next = b.Add("clamp", {b.Add("select", {apply, after_good, b.Scale(scale, 0.5)})},
                                {{"min", kLeastLossScale}, {"max", kLargestLossScale}});
     const ValueId counted = b.Add("select", {apply, b.Add("select", {grow, zero, good_steps}), zero});
-    const ValueId all_skipped = b.Add("add", {b.Leaf("read", kSkippedState, scalar_), skipped});
-    b.End("store", kScaleState, next);
-    b.End("store", kGoodStepsState, counted);
-    b.End("store", kSkippedState, all_skipped);
-    b.End("output", "loss_scale", next);
+    const ValueId all_skipped = b.Add("add", {b.Leaf(Op::kRead, kSkippedState, scalar_), skipped});
+    b.End(Op::kStore, kScaleState, next);
+    b.End(Op::kStore, kGoodStepsState, counted);
+    b.End(Op::kStore, kSkippedState, all_skipped);
+    b.End(Op::kOutput, "loss_scale", next);
   }
 
   Graph Eval() {

@@ -23,15 +23,15 @@ absl::StatusOr<bool> MixedPrecision(Graph& forward, const OpTable& ops, DType dt
   };
   for (const Node& node : forward.nodes) {
     const OpDef* def = ops.Find(node.op);
-    if (def == nullptr) return absl::InvalidArgumentError(absl::StrCat("unknown op '", node.op, "'"));
+    if (def == nullptr) return absl::InvalidArgumentError(absl::StrCat("unknown op '", node.op.name(), "'"));
     builder.SetModule(node.module);
     std::vector<ValueId> operands;
     for (ValueId v : node.operands) operands.push_back(mapped[v]);
-    if (node.op == "output") {
-      builder.End("output", node.symbol, operands[0]);
+    if (node.op == Op::kOutput) {
+      builder.End(Op::kOutput, node.symbol, operands[0]);
       continue;
     }
-    if (node.op == "input" || node.op == "param") {
+    if (node.op == Op::kInput || node.op == Op::kParam) {
       mapped[node.results[0]] = builder.Leaf(node.op, node.symbol, forward.type(node.results[0]), node.attrs);
       continue;
     }

@@ -96,7 +96,7 @@ std::vector<char> ForwardNodes(const Program& program, const Graph& graph) {
   std::vector<char> counted(graph.values.size(), 0), forward(graph.nodes.size(), 0);
   for (int i = static_cast<int>(graph.nodes.size()) - 1; i >= 0; --i) {
     const Node& node = graph.nodes[i];
-    const State* state = node.op == "store" ? states.Find(node.symbol) : nullptr;
+    const State* state = node.op == Op::kStore ? states.Find(node.symbol) : nullptr;
     bool feeds = state != nullptr && state->kind == StateKind::kCounter;
     for (ValueId v : node.results) forward[i] |= counted[v];
     feeds |= forward[i] != 0;

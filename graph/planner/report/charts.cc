@@ -91,9 +91,10 @@ std::map<std::string, std::vector<TimelinePiece>> CommunicationPieces(const Fina
     const std::string over = absl::StrJoin(GetAttr<std::vector<std::string>>(node.attrs, "over"), " ");
     // All channels to and from other stages share a lane.
     const std::string lane = over.empty() ? "pp" : finalist.times(stage, graph, node).communicator;
-    lanes[lane].push_back(
-        {span.begin, span.end, span.exposed > 0.5 * (span.end - span.begin) ? "exposed" : "hidden", node.op,
-         absl::StrCat(node.op, over.empty() ? "" : " over ", over, node.module.empty() ? "" : ", ", node.module)});
+    lanes[lane].push_back({span.begin, span.end, span.exposed > 0.5 * (span.end - span.begin) ? "exposed" : "hidden",
+                           std::string(node.op.name()),
+                           absl::StrCat(node.op.name(), over.empty() ? "" : " over ", over,
+                                        node.module.empty() ? "" : ", ", node.module)});
   }
   for (auto& [lane, pieces] : lanes)
     std::stable_sort(pieces.begin(), pieces.end(),

@@ -110,9 +110,9 @@ class Explainer {
         continue;
       for (const Node& node : graph.nodes) {
         if (node.symbol != state.name) continue;
-        if (node.op == "read") Uses(graph, node.results[0], text);
-        if (node.op != "send" && node.op != "recv") continue;
-        absl::StrAppend(&text, "  moved by ", node.op, " in ", Where(graph), "\n");
+        if (node.op == Op::kRead) Uses(graph, node.results[0], text);
+        if (node.op != Op::kSend && node.op != Op::kRecv) continue;
+        absl::StrAppend(&text, "  moved by ", node.op.name(), " in ", Where(graph), "\n");
         Collective(graph, node, text);
       }
     }
@@ -216,7 +216,7 @@ class Explainer {
       } else if (listed++ < kMaxNames) {
         absl::StrAppend(&text, "  used by ",
                         user.results.empty() ? "" : absl::StrCat("%", graph.values[user.results[0]].name, " = "),
-                        user.op, user.symbol.empty() ? "" : absl::StrCat(" \"", user.symbol, "\""), " in ",
+                        user.op.name(), user.symbol.empty() ? "" : absl::StrCat(" \"", user.symbol, "\""), " in ",
                         Where(graph), user.module.empty() ? "" : absl::StrCat(" @", user.module), "\n");
       } else {
         ++others;
@@ -258,14 +258,14 @@ class Explainer {
         v = *pending;
         continue;
       }
-      if (node.op == "read") return absl::StrCat("it is summed up in ", node.symbol, " until here");
+      if (node.op == Op::kRead) return absl::StrCat("it is summed up in ", node.symbol, " until here");
       for (ValueId operand : node.operands) {
         const auto& placement = graph.values[operand].placement;
         if (!placement.has_value()) continue;
         for (size_t d = 0; d < placement->sharding.dims.size(); ++d) {
           const AxisList& axes = placement->sharding.dims[d];
           if (std::find(axes.begin(), axes.end(), axis) == axes.end()) continue;
-          return absl::StrCat("%", graph.values[v].name, " (", node.op,
+          return absl::StrCat("%", graph.values[v].name, " (", node.op.name(),
                               node.module.empty() ? "" : absl::StrCat(" @", node.module), ") sums over dim ", d,
                               " of %", graph.values[operand].name, ", which ", mesh_.axes[axis].name, " splits");
         }
@@ -281,15 +281,16 @@ class Explainer {
       const auto operand = std::find(user.operands.begin(), user.operands.end(), v);
       if (operand == user.operands.end()) continue;
       // A state whose first dims are cut as one has them as dims of their own where it is used.
-      if (user.op == "wait" || (user.op == "reshape" && dim == 0)) return WhyWhole(graph, user.results[0], dim, axes);
+      if (user.op == Op::kWait || (user.op == "reshape" && dim == 0))
+        return WhyWhole(graph, user.results[0], dim, axes);
       const OpDef* def = ops_.Find(user.op);
       if (def == nullptr || !def->rule) continue;
       const auto rule = def->rule(LogicalCallOf(graph, user));
       const size_t o = operand - user.operands.begin();
       if (!rule.ok() || o >= rule->in.size() || dim >= static_cast<int>(rule->in[o].size())) continue;
-      const std::string who =
-          absl::StrCat(user.results.empty() ? "" : absl::StrCat("%", graph.values[user.results[0]].name, " ("), user.op,
-                       user.module.empty() ? "" : absl::StrCat(" @", user.module), user.results.empty() ? "" : ")");
+      const std::string who = absl::StrCat(
+          user.results.empty() ? "" : absl::StrCat("%", graph.values[user.results[0]].name, " ("), user.op.name(),
+          user.module.empty() ? "" : absl::StrCat(" @", user.module), user.results.empty() ? "" : ")");
       const int factor = rule->in[o][dim];
       const bool is_whole = factor == Rule::kNone || (rule->factors[factor].replicate && !rule->factors[factor].joined);
       if (is_whole) return absl::StrCat(who, " needs that dim whole");
@@ -317,18 +318,18 @@ class Explainer {
       axes.push_back(mesh_.Find(name));
     const ValueId from = node.operands[0], to = node.results[0];
     const auto among = GetAttr<std::vector<int64_t>>(node.attrs, "stages");
-    if (node.op == "all_gather") {
+    if (node.op == Op::kAllGather) {
       const int dim = static_cast<int>(GetAttr<int64_t>(node.attrs, "dim"));
       absl::StrAppend(&text, "    why: %", graph.values[from].name, " has dim ", dim, " split over ",
                       AxisNames(mesh_, axes), "; ", WhyWhole(graph, to, dim, axes), "\n");
-    } else if (node.op == "reduce_scatter" || node.op == "all_reduce") {
+    } else if (node.op == Op::kReduceScatter || node.op == Op::kAllReduce) {
       for (int axis : axes) absl::StrAppend(&text, "    why: ", WhyPending(graph, from, axis), "\n");
       absl::StrAppend(&text, "    then: ",
-                      node.op == "all_reduce" ? "every rank has the sum" : "each rank has its part of the sum", "\n");
-    } else if (node.op == "stage_sum") {
+                      node.op == Op::kAllReduce ? "every rank has the sum" : "each rank has its part of the sum", "\n");
+    } else if (node.op == Op::kStageSum) {
       absl::StrAppend(&text, "    why: stages ", ListText(among), " each know a part of %", graph.values[from].name,
                       " (zero where they know nothing of it), and each of them needs the sum\n");
-    } else if (node.op == "rotate_blocks") {
+    } else if (node.op == Op::kRotateBlocks) {
       absl::StrAppend(&text, "    why: the blocks of %", graph.values[from].name,
                       " that the ranks hold go around, so that each rank meets all of them\n");
     } else {
@@ -368,7 +369,7 @@ class Explainer {
     if (!node.results.empty()) {
       Group(graph, node, text);
     } else {
-      const bool sends = node.op == "send";
+      const bool sends = node.op == Op::kSend;
       const int64_t other = GetAttr<int64_t>(node.attrs, sends ? "to" : "from");
       absl::StrAppend(&text, "    why: it is made on stage ", sends ? stage_ : other, " and used on stage ",
                       sends ? other : stage_, "\n    who: each rank of stage ", stage_, sends ? ", to" : ", from",
@@ -416,7 +417,7 @@ class Explainer {
       const Graph& graph = *program_.FindGraph(program_.step[span.call].graph);
       const Node& node = graph.nodes[span.first_node];
       const auto over = GetAttr<std::vector<std::string>>(node.attrs, "over");
-      if (node.op != row.op || (!over.empty() && absl::StrJoin(over, " ") != row.axes)) continue;
+      if (node.op.name() != row.op || (!over.empty() && absl::StrJoin(over, " ") != row.axes)) continue;
       if (longest != nullptr && span.end - span.begin <= longest->end - longest->begin) continue;
       if (CargoOf(graph, node) == row.cargo) longest = &span;
     }
@@ -500,7 +501,7 @@ absl::StatusOr<std::string> Explain(const Finalist& finalist, const OpTable& ops
         for (ValueId v : node.results) {
           if (graph.values[v].name != absl::StripPrefix(name, "%")) continue;
           // What another graph or stage has made is read under the same name.
-          if (node.op != "read") return explainer.Value(graph, node, v);
+          if (node.op != Op::kRead) return explainer.Value(graph, node, v);
           if (read.empty()) read = explainer.Value(graph, node, v);
         }
       }

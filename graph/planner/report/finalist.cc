@@ -52,13 +52,13 @@ absl::string_view Name(Cargo cargo) {
 }
 
 Cargo CargoOf(const Graph& graph, const Node& node) {
-  if (node.op == "send" || node.op == "recv") return Cargo::kActivations;
+  if (node.op == Op::kSend || node.op == Op::kRecv) return Cargo::kActivations;
   if (node.results.empty() || graph.type(node.results[0]).bytes() <= kScalarBytes) return Cargo::kScalars;
   const std::vector<int> producers = graph.Producers();
   // What is read from a weight or its copy or is a new one, possibly through casts.
   for (ValueId v = node.operands[0]; producers[v] >= 0;) {
     const Node& producer = graph.nodes[producers[v]];
-    if (producer.op == "read") {
+    if (producer.op == Op::kRead) {
       return absl::StartsWith(producer.symbol, "gradients/") ? Cargo::kGradients : Cargo::kWeights;
     }
     if (producer.op == "adamw") return Cargo::kWeights;
@@ -69,11 +69,11 @@ Cargo CargoOf(const Graph& graph, const Node& node) {
   ValueId v = node.results[0];
   for (const Node& user : graph.nodes) {
     if (std::find(user.operands.begin(), user.operands.end(), v) == user.operands.end()) continue;
-    if (user.op == "store") {
+    if (user.op == Op::kStore) {
       if (absl::StartsWith(user.symbol, "gradients/")) return Cargo::kGradients;
     } else if (user.op == "adamw" || user.op == "sum_squares") {
       return Cargo::kGradients;
-    } else if (user.op == "wait" || user.op == "add" || user.op == "cast") {
+    } else if (user.op == Op::kWait || user.op == "add" || user.op == "cast") {
       v = user.results[0];
     }
   }
@@ -92,8 +92,8 @@ std::vector<CommunicationRow> CommunicationOf(const Finalist& finalist, int stag
     if (is_new) cargo->second = CargoOf(graph, node);
     const auto over = GetAttr<std::vector<std::string>>(node.attrs, "over");
     const std::string axes = over.empty() ? "pp" : absl::StrJoin(over, " ");
-    CommunicationRow& row = rows[{node.op, axes, cargo->second}];
-    row.op = node.op;
+    CommunicationRow& row = rows[{std::string(node.op.name()), axes, cargo->second}];
+    row.op = std::string(node.op.name());
     row.axes = axes;
     row.cargo = cargo->second;
     ++row.count;
@@ -115,7 +115,7 @@ std::vector<ComputeRow> ComputeOf(const Finalist& finalist, int stage, const OpT
     const Graph& graph = *program.FindGraph(call.graph);
     for (const Node& node : graph.nodes) {
       const OpDef* def = ops.Find(node.op);
-      if (def == nullptr || def->is_collective || node.op == "wait") continue;
+      if (def == nullptr || def->is_collective || node.op == Op::kWait) continue;
       const std::string kind = graph.name == kUpdateGraph               ? "optimizer"
                                : absl::StartsWith(node.op, "attention") ? "attention"
                                : def->is_matmul                         ? "matrix products"

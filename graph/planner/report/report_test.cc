@@ -340,7 +340,7 @@ TEST_F(PipelineReportTest, ExplainsWhereAStateLies) {
 TEST_F(PipelineReportTest, ExplainsAStash) {
   std::string sent;
   for (const Node& node : best_.stages[0].FindGraph("forward.0")->nodes) {
-    if (node.op == "send") sent = node.symbol;
+    if (node.op == Op::kSend) sent = node.symbol;
   }
   ASSERT_FALSE(sent.empty());
   const State* there = best_.stages[1].FindState(sent);
@@ -355,7 +355,7 @@ TEST_F(PipelineReportTest, ExplainsAStash) {
 TEST_F(PipelineReportTest, ExplainsAValueWhereItIsMade) {
   const Graph& first = *best_.stages[0].FindGraph("forward.0");
   for (const Node& node : first.nodes) {
-    if (node.op != "send") continue;
+    if (node.op != Op::kSend) continue;
     const std::string value = node.symbol.substr(node.symbol.find('/') + 1);
     EXPECT_THAT(MustExplain("%" + value), HasSubstr("%" + value + " in forward.0 of stage 0: "));
   }

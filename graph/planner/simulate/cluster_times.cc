@@ -23,16 +23,16 @@ struct Traffic {
 std::optional<Traffic> TrafficOf(const CollectiveRanks& ranks, const Graph& graph, const Node& node,
                                  const GroupShape& group) {
   const auto in = [&] { return static_cast<double>(graph.type(node.operands[0]).bytes()); };
-  if (node.op == "all_gather") return Traffic{CollectiveKind::kAllGather, in() * static_cast<double>(group.size)};
-  if (node.op == "reduce_scatter") return Traffic{CollectiveKind::kReduceScatter, in()};
-  if (node.op == "all_reduce" || node.op == "stage_sum") {
+  if (node.op == Op::kAllGather) return Traffic{CollectiveKind::kAllGather, in() * static_cast<double>(group.size)};
+  if (node.op == Op::kReduceScatter) return Traffic{CollectiveKind::kReduceScatter, in()};
+  if (node.op == Op::kAllReduce || node.op == Op::kStageSum) {
     if (IsWholeAllReduce(graph, node, group, ranks)) return Traffic{CollectiveKind::kWholeAllReduce, in()};
     // Parts are summed in the operand's type, and gathered in the result's.
     const double out = static_cast<double>(graph.type(node.results[0]).bytes());
     return Traffic{CollectiveKind::kAllReduce, (in() + out) / 2};
   }
-  if (node.op == "all_to_all") return Traffic{CollectiveKind::kAllToAll, in()};
-  if (node.op == "rotate_blocks") return Traffic{CollectiveKind::kRotate, in()};
+  if (node.op == Op::kAllToAll) return Traffic{CollectiveKind::kAllToAll, in()};
+  if (node.op == Op::kRotateBlocks) return Traffic{CollectiveKind::kRotate, in()};
   return std::nullopt;
 }
 
@@ -108,13 +108,13 @@ NodeTimes TimesOn(const Cluster& cluster, const std::vector<const Program*>& sta
       const LinkBytes moved = BytesOverLinks(machine, traffic.kind, traffic.bytes, group);
       time.link = moved.intra / (machine.intra_bytes_per_second * machine.bandwidth_fraction) / time.seconds;
       time.network = moved.inter / (machine.inter_bytes_per_second * machine.bandwidth_fraction) / time.seconds;
-      if (node.op != "recv") time.sent = moved;
+      if (node.op != Op::kRecv) time.sent = moved;
       time.device = machine.shares_cores ? 1 : 0;
       // Loopback is as fast as a processor that sends beside one that receives; in an exchange each rank does both.
-      time.host = node.op == "send" || node.op == "recv" ? host : 2 * host;
+      time.host = node.op == Op::kSend || node.op == Op::kRecv ? host : 2 * host;
     };
-    if (node.op == "send" || node.op == "recv") {
-      const bool is_send = node.op == "send";
+    if (node.op == Op::kSend || node.op == Op::kRecv) {
+      const bool is_send = node.op == Op::kSend;
       const int64_t other = GetAttr<int64_t>(node.attrs, is_send ? "to" : "from");
       const auto bytes = state_bytes.find(node.symbol);
       const Traffic traffic{CollectiveKind::kSend, bytes == state_bytes.end() ? 0 : static_cast<double>(bytes->second)};
@@ -133,7 +133,7 @@ NodeTimes TimesOn(const Cluster& cluster, const std::vector<const Program*>& sta
     if (def->is_collective) {
       const GroupShape group = GroupOf(node, mesh, machine.devices_per_node);
       if (const auto among = GetAttr<std::vector<int64_t>>(node.attrs, "stages"); !among.empty()) {
-        time.meeting = absl::StrCat(node.op, " of stages ", absl::StrJoin(among, " "));
+        time.meeting = absl::StrCat(node.op.name(), " of stages ", absl::StrJoin(among, " "));
         time.parties = static_cast<int>(among.size());
       }
       const std::optional<Traffic> traffic = TrafficOf(ranks, graph, node, group);

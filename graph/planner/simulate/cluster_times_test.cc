@@ -135,7 +135,7 @@ TEST(TimesOn, ProductsByExpertHaveEachItsPartOfTheSlots) {
 }
 
 TEST(MaskOfAttention, IsPlainWithoutDocumentsAlibiAndRings) {
-  const auto mask = [](const std::string& op, size_t num_operands, const Attrs& attrs) {
+  const auto mask = [](const Op& op, size_t num_operands, const Attrs& attrs) {
     OpCall call{&attrs, {}, {}};
     call.operands.resize(num_operands);
     return MaskOfAttention(op, call);
@@ -200,7 +200,7 @@ NodeTime Gather(const Machine& machine, const std::vector<Mesh::Axis>& axes) {
   static const OpTable ops;
   Graph graph;
   Node node;
-  node.op = "all_gather";
+  node.op = Op::kAllGather;
   int64_t n = 1;
   for (const Mesh::Axis& axis : axes) n *= axis.name == "fsdp" ? axis.size : 1;
   node.operands = {graph.AddValue("part", {DType::kBF16, {500'000'000 / n}})};
@@ -238,7 +238,7 @@ TEST(TimesOn, ASumThatWidensIsGatheredWide) {
   const auto sum = [&ops](DType in, DType out) {
     Graph graph;
     Node node;
-    node.op = "all_reduce";
+    node.op = Op::kAllReduce;
     node.operands = {graph.AddValue("in", {in, {100'000'000}})};
     node.results = {graph.AddValue("out", {out, {100'000'000}})};
     node.attrs = {{"over", std::vector<std::string>{"dp"}}};
@@ -270,7 +270,7 @@ TEST(TimesOn, CopiesAroundACollectiveTakeTheirTime) {
     Graph graph;
     Node node;
     node.op = op;
-    const bool gathers = node.op == "all_gather";
+    const bool gathers = node.op == Op::kAllGather;
     node.operands = {graph.AddValue("in", gathers ? part : whole)};
     node.results = {graph.AddValue("out", gathers ? whole : part)};
     node.attrs = {{"over", std::vector<std::string>{"fsdp"}}, {"dim", int64_t{2}}};
@@ -315,7 +315,7 @@ TEST(TimesOn, AMessageTakesTheWayBetweenItsStages) {
   const NodeTimes times = TimesOn({machine, 2}, {&program, &program, &program, &program}, ops);
   Graph graph;
   Node send;
-  send.op = "send";
+  send.op = Op::kSend;
   send.symbol = "stash/h";
   send.attrs = {{"channel", int64_t{3}}, {"to", int64_t{1}}};
   const NodeTime inside = times(0, graph, send);
@@ -326,7 +326,7 @@ TEST(TimesOn, AMessageTakesTheWayBetweenItsStages) {
   EXPECT_NEAR(inside.link, 1, 1e-9);
   EXPECT_EQ(inside.network, 0);
   Node recv = send;
-  recv.op = "recv";
+  recv.op = Op::kRecv;
   recv.attrs = {{"channel", int64_t{3}}, {"from", int64_t{1}}};
   const NodeTime across = times(2, graph, recv);
   EXPECT_NEAR(across.seconds, 1e8 / (50e9 * machine.bandwidth_fraction), 1e-12);
@@ -341,7 +341,7 @@ TEST(TimesOn, ASumOverStagesIsNoLocalWork) {
   program.mesh = {{{"pp", 2}, {"dp", 4}}};
   Graph graph;
   Node sum;
-  sum.op = "stage_sum";
+  sum.op = Op::kStageSum;
   sum.operands = {graph.AddValue("loss", {DType::kF32, {}})};
   sum.results = {graph.AddValue("total", {DType::kF32, {}})};
   sum.attrs = {{"stages", std::vector<int64_t>{0, 1}}};
@@ -363,12 +363,12 @@ TEST(TimesOn, StagesMayLieInsideANode) {
   const NodeTimes times = TimesOn({machine, 2}, {&program, &program, &program, &program}, ops);
   Graph graph;
   Node send;
-  send.op = "send";
+  send.op = Op::kSend;
   send.symbol = "stash/h";
   send.attrs = {{"channel", int64_t{3}}, {"to", int64_t{2}}};
   EXPECT_EQ(times(1, graph, send).network, 0);
   Node sum;
-  sum.op = "stage_sum";
+  sum.op = Op::kStageSum;
   sum.attrs = {{"stages", std::vector<int64_t>{0, 1, 2, 3}}};
   sum.operands = {graph.AddValue("x", {DType::kF32, {1000}})};
   sum.results = {graph.AddValue("y", {DType::kF32, {1000}})};

@@ -19,14 +19,14 @@ struct Block {
   NodeTime time;
 };
 
-bool IsMessage(const Node& node) { return node.op == "send" || node.op == "recv"; }
+bool IsMessage(const Node& node) { return node.op == Op::kSend || node.op == Op::kRecv; }
 
 std::vector<Block> Blocks(int stage, const Graph& graph, const NodeTimes& times) {
   std::vector<Block> blocks;
   for (int i = 0; i < static_cast<int>(graph.nodes.size()); ++i) {
     const Node& node = graph.nodes[i];
     Block block{Block::kWait, i, i, {}};
-    if (node.op != "wait" && node.op != "finish") {
+    if (node.op != Op::kWait && node.op != Op::kFinish) {
       block.time = times(stage, graph, node);
       if (!block.time.communicator.empty()) {
         block.kind = GetAttr<bool>(node.attrs, "async") || IsMessage(node) ? Block::kStart : Block::kCollective;
@@ -111,7 +111,7 @@ class Lowering {
       return std::make_pair(GetAttr<int64_t>(node.attrs, "channel"), stages_[s]->step[call].micro_batch);
     };
     if (block.kind == Block::kWait) {
-      const bool is_finish = node.op == "finish";
+      const bool is_finish = node.op == Op::kFinish;
       const auto handle = is_finish ? handles.end() : handles.find(node.operands[0]);
       const auto sent = is_finish ? rank.messages.find(message()) : rank.messages.end();
       if (handle == handles.end() && sent == rank.messages.end())
@@ -183,7 +183,7 @@ class Lowering {
       const Call& call = program.step[spans_[i].call];
       const Node& node = program.FindGraph(call.graph)->nodes[spans_[i].first_node];
       absl::StrAppend(&places, places.empty() ? "" : ", ", "stage ", stage, " at ", call.graph, " of micro-batch ",
-                      call.micro_batch, ", node ", spans_[i].first_node, " (", node.op, ")");
+                      call.micro_batch, ", node ", spans_[i].first_node, " (", node.op.name(), ")");
     }
     return absl::FailedPreconditionError(absl::StrCat("the stages wait for each other in a circle: ", places));
   }
@@ -273,9 +273,9 @@ std::vector<int64_t> LiveTemporaryBytes(const Program& program, const Graph& gra
     const Node& node = graph.nodes[i];
     if (GetAttr<bool>(node.attrs, "async")) started[node.results[0]] = node.operands[0];
     // A gradient among the temporaries is kept for a later graph.
-    if (node.op == "store" && states.Find(node.symbol)->kind == StateKind::kGradient)
+    if (node.op == Op::kStore && states.Find(node.symbol)->kind == StateKind::kGradient)
       last[node.operands[0]] = num_nodes - 1;
-    if (node.op != "wait") continue;
+    if (node.op != Op::kWait) continue;
     if (const auto it = started.find(node.operands[0]); it != started.end())
       last[it->second] = std::max(last[it->second], i);
   }

@@ -34,8 +34,8 @@ NodeTime FromModule(const Node& node) {
   if (node.module.empty()) return time;
   const std::vector<std::string> parts = absl::StrSplit(node.module.substr(1), '.');
   EXPECT_TRUE(absl::SimpleAtod(parts[0], &time.seconds)) << node.module;
-  const bool is_collective = node.op == "all_gather" || node.op == "all_reduce";
-  if (is_collective) time.communicator = parts.size() > 1 ? parts[1] : node.op;
+  const bool is_collective = node.op == Op::kAllGather || node.op == Op::kAllReduce;
+  if (is_collective) time.communicator = parts.size() > 1 ? parts[1] : std::string(node.op.name());
   if (parts.size() > 1) {
     time.meeting = parts[1];
     time.parties = 2;
@@ -193,7 +193,7 @@ TEST(Simulate, MessagesRunBesideComputeToTheirFinish) {
                                     message("finish \"stash/h\" channel=0") + Line("%b = exp %a", "s1"));
   const Simulation simulation = MustSimulate({&left, &right}, [](int, const Graph&, const Node& node) {
     NodeTime time = FromModule(node);
-    if (node.op == "send" || node.op == "recv") {
+    if (node.op == Op::kSend || node.op == Op::kRecv) {
       time.communicator = "m";
       time.device = 0;
     }
@@ -241,7 +241,8 @@ TEST(Simulate, MemoryStaysInThePlan) {
   const NodeTimes times = [](int, const Graph&, const Node& node) {
     NodeTime time;
     time.seconds = node.symbol.empty() ? 1 : 0;
-    if (node.op == "all_gather" || node.op == "reduce_scatter" || node.op == "all_reduce") time.communicator = "one";
+    if (node.op == Op::kAllGather || node.op == Op::kReduceScatter || node.op == Op::kAllReduce)
+      time.communicator = "one";
     return time;
   };
   const Simulation simulation = MustSimulate({&program}, times);

@@ -16,7 +16,7 @@ using kernels::TensorView;
 int64_t Extent(const Range& range) { return range.end - range.begin; }
 
 absl::Status Bug(const graph::Node& node, const std::string& what) {
-  return absl::InternalError(absl::StrCat(node.op, ": ", what));
+  return absl::InternalError(absl::StrCat(node.op.name(), ": ", what));
 }
 
 // The rows [begin, end) of dim `dim`, counted from the view's start.
@@ -105,18 +105,19 @@ absl::StatusOr<CollectiveCall> BindCollective(const graph::Graph& graph, const g
   CollectiveCall call;
   TACC_ASSIGN_OR_RETURN(call.members, Members(node, mesh, rank));
   call.me = static_cast<int>(std::find(call.members.begin(), call.members.end(), rank) - call.members.begin());
-  call.across_stages = node.op == "stage_sum";
+  call.across_stages = node.op == graph::Op::kStageSum;
   call.send_dtype = in.dtype;
   call.receive_dtype = out.dtype;
   const size_t n = call.members.size();
 
-  const bool sums = node.op == "all_reduce" || node.op == "reduce_scatter" || node.op == "stage_sum";
+  const bool sums =
+      node.op == graph::Op::kAllReduce || node.op == graph::Op::kReduceScatter || node.op == graph::Op::kStageSum;
   if (sums && (!CanSum(in.dtype) || !CanRound(SumType(in.dtype), out.dtype))) {
     return absl::UnimplementedError(
-        absl::StrCat(node.op, " of ", kernels::Name(in.dtype), " into ", kernels::Name(out.dtype)));
+        absl::StrCat(node.op.name(), " of ", kernels::Name(in.dtype), " into ", kernels::Name(out.dtype)));
   }
 
-  if (node.op == "all_reduce" || node.op == "stage_sum") {
+  if (node.op == graph::Op::kAllReduce || node.op == graph::Op::kStageSum) {
     if (in.data != out.data && Overlap(in, out)) return Bug(node, "operand and result overlap");
     if (in.data == out.data && in.dtype != out.dtype) return Bug(node, "another type cannot be written in place");
     call.kind = CollectiveCall::Kind::kAllReduce;
@@ -130,7 +131,7 @@ absl::StatusOr<CollectiveCall> BindCollective(const graph::Graph& graph, const g
   call.send.resize(n);
   call.receive.resize(n);
 
-  if (node.op == "all_gather") {
+  if (node.op == graph::Op::kAllGather) {
     TACC_ASSIGN_OR_RETURN(const int dim, DimAttr(node, "dim", in));
     if (in.dtype != out.dtype) return Bug(node, "operand and result differ in dtype");
     call.kind = CollectiveCall::Kind::kAllGather;
@@ -142,7 +143,7 @@ absl::StatusOr<CollectiveCall> BindCollective(const graph::Graph& graph, const g
     }
     return call;
   }
-  if (node.op == "reduce_scatter") {
+  if (node.op == graph::Op::kReduceScatter) {
     TACC_ASSIGN_OR_RETURN(const int dim, DimAttr(node, "dim", in));
     call.kind = CollectiveCall::Kind::kReduceScatter;
     for (size_t i = 0; i < n; ++i) {
@@ -153,7 +154,7 @@ absl::StatusOr<CollectiveCall> BindCollective(const graph::Graph& graph, const g
     call.receive = {SliceOf(out, dim, 0, Extent(mine_out[dim]))};
     return call;
   }
-  if (node.op == "all_to_all") {
+  if (node.op == graph::Op::kAllToAll) {
     TACC_ASSIGN_OR_RETURN(const int split, DimAttr(node, "split_dim", in));
     TACC_ASSIGN_OR_RETURN(const int concat, DimAttr(node, "concat_dim", in));
     if (in.dtype != out.dtype) return Bug(node, "operand and result differ in dtype");
@@ -174,7 +175,7 @@ absl::StatusOr<CollectiveCall> BindCollective(const graph::Graph& graph, const g
     }
     return call;
   }
-  if (node.op == "rotate_blocks") {
+  if (node.op == graph::Op::kRotateBlocks) {
     TACC_ASSIGN_OR_RETURN(const int dim, DimAttr(node, "dim", in));
     const int64_t extent = from.placement->global.dims[dim], block = graph::GetAttr<int64_t>(node.attrs, "block");
     if (n < 2 || graph::IsPadded(extent, from.placement->sharding.dims[dim], mesh) || mine_in != mine_out ||
@@ -193,7 +194,7 @@ absl::StatusOr<CollectiveCall> BindCollective(const graph::Graph& graph, const g
 
 absl::StatusOr<CollectiveCall> BindMessage(const graph::Node& node, const graph::Mesh& mesh, int64_t rank,
                                            const TensorView& state) {
-  const bool is_send = node.op == "send";
+  const bool is_send = node.op == graph::Op::kSend;
   const int axis = mesh.Find(graph::kStageAxis);
   const int64_t stage = graph::GetAttr<int64_t>(node.attrs, is_send ? "to" : "from", -1);
   if (axis < 0 || stage < 0 || stage >= mesh.axes[axis].size)

@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "graph/ir/status_macros.h"
 #include "kernels/cuda/adamw.h"
 #include "kernels/cuda/attention.h"
@@ -114,8 +115,8 @@ const std::map<std::string, ManyTensors>& ManyTensorOps() {
 }  // namespace
 
 absl::StatusOr<Kernel> CudaKernelTable::Prepare(const KernelRequest& request) const {
-  const std::string& op = request.node->op;
-  if (op.rfind("attention", 0) == 0) return PrepareAttention(request);
+  const graph::Op& op = request.node->op;
+  if (absl::StartsWith(op.name(), "attention")) return PrepareAttention(request);
   if (pick_product_ != nullptr && (op == "einsum" || op == "einsum_accumulate" || op == "einsum_joined"))
     return PrepareProduct(request);
   return PrepareKernel(request, "GPU");
@@ -157,7 +158,7 @@ absl::StatusOr<Kernel> CudaKernelTable::PrepareAttention(const KernelRequest& re
 
 absl::StatusOr<KernelTable::Joint> CudaKernelTable::PrepareFirst(absl::Span<const KernelRequest> requests,
                                                                  const KeepOnDevice& keep) const {
-  const auto op = ManyTensorOps().find(requests.front().node->op);
+  const auto op = ManyTensorOps().find(std::string(requests.front().node->op.name()));
   if (op == ManyTensorOps().end()) return KernelTable::PrepareFirst(requests, keep);
   const size_t num_nodes = NumIndependent(requests.subspan(0, op->second.max_nodes));
   auto [table, run] = op->second.launch(requests.first(num_nodes));

@@ -352,7 +352,7 @@ TensorView HeadsOf(const TensorView& x, int64_t first, int64_t count) {
 
 // The slopes are those of the heads that this rank holds.
 AttentionOf AttentionOfNode(const Binding& b) {
-  const std::string& op = b.request.node->op;
+  const graph::Op& op = b.request.node->op;
   const bool is_joined = op == "attention_joined" || op == "attention_joined_grad";
   const bool is_gradient = op == "attention_grad" || op == "attention_joined_grad";
   const size_t q = is_gradient ? 1 : 0, k = is_joined ? q : q + 1, after = is_joined ? q + 1 : q + 3;
@@ -670,12 +670,12 @@ const std::map<std::string, Prepare>& Table() {
 
 // Errors: as KernelTable::Prepare; `name` is the device's.
 absl::StatusOr<Kernel> PrepareKernel(const KernelRequest& request, const char* name) {
-  const auto it = Table().find(request.node->op);
+  const auto it = Table().find(std::string(request.node->op.name()));
   if (it == Table().end()) {
     std::string types;
     for (const TensorView& x : request.in) absl::StrAppend(&types, types.empty() ? "" : ", ", kernels::Name(x.dtype));
     return absl::UnimplementedError(
-        absl::StrCat("the ", name, " has no kernel for ", request.node->op, "(", types, ")"));
+        absl::StrCat("the ", name, " has no kernel for ", request.node->op.name(), "(", types, ")"));
   }
   return it->second(Binding{request});
 }

@@ -368,7 +368,7 @@ TEST(Kernels, LeaveOutPadding) {
   loss.Check(1e-9);
   Trial mask("neg f64[4,3]");  // mask_padding has no case of its own
   graph::Node node = *mask.request().node;
-  node.op = "mask_padding";
+  node.op = graph::Op::kMaskPadding;
   mask.request().node = &node;
   mask.request().in_ranges[0] = {{4, 6}, {0, 3}};
   const absl::StatusOr<Kernel> kernel = Table().Prepare(mask.request());

@@ -13,11 +13,6 @@ namespace {
 
 using kernels::TensorView;
 
-bool IsCollective(const std::string& op) {
-  return op == "all_gather" || op == "reduce_scatter" || op == "all_reduce" || op == "all_to_all" ||
-         op == "rotate_blocks" || op == "stage_sum";
-}
-
 Region Whole(const TensorView& view) { return Flat(view.data, view.bytes()); }
 
 }  // namespace
@@ -129,7 +124,7 @@ absl::StatusOr<Executor::BoundGraph*> Executor::Binder::BindGraph(const graph::G
 
 absl::Status Executor::Binder::PrepareKernels(BoundGraph& bound) {
   const KernelTable& table = executor_.options_.device->kernels();
-  const auto op = [&](const Instruction& instruction) -> const std::string& {
+  const auto op = [&](const Instruction& instruction) -> const graph::Op& {
     return bound.graph->nodes[instruction.node].op;
   };
   std::vector<Instruction> given = std::exchange(bound.instructions, {});
@@ -189,8 +184,8 @@ absl::Status Executor::Binder::BindMessage(const graph::Node& node, Instruction&
   std::shared_ptr<UnderWay>& message = messages_[{graph::GetAttr<int64_t>(node.attrs, "channel"), slot}];
   if (message == nullptr) message = std::make_shared<UnderWay>();
   instruction.message = message;
-  instruction.kind = node.op == "finish" ? Instruction::Kind::kFinish : Instruction::Kind::kPost;
-  if (node.op == "finish") return absl::OkStatus();
+  instruction.kind = node.op == graph::Op::kFinish ? Instruction::Kind::kFinish : Instruction::Kind::kPost;
+  if (node.op == graph::Op::kFinish) return absl::OkStatus();
   TACC_ASSIGN_OR_RETURN(message->call, worker::BindMessage(node, program_.mesh, executor_.options_.rank,
                                                            executor_.states_.at(node.symbol)[slot]));
   message->call.node = static_cast<uint32_t>(instruction.node);
@@ -245,9 +240,9 @@ absl::Status Executor::Binder::BindNode(const graph::Graph& graph, int index, Bo
   const auto in = [&](int i) -> const TensorView& { return views_[node.operands[i]]; };
   const auto out = [&](int i) -> const TensorView& { return views_[node.results[i]]; };
 
-  if (node.op == "input") {
+  if (node.op == graph::Op::kInput) {
     TACC_RETURN_IF_ERROR(BindInput(graph, node, bound, instruction));
-  } else if (node.op == "output") {
+  } else if (node.op == graph::Op::kOutput) {
     const graph::Value& value = graph.values[node.operands[0]];
     if (in(0).size() != 1 || !kernels::IsFloat(in(0).dtype) || kernels::SizeOf(in(0).dtype) < 4) {
       return absl::InvalidArgumentError(
@@ -266,19 +261,19 @@ absl::Status Executor::Binder::BindNode(const graph::Graph& graph, int index, Bo
           absl::StrCat("output \"", node.symbol, "\" is ", value.type.ToString(), ", of another type elsewhere"));
     }
     instruction.output = &place;
-  } else if (node.op == "read" || node.op == "store") {
+  } else if (node.op == graph::Op::kRead || node.op == graph::Op::kStore) {
     const auto state = states_.find(node.symbol);
     if (state == states_.end())
       return absl::InvalidArgumentError(absl::StrCat("no state is named \"", node.symbol, "\""));
     const TensorView& place = executor_.states_.at(node.symbol)[SlotOf(*state->second)];
-    const TensorView& value = node.op == "read" ? out(0) : in(0);
+    const TensorView& value = node.op == graph::Op::kRead ? out(0) : in(0);
     if (value.dtype != place.dtype || !(value.dims == place.dims)) {
       return absl::InvalidArgumentError(absl::StrCat("\"", node.symbol, "\" has another type than the state"));
     }
     if (value.data == place.data) return absl::OkStatus();
     instruction.kernel =
-        node.op == "read" ? CopyKernel(Whole(place), Whole(value)) : CopyKernel(Whole(value), Whole(place));
-  } else if (node.op == "send" || node.op == "recv" || node.op == "finish") {
+        node.op == graph::Op::kRead ? CopyKernel(Whole(place), Whole(value)) : CopyKernel(Whole(value), Whole(place));
+  } else if (graph::IsMessage(node.op)) {
     TACC_RETURN_IF_ERROR(BindMessage(node, instruction));
   } else if (IsCollective(node.op)) {
     TACC_ASSIGN_OR_RETURN(CollectiveCall call,
@@ -303,16 +298,16 @@ absl::Status Executor::Binder::BindNode(const graph::Graph& graph, int index, Bo
         tickets_[node.results[0]] = instruction.ticket;
       }
     }
-  } else if (node.op == "wait") {
+  } else if (node.op == graph::Op::kWait) {
     if (in(0).data != out(0).data) return absl::InvalidArgumentError("wait must alias its operand");
     instruction.ticket = tickets_[node.operands[0]];
     if (instruction.ticket == nullptr) return absl::OkStatus();
     instruction.kind = Instruction::Kind::kWait;
-  } else if (node.op == "shard_slice") {
+  } else if (node.op == graph::Op::kShardSlice) {
     TACC_ASSIGN_OR_RETURN(const LocalCopy copy,
                           BindShardSlice(graph, node, program_.mesh, executor_.options_.rank, in(0), out(0)));
     instruction.kernel = CopyKernel(copy.from, copy.to);
-  } else if (node.op == "mask_padding") {
+  } else if (node.op == graph::Op::kMaskPadding) {
     instruction.kernel =
         [device = executor_.options_.device, from = Whole(in(0)), to = Whole(out(0)),
          padding = PaddingOf(graph.values[node.results[0]], program_.mesh, executor_.options_.rank, out(0))] {

@@ -19,7 +19,7 @@ constexpr size_t kStepsForMedian = 16;
 absl::Time SteadyNow() { return absl::UnixEpoch() + absl::Seconds(SteadySeconds()); }
 
 std::string NodeText(const graph::Node& node) {
-  return absl::StrCat(node.op, node.module.empty() ? "" : " @", node.module);
+  return absl::StrCat(node.op.name(), node.module.empty() ? "" : " @", node.module);
 }
 
 // The first node with a module from `from` on towards `to`; `from` where there is none.

@@ -69,7 +69,7 @@ absl::Status Executor::Annotate(const BoundGraph& graph, const Instruction& inst
                                 const absl::Status& status) const {
   const graph::Node& node = graph.graph->nodes[instruction.node];
   return absl::Status(status.code(),
-                      absl::StrCat("graph ", graph.graph->name, ", node ", instruction.node, " (", node.op,
+                      absl::StrCat("graph ", graph.graph->name, ", node ", instruction.node, " (", node.op.name(),
                                    node.module.empty() ? "" : " @", node.module, "): ", status.message()));
 }
 

@@ -63,7 +63,7 @@ std::string Whole() {
 }
 
 std::vector<int> AliasOf(const graph::Graph&, const graph::Node& node) {
-  return node.op == "wait" || node.op == "reshape" ? std::vector<int>{0} : std::vector<int>();
+  return node.op == graph::Op::kWait || node.op == "reshape" ? std::vector<int>{0} : std::vector<int>();
 }
 
 struct Result {
@@ -188,7 +188,7 @@ TEST(Executor, PlannedProgramStaysInItsArena) {
   ASSERT_TRUE(times.ok()) << times.status();
   std::vector<std::string> timed;
   for (const StepTimes::Instruction& instruction : times->instructions)
-    timed.push_back(absl::StrCat(instruction.call, " ", program->graphs[0].nodes[instruction.node].op));
+    timed.push_back(absl::StrCat(instruction.call, " ", program->graphs[0].nodes[instruction.node].op.name()));
   EXPECT_TRUE(times->copies.empty());
   // Neither read nor store is work.
   EXPECT_EQ(timed, (std::vector<std::string>{"0 input", "0 add", "0 reduce_sum", "0 output", "1 input", "1 add",
@@ -406,7 +406,7 @@ step {
   ExecutorOptions options;
   options.program = &*program;
   options.aliases = [](const graph::Graph&, const graph::Node& node) {
-    return node.op == "wait" ? std::vector<int>{0} : std::vector<int>();
+    return node.op == graph::Op::kWait ? std::vector<int>{0} : std::vector<int>();
   };
   for (const graph::TalkPlace place : {graph::TalkPlace::kDevice, graph::TalkPlace::kHost}) {
     const bool on_device = place == graph::TalkPlace::kDevice;

@@ -64,7 +64,7 @@ absl::StatusOr<Kernel> NaiveKernels::Prepare(const KernelRequest& request) const
       for (int64_t i = 0; i < y.size(); ++i) y.as<float>()[i] = factor * x.as<float>()[i];
     });
   }
-  if (node.op == "constant") {
+  if (node.op == graph::Op::kConstant) {
     return Kernel([value = static_cast<float>(graph::GetAttr<double>(node.attrs, "value")), y] {
       for (int64_t i = 0; i < y.size(); ++i) y.as<float>()[i] = value;
     });
@@ -76,7 +76,7 @@ absl::StatusOr<Kernel> NaiveKernels::Prepare(const KernelRequest& request) const
       *y.as<float>() = static_cast<float>(sum);
     });
   }
-  return absl::UnimplementedError(absl::StrCat("no kernel for ", node.op));
+  return absl::UnimplementedError(absl::StrCat("no kernel for ", node.op.name()));
 }
 
 }  // namespace tacc::worker

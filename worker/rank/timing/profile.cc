@@ -18,8 +18,8 @@ void Profile::Add(const graph::Program& program, const StepTimes& times) {
                                                       : program.eval[call - num_step_calls].graph);
     }
     const graph::Node& node = graph->nodes[instruction.node];
-    Entry& entry = entries_[{node.op, node.module}];
-    entry.op = node.op;
+    Entry& entry = entries_[{std::string(node.op.name()), node.module}];
+    entry.op = std::string(node.op.name());
     entry.module = node.module;
     ++entry.count;
     entry.seconds += instruction.end - instruction.begin;

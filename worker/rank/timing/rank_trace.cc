@@ -53,7 +53,7 @@ class Spans {
     if (instruction.role == Role::kComputes) {
       span.more_nodes = MoreNodes(graph, index);
     } else {
-      const bool is_message = node.op == "send" || node.op == "recv";
+      const bool is_message = node.op == graph::Op::kSend || node.op == graph::Op::kRecv;
       span.communicator =
           times_.collectives_on_device || is_message ? graph::CommunicatorOf(node) : graph::kHostCommunicator;
       if (instruction.role == Role::kCommunicates) span.exposed = end - begin;
@@ -84,13 +84,13 @@ class Spans {
 
   // The same of what starts a collective or message and of what waits for it.
   std::string KeyOf(int call, const graph::Graph& graph, const graph::Node& node) const {
-    if (node.op == "send" || node.op == "recv" || node.op == "finish") {
+    if (node.op == graph::Op::kSend || node.op == graph::Op::kRecv || node.op == graph::Op::kFinish) {
       const graph::State* stash = program_.FindState(node.symbol);
       const int64_t slots = stash == nullptr ? 1 : stash->slots;
       return absl::StrCat("channel ", graph::GetAttr<int64_t>(node.attrs, "channel"), " slot ",
                           program_.step[call].micro_batch % slots);
     }
-    const graph::ValueId value = node.op == "wait" ? node.operands[0] : node.results[0];
+    const graph::ValueId value = node.op == graph::Op::kWait ? node.operands[0] : node.results[0];
     return absl::StrCat("call ", call, " value ", value);
   }
 

@@ -102,7 +102,7 @@ step {
 )";
 
 std::vector<int> AliasOf(const graph::Graph&, const graph::Node& node) {
-  return node.op == "wait" ? std::vector<int>{0} : std::vector<int>();
+  return node.op == graph::Op::kWait ? std::vector<int>{0} : std::vector<int>();
 }
 
 ExecutorOptions OptionsOf(const graph::Program& program, int rank, Device* device, CollectiveQueue* collectives) {
