@@ -12,10 +12,13 @@ help: ## this list
 setup: ## install system packages, a Python environment and the libraries (about 3.5 GB the first time)
 	@scripts/setup
 
+# The module for GPUs takes a third of a build, and is of use where there is a GPU. GPU=1 builds it anyway, as for an image.
+GPU ?= $(if $(wildcard /dev/nvidiactl),1,0)
 NEXT = built. Next: make quickstart (trains a first model), make install (onto PATH), $(BUILD)/taccctl help
-build: setup ## compile the programs into build/
+build: setup ## compile the programs into build/; the module for GPUs where there is one (GPU=1: anyway)
 	@test -f $(BUILD)/build.ninja || cmake --preset default -B $(BUILD)
-	@cmake --build $(BUILD) -j $(JOBS) --target programs
+	@$(if $(filter 1,$(GPU)),,echo "no GPU here: building without the module for GPUs (make build GPU=1 compiles it)")
+	@cmake --build $(BUILD) -j $(JOBS) --target programs $(if $(filter 1,$(GPU)),tacc_cuda)
 	$(if $(filter build,$(MAKECMDGOALS)),@echo "$(NEXT)")
 
 everything: setup ## compile tests and benchmarks too, nearly half of all files
