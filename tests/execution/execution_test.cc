@@ -105,12 +105,13 @@ class LibrarySumsTest : public testing::TestWithParam<Layout> {};
 using Counts = std::map<std::pair<std::string, std::string>, int>;
 enum class Kind { kKernels, kCollectives };
 Counts CountNodes(const graph::Program& program, const graph::OpTable& ops, Kind kind) {
-  const std::set<std::string> others = {"read", "store", "input", "output", "wait", "finish"};
+  const std::set<graph::Op::Kind> others = {graph::Op::kRead,   graph::Op::kStore, graph::Op::kInput,
+                                            graph::Op::kOutput, graph::Op::kWait,  graph::Op::kFinish};
   Counts counts;
   for (const graph::Call& call : program.step) {
     for (const graph::Node& node : program.FindGraph(call.graph)->nodes) {
       const graph::OpDef& op = *ops.Find(node.op);
-      if (op.aliases || others.contains(node.op.name())) continue;
+      if (op.aliases || others.contains(node.op.kind())) continue;
       if (op.is_collective == (kind == Kind::kCollectives)) ++counts[{std::string(node.op.name()), node.module}];
     }
   }

@@ -107,7 +107,7 @@ absl::StatusOr<TrainingRun> RunAsOnGpu(const std::vector<graph::Program>& stages
   return run;
 }
 
-int64_t NumNodes(const graph::Graph& graph, const std::string& op) {
+int64_t NumNodes(const graph::Graph& graph, const graph::Op& op) {
   return std::count_if(graph.nodes.begin(), graph.nodes.end(), [&](const graph::Node& node) { return node.op == op; });
 }
 

@@ -219,7 +219,7 @@ std::vector<std::string> Gathered(const Graph& graph) {
   const std::vector<int> producers = graph.Producers();
   std::vector<std::string> ops;
   for (const Node& node : graph.nodes) {
-    if (node.op == Op::kAllGather) ops.push_back(graph.nodes[producers[node.operands[0]]].op);
+    if (node.op == Op::kAllGather) ops.emplace_back(graph.nodes[producers[node.operands[0]]].op.name());
   }
   return ops;
 }
