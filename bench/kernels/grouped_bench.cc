@@ -132,7 +132,7 @@ class Bench {
     device.memory_bytes_per_second = Median(bandwidths);
     const Case c = CaseOf(s, kind, dtype);
     graph::Node node;
-    node.op = c.op;
+    node.op = absl::string_view(c.op);
     node.attrs = c.attrs;
     const graph::OpCall call{&node.attrs,
                              kind == Kind::kGradient ? std::vector<graph::TensorType>{c.x, c.w, c.ids}
