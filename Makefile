@@ -3,7 +3,7 @@ BUILD ?= build
 JOBS ?= $(shell nproc)
 PYTHON := .venv/bin/python
 
-.PHONY: help setup build everything install test quickstart bench soak lint format clean
+.PHONY: help setup build everything install test quickstart bench soak lint sanitize format clean
 
 help: ## this list
 	@echo 'make TARGET [JOBS=N]   N compile jobs at a time, here $(JOBS)'
@@ -39,6 +39,7 @@ test: everything ## all tests, as CI runs them
 	@cd $(BUILD) && ctest --output-on-failure --no-tests=error -j $(JOBS) --output-log ctest.log; code=$$?; \
 	  cat parity.txt matrix/*.txt capture_plan.txt || code=1; \
 	  $(CURDIR)/$(PYTHON) $(CURDIR)/tests/skips/list_skips.py test_results || code=1; \
+	  $(CURDIR)/scripts/sanitize quick || code=1; \
 	  grep 'tests passed' ctest.log; exit $$code
 
 # Prepares the Python standard library's sources as a corpus, then trains examples/quickstart on two CPU workers. The exported
@@ -68,11 +69,15 @@ bench: everything ## measure beside PyTorch, a little more than an hour
 soak: everything ## kill rank, daemon and coordinator at random moments
 	@TACC_BUILD=$(CURDIR)/$(BUILD) TACC_KILLS=20 $(PYTHON) -m pytest -q -s -p no:cacheprovider tests/e2e/test_faults.py
 
-lint: setup ## check C++, Python and shell files and the tables of Markdown, as make test does
+lint: setup ## check C++, CMake, Python, shell and Markdown files, as make test does
 	@scripts/lint
+
+sanitize: setup ## run the unit tests under AddressSanitizer and UBSan, the threaded ones under ThreadSanitizer (an hour)
+	@scripts/sanitize
 
 format: setup ## mend it
 	@git ls-files '*.cc' '*.h' '*.cu' | xargs .venv/bin/clang-format -i
+	@git ls-files '*CMakeLists.txt' '*.cmake' | xargs .venv/bin/gersemi -i
 
 clean: ## remove build/
 	rm -rf $(BUILD)

@@ -1,15 +1,21 @@
-# tacc_library(name SRCS a.cc ... DEPS target ...)   a library; unit tests beside the code are added by tacc_test.
-# tacc_unity(target...)                              compiles a target's files in batches: where most of the time goes into
-#                                                    headers that every file takes (JSON, gRPC, protos).
-# tacc_binary(name SRCS ... DEPS ... [FAILPOINTS])   an executable in the build folder. With FAILPOINTS it ignores
-#                                                    TACC_FAILPOINTS, and NAME-failpoints, for tests, obeys: failpoints/NAME.
-# tacc_test(name SRCS ... DEPS ... [TIMEOUT s])      a GoogleTest program, registered with CTest.
-# tacc_test_run(name PROGRAM p [ARGS a ...] [TIMEOUT s])  a run of a GoogleTest program, registered with CTest.
-# tacc_pytest(name FILE f.py [TIMEOUT s] [LABELS l]) a pytest file run by the .venv's Python, registered with CTest.
+# tacc_library(name SRCS a.cc ... DEPS target ...)
+#   A library; unit tests beside the code are added by tacc_test.
+# tacc_unity(target...)
+#   Compiles a target's files in batches: where most of the time goes into headers that every file takes (JSON, gRPC,
+#   protos).
+# tacc_binary(name SRCS ... DEPS ... [FAILPOINTS])
+#   An executable in the build folder. With FAILPOINTS it ignores TACC_FAILPOINTS, and failpoints/NAME, for tests, obeys.
+# tacc_test(name SRCS ... DEPS ... [TIMEOUT s])
+#   A GoogleTest program, registered with CTest.
+# tacc_test_run(name PROGRAM p [ARGS a ...] [TIMEOUT s])
+#   A run of a GoogleTest program, registered with CTest.
+# tacc_pytest(name FILE f.py [TIMEOUT s] [LABELS l])
+#   A pytest file run by the .venv's Python, registered with CTest.
 function(tacc_library name)
   cmake_parse_arguments(arg "" "" "SRCS;DEPS" ${ARGN})
   add_library(${name} STATIC ${arg_SRCS})
   target_link_libraries(${name} PUBLIC ${arg_DEPS})
+  tacc_take_headers(${name} tacc_common_headers)
 endfunction()
 
 function(tacc_unity)
@@ -25,14 +31,24 @@ function(tacc_binary name)
   add_executable(${name} ${arg_SRCS})
   target_link_libraries(${name} PRIVATE ${arg_DEPS})
   target_compile_definitions(${name} PRIVATE TACC_VERSION="${PROJECT_VERSION}")
+  tacc_take_headers(${name} tacc_common_headers)
   if(arg_FAILPOINTS)
     target_link_libraries(${name} PRIVATE tacc_failpoint_ignored)
-    tacc_binary(${name}-failpoints SRCS ${arg_SRCS} DEPS ${arg_DEPS} tacc_failpoint_obeyed)
-    set_target_properties(${name}-failpoints PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/failpoints OUTPUT_NAME ${name})
+    add_executable(${name}-failpoints $<TARGET_OBJECTS:${name}>)
+    target_link_libraries(${name}-failpoints PRIVATE ${arg_DEPS} tacc_failpoint_obeyed)
+    set_target_properties(
+      ${name}-failpoints
+      PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/failpoints OUTPUT_NAME ${name}
+    )
   endif()
 endfunction()
 
-# A test leaves a report (JUnit XML), from which `make test` lists what was skipped; one that skips all of its cases ends with 77.
+# Tests are compiled with less effort: they are half of a build, and wait for what they test. (GoogleTest's macros are
+# an else of their own.)
+set(TACC_TEST_OPTIONS -O1 -Wno-dangling-else)
+
+# What may take long is started first. A test leaves a report (JUnit XML), from which `make test` lists what was skipped;
+# one that skips all of its cases ends with 77.
 set(TACC_TEST_RESULTS ${CMAKE_BINARY_DIR}/test_results)
 set(TACC_TEST_SKIPPED 77)
 
@@ -41,16 +57,28 @@ function(tacc_test_run name)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
-  add_test(NAME ${name} COMMAND ${arg_PROGRAM} ${arg_ARGS} --gtest_output=xml:${TACC_TEST_RESULTS}/${name}.xml
-           WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE ${TACC_TEST_SKIPPED}
-                       ENVIRONMENT "TACC_BUILD=${CMAKE_BINARY_DIR}")
+  add_test(
+    NAME ${name}
+    COMMAND ${arg_PROGRAM} ${arg_ARGS} --gtest_output=xml:${TACC_TEST_RESULTS}/${name}.xml
+    WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
+  )
+  set_tests_properties(
+    ${name}
+    PROPERTIES
+      TIMEOUT ${arg_TIMEOUT}
+      COST ${arg_TIMEOUT}
+      SKIP_RETURN_CODE ${TACC_TEST_SKIPPED}
+      ENVIRONMENT "TACC_BUILD=${CMAKE_BINARY_DIR}"
+  )
 endfunction()
 
 function(tacc_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SRCS;DEPS" ${ARGN})
   add_executable(${name} ${arg_SRCS})
   target_link_libraries(${name} PRIVATE ${arg_DEPS} tacc_gtest_main)
+  target_compile_options(${name} PRIVATE ${TACC_TEST_OPTIONS})
+  tacc_take_headers(${name} tacc_test_headers)
+  set_property(GLOBAL APPEND PROPERTY TACC_TEST_PROGRAMS ${name})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   tacc_test_run(${name} PROGRAM ${name} TIMEOUT ${arg_TIMEOUT})
 endfunction()
@@ -60,10 +88,21 @@ function(tacc_pytest name)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()
-  add_test(NAME ${name}
-           COMMAND ${CMAKE_SOURCE_DIR}/.venv/bin/python -m pytest -q -p no:cacheprovider -p all_skipped
-                   --junitxml=${TACC_TEST_RESULTS}/${name}.xml ${CMAKE_CURRENT_SOURCE_DIR}/${arg_FILE}
-           WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE ${TACC_TEST_SKIPPED} LABELS "${arg_LABELS}"
-                       ENVIRONMENT "TACC_BUILD=${CMAKE_BINARY_DIR};PYTHONPATH=${CMAKE_SOURCE_DIR}/client/python:${CMAKE_SOURCE_DIR}/tests/skips;PYTHONDONTWRITEBYTECODE=1")
+  add_test(
+    NAME ${name}
+    COMMAND
+      ${CMAKE_SOURCE_DIR}/.venv/bin/python -m pytest -q -p no:cacheprovider -p all_skipped
+      --junitxml=${TACC_TEST_RESULTS}/${name}.xml ${CMAKE_CURRENT_SOURCE_DIR}/${arg_FILE}
+    WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
+  )
+  set_tests_properties(
+    ${name}
+    PROPERTIES
+      TIMEOUT ${arg_TIMEOUT}
+      COST ${arg_TIMEOUT}
+      SKIP_RETURN_CODE ${TACC_TEST_SKIPPED}
+      LABELS "${arg_LABELS}"
+      ENVIRONMENT
+        "TACC_BUILD=${CMAKE_BINARY_DIR};PYTHONPATH=${CMAKE_SOURCE_DIR}/client/python:${CMAKE_SOURCE_DIR}/tests/skips;PYTHONDONTWRITEBYTECODE=1"
+  )
 endfunction()
