@@ -176,13 +176,6 @@ class LinksTest : public testing::TestWithParam<const char*> {};
 // Bytes from machine to machine, by [from][to]; on the diagonal those inside.
 using Links = std::vector<std::vector<double>>;
 
-Links& operator+=(Links& sum, const Links& more) {
-  for (size_t a = 0; a < sum.size(); ++a) {
-    for (size_t b = 0; b < sum.size(); ++b) sum[a][b] += more[a][b];
-  }
-  return sum;
-}
-
 // Within 5 %, or what a ring's rounding makes of scalars, which it cannot cut.
 void ExpectNear(const Links& counted, const Links& charged) {
   constexpr double kOfScalars = 512;  // bytes

@@ -1,4 +1,4 @@
-// The executor's inside: what a graph becomes when it is bound. Included by executor.cc and binder.cc only.
+// The executor's inside: what a graph becomes when it is bound. Included by executor.cc, binder.cc and bind_node.cc only.
 #ifndef TACC_WORKER_RANK_PROGRAM_BOUND_GRAPH_H_
 #define TACC_WORKER_RANK_PROGRAM_BOUND_GRAPH_H_
 
@@ -79,23 +79,35 @@ class Executor::Binder {
   absl::Status BindStates();
   absl::Status BindCalls();
   absl::StatusOr<BoundGraph*> BindGraph(const graph::Graph& graph, int64_t micro_batch);
-  absl::Status BindMessage(const graph::Node& node, Instruction& instruction);
   // As graph::CutForCapture says, and where waits begin and end; on a CPU one part, which is not recorded.
   void CutIntoParts(BoundGraph& bound) const;
   // This micro-batch's copy of a state.
   int64_t SlotOf(const graph::State& state) const { return micro_batch_ % state.slots; }
+  // By a table from the kind of the op to one of the functions below; nodes that compute become requests for kernels.
+  struct Binding;
   absl::Status BindNode(const graph::Graph& graph, int index, BoundGraph& bound);
-  absl::Status BindInput(const graph::Graph& graph, const graph::Node& node, BoundGraph& bound,
-                         Instruction& instruction);
+  absl::Status BindInput(Binding& binding);
+  absl::Status BindOutput(Binding& binding);
+  absl::Status BindRead(Binding& binding);
+  absl::Status BindStore(Binding& binding);
+  absl::Status BindCollectiveNode(Binding& binding);
+  absl::Status BindMessage(Binding& binding);  // send, recv
+  absl::Status BindFinish(Binding& binding);
+  absl::Status BindWait(Binding& binding);
+  absl::Status BindSlice(Binding& binding);
+  absl::Status BindMask(Binding& binding);
+  absl::Status BindKernel(Binding& binding);
   absl::Status PlaceResults(const graph::Graph& graph, const graph::Node& node);
+  // Where the state lies that `node` reads or stores. Errors: InvalidArgument when `value` has another type.
+  absl::StatusOr<kernels::TensorView> PlaceOfState(const graph::Node& node, const kernels::TensorView& value) const;
+  // The message of a send, recv or finish; they share it.
+  absl::StatusOr<std::shared_ptr<UnderWay>> MessageOf(const graph::Node& node);
   // Makes the instructions' kernels of their requests; nodes that the device does in one call become one instruction.
   absl::Status PrepareKernels(BoundGraph& bound);
   absl::StatusOr<const void*> KeepOnDevice(const std::vector<char>& bytes);
   absl::StatusOr<kernels::TensorView> ViewOf(const graph::TensorType& type, char* data) const;
   // With an arena the planned place, in a stash this micro-batch's copy of it; else new memory.
   absl::StatusOr<char*> Memory(int64_t offset, int64_t bytes);
-
-  Kernel CopyKernel(const Region& from, const Region& to) const;
 
   Executor& executor_;
   const graph::Program& program_;
