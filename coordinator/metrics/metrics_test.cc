@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "coordinator/metrics/http_get_for_test.h"
+#include "metrics/server.h"
 
 namespace tacc::coordinator {
 namespace {
@@ -110,7 +111,7 @@ TEST_F(MetricsTest, ServesMetricsHealthAndReadiness) {
   auto check = [](const std::atomic<bool>& good) {
     return [&good] { return good ? absl::OkStatus() : absl::UnavailableError("the reason"); };
   };
-  auto server = MetricsServer::Start(
+  auto server = metrics::Server::Start(
       "127.0.0.1:0", [this] { return CollectMetrics(core_, {"0.1.0", {1, 1000}, 3, 0.5}); }, check(healthy),
       check(ready));
   ASSERT_TRUE(server.ok()) << server.status();
@@ -122,15 +123,16 @@ TEST_F(MetricsTest, ServesMetricsHealthAndReadiness) {
   healthy = false;
   EXPECT_THAT(HttpGet((*server)->address(), "/healthz"), AllOf(HasSubstr("503"), HasSubstr("the reason\n")));
   EXPECT_THAT(HttpGet((*server)->address(), "/other"), HasSubstr("404"));
-  auto second = MetricsServer::Start((*server)->address(), [] { return std::vector<prometheus::MetricFamily>(); },
-                                     check(healthy), check(ready));
+  auto second = metrics::Server::Start((*server)->address(), [] { return std::vector<prometheus::MetricFamily>(); },
+                                       check(healthy), check(ready));
   ASSERT_FALSE(second.ok());
   EXPECT_THAT(std::string(second.status().message()), HasSubstr("cannot listen on 127.0.0.1:"));
 }
 
 TEST_F(MetricsTest, SilentConnectionsKeepNobodyWaiting) {
   const auto good = [] { return absl::OkStatus(); };
-  auto server = MetricsServer::Start("127.0.0.1:0", [] { return std::vector<prometheus::MetricFamily>(); }, good, good);
+  auto server =
+      metrics::Server::Start("127.0.0.1:0", [] { return std::vector<prometheus::MetricFamily>(); }, good, good);
   ASSERT_TRUE(server.ok()) << server.status();
   std::vector<int> silent;
   for (int i = 0; i < 60; ++i) silent.push_back(HttpConnect((*server)->address()));

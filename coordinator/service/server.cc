@@ -31,6 +31,7 @@
 #include "coordinator/service/loop.h"
 #include "coordinator/service/probe.h"
 #include "coordinator/service/worker_service.h"
+#include "metrics/server.h"
 #include "spdlog/spdlog.h"
 
 namespace tacc::coordinator {
@@ -141,7 +142,7 @@ struct Server::Impl {
   WorkerHandlers worker_handlers;
   std::unique_ptr<CoordinatorHandlers> handlers;
   std::unique_ptr<Loop> loop;
-  std::unique_ptr<MetricsServer> metrics;
+  std::unique_ptr<metrics::Server> metrics_server;
   std::unique_ptr<grpc::Server> grpc;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
   std::unique_ptr<Listener> listener;
@@ -155,7 +156,7 @@ Server::~Server() {
   impl_->ready = false;
   if (impl_->loop != nullptr) impl_->loop->Close();
   // civetweb takes up to two seconds to end: meanwhile the rest ends as well.
-  std::thread http([this] { impl_->metrics.reset(); });
+  std::thread http([this] { impl_->metrics_server.reset(); });
   impl_->listener.reset();
   if (impl_->compiler != nullptr) impl_->compiler->Shutdown();
   if (impl_->grpc != nullptr) impl_->grpc->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
@@ -239,10 +240,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     auto ready = [&impl] {
       return impl.ready ? ProbeDecides(impl.address, kProbeSeconds) : absl::UnavailableError("not ready");
     };
-    auto metrics = MetricsServer::Start(options.metrics_listen, collect, healthy, ready);
+    auto metrics = metrics::Server::Start(options.metrics_listen, collect, healthy, ready);
     if (!metrics.ok()) return metrics.status();
-    impl.metrics = *std::move(metrics);
-    server->metrics_address_ = impl.metrics->address();
+    impl.metrics_server = *std::move(metrics);
+    server->metrics_address_ = impl.metrics_server->address();
   }
 
   impl.handlers = std::make_unique<CoordinatorHandlers>(

@@ -1,3 +1,5 @@
+#include "metrics/server.h"
+
 #include <CivetServer.h>
 #include <prometheus/text_serializer.h>
 
@@ -5,13 +7,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/metrics/metrics.h"
 
-namespace tacc::coordinator {
+namespace tacc::metrics {
 namespace {
 
-// A connection that asks nothing holds a thread for so long, so tens of them cost whoever asks no more than that. The
-// same in worker/daemon/metrics_server.cc.
+// A connection that asks nothing holds a thread for so long, so tens of them cost whoever asks no more than that.
 constexpr char kThreads[] = "32";
 constexpr char kRequestMilliseconds[] = "1000";
 
@@ -39,28 +39,27 @@ class Handler : public CivetHandler {
 
 }  // namespace
 
-struct MetricsServer::Impl {
+struct Server::Impl {
   std::vector<std::unique_ptr<Handler>> handlers;
   std::unique_ptr<CivetServer> server;  // Ends before the handlers.
 };
 
-MetricsServer::MetricsServer() : impl_(std::make_unique<Impl>()) {}
+Server::Server() : impl_(std::make_unique<Impl>()) {}
 
-MetricsServer::~MetricsServer() = default;
+Server::~Server() = default;
 
-absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string& address, Collect collect,
-                                                                    Check healthy, Check ready) {
-  std::unique_ptr<MetricsServer> metrics(new MetricsServer());
-  Impl& impl = *metrics->impl_;
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const std::string& address, Collect collect, Check healthy,
+                                                      Check ready) {
+  std::unique_ptr<Server> result(new Server());
+  Impl& impl = *result->impl_;
   const std::vector<std::string> options = {
       "listening_ports",   address, "num_threads", kThreads, "request_timeout_ms", kRequestMilliseconds,
       "enable_keep_alive", "no"};
   try {
     impl.server = std::make_unique<CivetServer>(options);
-  } catch (const std::exception& error) {
-    return absl::FailedPreconditionError(absl::StrCat("cannot listen on ", address,
-                                                      " for metrics: is the port in use? Choose another with "
-                                                      "--metrics-listen"));
+  } catch (const std::exception&) {
+    return absl::FailedPreconditionError(absl::StrCat("--metrics-listen ", address, ": cannot listen on ", address,
+                                                      "; is it HOST:PORT of this machine, and is the port free?"));
   }
   auto serve = [&impl](const std::string& path, std::function<Answer()> answer) {
     impl.handlers.push_back(std::make_unique<Handler>(std::move(answer)));
@@ -81,8 +80,8 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::s
   serve_check("/healthz", "ok", std::move(healthy));
   serve_check("/readyz", "ready", std::move(ready));
   const std::vector<int> ports = impl.server->getListeningPorts();
-  metrics->address_ = absl::StrCat(address.substr(0, address.rfind(':')), ":", ports.empty() ? 0 : ports.front());
-  return metrics;
+  result->address_ = absl::StrCat(address.substr(0, address.rfind(':')), ":", ports.empty() ? 0 : ports.front());
+  return result;
 }
 
-}  // namespace tacc::coordinator
+}  // namespace tacc::metrics
