@@ -1,8 +1,13 @@
 #include "coordinator/core/rank_event.h"
 
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <set>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -67,56 +72,65 @@ class Fields {
   std::string error_;
 };
 
-void ReadStep(Fields& fields, RankEvent& event) {
-  v1::StepMetrics& m = event.metrics;
-  m.set_step(event.step);
-  m.set_time(event.time);
-  m.set_loss(fields.Double("loss"));
-  m.set_grad_norm(fields.Double("grad_norm"));
-  m.set_learning_rate(fields.Double("learning_rate"));
-  m.set_tokens(fields.Int("tokens"));
-  m.set_target_tokens(fields.Int("target_tokens"));
-  m.set_seconds(fields.Double("seconds"));
-  m.set_data_wait_seconds(fields.Double("data_wait_seconds"));
-  m.set_communication_seconds(fields.Double("communication_seconds"));
-  m.set_tokens_per_second(fields.Double("tokens_per_second"));
-  m.set_skipped(fields.Has("skipped") ? static_cast<int>(fields.Int("skipped")) : 0);
-  if (fields.Has("expert_overflow")) m.set_expert_overflow(fields.Int("expert_overflow"));
-  if (fields.Has("device_idle_share")) m.set_device_idle_share(fields.Double("device_idle_share"));
-  if (fields.Has("device_memory_used_bytes")) m.set_device_memory_used_bytes(fields.Int("device_memory_used_bytes"));
-  if (fields.Has("loss_scale")) m.set_loss_scale(fields.Double("loss_scale"));
-  if (fields.Has("batch_hash")) m.set_batch_hash(fields.String("batch_hash"));
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+// What parts of events that are messages must have; whatever else the message declares may be absent. A further field
+// of such an event is declared in the message alone.
+const std::set<std::string>& Required(const Message& message) {
+  static const std::map<std::string, std::set<std::string>> required = {
+      {"StepMetrics",
+       {"loss", "grad_norm", "learning_rate", "tokens", "target_tokens", "seconds", "data_wait_seconds",
+        "communication_seconds", "tokens_per_second"}},
+      {"EvalMetrics", {"step", "eval_loss", "target_tokens", "seconds"}},
+      {"AttentionChoice", {"shape", "backend", "timings"}},
+      {"AttentionTiming", {"backend"}},
+      {"ProductChoice", {"shape", "algorithm"}}};
+  return required.at(message.GetDescriptor()->name());
 }
 
-void ReadAttention(Fields& fields, RankEvent& event) {
-  for (const nlohmann::json& object : fields.Objects("attention")) {
-    v1::AttentionChoice& choice = event.attention.emplace_back();
-    Fields of_choice(object);
-    choice.set_shape(of_choice.String("shape"));
-    choice.set_backend(of_choice.String("backend"));
-    for (const nlohmann::json& timing : of_choice.Objects("timings")) {
-      Fields of_timing(timing);
-      v1::AttentionTiming* out = choice.add_timings();
-      out->set_backend(of_timing.String("backend"));
-      if (of_timing.Has("forward_seconds")) out->set_forward_seconds(of_timing.Double("forward_seconds"));
-      if (of_timing.Has("backward_seconds")) out->set_backward_seconds(of_timing.Double("backward_seconds"));
-      if (of_timing.Has("refused")) out->set_refused(of_timing.String("refused"));
-      of_choice.Take(of_timing);
+// Sets the fields that the event has by their names. What the coordinator itself counts is not the rank's to say.
+void ReadMessage(Fields& fields, Message* message) {
+  static const std::set<std::string> coordinators = {"attempt", "mfu"};
+  const google::protobuf::Reflection& reflection = *message->GetReflection();
+  const std::set<std::string>& required = Required(*message);
+  for (int i = 0; i < message->GetDescriptor()->field_count(); ++i) {
+    const FieldDescriptor* const field = message->GetDescriptor()->field(i);
+    const std::string& name = field->name();
+    if (coordinators.count(name) > 0 || (!fields.Has(name.c_str()) && required.count(name) == 0)) continue;
+    if (field->is_repeated()) {
+      for (const nlohmann::json& object : fields.Objects(name.c_str())) {
+        Fields of_part(object);
+        ReadMessage(of_part, reflection.AddMessage(message, field));
+        fields.Take(of_part);
+      }
+      continue;
     }
-    fields.Take(of_choice);
+    switch (field->cpp_type()) {
+      case FieldDescriptor::CPPTYPE_DOUBLE:
+        reflection.SetDouble(message, field, fields.Double(name.c_str()));
+        break;
+      case FieldDescriptor::CPPTYPE_INT32:
+        reflection.SetInt32(message, field, static_cast<int>(fields.Int(name.c_str())));
+        break;
+      case FieldDescriptor::CPPTYPE_INT64:
+        reflection.SetInt64(message, field, fields.Int(name.c_str()));
+        break;
+      case FieldDescriptor::CPPTYPE_BOOL:
+        reflection.SetBool(message, field, fields.Bool(name.c_str()));
+        break;
+      default:
+        reflection.SetString(message, field, fields.String(name.c_str()));
+    }
   }
 }
 
-void ReadProducts(Fields& fields, RankEvent& event) {
-  for (const nlohmann::json& object : fields.Objects("products")) {
-    v1::ProductChoice& choice = event.products.emplace_back();
-    Fields of_choice(object);
-    choice.set_shape(of_choice.String("shape"));
-    choice.set_algorithm(of_choice.String("algorithm"));
-    if (of_choice.Has("seconds")) choice.set_seconds(of_choice.Double("seconds"));
-    if (of_choice.Has("libtorch_seconds")) choice.set_libtorch_seconds(of_choice.Double("libtorch_seconds"));
-    if (of_choice.Has("makeshift")) choice.set_makeshift(of_choice.Bool("makeshift"));
-    fields.Take(of_choice);
+template <typename Part>
+void ReadParts(Fields& fields, const char* key, std::vector<Part>& parts) {
+  for (const nlohmann::json& object : fields.Objects(key)) {
+    Fields of_part(object);
+    ReadMessage(of_part, &parts.emplace_back());
+    fields.Take(of_part);
   }
 }
 
@@ -137,18 +151,14 @@ absl::StatusOr<RankEvent> ParseRankEvent(const std::string& line) {
     if (fields.Has("resumed_from")) event.resumed_from = fields.String("resumed_from");
     if (fields.Has("arena_bytes")) event.arena_bytes = fields.Int("arena_bytes");
     if (fields.Has("device_memory_used_bytes")) event.device_memory_used_bytes = fields.Int("device_memory_used_bytes");
-    if (fields.Has("attention")) ReadAttention(fields, event);
-    if (fields.Has("products")) ReadProducts(fields, event);
+    if (fields.Has("attention")) ReadParts(fields, "attention", event.attention);
+    if (fields.Has("products")) ReadParts(fields, "products", event.products);
     if (fields.Has("load_seconds")) event.load_seconds = fields.Double("load_seconds");
   } else if (event.event == "step") {
     event.step = fields.Int("step");
-    ReadStep(fields, event);
+    ReadMessage(fields, &event.metrics);
   } else if (event.event == "eval") {
-    event.eval.set_step(fields.Int("step"));
-    event.eval.set_time(event.time);
-    event.eval.set_eval_loss(fields.Double("eval_loss"));
-    event.eval.set_target_tokens(fields.Int("target_tokens"));
-    event.eval.set_seconds(fields.Double("seconds"));
+    ReadMessage(fields, &event.eval);
   } else if (event.event == "checkpoint") {
     event.path = fields.String("path");
     event.checkpoint.set_name(event.path);
