@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "machine/device_name.h"
 
 namespace tacc::coordinator {
 namespace {
@@ -80,7 +81,7 @@ v1::DeviceProfile Weakest(const std::vector<const Worker*>& workers) {
 
 std::optional<v1::DeviceProfile> DeviceToCompileFor(const Membership& members, int world) {
   const size_t wanted = std::max(world, 1);
-  for (const char* kind : {"cuda", "cpu"}) {
+  for (const std::string& kind : DeviceKinds()) {
     std::vector<const Worker*> free, busy;
     for (const auto& [name, worker] : members.workers()) {
       if (!worker.Usable() || worker.device.kind() != kind) continue;
@@ -147,7 +148,7 @@ Choice Place(const Membership& members, const JobState& job) {
     return choice;
   }
   if (num_free >= world) {
-    for (const char* kind : {"cuda", "cpu"}) {
+    for (const std::string& kind : DeviceKinds()) {
       std::vector<const Worker*> same;
       for (const auto& [name, worker] : members.workers()) {
         if (worker.Free() && worker.device.kind() == kind) same.push_back(&worker);

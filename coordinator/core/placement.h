@@ -18,8 +18,8 @@ namespace tacc::coordinator {
 v1::DeviceProfile Weakest(const std::vector<const Worker*>& workers);
 
 // The device to compile a job of `world` ranks (0: unknown, taken as 1) for: the weakest of the workers it would get.
-// Nothing when fewer than `world` usable workers of one kind are attached. Free workers come before busy ones, "cuda"
-// before "cpu", machines with more of them before others, then names in order.
+// Nothing when fewer than `world` usable workers of one kind are attached. Free workers come before busy ones, kinds
+// in the order of DeviceKinds(), machines with more of them before others, then names in order.
 std::optional<v1::DeviceProfile> DeviceToCompileFor(const Membership& members, int world);
 
 // Attached workers that no rank can run on now, and why: "; gpu-1: cuda:1 cannot be used: ..."; empty: there are none.

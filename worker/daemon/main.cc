@@ -17,6 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "machine/device_name.h"
 #include "machine/device_peaks.h"
 #include "machine/machine.h"
 #include "spdlog/logger.h"
@@ -58,11 +59,8 @@ int Fail(int code, const absl::Status& status) {
 }
 
 absl::Status CheckDevice(const std::string& device) {
-  if (device == "cpu") return absl::OkStatus();
-  const bool is_gpu = absl::StartsWith(device, "cuda:") && device.size() > 5 && device.size() < 9 &&
-                      device.find_first_not_of("0123456789", 5) == std::string::npos;
-  if (is_gpu) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--device ", device, ": not a device; write cpu or cuda:N"));
+  if (IsDevice(device)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--device ", device, ": not a device; write ", kDeviceNames));
 }
 
 // Loopback, or --insecure; warns of the latter.
@@ -108,7 +106,7 @@ absl::StatusOr<int64_t> Size(const char* flag, const std::string& text) {
 
 // What --memory and --memory-reserve say; of a GPU what is free decides, when it has been looked at.
 absl::Status SetMemory(const Machine& machine, Flags* flags, DaemonOptions* options) {
-  const bool is_gpu = flags->device != "cpu";
+  const bool is_gpu = IsGpu(flags->device);
   if (!is_gpu) {
     options->place.memory_bytes = static_cast<int64_t>(static_cast<double>(machine.memory_bytes) * kMemoryShare);
   }
@@ -212,7 +210,8 @@ int Main(int argc, char** argv, const std::string& rank_path) {
   app.add_option("--coordinator", flags.coordinator, "HOST:PORT of the coordinator")
       ->envname("TACC_ADDRESS")
       ->capture_default_str();
-  app.add_option("--device", flags.device, "Device of this daemon: cpu or cuda:N")->capture_default_str();
+  app.add_option("--device", flags.device, absl::StrCat("Device of this daemon: ", kDeviceNames))
+      ->capture_default_str();
   app.add_option("--threads", flags.threads,
                  "Threads of a rank; default: the CPUs that this process may use, of a GPU its part of them")
       ->check(CLI::Range(1, 4096));
@@ -279,7 +278,7 @@ int Main(int argc, char** argv, const std::string& rank_path) {
   if (!device.ok()) return Fail(absl::IsInvalidArgument(device.status()) ? kExitUsage : kExitError, device.status());
   options->device = *std::move(device);
   options->device.set_name(flags.device);
-  if (flags.device != "cpu") {
+  if (IsGpu(flags.device)) {
     if (absl::Status status = TakeGpu(flags, probe, &*options); !status.ok()) return Fail(kExitUsage, status);
   }
   options->device.set_threads(options->place.num_threads);

@@ -8,6 +8,7 @@
 #include "graph/ops/op.h"
 #include "graph/verify/verify.h"
 #include "machine/clock.h"
+#include "machine/device_name.h"
 #include "worker/rank/device/host_device.h"
 #include "worker/rank/gpu/gpu_module.h"
 #include "worker/rank/program/cpu_kernels.h"
@@ -22,7 +23,7 @@ namespace {
 constexpr char kVersion[] = TACC_VERSION;
 
 std::string CheckDevice(const std::string& device) {
-  return tacc::worker::IsDevice(device) ? "" : device + ": not a device; write cpu or cuda:N";
+  return tacc::IsDevice(device) ? "" : device + ": not a device; write " + tacc::kDeviceNames;
 }
 
 // A JSON list: the CPU, then the GPUs.
@@ -47,8 +48,8 @@ int AnswerAboutDevices(const std::string& question, const std::string& device, i
     std::cout << ListAllDevices() << std::endl;
     return tacc::worker::kExitOk;
   }
-  if (device != "cpu") {
-    const absl::StatusOr<std::string> answer = AskGpu(question, tacc::worker::GpuOrdinal(device));
+  if (tacc::IsGpu(device)) {
+    const absl::StatusOr<std::string> answer = AskGpu(question, tacc::GpuOrdinal(device));
     if (answer.ok()) {
       std::cout << *answer << std::endl;
       return tacc::worker::kExitOk;
@@ -91,7 +92,7 @@ int main(int argc, char** argv) {
       ->excludes(start)
       ->excludes(probe_flag)
       ->excludes(look_flag);
-  app.add_option("--device", device, "Device to probe or to look at: cpu or cuda:N")
+  app.add_option("--device", device, std::string("Device to probe or to look at: ") + tacc::kDeviceNames)
       ->check(CheckDevice)
       ->excludes(start);
   app.add_option("--threads", threads, "Threads to probe with")->check(CLI::Range(1, 4096))->excludes(start);
@@ -143,7 +144,7 @@ int main(int argc, char** argv) {
   tacc::worker::HostDevice host(&kernels, [](absl::Span<char> workspace) { allocator.SetWorkspace(workspace); });
   std::unique_ptr<tacc::worker::Device> gpu;
   options.open_device = [&](const tacc::worker::StartFile& start) -> absl::StatusOr<tacc::worker::Device*> {
-    const int ordinal = tacc::worker::GpuOrdinal(start.device);
+    const int ordinal = tacc::GpuOrdinal(start.device);
     if (ordinal < 0) return &host;
     absl::StatusOr<tacc::worker::GpuModule*> module = tacc::worker::LoadGpuModule();
     if (!module.ok()) return module.status();

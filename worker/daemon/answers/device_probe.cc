@@ -21,6 +21,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "machine/device_name.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/files/posix_file.h"
 #include "worker/daemon/host/child_process.h"
@@ -300,7 +301,7 @@ absl::Status ShareGpuMemory(int64_t wanted, int64_t reserve, v1::DeviceProfile* 
 
 absl::StatusOr<v1::DeviceProfile> ProbeDevice(const ProbeRequest& request) {
   v1::DeviceProfile gpu;
-  const bool is_gpu = request.device != "cpu";
+  const bool is_gpu = IsGpu(request.device);
   if (is_gpu) {
     absl::StatusOr<v1::DeviceProfile> look = LookAtGpu(request);
     if (!look.ok()) return look.status();

@@ -16,10 +16,6 @@ constexpr char kEntry[] = "tacc_gpu_module";
 
 }  // namespace
 
-int GpuOrdinal(const std::string& device) {
-  return device.compare(0, 5, "cuda:") == 0 ? std::atoi(device.c_str() + 5) : -1;
-}
-
 bool HasGpuDriver() {
   // Some sandboxes show only one of them.
   return access("/proc/driver/nvidia/version", R_OK) == 0 || access("/dev/nvidiactl", F_OK) == 0;

@@ -64,9 +64,6 @@ absl::StatusOr<GpuModule*> LoadGpuModule();
 // load.
 bool HasGpuDriver();
 
-// "cuda:3" -> 3; -1 for "cpu".
-int GpuOrdinal(const std::string& device);
-
 }  // namespace tacc::worker
 
 #endif  // TACC_WORKER_RANK_GPU_GPU_MODULE_H_

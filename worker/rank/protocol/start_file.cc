@@ -1,6 +1,7 @@
 #include "worker/rank/protocol/start_file.h"
 
 #include "absl/strings/str_cat.h"
+#include "machine/device_name.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/files/posix_file.h"
 
@@ -137,14 +138,6 @@ class Fields {
 
 }  // namespace
 
-bool IsDevice(const std::string& device) {
-  constexpr size_t kPrefix = 5, kMaxLength = 8;
-  const bool is_gpu = device.size() > kPrefix && device.size() <= kMaxLength &&
-                      device.compare(0, kPrefix, "cuda:") == 0 &&
-                      device.find_first_not_of("0123456789", kPrefix) == std::string::npos;
-  return is_gpu || device == "cpu";
-}
-
 absl::StatusOr<StartFile> ReadStartFile(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadSmallFile(path, kMaxStartFileBytes);
   if (!text.ok()) return absl::InvalidArgumentError(absl::StrCat("start file: ", text.status().message()));
@@ -208,8 +201,8 @@ absl::StatusOr<StartFile> ReadStartFile(const std::string& path) {
   start.collective_timeout_seconds = fields.Positive("collective_timeout_seconds");
   if (!status.ok()) return status;
   if (start.rank >= start.world) fields.Fail("rank", absl::StrCat("less than world = ", start.world), start.rank);
-  if (!IsDevice(start.device)) fields.Fail("device", "\"cpu\" or \"cuda:N\"", start.device);
-  if (start.device == "cpu" && start.tf32) fields.Fail("compute.tf32", "false on a CPU, which has no TF32", true);
+  if (!IsDevice(start.device)) fields.Fail("device", kDeviceNames, start.device);
+  if (!IsGpu(start.device) && start.tf32) fields.Fail("compute.tf32", "false on a CPU, which has no TF32", true);
   if (!status.ok()) return status;
   return start;
 }

@@ -66,9 +66,6 @@ struct StartFile {
   double collective_timeout_seconds = 300;
 };
 
-// "cpu", or "cuda:N" with N of at most three digits.
-bool IsDevice(const std::string& device);
-
 // InvalidArgument: the file cannot be read, is not JSON, lacks a field or has one of another type or out of range; path
 // and field are named.
 absl::StatusOr<StartFile> ReadStartFile(const std::string& path);

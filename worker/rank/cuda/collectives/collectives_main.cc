@@ -14,6 +14,7 @@
 
 #include "CLI/CLI.hpp"
 #include "graph/ir/status_macros.h"
+#include "machine/device_name.h"
 #include "worker/rank/collectives/agreement.h"
 #include "worker/rank/cuda/collectives/check_collectives.h"
 #include "worker/rank/device/host_device.h"
@@ -109,7 +110,7 @@ absl::Status Run(const Options& options, EventWriter& events) {
 }
 
 std::string CheckDevice(const std::string& device) {
-  return IsDevice(device) ? "" : device + ": not a device; write cpu or cuda:N";
+  return IsDevice(device) ? "" : device + ": not a device; write " + kDeviceNames;
 }
 
 }  // namespace
