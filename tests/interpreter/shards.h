@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "graph/interpreter/array.h"
 #include "graph/ir/graph.h"
-#include "tests/interpreter/array.h"
 
 namespace tacc::interpreter {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "graph/interpreter/evaluate.h"
 #include "graph/ir/program.h"
-#include "tests/interpreter/evaluate.h"
 #include "tests/interpreter/shards.h"
 #include "tests/interpreter/stage_exchange.h"
 

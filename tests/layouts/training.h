@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "graph/interpreter/array.h"
 #include "graph/ir/program.h"
-#include "tests/interpreter/array.h"
 #include "tests/interpreter/simulation.h"
 
 namespace tacc::graph {

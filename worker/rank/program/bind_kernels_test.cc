@@ -11,10 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/types/span.h"
+#include "graph/interpreter/evaluate.h"
 #include "graph/ops/op_cases.h"
 #include "graph/targets/targets.h"
 #include "kernels/reference/buffer.h"
-#include "tests/interpreter/evaluate.h"
 #ifndef TACC_ON_GPU
 #include "kernels/cpu/counting_allocator.h"
 #include "kernels/cpu/einsum.h"

@@ -1,5 +1,5 @@
-#ifndef TACC_TESTS_INTERPRETER_EVALUATE_H_
-#define TACC_TESTS_INTERPRETER_EVALUATE_H_
+#ifndef TACC_GRAPH_INTERPRETER_EVALUATE_H_
+#define TACC_GRAPH_INTERPRETER_EVALUATE_H_
 
 #include <functional>
 #include <map>
@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "graph/interpreter/array.h"
 #include "graph/ir/graph.h"
 #include "graph/ir/sequence_order.h"
-#include "tests/interpreter/array.h"
 
 namespace tacc::interpreter {
 
@@ -61,4 +61,4 @@ void AddTrainingEvaluators(EvaluatorTable& table);  // cross_entropy, dropout, o
 
 }  // namespace tacc::interpreter
 
-#endif  // TACC_TESTS_INTERPRETER_EVALUATE_H_
+#endif  // TACC_GRAPH_INTERPRETER_EVALUATE_H_

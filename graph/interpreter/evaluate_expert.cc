@@ -2,7 +2,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "tests/interpreter/evaluate.h"
+#include "graph/interpreter/evaluate.h"
 
 namespace tacc::interpreter {
 namespace {

@@ -5,7 +5,7 @@
 #include <numbers>
 
 #include "absl/strings/str_cat.h"
-#include "tests/interpreter/evaluate.h"
+#include "graph/interpreter/evaluate.h"
 
 namespace tacc::interpreter {
 namespace {

@@ -1,31 +1,51 @@
 #include <cmath>
-#include <map>
+#include <string>
+#include <vector>
 
+#include "graph/interpreter/evaluate.h"
 #include "graph/ops/einsum_spec.h"
-#include "tests/interpreter/evaluate.h"
 
 namespace tacc::interpreter {
 namespace {
 
-// y += einsum(a, b)
+// How far apart in a dense array, whose dims have these letters, neighbours along `letter` lie; 0: it has no such dim.
+int64_t StrideOf(char letter, const std::string& letters, const Dims& dims) {
+  const size_t at = letters.find(letter);
+  if (at == std::string::npos) return 0;
+  int64_t stride = 1;
+  for (size_t i = at + 1; i < dims.size(); ++i) stride *= dims[i];
+  return stride;
+}
+
+// y += einsum(a, b). The last of the letters that are summed over is the innermost loop.
 void AddProduct(const std::string& text, const Array& a, const Array& b, Array& y) {
-  const graph::EinsumSpec spec = *graph::ParseEinsum(text);
-  std::map<char, int64_t> extents;
-  for (size_t i = 0; i < spec.a.size(); ++i) extents[spec.a[i]] = a.dims[i];
-  for (size_t i = 0; i < spec.b.size(); ++i) extents[spec.b[i]] = b.dims[i];
-  std::string letters;
-  Dims dims;
-  for (const auto& [letter, extent] : extents) {
-    letters += letter;
-    dims.push_back(extent);
-  }
-  auto pick = [&](const std::string& part, const Dims& index) {
-    Dims out;
-    for (char c : part) out.push_back(index[letters.find(c)]);
-    return out;
+  struct Loop {
+    int64_t extent, a, b, y;  // and strides
   };
-  ForEachIndex(dims, [&](const Dims& index) {
-    y.at(pick(spec.y, index)) += a.at(pick(spec.a, index)) * b.at(pick(spec.b, index));
+  const graph::EinsumSpec spec = *graph::ParseEinsum(text);
+  std::vector<Loop> loops;
+  const auto add = [&](char letter, int64_t extent) {
+    loops.push_back(
+        {extent, StrideOf(letter, spec.a, a.dims), StrideOf(letter, spec.b, b.dims), StrideOf(letter, spec.y, y.dims)});
+  };
+  for (size_t i = 0; i < spec.y.size(); ++i) add(spec.y[i], y.dims[i]);
+  for (size_t i = 0; i < spec.a.size(); ++i) {
+    if (spec.y.find(spec.a[i]) == std::string::npos) add(spec.a[i], a.dims[i]);
+  }
+  if (loops.empty() || loops.back().y != 0) loops.push_back({1, 0, 0, 0});
+  const Loop inner = loops.back();
+  Dims outer;
+  for (size_t i = 0; i + 1 < loops.size(); ++i) outer.push_back(loops[i].extent);
+  ForEachIndex(outer, [&](const Dims& index) {
+    int64_t at_a = 0, at_b = 0, at_y = 0;
+    for (size_t i = 0; i < index.size(); ++i) {
+      at_a += index[i] * loops[i].a;
+      at_b += index[i] * loops[i].b;
+      at_y += index[i] * loops[i].y;
+    }
+    double sum = 0;
+    for (int64_t k = 0; k < inner.extent; ++k) sum += a.values[at_a + k * inner.a] * b.values[at_b + k * inner.b];
+    y.values[at_y] += sum;
   });
 }
 

@@ -3,7 +3,7 @@
 #include <functional>
 #include <numbers>
 
-#include "tests/interpreter/evaluate.h"
+#include "graph/interpreter/evaluate.h"
 
 namespace tacc::interpreter {
 namespace {

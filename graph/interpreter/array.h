@@ -1,5 +1,5 @@
-#ifndef TACC_TESTS_INTERPRETER_ARRAY_H_
-#define TACC_TESTS_INTERPRETER_ARRAY_H_
+#ifndef TACC_GRAPH_INTERPRETER_ARRAY_H_
+#define TACC_GRAPH_INTERPRETER_ARRAY_H_
 
 #include <functional>
 #include <vector>
@@ -30,4 +30,4 @@ void ForEachIndex(const Dims& dims, const std::function<void(const Dims&)>& visi
 
 }  // namespace tacc::interpreter
 
-#endif  // TACC_TESTS_INTERPRETER_ARRAY_H_
+#endif  // TACC_GRAPH_INTERPRETER_ARRAY_H_

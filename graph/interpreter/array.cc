@@ -1,4 +1,4 @@
-#include "tests/interpreter/array.h"
+#include "graph/interpreter/array.h"
 
 namespace tacc::interpreter {
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "tests/interpreter/evaluate.h"
+#include "graph/interpreter/evaluate.h"
 
 namespace tacc::interpreter {
 namespace {
