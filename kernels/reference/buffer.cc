@@ -62,71 +62,10 @@ Buffer::Buffer(DType dtype, const Dims& dims, Placement placement) {
 }
 
 Buffer::Buffer(DType dtype, const Tensor& tensor, Placement placement) : Buffer(dtype, tensor.dims, placement) {
-  for (int64_t i = 0; i < tensor.size(); ++i) {
-    const double value = RoundValue(tensor[i], dtype);
-    switch (dtype) {
-      case DType::kBool:
-        view_.as<uint8_t>()[i] = value != 0;
-        break;
-      case DType::kI32:
-        view_.as<int32_t>()[i] = static_cast<int32_t>(value);
-        break;
-      case DType::kI64:
-        view_.as<int64_t>()[i] = static_cast<int64_t>(value);
-        break;
-      case DType::kBF16: {
-        const float f = static_cast<float>(value);
-        uint32_t bits;
-        std::memcpy(&bits, &f, 4);
-        view_.as<uint16_t>()[i] = static_cast<uint16_t>(bits >> 16);
-        break;
-      }
-      case DType::kF16:
-        view_.as<uint16_t>()[i] = Half(value);
-        break;
-      case DType::kF32:
-        view_.as<float>()[i] = static_cast<float>(value);
-        break;
-      case DType::kF64:
-        view_.as<double>()[i] = value;
-        break;
-    }
-  }
+  Write(tensor, view_);
 }
 
-Tensor Buffer::ToTensor() const {
-  Tensor tensor(view_.dims);
-  for (int64_t i = 0; i < tensor.size(); ++i) {
-    switch (view_.dtype) {
-      case DType::kBool:
-        tensor[i] = view_.as<uint8_t>()[i];
-        break;
-      case DType::kI32:
-        tensor[i] = view_.as<int32_t>()[i];
-        break;
-      case DType::kI64:
-        tensor[i] = static_cast<double>(view_.as<int64_t>()[i]);
-        break;
-      case DType::kBF16: {
-        const uint32_t bits = static_cast<uint32_t>(view_.as<uint16_t>()[i]) << 16;
-        float f;
-        std::memcpy(&f, &bits, 4);
-        tensor[i] = f;
-        break;
-      }
-      case DType::kF16:
-        tensor[i] = FromHalf(view_.as<uint16_t>()[i]);
-        break;
-      case DType::kF32:
-        tensor[i] = view_.as<float>()[i];
-        break;
-      case DType::kF64:
-        tensor[i] = view_.as<double>()[i];
-        break;
-    }
-  }
-  return tensor;
-}
+Tensor Buffer::ToTensor() const { return Read(view_); }
 
 bool Buffer::GuardsIntact() const {
   const int64_t begin = view_.as<char>() - bytes_.data(), end = begin + view_.bytes();
@@ -134,6 +73,73 @@ bool Buffer::GuardsIntact() const {
     if ((i < begin || i >= end) && bytes_[i] != kGuard) return false;
   }
   return true;
+}
+
+void Write(const Tensor& tensor, const TensorView& view) {
+  for (int64_t i = 0; i < tensor.size(); ++i) {
+    const double value = RoundValue(tensor[i], view.dtype);
+    switch (view.dtype) {
+      case DType::kBool:
+        view.as<uint8_t>()[i] = value != 0;
+        break;
+      case DType::kI32:
+        view.as<int32_t>()[i] = static_cast<int32_t>(value);
+        break;
+      case DType::kI64:
+        view.as<int64_t>()[i] = static_cast<int64_t>(value);
+        break;
+      case DType::kBF16: {
+        const float f = static_cast<float>(value);
+        uint32_t bits;
+        std::memcpy(&bits, &f, 4);
+        view.as<uint16_t>()[i] = static_cast<uint16_t>(bits >> 16);
+        break;
+      }
+      case DType::kF16:
+        view.as<uint16_t>()[i] = Half(value);
+        break;
+      case DType::kF32:
+        view.as<float>()[i] = static_cast<float>(value);
+        break;
+      case DType::kF64:
+        view.as<double>()[i] = value;
+        break;
+    }
+  }
+}
+
+Tensor Read(const TensorView& view) {
+  Tensor tensor(view.dims);
+  for (int64_t i = 0; i < tensor.size(); ++i) {
+    switch (view.dtype) {
+      case DType::kBool:
+        tensor[i] = view.as<uint8_t>()[i];
+        break;
+      case DType::kI32:
+        tensor[i] = view.as<int32_t>()[i];
+        break;
+      case DType::kI64:
+        tensor[i] = static_cast<double>(view.as<int64_t>()[i]);
+        break;
+      case DType::kBF16: {
+        const uint32_t bits = static_cast<uint32_t>(view.as<uint16_t>()[i]) << 16;
+        float f;
+        std::memcpy(&f, &bits, 4);
+        tensor[i] = f;
+        break;
+      }
+      case DType::kF16:
+        tensor[i] = FromHalf(view.as<uint16_t>()[i]);
+        break;
+      case DType::kF32:
+        tensor[i] = view.as<float>()[i];
+        break;
+      case DType::kF64:
+        tensor[i] = view.as<double>()[i];
+        break;
+    }
+  }
+  return tensor;
 }
 
 Tensor Rounded(const Tensor& tensor, DType dtype) {

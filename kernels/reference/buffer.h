@@ -32,6 +32,10 @@ class Buffer {
   TensorView view_;
 };
 
+// The values in `view`; and the other way round, rounded to its dtype (nearest, ties to even).
+Tensor Read(const TensorView& view);
+void Write(const Tensor& tensor, const TensorView& view);
+
 // The values as the dtype can hold them.
 Tensor Rounded(const Tensor& tensor, DType dtype);
 
