@@ -11,7 +11,7 @@ constexpr char kGpuKind[] = "cuda";
 }  // namespace
 
 const std::vector<std::string>& DeviceKinds() {
-  static const std::vector<std::string> kinds = {kGpuKind, "cpu"};
+  static const std::vector<std::string> kinds = {kGpuKind, "cpu", "reference"};
   return kinds;
 }
 

@@ -11,7 +11,7 @@ namespace tacc {
 const std::vector<std::string>& DeviceKinds();
 
 // What IsDevice takes, for errors.
-inline constexpr char kDeviceNames[] = "cpu or cuda:N";
+inline constexpr char kDeviceNames[] = "cpu, cuda:N or reference";
 
 // Whether `device` names a device of a machine: a kind of which it has one, or "cuda:N" with N of at most three digits.
 bool IsDevice(const std::string& device);

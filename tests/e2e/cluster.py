@@ -105,9 +105,10 @@ class Process:
 
 class Cluster:
     def __init__(self, folder: Path, *, workers: int = 2, worker_env: dict | None = None, coordinator_env: dict | None = None,
-                 memory: str = str(2 << 30), metrics: bool = False, coordinator_options: tuple = ()):
+                 memory: str = str(2 << 30), metrics: bool = False, coordinator_options: tuple = (), device: str = "cpu"):
         self.folder = folder
         self.memory = memory
+        self.device = device
         self.metrics = ["--metrics-listen", "127.0.0.1:0"] if metrics else []
         folder.mkdir(parents=True, exist_ok=True)
         self.coordinator_env = coordinator_env
@@ -128,7 +129,7 @@ class Cluster:
         if "TACC_FAILPOINTS" in (env or {}):  # A probe of its own: its tacc-rank is another one.
             env = {**env, "XDG_CACHE_HOME": str(BUILD / "failpoints/cache")}
         self.workers[name] = Process(
-            [binary("tacc-worker", env), "--coordinator", self.address, "--name", name, "--device", "cpu", "--threads", "1", "--memory", self.memory,
+            [binary("tacc-worker", env), "--coordinator", self.address, "--name", name, "--device", self.device, "--threads", "1", "--memory", self.memory,
              "--advertise", "127.0.0.1", "--state-dir", self.folder / name, *self.metrics],
             self.folder / f"{name}.log", "attached", env=env)
 

@@ -39,6 +39,7 @@ ROOMS = {
         "state": ["device", "protocol", "collectives", "program"],
         "gpu": ["device", "protocol", "collectives"],
         "torch": ["device", "protocol", "collectives"],
+        "reference": ["device"],
         "run": ["device", "protocol", "collectives", "program", "timing", "tuning", "state", "gpu", "torch"],
         "cuda": ["device", "protocol", "collectives", "program", "gpu", "torch"],
     },
@@ -63,7 +64,7 @@ CONFINED = {
     "nccl.h": ["worker/rank/cuda/"],
     "grpcpp": ["worker/daemon/", "coordinator/", "client/", "tests/"],
     "google": ["proto/", "worker/daemon/", "coordinator/", "client/", "tests/"],
-    "prometheus": ["worker/daemon/", "coordinator/"],
+    "prometheus": ["metrics/", "coordinator/metrics/", "coordinator/service/", "worker/daemon/"],
     "yaml-cpp": ["client/"],
     "sqlite3.h": ["coordinator/"],
 }

@@ -14,6 +14,7 @@
 #include "worker/rank/program/cpu_kernels.h"
 #include "worker/rank/protocol/failure_codes.h"
 #include "worker/rank/protocol/start_file.h"
+#include "worker/rank/reference/reference_kernels.h"
 #include "worker/rank/run/run.h"
 #include "worker/rank/torch/c10_allocator.h"
 #include "worker/rank/torch/runtime.h"
@@ -62,7 +63,8 @@ int AnswerAboutDevices(const std::string& question, const std::string& device, i
     std::cerr << "error: --look is of GPUs; give --device cuda:N\n";
     return tacc::worker::kExitBadInput;
   }
-  std::cout << tacc::worker::ProbeDevice(threads, &tacc::SteadySeconds) << std::endl;
+  const std::string cpu = tacc::worker::ProbeDevice(threads, &tacc::SteadySeconds);
+  std::cout << (device == "reference" ? tacc::worker::ProbeReference(cpu, &tacc::SteadySeconds) : cpu) << std::endl;
   return tacc::worker::kExitOk;
 }
 
@@ -142,10 +144,12 @@ int main(int argc, char** argv) {
   options.failpoints = failpoints->get();
   const tacc::worker::CpuKernelTable kernels;
   tacc::worker::HostDevice host(&kernels, [](absl::Span<char> workspace) { allocator.SetWorkspace(workspace); });
+  const tacc::worker::ReferenceKernels reference_kernels;
+  tacc::worker::HostDevice reference(&reference_kernels);
   std::unique_ptr<tacc::worker::Device> gpu;
   options.open_device = [&](const tacc::worker::StartFile& start) -> absl::StatusOr<tacc::worker::Device*> {
     const int ordinal = tacc::GpuOrdinal(start.device);
-    if (ordinal < 0) return &host;
+    if (ordinal < 0) return start.device == "reference" ? &reference : &host;
     absl::StatusOr<tacc::worker::GpuModule*> module = tacc::worker::LoadGpuModule();
     if (!module.ok()) return module.status();
     using Gpu = tacc::worker::GpuOptions;
