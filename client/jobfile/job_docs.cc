@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "google/protobuf/compiler/importer.h"
 #include "google/protobuf/descriptor.h"
 #include "proto/tacc/v1/validate_job.h"
@@ -90,6 +91,20 @@ struct Schema {
   google::protobuf::compiler::Importer importer;
 };
 
+// In lines of at most 120 columns; all but the first begin with `indent`.
+std::string Wrapped(const std::string& text, const std::string& indent = "") {
+  constexpr size_t kColumns = 120;
+  std::string out;
+  size_t column = 0;
+  for (const absl::string_view word : absl::StrSplit(text, ' ')) {
+    const bool breaks = column > 0 && column + 1 + word.size() > kColumns;
+    if (breaks) column = indent.size();
+    absl::StrAppend(&out, breaks ? absl::StrCat("\n", indent) : out.empty() ? "" : " ", word);
+    column += word.size() + (breaks || column == 0 ? 0 : 1);
+  }
+  return out;
+}
+
 class Writer {
  public:
   absl::StatusOr<std::string> Run(const Descriptor& job) {
@@ -113,8 +128,9 @@ class Writer {
   }
 
   void Section(const Descriptor& type, const std::string& path) {
-    absl::StrAppend(&out_, path.empty() ? "\n## Top level\n" : absl::StrCat("\n## `", path, "`\n"), "\n", Comment(type),
-                    "\n\n", "| field | value | default | meaning |\n| --- | --- | --- | --- |\n");
+    absl::StrAppend(&out_, path.empty() ? "\n## Top level\n" : absl::StrCat("\n## `", path, "`\n"), "\n",
+                    Wrapped(Comment(type)), "\n\n",
+                    "| field | value | default | meaning |\n| --- | --- | --- | --- |\n");
     std::vector<const EnumDescriptor*> enums;
     for (int i = 0; i < type.field_count(); ++i) {
       const FieldDescriptor* field = type.field(i);
@@ -123,10 +139,11 @@ class Writer {
       if (field->enum_type() != nullptr) enums.push_back(field->enum_type());
     }
     for (const EnumDescriptor* values : enums) {
-      absl::StrAppend(&out_, "\n", Comment(*values), "\n\n");
+      absl::StrAppend(&out_, "\n", Wrapped(Comment(*values)), "\n\n");
       for (int i = 0; i < values->value_count(); ++i) {
         if (values->value(i)->number() == 0) continue;
-        absl::StrAppend(&out_, "- `", EnumValueInJobFile(*values->value(i)), "`: ", Comment(*values->value(i)), "\n");
+        const std::string name = EnumValueInJobFile(*values->value(i));
+        absl::StrAppend(&out_, Wrapped(absl::StrCat("- `", name, "`: ", Comment(*values->value(i))), "  "), "\n");
       }
     }
     for (int i = 0; i < type.field_count(); ++i) {
@@ -253,7 +270,7 @@ std::string MessageTables(std::vector<const Descriptor*> messages) {
   for (size_t m = 0; m < messages.size(); ++m) {
     const Descriptor& type = *messages[m];
     const std::string comment = CommentOf(type);
-    absl::StrAppend(&out, "\n## ", type.name(), "\n", comment, comment.empty() ? "" : "\n",
+    absl::StrAppend(&out, "\n## ", type.name(), "\n", Wrapped(comment), comment.empty() ? "" : "\n",
                     "\n| field | value | meaning |\n", "| --- | --- | --- |\n");
     for (int i = 0; i < type.field_count(); ++i) {
       const FieldDescriptor& field = *type.field(i);
