@@ -206,27 +206,26 @@ void Core::OnCancel(const CancelJob& cancel) {
   if (job->ended.has_value()) return reply(absl::OkStatus(), job->id);
   const v1::CancelMode mode =
       cancel.mode == v1::CANCEL_MODE_CHECKPOINT ? v1::CANCEL_MODE_CHECKPOINT : v1::CANCEL_MODE_NOW;
-  // A second call may only be harsher.
-  if (!job->cancel.has_value() || (*job->cancel == v1::CANCEL_MODE_CHECKPOINT && mode == v1::CANCEL_MODE_NOW)) {
-    v1::Fact fact;
-    fact.mutable_cancel_requested()->set_mode(mode);
-    Log(job, std::move(fact));
-    const bool saves = mode == v1::CANCEL_MODE_CHECKPOINT && job->Active() && !job->attempt->Failing();
-    Tell(*job, "cancelling", saves ? "cancelled: the ranks write a checkpoint and stop" : "cancelled");
-    if (job->Active()) {
-      Advance(job);
-    } else {
-      if (job->compiling) out_.push_back(StopCompile{job->id});
-      job->compiling = false;
-      AbandonPathCheck(job);
-      std::string reason = "cancelled before it ran";
-      if (job->attempt.has_value()) {
-        reason = absl::StrCat("cancelled at step ", job->step, " while it waited", job->LastCheckpointText());
-      }
-      EndJob(job, v1::PHASE_CANCELLED, reason, v1::FAILURE_CODE_UNSPECIFIED, {});
-    }
-  }
+  Cancel(job, mode, "cancelled");
   reply(absl::OkStatus(), job->id);
+}
+
+void Core::Cancel(JobState* job, v1::CancelMode mode, const std::string& why) {
+  // A second time it may only be harsher.
+  if (job->cancel.has_value() && (*job->cancel == v1::CANCEL_MODE_NOW || mode == v1::CANCEL_MODE_CHECKPOINT)) return;
+  v1::Fact fact;
+  fact.mutable_cancel_requested()->set_mode(mode);
+  Log(job, std::move(fact));
+  const bool saves = mode == v1::CANCEL_MODE_CHECKPOINT && job->Active() && !job->attempt->Failing();
+  Tell(*job, "cancelling", absl::StrCat(why, saves ? ": the ranks write a checkpoint and stop" : ""));
+  if (job->Active()) return Advance(job);
+  if (job->compiling) out_.push_back(StopCompile{job->id});
+  job->compiling = false;
+  AbandonPathCheck(job);
+  std::string reason = "cancelled before it ran";
+  if (job->attempt.has_value())
+    reason = absl::StrCat("cancelled at step ", job->step, " while it waited", job->LastCheckpointText());
+  EndJob(job, v1::PHASE_CANCELLED, reason, v1::FAILURE_CODE_UNSPECIFIED, {});
 }
 
 void Core::OnCompileDone(const CompileDone& done) {

@@ -74,6 +74,8 @@ class Core {
   // core.cc: jobs.
   void OnSubmit(const SubmitJob& submit);
   void OnCancel(const CancelJob& cancel);
+  // Cancels an open job; nothing, when it was cancelled already and no less harshly. `why` begins the event's text.
+  void Cancel(JobState* job, v1::CancelMode mode, const std::string& why);
   void OnCompileDone(const CompileDone& done);
   void OnCompileFailed(const CompileFailed& failed);
   void OnProgramUnread(const ProgramUnread& unread);

@@ -2,8 +2,8 @@
 // `coordinator_core_script_test --rewrite` writes the outputs anew: only commit a difference that you can explain.
 //
 // Commands (RANK is JOB/ATTEMPT/RANK; reports are numbered by themselves, `RANK@N` sends number N again):
-//   submit NAME [workers=N] [max_steps=N] [epochs=N] [max_restarts=N] [limit=N] [dir=D] [request=R]
-//     [resume=auto|never|PATH]
+//   submit NAME [workers=N] [max_steps=N] [epochs=N] [max_seconds=N] [max_restarts=N] [limit=N] [dir=D]
+//     [request=R] [resume=auto|never|PATH]
 //   cancel JOB now|checkpoint
 //   compiled JOB [world=N] [pp=N] [need=BYTES] [note=WORD] [max_steps=N] [eps=E] [precision=P] [residual=P]
 //   compile_failed JOB bad_input|bug MESSAGE
@@ -188,6 +188,8 @@ class Script {
       submit.spec.mutable_checkpoint()->set_save_total_limit(static_cast<int>(args.Int("limit", 2)));
     if (args.values.count("workers"))
       submit.spec.mutable_resources()->set_workers(static_cast<int>(args.Int("workers", 1)));
+    if (args.values.count("max_seconds"))
+      submit.spec.mutable_train()->set_max_seconds(static_cast<double>(args.Int("max_seconds", 1)));
     if (args.values.count("max_restarts")) submit.spec.set_max_restarts(static_cast<int>(args.Int("max_restarts", 3)));
     return submit;
   }

@@ -154,6 +154,12 @@ void Core::OnTick() {
         Tell(job, "warning", absl::StrCat(text, "; it is asked again"));
       }
     }
+    const v1::TrainSpec& train = job.spec.train();
+    if (train.has_max_seconds() && job.started_time > 0 && now_.wall - job.started_time >= train.max_seconds()) {
+      Cancel(&job, v1::CANCEL_MODE_CHECKPOINT,
+             absl::StrCat("cancelled by train.max_seconds (", train.max_seconds(), ")"));
+      if (job.ended.has_value()) continue;
+    }
     const double timeout = options_.collective_timeout_seconds;
     std::optional<std::string> hang;
     if (job.Phase() == v1::PHASE_RUNNING) hang = FindHang(job, timeout, describe_);
