@@ -3,11 +3,34 @@
 # What links LibTorch has flags of its own (-fopenmp), so its headers would have to be compiled once more; it goes without.
 option(TACC_PRECOMPILED_HEADERS "compile the headers that most files take once" ON)
 
-set(common_headers
-    <algorithm> <array> <chrono> <cmath> <cstdint> <filesystem> <fstream> <functional> <map> <memory> <optional> <set> <sstream>
-    <string> <thread> <utility> <variant> <vector>
-    <absl/status/statusor.h> <absl/strings/match.h> <absl/strings/str_cat.h> <absl/strings/str_format.h> <absl/strings/str_join.h>
-    <absl/strings/str_split.h> <absl/time/time.h>)
+set(
+  common_headers
+  <algorithm>
+  <array>
+  <chrono>
+  <cmath>
+  <cstdint>
+  <filesystem>
+  <fstream>
+  <functional>
+  <map>
+  <memory>
+  <optional>
+  <set>
+  <sstream>
+  <string>
+  <thread>
+  <utility>
+  <variant>
+  <vector>
+  <absl/status/statusor.h>
+  <absl/strings/match.h>
+  <absl/strings/str_cat.h>
+  <absl/strings/str_format.h>
+  <absl/strings/str_join.h>
+  <absl/strings/str_split.h>
+  <absl/time/time.h>
+)
 
 function(tacc_headers name)
   cmake_parse_arguments(arg "" "" "HEADERS;DEPS" ${ARGN})
@@ -39,7 +62,9 @@ endfunction()
 # Gives `target` a set of headers, once it is known what it links.
 function(tacc_take_headers target headers)
   if(TACC_PRECOMPILED_HEADERS)
-    cmake_language(EVAL CODE "cmake_language(DEFER DIRECTORY ${CMAKE_SOURCE_DIR} CALL tacc_take_headers_now ${target} ${headers})")
+    cmake_language(
+      EVAL CODE "cmake_language(DEFER DIRECTORY ${CMAKE_SOURCE_DIR} CALL tacc_take_headers_now ${target} ${headers})"
+    )
   endif()
 endfunction()
 function(tacc_take_headers_now target headers)
@@ -56,6 +81,10 @@ if(TACC_PRECOMPILED_HEADERS)
   # Executables are compiled as libraries are, so that they can take the same headers.
   set(CMAKE_CXX_COMPILE_OPTIONS_PIE ${CMAKE_CXX_COMPILE_OPTIONS_PIC})
   tacc_headers(tacc_common_headers HEADERS ${common_headers} DEPS absl::statusor absl::str_format absl::time)
-  tacc_headers(tacc_test_headers HEADERS ${common_headers} <gmock/gmock.h> <gtest/gtest.h> DEPS absl::statusor absl::str_format absl::time GTest::gmock)
+  tacc_headers(
+    tacc_test_headers
+    HEADERS ${common_headers} <gmock/gmock.h> <gtest/gtest.h>
+    DEPS absl::statusor absl::str_format absl::time GTest::gmock
+  )
   target_compile_options(tacc_test_headers PRIVATE ${TACC_TEST_OPTIONS})
 endif()

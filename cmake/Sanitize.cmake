@@ -3,14 +3,26 @@
 #                                  sanitized-tests of all, threaded-tests of those that start threads. Called last.
 set(TACC_SANITIZE "" CACHE STRING "sanitizers to compile in, separated by commas")
 if(TACC_SANITIZE)
-  add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${TACC_SANITIZE}>
-                      $<$<COMPILE_LANGUAGE:C,CXX>:-fno-sanitize-recover=all>
-                      $<$<COMPILE_LANGUAGE:C,CXX>:-fno-omit-frame-pointer> $<$<COMPILE_LANGUAGE:C,CXX>:-g1>)
+  add_compile_options(
+    $<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${TACC_SANITIZE}>
+    $<$<COMPILE_LANGUAGE:C,CXX>:-fno-sanitize-recover=all>
+    $<$<COMPILE_LANGUAGE:C,CXX>:-fno-omit-frame-pointer>
+    $<$<COMPILE_LANGUAGE:C,CXX>:-g1>
+  )
   add_link_options(-fsanitize=${TACC_SANITIZE})
 endif()
 
-set(threaded_libraries tacc_rank_testing tacc_data tacc_worker_daemon tacc_worker_machine tacc_coordinator_service
-                       tacc_coordinator_compile tacc_metrics tacc_simulated_gpu)
+set(
+  threaded_libraries
+  tacc_rank_testing
+  tacc_data
+  tacc_worker_daemon
+  tacc_worker_machine
+  tacc_coordinator_service
+  tacc_coordinator_compile
+  tacc_metrics
+  tacc_simulated_gpu
+)
 
 function(tacc_gather_sanitized_tests)
   add_custom_target(sanitized-tests)
