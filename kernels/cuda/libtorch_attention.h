@@ -1,5 +1,5 @@
 // LibTorch's attention on a GPU (flash attention, cuDNN's), for what it takes: much faster than
-// kernels/cuda/attention.h where both can. Not in the library for tests on the host: none of this has ever run.
+// kernels/cuda/attention.h where both can. Not in the library for tests on the host.
 #ifndef TACC_KERNELS_CUDA_LIBTORCH_ATTENTION_H_
 #define TACC_KERNELS_CUDA_LIBTORCH_ATTENTION_H_
 

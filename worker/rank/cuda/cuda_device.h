@@ -22,7 +22,6 @@ namespace tacc::worker {
 
 // A GPU. The queue is a stream of its own, which is also LibTorch's and kernels/cuda's current one on the thread that
 // made the object and that must use it; batches are copied ahead on a second stream. Work is recorded as a CUDA graph.
-// Has never run on a GPU.
 class CudaDevice : public Device {
  public:
   static absl::StatusOr<std::unique_ptr<CudaDevice>> Open(int ordinal, const GpuOptions& options);

@@ -13,7 +13,7 @@ namespace tacc::worker {
 // graphs too. CUPTI stays attached to the process from the first Start on, for to detach it from one with CUDA graphs
 // has crashed, or left it blind; while nothing is noted, what remains is some host time for each call of CUDA, of which
 // a replayed step has few. Its buffers for times are host memory, so that it takes nothing of the GPU's. One object a
-// process at most works at a time. Has never run on a GPU.
+// process at most works at a time.
 //
 // CUPTI is used directly, not by way of LibTorch's profiler (kineto): that keeps errors to itself, drops what lies at
 // the ends of its own window, and detaches CUPTI after each trace.
