@@ -72,7 +72,7 @@ soak: everything ## kill rank, daemon and coordinator at random moments
 lint: setup ## check C++, CMake, Python, shell and Markdown files, as make test does
 	@scripts/lint
 
-sanitize: setup ## run the unit tests under AddressSanitizer and UBSan, the threaded ones under ThreadSanitizer (an hour)
+sanitize: setup ## run the unit tests under AddressSanitizer and UBSan
 	@scripts/sanitize
 
 format: setup ## mend it
