@@ -44,6 +44,8 @@ constexpr Metric kMetrics[] = {
      "Loss of the last evaluation on held-out data, nats per target token."},
     {"tacc_job_checkpoint_step", Scope::kJob, "last_checkpoint.step", "Step of the last checkpoint."},
     {"tacc_job_checkpoint_bytes", Scope::kJob, "last_checkpoint.size_bytes", "Size of the last checkpoint."},
+    {"tacc_job_checkpoint_seconds", Scope::kJob, "last_checkpoint.seconds",
+     "Time that writing the last checkpoint took."},
     {"tacc_job_checkpoint_stall_seconds", Scope::kJob, "last_checkpoint.stall_seconds",
      "Time that training stood still for the last checkpoint."},
     {"tacc_job_predicted_step_seconds", Scope::kJob, "plan.predicted_step_seconds?",
