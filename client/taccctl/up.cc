@@ -48,9 +48,9 @@ struct Members {
     if (released) return;
     for (auto it = processes.rbegin(); it != processes.rend(); ++it) (*it)->Signal(SIGTERM);
     for (auto it = processes.rbegin(); it != processes.rend(); ++it) {
-      if ((*it)->Wait(10)) continue;
+      if ((*it)->WaitForEnd(10).has_value()) continue;
       (*it)->Signal(SIGKILL);
-      (*it)->Wait(10);
+      (*it)->WaitForEnd(10);
     }
   }
 };
@@ -97,7 +97,7 @@ absl::Status StartEnded(const std::string& directory, Context& context, UpState*
   LaunchOptions launch;
   launch.binary_dir = context.binary_dir;
   launch.directory = directory;
-  launch.lifetime = Lifetime::kDetached;
+  launch.lifetime = ProcessOptions::Lifetime::kDetached;
   launch.worker_prefix = state->worker_prefix;
   launch.share.threads = state->threads;
   launch.share.memory_bytes = state->memory_bytes;

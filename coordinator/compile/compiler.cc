@@ -93,9 +93,9 @@ std::string ErrorText(const std::string& err) {
 }
 
 // True when another process ended the child, not a limit of ours nor a fault of its own.
-bool WasKilled(const ChildResult& result) {
+bool WasKilled(const ProgramResult& result) {
   if (result.timed_out || result.cancelled || result.output_too_long) return false;
-  switch (result.signal) {
+  switch (result.end.signal) {
     case 0:
     case SIGABRT:
     case SIGBUS:
@@ -320,13 +320,17 @@ absl::StatusOr<std::string> Compiler::CheckAndRun(const v1::JobSpec& spec, int w
 absl::StatusOr<std::string> Compiler::RunTool(const std::vector<std::string>& arguments, const std::string& dir,
                                               const std::atomic<bool>& cancel) {
   const std::string tool = absl::StrCat(BaseName(arguments[0]), " ", arguments[1]);
-  absl::StatusOr<ChildResult> result = RunChild(arguments, options_.limits, cancel);
+  const auto run = [&] {
+    return RunProgram({.argv = arguments, .input = ProcessOptions::Input::kEmpty}, options_.limits,
+                      [&cancel] { return cancel.load(); });
+  };
+  absl::StatusOr<ProgramResult> result = run();
   for (const double seconds : options_.retry_seconds) {
     if (!result.ok() || !WasKilled(*result)) break;
-    spdlog::warn("{} was killed by signal {}; running it again in {} s", tool, result->signal, seconds);
+    spdlog::warn("{} was killed by signal {}; running it again in {} s", tool, result->end.signal, seconds);
     Pause(seconds, cancel);
     if (cancel) return absl::CancelledError(absl::StrCat(tool, " was stopped"));
-    result = RunChild(arguments, options_.limits, cancel);
+    result = run();
   }
   if (!result.ok()) return result.status();
   (void)WriteFile(absl::StrCat(dir, "/", BaseName(arguments[0]), ".log"), result->err);
@@ -337,26 +341,27 @@ absl::StatusOr<std::string> Compiler::RunTool(const std::vector<std::string>& ar
   }
   if (result->output_too_long)
     return absl::InternalError(absl::StrCat(tool, " printed more than ", options_.limits.output_bytes, " bytes"));
-  if (result->exit_code == 0) return std::move(result->out);
+  if (result->end.exit_code == 0) return std::move(result->out);
   if (WasKilled(*result)) {
-    return absl::InternalError(absl::StrCat(tool, " was killed by signal ", result->signal, ", ",
+    return absl::InternalError(absl::StrCat(tool, " was killed by signal ", result->end.signal, ", ",
                                             options_.retry_seconds.size() + 1,
                                             " times in a row, by the kernel for want of memory (see dmesg) or by "
                                             "somebody; submit the job again when that is "
                                             "mended"));
   }
   const std::string text = ErrorText(result->err);
-  if (result->exit_code == kExitBadInput)
+  if (result->end.exit_code == kExitBadInput)
     return absl::InvalidArgumentError(text.empty() ? absl::StrCat(tool, ": exit 2") : text);
   if (result->out_of_memory) {
     return absl::InternalError(absl::StrCat(tool, " needs more than the ", options_.limits.memory_bytes >> 20,
                                             " MiB of memory that it may have"));
   }
-  std::string how = absl::StrCat(": exit ", result->exit_code);
-  if (result->signal != 0) {
-    const char* name = sigabbrev_np(result->signal);
-    how = absl::StrCat(" crashed by signal ", result->signal, name == nullptr ? "" : absl::StrCat(" (SIG", name, ")"),
-                       ", which is a fault of its own, not of the job or of a limit");
+  std::string how = absl::StrCat(": exit ", result->end.exit_code.value_or(-1));
+  if (result->end.signal != 0) {
+    const char* name = sigabbrev_np(result->end.signal);
+    how =
+        absl::StrCat(" crashed by signal ", result->end.signal, name == nullptr ? "" : absl::StrCat(" (SIG", name, ")"),
+                     ", which is a fault of its own, not of the job or of a limit");
   }
   return absl::InternalError(absl::StrCat(tool, how, text.empty() ? "" : ": ", text));
 }

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "coordinator/compile/child.h"
 #include "coordinator/core/types.h"
+#include "process/run_program.h"
 #include "tacc/v1/job.pb.h"
 
 namespace tacc::coordinator {
@@ -27,7 +27,7 @@ class Compiler {
     std::string plan_binary;  // tacc-plan
     std::string data_binary;  // tacc-data
     std::string jobs_dir;     // What is made for job ID lies in jobs_dir/ID/compile-N, N counting its compilations.
-    ChildLimits limits;
+    RunLimits limits = {.memory_bytes = int64_t{8} << 30};  // Of each run of a tool.
     // A tool that somebody else ends by a signal (the kernel for want of memory, an operator) is run again after so
     // many seconds, once for each entry.
     std::vector<double> retry_seconds = {1, 3, 9};

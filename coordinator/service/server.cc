@@ -183,8 +183,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   if (!store.ok()) return store.status();
   impl.store = *std::move(store);
   impl.logs = std::make_unique<LogFiles>(jobs_dir, kMaxLogFileBytes);
-  impl.compiler = std::make_unique<Compiler>(
-      Compiler::Options{options.plan_binary, options.data_binary, jobs_dir, options.compile_limits});
+  Compiler::Options compiler_options{options.plan_binary, options.data_binary, jobs_dir};
+  compiler_options.limits.seconds = options.compile_seconds;
+  impl.compiler = std::make_unique<Compiler>(std::move(compiler_options));
   auto job_number = JobNumberFile::Open(options.job_number_file.empty() ? absl::StrCat(options.state_dir, "/job-number")
                                                                         : options.job_number_file);
   if (!job_number.ok()) return job_number.status();

@@ -8,7 +8,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "coordinator/compile/child.h"
 #include "failpoint/failpoint.h"
 
 namespace tacc::coordinator {
@@ -23,7 +22,7 @@ struct ServerOptions {
   enum class Exposure { kLoopbackOnly, kInsecure } exposure = Exposure::kLoopbackOnly;
   std::string plan_binary;
   std::string data_binary;
-  ChildLimits compile_limits;
+  double compile_seconds = 120;  // That each of a compilation's tools may take.
   double lease_seconds = 10;
   double collective_timeout_seconds = 300;
   int max_open_files = 1024;  // That this process may have; most of them are for connections.

@@ -14,8 +14,8 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "machine/machine.h"
+#include "process/child_process.h"
 #include "worker/checkpoint/testing/test_directory.h"
-#include "worker/daemon/host/child_process.h"
 #include "worker/daemon/testing/fake_coordinator.h"
 
 namespace tacc::worker {
@@ -68,7 +68,7 @@ class BinaryTest : public ::testing::Test {
 
   void Start(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), Path("tacc-worker"));
-    auto worker = ChildProcess::Start(arguments, {{"XDG_CACHE_HOME", Path("cache")}});
+    auto worker = ChildProcess::Start({.argv = arguments, .environment = {{"XDG_CACHE_HOME", Path("cache")}}});
     ASSERT_TRUE(worker.ok()) << worker.status();
     worker_ = *std::move(worker);
     out_.clear();

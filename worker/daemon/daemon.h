@@ -11,7 +11,6 @@
 #include "absl/status/statusor.h"
 #include "spdlog/logger.h"
 #include "tacc/v1/worker.pb.h"
-#include "worker/daemon/host/child_process.h"
 #include "worker/daemon/host/rank_host.h"
 #include "worker/daemon/host/run_log.h"
 #include "worker/daemon/host/state_directory.h"
@@ -28,7 +27,7 @@ struct DaemonOptions {
   // Looks at the device after a rank has failed on it and returns it as it is now, or why no rank can run on it. May
   // take long; called on a thread. Empty: the device (a CPU) needs no look.
   std::function<absl::StatusOr<v1::DeviceProfile>()> look;
-  // From a look that found trouble to the next.
+  // Seconds from a look that found trouble to the next.
   double look_again_seconds = 30;
   // The daemon ends when one of these descriptors is readable or at its end of file.
   std::vector<int> end_descriptors;
@@ -42,12 +41,13 @@ struct DaemonOptions {
   // How long the last reports may take to reach the coordinator then.
   double flush_seconds = 1;
   RunLog::Limits run_log;
-  // Called once, when first registered.
+  // Called once, on the loop's thread, when the coordinator has first registered this daemon.
   std::function<void()> on_attached;
 };
 
-// Runs until an end descriptor says so (OK; the rank is killed and reaped) or the coordinator refuses this daemon
-// (FailedPrecondition, InvalidArgument: its words). FailedPrecondition also when metrics_listen cannot be used.
+// Runs on this thread until an end descriptor says so and returns OK, with the rank killed and reaped. `state` and
+// `logger` must outlive the call. Errors: FailedPrecondition or InvalidArgument, in the coordinator's words, when it
+// refuses this daemon; FailedPrecondition when metrics_listen cannot be used.
 absl::Status RunDaemon(const DaemonOptions& options, StateDirectory* state, spdlog::logger* logger);
 
 }  // namespace tacc::worker

@@ -229,26 +229,13 @@ TEST_F(DaemonTest, AfterAFailureTheGpuIsLookedAtAndTheDaemonStays) {
 }
 
 // A process that is not seen to end while it is held: as in a driver that does not answer.
-class HeldProcess : public RankProcess {
+class HeldProcess : public ChildProcess {
  public:
-  HeldProcess(std::unique_ptr<RankProcess> process, const std::atomic<bool>* is_held)
-      : process_(std::move(process)), is_held_(*is_held) {}
-  pid_t pid() const override { return process_->pid(); }
-  int stdin_fd() const override { return process_->stdin_fd(); }
-  int stdout_fd() const override { return process_->stdout_fd(); }
-  int stderr_fd() const override { return process_->stderr_fd(); }
-  void WriteLine(const std::string& line) override { process_->WriteLine(line); }
-  bool WantsToWrite() const override { return process_->WantsToWrite(); }
-  void FlushStdin() override { process_->FlushStdin(); }
-  void CloseStdin() override { process_->CloseStdin(); }
-  bool ReadStdout(std::string* data) override { return process_->ReadStdout(data); }
-  bool ReadStderr(std::string* data) override { return process_->ReadStderr(data); }
-  void Kill() override { process_->Kill(); }
-  absl::optional<ProcessEnd> TryReap() override { return is_held_ ? absl::nullopt : process_->TryReap(); }
-  void Abandon() override { process_->Abandon(); }
+  HeldProcess(ChildProcess&& process, const std::atomic<bool>* is_held)
+      : ChildProcess(std::move(process)), is_held_(*is_held) {}
+  absl::optional<ProcessEnd> TryReap() override { return is_held_ ? absl::nullopt : ChildProcess::TryReap(); }
 
  private:
-  const std::unique_ptr<RankProcess> process_;
   const std::atomic<bool>& is_held_;
 };
 
@@ -259,12 +246,11 @@ class HeldProcessTest : public DaemonTest {
     options_.device.set_name("cpu");
     options_.device.set_memory_bytes(4096);
     options_.reap_seconds = 0.1;
-    options_.start_process = [this](const auto& argv,
-                                    const auto& environment) -> absl::StatusOr<std::unique_ptr<RankProcess>> {
-      auto process = ChildProcess::Start(argv, environment);
+    options_.start_process = [this](const ProcessOptions& options) -> absl::StatusOr<std::unique_ptr<ChildProcess>> {
+      auto process = ChildProcess::Start(options);
       if (!process.ok()) return process.status();
       pid_ = (*process)->pid();
-      return std::make_unique<HeldProcess>(*std::move(process), &is_held_);
+      return std::make_unique<HeldProcess>(std::move(**process), &is_held_);
     };
   }
 

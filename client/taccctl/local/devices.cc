@@ -27,7 +27,7 @@ std::string HasGpus(const std::vector<std::string>& gpus) {
 absl::StatusOr<std::vector<std::string>> ListGpus(const Context& context) {
   std::error_code ignored;
   if (!std::filesystem::exists(context.binary_dir + "/libtacc_cuda.so", ignored)) return std::vector<std::string>();
-  const absl::StatusOr<ProgramOutput> output =
+  const absl::StatusOr<ProgramResult> output =
       RunProgram(context.binary_dir + "/tacc-rank", {"--devices"}, kListSeconds, kMaxListBytes, &context.interrupt);
   if (!output.ok()) return output.status();
   const nlohmann::json listed = nlohmann::json::parse(output->out, nullptr, /*allow_exceptions=*/false);

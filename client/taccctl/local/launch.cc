@@ -23,8 +23,10 @@ std::string Kept(const LaunchOptions& options, const std::string& log_path) {
 // The first line of stdout without `prefix`.
 absl::StatusOr<std::string> ReadyLine(const LaunchOptions& options, const std::string& name, const std::string& prefix,
                                       const std::string& log_path, double seconds, ChildProcess* child) {
-  absl::StatusOr<std::string> line = child->ReadLine(seconds, options.interrupt);
-  if (absl::IsUnavailable(line.status()) && child->Wait(5)) return WhyEnded(options, name, child->end(), log_path);
+  absl::StatusOr<std::string> line = ReadLine(child, seconds, options.interrupt);
+  if (absl::IsUnavailable(line.status())) {
+    if (const auto end = child->WaitForEnd(5); end.has_value()) return WhyEnded(options, name, *end, log_path);
+  }
   if (absl::IsCancelled(line.status())) return line.status();
   if (!line.ok())
     return absl::InternalError(absl::StrCat(name, " is not ready after ", seconds, " s (", line.status().message(),
@@ -61,17 +63,17 @@ absl::Status WhyEnded(const LaunchOptions& options, const std::string& name, con
 absl::StatusOr<LaunchedCoordinator> LaunchCoordinator(const LaunchOptions& options, const std::string& listen,
                                                       const std::string& metrics_listen) {
   ProcessOptions process;
-  process.binary = options.binary_dir + "/tacc-coordinator";
-  process.arguments = {"--listen",         listen,        "--state-dir", options.directory + "/coordinator",
-                       "--metrics-listen", metrics_listen};
+  process.input = ProcessOptions::Input::kEmpty;
+  process.argv = {options.binary_dir + "/tacc-coordinator", "--listen",         listen,        "--state-dir",
+                  options.directory + "/coordinator",       "--metrics-listen", metrics_listen};
   if (!options.job_number_file.empty())
-    process.arguments.insert(process.arguments.end(), {"--job-number-file", options.job_number_file});
+    process.argv.insert(process.argv.end(), {"--job-number-file", options.job_number_file});
   process.lifetime = options.lifetime;
-  process.log_path = CoordinatorLog(options);
-  absl::StatusOr<std::unique_ptr<ChildProcess>> child = ChildProcess::Start(process);
+  process.stderr_path = CoordinatorLog(options);
+  absl::StatusOr<std::unique_ptr<ChildProcess>> child = StartDaemon(process);
   if (!child.ok()) return child.status();
   absl::StatusOr<std::string> address =
-      ReadyLine(options, "tacc-coordinator", "listening ", process.log_path, kStartSeconds, child->get());
+      ReadyLine(options, "tacc-coordinator", "listening ", process.stderr_path, kStartSeconds, child->get());
   if (!address.ok()) return address.status();
   return LaunchedCoordinator{*std::move(child), *std::move(address)};
 }
@@ -79,22 +81,29 @@ absl::StatusOr<LaunchedCoordinator> LaunchCoordinator(const LaunchOptions& optio
 absl::StatusOr<std::unique_ptr<ChildProcess>> LaunchWorker(const LaunchOptions& options, const std::string& coordinator,
                                                            int index) {
   ProcessOptions process;
-  process.binary = options.binary_dir + "/tacc-worker";
-  process.arguments = {"--coordinator", coordinator,
-                       "--name",        absl::StrCat(options.worker_prefix, "-", index),
-                       "--device",      options.devices.at(index),
-                       "--threads",     absl::StrCat(options.share.threads),
-                       "--advertise",   "127.0.0.1",
-                       "--state-dir",   absl::StrCat(options.directory, "/worker-", index)};
+  process.input = ProcessOptions::Input::kEmpty;
+  process.argv = {options.binary_dir + "/tacc-worker",
+                  "--coordinator",
+                  coordinator,
+                  "--name",
+                  absl::StrCat(options.worker_prefix, "-", index),
+                  "--device",
+                  options.devices.at(index),
+                  "--threads",
+                  absl::StrCat(options.share.threads),
+                  "--advertise",
+                  "127.0.0.1",
+                  "--state-dir",
+                  absl::StrCat(options.directory, "/worker-", index)};
   if (options.share.memory_bytes > 0) {
-    process.arguments.insert(process.arguments.end(), {"--memory", absl::StrCat(options.share.memory_bytes)});
+    process.argv.insert(process.argv.end(), {"--memory", absl::StrCat(options.share.memory_bytes)});
   }
   if (!options.worker_metrics.empty()) {
-    process.arguments.insert(process.arguments.end(), {"--metrics-listen", options.worker_metrics.at(index)});
+    process.argv.insert(process.argv.end(), {"--metrics-listen", options.worker_metrics.at(index)});
   }
   process.lifetime = options.lifetime;
-  process.log_path = WorkerLog(options, index);
-  return ChildProcess::Start(process);
+  process.stderr_path = WorkerLog(options, index);
+  return StartDaemon(process);
 }
 
 std::string WorkerMetricsAddress(const LaunchOptions& options, int index) {

@@ -24,7 +24,7 @@ struct LaunchOptions {
   std::function<std::string()> keep_logs;
   // Ends waiting for a process that starts (Cancelled) when it is raised; null: nothing does.
   const Interrupt* interrupt = nullptr;
-  Lifetime lifetime = Lifetime::kWithParent;
+  ProcessOptions::Lifetime lifetime = ProcessOptions::Lifetime::kWithParent;
   // Of each worker. Of a worker on a GPU memory_bytes may be 0: what is free there.
   WorkerShare share;
   // Of each worker, one after the other: "cpu", "cuda:0".

@@ -42,9 +42,9 @@ LocalCluster::~LocalCluster() {
 void LocalCluster::Stop(Member* member) {
   if (member->process == nullptr) return;
   member->process->Signal(SIGTERM);
-  if (!member->process->Wait(kStopSeconds)) {
+  if (!member->process->WaitForEnd(kStopSeconds).has_value()) {
     member->process->Signal(SIGKILL);
-    member->process->Wait(kStopSeconds);
+    member->process->WaitForEnd(kStopSeconds);
   }
 }
 
@@ -77,12 +77,12 @@ void LocalCluster::Supervise() {
     std::this_thread::sleep_for(kLookPeriod);
     for (size_t i = 0; i < members_.size() && !stopping_; ++i) {
       Member& member = members_[i];
-      if (!member.process->Wait(0)) continue;
-      const ProcessEnd end = member.process->end();
+      const auto end = member.process->TryReap();
+      if (!end.has_value()) continue;
       member.quick_ends = Clock::now() - member.started < kQuickEnd ? member.quick_ends + 1 : 0;
       absl::Status status;
-      if (end.exit_code == 2 || member.quick_ends >= kMaxQuickEnds) {
-        status = WhyEnded(options_, Name(i), end, Log(i));
+      if (end->exit_code == 2 || member.quick_ends >= kMaxQuickEnds) {
+        status = WhyEnded(options_, Name(i), *end, Log(i));
       } else {
         status = StartMember(i);
       }

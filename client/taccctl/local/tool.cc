@@ -19,7 +19,7 @@ constexpr size_t kMaxOutputBytes = size_t{1} << 30;
 
 absl::StatusOr<std::string> RunTool(const std::string& name, const std::vector<std::string>& arguments, double seconds,
                                     const Context& context) {
-  absl::StatusOr<ProgramOutput> output =
+  absl::StatusOr<ProgramResult> output =
       RunProgram(context.binary_dir + "/" + name, arguments, seconds, kMaxOutputBytes, &context.interrupt);
   if (!output.ok()) return output.status();
   if (output->end.exit_code == 0) return std::move(output->out);

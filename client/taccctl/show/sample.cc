@@ -33,7 +33,7 @@ void ShowSample(const v1::Job& job, Context* context) {
   if (!context->err_is_terminal || model.empty() || !Exists(page) || !Exists(model + "/tokenizer.json")) return;
   context->err << "a sample of its text is being made (at most a minute)" << std::endl;
   // `nice` looks for the program on PATH.
-  const absl::StatusOr<ProgramOutput> sample =
+  const absl::StatusOr<ProgramResult> sample =
       RunProgram("/usr/bin/nice", {"-n", "19", Python(*context), "-m", "tacc", "sample", model, "--report", page},
                  kSampleSeconds, kMaxSampleBytes, &context->interrupt);
   if (!sample.ok() || sample->end.exit_code != 0) {

@@ -11,7 +11,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
-#include <memory>
 #include <system_error>
 #include <vector>
 
@@ -23,8 +22,8 @@
 #include "absl/time/time.h"
 #include "machine/device_name.h"
 #include "nlohmann/json.hpp"
+#include "process/run_program.h"
 #include "worker/checkpoint/files/posix_file.h"
-#include "worker/daemon/host/child_process.h"
 #include "worker/daemon/host/rank_environment.h"
 
 namespace tacc::worker {
@@ -75,42 +74,33 @@ std::string Words(const std::string& err) {
 
 // What tacc-rank prints when it is asked (`flag`) about the device.
 absl::StatusOr<std::string> AskRank(const ProbeRequest& request, const std::string& flag) {
-  absl::StatusOr<std::unique_ptr<ChildProcess>> started = ChildProcess::Start(
-      {request.rank_path, flag, "--device", request.device, "--threads", absl::StrCat(request.num_threads)},
-      RankEnvironment(request.num_threads));
-  if (!started.ok()) return absl::FailedPreconditionError(started.status().message());
-  ChildProcess& child = **started;
-  const absl::Time deadline = absl::Now() + absl::Seconds(request.timeout_seconds);
-  std::string out, err;
-  bool out_open = true, err_open = true;
-  while (absl::Now() < deadline) {
-    std::vector<pollfd> polled = {{child.stdout_fd(), POLLIN, 0}, {child.stderr_fd(), POLLIN, 0}};
+  const auto is_asked_to_end = [&request] {
+    std::vector<pollfd> polled;
     for (int fd : request.end_descriptors) polled.push_back({fd, POLLIN, 0});
-    poll(polled.data(), polled.size(), 20);
-    for (size_t i = 2; i < polled.size(); ++i) {
-      if (polled[i].revents != 0) return absl::CancelledError("asked to end during the device probe");
-    }
-    if (out_open) out_open = child.ReadStdout(&out);
-    if (err_open) err_open = child.ReadStderr(&err);
-    if (static_cast<int64_t>(out.size() + err.size()) > kMaxProbeBytes) break;
-    const absl::optional<ProcessEnd> end = child.TryReap();
-    if (!end.has_value()) continue;
-    child.ReadStdout(&out);
-    child.ReadStderr(&err);
-    if (end->exit_code == 0) return out;
-    const std::string words = Words(err);
-    if (end->exit_code == kExitBadInput && !words.empty()) {
-      absl::string_view what = words;
-      absl::ConsumePrefix(&what, absl::StrCat(request.device, ": "));
-      return absl::InvalidArgumentError(absl::StrCat("--device ", request.device, ": ", what));
-    }
-    return absl::FailedPreconditionError(absl::StrCat(
-        request.rank_path, " ", flag, " ended with ",
-        end->exit_code.has_value() ? absl::StrCat("exit code ", *end->exit_code) : absl::StrCat("signal ", end->signal),
-        words.empty() ? "" : ": ", words));
+    return poll(polled.data(), polled.size(), 0) > 0;
+  };
+  absl::StatusOr<ProgramResult> result = RunProgram(
+      {.argv = {request.rank_path, flag, "--device", request.device, "--threads", absl::StrCat(request.num_threads)},
+       .environment = RankEnvironment(request.num_threads)},
+      {.seconds = request.timeout_seconds, .output_bytes = kMaxProbeBytes}, is_asked_to_end);
+  if (!result.ok()) return absl::FailedPreconditionError(result.status().message());
+  if (result->cancelled) return absl::CancelledError("asked to end during the device probe");
+  if (result->timed_out || result->output_too_long) {
+    return absl::DeadlineExceededError(
+        absl::StrCat(request.rank_path, " ", flag, " did not end within ", request.timeout_seconds, " s"));
   }
-  return absl::DeadlineExceededError(
-      absl::StrCat(request.rank_path, " ", flag, " did not end within ", request.timeout_seconds, " s"));
+  const ProcessEnd& end = result->end;
+  if (end.exit_code == 0) return std::move(result->out);
+  const std::string words = Words(result->err);
+  if (end.exit_code == kExitBadInput && !words.empty()) {
+    absl::string_view what = words;
+    absl::ConsumePrefix(&what, absl::StrCat(request.device, ": "));
+    return absl::InvalidArgumentError(absl::StrCat("--device ", request.device, ": ", what));
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      request.rank_path, " ", flag, " ended with ",
+      end.exit_code.has_value() ? absl::StrCat("exit code ", *end.exit_code) : absl::StrCat("signal ", end.signal),
+      words.empty() ? "" : ": ", words));
 }
 
 // Reads the fields of a device's JSON and remembers which was wrong.

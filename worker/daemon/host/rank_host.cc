@@ -77,9 +77,9 @@ absl::Status RankHost::Spawn(const RankStart& start) {
   const std::string block_name = absl::StrCat(state_->status_block_prefix(), start.key.attempt, "-", start.key.rank);
   absl::StatusOr<std::unique_ptr<StatusBlock>> block = StatusBlock::Create(block_name, start.key.attempt);
   if (!block.ok()) return block.status();
-  absl::StatusOr<std::unique_ptr<RankProcess>> child =
-      start_process_({place_.rank_path, "--start", state_->StartPath(), "--status-shm", block_name},
-                     RankEnvironment(place_.num_threads));
+  absl::StatusOr<std::unique_ptr<ChildProcess>> child =
+      start_process_({.argv = {place_.rank_path, "--start", state_->StartPath(), "--status-shm", block_name},
+                      .environment = RankEnvironment(place_.num_threads)});
   if (!child.ok()) return child.status();
   // Without the record a daemon that is killed relies on the rank seeing its stdin close.
   (void)state_->RecordRank((*child)->pid());

@@ -6,22 +6,26 @@
 #include <poll.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/types/optional.h"
+#include "process/child_process.h"
 #include "worker/daemon/host/rotating_log.h"
 #include "worker/daemon/host/run_log.h"
 #include "worker/daemon/host/state_directory.h"
 #include "worker/daemon/supervision/line_splitter.h"
-#include "worker/daemon/supervision/rank_process.h"
 #include "worker/daemon/supervision/supervisor.h"
 #include "worker/rank/protocol/status_block.h"
 
 namespace tacc::worker {
 
-// What a rank of this daemon gets; the daemon sets these fields of its start file.
+// How a rank is started: ChildProcess::Start, outside of tests.
+using StartProcess = std::function<absl::StatusOr<std::unique_ptr<ChildProcess>>(const ProcessOptions& options)>;
+
+// What this daemon gives its ranks: it sets these fields of their start files.
 struct RankPlace {
   std::string rank_path;  // tacc-rank.
   std::string device;
@@ -31,15 +35,15 @@ struct RankPlace {
   std::string worker;  // This daemon's name.
 };
 
-// Returns the start file's JSON with the daemon's fields set. InvalidArgument when it is not a JSON object.
+// Returns the start file's JSON with the daemon's fields set. Errors: InvalidArgument when it is not a JSON object.
 absl::StatusOr<std::string> CompleteStart(const std::string& start_json, const std::string& program_path,
                                           const RankPlace& place);
 
-// Not thread-safe. Destroying it kills and reaps the process; of one that was given up the record stays for the next
-// daemon.
+// Not thread-safe. Destroying it kills and reaps the process. A process that was given up is left, and its record stays
+// for the next daemon.
 class RankHost {
  public:
-  // The pointers outlive it.
+  // The pointers are borrowed and must outlive it.
   RankHost(RankPlace place, StartProcess start_process, StateDirectory* state, Supervisor* supervisor, RotatingLog* log,
            RunLog* run_log)
       : place_(std::move(place)),
@@ -50,14 +54,14 @@ class RankHost {
         run_log_(run_log) {}
   ~RankHost();
 
-  // Of ranks that start from now on.
+  // Sets the memory of ranks that start from now on.
   void SetMemoryBytes(int64_t bytes) { place_.memory_bytes = bytes; }
 
   // Does the supervisor's actions.
   void Do(Supervisor::Actions actions);
 
-  // As the coordinator asks. A process that has already ended was not killed: it may be what the coordinator's wish
-  // comes of, by way of another rank that missed it.
+  // Kills a rank as the coordinator asks, unless its process has ended by itself: that end may be why the coordinator
+  // asks, told by another rank that missed this one, so it is reported as it was.
   void KillRank(const RankKey& key);
 
   // Descriptors to wait for; none when no process runs.
@@ -83,7 +87,7 @@ class RankHost {
 
  private:
   absl::Status Spawn(const RankStart& start);
-  // Lines from now on are of this rank.
+  // Writes lines from now on to this rank's log.
   void BeginLog(const RankStart& start);
   void HandleOutput(const std::string& out, const std::string& err);
   void EventLines(const std::vector<std::string>& lines);
@@ -95,7 +99,7 @@ class RankHost {
   Supervisor* const supervisor_;
   RotatingLog* const log_;
   RunLog* const run_log_;
-  std::unique_ptr<RankProcess> child_;
+  std::unique_ptr<ChildProcess> child_;
   std::unique_ptr<StatusBlock> status_block_;
   absl::optional<LineSplitter> out_lines_;
   absl::optional<LineSplitter> err_lines_;

@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 
 #include "worker/checkpoint/testing/test_directory.h"
-#include "worker/daemon/host/child_process.h"
 
 namespace tacc::worker {
 namespace {
@@ -31,11 +30,10 @@ class RankHostTest : public ::testing::Test {
     place.rank_path = rank;
     host_.emplace(
         place,
-        [this](const auto& argv, const auto& environment) -> absl::StatusOr<std::unique_ptr<RankProcess>> {
-          auto process = ChildProcess::Start(argv, environment);
-          if (!process.ok()) return process.status();
-          pid_ = (*process)->pid();
-          return *std::move(process);
+        [this](const ProcessOptions& options) {
+          auto process = ChildProcess::Start(options);
+          if (process.ok()) pid_ = (*process)->pid();
+          return process;
         },
         state_.get(), &supervisor_, log_.get(), &run_log_);
     RankStart start;

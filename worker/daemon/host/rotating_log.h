@@ -13,13 +13,14 @@ namespace tacc::worker {
 // Not thread-safe.
 class RotatingLog {
  public:
-  // Opens for appending. The two files hold at most `max_bytes` each and one call's text more. Errors: as ErrnoStatus.
+  // Opens `path` for appending. Each of the two files holds at most `max_bytes` and one call's text. Errors: as
+  // ErrnoStatus.
   static absl::StatusOr<std::unique_ptr<RotatingLog>> Open(const std::string& path, int64_t max_bytes);
   ~RotatingLog();
   RotatingLog(const RotatingLog&) = delete;
   RotatingLog& operator=(const RotatingLog&) = delete;
 
-  // Appends `text` and takes from it what was written. Errors: as ErrnoStatus.
+  // Appends `text` and removes from it what was written, all of it on success. Errors: as ErrnoStatus.
   absl::Status Append(std::string* text);
 
   // Appends a line. A full disk loses the line and nothing else.

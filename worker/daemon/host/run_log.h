@@ -1,4 +1,4 @@
-// What ranks write and what is said of them, kept in the run's folder: DIR/logs/attempt-N/rank-R.log.
+// The ranks' output, and the daemon's lines about them, in the run's folder: DIR/logs/attempt-N/rank-R.log.
 #ifndef TACC_WORKER_DAEMON_HOST_RUN_LOG_H_
 #define TACC_WORKER_DAEMON_HOST_RUN_LOG_H_
 
@@ -15,7 +15,7 @@ namespace tacc::worker {
 // waits for it. A file is open only while it is written, so it may be moved or removed at any time.
 class RunLog {
  public:
-  // Whose lines are written, and where.
+  // The rank whose lines are written, and the folder they go to.
   struct Place {
     std::string checkpoint_dir;  // Empty: nowhere.
     bool is_claimed = false;     // As `checkpoint.claimed` of the start file: its job.json tells it from a lost mount.
@@ -26,10 +26,10 @@ class RunLog {
     std::string Path() const;
   };
   struct Limits {
-    // A file that has so many bytes becomes FILE.1, in place of the one before. Each has one write more at most.
+    // A file of this size becomes FILE.1, in place of the one before. Each may be larger by one write.
     int64_t file_bytes = 3 << 20;
-    // Of lines that wait to be written the newest so many bytes are kept; a line in the file says how many are missing.
-    // It is also the most that is written at once.
+    // The most bytes of lines that wait to be written, and that are written at once. The newest are kept; a line in the
+    // file says how many are missing.
     int64_t waiting_bytes = 1 << 20;
     double write_seconds = 1;  // From one write to the next.
     double retry_seconds = 5;  // After one that failed.
@@ -45,14 +45,14 @@ class RunLog {
   RunLog(const RunLog&) = delete;
   RunLog& operator=(const RunLog&) = delete;
 
-  // Lines from now on are of `place`. What could not be written of the one before is tried once more.
+  // Writes lines from now on to `place`. Lines of the place before that could not be written are tried once more.
   void Begin(Place place);
 
-  // Adds a line, with the time `now` (seconds since the epoch) before it. Nothing before the first Begin.
+  // Adds a line, with the time `now` (seconds since the epoch) before it. Does nothing before the first Begin.
   void Line(const std::string& line, double now);
 
-  // Whose lines are not written and why, once a place; a status that is OK: nobody's. It may be the place before this
-  // one: its last lines wait when the next rank begins.
+  // Returns a place whose lines are not written, and why, once for each place; an OK status when there is none. The
+  // place may be the one before, whose last lines wait when the next rank begins.
   struct Trouble {
     Place place;
     absl::Status status;

@@ -3,7 +3,7 @@
 //   lock         held while the daemon runs
 //   rank.json    {"pid": ..., "start_time": ...} of the running rank process
 //   run/         start file and program of the running rank
-//   rank.log(.1) what ranks write and what is said of them
+//   rank.log(.1) the ranks' output, and the daemon's lines about them
 #ifndef TACC_WORKER_DAEMON_HOST_STATE_DIRECTORY_H_
 #define TACC_WORKER_DAEMON_HOST_STATE_DIRECTORY_H_
 
@@ -22,8 +22,8 @@ class StateDirectory {
  public:
   // Makes the directory when it is missing, takes the lock and clears leftovers: a rank process that still runs is
   // given `patience_seconds` to see that its stdin has closed, then killed; its files and status blocks are removed.
-  // AlreadyExists: another daemon holds the lock; FailedPrecondition: the old rank cannot be killed; other codes: the
-  // directory cannot be made or written.
+  // Errors: AlreadyExists when another daemon holds the lock; FailedPrecondition when the old rank cannot be killed;
+  // others when the directory cannot be made or written.
   static absl::StatusOr<std::unique_ptr<StateDirectory>> Open(const std::string& path, double patience_seconds);
   ~StateDirectory();
   StateDirectory(const StateDirectory&) = delete;
@@ -33,14 +33,14 @@ class StateDirectory {
   std::string StartPath() const { return path_ + "/run/start.json"; }
   std::string ProgramPath() const { return path_ + "/run/stage.program"; }
   std::string LogPath() const { return path_ + "/rank.log"; }
-  // Begins the names of all status blocks of this directory's daemon: "/tacc-<hash>-".
+  // The prefix of the names of all status blocks of this directory's daemon: "/tacc-<hash>-".
   const std::string& status_block_prefix() const { return status_block_prefix_; }
 
   // Writes the files of a rank that is about to start.
   absl::Status WriteStartFiles(const std::string& start, const std::string& program);
-  // Remembers the rank's process.
+  // Records the rank's process, for a daemon that finds it after this one was killed.
   absl::Status RecordRank(pid_t pid);
-  // The rank is reaped: removes its files.
+  // Removes the rank's files, once it is reaped.
   void ClearRank();
 
  private:

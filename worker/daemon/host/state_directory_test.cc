@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
+#include "process/child_process.h"
 #include "worker/checkpoint/testing/test_directory.h"
-#include "worker/daemon/host/child_process.h"
 #include "worker/rank/protocol/status_block.h"
 
 namespace tacc::worker {
@@ -38,7 +38,7 @@ TEST(StateDirectoryTest, AFileInTheWayIsNamed) {
 
 TEST(StateDirectoryTest, ClearsWhatAKilledDaemonLeft) {
   TestDirectory directory;
-  auto rank = ChildProcess::Start({"/bin/sleep", "100"}, {});
+  auto rank = ChildProcess::Start({.argv = {"/bin/sleep", "100"}});
   ASSERT_TRUE(rank.ok());
   const pid_t daemon = fork();
   if (daemon == 0) {

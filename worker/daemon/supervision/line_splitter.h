@@ -18,7 +18,7 @@ class LineSplitter {
   // out. Bytes that are not UTF-8 become '?'.
   std::vector<std::string> Add(const char* data, size_t num_bytes);
 
-  // Returns what stands after the last newline, for the end of the stream.
+  // Returns the rest after the last newline, at the end of the stream.
   std::vector<std::string> Finish();
 
  private:

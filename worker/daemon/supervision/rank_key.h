@@ -1,4 +1,4 @@
-// Which rank process: one rank of one attempt of a job.
+// Names a rank process: one rank of one attempt of a job.
 #ifndef TACC_WORKER_DAEMON_SUPERVISION_RANK_KEY_H_
 #define TACC_WORKER_DAEMON_SUPERVISION_RANK_KEY_H_
 

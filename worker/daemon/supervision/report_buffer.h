@@ -58,18 +58,18 @@ class ReportBuffer {
   // exits never are. Reports after a rank's exit report are ignored.
   void Add(Report report);
 
-  // The coordinator has stored reports of `key` up to `sequence`. A rank whose exit is acknowledged is forgotten, but
-  // for its last number.
+  // Drops the reports of `key` up to `sequence`, which the coordinator has stored. A rank whose exit is acknowledged is
+  // forgotten, except its last number.
   void Acknowledge(const RankKey& key, uint64_t sequence);
 
-  // A new connection: everything kept is to be sent again.
+  // Makes Next return everything kept again, for a new connection.
   void Rewind();
 
   // Returns the next report to send on this connection, oldest rank first, or null. It stays valid until the next call
   // of any method.
   const Report* Next();
 
-  // Ranks with reports that were not acknowledged, or whose exit has not been added, oldest first.
+  // Ranks with unacknowledged reports, or whose exit has not been added, oldest first.
   std::vector<HeldRank> Held() const;
   bool IsHeld(const RankKey& key) const;
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/types/optional.h"
+#include "process/child_process.h"
 #include "worker/daemon/supervision/rank_key.h"
 #include "worker/daemon/supervision/report_buffer.h"
 
@@ -19,12 +20,6 @@ struct RankStart {
   RankKey key;
   std::string start_json;  // As the coordinator sent it.
   std::string program_text;
-};
-
-// How a process ended: exactly one of both.
-struct ProcessEnd {
-  absl::optional<int> exit_code;
-  int signal = 0;
 };
 
 struct Action {
@@ -62,7 +57,7 @@ class Supervisor {
   // Forwards log lines that wait for company; called a few times a second.
   void FlushLogs(double now);
 
-  // How far the running process is.
+  // The state of the rank's process.
   enum class Process {
     kNone,
     kRunning,
@@ -71,16 +66,16 @@ class Supervisor {
     kStuck,  // Given up.
   };
   Process process() const;
-  // The process was killed and does not end, as `why` says: its rank is reported as gone, with a warning, and no rank
-  // starts until Exited is called after all.
+  // Gives up a process that was killed and does not end, for the reason `why`: its rank is reported as gone, with a
+  // warning, and no rank starts until Exited is called after all.
   void GiveUp(const std::string& why, double now);
 
-  // What went wrong with a rank since this was last asked, for people; nothing when none has failed by itself. Bad
-  // input and a stop for a loss that is not finite or does not move are no failure: the device is not to blame. Also
-  // that a process which was given up has ended.
+  // Returns in words what went wrong with a rank since the last call; nothing when none has failed by itself. Bad
+  // input, and a stop for a loss that is not finite or does not move, are no failure: the device is not to blame. The
+  // late end of a process that was given up is one.
   absl::optional<std::string> TakeFailure();
 
-  // The daemon ends: no rank starts any more; the running one is asked to end. Kill() ends it.
+  // Ends the daemon's work: no rank starts any more, and the running one is asked to end. Kill ends it at once.
   Actions Stop(double now);
   Actions Kill();
 

@@ -1,4 +1,4 @@
-#include "worker/daemon/host/child_process.h"
+#include "process/child_process.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,13 +10,13 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
-namespace tacc::worker {
+namespace tacc {
 namespace {
 
 using ::testing::HasSubstr;
 
 absl::StatusOr<std::unique_ptr<ChildProcess>> Shell(const std::string& script) {
-  return ChildProcess::Start({"/bin/sh", "-c", script}, {{"TACC_TEST", "value"}});
+  return ChildProcess::Start({.argv = {"/bin/sh", "-c", script}, .environment = {{"TACC_TEST", "value"}}});
 }
 
 struct Outcome {
@@ -111,7 +111,7 @@ TEST(ChildProcessTest, KillEndsTheWholeGroup) {
 }
 
 TEST(ChildProcessTest, AMissingProgramIsNamed) {
-  const auto child = ChildProcess::Start({"/nonexistent/tacc-rank"}, {});
+  const auto child = ChildProcess::Start({.argv = {"/nonexistent/tacc-rank"}});
   EXPECT_EQ(child.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(child.status().message()), HasSubstr("/nonexistent/tacc-rank: cannot be started"));
 }
@@ -127,4 +127,4 @@ TEST(ChildProcessTest, DestroyingItKillsAndReaps) {
 }
 
 }  // namespace
-}  // namespace tacc::worker
+}  // namespace tacc
