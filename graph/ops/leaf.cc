@@ -1,4 +1,7 @@
 // Leaves and ends: input param read store output constant iota.
+#include <utility>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/facts.h"
@@ -18,6 +21,14 @@ absl::StatusOr<Types> InferFromShape(const OpCall& call) {
 // Every dim is a factor that only the result has: any shard is made on the spot.
 absl::StatusOr<Rule> OutputOnlyRule(const OpCall& call) { return PointwiseRule(call, {}); }
 
+OpDef Leaf(const char* name, std::vector<AttrSpec> attrs) {
+  OpDef op;
+  op.name = name;
+  op.attrs = std::move(attrs);
+  op.no_gradient = true;
+  return op;
+}
+
 OpDef End(const char* name) {
   OpDef op;
   op.name = name;
@@ -31,20 +42,13 @@ OpDef End(const char* name) {
 }  // namespace
 
 void AddLeafOps(OpTable& table) {
-  for (const char* name : {"input", "param", "read"}) {
-    OpDef op;
-    op.name = name;
-    op.no_gradient = true;
-    if (op.name == "input") {
-      op.attrs = {{"zigzag", AttrKind::kInt, AttrSpec::kOptional}};
-      op.positional = true;
-    }
-    if (op.name == "param")
-      op.attrs = {{"init", AttrKind::kString, AttrSpec::kOptional},
-                  {"stored", AttrKind::kInts, AttrSpec::kOptional},
-                  {"axes", AttrKind::kStrings, AttrSpec::kOptional}};
-    table.Add(op);
-  }
+  OpDef input = Leaf("input", {{"zigzag", AttrKind::kInt, AttrSpec::kOptional}});
+  input.positional = true;
+  table.Add(input);
+  table.Add(Leaf("param", {{"init", AttrKind::kString, AttrSpec::kOptional},
+                           {"stored", AttrKind::kInts, AttrSpec::kOptional},
+                           {"axes", AttrKind::kStrings, AttrSpec::kOptional}}));
+  table.Add(Leaf("read", {}));
   table.Add(End("output"));
   table.Add(End("store"));
 

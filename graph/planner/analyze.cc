@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "graph/analysis/cost.h"
+#include "graph/ir/state_names.h"
 #include "graph/ir/status_macros.h"
 #include "graph/passes/modules/units.h"
 #include "graph/passes/pipeline.h"
@@ -55,7 +56,8 @@ absl::StatusOr<Program> LogicalProgram(const Graph& forward, DType compute, DTyp
 class Analysis {
  public:
   Analysis(const Program& program, const std::vector<std::string>& units, DType residual, const OpTable& ops)
-      : program_(program),
+      : states_(program),
+        program_(program),
         graph_(*program.FindGraph("forward_backward")),
         units_(units),
         residual_(residual),
@@ -70,7 +72,7 @@ class Analysis {
     // The forward ends where it counts the loss.
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       const Node& node = graph_.nodes[i];
-      if (node.op == Op::kStore && absl::StartsWith(node.symbol, "counters/")) last_forward_ = i;
+      if (node.op == Op::kStore && states_.Find(node.symbol)->kind == StateKind::kCounter) last_forward_ = i;
     }
   }
 
@@ -79,7 +81,9 @@ class Analysis {
     FindRepeated();
     const std::vector<int> makers = graph_.Producers();
     for (const Node& node : graph_.nodes) {
-      if (node.op == Op::kStore) gradient_makers_[node.symbol] = makers[node.operands[0]];
+      if (node.op != Op::kStore) continue;
+      const State& state = *states_.Find(node.symbol);
+      if (state.kind == StateKind::kGradient) gradient_makers_[ParameterOf(state)] = makers[node.operands[0]];
     }
     for (size_t i = 0; i < graph_.nodes.size(); ++i) TACC_RETURN_IF_ERROR(Visit(i));
     Activations();
@@ -198,12 +202,12 @@ class Analysis {
   }
 
   void Read(const Node& node, size_t i) {
-    const size_t slash = node.symbol.find('/');
-    const State* weight = program_.FindState(absl::StrCat("weights", node.symbol.substr(slash)));
+    const std::string parameter = ParameterOf(*states_.Find(node.symbol));
+    const State* weight = states_.Find(WeightState(parameter));
     if (weight == nullptr) return;
     Kinds& kinds = kinds_[node.results[0]];
     for (size_t d = 0; d < kinds.size() && d < weight->axes.size(); ++d) kinds[d] = KindOf(weight->axes[d]);
-    if (!counted_.insert(weight->name).second) return;
+    if (!counted_.insert(parameter).second) return;
     UnitWork& unit = work_[part_[i]];
     const double elements = static_cast<double>(weight->type.num_elements());
     ParameterCount count;
@@ -217,15 +221,15 @@ class Analysis {
       dims.push_back({static_cast<double>(weight->type.dims[d]), split});
     }
     unit.parameters.Add(count, 1);
-    AddAccumulation(*weight, count, unit.backward);
+    AddAccumulation(parameter, count, unit.backward);
     if (part_[i] > 0) return;
-    weight_of_[node.results[0]] = weight->name;
-    before_layers_[weight->name] = count;
+    weight_of_[node.results[0]] = parameter;
+    before_layers_[parameter] = count;
   }
 
   // What a gradient takes on its way to the sum of those of all micro-batches.
-  void AddAccumulation(const State& weight, const ParameterCount& count, PhaseWork& phase) {
-    const int gradient = GradientMaker(weight.name);
+  void AddAccumulation(const std::string& parameter, const ParameterCount& count, PhaseWork& phase) {
+    const int gradient = GradientMaker(parameter);
     if (gradient < 0) return;
     KernelWork k;
     k.purpose = KernelWork::Purpose::kAccumulation;
@@ -235,9 +239,9 @@ class Analysis {
     phase.kernels.push_back(k);
   }
 
-  // The node that makes the gradient of the weight of that state; -1: none.
-  int GradientMaker(const std::string& weight) const {
-    const auto maker = gradient_makers_.find(absl::StrCat("gradients", weight.substr(weight.find('/'))));
+  // The node that makes that parameter's gradient; -1: none.
+  int GradientMaker(const std::string& parameter) const {
+    const auto maker = gradient_makers_.find(parameter);
     return maker == gradient_makers_.end() ? -1 : maker->second;
   }
 
@@ -472,11 +476,8 @@ class Analysis {
       ends[last_use[v]].push_back(static_cast<ValueId>(v));
     }
     std::map<int, double> makes_gradient;  // by node, elements
-    for (const auto& [symbol, maker] : gradient_makers_) {
-      const State* state = program_.FindState(symbol);
-      if (state != nullptr && state->kind == StateKind::kGradient)
-        makes_gradient[maker] = static_cast<double>(state->type.num_elements());
-    }
+    for (const auto& [parameter, maker] : gradient_makers_)
+      makes_gradient[maker] = static_cast<double>(states_.Find(GradientState(parameter))->type.num_elements());
     std::vector<double> gradients(work_.size(), 0);  // elements that have been made
     double home = 0, tensor = 0;
     for (size_t i = last_forward_ + 1; i < graph_.nodes.size(); ++i) {
@@ -543,6 +544,7 @@ class Analysis {
     return key;
   }
 
+  const StateIndex states_;
   const Program& program_;
   const Graph& graph_;
   Units units_;
@@ -557,11 +559,11 @@ class Analysis {
   std::vector<int> maker_;                                           // node
   std::vector<int> taken_by_;                                        // of an add or a cast, the norm
   std::map<std::pair<ValueId, const PhaseWork*>, size_t> gathered_;  // which of the phase's gathers it is
-  std::map<std::string, int> gradient_makers_;                       // by state, the node
+  std::map<std::string, int> gradient_makers_;                       // by parameter, the node
   std::set<std::string> counted_;
-  std::map<ValueId, std::string> weight_of_;             // a weight, maybe cast -> its name
+  std::map<ValueId, std::string> weight_of_;             // a weight, maybe cast -> its parameter
   std::set<int> sums_of_tied_;                           // nodes: of the gradients of both uses
-  std::map<std::string, ParameterCount> before_layers_;  // by name, while they are not tied
+  std::map<std::string, ParameterCount> before_layers_;  // while they are not tied
   ParameterCount tied_;
   std::vector<UnitWork> work_;
 };

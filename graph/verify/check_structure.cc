@@ -12,8 +12,8 @@
 namespace tacc::graph {
 namespace {
 
-bool IsPartitionOp(const OpDef& def) {
-  return def.is_collective || def.name == "shard_slice" || def.name == "mask_padding" || def.name == "wait";
+bool IsPartitionOp(const Op& op, const OpDef& def) {
+  return def.is_collective || op == Op::kShardSlice || op == Op::kMaskPadding || op == Op::kWait;
 }
 
 std::string UnknownOp(const std::string& name, const OpTable& ops) {
@@ -82,7 +82,7 @@ class StructureCheck {
       return node.op == Op::kParam ? absl::InvalidArgumentError("a partitioned program reads states, not params")
                                    : absl::OkStatus();
     }
-    if (IsPartitionOp(def)) return absl::InvalidArgumentError("only partitioned programs have this op");
+    if (IsPartitionOp(node.op, def)) return absl::InvalidArgumentError("only partitioned programs have this op");
     for (ValueId v : node.results) {
       if (graph_.values[v].placement.has_value())
         return absl::InvalidArgumentError("a value of a logical graph has no shard=");

@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "graph/ir/state_names.h"
 #include "graph/ir/status_macros.h"
 #include "graph/verify/checks.h"
 
@@ -13,24 +14,11 @@ namespace {
 
 absl::Status CheckState(const State& state, const Program& program, const StateIndex& states) {
   const std::string what = absl::StrCat("state \"", state.name, "\"");
-  static constexpr struct {
-    StateKind kind;
-    const char* prefixes[2];
-  } kKinds[] = {{StateKind::kWeight, {"weights/", nullptr}},
-                {StateKind::kCopy, {"copies/", nullptr}},
-                {StateKind::kOptimizer, {"exp_avg/", "exp_avg_sq/"}},
-                {StateKind::kLossScale, {"loss_scale/", nullptr}},
-                {StateKind::kGradient, {"gradients/", nullptr}},
-                {StateKind::kCounter, {"counters/", nullptr}},
-                {StateKind::kStash, {"stash/", nullptr}}};
-  for (const auto& kind : kKinds) {
-    if (kind.kind != state.kind) continue;
-    bool fits = false;
-    for (const char* prefix : kind.prefixes) fits |= prefix != nullptr && absl::StartsWith(state.name, prefix);
-    if (!fits) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(what, ": kind=", Name(state.kind), "; the name must begin with ", kind.prefixes[0]));
-    }
+  const std::vector<absl::string_view> prefixes = StateNamePrefixes(state.kind);
+  if (std::none_of(prefixes.begin(), prefixes.end(),
+                   [&](absl::string_view prefix) { return absl::StartsWith(state.name, prefix); })) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, ": kind=", Name(state.kind), "; the name must begin with ", prefixes[0]));
   }
   if (state.slots < 1 || (state.slots > 1 && state.kind != StateKind::kStash)) {
     return absl::InvalidArgumentError(
@@ -68,9 +56,9 @@ absl::Status CheckState(const State& state, const Program& program, const StateI
                                                    state.placement.global.rank(), " dims of ",
                                                    state.placement.global.ToString()));
   }
-  if (state.kind == StateKind::kCopy && states.Find(absl::StrCat("weights/", state.name.substr(7))) == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(what, " is a copy, but there is no \"weights/", state.name.substr(7), "\""));
+  if (const std::string weight = WeightState(ParameterOf(state));
+      state.kind == StateKind::kCopy && states.Find(weight) == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(what, " is a copy, but there is no \"", weight, "\""));
   }
   if (absl::Status status = CheckPlacement(state.type, state.placement, program.mesh); !status.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(what, ": ", status.message()));

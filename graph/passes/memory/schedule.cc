@@ -5,7 +5,6 @@
 #include <map>
 #include <set>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "graph/ir/text.h"
 #include "graph/passes/modules/units.h"
@@ -14,18 +13,20 @@ namespace tacc::graph {
 namespace {
 
 // A stash is no state to fetch from: it holds activations, and may be under way.
-bool IsStateRead(const Node& node) { return node.op == Op::kRead && !absl::StartsWith(node.symbol, "stash/"); }
+bool IsStateRead(const StateIndex& states, const Node& node) {
+  return node.op == Op::kRead && states.Find(node.symbol)->kind != StateKind::kStash;
+}
 
 // Which nodes bring a state's value into the form that it is used in: casts and gathers of what a `read` gives, and
 // what gives the gathered value its dims.
-std::vector<char> FindFetches(const Graph& graph, const std::vector<int>& producers) {
+std::vector<char> FindFetches(const StateIndex& states, const Graph& graph, const std::vector<int>& producers) {
   std::vector<char> fetches(graph.nodes.size(), 0);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
     if (node.op != Op::kAllGather && node.op != "cast" && node.op != "reshape") continue;
     const int producer = producers[node.operands[0]];
     if (node.op == "reshape" && (producer < 0 || graph.nodes[producer].op != Op::kAllGather)) continue;
-    fetches[i] = producer >= 0 && (IsStateRead(graph.nodes[producer]) || fetches[producer]);
+    fetches[i] = producer >= 0 && (IsStateRead(states, graph.nodes[producer]) || fetches[producer]);
   }
   return fetches;
 }
@@ -66,10 +67,10 @@ std::vector<int> Runs(const Graph& graph, Units& units, const std::vector<char>&
 
 // Fetches each weight for each run of a unit that uses it, so that it is dropped in between; or, of a unit that keeps
 // its weights, once.
-void ScheduleFetches(Graph& graph, const ScheduleOptions& options) {
+void ScheduleFetches(const StateIndex& states, Graph& graph, const ScheduleOptions& options) {
   Units units(options.units);
   const std::vector<int> producers = graph.Producers();
-  const std::vector<char> fetch = FindFetches(graph, producers);
+  const std::vector<char> fetch = FindFetches(states, graph, producers);
   if (std::find(fetch.begin(), fetch.end(), 1) == fetch.end()) return;
   MergeFetches(graph, fetch);
   std::vector<char> neutral(graph.nodes.size(), 0);
@@ -227,7 +228,7 @@ void DelayReductions(const StateIndex& states, Graph& graph, const ScheduleOptio
   const std::vector<Reduction> reductions = FindReductions(states, graph);
   if (reductions.empty()) return;
   Units units(options.units);
-  const std::vector<char> fetch = FindFetches(graph, graph.Producers());
+  const std::vector<char> fetch = FindFetches(states, graph, graph.Producers());
   std::vector<char> neutral(graph.nodes.size(), 0);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
@@ -311,7 +312,7 @@ void OverlapRotations(Graph& graph) {
 bool Schedule(Program& program, const OpTable& ops, const ScheduleOptions& options) {
   const StateIndex states(program);
   for (Graph& graph : program.graphs) {
-    ScheduleFetches(graph, options);
+    ScheduleFetches(states, graph, options);
     if (options.prefetch_units > 0) {
       DelayReductions(states, graph, options);
       OverlapRotations(graph);

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "graph/ir/state_names.h"
+
 namespace tacc::graph {
 namespace {
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "graph/ir/state_names.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
 #include "graph/passes/modules/units.h"
@@ -130,7 +131,7 @@ class GraphPartitioner {
   // there.
   void BringToUpdate(ValueId v) {
     if (logical_.name != kUpdateGraph || gradient_of_[v].empty()) return;
-    const State* moment = states_.Find(absl::StrCat("exp_avg/", gradient_of_[v]));
+    const State* moment = states_.Find(FirstMomentState(gradient_of_[v]));
     if (moment == nullptr || moment->placement.global.dims != logical_.type(v).dims) return;
     homes_[v] = Reshard(v, moment->placement.sharding);
   }

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "graph/ir/rest_cut.h"
+#include "graph/ir/state_names.h"
 
 namespace tacc::graph {
 namespace {
@@ -60,7 +60,7 @@ bool ShardedAtRest(const State& state, const StateIndex& states, const Partition
     case StateKind::kCopy:
       return zero_stage >= 3;
     case StateKind::kWeight:  // a master beside a copy is only the optimizer's
-      return zero_stage >= 3 || states.Find(absl::StrCat("copies/", ParameterOf(state))) != nullptr;
+      return zero_stage >= 3 || states.Find(CopyState(ParameterOf(state))) != nullptr;
     case StateKind::kLossScale:
     case StateKind::kCounter:
     case StateKind::kStash:
@@ -70,8 +70,6 @@ bool ShardedAtRest(const State& state, const StateIndex& states, const Partition
 }
 
 }  // namespace
-
-std::string ParameterOf(const State& state) { return state.name.substr(state.name.find('/') + 1); }
 
 ParameterForms PlaceStates(Program& program, const PartitionOptions& options) {
   const int64_t shards = NumShards(options.mesh, options.at_rest_axes);

@@ -8,9 +8,6 @@
 
 namespace tacc::graph {
 
-// The parameter that a state belongs to: the name after "weights/", "gradients/", ...
-std::string ParameterOf(const State& state);
-
 // How a parameter lies where it is used, and with as many leading dims as one as its shards want (CutAtRest).
 struct ParameterForm {
   Dims dims;  // the model's

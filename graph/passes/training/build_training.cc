@@ -7,6 +7,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "graph/ir/state_names.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
 #include "graph/ops/builder.h"
@@ -28,10 +29,7 @@ struct Parameter {
   bool decays() const { return stored_dims.size() >= 2; }
 };
 
-std::string WeightState(const std::string& name) { return absl::StrCat("weights/", name); }
-std::string CopyState(const std::string& name) { return absl::StrCat("copies/", name); }
 std::string CounterState(const std::string& name) { return absl::StrCat("counters/", name); }
-std::string GradientState(const std::string& name) { return absl::StrCat("gradients/", name); }
 
 constexpr char kScaleState[] = "loss_scale/scale", kGoodStepsState[] = "loss_scale/good_steps",
                kSkippedState[] = "loss_scale/skipped";
@@ -180,10 +178,8 @@ class TrainingBuilder {
       program_.states.push_back(std::move(weight));
       if (p.has_copy)
         program_.states.push_back(MakeState(CopyState(p.name), {p.use, p.type.dims}, StateKind::kCopy, "copy"));
-      for (const char* moment : {"exp_avg/", "exp_avg_sq/"}) {
-        program_.states.push_back(
-            MakeState(absl::StrCat(moment, p.name), GradientType(p), StateKind::kOptimizer, "zeros"));
-      }
+      for (const std::string& moment : {FirstMomentState(p.name), SecondMomentState(p.name)})
+        program_.states.push_back(MakeState(moment, GradientType(p), StateKind::kOptimizer, "zeros"));
       program_.states.push_back(MakeState(GradientState(p.name), GradientType(p), StateKind::kGradient, "zeros"));
     }
     for (const auto& [name, type] : totals_)
@@ -313,7 +309,7 @@ class TrainingBuilder {
       count = b.Add("sub", {count, b.Leaf(Op::kRead, kSkippedState, scalar_)});  // the updates that were made
     for (size_t i = 0; i < parameters_.size(); ++i) {
       const Parameter& p = parameters_[i];
-      const std::string m = absl::StrCat("exp_avg/", p.name), v = absl::StrCat("exp_avg_sq/", p.name);
+      const std::string m = FirstMomentState(p.name), v = SecondMomentState(p.name);
       Attrs attrs = {{"beta1", options_.adam_beta1},
                      {"beta2", options_.adam_beta2},
                      {"epsilon", options_.adam_epsilon},

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "graph/ir/state_names.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
 #include "graph/passes/partition/layout.h"
@@ -419,7 +420,7 @@ class Explainer {
       const auto over = GetAttr<std::vector<std::string>>(node.attrs, "over");
       if (node.op.name() != row.op || (!over.empty() && absl::StrJoin(over, " ") != row.axes)) continue;
       if (longest != nullptr && span.end - span.begin <= longest->end - longest->begin) continue;
-      if (CargoOf(graph, node) == row.cargo) longest = &span;
+      if (CargoOf(program_, graph, node) == row.cargo) longest = &span;
     }
     return longest;
   }
@@ -456,10 +457,10 @@ std::string StateText(const Finalist& finalist, const OpTable& ops, const std::s
 }
 
 // The same, and of a weight its copy.
-std::string StateAndCopyText(const Finalist& finalist, const OpTable& ops, const std::string& name) {
-  std::string text = StateText(finalist, ops, name);
-  if (!absl::StartsWith(name, "weights/")) return text;
-  const std::string copy = absl::StrCat("copies/", absl::StripPrefix(name, "weights/"));
+std::string StateAndCopyText(const Finalist& finalist, const OpTable& ops, const State& state) {
+  std::string text = StateText(finalist, ops, state.name);
+  if (state.kind != StateKind::kWeight) return text;
+  const std::string copy = CopyState(ParameterOf(state));
   const bool has_copy = std::any_of(finalist.stages.begin(), finalist.stages.end(),
                                     [&](const Program& stage) { return stage.FindState(copy) != nullptr; });
   return has_copy ? text + StateText(finalist, ops, copy) : text;
@@ -482,7 +483,7 @@ size_t LongestCommon(const std::string& a, const std::string& b) {
 
 absl::StatusOr<std::string> Explain(const Finalist& finalist, const OpTable& ops, const std::string& name) {
   std::set<std::string> known, told;
-  std::set<std::string> ending;  // weights whose names end so; the same may be on several stages
+  std::map<std::string, const State*> ending;  // weights whose names end so; the same may be on several stages
   std::string kinds, read;
   for (size_t s = 0; s < finalist.stages.size(); ++s) {
     const Explainer explainer(finalist, ops, static_cast<int>(s));
@@ -490,9 +491,8 @@ absl::StatusOr<std::string> Explain(const Finalist& finalist, const OpTable& ops
       absl::StrAppend(&kinds, explainer.Kind(name, told));
     for (const State& state : finalist.stages[s].states) {
       known.insert(state.name);
-      if (state.name == name || absl::StrCat("weights/", name) == state.name)
-        return StateAndCopyText(finalist, ops, state.name);
-      if (state.kind == StateKind::kWeight && absl::EndsWith(state.name, name)) ending.insert(state.name);
+      if (state.name == name || WeightState(name) == state.name) return StateAndCopyText(finalist, ops, state);
+      if (state.kind == StateKind::kWeight && absl::EndsWith(state.name, name)) ending.emplace(state.name, &state);
     }
     for (const Graph& graph : finalist.stages[s].graphs) {
       for (const Node& node : graph.nodes) {
@@ -509,9 +509,10 @@ absl::StatusOr<std::string> Explain(const Finalist& finalist, const OpTable& ops
   }
   if (!kinds.empty()) return kinds;
   if (!read.empty()) return read;
-  if (ending.size() == 1) return StateAndCopyText(finalist, ops, *ending.begin());
+  if (ending.size() == 1) return StateAndCopyText(finalist, ops, *ending.begin()->second);
   if (!ending.empty()) {
-    std::vector<std::string> names(ending.begin(), ending.end());
+    std::vector<std::string> names;
+    for (const auto& [state_name, state] : ending) names.push_back(state_name);
     names.resize(std::min(names.size(), kMaxNames));
     return absl::InvalidArgumentError(
         absl::StrCat("--explain ", name, ": ", ending.size(), " states end so: ", absl::StrJoin(names, ", "),

@@ -51,16 +51,15 @@ absl::string_view Name(Cargo cargo) {
   return "";
 }
 
-Cargo CargoOf(const Graph& graph, const Node& node) {
+Cargo CargoOf(const Program& program, const Graph& graph, const Node& node) {
+  const auto is_gradient = [&](const Node& of) { return program.FindState(of.symbol)->kind == StateKind::kGradient; };
   if (node.op == Op::kSend || node.op == Op::kRecv) return Cargo::kActivations;
   if (node.results.empty() || graph.type(node.results[0]).bytes() <= kScalarBytes) return Cargo::kScalars;
   const std::vector<int> producers = graph.Producers();
   // What is read from a weight or its copy or is a new one, possibly through casts.
   for (ValueId v = node.operands[0]; producers[v] >= 0;) {
     const Node& producer = graph.nodes[producers[v]];
-    if (producer.op == Op::kRead) {
-      return absl::StartsWith(producer.symbol, "gradients/") ? Cargo::kGradients : Cargo::kWeights;
-    }
+    if (producer.op == Op::kRead) return is_gradient(producer) ? Cargo::kGradients : Cargo::kWeights;
     if (producer.op == "adamw") return Cargo::kWeights;
     if (producer.op != "cast" && producer.op != "reshape") break;
     v = producer.operands[0];
@@ -70,7 +69,7 @@ Cargo CargoOf(const Graph& graph, const Node& node) {
   for (const Node& user : graph.nodes) {
     if (std::find(user.operands.begin(), user.operands.end(), v) == user.operands.end()) continue;
     if (user.op == Op::kStore) {
-      if (absl::StartsWith(user.symbol, "gradients/")) return Cargo::kGradients;
+      if (is_gradient(user)) return Cargo::kGradients;
     } else if (user.op == "adamw" || user.op == "sum_squares") {
       return Cargo::kGradients;
     } else if (user.op == Op::kWait || user.op == "add" || user.op == "cast") {
@@ -89,7 +88,7 @@ std::vector<CommunicationRow> CommunicationOf(const Finalist& finalist, int stag
     const Graph& graph = *program.FindGraph(program.step[span.call].graph);
     const Node& node = graph.nodes[span.first_node];
     const auto [cargo, is_new] = cargos.try_emplace(&node, Cargo::kScalars);
-    if (is_new) cargo->second = CargoOf(graph, node);
+    if (is_new) cargo->second = CargoOf(program, graph, node);
     const auto over = GetAttr<std::vector<std::string>>(node.attrs, "over");
     const std::string axes = over.empty() ? "pp" : absl::StrJoin(over, " ");
     CommunicationRow& row = rows[{std::string(node.op.name()), axes, cargo->second}];

@@ -30,7 +30,7 @@ absl::StatusOr<Finalist> MakeFinalist(const PlanRequest& request, const Candidat
 // What a collective carries.
 enum class Cargo { kWeights, kGradients, kActivations, kScalars };
 absl::string_view Name(Cargo cargo);
-Cargo CargoOf(const Graph& graph, const Node& collective);
+Cargo CargoOf(const Program& program, const Graph& graph, const Node& collective);
 // A result of at most this many bytes counts as scalars: norms, counts, losses.
 inline constexpr int64_t kScalarBytes = 8;
 
