@@ -16,8 +16,8 @@ using Attr = std::variant<int64_t, double, bool, std::string, std::vector<int64_
 // Ordered by name, so that printing and hashing are deterministic.
 using Attrs = std::map<std::string, Attr>;
 
-// The attribute as T, or `fallback` when it is absent. The type must be right: inference has checked it.
-// An integer stands in for a double, and [] for an empty list of anything.
+// The attribute as T, or `fallback` when it is absent. The type must be right, as inference has checked (else throws
+// std::bad_variant_access). An integer stands in for a double, and [] for an empty list of any type.
 template <typename T>
 T GetAttr(const Attrs& attrs, const std::string& name, T fallback = T()) {
   auto it = attrs.find(name);

@@ -17,12 +17,12 @@ namespace tacc::graph {
 enum class Axis { kPp, kDp, kFsdp, kEp, kCp, kSp, kTp, kTpq };
 inline constexpr size_t kNumAxes = 8;
 
-// What an axis of that kind is. A new kind is an enumerator and a row here; which of its sizes are legal for a model,
-// LegalSizesOf (graph/planner/search.cc) says.
+// What an axis of one kind does. A new kind is an enumerator and a row here; LegalSizesOf (graph/planner/search.cc)
+// says which of its sizes are legal for a model.
 struct AxisFacts {
   Axis axis;
-  absl::string_view name;        // on meshes and, of those that a job sizes, in job.proto: dist.NAME.size
-  Axis job_axis = axis;          // the axis of a job that it is, or is a part of on a mesh
+  absl::string_view name;        // on meshes and, where a job sizes it, in job.proto: dist.NAME.size
+  Axis job_axis = axis;          // the job's axis that it is, or on a mesh is a part of
   bool splits_layers = false;    // into stages
   bool splits_samples = false;   // of a batch
   bool splits_tokens = false;    // of a sample
@@ -48,7 +48,7 @@ inline constexpr std::array<AxisFacts, kNumAxes> kAxes = {{
 constexpr const AxisFacts& FactsOf(Axis axis) { return kAxes[static_cast<size_t>(axis)]; }
 constexpr absl::string_view Name(Axis axis) { return FactsOf(axis).name; }
 
-// Null for a name that is none: a mesh may have axes of other names.
+// Null when no kind has the name: a mesh may have axes of other names.
 constexpr const AxisFacts* FindAxis(absl::string_view name) {
   for (const AxisFacts& facts : kAxes) {
     if (facts.name == name) return &facts;
@@ -67,7 +67,7 @@ inline constexpr std::array<Axis, 6> kJobAxes = [] {
 }();
 static_assert(std::all_of(kAxes.begin(), kAxes.end(), [](const AxisFacts& f) { return &f == &FactsOf(f.axis); }));
 
-// A T of each axis.
+// One T for each axis, value-initialized.
 template <class T>
 class PerAxis {
  public:
@@ -79,7 +79,7 @@ class PerAxis {
   std::array<T, kNumAxes> values_{};
 };
 
-// Ranks along each axis; 1 along those that are not given.
+// Ranks along each axis; 1 where not given.
 class AxisSizes : public PerAxis<int64_t> {
  public:
   constexpr AxisSizes() {
@@ -93,7 +93,7 @@ class AxisSizes : public PerAxis<int64_t> {
     for (const AxisFacts& facts : kAxes) product *= (*this)[facts.axis];
     return product;
   }
-  // Of the axes that split it.
+  // The product over the axes with that flag: ProductOf(&AxisFacts::splits_samples) ranks have samples of their own.
   constexpr int64_t ProductOf(bool AxisFacts::*split) const {
     int64_t product = 1;
     for (const AxisFacts& facts : kAxes) product *= facts.*split ? (*this)[facts.axis] : 1;

@@ -9,34 +9,35 @@
 
 namespace tacc::graph {
 
-// Where collectives and messages between ranks are done: by the host, or queued on the device.
+// Who carries out collectives and messages between ranks: the host, or the device from its queue.
 enum class TalkPlace { kHost, kDevice };
 
-// Nodes of a graph that a GPU captures as one (a CUDA graph) at their second run and replays from then on, or that the
-// host queues one by one each time.
+// A range of a graph's nodes. A GPU captures it as one CUDA graph at its second run and replays it from then on, or the
+// host queues its nodes one by one each time.
 struct GraphPart {
-  int begin = 0, end = 0;    // nodes
-  std::string not_captured;  // why; empty: it is captured
+  int begin = 0, end = 0;    // nodes [begin, end)
+  std::string not_captured;  // the reason; empty: it is captured
   bool operator==(const GraphPart&) const = default;
 };
 
-// All nodes of a graph as parts, in order. A collective by the host is not captured. One on the device is, but not a
-// message, which may outlast the graph, nor a collective that is under way meanwhile with what lies under it: what is
-// started in a capture must end in it. Nodes that run nothing as a rule (read, store) go with those before them.
+// Cuts all nodes of a graph into parts, in order. The host's collectives are not captured. The device's are, except a
+// message, which may outlast the graph, and a collective that is under way across a message, with the nodes under it: a
+// CUDA graph must contain both ends of each collective that it starts. Nodes that as a rule run nothing (read, store)
+// stay with those before them.
 std::vector<GraphPart> CutForCapture(const Graph& graph, const Mesh& mesh, TalkPlace place);
 
-// A part as people are told of it.
+// A part, as plans and logs tell of it.
 struct CapturePart {
   std::string graph;
   int64_t num_nodes = 0;
-  std::string first_node;  // that runs something: "einsum @model.layers.0.mlp"
+  std::string first_node;  // the first that runs something: "einsum @model.layers.0.mlp"
   std::string not_captured;
   bool operator==(const CapturePart&) const = default;
 };
 // The parts of the graphs that steps and evaluations call, each graph once, in the order of the calls.
 std::vector<CapturePart> CapturePlan(const Program& program, TalkPlace place);
 
-// A line: "CUDA graphs: forward_backward (812 nodes), update (120 nodes); not captured: ...".
+// One line: "CUDA graphs: forward_backward (812 nodes), update (120 nodes); not captured: ...".
 std::string InWords(const std::vector<CapturePart>& parts);
 
 }  // namespace tacc::graph

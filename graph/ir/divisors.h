@@ -7,7 +7,7 @@
 
 namespace tacc::graph {
 
-// All of n, at least 1, in ascending order.
+// All divisors of n (at least 1), ascending.
 inline std::vector<int64_t> Divisors(int64_t n) {
   std::vector<int64_t> divisors;
   for (int64_t d = 1; d * d <= n; ++d) {

@@ -7,8 +7,8 @@
 
 namespace tacc::graph {
 
-// 16 hex digits that tell texts apart (FNV-1a, 64 bits): names a program or a model in logs, caches and checkpoints.
-// Guards against nobody.
+// 16 hex digits that tell texts apart (FNV-1a, 64 bits); they name programs and models in logs, caches and checkpoints.
+// Not cryptographic.
 std::string Fingerprint(absl::string_view text);
 
 }  // namespace tacc::graph

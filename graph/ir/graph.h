@@ -18,7 +18,7 @@ namespace tacc::graph {
 using ValueId = int32_t;
 inline constexpr ValueId kNoValue = -1;
 
-// Where a partitioned value lies: the logical type it is a part of.
+// What a partitioned value is a part of: its logical type, and how that lies on the mesh.
 struct Placement {
   TensorType global;
   Sharding sharding;
@@ -50,11 +50,11 @@ struct Graph {
   std::vector<Node> nodes;
 
   const TensorType& type(ValueId v) const { return values[v].type; }
-  // Adds a value with a unique name made from `hint`.
+  // Adds a value with a unique name made from `hint`. References into `values` become invalid.
   ValueId AddValue(absl::string_view hint, TensorType type);
-  // Makes AddValue's running number at least `n`: for a parser, whose names may already hold numbers.
+  // Makes AddValue's running number at least `n`, for a parser whose names may already hold numbers.
   void ReserveNames(int64_t n) { next_name_ = std::max(next_name_, n); }
-  // An empty graph that may take values of this one, names and all: its AddValue gives none of their names.
+  // An empty graph that may take over values of this one with their names: its AddValue gives none of these.
   Graph EmptyPart(std::string part_name) const;
   // The operand of `output "name"`, or kNoValue.
   ValueId Output(absl::string_view output_name) const;
@@ -62,9 +62,10 @@ struct Graph {
   std::vector<int> Producers() const;
   // Index of the last node that reads each value, or -1.
   std::vector<int> LastUses() const;
-  // Removes the nodes that are marked, and the values that only they mention; renumbers the rest.
+  // Removes the nodes marked (one char a node), and the values that only they mention. Renumbers the rest, so ValueIds
+  // and indices held outside become invalid.
   void RemoveNodes(const std::vector<char>& marked);
-  // Removes values that no node mentions and renumbers the rest.
+  // Removes values that no node mentions. Renumbers the rest, as RemoveNodes does.
   void CompactValues();
 
  private:

@@ -6,7 +6,7 @@
 
 namespace tacc::graph {
 
-// The name that takes the fewest changed letters to be `text`, for errors; "" when there are none.
+// The name nearest to `text` by changed letters, for error messages; "" when `names` is empty.
 std::string NearestName(const std::string& text, const std::vector<std::string>& names);
 
 }  // namespace tacc::graph

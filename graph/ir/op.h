@@ -8,8 +8,8 @@
 
 namespace tacc::graph {
 
-// Which op a node is. The ops that make a program's structure are enumerators, and passes compare those; an op that
-// computes is known by its name alone, and its facts stand in OpTable. The text form has names for all of them.
+// The op of a node. Ops that make a program's structure are enumerators, which passes compare. An op that computes is
+// known by its name alone, and OpTable has its facts. The text form has names for all of them.
 class Op {
  public:
   enum Kind : uint8_t {
@@ -33,13 +33,13 @@ class Op {
     kSend,
     kRecv,
     kFinish,
-    // What else only partitioned programs have.
+    // Other ops of partitioned programs only.
     kWait,
     kShardSlice,
     kMaskPadding,
   };
 
-  Op() = default;  // of no name
+  Op() = default;  // without a name
   // NOLINTNEXTLINE(google-explicit-constructor): an enumerator is an op
   Op(Kind kind) : kind_(kind) {}  // not kCompute
   // NOLINTNEXTLINE(google-explicit-constructor): of the text form, or of a builder
@@ -48,7 +48,7 @@ class Op {
   Op(const char* name) : Op(absl::string_view(name)) {}
 
   Kind kind() const { return kind_; }
-  // As in the text form. Lives as long as the op.
+  // The name in the text form. Lives as long as the op.
   absl::string_view name() const;
   // NOLINTNEXTLINE(google-explicit-constructor): for OpTable::Find and comparisons with names
   operator absl::string_view() const { return name(); }
@@ -65,9 +65,9 @@ class Op {
 
 // send, recv or finish.
 inline bool IsMessage(const Op& op) { return op == Op::kSend || op == Op::kRecv || op == Op::kFinish; }
-// A collective of the ranks of mesh axes, or of stages: not a message.
+// A collective among ranks of mesh axes or among stages; not a message.
 inline bool IsCollective(const Op& op) { return op.kind() >= Op::kAllGather && op.kind() <= Op::kStageSum; }
-// Whether the op's nodes have a name in quotes: inputs, parameters, outputs and all that touches a state.
+// True for ops whose nodes have a name in quotes: inputs, parameters, outputs, and all that touch a state.
 inline bool HasSymbol(const Op& op) {
   return IsMessage(op) || op == Op::kInput || op == Op::kParam || op == Op::kRead || op == Op::kOutput ||
          op == Op::kStore;

@@ -24,19 +24,19 @@ absl::string_view Name(PipelineSchedule schedule);  // "1f1b", "interleaved", "z
 // Errors: InvalidArgument with the names.
 absl::StatusOr<PipelineSchedule> ParsePipelineSchedule(absl::string_view name);
 
-// How a job runs: what the planner decided and what it predicts. Text form: "tacc.plan 1" and a `key value` line each,
-// in this order; PrintPlan(ParsePlan(t)) == t.
+// How a job runs: the planner's decisions and predictions. The text form is "tacc.plan 1" and one `key value` line for
+// each field, in this order; PrintPlan(ParsePlan(t)) == t for printed t.
 struct Plan {
   Mesh mesh;  // axes of the table in axis.h; those of size 1 may be missing
   DType compute_dtype = DType::kF32;
-  DType residual_dtype = DType::kF32;  // of what the backward keeps of the residual stream, see CompileOptions
+  DType residual_dtype = DType::kF32;  // what the backward keeps of the residual stream, see CompileOptions
   int64_t seq_len = 0;                 // tokens a sample
   int64_t micro_batch = 0;             // samples a device and call
   int64_t accumulation = 1;            // micro-batches a step
-  // Of a mesh with pp: the order of micro-batches, and the parts of the model a rank has (interleaved).
+  // On a mesh with pp: the order of micro-batches, and the parts of the model that a rank has (interleaved).
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   int64_t num_chunks = 1;
-  int64_t threads = 1;         // of a rank
+  int64_t threads = 1;         // threads of a rank
   int64_t prefetch_units = 1;  // units that a gather starts ahead of its use
   int64_t zero_stage = 3;      // what fsdp shards: 1: optimizer states; 2: gradients too; 3: weights too
   // 1, with zero_stage 3: fsdp shards gradients, each micro-batch's are reduced; 0: once a step
@@ -48,7 +48,7 @@ struct Plan {
   double step_seconds = 0;      // predicted
 
   int64_t num_ranks() const { return mesh.num_ranks(); }
-  // Ranks that different samples go to.
+  // Ranks that get samples of their own.
   int64_t num_data_ranks() const {
     int64_t ranks = 1;
     for (const Mesh::Axis& axis : mesh.axes) {

@@ -14,8 +14,8 @@ namespace tacc::graph {
 enum class Level { kLogical, kPartitioned, kScheduled, kPlanned };
 absl::string_view Name(Level level);
 
-// What a state is for. Checkpoints hold weights, optimizer states and the loss scale; copies are derived from weights;
-// gradients and counters live within a step; a stash, within one micro-batch.
+// The purpose of a state. Checkpoints hold weights, optimizer states and the loss scale; copies are derived from
+// weights; gradients and counters live within a step, a stash within one micro-batch.
 enum class StateKind { kWeight, kCopy, kOptimizer, kLossScale, kGradient, kCounter, kStash };
 absl::string_view Name(StateKind kind);
 
@@ -33,13 +33,13 @@ struct State {
   // "uniform(LOW,HIGH)"; else "zeros", "copy" (a cast of weights/W) or "constant(VALUE)" (of the loss scale).
   std::string init;
   Dims stored_dims;  // weights: the shape in the model's files; the logical shape is a reshape of it
-  // Where the leading dims of the model's tensor are one here, so that its shards lie in equal rows: the tensor's own
-  // dims, which checkpoints and other graphs' values have. Else empty.
+  // The model's tensor's own dims, which checkpoints and other graphs' values have, where its leading dims are merged
+  // here so that shards lie in equal rows. Else empty.
   Dims merged_from;
-  // weights: what each dim is (see kLogicalAxes), from which a layout takes how it is split in use; or empty.
+  // weights: the name of each dim (see kLogicalAxes), by which a layout splits it in use; or empty.
   std::vector<std::string> axes;
-  int64_t offset = -1;  // bytes from the start of the arena, once planned; of a stash: of its first copy
-  int64_t slots = 1;    // copies; more than one: only of a stash
+  int64_t offset = -1;  // bytes from the start of the arena, once planned; a stash's first copy
+  int64_t slots = 1;    // copies; only a stash has more than one
   // The stage whose copy goes into checkpoints and counts in the norm, where the state is on several; -1: this one.
   int owner = -1;
 
@@ -49,14 +49,14 @@ struct State {
   bool operator==(const State&) const = default;
 };
 
-// The loss scale of f16 is halved down to this; a step that is skipped then is not the scale's fault.
+// The lower bound to which f16's loss scale is halved. A step skipped at this scale has another cause than the scale.
 inline constexpr double kLeastLossScale = 1.0;
 
-// Names of dims of weights, with which a layout says what it splits: vocab, embed (the model's width), heads, kv_heads,
+// Names of weights' dims, by which a layout says what it splits: vocab, embed (the model's width), heads, kv_heads,
 // head_dim, mlp, experts. Other names are allowed and are never split by default.
 inline constexpr const char* kLogicalAxes[] = {"vocab", "embed", "heads", "kv_heads", "head_dim", "mlp", "experts"};
 
-// Where the copies of a stash begin, in bytes after each other.
+// Bytes from the start of one copy of a stash to the start of the next.
 int64_t SlotStride(const State& state);
 
 // The graph that updates weights and optimizer states. It works on them where they rest; every other graph uses weights
@@ -73,7 +73,7 @@ struct Call {
 
 // The mesh axis along which the stages lie. A rank runs the program of the stage that is its coordinate there.
 inline constexpr char kStageAxis[] = "pp";
-// 0 on a mesh without that axis.
+// The stage of a rank; 0 on a mesh without that axis.
 int64_t StageOf(const Mesh& mesh, int64_t rank);
 
 // One stage's program: the same text for every rank of the stage. A step runs `step`'s calls in order; held-out
@@ -97,18 +97,18 @@ struct Program {
   std::vector<Call> step;
   std::vector<Call> eval;
 
+  // Null when there is none. Valid until `graphs`, or `states`, changes.
   const Graph* FindGraph(absl::string_view name) const;
   Graph* FindGraph(absl::string_view name);
-  // Looks at one state after the other; what asks for each of many nodes makes a StateIndex.
+  // Linear in the number of states; for many look-ups make a StateIndex.
   const State* FindState(absl::string_view name) const;
 };
 
-// The states of a program by name, found in a time that does not grow with their number. The program must outlive it,
-// and its states stay where they are, under their names.
+// Finds a program's states by name in constant time. The program must outlive it, and its `states` must not change.
 class StateIndex {
  public:
   explicit StateIndex(const Program& program);
-  // Null: there is none.
+  // Null when there is none.
   const State* Find(const std::string& name) const;
 
  private:

@@ -19,18 +19,18 @@ struct SequenceOrder {
   int64_t PositionOf(int64_t index) const;
 };
 
-// Positions of the indices [range.begin, range.end).
+// Returns the positions of the indices [range.begin, range.end).
 std::vector<int64_t> Positions(const SequenceOrder& order, const Range& range);
 
-// Neighbouring indices whose positions follow each other.
+// A run of neighbouring indices with consecutive positions.
 struct PositionRun {
   int64_t length = 0;
   int64_t position = 0;
   int64_t block = 0;
   bool operator==(const PositionRun&) const = default;
 };
-// The indices [range.begin, range.end) of a sequence cut into blocks of `block` indices (0: one block), of which index
-// i of block b holds what index i of block b - shift (around) holds in `order`.
+// Returns the runs of the indices [range.begin, range.end) of a sequence that is cut into blocks of `block` indices (0:
+// one block). Index i of block b holds what index i of block b - shift (modulo the number of blocks) holds in `order`.
 std::vector<PositionRun> PositionRuns(const SequenceOrder& order, const Range& range, int64_t block, int64_t shift);
 
 }  // namespace tacc::graph

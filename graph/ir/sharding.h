@@ -25,7 +25,7 @@ struct Mesh {
   int Find(absl::string_view name) const;
   // coordinates[i] is the rank's position on axes[i].
   std::vector<int64_t> Coordinates(int64_t rank) const;
-  // Between ranks that are neighbours on the axis.
+  // Difference between the ranks of neighbours on the axis.
   int64_t Stride(int axis) const;
   std::string ToString() const;  // "dp=2 fsdp=4"
   bool operator==(const Mesh&) const = default;

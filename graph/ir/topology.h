@@ -12,9 +12,9 @@ namespace tacc::graph {
 // "pp, dp, fsdp, ep, cp, tp"
 std::string JobAxisNames();
 
-// The mesh, whose axes are of the table in axis.h, with them in the order of `topology` (names of a job's axes); empty:
-// as in the table. Axes of size 1 need not be named. Errors: InvalidArgument for a name that is none, or given twice,
-// and for an axis left out, with what is legal.
+// Returns the mesh, whose axes are of the table in axis.h, with its axes in the order of `topology` (names of a job's
+// axes), or in the table's where that is empty. Axes of size 1 need not be named. Errors: InvalidArgument for an
+// unknown name, one given twice, and an axis left out, with what is legal.
 absl::StatusOr<Mesh> InTopology(Mesh mesh, const std::vector<std::string>& topology);
 
 }  // namespace tacc::graph

@@ -17,6 +17,7 @@ enum class DType : uint8_t { kBool, kI32, kI64, kBF16, kF16, kF32, kF64 };
 int64_t ByteSize(DType dtype);
 // "bool", "i32", "i64", "bf16", "f16", "f32", "f64".
 absl::string_view Name(DType dtype);
+// Errors: InvalidArgument.
 absl::StatusOr<DType> ParseDType(absl::string_view name);
 // True for bf16, f16, f32, f64.
 bool IsFloating(DType dtype);

@@ -17,9 +17,9 @@ namespace tacc::graph {
 class Builder;
 class Target;  // graph/ops/target.h
 
-// What the facts of an op are asked about: one node's attributes and types (logical or local).
+// One node's attributes and types (logical or local), about which the facts of its op are asked.
 struct OpCall {
-  const Attrs* attrs;
+  const Attrs* attrs;  // borrowed from the node
   std::vector<TensorType> operands;
   std::vector<TensorType> results;  // empty when types are being inferred
 
@@ -38,28 +38,31 @@ struct AttrSpec {
   enum Presence { kRequired, kOptional } presence = kRequired;
 };
 
-// How an op's dims relate: factors. Sharding a factor shards every dim mapped to it.
+// A loop of an op's computation, to which dims of its operands and results are mapped. Sharding a factor shards every
+// dim mapped to it.
 struct Factor {
   int64_t size = 1;
   // The computation needs the whole extent on each rank: operands that are split there are gathered first.
   bool replicate = false;
-  // May be split only into a number of shards that divides `size`: dims mapped to it are multiples of it and must be
-  // cut at the same places (merged dims).
+  // The number of shards must divide `size`: dims mapped to the factor are multiples of it and must be cut at the same
+  // places (merged dims).
   bool even = false;
-  // Dims of this smaller extent hold one entry for a group of the factor's (kv heads and query heads): they take the
-  // longest prefix of the factor's axes that divides it and are whole over the rest. There may be a rest only when the
-  // prefix leaves one group a shard. 0: none.
+  // Dims of this smaller extent hold one entry for each group of the factor's entries (kv heads and query heads). They
+  // take the longest prefix of the factor's axes that divides it and are whole over the rest. There may be a rest only
+  // when the prefix leaves one group a shard. 0: none.
   int64_t groups = 0;
-  // The extent is the number of shards of that factor, and it is split as that is: one entry a shard.
+  // Index of the factor whose shards this one counts, one entry a shard: it is split as that factor is. -1: none.
   int one_per_shard_of = -1;
-  // Axes that an operand has on this factor and that it may not take go to that factor instead (sequence to heads).
+  // Index of the factor that takes the axes which an operand has on this one and which this one may not take (sequence
+  // to heads). -1: none.
   int move_to = -1;
-  // With `replicate`: a layout may split it all the same, then the op is replaced by what OpDef::expand makes.
+  // With `replicate`: a layout may split it all the same; OpDef::expand then replaces the op.
   bool expandable = false;
-  // With `replicate`: dims mapped to it hold several tensors, one behind the other, or one of them. They may be split
-  // in programs that are partitioned, where each rank has its share of each tensor (graph/passes/rewrite/join_products).
+  // With `replicate`: dims mapped to it hold one tensor, or several one behind the other. Partitioned programs may
+  // split them, so that each rank has its share of each tensor (graph/passes/rewrite/join_products).
   bool joined = false;
 };
+// How an op's operands and results map to its factors, from which every sharding of it follows.
 struct Rule {
   static constexpr int kNone = -1;  // a dim that belongs to no factor: must be whole
   std::vector<Factor> factors;
@@ -83,7 +86,7 @@ struct Rule {
   }
 };
 
-// The derivative asks this for what it needs and adds nodes through `builder`.
+// What OpDef::derive is given: it reads the forward node and adds nodes through `builder`. Valid during the call.
 struct VjpCall {
   Builder& builder;
   const Node& node;                        // the forward node
@@ -93,8 +96,8 @@ struct VjpCall {
   bool needs(int operand) const { return needed[operand] != 0; }
 };
 
-// OpDef::expand adds nodes through `builder` that compute the node's results from its operands with expandable factors
-// split into shards[factor] (1: not split).
+// What OpDef::expand is given: it adds nodes through `builder` that compute the node's results from its operands, with
+// expandable factors split into shards[factor] (1: not split). Valid during the call.
 struct ExpandCall {
   Builder& builder;
   const Node& node;
@@ -102,8 +105,8 @@ struct ExpandCall {
   std::vector<ValueId>& results;  // per result, out
 };
 
-// All the facts of one op. Functions may assume that arity and attributes have been checked; all but `infer` that types
-// fit.
+// All the facts of one op. Its functions are pure. They may assume that arity and attributes have been checked and, all
+// but `infer`, that types fit.
 struct OpDef {
   std::string name;
   int min_operands = 0;
@@ -121,44 +124,48 @@ struct OpDef {
   bool no_gradient = false;  // cotangents stop here silently (comparisons, tables, masks)
   // The sharding rule. `call` has logical types, results included.
   std::function<absl::StatusOr<Rule>(const OpCall&)> rule;
-  // For rules with expandable factors. `call` is asked about logical types; the nodes made are logical too.
+  // Replaces the op, for rules with expandable factors (ExpandCall). The nodes are asked about and made with logical
+  // types.
   std::function<absl::Status(ExpandCall&)> expand;
   // Floating-point operations (multiply and add count two), on the types given. Absent: negligible.
   std::function<double(const OpCall&)> flops;
   bool is_matmul = false;  // einsum and attention kinds: counted in MFU
-  // Result i aliases operand aliases[i] (same bytes, no work); -1 or absent: none. May depend on attributes: returns {}
-  // when not.
+  // Result i aliases operand aliases[i] (same bytes, no work); -1 or absent: none. Where attributes decide, {} says
+  // that nothing aliases.
   std::function<std::vector<int>(const OpCall&)> aliases;
   // Where an aliasing result begins, in bytes from the start of its operand. Absent: 0.
   std::function<int64_t(const OpCall&)> alias_offset_bytes;
   // Result i may be written over operand reuses[i] when that has no later use; -1: none.
   std::function<std::vector<int>(const OpCall&)> reuses;
-  // The operands from this one on are parts of one tensor, one behind the other in dim 0. Where they lie so in memory
-  // the kernel takes them as they lie; elsewhere it puts them so in its scratch memory first. -1: none are.
+  // The operands from this one on are parts of one tensor, one behind the other in dim 0. The kernel takes them where
+  // they lie so in memory, and else copies them so into its scratch memory first. -1: none are.
   int first_part = -1;
-  // Scratch memory that the target's kernel takes beside its results and copies of parts, in bytes. Absent: none.
+  // Bytes of scratch memory that the target's kernel takes, without its results and copies of parts. Absent: none.
   std::function<int64_t(const OpCall&, const Target&)> workspace_bytes;
-  // What its kernel reads and writes, in bytes. Absent: all of its operands and results.
+  // Bytes that its kernel reads and writes. Absent: those of all operands and results.
   std::function<int64_t(const OpCall&)> touched_bytes;
-  // What it computes depends on where its elements lie in the sequence: it takes the attribute `zigzag`
+  // The values depend on the positions of elements in the sequence: the op takes the attribute `zigzag`
   // (graph/ir/sequence_order.h).
   bool positional = false;
-  // The result is the sum of what it makes of each operand alone. The rule is asked about one operand; those of a node
-  // may be split each in its own way, as long as all leave the result pending on the same axes.
+  // f(a, b, ...) = f(a) + f(b) + ... The rule is asked about one operand. A node's operands may be split each in its
+  // own way, as long as all leave the result pending on the same axes.
   bool sums_operands = false;
-  // Takes one more operand, document_start, with which it stays within documents (graph/passes/partition/separate_documents.h).
+  // Takes one more operand, document_start, with which it stays within documents
+  // (graph/passes/partition/separate_documents.h).
   bool takes_document_start = false;
   bool has_side_effect = false;  // kept by dce; never merged by cse
   bool is_collective = false;
 };
 
-// The axes that a dim of extent `extent` takes when `factor`, to which it is mapped, is split over `axes`.
+// Returns the axes that a dim of extent `extent`, mapped to `factor`, takes when `factor` is split over `axes`.
 AxisList DimAxes(const Factor& factor, int64_t extent, const AxisList& axes, const Mesh& mesh);
 
-// The explicit table of all ops. Passes ask it; they know no op by name unless the pass is about that op.
+// The table of all ops. Passes ask it; they know no op by name unless the pass is about that op. Threads may
+// share it when nobody adds to it.
 class OpTable {
  public:
   OpTable();
+  // Null when no op has the name. Lives as long as the table.
   const OpDef* Find(absl::string_view name) const;
   // By name, for docs and tests.
   const std::map<std::string, OpDef>& ops() const { return ops_; }
@@ -168,19 +175,20 @@ class OpTable {
   std::map<std::string, OpDef> ops_;
 };
 
-// Checks arity, attribute names and kinds of `op`, then infers. `dtype` attributes are checked to name a dtype.
+// Types of a node's results. Checks arity, and names and kinds of attributes (`dtype` must name one), before it infers.
+// Errors: InvalidArgument "what: got against wanted".
 absl::StatusOr<std::vector<TensorType>> InferTypes(const OpDef& op, const Attrs& attrs,
                                                    const std::vector<TensorType>& operands);
 
-// The node as an OpCall, with local types.
+// The node as an OpCall with local types. The graph's node must stay while it is used.
 OpCall CallOf(const Graph& graph, const Node& node);
 // The same with logical types (of the placements, where there are any).
 OpCall LogicalCallOf(const Graph& graph, const Node& node);
 
 // OpDef::touched_bytes.
 int64_t TouchedBytes(const OpDef& def, const OpCall& call);
-// What the target's kernel takes beside its results, in bytes: OpDef::workspace_bytes, and where its parts do not lie
-// one behind the other a copy of them.
+// Bytes that the target's kernel takes beside its results: OpDef::workspace_bytes, and a copy of its parts where they
+// do not lie one behind the other.
 enum class Parts { kInARow, kApart };
 inline constexpr int64_t kScratchAlignment = 64;
 int64_t WorkspaceBytes(const OpDef& def, const OpCall& call, const Target& target, Parts parts);

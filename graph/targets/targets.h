@@ -10,16 +10,16 @@
 
 namespace tacc::graph {
 
-// The processors of a rank, as far as kernels' scratch memory depends on them.
+// What kernels' scratch memory depends on of a rank's processors.
 struct RankProcessors {
   int threads = 1;
-  // All CPUs that run it multiply bf16 numbers themselves; else they may go through f32, on some or all of them.
+  // True: all CPUs that run the program multiply bf16 natively. False: some or all may go through f32.
   bool multiplies_bf16 = true;
 };
 
-// A kind of device that programs are compiled for.
+// A kind of device that programs are compiled for: the properties that plans and passes ask about.
 struct TargetKind {
-  const char* name;  // as probes and compile requests say it: DeviceProfile::kind
+  const char* name;  // static; as probes and compile requests say it: DeviceProfile::kind
   // Ranks of a machine share its processors: what moves bytes takes cores from what computes.
   bool shares_cores = false;
   // Kernels run beside the host that issues them, as on GPUs.
@@ -28,21 +28,23 @@ struct TargetKind {
   bool has_graphs = false;
   // Products of one operand are joined where that is faster.
   bool joins_products = false;
-  // Collectives sum in an order of their library's, so a deterministic training sums by itself.
+  // Collectives sum in an order that their library chooses; train.deterministic therefore sums by its own kernels.
   bool sums_in_library = false;
+  // Makes the target of a rank with such processors.
   std::shared_ptr<const Target> (*make)(const RankProcessors& processors) = nullptr;
 };
 
-// One a file: graph/targets/<name>.cc. A vendor's further kind is such a file, a line here and one in targets.cc.
+// Each lies in graph/targets/<name>.cc. Another vendor's kind is such a file, a line here and a line in targets.cc.
 TargetKind CpuTarget();
 TargetKind CudaTarget();
 // Naive kernels in double precision, which compute as a CPU's do but take no scratch memory.
 TargetKind ReferenceTarget();
 
+// All kinds. Lives as long as the process, as the kinds do that FindTargetKind points to.
 const std::vector<TargetKind>& TargetKinds();
-// Null when there is none of this name.
+// Null when no kind has the name.
 const TargetKind* FindTargetKind(absl::string_view name);
-// Errors: InvalidArgument with the names there are.
+// The same, by value. Errors: InvalidArgument with the known names.
 absl::StatusOr<TargetKind> ParseTargetKind(absl::string_view name);
 
 }  // namespace tacc::graph

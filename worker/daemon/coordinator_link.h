@@ -29,24 +29,23 @@ class CoordinatorLink {
     absl::Status status;
   };
 
-  // `address` is HOST:PORT. `wake` is called by gRPC's threads whenever Poll has something to do.
+  // `address` is HOST:PORT. gRPC's threads call `wake` whenever Poll has something to do.
   CoordinatorLink(const std::string& address, std::function<void()> wake);
   // Ends the stream; waits for gRPC to let go of it.
   ~CoordinatorLink();
   CoordinatorLink(const CoordinatorLink&) = delete;
   CoordinatorLink& operator=(const CoordinatorLink&) = delete;
 
-  // Does what is due at `now` and returns what happened, oldest first. `registration` is asked when a stream opens.
+  // Does what is due at `now` and returns what happened, oldest first. Calls `registration` when a stream opens.
   std::vector<Event> Poll(double now, const std::function<v1::Register()>& registration);
 
   // True when registered and the stream takes a message now.
   bool CanSend() const;
-  // Sends one message. Only when CanSend().
+  // Sends one message. CanSend() must be true.
   void Send(v1::AttachRequest message);
 
   bool IsRegistered() const;
-  // When Poll has something to do by itself, without a wake: the next dial, or the end of patience with a handshake.
-  // Infinity: never.
+  // The time at which Poll is due without a wake, to dial again or to give up a handshake. Infinity: none.
   double NextDue() const;
 
  private:

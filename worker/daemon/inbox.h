@@ -1,4 +1,4 @@
-// Where other threads leave messages for a loop that waits in poll().
+// A queue through which other threads wake a loop that waits in poll().
 #ifndef TACC_WORKER_DAEMON_INBOX_H_
 #define TACC_WORKER_DAEMON_INBOX_H_
 
@@ -24,7 +24,7 @@ class Inbox {
   Inbox(const Inbox&) = delete;
   Inbox& operator=(const Inbox&) = delete;
 
-  // Readable while messages wait; -1 when the system has no descriptor left.
+  // The descriptor to poll: readable while messages wait, owned by the inbox. -1 when the system has none left.
   int fd() const { return fd_; }
 
   void Post(Message message) {

@@ -1,4 +1,4 @@
-// Between the daemon's own types and the messages of worker.proto.
+// Converts between the daemon's own types and the messages of worker.proto.
 #ifndef TACC_WORKER_DAEMON_MESSAGES_H_
 #define TACC_WORKER_DAEMON_MESSAGES_H_
 

@@ -11,7 +11,7 @@
 
 namespace tacc::worker {
 
-// What the loop publishes about itself, a few times a second.
+// The state of the loop, which it publishes a few times a second.
 struct DaemonSnapshot {
   std::string version;
   std::string worker;  // The daemon's name.
@@ -23,7 +23,7 @@ struct DaemonSnapshot {
   uint64_t held_report_bytes = 0;
   uint64_t dropped_reports = 0;
   uint64_t ranks_started = 0;
-  // Of the running rank; empty job: none.
+  // The running rank; an empty `job` says that none runs.
   std::string job;
   int rank = 0;
   int64_t steps_done = 0;
@@ -35,8 +35,8 @@ struct DaemonSnapshot {
 // Thread-safe.
 class MetricsServer {
  public:
-  // Listens on HOST:PORT (port 0: a free one) and answers until it is destroyed. `max_silence_seconds`: how old
-  // loop_time may be for /healthz to answer 200. FailedPrecondition: the address cannot be used.
+  // Listens on HOST:PORT (port 0: a free one) and answers until it is destroyed. /healthz answers 200 while loop_time
+  // is at most `max_silence_seconds` old. Errors: FailedPrecondition when the address cannot be used.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& address, double max_silence_seconds);
   ~MetricsServer();
 

@@ -13,15 +13,15 @@ struct HostPort {
   int port = 0;
 };
 
-// Parses "HOST:PORT" or "[IPV6]:PORT", port 0 to 65535. InvalidArgument says what is wrong.
+// Parses "HOST:PORT" or "[IPV6]:PORT", port 0 to 65535. Errors: InvalidArgument, with what is wrong.
 absl::StatusOr<HostPort> ParseHostPort(const std::string& text);
 
 // True for "localhost" and the loopback addresses written as numbers; other names may be anywhere.
 bool IsLoopback(const std::string& host);
 
-// Returns the address of this machine from which packets to `target` leave. It is what other machines can reach, unlike
-// the own host name, which many systems resolve to a loopback address. Sends nothing. Unavailable: the name does not
-// resolve or there is no route.
+// Returns the address of this machine from which packets to `target` leave. Other machines can reach it, unlike the
+// machine's host name, which many systems resolve to a loopback address. Sends nothing. Errors: Unavailable when the
+// name does not resolve or there is no route.
 absl::StatusOr<std::string> LocalAddressTowards(const HostPort& target);
 
 }  // namespace tacc::worker

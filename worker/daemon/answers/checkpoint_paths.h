@@ -1,5 +1,5 @@
-// What the coordinator asks a daemon to do with a job's paths: see that they are there, claim the checkpoint directory,
-// list and delete checkpoints.
+// The daemon's answers about a job's paths: checks that they are there, claims the checkpoint directory, lists and
+// deletes checkpoints.
 #ifndef TACC_WORKER_DAEMON_ANSWERS_CHECKPOINT_PATHS_H_
 #define TACC_WORKER_DAEMON_ANSWERS_CHECKPOINT_PATHS_H_
 
@@ -11,16 +11,16 @@
 
 namespace tacc::worker {
 
-// Both do what proto/tacc/v1/worker.proto says of the request. They touch file systems that may be slow or stuck: not
-// for a thread that must go on.
+// All do what proto/tacc/v1/worker.proto says of the request. They touch file systems that may be slow or stuck, so
+// they belong on a thread that may block (PathThread).
 
 struct CheckPathsOptions {
   // How long EXPECT waits for job.json to show up, because network file systems let other hosts see a new file late.
   double patience_seconds = 0;
-  // The address of the one that asks, as this daemon knows it.
+  // The asking coordinator's address, as this daemon knows it.
   std::string coordinator;
-  // What CLAIM has seen of those that write to folders which it was asked for, and the time of a look, in seconds that
-  // do not jump.
+  // What CLAIM has seen of the writers of the folders that it was asked for, borrowed; and a clock for its looks, in
+  // seconds that do not jump.
   WriterWatch* watch = nullptr;
   std::function<double()> clock;
 };
@@ -32,7 +32,7 @@ v1::DeleteCheckpointsResult DeleteCheckpoints(const v1::DeleteCheckpoints& reque
 // Writes no page where the folder is away or another job's, or where no step was made and there is no page yet.
 v1::WriteReportResult WriteReport(const v1::WriteReport& request);
 
-// Nothing where the folder is away; what fails is not told: the folder is taken over a little later then.
+// Does nothing where the folder is away. Failures are not reported: the folder is then taken over a little later.
 void LeaveFolder(const v1::LeaveFolder& request);
 
 }  // namespace tacc::worker

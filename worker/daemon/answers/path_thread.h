@@ -10,7 +10,8 @@
 
 namespace tacc::worker {
 
-// Runs functions one after the other. Thread-safe. Destroying it waits for the one that runs; the others are dropped.
+// Runs functions on its thread, one after the other. Thread-safe. Destroying it waits for the running one and drops the
+// others.
 class PathThread {
  public:
   PathThread() : thread_([this] { Loop(); }) {}

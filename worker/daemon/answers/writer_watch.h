@@ -1,4 +1,4 @@
-// Whether who writes to a folder lives, by looks at its writer.json.
+// Judges by looks at a folder's writer.json whether its writer lives.
 #ifndef TACC_WORKER_DAEMON_ANSWERS_WRITER_WATCH_H_
 #define TACC_WORKER_DAEMON_ANSWERS_WRITER_WATCH_H_
 
@@ -9,10 +9,10 @@
 
 namespace tacc::worker {
 
-// One that renews its file lives; one whose file has stayed the same for kDeadSeconds of looking at it does not. Clocks
-// of two hosts are never compared, and of the time between two looks at most kMostSeconds count: the file system may
-// have been away, to the writer too. Who asks anew begins anew: one may have died since another asked. Not thread-safe.
-// `now`: seconds in which this process ran.
+// A writer that renews its file lives; one whose file has stayed the same for kDeadSeconds of looks is dead. Clocks of
+// two hosts are never compared. At most kMostSeconds count between two looks: the file system may have been away, for
+// the writer too. Each new asker begins anew: the writer may have died since another asked. Not thread-safe. `now` is
+// in seconds for which this process ran.
 class WriterWatch {
  public:
   static constexpr double kDeadSeconds = 30;
@@ -20,7 +20,7 @@ class WriterWatch {
 
   enum class Life { kUnknown, kLives, kDead };
   Life Look(const std::string& dir, const std::string& asker, const FolderWriter& writer, double now);
-  // Nobody was seen there, or nothing could be seen.
+  // Drops what was seen of `dir`: nobody writes there, or nothing could be seen.
   void Forget(const std::string& dir) { seen_.erase(dir); }
 
  private:

@@ -35,14 +35,14 @@ struct CollectiveCall {
   std::vector<int> members;  // Ranks, ascending, this one among them.
   int me = 0;                // This rank's index in members.
   uint32_t channel = 0;      // Messages on one channel between two ranks keep their order.
-  uint32_t node = 0;         // Its node's index in the graph, for whoever watches.
+  uint32_t node = 0;         // Index of its node in the graph, for reports of hangs.
   // Members run different programs, in which the node has other indices.
   bool across_stages = false;
-  // Empty regions (no bytes) move nothing. What goes to this rank itself is a local copy; when both sides are the same
-  // memory, none.
+  // Empty regions (no bytes) move nothing. This rank's part of its own is a local copy, or nothing where both sides are
+  // the same memory. The memory must stay until the collective has been waited for.
   std::vector<Region> send;
   std::vector<Region> receive;
-  // Of the elements sent and of the result of a sum. Sums are kept in f32 (f64 for f64, the type itself for integers).
+  // Types of the elements sent and of a sum's result. Sums are kept in f32 (f64 for f64, integers in their own type).
   kernels::DType send_dtype = kernels::DType::kF32;
   kernels::DType receive_dtype = kernels::DType::kF32;
 };
@@ -50,58 +50,60 @@ struct CollectiveCall {
 struct CollectiveStats {
   int64_t num_calls = 0;
   int64_t bytes_sent = 0;   // Payload, by this rank.
-  double busy_seconds = 0;  // In which a collective was running, overlapped with compute or not.
-  double wait_seconds = 0;  // In which the caller of Run and Wait was blocked.
+  double busy_seconds = 0;  // While a collective ran, overlapped with compute or not.
+  double wait_seconds = 0;  // While the caller was blocked in Run or Wait.
 };
 
-// When a collective ran, as SteadySeconds() counts.
+// When a collective ran, in seconds of SteadySeconds().
 struct CollectiveTime {
   double begin = 0;
   double end = 0;
   int64_t sent_bytes = 0;  // Payload, by this rank.
 };
 
-// Of what was queued on a device.
+// How far a device is with the collectives queued on it.
 struct CollectiveProgress {
-  uint64_t num_moves = 0;     // Collectives and messages that have begun, and that have ended.
-  bool is_under_way = false;  // A collective, no message, has begun and not ended.
+  uint64_t num_moves = 0;     // Begins and ends of collectives and messages so far.
+  bool is_under_way = false;  // A collective (not a message) has begun and not ended.
 };
 
-// Where an executor starts the collectives of its program.
+// Where an executor starts the collectives of its program: on a thread of the host, or queued on a device
+// ("asynchronous" below). One thread uses it, but for Progress.
 class CollectiveQueue {
  public:
   using Ticket = int64_t;
 
   virtual ~CollectiveQueue() = default;
 
-  // Before the first Start of `call`, which must stay: takes what memory it needs.
+  // Takes the memory that `call` needs; comes before its first Start. `call` must stay while it may be
+  // started or is under way.
   virtual absl::Status Prepare(const CollectiveCall* call) = 0;
-  // After the last Prepare and before the first Start, by all ranks; once. Where the ranks have not been connected, it
-  // does, and returns when all are. Unavailable: a rank did not answer in time.
+  // Connects the ranks where they are not connected yet, and returns when all are. Called once by all ranks, after the
+  // last Prepare and before the first Start. Errors: Unavailable when a rank does not answer in time.
   virtual absl::Status Open() { return absl::OkStatus(); }
-  // Where Start and Wait only queue: what is queued from now on is of the program's call number `call`. Not while
-  // recording.
+  // Asynchronous: tags what is queued from now on with the program's call index `call`. Not called while recording.
   virtual absl::Status EnterCall(uint32_t /*call*/) { return absl::OkStatus(); }
-  // Starts `call` on the memory that it names, behind what its device has been given to do.
+  // Starts `call` on the memory that it names, behind the work that its device has been given. The ticket is for
+  // Wait, or for Finish.
   virtual absl::StatusOr<Ticket> Start(const CollectiveCall* call) = 0;
-  // What the device is given to do from now on comes after the collective. Unavailable names the rank that did not
+  // Orders what the device is given from now on after the collective. Errors: Unavailable, with the rank that did not
   // answer.
   virtual absl::Status Wait(Ticket ticket) = 0;
-  // The same for the message that `ticket` started, by `call`: it has left or come.
+  // The same for a message, which Start(&call) gave `ticket`: it has been sent or has arrived.
   virtual absl::Status Finish(const CollectiveCall& call, Ticket ticket) = 0;
   // Start and Wait.
   virtual absl::Status Run(const CollectiveCall& call) = 0;
-  // Where Start and Wait only queue: the first error of what has been queued since.
+  // Asynchronous: the first error of what has been queued. Waits for nothing.
   virtual absl::Status Check() { return absl::OkStatus(); }
-  // The same: how far the device is with it. On any thread.
+  // Asynchronous: how far the device is. Any thread may call it.
   virtual CollectiveProgress Progress() const { return {}; }
-  // For traces: times what is started from now on, until TakeTimes; nothing is recorded meanwhile.
+  // Times what is started from now on, until TakeTimes, for traces. Nothing may be recorded meanwhile.
   virtual absl::Status StartTiming() = 0;
-  // When all of that has been waited for, by the host too: an entry for each Start and Run since, in their order.
-  // `clock` is the device's, aligned before StartTiming; a CPU's need not be.
+  // Ends StartTiming and returns an entry for each Start and Run since, in their order. All of them have been waited
+  // for, by the host too. `clock` is the device's, aligned before StartTiming; a CPU's need not be aligned.
   virtual absl::StatusOr<std::vector<CollectiveTime>> TakeTimes(const DeviceClock& clock) = 0;
-  // Whether it all is queued on the device and can be recorded (Device::Record) but for messages, which may outlast a
-  // recording; else the host takes part.
+  // True (asynchronous): collectives are queued on the device and can be recorded (Device::Record); messages cannot, as
+  // they may outlast a recording. False: the host takes part.
   virtual bool is_on_device() const = 0;
 };
 
@@ -111,48 +113,48 @@ class CollectiveQueue {
 // message.) Sums are taken in the order of ranks in f32, so results do not depend on time and are the same bits on
 // every rank.
 //
-// A group with as many ranks, two or more, on each of several machines moves in two levels (two_levels.h): so no more
-// goes between machines than a ring would send there. Then the ranks of each machine are summed first, in their order,
-// the sum is rounded to the type of the summands, and these are summed in the order of machines.
+// A group with equally many ranks, two or more, on each of several machines moves in two levels (two_levels.h), so that
+// no more goes between machines than a ring would send. A sum then takes the ranks of each machine first, in their
+// order, rounds to the summands' type, and sums the results in the order of machines.
 //
 // Staging for strided regions and sums: at most kStagingBytes, taken at Create.
 //
 // A message (kSend, kReceive) is only posted in that order; then it travels beside everything else, and Finish waits
 // for it. So ranks that send to each other do not wait in a circle.
 //
-// All methods are called by one thread. After an error nothing more can be done than to destroy the object.
+// One thread calls all methods. After an error the object can only be destroyed.
 class Collectives : public CollectiveQueue {
  public:
   static constexpr int64_t kStagingBytes = 8 << 20;
 
-  // Programs can be bound to it before the ranks are connected.
+  // Makes rank `rank` of `world`. Programs can be bound to it before Connect.
   Collectives(int rank, int world);
   ~Collectives() override;
   Collectives(const Collectives&) = delete;
   Collectives& operator=(const Collectives&) = delete;
 
-  // Before the first call, in a world of more than one. `transport` must outlive the object.
+  // Comes before the first call, in a world of more than one. `transport` must outlive the object.
   void Connect(Transport* transport);
 
   int rank() const { return rank_; }
   int world() const { return world_; }
-  // As Transport's.
+  // As Transport::machine_of.
   int machine_of(int rank) const;
 
   absl::Status Prepare(const CollectiveCall*) override { return absl::OkStatus(); }
   absl::StatusOr<Ticket> Start(const CollectiveCall* call) override;
-  // Returns when it has ended.
+  // Returns when the collective has ended.
   absl::Status Wait(Ticket ticket) override;
   absl::Status Finish(const CollectiveCall& call, Ticket ticket) override;
   absl::Status Run(const CollectiveCall& call) override;
-  // Of a message from where it is posted to the end of Finish. No two of the others overlap.
+  // A message's time runs from its post to the end of Finish. Those of collectives do not overlap.
   absl::Status StartTiming() override;
   absl::StatusOr<std::vector<CollectiveTime>> TakeTimes(const DeviceClock& clock) override;
   bool is_on_device() const override { return false; }
 
-  // Returns rank r's `values` in [r]: the way ranks agree on small things.
+  // Returns rank r's `values` at [r]; ranks agree on small things by it. All ranks call it, with equally many values.
   absl::StatusOr<std::vector<std::vector<uint64_t>>> GatherHost(const std::vector<uint64_t>& values);
-  // Returns when every rank is here.
+  // Returns when every rank has called it.
   absl::Status Barrier();
 
   CollectiveStats stats() const;
@@ -161,7 +163,7 @@ class Collectives : public CollectiveQueue {
   class Engine;
 
   void Loop();
-  // Where the times of the call that is `ticket` go; null: it is not timed.
+  // The entry for the times of the call with `ticket`, or null when it is not timed.
   CollectiveTime* TimeOf(Ticket ticket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Posts the message of `call` on this thread and counts it as done.
   void Post(const CollectiveCall* call);

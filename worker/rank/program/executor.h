@@ -29,19 +29,20 @@
 
 namespace tacc::worker {
 
-// Which operand each result of a node aliases, -1 for none; may be shorter than the results (graph::OpDef::aliases).
+// Returns the operand that each result of a node aliases, -1 for none; may be shorter than the results
+// (graph::OpDef::aliases).
 using AliasFunction = std::function<std::vector<int>(const graph::Graph&, const graph::Node&)>;
 
 struct ExecutorOptions {
-  const graph::Program* program = nullptr;  // Must outlive the executor, as all that follows.
+  const graph::Program* program = nullptr;  // All pointers here are borrowed and must outlive the executor.
   int64_t rank = 0;
   Device* device = nullptr;
   AliasFunction aliases;
   CollectiveQueue* collectives = nullptr;  // May be null when the program has none.
-  // The device's, of a planned program: every value lies at its offset. Null: states and values get memory of their
-  // own, reads and stores copy; for programs that are not planned yet, on a CPU.
+  // The device's arena for a planned program, where every value lies at its offset. Null, for programs that are not
+  // planned yet, on a CPU: states and values get memory of their own, and reads and stores copy.
   Arena* arena = nullptr;
-  DeviceWatch* watch = nullptr;      // Of an asynchronous device; may be null.
+  DeviceWatch* watch = nullptr;      // Watches an asynchronous device; may be null.
   StatusBlock* status = nullptr;     // May be null.
   Failpoints* failpoints = nullptr;  // May be null.
 };
@@ -49,11 +50,11 @@ struct ExecutorOptions {
 // One rank's program, bound once: each node is a prepared call on fixed memory, and a step walks a flat array.
 //
 // On an asynchronous device a step is queued, and the host goes on: up to kMaxInFlight steps may have been launched and
-// not finished. From its second run on, what lies between two instructions that need the host is recorded and replayed
-// (graph/ir/capture.h).
+// not finished. The instructions between two that need the host are recorded at their second run and replayed from then
+// on (graph/ir/capture.h).
 //
-// Whoever fills the inputs gives one pointer per input for each micro-batch, in the order of inputs(): this rank's own
-// rows, dense. Not thread-safe.
+// The caller passes one pointer per input for each micro-batch, in the order of inputs(): this rank's own rows, dense.
+// Not thread-safe.
 class Executor {
  public:
   struct Input {
@@ -71,53 +72,54 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // Inputs of all graphs, each name once, in order of first appearance.
+  // Inputs of all graphs, each name once, in order of first appearance. Lives as long as the executor.
   const std::vector<Input>& inputs() const { return inputs_; }
   // One more than the largest micro-batch of the step's calls.
   int64_t num_micro_batches() const { return num_micro_batches_; }
 
-  // This rank's part of a state (of a stash: the first copy); `name` must exist.
+  // This rank's part of a state (the first copy of a stash), as a view of the arena or of the executor's own memory.
+  // `name` must exist.
   kernels::TensorView state(const std::string& name) const { return states_.at(name)[0]; }
 
-  // On an asynchronous device: does once, and waits for, all that the step and the evaluation do but for messages, on
-  // memory as it is; before the states have values, which are undefined then. What a device and its libraries make at
-  // first use (kernels that are loaded, connections between ranks) is made here, where no rank waits for what another
-  // would only send after it had waited too. All ranks call it. Errors: as Launch.
+  // On an asynchronous device: runs the step and the evaluation once without their messages, on memory as it is, and
+  // waits for them. Called by all ranks before the states have values; leaves them undefined. The device and its
+  // libraries make here what they make at first use (loaded kernels, connections between ranks), so that no rank waits
+  // for it while another waits for that rank. Errors: as Launch.
   absl::Status WarmUp();
-  // Starts the step's calls. inputs[m][i]: input i of micro-batch m, which may be overwritten when Launch has returned.
-  // Errors: Unavailable when another rank does not answer; Internal when a kernel fails; both name the node, the latter
-  // perhaps a later one. After an error states are undefined.
+  // Starts the step's calls. inputs[m][i] is input i of micro-batch m; it may be overwritten once Launch has returned.
+  // Errors: Unavailable when another rank does not answer; Internal when a kernel fails. Both name a node: the one that
+  // failed, or on an asynchronous device perhaps a later one for a kernel. After an error states are undefined.
   absl::Status Launch(const std::vector<std::vector<const void*>>& inputs);
-  // Returns when the oldest step that was launched is done; Output gives its outputs. Errors: as Launch.
+  // Returns when the oldest launched step is done, whose outputs Output then gives. Errors: as Launch.
   absl::Status Finish();
   // Steps launched and not finished.
   int64_t num_in_flight() const { return num_launched_ - num_finished_; }
-  // Launch and Finish; nothing is in flight.
+  // Launch and Finish. Nothing may be in flight.
   absl::Status RunStep(const std::vector<std::vector<const void*>>& inputs);
-  // Runs the eval calls on one batch, as micro-batch 0; nothing is in flight.
+  // Runs the eval calls on one batch, as micro-batch 0. Nothing may be in flight.
   absl::Status RunEval(const std::vector<const void*>& inputs);
 
   bool has_eval() const { return !options_.program->eval.empty(); }
 
-  // The value that `output "name"` had in the step or evaluation finished last; NotFound when no graph has run that has
-  // it.
+  // The value of `output "name"` in the step or evaluation finished last. Errors: NotFound when no graph with it has
+  // run.
   absl::StatusOr<double> Output(const std::string& name) const;
 
-  // Of the step finished last, the seconds in which the device had work of its calls: all but where it waited for the
-  // host or for messages of other ranks. What is recorded as one counts from its beginning to its end. None on a CPU.
+  // Seconds in which the device had work in the step finished last, without its waits for the host or for messages of
+  // other ranks. A replayed recording counts from its beginning to its end. None on a CPU.
   std::optional<double> busy_seconds() const { return busy_seconds_; }
-  // Of the step finished last: when that was, in seconds since a mark of the device that was set before the step was
-  // launched. Nothing has been launched since. Empty on a CPU.
+  // The spans of busy_seconds(), in seconds since a mark of the device that was set before that step was launched.
+  // Nothing may have been launched after it. Empty on a CPU.
   absl::StatusOr<std::vector<TimeSpan>> BusyParts(const Device::Mark& since) const;
 
-  // Of the step finished last: how many parts were replayed from their recordings. 0 on a CPU.
+  // Parts that the step finished last replayed from their recordings. 0 on a CPU.
   int64_t num_replays() const { return num_replays_; }
 
   // How the graphs are recorded; empty on a CPU.
   std::vector<graph::CapturePart> Parts() const;
 
-  // What is launched from now on is timed, instruction by instruction, and replays no recording; null: no more. Nothing
-  // is in flight.
+  // Times each instruction launched from now on, and replays no recording meanwhile; null ends that. The timer is
+  // borrowed. Nothing may be in flight.
   void SetTimer(StepTimer* timer) { timer_ = timer; }
 
  private:
@@ -129,8 +131,8 @@ class Executor {
     BoundGraph* graph = nullptr;
     int64_t micro_batch = 0;
   };
-  // What a step in flight has to itself on an asynchronous device: the host's inputs, on the host and on the device,
-  // and where its outputs come back.
+  // Memory of one step in flight on an asynchronous device: its inputs, on the host and on the device, and where its
+  // outputs come back.
   struct Lane {
     std::unique_ptr<Arena> host;
     char* device_inputs = nullptr;  // [micro-batch][input]
@@ -155,11 +157,11 @@ class Executor {
   absl::StatusOr<double> BusySeconds(const Lane& lane) const;
   absl::Status RunInstructions(const BoundGraph& graph, size_t begin, size_t end, uint32_t call_index);
   absl::Status RunInstruction(const BoundGraph& graph, const Instruction& instruction, uint32_t call_index);
-  // Tells the watch of the instructions that were queued last.
+  // Tells the watch which instructions were queued last.
   void ShowQueued(const BoundGraph& graph, size_t begin, size_t end, uint32_t call_index) const;
   absl::Status RunCollective(const Instruction& instruction, uint32_t call_index);
-  // In the status block, where the host walks from instruction to instruction; a device that collectives are queued on
-  // shows by itself where it is.
+  // Writes the place to the status block, where the host walks from instruction to instruction. A device on which
+  // collectives are queued shows its place by itself.
   void ShowPlace(uint32_t call_index, const Instruction& instruction, Activity activity) const;
   absl::Status Annotate(const BoundGraph& graph, const Instruction& instruction, const absl::Status& status) const;
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "graph/ir/state_names.h"
 #include "graph/ir/status_macros.h"
 #include "kernels/cpu/random_init.h"
 #include "worker/checkpoint/tensors/element.h"
@@ -43,9 +44,6 @@ const char* SafetensorsName(DType dtype) {
   }
   return "";
 }
-
-// "weights/a.b" -> "a.b".
-std::string ParameterOf(const std::string& state_name) { return state_name.substr(state_name.find('/') + 1); }
 
 bool IsSaved(const State& state) {
   return state.kind == StateKind::kWeight || state.kind == StateKind::kOptimizer || state.kind == StateKind::kLossScale;
@@ -195,7 +193,7 @@ absl::Status RankStates::ReadRandom(const State& weight, const graph::Dims& dims
   const kernels::Dims extent(wanted.shape.begin(), wanted.shape.end());
   const cpu::Rectangle rectangle{kernels::Dims(dims.begin(), dims.end()),
                                  kernels::Dims(wanted.offset.begin(), wanted.offset.end()), extent};
-  const cpu::RandomKey key{seed, cpu::HashName(ParameterOf(weight.name))};
+  const cpu::RandomKey key{seed, cpu::HashName(ParameterOf(weight))};
   const TensorView view{out, DType::kF32, extent};
   std::vector<double> arguments;
   if (weight.init == "zeros" || weight.init == "ones") {
@@ -245,7 +243,7 @@ absl::Status RankStates::Fill(const State& state, const State& source, const Rea
 absl::Status RankStates::FillCopies(const ReadFloat& read) {
   for (const State& state : program_.states) {
     if (state.kind != StateKind::kCopy) continue;
-    const std::string weight_name = absl::StrCat("weights/", ParameterOf(state.name));
+    const std::string weight_name = graph::WeightState(ParameterOf(state));
     const State* weight = program_.FindState(weight_name);
     if (weight == nullptr)
       return absl::InvalidArgumentError(
@@ -272,7 +270,7 @@ absl::Status RankStates::Initialize(const ModelWeights* weights, uint64_t seed) 
       return ReadRandom(weight, dims, rectangle, seed, out);
     const graph::Dims& logical = weight.logical_dims();
     return ReadParts(rectangle, dims, logical, out, [&](const Rectangle& part, float* to) {
-      return OfReading(weights->ReadFloat(ParameterOf(weight.name), logical, part, to));
+      return OfReading(weights->ReadFloat(ParameterOf(weight), logical, part, to));
     });
   };
   for (const State& state : program_.states) {
@@ -327,7 +325,7 @@ std::vector<ShardTensor> RankStates::DescribeShard() const {
     tensor.dtype = SafetensorsName(views_(state.name).dtype);
     tensor.shape = state.logical_dims();
     tensor.merged_dims = static_cast<int64_t>(tensor.shape.size() - state.placement.global.dims.size()) + 1;
-    const State* weight = program_.FindState(absl::StrCat("weights/", ParameterOf(state.name)));
+    const State* weight = program_.FindState(graph::WeightState(ParameterOf(state)));
     tensor.stored_shape = weight != nullptr && NumElements(weight->stored_dims) == NumElements(tensor.shape)
                               ? weight->stored_dims
                               : tensor.shape;
