@@ -24,3 +24,23 @@ set_target_properties(
       "-Wl,-rpath,${TORCH_DIR}/lib;-Wl,-rpath-link,${TORCH_DIR}/lib;-Wl,-rpath-link,${TACC_SITE_PACKAGES}/nvidia/cu13/lib;-Wl,--unresolved-symbols=ignore-in-shared-libs"
     INTERFACE_LINK_LIBRARIES "c10;${TORCH_DIR}/lib/libgomp.so.1"
 )
+
+# Whether `target` links LibTorch, at any depth. Once all targets are there.
+function(tacc_links_torch target result)
+  get_target_property(known ${target} TACC_LINKS_TORCH)
+  if(known STREQUAL "known-NOTFOUND")
+    set(known OFF)
+    foreach(property LINK_LIBRARIES INTERFACE_LINK_LIBRARIES)
+      get_target_property(libraries ${target} ${property})
+      foreach(library IN LISTS libraries)
+        if(library STREQUAL torch_cpu)
+          set(known ON)
+        elseif(NOT known AND TARGET ${library})
+          tacc_links_torch(${library} known)
+        endif()
+      endforeach()
+    endforeach()
+    set_target_properties(${target} PROPERTIES TACC_LINKS_TORCH ${known})
+  endif()
+  set(${result} ${known} PARENT_SCOPE)
+endfunction()

@@ -17,8 +17,8 @@ class Server {
  public:
   using Collect = std::function<std::vector<prometheus::MetricFamily>()>;
   using Check = std::function<absl::Status()>;
-  // `address` is HOST:PORT, port 0: a free one. `healthy` answers /healthz and `ready` /readyz: 200, or 503 and why. All
-  // three are called on any thread, by several at once. FailedPrecondition: cannot listen there.
+  // `address` is HOST:PORT, port 0: a free one. `healthy` answers /healthz and `ready` /readyz: 200, or 503 and why.
+  // All three are called on any thread, by several at once. FailedPrecondition: cannot listen there.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const std::string& address, Collect collect, Check healthy,
                                                        Check ready);
   ~Server();

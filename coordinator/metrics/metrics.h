@@ -17,8 +17,8 @@ struct MetricsInput {
   double commit_seconds = 0;
 };
 
-// What the coordinator serves (metrics/metric.h), read from the core now. Jobs that ended more than `kEndedJobSeconds` ago are left out, so that labels do not
-// pile up.
+// What the coordinator serves (metrics/metric.h), read from the core now. Jobs that ended more than `kEndedJobSeconds`
+// ago are left out, so that labels do not pile up.
 constexpr double kEndedJobSeconds = 900;
 std::vector<prometheus::MetricFamily> CollectMetrics(const Core& core, const MetricsInput& input);
 

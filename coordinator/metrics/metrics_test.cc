@@ -1,6 +1,7 @@
 #include "coordinator/metrics/metrics.h"
 
 #include <gmock/gmock.h>
+#include <google/protobuf/descriptor.h>
 #include <gtest/gtest.h>
 #include <prometheus/text_serializer.h>
 
@@ -8,7 +9,10 @@
 #include <sstream>
 #include <vector>
 
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "coordinator/metrics/http_get_for_test.h"
+#include "metrics/metric.h"
 #include "metrics/server.h"
 
 namespace tacc::coordinator {
@@ -95,6 +99,27 @@ TEST_F(MetricsTest, ShowsJobsAndWorkers) {
     EXPECT_THAT(text, HasSubstr(line));
   }
   EXPECT_THAT(text, Not(HasSubstr("tacc_job_eval_loss")));  // None yet.
+}
+
+// A misspelt source would leave its series out.
+TEST(MetricSources, NameNumbersOfAJob) {
+  using google::protobuf::FieldDescriptor;
+  for (const metrics::Metric& metric : metrics::AllMetrics()) {
+    const bool of_rank = metric.scope == metrics::Scope::kJobRank;
+    if ((metric.scope != metrics::Scope::kJob && !of_rank) || std::string(metric.source).empty()) continue;
+    const auto* type = of_rank ? v1::RankView::descriptor() : v1::Job::descriptor();
+    const FieldDescriptor* field = nullptr;
+    const std::vector<std::string> path = absl::StrSplit(absl::StripSuffix(absl::string_view(metric.source), "?"), '.');
+    for (const std::string& name : path) {
+      if (field != nullptr && field->is_map()) break;  // `name` is a key
+      ASSERT_NE(type, nullptr) << metric.name << ": " << metric.source;
+      field = type->FindFieldByName(name);
+      ASSERT_NE(field, nullptr) << metric.name << ": " << metric.source;
+      type = field->message_type();
+    }
+    EXPECT_TRUE(field->is_repeated() || (type == nullptr && field->cpp_type() != FieldDescriptor::CPPTYPE_STRING))
+        << metric.name << ": " << metric.source;
+  }
 }
 
 TEST_F(MetricsTest, ForgetsJobsThatEndedLongAgo) {
