@@ -83,6 +83,20 @@ class Dims {
   int rank_ = 0;
 };
 
+// Distances in elements between neighbours in each dim; 0 repeats.
+using Strides = Dims;
+
+// Row-major strides of a dense tensor.
+inline Strides DenseStrides(const Dims& dims) {
+  Strides strides = dims;
+  int64_t stride = 1;
+  for (int i = dims.rank() - 1; i >= 0; --i) {
+    strides[i] = stride;
+    stride *= dims[i];
+  }
+  return strides;
+}
+
 struct TensorView {
   void* data = nullptr;
   DType dtype = DType::kF32;

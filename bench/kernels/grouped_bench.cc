@@ -16,8 +16,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "graph/planner/simulate/cluster_times.h"
+#include "kernels/contract/expert.h"
 #include "kernels/cpu/einsum.h"
-#include "kernels/cpu/expert.h"
+#include "kernels/cpu/kernels.h"
 
 namespace tacc::bench {
 namespace {
@@ -98,11 +99,11 @@ class Bench {
     const Data dw(kernels::DType::kF32, {s.experts, s.out, s.in});
     const auto grouped = [&] {
       if (kind == Kind::kForward) {
-        cpu::ExpertMatmul(token.view, ids, w.view, cpu::ExpertWeights::kPlain, 0, slot.view);
+        cpu::kExpert.ExpertMatmul(token.view, ids, w.view, kernels::ExpertWeights::kPlain, 0, slot.view);
       } else if (kind == Kind::kSummed) {
-        cpu::ExpertMatmul(slot.view, ids, w.view, cpu::ExpertWeights::kTransposed, 0, sum.view);
+        cpu::kExpert.ExpertMatmul(slot.view, ids, w.view, kernels::ExpertWeights::kTransposed, 0, sum.view);
       } else {
-        cpu::ExpertMatmulGrad(slot.view, token.view, ids, 0, dw.view);
+        cpu::kExpert.ExpertMatmulGrad(slot.view, token.view, ids, 0, dw.view);
       }
     };
     // One expert with all rows.
@@ -115,7 +116,7 @@ class Bench {
                           : kind == Kind::kSummed ? in.view
                                                   : d_one.view;
     const char* spec = kind == Kind::kForward ? "rn,mn->rm" : kind == Kind::kSummed ? "rm,mn->rn" : "rm,rn->mn";
-    const auto product = cpu::EinsumKernel::Prepare(spec, a, b, y);
+    const auto product = cpu::CpuEinsum::Prepare(spec, a, b, y);
     const auto plain = [&] { product->Run(a, b, y); };
     for (int i = 0; i < 2; ++i) grouped(), plain();
     std::vector<double> ratios, plains, bandwidths;

@@ -6,14 +6,9 @@
 
 #include <cmath>
 
-#include "kernels/cpu/adamw.h"
-#include "kernels/cpu/attention.h"
-#include "kernels/cpu/cross_entropy.h"
+#include "kernels/contract/kernels.h"
 #include "kernels/cpu/einsum.h"
-#include "kernels/cpu/embedding.h"
-#include "kernels/cpu/norm.h"
-#include "kernels/cpu/pointwise.h"
-#include "kernels/cpu/rotary.h"
+#include "kernels/cpu/kernels.h"
 
 namespace tacc::kernels::cpu {
 namespace {
@@ -47,7 +42,7 @@ void Loop(benchmark::State& state, int64_t items, const Run& run) {
 void BM_Swiglu(benchmark::State& state) {
   const DType t = TypeOf(state);
   Data gate(t, {kTokens, kMlp}), up(t, {kTokens, kMlp}), y(t, {kTokens, kMlp});
-  Loop(state, y.view.size(), [&] { Swiglu(gate.view, up.view, y.view); });
+  Loop(state, y.view.size(), [&] { kPointwise.Swiglu(gate.view, up.view, y.view); });
 }
 void BM_SwigluTorch(benchmark::State& state) {
   const DType t = TypeOf(state);
@@ -62,13 +57,13 @@ void BM_SwigluGrad(benchmark::State& state) {
   const DType t = TypeOf(state);
   Data gate(t, {kTokens, kMlp}), up(t, {kTokens, kMlp}), dy(t, {kTokens, kMlp}), dg(t, {kTokens, kMlp}),
       du(t, {kTokens, kMlp});
-  Loop(state, dy.view.size(), [&] { SwigluGrad(gate.view, up.view, dy.view, dg.view, du.view); });
+  Loop(state, dy.view.size(), [&] { kPointwise.SwigluGrad(gate.view, up.view, dy.view, dg.view, du.view); });
 }
 
 void BM_Gelu(benchmark::State& state) {
   const DType t = TypeOf(state);
   Data x(t, {kTokens, kMlp}), y(t, {kTokens, kMlp});
-  Loop(state, y.view.size(), [&] { Unary(UnaryOp::kGelu, x.view, y.view); });
+  Loop(state, y.view.size(), [&] { kUnary.Unary(UnaryOp::kGelu, x.view, y.view, {}); });
 }
 void BM_GeluTorch(benchmark::State& state) {
   const DType t = TypeOf(state);
@@ -79,7 +74,7 @@ void BM_GeluTorch(benchmark::State& state) {
 void BM_Add(benchmark::State& state) {
   const DType t = TypeOf(state);
   Data a(t, {kTokens, kHidden}), b(t, {kTokens, kHidden}), y(t, {kTokens, kHidden});
-  Loop(state, y.view.size(), [&] { Binary(BinaryOp::kAdd, a.view, b.view, y.view); });
+  Loop(state, y.view.size(), [&] { kPointwise.Binary(BinaryOp::kAdd, a.view, b.view, y.view); });
 }
 void BM_AddTorch(benchmark::State& state) {
   const DType t = TypeOf(state);
@@ -89,8 +84,10 @@ void BM_AddTorch(benchmark::State& state) {
 
 void BM_Cast(benchmark::State& state) {
   Data x(DType::kF32, {kTokens, kMlp}), y(DType::kBF16, {kTokens, kMlp});
-  Loop(state, y.view.size(),
-       [&] { state.range(0) == 16 ? Unary(UnaryOp::kCast, y.view, x.view) : Unary(UnaryOp::kCast, x.view, y.view); });
+  Loop(state, y.view.size(), [&] {
+    state.range(0) == 16 ? kUnary.Unary(UnaryOp::kCast, y.view, x.view, {})
+                         : kUnary.Unary(UnaryOp::kCast, x.view, y.view, {});
+  });
 }
 void BM_CastTorch(benchmark::State& state) {
   Data x(DType::kF32, {kTokens, kMlp}), y(DType::kBF16, {kTokens, kMlp});
@@ -100,7 +97,7 @@ void BM_CastTorch(benchmark::State& state) {
 void BM_RmsNorm(benchmark::State& state) {
   const DType t = TypeOf(state);
   Data x(t, {kTokens, kHidden}), w(t, {kHidden}), y(t, {kTokens, kHidden}), rstd(DType::kF32, {kTokens});
-  Loop(state, x.view.size(), [&] { RmsNorm(x.view, w.view, 1e-5, y.view, rstd.view); });
+  Loop(state, x.view.size(), [&] { kNorm.RmsNorm(x.view, w.view, 1e-5, y.view, rstd.view); });
 }
 void BM_RmsNormTorch(benchmark::State& state) {
   const DType t = TypeOf(state);
@@ -112,14 +109,14 @@ void BM_RmsNormGrad(benchmark::State& state) {
   const DType t = TypeOf(state);
   Data x(t, {kTokens, kHidden}), w(t, {kHidden}), dy(t, {kTokens, kHidden}), dx(t, {kTokens, kHidden});
   Data rstd(DType::kF32, {kTokens}), dw(DType::kF32, {kHidden});
-  Loop(state, x.view.size(), [&] { RmsNormGrad(dy.view, x.view, w.view, rstd.view, dx.view, dw.view); });
+  Loop(state, x.view.size(), [&] { kNorm.RmsNormGrad(dy.view, x.view, w.view, rstd.view, dx.view, dw.view, {}); });
 }
 
 void BM_LayerNorm(benchmark::State& state) {
   const DType t = TypeOf(state);
   Data x(t, {kTokens, kHidden}), y(t, {kTokens, kHidden}), mean(DType::kF32, {kTokens}), rstd(DType::kF32, {kTokens});
   const TensorView none;
-  Loop(state, x.view.size(), [&] { LayerNorm(x.view, none, none, 1e-5, y.view, mean.view, rstd.view); });
+  Loop(state, x.view.size(), [&] { kNorm.LayerNorm(x.view, none, none, 1e-5, y.view, mean.view, rstd.view); });
 }
 void BM_LayerNormTorch(benchmark::State& state) {
   const DType t = TypeOf(state);
@@ -133,7 +130,8 @@ void BM_LayerNormGrad(benchmark::State& state) {
   Data x(t, {kTokens, kHidden}), dy(t, {kTokens, kHidden}), dx(t, {kTokens, kHidden});
   Data mean(DType::kF32, {kTokens}), rstd(DType::kF32, {kTokens});
   const TensorView none;
-  Loop(state, x.view.size(), [&] { LayerNormGrad(dy.view, x.view, mean.view, rstd.view, none, dx.view, none, none); });
+  Loop(state, x.view.size(),
+       [&] { kNorm.LayerNormGrad(dy.view, x.view, mean.view, rstd.view, none, dx.view, none, none, {}); });
 }
 void BM_LayerNormGradTorch(benchmark::State& state) {
   const DType t = TypeOf(state);
@@ -150,7 +148,7 @@ void BM_Rotary(benchmark::State& state) {
   Data x(t, {kBatch, kSequence, kHeads, 64}), y(t, {kBatch, kSequence, kHeads, 64});
   Data cos(DType::kF32, {kSequence, 32}), sin(DType::kF32, {kSequence, 32});
   Loop(state, x.view.size(),
-       [&] { Rotary(x.view, cos.view, sin.view, RotaryStyle::kHalf, RotaryDirection::kForward, y.view); });
+       [&] { kRotary.Rotary(x.view, cos.view, sin.view, RotaryStyle::kHalf, RotaryDirection::kForward, y.view, -1); });
 }
 
 void BM_CrossEntropy(benchmark::State& state) {
@@ -158,7 +156,7 @@ void BM_CrossEntropy(benchmark::State& state) {
   Data logits(t, {kTokens, kVocabulary}), targets(DType::kI32, {kTokens}), lse(DType::kF32, {kTokens});
   Data loss(DType::kF32, {}), count(DType::kF32, {});
   Loop(state, logits.view.size(),
-       [&] { CrossEntropy(logits.view, targets.view, 0, {kTokens}, loss.view, count.view, lse.view); });
+       [&] { kCrossEntropy.CrossEntropy(logits.view, targets.view, 0, {kTokens}, loss.view, count.view, lse.view); });
 }
 void BM_CrossEntropyTorch(benchmark::State& state) {
   const DType t = TypeOf(state);
@@ -173,8 +171,9 @@ void BM_CrossEntropyGrad(benchmark::State& state) {
   Data logits(t, {kTokens, kVocabulary}), targets(DType::kI32, {kTokens}), lse(DType::kF32, {kTokens}),
       dloss(DType::kF32, {});
   Data dlogits(t, {kTokens, kVocabulary});
-  Loop(state, logits.view.size(),
-       [&] { CrossEntropyGrad(logits.view, targets.view, lse.view, dloss.view, 0, {kTokens}, dlogits.view); });
+  Loop(state, logits.view.size(), [&] {
+    kCrossEntropy.CrossEntropyGrad(logits.view, targets.view, lse.view, dloss.view, 0, {kTokens}, dlogits.view);
+  });
 }
 
 void BM_AdamW(benchmark::State& state) {
@@ -187,8 +186,8 @@ void BM_AdamW(benchmark::State& state) {
   apply.tensor.fill_(1);
   count.tensor.fill_(3);
   Loop(state, w.view.size(), [&] {
-    AdamW(w.view, m.view, v.view, g.view, {lr.view, scale.view, apply.view, count.view}, {0.9, 0.95, 1e-8, 0.1}, w.view,
-          m.view, v.view, state.range(0) == 16 ? copy.view : TensorView());
+    kAdamW.AdamW(w.view, m.view, v.view, g.view, {lr.view, scale.view, apply.view, count.view}, {0.9, 0.95, 1e-8, 0.1},
+                 w.view, m.view, v.view, state.range(0) == 16 ? copy.view : TensorView());
   });
 }
 void BM_AdamWTorch(benchmark::State& state) {
@@ -204,7 +203,7 @@ void BM_AdamWTorch(benchmark::State& state) {
 
 void BM_SumSquares(benchmark::State& state) {
   Data x(TypeOf(state), {10'000'000}), y(DType::kF32, {});
-  Loop(state, x.view.size(), [&] { SumSquares({{x.view, x.view.dims}}, y.view); });
+  Loop(state, x.view.size(), [&] { kSumSquares.SumSquares({{x.view, x.view.dims}}, y.view); });
 }
 void BM_SumSquaresTorch(benchmark::State& state) {
   Data x(TypeOf(state), {10'000'000});
@@ -213,7 +212,7 @@ void BM_SumSquaresTorch(benchmark::State& state) {
 
 void BM_EmbeddingGrad(benchmark::State& state) {
   Data dy(TypeOf(state), {kTokens, kHidden}), ids(DType::kI32, {kTokens}), dtable(DType::kF32, {kVocabulary, kHidden});
-  Loop(state, dtable.view.size(), [&] { EmbeddingGrad(dy.view, ids.view, 0, dtable.view); });
+  Loop(state, dtable.view.size(), [&] { kEmbedding.EmbeddingGrad(dy.view, ids.view, 0, dtable.view); });
 }
 void BM_EmbeddingGradTorch(benchmark::State& state) {
   Data dy(TypeOf(state), {kTokens, kHidden}), ids(DType::kI32, {kTokens});
@@ -238,15 +237,16 @@ constexpr int64_t kAttentionFlops = 2 * 2 * kBatch * kHeads * kSequence * kSeque
 void BM_Attention(benchmark::State& state) {
   const Heads h(TypeOf(state), state.range(1));
   const AttentionParameters p{.causal = true, .scale = 0.125};
-  Loop(state, kAttentionFlops, [&] { Attention(h.q.view, h.k.view, h.v.view, {}, p, h.out.view, h.lse.view); });
+  Loop(state, kAttentionFlops,
+       [&] { kAttention.Attention(h.q.view, h.k.view, h.v.view, {}, p, h.out.view, h.lse.view); });
 }
 void BM_AttentionGrad(benchmark::State& state) {
   const Heads h(TypeOf(state), state.range(1));
   const AttentionParameters p{.causal = true, .scale = 0.125};
-  Attention(h.q.view, h.k.view, h.v.view, {}, p, h.out.view, h.lse.view);
+  kAttention.Attention(h.q.view, h.k.view, h.v.view, {}, p, h.out.view, h.lse.view);
   Loop(state, 2 * kAttentionFlops, [&] {
-    AttentionGrad(h.q.view, h.q.view, h.k.view, h.v.view, h.out.view, h.lse.view, {}, p, h.dq.view, h.dk.view,
-                  h.dv.view);
+    kAttention.AttentionGrad(h.q.view, h.q.view, h.k.view, h.v.view, h.out.view, h.lse.view, {}, p, h.dq.view,
+                             h.dk.view, h.dv.view);
   });
 }
 
@@ -259,7 +259,7 @@ void BM_Linear(benchmark::State& state) {
   const char* specs[] = {"bsk,nk->bsn", "bsn,nk->bsk", "bsn,bsk->nk"};
   const TensorView a = state.range(2) == 0 ? x.view : y.view, b = state.range(2) == 2 ? x.view : w.view;
   const TensorView out = state.range(2) == 0 ? y.view : state.range(2) == 1 ? x.view : dw.view;
-  const auto kernel = EinsumKernel::Prepare(specs[state.range(2)], a, b, out);
+  const auto kernel = CpuEinsum::Prepare(specs[state.range(2)], a, b, out);
   Loop(state, 2 * kTokens * n * kHidden, [&] { kernel->Run(a, b, out); });
 }
 void BM_LinearTorch(benchmark::State& state) {

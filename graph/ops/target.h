@@ -16,7 +16,7 @@ struct ProductCall {
 };
 
 // What a program is compiled for: scratch bytes of its kernels beside their results, those of libraries that they call
-// included. All are upper bounds, which worker/rank's bind_kernels_test holds against what kernels take. The answers
+// included. All are upper bounds, which worker/rank's kernel_memory_test holds against what kernels take. The answers
 // here are those of kernels that take none; graph/targets has a class for each kind of device that answers otherwise.
 class Target {
  public:

@@ -38,7 +38,7 @@ constexpr double kFlopsOfExponential = 256;
 // instructions.
 constexpr double kExponentialsOfSm = 16;
 
-// Of products by expert in 16 bits, rows are filled up to multiples of it: kExpertRowStep of kernels/cpu/expert.h.
+// Of products by expert in 16 bits, rows are filled up to multiples of it: kExpertRowStep of kernels/cpu/expert.cc.
 constexpr double kCpuRowStep = 32;
 // The largest tile of the libraries' products in half precision, since A100 (CUTLASS, cuBLAS).
 constexpr double kTileRows = 128, kTileColumns = 256;

@@ -120,7 +120,7 @@ struct ProductShape {
 // tiles over the multiprocessors), of which the last is half empty on average; and what a product loads first and
 // writes last hides behind nothing, nor what caches read again. Of experts' rows the last tile is half empty. CPUs have
 // no waves and hide their bytes; but for each expert they gather and scatter rows, fill them up where they are of 16
-// bits (kernels/cpu/expert.h), and lay out its matrix: short products with copies between them, where nothing hides.
+// bits (kernels/cpu/expert.cc), and lay out its matrix: short products with copies between them, where nothing hides.
 double KernelSeconds(const Machine& machine, DType dtype, double matmul_flops, double bytes,
                      const ProductShape& shape = {});
 // Seconds to copy so many bytes in a device's memory, each read and written.

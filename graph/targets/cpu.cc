@@ -25,7 +25,7 @@ int64_t RoundUp(int64_t x, int64_t multiple) { return (x + multiple - 1) / multi
 // Of keys, laid out in tiles that end with a run.
 int64_t KeyRows(const TensorType& k, int64_t runs) { return RoundUp(k.dims[1], kKeyBlock) + (runs - 1) * kKeyBlock; }
 
-// Rows of one expert that are gathered and multiplied at a time, as kernels/cpu/expert.h has them.
+// Rows of one expert that are gathered and multiplied at a time, as kernels/cpu/expert.cc has them.
 int64_t ExpertBlockRows(const TensorType& ids, DType dtype) {
   constexpr int64_t kExpertRows = 1024, kExpertRowStep = 32;
   const int64_t rows = std::min(kExpertRows, ids.num_elements());

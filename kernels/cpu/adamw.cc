@@ -1,12 +1,14 @@
-#include "kernels/cpu/adamw.h"
+#include "kernels/contract/adamw.h"
 
 #include <cmath>
 
+#include "kernels/contract/unary.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/pointwise.h"
 #include "kernels/cpu/views.h"
 
 namespace tacc::kernels::cpu {
+namespace {
 
 void AdamW(const TensorView& w, const TensorView& m, const TensorView& v, const TensorView& g,
            const AdamWScalars& scalars, const AdamWParameters& parameters, const TensorView& new_w,
@@ -20,7 +22,7 @@ void AdamW(const TensorView& w, const TensorView& m, const TensorView& v, const 
     CopyBytes(w.data, new_w.data, w.bytes());
     CopyBytes(m.data, new_m.data, m.bytes());
     CopyBytes(v.data, new_v.data, v.bytes());
-    if (copy.data != nullptr) Unary(UnaryOp::kCast, w, copy);
+    if (copy.data != nullptr) kUnary.Unary(UnaryOp::kCast, w, copy, {});
     return;
   }
   const double learning_rate = ReadScalar(scalars.learning_rate), count = ReadScalar(scalars.count);
@@ -41,5 +43,11 @@ void AdamW(const TensorView& w, const TensorView& m, const TensorView& v, const 
                            .grad_scale = ReadScalar(scalars.grad_scale)};
   ParallelFor(n, 8192, [&](int64_t begin, int64_t end) { simd::BestLoops().adamw(update, begin, end); });
 }
+
+}  // namespace
+
+const AdamWKernels kAdamW = {
+    .AdamW = AdamW,
+};
 
 }  // namespace tacc::kernels::cpu

@@ -1,9 +1,10 @@
-#include "kernels/cpu/attention.h"
+#include "kernels/contract/attention.h"
 
 #include <omp.h>
 
 #include <algorithm>
 
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/views.h"
@@ -71,8 +72,6 @@ struct Problem {
   }
 };
 
-}  // namespace
-
 void Attention(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionExtras& extras,
                const AttentionParameters& parameters, const TensorView& out, const TensorView& lse) {
   if (q.size() == 0) return;
@@ -126,5 +125,12 @@ void AttentionGrad(const TensorView& dout, const TensorView& q, const TensorView
     }
   });
 }
+
+}  // namespace
+
+const AttentionKernels kAttention = {
+    .Attention = Attention,
+    .AttentionGrad = AttentionGrad,
+};
 
 }  // namespace tacc::kernels::cpu

@@ -1,8 +1,9 @@
-#include "kernels/cpu/cross_entropy.h"
+#include "kernels/contract/cross_entropy.h"
 
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/views.h"
 
@@ -23,8 +24,6 @@ bool Exists(const Dims& dims, const Dims& bounds, int64_t row) {
   }
   return true;
 }
-
-}  // namespace
 
 void CrossEntropy(const TensorView& logits, const TensorView& targets, int64_t offset, const Dims& bounds,
                   const TensorView& loss, const TensorView& count, const TensorView& lse) {
@@ -109,5 +108,14 @@ void CrossEntropyGrad(const TensorView& logits, const TensorView& targets, const
     }
   });
 }
+
+}  // namespace
+
+const CrossEntropyKernels kCrossEntropy = {
+    .CrossEntropy = CrossEntropy,
+    .LogSumExp = LogSumExp,
+    .CrossEntropySum = CrossEntropySum,
+    .CrossEntropyGrad = CrossEntropyGrad,
+};
 
 }  // namespace tacc::kernels::cpu

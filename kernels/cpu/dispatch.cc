@@ -1,8 +1,9 @@
-#include "kernels/cpu/dispatch.h"
+#include "kernels/contract/dispatch.h"
 
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/views.h"
@@ -27,8 +28,6 @@ struct Groups {
   }
   int64_t rows() const { return destinations * capacity; }
 };
-
-}  // namespace
 
 void DispatchSlots(const TensorView& ids, int64_t num_experts, const TensorView& places, const TensorView& row_ids,
                    const TensorView& overflow) {
@@ -103,5 +102,13 @@ void Combine(const TensorView& rows, const TensorView& places, const TensorView&
     }
   });
 }
+
+}  // namespace
+
+const DispatchKernels kDispatch = {
+    .DispatchSlots = DispatchSlots,
+    .Dispatch = Dispatch,
+    .Combine = Combine,
+};
 
 }  // namespace tacc::kernels::cpu

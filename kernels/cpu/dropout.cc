@@ -1,10 +1,11 @@
-#include "kernels/cpu/dropout.h"
+#include "kernels/contract/dropout.h"
 
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/shape.h"
 #include "kernels/cpu/views.h"
 
 namespace tacc::kernels::cpu {
+namespace {
 
 void Dropout(const TensorView& x, const TensorView& step, const TensorView& sample, const SamplePart& part,
              const DropoutParameters& parameters, const TensorView& y) {
@@ -56,5 +57,11 @@ void Dropout(const TensorView& x, const TensorView& step, const TensorView& samp
     }
   });
 }
+
+}  // namespace
+
+const DropoutKernels kDropout = {
+    .Dropout = Dropout,
+};
 
 }  // namespace tacc::kernels::cpu

@@ -11,11 +11,13 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/contract/pointwise.h"
+#include "kernels/contract/shape.h"
+#include "kernels/contract/unary.h"
 #include "kernels/cpu/aten.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/pointwise.h"
 #include "kernels/cpu/scratch.h"
-#include "kernels/cpu/shape.h"
 #include "kernels/cpu/views.h"
 
 namespace tacc::kernels::cpu {
@@ -53,7 +55,7 @@ void Repeat(const TensorView& x, const TensorView& y) {
   if (x.dims == y.dims) return CopyBytes(x.data, y.data, y.bytes());
   Dims last;
   for (int i = y.dims.rank() - x.dims.rank(); i < y.dims.rank(); ++i) last.push_back(i);
-  Broadcast(x, last, y);
+  kShape.Broadcast(x, last, y);
 }
 
 // The operand as the product wants it, in scratch memory where it must be permuted or converted.
@@ -62,13 +64,13 @@ const void* Arrange(const EinsumView& view, const TensorView& x, DType compute, 
   if (!view.perm.empty()) {
     const TensorView permuted{*scratch, x.dtype, Permuted(x.dims, view.perm)};
     *scratch += Align(permuted.bytes());
-    Transpose(x, view.perm, permuted);
+    kShape.Transpose(x, view.perm, permuted);
     current = permuted;
   }
   if (x.dtype != compute) {
     const TensorView converted{*scratch, compute, current.dims};
     *scratch += Align(converted.bytes());
-    Unary(UnaryOp::kCast, current, converted);
+    kUnary.Unary(UnaryOp::kCast, current, converted, {});
     current = converted;
   }
   return current.data;
@@ -99,8 +101,8 @@ at::Tensor Batch(const void* data, const EinsumView& view, int64_t batch, int64_
 
 bool HasBf16Multiply() { return __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512bf16"); }
 
-absl::StatusOr<EinsumKernel> EinsumKernel::Prepare(const std::string& spec, const TensorView& a, const TensorView& b,
-                                                   const TensorView& y, const EinsumPart& part) {
+absl::StatusOr<CpuEinsum> CpuEinsum::Prepare(const std::string& spec, const TensorView& a, const TensorView& b,
+                                             const TensorView& y, const EinsumPart& part) {
   absl::StatusOr<EinsumPlan> plan = PlanEinsum(spec, a.dims, b.dims);
   if (!plan.ok()) return plan.status();
   if (!(plan->result_dims == y.dims)) {
@@ -109,7 +111,7 @@ absl::StatusOr<EinsumKernel> EinsumKernel::Prepare(const std::string& spec, cons
   for (DType type : {a.dtype, b.dtype, y.dtype}) {
     if (!IsFloat(type)) return absl::InvalidArgumentError(absl::StrCat("einsum \"", spec, "\" of ", Name(type)));
   }
-  EinsumKernel kernel;
+  CpuEinsum kernel;
   kernel.plan_ = *std::move(plan);
   kernel.part_ = part;
   kernel.a_dims_ = a.dims;
@@ -121,7 +123,7 @@ absl::StatusOr<EinsumKernel> EinsumKernel::Prepare(const std::string& spec, cons
   return kernel;
 }
 
-void EinsumKernel::Product(const TensorView& a, const TensorView& b, void* result, double beta) const {
+void CpuEinsum::Product(const TensorView& a, const TensorView& b, void* result, double beta) const {
   TACC_KERNEL_CHECK(a.dims == a_dims_ && b.dims == b_dims_ && a.dtype == a_type_ && b.dtype == b_type_);
   const Scratch copy(part_.pitch > 0 ? a.bytes() : 0);
   const TensorView whole = part_.pitch > 0 ? CopyPart(a, part_, copy.data()) : a;
@@ -156,10 +158,10 @@ void EinsumKernel::Product(const TensorView& a, const TensorView& b, void* resul
   }
 }
 
-void EinsumKernel::Run(const TensorView& a, const TensorView& b, const TensorView& y) const {
+void CpuEinsum::Run(const TensorView& a, const TensorView& b, const TensorView& y) const {
   TACC_KERNEL_CHECK(y.dims == plan_.result_dims && y.dtype == y_type_);
   if (y.size() == 0) return;
-  if (plan_.k == 0) return Fill(0, y);
+  if (plan_.k == 0) return kPointwise.Fill(0, y);
   if (ResultIsDirect()) return Product(a, b, y.data, 0);
   Scratch scratch(CopyBytesOf(plan_.result, y.dims, y_type_, compute_));
   char* free = static_cast<char*>(scratch.data());
@@ -167,18 +169,18 @@ void EinsumKernel::Run(const TensorView& a, const TensorView& b, const TensorVie
   TensorView product{free, compute_, product_dims};
   if (y_type_ == compute_) {
     Product(a, b, product.data, 0);
-    return Transpose(product, Inverse(plan_.result.perm), y);
+    return kShape.Transpose(product, Inverse(plan_.result.perm), y);
   }
   free += Align(product.bytes());
   Product(a, b, product.data, 0);
-  if (plan_.result.perm.empty()) return Unary(UnaryOp::kCast, product, y);
+  if (plan_.result.perm.empty()) return kUnary.Unary(UnaryOp::kCast, product, y, {});
   const TensorView converted{free, y_type_, product_dims};
-  Unary(UnaryOp::kCast, product, converted);
-  Transpose(converted, Inverse(plan_.result.perm), y);
+  kUnary.Unary(UnaryOp::kCast, product, converted, {});
+  kShape.Transpose(converted, Inverse(plan_.result.perm), y);
 }
 
-void EinsumKernel::RunAccumulate(const TensorView& acc, const TensorView& a, const TensorView& b,
-                                 const TensorView& y) const {
+void CpuEinsum::RunAccumulate(const TensorView& acc, const TensorView& a, const TensorView& b,
+                              const TensorView& y) const {
   TACC_KERNEL_CHECK(acc.dtype == y.dtype);
   if (y.size() == 0) return;
   if (plan_.k == 0) return Repeat(acc, y);
@@ -191,12 +193,28 @@ void EinsumKernel::RunAccumulate(const TensorView& acc, const TensorView& a, con
     Scratch scratch(y.size() * SizeOf(compute_));
     const TensorView product{scratch.data(), compute_, y.dims};
     Product(a, b, product.data, 0);
-    return Binary(BinaryOp::kAdd, product, acc, y);
+    return kPointwise.Binary(BinaryOp::kAdd, product, acc, y);
   }
   Scratch scratch(y.bytes());
   const TensorView product{scratch.data(), y_type_, y.dims};
   Run(a, b, product);
-  Binary(BinaryOp::kAdd, product, acc, y);
+  kPointwise.Binary(BinaryOp::kAdd, product, acc, y);
 }
+
+namespace {
+
+absl::StatusOr<std::unique_ptr<EinsumKernel>> PrepareEinsum(const std::string& spec, const TensorView& a,
+                                                            const TensorView& b, const TensorView& y,
+                                                            const EinsumPart& part) {
+  absl::StatusOr<CpuEinsum> kernel = CpuEinsum::Prepare(spec, a, b, y, part);
+  if (!kernel.ok()) return kernel.status();
+  return std::make_unique<CpuEinsum>(*std::move(kernel));
+}
+
+}  // namespace
+
+const EinsumKernels kEinsum = {
+    .PrepareEinsum = PrepareEinsum,
+};
 
 }  // namespace tacc::kernels::cpu

@@ -1,12 +1,14 @@
-#include "kernels/cpu/embedding.h"
+#include "kernels/contract/embedding.h"
 
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/views.h"
 
 namespace tacc::kernels::cpu {
+namespace {
 
 void Embedding(const TensorView& table, const TensorView& ids, int64_t offset, const TensorView& y) {
   const int64_t n = table.row_length(), vocabulary = table.num_rows();
@@ -25,7 +27,7 @@ void Embedding(const TensorView& table, const TensorView& ids, int64_t offset, c
       if (table.dtype == y.dtype) {
         std::memcpy(target, source, y_row);
       } else {
-        loops.unary(simd::UnaryOp::kCast, 0, 0, {source, table.dtype}, {target, y.dtype}, 0, n);
+        loops.unary(UnaryOp::kCast, 0, 0, {source, table.dtype}, {target, y.dtype}, 0, n);
       }
     }
   });
@@ -53,5 +55,12 @@ void EmbeddingGrad(const TensorView& dy, const TensorView& ids, int64_t offset, 
     }
   });
 }
+
+}  // namespace
+
+const EmbeddingKernels kEmbedding = {
+    .Embedding = Embedding,
+    .EmbeddingGrad = EmbeddingGrad,
+};
 
 }  // namespace tacc::kernels::cpu

@@ -1,16 +1,24 @@
-#include "kernels/cpu/expert.h"
+#include "kernels/contract/expert.h"
 
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/contract/pointwise.h"
+#include "kernels/contract/router.h"
 #include "kernels/cpu/einsum.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/pointwise.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/views.h"
 
 namespace tacc::kernels::cpu {
 namespace {
+
+// Rows of one expert that are gathered and multiplied at a time.
+constexpr int64_t kExpertRows = 1024;
+// Rows of 16 bits are multiplied in multiples of this, the last ones with rows of zeros: of each number of rows that it
+// has seen LibTorch's library keeps code, half a megabyte, and experts see another number in each step.
+constexpr int64_t kExpertRowStep = 32;
 
 int64_t RowGrain(int64_t n) { return 1 + 16384 / (n + 1); }
 
@@ -125,13 +133,11 @@ void ClearBytes(void* data, int64_t bytes) {
 
 int64_t BlockRows(const TensorView& ids, DType dtype) { return PaddedRows(std::min(kExpertRows, ids.size()), dtype); }
 
-EinsumKernel PrepareProduct(const char* spec, const TensorView& a, const TensorView& b, const TensorView& y) {
-  absl::StatusOr<EinsumKernel> kernel = EinsumKernel::Prepare(spec, a, b, y);
+CpuEinsum PrepareProduct(const char* spec, const TensorView& a, const TensorView& b, const TensorView& y) {
+  absl::StatusOr<CpuEinsum> kernel = CpuEinsum::Prepare(spec, a, b, y);
   TACC_KERNEL_CHECK(kernel.ok());
   return *std::move(kernel);
 }
-
-}  // namespace
 
 void Softmax(const TensorView& x, const TensorView& y) {
   const int64_t n = x.row_length();
@@ -281,12 +287,12 @@ void ExpertMatmulGrad(const TensorView& a, const TensorView& b, const TensorView
   const Scratch a_memory(rows * a_rows.row_bytes()), b_memory(rows * b_rows.row_bytes());
   for (int64_t e = 0; e < num_experts; ++e) {
     const TensorView gradient = Part(dw, e * m * n, {m, n});
-    if (order.begin(e) == order.end(e)) Fill(0, gradient);
+    if (order.begin(e) == order.end(e)) kPointwise.Fill(0, gradient);
     for (int64_t begin = order.begin(e); begin < order.end(e); begin += kExpertRows) {
       const int64_t end = std::min(order.end(e), begin + kExpertRows);
       const TensorView block_a = a_rows.Gather(order, begin, end, a_memory);
       const TensorView block_b = b_rows.Gather(order, begin, end, b_memory);
-      const EinsumKernel product = PrepareProduct("rm,rn->mn", block_a, block_b, gradient);
+      const CpuEinsum product = PrepareProduct("rm,rn->mn", block_a, block_b, gradient);
       if (begin == order.begin(e)) {
         product.Run(block_a, block_b, gradient);
       } else {
@@ -326,5 +332,22 @@ void DotRows(const TensorView& a, const TensorView& b, const TensorView& y) {
     }
   });
 }
+
+}  // namespace
+
+const RouterKernels kRouter = {
+    .Softmax = Softmax,
+    .SoftmaxGrad = SoftmaxGrad,
+    .TopK = TopK,
+    .TopKGrad = TopKGrad,
+    .ExpertCounts = ExpertCounts,
+    .MulRows = MulRows,
+    .DotRows = DotRows,
+};
+
+const ExpertKernels kExpert = {
+    .ExpertMatmul = ExpertMatmul,
+    .ExpertMatmulGrad = ExpertMatmulGrad,
+};
 
 }  // namespace tacc::kernels::cpu

@@ -5,7 +5,8 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/cpu/expert.h"
+#include "kernels/contract/expert.h"
+#include "kernels/cpu/kernels.h"
 
 namespace tacc::kernels::cpu {
 namespace {
@@ -25,8 +26,8 @@ TEST(ExpertMatmul, EachNumberOfRowsIsNoMoreMemory) {
     for (int64_t i = 0; i < kTokens; ++i) ids[i] = i < rows ? 0 : -1;
     const TensorView x_view{x.data(), DType::kBF16, {kTokens, 1, kN}}, y_view{y.data(), DType::kBF16, {kTokens, 1, kM}};
     const TensorView id_view{ids.data(), DType::kI32, {kTokens, 1}};
-    ExpertMatmul(x_view, id_view, {w.data(), DType::kBF16, {1, kM, kN}}, ExpertWeights::kPlain, 0, y_view);
-    ExpertMatmulGrad(y_view, x_view, id_view, 0, {dw.data(), DType::kF32, {1, kM, kN}});
+    kExpert.ExpertMatmul(x_view, id_view, {w.data(), DType::kBF16, {1, kM, kN}}, ExpertWeights::kPlain, 0, y_view);
+    kExpert.ExpertMatmulGrad(y_view, x_view, id_view, 0, {dw.data(), DType::kF32, {1, kM, kN}});
   };
   for (int64_t rows = 32; rows <= kTokens; rows += 32) run(rows);
   const int64_t before = ResidentBytes();

@@ -1,11 +1,13 @@
-#include "kernels/cpu/lr_schedule.h"
+#include "kernels/contract/lr_schedule.h"
 
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/views.h"
 
 namespace tacc::kernels::cpu {
+namespace {
 
 double LearningRate(const LrSchedule& schedule, int64_t step) {
   if (step < schedule.warmup_steps) {
@@ -23,5 +25,11 @@ void LearningRate(const LrSchedule& schedule, const TensorView& step, const Tens
   TACC_KERNEL_CHECK(step.size() == 1 && step.dtype == DType::kI64);
   WriteScalar(LearningRate(schedule, *step.as<int64_t>()), y);
 }
+
+}  // namespace
+
+const LrScheduleKernels kLrSchedule = {
+    .LearningRate = LearningRate,
+};
 
 }  // namespace tacc::kernels::cpu

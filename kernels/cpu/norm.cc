@@ -1,8 +1,9 @@
-#include "kernels/cpu/norm.h"
+#include "kernels/contract/norm.h"
 
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/views.h"
@@ -65,10 +66,15 @@ void ForRowsOfSum(const TensorView& a, const TensorView& b, const TensorView& su
   ParallelFor(sum.num_rows(), RowGrain(n), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; row += few) {
       const int64_t limit = std::min(end, row + few);
-      simd::BestLoops().binary(simd::BinaryOp::kAdd, In(a), In(b), sum.size(), Out(sum), row * n, limit * n);
+      simd::BestLoops().binary(BinaryOp::kAdd, In(a), In(b), sum.size(), Out(sum), row * n, limit * n);
       loop(rows, row, limit);
     }
   });
+}
+
+// Scratch of the gradients: num_sums (1: dw, 2: dw and db) partial sums in the compute dtype (f32, f64).
+int64_t NormGradWorkspaceBytes(int64_t num_rows, int64_t row_length, int num_sums, DType compute) {
+  return NumGroups(num_rows) * num_sums * row_length * SizeOf(compute);
 }
 
 // Runs loop(rows, begin, end) over groups of rows with partial sums, then adds these up into sums (dw, db).
@@ -101,7 +107,7 @@ void GradWithSums(simd::NormGradRows rows, int64_t num_rows, DType compute, cons
         for (int64_t group = 0; group < num_groups; ++group) {
           loops.accumulate_f64(acc, {partial, compute}, (group * num_sums + sum) * n + column, width);
         }
-        loops.unary(simd::UnaryOp::kCast, 0, 0, {acc, DType::kF64},
+        loops.unary(UnaryOp::kCast, 0, 0, {acc, DType::kF64},
                     {target.as<char>() + column * SizeOf(target.dtype), target.dtype}, 0, width);
       }
     }
@@ -113,12 +119,6 @@ DType ComputeType(const TensorView& dy, const TensorView& x, const TensorView& w
   return f64 ? DType::kF64 : DType::kF32;
 }
 
-}  // namespace
-
-int64_t NormGradWorkspaceBytes(int64_t num_rows, int64_t row_length, int num_sums, DType compute) {
-  return NumGroups(num_rows) * num_sums * row_length * SizeOf(compute);
-}
-
 void RmsNorm(const TensorView& x, const TensorView& w, double eps, const TensorView& y, const TensorView& rstd) {
   const simd::NormRows rows = RmsNormRows(x, w, eps, y, rstd);
   ParallelFor(x.num_rows(), RowGrain(rows.n),
@@ -128,11 +128,6 @@ void RmsNorm(const TensorView& x, const TensorView& w, double eps, const TensorV
 void AddRmsNorm(const TensorView& a, const TensorView& b, const TensorView& w, double eps, const TensorView& y,
                 const TensorView& rstd, const TensorView& sum) {
   ForRowsOfSum(a, b, sum, RmsNormRows(sum, w, eps, y, rstd), simd::BestLoops().rms_norm);
-}
-
-void RmsNormGrad(const TensorView& dy, const TensorView& x, const TensorView& w, const TensorView& rstd,
-                 const TensorView& dx, const TensorView& dw, const TensorView& copy) {
-  RmsNormGradAccumulate(TensorView{}, dy, x, w, rstd, dx, dw, copy);
 }
 
 void RmsNormGradAccumulate(const TensorView& acc, const TensorView& dy, const TensorView& x, const TensorView& w,
@@ -152,6 +147,11 @@ void RmsNormGradAccumulate(const TensorView& acc, const TensorView& dy, const Te
   GradWithSums(rows, x.num_rows(), ComputeType(dy, x, w), dw, TensorView{}, simd::BestLoops().rms_norm_grad);
 }
 
+void RmsNormGrad(const TensorView& dy, const TensorView& x, const TensorView& w, const TensorView& rstd,
+                 const TensorView& dx, const TensorView& dw, const TensorView& copy) {
+  RmsNormGradAccumulate(TensorView{}, dy, x, w, rstd, dx, dw, copy);
+}
+
 void LayerNorm(const TensorView& x, const TensorView& w, const TensorView& b, double eps, const TensorView& y,
                const TensorView& mean, const TensorView& rstd) {
   const simd::NormRows rows = LayerNormRows(x, w, b, eps, y, mean, rstd);
@@ -162,12 +162,6 @@ void LayerNorm(const TensorView& x, const TensorView& w, const TensorView& b, do
 void AddLayerNorm(const TensorView& a, const TensorView& b, const TensorView& w, const TensorView& bias, double eps,
                   const TensorView& y, const TensorView& mean, const TensorView& rstd, const TensorView& sum) {
   ForRowsOfSum(a, b, sum, LayerNormRows(sum, w, bias, eps, y, mean, rstd), simd::BestLoops().layer_norm);
-}
-
-void LayerNormGrad(const TensorView& dy, const TensorView& x, const TensorView& mean, const TensorView& rstd,
-                   const TensorView& w, const TensorView& dx, const TensorView& dw, const TensorView& db,
-                   const TensorView& copy) {
-  LayerNormGradAccumulate(TensorView{}, dy, x, mean, rstd, w, dx, dw, db, copy);
 }
 
 void LayerNormGradAccumulate(const TensorView& acc, const TensorView& dy, const TensorView& x, const TensorView& mean,
@@ -197,6 +191,12 @@ void LayerNormGradAccumulate(const TensorView& acc, const TensorView& dy, const 
   GradWithSums(rows, x.num_rows(), ComputeType(dy, x, w), dw, db, simd::BestLoops().layer_norm_grad);
 }
 
+void LayerNormGrad(const TensorView& dy, const TensorView& x, const TensorView& mean, const TensorView& rstd,
+                   const TensorView& w, const TensorView& dx, const TensorView& dw, const TensorView& db,
+                   const TensorView& copy) {
+  LayerNormGradAccumulate(TensorView{}, dy, x, mean, rstd, w, dx, dw, db, copy);
+}
+
 void L2Normalize(const TensorView& x, double eps, const TensorView& y, const TensorView& rnorm) {
   TACC_KERNEL_CHECK(y.size() == x.size());
   CheckRows(x, rnorm);
@@ -214,5 +214,20 @@ void L2NormalizeGrad(const TensorView& dy, const TensorView& x, const TensorView
   ParallelFor(x.num_rows(), RowGrain(rows.n),
               [&](int64_t begin, int64_t end) { simd::BestLoops().l2_normalize_grad(rows, begin, end); });
 }
+
+}  // namespace
+
+const NormKernels kNorm = {
+    .RmsNorm = RmsNorm,
+    .AddRmsNorm = AddRmsNorm,
+    .RmsNormGrad = RmsNormGrad,
+    .RmsNormGradAccumulate = RmsNormGradAccumulate,
+    .LayerNorm = LayerNorm,
+    .AddLayerNorm = AddLayerNorm,
+    .LayerNormGrad = LayerNormGrad,
+    .LayerNormGradAccumulate = LayerNormGradAccumulate,
+    .L2Normalize = L2Normalize,
+    .L2NormalizeGrad = L2NormalizeGrad,
+};
 
 }  // namespace tacc::kernels::cpu

@@ -1,8 +1,11 @@
-#include "kernels/cpu/pointwise.h"
+#include "kernels/contract/pointwise.h"
 
 #include <cstring>
 #include <vector>
 
+#include "kernels/contract/sum_squares.h"
+#include "kernels/contract/unary.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/views.h"
 
@@ -73,8 +76,6 @@ double SumSquaresOf(const TensorView& x, const Dims& bounds) {
   });
 }
 
-}  // namespace
-
 void Unary(UnaryOp op, const TensorView& x, const TensorView& y, UnaryParameters parameters) {
   const int64_t n = x.size();
   TACC_KERNEL_CHECK(y.size() == n);
@@ -122,8 +123,6 @@ void SwigluGrad(const TensorView& gate, const TensorView& up, const TensorView& 
   });
 }
 
-namespace {
-
 // Elements [begin, begin + n) of a tensor.
 TensorView Part(const TensorView& x, int64_t begin, int64_t n) {
   return {x.as<char>() + begin * SizeOf(x.dtype), x.dtype, {n}};
@@ -143,8 +142,6 @@ void ForGates(const TensorView& x, const TensorView& half, F f) {
     }
   });
 }
-
-}  // namespace
 
 void SwigluJoined(const TensorView& x, const TensorView& y) {
   const simd::Loops& loops = simd::BestLoops();
@@ -206,5 +203,28 @@ void Iota(int dim, int64_t first, const TensorView& y) {
     WriteScalar(static_cast<double>(first + i / inner % extent), TensorView{y.as<char>() + i * size, y.dtype, {}});
   }
 }
+
+}  // namespace
+
+const UnaryKernels kUnary = {
+    .Unary = Unary,
+    .UnaryGrad = UnaryGrad,
+};
+
+const PointwiseKernels kPointwise = {
+    .Binary = Binary,
+    .Swiglu = Swiglu,
+    .SwigluGrad = SwigluGrad,
+    .SwigluJoined = SwigluJoined,
+    .SwigluJoinedGrad = SwigluJoinedGrad,
+    .Select = Select,
+    .IsFinite = IsFinite,
+    .Fill = Fill,
+    .Iota = Iota,
+};
+
+const SumSquaresKernels kSumSquares = {
+    .SumSquares = SumSquares,
+};
 
 }  // namespace tacc::kernels::cpu

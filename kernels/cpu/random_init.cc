@@ -1,11 +1,12 @@
 // Compiled with -ffp-contract=off and calling nothing of libm but sqrt, so that results are the same on every machine.
+
 #include "kernels/cpu/random_init.h"
 
 #include <cmath>
 #include <cstring>
 
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/shape.h"
 #include "kernels/cpu/views.h"
 
 namespace tacc::kernels::cpu {
@@ -131,7 +132,7 @@ void RandomInit(Distribution distribution, double first, double second, const Ra
           }
           values[j] = wide == DType::kF64 ? value : static_cast<double>(static_cast<float>(value));
         }
-        loops.unary(simd::UnaryOp::kCast, 0, 0, {values, DType::kF64},
+        loops.unary(UnaryOp::kCast, 0, 0, {values, DType::kF64},
                     {y.as<char>() + (row * n + i) * SizeOf(y.dtype), y.dtype}, 0, width);
       }
     }

@@ -1,9 +1,11 @@
 // ReduceSum and ReduceMax of shape.h.
+#include "kernels/contract/reduce.h"
+
 #include <algorithm>
 #include <limits>
 
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/shape.h"
 #include "kernels/cpu/views.h"
 
 namespace tacc::kernels::cpu {
@@ -58,8 +60,8 @@ int64_t Offset(const Dims& dims, const Strides& strides, int rank, int64_t index
 }
 
 void Store(double value, const TensorView& y, int64_t i) {
-  simd::BestLoops().unary(simd::UnaryOp::kCast, 0, 0, {&value, DType::kF64},
-                          {y.as<char>() + i * SizeOf(y.dtype), y.dtype}, 0, 1);
+  simd::BestLoops().unary(UnaryOp::kCast, 0, 0, {&value, DType::kF64}, {y.as<char>() + i * SizeOf(y.dtype), y.dtype}, 0,
+                          1);
 }
 
 // The last merged dim is kept: columns of results accumulate over all reduced positions, in order.
@@ -79,7 +81,7 @@ void ReduceColumns(Kind kind, const Plan& plan, const TensorView& x, const Tenso
         const int64_t offset = base + Offset(plan.reduced, plan.reduced_strides, plan.reduced.rank(), r);
         (kind == Kind::kSum ? loops.accumulate_f64 : loops.accumulate_max)(acc, In(x), offset, width);
       }
-      loops.unary(simd::UnaryOp::kCast, 0, 0, {acc, DType::kF64},
+      loops.unary(UnaryOp::kCast, 0, 0, {acc, DType::kF64},
                   {y.as<char>() + (row * n + column) * SizeOf(y.dtype), y.dtype}, 0, width);
     }
   });
@@ -139,9 +141,14 @@ void Reduce(Kind kind, const TensorView& x, const Dims& dims, const TensorView& 
   ReduceRuns(kind, plan, x, y);
 }
 
-}  // namespace
-
 void ReduceSum(const TensorView& x, const Dims& dims, const TensorView& y) { Reduce(Kind::kSum, x, dims, y); }
 void ReduceMax(const TensorView& x, const Dims& dims, const TensorView& y) { Reduce(Kind::kMax, x, dims, y); }
+
+}  // namespace
+
+const ReduceKernels kReduce = {
+    .ReduceSum = ReduceSum,
+    .ReduceMax = ReduceMax,
+};
 
 }  // namespace tacc::kernels::cpu

@@ -1,12 +1,12 @@
-#include "kernels/cpu/rotary.h"
+#include "kernels/contract/rotary.h"
 
 #include <cmath>
 
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/views.h"
 
 namespace tacc::kernels::cpu {
-
 namespace {
 
 // The position at row b, index s.
@@ -27,8 +27,6 @@ class PositionsOf {
   const int32_t* start_;
   int64_t length_;
 };
-
-}  // namespace
 
 void Positions(const std::vector<int64_t>& given, const TensorView& document_start, const TensorView& positions) {
   const int64_t length = positions.row_length();
@@ -84,5 +82,13 @@ void Rotary(const TensorView& x, const TensorView& cos, const TensorView& sin, R
   ParallelFor(x.dims[0] * x.dims[1], 1 + 16384 / (x.dims[2] * x.dims[3] + 1),
               [&](int64_t begin, int64_t end) { simd::BestLoops().rotary(rows, begin, end); });
 }
+
+}  // namespace
+
+const RotaryKernels kRotary = {
+    .Positions = Positions,
+    .RopeTable = RopeTable,
+    .Rotary = Rotary,
+};
 
 }  // namespace tacc::kernels::cpu

@@ -1,6 +1,5 @@
 // Scratch: memory that a kernel needs while it runs. It comes from LibTorch's CPU allocator, so in a rank it is served
-// from the planned workspace, as are the blocks that LibTorch's own operators take. A kernel that uses it says how much
-// in a ...WorkspaceBytes function beside it.
+// from the planned workspace, as are the blocks that LibTorch's own operators take.
 #ifndef TACC_KERNELS_CPU_SCRATCH_H_
 #define TACC_KERNELS_CPU_SCRATCH_H_
 

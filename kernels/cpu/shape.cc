@@ -1,7 +1,8 @@
-#include "kernels/cpu/shape.h"
+#include "kernels/contract/shape.h"
 
 #include <cstring>
 
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/views.h"
 
@@ -123,18 +124,6 @@ void CopyElements(Copy copy, const void* from_data, void* to_data) {
 const void* At(const TensorView& x, int64_t offset) { return x.as<char>() + offset * SizeOf(x.dtype); }
 void* MutableAt(const TensorView& x, int64_t offset) { return x.as<char>() + offset * SizeOf(x.dtype); }
 
-}  // namespace
-
-Strides DenseStrides(const Dims& dims) {
-  Strides strides = dims;
-  int64_t stride = 1;
-  for (int i = dims.rank() - 1; i >= 0; --i) {
-    strides[i] = stride;
-    stride *= dims[i];
-  }
-  return strides;
-}
-
 void StridedCopy(const Dims& dims, int64_t element_bytes, const void* from, const Strides& from_strides, void* to,
                  const Strides& to_strides) {
   TACC_KERNEL_CHECK(from_strides.rank() == dims.rank() && to_strides.rank() == dims.rank());
@@ -220,5 +209,17 @@ void MaskPadding(const TensorView& x, const Dims& bounds) {
     });
   }
 }
+
+}  // namespace
+
+const ShapeKernels kShape = {
+    .CopyBytes = CopyBytes,
+    .Transpose = Transpose,
+    .Slice = Slice,
+    .Concat = Concat,
+    .Pad = Pad,
+    .Broadcast = Broadcast,
+    .MaskPadding = MaskPadding,
+};
 
 }  // namespace tacc::kernels::cpu

@@ -1,9 +1,11 @@
 #include <math.h>
 
-#include "kernels/cuda/adamw.h"
+#include "kernels/contract/adamw.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch/elementary.h"
 #include "kernels/cuda/launch/pack.h"
 #include "kernels/cuda/launch/table_launch.h"
+#include "kernels/cuda/many_tensors.h"
 
 namespace tacc::kernels::cuda {
 namespace {
@@ -133,14 +135,14 @@ Update Describe(const AdamWUpdate& u) {
           .packs = ArePackable({u.w, u.m, u.v, u.g, u.new_w, u.new_m, u.new_v, u.copy})};
 }
 
-}  // namespace
-
 void AdamW(const TensorView& w, const TensorView& m, const TensorView& v, const TensorView& g,
            const AdamWScalars& scalars, const AdamWParameters& parameters, const TensorView& new_w,
            const TensorView& new_m, const TensorView& new_v, const TensorView& copy) {
   const Update update = Describe({w, m, v, g, scalars, parameters, new_w, new_m, new_v, copy});
   ForEachChunkOf<kTeam>(update, NumChunks(update.n), sizeof(Step), UpdateChunk());
 }
+
+}  // namespace
 
 TensorTable AdamWTable(const std::vector<AdamWUpdate>& updates) {
   TensorTable table;
@@ -152,5 +154,9 @@ TensorTable AdamWTable(const std::vector<AdamWUpdate>& updates) {
 }
 
 void AdamWMany(const TensorTable& table) { ForEachChunk<kTeam, Update>(table, sizeof(Step), UpdateChunk()); }
+
+const AdamWKernels kAdamW = {
+    .AdamW = AdamW,
+};
 
 }  // namespace tacc::kernels::cuda

@@ -1,11 +1,13 @@
-// What kernels/cuda/adamw.h has beyond kernels/cpu/adamw.h (whose test runs on both): many updates in one launch.
-#include "kernels/cuda/adamw.h"
+// Many updates in one launch, beside one call each.
+#include "kernels/contract/adamw.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/many_tensors.h"
 #include "kernels/reference/buffer.h"
 
 namespace tacc::kernels::cuda {
@@ -63,7 +65,7 @@ TEST(AdamWMany, EqualsTheSingleUpdatesToTheBit) {
     for (size_t i = 0; i < many.size(); ++i) {
       updates.push_back(many[i].Update(i % 2 == 0 ? scalars : others, 0.01 * i));
       const AdamWUpdate u = single[i].Update(i % 2 == 0 ? scalars : others, 0.01 * i);
-      cuda::AdamW(u.w, u.m, u.v, u.g, u.scalars, u.parameters, u.new_w, u.new_m, u.new_v, u.copy);
+      kAdamW.AdamW(u.w, u.m, u.v, u.g, u.scalars, u.parameters, u.new_w, u.new_m, u.new_v, u.copy);
     }
     TensorTable table = AdamWTable(updates);
     EXPECT_EQ(table.num_tensors, 14);  // not the empty ones

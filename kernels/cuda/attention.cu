@@ -5,8 +5,10 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/contract/attention.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_work.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch/pack.h"
 #include "kernels/cuda/scratch.h"
 
@@ -422,6 +424,39 @@ void Backward(const AttentionWork& work, const TensorView& dout, const TensorVie
                      Queries{{shared}, Out(dq)});
 }
 
+void Attention(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionExtras& extras,
+               const AttentionParameters& parameters, const TensorView& out, const TensorView& lse) {
+  if (q.size() == 0) return;
+  const AttentionWork work = WorkOf(q, k, v, extras.first_keys, parameters);
+  TACC_KERNEL_CHECK(out.dims == q.dims && lse.size() == q.dims[0] * q.dims[1] * q.dims[2]);
+  TACC_KERNEL_CHECK(extras.earlier_lse.data == nullptr ||
+                    (extras.earlier_out.dims == out.dims && extras.earlier_lse.size() == lse.size()));
+  if (q.dtype == DType::kF64) return Forward<double, 128>(work, extras, out, lse);
+  if (work.d <= 64) return Forward<float, 64>(work, extras, out, lse);
+  if (work.d <= 128) return Forward<float, 128>(work, extras, out, lse);
+  Forward<float, 256>(work, extras, out, lse);
+}
+
+void AttentionGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
+                   const TensorView& out, const TensorView& lse, const TensorView& first_keys,
+                   const AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
+                   const TensorView& dv) {
+  const AttentionWork work = WorkOf(q, k, v, first_keys, parameters);
+  TACC_KERNEL_CHECK(dout.dims == q.dims && out.dims == q.dims && dq.dims == q.dims && dk.dims == k.dims &&
+                    dv.dims == k.dims && lse.size() == q.dims[0] * q.dims[1] * q.dims[2]);
+  Scratch scratch(q.dims.Product(0, 3) * (q.dtype == DType::kF64 ? 8 : 4));
+  if (q.dtype == DType::kF64) {
+    double* delta = static_cast<double*>(scratch.data());
+    FindAttentionDelta(work, dout, out, delta);
+    return Backward<double, 128>(work, dout, lse, delta, dq, dk, dv);
+  }
+  float* delta = static_cast<float*>(scratch.data());
+  FindAttentionDelta(work, dout, out, delta);
+  if (work.d <= 64) return Backward<float, 64>(work, dout, lse, delta, dq, dk, dv);
+  if (work.d <= 128) return Backward<float, 128>(work, dout, lse, delta, dq, dk, dv);
+  Backward<float, 256>(work, dout, lse, delta, dq, dk, dv);
+}
+
 }  // namespace
 
 AttentionWork WorkOf(const TensorView& q, const TensorView& k, const TensorView& v, const TensorView& first_keys,
@@ -459,37 +494,9 @@ AttentionWork WorkOf(const TensorView& q, const TensorView& k, const TensorView&
   return work;
 }
 
-void Attention(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionExtras& extras,
-               const AttentionParameters& parameters, const TensorView& out, const TensorView& lse) {
-  if (q.size() == 0) return;
-  const AttentionWork work = WorkOf(q, k, v, extras.first_keys, parameters);
-  TACC_KERNEL_CHECK(out.dims == q.dims && lse.size() == q.dims[0] * q.dims[1] * q.dims[2]);
-  TACC_KERNEL_CHECK(extras.earlier_lse.data == nullptr ||
-                    (extras.earlier_out.dims == out.dims && extras.earlier_lse.size() == lse.size()));
-  if (q.dtype == DType::kF64) return Forward<double, 128>(work, extras, out, lse);
-  if (work.d <= 64) return Forward<float, 64>(work, extras, out, lse);
-  if (work.d <= 128) return Forward<float, 128>(work, extras, out, lse);
-  Forward<float, 256>(work, extras, out, lse);
-}
-
-void AttentionGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
-                   const TensorView& out, const TensorView& lse, const TensorView& first_keys,
-                   const AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
-                   const TensorView& dv) {
-  const AttentionWork work = WorkOf(q, k, v, first_keys, parameters);
-  TACC_KERNEL_CHECK(dout.dims == q.dims && out.dims == q.dims && dq.dims == q.dims && dk.dims == k.dims &&
-                    dv.dims == k.dims && lse.size() == q.dims[0] * q.dims[1] * q.dims[2]);
-  Scratch scratch(q.dims.Product(0, 3) * (q.dtype == DType::kF64 ? 8 : 4));
-  if (q.dtype == DType::kF64) {
-    double* delta = static_cast<double*>(scratch.data());
-    FindAttentionDelta(work, dout, out, delta);
-    return Backward<double, 128>(work, dout, lse, delta, dq, dk, dv);
-  }
-  float* delta = static_cast<float*>(scratch.data());
-  FindAttentionDelta(work, dout, out, delta);
-  if (work.d <= 64) return Backward<float, 64>(work, dout, lse, delta, dq, dk, dv);
-  if (work.d <= 128) return Backward<float, 128>(work, dout, lse, delta, dq, dk, dv);
-  Backward<float, 256>(work, dout, lse, delta, dq, dk, dv);
-}
+const AttentionKernels kAttention = {
+    .Attention = Attention,
+    .AttentionGrad = AttentionGrad,
+};
 
 }  // namespace tacc::kernels::cuda

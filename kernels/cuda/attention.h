@@ -1,35 +1,20 @@
-// See kernels/cpu/attention.h; and AttentionLimit.
+// Who computes attention on a GPU: kernels of our own, or LibTorch's.
 #ifndef TACC_KERNELS_CUDA_ATTENTION_H_
 #define TACC_KERNELS_CUDA_ATTENTION_H_
 
 #include <string>
 
-#include "kernels/cpu/attention.h"
+#include "kernels/contract/attention.h"
 
 namespace tacc::kernels::cuda {
-
-using kernels::AttentionExtras;
-using kernels::AttentionParameters;
-using kernels::SequenceRun;
 
 // What travels in a kernel's parameters.
 inline constexpr int kMaxAttentionRuns = 96;
 inline constexpr int kMaxAttentionHeads = 128;
 
-// Empty if Attention and AttentionGrad take it; else which limit is passed: head dims up to 256 (128 in f64), the two
-// above. To be asked before either is called.
+// Empty if kAttention (kernels/cuda/kernels.h) takes it; else which limit is passed: head dims up to 256 (128 in f64),
+// the two above. To be asked before either is called.
 std::string AttentionLimit(const TensorView& q, const AttentionParameters& parameters);
-
-// Any mask and any dtype, in f32 (f64) arithmetic on plain cores, by which others are judged; no scratch.
-void Attention(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionExtras& extras,
-               const AttentionParameters& parameters, const TensorView& out, const TensorView& lse);
-
-// Deterministic: one kernel over blocks of keys for dk and dv, one over blocks of queries for dq, no atomics. dq, dk,
-// dv overlap none of the operands. Scratch: a number of the compute type for each query and head.
-void AttentionGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
-                   const TensorView& out, const TensorView& lse, const TensorView& first_keys,
-                   const AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
-                   const TensorView& dv);
 
 // Attention by somebody else, for problems that it was made for: as Attention and AttentionGrad.
 class FastAttention {

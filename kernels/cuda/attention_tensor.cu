@@ -4,8 +4,10 @@
 #include <cmath>
 #include <string>
 
+#include "kernels/contract/attention.h"
 #include "kernels/cuda/attention_tensor.h"
 #include "kernels/cuda/attention_work.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch/pack.h"
 #include "kernels/cuda/launch/tensor_core.h"
 #include "kernels/cuda/scratch.h"
@@ -480,7 +482,7 @@ void TensorAttention::Run(const TensorView& q, const TensorView& k, const Tensor
                           const AttentionParameters& parameters, const TensorView& out, const TensorView& lse) const {
   TACC_KERNEL_CHECK(WhyNotTensorAttention(q).empty());
   if (parameters.pitch % kPack != 0 || !ArePackable({q, k, v, out}))
-    return Attention(q, k, v, extras, parameters, out, lse);
+    return kAttention.Attention(q, k, v, extras, parameters, out, lse);
   if (q.size() == 0) return;
   const AttentionWork work = WorkOf(q, k, v, extras.first_keys, parameters);
   TACC_KERNEL_CHECK(out.dims == q.dims && lse.size() == q.dims.Product(0, 3));
@@ -495,7 +497,7 @@ void TensorAttention::RunGrad(const TensorView& dout, const TensorView& q, const
                               const TensorView& dv) const {
   TACC_KERNEL_CHECK(WhyNotTensorAttention(q).empty());
   if (dout.dtype != q.dtype || parameters.pitch % kPack != 0 || !ArePackable({dout, q, k, v, dq, dk, dv}))
-    return AttentionGrad(dout, q, k, v, out, lse, first_keys, parameters, dq, dk, dv);
+    return kAttention.AttentionGrad(dout, q, k, v, out, lse, first_keys, parameters, dq, dk, dv);
   const AttentionWork work = WorkOf(q, k, v, first_keys, parameters);
   TACC_KERNEL_CHECK(dout.dims == q.dims && out.dims == q.dims && dq.dims == q.dims && dk.dims == k.dims &&
                     dv.dims == k.dims && lse.size() == q.dims.Product(0, 3));

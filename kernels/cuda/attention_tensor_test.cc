@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/contract/attention.h"
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/reference/buffer.h"
 #include "kernels/reference/joined.h"
 #include "kernels/reference/reference.h"
@@ -32,7 +34,7 @@ double Tolerance(DType dtype) { return dtype == DType::kBF16 ? 1.0 / 200 : 1.0 /
 Buffer Aligned(DType dtype, const Tensor& x) { return Buffer(dtype, x, Buffer::Placement::kAligned); }
 Buffer Aligned(DType dtype, const Dims& dims) { return Buffer(dtype, dims, Buffer::Placement::kAligned); }
 
-const TensorAttention kAttention;
+const TensorAttention kTensorCores;
 
 TEST(AttentionOnTensorCores, TakesWhatCanBeMovedInPacks) {
   for (DType dtype : kTypes) {
@@ -71,12 +73,12 @@ TEST(AttentionOnTensorCores, MatchesTheReferenceForwardAndBackward) {
                        bd = Aligned(dtype, dout);
           const Buffer out = Aligned(dtype, q_dims), dq = Aligned(dtype, q_dims), dk = Aligned(dtype, k_dims),
                        dv = Aligned(dtype, k_dims), lse(DType::kF32, Dims{c.b, c.h, c.s});
-          kAttention.Run(bq, bk, bv, {}, parameters, out, lse);
+          kTensorCores.Run(bq, bk, bv, {}, parameters, out, lse);
           const std::string what = std::string(Name(dtype)) + (causal ? " causal" : "") + (alibi ? " alibi" : "") +
                                    " s " + std::to_string(c.s) + " d " + std::to_string(c.d);
           EXPECT_LE(MaxError(out.ToTensor(), want.out, 1), Tolerance(dtype)) << what;
           EXPECT_LE(MaxError(lse.ToTensor(), want.lse, 1), 1e-5) << what;
-          kAttention.RunGrad(bd, bq, bk, bv, out, lse, {}, parameters, dq, dk, dv);
+          kTensorCores.RunGrad(bd, bq, bk, bv, out, lse, {}, parameters, dq, dk, dv);
           // Sums of a score's gradient times a number of up to 2: `size` is that of a score to the usual one.
           const double size = std::max(1.0, c.scale * std::sqrt(static_cast<double>(c.d)));
           EXPECT_LE(MaxError(dq.ToTensor(), gradient.dq, size), 2 * Tolerance(dtype)) << what;
@@ -128,7 +130,7 @@ TEST(AttentionOnTensorCores, GoesOnOverPartsOfTheKeys) {
     for (const std::vector<SequenceRun>& keys : parts) {
       parameters.keys = keys;
       const Buffer bk = Aligned(dtype, Rows(k, rows_of(keys))), bv = Aligned(dtype, Rows(v, rows_of(keys)));
-      kAttention.Run(bq, bk, bv, extras, parameters, out, lse);
+      kTensorCores.Run(bq, bk, bv, extras, parameters, out, lse);
       extras = {{}, out, lse};
     }
     EXPECT_LE(MaxError(out.ToTensor(), Rows(want.out, own), 1), Tolerance(dtype));
@@ -138,7 +140,7 @@ TEST(AttentionOnTensorCores, GoesOnOverPartsOfTheKeys) {
       const Buffer bk = Aligned(dtype, Rows(k, rows_of(keys))), bv = Aligned(dtype, Rows(v, rows_of(keys)));
       const Buffer part_dq = Aligned(DType::kF32, own_dims), dk = Aligned(DType::kF32, key_dims),
                    dv = Aligned(DType::kF32, key_dims);
-      kAttention.RunGrad(bd, bq, bk, bv, out, lse, {}, parameters, part_dq, dk, dv);
+      kTensorCores.RunGrad(bd, bq, bk, bv, out, lse, {}, parameters, part_dq, dk, dv);
       const Tensor contribution = part_dq.ToTensor();
       for (size_t i = 0; i < dq.values.size(); ++i) dq.values[i] += contribution.values[i];
     }
@@ -160,8 +162,8 @@ TEST(AttentionOnTensorCores, StaysWithinDocuments) {
   const Buffer bq = Aligned(dtype, q), bk = Aligned(dtype, k), bv = Aligned(dtype, v), bd = Aligned(dtype, dout);
   const Buffer out = Aligned(dtype, q_dims), dq = Aligned(dtype, q_dims), dk = Aligned(dtype, k_dims),
                dv = Aligned(dtype, k_dims), lse(DType::kF32, Dims{1, 2, 150});
-  kAttention.Run(bq, bk, bv, {first, {}, {}}, parameters, out, lse);
-  kAttention.RunGrad(bd, bq, bk, bv, out, lse, first, parameters, dq, dk, dv);
+  kTensorCores.Run(bq, bk, bv, {first, {}, {}}, parameters, out, lse);
+  kTensorCores.RunGrad(bd, bq, bk, bv, out, lse, first, parameters, dq, dk, dv);
   for (size_t i = 0; i + 1 < starts.size(); ++i) {
     std::vector<int64_t> rows;
     for (int64_t row = starts[i]; row < starts[i + 1]; ++row) rows.push_back(row);
@@ -182,8 +184,8 @@ TEST(AttentionOnTensorCores, LeavesWhatIsNotAlignedToPlainCores) {
     const Buffer q = Aligned(DType::kBF16, x), k(DType::kBF16, x, place), out = Aligned(DType::kBF16, dims),
                  dq = Aligned(DType::kBF16, dims), dk = Aligned(DType::kBF16, dims), dv = Aligned(DType::kBF16, dims);
     const Buffer lse(DType::kF32, Dims{1, 2, 9});
-    kAttention.Run(q, k, q, {}, {}, out, lse);
-    kAttention.RunGrad(q, q, k, q, out, lse, {}, {}, dq, dk, dv);
+    kTensorCores.Run(q, k, q, {}, {}, out, lse);
+    kTensorCores.RunGrad(q, q, k, q, out, lse, {}, {}, dq, dk, dv);
     EXPECT_LE(MaxError(out.ToTensor(), reference::Attention(x, x, x, true, 1, {}).out, 1), Tolerance(DType::kBF16));
     EXPECT_LE(MaxError(dk.ToTensor(), reference::AttentionGrad(x, x, x, x, true, 1, {}).dk, 1),
               2 * Tolerance(DType::kBF16));
@@ -198,8 +200,8 @@ TEST(AttentionOnTensorCores, OfQueriesThatSeeNoKeyIsZero) {
   const Buffer out = Aligned(dtype, q_dims), dq = Aligned(dtype, q_dims), dk = Aligned(dtype, k_dims),
                dv = Aligned(dtype, k_dims), lse(DType::kF32, Dims{1, 2, 40});
   const AttentionParameters parameters{.causal = true, .scale = 0.3, .queries = {{40, 0}}, .keys = {{50, 38}}};
-  kAttention.Run(q, k, k, {}, parameters, out, lse);
-  kAttention.RunGrad(q, q, k, k, out, lse, {}, parameters, dq, dk, dv);
+  kTensorCores.Run(q, k, k, {}, parameters, out, lse);
+  kTensorCores.RunGrad(q, q, k, k, out, lse, {}, parameters, dq, dk, dv);
   for (int64_t i = 0; i < out.view().size(); ++i) {
     if (i / 16 < 38) {
       EXPECT_EQ(out.ToTensor()[i], 0);
@@ -218,13 +220,13 @@ class PlainAttention : public FastAttention {
  public:
   void Run(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionExtras& extras,
            const AttentionParameters& parameters, const TensorView& out, const TensorView& lse) const override {
-    Attention(q, k, v, extras, parameters, out, lse);
+    kAttention.Attention(q, k, v, extras, parameters, out, lse);
   }
   void RunGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
                const TensorView& out, const TensorView& lse, const TensorView& first_keys,
                const AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
                const TensorView& dv) const override {
-    AttentionGrad(dout, q, k, v, out, lse, first_keys, parameters, dq, dk, dv);
+    kAttention.AttentionGrad(dout, q, k, v, out, lse, first_keys, parameters, dq, dk, dv);
   }
 };
 const PlainAttention kPlain;
@@ -269,10 +271,10 @@ TEST(AttentionOnTensorCores, TakesHeadsOfOneTensor) {
         };
         const bool in_packs = pitch % 8 == 0;
         const auto alone =
-            compute(in_packs ? static_cast<const FastAttention&>(kAttention) : kPlain, bq, bk, bv, dq, dk, dv);
+            compute(in_packs ? static_cast<const FastAttention&>(kTensorCores) : kPlain, bq, bk, bv, dq, dk, dv);
         parameters.pitch = pitch;
-        const auto joined =
-            compute(kAttention, operands.q(), operands.k(), operands.v(), gradients.q(), gradients.k(), gradients.v());
+        const auto joined = compute(kTensorCores, operands.q(), operands.k(), operands.v(), gradients.q(),
+                                    gradients.k(), gradients.v());
         const std::string what = std::string(Name(dtype)) + " h " + std::to_string(c.h) + " d " + std::to_string(c.d) +
                                  (parameters.causal ? " causal" : "");
         EXPECT_TRUE(joined == alone) << what;

@@ -1,6 +1,7 @@
 #include <cmath>
 
-#include "kernels/cuda/cross_entropy.h"
+#include "kernels/contract/cross_entropy.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch/bounds.h"
 #include "kernels/cuda/launch/pack.h"
 
@@ -119,8 +120,6 @@ void SumLosses(const TensorView& logits, const TensorView& targets, const Tensor
                           logits.row_length(), offset, valid, Bounds(targets.dims, bounds), foreign});
 }
 
-}  // namespace
-
 void CrossEntropy(const TensorView& logits, const TensorView& targets, int64_t offset, const Dims& bounds,
                   const TensorView& loss, const TensorView& count, const TensorView& lse) {
   const int64_t tokens = logits.num_rows(), vocabulary = logits.row_length();
@@ -153,5 +152,14 @@ void CrossEntropyGrad(const TensorView& logits, const TensorView& targets, const
                                                  vocabulary, offset, Bounds(targets.dims, bounds)});
   });
 }
+
+}  // namespace
+
+const CrossEntropyKernels kCrossEntropy = {
+    .CrossEntropy = CrossEntropy,
+    .LogSumExp = LogSumExp,
+    .CrossEntropySum = CrossEntropySum,
+    .CrossEntropyGrad = CrossEntropyGrad,
+};
 
 }  // namespace tacc::kernels::cuda

@@ -63,7 +63,7 @@ struct Matrix {
 
 // The transpose of a [rows, columns] matrix: dense rows of ours are dense columns. None: neither rows nor columns are
 // dense.
-std::optional<Matrix> TransposeOf(const cpu::EinsumView& view, int64_t rows, int64_t columns) {
+std::optional<Matrix> TransposeOf(const EinsumView& view, int64_t rows, int64_t columns) {
   const int64_t from_row = rows == 1 ? std::max(view.row_stride, columns) : view.row_stride;
   if ((view.column_stride == 1 || columns == 1) && from_row >= columns) return Matrix{columns, rows, from_row, false};
   const int64_t from_column = columns == 1 ? std::max(view.column_stride, rows) : view.column_stride;

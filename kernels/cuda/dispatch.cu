@@ -1,6 +1,8 @@
-#include "kernels/cuda/dispatch.h"
+#include "kernels/contract/dispatch.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch/pack.h"
 #include "kernels/cuda/scratch.h"
+#include "kernels/cuda/workspace.h"
 
 namespace tacc::kernels::cuda {
 namespace {
@@ -152,10 +154,6 @@ struct CombineRow {
   }
 };
 
-}  // namespace
-
-int64_t DispatchSlotsWorkspaceBytes(int64_t num_groups) { return num_groups * static_cast<int64_t>(sizeof(int64_t)); }
-
 void DispatchSlots(const TensorView& ids, int64_t num_experts, const TensorView& places, const TensorView& row_ids,
                    const TensorView& overflow) {
   const Groups g(places, row_ids);
@@ -194,5 +192,15 @@ void Combine(const TensorView& rows, const TensorView& places, const TensorView&
                 CombineRow<T, N::value>{g, In(rows), places.as<int32_t>(), Out(y), n, slots_a_row});
   });
 }
+
+}  // namespace
+
+int64_t DispatchSlotsWorkspaceBytes(int64_t num_groups) { return num_groups * static_cast<int64_t>(sizeof(int64_t)); }
+
+const DispatchKernels kDispatch = {
+    .DispatchSlots = DispatchSlots,
+    .Dispatch = Dispatch,
+    .Combine = Combine,
+};
 
 }  // namespace tacc::kernels::cuda

@@ -1,4 +1,5 @@
-#include "kernels/cuda/dropout.h"
+#include "kernels/contract/dropout.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch/map.h"
 #include "kernels/cuda/launch/strided.h"
 
@@ -112,8 +113,6 @@ struct DropoutOf {
 };
 static_assert(sizeof(DropoutOf) < 3000);  // of a kernel's 4 KB
 
-}  // namespace
-
 void Dropout(const TensorView& x, const TensorView& step, const TensorView& sample, const SamplePart& part,
              const DropoutParameters& parameters, const TensorView& y) {
   TACC_KERNEL_CHECK(parameters.rate >= 0 && parameters.rate < 1 && x.size() == y.size());
@@ -158,5 +157,11 @@ void Dropout(const TensorView& x, const TensorView& step, const TensorView& samp
   };
   WithComputeType({x}, [&]<typename T>(T) { Map<T, 1, 1>({x}, {y}, f); });
 }
+
+}  // namespace
+
+const DropoutKernels kDropout = {
+    .Dropout = Dropout,
+};
 
 }  // namespace tacc::kernels::cuda

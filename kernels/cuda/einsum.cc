@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/aten.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/scratch.h"
 
 namespace tacc::kernels::cuda {
@@ -104,8 +105,8 @@ void Multiply(const at::Tensor& l, const at::Tensor& r, double beta, at::Tensor 
 
 }  // namespace
 
-absl::StatusOr<EinsumKernel> EinsumKernel::Prepare(const std::string& spec, const TensorView& a, const TensorView& b,
-                                                   const TensorView& y, const EinsumPart& part) {
+absl::StatusOr<CudaEinsum> CudaEinsum::Prepare(const std::string& spec, const TensorView& a, const TensorView& b,
+                                               const TensorView& y, const EinsumPart& part) {
   absl::StatusOr<EinsumPlan> plan = PlanEinsum(spec, a.dims, b.dims);
   if (!plan.ok()) return plan.status();
   if (!(plan->result_dims == y.dims)) {
@@ -114,7 +115,7 @@ absl::StatusOr<EinsumKernel> EinsumKernel::Prepare(const std::string& spec, cons
   for (DType type : {a.dtype, b.dtype, y.dtype}) {
     if (!IsFloat(type)) return absl::InvalidArgumentError(absl::StrCat("einsum \"", spec, "\" of ", Name(type)));
   }
-  EinsumKernel kernel;
+  CudaEinsum kernel;
   kernel.plan_ = *std::move(plan);
   kernel.a_dims_ = a.dims;
   kernel.b_dims_ = b.dims;
@@ -129,20 +130,20 @@ absl::StatusOr<EinsumKernel> EinsumKernel::Prepare(const std::string& spec, cons
   return kernel;
 }
 
-int64_t EinsumKernel::WorkspaceBytes() const {
+int64_t CudaEinsum::WorkspaceBytes() const {
   const auto [left, left_type] = plan_.swapped ? std::pair(b_dims_, b_type_) : std::pair(a_dims_, a_type_);
   const auto [right, right_type] = plan_.swapped ? std::pair(a_dims_, a_type_) : std::pair(b_dims_, b_type_);
   return CopyBytesOf(plan_.left, left, left_type, compute_) + CopyBytesOf(plan_.right, right, right_type, compute_) +
          CopyBytesOf(plan_.result, plan_.result_dims, y_type_, product_);
 }
 
-bool EinsumKernel::FitsEpilogue(const TensorView& acc) const {
+bool CudaEinsum::FitsEpilogue(const TensorView& acc) const {
   return acc.dims.rank() < plan_.result_dims.rank() && acc.size() == plan_.n && ResultIsDirect() &&
          product_ == compute_ && plan_.batch == 1 && plan_.result.row_stride == plan_.n &&
          plan_.result.column_stride == 1;
 }
 
-MatrixProduct EinsumKernel::product(const TensorView* acc) const {
+MatrixProduct CudaEinsum::product(const TensorView* acc) const {
   using Summand = MatrixProduct::Summand;
   const Summand summand = acc == nullptr       ? Summand::kNone
                           : FitsEpilogue(*acc) ? Summand::kBias
@@ -151,7 +152,7 @@ MatrixProduct EinsumKernel::product(const TensorView* acc) const {
   return {compute_, product_, plan_.batch, plan_.m, plan_.n, plan_.k, plan_.left, plan_.right, plan_.result, summand};
 }
 
-void EinsumKernel::Product(const TensorView& a, const TensorView& b, void* summand, void* result) const {
+void CudaEinsum::Product(const TensorView& a, const TensorView& b, void* summand, void* result) const {
   TACC_KERNEL_CHECK(a.dims == a_dims_ && b.dims == b_dims_ && a.dtype == a_type_ && b.dtype == b_type_);
   const TensorView& left = plan_.swapped ? b : a;
   const TensorView& right = plan_.swapped ? a : b;
@@ -169,7 +170,7 @@ void EinsumKernel::Product(const TensorView& a, const TensorView& b, void* summa
   at::addmm_out(y, Whole({summand, compute_, {plan_.n}}), l, r);
 }
 
-void EinsumKernel::Run(const TensorView& a, const TensorView& b, const TensorView& y) const {
+void CudaEinsum::Run(const TensorView& a, const TensorView& b, const TensorView& y) const {
   TACC_KERNEL_CHECK(y.dims == plan_.result_dims && y.dtype == y_type_);
   if (y.size() == 0) return;
   if (plan_.k == 0) {
@@ -182,8 +183,8 @@ void EinsumKernel::Run(const TensorView& a, const TensorView& b, const TensorVie
   Whole(y).copy_(InGraphOrder(plan_.result, scratch.data(), y.dims, product_));
 }
 
-void EinsumKernel::RunAccumulate(const TensorView& acc, const TensorView& a, const TensorView& b,
-                                 const TensorView& y) const {
+void CudaEinsum::RunAccumulate(const TensorView& acc, const TensorView& a, const TensorView& b,
+                               const TensorView& y) const {
   TACC_KERNEL_CHECK(acc.dtype == y.dtype && y.dims == plan_.result_dims && y.dtype == y_type_);
   if (y.size() == 0) return;
   at::Tensor result = Whole(y);
@@ -197,5 +198,21 @@ void EinsumKernel::RunAccumulate(const TensorView& acc, const TensorView& a, con
   Product(a, b, nullptr, scratch.data());
   at::add_out(result, Whole(acc), InGraphOrder(plan_.result, scratch.data(), y.dims, product_));
 }
+
+namespace {
+
+absl::StatusOr<std::unique_ptr<EinsumKernel>> PrepareEinsum(const std::string& spec, const TensorView& a,
+                                                            const TensorView& b, const TensorView& y,
+                                                            const EinsumPart& part) {
+  absl::StatusOr<CudaEinsum> kernel = CudaEinsum::Prepare(spec, a, b, y, part);
+  if (!kernel.ok()) return kernel.status();
+  return std::make_unique<CudaEinsum>(*std::move(kernel));
+}
+
+}  // namespace
+
+const EinsumKernels kEinsum = {
+    .PrepareEinsum = PrepareEinsum,
+};
 
 }  // namespace tacc::kernels::cuda

@@ -7,29 +7,23 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "kernels/cpu/einsum_plan.h"
+#include "kernels/contract/einsum.h"
 #include "kernels/cuda/product.h"
 #include "kernels/tensor.h"
 
 namespace tacc::kernels::cuda {
 
-using cpu::EinsumPart;
-using cpu::EinsumPlan;
-using cpu::EinsumView;
-using cpu::PlanEinsum;
-
 // The arithmetic: f64 if an operand is f64; bf16 (f16) products with f32 sums when both are bf16 (f16); else f32, to
 // which narrower operands are converted. The result is rounded to y's dtype once (f64 to f32 first where y is
 // narrower).
-class EinsumKernel {
+class CudaEinsum : public EinsumKernel {
  public:
   // Everything that depends on types only. `part`: where a lies in a larger tensor; it is multiplied as it lies.
   // Errors: InvalidArgument as PlanEinsum, or when y has other dims than the result.
-  static absl::StatusOr<EinsumKernel> Prepare(const std::string& spec, const TensorView& a, const TensorView& b,
-                                              const TensorView& y, const EinsumPart& part = {});
+  static absl::StatusOr<CudaEinsum> Prepare(const std::string& spec, const TensorView& a, const TensorView& b,
+                                            const TensorView& y, const EinsumPart& part = {});
 
-  // y = einsum(a, b). Views have the dims and dtypes given to Prepare. y overlaps no operand.
-  void Run(const TensorView& a, const TensorView& b, const TensorView& y) const;
+  void Run(const TensorView& a, const TensorView& b, const TensorView& y) const override;
 
   // y = acc + einsum(a, b), rounded once where plan() makes y as it lies; acc has y's dtype, and y's dims, when it may
   // be y, or the last of them (a bias).
@@ -40,14 +34,15 @@ class EinsumKernel {
   // is added to it, which costs what a pass of addition does. Source: isInputCompliesAddmmCudaLt in
   // aten/src/ATen/native/cuda/Blas.cpp of PyTorch 2.11. For wider results than operands it has no epilogue: PyTorch
   // turned that off later, as results were wrong.
-  void RunAccumulate(const TensorView& acc, const TensorView& a, const TensorView& b, const TensorView& y) const;
+  void RunAccumulate(const TensorView& acc, const TensorView& a, const TensorView& b,
+                     const TensorView& y) const override;
 
   // The product that Run makes, or RunAccumulate of an `acc` that is not null; and who is to compute it from now on
   // where it does (FastProduct::Run), instead of LibTorch. Null: LibTorch.
   MatrixProduct product(const TensorView* acc) const;
   void ComputeBy(std::shared_ptr<const FastProduct> fast) { fast_ = std::move(fast); }
 
-  const EinsumPlan& plan() const { return plan_; }
+  const EinsumPlan& plan() const override { return plan_; }
   DType compute_type() const { return compute_; }
 
   // Scratch of Run and RunAccumulate: operands that must be permuted or converted, and so the result. cuBLAS's own
@@ -55,7 +50,7 @@ class EinsumKernel {
   int64_t WorkspaceBytes() const;
 
  private:
-  EinsumKernel() = default;
+  CudaEinsum() = default;
   // result (of product_) = the product + what `summand` points to: nothing when null, `result` itself, or a bias that
   // FitsEpilogue.
   void Product(const TensorView& a, const TensorView& b, void* summand, void* result) const;

@@ -1,7 +1,9 @@
-#include "kernels/cuda/embedding.h"
+#include "kernels/contract/embedding.h"
 #include "kernels/cuda/id_order.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch/pack.h"
 #include "kernels/cuda/scratch.h"
+#include "kernels/cuda/workspace.h"
 
 namespace tacc::kernels::cuda {
 namespace {
@@ -80,8 +82,6 @@ struct EmbeddingGradRow {
   }
 };
 
-}  // namespace
-
 void Embedding(const TensorView& table, const TensorView& ids, int64_t offset, const TensorView& y) {
   const int64_t n = table.row_length(), vocabulary = table.num_rows();
   TACC_KERNEL_CHECK(table.dims.rank() == 2 && ids.dtype == DType::kI32 && y.size() == ids.size() * n);
@@ -89,10 +89,6 @@ void Embedding(const TensorView& table, const TensorView& ids, int64_t offset, c
     ForEachTeam(ids.size(), TeamSize(n, N::value), 0,
                 EmbeddingRow<T, N::value>{In(table), ids.as<int32_t>(), Out(y), offset, vocabulary, n});
   });
-}
-
-int64_t EmbeddingGradWorkspaceBytes(int64_t num_tokens, int64_t vocabulary, int64_t row_length, DType compute) {
-  return IdOrderBytes(num_tokens, vocabulary) + NumBlocks(num_tokens) * row_length * SizeOf(compute);
 }
 
 void EmbeddingGrad(const TensorView& dy, const TensorView& ids, int64_t offset, const TensorView& dtable) {
@@ -112,5 +108,16 @@ void EmbeddingGrad(const TensorView& dy, const TensorView& ids, int64_t offset, 
                     In(dy), order.tokens(), order.starts(), {blocks.data(), kCompute}, Out(dtable), n});
   });
 }
+
+}  // namespace
+
+int64_t EmbeddingGradWorkspaceBytes(int64_t num_tokens, int64_t vocabulary, int64_t row_length, DType compute) {
+  return IdOrderBytes(num_tokens, vocabulary) + NumBlocks(num_tokens) * row_length * SizeOf(compute);
+}
+
+const EmbeddingKernels kEmbedding = {
+    .Embedding = Embedding,
+    .EmbeddingGrad = EmbeddingGrad,
+};
 
 }  // namespace tacc::kernels::cuda

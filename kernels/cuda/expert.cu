@@ -2,11 +2,13 @@
 // where they take the operands (expert_tensor.h). Sums are in f32 (f64), in an order that the ids decide.
 #include <algorithm>
 
-#include "kernels/cuda/expert.h"
+#include "kernels/contract/expert.h"
 #include "kernels/cuda/expert_tensor.h"
 #include "kernels/cuda/id_order.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch/pack.h"
 #include "kernels/cuda/scratch.h"
+#include "kernels/cuda/workspace.h"
 
 namespace tacc::kernels::cuda {
 namespace {
@@ -185,12 +187,6 @@ int64_t SlotsARow(const TensorView& x, const TensorView& ids) {
   return slots;
 }
 
-}  // namespace
-
-int64_t ExpertMatmulWorkspaceBytes(int64_t slots, int64_t num_experts, int64_t features, DType dtype) {
-  return IdOrderBytes(slots, num_experts) + slots * std::min(features, kSumColumns) * SizeOf(dtype);
-}
-
 void ExpertMatmul(const TensorView& x, const TensorView& ids, const TensorView& w, ExpertWeights kind, int64_t offset,
                   const TensorView& y) {
   const int64_t num_experts = w.dims[0], n = x.row_length(), m = y.row_length(), slots = ids.size();
@@ -235,5 +231,16 @@ void ExpertMatmulGrad(const TensorView& a, const TensorView& b, const TensorView
                                                        slots_a_row_a, slots_a_row_b});
   });
 }
+
+}  // namespace
+
+int64_t ExpertMatmulWorkspaceBytes(int64_t slots, int64_t num_experts, int64_t features, DType dtype) {
+  return IdOrderBytes(slots, num_experts) + slots * std::min(features, kSumColumns) * SizeOf(dtype);
+}
+
+const ExpertKernels kExpert = {
+    .ExpertMatmul = ExpertMatmul,
+    .ExpertMatmulGrad = ExpertMatmulGrad,
+};
 
 }  // namespace tacc::kernels::cuda

@@ -1,16 +1,15 @@
-// The products of kernels/cuda/expert.h on tensor cores: for bf16 and f16 operands whose rows can be moved in packs.
+// The products of kernels/contract/expert.h on tensor cores: for bf16 and f16 operands whose rows can be moved in
+// packs.
 #ifndef TACC_KERNELS_CUDA_EXPERT_TENSOR_H_
 #define TACC_KERNELS_CUDA_EXPERT_TENSOR_H_
 
 #include <cstdint>
 #include <initializer_list>
 
-#include "kernels/cpu/expert.h"
+#include "kernels/contract/expert.h"
 #include "kernels/tensor.h"
 
 namespace tacc::kernels::cuda {
-
-using cpu::ExpertWeights;
 
 // Slots in the order of their experts (IdOrder): those of expert e at places starts[e] to starts[e + 1]; those of none
 // are number num_experts. Device memory.
@@ -28,7 +27,7 @@ bool TensorCoresTake(std::initializer_list<TensorView> operands, const TensorVie
 void ExpertMatmulOnTensorCores(const SortedSlots& sorted, const TensorView& x, int64_t slots_a_row, const TensorView& w,
                                ExpertWeights kind, int64_t first_column, const TensorView& y);
 
-// As ExpertMatmulGrad; slots_a_row: of a and of b.
+// As ExpertKernels::ExpertMatmulGrad; slots_a_row: of a and of b.
 void ExpertMatmulGradOnTensorCores(const SortedSlots& sorted, const TensorView& a, int64_t slots_a_row_a,
                                    const TensorView& b, int64_t slots_a_row_b, const TensorView& dw);
 

@@ -1,7 +1,8 @@
 #include <math.h>
 
+#include "kernels/contract/lr_schedule.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch/load.h"
-#include "kernels/cuda/lr_schedule.h"
 
 namespace tacc::kernels::cuda {
 namespace {
@@ -26,11 +27,15 @@ struct LearningRateOfStep {
   }
 };
 
-}  // namespace
-
 void LearningRate(const LrSchedule& schedule, const TensorView& step, const TensorView& y) {
   TACC_KERNEL_CHECK(step.size() == 1 && step.dtype == DType::kI64 && y.size() == 1);
   ForEach(1, LearningRateOfStep{schedule, step.as<int64_t>(), Out(y)});
 }
+
+}  // namespace
+
+const LrScheduleKernels kLrSchedule = {
+    .LearningRate = LearningRate,
+};
 
 }  // namespace tacc::kernels::cuda

@@ -1,12 +1,16 @@
-// What kernels/cuda/pointwise.h has beyond kernels/cpu/pointwise.h (whose test runs on both): many tensors in one
-// launch.
+// Casts, fills and sums of squares of many tensors in one launch, beside one call each.
+#include "kernels/cuda/many_tensors.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 #include <memory>
 
-#include "kernels/cuda/pointwise.h"
+#include "kernels/contract/pointwise.h"
+#include "kernels/contract/sum_squares.h"
+#include "kernels/contract/unary.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/reference/buffer.h"
 
 namespace tacc::kernels::cuda {
@@ -49,7 +53,7 @@ TEST(CastMany, EqualsTheSingleCastsToTheBit) {
         xs.push_back(std::make_unique<Buffer>(from, x, placement));
         for (auto* results : {&many, &single}) results->push_back(std::make_unique<Buffer>(to, Dims{n}, placement));
         casts.push_back({*xs.back(), *many.back()});
-        Unary(UnaryOp::kCast, *xs.back(), *single.back());
+        kUnary.Unary(UnaryOp::kCast, *xs.back(), *single.back(), {});
       }
     }
   }
@@ -71,7 +75,7 @@ TEST(FillMany, EqualsTheSingleFillsToTheBit) {
         const double value = n % 2 == 0 ? 0.0 : 1.0 / 3 + static_cast<double>(n);
         for (auto* results : {&many, &single}) results->push_back(std::make_unique<Buffer>(dtype, Dims{n}, placement));
         fills.push_back({value, *many.back()});
-        Fill(value, *single.back());
+        kPointwise.Fill(value, *single.back());
       }
     }
   }
@@ -102,14 +106,14 @@ TEST(SumSquaresMany, EqualsTheSumWithoutATableToTheBit) {
   }
   for (const auto& [x, bounds] : xs) {
     const Buffer alone(DType::kF64, Dims{});
-    cuda::SumSquares({{x, bounds}}, alone);
+    kSumSquares.SumSquares({{x, bounds}}, alone);
     want += alone.ToTensor()[0];
   }
   const OnDevice on_device(SumSquaresTable(xs));
   for (DType dtype : {DType::kF64, DType::kF32}) {
     const Buffer many(dtype, Dims{}), single(dtype, Dims{});
     SumSquaresMany(on_device.table, many);
-    cuda::SumSquares(xs, single);
+    kSumSquares.SumSquares(xs, single);
     EXPECT_TRUE(SameBits(many, single));
     EXPECT_NEAR(many.ToTensor()[0], want, (dtype == DType::kF64 ? 1e-13 : 1e-7) * want);
   }

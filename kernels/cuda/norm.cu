@@ -1,9 +1,11 @@
 #include <cmath>
 
+#include "kernels/contract/norm.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch/pack.h"
 #include "kernels/cuda/launch/sum_groups.h"
-#include "kernels/cuda/norm.h"
 #include "kernels/cuda/scratch.h"
+#include "kernels/cuda/workspace.h"
 
 namespace tacc::kernels::cuda {
 namespace {
@@ -359,16 +361,6 @@ void CheckGradient(const TensorView& acc, const TensorView& x, const TensorView&
 // Threads for rows of n, in packs of N.
 int RowTeam(int64_t n, int pack) { return TeamSize(n, pack == 1 ? 8 : pack); }
 
-}  // namespace
-
-int64_t NormGradWorkspaceBytes(int64_t num_rows, int64_t row_length, int num_sums, DType compute) {
-  return NumGroups(num_rows, row_length) * num_sums * row_length * SizeOf(compute);
-}
-
-void RmsNorm(const TensorView& x, const TensorView& w, double eps, const TensorView& y, const TensorView& rstd) {
-  AddRmsNorm(TensorView{}, TensorView{}, w, eps, y, rstd, x);
-}
-
 void AddRmsNorm(const TensorView& a, const TensorView& b, const TensorView& w, double eps, const TensorView& y,
                 const TensorView& rstd, const TensorView& sum) {
   CheckAddends(a, b, sum);
@@ -380,9 +372,8 @@ void AddRmsNorm(const TensorView& a, const TensorView& b, const TensorView& w, d
   });
 }
 
-void RmsNormGrad(const TensorView& dy, const TensorView& x, const TensorView& w, const TensorView& rstd,
-                 const TensorView& dx, const TensorView& dw, const TensorView& copy) {
-  RmsNormGradAccumulate(TensorView{}, dy, x, w, rstd, dx, dw, copy);
+void RmsNorm(const TensorView& x, const TensorView& w, double eps, const TensorView& y, const TensorView& rstd) {
+  AddRmsNorm(TensorView{}, TensorView{}, w, eps, y, rstd, x);
 }
 
 void RmsNormGradAccumulate(const TensorView& acc, const TensorView& dy, const TensorView& x, const TensorView& w,
@@ -411,9 +402,9 @@ void RmsNormGradAccumulate(const TensorView& acc, const TensorView& dy, const Te
   });
 }
 
-void LayerNorm(const TensorView& x, const TensorView& w, const TensorView& b, double eps, const TensorView& y,
-               const TensorView& mean, const TensorView& rstd) {
-  AddLayerNorm(TensorView{}, TensorView{}, w, b, eps, y, mean, rstd, x);
+void RmsNormGrad(const TensorView& dy, const TensorView& x, const TensorView& w, const TensorView& rstd,
+                 const TensorView& dx, const TensorView& dw, const TensorView& copy) {
+  RmsNormGradAccumulate(TensorView{}, dy, x, w, rstd, dx, dw, copy);
 }
 
 void AddLayerNorm(const TensorView& a, const TensorView& b, const TensorView& w, const TensorView& bias, double eps,
@@ -430,10 +421,9 @@ void AddLayerNorm(const TensorView& a, const TensorView& b, const TensorView& w,
   });
 }
 
-void LayerNormGrad(const TensorView& dy, const TensorView& x, const TensorView& mean, const TensorView& rstd,
-                   const TensorView& w, const TensorView& dx, const TensorView& dw, const TensorView& db,
-                   const TensorView& copy) {
-  LayerNormGradAccumulate(TensorView{}, dy, x, mean, rstd, w, dx, dw, db, copy);
+void LayerNorm(const TensorView& x, const TensorView& w, const TensorView& b, double eps, const TensorView& y,
+               const TensorView& mean, const TensorView& rstd) {
+  AddLayerNorm(TensorView{}, TensorView{}, w, b, eps, y, mean, rstd, x);
 }
 
 void LayerNormGradAccumulate(const TensorView& acc, const TensorView& dy, const TensorView& x, const TensorView& mean,
@@ -472,6 +462,12 @@ void LayerNormGradAccumulate(const TensorView& acc, const TensorView& dy, const 
   });
 }
 
+void LayerNormGrad(const TensorView& dy, const TensorView& x, const TensorView& mean, const TensorView& rstd,
+                   const TensorView& w, const TensorView& dx, const TensorView& dw, const TensorView& db,
+                   const TensorView& copy) {
+  LayerNormGradAccumulate(TensorView{}, dy, x, mean, rstd, w, dx, dw, db, copy);
+}
+
 void L2Normalize(const TensorView& x, double eps, const TensorView& y, const TensorView& rnorm) {
   TACC_KERNEL_CHECK(y.size() == x.size() && rnorm.size() == x.num_rows());
   const int64_t n = x.row_length();
@@ -489,5 +485,24 @@ void L2NormalizeGrad(const TensorView& dy, const TensorView& x, const TensorView
                 L2NormalizeGradRow<T, N::value>{In(dy), In(x), In(rnorm), Out(dx), n, eps});
   });
 }
+
+}  // namespace
+
+int64_t NormGradWorkspaceBytes(int64_t num_rows, int64_t row_length, int num_sums, DType compute) {
+  return NumGroups(num_rows, row_length) * num_sums * row_length * SizeOf(compute);
+}
+
+const NormKernels kNorm = {
+    .RmsNorm = RmsNorm,
+    .AddRmsNorm = AddRmsNorm,
+    .RmsNormGrad = RmsNormGrad,
+    .RmsNormGradAccumulate = RmsNormGradAccumulate,
+    .LayerNorm = LayerNorm,
+    .AddLayerNorm = AddLayerNorm,
+    .LayerNormGrad = LayerNormGrad,
+    .LayerNormGradAccumulate = LayerNormGradAccumulate,
+    .L2Normalize = L2Normalize,
+    .L2NormalizeGrad = L2NormalizeGrad,
+};
 
 }  // namespace tacc::kernels::cuda

@@ -1,11 +1,13 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "kernels/contract/pointwise.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch/elementary.h"
 #include "kernels/cuda/launch/map.h"
 #include "kernels/cuda/launch/strided.h"
 #include "kernels/cuda/launch/table_launch.h"
-#include "kernels/cuda/pointwise.h"
+#include "kernels/cuda/many_tensors.h"
 
 namespace tacc::kernels::cuda {
 namespace {
@@ -218,8 +220,6 @@ struct IotaElement {
   TACC_DEVICE void operator()(int64_t i) const { y.Store(i, static_cast<double>(first + i / inner % extent)); }
 };
 
-}  // namespace
-
 void Binary(BinaryOp op, const TensorView& a, const TensorView& b, const TensorView& y) {
   const int64_t n = a.size(), period = b.size();
   TACC_KERNEL_CHECK(y.size() == n);
@@ -272,6 +272,13 @@ void Select(const TensorView& cond, const TensorView& a, const TensorView& b, co
   }
 }
 
+void Fill(double value, const TensorView& y) {
+  const int width = PackWidth(&y, &y + 1);
+  if (width == kPack) return FillPacks<float, kPack>(value, y);
+  if (width == 4) return FillPacks<float, 4>(value, y);
+  FillPacks<double, 1>(value, y);
+}
+
 void IsFinite(const TensorView& x, const TensorView& y) {
   Fill(1, y);
   WithPacks(true, {x}, [&]<typename T, int W>(T, std::integral_constant<int, W>) {
@@ -280,12 +287,12 @@ void IsFinite(const TensorView& x, const TensorView& y) {
   });
 }
 
-void Fill(double value, const TensorView& y) {
-  const int width = PackWidth(&y, &y + 1);
-  if (width == kPack) return FillPacks<float, kPack>(value, y);
-  if (width == 4) return FillPacks<float, 4>(value, y);
-  FillPacks<double, 1>(value, y);
+void Iota(int dim, int64_t first, const TensorView& y) {
+  TACC_KERNEL_CHECK(dim >= 0 && dim < y.dims.rank());
+  ForEach(y.size(), IotaElement{y.dims.Product(dim + 1, y.dims.rank()), y.dims[dim], first, Out(y)});
 }
+
+}  // namespace
 
 TensorTable FillTable(const std::vector<FillOf>& fills) {
   TensorTable table;
@@ -298,9 +305,16 @@ TensorTable FillTable(const std::vector<FillOf>& fills) {
 
 void FillMany(const TensorTable& table) { ForEachChunk<256, FillEntry>(table, 0, FillChunk()); }
 
-void Iota(int dim, int64_t first, const TensorView& y) {
-  TACC_KERNEL_CHECK(dim >= 0 && dim < y.dims.rank());
-  ForEach(y.size(), IotaElement{y.dims.Product(dim + 1, y.dims.rank()), y.dims[dim], first, Out(y)});
-}
+const PointwiseKernels kPointwise = {
+    .Binary = Binary,
+    .Swiglu = Swiglu,
+    .SwigluGrad = SwigluGrad,
+    .SwigluJoined = SwigluJoined,
+    .SwigluJoinedGrad = SwigluJoinedGrad,
+    .Select = Select,
+    .IsFinite = IsFinite,
+    .Fill = Fill,
+    .Iota = Iota,
+};
 
 }  // namespace tacc::kernels::cuda

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/einsum_plan.h"
+#include "kernels/einsum_plan.h"
 #include "kernels/tensor.h"
 
 namespace tacc::kernels::cuda {
@@ -21,7 +21,7 @@ struct MatrixProduct {
 
   DType operands = DType::kF32, result = DType::kF32;
   int64_t batch = 1, m = 1, n = 1, k = 1;
-  cpu::EinsumView left, right, out;
+  EinsumView left, right, out;
   Summand summand = Summand::kNone;
 };
 

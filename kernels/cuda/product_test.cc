@@ -9,7 +9,7 @@ namespace {
 // Of a node with these operands; `acc`: what it adds to, null where it does not.
 std::string Words(const std::string& spec, DType operands, const Dims& a, const Dims& b, DType result, const Dims& y,
                   const Dims* acc = nullptr) {
-  const auto kernel = EinsumKernel::Prepare(spec, {nullptr, operands, a}, {nullptr, operands, b}, {nullptr, result, y});
+  const auto kernel = CudaEinsum::Prepare(spec, {nullptr, operands, a}, {nullptr, operands, b}, {nullptr, result, y});
   if (!kernel.ok()) return kernel.status().ToString();
   const TensorView summand{nullptr, result, acc == nullptr ? Dims{} : *acc};
   return InWords(kernel->product(acc == nullptr ? nullptr : &summand));

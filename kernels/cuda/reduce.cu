@@ -1,13 +1,15 @@
-// ReduceSum and ReduceMax of shape.h. A result is reduced by one team, or where that would leave the GPU idle, by
-// several over parts of its elements, whose results are reduced again. How many depends on the dims alone.
+// ReduceSum and ReduceMax of kernels/contract/reduce.h. A result is reduced by one team, or where that would leave the
+// GPU idle, by several over parts of its elements, whose results are reduced again. How many depends on the dims alone.
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/contract/pointwise.h"
+#include "kernels/contract/reduce.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch/pack.h"
 #include "kernels/cuda/launch/strided.h"
-#include "kernels/cuda/pointwise.h"
 #include "kernels/cuda/scratch.h"
-#include "kernels/cuda/shape.h"
+#include "kernels/cuda/workspace.h"
 
 namespace tacc::kernels::cuda {
 namespace {
@@ -186,7 +188,7 @@ void Reduce(Kind kind, const TensorView& x, const Dims& dims, const TensorView& 
   for (int64_t dim : dims) reduced *= x.dims[static_cast<int>(dim)];
   TACC_KERNEL_CHECK(reduced == 0 || y.size() * reduced == x.size());
   if (y.size() == 0) return;
-  if (x.size() == 0) return Fill(kind == Kind::kSum ? 0.0 : -HUGE_VAL, y);
+  if (x.size() == 0) return kPointwise.Fill(kind == Kind::kSum ? 0.0 : -HUGE_VAL, y);
   const Plan plan = MakePlan(x.dims, dims);
   if (plan.parts == 1) return Launch(kind, plan, x, Out(y));
   Scratch scratch(ReduceWorkspaceBytes(x.dims, dims));
@@ -197,6 +199,9 @@ void Reduce(Kind kind, const TensorView& x, const Dims& dims, const TensorView& 
   Launch(kind, last, partial, Out(y));
 }
 
+void ReduceSum(const TensorView& x, const Dims& dims, const TensorView& y) { Reduce(Kind::kSum, x, dims, y); }
+void ReduceMax(const TensorView& x, const Dims& dims, const TensorView& y) { Reduce(Kind::kMax, x, dims, y); }
+
 }  // namespace
 
 int64_t ReduceWorkspaceBytes(const Dims& x, const Dims& dims) {
@@ -204,7 +209,9 @@ int64_t ReduceWorkspaceBytes(const Dims& x, const Dims& dims) {
   return plan.parts == 1 ? 0 : plan.parts * plan.num_results() * static_cast<int64_t>(sizeof(double));
 }
 
-void ReduceSum(const TensorView& x, const Dims& dims, const TensorView& y) { Reduce(Kind::kSum, x, dims, y); }
-void ReduceMax(const TensorView& x, const Dims& dims, const TensorView& y) { Reduce(Kind::kMax, x, dims, y); }
+const ReduceKernels kReduce = {
+    .ReduceSum = ReduceSum,
+    .ReduceMax = ReduceMax,
+};
 
 }  // namespace tacc::kernels::cuda

@@ -1,8 +1,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/contract/rotary.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch/pack.h"
-#include "kernels/cuda/rotary.h"
 
 namespace tacc::kernels::cuda {
 namespace {
@@ -163,8 +164,6 @@ struct RotaryToken {
   }
 };
 
-}  // namespace
-
 void Positions(const std::vector<int64_t>& given, const TensorView& document_start, const TensorView& positions) {
   TACC_KERNEL_CHECK(positions.dtype == DType::kI32);
   const int64_t length = positions.row_length(), rows = positions.num_rows();
@@ -208,5 +207,13 @@ void Rotary(const TensorView& x, const TensorView& cos, const TensorView& sin, R
                                  static_cast<int>(d), static_cast<int>(half), static_cast<int>(size), style, sign});
   });
 }
+
+}  // namespace
+
+const RotaryKernels kRotary = {
+    .Positions = Positions,
+    .RopeTable = RopeTable,
+    .Rotary = Rotary,
+};
 
 }  // namespace tacc::kernels::cuda

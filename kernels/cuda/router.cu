@@ -1,7 +1,8 @@
 // What mixtures of experts need beside their products: small rows, one a token.
 #include <cmath>
 
-#include "kernels/cuda/expert.h"
+#include "kernels/contract/router.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch/pack.h"
 
 namespace tacc::kernels::cuda {
@@ -171,8 +172,6 @@ struct DotRow {
 
 bool IsWide(const TensorView& x) { return x.dtype == DType::kF32 || x.dtype == DType::kF64; }
 
-}  // namespace
-
 void Softmax(const TensorView& x, const TensorView& y) {
   TACC_KERNEL_CHECK(x.dims == y.dims && IsWide(y));
   const int64_t n = x.row_length();
@@ -233,5 +232,17 @@ void DotRows(const TensorView& a, const TensorView& b, const TensorView& y) {
     ForEachTeam(a.num_rows(), TeamSize(n, 2 * N::value), 0, DotRow<T, N::value>{In(a), In(b), Out(y), n});
   });
 }
+
+}  // namespace
+
+const RouterKernels kRouter = {
+    .Softmax = Softmax,
+    .SoftmaxGrad = SoftmaxGrad,
+    .TopK = TopK,
+    .TopKGrad = TopKGrad,
+    .ExpertCounts = ExpertCounts,
+    .MulRows = MulRows,
+    .DotRows = DotRows,
+};
 
 }  // namespace tacc::kernels::cuda

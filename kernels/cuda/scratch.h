@@ -1,6 +1,6 @@
 // Scratch: device memory that a kernel needs while it runs, from LibTorch's CUDA allocator, so in a rank from the
 // planned workspace. It may be given back as soon as the kernels that use it are queued: whoever gets it next is queued
-// behind. A kernel that uses it says how much in a ...WorkspaceBytes function beside it.
+// behind. How much each kernel takes is said in kernels/cuda/workspace.h.
 #ifndef TACC_KERNELS_CUDA_SCRATCH_H_
 #define TACC_KERNELS_CUDA_SCRATCH_H_
 

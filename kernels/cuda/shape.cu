@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/contract/shape.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch/strided.h"
-#include "kernels/cuda/shape.h"
-#include "kernels/cuda/views.h"
 
 namespace tacc::kernels::cuda {
 namespace {
@@ -194,8 +194,6 @@ void ZeroPart(const TensorView& x, int dim, int64_t begin, int64_t end) {
   Zero(part, SizeOf(x.dtype), x.as<char>() + begin * strides[dim] * SizeOf(x.dtype), strides);
 }
 
-}  // namespace
-
 void CopyBytes(const void* from, void* to, int64_t bytes) {
   if (from == to || bytes == 0) return;
   // What does not fill the last unit is copied for itself.
@@ -267,5 +265,17 @@ void MaskPadding(const TensorView& x, const Dims& bounds) {
     if (bounds[dim] < x.dims[dim]) ZeroPart(x, dim, bounds[dim], x.dims[dim]);
   }
 }
+
+}  // namespace
+
+const ShapeKernels kShape = {
+    .CopyBytes = CopyBytes,
+    .Transpose = Transpose,
+    .Slice = Slice,
+    .Concat = Concat,
+    .Pad = Pad,
+    .Broadcast = Broadcast,
+    .MaskPadding = MaskPadding,
+};
 
 }  // namespace tacc::kernels::cuda

@@ -1,11 +1,13 @@
-// SumSquares and SumSquaresMany of pointwise.h: chunks of all tensors are summed by a team each, then their sums by
+// SumSquares and SumSquaresMany of many_tensors.h: chunks of all tensors are summed by a team each, then their sums by
 // one.
 #include <algorithm>
 
+#include "kernels/contract/sum_squares.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch/pack.h"
 #include "kernels/cuda/launch/strided.h"
 #include "kernels/cuda/launch/table_launch.h"
-#include "kernels/cuda/pointwise.h"
+#include "kernels/cuda/many_tensors.h"
 #include "kernels/cuda/scratch.h"
 
 namespace tacc::kernels::cuda {
@@ -110,8 +112,6 @@ void SumAll(int64_t num_chunks, const TensorView& y, F sum) {
   ForEachTeam(1, TeamSize(num_chunks), 0, SumOfPartials{partial, num_chunks, Out(y)});
 }
 
-}  // namespace
-
 void SumSquares(const std::vector<BoundedTensor>& xs, const TensorView& y) {
   const int64_t elements = ChunkElements(xs);
   int64_t num_chunks = 0;
@@ -124,6 +124,8 @@ void SumSquares(const std::vector<BoundedTensor>& xs, const TensorView& y) {
     }
   });
 }
+
+}  // namespace
 
 TensorTable SumSquaresTable(const std::vector<BoundedTensor>& xs) {
   const int64_t elements = ChunkElements(xs);
@@ -138,5 +140,9 @@ TensorTable SumSquaresTable(const std::vector<BoundedTensor>& xs) {
 void SumSquaresMany(const TensorTable& table, const TensorView& y) {
   SumAll(table.num_chunks, y, [&](double* partial) { ForEachChunk<kTeam, Summand>(table, 0, SumOfChunk{partial}); });
 }
+
+const SumSquaresKernels kSumSquares = {
+    .SumSquares = SumSquares,
+};
 
 }  // namespace tacc::kernels::cuda

@@ -1,10 +1,12 @@
-// Unary, UnaryGrad and CastMany of pointwise.h.
+// Unary, UnaryGrad and CastMany of many_tensors.h.
 #include <type_traits>
 
+#include "kernels/contract/unary.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/launch/elementary.h"
 #include "kernels/cuda/launch/map.h"
 #include "kernels/cuda/launch/table_launch.h"
-#include "kernels/cuda/pointwise.h"
+#include "kernels/cuda/many_tensors.h"
 
 namespace tacc::kernels::cuda {
 namespace {
@@ -151,8 +153,6 @@ CastEntry::By CastBy(const TensorView& x, const TensorView& y) {
   return PackWidth(both, both + 2) > 1 ? CastEntry::By::kPacks : CastEntry::By::kFloat;
 }
 
-}  // namespace
-
 void Unary(UnaryOp op, const TensorView& x, const TensorView& y, UnaryParameters parameters) {
   TACC_KERNEL_CHECK(y.size() == x.size());
   const UnaryOf f{op, parameters.p0, parameters.p1};
@@ -161,6 +161,15 @@ void Unary(UnaryOp op, const TensorView& x, const TensorView& y, UnaryParameters
   if (x.dtype == DType::kF64 || (op == UnaryOp::kCast && y.dtype == DType::kF64)) return Map<double, 1, 1>({x}, {y}, f);
   Map<float, 1, 1>({x}, {y}, f);
 }
+
+void UnaryGrad(UnaryGradOp op, const TensorView& x, const TensorView& dy, const TensorView& dx,
+               UnaryParameters parameters) {
+  TACC_KERNEL_CHECK(dy.size() == x.size() && dx.size() == x.size());
+  const UnaryGradOf f{op, parameters.p0, parameters.p1, x.dtype};
+  WithComputeType({x, dy}, [&]<typename T>(T) { Map<T, 2, 1>({x, dy}, {dx}, f); });
+}
+
+}  // namespace
 
 TensorTable CastTable(const std::vector<CastPair>& casts) {
   TensorTable table;
@@ -174,11 +183,9 @@ TensorTable CastTable(const std::vector<CastPair>& casts) {
 
 void CastMany(const TensorTable& table) { ForEachChunk<256, CastEntry>(table, 0, CastChunk()); }
 
-void UnaryGrad(UnaryGradOp op, const TensorView& x, const TensorView& dy, const TensorView& dx,
-               UnaryParameters parameters) {
-  TACC_KERNEL_CHECK(dy.size() == x.size() && dx.size() == x.size());
-  const UnaryGradOf f{op, parameters.p0, parameters.p1, x.dtype};
-  WithComputeType({x, dy}, [&]<typename T>(T) { Map<T, 2, 1>({x, dy}, {dx}, f); });
-}
+const UnaryKernels kUnary = {
+    .Unary = Unary,
+    .UnaryGrad = UnaryGrad,
+};
 
 }  // namespace tacc::kernels::cuda

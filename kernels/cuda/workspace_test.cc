@@ -1,15 +1,19 @@
 // That kernels take no more scratch than they say: on the host, where LibTorch's own share is that of a CPU.
+#include "kernels/cuda/workspace.h"
+
 #include <gtest/gtest.h>
 
 #include <vector>
 
+#include "kernels/contract/attention.h"
+#include "kernels/contract/dispatch.h"
+#include "kernels/contract/embedding.h"
+#include "kernels/contract/expert.h"
+#include "kernels/contract/norm.h"
 #include "kernels/cpu/counting_allocator.h"
 #include "kernels/cuda/attention.h"
-#include "kernels/cuda/dispatch.h"
 #include "kernels/cuda/einsum.h"
-#include "kernels/cuda/embedding.h"
-#include "kernels/cuda/expert.h"
-#include "kernels/cuda/norm.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/reference/buffer.h"
 #include "kernels/reference/reference.h"
 
@@ -36,10 +40,10 @@ TEST_F(Workspace, OfAttention) {
     const Buffer bq(dtype, Random(q, 1)), bk(dtype, Random(k, 2)), out(dtype, q), lse(dtype, Dims{2, 4, 70});
     const Buffer dq(dtype, q), dk(dtype, k), dv(dtype, k);
     cpu::ResetPeak();
-    Attention(bq, bk, bk, {}, {.causal = true}, out, lse);
+    kAttention.Attention(bq, bk, bk, {}, {.causal = true}, out, lse);
     EXPECT_EQ(cpu::PeakBytes(), AttentionWorkspaceBytes(q, k, dtype));
     cpu::ResetPeak();
-    AttentionGrad(bq, bq, bk, bk, out, lse, {}, {.causal = true}, dq, dk, dv);
+    kAttention.AttentionGrad(bq, bq, bk, bk, out, lse, {}, {.causal = true}, dq, dk, dv);
     const int64_t bytes = AttentionGradWorkspaceBytes(q, k, dtype, Determinism::kAny);
     EXPECT_GE(cpu::PeakBytes(), bytes);
     EXPECT_LE(cpu::PeakBytes(), bytes + kSlack);
@@ -69,13 +73,13 @@ TEST_F(Workspace, OfGradientsOfNorms) {
       const Buffer x(dtype, Random({kRows, n}, 1)), w(dtype, Random({n}, 2)), dx(dtype, Dims{kRows, n});
       const Buffer mean(wide, Dims{kRows}), rstd(wide, Dims{kRows}), dw(wide, Dims{n}), db(wide, Dims{n});
       cpu::ResetPeak();
-      RmsNormGrad(x, x, w, rstd, dx, dw);
+      kNorm.RmsNormGrad(x, x, w, rstd, dx, dw, {});
       ExpectTaken(NormGradWorkspaceBytes(kRows, n, 1, wide));
       cpu::ResetPeak();
-      LayerNormGrad(x, x, mean, rstd, w, dx, dw, db);
+      kNorm.LayerNormGrad(x, x, mean, rstd, w, dx, dw, db, {});
       ExpectTaken(NormGradWorkspaceBytes(kRows, n, 2, wide));
       cpu::ResetPeak();
-      LayerNormGrad(x, x, mean, rstd, {}, dx, {}, {});
+      kNorm.LayerNormGrad(x, x, mean, rstd, {}, dx, {}, {}, {});
       EXPECT_EQ(cpu::PeakBytes(), 0);
     }
   }
@@ -89,22 +93,23 @@ TEST_F(Workspace, OfWhatIsSortedById) {
   const Buffer x(DType::kBF16, Random({kTokens, kN}, 1)), w(DType::kBF16, Random({kExperts, kM, kN}, 2));
   const Buffer y(DType::kF32, Dims{kTokens, kM}), dw(DType::kF32, Dims{kExperts, kM, kN});
   cpu::ResetPeak();
-  cuda::ExpertMatmul(x, slots, w, ExpertWeights::kPlain, 0, y);
+  kExpert.ExpertMatmul(x, slots, w, ExpertWeights::kPlain, 0, y);
   const int64_t bytes = ExpertMatmulWorkspaceBytes(kTokens * kSlots, kExperts, kM, DType::kBF16);
   ExpectTaken(bytes);
   cpu::ResetPeak();
-  ExpertMatmulGrad(Buffer(DType::kBF16, Random({kTokens, kM}, 3)), x, slots, 0, dw);
+  kExpert.ExpertMatmulGrad(Buffer(DType::kBF16, Random({kTokens, kM}, 3)), x, slots, 0, dw);
   ExpectTaken(ExpertMatmulWorkspaceBytes(kTokens * kSlots, kExperts, 0, DType::kBF16));
 
   const Buffer dtable(DType::kF32, Dims{5, kN});
   cpu::ResetPeak();
-  EmbeddingGrad(x, {ids.data(), DType::kI32, {kTokens}}, 1, dtable);
+  kEmbedding.EmbeddingGrad(x, {ids.data(), DType::kI32, {kTokens}}, 1, dtable);
   ExpectTaken(EmbeddingGradWorkspaceBytes(kTokens, 5, kN, DType::kF32));
 
   const Buffer overflow(DType::kF32, Dims{});
   cpu::ResetPeak();
-  DispatchSlots({ids.data(), DType::kI32, {1, kTokens, kSlots}}, 6, {places.data(), DType::kI32, {1, kTokens, kSlots}},
-                {row_ids.data(), DType::kI32, {1, 2, 3, 10}}, overflow);
+  kDispatch.DispatchSlots({ids.data(), DType::kI32, {1, kTokens, kSlots}}, 6,
+                          {places.data(), DType::kI32, {1, kTokens, kSlots}},
+                          {row_ids.data(), DType::kI32, {1, 2, 3, 10}}, overflow);
   ExpectTaken(DispatchSlotsWorkspaceBytes(2));
 }
 
@@ -125,7 +130,7 @@ TEST_F(Workspace, OfEinsum) {
   };
   for (const Case& c : cases) {
     const Buffer a(c.a_type, Random(c.a, 1)), b(c.b_type, Random(c.b, 2)), y(c.y_type, Random(c.y, 3));
-    auto kernel = EinsumKernel::Prepare(c.spec, a, b, y);
+    auto kernel = CudaEinsum::Prepare(c.spec, a, b, y);
     ASSERT_TRUE(kernel.ok());
     if (c.copied >= 0) {
       EXPECT_EQ(kernel->WorkspaceBytes(), c.copied * 4) << c.spec;

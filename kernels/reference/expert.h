@@ -1,4 +1,4 @@
-// References of kernels/cpu/expert.h, in its shapes.
+// References of kernels/contract/expert.h, router.h and dispatch.h, in their shapes.
 #ifndef TACC_KERNELS_REFERENCE_EXPERT_H_
 #define TACC_KERNELS_REFERENCE_EXPERT_H_
 

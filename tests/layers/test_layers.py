@@ -56,9 +56,9 @@ ROOMS = {
 TESTING = "testing"
 # Libraries from outside, by the first component of an include, that only these files may use.
 CONFINED = {
-    "ATen": ["kernels/", "worker/rank/torch/", "worker/rank/cuda/", "bench/"],
-    "c10": ["kernels/", "worker/rank/torch/", "worker/rank/cuda/"],
-    "torch": ["kernels/", "worker/rank/torch/"],
+    "ATen": ["kernels/cpu/", "kernels/cuda/", "worker/rank/torch/", "worker/rank/cuda/", "bench/"],
+    "c10": ["kernels/cpu/", "kernels/cuda/", "worker/rank/torch/", "worker/rank/cuda/"],
+    "torch": ["kernels/cpu/", "kernels/cuda/", "worker/rank/torch/"],
     "cuda_runtime.h": ["kernels/cuda/", "worker/rank/cuda/"],
     "cuda.h": ["worker/rank/cuda/"],
     "nccl.h": ["worker/rank/cuda/"],

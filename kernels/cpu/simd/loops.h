@@ -10,6 +10,8 @@
 
 #include <cstdint>
 
+#include "kernels/contract/pointwise.h"
+#include "kernels/contract/unary.h"
 #include "kernels/tensor.h"
 
 namespace tacc::kernels::simd {
@@ -23,29 +25,6 @@ struct Out {
   void* data = nullptr;
   DType dtype = DType::kF32;
 };
-
-// p0 and p1 are the parameters of kScale (factor), kAddScalar (value) and kClamp (min, max).
-enum class UnaryOp {
-  kCast,
-  kNeg,
-  kExp,
-  kLog,
-  kSqrt,
-  kRsqrt,
-  kReciprocal,
-  kTanh,
-  kSigmoid,
-  kRelu,
-  kSilu,
-  kSquare,
-  kGelu,
-  kGeluTanh,
-  kScale,
-  kAddScalar,
-  kClamp
-};
-enum class UnaryGradOp { kTanh, kRelu, kSilu, kSigmoid, kGelu, kGeluTanh, kClamp };
-enum class BinaryOp { kAdd, kSub, kMul, kDiv, kMaximum, kMinimum };
 
 // Norms over rows of n elements. Unused arrays have null data.
 struct NormRows {

@@ -1,10 +1,10 @@
 // How kernels are written here: as functors over elements or over rows, started by ForEach and ForEachTeam.
 //
 // The files *.cu compile twice. With nvcc they are the GPU's kernels: a functor runs on the GPU, on the current stream
-// (kernels/cuda/launch/stream.h). With g++ (library tacc_cuda_kernels_on_host, for tests) the same source runs on the host on
-// host memory, a team's threads (64 at most, but all of ForEachExactTeam) as fibers that switch at each Sync: so every
-// line of a kernel but the few in the nvcc parts of this folder's headers is tested on machines without a GPU. What a
-// GPU would not forgive is made to show there: threads run in another order from Sync to Sync, shared memory and
+// (kernels/cuda/launch/stream.h). With g++ (library tacc_cuda_kernels_on_host, for tests) the same source runs on the
+// host on host memory, a team's threads (64 at most, but all of ForEachExactTeam) as fibers that switch at each Sync:
+// so every line of a kernel but the few in the nvcc parts of this folder's headers is tested on machines without a GPU.
+// What a GPU would not forgive is made to show there: threads run in another order from Sync to Sync, shared memory and
 // scratch start out as NaN, bytes behind shared memory are watched, packs must be aligned.
 //
 // Functors are structs with `TACC_DEVICE void operator()(...) const` (nvcc takes no lambdas inside templates, and a

@@ -9,8 +9,8 @@ namespace tacc::kernels::cuda {
 // What the GPU must know of many tensors to work on them in one launch: made once and used any number of times, without
 // a word from the host. Before the first launch, `image` is copied to device memory (its address a multiple of 16,
 // image.size() bytes) and `device` set to it; both must live as long as launches may be queued. Each operation makes
-// its own (kernels/cuda/launch/table_launch.h), of tensors that may be worked on in any order: none is written that another
-// one reads or writes.
+// its own (kernels/cuda/launch/table_launch.h), of tensors that may be worked on in any order: none is written that
+// another one reads or writes.
 struct TensorTable {
   std::vector<char> image;  // empty if there are no tensors
   int64_t num_tensors = 0;  // without the empty ones

@@ -50,7 +50,7 @@ const Case kCases[] = {
 
 MatrixProduct ProductOf(const Case& c, DType operands, DType result, const TensorView* acc) {
   const auto kernel =
-      EinsumKernel::Prepare(c.spec, {nullptr, operands, c.a}, {nullptr, operands, c.b}, {nullptr, result, c.y});
+      CudaEinsum::Prepare(c.spec, {nullptr, operands, c.a}, {nullptr, operands, c.b}, {nullptr, result, c.y});
   EXPECT_TRUE(kernel.ok()) << kernel.status();
   return kernel->product(acc);
 }

@@ -3,36 +3,23 @@
 #include <algorithm>
 #include <initializer_list>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "graph/ir/status_macros.h"
-#include "kernels/cuda/adamw.h"
 #include "kernels/cuda/attention.h"
-#include "kernels/cuda/cross_entropy.h"
-#include "kernels/cuda/dispatch.h"
-#include "kernels/cuda/dropout.h"
 #include "kernels/cuda/einsum.h"
-#include "kernels/cuda/embedding.h"
-#include "kernels/cuda/expert.h"
-#include "kernels/cuda/lr_schedule.h"
-#include "kernels/cuda/norm.h"
-#include "kernels/cuda/pointwise.h"
-#include "kernels/cuda/rotary.h"
-#include "kernels/cuda/scratch.h"
-#include "kernels/cuda/shape.h"
-#include "kernels/cuda/views.h"
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/many_tensors.h"
 #include "worker/rank/cuda/tuning/product_picker.h"
-
-namespace tacc::worker {
-namespace device = kernels::cuda;
-}  // namespace tacc::worker
-
 #include "worker/rank/program/bind_kernels.h"
+#include "worker/rank/program/kernel_operands.h"
 
 namespace tacc::worker {
-
 namespace {
+
+namespace cuda = kernels::cuda;
 
 bool Overlap(const TensorView& a, const TensorView& b) {
   if (a.bytes() == 0 || b.bytes() == 0) return false;
@@ -63,37 +50,37 @@ size_t NumIndependent(absl::Span<const KernelRequest> requests) {
 
 // A launch over many tensors.
 struct Launch {
-  device::TensorTable table;
-  std::function<void(const device::TensorTable&)> run;
+  cuda::TensorTable table;
+  std::function<void(const cuda::TensorTable&)> run;
 };
 
 Launch LaunchAdamW(absl::Span<const KernelRequest> requests) {
-  std::vector<device::AdamWUpdate> updates;
+  std::vector<cuda::AdamWUpdate> updates;
   for (const KernelRequest& request : requests) {
-    const Binding b{request};
+    const Binding b{cuda::kKernels, request};
     updates.push_back({b.in(0), b.in(1), b.in(2), b.in(3), AdamWScalarsOf(b), AdamWParametersOf(b), b.out(0), b.out(1),
                        b.out(2), b.out_or_absent(3)});
   }
-  return {device::AdamWTable(updates), device::AdamWMany};
+  return {cuda::AdamWTable(updates), cuda::AdamWMany};
 }
 
 Launch LaunchCasts(absl::Span<const KernelRequest> requests) {
-  std::vector<device::CastPair> casts;
+  std::vector<cuda::CastPair> casts;
   for (const KernelRequest& request : requests) casts.push_back({request.in[0], request.out[0]});
-  return {device::CastTable(casts), device::CastMany};
+  return {cuda::CastTable(casts), cuda::CastMany};
 }
 
 Launch LaunchConstants(absl::Span<const KernelRequest> requests) {
-  std::vector<device::FillOf> fills;
+  std::vector<cuda::FillOf> fills;
   for (const KernelRequest& request : requests)
-    fills.push_back({Binding{request}.attr<double>("value"), request.out[0]});
-  return {device::FillTable(fills), device::FillMany};
+    fills.push_back({Binding{cuda::kKernels, request}.attr<double>("value"), request.out[0]});
+  return {cuda::FillTable(fills), cuda::FillMany};
 }
 
 Launch LaunchSumSquares(absl::Span<const KernelRequest> requests) {
-  const Binding b{requests.front()};
-  return {device::SumSquaresTable(BoundedOperands(b)),
-          [y = b.out(0)](const device::TensorTable& table) { device::SumSquaresMany(table, y); }};
+  const Binding b{cuda::kKernels, requests.front()};
+  return {cuda::SumSquaresTable(BoundedOperands(b)),
+          [y = b.out(0)](const cuda::TensorTable& table) { cuda::SumSquaresMany(table, y); }};
 }
 
 // The ops that a GPU does over many tensors in one launch: those of several nodes, or of one.
@@ -119,34 +106,35 @@ absl::StatusOr<Kernel> CudaKernelTable::Prepare(const KernelRequest& request) co
   if (absl::StartsWith(op.name(), "attention")) return PrepareAttention(request);
   if (pick_product_ != nullptr && (op == "einsum" || op == "einsum_accumulate" || op == "einsum_joined"))
     return PrepareProduct(request);
-  return PrepareKernel(request, "GPU");
+  return BindKernel(cuda::kKernels, request);
 }
 
 absl::StatusOr<Kernel> CudaKernelTable::PrepareProduct(const KernelRequest& request) const {
-  const Binding b{request};
+  const Binding b{cuda::kKernels, request};
   ProductOf product = ProductOfNode(b);
   // A part may begin anywhere; algorithms are told of operands that lie as all memory does.
-  const bool is_aligned = reinterpret_cast<uintptr_t>(product.a.data) % device::kProductAlignment == 0;
-  if (!product.copied.empty() || !is_aligned) return PrepareKernel(request, "GPU");
-  TACC_ASSIGN_OR_RETURN(device::EinsumKernel kernel, PrepareEinsum(b, product));
-  const auto run_by = [kernel, product](std::shared_ptr<const device::FastProduct> fast) mutable {
+  const bool is_aligned = reinterpret_cast<uintptr_t>(product.a.data) % cuda::kProductAlignment == 0;
+  if (!product.copied.empty() || !is_aligned) return BindKernel(cuda::kKernels, request);
+  TACC_ASSIGN_OR_RETURN(cuda::CudaEinsum kernel, cuda::CudaEinsum::Prepare(b.attr<std::string>("spec"), product.a,
+                                                                           product.b, product.y, product.part));
+  const auto run_by = [kernel, product](std::shared_ptr<const cuda::FastProduct> fast) mutable {
     kernel.ComputeBy(std::move(fast));
-    product.Run(kernel);
+    product.Run(cuda::kKernels, kernel);
   };
   const bool adds = product.acc.data != nullptr;
   const TensorView& a_whole = b.in(adds ? 1 : 0);
   kernel.ComputeBy(pick_product_(
       {kernel.product(adds ? &product.acc : nullptr), a_whole, product.b, product.acc, product.y, run_by}));
-  return Kernel([kernel = std::move(kernel), product = std::move(product)] { product.Run(kernel); });
+  return Kernel([kernel = std::move(kernel), product = std::move(product)] { product.Run(cuda::kKernels, kernel); });
 }
 
 absl::StatusOr<Kernel> CudaKernelTable::PrepareAttention(const KernelRequest& request) const {
-  AttentionOf node = AttentionOfNode({request});
-  if (const std::string limit = device::AttentionLimit(node.q, node.parameters); !limit.empty())
+  AttentionOf node = AttentionOfNode({cuda::kKernels, request});
+  if (const std::string limit = cuda::AttentionLimit(node.q, node.parameters); !limit.empty())
     return absl::InvalidArgumentError(limit);
-  std::shared_ptr<const device::FastAttention> fast;
+  std::shared_ptr<const cuda::FastAttention> fast;
   if (pick_attention_ != nullptr) fast = pick_attention_(node.q, node.k, node.extras, node.parameters);
-  if (fast == nullptr) return PrepareKernel(request, "GPU");
+  if (fast == nullptr) return BindKernel(cuda::kKernels, request);
   return Kernel([fast, n = std::move(node)] {
     if (n.is_gradient()) {
       fast->RunGrad(n.dout, n.q, n.k, n.v, n.out, n.lse, n.extras.first_keys, n.parameters, n.dq, n.dk, n.dv);
@@ -166,7 +154,5 @@ absl::StatusOr<KernelTable::Joint> CudaKernelTable::PrepareFirst(absl::Span<cons
   TACC_ASSIGN_OR_RETURN(table.device, keep(std::exchange(table.image, {})));
   return Joint{[table = std::move(table), run = std::move(run)] { run(table); }, num_nodes};
 }
-
-std::vector<std::string> CudaKernelTable::Ops() { return KernelOps(); }
 
 }  // namespace tacc::worker

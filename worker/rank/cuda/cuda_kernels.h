@@ -15,8 +15,7 @@ namespace tacc::worker {
 
 struct ProductCall;
 
-// A GPU's kernels: binds each op of the table to a function of kernels/cuda, which queues on the current stream.
-// Missing in_ranges and out_ranges mean whole, unpadded tensors.
+// A GPU's kernels, by BindKernel, but for products and attention that somebody else computes faster.
 class CudaKernelTable : public KernelTable {
  public:
   // Who is faster than kernels/cuda at attention of these operands; null: nobody.
@@ -31,15 +30,11 @@ class CudaKernelTable : public KernelTable {
   explicit CudaKernelTable(PickAttention pick_attention = nullptr, PickProduct pick_product = nullptr)
       : pick_attention_(std::move(pick_attention)), pick_product_(std::move(pick_product)) {}
 
-  // Errors: Unimplemented for an op without a kernel; InvalidArgument for operands that the op's kernel cannot take
-  // (the graph's type inference refuses them before), naming op, got and wanted.
+  // Errors: as BindKernel; InvalidArgument too for attention that is too wide for a GPU.
   absl::StatusOr<Kernel> Prepare(const KernelRequest& request) const override;
   // Independent updates of parameters by AdamW, casts and constants in one launch each, the squares of many tensors in
   // two.
   absl::StatusOr<Joint> PrepareFirst(absl::Span<const KernelRequest> requests, const KeepOnDevice& keep) const override;
-
-  // The ops that have a kernel, sorted.
-  static std::vector<std::string> Ops();
 
  private:
   absl::StatusOr<Kernel> PrepareAttention(const KernelRequest& request) const;

@@ -1,4 +1,5 @@
-// The executor's inside: what a graph becomes when it is bound. Included by executor.cc, binder.cc and bind_node.cc only.
+// The executor's inside: what a graph becomes when it is bound. Included by executor.cc, binder.cc and bind_node.cc
+// only.
 #ifndef TACC_WORKER_RANK_PROGRAM_BOUND_GRAPH_H_
 #define TACC_WORKER_RANK_PROGRAM_BOUND_GRAPH_H_
 

@@ -14,8 +14,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/contract/attention.h"
 #include "kernels/cuda/aten.h"
 #include "kernels/cuda/attention_tensor.h"
+#include "kernels/cuda/kernels.h"
 #include "worker/rank/cuda/tuning/recorded_calls.h"
 
 namespace tacc::worker {
@@ -112,13 +114,13 @@ class PlainCores : public Fast {
   void Run(const TensorView& q, const TensorView& k, const TensorView& v, const kernels::AttentionExtras& extras,
            const kernels::AttentionParameters& parameters, const TensorView& out,
            const TensorView& lse) const override {
-    kernels::cuda::Attention(q, k, v, extras, parameters, out, lse);
+    kernels::cuda::kAttention.Attention(q, k, v, extras, parameters, out, lse);
   }
   void RunGrad(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
                const TensorView& out, const TensorView& lse, const TensorView& first_keys,
                const kernels::AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
                const TensorView& dv) const override {
-    kernels::cuda::AttentionGrad(dout, q, k, v, out, lse, first_keys, parameters, dq, dk, dv);
+    kernels::cuda::kAttention.AttentionGrad(dout, q, k, v, out, lse, first_keys, parameters, dq, dk, dv);
   }
 };
 

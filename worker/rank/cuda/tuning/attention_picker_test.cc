@@ -19,6 +19,8 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/contract/attention.h"
+#include "kernels/cuda/kernels.h"
 #include "worker/rank/testing/naive_kernels.h"
 #include "worker/rank/testing/simulated_device.h"
 
@@ -100,7 +102,7 @@ class Fake : public kernels::cuda::FastAttention {
            const TensorView& lse) const override {
     NoteLayout(q, k, v, parameters);
     Work(out.as<char>(), does_.pieces, q.dims[0] * does_.scratch_bytes, [&] {
-      kernels::cuda::Attention(q, k, v, extras, parameters, out, lse);
+      kernels::cuda::kAttention.Attention(q, k, v, extras, parameters, out, lse);
       if (does_.factor != 1) at::from_blob(out.data, {out.size()}, at::kBFloat16).mul_(does_.factor);
     });
   }
@@ -110,7 +112,7 @@ class Fake : public kernels::cuda::FastAttention {
                const TensorView& dv) const override {
     NoteLayout(dq, dk, dv, parameters);
     Work(dv.as<char>() + 1, 2 * does_.pieces, 3 * q.dims[0] * does_.scratch_bytes,
-         [&] { kernels::cuda::AttentionGrad(dout, q, k, v, out, lse, first_keys, parameters, dq, dk, dv); });
+         [&] { kernels::cuda::kAttention.AttentionGrad(dout, q, k, v, out, lse, first_keys, parameters, dq, dk, dv); });
   }
 
   // How queries, keys and values, or their gradients, lay in its calls: each kind of calls once.

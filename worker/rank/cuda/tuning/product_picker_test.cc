@@ -24,7 +24,7 @@ namespace {
 
 using kernels::DType;
 using kernels::TensorView;
-using kernels::cuda::EinsumKernel;
+using kernels::cuda::CudaEinsum;
 using kernels::cuda::FastProduct;
 using kernels::cuda::MatrixProduct;
 using kernels::cuda::ProductLibrary;
@@ -140,7 +140,7 @@ class ProductPickerTest : public testing::Test {
     const TensorView acc = summand == MatrixProduct::Summand::kNone     ? TensorView()
                            : summand == MatrixProduct::Summand::kResult ? y_
                                                                         : bias_;
-    auto kernel = EinsumKernel::Prepare("sk,nk->sn", x_, w_, y_);
+    auto kernel = CudaEinsum::Prepare("sk,nk->sn", x_, w_, y_);
     EXPECT_TRUE(kernel.ok()) << kernel.status();
     const bool adds = acc.data != nullptr;
     ProductCall call{kernel->product(adds ? &acc : nullptr), x_, w_, acc, y_, {}};

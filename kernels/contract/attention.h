@@ -1,0 +1,55 @@
+// Softmax attention without a [S,T] matrix: blocks of scores that stay in cache.
+// Legend: B batch, S queries, T keys, H query heads, K key/value heads (H % K == 0), D head dim.
+#ifndef TACC_KERNELS_CONTRACT_ATTENTION_H_
+#define TACC_KERNELS_CONTRACT_ATTENTION_H_
+
+#include <vector>
+
+#include "kernels/tensor.h"
+
+namespace tacc::kernels {
+
+// Rows of a tensor whose positions in the sequence follow each other, from `position` on.
+struct SequenceRun {
+  int64_t length = 0;
+  int64_t position = 0;
+  int64_t block = 0;  // queries see keys of runs of their own block only
+};
+
+struct AttentionParameters {
+  bool causal = true;  // a query sees keys at its own position and before
+  double scale = 1;
+  // One a query head: slope * (j - i) is added to the score of the query at position i and the key at j. Empty: none.
+  std::vector<double> alibi_slopes;
+  // Where the rows of q, and those of k and v, lie in the sequence, in the order of rows. Empty: row i at position i.
+  // Rows behind the runs are padding.
+  std::vector<SequenceRun> queries, keys;
+  // Elements from a token of q, k, v (and of dq, dk, dv) to the next where they are heads of one tensor [B,S,H+2K,D];
+  // 0: each lies by itself. With a pitch S == T, and the views' data are those of their own first heads.
+  int64_t pitch = 0;
+};
+
+// What may be absent: views without data.
+struct AttentionExtras {
+  TensorView first_keys;                // i32 [B,S]: the first position that each query sees
+  TensorView earlier_out, earlier_lse;  // the results over other keys; those of this call go on from them
+};
+
+struct AttentionKernels {
+  // out [B,S,H,D] = softmax(scale * q k^T + alibi) v per head; lse [B,H,S] (f32, or f64 with f64 operands) = log of the
+  // sum of exp of the scores. q [B,S,H,D], k and v [B,T,K,D] of one dtype; query head h reads key/value head h / (H/K).
+  // A query that sees no key gives out 0, lse -inf. Whatever the pitch, `out` and the other extras are dense.
+  void (&Attention)(const TensorView& q, const TensorView& k, const TensorView& v, const AttentionExtras& extras,
+                    const AttentionParameters& parameters, const TensorView& out, const TensorView& lse);
+
+  // Gradients dq, dk, dv, with the shapes of q, k, v; `out` and `lse` are those over all keys, of which k, v may be a
+  // part: then dq is that part's contribution. With a pitch nothing between the heads of dq, dk, dv is written.
+  void (&AttentionGrad)(const TensorView& dout, const TensorView& q, const TensorView& k, const TensorView& v,
+                        const TensorView& out, const TensorView& lse, const TensorView& first_keys,
+                        const AttentionParameters& parameters, const TensorView& dq, const TensorView& dk,
+                        const TensorView& dv);
+};
+
+}  // namespace tacc::kernels
+
+#endif  // TACC_KERNELS_CONTRACT_ATTENTION_H_

@@ -1,0 +1,18 @@
+// Reductions over dims. The result may have another dtype than the operand.
+#ifndef TACC_KERNELS_CONTRACT_REDUCE_H_
+#define TACC_KERNELS_CONTRACT_REDUCE_H_
+
+#include "kernels/tensor.h"
+
+namespace tacc::kernels {
+
+struct ReduceKernels {
+  // Sums or maxima over the dims named (in increasing order), which y lacks. Sums have f64 accumulators and an order
+  // fixed by the dims alone; over nothing a sum is 0 and a maximum -inf; NaN gives NaN.
+  void (&ReduceSum)(const TensorView& x, const Dims& dims, const TensorView& y);
+  void (&ReduceMax)(const TensorView& x, const Dims& dims, const TensorView& y);
+};
+
+}  // namespace tacc::kernels
+
+#endif  // TACC_KERNELS_CONTRACT_REDUCE_H_

@@ -1,0 +1,39 @@
+#include "kernels/cuda/kernels.h"
+
+#include "kernels/contract/kernels.h"
+#include "kernels/cuda/scratch.h"
+
+namespace tacc::kernels::cuda {
+
+namespace {
+
+ScratchMemory TakeScratch(int64_t bytes) {
+  const auto scratch = std::make_shared<Scratch>(bytes);
+  return {scratch, scratch->data()};
+}
+
+}  // namespace
+
+const Kernels kKernels = {
+    .device = "GPU",
+    .TakeScratch = TakeScratch,
+    .adamw = kAdamW,
+    .attention = kAttention,
+    .cross_entropy = kCrossEntropy,
+    .dispatch = kDispatch,
+    .dropout = kDropout,
+    .einsum = kEinsum,
+    .embedding = kEmbedding,
+    .expert = kExpert,
+    .lr_schedule = kLrSchedule,
+    .norm = kNorm,
+    .pointwise = kPointwise,
+    .reduce = kReduce,
+    .rotary = kRotary,
+    .router = kRouter,
+    .shape = kShape,
+    .sum_squares = kSumSquares,
+    .unary = kUnary,
+};
+
+}  // namespace tacc::kernels::cuda

@@ -1,0 +1,296 @@
+// Attention of every device against the reference.
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/reference/buffer.h"
+#include "kernels/reference/joined.h"
+#include "kernels/reference/reference.h"
+#include "kernels/testing/kernels_under_test.h"
+
+namespace tacc::kernels {
+namespace {
+
+const Kernels& tested = KernelsUnderTest();
+
+using reference::Buffer;
+using reference::Joined;
+using reference::MaxError;
+using reference::Random;
+using reference::Rounded;
+using reference::Tensor;
+
+struct Case {
+  int64_t b, s, h, k, d;
+};
+const Case kCases[] = {{1, 1, 1, 1, 1},   {2, 7, 3, 3, 5}, {1, 70, 4, 2, 16},  {2, 33, 6, 1, 8},  {1, 130, 2, 2, 64},
+                       {1, 600, 1, 1, 4}, {0, 4, 2, 2, 8}, {1, 37, 2, 1, 100}, {1, 19, 1, 1, 256}};
+constexpr DType kFloats[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF64};
+
+// Half a unit in the last place of the results, and the f32 (f64) sums.
+double Tolerance(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return 1.0 / 200;
+    case DType::kF16:
+      return 1.0 / 1800;
+    case DType::kF32:
+      return 1e-5;
+    default:
+      return 1e-11;
+  }
+}
+
+TEST(Attention, MatchesTheReferenceForwardAndBackward) {
+  for (const Case& c : kCases) {
+    for (DType dtype : kFloats) {
+      for (const bool causal : {true, false}) {
+        for (const bool alibi : {false, true}) {
+          if (c.s == 600 && (alibi || dtype == DType::kF64)) continue;  // several blocks of keys
+          if (c.d > 128 && dtype == DType::kF64) continue;              // not on a GPU
+          const Dims q_dims{c.b, c.s, c.h, c.d}, k_dims{c.b, c.s, c.k, c.d};
+          const Tensor q = Rounded(Random(q_dims, 1, 2), dtype), k = Rounded(Random(k_dims, 2, 2), dtype);
+          const Tensor v = Rounded(Random(k_dims, 3), dtype), dout = Rounded(Random(q_dims, 4), dtype);
+          AttentionParameters parameters{.causal = causal, .scale = 1 / std::sqrt(static_cast<double>(c.d))};
+          if (alibi) {
+            for (int64_t h = 0; h < c.h; ++h) parameters.alibi_slopes.push_back(std::pow(2.0, -8.0 * (h + 1) / c.h));
+          }
+          const auto want = reference::Attention(q, k, v, causal, parameters.scale, parameters.alibi_slopes);
+          const auto gradient =
+              reference::AttentionGrad(dout, q, k, v, causal, parameters.scale, parameters.alibi_slopes);
+          const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+          const Buffer bq(dtype, q), bk(dtype, k), bv(dtype, v), bd(dtype, dout), out(dtype, q_dims);
+          const Buffer lse(wide, Dims{c.b, c.h, c.s}), dq(dtype, q_dims), dk(dtype, k_dims), dv(dtype, k_dims);
+          tested.attention.Attention(bq, bk, bv, {}, parameters, out, lse);
+          const std::string what = std::string(Name(dtype)) + (causal ? " causal" : "") + (alibi ? " alibi" : "") +
+                                   " s " + std::to_string(c.s) + " h " + std::to_string(c.h);
+          EXPECT_LE(MaxError(out.ToTensor(), want.out, 1), Tolerance(dtype)) << what;
+          EXPECT_LE(MaxError(lse.ToTensor(), want.lse, 1), Tolerance(dtype)) << what;
+          tested.attention.AttentionGrad(bd, bq, bk, bv, out, lse, {}, parameters, dq, dk, dv);
+          EXPECT_LE(MaxError(dq.ToTensor(), gradient.dq, 1), Tolerance(dtype)) << what;
+          EXPECT_LE(MaxError(dk.ToTensor(), gradient.dk, 1), 2 * Tolerance(dtype)) << what;
+          EXPECT_LE(MaxError(dv.ToTensor(), gradient.dv, 1), 2 * Tolerance(dtype)) << what;
+          EXPECT_TRUE(out.GuardsIntact() && lse.GuardsIntact() && dq.GuardsIntact() && dk.GuardsIntact() &&
+                      dv.GuardsIntact());
+        }
+      }
+    }
+  }
+}
+
+TEST(Attention, IsTheSameToTheBitForAnyNumberOfThreads) {
+  const Dims q_dims{2, 150, 4, 24}, k_dims{2, 150, 2, 24};
+  const Buffer q(DType::kF32, Random(q_dims, 1)), k(DType::kF32, Random(k_dims, 2)), v(DType::kF32, Random(k_dims, 3));
+  const AttentionParameters parameters{.causal = true, .scale = 0.2};
+  const int threads_before = omp_get_max_threads();
+  std::vector<std::vector<double>> results;
+  for (int threads : {1, 3, 16}) {
+    omp_set_num_threads(threads);
+    const Buffer out(DType::kF32, q_dims), lse(DType::kF32, Dims{2, 4, 150}), dq(DType::kF32, q_dims);
+    const Buffer dk(DType::kF32, k_dims), dv(DType::kF32, k_dims);
+    tested.attention.Attention(q, k, v, {}, parameters, out, lse);
+    tested.attention.AttentionGrad(q, q, k, v, out, lse, {}, parameters, dq, dk, dv);
+    results.emplace_back();
+    for (const Buffer* buffer : {&out, &lse, &dq, &dk, &dv}) {
+      const Tensor tensor = buffer->ToTensor();
+      results.back().insert(results.back().end(), tensor.values.begin(), tensor.values.end());
+    }
+  }
+  omp_set_num_threads(threads_before);
+  EXPECT_EQ(results[0], results[1]);
+  EXPECT_EQ(results[0], results[2]);
+}
+
+TEST(Attention, TakesOtherNumbersOfKeysThanQueries) {
+  const Dims q_dims{2, 5, 4, 8}, k_dims{2, 11, 2, 8};
+  const Tensor q = Random(q_dims, 1), k = Random(k_dims, 2), v = Random(k_dims, 3), dout = Random(q_dims, 4);
+  const auto gradient = reference::AttentionGrad(dout, q, k, v, false, 0.3, {});
+  const Buffer bq(DType::kF64, q), bk(DType::kF64, k), bv(DType::kF64, v), bd(DType::kF64, dout),
+      out(DType::kF64, q_dims);
+  const Buffer lse(DType::kF64, Dims{2, 4, 5}), dq(DType::kF64, q_dims), dk(DType::kF64, k_dims),
+      dv(DType::kF64, k_dims);
+  const AttentionParameters parameters{.causal = false, .scale = 0.3};
+  tested.attention.Attention(bq, bk, bv, {}, parameters, out, lse);
+  EXPECT_LE(MaxError(out.ToTensor(), reference::Attention(q, k, v, false, 0.3, {}).out, 1), 1e-9);
+  tested.attention.AttentionGrad(bd, bq, bk, bv, out, lse, {}, parameters, dq, dk, dv);
+  EXPECT_LE(MaxError(dq.ToTensor(), gradient.dq, 1), 1e-9);
+  EXPECT_LE(MaxError(dk.ToTensor(), gradient.dk, 1), 1e-9);
+  EXPECT_LE(MaxError(dv.ToTensor(), gradient.dv, 1), 1e-9);
+}
+
+// The given rows of dim 1.
+Tensor Rows(const Tensor& x, const std::vector<int64_t>& rows) {
+  Dims dims = x.dims;
+  dims[1] = static_cast<int64_t>(rows.size());
+  return reference::Gather(x, dims, [&](const std::vector<int64_t>& index) {
+    std::vector<int64_t> from = index;
+    from[1] = rows[index[1]];
+    return from;
+  });
+}
+
+// Keys in parts, in an order of their own, as a ring of ranks sees them: the results over one part go on over the next,
+// and the gradients of the parts add up to those of the whole.
+TEST(Attention, GoesOnOverPartsOfTheKeys) {
+  const Dims q_dims{2, 140, 4, 8}, k_dims{2, 140, 2, 8};
+  const Tensor q = Random(q_dims, 1), k = Random(k_dims, 2), v = Random(k_dims, 3), dout = Random(q_dims, 4);
+  const std::vector<double> slopes = {0.5, 0.25, 0.1, 0.05};
+  const auto want = reference::Attention(q, k, v, true, 0.3, slopes);
+  const auto gradient = reference::AttentionGrad(dout, q, k, v, true, 0.3, slopes);
+  const std::vector<std::vector<SequenceRun>> parts = {{{35, 0}, {35, 105}}, {{70, 35}}};
+  for (const std::vector<SequenceRun>& queries : parts) {
+    std::vector<std::vector<int64_t>> rows;  // of the queries, then of each part of the keys
+    for (const auto& runs : {queries, parts[0], parts[1]}) {
+      rows.emplace_back();
+      for (const SequenceRun& run : runs) {
+        for (int64_t i = 0; i < run.length; ++i) rows.back().push_back(run.position + i);
+      }
+    }
+    const Buffer bq(DType::kF64, Rows(q, rows[0])), bd(DType::kF64, Rows(dout, rows[0]));
+    const Dims own_dims{2, 70, 4, 8}, key_dims{2, 70, 2, 8};
+    Buffer out(DType::kF64, own_dims), lse(DType::kF64, Dims{2, 4, 70});
+    AttentionParameters parameters{.causal = true, .scale = 0.3, .alibi_slopes = slopes, .queries = queries};
+    AttentionExtras extras;
+    // The own part first, so that each query sees a key.
+    const std::vector<size_t> order = queries[0].position == 0 ? std::vector<size_t>{0, 1} : std::vector<size_t>{1, 0};
+    for (size_t part : order) {
+      const Buffer bk(DType::kF64, Rows(k, rows[1 + part])), bv(DType::kF64, Rows(v, rows[1 + part]));
+      parameters.keys = parts[part];
+      tested.attention.Attention(bq, bk, bv, extras, parameters, out, lse);
+      extras = {{}, out, lse};
+    }
+    EXPECT_LE(MaxError(out.ToTensor(), Rows(want.out, rows[0]), 1), 1e-11);
+    Tensor dq(own_dims);
+    for (size_t part : order) {
+      const Buffer bk(DType::kF64, Rows(k, rows[1 + part])), bv(DType::kF64, Rows(v, rows[1 + part]));
+      const Buffer part_dq(DType::kF64, own_dims), dk(DType::kF64, key_dims), dv(DType::kF64, key_dims);
+      parameters.keys = parts[part];
+      tested.attention.AttentionGrad(bd, bq, bk, bv, out, lse, {}, parameters, part_dq, dk, dv);
+      const Tensor contribution = part_dq.ToTensor();
+      for (size_t i = 0; i < dq.values.size(); ++i) dq.values[i] += contribution.values[i];
+    }
+    EXPECT_LE(MaxError(dq, Rows(gradient.dq, rows[0]), 1), 1e-11);
+  }
+}
+
+// Rows of several documents give what the documents give one by one.
+TEST(Attention, StaysWithinDocuments) {
+  const std::vector<int64_t> starts = {0, 3, 67, 68, 150};
+  const Dims q_dims{1, 150, 2, 8}, k_dims{1, 150, 1, 8};
+  const Tensor q = Random(q_dims, 1), k = Random(k_dims, 2), v = Random(k_dims, 3), dout = Random(q_dims, 4);
+  std::vector<int32_t> first_keys;
+  for (size_t i = 0; i + 1 < starts.size(); ++i) first_keys.resize(starts[i + 1], static_cast<int32_t>(starts[i]));
+  const TensorView first(TensorView{first_keys.data(), DType::kI32, {1, 150}});
+  const AttentionParameters parameters{.causal = true, .scale = 0.3};
+  const Buffer bq(DType::kF64, q), bk(DType::kF64, k), bv(DType::kF64, v), bd(DType::kF64, dout);
+  const Buffer out(DType::kF64, q_dims), lse(DType::kF64, Dims{1, 2, 150}), dq(DType::kF64, q_dims);
+  const Buffer dk(DType::kF64, k_dims), dv(DType::kF64, k_dims);
+  tested.attention.Attention(bq, bk, bv, {first, {}, {}}, parameters, out, lse);
+  tested.attention.AttentionGrad(bd, bq, bk, bv, out, lse, first, parameters, dq, dk, dv);
+  for (size_t i = 0; i + 1 < starts.size(); ++i) {
+    std::vector<int64_t> rows;
+    for (int64_t row = starts[i]; row < starts[i + 1]; ++row) rows.push_back(row);
+    const Tensor own_q = Rows(q, rows), own_k = Rows(k, rows), own_v = Rows(v, rows), own_dout = Rows(dout, rows);
+    EXPECT_LE(MaxError(Rows(out.ToTensor(), rows), reference::Attention(own_q, own_k, own_v, true, 0.3, {}).out, 1),
+              1e-11);
+    const auto gradient = reference::AttentionGrad(own_dout, own_q, own_k, own_v, true, 0.3, {});
+    EXPECT_LE(MaxError(Rows(dq.ToTensor(), rows), gradient.dq, 1), 1e-11);
+    EXPECT_LE(MaxError(Rows(dk.ToTensor(), rows), gradient.dk, 1), 1e-11);
+    EXPECT_LE(MaxError(Rows(dv.ToTensor(), rows), gradient.dv, 1), 1e-11);
+  }
+}
+
+// Queries and keys of kTokens rows, and who sees whom.
+constexpr int64_t kTokens = 75;
+struct Mask {
+  const char* name;
+  bool causal = true;
+  std::vector<SequenceRun> runs = {};
+  bool has_documents = false, has_slopes = false, goes_on = false;
+};
+const Mask kMasks[] = {{.name = "causal"},
+                       {.name = "all", .causal = false, .goes_on = true},
+                       {.name = "documents", .has_documents = true},
+                       {.name = "zigzag", .runs = {{32, 0}, {35, 110}}, .has_slopes = true, .goes_on = true},
+                       {.name = "blocks", .runs = {{20, 0, 0}, {25, 20, 0}, {30, 0, 1}}}};
+
+// Multi-head, grouped and multi-query; with elements of nobody behind the heads of a token, or none.
+struct JoinedCase {
+  int64_t b, h, k, d, gap;
+};
+const JoinedCase kJoinedCases[] = {
+    {1, 2, 2, 8, 0}, {1, 4, 2, 16, 8}, {2, 3, 1, 5, 3}, {1, 2, 2, 12, 0}, {1, 2, 1, 72, 1}};
+
+// Heads of one tensor give to the bit what the same numbers give alone, and nothing is written between them.
+TEST(Attention, TakesHeadsOfOneTensor) {
+  std::vector<int32_t> first_keys;
+  for (int32_t i = 0; i < 2 * kTokens; ++i) first_keys.push_back(i % kTokens < 33 ? 0 : i % kTokens < 35 ? 33 : 35);
+  for (const JoinedCase& c : kJoinedCases) {
+    const Dims q_dims{c.b, kTokens, c.h, c.d}, k_dims{c.b, kTokens, c.k, c.d};
+    const Tensor q = Random(q_dims, 1, 2), k = Random(k_dims, 2, 2), v = Random(k_dims, 3), dout = Random(q_dims, 4);
+    for (DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
+      for (const Mask& mask : kMasks) {
+        // Between parts of the keys results are in f32, as the graph has them.
+        const DType wide = dtype == DType::kF64 ? DType::kF64 : DType::kF32, result = mask.goes_on ? wide : dtype;
+        const Buffer::Placement place = mask.causal ? Buffer::Placement::kAligned : Buffer::Placement::kOffByOne;
+        const int64_t pitch = (c.h + 2 * c.k) * c.d + c.gap;
+        const Buffer bq(dtype, q, place), bk(dtype, k, place), bv(dtype, v, place), bd(dtype, dout, place);
+        const Buffer dq(result, q_dims, place), dk(result, k_dims, place), dv(result, k_dims, place);
+        const Joined operands(dtype, q, k, v, pitch, place), gradients(result, q_dims, k_dims, pitch, place);
+        AttentionParameters parameters{.causal = mask.causal, .scale = 0.3, .queries = mask.runs, .keys = mask.runs};
+        for (int64_t h = 0; mask.has_slopes && h < c.h; ++h) parameters.alibi_slopes.push_back(0.5 / (h + 1));
+        TensorView first;
+        if (mask.has_documents) first = {first_keys.data(), DType::kI32, {c.b, kTokens}};
+
+        const auto compute = [&](const TensorView& x, const TensorView& y, const TensorView& z, const TensorView& dx,
+                                 const TensorView& dy, const TensorView& dz) {
+          const Buffer out(result, q_dims, place), lse(wide, Dims{c.b, c.h, kTokens});
+          tested.attention.Attention(x, y, z, {first, {}, {}}, parameters, out, lse);
+          if (mask.goes_on) tested.attention.Attention(x, y, z, {first, out, lse}, parameters, out, lse);
+          tested.attention.AttentionGrad(bd, x, y, z, out, lse, first, parameters, dx, dy, dz);
+          return std::pair(out.ToTensor().values, lse.ToTensor().values);
+        };
+        const auto alone = compute(bq, bk, bv, dq, dk, dv);
+        parameters.pitch = pitch;
+        const auto joined =
+            compute(operands.q(), operands.k(), operands.v(), gradients.q(), gradients.k(), gradients.v());
+        const std::string what = std::string(Name(dtype)) + " " + mask.name + " h " + std::to_string(c.h) + " k " +
+                                 std::to_string(c.k) + " d " + std::to_string(c.d);
+        EXPECT_TRUE(joined == alone) << what;
+        EXPECT_TRUE(gradients.Alone(gradients.q()).values == dq.ToTensor().values) << what;
+        EXPECT_TRUE(gradients.Alone(gradients.k()).values == dk.ToTensor().values) << what;
+        EXPECT_TRUE(gradients.Alone(gradients.v()).values == dv.ToTensor().values) << what;
+        EXPECT_TRUE(gradients.GuardsIntact()) << what;
+      }
+    }
+  }
+}
+
+// Without queries the gradients of keys are 0, and only they are written.
+TEST(Attention, GradientsWithoutQueriesAreZero) {
+  const Dims q_dims{2, 3, 0, 4}, k_dims{2, 3, 2, 4};
+  const Tensor k = Random(k_dims, 1);
+  const Buffer bq(DType::kF32, q_dims), bk(DType::kF32, k), lse(DType::kF32, Dims{2, 0, 3});
+  for (int64_t pitch : {0, 18}) {
+    const Buffer dk(DType::kF32, k_dims), dv(DType::kF32, k_dims);
+    const Joined operands(DType::kF32, Tensor(q_dims), k, k, 18, Buffer::Placement::kOffByOne);
+    const Joined gradients(DType::kF32, q_dims, k_dims, 18, Buffer::Placement::kOffByOne);
+    if (pitch == 0) {
+      tested.attention.AttentionGrad(bq, bq, bk, bk, bq, lse, {}, {}, bq, dk, dv);
+    } else {
+      tested.attention.AttentionGrad(bq, operands.q(), operands.k(), operands.v(), bq, lse, {}, {.pitch = pitch},
+                                     gradients.q(), gradients.k(), gradients.v());
+    }
+    const std::vector<double> zeros(k.values.size());
+    EXPECT_EQ(pitch == 0 ? dk.ToTensor().values : gradients.Alone(gradients.k()).values, zeros);
+    EXPECT_EQ(pitch == 0 ? dv.ToTensor().values : gradients.Alone(gradients.v()).values, zeros);
+    EXPECT_TRUE(gradients.GuardsIntact());
+  }
+}
+
+}  // namespace
+}  // namespace tacc::kernels

@@ -1,0 +1,113 @@
+#include "worker/rank/program/kernel_operands.h"
+
+#include <string>
+
+namespace tacc::worker {
+namespace {
+
+// Heads [first, first + count) of x [B,S,G,D], which lie `x.dims[2] * x.dims[3]` elements apart from token to token.
+TensorView HeadsOf(const TensorView& x, int64_t first, int64_t count) {
+  TensorView heads = x;
+  heads.data = x.as<char>() + first * x.dims[3] * kernels::SizeOf(x.dtype);
+  heads.dims[2] = count;
+  return heads;
+}
+
+}  // namespace
+
+void ProductOf::Run(const kernels::Kernels& kernels, const kernels::EinsumKernel& kernel) const {
+  TensorView right = b;
+  kernels::ScratchMemory memory;
+  if (!copied.empty()) {
+    memory = kernels.TakeScratch(b.bytes());
+    right.data = memory.get();
+    int64_t offset = 0;
+    for (const TensorView& part : copied) {
+      kernels.shape.CopyBytes(part.data, right.as<char>() + offset, part.bytes());
+      offset += part.bytes();
+    }
+  }
+  acc.data == nullptr ? kernel.Run(a, right, y) : kernel.RunAccumulate(acc, a, right, y);
+}
+
+// The parts that follow a are multiplied where they lie when each begins where the one before ends.
+ProductOf ProductOfNode(const Binding& b) {
+  const size_t first = b.request.node->op == "einsum_accumulate" ? 1 : 0;
+  ProductOf product{first == 0 ? TensorView() : b.in(0), b.in(first), b.in(first + 1), b.out(0), {}, {}};
+  if (const int64_t parts = b.attr<int64_t>("parts"); parts > 0) {
+    const TensorView whole = product.a;
+    const int64_t start = b.attr<int64_t>("start"), run = whole.dims.Product(b.dim(), whole.dims.rank());
+    product.part = {b.dim(), run};
+    product.a.data = whole.as<char>() + run / parts * start * kernels::SizeOf(whole.dtype);
+    product.a.dims[b.dim()] = whole.dims[b.dim()] / parts * (b.attr<int64_t>("limit") - start);
+  }
+  bool lie_in_a_row = true;
+  for (size_t i = first + 2; i < b.request.in.size(); ++i) {
+    lie_in_a_row = lie_in_a_row && b.in(i - 1).as<char>() + b.in(i - 1).bytes() == b.in(i).data;
+    product.b.dims[0] += b.in(i).dims[0];
+  }
+  if (!lie_in_a_row) product.copied.assign(b.request.in.begin() + first + 1, b.request.in.end());
+  return product;
+}
+
+AttentionOf AttentionOfNode(const Binding& b) {
+  const graph::Op& op = b.request.node->op;
+  const bool is_joined = op == "attention_joined" || op == "attention_joined_grad";
+  const bool is_gradient = op == "attention_grad" || op == "attention_joined_grad";
+  const size_t q = is_gradient ? 1 : 0, k = is_joined ? q : q + 1, after = is_joined ? q + 1 : q + 3;
+  AttentionOf node;
+  node.parameters = {.causal = b.attr<bool>("causal"), .scale = b.attr<double>("scale")};
+  const int64_t group = b.attr<int64_t>("group"), kv_heads = b.in(q).dims[2] / (group + 2), heads = group * kv_heads;
+  if (is_joined) {
+    node.q = HeadsOf(b.in(q), 0, heads);
+    node.k = HeadsOf(b.in(q), heads, kv_heads);
+    node.v = HeadsOf(b.in(q), heads + kv_heads, kv_heads);
+    node.parameters.pitch = b.in(q).dims[2] * b.in(q).dims[3];
+  } else {
+    node.q = b.in(q);
+    node.k = b.in(q + 1);
+    node.v = b.in(q + 2);
+  }
+  const std::vector<double> slopes = b.attr<std::vector<double>>("alibi_slopes");
+  // Where heads are joined each rank has as many of each kind.
+  const int64_t first_head = is_joined ? b.in_begin(q, 2) / b.in(q).dims[2] * heads : b.in_begin(q, 2);
+  for (int64_t h = 0; !slopes.empty() && h < node.q.dims[2]; ++h) {
+    const size_t head = static_cast<size_t>(first_head + h);
+    node.parameters.alibi_slopes.push_back(head < slopes.size() ? slopes[head] : 0);  // a padded head has no slope
+  }
+  node.parameters.queries = b.runs(q, 0);
+  node.parameters.keys = b.runs(k, b.attr<int64_t>("shift"));
+  if (!is_gradient) {
+    const bool goes_on = op == "attention_continue";
+    node.extras = {b.in_or_absent(after + (goes_on ? 2 : 0)), goes_on ? b.in(after) : TensorView(),
+                   goes_on ? b.in(after + 1) : TensorView()};
+    node.out = b.out(0);
+    node.lse = b.out(1);
+    return node;
+  }
+  node.dout = b.in(0);
+  node.out = b.in(after);
+  node.lse = b.in(after + 1);
+  node.extras.first_keys = b.in_or_absent(after + 2);
+  node.dq = is_joined ? HeadsOf(b.out(0), 0, heads) : b.out(0);
+  node.dk = is_joined ? HeadsOf(b.out(0), heads, kv_heads) : b.out(1);
+  node.dv = is_joined ? HeadsOf(b.out(0), heads + kv_heads, kv_heads) : b.out(2);
+  return node;
+}
+
+kernels::AdamWParameters AdamWParametersOf(const Binding& b) {
+  return {.beta1 = b.attr<double>("beta1"),
+          .beta2 = b.attr<double>("beta2"),
+          .epsilon = b.attr<double>("epsilon"),
+          .weight_decay = b.attr<double>("weight_decay")};
+}
+
+kernels::AdamWScalars AdamWScalarsOf(const Binding& b) { return {b.in(4), b.in(5), b.in(6), b.in(7)}; }
+
+std::vector<kernels::BoundedTensor> BoundedOperands(const Binding& b) {
+  std::vector<kernels::BoundedTensor> operands;
+  for (size_t i = 0; i < b.request.in.size(); ++i) operands.push_back({b.in(i), b.in_bounds(i)});
+  return operands;
+}
+
+}  // namespace tacc::worker

@@ -1,0 +1,112 @@
+// A device's kernels, bound as the executor binds them, against the interpreter, op by op.
+#include "worker/rank/program/bind_kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "worker/rank/program/testing/kernel_trial.h"
+
+namespace tacc::worker {
+namespace {
+
+using kernels::reference::Buffer;
+
+TEST(Kernels, EveryOpHasAKernel) {
+  const std::vector<std::string> kernels = BoundOps();
+  const graph::OpTable ops;
+  for (const auto& [name, op] : ops.ops()) {
+    const bool leaf = name == "input" || name == "param" || name == "read" || name == "output" || name == "store";
+    const bool executors_own = op.is_collective || name == "shard_slice" || name == "wait";
+    EXPECT_EQ(std::count(kernels.begin(), kernels.end(), name), leaf || executors_own ? 0 : 1) << name;
+  }
+  for (const std::string& name : kernels) EXPECT_NE(ops.Find(name), nullptr) << name;
+}
+
+TEST(Kernels, EqualTheInterpreter) {
+  for (const std::string& text : graph::OpCaseTexts()) {
+    KernelTrial(text).Check(1e-9);
+    KernelTrial(absl::StrReplaceAll(text, {{"f64", "f32"}})).Check(2e-5);
+  }
+}
+
+TEST(Kernels, RefusesAnUnknownOp) {
+  KernelTrial trial("neg f32[3]");
+  graph::Node node = *trial.request().node;
+  node.op = "frobnicate";
+  trial.request().node = &node;
+  const absl::StatusOr<Kernel> kernel = DeviceUnderTest().table.Prepare(trial.request());
+  EXPECT_EQ(kernel.status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(kernel.status().message(),
+            absl::StrCat("the ", DeviceUnderTest().name, " has no kernel for frobnicate(f32)"));
+}
+
+TEST(Kernels, TakeTheShardsOffsets) {
+  KernelTrial embedding("embedding f64[3,5] i32[3,4]");  // rows 2, 3, 4 of a larger table
+  embedding.request().in_ranges[0][0] = {2, 5};
+  embedding.Check(1e-12);
+  KernelTrial embedding_grad("embedding_grad f64[3,4,5] i32[3,4] vocab_size=3");
+  embedding_grad.request().out_ranges[0][0] = {2, 5};
+  embedding_grad.Check(1e-12);
+  KernelTrial experts("expert_matmul f64[3,5] i32[3,2] f64[3,4,5] num_experts=3");  // experts 2, 3, 4 of more
+  experts.request().in_ranges[2][0] = {2, 5};
+  experts.Check(1e-12);
+  KernelTrial experts_grad("expert_matmul_grad f64[3,4] f64[3,5] i32[3,2] num_experts=3");
+  experts_grad.request().out_ranges[0][0] = {2, 5};
+  experts_grad.Check(1e-12);
+  KernelTrial rope("rope_table inv_freq=[1.0,0.1] length=5 dtype=f64");
+  for (auto& ranges : rope.request().out_ranges) ranges[0] = {10, 15};
+  rope.Check(1e-12);
+  KernelTrial iota("iota dim=0 dtype=i64 shape=[3,5]");
+  iota.request().out_ranges[0][0] = {6, 9};
+  iota.Check(0);
+  KernelTrial alibi("attention f64[1,4,2,3] f64[1,4,2,3] f64[1,4,2,3] causal=true scale=0.7 alibi_slopes=[0.5,0.25]");
+  for (auto& ranges : alibi.request().in_ranges) ranges[2] = {1, 3};  // heads 1 and (padding) 2
+  alibi.Check(1e-9);
+}
+
+TEST(Kernels, LeaveOutPadding) {
+  KernelTrial sum("sum_squares f64[4,5]");
+  sum.request().in_ranges[0] = {{4, 7}, {0, 5}};
+  sum.Check(1e-12);
+  KernelTrial sum_of_several("sum_squares f64[4,5] f64[3] f64[2,6]");
+  sum_of_several.request().in_ranges[0] = {{4, 7}, {0, 5}};
+  sum_of_several.request().in_ranges[2] = {{0, 2}, {6, 9}};
+  sum_of_several.Check(1e-12);
+  KernelTrial loss("cross_entropy f64[4,3,7] i32[4,3]");
+  loss.request().in_ranges[0] = {{4, 6}, {0, 3}, {0, 7}};
+  loss.request().in_ranges[1] = {{4, 6}, {0, 3}};
+  for (int64_t i = 6; i < 12; ++i) loss.array(1).values[i] = -1;  // not counted
+  loss.Check(1e-9);
+  KernelTrial mask("neg f64[4,3]");  // mask_padding has no case of its own
+  graph::Node node = *mask.request().node;
+  node.op = graph::Op::kMaskPadding;
+  mask.request().node = &node;
+  mask.request().in_ranges[0] = {{4, 6}, {0, 3}};
+  const absl::StatusOr<Kernel> kernel = DeviceUnderTest().table.Prepare(mask.request());
+  ASSERT_TRUE(kernel.ok());
+  (*kernel)();
+  for (int64_t i = 0; i < 12; ++i) EXPECT_EQ(mask.result(0)[i], i < 6 ? mask.array(0).values[i] : 0);
+}
+
+TEST(Kernels, DropoutOfAPartOfASampleEqualsTheWholes) {
+  KernelTrial whole("dropout f64[3,8,10] i64[] i64[3] rate=0.4 key=3 seed=42");
+  whole.Check(1e-12);
+  KernelTrial part("dropout f64[3,4,5] i64[] i64[3] rate=0.4 key=3 seed=42");
+  const Buffer& x = part.in(0);
+  const auto index = [](int64_t b, int64_t s, int64_t n) { return (b * 8 + s + 4) * 10 + n + 5; };
+  for (int64_t i = 0; i < 60; ++i) x.view().as<double>()[i] = whole.array(0).values[index(i / 20, i / 5 % 4, i % 5)];
+  part.request().in_ranges[0] = {{0, 3}, {4, 8}, {5, 10}};
+  part.request().in_logical = {{3, 8, 10}, {}, {3}};
+  const absl::StatusOr<Kernel> kernel = DeviceUnderTest().table.Prepare(part.request());
+  ASSERT_TRUE(kernel.ok());
+  (*kernel)();
+  for (int64_t i = 0; i < 60; ++i) {
+    EXPECT_EQ(part.result(0)[i], whole.result(0)[index(i / 20, i / 5 % 4, i % 5)]);
+  }
+}
+
+}  // namespace
+}  // namespace tacc::worker
