@@ -108,6 +108,8 @@ void AddPointwiseEvaluators(EvaluatorTable& table) {
   table.Add("neg", Unary([](double x) { return -x; }));
   table.Add("exp", Unary([](double x) { return std::exp(x); }));
   table.Add("log", Unary([](double x) { return std::log(x); }));
+  table.Add("sin", Unary([](double x) { return std::sin(x); }));
+  table.Add("cos", Unary([](double x) { return std::cos(x); }));
   table.Add("sqrt", Unary([](double x) { return std::sqrt(x); }));
   table.Add("rsqrt", Unary([](double x) { return 1 / std::sqrt(x); }));
   table.Add("reciprocal", Unary([](double x) { return 1 / x; }));

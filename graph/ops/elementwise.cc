@@ -148,6 +148,13 @@ void AddUnaries(OpTable& table) {
     return b.Scale(b.Add("mul", {dy, node.operands[0]}), 2.0);
   }));
 
+  table.Add(Unary("sin", {}, [](Builder& b, const Node& node, ValueId dy) {
+    return b.Add("mul", {dy, b.Add("cos", {node.operands[0]})});
+  }));
+  table.Add(Unary("cos", {}, [](Builder& b, const Node& node, ValueId dy) {
+    return b.Add("neg", {b.Add("mul", {dy, b.Add("sin", {node.operands[0]})})});
+  }));
+
   for (const char* name : {"tanh", "sigmoid", "relu", "silu"}) {
     const std::string grad = absl::StrCat(name, "_grad");
     table.Add(Unary(name, {},

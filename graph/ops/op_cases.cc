@@ -54,8 +54,8 @@ std::vector<std::string> OpCaseTexts() {
       texts.push_back(absl::StrCat(op, " ", operands));
     }
   }
-  for (const char* op : {"neg", "exp", "log", "sqrt", "rsqrt", "reciprocal", "square", "tanh", "sigmoid", "relu",
-                         "silu", "sum_squares", "is_finite"}) {
+  for (const char* op : {"neg", "exp", "log", "sqrt", "rsqrt", "reciprocal", "square", "sin", "cos", "tanh", "sigmoid",
+                         "relu", "silu", "sum_squares", "is_finite"}) {
     texts.push_back(absl::StrCat(op, " f64[3,5]"));
   }
   for (const char* op : {"tanh_grad", "sigmoid_grad", "relu_grad", "silu_grad"}) {

@@ -16,6 +16,8 @@ enum class UnaryOp {
   kSqrt,
   kRsqrt,
   kReciprocal,
+  kSin,
+  kCos,
   kTanh,
   kSigmoid,
   kRelu,

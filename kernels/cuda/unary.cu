@@ -65,6 +65,10 @@ struct UnaryOf {
         return Each(x, y, [](T v) { return T(1) / Sqrt(v); });
       case UnaryOp::kReciprocal:
         return Each(x, y, [](T v) { return T(1) / v; });
+      case UnaryOp::kSin:
+        return Each(x, y, [](T v) { return Sin(v); });
+      case UnaryOp::kCos:
+        return Each(x, y, [](T v) { return Cos(v); });
       case UnaryOp::kTanh:
         return Each(x, y, [](T v) { return Tanh(v); });
       case UnaryOp::kSigmoid:

@@ -53,6 +53,8 @@ const Case kUnary[] = {
     {UnaryOp::kSqrt, [](double x) { return std::sqrt(x); }, 0, 9},
     {UnaryOp::kRsqrt, [](double x) { return 1 / std::sqrt(x); }, 0.01, 9},
     {UnaryOp::kReciprocal, [](double x) { return 1 / x; }, 0.01, 9},
+    {UnaryOp::kSin, [](double x) { return std::sin(x); }, -90, 90},
+    {UnaryOp::kCos, [](double x) { return std::cos(x); }, -90, 90},
     {UnaryOp::kTanh, [](double x) { return std::tanh(x); }, -6, 6},
     {UnaryOp::kSigmoid, [](double x) { return reference::Sigmoid(x); }, -9, 9},
     {UnaryOp::kRelu, [](double x) { return x > 0 ? x : 0; }, -3, 3},

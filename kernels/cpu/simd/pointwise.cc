@@ -72,6 +72,11 @@ void UnaryFloat(UnaryOp op, double p0, double p1, const In& x, const Out& y, int
       return Map<C>(x, y, begin, end, [](C v) { return C(1) / Sqrt(v); });
     case UnaryOp::kReciprocal:
       return Map<C>(x, y, begin, end, [](C v) { return C(1) / v; });
+    // By libm, in doubles: arguments of any size, which are many turns, are reduced exactly.
+    case UnaryOp::kSin:
+      return Map<C>(x, y, begin, end, [](C v) { return static_cast<C>(::sin(static_cast<double>(v))); });
+    case UnaryOp::kCos:
+      return Map<C>(x, y, begin, end, [](C v) { return static_cast<C>(::cos(static_cast<double>(v))); });
     case UnaryOp::kTanh:
       return Map<C>(x, y, begin, end, [](C v) { return Tanh(v); });
     case UnaryOp::kSigmoid:

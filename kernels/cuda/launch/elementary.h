@@ -15,6 +15,10 @@ TACC_DEVICE inline float Log(float x) { return ::logf(x); }
 TACC_DEVICE inline double Log(double x) { return ::log(x); }
 TACC_DEVICE inline float Sqrt(float x) { return ::sqrtf(x); }
 TACC_DEVICE inline double Sqrt(double x) { return ::sqrt(x); }
+TACC_DEVICE inline float Sin(float x) { return ::sinf(x); }
+TACC_DEVICE inline double Sin(double x) { return ::sin(x); }
+TACC_DEVICE inline float Cos(float x) { return ::cosf(x); }
+TACC_DEVICE inline double Cos(double x) { return ::cos(x); }
 TACC_DEVICE inline float Tanh(float x) { return ::tanhf(x); }
 TACC_DEVICE inline double Tanh(double x) { return ::tanh(x); }
 TACC_DEVICE inline float Erf(float x) { return ::erff(x); }
