@@ -5,7 +5,6 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -13,39 +12,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "kernels/tensor.h"
+#include "worker/rank/collectives/collective_call.h"
+#include "worker/rank/collectives/collective_engine.h"
 #include "worker/rank/collectives/transport.h"
 #include "worker/rank/device/region.h"
 
 namespace tacc::worker {
 
 class DeviceClock;
-
-// One collective, bound: what this rank sends to and takes from whom. Made once per node by BindCollective.
-struct CollectiveCall {
-  enum class Kind {
-    kExchange,       // send[i] goes to members[i], receive[i] is filled by it
-    kAllGather,      // send[0] goes to all members, receive[i] is filled by members[i]
-    kReduceScatter,  // send[i] goes to members[i]; the sum of what the members sent to this rank goes to receive[0]
-    kAllReduce,      // the sum of the members' send[0] goes to receive[0]; both contiguous, the same place or apart
-    kSend,           // send[0], contiguous, to members[0] on `channel`
-    kReceive,        // receive[0], contiguous, from members[0] on `channel`
-  };
-  Kind kind = Kind::kExchange;
-  std::vector<int> members;  // Ranks, ascending, this one among them.
-  int me = 0;                // This rank's index in members.
-  uint32_t channel = 0;      // Messages on one channel between two ranks keep their order.
-  uint32_t node = 0;         // Index of its node in the graph, for reports of hangs.
-  // Members run different programs, in which the node has other indices.
-  bool across_stages = false;
-  // Empty regions (no bytes) move nothing. This rank's part of its own is a local copy, or nothing where both sides are
-  // the same memory. The memory must stay until the collective has been waited for.
-  std::vector<Region> send;
-  std::vector<Region> receive;
-  // Types of the elements sent and of a sum's result. Sums are kept in f32 (f64 for f64, integers in their own type).
-  kernels::DType send_dtype = kernels::DType::kF32;
-  kernels::DType receive_dtype = kernels::DType::kF32;
-};
 
 struct CollectiveStats {
   int64_t num_calls = 0;
@@ -117,7 +91,7 @@ class CollectiveQueue {
 // no more goes between machines than a ring would send. A sum then takes the ranks of each machine first, in their
 // order, rounds to the summands' type, and sums the results in the order of machines.
 //
-// Staging for strided regions and sums: at most kStagingBytes, taken at Create.
+// Staging for strided regions and sums: at most CollectiveEngine::kStagingBytes, taken at once.
 //
 // A message (kSend, kReceive) is only posted in that order; then it travels beside everything else, and Finish waits
 // for it. So ranks that send to each other do not wait in a circle.
@@ -125,8 +99,6 @@ class CollectiveQueue {
 // One thread calls all methods. After an error the object can only be destroyed.
 class Collectives : public CollectiveQueue {
  public:
-  static constexpr int64_t kStagingBytes = 8 << 20;
-
   // Makes rank `rank` of `world`. Programs can be bound to it before Connect.
   Collectives(int rank, int world);
   ~Collectives() override;
@@ -134,12 +106,12 @@ class Collectives : public CollectiveQueue {
   Collectives& operator=(const Collectives&) = delete;
 
   // Comes before the first call, in a world of more than one. `transport` must outlive the object.
-  void Connect(Transport* transport);
+  void Connect(Transport* transport) { engine_.Connect(transport); }
 
   int rank() const { return rank_; }
   int world() const { return world_; }
   // As Transport::machine_of.
-  int machine_of(int rank) const;
+  int machine_of(int rank) const { return engine_.machine_of(rank); }
 
   absl::Status Prepare(const CollectiveCall*) override { return absl::OkStatus(); }
   absl::StatusOr<Ticket> Start(const CollectiveCall* call) override;
@@ -160,8 +132,6 @@ class Collectives : public CollectiveQueue {
   CollectiveStats stats() const;
 
  private:
-  class Engine;
-
   void Loop();
   // The entry for the times of the call with `ticket`, or null when it is not timed.
   CollectiveTime* TimeOf(Ticket ticket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -171,7 +141,7 @@ class Collectives : public CollectiveQueue {
 
   const int rank_;
   const int world_;
-  std::unique_ptr<Engine> engine_;
+  CollectiveEngine engine_;
   mutable absl::Mutex mutex_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<const CollectiveCall*> queue_ ABSL_GUARDED_BY(mutex_);

@@ -33,13 +33,6 @@ int NumMachines(const std::vector<int>& members, const std::function<int(int)>& 
   return static_cast<int>(machines.size());
 }
 
-CollectiveCall ExchangeOf(const CollectiveCall& call) {
-  CollectiveCall exchange = call;
-  exchange.kind = CollectiveCall::Kind::kExchange;
-  exchange.send.assign(call.members.size(), call.send[0]);
-  return exchange;
-}
-
 std::vector<std::vector<CollectiveCall>> LevelsOfAllGather(const CollectiveCall& call, const TwoLevels& levels) {
   CollectiveCall exchange = call;
   exchange.kind = CollectiveCall::Kind::kExchange;

@@ -10,6 +10,7 @@
 #include "graph/ir/collective_limits.h"
 #include "gtest/gtest.h"
 #include "tests/ranks/counting_transport.h"
+#include "worker/rank/collectives/collectives.h"
 #include "worker/rank/testing/in_process_transport.h"
 
 namespace tacc::worker {

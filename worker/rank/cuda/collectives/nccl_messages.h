@@ -8,7 +8,7 @@
 #include "absl/time/time.h"
 #include "kernels/cuda/launch/stream.h"
 #include "worker/rank/collectives/collectives.h"
-#include "worker/rank/cuda/collectives/device_collectives.h"
+#include "worker/rank/cuda/collectives/communication.h"
 #include "worker/rank/cuda/collectives/shared_gpu.h"
 #include "worker/rank/device/device.h"
 #include "worker/rank/protocol/status_block.h"

@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "worker/rank/collectives/transport.h"
 #include "worker/rank/cuda/collectives/call_watch.h"
-#include "worker/rank/cuda/collectives/device_collectives.h"
+#include "worker/rank/cuda/collectives/communication.h"
 #include "worker/rank/device/device.h"
 
 namespace tacc::worker {
