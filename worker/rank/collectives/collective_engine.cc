@@ -5,6 +5,7 @@
 
 #include "graph/ir/status_macros.h"
 #include "worker/rank/collectives/collective_steps.h"
+#include "worker/rank/collectives/doubling_all_gather.h"
 #include "worker/rank/collectives/sum_kernels.h"
 
 namespace tacc::worker {
@@ -57,7 +58,8 @@ absl::StatusOr<std::unique_ptr<Message>> CollectiveEngine::Post(const Collective
 }
 
 bool CollectiveEngine::IsPlain(const CollectiveCall& call) const {
-  if (call.kind == CollectiveCall::Kind::kAllGather) return !LevelsOf(call).has_value() && IsContiguous(call);
+  if (call.kind == CollectiveCall::Kind::kAllGather)
+    return !GathersByDoubling(call) && !LevelsOf(call).has_value() && IsContiguous(call);
   return call.kind == CollectiveCall::Kind::kExchange && IsContiguous(call);
 }
 
@@ -153,6 +155,14 @@ absl::Status CollectiveEngine::Exchange(const CollectiveCall& call) {
 }
 
 absl::Status CollectiveEngine::AllGather(const CollectiveCall& call) {
+  if (GathersByDoubling(call)) {
+    const int n = static_cast<int>(call.members.size());
+    const int64_t bytes = call.send[0].bytes();
+    PackRegion(call.send[0], 0, bytes, Stage(0, bytes));
+    for (const CollectiveCall& round : DoublingRounds(call, Stage(0, bytes))) TACC_RETURN_IF_ERROR(Exchange(round));
+    for (int i = 0; i < n; ++i) UnpackRegion(Stage(i, bytes), 0, bytes, call.receive[(call.me + i) % n]);
+    return absl::OkStatus();
+  }
   const std::optional<TwoLevels> levels = LevelsOf(call);
   if (!levels.has_value()) return Exchange(ExchangeOf(call));
   for (const std::vector<CollectiveCall>& level : LevelsOfAllGather(call, *levels)) {
