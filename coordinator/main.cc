@@ -15,13 +15,12 @@
 #include "CLI/CLI.hpp"
 #include "coordinator/service/server.h"
 #include "failpoint/failpoint.h"
+#include "machine/exit_code.h"
 #include "machine/machine.h"
 #include "spdlog/sinks/stdout_color_sinks.h"
 #include "spdlog/spdlog.h"
 
 namespace {
-
-constexpr int kExitBadUsage = 2;
 
 int Fail(const std::string& message, int code) {
   std::fprintf(stderr, "error: %s\n", message.c_str());
@@ -116,7 +115,7 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    return Fail(std::string(error.what()) + "; see tacc-coordinator --help", kExitBadUsage);
+    return Fail(std::string(error.what()) + "; see tacc-coordinator --help", tacc::kExitBadInput);
   }
   if (insecure) options.exposure = tacc::coordinator::ServerOptions::Exposure::kInsecure;
 
@@ -129,7 +128,7 @@ int main(int argc, char** argv) {
   options.max_open_files = tacc::RaiseOpenFilesLimit();
 
   auto failpoints = tacc::Failpoints::FromEnvironment();
-  if (!failpoints.ok()) return Fail(std::string(failpoints.status().message()), kExitBadUsage);
+  if (!failpoints.ok()) return Fail(std::string(failpoints.status().message()), tacc::kExitBadInput);
 
   // Before any thread starts, so that all inherit the mask.
   sigset_t signals;
@@ -144,7 +143,7 @@ int main(int argc, char** argv) {
   StopRequest stop;
   auto server = tacc::coordinator::Server::Start(options, failpoints->get(),
                                                  [&stop](const absl::Status& status) { stop.Set(status); });
-  if (!server.ok()) return Fail(std::string(server.status().message()), kExitBadUsage);
+  if (!server.ok()) return Fail(std::string(server.status().message()), tacc::kExitBadInput);
   std::printf("listening %s\n", (*server)->address().c_str());
   std::fflush(stdout);
   spdlog::info("tacc-coordinator {} listens on {}, state in {}", options.version, (*server)->address(),

@@ -23,6 +23,7 @@
 #include "coordinator/core/utf8.h"
 #include "graph/ir/fingerprint.h"
 #include "machine/clock.h"
+#include "machine/exit_code.h"
 #include "spdlog/spdlog.h"
 
 namespace tacc::coordinator {
@@ -30,7 +31,6 @@ namespace {
 
 constexpr size_t kMaxQueue = 10100;
 constexpr size_t kMaxErrorText = 16 << 10;
-constexpr int kExitBadInput = 2;
 
 absl::Status WriteFile(const std::string& path, const std::string& text) {
   std::ofstream out(path, std::ios::binary | std::ios::trunc);

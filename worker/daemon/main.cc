@@ -19,6 +19,7 @@
 #include "absl/strings/str_replace.h"
 #include "machine/device_name.h"
 #include "machine/device_peaks.h"
+#include "machine/exit_code.h"
 #include "machine/machine.h"
 #include "spdlog/logger.h"
 #include "spdlog/sinks/stdout_sinks.h"
@@ -30,8 +31,6 @@
 namespace tacc::worker {
 namespace {
 
-constexpr int kExitError = 1;
-constexpr int kExitUsage = 2;
 // Without --memory: what the kernel, this daemon and others are left of the machine or the cgroup's limit.
 constexpr double kMemoryShare = 0.9;
 // How long a rank of a killed daemon may take to end by itself.
@@ -236,11 +235,11 @@ int Main(int argc, char** argv, const std::string& rank_path) {
   } catch (const CLI::Success& success) {
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
-    return Fail(kExitUsage, absl::InvalidArgumentError(absl::StrCat(error.what(), "; see tacc-worker --help")));
+    return Fail(kExitBadInput, absl::InvalidArgumentError(absl::StrCat(error.what(), "; see tacc-worker --help")));
   }
   if (flags.parent_fd >= 0 && fcntl(flags.parent_fd, F_SETFD, FD_CLOEXEC) != 0) {
-    return Fail(kExitUsage, absl::InvalidArgumentError(absl::StrCat("--exit-with-parent-fd ", flags.parent_fd,
-                                                                    ": not an open file descriptor")));
+    return Fail(kExitBadInput, absl::InvalidArgumentError(absl::StrCat("--exit-with-parent-fd ", flags.parent_fd,
+                                                                       ": not an open file descriptor")));
   }
   // Signals are read from a descriptor; blocked here, before any thread starts, they are so in all of them.
   signal(SIGPIPE, SIG_IGN);
@@ -257,13 +256,13 @@ int Main(int argc, char** argv, const std::string& rank_path) {
   logger.set_pattern("%Y-%m-%dT%H:%M:%S.%e %L %v");
   logger.flush_on(spdlog::level::info);
   absl::StatusOr<DaemonOptions> options = MakeOptions(&flags, &logger);
-  if (!options.ok()) return Fail(kExitUsage, options.status());
+  if (!options.ok()) return Fail(kExitBadInput, options.status());
   options->place.rank_path = rank_path;
   options->end_descriptors = {signal_fd};
   if (flags.parent_fd >= 0) options->end_descriptors.push_back(flags.parent_fd);
 
   absl::StatusOr<std::unique_ptr<StateDirectory>> state = StateDirectory::Open(flags.state_dir, kOldRankSeconds);
-  if (!state.ok()) return Fail(kExitUsage, state.status());
+  if (!state.ok()) return Fail(kExitBadInput, state.status());
   ProbeRequest probe;
   probe.rank_path = rank_path;
   probe.version = options->version;
@@ -275,11 +274,11 @@ int Main(int argc, char** argv, const std::string& rank_path) {
   logger.info("measuring {} with {} threads", flags.device, probe.num_threads);
   absl::StatusOr<v1::DeviceProfile> device = ProbeDevice(probe);
   if (absl::IsCancelled(device.status())) return 0;
-  if (!device.ok()) return Fail(absl::IsInvalidArgument(device.status()) ? kExitUsage : kExitError, device.status());
+  if (!device.ok()) return Fail(absl::IsInvalidArgument(device.status()) ? kExitBadInput : kExitError, device.status());
   options->device = *std::move(device);
   options->device.set_name(flags.device);
   if (IsGpu(flags.device)) {
-    if (absl::Status status = TakeGpu(flags, probe, &*options); !status.ok()) return Fail(kExitUsage, status);
+    if (absl::Status status = TakeGpu(flags, probe, &*options); !status.ok()) return Fail(kExitBadInput, status);
   }
   options->device.set_threads(options->place.num_threads);
   options->device.set_memory_bytes(options->place.memory_bytes);
@@ -288,7 +287,7 @@ int Main(int argc, char** argv, const std::string& rank_path) {
     std::fflush(stdout);
   };
   const absl::Status status = RunDaemon(*options, state->get(), &logger);
-  if (!status.ok()) return Fail(kExitUsage, status);
+  if (!status.ok()) return Fail(kExitBadInput, status);
   logger.info("ended");
   return 0;
 }

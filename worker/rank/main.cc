@@ -9,6 +9,7 @@
 #include "graph/verify/verify.h"
 #include "machine/clock.h"
 #include "machine/device_name.h"
+#include "machine/exit_code.h"
 #include "worker/rank/device/host_device.h"
 #include "worker/rank/gpu/gpu_module.h"
 #include "worker/rank/program/cpu_kernels.h"
@@ -47,25 +48,25 @@ absl::StatusOr<std::string> AskGpu(const std::string& question, int ordinal) {
 int AnswerAboutDevices(const std::string& question, const std::string& device, int threads) {
   if (question == "--devices") {
     std::cout << ListAllDevices() << std::endl;
-    return tacc::worker::kExitOk;
+    return tacc::kExitOk;
   }
   if (tacc::IsGpu(device)) {
     const absl::StatusOr<std::string> answer = AskGpu(question, tacc::GpuOrdinal(device));
     if (answer.ok()) {
       std::cout << *answer << std::endl;
-      return tacc::worker::kExitOk;
+      return tacc::kExitOk;
     }
     std::cerr << "error: " << answer.status().message() << "\n";
     const bool cannot_be = absl::IsNotFound(answer.status()) || absl::IsFailedPrecondition(answer.status());
-    return cannot_be ? tacc::worker::kExitBadInput : tacc::worker::kExitError;
+    return cannot_be ? tacc::kExitBadInput : tacc::kExitError;
   }
   if (question == "--look") {
     std::cerr << "error: --look is of GPUs; give --device cuda:N\n";
-    return tacc::worker::kExitBadInput;
+    return tacc::kExitBadInput;
   }
   const std::string cpu = tacc::worker::ProbeDevice(threads, &tacc::SteadySeconds);
   std::cout << (device == "reference" ? tacc::worker::ProbeReference(cpu, &tacc::SteadySeconds) : cpu) << std::endl;
-  return tacc::worker::kExitOk;
+  return tacc::kExitOk;
 }
 
 }  // namespace
@@ -117,19 +118,19 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? tacc::worker::kExitOk : tacc::worker::kExitBadInput;
+    return app.exit(error) == 0 ? tacc::kExitOk : tacc::kExitBadInput;
   }
   if (probe || look || devices) {
     return AnswerAboutDevices(probe ? "--probe" : look ? "--look" : "--devices", device, threads);
   }
   if (options.start_file.empty()) {
     std::cerr << "error: tacc-rank needs --start FILE, --probe, --look or --devices\n";
-    return tacc::worker::kExitBadInput;
+    return tacc::kExitBadInput;
   }
   absl::StatusOr<std::unique_ptr<tacc::Failpoints>> failpoints = tacc::Failpoints::FromEnvironment();
   if (!failpoints.ok()) {
     std::cerr << "error: " << failpoints.status().message() << "\n";
-    return tacc::worker::kExitBadInput;
+    return tacc::kExitBadInput;
   }
   const tacc::graph::OpTable ops;
   options.version = kVersion;

@@ -1,16 +1,13 @@
-// Exit codes of taccctl. Scripts rely on them.
+// Exit codes of taccctl beside those of all programs. Scripts rely on them.
 #ifndef TACC_CLIENT_TACCCTL_SESSION_EXIT_CODE_H_
 #define TACC_CLIENT_TACCCTL_SESSION_EXIT_CODE_H_
 
 #include "absl/status/status.h"
+#include "machine/exit_code.h"
 #include "tacc/v1/coordinator.pb.h"
 
 namespace tacc::client {
 
-inline constexpr int kExitOk = 0;
-inline constexpr int kExitError = 1;
-// Bad usage, job file, model or data.
-inline constexpr int kExitBadInput = 2;
 inline constexpr int kExitNotFound = 3;
 inline constexpr int kExitUnreachable = 5;
 inline constexpr int kExitConflict = 6;

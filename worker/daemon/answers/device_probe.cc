@@ -21,6 +21,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "machine/device_name.h"
+#include "machine/exit_code.h"
 #include "nlohmann/json.hpp"
 #include "process/run_program.h"
 #include "worker/checkpoint/files/posix_file.h"
@@ -33,7 +34,6 @@ using nlohmann::json;
 
 constexpr int64_t kMaxProbeBytes = 1 << 20;
 constexpr size_t kMaxErrorBytes = 2000;
-constexpr int kExitBadInput = 2;
 // Beside tacc-rank.
 constexpr char kCudaModule[] = "libtacc_cuda.so";
 constexpr double kGiB = 1 << 30;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "machine/exit_code.h"
 #include "nlohmann/json.hpp"
 
 namespace tacc::worker {
@@ -11,10 +12,6 @@ namespace {
 constexpr size_t kLastLogLines = 20;
 // A message of log lines stays small, and a flood of lines is not one message each.
 constexpr size_t kLogLinesPerReport = 200;
-// Exit codes of tacc-rank.
-constexpr int kExitBadInput = 2;
-constexpr int kExitNonfinite = 3;
-constexpr int kExitStuck = 4;
 
 Action Simple(Action::Kind kind) {
   Action action;

@@ -8,16 +8,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "machine/exit_code.h"
 
 namespace tacc::worker {
-
-// Exit codes of a rank.
-inline constexpr int kExitOk = 0;
-inline constexpr int kExitError = 1;
-inline constexpr int kExitBadInput = 2;
-inline constexpr int kExitNonfinite = 3;
-inline constexpr int kExitStuck = 4;
-inline constexpr int kExitExport = 5;
 
 // Exit code of a `failed` event's code.
 int ExitCode(absl::string_view code);

@@ -43,7 +43,7 @@ class NoKernels : public KernelTable {
 
 absl::StatusOr<std::unique_ptr<Transport>> Meet(const Options& options, EventWriter& events,
                                                 std::unique_ptr<RendezvousServer>& server) {
-  CommandReader commands(STDIN_FILENO, &events, [] { _exit(kExitError); });
+  CommandReader commands(STDIN_FILENO, &events, [] { _exit(tacc::kExitError); });
   GlooOptions gloo;
   gloo.rank = options.rank;
   gloo.world = options.world;
@@ -130,7 +130,7 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   if (options.rank >= options.world) {
     std::cerr << "error: --rank " << options.rank << ": from 0 to " << options.world - 1 << ", less than --world\n";
-    return kExitBadInput;
+    return tacc::kExitBadInput;
   }
   EventWriter events(STDOUT_FILENO);
   const absl::Status status = Run(options, events);
@@ -141,5 +141,5 @@ int main(int argc, char** argv) {
     events.Write("finished");
   }
   // The command reader's thread and NCCL's are still there: no destructors.
-  _exit(status.ok() ? kExitOk : kExitError);
+  _exit(status.ok() ? tacc::kExitOk : tacc::kExitError);
 }
