@@ -110,7 +110,7 @@ class Core {
   // Sends again what a worker that reattached may have missed.
   void CatchUp(Worker* worker, JobState* job, int rank);
 
-  // ranks.cc: reports of ranks, the end of attempts.
+  // ranks.cc: reports of ranks.
   void OnReport(Worker* worker, const v1::RankReport& report);
   void OnRankEvent(JobState* job, int rank, const RankEvent& event);
   void OnExited(JobState* job, int rank, const v1::RankExited& exited);
@@ -128,6 +128,7 @@ class Core {
   const Worker* WorkerOf(const JobState& job);
   // Kills what has to go, and ends the attempt when all ranks have ended.
   void Advance(JobState* job);
+  // end_attempt.cc: what the end of an attempt means for its job.
   void EndAttempt(JobState* job);
 
   // Output.

@@ -11,6 +11,18 @@
 
 namespace tacc::coordinator {
 
+// Codes of ranks' ends and warnings that the core looks at (docs/contracts.md).
+// Of a rank that was to stop and could not save where it stopped.
+inline constexpr char kCheckpointCode[] = "checkpoint";
+// Of ranks whose process could not be started.
+inline constexpr char kStartCode[] = "start";
+// Of ranks that could not read or write files which may come back.
+inline constexpr char kUnavailableCode[] = "unavailable";
+// Of ranks that found the checkpoint damaged which they were to begin with: a warning's code, and that of the failure.
+inline constexpr char kDamagedCode[] = "checkpoint_damaged";
+// Of a rank that could not write its part of a checkpoint, or all of it.
+inline constexpr char kNotSavedCode[] = "checkpoint_failed";
+
 struct RankEvent {
   std::string event;  // "started", "listening", ...
   double time = 0;

@@ -148,6 +148,12 @@ struct Server::Impl {
   std::unique_ptr<Listener> listener;
   std::string address;  // Set before `ready`, for the probes.
   std::atomic<bool> ready{false};
+
+  // Takes the state directory, and reads what it holds into the core.
+  absl::Status OpenState(const ServerOptions& options, Failpoints* failpoints);
+  void MakeLoop(std::function<void(const absl::Status&)> stop);
+  absl::Status StartMetrics(const ServerOptions& options);
+  absl::Status StartGrpc(const ServerOptions& options);
 };
 
 Server::Server() : impl_(std::make_unique<Impl>()) {}
@@ -164,94 +170,84 @@ Server::~Server() {
   if (impl_->loop != nullptr) impl_->loop->Stop();
 }
 
-absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Failpoints* failpoints,
-                                                      std::function<void(const absl::Status&)> stop) {
-  if (absl::Status status = CheckAddress("--listen", options.listen, options.exposure); !status.ok()) return status;
-  if (!options.metrics_listen.empty()) {
-    absl::Status status = CheckAddress("--metrics-listen", options.metrics_listen, options.exposure);
-    if (!status.ok()) return status;
-  }
-  std::unique_ptr<Server> server(new Server());
-  Impl& impl = *server->impl_;
-  if (absl::Status status = impl.lock.Take(options.state_dir); !status.ok()) return status;
+absl::Status Server::Impl::OpenState(const ServerOptions& options, Failpoints* failpoints) {
+  if (absl::Status status = lock.Take(options.state_dir); !status.ok()) return status;
   const std::string jobs_dir = absl::StrCat(options.state_dir, "/jobs");
   std::error_code error;
   std::filesystem::create_directories(jobs_dir, error);
   if (error) return absl::FailedPreconditionError(absl::StrCat("cannot make ", jobs_dir, ": ", error.message()));
 
-  auto store = Store::Open(absl::StrCat(options.state_dir, "/tacc.db"), Store::Options(), failpoints);
-  if (!store.ok()) return store.status();
-  impl.store = *std::move(store);
-  impl.logs = std::make_unique<LogFiles>(jobs_dir, kMaxLogFileBytes);
+  auto opened = Store::Open(absl::StrCat(options.state_dir, "/tacc.db"), Store::Options(), failpoints);
+  if (!opened.ok()) return opened.status();
+  store = *std::move(opened);
+  logs = std::make_unique<LogFiles>(jobs_dir, kMaxLogFileBytes);
   Compiler::Options compiler_options{options.plan_binary, options.data_binary, jobs_dir};
   compiler_options.limits.seconds = options.compile_seconds;
-  impl.compiler = std::make_unique<Compiler>(std::move(compiler_options));
-  auto job_number = JobNumberFile::Open(options.job_number_file.empty() ? absl::StrCat(options.state_dir, "/job-number")
-                                                                        : options.job_number_file);
-  if (!job_number.ok()) return job_number.status();
-  impl.job_number = *std::move(job_number);
+  compiler = std::make_unique<Compiler>(std::move(compiler_options));
+  auto number = JobNumberFile::Open(options.job_number_file.empty() ? absl::StrCat(options.state_dir, "/job-number")
+                                                                    : options.job_number_file);
+  if (!number.ok()) return number.status();
+  job_number = *std::move(number);
   Core::Options core_options;
-  core_options.last_id_number = impl.job_number->number();
+  core_options.last_id_number = job_number->number();
   core_options.version = options.version;
-  core_options.service = impl.lock.service();
+  core_options.service = lock.service();
   core_options.lease_seconds = options.lease_seconds;
   core_options.collective_timeout_seconds = options.collective_timeout_seconds;
   core_options.max_ended_jobs = static_cast<size_t>(options.max_ended_jobs);
-  impl.core = std::make_unique<Core>(
-      core_options, [compiler = impl.compiler.get()](const JobState& job, int rank, int call, int node) {
+  core = std::make_unique<Core>(
+      core_options, [compiler = compiler.get()](const JobState& job, int rank, int call, int node) {
         absl::StatusOr<std::string> program = compiler->ReadProgram(job.id, job.compile, job.summary.StageOf(rank));
         return DescribeNode(program.ok() ? *program : std::string(), call, node);
       });
-  if (absl::Status status = impl.store->Load(impl.core.get()); !status.ok()) {
+  if (absl::Status status = store->Load(core.get()); !status.ok()) {
     return absl::FailedPreconditionError(
         absl::StrCat("state directory ", options.state_dir, ": ", std::string(status.message())));
   }
-  RemoveStrayFolders(jobs_dir, *impl.core);
+  RemoveStrayFolders(jobs_dir, *core);
   // One that was stored last before a kill, or could not be kept, is kept now.
   int64_t last_id_number = 0;
-  for (const auto& [id, job] : impl.core->jobs()) last_id_number = std::max(last_id_number, IdNumber(id));
-  if (absl::Status status = impl.job_number->Raise(last_id_number); !status.ok())
+  for (const auto& [id, job] : core->jobs()) last_id_number = std::max(last_id_number, IdNumber(id));
+  if (absl::Status status = job_number->Raise(last_id_number); !status.ok())
     spdlog::warn("ids of jobs may come back with another state directory: {}", std::string(status.message()));
+  return absl::OkStatus();
+}
 
+void Server::Impl::MakeLoop(std::function<void(const absl::Status&)> stop) {
   Loop::Parts parts;
-  parts.core = impl.core.get();
-  parts.store = impl.store.get();
-  parts.compiler = impl.compiler.get();
-  parts.logs = impl.logs.get();
-  parts.job_number = impl.job_number.get();
-  parts.workers = &impl.worker_handlers;
+  parts.core = core.get();
+  parts.store = store.get();
+  parts.compiler = compiler.get();
+  parts.logs = logs.get();
+  parts.job_number = job_number.get();
+  parts.workers = &worker_handlers;
   parts.clock = Now;
-  parts.fatal = stop;
-  impl.loop = std::make_unique<Loop>(std::move(parts));
-  impl.worker_handlers.set_loop(impl.loop.get());
+  parts.fatal = std::move(stop);
+  loop = std::make_unique<Loop>(std::move(parts));
+  worker_handlers.set_loop(loop.get());
+}
 
-  if (!options.metrics_listen.empty()) {
-    auto collect = [loop = impl.loop.get(), version = options.version] {
-      auto promise = std::make_shared<std::promise<std::vector<prometheus::MetricFamily>>>();
-      auto future = promise->get_future();
-      loop->Read([promise, version](const Loop::View& view) {
-        promise->set_value(CollectMetrics(
-            view.core, {version, view.now, static_cast<double>(view.stats.commits), view.stats.commit_seconds}));
-      });
-      if (future.wait_for(std::chrono::seconds(5)) != std::future_status::ready)
-        return std::vector<prometheus::MetricFamily>();
-      return future.get();
-    };
-    auto healthy = [&impl] { return impl.ready ? ProbeAnswers(impl.address, kProbeSeconds) : absl::OkStatus(); };
-    auto ready = [&impl] {
-      return impl.ready ? ProbeDecides(impl.address, kProbeSeconds) : absl::UnavailableError("not ready");
-    };
-    auto metrics = metrics::Server::Start(options.metrics_listen, collect, healthy, ready);
-    if (!metrics.ok()) return metrics.status();
-    impl.metrics_server = *std::move(metrics);
-    server->metrics_address_ = impl.metrics_server->address();
-  }
+absl::Status Server::Impl::StartMetrics(const ServerOptions& options) {
+  auto collect = [loop = loop.get(), version = options.version] {
+    auto promise = std::make_shared<std::promise<std::vector<prometheus::MetricFamily>>>();
+    auto future = promise->get_future();
+    loop->Read([promise, version](const Loop::View& view) {
+      promise->set_value(CollectMetrics(
+          view.core, {version, view.now, static_cast<double>(view.stats.commits), view.stats.commit_seconds}));
+    });
+    if (future.wait_for(std::chrono::seconds(5)) != std::future_status::ready)
+      return std::vector<prometheus::MetricFamily>();
+    return future.get();
+  };
+  auto healthy = [this] { return ready ? ProbeAnswers(address, kProbeSeconds) : absl::OkStatus(); };
+  auto decides = [this] { return ready ? ProbeDecides(address, kProbeSeconds) : absl::UnavailableError("not ready"); };
+  auto metrics = metrics::Server::Start(options.metrics_listen, collect, healthy, decides);
+  if (!metrics.ok()) return metrics.status();
+  metrics_server = *std::move(metrics);
+  return absl::OkStatus();
+}
 
-  impl.handlers = std::make_unique<CoordinatorHandlers>(
-      CoordinatorHandlers::Options{options.version, options.state_dir, server->metrics_address_},
-      [stop] { stop(absl::OkStatus()); });
-  impl.handlers->set_loop(impl.loop.get(), impl.compiler.get());
-
+absl::Status Server::Impl::StartGrpc(const ServerOptions& options) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ResourceQuota quota("tacc-coordinator");
@@ -263,24 +259,48 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
   builder.SetMaxReceiveMessageSize(kMaxReceivedBytes);
   builder.SetResourceQuota(quota);
-  impl.acceptor = builder.experimental().AddExternalConnectionAcceptor(
+  acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
-  builder.RegisterService(&impl.worker_handlers);
-  builder.RegisterService(impl.handlers.get());
-  auto listener = Listener::Listen(options.listen);
-  if (!listener.ok()) return listener.status();
-  impl.loop->Start();
-  impl.grpc = builder.BuildAndStart();
-  if (impl.grpc == nullptr) return absl::InternalError("gRPC does not start");
-  impl.listener = *std::move(listener);
-  impl.listener->Start(options.max_open_files - std::min(options.max_open_files / 4, kMaxOwnDescriptors),
-                       [acceptor = impl.acceptor.get()](int listener_fd, int fd) {
-                         grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
-                         connection.listener_fd = listener_fd;
-                         connection.fd = fd;
-                         acceptor->HandleNewConnection(&connection);
-                       });
-  server->address_ = impl.address = impl.listener->address();
+  builder.RegisterService(&worker_handlers);
+  builder.RegisterService(handlers.get());
+  auto listening = Listener::Listen(options.listen);
+  if (!listening.ok()) return listening.status();
+  loop->Start();
+  grpc = builder.BuildAndStart();
+  if (grpc == nullptr) return absl::InternalError("gRPC does not start");
+  listener = *std::move(listening);
+  listener->Start(options.max_open_files - std::min(options.max_open_files / 4, kMaxOwnDescriptors),
+                  [acceptor = acceptor.get()](int listener_fd, int fd) {
+                    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+                    connection.listener_fd = listener_fd;
+                    connection.fd = fd;
+                    acceptor->HandleNewConnection(&connection);
+                  });
+  address = listener->address();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Failpoints* failpoints,
+                                                      std::function<void(const absl::Status&)> stop) {
+  if (absl::Status status = CheckAddress("--listen", options.listen, options.exposure); !status.ok()) return status;
+  if (!options.metrics_listen.empty()) {
+    absl::Status status = CheckAddress("--metrics-listen", options.metrics_listen, options.exposure);
+    if (!status.ok()) return status;
+  }
+  std::unique_ptr<Server> server(new Server());
+  Impl& impl = *server->impl_;
+  if (absl::Status status = impl.OpenState(options, failpoints); !status.ok()) return status;
+  impl.MakeLoop(stop);
+  if (!options.metrics_listen.empty()) {
+    if (absl::Status status = impl.StartMetrics(options); !status.ok()) return status;
+    server->metrics_address_ = impl.metrics_server->address();
+  }
+  impl.handlers = std::make_unique<CoordinatorHandlers>(
+      CoordinatorHandlers::Options{options.version, options.state_dir, server->metrics_address_},
+      [stop] { stop(absl::OkStatus()); });
+  impl.handlers->set_loop(impl.loop.get(), impl.compiler.get());
+  if (absl::Status status = impl.StartGrpc(options); !status.ok()) return status;
+  server->address_ = impl.address;
   impl.ready = true;
   return server;
 }

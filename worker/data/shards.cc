@@ -152,10 +152,9 @@ absl::Status ReadFully(int file, void* data, int64_t count, int64_t offset) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-bool Dataset::ReadIndex(const std::string& dir, DatasetInfo* info, std::vector<Problem>* problems) {
-  const std::string path = absl::StrCat(dir, "/", kIndexName);
+// Reads index.json of a folder of prepared data, as long as it is one. False: problems says why not.
+bool ReadIndexJson(const std::string& dir, const std::string& path, Json* index,
+                   std::vector<Dataset::Problem>* problems) {
   std::error_code error;
   const bool is_file = fs::is_regular_file(path, error);
   if (!is_file && (!error || CodeOf(error.value()) == absl::StatusCode::kNotFound)) {
@@ -182,25 +181,63 @@ bool Dataset::ReadIndex(const std::string& dir, DatasetInfo* info, std::vector<P
     problems->push_back({absl::StrCat(path, ": ", read.message(), "; check its permissions"), read.code()});
     return false;
   }
-  Json index;
   try {
-    index = Json::parse(text);
+    *index = Json::parse(text);
   } catch (const Json::parse_error& error) {  // Its own text would quote the bytes, which may be no UTF-8.
     problems->push_back(absl::StrCat(path, ": not valid JSON at byte ", error.byte, "; prepare the data again"));
     return false;
   }
-  if (!index.is_object() || index.value("format", Json()) != Json(kFormat)) {
+  if (!index->is_object() || index->value("format", Json()) != Json(kFormat)) {
     problems->push_back(absl::StrCat(path, ": not the index of prepared data (no \"format\": \"", kFormat, "\"); ",
                                      PrepareAdvice(dir)));
     return false;
   }
-  if (index.value("version", Json()) != Json(kVersion)) {
+  if (index->value("version", Json()) != Json(kVersion)) {
     problems->push_back(absl::StrCat(
-        path, ": format version ", index.value("version", Json()).dump(), ", this program reads version ", kVersion,
+        path, ": format version ", index->value("version", Json()).dump(), ", this program reads version ", kVersion,
         WithTaccPython("; prepare the data again with this version's `python -m tacc data prepare`")));
     return false;
   }
+  return true;
+}
 
+// Reads the list of shards; returns their tokens. What is wrong is added to problems.
+int64_t ReadShards(const Json& shards, const std::string& path, DatasetInfo* info,
+                   std::vector<Dataset::Problem>* problems) {
+  int64_t total_tokens = 0;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const std::string where = absl::StrCat(path, ": shards[", i, "]");
+    if (!shards[i].is_object()) {
+      problems->push_back(absl::StrCat(where, " must be an object"));
+      continue;
+    }
+    ShardInfo shard;
+    Fields inside(shards[i], absl::StrCat(where, "."), problems);
+    inside.Text("name", &shard.name);
+    inside.Count("num_tokens", &shard.num_tokens);
+    inside.Count("num_documents", &shard.num_documents);
+    inside.Count("num_bytes", &shard.num_bytes);
+    inside.Text("sha256", &shard.sha256);
+    if (absl::StrContains(shard.name, "/") || shard.name == "..") {
+      problems->push_back(
+          absl::StrCat(where, ".name = \"", shard.name, "\"; it must be a file name inside the folder"));
+    }
+    if (shard.num_tokens > (int64_t{1} << 40) || total_tokens > (int64_t{1} << 60)) {
+      problems->push_back(absl::StrCat(where, ".num_tokens = ", shard.num_tokens, " is too large"));
+      break;
+    }
+    total_tokens += shard.num_tokens;
+    info->shards.push_back(std::move(shard));
+  }
+  return total_tokens;
+}
+
+}  // namespace
+
+bool Dataset::ReadIndex(const std::string& dir, DatasetInfo* info, std::vector<Problem>* problems) {
+  const std::string path = absl::StrCat(dir, "/", kIndexName);
+  Json index;
+  if (!ReadIndexJson(dir, path, &index, problems)) return false;
   const size_t problems_before = problems->size();
   Fields fields(index, absl::StrCat(path, ": "), problems);
   fields.Count("seq_len", &info->seq_len);
@@ -221,31 +258,7 @@ bool Dataset::ReadIndex(const std::string& dir, DatasetInfo* info, std::vector<P
   if (shards != nullptr && !shards->is_array()) problems->push_back(absl::StrCat(path, ": shards must be a list"));
   if (problems->size() > problems_before) return false;
 
-  int64_t total_tokens = 0;
-  for (size_t i = 0; i < shards->size(); ++i) {
-    const std::string where = absl::StrCat(path, ": shards[", i, "]");
-    if (!(*shards)[i].is_object()) {
-      problems->push_back(absl::StrCat(where, " must be an object"));
-      continue;
-    }
-    ShardInfo shard;
-    Fields inside((*shards)[i], absl::StrCat(where, "."), problems);
-    inside.Text("name", &shard.name);
-    inside.Count("num_tokens", &shard.num_tokens);
-    inside.Count("num_documents", &shard.num_documents);
-    inside.Count("num_bytes", &shard.num_bytes);
-    inside.Text("sha256", &shard.sha256);
-    if (absl::StrContains(shard.name, "/") || shard.name == "..") {
-      problems->push_back(
-          absl::StrCat(where, ".name = \"", shard.name, "\"; it must be a file name inside the folder"));
-    }
-    if (shard.num_tokens > (int64_t{1} << 40) || total_tokens > (int64_t{1} << 60)) {
-      problems->push_back(absl::StrCat(where, ".num_tokens = ", shard.num_tokens, " is too large"));
-      break;
-    }
-    total_tokens += shard.num_tokens;
-    info->shards.push_back(std::move(shard));
-  }
+  const int64_t total_tokens = ReadShards(*shards, path, info, problems);
   if (problems->size() == problems_before && total_tokens != info->num_tokens) {
     problems->push_back(absl::StrCat(path, ": num_tokens = ", info->num_tokens, ", but its shards have ", total_tokens,
                                      " tokens; prepare the data again"));

@@ -73,6 +73,14 @@ class Dataset {
   // As ReadTokens: a number that differs from the one before where a document begins. 0 in shards without the column.
   absl::Status ReadSegments(int64_t first, int64_t count, uint8_t* segments) const;
 
+  // What is wrong with the folder, as a line for people.
+  struct Problem {
+    Problem(std::string text, absl::StatusCode code = absl::StatusCode::kInvalidArgument)
+        : text(std::move(text)), code(code) {}
+    std::string text;
+    absl::StatusCode code;
+  };
+
  private:
   struct Shard {
     std::string path;
@@ -83,14 +91,6 @@ class Dataset {
     int64_t tokens_offset = 0;
     int64_t loss_mask_offset = 0;  // 0: no such column.
     int64_t segment_offset = 0;    // As well.
-  };
-
-  // What is wrong with the folder, as a line for people.
-  struct Problem {
-    Problem(std::string text, absl::StatusCode code = absl::StatusCode::kInvalidArgument)
-        : text(std::move(text)), code(code) {}
-    std::string text;
-    absl::StatusCode code;
   };
 
   Dataset() = default;
