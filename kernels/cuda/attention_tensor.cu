@@ -148,6 +148,22 @@ TACC_DEVICE float ScoreOf(float product, float scale, float slope, float distanc
   return product * scale + slope * distance;
 }
 
+// sums *= factor of each row, by way of the warp's scores.
+TACC_DEVICE inline void ScaleSums(Team& team, int64_t d, const Place& place, float factor, float* scores,
+                                  SumTile (&sums)[kD / kMma]) {
+  TACC_UNROLL
+  for (int c = 0; c < kD / kMma; c += 2) {
+    if (c * kMma >= d) break;
+    StoreScores(team, sums[c], sums[c + 1], scores);
+    team.Sync();
+    for (int j = 0; j < kOwn; ++j) scores[place.row * kScorePitch + place.column + j] *= factor;
+    team.Sync();
+    sums[c].Load(team, scores, kScorePitch);
+    sums[c + 1].Load(team, scores + kMma, kScorePitch);
+  }
+  team.Sync();
+}
+
 // Queries in tiles; index = (tile from the last, batch, head): under a causal mask the longest first. A row's maximum
 // is followed only when it has risen by kSlack: until then probabilities are larger than 1, but their sum, by which
 // they are divided in the end, is as well.
@@ -232,17 +248,7 @@ struct QueriesOnTensorCores {
       const float correction = rises ? std::exp(maximum - highest) : 1.0f;
       if (rises) maximum = highest;
       if (team.Max(rises ? 1 : 0) != 0) {  // All have their scores by now.
-        TACC_UNROLL
-        for (int c = 0; c < kD / kMma; c += 2) {
-          if (c * kMma >= w.d) break;
-          StoreScores(team, sums[c], sums[c + 1], scores);
-          team.Sync();
-          for (int j = 0; j < kOwn; ++j) scores[place.row * kScorePitch + place.column + j] *= correction;
-          team.Sync();
-          sums[c].Load(team, scores, kScorePitch);
-          sums[c + 1].Load(team, scores + kMma, kScorePitch);
-        }
-        team.Sync();
+        ScaleSums(team, w.d, place, correction, scores, sums);
       }
       // A row that has seen no key yet keeps zeros; NaN scores make NaN sums.
       const float shift = maximum == -INFINITY ? 0.0f : maximum;
