@@ -1,6 +1,9 @@
 #include "graph/import/families.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -12,7 +15,9 @@
 #include "graph/import/olmo_native.h"
 
 namespace tacc::graph {
-std::vector<Family> Families() {
+namespace {
+
+std::vector<Family> FamiliesLikeLlama() {
   const DecoderNames names;
   return {
       // pretraining_tp: a way of splitting the same products.
@@ -60,6 +65,12 @@ std::vector<Family> Families() {
        .names = NativeOlmoNames(),
        .harmless = NativeOlmoHarmlessKeys(),
        .read = ReadNativeOlmo},
+  };
+}
+
+std::vector<Family> OtherFamilies() {
+  const DecoderNames names;
+  return {
       {.name = "mixtral",
        .model_types = {"mixtral"},
        .architectures = {"MixtralForCausalLM"},
@@ -117,6 +128,15 @@ std::vector<Family> Families() {
        .names = BaichuanNames(),
        .read = ReadBaichuan},
   };
+}
+
+}  // namespace
+
+std::vector<Family> Families() {
+  std::vector<Family> families = FamiliesLikeLlama();
+  std::vector<Family> others = OtherFamilies();
+  std::move(others.begin(), others.end(), std::back_inserter(families));
+  return families;
 }
 
 namespace {

@@ -81,4 +81,11 @@ absl::Status NoCotangent(const VjpCall& call, int result, absl::string_view name
                                                ": the loss depends on its result ", name, ", which has no derivative"));
 }
 
+absl::Status CheckZigzag(const OpCall& call, int64_t length) {
+  const int64_t n = call.attr<int64_t>("zigzag");
+  if (n >= 0 && (n <= 1 || length % (2 * n) == 0)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("zigzag=", n, "; wanted a number of blocks whose double divides the ", length, " positions"));
+}
+
 }  // namespace tacc::graph

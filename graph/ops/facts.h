@@ -45,6 +45,9 @@ std::function<std::vector<int>(const OpCall&)> ReuseIfSameType(int operand);
 // An error for a cotangent of a result that only serves the backward pass.
 absl::Status NoCotangent(const VjpCall& call, int result, absl::string_view name);
 
+// Indices of the sequence are positions in zigzag order (graph/ir/sequence_order.h) where the attribute says so.
+absl::Status CheckZigzag(const OpCall& call, int64_t length);
+
 }  // namespace tacc::graph
 
 #endif  // TACC_GRAPH_OPS_FACTS_H_

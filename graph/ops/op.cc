@@ -86,6 +86,7 @@ OpTable::OpTable() {
   AddShapeOps(*this);
   AddMatmulOps(*this);
   AddNormOps(*this);
+  AddRotaryOps(*this);
   AddAttentionOps(*this);
   AddTokenOps(*this);
   AddExpertOps(*this);

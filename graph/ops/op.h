@@ -199,7 +199,8 @@ void AddElementwiseOps(OpTable& table);  // add ... cast, activations and their 
 void AddShapeOps(OpTable& table);        // reshape transpose slice concat pad broadcast reduce_*
 void AddMatmulOps(OpTable& table);       // einsum einsum_accumulate einsum_joined
 void AddNormOps(OpTable& table);         // rms_norm add_rms_norm layer_norm ... l2_normalize
-void AddAttentionOps(OpTable& table);    // attention rotary rope_table
+void AddAttentionOps(OpTable& table);    // attention
+void AddRotaryOps(OpTable& table);       // positions rope_table rotary
 void AddTokenOps(OpTable& table);        // embedding cross_entropy logsumexp dropout
 void AddExpertOps(OpTable& table);       // softmax top_k expert_matmul mul_rows
 void AddDispatchOps(OpTable& table);     // dispatch_slots dispatch combine

@@ -15,43 +15,11 @@
 #include "graph/passes/rewrite/join_products.h"
 #include "graph/passes/training/narrow_residual.h"
 #include "graph/passes/training/remat.h"
+#include "graph/planner/kernel_work.h"
+#include "graph/planner/logical_program.h"
 
 namespace tacc::graph {
 namespace {
-
-// What a dim is to a layout.
-enum class Kind : char { kPlain, kToken, kTensor, kExpert };
-using Kinds = std::vector<Kind>;
-
-Kind KindOf(const std::string& axis) {
-  if (axis == "experts") return Kind::kExpert;
-  if (axis == "vocab" || axis == "heads" || axis == "kv_heads" || axis == "mlp") return Kind::kTensor;
-  return Kind::kPlain;
-}
-
-bool Has(const Kinds& kinds, Kind kind) { return std::find(kinds.begin(), kinds.end(), kind) != kinds.end(); }
-
-// The step's program up to where a layout would come in.
-absl::StatusOr<Program> LogicalProgram(const Graph& forward, DType compute, DType residual,
-                                       const ExpertParallelOptions& experts, const OpTable& ops) {
-  CompileOptions options;
-  options.experts = experts;
-  options.compute_dtype = compute;
-  options.residual_dtype = residual;
-  std::vector<MemoryUse> memory;
-  std::vector<Pass> passes = BuildPipeline(options, &memory);
-  passes.erase(std::find_if(passes.begin(), passes.end(), [](const Pass& pass) { return pass.name == "partition"; }),
-               passes.end());
-  PipelineObserver observer;
-  observer.verification = PipelineObserver::Verification::kInput;
-  std::vector<Program> stages(1);
-  stages[0].graphs = {forward};
-  TACC_RETURN_IF_ERROR(RunPipeline(passes, ops, observer, stages));
-  // Wherever products may be joined: whether that is faster is for each layout to say.
-  const NodeSeconds always = [](const Node& node, const OpCall&) { return node.op == "einsum_joined" ? 0.0 : 1.0; };
-  JoinProducts(stages[0], ops, always);
-  return std::move(stages[0]);
-}
 
 class Analysis {
  public:
@@ -90,7 +58,7 @@ class Analysis {
     std::vector<UnitWork> merged;
     for (size_t u = 0; u < work_.size(); ++u) {
       work_[u].is_layer = u > 0 && u + 1 < work_.size();
-      if (!merged.empty() && work_[u].is_layer && Key(merged.back()) == Key(work_[u])) {
+      if (!merged.empty() && work_[u].is_layer && KeyOf(merged.back()) == KeyOf(work_[u])) {
         ++merged.back().count;
       } else {
         merged.push_back(work_[u]);
@@ -348,9 +316,6 @@ class Analysis {
     return Bytes(node.operands[queries + 1]) + Bytes(node.operands[queries + 2]);
   }
 
-  static Split RegionOf(const Kinds& factors) {
-    return Has(factors, Kind::kExpert) ? Split::kExpert : Has(factors, Kind::kTensor) ? Split::kTensor : Split::kHome;
-  }
   void CountBytes(ValueId v, KernelWork& k) const {
     const bool is_whole = k.region != Split::kHome && !Has(kinds_[v], Kind::kTensor);
     (!Has(kinds_[v], Kind::kToken) ? k.weight_bytes : is_whole ? k.whole_bytes : k.sample_bytes) += Bytes(v);
@@ -381,10 +346,10 @@ class Analysis {
       k.flops = def.flops(call);
       if (absl::StartsWith(node.op, "einsum")) {
         const size_t a = node.op == "einsum_accumulate" ? 1 : 0;  // which has the sum before
-        Extents(rule, rule.in[a], rule.in[a + 1], factors, k);
-        if (node.op == "einsum_joined") Parts(rule, call, k);
+        ProductExtents(rule, rule.in[a], rule.in[a + 1], factors, k);
+        if (node.op == "einsum_joined") JoinedParts(rule, call, k);
       } else if (node.op == "expert_matmul" || node.op == "expert_matmul_grad") {
-        GroupedExtents(node, call, k);
+        GroupedExtents(node, call, kinds_, k);
       } else if (const auto mask = MaskOfAttention(node.op, call); mask.has_value()) {
         k.mask = *mask;
         const AttentionExtras extras = ExtrasOfAttention(node.op, call, k.flops);
@@ -394,54 +359,6 @@ class Analysis {
       }
     }
     phase.kernels.push_back(k);
-  }
-
-  static void Parts(const Rule& rule, const OpCall& call, KernelWork& k) {
-    const std::vector<int>& x = rule.in[0];
-    double sum = 0;
-    for (size_t o = 1; o < call.operands.size(); ++o) sum += static_cast<double>(call.in(o).dims[0]);
-    for (size_t o = 1; o < call.operands.size(); ++o) k.parts.push_back(static_cast<double>(call.in(o).dims[0]) / sum);
-    k.joins_depth = std::find(x.begin(), x.end(), rule.in[1][0]) != x.end();
-  }
-
-  static void Extents(const Rule& rule, const std::vector<int>& of_a, const std::vector<int>& of_b,
-                      const Kinds& factors, KernelWork& k) {
-    for (size_t f = 0; f < factors.size(); ++f) {
-      auto in = [&](const std::vector<int>& list) {
-        return std::find(list.begin(), list.end(), static_cast<int>(f)) != list.end();
-      };
-      const bool a = in(of_a), b = in(of_b), y = in(rule.out[0]);
-      Extent* extent = a && b && !y ? &k.depth : a && !b ? &k.rows : b && !a ? &k.columns : nullptr;
-      if (extent == nullptr) continue;
-      const double size = static_cast<double>(rule.factors[f].size);
-      extent->size = extent->size == 0 ? size : extent->size * size;
-      if (factors[f] == Kind::kToken) extent->split = Split::kTokens;
-      if (factors[f] == Kind::kTensor) extent->split = Split::kTensor;
-      if (factors[f] == Kind::kExpert) extent->split = Split::kExpert;
-    }
-  }
-
-  // Slots are tokens, of which each expert has its part. What features tp splits is known of the weight, or of the
-  // gradient's operands.
-  void GroupedExtents(const Node& node, const OpCall& call, KernelWork& k) const {
-    const auto features = [&](size_t operand, size_t dim) -> Extent {
-      const bool is_tensor = kinds_[node.operands[operand]][dim] == Kind::kTensor;
-      return {static_cast<double>(call.in(operand).dims[dim]), is_tensor ? Split::kTensor : Split::kNone};
-    };
-    const bool is_gradient = node.op == "expert_matmul_grad";
-    const Extent slots{static_cast<double>(call.in(is_gradient ? 2 : 1).num_elements()), Split::kTokens};
-    k.region = Split::kExpert;
-    k.groups = {static_cast<double>(call.attr<int64_t>("num_experts")), Split::kExpert};
-    if (is_gradient) {
-      k.rows = features(0, call.in(0).rank() - 1);
-      k.columns = features(1, call.in(1).rank() - 1);
-      k.depth = slots;
-      return;
-    }
-    const bool is_transposed = call.attr<bool>("transposed");
-    k.rows = slots;
-    k.columns = features(2, is_transposed ? 2 : 1);
-    k.depth = features(2, is_transposed ? 1 : 2);
   }
 
   // What each unit takes in, keeps for its backward, and needs beside at the backward's peak.
@@ -527,23 +444,6 @@ class Analysis {
     return bytes;
   }
 
-  // Equal for units that a layout treats alike.
-  static std::string Key(const UnitWork& u) {
-    std::string key =
-        absl::StrCat(u.parameters.whole, " ", u.parameters.tensor, " ", u.parameters.expert, " ", u.input_bytes, " ",
-                     u.narrowed_bytes, " ", u.saved_home_bytes, " ", u.saved_tensor_bytes);
-    for (const PhaseWork* phase : {&u.forward, &u.backward}) {
-      for (const auto* list : {&phase->gathers, &phase->scatters, &phase->exchanges}) {
-        absl::StrAppend(&key, " | ");
-        for (const TransferWork& transfer : *list) absl::StrAppend(&key, " ", transfer.bytes);
-      }
-      for (const KernelWork& k : phase->kernels) {
-        absl::StrAppend(&key, " ", k.flops, " ", k.sample_bytes, " ", k.whole_bytes, " ", k.weight_bytes);
-      }
-    }
-    return key;
-  }
-
   const StateIndex states_;
   const Program& program_;
   const Graph& graph_;
@@ -567,18 +467,6 @@ class Analysis {
   ParameterCount tied_;
   std::vector<UnitWork> work_;
 };
-
-// The least extent of that name in the weights; 0 where there is none.
-int64_t LeastExtent(const Program& program, absl::string_view axis) {
-  int64_t least = 0;
-  for (const State& state : program.states) {
-    for (size_t d = 0; d < state.axes.size(); ++d) {
-      const int64_t extent = state.placement.global.dims[d];
-      if (state.axes[d] == axis && (least == 0 || extent < least)) least = extent;
-    }
-  }
-  return least;
-}
 
 }  // namespace
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_replace.h"
 #include "graph/ir/text.h"
 #include "graph/passes/testing/test_model.h"
+#include "graph/planner/compile_plan.h"
 #include "graph/planner/estimate.h"
 #include "graph/planner/planner.h"
 #include "graph/planner/simulate/cluster_times.h"

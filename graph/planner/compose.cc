@@ -7,6 +7,7 @@
 #include "graph/ir/status_macros.h"
 #include "graph/passes/modules/units.h"
 #include "graph/passes/partition/layout.h"
+#include "graph/planner/compile_plan.h"
 #include "graph/planner/simulate/cluster_times.h"
 
 namespace tacc::graph {

@@ -2,7 +2,6 @@
 #define TACC_GRAPH_PLANNER_PLANNER_H_
 
 #include <functional>
-#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,9 +9,9 @@
 #include "absl/status/statusor.h"
 #include "graph/analysis/cost.h"
 #include "graph/ir/plan.h"
-#include "graph/passes/partition/pins.h"
 #include "graph/passes/pipeline.h"
 #include "graph/planner/cluster.h"
+#include "graph/planner/plan_request.h"
 #include "graph/planner/search.h"
 #include "graph/planner/simulate/simulate.h"
 
@@ -29,52 +28,6 @@ struct ForwardModel {
   std::vector<std::string> notes;  // ImportedModel::notes
 };
 using ForwardBuilder = std::function<absl::StatusOr<ForwardModel>(int64_t batch, int64_t seq_len)>;
-
-// What the job says; absent: the planner decides.
-struct PlanRequest {
-  TrainingOptions training;     // accumulation is the planner's
-  double num_train_epochs = 0;  // in place of training.max_steps; 0: not given
-  int64_t num_samples = 0;      // of the training data; 0: not known
-  int64_t world = 1;            // ranks
-  PerAxis<std::optional<int64_t>> sizes;
-  int64_t sp = 1;  // ranks of cp that share a sequence by Ulysses, the others do in a ring
-  std::optional<int64_t> num_micro_batches;
-  std::optional<PipelineSchedule> schedule;
-  std::optional<int64_t> num_chunks;      // of the interleaved schedule
-  std::vector<std::string> split_points;  // see StageOptions
-  // See ExpertParallelOptions; absent: kBufferFactor, and no layout is taken unasked in which that may be too little.
-  std::optional<double> expert_buffer_factor;
-  std::optional<int64_t> global_batch;
-  std::optional<int64_t> micro_batch;  // per device
-  std::optional<int64_t> zero_stage;   // see PartitionOptions
-  Pins pins;
-  std::vector<std::string> topology;  // see InTopology
-  std::optional<bool> bf16;           // absent: where it is faster
-  bool fp16 = false;                  // with training.loss_scale
-  bool tf32 = false;                  // products of f32 in TF32; the cluster's peak of f32 is that of TF32
-  DType reduce_dtype = DType::kF32;
-  std::optional<DType> residual_dtype = DType::kF32;  // see CompileOptions; absent: the planner decides
-  // The first N units compute their activations again in the backward.
-  static constexpr int64_t kAllUnits = std::numeric_limits<int64_t>::max();
-  std::optional<int64_t> recompute_units;
-  // The first N units gather their weights again in the backward; the others keep them.
-  std::optional<int64_t> reshard_units;
-  std::optional<bool> reduce_each_micro_batch;  // see PartitionOptions
-  bool may_keep_copies = true;                  // of the weights, see Plan::keeps_copies
-  int64_t seq_len = 0;
-  DeviceProfile device;
-  Cluster cluster;  // of `world` such devices
-};
-
-// Samples of a step; where the job does not say, those of one micro-batch on each group of workers.
-int64_t GlobalBatch(const PlanRequest& request);
-
-// Updates of the training: what the job says, or as many as go through the data for its epochs in batches of
-// `global_batch` samples, rounded up. InvalidArgument: the data says no number of samples, or the warm-up is longer.
-absl::StatusOr<int64_t> MaxSteps(const PlanRequest& request, int64_t global_batch);
-
-// Of the room that tokens find at their experts' ranks.
-inline constexpr double kBufferFactor = 2;
 
 // Of a layout whose buffers may be too small for what tokens choose: those without room go without that expert.
 struct OverflowRisk {
@@ -112,20 +65,6 @@ struct Planned {
   int64_t num_meshes = 0, num_layouts = 0;  // that were searched
   std::vector<std::string> notes;           // of the model
 };
-
-// Memory of a rank beside the arena and the workspace, on a CPU. Idle: its libraries loaded, no program bound (VmHWM of
-// tacc-rank at its `started` event, LibTorch 2.11, x86-64). Buffers: what libraries and the program take once it runs,
-// batches read ahead. Staging: of collectives among the ranks of a stage (worker/rank/collectives/collectives.h); messages between
-// stages go from place to place.
-inline constexpr int64_t kIdleBytes = int64_t{116} << 20;
-inline constexpr int64_t kBufferBytes = int64_t{8} << 20;
-inline constexpr int64_t kStagingBytes = int64_t{8} << 20;
-// On a GPU: what CUDA, its libraries and NCCL hold; buffers and staging are the host's. As the workers'
-// --memory-reserve, so that a GPU that a worker has probed comes without it.
-inline constexpr int64_t kGpuIdleBytes = int64_t{1} << 30;
-int64_t IdleBytes(const Machine& machine);
-// Buffers and staging of a rank of this mesh.
-int64_t BufferBytes(const Machine& machine, const Mesh& mesh);
 
 // Whatever the request leaves open is searched (search.h); the best become programs, for exact bytes and a simulated
 // step (compose.h), one after the other: first the one that may cost least by its estimate and by what the programs
@@ -166,10 +105,6 @@ absl::StatusOr<std::vector<absl::StatusOr<Candidate>>> MeasureLayouts(const Plan
 
 // Of the stage that needs most.
 const MemoryUse& Largest(const std::vector<MemoryUse>& stages);
-
-// The programs of a candidate.
-absl::StatusOr<Compiled> CompilePlan(const PlanRequest& request, const Plan& plan, const ForwardModel& model,
-                                     const OpTable& ops, const PipelineObserver& observer = {});
 
 }  // namespace tacc::graph
 

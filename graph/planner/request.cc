@@ -157,15 +157,10 @@ std::string PrecisionName(const CompileRequest& request, DType compute) {
   return request.plan.tf32 && compute == DType::kF32 ? "tf32" : std::string(Name(compute));
 }
 
-}  // namespace
-
-absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
-  const json root = json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-  if (root.is_discarded() || !root.is_object()) return absl::InvalidArgumentError("compile request: not a JSON object");
-  CompileRequest request;
+// What the job says of model, data and training.
+void ReadTraining(Reader& r, CompileRequest& request) {
   PlanRequest& plan = request.plan;
   TrainingOptions& train = plan.training;
-  Reader r(root);
   r.Get("job.name", &request.name);
   r.Get("job.model.path", &request.model_path);
   r.Get("job.model.graph", &request.graph_path);
@@ -190,6 +185,12 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   std::optional<int64_t> trace_step;
   r.Get("job.train.trace_step", &trace_step);
   request.traces = trace_step.has_value();
+}
+
+// Of types and memory.
+void ReadCompute(Reader& r, CompileRequest& request) {
+  PlanRequest& plan = request.plan;
+  TrainingOptions& train = plan.training;
   r.Get("job.compute.bf16", &plan.bf16);
   r.Get("job.compute.fp16", &plan.fp16);
   r.Get("job.compute.tf32", &plan.tf32);
@@ -201,6 +202,22 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   std::string reduce_dtype = "float32", residual_dtype = "float32";
   r.GetEnum("job.compute.reduce_dtype", "REDUCE_DTYPE_", &reduce_dtype);
   r.GetEnum("job.compute.residual_dtype", "RESIDUAL_DTYPE_", &residual_dtype);
+  if (reduce_dtype == "bfloat16") plan.reduce_dtype = DType::kBF16;
+  if (residual_dtype == "bfloat16") plan.residual_dtype = DType::kBF16;
+  if (residual_dtype == "auto") plan.residual_dtype.reset();
+  std::optional<bool> gc;
+  r.Get("job.memory.gc", &gc);
+  if (gc.has_value()) plan.recompute_units = *gc ? PlanRequest::kAllUnits : 0;
+  r.Get("job.memory.gc_cls", &request.gc_cls);
+  r.Get("job.memory.gc_cnt", &plan.recompute_units);
+  r.Get("data.vocab_size", &request.vocab_size);
+  r.Get("data.num_tokens", &request.num_tokens);
+  r.Get("data.separate_documents", &request.separate_documents);
+}
+
+// Of the layout.
+absl::Status ReadLayout(Reader& r, CompileRequest& request) {
+  PlanRequest& plan = request.plan;
   r.Get("job.dist.fsdp.zero_stage", &plan.zero_stage);
   std::optional<bool> reshard;
   r.Get("job.dist.fsdp.reshard_after_forward", &reshard);
@@ -222,20 +239,15 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   r.Get("job.dist.topology", &plan.topology);
   r.Get("job.dist.pins", &plan.pins);
   r.Get("job.dist.fsdp.wrap_layer_cls", &request.wrap_layer_cls);
-  std::optional<bool> gc;
-  r.Get("job.memory.gc", &gc);
-  if (gc.has_value()) plan.recompute_units = *gc ? PlanRequest::kAllUnits : 0;
-  r.Get("job.memory.gc_cls", &request.gc_cls);
-  r.Get("job.memory.gc_cnt", &plan.recompute_units);
-  r.Get("data.vocab_size", &request.vocab_size);
-  r.Get("data.num_tokens", &request.num_tokens);
-  r.Get("data.separate_documents", &request.separate_documents);
   int64_t workers = 1;
   for (Axis axis : kJobAxes) workers *= plan.sizes[axis].value_or(1);
   r.Get("job.resources.workers", &workers);
   plan.world = workers;
   r.Get("world", &plan.world);
-  DeviceProfile& device = plan.device;
+  return absl::OkStatus();
+}
+
+void ReadDevice(Reader& r, DeviceProfile& device) {
   r.Get("device.name", &device.name);
   r.Get("device.kind", &device.kind);
   r.Get("device.model", &device.model);
@@ -254,8 +266,6 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
   r.Get("device.multiplies_bf16", &device.multiplies_bf16);
   r.Get("device.matmul_flops_per_second.tf32", &device.tf32_flops_per_second);
   r.Get("device.devices_per_machine", &device.devices_per_machine);
-  bool is_deterministic = false;
-  r.Get("job.train.deterministic", &is_deterministic);
   for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     const auto read = [&](const char* peaks, std::map<DType, double>* out) {
       double peak = 0;
@@ -265,6 +275,23 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
     read("matmul_flops_per_second", &device.matmul_flops_per_second);
     read("peak_flops_per_second", &device.peak_flops_per_second);
   }
+}
+
+}  // namespace
+
+absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
+  const json root = json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  if (root.is_discarded() || !root.is_object()) return absl::InvalidArgumentError("compile request: not a JSON object");
+  CompileRequest request;
+  PlanRequest& plan = request.plan;
+  DeviceProfile& device = plan.device;
+  Reader r(root);
+  ReadTraining(r, request);
+  ReadCompute(r, request);
+  TACC_RETURN_IF_ERROR(ReadLayout(r, request));
+  ReadDevice(r, device);
+  bool is_deterministic = false;
+  r.Get("job.train.deterministic", &is_deterministic);
   TACC_RETURN_IF_ERROR(r.status());
   if (plan.world < 1)
     return absl::InvalidArgumentError(absl::StrCat("compile request: world = ", plan.world, "; wanted at least 1"));
@@ -280,9 +307,6 @@ absl::StatusOr<CompileRequest> ParseCompileRequest(absl::string_view text) {
       is_deterministic && kind != nullptr && kind->sums_in_library;
   // Of devices that are not known, neither is what they lack (`tacc-plan check`).
   if (Find(root, "cluster") != nullptr || Find(root, "device") != nullptr) TACC_RETURN_IF_ERROR(TakePeaks(plan));
-  if (reduce_dtype == "bfloat16") plan.reduce_dtype = DType::kBF16;
-  if (residual_dtype == "bfloat16") plan.residual_dtype = DType::kBF16;
-  if (residual_dtype == "auto") plan.residual_dtype.reset();
   if (request.model_path.empty() == request.graph_path.empty()) {
     return absl::InvalidArgumentError("compile request: give one of job.model.path and job.model.graph");
   }

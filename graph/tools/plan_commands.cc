@@ -16,6 +16,7 @@
 #include "graph/ir/text.h"
 #include "graph/passes/partition/separate_documents.h"
 #include "graph/planner/calibrate.h"
+#include "graph/planner/compile_plan.h"
 #include "graph/planner/planner.h"
 #include "graph/planner/report/does_not_fit.h"
 #include "graph/planner/report/explain.h"

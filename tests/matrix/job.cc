@@ -7,6 +7,7 @@
 #include "graph/import/families.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
+#include "graph/planner/compile_plan.h"
 #include "graph/planner/planner.h"
 #include "nlohmann/json.hpp"
 

@@ -4,6 +4,8 @@
 #include <iterator>
 #include <map>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "graph/ir/text.h"
@@ -67,125 +69,181 @@ std::vector<int> Runs(const Graph& graph, Units& units, const std::vector<char>&
 
 // Fetches each weight for each run of a unit that uses it, so that it is dropped in between; or, of a unit that keeps
 // its weights, once.
+class FetchScheduler {
+ public:
+  // `graph` must have fetches (FindFetches), each made once.
+  FetchScheduler(Graph& graph, std::vector<char> fetch, std::vector<int> producers, const ScheduleOptions& options)
+      : graph_(graph),
+        options_(options),
+        producers_(std::move(producers)),
+        fetch_(std::move(fetch)),
+        hoisted_(graph.nodes.size(), 0),
+        before_(graph.nodes.size()) {}
+
+  void Run() {
+    FindRuns();
+    FindFirstUses();
+    original_ = graph_.nodes;
+    for (int run = 0; run < num_runs_; ++run) {
+      for (const auto& [index, v] : first_uses_[run]) FetchFor(run, index, v);
+    }
+    Reassemble();
+  }
+
+ private:
+  void FindRuns() {
+    std::vector<char> neutral(graph_.nodes.size(), 0);
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      const Node& node = graph_.nodes[i];
+      neutral[i] = fetch_[i] || node.op == Op::kRead || node.op == Op::kInput || node.op == Op::kConstant;
+    }
+    Units units(options_.units);
+    runs_ = Runs(graph_, units, neutral);
+    num_runs_ = runs_.back() + 1;
+    unit_of_.assign(num_runs_, -1);
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      if (!neutral[i]) unit_of_[runs_[i]] = units.Of(graph_.nodes[i].module);
+    }
+    first_kept_ = static_cast<int64_t>(options_.units.size()) - options_.kept_units;
+    casts_.resize(num_runs_ + 1);
+    starts_.resize(num_runs_ + 1);
+    first_uses_.resize(num_runs_);
+  }
+
+  void FindFirstUses() {
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      if (fetch_[i]) continue;
+      for (ValueId v : graph_.nodes[i].operands) {
+        if (producers_[v] < 0 || !fetch_[producers_[v]]) continue;
+        auto [it, inserted] = fetched_[v].try_emplace(runs_[i], kNoValue);
+        if (inserted) first_uses_[runs_[i]].emplace_back(static_cast<int>(i), v);
+      }
+    }
+  }
+
+  // The nodes from the read to the value, as they are for one more fetch.
+  std::vector<Node> ChainTo(ValueId v) {
+    std::vector<Node> chain;
+    for (int i = producers_[v]; fetch_[i]; i = producers_[original_[i].operands[0]]) chain.push_back(original_[i]);
+    std::reverse(chain.begin(), chain.end());
+    hoisted_[producers_[chain.front().operands[0]]] = 1;
+    const int recompute = repeats_[v]++;
+    for (size_t i = 0; i < chain.size(); ++i) {
+      Node& node = chain[i];
+      node.recompute = recompute;
+      if (i > 0) node.operands = chain[i - 1].results;
+      if (made_.insert(node.results[0]).second) continue;
+      node.results = {Like(node.results[0])};
+    }
+    return chain;
+  }
+
+  ValueId Like(ValueId v) {
+    const Value like = graph_.values[v];
+    const ValueId made = graph_.AddValue(like.name, like.type);
+    graph_.values[made].placement = like.placement;
+    return made;
+  }
+
+  // Puts what fetches `v` for a run before the node that first uses it there, or from the gather on ahead.
+  void FetchFor(int run, int index, ValueId v) {
+    const bool keeps = unit_of_[run] >= 0 && unit_of_[run] >= first_kept_;
+    if (const auto it = kept_.find({v, unit_of_[run]}); keeps && it != kept_.end()) {
+      fetched_[v][run] = it->second;
+      return;
+    }
+    std::vector<Node> chain = ChainTo(v);
+    ValueId ready = chain.back().results[0];
+    auto gather_end = chain.end();
+    while (gather_end != chain.begin() && std::prev(gather_end)->op == "reshape") --gather_end;
+    const bool ahead =
+        options_.prefetch_units > 0 && gather_end != chain.begin() && std::prev(gather_end)->op == Op::kAllGather;
+    const int head = std::max(0, run - options_.prefetch_units);
+    auto rest = chain.begin();
+    if (ahead) {
+      ready = WaitBefore(index, chain, gather_end - chain.begin());
+      rest = std::find_if(chain.begin(), chain.end(), [](const Node& node) { return node.op != "cast"; });
+      std::move(chain.begin(), rest, std::back_inserter(casts_[head]));
+    }
+    std::move(rest, chain.end(), std::back_inserter(ahead ? starts_[head] : before_[index]));
+    fetched_[v][run] = ready;
+    if (keeps) kept_[{v, unit_of_[run]}] = ready;
+  }
+
+  // Makes the gather that ends at `gather_end` of the chain asynchronous; its wait, and the reshapes after it, come
+  // before node `index`. Returns what is ready then.
+  ValueId WaitBefore(int index, std::vector<Node>& chain, int64_t gather_end) {
+    Node& gather = chain[gather_end - 1];
+    gather.attrs["async"] = true;
+    Node wait;
+    wait.op = Op::kWait;
+    wait.operands = gather.results;
+    wait.module = gather.module;
+    wait.recompute = gather.recompute;
+    ValueId waited = Like(gather.results[0]);
+    wait.results = {waited};
+    before_[index].push_back(std::move(wait));
+    for (auto reshape = chain.begin() + gather_end; reshape != chain.end(); ++reshape) {
+      reshape->operands = {waited};
+      waited = reshape->results[0];
+      before_[index].push_back(std::move(*reshape));
+    }
+    chain.resize(gather_end);
+    return waited;
+  }
+
+  void Reassemble() {
+    // The states that are fetched come first: a gather may start before the line that held its read.
+    std::vector<Node> nodes;
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      if (hoisted_[i]) nodes.push_back(graph_.nodes[i]);
+    }
+    int run = -1;
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      Node& node = graph_.nodes[i];
+      while (run < runs_[i]) {
+        ++run;
+        for (Node& cast : casts_[run]) nodes.push_back(std::move(cast));
+        for (Node& start : starts_[run]) nodes.push_back(std::move(start));
+      }
+      if (hoisted_[i] || fetch_[i]) continue;
+      for (Node& n : before_[i]) nodes.push_back(std::move(n));
+      for (ValueId& v : node.operands) {
+        if (auto it = fetched_.find(v); it != fetched_.end()) v = it->second.at(runs_[i]);
+      }
+      nodes.push_back(std::move(node));
+    }
+    graph_.nodes = std::move(nodes);
+    graph_.CompactValues();
+  }
+
+  Graph& graph_;
+  const ScheduleOptions& options_;
+  const std::vector<int> producers_;
+  const std::vector<char> fetch_;  // by node
+  std::vector<int> runs_;          // by node
+  int num_runs_ = 0;
+  std::vector<int> unit_of_;  // by run
+  int64_t first_kept_ = 0;    // unit
+  std::vector<Node> original_;
+  std::map<ValueId, std::map<int, ValueId>> fetched_;  // fetched value -> run -> value to use there
+  // By run: (node, fetched value), in order of first use.
+  std::vector<std::vector<std::pair<int, ValueId>>> first_uses_;
+  std::vector<char> hoisted_;  // by node
+  // At the head of a run; all casts come before the first gather, so that a device may do them at a time.
+  std::vector<std::vector<Node>> casts_, starts_;
+  std::vector<std::vector<Node>> before_;  // right before a node
+  std::map<ValueId, int> repeats_;
+  std::map<std::pair<ValueId, int>, ValueId> kept_;  // fetched value, unit -> what an earlier run of the unit used
+  std::set<ValueId> made_;
+};
+
 void ScheduleFetches(const StateIndex& states, Graph& graph, const ScheduleOptions& options) {
-  Units units(options.units);
-  const std::vector<int> producers = graph.Producers();
-  const std::vector<char> fetch = FindFetches(states, graph, producers);
+  std::vector<int> producers = graph.Producers();
+  std::vector<char> fetch = FindFetches(states, graph, producers);
   if (std::find(fetch.begin(), fetch.end(), 1) == fetch.end()) return;
   MergeFetches(graph, fetch);
-  std::vector<char> neutral(graph.nodes.size(), 0);
-  for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    const Node& node = graph.nodes[i];
-    neutral[i] = fetch[i] || node.op == Op::kRead || node.op == Op::kInput || node.op == Op::kConstant;
-  }
-  const std::vector<int> runs = Runs(graph, units, neutral);
-  const int num_runs = runs.back() + 1;
-  std::vector<int> unit_of(num_runs, -1);  // by run
-  for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    if (!neutral[i]) unit_of[runs[i]] = units.Of(graph.nodes[i].module);
-  }
-  const int64_t first_kept = static_cast<int64_t>(options.units.size()) - options.kept_units;
-
-  // At the head of a run; all casts come before the first gather, so that a device may do them at a time.
-  std::vector<std::vector<Node>> casts(num_runs + 1), starts(num_runs + 1);
-  std::map<ValueId, std::map<int, ValueId>> fetched;  // fetched value -> run -> value to use there
-  std::vector<std::vector<std::pair<int, ValueId>>> first_uses(
-      num_runs);  // per run: (node index, fetched value), in order of first use
-  for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    if (fetch[i]) continue;
-    for (ValueId v : graph.nodes[i].operands) {
-      if (producers[v] < 0 || !fetch[producers[v]]) continue;
-      auto [it, inserted] = fetched[v].try_emplace(runs[i], kNoValue);
-      if (inserted) first_uses[runs[i]].emplace_back(static_cast<int>(i), v);
-    }
-  }
-  std::vector<char> hoisted(graph.nodes.size(), 0);
-  std::vector<std::vector<Node>> before(graph.nodes.size());  // right before a node
-  std::map<ValueId, int> repeats;
-  std::map<std::pair<ValueId, int>, ValueId> kept;  // fetched value, unit -> what an earlier run of the unit used
-  std::set<ValueId> made;
-  const std::vector<Node> original = graph.nodes;
-  for (int run = 0; run < num_runs; ++run) {
-    for (const auto& [index, v] : first_uses[run]) {
-      const bool keeps = unit_of[run] >= 0 && unit_of[run] >= first_kept;
-      if (const auto it = kept.find({v, unit_of[run]}); keeps && it != kept.end()) {
-        fetched[v][run] = it->second;
-        continue;
-      }
-      // From the read to the value.
-      std::vector<Node> chain;
-      for (int i = producers[v]; fetch[i]; i = producers[original[i].operands[0]]) chain.push_back(original[i]);
-      std::reverse(chain.begin(), chain.end());
-      hoisted[producers[chain.front().operands[0]]] = 1;
-      const int recompute = repeats[v]++;
-      for (size_t i = 0; i < chain.size(); ++i) {
-        Node& node = chain[i];
-        node.recompute = recompute;
-        if (i > 0) node.operands = chain[i - 1].results;
-        if (made.insert(node.results[0]).second) continue;
-        const Value like = graph.values[node.results[0]];
-        node.results = {graph.AddValue(like.name, like.type)};
-        graph.values[node.results[0]].placement = like.placement;
-      }
-      ValueId ready = chain.back().results[0];
-      auto gather_end = chain.end();
-      while (gather_end != chain.begin() && std::prev(gather_end)->op == "reshape") --gather_end;
-      const bool ahead =
-          options.prefetch_units > 0 && gather_end != chain.begin() && std::prev(gather_end)->op == Op::kAllGather;
-      const int head = std::max(0, run - options.prefetch_units);
-      if (ahead) {
-        Node& gather = *std::prev(gather_end);
-        gather.attrs["async"] = true;
-        const Value like = graph.values[gather.results[0]];
-        Node wait;
-        wait.op = Op::kWait;
-        wait.operands = gather.results;
-        wait.module = gather.module;
-        wait.recompute = recompute;
-        ValueId waited = graph.AddValue(like.name, like.type);
-        graph.values[waited].placement = like.placement;
-        wait.results = {waited};
-        before[index].push_back(std::move(wait));
-        if (gather_end == chain.end()) ready = waited;
-        for (auto reshape = gather_end; reshape != chain.end(); ++reshape) {
-          reshape->operands = {waited};
-          waited = reshape->results[0];
-          before[index].push_back(std::move(*reshape));
-        }
-        chain.erase(gather_end, chain.end());
-      }
-      auto rest = chain.begin();
-      if (ahead) {
-        rest = std::find_if(chain.begin(), chain.end(), [](const Node& node) { return node.op != "cast"; });
-        std::move(chain.begin(), rest, std::back_inserter(casts[head]));
-      }
-      std::move(rest, chain.end(), std::back_inserter(ahead ? starts[head] : before[index]));
-      fetched[v][run] = ready;
-      if (keeps) kept[{v, unit_of[run]}] = ready;
-    }
-  }
-  // The states that are fetched come first: a gather may start before the line that held its read.
-  std::vector<Node> nodes;
-  for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    if (hoisted[i]) nodes.push_back(graph.nodes[i]);
-  }
-  int run = -1;
-  for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    Node& node = graph.nodes[i];
-    while (run < runs[i]) {
-      ++run;
-      for (Node& cast : casts[run]) nodes.push_back(std::move(cast));
-      for (Node& start : starts[run]) nodes.push_back(std::move(start));
-    }
-    if (hoisted[i] || fetch[i]) continue;
-    for (Node& n : before[i]) nodes.push_back(std::move(n));
-    for (ValueId& v : node.operands) {
-      if (auto it = fetched.find(v); it != fetched.end()) v = it->second.at(runs[i]);
-    }
-    nodes.push_back(std::move(node));
-  }
-  graph.nodes = std::move(nodes);
-  graph.CompactValues();
+  FetchScheduler(graph, std::move(fetch), std::move(producers), options).Run();
 }
 
 // A gradient on its way to its accumulator: the reduction, and the nodes that carry the sum into the state (add to the

@@ -319,4 +319,11 @@ std::string WhyLost(const Candidate& best, const Candidate& candidate, int64_t a
                       causes.empty() ? "" : absl::StrCat(": ", absl::StrJoin(causes, ", ")));
 }
 
+std::string ListText(const std::vector<int64_t>& numbers) {
+  std::string text;
+  for (size_t i = 0; i < numbers.size(); ++i)
+    absl::StrAppend(&text, i == 0 ? "" : i + 1 < numbers.size() ? ", " : " and ", numbers[i]);
+  return text;
+}
+
 }  // namespace tacc::graph

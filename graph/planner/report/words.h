@@ -43,6 +43,12 @@ std::string OverflowText(const OverflowRisk& risk);
 // Why `candidate` was not taken, against the best, which fits: what does not fit, or what makes it slower.
 std::string WhyLost(const Candidate& best, const Candidate& candidate, int64_t available_bytes);
 
+// "0", "0 and 1", "0, 1 and 2".
+std::string ListText(const std::vector<int64_t>& numbers);
+
+// Names that are listed or suggested, at most.
+inline constexpr size_t kMaxNames = 5;
+
 }  // namespace tacc::graph
 
 #endif  // TACC_GRAPH_PLANNER_REPORT_WORDS_H_
