@@ -7,6 +7,7 @@
 #include "graph/passes/partition/order_sequence.h"
 #include "graph/passes/rewrite/combine_squares.h"
 #include "graph/passes/rewrite/fuse.h"
+#include "graph/passes/rewrite/fuse_gates.h"
 #include "graph/passes/rewrite/simplify.h"
 #include "graph/passes/stages/separate_messages.h"
 #include "graph/passes/training/mixed_precision.h"
@@ -30,6 +31,7 @@ std::vector<Pass> BuildPipeline(const CompileOptions& options, std::vector<Memor
   };
   const auto dce = [](bool when) { return Pass("dce", "remove what nobody reads", when, EliminateDeadCode); };
   return {
+      {"fuse-gates", "make one op of a gate's activation and product", always, FuseGates},
       {"mixed-precision", "give products a narrower type", narrow, MixedPrecision, options.compute_dtype},
       fold_casts(narrow),
       {"expert-parallel", "send tokens to the ranks with experts", experts, ExpertParallel, options.experts},
