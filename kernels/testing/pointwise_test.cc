@@ -314,6 +314,17 @@ TEST(Swiglu, JoinedHasTheSameBits) {
   }
 }
 
+// A compiler may take one for the other.
+TEST(Swiglu, IsTheProductOfASiluToTheBitInF32) {
+  const int64_t n = 40001;
+  const Buffer gate(DType::kF32, Inputs({n}, 1, -90, 90, DType::kF32)), up(DType::kF32, Random({n}, 2));
+  const Buffer activated(DType::kF32, Dims{n}), product(DType::kF32, Dims{n}), joint(DType::kF32, Dims{n});
+  tested.unary.Unary(UnaryOp::kSilu, gate, activated, {});
+  tested.pointwise.Binary(BinaryOp::kMul, activated, up, product);
+  tested.pointwise.Swiglu(gate, up, joint);
+  EXPECT_EQ(joint.ToTensor().values, product.ToTensor().values);
+}
+
 TEST(Select, ChoosesByTheScalar) {
   for (DType dtype : {DType::kBool, DType::kBF16, DType::kF32, DType::kI64}) {
     for (int64_t n : {0, 5, 16}) {
