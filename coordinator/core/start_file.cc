@@ -1,13 +1,17 @@
 #include "coordinator/core/start_file.h"
 
+#include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <set>
+#include <type_traits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/utf8.h"
 #include "nlohmann/json.hpp"
 #include "proto/tacc/v1/validate_job.h"
+#include "protocol/start_file.h"
 
 namespace tacc::coordinator {
 namespace {
@@ -110,67 +114,93 @@ Json RunFacts(const JobState& job) {
   return run;
 }
 
+// Whether the initial weights are those of the model's folder.
+bool IsPretrained(const v1::JobSpec& spec) {
+  if (spec.model().has_weights()) return spec.model().weights() != v1::WEIGHTS_RANDOM;
+  // Unset: the planner has refused a model folder without safetensors; a graph by hand has none.
+  return !spec.model().has_graph();
+}
+
+// The value of a job's option, its default where it is unset. `name`: "train.max_steps". One that the job does not
+// have, or has of another type, ends the process: every start file takes every option, so no test gets past it.
+template <typename T>
+void TakeOption(const v1::JobSpec& spec, const std::string& name, T* value) {
+  using google::protobuf::FieldDescriptor;
+  const size_t dot = name.find('.');
+  const auto known = [&name](const FieldDescriptor* field) {
+    if (field == nullptr) {
+      std::fprintf(stderr, "%s of protocol/start_file.h is no option of a job\n", name.c_str());
+      std::abort();
+    }
+    return field;
+  };
+  const FieldDescriptor* const section = known(spec.GetDescriptor()->FindFieldByName(name.substr(0, dot)));
+  const google::protobuf::Message& message = spec.GetReflection()->GetMessage(spec, section);
+  const FieldDescriptor* const field = known(message.GetDescriptor()->FindFieldByName(name.substr(dot + 1)));
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  if constexpr (std::is_same_v<T, std::string>) {
+    *value = reflection.GetString(message, field);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    *value = reflection.GetBool(message, field);
+  } else if constexpr (std::is_same_v<T, double>) {
+    *value = reflection.GetDouble(message, field);
+  } else if constexpr (std::is_same_v<T, int64_t>) {
+    *value = reflection.GetInt32(message, field);
+  } else {
+    std::abort();  // A job has no options of this type.
+  }
+}
+
 }  // namespace
 
 std::string StartFile(const JobState& job, int rank, const std::string& version, const std::string& service,
                       double collective_timeout_seconds) {
   const v1::JobSpec& spec = job.spec;
   const v1::PlanSummary& plan = job.summary.plan;
-  Json start;
-  start["version"] = version;
-  start["job"] = job.id;
-  start["attempt"] = job.attempt->number;
-  start["rank"] = rank;
-  start["world"] = job.attempt->ranks.size();
-  start["threads"] = job.compile.device().threads();
-  start["model_dir"] = spec.model().path();
-  start["weights"] = WeightsOf(spec);
-  start["seed"] = spec.train().seed();
-  start["data"] = {{"path", spec.data().path()},
-                   {"eval_path", spec.data().eval_path()},
-                   {"seq_len", plan.seq_len()},
-                   {"global_batch_size", plan.global_batch_size()}};
-  start["train"] = {{"max_steps", job.MaxSteps()},
-                    {"eval_steps", spec.train().eval_steps()},
-                    {"stop_if_stuck_steps", spec.train().stop_if_stuck_steps()},
-                    {"deterministic", spec.train().deterministic()}};
-  if (spec.eval().has_max_batches()) start["eval"] = {{"max_batches", spec.eval().max_batches()}};
-  start["compute"] = {{"tf32", spec.compute().tf32()}};
-  start["checkpoint"] = {{"dir", spec.checkpoint().dir()},
-                         {"claimed", true},
-                         {"service", service},
-                         {"save_steps", spec.checkpoint().save_steps()},
-                         {"resume", job.attempt->resume},
-                         {"export", ExportDir(spec)}};
+  protocol::StartFile start;
+  protocol::ForEachField(protocol::kStartFields, [&](const auto& field) {
+    if (field.source == protocol::Source::kJob) TakeOption(spec, field.name, &(start.*field.member));
+  });
+  start.version = version;
+  start.job = job.id;
+  start.attempt = job.attempt->number;
+  start.rank = rank;
+  start.world = static_cast<int>(job.attempt->ranks.size());
+  start.threads = job.compile.device().threads();
+  start.model_dir = spec.model().path();
+  start.weights =
+      IsPretrained(spec) ? protocol::StartFile::Weights::kPretrained : protocol::StartFile::Weights::kRandom;
+  start.seed = spec.train().seed();
+  start.seq_len = plan.seq_len();
+  start.global_batch_size = plan.global_batch_size();
+  start.max_steps = job.MaxSteps();
+  start.checkpoint_claimed = true;
+  start.service = service;
+  start.resume = job.attempt->resume;
+  start.export_dir = ExportDir(spec);
   // One rank writes it; the others learn of it from each other.
   if (rank == 0 && spec.train().has_trace_step()) {
-    start["trace"] = {{"path", absl::StrCat(spec.checkpoint().dir(), "/trace.json")},
-                      {"step", spec.train().trace_step()}};
+    start.trace_path = absl::StrCat(spec.checkpoint().dir(), "/trace.json");
+    start.trace_step = spec.train().trace_step();
   }
-  if (rank == 0) {
-    start["run"] = RunFacts(job);
-  }
-  for (const v1::AttentionChoice& choice : job.attention) start["attention"][choice.shape()] = choice.backend();
+  if (rank == 0) start.run = RunFacts(job);
+  for (const v1::AttentionChoice& choice : job.attention) start.attention[choice.shape()] = choice.backend();
   for (const v1::ProductChoice& choice : job.products) {
-    if (!choice.makeshift()) start["products"][choice.shape()] = choice.algorithm();
+    if (!choice.makeshift()) start.products[choice.shape()] = choice.algorithm();
   }
-  const Json identity = Json::parse(job.compile.identity(), nullptr, /*allow_exceptions=*/false);
-  start["identity"] = identity.is_object() ? identity : Json::object();
-  start["collective_timeout_seconds"] = collective_timeout_seconds;
-  return Dump(start);
+  const nlohmann::json identity = nlohmann::json::parse(job.compile.identity(), nullptr, /*allow_exceptions=*/false);
+  if (identity.is_object()) start.identity = identity;
+  start.collective_timeout_seconds = collective_timeout_seconds;
+  return protocol::WriteStartFile(start);
 }
 
 std::string RunText(const JobState& job) { return Dump(RunFacts(job)); }
 
-const char* WeightsOf(const v1::JobSpec& spec) {
-  if (spec.model().has_weights()) return spec.model().weights() == v1::WEIGHTS_RANDOM ? "random" : "pretrained";
-  // Unset: the planner has refused a model folder without safetensors; a graph by hand has none.
-  return spec.model().has_graph() ? "random" : "pretrained";
-}
+const char* WeightsOf(const v1::JobSpec& spec) { return IsPretrained(spec) ? "pretrained" : "random"; }
 
 std::string WithPredictedTrace(const std::string& start_file, const std::string& trace) {
   Json start = Json::parse(start_file, nullptr, /*allow_exceptions=*/false);
-  start["trace"]["predicted"] = trace;
+  protocol::SetStartField(&start, &protocol::StartFile::predicted_trace, trace);
   return Dump(start);
 }
 

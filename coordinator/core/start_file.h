@@ -10,7 +10,7 @@
 
 namespace tacc::coordinator {
 
-// Start file of one rank of job.attempt. The daemon adds program, device, memory_bytes and advertise.
+// Start file of one rank of job.attempt (protocol/start_file.h), without the daemon's fields.
 // `service`: Core::Options.
 std::string StartFile(const JobState& job, int rank, const std::string& version, const std::string& service,
                       double collective_timeout_seconds);

@@ -39,6 +39,20 @@ TEST(StartFile, TellsTheDeviceHowToCompute) {
   EXPECT_EQ(start()["compute"]["tf32"], true);
 }
 
+TEST(StartFile, TakesTheJobsOptionsByTheirNames) {
+  JobState job;
+  job.attempt.emplace();
+  const auto start = [&] { return nlohmann::json::parse(StartFile(job, 0, "0.1.0", "1f6b", 300)); };
+  EXPECT_EQ(start()["train"]["eval_steps"], 500);
+  EXPECT_FALSE(start().contains("eval"));
+  job.spec.mutable_train()->set_eval_steps(7);
+  job.spec.mutable_eval()->set_max_batches(2);
+  job.spec.mutable_data()->set_eval_path("/e");
+  EXPECT_EQ(start()["train"]["eval_steps"], 7);
+  EXPECT_EQ(start()["eval"], nlohmann::json::parse(R"({"max_batches": 2})"));
+  EXPECT_EQ(start()["data"]["eval_path"], "/e");
+}
+
 TEST(StartFile, AJobKeepsWhoComputesAttention) {
   JobState job;
   job.attempt.emplace();

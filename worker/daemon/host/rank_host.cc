@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "machine/clock.h"
 #include "nlohmann/json.hpp"
+#include "protocol/start_file.h"
 #include "worker/daemon/host/rank_environment.h"
 
 namespace tacc::worker {
@@ -48,14 +49,13 @@ absl::StatusOr<std::string> CompleteStart(const std::string& start_json, const s
                                           const RankPlace& place) {
   nlohmann::ordered_json start = nlohmann::ordered_json::parse(start_json, nullptr, /*allow_exceptions=*/false);
   if (!start.is_object()) return absl::InvalidArgumentError("the start file is not a JSON object");
-  start["program"] = program_path;
-  start["device"] = place.device;
+  protocol::SetStartField(&start, &protocol::StartFile::program, program_path);
+  protocol::SetStartField(&start, &protocol::StartFile::device, place.device);
   // The program is planned for the threads of the weakest worker of its gang.
-  const auto planned = start.find("threads");
-  const int num_planned = planned != start.end() && planned->is_number_integer() ? planned->get<int>() : 0;
-  start["threads"] = num_planned > 0 ? std::min(num_planned, place.num_threads) : place.num_threads;
-  start["memory_bytes"] = place.memory_bytes;
-  start["advertise"] = place.advertise;
+  const int planned = protocol::StartFieldOf(start, &protocol::StartFile::threads).value_or(place.num_threads);
+  protocol::SetStartField(&start, &protocol::StartFile::threads, std::min(planned, place.num_threads));
+  protocol::SetStartField(&start, &protocol::StartFile::memory_bytes, place.memory_bytes);
+  protocol::SetStartField(&start, &protocol::StartFile::advertise, place.advertise);
   return start.dump() + "\n";
 }
 
@@ -157,17 +157,14 @@ void RankHost::BeginLog(const RankStart& start) {
   place.attempt = start.key.attempt;
   place.rank = start.key.rank;
   place.job = start.key.job;
-  if (file.is_object() && file.contains("checkpoint")) {
-    const nlohmann::json& checkpoint = file["checkpoint"];
-    if (checkpoint.contains("dir") && checkpoint["dir"].is_string())
-      place.checkpoint_dir = checkpoint["dir"].get<std::string>();
-    place.is_claimed = checkpoint.contains("claimed") && checkpoint["claimed"] == true;
-  }
+  place.checkpoint_dir = protocol::StartFieldOf(file, &protocol::StartFile::checkpoint_dir).value_or("");
+  place.is_claimed = protocol::StartFieldOf(file, &protocol::StartFile::checkpoint_claimed).value_or(false);
   run_log_->Begin(std::move(place));
   // The coordinator's word about the attempt before, which rank 0 is told for the page about the run.
-  const auto restarts = nlohmann::json::json_pointer("/run/restarts");
-  if (!file.is_object() || !file.contains(restarts) || !file[restarts].is_array() || file[restarts].empty()) return;
-  const nlohmann::json& last = file[restarts].back();
+  const nlohmann::json run = protocol::StartFieldOf(file, &protocol::StartFile::run).value_or(nlohmann::json::object());
+  const auto restarts = run.find("restarts");
+  if (restarts == run.end() || !restarts->is_array() || restarts->empty()) return;
+  const nlohmann::json& last = restarts->back();
   if (last.contains("attempt") && last["attempt"].is_number_integer() && last.contains("cause") &&
       last["cause"].is_string()) {
     LogLines(

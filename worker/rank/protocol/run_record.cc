@@ -71,7 +71,7 @@ void RunRecord::Sync() {
 
 void RunRecord::WriteReport(RunReport report) {
   report.dir = start_.checkpoint_dir;
-  report.run = nlohmann::json::parse(start_.run, nullptr, /*allow_exceptions=*/false);
+  report.run = start_.run;
   report.max_steps = start_.max_steps;
   report.attempt = start_.attempt;
   // Not into what a lost mount has left.

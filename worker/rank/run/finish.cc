@@ -152,7 +152,7 @@ absl::Status Finish(RankParts& parts, const StartPoint& begin, const TrainLoop& 
   request.out_dir = parts.start.export_dir;
   request.data_dir = parts.start.data_path;
   request.attempt = parts.start.attempt;
-  request.config_json = nlohmann::json::parse(parts.start.identity).value("config_json", std::string());
+  request.config_json = parts.start.identity.value("config_json", std::string());
   if (parts.start.rank != 0 || request.out_dir.empty()) return absl::OkStatus();
   return Export(parts, request);
 }

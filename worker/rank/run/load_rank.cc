@@ -244,7 +244,7 @@ absl::Status Meet(RankParts& parts) {
 
 // What has been put where the job's data was is not trained on. A start file may name no data.
 absl::Status CheckIsTheJobs(const Dataset& dataset, const StartFile& start) {
-  const nlohmann::json identity = nlohmann::json::parse(start.identity);
+  const nlohmann::json& identity = start.identity;
   const auto wanted = identity.find("data");
   const std::string got = IdentityOf(dataset.info());
   if (wanted == identity.end() || *wanted == got) return absl::OkStatus();

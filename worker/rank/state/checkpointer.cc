@@ -149,7 +149,7 @@ absl::Status Checkpointer::Commit() {
   manifest.job = start_.job;
   manifest.step = step_;
   manifest.attempt = start_.attempt;
-  manifest.identity = start_.identity;
+  manifest.identity = start_.identity.dump();
   for (const graph::Mesh::Axis& axis : program_.mesh.axes) manifest.layout[axis.name] = axis.size;
   TACC_ASSIGN_OR_RETURN(const CommittedCheckpoint committed,
                         CommitCheckpoint(start_.checkpoint_dir, std::move(manifest), start_.world, failpoints_));

@@ -1,0 +1,19 @@
+// protocol-docs PAGE: writes the table of docs/contracts.md anew.
+#include <fstream>
+#include <iostream>
+#include <sstream>
+
+#include "protocol/start_file.h"
+
+int main(int argc, char** argv) {
+  std::ifstream in(argc == 2 ? argv[1] : "");
+  std::stringstream page;
+  page << in.rdbuf();
+  if (!in) {
+    std::cerr << "usage: protocol-docs docs/contracts.md\n";
+    return 1;
+  }
+  in.close();
+  std::ofstream(argv[1]) << tacc::protocol::WithStartTable(page.str());
+  return 0;
+}
