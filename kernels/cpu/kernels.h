@@ -2,29 +2,9 @@
 #ifndef TACC_KERNELS_CPU_KERNELS_H_
 #define TACC_KERNELS_CPU_KERNELS_H_
 
-namespace tacc::kernels {
+#include "kernels/contract/families.h"
 
-// kernels/contract has a header for each.
-struct AdamWKernels;
-struct AttentionKernels;
-struct CrossEntropyKernels;
-struct DispatchKernels;
-struct DropoutKernels;
-struct EinsumKernels;
-struct EmbeddingKernels;
-struct ExpertKernels;
-struct LrScheduleKernels;
-struct NormKernels;
-struct PointwiseKernels;
-struct ReduceKernels;
-struct RotaryKernels;
-struct RouterKernels;
-struct ShapeKernels;
-struct SumSquaresKernels;
-struct UnaryKernels;
-struct Kernels;
-
-namespace cpu {
+namespace tacc::kernels::cpu {
 
 extern const AdamWKernels kAdamW;
 extern const AttentionKernels kAttention;
@@ -47,8 +27,6 @@ extern const UnaryKernels kUnary;
 // All of them.
 extern const Kernels kKernels;
 
-}  // namespace cpu
-
-}  // namespace tacc::kernels
+}  // namespace tacc::kernels::cpu
 
 #endif  // TACC_KERNELS_CPU_KERNELS_H_

@@ -1,0 +1,28 @@
+#ifndef TACC_KERNELS_CONTRACT_FAMILIES_H_
+#define TACC_KERNELS_CONTRACT_FAMILIES_H_
+
+namespace tacc::kernels {
+
+// Each family has a header beside this one; all of them together are in kernels.h.
+struct AdamWKernels;
+struct AttentionKernels;
+struct CrossEntropyKernels;
+struct DispatchKernels;
+struct DropoutKernels;
+struct EinsumKernels;
+struct EmbeddingKernels;
+struct ExpertKernels;
+struct LrScheduleKernels;
+struct NormKernels;
+struct PointwiseKernels;
+struct ReduceKernels;
+struct RotaryKernels;
+struct RouterKernels;
+struct ShapeKernels;
+struct SumSquaresKernels;
+struct UnaryKernels;
+struct Kernels;
+
+}  // namespace tacc::kernels
+
+#endif  // TACC_KERNELS_CONTRACT_FAMILIES_H_
