@@ -30,6 +30,16 @@ MODEL = {
     "max_position_embeddings": 64, "hidden_act": "silu",
     "tie_word_embeddings": False, "bos_token_id": None, "eos_token_id": 0, "pad_token_id": 1, "initializer_range": 0.05,
 }
+
+
+def declared(message: str) -> set[str]:
+    """The fields of a message of the API. Those of an event become one, by their names."""
+    text = re.sub("//.*", "", (ROOT / "proto/tacc/v1/coordinator.proto").read_text())
+    body = re.search(rf"^message {message} {{$(.*?)^}}$", text, re.M | re.S)[1]
+    return set(re.findall(r"^ +(?:optional |repeated )?[\w.]+ (\w+) = \d+", body, re.M))
+
+
+EVENT_FIELDS = {"step": declared("StepMetrics") | {"event"}, "eval": declared("EvalMetrics") | {"event"}}
 VERSION = subprocess.run([BUILD / "tacc-rank", "--version"], check=True, capture_output=True,
                          text=True).stdout.split()[1]
 
@@ -153,6 +163,8 @@ class Attempt:
                     stream.close()
                 except BrokenPipeError:
                     pass
+        for event in sum(self.events, []):
+            assert set(event) <= EVENT_FIELDS.get(event["event"], set(event)), "a field that nobody reads"
         return codes
 
     def of(self, kind: str, rank: int = 0) -> list[dict]:
