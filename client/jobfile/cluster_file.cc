@@ -10,8 +10,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/jobfile/nearest_name.h"
 #include "client/jobfile/scalar.h"
+#include "text/nearest_name.h"
 
 namespace tacc::client {
 namespace {
@@ -23,7 +23,7 @@ bool IsIn(const std::string& name, const std::vector<std::string>& names) {
 }
 
 std::string Unknown(const std::string& what, const std::string& name, const std::vector<std::string>& known) {
-  const std::string nearest = NearestName(name, known);
+  const std::string nearest = NearestSlip(name, known);
   return absl::StrCat(what, " \"", name, "\" is not known",
                       nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?"),
                       nearest.empty() ? "; known: " : " Known: ", absl::StrJoin(known, ", "));

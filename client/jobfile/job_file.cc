@@ -18,12 +18,12 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "client/jobfile/foreign_names.h"
-#include "client/jobfile/nearest_name.h"
 #include "client/jobfile/scalar.h"
 #include "client/jobfile/yaml_tree.h"
 #include "machine/tacc_python.h"
 #include "proto/tacc/v1/validate_job.h"
 #include "tacc/v1/options.pb.h"
+#include "text/nearest_name.h"
 
 namespace tacc::client {
 namespace {
@@ -209,7 +209,7 @@ class Reader {
   void UnknownKey(const YamlNode& key, const std::string& path, const Descriptor& type) {
     const std::string what =
         absl::StrCat("unknown field ", Quoted(key.text), path.empty() ? "" : absl::StrCat(" in ", path));
-    const std::string nearest = NearestName(key.text, FieldNames(type));
+    const std::string nearest = NearestSlip(key.text, FieldNames(type));
     std::vector<std::string> elsewhere;
     FindField(*v1::JobSpec::descriptor(), "", key.text, &elsewhere);
     const ForeignName* foreign = FindForeignName(key.text);
@@ -304,7 +304,7 @@ class Reader {
     } else if (node.kind == YamlNode::Kind::kList || node.kind == YamlNode::Kind::kMap) {
       Fail(name, node.place, absl::StrCat(name, " wants one of ", wanted, ", not ", KindOf(node)));
     } else {
-      const std::string nearest = NearestName(node.text, names), foreign = ForeignValue(name, node.text);
+      const std::string nearest = NearestSlip(node.text, names), foreign = ForeignValue(name, node.text);
       Fail(name, node.place,
            absl::StrCat(name, " = ", Quoted(node.text), " is not one of ", wanted,
                         !foreign.empty()  ? absl::StrCat("; ", foreign)

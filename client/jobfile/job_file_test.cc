@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/jobfile/foreign_names.h"
-#include "client/jobfile/nearest_name.h"
 #include "client/jobfile/yaml_tree.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/text_format.h"
@@ -180,15 +179,6 @@ TEST(JobFileTest, SurvivesRandomChanges) {
     }
   }
   EXPECT_GT(errors, 500);
-}
-
-TEST(NearestNameTest, FindsSlips) {
-  const std::vector<std::string> names = {"max_steps", "save_steps", "seed"};
-  EXPECT_EQ(NearestName("max_step", names), "max_steps");
-  EXPECT_EQ(NearestName("sede", names), "seed");
-  EXPECT_EQ(NearestName("MAX_STEPS", names), "max_steps");
-  EXPECT_EQ(NearestName("learning_rate", names), "");
-  EXPECT_EQ(NearestName("", names), "");
 }
 
 TEST(JobFileTest, EveryForeignNameIsUnknownHereAndItsFieldIsNot) {

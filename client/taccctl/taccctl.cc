@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "CLI/CLI.hpp"
-#include "client/jobfile/nearest_name.h"
 #include "client/taccctl/session/exit_code.h"
 #include "client/taccctl/subcommands.h"
+#include "text/nearest_name.h"
 
 namespace tacc::client {
 namespace {
@@ -116,7 +116,7 @@ int RunTaccctl(const std::vector<std::string>& arguments, Context& context) {
     std::vector<std::string> names;
     for (const CLI::App* command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
     if (const std::string unknown = UnknownSubcommand(names, words); !unknown.empty()) {
-      const std::string nearest = NearestName(unknown, names);
+      const std::string nearest = NearestSlip(unknown, names);
       context.err << "unknown subcommand \"" << unknown << "\"; "
                   << (nearest.empty() ? "see taccctl --help" : "did you mean \"" + nearest + "\"?") << std::endl;
       return kExitBadInput;

@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "graph/ir/nearest_name.h"
 #include "graph/ir/status_macros.h"
 #include "graph/verify/checks.h"
+#include "text/nearest_name.h"
 
 namespace tacc::graph {
 namespace {

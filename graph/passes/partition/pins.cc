@@ -11,11 +11,11 @@
 #include "absl/strings/strip.h"
 #include "graph/ir/axis.h"
 #include "graph/ir/divisors.h"
-#include "graph/ir/nearest_name.h"
 #include "graph/ir/status_macros.h"
 #include "graph/passes/modules/module_paths.h"
 #include "graph/passes/partition/axis_list.h"
 #include "graph/passes/training/remat.h"
+#include "text/nearest_name.h"
 
 namespace tacc::graph {
 namespace {

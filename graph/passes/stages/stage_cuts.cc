@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "graph/ir/nearest_name.h"
 #include "graph/passes/modules/module_paths.h"
 #include "graph/passes/stages/stages.h"
+#include "text/nearest_name.h"
 
 namespace tacc::graph {
 namespace {
