@@ -3,7 +3,7 @@ BUILD ?= build
 JOBS ?= $(shell nproc)
 PYTHON := .venv/bin/python
 
-.PHONY: help setup build everything install test quickstart bench soak lint sanitize format clean
+.PHONY: help setup build everything install test quickstart bench soak lint tidy sanitize format clean
 
 help: ## this list
 	@echo 'make TARGET [JOBS=N]   N compile jobs at a time, here $(JOBS)'
@@ -40,6 +40,7 @@ test: everything ## all tests, as CI runs them
 	  cat parity.txt matrix/*.txt capture_plan.txt || code=1; \
 	  $(CURDIR)/$(PYTHON) $(CURDIR)/tests/skips/list_skips.py test_results || code=1; \
 	  $(CURDIR)/scripts/sanitize quick || code=1; \
+	  $(CURDIR)/scripts/tidy quick || code=1; \
 	  grep 'tests passed' ctest.log; exit $$code
 
 # Prepares the Python standard library's sources as a corpus, then trains examples/quickstart on two CPU workers. The exported
@@ -71,6 +72,9 @@ soak: everything ## kill rank, daemon and coordinator at random moments
 
 lint: setup ## check C++, CMake, Python, shell and Markdown files, as make test does
 	@scripts/lint
+
+tidy: setup ## run clang-tidy over the C++ files, what make lint leaves out for its time
+	@scripts/tidy
 
 sanitize: setup ## run the unit tests under AddressSanitizer and UBSan
 	@scripts/sanitize

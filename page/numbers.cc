@@ -88,7 +88,7 @@ std::string SecondsText(double seconds) {
   if (size * 1e9 < 999.5) return absl::StrFormat("%.3g ns", seconds * 1e9);
   if (size * 1e6 < 999.5) return absl::StrFormat("%.3g us", seconds * 1e6);
   if (size * 1e3 < 999.5) return absl::StrFormat("%.3g ms", seconds * 1e3);
-  return absl::StrFormat(size < 9.995 ? "%.2f s" : size < 99.95 ? "%.1f s" : "%.0f s", seconds);
+  return absl::StrFormat("%.*f s", size < 9.995 ? 2 : size < 99.95 ? 1 : 0, seconds);
 }
 
 std::string DurationText(double seconds) {

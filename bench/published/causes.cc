@@ -10,7 +10,6 @@
 namespace tacc::bench {
 namespace {
 
-using graph::Machine;
 using graph::Setting;
 
 constexpr double kPrior = 0.3;        // of a cause's error, one standard deviation

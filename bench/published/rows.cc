@@ -12,7 +12,6 @@ namespace tacc::bench {
 namespace {
 
 using graph::Axis;
-using graph::Layout;
 using graph::PipelineSchedule;
 
 // Where every fit starts, whatever the presets have learned from these tables: middling fractions of the data sheet, a

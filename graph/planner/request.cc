@@ -195,7 +195,7 @@ void ReadCompute(Reader& r, CompileRequest& request) {
   r.Get("job.compute.fp16", &plan.fp16);
   r.Get("job.compute.tf32", &plan.tf32);
   if (plan.fp16) {
-    train.loss_scale.emplace();
+    train.loss_scale = TrainingOptions::LossScale();
     r.Get("job.compute.grad_scaler.init_scale", &train.loss_scale->init_scale);
     r.Get("job.compute.grad_scaler.growth_interval", &train.loss_scale->growth_interval);
   }

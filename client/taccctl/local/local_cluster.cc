@@ -52,8 +52,9 @@ absl::Status LocalCluster::StartMember(size_t i) {
   members_[i].started = Clock::now();
   if (i > 0) {
     absl::StatusOr<std::unique_ptr<ChildProcess>> worker = LaunchWorker(options_, address_, static_cast<int>(i) - 1);
-    if (worker.ok()) members_[i].process = *std::move(worker);
-    return worker.status();
+    if (!worker.ok()) return worker.status();
+    members_[i].process = *std::move(worker);
+    return absl::OkStatus();
   }
   // Started again, it is where the workers look for it.
   absl::StatusOr<LaunchedCoordinator> coordinator =

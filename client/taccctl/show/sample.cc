@@ -29,7 +29,8 @@ std::string Python(const Context& context) {
 }  // namespace
 
 void ShowSample(const v1::Job& job, Context* context) {
-  const std::string page = job.checkpoint_dir() + "/report.html", model = job.exported_path();
+  const std::string page = job.checkpoint_dir() + "/report.html";
+  const std::string& model = job.exported_path();
   if (!context->err_is_terminal || model.empty() || !Exists(page) || !Exists(model + "/tokenizer.json")) return;
   context->err << "a sample of its text is being made (at most a minute)" << std::endl;
   // `nice` looks for the program on PATH.

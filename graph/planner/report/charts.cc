@@ -15,7 +15,6 @@
 namespace tacc::graph {
 namespace {
 
-using svg::Escaped;
 using svg::kWidth;
 using svg::Open;
 using svg::Rect;

@@ -18,7 +18,7 @@ constexpr double kWorthAWord = 0.005;
 
 std::string Percent(double fraction) {
   if (fraction < 0.00005) return fraction <= 0 ? "0 %" : "less than 0.01 %";
-  return absl::StrFormat(fraction < 0.0005 ? "%.2f %%" : fraction < 0.0995 ? "%.1f %%" : "%.0f %%", 100 * fraction);
+  return absl::StrFormat("%.*f %%", fraction < 0.0005 ? 2 : fraction < 0.0995 ? 1 : 0, 100 * fraction);
 }
 
 std::string Plural(int64_t count, const std::string& one) {

@@ -15,7 +15,6 @@ namespace tacc::worker {
 namespace {
 
 using kernels::DType;
-using kernels::TensorView;
 
 constexpr absl::Duration kTimeout = absl::Seconds(20);
 

@@ -16,7 +16,6 @@
 namespace tacc::worker {
 namespace {
 
-using kernels::DType;
 using Kind = CollectiveCall::Kind;
 
 TEST(TwoLevels, NeedAsManyRanksOnEachOfSeveralMachines) {
