@@ -147,7 +147,7 @@ double ModelFlops(const Program& program, const OpTable& ops) {
   return total;
 }
 
-StepCost EstimateStep(const Program& program, const OpTable& ops, const DeviceProfile& device, int64_t rank) {
+StepCost StepCostOf(const Program& program, const OpTable& ops, const DeviceProfile& device, int64_t rank) {
   const TargetKind* kind = FindTargetKind(device.kind);
   const CollectiveRanks ranks{kind != nullptr && kind->shares_cores, device.sums_in_order, device.devices_per_machine,
                               rank};

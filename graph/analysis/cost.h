@@ -53,7 +53,7 @@ struct StepCost {
   double seconds() const { return compute_seconds + communication_seconds; }
 };
 // A partitioned (or later) program's step on this device; what is packed is that of `rank`.
-StepCost EstimateStep(const Program& program, const OpTable& ops, const DeviceProfile& device, int64_t rank = 0);
+StepCost StepCostOf(const Program& program, const OpTable& ops, const DeviceProfile& device, int64_t rank = 0);
 
 // Nodes that take no time: names of states and inputs, waits, and values that share their operand's place.
 bool IsFree(const OpDef& def, const OpCall& call, const Node& node);

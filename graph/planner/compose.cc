@@ -40,7 +40,7 @@ absl::Status SimulateFirst(const PlanRequest& request, std::vector<Program>& pro
     pointers.push_back(&program);
   }
   stages->cost.clear();
-  for (const Program& program : programs) stages->cost.push_back(EstimateStep(program, ops, request.device));
+  for (const Program& program : programs) stages->cost.push_back(StepCostOf(program, ops, request.device));
   absl::StatusOr<Simulation> simulation = Simulate(pointers, TimesOn(request.cluster, pointers, ops));
   for (size_t s = 0; s < programs.size(); ++s) programs[s].step = std::move(steps[s]);
   TACC_RETURN_IF_ERROR(simulation.status());

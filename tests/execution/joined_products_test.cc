@@ -134,7 +134,7 @@ int NumCopyingStores(const graph::Compiled& compiled) {
 
 double Flops(const graph::Compiled& compiled, const graph::OpTable& ops) {
   double flops = 0;
-  for (const graph::Program& stage : compiled.stages) flops += graph::EstimateStep(stage, ops, {}).matmul_flops;
+  for (const graph::Program& stage : compiled.stages) flops += graph::StepCostOf(stage, ops, {}).matmul_flops;
   return flops;
 }
 

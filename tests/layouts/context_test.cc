@@ -125,8 +125,8 @@ TEST_P(ContextTest, SharesTheWork) {
   // Over tp, 7 features and 13 tokens of the vocabulary are padded to 8 and 14.
   const double padding = layout.tp > 1 ? 8.0 / 7 : 1;
   EXPECT_LE(
-      EstimateStep(many->stages[0], ops, device).matmul_flops,
-      1.05 * padding / static_cast<double>(layout.ranks()) * EstimateStep(one->stages[0], ops, device).matmul_flops);
+      StepCostOf(many->stages[0], ops, device).matmul_flops,
+      1.05 * padding / static_cast<double>(layout.ranks()) * StepCostOf(one->stages[0], ops, device).matmul_flops);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -130,7 +130,7 @@ TEST_P(FamilyLayoutTest, TwoRanksTrainAsOneAndShareTheWork) {
   ASSERT_EQ(wanted.size(), got.size());
   EXPECT_NE(wanted.front(), wanted.back());
   for (size_t i = 0; i < wanted.size(); ++i) EXPECT_LE(std::abs(got[i] - wanted[i]), kTolerance * wanted[i]) << i;
-  auto flops = [&](const Compiled& c) { return EstimateStep(c.stages[0], ops, DeviceProfile()).matmul_flops; };
+  auto flops = [&](const Compiled& c) { return StepCostOf(c.stages[0], ops, DeviceProfile()).matmul_flops; };
   EXPECT_LE(flops(*two), 1.05 / 2 * flops(*one));
 }
 

@@ -130,7 +130,7 @@ TEST_P(LayoutTest, SharesWorkMemoryAndTraffic) {
   ASSERT_TRUE(one.ok() && many.ok());
   const int64_t ranks = layout.ranks();
   const DeviceProfile device;
-  const StepCost cost = EstimateStep(many->stages[0], ops, device);
+  const StepCost cost = StepCostOf(many->stages[0], ops, device);
   // The model's dims are odd: padding adds to what a rank has to do and to hold.
   double padding = 1;
   double gradients = 0, weights = 0;
@@ -144,7 +144,7 @@ TEST_P(LayoutTest, SharesWorkMemoryAndTraffic) {
     weights += static_cast<double>(state.placement.global.num_elements()) *
                (layout.compute_dtype != DType::kF32 && state.stored_dims.size() > 1 ? 2 : 4);
   }
-  EXPECT_LE(cost.matmul_flops, 1.05 * padding / ranks * EstimateStep(one->stages[0], ops, device).matmul_flops);
+  EXPECT_LE(cost.matmul_flops, 1.05 * padding / ranks * StepCostOf(one->stages[0], ops, device).matmul_flops);
   const int64_t shards = layout.fsdp * layout.tp * layout.tpq;
   EXPECT_LE(many->memory[0].optimizer_bytes, 1.05 * padding / shards * one->memory[0].optimizer_bytes);
   if (layout.zero_stage == 3) {
@@ -189,7 +189,7 @@ TEST(ReshardAfterForward, TradesMemoryForGathers) {
   for (int64_t kept = 0; kept <= 2; ++kept) {
     const auto compiled = CompileLayout({.fsdp = 2, .kept_units = kept}, ops);
     ASSERT_TRUE(compiled.ok()) << compiled.status();
-    sent.push_back(EstimateStep(compiled->stages[0], ops, {}).sent_bytes);
+    sent.push_back(StepCostOf(compiled->stages[0], ops, {}).sent_bytes);
     bytes.push_back(compiled->memory[0].arena_bytes);
     int64_t kept_bytes = 0;
     for (const State& state : compiled->stages[0].states) {

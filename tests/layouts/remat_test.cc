@@ -190,7 +190,7 @@ TEST(RematTest, RepeatsTheForwardOnceAndIsNoWorkOfTheModel) {
   const Outcome kept = CompileCase({4, 0}, ops), repeated = CompileCase({4, 4}, ops);
   EXPECT_GT(kept.model_flops, 0);
   EXPECT_EQ(repeated.model_flops, kept.model_flops);
-  auto flops = [&](const Outcome& o) { return EstimateStep(o.compiled.stages[0], ops, DeviceProfile()).matmul_flops; };
+  auto flops = [&](const Outcome& o) { return StepCostOf(o.compiled.stages[0], ops, DeviceProfile()).matmul_flops; };
   // The repeated forward: a third of the layers' work, but for the last product of each, whose result nothing reads.
   const double tokens = kBatch * kSeq;
   const double down = 2 * tokens * kWidth * 23, head = 3 * 2 * tokens * kWidth * kVocab;

@@ -356,7 +356,7 @@ int64_t Packed(const std::vector<graph::Program>& stages, const graph::Machine& 
   graph::DeviceProfile device;
   device.devices_per_machine = machine.devices_per_node;
   device.sums_in_order = machine.sums_in_order;
-  return EstimateStep(worker::ProgramOf(stages, rank), ops, device, rank).packed_bytes;
+  return StepCostOf(worker::ProgramOf(stages, rank), ops, device, rank).packed_bytes;
 }
 
 // Whole steps, with every collective and message of each mesh, on machines of two ranks and of four: CPUs, and GPUs

@@ -62,7 +62,7 @@ double FlopsShare(const Program& stage, const Program& one, const graph::Decoder
 double BytesToSend(const Program& program, const graph::OpTable& ops) {
   graph::DeviceProfile cpu;
   cpu.kind = "cpu";
-  return static_cast<double>(graph::EstimateStep(program, ops, cpu).sent_bytes);
+  return static_cast<double>(graph::StepCostOf(program, ops, cpu).sent_bytes);
 }
 
 bool SameExperts(const worker::TrainingLog& many, const worker::TrainingLog& one) {
@@ -111,7 +111,7 @@ absl::StatusOr<Row> MeasureRow(const std::string& family, const Layout& layout, 
     const Program& program = compiled->stages[stage];
     row.flops_share = std::max(row.flops_share, FlopsShare(program, one->compiled.stages[0], spec, layout, ops));
     row.bytes_share = std::max(row.bytes_share, BytesOfStates(program) / theory[stage].state_bytes);
-    const auto sent = static_cast<double>(graph::EstimateStep(program, ops, graph::DeviceProfile()).sent_bytes);
+    const auto sent = static_cast<double>(graph::StepCostOf(program, ops, graph::DeviceProfile()).sent_bytes);
     row.least_sent = std::min(row.least_sent, sent / theory[stage].sent_bytes);
     row.most_sent = std::max(row.most_sent, sent / theory[stage].sent_bytes);
   }
@@ -120,7 +120,7 @@ absl::StatusOr<Row> MeasureRow(const std::string& family, const Layout& layout, 
     const Program& program = worker::ProgramOf(compiled->stages, static_cast<int64_t>(rank));
     const double wanted = BytesToSend(program, ops), counted = static_cast<double>(run.sent[rank].bytes);
     row.counting_difference = std::max(row.counting_difference, std::abs(counted / wanted - 1));
-    const auto planned = static_cast<double>(graph::EstimateStep(program, ops, graph::DeviceProfile()).sent_bytes);
+    const auto planned = static_cast<double>(graph::StepCostOf(program, ops, graph::DeviceProfile()).sent_bytes);
     row.counted_sent = std::max(row.counted_sent, counted / planned);
   }
   row.loss_difference = Difference(run.log.losses(), one->log.losses());

@@ -33,7 +33,7 @@ TEST(TimesOn, WithoutOverlapASimulationIsTheRoofline) {
     ASSERT_TRUE(program.ok()) << program.status();
     DeviceProfile device = TestDevice();
     device.kind = "other";  // shares no cores; nothing is known of it but the roofline's rates
-    const StepCost cost = EstimateStep(*program, ops, device);
+    const StepCost cost = StepCostOf(*program, ops, device);
     const Simulation simulation = MustSimulate(*program, {MachineOf(device), 1}, ops);
     EXPECT_NEAR(simulation.step_seconds, cost.seconds(), 1e-9 * cost.seconds());
     EXPECT_NEAR(simulation.stages[0].compute_seconds, cost.compute_seconds, 1e-9 * cost.seconds());

@@ -46,7 +46,7 @@ TEST(Trace, SlicesNestAndSumToTheSimulation) {
   }
   EXPECT_THAT(threads, testing::ElementsAre("communication fsdp", "compute"));
   EXPECT_THAT(phases, testing::ElementsAre("forward", "backward", "forward", "backward"));  // two micro-batches
-  EXPECT_EQ(sent_bytes, EstimateStep(*program, ops, DeviceProfile()).sent_bytes);
+  EXPECT_EQ(sent_bytes, StepCostOf(*program, ops, DeviceProfile()).sent_bytes);
   EXPECT_EQ(WhatOverlaps(slices), "");
   const double rounding = 1e-9 * static_cast<double>(num_compute);
   EXPECT_NEAR(sums["node"], simulation->stages[0].compute_seconds, rounding);
