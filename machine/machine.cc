@@ -121,9 +121,9 @@ int64_t ProcBytes(const std::string& path, const std::string& key) {
 
 }  // namespace
 
-Machine LookAtMachine(const std::string& root, int affinity_cpus) {
+LocalMachine LookAtMachine(const std::string& root, int affinity_cpus) {
   const Limits limits = CgroupLimits(root);
-  Machine machine;
+  LocalMachine machine;
   if (std::string model = ProcValue(root + "proc/cpuinfo", "model name"); !model.empty())
     machine.cpu_model = std::move(model);
   machine.num_cpus = std::max(1, static_cast<int>(std::min<double>(affinity_cpus, limits.cpus)));
@@ -133,7 +133,7 @@ Machine LookAtMachine(const std::string& root, int affinity_cpus) {
   return machine;
 }
 
-Machine ThisMachine() {
+LocalMachine ThisMachine() {
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
   const int count = sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? CPU_COUNT(&cpus) : 1;

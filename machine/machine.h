@@ -10,7 +10,7 @@
 
 namespace tacc {
 
-struct Machine {
+struct LocalMachine {
   std::string cpu_model = "unknown CPU";
   // CPUs: the least of the affinity mask and the cgroups' quotas (rounded down), at least 1.
   int num_cpus = 1;
@@ -22,10 +22,10 @@ struct Machine {
 
 // Looks under `root` ("/" but in tests) for proc and sys/fs/cgroup, version 1 and 2, limits of every level;
 // `affinity_cpus` is the size of the process's affinity mask.
-Machine LookAtMachine(const std::string& root, int affinity_cpus);
+LocalMachine LookAtMachine(const std::string& root, int affinity_cpus);
 
 // This machine.
-Machine ThisMachine();
+LocalMachine ThisMachine();
 
 // Memory that this process holds now, shared libraries included; 0 when the system does not say.
 int64_t ResidentBytes();

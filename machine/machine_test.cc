@@ -40,7 +40,7 @@ TEST_F(MachineTest, HowLongThreadsWait) {
 
 TEST_F(MachineTest, WithoutCgroups) {
   Write("proc/meminfo", "MemTotal:  16 kB\nMemAvailable:     8 kB\n");
-  const Machine machine = LookAtMachine(root_, 6);
+  const LocalMachine machine = LookAtMachine(root_, 6);
   EXPECT_EQ(machine.num_cpus, 6);
   EXPECT_EQ(machine.memory_bytes, 16384);
   EXPECT_EQ(machine.available_memory_bytes, 8192);
@@ -54,7 +54,7 @@ TEST_F(MachineTest, Version2LimitsOfAnyAncestorCount) {
   Write("sys/fs/cgroup/a/b/memory.max", "500000\n");
   Write("sys/fs/cgroup/a/b/memory.current", "300000\n");
   Write("sys/fs/cgroup/a/b/memory.stat", "anon 1\ninactive_file 100000\n");
-  const Machine machine = LookAtMachine(root_, 8);
+  const LocalMachine machine = LookAtMachine(root_, 8);
   EXPECT_EQ(machine.num_cpus, 2);
   EXPECT_EQ(machine.memory_bytes, 500000);
   EXPECT_EQ(machine.available_memory_bytes, 300000);
@@ -67,7 +67,7 @@ TEST_F(MachineTest, Version1) {
   Write("sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n");
   Write("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "400000\n");
   Write("sys/fs/cgroup/memory/x/memory.usage_in_bytes", "100000\n");
-  const Machine machine = LookAtMachine(root_, 8);
+  const LocalMachine machine = LookAtMachine(root_, 8);
   EXPECT_EQ(machine.num_cpus, 1);
   EXPECT_EQ(machine.memory_bytes, 400000);
   EXPECT_EQ(machine.available_memory_bytes, 300000);
@@ -78,7 +78,7 @@ TEST_F(MachineTest, AContainersOwnNamespace) {
   Write("proc/self/cgroup", "0::/\n");
   Write("sys/fs/cgroup/cpu.max", "50000 100000\n");
   Write("sys/fs/cgroup/memory.max", "1000000\n");
-  const Machine machine = LookAtMachine(root_, 16);
+  const LocalMachine machine = LookAtMachine(root_, 16);
   EXPECT_EQ(machine.num_cpus, 1);
   EXPECT_EQ(machine.memory_bytes, 1000000);
 }
@@ -90,7 +90,7 @@ TEST_F(MachineTest, CpuModel) {
 }
 
 TEST(MachineNowTest, IsAMachine) {
-  const Machine machine = ThisMachine();
+  const LocalMachine machine = ThisMachine();
   EXPECT_GE(machine.num_cpus, 1);
   EXPECT_GT(machine.available_memory_bytes, 1 << 20);
   EXPECT_GE(machine.memory_bytes, machine.available_memory_bytes);

@@ -84,7 +84,7 @@ absl::StatusOr<json> RequestForThisMachine(const v1::JobSpec& spec, Context& con
   if (!job.ok()) return job.status();
   request["job"] = *job;
   const int num_workers = std::max(1, RequestedWorld(spec));
-  const Machine machine = ThisMachine();
+  const LocalMachine machine = ThisMachine();
   // As `submit --local` would choose them.
   const absl::StatusOr<std::vector<std::string>> devices =
       ChooseDevices(kAutoDevice, num_workers, num_workers, context);

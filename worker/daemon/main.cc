@@ -104,7 +104,7 @@ absl::StatusOr<int64_t> Size(const char* flag, const std::string& text) {
 }
 
 // What --memory and --memory-reserve say; of a GPU what is free decides, when it has been looked at.
-absl::Status SetMemory(const Machine& machine, Flags* flags, DaemonOptions* options) {
+absl::Status SetMemory(const LocalMachine& machine, Flags* flags, DaemonOptions* options) {
   const bool is_gpu = IsGpu(flags->device);
   if (!is_gpu) {
     options->place.memory_bytes = static_cast<int64_t>(static_cast<double>(machine.memory_bytes) * kMemoryShare);
@@ -188,7 +188,7 @@ absl::StatusOr<DaemonOptions> MakeOptions(Flags* flags, spdlog::logger* logger) 
     if (!state_dir.ok()) return state_dir.status();
     flags->state_dir = *std::move(state_dir);
   }
-  const Machine machine = ThisMachine();
+  const LocalMachine machine = ThisMachine();
   options.place.num_threads = flags->threads != 0 ? flags->threads : machine.num_cpus;
   if (absl::Status status = SetMemory(machine, flags, &options); !status.ok()) return status;
   if (options.place.num_threads > machine.num_cpus) {

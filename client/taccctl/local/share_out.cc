@@ -7,14 +7,14 @@
 
 namespace tacc::client {
 
-WorkerShare ShareOut(const Machine& machine, int num_workers) {
+WorkerShare ShareOut(const LocalMachine& machine, int num_workers) {
   WorkerShare share;
   share.threads = std::max(1, machine.num_cpus / num_workers);
   share.memory_bytes = machine.available_memory_bytes / 10 * 9 / num_workers;
   return share;
 }
 
-absl::StatusOr<WorkerShare> ShareFor(const Machine& machine, const std::vector<std::string>& devices, int threads,
+absl::StatusOr<WorkerShare> ShareFor(const LocalMachine& machine, const std::vector<std::string>& devices, int threads,
                                      const std::string& memory) {
   WorkerShare share = ShareOut(machine, static_cast<int>(devices.size()));
   if (devices.front() != kCpuDevice) share.memory_bytes = 0;
@@ -27,7 +27,7 @@ absl::StatusOr<WorkerShare> ShareFor(const Machine& machine, const std::vector<s
   return share;
 }
 
-std::string TurnsWarning(const Machine& machine, int num_workers, int threads, const std::string& lower) {
+std::string TurnsWarning(const LocalMachine& machine, int num_workers, int threads, const std::string& lower) {
   const int64_t wanted = int64_t{num_workers} * threads;
   if (wanted <= machine.num_cpus) return "";
   const auto count = [](int n, const char* what) { return absl::StrCat(n, " ", what, n == 1 ? "" : "s"); };

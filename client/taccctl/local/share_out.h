@@ -18,17 +18,17 @@ struct WorkerShare {
 
 // The share of each of `num_workers` on CPUs: all CPUs, and nine tenths of the memory (the rest is the coordinator's
 // and the system's).
-WorkerShare ShareOut(const Machine& machine, int num_workers);
+WorkerShare ShareOut(const LocalMachine& machine, int num_workers);
 
 // What `taccctl submit --local` and `up` give each worker of these devices: its share; of GPUs that of the CPUs, and
 // whatever memory is free there. `threads` (0: not) and `memory` (empty: not) say otherwise. InvalidArgument when the
 // latter is no size.
-absl::StatusOr<WorkerShare> ShareFor(const Machine& machine, const std::vector<std::string>& devices, int threads,
+absl::StatusOr<WorkerShare> ShareFor(const LocalMachine& machine, const std::vector<std::string>& devices, int threads,
                                      const std::string& memory);
 
 // "" when there is a CPU for each thread of the workers; else a line that says so. `lower`: the options that would
 // help.
-std::string TurnsWarning(const Machine& machine, int num_workers, int threads, const std::string& lower);
+std::string TurnsWarning(const LocalMachine& machine, int num_workers, int threads, const std::string& lower);
 
 }  // namespace tacc::client
 

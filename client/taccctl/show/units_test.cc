@@ -33,7 +33,7 @@ TEST(BackoffTest, DoublesFromTwoTenthsToTwoSeconds) {
 }
 
 TEST(ShareOutTest, NeverMoreThreadsThanCpusUnlessItMust) {
-  const Machine machine{.num_cpus = 8, .available_memory_bytes = 1000};
+  const LocalMachine machine{.num_cpus = 8, .available_memory_bytes = 1000};
   EXPECT_EQ(ShareOut(machine, 3).threads, 2);
   EXPECT_EQ(ShareOut(machine, 3).memory_bytes, 300);
   EXPECT_EQ(ShareOut(machine, 8).threads, 1);
@@ -41,7 +41,7 @@ TEST(ShareOutTest, NeverMoreThreadsThanCpusUnlessItMust) {
 }
 
 TEST(ShareOutTest, GpusGetAPartOfTheCpusAndWhatIsFreeOnThem) {
-  Machine machine;
+  LocalMachine machine;
   machine.num_cpus = 32;
   machine.available_memory_bytes = 1000;
   const auto gpus = ShareFor(machine, {"cuda:0", "cuda:1", "cuda:2", "cuda:3"}, 0, "");
@@ -54,7 +54,7 @@ TEST(ShareOutTest, GpusGetAPartOfTheCpusAndWhatIsFreeOnThem) {
 }
 
 TEST(ShareOutTest, MoreThreadsThanCpusAreToldOf) {
-  const Machine machine{.num_cpus = 8, .available_memory_bytes = 1000};
+  const LocalMachine machine{.num_cpus = 8, .available_memory_bytes = 1000};
   EXPECT_EQ(TurnsWarning(machine, 8, 1, "--workers"), "");
   EXPECT_EQ(TurnsWarning(machine, 2, 4, "--workers"), "");
   const std::string warning = TurnsWarning(machine, 9, 1, "--workers");

@@ -184,7 +184,7 @@ std::string ProbeDevice(int threads, const Clock& clock) {
   ConfigureThreads(threads);
   constexpr double kSecondsPerDtype = 2.0;
   const Link link = MeasureLoopback(clock);
-  const Machine machine = ThisMachine();
+  const LocalMachine machine = ThisMachine();
   bool is_cut_short = false;
   const MatmulRate f32 = MatmulRateOf(at::kFloat, kSecondsPerDtype, clock, &is_cut_short);
   // Our kernels compute products of f16 in f32, and of bf16 too where the processor has no instruction for them;
