@@ -1,0 +1,111 @@
+#include <map>
+
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "graph/import/import.h"
+#include "graph/ir/text.h"
+#include "gtest/gtest.h"
+
+namespace tacc::graph {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kGraph[] = R"TEXT(# A bigram model.
+tacc.graph 1
+
+%tokens = input "tokens" : i32[B,S]
+%targets = input "targets" : i32[B,S]
+%table = param "table.weight" init="normal(0.02)" : f32[9,9]
+%logits = embedding %table, %tokens : f32[B,S,9] @layers.0.table
+%loss, %count, %lse = cross_entropy %logits, %targets : f32[], f32[], f32[B,S]
+output "loss" %loss
+output "target_tokens" %count
+)TEXT";
+
+class ImportGraphTest : public testing::Test {
+ protected:
+  absl::StatusOr<ImportedModel> Import(const std::string& text) {
+    ImportOptions options;
+    options.batch = 2;
+    options.seq_len = 4;
+    return ImportGraphText(text, "m.graph", options, ops_);
+  }
+  // The error of kGraph with `from` replaced by `to`.
+  std::string Error(const std::string& from, const std::string& to) {
+    const std::string text = absl::StrReplaceAll(kGraph, {{from, to}});
+    EXPECT_NE(text, kGraph) << from;
+    const absl::Status status = Import(text).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    return std::string(status.message());
+  }
+  OpTable ops_;
+};
+
+TEST_F(ImportGraphTest, BindsSymbols) {
+  const absl::StatusOr<ImportedModel> model = Import(kGraph);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->vocab_size, 9);
+  EXPECT_EQ(model->num_parameters, 81);
+  EXPECT_THAT(model->units, testing::ElementsAre("layers.0"));
+  EXPECT_THAT(Print(model->forward), HasSubstr("f32[2,4,9]"));
+}
+
+TEST_F(ImportGraphTest, FactsAreOfTheNodes) {
+  const auto facts = [&](const std::string& from, const std::string& to, int64_t batch) {
+    ImportOptions options;
+    options.batch = batch;
+    options.seq_len = 4;
+    const absl::StatusOr<ImportedModel> model =
+        ImportGraphText(absl::StrReplaceAll(kGraph, {{from, to}}), "m.graph", options, ops_);
+    EXPECT_TRUE(model.ok()) << model.status();
+    return model->facts;
+  };
+  const std::map<std::string, std::string> before = facts("", "", 2);
+  EXPECT_EQ(before.size(), 1u);
+  // Checkpoints know their graph by it: where graphs are printed otherwise, each would be of another training.
+  EXPECT_EQ(before.at("graph"), "a9152b978554b329");
+  EXPECT_EQ(facts("# A bigram model.", "# Of two words.", 6), before);
+  EXPECT_NE(facts("normal(0.02)", "normal(0.03)", 2), before);
+}
+
+TEST_F(ImportGraphTest, ErrorsNameLineAndColumn) {
+  EXPECT_EQ(
+      Error("embedding %table", "embeding %table"),
+      "m.graph:7:1: unknown op 'embeding'\n  %logits = embeding %table, %tokens : f32[B,S,9] @layers.0.table\n  ^");
+  EXPECT_THAT(Error("f32[B,S,9]", "f32[B,S,8]"),
+              HasSubstr("m.graph:7:1: the type of %logits is written f32[2,4,8], but embedding makes f32[2,4,9]"));
+  EXPECT_THAT(Error("\"tokens\" : i32[B,S]", "\"tokens\" : i64[B,S]"),
+              HasSubstr("m.graph:4:1: input \"tokens\" is i64[2,4]; wanted i32[2,4] (token ids, i32[B,S])"));
+  EXPECT_THAT(Error("input \"targets\"", "input \"labels\""), HasSubstr("m.graph:5:1: no input is called \"labels\""));
+  EXPECT_THAT(Error("output \"loss\" %loss\n", ""), HasSubstr("the graph has no output \"loss\""));
+  EXPECT_THAT(Error("output \"loss\" %loss", "output \"loss\" %lse"),
+              HasSubstr("m.graph:9:1: output \"loss\" is f32[2,4]; wanted f32[]"));
+  EXPECT_THAT(Error("f32[9,9]", "bf16[9,9]"),
+              HasSubstr("m.graph:6:1: param \"table.weight\" is bf16[9,9]; wanted f32"));
+  EXPECT_THAT(Error("init=\"normal(0.02)\"", "std=0.02"),
+              HasSubstr("m.graph:6:1: param takes init=\"...\", stored=[...] and axes=[NAME,...], got std=0.02"));
+  EXPECT_THAT(Error("init=\"normal(0.02)\"", "stored=[80]"),
+              HasSubstr("m.graph:6:1: stored=[80] is no reshape of f32[9,9]"));
+  EXPECT_THAT(Error("%loss, %count, %lse = cross_entropy %logits, %targets : f32[], f32[], f32[B,S]",
+                    "%loss, %count = cross_entropy %logits, %targets : f32[], f32[]"),
+              HasSubstr("m.graph:8:1: cross_entropy has 3 results, the line names 2"));
+  EXPECT_THAT(Error("[9,9]", "[V,9]"),
+              HasSubstr("m.graph:6:57: the dim 'V' has no value here; known names: B, S\n  %table"));
+  EXPECT_THAT(Error("output \"target_tokens\" %count", "store \"weights/x\" %count"),
+              HasSubstr("is not for a model's graph"));
+}
+
+TEST_F(ImportGraphTest, HasNoPretrainedWeightsAndNoClasses) {
+  ImportOptions options;
+  options.weights = ImportOptions::Weights::kPretrained;
+  EXPECT_THAT(std::string(ImportGraphText(kGraph, "m.graph", options, ops_).status().message()),
+              HasSubstr("set model.weights: random"));
+  options.weights = ImportOptions::Weights::kAuto;
+  options.wrap_layer_cls = {"Layer"};
+  EXPECT_THAT(std::string(ImportGraphText(kGraph, "m.graph", options, ops_).status().message()),
+              HasSubstr("dist.fsdp.wrap_layer_cls"));
+}
+
+}  // namespace
+}  // namespace tacc::graph
