@@ -6,13 +6,13 @@
 #include "gmock/gmock.h"
 #include "graph/ir/text.h"
 #include "graph/passes/testing/test_model.h"
-#include "graph/planner/report/does_not_fit.h"
 #include "graph/planner/report/explain.h"
 #include "graph/planner/report/explain_layout.h"
 #include "graph/planner/report/html.h"
 #include "graph/planner/report/timeline.h"
 #include "graph/planner/report/trace_page.h"
 #include "graph/planner/report/words.h"
+#include "graph/planner/request_for_test.h"
 #include "graph/planner/simulate/trace.h"
 #include "graph/trace/step_trace.h"
 #include "gtest/gtest.h"
@@ -23,127 +23,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-TEST(Words, Numbers) {
-  EXPECT_EQ(BytesText(12), "12 B");
-  EXPECT_EQ(BytesText(1.5 * 1073741824), "1.5 GiB");
-  EXPECT_EQ(SecondsText(2.149), "2.15 s");
-  EXPECT_EQ(SecondsText(0.0311), "31.1 ms");
-  EXPECT_EQ(SecondsText(1.2e-5), "12 us");
-  EXPECT_EQ(SecondsText(1e-7), "100 ns");
-  EXPECT_EQ(SecondsText(1e-12), "< 1 ns");
-  // The unit is that of the rounded number.
-  EXPECT_EQ(SecondsText(0.9994), "999 ms");
-  EXPECT_EQ(SecondsText(0.9997), "1.00 s");
-  EXPECT_EQ(SecondsText(-0.9997), "-1.00 s");
-  EXPECT_EQ(SecondsText(0.9997e-3), "1 ms");
-  EXPECT_EQ(SecondsText(0.9997e-6), "1 us");
-  EXPECT_EQ(SecondsText(9.996), "10.0 s");
-  EXPECT_EQ(SecondsText(99.96), "100 s");
-  EXPECT_EQ(DurationText(21480), "5 h 58 min");
-  EXPECT_EQ(DurationText(3.17 * 86400), "3 days 4 h");
-  EXPECT_EQ(RangeText("0.86 s", "1.02 s"), "0.86 to 1.02 s");
-  EXPECT_EQ(RangeText("981 ms", "1.02 s"), "981 ms to 1.02 s");
-  EXPECT_EQ(RangeText("431", "500"), "431 to 500");
-  EXPECT_EQ(RangeText("less than 0.01 %", "less than 0.01 %"), "less than 0.01 % to less than 0.01 %");
-  EXPECT_EQ(RangeText("1.2 million", "1.4 million"), "1.2 to 1.4 million");
-  EXPECT_EQ(WholeText(262144), "262,144");
-  EXPECT_EQ(WholeText(-1000), "-1,000");
-  EXPECT_EQ(WholeText(-100), "-100");
-  EXPECT_EQ(CountText(6.738e9), "6.74 billion");
-  EXPECT_EQ(CountText(999.6e3), "1 million");
-}
-
-TEST(Words, PartsAddUp) {
-  using ::testing::ElementsAre;
-  const double gib = 1 << 30, mib = 1 << 20;
-  // Each by itself would be 1.3 + 1.3 + 1.3 = 4.0.
-  EXPECT_THAT(BytesTexts({1.333 * gib, 1.333 * gib, 1.334 * gib}, 4 * gib),
-              ElementsAre("1.3 GiB", "1.3 GiB", "1.4 GiB"));
-  EXPECT_THAT(BytesTexts({0.05 * mib, 900 * mib, 0, 124 * mib}, gib),
-              ElementsAre("51.2 KiB", "0.9 GiB", "0 B", "0.1 GiB"));
-  // What many small ones come to is not shown with the large ones.
-  EXPECT_THAT(BytesTexts({gib, gib, 50 * mib, 50 * mib, 50 * mib, 50 * mib}, 2248 * mib),
-              ElementsAre("1.0 GiB", "1.0 GiB", "50.0 MiB", "50.0 MiB", "50.0 MiB", "50.0 MiB"));
-  EXPECT_THAT(BytesTexts({410 * mib, 410 * mib, 205 * mib, 60 * mib, 60 * mib, 60 * mib}, 1205 * mib),
-              ElementsAre("0.4 GiB", "0.4 GiB", "0.2 GiB", "60.0 MiB", "60.0 MiB", "60.0 MiB"));
-  EXPECT_THAT(BytesTexts({100, 200}, 300), ElementsAre("100 B", "200 B"));
-  EXPECT_THAT(BytesTexts({}, 0), ElementsAre());
-  EXPECT_THAT(BytesTexts({gib, gib}, 9 * gib), ElementsAre("1.0 GiB", "1.0 GiB")) << "they do not";
-  EXPECT_THAT(RoundedPercents({0.7065, 0.1267, 0.1668}), ElementsAre(70.6, 12.7, 16.7));
-  EXPECT_THAT(RoundedPercents({1, 0, 0}), ElementsAre(100, 0, 0));
-  EXPECT_EQ(PercentText(70.6), "70.6 %");
-  EXPECT_EQ(PercentText(100), "100.0 %");
-}
-
-ForwardBuilder Builder(int num_layers) {
-  return [num_layers](int64_t batch, int64_t seq_len) -> absl::StatusOr<ForwardModel> {
-    ParseOptions options;
-    options.symbols = {{"B", batch}, {"S", seq_len}};
-    auto graph = ParseGraph(TestModelText(num_layers), options);
-    if (!graph.ok()) return graph.status();
-    ForwardModel model{*std::move(graph), {}, "embed", 1};
-    for (int i = 0; i < num_layers; ++i) model.units.push_back(absl::StrCat("layers.", i));
-    return model;
-  };
-}
-
-// GPUs of which a plan takes nothing beside its arena and workspace.
-PlanRequest GpuRequest(int64_t world, int64_t memory_bytes) {
-  PlanRequest request;
-  request.seq_len = 6;
-  request.training.max_steps = 10;
-  request.bf16 = false;
-  request.world = world;
-  request.device.kind = "cuda";
-  request.device.matmul_flops_per_second = {{DType::kF32, 1e13}, {DType::kBF16, 1e14}};
-  request.device.memory_bytes_per_second = 1e12;
-  request.device.link_bytes_per_second = 1e10;
-  request.device.memory_bytes = memory_bytes;
-  request.cluster = *MakeCluster(MachineOf(request.device), world);
-  return request;
-}
-
-Candidate Smallest(const PlanRequest& request, const ForwardBuilder& model) {
-  const auto planned = PlanCandidates(request, model, OpTable());
-  EXPECT_TRUE(planned.ok()) << planned.status();
-  return planned->candidates[0];
-}
-
-TEST(DoesNotFitTest, TheFewestWorkersItNamesAreEnough) {
-  const OpTable ops;
-  const ForwardBuilder model = Builder(4);
-  for (const int64_t enough : {2, 3, 4}) {
-    // Nothing fits into a byte; then the smallest comes first.
-    const int64_t memory = Smallest(GpuRequest(enough, 1), model).plan.total_bytes;
-    const PlanRequest request = GpuRequest(1, memory);
-    const Candidate smallest = Smallest(request, model);
-    ASSERT_FALSE(smallest.fits);
-    const std::string message(DoesNotFit(request, smallest, model, ops).message());
-    int64_t named = 0;
-    ASSERT_EQ(sscanf(message.c_str() + message.find("; ") + 2, "%ld such GPUs", &named), 1) << message;
-    EXPECT_LE(named, enough) << message;
-    EXPECT_TRUE(Smallest(GpuRequest(named, memory), model).fits) << message;
-    for (int64_t fewer = 1; fewer < named; ++fewer)
-      EXPECT_FALSE(Smallest(GpuRequest(fewer, memory), model).fits) << fewer << " would do: " << message;
-  }
-}
-
-TEST(DoesNotFitTest, NamesADeviceAndWhatOfTheJobStandsInTheWay) {
-  const OpTable ops;
-  const ForwardBuilder model = Builder(2);
-  PlanRequest request = GpuRequest(1, 1000);
-  const auto message = [&] { return std::string(DoesNotFit(request, Smallest(request, model), model, ops).message()); };
-  EXPECT_THAT(message(), HasSubstr(" and has 1000 B; "));
-  EXPECT_THAT(message(), HasSubstr("one NVIDIA A100 SXM4 40 GB would do\n  of it: weights "));
-  EXPECT_THAT(message(), HasSubstr("\n  largest buffers: "));
-  // A shorter sample would save less than what is missing.
-  EXPECT_THAT(message(), Not(HasSubstr("this would help")));
-  request = GpuRequest(2, 1);
-  request.sizes[Axis::kFsdp] = request.sizes[Axis::kTp] = request.sizes[Axis::kPp] = request.sizes[Axis::kCp] = 1;
-  request.device.memory_bytes = Smallest(request, model).plan.total_bytes - 1;
-  EXPECT_THAT(message(), HasSubstr("\n  in the job, this would help: a larger dist.fsdp.size, a shorter data.seq_len"));
-}
 
 // The test model on H100, and the best plan for it.
 class PlannedTest : public ::testing::Test {
@@ -537,7 +416,7 @@ TEST_F(ReportTest, ExplainsALayout) {
 
   asked = request_;
   ASSERT_TRUE(SetLayout("dp=4,fsdp=4", asked).ok());
-  const auto planned = PlanCandidates(asked, Builder(2), ops_);
+  const auto planned = PlanCandidates(asked, TestModel(2), ops_);
   ASSERT_TRUE(planned.ok()) << planned.status();
   const auto finalist = MakeFinalist(asked, planned->candidates[0], planned->programs, ops_);
   ASSERT_TRUE(finalist.ok()) << finalist.status();
