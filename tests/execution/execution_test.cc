@@ -22,7 +22,7 @@ constexpr int64_t kGlobalBatch = 12, kSeq = 6, kVocab = 13;
 constexpr int64_t kSteps = 4;
 
 struct Layout {
-  int64_t dp, fsdp, accumulation;
+  int64_t dp = 1, fsdp = 1, accumulation = 1;
   graph::DType compute_dtype = graph::DType::kF32;
   graph::DType reduce_dtype = graph::DType::kF32;
   int64_t pp = 1;
@@ -250,7 +250,7 @@ TEST_P(LibrarySumsTest, GiveWhatCpusGiveUpToTheirOrder) {
 TEST_P(ExecutionTest, EqualsOneRank) {
   const int layers = NumLayers(GetParam());
   const graph::OpTable ops;
-  const auto whole = CompileLayout({1, 1, 1}, ops, layers), split = CompileLayout(GetParam(), ops, layers);
+  const auto whole = CompileLayout({}, ops, layers), split = CompileLayout(GetParam(), ops, layers);
   ASSERT_TRUE(whole.ok()) << whole.status();
   ASSERT_TRUE(split.ok()) << split.status();
   const auto one = RunTraining(kTraining, *whole, ops, Memory::kPlanned),
@@ -310,7 +310,7 @@ TEST_P(CopiesTest, KeepEachBit) {
 TEST_P(NarrowTest, IsAsNearToF32AsOneRank) {
   const graph::OpTable ops;
   const graph::DType narrow = GetParam().compute_dtype == graph::DType::kF16 ? graph::DType::kF16 : graph::DType::kBF16;
-  const auto f32 = RunSeeds({1, 1, 1}, ops), one_rank = RunSeeds({1, 1, 1, narrow}, ops);
+  const auto f32 = RunSeeds({}, ops), one_rank = RunSeeds({.compute_dtype = narrow}, ops);
   const auto ranks = RunSeeds(GetParam(), ops);
   ASSERT_TRUE(f32.ok()) << f32.status();
   ASSERT_TRUE(one_rank.ok()) << one_rank.status();
@@ -325,75 +325,74 @@ TEST_P(NarrowTest, IsAsNearToF32AsOneRank) {
   EXPECT_LE(many.weights, 1.5 * one.weights);
 }
 
-constexpr Layout kF32Layouts[] = {{1, 1, 1},
-                                  {1, 1, 4},
-                                  {2, 1, 1},
-                                  {1, 2, 1},
-                                  {1, 3, 1},
-                                  {1, 3, 4},
-                                  {2, 2, 1},
-                                  {2, 3, 2},
-                                  {1, 4, 1},
-                                  {.dp = 1, .fsdp = 1, .accumulation = 2, .cp = 3},
-                                  {.dp = 1, .fsdp = 2, .accumulation = 1, .cp = 3},
-                                  {.dp = 1, .fsdp = 1, .accumulation = 1, .cp = 3},
-                                  {.dp = 2, .fsdp = 1, .accumulation = 1, .sp = 2},
-                                  {.dp = 1, .fsdp = 1, .accumulation = 1, .cp = 3, .sp = 2}};
-constexpr graph::DType kF32 = graph::DType::kF32, kBF16 = graph::DType::kBF16;
-constexpr Layout kBf16Layouts[] = {
-    {1, 1, 4, kBF16},
-    {1, 2, 1, kBF16},
-    {1, 3, 4, kBF16},
-    {2, 2, 1, kBF16},
-    {1, 2, 1, kF32, kBF16},
-    {2, 2, 1, kF32, kBF16},
-    {1, 3, 4, kBF16, kBF16},
-    {2, 2, 1, kBF16, kBF16},
-    {.dp = 1, .fsdp = 1, .accumulation = 1, .compute_dtype = graph::DType::kBF16, .cp = 3}};
+constexpr Layout kF32Layouts[] = {{},
+                                  {.accumulation = 4},
+                                  {.dp = 2},
+                                  {.fsdp = 2},
+                                  {.fsdp = 3},
+                                  {.fsdp = 3, .accumulation = 4},
+                                  {.dp = 2, .fsdp = 2},
+                                  {.dp = 2, .fsdp = 3, .accumulation = 2},
+                                  {.fsdp = 4},
+                                  {.accumulation = 2, .cp = 3},
+                                  {.fsdp = 2, .cp = 3},
+                                  {.cp = 3},
+                                  {.dp = 2, .sp = 2},
+                                  {.cp = 3, .sp = 2}};
+constexpr graph::DType kBF16 = graph::DType::kBF16;
+constexpr Layout kBf16Layouts[] = {{.accumulation = 4, .compute_dtype = kBF16},
+                                   {.fsdp = 2, .compute_dtype = kBF16},
+                                   {.fsdp = 3, .accumulation = 4, .compute_dtype = kBF16},
+                                   {.dp = 2, .fsdp = 2, .compute_dtype = kBF16},
+                                   {.fsdp = 2, .reduce_dtype = kBF16},
+                                   {.dp = 2, .fsdp = 2, .reduce_dtype = kBF16},
+                                   {.fsdp = 3, .accumulation = 4, .compute_dtype = kBF16, .reduce_dtype = kBF16},
+                                   {.dp = 2, .fsdp = 2, .compute_dtype = kBF16, .reduce_dtype = kBF16},
+                                   {.compute_dtype = kBF16, .cp = 3}};
 constexpr Layout kNarrowResidual[] = {
-    {.dp = 1, .fsdp = 1, .accumulation = 1, .compute_dtype = kBF16, .residual_dtype = kBF16},
-    {.dp = 2, .fsdp = 2, .accumulation = 1, .compute_dtype = kBF16, .residual_dtype = kBF16},
-    {.dp = 1, .fsdp = 3, .accumulation = 4, .compute_dtype = kBF16, .residual_dtype = kBF16},
-    {.dp = 1, .fsdp = 1, .accumulation = 1, .compute_dtype = kBF16, .cp = 3, .residual_dtype = kBF16},
-    {.dp = 1, .fsdp = 2, .accumulation = 2, .compute_dtype = kBF16, .pp = 2, .residual_dtype = kBF16}};
-constexpr Layout kF16Layouts[] = {
-    {1, 3, 4, graph::DType::kF16},
-    {2, 2, 1, graph::DType::kF16},
-    {.dp = 1, .fsdp = 2, .accumulation = 1, .compute_dtype = graph::DType::kF16, .cp = 3}};
+    {.compute_dtype = kBF16, .residual_dtype = kBF16},
+    {.dp = 2, .fsdp = 2, .compute_dtype = kBF16, .residual_dtype = kBF16},
+    {.fsdp = 3, .accumulation = 4, .compute_dtype = kBF16, .residual_dtype = kBF16},
+    {.compute_dtype = kBF16, .cp = 3, .residual_dtype = kBF16},
+    {.fsdp = 2, .accumulation = 2, .compute_dtype = kBF16, .pp = 2, .residual_dtype = kBF16}};
+constexpr Layout kF16Layouts[] = {{.fsdp = 3, .accumulation = 4, .compute_dtype = graph::DType::kF16},
+                                  {.dp = 2, .fsdp = 2, .compute_dtype = graph::DType::kF16},
+                                  {.fsdp = 2, .compute_dtype = graph::DType::kF16, .cp = 3}};
 
 std::string NameOf(const testing::TestParamInfo<Layout>& info) { return Name(info.param); }
 
 constexpr Layout kPipelines[] = {
-    {1, 1, 4, kF32, kF32, 2},
-    {1, 2, 6, kF32, kF32, 2},
-    {1, 1, 6, kF32, kF32, 4, graph::PipelineSchedule::kZeroBubble},
-    {1, 2, 2, kF32, kF32, 2, graph::PipelineSchedule::kInterleaved, 2},
-    {.dp = 1, .fsdp = 2, .accumulation = 2, .pp = 2, .cp = 3, .reversed = true},
+    {.accumulation = 4, .pp = 2},
+    {.fsdp = 2, .accumulation = 6, .pp = 2},
+    {.accumulation = 6, .pp = 4, .schedule = graph::PipelineSchedule::kZeroBubble},
+    {.fsdp = 2, .accumulation = 2, .pp = 2, .schedule = graph::PipelineSchedule::kInterleaved, .chunks = 2},
+    {.fsdp = 2, .accumulation = 2, .pp = 2, .cp = 3, .reversed = true},
 };
 
-constexpr Layout kQueued[] = {{1, 1, 1},
-                              {1, 3, 4},
-                              {2, 3, 2},
-                              {2, 2, 1, kBF16, kBF16},
-                              {.dp = 1, .fsdp = 2, .accumulation = 1, .cp = 3},
-                              {.dp = 1, .fsdp = 1, .accumulation = 1, .cp = 3, .sp = 2}};
+constexpr Layout kQueued[] = {{},
+                              {.fsdp = 3, .accumulation = 4},
+                              {.dp = 2, .fsdp = 3, .accumulation = 2},
+                              {.dp = 2, .fsdp = 2, .compute_dtype = kBF16, .reduce_dtype = kBF16},
+                              {.fsdp = 2, .cp = 3},
+                              {.cp = 3, .sp = 2}};
 INSTANTIATE_TEST_SUITE_P(Some, QueuedTest, testing::ValuesIn(kQueued), NameOf);
-constexpr Layout kCopied[] = {{1, 1, 2, kBF16},
-                              {2, 2, 1, kBF16},
-                              {1, 3, 4, graph::DType::kF16},
-                              {1, 2, 2, kBF16, kF32, 2},
-                              {.dp = 1, .fsdp = 2, .accumulation = 1, .compute_dtype = kBF16, .cp = 3}};
+constexpr Layout kCopied[] = {{.accumulation = 2, .compute_dtype = kBF16},
+                              {.dp = 2, .fsdp = 2, .compute_dtype = kBF16},
+                              {.fsdp = 3, .accumulation = 4, .compute_dtype = graph::DType::kF16},
+                              {.fsdp = 2, .accumulation = 2, .compute_dtype = kBF16, .pp = 2},
+                              {.fsdp = 2, .compute_dtype = kBF16, .cp = 3}};
 INSTANTIATE_TEST_SUITE_P(Some, CopiesTest, testing::ValuesIn(kCopied), NameOf);
 INSTANTIATE_TEST_SUITE_P(Pipelines, QueuedTest, testing::ValuesIn(kPipelines), NameOf);
-constexpr Layout kF32Queued[] = {{1, 3, 4}, {2, 3, 2}, {.dp = 1, .fsdp = 1, .accumulation = 1, .cp = 3, .sp = 2}};
+constexpr Layout kF32Queued[] = {
+    {.fsdp = 3, .accumulation = 4}, {.dp = 2, .fsdp = 3, .accumulation = 2}, {.cp = 3, .sp = 2}};
 INSTANTIATE_TEST_SUITE_P(Some, LibrarySumsTest, testing::ValuesIn(kF32Queued), NameOf);
 INSTANTIATE_TEST_SUITE_P(Pipelines, LibrarySumsTest, testing::ValuesIn(kPipelines), NameOf);
 // Two ranks that gather and reduce; several micro-batches; messages; a ring.
 constexpr Layout kTraced[] = {
-    {1, 2, 1},
-    {1, 3, 4},
-    {1, 1, 6, kF32, kF32, 4, graph::PipelineSchedule::kZeroBubble},
-    {.dp = 1, .fsdp = 2, .accumulation = 2, .pp = 2, .cp = 3, .reversed = true},
+    {.fsdp = 2},
+    {.fsdp = 3, .accumulation = 4},
+    {.accumulation = 6, .pp = 4, .schedule = graph::PipelineSchedule::kZeroBubble},
+    {.fsdp = 2, .accumulation = 2, .pp = 2, .cp = 3, .reversed = true},
 };
 
 INSTANTIATE_TEST_SUITE_P(Layouts, TracedTest, testing::ValuesIn(kTraced), NameOf);

@@ -176,8 +176,9 @@ TEST_P(LossScaleTest, FollowsGradScalerAndSkipsNothingElse) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, LossScaleTest,
-                         testing::Values(Layout{}, Layout{1, 2, 2}, Layout{1, 1, 2, 2, 1}, Layout{2, 1, 2},
-                                         Layout{2, 1, 1, 2}),
+                         testing::Values(Layout{}, Layout{.dp = 2, .fsdp = 2},
+                                         Layout{.fsdp = 2, .tp = 2, .zero_stage = 1}, Layout{.pp = 2, .fsdp = 2},
+                                         Layout{.pp = 2, .tp = 2}),
                          [](const testing::TestParamInfo<Layout>& info) { return Name(info.param); });
 
 // The loss is multiplied by no more than for a mean over the step's tokens.

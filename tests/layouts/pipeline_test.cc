@@ -145,40 +145,47 @@ TEST_P(PipelineTest, EqualsOneRank) {
   ExpectSame(Train(GetParam(), ops), one);
 }
 
-constexpr PipelineSchedule k1F1B = PipelineSchedule::k1F1B, kInterleaved = PipelineSchedule::kInterleaved,
-                           kZeroBubble = PipelineSchedule::kZeroBubble;
+constexpr PipelineSchedule kInterleaved = PipelineSchedule::kInterleaved, kZeroBubble = PipelineSchedule::kZeroBubble;
 
-INSTANTIATE_TEST_SUITE_P(Layouts, PipelineTest,
-                         testing::Values(Layout{2}, Layout{2, 1, 1, 1}, Layout{4}, Layout{3, 1, 1, 6},
-                                         Layout{2, 1, 1, 4, k1F1B, 1, true}, Layout{3, 1, 1, 4, k1F1B, 1, true},
-                                         Layout{2, 2, 1, 4}, Layout{2, 1, 2, 4, k1F1B, 1, true},
-                                         Layout{2, 2, 2, 2, k1F1B, 1, true}, Layout{2, 1, 3, 4},
-                                         Layout{2, 1, 1, 4, kZeroBubble}, Layout{4, 1, 1, 6, kZeroBubble, 1, true},
-                                         Layout{2, 1, 2, 4, kZeroBubble}, Layout{2, 1, 1, 4, kInterleaved, 2},
-                                         Layout{2, 1, 2, 6, kInterleaved, 2, true},
-                                         Layout{2, 1, 2, 4, k1F1B, 1, false, DType::kBF16},
-                                         Layout{2, 1, 2, 2, kZeroBubble, 1, true, DType::kF16, 1, 1},
-                                         Layout{2, 1, 1, 4, k1F1B, 1, true, DType::kF32, 2},
-                                         Layout{2, 1, 2, 4, kZeroBubble, 1, false, DType::kF32, 2},
-                                         Layout{2, 2, 2, 2, kInterleaved, 2, true, DType::kF32, 1, 1},
-                                         Layout{2, 1, 2, 4, k1F1B, 1, true, DType::kF32, 1, 2},
-                                         Layout{2, 1, 2, 4, kZeroBubble, 1, false, DType::kF32, 1, 3, 4},
-                                         Layout{2, 2, 2, 2, k1F1B, 1, true, DType::kF32, 2, 3, 0, true},
-                                         // What crosses stages is pinned, and what is computed again.
-                                         Layout{2,
-                                                1,
-                                                2,
-                                                2,
-                                                kZeroBubble,
-                                                1,
-                                                false,
-                                                DType::kF32,
-                                                2,
-                                                3,
-                                                2,
-                                                false,
-                                                {{"layers.*", "[fsdp, -, tp]"}, {"layers.*.attn", "[-, tp, -]"}}}),
-                         [](const testing::TestParamInfo<Layout>& info) { return Name(info.param); });
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, PipelineTest,
+    testing::Values(
+        Layout{.pp = 2}, Layout{.pp = 2, .micro_batches = 1}, Layout{.pp = 4}, Layout{.pp = 3, .micro_batches = 6},
+        Layout{.pp = 2, .tied = true}, Layout{.pp = 3, .tied = true}, Layout{.pp = 2, .dp = 2},
+        Layout{.pp = 2, .fsdp = 2, .tied = true}, Layout{.pp = 2, .dp = 2, .fsdp = 2, .micro_batches = 2, .tied = true},
+        Layout{.pp = 2, .fsdp = 3}, Layout{.pp = 2, .schedule = kZeroBubble},
+        Layout{.pp = 4, .micro_batches = 6, .schedule = kZeroBubble, .tied = true},
+        Layout{.pp = 2, .fsdp = 2, .schedule = kZeroBubble}, Layout{.pp = 2, .schedule = kInterleaved, .chunks = 2},
+        Layout{.pp = 2, .fsdp = 2, .micro_batches = 6, .schedule = kInterleaved, .chunks = 2, .tied = true},
+        Layout{.pp = 2, .fsdp = 2, .compute_dtype = DType::kBF16},
+        Layout{.pp = 2,
+               .fsdp = 2,
+               .micro_batches = 2,
+               .schedule = kZeroBubble,
+               .tied = true,
+               .compute_dtype = DType::kF16,
+               .zero_stage = 1},
+        Layout{.pp = 2, .tied = true, .tp = 2}, Layout{.pp = 2, .fsdp = 2, .schedule = kZeroBubble, .tp = 2},
+        Layout{.pp = 2,
+               .dp = 2,
+               .fsdp = 2,
+               .micro_batches = 2,
+               .schedule = kInterleaved,
+               .chunks = 2,
+               .tied = true,
+               .zero_stage = 1},
+        Layout{.pp = 2, .fsdp = 2, .tied = true, .zero_stage = 2},
+        Layout{.pp = 2, .fsdp = 2, .schedule = kZeroBubble, .num_repeated = 4},
+        Layout{.pp = 2, .dp = 2, .fsdp = 2, .micro_batches = 2, .tied = true, .tp = 2, .inside = true},
+        // What crosses stages is pinned, and what is computed again.
+        Layout{.pp = 2,
+               .fsdp = 2,
+               .micro_batches = 2,
+               .schedule = kZeroBubble,
+               .tp = 2,
+               .num_repeated = 2,
+               .pins = {{"layers.*", "[fsdp, -, tp]"}, {"layers.*.attn", "[-, tp, -]"}}}),
+    [](const testing::TestParamInfo<Layout>& info) { return Name(info.param); });
 
 }  // namespace
 }  // namespace tacc::graph
