@@ -12,9 +12,7 @@
 namespace tacc::worker {
 namespace {
 
-using kernels::BinaryOp;
-using kernels::UnaryGradOp;
-using kernels::UnaryOp;
+using kernels::BinaryOp, kernels::UnaryGradOp, kernels::UnaryOp;
 
 using Prepare = absl::StatusOr<Kernel> (*)(const Binding&);
 
