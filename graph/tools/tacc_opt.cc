@@ -163,7 +163,8 @@ absl::StatusOr<std::string> Run(Arguments arguments) {
   arguments.options.target = CpuTarget().make({arguments.threads});
   TACC_ASSIGN_OR_RETURN(arguments.options.compute_dtype, ParseDType(arguments.compute_dtype));
   TACC_ASSIGN_OR_RETURN(arguments.options.residual_dtype, ParseDType(arguments.residual_dtype));
-  if (arguments.options.compute_dtype == DType::kF16) arguments.options.training.loss_scale = TrainingOptions::LossScale();
+  if (arguments.options.compute_dtype == DType::kF16)
+    arguments.options.training.loss_scale = TrainingOptions::LossScale();
   TACC_ASSIGN_OR_RETURN(const std::string text, ReadText(arguments.file));
   TACC_ASSIGN_OR_RETURN(Program program, ParseText(text, parse));
   if (program.graphs.empty()) return absl::InvalidArgumentError(absl::StrCat(parse.file, ": there is no graph in it"));
