@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_format.h"
 #include "graph/import/import.h"
-#include "graph/planner/analyze.h"
+#include "graph/planner/cost/analyze.h"
 #include "graph/planner/planner.h"
 #include "graph/planner/search.h"
 

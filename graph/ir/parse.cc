@@ -6,9 +6,9 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "graph/ir/phrase_parser.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
+#include "graph/ir/text/phrase_parser.h"
 
 namespace tacc::graph {
 namespace {

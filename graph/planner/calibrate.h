@@ -4,8 +4,8 @@
 #include <functional>
 #include <vector>
 
-#include "graph/planner/cluster.h"
-#include "graph/planner/estimate.h"
+#include "graph/planner/cost/cluster.h"
+#include "graph/planner/cost/estimate.h"
 
 namespace tacc::graph {
 

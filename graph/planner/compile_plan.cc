@@ -6,7 +6,7 @@
 #include "graph/passes/partition/expert_parallel.h"
 #include "graph/passes/partition/layout.h"
 #include "graph/passes/partition/pins.h"
-#include "graph/planner/cluster.h"
+#include "graph/planner/cost/cluster.h"
 #include "graph/planner/simulate/cluster_times.h"
 
 namespace tacc::graph {

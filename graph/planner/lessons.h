@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "graph/planner/estimate.h"
+#include "graph/planner/cost/estimate.h"
 
 namespace tacc::graph {
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "graph/planner/estimate.h"
+#include "graph/planner/cost/estimate.h"
 #include "graph/targets/targets.h"
 
 namespace tacc::graph {

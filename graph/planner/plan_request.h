@@ -15,7 +15,7 @@
 #include "graph/ops/target.h"
 #include "graph/passes/partition/pins.h"
 #include "graph/passes/pipeline.h"
-#include "graph/planner/cluster.h"
+#include "graph/planner/cost/cluster.h"
 #include "graph/planner/search.h"
 
 namespace tacc::graph {

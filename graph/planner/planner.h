@@ -10,7 +10,7 @@
 #include "graph/analysis/cost.h"
 #include "graph/ir/plan.h"
 #include "graph/passes/pipeline.h"
-#include "graph/planner/cluster.h"
+#include "graph/planner/cost/cluster.h"
 #include "graph/planner/plan_request.h"
 #include "graph/planner/search.h"
 #include "graph/planner/simulate/simulate.h"

@@ -1,7 +1,7 @@
 #ifndef TACC_GRAPH_PLANNER_PREDICTION_RANGE_H_
 #define TACC_GRAPH_PLANNER_PREDICTION_RANGE_H_
 
-#include "graph/planner/cluster.h"
+#include "graph/planner/cost/cluster.h"
 
 namespace tacc::graph {
 

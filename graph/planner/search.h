@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "graph/planner/cluster.h"
-#include "graph/planner/estimate.h"
-#include "graph/planner/work.h"
+#include "graph/planner/cost/cluster.h"
+#include "graph/planner/cost/estimate.h"
+#include "graph/planner/cost/work.h"
 
 namespace tacc::graph {
 

@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
 #include "graph/ir/collective_limits.h"
-#include "graph/planner/cluster.h"
+#include "graph/planner/cost/cluster.h"
 #include "graph/planner/simulate/cluster_times.h"
 #include "gtest/gtest.h"
 #include "tests/matrix/job.h"

@@ -1,4 +1,4 @@
-// The estimate of a layout (graph/planner/estimate.h) beside what its programs say: build/agreement in small.
+// The estimate of a layout (graph/planner/cost/estimate.h) beside what its programs say: build/agreement in small.
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -6,8 +6,8 @@
 
 #include "graph/passes/modules/units.h"
 #include "graph/passes/stages/stages.h"
-#include "graph/planner/analyze.h"
-#include "graph/planner/estimate_parts.h"
+#include "graph/planner/cost/analyze.h"
+#include "graph/planner/cost/estimate_parts.h"
 #include "graph/planner/planner.h"
 #include "gtest/gtest.h"
 #include "tests/planner/config_model.h"

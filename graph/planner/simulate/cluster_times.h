@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "graph/ops/op.h"
-#include "graph/planner/cluster.h"
+#include "graph/planner/cost/cluster.h"
 #include "graph/planner/simulate/simulate.h"
 
 namespace tacc::graph {

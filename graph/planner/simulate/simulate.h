@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "graph/ir/program.h"
 #include "graph/ops/op.h"
-#include "graph/planner/cluster.h"
+#include "graph/planner/cost/cluster.h"
 
 namespace tacc::graph {
 

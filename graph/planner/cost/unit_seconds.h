@@ -1,12 +1,12 @@
-#ifndef TACC_GRAPH_PLANNER_UNIT_SECONDS_H_
-#define TACC_GRAPH_PLANNER_UNIT_SECONDS_H_
+#ifndef TACC_GRAPH_PLANNER_COST_UNIT_SECONDS_H_
+#define TACC_GRAPH_PLANNER_COST_UNIT_SECONDS_H_
 
 #include <cstdint>
 
-#include "graph/planner/cluster.h"
-#include "graph/planner/estimate.h"
-#include "graph/planner/pipeline_seconds.h"
-#include "graph/planner/work.h"
+#include "graph/planner/cost/cluster.h"
+#include "graph/planner/cost/estimate.h"
+#include "graph/planner/cost/pipeline_seconds.h"
+#include "graph/planner/cost/work.h"
 
 namespace tacc::graph {
 
@@ -147,4 +147,4 @@ class UnitEstimator {
 
 }  // namespace tacc::graph
 
-#endif  // TACC_GRAPH_PLANNER_UNIT_SECONDS_H_
+#endif  // TACC_GRAPH_PLANNER_COST_UNIT_SECONDS_H_

@@ -1,4 +1,4 @@
-#include "graph/ir/phrase_parser.h"
+#include "graph/ir/text/phrase_parser.h"
 
 #include <utility>
 #include <variant>

@@ -1,4 +1,4 @@
-#include "graph/planner/analyze.h"
+#include "graph/planner/cost/analyze.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include "graph/ir/text.h"
 #include "graph/passes/testing/test_model.h"
 #include "graph/planner/compile_plan.h"
-#include "graph/planner/estimate.h"
+#include "graph/planner/cost/estimate.h"
 #include "graph/planner/planner.h"
 #include "graph/planner/simulate/cluster_times.h"
 

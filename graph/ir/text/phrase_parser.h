@@ -1,5 +1,5 @@
-#ifndef TACC_GRAPH_IR_PHRASE_PARSER_H_
-#define TACC_GRAPH_IR_PHRASE_PARSER_H_
+#ifndef TACC_GRAPH_IR_TEXT_PHRASE_PARSER_H_
+#define TACC_GRAPH_IR_TEXT_PHRASE_PARSER_H_
 
 #include <cstdint>
 #include <string>
@@ -8,9 +8,9 @@
 #include "absl/strings/string_view.h"
 #include "graph/ir/attr.h"
 #include "graph/ir/graph.h"
-#include "graph/ir/lexer.h"
 #include "graph/ir/program.h"
 #include "graph/ir/text.h"
+#include "graph/ir/text/lexer.h"
 
 namespace tacc::graph {
 
@@ -48,4 +48,4 @@ class PhraseParser {
 
 }  // namespace tacc::graph
 
-#endif  // TACC_GRAPH_IR_PHRASE_PARSER_H_
+#endif  // TACC_GRAPH_IR_TEXT_PHRASE_PARSER_H_

@@ -1,5 +1,5 @@
-#ifndef TACC_GRAPH_PLANNER_CLUSTER_H_
-#define TACC_GRAPH_PLANNER_CLUSTER_H_
+#ifndef TACC_GRAPH_PLANNER_COST_CLUSTER_H_
+#define TACC_GRAPH_PLANNER_COST_CLUSTER_H_
 
 #include <cstdint>
 #include <string>
@@ -167,4 +167,4 @@ double CollectiveSeconds(const Machine& machine, CollectiveKind kind, double byt
 
 }  // namespace tacc::graph
 
-#endif  // TACC_GRAPH_PLANNER_CLUSTER_H_
+#endif  // TACC_GRAPH_PLANNER_COST_CLUSTER_H_

@@ -1,5 +1,5 @@
-#ifndef TACC_GRAPH_PLANNER_PIPELINE_SECONDS_H_
-#define TACC_GRAPH_PLANNER_PIPELINE_SECONDS_H_
+#ifndef TACC_GRAPH_PLANNER_COST_PIPELINE_SECONDS_H_
+#define TACC_GRAPH_PLANNER_COST_PIPELINE_SECONDS_H_
 
 #include <vector>
 
@@ -27,4 +27,4 @@ double PipelineSeconds(const PipelineShape& shape, const std::vector<PassSeconds
 
 }  // namespace tacc::graph
 
-#endif  // TACC_GRAPH_PLANNER_PIPELINE_SECONDS_H_
+#endif  // TACC_GRAPH_PLANNER_COST_PIPELINE_SECONDS_H_

@@ -1,5 +1,5 @@
-#ifndef TACC_GRAPH_PLANNER_WORK_H_
-#define TACC_GRAPH_PLANNER_WORK_H_
+#ifndef TACC_GRAPH_PLANNER_COST_WORK_H_
+#define TACC_GRAPH_PLANNER_COST_WORK_H_
 
 #include <cstdint>
 #include <string>
@@ -146,4 +146,4 @@ struct ModelWork {
 
 }  // namespace tacc::graph
 
-#endif  // TACC_GRAPH_PLANNER_WORK_H_
+#endif  // TACC_GRAPH_PLANNER_COST_WORK_H_

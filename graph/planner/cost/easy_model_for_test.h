@@ -1,7 +1,7 @@
-#ifndef TACC_GRAPH_PLANNER_EASY_MODEL_FOR_TEST_H_
-#define TACC_GRAPH_PLANNER_EASY_MODEL_FOR_TEST_H_
+#ifndef TACC_GRAPH_PLANNER_COST_EASY_MODEL_FOR_TEST_H_
+#define TACC_GRAPH_PLANNER_COST_EASY_MODEL_FOR_TEST_H_
 
-#include "graph/planner/estimate.h"
+#include "graph/planner/cost/estimate.h"
 
 // A model and a cluster whose estimates can be worked out by hand.
 namespace tacc::graph {
@@ -56,4 +56,4 @@ inline Layout Of(int64_t pp, int64_t dp, int64_t tp, int64_t accumulation) {
 
 }  // namespace tacc::graph
 
-#endif  // TACC_GRAPH_PLANNER_EASY_MODEL_FOR_TEST_H_
+#endif  // TACC_GRAPH_PLANNER_COST_EASY_MODEL_FOR_TEST_H_

@@ -1,13 +1,13 @@
 // What the dims of a kernel are to a layout, for the work that a model consists of (work.h).
-#ifndef TACC_GRAPH_PLANNER_KERNEL_WORK_H_
-#define TACC_GRAPH_PLANNER_KERNEL_WORK_H_
+#ifndef TACC_GRAPH_PLANNER_COST_KERNEL_WORK_H_
+#define TACC_GRAPH_PLANNER_COST_KERNEL_WORK_H_
 
 #include <string>
 #include <vector>
 
 #include "graph/ir/graph.h"
 #include "graph/ops/op.h"
-#include "graph/planner/work.h"
+#include "graph/planner/cost/work.h"
 
 namespace tacc::graph {
 
@@ -39,4 +39,4 @@ std::string KeyOf(const UnitWork& u);
 
 }  // namespace tacc::graph
 
-#endif  // TACC_GRAPH_PLANNER_KERNEL_WORK_H_
+#endif  // TACC_GRAPH_PLANNER_COST_KERNEL_WORK_H_

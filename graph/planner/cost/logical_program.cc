@@ -1,4 +1,4 @@
-#include "graph/planner/logical_program.h"
+#include "graph/planner/cost/logical_program.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,5 +1,5 @@
-#ifndef TACC_GRAPH_PLANNER_LOGICAL_PROGRAM_H_
-#define TACC_GRAPH_PLANNER_LOGICAL_PROGRAM_H_
+#ifndef TACC_GRAPH_PLANNER_COST_LOGICAL_PROGRAM_H_
+#define TACC_GRAPH_PLANNER_COST_LOGICAL_PROGRAM_H_
 
 #include <cstdint>
 
@@ -21,4 +21,4 @@ int64_t LeastExtent(const Program& program, absl::string_view axis);
 
 }  // namespace tacc::graph
 
-#endif  // TACC_GRAPH_PLANNER_LOGICAL_PROGRAM_H_
+#endif  // TACC_GRAPH_PLANNER_COST_LOGICAL_PROGRAM_H_

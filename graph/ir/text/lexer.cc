@@ -1,4 +1,4 @@
-#include "graph/ir/lexer.h"
+#include "graph/ir/text/lexer.h"
 
 #include <algorithm>
 #include <charconv>

@@ -1,4 +1,4 @@
-#include "graph/planner/unit_seconds.h"
+#include "graph/planner/cost/unit_seconds.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "graph/ir/collective_limits.h"
-#include "graph/planner/estimate_parts.h"
+#include "graph/planner/cost/estimate_parts.h"
 
 namespace tacc::graph {
 namespace {

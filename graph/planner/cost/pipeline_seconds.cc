@@ -1,4 +1,4 @@
-#include "graph/planner/pipeline_seconds.h"
+#include "graph/planner/cost/pipeline_seconds.h"
 
 #include <algorithm>
 #include <optional>

@@ -1,4 +1,4 @@
-#include "graph/planner/cluster.h"
+#include "graph/planner/cost/cluster.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

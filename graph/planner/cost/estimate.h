@@ -1,5 +1,5 @@
-#ifndef TACC_GRAPH_PLANNER_ESTIMATE_H_
-#define TACC_GRAPH_PLANNER_ESTIMATE_H_
+#ifndef TACC_GRAPH_PLANNER_COST_ESTIMATE_H_
+#define TACC_GRAPH_PLANNER_COST_ESTIMATE_H_
 
 #include <array>
 #include <cstdint>
@@ -8,8 +8,8 @@
 #include "graph/ir/axis.h"
 #include "graph/ir/plan.h"
 #include "graph/ir/sharding.h"
-#include "graph/planner/cluster.h"
-#include "graph/planner/work.h"
+#include "graph/planner/cost/cluster.h"
+#include "graph/planner/cost/work.h"
 
 namespace tacc::graph {
 
@@ -95,4 +95,4 @@ MemoryEstimate EstimateMemory(const ModelWork& model, const Layout& layout, cons
 
 }  // namespace tacc::graph
 
-#endif  // TACC_GRAPH_PLANNER_ESTIMATE_H_
+#endif  // TACC_GRAPH_PLANNER_COST_ESTIMATE_H_

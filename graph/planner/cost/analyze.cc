@@ -1,4 +1,4 @@
-#include "graph/planner/analyze.h"
+#include "graph/planner/cost/analyze.h"
 
 #include <algorithm>
 #include <map>
@@ -15,8 +15,8 @@
 #include "graph/passes/rewrite/join_products.h"
 #include "graph/passes/training/narrow_residual.h"
 #include "graph/passes/training/remat.h"
-#include "graph/planner/kernel_work.h"
-#include "graph/planner/logical_program.h"
+#include "graph/planner/cost/kernel_work.h"
+#include "graph/planner/cost/logical_program.h"
 
 namespace tacc::graph {
 namespace {

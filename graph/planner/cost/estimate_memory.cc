@@ -2,8 +2,8 @@
 #include <utility>
 #include <vector>
 
-#include "graph/planner/estimate.h"
-#include "graph/planner/estimate_parts.h"
+#include "graph/planner/cost/estimate.h"
+#include "graph/planner/cost/estimate_parts.h"
 
 namespace tacc::graph {
 namespace {

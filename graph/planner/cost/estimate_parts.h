@@ -1,5 +1,5 @@
-#ifndef TACC_GRAPH_PLANNER_ESTIMATE_PARTS_H_
-#define TACC_GRAPH_PLANNER_ESTIMATE_PARTS_H_
+#ifndef TACC_GRAPH_PLANNER_COST_ESTIMATE_PARTS_H_
+#define TACC_GRAPH_PLANNER_COST_ESTIMATE_PARTS_H_
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "graph/ir/rest_cut.h"
-#include "graph/planner/estimate.h"
+#include "graph/planner/cost/estimate.h"
 
 namespace tacc::graph {
 
@@ -133,4 +133,4 @@ void ForEachPart(const ModelWork& model, const Layout& l, bool even, const Visit
 
 }  // namespace tacc::graph
 
-#endif  // TACC_GRAPH_PLANNER_ESTIMATE_PARTS_H_
+#endif  // TACC_GRAPH_PLANNER_COST_ESTIMATE_PARTS_H_

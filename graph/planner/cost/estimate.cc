@@ -1,13 +1,13 @@
-#include "graph/planner/estimate.h"
+#include "graph/planner/cost/estimate.h"
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "graph/planner/estimate_parts.h"
-#include "graph/planner/pipeline_seconds.h"
-#include "graph/planner/unit_seconds.h"
+#include "graph/planner/cost/estimate_parts.h"
+#include "graph/planner/cost/pipeline_seconds.h"
+#include "graph/planner/cost/unit_seconds.h"
 
 namespace tacc::graph {
 namespace {

@@ -1,5 +1,5 @@
-#ifndef TACC_GRAPH_IR_LEXER_H_
-#define TACC_GRAPH_IR_LEXER_H_
+#ifndef TACC_GRAPH_IR_TEXT_LEXER_H_
+#define TACC_GRAPH_IR_TEXT_LEXER_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -42,4 +42,4 @@ class Lexer {
 
 }  // namespace tacc::graph
 
-#endif  // TACC_GRAPH_IR_LEXER_H_
+#endif  // TACC_GRAPH_IR_TEXT_LEXER_H_

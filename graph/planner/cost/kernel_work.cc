@@ -1,4 +1,4 @@
-#include "graph/planner/kernel_work.h"
+#include "graph/planner/cost/kernel_work.h"
 
 #include <algorithm>
 #include <cstddef>

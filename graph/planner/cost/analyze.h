@@ -1,5 +1,5 @@
-#ifndef TACC_GRAPH_PLANNER_ANALYZE_H_
-#define TACC_GRAPH_PLANNER_ANALYZE_H_
+#ifndef TACC_GRAPH_PLANNER_COST_ANALYZE_H_
+#define TACC_GRAPH_PLANNER_COST_ANALYZE_H_
 
 #include <string>
 #include <vector>
@@ -8,7 +8,7 @@
 #include "graph/ir/graph.h"
 #include "graph/ops/op.h"
 #include "graph/passes/partition/expert_parallel.h"
-#include "graph/planner/work.h"
+#include "graph/planner/cost/work.h"
 
 namespace tacc::graph {
 
@@ -23,4 +23,4 @@ absl::StatusOr<ModelWork> AnalyzeModel(const Graph& forward, const std::vector<s
 
 }  // namespace tacc::graph
 
-#endif  // TACC_GRAPH_PLANNER_ANALYZE_H_
+#endif  // TACC_GRAPH_PLANNER_COST_ANALYZE_H_
