@@ -15,6 +15,8 @@ const std::vector<std::string>& DeviceKinds() {
   return kinds;
 }
 
+bool SharesProcessors(const std::string& kind) { return kind != kGpuKind; }
+
 bool IsDevice(const std::string& device) {
   const std::vector<std::string>& kinds = DeviceKinds();
   return IsGpu(device) || (device != kGpuKind && std::find(kinds.begin(), kinds.end(), device) != kinds.end());

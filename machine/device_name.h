@@ -10,6 +10,9 @@ namespace tacc {
 // kind, the first of which there are enough.
 const std::vector<std::string>& DeviceKinds();
 
+// Whether devices of this kind compute on the processors of their machine, on which its ranks take turns.
+bool SharesProcessors(const std::string& kind);
+
 // What IsDevice takes, for errors.
 inline constexpr char kDeviceNames[] = "cpu, cuda:N or reference";
 

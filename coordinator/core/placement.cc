@@ -171,7 +171,8 @@ double PeakFlopsPerSecond(const Membership& members, const std::vector<std::stri
   for (const std::string& name : workers) {
     auto worker = members.workers().find(name);
     if (worker == members.workers().end()) return 0;
-    if (worker->second.device.kind() == "cpu") threads[worker->second.advertise] += worker->second.device.threads();
+    if (SharesProcessors(worker->second.device.kind()))
+      threads[worker->second.advertise] += worker->second.device.threads();
   }
   double sum = 0;
   for (const std::string& name : workers) {
@@ -181,8 +182,7 @@ double PeakFlopsPerSecond(const Membership& members, const std::vector<std::stri
     const FlopsMap& peaks = known.count(precision) != 0 ? known : device.matmul_flops_per_second();
     const auto peak = peaks.find(precision);
     if (peak == peaks.end()) return 0;
-    // Only ranks on CPUs take turns there.
-    const double cpus = device.kind() == "cpu" ? device.cpus() : 0;
+    const double cpus = SharesProcessors(device.kind()) ? device.cpus() : 0;
     sum += peak->second * (cpus > 0 ? std::min(1.0, cpus / threads[worker.advertise]) : 1.0);
   }
   return sum;
