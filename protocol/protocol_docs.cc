@@ -14,6 +14,9 @@ int main(int argc, char** argv) {
     return 1;
   }
   in.close();
-  std::ofstream(argv[1]) << tacc::protocol::WithStartTable(page.str());
-  return 0;
+  std::ofstream out(argv[1]);
+  out << tacc::protocol::WithStartTable(page.str());
+  out.close();
+  if (!out) std::cerr << argv[1] << ": cannot be written\n";
+  return out ? 0 : 1;
 }

@@ -1,5 +1,6 @@
 #include "protocol/start_file.h"
 
+#include <limits>
 #include <set>
 #include <vector>
 
@@ -22,11 +23,17 @@ std::string SectionOf(const std::string& name) {
 
 std::string PlaceText(const char* name) { return absl::StrCat("/", absl::StrReplaceAll(name, {{".", "/"}})); }
 
-std::optional<std::string> TakeWhole(const json& value, Range range, int64_t* whole) {
-  const int64_t least = range == Range::kPositive ? 1 : 0;
-  if (!value.is_number_integer() || value.get<int64_t>() < least)
-    return absl::StrCat("a whole number of at least ", least);
-  *whole = value.get<int64_t>();
+// Into a signed type.
+template <typename Whole>
+std::optional<std::string> TakeWhole(const json& value, Range range, Whole* whole) {
+  const Whole least = range == Range::kPositive ? 1 : 0, most = std::numeric_limits<Whole>::max();
+  const std::string too_small = absl::StrCat("a whole number of at least ", least);
+  if (!value.is_number_integer()) return too_small;
+  // What has no sign goes up to 2^64.
+  const bool is_large = value.is_number_unsigned() && value.get<uint64_t>() >> 63 != 0;
+  if (is_large || value.get<int64_t>() > most) return absl::StrCat("a whole number of at most ", most);
+  if (value.get<int64_t>() < least) return too_small;
+  *whole = value.get<Whole>();
   return std::nullopt;
 }
 
@@ -89,12 +96,7 @@ std::optional<std::string> Take(const json& json, Range, bool* value) {
 
 std::optional<std::string> Take(const json& json, Range range, int64_t* value) { return TakeWhole(json, range, value); }
 
-std::optional<std::string> Take(const json& json, Range range, int* value) {
-  int64_t whole = *value;
-  std::optional<std::string> wanted = TakeWhole(json, range, &whole);
-  *value = static_cast<int>(whole);
-  return wanted;
-}
+std::optional<std::string> Take(const json& json, Range range, int* value) { return TakeWhole(json, range, value); }
 
 std::optional<std::string> Take(const json& json, Range, uint64_t* value) {
   if (!json.is_number_unsigned()) return "a whole number of at least 0";
