@@ -11,8 +11,8 @@ namespace {
 int64_t MostAlive(const std::vector<BufferLife>& lives) {
   std::map<int, int64_t> changes;  // by the first line without or with them
   for (const BufferLife& life : lives) {
-    changes[life.first] += Align(life.bytes);
-    changes[life.last + 1] -= Align(life.bytes);
+    changes[life.first] += AlignToArena(life.bytes);
+    changes[life.last + 1] -= AlignToArena(life.bytes);
   }
   int64_t alive = 0, most = 0;
   for (const auto& [line, change] : changes) most = std::max(most, alive += change);

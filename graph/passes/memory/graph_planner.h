@@ -15,17 +15,8 @@
 
 namespace tacc::graph {
 
-// At multiples of the arena's alignment.
-inline int64_t Align(int64_t bytes) { return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
-
-// A place in memory that one or more values share.
-struct Place {
-  int64_t bytes = 0;
-  int first = 0;
-  int last = 0;
-  int64_t fixed_offset = -1;  // a state's place
-  std::string state;          // the state whose content it starts with, when fixed
-};
+// The next multiple of the arena's alignment.
+inline int64_t AlignToArena(int64_t bytes) { return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment; }
 
 // What a graph does with a state that lies among the temporaries.
 enum class Carries { kMakes, kUses, kKeeps };
@@ -47,6 +38,15 @@ class GraphPlanner {
   Bytes Run(int64_t base, std::vector<MemoryUse::Buffer>& buffers);
 
  private:
+  // A place in memory that one or more values share.
+  struct Place {
+    int64_t bytes = 0;
+    int first = 0;
+    int last = 0;
+    int64_t fixed_offset = -1;  // a state's place
+    std::string state;          // the state whose content it starts with, when fixed
+  };
+
   void FindUses();
   void BuildPlaces();
   void NewPlace(ValueId v, int node);

@@ -23,14 +23,14 @@ Assignment AssignOffsets(const std::vector<BufferLife>& buffers) {
   std::stable_partition(order.begin(), order.end(), [&](int b) { return buffers[b].pinned >= 0; });
   std::vector<int> placed;  // by offset
   for (int b : order) {
-    const int64_t bytes = Align(buffers[b].bytes);
+    const int64_t bytes = AlignToArena(buffers[b].bytes);
     if (bytes == 0) continue;
     int64_t offset = std::max<int64_t>(0, buffers[b].pinned);
     for (int other : placed) {
       if (buffers[b].pinned >= 0) break;
       if (buffers[other].last < buffers[b].first || buffers[b].last < buffers[other].first) continue;
       if (result.offsets[other] >= offset + bytes) break;  // sorted by offset: the gap before `other` fits
-      offset = std::max(offset, result.offsets[other] + Align(buffers[other].bytes));
+      offset = std::max(offset, result.offsets[other] + AlignToArena(buffers[other].bytes));
     }
     result.offsets[b] = offset;
     placed.insert(std::upper_bound(placed.begin(), placed.end(), b,
@@ -174,7 +174,7 @@ absl::StatusOr<bool> PlanMemory(Program& program, const OpTable& ops, const std:
       State& next = *states.at(name);
       if (next.offset >= 0) continue;
       next.offset = offset;
-      (among_temporaries.count(name) > 0 ? carried_bytes : offset) += next.slots * Align(next.type.bytes());
+      (among_temporaries.count(name) > 0 ? carried_bytes : offset) += next.slots * AlignToArena(next.type.bytes());
     }
     const int64_t bytes = state.type.bytes();
     switch (state.kind) {

@@ -47,10 +47,10 @@ int64_t ContextSize(const v1::DistSpec& dist) {
 
 }  // namespace
 
-std::vector<JobDiagnostic> Validator::Run(const v1::JobSpec& spec) {
+std::vector<JobDiagnostic> JobValidator::Run(const v1::JobSpec& spec) {
   CheckMessage(spec, "");
   if (!spec.name().empty() && !IsName(spec.name())) {
-    Add("name", absl::StrCat("name = ", Quoted(spec.name()), " is not a job name; use at most ", kMaxNameBytes,
+    Add("name", absl::StrCat("name = ", QuotedText(spec.name()), " is not a job name; use at most ", kMaxNameBytes,
                              " letters, digits, '.', '_' and '-', beginning with a letter or digit"));
   }
   CheckModel(spec);
@@ -64,11 +64,11 @@ std::vector<JobDiagnostic> Validator::Run(const v1::JobSpec& spec) {
   return std::move(diagnostics_);
 }
 
-void Validator::Add(const std::string& field, const std::string& message, std::vector<std::string> related) {
+void JobValidator::Add(const std::string& field, const std::string& message, std::vector<std::string> related) {
   diagnostics_.push_back({field, message, std::move(related)});
 }
 
-void Validator::CheckMessage(const Message& message, const std::string& path) {
+void JobValidator::CheckMessage(const Message& message, const std::string& path) {
   const Descriptor& type = *message.GetDescriptor();
   const Reflection& reflection = *message.GetReflection();
   for (int i = 0; i < type.field_count(); ++i) {
@@ -95,7 +95,7 @@ void Validator::CheckMessage(const Message& message, const std::string& path) {
   }
 }
 
-std::string Validator::MissingHint(const FieldDescriptor* field) {
+std::string JobValidator::MissingHint(const FieldDescriptor* field) {
   if (field->message_type() == nullptr) return "";
   std::vector<std::string> names;
   for (int i = 0; i < field->message_type()->field_count(); ++i) {
@@ -107,8 +107,8 @@ std::string Validator::MissingHint(const FieldDescriptor* field) {
   return names.empty() ? "" : absl::StrCat("; give ", absl::StrJoin(names, " and "));
 }
 
-void Validator::CheckScalar(const Message& message, const FieldDescriptor* field, const v1::FieldRule& rule,
-                            const std::string& name) {
+void JobValidator::CheckScalar(const Message& message, const FieldDescriptor* field, const v1::FieldRule& rule,
+                               const std::string& name) {
   const Reflection& reflection = *message.GetReflection();
   switch (field->cpp_type()) {
     case FieldDescriptor::CPPTYPE_INT32:
@@ -129,23 +129,23 @@ void Validator::CheckScalar(const Message& message, const FieldDescriptor* field
   }
 }
 
-void Validator::CheckBounds(double value, const v1::FieldRule& rule, const std::string& name) {
+void JobValidator::CheckBounds(double value, const v1::FieldRule& rule, const std::string& name) {
   const std::string unit = rule.has_unit() ? absl::StrCat(" ", rule.unit()) : "";
-  const std::string got = absl::StrCat(name, " = ", Number(value), unit, " is ");
+  const std::string got = absl::StrCat(name, " = ", NumberText(value), unit, " is ");
   if (!std::isfinite(value)) {
     Add(name, absl::StrCat(name, " is not a finite number; give a finite one"));
   } else if (rule.has_min() && value < rule.min()) {
-    Add(name, absl::StrCat(got, "too small; the smallest is ", Number(rule.min())));
+    Add(name, absl::StrCat(got, "too small; the smallest is ", NumberText(rule.min())));
   } else if (rule.has_max() && value > rule.max()) {
-    Add(name, absl::StrCat(got, "too large; the largest is ", Number(rule.max())));
+    Add(name, absl::StrCat(got, "too large; the largest is ", NumberText(rule.max())));
   } else if (rule.has_above() && value <= rule.above()) {
-    Add(name, absl::StrCat(got, "too small; it must be more than ", Number(rule.above())));
+    Add(name, absl::StrCat(got, "too small; it must be more than ", NumberText(rule.above())));
   } else if (rule.has_below() && value >= rule.below()) {
-    Add(name, absl::StrCat(got, "too large; it must be less than ", Number(rule.below())));
+    Add(name, absl::StrCat(got, "too large; it must be less than ", NumberText(rule.below())));
   }
 }
 
-void Validator::CheckString(const std::string& value, const v1::FieldRule& rule, const std::string& name) {
+void JobValidator::CheckString(const std::string& value, const v1::FieldRule& rule, const std::string& name) {
   if (value.empty()) {
     Add(name, absl::StrCat(name, " is empty"));
     return;
@@ -156,7 +156,7 @@ void Validator::CheckString(const std::string& value, const v1::FieldRule& rule,
   }
   for (const char c : value) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      Add(name, absl::StrCat(name, " = ", Quoted(value), " has a control character"));
+      Add(name, absl::StrCat(name, " = ", QuotedText(value), " has a control character"));
       return;
     }
   }
@@ -164,10 +164,10 @@ void Validator::CheckString(const std::string& value, const v1::FieldRule& rule,
   for (const std::string& word : rule.path_word()) {
     if (value == word) return;
   }
-  Add(name, absl::StrCat(name, " = ", Quoted(value), " is a relative path; give an absolute one"));
+  Add(name, absl::StrCat(name, " = ", QuotedText(value), " is a relative path; give an absolute one"));
 }
 
-void Validator::CheckList(const Message& message, const FieldDescriptor* field, const std::string& name) {
+void JobValidator::CheckList(const Message& message, const FieldDescriptor* field, const std::string& name) {
   const Reflection& reflection = *message.GetReflection();
   const int size = reflection.FieldSize(message, field);
   if (size > kMaxListEntries) {
@@ -178,11 +178,11 @@ void Validator::CheckList(const Message& message, const FieldDescriptor* field, 
   for (int i = 0; i < size; ++i) {
     const std::string entry = reflection.GetRepeatedString(message, field, i);
     CheckString(entry, v1::FieldRule::default_instance(), absl::StrCat(name, "[", i, "]"));
-    if (!seen.insert(entry).second) Add(name, absl::StrCat(name, " names ", Quoted(entry), " twice"));
+    if (!seen.insert(entry).second) Add(name, absl::StrCat(name, " names ", QuotedText(entry), " twice"));
   }
 }
 
-void Validator::CheckMap(const Message& message, const FieldDescriptor* field, const std::string& name) {
+void JobValidator::CheckMap(const Message& message, const FieldDescriptor* field, const std::string& name) {
   const Reflection& reflection = *message.GetReflection();
   const int size = reflection.FieldSize(message, field);
   if (size > kMaxListEntries) {
@@ -199,19 +199,19 @@ void Validator::CheckMap(const Message& message, const FieldDescriptor* field, c
   }
   for (const auto& [key, value] : entries) {
     CheckString(key, v1::FieldRule::default_instance(), absl::StrCat("a name in ", name));
-    CheckString(value, v1::FieldRule::default_instance(), absl::StrCat(name, "[", Quoted(key), "]"));
+    CheckString(value, v1::FieldRule::default_instance(), absl::StrCat(name, "[", QuotedText(key), "]"));
   }
 }
 
-void Validator::CheckPins(const v1::DistSpec& dist) {
+void JobValidator::CheckPins(const v1::DistSpec& dist) {
   const std::vector<std::string> axes = {"dp", "fsdp", "ep", "cp", "tp"};
   const std::map<std::string, std::string> pins(dist.pins().begin(), dist.pins().end());
   for (const auto& [name, pin] : pins) {
     if (pin.empty()) continue;
-    const std::string field = absl::StrCat("dist.pins[", Quoted(name), "]");
+    const std::string field = absl::StrCat("dist.pins[", QuotedText(name), "]");
     absl::string_view inside = absl::StripAsciiWhitespace(pin);
     if (!absl::ConsumePrefix(&inside, "[") || !absl::ConsumeSuffix(&inside, "]")) {
-      Add(field, absl::StrCat(field, " = ", Quoted(pin),
+      Add(field, absl::StrCat(field, " = ", QuotedText(pin),
                               " is no sharding; give its dims in brackets, each - or axes joined by +, as "
                               "\"[tp, -]\" or \"[dp+fsdp, -, tp]\""));
       continue;
@@ -222,7 +222,7 @@ void Validator::CheckPins(const v1::DistSpec& dist) {
       for (const absl::string_view word : absl::StrSplit(dim, '+')) {
         const std::string axis(absl::StripAsciiWhitespace(word));
         if (std::find(axes.begin(), axes.end(), axis) == axes.end()) {
-          Add(field, absl::StrCat(field, ": ", Quoted(axis), " is no axis that splits tensors; there are ",
+          Add(field, absl::StrCat(field, ": ", QuotedText(axis), " is no axis that splits tensors; there are ",
                                   absl::StrJoin(axes, ", "), ", and - for none"));
         } else if (!seen.insert(axis).second) {
           Add(field, absl::StrCat(field, ": ", axis, " is given twice; it can split one dim"));
@@ -232,7 +232,7 @@ void Validator::CheckPins(const v1::DistSpec& dist) {
   }
 }
 
-void Validator::CheckModel(const v1::JobSpec& spec) {
+void JobValidator::CheckModel(const v1::JobSpec& spec) {
   if (!spec.has_model()) return;
   const v1::ModelSpec& model = spec.model();
   if (model.has_path() && model.has_graph()) {
@@ -246,7 +246,7 @@ void Validator::CheckModel(const v1::JobSpec& spec) {
   }
 }
 
-void Validator::CheckTrain(const v1::JobSpec& spec) {
+void JobValidator::CheckTrain(const v1::JobSpec& spec) {
   const v1::TrainSpec& train = spec.train();
   if (train.has_max_steps() && train.has_num_train_epochs()) {
     Add("train.num_train_epochs", "train.max_steps and train.num_train_epochs are both given; keep one",
@@ -271,7 +271,7 @@ void Validator::CheckTrain(const v1::JobSpec& spec) {
   }
 }
 
-std::vector<std::string> Validator::LayoutFields() {
+std::vector<std::string> JobValidator::LayoutFields() {
   std::vector<std::string> fields = {"resources.workers"};
   const google::protobuf::Descriptor* dist = v1::DistSpec::descriptor();
   for (int i = 0; i < dist->field_count(); ++i) {
@@ -281,7 +281,7 @@ std::vector<std::string> Validator::LayoutFields() {
   return fields;
 }
 
-std::vector<Validator::AxisSize> Validator::SetSizes(const v1::DistSpec& dist) {
+std::vector<JobValidator::AxisSize> JobValidator::SetSizes(const v1::DistSpec& dist) {
   std::vector<AxisSize> sizes;
   if (dist.pp().has_size()) sizes.push_back({"dist.pp.size", dist.pp().size()});
   if (dist.dp().has_size()) sizes.push_back({"dist.dp.size", dist.dp().size()});
@@ -296,7 +296,7 @@ std::vector<Validator::AxisSize> Validator::SetSizes(const v1::DistSpec& dist) {
   return sizes;
 }
 
-void Validator::CheckCompute(const v1::ComputeSpec& compute) {
+void JobValidator::CheckCompute(const v1::ComputeSpec& compute) {
   const std::pair<const char*, bool> chosen[] = {
       {"compute.bf16", compute.bf16()}, {"compute.fp16", compute.fp16()}, {"compute.tf32", compute.tf32()}};
   for (int i = 0; i < 3; ++i) {
@@ -322,13 +322,13 @@ void Validator::CheckCompute(const v1::ComputeSpec& compute) {
   }
 }
 
-void Validator::CheckMemory(const v1::MemorySpec& memory) {
+void JobValidator::CheckMemory(const v1::MemorySpec& memory) {
   if (memory.gc()) return;
   if (memory.gc_cls_size() > 0) Add("memory.gc_cls", "memory.gc_cls needs memory.gc: true", {"memory.gc"});
   if (memory.has_gc_cnt()) Add("memory.gc_cnt", "memory.gc_cnt needs memory.gc: true", {"memory.gc"});
 }
 
-void Validator::CheckReshard(const v1::DistSpec& dist) {
+void JobValidator::CheckReshard(const v1::DistSpec& dist) {
   const v1::FsdpSpec& fsdp = dist.fsdp();
   if (fsdp.has_reshard_cnt() && !fsdp.reshard_after_forward()) {
     Add("dist.fsdp.reshard_cnt", "dist.fsdp.reshard_cnt needs dist.fsdp.reshard_after_forward: true",
@@ -359,13 +359,13 @@ void Validator::CheckReshard(const v1::DistSpec& dist) {
   }
 }
 
-void Validator::CheckTopology(const v1::DistSpec& dist) {
+void JobValidator::CheckTopology(const v1::DistSpec& dist) {
   const std::vector<std::string> axes = {"pp", "dp", "fsdp", "ep", "cp", "tp"};
   const auto& topology = dist.topology();
   for (int i = 0; i < topology.size(); ++i) {
     if (std::find(axes.begin(), axes.end(), topology[i]) != axes.end()) continue;
     Add(absl::StrCat("dist.topology[", i, "]"),
-        absl::StrCat("dist.topology: ", Quoted(topology[i]), " is no axis; there are ", absl::StrJoin(axes, ", "),
+        absl::StrCat("dist.topology: ", QuotedText(topology[i]), " is no axis; there are ", absl::StrJoin(axes, ", "),
                      topology[i] == "sp" ? "; sp lies inside cp" : ""));
   }
   if (topology.empty()) return;
@@ -381,7 +381,7 @@ void Validator::CheckTopology(const v1::DistSpec& dist) {
   }
 }
 
-void Validator::CheckLayout(const v1::JobSpec& spec) {
+void JobValidator::CheckLayout(const v1::JobSpec& spec) {
   CheckTopology(spec.dist());
   CheckPins(spec.dist());
   CheckReshard(spec.dist());
@@ -431,7 +431,7 @@ void Validator::CheckLayout(const v1::JobSpec& spec) {
   }
 }
 
-std::string Validator::Divisors(int64_t n) {
+std::string JobValidator::Divisors(int64_t n) {
   std::vector<int64_t> divisors;
   for (int64_t i = 1; i <= n && i <= 65536; ++i) {
     if (n % i == 0) divisors.push_back(i);
@@ -442,7 +442,7 @@ std::string Validator::Divisors(int64_t n) {
   return absl::StrCat(absl::StrJoin(divisors, ", "), " or ", last);
 }
 
-void Validator::CheckBatch(const v1::JobSpec& spec) {
+void JobValidator::CheckBatch(const v1::JobSpec& spec) {
   const v1::TrainSpec& train = spec.train();
   if (train.global_batch_size() < 1) return;
   uint64_t unit = 1;

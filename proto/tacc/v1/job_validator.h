@@ -15,7 +15,7 @@ namespace tacc {
 inline constexpr int64_t kMaxWorld = 65536;
 
 // Finds all that is wrong with a job (ValidateJobSpec).
-class Validator {
+class JobValidator {
  public:
   std::vector<JobDiagnostic> Run(const v1::JobSpec& spec);
 

@@ -9,7 +9,7 @@
 
 namespace tacc {
 
-std::string Number(double value) {
+std::string NumberText(double value) {
   if (value == std::floor(value) && std::fabs(value) < 1e15) return absl::StrCat(static_cast<int64_t>(value));
   // Shortest form that reads back: 5e-05 rather than 5.0000000000000002e-05.
   for (int digits = 1; digits < 17; ++digits) {
@@ -20,7 +20,7 @@ std::string Number(double value) {
   return absl::StrCat(value);
 }
 
-std::string Quoted(const std::string& text) {
+std::string QuotedText(const std::string& text) {
   std::string out = "\"";
   for (const char c : text.substr(0, 200)) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {

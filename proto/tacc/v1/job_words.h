@@ -6,10 +6,10 @@
 namespace tacc {
 
 // A number as a job file would have it: in the shortest form that reads back, 5e-05.
-std::string Number(double value);
+std::string NumberText(double value);
 
 // Text of the user's in a message: control characters escaped, long ones cut.
-std::string Quoted(const std::string& text);
+std::string QuotedText(const std::string& text);
 
 }  // namespace tacc
 

@@ -51,7 +51,7 @@ void FillDefaults(Message* message) {
 
 }  // namespace
 
-std::vector<JobDiagnostic> ValidateJobSpec(const v1::JobSpec& spec) { return Validator().Run(spec); }
+std::vector<JobDiagnostic> ValidateJobSpec(const v1::JobSpec& spec) { return JobValidator().Run(spec); }
 
 v1::JobSpec WithDefaults(const v1::JobSpec& spec) {
   v1::JobSpec filled = spec;
