@@ -3,8 +3,8 @@
 
 namespace tacc {
 
-// Exit codes of all programs. Scripts and the programs themselves rely on them; docs/contracts.md and docs/taccctl.md list
-// what else a rank and taccctl may end with.
+// Exit codes of all programs. Scripts and the programs themselves rely on them; docs/contracts.md and docs/taccctl.md
+// list what else a rank and taccctl may end with.
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitError = 1;
 inline constexpr int kExitBadInput = 2;  // Usage, job file, model or data: trying again changes nothing.

@@ -35,7 +35,7 @@ struct ProcessOptions {
   std::string stderr_path = {};
   enum class Lifetime {
     kOwned,       // Destroying the object kills and reaps the child.
-    kWithParent,  // The same, and the child is given `--exit-with-parent-fd N`: it ends when this process does, however.
+    kWithParent,  // The same; the child is given `--exit-with-parent-fd N` and ends when this process does, however.
     kDetached,    // The child leads a session of its own and stays.
   } lifetime = Lifetime::kOwned;
 };

@@ -7,8 +7,8 @@
 
 namespace tacc {
 
-// The entry of `names` nearest to `name` by edits (insert, delete, replace, swap of neighbours; case ignored): the first
-// of equals; "" when `names` is empty.
+// The entry of `names` nearest to `name` by edits (insert, delete, replace, swap of neighbours; case ignored): the
+// first of equals; "" when `names` is empty.
 std::string NearestName(const std::string& name, const std::vector<std::string>& names);
 
 // The same where `name` is a slip of it: at most a third of its letters, or one, differ. "" where it is none.

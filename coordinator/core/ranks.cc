@@ -1,6 +1,5 @@
 // Reports of ranks, and what they mean for their attempt.
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <utility>
 
@@ -11,7 +10,6 @@
 #include "coordinator/core/start_file.h"
 #include "coordinator/core/utf8.h"
 #include "graph/ir/program.h"
-#include "machine/exit_code.h"
 
 namespace tacc::coordinator {
 namespace {

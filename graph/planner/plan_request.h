@@ -68,8 +68,8 @@ inline constexpr double kBufferFactor = 2;
 
 // Memory of a rank beside the arena and the workspace, on a CPU. Idle: its libraries loaded, no program bound (VmHWM of
 // tacc-rank at its `started` event, LibTorch 2.11, x86-64). Buffers: what libraries and the program take once it runs,
-// batches read ahead. Staging: of collectives among the ranks of a stage (worker/rank/collectives/collectives.h); messages between
-// stages go from place to place.
+// batches read ahead. Staging: of collectives among the ranks of a stage, as
+// worker/rank/collectives/collective_engine.h has it; messages between stages go from place to place.
 inline constexpr int64_t kIdleBytes = int64_t{116} << 20;
 inline constexpr int64_t kBufferBytes = int64_t{8} << 20;
 inline constexpr int64_t kStagingBytes = int64_t{8} << 20;

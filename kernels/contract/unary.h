@@ -7,7 +7,6 @@
 
 namespace tacc::kernels {
 
-// p0 and p1 are the parameters of kScale (factor), kAddScalar (value) and kClamp (min, max).
 enum class UnaryOp {
   kCast,
   kNeg,
@@ -31,7 +30,7 @@ enum class UnaryOp {
 };
 enum class UnaryGradOp { kTanh, kRelu, kSilu, kSigmoid, kGelu, kGeluTanh, kClamp };
 
-// Parameters of scale (factor), add_scalar (value), clamp (min, max).
+// Of kScale (factor), kAddScalar (value) and kClamp (min, max).
 struct UnaryParameters {
   double p0 = 0;
   double p1 = 0;

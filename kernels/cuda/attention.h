@@ -13,7 +13,7 @@ inline constexpr int kMaxAttentionRuns = 96;
 inline constexpr int kMaxAttentionHeads = 128;
 
 // Empty if kAttention (kernels/cuda/kernels.h) takes it; else which limit is passed: head dims up to 256 (128 in f64),
-// the two above. To be asked before either is called.
+// the two above. To be asked before it is called.
 std::string AttentionLimit(const TensorView& q, const AttentionParameters& parameters);
 
 // Attention by somebody else, for problems that it was made for: as Attention and AttentionGrad.
@@ -28,7 +28,8 @@ class FastAttention {
                        const TensorView& dv) const = 0;
 };
 
-// Our own on plain cores (above) and on tensor cores (attention_tensor.h), and LibTorch's (libtorch_attention.h).
+// Our own on plain cores (kernels/cuda/kernels.h) and on tensor cores (attention_tensor.h), and LibTorch's
+// (libtorch_attention.h).
 enum class AttentionBackend { kTiles, kTensor, kFlash, kCudnn };
 inline constexpr const char* Name(AttentionBackend backend) {
   constexpr const char* kNames[] = {"tiles", "tensor", "flash", "cudnn"};
@@ -44,8 +45,8 @@ std::string WhyNotLibtorch(const TensorView& q, const TensorView& k, const Atten
 // Whether results must be the same to the bit each time: LibTorch's backward then takes more scratch.
 enum class Determinism { kAny, kRequired };
 
-// The most scratch that attention and its gradient take, by the kernels above, on tensor cores (attention_tensor.h) or
-// by LibTorch's (libtorch_attention.h): of the dims [B,S,H,D] of q and [B,T,K,D] of k, with a pitch or without.
+// The most scratch that attention and its gradient take, by any of the backends: of the dims [B,S,H,D] of q and
+// [B,T,K,D] of k, with a pitch or without.
 int64_t AttentionWorkspaceBytes(const Dims& q, const Dims& k, DType dtype);
 int64_t AttentionGradWorkspaceBytes(const Dims& q, const Dims& k, DType dtype, Determinism determinism);
 

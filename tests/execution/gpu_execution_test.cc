@@ -1,6 +1,6 @@
-// Whole trainings with the kernels of a GPU as they run on the host (kernels/cuda/launch/launch.h), bound by the GPU's table,
-// on a device that is apart from the host and behind it: planned memory, steps in flight, recordings that are replayed.
-// Against the same programs with the CPU's kernels.
+// Whole trainings with the kernels of a GPU as they run on the host (kernels/cuda/launch/launch.h), bound by the GPU's
+// table, on a device that is apart from the host and behind it: planned memory, steps in flight, recordings that are
+// replayed. Against the same programs with the CPU's kernels.
 #include <algorithm>
 #include <cstdio>
 #include <map>

@@ -6,8 +6,8 @@
 
 namespace tacc::graph {
 
-// Makes swiglu of a silu and the product that alone reads it, silu(gate) * up, as graphs have it that were exported from
-// PyTorch or written by hand. That is one kernel each way in place of two, and the activation is not kept for the
+// Makes swiglu of a silu and the product that alone reads it, silu(gate) * up, as graphs have it that were exported
+// from PyTorch or written by hand. That is one kernel each way in place of two, and the activation is not kept for the
 // backward: 6 bytes an element of bf16 are moved and not 10, and 4 are kept and not 6. In f32 the result is the same
 // to the bit; in narrower types one rounding is left out. Must come before the backward is added, which has the
 // gradient of a gate as one kernel too. Returns whether anything changed.

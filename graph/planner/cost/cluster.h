@@ -155,8 +155,8 @@ struct LinkBytes {
 // `bytes`: the whole tensor for all_gather (its result), reduce_scatter (its operand) and all_reduce; what a rank holds
 // for all_to_all, rotate and send. On GPUs gathers and sums go around rings, cut into as many channels as the group has
 // devices in a node, each over its own share of the network; on CPUs each rank sends to each other one, across nodes in
-// two levels (worker/rank/collectives/two_levels.h), and so do GPUs whose sums are in order. A send crosses nodes unless in_node
-// > 1.
+// two levels (worker/rank/collectives/two_levels.h), and so do GPUs whose sums are in order. A send crosses nodes
+// unless in_node > 1.
 LinkBytes BytesOverLinks(const Machine& machine, CollectiveKind kind, double bytes, const GroupShape& group);
 
 // Seconds of a collective that has the links of its ranks to itself; all groups of the mesh run theirs at once. `bytes`

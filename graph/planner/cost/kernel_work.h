@@ -27,13 +27,10 @@ void ProductExtents(const Rule& rule, const std::vector<int>& of_a, const std::v
 // Sets the shares of the parts of an einsum_joined, and whether the operand that they share is cut along its depth.
 void JoinedParts(const Rule& rule, const OpCall& call, KernelWork& k);
 
-// Sets the extents of a product by experts. Slots are tokens, of which each expert has its part. What features tp splits is known of the weight, or of the
-// gradient's operands.
-// Slots are tokens, of which each expert has its part. What features tp splits is known of the weight, or of the
-// gradient's operands.
+// Sets the extents of a product by experts. Slots are tokens, of which each expert has its part. What features tp
+// splits is known of the weight, or of the gradient's operands.
 void GroupedExtents(const Node& node, const OpCall& call, const std::vector<Kinds>& kinds, KernelWork& k);
 
-// Equal for units that a layout treats alike.
 // Equal for units that a layout treats alike.
 std::string KeyOf(const UnitWork& u);
 

@@ -15,8 +15,8 @@
 
 namespace tacc::worker {
 
-// Runs one call on the thread that asks, over a Transport. Every message of a call has at most ChunkBytes, whichever way
-// its two sides lie in memory, so that both sides cut alike. One thread at a time uses the object.
+// Runs one call on the thread that asks, over a Transport. Every message of a call has at most ChunkBytes, whichever
+// way its two sides lie in memory, so that both sides cut alike. One thread at a time uses the object.
 class CollectiveEngine {
  public:
   static constexpr int64_t kStagingBytes = 8 << 20;

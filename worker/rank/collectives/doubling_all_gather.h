@@ -13,8 +13,8 @@ namespace tacc::worker {
 // them would handle 1,023 messages out and in, where it handles 10. Source: Bruck et al., "Efficient Algorithms for
 // All-to-All Communications in Multiport Message-Passing Systems", IEEE TPDS 8(11), 1997, section 4.
 //
-// It is taken by groups of 32 and more, where it takes a third of the time over TCP when ranks share processors; a round
-// costs some 50 us where they do not.
+// It is taken by groups of 32 and more, where it takes a third of the time over TCP when ranks share processors; a
+// round costs some 50 us where they do not.
 inline constexpr int kLeastDoublingMembers = 32;
 // All blocks together, at most: from where on bytes count, between machines too.
 inline constexpr int64_t kMostDoublingBytes = 16 << 10;

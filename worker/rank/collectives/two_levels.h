@@ -32,7 +32,8 @@ std::optional<TwoLevels> FindTwoLevels(const std::vector<int>& members, int me,
 // On how many machines the members are.
 int NumMachines(const std::vector<int>& members, const std::function<int(int)>& machine_of);
 
-// An all-gather (kAllGather) as exchanges in levels: those of one need nothing of each other, and those of the second what the first has brought.
+// An all-gather (kAllGather) as exchanges in levels: those of one need nothing of each other, and those of the second
+// what the first has brought.
 std::vector<std::vector<CollectiveCall>> LevelsOfAllGather(const CollectiveCall& call, const TwoLevels& levels);
 // An all-reduce whose result has the summands' type, as calls one after the other, each of one level: the mates' sum of
 // a part each, the peers' sum of a piece of that part each, and exchanges that gather the pieces and the parts. The

@@ -24,11 +24,11 @@ struct ProductRule {
 };
 
 // By which algorithm each shape that any rank has is multiplied, by shape; the same on every rank, and all call it.
-// `mine`: as this rank's device measured it (worker/rank/device/device.h). Of the ranks that have a shape the slowest's times
-// count, and all must have the algorithm: so GPUs of two kinds, which have few in common, may leave it to LibTorch.
-// An earlier choice is taken again where it works on all of them. A rank sends and receives each different list of
-// algorithms among the ranks (one a stage) twice, four words for each algorithm and two for each rank: of 50 shapes a
-// stage some 50 kB for each stage, and 16 kB at 1,024 ranks. Unavailable when a rank does not answer.
+// `mine`: as this rank's device measured it (worker/rank/device/device.h). Of the ranks that have a shape the slowest's
+// times count, and all must have the algorithm: so GPUs of two kinds, which have few in common, may leave it to
+// LibTorch. An earlier choice is taken again where it works on all of them. A rank sends and receives each different
+// list of algorithms among the ranks (one a stage) twice, four words for each algorithm and two for each rank: of 50
+// shapes a stage some 50 kB for each stage, and 16 kB at 1,024 ranks. Unavailable when a rank does not answer.
 absl::StatusOr<std::vector<ProductChoice>> AgreeOnProducts(Collectives& collectives,
                                                            const std::vector<ProductChoice>& mine,
                                                            const ProductRule& rule);

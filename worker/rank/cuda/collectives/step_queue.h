@@ -12,8 +12,8 @@
 
 namespace tacc::worker {
 
-// One of the steps that a collective on a device comes to: the library's collectives, exchanges, sums of what is sent to
-// this rank, messages.
+// One of the steps that a collective on a device comes to: the library's collectives, exchanges, sums of what is sent
+// to this rank, messages.
 struct CollectiveStep {
   CollectiveCall call;
   std::optional<TwoLevels> levels;    // Of a sum; of an all-reduce, which is then a small one.
@@ -32,8 +32,8 @@ class StepQueue {
   // Staging that Add needs for the step.
   int64_t StagingBytes(const CollectiveStep& step) const;
 
-  // Queues the step. `staging`: StagingBytes of the device's memory, for the step alone until it is done; null for none.
-  // Waits for nothing.
+  // Queues the step. `staging`: StagingBytes of the device's memory, for the step alone until it is done; null for
+  // none. Waits for nothing.
   absl::Status Add(const CollectiveStep& step, char* staging, CommunicationStream& stream) const;
 
  private:
