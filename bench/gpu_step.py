@@ -25,9 +25,10 @@ from inputs import write_tokens
 from parts import MIB, Context, last_lines, settled, used_bytes
 from train_step import run_torch
 
+DEVICE_PEAKS = Path(__file__).parent.parent / "machine/device_peaks.h"
 WARM_UP, COUNTED, COUNTED_OF_LARGEST = 5, 20, 10
 # Dense bf16, by words of the GPU's name; docs/metrics.md.
-PEAK_FLOPS = {"A100": 312e12, "H100": 989e12, "H200": 989e12, "B200": 2250e12}
+PEAK_FLOPS = {name: float(flops) for name, flops in re.findall(r"k(\w+)HalfFlops = (\S+);", DEVICE_PEAKS.read_text())}
 SPEED_BARS = {"eager": 1.4, "compile": 1.05}  # That of compile also over PyTorch's other ways.
 MEMORY_BAR, MFU_BAR, PRODUCTS_BAR, IDLE_BAR, PLAN_BAR = 0.8, 0.52, 0.80, 0.01, 0.02
 CHOICE_BAR = 1.01  # Of a step with the attention that was chosen: times of two runs differ as much.

@@ -15,10 +15,11 @@ struct Peak {
   std::vector<std::string> but;
 };
 
-// NVIDIA's data sheets of A100, H100, H200 and of B200 in DGX: tensor cores in bf16 and f16, without sparsity.
 const std::vector<Peak>& Peaks() {
-  static const std::vector<Peak> peaks = {
-      {"A100", 312e12, {}}, {"H100", 989e12, {"PCIe", "NVL"}}, {"H200", 989e12, {"NVL"}}, {"B200", 2250e12, {}}};
+  static const std::vector<Peak> peaks = {{"A100", kA100HalfFlops, {}},
+                                          {"H100", kH100HalfFlops, {"PCIe", "NVL"}},
+                                          {"H200", kH200HalfFlops, {"NVL"}},
+                                          {"B200", kB200HalfFlops, {}}};
   return peaks;
 }
 

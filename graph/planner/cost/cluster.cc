@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "graph/ir/status_macros.h"
 #include "graph/targets/targets.h"
+#include "machine/device_peaks.h"
 
 namespace tacc::graph {
 namespace {
@@ -158,19 +159,22 @@ std::string Describe(const Machine& machine) {
 
 const std::vector<Machine>& MachinePresets() {
   static const std::vector<Machine> presets = [] {
-    std::vector<Machine> list{
-        Preset("a100-40g", "NVIDIA A100 SXM4 40 GB", 312e12, 19.5e12, 40 * kGiB, 1555e9, 300e9, 25e9, 0.77, 63, 108,
-               1.41e9),
-        Preset("a100-80g", "NVIDIA A100 SXM4 80 GB", 312e12, 19.5e12, 80 * kGiB, 2039e9, 300e9, 25e9, 0.77, 63, 108,
-               1.41e9),
-        Preset("a800", "NVIDIA A800 SXM4 80 GB", 312e12, 19.5e12, 80 * kGiB, 2039e9, 200e9, 25e9, 0.77, 63, 108,
-               1.41e9),
-        Preset("h100", "NVIDIA H100 SXM5 80 GB", 989e12, 67e12, 80 * kGiB, 3350e9, 450e9, 50e9, 0.745, 65, 132, 1.83e9),
-        Preset("h800", "NVIDIA H800 SXM5 80 GB", 989e12, 67e12, 80 * kGiB, 3350e9, 200e9, 50e9, 0.745, 65, 132, 1.83e9),
-        Preset("h200", "NVIDIA H200 SXM5 141 GB", 989e12, 67e12, 141e9, 4800e9, 450e9, 50e9, 0.745, 65, 132, 1.83e9),
-        Preset("b200", "NVIDIA B200 SXM6 180 GB", 2250e12, 75e12, 180e9, 7700e9, 900e9, 50e9, 0.745, 65, 148, 1.85e9),
-        Preset("v100", "NVIDIA V100 SXM2 32 GB", 125e12, 15.7e12, 32 * kGiB, 900e9, 150e9, 6.25e9, 0.77, 63, 80,
-               1.53e9)};
+    std::vector<Machine> list{Preset("a100-40g", "NVIDIA A100 SXM4 40 GB", kA100HalfFlops, 19.5e12, 40 * kGiB, 1555e9,
+                                     300e9, 25e9, 0.77, 63, 108, 1.41e9),
+                              Preset("a100-80g", "NVIDIA A100 SXM4 80 GB", kA100HalfFlops, 19.5e12, 80 * kGiB, 2039e9,
+                                     300e9, 25e9, 0.77, 63, 108, 1.41e9),
+                              Preset("a800", "NVIDIA A800 SXM4 80 GB", kA100HalfFlops, 19.5e12, 80 * kGiB, 2039e9,
+                                     200e9, 25e9, 0.77, 63, 108, 1.41e9),
+                              Preset("h100", "NVIDIA H100 SXM5 80 GB", kH100HalfFlops, 67e12, 80 * kGiB, 3350e9, 450e9,
+                                     50e9, 0.745, 65, 132, 1.83e9),
+                              Preset("h800", "NVIDIA H800 SXM5 80 GB", kH100HalfFlops, 67e12, 80 * kGiB, 3350e9, 200e9,
+                                     50e9, 0.745, 65, 132, 1.83e9),
+                              Preset("h200", "NVIDIA H200 SXM5 141 GB", kH200HalfFlops, 67e12, 141e9, 4800e9, 450e9,
+                                     50e9, 0.745, 65, 132, 1.83e9),
+                              Preset("b200", "NVIDIA B200 SXM6 180 GB", kB200HalfFlops, 75e12, 180e9, 7700e9, 900e9,
+                                     50e9, 0.745, 65, 148, 1.85e9),
+                              Preset("v100", "NVIDIA V100 SXM2 32 GB", 125e12, 15.7e12, 32 * kGiB, 900e9, 150e9, 6.25e9,
+                                     0.77, 63, 80, 1.53e9)};
     list.back().plan_only = true;
     list.back().tf32_flops_per_second = 0;
     return list;
