@@ -17,8 +17,8 @@ namespace tacc::graph {
 enum class Axis { kPp, kDp, kFsdp, kEp, kCp, kSp, kTp, kTpq };
 inline constexpr size_t kNumAxes = 8;
 
-// What an axis of one kind does. A new kind is an enumerator and a row here; LegalSizesOf (graph/planner/search.cc)
-// says which of its sizes are legal for a model.
+// What an axis of one kind does. A new kind is an enumerator and a row here, and a row of kAxisRules
+// (graph/planner/axis_rules.cc): which of its sizes are legal for a model.
 struct AxisFacts {
   Axis axis;
   absl::string_view name;        // on meshes and, where a job sizes it, in job.proto: dist.NAME.size

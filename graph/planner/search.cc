@@ -14,6 +14,7 @@
 #include "graph/ir/axis.h"
 #include "graph/ir/divisors.h"
 #include "graph/ir/status_macros.h"
+#include "graph/planner/axis_rules.h"
 #include "page/numbers.h"
 
 namespace tacc::graph {
@@ -95,81 +96,57 @@ absl::StatusOr<std::vector<int64_t>> Asked::Values(absl::string_view field, cons
   return std::vector<int64_t>{*asked};
 }
 
-// The sizes that each axis may take, alone; whether they go together, CanLayOut says. dp takes what the others leave.
+// The sizes that each axis may take, alone; whether they go together, CanLayOut says.
 using LegalSizes = PerAxis<std::vector<int64_t>>;
 
 absl::StatusOr<LegalSizes> LegalSizesOf(const Asked& asked) {
-  const ModelWork& model = asked.model;
   const SearchRequest& r = asked.request;
-  const int64_t devices = r.cluster.num_devices(), per_node = r.cluster.machine.devices_per_node;
-  const std::vector<int64_t> divisors = Divisors(devices);
-  const std::string of_devices = absl::StrCat("does not divide the ", devices, " workers");
+  const std::vector<int64_t> divisors = Divisors(r.cluster.num_devices());
+  const std::string of_devices = absl::StrCat("does not divide the ", r.cluster.num_devices(), " workers");
   for (Axis axis : kJobAxes) {
     TACC_RETURN_IF_ERROR(asked.Values(SizeField(axis), r.sizes[axis], of_devices, divisors).status());
   }
   LegalSizes legal;
-  const auto asked_or = [&](Axis axis, const std::vector<int64_t>& values) {
-    return r.sizes[axis].has_value() ? std::vector<int64_t>{*r.sizes[axis]} : values;
-  };
-  const int64_t parts = r.schedule == PipelineSchedule::kInterleaved ? r.chunks.value_or(2) : 1;  // of a rank, at least
-  TACC_ASSIGN_OR_RETURN(
-      legal[Axis::kPp],
-      asked.Values(SizeField(Axis::kPp), r.sizes[Axis::kPp],
-                   absl::StrCat(parts == 1 ? "is" : absl::StrCat("stages of ", parts, " parts (interleaved) are"),
-                                " more than the ", model.num_layers, " layers"),
-                   Where(divisors, [&](int64_t v) {
-                     return v == 1 || !r.cuts_between_layers || v * parts <= model.num_layers;
-                   })));
-  // Between nodes tensor parallelism is legal, but only when asked for: every layer would wait for the network.
-  legal[Axis::kTp] =
-      asked_or(Axis::kTp, Where(divisors, [&](int64_t v) { return v <= std::max<int64_t>(per_node, 1); }));
-  legal[Axis::kCp] =
-      asked_or(Axis::kCp, Where(divisors, [&](int64_t v) { return v == 1 || model.seq_len / v >= kMinTokens; }));
-  TACC_ASSIGN_OR_RETURN(
-      legal[Axis::kEp],
-      asked.Values(
-          SizeField(Axis::kEp), r.sizes[Axis::kEp],
-          model.num_experts > 0 ? absl::StrCat("does not divide the ", model.num_experts, " experts")
-                                : "is given for a model without experts",
-          Where(divisors, [&](int64_t v) { return v == 1 || (model.num_experts > 0 && model.num_experts % v == 0); })));
-  legal[Axis::kFsdp] = asked_or(Axis::kFsdp, divisors);
+  for (const AxisRule& rule : kAxisRules) {
+    const bool splits_here = rule.splits != nullptr && !rule.by_shardings;
+    const bool is_open = !r.sizes[rule.axis].has_value();
+    const auto is_legal = [&](int64_t size) {
+      return (!splits_here || rule.splits(asked.model, r, size)) &&
+             (!is_open || rule.tried == nullptr || rule.tried(asked.model, r, size));
+    };
+    TACC_ASSIGN_OR_RETURN(legal[rule.axis],
+                          asked.Values(SizeField(rule.axis), r.sizes[rule.axis],
+                                       splits_here ? rule.reason(asked.model, r) : "", Where(divisors, is_legal)));
+  }
   return legal;
 }
 
-// The axes whose sizes are tried, from the one that changes least to the one that changes most: what is tried first
-// wins where two are as fast.
-constexpr Axis kTriedAxes[] = {Axis::kTp, Axis::kCp, Axis::kPp, Axis::kEp, Axis::kFsdp};
-static_assert(std::size(kTriedAxes) + 1 == kJobAxes.size());
-
-// All meshes of so many devices: `layout` with each choice of legal sizes for `axes`, of which dp takes the rest.
-void ForEachMesh(std::span<const Axis> axes, const LegalSizes& legal, int64_t devices, Layout layout,
+// All meshes of so many devices: `layout` with each choice of legal sizes for the axes of `rules`, and what they leave
+// for dp.
+void ForEachMesh(std::span<const AxisRule> rules, const LegalSizes& legal, int64_t devices, Layout layout,
                  const std::function<void(const Layout&)>& visit) {
-  if (axes.empty()) {
+  if (rules.empty()) {
     layout.sizes[Axis::kDp] = devices;
     return visit(layout);
   }
-  for (int64_t size : legal[axes[0]]) {
+  for (int64_t size : legal[rules[0].axis]) {
     if (devices % size != 0) continue;
-    layout.sizes[axes[0]] = size;
-    ForEachMesh(axes.subspan(1), legal, devices / size, layout, visit);
+    layout.sizes[rules[0].axis] = size;
+    ForEachMesh(rules.subspan(1), legal, devices / size, layout, visit);
   }
 }
 
 absl::Status CanLayOut(const Asked& asked, const Layout& l) {
-  const ModelWork& model = asked.model;
   const SearchRequest& r = asked.request;
   if (r.can_lay_out) return r.can_lay_out(l);
-  const auto heads = [&](int64_t v) { return v == 1 || (model.num_heads > 0 && model.num_heads % v == 0); };
-  if (!heads(l.sizes[Axis::kTp])) {
-    return asked.Illegal(SizeField(Axis::kTp), l.sizes[Axis::kTp],
-                         absl::StrCat("does not divide the ", model.num_heads, " attention heads"),
-                         Where(Divisors(r.cluster.num_devices()), heads));
+  for (const AxisRule& rule : kAxisRules) {
+    const int64_t size = l.sizes[rule.axis];
+    if (!rule.by_shardings || rule.splits(asked.model, r, size)) continue;
+    return asked.Illegal(
+        SizeField(rule.axis), size, rule.reason(asked.model, r),
+        Where(Divisors(r.cluster.num_devices()), [&](int64_t v) { return rule.splits(asked.model, r, v); }));
   }
-  const auto blocks = [&](int64_t v) { return v == 1 || model.seq_len % (2 * v) == 0; };
-  if (blocks(l.sizes[Axis::kCp])) return absl::OkStatus();
-  return asked.Illegal(SizeField(Axis::kCp), l.sizes[Axis::kCp],
-                       absl::StrCat("does not cut ", model.seq_len, " tokens into two equal blocks a rank"),
-                       Where(Divisors(r.cluster.num_devices()), blocks));
+  return absl::OkStatus();
 }
 
 // The sizes that are asked for make no mesh of all the devices.
@@ -442,7 +419,7 @@ absl::StatusOr<SearchResult> SearchMeshes(const ModelWork& model, const SearchRe
   bool fits_batch = false;
   std::set<int64_t> batch_ranks;  // of all meshes
   std::optional<Layout> refused;  // The first one.
-  ForEachMesh(kTriedAxes, legal, r.cluster.num_devices(), r.base, [&](const Layout& l) {
+  ForEachMesh(kAxisRules, legal, r.cluster.num_devices(), r.base, [&](const Layout& l) {
     if (l.sizes[Axis::kDp] != r.sizes[Axis::kDp].value_or(l.sizes[Axis::kDp])) return;
     if (!CanLayOut(without_suggestions, l).ok()) {
       if (!refused.has_value()) refused = l;
