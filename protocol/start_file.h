@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
 #include "protocol/field.h"
+#include "protocol/json_values.h"
 
 namespace tacc::protocol {
 
@@ -162,16 +163,8 @@ nlohmann::ordered_json ToJson(const T& value) {
 }
 nlohmann::ordered_json ToJson(StartFile::Weights weights);
 
-// Takes a field's value. Returns what was wanted instead; nothing when it was taken.
-std::optional<std::string> Take(const nlohmann::json& json, Range range, std::string* value);
-std::optional<std::string> Take(const nlohmann::json& json, Range range, bool* value);
-std::optional<std::string> Take(const nlohmann::json& json, Range range, int* value);
-std::optional<std::string> Take(const nlohmann::json& json, Range range, int64_t* value);
-std::optional<std::string> Take(const nlohmann::json& json, Range range, uint64_t* value);
-std::optional<std::string> Take(const nlohmann::json& json, Range range, double* value);
+// As the functions of protocol/json_values.h.
 std::optional<std::string> Take(const nlohmann::json& json, Range range, StartFile::Weights* value);
-std::optional<std::string> Take(const nlohmann::json& json, Range range, std::map<std::string, std::string>* value);
-std::optional<std::string> Take(const nlohmann::json& json, Range range, nlohmann::json* value);
 
 // Where a field stands in an object: "/train/max_steps".
 nlohmann::json::json_pointer Place(const char* name);

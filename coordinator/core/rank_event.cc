@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "protocol/rank_events.h"
 
 namespace tacc::coordinator {
 namespace {
@@ -58,8 +59,8 @@ class Fields {
     return {};
   }
   // Takes over what was wrong in a part of the object.
-  void Take(const Fields& part) {
-    if (error_.empty()) error_ = part.error_;
+  void Take(const std::string& error) {
+    if (error_.empty()) error_ = error;
   }
   bool Has(const char* key) const { return object_.contains(key); }
   const std::string& error() const { return error_; }
@@ -74,6 +75,17 @@ class Fields {
 
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
+using protocol::CheckpointEvent;
+using protocol::ExportedEvent;
+using protocol::FailedEvent;
+using protocol::FinishedEvent;
+using protocol::ListeningEvent;
+using protocol::LogEvent;
+using protocol::ReadyEvent;
+using protocol::ReportEvent;
+using protocol::StoppedEvent;
+using protocol::TraceEvent;
+using protocol::WarningEvent;
 
 // What parts of events that are messages must have; whatever else the message declares may be absent. A further field
 // of such an event is declared in the message alone.
@@ -102,7 +114,7 @@ void ReadMessage(Fields& fields, Message* message) {
       for (const nlohmann::json& object : fields.Objects(name.c_str())) {
         Fields of_part(object);
         ReadMessage(of_part, reflection.AddMessage(message, field));
-        fields.Take(of_part);
+        fields.Take(of_part.error());
       }
       continue;
     }
@@ -126,12 +138,21 @@ void ReadMessage(Fields& fields, Message* message) {
 }
 
 template <typename Part>
-void ReadParts(Fields& fields, const char* key, std::vector<Part>& parts) {
-  for (const nlohmann::json& object : fields.Objects(key)) {
+void ReadParts(const std::vector<nlohmann::json>& objects, Fields& fields, std::vector<Part>& parts) {
+  for (const nlohmann::json& object : objects) {
     Fields of_part(object);
     ReadMessage(of_part, &parts.emplace_back());
-    fields.Take(of_part);
+    fields.Take(of_part.error());
   }
+}
+
+// The event that `json` holds; what is wrong with it `fields` has.
+template <protocol::DeclaredEvent Event>
+Event Read(const nlohmann::json& json, Fields& fields) {
+  absl::StatusOr<Event> event = protocol::ReadEvent<Event>(json);
+  if (event.ok()) return *std::move(event);
+  fields.Take(std::string(event.status().message()));
+  return Event();
 }
 
 }  // namespace
@@ -144,41 +165,51 @@ absl::StatusOr<RankEvent> ParseRankEvent(const std::string& line) {
   event.event = fields.String("event");
   event.time = fields.Double("time");
   if (fields.Has("step")) event.step = fields.Int("step");
-  if (event.event == "listening") {
-    event.port = static_cast<int>(fields.Int("port"));
-  } else if (event.event == "ready") {
-    event.step = fields.Int("step");
-    if (fields.Has("resumed_from")) event.resumed_from = fields.String("resumed_from");
-    if (fields.Has("arena_bytes")) event.arena_bytes = fields.Int("arena_bytes");
-    if (fields.Has("device_memory_used_bytes")) event.device_memory_used_bytes = fields.Int("device_memory_used_bytes");
-    if (fields.Has("attention")) ReadParts(fields, "attention", event.attention);
-    if (fields.Has("products")) ReadParts(fields, "products", event.products);
-    if (fields.Has("load_seconds")) event.load_seconds = fields.Double("load_seconds");
-  } else if (event.event == "step") {
+  const std::string& name = event.event;
+  if (name == ListeningEvent::kName) {
+    event.port = Read<ListeningEvent>(json, fields).port;
+  } else if (name == ReadyEvent::kName) {
+    ReadyEvent ready = Read<ReadyEvent>(json, fields);
+    event.resumed_from = ready.resumed_from;
+    event.arena_bytes = ready.arena_bytes;
+    event.device_memory_used_bytes = ready.device_memory_used_bytes;
+    event.load_seconds = ready.load_seconds;
+    ReadParts(ready.attention, fields, event.attention);
+    ReadParts(ready.products, fields, event.products);
+  } else if (name == protocol::kStepEvent) {
     event.step = fields.Int("step");
     ReadMessage(fields, &event.metrics);
-  } else if (event.event == "eval") {
+  } else if (name == protocol::kEvalEvent) {
     ReadMessage(fields, &event.eval);
-  } else if (event.event == "checkpoint") {
-    event.path = fields.String("path");
-    event.checkpoint.set_name(event.path);
-    event.checkpoint.set_step(fields.Int("step"));
-    event.checkpoint.set_size_bytes(fields.Int("bytes"));
-    event.checkpoint.set_seconds(fields.Double("seconds"));
-    event.checkpoint.set_stall_seconds(fields.Double("stall_seconds"));
+  } else if (name == CheckpointEvent::kName) {
+    const CheckpointEvent written = Read<CheckpointEvent>(json, fields);
+    event.path = written.path;
+    event.checkpoint.set_name(written.path);
+    event.checkpoint.set_step(written.step);
+    event.checkpoint.set_size_bytes(written.bytes);
+    event.checkpoint.set_seconds(written.seconds);
+    event.checkpoint.set_stall_seconds(written.stall_seconds);
     event.checkpoint.set_time(event.time);
-  } else if (event.event == "warning" || event.event == "failed") {
-    event.code = fields.String("code");
-    event.message = fields.String("message");
-  } else if (event.event == "trace") {
-    event.step = fields.Int("step");
-    event.path = fields.String("path");
-  } else if (event.event == "exported" || event.event == "report") {
-    event.path = fields.String("path");
-  } else if (event.event == "log") {
-    event.message = fields.String("message");
-  } else if (event.event == "finished" || event.event == "stopped") {
-    event.step = fields.Int("step");
+  } else if (name == WarningEvent::kName) {
+    const WarningEvent warning = Read<WarningEvent>(json, fields);
+    event.code = warning.code;
+    event.message = warning.message;
+  } else if (name == FailedEvent::kName) {
+    const FailedEvent failed = Read<FailedEvent>(json, fields);
+    event.code = failed.code;
+    event.message = failed.message;
+  } else if (name == TraceEvent::kName) {
+    event.path = Read<TraceEvent>(json, fields).path;
+  } else if (name == ExportedEvent::kName) {
+    event.path = Read<ExportedEvent>(json, fields).path;
+  } else if (name == ReportEvent::kName) {
+    event.path = Read<ReportEvent>(json, fields).path;
+  } else if (name == LogEvent::kName) {
+    event.message = Read<LogEvent>(json, fields).message;
+  } else if (name == FinishedEvent::kName) {
+    (void)Read<FinishedEvent>(json, fields);
+  } else if (name == StoppedEvent::kName) {
+    (void)Read<StoppedEvent>(json, fields);
   }
   if (!fields.error().empty()) {
     return absl::InvalidArgumentError(absl::StrCat("a rank's event \"", event.event, "\": ", fields.error()));

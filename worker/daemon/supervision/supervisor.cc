@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "machine/exit_code.h"
 #include "nlohmann/json.hpp"
+#include "protocol/rank_events.h"
 
 namespace tacc::worker {
 namespace {
@@ -144,10 +145,12 @@ void Supervisor::EventLine(const std::string& line, double now) {
   report.key = *running_;
   report.time = now;
   report.event = line;
-  report.kind = *name == "step" ? ReportKind::kStepMetric : ReportKind::kEvent;
-  said_end_ = said_end_ || *name == "finished" || *name == "stopped";
-  if (*name == "failed" && event.contains("message") && event["message"].is_string())
-    failed_message_ = event["message"].get<std::string>();
+  report.kind = *name == protocol::kStepEvent ? ReportKind::kStepMetric : ReportKind::kEvent;
+  said_end_ = said_end_ || *name == protocol::FinishedEvent::kName || *name == protocol::StoppedEvent::kName;
+  if (*name == protocol::FailedEvent::kName) {
+    if (const auto failed = protocol::ReadEvent<protocol::FailedEvent>(event); failed.ok())
+      failed_message_ = failed->message;
+  }
   for (const auto& item : event.items()) {
     if (item.value().is_number())
       metrics_[absl::StrCat(name->get<std::string>(), ".", item.key())] = item.value().get<double>();
@@ -157,7 +160,8 @@ void Supervisor::EventLine(const std::string& line, double now) {
 }
 
 void Supervisor::Warn(const std::string& code, const std::string& message, double now) {
-  const nlohmann::json warning = {{"event", "warning"}, {"time", now}, {"code", code}, {"message", message}};
+  nlohmann::json warning = protocol::EventJson(protocol::WarningEvent{.code = code, .message = message});
+  warning["time"] = now;
   EventLine(warning.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), now);
 }
 

@@ -22,7 +22,7 @@ void EventWriter::Write(const std::string& event, nlohmann::json fields) {
 }
 
 void EventWriter::Warning(const std::string& code, const std::string& message) {
-  Write("warning", {{"code", code}, {"message", message}});
+  Write(protocol::WarningEvent{.code = code, .message = message});
 }
 
 void EventWriter::WarningOnce(const std::string& code, const std::string& message) {
@@ -34,15 +34,15 @@ void EventWriter::WarningOnce(const std::string& code, const std::string& messag
 }
 
 void EventWriter::Failed(const std::string& code, const std::string& message) {
-  Write("failed", {{"code", code}, {"message", message}});
+  Write(protocol::FailedEvent{.code = code, .message = message});
 }
 
-void EventWriter::Log(const std::string& message) { Write("log", {{"level", "info"}, {"message", message}}); }
+void EventWriter::Log(const std::string& message) { Write(protocol::LogEvent{.message = message}); }
 
-nlohmann::json CaptureJson(const std::vector<graph::CapturePart>& parts) {
-  nlohmann::json list = nlohmann::json::array();
+std::vector<nlohmann::json> CaptureJson(const std::vector<graph::CapturePart>& parts) {
+  std::vector<nlohmann::json> list;
   for (const graph::CapturePart& part : parts) {
-    list.push_back({{"graph", part.graph}, {"nodes", part.num_nodes}, {"first_node", part.first_node}});
+    list.push_back(nlohmann::json{{"graph", part.graph}, {"nodes", part.num_nodes}, {"first_node", part.first_node}});
     if (!part.not_captured.empty()) list.back()["not_captured"] = part.not_captured;
   }
   return list;

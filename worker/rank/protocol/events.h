@@ -9,6 +9,7 @@
 #include "absl/synchronization/mutex.h"
 #include "graph/ir/capture.h"
 #include "nlohmann/json.hpp"
+#include "protocol/rank_events.h"
 
 namespace tacc::worker {
 
@@ -19,7 +20,11 @@ class EventWriter {
   explicit EventWriter(int fd) : fd_(fd) {}
 
   // Adds "event" and, where it is not there yet, "time", and writes the line.
-  void Write(const std::string& event, nlohmann::json fields = nlohmann::json::object());
+  void Write(const std::string& event, nlohmann::json fields);
+  template <protocol::DeclaredEvent Event>
+  void Write(const Event& event) {
+    Write(Event::kName, protocol::EventJson(event));
+  }
   void Warning(const std::string& code, const std::string& message);
   // The first warning with this code; later ones with it are dropped.
   void WarningOnce(const std::string& code, const std::string& message);
@@ -33,7 +38,7 @@ class EventWriter {
 };
 
 // `capture` of the event `ready`.
-nlohmann::json CaptureJson(const std::vector<graph::CapturePart>& parts);
+std::vector<nlohmann::json> CaptureJson(const std::vector<graph::CapturePart>& parts);
 
 }  // namespace tacc::worker
 

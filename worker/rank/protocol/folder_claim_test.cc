@@ -9,8 +9,8 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "machine/testing/test_directory.h"
 #include "worker/checkpoint/folder_writer.h"
-#include "worker/checkpoint/testing/test_directory.h"
 
 namespace tacc::worker {
 namespace {

@@ -78,7 +78,7 @@ void RunRecord::WriteReport(RunReport report) {
   absl::Status written = start_.checkpoint_claimed ? CheckClaimed(start_.checkpoint_dir) : absl::OkStatus();
   if (written.ok()) written = ::tacc::worker::WriteReport(report);
   if (!written.ok()) return TellReportFailed(written);
-  events_.Write("report", {{"path", ReportPath(report.dir)}});
+  events_.Write(protocol::ReportEvent{.path = ReportPath(report.dir)});
 }
 
 void RunRecord::TellReportFailed(const absl::Status& status) {

@@ -29,10 +29,10 @@ absl::Status Evaluate(RankParts& parts, int64_t step) {
                                           " has no target (loss_mask); give other data.eval_path"));
     return absl::OkStatus();
   }
-  parts.WritePoint("eval", {{"step", step},
-                            {"eval_loss", loss / target_tokens},
-                            {"target_tokens", static_cast<int64_t>(target_tokens)},
-                            {"seconds", SteadySeconds() - begin}});
+  parts.WritePoint(protocol::kEvalEvent, {{"step", step},
+                                          {"eval_loss", loss / target_tokens},
+                                          {"target_tokens", static_cast<int64_t>(target_tokens)},
+                                          {"seconds", SteadySeconds() - begin}});
   return absl::OkStatus();
 }
 

@@ -132,7 +132,7 @@ absl::Status Export(RankParts& parts, const ExportRequest& request) {
   };
   const absl::Status status = Retry(retry, [&] { return TryToExport(parts, request); });
   if (status.ok()) {
-    parts.events.Write("exported", {{"path", request.out_dir}});
+    parts.events.Write(protocol::ExportedEvent{.path = request.out_dir});
     return status;
   }
   return WithFailureCode(

@@ -58,7 +58,7 @@ absl::Status StartServer(RankParts& parts) {
   const StartFile& start = parts.start;
   if (start.world == 1 || start.rank != 0) return absl::OkStatus();
   TACC_ASSIGN_OR_RETURN(parts.server, RendezvousServer::Start(start.advertise, start.world, Timeout(start)));
-  parts.events.Write("listening", {{"port", parts.server->port()}});
+  parts.events.Write(protocol::ListeningEvent{.port = parts.server->port()});
   return absl::OkStatus();
 }
 

@@ -79,24 +79,24 @@ int Fail(RankParts& parts, const std::string& code, const absl::Status& status) 
 
 void WriteReady(RankParts& parts, const StartPoint& begin, double load_seconds) {
   const std::string& checkpoint = begin.checkpoint;
-  nlohmann::json ready = {{"step", begin.step},
-                          {"resumed_from", checkpoint.substr(checkpoint.rfind('/') + 1)},
-                          {"load_seconds", load_seconds},
-                          {"arena_bytes", parts.arena == nullptr ? 0 : parts.arena->arena_bytes()}};
-  parts.metrics->AddToReady(&ready);
+  protocol::ReadyEvent ready = {.step = begin.step,
+                                .resumed_from = checkpoint.substr(checkpoint.rfind('/') + 1),
+                                .load_seconds = load_seconds,
+                                .arena_bytes = parts.arena == nullptr ? 0 : parts.arena->arena_bytes()};
+  ready.device_memory_used_bytes = parts.metrics->MemoryUsedBytes().value_or(0);
   if (parts.start.rank == 0 && !parts.attention.empty()) {
-    ready["attention"] = AttentionJson(parts.attention);
+    ready.attention = AttentionJson(parts.attention).get<std::vector<nlohmann::json>>();
     for (const AttentionChoice& choice : parts.attention) parts.events.Log(InWords(choice));
   }
   if (parts.start.rank == 0 && !parts.products.empty()) {
-    ready["products"] = ProductsJson(parts.products);
+    ready.products = ProductsJson(parts.products).get<std::vector<nlohmann::json>>();
     for (const ProductChoice& choice : parts.products) parts.events.Log(InWords(choice));
   }
   if (const std::vector<graph::CapturePart> captured = parts.executor->Parts(); !captured.empty()) {
-    ready["capture"] = CaptureJson(captured);
+    ready.capture = CaptureJson(captured);
     parts.events.Log(graph::InWords(captured));
   }
-  parts.events.Write("ready", std::move(ready));
+  parts.events.Write(ready);
 }
 
 int64_t PeakResidentBytes() {
@@ -155,7 +155,11 @@ int Run(RankParts& parts) {
   parts.measurement->WriteProfile(parts.collectives.stats(), parts.options.workspace);
   if (!status.ok()) return FailWithReport(parts, *begin, loop, BlameDevice(parts, status));
   if (parts.record != nullptr) WriteReport(parts, *begin, loop, absl::OkStatus());
-  parts.events.Write(loop.was_stopped() ? "stopped" : "finished", {{"step", loop.step()}});
+  if (loop.was_stopped()) {
+    parts.events.Write(protocol::StoppedEvent{.step = loop.step()});
+  } else {
+    parts.events.Write(protocol::FinishedEvent{.step = loop.step()});
+  }
   // What the GPUs have sent each other has come everywhere before the first of them goes.
   if (parts.talk.queue != nullptr) (void)parts.collectives.Barrier();
   return kExitOk;
@@ -165,7 +169,7 @@ int Run(RankParts& parts) {
 
 int RunRank(const RunOptions& options) {
   EventWriter events(options.event_fd);
-  events.Write("started", {{"pid", getpid()}, {"version", options.version}});
+  events.Write(protocol::StartedEvent{.pid = getpid(), .version = options.version});
   absl::StatusOr<StartFile> start = ReadStart(options);
   if (!start.ok()) {
     const std::string code = LoadFailureCode(OfFiles(start.status()));

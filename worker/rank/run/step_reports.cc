@@ -84,7 +84,7 @@ absl::Status StepReports::WriteEvent(int64_t step, const LaunchedStep& launched)
       parts_.gaps == nullptr ? std::nullopt : parts_.gaps->ActiveSeconds(executor.busy_seconds());
   parts_.metrics->AddToStep(active_seconds, seconds, &event);
   if (parts_.device->is_asynchronous()) event["replays"] = executor.num_replays();
-  parts_.WritePoint("step", std::move(event));
+  parts_.WritePoint(protocol::kStepEvent, std::move(event));
   return absl::OkStatus();
 }
 

@@ -154,11 +154,11 @@ absl::Status Checkpointer::Commit() {
   TACC_ASSIGN_OR_RETURN(const CommittedCheckpoint committed,
                         CommitCheckpoint(start_.checkpoint_dir, std::move(manifest), start_.world, failpoints_));
   const double seconds = SteadySeconds() - begin_seconds_;
-  events_.Write("checkpoint", {{"step", step_},
-                               {"path", committed.name},
-                               {"bytes", committed.num_bytes},
-                               {"seconds", seconds},
-                               {"stall_seconds", stall_seconds_.value_or(seconds)}});
+  events_.Write(protocol::CheckpointEvent{.step = step_,
+                                          .path = committed.name,
+                                          .bytes = committed.num_bytes,
+                                          .seconds = seconds,
+                                          .stall_seconds = stall_seconds_.value_or(seconds)});
   return absl::OkStatus();
 }
 

@@ -20,15 +20,13 @@ class DeviceMetrics {
   // `device` must outlive the object.
   explicit DeviceMetrics(Device* device) : device_(*device) {}
 
-  // Adds device_memory_used_bytes to the event `ready`.
-  void AddToReady(nlohmann::json* event);
+  // As the device says it, or said it last; nothing where it cannot say.
+  std::optional<int64_t> MemoryUsedBytes();
   // Adds device_idle_share and device_memory_used_bytes to the event of a step of `seconds`, in `active_seconds` of
   // which the device worked.
   void AddToStep(std::optional<double> active_seconds, double seconds, nlohmann::json* event);
 
  private:
-  void AddMemory(nlohmann::json* event);
-
   Device& device_;
   int64_t num_steps_ = 0;
   double sampled_ = 0;  // when, as SteadySeconds() counts

@@ -14,10 +14,9 @@ TEST(DeviceMetrics, OfACpuThereAreNone) {
   const NaiveKernels kernels;
   HostDevice device(&kernels);
   DeviceMetrics metrics(&device);
-  json ready = json::object(), step = json::object();
-  metrics.AddToReady(&ready);
+  json step = json::object();
+  EXPECT_EQ(metrics.MemoryUsedBytes(), std::nullopt);
   metrics.AddToStep(std::nullopt, 0.5, &step);
-  EXPECT_TRUE(ready.empty());
   EXPECT_TRUE(step.empty());
 }
 
@@ -40,9 +39,8 @@ TEST(DeviceMetrics, MemoryIsAskedForInTheFirstStepsThenRarely) {
   const NaiveKernels kernels;
   SimulatedDevice device(&kernels);
   DeviceMetrics metrics(&device);
+  EXPECT_EQ(metrics.MemoryUsedBytes(), 0);
   json event = json::object();
-  metrics.AddToReady(&event);
-  EXPECT_EQ(event["device_memory_used_bytes"], 0);
   const auto arena = device.CreateArena(5000, 100);
   ASSERT_TRUE(arena.ok()) << arena.status();
   const int64_t bytes = Arena::TotalBytes(5000, 100);

@@ -202,7 +202,7 @@ absl::Status RankTrace::Finish(const StepTimes& times) {
   for (const absl::Status& status : {written, WritePrediction()}) {
     if (!status.ok()) events_.Warning("trace_failed", std::string(status.message()));
   }
-  if (written.ok()) events_.Write("trace", {{"step", step_}, {"path", request_.path}});
+  if (written.ok()) events_.Write(protocol::TraceEvent{.step = step_, .path = request_.path});
   return absl::OkStatus();
 }
 

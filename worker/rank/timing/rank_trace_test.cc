@@ -15,10 +15,10 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "graph/ir/text.h"
-#include "graph/trace/slices_for_test.h"
 #include "graph/trace/step_trace.h"
+#include "graph/trace/testing/trace_slices.h"
 #include "gtest/gtest.h"
-#include "worker/checkpoint/testing/test_directory.h"
+#include "machine/testing/test_directory.h"
 #include "worker/rank/testing/in_process_transport.h"
 
 namespace tacc::worker {

@@ -51,7 +51,7 @@ absl::StatusOr<std::unique_ptr<Transport>> Meet(const Options& options, EventWri
   gloo.timeout = absl::Seconds(options.timeout_seconds);
   if (options.rank == 0) {
     TACC_ASSIGN_OR_RETURN(server, RendezvousServer::Start(kAddress, options.world, gloo.timeout));
-    events.Write("listening", {{"port", server->port()}});
+    events.Write(protocol::ListeningEvent{.port = server->port()});
     gloo.store = {kAddress, server->port()};
   } else {
     gloo.store = commands.WaitForRendezvous();
@@ -138,7 +138,7 @@ int main(int argc, char** argv) {
     events.Failed("collectives", std::string(status.message()));
     std::cerr << "error: " << status.message() << std::endl;
   } else if (options.rank == 0) {
-    events.Write("finished");
+    events.Write(tacc::protocol::FinishedEvent());
   }
   // The command reader's thread and NCCL's are still there: no destructors.
   _exit(status.ok() ? tacc::kExitOk : tacc::kExitError);
