@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "machine/testing/test_directory.h"
 
 namespace tacc {
 namespace {
@@ -16,13 +17,8 @@ using ::testing::HasSubstr;
 
 class FolderLockTest : public ::testing::Test {
  protected:
-  FolderLockTest() {
-    std::string path = ::testing::TempDir() + "/folder-lock-XXXXXX";
-    dir_ = mkdtemp(path.data());
-  }
-  ~FolderLockTest() override { std::filesystem::remove_all(dir_); }
-
-  std::string dir_;
+  TestDirectory directory_;
+  const std::string dir_ = directory_.path();
 };
 
 TEST_F(FolderLockTest, OneAloneOrManyShared) {

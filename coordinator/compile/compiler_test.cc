@@ -7,7 +7,7 @@
 #include <future>
 #include <string>
 
-#include "coordinator/service/fake_daemon_for_test.h"
+#include "coordinator/testing/fake_daemon.h"
 
 namespace tacc::coordinator {
 namespace {

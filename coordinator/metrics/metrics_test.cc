@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "coordinator/metrics/http_get_for_test.h"
+#include "coordinator/testing/http_get.h"
 #include "metrics/metric.h"
 #include "metrics/server.h"
 

@@ -10,8 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "coordinator/metrics/http_get_for_test.h"
-#include "coordinator/service/coordinator_process_for_test.h"
+#include "coordinator/testing/coordinator_process.h"
+#include "coordinator/testing/http_get.h"
 
 namespace tacc::coordinator {
 namespace {
@@ -32,13 +32,13 @@ int Connect(const std::string& address) {
 }
 
 bool IsServed(const std::string& address) {
-  return WaitUntil([&] { return !Client(address).MetricsAddress().empty(); });
+  return WaitUntil([&] { return !TestClient(address).MetricsAddress().empty(); });
 }
 
 TEST(ConnectionsTest, IdleOnesTakeNoMoreThanTheirShare) {
-  Coordinator coordinator({"--metrics-listen", "127.0.0.1:0"}, kMaxOpenFiles);
+  CoordinatorProcess coordinator({"--metrics-listen", "127.0.0.1:0"}, kMaxOpenFiles);
   ASSERT_NO_FATAL_FAILURE(coordinator.Start(""));
-  Client early(coordinator.address());
+  TestClient early(coordinator.address());
   const std::string metrics = early.MetricsAddress();
   EXPECT_THAT(HttpGet(metrics, "/healthz"), HasSubstr(" 200 "));
   EXPECT_THAT(HttpGet(metrics, "/readyz"), HasSubstr(" 200 "));
@@ -54,7 +54,7 @@ TEST(ConnectionsTest, IdleOnesTakeNoMoreThanTheirShare) {
 }
 
 TEST(ConnectionsTest, ClosedAtOnceLeaveThePortOpen) {
-  Coordinator coordinator({"--metrics-listen", "127.0.0.1:0"}, kMaxOpenFiles);
+  CoordinatorProcess coordinator({"--metrics-listen", "127.0.0.1:0"}, kMaxOpenFiles);
   ASSERT_NO_FATAL_FAILURE(coordinator.Start(""));
   for (int i = 0; i < 1500; ++i) close(Connect(coordinator.address()));
   EXPECT_TRUE(IsServed(coordinator.address()));
@@ -62,9 +62,9 @@ TEST(ConnectionsTest, ClosedAtOnceLeaveThePortOpen) {
 
 // What cannot be stored is not decided: not ready, though a restart would not help.
 TEST(ReadinessTest, WaitsForTheDisk) {
-  Coordinator coordinator({"--metrics-listen", "127.0.0.1:0"});
+  CoordinatorProcess coordinator({"--metrics-listen", "127.0.0.1:0"});
   ASSERT_NO_FATAL_FAILURE(coordinator.Start(""));
-  Client client(coordinator.address());
+  TestClient client(coordinator.address());
   const std::string metrics = client.MetricsAddress();
   ASSERT_NO_FATAL_FAILURE(coordinator.LimitFiles(4096));
   std::thread submit([&] { client.Submit(TestSpec("toy", coordinator.dir().path() + "/runs", 1)); });

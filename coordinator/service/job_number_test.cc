@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "coordinator/service/fake_daemon_for_test.h"
+#include "coordinator/testing/fake_daemon.h"
 
 namespace tacc::coordinator {
 namespace {

@@ -16,8 +16,8 @@
 #include <string>
 #include <thread>
 
-#include "coordinator/service/coordinator_process_for_test.h"
-#include "coordinator/service/fake_daemon_for_test.h"
+#include "coordinator/testing/coordinator_process.h"
+#include "coordinator/testing/fake_daemon.h"
 
 namespace tacc::coordinator {
 namespace {
@@ -28,9 +28,9 @@ constexpr int kSteps = 10;
 // negative.
 void RunWithKill(const std::string& failpoints, int kill_after_ms) {
   SCOPED_TRACE(absl::StrCat("failpoints \"", failpoints, "\", kill after ", kill_after_ms, " ms"));
-  Coordinator coordinator;
+  CoordinatorProcess coordinator;
   ASSERT_NO_FATAL_FAILURE(coordinator.Start(failpoints));
-  Client client(coordinator.address());
+  TestClient client(coordinator.address());
   FakeDaemon daemon("w0");
   const v1::JobSpec spec = TestSpec("toy", coordinator.dir().path() + "/runs", 1);
   bool submitted = false;
@@ -99,10 +99,10 @@ INSTANTIATE_TEST_SUITE_P(Failpoints, CommitsTest,
                                             ::testing::Values(1, 2, 3, 4, 5, 6)));
 
 TEST(FailpointTest, TheUsersBinaryHasNone) {
-  Coordinator coordinator;
+  CoordinatorProcess coordinator;
   coordinator.obeys_failpoints = false;
   ASSERT_NO_FATAL_FAILURE(coordinator.Start("before_log_commit=kill;after_log_commit=kill"));
-  EXPECT_TRUE(Client(coordinator.address()).Submit(TestSpec("toy", coordinator.dir().path() + "/runs", 1)));
+  EXPECT_TRUE(TestClient(coordinator.address()).Submit(TestSpec("toy", coordinator.dir().path() + "/runs", 1)));
   EXPECT_FALSE(coordinator.Died());
   std::ifstream log(coordinator.dir().path() + "/log");
   std::string said;
@@ -120,9 +120,9 @@ TEST(KillTest, AtDrawnMomentsLosesAndDoublesNothing) {
 
 // Its own disk is full: it waits, acknowledges nothing, and loses nothing.
 TEST(FullDiskTest, IsWaitedFor) {
-  Coordinator coordinator;
+  CoordinatorProcess coordinator;
   ASSERT_NO_FATAL_FAILURE(coordinator.Start(""));
-  Client client(coordinator.address());
+  TestClient client(coordinator.address());
   FakeDaemon daemon("w0");
   ASSERT_TRUE(daemon.Connect(coordinator.address()).ok());
   ASSERT_TRUE(client.Submit(TestSpec("toy", coordinator.dir().path() + "/runs", 1)));
@@ -147,9 +147,9 @@ TEST(FullDiskTest, IsWaitedFor) {
 
 // Nothing that the daemon sends is there to be read when it goes on: the stop alone must not count as silence.
 TEST(StallTest, OfTheCoordinatorEndsNoAttempt) {
-  Coordinator coordinator;
+  CoordinatorProcess coordinator;
   ASSERT_NO_FATAL_FAILURE(coordinator.Start(""));
-  Client client(coordinator.address());
+  TestClient client(coordinator.address());
   FakeDaemon daemon("w0");
   ASSERT_TRUE(daemon.Connect(coordinator.address()).ok());
   ASSERT_TRUE(client.Submit(TestSpec("toy", coordinator.dir().path() + "/runs", 1)));
@@ -174,7 +174,7 @@ TEST(StallTest, OfTheCoordinatorEndsNoAttempt) {
 TEST(SignalTest, EndsWithItsParent) {
   int parent[2];
   ASSERT_EQ(pipe2(parent, O_CLOEXEC), 0);
-  Coordinator coordinator;
+  CoordinatorProcess coordinator;
   ASSERT_NO_FATAL_FAILURE(coordinator.Start("", parent[0]));
   close(parent[0]);
   close(parent[1]);
@@ -184,7 +184,7 @@ TEST(SignalTest, EndsWithItsParent) {
 }
 
 TEST(SignalTest, EndsCleanlyOnSigterm) {
-  Coordinator coordinator;
+  CoordinatorProcess coordinator;
   ASSERT_NO_FATAL_FAILURE(coordinator.Start(""));
   FakeDaemon daemon("w0");
   ASSERT_TRUE(daemon.Connect(coordinator.address()).ok());

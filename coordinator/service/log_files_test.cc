@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/membership.h"
+#include "machine/testing/test_directory.h"
 
 namespace tacc::coordinator {
 namespace {
@@ -16,11 +17,6 @@ using ::testing::ElementsAre;
 
 class LogFilesTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = std::filesystem::temp_directory_path() / "tacc-logs-XXXXXX";
-    dir_ = mkdtemp(pattern.data());
-  }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
   static v1::RankLog Lines(const std::vector<std::string>& lines) {
     v1::RankLog log;
     log.set_time(1.5);
@@ -39,7 +35,8 @@ class LogFilesTest : public ::testing::Test {
     }
   }
 
-  std::string dir_;
+  TestDirectory directory_;
+  const std::string dir_ = directory_.path();
 };
 
 TEST_F(LogFilesTest, GivesLinesBackAndGoesOn) {

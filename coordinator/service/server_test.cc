@@ -8,7 +8,7 @@
 #include <memory>
 #include <set>
 
-#include "coordinator/service/fake_daemon_for_test.h"
+#include "coordinator/testing/fake_daemon.h"
 #include "nlohmann/json.hpp"
 
 namespace tacc::coordinator {

@@ -4,9 +4,8 @@
 #include <gtest/gtest.h>
 #include <sqlite3.h>
 
-#include <filesystem>
-
 #include "absl/strings/str_cat.h"
+#include "machine/testing/test_directory.h"
 
 namespace tacc::coordinator {
 namespace {
@@ -16,15 +15,7 @@ using ::testing::HasSubstr;
 
 class StoreTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = std::filesystem::temp_directory_path() / "tacc-store-XXXXXX";
-    dir_ = mkdtemp(pattern.data());
-    Open(Store::Options(), &no_failpoints_);
-  }
-  void TearDown() override {
-    store_.reset();
-    std::filesystem::remove_all(dir_);
-  }
+  void SetUp() override { Open(Store::Options(), &no_failpoints_); }
   void Open(Store::Options options, Failpoints* failpoints) {
     store_.reset();
     auto store = Store::Open(dir_ + "/tacc.db", options, failpoints);
@@ -67,7 +58,8 @@ class StoreTest : public ::testing::Test {
     return names;
   }
 
-  std::string dir_;
+  TestDirectory directory_;
+  const std::string dir_ = directory_.path();
   Failpoints no_failpoints_;
   std::unique_ptr<Store> store_;
 };

@@ -6,7 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
-#include "graph/planner/request_for_test.h"
+#include "graph/planner/testing/test_request.h"
 #include "gtest/gtest.h"
 
 namespace tacc::graph {

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "graph/ir/text.h"
-#include "graph/planner/request_for_test.h"
+#include "graph/planner/testing/test_request.h"
 #include "gtest/gtest.h"
 
 namespace tacc::graph {

@@ -11,7 +11,7 @@
 #include "graph/ir/text.h"
 #include "graph/passes/pipeline.h"
 #include "graph/passes/testing/test_model.h"
-#include "graph/trace/slices_for_test.h"
+#include "graph/trace/testing/trace_slices.h"
 #include "gtest/gtest.h"
 #include "tests/execution/training_run.h"
 

@@ -15,7 +15,7 @@
 #include "graph/verify/verify.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "worker/data/data_folder_for_test.h"
+#include "worker/data/testing/data_folder.h"
 #include "worker/rank/program/cpu_kernels.h"
 #include "worker/rank/run/run.h"
 #include "worker/rank/run/run_options.h"
@@ -62,7 +62,7 @@ class RankOnDeviceTest : public testing::Test {
     const auto compiled = graph::Compile(*forward, ops_, options);
     ASSERT_TRUE(compiled.ok()) << compiled.status();
     std::ofstream(Path("program")) << graph::Print(compiled->stages[0]);
-    ShardForTest shard;
+    TestShard shard;
     for (uint32_t i = 0; i < 200; ++i) shard.tokens.push_back(i * i % kVocab);
     WriteDataFolder(Path("data"), {shard}, kVocab);
     start_ = {{"version", "test"},
@@ -123,7 +123,7 @@ class RankOnDeviceTest : public testing::Test {
 
   const graph::OpTable ops_;
   const CpuKernelTable kernels_;
-  const TempDir folder_;
+  const TestDirectory folder_;
   json start_;
   MultiplyingDevice device_{&kernels_};
   EarlierProducts earlier_products_;  // As the start file told the device.

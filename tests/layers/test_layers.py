@@ -99,7 +99,7 @@ def may_enter(path: str, include: str) -> bool:
 
 
 def is_test(path: str) -> bool:
-    return path.endswith(("_test.cc", "_test.cu", "_cases.h")) or f"/{TESTING}/" in path or "_for_test" in path
+    return path.endswith(("_test.cc", "_test.cu", "_cases.h")) or f"/{TESTING}/" in path
 
 
 def may_include(path: str, folder: str, include: str) -> bool:

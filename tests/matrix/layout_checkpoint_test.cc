@@ -10,11 +10,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "machine/testing/test_directory.h"
 #include "tests/matrix/row.h"
 #include "worker/checkpoint/files/posix_file.h"
 #include "worker/checkpoint/reader.h"
 #include "worker/checkpoint/tensors/rectangle.h"
-#include "worker/checkpoint/testing/test_directory.h"
 
 namespace tacc::matrix {
 namespace {

@@ -10,11 +10,12 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "machine/testing/test_directory.h"
 #include "nlohmann/json.hpp"
 #include "worker/checkpoint/export_record.h"
+#include "worker/checkpoint/files/posix_file.h"
 #include "worker/checkpoint/reader.h"
 #include "worker/checkpoint/tensors/model_weights.h"
-#include "worker/checkpoint/testing/test_directory.h"
 #include "worker/checkpoint/writer.h"
 
 namespace tacc::worker {

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
-#include "worker/checkpoint/testing/test_directory.h"
+#include "machine/testing/test_directory.h"
 
 namespace tacc::worker {
 namespace {

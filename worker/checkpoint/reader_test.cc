@@ -6,7 +6,8 @@
 
 #include <numeric>
 
-#include "worker/checkpoint/testing/test_directory.h"
+#include "machine/testing/test_directory.h"
+#include "worker/checkpoint/files/posix_file.h"
 #include "worker/checkpoint/writer.h"
 
 namespace tacc::worker {

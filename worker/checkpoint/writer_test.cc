@@ -7,8 +7,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "machine/testing/test_directory.h"
+#include "worker/checkpoint/files/posix_file.h"
 #include "worker/checkpoint/reader.h"
-#include "worker/checkpoint/testing/test_directory.h"
 
 namespace tacc::worker {
 namespace {

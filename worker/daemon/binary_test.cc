@@ -14,9 +14,10 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "machine/machine.h"
+#include "machine/testing/test_directory.h"
 #include "process/child_process.h"
-#include "worker/checkpoint/testing/test_directory.h"
-#include "worker/daemon/testing/fake_coordinator.h"
+#include "worker/checkpoint/files/posix_file.h"
+#include "worker/daemon/testing/fake_worker_service.h"
 
 namespace tacc::worker {
 namespace {
@@ -113,7 +114,7 @@ class BinaryTest : public ::testing::Test {
   }
 
   TestDirectory directory_;
-  FakeCoordinator coordinator_;
+  FakeWorkerService coordinator_;
   std::unique_ptr<ChildProcess> worker_;
   std::string out_, err_;
 };

@@ -19,10 +19,10 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "machine/testing/test_directory.h"
 #include "nlohmann/json.hpp"
 #include "spdlog/sinks/null_sink.h"
-#include "worker/checkpoint/testing/test_directory.h"
-#include "worker/daemon/testing/fake_coordinator.h"
+#include "worker/daemon/testing/fake_worker_service.h"
 
 namespace tacc::worker {
 namespace {
@@ -114,7 +114,7 @@ class DaemonTest : public ::testing::Test {
   }
 
   TestDirectory directory_;
-  FakeCoordinator coordinator_;
+  FakeWorkerService coordinator_;
   DaemonOptions options_;
   std::unique_ptr<StateDirectory> state_;
   int end_pipe_[2] = {-1, -1};
@@ -169,7 +169,7 @@ TEST_F(DaemonTest, ARankFromStartToExit) {
 }
 
 // What the daemon has said of its device ("trouble" or "memory N"), and "exit" where a rank's end came between.
-std::vector<std::string> DeviceStory(FakeCoordinator* coordinator) {
+std::vector<std::string> DeviceStory(FakeWorkerService* coordinator) {
   std::vector<std::string> story;
   for (const v1::AttachRequest& message : coordinator->received()) {
     if (message.rank_report().has_exited()) story.push_back("exit");
@@ -435,7 +435,7 @@ TEST_F(DaemonTest, ARankThatCannotStartIsReported) {
   coordinator_.StartRank(1);
   UntilReport("1:1 exit - 0 /nonexistent/tacc-rank: cannot be started: No such file or directory");
   v1::AttachResponse message;
-  *message.mutable_start_rank()->mutable_id() = FakeCoordinator::Id(2);
+  *message.mutable_start_rank()->mutable_id() = FakeWorkerService::Id(2);
   message.mutable_start_rank()->set_start("[");
   coordinator_.Send(message);
   UntilReport("2:1 exit - 0 the start file is not a JSON object");

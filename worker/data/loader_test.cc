@@ -6,7 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/data/data_folder_for_test.h"
+#include "worker/data/testing/data_folder.h"
 
 namespace tacc::worker {
 namespace {
@@ -37,7 +37,7 @@ LoaderOptions Options(int64_t seq_len, int64_t batch, int64_t first_row, int64_t
 }
 
 TEST(BatchReader, RowsAreSamplesAndTargetsShiftInside) {
-  TempDir dir;
+  TestDirectory dir;
   const auto dataset = Counting(dir.path());
   const auto reader = BatchReader::Create(dataset.get(), Options(7, 3, 0, 3));
   ASSERT_TRUE(reader.ok()) << reader.status();
@@ -62,7 +62,7 @@ TEST(BatchReader, RowsAreSamplesAndTargetsShiftInside) {
 }
 
 TEST(BatchReader, AnySplitOverRanksGivesTheSameRowsAndHash) {
-  TempDir dir;
+  TestDirectory dir;
   const auto dataset = Counting(dir.path());
   const auto whole = BatchReader::Create(dataset.get(), Options(5, 12, 0, 12));
   ASSERT_TRUE(whole.ok());
@@ -99,7 +99,7 @@ TEST(RowHash, DependsOnEveryTokenItsPlaceAndTheRow) {
 }
 
 TEST(BatchReader, LossMaskRemovesTargets) {
-  TempDir dir;
+  TestDirectory dir;
   WriteDataFolder(dir.path(), {{{10, 11, 12, 13}, {1, 0, 1, 1}}, {{14, 15, 16, 17}}});
   const auto dataset = *Dataset::Open(dir.path());
   LoaderOptions options = Options(4, 2, 0, 2);
@@ -113,7 +113,7 @@ TEST(BatchReader, LossMaskRemovesTargets) {
 }
 
 TEST(BatchReader, DocumentsThatAreApartStartAnewAndEndWithoutATarget) {
-  TempDir dir;
+  TestDirectory dir;
   WriteDataFolder(dir.path(), {{{10, 11, 12, 13, 14}, {}, 2, {7, 7, 8, 9, 9}}, {{15, 16, 17}, {}, 2, {9, 9, 0}}});
   const auto dataset = *Dataset::Open(dir.path());
   EXPECT_TRUE(dataset->has_segments());
@@ -129,7 +129,7 @@ TEST(BatchReader, DocumentsThatAreApartStartAnewAndEndWithoutATarget) {
 }
 
 TEST(BatchReader, SequentialOrderEndsWithPadding) {
-  TempDir dir;
+  TestDirectory dir;
   const auto dataset = Counting(dir.path());
   LoaderOptions options = Options(20, 2, 0, 2);
   options.order = LoaderOptions::Order::kSequential;
@@ -148,7 +148,7 @@ TEST(BatchReader, SequentialOrderEndsWithPadding) {
 }
 
 TEST(BatchReader, AtMostTheFirstSamples) {
-  TempDir dir;
+  TestDirectory dir;
   const auto dataset = Counting(dir.path());
   LoaderOptions options = Options(20, 2, 0, 2);
   options.order = LoaderOptions::Order::kSequential;
@@ -162,7 +162,7 @@ TEST(BatchReader, AtMostTheFirstSamples) {
 }
 
 TEST(BatchReader, RefusesWhatMakesNoSense) {
-  TempDir dir;
+  TestDirectory dir;
   const auto dataset = Counting(dir.path());
   const auto message = [&](const LoaderOptions& options) {
     return std::string(BatchReader::Create(dataset.get(), options).status().message());
@@ -175,7 +175,7 @@ TEST(BatchReader, RefusesWhatMakesNoSense) {
 }
 
 TEST(Loader, GivesWhatTheReaderGivesFromAnyStep) {
-  TempDir dir;
+  TestDirectory dir;
   const auto dataset = Counting(dir.path());
   const LoaderOptions options = Options(5, 4, 1, 3);
   auto loader = Loader::Create(dataset.get(), options, 17);
@@ -199,7 +199,7 @@ TEST(Loader, GivesWhatTheReaderGivesFromAnyStep) {
 }
 
 TEST(Loader, AnErrorIsOfItsBatchAndTheNextCallTriesAgain) {
-  TempDir dir;
+  TestDirectory dir;
   const auto dataset = Counting(dir.path());
   LoaderOptions options = Options(20, 1, 0, 1);
   options.order = LoaderOptions::Order::kSequential;
@@ -226,14 +226,14 @@ TEST(Loader, AnErrorIsOfItsBatchAndTheNextCallTriesAgain) {
 }
 
 TEST(Loader, StopsWhileBatchesAreUnread) {
-  TempDir dir;
+  TestDirectory dir;
   const auto dataset = Counting(dir.path());
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(Loader::Create(dataset.get(), Options(5, 4, 0, 4), 0).ok());
 }
 
 // The goal is 10 M tokens/s for a worker; this asks for a fifth of it, so that a busy machine does not fail the test.
 TEST(Loader, IsFast) {
-  TempDir dir;
+  TestDirectory dir;
   std::vector<uint32_t> stream(1 << 20);
   for (size_t i = 0; i < stream.size(); ++i) stream[i] = i % 997;
   WriteDataFolder(dir.path(), {{stream}});

@@ -8,7 +8,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/data/data_folder_for_test.h"
+#include "worker/data/testing/data_folder.h"
 
 namespace tacc::worker {
 namespace {
@@ -30,7 +30,7 @@ std::string OpenError(const std::string& dir, absl::StatusCode code = absl::Stat
 }
 
 TEST(Dataset, ReadsAcrossShardsOfBothWidths) {
-  TempDir dir;
+  TestDirectory dir;
   WriteDataFolder(dir.path(), {{Iota(0, 5)}, {Iota(5, 1)}, {Iota(6, 10), {}, 4}});
   const auto dataset = Dataset::Open(dir.path());
   ASSERT_TRUE(dataset.ok()) << dataset.status();
@@ -50,7 +50,7 @@ TEST(Dataset, ReadsAcrossShardsOfBothWidths) {
 }
 
 TEST(Dataset, LossMaskIsOneWhereAShardHasNone) {
-  TempDir dir;
+  TestDirectory dir;
   WriteDataFolder(dir.path(), {{Iota(0, 3)}, {Iota(3, 3), {1, 0, 1}}});
   const auto dataset = Dataset::Open(dir.path());
   ASSERT_TRUE(dataset.ok()) << dataset.status();
@@ -61,7 +61,7 @@ TEST(Dataset, LossMaskIsOneWhereAShardHasNone) {
 }
 
 TEST(Dataset, PathsThatAreNoPreparedData) {
-  TempDir dir;
+  TestDirectory dir;
   EXPECT_THAT(OpenError(dir.path() + "/none", absl::StatusCode::kNotFound), HasSubstr("/none: no such folder"));
   EXPECT_THAT(OpenError(dir.path(), absl::StatusCode::kNotFound), HasSubstr("the folder is empty"));
   WriteFile(dir.path() + "/corpus.txt", "hello");
@@ -104,15 +104,15 @@ TEST(Dataset, DamagedIndex) {
        "134 bytes, but the index says 1000 (cut short)"},
   };
   for (const Case& c : cases) {
-    TempDir dir;
-    const std::vector<ShardForTest> shards = {{{1, 2, 3}}, {{4, 5, 6}}};
+    TestDirectory dir;
+    const std::vector<TestShard> shards = {{{1, 2, 3}}, {{4, 5, 6}}};
     WriteDataFolder(dir.path(), shards);
-    nlohmann::json index = IndexForTest(shards, 1000);
+    nlohmann::json index = TestIndex(shards, 1000);
     c.damage(index);
     WriteFile(dir.path() + "/index.json", index.dump());
     EXPECT_THAT(OpenError(dir.path()), HasSubstr(c.message));
   }
-  TempDir dir;
+  TestDirectory dir;
   WriteDataFolder(dir.path(), {{{1, 2, 3}}});
   WriteFile(dir.path() + "/index.json", "{\"format\": ");
   EXPECT_THAT(OpenError(dir.path()), HasSubstr("index.json: not valid JSON at byte 12"));
@@ -122,7 +122,7 @@ TEST(Dataset, DamagedIndex) {
 }
 
 TEST(Dataset, ReportsAllProblemsAtOnce) {
-  TempDir dir;
+  TestDirectory dir;
   WriteDataFolder(dir.path(), {{{1}}, {{2}}, {{3}}});
   std::filesystem::remove(dir.path() + "/00000.tacc");
   std::filesystem::resize_file(dir.path() + "/00002.tacc", 100);
@@ -153,8 +153,8 @@ TEST(Dataset, DamagedShard) {
       {120, std::string("\x88", 1), "column loss_mask: 3 bytes at offset 136 do not fit"},
   };
   for (const Case& c : cases) {
-    TempDir dir;
-    const ShardForTest shard = {{1, 2, 3}, {1, 1, 1}};
+    TestDirectory dir;
+    const TestShard shard = {{1, 2, 3}, {1, 1, 1}};
     WriteDataFolder(dir.path(), {shard});
     std::string bytes = ShardBytes(shard);
     bytes.replace(c.offset, c.bytes.size(), c.bytes);
@@ -165,7 +165,7 @@ TEST(Dataset, DamagedShard) {
 
 // What is not there or cannot be read may come back; only what was read can be wrong.
 TEST(Dataset, WhatCannotBeReadIsNotWrong) {
-  TempDir dir;
+  TestDirectory dir;
   WriteDataFolder(dir.path(), {{Iota(0, 5)}, {Iota(5, 3)}});
   const std::string shard = Dataset::Open(dir.path()).value()->info().shards[1].name;
   const std::string path = dir.path() + "/" + shard, away = dir.path() + "/away";
@@ -187,9 +187,9 @@ TEST(Dataset, WhatCannotBeReadIsNotWrong) {
 }
 
 TEST(Dataset, AnIdAboveTheVocabularyIsDataLoss) {
-  TempDir dir;
+  TestDirectory dir;
   for (const uint32_t bad : {1000u, 0xffffffffu}) {
-    const ShardForTest good = {{1, 2, 3}, {}, 4}, damaged = {{1, bad, 3}, {}, 4};
+    const TestShard good = {{1, 2, 3}, {}, 4}, damaged = {{1, bad, 3}, {}, 4};
     WriteDataFolder(dir.path(), {good});
     WriteFile(dir.path() + "/00000.tacc", ShardBytes(damaged));
     const auto dataset = Dataset::Open(dir.path());
@@ -202,7 +202,7 @@ TEST(Dataset, AnIdAboveTheVocabularyIsDataLoss) {
 }
 
 TEST(Dataset, AFileCutShortWhileOpenIsDataLoss) {
-  TempDir dir;
+  TestDirectory dir;
   WriteDataFolder(dir.path(), {{Iota(0, 100)}});
   const auto dataset = Dataset::Open(dir.path());
   ASSERT_TRUE(dataset.ok());

@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "worker/data/data_folder_for_test.h"
+#include "worker/data/testing/data_folder.h"
 
 namespace tacc::worker {
 namespace {
@@ -30,7 +30,7 @@ TEST(TargetEntropy, IsTheLossOfTheFrequencies) {
 
 // Samples of 3 tokens, whose targets are the last two: 1 2, 4 5 and 7 8.
 TEST(TargetEntropy, CountsWhatIsPredicted) {
-  TempDir dir;
+  TestDirectory dir;
   WriteDataFolder(dir.path(), {{{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}}});
   const auto dataset = *Dataset::Open(dir.path());
   EXPECT_NEAR(*TargetEntropy(*dataset, 3, 42, 1000, 1000), std::log(6), 1e-12);
@@ -45,8 +45,8 @@ TEST(TargetEntropy, OfFewSamplesIsNotTooLow) {
   std::vector<uint32_t> tokens;
   for (uint32_t id = 1; id <= 20'000; ++id) tokens.insert(tokens.end(), 30'000 / id, id);
   std::shuffle(tokens.begin(), tokens.end(), std::mt19937_64(7));
-  TempDir dir;
-  WriteDataFolder(dir.path(), {ShardForTest{tokens}}, 30'000);
+  TestDirectory dir;
+  WriteDataFolder(dir.path(), {TestShard{tokens}}, 30'000);
   const auto dataset = *Dataset::Open(dir.path());
   const double all = *TargetEntropy(*dataset, 16, 42, 1 << 21, 1 << 21);
   EXPECT_THAT(*TargetEntropy(*dataset, 16, 42, 1 << 21, 1024), AllOf(Gt(all), Lt(all + 1)));
@@ -54,7 +54,7 @@ TEST(TargetEntropy, OfFewSamplesIsNotTooLow) {
 
 // Prompts are rich, answers are 1 or 2.
 TEST(TargetEntropy, LeavesOutWhatIsMasked) {
-  TempDir dir;
+  TestDirectory dir;
   WriteDataFolder(dir.path(), {{{3, 4, 1, 5, 6, 2, 7, 8, 1, 9, 10, 2}, {0, 0, 1, 0, 0, 1, 0, 0, 1, 0, 0, 1}}});
   const auto dataset = *Dataset::Open(dir.path());
   EXPECT_NEAR(*TargetEntropy(*dataset, 6, 42, 1000, 1000), std::log(2), 1e-12);
@@ -62,14 +62,14 @@ TEST(TargetEntropy, LeavesOutWhatIsMasked) {
 
 // The first token of each document (7) is no target.
 TEST(TargetEntropy, LeavesOutWhereDocumentsBegin) {
-  TempDir dir;
+  TestDirectory dir;
   WriteDataFolder(dir.path(), {{{7, 1, 7, 2, 7, 1, 7, 2}, {}, 2, {0, 0, 1, 1, 2, 2, 3, 3}}});
   const auto dataset = *Dataset::Open(dir.path());
   EXPECT_NEAR(*TargetEntropy(*dataset, 8, 42, 1000, 1000), std::log(2), 1e-12);
 }
 
 TEST(TargetEntropy, NoTargets) {
-  TempDir dir;
+  TestDirectory dir;
   WriteDataFolder(dir.path(), {{{1, 2, 3, 4}, {0, 0, 0, 0}}});
   const auto dataset = *Dataset::Open(dir.path());
   EXPECT_TRUE(absl::IsNotFound(TargetEntropy(*dataset, 2, 42, 1000, 1000).status()));

@@ -4,7 +4,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 
-#include "worker/checkpoint/testing/test_directory.h"
+#include "machine/testing/test_directory.h"
 
 namespace tacc::worker {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "worker/checkpoint/testing/test_directory.h"
+#include "machine/testing/test_directory.h"
 
 // What was forced to the disk, by path. Stands in for the C library's.
 static std::set<std::string>& Forced() {

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "machine/testing/test_directory.h"
 #include "worker/checkpoint/files/posix_file.h"
-#include "worker/checkpoint/testing/test_directory.h"
 #include "worker/run_folder/curve_chart.h"
 
 namespace tacc::worker {

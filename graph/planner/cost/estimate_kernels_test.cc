@@ -1,6 +1,6 @@
 // What an estimate charges for single kernels of a unit.
-#include "graph/planner/cost/easy_model_for_test.h"
 #include "graph/planner/cost/estimate.h"
+#include "graph/planner/testing/easy_model.h"
 #include "gtest/gtest.h"
 
 namespace tacc::graph {

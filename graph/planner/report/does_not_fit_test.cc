@@ -1,7 +1,7 @@
 #include "graph/planner/report/does_not_fit.h"
 
 #include "gmock/gmock.h"
-#include "graph/planner/request_for_test.h"
+#include "graph/planner/testing/test_request.h"
 #include "gtest/gtest.h"
 
 namespace tacc::graph {

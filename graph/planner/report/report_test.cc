@@ -12,8 +12,8 @@
 #include "graph/planner/report/timeline.h"
 #include "graph/planner/report/trace_page.h"
 #include "graph/planner/report/words.h"
-#include "graph/planner/request_for_test.h"
 #include "graph/planner/simulate/trace.h"
+#include "graph/planner/testing/test_request.h"
 #include "graph/trace/step_trace.h"
 #include "gtest/gtest.h"
 

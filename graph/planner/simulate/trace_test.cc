@@ -9,7 +9,7 @@
 #include "graph/analysis/cost.h"
 #include "graph/planner/simulate/cluster_times.h"
 #include "graph/planner/simulate/testing/test_program.h"
-#include "graph/trace/slices_for_test.h"
+#include "graph/trace/testing/trace_slices.h"
 #include "gtest/gtest.h"
 
 namespace tacc::graph {

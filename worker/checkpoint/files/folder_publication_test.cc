@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "worker/checkpoint/testing/test_directory.h"
+#include "machine/testing/test_directory.h"
 
 namespace tacc::worker {
 namespace {

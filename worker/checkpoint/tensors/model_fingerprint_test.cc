@@ -5,8 +5,8 @@
 
 #include <filesystem>
 
+#include "machine/testing/test_directory.h"
 #include "worker/checkpoint/tensors/safetensors.h"
-#include "worker/checkpoint/testing/test_directory.h"
 
 namespace tacc::worker {
 namespace {

@@ -6,8 +6,8 @@
 
 #include <numeric>
 
+#include "machine/testing/test_directory.h"
 #include "worker/checkpoint/tensors/element.h"
-#include "worker/checkpoint/testing/test_directory.h"
 
 namespace tacc::worker {
 namespace {

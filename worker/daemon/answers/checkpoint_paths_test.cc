@@ -9,9 +9,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "machine/folder_lock.h"
+#include "machine/testing/test_directory.h"
 #include "worker/checkpoint/export.h"
+#include "worker/checkpoint/files/posix_file.h"
 #include "worker/checkpoint/folder_writer.h"
-#include "worker/checkpoint/testing/test_directory.h"
 #include "worker/checkpoint/writer.h"
 
 namespace tacc::worker {

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "worker/checkpoint/testing/test_directory.h"
+#include "machine/testing/test_directory.h"
 
 namespace tacc::worker {
 namespace {

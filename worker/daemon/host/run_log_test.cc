@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "machine/testing/test_directory.h"
 #include "worker/checkpoint/files/posix_file.h"
-#include "worker/checkpoint/testing/test_directory.h"
 
 namespace tacc::worker {
 namespace {

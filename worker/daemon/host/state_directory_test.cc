@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
+#include "machine/testing/test_directory.h"
 #include "process/child_process.h"
-#include "worker/checkpoint/testing/test_directory.h"
 #include "worker/rank/protocol/status_block.h"
 
 namespace tacc::worker {

@@ -1,5 +1,5 @@
-#ifndef TACC_GRAPH_IMPORT_CONFIG_CASES_FOR_TEST_H_
-#define TACC_GRAPH_IMPORT_CONFIG_CASES_FOR_TEST_H_
+#ifndef TACC_GRAPH_IMPORT_TESTING_CONFIG_CASES_H_
+#define TACC_GRAPH_IMPORT_TESTING_CONFIG_CASES_H_
 
 #include <string>
 #include <vector>
@@ -31,4 +31,4 @@ std::vector<Flip> FlipsOf(const std::string& family);
 
 }  // namespace tacc::graph
 
-#endif  // TACC_GRAPH_IMPORT_CONFIG_CASES_FOR_TEST_H_
+#endif  // TACC_GRAPH_IMPORT_TESTING_CONFIG_CASES_H_

@@ -1,5 +1,5 @@
-#ifndef TACC_GRAPH_TRACE_SLICES_FOR_TEST_H_
-#define TACC_GRAPH_TRACE_SLICES_FOR_TEST_H_
+#ifndef TACC_GRAPH_TRACE_TESTING_TRACE_SLICES_H_
+#define TACC_GRAPH_TRACE_TESTING_TRACE_SLICES_H_
 
 #include <algorithm>
 #include <map>
@@ -68,4 +68,4 @@ inline std::string WhatOverlaps(const std::vector<TraceSlice>& slices) {
 
 }  // namespace tacc::graph
 
-#endif  // TACC_GRAPH_TRACE_SLICES_FOR_TEST_H_
+#endif  // TACC_GRAPH_TRACE_TESTING_TRACE_SLICES_H_

@@ -1,6 +1,6 @@
 // The coordinator as a process of its own, and a client of it.
-#ifndef TACC_COORDINATOR_SERVICE_COORDINATOR_PROCESS_FOR_TEST_H_
-#define TACC_COORDINATOR_SERVICE_COORDINATOR_PROCESS_FOR_TEST_H_
+#ifndef TACC_COORDINATOR_TESTING_COORDINATOR_PROCESS_H_
+#define TACC_COORDINATOR_TESTING_COORDINATOR_PROCESS_H_
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -21,18 +21,18 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/service/fake_daemon_for_test.h"
+#include "coordinator/testing/fake_daemon.h"
 
 extern char** environ;
 
 namespace tacc::coordinator {
 
 // tacc-coordinator with played tools beside it, and the means to kill it and start it again.
-class Coordinator {
+class CoordinatorProcess {
  public:
   // `options`: more of its command line. `max_open_files`: its limit of descriptors, soft and hard; 0: as this
   // process's.
-  explicit Coordinator(std::vector<std::string> options = {}, int max_open_files = 0)
+  explicit CoordinatorProcess(std::vector<std::string> options = {}, int max_open_files = 0)
       : options_(std::move(options)), max_open_files_(max_open_files) {
     const char* build = std::getenv("TACC_BUILD");
     binary_ = dir_.path() + "/tacc-coordinator";
@@ -42,7 +42,7 @@ class Coordinator {
     dir_.Script("tacc-plan", FakePlan(1));
     dir_.Script("tacc-data", FakeData());
   }
-  ~Coordinator() {
+  ~CoordinatorProcess() {
     if (pid_ > 0) Kill();
   }
 
@@ -137,9 +137,9 @@ class Coordinator {
 };
 
 // A client that calls again while the coordinator is away.
-class Client {
+class TestClient {
  public:
-  explicit Client(const std::string& address) {
+  explicit TestClient(const std::string& address) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
     arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 20);
@@ -186,4 +186,4 @@ class Client {
 
 }  // namespace tacc::coordinator
 
-#endif  // TACC_COORDINATOR_SERVICE_COORDINATOR_PROCESS_FOR_TEST_H_
+#endif  // TACC_COORDINATOR_TESTING_COORDINATOR_PROCESS_H_

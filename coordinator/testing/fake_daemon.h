@@ -1,10 +1,9 @@
 // A worker's daemon and the tools tacc-plan and tacc-data, as far as the coordinator can tell.
-#ifndef TACC_COORDINATOR_SERVICE_FAKE_DAEMON_FOR_TEST_H_
-#define TACC_COORDINATOR_SERVICE_FAKE_DAEMON_FOR_TEST_H_
+#ifndef TACC_COORDINATOR_TESTING_FAKE_DAEMON_H_
+#define TACC_COORDINATOR_TESTING_FAKE_DAEMON_H_
 
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 
 #include <atomic>
 #include <chrono>
@@ -20,35 +19,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "machine/testing/test_directory.h"
 #include "tacc/v1/coordinator.grpc.pb.h"
 #include "tacc/v1/worker.grpc.pb.h"
 
 namespace tacc::coordinator {
-
-// A directory that goes with the object.
-class TestDirectory {
- public:
-  TestDirectory() {
-    std::string pattern = std::filesystem::temp_directory_path() / "tacc-coordinator-XXXXXX";
-    path_ = mkdtemp(pattern.data());
-  }
-  ~TestDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
-  // Writes an executable script and returns its path.
-  std::string Script(const std::string& name, const std::string& body) const {
-    const std::string file = path_ + "/" + name;
-    std::ofstream(file) << "#!/bin/sh\n" << body;
-    chmod(file.c_str(), 0755);
-    return file;
-  }
-
- private:
-  std::string path_;
-};
 
 // tacc-plan for `world` ranks, 1e9 FLOPs a step.
 inline std::string FakePlan(int world) {
@@ -351,4 +326,4 @@ class FakeDaemon {
 
 }  // namespace tacc::coordinator
 
-#endif  // TACC_COORDINATOR_SERVICE_FAKE_DAEMON_FOR_TEST_H_
+#endif  // TACC_COORDINATOR_TESTING_FAKE_DAEMON_H_

@@ -1,8 +1,6 @@
 // Writes small data folders for tests, independently of the Python writer.
-#ifndef TACC_WORKER_DATA_DATA_FOLDER_FOR_TEST_H_
-#define TACC_WORKER_DATA_DATA_FOLDER_FOR_TEST_H_
-
-#include <unistd.h>
+#ifndef TACC_WORKER_DATA_TESTING_DATA_FOLDER_H_
+#define TACC_WORKER_DATA_TESTING_DATA_FOLDER_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -12,27 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "machine/testing/test_directory.h"
 #include "nlohmann/json.hpp"
 
 namespace tacc::worker {
 
-// A temporary folder, removed with the object.
-class TempDir {
- public:
-  TempDir() {
-    std::string name = (std::filesystem::temp_directory_path() / "tacc_data_XXXXXX").string();
-    path_ = mkdtemp(name.data());
-  }
-  ~TempDir() { std::filesystem::remove_all(path_); }
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
-struct ShardForTest {
+struct TestShard {
   std::vector<uint32_t> tokens;
   std::vector<uint8_t> loss_mask;  // Empty: no such column.
   int token_bytes = 2;
@@ -43,7 +26,7 @@ inline void WriteFile(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
-inline std::string ShardBytes(const ShardForTest& shard) {
+inline std::string ShardBytes(const TestShard& shard) {
   const auto number = [](uint64_t value, int bytes) {
     return std::string(reinterpret_cast<const char*>(&value), bytes);
   };
@@ -71,14 +54,14 @@ inline std::string ShardBytes(const ShardForTest& shard) {
   return file;
 }
 
-inline nlohmann::json IndexForTest(const std::vector<ShardForTest>& shards, int64_t vocab_size) {
+inline nlohmann::json TestIndex(const std::vector<TestShard>& shards, int64_t vocab_size) {
   nlohmann::json index = {
       {"format", "tacc-data"}, {"version", 1}, {"seq_len", 8}, {"num_documents", 1}, {"fingerprint", "f00d"}};
   index["tokenizer"] = {
       {"fingerprint", "cafe"}, {"vocab_size", vocab_size}, {"eos_token", "<|endoftext|>"}, {"eos_token_id", 0}};
   uint64_t num_tokens = 0, max_token_id = 0;
   index["shards"] = nlohmann::json::array();
-  for (const ShardForTest& shard : shards) {
+  for (const TestShard& shard : shards) {
     const std::string name = "0000" + std::to_string(index["shards"].size()) + ".tacc";
     index["shards"].push_back({{"name", name},
                                {"num_tokens", shard.tokens.size()},
@@ -93,14 +76,13 @@ inline nlohmann::json IndexForTest(const std::vector<ShardForTest>& shards, int6
   return index;
 }
 
-inline void WriteDataFolder(const std::string& dir, const std::vector<ShardForTest>& shards,
-                            int64_t vocab_size = 1000) {
+inline void WriteDataFolder(const std::string& dir, const std::vector<TestShard>& shards, int64_t vocab_size = 1000) {
   std::filesystem::create_directories(dir);
   for (size_t i = 0; i < shards.size(); ++i)
     WriteFile(dir + "/0000" + std::to_string(i) + ".tacc", ShardBytes(shards[i]));
-  WriteFile(dir + "/index.json", IndexForTest(shards, vocab_size).dump());
+  WriteFile(dir + "/index.json", TestIndex(shards, vocab_size).dump());
 }
 
 }  // namespace tacc::worker
 
-#endif  // TACC_WORKER_DATA_DATA_FOLDER_FOR_TEST_H_
+#endif  // TACC_WORKER_DATA_TESTING_DATA_FOLDER_H_

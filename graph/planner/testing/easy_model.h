@@ -1,5 +1,5 @@
-#ifndef TACC_GRAPH_PLANNER_COST_EASY_MODEL_FOR_TEST_H_
-#define TACC_GRAPH_PLANNER_COST_EASY_MODEL_FOR_TEST_H_
+#ifndef TACC_GRAPH_PLANNER_TESTING_EASY_MODEL_H_
+#define TACC_GRAPH_PLANNER_TESTING_EASY_MODEL_H_
 
 #include "graph/planner/cost/estimate.h"
 
@@ -56,4 +56,4 @@ inline Layout Of(int64_t pp, int64_t dp, int64_t tp, int64_t accumulation) {
 
 }  // namespace tacc::graph
 
-#endif  // TACC_GRAPH_PLANNER_COST_EASY_MODEL_FOR_TEST_H_
+#endif  // TACC_GRAPH_PLANNER_TESTING_EASY_MODEL_H_

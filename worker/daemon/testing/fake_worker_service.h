@@ -1,6 +1,6 @@
 // For tests: a coordinator that keeps what it receives and sends what the test tells it to.
-#ifndef TACC_WORKER_DAEMON_TESTING_FAKE_COORDINATOR_H_
-#define TACC_WORKER_DAEMON_TESTING_FAKE_COORDINATOR_H_
+#ifndef TACC_WORKER_DAEMON_TESTING_FAKE_WORKER_SERVICE_H_
+#define TACC_WORKER_DAEMON_TESTING_FAKE_WORKER_SERVICE_H_
 
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -19,9 +19,9 @@
 namespace tacc::worker {
 
 // Thread-safe.
-class FakeCoordinator : public v1::WorkerService::Service {
+class FakeWorkerService : public v1::WorkerService::Service {
  public:
-  ~FakeCoordinator() override { Stop(); }
+  ~FakeWorkerService() override { Stop(); }
 
   void Start() {
     grpc::ServerBuilder builder;
@@ -150,4 +150,4 @@ class FakeCoordinator : public v1::WorkerService::Service {
 
 }  // namespace tacc::worker
 
-#endif  // TACC_WORKER_DAEMON_TESTING_FAKE_COORDINATOR_H_
+#endif  // TACC_WORKER_DAEMON_TESTING_FAKE_WORKER_SERVICE_H_

@@ -1,4 +1,4 @@
-#include "graph/import/config_cases_for_test.h"
+#include "graph/import/testing/config_cases.h"
 
 #include <cstdint>
 #include <map>

@@ -1,5 +1,5 @@
-#ifndef TACC_GRAPH_PLANNER_REQUEST_FOR_TEST_H_
-#define TACC_GRAPH_PLANNER_REQUEST_FOR_TEST_H_
+#ifndef TACC_GRAPH_PLANNER_TESTING_TEST_REQUEST_H_
+#define TACC_GRAPH_PLANNER_TESTING_TEST_REQUEST_H_
 
 #include <string>
 
@@ -46,4 +46,4 @@ inline std::string Replaced(std::string text, const std::string& from, const std
 
 }  // namespace tacc::graph
 
-#endif  // TACC_GRAPH_PLANNER_REQUEST_FOR_TEST_H_
+#endif  // TACC_GRAPH_PLANNER_TESTING_TEST_REQUEST_H_

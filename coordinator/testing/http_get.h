@@ -1,6 +1,6 @@
 // A client of /metrics, /healthz and /readyz.
-#ifndef TACC_COORDINATOR_METRICS_HTTP_GET_FOR_TEST_H_
-#define TACC_COORDINATOR_METRICS_HTTP_GET_FOR_TEST_H_
+#ifndef TACC_COORDINATOR_TESTING_HTTP_GET_H_
+#define TACC_COORDINATOR_TESTING_HTTP_GET_H_
 
 #include <netdb.h>
 #include <sys/socket.h>
@@ -43,4 +43,4 @@ inline std::string HttpGet(const std::string& address, const std::string& path) 
 
 }  // namespace tacc::coordinator
 
-#endif  // TACC_COORDINATOR_METRICS_HTTP_GET_FOR_TEST_H_
+#endif  // TACC_COORDINATOR_TESTING_HTTP_GET_H_
