@@ -91,7 +91,7 @@ TEST_P(CheckpointTest, AnyLayoutResumesAnyOther) {
   const std::string family = GetParam();
   const std::vector<Layout> layouts = LayoutsOf(family);
   const graph::OpTable ops;
-  const worker::TestDirectory directory;
+  const TestDirectory directory;
   References references(ops);
   const Job job = JobOf(family);
   const absl::StatusOr<const Reference*> reference = references.Of(job);
@@ -136,7 +136,7 @@ TEST_P(CheckpointTest, AnyLayoutResumesAnyOther) {
 // Of 8 heads of 8 over 16 ranks the first two dims are one. What has as many rows, but other heads, is another model's.
 TEST(MergedCheckpointTest, OfOtherHeadsIsRefused) {
   const graph::OpTable ops;
-  const worker::TestDirectory directory;
+  const TestDirectory directory;
   const Job job = {.family = "llama", .num_layers = 1, .num_micro_batches = 1, .global_batch = 16};
   absl::StatusOr<graph::Compiled> compiled = CompileJob(job, {.fsdp = 16}, ops);
   ASSERT_TRUE(compiled.ok()) << compiled.status();
