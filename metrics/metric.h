@@ -1,3 +1,4 @@
+// The declarations of all metrics: name, help, unit and kind.
 #ifndef TACC_METRICS_METRIC_H_
 #define TACC_METRICS_METRIC_H_
 

@@ -1,3 +1,4 @@
+// How a field of a struct that crosses a process border is declared.
 #ifndef TACC_PROTOCOL_FIELD_H_
 #define TACC_PROTOCOL_FIELD_H_
 

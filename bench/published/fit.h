@@ -1,3 +1,4 @@
+// The constants of the cost model fitted to published measurements, and how well each choice of them predicts.
 #ifndef TACC_BENCH_PUBLISHED_FIT_H_
 #define TACC_BENCH_PUBLISHED_FIT_H_
 

@@ -1,3 +1,4 @@
+// Published measurements of training steps, as requests to the planner.
 #ifndef TACC_BENCH_PUBLISHED_ROWS_H_
 #define TACC_BENCH_PUBLISHED_ROWS_H_
 

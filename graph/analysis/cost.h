@@ -1,3 +1,4 @@
+// FLOPs, bytes and seconds of nodes and of whole steps on a device that was measured.
 #ifndef TACC_GRAPH_ANALYSIS_COST_H_
 #define TACC_GRAPH_ANALYSIS_COST_H_
 

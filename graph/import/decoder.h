@@ -1,3 +1,4 @@
+// What a family's config.json becomes: the shape of a decoder and the names of its weights, and the graph of it.
 #ifndef TACC_GRAPH_IMPORT_DECODER_H_
 #define TACC_GRAPH_IMPORT_DECODER_H_
 

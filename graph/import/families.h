@@ -1,3 +1,4 @@
+// The table of model families that are read from a Hugging Face folder.
 #ifndef TACC_GRAPH_IMPORT_FAMILIES_H_
 #define TACC_GRAPH_IMPORT_FAMILIES_H_
 

@@ -1,3 +1,4 @@
+// Models from Hugging Face folders and from texts of graphs.
 #ifndef TACC_GRAPH_IMPORT_IMPORT_H_
 #define TACC_GRAPH_IMPORT_IMPORT_H_
 

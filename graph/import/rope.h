@@ -1,3 +1,4 @@
+// Rotary position embeddings as config.json states them, plain and scaled.
 #ifndef TACC_GRAPH_IMPORT_ROPE_H_
 #define TACC_GRAPH_IMPORT_ROPE_H_
 

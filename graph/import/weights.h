@@ -1,3 +1,4 @@
+// Which tensors a folder's safetensors files hold, and whether they are those that a model wants.
 #ifndef TACC_GRAPH_IMPORT_WEIGHTS_H_
 #define TACC_GRAPH_IMPORT_WEIGHTS_H_
 

@@ -1,3 +1,4 @@
+// The definition of each op: a function that computes it over doubles.
 #ifndef TACC_GRAPH_INTERPRETER_EVALUATE_H_
 #define TACC_GRAPH_INTERPRETER_EVALUATE_H_
 

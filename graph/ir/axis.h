@@ -1,3 +1,4 @@
+// The parallel axes: what each one splits, and how many ranks lie along it.
 #ifndef TACC_GRAPH_IR_AXIS_H_
 #define TACC_GRAPH_IR_AXIS_H_
 

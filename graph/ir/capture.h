@@ -1,3 +1,4 @@
+// Which parts of a program's graphs a GPU records and replays as a whole.
 #ifndef TACC_GRAPH_IR_CAPTURE_H_
 #define TACC_GRAPH_IR_CAPTURE_H_
 

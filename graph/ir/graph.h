@@ -1,3 +1,4 @@
+// A graph: values, and the nodes that make them in their order.
 #ifndef TACC_GRAPH_IR_GRAPH_H_
 #define TACC_GRAPH_IR_GRAPH_H_
 

@@ -1,3 +1,4 @@
+// The plan of a job: its layout and schedule, which all stages share.
 #ifndef TACC_GRAPH_IR_PLAN_H_
 #define TACC_GRAPH_IR_PLAN_H_
 

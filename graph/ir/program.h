@@ -1,3 +1,4 @@
+// A program: the states that a rank keeps, its graphs, and the calls of a step.
 #ifndef TACC_GRAPH_IR_PROGRAM_H_
 #define TACC_GRAPH_IR_PROGRAM_H_
 

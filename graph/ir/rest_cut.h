@@ -1,3 +1,4 @@
+// Along which dim states are cut that ranks share at rest.
 #ifndef TACC_GRAPH_IR_REST_CUT_H_
 #define TACC_GRAPH_IR_REST_CUT_H_
 

@@ -1,3 +1,4 @@
+// In which order the ranks of a ring hold the positions of a sequence, so that causal attention costs each the same.
 #ifndef TACC_GRAPH_IR_SEQUENCE_ORDER_H_
 #define TACC_GRAPH_IR_SEQUENCE_ORDER_H_
 

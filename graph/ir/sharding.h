@@ -1,3 +1,4 @@
+// The device mesh, and how a tensor is cut over its axes.
 #ifndef TACC_GRAPH_IR_SHARDING_H_
 #define TACC_GRAPH_IR_SHARDING_H_
 

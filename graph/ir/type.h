@@ -1,3 +1,4 @@
+// Element types and types of tensors.
 #ifndef TACC_GRAPH_IR_TYPE_H_
 #define TACC_GRAPH_IR_TYPE_H_
 

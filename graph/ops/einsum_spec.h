@@ -1,3 +1,4 @@
+// An einsum's equation, and which of its dims are batch, free and contracted.
 #ifndef TACC_GRAPH_OPS_EINSUM_SPEC_H_
 #define TACC_GRAPH_OPS_EINSUM_SPEC_H_
 

@@ -1,3 +1,5 @@
+// What all passes know of an op: its types, its sharding rule, its gradient, its cost. A family of ops is a file that
+// fills these.
 #ifndef TACC_GRAPH_OPS_OP_H_
 #define TACC_GRAPH_OPS_OP_H_
 

@@ -1,3 +1,4 @@
+// What of an op depends on the device that it is compiled for.
 #ifndef TACC_GRAPH_OPS_TARGET_H_
 #define TACC_GRAPH_OPS_TARGET_H_
 

@@ -1,3 +1,4 @@
+// The compiler: its options, the list of its passes, and what it leaves.
 #ifndef TACC_GRAPH_PASSES_PIPELINE_H_
 #define TACC_GRAPH_PASSES_PIPELINE_H_
 

@@ -1,3 +1,4 @@
+// A cluster's constants fitted to steps that were measured on it.
 #ifndef TACC_GRAPH_PLANNER_CALIBRATE_H_
 #define TACC_GRAPH_PLANNER_CALIBRATE_H_
 

@@ -1,3 +1,4 @@
+// The choice of a layout: candidates that were compiled and simulated, the best first.
 #ifndef TACC_GRAPH_PLANNER_PLANNER_H_
 #define TACC_GRAPH_PLANNER_PLANNER_H_
 

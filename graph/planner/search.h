@@ -1,3 +1,4 @@
+// The search over layouts by estimate, of which the best become programs.
 #ifndef TACC_GRAPH_PLANNER_SEARCH_H_
 #define TACC_GRAPH_PLANNER_SEARCH_H_
 

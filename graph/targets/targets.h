@@ -1,3 +1,4 @@
+// The kinds of devices that programs are compiled for.
 #ifndef TACC_GRAPH_TARGETS_TARGETS_H_
 #define TACC_GRAPH_TARGETS_TARGETS_H_
 

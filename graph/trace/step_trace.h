@@ -1,3 +1,4 @@
+// One step as spans of time, simulated or measured, and its file for Perfetto.
 #ifndef TACC_GRAPH_TRACE_STEP_TRACE_H_
 #define TACC_GRAPH_TRACE_STEP_TRACE_H_
 

@@ -1,3 +1,4 @@
+// Trainings with the kernels of a device, against the same with those of the CPU.
 #ifndef TACC_TESTS_EXECUTION_TRAINING_RUN_H_
 #define TACC_TESTS_EXECUTION_TRAINING_RUN_H_
 

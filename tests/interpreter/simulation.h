@@ -1,3 +1,4 @@
+// Programs run by the interpreter on all ranks of a mesh, or of a pipeline.
 #ifndef TACC_TESTS_INTERPRETER_SIMULATION_H_
 #define TACC_TESTS_INTERPRETER_SIMULATION_H_
 

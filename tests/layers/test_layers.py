@@ -148,3 +148,12 @@ def test_includes_follow_the_table():
         wrong += [f"{path}: may not include {i}" for i in OURS.findall(text) if not may_include(path, folder, i)]
         wrong += [f"{path}: may not include <{i}>" for i in OTHERS.findall(text) if not may_use(path, i)]
     assert not wrong, "\n".join(wrong)
+
+
+def test_headers_of_several_types_open_with_a_comment():
+    """Above the guard, on what they have in common; of a header with one type the type's comment is enough."""
+    headers = subprocess.run(["git", "ls-files", "*.h"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    types = re.compile(r"^(?:class|struct|enum class)\s+(\w+)[^;\n]*\{", re.M)
+    texts = {header: (ROOT / header).read_text() for header in headers}
+    assert len(texts) > 100
+    assert [header for header, text in texts.items() if len(set(types.findall(text))) > 1 and not text.startswith("//")] == []

@@ -1,3 +1,4 @@
+// Trainings on simulated ranks, whose losses must not depend on the layout.
 #ifndef TACC_TESTS_LAYOUTS_TRAINING_H_
 #define TACC_TESTS_LAYOUTS_TRAINING_H_
 

@@ -1,3 +1,4 @@
+// The job of the matrix of layouts, as a spec and compiled.
 #ifndef TACC_TESTS_MATRIX_JOB_H_
 #define TACC_TESTS_MATRIX_JOB_H_
 

@@ -1,3 +1,4 @@
+// The layouts of the matrix: each axis alone, pairs and triples.
 #ifndef TACC_TESTS_MATRIX_LAYOUTS_H_
 #define TACC_TESTS_MATRIX_LAYOUTS_H_
 

@@ -1,3 +1,4 @@
+// A row of the matrix: how far a layout is from one rank.
 #ifndef TACC_TESTS_MATRIX_ROW_H_
 #define TACC_TESTS_MATRIX_ROW_H_
 

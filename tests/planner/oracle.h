@@ -1,3 +1,4 @@
+// The planner's choice against all layouts of small random jobs.
 #ifndef TACC_TESTS_PLANNER_ORACLE_H_
 #define TACC_TESTS_PLANNER_ORACLE_H_
 

@@ -1,3 +1,4 @@
+// Ranks as threads of one process that train a compiled program.
 #ifndef TACC_TESTS_RANKS_IN_PROCESS_RANKS_H_
 #define TACC_TESTS_RANKS_IN_PROCESS_RANKS_H_
 

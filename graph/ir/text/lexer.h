@@ -1,3 +1,4 @@
+// Words, numbers and marks of the text form.
 #ifndef TACC_GRAPH_IR_TEXT_LEXER_H_
 #define TACC_GRAPH_IR_TEXT_LEXER_H_
 

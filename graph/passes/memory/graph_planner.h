@@ -1,3 +1,4 @@
+// The places in memory of one graph's temporaries.
 #ifndef TACC_GRAPH_PASSES_MEMORY_GRAPH_PLANNER_H_
 #define TACC_GRAPH_PASSES_MEMORY_GRAPH_PLANNER_H_
 

@@ -1,3 +1,4 @@
+// Offsets for all buffers of a program, and how much memory that comes to.
 #ifndef TACC_GRAPH_PASSES_MEMORY_PLAN_MEMORY_H_
 #define TACC_GRAPH_PASSES_MEMORY_PLAN_MEMORY_H_
 

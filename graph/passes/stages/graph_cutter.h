@@ -1,3 +1,4 @@
+// One graph cut into those of the stages of a pipeline.
 #ifndef TACC_GRAPH_PASSES_STAGES_GRAPH_CUTTER_H_
 #define TACC_GRAPH_PASSES_STAGES_GRAPH_CUTTER_H_
 

@@ -1,3 +1,4 @@
+// The order in which a stage runs its micro-batches, by schedule.
 #ifndef TACC_GRAPH_PASSES_STAGES_PIPELINE_CALLS_H_
 #define TACC_GRAPH_PASSES_STAGES_PIPELINE_CALLS_H_
 

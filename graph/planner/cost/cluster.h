@@ -1,3 +1,5 @@
+// Machines and clusters: what devices and links do, by data sheet or by a probe, and seconds of single kernels and
+// collectives.
 #ifndef TACC_GRAPH_PLANNER_COST_CLUSTER_H_
 #define TACC_GRAPH_PLANNER_COST_CLUSTER_H_
 

@@ -1,3 +1,4 @@
+// Seconds and memory of a step of a layout, estimated without making its programs.
 #ifndef TACC_GRAPH_PLANNER_COST_ESTIMATE_H_
 #define TACC_GRAPH_PLANNER_COST_ESTIMATE_H_
 

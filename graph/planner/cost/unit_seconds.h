@@ -1,3 +1,4 @@
+// Seconds of the units of a model, the parts of which an estimate is the sum.
 #ifndef TACC_GRAPH_PLANNER_COST_UNIT_SECONDS_H_
 #define TACC_GRAPH_PLANNER_COST_UNIT_SECONDS_H_
 

@@ -1,3 +1,4 @@
+// What a model computes, sends and keeps, by unit and kernel, with the part that each axis of a layout leaves a rank.
 #ifndef TACC_GRAPH_PLANNER_COST_WORK_H_
 #define TACC_GRAPH_PLANNER_COST_WORK_H_
 

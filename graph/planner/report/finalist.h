@@ -1,3 +1,4 @@
+// A candidate as reports show it: its memory, compute and communication in rows.
 #ifndef TACC_GRAPH_PLANNER_REPORT_FINALIST_H_
 #define TACC_GRAPH_PLANNER_REPORT_FINALIST_H_
 

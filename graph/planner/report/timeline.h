@@ -1,3 +1,4 @@
+// Timelines drawn as SVG.
 #ifndef TACC_GRAPH_PLANNER_REPORT_TIMELINE_H_
 #define TACC_GRAPH_PLANNER_REPORT_TIMELINE_H_
 

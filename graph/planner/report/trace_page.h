@@ -1,3 +1,4 @@
+// Traces drawn below each other as a page.
 #ifndef TACC_GRAPH_PLANNER_REPORT_TRACE_PAGE_H_
 #define TACC_GRAPH_PLANNER_REPORT_TRACE_PAGE_H_
 

@@ -1,3 +1,4 @@
+// A step of all stages simulated node by node, as the devices and links of a cluster would run it.
 #ifndef TACC_GRAPH_PLANNER_SIMULATE_SIMULATE_H_
 #define TACC_GRAPH_PLANNER_SIMULATE_SIMULATE_H_
 

@@ -1,3 +1,4 @@
+// Collectives as the executor sees them: started, waited for, counted and timed, by the host or by a device's queue.
 #ifndef TACC_WORKER_RANK_COLLECTIVES_COLLECTIVES_H_
 #define TACC_WORKER_RANK_COLLECTIVES_COLLECTIVES_H_
 

@@ -1,3 +1,4 @@
+// Messages between two ranks, of which collectives on the host are made.
 #ifndef TACC_WORKER_RANK_COLLECTIVES_TRANSPORT_H_
 #define TACC_WORKER_RANK_COLLECTIVES_TRANSPORT_H_
 

@@ -1,3 +1,4 @@
+// The kernels of a device, by op: what the executor asks for when it binds a node.
 #ifndef TACC_WORKER_RANK_DEVICE_KERNEL_TABLE_H_
 #define TACC_WORKER_RANK_DEVICE_KERNEL_TABLE_H_
 

@@ -1,3 +1,4 @@
+// Backends of attention as they were measured, and which was chosen.
 #ifndef TACC_WORKER_RANK_DEVICE_MEASURED_ATTENTION_H_
 #define TACC_WORKER_RANK_DEVICE_MEASURED_ATTENTION_H_
 

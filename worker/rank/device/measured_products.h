@@ -1,3 +1,4 @@
+// Algorithms of products as they were measured, and which was chosen.
 #ifndef TACC_WORKER_RANK_DEVICE_MEASURED_PRODUCTS_H_
 #define TACC_WORKER_RANK_DEVICE_MEASURED_PRODUCTS_H_
 

@@ -1,3 +1,4 @@
+// What the library for GPUs gives to tacc-rank, which loads it where a job asks for a GPU.
 #ifndef TACC_WORKER_RANK_GPU_GPU_MODULE_H_
 #define TACC_WORKER_RANK_GPU_GPU_MODULE_H_
 

@@ -1,3 +1,4 @@
+// A program bound to a device's kernels and memory, and run step by step.
 #ifndef TACC_WORKER_RANK_PROGRAM_EXECUTOR_H_
 #define TACC_WORKER_RANK_PROGRAM_EXECUTOR_H_
 

@@ -1,3 +1,4 @@
+// When the parts of a step ran.
 #ifndef TACC_WORKER_RANK_PROGRAM_STEP_TIMER_H_
 #define TACC_WORKER_RANK_PROGRAM_STEP_TIMER_H_
 

@@ -1,3 +1,4 @@
+// Commands on a rank's stdin.
 #ifndef TACC_WORKER_RANK_PROTOCOL_COMMANDS_H_
 #define TACC_WORKER_RANK_PROTOCOL_COMMANDS_H_
 

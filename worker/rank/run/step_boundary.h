@@ -1,3 +1,4 @@
+// What ranks agree on between two steps: stopping, checkpoints, errors.
 #ifndef TACC_WORKER_RANK_RUN_STEP_BOUNDARY_H_
 #define TACC_WORKER_RANK_RUN_STEP_BOUNDARY_H_
 

@@ -1,3 +1,4 @@
+// The events of steps, written when their numbers have come from the device.
 #ifndef TACC_WORKER_RANK_RUN_STEP_REPORTS_H_
 #define TACC_WORKER_RANK_RUN_STEP_REPORTS_H_
 

@@ -1,3 +1,4 @@
+// Batches of training and held-out data, as a program's inputs.
 #ifndef TACC_WORKER_RANK_STATE_BATCHES_H_
 #define TACC_WORKER_RANK_STATE_BATCHES_H_
 

@@ -1,3 +1,4 @@
+// Ranks connected by Gloo, which find each other by a TCPStore on rank 0.
 #ifndef TACC_WORKER_RANK_TORCH_GLOO_TRANSPORT_H_
 #define TACC_WORKER_RANK_TORCH_GLOO_TRANSPORT_H_
 

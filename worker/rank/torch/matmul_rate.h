@@ -1,3 +1,4 @@
+// How fast this machine multiplies, as a training step's layers do.
 #ifndef TACC_WORKER_RANK_TORCH_MATMUL_RATE_H_
 #define TACC_WORKER_RANK_TORCH_MATMUL_RATE_H_
 

@@ -1,3 +1,4 @@
+// The ranks' common choice of who computes attention.
 #ifndef TACC_WORKER_RANK_TUNING_ATTENTION_CHOICE_H_
 #define TACC_WORKER_RANK_TUNING_ATTENTION_CHOICE_H_
 

@@ -1,3 +1,4 @@
+// The ranks' common choice of how matrices are multiplied.
 #ifndef TACC_WORKER_RANK_TUNING_PRODUCT_CHOICE_H_
 #define TACC_WORKER_RANK_TUNING_PRODUCT_CHOICE_H_
 

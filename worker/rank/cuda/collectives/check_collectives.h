@@ -1,3 +1,4 @@
+// Every kind of collective run on GPUs and compared with the sums of the host.
 #ifndef TACC_WORKER_RANK_CUDA_COLLECTIVES_CHECK_COLLECTIVES_H_
 #define TACC_WORKER_RANK_CUDA_COLLECTIVES_CHECK_COLLECTIVES_H_
 

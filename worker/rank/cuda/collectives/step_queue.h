@@ -1,3 +1,4 @@
+// The steps of a collective on a device's queue.
 #ifndef TACC_WORKER_RANK_CUDA_COLLECTIVES_STEP_QUEUE_H_
 #define TACC_WORKER_RANK_CUDA_COLLECTIVES_STEP_QUEUE_H_
 

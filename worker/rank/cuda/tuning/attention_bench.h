@@ -1,3 +1,4 @@
+// How the backends of attention are timed on a GPU.
 #ifndef TACC_WORKER_RANK_CUDA_TUNING_ATTENTION_BENCH_H_
 #define TACC_WORKER_RANK_CUDA_TUNING_ATTENTION_BENCH_H_
 

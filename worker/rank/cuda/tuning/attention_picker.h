@@ -1,3 +1,4 @@
+// Which backend computes attention of a shape.
 #ifndef TACC_WORKER_RANK_CUDA_TUNING_ATTENTION_PICKER_H_
 #define TACC_WORKER_RANK_CUDA_TUNING_ATTENTION_PICKER_H_
 

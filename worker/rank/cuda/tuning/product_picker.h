@@ -1,3 +1,4 @@
+// Which algorithm multiplies matrices of a shape.
 #ifndef TACC_WORKER_RANK_CUDA_TUNING_PRODUCT_PICKER_H_
 #define TACC_WORKER_RANK_CUDA_TUNING_PRODUCT_PICKER_H_
 

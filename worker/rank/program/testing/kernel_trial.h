@@ -1,3 +1,4 @@
+// For tests: one op run by the kernels of a device, beside its definition.
 #ifndef TACC_WORKER_RANK_PROGRAM_TESTING_KERNEL_TRIAL_H_
 #define TACC_WORKER_RANK_PROGRAM_TESTING_KERNEL_TRIAL_H_
 
