@@ -68,9 +68,10 @@ struct Factor {
 struct Rule {
   static constexpr int kNone = -1;  // a dim that belongs to no factor: must be whole
   std::vector<Factor> factors;
-  std::vector<std::vector<int>>
-      in;  // [operand][dim] -> factor; one in `in` and absent from out[r] is reduced by a sum in result r
-  std::vector<std::vector<int>> out;  // [result][dim] -> factor; a factor only in `out` is made from the shard's offset
+  // [operand][dim] -> factor; one in `in` and absent from out[r] is reduced by a sum in result r.
+  std::vector<std::vector<int>> in;
+  // [result][dim] -> factor; one only in `out` is made from the shard's offset.
+  std::vector<std::vector<int>> out;
   // Sets of operands in which the op is (jointly) linear: a pending value passes only when exactly the operands of one
   // set are pending on the axis. matmul: {{0},{1}}; add: {{0,1}}; scale, cast to a wider type: {{0}}; norm's gradient:
   // {{dy}}.

@@ -15,6 +15,7 @@
 #include "graph/verify/verify.h"
 
 namespace tacc::graph {
+
 std::vector<Pass> BuildPipeline(const CompileOptions& options, std::vector<MemoryUse>* memory) {
   const bool always = true, narrow = options.compute_dtype != DType::kF32;
   const bool narrow_stream = options.residual_dtype != DType::kF32, blocks = options.sequence_blocks > 0;
