@@ -3,6 +3,7 @@
 bin/      tacc-rank, the CUDA module, test binaries; stripped
 lib/      their libraries but LibTorch's, CUDA's and those of every Linux
 python/   modules of the check
+machine/  the header with the peaks of known GPUs
 small/, steady/    trainings (trainings.py): of a tiny model, and of one with eight layers
 families/NAME/     a training of each family, and reference.json: the losses of the reference implementation
 bench/NAME/        models of about 1 B, and `rehearsal`, with bench.json
@@ -198,6 +199,8 @@ class Packer:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / source, target)
         shutil.copy(ROOT / "scripts/gpu_check", self.out / "gpu_check")
+        (self.out / "machine").mkdir()
+        shutil.copy(ROOT / "machine/device_peaks.h", self.out / "machine")
 
 
 def copy_stripped(source: Path, target: Path) -> None:
