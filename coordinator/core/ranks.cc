@@ -10,6 +10,7 @@
 #include "coordinator/core/start_file.h"
 #include "coordinator/core/utf8.h"
 #include "graph/ir/program.h"
+#include "protocol/rank_events.h"
 
 namespace tacc::coordinator {
 namespace {
@@ -74,14 +75,14 @@ void Core::OnReport(Worker* worker, const v1::RankReport& report) {
 void Core::OnRankEvent(JobState* job, int index, const RankEvent& event) {
   AttemptState& attempt = *job->attempt;
   RankState& rank = attempt.ranks[index];
-  if (event.event == "listening" && index == 0) {
+  if (event.event == protocol::ListeningEvent::kName && index == 0) {
     v1::Fact fact;
     fact.mutable_rank_listening()->set_attempt(attempt.number);
     fact.mutable_rank_listening()->set_host(rank.advertise);
     fact.mutable_rank_listening()->set_port(event.port);
     Log(job, std::move(fact));
     for (size_t other = 1; other < attempt.ranks.size(); ++other) SendRendezvous(job, static_cast<int>(other));
-  } else if (event.event == "ready") {
+  } else if (event.event == protocol::ReadyEvent::kName) {
     v1::Fact fact;
     v1::RankReady* ready = fact.mutable_rank_ready();
     ready->set_attempt(attempt.number);
@@ -101,7 +102,7 @@ void Core::OnRankEvent(JobState* job, int index, const RankEvent& event) {
       if (job->outage.has_value() && job->outage->in_attempts) TellStarted(*job);
       Tell(*job, "running", absl::StrCat("running from step ", event.step));
     }
-  } else if (event.event == "step" && index == 0) {
+  } else if (event.event == protocol::kStepEvent && index == 0) {
     v1::StepMetrics metrics = event.metrics;
     metrics.set_attempt(attempt.number);
     const double flops = job->summary.plan.flops_per_step();
@@ -119,33 +120,33 @@ void Core::OnRankEvent(JobState* job, int index, const RankEvent& event) {
       Tell(*job, "warning",
            absl::StrCat("step ", metrics.step(), ": the gradient norm is not finite; the update was skipped"));
     }
-  } else if (event.event == "eval" && index == 0) {
+  } else if (event.event == protocol::kEvalEvent && index == 0) {
     v1::EvalMetrics eval = event.eval;
     eval.set_attempt(attempt.number);
     NoteEval(eval, job);
     out_.push_back(StoreEval{job->id, eval});
-  } else if (event.event == "checkpoint" && index == 0) {
+  } else if (event.event == protocol::CheckpointEvent::kName && index == 0) {
     OnCheckpoint(job, event.checkpoint);
-  } else if (event.event == "warning") {
+  } else if (event.event == protocol::WarningEvent::kName) {
     OnWarning(job, index, event);
-  } else if (event.event == "exported" && index == 0) {
+  } else if (event.event == protocol::ExportedEvent::kName && index == 0) {
     v1::Fact fact;
     fact.mutable_model_exported()->set_path(event.path);
     Log(job, std::move(fact));
     Tell(*job, "exported", absl::StrCat("exported to ", event.path));
-  } else if (event.event == "report" && index == 0) {
+  } else if (event.event == protocol::ReportEvent::kName && index == 0) {
     Tell(*job, "report", absl::StrCat("a page about the run is in ", event.path));
-  } else if (event.event == "trace") {
+  } else if (event.event == protocol::TraceEvent::kName) {
     Tell(*job, "trace", absl::StrCat("trace of step ", event.step, " in ", event.path));
-  } else if (event.event == "failed") {
+  } else if (event.event == protocol::FailedEvent::kName) {
     rank.last_word = event.event;
     rank.failed_code = event.code;
     rank.failed_message = Shorten(event.message);
     if (event.code == kDamagedCode) DropResume(job);
-  } else if (event.event == "finished" || event.event == "stopped") {
+  } else if (event.event == protocol::FinishedEvent::kName || event.event == protocol::StoppedEvent::kName) {
     rank.last_word = event.event;
     attempt.step = std::max(attempt.step, event.step);
-  } else if (event.event == "log") {
+  } else if (event.event == protocol::LogEvent::kName) {
     v1::RankLog log;
     log.set_time(event.time);
     log.add_lines(event.message);
@@ -320,7 +321,7 @@ void Core::OnExited(JobState* job, int index, const v1::RankExited& exited) {
   ended->set_rank(index);
   if (exited.has_exit_code()) ended->set_exit_code(exited.exit_code());
   // One that had said why it fails had failed before it was killed: its process may take long to end.
-  const bool was_killed = exited.killed() && rank.last_word != "failed";
+  const bool was_killed = exited.killed() && rank.last_word != protocol::FailedEvent::kName;
   if (was_killed || !exited.killed()) ended->set_signal(exited.signal());
   ended->set_step(job->attempt->step);
   ended->set_code(rank.failed_code);
@@ -334,9 +335,9 @@ void Core::OnExited(JobState* job, int index, const v1::RankExited& exited) {
     ended->set_end(v1::RANK_END_FAILED);
     ended->set_code(kStartCode);
     ended->set_message(Shorten(exited.start_error()));
-  } else if (exited.has_exit_code() && exited.exit_code() == 0 && rank.last_word == "finished") {
+  } else if (exited.has_exit_code() && exited.exit_code() == 0 && rank.last_word == protocol::FinishedEvent::kName) {
     ended->set_end(v1::RANK_END_FINISHED);
-  } else if (exited.has_exit_code() && exited.exit_code() == 0 && rank.last_word == "stopped") {
+  } else if (exited.has_exit_code() && exited.exit_code() == 0 && rank.last_word == protocol::StoppedEvent::kName) {
     ended->set_end(v1::RANK_END_STOPPED);
   } else {
     ended->set_end(v1::RANK_END_FAILED);
