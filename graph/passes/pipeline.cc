@@ -32,9 +32,9 @@ std::vector<Pass> BuildPipeline(const CompileOptions& options, std::vector<Memor
   };
   const auto dce = [](bool when) { return Pass("dce", "remove what nobody reads", when, EliminateDeadCode); };
   return {
-      {"fuse-gates", "make one op of a gate's activation and product", always, FuseGates},
       {"mixed-precision", "give products a narrower type", narrow, MixedPrecision, options.compute_dtype},
       fold_casts(narrow),
+      {"fuse-gates", "make one op of a gate's activation and product", always, FuseGates},
       {"expert-parallel", "send tokens to the ranks with experts", experts, ExpertParallel, options.experts},
       {"build-training", "add the backward, the optimizer's update and evaluation", always, BuildTraining, training},
       fold_casts(always),

@@ -295,7 +295,12 @@ void DelayReductions(const StateIndex& states, Graph& graph, const ScheduleOptio
   }
   const std::vector<int> runs = Runs(graph, units, neutral);
   const int num_runs = runs.back() + 1;
-  std::vector<char> moved(graph.nodes.size(), 0);
+  // By node: the last reduction that it carries the sum of. Gradients of several uses of a parameter may share their
+  // way to its state, which begins when the last of them is there.
+  std::map<int, int> carries_for;
+  for (const Reduction& reduction : reductions) {
+    for (int carrier : reduction.carriers) carries_for[carrier] = reduction.node;
+  }
   std::vector<std::vector<Node>> at_head(num_runs + 1);  // of a run; the last: at the end
   for (const Reduction& reduction : reductions) {
     Node& start = graph.nodes[reduction.node];
@@ -315,8 +320,7 @@ void DelayReductions(const StateIndex& states, Graph& graph, const ScheduleOptio
     }
     place.push_back(std::move(wait));
     for (int carrier : reduction.carriers) {
-      place.push_back(graph.nodes[carrier]);
-      moved[carrier] = 1;
+      if (carries_for[carrier] == reduction.node) place.push_back(graph.nodes[carrier]);
     }
   }
   std::vector<Node> nodes;
@@ -326,7 +330,7 @@ void DelayReductions(const StateIndex& states, Graph& graph, const ScheduleOptio
       ++run;
       for (Node& node : at_head[run]) nodes.push_back(std::move(node));
     }
-    if (!moved[i]) nodes.push_back(std::move(graph.nodes[i]));
+    if (carries_for.count(static_cast<int>(i)) == 0) nodes.push_back(std::move(graph.nodes[i]));
   }
   for (Node& node : at_head[num_runs]) nodes.push_back(std::move(node));
   graph.nodes = std::move(nodes);

@@ -21,14 +21,19 @@ absl::StatusOr<bool> MixedPrecision(Graph& forward, const OpTable& ops, DType dt
     if (inserted) it->second = builder.Cast(v, to);
     return it->second;
   };
+  const auto types_of = [&](const std::vector<ValueId>& values) {
+    std::vector<TensorType> types;
+    for (ValueId v : values) types.push_back(builder.type(v));
+    return types;
+  };
   for (const Node& node : forward.nodes) {
     const OpDef* def = ops.Find(node.op);
     if (def == nullptr) return absl::InvalidArgumentError(absl::StrCat("unknown op '", node.op.name(), "'"));
     builder.SetModule(node.module);
     std::vector<ValueId> operands;
     for (ValueId v : node.operands) operands.push_back(mapped[v]);
-    if (node.op == Op::kOutput) {
-      builder.End(Op::kOutput, node.symbol, operands[0]);
+    if (node.op == Op::kOutput) {  // of the type that the graph gives it
+      builder.End(Op::kOutput, node.symbol, cast(operands[0], forward.type(node.operands[0]).dtype));
       continue;
     }
     if (node.op == Op::kInput || node.op == Op::kParam) {
@@ -40,6 +45,13 @@ absl::StatusOr<bool> MixedPrecision(Graph& forward, const OpTable& ops, DType dt
     } else if (node.op == "add" && builder.type(operands[1]).rank() < builder.type(operands[0]).rank() &&
                builder.type(operands[0]).dtype == dtype) {
       operands[1] = cast(operands[1], dtype);  // a bias
+    } else if (const std::vector<TensorType> types = types_of(operands); !InferTypes(*def, node.attrs, types).ok()) {
+      // It takes one type alone: the widest that it is given.
+      DType widest = dtype;
+      for (const TensorType& type : types) {
+        if (IsFloating(type.dtype) && ByteSize(type.dtype) > ByteSize(widest)) widest = type.dtype;
+      }
+      for (ValueId& v : operands) v = cast(v, widest);
     }
     const std::vector<ValueId> results =
         builder.AddMany(node.op, std::move(operands), node.attrs, static_cast<int>(node.results.size()));
@@ -81,6 +93,7 @@ bool FoldCasts(Graph& graph, const OpTable& ops) {
     graph.values[v].type.dtype = to;
     if (graph.values[v].placement.has_value()) graph.values[v].placement->global.dtype = to;
     replacement[node.results[0]] = v;
+    num_uses[v] = num_uses[node.results[0]];
     dead[i] = 1;
     changed = true;
   }
