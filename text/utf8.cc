@@ -1,6 +1,6 @@
-#include "coordinator/core/utf8.h"
+#include "text/utf8.h"
 
-namespace tacc::coordinator {
+namespace tacc {
 namespace {
 
 // Bytes of the character that begins with `lead`; 0: none does.
@@ -52,4 +52,6 @@ std::string ValidUtf8(const std::string& text, size_t max_bytes) {
   return valid;
 }
 
-}  // namespace tacc::coordinator
+bool IsUtf8(const std::string& text) { return ValidUtf8(text, text.size()) == text; }
+
+}  // namespace tacc

@@ -1,15 +1,18 @@
 // Text from outside, made fit for protobuf strings, which must be UTF-8.
-#ifndef TACC_COORDINATOR_CORE_UTF8_H_
-#define TACC_COORDINATOR_CORE_UTF8_H_
+#ifndef TACC_TEXT_UTF8_H_
+#define TACC_TEXT_UTF8_H_
 
 #include <cstddef>
 #include <string>
 
-namespace tacc::coordinator {
+namespace tacc {
 
 // At most `max_bytes` of `text`, each byte that is not part of a UTF-8 character replaced by '?', NUL by a space.
 std::string ValidUtf8(const std::string& text, size_t max_bytes);
 
-}  // namespace tacc::coordinator
+// Whether a protobuf string can hold `text` as it is: UTF-8 without NUL.
+bool IsUtf8(const std::string& text);
 
-#endif  // TACC_COORDINATOR_CORE_UTF8_H_
+}  // namespace tacc
+
+#endif  // TACC_TEXT_UTF8_H_

@@ -1,8 +1,8 @@
-#include "coordinator/core/utf8.h"
+#include "text/utf8.h"
 
 #include <gtest/gtest.h>
 
-namespace tacc::coordinator {
+namespace tacc {
 namespace {
 
 TEST(ValidUtf8Test, LeavesTextAlone) {
@@ -26,4 +26,4 @@ TEST(ValidUtf8Test, CutsBetweenCharacters) {
 }
 
 }  // namespace
-}  // namespace tacc::coordinator
+}  // namespace tacc

@@ -20,11 +20,11 @@
 #include "coordinator/compile/request.h"
 #include "coordinator/core/job_state.h"
 #include "coordinator/core/start_file.h"
-#include "coordinator/core/utf8.h"
 #include "graph/ir/fingerprint.h"
 #include "machine/clock.h"
 #include "machine/exit_code.h"
 #include "spdlog/spdlog.h"
+#include "text/utf8.h"
 
 namespace tacc::coordinator {
 namespace {

@@ -8,9 +8,9 @@
 #include "coordinator/core/core.h"
 #include "coordinator/core/rank_event.h"
 #include "coordinator/core/start_file.h"
-#include "coordinator/core/utf8.h"
 #include "graph/ir/program.h"
 #include "protocol/rank_events.h"
+#include "text/utf8.h"
 
 namespace tacc::coordinator {
 namespace {

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/core/utf8.h"
 #include "nlohmann/json.hpp"
 #include "proto/tacc/v1/validate_job.h"
 #include "protocol/start_file.h"
+#include "text/utf8.h"
 
 namespace tacc::coordinator {
 namespace {

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "coordinator/core/utf8.h"
+#include "text/utf8.h"
 
 namespace tacc::coordinator {
 namespace {

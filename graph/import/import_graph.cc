@@ -1,8 +1,11 @@
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -12,6 +15,8 @@
 #include "graph/ir/fingerprint.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ir/text.h"
+#include "graph/ir/weight_init.h"
+#include "text/utf8.h"
 
 namespace tacc::graph {
 namespace {
@@ -53,6 +58,22 @@ class NodePlaces {
   std::vector<Line> lines_;
 };
 
+// A param that is some rows of a tensor: "qkv.weight[0:64]" (docs of worker/checkpoint/tensors/tensor_rows.h).
+struct NamedRows {
+  std::string tensor;
+  int64_t begin = 0, end = 0;
+};
+std::optional<NamedRows> ParseNamedRows(const std::string& name) {
+  const size_t bracket = name.rfind('[');
+  if (bracket == std::string::npos || bracket == 0 || name.back() != ']') return std::nullopt;
+  const std::pair<std::string, std::string> ends =
+      absl::StrSplit(name.substr(bracket + 1, name.size() - bracket - 2), absl::MaxSplits(':', 1));
+  NamedRows rows{.tensor = name.substr(0, bracket)};
+  if (!absl::SimpleAtoi(ends.first, &rows.begin) || !absl::SimpleAtoi(ends.second, &rows.end)) return std::nullopt;
+  if (rows.begin < 0 || rows.end <= rows.begin) return std::nullopt;
+  return rows;
+}
+
 struct WantedInput {
   TensorType type;
   const char* meaning;
@@ -80,6 +101,7 @@ class GraphChecker {
         if (!params.insert(node.symbol).second)
           return places_.Error(i, absl::StrCat("param \"", node.symbol, "\" is declared twice"));
         TACC_RETURN_IF_ERROR(CheckParam(i));
+        params_.push_back(i);
       } else if (node.op == Op::kOutput) {
         TACC_RETURN_IF_ERROR(CheckOutput(i));
         if (!outputs.insert(node.symbol).second)
@@ -99,7 +121,7 @@ class GraphChecker {
                                         "`output \"target_tokens\"` (their number)"));
     }
     if (params.empty()) return places_.AtEnd("the graph has no param, so there is nothing to train");
-    return absl::OkStatus();
+    return CheckExportedNames();
   }
 
  private:
@@ -122,6 +144,11 @@ class GraphChecker {
     if (node.results.size() != 1) return places_.Error(i, "a param has one result");
     const TensorType& type = graph_.type(node.results[0]);
     if (node.symbol.empty()) return places_.Error(i, "a param needs a quoted name");
+    if (!IsUtf8(node.symbol)) return places_.Error(i, "the name of a param must be UTF-8, without zero bytes");
+    if (node.symbol == "__metadata__")
+      return places_.Error(i, "\"__metadata__\" is no name for a param: safetensors files have it for themselves");
+    if (type.num_elements() == 0)
+      return places_.Error(i, absl::StrCat("param \"", node.symbol, "\" is ", type.ToString(), ", which is empty"));
     if (type.dtype != DType::kF32)
       return places_.Error(i, absl::StrCat("param \"", node.symbol, "\" is ", type.ToString(), "; wanted f32"));
     for (const auto& [key, value] : node.attrs) {
@@ -132,6 +159,8 @@ class GraphChecker {
         return places_.Error(i, absl::StrCat("param takes init=\"...\", stored=[...] and axes=[NAME,...], got ", key,
                                              "=", Print(value)));
     }
+    if (const auto init = GetAttr<std::string>(node.attrs, "init", "zeros"); !ParseWeightInit(init).ok())
+      return places_.Error(i, std::string(ParseWeightInit(init).status().message()));
     const auto axes = GetAttr<std::vector<std::string>>(node.attrs, "axes");
     if (!axes.empty() && static_cast<int>(axes.size()) != type.rank()) {
       return places_.Error(
@@ -141,6 +170,67 @@ class GraphChecker {
     stored.dims = GetAttr<std::vector<int64_t>>(node.attrs, "stored", type.dims);
     if (stored.num_elements() == type.num_elements()) return absl::OkStatus();
     return places_.Error(i, absl::StrCat("stored=", DimsToString(stored.dims), " is no reshape of ", type.ToString()));
+  }
+
+  // Params become tensors of files, rows of one ("w[0:4]") or one for each entry ("experts.*.w"): all must be there,
+  // and none twice.
+  absl::Status CheckExportedNames() const {
+    std::map<std::string, size_t> tensors;                       // -> the param's node
+    std::map<std::string, std::map<int64_t, size_t>> of_tensor;  // tensor -> first row -> node
+    for (size_t i : params_) {
+      const std::string& name = graph_.nodes[i].symbol;
+      const Dims dims = StoredDims(i);
+      if (const std::optional<NamedRows> rows = ParseNamedRows(name); rows.has_value()) {
+        if (dims.empty() || dims[0] != rows->end - rows->begin) {
+          return places_.Error(i, absl::StrCat("param \"", name, "\" is named for ", rows->end - rows->begin,
+                                               " rows of a tensor, but is ", DimsToString(dims)));
+        }
+        if (!of_tensor[rows->tensor].emplace(rows->begin, i).second)
+          return places_.Error(i, absl::StrCat("two params begin at row ", rows->begin, " of \"", rows->tensor, "\""));
+        continue;
+      }
+      const size_t star = name.find('*');
+      if (star != std::string::npos && dims.empty()) {
+        return places_.Error(
+            i, absl::StrCat("param \"", name, "\" names a tensor for each entry of its first dim, and has no dim"));
+      }
+      for (int64_t entry = 0; entry < (star == std::string::npos ? 1 : dims[0]); ++entry) {
+        std::string tensor = name;
+        if (star != std::string::npos) tensor.replace(star, 1, absl::StrCat(entry));
+        TACC_RETURN_IF_ERROR(AddTensor(tensor, i, tensors));
+      }
+    }
+    for (const auto& [tensor, parts] : of_tensor) {
+      TACC_RETURN_IF_ERROR(AddTensor(tensor, parts.begin()->second, tensors));
+      int64_t end = 0;
+      const Dims first = StoredDims(parts.begin()->second);
+      for (const auto& [begin, i] : parts) {
+        Dims dims = StoredDims(i);
+        if (begin != end) {
+          return places_.Error(i, absl::StrCat("param \"", graph_.nodes[i].symbol, "\" begins at row ", begin,
+                                               "; the rows of \"", tensor, "\" before it end at ", end));
+        }
+        end = begin + dims[0];
+        dims[0] = first[0];
+        if (dims == first) continue;
+        return places_.Error(i, absl::StrCat("the rows of \"", tensor, "\" differ in their other dims: ",
+                                             DimsToString(StoredDims(i)), " and ", DimsToString(first)));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status AddTensor(const std::string& tensor, size_t i, std::map<std::string, size_t>& tensors) const {
+    const auto [it, is_new] = tensors.emplace(tensor, i);
+    if (is_new) return absl::OkStatus();
+    return places_.Error(
+        i, absl::StrCat("params \"", graph_.nodes[it->second].symbol, "\" and \"", graph_.nodes[i].symbol,
+                        "\" would both be tensor \"", tensor, "\" of an exported model; name one otherwise"));
+  }
+
+  Dims StoredDims(size_t param) const {
+    const Node& node = graph_.nodes[param];
+    return GetAttr<std::vector<int64_t>>(node.attrs, "stored", graph_.type(node.results[0]).dims);
   }
 
   absl::Status CheckOutput(size_t i) const {
@@ -185,6 +275,7 @@ class GraphChecker {
   const NodePlaces& places_;
   const OpTable& ops_;
   std::map<std::string, WantedInput> inputs_;
+  std::vector<size_t> params_;  // nodes
 };
 
 // Ids below this are safe in each table that the tokens look up and in each loss.

@@ -1,5 +1,6 @@
 #include <map>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "graph/import/import.h"
@@ -90,10 +91,40 @@ TEST_F(ImportGraphTest, ErrorsNameLineAndColumn) {
   EXPECT_THAT(Error("%loss, %count, %lse = cross_entropy %logits, %targets : f32[], f32[], f32[B,S]",
                     "%loss, %count = cross_entropy %logits, %targets : f32[], f32[]"),
               HasSubstr("m.graph:8:1: cross_entropy has 3 results, the line names 2"));
+  for (const char* init : {"normal(0.02", "one", "normal(nan)", "normal(1e39)", "uniform(1,0)"}) {
+    EXPECT_THAT(Error("normal(0.02)", init),
+                HasSubstr(absl::StrCat("m.graph:6:1: init \"", init, "\" is not known; use normal(STD)")));
+  }
+  EXPECT_THAT(Error("table.weight", "table\xff"), HasSubstr("m.graph:6:1: the name of a param must be UTF-8"));
+  EXPECT_THAT(Error("table.weight", "__metadata__"), HasSubstr("is no name for a param"));
   EXPECT_THAT(Error("[9,9]", "[V,9]"),
               HasSubstr("m.graph:6:57: the dim 'V' has no value here; known names: B, S\n  %table"));
   EXPECT_THAT(Error("output \"target_tokens\" %count", "store \"weights/x\" %count"),
               HasSubstr("is not for a model's graph"));
+}
+
+// What an export could not write, or would write over another.
+TEST_F(ImportGraphTest, ParamsBecomeTensorsOfTheirOwn) {
+  const auto add = [&](const std::string& params) {
+    const std::string text = absl::StrReplaceAll(kGraph, {{"%table = ", absl::StrCat(params, "%table = ")}});
+    EXPECT_NE(text, kGraph);
+    const absl::Status status = Import(text).status();
+    return std::string(status.message());
+  };
+  int count = 0;
+  const auto param = [&count](const std::string& name, const std::string& dims) {
+    return absl::StrCat("%p", count++, " = param \"", name, "\" : f32[", dims, "] @layers.0\n");
+  };
+  EXPECT_EQ(add(param("w[0:4]", "4,3") + param("w[4:10]", "6,3")), "");
+  EXPECT_EQ(add(param("h.*", "2,3") + param("h.22", "3,3")), "");
+  EXPECT_THAT(add(param("w", "4,3") + param("w[0:4]", "4,3")), HasSubstr("would both be tensor \"w\""));
+  EXPECT_THAT(add(param("h.*", "4,3") + param("h.1", "3")), HasSubstr("would both be tensor \"h.1\""));
+  EXPECT_THAT(add(param("w[0:4]", "5,3")), HasSubstr("is named for 4 rows of a tensor, but is [5,3]"));
+  EXPECT_THAT(add(param("w[2:4]", "2,3")), HasSubstr("begins at row 2; the rows of \"w\" before it end at 0"));
+  EXPECT_THAT(add(param("w[0:4]", "4,3") + param("w[2:14]", "12,3")), HasSubstr("begins at row 2"));
+  EXPECT_THAT(add(param("w[0:4]", "4,3") + param("w[4:10]", "6,2")), HasSubstr("differ in their other dims"));
+  EXPECT_THAT(add(param("z.*", "")), HasSubstr("has no dim"));
+  EXPECT_THAT(add(param("empty", "0,3")), HasSubstr("which is empty"));
 }
 
 TEST_F(ImportGraphTest, HasNoPretrainedWeightsAndNoClasses) {

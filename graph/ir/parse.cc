@@ -69,12 +69,9 @@ class Parser : public PhraseParser {
     TACC_RETURN_IF_ERROR(Advance());
     if (word == "mesh") return ParseMesh(program);
     if (word == "stage") {
-      int64_t stage = 0, num_stages = 0;
-      TACC_RETURN_IF_ERROR(ParseInt(&stage));
+      TACC_RETURN_IF_ERROR(ParseInt(&program->stage));
       TACC_RETURN_IF_ERROR(ExpectWord("of"));
-      TACC_RETURN_IF_ERROR(ParseInt(&num_stages));
-      program->stage = static_cast<int>(stage);
-      program->num_stages = static_cast<int>(num_stages);
+      TACC_RETURN_IF_ERROR(ParseInt(&program->num_stages));
       return EndOfLine();
     }
     if (word == "arena") {
@@ -261,9 +258,7 @@ class Parser : public PhraseParser {
     }
     if (token_.kind == Token::kWord && token_.text == "recompute") {
       TACC_RETURN_IF_ERROR(ExpectKey("recompute"));
-      int64_t recompute = 0;
-      TACC_RETURN_IF_ERROR(ParseInt(&recompute));
-      node.recompute = static_cast<int>(recompute);
+      TACC_RETURN_IF_ERROR(ParseInt(&node.recompute));
     }
     for (size_t i = 0; i < results.size(); ++i) {
       const ValueId id = static_cast<ValueId>(graph->values.size());

@@ -70,6 +70,13 @@ TEST(Text, ErrorsNameThePlace) {
       {"tacc.graph 1\n%x = input \"a\"\n",
        "f:2:15: input defines 1 results but gives 0 types; write one type after ':' for each\n%x = input \"a\"\n       "
        "       ^"},
+      {"tacc.graph 1\n%x = input \"a\" n=1e-080weight=2 : f32[2]\n",
+       "f:2:24: a blank is missing behind the number 1e-080\n%x = input \"a\" n=1e-080weight=2 : f32[2]\n              "
+       "         ^"},
+      {"tacc.graph 1\n%x = input \"a\" : f32[2] @m recompute=9223372036854775807\n",
+       "f:2:38: 9223372036854775807 is too large here\n%x = input \"a\" : f32[2] @m recompute=9223372036854775807\n    "
+       "                                 ^"},
+      {"tacc.graph 1\n“\n", "f:2:1: unexpected character '“'\n“\n^"},
       {"tacc.graph 1\n%x = input \"a\" n=99999999999999999999 : f32[2]\n",
        "f:2:18: '99999999999999999999' is not a number that fits\n%x = input \"a\" n=99999999999999999999 : f32[2]\n   "
        "              ^"},

@@ -1,6 +1,8 @@
 // rms_norm layer_norm l2_normalize and their gradients, over the last dim; the first two also with the residual's add
 // before the norm and after its gradient, which may also read a narrower x than the norm did, and write a narrower copy
 // of what it makes.
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 #include "graph/ir/status_macros.h"
 #include "graph/ops/builder.h"
@@ -9,6 +11,13 @@
 
 namespace tacc::graph {
 namespace {
+
+// Only the forward asks: the compiler makes the others of it.
+absl::Status WantEps(const OpCall& call) {
+  const auto eps = call.attr<double>("eps");
+  if (std::isfinite(eps) && eps >= 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("eps is ", eps, "; wanted a number of at least 0"));
+}
 
 absl::Status WantRows(absl::string_view name, const TensorType& x) {
   TACC_RETURN_IF_ERROR(WantFloating(name, x));
@@ -178,6 +187,7 @@ void AddRmsNorm(OpTable& table) {
   op.num_results = 2;
   op.attrs = {{"eps", AttrKind::kFloat}, {"dtype", AttrKind::kString, AttrSpec::kOptional}};
   op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    TACC_RETURN_IF_ERROR(WantEps(call));
     TACC_RETURN_IF_ERROR(WantRows("x", call.in(0)));
     TACC_RETURN_IF_ERROR(WantWeight("w", call.in(1), call.in(0)));
     TACC_RETURN_IF_ERROR(WantFloating("y", ResultType(call)));
@@ -225,6 +235,7 @@ void AddLayerNorm(OpTable& table) {
   op.num_results = 3;
   op.attrs = {{"eps", AttrKind::kFloat}, {"dtype", AttrKind::kString, AttrSpec::kOptional}};
   op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    TACC_RETURN_IF_ERROR(WantEps(call));
     TACC_RETURN_IF_ERROR(WantRows("x", call.in(0)));
     for (size_t i = 1; i < call.operands.size(); ++i)
       TACC_RETURN_IF_ERROR(WantWeight(i == 1 ? "w" : "b", call.operands[i], call.in(0)));
@@ -302,6 +313,7 @@ void AddL2Normalize(OpTable& table) {
   op.num_results = 2;
   op.attrs = {{"eps", AttrKind::kFloat}};
   op.infer = [](const OpCall& call) -> absl::StatusOr<Types> {
+    TACC_RETURN_IF_ERROR(WantEps(call));
     TACC_RETURN_IF_ERROR(WantRows("x", call.in(0)));
     return Types{call.in(0), RowType(call.in(0))};
   };

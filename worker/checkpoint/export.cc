@@ -193,7 +193,12 @@ absl::StatusOr<std::vector<OutputTensor>> ChooseTensors(const Checkpoint& checkp
                                                      ", but weights are kept as F32"));
     }
     const absl::optional<TensorRows> rows = ParseTensorRows(name);
-    sources[rows.has_value() ? rows->tensor : name].emplace(rows.has_value() ? rows->begin : 0, name);
+    const auto [other, is_new] =
+        sources[rows.has_value() ? rows->tensor : name].emplace(rows.has_value() ? rows->begin : 0, name);
+    if (!is_new) {
+      return absl::InvalidArgumentError(absl::StrCat(checkpoint.path(), ": tensors \"", other->second, "\" and \"",
+                                                     name, "\" would be one of the exported model"));
+    }
   }
   std::vector<OutputTensor> tensors;
   for (const auto& [name, parts] : sources) {

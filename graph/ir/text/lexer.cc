@@ -60,7 +60,9 @@ absl::Status Lexer::Next(Token* token) {
     token->text = std::string(1, c);
     return absl::OkStatus();
   }
-  return Error(at_, absl::StrCat("unexpected character '", std::string(1, c), "'"));
+  size_t end = at_ + 1;  // of the character, which may take several bytes
+  while (end < text_.size() && (static_cast<unsigned char>(text_[end]) & 0xC0) == 0x80) ++end;
+  return Error(at_, absl::StrCat("unexpected character '", text_.substr(at_, end - at_), "'"));
 }
 
 absl::Status Lexer::Error(size_t position, absl::string_view what) const {
@@ -141,6 +143,8 @@ absl::Status Lexer::TakeNumber(Token* token) {
   if (result.ec != std::errc() || result.ptr != last) {
     return Error(begin, absl::StrCat("'", token->text, "' is not a number that fits"));
   }
+  if (at_ < text_.size() && (absl::ascii_isalnum(text_[at_]) || text_[at_] == '_'))
+    return Error(at_, absl::StrCat("a blank is missing behind the number ", token->text));
   return absl::OkStatus();
 }
 

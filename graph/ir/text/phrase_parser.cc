@@ -1,5 +1,6 @@
 #include "graph/ir/text/phrase_parser.h"
 
+#include <limits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -189,6 +190,14 @@ absl::Status PhraseParser::ParseScalarAttr(Attr* attr) {
 absl::Status PhraseParser::ParseInt(int64_t* out) {
   if (token_.kind != Token::kInt) return Error("wanted a whole number");
   *out = token_.integer;
+  return Advance();
+}
+
+absl::Status PhraseParser::ParseInt(int* out) {
+  if (token_.kind != Token::kInt) return Error("wanted a whole number");
+  if (token_.integer < std::numeric_limits<int>::min() || token_.integer > std::numeric_limits<int>::max())
+    return Error(absl::StrCat(token_.integer, " is too large here"));
+  *out = static_cast<int>(token_.integer);
   return Advance();
 }
 

@@ -30,6 +30,7 @@ class PhraseParser {
   absl::Status ParseAttr(Attr* attr);
   absl::Status ParseScalarAttr(Attr* attr);
   absl::Status ParseInt(int64_t* out);
+  absl::Status ParseInt(int* out);
   absl::Status ParseWord(std::string* out);
   absl::Status ExpectWord(absl::string_view word);
   absl::Status ExpectKey(absl::string_view key);

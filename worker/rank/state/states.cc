@@ -5,13 +5,10 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "graph/ir/state_names.h"
 #include "graph/ir/status_macros.h"
+#include "graph/ir/weight_init.h"
 #include "kernels/cpu/random_init.h"
 #include "worker/checkpoint/tensors/element.h"
 #include "worker/rank/collectives/bind_collective.h"
@@ -109,18 +106,6 @@ absl::Status ConvertInto(const float* from, int64_t count, DType dtype, char* to
   return absl::OkStatus();
 }
 
-// A number list in parentheses after `name`: "normal(0.02)" -> {0.02}.
-bool ParseCall(const std::string& text, const std::string& name, size_t num_arguments, std::vector<double>* arguments) {
-  absl::string_view rest = text;
-  if (!absl::ConsumePrefix(&rest, absl::StrCat(name, "(")) || !absl::ConsumeSuffix(&rest, ")")) return false;
-  for (absl::string_view part : absl::StrSplit(rest, ',')) {
-    double value = 0;
-    if (!absl::SimpleAtod(part, &value)) return false;
-    arguments->push_back(value);
-  }
-  return arguments->size() == num_arguments;
-}
-
 }  // namespace
 
 Rectangle RankStates::RectangleOf(const State& state) const {
@@ -195,21 +180,22 @@ absl::Status RankStates::ReadRandom(const State& weight, const graph::Dims& dims
                                  kernels::Dims(wanted.offset.begin(), wanted.offset.end()), extent};
   const cpu::RandomKey key{seed, cpu::HashName(ParameterOf(weight))};
   const TensorView view{out, DType::kF32, extent};
-  std::vector<double> arguments;
-  if (weight.init == "zeros" || weight.init == "ones") {
-    cpu::RandomInit(cpu::Distribution::kConstant, weight.init == "ones" ? 1.0 : 0.0, 0.0, key, rectangle, view);
-  } else if (ParseCall(weight.init, "constant", 1, &arguments)) {
-    cpu::RandomInit(cpu::Distribution::kConstant, arguments[0], 0.0, key, rectangle, view);
-  } else if (ParseCall(weight.init, "normal", 1, &arguments)) {
-    cpu::RandomInit(cpu::Distribution::kNormal, 0.0, arguments[0], key, rectangle, view);
-  } else if (ParseCall(weight.init, "truncated_normal", 2, &arguments) && arguments[0] > 0 && arguments[1] > 0) {
-    cpu::RandomInit(cpu::Distribution::kTruncatedNormal, arguments[0], arguments[1], key, rectangle, view);
-  } else if (ParseCall(weight.init, "uniform", 2, &arguments)) {
-    cpu::RandomInit(cpu::Distribution::kUniform, arguments[0], arguments[1], key, rectangle, view);
-  } else {
-    return absl::InvalidArgumentError(absl::StrCat("state \"", weight.name, "\": init \"", weight.init,
-                                                   "\" is not known; use normal(STD), truncated_normal(STD,BOUND), "
-                                                   "uniform(LOW,HIGH), constant(VALUE), ones or zeros"));
+  const absl::StatusOr<graph::WeightInit> init = graph::ParseWeightInit(weight.init);
+  if (!init.ok())
+    return absl::InvalidArgumentError(absl::StrCat("state \"", weight.name, "\": ", init.status().message()));
+  switch (init->kind) {
+    case graph::WeightInit::Kind::kConstant:
+      cpu::RandomInit(cpu::Distribution::kConstant, init->first, 0.0, key, rectangle, view);
+      break;
+    case graph::WeightInit::Kind::kNormal:
+      cpu::RandomInit(cpu::Distribution::kNormal, 0.0, init->first, key, rectangle, view);
+      break;
+    case graph::WeightInit::Kind::kTruncatedNormal:
+      cpu::RandomInit(cpu::Distribution::kTruncatedNormal, init->first, init->second, key, rectangle, view);
+      break;
+    case graph::WeightInit::Kind::kUniform:
+      cpu::RandomInit(cpu::Distribution::kUniform, init->first, init->second, key, rectangle, view);
+      break;
   }
   return absl::OkStatus();
 }
