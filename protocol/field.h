@@ -2,6 +2,7 @@
 #ifndef TACC_PROTOCOL_FIELD_H_
 #define TACC_PROTOCOL_FIELD_H_
 
+#include <cstdint>
 #include <tuple>
 #include <utility>
 
@@ -34,12 +35,15 @@ struct Field {
   Presence presence = Presence::kRequired;
   Range range = Range::kAny;
   const char* meaning = "";  // For docs/contracts.md.
+  int64_t most = 0;          // Of a whole number; 0: what its type holds.
 };
 
 template <typename Struct, typename T>
 Field(const char*, T Struct::*) -> Field<Struct, T>;
 template <typename Struct, typename T>
 Field(const char*, T Struct::*, Source, Presence, Range, const char*) -> Field<Struct, T>;
+template <typename Struct, typename T>
+Field(const char*, T Struct::*, Source, Presence, Range, const char*, int64_t) -> Field<Struct, T>;
 
 // Calls `body` with each field of a list, in its order.
 template <typename Fields, typename Body>

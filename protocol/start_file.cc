@@ -116,7 +116,11 @@ absl::StatusOr<StartFile> ReadStartFile(const json& object, const std::string& w
     }
     const json& value = object[place];
     if (const auto wanted = Take(value, field.range, &(start.*field.member)); wanted.has_value())
-      wrong(field.name, *wanted, value);
+      return wrong(field.name, *wanted, value);
+    if constexpr (std::is_integral_v<std::decay_t<decltype(start.*field.member)>>) {
+      if (field.most > 0 && static_cast<int64_t>(start.*field.member) > field.most)
+        wrong(field.name, absl::StrCat("a whole number of at most ", field.most), value);
+    }
   });
   if (!status.ok()) return status;
   return start;

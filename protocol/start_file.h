@@ -69,19 +69,23 @@ struct StartFile {
   double collective_timeout_seconds = 300;
 };
 
+// What the names of checkpoints take, and what programs take as --threads.
+inline constexpr int64_t kMaxAttempt = int64_t{1} << 30;
+inline constexpr int64_t kMaxThreads = 4096;
+
 // The one declaration of the start file's fields, in the order in which they are written.
 inline constexpr auto kStartFields = std::make_tuple(
     Field{"version", &StartFile::version, Source::kCoordinator, Presence::kRequired, Range::kAny,
           "of the programs; `tacc-rank` takes its own only"},
     Field{"job", &StartFile::job, Source::kCoordinator, Presence::kRequired, Range::kAny, "the job's id"},
     Field{"attempt", &StartFile::attempt, Source::kCoordinator, Presence::kRequired, Range::kPositive,
-          "which attempt of the job"},
+          "which attempt of the job", kMaxAttempt},
     Field{"rank", &StartFile::rank, Source::kCoordinator, Presence::kRequired, Range::kNotNegative,
           "which rank of the attempt, below `world`"},
     Field{"world", &StartFile::world, Source::kCoordinator, Presence::kRequired, Range::kPositive,
           "how many ranks the attempt has"},
     Field{"threads", &StartFile::threads, Source::kCoordinator, Presence::kRequired, Range::kPositive,
-          "those that the program was compiled for; the daemon lowers it to its own where they are fewer"},
+          "those that the program was compiled for; the daemon lowers it to its own where they are fewer", kMaxThreads},
     Field{"device", &StartFile::device, Source::kDaemon, Presence::kRequired, Range::kAny,
           "`cpu`, `cuda:N` or `reference`"},
     Field{"memory_bytes", &StartFile::memory_bytes, Source::kDaemon, Presence::kRequired, Range::kNotNegative,

@@ -89,6 +89,8 @@ TEST(StartFile, ErrorsNameTheFieldAndWhatIsWanted) {
       {"/rank", int64_t{1} << 32, "F: rank is 4294967296; wanted a whole number of at most 2147483647"},
       {"/attempt", uint64_t{1} << 63,
        "F: attempt is 9223372036854775808; wanted a whole number of at most 9223372036854775807"},
+      {"/attempt", int64_t{1} << 31, "F: attempt is 2147483648; wanted a whole number of at most 1073741824"},
+      {"/threads", 5000, "F: threads is 5000; wanted a whole number of at most 4096"},
       {"/seed", -1, "F: seed is -1; wanted a whole number of at least 0"},
       {"/weights", "best", R"(F: weights is "best"; wanted "pretrained" or "random")"},
       {"/data", 3, "F: data is 3; wanted an object"},

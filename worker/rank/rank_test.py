@@ -711,6 +711,51 @@ def test_ten_nonfinite_steps_stop_the_run(inputs, tmp_path):
     assert "The initial weights may be broken" in failed["message"] and not saved_in(tmp_path / "run")
 
 
+def changed_program(good: Path, folder: Path, pattern: str, value: str) -> Path:
+    """The program of one stage with another number in its text."""
+    shutil.copytree(good.parent, folder)
+    program = folder / good.name
+    text, count = re.subn(pattern, value, good.read_text())
+    assert count > 0, pattern
+    program.write_text(text)
+    return program
+
+
+def test_a_training_that_ends_in_nonfinite_steps_has_failed(inputs, tmp_path):
+    """Before ten of them: no step follows that could show better. Nothing of it is saved or exported."""
+    program = changed_program(compile_program(inputs, max_steps=6), tmp_path / "bad", r"learning_rate=[^ ]+", "learning_rate=1e30")
+    attempt = Attempt(inputs, tmp_path / "run", program, max_steps=6, save_steps=2, export=str(tmp_path / "hf"))
+    assert attempt.run() == [3], attempt.events
+    failed = attempt.of("failed")[0]
+    assert failed["code"] == "nonfinite" and "5 steps in a row, the last is step 6" in failed["message"], failed
+    assert not saved_in(tmp_path / "run") and not attempt.of("checkpoint") and not (tmp_path / "hf").exists()
+
+
+def test_weights_that_are_not_finite_are_neither_saved_nor_exported(inputs, tmp_path):
+    """One step is enough where a gradient is 0 and nothing is added to its moment's root."""
+    program = changed_program(compile_program(inputs, max_steps=1), tmp_path / "bad", r"epsilon=[^ ]+", "epsilon=0.0")
+    attempt = Attempt(inputs, tmp_path / "run", program, max_steps=1, export=str(tmp_path / "hf"))
+    assert attempt.run() == [3], attempt.events
+    failed = attempt.of("failed")[0]
+    assert failed["code"] == "nonfinite" and "weights of rank 0 hold numbers that are not finite" in failed["message"], failed
+    assert not saved_in(tmp_path / "run") and not (tmp_path / "hf").exists()
+
+
+def test_one_nonfinite_step_at_the_end_is_no_failure(inputs, tmp_path):
+    """The batch may be to blame: the weights are those of the step before."""
+    program = changed_program(compile_program(inputs, max_steps=2), tmp_path / "bad", r"learning_rate=[^ ]+", "learning_rate=1e30")
+    attempt = Attempt(inputs, tmp_path / "run", program, max_steps=2)
+    assert attempt.run() == [0], attempt.events
+    assert [e["skipped"] for e in attempt.of("step")] == [0, 1] and saved_in(tmp_path / "run") == ["step-00000002.a1"]
+
+
+def test_what_a_start_file_passes_on_is_looked_at(inputs, tmp_path):
+    program = compile_program(inputs)
+    attempt = Attempt(inputs, tmp_path / "run", program, changes={"identity": {"config_json": 5}})
+    assert attempt.run() == [2]
+    assert "identity.config_json is 5; wanted a string" in attempt.of("failed")[0]["message"]
+
+
 def saved_in(folder):
     return sorted(p.name for p in folder.iterdir() if "step-" in p.name)
 

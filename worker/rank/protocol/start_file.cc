@@ -5,12 +5,14 @@
 #include "absl/strings/str_cat.h"
 #include "machine/device_name.h"
 #include "nlohmann/json.hpp"
+#include "worker/checkpoint/checkpoint_name.h"
 #include "worker/checkpoint/files/posix_file.h"
 
 namespace tacc::worker {
 namespace {
 
 constexpr int64_t kMaxStartFileBytes = 16 << 20;
+static_assert(protocol::kMaxAttempt == kMaxAttempt);
 
 // What the declarations of the fields do not say.
 absl::Status Check(const StartFile& start, const std::string& where) {
@@ -20,6 +22,9 @@ absl::Status Check(const StartFile& start, const std::string& where) {
   if (start.rank >= start.world) return wrong("rank", start.rank, absl::StrCat("less than world = ", start.world));
   if (!IsDevice(start.device)) return wrong("device", start.device, kDeviceNames);
   if (!IsGpu(start.device) && start.tf32) return wrong("compute.tf32", true, "false on a CPU, which has no TF32");
+  // What this program itself reads of what it passes on.
+  if (const auto config = start.identity.find("config_json"); config != start.identity.end() && !config->is_string())
+    return wrong("identity.config_json", *config, "a string");
   return absl::OkStatus();
 }
 

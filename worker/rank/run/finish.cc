@@ -1,5 +1,6 @@
 #include "worker/rank/run/finish.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <iterator>
@@ -98,6 +99,32 @@ absl::Status Stop(RankParts& parts, int64_t step) {
   return WithFailureCode(absl::InternalError(status.message()), "checkpoint");
 }
 
+// An error with code `nonfinite`, the same on every rank, where a weight holds a number that is none: nothing is saved
+// over a good checkpoint, or exported.
+absl::Status CheckWeights(RankParts& parts, int64_t step) {
+  bool is_finite = true;
+  for (const graph::State& state : parts.program.states) {
+    if (state.kind != graph::StateKind::kWeight) continue;
+    TACC_ASSIGN_OR_RETURN(const bool is_this_finite, parts.states->IsFinite(state.name));
+    is_finite = is_finite && is_this_finite;
+  }
+  TACC_ASSIGN_OR_RETURN(const auto all, parts.collectives.GatherHost({is_finite ? 0u : 1u}));
+  const auto broken = std::find_if(all.begin(), all.end(), [](const auto& words) { return words[0] != 0; });
+  if (broken == all.end()) return absl::OkStatus();
+  parts.checkpointer->Judge(false);
+  TACC_RETURN_IF_ERROR(parts.checkpointer->Wait());
+  const std::string good = parts.checkpointer->last_saved_step() >= 0
+                               ? absl::StrCat(", and go on from ", parts.checkpointer->last_saved_path(),
+                                              " (checkpoint.resume_from_checkpoint)")
+                               : "";
+  return WithFailureCode(
+      absl::InternalError(absl::StrCat("after step ", step, " weights of rank ", broken - all.begin(),
+                                       " hold numbers that are not finite: they are neither saved nor exported. Lower "
+                                       "train.learning_rate",
+                                       good)),
+      "nonfinite");
+}
+
 // The path of a checkpoint of the states as they are.
 absl::StatusOr<std::string> LastCheckpoint(RankParts& parts, const StartPoint& begin, int64_t step) {
   if (step == begin.step && !begin.checkpoint.empty()) return begin.checkpoint;
@@ -145,6 +172,7 @@ absl::Status Export(RankParts& parts, const ExportRequest& request) {
 
 absl::Status Finish(RankParts& parts, const StartPoint& begin, const TrainLoop& loop) {
   if (!parts.saves_checkpoints()) return absl::OkStatus();
+  if (loop.step() > begin.step) TACC_RETURN_IF_ERROR(CheckWeights(parts, loop.step()));
   if (loop.was_stopped()) return Stop(parts, loop.step());
   ExportRequest request;
   TACC_ASSIGN_OR_RETURN(request.checkpoint, LastCheckpoint(parts, begin, loop.step()));

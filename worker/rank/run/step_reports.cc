@@ -109,13 +109,17 @@ absl::Status StepReports::Watch() {
 absl::Status StepReports::CountSkipped(int64_t step, uint64_t batch_hash) {
   TACC_ASSIGN_OR_RETURN(const double skipped, parts_.executor->Output("skipped"));
   skipped_in_a_row_ = skipped != 0 && !HalvesScale() ? skipped_in_a_row_ + 1 : 0;
+  TACC_ASSIGN_OR_RETURN(const double target_tokens, parts_.executor->Output("target_tokens"));
+  broken_in_a_row_ = skipped_in_a_row_ > 0 && target_tokens > 0 ? broken_in_a_row_ + 1 : 0;
   if (skipped_in_a_row_ == 0) return absl::OkStatus();
   if (parts_.start.rank == 0) {
     parts_.events.Warning("nonfinite",
                           absl::StrCat("step ", step, ": the gradient norm is not finite; the update was skipped (",
                                        skipped_in_a_row_, " in a row)"));
   }
-  return skipped_in_a_row_ < kMaxSkippedInARow ? absl::OkStatus() : NonfiniteError(step, batch_hash);
+  if (skipped_in_a_row_ >= kMaxSkippedInARow) return NonfiniteError(step, skipped_in_a_row_, batch_hash);
+  const bool ends_broken = step == parts_.start.max_steps && has_updated_ && broken_in_a_row_ > kMaxSkippedAtTheEnd;
+  return ends_broken ? NonfiniteError(step, broken_in_a_row_, batch_hash) : absl::OkStatus();
 }
 
 absl::Status StepReports::CheckStuck(int64_t step) {
@@ -177,7 +181,7 @@ std::string StepReports::WhyAllSkipped() const {
 
 // Every rank sees the same norm; the one to name is the first whose own part of the loss or of the gradients is not
 // finite.
-absl::Status StepReports::NonfiniteError(int64_t step, uint64_t batch_hash) {
+absl::Status StepReports::NonfiniteError(int64_t step, int num_skipped, uint64_t batch_hash) {
   bool loss_ok = true, gradients_ok = true;
   for (const graph::State& state : parts_.program.states) {
     if (state.kind != graph::StateKind::kCounter && state.kind != graph::StateKind::kGradient) continue;
@@ -194,7 +198,7 @@ absl::Status StepReports::NonfiniteError(int64_t step, uint64_t batch_hash) {
   }
   TACC_ASSIGN_OR_RETURN(const std::string advice, WhereToGoOn(step));
   const absl::Status error = absl::InternalError(absl::StrCat(
-      "the gradient norm was not finite in ", kMaxSkippedInARow, " steps in a row, the last is step ", step, ", batch ",
+      "the gradient norm was not finite in ", num_skipped, " steps in a row, the last is step ", step, ", batch ",
       HashText(batch_hash), "; ", place, ". ", advice, ". `taccctl data show` shows the batch"));
   return WithFailureCode(error, "nonfinite");
 }

@@ -28,6 +28,8 @@ class StepReports {
  public:
   // Updates skipped in a row before the run gives up.
   static constexpr int kMaxSkippedInARow = 10;
+  // At the end of the training, where no step follows that could show better: one batch may be to blame, two are not.
+  static constexpr int kMaxSkippedAtTheEnd = 1;
   // Steps without a gradient after which a warning says so.
   static constexpr int64_t kStepsBeforeWarning = 5;
 
@@ -42,10 +44,10 @@ class StepReports {
   void LeaveOut() { last_finish_seconds_ = SteadySeconds(); }
 
   // After each step that the executor has finished, on all ranks; `step` counts updates from 1. An error with code
-  // `nonfinite` when too many in a row were skipped: names the rank whose numbers were not finite first;
-  // with code `stuck` after train.stop_if_stuck_steps without a gradient, or without a loss scale. Judges the
-  // checkpoint that is held: an update by a gradient of its weights, or of the same ones later, shows that they are
-  // good.
+  // `nonfinite` when too many in a row were skipped, or the last ones of a training that has made updates: names the
+  // rank whose numbers were not finite first; with code `stuck` after train.stop_if_stuck_steps without a gradient, or
+  // without a loss scale. Judges the checkpoint that is held: an update by a gradient of its weights, or of the same
+  // ones later, shows that they are good.
   absl::Status Finished(int64_t step, const LaunchedStep& launched);
 
   // Whether the last steps may be those of a run that is stuck: what is saved now could take the place of a good
@@ -66,7 +68,7 @@ class StepReports {
   absl::StatusOr<std::string> WhereToGoOn(int64_t step);
   // Why no update was made, as part of a sentence.
   std::string WhyAllSkipped() const;
-  absl::Status NonfiniteError(int64_t step, uint64_t batch_hash);
+  absl::Status NonfiniteError(int64_t step, int num_skipped, uint64_t batch_hash);
 
   RankParts& parts_;
   const StartPoint& begin_;
@@ -75,6 +77,7 @@ class StepReports {
   double last_finish_seconds_ = 0;    // When a step ended last.
   double communication_seconds_ = 0;  // In which the steps until then have waited for others.
   int skipped_in_a_row_ = 0;
+  int broken_in_a_row_ = 0;  // Of these, those with a target.
   bool has_warned_of_no_gradient_ = false;
   bool has_updated_ = false;
 };
