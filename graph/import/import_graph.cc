@@ -22,6 +22,7 @@ namespace tacc::graph {
 namespace {
 
 constexpr int64_t kMaxGraphBytes = 100 << 20;
+constexpr int64_t kMaxStackEntries = 1 << 16;
 
 // Where the nodes of a graph text stand: its lines with text, after the header, hold one node each.
 class NodePlaces {
@@ -58,7 +59,8 @@ class NodePlaces {
   std::vector<Line> lines_;
 };
 
-// A param that is some rows of a tensor: "qkv.weight[0:64]" (docs of worker/checkpoint/tensors/tensor_rows.h).
+// A param that is some rows of a tensor of the files, "qkv.weight[0:64]", as worker/checkpoint/tensors/tensor_rows.h
+// reads it.
 struct NamedRows {
   std::string tensor;
   int64_t begin = 0, end = 0;
@@ -193,6 +195,10 @@ class GraphChecker {
       if (star != std::string::npos && dims.empty()) {
         return places_.Error(
             i, absl::StrCat("param \"", name, "\" names a tensor for each entry of its first dim, and has no dim"));
+      }
+      if (star != std::string::npos && dims[0] > kMaxStackEntries) {
+        return places_.Error(i, absl::StrCat("param \"", name, "\" names a tensor for each of its ", dims[0],
+                                             " entries; at most ", kMaxStackEntries, " are taken"));
       }
       for (int64_t entry = 0; entry < (star == std::string::npos ? 1 : dims[0]); ++entry) {
         std::string tensor = name;

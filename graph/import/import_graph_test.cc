@@ -124,6 +124,7 @@ TEST_F(ImportGraphTest, ParamsBecomeTensorsOfTheirOwn) {
   EXPECT_THAT(add(param("w[0:4]", "4,3") + param("w[2:14]", "12,3")), HasSubstr("begins at row 2"));
   EXPECT_THAT(add(param("w[0:4]", "4,3") + param("w[4:10]", "6,2")), HasSubstr("differ in their other dims"));
   EXPECT_THAT(add(param("z.*", "")), HasSubstr("has no dim"));
+  EXPECT_THAT(add(param("e.*", "99999,3")), HasSubstr("each of its 99999 entries; at most 65536 are taken"));
   EXPECT_THAT(add(param("empty", "0,3")), HasSubstr("which is empty"));
 }
 

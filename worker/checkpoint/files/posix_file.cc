@@ -72,7 +72,6 @@ absl::Status ErrnoStatus(int error, const std::string& what) {
     case EROFS:
       return absl::PermissionDeniedError(message);
     case ENAMETOOLONG:  // However long one waits.
-    case ELOOP:
       return absl::InvalidArgumentError(message);
     default:
       return absl::UnavailableError(message);
