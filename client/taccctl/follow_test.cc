@@ -5,6 +5,7 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
+#include <future>
 #include <thread>
 
 #include "absl/strings/str_split.h"
@@ -191,6 +192,44 @@ TEST_F(TaccctlTest, AnInterruptBeforeTheSubmitSubmitsNothing) {
   EXPECT_EQ(Run({"submit", "--local", JobFile()}), 101);
   EXPECT_EQ(err_, "stopped before the job began\n");
   EXPECT_EQ(sent, 0);
+}
+
+TEST_F(TaccctlTest, AnInterruptEndsAnyCallThatIsNotAnswered) {
+  std::promise<void> ended;
+  const std::shared_future<void> end = ended.get_future().share();
+  const auto stall = [&, end](const auto&, auto*) {
+    interrupt_.Raise();
+    end.wait();
+    return grpc::Status::OK;
+  };
+  server_.list = stall;
+  server_.get = stall;
+  server_.cancel = stall;
+  server_.plan = stall;
+  server_.workers = stall;
+  WriteTool("tacc-plan", "exit 0");
+  WriteTool("tacc-data", "exit 0");
+  for (const char* folder : {"/m", "/d"}) std::filesystem::create_directories(directory_ + folder);
+  const std::vector<std::vector<std::string>> commands = {
+      {"list"}, {"get", "toy-1"}, {"cancel", "toy-1"}, {"workers"}, {"plan", JobFile()}};
+  for (const std::vector<std::string>& command : commands) {
+    EXPECT_EQ(Run(command), 1) << command[0];
+    EXPECT_EQ(err_, "interrupted\n") << command[0];
+  }
+  ended.set_value();
+}
+
+TEST_F(TaccctlTest, AnInterruptOfASubmitThatIsNotAnsweredSaysWhereToLook) {
+  std::promise<void> ended;
+  server_.submit = [&](const auto&, auto*) {
+    interrupt_.Raise();
+    ended.get_future().wait();
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(Run({"submit", JobFile()}), 1);
+  EXPECT_THAT(err_, HasSubstr("interrupted: the job may be submitted, `taccctl "));
+  EXPECT_THAT(err_, HasSubstr(" list` shows it then\n"));
+  ended.set_value();
 }
 
 TEST_F(TaccctlTest, AnInterruptWhileGpusAreListedIsNoError) {

@@ -71,7 +71,8 @@ int main(int argc, char** argv) {
                                 Environment(),
                                 std::filesystem::read_symlink("/proc/self/exe", error).parent_path().string(),
                                 *interrupt,
-                                EndWithReader};
+                                EndWithReader,
+                                [] { _exit(128 + SIGINT); }};
   const int code = tacc::client::RunTaccctl(std::vector<std::string>(argv + 1, argv + argc), context);
   std::cout.flush();
   // Not through static destructors: gRPC's threads may still hold on to them.

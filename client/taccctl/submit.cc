@@ -80,6 +80,11 @@ int SubmitRemote(const SubmitOptions& options, const v1::JobSpec& spec, const Gl
   }
   const absl::StatusOr<v1::SubmitResponse> response =
       client.Submit(spec, options.request_id.empty() ? NewRequestId() : options.request_id);
+  if (absl::IsCancelled(response.status())) {
+    return Fail(absl::CancelledError(absl::StrCat("interrupted: the job may be submitted, `",
+                                                  CommandStart(global, context), " list` shows it then")),
+                &context);
+  }
   if (!response.ok()) return Fail(response.status(), &context);
   const v1::Job& job = response->job();
   if (global.form == OutputForm::kJson) {
@@ -128,6 +133,7 @@ int FollowLocal(const SubmitOptions& options, const v1::JobSpec& spec, const std
   CoordinatorClient client(address, &context.interrupt);
   if (context.interrupt.count() > 0) return StoppedBeforeItBegan(context);
   const absl::StatusOr<v1::SubmitResponse> response = client.Submit(spec, NewRequestId());
+  if (absl::IsCancelled(response.status())) return StoppedBeforeItBegan(context);
   if (!response.ok())
     return Fail(context.interrupt.aborted().ok() ? response.status() : context.interrupt.aborted(), &context);
   const v1::Job& job = response->job();
@@ -139,7 +145,7 @@ int FollowLocal(const SubmitOptions& options, const v1::JobSpec& spec, const std
   int last_said = 0;  // Interrupts.
   // A coordinator that does not answer may not have heard it; a further Ctrl-C leaves.
   const auto answer = [&](const absl::StatusOr<v1::Job>& cancelled, bool is_first) {
-    if (cancelled.ok()) return Answer::kGoOn;
+    if (cancelled.ok() || absl::IsCancelled(cancelled.status())) return Answer::kGoOn;  // Or interrupted once more.
     if (is_first) context.err << std::string(cancelled.status().message()) << std::endl;
     const bool has_answered = !absl::IsUnavailable(cancelled.status()) && !absl::IsDeadlineExceeded(cancelled.status());
     return has_answered ? Answer::kGoOn : Answer::kAskAgain;

@@ -130,13 +130,13 @@ void Compiler::Shutdown() {
     std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
     left.swap(queue_);
-    if (running_ != nullptr) running_->cancel = true;
+    if (running_ != nullptr) *running_->cancel = true;
   }
   wake_.notify_all();
   if (thread_.joinable()) thread_.join();
   for (const auto& work : left) {
-    work->cancel = true;
-    work->run(work->cancel);
+    *work->cancel = true;
+    work->run(*work->cancel);
   }
 }
 
@@ -148,7 +148,7 @@ void Compiler::Loop() {
     running_ = queue_.front();
     queue_.pop_front();
     lock.unlock();
-    running_->run(running_->cancel);
+    running_->run(*running_->cancel);
     lock.lock();
     running_ = nullptr;
   }
@@ -230,13 +230,15 @@ void Compiler::Start(const StartCompile& start, const v1::JobSpec& spec, Done do
 void Compiler::Stop(const std::string& job) {
   std::lock_guard<std::mutex> lock(mutex_);
   std::erase_if(queue_, [&](const std::shared_ptr<Work>& work) { return work->job == job; });
-  if (running_ != nullptr && running_->job == job) running_->cancel = true;
+  if (running_ != nullptr && running_->job == job) *running_->cancel = true;
 }
 
-void Compiler::Plan(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device, Planned planned) {
+void Compiler::Plan(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device,
+                    std::shared_ptr<std::atomic<bool>> cancel, Planned planned) {
   auto work = std::make_shared<Work>();
+  work->cancel = std::move(cancel);
   work->run = [this, spec, world, device, planned](const std::atomic<bool>& cancel) {
-    if (cancel) return planned(absl::CancelledError("the coordinator is stopping"));
+    if (cancel) return planned(absl::CancelledError("the plan was stopped before it began"));
     std::string dir = absl::StrCat(options_.jobs_dir, "/.plan-XXXXXX");
     if (mkdtemp(dir.data()) == nullptr)
       return planned(absl::InternalError(absl::StrCat("cannot make ", dir, ": ", strerror(errno))));

@@ -49,9 +49,10 @@ class Compiler {
 
   void Start(const StartCompile& start, const v1::JobSpec& spec, Done done);
   void Stop(const std::string& job);
-  // `tacc-plan plan`. InvalidArgument: bad input, as tacc-plan says it. ResourceExhausted: too many
-  // wait already.
-  void Plan(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device, Planned planned);
+  // `tacc-plan plan`. InvalidArgument: bad input, as tacc-plan says it. ResourceExhausted: too many wait already. Once
+  // `*cancel` is true the planner is killed, or not started: Cancelled.
+  void Plan(const v1::JobSpec& spec, int world, const v1::DeviceProfile& device,
+            std::shared_ptr<std::atomic<bool>> cancel, Planned planned);
 
   // Removes the folder of a job that is not being compiled.
   void Forget(const std::string& job) const;
@@ -66,7 +67,7 @@ class Compiler {
   struct Work {
     std::string job;  // Empty: a Plan.
     std::function<void(const std::atomic<bool>& cancel)> run;
-    std::atomic<bool> cancel{false};
+    std::shared_ptr<std::atomic<bool>> cancel = std::make_shared<std::atomic<bool>>(false);
   };
 
   void Loop();

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <random>
 #include <set>
@@ -57,6 +58,18 @@ grpc::ServerUnaryReactor* Finished(grpc::CallbackServerContext* context, const g
   reactor->Finish(status);
   return reactor;
 }
+
+// Lives until gRPC is done with the call. A client that has gone away, or waits no longer, wants no plan.
+class PlanReactor : public grpc::ServerUnaryReactor {
+ public:
+  const std::shared_ptr<std::atomic<bool>>& cancel() const { return cancel_; }
+
+ private:
+  void OnCancel() override { *cancel_ = true; }
+  void OnDone() override { delete this; }
+
+  const std::shared_ptr<std::atomic<bool>> cancel_ = std::make_shared<std::atomic<bool>>(false);
+};
 
 }  // namespace
 
@@ -220,7 +233,7 @@ grpc::ServerUnaryReactor* CoordinatorHandlers::Plan(grpc::CallbackServerContext*
     absl::StrAppend(&wrong, wrong.empty() ? "" : "\n", diagnostic.message);
   }
   if (!wrong.empty()) return Finished(context, grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, wrong));
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  auto* reactor = new PlanReactor;
   loop_->Read([this, reactor, request, response](const Loop::View& view) {
     const int world = RequestedWorld(request->spec());
     const auto device = DeviceToCompileFor(view.core.members(), world);
@@ -230,12 +243,13 @@ grpc::ServerUnaryReactor* CoordinatorHandlers::Plan(grpc::CallbackServerContext*
           absl::StrCat("a plan is for the devices of the job's workers: it ", NeedsWorkers(view.core.members(), world),
                        "; start more, or plan without them: --local, --cluster or --gpus")));
     }
-    compiler_->Plan(request->spec(), world, *device, [reactor, response](absl::StatusOr<Compiler::Plans> planned) {
-      if (!planned.ok()) return reactor->Finish(ToGrpc(planned.status()));
-      response->set_candidates_json(std::move(planned->candidates));
-      response->set_request_json(std::move(planned->request));
-      reactor->Finish(grpc::Status::OK);
-    });
+    compiler_->Plan(request->spec(), world, *device, reactor->cancel(),
+                    [reactor, response](absl::StatusOr<Compiler::Plans> planned) {
+                      if (!planned.ok()) return reactor->Finish(ToGrpc(planned.status()));
+                      response->set_candidates_json(std::move(planned->candidates));
+                      response->set_request_json(std::move(planned->request));
+                      reactor->Finish(grpc::Status::OK);
+                    });
   });
   return reactor;
 }

@@ -5,8 +5,11 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <filesystem>
 #include <memory>
 #include <set>
+#include <thread>
 
 #include "coordinator/testing/fake_daemon.h"
 #include "nlohmann/json.hpp"
@@ -403,6 +406,26 @@ TEST_F(ServerTest, PlansOnTheAttachedWorkers) {
   const auto planned = nlohmann::json::parse(response.request_json());
   EXPECT_EQ(planned["job"]["name"], "toy");
   EXPECT_EQ(planned["device"]["kind"], "cpu");
+}
+
+TEST_F(ServerTest, AClientThatGoesAwayEndsItsPlan) {
+  const std::string began = dir_.path() + "/began";
+  dir_.Script("tacc-plan", absl::StrCat("[ -e ", began, " ] || { touch ", began, "; exec sleep 600; }\n", FakePlan(1)));
+  FakeDaemon daemon("w0");
+  ASSERT_TRUE(daemon.Connect(server_->address()).ok());
+  v1::PlanRequest request;
+  *request.mutable_spec() = TestSpec("toy", dir_.path() + "/runs", 1);
+  v1::PlanResponse response;
+  grpc::ClientContext left;
+  std::thread leaves([&] {
+    while (!std::filesystem::exists(began)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    left.TryCancel();
+  });
+  EXPECT_EQ(stub_->Plan(&left, request, &response).error_code(), grpc::StatusCode::CANCELLED);
+  leaves.join();
+  // Its planner would keep the next one waiting.
+  grpc::ClientContext next;
+  EXPECT_TRUE(stub_->Plan(&next, request, &response).ok());
 }
 
 }  // namespace

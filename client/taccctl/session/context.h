@@ -32,6 +32,8 @@ struct Context {
   // From here on the process ends when nobody reads `out` any more, as SIGPIPE ends others: for commands that only show
   // what goes on elsewhere.
   std::function<void()> end_with_reader = [] {};
+  // Ends the process as an interrupt does, from any thread: for what reads a file that may never end.
+  std::function<void()> end_interrupted = [] {};
 
   // The variable's value, "" when it is not set.
   std::string Variable(const std::string& name) const {

@@ -85,14 +85,19 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
 }  // namespace
 
 struct CoordinatorClient::Connection {
-  explicit Connection(const std::string& address)
-      : channel(MakeChannel(address)), stub(v1::CoordinatorService::NewStub(channel)) {}
+  Connection(const std::string& address, Interrupt* interrupt)
+      : address(address),
+        interrupt(interrupt),
+        channel(MakeChannel(address)),
+        stub(v1::CoordinatorService::NewStub(channel)) {}
 
+  const std::string address;
+  Interrupt* const interrupt;
   std::shared_ptr<grpc::Channel> channel;
   std::unique_ptr<v1::CoordinatorService::Stub> stub;
   bool was_connected = false;
 
-  absl::Status Explain(const grpc::Status& status, const std::string& address) {
+  absl::Status Explain(const grpc::Status& status) {
     if (status.error_code() != grpc::StatusCode::UNAVAILABLE) {
       was_connected = true;
       if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED && status.error_message() == "Deadline Exceeded") {
@@ -113,22 +118,29 @@ struct CoordinatorClient::Connection {
         "; start one on this machine with `taccctl up`, or say where it is with --address or TACC_ADDRESS"));
   }
 
+  // Cancelled when an interrupt comes while it waits; what came before is the caller's to look at.
   template <typename Request, typename Response>
   absl::StatusOr<Response> Call(grpc::Status (v1::CoordinatorService::Stub::*method)(grpc::ClientContext*,
                                                                                      const Request&, Response*),
-                                const Request& request, double seconds, const std::string& address) {
+                                const Request& request, double seconds) {
     grpc::ClientContext context;
     context.set_deadline(After(seconds));
     Response response;
-    const grpc::Status status = (*stub.*method)(&context, request, &response);
-    if (!status.ok()) return Explain(status, address);
+    const int seen = interrupt->count();
+    grpc::Status status;
+    {
+      const Interrupt::Hook hook(interrupt, seen, [&context] { context.TryCancel(); });
+      status = (*stub.*method)(&context, request, &response);
+    }
+    if (!status.ok() && interrupt->count() > seen) return absl::CancelledError("interrupted");
+    if (!status.ok()) return Explain(status);
     was_connected = true;
     return response;
   }
 
   template <typename Response>
-  absl::Status Read(grpc::ClientContext* context, grpc::ClientReader<Response>* reader, Interrupt* interrupt, int* seen,
-                    const std::string& address, const std::function<void(const Response&)>& take) {
+  absl::Status Read(grpc::ClientContext* context, grpc::ClientReader<Response>* reader, int* seen,
+                    const std::function<void(const Response&)>& take) {
     grpc::Status status;
     {
       const Interrupt::Hook hook(interrupt, *seen, [context] { context->TryCancel(); });
@@ -148,7 +160,7 @@ struct CoordinatorClient::Connection {
     if (status.error_code() == grpc::StatusCode::CANCELLED || status.error_code() == grpc::StatusCode::UNKNOWN) {
       status = grpc::Status(grpc::StatusCode::UNAVAILABLE, status.error_message());
     }
-    return Explain(status, address);
+    return Explain(status);
   }
 };
 
@@ -156,7 +168,7 @@ CoordinatorClient::CoordinatorClient(const std::string& address, Interrupt* inte
     : address_(address),
       interrupt_(interrupt),
       interrupts_seen_(interrupt->count()),
-      connection_(std::make_unique<Connection>(address)) {}
+      connection_(std::make_unique<Connection>(address, interrupt)) {}
 
 CoordinatorClient::~CoordinatorClient() = default;
 
@@ -167,10 +179,10 @@ absl::StatusOr<v1::SubmitResponse> CoordinatorClient::Submit(const v1::JobSpec& 
   const auto give_up = std::chrono::steady_clock::now() + std::chrono::duration<double>(kSubmitRetrySeconds);
   // A coordinator that was never there is not waited for.
   const absl::StatusOr<v1::GetVersionResponse> there = GetVersion();
-  if (absl::IsUnavailable(there.status())) return there.status();
+  if (absl::IsUnavailable(there.status()) || absl::IsCancelled(there.status())) return there.status();
   Backoff backoff;
   while (true) {
-    auto response = connection_->Call(&v1::CoordinatorService::Stub::Submit, request, kLongCallSeconds, address_);
+    auto response = connection_->Call(&v1::CoordinatorService::Stub::Submit, request, kLongCallSeconds);
     if (!absl::IsUnavailable(response.status()) || std::chrono::steady_clock::now() > give_up) return response;
     if (interrupt_->WaitFor(backoff.Next(), interrupt_->count())) return response;
   }
@@ -179,7 +191,7 @@ absl::StatusOr<v1::SubmitResponse> CoordinatorClient::Submit(const v1::JobSpec& 
 absl::StatusOr<v1::Job> CoordinatorClient::Get(const std::string& job) {
   v1::GetRequest request;
   request.set_job(job);
-  auto response = connection_->Call(&v1::CoordinatorService::Stub::Get, request, kCallSeconds, address_);
+  auto response = connection_->Call(&v1::CoordinatorService::Stub::Get, request, kCallSeconds);
   if (!response.ok()) return response.status();
   return response->job();
 }
@@ -187,7 +199,7 @@ absl::StatusOr<v1::Job> CoordinatorClient::Get(const std::string& job) {
 absl::StatusOr<std::vector<v1::Job>> CoordinatorClient::List(int limit) {
   v1::ListRequest request;
   request.set_limit(limit);
-  auto response = connection_->Call(&v1::CoordinatorService::Stub::List, request, kCallSeconds, address_);
+  auto response = connection_->Call(&v1::CoordinatorService::Stub::List, request, kCallSeconds);
   if (!response.ok()) return response.status();
   return std::vector<v1::Job>(response->jobs().begin(), response->jobs().end());
 }
@@ -196,7 +208,7 @@ absl::StatusOr<v1::Job> CoordinatorClient::Cancel(const std::string& job, v1::Ca
   v1::CancelRequest request;
   request.set_job(job);
   request.set_mode(mode);
-  auto response = connection_->Call(&v1::CoordinatorService::Stub::Cancel, request, kCallSeconds, address_);
+  auto response = connection_->Call(&v1::CoordinatorService::Stub::Cancel, request, kCallSeconds);
   if (!response.ok()) return response.status();
   return response->job();
 }
@@ -204,23 +216,21 @@ absl::StatusOr<v1::Job> CoordinatorClient::Cancel(const std::string& job, v1::Ca
 absl::StatusOr<v1::PlanResponse> CoordinatorClient::Plan(const v1::JobSpec& spec) {
   v1::PlanRequest request;
   *request.mutable_spec() = spec;
-  return connection_->Call(&v1::CoordinatorService::Stub::Plan, request, kLongCallSeconds, address_);
+  return connection_->Call(&v1::CoordinatorService::Stub::Plan, request, kLongCallSeconds);
 }
 
 absl::StatusOr<std::vector<v1::WorkerView>> CoordinatorClient::ListWorkers() {
-  auto response =
-      connection_->Call(&v1::CoordinatorService::Stub::ListWorkers, v1::ListWorkersRequest(), kCallSeconds, address_);
+  auto response = connection_->Call(&v1::CoordinatorService::Stub::ListWorkers, v1::ListWorkersRequest(), kCallSeconds);
   if (!response.ok()) return response.status();
   return std::vector<v1::WorkerView>(response->workers().begin(), response->workers().end());
 }
 
 absl::StatusOr<v1::GetVersionResponse> CoordinatorClient::GetVersion() {
-  return connection_->Call(&v1::CoordinatorService::Stub::GetVersion, v1::GetVersionRequest(), kCallSeconds, address_);
+  return connection_->Call(&v1::CoordinatorService::Stub::GetVersion, v1::GetVersionRequest(), kCallSeconds);
 }
 
 absl::Status CoordinatorClient::Shutdown() {
-  return connection_->Call(&v1::CoordinatorService::Stub::Shutdown, v1::ShutdownRequest(), kCallSeconds, address_)
-      .status();
+  return connection_->Call(&v1::CoordinatorService::Stub::Shutdown, v1::ShutdownRequest(), kCallSeconds).status();
 }
 
 absl::Status CoordinatorClient::Watch(const v1::WatchRequest& request, double deadline_seconds,
@@ -228,14 +238,14 @@ absl::Status CoordinatorClient::Watch(const v1::WatchRequest& request, double de
   grpc::ClientContext context;
   if (deadline_seconds > 0) context.set_deadline(After(deadline_seconds));
   const auto reader = connection_->stub->Watch(&context, request);
-  return connection_->Read<v1::WatchResponse>(&context, reader.get(), interrupt_, &interrupts_seen_, address_, take);
+  return connection_->Read<v1::WatchResponse>(&context, reader.get(), &interrupts_seen_, take);
 }
 
 absl::Status CoordinatorClient::Logs(const v1::LogsRequest& request,
                                      const std::function<void(const v1::LogsResponse&)>& take) {
   grpc::ClientContext context;
   const auto reader = connection_->stub->Logs(&context, request);
-  return connection_->Read<v1::LogsResponse>(&context, reader.get(), interrupt_, &interrupts_seen_, address_, take);
+  return connection_->Read<v1::LogsResponse>(&context, reader.get(), &interrupts_seen_, take);
 }
 
 double Backoff::Next() {

@@ -16,14 +16,15 @@ namespace tacc::client {
 
 class CoordinatorClient {
  public:
-  // The coordinator at `address` (HOST:PORT). Does not connect yet. `interrupt` ends what is under way (Cancelled); it
-  // must outlive the client.
+  // The coordinator at `address` (HOST:PORT). Does not connect yet. `interrupt` ends what is under way; it must outlive
+  // the client.
   CoordinatorClient(const std::string& address, Interrupt* interrupt);
   ~CoordinatorClient();
 
   const std::string& address() const { return address_; }
 
-  // Each returns the coordinator's status; Unavailable says how to reach one, when there is none at the address.
+  // Each returns the coordinator's status; Unavailable says how to reach one, when there is none at the address;
+  // Cancelled when an interrupt came while it waited: whether the coordinator has heard the request is not known then.
 
   // Sent again with the same request id, for up to 10 s, when the connection breaks.
   absl::StatusOr<v1::SubmitResponse> Submit(const v1::JobSpec& spec, const std::string& request_id);
