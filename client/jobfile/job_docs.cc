@@ -26,7 +26,8 @@ constexpr char kIntroduction[] = R"(# The job file
 
 <!-- Generated from proto/tacc/v1/job.proto; `ninja -C build docs` writes it. -->
 
-A job file is YAML. This one is complete:
+A job file says what to train, on which data and for how long; the planner decides what it leaves out. This page lists
+every field with its default and unit. A job file is YAML, and this one is complete:
 
 ```yaml
 name: tiny
@@ -46,7 +47,8 @@ constexpr char kJsonIntroduction[] = R"(# The output as JSON
 
 <!-- Generated from proto/tacc/v1/coordinator.proto; `ninja -C build docs` writes it. -->
 
-With `-o json` a command prints lines on stdout, a JSON object each, and nothing else there:
+A script reads what `taccctl` prints if it adds `-o json`. The command then prints lines on stdout, a JSON object each,
+and nothing else there. This page lists the fields:
 
 | command | a line is |
 | --- | --- |
