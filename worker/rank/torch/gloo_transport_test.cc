@@ -1,6 +1,10 @@
 #include "worker/rank/torch/gloo_transport.h"
 
+#include <sched.h>
+
 #include <atomic>
+#include <filesystem>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -9,6 +13,14 @@
 
 namespace tacc::worker {
 namespace {
+
+// Of this process.
+int NumBatchThreads() {
+  int count = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task"))
+    count += sched_getscheduler(std::stoi(task.path().filename())) == SCHED_BATCH;
+  return count;
+}
 
 TEST(GlooTransport, RanksMeetAndTalk) {
   constexpr int kWorld = 3, kMeetings = 3;
@@ -27,6 +39,7 @@ TEST(GlooTransport, RanksMeetAndTalk) {
       options.timeout = kTimeout;
       const auto transport = ConnectGloo(options);
       ASSERT_TRUE(transport.ok()) << transport.status();
+      EXPECT_EQ(sched_getscheduler(0), SCHED_OTHER);
       // Who advertises the same address is on the same machine.
       EXPECT_EQ((*transport)->machine_of(2), (*transport)->machine_of(0));
       EXPECT_NE((*transport)->machine_of(1), (*transport)->machine_of(0));
@@ -36,6 +49,7 @@ TEST(GlooTransport, RanksMeetAndTalk) {
         ASSERT_EQ((*transport)->WaitForAll(), absl::OkStatus());
         EXPECT_EQ(num_here[i], kWorld) << "meeting " << i;
       }
+      EXPECT_EQ(NumBatchThreads(), kWorld);  // Gloo's, one a rank.
       // To the next rank, from the one before.
       const int next = (rank + 1) % kWorld, before = (rank + kWorld - 1) % kWorld;
       int out = 10 * rank, in = -1;
