@@ -21,6 +21,8 @@ namespace tacc::graph {
 namespace {
 
 constexpr int64_t kMaxMicroBatch = 16, kMaxChunks = 8;
+// Of a step on a worker, as of `dist.pp.num_micro_batches`: each is simulated.
+constexpr int64_t kMaxMicroBatches = 65536;
 
 enum class Suggestions { kNone, kNearest };
 absl::StatusOr<SearchResult> SearchMeshes(const ModelWork& model, const SearchRequest& r, Suggestions suggestions);
@@ -207,6 +209,37 @@ absl::Status BatchDoesNotFit(const Asked& asked, const std::set<int64_t>& batch_
                        {batches.begin(), batches.end()});
 }
 
+// The sizes of a micro-batch that are tried for so many samples of a worker, in samples; none: each makes too many.
+std::vector<int64_t> MicroBatches(const SearchRequest& r, int64_t rows) {
+  std::vector<int64_t> sizes;
+  if (r.micro_batch.has_value()) {
+    sizes = {*r.micro_batch};
+  } else if (r.num_micro_batches.has_value()) {
+    sizes = {rows / *r.num_micro_batches};
+  } else {
+    sizes = Where(Divisors(rows), [](int64_t v) { return v <= kMaxMicroBatch; });
+  }
+  return Where(sizes, [rows](int64_t v) { return rows / v <= kMaxMicroBatches; });
+}
+
+// On each mesh, whose samples go to so many ranks, a step has too many micro-batches.
+absl::Status TooManyMicroBatches(const Asked& asked, const std::set<int64_t>& batch_ranks) {
+  const SearchRequest& r = asked.request;
+  const int64_t ranks = *batch_ranks.rbegin(), rows = r.global_batch / ranks;
+  if (r.micro_batch.has_value()) {
+    return asked.Illegal(
+        kMicroBatch.name, *r.micro_batch,
+        absl::StrCat("makes ", rows / *r.micro_batch, " micro-batches a step of the ", rows,
+                     " samples of a worker (global_batch_size ", r.global_batch, "); at most ", kMaxMicroBatches),
+        Divisors(rows));
+  }
+  return asked.Illegal(kGlobalBatch, r.global_batch,
+                       absl::StrCat("makes more than ", kMaxMicroBatches, " micro-batches a step of the ", rows,
+                                    " samples of a worker, of ", kMaxMicroBatch,
+                                    " samples at most; train.per_device_train_batch_size may be more"),
+                       {ranks * kMaxMicroBatches, ranks * kMaxMicroBatches * kMaxMicroBatch});
+}
+
 class Searcher {
  public:
   Searcher(const ModelWork& model, const SearchRequest& request) : model_(model), r_(request) {
@@ -231,7 +264,7 @@ class Searcher {
       if (!smallest.has_value() || scored.memory.total() < smallest->memory.total()) smallest = scored;
     };
     const bool hopeless = WeightsAloneFill(l);
-    for (int64_t micro_batch : MicroBatches(rows)) {
+    for (int64_t micro_batch : MicroBatches(r_, rows)) {
       l.micro_batch = micro_batch;
       l.accumulation = rows / micro_batch;
       for (const auto& [schedule, chunks] : Schedules(l)) {
@@ -309,12 +342,6 @@ class Searcher {
     l.recompute = true;
     const MemoryEstimate floor = EstimateMemory(model_, l, r_.execution);
     return !Fits(floor.weights + floor.gradients + floor.optimizer);
-  }
-
-  std::vector<int64_t> MicroBatches(int64_t rows) const {
-    if (r_.micro_batch.has_value()) return {*r_.micro_batch};
-    if (r_.num_micro_batches.has_value()) return {rows / *r_.num_micro_batches};
-    return Where(Divisors(rows), [](int64_t v) { return v <= kMaxMicroBatch; });
   }
 
   std::vector<std::pair<PipelineSchedule, int64_t>> Schedules(const Layout& l) const {
@@ -417,8 +444,8 @@ absl::StatusOr<SearchResult> SearchMeshes(const ModelWork& model, const SearchRe
   TACC_ASSIGN_OR_RETURN(const LegalSizes legal, LegalSizesOf(asked));
   Searcher searcher(model, r);
   bool fits_batch = false;
-  std::set<int64_t> batch_ranks;  // of all meshes
-  std::optional<Layout> refused;  // The first one.
+  std::set<int64_t> batch_ranks, too_many_on;  // of all meshes; of those with too many micro-batches
+  std::optional<Layout> refused;               // The first one.
   ForEachMesh(kAxisRules, legal, r.cluster.num_devices(), r.base, [&](const Layout& l) {
     if (l.sizes[Axis::kDp] != r.sizes[Axis::kDp].value_or(l.sizes[Axis::kDp])) return;
     if (!CanLayOut(without_suggestions, l).ok()) {
@@ -430,10 +457,15 @@ absl::StatusOr<SearchResult> SearchMeshes(const ModelWork& model, const SearchRe
     const int64_t granule = ranks * r.micro_batch.value_or(1) * r.num_micro_batches.value_or(1);
     if (r.global_batch % granule != 0) return;
     if (r.micro_batch.has_value() && r.num_micro_batches.has_value() && r.global_batch != granule) return;
+    if (MicroBatches(r, r.global_batch / ranks).empty()) {
+      too_many_on.insert(ranks);
+      return;
+    }
     fits_batch = true;
     searcher.Mesh(l);
   });
   if (fits_batch) return searcher.Finish();
+  if (!too_many_on.empty()) return TooManyMicroBatches(asked, too_many_on);
   if (!batch_ranks.empty()) return BatchDoesNotFit(asked, batch_ranks);
   if (refused.has_value()) return CanLayOut(asked, *refused);
   return NoMesh(r);

@@ -254,6 +254,14 @@ TEST(Search, SaysWhatIsWrong) {
                 r.sizes[Axis::kPp] = 4, r.schedule = PipelineSchedule::kInterleaved, r.num_micro_batches = 2;
               }),
               HasSubstr("dist.pp.schedule = interleaved needs a number of micro-batches that dist.pp.size divides"));
+  EXPECT_EQ(
+      message([](SearchRequest& r) { r.sizes[Axis::kDp] = 64, r.global_batch = 64 * 100'000, r.micro_batch = 1; }),
+      "train.per_device_train_batch_size = 1 makes 100000 micro-batches a step of the 100000 samples of a worker "
+      "(global_batch_size 6400000); at most 65536; nearest legal values: 2");
+  EXPECT_EQ(message([](SearchRequest& r) { r.sizes[Axis::kDp] = 64, r.global_batch = int64_t{64} * 2147483647; }),
+            "train.global_batch_size = 137438953408 makes more than 65536 micro-batches a step of the 2147483647 "
+            "samples of a worker, of 16 samples at most; train.per_device_train_batch_size may be more; nearest legal "
+            "values: 67108864");
 }
 
 TEST(Search, PicksWhatTheModelNeeds) {
